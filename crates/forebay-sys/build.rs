@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Compiles the engine (core/), its port for user space (port/) and the table
+//! of C layouts that the tests compare with.
+//!
+//! `FOREBAY_SANITIZE=address,undefined` or `=thread` instruments the C code.
+//! The final link needs the same runtime: give cargo `--target` (so that build
+//! scripts and procedural macros are left alone) and
+//! `RUSTFLAGS="-Clink-arg=-fsanitize=..."` with the same list.
+
+use std::path::{Path, PathBuf};
+use std::{env, fs, io};
+
+fn main() -> io::Result<()> {
+    let root = root()?;
+    let mut sources = c_files(&root.join("core"))?;
+    sources.extend(c_files(&root.join("port"))?);
+    sources.push(PathBuf::from("src/layout.c"));
+
+    let mut build = cc::Build::new();
+    build
+        .files(&sources)
+        .include(root.join("core"))
+        .include(root.join("port"))
+        .std("gnu11")
+        .opt_level(2)
+        .debug(true)
+        .extra_warnings(true)
+        .warnings(true)
+        .warnings_into_errors(true)
+        .flag("-fno-omit-frame-pointer");
+    if env::var_os("CARGO_FEATURE_PLANTED_BUGS").is_some() {
+        build.define("FBY_PLANTED_BUGS", "1");
+    }
+    if let Some(list) = env::var("FOREBAY_SANITIZE").ok().filter(|list| !list.is_empty()) {
+        let flag = format!("-fsanitize={list}");
+        build.flag(&flag).flag("-fno-sanitize-recover=all");
+        // gcc warns that it does not model thread fences; none of the engine's
+        // orderings rests on one alone.
+        build.flag_if_supported("-Wno-tsan");
+        println!("cargo:rustc-link-arg={flag}");
+    }
+    build.compile("forebay_engine");
+
+    println!("cargo:root={}", root.display());
+    println!("cargo:rerun-if-env-changed=FOREBAY_SANITIZE");
+    for watched in [root.join("core"), root.join("port"), PathBuf::from("src/layout.c")] {
+        println!("cargo:rerun-if-changed={}", watched.display());
+    }
+    Ok(())
+}
+
+/// The repository: two levels above this crate.
+fn root() -> io::Result<PathBuf> {
+    Path::new(&env::var("CARGO_MANIFEST_DIR").map_err(io::Error::other)?)
+        .join("../..")
+        .canonicalize()
+}
+
+fn c_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|ext| ext == "c") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}

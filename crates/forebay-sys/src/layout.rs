@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Compares every struct (size, each member's offset), constant and error with
+//! C's own idea of it (layout.c).  Both sides must name exactly the same.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_char, CStr};
+use std::mem::{offset_of, size_of};
+
+use crate::*;
+
+#[repr(C)]
+struct Layout {
+    name: *const c_char,
+    value: u64,
+}
+
+extern "C" {
+    static fby_layouts: Layout;
+    static fby_layout_errors: Layout;
+}
+
+fn from_c(mut entry: *const Layout) -> BTreeMap<String, u64> {
+    let mut map = BTreeMap::new();
+    // SAFETY: an array of C's that ends with a NULL name; names are constants.
+    unsafe {
+        while !(*entry).name.is_null() {
+            let name = CStr::from_ptr((*entry).name).to_str().unwrap().to_owned();
+            assert!(map.insert(name.clone(), (*entry).value).is_none(), "{name} is there twice");
+            entry = entry.add(1);
+        }
+    }
+    map
+}
+
+macro_rules! structs {
+    ($map:ident; $($name:ident { $($member:ident),* $(,)? })*) => {$(
+        $map.insert(stringify!($name).to_owned(), size_of::<$name>() as u64);
+        $($map.insert(
+            concat!(stringify!($name), ".", stringify!($member)).to_owned(),
+            offset_of!($name, $member) as u64,
+        );)*
+    )*};
+}
+
+macro_rules! values {
+    ($map:ident; $($name:ident),* $(,)?) => {
+        $($map.insert(stringify!($name).to_owned(), $name as u64);)*
+    };
+}
+
+fn assert_same(ours: &BTreeMap<String, u64>, theirs: &BTreeMap<String, u64>) {
+    for (name, value) in theirs {
+        assert_eq!(ours.get(name), Some(value), "{name}: Rust (left) and C (right) differ");
+    }
+    for name in ours.keys() {
+        assert!(theirs.contains_key(name), "{name} is in Rust and not in layout.c");
+    }
+}
+
+#[test]
+fn structs_and_constants_are_as_in_c() {
+    let mut map = BTreeMap::new();
+    structs! { map;
+        fby_superblock { magic, version, flags, features_compat, features_ro, features_incompat, uuid, generation, media_size, data_offset, chunk_size, nchunks, nvolumes, reserved0, clean_entries, clean_digest, clean_seq, reserved, crc }
+        fby_volume_record { counter, index, state, watermark, origin_sectors, uuid, name, identity, block_size, reserved, crc }
+        fby_open_line { magic, kind, volume, chunk, reserved0, epoch, seq_min, reserved, crc }
+        fby_seal_line { magic, fill, closed, reserved0, chunk, counter, epoch, seq_max, last_block, reserved, crc }
+        fby_page_line { seq, block, epoch, prev_block, chunk, page, volume, batch_first, batch_count, kind, valid, lost, flags, reserved, data_crc, crc }
+        fby_format { uuid, chunk_size, nvolumes }
+        fby_probe { state, error, primary_valid, copy_valid, sb }
+        fby_options { nslots, read_only, no_checksums, verify, high_watermark, low_watermark, max_age_ns, idle_ns }
+        fby_report_block { block, chunk, page, volume }
+        fby_recovery_report { clean, chunks, entries, blocks, dropped, damaged, holes, lines_repaired, chunk_headers_lost, ndropped_named, nholes_named, dropped_named, holes_named }
+        fby_pool_info { sb, memory_bytes, nslots, chunks_free, chunks_open, chunks_used, pages, pages_linked, seq, writes, written_sectors, merges, commits, media_bytes, reads, read_hit_sectors, read_miss_sectors, discards, zeroes, flushes, chunks_opened, waits_block, waits_slot, waits_space, damaged_pages }
+        fby_volume_spec { name, identity, uuid, origin_sectors, block_size }
+        fby_volume_info { spec, watermark, used, damaged, attached, pages, lost_blocks, holes, holes_unknown, chunks, destage, draining, last_error, origin_errors, origin_writes, origin_sectors_written, origin_flushes, pages_destaged, writes, written_sectors, rounds }
+        fby_attach { origin_sectors, identity, holes, mem, mem_bytes, round_pages, nbuffers, buffer_bytes }
+        fby_vec { base, len }
+        fby_wpage { block, bucket, old, data_crc, mask, valid, lost, pad }
+        fby_write { volume, kind, npages, nsectors, wake, slot, chunk, first_page, seq, page }
+        fby_io { id, volume, op, pad, sector, nsectors, buf }
+        fby_chunk_info { number, volume, state, epoch, seq_min, seq_max, fill, live }
+        fby_entry_info { valid, current, linked, data_ok, line }
+        fby_media_ops { write, write_crc, fence, read_crc }
+        fby_media { base, size, ops, host }
+    }
+    values! { map;
+        FBY_SECTOR,
+        FBY_PAGE,
+        FBY_PAGE_SECTORS,
+        FBY_LINE,
+        FBY_MAGIC,
+        FBY_VERSION,
+        FBY_SB_OFFSET,
+        FBY_SB_COPY_OFFSET,
+        FBY_VT_OFFSET,
+        FBY_CHUNK_PAGES_MIN,
+        FBY_CHUNK_PAGES_MAX,
+        FBY_FIRST_PAGE,
+        FBY_LINE_OPEN,
+        FBY_LINE_SEAL,
+        FBY_VOLUMES_MAX,
+        FBY_NAME_MAX,
+        FBY_IDENTITY_MAX,
+        FBY_BATCH_PAGES,
+        FBY_BLOCK_BITS,
+        FBY_CHUNKS_MAX,
+        FBY_SB_CLEAN,
+        FBY_VOL_FREE,
+        FBY_VOL_USED,
+        FBY_OPEN_MAGIC,
+        FBY_SEAL_MAGIC,
+        FBY_CHUNK_FREE,
+        FBY_CHUNK_CACHE,
+        FBY_KIND_DATA,
+        FBY_KIND_ZERO,
+        FBY_KIND_DISCARD,
+        FBY_KIND_BYPASS,
+        FBY_KIND_VOID,
+        FBY_PF_NOCRC,
+        FBY_DONE,
+        FBY_WAIT_BLOCK,
+        FBY_WAIT_SLOT,
+        FBY_WAIT_SPACE,
+        FBY_ORIGIN,
+        FBY_AGAIN,
+        FBY_WAKE_BLOCK,
+        FBY_WAKE_SLOT,
+        FBY_WAKE_SPACE,
+        FBY_WAKE_DESTAGE,
+        FBY_PROBE_BLANK,
+        FBY_PROBE_POOL,
+        FBY_PROBE_DAMAGED,
+        FBY_VERIFY_ALWAYS,
+        FBY_VERIFY_FIRST,
+        FBY_VERIFY_NEVER,
+        FBY_HOLES_FAIL,
+        FBY_HOLES_ISOLATE,
+        FBY_HOLES_ACCEPT,
+        FBY_REPORT_MAX,
+        FBY_DESTAGE_IDLE,
+        FBY_DESTAGE_WRITING,
+        FBY_DESTAGE_FLUSHING,
+        FBY_DESTAGE_COMMITTING,
+        FBY_DESTAGE_BACKOFF,
+        FBY_IO_WRITE,
+        FBY_IO_ZERO,
+        FBY_IO_DISCARD,
+        FBY_IO_FLUSH,
+        FBY_PERSIST_NT,
+        FBY_PERSIST_CLWB,
+        FBY_PERSIST_EADR,
+        FBY_PERSIST_MSYNC,
+    }
+    assert_same(&map, &from_c(&raw const fby_layouts));
+}
+
+#[test]
+fn errors_are_as_in_c() {
+    let ours: BTreeMap<_, _> =
+        FBY_ERROR_NAMES.iter().map(|&(name, value)| (name.to_owned(), value as u64)).collect();
+    assert_same(&ours, &from_c(&raw const fby_layout_errors));
+}
+
+#[test]
+fn c_text_and_back() {
+    assert_eq!(text(&c_text::<8>("seven77").unwrap()), "seven77");
+    assert_eq!(c_text::<8>("eight888"), None);
+    assert_eq!(c_text::<8>("a\0b"), None);
+    assert_eq!(text(b"no end"), "no end");
+}

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
+/*
+ * posix.h - the port for user space: compiler builtins for shared memory, a
+ * table of functions for the media, so that one build of the engine serves
+ * real media, plain files and the simulator.  core/port.h lists the names.
+ */
+#ifndef FBY_PORT_POSIX_H
+#define FBY_PORT_POSIX_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "the on-media format is little endian and so must the machine be"
+#endif
+
+typedef uint8_t u8;
+typedef uint16_t u16;
+typedef uint32_t u32;
+typedef uint64_t u64;
+
+#define FBY_STATIC_ASSERT(cond, text) _Static_assert(cond, text)
+
+_Noreturn void fby_assert_failed(const char *cond, const char *file, int line);
+#define FBY_ASSERT(cond) ((cond) ? (void)0 : fby_assert_failed(#cond, __FILE__, __LINE__))
+
+#define fby_likely(x) __builtin_expect(!!(x), 1)
+#define fby_unlikely(x) __builtin_expect(!!(x), 0)
+#define fby_prefetch(p) __builtin_prefetch((p), 0, 3)
+#define fby_prefetchw(p) __builtin_prefetch((p), 1, 3)
+
+#define fby_load(p) __atomic_load_n((p), __ATOMIC_RELAXED)
+#define fby_store(p, v) __atomic_store_n((p), (v), __ATOMIC_RELAXED)
+#define fby_load_acquire(p) __atomic_load_n((p), __ATOMIC_ACQUIRE)
+#define fby_store_release(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
+#define fby_cmpxchg(p, old, new) \
+	({ \
+		__typeof__(*(p)) fby_old_ = (old); \
+		__atomic_compare_exchange_n((p), &fby_old_, (new), false, __ATOMIC_ACQ_REL, \
+					    __ATOMIC_RELAXED); \
+	})
+#define fby_fetch_add(p, v) __atomic_fetch_add((p), (v), __ATOMIC_ACQ_REL)
+#define fby_fetch_or(p, v) __atomic_fetch_or((p), (v), __ATOMIC_ACQ_REL)
+#define fby_fetch_and(p, v) __atomic_fetch_and((p), (v), __ATOMIC_ACQ_REL)
+
+#if defined(__x86_64__)
+#define fby_rmb() __atomic_thread_fence(__ATOMIC_ACQUIRE)
+#define fby_wmb() __builtin_ia32_sfence()
+#define fby_relax() __builtin_ia32_pause()
+#else
+#define fby_rmb() __atomic_thread_fence(__ATOMIC_ACQUIRE)
+#define fby_wmb() __atomic_thread_fence(__ATOMIC_RELEASE)
+#define fby_relax() ((void)0)
+#endif
+
+struct fby_lock {
+	u32 word;
+};
+
+static inline void fby_lock_init(struct fby_lock *l)
+{
+	fby_store(&l->word, 0u);
+}
+
+void fby_lock_slow(struct fby_lock *l);
+
+static inline void fby_lock(struct fby_lock *l)
+{
+	if (!fby_cmpxchg(&l->word, 0u, 1u))
+		fby_lock_slow(l);
+}
+
+static inline void fby_unlock(struct fby_lock *l)
+{
+	fby_store_release(&l->word, 0u);
+}
+
+unsigned int fby_cpu(void);
+
+#define fby_copy(dst, src, n) __builtin_memcpy((dst), (src), (n))
+#define fby_zero(dst, n) __builtin_memset((dst), 0, (n))
+#define fby_equal(a, b, n) (__builtin_memcmp((a), (b), (n)) == 0)
+
+u32 fby_crc32c(u32 crc, const void *p, size_t n);
+
+/* What a kind of media does for each of the port's names; see core/port.h. */
+struct fby_media;
+struct fby_media_ops {
+	void (*write)(struct fby_media *m, void *dst, const void *src, size_t n);
+	u32 (*write_crc)(struct fby_media *m, void *dst, const void *src, size_t n, u32 crc);
+	void (*fence)(struct fby_media *m, const void *start, size_t n);
+	int (*read_crc)(struct fby_media *m, void *dst, const void *src, size_t n, u32 *crc);
+};
+
+/* The host owns it; it outlives the pool opened on it. */
+struct fby_media {
+	u8 *base;
+	u64 size;
+	const struct fby_media_ops *ops;
+	void *host; /* for the ops */
+};
+
+#define fby_media_base(m) ((m)->base)
+#define fby_media_size(m) ((m)->size)
+#define fby_port_write(m, dst, src, n) ((m)->ops->write((m), (dst), (src), (n)))
+#define fby_port_write_crc(m, dst, src, n, crc) ((m)->ops->write_crc((m), (dst), (src), (n), (crc)))
+#define fby_port_fence(m, start, n) ((m)->ops->fence((m), (start), (n)))
+#define fby_port_read_crc(m, dst, src, n, crc) ((m)->ops->read_crc((m), (dst), (src), (n), (crc)))
+
+/*
+ * Ready-made media operations of port/posix.c, by persist method and copy
+ * kernel; kernel is one of the names fby_posix_kernels() lists, or NULL for
+ * the best of this CPU.  NULL if the CPU lacks it.
+ */
+enum fby_persist {
+	FBY_PERSIST_NT,	    /* non-temporal stores, sfence */
+	FBY_PERSIST_CLWB,   /* cached stores, clwb (or clflushopt, clflush), sfence */
+	FBY_PERSIST_EADR,   /* caches are in the power-fail domain: cached stores, sfence */
+	FBY_PERSIST_MSYNC,  /* page cache: cached stores, msync of the range */
+};
+const struct fby_media_ops *fby_posix_media_ops(enum fby_persist persist, const char *kernel);
+const char *const *fby_posix_kernels(void); /* NULL-terminated, those this CPU can run, best first */
+const char *fby_posix_crc_kernel(void);
+
+#endif

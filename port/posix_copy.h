@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
+/*
+ * posix_copy.h - the copy kernels behind the media operations of posix.c.  A
+ * kernel is one way to move cache lines and to compute their CRC32C in the
+ * same pass, for one family of CPUs.
+ *
+ * Every kernel reads each byte of its source once, and what it stores is what
+ * it added to the CRC: a source that another thread changes meanwhile gives
+ * data that is one or the other, and never a checksum that does not fit.
+ *
+ * n is a multiple of 64.  dst of stream and store, and src of load, are 64-byte
+ * aligned (the media); the other side has any alignment.  Lines are stored
+ * whole and in ascending order.
+ */
+#ifndef FBY_POSIX_COPY_H
+#define FBY_POSIX_COPY_H
+
+#include "posix.h"
+
+struct fby_media_kernel {
+	const char *name;
+	bool (*usable)(void);
+	struct fby_media_ops nt, clwb, eadr, msync;
+};
+
+/* Of posix.c, for the kernels' tables. */
+void fby_posix_fence_store(struct fby_media *m, const void *start, size_t n);
+void fby_posix_fence_msync(struct fby_media *m, const void *start, size_t n);
+/* Writes back the cache lines of [start, start+n); ordered by fence_store. */
+void fby_posix_flush(const void *start, size_t n);
+
+/* CRC32C by table, 8 bytes a step; the tables are built before main. */
+u32 fby_crc32c_table(u32 crc, const void *p, size_t n);
+
+/* Best first. */
+#if defined(__x86_64__)
+extern const struct fby_media_kernel fby_kernel_avx512, fby_kernel_avx2, fby_kernel_sse4,
+	fby_kernel_sse2;
+#endif
+extern const struct fby_media_kernel fby_kernel_generic;
+
+/*
+ * The twelve media operations of a kernel from its six moves:
+ *	stream(dst, src, n), stream_crc(dst, src, n, crc)  past the caches
+ *	store(dst, src, n), store_crc(dst, src, n, crc)    through the caches
+ *	load_crc(dst, src, n, crc)                         dst may be NULL
+ */
+#define FBY_MEDIA_KERNEL_OPS(k) \
+	static void k##_nt_write(struct fby_media *m, void *dst, const void *src, size_t n) \
+	{ \
+		(void)m; \
+		k##_stream(dst, src, n); \
+	} \
+	static u32 k##_nt_write_crc(struct fby_media *m, void *dst, const void *src, size_t n, \
+				    u32 crc) \
+	{ \
+		(void)m; \
+		return k##_stream_crc(dst, src, n, crc); \
+	} \
+	static void k##_clwb_write(struct fby_media *m, void *dst, const void *src, size_t n) \
+	{ \
+		(void)m; \
+		k##_store(dst, src, n); \
+		fby_posix_flush(dst, n); \
+	} \
+	static u32 k##_clwb_write_crc(struct fby_media *m, void *dst, const void *src, size_t n, \
+				      u32 crc) \
+	{ \
+		(void)m; \
+		crc = k##_store_crc(dst, src, n, crc); \
+		fby_posix_flush(dst, n); \
+		return crc; \
+	} \
+	static void k##_cached_write(struct fby_media *m, void *dst, const void *src, size_t n) \
+	{ \
+		(void)m; \
+		k##_store(dst, src, n); \
+	} \
+	static u32 k##_cached_write_crc(struct fby_media *m, void *dst, const void *src, size_t n, \
+					u32 crc) \
+	{ \
+		(void)m; \
+		return k##_store_crc(dst, src, n, crc); \
+	} \
+	static int k##_read_crc(struct fby_media *m, void *dst, const void *src, size_t n, \
+				u32 *crc) \
+	{ \
+		(void)m; \
+		*crc = k##_load_crc(dst, src, n, *crc); \
+		return 0; \
+	}
+
+#define FBY_MEDIA_KERNEL_TABLE(k) \
+	.nt = { k##_nt_write, k##_nt_write_crc, fby_posix_fence_store, k##_read_crc }, \
+	.clwb = { k##_clwb_write, k##_clwb_write_crc, fby_posix_fence_store, k##_read_crc }, \
+	.eadr = { k##_cached_write, k##_cached_write_crc, fby_posix_fence_store, k##_read_crc }, \
+	.msync = { k##_cached_write, k##_cached_write_crc, fby_posix_fence_msync, k##_read_crc }
+
+#endif
