@@ -1,0 +1,572 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * destage.c - cached pages to the origin, in rounds, one volume at a time each:
+ *
+ *	collect	choose the cut, a sequence number; list every linked page at or
+ *		below it (what is superseded costs nothing), sorted by block
+ *	write	to the origin, neighbours merged into large requests
+ *	flush	the origin
+ *	carry	what is lost goes forward as fresh entries, so the cut can pass it
+ *	commit	the watermark, durable
+ *	release	the pages
+ *
+ * A round writes each block once and the next begins when it has ended: never
+ * two origin writes for a block in flight.  On an error of the origin the round
+ * is given up and nothing is released; a new one begins after a pause.
+ */
+#include "index.h"
+#include "media.h"
+#include "sort.h"
+
+#define TICK_NS 100000000ull
+#define BACKOFF_MIN_NS 100000000ull
+#define BACKOFF_MAX_NS 30000000000ull
+#define RELEASE_STEP 256u /* pages let go in one step */
+#define LOOK_STEP 1024u	  /* pages looked at for one request */
+
+enum carry { CARRY_NO = 0, CARRY_LOST, CARRY_DAMAGED };
+
+static bool starved(const struct fby_pool *p)
+{
+	return fby_load(&p->nfree) <= FBY_RESERVE_CHUNKS;
+}
+
+bool fby_volume_clean(struct fby_pool *p, u16 index)
+{
+	return fby_volume_pages(p, index) == fby_load(&p->volume[index].lost_blocks);
+}
+
+/* --- collect -------------------------------------------------------------- */
+
+/* Every seq at or below the result is published or will never be used. */
+static u64 cut_below_in_flight(struct fby_pool *p)
+{
+	u64 cut = fby_load_acquire(&p->seq) - 1;
+
+	for (u32 i = 0; i < p->opt.nslots; i++) {
+		struct fby_slot *s = &p->slot[i];
+		u64 floor;
+
+		if (fby_slot_try(s)) {
+			fby_slot_retire(s);
+			fby_slot_release(s);
+			continue;
+		}
+		floor = fby_load_acquire(&s->floor);
+		if (floor != FBY_NO_SEQ && floor - 1 < cut && !FBY_BUG(CUT_PAST_IN_FLIGHT))
+			cut = floor - 1;
+	}
+	return cut;
+}
+
+/* Closes the chunks that idle slots have open for the volume. */
+static void close_open_chunks(struct fby_pool *p, u16 volume, u32 *wake)
+{
+	for (u32 i = 0; i < p->opt.nslots; i++) {
+		struct fby_slot *s = &p->slot[i];
+
+		if (!fby_slot_try(s))
+			continue;
+		fby_slot_close(p, s, volume, wake);
+		fby_slot_release(s);
+	}
+}
+
+static bool any_closed(struct fby_pool *p, u16 volume)
+{
+	bool found = false;
+
+	fby_lock(&p->lock);
+	for (u32 c = p->volume[volume].first; c != FBY_NO_CHUNK && !found; c = p->chunk[c].next)
+		found = p->chunk[c].state == FBY_CS_CLOSED;
+	fby_unlock(&p->lock);
+	return found;
+}
+
+/* *low: no page from here on in this chunk has a lower seq.  A page whose line
+ * is damaged is taken for that: early enough in any case. */
+static void collect_page(struct fby_pool *p, struct fby_destage *d, u32 c, u32 i, u64 *low, u64 *evicted)
+{
+	struct fby_round_page r = { .k = *low, .page = (c << p->chunk_shift) + i };
+	u32 state = fby_load_acquire(&p->entry[r.page].state);
+	struct fby_page_line l;
+	bool repaired;
+	u64 out;
+
+	if (!(state & FBY_ES_LINKED))
+		return;
+	if (fby_page_line_read(p, c, i, &l, &repaired))
+		r.k = l.seq;
+	else
+		r.carry = CARRY_DAMAGED;
+	*low = r.k + 1;
+	if (r.k > d->cut)
+		return;
+	out = fby_heap_add(d->page, &d->n, d->cap, r);
+	if (out < *evicted)
+		*evicted = out;
+}
+
+static void collect(struct fby_pool *p, u16 volume, u32 *wake)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+	u64 evicted = FBY_NO_SEQ;
+	u32 c = FBY_NO_CHUNK;
+
+	d->n = d->pos = d->run = 0;
+	d->failed = false;
+	d->cut = cut_below_in_flight(p);
+	while ((c = fby_chunk_walk(p, volume, c, wake)) != FBY_NO_CHUNK) {
+		u64 seq_min = fby_load(&p->chunk[c].seq_min), low = seq_min;
+
+		if (seq_min > d->cut || (d->n == d->cap && seq_min > d->page[0].k))
+			break; /* and so are all after it */
+		for (u32 i = FBY_FIRST_PAGE; i < p->chunk_pages; i++)
+			collect_page(p, d, c, i, &low, &evicted);
+	}
+	fby_chunk_walk_end(p, c, wake);
+	if (evicted <= d->cut)
+		d->cut = evicted - 1;
+	for (u32 i = 0; i < d->n;) { /* a tie with what fell out must fall out too */
+		if (d->page[i].k > d->cut) {
+			d->page[i] = d->page[--d->n];
+			continue;
+		}
+		d->page[i].k = fby_key_block(fby_load(&p->entry[d->page[i].page].key));
+		i++;
+	}
+	fby_heap_sort(d->page, d->n);
+}
+
+/* Is the page listed still what it was?  A chunk opened after the cut has
+ * seq_min above it. */
+static bool still_listed(struct fby_pool *p, u16 volume, const struct fby_round_page *r, u64 cut)
+{
+	const struct fby_entry *e = &p->entry[r->page];
+
+	fby_rmb();
+	return (fby_load(&e->state) & FBY_ES_LINKED) && fby_load(&e->key) == fby_key(volume, r->k) &&
+	       fby_load(&p->chunk[fby_page_chunk(p, r->page)].seq_min) <= cut;
+}
+
+/* --- write ---------------------------------------------------------------- */
+
+struct build {
+	u8 op;
+	u64 sector;
+	u64 n;
+	u8 *buf;
+	u64 max;
+};
+
+/* Would sectors [sector, +n) go on the request?  The first always does. */
+static bool build_fits(struct build *b, u8 op, u64 sector, u64 n)
+{
+	if (b->n == 0) {
+		b->op = op;
+		b->sector = sector;
+		return true;
+	}
+	return b->op == op && b->sector + b->n == sector && b->n + n <= b->max;
+}
+
+/* Adds the next run of sectors of page[pos].  False: the request is full. */
+static bool build_run(struct fby_pool *p, u16 volume, struct build *b)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+	struct fby_round_page *r = &d->page[d->pos];
+	u32 state = fby_load_acquire(&p->entry[r->page].state);
+	u64 key = fby_key(volume, r->k);
+	u32 start = 0, n;
+	u8 op = FBY_IO_WRITE;
+
+	if (!still_listed(p, volume, r, d->cut))
+		goto next_page;
+	if (state & FBY_ES_DAMAGED)
+		r->carry = CARRY_DAMAGED;
+	else if (FBY_ES_LOST(state) && r->carry == CARRY_NO)
+		r->carry = CARRY_LOST;
+	n = fby_run(FBY_ES_VALID(state), d->run, &start);
+	if (n == 0 || r->carry == CARRY_DAMAGED)
+		goto next_page;
+	if (FBY_ES_KIND(state) != FBY_KIND_DATA)
+		op = FBY_ES_KIND(state) == FBY_KIND_ZERO ? FBY_IO_ZERO : FBY_IO_DISCARD;
+	if (!build_fits(b, op, r->k * FBY_PAGE_SECTORS + start, n))
+		return false;
+	if (op == FBY_IO_WRITE) {
+		enum fby_page_result got = fby_page_read(p, r->page, key, state, fby_mask(start, n), start,
+							 b->buf + b->n * FBY_SECTOR, !FBY_BUG(DESTAGE_UNVERIFIED));
+
+		if (!still_listed(p, volume, r, d->cut))
+			goto next_page;
+		if (got != FBY_PAGE_OK) {
+			r->carry = FBY_BUG(DAMAGE_DROPPED) ? CARRY_NO : CARRY_DAMAGED;
+			fby_page_mark(p, r->page, key, FBY_ES_DAMAGED);
+			goto next_page;
+		}
+	}
+	b->n += n;
+	d->run = start + n;
+	return true;
+next_page:
+	d->pos++;
+	d->run = 0;
+	return true;
+}
+
+static int write_step(struct fby_pool *p, u16 volume, struct fby_io *io)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+	struct build b = { 0 };
+	u32 id;
+
+	for (id = 0; id < d->nbuffers && d->io[id].status != FBY_IOS_FREE; id++)
+		;
+	if (d->failed || id == d->nbuffers || d->pos == d->n) {
+		if (d->outstanding == 0)
+			d->phase = d->failed ? FBY_PH_BACKOFF : FBY_PH_FLUSH;
+		return d->outstanding == 0 ? FBY_AGAIN : FBY_DONE;
+	}
+	b.buf = d->io[id].buf;
+	b.max = d->buffer_sectors;
+	for (u32 look = 0; look < LOOK_STEP && d->pos < d->n && build_run(p, volume, &b); look++)
+		;
+	if (b.n == 0)
+		return FBY_AGAIN;
+	io->op = b.op;
+	io->sector = b.sector;
+	io->nsectors = b.n;
+	io->buf = b.op == FBY_IO_WRITE ? b.buf : NULL;
+	io->id = volume * 64u + id;
+	return FBY_ORIGIN;
+}
+
+/* --- flush, carry, commit, release ---------------------------------------- */
+
+static int carry_step(struct fby_pool *p, u16 volume, u32 *wake)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+
+	for (; d->pos < d->n; d->pos++) {
+		struct fby_round_page *r = &d->page[d->pos];
+
+		int decision;
+
+		if (r->carry == CARRY_NO || !still_listed(p, volume, r, d->cut))
+			continue;
+		decision = fby_carry(p, volume, r->k, r->page, r->carry == CARRY_DAMAGED, wake);
+		if (decision == FBY_WAIT_SPACE) { /* more is lost than the reserve holds */
+			p->volume[volume].last_error = fby_error_errno(-FBY_E_LOST);
+			d->failed = true;
+			d->phase = FBY_PH_BACKOFF;
+			return FBY_AGAIN;
+		}
+		if (decision != FBY_DONE)
+			return FBY_AGAIN;
+	}
+	d->phase = FBY_PH_COMMIT;
+	return FBY_AGAIN;
+}
+
+static void commit(struct fby_pool *p, u16 volume)
+{
+	struct fby_volume *v = &p->volume[volume];
+
+	if (v->destage.cut > v->rec.watermark) {
+		v->rec.watermark = v->destage.cut;
+		if (!FBY_BUG(FREE_BEFORE_WATERMARK))
+			fby_record_write(p, volume);
+	}
+	v->destage.pos = 0;
+	v->destage.phase = FBY_PH_RELEASE;
+}
+
+/* False: the block is busy. */
+static bool release_page(struct fby_pool *p, u16 volume, const struct fby_round_page *r, u64 cut, u32 *wake)
+{
+	struct fby_volume *v = &p->volume[volume];
+	u64 key = fby_key(volume, r->k);
+	u32 b = fby_index_bucket(p, key);
+	u32 page = r->page;
+
+	if (!fby_index_try(p, b))
+		return false;
+#ifdef FBY_PLANTED_BUGS
+	if (FBY_BUG(RELEASE_NEWER) && fby_index_get_locked(p, b, key) != FBY_NO_PAGE)
+		page = fby_index_get_locked(p, b, key);
+	else
+#endif
+	if (!still_listed(p, volume, r, cut)) {
+		fby_index_release(p, b);
+		return true;
+	}
+	FBY_ASSERT(fby_index_get_locked(p, b, key) == page);
+	if ((fby_load(&p->entry[page].state) & FBY_ES_DAMAGED) || FBY_ES_LOST(fby_load(&p->entry[page].state)))
+		fby_fetch_add(&v->lost_blocks, ~0u);
+	fby_index_del_locked(p, b, page);
+	fby_index_release(p, b);
+	fby_page_dead(p, page, wake);
+	v->pages_destaged++;
+	return true;
+}
+
+static int release_step(struct fby_pool *p, u16 volume, u32 *wake)
+{
+	struct fby_volume *v = &p->volume[volume];
+	struct fby_destage *d = &v->destage;
+
+	for (u32 i = 0; i < RELEASE_STEP && d->pos < d->n; i++, d->pos++)
+		if (!release_page(p, volume, &d->page[d->pos], d->cut, wake))
+			return FBY_AGAIN;
+	if (d->pos < d->n)
+		return FBY_AGAIN;
+	if (FBY_BUG(FREE_BEFORE_WATERMARK))
+		fby_record_write(p, volume);
+	v->rounds++;
+	v->last_error = 0;
+	d->backoff_ns = 0;
+	d->n = 0;
+	d->phase = FBY_PH_IDLE;
+	return FBY_AGAIN;
+}
+
+/* --- when ------------------------------------------------------------------ */
+
+static void update_pressure(struct fby_pool *p)
+{
+	u64 used = p->sb.nchunks - fby_load(&p->nfree);
+
+	if (used * 100 >= (u64)p->sb.nchunks * p->opt.high_watermark || starved(p))
+		p->pressure = true;
+	else if (used * 100 <= (u64)p->sb.nchunks * p->opt.low_watermark)
+		p->pressure = false;
+}
+
+static bool too_old(struct fby_pool *p, const struct fby_volume *v)
+{
+	bool old;
+
+	if (p->opt.max_age_ns == 0)
+		return false;
+	fby_lock(&p->lock);
+	old = v->first != FBY_NO_CHUNK && p->now_ns - p->chunk[v->first].opened_ns >= p->opt.max_age_ns;
+	fby_unlock(&p->lock);
+	return old;
+}
+
+static bool idle_long(struct fby_pool *p, u16 volume)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+	u64 writes = 0;
+
+	if (p->opt.idle_ns == 0)
+		return false;
+	for (u32 i = 0; i < p->opt.nslots; i++)
+		writes += fby_load(&p->slot[i].volume[volume].writes);
+	if (writes != d->idle_writes) {
+		d->idle_writes = writes;
+		d->idle_since_ns = p->now_ns;
+	}
+	return p->now_ns - d->idle_since_ns >= p->opt.idle_ns;
+}
+
+static bool wanted(struct fby_pool *p, u16 volume)
+{
+	struct fby_volume *v = &p->volume[volume];
+
+	bool idle = idle_long(p, volume);
+
+	if (!v->destage.drain && !p->pressure && !idle && !too_old(p, v))
+		return false;
+	if (!fby_volume_clean(p, volume))
+		return true;
+	fby_store(&v->destage.drain, false);
+	/* only lost blocks are left: carried forward again just for space */
+	return v->nchunks > 1 && starved(p);
+}
+
+static int idle_step(struct fby_pool *p, u16 volume, u32 *wake)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+
+	update_pressure(p);
+	if (!wanted(p, volume))
+		return FBY_DONE;
+	if (d->drain || (starved(p) && !any_closed(p, volume)))
+		close_open_chunks(p, volume, wake);
+	collect(p, volume, wake);
+	if (d->n == 0)
+		return FBY_DONE;
+	d->phase = FBY_PH_WRITE;
+	return FBY_AGAIN;
+}
+
+/* --- the machine ------------------------------------------------------------ */
+
+static void reap(struct fby_pool *p, u16 volume)
+{
+	struct fby_volume *v = &p->volume[volume];
+	struct fby_destage *d = &v->destage;
+
+	for (u32 i = 0; i < d->nbuffers && d->outstanding > 0; i++) {
+		struct fby_io_slot *io = &d->io[i];
+
+		if (fby_load_acquire(&io->status) != FBY_IOS_DONE)
+			continue;
+		if (io->error) {
+			v->last_error = io->error;
+			v->origin_errors++;
+			if (!(FBY_BUG(ORIGIN_ERROR_DROPS) && d->phase == FBY_PH_WRITE) &&
+			    !(FBY_BUG(FLUSH_ERROR_IGNORED) && d->phase == FBY_PH_FLUSHING))
+				d->failed = true;
+		}
+		fby_store(&io->status, (u32)FBY_IOS_FREE);
+		d->outstanding--;
+	}
+}
+
+static void issue(struct fby_pool *p, u16 volume, struct fby_io *io)
+{
+	struct fby_volume *v = &p->volume[volume];
+
+	io->volume = volume;
+	v->destage.io[io->id % 64].error = 0;
+	fby_store(&v->destage.io[io->id % 64].status, (u32)FBY_IOS_BUSY);
+	v->destage.outstanding++;
+	if (io->op == FBY_IO_FLUSH) {
+		v->origin_flushes++;
+	} else {
+		v->origin_writes++;
+		v->origin_sectors += io->nsectors;
+	}
+}
+
+static int volume_step(struct fby_pool *p, u16 volume, struct fby_io *io, u64 *next_ns, u32 *wake)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+
+	reap(p, volume);
+	switch (d->phase) {
+	case FBY_PH_IDLE:
+		return idle_step(p, volume, wake);
+	case FBY_PH_WRITE:
+		if (FBY_BUG(WATERMARK_BEFORE_FLUSH) && d->pos == d->n && d->outstanding == 0 && !d->failed) {
+			p->volume[volume].rec.watermark = d->cut;
+			fby_record_write(p, volume);
+		}
+		return write_step(p, volume, io);
+	case FBY_PH_FLUSH:
+		io->op = FBY_IO_FLUSH;
+		io->id = volume * 64u;
+		io->sector = io->nsectors = 0;
+		io->buf = NULL;
+		d->phase = FBY_PH_FLUSHING;
+		return FBY_ORIGIN;
+	case FBY_PH_FLUSHING:
+		if (d->outstanding > 0)
+			return FBY_DONE;
+		d->pos = 0;
+		d->phase = d->failed ? FBY_PH_BACKOFF : FBY_PH_CARRY;
+		return FBY_AGAIN;
+	case FBY_PH_CARRY:
+		return carry_step(p, volume, wake);
+	case FBY_PH_COMMIT:
+		commit(p, volume);
+		return FBY_AGAIN;
+	case FBY_PH_RELEASE:
+		return release_step(p, volume, wake);
+	case FBY_PH_BACKOFF:
+		if (d->failed) { /* just come here */
+			d->failed = false;
+			d->backoff_ns = d->backoff_ns ? d->backoff_ns * 2 : BACKOFF_MIN_NS;
+			if (d->backoff_ns > BACKOFF_MAX_NS)
+				d->backoff_ns = BACKOFF_MAX_NS;
+			d->retry_ns = p->now_ns + d->backoff_ns;
+		}
+		if (p->now_ns >= d->retry_ns) {
+			d->phase = FBY_PH_IDLE;
+			return FBY_AGAIN;
+		}
+		if (d->retry_ns < *next_ns)
+			*next_ns = d->retry_ns;
+		return FBY_DONE;
+	}
+	FBY_ASSERT(false);
+	return FBY_DONE;
+}
+
+/* Seals what has not grown since the tick before, so that later damage to it is
+ * told from a torn tail. */
+static void tick(struct fby_pool *p)
+{
+	for (u32 i = 0; i < p->opt.nslots; i++) {
+		struct fby_slot *s = &p->slot[i];
+
+		if (!fby_slot_try(s))
+			continue;
+		for (u32 v = 0; v < p->sb.nvolumes; v++) {
+			u32 c = s->volume[v].open;
+
+			if (c == FBY_NO_CHUNK)
+				continue;
+			if (p->chunk[c].fill == p->chunk[c].tick_fill && p->chunk[c].fill != p->chunk[c].sealed)
+				fby_chunk_seal(p, c, false);
+			p->chunk[c].tick_fill = p->chunk[c].fill;
+		}
+		fby_slot_release(s);
+	}
+}
+
+int fby_destage_step(struct fby_pool *p, u64 now_ns, struct fby_io *io, u64 *next_ns, u32 *wake)
+{
+	int decision = FBY_DONE;
+
+	*next_ns = FBY_NO_SEQ;
+	if (p->opt.read_only || !p->usable)
+		return FBY_DONE;
+	fby_store(&p->now_ns, now_ns);
+	if (now_ns - p->tick_ns >= TICK_NS) {
+		p->tick_ns = now_ns;
+		tick(p);
+	}
+	for (u32 i = 0; i < p->sb.nvolumes; i++) {
+		u16 volume = (u16)(p->next_volume++ % p->sb.nvolumes);
+		int r;
+
+		if (!p->volume[volume].attached)
+			continue;
+		r = volume_step(p, volume, io, next_ns, wake);
+		if (r == FBY_ORIGIN) {
+			issue(p, volume, io);
+			return FBY_ORIGIN;
+		}
+		if (r == FBY_AGAIN)
+			decision = FBY_AGAIN;
+	}
+	if (p->tick_ns + TICK_NS < *next_ns)
+		*next_ns = p->tick_ns + TICK_NS;
+	return decision;
+}
+
+void fby_destage_complete(struct fby_pool *p, u32 id, int error)
+{
+	struct fby_io_slot *io;
+
+	FBY_ASSERT(id / 64 < p->sb.nvolumes);
+	io = &p->volume[id / 64].destage.io[id % 64];
+	FBY_ASSERT(fby_load(&io->status) == FBY_IOS_BUSY);
+	io->error = error;
+	fby_store_release(&io->status, (u32)FBY_IOS_DONE);
+}
+
+int fby_volume_drain(struct fby_pool *p, u16 index, bool on)
+{
+	if (index >= p->sb.nvolumes || !p->volume[index].rec.state)
+		return -FBY_E_NO_VOLUME;
+	if (!p->volume[index].attached)
+		return -FBY_E_VOLUME_DETACHED;
+	if (p->opt.read_only)
+		return -FBY_E_READ_ONLY;
+	fby_store(&p->volume[index].destage.drain, on);
+	return FBY_DONE;
+}

@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
+/*
+ * engine.h - the engine's memory: pool, slots, chunks, index, volumes.
+ *
+ * Locks, by rank (take in this order, release in any):
+ *   1 block	bit 31 of a bucket's head: guards the chain of that bucket and
+ *		the linked page of each block in it.  Held by a writer from
+ *		begin to publish; others only try.
+ *   2 slot	fby_slot.busy: guards the slot and the chunks it has open.
+ *   3 pool	fby_pool.lock: guards the free list, the volumes' chunk lists
+ *		and the state of chunks.  A few instructions long.
+ *
+ * A page is named by its number: chunk * chunk_pages + place in the chunk.
+ * Numbers of the pages of header arrays name no data page; 0 is "none".
+ */
+#ifndef FBY_ENGINE_H
+#define FBY_ENGINE_H
+
+#include "forebay.h"
+#include "planted.h"
+
+#define FBY_NO_PAGE 0u
+#define FBY_NO_CHUNK (~0u)
+#define FBY_NO_VOLUME 0xffffu
+#define FBY_NO_SEQ (~0ull)
+#define FBY_NO_BLOCK (~0ull)
+#define FBY_BUCKET_LOCK (1u << 31)
+#define FBY_SLOTS_MAX 64u
+#define FBY_SEQ_BLOCK 64u     /* sequence numbers a slot takes at once */
+#define FBY_LIVE_BIAS (1u << 20) /* live count of an open chunk never reaches 0 */
+#define FBY_RESERVE_CHUNKS 1u /* kept for destage, which must be able to carry damage forward */
+#define FBY_DAMAGED_RING 64u
+#define FBY_ALIGNED __attribute__((aligned(64)))
+
+/* Entry state: what the linked page holds. */
+#define FBY_ES_VALID(s) ((u8)(s))
+#define FBY_ES_LOST(s) ((u8)((s) >> 8))
+#define FBY_ES_KIND(s) (((s) >> 16) & 15u)
+#define FBY_ES_LINKED (1u << 20)
+#define FBY_ES_VERIFIED (1u << 21) /* checksum seen good since open */
+#define FBY_ES_DAMAGED (1u << 22)  /* checksum seen bad: its valid sectors are lost */
+#define FBY_ES_HOLE (1u << 23)	   /* recovery: the line is lost, not linked; key ~0: block unknown */
+#define FBY_ES(kind, valid, lost) ((u32)(valid) | (u32)(lost) << 8 | (u32)(kind) << 16)
+
+/* One per page, guarded by its bucket's lock while linked; read without it. */
+struct fby_entry {
+	u64 key; /* volume << 48 | block */
+	u32 next; /* page number, chain of the bucket */
+	u32 state;
+};
+
+enum fby_chunk_state { FBY_CS_FREE = 0, FBY_CS_OPEN, FBY_CS_CLOSED };
+
+struct fby_chunk {
+	/* written by the slot that has it open, and under the pool lock */
+	u64 seq_min; /* no entry of this epoch is lower; ascending along a volume's list */
+	u64 seq_last; /* last one used */
+	u64 last_block; /* of page fill-1 */
+	u64 opened_ns; /* pool's coarse clock */
+	u32 fill; /* first page not written */
+	u32 sealed; /* fill of the seal on the media */
+	u32 tick_fill; /* fill at the last housekeeping */
+	u32 seal_counter;
+	u32 next, prev; /* volume's list, or free list (next) */
+	u16 volume;
+	u8 state;  /* enum fby_chunk_state */
+	u8 pinned; /* destage walks it: freeing waits */
+	/* written by whoever supersedes a page */
+	u64 epoch FBY_ALIGNED; /* of the media's open line */
+	u64 seq_max; /* highest seq in it; ~0 while open */
+	u32 live;	       /* linked pages; + BIAS - fill while open */
+	u32 holes;	       /* entries lost, not yet accepted */
+	u8 recover;	       /* enum in recovery.c */
+};
+
+struct fby_slot_volume {
+	u32 open; /* chunk this slot has open for the volume */
+	u32 pad;
+	u64 writes;
+	u64 sectors;
+};
+
+/* One writer at a time.  Lives as long as the pool. */
+struct fby_slot {
+	u32 busy FBY_ALIGNED;
+	/* guarded by busy, but floor is read by destage */
+	u64 floor; /* no lower seq will be published by this slot; ~0: it holds none */
+	u64 seq_next, seq_end;
+	u64 commits, media_bytes, merges, ranges[6], flushes;
+	struct fby_slot_volume volume[FBY_VOLUMES_MAX];
+	struct fby_page_line line[FBY_BATCH_PAGES] FBY_ALIGNED;
+	u8 scratch[FBY_PAGE] FBY_ALIGNED;
+};
+
+/* A page of a destage round. */
+struct fby_round_page {
+	u64 k; /* seq while collecting, block after */
+	u32 page;
+	u32 carry; /* lost or damaged: goes forward as a fresh entry */
+};
+
+enum fby_io_status { FBY_IOS_FREE = 0, FBY_IOS_BUSY, FBY_IOS_DONE };
+
+struct fby_io_slot {
+	u32 status; /* enum fby_io_status */
+	int error;
+	u8 *buf;
+};
+
+enum fby_phase {
+	FBY_PH_IDLE = 0,
+	FBY_PH_WRITE,
+	FBY_PH_FLUSH, /* to be sent */
+	FBY_PH_FLUSHING,
+	FBY_PH_CARRY,
+	FBY_PH_COMMIT,
+	FBY_PH_RELEASE,
+	FBY_PH_BACKOFF,
+};
+
+/* Owned by fby_destage_step. */
+struct fby_destage {
+	enum fby_phase phase;
+	struct fby_round_page *page; /* host memory of attach */
+	u32 cap, n, pos;
+	u32 run; /* next sector of page[pos] to look at */
+	u32 nbuffers, buffer_sectors, outstanding;
+	u64 cut;
+	u64 retry_ns, backoff_ns;
+	bool failed;
+	bool drain;
+	u64 idle_since_ns, idle_writes;
+	struct fby_io_slot io[64];
+};
+
+struct fby_volume {
+	struct fby_volume_record rec; /* as on the media */
+	bool damaged;
+	bool attached;
+	u64 blocks; /* 4 KiB units, rounded up */
+	/* guarded by the pool lock */
+	u32 first, last; /* its chunks, oldest first */
+	u32 nchunks;
+	/* shared */
+	u32 lost_blocks;
+	u32 holes, holes_unknown;
+	struct fby_destage destage;
+	int last_error;
+	u64 origin_errors, origin_writes, origin_sectors, origin_flushes, pages_destaged, rounds;
+};
+
+/* Counters that readers share; striped by CPU to keep readers apart. */
+struct fby_read_stats {
+	u64 reads FBY_ALIGNED;
+	u64 hit_sectors, miss_sectors;
+};
+#define FBY_READ_STRIPES 16u
+
+struct fby_pool {
+	/* fixed after open */
+	struct fby_media *media;
+	u8 *base;
+	struct fby_superblock sb;
+	struct fby_options opt;
+	struct fby_entry *entry;
+	u32 *bucket;
+	struct fby_chunk *chunk;
+	struct fby_slot *slot;
+	struct fby_volume *volume;
+	u64 memory_bytes;
+	u32 chunk_pages, chunk_shift, nbuckets;
+	u32 line_seed;
+	bool usable;
+
+	u64 seq FBY_ALIGNED; /* next sequence number; slots take blocks of it */
+	u64 opens FBY_ALIGNED; /* chunk openings: entries may have been recycled if it moved */
+	u32 wait_mask FBY_ALIGNED; /* enum fby_wake: somebody sleeps for it */
+
+	/* guarded by lock; nfree is read without it */
+	struct fby_lock lock FBY_ALIGNED;
+	u32 free_first, free_last, nfree;
+	u64 chunks_opened;
+	u64 damaged_pages;
+	u32 ndamaged;
+	struct fby_report_block damaged[FBY_DAMAGED_RING];
+
+	/* owned by fby_destage_step */
+	u64 now_ns FBY_ALIGNED; /* coarse clock */
+	u64 tick_ns;
+	u32 next_volume;
+	bool pressure;
+
+	/* recovery; counters are added to by all its threads */
+	struct fby_recovery_report report;
+	u64 max_epoch, max_seq, digest;
+
+	u64 waits[4];
+	struct fby_read_stats read_stats[FBY_READ_STRIPES];
+};
+
+/* --- lines.c: build and validate lines; copies only ----------------------- */
+enum fby_line_class { FBY_LINE_CURRENT = 0, FBY_LINE_OLD, FBY_LINE_BAD, FBY_LINE_CLASSES };
+
+void fby_line_finish(u32 seed, void *line); /* fills the crc of any line */
+bool fby_line_crc_ok(const struct fby_pool *p, const void *line);
+/* Copy page line (c, i) and judge it; repair: put single-bit errors right in the copy. */
+bool fby_page_line_read(struct fby_pool *p, u32 c, u32 i, struct fby_page_line *out, bool *repaired);
+bool fby_open_line_read(struct fby_pool *p, u32 c, u32 which, struct fby_open_line *out);
+bool fby_seal_line_read(struct fby_pool *p, u32 c, u32 which, struct fby_seal_line *out);
+/* True if diff is the CRC32C difference of exactly one flipped bit in n bytes; *bit from the start. */
+bool fby_crc_single_bit(u32 diff, u32 n, u32 *bit);
+
+/* --- chunk.c: slots, chunks, sequence numbers ------------------------------ */
+struct fby_slot *fby_slot_take(struct fby_pool *p);
+bool fby_slot_try(struct fby_slot *s);
+void fby_slot_release(struct fby_slot *s);
+/* Room in the slot's open chunk of the volume, opening one if need be; 0: no space. */
+u32 fby_slot_room(struct fby_pool *p, struct fby_slot *s, u16 volume, bool reserve, u32 *wake);
+/* n sequence numbers; fresh: above all given out before. */
+u64 fby_slot_seq(struct fby_pool *p, struct fby_slot *s, u32 n, bool fresh);
+/* Drops unused sequence numbers.  Slot held. */
+void fby_slot_retire(struct fby_slot *s);
+void fby_chunk_seal(struct fby_pool *p, u32 c, bool closed);
+/* Slot held: closes its open chunk of the volume, if any. */
+void fby_slot_close(struct fby_pool *p, struct fby_slot *s, u16 volume, u32 *wake);
+/* A page of the chunk was unlinked. */
+void fby_page_dead(struct fby_pool *p, u32 page, u32 *wake);
+void fby_chunk_list_append(struct fby_pool *p, struct fby_volume *v, u32 c); /* pool lock or recovery */
+void fby_chunk_to_free(struct fby_pool *p, u32 c); /* likewise */
+/* Walks a volume's chunks, oldest first, each pinned while it is looked at. */
+u32 fby_chunk_walk(struct fby_pool *p, u16 volume, u32 after, u32 *wake);
+void fby_chunk_walk_end(struct fby_pool *p, u32 at, u32 *wake);
+
+/* --- page.c: reading a page of the pool, verified --------------------------- */
+enum fby_page_result { FBY_PAGE_OK = 0, FBY_PAGE_DAMAGED };
+/* Copies the sectors in want (subset of valid) to dst, sector s at dst + (s - base) * 512; verifies all. */
+enum fby_page_result fby_page_read(struct fby_pool *p, u32 page, u64 key, u32 state, u8 want, u32 base, u8 *dst,
+				   bool verify);
+/* Notes that the page is damaged, if it still is the block's; needs the block, tries for it. */
+void fby_page_mark(struct fby_pool *p, u32 page, u64 key, u32 flag);
+
+/* --- write.c ----------------------------------------------------------------- */
+enum fby_begin_flags {
+	FBY_BEGIN_CACHED = 1u << 0, /* stop at a block that is not cached; none: FBY_ORIGIN */
+	FBY_BEGIN_RESERVE = 1u << 1, /* destage: may take the reserve */
+};
+int fby_begin(struct fby_pool *p, struct fby_write *w, u16 volume, enum fby_kind kind, u64 sector, u32 nsectors,
+	      u32 flags);
+/* One block, mask empty: appends an entry that holds only what is lost.  DONE or WAIT. */
+int fby_carry(struct fby_pool *p, u16 volume, u64 block, u32 page, bool damaged, u32 *wake);
+
+/* --- pool.c, volume.c --------------------------------------------------------- */
+int fby_sb_write(struct fby_pool *p, bool clean);
+void fby_record_write(struct fby_pool *p, u16 volume);
+bool fby_record_read(struct fby_pool *p, u16 volume, u32 copy, struct fby_volume_record *out);
+u64 fby_volume_pages(struct fby_pool *p, u16 volume);
+int fby_recover_holes(struct fby_pool *p, u16 volume, enum fby_holes policy);
+u64 fby_digest(struct fby_pool *p, u64 *entries);
+
+/* --- small helpers -------------------------------------------------------------- */
+static inline u64 fby_key(u16 volume, u64 block)
+{
+	return (u64)volume << FBY_BLOCK_BITS | block;
+}
+
+static inline u64 fby_key_block(u64 key)
+{
+	return key & ((1ull << FBY_BLOCK_BITS) - 1);
+}
+
+static inline u32 fby_page_chunk(const struct fby_pool *p, u32 page)
+{
+	return page >> p->chunk_shift;
+}
+
+static inline u32 fby_page_place(const struct fby_pool *p, u32 page)
+{
+	return page & (p->chunk_pages - 1);
+}
+
+static inline u8 *fby_chunk_base(const struct fby_pool *p, u32 c)
+{
+	return p->base + p->sb.data_offset + (u64)c * p->sb.chunk_size;
+}
+
+static inline u8 *fby_line_at(const struct fby_pool *p, u32 c, u32 i)
+{
+	return fby_chunk_base(p, c) + (u64)i * FBY_LINE;
+}
+
+static inline u8 *fby_page_data(const struct fby_pool *p, u32 page)
+{
+	return p->base + p->sb.data_offset + ((u64)page << 12);
+}
+
+static inline u8 fby_mask(u32 first, u32 n)
+{
+	return (u8)(((1u << n) - 1) << first);
+}
+
+/* The first run of ones in mask at or after bit from: length, 0 if none. */
+static inline u32 fby_run(u8 mask, u32 from, u32 *start)
+{
+	u32 m = from < 8 ? (u32)mask >> from << from : 0;
+	u32 n = 0;
+
+	if (!m)
+		return 0;
+	*start = (u32)__builtin_ctz(m);
+	m >>= *start;
+	while (m & 1) {
+		m >>= 1;
+		n++;
+	}
+	return n;
+}
+
+static inline u64 fby_mix(u64 x)
+{
+	x ^= x >> 32;
+	x *= 0x9e3779b97f4a7c15ull;
+	x ^= x >> 29;
+	x *= 0xbf58476d1ce4e5b9ull;
+	x ^= x >> 32;
+	return x;
+}
+
+static inline void fby_count(u64 *counter, u64 n)
+{
+	fby_store(counter, fby_load(counter) + n);
+}
+
+#endif

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
+/*
+ * errors.h - every error the engine can return, once: name, parent errno,
+ * message.  A function returns 0 or a positive fby_decision when all is well
+ * and -FBY_E_x otherwise; hosts translate in one place with fby_error_errno()
+ * and fby_error_message().
+ */
+#ifndef FBY_ERRORS_H
+#define FBY_ERRORS_H
+
+/* X(name, errno number, message) - errno numbers are Linux's, spelled out
+ * because the engine has no errno.h */
+#define FBY_ERRORS(X) \
+	X(NO_SUPERBLOCK, 22, "no Forebay superblock: the media is not a pool") \
+	X(BAD_SUPERBLOCK, 74, "both superblock copies are damaged") \
+	X(VERSION, 95, "the pool was written by a newer version of Forebay") \
+	X(FEATURE, 95, "the pool uses a feature this version does not know") \
+	X(FEATURE_RO, 30, "the pool uses a feature this version can only read") \
+	X(MEDIA_SIZE, 28, "the media is smaller than the superblock says") \
+	X(GEOMETRY, 22, "geometry out of range") \
+	X(MEDIA_SMALL, 28, "the media is too small for a pool") \
+	X(NO_MEMORY, 12, "the memory handed over is too small") \
+	X(READ_ONLY, 30, "the pool is open read-only") \
+	X(RECOVERY_INCOMPLETE, 16, "recovery has not finished") \
+	X(NO_VOLUME, 2, "no such volume") \
+	X(VOLUME_EXISTS, 17, "a volume of this name exists") \
+	X(VOLUME_TABLE_FULL, 28, "the volume table is full") \
+	X(VOLUME_DAMAGED, 74, "both copies of the volume's record are damaged") \
+	X(VOLUME_BUSY, 16, "the volume is attached") \
+	X(VOLUME_DETACHED, 107, "the volume is not attached") \
+	X(VOLUME_DIRTY, 16, "the volume holds data that is not on its origin yet") \
+	X(ORIGIN_SIZE, 22, "the origin's size is not what the volume recorded") \
+	X(ORIGIN_IDENTITY, 22, "the origin is not the one the volume was made for") \
+	X(HOLES, 74, "entries of this volume are lost and their blocks unknown") \
+	X(HOLES_KNOWN, 74, "entries of this volume are lost; isolating them was not allowed") \
+	X(NAME, 22, "the name is empty, too long, or has characters outside A-Z a-z 0-9 . _ -") \
+	X(RANGE, 28, "the request lies beyond the end of the volume") \
+	X(ALIGNMENT, 22, "the request is not aligned to the logical block size") \
+	X(LOST, 5, "the block was lost: its cached copy failed its checksum") \
+	X(ORIGIN_IO, 5, "the origin reported an I/O error") \
+	X(BUSY, 16, "requests are in flight") \
+	X(INVARIANT, 117, "an internal invariant does not hold")
+
+enum fby_error {
+	FBY_E_NONE = 0,
+#define FBY_ERROR_ENUM(name, parent, message) FBY_E_##name,
+	FBY_ERRORS(FBY_ERROR_ENUM)
+#undef FBY_ERROR_ENUM
+	FBY_E_COUNT
+};
+
+#endif

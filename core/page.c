@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * page.c - reading one page of the pool.  The checksum covers all the page's
+ * valid sectors in order, so all are read whatever the caller wants of them.
+ */
+#include "index.h"
+
+/* One run of sectors: copied to dst, or only summed where dst is NULL. */
+static int read_run(struct fby_pool *p, u32 page, u32 sector, u32 n, u8 *dst, u32 *crc)
+{
+	return fby_port_read_crc(p->media, dst, fby_page_data(p, page) + sector * FBY_SECTOR, n * FBY_SECTOR, crc);
+}
+
+enum fby_page_result fby_page_read(struct fby_pool *p, u32 page, u64 key, u32 state, u8 want, u32 base, u8 *dst,
+				   bool verify)
+{
+	u8 valid = FBY_ES_VALID(state);
+	struct fby_page_line l = { 0 };
+	u32 crc = 0, s, n;
+	bool repaired;
+
+	FBY_ASSERT((want & ~valid) == 0);
+	FBY_ASSERT(FBY_ES_KIND(state) == FBY_KIND_DATA);
+	if (verify && (!fby_page_line_read(p, fby_page_chunk(p, page), fby_page_place(p, page), &l, &repaired) ||
+		       fby_key(l.volume, l.block) != key || l.valid != valid))
+		return FBY_PAGE_DAMAGED;
+	for (s = 0; s < FBY_PAGE_SECTORS; s += n) {
+		bool wanted = want >> s & 1, held = valid >> s & 1;
+
+		for (n = 1; s + n < FBY_PAGE_SECTORS && (bool)(want >> (s + n) & 1) == wanted &&
+			    (bool)(valid >> (s + n) & 1) == held;
+		     n++)
+			;
+		if (!held || (!wanted && !verify))
+			continue;
+		if (read_run(p, page, s, n, wanted ? dst + (s - base) * FBY_SECTOR : NULL, &crc))
+			return FBY_PAGE_DAMAGED;
+	}
+	if (verify && !(l.flags & FBY_PF_NOCRC) && crc != l.data_crc)
+		return FBY_PAGE_DAMAGED;
+	return FBY_PAGE_OK;
+}
+
+void fby_page_mark(struct fby_pool *p, u32 page, u64 key, u32 flag)
+{
+	u32 b = fby_index_bucket(p, key);
+	struct fby_entry *e = &p->entry[page];
+
+	if (!fby_index_try(p, b))
+		return; /* the next reader finds it again */
+	if (fby_index_get_locked(p, b, key) == page && !(fby_load(&e->state) & flag)) {
+		fby_store(&e->state, fby_load(&e->state) | flag);
+		if (flag & FBY_ES_DAMAGED) {
+			u32 c = fby_page_chunk(p, page);
+			struct fby_report_block *d;
+
+			if (!FBY_ES_LOST(fby_load(&e->state)))
+				fby_fetch_add(&p->volume[key >> FBY_BLOCK_BITS].lost_blocks, 1u);
+			fby_lock(&p->lock);
+			d = &p->damaged[p->ndamaged++ % FBY_DAMAGED_RING];
+			d->block = fby_key_block(key);
+			d->volume = (u16)(key >> FBY_BLOCK_BITS);
+			d->chunk = c;
+			d->page = (u16)fby_page_place(p, page);
+			p->damaged_pages++;
+			fby_unlock(&p->lock);
+		}
+	}
+	fby_index_release(p, b);
+}

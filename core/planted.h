@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
+/*
+ * planted.h - bugs that the tests plant, one at a time, to prove that the
+ * explorer and the simulator would find them.  Only a build with
+ * FBY_PLANTED_BUGS contains any of it; release builds and the kernel module
+ * never define that.
+ */
+#ifndef FBY_PLANTED_H
+#define FBY_PLANTED_H
+
+#ifdef FBY_PLANTED_BUGS
+
+#ifdef __KERNEL__
+#error "planted bugs have no place in the kernel"
+#endif
+
+/* X(name, what is wrong) */
+#define FBY_PLANTED(X) \
+	X(WRITE_NO_FENCE, "a write is acknowledged without its fence") \
+	X(HEADER_BEFORE_DATA_NO_CRC, "with checksums off, no fence between data and header") \
+	X(STALE_EPOCH, "a chunk is reopened under its old epoch") \
+	X(TORN_TAIL_ACCEPTED, "recovery takes the last batch without checking its data") \
+	X(DROPPED_NOT_VOIDED, "recovery leaves a dropped header on the media") \
+	X(WATERMARK_BEFORE_FLUSH, "the watermark is written before the origin is flushed") \
+	X(WATERMARK_NO_FENCE, "the watermark's record is written without a fence") \
+	X(CUT_PAST_IN_FLIGHT, "the destage cut ignores sequence numbers in flight") \
+	X(NEW_VOLUME_OLD_WATERMARK, "a new volume starts with watermark 0") \
+	X(FREE_BEFORE_WATERMARK, "pages are released before the watermark is durable") \
+	X(ORIGIN_ERROR_DROPS, "a failed origin write counts as done") \
+	X(FLUSH_ERROR_IGNORED, "a failed origin flush counts as done") \
+	X(DISCARD_FORGOTTEN, "replay ignores discard and zero entries") \
+	X(MERGE_LOSES_OLD, "a partial write forgets the sectors cached before") \
+	X(MERGE_UNVERIFIED, "a partial write copies old sectors without verifying them") \
+	X(SEQ_NOT_FRESH, "a write may take a sequence number below that of the page it replaces") \
+	X(CRC_SKIPS_LOST, "the header's CRC does not cover the bitmaps") \
+	X(WATERMARK_IGNORED, "replay ignores the watermark") \
+	X(LOWEST_SEQ_WINS, "replay keeps the first entry of a block that it meets") \
+	X(READ_UNVERIFIED, "reads deliver data whose checksum fails") \
+	X(DAMAGE_DROPPED, "destage forgets a damaged page, and older data shows") \
+	X(TAIL_RESEALED_SHORT, "recovery seals a chunk one page short") \
+	X(CLEAN_NOT_CLEARED, "open leaves the clean flag set") \
+	X(NEXT_SEQ_REUSED, "recovery starts again from sequence number 1") \
+	X(DESTAGE_UNVERIFIED, "destage writes a damaged page to the origin") \
+	X(RELEASE_NEWER, "destage unlinks a block's page although it is a newer one")
+
+enum fby_planted_id {
+	FBY_BUG_NONE = 0,
+#define FBY_PLANTED_ENUM(name, what) FBY_BUG_##name,
+	FBY_PLANTED(FBY_PLANTED_ENUM)
+#undef FBY_PLANTED_ENUM
+	FBY_BUG_COUNT
+};
+
+extern u32 fby_planted; /* which one is active */
+const char *fby_planted_name(u32 id);
+const char *fby_planted_what(u32 id);
+
+#define FBY_BUG(name) (fby_planted == FBY_BUG_##name)
+#else
+#define FBY_BUG(name) false
+#endif
+
+#endif

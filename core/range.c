@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * range.c - discard and write-zeroes.
+ *
+ * A cached block gets an entry that says so, since replay would otherwise
+ * bring its older data back; the entry lives until the watermark passes it.  A
+ * block that is not cached has all its entries below the watermark, so the
+ * host can go to the origin for it.  Write-zeroes of up to 64 KiB are entries
+ * either way: that is durable at once.
+ */
+#include "index.h"
+
+static const u8 zero_block[FBY_PAGE];
+
+/* Blocks from block on that are not cached, at most max. */
+static u64 uncached_run(struct fby_pool *p, u16 volume, u64 block, u64 max)
+{
+	struct fby_found f;
+	u64 n;
+
+	for (n = 0; n < max; n++) {
+		fby_index_find(p, fby_key(volume, block + n), &f);
+		if (f.page != FBY_NO_PAGE)
+			break;
+	}
+	return n;
+}
+
+/* Part of a block: zeroes are data; a discard is advice, and not taken. */
+static int range_part(struct fby_pool *p, u16 volume, enum fby_kind kind, u64 sector, u32 n, u64 *done, u32 *wake)
+{
+	u32 written = 0;
+	int decision;
+
+	if (kind == FBY_KIND_DISCARD) {
+		*done += n;
+		return FBY_DONE;
+	}
+	decision = fby_write(p, volume, sector, n, zero_block, &written, wake);
+	*done += written;
+	return decision;
+}
+
+/* Whole blocks: a batch of entries. */
+static int range_entries(struct fby_pool *p, u16 volume, enum fby_kind kind, u64 sector, u32 n, u32 flags, u64 *done,
+			 u32 *wake)
+{
+	struct fby_write w;
+	int decision = fby_begin(p, &w, volume, kind, sector, n, flags);
+
+	if (decision != FBY_DONE)
+		return decision;
+	fby_write_copy(p, &w, NULL, 0, 0);
+	fby_write_commit(p, &w);
+	fby_count(&p->slot[w.slot].ranges[kind], w.npages);
+	fby_write_publish(p, &w);
+	*done += w.nsectors;
+	*wake |= w.wake;
+	return FBY_DONE;
+}
+
+int fby_range(struct fby_pool *p, u16 volume, enum fby_kind kind, u64 sector, u64 nsectors, u64 *done, u64 *origin_n,
+	      u32 *wake)
+{
+	const u32 batch = FBY_BATCH_PAGES * FBY_PAGE_SECTORS;
+	bool small = kind == FBY_KIND_ZERO && nsectors <= batch;
+	const struct fby_volume *v;
+
+	*origin_n = 0;
+	if (volume >= p->sb.nvolumes)
+		return -FBY_E_NO_VOLUME;
+	v = &p->volume[volume];
+	if (!v->attached)
+		return -FBY_E_VOLUME_DETACHED;
+	if (p->opt.read_only)
+		return -FBY_E_READ_ONLY;
+	if (sector > v->rec.origin_sectors || nsectors > v->rec.origin_sectors - sector || *done > nsectors)
+		return -FBY_E_RANGE;
+	if (v->rec.block_size == FBY_PAGE && (sector | nsectors) % FBY_PAGE_SECTORS)
+		return -FBY_E_ALIGNMENT;
+	while (*done < nsectors) {
+		u64 at = sector + *done, left = nsectors - *done;
+		u32 head = (u32)(at % FBY_PAGE_SECTORS);
+		u64 n;
+		int decision;
+
+		if (head || left < FBY_PAGE_SECTORS) {
+			n = FBY_PAGE_SECTORS - head < left ? FBY_PAGE_SECTORS - head : left;
+			decision = range_part(p, volume, kind, at, (u32)n, done, wake);
+		} else {
+			n = left < batch ? left - left % FBY_PAGE_SECTORS : batch;
+			decision = range_entries(p, volume, kind, at, (u32)n, small ? 0 : FBY_BEGIN_CACHED, done,
+						 wake);
+		}
+		if (decision == FBY_ORIGIN)
+			*origin_n = FBY_PAGE_SECTORS * uncached_run(p, volume, at / FBY_PAGE_SECTORS,
+								    left / FBY_PAGE_SECTORS < 1u << 20 ?
+									    left / FBY_PAGE_SECTORS :
+									    1u << 20);
+		if (decision == FBY_ORIGIN && *origin_n == 0)
+			continue; /* cached since: an entry after all */
+		if (decision != FBY_DONE)
+			return decision;
+	}
+	return FBY_DONE;
+}

@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * volume.c - the volume table: records on the media, add, remove, attach.
+ */
+#include "index.h"
+#include "media.h"
+
+static u8 *record_at(const struct fby_pool *p, u32 volume, u32 copy)
+{
+	return p->base + FBY_VT_OFFSET + (volume * 2u + copy) * sizeof(struct fby_volume_record);
+}
+
+static u32 record_crc(const struct fby_pool *p, const struct fby_volume_record *r)
+{
+	return fby_crc32c(p->line_seed, r, sizeof(*r) - 4);
+}
+
+static bool text_ends(const char *s, u32 n)
+{
+	while (n > 0 && *s++)
+		n--;
+	return n > 0;
+}
+
+static bool record_sane(const struct fby_pool *p, u32 volume, const struct fby_volume_record *r)
+{
+	u8 any = 0;
+
+	for (u32 i = 0; i < sizeof(r->reserved); i++)
+		any |= r->reserved[i];
+	if (any || r->index != volume || r->state > FBY_VOL_USED || r->watermark >= FBY_NO_SEQ / 2 ||
+	    !text_ends(r->name, sizeof(r->name)) || !text_ends(r->identity, sizeof(r->identity)))
+		return false;
+	(void)p;
+	return r->state == FBY_VOL_FREE ||
+	       ((r->block_size == FBY_SECTOR || r->block_size == FBY_PAGE) && r->origin_sectors > 0 &&
+		r->origin_sectors <= 1ull << (FBY_BLOCK_BITS + 3) &&
+		r->origin_sectors % (r->block_size / FBY_SECTOR) == 0);
+}
+
+bool fby_record_read(struct fby_pool *p, u16 volume, u32 copy, struct fby_volume_record *out)
+{
+	u32 unused = 0;
+
+	return !fby_port_read_crc(p->media, out, record_at(p, volume, copy), sizeof(*out), &unused) &&
+	       record_crc(p, out) == out->crc && record_sane(p, volume, out);
+}
+
+/* Both copies, a fence after each: a crash leaves at least one whole, and the
+ * state of the volume is at any moment the older or the newer. */
+void fby_record_write(struct fby_pool *p, u16 volume)
+{
+	struct fby_volume_record *r = &p->volume[volume].rec;
+
+	r->counter++;
+	r->index = volume;
+	r->crc = record_crc(p, r);
+	for (u32 copy = 0; copy < 2; copy++) {
+		media_lines(p->media, record_at(p, volume, copy), r, sizeof(*r));
+		if (!FBY_BUG(WATERMARK_NO_FENCE))
+			media_fence(p->media, record_at(p, volume, copy), sizeof(*r));
+	}
+}
+
+static bool name_ok(const char *name)
+{
+	u32 n;
+
+	for (n = 0; name[n] && n <= FBY_NAME_MAX; n++) {
+		char c = name[n];
+
+		if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+		      c == '_' || c == '-'))
+			return false;
+	}
+	return n > 0 && n <= FBY_NAME_MAX;
+}
+
+static bool name_equal(const char *a, const char *b)
+{
+	while (*a && *a == *b)
+		a++, b++;
+	return *a == *b;
+}
+
+int fby_volume_find(struct fby_pool *p, const char *name, u16 *index)
+{
+	for (u32 i = 0; i < p->sb.nvolumes; i++) {
+		if (p->volume[i].rec.state == FBY_VOL_USED && name_equal(p->volume[i].rec.name, name)) {
+			*index = (u16)i;
+			return FBY_DONE;
+		}
+	}
+	return -FBY_E_NO_VOLUME;
+}
+
+static int writable(const struct fby_pool *p)
+{
+	if (p->opt.read_only)
+		return -FBY_E_READ_ONLY;
+	return p->usable ? FBY_DONE : -FBY_E_RECOVERY_INCOMPLETE;
+}
+
+int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *index)
+{
+	struct fby_volume_record r = { 0 };
+	struct fby_volume *v;
+	u32 i = 0;
+	int rc = writable(p);
+
+	if (rc)
+		return rc;
+	if (!text_ends(s->name, sizeof(s->name)) || !name_ok(s->name) ||
+	    !text_ends(s->identity, sizeof(s->identity)))
+		return -FBY_E_NAME;
+	if (fby_volume_find(p, s->name, index) == FBY_DONE)
+		return -FBY_E_VOLUME_EXISTS;
+	while (i < p->sb.nvolumes && (p->volume[i].rec.state != FBY_VOL_FREE || p->volume[i].damaged))
+		i++;
+	if (i == p->sb.nvolumes)
+		return -FBY_E_VOLUME_TABLE_FULL;
+	v = &p->volume[i];
+	r.counter = v->rec.counter;
+	r.index = i;
+	r.state = FBY_VOL_USED;
+	/* Nothing written so far can be taken for this volume's own: its first
+	 * chunk takes a fresh block of sequence numbers. */
+	r.watermark = FBY_BUG(NEW_VOLUME_OLD_WATERMARK) ? 0 : fby_load_acquire(&p->seq) - 1;
+	r.origin_sectors = s->origin_sectors;
+	r.block_size = s->block_size;
+	fby_copy(r.uuid, s->uuid, 16);
+	for (u32 n = 0; s->name[n]; n++)
+		r.name[n] = s->name[n];
+	for (u32 n = 0; s->identity[n]; n++)
+		r.identity[n] = s->identity[n];
+	if (!record_sane(p, i, &r))
+		return -FBY_E_GEOMETRY;
+	v->rec = r;
+	v->blocks = (r.origin_sectors + FBY_PAGE_SECTORS - 1) / FBY_PAGE_SECTORS;
+	v->lost_blocks = v->holes = v->holes_unknown = 0;
+	fby_record_write(p, (u16)i);
+	*index = (u16)i;
+	return FBY_DONE;
+}
+
+u64 fby_volume_pages(struct fby_pool *p, u16 volume)
+{
+	u64 pages = 0;
+
+	fby_lock(&p->lock);
+	for (u32 c = p->volume[volume].first; c != FBY_NO_CHUNK; c = p->chunk[c].next) {
+		int live = (int)fby_load(&p->chunk[c].live);
+
+		if (live >= (int)FBY_LIVE_BIAS / 2) /* open: fill may lag behind what was unlinked */
+			live += (int)fby_load(&p->chunk[c].fill) - (int)(FBY_FIRST_PAGE + FBY_LIVE_BIAS);
+		pages += live > 0 ? (u64)live : 0;
+	}
+	fby_unlock(&p->lock);
+	return pages;
+}
+
+/* Unlinks all; the record is free already, so nothing of it comes back. */
+static void forget_pages(struct fby_pool *p, u16 volume)
+{
+	u32 wake = 0, c = FBY_NO_CHUNK;
+
+	for (u32 i = 0; i < p->opt.nslots; i++) {
+		struct fby_slot *s = &p->slot[i];
+
+		while (!fby_slot_try(s))
+			fby_relax();
+		fby_slot_close(p, s, volume, &wake);
+		fby_slot_release(s);
+	}
+	while ((c = fby_chunk_walk(p, volume, c, &wake)) != FBY_NO_CHUNK) {
+		for (u32 page = (c << p->chunk_shift) + FBY_FIRST_PAGE; page < (c + 1) << p->chunk_shift; page++) {
+			struct fby_entry *e = &p->entry[page];
+			u32 b;
+
+			if (!(fby_load(&e->state) & FBY_ES_LINKED)) {
+				fby_store(&e->state, 0u); /* a hole is forgotten too */
+				continue;
+			}
+			b = fby_index_bucket(p, e->key);
+			while (!fby_index_try(p, b))
+				fby_relax();
+			fby_index_del_locked(p, b, page);
+			fby_index_release(p, b);
+			fby_page_dead(p, page, &wake);
+		}
+		fby_store(&p->chunk[c].holes, 0u);
+	}
+}
+
+int fby_volume_remove(struct fby_pool *p, u16 index, bool discard)
+{
+	struct fby_volume *v;
+	int rc = writable(p);
+
+	if (rc)
+		return rc;
+	if (index >= p->sb.nvolumes || (p->volume[index].rec.state == FBY_VOL_FREE && !p->volume[index].damaged))
+		return -FBY_E_NO_VOLUME;
+	v = &p->volume[index];
+	if (v->attached)
+		return -FBY_E_VOLUME_BUSY;
+	if (!discard && (v->damaged || v->holes || v->holes_unknown || fby_volume_pages(p, index) > 0))
+		return -FBY_E_VOLUME_DIRTY;
+	v->rec.state = FBY_VOL_FREE;
+	v->rec.watermark = fby_load_acquire(&p->seq) - 1;
+	fby_record_write(p, index);
+	v->damaged = false;
+	forget_pages(p, index);
+	v->lost_blocks = v->holes = v->holes_unknown = 0;
+	return FBY_DONE;
+}
+
+int fby_volume_rebind(struct fby_pool *p, u16 index, const char *identity, u64 origin_sectors)
+{
+	struct fby_volume *v;
+	struct fby_volume_record r;
+	int rc = writable(p);
+	u32 n;
+
+	if (rc)
+		return rc;
+	if (index >= p->sb.nvolumes || p->volume[index].rec.state == FBY_VOL_FREE)
+		return -FBY_E_NO_VOLUME;
+	v = &p->volume[index];
+	if (v->attached)
+		return -FBY_E_VOLUME_BUSY;
+	r = v->rec;
+	if (origin_sectors < r.origin_sectors)
+		return -FBY_E_ORIGIN_SIZE;
+	r.origin_sectors = origin_sectors;
+	fby_zero(r.identity, sizeof(r.identity));
+	for (n = 0; identity[n] && n < FBY_IDENTITY_MAX; n++)
+		r.identity[n] = identity[n];
+	if (identity[n] || !record_sane(p, index, &r))
+		return -FBY_E_NAME;
+	v->rec = r;
+	v->blocks = (r.origin_sectors + FBY_PAGE_SECTORS - 1) / FBY_PAGE_SECTORS;
+	fby_record_write(p, index);
+	return FBY_DONE;
+}
+
+/* --- attach and detach ------------------------------------------------------- */
+
+static u64 round_up(u64 x, u64 to)
+{
+	return (x + to - 1) / to * to;
+}
+
+u64 fby_volume_bytes(struct fby_pool *p, u32 round_pages, u32 nbuffers, u32 buffer_bytes)
+{
+	(void)p;
+	return round_up((u64)round_pages * sizeof(struct fby_round_page), FBY_PAGE) + (u64)nbuffers * buffer_bytes;
+}
+
+static void attach_memory(struct fby_volume *v, const struct fby_attach *a)
+{
+	struct fby_destage *d = &v->destage;
+	u8 *buf = (u8 *)a->mem + round_up((u64)a->round_pages * sizeof(struct fby_round_page), FBY_PAGE);
+
+	fby_zero(d, sizeof(*d));
+	d->page = a->mem;
+	d->cap = a->round_pages;
+	d->nbuffers = a->nbuffers;
+	d->buffer_sectors = a->buffer_bytes / FBY_SECTOR;
+	for (u32 i = 0; i < a->nbuffers; i++)
+		d->io[i].buf = buf + (u64)i * a->buffer_bytes;
+}
+
+int fby_volume_attach(struct fby_pool *p, u16 index, const struct fby_attach *a)
+{
+	struct fby_volume *v;
+	int rc;
+
+	if (!p->usable)
+		return -FBY_E_RECOVERY_INCOMPLETE;
+	if (index >= p->sb.nvolumes)
+		return -FBY_E_NO_VOLUME;
+	v = &p->volume[index];
+	if (v->damaged)
+		return -FBY_E_VOLUME_DAMAGED;
+	if (v->rec.state != FBY_VOL_USED)
+		return -FBY_E_NO_VOLUME;
+	if (v->attached)
+		return -FBY_E_VOLUME_BUSY;
+	if (a->origin_sectors != v->rec.origin_sectors)
+		return -FBY_E_ORIGIN_SIZE;
+	if (!name_equal(a->identity, v->rec.identity))
+		return -FBY_E_ORIGIN_IDENTITY;
+	if (a->nbuffers < 1 || a->nbuffers > 64 || a->buffer_bytes < FBY_PAGE || a->buffer_bytes % FBY_PAGE ||
+	    a->round_pages < 16)
+		return -FBY_E_GEOMETRY;
+	if (a->mem_bytes < fby_volume_bytes(p, a->round_pages, a->nbuffers, a->buffer_bytes))
+		return -FBY_E_NO_MEMORY;
+	rc = fby_recover_holes(p, index, a->holes);
+	if (rc)
+		return rc;
+	attach_memory(v, a);
+	v->last_error = 0;
+	v->attached = true;
+	return FBY_DONE;
+}
+
+int fby_volume_detach(struct fby_pool *p, u16 index)
+{
+	struct fby_volume *v;
+	u32 wake = 0;
+
+	if (index >= p->sb.nvolumes)
+		return -FBY_E_NO_VOLUME;
+	v = &p->volume[index];
+	if (!v->attached)
+		return -FBY_E_VOLUME_DETACHED;
+	if (v->destage.outstanding > 0)
+		return -FBY_E_BUSY;
+	if (!p->opt.read_only) {
+		for (u32 i = 0; i < p->opt.nslots; i++) {
+			if (!fby_slot_try(&p->slot[i]))
+				return -FBY_E_BUSY;
+			fby_slot_close(p, &p->slot[i], index, &wake);
+			fby_slot_release(&p->slot[i]);
+		}
+	}
+	v->attached = false;
+	fby_zero(&v->destage, sizeof(v->destage));
+	return FBY_DONE;
+}
+
+static enum fby_destage_state public_state(enum fby_phase phase)
+{
+	static const u8 state[] = {
+		[FBY_PH_IDLE] = FBY_DESTAGE_IDLE,	    [FBY_PH_WRITE] = FBY_DESTAGE_WRITING,
+		[FBY_PH_FLUSH] = FBY_DESTAGE_FLUSHING,	    [FBY_PH_FLUSHING] = FBY_DESTAGE_FLUSHING,
+		[FBY_PH_CARRY] = FBY_DESTAGE_COMMITTING,    [FBY_PH_COMMIT] = FBY_DESTAGE_COMMITTING,
+		[FBY_PH_RELEASE] = FBY_DESTAGE_COMMITTING,  [FBY_PH_BACKOFF] = FBY_DESTAGE_BACKOFF,
+	};
+
+	return (enum fby_destage_state)state[phase];
+}
+
+int fby_volume_info(struct fby_pool *p, u16 index, struct fby_volume_info *out)
+{
+	struct fby_volume *v;
+
+	fby_zero(out, sizeof(*out));
+	if (index >= p->sb.nvolumes)
+		return -FBY_E_NO_VOLUME;
+	v = &p->volume[index];
+	fby_copy(out->spec.name, v->rec.name, sizeof(out->spec.name));
+	fby_copy(out->spec.identity, v->rec.identity, sizeof(out->spec.identity));
+	fby_copy(out->spec.uuid, v->rec.uuid, 16);
+	out->spec.origin_sectors = v->rec.origin_sectors;
+	out->spec.block_size = v->rec.block_size;
+	out->watermark = v->rec.watermark;
+	out->used = v->rec.state == FBY_VOL_USED;
+	out->damaged = v->damaged;
+	out->attached = v->attached;
+	out->pages = fby_volume_pages(p, index);
+	out->lost_blocks = fby_load(&v->lost_blocks);
+	out->holes = v->holes;
+	out->holes_unknown = v->holes_unknown;
+	out->chunks = v->nchunks;
+	out->destage = public_state(v->destage.phase);
+	out->draining = fby_load(&v->destage.drain);
+	out->last_error = v->last_error;
+	out->origin_errors = v->origin_errors;
+	out->origin_writes = v->origin_writes;
+	out->origin_sectors_written = v->origin_sectors;
+	out->origin_flushes = v->origin_flushes;
+	out->pages_destaged = v->pages_destaged;
+	out->rounds = v->rounds;
+	for (u32 i = 0; i < p->opt.nslots; i++) {
+		out->writes += fby_load(&p->slot[i].volume[index].writes);
+		out->written_sectors += fby_load(&p->slot[i].volume[index].sectors);
+	}
+	return FBY_DONE;
+}
