@@ -1,0 +1,562 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Simulated persistent memory with the semantics of x86, at the grain of an
+//! aligned 8-byte word.
+//!
+//! ```text
+//!  engine --write--> visible (what loads see) and the list of pending lines
+//!         --fence--> the calling actor's pending lines become durable
+//!  cut:   durable + a choice from the pending lines = what the hardware left
+//! ```
+//!
+//! Which choices there are depends on how a line got there:
+//!
+//! * non-temporal: each word of each pending line lands or not, on its own;
+//! * cached, with clwb: the stores to one line land as a prefix of their
+//!   order, since the line may be evicted at any moment.
+//!
+//! Lines land in any combination.  A word stored twice before a fence may be
+//! left with the older of the two values.  A fence vouches only for what the
+//! actor that issues it has stored; an actor is a simulated thread.
+
+use std::alloc::{alloc_zeroed, dealloc, Layout};
+use std::collections::BTreeSet;
+
+use forebay_sys as sys;
+
+use crate::rng::Rng;
+
+pub const LINE: usize = 64;
+pub const LINE_WORDS: usize = 8;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flavour {
+    NonTemporal,
+    Cached,
+}
+
+/// One line stored whole, its words in ascending order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LineStore {
+    pub line: u32,
+    pub actor: u16,
+    pub words: [u64; LINE_WORDS],
+}
+
+/// Zeroed memory, aligned to a page, that stays where it is.
+pub struct Region {
+    base: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: the region is plain memory that this value alone owns.
+unsafe impl Send for Region {}
+
+impl Region {
+    const ALIGN: usize = 4096;
+
+    pub fn new(bytes: usize) -> Self {
+        let layout = Layout::from_size_align(bytes.max(1), Self::ALIGN).expect("size of a region");
+        // SAFETY: the layout's size is not zero.
+        let base = unsafe { alloc_zeroed(layout) };
+        assert!(!base.is_null(), "out of memory");
+        Self { base, bytes }
+    }
+
+    pub fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    pub fn zero(&mut self) {
+        self.bytes_mut().fill(0);
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: base is valid for bytes, initialised, and the engine, which
+        // also reads it, does not run while safe code holds the slice.
+        unsafe { std::slice::from_raw_parts(self.base, self.bytes) }
+    }
+
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in bytes(), and the borrow is unique.
+        unsafe { std::slice::from_raw_parts_mut(self.base, self.bytes) }
+    }
+
+    pub fn line(&self, line: u32) -> [u64; LINE_WORDS] {
+        let at = line as usize * LINE;
+        let mut words = [0; LINE_WORDS];
+        for (w, b) in words.iter_mut().zip(self.bytes()[at..at + LINE].chunks_exact(8)) {
+            *w = u64::from_le_bytes(b.try_into().expect("8 bytes"));
+        }
+        words
+    }
+
+    pub fn set_line(&mut self, line: u32, words: &[u64; LINE_WORDS]) {
+        let at = line as usize * LINE;
+        for (w, b) in words.iter().zip(self.bytes_mut()[at..at + LINE].chunks_exact_mut(8)) {
+            b.copy_from_slice(&w.to_le_bytes());
+        }
+    }
+}
+
+impl Clone for Region {
+    fn clone(&self) -> Self {
+        let mut copy = Self::new(self.bytes);
+        copy.bytes_mut().copy_from_slice(self.bytes());
+        copy
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        let layout = Layout::from_size_align(self.bytes.max(1), Self::ALIGN).expect("as in new");
+        // SAFETY: allocated in new() with this layout.
+        unsafe { dealloc(self.base, layout) }
+    }
+}
+
+/// What was asked of the media, for the golden table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub stores: u64,
+    pub lines: u64,
+    pub bytes: u64,
+    pub fences: u64,
+}
+
+/// What the media saw, in order.
+#[derive(Clone, Copy, Debug)]
+pub enum MediaEvent {
+    Store(LineStore),
+    Fence(u16),
+}
+
+/// The media as it was just before a fence.
+pub struct Capture {
+    pub durable: Region,
+    pub pending: Vec<LineStore>,
+}
+
+/// All of the media but what the engine sees of it.
+pub struct State {
+    pub visible: Region,
+    pub durable: Option<Region>,
+    pub pending: Vec<LineStore>,
+    pub flavour: Flavour,
+    pub actor: u16,
+    pub counts: Counts,
+    pub trace: Option<Vec<MediaEvent>>,
+    poison: BTreeSet<u32>,
+    armed: Option<u32>,
+    captured: Option<Capture>,
+    misuse: Option<String>,
+}
+
+impl State {
+    fn store(&mut self, line: u32, words: &[u64; LINE_WORDS]) {
+        self.visible.set_line(line, words);
+        let store = LineStore { line, actor: self.actor, words: *words };
+        if let Some(trace) = &mut self.trace {
+            trace.push(MediaEvent::Store(store));
+        }
+        if self.durable.is_some() {
+            self.pending.push(store);
+        }
+        if !self.poison.is_empty() {
+            self.poison.remove(&line);
+        }
+    }
+
+    fn write(&mut self, at: usize, src: &[u8]) {
+        if at % LINE != 0 || src.len() % LINE != 0 || at + src.len() > self.visible.len() {
+            self.misuse = Some(format!("media write of {} bytes at {at}", src.len()));
+            return;
+        }
+        self.counts.stores += 1;
+        self.counts.bytes += src.len() as u64;
+        self.counts.lines += (src.len() / LINE) as u64;
+        for (i, bytes) in src.chunks_exact(LINE).enumerate() {
+            let mut words = [0; LINE_WORDS];
+            for (w, b) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+                *w = u64::from_le_bytes(b.try_into().expect("8 bytes"));
+            }
+            self.store((at / LINE + i) as u32, &words);
+        }
+    }
+
+    fn fence(&mut self) {
+        self.counts.fences += 1;
+        match self.armed {
+            Some(0) => {
+                self.armed = None;
+                if let Some(durable) = &self.durable {
+                    self.captured =
+                        Some(Capture { durable: durable.clone(), pending: self.pending.clone() });
+                }
+            }
+            Some(n) => self.armed = Some(n - 1),
+            None => {}
+        }
+        if let Some(trace) = &mut self.trace {
+            trace.push(MediaEvent::Fence(self.actor));
+        }
+        if let Some(durable) = &mut self.durable {
+            settle(&mut self.pending, self.actor, |s| durable.set_line(s.line, &s.words));
+        }
+    }
+}
+
+/// A fence of `actor`: its stores are durable, and with them what was stored
+/// to the same lines before; the rest stays pending.
+pub fn settle(pending: &mut Vec<LineStore>, actor: u16, mut durable: impl FnMut(&LineStore)) {
+    if pending.iter().all(|s| s.actor == actor) {
+        pending.iter().for_each(&mut durable);
+        pending.clear();
+        return;
+    }
+    let last: std::collections::HashMap<u32, usize> = pending
+        .iter()
+        .enumerate()
+        .filter(|(_, s)| s.actor == actor)
+        .map(|(i, s)| (s.line, i))
+        .collect();
+    let mut at = 0;
+    pending.retain(|s| {
+        let done = last.get(&s.line).is_some_and(|&l| at <= l);
+        at += 1;
+        if done {
+            durable(s);
+        }
+        !done
+    });
+}
+
+/// One way for the pending lines to have landed, chosen at random: by line, by
+/// page, nearly all or nearly none, some torn.
+pub fn crash_image(durable: &mut Region, pending: &[LineStore], flavour: Flavour, rng: &mut Rng) {
+    let style = rng.below(4);
+    let page_lands: u64 = rng.next();
+    for s in pending {
+        let page = s.line / 64;
+        let whole = match style {
+            0 => rng.percent(50),
+            1 => rng.percent(97),
+            2 => rng.percent(3),
+            _ => page_lands >> (page % 64) & 1 == 1,
+        };
+        let torn = rng.one_in(if style == 0 { 3 } else { 40 });
+        let mask = match (torn, flavour) {
+            (false, _) if whole => 0xff,
+            (false, _) => 0,
+            (true, Flavour::NonTemporal) => rng.next() as u8,
+            (true, Flavour::Cached) => ((1u16 << rng.below(9)) - 1) as u8,
+        };
+        let mut words = durable.line(s.line);
+        for (i, w) in words.iter_mut().enumerate().filter(|(i, _)| mask >> i & 1 == 1) {
+            *w = s.words[i];
+        }
+        durable.set_line(s.line, &words);
+    }
+}
+
+/// The media that the engine is given.  It stays where it is while a pool is
+/// open on it, so all of it is behind a box.
+pub struct Media {
+    raw: Box<sys::fby_media>,
+    state: *mut State,
+}
+
+// SAFETY: the state is owned by this value alone; the engine reaches it only
+// inside a call made by the thread that has the Media.
+unsafe impl Send for Media {}
+
+static OPS: sys::fby_media_ops = sys::fby_media_ops {
+    write: Some(op_write),
+    write_crc: Some(op_write_crc),
+    fence: Some(op_fence),
+    read_crc: Some(op_read_crc),
+};
+
+impl Media {
+    /// Media that remembers what is durable and what is pending.
+    pub fn new(bytes: usize, flavour: Flavour) -> Self {
+        Self::with(Region::new(bytes), true, flavour)
+    }
+
+    /// Media that only shows and records: for the explorer, which keeps its own books.
+    pub fn bare(bytes: usize) -> Self {
+        Self::with(Region::new(bytes), false, Flavour::NonTemporal)
+    }
+
+    fn with(visible: Region, books: bool, flavour: Flavour) -> Self {
+        let durable = books.then(|| visible.clone());
+        let (base, size) = (visible.base(), visible.len() as u64);
+        let state = Box::into_raw(Box::new(State {
+            visible,
+            durable,
+            pending: Vec::new(),
+            flavour,
+            actor: 0,
+            counts: Counts::default(),
+            trace: None,
+            poison: BTreeSet::new(),
+            armed: None,
+            captured: None,
+            misuse: None,
+        }));
+        let raw = Box::new(sys::fby_media { base, size, ops: &OPS, host: state.cast() });
+        Self { raw, state }
+    }
+
+    pub fn raw(&mut self) -> *mut sys::fby_media {
+        &mut *self.raw
+    }
+
+    pub fn state(&self) -> &State {
+        // SAFETY: made in with() by Box::into_raw, freed in drop; the engine
+        // does not run while safe code holds the reference.
+        unsafe { &*self.state }
+    }
+
+    pub fn state_mut(&mut self) -> &mut State {
+        // SAFETY: as in state(), and the borrow is unique.
+        unsafe { &mut *self.state }
+    }
+
+    pub fn set_actor(&mut self, actor: u16) {
+        self.state_mut().actor = actor;
+    }
+
+    /// The engine broke the port's contract.
+    pub fn misuse(&mut self) -> Option<String> {
+        self.state_mut().misuse.take()
+    }
+
+    /// Keep a copy of the media just before the `n`th fence from now.
+    pub fn arm(&mut self, n: u32) {
+        self.state_mut().armed = Some(n);
+        self.state_mut().captured = None;
+    }
+
+    pub fn disarm(&mut self) {
+        self.state_mut().armed = None;
+        self.state_mut().captured = None;
+    }
+
+    pub fn captured(&self) -> bool {
+        self.state().captured.is_some()
+    }
+
+    /// Power cut: at the captured fence if there is one, else now.
+    pub fn power_cut(&mut self, rng: &mut Rng) {
+        let s = self.state_mut();
+        let (mut image, pending) = match s.captured.take() {
+            Some(c) => (c.durable, c.pending),
+            None => (s.durable.clone().expect("media with books"), std::mem::take(&mut s.pending)),
+        };
+        crash_image(&mut image, &pending, s.flavour, rng);
+        self.load(image.bytes());
+    }
+
+    /// The process dies and the machine does not: every store is there.
+    pub fn process_kill(&mut self) {
+        let bytes = self.state().visible.bytes().to_vec();
+        self.load(&bytes);
+    }
+
+    /// The image is what is visible and durable.
+    pub fn load(&mut self, image: &[u8]) {
+        let s = self.state_mut();
+        s.visible.bytes_mut().copy_from_slice(image);
+        if let Some(durable) = &mut s.durable {
+            durable.bytes_mut().copy_from_slice(image);
+        }
+        s.pending.clear();
+        s.armed = None;
+        s.captured = None;
+    }
+
+    /// Flips one bit, as the media would: in what is seen and in what stays.
+    pub fn flip(&mut self, bit: u64) {
+        let (at, mask) = ((bit / 8) as usize, 1u8 << (bit % 8));
+        let s = self.state_mut();
+        s.visible.bytes_mut()[at] ^= mask;
+        if let Some(durable) = &mut s.durable {
+            durable.bytes_mut()[at] ^= mask;
+        }
+    }
+
+    /// The lines report an error when read, until they are written; what a load
+    /// that does not ask would see is garbage.
+    pub fn poison(&mut self, first_line: u32, lines: u32) {
+        let s = self.state_mut();
+        for line in first_line..first_line + lines {
+            s.poison.insert(line);
+            let garbage = [0xdead_dead_dead_dead_u64; LINE_WORDS];
+            s.visible.set_line(line, &garbage);
+            if let Some(durable) = &mut s.durable {
+                durable.set_line(line, &garbage);
+            }
+        }
+    }
+
+    pub fn poisoned(&self) -> usize {
+        self.state().poison.len()
+    }
+
+    pub fn clear_poison(&mut self) {
+        self.state_mut().poison.clear();
+    }
+}
+
+impl Drop for Media {
+    fn drop(&mut self) {
+        // SAFETY: from Box::into_raw in with(), and nobody else frees it.
+        drop(unsafe { Box::from_raw(self.state) });
+    }
+}
+
+/// The state behind a media handle and an address in it as an offset.
+///
+/// # Safety
+/// `m` is the `raw` of a living [`Media`].
+unsafe fn at<'a>(m: *mut sys::fby_media, p: *const std::ffi::c_void) -> (&'a mut State, usize) {
+    // SAFETY: the caller vouches for m; no other reference to the state lives
+    // during a call into the engine.
+    let (state, base) = unsafe { (&mut *(*m).host.cast::<State>(), (*m).base as usize) };
+    (state, (p as usize).wrapping_sub(base))
+}
+
+unsafe extern "C" fn op_write(
+    m: *mut sys::fby_media,
+    dst: *mut std::ffi::c_void,
+    src: *const std::ffi::c_void,
+    n: usize,
+) {
+    // SAFETY: called by the engine with its media and n readable bytes at src,
+    // which is not in the media: the engine copies within it by way of memory.
+    let ((state, offset), src) =
+        unsafe { (at(m, dst), std::slice::from_raw_parts(src.cast::<u8>(), n)) };
+    state.write(offset, src);
+}
+
+unsafe extern "C" fn op_write_crc(
+    m: *mut sys::fby_media,
+    dst: *mut std::ffi::c_void,
+    src: *const std::ffi::c_void,
+    n: usize,
+    crc: u32,
+) -> u32 {
+    // SAFETY: as op_write; fby_crc32c reads n bytes at src.
+    unsafe {
+        op_write(m, dst, src, n);
+        sys::fby_crc32c(crc, src, n)
+    }
+}
+
+unsafe extern "C" fn op_fence(m: *mut sys::fby_media, start: *const std::ffi::c_void, _n: usize) {
+    // SAFETY: called by the engine with its media.
+    unsafe { at(m, start) }.0.fence();
+}
+
+unsafe extern "C" fn op_read_crc(
+    m: *mut sys::fby_media,
+    dst: *mut std::ffi::c_void,
+    src: *const std::ffi::c_void,
+    n: usize,
+    crc: *mut u32,
+) -> std::ffi::c_int {
+    // SAFETY: called by the engine with its media.
+    let (state, offset) = unsafe { at(m, src) };
+    if offset % LINE != 0 || n % LINE != 0 || offset.checked_add(n).is_none_or(|e| e > state.visible.len()) {
+        state.misuse = Some(format!("media read of {n} bytes at {offset}"));
+        return 1;
+    }
+    let (first, last) = ((offset / LINE) as u32, ((offset + n) / LINE) as u32);
+    if !state.poison.is_empty() && state.poison.range(first..last).next().is_some() {
+        return 1;
+    }
+    // SAFETY: the range was checked; dst, if any, has room for n bytes outside
+    // the media, and crc is the engine's.
+    unsafe {
+        if !dst.is_null() {
+            std::ptr::copy_nonoverlapping(src.cast::<u8>(), dst.cast::<u8>(), n);
+        }
+        *crc = sys::fby_crc32c(*crc, src, n);
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store(m: &mut Media, actor: u16, line: u32, value: u64) {
+        m.set_actor(actor);
+        let bytes: Vec<u8> = (0..8).flat_map(|_| value.to_le_bytes()).collect();
+        m.state_mut().write(line as usize * LINE, &bytes);
+    }
+
+    fn values(m: &Media, line: u32) -> [u64; 8] {
+        m.state().durable.as_ref().unwrap().line(line)
+    }
+
+    #[test]
+    fn a_fence_vouches_for_its_own_actor_only() {
+        let mut m = Media::new(4096, Flavour::NonTemporal);
+        store(&mut m, 1, 3, 7);
+        store(&mut m, 2, 4, 8);
+        m.set_actor(1);
+        m.state_mut().fence();
+        assert_eq!(values(&m, 3), [7; 8]);
+        assert_eq!(values(&m, 4), [0; 8]);
+        assert_eq!(m.state().pending.len(), 1);
+    }
+
+    #[test]
+    fn a_cut_leaves_words_of_any_unfenced_value() {
+        let mut seen = BTreeSet::new();
+        for seed in 0..200 {
+            let mut m = Media::new(4096, Flavour::NonTemporal);
+            store(&mut m, 0, 1, 5);
+            store(&mut m, 0, 1, 6);
+            m.power_cut(&mut Rng::new(seed));
+            seen.extend(values(&m, 1));
+        }
+        assert_eq!(seen.into_iter().collect::<Vec<_>>(), [0, 5, 6]);
+    }
+
+    #[test]
+    fn cached_lines_land_as_prefixes() {
+        for seed in 0..200 {
+            let mut m = Media::new(4096, Flavour::Cached);
+            store(&mut m, 0, 1, 5);
+            m.power_cut(&mut Rng::new(seed));
+            let v = values(&m, 1);
+            let n = v.iter().take_while(|&&w| w == 5).count();
+            assert!(v[n..].iter().all(|&w| w == 0), "{v:?}");
+        }
+    }
+
+    #[test]
+    fn capture_is_the_state_before_the_fence() {
+        let mut m = Media::new(4096, Flavour::NonTemporal);
+        m.arm(1);
+        store(&mut m, 0, 1, 5);
+        m.state_mut().fence();
+        store(&mut m, 0, 1, 6);
+        m.state_mut().fence();
+        store(&mut m, 0, 2, 9);
+        m.state_mut().fence();
+        let c = m.state_mut().captured.take().unwrap();
+        assert_eq!(c.durable.line(1), [5; 8]);
+        assert_eq!(c.pending.len(), 1);
+    }
+}

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The model: what each sector of a volume may read as.
+//!
+//! Values are unique, so the test for a linearizable register of Gibbons and
+//! Korach is exact: the operations on one value span a zone, from the earliest
+//! end to the latest start among them (forward) or the other way round
+//! (backward); a history is linearizable when no two forward zones overlap and
+//! no backward zone lies within a forward one.  Time is a tick that grows with
+//! each event.
+//!
+//! A write in flight at a crash may have happened before the crash or never:
+//! it is a ghost until it is seen, and ends at the crash.
+//!
+//! Zeroes are not unique, and a discard that its origin may ignore has any
+//! older value: both are judged by whether some write explains the read.
+
+use crate::pattern::ZERO;
+
+pub const NEVER: u64 = u64::MAX;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Data,
+    /// Reads as zeroes.
+    Zero,
+    /// Zeroes, or anything older: a discard on an origin that may ignore it.
+    Discard,
+}
+
+#[derive(Clone, Debug)]
+struct Value {
+    id: u64,
+    kind: Kind,
+    start: u64,
+    first_end: u64,
+    last_start: u64,
+    ghost: bool,
+}
+
+impl Value {
+    fn zone(&self, read: Option<(u64, u64)>) -> (u64, u64) {
+        let (start, end) = read.unwrap_or((0, NEVER));
+        (self.first_end.min(end), self.last_start.max(start))
+    }
+}
+
+fn clash(a: (u64, u64), b: (u64, u64)) -> bool {
+    let within = |inner: (u64, u64), outer: (u64, u64)| outer.0 < inner.1 && inner.0 < outer.1;
+    match (a.0 < a.1, b.0 < b.1) {
+        (true, true) => a.0.max(b.0) < a.1.min(b.1),
+        (true, false) => within(b, a),
+        (false, true) => within(a, b),
+        (false, false) => false,
+    }
+}
+
+/// The history of one sector.
+#[derive(Clone, Debug, Default)]
+pub struct Sector {
+    values: Vec<Value>,
+    /// The sector's damage is known: it may answer EIO until overwritten.
+    tainted: Option<u64>,
+    /// Older data may show: entries were lost and accepted as lost.
+    anything: bool,
+}
+
+impl Sector {
+    pub fn new(id: u64) -> Self {
+        let kind = if id == ZERO { Kind::Zero } else { Kind::Data };
+        let value = Value { id, kind, start: 0, first_end: 0, last_start: 0, ghost: false };
+        Self { values: vec![value], ..Self::default() }
+    }
+
+    pub fn write_begin(&mut self, id: u64, kind: Kind, now: u64) {
+        if self.values.len() > 48 {
+            self.prune();
+        }
+        self.values.push(Value {
+            id,
+            kind,
+            start: now,
+            first_end: NEVER,
+            last_start: now,
+            ghost: false,
+        });
+    }
+
+    pub fn write_end(&mut self, id: u64, now: u64) {
+        let Some(v) = self.values.iter_mut().find(|v| v.id == id) else { return };
+        v.first_end = v.first_end.min(now);
+        if v.kind != Kind::Discard {
+            self.anything = false;
+            if self.tainted.is_some_and(|at| at < v.start) {
+                self.tainted = None;
+            }
+        }
+    }
+
+    /// The write never happened: the engine refused it before it had effects.
+    pub fn write_cancel(&mut self, id: u64) {
+        self.values.retain(|v| v.id != id);
+    }
+
+    pub fn taint(&mut self, now: u64) {
+        self.tainted = Some(now);
+    }
+
+    pub fn may_be_lost(&self) -> bool {
+        self.tainted.is_some()
+    }
+
+    pub fn accept_anything(&mut self) {
+        self.anything = true;
+    }
+
+    /// Power is gone: what is in flight may have happened, but not later on.
+    pub fn crash(&mut self, now: u64) {
+        for v in self.values.iter_mut().filter(|v| v.first_end == NEVER) {
+            v.first_end = now;
+            v.ghost = true;
+        }
+    }
+
+    fn fits(&self, at: usize, start: u64, end: u64) -> bool {
+        let v = &self.values[at];
+        if v.start > end {
+            return false;
+        }
+        let zone = v.zone(Some((start, end)));
+        self.values
+            .iter()
+            .enumerate()
+            .all(|(i, u)| i == at || u.ghost || u.kind == Kind::Discard || !clash(zone, u.zone(None)))
+    }
+
+    /// A read that began at `start` and ended at `end` returned `id`.
+    pub fn read(&mut self, id: u64, start: u64, end: u64) -> Result<(), String> {
+        if self.anything {
+            return Ok(());
+        }
+        let candidates: Vec<usize> = (0..self.values.len())
+            .filter(|&i| match self.values[i].kind {
+                Kind::Data => self.values[i].id == id,
+                Kind::Zero => id == ZERO,
+                Kind::Discard => id == ZERO || id < self.values[i].id,
+            })
+            .filter(|&i| self.fits(i, start, end))
+            .collect();
+        match candidates[..] {
+            [] => Err(self.explain(id)),
+            [one] if self.values[one].kind != Kind::Discard => {
+                let v = &mut self.values[one];
+                (v.first_end, v.last_start) = v.zone(Some((start, end)));
+                v.ghost = false;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn explain(&self, id: u64) -> String {
+        let list = |v: &Value| {
+            let end = if v.first_end == NEVER { "..".into() } else { v.first_end.to_string() };
+            let ghost = if v.ghost { " in flight at a crash" } else { "" };
+            format!("{} {:?} [{}, {end}] seen {}{ghost}", v.id, v.kind, v.start, v.last_start)
+        };
+        let tail: Vec<String> = self.values.iter().rev().take(8).map(list).collect();
+        format!("read {id}; newest writes: {}", tail.join("; "))
+    }
+
+    /// Drops values that no read could return any more without an error: they
+    /// then are unknown, which is an error as well.
+    fn prune(&mut self) {
+        let horizon = self
+            .values
+            .iter()
+            .filter(|v| !v.ghost && v.kind != Kind::Discard && v.first_end != NEVER)
+            .map(|v| v.first_end.min(v.last_start))
+            .max()
+            .unwrap_or(0);
+        self.values.retain(|v| v.first_end.max(v.last_start) >= horizon);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn two_writes() -> Sector {
+        let mut s = Sector::new(1);
+        s.write_begin(2, Kind::Data, 10);
+        s.write_end(2, 20);
+        s
+    }
+
+    #[test]
+    fn an_acknowledged_write_is_never_undone() {
+        let mut s = two_writes();
+        assert!(s.clone().read(1, 30, 31).is_err());
+        assert!(s.clone().read(1, 15, 31).is_ok());
+        assert!(s.read(2, 30, 31).is_ok());
+        assert!(s.read(3, 32, 33).is_err());
+    }
+
+    #[test]
+    fn what_was_seen_stays() {
+        let mut s = Sector::new(1);
+        s.write_begin(2, Kind::Data, 10);
+        assert!(s.read(2, 11, 12).is_ok());
+        assert!(s.clone().read(1, 13, 14).is_err(), "back in time");
+        s.crash(15);
+        assert!(s.clone().read(2, 20, 21).is_ok());
+        assert!(s.read(1, 20, 21).is_err());
+    }
+
+    #[test]
+    fn in_flight_at_a_crash_is_all_or_nothing_for_good() {
+        let mut s = Sector::new(1);
+        s.write_begin(2, Kind::Data, 10);
+        s.crash(15);
+        let mut old = s.clone();
+        assert!(old.read(1, 20, 21).is_ok());
+        assert!(old.read(2, 22, 23).is_err(), "came back after it was gone");
+        assert!(s.read(2, 20, 21).is_ok());
+        assert!(s.read(1, 22, 23).is_err());
+    }
+
+    #[test]
+    fn zeroes_and_discards() {
+        let mut s = two_writes();
+        s.write_begin(3, Kind::Zero, 30);
+        assert!(s.read(2, 31, 32).is_ok());
+        s.write_end(3, 33);
+        assert!(s.clone().read(2, 40, 41).is_err());
+        assert!(s.read(ZERO, 40, 41).is_ok());
+        s.write_begin(4, Kind::Discard, 50);
+        s.write_end(4, 51);
+        assert!(s.read(1, 60, 61).is_ok(), "the origin may ignore a discard");
+        assert!(s.read(9, 62, 63).is_err());
+    }
+
+    #[test]
+    fn pruning_keeps_the_answers() {
+        let mut s = Sector::new(1);
+        for i in 0..200 {
+            s.write_begin(i + 2, Kind::Data, i * 10 + 10);
+            s.write_end(i + 2, i * 10 + 15);
+        }
+        assert!(s.values.len() < 60);
+        assert!(s.clone().read(200, 3000, 3001).is_err());
+        assert!(s.read(201, 3000, 3001).is_ok());
+    }
+
+    #[test]
+    fn taint_lasts_until_a_later_write() {
+        let mut s = two_writes();
+        s.taint(30);
+        assert!(s.may_be_lost());
+        s.write_begin(3, Kind::Data, 31);
+        s.write_end(3, 32);
+        assert!(!s.may_be_lost());
+    }
+}

@@ -1,0 +1,717 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The engine's C interface made safe: the only module that calls it.
+//!
+//! What makes it so: the pool's memory, the media and the volumes' destage
+//! memory are owned here for as long as the engine may touch them; recovery is
+//! over before an [`Engine`] exists; and the calls that the contract wants from
+//! one thread at a time take a lock here (`admin`, `step`).  The contract is
+//! core/forebay.h.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use forebay_sys as sys;
+
+use crate::dump::SuperblockDump;
+use crate::error::{Error, Result};
+use crate::mapping::Mapping;
+use crate::media::{Media, Persist};
+use crate::status::Uuid;
+
+/// An error of the engine: the positive number of an FBY_E_x.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Code(pub i32);
+
+impl Code {
+    pub(crate) fn message(self) -> &'static str {
+        message(self.0)
+    }
+}
+
+pub(crate) type EngineResult<T> = std::result::Result<T, Code>;
+
+/// What the engine decided; see `enum fby_decision`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Decision {
+    Done,
+    Wait(Wait),
+    Origin,
+    Again,
+}
+
+/// What a request waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    Block,
+    Slot,
+    Space,
+}
+
+impl Wait {
+    pub(crate) const ALL: [Wait; 3] = [Wait::Block, Wait::Slot, Wait::Space];
+
+    fn raw(self) -> u32 {
+        (match self {
+            Wait::Block => sys::FBY_WAIT_BLOCK,
+            Wait::Slot => sys::FBY_WAIT_SLOT,
+            Wait::Space => sys::FBY_WAIT_SPACE,
+        }) as u32
+    }
+
+    /// Its bit in a wake mask.
+    pub(crate) fn bit(self) -> u32 {
+        1 << self.raw()
+    }
+}
+
+fn decision(r: i32) -> EngineResult<Decision> {
+    Ok(match r {
+        sys::FBY_DONE => Decision::Done,
+        sys::FBY_WAIT_BLOCK => Decision::Wait(Wait::Block),
+        sys::FBY_WAIT_SLOT => Decision::Wait(Wait::Slot),
+        sys::FBY_WAIT_SPACE => Decision::Wait(Wait::Space),
+        sys::FBY_ORIGIN => Decision::Origin,
+        sys::FBY_AGAIN => Decision::Again,
+        e if e < 0 => return Err(Code(-e)),
+        _ => return Err(Code(sys::FBY_E_INVARIANT)),
+    })
+}
+
+fn done(r: i32) -> EngineResult<()> {
+    match r {
+        r if r < 0 => Err(Code(-r)),
+        _ => Ok(()),
+    }
+}
+
+/// The message of a positive error number.
+pub(crate) fn message(code: i32) -> &'static str {
+    sys::error_message(-code)
+}
+
+/// The errno number of a positive error number.
+pub(crate) fn errno(code: i32) -> i32 {
+    sys::error_errno(-code)
+}
+
+pub(crate) fn kernels() -> Vec<&'static str> {
+    sys::posix_kernels()
+}
+
+pub(crate) fn checksum_kernel() -> &'static str {
+    sys::posix_crc_kernel()
+}
+
+/// Media operations; `None` if this CPU cannot.
+pub(crate) fn media_ops(
+    persist: Persist,
+    kernel: Option<&str>,
+) -> Option<&'static sys::fby_media_ops> {
+    let persist = match persist {
+        Persist::Auto => return None,
+        Persist::Nt => sys::FBY_PERSIST_NT,
+        Persist::Clwb => sys::FBY_PERSIST_CLWB,
+        Persist::Eadr => sys::FBY_PERSIST_EADR,
+        Persist::Msync => sys::FBY_PERSIST_MSYNC,
+    };
+    sys::posix_media_ops(persist, kernel)
+}
+
+/// Stores zeroes to a range of the media and makes them durable.
+pub(crate) fn media_zero(media: &Media, start: usize, len: usize) {
+    const ZERO: [u8; 4096] = [0; 4096];
+    let m = media.as_raw();
+    // SAFETY: the caller (Media::wipe) checked that the range is page-aligned
+    // and lies within the writable mapping, on which no engine is open.
+    unsafe {
+        let ops = &*(*m).ops;
+        let base = (*m).base.add(start);
+        for at in (0..len).step_by(ZERO.len()) {
+            (ops.write)(m, base.add(at).cast(), ZERO.as_ptr().cast(), ZERO.len());
+        }
+        (ops.fence)(m, base.cast(), len);
+    }
+}
+
+/// What a look at media shows.
+#[derive(Clone, Debug)]
+pub(crate) struct Probe {
+    pub state: ProbeState,
+    /// Why it cannot be opened: a positive error number, or 0.
+    pub error: i32,
+    pub primary_valid: bool,
+    pub copy_valid: bool,
+    pub superblock: Option<SuperblockDump>,
+    raw: sys::fby_superblock,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProbeState {
+    Blank,
+    Pool,
+    Damaged,
+}
+
+pub(crate) fn probe(media: &Media) -> Probe {
+    let mut out = sys::fby_probe::default();
+    // SAFETY: the media is mapped and outlives the call; out is ours.
+    unsafe { sys::fby_probe(media.as_raw(), &mut out) };
+    let state = match out.state {
+        sys::FBY_PROBE_BLANK => ProbeState::Blank,
+        sys::FBY_PROBE_POOL => ProbeState::Pool,
+        _ => ProbeState::Damaged,
+    };
+    Probe {
+        state,
+        error: -out.error,
+        primary_valid: out.primary_valid,
+        copy_valid: out.copy_valid,
+        superblock: (state == ProbeState::Pool)
+            .then(|| superblock_dump(&out.sb, out.primary_valid, out.copy_valid)),
+        raw: out.sb,
+    }
+}
+
+pub(crate) fn superblock_dump(
+    sb: &sys::fby_superblock,
+    primary_valid: bool,
+    copy_valid: bool,
+) -> SuperblockDump {
+    SuperblockDump {
+        version: sb.version,
+        clean: sb.flags & sys::FBY_SB_CLEAN != 0,
+        flags: sb.flags,
+        features_compat: sb.features_compat,
+        features_ro: sb.features_ro,
+        features_incompat: sb.features_incompat,
+        uuid: Uuid(sb.uuid),
+        generation: sb.generation,
+        media_size_bytes: sb.media_size,
+        data_offset_bytes: sb.data_offset,
+        chunk_size_bytes: sb.chunk_size,
+        chunks: sb.nchunks,
+        max_volumes: sb.nvolumes,
+        clean_entries: sb.clean_entries,
+        clean_digest: sb.clean_digest,
+        clean_seq: sb.clean_seq,
+        primary_valid,
+        copy_valid,
+    }
+}
+
+/// The smallest media that takes a pool of this chunk size: the superblocks
+/// and the volume table fit below the first chunk boundary.
+pub(crate) fn least_media_bytes(chunk_size_bytes: u32) -> u64 {
+    const LEAST_CHUNKS: u64 = 4;
+    u64::from(chunk_size_bytes) * (1 + LEAST_CHUNKS)
+}
+
+pub(crate) fn format(
+    media: &Media,
+    uuid: Uuid,
+    chunk_size_bytes: u32,
+    max_volumes: u32,
+) -> Result<()> {
+    let f = sys::fby_format { uuid: uuid.0, chunk_size: chunk_size_bytes, nvolumes: max_volumes };
+    assert!(!media.read_only());
+    // SAFETY: the media is mapped writable and outlives the call.
+    let r = unsafe { sys::fby_format(media.as_raw(), &f) };
+    done(r).map_err(|e| match e.0 {
+        sys::FBY_E_MEDIA_SMALL => Error::TooSmall {
+            path: media.info().path.clone(),
+            bytes: media.info().size_bytes,
+            chunk_size_bytes,
+            least_bytes: least_media_bytes(chunk_size_bytes),
+        },
+        sys::FBY_E_GEOMETRY => Error::usage(
+            format!(
+                "{}: {} bytes in chunks of {chunk_size_bytes} bytes are not possible",
+                media.info().path.display(),
+                media.info().size_bytes
+            ),
+            "use another chunk size",
+        ),
+        _ => Error::Internal {
+            what: media.info().path.display().to_string(),
+            code: e.0,
+            message: e.message(),
+        },
+    })
+}
+
+/// A request of destage for the origin of a volume.
+#[derive(Clone, Debug)]
+pub(crate) struct Io {
+    pub id: u32,
+    pub volume: u16,
+    pub op: u8,
+    pub sector: u64,
+    pub nsectors: u64,
+    pub buf: *mut u8,
+    /// The memory that buf lies in.
+    pub memory: Arc<Mapping>,
+}
+
+/// Result of a destage step.
+pub(crate) enum Step {
+    Submit(Io),
+    Again,
+    /// Nothing to do until a completion, a kick, or this time.
+    Sleep { next_ns: u64 },
+}
+
+/// Arguments of an attach.
+pub(crate) struct Attach<'a> {
+    pub origin_sectors: u64,
+    pub identity: &'a str,
+    pub holes: u32,
+    pub round_pages: u32,
+    pub buffers: u32,
+    pub buffer_bytes: u32,
+}
+
+/// An open pool, recovered and usable.
+pub(crate) struct Engine {
+    pool: *mut sys::fby_pool,
+    memory: Mapping,
+    media: Media,
+    /// Serialises volume add, remove, attach, detach, rebind.  Guards the
+    /// destage memory of the attached volumes.  Rank: before `step`.
+    admin: Mutex<HashMap<u16, Arc<Mapping>>>,
+    /// Serialises destage steps.
+    step: Mutex<()>,
+    /// Volumes whose destage memory was changed under `admin`; lets a step
+    /// keep a copy of the map without taking that lock each time.
+    generation: AtomicU32,
+}
+
+// SAFETY: the engine may be called from any thread; where it wants one at a
+// time, the methods here take a lock.
+unsafe impl Send for Engine {}
+// SAFETY: as above.
+unsafe impl Sync for Engine {}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("media", &self.media).finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// Opens the pool on the media and recovers it on that many threads.
+    pub(crate) fn open(
+        media: Media,
+        probe: &Probe,
+        o: &sys::fby_options,
+        threads: usize,
+    ) -> Result<(Engine, sys::fby_recovery_report)> {
+        let path = media.info().path.clone();
+        // SAFETY: a plain computation over the superblock, which was probed valid.
+        let bytes = unsafe { sys::fby_pool_bytes(&probe.raw, o.nslots) };
+        let memory = usize::try_from(bytes)
+            .map_err(|_| std::io::Error::from(std::io::ErrorKind::OutOfMemory))
+            .and_then(|len| Mapping::anonymous(len, true, false))
+            .map_err(|source| Error::Io {
+                path: path.clone(),
+                doing: "allocating memory for its index",
+                source,
+                way_out: format!("it needs {bytes} bytes: free memory, or use a smaller pool"),
+            })?;
+        let mut pool = ptr::null_mut();
+        // SAFETY: memory and media move into the Engine below, so they outlive
+        // the pool; the media's address is that of a box and does not change.
+        let r = unsafe {
+            let mem = memory.as_ptr().cast();
+            sys::fby_pool_open(&mut pool, mem, bytes, media.as_raw(), o)
+        };
+        done(r).map_err(|e| open_error(&path, e))?;
+        let engine = Engine {
+            pool,
+            memory,
+            media,
+            admin: Mutex::new(HashMap::new()),
+            step: Mutex::new(()),
+            generation: AtomicU32::new(0),
+        };
+        engine.recover_chunks(probe.raw.nchunks, threads).map_err(|e| open_error(&path, e))?;
+        let mut report = sys::fby_recovery_report::default();
+        // SAFETY: every chunk was scanned once, and the scanning threads ended.
+        let r = unsafe { sys::fby_recover_finish(engine.pool, &mut report) };
+        done(r).map_err(|e| open_error(&path, e))?;
+        Ok((engine, report))
+    }
+
+    /// Scans all chunks: threads take ranges from a shared counter, so that
+    /// one with few entries does not wait for one with many.
+    fn recover_chunks(&self, nchunks: u32, threads: usize) -> EngineResult<()> {
+        const RANGE: u32 = 64;
+        let next = AtomicU32::new(0);
+        let scan = || -> EngineResult<()> {
+            loop {
+                let first = next.fetch_add(RANGE, Ordering::Relaxed);
+                if first >= nchunks {
+                    return Ok(());
+                }
+                let n = RANGE.min(nchunks - first);
+                // SAFETY: ranges are handed out once each, and are disjoint.
+                done(unsafe { sys::fby_recover_chunks(self.pool, first, n) })?;
+            }
+        };
+        let threads = threads.clamp(1, nchunks.div_ceil(RANGE).max(1) as usize);
+        std::thread::scope(|s| {
+            let others: Vec<_> = (1..threads).map(|_| s.spawn(scan)).collect();
+            let own = scan();
+            let joined = others.into_iter().map(|t| t.join().expect("the scan does not panic"));
+            joined.fold(own, EngineResult::and)
+        })
+    }
+
+    /// Seals everything and marks the pool clean.  No volume is attached.
+    pub(crate) fn close(self) -> EngineResult<()> {
+        // SAFETY: self is owned: no other thread is in a call, and none follows.
+        done(unsafe { sys::fby_pool_close(self.pool) })
+    }
+
+    pub(crate) fn media(&self) -> &Media {
+        &self.media
+    }
+
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.memory.len() as u64
+    }
+
+    pub(crate) fn destage_memory_bytes(&self) -> u64 {
+        self.admin().values().map(|m| m.len() as u64).sum()
+    }
+
+    fn admin(&self) -> MutexGuard<'_, HashMap<u16, Arc<Mapping>>> {
+        self.admin.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    pub(crate) fn options(&self) -> sys::fby_options {
+        let mut o = sys::fby_options::default();
+        // SAFETY: the pool is open; o is ours.
+        unsafe { sys::fby_pool_options(self.pool, &mut o) };
+        o
+    }
+
+    pub(crate) fn set_options(&self, o: &sys::fby_options) -> EngineResult<()> {
+        let _admin = self.admin();
+        // SAFETY: the pool is open; admin keeps setters apart.
+        done(unsafe { sys::fby_pool_set_options(self.pool, o) })
+    }
+
+    pub(crate) fn info(&self) -> sys::fby_pool_info {
+        let mut info = sys::fby_pool_info::default();
+        // SAFETY: the pool is open; info is ours.
+        unsafe { sys::fby_pool_info(self.pool, &mut info) };
+        info
+    }
+
+    pub(crate) fn damaged(&self, max: u32) -> Vec<sys::fby_report_block> {
+        let mut out = vec![sys::fby_report_block::default(); max as usize];
+        // SAFETY: the pool is open; out has room for max.
+        let n = unsafe { sys::fby_damaged_list(self.pool, out.as_mut_ptr(), max) };
+        out.truncate(n as usize);
+        out
+    }
+
+    /// Verifies the invariants; the text of the first that does not hold.
+    pub(crate) fn check(&self, quiet: bool) -> EngineResult<Option<String>> {
+        let mut text = [0u8; 1024];
+        // SAFETY: the pool is open; text has the length given.
+        let r = unsafe {
+            sys::fby_check(self.pool, quiet, text.as_mut_ptr().cast(), text.len() as u32)
+        };
+        match done(r) {
+            Ok(()) => Ok(None),
+            Err(Code(sys::FBY_E_INVARIANT)) => Ok(Some(sys::text(&text).into_owned())),
+            Err(e) => Err(e),
+        }
+    }
+
+    pub(crate) fn volume_add(&self, spec: &sys::fby_volume_spec) -> EngineResult<u16> {
+        let _admin = self.admin();
+        let mut index = 0;
+        // SAFETY: the pool is open; admin keeps volume calls apart.
+        done(unsafe { sys::fby_volume_add(self.pool, spec, &mut index) })?;
+        Ok(index)
+    }
+
+    pub(crate) fn volume_remove(&self, index: u16, discard: bool) -> EngineResult<()> {
+        let _admin = self.admin();
+        // SAFETY: the pool is open; admin keeps volume calls apart.
+        done(unsafe { sys::fby_volume_remove(self.pool, index, discard) })
+    }
+
+    pub(crate) fn volume_find(&self, name: &str) -> EngineResult<u16> {
+        let name = CString::new(name).map_err(|_| Code(sys::FBY_E_NAME))?;
+        let mut index = 0;
+        let _admin = self.admin();
+        // SAFETY: the pool is open; name is zero-terminated.
+        done(unsafe { sys::fby_volume_find(self.pool, name.as_ptr(), &mut index) })?;
+        Ok(index)
+    }
+
+    pub(crate) fn volume_info(&self, index: u16) -> EngineResult<sys::fby_volume_info> {
+        let mut info = sys::fby_volume_info::default();
+        // SAFETY: the pool is open; info is ours.
+        done(unsafe { sys::fby_volume_info(self.pool, index, &mut info) })?;
+        Ok(info)
+    }
+
+    pub(crate) fn volume_rebind(
+        &self,
+        index: u16,
+        identity: &str,
+        sectors: u64,
+    ) -> EngineResult<()> {
+        let identity = CString::new(identity).map_err(|_| Code(sys::FBY_E_NAME))?;
+        let _admin = self.admin();
+        // SAFETY: the pool is open; identity is zero-terminated.
+        done(unsafe { sys::fby_volume_rebind(self.pool, index, identity.as_ptr(), sectors) })
+    }
+
+    /// Attaches with memory of its own, which is kept until the detach.
+    pub(crate) fn volume_attach(&self, index: u16, a: &Attach<'_>) -> Result<EngineResult<()>> {
+        let mut admin = self.admin();
+        // SAFETY: the pool is open; a plain computation.
+        let bytes = unsafe {
+            sys::fby_volume_bytes(self.pool, a.round_pages, a.buffers, a.buffer_bytes)
+        };
+        let len = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let memory = Mapping::anonymous(len, false, false).map_err(|e| {
+            Error::system(&self.media.info().path, "allocating memory for destage", e)
+        })?;
+        let Ok(identity) = CString::new(a.identity) else {
+            return Ok(Err(Code(sys::FBY_E_NAME)));
+        };
+        let raw = sys::fby_attach {
+            origin_sectors: a.origin_sectors,
+            identity: identity.as_ptr(),
+            holes: a.holes,
+            mem: memory.as_ptr().cast(),
+            mem_bytes: bytes,
+            round_pages: a.round_pages,
+            nbuffers: a.buffers,
+            buffer_bytes: a.buffer_bytes,
+        };
+        // SAFETY: the pool is open, admin keeps volume calls apart, and the
+        // memory stays in the map until the detach (or until self is dropped,
+        // after which no call is made).
+        let r = done(unsafe { sys::fby_volume_attach(self.pool, index, &raw) });
+        if r.is_ok() {
+            admin.insert(index, Arc::new(memory));
+            self.generation.fetch_add(1, Ordering::Release);
+        }
+        Ok(r)
+    }
+
+    pub(crate) fn volume_detach(&self, index: u16) -> EngineResult<()> {
+        let mut admin = self.admin();
+        // No step runs beside it: one could be about to use the memory.
+        let _step = self.step.lock().unwrap_or_else(|e| e.into_inner());
+        // SAFETY: the pool is open; admin keeps volume calls apart.
+        done(unsafe { sys::fby_volume_detach(self.pool, index) })?;
+        admin.remove(&index);
+        Ok(())
+    }
+
+    /// Writes; `done` counts sectors, `wake` collects whom to wake.
+    pub(crate) fn write(
+        &self,
+        volume: u16,
+        sector: u64,
+        data: &[u8],
+        done: &mut u32,
+        wake: &mut u32,
+    ) -> EngineResult<Decision> {
+        let nsectors = (data.len() / 512) as u32;
+        // SAFETY: the pool is open; data has nsectors * 512 bytes.
+        decision(unsafe {
+            let buf = data.as_ptr().cast();
+            sys::fby_write(self.pool, volume, sector, nsectors, buf, done, wake)
+        })
+    }
+
+    /// Reads what is cached of [first, first + dst sectors) of a block.
+    /// Returns the masks of sectors to read from the origin, and of lost ones.
+    pub(crate) fn read_block(
+        &self,
+        volume: u16,
+        block: u64,
+        first: u32,
+        dst: &mut [u8],
+    ) -> EngineResult<(u8, u8)> {
+        let n = (dst.len() / 512) as u32;
+        assert!(n >= 1 && first + n <= 8);
+        let (mut origin, mut lost) = (0, 0);
+        // SAFETY: the pool is open; dst has n sectors.
+        let r = unsafe {
+            let dst = dst.as_mut_ptr().cast();
+            sys::fby_read_block(self.pool, volume, block, first, n, dst, &mut origin, &mut lost)
+        };
+        match r {
+            sys::FBY_DONE => Ok((0, 0)),
+            sys::FBY_ORIGIN => Ok((origin, lost)),
+            e if e == -sys::FBY_E_LOST => Ok((origin, lost)),
+            e => done(e).map(|()| (origin, lost)),
+        }
+    }
+
+    /// Discards (or zeroes); returns the decision and the sectors that are the
+    /// host's to do.
+    pub(crate) fn range(
+        &self,
+        volume: u16,
+        zero: bool,
+        sector: u64,
+        nsectors: u64,
+        done: &mut u64,
+        wake: &mut u32,
+    ) -> EngineResult<(Decision, u64)> {
+        let kind = if zero { sys::FBY_KIND_ZERO } else { sys::FBY_KIND_DISCARD };
+        let mut origin_n = 0;
+        // SAFETY: the pool is open; the out pointers are ours.
+        let d = decision(unsafe {
+            sys::fby_range(self.pool, volume, kind, sector, nsectors, done, &mut origin_n, wake)
+        })?;
+        Ok((d, origin_n))
+    }
+
+    pub(crate) fn flush(&self, volume: u16) -> EngineResult<Decision> {
+        // SAFETY: the pool is open.
+        decision(unsafe { sys::fby_flush(self.pool, volume) })
+    }
+
+    pub(crate) fn wait_prepare(&self, w: Wait) {
+        // SAFETY: the pool is open.
+        unsafe { sys::fby_wait_prepare(self.pool, w.raw()) }
+    }
+
+    /// One step of destage, at a time of the caller's clock.
+    pub(crate) fn destage_step(
+        &self,
+        now_ns: u64,
+        cache: &mut StepCache,
+        wake: &mut u32,
+    ) -> EngineResult<Step> {
+        let step = self.step.lock().unwrap_or_else(|e| e.into_inner());
+        let mut io = sys::fby_io::default();
+        let mut next_ns = u64::MAX;
+        // SAFETY: the pool is open; step keeps steps apart.
+        let r = unsafe { sys::fby_destage_step(self.pool, now_ns, &mut io, &mut next_ns, wake) };
+        drop(step);
+        match decision(r)? {
+            Decision::Origin => {
+                let memory = cache.memory(self, io.volume)?;
+                Ok(Step::Submit(Io {
+                    id: io.id,
+                    volume: io.volume,
+                    op: io.op,
+                    sector: io.sector,
+                    nsectors: io.nsectors,
+                    buf: io.buf.cast(),
+                    memory,
+                }))
+            }
+            Decision::Again => Ok(Step::Again),
+            Decision::Done => Ok(Step::Sleep { next_ns }),
+            Decision::Wait(_) => Err(Code(sys::FBY_E_INVARIANT)),
+        }
+    }
+
+    pub(crate) fn destage_complete(&self, id: u32, errno: i32) {
+        // SAFETY: the pool is open; id is one that a step handed out, and is
+        // completed once (a completion is consumed by it).
+        unsafe { sys::fby_destage_complete(self.pool, id, errno) }
+    }
+
+    pub(crate) fn drain(&self, index: u16, on: bool) -> EngineResult<()> {
+        // SAFETY: the pool is open.
+        done(unsafe { sys::fby_volume_drain(self.pool, index, on) })
+    }
+
+    pub(crate) fn clean(&self, index: u16) -> bool {
+        // SAFETY: the pool is open.
+        unsafe { sys::fby_volume_clean(self.pool, index) }
+    }
+
+    pub(crate) fn chunk_info(&self, chunk: u32) -> EngineResult<sys::fby_chunk_info> {
+        let mut info = sys::fby_chunk_info::default();
+        // SAFETY: the pool is open; info is ours.
+        done(unsafe { sys::fby_chunk_info(self.pool, chunk, &mut info) })?;
+        Ok(info)
+    }
+
+    pub(crate) fn entry_info(
+        &self,
+        chunk: u32,
+        page: u32,
+        check_data: bool,
+    ) -> EngineResult<sys::fby_entry_info> {
+        let mut info = sys::fby_entry_info::default();
+        // SAFETY: the pool is open; info is ours.
+        done(unsafe { sys::fby_entry_info(self.pool, chunk, page, check_data, &mut info) })?;
+        Ok(info)
+    }
+}
+
+/// The destage thread's copy of who owns which memory.
+#[derive(Default)]
+pub(crate) struct StepCache {
+    generation: u32,
+    memory: HashMap<u16, Arc<Mapping>>,
+}
+
+impl StepCache {
+    fn memory(&mut self, engine: &Engine, volume: u16) -> EngineResult<Arc<Mapping>> {
+        let generation = engine.generation.load(Ordering::Acquire);
+        if generation != self.generation || !self.memory.contains_key(&volume) {
+            self.memory = engine.admin().clone();
+            self.generation = generation;
+        }
+        self.memory.get(&volume).cloned().ok_or(Code(sys::FBY_E_INVARIANT))
+    }
+}
+
+/// Why a pool could not be opened, with the way out.
+pub(crate) fn open_error(path: &std::path::Path, e: Code) -> Error {
+    let path = path.to_path_buf();
+    let cause = e.message().to_string();
+    match e.0 {
+        sys::FBY_E_NO_SUPERBLOCK => {
+            Error::NotAPool { path, found: "no superblock was found".into() }
+        }
+        sys::FBY_E_BAD_SUPERBLOCK => Error::Damaged {
+            path,
+            cause,
+            way_out: "nothing was written; keep the media as it is and restore the first 8 KiB from a copy if there is one".into(),
+        },
+        sys::FBY_E_VERSION | sys::FBY_E_FEATURE => Error::Unsupported {
+            path,
+            cause,
+            way_out: "nothing was written; open it with the version that made it, or a newer one".into(),
+        },
+        sys::FBY_E_FEATURE_RO => Error::Unsupported {
+            path,
+            cause,
+            way_out: "open it read-only, or with a newer version".into(),
+        },
+        sys::FBY_E_MEDIA_SIZE => Error::Damaged {
+            path,
+            cause,
+            way_out: "it was truncated, or this is not the whole of it; nothing was written. Restore its size, and the data with it".into(),
+        },
+        sys::FBY_E_READ_ONLY => Error::ReadOnly { what: path.display().to_string() },
+        sys::FBY_E_GEOMETRY | sys::FBY_E_VOLUME_DAMAGED => Error::Damaged {
+            path,
+            cause,
+            way_out: "nothing was written; see `forebay dump` and `forebay check`".into(),
+        },
+        _ => Error::Internal { what: path.display().to_string(), code: e.0, message: e.message() },
+    }
+}

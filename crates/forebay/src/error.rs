@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The one error type of the library.
+//!
+//! Each message names the thing (a path, a volume), the cause, and the way
+//! out.  [`Error::errno`] is what a block layer answers with, and
+//! [`Error::exit_code`] what a command exits with:
+//!
+//! | exit code | meaning |
+//! |---|---|
+//! | 2 | usage: an option or argument cannot be right |
+//! | 3 | not found: no such file, no pool there, no such volume |
+//! | 4 | busy: another process or handle uses the pool, the volume or the origin |
+//! | 5 | damaged: the pool, or a part of it, cannot be trusted |
+//! | 6 | wrong origin: its identity or size is not the recorded one |
+//! | 7 | I/O error of the media or of an origin |
+//! | 8 | no space: disk full, media too small, cache full |
+//! | 9 | permission denied, or opened read-only |
+//! | 10 | not supported: newer format, missing kernel or CPU feature |
+//! | 11 | lost data: blocks or entries known to be gone |
+//! | 12 | the target of a format holds data, and no force was given |
+//! | 13 | interrupted by the caller |
+//!
+//! 1 is left to the command itself for all else.
+
+use std::io;
+use std::path::PathBuf;
+
+use forebay_sys as sys;
+use rustix::io::Errno;
+
+/// Result with the library's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong, with what, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An option or argument that cannot be right.
+    #[error("{what}; {way_out}")]
+    Usage { what: String, way_out: String },
+
+    /// The path does not exist.
+    #[error("{}: no such file or device; {way_out}", path.display())]
+    NotFound { path: PathBuf, way_out: String },
+
+    /// The path is a symbolic link; media is opened by its own name only.
+    #[error("{}: is a symbolic link{}; name the file or device itself", path.display(),
+            target.as_ref().map(|t| format!(" to {}", t.display())).unwrap_or_default())]
+    Symlink {
+        path: PathBuf,
+        target: Option<PathBuf>,
+    },
+
+    /// Neither a regular file nor a device that can hold what is asked.
+    #[error("{}: is {what}; {way_out}", path.display())]
+    Unsuitable {
+        path: PathBuf,
+        what: String,
+        way_out: String,
+    },
+
+    /// Permission denied by the system.
+    #[error("{}: permission denied ({doing}); {way_out}", path.display())]
+    Permission {
+        path: PathBuf,
+        doing: &'static str,
+        way_out: String,
+    },
+
+    /// Another process has the pool or the origin open.
+    #[error("{}: in use{}; {way_out}", path.display(),
+            holder.map(|p| format!(" by process {p}")).unwrap_or_default())]
+    Busy {
+        path: PathBuf,
+        holder: Option<u32>,
+        way_out: String,
+    },
+
+    /// Handles of this process still use the pool.
+    #[error("pool {}: {} in use; detach or drop the other handles first", pool.display(),
+            if volumes.is_empty() { "other handles are".to_string() }
+            else { format!("volume {} is", volumes.join(", ")) })]
+    PoolInUse {
+        pool: PathBuf,
+        volumes: Vec<String>,
+    },
+
+    /// No room on the file system, or a limit on it.
+    #[error("{}: no space left for {bytes_wanted} bytes ({source}); free space, choose a smaller size, or another place", path.display())]
+    DiskFull {
+        path: PathBuf,
+        bytes_wanted: u64,
+        source: io::Error,
+    },
+
+    /// The media cannot hold a pool.
+    #[error("{}: {bytes} bytes are too small for a pool with chunks of {chunk_size_bytes} bytes; give it at least {least_bytes} bytes or a smaller chunk size", path.display())]
+    TooSmall {
+        path: PathBuf,
+        bytes: u64,
+        chunk_size_bytes: u32,
+        least_bytes: u64,
+    },
+
+    /// The target of a format holds something.
+    #[error("{}: holds {found}; nothing was written. If it may be destroyed, format with force (--force)", path.display())]
+    NotBlank { path: PathBuf, found: String },
+
+    /// No pool at the path.
+    #[error("{}: is not a Forebay pool: {found}; create one with `forebay create`, which never overwrites without --force", path.display())]
+    NotAPool { path: PathBuf, found: String },
+
+    /// A pool that cannot be trusted.
+    #[error("{}: {cause}; {way_out}", path.display())]
+    Damaged {
+        path: PathBuf,
+        cause: String,
+        way_out: String,
+    },
+
+    /// The pool is from a newer version, or needs a feature that is missing.
+    #[error("{}: {cause}; {way_out}", path.display())]
+    Unsupported {
+        path: PathBuf,
+        cause: String,
+        way_out: String,
+    },
+
+    /// A persist method weaker than the media needs was asked for.
+    #[error("{}: persist method {asked} is weaker than {kind} needs ({needed}): a write could be acknowledged and lost at a power cut; leave it at auto, or allow it explicitly (--allow-weaker)", path.display())]
+    WeakerPersist {
+        path: PathBuf,
+        kind: crate::MediaKind,
+        asked: crate::Persist,
+        needed: crate::Persist,
+    },
+
+    /// No volume of this name.
+    #[error("volume {name}: not in pool {}; {}", pool.display(),
+            if known.is_empty() { "it has no volumes yet: add one with `forebay volume add`".to_string() }
+            else { format!("it has {}", known.join(", ")) })]
+    NoVolume {
+        pool: PathBuf,
+        name: String,
+        known: Vec<String>,
+    },
+
+    /// The engine refused something about a volume.
+    #[error("volume {name}: {cause}; {way_out}")]
+    Volume {
+        name: String,
+        cause: String,
+        way_out: String,
+        /// Positive number of the engine's error.
+        code: i32,
+    },
+
+    /// The origin is not what the volume was made for.
+    #[error("volume {name}: origin {origin}: {cause}; {way_out}")]
+    WrongOrigin {
+        name: String,
+        origin: String,
+        cause: String,
+        way_out: String,
+    },
+
+    /// Entries of the volume are lost.
+    #[error("volume {name}: {cause}; {way_out}")]
+    Holes {
+        name: String,
+        cause: String,
+        way_out: String,
+    },
+
+    /// Blocks whose cached data failed its checksum and exists nowhere else.
+    #[error("volume {name}: {} lost: the cached copy failed its checksum and the origin holds only older data; overwrite to heal, or restore from a backup",
+            blocks_text(.blocks))]
+    Lost {
+        name: String,
+        /// Block numbers, 4 KiB units; at least one.
+        blocks: Vec<u64>,
+    },
+
+    /// The request reaches beyond the end of the volume.
+    #[error("volume {name}: {len} bytes at offset {offset} reach beyond its end at {size}; stay within its size")]
+    Range {
+        name: String,
+        offset: u64,
+        len: u64,
+        size: u64,
+    },
+
+    /// The request is not aligned to the logical block size.
+    #[error("volume {name}: {len} bytes at offset {offset} are not aligned to its logical block of {block_size} bytes; use multiples of it")]
+    Alignment {
+        name: String,
+        offset: u64,
+        len: u64,
+        block_size: u32,
+    },
+
+    /// Something that writes, on what was opened for reading only.
+    #[error("{what}: opened read-only; open it for writing")]
+    ReadOnly { what: String },
+
+    /// The cache stayed full for longer than the caller wanted to wait.
+    #[error("volume {name}: the cache stayed full for {waited_ms} ms{}; see that its origin works and is fast enough, or use a larger pool",
+            last_error.as_ref().map(|e| format!(" (origin: {e})")).unwrap_or_default())]
+    Full {
+        name: String,
+        waited_ms: u64,
+        last_error: Option<String>,
+    },
+
+    /// I/O on the origin of a volume failed in the foreground.
+    #[error("volume {name}: {doing} of {len} bytes at offset {offset} on its origin failed: {source}; see the system log for the device, then try again")]
+    OriginIo {
+        name: String,
+        doing: &'static str,
+        offset: u64,
+        len: u64,
+        source: io::Error,
+    },
+
+    /// A system call failed.
+    #[error("{}: {doing}: {source}; {way_out}", path.display())]
+    Io {
+        path: PathBuf,
+        doing: &'static str,
+        source: io::Error,
+        way_out: String,
+    },
+
+    /// The caller's progress function asked to stop.
+    #[error("volume {name}: interrupted; what is not on the origin yet stays safe in the pool")]
+    Interrupted { name: String },
+
+    /// Talking to the process that has the pool open failed.
+    #[error("control socket {}: {cause}; {way_out}", socket.display())]
+    Control {
+        socket: PathBuf,
+        cause: String,
+        way_out: String,
+        /// Exit code the other side named, or 0.
+        code: u8,
+    },
+
+    /// The engine contradicted its own contract: a bug of ours.
+    #[error("{what}: internal error {code} ({message}); please report it with the output of `forebay check`")]
+    Internal {
+        what: String,
+        code: i32,
+        message: &'static str,
+    },
+}
+
+fn blocks_text(blocks: &[u64]) -> String {
+    const NAMED: usize = 8;
+    let list: Vec<String> = blocks.iter().take(NAMED).map(u64::to_string).collect();
+    let more = match blocks.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    match blocks.len() {
+        1 => format!("4 KiB block {} is", list[0]),
+        _ => format!("4 KiB blocks {}{more} are", list.join(", ")),
+    }
+}
+
+impl Error {
+    /// The errno number a block device answers with for this error.
+    pub fn errno(&self) -> i32 {
+        let e = match self {
+            Error::Usage { .. } | Error::Alignment { .. } | Error::WeakerPersist { .. } => {
+                Errno::INVAL
+            }
+            Error::NotFound { .. } | Error::NoVolume { .. } => Errno::NOENT,
+            Error::Symlink { .. } => Errno::LOOP,
+            Error::Unsuitable { .. } | Error::NotAPool { .. } | Error::WrongOrigin { .. } => {
+                Errno::INVAL
+            }
+            Error::Permission { .. } => Errno::ACCESS,
+            Error::Busy { .. } | Error::PoolInUse { .. } => Errno::BUSY,
+            Error::TooSmall { .. } | Error::Range { .. } | Error::Full { .. } => Errno::NOSPC,
+            Error::NotBlank { .. } => Errno::EXIST,
+            Error::Damaged { .. } | Error::Holes { .. } => Errno::BADMSG,
+            Error::Unsupported { .. } => Errno::OPNOTSUPP,
+            Error::Lost { .. } => Errno::IO,
+            Error::ReadOnly { .. } => Errno::ROFS,
+            Error::Interrupted { .. } => Errno::INTR,
+            Error::Control { .. } => Errno::IO,
+            Error::Volume { code, .. } | Error::Internal { code, .. } => {
+                return crate::engine::errno(*code);
+            }
+            Error::DiskFull { source, .. }
+            | Error::OriginIo { source, .. }
+            | Error::Io { source, .. } => {
+                return source
+                    .raw_os_error()
+                    .unwrap_or_else(|| Errno::IO.raw_os_error());
+            }
+        };
+        e.raw_os_error()
+    }
+
+    /// The exit code for a command that fails with this error; the table is at
+    /// the top of this module.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Error::Usage { .. }
+            | Error::Symlink { .. }
+            | Error::Unsuitable { .. }
+            | Error::WeakerPersist { .. }
+            | Error::Range { .. }
+            | Error::Alignment { .. } => 2,
+            Error::NotFound { .. } | Error::NotAPool { .. } | Error::NoVolume { .. } => 3,
+            Error::Busy { .. } | Error::PoolInUse { .. } => 4,
+            Error::Damaged { .. } | Error::Internal { .. } => 5,
+            Error::WrongOrigin { .. } => 6,
+            Error::OriginIo { .. } => 7,
+            Error::DiskFull { .. } | Error::TooSmall { .. } | Error::Full { .. } => 8,
+            Error::Permission { .. } | Error::ReadOnly { .. } => 9,
+            Error::Unsupported { .. } => 10,
+            Error::Lost { .. } | Error::Holes { .. } => 11,
+            Error::NotBlank { .. } => 12,
+            Error::Interrupted { .. } => 13,
+            Error::Control { code, .. } => match code {
+                0 => 7,
+                c => *c,
+            },
+            Error::Volume { code, .. } => engine_exit_code(*code),
+            Error::Io { source, .. } => match source.raw_os_error().map(Errno::from_raw_os_error) {
+                Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => 9,
+                Some(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => 8,
+                Some(Errno::BUSY) => 4,
+                Some(Errno::NOENT) => 3,
+                _ => 7,
+            },
+        }
+    }
+
+    /// A failed system call on a path, told apart by its cause.
+    pub(crate) fn system(path: &std::path::Path, doing: &'static str, source: io::Error) -> Error {
+        let path = path.to_path_buf();
+        match source.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::NOENT) => Error::NotFound {
+                path,
+                way_out: "check the path".into(),
+            },
+            Some(Errno::ACCESS | Errno::PERM) => Error::Permission {
+                path,
+                doing,
+                way_out: "run as its owner or change its permissions".into(),
+            },
+            Some(Errno::ROFS) => Error::ReadOnly {
+                what: path.display().to_string(),
+            },
+            Some(Errno::NOTDIR) => Error::Usage {
+                what: format!("{}: a part of the path is not a directory", path.display()),
+                way_out: "check the path".into(),
+            },
+            _ => Error::Io {
+                path,
+                doing,
+                source,
+                way_out: "see the system log for its cause".into(),
+            },
+        }
+    }
+
+    pub(crate) fn usage(what: impl Into<String>, way_out: impl Into<String>) -> Error {
+        Error::Usage {
+            what: what.into(),
+            way_out: way_out.into(),
+        }
+    }
+}

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The pool's media: what it is, how it is opened, mapped and made durable.
+//!
+//! | kind | how it is known | persist method | survives |
+//! |---|---|---|---|
+//! | devdax | character device of the dax subsystem | non-temporal stores, or none needed with eADR | power cut |
+//! | DAX file | `mmap(MAP_SYNC)` succeeds | the same | power cut |
+//! | fsdax block device | block device with DAX; user space gets its page cache only | msync | power cut |
+//! | file | any other regular file: page cache | msync | power cut |
+//! | shm | file on tmpfs | non-temporal stores | the process |
+//!
+//! The method is never weaker than the kind needs, unless the caller says so.
+
+mod create;
+mod detect;
+mod map;
+mod signature;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+pub use create::{create, inspect, CreateOptions, Inspection, InspectionState, PoolSummary};
+pub use map::Media;
+pub(crate) use map::Access;
+
+/// What kind of media a pool lies on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MediaKind {
+    /// A file on tmpfs (`/dev/shm`), or anonymous memory: DRAM speed;
+    /// survives a process, not a power cut.
+    Shm,
+    /// A regular file behind the page cache.
+    File,
+    /// A file on a DAX file system, mapped synchronously.
+    DaxFile,
+    /// A pmem block device (`/dev/pmemN`): user space gets its page cache.
+    FsdaxBlock,
+    /// A devdax character device (`/dev/daxN.M`).
+    DevDax,
+}
+
+impl fmt::Display for MediaKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            MediaKind::Shm => "shared memory",
+            MediaKind::File => "plain file",
+            MediaKind::DaxFile => "DAX file",
+            MediaKind::FsdaxBlock => "fsdax block device",
+            MediaKind::DevDax => "devdax device",
+        })
+    }
+}
+
+/// How stores to the media are made durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Persist {
+    /// What the media's kind needs.
+    #[default]
+    Auto,
+    /// Non-temporal stores, then a fence.
+    Nt,
+    /// Cached stores, a write-back of each cache line, then a fence.
+    Clwb,
+    /// Cached stores and a fence: the caches themselves survive a power cut.
+    Eadr,
+    /// Cached stores, then `msync` of the range.
+    Msync,
+}
+
+impl fmt::Display for Persist {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Persist::Auto => "auto",
+            Persist::Nt => "nt",
+            Persist::Clwb => "clwb",
+            Persist::Eadr => "eadr",
+            Persist::Msync => "msync",
+        })
+    }
+}
+
+impl FromStr for Persist {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Persist> {
+        Ok(match s {
+            "auto" => Persist::Auto,
+            "nt" => Persist::Nt,
+            "clwb" => Persist::Clwb,
+            "eadr" => Persist::Eadr,
+            "msync" => Persist::Msync,
+            _ => {
+                return Err(Error::usage(
+                    format!("persist method \"{s}\" is not known"),
+                    "use auto, nt, clwb, eadr or msync",
+                ))
+            }
+        })
+    }
+}
+
+/// How to open the media.  Fill in what matters and take the rest from
+/// `..Default::default()`.
+#[derive(Clone, Debug, Default)]
+pub struct MediaOptions {
+    /// Persist method; [`Persist::Auto`] takes what the kind needs.
+    pub persist: Persist,
+    /// Copy kernel by name (see [`kernels`]); `None`: the best of this CPU.
+    pub kernel: Option<String>,
+    /// Map read-only: nothing at all is written.
+    pub read_only: bool,
+    /// Accept a persist method weaker than the kind needs.
+    pub allow_weaker: bool,
+    /// Touch every page of the mapping at open, so that no later write takes
+    /// a page fault.  Costs about 0.2 s a GiB.
+    pub populate: bool,
+}
+
+/// What a pool's media turned out to be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MediaInfo {
+    /// As opened; `(memory)` for anonymous memory.
+    pub path: PathBuf,
+    pub kind: MediaKind,
+    /// The method in use, never [`Persist::Auto`].
+    pub persist: Persist,
+    /// Bytes mapped.
+    pub size_bytes: u64,
+    /// True when an acknowledged write survives a power cut.
+    pub durable: bool,
+    /// Copy kernel in use.
+    #[serde(deserialize_with = "static_str")]
+    pub kernel: &'static str,
+    /// One sentence about what this media is good for.
+    pub note: String,
+}
+
+/// Status travels as JSON between processes; kernel names are few and known,
+/// so a name read back is one of this process's own or "other".
+fn static_str<'de, D: serde::Deserializer<'de>>(d: D) -> Result<&'static str, D::Error> {
+    let name = String::deserialize(d)?;
+    Ok(kernels().into_iter().find(|k| *k == name).unwrap_or("other"))
+}
+
+/// Names of the copy kernels this CPU can run, best first.
+pub fn kernels() -> Vec<&'static str> {
+    crate::engine::kernels()
+}
+
+/// Bytes with a unit, for messages.
+pub(crate) fn human_bytes(bytes: u64) -> String {
+    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let unit = (0..UNITS.len())
+        .rev()
+        .find(|u| bytes >= 1u64 << (10 * u))
+        .unwrap_or(0);
+    if unit == 0 {
+        return format!("{bytes} B");
+    }
+    let value = bytes as f64 / (1u64 << (10 * unit)) as f64;
+    let digits = usize::from(value.fract() > 0.049 && value < 100.0);
+    format!("{value:.digits$} {}", UNITS[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn persist_names_round_trip() {
+        for p in [
+            Persist::Auto,
+            Persist::Nt,
+            Persist::Clwb,
+            Persist::Eadr,
+            Persist::Msync,
+        ] {
+            assert_eq!(p.to_string().parse::<Persist>().unwrap(), p);
+        }
+        let e = "fsync".parse::<Persist>().unwrap_err();
+        assert!(e.to_string().contains("use auto, nt"), "{e}");
+        assert_eq!(e.exit_code(), 2);
+    }
+
+    #[test]
+    fn bytes_for_humans() {
+        assert_eq!(human_bytes(0), "0 B");
+        assert_eq!(human_bytes(1023), "1023 B");
+        assert_eq!(human_bytes(2 << 20), "2 MiB");
+        assert_eq!(human_bytes(3 << 29), "1.5 GiB");
+        assert_eq!(human_bytes(u64::MAX), "16 EiB");
+    }
+}

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Opens a path as media and finds out what it is, without mapping it.
+
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::MediaKind;
+use crate::error::{Error, Result};
+
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+const RAMFS_MAGIC: u64 = 0x8584_58f6;
+const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
+
+/// How a path is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Exclusively, for writing.
+    Write,
+    /// For reading, beside other readers but no writer.
+    Read,
+    /// For a look, beside anybody.  What is seen may be changing.
+    Peek,
+}
+
+/// An opened path, before it is mapped.
+pub(super) struct Opened {
+    pub fd: OwnedFd,
+    pub shape: Shape,
+    pub size_bytes: u64,
+    /// major:minor of the device it is, or lies on.
+    pub device: (u32, u32),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// Regular file; on memory or not.
+    File { memory: bool },
+    FsdaxBlock,
+    DevDax { align_bytes: u64 },
+}
+
+impl Shape {
+    /// The kind, given whether a synchronous DAX mapping was to be had.
+    pub(super) fn kind(self, synchronous: bool) -> MediaKind {
+        match self {
+            Shape::File { memory: true } => MediaKind::Shm,
+            Shape::File { .. } if synchronous => MediaKind::DaxFile,
+            Shape::File { .. } => MediaKind::File,
+            Shape::FsdaxBlock => MediaKind::FsdaxBlock,
+            Shape::DevDax { .. } => MediaKind::DevDax,
+        }
+    }
+}
+
+pub(super) fn open(path: &Path, access: Access) -> Result<Opened> {
+    let mut flags = OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    flags |= match access {
+        Access::Write => OFlags::RDWR,
+        Access::Read | Access::Peek => OFlags::RDONLY,
+    };
+    // The type first: opening a FIFO or a device of another kind may have
+    // effects of its own.
+    let before = rustix::fs::lstat(path).map_err(|e| open_error(path, e))?;
+    let file_type = FileType::from_raw_mode(before.st_mode);
+    check_type(path, file_type)?;
+    if file_type == FileType::BlockDevice && access != Access::Peek {
+        flags |= OFlags::EXCL;
+    }
+    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| open_error(path, e))?;
+    let st = rustix::fs::fstat(&fd).map_err(|e| open_error(path, e))?;
+    if FileType::from_raw_mode(st.st_mode) != file_type {
+        return Err(Error::Unsuitable {
+            path: path.into(),
+            what: "being replaced while it is opened".into(),
+            way_out: "try again".into(),
+        });
+    }
+    lock(path, &fd, access)?;
+    match file_type {
+        FileType::RegularFile => open_file(path, fd),
+        FileType::BlockDevice => open_block(path, fd, st.st_rdev),
+        _ => open_dax(path, fd, st.st_rdev),
+    }
+}
+
+fn check_type(path: &Path, file_type: FileType) -> Result<()> {
+    let what = match file_type {
+        FileType::RegularFile | FileType::BlockDevice | FileType::CharacterDevice => return Ok(()),
+        FileType::Symlink => {
+            return Err(Error::Symlink {
+                path: path.into(),
+                target: fs::read_link(path).ok(),
+            })
+        }
+        FileType::Directory => "a directory",
+        FileType::Fifo => "a FIFO",
+        FileType::Socket => "a socket",
+        _ => "of an unknown type",
+    };
+    Err(Error::Unsuitable {
+        path: path.into(),
+        what: what.into(),
+        way_out: "a pool lies on a regular file, a pmem block device or a devdax device".into(),
+    })
+}
+
+fn open_error(path: &Path, e: Errno) -> Error {
+    match e {
+        Errno::LOOP => Error::Symlink {
+            path: path.into(),
+            target: fs::read_link(path).ok(),
+        },
+        // O_EXCL on a block device: mounted, a member of something, or ours.
+        Errno::BUSY => Error::Busy {
+            path: path.into(),
+            holder: None,
+            way_out: "unmount it or stop what uses it (see lsblk and fuser)".into(),
+        },
+        Errno::TXTBSY => Error::Busy {
+            path: path.into(),
+            holder: None,
+            way_out: "it is being executed or used as swap".into(),
+        },
+        _ => Error::system(path, "opening it", e.into()),
+    }
+}
+
+fn lock(path: &Path, fd: &OwnedFd, access: Access) -> Result<()> {
+    let operation = match access {
+        Access::Peek => return Ok(()),
+        Access::Read => FlockOperation::NonBlockingLockShared,
+        Access::Write => FlockOperation::NonBlockingLockExclusive,
+    };
+    match rustix::fs::flock(fd, operation) {
+        Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => Err(Error::Busy {
+            path: path.into(),
+            holder: lock_holder(fd),
+            way_out: "stop that process, or ask it with `forebay status`".into(),
+        }),
+        Err(e) => Err(Error::system(path, "locking it", e.into())),
+    }
+}
+
+/// The process that holds the flock, from /proc/locks; only a hint.
+pub(crate) fn lock_holder<F: AsFd>(fd: F) -> Option<u32> {
+    let st = rustix::fs::fstat(fd).ok()?;
+    let key = format!(
+        "{:02x}:{:02x}:{}",
+        rustix::fs::major(st.st_dev),
+        rustix::fs::minor(st.st_dev),
+        st.st_ino
+    );
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    locks.lines().find_map(|line| {
+        let mut words = line.split_whitespace().skip(1).skip_while(|w| *w == "->");
+        (words.next()? == "FLOCK").then_some(())?;
+        let pid = words.nth(2)?;
+        (words.next()? == key).then_some(())?;
+        pid.parse().ok()
+    })
+}
+
+fn open_file(path: &Path, fd: OwnedFd) -> Result<Opened> {
+    let st = rustix::fs::fstat(&fd).map_err(|e| Error::system(path, "looking at it", e.into()))?;
+    let fs = rustix::fs::fstatfs(&fd)
+        .map_err(|e| Error::system(path, "looking at its file system", e.into()))?;
+    Ok(Opened {
+        fd,
+        shape: Shape::File {
+            memory: is_memory(&fs),
+        },
+        size_bytes: st.st_size as u64,
+        device: (rustix::fs::major(st.st_dev), rustix::fs::minor(st.st_dev)),
+    })
+}
+
+/// True for a file system that lives in memory.
+pub(super) fn is_memory(fs: &rustix::fs::StatFs) -> bool {
+    let magic = fs.f_type as u64 & 0xffff_ffff;
+    [TMPFS_MAGIC, RAMFS_MAGIC, HUGETLBFS_MAGIC].contains(&magic)
+}
+
+fn open_block(path: &Path, fd: OwnedFd, rdev: u64) -> Result<Opened> {
+    let device = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
+    let sys = sysfs("block", device);
+    // A partition has no queue directory of its own.
+    let dax = [sys.join("queue/dax"), sys.join("../queue/dax")]
+        .iter()
+        .any(|p| fs::read_to_string(p).is_ok_and(|s| s.trim() == "1"));
+    if !dax {
+        return Err(Error::Unsuitable {
+            path: path.into(),
+            what: "a block device without DAX, no faster than a disk".into(),
+            way_out: "use persistent memory (a devdax device, or a file on a file system mounted with -o dax), or a plain file as a stand-in".into(),
+        });
+    }
+    let size_bytes = rustix::fs::seek(&fd, rustix::fs::SeekFrom::End(0))
+        .map_err(|e| Error::system(path, "asking for its size", e.into()))?;
+    Ok(Opened {
+        fd,
+        shape: Shape::FsdaxBlock,
+        size_bytes,
+        device,
+    })
+}
+
+fn open_dax(path: &Path, fd: OwnedFd, rdev: u64) -> Result<Opened> {
+    let device = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
+    let sys = sysfs("char", device);
+    let is_dax = fs::read_link(sys.join("subsystem")).is_ok_and(|l| l.ends_with("dax"));
+    if !is_dax {
+        return Err(Error::Unsuitable {
+            path: path.into(),
+            what: "a character device that is not devdax".into(),
+            way_out: "a pool lies on a regular file, a pmem block device or a devdax device".into(),
+        });
+    }
+    let number = |name: &str| -> Option<u64> {
+        let text = fs::read_to_string(sys.join(name)).ok()?;
+        let text = text.trim();
+        match text.strip_prefix("0x") {
+            Some(hex) => u64::from_str_radix(hex, 16).ok(),
+            None => text.parse().ok(),
+        }
+    };
+    let size_bytes = number("size").ok_or_else(|| Error::Unsuitable {
+        path: path.into(),
+        what: "a devdax device whose size sysfs does not tell".into(),
+        way_out: "see that /sys is mounted".into(),
+    })?;
+    // Newer kernels show it beside size, older ones with the region.
+    let align_bytes = number("align")
+        .or_else(|| number("device/align"))
+        .or_else(|| number("../../dax_region/align"))
+        .unwrap_or(2 << 20);
+    Ok(Opened {
+        fd,
+        shape: Shape::DevDax { align_bytes },
+        size_bytes,
+        device,
+    })
+}
+
+fn sysfs(class: &str, (major, minor): (u32, u32)) -> PathBuf {
+    PathBuf::from(format!("/sys/dev/{class}/{major}:{minor}"))
+}
+
+/// True when the CPU caches survive a power cut for this device (eADR): the
+/// persistence domain of its NVDIMM region, or of every region when the
+/// device's own cannot be told.
+pub(super) fn caches_are_durable(shape: Shape, device: (u32, u32)) -> bool {
+    let class = match shape {
+        Shape::DevDax { .. } => "char",
+        _ => "block",
+    };
+    let domain = |region: &Path| {
+        fs::read_to_string(region.join("persistence_domain")).map(|s| s.trim() == "cpu_cache")
+    };
+    if let Ok(real) = fs::canonicalize(sysfs(class, device)) {
+        let own = real.ancestors().find(|p| {
+            let name = p.file_name().and_then(|n| n.to_str()).unwrap_or("");
+            name.strip_prefix("region")
+                .is_some_and(|n| n.parse::<u32>().is_ok())
+        });
+        if let Some(answer) = own.and_then(|r| domain(r).ok()) {
+            return answer;
+        }
+    }
+    let Ok(entries) = fs::read_dir("/sys/bus/nd/devices") else {
+        return false;
+    };
+    let mut regions = entries
+        .flatten()
+        .filter(|e| e.file_name().to_string_lossy().starts_with("region"))
+        .peekable();
+    regions.peek().is_some() && regions.all(|e| domain(&e.path()).unwrap_or(false))
+}

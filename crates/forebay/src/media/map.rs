@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Mapped media: the engine's `struct fby_media` and what keeps it alive.
+
+use std::cell::UnsafeCell;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use forebay_sys as sys;
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags};
+
+pub(crate) use super::detect::Access;
+use super::detect::{self, Opened, Shape};
+use super::{human_bytes, kernels, MediaInfo, MediaKind, MediaOptions, Persist};
+use crate::engine;
+use crate::error::{Error, Result};
+use crate::mapping::Mapping;
+
+/// Media, opened, locked and mapped.
+pub struct Media {
+    info: MediaInfo,
+    map: Mapping,
+    /// What the engine sees.  In a cell because it takes it as mutable; boxed
+    /// because the engine keeps its address.
+    raw: Box<UnsafeCell<sys::fby_media>>,
+    read_only: bool,
+    /// Holds the lock, or the exclusive claim.
+    _fd: Option<OwnedFd>,
+}
+
+// SAFETY: the struct in the cell is written before the media is shared and
+// only read afterwards; the mapping behind it is the engine's to synchronise.
+unsafe impl Send for Media {}
+// SAFETY: as above.
+unsafe impl Sync for Media {}
+
+impl std::fmt::Debug for Media {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Media").field("info", &self.info).finish()
+    }
+}
+
+impl Media {
+    /// Opens, locks and maps what is at the path.  Writes nothing, but fills
+    /// the holes of a sparse file that is opened for writing.
+    pub fn open(path: &Path, o: &MediaOptions) -> Result<Media> {
+        let access = match o.read_only {
+            true => Access::Read,
+            false => Access::Write,
+        };
+        Media::open_as(path, o, access, None)
+    }
+
+    /// `len`: map only so much of a device.
+    pub(crate) fn open_as(
+        path: &Path,
+        o: &MediaOptions,
+        access: Access,
+        len: Option<u64>,
+    ) -> Result<Media> {
+        let opened = detect::open(path, access)?;
+        if access == Access::Write {
+            if let Shape::File { .. } = opened.shape {
+                fill_holes(path, &opened)?;
+            }
+        }
+        Media::map(path, opened, o, access == Access::Write, len)
+    }
+
+    /// Maps a new file that is not linked yet; it has its blocks.
+    pub(super) fn map_new(path: &Path, opened: Opened, o: &MediaOptions) -> Result<Media> {
+        Media::map(path, opened, o, true, None)
+    }
+
+    fn map(
+        path: &Path,
+        opened: Opened,
+        o: &MediaOptions,
+        writable: bool,
+        len: Option<u64>,
+    ) -> Result<Media> {
+        let size_bytes = usable_bytes(path, &opened, len)?;
+        let (map, synchronous) = map_shape(path, &opened, size_bytes as usize, writable)?;
+        let kind = opened.shape.kind(synchronous);
+        let eadr = matches!(kind, MediaKind::DaxFile | MediaKind::DevDax)
+            && detect::caches_are_durable(opened.shape, opened.device);
+        let persist = choose_persist(path, kind, eadr, o)?;
+        if kind == MediaKind::Shm {
+            map.advise(Advice::LinuxHugepage);
+        }
+        if o.populate {
+            map.advise(match writable {
+                true => Advice::LinuxPopulateWrite,
+                false => Advice::LinuxPopulateRead,
+            });
+        }
+        let needed = needed_persist(kind, eadr);
+        let info = MediaInfo {
+            path: path.to_path_buf(),
+            kind,
+            persist,
+            size_bytes,
+            durable: kind != MediaKind::Shm && is_enough(persist, needed),
+            kernel: "",
+            note: note(kind, persist, needed),
+        };
+        Media::assemble(info, map, o, !writable, Some(opened.fd))
+    }
+
+    /// Anonymous memory as media: for tests and benches.
+    pub fn anonymous(bytes: u64, o: &MediaOptions) -> Result<Media> {
+        let path = PathBuf::from("(memory)");
+        let len = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let map = Mapping::anonymous(len, true, o.populate)
+            .map_err(|e| Error::system(&path, "allocating memory", e))?;
+        let persist = match o.persist {
+            Persist::Auto => Persist::Nt,
+            // There is no file to write back to.
+            Persist::Msync => {
+                return Err(Error::usage(
+                    "persist method msync needs a file",
+                    "use nt, clwb or eadr for a pool in memory",
+                ))
+            }
+            p => p,
+        };
+        let info = MediaInfo {
+            path,
+            kind: MediaKind::Shm,
+            persist,
+            size_bytes: bytes,
+            durable: false,
+            kernel: "",
+            note: "anonymous memory: DRAM speed; gone with the process".into(),
+        };
+        Media::assemble(info, map, o, false, None)
+    }
+
+    fn assemble(
+        mut info: MediaInfo,
+        map: Mapping,
+        o: &MediaOptions,
+        read_only: bool,
+        fd: Option<OwnedFd>,
+    ) -> Result<Media> {
+        let known = kernels();
+        let kernel = match &o.kernel {
+            None => None,
+            Some(name) => Some(known.iter().find(|k| *k == name).copied().ok_or_else(|| {
+                Error::usage(
+                    format!("copy kernel \"{name}\" is not one this CPU can run"),
+                    format!("use one of {}", known.join(", ")),
+                )
+            })?),
+        };
+        let ops = engine::media_ops(info.persist, kernel).ok_or_else(|| Error::Unsupported {
+            path: info.path.clone(),
+            cause: format!("this CPU cannot do persist method {}", info.persist),
+            way_out: "leave the persist method and the copy kernel at auto".into(),
+        })?;
+        info.kernel = kernel.or(known.first().copied()).unwrap_or("generic");
+        let raw = Box::new(UnsafeCell::new(sys::fby_media {
+            base: map.as_ptr(),
+            size: info.size_bytes,
+            ops,
+            host: std::ptr::null_mut(),
+        }));
+        Ok(Media {
+            info,
+            map,
+            raw,
+            read_only,
+            _fd: fd,
+        })
+    }
+
+    /// What it is.
+    pub fn info(&self) -> &MediaInfo {
+        &self.info
+    }
+
+    /// For the raw engine calls of `forebay-sys`.  Valid as long as self.
+    pub fn as_raw(&self) -> *mut sys::fby_media {
+        self.raw.get()
+    }
+
+    pub(crate) fn read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// The content, for a look at media that no pool is open on.
+    pub(super) fn bytes(&self) -> &[u8] {
+        // SAFETY: mapped readable for its whole length while self lives.  In
+        // this process only an engine writes to it, and none is open: create
+        // and inspect call this before any is.  Another process could, in
+        // spite of the lock; the bytes are compared, and nothing relies on
+        // seeing the same value twice.
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr(), self.map.len()) }
+    }
+
+    /// Zeroes a page-aligned range durably.  For create, on media without a
+    /// pool that anybody wants to keep.
+    pub(super) fn wipe(&self, start: usize, len: usize) {
+        assert!(!self.read_only && start % 4096 == 0 && len % 4096 == 0);
+        assert!(start.checked_add(len).is_some_and(|e| e <= self.map.len()));
+        engine::media_zero(self, start, len);
+    }
+}
+
+/// Size to map: the whole, cut to what the device can map.
+fn usable_bytes(path: &Path, opened: &Opened, len: Option<u64>) -> Result<u64> {
+    let unit = match opened.shape {
+        Shape::DevDax { align_bytes } => align_bytes.max(4096),
+        _ => 4096,
+    };
+    let have = opened.size_bytes;
+    let want = len.unwrap_or(have);
+    if want > have {
+        return Err(Error::usage(
+            format!(
+                "{}: {want} bytes asked for, but it has {have}",
+                path.display()
+            ),
+            "leave the size out to use all of it",
+        ));
+    }
+    let usable = want - want % unit;
+    if usable == 0 || usize::try_from(usable).is_err() {
+        return Err(Error::TooSmall {
+            path: path.into(),
+            bytes: want,
+            chunk_size_bytes: 64 << 10,
+            least_bytes: engine::least_media_bytes(64 << 10),
+        });
+    }
+    Ok(usable)
+}
+
+/// Maps it, trying the synchronous way first where there may be one.
+fn map_shape(
+    path: &Path,
+    opened: &Opened,
+    len: usize,
+    writable: bool,
+) -> Result<(Mapping, bool)> {
+    let fd = opened.fd.as_fd();
+    if let Shape::File { memory: false } = opened.shape {
+        let flags = MapFlags::SHARED_VALIDATE | MapFlags::SYNC;
+        match Mapping::of_file(fd, len, writable, flags) {
+            Ok(map) => return Ok((map, true)),
+            // EOPNOTSUPP: no DAX.  EINVAL: a kernel that does not know it.
+            Err(e)
+                if matches!(
+                    Errno::from_io_error(&e),
+                    Some(Errno::OPNOTSUPP | Errno::INVAL)
+                ) => {}
+            Err(e) => return Err(map_error(path, e)),
+        }
+    }
+    let map = Mapping::of_file(fd, len, writable, MapFlags::SHARED);
+    Ok((map.map_err(|e| map_error(path, e))?, false))
+}
+
+fn map_error(path: &Path, e: io::Error) -> Error {
+    match Errno::from_io_error(&e) {
+        Some(Errno::NODEV | Errno::OPNOTSUPP) => Error::Unsupported {
+            path: path.into(),
+            cause: "cannot be mapped into memory".into(),
+            way_out: "use a file system that can map files shared".into(),
+        },
+        _ => Error::system(path, "mapping it", e),
+    }
+}
+
+/// What the kind needs, so that a power cut loses nothing acknowledged.
+fn needed_persist(kind: MediaKind, eadr: bool) -> Persist {
+    match kind {
+        MediaKind::Shm | MediaKind::DaxFile | MediaKind::DevDax => match eadr {
+            true => Persist::Eadr,
+            false => Persist::Nt,
+        },
+        MediaKind::File | MediaKind::FsdaxBlock => Persist::Msync,
+    }
+}
+
+/// True if `asked` is at least as strong as `needed`.
+fn is_enough(asked: Persist, needed: Persist) -> bool {
+    let strength = |p| match p {
+        Persist::Auto => unreachable!("resolved before"),
+        Persist::Eadr => 0,
+        // Both end with every line on its way and a fence: equally strong.
+        Persist::Nt | Persist::Clwb => 1,
+        Persist::Msync => 2,
+    };
+    strength(asked) >= strength(needed)
+}
+
+fn choose_persist(path: &Path, kind: MediaKind, eadr: bool, o: &MediaOptions) -> Result<Persist> {
+    let needed = needed_persist(kind, eadr);
+    if o.persist == Persist::Auto {
+        return Ok(needed);
+    }
+    if o.persist == Persist::Msync && kind == MediaKind::DevDax {
+        return Err(Error::Unsupported {
+            path: path.into(),
+            cause: "a devdax device has no msync".into(),
+            way_out: "leave the persist method at auto; stores reach it directly".into(),
+        });
+    }
+    // On tmpfs no method makes anything durable, so none is weaker.
+    if kind != MediaKind::Shm && !is_enough(o.persist, needed) && !o.allow_weaker {
+        return Err(Error::WeakerPersist {
+            path: path.into(),
+            kind,
+            asked: o.persist,
+            needed,
+        });
+    }
+    Ok(o.persist)
+}
+
+fn note(kind: MediaKind, persist: Persist, needed: Persist) -> String {
+    if kind != MediaKind::Shm && !is_enough(persist, needed) {
+        return format!(
+            "persist method {persist} was forced where {needed} is needed: acknowledged writes can be lost at a power cut"
+        );
+    }
+    match kind {
+        MediaKind::Shm => "shared memory: DRAM speed; survives a process, not a power cut",
+        MediaKind::File => "plain file behind the page cache: each commit is an msync, at disk speed; a stand-in for persistent memory",
+        MediaKind::DaxFile => "file on a DAX file system, mapped synchronously: stores reach the persistent memory directly",
+        MediaKind::FsdaxBlock => "user space cannot map a raw pmem block device synchronously, so each commit is an msync; faster: a devdax device, a file on a file system mounted with -o dax, or the kernel module",
+        MediaKind::DevDax => "devdax device: stores reach the persistent memory directly",
+    }
+    .to_string()
+}
+
+/// A file with holes would deliver SIGBUS instead of an error when the disk
+/// is full at a later store, so it gets all of its blocks now.
+fn fill_holes(path: &Path, opened: &Opened) -> Result<()> {
+    let st = rustix::fs::fstat(&opened.fd)
+        .map_err(|e| Error::system(path, "looking at it", e.into()))?;
+    let allocated = (st.st_blocks as u64).saturating_mul(512);
+    if allocated >= opened.size_bytes || opened.size_bytes == 0 {
+        return Ok(());
+    }
+    match rustix::fs::fallocate(&opened.fd, FallocateFlags::empty(), 0, opened.size_bytes) {
+        Ok(()) => Ok(()),
+        Err(e @ (Errno::NOSPC | Errno::DQUOT)) => Err(Error::DiskFull {
+            path: path.into(),
+            bytes_wanted: opened.size_bytes - allocated,
+            source: e.into(),
+        }),
+        Err(Errno::OPNOTSUPP) => Err(Error::Unsuitable {
+            path: path.into(),
+            what: format!(
+                "a sparse file ({} of {} allocated) on a file system that cannot fill it in place",
+                human_bytes(allocated),
+                human_bytes(opened.size_bytes)
+            ),
+            way_out: "copy it with `cp --sparse=never` and use the copy".into(),
+        }),
+        Err(e) => Err(Error::system(path, "filling its holes", e.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(persist: Persist, allow_weaker: bool) -> MediaOptions {
+        MediaOptions {
+            persist,
+            allow_weaker,
+            ..Default::default()
+        }
+    }
+
+    /// Every kind with every method: what is refused, and what auto takes.
+    #[test]
+    fn weaker_methods_are_refused_unless_allowed() {
+        use MediaKind::*;
+        use Persist::*;
+        let path = Path::new("/dev/x");
+        // kind, eADR, auto takes, refused as weaker
+        let table: [(MediaKind, bool, Persist, &[Persist]); 6] = [
+            (Shm, false, Nt, &[]),
+            (File, false, Msync, &[Nt, Clwb, Eadr]),
+            (FsdaxBlock, false, Msync, &[Nt, Clwb, Eadr]),
+            (DaxFile, false, Nt, &[Eadr]),
+            (DaxFile, true, Eadr, &[]),
+            (DevDax, false, Nt, &[Eadr]),
+        ];
+        for (kind, eadr, auto, refused) in table {
+            let chosen = choose_persist(path, kind, eadr, &options(Auto, false)).unwrap();
+            assert_eq!(chosen, auto, "{kind:?}");
+            for p in [Nt, Clwb, Eadr, Msync] {
+                let r = choose_persist(path, kind, eadr, &options(p, false));
+                if kind == DevDax && p == Msync {
+                    assert!(matches!(r, Err(Error::Unsupported { .. })));
+                } else if refused.contains(&p) {
+                    let e = r.unwrap_err();
+                    assert!(e.to_string().contains("--allow-weaker"), "{e}");
+                    assert!(choose_persist(path, kind, eadr, &options(p, true)).is_ok());
+                    assert!(note(kind, p, needed_persist(kind, eadr)).contains("can be lost"));
+                } else {
+                    assert_eq!(r.unwrap(), p, "{kind:?} {p:?}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What else may lie on media that somebody wants to format: a small table of
+//! well-known signatures, and a look for anything that is not zero.  It errs
+//! towards "in use": formatting needs force then.
+
+/// One signature: bytes at an offset.
+struct Signature {
+    name: &'static str,
+    offset: usize,
+    magic: &'static [u8],
+}
+
+const fn sig(name: &'static str, offset: usize, magic: &'static [u8]) -> Signature {
+    Signature {
+        name,
+        offset,
+        magic,
+    }
+}
+
+const SIGNATURES: &[Signature] = &[
+    sig("a LUKS encrypted volume", 0, b"LUKS\xba\xbe"),
+    sig("an LVM physical volume", 512, b"LABELONE"),
+    sig("an LVM physical volume", 0, b"LABELONE"),
+    sig("an xfs file system", 0, b"XFSB"),
+    sig("a btrfs file system", 0x10040, b"_BHRfS_M"),
+    sig("an ext2, ext3 or ext4 file system", 0x438, b"\x53\xef"),
+    sig("an f2fs file system", 0x400, b"\x10\x20\xf5\xf2"),
+    sig("a bcachefs file system", 0x1018, b"\xf6\x73\xf6\x4e\x66\x45\xdb\x44"),
+    sig("a bcache device", 0x1018, b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca"),
+    sig("a dm-writecache", 0, b"\x23\x87\x96\x23"),
+    sig("a squashfs file system", 0, b"hsqs"),
+    sig("an ntfs file system", 3, b"NTFS    "),
+    sig("an exfat file system", 3, b"EXFAT   "),
+    sig("a swap area", 4086, b"SWAPSPACE2"),
+    sig("an md RAID member", 4096, b"\xfc\x4e\x2b\xa9"),
+    sig("a GPT partition table", 512, b"EFI PART"),
+    sig("a GPT partition table", 4096, b"EFI PART"),
+    sig("a QEMU qcow2 image", 0, b"QFI\xfb"),
+    sig("an NVDIMM namespace info block", 4096, b"NVDIMM_PFN_INFO\0"),
+    // After all that carry one as well.
+    sig("a partition table or boot sector", 510, b"\x55\xaa"),
+];
+
+/// Bytes at each end that are looked at.
+pub(super) const EDGE_BYTES: usize = 64 << 10;
+
+/// Where a chunk header of any pool may be: each multiple of the smallest
+/// chunk size.
+const CHUNK_STEP: usize = 64 << 10;
+const CHUNK_HEADER_BYTES: usize = 512;
+
+/// Names what is found on the media, if anything is.  A pool of our own is
+/// looked for before.
+pub(super) fn find(media: &[u8]) -> Option<String> {
+    for s in SIGNATURES {
+        let end = s.offset + s.magic.len();
+        if media.get(s.offset..end) == Some(s.magic) {
+            return Some(s.name.to_string());
+        }
+    }
+    let edge = EDGE_BYTES.min(media.len());
+    if let Some(at) = first_nonzero(&media[..edge]) {
+        return Some(format!("data of unknown kind (first at byte {at})"));
+    }
+    let tail = media.len() - edge;
+    if let Some(at) = first_nonzero(&media[tail..]) {
+        return Some(format!("data of unknown kind (at byte {})", tail + at));
+    }
+    // What is left of a pool whose start was zeroed is worth asking about.
+    for start in (0..media.len()).step_by(CHUNK_STEP) {
+        let end = (start + CHUNK_HEADER_BYTES).min(media.len());
+        if let Some(at) = first_nonzero(&media[start..end]) {
+            return Some(format!("data of unknown kind (at byte {})", start + at));
+        }
+    }
+    None
+}
+
+fn first_nonzero(bytes: &[u8]) -> Option<usize> {
+    // A page at a time, so that blank media is passed over quickly.
+    const ZERO: [u8; 4096] = [0; 4096];
+    for (i, page) in bytes.chunks(ZERO.len()).enumerate() {
+        if page != &ZERO[..page.len()] {
+            let at = page.iter().position(|b| *b != 0)?;
+            return Some(i * ZERO.len() + at);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_signature_is_found_and_named() {
+        for s in SIGNATURES {
+            let mut media = vec![0u8; 1 << 20];
+            media[s.offset..s.offset + s.magic.len()].copy_from_slice(s.magic);
+            assert_eq!(find(&media).as_deref(), Some(s.name));
+        }
+    }
+
+    #[test]
+    fn one_byte_anywhere_we_look_is_enough() {
+        let mut media = vec![0u8; 1 << 20];
+        assert_eq!(find(&media), None);
+        for at in [0, 4095, 65535, 65536, 131072 + 511, (1 << 20) - 65536, (1 << 20) - 1] {
+            media[at] = 1;
+            assert!(find(&media).unwrap().contains(&at.to_string()), "{at}");
+            media[at] = 0;
+        }
+        assert_eq!(find(&media[..100]), None, "shorter than any signature");
+    }
+}

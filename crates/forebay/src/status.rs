@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a pool and its volumes report, ready for JSON.  Counters count since
+//! open or attach unless they say otherwise; sectors are 512 bytes; an unknown
+//! block is `None`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{de, Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::error::{Error, Result};
+use crate::media::{human_bytes, MediaInfo};
+
+/// A UUID; as text in the usual form.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Uuid(pub [u8; 16]);
+
+impl Uuid {
+    /// A new random one (version 4).
+    pub fn random() -> Result<Uuid> {
+        let mut bytes = [0u8; 16];
+        let mut have = 0;
+        while have < bytes.len() {
+            let flags = rustix::rand::GetRandomFlags::empty();
+            have += rustix::rand::getrandom(&mut bytes[have..], flags).map_err(|e| {
+                Error::system("(random numbers)".as_ref(), "asking for some", e.into())
+            })?;
+        }
+        bytes[6] = bytes[6] & 0x0f | 0x40;
+        bytes[8] = bytes[8] & 0x3f | 0x80;
+        Ok(Uuid(bytes))
+    }
+
+    /// The first eight hexadecimal digits.
+    pub(crate) fn short(&self) -> String {
+        self.0[..4].iter().map(|b| format!("{b:02x}")).collect()
+    }
+}
+
+impl fmt::Display for Uuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, b) in self.0.iter().enumerate() {
+            if [4, 6, 8, 10].contains(&i) {
+                f.write_str("-")?;
+            }
+            write!(f, "{b:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Uuid {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Uuid> {
+        let bad = || Error::usage(format!("\"{s}\" is not a UUID"), "write 32 hex digits");
+        let digits: Vec<char> = s.chars().filter(|c| *c != '-').collect();
+        if digits.len() != 32 {
+            return Err(bad());
+        }
+        let mut bytes = [0u8; 16];
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks(2)) {
+            let high = pair[0].to_digit(16).ok_or_else(bad)?;
+            let low = pair[1].to_digit(16).ok_or_else(bad)?;
+            *byte = (high << 4 | low) as u8;
+        }
+        Ok(Uuid(bytes))
+    }
+}
+
+impl Serialize for Uuid {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Uuid {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Uuid, D::Error> {
+        String::deserialize(d)?
+            .parse()
+            .map_err(|e: Error| de::Error::custom(e.to_string()))
+    }
+}
+
+/// A block that a report names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReportBlock {
+    /// Name of the volume, where it is known.
+    pub volume: Option<String>,
+    /// 4 KiB units, where it is known.
+    pub block: Option<u64>,
+    pub chunk: u32,
+    pub page: u16,
+}
+
+impl fmt::Display for ReportBlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.block {
+            Some(b) => write!(f, "block {b}")?,
+            None => f.write_str("unknown block")?,
+        }
+        match &self.volume {
+            Some(v) => write!(f, " of volume {v}")?,
+            None => f.write_str(" of an unknown volume")?,
+        }
+        write!(f, " (chunk {} page {})", self.chunk, self.page)
+    }
+}
+
+/// What recovery saw when the pool was opened.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RecoveryReport {
+    /// The pool had been closed cleanly.
+    pub clean: bool,
+    pub chunks: u64,
+    /// Valid entries above their volume's watermark.
+    pub entries: u64,
+    /// Blocks cached: the newest entry of each.
+    pub blocks: u64,
+    /// Torn tail pages of writes that were never acknowledged.
+    pub dropped: u64,
+    /// Entries whose data failed its checksum where it cannot be torn.
+    pub damaged: u64,
+    /// Entries lost.
+    pub holes: u64,
+    /// Single-bit errors in headers, put right.
+    pub lines_repaired: u64,
+    pub chunk_headers_lost: u64,
+    /// The first few of `dropped`.
+    pub dropped_named: Vec<ReportBlock>,
+    /// The first few of `holes`.
+    pub holes_named: Vec<ReportBlock>,
+    /// From the start of the opening until the pool was usable.
+    pub seconds: f64,
+    pub threads: usize,
+}
+
+impl fmt::Display for RecoveryReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}: {} chunks, {} entries, {} blocks cached, in {:.3} s",
+            if self.clean {
+                "closed cleanly before"
+            } else {
+                "recovered"
+            },
+            self.chunks,
+            self.entries,
+            self.blocks,
+            self.seconds
+        )?;
+        for (n, what) in [
+            (self.dropped, "torn pages of unacknowledged writes dropped"),
+            (self.damaged, "damaged entries isolated"),
+            (self.holes, "entries LOST"),
+            (self.lines_repaired, "headers repaired"),
+            (self.chunk_headers_lost, "chunk headers damaged"),
+        ] {
+            if n > 0 {
+                write!(f, "; {n} {what}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the destage of a volume is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DestageState {
+    #[default]
+    Idle,
+    Writing,
+    Flushing,
+    Committing,
+    /// The origin failed; it is tried again later.
+    Backoff,
+}
+
+impl fmt::Display for DestageState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DestageState::Idle => "idle",
+            DestageState::Writing => "writing",
+            DestageState::Flushing => "flushing",
+            DestageState::Committing => "committing",
+            DestageState::Backoff => "waiting to retry after an origin error",
+        })
+    }
+}
+
+/// An attached origin.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OriginInfo {
+    /// Path or other name.
+    pub name: String,
+    /// How it is written, by name: "io_uring, O_DIRECT".
+    pub method: String,
+    /// What is not as good as it could be, and why; empty when all is well.
+    pub note: String,
+}
+
+/// A volume of a pool.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct VolumeInfo {
+    pub name: String,
+    /// Its number in the volume table.
+    pub index: u16,
+    pub uuid: Uuid,
+    pub size_bytes: u64,
+    pub block_size: u32,
+    /// Recorded id of the origin.
+    pub identity: String,
+    /// Recorded path of the origin, if it was short enough.
+    pub origin_path: Option<String>,
+    /// The origin in use, while attached.
+    pub origin: Option<OriginInfo>,
+    pub attached: bool,
+    /// Both copies of the volume's record are damaged.
+    pub damaged: bool,
+    /// All entries up to this number are on the flushed origin.
+    pub watermark: u64,
+    /// Cached pages of 4 KiB.
+    pub pages: u64,
+    pub cached_bytes: u64,
+    pub chunks: u32,
+    /// Blocks that answer EIO until they are overwritten.
+    pub lost_blocks: u64,
+    /// Entries that recovery found lost and nobody accepted yet.
+    pub holes: u64,
+    /// Of those, the ones whose block is unknown.
+    pub holes_unknown: u64,
+    pub destage: DestageState,
+    pub draining: bool,
+    /// The last error of the origin or the engine; `None` when well.
+    pub last_error: Option<String>,
+    pub origin_errors: u64,
+    pub origin_writes: u64,
+    pub origin_written_bytes: u64,
+    pub origin_flushes: u64,
+    /// Pages whose data went to the origin.
+    pub pages_destaged: u64,
+    pub writes: u64,
+    pub written_bytes: u64,
+    pub rounds: u64,
+}
+
+impl fmt::Display for VolumeInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}: {}, logical block {}, {} cached",
+            self.name,
+            human_bytes(self.size_bytes),
+            self.block_size,
+            human_bytes(self.cached_bytes)
+        )?;
+        if self.damaged {
+            f.write_str(", record DAMAGED")?;
+        }
+        if self.lost_blocks > 0 {
+            write!(f, ", {} blocks lost", self.lost_blocks)?;
+        }
+        if self.holes > 0 {
+            write!(f, ", {} entries lost", self.holes)?;
+        }
+        if let Some(e) = &self.last_error {
+            write!(f, ", origin: {e}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Counters of the engine since the pool was opened.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Counters {
+    pub writes: u64,
+    pub written_bytes: u64,
+    /// Partial writes that took over sectors of a cached page.
+    pub merges: u64,
+    pub commits: u64,
+    /// Bytes stored to the media.
+    pub media_bytes: u64,
+    pub reads: u64,
+    pub read_hit_bytes: u64,
+    pub read_miss_bytes: u64,
+    pub discards: u64,
+    pub zeroes: u64,
+    pub flushes: u64,
+    pub chunks_opened: u64,
+    pub waits_block: u64,
+    pub waits_slot: u64,
+    pub waits_space: u64,
+    pub damaged_pages: u64,
+}
+
+/// All about an open pool.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PoolStatus {
+    /// Process that has it open.
+    pub pid: u32,
+    pub uuid: Uuid,
+    pub read_only: bool,
+    pub media: MediaInfo,
+    pub recovery: RecoveryReport,
+    pub options: crate::pool::OptionsInfo,
+    pub chunk_size_bytes: u32,
+    pub chunks: u32,
+    pub chunks_free: u32,
+    pub chunks_open: u32,
+    /// Open ones included.
+    pub chunks_used: u32,
+    /// Data pages the pool can hold, and holds.
+    pub pages: u64,
+    pub pages_cached: u64,
+    pub capacity_bytes: u64,
+    pub cached_bytes: u64,
+    pub used_percent: f64,
+    /// Memory of the engine; of the volumes' destage in addition.
+    pub memory_bytes: u64,
+    pub destage_memory_bytes: u64,
+    pub slots: u32,
+    pub next_seq: u64,
+    pub uptime_seconds: f64,
+    pub counters: Counters,
+    pub volumes: Vec<VolumeInfo>,
+    /// The last damaged blocks found.
+    pub damaged_blocks: Vec<ReportBlock>,
+    /// Socket that answers about this pool, if one could be made.
+    pub control_socket: Option<String>,
+    /// Why there is none.
+    pub control_note: Option<String>,
+    /// Checksum kernel in use.
+    pub checksum_kernel: String,
+}
+
+/// How far a drain is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DrainProgress {
+    /// Pages still to write when the drain began.
+    pub pages_start: u64,
+    pub pages_left: u64,
+    /// Since the drain began.
+    pub pages_destaged: u64,
+    pub origin_written_bytes: u64,
+    pub seconds: f64,
+    /// The origin's last error, while it fails; the drain goes on trying.
+    pub origin_error: Option<String>,
+    pub state: DestageState,
+}
+
+/// What `check` found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CheckReport {
+    /// Nothing is wrong.
+    pub ok: bool,
+    /// The first invariant that does not hold, if any.
+    pub invariant: Option<String>,
+    /// Verified with no request in flight; otherwise only what holds at any
+    /// moment was.
+    pub quiet: bool,
+    /// Data checksums verified.
+    pub data: bool,
+    pub pages_checked: u64,
+    /// Linked pages whose data fails its checksum, or has lost sectors.
+    pub damaged: Vec<ReportBlock>,
+    /// Volumes whose record is damaged.
+    pub damaged_volumes: Vec<u16>,
+    /// Entries that recovery found lost.
+    pub holes: u64,
+    pub recovery: RecoveryReport,
+    pub seconds: f64,
+}
+
+impl fmt::Display for CheckReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.ok {
+            f.write_str("no errors")?;
+        } else {
+            f.write_str("ERRORS")?;
+        }
+        if self.data {
+            write!(f, "; {} pages of data verified", self.pages_checked)?;
+        }
+        if let Some(text) = &self.invariant {
+            write!(f, "\ninvariant does not hold: {text}")?;
+        }
+        for v in &self.damaged_volumes {
+            write!(f, "\nvolume record {v}: both copies are damaged")?;
+        }
+        if self.holes > 0 {
+            write!(f, "\n{} entries are lost", self.holes)?;
+        }
+        for b in &self.damaged {
+            write!(f, "\ndamaged: {b}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uuid_text_round_trips() {
+        let u = Uuid::random().unwrap();
+        assert_ne!(u, Uuid::random().unwrap());
+        let text = u.to_string();
+        assert_eq!(text.len(), 36);
+        assert_eq!(&text[14..15], "4");
+        assert_eq!(text.parse::<Uuid>().unwrap(), u);
+        let json = serde_json::to_string(&u).unwrap();
+        assert_eq!(serde_json::from_str::<Uuid>(&json).unwrap(), u);
+        assert!("not-a-uuid".parse::<Uuid>().is_err());
+    }
+}
