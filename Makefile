@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+#
+# The front door over cargo and cc.  `make` alone tells what there is.
+
+SHELL := /bin/bash
+PREFIX ?= /usr/local
+DESTDIR ?=
+SECONDS ?= 60
+OUT ?= out
+
+bindir = $(DESTDIR)$(PREFIX)/bin
+plugindir = $(DESTDIR)$(PREFIX)/lib/forebay
+mandir = $(DESTDIR)$(PREFIX)/share/man/man1
+completions = $(DESTDIR)$(PREFIX)/share
+
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+.PHONY: help build demo quick check bench soak fuzz install clean
+
+help:
+	@echo 'make demo            see it: speed, kill -9 and recovery, drain (2 minutes)'
+	@echo 'make check           all tests, as continuous integration runs them'
+	@echo 'make quick           the tests to run between two edits (3 minutes at most)'
+	@echo 'make build           compile the command and the nbdkit plugin'
+	@echo 'make bench           engine against the floor of the media; recovery; JSON in $$OUT'
+	@echo 'make soak SECONDS=n  simulate with new seeds for so long'
+	@echo 'make fuzz SECONDS=n  libFuzzer on each target for so long'
+	@echo 'make install         PREFIX=$(PREFIX) DESTDIR=: command, plugin, man pages, completions'
+	@echo 'make clean           remove what was built'
+
+build:
+	@scripts/need build
+	cargo build --release -p forebay-cli -p forebay-nbdkit
+
+demo:
+	@scripts/need serve
+	cargo build --release -p forebay-cli -p forebay-nbdkit
+	target/release/forebay demo
+
+quick:
+	@scripts/need check
+	@scripts/check --quick
+
+check:
+	@scripts/need check
+	@scripts/check
+
+bench: build
+	@mkdir -p $(OUT)
+	target/release/forebay bench engine --json | tee $(OUT)/bench-engine.json
+	target/release/forebay bench recovery --json | tee $(OUT)/bench-recovery.json
+
+soak:
+	@scripts/need build
+	cargo run --release -p forebay-sim -- soak --seconds $(SECONDS)
+
+fuzz:
+	@scripts/need check
+	$(MAKE) -C fuzz fuzz SECONDS=$(SECONDS)
+
+install: build
+	install -D -m 755 target/release/forebay $(bindir)/forebay
+	install -D -m 755 target/release/libnbdkit_forebay_plugin.so $(plugindir)/nbdkit-forebay-plugin.so
+	install -d $(mandir)
+	target/release/forebay man $(mandir)
+	install -d $(completions)/bash-completion/completions $(completions)/zsh/site-functions \
+		$(completions)/fish/vendor_completions.d
+	target/release/forebay completions bash > $(completions)/bash-completion/completions/forebay
+	target/release/forebay completions zsh > $(completions)/zsh/site-functions/_forebay
+	target/release/forebay completions fish > $(completions)/fish/vendor_completions.d/forebay.fish
+
+clean:
+	cargo clean
+	rm -rf $(OUT)
+	$(MAKE) -C fuzz clean
+	$(MAKE) -C tests/stress clean
