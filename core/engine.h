@@ -298,6 +298,17 @@ static inline u8 fby_mask(u32 first, u32 n)
 	return (u8)(((1u << n) - 1) << first);
 }
 
+/* Sectors in mask.  Not the compiler's builtin: that is a call into its library
+ * where the CPU's instruction may not be assumed, and the kernel has no such. */
+static inline u32 fby_mask_count(u8 mask)
+{
+	u32 m = mask;
+
+	m -= m >> 1 & 0x55;
+	m = (m & 0x33) + (m >> 2 & 0x33);
+	return (m + (m >> 4)) & 15;
+}
+
 /* The first run of ones in mask at or after bit from: length, 0 if none. */
 static inline u32 fby_run(u8 mask, u32 from, u32 *start)
 {

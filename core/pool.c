@@ -136,6 +136,7 @@ int fby_format(struct fby_media *m, const struct fby_format *f)
 {
 	struct fby_superblock sb = { .magic = FBY_MAGIC, .version = FBY_VERSION, .generation = 1 };
 	static const u8 zero[FBY_PAGE];
+	u64 chunks;
 	u32 seed;
 
 	sb.chunk_size = f->chunk_size ? f->chunk_size : FBY_CHUNK_PAGES_MAX * FBY_PAGE;
@@ -147,9 +148,8 @@ int fby_format(struct fby_media *m, const struct fby_format *f)
 	sb.data_offset = round_up(FBY_VT_OFFSET + sb.nvolumes * 512u, sb.chunk_size);
 	if (sb.media_size < sb.data_offset + (u64)CHUNKS_MIN * sb.chunk_size)
 		return -FBY_E_MEDIA_SMALL;
-	sb.nchunks = (sb.media_size - sb.data_offset) / sb.chunk_size > FBY_CHUNKS_MAX ?
-			     FBY_CHUNKS_MAX :
-			     (u32)((sb.media_size - sb.data_offset) / sb.chunk_size);
+	chunks = (sb.media_size - sb.data_offset) >> __builtin_ctz(sb.chunk_size);
+	sb.nchunks = chunks > FBY_CHUNKS_MAX ? FBY_CHUNKS_MAX : (u32)chunks;
 	sb.flags = FBY_SB_CLEAN;
 	sb.clean_seq = 1;
 	fby_copy(sb.uuid, f->uuid, 16);
@@ -219,7 +219,8 @@ static int options_normalize(struct fby_options *o)
 	return FBY_DONE;
 }
 
-static void open_volumes(struct fby_pool *p)
+/* Not inlined, for the stack: its caller holds a superblock. */
+__attribute__((noinline)) static void open_volumes(struct fby_pool *p)
 {
 	for (u32 i = 0; i < p->sb.nvolumes; i++) {
 		struct fby_volume *v = &p->volume[i];

@@ -47,7 +47,7 @@ static bool read_cached(struct fby_pool *p, u64 key, const struct fby_found *f, 
 		}
 	} else if (here) { /* zeroed or discarded: the whole block */
 		FBY_ASSERT(here == want);
-		fby_zero(dst, (u32)__builtin_popcount(want) * FBY_SECTOR);
+		fby_zero(dst, fby_mask_count(want) * FBY_SECTOR);
 	}
 	return true;
 }
@@ -77,7 +77,7 @@ int fby_read_block(struct fby_pool *p, u16 volume, u64 block, u32 first, u32 n, 
 		}
 	} while (!read_cached(p, key, &f, first, want, dst, lost));
 	*origin = want & ~(FBY_ES_VALID(f.state) | FBY_ES_LOST(f.state));
-	fby_fetch_add(&rs->hit_sectors, (u64)__builtin_popcount(want & ~*origin));
+	fby_fetch_add(&rs->hit_sectors, (u64)fby_mask_count(want & (u8)~*origin));
 	if (*lost)
 		return -FBY_E_LOST;
 	return *origin ? FBY_ORIGIN : FBY_DONE;

@@ -35,7 +35,7 @@ static bool record_sane(const struct fby_pool *p, u32 volume, const struct fby_v
 	return r->state == FBY_VOL_FREE ||
 	       ((r->block_size == FBY_SECTOR || r->block_size == FBY_PAGE) && r->origin_sectors > 0 &&
 		r->origin_sectors <= 1ull << (FBY_BLOCK_BITS + 3) &&
-		r->origin_sectors % (r->block_size / FBY_SECTOR) == 0);
+		(r->origin_sectors & (r->block_size / FBY_SECTOR - 1)) == 0);
 }
 
 bool fby_record_read(struct fby_pool *p, u16 volume, u32 copy, struct fby_volume_record *out)

@@ -50,7 +50,7 @@ static void begin_shrink(struct fby_pool *p, struct fby_write *w, u32 n)
 	while (w->npages > n) {
 		struct fby_wpage *g = &w->page[--w->npages];
 
-		w->nsectors -= (u32)__builtin_popcount(g->mask);
+		w->nsectors -= fby_mask_count(g->mask);
 		fby_index_release(p, g->bucket);
 	}
 }
@@ -200,7 +200,7 @@ void fby_write_copy(struct fby_pool *p, struct fby_write *w, const struct fby_ve
 	for (u32 i = 0; i < w->npages; i++) {
 		struct fby_wpage *g = &w->page[i];
 		u32 page = (w->chunk << p->chunk_shift) + w->first_page + i;
-		u32 n = (u32)__builtin_popcount(g->mask);
+		u32 n = fby_mask_count(g->mask);
 		u32 first = (u32)__builtin_ctz(g->mask);
 		const u8 *src;
 
