@@ -257,7 +257,12 @@ impl Engine {
         let mut text = [0u8; 256];
         // SAFETY: the pool is open; text has room for the bytes named.
         let r = unsafe {
-            sys::fby_check(self.pool(), quiet, text.as_mut_ptr().cast::<c_char>(), text.len() as u32)
+            sys::fby_check(
+                self.pool(),
+                quiet,
+                text.as_mut_ptr().cast::<c_char>(),
+                text.len() as u32,
+            )
         };
         match r {
             0 => Ok(()),
@@ -405,13 +410,7 @@ impl Engine {
         (decide(r), wake)
     }
 
-    pub fn read_block(
-        &mut self,
-        volume: u16,
-        block: u64,
-        first: u32,
-        dst: &mut [u8],
-    ) -> BlockRead {
+    pub fn read_block(&mut self, volume: u16, block: u64, first: u32, dst: &mut [u8]) -> BlockRead {
         let (mut origin, mut lost) = (0, 0);
         let n = (dst.len() / 512) as u32;
         // SAFETY: the pool is open; dst has room for n sectors.
@@ -482,8 +481,10 @@ impl Engine {
             let data = if io.op == sys::FBY_IO_WRITE && !io.buf.is_null() {
                 // SAFETY: the engine's buffer holds the request's sectors until
                 // the request is completed.
-                unsafe { std::slice::from_raw_parts(io.buf.cast::<u8>(), io.nsectors as usize * 512) }
-                    .to_vec()
+                unsafe {
+                    std::slice::from_raw_parts(io.buf.cast::<u8>(), io.nsectors as usize * 512)
+                }
+                .to_vec()
             } else {
                 Vec::new()
             };
@@ -537,34 +538,9 @@ pub fn identity(number: u64) -> String {
     format!("sim-{number}")
 }
 
+/// Activates one of the engine's deliberate mistakes for the whole process.
 #[cfg(feature = "planted-bugs")]
-pub mod planted {
-    //! The engine's deliberate mistakes, `core/planted.h`.
-    use std::ffi::{c_char, CStr};
-
-    extern "C" {
-        static mut fby_planted: u32;
-        fn fby_planted_name(id: u32) -> *const c_char;
-        fn fby_planted_what(id: u32) -> *const c_char;
-    }
-
-    fn text(p: *const c_char) -> Option<String> {
-        // SAFETY: NULL or a string constant.
-        (!p.is_null()).then(|| unsafe { CStr::from_ptr(p) }.to_string_lossy().into_owned())
-    }
-
-    /// Number, name and meaning of each.
-    pub fn list() -> Vec<(u32, String, String)> {
-        let get = |id| {
-            // SAFETY: any number may be asked for.
-            unsafe { Some((id, text(fby_planted_name(id))?, text(fby_planted_what(id))?)) }
-        };
-        (1..).map_while(get).collect()
-    }
-
-    /// For the whole process, before any pool is open.
-    pub fn activate(id: u32) {
-        // SAFETY: no other thread runs yet.
-        unsafe { fby_planted = id };
-    }
+pub fn plant(id: u32) {
+    // SAFETY: called before any pool is open and before any thread is started.
+    unsafe { sys::fby_planted = id };
 }

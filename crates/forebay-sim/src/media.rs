@@ -278,10 +278,10 @@ pub struct Media {
 unsafe impl Send for Media {}
 
 static OPS: sys::fby_media_ops = sys::fby_media_ops {
-    write: Some(op_write),
-    write_crc: Some(op_write_crc),
-    fence: Some(op_fence),
-    read_crc: Some(op_read_crc),
+    write: op_write,
+    write_crc: op_write_crc,
+    fence: op_fence,
+    read_crc: op_read_crc,
 };
 
 impl Media {
@@ -475,7 +475,10 @@ unsafe extern "C" fn op_read_crc(
 ) -> std::ffi::c_int {
     // SAFETY: called by the engine with its media.
     let (state, offset) = unsafe { at(m, src) };
-    if offset % LINE != 0 || n % LINE != 0 || offset.checked_add(n).is_none_or(|e| e > state.visible.len()) {
+    if offset % LINE != 0
+        || n % LINE != 0
+        || offset.checked_add(n).is_none_or(|e| e > state.visible.len())
+    {
         state.misuse = Some(format!("media read of {n} bytes at {offset}"));
         return 1;
     }

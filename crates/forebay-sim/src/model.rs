@@ -127,10 +127,9 @@ impl Sector {
             return false;
         }
         let zone = v.zone(Some((start, end)));
-        self.values
-            .iter()
-            .enumerate()
-            .all(|(i, u)| i == at || u.ghost || u.kind == Kind::Discard || !clash(zone, u.zone(None)))
+        self.values.iter().enumerate().all(|(i, u)| {
+            i == at || u.ghost || u.kind == Kind::Discard || !clash(zone, u.zone(None))
+        })
     }
 
     /// A read that began at `start` and ended at `end` returned `id`.

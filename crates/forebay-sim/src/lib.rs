@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Makes losing data something that the tests find.  All of it runs the real
+//! engine, on simulated media and simulated origins:
+//!
+//! * [`explore`] builds the media images that a power cut may leave, and
+//!   recovers each;
+//! * [`dst`] drives geometry, workload, interleaving, faults and crashes from
+//!   one seed, and judges every read by a model;
+//! * [`flips`] flips each bit of what recovery trusts, and many of the data;
+//! * [`golden`] counts stores, lines, fences and bytes of each operation;
+//! * [`planted`] proves that the others would find the mistakes they look for.
+//!
+//! docs/testing.md has the fault model.
+
+// Nothing here is for others to print; media and pools are megabytes.
+#![allow(missing_debug_implementations)]
+
+pub mod engine;
+pub mod hooks;
+pub mod media;
+pub mod model;
+pub mod origin;
+pub mod pattern;
+pub mod rng;
