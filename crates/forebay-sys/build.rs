@@ -2,10 +2,10 @@
 //! Compiles the engine (core/), its port for user space (port/) and the table
 //! of C layouts that the tests compare with.
 //!
-//! `FOREBAY_SANITIZE=address,undefined` or `=thread` instruments the C code.
-//! The final link needs the same runtime: give cargo `--target` (so that build
-//! scripts and procedural macros are left alone) and
-//! `RUSTFLAGS="-Clink-arg=-fsanitize=..."` with the same list.
+//! `FOREBAY_SANITIZE=address,undefined` or `=thread` instruments the C code and
+//! links the compiler's runtime for it (gcc's; rustc drops the compiler's default
+//! libraries, so they are named).  `thread` knows nothing of what Rust's own locks
+//! order: use it from programs in C.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
@@ -31,15 +31,27 @@ fn main() -> io::Result<()> {
     if env::var_os("CARGO_FEATURE_PLANTED_BUGS").is_some() {
         build.define("FBY_PLANTED_BUGS", "1");
     }
-    if let Some(list) = env::var("FOREBAY_SANITIZE").ok().filter(|list| !list.is_empty()) {
-        let flag = format!("-fsanitize={list}");
-        build.flag(&flag).flag("-fno-sanitize-recover=all");
+    let sanitizers = env::var("FOREBAY_SANITIZE").unwrap_or_default();
+    for name in sanitizers.split(',').filter(|name| !name.is_empty()) {
+        build.flag(format!("-fsanitize={name}")).flag("-fno-sanitize-recover=all");
         // gcc warns that it does not model thread fences; none of the engine's
         // orderings rests on one alone.
         build.flag_if_supported("-Wno-tsan");
-        println!("cargo:rustc-link-arg={flag}");
     }
     build.compile("forebay_engine");
+    for name in sanitizers.split(',').filter(|name| !name.is_empty()) {
+        let runtime = match name {
+            "address" => "asan",
+            "undefined" => "ubsan",
+            "thread" => "tsan",
+            _ => {
+                return Err(io::Error::other(format!(
+                "FOREBAY_SANITIZE={sanitizers}: {name} is not one of address, undefined, thread"
+            )))
+            }
+        };
+        println!("cargo:rustc-link-lib=dylib={runtime}");
+    }
 
     println!("cargo:root={}", root.display());
     println!("cargo:rerun-if-env-changed=FOREBAY_SANITIZE");
