@@ -117,7 +117,7 @@ static void free_if_empty(struct fby_pool *p, u32 c)
 {
 	struct fby_chunk *ch = &p->chunk[c];
 
-	if (ch->state != FBY_CS_CLOSED || ch->pinned || fby_load(&ch->live) != 0 || fby_load(&ch->holes) != 0)
+	if (ch->state != FBY_CS_CLOSED || ch->pinned || fby_load(&ch->live) != 0)
 		return;
 	chunk_list_remove(p, &p->volume[ch->volume], c);
 	fby_chunk_to_free(p, c);
@@ -182,6 +182,10 @@ static u32 chunk_open(struct fby_pool *p, struct fby_slot *s, u16 volume, bool r
 	l.seq_min = ch->seq_min;
 	fby_line_finish(p->line_seed, &l);
 	media_lines(p->media, fby_line_at(p, c, FBY_LINE_OPEN + (l.epoch & 1)), &l, FBY_LINE);
+	/* Before any page line: else a crash could tear lines of the epoch before
+	 * under an open line that still says that one. */
+	if (!FBY_BUG(OPEN_NO_FENCE))
+		media_fence_chunk(p, c);
 	return c;
 }
 

@@ -33,7 +33,7 @@ static bool starved(const struct fby_pool *p)
 
 bool fby_volume_clean(struct fby_pool *p, u16 index)
 {
-	return fby_volume_pages(p, index) == fby_load(&p->volume[index].lost_blocks);
+	return fby_volume_pages(p, index) == fby_load(&p->volume[index].lost_only);
 }
 
 /* --- collect -------------------------------------------------------------- */
@@ -303,6 +303,8 @@ static bool release_page(struct fby_pool *p, u16 volume, const struct fby_round_
 	FBY_ASSERT(fby_index_get_locked(p, b, key) == page);
 	if ((fby_load(&p->entry[page].state) & FBY_ES_DAMAGED) || FBY_ES_LOST(fby_load(&p->entry[page].state)))
 		fby_fetch_add(&v->lost_blocks, ~0u);
+	if (fby_lost_only(fby_load(&p->entry[page].state)))
+		fby_fetch_add(&v->lost_only, ~0u);
 	fby_index_del_locked(p, b, page);
 	fby_index_release(p, b);
 	fby_page_dead(p, page, wake);
@@ -328,6 +330,14 @@ static int release_step(struct fby_pool *p, u16 volume, u32 *wake)
 	d->n = 0;
 	d->phase = FBY_PH_IDLE;
 	return FBY_AGAIN;
+}
+
+void fby_destage_settle(struct fby_pool *p, u16 volume)
+{
+	u32 wake = 0;
+
+	while (p->volume[volume].destage.phase == FBY_PH_RELEASE)
+		release_step(p, volume, &wake);
 }
 
 /* --- when ------------------------------------------------------------------ */

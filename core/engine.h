@@ -39,7 +39,10 @@
 #define FBY_ES_LINKED (1u << 20)
 #define FBY_ES_VERIFIED (1u << 21) /* checksum seen good since open */
 #define FBY_ES_DAMAGED (1u << 22)  /* checksum seen bad: its valid sectors are lost */
-#define FBY_ES_HOLE (1u << 23)	   /* recovery: the line is lost, not linked; key ~0: block unknown */
+/* Of recovery alone, gone when it ends: what is to be written over the line. */
+#define FBY_ES_HOLE (1u << 23)	 /* it is lost, and stands for its block as lost; key ~0: block unknown */
+#define FBY_ES_VOID (1u << 24)	 /* nothing: a torn tail, or a lost line that is of no account */
+#define FBY_ES_REPAIR (1u << 25) /* the line put right */
 #define FBY_ES(kind, valid, lost) ((u32)(valid) | (u32)(lost) << 8 | (u32)(kind) << 16)
 
 /* One per page, guarded by its bucket's lock while linked; read without it. */
@@ -69,7 +72,6 @@ struct fby_chunk {
 	u64 epoch FBY_ALIGNED; /* of the media's open line */
 	u64 seq_max; /* highest seq in it; ~0 while open */
 	u32 live;	       /* linked pages; + BIAS - fill while open */
-	u32 holes;	       /* entries lost, not yet accepted */
 	u8 recover;	       /* enum in recovery.c */
 };
 
@@ -142,8 +144,9 @@ struct fby_volume {
 	u32 first, last; /* its chunks, oldest first */
 	u32 nchunks;
 	/* shared */
-	u32 lost_blocks;
-	u32 holes, holes_unknown;
+	u32 lost_blocks; /* linked pages with lost sectors, or damaged */
+	u32 lost_only;	 /* linked pages that hold nothing else: never destaged */
+	u32 holes, holes_unknown; /* found by recovery */
 	struct fby_destage destage;
 	int last_error;
 	u64 origin_errors, origin_writes, origin_sectors, origin_flushes, pages_destaged, rounds;
@@ -207,8 +210,6 @@ bool fby_line_crc_ok(const struct fby_pool *p, const void *line);
 bool fby_page_line_read(struct fby_pool *p, u32 c, u32 i, struct fby_page_line *out, bool *repaired);
 bool fby_open_line_read(struct fby_pool *p, u32 c, u32 which, struct fby_open_line *out);
 bool fby_seal_line_read(struct fby_pool *p, u32 c, u32 which, struct fby_seal_line *out);
-/* True if diff is the CRC32C difference of exactly one flipped bit in n bytes; *bit from the start. */
-bool fby_crc_single_bit(u32 diff, u32 n, u32 *bit);
 
 /* --- chunk.c: slots, chunks, sequence numbers ------------------------------ */
 struct fby_slot *fby_slot_take(struct fby_pool *p);
@@ -249,12 +250,15 @@ int fby_begin(struct fby_pool *p, struct fby_write *w, u16 volume, enum fby_kind
 /* One block, mask empty: appends an entry that holds only what is lost.  DONE or WAIT. */
 int fby_carry(struct fby_pool *p, u16 volume, u64 block, u32 page, bool damaged, u32 *wake);
 
+/* --- destage.c ---- */
+/* Lets go of what a round at its end has yet to release; no other I/O on the volume. */
+void fby_destage_settle(struct fby_pool *p, u16 volume);
+
 /* --- pool.c, volume.c --------------------------------------------------------- */
 int fby_sb_write(struct fby_pool *p, bool clean);
 void fby_record_write(struct fby_pool *p, u16 volume);
 bool fby_record_read(struct fby_pool *p, u16 volume, u32 copy, struct fby_volume_record *out);
 u64 fby_volume_pages(struct fby_pool *p, u16 volume);
-int fby_recover_holes(struct fby_pool *p, u16 volume, enum fby_holes policy);
 u64 fby_digest(struct fby_pool *p, u64 *entries);
 
 /* --- small helpers -------------------------------------------------------------- */
@@ -324,6 +328,12 @@ static inline u32 fby_run(u8 mask, u32 from, u32 *start)
 		n++;
 	}
 	return n;
+}
+
+/* Does an entry of this state hold nothing but the news that its block is lost? */
+static inline bool fby_lost_only(u32 state)
+{
+	return (state & FBY_ES_LINKED) && FBY_ES_VALID(state) == 0 && FBY_ES_LOST(state) != 0;
 }
 
 static inline u64 fby_mix(u64 x)

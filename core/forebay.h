@@ -97,8 +97,8 @@ enum fby_verify {
 /* What to do about lost entries when a volume is attached. */
 enum fby_holes {
 	FBY_HOLES_FAIL = 0, /* refuse */
-	FBY_HOLES_ISOLATE,  /* blocks that can be named answer EIO; refuse if some cannot */
-	FBY_HOLES_ACCEPT,   /* those that cannot be named may show older data */
+	FBY_HOLES_ISOLATE,  /* go on: blocks that can be named answer EIO; refuse if some cannot be named */
+	FBY_HOLES_ACCEPT,   /* go on: those that cannot be named may show older data */
 };
 
 struct fby_options {
@@ -215,7 +215,7 @@ struct fby_volume_info {
 	bool attached;
 	u64 pages;	/* linked */
 	u64 lost_blocks; /* linked pages with lost sectors */
-	u64 holes, holes_unknown; /* lost entries found by recovery, not yet accepted */
+	u64 holes, holes_unknown; /* lost entries that no attach has accepted yet (at least) */
 	u32 chunks;
 	enum fby_destage_state destage;
 	bool draining;

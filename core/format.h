@@ -87,6 +87,14 @@ enum fby_volume_state {
 	FBY_VOL_USED = 1,
 };
 
+/* Set by recovery before it writes anything else, cleared by an attach that was
+ * told what to do about it: a loss is never forgotten by a second start. */
+enum fby_volume_flags {
+	FBY_VF_HOLES = 1u << 0,		/* entries were lost; their blocks are known and answer EIO */
+	FBY_VF_HOLES_UNKNOWN = 1u << 1, /* entries were lost, of blocks unknown */
+};
+#define FBY_VF_ALL 3u
+
 /* Both copies of a record are written, one after the other with a fence
  * between, so that at rest they are equal and a single damaged copy is always
  * told from the truth.  The valid one with the higher counter counts. */
@@ -100,7 +108,8 @@ struct fby_volume_record {
 	char name[FBY_NAME_MAX + 1]; /* zero-terminated */
 	char identity[FBY_IDENTITY_MAX + 1]; /* of the origin, from the host; zero-terminated */
 	u32 block_size; /* logical block: 512 or 4096 */
-	u8 reserved[40];
+	u32 flags; /* enum fby_volume_flags */
+	u8 reserved[36];
 	u32 crc;
 };
 
@@ -113,8 +122,9 @@ enum fby_chunk_kind {
 };
 
 /* Line 0 or 1, by the parity of the epoch, so that a torn open leaves the one
- * before readable.  Written when a slot opens the chunk; durable with the
- * fence of the first write into it. */
+ * before readable.  Written when a slot opens the chunk, and fenced before any
+ * page line: a page line torn by a crash is then never taken for a damaged one
+ * of the epoch before.  A chunk always has at least one valid; else it is lost. */
 struct fby_open_line {
 	u32 magic;
 	u16 kind; /* enum fby_chunk_kind */

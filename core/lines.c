@@ -46,7 +46,7 @@ bool fby_line_crc_ok(const struct fby_pool *p, const void *line)
  * the bit's distance from the end.  Stepping through those amounts finds the
  * bit, 1 ns a step; two bits at most 2^31 apart never look like one.
  */
-bool fby_crc_single_bit(u32 diff, u32 n, u32 *bit)
+static bool crc_single_bit(u32 diff, u32 n, u32 *bit)
 {
 	u32 s = CRC32C_POLY_REFLECTED; /* of the last bit of the last byte */
 	u32 i = n * 8;
@@ -70,7 +70,7 @@ static bool line_repair(const struct fby_pool *p, void *line)
 		fby_line_finish(p->line_seed, line);
 		return true;
 	}
-	if (!fby_crc_single_bit(diff, LINE_CRC_BYTES, &bit))
+	if (!crc_single_bit(diff, LINE_CRC_BYTES, &bit))
 		return false;
 	((u8 *)line)[bit / 8] ^= (u8)(1u << (bit % 8));
 	return fby_line_crc_ok(p, line);

@@ -18,6 +18,7 @@
 #define FBY_PLANTED(X) \
 	X(WRITE_NO_FENCE, "a write is acknowledged without its fence") \
 	X(HEADER_BEFORE_DATA_NO_CRC, "with checksums off, no fence between data and header") \
+	X(OPEN_NO_FENCE, "a chunk's open line is not durable before its page lines") \
 	X(STALE_EPOCH, "a chunk is reopened under its old epoch") \
 	X(TORN_TAIL_ACCEPTED, "recovery takes the last batch without checking its data") \
 	X(DROPPED_NOT_VOIDED, "recovery leaves a dropped header on the media") \

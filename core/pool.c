@@ -342,6 +342,8 @@ int fby_pool_close(struct fby_pool *p)
 			fby_slot_close(p, s, (u16)v, &wake);
 		fby_slot_release(s);
 	}
+	for (u32 i = 0; i < p->sb.nvolumes; i++)
+		fby_destage_settle(p, (u16)i);
 	p->usable = false;
 	return fby_sb_write(p, true);
 }

@@ -28,7 +28,7 @@ static bool record_sane(const struct fby_pool *p, u32 volume, const struct fby_v
 
 	for (u32 i = 0; i < sizeof(r->reserved); i++)
 		any |= r->reserved[i];
-	if (any || r->index != volume || r->state > FBY_VOL_USED || r->watermark >= FBY_NO_SEQ / 2 ||
+	if (any || (r->flags & ~FBY_VF_ALL) || r->index != volume || r->state > FBY_VOL_USED || r->watermark >= FBY_NO_SEQ / 2 ||
 	    !text_ends(r->name, sizeof(r->name)) || !text_ends(r->identity, sizeof(r->identity)))
 		return false;
 	(void)p;
@@ -137,7 +137,7 @@ int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *ind
 		return -FBY_E_GEOMETRY;
 	v->rec = r;
 	v->blocks = (r.origin_sectors + FBY_PAGE_SECTORS - 1) / FBY_PAGE_SECTORS;
-	v->lost_blocks = v->holes = v->holes_unknown = 0;
+	v->lost_blocks = v->lost_only = v->holes = v->holes_unknown = 0;
 	fby_record_write(p, (u16)i);
 	*index = (u16)i;
 	return FBY_DONE;
@@ -177,10 +177,8 @@ static void forget_pages(struct fby_pool *p, u16 volume)
 			struct fby_entry *e = &p->entry[page];
 			u32 b;
 
-			if (!(fby_load(&e->state) & FBY_ES_LINKED)) {
-				fby_store(&e->state, 0u); /* a hole is forgotten too */
+			if (!(fby_load(&e->state) & FBY_ES_LINKED))
 				continue;
-			}
 			b = fby_index_bucket(p, e->key);
 			while (!fby_index_try(p, b))
 				fby_relax();
@@ -188,7 +186,6 @@ static void forget_pages(struct fby_pool *p, u16 volume)
 			fby_index_release(p, b);
 			fby_page_dead(p, page, &wake);
 		}
-		fby_store(&p->chunk[c].holes, 0u);
 	}
 }
 
@@ -204,14 +201,15 @@ int fby_volume_remove(struct fby_pool *p, u16 index, bool discard)
 	v = &p->volume[index];
 	if (v->attached)
 		return -FBY_E_VOLUME_BUSY;
-	if (!discard && (v->damaged || v->holes || v->holes_unknown || fby_volume_pages(p, index) > 0))
+	if (!discard && (v->damaged || v->rec.flags || fby_volume_pages(p, index) > 0))
 		return -FBY_E_VOLUME_DIRTY;
 	v->rec.state = FBY_VOL_FREE;
+	v->rec.flags = 0;
 	v->rec.watermark = fby_load_acquire(&p->seq) - 1;
 	fby_record_write(p, index);
 	v->damaged = false;
 	forget_pages(p, index);
-	v->lost_blocks = v->holes = v->holes_unknown = 0;
+	v->lost_blocks = v->lost_only = v->holes = v->holes_unknown = 0;
 	return FBY_DONE;
 }
 
@@ -271,6 +269,25 @@ static void attach_memory(struct fby_volume *v, const struct fby_attach *a)
 		d->io[i].buf = buf + (u64)i * a->buffer_bytes;
 }
 
+/* Entries that recovery found lost: go on as the policy says, and remember that
+ * it was said. */
+static int attach_holes(struct fby_pool *p, u16 index, enum fby_holes policy)
+{
+	struct fby_volume *v = &p->volume[index];
+
+	if (v->rec.flags == 0)
+		return FBY_DONE;
+	if ((v->rec.flags & FBY_VF_HOLES_UNKNOWN) && policy != FBY_HOLES_ACCEPT)
+		return -FBY_E_HOLES;
+	if (policy == FBY_HOLES_FAIL)
+		return -FBY_E_HOLES_KNOWN;
+	v->rec.flags = 0;
+	v->holes = v->holes_unknown = 0;
+	if (!p->opt.read_only)
+		fby_record_write(p, index);
+	return FBY_DONE;
+}
+
 int fby_volume_attach(struct fby_pool *p, u16 index, const struct fby_attach *a)
 {
 	struct fby_volume *v;
@@ -296,7 +313,7 @@ int fby_volume_attach(struct fby_pool *p, u16 index, const struct fby_attach *a)
 		return -FBY_E_GEOMETRY;
 	if (a->mem_bytes < fby_volume_bytes(p, a->round_pages, a->nbuffers, a->buffer_bytes))
 		return -FBY_E_NO_MEMORY;
-	rc = fby_recover_holes(p, index, a->holes);
+	rc = attach_holes(p, index, a->holes);
 	if (rc)
 		return rc;
 	attach_memory(v, a);
@@ -325,6 +342,7 @@ int fby_volume_detach(struct fby_pool *p, u16 index)
 			fby_slot_release(&p->slot[i]);
 		}
 	}
+	fby_destage_settle(p, index);
 	v->attached = false;
 	fby_zero(&v->destage, sizeof(v->destage));
 	return FBY_DONE;
@@ -361,8 +379,8 @@ int fby_volume_info(struct fby_pool *p, u16 index, struct fby_volume_info *out)
 	out->attached = v->attached;
 	out->pages = fby_volume_pages(p, index);
 	out->lost_blocks = fby_load(&v->lost_blocks);
-	out->holes = v->holes;
-	out->holes_unknown = v->holes_unknown;
+	out->holes = v->holes || !(v->rec.flags & FBY_VF_HOLES) ? v->holes : 1;
+	out->holes_unknown = v->holes_unknown || !(v->rec.flags & FBY_VF_HOLES_UNKNOWN) ? v->holes_unknown : 1;
 	out->chunks = v->nchunks;
 	out->destage = public_state(v->destage.phase);
 	out->draining = fby_load(&v->destage.drain);

@@ -271,12 +271,15 @@ static void publish_page(struct fby_pool *p, struct fby_write *w, u32 i)
 	u32 page = (w->chunk << p->chunk_shift) + w->first_page + i;
 	u32 before = g->old == FBY_NO_PAGE ? 0 : fby_load(&p->entry[g->old].state);
 	bool was_lost = FBY_ES_LOST(before) != 0 || (before & FBY_ES_DAMAGED);
+	bool now_only = g->lost != 0 && g->valid == 0;
 
 	fby_index_put_locked(p, g->bucket, fby_key(w->volume, g->block), page, FBY_ES(w->kind, g->valid, g->lost),
 			     g->old);
 	fby_index_release(p, g->bucket);
 	if (fby_unlikely(was_lost != (g->lost != 0)))
 		fby_fetch_add(&v->lost_blocks, was_lost ? ~0u : 1u);
+	if (fby_unlikely(fby_lost_only(before) != now_only))
+		fby_fetch_add(&v->lost_only, now_only ? 1u : ~0u);
 	if (g->old != FBY_NO_PAGE)
 		fby_page_dead(p, g->old, &w->wake);
 }

@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * check.c - the invariants of a pool, all of them, from the pool itself.  Media
+ * that is damaged does not break an invariant: a line whose checksum fails is
+ * passed over here, and found by whoever reads it.
+ *
+ *	lists	each chunk is free, or on the list of its volume, once; volumes'
+ *		lists ascend by seq; open chunks belong to one slot
+ *	index	each linked page hangs in its bucket once, alone for its block
+ *	chunks	live count = linked pages; nothing linked beyond fill or in a
+ *		free chunk; epoch as on the media
+ *	lines	a linked page's line says what memory says, above the watermark;
+ *		no line of a current epoch above the watermark is newer than the
+ *		page linked for its block
+ *	volumes	counts of lost blocks; the record on the media
+ */
+#include "index.h"
+
+struct check {
+	struct fby_pool *p;
+	char *text;
+	u32 size, used;
+	bool failed;
+};
+
+static void put_char(struct check *k, char c)
+{
+	if (k->used + 1 < k->size)
+		k->text[k->used++] = c;
+	if (k->size)
+		k->text[k->used] = 0;
+}
+
+static void put_text(struct check *k, const char *s)
+{
+	while (*s)
+		put_char(k, *s++);
+}
+
+/* Hexadecimal: needs no division of 64 bits. */
+static void put_number(struct check *k, u64 n)
+{
+	u32 shift = 60;
+
+	put_text(k, "0x");
+	while (shift > 0 && n >> shift == 0)
+		shift -= 4;
+	for (;; shift -= 4) {
+		put_char(k, "0123456789abcdef"[n >> shift & 15]);
+		if (shift == 0)
+			break;
+	}
+}
+
+/* "what: name number, name number".  The first violation is the one told. */
+static bool violated(struct check *k, const char *what, const char *a, u64 x, const char *b, u64 y)
+{
+	if (k->failed)
+		return false;
+	k->failed = true;
+	put_text(k, what);
+	put_text(k, ": ");
+	put_text(k, a);
+	put_char(k, ' ');
+	put_number(k, x);
+	put_text(k, ", ");
+	put_text(k, b);
+	put_char(k, ' ');
+	put_number(k, y);
+	return false;
+}
+
+/* --- lists; the pool lock is held --------------------------------------------- */
+
+static bool check_free_list(struct check *k)
+{
+	struct fby_pool *p = k->p;
+	u32 n = 0;
+
+	for (u32 c = p->free_first; n < p->nfree; c = p->chunk[c].next, n++) {
+		if (c >= p->sb.nchunks)
+			return violated(k, "the free list is broken", "after", n, "chunk", c);
+		if (p->chunk[c].state != FBY_CS_FREE)
+			return violated(k, "a chunk in use is on the free list", "chunk", c, "state",
+					p->chunk[c].state);
+		if (fby_load(&p->chunk[c].live) != 0)
+			return violated(k, "a free chunk has live pages", "chunk", c, "live",
+					fby_load(&p->chunk[c].live));
+		if (n + 1 == p->nfree && c != p->free_last)
+			return violated(k, "the free list ends elsewhere", "chunk", c, "last", p->free_last);
+	}
+	return true;
+}
+
+static bool check_volume_list(struct check *k, u16 volume, u32 *total)
+{
+	struct fby_pool *p = k->p;
+	struct fby_volume *v = &p->volume[volume];
+	u32 before = FBY_NO_CHUNK, n = 0;
+
+	for (u32 c = v->first; c != FBY_NO_CHUNK; before = c, c = p->chunk[c].next, n++) {
+		struct fby_chunk *ch;
+
+		if (c >= p->sb.nchunks || n >= p->sb.nchunks)
+			return violated(k, "a volume's chunk list is broken", "volume", volume, "chunk", c);
+		ch = &p->chunk[c];
+		if (ch->state == FBY_CS_FREE || ch->volume != volume)
+			return violated(k, "a chunk is on the wrong list", "chunk", c, "volume", volume);
+		if (ch->prev != before)
+			return violated(k, "a chunk list does not lead back", "chunk", c, "prev", ch->prev);
+		if (before != FBY_NO_CHUNK && p->chunk[before].seq_min > ch->seq_min)
+			return violated(k, "a volume's chunks are out of order", "chunk", before, "chunk", c);
+		if (ch->fill < FBY_FIRST_PAGE || ch->fill > p->chunk_pages)
+			return violated(k, "a chunk's fill is out of range", "chunk", c, "fill", ch->fill);
+	}
+	if (n != v->nchunks || before != v->last)
+		return violated(k, "a volume's chunk list is miscounted", "volume", volume, "chunks", n);
+	*total += n;
+	return true;
+}
+
+static bool check_lists(struct check *k)
+{
+	struct fby_pool *p = k->p;
+	u32 total = p->nfree;
+
+	if (!check_free_list(k))
+		return false;
+	for (u32 v = 0; v < p->sb.nvolumes; v++)
+		if (!check_volume_list(k, (u16)v, &total))
+			return false;
+	if (total != p->sb.nchunks)
+		return violated(k, "chunks are on no list", "listed", total, "of", p->sb.nchunks);
+	return true;
+}
+
+/* --- slots ------------------------------------------------------------------------ */
+
+static u32 owners(const struct fby_pool *p, u32 c)
+{
+	u32 n = 0;
+
+	for (u32 i = 0; i < p->opt.nslots; i++)
+		for (u32 v = 0; v < p->sb.nvolumes; v++)
+			n += p->slot[i].volume[v].open == c;
+	return n;
+}
+
+static bool check_slots(struct check *k)
+{
+	struct fby_pool *p = k->p;
+
+	for (u32 i = 0; i < p->opt.nslots; i++) {
+		const struct fby_slot *s = &p->slot[i];
+
+		if (s->busy)
+			return violated(k, "a slot is busy while all is quiet", "slot", i, "busy", s->busy);
+		if (s->seq_next > s->seq_end || s->seq_end > p->seq)
+			return violated(k, "a slot has sequence numbers not given out", "slot", i, "end", s->seq_end);
+		if (s->seq_next < s->seq_end && s->floor > s->seq_next)
+			return violated(k, "a slot's floor is above its next", "slot", i, "floor", s->floor);
+		for (u32 v = 0; v < p->sb.nvolumes; v++) {
+			u32 c = s->volume[v].open;
+
+			if (c != FBY_NO_CHUNK && (c >= p->sb.nchunks || p->chunk[c].state != FBY_CS_OPEN ||
+						  p->chunk[c].volume != v))
+				return violated(k, "a slot's open chunk is not open", "slot", i, "chunk", c);
+		}
+	}
+	for (u32 c = 0; c < p->sb.nchunks; c++)
+		if (p->chunk[c].state == FBY_CS_OPEN && owners(p, c) != 1)
+			return violated(k, "an open chunk has not one slot", "chunk", c, "slots", owners(p, c));
+	return true;
+}
+
+/* --- index -------------------------------------------------------------------------- */
+
+static bool check_chain(struct check *k, u32 b, u64 *total)
+{
+	struct fby_pool *p = k->p;
+	u32 pages = p->sb.nchunks << p->chunk_shift, n = 0;
+
+	for (u32 page = p->bucket[b]; page != FBY_NO_PAGE; page = p->entry[page].next) {
+		struct fby_entry *e;
+
+		if (page >= pages || n++ > pages)
+			return violated(k, "a bucket's chain is broken or held", "bucket", b, "page", page);
+		e = &p->entry[page];
+		if (!(e->state & FBY_ES_LINKED))
+			return violated(k, "a page in a chain is not linked", "bucket", b, "page", page);
+		if (fby_index_bucket(p, e->key) != b)
+			return violated(k, "a page hangs in the wrong bucket", "bucket", b, "page", page);
+		for (u32 other = e->next; other != FBY_NO_PAGE && other < pages; other = p->entry[other].next)
+			if (p->entry[other].key == e->key)
+				return violated(k, "a block has two pages", "page", page, "page", other);
+	}
+	*total += n;
+	return true;
+}
+
+static bool check_index(struct check *k)
+{
+	u64 chained = 0, linked = 0;
+	struct fby_pool *p = k->p;
+
+	for (u32 b = 0; b < p->nbuckets; b++)
+		if (!check_chain(k, b, &chained))
+			return false;
+	for (u32 page = 0; page < p->sb.nchunks << p->chunk_shift; page++)
+		linked += (p->entry[page].state & FBY_ES_LINKED) != 0;
+	if (linked != chained)
+		return violated(k, "linked pages are in no chain", "linked", linked, "chained", chained);
+	return true;
+}
+
+/* --- chunks and lines ----------------------------------------------------------------- */
+
+/* Above the watermark, or about to be let go by the round that moved it. */
+static bool above_watermark(const struct fby_pool *p, const struct fby_page_line *l)
+{
+	const struct fby_volume *v = &p->volume[l->volume];
+
+	return l->seq > v->rec.watermark;
+}
+
+static bool check_linked_line(struct check *k, u32 page, const struct fby_page_line *l)
+{
+	struct fby_pool *p = k->p;
+	const struct fby_entry *e = &p->entry[page];
+	const struct fby_volume *v = &p->volume[l->volume];
+
+	if (fby_key(l->volume, l->block) != e->key || l->volume != p->chunk[fby_page_chunk(p, page)].volume)
+		return violated(k, "a line and the index differ on the block", "page", page, "block", l->block);
+	if (FBY_ES_VALID(e->state) != l->valid || FBY_ES_LOST(e->state) != l->lost ||
+	    FBY_ES_KIND(e->state) != l->kind)
+		return violated(k, "a line and the index differ on the content", "page", page, "block", l->block);
+	if (l->seq >= p->seq)
+		return violated(k, "a sequence number was never given out", "page", page, "seq", l->seq);
+	if (l->seq < p->chunk[fby_page_chunk(p, page)].seq_min)
+		return violated(k, "a page is older than its chunk", "page", page, "seq", l->seq);
+	if (!above_watermark(p, l) && v->destage.phase != FBY_PH_RELEASE)
+		return violated(k, "a page below the watermark is linked", "page", page, "seq", l->seq);
+	if (!v->damaged && l->block >= v->blocks)
+		return violated(k, "a block is beyond its volume", "page", page, "block", l->block);
+	return true;
+}
+
+/* Does recovery look at entries of this block? */
+static bool replayed(const struct fby_volume *v, u64 block)
+{
+	return v->damaged || (v->rec.state == FBY_VOL_USED && block < v->blocks);
+}
+
+/* A line that a recovery would take for an entry: is the page linked for its
+ * block this one, or newer? */
+static bool check_unlinked_line(struct check *k, u32 page, const struct fby_page_line *l)
+{
+	struct fby_pool *p = k->p;
+	struct fby_page_line newer;
+	struct fby_found f;
+
+	if (l->kind == FBY_KIND_VOID || !above_watermark(p, l) || !replayed(&p->volume[l->volume], l->block))
+		return true;
+	fby_index_find(p, fby_key(l->volume, l->block), &f);
+	if (f.page == FBY_NO_PAGE)
+		return violated(k, "recovery would bring back a block that is not cached", "page", page, "block",
+				l->block);
+	if (fby_page_line_read(p, fby_page_chunk(p, f.page), fby_page_place(p, f.page), &newer, NULL) &&
+	    newer.seq < l->seq)
+		return violated(k, "recovery would bring back another page of a block", "page", page, "instead of",
+				f.page);
+	return true;
+}
+
+static bool check_epoch(struct check *k, u32 c)
+{
+	struct fby_pool *p = k->p;
+	struct fby_open_line a, b;
+	bool a_ok = fby_open_line_read(p, c, 0, &a), b_ok = fby_open_line_read(p, c, 1, &b);
+	u64 newest = a_ok && (!b_ok || a.epoch > b.epoch) ? a.epoch : b.epoch;
+
+	if (!a_ok || !b_ok) /* the other may have been the newest */
+		return true;
+	if (newest != p->chunk[c].epoch)
+		return violated(k, "a chunk's epoch is not that of the media", "chunk", c, "epoch",
+				p->chunk[c].epoch);
+	return true;
+}
+
+static bool check_chunk(struct check *k, u32 c)
+{
+	struct fby_pool *p = k->p;
+	struct fby_chunk *ch = &p->chunk[c];
+	u32 linked = 0, expected;
+
+	for (u32 i = FBY_FIRST_PAGE; i < p->chunk_pages; i++) {
+		u32 page = (c << p->chunk_shift) + i;
+		bool is_linked = p->entry[page].state & FBY_ES_LINKED;
+		struct fby_page_line l;
+		bool readable = fby_page_line_read(p, c, i, &l, NULL) && l.epoch == ch->epoch;
+
+		linked += is_linked;
+		if (is_linked && (ch->state == FBY_CS_FREE || i >= ch->fill))
+			return violated(k, "a page is linked where nothing was written", "chunk", c, "page", i);
+		if (is_linked && readable && !check_linked_line(k, page, &l))
+			return false;
+		if (!is_linked && readable && i < ch->fill && !check_unlinked_line(k, page, &l))
+			return false;
+	}
+	expected = ch->state == FBY_CS_OPEN ? linked + FBY_LIVE_BIAS - (ch->fill - FBY_FIRST_PAGE) : linked;
+	if (fby_load(&ch->live) != expected)
+		return violated(k, "a chunk's live count is wrong", "chunk", c, "live", fby_load(&ch->live));
+	if (ch->state == FBY_CS_CLOSED && linked == 0 && !ch->pinned)
+		return violated(k, "an empty chunk is not free", "chunk", c, "fill", ch->fill);
+	return (ch->state != FBY_CS_OPEN && linked == 0) || check_epoch(k, c);
+}
+
+/* --- volumes ------------------------------------------------------------------------------ */
+
+static bool check_record(struct check *k, u16 volume)
+{
+	struct fby_pool *p = k->p;
+	struct fby_volume_record r;
+
+	for (u32 copy = 0; copy < 2 && !p->opt.read_only; copy++) {
+		if (fby_record_read(p, volume, copy, &r) && !fby_equal(&r, &p->volume[volume].rec, sizeof(r)))
+			return violated(k, "a volume's record is not that of the media", "volume", volume, "copy",
+					copy);
+	}
+	return true;
+}
+
+static bool check_volume(struct check *k, u16 volume)
+{
+	struct fby_pool *p = k->p;
+	struct fby_volume *v = &p->volume[volume];
+	u32 lost = 0, only = 0;
+
+	for (u32 c = v->first; c != FBY_NO_CHUNK; c = p->chunk[c].next) {
+		for (u32 i = FBY_FIRST_PAGE; i < p->chunk_pages; i++) {
+			u32 state = p->entry[(c << p->chunk_shift) + i].state;
+
+			lost += (state & FBY_ES_LINKED) && ((state & FBY_ES_DAMAGED) || FBY_ES_LOST(state));
+			only += fby_lost_only(state);
+		}
+	}
+	if (lost != v->lost_blocks || only != v->lost_only)
+		return violated(k, "a volume's lost blocks are miscounted", "volume", volume, "counted", lost);
+	if (v->rec.state == FBY_VOL_USED && v->rec.watermark >= p->seq)
+		return violated(k, "a watermark is above all sequence numbers", "volume", volume, "watermark",
+				v->rec.watermark);
+	return v->damaged || check_record(k, volume);
+}
+
+int fby_check(struct fby_pool *p, bool quiet, char *text, u32 text_bytes)
+{
+	struct check k = { .p = p, .text = text, .size = text_bytes };
+
+	if (text_bytes)
+		text[0] = 0;
+	if (!p->usable)
+		return -FBY_E_RECOVERY_INCOMPLETE;
+	fby_lock(&p->lock);
+	check_lists(&k);
+	fby_unlock(&p->lock);
+	if (k.failed || !quiet)
+		return k.failed ? -FBY_E_INVARIANT : FBY_DONE;
+	if (check_slots(&k) && check_index(&k)) {
+		for (u32 c = 0; c < p->sb.nchunks && !k.failed; c++)
+			check_chunk(&k, c);
+		for (u32 v = 0; v < p->sb.nvolumes && !k.failed; v++)
+			check_volume(&k, (u16)v);
+	}
+	return k.failed ? -FBY_E_INVARIANT : FBY_DONE;
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * dump.c - looking into a pool, for tools: what a chunk is, what a line says,
+ * whether its data is whole.  Reads only.
+ */
+#include "engine.h"
+
+int fby_chunk_info(struct fby_pool *p, u32 chunk, struct fby_chunk_info *out)
+{
+	const struct fby_chunk *ch;
+
+	fby_zero(out, sizeof(*out));
+	if (!p->usable)
+		return -FBY_E_RECOVERY_INCOMPLETE;
+	if (chunk >= p->sb.nchunks)
+		return -FBY_E_GEOMETRY;
+	ch = &p->chunk[chunk];
+	fby_lock(&p->lock);
+	out->number = chunk;
+	out->volume = ch->volume;
+	out->state = ch->state;
+	out->epoch = fby_load(&ch->epoch);
+	out->seq_min = fby_load(&ch->seq_min);
+	out->seq_max = ch->state == FBY_CS_OPEN ? ch->seq_last : fby_load(&ch->seq_max);
+	out->fill = ch->fill;
+	out->live = fby_load(&ch->live);
+	if (ch->state == FBY_CS_OPEN) {
+		u32 free_pages = FBY_LIVE_BIAS - (ch->fill - FBY_FIRST_PAGE);
+
+		out->live = out->live > free_pages ? out->live - free_pages : 0;
+	}
+	fby_unlock(&p->lock);
+	return FBY_DONE;
+}
+
+static bool data_ok(struct fby_pool *p, u32 page, const struct fby_page_line *l)
+{
+	u32 crc = 0, at = 0, n;
+
+	if (l->kind != FBY_KIND_DATA)
+		return true;
+	for (; (n = fby_run(l->valid, at, &at)) != 0; at += n)
+		if (fby_port_read_crc(p->media, NULL, fby_page_data(p, page) + at * FBY_SECTOR, n * FBY_SECTOR, &crc))
+			return false;
+	return (l->flags & FBY_PF_NOCRC) || crc == l->data_crc;
+}
+
+int fby_entry_info(struct fby_pool *p, u32 chunk, u32 page, bool check_data, struct fby_entry_info *out)
+{
+	const struct fby_entry *e;
+	u32 number;
+
+	fby_zero(out, sizeof(*out));
+	if (!p->usable)
+		return -FBY_E_RECOVERY_INCOMPLETE;
+	if (chunk >= p->sb.nchunks || page < FBY_FIRST_PAGE || page >= p->chunk_pages)
+		return -FBY_E_GEOMETRY;
+	number = (chunk << p->chunk_shift) + page;
+	e = &p->entry[number];
+	out->valid = fby_page_line_read(p, chunk, page, &out->line, NULL);
+	out->current = out->valid && out->line.epoch == fby_load(&p->chunk[chunk].epoch);
+	out->linked = (fby_load(&e->state) & FBY_ES_LINKED) &&
+		      (!out->valid || fby_load(&e->key) == fby_key(out->line.volume, out->line.block));
+	out->data_ok = out->valid && (!check_data || data_ok(p, number, &out->line));
+	return FBY_DONE;
+}
