@@ -16,9 +16,12 @@
 #![allow(missing_debug_implementations)]
 
 pub mod engine;
+pub mod explore;
 pub mod hooks;
+pub mod images;
 pub mod media;
 pub mod model;
 pub mod origin;
 pub mod pattern;
 pub mod rng;
+pub mod script;

@@ -242,7 +242,7 @@ pub fn settle(pending: &mut Vec<LineStore>, actor: u16, mut durable: impl FnMut(
 /// page, nearly all or nearly none, some torn.
 pub fn crash_image(durable: &mut Region, pending: &[LineStore], flavour: Flavour, rng: &mut Rng) {
     let style = rng.below(4);
-    let page_lands: u64 = rng.next();
+    let page_lands: u64 = rng.next_u64();
     for s in pending {
         let page = s.line / 64;
         let whole = match style {
@@ -255,7 +255,7 @@ pub fn crash_image(durable: &mut Region, pending: &[LineStore], flavour: Flavour
         let mask = match (torn, flavour) {
             (false, _) if whole => 0xff,
             (false, _) => 0,
-            (true, Flavour::NonTemporal) => rng.next() as u8,
+            (true, Flavour::NonTemporal) => rng.next_u64() as u8,
             (true, Flavour::Cached) => ((1u16 << rng.below(9)) - 1) as u8,
         };
         let mut words = durable.line(s.line);

@@ -17,14 +17,14 @@ impl Rng {
         Self(mix(seed ^ 0x5eed))
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
     }
 
     /// Uniform in `0..n`; `n` is not 0.
     pub fn below(&mut self, n: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
+        ((u128::from(self.next_u64()) * u128::from(n)) >> 64) as u64
     }
 
     /// Uniform in `0..n`, for indices.
@@ -58,8 +58,8 @@ mod tests {
     #[test]
     fn same_seed_same_numbers() {
         let (mut a, mut b) = (Rng::new(7), Rng::new(7));
-        assert!((0..100).all(|_| a.next() == b.next()));
-        assert_ne!(Rng::new(8).next(), Rng::new(7).next());
+        assert!((0..100).all(|_| a.next_u64() == b.next_u64()));
+        assert_ne!(Rng::new(8).next_u64(), Rng::new(7).next_u64());
     }
 
     #[test]

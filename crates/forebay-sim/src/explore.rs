@@ -1,0 +1,600 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The crash explorer.  For each cut of a script's trace it builds the images
+//! that the hardware may leave (images.rs) and asks of each:
+//!
+//! * open and recovery succeed, and report neither damage nor holes;
+//! * fby_check() finds the invariants to hold;
+//! * each sector reads as the last acknowledged write or a newer one;
+//! * cut again inside that recovery, the next one comes to the same contents;
+//! * written on, killed, recovered and drained, nothing comes back, and the
+//!   origin alone holds all of it.
+//!
+//! Cuts are taken before each fence and at each mark.  What a cut at another
+//! store may leave, the cut before the next fence may leave too.  Each image is
+//! judged once for each state of the oracle; distinct images are counted by
+//! hash of the whole media.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::time::{Duration, Instant};
+
+use forebay_sys as sys;
+use serde::Serialize;
+
+use crate::engine::{Attach, Decision, Engine};
+use crate::hooks;
+use crate::images::{hash_line, hash_overlay, hash_region, Images, Layout, Overlay, Words};
+use crate::media::{settle, Flavour, LineStore, Media, MediaEvent, Region};
+use crate::model::Sector;
+use crate::origin::{Loss, Origin};
+use crate::pattern;
+use crate::rng::{mix, Rng};
+use crate::script::{attach_of, data, name, number, record, Mark, Script, FIRST_ID};
+
+/// Hashes are used as they are.
+#[derive(Default)]
+struct Same(u64);
+
+impl Hasher for Same {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("only u64")
+    }
+    fn write_u64(&mut self, n: u64) {
+        self.0 = n;
+    }
+}
+
+type Hashes = HashSet<u64, BuildHasherDefault<Same>>;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Most images of one cut; more are sampled.
+    pub images: u64,
+    /// Most images of one cut inside a recovery.
+    pub nested: u64,
+    /// Of so many images one has its recovery cut too.
+    pub nested_every: u64,
+    /// Of so many images one is written on and drained.
+    pub go_on_every: u64,
+}
+
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Explored {
+    pub scripts: u64,
+    pub cuts: u64,
+    pub cuts_exhaustive: u64,
+    pub recovery_cuts: u64,
+    pub images: u64,
+    pub distinct: u64,
+    pub recoveries: u64,
+    pub dropped: u64,
+    pub gone_on: u64,
+}
+
+impl Explored {
+    pub fn add(&mut self, o: &Self) {
+        self.scripts += o.scripts;
+        self.cuts += o.cuts;
+        self.cuts_exhaustive += o.cuts_exhaustive;
+        self.recovery_cuts += o.recovery_cuts;
+        self.images += o.images;
+        self.distinct += o.distinct;
+        self.recoveries += o.recoveries;
+        self.dropped += o.dropped;
+        self.gone_on += o.gone_on;
+    }
+}
+
+/// The volume is not there; as the contents of each of its sectors.
+const ABSENT: u64 = u64::MAX - 1;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Presence {
+    No,
+    Maybe,
+    Yes,
+}
+
+/// What is known of a volume at a place in the trace.
+#[derive(Clone)]
+struct Known {
+    presence: Presence,
+    sectors: Vec<Sector>,
+    ids: Vec<u64>,
+    origin: Origin,
+}
+
+impl Known {
+    fn apply(&mut self, mark: &Mark, now: u64) {
+        match mark {
+            Mark::Begin { sectors, id, kind, .. } => {
+                for s in sectors.clone() {
+                    self.sectors[s as usize].write_begin(*id, *kind, now);
+                }
+                self.ids.push(*id);
+            }
+            Mark::End { sectors, id, .. } => {
+                for s in sectors.clone() {
+                    self.sectors[s as usize].write_end(*id, now);
+                }
+            }
+            Mark::OriginWrite { sector, data, .. } => self.origin.write(*sector, data),
+            Mark::OriginZero { sectors, .. } => {
+                self.origin.zero(sectors.start, sectors.end - sectors.start);
+            }
+            Mark::OriginFlush { .. } => self.origin.flush_all(),
+            Mark::Adding(_) => {
+                // A new volume knows the origin as it is, and nothing of before.
+                self.sectors =
+                    (0..self.origin.sectors()).map(|s| Sector::new(self.origin.read(s))).collect();
+                self.ids = (0..self.origin.sectors()).map(|s| self.origin.read(s)).collect();
+                self.ids.sort_unstable();
+                self.ids.dedup();
+                self.presence = Presence::Maybe;
+            }
+            Mark::Added(_) => self.presence = Presence::Yes,
+            Mark::Removing(_) => self.presence = Presence::Maybe,
+            Mark::Removed(_) => self.presence = Presence::No,
+        }
+    }
+
+    /// What each sector may read as after a cut.
+    fn allowed(&self, now: u64) -> Vec<Vec<u64>> {
+        let one = |s: &Sector| {
+            let mut crashed = s.clone();
+            crashed.crash(now);
+            let mut ids = self.ids.clone();
+            ids.push(pattern::ZERO);
+            ids.retain(|&id| crashed.clone().read(id, now + 1, now + 2).is_ok());
+            ids
+        };
+        self.sectors.iter().map(one).collect()
+    }
+}
+
+fn volume_of(mark: &Mark) -> usize {
+    match mark {
+        Mark::Begin { vol, .. }
+        | Mark::End { vol, .. }
+        | Mark::OriginWrite { vol, .. }
+        | Mark::OriginZero { vol, .. }
+        | Mark::OriginFlush { vol }
+        | Mark::Adding(vol)
+        | Mark::Added(vol)
+        | Mark::Removing(vol)
+        | Mark::Removed(vol) => *vol,
+    }
+}
+
+/// What must hold after a cut at one place.
+struct Oracle {
+    presence: Vec<Presence>,
+    allowed: Vec<Vec<Vec<u64>>>,
+    /// Ways for the origins to have been left.
+    origins: Vec<Vec<Origin>>,
+}
+
+struct Explorer<'a> {
+    script: &'a Script,
+    bounds: Bounds,
+    engine: Engine,
+    /// What is durable at the cut; the engine's media is equal to it between images.
+    base: Region,
+    base_hash: u64,
+    layout: Layout,
+    options: sys::fby_options,
+    seen: Hashes,
+    out: Explored,
+    sector_buf: Vec<u8>,
+    deadline: Option<Instant>,
+}
+
+impl Explorer<'_> {
+    fn trace(&self) -> &[MediaEvent] {
+        self.engine.media.state().trace.as_deref().unwrap_or(&[])
+    }
+
+    /// The image as the media, nothing recorded yet.
+    fn load(&mut self, image: &Overlay) {
+        let state = self.engine.media.state_mut();
+        state.actor = 0;
+        state.trace.get_or_insert_default().clear();
+        for (&line, words) in image {
+            state.visible.set_line(line, words);
+        }
+    }
+
+    /// Back to the base.
+    fn unload(&mut self, image: &Overlay) {
+        if self.engine.is_open() {
+            self.engine.abandon();
+        }
+        let state = self.engine.media.state_mut();
+        let trace = state.trace.take().unwrap_or_default();
+        for event in &trace {
+            if let MediaEvent::Store(s) = event {
+                state.visible.set_line(s.line, &self.base.line(s.line));
+            }
+        }
+        for &line in image.keys() {
+            state.visible.set_line(line, &self.base.line(line));
+        }
+        state.trace = Some(trace);
+    }
+
+    fn recover(&mut self) -> Result<(), String> {
+        self.out.recoveries += 1;
+        let report =
+            self.engine.open_all(&self.options).map_err(|e| format!("open after the cut: {e}"))?;
+        if report.holes != 0 || report.damaged != 0 {
+            let (holes, damaged) = (report.holes, report.damaged);
+            return Err(format!("recovery reports {holes} holes and {damaged} damaged entries"));
+        }
+        self.out.dropped += report.dropped;
+        if let Some(misuse) = self.engine.media.misuse() {
+            return Err(misuse);
+        }
+        self.engine.check(true).map_err(|e| format!("after recovery: {e}"))
+    }
+
+    /// All sectors of all volumes, with the origins as given; attaches them.
+    fn read_all(&mut self, origins: &[Origin]) -> Result<Vec<Vec<u64>>, String> {
+        (0..origins.len())
+            .map(|vol| {
+                let sectors = self.script.volumes[vol];
+                let index = match self.engine.volume_find(&name(vol)) {
+                    Ok(index) => index,
+                    Err(e) if e.is(sys::FBY_E_NO_VOLUME) => {
+                        return Ok(vec![ABSENT; sectors as usize]);
+                    }
+                    Err(e) => return Err(format!("volume {vol}: {e}")),
+                };
+                let (identity, a) = attach_of(number(vol), sectors);
+                self.engine
+                    .volume_attach(index, &Attach { identity: &identity, ..a })
+                    .map_err(|e| format!("attach of volume {vol}: {e}"))?;
+                self.read_volume(vol, index, &origins[vol])
+            })
+            .collect()
+    }
+
+    fn read_volume(&mut self, vol: usize, index: u16, origin: &Origin) -> Result<Vec<u64>, String> {
+        let sectors = origin.sectors();
+        let mut ids = Vec::with_capacity(sectors as usize);
+        let mut buf = std::mem::take(&mut self.sector_buf);
+        buf.resize(4096, 0);
+        for block in 0..sectors.div_ceil(8) {
+            let n = (sectors - block * 8).min(8);
+            let r =
+                self.engine.read_block(index, block, 0, &mut buf[..n as usize * pattern::SECTOR]);
+            if r.lost != 0 || !matches!(r.result, Ok(Decision::Done | Decision::Origin)) {
+                return Err(format!("read of block {block} of volume {vol}: {:?}", r.result));
+            }
+            for (i, bytes) in buf.chunks_exact(pattern::SECTOR).take(n as usize).enumerate() {
+                let sector = block * 8 + i as u64;
+                let id = if r.origin >> i & 1 == 1 {
+                    Some(origin.read(sector))
+                } else {
+                    pattern::read(pattern::place(number(vol), sector), bytes)
+                };
+                ids.push(id.ok_or(format!("volume {vol} sector {sector} holds no whole sector"))?);
+            }
+        }
+        self.sector_buf = buf;
+        Ok(ids)
+    }
+
+    fn judge(&self, got: &[Vec<u64>], oracle: &Oracle) -> Result<(), String> {
+        for (vol, ids) in got.iter().enumerate() {
+            match (ids[0] == ABSENT, oracle.presence[vol]) {
+                (true, Presence::Yes) => return Err(format!("volume {vol} is gone")),
+                (false, Presence::No) => return Err(format!("volume {vol} is there again")),
+                (true, _) => continue,
+                (false, _) => {}
+            }
+            for (sector, id) in ids.iter().enumerate() {
+                let allowed = &oracle.allowed[vol][sector];
+                if !allowed.contains(id) {
+                    return Err(format!(
+                        "volume {vol} sector {sector} reads as write {id}, allowed are {allowed:?}"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One image of a first cut.
+    fn image(&mut self, image: &Overlay, hash: u64, oracle: &Oracle) -> Result<(), String> {
+        let pick = mix(hash);
+        let origins = &oracle.origins[(pick % oracle.origins.len() as u64) as usize];
+        self.load(image);
+        let result = self.recover().and_then(|()| {
+            let recovery = self.trace().len();
+            let got = self.read_all(origins)?;
+            self.judge(&got, oracle)?;
+            Ok((got, recovery))
+        });
+        let (got, recovery) = match result {
+            Ok(ok) => ok,
+            Err(e) => {
+                self.unload(image);
+                return Err(e);
+            }
+        };
+        let trace: Vec<MediaEvent> = self.trace()[..recovery].to_vec();
+        let mut result = Ok(());
+        if (pick >> 8) % self.bounds.go_on_every == 0 {
+            result = self.go_on(got.clone(), origins, pick);
+        }
+        self.unload(image);
+        result?;
+        if (pick >> 24) % self.bounds.nested_every == 0 {
+            self.cut_recovery(image, &trace, &got, origins, pick)?;
+        }
+        Ok(())
+    }
+
+    /// Writes on, is killed, recovers, drains: all by the engine alone.
+    fn go_on(
+        &mut self,
+        mut want: Vec<Vec<u64>>,
+        origins: &[Origin],
+        pick: u64,
+    ) -> Result<(), String> {
+        self.out.gone_on += 1;
+        let mut rng = Rng::new(pick);
+        let mut origins = origins.to_vec();
+        for id in 0..rng.range(1, 4) {
+            let id = 1_000_000 + id;
+            let vol = rng.index(want.len());
+            if want[vol][0] == ABSENT {
+                continue;
+            }
+            let index = self.engine.volume_find(&name(vol)).map_err(|e| e.to_string())?;
+            let unit = u64::from(self.script.block_size / 512);
+            let size = want[vol].len() as u64 / unit;
+            let at = rng.below(size);
+            let n = rng.range(1, (size - at).min(20));
+            let (at, n) = (at * unit, n * unit);
+            let bytes = data(number(vol), at..at + n, id);
+            let mut done = 0;
+            let (r, _) = self.engine.write(index, at, &bytes, &mut done);
+            if !matches!(r, Ok(Decision::Done | Decision::WaitSpace)) {
+                return Err(format!("write after recovery: {r:?}"));
+            }
+            want[vol][at as usize..(at + u64::from(done)) as usize].fill(id);
+        }
+        self.engine.check(true).map_err(|e| format!("written on: {e}"))?;
+        self.engine.abandon();
+        self.recover().map_err(|e| format!("written on: {e}"))?;
+        let same = |got: &[Vec<u64>], what: &str| {
+            differs(got, &want).map_or(Ok(()), |d| Err(format!("{what}: {d}")))
+        };
+        let got = self.read_all(&origins)?;
+        same(&got, "written on and recovered")?;
+        self.drain_all(&mut origins)?;
+        for (vol, origin) in origins.iter().enumerate().filter(|(v, _)| want[*v][0] != ABSENT) {
+            let alone: Vec<u64> = (0..origin.sectors()).map(|s| origin.read(s)).collect();
+            if let Some(d) = differs(&[alone], &want[vol..=vol]) {
+                return Err(format!("drained, the origin of volume {vol} alone: {d}"));
+            }
+        }
+        self.engine.check(true).map_err(|e| format!("drained: {e}"))
+    }
+
+    fn drain_all(&mut self, origins: &mut [Origin]) -> Result<(), String> {
+        let index: Vec<Option<u16>> =
+            (0..origins.len()).map(|v| self.engine.volume_find(&name(v)).ok()).collect();
+        for i in index.iter().flatten() {
+            self.engine.volume_drain(*i, true).map_err(|e| format!("drain: {e}"))?;
+        }
+        for step in 1..20_000 {
+            let s = self.engine.destage_step(step * 1000).map_err(|e| format!("destage: {e}"))?;
+            if let Some(io) = s.io {
+                let vol = index.iter().position(|i| *i == Some(io.volume)).ok_or("no volume")?;
+                match io.op {
+                    sys::FBY_IO_WRITE => origins[vol].write(io.sector, &io.data),
+                    sys::FBY_IO_FLUSH => origins[vol].flush_all(),
+                    _ => origins[vol].zero(io.sector, io.nsectors),
+                }
+                self.engine.destage_complete(io.id, 0);
+            } else if s.decision == Decision::Done {
+                let dirty = index.iter().flatten().find(|i| !self.engine.volume_clean(**i));
+                return dirty.map_or(Ok(()), |i| Err(format!("volume {i} stays dirty")));
+            }
+        }
+        Err("a drain does not end".into())
+    }
+
+    /// Cuts inside the recovery of `image`, whose stores are in `trace`.
+    fn cut_recovery(
+        &mut self,
+        image: &Overlay,
+        trace: &[MediaEvent],
+        want: &[Vec<u64>],
+        origins: &[Origin],
+        pick: u64,
+    ) -> Result<(), String> {
+        let mut durable = image.clone();
+        let mut pending: Vec<LineStore> = Vec::new();
+        for event in trace {
+            match event {
+                MediaEvent::Store(s) => pending.push(*s),
+                MediaEvent::Fence(actor) => {
+                    self.out.recovery_cuts += 1;
+                    let images = Images::new(
+                        &self.base,
+                        &durable,
+                        &pending,
+                        Flavour::NonTemporal,
+                        self.layout,
+                        self.bounds.nested,
+                        pick ^ self.out.recovery_cuts,
+                    );
+                    for nested in images {
+                        self.nested_image(&nested, want, origins).map_err(|e| {
+                            format!("second cut, inside the recovery of the first: {e}")
+                        })?;
+                    }
+                    settle(&mut pending, *actor, |s| {
+                        durable.insert(s.line, s.words);
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn nested_image(
+        &mut self,
+        image: &Overlay,
+        want: &[Vec<u64>],
+        origins: &[Origin],
+    ) -> Result<(), String> {
+        self.out.images += 1;
+        if !self.seen.insert(hash_overlay(&self.base, self.base_hash, image)) {
+            return Ok(());
+        }
+        self.load(image);
+        let got = self.recover().and_then(|()| self.read_all(origins));
+        self.unload(image);
+        differs(&got?, want).map_or(Ok(()), Err)
+    }
+
+    /// All images of one cut.
+    fn cut(&mut self, pending: &[LineStore], oracle: &Oracle, at: usize) -> Result<(), String> {
+        self.out.cuts += 1;
+        let mut here = Hashes::default();
+        let mut exhaustive = true;
+        for flavour in [Flavour::NonTemporal, Flavour::Cached] {
+            let seed = mix(at as u64 ^ (flavour as u64) << 32);
+            let none = Overlay::new();
+            let (layout, bound) = (self.layout, self.bounds.images);
+            let images = Images::new(&self.base, &none, pending, flavour, layout, bound, seed);
+            exhaustive &= images.exhaustive();
+            if flavour == Flavour::Cached && exhaustive {
+                break; // every one of them has been among the others
+            }
+            for (n, image) in images.enumerate() {
+                self.out.images += 1;
+                let hash = hash_overlay(&self.base, self.base_hash, &image);
+                if !here.insert(hash) {
+                    continue;
+                }
+                self.seen.insert(hash);
+                hooks::set_context(|| {
+                    format!(
+                        "script '{}' cut at event {at}, {flavour:?} image {n}",
+                        self.script.name
+                    )
+                });
+                self.image(&image, hash, oracle).map_err(|e| {
+                    format!("cut at event {at}, {flavour:?} image {n} (hash {hash:016x}): {e}")
+                })?;
+            }
+            if self.deadline.is_some_and(|d| Instant::now() > d) {
+                break;
+            }
+        }
+        self.out.cuts_exhaustive += u64::from(exhaustive);
+        Ok(())
+    }
+
+    fn settle(&mut self, pending: &mut Vec<LineStore>, actor: u16) {
+        let (base, hash) = (&mut self.base, &mut self.base_hash);
+        let visible = &mut self.engine.media.state_mut().visible;
+        settle(pending, actor, |s: &LineStore| {
+            let old: Words = base.line(s.line);
+            *hash ^= hash_line(s.line, &old) ^ hash_line(s.line, &s.words);
+            base.set_line(s.line, &s.words);
+            visible.set_line(s.line, &s.words);
+        });
+    }
+}
+
+fn differs(got: &[Vec<u64>], want: &[Vec<u64>]) -> Option<String> {
+    got.iter().zip(want).enumerate().find_map(|(vol, (g, w))| {
+        let at = (0..g.len()).find(|&s| g[s] != w[s])?;
+        Some(format!("volume {vol} sector {at} reads as write {}, before as {}", g[at], w[at]))
+    })
+}
+
+fn oracle(known: &[Known], now: u64) -> Oracle {
+    let mut origins = vec![known.iter().map(|k| k.origin.clone()).collect::<Vec<_>>()];
+    if known.iter().any(|k| k.origin.volatile()) {
+        for (loss, seed) in [(Loss::All, 1), (Loss::Some, 2), (Loss::Some, 3)] {
+            let mut rng = Rng::new(mix(now) ^ seed);
+            let mut some = origins[0].clone();
+            some.iter_mut().for_each(|o| o.power_cut(loss, &mut rng));
+            origins.push(some);
+        }
+    }
+    Oracle {
+        presence: known.iter().map(|k| k.presence).collect(),
+        allowed: known.iter().map(|k| k.allowed(now)).collect(),
+        origins,
+    }
+}
+
+/// Explores one script.  `limit` ends it early, with what was seen so far.
+pub fn explore(
+    script: &Script,
+    bounds: Bounds,
+    limit: Option<Duration>,
+) -> Result<Explored, String> {
+    let recording = record(script)?;
+    let g = script.geometry;
+    let mut media = Media::bare(g.media_bytes());
+    media.load(recording.start.bytes());
+    let mut x = Explorer {
+        script,
+        bounds,
+        engine: Engine::new(media),
+        base_hash: hash_region(&recording.start),
+        base: recording.start,
+        layout: Layout { data_offset: g.data_offset(), chunk_size: u64::from(g.chunk_size()) },
+        options: sys::fby_options { nslots: g.nslots, ..Default::default() },
+        seen: Hashes::default(),
+        out: Explored { scripts: 1, ..Explored::default() },
+        sector_buf: Vec::new(),
+        deadline: limit.map(|l| Instant::now() + l),
+    };
+    let mut known: Vec<Known> = (0..script.volumes.len())
+        .map(|v| Known {
+            presence: if recording.present[v] { Presence::Yes } else { Presence::No },
+            sectors: vec![Sector::new(FIRST_ID); script.volumes[v] as usize],
+            ids: vec![FIRST_ID],
+            origin: Origin::new(number(v), script.volumes[v], FIRST_ID),
+        })
+        .collect();
+    let mut marks = recording.marks.iter().peekable();
+    let mut pending: Vec<LineStore> = Vec::new();
+    let named = |e: String| format!("script '{}': {e}", script.name);
+    let mut now = 0;
+    for at in 0..=recording.trace.len() {
+        if x.deadline.is_some_and(|d| Instant::now() > d) {
+            break;
+        }
+        while let Some((_, mark)) = marks.next_if(|(pos, _)| *pos == at) {
+            now += 1;
+            known[volume_of(mark)].apply(mark, now * 10);
+            x.cut(&pending, &oracle(&known, now * 10 + 5), at).map_err(named)?;
+        }
+        let event = recording.trace.get(at);
+        let fence = matches!(event, Some(MediaEvent::Fence(_)) | None);
+        if fence && !pending.is_empty() {
+            x.cut(&pending, &oracle(&known, now * 10 + 5), at).map_err(named)?;
+        }
+        match event {
+            Some(MediaEvent::Store(s)) => pending.push(*s),
+            Some(MediaEvent::Fence(actor)) => x.settle(&mut pending, *actor),
+            None => {}
+        }
+    }
+    x.out.distinct = x.seen.len() as u64;
+    Ok(x.out)
+}

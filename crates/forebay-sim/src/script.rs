@@ -1,0 +1,632 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Small workloads for the explorer, run once on media that record.  Beside the
+//! trace of the media there is a list of marks: when each write began and was
+//! acknowledged, and what reached the origins, by position in the trace.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use forebay_sys as sys;
+
+use crate::engine::{identity, volume_spec, Attach, Decision, Engine, Write};
+use crate::hooks;
+use crate::media::{Media, MediaEvent, Region};
+use crate::model::Kind;
+use crate::origin::Origin;
+use crate::pattern;
+use crate::rng::{mix, Rng};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    pub chunk_pages: u32,
+    pub nchunks: u32,
+    pub nvolumes: u32,
+    pub nslots: u32,
+}
+
+impl Geometry {
+    pub fn chunk_size(&self) -> u32 {
+        self.chunk_pages * 4096
+    }
+
+    pub fn data_offset(&self) -> u64 {
+        let chunk = u64::from(self.chunk_size());
+        (8192 + u64::from(self.nvolumes) * 512).div_ceil(chunk) * chunk
+    }
+
+    pub fn media_bytes(&self) -> usize {
+        (self.data_offset() + u64::from(self.nchunks) * u64::from(self.chunk_size())) as usize
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Op {
+    /// A whole write, and its acknowledgement.
+    Write(usize, u64, u32),
+    /// The steps of a write by one of several writers.
+    Begin(u16, usize, u64, u32),
+    Copy(u16),
+    Commit(u16),
+    Publish(u16),
+    Discard(usize, u64, u64),
+    Zero(usize, u64, u64),
+    /// Destage to the end.
+    Drain(usize),
+    /// Some steps of a drain.
+    Destage(usize, u32),
+    /// Time passes and the housekeeping is done.
+    Tick,
+    /// A clean close, and open again.
+    Close,
+    /// The process dies without the machine; recovery.
+    Kill,
+    Add(usize),
+    Remove(usize),
+    /// Detach and attach.
+    Reattach(usize),
+    Checksums(bool),
+}
+
+#[derive(Clone, Debug)]
+pub struct Script {
+    pub name: String,
+    pub geometry: Geometry,
+    /// Sizes in sectors; all but the last are there from the beginning.
+    pub volumes: Vec<u64>,
+    pub block_size: u32,
+    pub ops: Vec<Op>,
+}
+
+/// Volumes are numbered by their place in the script, from 1.
+pub fn number(vol: usize) -> u64 {
+    vol as u64 + 1
+}
+
+pub fn name(vol: usize) -> String {
+    format!("v{vol}")
+}
+
+pub const FIRST_ID: u64 = 1;
+
+#[derive(Clone, Debug)]
+pub enum Mark {
+    Begin { vol: usize, sectors: Range<u64>, id: u64, kind: Kind },
+    End { vol: usize, sectors: Range<u64>, id: u64 },
+    OriginWrite { vol: usize, sector: u64, data: Vec<u8> },
+    OriginZero { vol: usize, sectors: Range<u64> },
+    OriginFlush { vol: usize },
+    Adding(usize),
+    Added(usize),
+    Removing(usize),
+    Removed(usize),
+}
+
+pub struct Recording {
+    /// The media before the first event.
+    pub start: Region,
+    pub trace: Vec<MediaEvent>,
+    pub marks: Vec<(usize, Mark)>,
+    /// Volumes that exist at the start.
+    pub present: Vec<bool>,
+}
+
+struct InFlight {
+    write: Write,
+    vol: usize,
+    sectors: Range<u64>,
+    id: u64,
+    data: Vec<u8>,
+}
+
+struct Recorder<'a> {
+    script: &'a Script,
+    engine: Engine,
+    origins: Vec<Origin>,
+    index: Vec<Option<u16>>,
+    marks: Vec<(usize, Mark)>,
+    writers: BTreeMap<u16, InFlight>,
+    next_id: u64,
+    now_ns: u64,
+    options: sys::fby_options,
+}
+
+pub const DESTAGE_ACTOR: u16 = 100;
+
+pub fn attach_of(number: u64, sectors: u64) -> (String, Attach<'static>) {
+    let a = Attach {
+        origin_sectors: sectors,
+        identity: "",
+        holes: sys::FBY_HOLES_FAIL,
+        round_pages: 64,
+        nbuffers: 2,
+        buffer_bytes: 16384,
+    };
+    (identity(number), a)
+}
+
+pub fn data(number: u64, sectors: Range<u64>, id: u64) -> Vec<u8> {
+    let mut data = vec![0; (sectors.end - sectors.start) as usize * pattern::SECTOR];
+    for (at, out) in sectors.zip(data.chunks_exact_mut(pattern::SECTOR)) {
+        pattern::fill(pattern::place(number, at), id, out);
+    }
+    data
+}
+
+impl Recorder<'_> {
+    fn mark(&mut self, mark: Mark) {
+        let at = self.engine.media.state().trace.as_ref().map_or(0, Vec::len);
+        self.marks.push((at, mark));
+    }
+
+    fn actor(&mut self, actor: u16) {
+        hooks::set_cpu(u32::from(actor));
+        self.engine.media.set_actor(actor);
+    }
+
+    fn fresh_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    fn volume(&self, vol: usize) -> Result<u16, String> {
+        self.index[vol].ok_or(format!("volume {vol} is not there"))
+    }
+
+    fn attach(&mut self, vol: usize) -> Result<(), String> {
+        let index = self.engine.volume_find(&name(vol)).map_err(|e| format!("find: {e}"))?;
+        let (identity, a) = attach_of(number(vol), self.script.volumes[vol]);
+        self.engine
+            .volume_attach(index, &Attach { identity: &identity, ..a })
+            .map_err(|e| format!("attach: {e}"))?;
+        self.index[vol] = Some(index);
+        Ok(())
+    }
+
+    fn add(&mut self, vol: usize) -> Result<(), String> {
+        self.mark(Mark::Adding(vol));
+        let sectors = self.script.volumes[vol];
+        let spec = volume_spec(&name(vol), number(vol), sectors, self.script.block_size);
+        self.engine.volume_add(&spec).map_err(|e| format!("add: {e}"))?;
+        self.mark(Mark::Added(vol));
+        self.attach(vol)
+    }
+
+    fn begin(&mut self, actor: u16, vol: usize, sectors: Range<u64>) -> Result<(), String> {
+        self.actor(actor);
+        let index = self.volume(vol)?;
+        let n = (sectors.end - sectors.start) as u32;
+        let (r, write) = self.engine.write_begin(index, sectors.start, n);
+        let write = write.ok_or(format!("begin by {actor}: {r:?}"))?;
+        let sectors = sectors.start..sectors.start + u64::from(write.nsectors());
+        let id = self.fresh_id();
+        let data = data(number(vol), sectors.clone(), id);
+        self.mark(Mark::Begin { vol, sectors: sectors.clone(), id, kind: Kind::Data });
+        self.writers.insert(actor, InFlight { write, vol, sectors, id, data });
+        Ok(())
+    }
+
+    fn write(&mut self, vol: usize, sectors: Range<u64>) -> Result<(), String> {
+        let (index, id) = (self.volume(vol)?, self.fresh_id());
+        let data = data(number(vol), sectors.clone(), id);
+        self.actor(0);
+        self.mark(Mark::Begin { vol, sectors: sectors.clone(), id, kind: Kind::Data });
+        let mut done = 0;
+        for _ in 0..1000 {
+            self.actor(0);
+            match self.engine.write(index, sectors.start, &data, &mut done) {
+                (Ok(Decision::Done), _) => {
+                    self.mark(Mark::End { vol, sectors, id });
+                    return Ok(());
+                }
+                (Ok(Decision::WaitSpace), _) => {
+                    for v in 0..self.origins.len() {
+                        self.destage(v, 8)?;
+                    }
+                }
+                (other, _) => return Err(format!("write: {other:?}")),
+            }
+        }
+        Err("a write found no space".into())
+    }
+
+    fn range(&mut self, vol: usize, kind: Kind, sectors: Range<u64>) -> Result<(), String> {
+        let (index, id) = (self.volume(vol)?, self.fresh_id());
+        let n = sectors.end - sectors.start;
+        let engine_kind =
+            if kind == Kind::Zero { sys::FBY_KIND_ZERO } else { sys::FBY_KIND_DISCARD };
+        self.mark(Mark::Begin { vol, sectors: sectors.clone(), id, kind });
+        let mut done = 0;
+        for _ in 0..1000 {
+            self.actor(0);
+            let r = self.engine.range(index, engine_kind, sectors.start, n, &mut done);
+            match r.result {
+                Ok(Decision::Done) => {
+                    self.mark(Mark::End { vol, sectors, id });
+                    return Ok(());
+                }
+                Ok(Decision::Origin) => {
+                    let first = sectors.start + done;
+                    let part = first..first + r.origin_n;
+                    self.origins[vol].zero(first, r.origin_n);
+                    self.mark(Mark::OriginZero { vol, sectors: part });
+                    if kind == Kind::Zero {
+                        self.origins[vol].flush_all();
+                        self.mark(Mark::OriginFlush { vol });
+                    }
+                    done += r.origin_n;
+                }
+                Ok(Decision::WaitSpace) => self.destage(vol, 8)?,
+                other => return Err(format!("range: {other:?}")),
+            }
+        }
+        Err("a discard found no space".into())
+    }
+
+    /// One step, and what it asks of an origin.
+    fn destage_once(&mut self) -> Result<Decision, String> {
+        self.actor(DESTAGE_ACTOR);
+        let step = self.engine.destage_step(self.now_ns).map_err(|e| format!("step: {e}"))?;
+        let Some(io) = step.io else { return Ok(step.decision) };
+        let of = self.index.iter().position(|i| *i == Some(io.volume));
+        let vol = of.ok_or("a request for no volume")?;
+        match io.op {
+            sys::FBY_IO_WRITE => {
+                self.origins[vol].write(io.sector, &io.data);
+                self.mark(Mark::OriginWrite { vol, sector: io.sector, data: io.data });
+            }
+            sys::FBY_IO_FLUSH => {
+                self.origins[vol].flush_all();
+                self.mark(Mark::OriginFlush { vol });
+            }
+            _ => {
+                self.origins[vol].zero(io.sector, io.nsectors);
+                let sectors = io.sector..io.sector + io.nsectors;
+                self.mark(Mark::OriginZero { vol, sectors });
+            }
+        }
+        self.engine.destage_complete(io.id, 0);
+        Ok(step.decision)
+    }
+
+    fn destage(&mut self, vol: usize, steps: u32) -> Result<(), String> {
+        let Some(index) = self.index[vol] else { return Ok(()) };
+        self.engine.volume_drain(index, true).map_err(|e| format!("drain: {e}"))?;
+        for _ in 0..steps {
+            self.now_ns += 1000;
+            if self.destage_once()? == Decision::Done {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// What may not be done while requests to an origin are in flight.
+    fn when_idle<T>(
+        &mut self,
+        mut call: impl FnMut(&mut Engine) -> crate::engine::Result<T>,
+    ) -> Result<T, String> {
+        for _ in 0..1000 {
+            self.actor(0);
+            match call(&mut self.engine) {
+                Err(e) if e.is(sys::FBY_E_BUSY) => drop(self.destage_once()?),
+                other => return other.map_err(|e| format!("{e}")),
+            }
+        }
+        Err("requests stay in flight".into())
+    }
+
+    fn drain(&mut self, vol: usize) -> Result<(), String> {
+        let index = self.volume(vol)?;
+        for _ in 0..1000 {
+            self.destage(vol, 100)?;
+            if self.engine.volume_clean(index) {
+                return Ok(());
+            }
+        }
+        Err(format!("drain of volume {vol} does not end"))
+    }
+
+    fn reopen(&mut self) -> Result<(), String> {
+        self.actor(0);
+        self.engine.open_all(&self.options).map_err(|e| format!("open: {e}"))?;
+        for vol in 0..self.index.len() {
+            if self.index[vol].is_some() {
+                self.attach(vol)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, op: Op) -> Result<(), String> {
+        self.actor(0);
+        match op {
+            Op::Write(vol, at, n) => self.write(vol, at..at + u64::from(n))?,
+            Op::Begin(actor, vol, at, n) => self.begin(actor, vol, at..at + u64::from(n))?,
+            Op::Copy(actor) => {
+                self.actor(actor);
+                let w = self.writers.get_mut(&actor).ok_or("no write begun")?;
+                self.engine.write_copy(&mut w.write, &[&w.data], 0);
+            }
+            Op::Commit(actor) => {
+                self.actor(actor);
+                let w = self.writers.get_mut(&actor).ok_or("no write begun")?;
+                self.engine.write_commit(&mut w.write);
+            }
+            Op::Publish(actor) => {
+                self.actor(actor);
+                let w = self.writers.remove(&actor).ok_or("no write begun")?;
+                self.engine.write_publish(w.write);
+                self.mark(Mark::End { vol: w.vol, sectors: w.sectors, id: w.id });
+            }
+            Op::Discard(vol, at, n) => self.range(vol, Kind::Discard, at..at + n)?,
+            Op::Zero(vol, at, n) => self.range(vol, Kind::Zero, at..at + n)?,
+            Op::Drain(vol) => self.drain(vol)?,
+            Op::Destage(vol, steps) => self.destage(vol, steps)?,
+            Op::Tick => {
+                for _ in 0..2 {
+                    self.now_ns += 200_000_000;
+                    self.destage_once()?;
+                }
+            }
+            Op::Close => {
+                self.when_idle(Engine::close)?;
+                self.reopen()?;
+            }
+            Op::Kill => {
+                self.engine.abandon();
+                self.reopen()?;
+            }
+            Op::Add(vol) => self.add(vol)?,
+            Op::Remove(vol) => {
+                let index = self.volume(vol)?;
+                self.when_idle(|e| e.volume_detach(index))?;
+                self.mark(Mark::Removing(vol));
+                self.engine.volume_remove(index, true).map_err(|e| format!("remove: {e}"))?;
+                self.mark(Mark::Removed(vol));
+                self.index[vol] = None;
+            }
+            Op::Reattach(vol) => {
+                let index = self.volume(vol)?;
+                self.when_idle(|e| e.volume_detach(index))?;
+                self.attach(vol)?;
+            }
+            Op::Checksums(on) => {
+                self.options.no_checksums = !on;
+                self.engine.set_options(&self.options).map_err(|e| format!("options: {e}"))?;
+            }
+        }
+        if let Some(misuse) = self.engine.media.misuse() {
+            return Err(misuse);
+        }
+        self.engine.check(self.writers.is_empty())
+    }
+}
+
+/// Runs the script on a freshly formatted pool.  An error is a violation: the
+/// scripts ask for nothing that may fail.
+pub fn record(script: &Script) -> Result<Recording, String> {
+    let g = script.geometry;
+    let options = sys::fby_options { nslots: g.nslots, ..Default::default() };
+    let mut r = Recorder {
+        script,
+        engine: Engine::new(Media::bare(g.media_bytes())),
+        origins: (0..script.volumes.len())
+            .map(|v| Origin::new(number(v), script.volumes[v], FIRST_ID))
+            .collect(),
+        index: vec![None; script.volumes.len()],
+        marks: Vec::new(),
+        writers: BTreeMap::new(),
+        next_id: FIRST_ID,
+        now_ns: 1_000_000,
+        options,
+    };
+    let mut uuid = [0; 16];
+    let seed = script.name.bytes().fold(7, |h, b| mix(h ^ u64::from(b)));
+    uuid[..8].copy_from_slice(&seed.to_le_bytes());
+    r.engine.format(uuid, g.chunk_size(), g.nvolumes).map_err(|e| format!("format: {e}"))?;
+    r.engine.open_all(&r.options).map_err(|e| format!("open: {e}"))?;
+    let last = script.volumes.len() - 1;
+    let later = script.ops.iter().any(|op| matches!(op, Op::Add(v) if *v == last));
+    let present: Vec<bool> = (0..=last).map(|v| !(later && v == last)).collect();
+    for vol in (0..=last).filter(|&v| present[v]) {
+        r.add(vol)?;
+    }
+    let start = r.engine.media.state().visible.clone();
+    r.marks.clear();
+    r.engine.media.state_mut().trace = Some(Vec::new());
+    for (i, &op) in script.ops.iter().enumerate() {
+        hooks::set_context(|| format!("script {} step {i} {op:?}", script.name));
+        r.step(op).map_err(|e| format!("script {} step {i} {op:?}: {e}", script.name))?;
+    }
+    let trace = r.engine.media.state_mut().trace.take().unwrap_or_default();
+    Ok(Recording { start, trace, marks: r.marks, present })
+}
+
+const TINY: Geometry = Geometry { chunk_pages: 16, nchunks: 4, nvolumes: 2, nslots: 1 };
+
+/// The workloads that are explored exhaustively, each about one thing.
+pub fn small() -> Vec<Script> {
+    use Op::*;
+    let two = Geometry { nslots: 2, nchunks: 5, ..TINY };
+    let s = |name: &str, geometry, volumes: &[u64], ops: &[Op]| Script {
+        name: name.into(),
+        geometry,
+        volumes: volumes.to_vec(),
+        block_size: 512,
+        ops: ops.to_vec(),
+    };
+    vec![
+        s("first write", TINY, &[64], &[Write(0, 0, 8)]),
+        s("overwrite", TINY, &[64], &[Write(0, 8, 8), Write(0, 8, 8), Write(0, 8, 8)]),
+        s("sectors", TINY, &[64], &[Write(0, 8, 1), Write(0, 10, 2), Write(0, 9, 1)]),
+        s("batch", TINY, &[64], &[Write(0, 4, 20), Write(0, 0, 32)]),
+        s(
+            "fill a chunk and go on",
+            TINY,
+            &[64],
+            &[Write(0, 0, 56), Write(0, 0, 8), Write(0, 8, 8), Write(0, 16, 8)],
+        ),
+        s(
+            "discard and zero",
+            TINY,
+            &[64],
+            &[Write(0, 0, 16), Discard(0, 0, 8), Zero(0, 8, 8), Write(0, 3, 2), Discard(0, 32, 8)],
+        ),
+        s("drain", TINY, &[64], &[Write(0, 0, 16), Write(0, 4, 1), Drain(0), Write(0, 4, 2)]),
+        s(
+            "drain, then the chunk again",
+            TINY,
+            &[64],
+            &[
+                Write(0, 0, 64),
+                Drain(0),
+                Write(0, 0, 64),
+                Drain(0),
+                Write(0, 0, 64),
+                Write(0, 3, 1),
+            ],
+        ),
+        s(
+            "a chunk superseded as a whole",
+            TINY,
+            &[64],
+            &[Write(0, 0, 64), Write(0, 0, 64), Write(0, 0, 64), Write(0, 0, 64), Write(0, 0, 8)],
+        ),
+        s(
+            "two writers",
+            two,
+            &[64],
+            &[
+                Begin(1, 0, 0, 8),
+                Begin(2, 0, 8, 8),
+                Copy(2),
+                Copy(1),
+                Commit(2),
+                Publish(2),
+                Begin(2, 0, 16, 3),
+                Copy(2),
+                Commit(1),
+                Publish(1),
+                Commit(2),
+                Publish(2),
+            ],
+        ),
+        s(
+            "two writers, one block in turns",
+            two,
+            &[64],
+            &[
+                Begin(1, 0, 8, 8),
+                Copy(1),
+                Commit(1),
+                Publish(1),
+                Begin(2, 0, 8, 8),
+                Copy(2),
+                Commit(2),
+                Publish(2),
+                Begin(1, 0, 8, 8),
+                Copy(1),
+                Commit(1),
+                Publish(1),
+            ],
+        ),
+        s(
+            "a drain beside a write in flight",
+            two,
+            &[64],
+            &[
+                Begin(1, 0, 0, 8),
+                Copy(1),
+                Commit(1),
+                Publish(1),
+                Begin(1, 0, 0, 8),
+                Copy(1),
+                Begin(2, 0, 8, 8),
+                Copy(2),
+                Commit(2),
+                Publish(2),
+                Destage(0, 40),
+                Commit(1),
+                Publish(1),
+            ],
+        ),
+        s(
+            "clean close",
+            TINY,
+            &[64],
+            &[Write(0, 0, 8), Close, Write(0, 8, 8), Write(0, 0, 1), Close, Write(0, 0, 8)],
+        ),
+        s("killed", TINY, &[64], &[Write(0, 0, 8), Kill, Write(0, 0, 8), Kill, Write(0, 8, 8)]),
+        s(
+            "housekeeping",
+            TINY,
+            &[64],
+            &[Write(0, 0, 8), Tick, Write(0, 8, 8), Tick, Write(0, 0, 4)],
+        ),
+        s(
+            "a volume comes and goes",
+            TINY,
+            &[64, 32],
+            &[Write(0, 0, 8), Add(1), Write(1, 0, 8), Remove(1), Add(1), Write(1, 8, 8)],
+        ),
+        s(
+            "two volumes",
+            Geometry { nchunks: 6, ..TINY },
+            &[32, 32],
+            &[
+                Write(0, 0, 8),
+                Write(1, 0, 8),
+                Drain(0),
+                Write(0, 0, 3),
+                Reattach(1),
+                Write(1, 8, 8),
+            ],
+        ),
+        s(
+            "no checksums",
+            TINY,
+            &[64],
+            &[Checksums(false), Write(0, 0, 8), Write(0, 0, 3), Checksums(true), Write(0, 8, 16)],
+        ),
+    ]
+}
+
+/// A longer workload made from a seed, with more of everything.
+pub fn random(seed: u64, length: u32) -> Script {
+    let mut rng = Rng::new(seed);
+    let geometry = Geometry {
+        chunk_pages: 16,
+        nchunks: rng.range(4, 7) as u32,
+        nvolumes: 2,
+        nslots: rng.range(1, 2) as u32,
+    };
+    let volumes = vec![8 * rng.range(2, 10), 8 * rng.range(1, 6)];
+    let block_size = if rng.one_in(3) { 4096 } else { 512 };
+    let unit = u64::from(block_size / 512);
+    let mut ops = Vec::new();
+    // Half of the time the second volume comes later.
+    if rng.one_in(2) {
+        ops.extend([Op::Write(0, 0, 8), Op::Add(1)]);
+    }
+    for _ in 0..length {
+        let vol = rng.index(2);
+        let size = volumes[vol] / unit;
+        let at = rng.below(size);
+        let longest = if rng.one_in(4) { 40 } else { 10 };
+        let n = rng.range(1, (size - at).min(longest));
+        let (at, n) = (at * unit, n * unit);
+        ops.push(match rng.below(24) {
+            0..=12 => Op::Write(vol, at, n as u32),
+            13 | 14 => Op::Discard(vol, at, n),
+            15 | 16 => Op::Zero(vol, at, n),
+            17 => Op::Drain(vol),
+            18 => Op::Destage(vol, rng.range(1, 6) as u32),
+            19 => Op::Close,
+            20 => Op::Kill,
+            21 => Op::Tick,
+            22 => Op::Reattach(vol),
+            _ => Op::Checksums(rng.one_in(2)),
+        });
+    }
+    Script { name: format!("seed {seed}"), geometry, volumes, block_size, ops }
+}
