@@ -119,8 +119,13 @@ static void collect(struct fby_pool *p, u16 volume, u32 *wake)
 	while ((c = fby_chunk_walk(p, volume, c, wake)) != FBY_NO_CHUNK) {
 		u64 seq_min = fby_load(&p->chunk[c].seq_min), low = seq_min;
 
-		if (seq_min > d->cut || (d->n == d->cap && seq_min > d->page[0].k))
+		if (seq_min > d->cut)
 			break; /* and so are all after it */
+		if (d->n == d->cap && seq_min > d->page[0].k) {
+			if (seq_min < evicted) /* the round is full: its pages fall out unseen */
+				evicted = seq_min;
+			break;
+		}
 		for (u32 i = FBY_FIRST_PAGE; i < p->chunk_pages; i++)
 			collect_page(p, d, c, i, &low, &evicted);
 	}
