@@ -56,7 +56,7 @@ soak:
 
 fuzz:
 	@scripts/need check
-	$(MAKE) -C fuzz fuzz SECONDS=$(SECONDS)
+	$(MAKE) -C tests fuzz SECONDS=$(SECONDS)
 
 install: build
 	install -D -m 755 target/release/forebay $(bindir)/forebay
@@ -72,5 +72,4 @@ install: build
 clean:
 	cargo clean
 	rm -rf $(OUT)
-	$(MAKE) -C fuzz clean
-	$(MAKE) -C tests/stress clean
+	$(MAKE) -C tests clean
