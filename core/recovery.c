@@ -533,8 +533,18 @@ static void write_losses(struct fby_pool *p)
 
 /* --- finish: lines -------------------------------------------------------------------- */
 
+/* The line of the last page written, which names the last batch; its kind is 0
+ * if the chunk has none. */
+static void last_line(struct fby_pool *p, u32 c, struct fby_page_line *l)
+{
+	u32 i = p->chunk[c].fill - 1;
+
+	if (i < FBY_FIRST_PAGE || !fby_page_line_read(p, c, i, l, NULL) || l->epoch != p->chunk[c].epoch)
+		l->kind = 0;
+}
+
 /* What is to stand at (c, i).  False: nothing is to be written. */
-static bool new_line(struct fby_pool *p, u32 c, u32 i, struct fby_page_line *l)
+static bool new_line(struct fby_pool *p, u32 c, u32 i, const struct fby_page_line *last, struct fby_page_line *l)
 {
 	struct fby_entry *e = &p->entry[(c << p->chunk_shift) + i];
 	u32 state = fby_load(&e->state);
@@ -558,6 +568,12 @@ static bool new_line(struct fby_pool *p, u32 c, u32 i, struct fby_page_line *l)
 		l->block = fby_key_block(e->key);
 		l->kind = FBY_KIND_DATA;
 		l->lost = 0xff;
+	} else if (last->kind && i >= last->batch_first) {
+		/* Still of the last batch: cut short before its other lines are
+		 * there, they must not be taken for settled ones. */
+		l->batch_first = last->batch_first;
+		l->batch_count = last->batch_count;
+		l->block = last->block - (last->page - i);
 	}
 	fby_line_finish(p->line_seed, l);
 	return true;
@@ -565,11 +581,12 @@ static bool new_line(struct fby_pool *p, u32 c, u32 i, struct fby_page_line *l)
 
 static void write_lines(struct fby_pool *p, u32 c)
 {
-	struct fby_page_line l;
+	struct fby_page_line l, last;
 
+	last_line(p, c, &last);
 	/* From the end, so that what hole_seq finds is the same in a second run. */
 	for (u32 i = p->chunk[c].fill; i-- > FBY_FIRST_PAGE;) {
-		if (new_line(p, c, i, &l))
+		if (new_line(p, c, i, &last, &l))
 			media_lines(p->media, fby_line_at(p, c, i), &l, FBY_LINE);
 	}
 	media_fence_chunk(p, c);
