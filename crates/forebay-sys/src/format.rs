@@ -35,6 +35,10 @@ pub const FBY_SB_CLEAN: u32 = 1 << 0;
 pub const FBY_VOL_FREE: u32 = 0;
 pub const FBY_VOL_USED: u32 = 1;
 
+/// `enum fby_volume_flags`
+pub const FBY_VF_HOLES: u32 = 1 << 0;
+pub const FBY_VF_HOLES_UNKNOWN: u32 = 1 << 1;
+
 pub const FBY_OPEN_MAGIC: u32 = 0x4e50_4f46;
 pub const FBY_SEAL_MAGIC: u32 = 0x4c53_4f46;
 
@@ -88,7 +92,8 @@ pub struct fby_volume_record {
     pub name: [u8; FBY_NAME_MAX + 1],
     pub identity: [u8; FBY_IDENTITY_MAX + 1],
     pub block_size: u32,
-    pub reserved: [u8; 40],
+    pub flags: u32,
+    pub reserved: [u8; 36],
     pub crc: u32,
 }
 

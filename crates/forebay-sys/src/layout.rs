@@ -62,7 +62,7 @@ fn structs_and_constants_are_as_in_c() {
     let mut map = BTreeMap::new();
     structs! { map;
         fby_superblock { magic, version, flags, features_compat, features_ro, features_incompat, uuid, generation, media_size, data_offset, chunk_size, nchunks, nvolumes, reserved0, clean_entries, clean_digest, clean_seq, reserved, crc }
-        fby_volume_record { counter, index, state, watermark, origin_sectors, uuid, name, identity, block_size, reserved, crc }
+        fby_volume_record { counter, index, state, watermark, origin_sectors, uuid, name, identity, block_size, flags, reserved, crc }
         fby_open_line { magic, kind, volume, chunk, reserved0, epoch, seq_min, reserved, crc }
         fby_seal_line { magic, fill, closed, reserved0, chunk, counter, epoch, seq_max, last_block, reserved, crc }
         fby_page_line { seq, block, epoch, prev_block, chunk, page, volume, batch_first, batch_count, kind, valid, lost, flags, reserved, data_crc, crc }
@@ -108,6 +108,8 @@ fn structs_and_constants_are_as_in_c() {
         FBY_SB_CLEAN,
         FBY_VOL_FREE,
         FBY_VOL_USED,
+        FBY_VF_HOLES,
+        FBY_VF_HOLES_UNKNOWN,
         FBY_OPEN_MAGIC,
         FBY_SEAL_MAGIC,
         FBY_CHUNK_FREE,
