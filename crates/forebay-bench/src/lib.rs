@@ -1,2 +1,72 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Measures the engine against what the memory itself can do.
+//!
+//! * [`engine()`] writes 4 KiB blocks in three ways on the same media, in short
+//!   alternating rounds: `raw` (non-temporal copy and fence), `floor` (the same
+//!   with CRC32C and one header line before the fence, and nothing else) and
+//!   `engine` (a whole write).  What slows the machine down for a while slows all
+//!   three, so their ratios hold where their figures do not.
+//! * [`reads()`] reads cached blocks with verification.
+//! * [`recovery()`] opens a large pool full of dirty pages.
+//!
+//! All of it talks to the engine directly; origins take what destage gives them
+//! and store nothing.  The media is DRAM standing in for persistent memory, and
+//! reports say which kind.
+
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("pools are mapped whole: 64-bit machines only");
+
+mod engine;
+mod memory;
+mod pool;
+mod reads;
+mod recovery;
+mod rounds;
+mod strokes;
+
+use serde::Serialize;
+
+pub use engine::{engine, EngineOptions, EngineReport, EngineThreads};
+pub use memory::MediaChoice;
+pub use reads::{reads, ReadOptions, ReadReport, ReadThreads};
+pub use recovery::{recovery, RecoveryOptions, RecoveryReport};
+
+/// Why a benchmark could not run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BenchError {
+    /// The operating system refused something; `what` says what and how to go on.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried, and the way out.
+        what: String,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// The engine refused something.
+    #[error("the engine could not {what}: {reason}")]
+    Engine {
+        /// What was tried.
+        what: &'static str,
+        /// The engine's message.
+        reason: &'static str,
+    },
+    /// Options that make no sense together.
+    #[error("{0}")]
+    Options(String),
+}
+
+/// One way of doing something, measured: throughput from rounds without a clock
+/// in them, latencies from rounds with one reading of the clock per operation
+/// (about 20 ns, included).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Figures {
+    /// Operations per second of all threads together: the median of the rounds.
+    pub ops_per_s: f64,
+    /// Median latency, nanoseconds.
+    pub p50_ns: u64,
+    /// 99th percentile, nanoseconds.
+    pub p99_ns: u64,
+    /// 99.9th percentile, nanoseconds.
+    pub p999_ns: u64,
+}

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Writes: the engine against the floor below it.
+
+use std::time::Instant;
+
+use forebay_sys::posix_kernels;
+use serde::Serialize;
+
+use crate::memory::{MediaChoice, Memory};
+use crate::pool::Pool;
+use crate::rounds::{self, Plan, Stroke};
+use crate::strokes::{Floor, Random, Raw, Source, Strip, Write};
+use crate::{BenchError, Figures};
+
+/// What [`engine()`] does.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EngineOptions {
+    /// What stands in for persistent memory; twice `pool_bytes` of it are used.
+    pub media: MediaChoice,
+    /// Size of the pool.
+    pub pool_bytes: u64,
+    /// Blocks that are written at random; 0: a sixteenth of what the pool holds,
+    /// so that chunks run empty by being overwritten, and destage has no work.
+    pub blocks: u64,
+    /// Numbers of writing threads, one after the other.
+    pub threads: Vec<u32>,
+    /// Rounds for each; in a round each of the three ways gets its turn.
+    pub rounds: u32,
+    /// Writes of a thread in a turn, once without and once with the clock.
+    pub batch: u32,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            media: MediaChoice::default(),
+            pool_bytes: 2 << 30,
+            blocks: 0,
+            threads: vec![1, 2],
+            rounds: 41,
+            batch: 10_000,
+        }
+    }
+}
+
+/// What [`engine()`] found.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct EngineReport {
+    /// One for each number of threads.
+    pub threads: Vec<EngineThreads>,
+    /// DRAM of engine and volume, everything included, for each page that the
+    /// pool can hold.
+    pub dram_bytes_per_page: f64,
+    /// What was written to, and how.
+    pub media: String,
+}
+
+/// The three ways with one number of threads.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct EngineThreads {
+    /// Writing threads.
+    pub n: u32,
+    /// 4 KiB non-temporal copy and fence.
+    pub raw: Figures,
+    /// The same with CRC32C and one header line before the fence.
+    pub floor: Figures,
+    /// A whole write of a random block.
+    pub engine: Figures,
+    /// `engine.ops_per_s / floor.ops_per_s`.
+    pub engine_over_floor: f64,
+}
+
+/// Runs the benchmark; seconds, and more with more rounds.
+pub fn engine(options: &EngineOptions) -> Result<EngineReport, BenchError> {
+    let most = options.threads.iter().copied().max().unwrap_or(0);
+    if options.threads.contains(&0) || !(1..=64).contains(&most) {
+        return Err(BenchError::Options("threads: 1 to 64, at least one number".to_owned()));
+    }
+    if options.rounds == 0 || options.batch == 0 {
+        return Err(BenchError::Options("rounds and batch: at least 1".to_owned()));
+    }
+    let pool_bytes = options.pool_bytes.next_multiple_of(2 << 20);
+    let memory = Memory::new(&options.media, pool_bytes * 2)?;
+    memory.populate();
+    let pool = Pool::create(&memory, pool_bytes, most.max(4), pool_bytes / 4096)?;
+    let blocks = match options.blocks {
+        0 => pool.info().pages / 16,
+        blocks => blocks.min(pool_bytes / 4096),
+    };
+    settle(&pool, blocks)?;
+    let threads = options.threads.iter().map(|&n| run(options, &memory, &pool, n, blocks));
+    Ok(EngineReport {
+        threads: threads.collect::<Result<_, _>>()?,
+        dram_bytes_per_page: pool.dram_bytes_per_page(),
+        media: format!(
+            "{}, pool of {} MiB, {blocks} blocks at random, {} nt",
+            options.media.name(),
+            pool_bytes >> 20,
+            posix_kernels()[0]
+        ),
+    })
+}
+
+/// Writes until every chunk has been used and the pool is as it will stay.
+fn settle(pool: &Pool, blocks: u64) -> Result<(), BenchError> {
+    let (mut source, mut random) = (Source::new(1), Random::new(1));
+    let start = Instant::now();
+    for block in 0..blocks + pool.info().pages {
+        let block = if block < blocks { block } else { random.below(blocks) };
+        while !pool.write(block, source.next())? {
+            pool.destage(start)?;
+        }
+    }
+    Ok(())
+}
+
+fn run(
+    options: &EngineOptions,
+    memory: &Memory,
+    pool: &Pool,
+    n: u32,
+    blocks: u64,
+) -> Result<EngineThreads, BenchError> {
+    let share = memory.len() / 2 / n as usize / (2 << 20) * (2 << 20);
+    let mut threads = Vec::new();
+    for thread in 0..n {
+        let first = memory.len() / 2 + thread as usize * share;
+        let strip = || Strip::new(memory, first, share);
+        let seed = u64::from(n) << 8 | u64::from(thread);
+        let write =
+            Write { pool, source: Source::new(seed), random: Random::new(seed + 99), blocks };
+        let kinds: Vec<Box<dyn Stroke>> = vec![
+            Box::new(Raw(strip()?, Source::new(seed))),
+            Box::new(Floor(strip()?, Source::new(seed))),
+            Box::new(write),
+        ];
+        threads.push(kinds);
+    }
+    let plan = Plan { rounds: options.rounds, warm: options.batch / 10, batch: options.batch };
+    let start = Instant::now();
+    let figures = rounds::run(plan, threads, || pool.destage(start))?;
+    let (raw, floor, engine) = (figures[0], figures[1], figures[2]);
+    Ok(EngineThreads {
+        n,
+        raw,
+        floor,
+        engine,
+        engine_over_floor: engine.ops_per_s / floor.ops_per_s,
+    })
+}

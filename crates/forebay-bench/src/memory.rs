@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Mapped memory: the media, and what the engine and its volumes need.
+
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::ptr::{self, NonNull};
+
+use rustix::fs::{fallocate, openat, FallocateFlags, Mode, OFlags, CWD};
+use rustix::mm::{madvise, mmap, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
+
+use crate::BenchError;
+
+/// What stands in for persistent memory.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum MediaChoice {
+    /// Anonymous memory, huge pages advised: mapped as fsdax maps persistent
+    /// memory.
+    #[default]
+    Anonymous,
+    /// An unnamed file in this directory, which should be a tmpfs such as
+    /// `/dev/shm`; 4 KiB pages unless the system says otherwise.
+    File(PathBuf),
+}
+
+impl MediaChoice {
+    /// For reports.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Anonymous => "anonymous memory, huge pages advised".to_owned(),
+            Self::File(dir) => format!("file in {}", dir.display()),
+        }
+    }
+}
+
+/// Zeroed memory, page aligned, unmapped when dropped.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    base: NonNull<c_void>,
+    len: usize,
+    file: Option<OwnedFd>,
+}
+
+// SAFETY: plain memory; who may access which part is the user's to order.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+fn system(what: String) -> impl FnOnce(rustix::io::Errno) -> BenchError {
+    move |errno| BenchError::System { what, source: errno.into() }
+}
+
+impl Memory {
+    pub fn new(choice: &MediaChoice, len: u64) -> Result<Self, BenchError> {
+        match choice {
+            MediaChoice::Anonymous => Self::anonymous(len),
+            MediaChoice::File(dir) => {
+                let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+                let file = openat(CWD, dir, flags, Mode::RUSR | Mode::WUSR).map_err(system(
+                    format!("creating a file in {} (name another directory)", dir.display()),
+                ))?;
+                fallocate(&file, FallocateFlags::empty(), 0, len).map_err(system(format!(
+                    "reserving {len} bytes in {} (choose a smaller pool)",
+                    dir.display()
+                )))?;
+                Self::of_file(file, len)
+            }
+        }
+    }
+
+    pub fn anonymous(len: u64) -> Result<Self, BenchError> {
+        let len = length(len)?;
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping where the system likes.
+        let base = unsafe { mmap_anonymous(ptr::null_mut(), len, prot, MapFlags::PRIVATE) }
+            .map_err(system(format!("mapping {len} bytes (choose a smaller pool)")))?;
+        let memory = Self { base: nonnull(base)?, len, file: None };
+        // SAFETY: the mapping is ours.  Advice only: without huge pages it is slower.
+        let _ = unsafe { madvise(base, len, Advice::LinuxHugepage) };
+        Ok(memory)
+    }
+
+    fn of_file(file: OwnedFd, len: u64) -> Result<Self, BenchError> {
+        let len = length(len)?;
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping where the system likes, of a file that has len
+        // bytes reserved and that nobody else can open.
+        let base = unsafe { mmap(ptr::null_mut(), len, prot, MapFlags::SHARED, &file, 0) }
+            .map_err(system(format!("mapping {len} bytes of a file (choose a smaller pool)")))?;
+        Ok(Self { base: nonnull(base)?, len, file: Some(file) })
+    }
+
+    /// Faults all pages in, so that no measurement does.
+    pub fn populate(&self) {
+        // SAFETY: the mapping is ours; populating changes no byte.
+        if unsafe { madvise(self.base.as_ptr(), self.len, Advice::LinuxPopulateWrite) }.is_ok() {
+            return;
+        }
+        for at in (0..self.len).step_by(4096) {
+            // SAFETY: within the mapping, which is still all zeroes.
+            unsafe { self.at(at).write_volatile(0) };
+        }
+    }
+
+    /// The same bytes mapped anew, as a process that starts would; an anonymous
+    /// mapping stays what it is.
+    pub fn remap(self) -> Result<Self, BenchError> {
+        match self.file.as_ref().map(OwnedFd::try_clone) {
+            None => Ok(self),
+            Some(file) => {
+                let file = file.map_err(|source| BenchError::System {
+                    what: "duplicating a descriptor".to_owned(),
+                    source,
+                })?;
+                let len = self.len as u64;
+                drop(self);
+                Self::of_file(file, len)
+            }
+        }
+    }
+
+    pub fn at(&self, offset: usize) -> *mut u8 {
+        assert!(offset < self.len);
+        // SAFETY: within the mapping.
+        unsafe { self.base.as_ptr().cast::<u8>().add(offset) }
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours and its users borrowed it or hold it.
+        let _ = unsafe { munmap(self.base.as_ptr(), self.len) };
+    }
+}
+
+fn length(len: u64) -> Result<usize, BenchError> {
+    let len = usize::try_from(len).ok().filter(|&len| len > 0);
+    len.ok_or_else(|| BenchError::Options("a size of 0 bytes, or more than can be mapped".into()))
+}
+
+fn nonnull(base: *mut c_void) -> Result<NonNull<c_void>, BenchError> {
+    NonNull::new(base).ok_or_else(|| BenchError::System {
+        what: "mapping memory at address 0".to_owned(),
+        source: io::ErrorKind::Unsupported.into(),
+    })
+}

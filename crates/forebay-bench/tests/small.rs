@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The benchmarks run and say what they promise, on media small enough for a
+//! test.  How fast anything is, is none of these tests' business.
+
+use std::path::PathBuf;
+
+use forebay_bench::{
+    engine, reads, recovery, BenchError, EngineOptions, MediaChoice, ReadOptions, RecoveryOptions,
+};
+
+const SMALL: u64 = 64 << 20;
+
+#[test]
+fn engine_reports_each_number_of_threads() {
+    let options = EngineOptions { pool_bytes: SMALL, rounds: 2, batch: 500, ..Default::default() };
+    let report = engine(&options).unwrap();
+    assert_eq!(report.threads.iter().map(|t| t.n).collect::<Vec<_>>(), [1, 2]);
+    for t in &report.threads {
+        for figures in [t.raw, t.floor, t.engine] {
+            assert!(figures.ops_per_s > 0.0 && figures.p50_ns > 0);
+            assert!(figures.p50_ns <= figures.p99_ns && figures.p99_ns <= figures.p999_ns);
+        }
+        assert_eq!(t.engine_over_floor, t.engine.ops_per_s / t.floor.ops_per_s);
+    }
+    assert!(report.dram_bytes_per_page > 16.0, "an entry alone has 16 bytes");
+    let json = serde_json::to_value(&report).unwrap();
+    assert!(json["threads"][1]["floor"]["p999_ns"].is_u64());
+    assert!(json["media"].as_str().unwrap().starts_with("anonymous memory"));
+}
+
+#[test]
+fn reads_are_hits() {
+    let options = ReadOptions { pool_bytes: SMALL, rounds: 1, batch: 500, ..Default::default() };
+    let report = reads(&options).unwrap();
+    assert_eq!(report.threads.len(), 2);
+    assert!(report.threads.iter().all(|t| t.ops_per_s_per_thread > 0.0));
+}
+
+#[test]
+fn recovery_finds_all_that_was_written() {
+    for media in [MediaChoice::Anonymous, MediaChoice::File(PathBuf::from("/dev/shm"))] {
+        let options = RecoveryOptions { media, pool_bytes: SMALL, rounds: 2, threads: 2 };
+        let report = recovery(&options).unwrap();
+        // All chunks but the reserve, header arrays and what other CPUs' slots hold open.
+        assert!(report.entries >= SMALL / 4096 * 3 / 4);
+        assert_eq!(report.entries, report.blocks);
+        assert_eq!((report.dropped, report.damaged, report.holes), (0, 0, 0));
+    }
+}
+
+#[test]
+fn senseless_options_are_refused() {
+    let none = EngineOptions { threads: vec![], ..Default::default() };
+    assert!(matches!(engine(&none), Err(BenchError::Options(_))));
+    let zero = ReadOptions { threads: vec![0], pool_bytes: SMALL, ..Default::default() };
+    assert!(matches!(reads(&zero), Err(BenchError::Options(_))));
+    let nowhere = RecoveryOptions {
+        media: MediaChoice::File(PathBuf::from("/nowhere")),
+        ..Default::default()
+    };
+    let error = recovery(&nowhere).unwrap_err();
+    assert!(error.to_string().contains("/nowhere"), "{error}");
+}
