@@ -96,7 +96,7 @@ static bool check_volume_list(struct check *k, u16 volume, u32 *total)
 {
 	struct fby_pool *p = k->p;
 	struct fby_volume *v = &p->volume[volume];
-	u32 before = FBY_NO_CHUNK, n = 0;
+	u32 before = FBY_NO_CHUNK, n = 0, fill;
 
 	for (u32 c = v->first; c != FBY_NO_CHUNK; before = c, c = p->chunk[c].next, n++) {
 		struct fby_chunk *ch;
@@ -110,8 +110,9 @@ static bool check_volume_list(struct check *k, u16 volume, u32 *total)
 			return violated(k, "a chunk list does not lead back", "chunk", c, "prev", ch->prev);
 		if (before != FBY_NO_CHUNK && p->chunk[before].seq_min > ch->seq_min)
 			return violated(k, "a volume's chunks are out of order", "chunk", before, "chunk", c);
-		if (ch->fill < FBY_FIRST_PAGE || ch->fill > p->chunk_pages)
-			return violated(k, "a chunk's fill is out of range", "chunk", c, "fill", ch->fill);
+		fill = fby_load(&ch->fill);
+		if (fill < FBY_FIRST_PAGE || fill > p->chunk_pages)
+			return violated(k, "a chunk's fill is out of range", "chunk", c, "fill", fill);
 	}
 	if (n != v->nchunks || before != v->last)
 		return violated(k, "a volume's chunk list is miscounted", "volume", volume, "chunks", n);

@@ -73,7 +73,7 @@ void fby_chunk_list_append(struct fby_pool *p, struct fby_volume *v, u32 c)
 	else
 		v->first = c;
 	v->last = c;
-	v->nchunks++;
+	fby_store(&v->nchunks, v->nchunks + 1);
 }
 
 static void chunk_list_remove(struct fby_pool *p, struct fby_volume *v, u32 c)
@@ -89,7 +89,7 @@ static void chunk_list_remove(struct fby_pool *p, struct fby_volume *v, u32 c)
 		p->chunk[ch->next].prev = ch->prev;
 	else
 		v->last = ch->prev;
-	v->nchunks--;
+	fby_store(&v->nchunks, v->nchunks - 1);
 }
 
 void fby_chunk_to_free(struct fby_pool *p, u32 c)
@@ -160,7 +160,8 @@ static u32 chunk_open(struct fby_pool *p, struct fby_slot *s, u16 volume, bool r
 	FBY_ASSERT(ch->state == FBY_CS_FREE && fby_load(&ch->live) == 0);
 	ch->state = FBY_CS_OPEN;
 	ch->volume = volume;
-	ch->fill = ch->sealed = ch->tick_fill = FBY_FIRST_PAGE;
+	fby_store(&ch->fill, FBY_FIRST_PAGE);
+	ch->sealed = ch->tick_fill = FBY_FIRST_PAGE;
 	ch->last_block = FBY_NO_BLOCK;
 	ch->opened_ns = fby_load(&p->now_ns);
 	fby_store(&p->opens, p->opens + 1);
@@ -171,12 +172,12 @@ static u32 chunk_open(struct fby_pool *p, struct fby_slot *s, u16 volume, bool r
 	fby_store(&ch->seq_min, fby_load(&p->seq));
 	ch->seq_last = ch->seq_min;
 	fby_chunk_list_append(p, &p->volume[volume], c);
-	p->chunks_opened++;
+	fby_count(&p->chunks_opened, 1);
 	fby_unlock(&p->lock);
 	/* readers see the new epoch before any new byte, new entries after opens */
 	fby_wmb();
 	fby_slot_retire(s); /* so that no seq in the chunk is below seq_min */
-	s->volume[volume].open = c;
+	fby_store(&s->volume[volume].open, c);
 	l.chunk = c;
 	l.epoch = ch->epoch;
 	l.seq_min = ch->seq_min;
@@ -234,7 +235,7 @@ void fby_slot_close(struct fby_pool *p, struct fby_slot *s, u16 volume, u32 *wak
 		return;
 	ch = &p->chunk[c];
 	fby_chunk_seal(p, c, true);
-	s->volume[volume].open = FBY_NO_CHUNK;
+	fby_store(&s->volume[volume].open, FBY_NO_CHUNK);
 	fby_store(&ch->seq_max, ch->seq_last);
 	fby_lock(&p->lock);
 	ch->state = FBY_CS_CLOSED;

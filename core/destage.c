@@ -225,11 +225,11 @@ static int write_step(struct fby_pool *p, u16 volume, struct fby_io *io)
 	struct build b = { 0 };
 	u32 id;
 
-	for (id = 0; id < d->nbuffers && d->io[id].status != FBY_IOS_FREE; id++)
+	for (id = 0; id < d->nbuffers && fby_load(&d->io[id].status) != FBY_IOS_FREE; id++)
 		;
 	if (d->failed || id == d->nbuffers || d->pos == d->n) {
 		if (d->outstanding == 0)
-			d->phase = d->failed ? FBY_PH_BACKOFF : FBY_PH_FLUSH;
+			fby_store(&d->phase, d->failed ? FBY_PH_BACKOFF : FBY_PH_FLUSH);
 		return d->outstanding == 0 ? FBY_AGAIN : FBY_DONE;
 	}
 	b.buf = d->io[id].buf;
@@ -261,15 +261,15 @@ static int carry_step(struct fby_pool *p, u16 volume, u32 *wake)
 			continue;
 		decision = fby_carry(p, volume, r->k, r->page, r->carry == CARRY_DAMAGED, wake);
 		if (decision == FBY_WAIT_SPACE) { /* more is lost than the reserve holds */
-			p->volume[volume].last_error = fby_error_errno(-FBY_E_LOST);
+			fby_store(&p->volume[volume].last_error, fby_error_errno(-FBY_E_LOST));
 			d->failed = true;
-			d->phase = FBY_PH_BACKOFF;
+			fby_store(&d->phase, FBY_PH_BACKOFF);
 			return FBY_AGAIN;
 		}
 		if (decision != FBY_DONE)
 			return FBY_AGAIN;
 	}
-	d->phase = FBY_PH_COMMIT;
+	fby_store(&d->phase, FBY_PH_COMMIT);
 	return FBY_AGAIN;
 }
 
@@ -278,12 +278,12 @@ static void commit(struct fby_pool *p, u16 volume)
 	struct fby_volume *v = &p->volume[volume];
 
 	if (v->destage.cut > v->rec.watermark) {
-		v->rec.watermark = v->destage.cut;
+		fby_store(&v->rec.watermark, v->destage.cut);
 		if (!FBY_BUG(FREE_BEFORE_WATERMARK))
 			fby_record_write(p, volume);
 	}
 	v->destage.pos = 0;
-	v->destage.phase = FBY_PH_RELEASE;
+	fby_store(&v->destage.phase, FBY_PH_RELEASE);
 }
 
 /* False: the block is busy. */
@@ -313,7 +313,7 @@ static bool release_page(struct fby_pool *p, u16 volume, const struct fby_round_
 	fby_index_del_locked(p, b, page);
 	fby_index_release(p, b);
 	fby_page_dead(p, page, wake);
-	v->pages_destaged++;
+	fby_count(&v->pages_destaged, 1);
 	return true;
 }
 
@@ -329,11 +329,11 @@ static int release_step(struct fby_pool *p, u16 volume, u32 *wake)
 		return FBY_AGAIN;
 	if (FBY_BUG(FREE_BEFORE_WATERMARK))
 		fby_record_write(p, volume);
-	v->rounds++;
-	v->last_error = 0;
+	fby_count(&v->rounds, 1);
+	fby_store(&v->last_error, 0);
 	d->backoff_ns = 0;
 	d->n = 0;
-	d->phase = FBY_PH_IDLE;
+	fby_store(&d->phase, FBY_PH_IDLE);
 	return FBY_AGAIN;
 }
 
@@ -397,7 +397,7 @@ static bool wanted(struct fby_pool *p, u16 volume)
 		return true;
 	fby_store(&v->destage.drain, false);
 	/* only lost blocks are left: carried forward again just for space */
-	return v->nchunks > 1 && starved(p);
+	return fby_load(&v->nchunks) > 1 && starved(p);
 }
 
 static int idle_step(struct fby_pool *p, u16 volume, u32 *wake)
@@ -412,7 +412,7 @@ static int idle_step(struct fby_pool *p, u16 volume, u32 *wake)
 	collect(p, volume, wake);
 	if (d->n == 0)
 		return FBY_DONE;
-	d->phase = FBY_PH_WRITE;
+	fby_store(&d->phase, FBY_PH_WRITE);
 	return FBY_AGAIN;
 }
 
@@ -429,8 +429,8 @@ static void reap(struct fby_pool *p, u16 volume)
 		if (fby_load_acquire(&io->status) != FBY_IOS_DONE)
 			continue;
 		if (io->error) {
-			v->last_error = io->error;
-			v->origin_errors++;
+			fby_store(&v->last_error, io->error);
+			fby_count(&v->origin_errors, 1);
 			if (!(FBY_BUG(ORIGIN_ERROR_DROPS) && d->phase == FBY_PH_WRITE) &&
 			    !(FBY_BUG(FLUSH_ERROR_IGNORED) && d->phase == FBY_PH_FLUSHING))
 				d->failed = true;
@@ -449,10 +449,10 @@ static void issue(struct fby_pool *p, u16 volume, struct fby_io *io)
 	fby_store(&v->destage.io[io->id % 64].status, (u32)FBY_IOS_BUSY);
 	v->destage.outstanding++;
 	if (io->op == FBY_IO_FLUSH) {
-		v->origin_flushes++;
+		fby_count(&v->origin_flushes, 1);
 	} else {
-		v->origin_writes++;
-		v->origin_sectors += io->nsectors;
+		fby_count(&v->origin_writes, 1);
+		fby_count(&v->origin_sectors, io->nsectors);
 	}
 }
 
@@ -475,13 +475,13 @@ static int volume_step(struct fby_pool *p, u16 volume, struct fby_io *io, u64 *n
 		io->id = volume * 64u;
 		io->sector = io->nsectors = 0;
 		io->buf = NULL;
-		d->phase = FBY_PH_FLUSHING;
+		fby_store(&d->phase, FBY_PH_FLUSHING);
 		return FBY_ORIGIN;
 	case FBY_PH_FLUSHING:
 		if (d->outstanding > 0)
 			return FBY_DONE;
 		d->pos = 0;
-		d->phase = d->failed ? FBY_PH_BACKOFF : FBY_PH_CARRY;
+		fby_store(&d->phase, d->failed ? FBY_PH_BACKOFF : FBY_PH_CARRY);
 		return FBY_AGAIN;
 	case FBY_PH_CARRY:
 		return carry_step(p, volume, wake);
@@ -499,7 +499,7 @@ static int volume_step(struct fby_pool *p, u16 volume, struct fby_io *io, u64 *n
 			d->retry_ns = p->now_ns + d->backoff_ns;
 		}
 		if (p->now_ns >= d->retry_ns) {
-			d->phase = FBY_PH_IDLE;
+			fby_store(&d->phase, FBY_PH_IDLE);
 			return FBY_AGAIN;
 		}
 		if (d->retry_ns < *next_ns)

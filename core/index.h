@@ -56,11 +56,11 @@ static inline u32 fby_index_get_locked(const struct fby_pool *p, u32 b, u64 key)
 /* Bucket held: where the number of page stands in the chain. */
 static inline u32 *fby_index_place_locked(struct fby_pool *p, u32 b, u32 page)
 {
-	u32 *at = &p->bucket[b];
+	u32 *at = &p->bucket[b], here;
 
-	while ((*at & ~FBY_BUCKET_LOCK) != page) {
-		FBY_ASSERT((*at & ~FBY_BUCKET_LOCK) != FBY_NO_PAGE);
-		at = &p->entry[*at & ~FBY_BUCKET_LOCK].next;
+	while ((here = fby_load(at) & ~FBY_BUCKET_LOCK) != page) {
+		FBY_ASSERT(here != FBY_NO_PAGE);
+		at = &p->entry[here].next;
 	}
 	return at;
 }
@@ -70,14 +70,14 @@ static inline void fby_index_put_locked(struct fby_pool *p, u32 b, u64 key, u32 
 {
 	struct fby_entry *e = &p->entry[page];
 	u32 *at = old == FBY_NO_PAGE ? &p->bucket[b] : fby_index_place_locked(p, b, old);
-	u32 next = old == FBY_NO_PAGE ? *at & ~FBY_BUCKET_LOCK : p->entry[old].next;
+	u32 next = old == FBY_NO_PAGE ? fby_load(at) & ~FBY_BUCKET_LOCK : p->entry[old].next;
 
 	FBY_ASSERT(fby_index_held(p, b));
 	FBY_ASSERT(!(fby_load(&e->state) & FBY_ES_LINKED));
 	fby_store(&e->key, key);
 	fby_store(&e->next, next);
 	fby_store_release(&e->state, state | FBY_ES_LINKED);
-	fby_store_release(at, page | (*at & FBY_BUCKET_LOCK));
+	fby_store_release(at, page | (fby_load(at) & FBY_BUCKET_LOCK));
 	if (old != FBY_NO_PAGE)
 		fby_store(&p->entry[old].state, 0u);
 }
@@ -88,7 +88,7 @@ static inline void fby_index_del_locked(struct fby_pool *p, u32 b, u32 page)
 	u32 *at = fby_index_place_locked(p, b, page);
 
 	FBY_ASSERT(fby_load(&p->entry[page].state) & FBY_ES_LINKED);
-	fby_store_release(at, p->entry[page].next | (*at & FBY_BUCKET_LOCK));
+	fby_store_release(at, p->entry[page].next | (fby_load(at) & FBY_BUCKET_LOCK));
 	fby_store(&p->entry[page].state, 0u);
 }
 

@@ -62,7 +62,7 @@ void fby_page_mark(struct fby_pool *p, u32 page, u64 key, u32 flag)
 			d->volume = (u16)(key >> FBY_BLOCK_BITS);
 			d->chunk = c;
 			d->page = (u16)fby_page_place(p, page);
-			p->damaged_pages++;
+			fby_count(&p->damaged_pages, 1);
 			fby_unlock(&p->lock);
 		}
 	}

@@ -390,7 +390,7 @@ void fby_pool_info(struct fby_pool *p, struct fby_pool_info *out)
 		for (u32 v = 0; v < p->sb.nvolumes; v++) {
 			out->writes += fby_load(&s->volume[v].writes);
 			out->written_sectors += fby_load(&s->volume[v].sectors);
-			out->chunks_open += s->volume[v].open != FBY_NO_CHUNK;
+			out->chunks_open += fby_load(&s->volume[v].open) != FBY_NO_CHUNK;
 		}
 		out->commits += fby_load(&s->commits);
 		out->media_bytes += fby_load(&s->media_bytes);
@@ -404,11 +404,11 @@ void fby_pool_info(struct fby_pool *p, struct fby_pool_info *out)
 		out->read_hit_sectors += fby_load(&p->read_stats[i].hit_sectors);
 		out->read_miss_sectors += fby_load(&p->read_stats[i].miss_sectors);
 	}
-	out->chunks_opened = p->chunks_opened;
+	out->chunks_opened = fby_load(&p->chunks_opened);
 	out->waits_block = fby_load(&p->waits[FBY_WAIT_BLOCK]);
 	out->waits_slot = fby_load(&p->waits[FBY_WAIT_SLOT]);
 	out->waits_space = fby_load(&p->waits[FBY_WAIT_SPACE]);
-	out->damaged_pages = p->damaged_pages;
+	out->damaged_pages = fby_load(&p->damaged_pages);
 }
 
 u32 fby_damaged_list(struct fby_pool *p, struct fby_report_block *out, u32 max)

@@ -373,7 +373,7 @@ int fby_volume_info(struct fby_pool *p, u16 index, struct fby_volume_info *out)
 	fby_copy(out->spec.uuid, v->rec.uuid, 16);
 	out->spec.origin_sectors = v->rec.origin_sectors;
 	out->spec.block_size = v->rec.block_size;
-	out->watermark = v->rec.watermark;
+	out->watermark = fby_load(&v->rec.watermark);
 	out->used = v->rec.state == FBY_VOL_USED;
 	out->damaged = v->damaged;
 	out->attached = v->attached;
@@ -381,16 +381,16 @@ int fby_volume_info(struct fby_pool *p, u16 index, struct fby_volume_info *out)
 	out->lost_blocks = fby_load(&v->lost_blocks);
 	out->holes = v->holes || !(v->rec.flags & FBY_VF_HOLES) ? v->holes : 1;
 	out->holes_unknown = v->holes_unknown || !(v->rec.flags & FBY_VF_HOLES_UNKNOWN) ? v->holes_unknown : 1;
-	out->chunks = v->nchunks;
-	out->destage = public_state(v->destage.phase);
+	out->chunks = fby_load(&v->nchunks);
+	out->destage = public_state(fby_load(&v->destage.phase));
 	out->draining = fby_load(&v->destage.drain);
-	out->last_error = v->last_error;
-	out->origin_errors = v->origin_errors;
-	out->origin_writes = v->origin_writes;
-	out->origin_sectors_written = v->origin_sectors;
-	out->origin_flushes = v->origin_flushes;
-	out->pages_destaged = v->pages_destaged;
-	out->rounds = v->rounds;
+	out->last_error = fby_load(&v->last_error);
+	out->origin_errors = fby_load(&v->origin_errors);
+	out->origin_writes = fby_load(&v->origin_writes);
+	out->origin_sectors_written = fby_load(&v->origin_sectors);
+	out->origin_flushes = fby_load(&v->origin_flushes);
+	out->pages_destaged = fby_load(&v->pages_destaged);
+	out->rounds = fby_load(&v->rounds);
 	for (u32 i = 0; i < p->opt.nslots; i++) {
 		out->writes += fby_load(&p->slot[i].volume[index].writes);
 		out->written_sectors += fby_load(&p->slot[i].volume[index].sectors);

@@ -291,7 +291,7 @@ void fby_write_publish(struct fby_pool *p, struct fby_write *w)
 
 	for (u32 i = 0; i < w->npages; i++)
 		publish_page(p, w, i);
-	ch->fill += w->npages;
+	fby_store(&ch->fill, ch->fill + w->npages);
 	ch->seq_last = w->seq + w->npages - 1;
 	/* All that floor guarded is published: destage may pass it now. */
 	fby_store_release(&s->floor, s->seq_next < s->seq_end ? s->seq_next : FBY_NO_SEQ);
