@@ -47,15 +47,20 @@ bool fby_record_read(struct fby_pool *p, u16 volume, u32 copy, struct fby_volume
 }
 
 /* Both copies, a fence after each: a crash leaves at least one whole, and the
- * state of the volume is at any moment the older or the newer. */
+ * state of the volume is at any moment the older or the newer.  The copy that
+ * counts is written last: a crash or damage may have left the other one torn. */
 void fby_record_write(struct fby_pool *p, u16 volume)
 {
-	struct fby_volume_record *r = &p->volume[volume].rec;
+	struct fby_volume_record *r = &p->volume[volume].rec, a, b;
+	bool a_ok = fby_record_read(p, volume, 0, &a), b_ok = fby_record_read(p, volume, 1, &b);
+	u32 first = a_ok && (!b_ok || a.counter > b.counter);
 
 	r->counter++;
 	r->index = volume;
 	r->crc = record_crc(p, r);
-	for (u32 copy = 0; copy < 2; copy++) {
+	for (u32 i = 0; i < 2; i++) {
+		u32 copy = first ^ i;
+
 		media_lines(p->media, record_at(p, volume, copy), r, sizeof(*r));
 		if (!FBY_BUG(WATERMARK_NO_FENCE))
 			media_fence(p->media, record_at(p, volume, copy), sizeof(*r));
