@@ -58,8 +58,8 @@ enum fby_sb_flags {
 };
 
 /* Written by format, by open (clean cleared) and by close (clean set): first
- * the copy, fence, then the primary, fence.  The valid copy with the highest
- * generation counts. */
+ * the one that does not count, fence, then the other, fence.  The valid one with
+ * the highest generation counts. */
 struct fby_superblock {
 	u64 magic;
 	u32 version;

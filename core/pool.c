@@ -289,8 +289,20 @@ int fby_pool_open(struct fby_pool **out, void *mem, u64 bytes, struct fby_media 
 	return FBY_DONE;
 }
 
+/* Is the copy, not the primary, the one that an open would take? */
+static bool copy_counts(struct fby_media *m)
+{
+	struct fby_superblock sb;
+	bool primary = sb_read(m, FBY_SB_OFFSET, &sb);
+	u64 generation = sb.generation;
+
+	return sb_read(m, FBY_SB_COPY_OFFSET, &sb) && (!primary || sb.generation > generation);
+}
+
 int fby_sb_write(struct fby_pool *p, bool clean)
 {
+	bool counts = copy_counts(p->media);
+
 	p->sb.generation++;
 	p->sb.flags = clean ? FBY_SB_CLEAN : 0;
 	p->sb.clean_entries = p->sb.clean_digest = 0;
@@ -299,8 +311,10 @@ int fby_sb_write(struct fby_pool *p, bool clean)
 		p->sb.clean_digest = fby_digest(p, &p->sb.clean_entries);
 	}
 	p->sb.crc = sb_crc(&p->sb);
-	sb_store(p->media, FBY_SB_COPY_OFFSET, &p->sb);
-	sb_store(p->media, FBY_SB_OFFSET, &p->sb);
+	/* The one that counts last: a crash or damage may have left the other
+	 * one torn. */
+	sb_store(p->media, counts ? FBY_SB_OFFSET : FBY_SB_COPY_OFFSET, &p->sb);
+	sb_store(p->media, counts ? FBY_SB_COPY_OFFSET : FBY_SB_OFFSET, &p->sb);
 	return FBY_DONE;
 }
 
