@@ -20,6 +20,14 @@ pub type Words = [u64; LINE_WORDS];
 /// Lines that differ from a region: what an image is, without a copy of it.
 pub type Overlay = BTreeMap<u32, Words>;
 
+/// An image: lines over a region, the later ones over the earlier ones.
+#[derive(Clone, Debug)]
+pub struct Image {
+    pub lines: Vec<(u32, Words)>,
+    /// Of all of it.
+    pub hash: u64,
+}
+
 pub fn hash_line(line: u32, words: &Words) -> u64 {
     words.iter().fold(mix(u64::from(line) ^ 0x11e5), |h, w| mix(h ^ w))
 }
@@ -38,7 +46,24 @@ pub fn hash_overlay(base: &Region, base_hash: u64, overlay: &Overlay) -> u64 {
 /// One independent choice: ways for some lines to have landed; the first is
 /// that none did, the second that all did.
 struct Unit {
-    options: Vec<Vec<(u32, Words)>>,
+    options: Vec<Landed>,
+}
+
+/// Lines that changed, and by how much the hash does.
+struct Landed {
+    lines: Vec<(u32, Words)>,
+    delta: u64,
+}
+
+impl Landed {
+    fn new(lines: impl IntoIterator<Item = (u32, Words, Words)>) -> Self {
+        let mut landed = Self { lines: Vec::new(), delta: 0 };
+        for (line, old, new) in lines.into_iter().filter(|(_, old, new)| old != new) {
+            landed.delta ^= hash_line(line, &old) ^ hash_line(line, &new);
+            landed.lines.push((line, new));
+        }
+        landed
+    }
 }
 
 /// Where the media holds data and not what describes it.
@@ -95,38 +120,39 @@ fn line_options(line: u32, old: &Words, stores: &[Words], flavour: Flavour) -> U
     if newest == *old {
         values.remove(1);
     }
-    Unit { options: values.into_iter().map(|v| vec![(line, v)]).collect() }
+    Unit { options: values.into_iter().map(|v| Landed::new([(line, *old, v)])).collect() }
 }
 
 /// None, all, and ways to be torn: a word, a line, a sector missing, only one
 /// there, a random half.
 fn data_options(lines: &[(u32, Words, Words)], rng: &mut Rng) -> Unit {
-    let pick = |keep: &dyn Fn(usize) -> bool| -> Vec<(u32, Words)> {
-        lines
-            .iter()
-            .enumerate()
-            .map(|(i, (line, old, new))| (*line, if keep(i) { *new } else { *old }))
-            .collect()
+    type Lines = Vec<(u32, Words, Words)>;
+    let pick = |keep: &dyn Fn(usize) -> bool| -> Lines {
+        let kept = lines.iter().enumerate().filter(|(i, _)| keep(*i));
+        kept.map(|(_, line)| *line).collect()
     };
     let n = lines.len();
     let one = rng.index(n);
     let half = rng.next_u64();
-    let mut options = vec![pick(&|_| false), pick(&|_| true)];
-    options.push(pick(&|i| i != one));
-    options.push(pick(&|i| i == one));
-    options.push(pick(&|i| i < n / 2));
-    options.push(pick(&|i| half >> (i % 64) & 1 == 1));
+    let mut options = vec![
+        Vec::new(),
+        pick(&|_| true),
+        pick(&|i| i != one),
+        pick(&|i| i == one),
+        pick(&|i| i < n / 2),
+        pick(&|i| half >> (i % 64) & 1 == 1),
+    ];
     let mut word = pick(&|_| true);
     let at = rng.index(LINE_WORDS);
-    word[one].1[at] = lines[one].1[at];
+    word[one].2[at] = lines[one].1[at];
     options.push(word);
-    let mut seen: Vec<Vec<(u32, Words)>> = Vec::new();
+    let mut seen: Vec<Lines> = Vec::new();
     for o in options {
         if !seen.contains(&o) {
             seen.push(o);
         }
     }
-    Unit { options: seen }
+    Unit { options: seen.into_iter().map(Landed::new).collect() }
 }
 
 fn units(
@@ -158,10 +184,10 @@ fn units(
     units
 }
 
-/// The images, each once, as overlays over `start`.
+/// The images, each once.
 pub struct Images {
     units: Vec<Unit>,
-    start: Overlay,
+    start: Image,
     total: u128,
     bound: u64,
     at: u64,
@@ -171,7 +197,7 @@ pub struct Images {
 impl Images {
     /// `base` with `start` over it is what is durable at the cut.
     pub fn new(
-        base: &Region,
+        (base, base_hash): (&Region, u64),
         start: &Overlay,
         pending: &[LineStore],
         flavour: Flavour,
@@ -183,22 +209,26 @@ impl Images {
         let value = |line| start.get(&line).copied().unwrap_or_else(|| base.line(line));
         let units = units(&value, pending, flavour, layout, &mut rng);
         let total = units.iter().fold(1u128, |n, u| n.saturating_mul(u.options.len() as u128));
-        Self { units, start: start.clone(), total, bound, at: 0, rng }
+        let hash = hash_overlay(base, base_hash, start);
+        let start = Image { lines: start.iter().map(|(&l, &w)| (l, w)).collect(), hash };
+        Self { units, start, total, bound, at: 0, rng }
     }
 
     pub fn exhaustive(&self) -> bool {
         self.total <= u128::from(self.bound)
     }
 
-    fn choose(&self, pick: impl Fn(usize, usize) -> usize) -> Overlay {
-        let mut overlay = self.start.clone();
+    fn choose(&self, pick: impl Fn(usize, usize) -> usize) -> Image {
+        let mut image = self.start.clone();
         for (i, u) in self.units.iter().enumerate() {
-            overlay.extend(u.options[pick(i, u.options.len())].iter().copied());
+            let landed = &u.options[pick(i, u.options.len())];
+            image.lines.extend_from_slice(&landed.lines);
+            image.hash ^= landed.delta;
         }
-        overlay
+        image
     }
 
-    fn image(&self, mut n: u64) -> Overlay {
+    fn image(&self, mut n: u64) -> Image {
         let mut digits = Vec::with_capacity(self.units.len());
         for u in &self.units {
             digits.push((n % u.options.len() as u64) as usize);
@@ -208,7 +238,7 @@ impl Images {
     }
 
     /// One unit's option with all others landed or with none.
-    fn single(&self, mut n: u64) -> Option<Overlay> {
+    fn single(&self, mut n: u64) -> Option<Image> {
         let others = (n % 2) as usize;
         n /= 2;
         for (which, u) in self.units.iter().enumerate() {
@@ -221,7 +251,7 @@ impl Images {
         None
     }
 
-    fn random(&mut self) -> Overlay {
+    fn random(&mut self) -> Image {
         let style = self.rng.below(3);
         let picks: Vec<usize> = self
             .units
@@ -237,9 +267,9 @@ impl Images {
 }
 
 impl Iterator for Images {
-    type Item = Overlay;
+    type Item = Image;
 
-    fn next(&mut self) -> Option<Overlay> {
+    fn next(&mut self) -> Option<Image> {
         let n = self.at;
         self.at += 1;
         if self.exhaustive() {
@@ -262,8 +292,12 @@ mod tests {
     fn hashes(pending: &[LineStore], flavour: Flavour, bound: u64) -> BTreeSet<u64> {
         let base = Region::new(1 << 17);
         let zero = hash_region(&base);
-        Images::new(&base, &Overlay::new(), pending, flavour, LAYOUT, bound, 1)
-            .map(|o| hash_overlay(&base, zero, &o))
+        Images::new((&base, zero), &Overlay::new(), pending, flavour, LAYOUT, bound, 1)
+            .map(|image| {
+                let over: Overlay = image.lines.iter().copied().collect();
+                assert_eq!(image.hash, hash_overlay(&base, zero, &over));
+                image.hash
+            })
             .collect()
     }
 
