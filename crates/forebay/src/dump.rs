@@ -46,11 +46,7 @@ impl fmt::Display for SuperblockDump {
         writeln!(f, "generation      {}", self.generation)?;
         writeln!(f, "media size      {} bytes", self.media_size_bytes)?;
         writeln!(f, "data offset     {} bytes", self.data_offset_bytes)?;
-        writeln!(
-            f,
-            "chunks          {} of {} bytes",
-            self.chunks, self.chunk_size_bytes
-        )?;
+        writeln!(f, "chunks          {} of {} bytes", self.chunks, self.chunk_size_bytes)?;
         writeln!(f, "volume records  {}", self.max_volumes)?;
         match self.clean {
             true => writeln!(
@@ -189,11 +185,7 @@ impl fmt::Display for EntryDump {
         if self.lost_sectors != 0 {
             write!(f, " LOST {:08b}", self.lost_sectors)?;
         }
-        write!(
-            f,
-            "  batch {}+{}  epoch {}",
-            self.batch_first, self.batch_count, self.epoch
-        )?;
+        write!(f, "  batch {}+{}  epoch {}", self.batch_first, self.batch_count, self.epoch)?;
         f.write_str(match (self.current, self.linked) {
             (false, _) => "  stale",
             (true, true) => "  linked",

@@ -4,7 +4,7 @@
 //! What makes it so: the pool's memory, the media and the volumes' destage
 //! memory are owned here for as long as the engine may touch them; recovery is
 //! over before an [`Engine`] exists; and the calls that the contract wants from
-//! one thread at a time take a lock here (`admin`, `step`).  The contract is
+//! one thread at a time take a lock here (`admin`).  The contract is
 //! core/forebay.h.
 
 use std::collections::HashMap;
@@ -48,23 +48,6 @@ pub(crate) enum Wait {
     Block,
     Slot,
     Space,
-}
-
-impl Wait {
-    pub(crate) const ALL: [Wait; 3] = [Wait::Block, Wait::Slot, Wait::Space];
-
-    fn raw(self) -> u32 {
-        (match self {
-            Wait::Block => sys::FBY_WAIT_BLOCK,
-            Wait::Slot => sys::FBY_WAIT_SLOT,
-            Wait::Space => sys::FBY_WAIT_SPACE,
-        }) as u32
-    }
-
-    /// Its bit in a wake mask.
-    pub(crate) fn bit(self) -> u32 {
-        1 << self.raw()
-    }
 }
 
 fn decision(r: i32) -> EngineResult<Decision> {
@@ -243,16 +226,35 @@ pub(crate) fn format(
 }
 
 /// A request of destage for the origin of a volume.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Io {
     pub id: u32,
     pub volume: u16,
+    /// `FBY_IO_x`
     pub op: u8,
-    pub sector: u64,
-    pub nsectors: u64,
-    pub buf: *mut u8,
-    /// The memory that buf lies in.
-    pub memory: Arc<Mapping>,
+    /// Bytes.
+    pub offset: u64,
+    pub len: u64,
+    /// Data of a write; null otherwise.
+    buf: *const u8,
+    /// What buf lies in.
+    _memory: Arc<Mapping>,
+}
+
+// SAFETY: the request is the only one to use its buffer until it is completed,
+// and keeps the memory that it lies in.
+unsafe impl Send for Io {}
+
+impl Io {
+    /// The data of a write.
+    pub(crate) fn data(&self) -> &[u8] {
+        if self.op != sys::FBY_IO_WRITE {
+            return &[];
+        }
+        // SAFETY: the engine hands out len bytes of the memory kept here and
+        // leaves them alone until the request is completed, which consumes it.
+        unsafe { std::slice::from_raw_parts(self.buf, self.len as usize) }
+    }
 }
 
 /// Result of a destage step.
@@ -260,7 +262,9 @@ pub(crate) enum Step {
     Submit(Io),
     Again,
     /// Nothing to do until a completion, a kick, or this time.
-    Sleep { next_ns: u64 },
+    Sleep {
+        next_ns: u64,
+    },
 }
 
 /// Arguments of an attach.
@@ -278,14 +282,9 @@ pub(crate) struct Engine {
     pool: *mut sys::fby_pool,
     memory: Mapping,
     media: Media,
-    /// Serialises volume add, remove, attach, detach, rebind.  Guards the
-    /// destage memory of the attached volumes.  Rank: before `step`.
+    /// Keeps volume add, remove, attach, detach, rebind and destage steps
+    /// apart.  Guards the destage memory of the attached volumes.
     admin: Mutex<HashMap<u16, Arc<Mapping>>>,
-    /// Serialises destage steps.
-    step: Mutex<()>,
-    /// Volumes whose destage memory was changed under `admin`; lets a step
-    /// keep a copy of the map without taking that lock each time.
-    generation: AtomicU32,
 }
 
 // SAFETY: the engine may be called from any thread; where it wants one at a
@@ -328,14 +327,7 @@ impl Engine {
             sys::fby_pool_open(&mut pool, mem, bytes, media.as_raw(), o)
         };
         done(r).map_err(|e| open_error(&path, e))?;
-        let engine = Engine {
-            pool,
-            memory,
-            media,
-            admin: Mutex::new(HashMap::new()),
-            step: Mutex::new(()),
-            generation: AtomicU32::new(0),
-        };
+        let engine = Engine { pool, memory, media, admin: Mutex::new(HashMap::new()) };
         engine.recover_chunks(probe.raw.nchunks, threads).map_err(|e| open_error(&path, e))?;
         let mut report = sys::fby_recovery_report::default();
         // SAFETY: every chunk was scanned once, and the scanning threads ended.
@@ -369,9 +361,15 @@ impl Engine {
         })
     }
 
-    /// Seals everything and marks the pool clean.  No volume is attached.
-    pub(crate) fn close(self) -> EngineResult<()> {
-        // SAFETY: self is owned: no other thread is in a call, and none follows.
+    /// Seals everything and marks the pool clean.  Refused while a volume is
+    /// attached: without one there is no request, and destage does nothing.
+    pub(crate) fn close(&self) -> EngineResult<()> {
+        let admin = self.admin();
+        if !admin.is_empty() {
+            return Err(Code(sys::FBY_E_BUSY));
+        }
+        // SAFETY: no request is in flight, since no volume is attached, and
+        // admin keeps one from being attached meanwhile.
         done(unsafe { sys::fby_pool_close(self.pool) })
     }
 
@@ -479,9 +477,8 @@ impl Engine {
     pub(crate) fn volume_attach(&self, index: u16, a: &Attach<'_>) -> Result<EngineResult<()>> {
         let mut admin = self.admin();
         // SAFETY: the pool is open; a plain computation.
-        let bytes = unsafe {
-            sys::fby_volume_bytes(self.pool, a.round_pages, a.buffers, a.buffer_bytes)
-        };
+        let bytes =
+            unsafe { sys::fby_volume_bytes(self.pool, a.round_pages, a.buffers, a.buffer_bytes) };
         let len = usize::try_from(bytes).unwrap_or(usize::MAX);
         let memory = Mapping::anonymous(len, false, false).map_err(|e| {
             Error::system(&self.media.info().path, "allocating memory for destage", e)
@@ -505,15 +502,12 @@ impl Engine {
         let r = done(unsafe { sys::fby_volume_attach(self.pool, index, &raw) });
         if r.is_ok() {
             admin.insert(index, Arc::new(memory));
-            self.generation.fetch_add(1, Ordering::Release);
         }
         Ok(r)
     }
 
     pub(crate) fn volume_detach(&self, index: u16) -> EngineResult<()> {
         let mut admin = self.admin();
-        // No step runs beside it: one could be about to use the memory.
-        let _step = self.step.lock().unwrap_or_else(|e| e.into_inner());
         // SAFETY: the pool is open; admin keeps volume calls apart.
         done(unsafe { sys::fby_volume_detach(self.pool, index) })?;
         admin.remove(&index);
@@ -587,47 +581,39 @@ impl Engine {
         decision(unsafe { sys::fby_flush(self.pool, volume) })
     }
 
-    pub(crate) fn wait_prepare(&self, w: Wait) {
+    /// Announces that a writer is about to sleep for space.
+    pub(crate) fn wait_prepare_space(&self) {
         // SAFETY: the pool is open.
-        unsafe { sys::fby_wait_prepare(self.pool, w.raw()) }
+        unsafe { sys::fby_wait_prepare(self.pool, sys::FBY_WAIT_SPACE as u32) }
     }
 
     /// One step of destage, at a time of the caller's clock.
-    pub(crate) fn destage_step(
-        &self,
-        now_ns: u64,
-        cache: &mut StepCache,
-        wake: &mut u32,
-    ) -> EngineResult<Step> {
-        let step = self.step.lock().unwrap_or_else(|e| e.into_inner());
+    pub(crate) fn destage_step(&self, now_ns: u64, wake: &mut u32) -> EngineResult<Step> {
+        let admin = self.admin();
         let mut io = sys::fby_io::default();
         let mut next_ns = u64::MAX;
-        // SAFETY: the pool is open; step keeps steps apart.
+        // SAFETY: the pool is open; admin keeps steps and volume calls apart.
         let r = unsafe { sys::fby_destage_step(self.pool, now_ns, &mut io, &mut next_ns, wake) };
-        drop(step);
         match decision(r)? {
-            Decision::Origin => {
-                let memory = cache.memory(self, io.volume)?;
-                Ok(Step::Submit(Io {
-                    id: io.id,
-                    volume: io.volume,
-                    op: io.op,
-                    sector: io.sector,
-                    nsectors: io.nsectors,
-                    buf: io.buf.cast(),
-                    memory,
-                }))
-            }
+            Decision::Origin => Ok(Step::Submit(Io {
+                id: io.id,
+                volume: io.volume,
+                op: io.op,
+                offset: io.sector * 512,
+                len: io.nsectors * 512,
+                buf: io.buf.cast(),
+                _memory: admin.get(&io.volume).cloned().ok_or(Code(sys::FBY_E_INVARIANT))?,
+            })),
             Decision::Again => Ok(Step::Again),
             Decision::Done => Ok(Step::Sleep { next_ns }),
             Decision::Wait(_) => Err(Code(sys::FBY_E_INVARIANT)),
         }
     }
 
-    pub(crate) fn destage_complete(&self, id: u32, errno: i32) {
-        // SAFETY: the pool is open; id is one that a step handed out, and is
-        // completed once (a completion is consumed by it).
-        unsafe { sys::fby_destage_complete(self.pool, id, errno) }
+    pub(crate) fn destage_complete(&self, io: Io, errno: i32) {
+        // SAFETY: the pool is open; the request is one that a step handed out
+        // and is consumed, so it is completed once.
+        unsafe { sys::fby_destage_complete(self.pool, io.id, errno) }
     }
 
     pub(crate) fn drain(&self, index: u16, on: bool) -> EngineResult<()> {
@@ -657,24 +643,6 @@ impl Engine {
         // SAFETY: the pool is open; info is ours.
         done(unsafe { sys::fby_entry_info(self.pool, chunk, page, check_data, &mut info) })?;
         Ok(info)
-    }
-}
-
-/// The destage thread's copy of who owns which memory.
-#[derive(Default)]
-pub(crate) struct StepCache {
-    generation: u32,
-    memory: HashMap<u16, Arc<Mapping>>,
-}
-
-impl StepCache {
-    fn memory(&mut self, engine: &Engine, volume: u16) -> EngineResult<Arc<Mapping>> {
-        let generation = engine.generation.load(Ordering::Acquire);
-        if generation != self.generation || !self.memory.contains_key(&volume) {
-            self.memory = engine.admin().clone();
-            self.generation = generation;
-        }
-        self.memory.get(&volume).cloned().ok_or(Code(sys::FBY_E_INVARIANT))
     }
 }
 
@@ -713,5 +681,54 @@ pub(crate) fn open_error(path: &std::path::Path, e: Code) -> Error {
             way_out: "nothing was written; see `forebay dump` and `forebay check`".into(),
         },
         _ => Error::Internal { what: path.display().to_string(), code: e.0, message: e.message() },
+    }
+}
+
+/// Why something about a volume was refused, with the way out.
+pub(crate) fn volume_error(name: &str, e: Code) -> Error {
+    let name = name.to_string();
+    let way_out = match e.0 {
+        sys::FBY_E_READ_ONLY => return Error::ReadOnly { what: format!("volume {name}") },
+        sys::FBY_E_HOLES => {
+            let cause = e.message().to_string();
+            let way_out = "restore from a backup, or attach with holes accepted: blocks that are not named may then show older data".into();
+            return Error::Holes { name, cause, way_out };
+        }
+        sys::FBY_E_HOLES_KNOWN => {
+            let cause = e.message().to_string();
+            let way_out = "attach with holes isolated: the blocks lost answer EIO until they are overwritten".into();
+            return Error::Holes { name, cause, way_out };
+        }
+        sys::FBY_E_NO_VOLUME => "see the list of volumes",
+        sys::FBY_E_VOLUME_EXISTS => "use another name",
+        sys::FBY_E_VOLUME_TABLE_FULL => "remove a volume, or create a pool with more records",
+        sys::FBY_E_VOLUME_DAMAGED => "the data of the volume is not touched; restore the volume table from a copy, or remove the volume and discard what it holds",
+        sys::FBY_E_VOLUME_BUSY => "detach it first",
+        sys::FBY_E_VOLUME_DETACHED => "attach it first",
+        sys::FBY_E_VOLUME_DIRTY => "attach and drain it first, or discard what it holds",
+        sys::FBY_E_ORIGIN_SIZE | sys::FBY_E_ORIGIN_IDENTITY => "attach the right origin",
+        sys::FBY_E_NAME => "use 1 to 63 of these characters",
+        sys::FBY_E_GEOMETRY => "use an origin of at least one block and at most 2^60 bytes",
+        sys::FBY_E_BUSY => "try again when they are done",
+        _ => {
+            let what = format!("volume {name}");
+            return Error::Internal { what, code: e.0, message: e.message() };
+        }
+    };
+    Error::Volume { name, cause: e.message().into(), way_out: way_out.into(), code: e.0 }
+}
+
+/// The exit code of an error of the engine about a volume.
+pub(crate) fn exit_code(code: i32) -> u8 {
+    match code {
+        sys::FBY_E_NO_VOLUME => 3,
+        sys::FBY_E_VOLUME_BUSY | sys::FBY_E_BUSY | sys::FBY_E_VOLUME_DIRTY => 4,
+        sys::FBY_E_VOLUME_DAMAGED | sys::FBY_E_INVARIANT => 5,
+        sys::FBY_E_ORIGIN_SIZE | sys::FBY_E_ORIGIN_IDENTITY => 6,
+        sys::FBY_E_ORIGIN_IO => 7,
+        sys::FBY_E_VOLUME_TABLE_FULL => 8,
+        sys::FBY_E_READ_ONLY => 9,
+        sys::FBY_E_HOLES | sys::FBY_E_HOLES_KNOWN | sys::FBY_E_LOST => 11,
+        _ => 2,
     }
 }

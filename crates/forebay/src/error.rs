@@ -25,7 +25,6 @@
 use std::io;
 use std::path::PathBuf;
 
-use forebay_sys as sys;
 use rustix::io::Errno;
 
 /// Result with the library's [`Error`].
@@ -46,61 +45,34 @@ pub enum Error {
     /// The path is a symbolic link; media is opened by its own name only.
     #[error("{}: is a symbolic link{}; name the file or device itself", path.display(),
             target.as_ref().map(|t| format!(" to {}", t.display())).unwrap_or_default())]
-    Symlink {
-        path: PathBuf,
-        target: Option<PathBuf>,
-    },
+    Symlink { path: PathBuf, target: Option<PathBuf> },
 
     /// Neither a regular file nor a device that can hold what is asked.
     #[error("{}: is {what}; {way_out}", path.display())]
-    Unsuitable {
-        path: PathBuf,
-        what: String,
-        way_out: String,
-    },
+    Unsuitable { path: PathBuf, what: String, way_out: String },
 
     /// Permission denied by the system.
     #[error("{}: permission denied ({doing}); {way_out}", path.display())]
-    Permission {
-        path: PathBuf,
-        doing: &'static str,
-        way_out: String,
-    },
+    Permission { path: PathBuf, doing: &'static str, way_out: String },
 
     /// Another process has the pool or the origin open.
     #[error("{}: in use{}; {way_out}", path.display(),
             holder.map(|p| format!(" by process {p}")).unwrap_or_default())]
-    Busy {
-        path: PathBuf,
-        holder: Option<u32>,
-        way_out: String,
-    },
+    Busy { path: PathBuf, holder: Option<u32>, way_out: String },
 
     /// Handles of this process still use the pool.
     #[error("pool {}: {} in use; detach or drop the other handles first", pool.display(),
             if volumes.is_empty() { "other handles are".to_string() }
             else { format!("volume {} is", volumes.join(", ")) })]
-    PoolInUse {
-        pool: PathBuf,
-        volumes: Vec<String>,
-    },
+    PoolInUse { pool: PathBuf, volumes: Vec<String> },
 
     /// No room on the file system, or a limit on it.
     #[error("{}: no space left for {bytes_wanted} bytes ({source}); free space, choose a smaller size, or another place", path.display())]
-    DiskFull {
-        path: PathBuf,
-        bytes_wanted: u64,
-        source: io::Error,
-    },
+    DiskFull { path: PathBuf, bytes_wanted: u64, source: io::Error },
 
     /// The media cannot hold a pool.
     #[error("{}: {bytes} bytes are too small for a pool with chunks of {chunk_size_bytes} bytes; give it at least {least_bytes} bytes or a smaller chunk size", path.display())]
-    TooSmall {
-        path: PathBuf,
-        bytes: u64,
-        chunk_size_bytes: u32,
-        least_bytes: u64,
-    },
+    TooSmall { path: PathBuf, bytes: u64, chunk_size_bytes: u32, least_bytes: u64 },
 
     /// The target of a format holds something.
     #[error("{}: holds {found}; nothing was written. If it may be destroyed, format with force (--force)", path.display())]
@@ -112,19 +84,11 @@ pub enum Error {
 
     /// A pool that cannot be trusted.
     #[error("{}: {cause}; {way_out}", path.display())]
-    Damaged {
-        path: PathBuf,
-        cause: String,
-        way_out: String,
-    },
+    Damaged { path: PathBuf, cause: String, way_out: String },
 
     /// The pool is from a newer version, or needs a feature that is missing.
     #[error("{}: {cause}; {way_out}", path.display())]
-    Unsupported {
-        path: PathBuf,
-        cause: String,
-        way_out: String,
-    },
+    Unsupported { path: PathBuf, cause: String, way_out: String },
 
     /// A persist method weaker than the media needs was asked for.
     #[error("{}: persist method {asked} is weaker than {kind} needs ({needed}): a write could be acknowledged and lost at a power cut; leave it at auto, or allow it explicitly (--allow-weaker)", path.display())]
@@ -139,11 +103,7 @@ pub enum Error {
     #[error("volume {name}: not in pool {}; {}", pool.display(),
             if known.is_empty() { "it has no volumes yet: add one with `forebay volume add`".to_string() }
             else { format!("it has {}", known.join(", ")) })]
-    NoVolume {
-        pool: PathBuf,
-        name: String,
-        known: Vec<String>,
-    },
+    NoVolume { pool: PathBuf, name: String, known: Vec<String> },
 
     /// The engine refused something about a volume.
     #[error("volume {name}: {cause}; {way_out}")]
@@ -157,20 +117,11 @@ pub enum Error {
 
     /// The origin is not what the volume was made for.
     #[error("volume {name}: origin {origin}: {cause}; {way_out}")]
-    WrongOrigin {
-        name: String,
-        origin: String,
-        cause: String,
-        way_out: String,
-    },
+    WrongOrigin { name: String, origin: String, cause: String, way_out: String },
 
     /// Entries of the volume are lost.
     #[error("volume {name}: {cause}; {way_out}")]
-    Holes {
-        name: String,
-        cause: String,
-        way_out: String,
-    },
+    Holes { name: String, cause: String, way_out: String },
 
     /// Blocks whose cached data failed its checksum and exists nowhere else.
     #[error("volume {name}: {} lost: the cached copy failed its checksum and the origin holds only older data; overwrite to heal, or restore from a backup",
@@ -183,21 +134,11 @@ pub enum Error {
 
     /// The request reaches beyond the end of the volume.
     #[error("volume {name}: {len} bytes at offset {offset} reach beyond its end at {size}; stay within its size")]
-    Range {
-        name: String,
-        offset: u64,
-        len: u64,
-        size: u64,
-    },
+    Range { name: String, offset: u64, len: u64, size: u64 },
 
     /// The request is not aligned to the logical block size.
     #[error("volume {name}: {len} bytes at offset {offset} are not aligned to its logical block of {block_size} bytes; use multiples of it")]
-    Alignment {
-        name: String,
-        offset: u64,
-        len: u64,
-        block_size: u32,
-    },
+    Alignment { name: String, offset: u64, len: u64, block_size: u32 },
 
     /// Something that writes, on what was opened for reading only.
     #[error("{what}: opened read-only; open it for writing")]
@@ -206,30 +147,15 @@ pub enum Error {
     /// The cache stayed full for longer than the caller wanted to wait.
     #[error("volume {name}: the cache stayed full for {waited_ms} ms{}; see that its origin works and is fast enough, or use a larger pool",
             last_error.as_ref().map(|e| format!(" (origin: {e})")).unwrap_or_default())]
-    Full {
-        name: String,
-        waited_ms: u64,
-        last_error: Option<String>,
-    },
+    Full { name: String, waited_ms: u64, last_error: Option<String> },
 
     /// I/O on the origin of a volume failed in the foreground.
     #[error("volume {name}: {doing} of {len} bytes at offset {offset} on its origin failed: {source}; see the system log for the device, then try again")]
-    OriginIo {
-        name: String,
-        doing: &'static str,
-        offset: u64,
-        len: u64,
-        source: io::Error,
-    },
+    OriginIo { name: String, doing: &'static str, offset: u64, len: u64, source: io::Error },
 
     /// A system call failed.
     #[error("{}: {doing}: {source}; {way_out}", path.display())]
-    Io {
-        path: PathBuf,
-        doing: &'static str,
-        source: io::Error,
-        way_out: String,
-    },
+    Io { path: PathBuf, doing: &'static str, source: io::Error, way_out: String },
 
     /// The caller's progress function asked to stop.
     #[error("volume {name}: interrupted; what is not on the origin yet stays safe in the pool")]
@@ -247,11 +173,7 @@ pub enum Error {
 
     /// The engine contradicted its own contract: a bug of ours.
     #[error("{what}: internal error {code} ({message}); please report it with the output of `forebay check`")]
-    Internal {
-        what: String,
-        code: i32,
-        message: &'static str,
-    },
+    Internal { what: String, code: i32, message: &'static str },
 }
 
 fn blocks_text(blocks: &[u64]) -> String {
@@ -295,9 +217,7 @@ impl Error {
             Error::DiskFull { source, .. }
             | Error::OriginIo { source, .. }
             | Error::Io { source, .. } => {
-                return source
-                    .raw_os_error()
-                    .unwrap_or_else(|| Errno::IO.raw_os_error());
+                return source.raw_os_error().unwrap_or_else(|| Errno::IO.raw_os_error());
             }
         };
         e.raw_os_error()
@@ -328,7 +248,7 @@ impl Error {
                 0 => 7,
                 c => *c,
             },
-            Error::Volume { code, .. } => engine_exit_code(*code),
+            Error::Volume { code, .. } => crate::engine::exit_code(*code),
             Error::Io { source, .. } => match source.raw_os_error().map(Errno::from_raw_os_error) {
                 Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => 9,
                 Some(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => 8,
@@ -343,18 +263,13 @@ impl Error {
     pub(crate) fn system(path: &std::path::Path, doing: &'static str, source: io::Error) -> Error {
         let path = path.to_path_buf();
         match source.raw_os_error().map(Errno::from_raw_os_error) {
-            Some(Errno::NOENT) => Error::NotFound {
-                path,
-                way_out: "check the path".into(),
-            },
+            Some(Errno::NOENT) => Error::NotFound { path, way_out: "check the path".into() },
             Some(Errno::ACCESS | Errno::PERM) => Error::Permission {
                 path,
                 doing,
                 way_out: "run as its owner or change its permissions".into(),
             },
-            Some(Errno::ROFS) => Error::ReadOnly {
-                what: path.display().to_string(),
-            },
+            Some(Errno::ROFS) => Error::ReadOnly { what: path.display().to_string() },
             Some(Errno::NOTDIR) => Error::Usage {
                 what: format!("{}: a part of the path is not a directory", path.display()),
                 way_out: "check the path".into(),
@@ -369,9 +284,6 @@ impl Error {
     }
 
     pub(crate) fn usage(what: impl Into<String>, way_out: impl Into<String>) -> Error {
-        Error::Usage {
-            what: what.into(),
-            way_out: way_out.into(),
-        }
+        Error::Usage { what: what.into(), way_out: way_out.into() }
     }
 }

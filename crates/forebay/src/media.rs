@@ -25,8 +25,8 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 
 pub use create::{create, inspect, CreateOptions, Inspection, InspectionState, PoolSummary};
+pub(crate) use detect::lock_holder;
 pub use map::Media;
-pub(crate) use map::Access;
 
 /// What kind of media a pool lies on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -136,17 +136,9 @@ pub struct MediaInfo {
     /// True when an acknowledged write survives a power cut.
     pub durable: bool,
     /// Copy kernel in use.
-    #[serde(deserialize_with = "static_str")]
-    pub kernel: &'static str,
+    pub kernel: String,
     /// One sentence about what this media is good for.
     pub note: String,
-}
-
-/// Status travels as JSON between processes; kernel names are few and known,
-/// so a name read back is one of this process's own or "other".
-fn static_str<'de, D: serde::Deserializer<'de>>(d: D) -> Result<&'static str, D::Error> {
-    let name = String::deserialize(d)?;
-    Ok(kernels().into_iter().find(|k| *k == name).unwrap_or("other"))
 }
 
 /// Names of the copy kernels this CPU can run, best first.
@@ -157,10 +149,7 @@ pub fn kernels() -> Vec<&'static str> {
 /// Bytes with a unit, for messages.
 pub(crate) fn human_bytes(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let unit = (0..UNITS.len())
-        .rev()
-        .find(|u| bytes >= 1u64 << (10 * u))
-        .unwrap_or(0);
+    let unit = (0..UNITS.len()).rev().find(|u| bytes >= 1u64 << (10 * u)).unwrap_or(0);
     if unit == 0 {
         return format!("{bytes} B");
     }
@@ -175,13 +164,7 @@ mod tests {
 
     #[test]
     fn persist_names_round_trip() {
-        for p in [
-            Persist::Auto,
-            Persist::Nt,
-            Persist::Clwb,
-            Persist::Eadr,
-            Persist::Msync,
-        ] {
+        for p in [Persist::Auto, Persist::Nt, Persist::Clwb, Persist::Eadr, Persist::Msync] {
             assert_eq!(p.to_string().parse::<Persist>().unwrap(), p);
         }
         let e = "fsync".parse::<Persist>().unwrap_err();

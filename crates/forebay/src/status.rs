@@ -76,9 +76,7 @@ impl Serialize for Uuid {
 
 impl<'de> Deserialize<'de> for Uuid {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Uuid, D::Error> {
-        String::deserialize(d)?
-            .parse()
-            .map_err(|e: Error| de::Error::custom(e.to_string()))
+        String::deserialize(d)?.parse().map_err(|e: Error| de::Error::custom(e.to_string()))
     }
 }
 
@@ -140,11 +138,7 @@ impl fmt::Display for RecoveryReport {
         write!(
             f,
             "{}: {} chunks, {} entries, {} blocks cached, in {:.3} s",
-            if self.clean {
-                "closed cleanly before"
-            } else {
-                "recovered"
-            },
+            if self.clean { "closed cleanly before" } else { "recovered" },
             self.chunks,
             self.entries,
             self.blocks,

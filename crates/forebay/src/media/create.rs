@@ -80,10 +80,7 @@ pub enum InspectionState {
 /// Looks at what is at the path.  Takes no lock and writes nothing, so it can
 /// be used beside a process that has the pool open.
 pub fn inspect(path: &Path) -> Result<Inspection> {
-    let o = MediaOptions {
-        read_only: true,
-        ..Default::default()
-    };
+    let o = MediaOptions { read_only: true, ..Default::default() };
     let media = match Media::open_as(path, &o, Access::Peek, None) {
         Ok(m) => m,
         Err(Error::TooSmall { bytes, .. }) => return Ok(inspection_of_little(path, bytes)),
@@ -126,13 +123,7 @@ fn inspection_of_little(path: &Path, bytes: u64) -> Inspection {
         0 => (InspectionState::Blank, "an empty file".to_string()),
         n => (InspectionState::Other, format!("only {n} bytes")),
     };
-    Inspection {
-        path: path.to_path_buf(),
-        state,
-        size_bytes: bytes,
-        text,
-        superblock: None,
-    }
+    Inspection { path: path.to_path_buf(), state, size_bytes: bytes, text, superblock: None }
 }
 
 /// Makes a pool.
@@ -169,10 +160,7 @@ fn check_options(o: &CreateOptions) -> Result<CreateOptions> {
         ));
     }
     if o.media.read_only {
-        return Err(Error::usage(
-            "a pool cannot be created read-only",
-            "leave the option out",
-        ));
+        return Err(Error::usage("a pool cannot be created read-only", "leave the option out"));
     }
     Ok(o)
 }
@@ -190,10 +178,7 @@ fn create_file(path: &Path, o: &CreateOptions) -> Result<PoolSummary> {
     rustix::fs::flock(&file.fd, FlockOperation::NonBlockingLockExclusive)
         .map_err(|e| Error::system(path, "locking it", e.into()))?;
     allocate(path, &file.fd, size_bytes)?;
-    let fd = file
-        .fd
-        .try_clone()
-        .map_err(|e| Error::system(path, "keeping it open", e))?;
+    let fd = file.fd.try_clone().map_err(|e| Error::system(path, "keeping it open", e))?;
     let opened = regular(path, fd)?;
     let media = Media::map_new(path, opened, &o.media)?;
     let summary = format(path, &media, o)?;
@@ -208,9 +193,7 @@ fn regular(path: &Path, fd: OwnedFd) -> Result<Opened> {
     let fs = rustix::fs::fstatfs(&fd)
         .map_err(|e| Error::system(path, "looking at its file system", e.into()))?;
     Ok(Opened {
-        shape: Shape::File {
-            memory: super::detect::is_memory(&fs),
-        },
+        shape: Shape::File { memory: super::detect::is_memory(&fs) },
         size_bytes: st.st_size as u64,
         device: (rustix::fs::major(st.st_dev), rustix::fs::minor(st.st_dev)),
         fd,
@@ -230,12 +213,7 @@ impl NewFile {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let directory = directory_of(path);
         match rustix::fs::open(&directory, flags | OFlags::TMPFILE, mode) {
-            Ok(fd) => {
-                return Ok(NewFile {
-                    fd,
-                    temporary: None,
-                })
-            }
+            Ok(fd) => return Ok(NewFile { fd, temporary: None }),
             // ISDIR: a kernel that does not know the flag.
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {}
             Err(e) => {
@@ -253,10 +231,7 @@ impl NewFile {
         let flags = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let fd = rustix::fs::open(&temporary, flags, mode)
             .map_err(|e| Error::system(&directory, "making a file in it", e.into()))?;
-        Ok(NewFile {
-            fd,
-            temporary: Some(temporary),
-        })
+        Ok(NewFile { fd, temporary: Some(temporary) })
     }
 
     /// Gives it its name, if nothing has that name by now.
@@ -267,9 +242,7 @@ impl NewFile {
                 let me = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
                 rustix::fs::linkat(CWD, me, CWD, path, AtFlags::SYMLINK_FOLLOW)
             }
-            Some(temporary) => {
-                rename_new(temporary, path)
-            }
+            Some(temporary) => rename_new(temporary, path),
         };
         match done {
             Ok(()) => {
@@ -315,8 +288,8 @@ fn directory_of(path: &Path) -> PathBuf {
 fn sync_directory(path: &Path) -> Result<()> {
     let directory = directory_of(path);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let synced = rustix::fs::open(&directory, flags, Mode::empty())
-        .and_then(|fd| rustix::fs::fsync(&fd));
+    let synced =
+        rustix::fs::open(&directory, flags, Mode::empty()).and_then(|fd| rustix::fs::fsync(&fd));
     match synced {
         // Some file systems have nothing to sync there.
         Ok(()) | Err(Errno::INVAL) => Ok(()),
@@ -338,20 +311,17 @@ fn allocate(path: &Path, fd: &OwnedFd, size_bytes: u64) -> Result<()> {
         Err(Errno::OPNOTSUPP) => {}
         Err(e) => return Err(Error::system(path, "allocating its blocks", e.into())),
     }
-    let clone = fd
-        .as_fd()
-        .try_clone_to_owned()
-        .map_err(|e| Error::system(path, "keeping it open", e))?;
+    let clone =
+        fd.as_fd().try_clone_to_owned().map_err(|e| Error::system(path, "keeping it open", e))?;
     let mut file = File::from(clone);
     let zeroes = vec![0u8; 1 << 20];
     let mut left = size_bytes;
     while left > 0 {
         let n = left.min(zeroes.len() as u64) as usize;
-        file.write_all(&zeroes[..n])
-            .map_err(|e| match Errno::from_io_error(&e) {
-                Some(e @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => full(e),
-                _ => Error::system(path, "filling it", e),
-            })?;
+        file.write_all(&zeroes[..n]).map_err(|e| match Errno::from_io_error(&e) {
+            Some(e @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => full(e),
+            _ => Error::system(path, "filling it", e),
+        })?;
         left -= n as u64;
     }
     Ok(())
@@ -370,10 +340,7 @@ fn format_existing(path: &Path, o: &CreateOptions) -> Result<PoolSummary> {
     let probe = engine::probe(&media);
     if !o.force {
         if let Some(found) = found_on(&media, &probe) {
-            return Err(Error::NotBlank {
-                path: path.into(),
-                found,
-            });
+            return Err(Error::NotBlank { path: path.into(), found });
         }
     } else {
         // Nothing of what was there may be taken for valid later, by us or
@@ -412,10 +379,7 @@ fn grow_empty_file(path: &Path, o: &CreateOptions) -> Result<()> {
             done
         }
         Some(size_bytes) if size_bytes != len => Err(Error::usage(
-            format!(
-                "{} exists and has {len} bytes, not {size_bytes}",
-                path.display()
-            ),
+            format!("{} exists and has {len} bytes, not {size_bytes}", path.display()),
             "leave the size out to use it as it is, or choose another path",
         )),
         Some(_) => Ok(()),
@@ -427,9 +391,7 @@ fn found_on(media: &Media, probe: &Probe) -> Option<String> {
         ProbeState::Pool => {
             let uuid = probe.superblock.as_ref().map(|s| s.uuid);
             let uuid = uuid.map(|u| format!(" {u}")).unwrap_or_default();
-            Some(format!(
-                "a Forebay pool{uuid}, perhaps with data that is nowhere else"
-            ))
+            Some(format!("a Forebay pool{uuid}, perhaps with data that is nowhere else"))
         }
         ProbeState::Damaged => {
             Some("a damaged Forebay pool, perhaps with data that is nowhere else".into())
@@ -458,17 +420,16 @@ fn format(path: &Path, media: &Media, o: &CreateOptions) -> Result<PoolSummary> 
     let uuid = Uuid::random()?;
     engine::format(media, uuid, o.chunk_size_bytes, o.max_volumes)?;
     let probe = engine::probe(media);
-    let sb = probe
-        .superblock
-        .filter(|s| probe.error == 0 && s.uuid == uuid)
-        .ok_or_else(|| Error::Damaged {
+    let sb = probe.superblock.filter(|s| probe.error == 0 && s.uuid == uuid).ok_or_else(|| {
+        Error::Damaged {
             path: path.into(),
             cause: format!(
                 "{} formatted, but the superblock does not read back",
                 human_bytes(media.info().size_bytes)
             ),
             way_out: "the media does not hold what is stored to it; see the system log".into(),
-        })?;
+        }
+    })?;
     let data_pages = u64::from(sb.chunk_size_bytes / 4096 - 8);
     Ok(PoolSummary {
         path: path.to_path_buf(),

@@ -38,9 +38,13 @@ pub(super) struct Opened {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     /// Regular file; on memory or not.
-    File { memory: bool },
+    File {
+        memory: bool,
+    },
     FsdaxBlock,
-    DevDax { align_bytes: u64 },
+    DevDax {
+        align_bytes: u64,
+    },
 }
 
 impl Shape {
@@ -91,10 +95,7 @@ fn check_type(path: &Path, file_type: FileType) -> Result<()> {
     let what = match file_type {
         FileType::RegularFile | FileType::BlockDevice | FileType::CharacterDevice => return Ok(()),
         FileType::Symlink => {
-            return Err(Error::Symlink {
-                path: path.into(),
-                target: fs::read_link(path).ok(),
-            })
+            return Err(Error::Symlink { path: path.into(), target: fs::read_link(path).ok() })
         }
         FileType::Directory => "a directory",
         FileType::Fifo => "a FIFO",
@@ -110,10 +111,7 @@ fn check_type(path: &Path, file_type: FileType) -> Result<()> {
 
 fn open_error(path: &Path, e: Errno) -> Error {
     match e {
-        Errno::LOOP => Error::Symlink {
-            path: path.into(),
-            target: fs::read_link(path).ok(),
-        },
+        Errno::LOOP => Error::Symlink { path: path.into(), target: fs::read_link(path).ok() },
         // O_EXCL on a block device: mounted, a member of something, or ours.
         Errno::BUSY => Error::Busy {
             path: path.into(),
@@ -171,9 +169,7 @@ fn open_file(path: &Path, fd: OwnedFd) -> Result<Opened> {
         .map_err(|e| Error::system(path, "looking at its file system", e.into()))?;
     Ok(Opened {
         fd,
-        shape: Shape::File {
-            memory: is_memory(&fs),
-        },
+        shape: Shape::File { memory: is_memory(&fs) },
         size_bytes: st.st_size as u64,
         device: (rustix::fs::major(st.st_dev), rustix::fs::minor(st.st_dev)),
     })
@@ -201,12 +197,7 @@ fn open_block(path: &Path, fd: OwnedFd, rdev: u64) -> Result<Opened> {
     }
     let size_bytes = rustix::fs::seek(&fd, rustix::fs::SeekFrom::End(0))
         .map_err(|e| Error::system(path, "asking for its size", e.into()))?;
-    Ok(Opened {
-        fd,
-        shape: Shape::FsdaxBlock,
-        size_bytes,
-        device,
-    })
+    Ok(Opened { fd, shape: Shape::FsdaxBlock, size_bytes, device })
 }
 
 fn open_dax(path: &Path, fd: OwnedFd, rdev: u64) -> Result<Opened> {
@@ -238,12 +229,7 @@ fn open_dax(path: &Path, fd: OwnedFd, rdev: u64) -> Result<Opened> {
         .or_else(|| number("device/align"))
         .or_else(|| number("../../dax_region/align"))
         .unwrap_or(2 << 20);
-    Ok(Opened {
-        fd,
-        shape: Shape::DevDax { align_bytes },
-        size_bytes,
-        device,
-    })
+    Ok(Opened { fd, shape: Shape::DevDax { align_bytes }, size_bytes, device })
 }
 
 fn sysfs(class: &str, (major, minor): (u32, u32)) -> PathBuf {
@@ -264,8 +250,7 @@ pub(super) fn caches_are_durable(shape: Shape, device: (u32, u32)) -> bool {
     if let Ok(real) = fs::canonicalize(sysfs(class, device)) {
         let own = real.ancestors().find(|p| {
             let name = p.file_name().and_then(|n| n.to_str()).unwrap_or("");
-            name.strip_prefix("region")
-                .is_some_and(|n| n.parse::<u32>().is_ok())
+            name.strip_prefix("region").is_some_and(|n| n.parse::<u32>().is_ok())
         });
         if let Some(answer) = own.and_then(|r| domain(r).ok()) {
             return answer;

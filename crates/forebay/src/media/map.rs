@@ -11,9 +11,8 @@ use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags};
 
-pub(crate) use super::detect::Access;
-use super::detect::{self, Opened, Shape};
-use super::{human_bytes, kernels, MediaInfo, MediaKind, MediaOptions, Persist};
+use super::detect::{self, Access, Opened, Shape};
+use super::{human_bytes, kernels, signature, MediaInfo, MediaKind, MediaOptions, Persist};
 use crate::engine;
 use crate::error::{Error, Result};
 use crate::mapping::Mapping;
@@ -103,7 +102,7 @@ impl Media {
             persist,
             size_bytes,
             durable: kind != MediaKind::Shm && is_enough(persist, needed),
-            kernel: "",
+            kernel: String::new(),
             note: note(kind, persist, needed),
         };
         Media::assemble(info, map, o, !writable, Some(opened.fd))
@@ -132,7 +131,7 @@ impl Media {
             persist,
             size_bytes: bytes,
             durable: false,
-            kernel: "",
+            kernel: String::new(),
             note: "anonymous memory: DRAM speed; gone with the process".into(),
         };
         Media::assemble(info, map, o, false, None)
@@ -160,20 +159,14 @@ impl Media {
             cause: format!("this CPU cannot do persist method {}", info.persist),
             way_out: "leave the persist method and the copy kernel at auto".into(),
         })?;
-        info.kernel = kernel.or(known.first().copied()).unwrap_or("generic");
+        info.kernel = kernel.or(known.first().copied()).unwrap_or("generic").into();
         let raw = Box::new(UnsafeCell::new(sys::fby_media {
             base: map.as_ptr(),
             size: info.size_bytes,
             ops,
             host: std::ptr::null_mut(),
         }));
-        Ok(Media {
-            info,
-            map,
-            raw,
-            read_only,
-            _fd: fd,
-        })
+        Ok(Media { info, map, raw, read_only, _fd: fd })
     }
 
     /// What it is.
@@ -184,6 +177,11 @@ impl Media {
     /// For the raw engine calls of `forebay-sys`.  Valid as long as self.
     pub fn as_raw(&self) -> *mut sys::fby_media {
         self.raw.get()
+    }
+
+    /// What is there, if it is not a pool; `None`: nothing.
+    pub(crate) fn found(&self) -> Option<String> {
+        signature::find(self.bytes())
     }
 
     pub(crate) fn read_only(&self) -> bool {
@@ -203,7 +201,7 @@ impl Media {
     /// Zeroes a page-aligned range durably.  For create, on media without a
     /// pool that anybody wants to keep.
     pub(super) fn wipe(&self, start: usize, len: usize) {
-        assert!(!self.read_only && start % 4096 == 0 && len % 4096 == 0);
+        assert!(!self.read_only && start.is_multiple_of(4096) && len.is_multiple_of(4096));
         assert!(start.checked_add(len).is_some_and(|e| e <= self.map.len()));
         engine::media_zero(self, start, len);
     }
@@ -219,10 +217,7 @@ fn usable_bytes(path: &Path, opened: &Opened, len: Option<u64>) -> Result<u64> {
     let want = len.unwrap_or(have);
     if want > have {
         return Err(Error::usage(
-            format!(
-                "{}: {want} bytes asked for, but it has {have}",
-                path.display()
-            ),
+            format!("{}: {want} bytes asked for, but it has {have}", path.display()),
             "leave the size out to use all of it",
         ));
     }
@@ -239,23 +234,15 @@ fn usable_bytes(path: &Path, opened: &Opened, len: Option<u64>) -> Result<u64> {
 }
 
 /// Maps it, trying the synchronous way first where there may be one.
-fn map_shape(
-    path: &Path,
-    opened: &Opened,
-    len: usize,
-    writable: bool,
-) -> Result<(Mapping, bool)> {
+fn map_shape(path: &Path, opened: &Opened, len: usize, writable: bool) -> Result<(Mapping, bool)> {
     let fd = opened.fd.as_fd();
     if let Shape::File { memory: false } = opened.shape {
         let flags = MapFlags::SHARED_VALIDATE | MapFlags::SYNC;
         match Mapping::of_file(fd, len, writable, flags) {
             Ok(map) => return Ok((map, true)),
             // EOPNOTSUPP: no DAX.  EINVAL: a kernel that does not know it.
-            Err(e)
-                if matches!(
-                    Errno::from_io_error(&e),
-                    Some(Errno::OPNOTSUPP | Errno::INVAL)
-                ) => {}
+            Err(e) if matches!(Errno::from_io_error(&e), Some(Errno::OPNOTSUPP | Errno::INVAL)) => {
+            }
             Err(e) => return Err(map_error(path, e)),
         }
     }
@@ -311,12 +298,7 @@ fn choose_persist(path: &Path, kind: MediaKind, eadr: bool, o: &MediaOptions) ->
     }
     // On tmpfs no method makes anything durable, so none is weaker.
     if kind != MediaKind::Shm && !is_enough(o.persist, needed) && !o.allow_weaker {
-        return Err(Error::WeakerPersist {
-            path: path.into(),
-            kind,
-            asked: o.persist,
-            needed,
-        });
+        return Err(Error::WeakerPersist { path: path.into(), kind, asked: o.persist, needed });
     }
     Ok(o.persist)
 }
@@ -371,11 +353,7 @@ mod tests {
     use super::*;
 
     fn options(persist: Persist, allow_weaker: bool) -> MediaOptions {
-        MediaOptions {
-            persist,
-            allow_weaker,
-            ..Default::default()
-        }
+        MediaOptions { persist, allow_weaker, ..Default::default() }
     }
 
     /// Every kind with every method: what is refused, and what auto takes.

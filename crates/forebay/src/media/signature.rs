@@ -11,11 +11,7 @@ struct Signature {
 }
 
 const fn sig(name: &'static str, offset: usize, magic: &'static [u8]) -> Signature {
-    Signature {
-        name,
-        offset,
-        magic,
-    }
+    Signature { name, offset, magic }
 }
 
 const SIGNATURES: &[Signature] = &[

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The side that asks.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::ops::ControlFlow;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::{socket_path, Answer, Request, LINE_MAX};
+use crate::error::{Error, Result};
+use crate::media::inspect;
+use crate::pool::{OptionsChange, OptionsInfo};
+use crate::status::{DrainProgress, PoolStatus, Uuid};
+
+/// A server that says nothing for so long is taken for dead.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A connection to the process that has a pool open.
+#[derive(Debug)]
+pub struct Client {
+    socket: PathBuf,
+    stream: BufReader<UnixStream>,
+}
+
+impl Client {
+    /// `None`: nobody answers for a pool of this UUID.
+    pub fn connect(dir: &Path, uuid: Uuid) -> Result<Option<Client>> {
+        let socket = socket_path(dir, uuid);
+        let stream = match UnixStream::connect(&socket) {
+            Ok(stream) => stream,
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+                ) =>
+            {
+                return Ok(None)
+            }
+            Err(e) => return Err(Error::system(&socket, "connecting to it", e)),
+        };
+        let set = stream
+            .set_read_timeout(Some(TIMEOUT))
+            .and_then(|()| stream.set_write_timeout(Some(TIMEOUT)));
+        set.map_err(|e| Error::system(&socket, "setting it up", e))?;
+        Ok(Some(Client { socket, stream: BufReader::new(stream) }))
+    }
+
+    /// The same by the pool's path, which is looked at for its UUID.
+    pub fn for_pool(dir: &Path, pool: &Path) -> Result<Option<Client>> {
+        match inspect(pool)?.superblock {
+            Some(sb) => Client::connect(dir, sb.uuid),
+            None => Ok(None),
+        }
+    }
+
+    pub fn status(&mut self) -> Result<PoolStatus> {
+        self.send(&Request::Status)?;
+        match self.receive()? {
+            Answer::Status(status) => Ok(*status),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Changes options of the open pool.
+    pub fn set(&mut self, options: &OptionsChange) -> Result<OptionsInfo> {
+        self.send(&Request::Set { options: options.clone() })?;
+        match self.receive()? {
+            Answer::Options(options) => Ok(options),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Drains a volume, or all that are attached.  When the progress function
+    /// breaks, the connection and with it the drain ends.
+    pub fn drain(
+        mut self,
+        volume: Option<&str>,
+        progress: &mut dyn FnMut(&str, &DrainProgress) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.send(&Request::Drain { volume: volume.map(Into::into) })?;
+        loop {
+            match self.receive()? {
+                Answer::Progress { volume, progress: p } => {
+                    if progress(&volume, &p).is_break() {
+                        return Err(Error::Interrupted { name: volume });
+                    }
+                }
+                Answer::Done(_) => return Ok(()),
+                other => return Err(self.unexpected(&other)),
+            }
+        }
+    }
+
+    fn send(&mut self, request: &Request) -> Result<()> {
+        let line = serde_json::to_string(request).map_err(|e| self.failed(e.to_string()))?;
+        let sent = self.stream.get_mut().write_all(format!("{line}\n").as_bytes());
+        sent.map_err(|e| self.failed(e.to_string()))
+    }
+
+    fn receive(&mut self) -> Result<Answer> {
+        let mut line = Vec::new();
+        let read = self.stream.by_ref().take(LINE_MAX as u64).read_until(b'\n', &mut line);
+        match read {
+            Ok(_) if line.ends_with(b"\n") => {}
+            Ok(_) => return Err(self.failed("the connection was closed before the answer".into())),
+            Err(e) => return Err(self.failed(e.to_string())),
+        }
+        match serde_json::from_slice(&line) {
+            Ok(Answer::Error { message, exit_code }) => Err(Error::Control {
+                socket: self.socket.clone(),
+                cause: message,
+                way_out: "this is the answer of the process that has the pool open".into(),
+                code: exit_code,
+            }),
+            Ok(answer) => Ok(answer),
+            Err(e) => Err(self.failed(format!("the answer is not understood: {e}"))),
+        }
+    }
+
+    fn failed(&self, cause: String) -> Error {
+        Error::Control {
+            socket: self.socket.clone(),
+            cause,
+            way_out:
+                "see whether the process that has the pool open still runs, and is of this version"
+                    .into(),
+            code: 0,
+        }
+    }
+
+    fn unexpected(&self, answer: &Answer) -> Error {
+        self.failed(format!("the answer is not one to this request: {answer:?}"))
+    }
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The side that has the pool open: a thread that accepts, and one for each
+//! connection.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Write};
+use std::ops::ControlFlow;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::{private_dir, socket_path, Answer, Request, LINE_MAX};
+use crate::error::{Error, Result};
+use crate::pool::Core;
+
+/// Connections at once.
+const CONNECTIONS: usize = 16;
+/// How soon a waiting thread sees that it is to stop.
+const TICK: Duration = Duration::from_millis(50);
+/// A client that does not take its answer for so long is dropped.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+
+#[derive(Debug)]
+pub(crate) struct Server {
+    socket: PathBuf,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    pub(crate) fn start(dir: &Path, core: &Arc<Core>) -> Result<Server> {
+        private_dir(dir)?;
+        let socket = socket_path(dir, core.uuid());
+        let system = |doing| {
+            let socket = socket.clone();
+            move |e: io::Error| Error::system(&socket, doing, e)
+        };
+        if UnixStream::connect(&socket).is_ok() {
+            return Err(Error::Busy {
+                path: socket,
+                holder: None,
+                way_out: "another process answers for a pool of this UUID: a reader of this one, or a copy of it is open".into(),
+            });
+        }
+        match fs::remove_file(&socket) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                return Err(system("removing a stale socket")(e))
+            }
+            _ => {}
+        }
+        let listener = UnixListener::bind(&socket).map_err(system("making the socket"))?;
+        let set = fs::set_permissions(&socket, fs::Permissions::from_mode(0o600));
+        set.map_err(system("making the socket private"))?;
+        listener.set_nonblocking(true).map_err(system("setting it up"))?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let (core, stop_too) = (core.clone(), stop.clone());
+        let thread = std::thread::Builder::new()
+            .name("fby-control".into())
+            .spawn(move || accept(&listener, &core, &stop_too))
+            .map_err(system("starting a thread"))?;
+        Ok(Server { socket, stop, thread: Some(thread) })
+    }
+
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.socket);
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Until told to stop; ends after all connections.
+fn accept(listener: &UnixListener, core: &Core, stop: &AtomicBool) {
+    let busy = std::sync::atomic::AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        while !stop.load(Ordering::Acquire) {
+            match listener.accept() {
+                Ok((stream, _)) if busy.load(Ordering::Acquire) < CONNECTIONS => {
+                    busy.fetch_add(1, Ordering::AcqRel);
+                    let busy = &busy;
+                    scope.spawn(move || {
+                        // A client that went away needs no answer.
+                        let _ = serve(stream, core, stop);
+                        busy.fetch_sub(1, Ordering::AcqRel);
+                    });
+                }
+                // Too many: dropped, which the client sees.
+                Ok(_) => {}
+                Err(_) => readable(listener),
+            }
+        }
+    });
+}
+
+fn readable(listener: &UnixListener) {
+    use rustix::event::{poll, PollFd, PollFlags, Timespec};
+    let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(TICK.subsec_nanos()) };
+    let _ = poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&timeout));
+}
+
+fn serve(stream: UnixStream, core: &Core, stop: &AtomicBool) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(TICK))?;
+    stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
+    let mut reader = BufReader::new(stream.try_clone()?);
+    let mut line = Vec::new();
+    while !stop.load(Ordering::Acquire) {
+        match reader.read_until(b'\n', &mut line) {
+            Ok(0) => return Ok(()),
+            Ok(_) if line.ends_with(b"\n") => {
+                answer(&line, &stream, core, stop)?;
+                line.clear();
+            }
+            Ok(_) => return Ok(()),
+            Err(e) if again(&e) => {}
+            Err(e) => return Err(e),
+        }
+        if line.len() > LINE_MAX {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+fn again(e: &io::Error) -> bool {
+    use io::ErrorKind::*;
+    matches!(e.kind(), WouldBlock | TimedOut | Interrupted)
+}
+
+fn send(mut stream: &UnixStream, answer: &Answer) -> io::Result<()> {
+    let mut line = serde_json::to_vec(answer)?;
+    line.push(b'\n');
+    stream.write_all(&line)
+}
+
+fn answer(line: &[u8], stream: &UnixStream, core: &Core, stop: &AtomicBool) -> io::Result<()> {
+    let request = serde_json::from_slice::<Request>(line);
+    let result = match request {
+        Ok(Request::Status) => Ok(Answer::Status(Box::new(core.status()))),
+        Ok(Request::Set { options }) => core.set_options(&options).map(Answer::Options),
+        Ok(Request::Drain { volume }) => drain(volume.as_deref(), stream, core, stop),
+        Err(e) => Err(Error::usage(
+            format!("the request is not understood: {e}"),
+            "use the same version of Forebay on both sides",
+        )),
+    };
+    let answer = result
+        .unwrap_or_else(|e| Answer::Error { message: e.to_string(), exit_code: e.exit_code() });
+    send(stream, &answer)
+}
+
+fn drain(
+    volume: Option<&str>,
+    stream: &UnixStream,
+    core: &Core,
+    stop: &AtomicBool,
+) -> Result<Answer> {
+    let volumes = core.drainable(volume)?;
+    core.drain(&volumes, &mut |name, progress| {
+        let line = Answer::Progress { volume: name.into(), progress: progress.clone() };
+        match send(stream, &line) {
+            Ok(()) if !stop.load(Ordering::Acquire) => ControlFlow::Continue(()),
+            _ => ControlFlow::Break(()),
+        }
+    })?;
+    Ok(Answer::Done(true))
+}

@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The thread that drives destage for a pool, and those that carry its
+//! requests to origins.
+//!
+//! The engine decides what to write and when; here its steps are run, its
+//! requests are started (writes to a file or device through io_uring, all else
+//! on a thread of the volume, so that an origin that hangs holds up no other),
+//! and their completions handed back.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, RwLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use forebay_sys as sys;
+use rustix::event::{EventfdFlags, PollFd, PollFlags};
+use rustix::io::Errno;
+
+use crate::engine::{Engine, Io, Step};
+use crate::error::{Error, Result};
+use crate::origin::Origin;
+use crate::ring::Ring;
+use crate::wait::Space;
+
+/// Most origin requests in flight, of all volumes.
+const DEPTH: u32 = 128;
+/// Of these, while somebody reads an origin in the foreground.
+const DEPTH_WHILE_READING: u32 = 4;
+/// Writes handed to the kernel at once.
+const BATCH: usize = 8;
+/// Origins without a descriptor are written by so many threads.
+const WRITERS: usize = 4;
+/// Longest sleep without a look.
+const NAP: Duration = Duration::from_millis(500);
+
+/// Wakes the destage thread.
+#[derive(Debug)]
+pub(crate) struct Kick(OwnedFd);
+
+impl Kick {
+    pub(crate) fn new() -> io::Result<Kick> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Kick(rustix::event::eventfd(0, flags)?))
+    }
+
+    pub(crate) fn kick(&self) {
+        // Fails only where the counter is full, and then it is kicked.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    fn wait(&self, limit: Duration) {
+        let timeout = rustix::event::Timespec {
+            tv_sec: limit.as_secs() as i64,
+            tv_nsec: i64::from(limit.subsec_nanos()),
+        };
+        let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
+        // INTR or whatever: the caller looks for work either way.
+        let _ = rustix::event::poll(&mut fds, Some(&timeout));
+        let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
+    }
+}
+
+/// What the threads of a pool share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub engine: Engine,
+    pub space: Space,
+    pub kick: Kick,
+    /// By index.  An entry is there from before the engine attaches the volume
+    /// until after it detached it.
+    pub attached: RwLock<HashMap<u16, Arc<Attached>>>,
+    /// Foreground reads of origins in flight.
+    pub reading: AtomicU32,
+    /// Destage requests in flight.
+    in_flight: AtomicU32,
+    stop: AtomicBool,
+    start: Instant,
+    /// Why there is no io_uring, once the thread found out.
+    ring: Mutex<Option<std::result::Result<(), String>>>,
+}
+
+impl Shared {
+    pub(crate) fn new(engine: Engine) -> Result<Shared> {
+        let kick = Kick::new()
+            .map_err(|e| Error::system(&engine.media().info().path, "making an eventfd", e))?;
+        Ok(Shared {
+            engine,
+            space: Space::default(),
+            kick,
+            attached: RwLock::default(),
+            reading: AtomicU32::new(0),
+            in_flight: AtomicU32::new(0),
+            stop: AtomicBool::new(false),
+            start: Instant::now(),
+            ring: Mutex::new(None),
+        })
+    }
+
+    /// Wakes whom the mask of an engine call names.
+    pub(crate) fn wake(&self, mask: u32) {
+        if mask & sys::FBY_WAKE_SPACE != 0 {
+            self.space.wake();
+        }
+        if mask & sys::FBY_WAKE_DESTAGE != 0 {
+            self.kick.kick();
+        }
+    }
+
+    pub(crate) fn attached(&self, index: u16) -> Option<Arc<Attached>> {
+        self.attached.read().unwrap_or_else(|e| e.into_inner()).get(&index).cloned()
+    }
+
+    /// Time for the engine: never 0.
+    pub(crate) fn now_ns(&self) -> u64 {
+        1_000_000_000 + u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX / 2)
+    }
+
+    pub(crate) fn uptime(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// Whether destage writes go through io_uring, or why not; `None` before
+    /// the thread runs.
+    pub(crate) fn ring_state(&self) -> Option<std::result::Result<(), String>> {
+        self.ring.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
+    /// A request ended: the engine is told, and the thread.
+    fn complete(&self, attached: &Attached, io: Io, result: io::Result<()>) {
+        let errno = match &result {
+            Ok(()) => 0,
+            Err(e) => e.raw_os_error().unwrap_or_else(|| Errno::IO.raw_os_error()),
+        };
+        if let Err(e) = result {
+            attached.note_error(&io, &e);
+        }
+        self.engine.destage_complete(io, errno);
+        self.in_flight.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// The origin of an attached volume and what destage needs for it.
+#[derive(Debug)]
+pub(crate) struct Attached {
+    pub origin: Box<dyn Origin>,
+    /// It is being detached: requests fail at once, which ends the round.
+    pub stopping: AtomicBool,
+    jobs: Mutex<Jobs>,
+    ready: Condvar,
+    last_error: Mutex<Option<String>>,
+}
+
+#[derive(Debug, Default)]
+struct Jobs {
+    queue: VecDeque<Io>,
+    end: bool,
+}
+
+impl Attached {
+    pub(crate) fn new(origin: Box<dyn Origin>) -> Attached {
+        Attached {
+            origin,
+            stopping: AtomicBool::new(false),
+            jobs: Mutex::default(),
+            ready: Condvar::new(),
+            last_error: Mutex::new(None),
+        }
+    }
+
+    /// Threads for what does not go through io_uring.
+    pub(crate) fn start(self: &Arc<Self>, shared: &Arc<Shared>) -> io::Result<Workers> {
+        let n = match self.origin.uring_fd(0, 4096) {
+            Some(_) => 1,
+            None => WRITERS,
+        };
+        let mut workers = Workers { attached: self.clone(), threads: Vec::new() };
+        for _ in 0..n {
+            let (shared, attached) = (shared.clone(), self.clone());
+            let thread = std::thread::Builder::new()
+                .name("fby-origin".into())
+                .spawn(move || attached.work(&shared))?;
+            workers.threads.push(thread);
+        }
+        Ok(workers)
+    }
+
+    fn work(&self, shared: &Shared) {
+        loop {
+            let mut jobs = self.jobs.lock().unwrap_or_else(|e| e.into_inner());
+            let io = loop {
+                if let Some(io) = jobs.queue.pop_front() {
+                    break io;
+                }
+                if jobs.end {
+                    return;
+                }
+                jobs = self.ready.wait(jobs).unwrap_or_else(|e| e.into_inner());
+            };
+            drop(jobs);
+            let result = self.run(&io);
+            shared.complete(self, io, result);
+            shared.kick.kick();
+        }
+    }
+
+    fn run(&self, io: &Io) -> io::Result<()> {
+        if self.stopping.load(Ordering::Acquire) {
+            return Err(Errno::CANCELED.into());
+        }
+        match io.op {
+            sys::FBY_IO_WRITE => self.origin.write_at(io.data(), io.offset),
+            sys::FBY_IO_ZERO => self.origin.write_zeroes(io.offset, io.len),
+            sys::FBY_IO_DISCARD => self.origin.discard(io.offset, io.len),
+            _ => self.origin.flush(),
+        }
+    }
+
+    fn queue(&self, io: Io) {
+        self.jobs.lock().unwrap_or_else(|e| e.into_inner()).queue.push_back(io);
+        self.ready.notify_one();
+    }
+
+    fn note_error(&self, io: &Io, e: &io::Error) {
+        let op = match io.op {
+            sys::FBY_IO_WRITE => "write",
+            sys::FBY_IO_ZERO => "write of zeroes",
+            sys::FBY_IO_DISCARD => "discard",
+            _ => "flush",
+        };
+        let text = match io.op {
+            sys::FBY_IO_FLUSH => format!("{op}: {e}"),
+            _ => format!("{op} of {} bytes at offset {}: {e}", io.len, io.offset),
+        };
+        *self.last_error.lock().unwrap_or_else(|e| e.into_inner()) = Some(text);
+    }
+
+    /// Of destage, since it was attached.
+    pub(crate) fn last_error(&self) -> Option<String> {
+        self.last_error.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+}
+
+/// The threads of an attached volume.  Dropped after the engine detached it:
+/// the queue is empty then.
+#[derive(Debug)]
+pub(crate) struct Workers {
+    attached: Arc<Attached>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.attached.jobs.lock().unwrap_or_else(|e| e.into_inner()).end = true;
+        self.attached.ready.notify_all();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The thread of a pool; stopped and joined when dropped, which is after all
+/// volumes were detached.
+#[derive(Debug)]
+pub(crate) struct Destage {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Destage {
+    pub(crate) fn start(shared: &Arc<Shared>) -> io::Result<Destage> {
+        let for_thread = shared.clone();
+        let thread = std::thread::Builder::new()
+            .name("fby-destage".into())
+            .spawn(move || run(&for_thread))?;
+        Ok(Destage { shared: shared.clone(), thread: Some(thread) })
+    }
+}
+
+impl Drop for Destage {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.kick.kick();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(shared: &Shared) {
+    let opened = Ring::new(DEPTH, shared.kick.fd());
+    let state = opened.as_ref().map(|_| ()).map_err(|e| format!("no io_uring ({e})"));
+    *shared.ring.lock().unwrap_or_else(|e| e.into_inner()) = Some(state);
+    let mut ring = opened.ok();
+    loop {
+        if let Some(ring) = &mut ring {
+            ring.reap(|w, result| shared.complete(&w.attached, w.io, result));
+        }
+        let in_flight = shared.in_flight.load(Ordering::Acquire);
+        if shared.stop.load(Ordering::Acquire) && in_flight == 0 {
+            return;
+        }
+        let sleep = match in_flight < budget(shared) {
+            true => step(shared, &mut ring),
+            false => Some(NAP),
+        };
+        let batched = ring.as_ref().map_or(0, Ring::unsubmitted);
+        if batched > 0 && (sleep.is_some() || batched >= BATCH) {
+            ring.as_mut().expect("it has some").submit();
+        }
+        if let Some(limit) = sleep {
+            shared.kick.wait(limit);
+        }
+    }
+}
+
+/// Requests that may be in flight now.  Foreground reads come first, unless
+/// writers wait for the space that destage makes.
+fn budget(shared: &Shared) -> u32 {
+    match shared.reading.load(Ordering::Relaxed) > 0 && shared.space.waiting() == 0 {
+        true => DEPTH_WHILE_READING,
+        false => DEPTH,
+    }
+}
+
+/// One step of the engine.  Some: how long to sleep.
+fn step(shared: &Shared, ring: &mut Option<Ring>) -> Option<Duration> {
+    let mut wake = 0;
+    let now_ns = shared.now_ns();
+    let step = shared.engine.destage_step(now_ns, &mut wake);
+    // Not to oneself.
+    shared.wake(wake & !sys::FBY_WAKE_DESTAGE);
+    match step {
+        Ok(Step::Submit(io)) => {
+            shared.in_flight.fetch_add(1, Ordering::AcqRel);
+            dispatch(shared, ring, io);
+            None
+        }
+        Ok(Step::Again) => {
+            std::thread::yield_now();
+            None
+        }
+        Ok(Step::Sleep { next_ns }) => {
+            let next = Duration::from_nanos(next_ns.saturating_sub(now_ns));
+            Some(next.clamp(Duration::from_micros(100), NAP))
+        }
+        // Nothing that a retry would make worse, or could repair.
+        Err(_) => Some(NAP),
+    }
+}
+
+fn dispatch(shared: &Shared, ring: &mut Option<Ring>, io: Io) {
+    // A request of a volume that is gone: its round is given up.
+    let Some(attached) = shared.attached(io.volume) else {
+        shared.engine.destage_complete(io, Errno::NODEV.raw_os_error());
+        shared.in_flight.fetch_sub(1, Ordering::AcqRel);
+        return;
+    };
+    let io = match ring {
+        Some(ring) if io.op == sys::FBY_IO_WRITE && !attached.stopping.load(Ordering::Acquire) => {
+            match ring.write(attached.clone(), io) {
+                Ok(()) => return,
+                Err(io) => io,
+            }
+        }
+        _ => io,
+    };
+    attached.queue(io);
+}

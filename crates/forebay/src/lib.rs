@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Forebay puts a small persistent memory in front of a large block device, so
+//! that a synchronous write is durable in about a microsecond.
+//!
+//! A **pool** is a formatted piece of persistent memory (or a file that stands
+//! in for it); it holds **volumes**, each of which caches one **origin**, a
+//! block device or file that stays as it is.
+//!
+//! ```
+//! use forebay::{create, AttachOptions, CreateOptions, MemOrigin, Pool, PoolOptions};
+//! use std::ops::ControlFlow;
+//!
+//! # fn main() -> forebay::Result<()> {
+//! let path = std::env::temp_dir().join(format!("doc-{}.pool", std::process::id()));
+//! let size = CreateOptions {
+//!     size_bytes: Some(8 << 20),
+//!     chunk_size_bytes: 256 << 10,
+//!     ..Default::default()
+//! };
+//! create(&path, &size)?;
+//! let pool = Pool::open(&path, &PoolOptions::default())?;
+//! let origin = MemOrigin::new(16 << 20)?;
+//! pool.volume_add_origin("v", &origin, 512)?;
+//! let volume = pool.attach_origin("v", Box::new(origin.clone()), &AttachOptions::default())?;
+//!
+//! volume.write_at(&[7; 4096], 8192)?; // durable when it returns
+//! let mut back = [0; 4096];
+//! volume.read_at(&mut back, 8192)?;
+//! assert_eq!(back, [7; 4096]);
+//!
+//! volume.drain(&mut |_| ControlFlow::Continue(()))?; // now the origin has it
+//! assert_eq!(origin.content()[8192..8192 + 4096], back);
+//! volume.detach()?;
+//! pool.close()?;
+//! # std::fs::remove_file(&path).unwrap();
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Units
+//! Offsets and lengths are bytes; requests are multiples of the volume's
+//! logical block, 512 or 4096 bytes.  Cached pages have 4 KiB.  Names end in
+//! their unit where it is not bytes.
+//!
+//! # Threads
+//! [`Volume`] is a handle to clone and use from any number of threads; writers
+//! share no lock but that of the block they write.  A call blocks only while
+//! another writes the same block, while all commit slots are busy, while the
+//! cache is full, or while the origin is read.  Each pool has one destage
+//! thread, started with its first attached volume, and one or a few for each
+//! attached origin.  There is no global state: a process can have any number
+//! of pools open.
+//!
+//! # Errors
+//! Every fallible call returns [`Error`], whose text names the thing, the cause
+//! and the way out.  [`Error::errno`] is what a block layer would answer, and
+//! [`Error::exit_code`] what a command would exit with.
+//!
+//! # What is promised
+//! A write that returned `Ok` survives a crash of the process at any
+//! instruction; it survives a power cut if [`MediaInfo::durable`] is true.  A
+//! block whose cached copy is damaged answers [`Error::Lost`], never older
+//! data.  With the cache drained the origin alone is complete.
+
+pub mod control;
+mod destage;
+mod dump;
+mod engine;
+mod error;
+mod mapping;
+mod media;
+mod origin;
+mod pool;
+mod ring;
+mod status;
+mod volume;
+mod wait;
+
+pub use dump::{BlockHistory, ChunkDump, ChunkState, EntryDump, EntryKind, SuperblockDump};
+pub use error::{Error, Result};
+pub use media::{
+    create, inspect, kernels, CreateOptions, Inspection, InspectionState, Media, MediaInfo,
+    MediaKind, MediaOptions, Persist, PoolSummary,
+};
+pub use origin::{FaultOp, Faults, FaultyOrigin, FileOrigin, MemOrigin, Origin};
+pub use pool::{NewVolume, OptionsChange, OptionsInfo, Pool, PoolOptions, Verify};
+pub use status::{
+    CheckReport, Counters, DestageState, DrainProgress, OriginInfo, PoolStatus, RecoveryReport,
+    ReportBlock, Uuid, VolumeInfo,
+};
+pub use volume::{AttachOptions, Holes, Volume};

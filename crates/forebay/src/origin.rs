@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Origins: the block devices behind volumes.
+//!
+//! [`FileOrigin`] is a file or a block device.  An embedder may bring its own
+//! by implementing [`Origin`]; [`MemOrigin`] and [`FaultyOrigin`] are for
+//! tests.
+
+mod faulty;
+mod file;
+mod identity;
+mod mem;
+
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use crate::status::OriginInfo;
+
+pub use faulty::{FaultOp, Faults, FaultyOrigin};
+pub use file::FileOrigin;
+pub use mem::MemOrigin;
+
+/// A block device behind a volume.  All calls may come from any number of
+/// threads at once; offsets and lengths are bytes, multiples of the volume's
+/// block size, and within the size.
+///
+/// What the cache rests on: when [`flush`](Origin::flush) returns without an
+/// error, all writes that completed before it began survive a power cut.
+pub trait Origin: Send + Sync + fmt::Debug {
+    /// Fixed while the origin is in use.
+    fn size_bytes(&self) -> u64;
+
+    /// The smallest unit it is read and written in: 512 or 4096.
+    fn logical_block(&self) -> u32;
+
+    /// `id|path`: an id that stays the same as long as the data is the same
+    /// origin's, and a path (may be empty) where it can be found again.  The
+    /// volume records it, at most 95 bytes; the id has no `|`.
+    fn identity(&self) -> String;
+
+    /// For status and messages.
+    fn info(&self) -> OriginInfo;
+
+    /// Fills the buffer.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
+
+    /// Writes all of the data; durable after the next flush.
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()>;
+
+    fn flush(&self) -> io::Result<()>;
+
+    /// A hint that the range is not needed; what it reads as afterwards is up
+    /// to the origin.  Where it cannot discard it does nothing.
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()>;
+
+    /// The range reads as zeroes afterwards; durable after the next flush.
+    fn write_zeroes(&self, offset: u64, len: u64) -> io::Result<()>;
+
+    /// Zeroing is faster than writing.
+    fn write_zeroes_is_fast(&self) -> bool {
+        false
+    }
+
+    /// A descriptor that io_uring may write the range to instead of
+    /// [`write_at`](Origin::write_at), from memory aligned to 4 KiB.  `None`:
+    /// destage calls `write_at` on a thread.
+    fn uring_fd(&self, offset: u64, len: u64) -> Option<BorrowedFd<'_>> {
+        let _ = (offset, len);
+        None
+    }
+}
+
+/// The id and the path of a recorded identity.
+pub(crate) fn split_identity(identity: &str) -> (&str, Option<&str>) {
+    match identity.split_once('|') {
+        Some((id, path)) => (id, (!path.is_empty()).then_some(path)),
+        None => (identity, None),
+    }
+}
+
+/// Puts an identity together; a path that does not fit is left out.
+pub(crate) fn join_identity(id: &str, path: &str) -> String {
+    const MAX: usize = forebay_sys::FBY_IDENTITY_MAX;
+    match id.len() + 1 + path.len() <= MAX {
+        true => format!("{id}|{path}"),
+        false => format!("{id}|"),
+    }
+}
+
+pub(crate) fn check_range(size: u64, offset: u64, len: u64) -> io::Result<()> {
+    match offset.checked_add(len) {
+        Some(end) if end <= size => Ok(()),
+        _ => Err(io::Error::from(io::ErrorKind::InvalidInput)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identities_split_and_join() {
+        assert_eq!(split_identity("file:1|/a|b"), ("file:1", Some("/a|b")));
+        assert_eq!(split_identity("file:1|"), ("file:1", None));
+        assert_eq!(split_identity("file:1"), ("file:1", None));
+        assert_eq!(join_identity("i", "/p"), "i|/p");
+        let long = "/".repeat(200);
+        assert_eq!(join_identity("i", &long), "i|");
+        assert_eq!(join_identity("i", &long[..93]).len(), 95);
+    }
+}

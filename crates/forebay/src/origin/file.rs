@@ -1,0 +1,543 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A file or block device as origin: O_DIRECT where it can be had, claimed for
+//! us alone.
+//!
+//! A request that is not aligned to what O_DIRECT wants (512-byte writes on a
+//! device or file system of 4 KiB blocks) goes through the page cache by a
+//! second descriptor of the same file; the kernel keeps the two coherent, and a
+//! flush covers both.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use rustix::fs::{AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, StatxFlags};
+use rustix::io::Errno;
+
+use super::{check_range, identity, join_identity, Origin};
+use crate::error::{Error, Result};
+use crate::mapping::Mapping;
+use crate::media::lock_holder;
+use crate::status::OriginInfo;
+
+/// Bytes of a bounce buffer.
+const BOUNCE: usize = 1 << 20;
+/// Bounce buffers kept for the next request.
+const BOUNCES_KEPT: usize = 8;
+/// Bytes zeroed by one system call, so that an error names a place.
+const ZERO_STEP: u64 = 1 << 30;
+
+/// `_IO(0x12, 119)`, of linux/fs.h
+const BLKDISCARD: rustix::ioctl::Opcode = 0x1277;
+
+/// What O_DIRECT wants, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Alignment {
+    offset: usize,
+    memory: usize,
+}
+
+/// A file or block device.
+#[derive(Debug)]
+pub struct FileOrigin {
+    path: PathBuf,
+    identity: String,
+    size_bytes: u64,
+    logical_block: u32,
+    block_device: bool,
+    /// Of fd; `None`: it goes through the page cache.
+    direct: Option<Alignment>,
+    /// Holds the claim.
+    fd: OwnedFd,
+    /// Without O_DIRECT, where some requests need it.
+    buffered: Option<OwnedFd>,
+    bounces: Mutex<Vec<Mapping>>,
+}
+
+impl FileOrigin {
+    /// Opens it and claims it: a block device with O_EXCL, a file with an
+    /// advisory lock (flock), which keeps other hosts of volumes away.
+    pub fn open(path: &Path, read_only: bool) -> Result<FileOrigin> {
+        let system = |doing| move |e: Errno| Error::system(path, doing, e.into());
+        let st = rustix::fs::stat(path).map_err(system("looking at it"))?;
+        let block_device = match FileType::from_raw_mode(st.st_mode) {
+            FileType::RegularFile => false,
+            FileType::BlockDevice => true,
+            kind => return Err(unsuitable(path, kind)),
+        };
+        let (fd, is_direct) = open_claimed(path, block_device, read_only)?;
+        if !block_device {
+            lock(path, &fd, read_only)?;
+        }
+        let size_bytes = rustix::fs::seek(&fd, rustix::fs::SeekFrom::End(0))
+            .map_err(system("asking for its size"))?;
+        let logical_block = match block_device {
+            true => rustix::fs::ioctl_blksszget(&fd).map_err(system("asking for its block"))?,
+            false => 512,
+        };
+        if ![512, 4096].contains(&logical_block) {
+            return Err(Error::Unsupported {
+                path: path.into(),
+                cause: format!("its logical block has {logical_block} bytes"),
+                way_out: "use a device with 512 or 4096".into(),
+            });
+        }
+        let id = match block_device {
+            true => {
+                identity::of_block(rustix::fs::major(st.st_rdev), rustix::fs::minor(st.st_rdev))
+            }
+            false => identity::of_file(&fd).map_err(|e| Error::system(path, "looking at it", e))?,
+        };
+        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.into());
+        let direct = is_direct.then(|| alignment(&fd, logical_block));
+        let buffered = match direct {
+            Some(a) if a.offset > logical_block as usize => {
+                let flags = access(read_only) | OFlags::CLOEXEC;
+                let me = format!("/proc/self/fd/{}", fd.as_raw_fd());
+                Some(rustix::fs::open(me, flags, Mode::empty()).map_err(system("opening it"))?)
+            }
+            _ => None,
+        };
+        Ok(FileOrigin {
+            identity: join_identity(&id, absolute.to_str().unwrap_or("")),
+            path: absolute,
+            size_bytes,
+            logical_block,
+            block_device,
+            direct,
+            fd,
+            buffered,
+            bounces: Mutex::new(Vec::new()),
+        })
+    }
+
+    /// As given, made absolute.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Can O_DIRECT take the range as it is?
+    fn fits(&self, offset: u64, len: u64) -> bool {
+        self.direct.is_some_and(|a| (offset | len).is_multiple_of(a.offset as u64))
+    }
+
+    fn fits_memory(&self, memory: *const u8) -> bool {
+        self.direct.is_none_or(|a| (memory as usize).is_multiple_of(a.memory))
+    }
+
+    /// Calls f with a page-aligned buffer.
+    fn with_bounce<T>(&self, f: impl FnOnce(&mut [u8]) -> io::Result<T>) -> io::Result<T> {
+        let kept = self.bounces.lock().unwrap_or_else(|e| e.into_inner()).pop();
+        let mut bounce = match kept {
+            Some(b) => b,
+            None => Mapping::anonymous(BOUNCE, false, false)?,
+        };
+        let result = f(bounce.bytes_mut());
+        let mut kept = self.bounces.lock().unwrap_or_else(|e| e.into_inner());
+        if kept.len() < BOUNCES_KEPT {
+            kept.push(bounce);
+        }
+        result
+    }
+
+    /// Reads [offset, +out) through a bounce buffer that begins and ends where
+    /// O_DIRECT wants it, beyond the end of the file if need be.
+    fn read_bounced(&self, out: &mut [u8], offset: u64, unit: u64) -> io::Result<()> {
+        let start = offset - offset % unit;
+        let skip = (offset - start) as usize;
+        let want = (skip + out.len()).next_multiple_of(unit as usize);
+        self.with_bounce(|bounce| {
+            read_full(self.fd.as_fd(), &mut bounce[..want], start, skip + out.len())?;
+            out.copy_from_slice(&bounce[skip..skip + out.len()]);
+            Ok(())
+        })
+    }
+
+    /// Zeroes by writing.
+    fn write_zero_bytes(&self, offset: u64, len: u64) -> io::Result<()> {
+        let mut zero = Mapping::anonymous(BOUNCE, false, false)?;
+        let (mut at, end) = (offset, offset + len);
+        while at < end {
+            let n = (end - at).min(BOUNCE as u64);
+            self.write_at(&zero.bytes_mut()[..n as usize], at)?;
+            at += n;
+        }
+        Ok(())
+    }
+}
+
+impl Origin for FileOrigin {
+    fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    fn logical_block(&self) -> u32 {
+        self.logical_block
+    }
+
+    fn identity(&self) -> String {
+        self.identity.clone()
+    }
+
+    fn info(&self) -> OriginInfo {
+        OriginInfo {
+            name: self.path.display().to_string(),
+            method: if self.direct.is_some() { "O_DIRECT" } else { "page cache" }.into(),
+            note: match (&self.direct, &self.buffered) {
+                (None, _) => {
+                    "its file system has no O_DIRECT: data is also cached by the system".into()
+                }
+                (Some(a), Some(_)) => format!(
+                    "requests that are not multiples of {} bytes go through the page cache",
+                    a.offset
+                ),
+                _ => String::new(),
+            },
+        }
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        check_range(self.size_bytes, offset, buf.len() as u64)?;
+        let len = buf.len();
+        if self.direct.is_none()
+            || (self.fits(offset, len as u64) && self.fits_memory(buf.as_ptr()))
+        {
+            return read_full(self.fd.as_fd(), buf, offset, len);
+        }
+        let unit = self.direct.map_or(1, |a| a.offset.max(512)) as u64;
+        let mut at = offset;
+        // One unit less than the buffer, for what is read before the start.
+        for part in buf.chunks_mut(BOUNCE - unit as usize) {
+            self.read_bounced(part, at, unit)?;
+            at += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        check_range(self.size_bytes, offset, data.len() as u64)?;
+        if self.direct.is_none() {
+            return write_full(self.fd.as_fd(), data, offset);
+        }
+        if !self.fits(offset, data.len() as u64) {
+            let fd = self.buffered.as_ref().unwrap_or(&self.fd);
+            return write_full(fd.as_fd(), data, offset);
+        }
+        if self.fits_memory(data.as_ptr()) {
+            return write_full(self.fd.as_fd(), data, offset);
+        }
+        let mut at = offset;
+        for part in data.chunks(BOUNCE) {
+            self.with_bounce(|bounce| {
+                bounce[..part.len()].copy_from_slice(part);
+                write_full(self.fd.as_fd(), &bounce[..part.len()], at)
+            })?;
+            at += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(retry(|| rustix::fs::fdatasync(&self.fd))?)
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        check_range(self.size_bytes, offset, len)?;
+        let done = match self.block_device {
+            true => discard_device(self.fd.as_fd(), offset, len),
+            false => {
+                let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                retry(|| rustix::fs::fallocate(&self.fd, flags, offset, len))
+            }
+        };
+        match done {
+            // It is a hint.
+            Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL) => Ok(()),
+            done => Ok(done?),
+        }
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> io::Result<()> {
+        check_range(self.size_bytes, offset, len)?;
+        let (mut at, end) = (offset, offset + len);
+        while at < end {
+            let n = (end - at).min(ZERO_STEP);
+            let flags = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
+            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            let done = retry(|| rustix::fs::fallocate(&self.fd, flags, at, n));
+            let done = match done {
+                // tmpfs has holes, but no zero range.
+                Err(Errno::OPNOTSUPP | Errno::INVAL) if !self.block_device => {
+                    retry(|| rustix::fs::fallocate(&self.fd, hole, at, n))
+                }
+                done => done,
+            };
+            match done {
+                Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL) => {
+                    self.write_zero_bytes(at, n)?;
+                }
+                done => done?,
+            }
+            at += n;
+        }
+        Ok(())
+    }
+
+    fn write_zeroes_is_fast(&self) -> bool {
+        !self.block_device
+    }
+
+    fn uring_fd(&self, offset: u64, len: u64) -> Option<BorrowedFd<'_>> {
+        match self.direct {
+            Some(_) if !self.fits(offset, len) => None,
+            _ => Some(self.fd.as_fd()),
+        }
+    }
+}
+
+fn unsuitable(path: &Path, kind: FileType) -> Error {
+    Error::Unsuitable {
+        path: path.into(),
+        what: match kind {
+            FileType::Directory => "a directory",
+            FileType::CharacterDevice => "a character device",
+            FileType::Fifo => "a FIFO",
+            FileType::Socket => "a socket",
+            _ => "of an unknown type",
+        }
+        .into(),
+        way_out: "an origin is a block device or a regular file".into(),
+    }
+}
+
+fn access(read_only: bool) -> OFlags {
+    match read_only {
+        true => OFlags::RDONLY,
+        false => OFlags::RDWR,
+    }
+}
+
+/// Opens, with O_DIRECT if that can be had; the second is whether it was.
+fn open_claimed(path: &Path, block_device: bool, read_only: bool) -> Result<(OwnedFd, bool)> {
+    let mut flags = access(read_only) | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    if block_device {
+        flags |= OFlags::EXCL;
+    }
+    let opened = match rustix::fs::open(path, flags | OFlags::DIRECT, Mode::empty()) {
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => {
+            rustix::fs::open(path, flags, Mode::empty()).map(|fd| (fd, false))
+        }
+        opened => opened.map(|fd| (fd, true)),
+    };
+    opened.map_err(|e| match e {
+        Errno::BUSY => Error::Busy {
+            path: path.into(),
+            holder: None,
+            way_out: "it is mounted, or part of another device (see lsblk); an origin is used through its volume only".into(),
+        },
+        Errno::TXTBSY => Error::Busy {
+            path: path.into(),
+            holder: None,
+            way_out: "it is being executed or used as swap".into(),
+        },
+        e => Error::system(path, "opening it", e.into()),
+    })
+}
+
+fn lock(path: &Path, fd: &OwnedFd, read_only: bool) -> Result<()> {
+    let operation = match read_only {
+        true => FlockOperation::NonBlockingLockShared,
+        false => FlockOperation::NonBlockingLockExclusive,
+    };
+    match rustix::fs::flock(fd, operation) {
+        Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => Err(Error::Busy {
+            path: path.into(),
+            holder: lock_holder(fd),
+            way_out: "detach it there first; two users of one origin destroy its data".into(),
+        }),
+        Err(e) => Err(Error::system(path, "locking it", e.into())),
+    }
+}
+
+/// From the system where it tells (Linux 6.1), else the safe guess.
+fn alignment(fd: &OwnedFd, logical_block: u32) -> Alignment {
+    let st = rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
+    if let Ok(st) = st {
+        let told = StatxFlags::from_bits_retain(st.stx_mask).contains(StatxFlags::DIOALIGN);
+        let (offset, memory) = (st.stx_dio_offset_align as usize, st.stx_dio_mem_align as usize);
+        if told && offset.is_power_of_two() && memory.is_power_of_two() && offset <= 65536 {
+            let offset = offset.max(logical_block as usize);
+            return Alignment { offset, memory: memory.min(4096) };
+        }
+    }
+    Alignment { offset: 4096, memory: 4096 }
+}
+
+fn retry<T>(mut f: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match f() {
+            Err(Errno::INTR) => {}
+            done => return done,
+        }
+    }
+}
+
+/// Reads until `least` bytes are there; more may be, up to the buffer's end.
+fn read_full(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64, least: usize) -> io::Result<()> {
+    let mut have = 0;
+    while have < least {
+        let n = retry(|| rustix::io::pread(fd, &mut buf[have..], offset + have as u64))?;
+        if n == 0 {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
+        }
+        have += n;
+    }
+    Ok(())
+}
+
+fn write_full(fd: BorrowedFd<'_>, data: &[u8], offset: u64) -> io::Result<()> {
+    let mut done = 0;
+    while done < data.len() {
+        let n = retry(|| rustix::io::pwrite(fd, &data[done..], offset + done as u64))?;
+        if n == 0 {
+            return Err(io::Error::from(io::ErrorKind::WriteZero));
+        }
+        done += n;
+    }
+    Ok(())
+}
+
+fn discard_device(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), Errno> {
+    type Request = rustix::ioctl::Setter<BLKDISCARD, [u64; 2]>;
+    retry(|| {
+        // SAFETY: BLKDISCARD reads two u64 and changes no memory; the range was
+        // checked to lie in the device.
+        unsafe { rustix::ioctl::ioctl(fd, Request::new([offset, len])) }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Temp(PathBuf);
+
+    impl Temp {
+        fn new(dir: &Path, name: &str, len: u64) -> Temp {
+            let path = dir.join(format!("fby-origin-{}-{name}", std::process::id()));
+            let file = std::fs::File::create(&path).unwrap();
+            file.set_len(len).unwrap();
+            Temp(path)
+        }
+    }
+
+    impl Drop for Temp {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    /// Reads, writes and zeroes of all alignments against a plain vector.
+    fn exercise(o: &FileOrigin, len: usize) {
+        let mut model = vec![0u8; len];
+        let mut n = 1u64;
+        for i in 0..200 {
+            n = n.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let at = (n >> 33) as usize % (len / 512) * 512;
+            let count = ((n >> 20) as usize % 40 + 1) * 512;
+            let count = count.min(len - at);
+            match i % 4 {
+                0 | 1 => {
+                    // Memory off alignment, too.
+                    let data: Vec<u8> = (0..count + 3).map(|k| (k as u64 + n) as u8).collect();
+                    o.write_at(&data[3..], at as u64).unwrap();
+                    model[at..at + count].copy_from_slice(&data[3..]);
+                }
+                2 => {
+                    o.write_zeroes(at as u64, count as u64).unwrap();
+                    model[at..at + count].fill(0);
+                }
+                _ => {
+                    o.flush().unwrap();
+                    let mut got = vec![1u8; count + 1];
+                    o.read_at(&mut got[1..], at as u64).unwrap();
+                    assert_eq!(got[1..], model[at..at + count]);
+                }
+            }
+        }
+        let mut all = vec![0u8; len];
+        o.read_at(&mut all, 0).unwrap();
+        assert!(all == model);
+        assert!(o.read_at(&mut all[..1024], len as u64 - 512).is_err());
+        assert!(o.write_at(&model[..1024], len as u64 - 512).is_err());
+    }
+
+    #[test]
+    fn file_on_tmpfs_and_on_disk() {
+        for dir in [Path::new("/dev/shm"), &std::env::temp_dir(), Path::new(".")] {
+            // Not a multiple of 4096, and more than a bounce buffer.
+            let len = (3 << 20) + 512;
+            let t = Temp::new(dir, "rw", len);
+            let o = FileOrigin::open(&t.0, false).unwrap();
+            assert_eq!(o.size_bytes(), len);
+            exercise(&o, len as usize);
+        }
+    }
+
+    /// As on a device that takes whole 4 KiB only.
+    #[test]
+    fn requests_that_direct_io_cannot_take() {
+        let t = Temp::new(Path::new("/dev/shm"), "align", (2 << 20) + 512);
+        let mut o = FileOrigin::open(&t.0, false).unwrap();
+        o.direct = Some(Alignment { offset: 4096, memory: 4096 });
+        o.buffered = Some(o.fd.try_clone().unwrap());
+        assert!(o.uring_fd(512, 4096).is_none());
+        assert!(o.uring_fd(4096, 8192).is_some());
+        exercise(&o, (2 << 20) + 512);
+    }
+
+    #[test]
+    fn discards_free_the_blocks_of_a_file() {
+        use std::os::unix::fs::MetadataExt;
+        let t = Temp::new(Path::new("/dev/shm"), "discard", 1 << 20);
+        let o = FileOrigin::open(&t.0, false).unwrap();
+        o.write_at(&vec![7u8; 1 << 20], 0).unwrap();
+        let blocks = std::fs::metadata(&t.0).unwrap().blocks();
+        o.discard(0, 512 << 10).unwrap();
+        assert!(std::fs::metadata(&t.0).unwrap().blocks() < blocks);
+        let mut got = vec![1u8; 4096];
+        o.read_at(&mut got, 0).unwrap();
+        assert!(got.iter().all(|b| *b == 0));
+        o.read_at(&mut got, 512 << 10).unwrap();
+        assert!(got.iter().all(|b| *b == 7));
+    }
+
+    #[test]
+    fn one_user_at_a_time_and_the_message_names_it() {
+        let t = Temp::new(Path::new("/dev/shm"), "claim", 1 << 20);
+        let first = FileOrigin::open(&t.0, false).unwrap();
+        let e = FileOrigin::open(&t.0, false).unwrap_err();
+        assert!(
+            matches!(&e, Error::Busy { holder: Some(p), .. } if *p == std::process::id()),
+            "{e}"
+        );
+        assert_eq!(e.exit_code(), 4);
+        assert!(FileOrigin::open(&t.0, true).is_err());
+        drop(first);
+        let _a = FileOrigin::open(&t.0, true).unwrap();
+        let _b = FileOrigin::open(&t.0, true).unwrap();
+        assert!(FileOrigin::open(&t.0, false).is_err());
+    }
+
+    #[test]
+    fn what_cannot_be_an_origin_is_refused_by_name() {
+        let none = FileOrigin::open(Path::new("/dev/shm/fby-not-there"), false).unwrap_err();
+        assert_eq!(none.exit_code(), 3);
+        let e = FileOrigin::open(Path::new("/dev/shm"), false).unwrap_err();
+        assert!(e.to_string().contains("a directory"), "{e}");
+        let e = FileOrigin::open(Path::new("/dev/null"), false).unwrap_err();
+        assert!(e.to_string().contains("a character device"), "{e}");
+    }
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What makes an origin the same one tomorrow: ids that survive a reboot and a
+//! new device name.
+//!
+//! | origin | id |
+//! |---|---|
+//! | file | inode number and time of birth; a copy is another origin |
+//! | device-mapper, md | their UUID |
+//! | disk with a wwid or serial | that |
+//! | loop device | the id of its backing file |
+//! | partition | the id of its disk, its number |
+//! | other block device | its name: only as good as that stays |
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, StatxFlags};
+
+/// Id of a regular file.
+pub(super) fn of_file(fd: impl std::os::fd::AsFd) -> std::io::Result<String> {
+    let want = StatxFlags::INO | StatxFlags::BTIME;
+    let st = rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, want)?;
+    let born = match StatxFlags::from_bits_retain(st.stx_mask).contains(StatxFlags::BTIME) {
+        true => format!("-{:x}.{:x}", st.stx_btime.tv_sec, st.stx_btime.tv_nsec),
+        false => String::new(),
+    };
+    Ok(format!("file:{}{born}", st.stx_ino))
+}
+
+/// Id of a block device, by its number.
+pub(super) fn of_block(major: u32, minor: u32) -> String {
+    let sys = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+    let sys = fs::canonicalize(&sys).unwrap_or(sys);
+    of_sysfs(&sys).unwrap_or_else(|| {
+        let name = sys.file_name().map(|n| n.to_string_lossy().into_owned());
+        format!("blk:{}", name.unwrap_or_else(|| format!("{major}:{minor}")))
+    })
+}
+
+fn of_sysfs(sys: &Path) -> Option<String> {
+    if let Some(number) = text(sys, "partition") {
+        return Some(format!("{}-part{number}", of_sysfs(sys.parent()?)?));
+    }
+    if let Some(backing) = text(sys, "loop/backing_file") {
+        let file = fs::File::open(&backing).ok()?;
+        return of_file(&file).ok().map(|id| format!("loop:{id}"));
+    }
+    let names = [
+        ("dm/uuid", "dm"),
+        ("md/uuid", "md"),
+        ("wwid", "wwid"),
+        ("device/wwid", "wwid"),
+        ("serial", "serial"),
+        ("device/serial", "serial"),
+    ];
+    names.iter().find_map(|(file, kind)| Some(format!("{kind}:{}", text(sys, file)?)))
+}
+
+/// Content of a sysfs file, in characters that an identity may have, short.
+fn text(sys: &Path, file: &str) -> Option<String> {
+    const MAX: usize = 64;
+    let raw = fs::read_to_string(sys.join(file)).ok()?;
+    let raw = raw.trim();
+    if file == "loop/backing_file" {
+        return (!raw.is_empty()).then(|| raw.to_string());
+    }
+    let words: Vec<&str> = raw.split_whitespace().collect();
+    let clean: String = words
+        .join("_")
+        .chars()
+        .map(|c| if c.is_ascii_graphic() && c != '|' { c } else { '_' })
+        .collect();
+    match clean.len() {
+        0 => None,
+        n if n > MAX => {
+            // The end differs between disks of a kind, the start does not.
+            let crc = forebay_sys::crc32c(0, clean.as_bytes());
+            Some(format!("{crc:08x}_{}", &clean[n - (MAX - 9)..]))
+        }
+        _ => Some(clean),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_from_a_made_up_sysfs() {
+        let dir = std::env::temp_dir().join(format!("fby-sysfs-{}", std::process::id()));
+        let disk = dir.join("sda");
+        let part = disk.join("sda2");
+        fs::create_dir_all(&part).unwrap();
+        assert_eq!(of_sysfs(&disk), None);
+        fs::write(disk.join("serial"), "AB  12|3\n").unwrap();
+        assert_eq!(of_sysfs(&disk).unwrap(), "serial:AB_12_3");
+        fs::write(disk.join("wwid"), format!("t10.{}\n", "x".repeat(100))).unwrap();
+        let id = of_sysfs(&disk).unwrap();
+        assert!(id.starts_with("wwid:") && id.len() == 5 + 64, "{id}");
+        fs::write(part.join("partition"), "2\n").unwrap();
+        assert_eq!(of_sysfs(&part).unwrap(), format!("{id}-part2"));
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_file_keeps_its_id_and_a_copy_has_another() {
+        let dir = std::env::temp_dir().join(format!("fby-id-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let (a, b) = (dir.join("a"), dir.join("b"));
+        fs::write(&a, "x").unwrap();
+        let id = of_file(fs::File::open(&a).unwrap()).unwrap();
+        fs::copy(&a, dir.join("copy")).unwrap();
+        fs::rename(&a, &b).unwrap();
+        assert_eq!(of_file(fs::File::open(&b).unwrap()).unwrap(), id);
+        assert_ne!(of_file(fs::File::open(dir.join("copy")).unwrap()).unwrap(), id);
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}

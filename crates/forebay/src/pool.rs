@@ -1,0 +1,633 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Open pools: volumes added, removed, attached and detached; options, checks,
+//! and a look inside.
+
+mod look;
+mod report;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::{Duration, Instant};
+
+use forebay_sys as sys;
+use serde::{Deserialize, Serialize};
+
+use crate::control;
+use crate::destage::{Destage, Shared};
+use crate::engine::{self, Code, Engine, Probe, ProbeState};
+use crate::error::{Error, Result};
+use crate::media::{Media, MediaInfo, MediaOptions};
+use crate::origin::{join_identity, split_identity, FileOrigin, Origin};
+use crate::status::{DrainProgress, PoolStatus, RecoveryReport, Uuid, VolumeInfo};
+use crate::volume::{self, AttachOptions, Volume};
+
+pub(crate) use report::Core;
+
+/// When the checksum of cached data is verified as it is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verify {
+    /// At each read.
+    #[default]
+    Always,
+    /// At the first read of a page since the pool was opened.
+    First,
+    Never,
+}
+
+impl fmt::Display for Verify {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Verify::Always => "always",
+            Verify::First => "first",
+            Verify::Never => "never",
+        })
+    }
+}
+
+impl FromStr for Verify {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Verify> {
+        match s {
+            "always" => Ok(Verify::Always),
+            "first" => Ok(Verify::First),
+            "never" => Ok(Verify::Never),
+            _ => Err(Error::usage(
+                format!("verify \"{s}\" is not known"),
+                "use always, first or never",
+            )),
+        }
+    }
+}
+
+/// How to open a pool.  Fill in what matters and take the rest from
+/// `..Default::default()`.
+#[derive(Clone, Debug)]
+pub struct PoolOptions {
+    /// Nothing is written to the media or to an origin.
+    pub read_only: bool,
+    pub media: MediaOptions,
+    /// Commit slots, the most writers at once: 1 to 64; 0: 4.
+    pub slots: u32,
+    /// Checksum the data of new writes.  Off: two fences a write, and damage
+    /// is not noticed.
+    pub checksums: bool,
+    pub verify: Verify,
+    /// Destage starts when so much of the pool is in use; 0: 60.
+    pub high_watermark_percent: u32,
+    /// ... and stops there; 0: ten less than high.
+    pub low_watermark_percent: u32,
+    /// Destage what is older.
+    pub max_age: Option<Duration>,
+    /// Destage a volume that was not written for so long.
+    pub idle: Option<Duration>,
+    /// Threads that recovery runs on; 0: one for each CPU, at least 2.
+    pub recovery_threads: usize,
+    /// Directory for a socket that answers about this pool (see
+    /// [`crate::control`]); `None`: no socket.
+    pub control: Option<PathBuf>,
+}
+
+impl Default for PoolOptions {
+    fn default() -> Self {
+        PoolOptions {
+            read_only: false,
+            media: MediaOptions::default(),
+            slots: 0,
+            checksums: true,
+            verify: Verify::default(),
+            high_watermark_percent: 0,
+            low_watermark_percent: 0,
+            max_age: None,
+            idle: None,
+            recovery_threads: 0,
+            control: None,
+        }
+    }
+}
+
+/// The options in effect.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OptionsInfo {
+    pub slots: u32,
+    pub checksums: bool,
+    pub verify: Verify,
+    pub high_watermark_percent: u32,
+    pub low_watermark_percent: u32,
+    /// `None`: no limit.
+    pub max_age_seconds: Option<f64>,
+    /// `None`: never.
+    pub idle_seconds: Option<f64>,
+}
+
+/// What to change of an open pool; `None` stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct OptionsChange {
+    pub checksums: Option<bool>,
+    pub verify: Option<Verify>,
+    pub high_watermark_percent: Option<u32>,
+    pub low_watermark_percent: Option<u32>,
+    /// 0: no limit.
+    pub max_age_seconds: Option<f64>,
+    /// 0: never.
+    pub idle_seconds: Option<f64>,
+}
+
+/// A volume to add.
+#[derive(Clone, Debug, Default)]
+pub struct NewVolume {
+    /// Characters A-Z a-z 0-9 . _ -, at most 63.
+    pub name: String,
+    /// File or block device; recorded with its id.
+    pub origin: PathBuf,
+    /// Logical block: 512 or 4096, no smaller than the origin's; 0: the
+    /// origin's.
+    pub block_size: u32,
+}
+
+/// An open pool.  Volumes keep it open: it is closed, and marked clean, when
+/// the last handle is dropped, or by [`Pool::close`], which tells errors.
+#[derive(Debug)]
+pub struct Pool(Arc<Inner>);
+
+/// What the handles share.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    /// Told first to stop, so that nobody else has it when the pool closes.
+    control: Mutex<Option<control::Server>>,
+    destage: Mutex<Option<Destage>>,
+    core: Arc<Core>,
+    /// One add, remove, attach or detach at a time.  Guards the attached
+    /// volumes.  Rank: before all other locks.
+    volumes: Mutex<HashMap<u16, Weak<volume::Inner>>>,
+    closed: Mutex<bool>,
+}
+
+type Volumes<'a> = MutexGuard<'a, HashMap<u16, Weak<volume::Inner>>>;
+
+impl Inner {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.core.shared
+    }
+
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
+    }
+
+    fn volumes(&self) -> Volumes<'_> {
+        self.volumes.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Stops all threads and closes the pool, once.
+    fn shut_down(&self) -> Result<()> {
+        let mut closed = self.closed.lock().unwrap_or_else(|e| e.into_inner());
+        if *closed {
+            return Ok(());
+        }
+        *closed = true;
+        drop(self.control.lock().unwrap_or_else(|e| e.into_inner()).take());
+        drop(self.destage.lock().unwrap_or_else(|e| e.into_inner()).take());
+        self.core.shared.engine.close().map_err(|e| self.core.pool_error(e))
+    }
+
+    /// The destage thread runs from the first attach on.
+    fn start_destage(&self) -> Result<()> {
+        let mut destage = self.destage.lock().unwrap_or_else(|e| e.into_inner());
+        if destage.is_none() && !self.core.read_only {
+            let started = Destage::start(self.shared());
+            *destage = Some(started.map_err(|e| self.core.system("starting a thread", e))?);
+        }
+        Ok(())
+    }
+
+    /// Called when the last handle of a volume goes.
+    pub(crate) fn detach(&self, index: u16) -> Result<()> {
+        let mut volumes = self.volumes();
+        let shared = self.shared();
+        if let Some(attached) = shared.attached(index) {
+            attached.stopping.store(true, std::sync::atomic::Ordering::Release);
+        }
+        // Requests in flight end, new ones are refused by us, and so the
+        // round; a slot may be busy for a moment.
+        let done = loop {
+            match shared.engine.volume_detach(index) {
+                Err(Code(sys::FBY_E_BUSY)) => {
+                    shared.kick.kick();
+                    std::thread::sleep(Duration::from_micros(500));
+                }
+                done => break done,
+            }
+        };
+        shared.attached.write().unwrap_or_else(|e| e.into_inner()).remove(&index);
+        volumes.remove(&index);
+        done.map_err(|e| self.core.volume_error(index, e))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Nobody is left to tell; an unclean close loses nothing.
+        let _ = self.shut_down();
+    }
+}
+
+impl Pool {
+    /// Opens and locks the media, and recovers what it holds.  The pool is
+    /// usable at once, however much is cached.
+    pub fn open(path: &Path, o: &PoolOptions) -> Result<Pool> {
+        let started = Instant::now();
+        let media = MediaOptions { read_only: o.read_only || o.media.read_only, ..o.media.clone() };
+        Pool::open_since(started, Media::open(path, &media)?, o)
+    }
+
+    /// The same on media opened before.
+    pub fn open_media(media: Media, o: &PoolOptions) -> Result<Pool> {
+        Pool::open_since(Instant::now(), media, o)
+    }
+
+    fn open_since(started: Instant, media: Media, o: &PoolOptions) -> Result<Pool> {
+        let path = media.info().path.clone();
+        let probe = engine::probe(&media);
+        check_probe(&path, &media, &probe)?;
+        let read_only = o.read_only || media.read_only();
+        let options = sys::fby_options {
+            nslots: o.slots,
+            read_only,
+            no_checksums: !o.checksums,
+            verify: raw_verify(o.verify),
+            high_watermark: o.high_watermark_percent,
+            low_watermark: o.low_watermark_percent,
+            max_age_ns: o.max_age.map_or(0, raw_duration),
+            idle_ns: o.idle.map_or(0, raw_duration),
+        };
+        check_options(&options)?;
+        let threads = match o.recovery_threads {
+            0 => std::thread::available_parallelism().map_or(2, |n| n.get().max(2)),
+            n => n,
+        };
+        let (engine, report) = Engine::open(media, &probe, &options, threads)?;
+        let core = Arc::new(Core::new(Shared::new(engine)?, read_only, report, threads, started));
+        let pool = Pool(Arc::new(Inner {
+            control: Mutex::new(None),
+            destage: Mutex::new(None),
+            core,
+            volumes: Mutex::default(),
+            closed: Mutex::new(false),
+        }));
+        if let Some(dir) = &o.control {
+            pool.start_control(dir);
+        }
+        Ok(pool)
+    }
+
+    /// A pool that cannot be asked about still works: status says why.
+    fn start_control(&self, dir: &Path) {
+        let core = &self.0.core;
+        match control::Server::start(dir, core) {
+            Ok(server) => {
+                core.set_control(Ok(server.socket().to_path_buf()));
+                *self.0.control.lock().unwrap_or_else(|e| e.into_inner()) = Some(server);
+            }
+            Err(e) => core.set_control(Err(e.to_string())),
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.media().path
+    }
+
+    pub fn uuid(&self) -> Uuid {
+        self.0.core.uuid()
+    }
+
+    pub fn media(&self) -> &MediaInfo {
+        self.engine().media().info()
+    }
+
+    pub fn read_only(&self) -> bool {
+        self.0.core.read_only
+    }
+
+    /// What recovery saw when the pool was opened.
+    pub fn recovery(&self) -> &RecoveryReport {
+        &self.0.core.recovery
+    }
+
+    /// All about it.
+    pub fn status(&self) -> PoolStatus {
+        self.0.core.status()
+    }
+
+    /// Volumes in the order of the table, attached or not.
+    pub fn volumes(&self) -> Vec<VolumeInfo> {
+        self.0.core.volumes()
+    }
+
+    pub fn volume_info(&self, name: &str) -> Result<VolumeInfo> {
+        self.0.core.volume_info(self.0.core.find(name)?)
+    }
+
+    /// The options in effect.
+    pub fn options(&self) -> OptionsInfo {
+        self.0.core.options()
+    }
+
+    /// Changes what can change while it is open.
+    pub fn set_options(&self, change: &OptionsChange) -> Result<OptionsInfo> {
+        self.0.core.set_options(change)
+    }
+
+    fn engine(&self) -> &Engine {
+        &self.0.core.shared.engine
+    }
+
+    /// Adds a volume in front of a file or block device, which is claimed for
+    /// as long as this takes.
+    pub fn volume_add(&self, new: &NewVolume) -> Result<VolumeInfo> {
+        self.0.core.check_writable()?;
+        let origin = FileOrigin::open(&new.origin, false)?;
+        self.volume_add_origin(&new.name, &origin, new.block_size)
+    }
+
+    /// Adds a volume in front of any origin.
+    pub fn volume_add_origin(
+        &self,
+        name: &str,
+        origin: &dyn Origin,
+        block_size: u32,
+    ) -> Result<VolumeInfo> {
+        let core = &self.0.core;
+        core.check_writable()?;
+        let block_size = choose_block_size(name, origin, block_size)?;
+        let identity = origin.identity();
+        let spec = sys::fby_volume_spec {
+            name: sys::c_text(name).ok_or_else(|| core.named_error(name, Code(sys::FBY_E_NAME)))?,
+            identity: sys::c_text(&identity).ok_or_else(|| {
+                Error::usage(
+                    format!("the origin's identity \"{identity}\" cannot be recorded"),
+                    "use at most 95 bytes without a zero",
+                )
+            })?,
+            uuid: Uuid::random()?.0,
+            origin_sectors: origin.size_bytes() / 512,
+            block_size,
+        };
+        let _volumes = self.0.volumes();
+        let id = split_identity(&identity).0;
+        if let Some(other) = core.volumes().into_iter().find(|v| v.identity == id) {
+            return Err(Error::Volume {
+                name: name.into(),
+                cause: format!("its origin is already that of volume {}", other.name),
+                way_out: "use another origin, or remove that volume first".into(),
+                code: sys::FBY_E_VOLUME_EXISTS,
+            });
+        }
+        let index = core.shared.engine.volume_add(&spec);
+        core.volume_info(index.map_err(|e| core.named_error(name, e))?)
+    }
+
+    /// Removes a volume that is not attached.  One that holds data that is
+    /// not on its origin is removed with `discard` only: that data is lost.
+    pub fn volume_remove(&self, name: &str, discard: bool) -> Result<()> {
+        let core = &self.0.core;
+        core.check_writable()?;
+        let _volumes = self.0.volumes();
+        let index = core.find(name)?;
+        let removed = core.shared.engine.volume_remove(index, discard);
+        removed.map_err(|e| core.named_error(name, e))
+    }
+
+    /// Attaches a volume to its file or block device: the one recorded, or
+    /// where [`AttachOptions::origin`] says it is now.
+    pub fn attach(&self, name: &str, o: &AttachOptions) -> Result<Volume> {
+        let info = self.volume_info(name)?;
+        let path = match (&o.origin, &info.origin_path) {
+            (Some(path), _) => path.clone(),
+            (None, Some(path)) => PathBuf::from(path),
+            (None, None) => {
+                return Err(Error::Usage {
+                    what: format!("volume {name}: the path of its origin is not recorded"),
+                    way_out: "say where the origin is".into(),
+                })
+            }
+        };
+        if info.attached {
+            return Err(self.0.core.named_error(name, Code(sys::FBY_E_VOLUME_BUSY)));
+        }
+        let origin = FileOrigin::open(&path, self.read_only()).map_err(|e| match e {
+            Error::NotFound { path, .. } => Error::WrongOrigin {
+                name: name.into(),
+                origin: path.display().to_string(),
+                cause: "is not there".into(),
+                way_out: "connect it, or say where it is now (origin)".into(),
+            },
+            e => e,
+        })?;
+        self.attach_origin(name, Box::new(origin), o)
+    }
+
+    /// Attaches a volume to its origin, given by the caller.
+    pub fn attach_origin(
+        &self,
+        name: &str,
+        origin: Box<dyn Origin>,
+        o: &AttachOptions,
+    ) -> Result<Volume> {
+        let mut volumes = self.0.volumes();
+        let core = &self.0.core;
+        let index = core.find(name)?;
+        let info = core.volume_info(index)?;
+        if info.attached {
+            return Err(core.named_error(name, Code(sys::FBY_E_VOLUME_BUSY)));
+        }
+        let identity = self.check_origin(&info, origin.as_ref(), o)?;
+        self.0.start_destage()?;
+        let volume = Volume::attach(&self.0, index, &info, &identity, origin, o)?;
+        volumes.insert(index, volume.downgrade());
+        Ok(volume)
+    }
+
+    /// Is it the volume's origin?  Returns the identity that is recorded, which
+    /// was renewed where that is in order.
+    fn check_origin(
+        &self,
+        info: &VolumeInfo,
+        origin: &dyn Origin,
+        o: &AttachOptions,
+    ) -> Result<String> {
+        let core = &self.0.core;
+        let recorded = join_identity(&info.identity, info.origin_path.as_deref().unwrap_or(""));
+        let now = origin.identity();
+        let wrong = |cause: String, way_out: &str| Error::WrongOrigin {
+            name: info.name.clone(),
+            origin: origin.info().name,
+            cause,
+            way_out: way_out.into(),
+        };
+        let (size, was) = (origin.size_bytes(), info.size_bytes);
+        if origin.logical_block() > info.block_size {
+            return Err(wrong(
+                format!(
+                    "its logical block has {} bytes, the volume's {}",
+                    origin.logical_block(),
+                    info.block_size
+                ),
+                "attach an origin with a logical block no larger than the volume's",
+            ));
+        }
+        let same = split_identity(&now).0 == info.identity;
+        if !same && !o.accept_changed_origin {
+            return Err(wrong(
+                format!(
+                    "it is {}, the volume was made for {recorded}",
+                    split_identity(&now).0
+                ),
+                "attach the right one. If this holds the same data (a restored or moved copy), say so (accept-changed-origin); onto any other, cached data would destroy it",
+            ));
+        }
+        if size < was {
+            return Err(wrong(
+                format!("it has {size} bytes, the volume {was}: it was truncated, or is another"),
+                "restore its size",
+            ));
+        }
+        if size > was && !o.accept_changed_origin {
+            return Err(wrong(
+                format!("it has {size} bytes, the volume {was}: it has grown"),
+                "accept the new size (accept-changed-origin), and the volume grows",
+            ));
+        }
+        let grown = size / u64::from(info.block_size) * u64::from(info.block_size);
+        let renew = grown != was || !same || now != recorded;
+        if !renew || core.read_only {
+            return Ok(recorded);
+        }
+        let rebound = core.shared.engine.volume_rebind(info.index, &now, grown / 512);
+        rebound.map_err(|e| core.named_error(&info.name, e))?;
+        Ok(now)
+    }
+
+    /// Another handle of a volume that is attached.
+    pub fn volume(&self, name: &str) -> Option<Volume> {
+        let index = self.0.core.find(name).ok()?;
+        // Upgraded under the lock, dropped outside it: it may be the last.
+        let volume = self.0.volumes().get(&index).and_then(Weak::upgrade);
+        volume.map(Volume::from_inner)
+    }
+
+    /// Writes all that attached volumes hold to their origins, all at once.
+    /// The progress function is called about ten times a second for each; when
+    /// it breaks, the drain ends with [`Error::Interrupted`].
+    pub fn drain_all(
+        &self,
+        progress: &mut dyn FnMut(&str, &DrainProgress) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let core = &self.0.core;
+        let all = core.volumes().into_iter().filter(|v| v.attached);
+        let all: Vec<_> = all.map(|v| v.index).collect();
+        core.drain(&all, progress).map(|_| ())
+    }
+
+    /// Ends all waits for space in the cache with [`Error::Full`], from now on:
+    /// for a server that has to stop while an origin does not take writes.
+    pub fn abort_waits(&self) {
+        self.0.core.shared.space.abort();
+    }
+
+    /// Closes the pool and marks it clean; what is cached stays cached.
+    /// Refused with [`Error::PoolInUse`] while volumes are attached; the pool
+    /// is then closed when the last of them goes.
+    pub fn close(self) -> Result<()> {
+        match Arc::try_unwrap(self.0) {
+            Ok(inner) => inner.shut_down(),
+            Err(inner) => {
+                let used = inner.core.volumes().into_iter().filter(|v| v.attached);
+                Err(Error::PoolInUse {
+                    pool: inner.core.path().to_path_buf(),
+                    volumes: used.map(|v| v.name).collect(),
+                })
+            }
+        }
+    }
+}
+
+fn raw_verify(v: Verify) -> u32 {
+    match v {
+        Verify::Always => sys::FBY_VERIFY_ALWAYS,
+        Verify::First => sys::FBY_VERIFY_FIRST,
+        Verify::Never => sys::FBY_VERIFY_NEVER,
+    }
+}
+
+/// 0 means "no limit" to the engine, so that no limit becomes one.
+fn raw_duration(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX / 2).clamp(1, u64::MAX / 2)
+}
+
+/// What the engine would refuse without saying which.
+fn check_options(o: &sys::fby_options) -> Result<()> {
+    if o.nslots > 64 {
+        return Err(Error::usage(
+            format!("{} commit slots are too many", o.nslots),
+            "use 1 to 64, or 0 for the default",
+        ));
+    }
+    let high = if o.high_watermark == 0 { 60 } else { o.high_watermark };
+    if high > 100 || o.low_watermark > high {
+        return Err(Error::usage(
+            format!("watermarks of {high} % and {} % are not possible", o.low_watermark),
+            "use 1 to 100 for the high one, and no more than that for the low one",
+        ));
+    }
+    Ok(())
+}
+
+fn check_probe(path: &Path, media: &Media, probe: &Probe) -> Result<()> {
+    match (probe.state, probe.error) {
+        (ProbeState::Pool, 0) => Ok(()),
+        (ProbeState::Blank, _) => Err(Error::NotAPool {
+            path: path.into(),
+            found: media.found().unwrap_or_else(|| "it is blank".into()),
+        }),
+        (_, e) => Err(engine::open_error(path, Code(e))),
+    }
+}
+
+fn choose_block_size(name: &str, origin: &dyn Origin, asked: u32) -> Result<u32> {
+    let least = origin.logical_block();
+    let block_size = if asked == 0 { least } else { asked };
+    if ![512, 4096].contains(&block_size) {
+        return Err(Error::usage(
+            format!("volume {name}: a logical block of {block_size} bytes is not possible"),
+            "use 512 or 4096",
+        ));
+    }
+    let refuse = |cause: String, way_out: &str| {
+        Err(Error::WrongOrigin {
+            name: name.into(),
+            origin: origin.info().name,
+            cause,
+            way_out: way_out.into(),
+        })
+    };
+    if block_size < least {
+        return refuse(
+            format!("its logical block has {least} bytes, more than {block_size}"),
+            "use a block size of 4096",
+        );
+    }
+    match origin.size_bytes() {
+        0 => refuse("it is empty".into(), "give the file its size first (truncate -s)"),
+        size if size % u64::from(block_size) != 0 => refuse(
+            format!("its {size} bytes are not a multiple of the block of {block_size}"),
+            "use a smaller block size, or cut or extend the file",
+        ),
+        _ => Ok(block_size),
+    }
+}

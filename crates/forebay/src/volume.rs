@@ -1,0 +1,524 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Attached volumes: reads, writes, discards and drains.
+
+use std::fmt;
+use std::io;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use forebay_sys as sys;
+
+use crate::destage::{Attached, Workers};
+use crate::engine::{self, Code, Decision, Wait};
+use crate::error::{Error, Result};
+use crate::mapping::Mapping;
+use crate::origin::Origin;
+use crate::pool;
+use crate::status::{DrainProgress, VolumeInfo};
+use crate::wait::Waiter;
+
+/// Longest write handed to the engine at once; it counts bytes in 32 bits.
+const WRITE_MAX: usize = 1 << 30;
+/// Most bytes read from the origin and not used, rather than asking twice.
+const GAP_MAX: u64 = 64 << 10;
+const BLOCK: u64 = 4096;
+const SECTOR: u64 = 512;
+
+/// What to do about entries that recovery found lost, when a volume is
+/// attached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Holes {
+    /// Refuse.
+    #[default]
+    Fail,
+    /// Blocks that can be named answer EIO; refuse if some cannot.
+    Isolate,
+    /// Those that cannot be named may show older data.
+    Accept,
+}
+
+impl fmt::Display for Holes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Holes::Fail => "fail",
+            Holes::Isolate => "isolate",
+            Holes::Accept => "accept",
+        })
+    }
+}
+
+impl FromStr for Holes {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Holes> {
+        match s {
+            "fail" => Ok(Holes::Fail),
+            "isolate" => Ok(Holes::Isolate),
+            "accept" => Ok(Holes::Accept),
+            _ => Err(Error::usage(
+                format!("holes policy \"{s}\" is not known"),
+                "use fail, isolate or accept",
+            )),
+        }
+    }
+}
+
+/// How to attach a volume.
+#[derive(Clone, Debug, Default)]
+pub struct AttachOptions {
+    /// Where the origin is now; `None`: where it was.
+    pub origin: Option<PathBuf>,
+    pub holes: Holes,
+    /// Attach though the origin's id is not the recorded one, or it has grown,
+    /// and record what it is now.  Onto an origin that holds other data, what
+    /// is cached would destroy that.
+    pub accept_changed_origin: bool,
+    /// How long a write may wait for space; `None`: as long as it takes.
+    pub full_timeout: Option<Duration>,
+    /// Origin writes of destage in flight, 1 to 64; 0: 16.
+    pub queue_depth: u32,
+    /// Largest origin write, a multiple of 4096; 0: 256 KiB.
+    pub buffer_bytes: u32,
+    /// Most pages written before the origin is flushed, at least 16; 0: 16384.
+    pub round_pages: u32,
+}
+
+/// An attached volume; a handle to clone.  All calls may come from any number
+/// of threads.  It is detached when the last handle is dropped, or by
+/// [`Volume::detach`], which tells errors; what is cached stays cached.
+#[derive(Clone, Debug)]
+pub struct Volume(Arc<Inner>);
+
+/// What the handles share.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pool: Arc<pool::Inner>,
+    attached: Arc<Attached>,
+    /// Some until it is detached.
+    workers: Option<Workers>,
+    index: u16,
+    name: String,
+    size: u64,
+    block_size: u32,
+    full_timeout: Option<Duration>,
+}
+
+impl Inner {
+    fn detach(&mut self) -> Result<()> {
+        let Some(workers) = self.workers.take() else {
+            return Ok(());
+        };
+        let done = self.pool.detach(self.index);
+        drop(workers);
+        done
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Nobody is left to tell.
+        let _ = self.detach();
+    }
+}
+
+/// Sectors of a request that are to be read from the origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    start: u64,
+    end: u64,
+}
+
+impl Volume {
+    /// The caller holds the pool's lock for attaching, checked the origin, and
+    /// that the volume is not attached.
+    pub(crate) fn attach(
+        pool: &Arc<pool::Inner>,
+        index: u16,
+        info: &VolumeInfo,
+        identity: &str,
+        origin: Box<dyn Origin>,
+        o: &AttachOptions,
+    ) -> Result<Volume> {
+        let sizes = sizes(o)?;
+        let shared = pool.shared();
+        let attached = Arc::new(Attached::new(origin));
+        let started = attached.start(shared);
+        let workers =
+            started.map_err(|e| Error::system(pool.core().path(), "starting a thread", e))?;
+        let size = pool.core().volume_info(index)?.size_bytes;
+        let raw = engine::Attach {
+            origin_sectors: size / SECTOR,
+            identity,
+            holes: match o.holes {
+                Holes::Fail => sys::FBY_HOLES_FAIL,
+                Holes::Isolate => sys::FBY_HOLES_ISOLATE,
+                Holes::Accept => sys::FBY_HOLES_ACCEPT,
+            },
+            round_pages: sizes.round_pages,
+            buffers: sizes.buffers,
+            buffer_bytes: sizes.buffer_bytes,
+        };
+        let table = || shared.attached.write().unwrap_or_else(|e| e.into_inner());
+        // Before, since requests may come at once.
+        table().insert(index, attached.clone());
+        match shared.engine.volume_attach(index, &raw) {
+            Ok(Ok(())) => {}
+            refused => {
+                table().remove(&index);
+                let code = refused?.err().unwrap_or(Code(sys::FBY_E_INVARIANT));
+                return Err(pool.core().named_error(&info.name, code));
+            }
+        }
+        shared.kick.kick();
+        Ok(Volume(Arc::new(Inner {
+            pool: pool.clone(),
+            attached,
+            workers: Some(workers),
+            index,
+            name: info.name.clone(),
+            size,
+            block_size: info.block_size,
+            full_timeout: o.full_timeout,
+        })))
+    }
+
+    pub(crate) fn downgrade(&self) -> Weak<Inner> {
+        Arc::downgrade(&self.0)
+    }
+
+    pub(crate) fn from_inner(inner: Arc<Inner>) -> Volume {
+        Volume(inner)
+    }
+
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    pub fn size_bytes(&self) -> u64 {
+        self.0.size
+    }
+
+    /// Logical block: requests are multiples of it.
+    pub fn block_size(&self) -> u32 {
+        self.0.block_size
+    }
+
+    pub fn read_only(&self) -> bool {
+        self.0.pool.core().read_only
+    }
+
+    pub fn info(&self) -> Result<VolumeInfo> {
+        self.0.pool.core().volume_info(self.0.index)
+    }
+
+    pub fn origin(&self) -> &dyn Origin {
+        self.0.attached.origin.as_ref()
+    }
+
+    /// Detaches it, if this is the only handle; what is cached stays cached.
+    pub fn detach(self) -> Result<()> {
+        match Arc::try_unwrap(self.0) {
+            Ok(mut inner) => inner.detach(),
+            Err(inner) => Err(Error::PoolInUse {
+                pool: inner.pool.core().path().to_path_buf(),
+                volumes: vec![inner.name.clone()],
+            }),
+        }
+    }
+
+    // --- requests --------------------------------------------------------
+
+    /// Reads; each block is as of one moment during the call.  Fails with
+    /// [`Error::Lost`] if blocks of the range are lost; the others are read
+    /// nevertheless.
+    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.check(offset, buf.len() as u64)?;
+        let mut missing = Vec::new();
+        let lost = self.read_cached(buf, offset, &mut missing)?;
+        if !missing.is_empty() {
+            self.read_missing(buf, offset, &missing)?;
+        }
+        match lost.is_empty() {
+            true => Ok(()),
+            false => Err(Error::Lost { name: self.0.name.clone(), blocks: lost }),
+        }
+    }
+
+    /// Writes.  Durable when it returns.
+    pub fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
+        self.check(offset, data.len() as u64)?;
+        let shared = self.0.pool.shared();
+        let mut waiter = Waiter::default();
+        let mut sector = offset / SECTOR;
+        for part in data.chunks(WRITE_MAX) {
+            let mut done = 0;
+            loop {
+                let (before, mut wake) = (done, 0);
+                let engine = &shared.engine;
+                let decision = engine.write(self.0.index, sector, part, &mut done, &mut wake);
+                if wake != 0 {
+                    shared.wake(wake);
+                }
+                if done > before {
+                    waiter.reset();
+                }
+                match decision.map_err(|e| self.error(e, offset, data.len() as u64))? {
+                    Decision::Done => break,
+                    Decision::Wait(w) => self.wait(&mut waiter, w)?,
+                    Decision::Origin | Decision::Again => {
+                        return Err(self.error(Code(sys::FBY_E_INVARIANT), offset, 0));
+                    }
+                }
+            }
+            sector += part.len() as u64 / SECTOR;
+        }
+        Ok(())
+    }
+
+    /// All acknowledged writes are durable when it returns; they are anyway.
+    pub fn flush(&self) -> Result<()> {
+        let shared = self.0.pool.shared();
+        match shared.engine.flush(self.0.index).map_err(|e| self.error(e, 0, 0))? {
+            Decision::Done => Ok(()),
+            _ => self.origin_io("flush", 0, self.0.size, |o| o.flush()),
+        }
+    }
+
+    /// Says that the range is not needed; what it reads as afterwards is up to
+    /// the origin.  A hint: parts of a 4 KiB block may be left as they are.
+    pub fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.range(false, offset, len)
+    }
+
+    /// The range reads as zeroes afterwards.  Durable when it returns.
+    pub fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+        self.range(true, offset, len)
+    }
+
+    /// Zeroing large ranges is faster than writing them.
+    pub fn write_zeroes_is_fast(&self) -> bool {
+        self.origin().write_zeroes_is_fast()
+    }
+
+    /// Writes all that is cached to the origin, until all that was written
+    /// before the call is there and flushed.  The progress function is called
+    /// at the start, about ten times a second, and at the end; when it breaks,
+    /// the drain ends with [`Error::Interrupted`].  While the origin fails it
+    /// goes on trying.
+    pub fn drain(
+        &self,
+        progress: &mut dyn FnMut(&DrainProgress) -> ControlFlow<()>,
+    ) -> Result<DrainProgress> {
+        self.0.pool.core().drain(&[self.0.index], &mut |_, p| progress(p))
+    }
+
+    fn check(&self, offset: u64, len: u64) -> Result<()> {
+        let block = u64::from(self.0.block_size);
+        if !(offset | len).is_multiple_of(block) {
+            return Err(Error::Alignment {
+                name: self.0.name.clone(),
+                offset,
+                len,
+                block_size: self.0.block_size,
+            });
+        }
+        match offset.checked_add(len) {
+            Some(end) if end <= self.0.size => Ok(()),
+            _ => Err(Error::Range { name: self.0.name.clone(), offset, len, size: self.0.size }),
+        }
+    }
+
+    fn error(&self, e: Code, offset: u64, len: u64) -> Error {
+        match e.0 {
+            sys::FBY_E_RANGE => {
+                Error::Range { name: self.0.name.clone(), offset, len, size: self.0.size }
+            }
+            _ => self.0.pool.core().named_error(&self.0.name, e),
+        }
+    }
+
+    fn wait(&self, waiter: &mut Waiter, w: Wait) -> Result<()> {
+        let shared = self.0.pool.shared();
+        let timeout = self.0.full_timeout;
+        let waited = waiter.wait(&shared.engine, &shared.space, w, timeout, || shared.kick.kick());
+        waited.map_err(|gave_up| Error::Full {
+            name: self.0.name.clone(),
+            waited_ms: gave_up.waited.as_millis() as u64,
+            last_error: self.0.attached.last_error(),
+        })
+    }
+
+    fn origin_io(
+        &self,
+        doing: &'static str,
+        offset: u64,
+        len: u64,
+        f: impl FnOnce(&dyn Origin) -> io::Result<()>,
+    ) -> Result<()> {
+        f(self.origin()).map_err(|source| Error::OriginIo {
+            name: self.0.name.clone(),
+            doing,
+            offset,
+            len,
+            source,
+        })
+    }
+
+    // --- reading ---------------------------------------------------------
+
+    /// Copies what is cached; `missing` gets the rest, ascending and joined.
+    /// Returns the blocks that are lost.
+    fn read_cached(&self, buf: &mut [u8], offset: u64, missing: &mut Vec<Run>) -> Result<Vec<u64>> {
+        let engine = &self.0.pool.shared().engine;
+        let mut lost = Vec::new();
+        let (mut at, len) = (offset, buf.len() as u64);
+        let mut rest = buf;
+        while !rest.is_empty() {
+            let first = (at % BLOCK) / SECTOR;
+            let n = (BLOCK - at % BLOCK).min(rest.len() as u64);
+            let (dst, after) = std::mem::take(&mut rest).split_at_mut(n as usize);
+            let read = engine.read_block(self.0.index, at / BLOCK, first as u32, dst);
+            let (origin, lost_mask) = read.map_err(|e| self.error(e, offset, len))?;
+            if lost_mask != 0 {
+                lost.push(at / BLOCK);
+            }
+            if origin != 0 {
+                add_runs(missing, (at - at % BLOCK) / SECTOR, origin);
+            }
+            at += n;
+            rest = after;
+        }
+        Ok(lost)
+    }
+
+    fn read_missing(&self, buf: &mut [u8], offset: u64, missing: &[Run]) -> Result<()> {
+        let reading = &self.0.pool.shared().reading;
+        reading.fetch_add(1, Ordering::Relaxed);
+        let result = self.read_groups(buf, offset, missing);
+        reading.fetch_sub(1, Ordering::Relaxed);
+        result
+    }
+
+    /// Runs with little between them in one request, the others each in one.
+    fn read_groups(&self, buf: &mut [u8], offset: u64, missing: &[Run]) -> Result<()> {
+        let close = |a: &Run, b: &Run| (b.start - a.end) * SECTOR <= GAP_MAX;
+        for group in missing.chunk_by(close) {
+            let start = group[0].start * SECTOR;
+            let end = group[group.len() - 1].end * SECTOR;
+            let place =
+                |r: &Run| (r.start * SECTOR - offset) as usize..(r.end * SECTOR - offset) as usize;
+            if let [run] = group {
+                let dst = &mut buf[place(run)];
+                self.origin_io("read", start, end - start, |o| o.read_at(dst, start))?;
+                continue;
+            }
+            let len = (end - start) as usize;
+            let mut whole = Mapping::anonymous(len, false, false)
+                .map_err(|e| Error::system(self.0.pool.core().path(), "allocating memory", e))?;
+            let bytes = &mut whole.bytes_mut()[..len];
+            self.origin_io("read", start, end - start, |o| o.read_at(bytes, start))?;
+            for run in group {
+                let from = (run.start * SECTOR - start) as usize;
+                let dst = &mut buf[place(run)];
+                dst.copy_from_slice(&bytes[from..from + dst.len()]);
+            }
+        }
+        Ok(())
+    }
+
+    // --- ranges ----------------------------------------------------------
+
+    fn range(&self, zero: bool, offset: u64, len: u64) -> Result<()> {
+        self.check(offset, len)?;
+        let shared = self.0.pool.shared();
+        let mut waiter = Waiter::default();
+        let mut done = 0;
+        loop {
+            let (before, mut wake) = (done, 0);
+            let (sector, n) = (offset / SECTOR, len / SECTOR);
+            let engine = &shared.engine;
+            let step = engine.range(self.0.index, zero, sector, n, &mut done, &mut wake);
+            if wake != 0 {
+                shared.wake(wake);
+            }
+            if done > before {
+                waiter.reset();
+            }
+            match step.map_err(|e| self.error(e, offset, len))? {
+                (Decision::Done, _) => return Ok(()),
+                (Decision::Wait(w), _) => self.wait(&mut waiter, w)?,
+                (Decision::Origin, n) => {
+                    self.range_origin(zero, (sector + done) * SECTOR, n * SECTOR)?;
+                    done += n;
+                }
+                (Decision::Again, _) => {}
+            }
+        }
+    }
+
+    fn range_origin(&self, zero: bool, offset: u64, len: u64) -> Result<()> {
+        match zero {
+            true => self.origin_io("write of zeroes", offset, len, |o| {
+                o.write_zeroes(offset, len)?;
+                o.flush()
+            }),
+            false => self.origin_io("discard", offset, len, |o| o.discard(offset, len)),
+        }
+    }
+}
+
+/// Adds the sectors of a mask, joined with what is before where they touch.
+fn add_runs(runs: &mut Vec<Run>, first: u64, mask: u8) {
+    for bit in (0..8).filter(|bit| mask >> bit & 1 == 1) {
+        let sector = first + bit;
+        match runs.last_mut() {
+            Some(last) if last.end == sector => last.end += 1,
+            _ => runs.push(Run { start: sector, end: sector + 1 }),
+        }
+    }
+}
+
+struct Sizes {
+    round_pages: u32,
+    buffers: u32,
+    buffer_bytes: u32,
+}
+
+fn sizes(o: &AttachOptions) -> Result<Sizes> {
+    let or = |value, default| if value == 0 { default } else { value };
+    let sizes = Sizes {
+        round_pages: or(o.round_pages, 16384),
+        buffers: or(o.queue_depth, 16),
+        buffer_bytes: or(o.buffer_bytes, 256 << 10),
+    };
+    if sizes.buffers > 64 || !sizes.buffer_bytes.is_multiple_of(4096) || sizes.round_pages < 16 {
+        return Err(Error::usage(
+            format!(
+                "{} requests of {} bytes in rounds of {} pages are not possible",
+                sizes.buffers, sizes.buffer_bytes, sizes.round_pages
+            ),
+            "use 1 to 64 requests, a multiple of 4096 bytes, at least 16 pages",
+        ));
+    }
+    Ok(sizes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_sectors_are_joined() {
+        let mut runs = Vec::new();
+        add_runs(&mut runs, 8, 0b1100_0000);
+        add_runs(&mut runs, 16, 0b1000_0011);
+        add_runs(&mut runs, 24, 0b0000_0001);
+        add_runs(&mut runs, 40, 0b0101_0000);
+        let pairs: Vec<_> = runs.iter().map(|r| (r.start, r.end)).collect();
+        assert_eq!(pairs, [(14, 18), (23, 25), (44, 45), (46, 47)]);
+    }
+}

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Waiting for what the engine says to wait for.
+//!
+//! A block or a slot is held for about a microsecond: spin, then give way,
+//! then sleep a little, which matters only when its holder lost the CPU.
+//! Space comes when destage has freed a chunk: announce, try once more, sleep.
+//! Each sleep has a limit, so that a wake-up that is lost costs time only.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::engine::{Engine, Wait};
+
+/// Turns of about 0.3 us each.
+const SPINS: u32 = 16;
+const YIELDS: u32 = 64;
+const NAP: Duration = Duration::from_micros(50);
+/// Longest sleep for space before it is looked for again.
+const SPACE_NAP: Duration = Duration::from_millis(20);
+
+/// Those who wait for space.
+#[derive(Debug, Default)]
+pub(crate) struct Space {
+    /// Times that space came.
+    came: Mutex<u64>,
+    condvar: Condvar,
+    waiting: AtomicU32,
+    /// Nobody may wait any more.
+    aborted: AtomicBool,
+}
+
+impl Space {
+    fn came(&self) -> u64 {
+        *self.came.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    pub(crate) fn wake(&self) {
+        *self.came.lock().unwrap_or_else(|e| e.into_inner()) += 1;
+        self.condvar.notify_all();
+    }
+
+    pub(crate) fn abort(&self) {
+        self.aborted.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    pub(crate) fn waiting(&self) -> u32 {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Sleeps until space comes after `seen`.
+    fn sleep(&self, seen: u64, limit: Duration) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let came = self.came.lock().unwrap_or_else(|e| e.into_inner());
+        drop(self.condvar.wait_timeout_while(came, limit, |came| *came == seen));
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The waits of one request.
+#[derive(Debug, Default)]
+pub(crate) struct Waiter {
+    turns: u32,
+    /// Announced at this count, and tried once more since.
+    announced: Option<u64>,
+    space_since: Option<Instant>,
+}
+
+/// The wait for space was given up.
+#[derive(Debug)]
+pub(crate) struct GaveUp {
+    pub waited: Duration,
+}
+
+impl Waiter {
+    /// Waits a while; the request is to be tried again after it.  `kick` makes
+    /// destage look for work.
+    pub(crate) fn wait(
+        &mut self,
+        engine: &Engine,
+        space: &Space,
+        w: Wait,
+        timeout: Option<Duration>,
+        kick: impl FnOnce(),
+    ) -> Result<(), GaveUp> {
+        if w != Wait::Space {
+            self.wait_short();
+            return Ok(());
+        }
+        let since = *self.space_since.get_or_insert_with(Instant::now);
+        let waited = since.elapsed();
+        if space.aborted.load(Ordering::SeqCst) || timeout.is_some_and(|t| waited >= t) {
+            return Err(GaveUp { waited });
+        }
+        match self.announced.take() {
+            None => {
+                self.announced = Some(space.came());
+                engine.wait_prepare_space();
+                kick();
+            }
+            Some(seen) => {
+                let left = timeout.map_or(SPACE_NAP, |t| t - waited);
+                space.sleep(seen, left.min(SPACE_NAP));
+            }
+        }
+        Ok(())
+    }
+
+    /// Progress was made: the next wait begins anew.
+    pub(crate) fn reset(&mut self) {
+        *self = Waiter::default();
+    }
+
+    fn wait_short(&mut self) {
+        self.turns += 1;
+        match self.turns {
+            t if t <= SPINS => (0..16).for_each(|_| std::hint::spin_loop()),
+            t if t <= YIELDS => std::thread::yield_now(),
+            _ => std::thread::sleep(NAP),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What came between the announcement and the sleep is not slept over.
+    #[test]
+    fn space_that_came_before_the_sleep_ends_it() {
+        let space = Space::default();
+        let seen = space.came();
+        space.wake();
+        let start = Instant::now();
+        space.sleep(seen, Duration::from_secs(20));
+        assert!(start.elapsed() < Duration::from_secs(10));
+        assert_eq!(space.waiting(), 0);
+    }
+
+    #[test]
+    fn sleepers_are_woken() {
+        let space = Space::default();
+        let seen = space.came();
+        std::thread::scope(|s| {
+            let sleeper = s.spawn(|| {
+                let start = Instant::now();
+                space.sleep(seen, Duration::from_secs(20));
+                start.elapsed()
+            });
+            while space.waiting() == 0 {
+                std::thread::yield_now();
+            }
+            space.wake();
+            assert!(sleeper.join().unwrap() < Duration::from_secs(10));
+        });
+    }
+}
