@@ -141,6 +141,7 @@ static bool scan_lines(struct fby_pool *p, struct scan *s)
 		if (newest == ch->epoch)
 			break;
 		ch->epoch = newest;
+		ch->recover |= newest & 1 ? CR_OPEN1 : CR_OPEN0; /* stale: a cut kept it from arriving */
 		known = false;
 		opened = true;
 	}
@@ -336,6 +337,10 @@ static void entry(struct fby_pool *p, struct scan *s, u32 i, const struct fby_pa
 		fby_fetch_add(&p->report.lines_repaired, 1ull);
 		mark(p, s, i, FBY_ES_REPAIR);
 		state |= FBY_ES_REPAIR;
+		if (l->seq < p->chunk[s->c].seq_min)
+			p->chunk[s->c].seq_min = l->seq;
+		if (l->seq > p->chunk[s->c].seq_max)
+			p->chunk[s->c].seq_max = l->seq;
 	}
 	if (s->ignore || l->kind == FBY_KIND_VOID || l->seq <= s->watermark)
 		return;
@@ -435,9 +440,9 @@ static void scan_chunk(struct fby_pool *p, u32 c)
 	ch->sealed = s.sealed;
 	if (s.closed)
 		ch->recover |= CR_CLOSED;
+	scan_entries(p, &s);
 	max_u64(&p->max_epoch, ch->epoch);
 	max_u64(&p->max_seq, ch->seq_max);
-	scan_entries(p, &s);
 	fby_fetch_add(&ch->live, s.linked);
 }
 
@@ -556,6 +561,8 @@ static bool new_line(struct fby_pool *p, u32 c, u32 i, const struct fby_page_lin
 		return false;
 	fby_zero(l, sizeof(*l));
 	l->seq = hole_seq(p, c, i);
+	if (l->seq < p->chunk[c].seq_min) /* its open line is lost too */
+		p->chunk[c].seq_min = l->seq;
 	l->epoch = p->chunk[c].epoch;
 	l->prev_block = FBY_NO_BLOCK;
 	l->chunk = c;
