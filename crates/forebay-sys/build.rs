@@ -68,11 +68,13 @@ fn root() -> io::Result<PathBuf> {
         .canonicalize()
 }
 
+/// All but the kernel's port, `linux*.c`.
 fn c_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
-        if path.extension().is_some_and(|ext| ext == "c") {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if name.ends_with(".c") && !name.starts_with("linux") {
             files.push(path);
         }
     }
