@@ -300,7 +300,8 @@ static bool check_chunk(struct check *k, u32 c)
 		u32 page = (c << p->chunk_shift) + i;
 		bool is_linked = p->entry[page].state & FBY_ES_LINKED;
 		struct fby_page_line l;
-		bool readable = fby_page_line_read(p, c, i, &l, NULL) && l.epoch == ch->epoch;
+		bool readable = fby_page_line_read(p, c, i, &l, NULL) && l.epoch == ch->epoch &&
+				(l.volume == ch->volume || !p->opt.read_only);
 
 		linked += is_linked;
 		if (is_linked && (ch->state == FBY_CS_FREE || i >= ch->fill))

@@ -130,7 +130,7 @@ static u8 scan_line(struct fby_pool *p, struct scan *s, u32 i, bool *known, u64 
 static bool scan_lines(struct fby_pool *p, struct scan *s)
 {
 	struct fby_chunk *ch = &p->chunk[s->c];
-	bool opened = scan_open(p, s), known = opened;
+	bool opened = scan_open(p, s), known = s->volume != FBY_NO_VOLUME;
 	u64 newest = ch->epoch;
 
 	for (u32 pass = 0; pass < 2; pass++) {
