@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr};
+use std::fs::File;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -34,7 +36,8 @@ pub struct Config {
     pub pool_options: PoolOptions,
     pub attach_options: AttachOptions,
     pub origins: BTreeMap<String, PathBuf>,
-    pub print_ready: bool,
+    /// Where the readiness message goes.
+    pub ready: Option<File>,
 }
 
 impl Config {
@@ -50,8 +53,7 @@ impl Config {
             return Ok(());
         }
         let text = std::str::from_utf8(value).map_err(|_| format!("{key}: not UTF-8"))?;
-        self.set_option(key, text)
-            .map_err(|cause| format!("{key}={text}: {cause}"))
+        self.set_option(key, text).map_err(|cause| format!("{key}={text}: {cause}"))
     }
 
     fn set_option(&mut self, key: &str, text: &str) -> Result<(), String> {
@@ -72,7 +74,11 @@ impl Config {
             "accept-changed-origin" => {
                 self.attach_options.accept_changed_origin = boolean(text)?;
             }
-            "ready" if text == "json" => self.print_ready = true,
+            // Taken now: nbdkit points standard output at /dev/null later.
+            "ready" if text == "json" => {
+                let stdout = std::io::stdout().as_fd().try_clone_to_owned();
+                self.ready = Some(stdout.map_err(|e| e.to_string())?.into());
+            }
             "ready" => return Err("only json is known".into()),
             _ => return Err("unknown parameter; nbdkit --help with this plugin lists them".into()),
         }

@@ -145,10 +145,7 @@ extern "C" fn pread(
     // SAFETY: nbdkit passes what `open` returned, and a buffer of count bytes that
     // is this request's alone (nbdkit zeroes or reuses it: it is initialised).
     let (handle, buffer) = unsafe {
-        (
-            handle_ref(handle),
-            std::slice::from_raw_parts_mut(buffer.cast::<u8>(), count as usize),
-        )
+        (handle_ref(handle), std::slice::from_raw_parts_mut(buffer.cast::<u8>(), count as usize))
     };
     status(guarded(|| crate::pread(handle, buffer, offset)))
 }
@@ -163,10 +160,7 @@ extern "C" fn pwrite(
     // SAFETY: nbdkit passes what `open` returned, and a buffer of count bytes that
     // nobody writes to during the call.
     let (handle, buffer) = unsafe {
-        (
-            handle_ref(handle),
-            std::slice::from_raw_parts(buffer.cast::<u8>(), count as usize),
-        )
+        (handle_ref(handle), std::slice::from_raw_parts(buffer.cast::<u8>(), count as usize))
     };
     status(guarded(|| crate::pwrite(handle, buffer, offset)))
 }
@@ -196,8 +190,7 @@ extern "C" fn list_exports(_readonly: c_int, _is_tls: c_int, exports: *mut c_voi
         for (name, description) in crate::list_exports()? {
             let (name, description) = (c_string(&name), c_string(&description));
             // SAFETY: nbdkit copies both strings; exports is what it passed.
-            let failed =
-                unsafe { nbdkit_add_export(exports, name.as_ptr(), description.as_ptr()) };
+            let failed = unsafe { nbdkit_add_export(exports, name.as_ptr(), description.as_ptr()) };
             if failed != 0 {
                 return Err(Failure::internal("nbdkit refused an export's name"));
             }

@@ -20,13 +20,17 @@ mod config;
 mod ffi;
 
 use std::ffi::CStr;
+use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
 
 use config::Config;
-use forebay::{AttachOptions, Pool, Volume};
+use forebay::{AttachOptions, Pool, PoolOptions, Volume};
 use serde_json::json;
+use signal_hook::consts::{SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 pub(crate) const CONFIG_HELP: &CStr = config::HELP;
 
@@ -41,6 +45,9 @@ const REQUEST_MAX_BYTES: u32 = 64 << 20;
 /// A page of the cache: less than one has to be merged with what is cached.
 const REQUEST_PREFERRED_BYTES: u32 = 4096;
 
+/// How long writes may still wait for space after a signal to stop.
+const STOP_GRACE: Duration = Duration::from_secs(5);
+
 /// What a failed callback tells nbdkit: the errno for the client, and the
 /// message for whoever runs the server (none: reported already).
 pub(crate) struct Failure {
@@ -50,10 +57,7 @@ pub(crate) struct Failure {
 
 impl Failure {
     fn new(errno: i32, message: impl Into<String>) -> Self {
-        Failure {
-            errno,
-            message: Some(message.into()),
-        }
+        Failure { errno, message: Some(message.into()) }
     }
 
     fn internal(message: &str) -> Self {
@@ -109,10 +113,7 @@ fn config(key: &str, value: &[u8]) -> Result<(), Failure> {
 
 fn config_complete() -> Result<(), Failure> {
     if locked_config().pool == PathBuf::new() {
-        return Err(Failure::new(
-            EINVAL,
-            "forebay: no pool given; add pool=PATH",
-        ));
+        return Err(Failure::new(EINVAL, "forebay: no pool given; add pool=PATH"));
     }
     Ok(())
 }
@@ -120,11 +121,33 @@ fn config_complete() -> Result<(), Failure> {
 fn after_fork() -> Result<(), Failure> {
     let config = std::mem::take(&mut *locked_config());
     let started = start(&config);
-    if config.print_ready {
-        print_ready(&started);
+    if let Some(to) = &config.ready {
+        print_ready(&started, to);
     }
-    let (server, _) = started?;
+    let (server, _) = started.map_err(|e| match config.ready {
+        // Said already, to the one who asked for it.
+        Some(_) => Failure { errno: e.errno, message: None },
+        None => e.into(),
+    })?;
     *SERVER.write().unwrap_or_else(PoisonError::into_inner) = Some(server);
+    watch_for_stop()
+}
+
+/// A write that waits for space in a full cache would wait as long as its
+/// origin fails, and nbdkit with it: some time after it was told to stop, such
+/// waits end with an error.  nbdkit's own signal handlers run as before.
+fn watch_for_stop() -> Result<(), Failure> {
+    let cannot = |e| Failure::new(EIO, format!("forebay: cannot watch for signals: {e}"));
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGQUIT]).map_err(cannot)?;
+    let watch = move || {
+        if signals.forever().next().is_some() {
+            std::thread::sleep(STOP_GRACE);
+            // Closed by now: nothing to do.
+            with_server(|server| Ok(server.pool.abort_waits())).ok();
+        }
+    };
+    let thread = std::thread::Builder::new().name("forebay-stop".into());
+    thread.spawn(watch).map_err(cannot)?;
     Ok(())
 }
 
@@ -140,11 +163,7 @@ struct StartError {
 
 impl From<forebay::Error> for StartError {
     fn from(error: forebay::Error) -> Self {
-        StartError {
-            errno: error.errno(),
-            exit_code: error.exit_code(),
-            error: error.to_string(),
-        }
+        StartError { errno: error.errno(), exit_code: error.exit_code(), error: error.to_string() }
     }
 }
 
@@ -155,7 +174,11 @@ impl From<StartError> for Failure {
 }
 
 fn start(config: &Config) -> Result<(Server, Vec<Unserved>), StartError> {
-    let pool = Pool::open(&config.pool, &config.pool_options)?;
+    let options = PoolOptions {
+        control: Some(forebay::control::runtime_dir()),
+        ..config.pool_options.clone()
+    };
+    let pool = Pool::open(&config.pool, &options)?;
     let mut volumes = Vec::new();
     let mut unserved = Vec::new();
     let mut first_error = None;
@@ -191,22 +214,19 @@ fn start(config: &Config) -> Result<(Server, Vec<Unserved>), StartError> {
         pool.close()?;
         return Err(error);
     }
-    let server = Server {
-        pool,
-        volumes,
-        read_only: config.pool_options.read_only,
-    };
+    let server = Server { pool, volumes, read_only: config.pool_options.read_only };
     Ok((server, unserved))
 }
 
 /// One line for the process that started nbdkit with ready=json.  Nobody may be
 /// reading it: that is no reason to fail.
-fn print_ready(started: &Result<(Server, Vec<Unserved>), StartError>) {
+fn print_ready(started: &Result<(Server, Vec<Unserved>), StartError>, mut to: &File) {
     let line = match started {
         Ok((server, unserved)) => json!({
             "ready": true,
             "pid": std::process::id(),
             "media": server.pool.media(),
+            "recovery": server.pool.recovery().to_string(),
             "volumes": server.volumes.iter().map(|v| json!({
                 "name": v.name(),
                 "size_bytes": v.size_bytes(),
@@ -219,16 +239,12 @@ fn print_ready(started: &Result<(Server, Vec<Unserved>), StartError>) {
         }),
         Err(e) => json!({ "ready": false, "error": e.error, "exit_code": e.exit_code }),
     };
-    let mut stdout = std::io::stdout().lock();
-    writeln!(stdout, "{line}").and_then(|()| stdout.flush()).ok();
+    to.write_all(format!("{line}\n").as_bytes()).ok();
 }
 
 /// Does not drain: what is cached stays cached, and the pool is marked clean.
 fn cleanup() -> Result<(), Failure> {
-    let server = SERVER
-        .write()
-        .unwrap_or_else(PoisonError::into_inner)
-        .take();
+    let server = SERVER.write().unwrap_or_else(PoisonError::into_inner).take();
     let Some(Server { pool, volumes, .. }) = server else {
         return Ok(());
     };
@@ -276,6 +292,7 @@ fn open(name: &str, read_only: bool) -> Result<Handle, Failure> {
         Ok(Handle {
             volume: volume.clone(),
             read_only: read_only || server.read_only,
+            zeroes_fast: volume.write_zeroes_is_fast(),
         })
     })
 }
@@ -338,10 +355,7 @@ fn trim(handle: &Handle, count: u32, offset: u64, fua: bool) -> Result<(), Failu
 /// slow as writing, so that the client writes data that it has anyway.
 fn zero(handle: &Handle, count: u32, offset: u64, fast_only: bool) -> Result<(), Failure> {
     if fast_only && !handle.zeroes_fast {
-        return Err(Failure {
-            errno: EOPNOTSUPP,
-            message: None,
-        });
+        return Err(Failure { errno: EOPNOTSUPP, message: None });
     }
     Ok(handle.volume.write_zeroes(offset, u64::from(count))?)
 }

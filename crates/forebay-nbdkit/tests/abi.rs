@@ -105,8 +105,5 @@ fn offsets_in_header<'a>(names: impl Iterator<Item = &'a str>) -> Option<Header>
     std::fs::remove_file(&binary).ok();
     let text = String::from_utf8(output.ok()?.stdout).ok()?;
     let mut numbers = text.lines().map(|l| l.parse().expect("a number"));
-    Some(Header {
-        size: numbers.next()?,
-        offsets: numbers.collect(),
-    })
+    Some(Header { size: numbers.next()?, offsets: numbers.collect() })
 }

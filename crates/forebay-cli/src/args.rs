@@ -1,0 +1,531 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The command line: every subcommand, option and help text.  Completions and
+//! man pages are made from these definitions.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use forebay::{Persist, PoolOptions};
+
+use crate::units;
+
+/// Ends every --help: what a script can rely on.
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  anything that has no code of its own
+  2  usage: an option or argument cannot be right
+  3  not found: no such file, no pool there, no such volume
+  4  busy: in use by another process
+  5  damaged: the pool, or a part of it, cannot be trusted
+  6  wrong origin: not the one recorded, or of another size
+  7  I/O error of the media or of an origin
+  8  no space: disk full, media too small, cache full
+  9  permission denied, or read-only
+ 10  not supported: newer format, missing kernel or CPU feature
+ 11  lost data: blocks known to be gone
+ 12  holds data: not overwritten without --force
+ 13  interrupted";
+
+const EXAMPLES: &str = "\
+Examples:
+  forebay create /dev/pmem0                        a pool on persistent memory
+  forebay create /dev/shm/pool --size 512M         a stand-in to try things with
+  forebay volume add /dev/shm/pool data disk.img   a volume in front of disk.img
+  forebay serve /dev/shm/pool                      serve its volumes over NBD
+  forebay drain /dev/shm/pool                      write everything to the origins
+  forebay demo                                     see it work, in two minutes
+";
+
+/// Joins a command's examples and the exit codes, which every --help ends with.
+macro_rules! after {
+    ($($line:literal),+ $(,)?) => {
+        concat!("Examples:\n", $("  ", $line, "\n",)+ "\nExit codes: see forebay --help.")
+    };
+}
+
+/// A small persistent memory in front of a large block device: synchronous
+/// writes become durable in about a microsecond, and the disk stays an
+/// ordinary disk.
+#[derive(Debug, Parser)]
+#[command(name = "forebay", version, propagate_version = true)]
+#[command(after_help = format!("{EXAMPLES}\n{EXIT_CODES}"))]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Make a pool on persistent memory or a file
+    Create(Create),
+    /// Add, list and remove the volumes of a pool
+    #[command(subcommand)]
+    Volume(Volume),
+    /// Serve a pool's volumes over NBD on a Unix socket
+    Serve(Serve),
+    /// Show what a pool holds and does
+    Status(Status),
+    /// Verify a pool: its invariants and every checksum
+    Check(Check),
+    /// Print what is on the media, field by field
+    #[command(subcommand)]
+    Dump(Dump),
+    /// Write everything cached to the origins
+    Drain(Drain),
+    /// Measure this machine: the engine, recovery, reads
+    #[command(subcommand)]
+    Bench(Bench),
+    /// Show speed, safety and the drained disk, in under two minutes
+    Demo(Demo),
+    /// Print a shell's completion script
+    Completions(Completions),
+    /// Write the man pages into a directory
+    Man(Man),
+    /// The process that the demo kills
+    #[command(hide = true)]
+    DemoWriter(DemoWriter),
+}
+
+// --- options that several commands share -----------------------------------
+
+#[derive(Args, Debug, Clone, Default)]
+pub struct Json {
+    /// Print JSON instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How the media is written.
+#[derive(Args, Debug, Clone, Default)]
+pub struct MediaArgs {
+    /// How stores are made durable: auto, nt, clwb, eadr or msync
+    #[arg(long, value_name = "METHOD", default_value = "auto", help_heading = "Media")]
+    pub persist: Persist,
+    /// Copy kernel, instead of this CPU's fastest
+    #[arg(long, value_name = "NAME", help_heading = "Media")]
+    pub kernel: Option<String>,
+    /// Accept a persist method weaker than the media needs: acknowledged
+    /// writes may then be lost at a power cut
+    #[arg(long, help_heading = "Media")]
+    pub allow_weaker: bool,
+}
+
+impl MediaArgs {
+    pub fn options(&self) -> forebay::MediaOptions {
+        forebay::MediaOptions {
+            persist: self.persist,
+            kernel: self.kernel.clone(),
+            allow_weaker: self.allow_weaker,
+            ..Default::default()
+        }
+    }
+
+    /// Opens without touching anything.
+    pub fn read_only(&self) -> PoolOptions {
+        PoolOptions { read_only: true, media: self.options(), ..Default::default() }
+    }
+
+    pub fn read_write(&self) -> PoolOptions {
+        PoolOptions { media: self.options(), ..Default::default() }
+    }
+}
+
+// --- create ----------------------------------------------------------------
+
+#[derive(Args, Debug)]
+#[command(after_help = after!(
+    "forebay create /dev/pmem0",
+    "forebay create /mnt/dax/pool --size 16G",
+    "forebay create /dev/shm/pool --size 512M --json",
+    "forebay create /dev/pmem0 --force        destroys what is on it",
+))]
+pub struct Create {
+    /// Persistent memory device, or file to make
+    pub pool: PathBuf,
+    /// Size of a new file: bytes, or with K, M, G, T
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
+    pub size: Option<u64>,
+    /// Chunk size, a power of two from 64K to 2M
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_chunk_size, default_value = "2M")]
+    pub chunk_size: u32,
+    /// Most volumes the pool can hold, 1 to 64
+    #[arg(long, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub volumes: u32,
+    /// Format even if there is data; what is there is destroyed
+    #[arg(long)]
+    pub force: bool,
+    #[command(flatten)]
+    pub media: MediaArgs,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+// --- volume ----------------------------------------------------------------
+
+#[derive(Debug, Subcommand)]
+pub enum Volume {
+    /// Put the pool in front of an origin: a block device or file
+    ///
+    /// The origin's format does not change: drained, it is a complete disk.
+    Add(VolumeAdd),
+    /// List the volumes of a pool
+    List(VolumeList),
+    /// Take a volume out of the pool; refused while it holds data
+    Remove(VolumeRemove),
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = after!(
+    "forebay volume add /dev/pmem0 data /dev/sdb",
+    "forebay volume add /dev/pmem0 vm1 /srv/vm1.img --block-size 4096",
+))]
+pub struct VolumeAdd {
+    /// The pool
+    pub pool: PathBuf,
+    /// Name of the new volume, which is also its export's
+    pub name: String,
+    /// Block device or file that the volume caches
+    pub origin: PathBuf,
+    /// Logical block: 512 or 4096; default: the origin's own
+    #[arg(long, value_name = "BYTES", value_parser = units::parse_block_size)]
+    pub block_size: Option<u32>,
+    #[command(flatten)]
+    pub media: MediaArgs,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = after!("forebay volume list /dev/pmem0 --json"))]
+pub struct VolumeList {
+    /// The pool
+    pub pool: PathBuf,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = after!(
+    "forebay drain /dev/pmem0 data && forebay volume remove /dev/pmem0 data",
+    "forebay volume remove /dev/pmem0 data --discard   loses what is cached",
+))]
+pub struct VolumeRemove {
+    /// The pool
+    pub pool: PathBuf,
+    /// The volume
+    pub name: String,
+    /// Remove it even if it holds data that is not on the origin; it is lost
+    #[arg(long)]
+    pub discard: bool,
+    #[command(flatten)]
+    pub media: MediaArgs,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+// --- serve -----------------------------------------------------------------
+
+#[derive(Args, Debug)]
+#[command(after_help = after!(
+    "forebay serve /dev/pmem0",
+    "forebay serve /dev/shm/pool --socket /run/user/1000/fb/nbd.sock",
+    "forebay serve /dev/pmem0 --origin data=/dev/sdc      the disk has moved",
+    "nbdinfo --list 'nbd+unix://?socket=/run/forebay/pool.nbd'",
+))]
+pub struct Serve {
+    /// The pool
+    pub pool: PathBuf,
+    /// Unix socket; its directory must be its owner's alone (mode 0700)
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Request threads of each connection
+    #[arg(long, value_name = "N", default_value = "16", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub threads: u32,
+    /// Where a volume's origin is now, if it moved
+    #[arg(long, value_name = "NAME=PATH", value_parser = units::parse_name_path)]
+    pub origin: Vec<(String, PathBuf)>,
+    /// Attach though the recorded identity of an origin differs
+    #[arg(long)]
+    pub accept_changed_origin: bool,
+    /// What to do about entries that recovery found lost
+    #[arg(long, value_name = "POLICY", default_value = "fail")]
+    pub holes: HolesArg,
+    /// Open the pool read-only and serve it so
+    #[arg(long)]
+    pub read_only: bool,
+    #[command(flatten)]
+    pub tuning: Tuning,
+    #[command(flatten)]
+    pub media: MediaArgs,
+    /// Print the readiness message as one line of JSON
+    #[command(flatten)]
+    pub json: Json,
+    /// Make an empty file at PATH when connections are accepted
+    #[arg(long, value_name = "PATH")]
+    pub ready_file: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum HolesArg {
+    /// Do not attach the volume
+    Fail,
+    /// Blocks that can be named answer with an I/O error
+    Isolate,
+    /// Those that cannot be named may show older data
+    Accept,
+}
+
+/// Options of an open pool, passed on as they are.
+#[derive(Args, Clone, Debug)]
+pub struct Tuning {
+    /// Commit slots: how many writes reach the media at once, 1 to 64
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), help_heading = "Tuning")]
+    pub slots: Option<u32>,
+    /// Checksum new data
+    #[arg(long, value_name = "BOOL", default_value = "true", action = clap::ArgAction::Set, help_heading = "Tuning")]
+    pub checksums: bool,
+    /// Verify checksums of reads: always, first or never
+    #[arg(long, value_name = "WHEN", help_heading = "Tuning", value_parser = ["always", "first", "never"])]
+    pub verify: Option<String>,
+    /// Start writing to the origin when so much of the pool is in use
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100), help_heading = "Tuning")]
+    pub high_watermark: Option<u32>,
+    /// Stop there
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=99), help_heading = "Tuning")]
+    pub low_watermark: Option<u32>,
+    /// Write to the origin what is older: 500ms, 30s, 5m
+    #[arg(long, value_name = "TIME", value_parser = units::parse_time, help_heading = "Tuning")]
+    pub max_age: Option<Duration>,
+    /// Write a volume to its origin when nothing wrote to it for so long
+    #[arg(long, value_name = "TIME", value_parser = units::parse_time, help_heading = "Tuning")]
+    pub idle: Option<Duration>,
+}
+
+// --- status, check, dump, drain --------------------------------------------
+
+#[derive(Args, Debug)]
+#[command(after_help = after!(
+    "forebay status /dev/pmem0",
+    "forebay status /dev/pmem0 --watch          again each second",
+    "forebay status /dev/pmem0 --json | jq .volumes",
+))]
+pub struct Status {
+    /// The pool; while it is served, the server answers
+    pub pool: PathBuf,
+    /// Again and again, until interrupted
+    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "1s", value_parser = units::parse_time)]
+    pub watch: Option<Duration>,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = after!(
+    "forebay check /dev/pmem0                   0: no errors; 5: damaged; 11: lost data",
+    "forebay check /dev/pmem0 --no-data         structures only",
+))]
+pub struct Check {
+    /// The pool; it must not be served
+    pub pool: PathBuf,
+    /// Leave out the checksums of the data
+    #[arg(long)]
+    pub no_data: bool,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Dump {
+    /// The superblock that counts
+    #[command(after_help = after!("forebay dump superblock /dev/pmem0"))]
+    Superblock(DumpPool),
+    /// The records of the volume table
+    #[command(after_help = after!("forebay dump volumes /dev/pmem0 --json"))]
+    Volumes(DumpPool),
+    /// The chunks: state, epoch, fill, live pages
+    #[command(after_help = after!("forebay dump chunks /dev/pmem0 --used"))]
+    Chunks(DumpChunks),
+    /// The entries of a chunk
+    #[command(after_help = after!("forebay dump entries /dev/pmem0 17 --data"))]
+    Entries(DumpEntries),
+    /// Every entry of one block that is still readable, oldest first
+    #[command(after_help = after!("forebay dump block /dev/pmem0 data 4711"))]
+    Block(DumpBlock),
+}
+
+#[derive(Args, Debug)]
+pub struct DumpPool {
+    /// The pool
+    pub pool: PathBuf,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Args, Debug)]
+pub struct DumpChunks {
+    /// The pool
+    pub pool: PathBuf,
+    /// Leave out free chunks
+    #[arg(long)]
+    pub used: bool,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Args, Debug)]
+pub struct DumpEntries {
+    /// The pool
+    pub pool: PathBuf,
+    /// Number of the chunk
+    pub chunk: u32,
+    /// Verify the data's checksums
+    #[arg(long)]
+    pub data: bool,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Args, Debug)]
+pub struct DumpBlock {
+    /// The pool
+    pub pool: PathBuf,
+    /// The volume
+    pub volume: String,
+    /// Number of the block, in units of 4 KiB
+    pub block: u64,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = after!(
+    "forebay drain /dev/pmem0                   all volumes",
+    "forebay drain /dev/pmem0 data vm1 --json",
+))]
+pub struct Drain {
+    /// The pool; while it is served, the server drains
+    pub pool: PathBuf,
+    /// Volumes; default: all
+    pub volumes: Vec<String>,
+    /// Where a volume's origin is now, if it moved
+    #[arg(long, value_name = "NAME=PATH", value_parser = units::parse_name_path)]
+    pub origin: Vec<(String, PathBuf)>,
+    #[command(flatten)]
+    pub media: MediaArgs,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+// --- bench -----------------------------------------------------------------
+
+/// All of it runs in memory and on nothing of yours.
+#[derive(Debug, Subcommand)]
+pub enum Bench {
+    /// Writes: raw copy and fence, the least a safe write needs, the engine
+    ///
+    /// In alternating rounds on the same memory, so that their ratios hold
+    /// where the machine is noisy.
+    #[command(after_help = after!(
+        "forebay bench engine",
+        "forebay bench engine --threads 1,2,4 --json",
+        "forebay bench engine --dir /mnt/dax --pool-size 1G",
+    ))]
+    Engine(BenchArgs),
+    /// Opening a pool full of dirty pages, as after a crash
+    #[command(after_help = after!("forebay bench recovery --json"))]
+    Recovery(BenchRecovery),
+    /// Reads of cached blocks, verified
+    #[command(after_help = after!("forebay bench read --threads 1,2 --json"))]
+    Read(BenchArgs),
+}
+
+#[derive(Args, Debug)]
+pub struct BenchMedia {
+    /// Use a file in this directory, on a tmpfs or DAX file system, instead of
+    /// what is usual for the benchmark
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Size of the pool
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
+    pub pool_size: Option<u64>,
+    /// Rounds; more give steadier figures
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: Option<u32>,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Args, Debug)]
+pub struct BenchArgs {
+    /// Numbers of threads to measure with, one after the other
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub threads: Vec<u32>,
+    #[command(flatten)]
+    pub media: BenchMedia,
+}
+
+#[derive(Args, Debug)]
+pub struct BenchRecovery {
+    /// Threads that scan the pool
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub threads: Option<u32>,
+    #[command(flatten)]
+    pub media: BenchMedia,
+}
+
+// --- demo, completions, man ------------------------------------------------
+
+#[derive(Args, Debug)]
+#[command(after_help = after!(
+    "forebay demo",
+    "forebay demo --dir /mnt/disk/demo --seconds 10",
+))]
+pub struct Demo {
+    /// Where the origin file, the log and the plot go
+    #[arg(long, value_name = "DIR", default_value = "out/demo")]
+    pub dir: PathBuf,
+    /// Where the pool goes; default: /dev/shm
+    #[arg(long, value_name = "PATH")]
+    pub pool: Option<PathBuf>,
+    /// Length of each speed measurement
+    #[arg(long, value_name = "N", default_value = "6", value_parser = clap::value_parser!(u64).range(1..=60))]
+    pub seconds: u64,
+    /// How often the writer is killed
+    #[arg(long, value_name = "N", default_value = "12", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub kills: u32,
+    /// Of the blocks, contents and moments; default: from the clock
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Keep the pool and the origin file
+    #[arg(long)]
+    pub keep: bool,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Args, Debug)]
+pub struct DemoWriter {
+    pub pool: PathBuf,
+    pub volume: String,
+    pub seed: u64,
+    /// The first write of each thread
+    pub first: Vec<u64>,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = after!(
+    "forebay completions bash > /usr/share/bash-completion/completions/forebay",
+))]
+pub struct Completions {
+    /// The shell
+    pub shell: clap_complete::Shell,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = after!("forebay man /usr/local/share/man/man1"))]
+pub struct Man {
+    /// The directory; it is made if it does not exist
+    pub directory: PathBuf,
+}

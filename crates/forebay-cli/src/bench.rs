@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `forebay bench`.
+
+use forebay_bench::{EngineOptions, Figures, MediaChoice, ReadOptions, RecoveryOptions};
+
+use crate::args::{self, Bench, BenchMedia};
+use crate::out::Table;
+use crate::{out, units};
+
+pub fn run(a: &Bench) -> anyhow::Result<u8> {
+    match a {
+        Bench::Engine(a) => engine(a)?,
+        Bench::Recovery(a) => recovery(a)?,
+        Bench::Read(a) => read(a)?,
+    }
+    Ok(0)
+}
+
+/// Sets what was given, and leaves the rest as it is.
+fn apply(a: &BenchMedia, media: &mut MediaChoice, pool_bytes: &mut u64, rounds: &mut u32) {
+    if let Some(directory) = &a.dir {
+        *media = MediaChoice::File(directory.clone());
+    }
+    *pool_bytes = a.pool_size.unwrap_or(*pool_bytes);
+    *rounds = a.rounds.unwrap_or(*rounds);
+}
+
+fn engine(a: &args::BenchArgs) -> anyhow::Result<()> {
+    let mut o = EngineOptions::default();
+    apply(&a.media, &mut o.media, &mut o.pool_bytes, &mut o.rounds);
+    if !a.threads.is_empty() {
+        o.threads = a.threads.clone();
+    }
+    let report = forebay_bench::engine(&o)?;
+    if a.media.json.json {
+        return out::json(&report);
+    }
+    let mut table =
+        Table::new(&["threads", "<what", "writes/s", "p50", "p99", "p99.9", "of floor"]);
+    for t in &report.threads {
+        for (what, figures) in [("raw", &t.raw), ("floor", &t.floor), ("engine", &t.engine)] {
+            let share = figures.ops_per_s / t.floor.ops_per_s;
+            table.row(row(t.n, what, figures, format!("{share:.2}")));
+        }
+    }
+    out::line(table)?;
+    out::line(format_args!(
+        "{:.1} bytes of DRAM for each cached page; media: {}",
+        report.dram_bytes_per_page, report.media
+    ))?;
+    Ok(())
+}
+
+fn row(threads: u32, what: &str, f: &Figures, last: String) -> Vec<String> {
+    vec![
+        threads.to_string(),
+        what.into(),
+        units::count(f.ops_per_s as u64),
+        units::nanoseconds(f.p50_ns),
+        units::nanoseconds(f.p99_ns),
+        units::nanoseconds(f.p999_ns),
+        last,
+    ]
+}
+
+fn read(a: &args::BenchArgs) -> anyhow::Result<()> {
+    let mut o = ReadOptions::default();
+    apply(&a.media, &mut o.media, &mut o.pool_bytes, &mut o.rounds);
+    if !a.threads.is_empty() {
+        o.threads = a.threads.clone();
+    }
+    let report = forebay_bench::reads(&o)?;
+    if a.media.json.json {
+        return out::json(&report);
+    }
+    let mut table =
+        Table::new(&["threads", "<what", "reads/s", "p50", "p99", "p99.9", "/s a thread"]);
+    for t in &report.threads {
+        let each = units::count(t.ops_per_s_per_thread as u64);
+        table.row(row(t.n, "verified hit", &t.hit, each));
+    }
+    out::line(table)?;
+    out::line(format_args!("media: {}", report.media))?;
+    Ok(())
+}
+
+fn recovery(a: &args::BenchRecovery) -> anyhow::Result<()> {
+    let mut o = RecoveryOptions::default();
+    apply(&a.media, &mut o.media, &mut o.pool_bytes, &mut o.rounds);
+    o.threads = a.threads.unwrap_or(o.threads);
+    let report = forebay_bench::recovery(&o)?;
+    if a.media.json.json {
+        return out::json(&report);
+    }
+    out::line(format_args!(
+        "{:.3} s until usable (slowest {:.3} s): a pool of {}, {} dirty blocks, {} threads\n\
+         {}/s of pool; media: {}",
+        report.seconds,
+        report.seconds_max,
+        units::bytes(report.pool_bytes),
+        units::count(report.blocks),
+        report.threads,
+        units::bytes(report.pool_bytes_per_s as u64),
+        report.media,
+    ))?;
+    Ok(())
+}

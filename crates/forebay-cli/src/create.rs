@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `forebay create`.
+
+use forebay::CreateOptions;
+
+use crate::{args, out, units};
+
+pub fn run(a: &args::Create) -> anyhow::Result<u8> {
+    let made = forebay::create(
+        &a.pool,
+        &CreateOptions {
+            size_bytes: a.size,
+            chunk_size_bytes: a.chunk_size,
+            max_volumes: a.volumes,
+            force: a.force,
+            media: a.media.options(),
+        },
+    )?;
+    if a.json.json {
+        out::json(&made)?;
+        return Ok(0);
+    }
+    let pool = made.path.display();
+    out::line(format_args!(
+        "{pool}: pool {}, {} for data in {} chunks of {}",
+        made.uuid,
+        units::bytes(made.capacity_bytes),
+        made.chunks,
+        units::bytes(made.chunk_size_bytes.into()),
+    ))?;
+    out::line(format_args!("media: {}", media_text(&made.media)))?;
+    out::line(format_args!("next: forebay volume add {pool} NAME ORIGIN"))?;
+    Ok(0)
+}
+
+/// What the media is and what it survives.
+pub fn media_text(media: &forebay::MediaInfo) -> String {
+    let survives = match media.durable {
+        true => "survives a power cut",
+        false => "does NOT survive a power cut",
+    };
+    let note = match media.note.as_str() {
+        "" => String::new(),
+        note => format!("; {note}"),
+    };
+    format!(
+        "{}, {}, persist method {}, {survives}{note}",
+        media.kind,
+        units::bytes(media.size_bytes),
+        media.persist,
+    )
+}

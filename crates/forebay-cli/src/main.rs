@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The command `forebay`.  Each subcommand is a function in a file of its
+//! name; what it prints and what it exits with is decided here.
+
+mod args;
+mod bench;
+mod check;
+mod create;
+mod demo;
+mod docs;
+mod drain;
+mod dump;
+mod interrupt;
+mod out;
+mod serve;
+mod status;
+mod units;
+mod volume;
+
+use std::process::ExitCode;
+
+use args::{Cli, Command};
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli.command) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("forebay: {error:#}");
+            ExitCode::from(exit_code(&error))
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<u8> {
+    match command {
+        Command::Create(a) => create::run(&a),
+        Command::Volume(a) => volume::run(&a),
+        Command::Serve(a) => serve::run(&a),
+        Command::Status(a) => status::run(&a),
+        Command::Check(a) => check::run(&a),
+        Command::Dump(a) => dump::run(&a),
+        Command::Drain(a) => drain::run(&a),
+        Command::Bench(a) => bench::run(&a),
+        Command::Demo(a) => demo::run(&a),
+        Command::Completions(a) => docs::completions(&a),
+        Command::Man(a) => docs::man(&a),
+        Command::DemoWriter(a) => demo::writer::run(&a),
+    }
+}
+
+/// The table at the end of `forebay --help`.
+fn exit_code(error: &anyhow::Error) -> u8 {
+    let code = |e: &(dyn std::error::Error + 'static)| {
+        let served = e.downcast_ref::<serve::ServeFailed>();
+        let own = e.downcast_ref::<forebay::Error>();
+        (served.map(|e| e.exit_code)).or(own.map(forebay::Error::exit_code))
+    };
+    error.chain().find_map(code).unwrap_or(1)
+}
+
+/// `forebay dump | head` is no error.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|e| e.downcast_ref::<std::io::Error>())
+        .any(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+}

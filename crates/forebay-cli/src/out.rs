@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Printing: a table or one value for people, JSON for programs.
+
+use std::fmt::Display;
+use std::io::Write;
+
+use serde::Serialize;
+
+/// Prints a line; a closed pipe is an error here, and `main` takes it for the
+/// end.
+pub fn line(text: impl Display) -> std::io::Result<()> {
+    writeln!(std::io::stdout().lock(), "{text}")
+}
+
+/// Pretty JSON, as a value that ends with a newline.
+pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
+    Ok(line(serde_json::to_string_pretty(value)?)?)
+}
+
+/// One line of JSON: for what is printed again and again.
+pub fn json_line(value: &impl Serialize) -> anyhow::Result<()> {
+    line(serde_json::to_string(value)?)?;
+    Ok(std::io::stdout().lock().flush()?)
+}
+
+/// Columns as wide as their widest cell; the first is left-aligned, the others
+/// too where the header starts with '<'.
+pub struct Table {
+    header: Vec<&'static str>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub fn new(header: &[&'static str]) -> Self {
+        Table { header: header.to_vec(), rows: Vec::new() }
+    }
+
+    pub fn row(&mut self, cells: Vec<String>) {
+        assert_eq!(cells.len(), self.header.len());
+        self.rows.push(cells);
+    }
+}
+
+impl Display for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let left = |i: usize| i == 0 || self.header[i].starts_with('<');
+        let title = |i: usize| self.header[i].trim_start_matches('<');
+        let width = |i: usize| {
+            let cells = self.rows.iter().map(|r| r[i].chars().count());
+            cells.max().unwrap_or(0).max(title(i).chars().count())
+        };
+        let widths: Vec<usize> = (0..self.header.len()).map(width).collect();
+        let line = |cell: &dyn Fn(usize) -> String| {
+            let cells = widths.iter().enumerate().map(|(i, &w)| match left(i) {
+                true => format!("{:w$}", cell(i)),
+                false => format!("{:>w$}", cell(i)),
+            });
+            cells.collect::<Vec<_>>().join("  ").trim_end().to_string()
+        };
+        write!(f, "{}", line(&|i| title(i).to_string()))?;
+        for row in &self.rows {
+            write!(f, "\n{}", line(&|i| row[i].clone()))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_line_up() {
+        let mut t = Table::new(&["name", "size", "<origin"]);
+        t.row(vec!["a".into(), "12 MiB".into(), "/x".into()]);
+        t.row(vec!["longer".into(), "1 B".into(), "/yyy".into()]);
+        assert_eq!(
+            t.to_string(),
+            "name      size  origin\na       12 MiB  /x\nlonger     1 B  /yyy"
+        );
+    }
+}

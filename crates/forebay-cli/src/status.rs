@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `forebay status`: asks the process that has the pool open, else looks for
+//! itself, read-only.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use forebay::{control, Pool, PoolStatus};
+
+use crate::create::media_text;
+use crate::interrupt::Interrupt;
+use crate::{args, out, units, volume};
+
+pub fn run(a: &args::Status) -> anyhow::Result<u8> {
+    let Some(period) = a.watch else {
+        print(a, &of_pool(&a.pool)?, None)?;
+        return Ok(0);
+    };
+    let interrupt = Interrupt::watch()?;
+    let mut before: Option<(Instant, PoolStatus)> = None;
+    while !interrupt.came() {
+        let now = Instant::now();
+        let status = of_pool(&a.pool)?;
+        let rates = before
+            .as_ref()
+            .filter(|(_, old)| old.pid == status.pid)
+            .map(|(at, old)| Rates::between(old, &status, now - *at));
+        print(a, &status, rates.as_ref())?;
+        before = Some((now, status));
+        sleep_until(now + period, &interrupt);
+    }
+    Ok(0)
+}
+
+fn sleep_until(end: Instant, interrupt: &Interrupt) {
+    while !interrupt.came() {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        std::thread::sleep(left.min(Duration::from_millis(50)));
+    }
+}
+
+/// The server's answer, or what a read-only look finds.
+pub fn of_pool(path: &Path) -> anyhow::Result<PoolStatus> {
+    if let Some(mut client) = control::Client::for_pool(&control::runtime_dir(), path)? {
+        return Ok(client.status()?);
+    }
+    let pool = Pool::open(path, &args::MediaArgs::default().read_only())?;
+    let status = pool.status();
+    pool.close()?;
+    Ok(status)
+}
+
+/// Per second, between two looks.
+struct Rates {
+    writes: f64,
+    written: u64,
+    read: u64,
+    origin_writes: f64,
+    origin_written: u64,
+}
+
+impl Rates {
+    fn between(old: &PoolStatus, new: &PoolStatus, time: Duration) -> Rates {
+        let rate = |f: &dyn Fn(&PoolStatus) -> u64| {
+            f(new).saturating_sub(f(old)) as f64 / time.as_secs_f64()
+        };
+        let origin = |f: fn(&forebay::VolumeInfo) -> u64| {
+            move |s: &PoolStatus| s.volumes.iter().map(f).sum::<u64>()
+        };
+        Rates {
+            writes: rate(&|s| s.counters.writes),
+            written: rate(&|s| s.counters.written_bytes) as u64,
+            read: rate(&|s| s.counters.read_hit_bytes + s.counters.read_miss_bytes) as u64,
+            origin_writes: rate(&origin(|v| v.origin_writes)),
+            origin_written: rate(&origin(|v| v.origin_written_bytes)) as u64,
+        }
+    }
+}
+
+fn print(a: &args::Status, s: &PoolStatus, rates: Option<&Rates>) -> anyhow::Result<()> {
+    match (a.json.json, a.watch) {
+        (true, None) => return out::json(s),
+        (true, Some(_)) => return out::json_line(s),
+        (false, None) => {}
+        // To the top left corner, and clear from there.
+        (false, Some(_)) if is_terminal() => out::line("\x1b[H\x1b[2J")?,
+        (false, Some(_)) => out::line("")?,
+    }
+    out::line(text(s, rates)).map_err(Into::into)
+}
+
+fn is_terminal() -> bool {
+    std::io::IsTerminal::is_terminal(&std::io::stdout())
+}
+
+fn text(s: &PoolStatus, rates: Option<&Rates>) -> String {
+    let mut lines = vec![
+        format!("pool      {} ({})", s.media.path.display(), s.uuid),
+        format!("media     {}", media_text(&s.media)),
+        format!("opened    {}", s.recovery),
+        format!(
+            "space     {} of {} cached, {} of {} chunks used ({:.0} %), destage from {} % down to {} %",
+            units::bytes(s.cached_bytes),
+            units::bytes(s.capacity_bytes),
+            s.chunks_used,
+            s.chunks,
+            s.used_percent,
+            s.options.high_watermark_percent,
+            s.options.low_watermark_percent,
+        ),
+        format!(
+            "memory    {} ({:.1} bytes a page) + {} for destage",
+            units::bytes(s.memory_bytes),
+            s.memory_bytes as f64 / s.pages.max(1) as f64,
+            units::bytes(s.destage_memory_bytes),
+        ),
+        format!(
+            "requests  {} writes ({}), {} reads ({} from the pool), waits: block {} slot {} space {}",
+            units::count(s.counters.writes),
+            units::bytes(s.counters.written_bytes),
+            units::count(s.counters.reads),
+            units::bytes(s.counters.read_hit_bytes),
+            s.counters.waits_block,
+            s.counters.waits_slot,
+            s.counters.waits_space,
+        ),
+    ];
+    if let Some(r) = rates {
+        lines.push(format!(
+            "now       {} writes/s ({}/s), reads {}/s, origins {} writes/s ({}/s)",
+            units::count(r.writes as u64),
+            units::bytes(r.written),
+            units::bytes(r.read),
+            units::count(r.origin_writes as u64),
+            units::bytes(r.origin_written),
+        ));
+    }
+    match (&s.control_socket, &s.control_note) {
+        (Some(_), _) => lines.push(format!("served    by process {}", s.pid)),
+        (None, Some(note)) => lines.push(format!("served    without a control socket: {note}")),
+        (None, None) => lines.push("served    no".into()),
+    }
+    lines.push(String::new());
+    lines.push(match s.volumes.is_empty() {
+        true => "no volumes".into(),
+        false => volume::table(&s.volumes).to_string(),
+    });
+    for b in &s.damaged_blocks {
+        lines.push(format!("damaged: {b}"));
+    }
+    lines.join("\n")
+}

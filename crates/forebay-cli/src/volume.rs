@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `forebay volume add|list|remove`.
+
+use forebay::{NewVolume, Pool, PoolOptions, VolumeInfo};
+use serde_json::json;
+
+use crate::out::Table;
+use crate::{args, out, status, units};
+
+pub fn run(a: &args::Volume) -> anyhow::Result<u8> {
+    match a {
+        args::Volume::Add(a) => add(a),
+        args::Volume::List(a) => list(a),
+        args::Volume::Remove(a) => remove(a),
+    }
+}
+
+fn add(a: &args::VolumeAdd) -> anyhow::Result<u8> {
+    let pool = Pool::open(&a.pool, &a.media.read_write())?;
+    let added = pool.volume_add(&NewVolume {
+        name: a.name.clone(),
+        origin: a.origin.clone(),
+        block_size: a.block_size.unwrap_or(0),
+    });
+    // Closed in order either way, so that the pool is clean afterwards.
+    pool.close()?;
+    let added = added?;
+    if a.json.json {
+        out::json(&added)?;
+        return Ok(0);
+    }
+    out::line(format_args!(
+        "volume {}: {} on {}, logical block {}",
+        added.name,
+        units::bytes(added.size_bytes),
+        a.origin.display(),
+        added.block_size,
+    ))?;
+    out::line(format_args!("next: forebay serve {}", a.pool.display()))?;
+    Ok(0)
+}
+
+fn list(a: &args::VolumeList) -> anyhow::Result<u8> {
+    let volumes = status::of_pool(&a.pool)?.volumes;
+    if a.json.json {
+        out::json(&volumes)?;
+    } else if volumes.is_empty() {
+        let pool = a.pool.display();
+        out::line(format_args!("no volumes; add one: forebay volume add {pool} NAME ORIGIN"))?;
+    } else {
+        out::line(table(&volumes))?;
+    }
+    Ok(0)
+}
+
+pub fn table(volumes: &[VolumeInfo]) -> Table {
+    let mut t = Table::new(&["name", "size", "block", "cached", "lost", "<state", "<origin"]);
+    for v in volumes {
+        let origin = v.origin.as_ref().map(|o| o.name.clone());
+        t.row(vec![
+            v.name.clone(),
+            units::bytes(v.size_bytes),
+            v.block_size.to_string(),
+            units::bytes(v.cached_bytes),
+            (v.lost_blocks + v.holes).to_string(),
+            state(v),
+            origin.or_else(|| v.origin_path.clone()).unwrap_or_else(|| v.identity.clone()),
+        ]);
+    }
+    t
+}
+
+fn state(v: &VolumeInfo) -> String {
+    match (v.damaged, v.attached, &v.last_error) {
+        (true, ..) => "record DAMAGED".into(),
+        (_, false, _) => "detached".into(),
+        (_, true, Some(error)) => format!("origin FAILS: {error}"),
+        (_, true, None) if v.draining => "draining".into(),
+        (_, true, None) => v.destage.to_string(),
+    }
+}
+
+fn remove(a: &args::VolumeRemove) -> anyhow::Result<u8> {
+    let options = PoolOptions { media: a.media.options(), ..Default::default() };
+    let pool = Pool::open(&a.pool, &options)?;
+    let removed = pool.volume_remove(&a.name, a.discard);
+    pool.close()?;
+    removed?;
+    if a.json.json {
+        out::json(&json!({ "removed": a.name, "discarded": a.discard }))?;
+    } else {
+        out::line(format_args!("volume {} removed", a.name))?;
+    }
+    Ok(0)
+}

@@ -1,0 +1,609 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Goal: whatever is wrong with what the command is given, it exits with the
+//! documented code, says what is wrong with what and how to go on, and changes
+//! nothing.  Method: a table; each row prepares a directory, runs the command
+//! there, and names the exit code and words of the message; all files of the
+//! directory are compared before and after.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{symlink, PermissionsExt};
+
+use common::{crc32c, Bench};
+
+struct Case {
+    name: &'static str,
+    prepare: fn(&Bench),
+    /// Split at spaces.
+    command: &'static str,
+    code: i32,
+    /// All in the message.
+    says: &'static [&'static str],
+}
+
+const NOTHING: fn(&Bench) = |_| {};
+const POOL: fn(&Bench) = |b| b.make_pool();
+const VOLUME: fn(&Bench) = |b| b.make_volume();
+
+const SUPERBLOCK_BYTES: usize = 512;
+const COPY_AT: usize = 4096;
+
+/// Changes both superblocks, checksum included.
+fn edit_superblocks(b: &Bench, edit: fn(&mut [u8])) {
+    b.edit("pool", |bytes| {
+        for at in [0, COPY_AT] {
+            let sb = &mut bytes[at..at + SUPERBLOCK_BYTES];
+            edit(sb);
+            let crc = crc32c(&sb[..SUPERBLOCK_BYTES - 4]);
+            sb[SUPERBLOCK_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+        }
+    });
+}
+
+const CASES: &[Case] = &[
+    // --- create ---
+    Case {
+        name: "create: no size for a new file",
+        prepare: NOTHING,
+        command: "create pool",
+        code: 2,
+        says: &["pool", "--size"],
+    },
+    Case {
+        name: "create: a size that is none",
+        prepare: NOTHING,
+        command: "create pool --size 12Q",
+        code: 2,
+        says: &["12Q", "not a size"],
+    },
+    Case {
+        name: "create: too small",
+        prepare: NOTHING,
+        command: "create pool --size 1M",
+        code: 8,
+        says: &["pool", "too small", "at least"],
+    },
+    Case {
+        name: "create: chunk size not a power of two",
+        prepare: NOTHING,
+        command: "create pool --size 64M --chunk-size 96K",
+        code: 2,
+        says: &["power of two"],
+    },
+    Case {
+        name: "create: more volumes than possible",
+        prepare: NOTHING,
+        command: "create pool --size 64M --volumes 65",
+        code: 2,
+        says: &["65"],
+    },
+    Case {
+        name: "create: disk full",
+        prepare: NOTHING,
+        command: "create pool --size 4096T",
+        code: 8,
+        says: &["pool", "no space"],
+    },
+    Case {
+        name: "create: in a directory that does not exist",
+        prepare: NOTHING,
+        command: "create no/pool --size 16M",
+        code: 3,
+        says: &["no", "directory"],
+    },
+    Case {
+        name: "create: on a directory",
+        prepare: |b| fs::create_dir(b.path("pool")).unwrap(),
+        command: "create pool --size 16M",
+        code: 2,
+        says: &["pool", "directory"],
+    },
+    Case {
+        name: "create: on a symbolic link",
+        prepare: |b| {
+            b.write("target", &[0; 4096]);
+            symlink("target", b.path("pool")).unwrap();
+        },
+        command: "create pool --size 16M",
+        code: 2,
+        says: &["pool", "symbolic link"],
+    },
+    Case {
+        name: "create: on a character device that is no memory",
+        prepare: NOTHING,
+        command: "create /dev/null --size 16M",
+        code: 2,
+        says: &["/dev/null"],
+    },
+    Case {
+        name: "create: over a pool without --force",
+        prepare: VOLUME,
+        command: "create pool",
+        code: 12,
+        says: &["pool", "a Forebay pool", "nothing was written", "--force"],
+    },
+    Case {
+        name: "create: over a pool with both superblocks damaged, without --force",
+        prepare: |b| {
+            b.make_volume();
+            b.edit("pool", |bytes| {
+                bytes[100] ^= 1;
+                bytes[COPY_AT + 100] ^= 1;
+            });
+        },
+        command: "create pool",
+        code: 12,
+        says: &["damaged Forebay pool", "--force"],
+    },
+    Case {
+        name: "create: over a pool whose superblocks were zeroed, without --force",
+        prepare: |b| {
+            b.make_volume();
+            b.edit("pool", |bytes| bytes[..2 * COPY_AT].fill(0));
+        },
+        command: "create pool",
+        code: 12,
+        says: &["pool", "--force"],
+    },
+    Case {
+        name: "create: over other data without --force",
+        prepare: |b| {
+            let mut bytes = vec![0; 16 << 20];
+            bytes[1080] = 0x53;
+            bytes[1081] = 0xef;
+            b.write("pool", &bytes);
+        },
+        command: "create pool",
+        code: 12,
+        says: &["pool", "ext", "--force"],
+    },
+    Case {
+        name: "create: weaker persist method than the media needs",
+        prepare: NOTHING,
+        command: "create pool --size 16M --persist eadr",
+        code: 2,
+        says: &["eadr", "weaker", "--allow-weaker"],
+    },
+    Case {
+        name: "create: persist method that does not exist",
+        prepare: NOTHING,
+        command: "create pool --size 16M --persist fsync",
+        code: 2,
+        says: &["fsync", "auto, nt, clwb, eadr or msync"],
+    },
+    Case {
+        name: "create: copy kernel that does not exist",
+        prepare: NOTHING,
+        command: "create pool --size 16M --kernel mmx",
+        code: 10,
+        says: &["mmx"],
+    },
+    // --- volumes ---
+    Case {
+        name: "volume add: no such pool",
+        prepare: |b| b.write("origin", &[0; 1 << 20]),
+        command: "volume add pool v origin",
+        code: 3,
+        says: &["pool", "no such file"],
+    },
+    Case {
+        name: "volume add: no such origin",
+        prepare: POOL,
+        command: "volume add pool v origin",
+        code: 3,
+        says: &["origin", "no such file"],
+    },
+    Case {
+        name: "volume add: the origin is a directory",
+        prepare: |b| {
+            b.make_pool();
+            fs::create_dir(b.path("origin")).unwrap();
+        },
+        command: "volume add pool v origin",
+        code: 2,
+        says: &["origin", "directory"],
+    },
+    Case {
+        name: "volume add: empty origin",
+        prepare: |b| {
+            b.make_pool();
+            b.write("origin", &[]);
+        },
+        command: "volume add pool v origin",
+        code: 2,
+        says: &["origin"],
+    },
+    Case {
+        name: "volume add: a name that exists",
+        prepare: VOLUME,
+        command: "volume add pool v origin",
+        code: 2,
+        says: &["volume v", "exists"],
+    },
+    Case {
+        name: "volume add: a name that is too long",
+        prepare: VOLUME,
+        command: "volume add pool vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv origin",
+        code: 2,
+        says: &["name"],
+    },
+    Case {
+        name: "volume add: block size that is none",
+        prepare: VOLUME,
+        command: "volume add pool w origin --block-size 1024",
+        code: 2,
+        says: &["512 or 4096"],
+    },
+    Case {
+        name: "volume remove: no such volume",
+        prepare: VOLUME,
+        command: "volume remove pool w",
+        code: 3,
+        says: &["volume w", "it has v"],
+    },
+    // --- pools that cannot be used ---
+    Case {
+        name: "status: no such file",
+        prepare: NOTHING,
+        command: "status pool",
+        code: 3,
+        says: &["pool", "no such file"],
+    },
+    Case {
+        name: "status: a file that is no pool",
+        prepare: |b| b.write("pool", &[0x41; 8 << 20]),
+        command: "status pool",
+        code: 3,
+        says: &["pool", "not a Forebay pool"],
+    },
+    Case {
+        name: "status: an empty file",
+        prepare: |b| b.write("pool", &[]),
+        command: "status pool",
+        code: 3,
+        says: &["pool"],
+    },
+    Case {
+        name: "serve: superblocks zeroed, never taken for a new media",
+        prepare: |b| {
+            b.make_volume();
+            b.edit("pool", |bytes| bytes[..2 * COPY_AT].fill(0));
+        },
+        command: "serve pool",
+        code: 5,
+        says: &["pool", "damaged"],
+    },
+    Case {
+        name: "check: both superblocks damaged",
+        prepare: |b| {
+            b.make_volume();
+            b.edit("pool", |bytes| {
+                bytes[100] ^= 1;
+                bytes[COPY_AT + 100] ^= 1;
+            });
+        },
+        command: "check pool",
+        code: 5,
+        says: &["pool", "superblock"],
+    },
+    Case {
+        name: "drain: a version from the future",
+        prepare: |b| {
+            b.make_volume();
+            edit_superblocks(b, |sb| sb[8] = 99);
+        },
+        command: "drain pool",
+        code: 10,
+        says: &["pool", "version"],
+    },
+    Case {
+        name: "volume add: a feature from the future",
+        prepare: |b| {
+            b.make_volume();
+            edit_superblocks(b, |sb| sb[32] |= 0x80);
+        },
+        command: "volume add pool w origin",
+        code: 10,
+        says: &["pool", "feature"],
+    },
+    Case {
+        name: "status: a pool that was cut short",
+        prepare: |b| {
+            b.make_volume();
+            let length = fs::metadata(b.path("pool")).unwrap().len();
+            let file = fs::File::options().write(true).open(b.path("pool")).unwrap();
+            file.set_len(length / 2).unwrap();
+        },
+        command: "status pool",
+        code: 5,
+        says: &["pool"],
+    },
+    // --- origins that are not what they were ---
+    Case {
+        name: "drain: the origin is gone",
+        prepare: |b| {
+            b.make_volume();
+            fs::remove_file(b.path("origin")).unwrap();
+        },
+        command: "drain pool",
+        code: 3,
+        says: &["origin", "no such file"],
+    },
+    Case {
+        name: "drain: another origin",
+        prepare: |b| {
+            b.make_volume();
+            b.write("other", &[0; 1 << 20]);
+        },
+        command: "drain pool --origin v=other",
+        code: 6,
+        says: &["volume v", "other"],
+    },
+    Case {
+        name: "drain: the origin was resized",
+        prepare: |b| {
+            b.make_volume();
+            let file = fs::File::options().write(true).open(b.path("origin")).unwrap();
+            file.set_len(512 << 10).unwrap();
+        },
+        command: "drain pool",
+        code: 6,
+        says: &["volume v", "origin"],
+    },
+    Case {
+        name: "drain: no such volume",
+        prepare: VOLUME,
+        command: "drain pool w",
+        code: 3,
+        says: &["volume w", "it has v"],
+    },
+    // --- serve ---
+    Case {
+        name: "serve: a pool without volumes",
+        prepare: POOL,
+        command: "serve pool --socket run/s",
+        code: 3,
+        says: &["pool", "no volume", "forebay volume add"],
+    },
+    Case {
+        name: "serve: the socket's directory is open to others",
+        prepare: |b| {
+            b.make_volume();
+            fs::create_dir(b.path("open")).unwrap();
+            let mode = fs::Permissions::from_mode(0o755);
+            fs::set_permissions(b.path("open"), mode).unwrap();
+        },
+        command: "serve pool --socket open/s",
+        code: 9,
+        says: &["open", "chmod 700"],
+    },
+    Case {
+        name: "serve: a file where the socket would be",
+        prepare: |b| {
+            b.make_volume();
+            fs::create_dir(b.path("run")).unwrap();
+            let mode = fs::Permissions::from_mode(0o700);
+            fs::set_permissions(b.path("run"), mode).unwrap();
+            b.write("run/s", b"precious");
+        },
+        command: "serve pool --socket run/s",
+        code: 12,
+        says: &["run/s", "not a socket"],
+    },
+    Case {
+        name: "serve: no such pool",
+        prepare: NOTHING,
+        command: "serve pool",
+        code: 3,
+        says: &["pool", "no such file"],
+    },
+    Case {
+        name: "serve: not NAME=PATH",
+        prepare: VOLUME,
+        command: "serve pool --origin elsewhere",
+        code: 2,
+        says: &["elsewhere", "NAME=PATH"],
+    },
+    // --- dump ---
+    Case {
+        name: "dump: no such chunk",
+        prepare: VOLUME,
+        command: "dump entries pool 1000000",
+        code: 2,
+        says: &["1000000"],
+    },
+    Case {
+        name: "dump: no such volume",
+        prepare: VOLUME,
+        command: "dump block pool w 0",
+        code: 3,
+        says: &["volume w"],
+    },
+    Case {
+        name: "dump superblock: no pool",
+        prepare: |b| b.write("pool", &[0x41; 8 << 20]),
+        command: "dump superblock pool",
+        code: 3,
+        says: &["pool", "not a Forebay pool"],
+    },
+    // --- the command line itself ---
+    Case {
+        name: "no command",
+        prepare: NOTHING,
+        command: "",
+        code: 2,
+        says: &["Usage"],
+    },
+    Case {
+        name: "unknown command",
+        prepare: NOTHING,
+        command: "frobnicate",
+        code: 2,
+        says: &["frobnicate"],
+    },
+    Case {
+        name: "status: a time that is none",
+        prepare: POOL,
+        command: "status pool --watch=soon",
+        code: 2,
+        says: &["soon", "500ms"],
+    },
+    Case {
+        name: "completions: unknown shell",
+        prepare: NOTHING,
+        command: "completions tcsh",
+        code: 2,
+        says: &["tcsh", "bash"],
+    },
+    Case {
+        name: "man: a file is in the way",
+        prepare: |b| b.write("man", b"x"),
+        command: "man man",
+        code: 1,
+        says: &["man", "cannot write"],
+    },
+];
+
+/// Every file of the directory and what it holds.
+fn content(b: &Bench) -> BTreeMap<String, Option<Vec<u8>>> {
+    let mut all = BTreeMap::new();
+    let mut directories = vec![b.directory().to_path_buf()];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.strip_prefix(b.directory()).unwrap();
+            let name = name.to_string_lossy().into_owned();
+            if name == "run" {
+                // The server's own directory may appear.
+                continue;
+            }
+            if path.is_dir() && !path.is_symlink() {
+                directories.push(path);
+                all.insert(name, None);
+            } else {
+                all.insert(name, Some(fs::read(&path).unwrap()));
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn each_is_named_refused_and_changes_nothing() {
+    let mut failures = Vec::new();
+    for case in CASES {
+        let b = Bench::new();
+        (case.prepare)(&b);
+        let before = content(&b);
+        let words: Vec<_> = case.command.split_whitespace().collect();
+        let out = b.run(&words);
+        let mut wrong = Vec::new();
+        if out.code != Some(case.code) {
+            wrong.push(format!("exit code {:?}, not {}", out.code, case.code));
+        }
+        for word in case.says {
+            if !out.stderr.contains(word) {
+                wrong.push(format!("does not say {word:?}"));
+            }
+        }
+        for (name, bytes) in &before {
+            if content(&b).get(name) != Some(bytes) {
+                wrong.push(format!("{name} changed"));
+            }
+        }
+        for name in content(&b).keys() {
+            if !before.contains_key(name) {
+                wrong.push(format!("{name} appeared"));
+            }
+        }
+        if !wrong.is_empty() {
+            failures.push(format!(
+                "{}: forebay {}\n  {}\n  it said: {}",
+                case.name,
+                case.command,
+                wrong.join("\n  "),
+                out.stderr.trim()
+            ));
+        }
+    }
+    assert!(failures.is_empty(), "{} of {}:\n{}", failures.len(), CASES.len(), failures.join("\n"));
+}
+
+#[test]
+fn a_busy_pool_is_refused_and_its_holder_named() {
+    let b = Bench::new();
+    b.make_volume();
+    let pool = forebay::Pool::open(&b.path("pool"), &Default::default()).unwrap();
+    let me = format!("process {}", std::process::id());
+    for command in [
+        "volume add pool w origin",
+        "volume remove pool v",
+        "check pool",
+        "serve pool",
+        "drain pool",
+        "create pool",
+        "create pool --force",
+    ] {
+        let words: Vec<_> = command.split_whitespace().collect();
+        let out = b.run(&words);
+        assert_eq!(out.code, Some(4), "{command}: {}", out.stderr);
+        assert!(out.stderr.contains(&me), "{command}: {}", out.stderr);
+    }
+    pool.close().unwrap();
+    assert_eq!(b.run(&["check", "pool"]).code, Some(0));
+}
+
+#[test]
+fn a_volume_that_holds_data_is_removed_only_when_told() {
+    let b = Bench::new();
+    b.make_volume();
+    b.write_to_volume(4096, &[7; 4096]);
+    let out = b.run(&["volume", "remove", "pool", "v"]);
+    assert_ne!(out.code, Some(0));
+    assert!(out.stderr.contains("--discard"), "{}", out.stderr);
+    assert_eq!(b.run(&["drain", "pool"]).code, Some(0));
+    let origin = fs::read(b.path("origin")).unwrap();
+    assert!(origin[4096..8192].iter().all(|byte| *byte == 7));
+    assert_eq!(b.run(&["volume", "remove", "pool", "v"]).code, Some(0));
+
+    b.run_ok(&["volume", "add", "pool", "v", "origin"]);
+    b.write_to_volume(0, &[8; 4096]);
+    b.run_ok(&["volume", "remove", "pool", "v", "--discard"]);
+    let origin = fs::read(b.path("origin")).unwrap();
+    assert!(origin[..4096].iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn one_damaged_superblock_is_repaired_from_the_other() {
+    for at in [0, COPY_AT] {
+        let b = Bench::new();
+        b.make_volume();
+        b.write_to_volume(0, &[9; 4096]);
+        b.edit("pool", |bytes| bytes[at + 100] ^= 1);
+        b.run_ok(&["drain", "pool"]);
+        let origin = fs::read(b.path("origin")).unwrap();
+        assert!(origin[..4096].iter().all(|byte| *byte == 9));
+        let out = b.run_ok(&["dump", "superblock", "pool"]);
+        assert!(out.stdout.contains("at 0 valid, at 4096 valid"), "{}", out.stdout);
+    }
+}
+
+#[test]
+fn a_damaged_block_is_lost_by_name_and_nothing_else_is() {
+    let b = Bench::new();
+    b.make_volume();
+    b.write_to_volume(0, &[1; 4096]);
+    b.write_to_volume(4096, &[0xa5; 4096]);
+    b.write_to_volume(8192, &[3; 4096]);
+    b.edit("pool", |bytes| {
+        let at = bytes.windows(4096).position(|w| w == [0xa5; 4096]).unwrap();
+        bytes[at + 1000] ^= 1;
+    });
+    let out = b.run(&["check", "pool"]);
+    assert_eq!(out.code, Some(11), "{}{}", out.stdout, out.stderr);
+    assert!(out.stdout.contains("block 1 of volume v"), "{}", out.stdout);
+    // Without the data's checksums there is nothing to see.
+    assert_eq!(b.run(&["check", "pool", "--no-data"]).code, Some(0));
+}

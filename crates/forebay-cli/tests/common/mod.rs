@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A directory to try the command in, gone when dropped.
+#![allow(dead_code)] // each test file uses its part
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use forebay::{AttachOptions, Pool, PoolOptions};
+
+pub struct Bench(PathBuf);
+
+#[derive(Debug)]
+pub struct Output {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Bench {
+    /// In memory where there is such a file system: the tests are then fast.
+    pub fn new() -> Bench {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let shm = Path::new("/dev/shm");
+        let parent = match shm.is_dir() {
+            true => shm.to_path_buf(),
+            false => std::env::temp_dir(),
+        };
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let directory = parent.join(format!("forebay-cli-{}-{number}", std::process::id()));
+        fs::create_dir(&directory).unwrap();
+        Bench(directory)
+    }
+
+    pub fn directory(&self) -> &Path {
+        &self.0
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    pub fn write(&self, name: &str, bytes: &[u8]) {
+        fs::write(self.path(name), bytes).unwrap();
+    }
+
+    /// In place: the origin's identity may be its inode.
+    pub fn edit(&self, name: &str, edit: impl FnOnce(&mut [u8])) {
+        let mut bytes = fs::read(self.path(name)).unwrap();
+        edit(&mut bytes);
+        fs::write(self.path(name), bytes).unwrap();
+    }
+
+    pub fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+        command
+            .args(words)
+            .current_dir(&self.0)
+            .env("FOREBAY_RUNTIME_DIR", self.path("run"))
+            .env_remove("XDG_RUNTIME_DIR")
+            .stdin(Stdio::null());
+        command
+    }
+
+    pub fn run(&self, words: &[&str]) -> Output {
+        let out = self.command(words).output().unwrap();
+        Output {
+            code: out.status.code(),
+            stdout: String::from_utf8_lossy(&out.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&out.stderr).into_owned(),
+        }
+    }
+
+    pub fn run_ok(&self, words: &[&str]) -> Output {
+        let out = self.run(words);
+        assert_eq!(out.code, Some(0), "{words:?}: {}{}", out.stdout, out.stderr);
+        out
+    }
+
+    /// A small pool.
+    pub fn make_pool(&self) {
+        self.run_ok(&["create", "pool", "--size", "8M", "--chunk-size", "256K"]);
+    }
+
+    /// The pool, and a volume v of 1 MiB on the file origin.
+    pub fn make_volume(&self) {
+        self.make_pool();
+        self.write("origin", &[0; 1 << 20]);
+        self.run_ok(&["volume", "add", "pool", "v", "origin"]);
+    }
+
+    pub fn write_to_volume(&self, offset: u64, data: &[u8]) {
+        let pool = Pool::open(&self.path("pool"), &PoolOptions::default()).unwrap();
+        let volume = pool.attach("v", &AttachOptions::default()).unwrap();
+        volume.write_at(data, offset).unwrap();
+        volume.detach().unwrap();
+        pool.close().unwrap();
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+/// The format's checksum, bit by bit.
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0u32, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
+            (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg())
+        })
+    })
+}

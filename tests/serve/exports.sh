@@ -1,0 +1,68 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# Goal: what the server offers and how it lives and dies.  Method: nbdinfo and
+# nbdcopy, ls, and signals.
+. "$(dirname "$0")/lib.sh"
+need nbdkit nbdinfo nbdcopy
+
+make_pool 16M one=64M two=32M
+start_server --threads 4
+
+list=$(nbdinfo --list "nbd+unix://?socket=$work/run/nbd")
+for name in one two; do
+	grep -q "export=\"$name\"" <<<"$list" || fail "$name is not listed: $list"
+done
+info=$(nbdinfo "$(uri one)")
+for word in 'export-size: 67108864' 'can_flush: true' 'can_fua: true' 'can_multi_conn: true' \
+	'can_trim: true' 'can_zero: true' 'block_size_minimum: 512' 'is_read_only: false'; do
+	grep -q "$word" <<<"$info" || fail "no \"$word\" in: $info"
+done
+nbdinfo --size "$(uri three)" >/dev/null 2>&1 && fail "an export that does not exist was opened"
+say "exports, sizes and features as they should be"
+
+[ "$(stat -c %a "$work/run/nbd")" = 600 ] || fail "the socket's mode"
+[ "$(stat -c %a "$work/run")" = 700 ] || fail "its directory's mode"
+say "socket 0600 in a directory 0700"
+
+head -c 32M /dev/urandom >"$work/data"
+nbdcopy --connections=4 "$work/data" "$(uri two)"
+nbdcopy "$(uri two)" "$work/back"
+cmp "$work/data" "$work/back" || fail "what was copied in does not come out"
+say "32 MiB in over 4 connections, and out, through a pool of 16 MiB"
+
+"$FOREBAY" status "$pool" --json | grep -q '"attached": true' || fail "status of a served pool"
+code=0
+message=$("$FOREBAY" volume add "$pool" x "$work/data" 2>&1) || code=$?
+[ "$code" = 4 ] || fail "a served pool must be busy, not $code: $message"
+code=0
+message=$("$FOREBAY" serve "$pool" --socket "$work/run/nbd" 2>&1) || code=$?
+[ "$code" = 4 ] || fail "a second server must find it busy, not $code: $message"
+"$FOREBAY" drain "$pool" two >/dev/null 2>&1 || fail "drain of a served pool"
+cmp -n 33554432 "$work/data" "$work/two.img" || fail "the origin after the drain"
+say "status and drain while it is served; a second server is refused"
+
+stop_server
+say "stopped by SIGTERM: clean"
+start_server --read-only
+nbdinfo "$(uri one)" | grep -q 'is_read_only: true' || fail "--read-only"
+nbdcopy "$(uri two)" "$work/back"
+cmp "$work/data" "$work/back" || fail "read-only read"
+kill -INT "$server"
+wait "$server" || fail "code $? after SIGINT"
+server=
+say "served read-only, stopped by SIGINT"
+
+# The parent alone dies: nbdkit must not stay behind.
+start_server
+child=$nbdkit
+kill -KILL "$server"
+wait "$server" 2>/dev/null || true
+server=
+for ((tries = 0; tries < 200; tries++)); do
+	kill -0 "$child" 2>/dev/null || break
+	sleep 0.05
+done
+kill -0 "$child" 2>/dev/null && fail "nbdkit outlives its parent"
+start_server
+stop_server
+say "the server killed: nbdkit went too, and the old socket was no obstacle"

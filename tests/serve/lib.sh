@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# shellcheck shell=bash
+# What the scripts of this directory share: a pool of their own, a server, and
+# an end that leaves nothing behind.  Source it; then use start_server and
+# stop_server.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+for build in release debug; do
+	[ -x "${FOREBAY:-}" ] || FOREBAY=$root/target/$build/forebay
+done
+[ -x "$FOREBAY" ] || { echo "$FOREBAY: not built; run: cargo build --release -p forebay-cli -p forebay-nbdkit" >&2; exit 1; }
+
+me=$(basename "$0" .sh)
+say() { echo "$me: $*"; }
+fail() { echo "$me: FAILED: $*" >&2; exit 1; }
+
+# Says loudly what was not tested.
+skip() {
+	echo "$me: SKIPPED, NOTHING WAS TESTED: $*" >&2
+	exit "${FOREBAY_SKIP_CODE:-0}"
+}
+
+need() {
+	local tool
+	for tool in "$@"; do
+		command -v "$tool" >/dev/null || skip "$tool is not installed (Debian: apt install nbdkit libnbd-bin fio e2fsprogs)"
+	done
+}
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/forebay-$me.XXXXXX")
+shm=$(mktemp -d "/dev/shm/forebay-$me.XXXXXX" 2>/dev/null || mktemp -d "$work/shm.XXXXXX")
+export FOREBAY_RUNTIME_DIR=$work/run
+pool=$shm/pool
+server=
+undo=() # commands to run at the end, last one first
+
+at_end() { undo+=("$1"); }
+
+cleanup() {
+	local code=$? i
+	trap - EXIT
+	set +e
+	for ((i = ${#undo[@]} - 1; i >= 0; i--)); do eval "${undo[$i]}"; done
+	[ -n "$server" ] && kill -KILL "$server" 2>/dev/null
+	[ -n "${nbdkit:-}" ] && kill -KILL "$nbdkit" 2>/dev/null
+	[ "$code" -ne 0 ] && [ -f "$work/server.log" ] && sed 's/^/  server: /' "$work/server.log" >&2
+	rm -rf "$work" "$shm"
+	exit "$code"
+}
+trap cleanup EXIT
+trap 'exit 130' INT TERM
+
+# uri NAME: of an export of the running server.
+uri() { echo "nbd+unix:///$1?socket=$work/run/nbd"; }
+
+# make_pool SIZE NAME=BYTES...: a pool and volumes on new origin files.
+make_pool() {
+	local size=$1 pair
+	shift
+	"$FOREBAY" create "$pool" --size "$size" >/dev/null
+	for pair in "$@"; do
+		truncate -s "${pair#*=}" "$work/${pair%%=*}.img"
+		"$FOREBAY" volume add "$pool" "${pair%%=*}" "$work/${pair%%=*}.img" >/dev/null
+	done
+}
+
+# start_server [OPTIONS]: returns when it is ready; sets server and nbdkit.
+start_server() {
+	"$FOREBAY" serve "$pool" --socket "$work/run/nbd" --json "$@" \
+		>"$work/ready" 2>>"$work/server.log" &
+	server=$!
+	local tries
+	for ((tries = 0; tries < 600; tries++)); do
+		if grep -q '"ready":true' "$work/ready"; then
+			nbdkit=$(sed 's/.*"nbdkit_pid":\([0-9]*\).*/\1/' "$work/ready")
+			return
+		fi
+		kill -0 "$server" 2>/dev/null || fail "the server ended before it was ready"
+		sleep 0.05
+	done
+	fail "the server was not ready after 30 s"
+}
+
+# In order: exit code 0, no socket left, the pool marked clean.
+stop_server() {
+	kill -TERM "$server"
+	wait "$server" || fail "the server ended with code $?"
+	server= nbdkit=
+	[ ! -e "$work/run/nbd" ] || fail "the server left its socket behind"
+	"$FOREBAY" dump superblock "$pool" --json | grep -q '"clean": true' ||
+		fail "the pool was not closed cleanly"
+}
+
+# No notice given to either process.
+kill_server() {
+	kill -KILL "$nbdkit" "$server"
+	wait "$server" 2>/dev/null || true
+	while kill -0 "$nbdkit" 2>/dev/null; do sleep 0.01; done
+	server= nbdkit=
+}
