@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the tests share: directories, small pools, patterns.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use forebay::*;
+
+pub const CHUNK: u32 = 64 << 10;
+
+/// A directory in memory, removed at the end.
+pub struct Dir(PathBuf);
+
+impl Dir {
+    pub fn new(name: &str) -> Dir {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = format!("/dev/shm/fby-test-{}-{name}-{n}", std::process::id());
+        let path = PathBuf::from(path);
+        std::fs::create_dir(&path).unwrap();
+        Dir(path)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// A pool with so many small chunks, 8 data pages each.
+    pub fn pool(&self, chunks: u64) -> PathBuf {
+        let path = self.path("pool");
+        create(&path, &small(chunks)).unwrap();
+        path
+    }
+
+    pub fn file(&self, name: &str, bytes: u64) -> PathBuf {
+        let path = self.path(name);
+        std::fs::File::create(&path).unwrap().set_len(bytes).unwrap();
+        path
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+pub fn small(chunks: u64) -> CreateOptions {
+    CreateOptions {
+        size_bytes: Some((chunks + 1) * u64::from(CHUNK)),
+        chunk_size_bytes: CHUNK,
+        ..Default::default()
+    }
+}
+
+pub fn open(path: &Path) -> Pool {
+    Pool::open(path, &PoolOptions::default()).unwrap()
+}
+
+/// Adds the volume and attaches it.
+pub fn attach(pool: &Pool, name: &str, origin: &MemOrigin) -> Volume {
+    pool.volume_add_origin(name, origin, 0).unwrap();
+    reattach(pool, name, origin)
+}
+
+pub fn reattach(pool: &Pool, name: &str, origin: &MemOrigin) -> Volume {
+    pool.attach_origin(name, Box::new(origin.clone()), &AttachOptions::default()).unwrap()
+}
+
+pub fn drain(volume: &Volume) -> DrainProgress {
+    volume.drain(&mut |_| ControlFlow::Continue(())).unwrap()
+}
+
+/// Every invariant, and every checksum.
+pub fn assert_sound(pool: &Pool) {
+    let report = pool.check(true).unwrap();
+    assert!(report.ok, "{report}");
+}
+
+pub fn read(volume: &Volume, offset: u64, len: usize) -> Vec<u8> {
+    let mut buf = vec![0xee; len];
+    volume.read_at(&mut buf, offset).unwrap();
+    buf
+}
+
+/// 512 bytes that tell from which write they are, and whether they are whole.
+pub fn sector(writer: u64, place: u64, count: u64) -> [u8; 512] {
+    let mut out = [0; 512];
+    for (i, word) in out.chunks_exact_mut(32).enumerate() {
+        word[..8].copy_from_slice(&writer.to_le_bytes());
+        word[8..16].copy_from_slice(&place.to_le_bytes());
+        word[16..24].copy_from_slice(&count.to_le_bytes());
+        word[24..].copy_from_slice(&(i as u64).to_le_bytes());
+    }
+    out
+}
+
+/// The count of a sector written by `sector`; 0 if it never was.
+pub fn sector_count(bytes: &[u8], writer: u64, place: u64) -> u64 {
+    let count = u64::from_le_bytes(bytes[16..24].try_into().unwrap());
+    match count {
+        0 => assert!(bytes.iter().all(|b| *b == 0), "torn: {bytes:?}"),
+        n => assert!(bytes == sector(writer, place, n), "torn or misplaced: {bytes:?}"),
+    }
+    count
+}
+
+/// Small, fast, seeded.
+pub struct Rng(u64);
+
+impl Rng {
+    pub fn new(seed: u64) -> Rng {
+        Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % n
+    }
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Damage of the media: exactly the blocks hit answer EIO, until they are
+//! overwritten, and never show older data.
+
+use std::os::unix::fs::FileExt;
+
+use crate::common::*;
+use forebay::*;
+
+/// Flips a bit in the cached data of a block of a closed pool.
+fn damage(path: &std::path::Path, block: u64, byte: u64) {
+    let options = PoolOptions { read_only: true, ..Default::default() };
+    let pool = Pool::open(path, &options).unwrap();
+    let history = pool.block_history("v", block).unwrap();
+    let entry = history.entries.iter().find(|e| e.linked).expect("it is not cached").clone();
+    let sb = pool.superblock().unwrap();
+    drop(pool);
+    let chunk = sb.data_offset_bytes + u64::from(entry.chunk) * u64::from(sb.chunk_size_bytes);
+    let at = chunk + u64::from(entry.page) * 4096 + byte;
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let mut b = [0];
+    file.read_exact_at(&mut b, at).unwrap();
+    file.write_all_at(&[b[0] ^ 0x10], at).unwrap();
+}
+
+#[test]
+fn damaged_blocks_answer_eio_until_overwritten() {
+    let dir = Dir::new("damage");
+    let path = dir.pool(16);
+    let pool = open(&path);
+    let origin = MemOrigin::new(64 * 4096).unwrap();
+    let volume = attach(&pool, "v", &origin);
+    // An older version on the origin, which must not be shown.
+    volume.write_at(&[1; 16 * 4096], 0).unwrap();
+    drain(&volume);
+    for b in 0..16u64 {
+        volume.write_at(&[2; 4096], b * 4096).unwrap();
+    }
+    volume.detach().unwrap();
+    pool.close().unwrap();
+    damage(&path, 5, 700);
+    damage(&path, 9, 0);
+
+    let pool = open(&path);
+    let report = pool.check(true).unwrap();
+    let named: Vec<_> = report.damaged.iter().filter_map(|d| d.block).collect();
+    assert!(!report.ok && named.len() == 2 && named.contains(&5) && named.contains(&9), "{report}");
+    let volume = reattach(&pool, "v", &origin);
+    let mut buf = vec![0; 16 * 4096];
+    let e = volume.read_at(&mut buf, 0).unwrap_err();
+    assert!(matches!(&e, Error::Lost { blocks, .. } if blocks == &[5, 9]), "{e}");
+    assert_eq!((e.exit_code(), e.errno()), (11, 5));
+    for b in (0..16u64).filter(|b| ![5, 9].contains(b)) {
+        assert_eq!(buf[b as usize * 4096..][..4096], [2; 4096], "read beside the damage");
+    }
+    assert_eq!(volume.info().unwrap().lost_blocks, 2);
+    assert_eq!(pool.status().damaged_blocks.len(), 2);
+
+    // A part of one is overwritten, the other stays: the rest of both is lost
+    // through a drain and an opening.
+    volume.write_at(&[3; 512], 5 * 4096 + 1024).unwrap();
+    drain(&volume);
+    volume.detach().unwrap();
+    pool.close().unwrap();
+    let pool = open(&path);
+    let volume = reattach(&pool, "v", &origin);
+    assert_eq!(read(&volume, 5 * 4096 + 1024, 512), [3; 512]);
+    let mut one = [0; 512];
+    for at in [5 * 4096, 5 * 4096 + 1536, 9 * 4096] {
+        let e = volume.read_at(&mut one, at).unwrap_err();
+        assert!(matches!(e, Error::Lost { .. }), "{e}");
+    }
+    // Overwritten wholly, they are as good as new.
+    volume.write_at(&[4; 4096], 5 * 4096).unwrap();
+    volume.write_zeroes(9 * 4096, 4096).unwrap();
+    assert_eq!(volume.info().unwrap().lost_blocks, 0);
+    drain(&volume);
+    assert_eq!(origin.content()[5 * 4096..6 * 4096], [4; 4096]);
+    assert_eq!(origin.content()[9 * 4096..10 * 4096], [0; 4096]);
+    assert_eq!(origin.content()[6 * 4096..7 * 4096], [2; 4096]);
+    volume.detach().unwrap();
+    assert_sound(&pool);
+}

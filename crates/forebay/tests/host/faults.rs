@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Origins that fail: nothing acknowledged is lost, others go on.
+
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use crate::common::*;
+use forebay::*;
+
+struct Faulty {
+    memory: MemOrigin,
+    faults: Faults,
+    volume: Volume,
+}
+
+fn attach_faulty(pool: &Pool, name: &str, bytes: usize) -> Faulty {
+    let memory = MemOrigin::new(bytes).unwrap();
+    let (origin, faults) = FaultyOrigin::new(Box::new(memory.clone()));
+    pool.volume_add_origin(name, &memory, 0).unwrap();
+    let volume = pool.attach_origin(name, Box::new(origin), &AttachOptions::default()).unwrap();
+    Faulty { memory, faults, volume }
+}
+
+/// One origin is broken; the other's volume is written several times its
+/// size, past the pool's, and drains.
+#[test]
+fn a_broken_origin_holds_up_no_other_volume() {
+    let dir = Dir::new("broken");
+    let path = dir.pool(24);
+    let pool = open(&path);
+    let bad = attach_faulty(&pool, "bad", 1 << 20);
+    let good = attach_faulty(&pool, "good", 1 << 20);
+    bad.faults.break_writes();
+    for b in 0..40u64 {
+        bad.volume.write_at(&[b as u8 + 1; 4096], b * 4096).unwrap();
+    }
+    let stuck = bad.volume.drain(&mut |p| match p.origin_error.is_some() {
+        true => ControlFlow::Break(()),
+        false => ControlFlow::Continue(()),
+    });
+    assert!(matches!(stuck, Err(Error::Interrupted { .. })), "{stuck:?}");
+    for round in 1..4u8 {
+        for b in 0..256u64 {
+            good.volume.write_at(&[round; 4096], b * 4096).unwrap();
+        }
+    }
+    drain(&good.volume);
+    assert!(good.memory.content().iter().all(|b| *b == 3));
+    let info = bad.volume.info().unwrap();
+    assert!(info.origin_errors > 0 && info.pages == 40, "{info:?}");
+    assert!(bad.memory.content().iter().all(|b| *b == 0));
+
+    // All of it is still there after a crash or a close, and drains when the
+    // origin works again.
+    bad.volume.detach().unwrap();
+    good.volume.detach().unwrap();
+    assert_sound(&pool);
+    pool.close().unwrap();
+    let pool = open(&path);
+    let volume = reattach(&pool, "bad", &bad.memory);
+    for b in 0..40u64 {
+        assert_eq!(read(&volume, b * 4096, 4096), [b as u8 + 1; 4096]);
+    }
+    drain(&volume);
+    assert_eq!(bad.memory.content()[39 * 4096..40 * 4096], [40; 4096]);
+}
+
+/// The n-th write or flush fails, for n = 1, 2, ... until none is hit: the
+/// drain retries, and the origin has it all.
+#[test]
+fn each_write_and_flush_may_fail_once() {
+    let dir = Dir::new("nth");
+    let pool = open(&dir.pool(24));
+    let f = attach_faulty(&pool, "v", 128 * 4096);
+    let mut counts = vec![0u8; 128];
+    let mut rng = Rng::new(5);
+    for op in [FaultOp::Write, FaultOp::Flush] {
+        for n in 1.. {
+            for _ in 0..20 {
+                let b = rng.below(128);
+                counts[b as usize] = counts[b as usize].wrapping_add(1).max(1);
+                f.volume.write_at(&[counts[b as usize]; 4096], b * 4096).unwrap();
+            }
+            let before = f.faults.failed(op);
+            f.faults.fail(op, n, 1);
+            drain(&f.volume);
+            f.faults.repair();
+            for (b, page) in f.memory.content().chunks(4096).enumerate() {
+                assert!(page.iter().all(|x| *x == counts[b]), "block {b}, {op:?} {n}");
+            }
+            if f.faults.failed(op) == before {
+                assert!(n > 1, "no {op:?} was ever failed");
+                break;
+            }
+            // The retry comes after a pause; keep the test short.
+            if n == 6 {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_failed_read_is_an_error_with_its_place_and_the_next_one_works() {
+    let dir = Dir::new("read");
+    let pool = open(&dir.pool(6));
+    let f = attach_faulty(&pool, "v", 1 << 20);
+    f.volume.write_at(&[9; 4096], 0).unwrap();
+    f.faults.fail(FaultOp::Read, 1, 1);
+    assert_eq!(read(&f.volume, 0, 4096), [9; 4096], "a hit needs no origin");
+    let mut buf = [0; 8192];
+    let e = f.volume.read_at(&mut buf, 0).unwrap_err();
+    assert!(matches!(e, Error::OriginIo { offset: 4096, len: 4096, .. }), "{e}");
+    assert_eq!((e.exit_code(), e.errno()), (7, 5));
+    assert_eq!(read(&f.volume, 0, 8192)[..4096], [9; 4096]);
+}
+
+/// Parts that are not cached are asked for in few requests.
+#[test]
+fn reads_are_coalesced_and_merged_by_sector() {
+    let dir = Dir::new("coalesce");
+    let pool = open(&dir.pool(24));
+    let f = attach_faulty(&pool, "v", 1 << 20);
+    let mut expect: Vec<u8> = (0..1u32 << 20).map(|i| (i / 512) as u8 | 1).collect();
+    f.memory.write_at(&expect, 0).unwrap();
+    // Holes of all shapes in blocks 0 to 31.
+    for place in (0..256u64).filter(|p| p % 3 == 0 || p / 8 % 4 == 1) {
+        f.volume.write_at(&[0xaa; 512], place * 512).unwrap();
+        expect[place as usize * 512..][..512].fill(0xaa);
+    }
+    let calls = f.faults.calls(FaultOp::Read);
+    assert!(read(&f.volume, 512, (1 << 20) - 512) == expect[512..]);
+    assert_eq!(f.faults.calls(FaultOp::Read) - calls, 1);
+    // Nothing cached at all: into the caller's buffer at once.
+    let calls = f.faults.calls(FaultOp::Read);
+    assert!(read(&f.volume, 512 << 10, 256 << 10) == expect[512 << 10..768 << 10]);
+    assert_eq!(f.faults.calls(FaultOp::Read) - calls, 1);
+}
+
+/// Detaching does not wait for a drain, however much is in flight.
+#[test]
+fn detach_in_the_middle_of_a_slow_destage() {
+    let dir = Dir::new("slow");
+    let path = dir.pool(40);
+    let pool = open(&path);
+    let f = attach_faulty(&pool, "v", 1 << 20);
+    f.faults.delay(FaultOp::Write, Duration::from_millis(40));
+    for b in 0..256u64 {
+        f.volume.write_at(&[b as u8; 4096], b * 4096).unwrap();
+    }
+    let started = f.volume.drain(&mut |p| match p.state {
+        DestageState::Writing => ControlFlow::Break(()),
+        _ => ControlFlow::Continue(()),
+    });
+    assert!(started.is_err() || f.volume.info().unwrap().pages == 0);
+    let start = Instant::now();
+    f.volume.detach().unwrap();
+    assert!(start.elapsed() < Duration::from_secs(5));
+    assert_sound(&pool);
+    let volume = reattach(&pool, "v", &f.memory);
+    for b in 0..256u64 {
+        assert_eq!(read(&volume, b * 4096, 4096), [b as u8; 4096]);
+    }
+}

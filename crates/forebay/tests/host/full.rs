@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A cache that is full: writers wait and go on, or are told.
+
+use std::time::Duration;
+
+use crate::common::*;
+use forebay::*;
+
+/// The least pool, and a volume eight times its size, written by more threads
+/// than there are chunks.
+#[test]
+fn a_tiny_pool_makes_progress() {
+    let dir = Dir::new("full");
+    let pool = open(&dir.pool(4));
+    let blocks = 8 * 4 * 8u64;
+    let origin = MemOrigin::new(blocks as usize * 4096).unwrap();
+    let volume = attach(&pool, "v", &origin);
+    std::thread::scope(|s| {
+        for t in 0..4u64 {
+            let volume = &volume;
+            s.spawn(move || {
+                for count in 1..3 {
+                    for b in (t..blocks).step_by(4) {
+                        let data: Vec<u8> =
+                            (0..8).flat_map(|i| sector(t, b * 8 + i, count)).collect();
+                        volume.write_at(&data, b * 4096).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    assert!(pool.status().counters.waits_space > 0, "it was never full");
+    let all = read(&volume, 0, blocks as usize * 4096);
+    for (place, bytes) in all.chunks(512).enumerate() {
+        let place = place as u64;
+        assert_eq!(sector_count(bytes, place / 8 % 4, place), 2);
+    }
+    drain(&volume);
+    assert!(origin.content() == all);
+    assert_eq!(volume.info().unwrap().pages, 0);
+}
+
+fn fill(volume: &Volume) -> Error {
+    let blocks = volume.size_bytes() / 4096;
+    (0..blocks).find_map(|b| volume.write_at(&[7; 4096], b * 4096).err()).expect("it never fills")
+}
+
+/// Full and nothing moves: an error in time, naming the origin's, and nothing
+/// that was acknowledged is lost.
+#[test]
+fn a_timeout_ends_the_wait_and_repair_the_trouble() {
+    let dir = Dir::new("timeout");
+    let pool = open(&dir.pool(6));
+    let memory = MemOrigin::new(1 << 20).unwrap();
+    let (origin, faults) = FaultyOrigin::new(Box::new(memory.clone()));
+    faults.break_writes();
+    pool.volume_add_origin("v", &memory, 0).unwrap();
+    let options =
+        AttachOptions { full_timeout: Some(Duration::from_millis(300)), ..Default::default() };
+    let volume = pool.attach_origin("v", Box::new(origin), &options).unwrap();
+    let e = fill(&volume);
+    assert!(matches!(&e, Error::Full { last_error: Some(_), .. }), "{e}");
+    assert_eq!(e.exit_code(), 8);
+    assert!(e.to_string().contains("origin:"), "{e}");
+    assert!(volume.info().unwrap().last_error.is_some());
+
+    faults.repair();
+    volume.write_at(&[8; 4096], 0).unwrap_or_else(|_| {
+        drain(&volume);
+        volume.write_at(&[8; 4096], 0).unwrap();
+    });
+    drain(&volume);
+    assert_eq!(memory.content()[..4096], [8; 4096]);
+    assert_eq!(memory.content()[4096..8192], [7; 4096]);
+    assert_eq!(volume.info().unwrap().last_error, None);
+}
+
+#[test]
+fn waits_can_be_ended_for_a_shutdown() {
+    let dir = Dir::new("abort");
+    let path = dir.pool(6);
+    let pool = open(&path);
+    let memory = MemOrigin::new(1 << 20).unwrap();
+    let (origin, faults) = FaultyOrigin::new(Box::new(memory.clone()));
+    faults.break_writes();
+    pool.volume_add_origin("v", &memory, 0).unwrap();
+    let volume = pool.attach_origin("v", Box::new(origin), &AttachOptions::default()).unwrap();
+    std::thread::scope(|s| {
+        let writer = s.spawn(|| fill(&volume));
+        while pool.status().counters.waits_space == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        pool.abort_waits();
+        assert!(matches!(writer.join().unwrap(), Error::Full { .. }));
+    });
+    volume.detach().unwrap();
+    pool.close().unwrap();
+    let pool = open(&path);
+    assert!(pool.recovery().clean && pool.recovery().blocks > 0);
+    let volume = reattach(&pool, "v", &memory);
+    assert_eq!(read(&volume, 0, 4096), [7; 4096]);
+}

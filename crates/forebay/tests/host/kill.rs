@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! SIGKILL in the middle of writing, several times on the same pool: each
+//! acknowledged write is there afterwards, against a log kept outside.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::common::*;
+use forebay::*;
+
+const BLOCKS: u64 = 64;
+const THREADS: u64 = 3;
+const DIR: &str = "FOREBAY_TEST_KILL_DIR";
+
+fn open_volume(dir: &Path) -> (Pool, Volume) {
+    let pool = open(&dir.join("pool"));
+    let volume = pool.attach("v", &AttachOptions::default()).unwrap();
+    (pool, volume)
+}
+
+/// The process that is killed.  Runs only as a child of the test below.
+#[test]
+#[ignore = "a helper of the test that kills it"]
+fn child() {
+    let Some(dir) = std::env::var_os(DIR) else {
+        return;
+    };
+    let dir = Path::new(&dir);
+    let (_pool, volume) = open_volume(dir);
+    let log = std::fs::OpenOptions::new().append(true).open(dir.join("log")).unwrap();
+    let started = std::fs::read(dir.join("log")).unwrap();
+    std::thread::scope(|s| {
+        for t in 0..THREADS {
+            let (volume, mut log) = (volume.clone(), &log);
+            let mut counts = acknowledged(&started);
+            s.spawn(move || {
+                let mut rng = Rng::new(t + 1 + started_seed());
+                loop {
+                    // Blocks of its own, so that the order is known.
+                    let b = rng.below(BLOCKS / THREADS) * THREADS + t;
+                    // What a killed child may have written after its last
+                    counts[b as usize] += 1;
+                    let count = counts[b as usize];
+                    let data: Vec<u8> = (0..8).flat_map(|i| sector(b, b * 8 + i, count)).collect();
+                    volume.write_at(&data, b * 4096).unwrap();
+                    let mut record = [0; 16];
+                    record[..8].copy_from_slice(&b.to_le_bytes());
+                    record[8..].copy_from_slice(&count.to_le_bytes());
+                    log.write_all(&record).unwrap();
+                }
+            });
+        }
+    });
+}
+
+fn started_seed() -> u64 {
+    u64::from(std::process::id())
+}
+
+/// Highest acknowledged count of each block.
+fn acknowledged(log: &[u8]) -> Vec<u64> {
+    let mut counts = vec![0; BLOCKS as usize];
+    for record in log.chunks_exact(16) {
+        let b = u64::from_le_bytes(record[..8].try_into().unwrap()) as usize;
+        let count = u64::from_le_bytes(record[8..].try_into().unwrap());
+        counts[b] = count.max(counts[b]);
+    }
+    counts
+}
+
+#[test]
+fn acknowledged_writes_survive_sigkill() {
+    let dir = Dir::new("kill");
+    let disk = dir.file("disk", BLOCKS * 4096);
+    // Small, so that destage runs all the time.
+    let pool = open(&dir.pool(12));
+    pool.volume_add(&NewVolume { name: "v".into(), origin: disk.clone(), block_size: 0 }).unwrap();
+    pool.close().unwrap();
+    let log = dir.path("log");
+    std::fs::write(&log, []).unwrap();
+    let mut rng = Rng::new(u64::from(std::process::id()));
+    let mut last = 0;
+    for round in 0..5 {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["kill::child", "--exact", "--ignored"])
+            .env(DIR, log.parent().unwrap())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let length = || std::fs::metadata(&log).unwrap().len();
+        while length() == last {
+            assert!(child.try_wait().unwrap().is_none(), "the child ended by itself");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(10 + rng.below(60)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        last = length();
+
+        let counts = acknowledged(&std::fs::read(&log).unwrap());
+        let (pool, volume) = open_volume(log.parent().unwrap());
+        let report = pool.recovery();
+        assert!(!report.clean && report.holes == 0 && report.damaged == 0, "{report}");
+        let check = |all: &[u8], what| {
+            for (b, page) in all.chunks(4096).enumerate() {
+                let found: Vec<u64> = (0..8)
+                    .map(|i| sector_count(&page[i * 512..][..512], b as u64, (b * 8 + i) as u64))
+                    .collect();
+                assert!(found.iter().all(|c| *c == found[0]), "{what}: torn block {b}: {found:?}");
+                // One write may have been done and not told.
+                let told = counts[b];
+                assert!(
+                    found[0] == told || found[0] == told + 1,
+                    "round {round}, {what}: block {b} has {}, acknowledged was {told}",
+                    found[0]
+                );
+            }
+        };
+        let all = read(&volume, 0, (BLOCKS * 4096) as usize);
+        check(&all, "volume");
+        if round == 4 {
+            drain(&volume);
+            check(&std::fs::read(&disk).unwrap(), "origin");
+        }
+        volume.detach().unwrap();
+        assert_sound(&pool);
+        pool.close().unwrap();
+        // What was found is what the next child begins with.
+        let mut records = Vec::new();
+        for (b, page) in all.chunks(4096).enumerate() {
+            let count = sector_count(&page[..512], b as u64, b as u64 * 8);
+            records.extend((b as u64).to_le_bytes());
+            records.extend(count.to_le_bytes());
+        }
+        let mut log = std::fs::OpenOptions::new().append(true).open(&log).unwrap();
+        log.write_all(&records).unwrap();
+        last += records.len() as u64;
+    }
+    println!("{} acknowledged writes verified", last / 16);
+}

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The library from outside, on pools of a few hundred KiB in /dev/shm: what
+//! it promises about data, and what it says when something is wrong.  One
+//! program, so that it links once.
+
+mod common;
+mod contention;
+mod control;
+mod damage;
+mod faults;
+mod full;
+mod kill;
+mod misuse;
+mod model;
+mod origins;
+mod volumes;

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Origins that are files: the right one, the whole one, and ours alone.
+
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use crate::common::*;
+use forebay::*;
+
+fn add(pool: &Pool, origin: PathBuf, block_size: u32) {
+    pool.volume_add(&NewVolume { name: "v".into(), origin, block_size }).unwrap();
+}
+
+fn plain() -> AttachOptions {
+    AttachOptions::default()
+}
+
+/// With the cache drained the file alone is the disk, written by io_uring or
+/// by threads, with O_DIRECT or not.
+#[test]
+fn drained_files_are_complete() {
+    for (dir, bytes) in
+        [(PathBuf::from("/dev/shm"), 1 << 20), (std::env::temp_dir(), (1 << 20) + 512)]
+    {
+        let pools = Dir::new("file");
+        let disk = dir.join(format!("fby-disk-{}-{bytes}", std::process::id()));
+        std::fs::File::create(&disk).unwrap().set_len(bytes).unwrap();
+        let pool = open(&pools.pool(16));
+        add(&pool, disk.clone(), 0);
+        let volume = pool.attach("v", &plain()).unwrap();
+        let mut model = vec![0u8; bytes as usize];
+        let mut rng = Rng::new(bytes);
+        for count in 1..400 {
+            let at = rng.below(bytes / 512);
+            let n = (1 + rng.below(24)).min(bytes / 512 - at);
+            let place = at as usize * 512..(at + n) as usize * 512;
+            match rng.below(8) {
+                0 => {
+                    volume.write_zeroes(at * 512, n * 512).unwrap();
+                    model[place].fill(0);
+                }
+                1 => assert!(read(&volume, at * 512, n as usize * 512) == model[place]),
+                _ => {
+                    let data: Vec<u8> = (at..at + n).flat_map(|p| sector(1, p, count)).collect();
+                    volume.write_at(&data, at * 512).unwrap();
+                    model[place].copy_from_slice(&data);
+                }
+            }
+        }
+        drain(&volume);
+        let info = volume.info().unwrap().origin.unwrap();
+        let rung = info.method.contains("io_uring") || info.note.contains("no io_uring");
+        assert!(rung, "{info:?}");
+        volume.detach().unwrap();
+        let content = std::fs::read(&disk).unwrap();
+        std::fs::remove_file(&disk).unwrap();
+        assert!(content == model, "{}", dir.display());
+    }
+}
+
+#[test]
+fn the_wrong_origin_is_refused_and_untouched() {
+    let dir = Dir::new("wrong");
+    let (right, wrong) = (dir.file("right", 1 << 20), dir.file("wrong", 1 << 20));
+    let pool = open(&dir.pool(8));
+    add(&pool, right.clone(), 0);
+    let volume = pool.attach("v", &plain()).unwrap();
+    volume.write_at(&[1; 4096], 0).unwrap();
+    volume.detach().unwrap();
+
+    // Another file where the origin was.
+    std::fs::rename(&right, dir.path("moved")).unwrap();
+    let e = pool.attach("v", &plain()).unwrap_err();
+    assert!(e.to_string().contains("is not there"), "{e}");
+    std::fs::copy(&wrong, &right).unwrap();
+    let e = pool.attach("v", &plain()).unwrap_err();
+    assert_eq!(e.exit_code(), 6, "{e}");
+    assert!(e.to_string().contains("was made for"), "{e}");
+    assert!(std::fs::read(&right).unwrap().iter().all(|b| *b == 0));
+
+    // The right one at its new place, which is remembered.
+    let moved = AttachOptions { origin: Some(dir.path("moved")), ..plain() };
+    pool.attach("v", &moved).unwrap().detach().unwrap();
+    let volume = pool.attach("v", &plain()).unwrap();
+    assert_eq!(read(&volume, 0, 4096), [1; 4096]);
+    volume.detach().unwrap();
+
+    // A restored copy, by explicit order.
+    std::fs::copy(dir.path("moved"), dir.path("restored")).unwrap();
+    let restored = AttachOptions { origin: Some(dir.path("restored")), ..plain() };
+    assert_eq!(pool.attach("v", &restored).unwrap_err().exit_code(), 6);
+    let order = AttachOptions { accept_changed_origin: true, ..restored };
+    let volume = pool.attach("v", &order).unwrap();
+    drain(&volume);
+    assert_eq!(std::fs::read(dir.path("restored")).unwrap()[..4096], [1; 4096]);
+}
+
+#[test]
+fn a_resized_origin_is_refused_and_growth_accepted_by_order() {
+    let dir = Dir::new("resized");
+    let disk = dir.file("disk", 1 << 20);
+    let pool = open(&dir.pool(8));
+    add(&pool, disk.clone(), 4096);
+    let file = std::fs::OpenOptions::new().write(true).open(&disk).unwrap();
+    file.set_len(512 << 10).unwrap();
+    let order = AttachOptions { accept_changed_origin: true, ..plain() };
+    for o in [&plain(), &order] {
+        let e = pool.attach("v", o).unwrap_err();
+        assert!(e.to_string().contains("truncated"), "{e}");
+        assert_eq!(e.exit_code(), 6);
+    }
+    file.set_len((2 << 20) + 100).unwrap();
+    let e = pool.attach("v", &plain()).unwrap_err();
+    assert!(e.to_string().contains("it has grown"), "{e}");
+    let volume = pool.attach("v", &order).unwrap();
+    assert_eq!(volume.size_bytes(), 2 << 20);
+    volume.write_at(&[1; 4096], (2 << 20) - 4096).unwrap();
+    drain(&volume);
+    let mut end = [0; 4096];
+    std::fs::File::open(&disk).unwrap().read_exact_at(&mut end, (2 << 20) - 4096).unwrap();
+    assert_eq!(end, [1; 4096]);
+}
+
+#[test]
+fn an_origin_in_use_is_refused() {
+    let (a, b) = (Dir::new("use-a"), Dir::new("use-b"));
+    let disk = a.file("disk", 1 << 20);
+    let pool = open(&a.pool(8));
+    add(&pool, disk.clone(), 0);
+    let volume = pool.attach("v", &plain()).unwrap();
+    let other = open(&b.pool(8));
+    let new = NewVolume { name: "v".into(), origin: disk, block_size: 0 };
+    let e = other.volume_add(&new).unwrap_err();
+    assert!(matches!(e, Error::Busy { .. }), "{e}");
+    drop(volume);
+    other.volume_add(&new).unwrap();
+    // The pool's own file is no origin.
+    let new = NewVolume { name: "self".into(), origin: a.path("pool"), block_size: 0 };
+    assert_eq!(pool.volume_add(&new).unwrap_err().exit_code(), 4);
+}
