@@ -2,13 +2,18 @@
 //! `forebay-sim`: makes losing data something that the tests find.
 
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand};
+use forebay_sim::dst;
 use forebay_sim::explore::{explore, Bounds, Explored};
 use forebay_sim::hooks;
 use forebay_sim::script::{random, small, Script};
 use serde::Serialize;
+
+const NO_PANIC: &str = "no thread panics";
 
 #[derive(Parser)]
 #[command(
@@ -20,8 +25,25 @@ struct Cli {
     /// Print one JSON object instead of text
     #[arg(long, global = true)]
     json: bool,
+    /// Replay one seed of the simulation
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Run seeds of the simulation for so long
+    #[arg(long)]
+    seconds: Option<u64>,
+    /// First seed of --seconds and --runs
+    #[arg(long, default_value_t = 1)]
+    first: u64,
+    /// Run so many seeds of the simulation
+    #[arg(long)]
+    runs: Option<u64>,
+    #[arg(long, global = true, default_value_t = 2)]
+    threads: usize,
+    /// With --seed: print every event
+    #[arg(long)]
+    trace: bool,
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 #[derive(Subcommand)]
@@ -44,8 +66,6 @@ struct ExploreArgs {
     /// Most images of one cut; more are sampled
     #[arg(long, default_value_t = 1 << 14)]
     bound: u64,
-    #[arg(long, default_value_t = 2)]
-    threads: usize,
     /// Stop after so many seconds
     #[arg(long)]
     seconds: Option<u64>,
@@ -55,13 +75,67 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     hooks::watchdog(Duration::from_secs(60));
     let ok = match &cli.command {
-        Command::Explore(args) => run_explore(args, cli.json),
+        None => run_seeds(&cli),
+        Some(Command::Explore(args)) => run_explore(args, cli.threads, cli.json),
     };
     if ok {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     }
+}
+
+#[derive(Serialize)]
+struct SeedsReport {
+    #[serde(flatten)]
+    totals: dst::Tally,
+    seconds: f64,
+    violations: Vec<String>,
+}
+
+/// Seeds of the simulation: one, or many until time or number is reached.
+fn run_seeds(cli: &Cli) -> bool {
+    let start = Instant::now();
+    let next = AtomicU64::new(cli.seed.unwrap_or(cli.first));
+    let last = match (cli.seed, cli.runs) {
+        (Some(seed), _) => seed,
+        (None, Some(runs)) => cli.first + runs - 1,
+        (None, None) if cli.seconds.is_some() => u64::MAX,
+        (None, None) => cli.first + 999,
+    };
+    let limit = cli.seconds.map(Duration::from_secs);
+    let totals = Mutex::new(dst::Tally::default());
+    let violations = Mutex::new(Vec::new());
+    let worker = || loop {
+        let seed = next.fetch_add(1, Ordering::Relaxed);
+        let over = limit.is_some_and(|l| start.elapsed() > l);
+        if seed > last || over || violations.lock().expect(NO_PANIC).len() >= 3 {
+            return;
+        }
+        match dst::run(seed, cli.trace) {
+            Ok(t) => totals.lock().expect(NO_PANIC).add(&t),
+            Err(e) => violations.lock().expect(NO_PANIC).push(e),
+        }
+    };
+    let threads = if cli.seed.is_some() { 1 } else { cli.threads.max(1) };
+    std::thread::scope(|s| {
+        for _ in 0..threads {
+            s.spawn(worker);
+        }
+    });
+    let report = SeedsReport {
+        totals: totals.into_inner().expect(NO_PANIC),
+        seconds: start.elapsed().as_secs_f64(),
+        violations: violations.into_inner().expect(NO_PANIC),
+    };
+    if cli.json {
+        println!("{}", serde_json::to_string(&report).expect("plain data"));
+    } else {
+        println!("{:#?}", report.totals);
+        println!("{} faults injected, {:.1} s", report.totals.faults(), report.seconds);
+        report.violations.iter().for_each(|v| println!("VIOLATION: {v}"));
+    }
+    report.violations.is_empty()
 }
 
 #[derive(Serialize)]
@@ -72,9 +146,7 @@ struct ExploreReport {
     violations: Vec<String>,
 }
 
-fn run_explore(args: &ExploreArgs, json: bool) -> bool {
-    use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-    use std::sync::Mutex;
+fn run_explore(args: &ExploreArgs, threads: usize, json: bool) -> bool {
     let start = Instant::now();
     let bounds = Bounds { images: args.bound, nested: 64, nested_every: 16, go_on_every: 16 };
     let mut fixed = small();
@@ -124,20 +196,20 @@ fn run_explore(args: &ExploreArgs, json: bool) -> bool {
                     );
                 }
                 distinct.fetch_add(e.distinct, Ordering::Relaxed);
-                totals.lock().expect("no thread panics").add(&e);
+                totals.lock().expect(NO_PANIC).add(&e);
             }
-            Err(e) => violations.lock().expect("no thread panics").push(e),
+            Err(e) => violations.lock().expect(NO_PANIC).push(e),
         }
     };
     std::thread::scope(|s| {
-        for _ in 0..args.threads.max(1) {
+        for _ in 0..threads.max(1) {
             s.spawn(worker);
         }
     });
     let report = ExploreReport {
-        totals: totals.into_inner().expect("no thread panics"),
+        totals: totals.into_inner().expect(NO_PANIC),
         seconds: start.elapsed().as_secs_f64(),
-        violations: violations.into_inner().expect("no thread panics"),
+        violations: violations.into_inner().expect(NO_PANIC),
     };
     if json {
         println!("{}", serde_json::to_string(&report).expect("plain data"));

@@ -1,0 +1,404 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Deterministic simulation: one seed drives geometry, volumes, workload, the
+//! interleaving of the steps of many clients and of destage, the clock, faults
+//! of media and origins, crashes and what they leave.
+//!
+//! Checked all the while: each sector of each read is linearizable (model.rs);
+//! fby_check() after each step; recovery reports no loss that was not caused;
+//! nobody sleeps for ever; and in the end, with the faults over, all requests
+//! and a drain of everything take a bounded number of steps, after which the
+//! origins alone hold what the model says.
+//!
+//! The host that is simulated sleeps as strictly as the contract lets it: a
+//! waiting client runs again only when a wake mask has its bit, and in half of
+//! the worlds destage runs only when it was asked for or its time has come.
+
+mod client;
+mod disaster;
+mod host;
+
+use forebay_sys as sys;
+use serde::Serialize;
+
+use crate::engine::{Decision, Engine};
+use crate::hooks;
+use crate::media::{Flavour, Media};
+use crate::model::Sector;
+use crate::origin::Origin;
+use crate::rng::Rng;
+use crate::script::Geometry;
+
+use client::Client;
+use host::{OriginHealth, Request};
+
+/// What a run did; sums over runs.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Tally {
+    pub runs: u64,
+    pub steps: u64,
+    pub writes: u64,
+    pub reads: u64,
+    pub sectors_judged: u64,
+    pub discards: u64,
+    pub zeroes: u64,
+    pub flushes: u64,
+    pub waits_block: u64,
+    pub waits_slot: u64,
+    pub waits_space: u64,
+    pub origin_requests: u64,
+    pub origin_errors: u64,
+    pub origin_power_cuts: u64,
+    pub media_faults: u64,
+    pub lost_reads: u64,
+    pub power_cuts: u64,
+    pub process_kills: u64,
+    pub cuts_in_recovery: u64,
+    pub clean_closes: u64,
+    pub read_only_opens: u64,
+    pub entries_dropped: u64,
+    pub checks: u64,
+    pub volumes_added: u64,
+    pub volumes_removed: u64,
+    pub drains: u64,
+}
+
+impl Tally {
+    pub fn add(&mut self, o: &Self) {
+        let sum = |a: &mut u64, b: u64| *a += b;
+        sum(&mut self.runs, o.runs);
+        sum(&mut self.steps, o.steps);
+        sum(&mut self.writes, o.writes);
+        sum(&mut self.reads, o.reads);
+        sum(&mut self.sectors_judged, o.sectors_judged);
+        sum(&mut self.discards, o.discards);
+        sum(&mut self.zeroes, o.zeroes);
+        sum(&mut self.flushes, o.flushes);
+        sum(&mut self.waits_block, o.waits_block);
+        sum(&mut self.waits_slot, o.waits_slot);
+        sum(&mut self.waits_space, o.waits_space);
+        sum(&mut self.origin_requests, o.origin_requests);
+        sum(&mut self.origin_errors, o.origin_errors);
+        sum(&mut self.origin_power_cuts, o.origin_power_cuts);
+        sum(&mut self.media_faults, o.media_faults);
+        sum(&mut self.lost_reads, o.lost_reads);
+        sum(&mut self.power_cuts, o.power_cuts);
+        sum(&mut self.process_kills, o.process_kills);
+        sum(&mut self.cuts_in_recovery, o.cuts_in_recovery);
+        sum(&mut self.clean_closes, o.clean_closes);
+        sum(&mut self.read_only_opens, o.read_only_opens);
+        sum(&mut self.entries_dropped, o.entries_dropped);
+        sum(&mut self.checks, o.checks);
+        sum(&mut self.volumes_added, o.volumes_added);
+        sum(&mut self.volumes_removed, o.volumes_removed);
+        sum(&mut self.drains, o.drains);
+    }
+
+    pub fn faults(&self) -> u64 {
+        self.origin_errors
+            + self.origin_power_cuts
+            + self.media_faults
+            + self.power_cuts
+            + self.process_kills
+    }
+}
+
+/// What the seed chose for the whole run.
+#[derive(Clone, Debug)]
+struct Plan {
+    geometry: Geometry,
+    flavour: Flavour,
+    clients: usize,
+    steps: u64,
+    /// Per cent of the operations.
+    reads: u64,
+    ranges: u64,
+    /// Most sectors of a request, as a power of two.
+    size_bits: u64,
+    /// One step in so many; 0: never.
+    crash: u64,
+    media_fault: u64,
+    origin_fault: u64,
+    admin: u64,
+    slow_origin: bool,
+    /// A host that calls destage only when told to.
+    strict: bool,
+    check_every: u64,
+    options: sys::fby_options,
+}
+
+impl Plan {
+    fn new(rng: &mut Rng) -> Self {
+        let media_faults = rng.one_in(3);
+        let one = |rng: &mut Rng, often: &[u64]| rng.pick(often);
+        let high = rng.range(20, 90) as u32;
+        let options = sys::fby_options {
+            nslots: rng.range(1, 4) as u32,
+            read_only: false,
+            no_checksums: !media_faults && rng.one_in(6),
+            verify: if media_faults || rng.one_in(2) {
+                sys::FBY_VERIFY_ALWAYS
+            } else {
+                rng.range(1, 2) as u32
+            },
+            high_watermark: high,
+            low_watermark: rng.range(1, u64::from(high)) as u32,
+            max_age_ns: if rng.one_in(4) { 1_000_000 * rng.range(1, 500) } else { 0 },
+            idle_ns: if rng.one_in(4) { 1_000_000 * rng.range(1, 500) } else { 0 },
+        };
+        let chunk_pages = rng.pick(&[16, 16, 16, 32, 64]);
+        let nchunks = if rng.one_in(2) { rng.range(4, 8) } else { rng.range(8, 24) } as u32;
+        Self {
+            geometry: Geometry {
+                chunk_pages,
+                nchunks,
+                nvolumes: rng.range(1, 4) as u32,
+                nslots: options.nslots,
+            },
+            flavour: if rng.one_in(3) { Flavour::Cached } else { Flavour::NonTemporal },
+            clients: rng.range(1, 6) as usize,
+            steps: rng.range(300, 3000),
+            reads: rng.range(10, 60),
+            ranges: rng.pick(&[0, 5, 15, 30]),
+            size_bits: rng.range(3, 8),
+            crash: one(rng, &[0, 100, 300, 1000]),
+            media_fault: if media_faults { one(rng, &[40, 100, 300]) } else { 0 },
+            origin_fault: one(rng, &[0, 0, 30, 100, 400]),
+            admin: one(rng, &[0, 30, 100, 300]),
+            slow_origin: rng.one_in(4),
+            strict: rng.one_in(2),
+            check_every: if chunk_pages * nchunks <= 256 { 1 } else { 16 },
+            options,
+        }
+    }
+}
+
+/// A volume as the world knows it.
+struct Volume {
+    number: u64,
+    name: String,
+    block_size: u32,
+    index: Option<u16>,
+    attached: bool,
+    origin: Origin,
+    model: Vec<Sector>,
+    queue: Vec<Request>,
+    health: OriginHealth,
+}
+
+struct World {
+    verbose: bool,
+    plan: Plan,
+    rng: Rng,
+    engine: Engine,
+    volumes: Vec<Volume>,
+    clients: Vec<Client>,
+    tick: u64,
+    now_ns: u64,
+    next_id: u64,
+    next_number: u64,
+    /// Destage is to be called: at this time, or now.
+    destage_at: u64,
+    faulty: bool,
+    /// The volume that was being added or removed at a cut.
+    uncertain: u64,
+    /// Media faults have been injected.
+    damaged: bool,
+    /// Blocks that were damaged where a crash makes the damage look torn.
+    soft: Vec<(u64, u64)>,
+    calm: bool,
+    tally: Tally,
+}
+
+type Verdict = Result<(), String>;
+
+const DESTAGE: u16 = 1000;
+const ADMIN: u16 = 1001;
+
+impl World {
+    fn new(seed: u64, verbose: bool) -> Self {
+        let mut rng = Rng::new(seed);
+        let plan = Plan::new(&mut rng);
+        let media = Media::new(plan.geometry.media_bytes(), plan.flavour);
+        let clients = (0..plan.clients).map(|_| Client::default()).collect();
+        Self {
+            verbose,
+            plan,
+            rng,
+            engine: Engine::new(media),
+            volumes: Vec::new(),
+            clients,
+            tick: 1,
+            now_ns: 1_000_000_000,
+            next_id: 1,
+            next_number: 1,
+            destage_at: 0,
+            faulty: true,
+            uncertain: 0,
+            damaged: false,
+            soft: Vec::new(),
+            calm: false,
+            tally: Tally { runs: 1, ..Tally::default() },
+        }
+    }
+
+    fn log(&self, text: impl FnOnce() -> String) {
+        if self.verbose {
+            println!("{:6} {}", self.tick, text());
+        }
+    }
+
+    fn actor(&mut self, actor: u16) {
+        hooks::set_cpu(u32::from(actor));
+        self.engine.media.set_actor(actor);
+    }
+
+    fn fresh_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    /// Acts on a wake mask as a host would.
+    fn wake(&mut self, mask: u32) {
+        if mask & sys::FBY_WAKE_DESTAGE != 0 {
+            self.destage_at = 0;
+        }
+        for c in &mut self.clients {
+            let bit = match c.asleep {
+                Some(Decision::WaitBlock) => sys::FBY_WAKE_BLOCK,
+                Some(Decision::WaitSlot) => sys::FBY_WAKE_SLOT,
+                Some(Decision::WaitSpace) => sys::FBY_WAKE_SPACE,
+                _ => continue,
+            };
+            if mask & bit != 0 {
+                c.asleep = None;
+            }
+        }
+    }
+
+    /// No write is between begin and publish.
+    fn quiet(&self) -> bool {
+        self.clients.iter().all(|c| !c.holds())
+    }
+
+    fn check(&mut self) -> Verdict {
+        if let Some(misuse) = self.engine.media.misuse() {
+            return Err(misuse);
+        }
+        if self.engine.is_open() && self.tick % self.plan.check_every == 0 {
+            self.tally.checks += 1;
+            return self.engine.check(self.quiet());
+        }
+        Ok(())
+    }
+
+    fn start(&mut self) -> Verdict {
+        let g = self.plan.geometry;
+        let mut uuid = [0; 16];
+        uuid[..8].copy_from_slice(&self.rng.next_u64().to_le_bytes());
+        self.engine.format(uuid, g.chunk_size(), g.nvolumes).map_err(|e| format!("format: {e}"))?;
+        self.engine.open_all(&self.plan.options).map_err(|e| format!("open: {e}"))?;
+        for _ in 0..self.rng.range(1, u64::from(g.nvolumes)) {
+            self.add_volume()?;
+        }
+        Ok(())
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        n != 0 && self.rng.one_in(n)
+    }
+
+    /// One event, whatever it is.
+    fn step(&mut self) -> Verdict {
+        self.tick += 1;
+        self.tally.steps += 1;
+        self.now_ns += self.rng.range(100, 20_000);
+        if self.rng.one_in(200) {
+            self.now_ns += 1_000_000 * self.rng.range(1, 400);
+        }
+        if self.faulty {
+            if self.one_in(self.plan.crash) {
+                self.plan_crash()?;
+            } else if self.one_in(self.plan.media_fault) {
+                self.media_fault()?;
+            } else if self.one_in(self.plan.origin_fault) {
+                self.origin_fault();
+            } else if self.one_in(self.plan.admin) {
+                self.admin()?;
+            }
+        }
+        match self.rng.below(10) {
+            0..=5 => self.client_step()?,
+            6 | 7 => self.destage_step()?,
+            _ => self.origin_step()?,
+        }
+        if self.engine.media.captured() {
+            self.power_cut()?;
+        }
+        self.check()
+    }
+
+    /// Until nobody has anything to do; faults are over.
+    fn settle(&mut self) -> Verdict {
+        self.calm = true;
+        self.engine.media.disarm();
+        self.heal_origins();
+        let mut rounds = 0;
+        while self.clients.iter().any(|c| !c.idle()) {
+            rounds += 1;
+            if rounds > 60_000 {
+                let stuck: Vec<String> = self
+                    .clients
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, c)| !c.idle())
+                    .map(|(i, c)| format!("client {i}: {}", c.describe()))
+                    .collect();
+                return Err(format!("no end after {rounds} steps: {}", stuck.join("; ")));
+            }
+            self.tick += 1;
+            self.now_ns += 50_000;
+            self.client_step()?;
+            self.origin_step()?;
+            self.destage_step()?;
+            self.check()?;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Verdict {
+        self.settle()?;
+        for v in 0..self.volumes.len() {
+            if !self.volumes[v].attached {
+                self.attach(v)?;
+            }
+            self.drain(v)?;
+        }
+        for v in 0..self.volumes.len() {
+            self.judge_origin(v)?;
+        }
+        self.tick += 1;
+        self.engine.check(true)
+    }
+
+    fn run(&mut self) -> Verdict {
+        self.start()?;
+        for _ in 0..self.plan.steps {
+            self.step()?;
+        }
+        self.faulty = false;
+        self.finish()
+    }
+}
+
+/// Runs one seed; the error is the violation.
+pub fn run(seed: u64, verbose: bool) -> Result<Tally, String> {
+    hooks::set_context(|| format!("replay with: forebay-sim --seed {seed}"));
+    let mut world = World::new(seed, verbose);
+    if verbose {
+        println!("{:?}", world.plan);
+    }
+    match world.run() {
+        Ok(()) => Ok(world.tally),
+        Err(e) => Err(format!("seed {seed} step {}: {e}", world.tick)),
+    }
+}

@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The host: destage, the origins' requests in flight, volumes that come and go.
+
+use forebay_sys as sys;
+
+use crate::engine::{identity, volume_spec, Attach, Decision, Io};
+use crate::model::Sector;
+use crate::origin::{Loss, Origin};
+
+use super::{Verdict, Volume, World, ADMIN, DESTAGE};
+
+/// A request of destage's that an origin has.
+pub(super) struct Request {
+    io: Io,
+    due: u64,
+    /// Of a flush: what was there when it was issued.
+    mark: u64,
+}
+
+#[derive(Default)]
+pub(super) struct OriginHealth {
+    /// The n-th request from now fails.
+    pub fail_in: Option<u32>,
+    /// So many requests fail, whatever they are.
+    pub failing: u32,
+}
+
+const EIO: i32 = 5;
+
+impl World {
+    // --- destage ---------------------------------------------------------------
+
+    pub(super) fn destage_step(&mut self) -> Verdict {
+        if self.plan.strict && !self.calm && self.destage_at > self.now_ns {
+            return Ok(());
+        }
+        self.destage_once().map(|_| ())
+    }
+
+    fn destage_once(&mut self) -> Result<Decision, String> {
+        self.actor(DESTAGE);
+        let step =
+            self.engine.destage_step(self.now_ns).map_err(|e| format!("destage step: {e}"))?;
+        self.destage_at = if step.decision == Decision::Done { step.next_ns } else { 0 };
+        self.wake(step.wake);
+        if let Some(io) = step.io {
+            self.issue(io)?;
+        }
+        Ok(step.decision)
+    }
+
+    fn issue(&mut self, io: Io) -> Verdict {
+        self.tally.origin_requests += 1;
+        let v = self
+            .volumes
+            .iter()
+            .position(|v| v.attached && v.index == Some(io.volume))
+            .ok_or("destage asks for a volume that is not attached")?;
+        let end = io.sector + io.nsectors;
+        if io.op != sys::FBY_IO_FLUSH
+            && (io.nsectors == 0 || end > self.volumes[v].origin.sectors())
+        {
+            return Err(format!("origin request out of range: {}+{}", io.sector, io.nsectors));
+        }
+        let meets = |r: &Request| {
+            r.io.op != sys::FBY_IO_FLUSH
+                && io.sector < r.io.sector + r.io.nsectors
+                && r.io.sector < end
+        };
+        if io.op != sys::FBY_IO_FLUSH && self.volumes[v].queue.iter().any(meets) {
+            return Err(format!("two origin writes in flight at sector {}", io.sector));
+        }
+        self.log(|| format!("origin request {} op {} {}+{}", io.id, io.op, io.sector, io.nsectors));
+        let due = match self.rng.below(20) {
+            _ if self.calm => self.tick,
+            0 if self.plan.slow_origin => self.tick + self.rng.range(100, 800),
+            1..=5 => self.tick + self.rng.below(60),
+            _ => self.tick + self.rng.below(8),
+        };
+        let mark = self.volumes[v].origin.flush_mark();
+        self.volumes[v].queue.push(Request { io, due, mark });
+        Ok(())
+    }
+
+    /// One request of some origin ends, in any order.
+    pub(super) fn origin_step(&mut self) -> Verdict {
+        if self.volumes.is_empty() {
+            return Ok(());
+        }
+        let v = self.rng.index(self.volumes.len());
+        let tick = self.tick;
+        let ready: Vec<usize> = (0..self.volumes[v].queue.len())
+            .filter(|&i| self.calm || self.volumes[v].queue[i].due <= tick)
+            .collect();
+        if ready.is_empty() {
+            return Ok(());
+        }
+        let at = self.rng.pick(&ready);
+        let request = self.volumes[v].queue.remove(at);
+        let error = if self.origin_fails(v) { EIO } else { 0 };
+        self.land(v, &request, error == 0);
+        self.log(|| format!("origin request {} ends with {error}", request.io.id));
+        self.actor(DESTAGE);
+        self.engine.destage_complete(request.io.id, error);
+        self.destage_at = 0;
+        Ok(())
+    }
+
+    fn origin_fails(&mut self, v: usize) -> bool {
+        let health = &mut self.volumes[v].health;
+        let nth = match &mut health.fail_in {
+            Some(0) => {
+                health.fail_in = None;
+                true
+            }
+            Some(n) => {
+                *n -= 1;
+                false
+            }
+            None => false,
+        };
+        let fails = nth || health.failing > 0;
+        health.failing = health.failing.saturating_sub(1);
+        self.tally.origin_errors += u64::from(fails);
+        fails
+    }
+
+    /// The request takes effect; where it failed, on some sectors or none.
+    fn land(&mut self, v: usize, request: &Request, ok: bool) {
+        let io = &request.io;
+        let rng = &mut self.rng;
+        let origin = &mut self.volumes[v].origin;
+        match io.op {
+            sys::FBY_IO_WRITE if ok => origin.write(io.sector, &io.data),
+            sys::FBY_IO_WRITE => {
+                for (at, bytes) in (io.sector..).zip(io.data.chunks_exact(512)) {
+                    if rng.one_in(2) {
+                        origin.write(at, bytes);
+                    }
+                }
+            }
+            sys::FBY_IO_ZERO if ok => origin.zero(io.sector, io.nsectors),
+            sys::FBY_IO_DISCARD if ok => origin.discard(io.sector, io.nsectors),
+            sys::FBY_IO_FLUSH if ok => origin.flush(request.mark),
+            // A failed flush may lose what it was to make durable, for good.
+            sys::FBY_IO_FLUSH if rng.one_in(2) => origin.power_cut(Loss::Some, rng),
+            _ => {}
+        }
+    }
+
+    /// Every request in flight ends as the disk pleases; nobody is told.
+    pub(super) fn abandon_requests(&mut self) {
+        for v in 0..self.volumes.len() {
+            while !self.volumes[v].queue.is_empty() {
+                let at = self.rng.index(self.volumes[v].queue.len());
+                let request = self.volumes[v].queue.swap_remove(at);
+                let ok = self.rng.one_in(2) && request.io.op != sys::FBY_IO_FLUSH;
+                if ok || request.io.op == sys::FBY_IO_WRITE {
+                    self.land(v, &request, ok);
+                }
+            }
+        }
+    }
+
+    pub(super) fn origin_fault(&mut self) {
+        if self.volumes.is_empty() {
+            return;
+        }
+        let v = self.rng.index(self.volumes.len());
+        let kind = self.rng.below(4);
+        self.log(|| format!("origin fault {kind} at volume {}", self.volumes[v].number));
+        match kind {
+            0 => self.volumes[v].health.fail_in = Some(self.rng.below(6) as u32),
+            1 => self.volumes[v].health.failing = self.rng.range(1, 12) as u32,
+            // The next flush.
+            2 => self.volumes[v].health.fail_in = Some(self.volumes[v].queue.len() as u32),
+            _ => {
+                // Its power is cut, and the request after that says so.
+                self.tally.origin_power_cuts += 1;
+                self.volumes[v].origin.power_cut(Loss::Some, &mut self.rng);
+                let n = self.volumes[v].queue.len() as u32 + 1;
+                self.volumes[v].health.failing = self.volumes[v].health.failing.max(n);
+            }
+        }
+    }
+
+    pub(super) fn heal_origins(&mut self) {
+        for v in &mut self.volumes {
+            // What a power cut took must still be told, once.
+            v.health.failing = v.health.failing.min(v.queue.len() as u32 + 1);
+            v.health.fail_in = None;
+        }
+    }
+
+    /// Completes what is in flight; no new requests are taken.
+    fn idle_origin(&mut self, v: usize) -> Verdict {
+        while !self.volumes[v].queue.is_empty() {
+            self.volumes[v].queue.iter_mut().for_each(|r| r.due = 0);
+            self.origin_step()?;
+        }
+        Ok(())
+    }
+
+    /// Drains one volume: a bounded number of steps, whatever was before.
+    pub(super) fn drain(&mut self, v: usize) -> Verdict {
+        let Some(index) = self.volumes[v].index.filter(|_| self.volumes[v].attached) else {
+            return Ok(());
+        };
+        self.actor(ADMIN);
+        self.engine.volume_drain(index, true).map_err(|e| format!("drain: {e}"))?;
+        for step in 0..20_000 {
+            self.tick += 1;
+            self.now_ns += if step % 16 == 0 { 40_000_000 } else { 10_000 };
+            self.destage_once()?;
+            self.origin_step()?;
+            self.check()?;
+            if self.volumes[v].queue.is_empty() && self.engine.volume_clean(index) {
+                self.tally.drains += 1;
+                return Ok(());
+            }
+        }
+        let info = self.engine.volume_info(index).map_err(|e| e.to_string())?;
+        Err(format!("drain of volume {} does not end: {info:?}", self.volumes[v].number))
+    }
+
+    // --- volumes -----------------------------------------------------------------
+
+    pub(super) fn add_volume(&mut self) -> Verdict {
+        let number = self.next_number;
+        self.next_number += 1;
+        let block_size = if self.rng.one_in(3) { 4096 } else { 512 };
+        let sectors = match self.rng.below(4) {
+            0 => self.rng.range(1, 16),
+            1 | 2 => self.rng.range(16, 200),
+            _ => self.rng.range(200, 1500),
+        };
+        let sectors = if block_size == 4096 { sectors.div_ceil(8) * 8 } else { sectors };
+        let id = self.fresh_id();
+        let name = format!("v{number}");
+        let spec = volume_spec(&name, number, sectors, block_size);
+        self.actor(ADMIN);
+        self.uncertain = number;
+        let index = match self.engine.volume_add(&spec) {
+            Ok(index) => Some(index),
+            Err(e) if e.is(sys::FBY_E_VOLUME_TABLE_FULL) => return Ok(()),
+            Err(e) => return Err(format!("volume_add: {e}")),
+        };
+        self.tally.volumes_added += 1;
+        self.log(|| format!("volume {number} of {sectors} sectors added as {index:?}"));
+        let mut origin = Origin::new(number, sectors, id);
+        origin.ignores_discard = self.rng.one_in(3);
+        self.volumes.push(Volume {
+            number,
+            name,
+            block_size,
+            index,
+            attached: false,
+            origin,
+            model: vec![Sector::new(id); sectors as usize],
+            queue: Vec::new(),
+            health: OriginHealth::default(),
+        });
+        if !self.engine.media.captured() {
+            self.uncertain = 0;
+        }
+        self.attach(self.volumes.len() - 1)
+    }
+
+    pub(super) fn attach(&mut self, v: usize) -> Verdict {
+        let Some(index) = self.volumes[v].index else { return Ok(()) };
+        let identity = identity(self.volumes[v].number);
+        let mut a = Attach {
+            origin_sectors: self.volumes[v].origin.sectors(),
+            identity: &identity,
+            holes: sys::FBY_HOLES_FAIL,
+            round_pages: self.rng.pick(&[16, 17, 64, 256]),
+            nbuffers: self.rng.range(1, 4) as u32,
+            buffer_bytes: 4096 * self.rng.range(1, 16) as u32,
+        };
+        let damaged = self.damaged;
+        for holes in [sys::FBY_HOLES_FAIL, sys::FBY_HOLES_ISOLATE, sys::FBY_HOLES_ACCEPT] {
+            self.actor(ADMIN);
+            a.holes = holes;
+            match self.engine.volume_attach(index, &a) {
+                Ok(()) => {
+                    if holes == sys::FBY_HOLES_ACCEPT {
+                        self.accept_losses(v);
+                    }
+                    self.volumes[v].attached = true;
+                    return Ok(());
+                }
+                Err(e) if damaged && (e.is(sys::FBY_E_HOLES) || e.is(sys::FBY_E_HOLES_KNOWN)) => {}
+                Err(e) => return Err(format!("attach of volume {}: {e}", self.volumes[v].number)),
+            }
+        }
+        Err(format!("volume {} cannot be attached", self.volumes[v].number))
+    }
+
+    /// The user said that older data may show.
+    fn accept_losses(&mut self, v: usize) {
+        for s in &mut self.volumes[v].model {
+            if s.may_be_lost() {
+                s.accept_anything();
+            }
+        }
+    }
+
+    fn in_use(&self, v: usize) -> bool {
+        let number = self.volumes[v].number;
+        self.clients.iter().any(|c| c.volume() == Some(number))
+    }
+
+    pub(super) fn admin(&mut self) -> Verdict {
+        let what = self.rng.below(10);
+        match what {
+            0 => return self.add_volume(),
+            1 => return self.clean_close(),
+            2 => return self.change_options(),
+            _ => {}
+        }
+        if self.volumes.is_empty() {
+            return Ok(());
+        }
+        let v = self.rng.index(self.volumes.len());
+        let Some(index) = self.volumes[v].index else { return Ok(()) };
+        self.actor(ADMIN);
+        match what {
+            3..=5 if self.volumes[v].attached => {
+                let on = !self.rng.one_in(4);
+                self.engine.volume_drain(index, on).map_err(|e| format!("drain: {e}"))?;
+                self.destage_at = 0;
+            }
+            6 | 7 if !self.volumes[v].attached => self.attach(v)?,
+            6..=8 if self.volumes[v].attached && !self.in_use(v) => {
+                self.idle_origin(v)?;
+                self.detach(v)?;
+            }
+            9 if !self.volumes[v].attached && self.quiet() => {
+                self.log(|| format!("removing volume {}", self.volumes[v].number));
+                match self.engine.volume_remove(index, self.rng.one_in(2)) {
+                    Ok(()) => {
+                        self.tally.volumes_removed += 1;
+                        // Until it is known whether it is: see reopen.
+                        if self.engine.media.captured() {
+                            self.uncertain = self.volumes[v].number;
+                            self.volumes[v].index = None;
+                            return Ok(());
+                        }
+                        self.volumes.swap_remove(v);
+                    }
+                    Err(e) if e.is(sys::FBY_E_VOLUME_DIRTY) => {}
+                    Err(e) => return Err(format!("volume_remove: {e}")),
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn detach(&mut self, v: usize) -> Verdict {
+        let Some(index) = self.volumes[v].index else { return Ok(()) };
+        self.actor(ADMIN);
+        match self.engine.volume_detach(index) {
+            Ok(()) => self.volumes[v].attached = false,
+            Err(e) if e.is(sys::FBY_E_BUSY) => {}
+            Err(e) => return Err(format!("detach: {e}")),
+        }
+        Ok(())
+    }
+
+    fn change_options(&mut self) -> Verdict {
+        let o = &mut self.plan.options;
+        o.high_watermark = self.rng.range(20, 90) as u32;
+        o.low_watermark = self.rng.range(1, u64::from(o.high_watermark)) as u32;
+        if self.plan.media_fault == 0 {
+            o.no_checksums = self.rng.one_in(3);
+            o.verify = self.rng.below(3) as u32;
+        }
+        let o = *o;
+        self.engine.set_options(&o).map_err(|e| format!("set_options: {e}"))
+    }
+
+    /// All requests end; the pool is closed, and opened again.
+    fn clean_close(&mut self) -> Verdict {
+        if self.clients.iter().any(|c| !c.idle()) {
+            return Ok(());
+        }
+        for v in 0..self.volumes.len() {
+            self.idle_origin(v)?;
+        }
+        self.actor(ADMIN);
+        match self.engine.close() {
+            Ok(()) => {}
+            Err(e) if e.is(sys::FBY_E_BUSY) => return Ok(()),
+            Err(e) => return Err(format!("close: {e}")),
+        }
+        self.log(|| "closed".into());
+        self.tally.clean_closes += 1;
+        if self.engine.media.captured() {
+            return Ok(()); // the cut came in the middle of it
+        }
+        let clean = !self.damaged;
+        let report = self.reopen()?;
+        if clean && !report.clean {
+            return Err("a clean close is not seen by the next open".into());
+        }
+        Ok(())
+    }
+}
