@@ -201,6 +201,7 @@ u32 fby_slot_room(struct fby_pool *p, struct fby_slot *s, u16 volume, bool reser
 			return 0;
 		if (fby_load(&p->nfree) * 100ull <= (u64)p->sb.nchunks * (100 - p->opt.high_watermark))
 			*wake |= FBY_WAKE_DESTAGE;
+		fby_pace_update(p, volume);
 	}
 	FBY_ASSERT(p->chunk[c].fill < p->chunk_pages);
 	return p->chunk_pages - p->chunk[c].fill;

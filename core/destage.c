@@ -85,9 +85,9 @@ static bool any_closed(struct fby_pool *p, u16 volume)
 
 /* *low: no page from here on in this chunk has a lower seq.  A page whose line
  * is damaged is taken for that: early enough in any case. */
-static void collect_page(struct fby_pool *p, struct fby_destage *d, u32 c, u32 i, u64 *low, u64 *evicted)
+static void collect_page(struct fby_pool *p, struct fby_destage *d, u32 cap, u32 page, u64 *low, u64 *evicted)
 {
-	struct fby_round_page r = { .k = *low, .page = (c << p->chunk_shift) + i };
+	struct fby_round_page r = { .k = *low, .page = page };
 	u32 state = fby_load_acquire(&p->entry[r.page].state);
 	struct fby_page_line l;
 	bool repaired;
@@ -95,14 +95,14 @@ static void collect_page(struct fby_pool *p, struct fby_destage *d, u32 c, u32 i
 
 	if (!(state & FBY_ES_LINKED))
 		return;
-	if (fby_page_line_read(p, c, i, &l, &repaired))
+	if (fby_page_line_read(p, fby_page_chunk(p, page), fby_page_place(p, page), &l, &repaired))
 		r.k = l.seq;
 	else
 		r.carry = CARRY_DAMAGED;
 	*low = r.k + 1;
 	if (r.k > d->cut)
 		return;
-	out = fby_heap_add(d->page, &d->n, d->cap, r);
+	out = fby_heap_add(d->page, &d->n, cap, r);
 	if (out < *evicted)
 		*evicted = out;
 }
@@ -111,7 +111,7 @@ static void collect(struct fby_pool *p, u16 volume, u32 *wake)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
 	u64 evicted = FBY_NO_SEQ;
-	u32 c = FBY_NO_CHUNK;
+	u32 c = FBY_NO_CHUNK, cap = fby_pace_round(&p->volume[volume].pace, d->cap);
 
 	d->n = d->pos = d->run = 0;
 	d->failed = false;
@@ -121,13 +121,13 @@ static void collect(struct fby_pool *p, u16 volume, u32 *wake)
 
 		if (seq_min > d->cut)
 			break; /* and so are all after it */
-		if (d->n == d->cap && seq_min > d->page[0].k) {
+		if (d->n == cap && seq_min > d->page[0].k) {
 			if (seq_min < evicted) /* the round is full: its pages fall out unseen */
 				evicted = seq_min;
 			break;
 		}
 		for (u32 i = FBY_FIRST_PAGE; i < p->chunk_pages; i++)
-			collect_page(p, d, c, i, &low, &evicted);
+			collect_page(p, d, cap, (c << p->chunk_shift) + i, &low, &evicted);
 	}
 	fby_chunk_walk_end(p, c, wake);
 	if (evicted <= d->cut)
@@ -227,9 +227,11 @@ static int write_step(struct fby_pool *p, u16 volume, struct fby_io *io)
 
 	for (id = 0; id < d->nbuffers && fby_load(&d->io[id].status) != FBY_IOS_FREE; id++)
 		;
-	if (d->failed || id == d->nbuffers || d->pos == d->n) {
-		if (d->outstanding == 0)
+	if (d->failed || d->outstanding >= fby_pace_depth(p, volume) || id == d->nbuffers || d->pos == d->n) {
+		if (d->outstanding == 0) {
+			fby_pace_adapt(&p->volume[volume].pace, d->nbuffers);
 			fby_store(&d->phase, d->failed ? FBY_PH_BACKOFF : FBY_PH_FLUSH);
+		}
 		return d->outstanding == 0 ? FBY_AGAIN : FBY_DONE;
 	}
 	b.buf = d->io[id].buf;
@@ -435,6 +437,8 @@ static void reap(struct fby_pool *p, u16 volume)
 			    !(FBY_BUG(FLUSH_ERROR_IGNORED) && d->phase == FBY_PH_FLUSHING))
 				d->failed = true;
 		}
+		if (d->phase == FBY_PH_WRITE && p->now_ns - io->start_ns < 1ull << 31)
+			fby_pace_latency(&v->pace, (u32)(p->now_ns - io->start_ns), io->alone);
 		fby_store(&io->status, (u32)FBY_IOS_FREE);
 		d->outstanding--;
 	}
@@ -443,10 +447,13 @@ static void reap(struct fby_pool *p, u16 volume)
 static void issue(struct fby_pool *p, u16 volume, struct fby_io *io)
 {
 	struct fby_volume *v = &p->volume[volume];
+	struct fby_io_slot *slot = &v->destage.io[io->id % 64];
 
 	io->volume = volume;
-	v->destage.io[io->id % 64].error = 0;
-	fby_store(&v->destage.io[io->id % 64].status, (u32)FBY_IOS_BUSY);
+	slot->error = 0;
+	slot->start_ns = p->now_ns;
+	slot->alone = v->destage.outstanding == 0;
+	fby_store(&slot->status, (u32)FBY_IOS_BUSY);
 	v->destage.outstanding++;
 	if (io->op == FBY_IO_FLUSH) {
 		fby_count(&v->origin_flushes, 1);
@@ -530,6 +537,9 @@ static void tick(struct fby_pool *p)
 		}
 		fby_slot_release(s);
 	}
+	for (u32 v = 0; v < p->sb.nvolumes; v++)
+		if (p->volume[v].attached)
+			fby_pace_tick(p, (u16)v);
 }
 
 int fby_destage_step(struct fby_pool *p, u64 now_ns, struct fby_io *io, u64 *next_ns, u32 *wake)

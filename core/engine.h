@@ -80,6 +80,7 @@ struct fby_slot_volume {
 	u32 pad;
 	u64 writes;
 	u64 sectors;
+	u64 pages; /* appended */
 };
 
 /* One writer at a time.  Lives as long as the pool. */
@@ -106,6 +107,8 @@ enum fby_io_status { FBY_IOS_FREE = 0, FBY_IOS_BUSY, FBY_IOS_DONE };
 struct fby_io_slot {
 	u32 status; /* enum fby_io_status */
 	int error;
+	u64 start_ns;
+	bool alone; /* nothing else was in flight when it was issued */
 	u8 *buf;
 };
 
@@ -135,6 +138,21 @@ struct fby_destage {
 	struct fby_io_slot io[64];
 };
 
+/* How fast a volume takes in and how hard its origin is worked; see pace.c. */
+struct fby_pace {
+	/* shared by writers, while they are throttled */
+	u64 next_ns FBY_ALIGNED; /* when the next page may be taken in */
+	u64 delay_ns; /* waited in all */
+	/* written by fby_destage_step and by who opens a chunk */
+	u64 cost_ns FBY_ALIGNED; /* of a page; 0: not throttled */
+	u32 foreground; /* origin reads that somebody waits for */
+	u32 rate; /* pages a second that are let go */
+	/* owned by fby_destage_step */
+	u32 depth; /* origin writes in flight */
+	u32 base_ns, latency_ns; /* of one alone; of all */
+	u64 sample_ns, appended, linked;
+};
+
 struct fby_volume {
 	struct fby_volume_record rec; /* as on the media */
 	bool damaged;
@@ -148,6 +166,7 @@ struct fby_volume {
 	u32 lost_only;	 /* linked pages that hold nothing else: never destaged */
 	u32 holes, holes_unknown; /* found by recovery */
 	struct fby_destage destage;
+	struct fby_pace pace;
 	int last_error;
 	u64 origin_errors, origin_writes, origin_sectors, origin_flushes, pages_destaged, rounds;
 };
@@ -253,6 +272,16 @@ int fby_carry(struct fby_pool *p, u16 volume, u64 block, u32 page, bool damaged,
 /* --- destage.c ---- */
 /* Lets go of what a round at its end has yet to release; no other I/O on the volume. */
 void fby_destage_settle(struct fby_pool *p, u16 volume);
+
+/* --- pace.c ------------------------------------------------------------------- */
+void fby_pace_start(struct fby_pace *pace, u32 nbuffers);
+u32 fby_pool_level(const struct fby_pool *p); /* 0: at or below the high watermark; 1024: full */
+void fby_pace_update(struct fby_pool *p, u16 volume); /* after the level changed; any thread */
+void fby_pace_tick(struct fby_pool *p, u16 volume);
+u32 fby_pace_round(const struct fby_pace *pace, u32 cap); /* pages of the next round */
+u32 fby_pace_depth(struct fby_pool *p, u16 volume);
+void fby_pace_latency(struct fby_pace *pace, u32 ns, bool alone);
+void fby_pace_adapt(struct fby_pace *pace, u32 nbuffers);
 
 /* --- pool.c, volume.c --------------------------------------------------------- */
 int fby_sb_write(struct fby_pool *p, bool clean);

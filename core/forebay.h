@@ -225,6 +225,10 @@ struct fby_volume_info {
 	u64 pages_destaged; /* entries whose data went to the origin */
 	u64 writes, written_sectors;
 	u64 rounds;
+	u64 throttle_ns; /* asked for by fby_write_delay, in all */
+	u32 intake_limit; /* pages a second that may be written now; 0: no limit */
+	u32 drain_rate;	  /* pages a second that are let go, by the last second or so */
+	u32 origin_depth; /* origin writes in flight that destage aims at */
 };
 
 int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *index);
@@ -328,6 +332,17 @@ int fby_read_block(struct fby_pool *p, u16 volume, u64 block, u32 first, u32 n, 
  */
 int fby_range(struct fby_pool *p, u16 volume, enum fby_kind kind, u64 sector, u64 nsectors, u64 *done,
 	      u64 *origin_n, u32 *wake);
+
+/*
+ * Throttling: after a write (or range), how long the host should let the caller
+ * wait before it is acknowledged, so that intake matches what the origin takes.
+ * 0, after one load, while there is room.  At most 1 s; now_ns is the clock of
+ * fby_destage_step.  The write itself is durable already.
+ */
+u64 fby_write_delay(struct fby_pool *p, u16 volume, u32 nsectors, u64 now_ns);
+
+/* Brackets a read of the origin that somebody waits for: destage leaves it room. */
+void fby_origin_foreground(struct fby_pool *p, u16 volume, bool begin);
 
 /* DONE: nothing to do, acknowledged writes are durable.  ORIGIN: forward it. */
 int fby_flush(struct fby_pool *p, u16 volume);

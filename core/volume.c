@@ -322,6 +322,8 @@ int fby_volume_attach(struct fby_pool *p, u16 index, const struct fby_attach *a)
 	if (rc)
 		return rc;
 	attach_memory(v, a);
+	fby_zero(&v->pace, sizeof(v->pace));
+	fby_pace_start(&v->pace, a->nbuffers);
 	v->last_error = 0;
 	v->attached = true;
 	return FBY_DONE;
@@ -396,6 +398,10 @@ int fby_volume_info(struct fby_pool *p, u16 index, struct fby_volume_info *out)
 	out->origin_flushes = fby_load(&v->origin_flushes);
 	out->pages_destaged = fby_load(&v->pages_destaged);
 	out->rounds = fby_load(&v->rounds);
+	out->throttle_ns = fby_load(&v->pace.delay_ns);
+	out->intake_limit = fby_load(&v->pace.cost_ns) ? 1000000000u / (u32)fby_load(&v->pace.cost_ns) : 0;
+	out->drain_rate = fby_load(&v->pace.rate);
+	out->origin_depth = fby_load(&v->pace.depth);
 	for (u32 i = 0; i < p->opt.nslots; i++) {
 		out->writes += fby_load(&p->slot[i].volume[index].writes);
 		out->written_sectors += fby_load(&p->slot[i].volume[index].sectors);

@@ -299,6 +299,7 @@ void fby_write_publish(struct fby_pool *p, struct fby_write *w)
 	fby_count(&s->media_bytes, (u64)w->npages * FBY_LINE + (u64)w->nsectors * FBY_SECTOR);
 	fby_count(&s->volume[w->volume].writes, 1);
 	fby_count(&s->volume[w->volume].sectors, w->nsectors);
+	fby_count(&s->volume[w->volume].pages, w->npages);
 	if (ch->fill == p->chunk_pages)
 		fby_slot_close(p, s, w->volume, &w->wake);
 	fby_slot_release(s);

@@ -184,6 +184,10 @@ pub struct fby_volume_info {
     pub writes: u64,
     pub written_sectors: u64,
     pub rounds: u64,
+    pub throttle_ns: u64,
+    pub intake_limit: u32,
+    pub drain_rate: u32,
+    pub origin_depth: u32,
 }
 
 #[repr(C)]
@@ -373,6 +377,8 @@ extern "C" {
         origin_n: *mut u64,
         wake: *mut u32,
     ) -> c_int;
+    pub fn fby_write_delay(p: *mut fby_pool, volume: u16, nsectors: u32, now_ns: u64) -> u64;
+    pub fn fby_origin_foreground(p: *mut fby_pool, volume: u16, begin: bool);
     pub fn fby_flush(p: *mut fby_pool, volume: u16) -> c_int;
     pub fn fby_wait_prepare(p: *mut fby_pool, d: u32);
 

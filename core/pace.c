@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * pace.c - smooth behaviour when more is written than the origin takes.
+ *
+ * Throttle: between the high watermark and full, a volume's writes are spaced
+ * so that what it takes in matches what it lets go: pages destaged, and pages
+ * overwritten.  At half of that range the two are equal, above it less is taken
+ * in than let go, below it more; so the level settles near the middle and a
+ * full pool is met only when an origin has stopped.  Each volume is measured by
+ * itself: one that cannot drain does not slow the others.
+ *
+ * Depth: as many origin writes in flight as leave a request's latency below
+ * about twice that of a request which finds the origin idle.  More would add
+ * waiting and no throughput.
+ */
+#include "engine.h"
+
+#define RATE_START 16384u  /* pages a second, until it is known */
+#define RATE_MIN 8u	   /* a stalled origin: writers crawl, they do not hang */
+#define RATE_MAX 0x3fffffffu
+#define BURST_NS 5000000ull /* unused time that a volume may save up */
+#define DELAY_MAX_NS 1000000000ull
+#define LEVEL_ONE 1024u
+
+void fby_pace_start(struct fby_pace *pace, u32 nbuffers)
+{
+	pace->rate = RATE_START;
+	pace->depth = nbuffers < 4 ? nbuffers : 4;
+}
+
+u32 fby_pool_level(const struct fby_pool *p)
+{
+	u32 used = p->sb.nchunks - fby_load(&p->nfree), top = p->sb.nchunks - FBY_RESERVE_CHUNKS;
+	u32 high = p->sb.nchunks * p->opt.high_watermark / 100; /* at most 2^22 chunks */
+	u32 above = used > high ? used - high : 0, range = top > high ? top - high : 0;
+
+	if (above == 0)
+		return 0;
+	while (range >> 20) {
+		range >>= 1;
+		above >>= 1;
+	}
+	return above >= range ? LEVEL_ONE : (above << 10) / range;
+}
+
+/* Pages a second that may be taken in at this level. */
+static u32 intake(u32 rate, u32 level)
+{
+	u32 share = level < LEVEL_ONE ? 2 * (LEVEL_ONE - level) : 0;
+	u64 pages = (u64)rate * share >> 10;
+
+	return pages > RATE_MIN ? (u32)pages : RATE_MIN;
+}
+
+void fby_pace_update(struct fby_pool *p, u16 volume)
+{
+	struct fby_pace *pace = &p->volume[volume].pace;
+	u32 level = fby_pool_level(p);
+
+	fby_store(&pace->cost_ns, level ? 1000000000u / intake(fby_load(&pace->rate), level) : 0);
+}
+
+static u64 pages_appended(struct fby_pool *p, u16 volume)
+{
+	u64 pages = 0;
+
+	for (u32 i = 0; i < p->opt.nslots; i++)
+		pages += fby_load(&p->slot[i].volume[volume].pages);
+	return pages;
+}
+
+void fby_pace_tick(struct fby_pool *p, u16 volume)
+{
+	struct fby_pace *pace = &p->volume[volume].pace;
+	u64 appended = pages_appended(p, volume), linked = fby_volume_pages(p, volume);
+	u64 gone = appended - pace->appended + pace->linked - linked; /* wraps to what is right */
+	u64 ms = (p->now_ns - pace->sample_ns) >> 20; /* of 1.05 ms */
+	u32 now;
+
+	pace->appended = appended;
+	pace->linked = linked;
+	pace->sample_ns = p->now_ns;
+	if (ms > 0 && ms < 2048 && gone < RATE_MAX) {
+		now = (u32)((gone * (u64)(954u * 256u / (u32)ms)) >> 8); /* a second is 954 of them */
+		if (now > RATE_MAX)
+			now = RATE_MAX;
+		/* Only while the origin is worked on does it show what it can do. */
+		if (p->pressure)
+			fby_store(&pace->rate, pace->rate - (pace->rate >> 3) + (now >> 3));
+	}
+	fby_pace_update(p, volume);
+}
+
+u64 fby_write_delay(struct fby_pool *p, u16 volume, u32 nsectors, u64 now_ns)
+{
+	struct fby_pace *pace;
+	u64 cost, next, from;
+
+	if (volume >= p->sb.nvolumes)
+		return 0;
+	pace = &p->volume[volume].pace;
+	cost = fby_load(&pace->cost_ns);
+	if (fby_likely(cost == 0))
+		return 0;
+	cost *= (nsectors + FBY_PAGE_SECTORS - 1) / FBY_PAGE_SECTORS;
+	for (;;) {
+		next = fby_load(&pace->next_ns);
+		from = next + BURST_NS < now_ns ? now_ns - BURST_NS : next;
+		if (from > now_ns + DELAY_MAX_NS) /* the clock, or a rate long gone */
+			from = now_ns + DELAY_MAX_NS;
+		if (fby_cmpxchg(&pace->next_ns, next, from + cost))
+			break;
+	}
+	next = from + cost;
+	if (next <= now_ns)
+		return 0;
+	next -= now_ns;
+	if (next > DELAY_MAX_NS)
+		next = DELAY_MAX_NS;
+	fby_fetch_add(&pace->delay_ns, next);
+	return next;
+}
+
+u32 fby_pace_round(const struct fby_pace *pace, u32 cap)
+{
+	u32 pages = pace->rate / 4; /* a quarter of a second */
+
+	if (pages < 64)
+		pages = 64;
+	return pages < cap ? pages : cap;
+}
+
+u32 fby_pace_depth(struct fby_pool *p, u16 volume)
+{
+	struct fby_pace *pace = &p->volume[volume].pace;
+
+	/* Reads that somebody waits for go first, unless space is short. */
+	if (fby_load(&pace->foreground) && fby_pool_level(p) < LEVEL_ONE / 2)
+		return (pace->depth + 3) / 4;
+	return pace->depth;
+}
+
+void fby_pace_latency(struct fby_pace *pace, u32 ns, bool alone)
+{
+	if (alone)
+		pace->base_ns = pace->base_ns ? pace->base_ns - (pace->base_ns >> 3) + (ns >> 3) : ns;
+	pace->latency_ns = pace->latency_ns ? pace->latency_ns - (pace->latency_ns >> 4) + (ns >> 4) : ns;
+}
+
+void fby_pace_adapt(struct fby_pace *pace, u32 nbuffers)
+{
+	if (pace->latency_ns < pace->base_ns + (pace->base_ns >> 1) && pace->depth < nbuffers)
+		fby_store(&pace->depth, pace->depth + 1);
+	else if (pace->latency_ns > 2 * (u64)pace->base_ns + (pace->base_ns >> 1) && pace->depth > 1)
+		fby_store(&pace->depth, pace->depth - 1);
+}
+
+void fby_origin_foreground(struct fby_pool *p, u16 volume, bool begin)
+{
+	if (volume < p->sb.nvolumes)
+		fby_fetch_add(&p->volume[volume].pace.foreground, begin ? 1u : ~0u);
+}
