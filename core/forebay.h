@@ -273,7 +273,7 @@ struct fby_wpage { /* private to write.c */
 	u8 mask;  /* sectors this request writes */
 	u8 valid; /* sectors the new page holds */
 	u8 lost;
-	u8 pad;
+	u8 flags; /* enum fby_page_flags */
 };
 
 /* A write in flight, the caller's memory; fields are the engine's but for the

@@ -377,7 +377,7 @@ int fby_pool_set_options(struct fby_pool *p, const struct fby_options *o)
 	rc = options_normalize(&n);
 	if (rc)
 		return rc;
-	p->opt.no_checksums = n.no_checksums;
+	fby_store(&p->opt.no_checksums, n.no_checksums);
 	p->opt.verify = n.verify;
 	p->opt.high_watermark = n.high_watermark;
 	p->opt.low_watermark = n.low_watermark;

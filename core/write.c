@@ -155,13 +155,13 @@ static const u8 *vec_bytes(const struct fby_vec *vec, u32 nvec, u64 at, u32 n, u
 }
 
 /* Stores the sectors of mask from src, which holds them from sector base on. */
-static u32 store_runs(struct fby_pool *p, u32 page, u8 mask, u32 base, const u8 *src)
+static u32 store_runs(struct fby_pool *p, u32 page, u8 mask, u32 base, const u8 *src, bool checksum)
 {
 	u32 crc = 0, s = 0, n;
 
 	while ((n = fby_run(mask, s, &s)) != 0) {
 		crc = media_data(p->media, fby_page_data(p, page) + s * FBY_SECTOR, src + (s - base) * FBY_SECTOR,
-				 n * FBY_SECTOR, crc, !p->opt.no_checksums);
+				 n * FBY_SECTOR, crc, checksum);
 		s += n;
 	}
 	return crc;
@@ -196,6 +196,8 @@ static bool merge_old(struct fby_pool *p, const struct fby_write *w, struct fby_
 void fby_write_copy(struct fby_pool *p, struct fby_write *w, const struct fby_vec *vec, u32 nvec, u64 skip)
 {
 	struct fby_slot *s = &p->slot[w->slot];
+	/* Once a batch: the option may change before the commit. */
+	bool checksum = !fby_load(&p->opt.no_checksums);
 
 	for (u32 i = 0; i < w->npages; i++) {
 		struct fby_wpage *g = &w->page[i];
@@ -207,6 +209,7 @@ void fby_write_copy(struct fby_pool *p, struct fby_write *w, const struct fby_ve
 		fby_prefetchw(&p->entry[page]);
 		g->valid = g->mask;
 		g->lost = 0;
+		g->flags = checksum || w->kind != FBY_KIND_DATA ? 0 : FBY_PF_NOCRC;
 		if (w->kind != FBY_KIND_DATA) {
 			g->data_crc = 0;
 		} else if (g->mask != 0xff && g->old != FBY_NO_PAGE && merge_old(p, w, g, s->scratch)) {
@@ -215,11 +218,11 @@ void fby_write_copy(struct fby_pool *p, struct fby_write *w, const struct fby_ve
 			src = vec_bytes(vec, nvec, skip, n * FBY_SECTOR, at);
 			if (src != at)
 				fby_copy(at, src, n * FBY_SECTOR);
-			g->data_crc = store_runs(p, page, g->valid, 0, s->scratch);
+			g->data_crc = store_runs(p, page, g->valid, 0, s->scratch, checksum);
 			fby_count(&s->merges, 1);
 		} else {
 			src = vec_bytes(vec, nvec, skip, n * FBY_SECTOR, s->scratch);
-			g->data_crc = store_runs(p, page, g->mask, first, src);
+			g->data_crc = store_runs(p, page, g->mask, first, src, checksum);
 		}
 		skip += n * FBY_SECTOR;
 	}
@@ -243,8 +246,8 @@ static void commit_line(struct fby_pool *p, const struct fby_write *w, u32 i, st
 	l->kind = w->kind;
 	l->valid = g->valid;
 	l->lost = g->lost;
-	l->flags = w->kind == FBY_KIND_DATA && p->opt.no_checksums ? FBY_PF_NOCRC : 0;
-	l->data_crc = l->flags ? 0 : g->data_crc;
+	l->flags = g->flags;
+	l->data_crc = g->data_crc;
 	fby_line_finish(p->line_seed, l);
 	ch->last_block = g->block;
 }
@@ -256,7 +259,7 @@ void fby_write_commit(struct fby_pool *p, struct fby_write *w)
 	for (u32 i = 0; i < w->npages; i++)
 		commit_line(p, w, i, &s->line[i]);
 	/* Without a checksum a header vouches for data that must be there already. */
-	if (p->opt.no_checksums && !FBY_BUG(HEADER_BEFORE_DATA_NO_CRC))
+	if (w->page[0].flags && !FBY_BUG(HEADER_BEFORE_DATA_NO_CRC))
 		media_fence_chunk(p, w->chunk);
 	media_lines(p->media, fby_line_at(p, w->chunk, w->first_page), s->line, w->npages * FBY_LINE);
 	/* The commit point: data and headers before the acknowledgement. */
@@ -344,6 +347,7 @@ int fby_carry(struct fby_pool *p, u16 volume, u64 block, u32 page, bool damaged,
 		return FBY_DONE;
 	}
 	g->valid = 0;
+	g->flags = 0;
 	g->lost = FBY_ES_LOST(state) | (damaged ? FBY_ES_VALID(state) : 0);
 	g->data_crc = 0;
 	FBY_ASSERT(g->lost != 0);

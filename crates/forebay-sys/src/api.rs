@@ -221,7 +221,7 @@ pub struct fby_wpage {
     pub mask: u8,
     pub valid: u8,
     pub lost: u8,
-    pub pad: u8,
+    pub flags: u8,
 }
 
 #[repr(C)]

@@ -204,7 +204,7 @@ const struct fby_layout fby_layouts[] = {
 	MEMBER(fby_wpage, mask),
 	MEMBER(fby_wpage, valid),
 	MEMBER(fby_wpage, lost),
-	MEMBER(fby_wpage, pad),
+	MEMBER(fby_wpage, flags),
 	SIZE(fby_write),
 	MEMBER(fby_write, volume),
 	MEMBER(fby_write, kind),

@@ -76,7 +76,7 @@ fn structs_and_constants_are_as_in_c() {
         fby_volume_info { spec, watermark, used, damaged, attached, pages, lost_blocks, holes, holes_unknown, chunks, destage, draining, last_error, origin_errors, origin_writes, origin_sectors_written, origin_flushes, pages_destaged, writes, written_sectors, rounds, throttle_ns, intake_limit, drain_rate, origin_depth }
         fby_attach { origin_sectors, identity, holes, mem, mem_bytes, round_pages, nbuffers, buffer_bytes }
         fby_vec { base, len }
-        fby_wpage { block, bucket, old, data_crc, mask, valid, lost, pad }
+        fby_wpage { block, bucket, old, data_crc, mask, valid, lost, flags }
         fby_write { volume, kind, npages, nsectors, wake, slot, chunk, first_page, seq, page }
         fby_io { id, volume, op, pad, sector, nsectors, buf }
         fby_chunk_info { number, volume, state, epoch, seq_min, seq_max, fill, live }
