@@ -345,6 +345,7 @@ void fby_destage_settle(struct fby_pool *p, u16 volume)
 
 	while (p->volume[volume].destage.phase == FBY_PH_RELEASE)
 		release_step(p, volume, &wake);
+	fby_fetch_or(&p->wake_owed, wake);
 }
 
 /* --- when ------------------------------------------------------------------ */
@@ -550,6 +551,8 @@ int fby_destage_step(struct fby_pool *p, u64 now_ns, struct fby_io *io, u64 *nex
 	if (p->opt.read_only || !p->usable)
 		return FBY_DONE;
 	fby_store(&p->now_ns, now_ns);
+	if (fby_load(&p->wake_owed))
+		*wake |= fby_fetch_and(&p->wake_owed, 0u);
 	if (now_ns - p->tick_ns >= TICK_NS) {
 		p->tick_ns = now_ns;
 		tick(p);

@@ -197,6 +197,7 @@ struct fby_pool {
 	u64 seq FBY_ALIGNED; /* next sequence number; slots take blocks of it */
 	u64 opens FBY_ALIGNED; /* chunk openings: entries may have been recycled if it moved */
 	u32 wait_mask FBY_ALIGNED; /* enum fby_wake: somebody sleeps for it */
+	u32 wake_owed; /* by calls that cannot tell their host; fby_destage_step does */
 
 	/* guarded by lock; nfree is read without it */
 	struct fby_lock lock FBY_ALIGNED;

@@ -192,6 +192,7 @@ static void forget_pages(struct fby_pool *p, u16 volume)
 			fby_page_dead(p, page, &wake);
 		}
 	}
+	fby_fetch_or(&p->wake_owed, wake);
 }
 
 int fby_volume_remove(struct fby_pool *p, u16 index, bool discard)
@@ -350,6 +351,7 @@ int fby_volume_detach(struct fby_pool *p, u16 index)
 		}
 	}
 	fby_destage_settle(p, index);
+	fby_fetch_or(&p->wake_owed, wake);
 	v->attached = false;
 	fby_zero(&v->destage, sizeof(v->destage));
 	return FBY_DONE;
