@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
+/*
+ * fbk.h - the module: pools that several devices share, their volumes, and the
+ * way of a bio through them.  The engine (core/forebay.h) decides; this does
+ * what it asks for.
+ *
+ *	target.c	the device-mapper target
+ *	shared_pool.c	pools by cache device; start and stop of volumes; destage
+ *	volume_io.c	bios: reads, writes, ranges
+ *	waiting.c	bios that wait for a block, a slot or space
+ *	origin_io.c	requests of destage to an origin
+ *	media_dax.c	claiming and mapping the cache device
+ *
+ * Locks, by rank:
+ *   1 pools	fbk_pools_lock: the list of pools, their reference counts
+ *   2 pool	fbk_pool.lock: what the engine wants ordered: destage step,
+ *		volume add, attach and detach.  No I/O is waited for under it.
+ *   3 wait	fbk_pool.wait_lock: the lists of waiting bios
+ */
+#ifndef FBK_H
+#define FBK_H
+
+#include <linux/bio.h>
+#include <linux/blkdev.h>
+#include <linux/list.h>
+#include <linux/mutex.h>
+#include <linux/version.h>
+#include <linux/workqueue.h>
+
+#include "forebay.h"
+#pragma pop_macro("current")
+#pragma pop_macro("noinline")
+#pragma pop_macro("round_up")
+
+struct dax_device;
+struct file;
+
+/* The cache device, ours alone from claim to release. */
+struct fbk_claim {
+	struct block_device *bdev;
+	struct file *file; /* its opening, from 6.9 on */
+	struct dax_device *dax;
+	bool vmapped; /* base is a mapping of our own */
+	struct fby_media media;
+};
+
+/* text: why not, for whoever set it up. */
+int fbk_claim(struct fbk_claim *c, dev_t dev, char **text);
+void fbk_release(struct fbk_claim *c);
+/* Is the start of the media, where others keep their superblocks, all zero? */
+bool fbk_claim_blank(struct fbk_claim *c);
+
+/* By cache device; opened by the first user, closed cleanly after the last. */
+struct fbk_pool {
+	struct list_head list; /* pools lock */
+	u32 refs;	       /* pools lock */
+	dev_t dev;
+
+	struct fbk_claim claim;
+	struct fby_pool *engine;
+	void *mem; /* the engine's */
+	struct fby_recovery_report report;
+
+	struct mutex lock;
+	struct fbk_volume *volume[FBY_VOLUMES_MAX]; /* started ones; lock */
+
+	struct workqueue_struct *wq; /* destage and the waiting */
+	struct delayed_work destage;
+	struct delayed_work retry;
+
+	spinlock_t wait_lock;
+	struct list_head wait_busy;  /* for a block or a slot; wait_lock */
+	struct list_head wait_space; /* wait_lock */
+
+	spinlock_t zero_lock;	     /* taken in interrupts */
+	struct list_head zero_again; /* origin requests to repeat */
+};
+
+struct fbk_open {
+	bool create; /* format if the media is blank; never otherwise */
+	struct fby_options options;
+};
+
+/* A reference to the pool on the device; options count for the first. */
+struct fbk_pool *fbk_pool_get(dev_t dev, const struct fbk_open *o, char **text);
+void fbk_pool_put(struct fbk_pool *p);
+
+/* A volume as a device uses it.  The owner's memory, zeroed; stopped when freed. */
+struct fbk_volume {
+	struct fbk_pool *pool;
+	u16 index;
+	char name[FBY_NAME_MAX + 1];
+	struct block_device *origin;
+	u64 sectors;
+	u32 block_size;
+	const void *owner; /* whose device: tells a reload from a second user */
+	u32 nbuffers, buffer_bytes, round_pages;
+	enum fby_holes holes;
+	bool cleaner;  /* destage all the time */
+	bool stopping; /* requests of destage fail at once */
+	bool requeue;  /* waiting bios go back to whence they came */
+	bool started;
+	void *mem; /* the engine's, for destage */
+	u64 mem_bytes;
+	atomic_t in_flight; /* requests of destage */
+};
+
+/* Checks name, size, identity, memory; nothing is attached yet. */
+int fbk_volume_prepare(struct fbk_volume *v, const char *origin_id, bool create, bool accept_changed,
+		       char **text);
+void fbk_volume_free(struct fbk_volume *v);
+/* From now on bios may come; until stop has returned. */
+int fbk_volume_start(struct fbk_volume *v);
+void fbk_volume_stop(struct fbk_volume *v);
+/* Destage all; -EINTR when the caller got a signal, else an error of the origin. */
+int fbk_volume_drain(struct fbk_volume *v);
+void fbk_kick_destage(struct fbk_pool *p);
+/* Does what a wake mask says. */
+void fbk_wake(struct fbk_pool *p, u32 wake);
+/* A (negative) error of the engine as a negative errno. */
+int fbk_errno(int error);
+
+/* A bio on its way, in memory that its device has for each. */
+struct fbk_io {
+	struct fbk_volume *volume;
+	struct bio *bio;
+	u64 sector; /* of the volume */
+	/* writes */
+	struct bvec_iter iter; /* what is left */
+	u32 done;	       /* sectors */
+	struct list_head node;
+	/* ranges */
+	struct work_struct work;
+	/* reads: one for whoever looks up, one for each part sent to the origin */
+	atomic_t parts;
+	blk_status_t status;
+};
+
+enum fbk_map {
+	FBK_TAKEN, /* the bio is ended, or will be */
+	FBK_REMAP, /* all of it is to be read at the same sector of the origin */
+};
+
+enum fbk_map fbk_map(struct fbk_volume *v, struct fbk_io *io, struct bio *bio, u64 sector);
+/* A piece of a write: 0 all done, else the engine's decision or error. */
+int fbk_write_more(struct fbk_io *io);
+void fbk_end(struct fbk_io *io, int error);
+
+/* waiting.c */
+void fbk_wait(struct fbk_io *io, enum fby_decision why);
+bool fbk_others_wait(struct fbk_pool *p);
+void fbk_retry_work(struct work_struct *work);
+
+/* origin_io.c */
+void fbk_origin_submit(struct fbk_pool *p, const struct fby_io *io);
+void fbk_origin_again(struct fbk_pool *p);
+void fbk_origin_wait_idle(struct fbk_volume *v);
+int fbk_origin_init(void);
+void fbk_origin_exit(void);
+
+int fbk_io_init(void);
+void fbk_io_exit(void);
+int fbk_target_init(void);
+void fbk_target_exit(void);
+
+#endif

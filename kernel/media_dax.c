@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * media_dax.c - the cache device: claimed for us alone, and mapped.
+ *
+ * The pool opens the device itself, not through the device mapper, because it
+ * may serve several mapped devices and outlives each of them; and the mapper's
+ * claim would let any other of its devices in beside us.
+ */
+#include <linux/dax.h>
+#include <linux/mm.h>
+#include <linux/pfn_t.h>
+#include <linux/vmalloc.h>
+
+#include "fbk.h"
+
+#define BLANK_BYTES (1u << 20)
+
+static int claim_bdev(struct fbk_claim *c, dev_t dev)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 9, 0)
+	struct file *file = bdev_file_open_by_dev(dev, BLK_OPEN_READ | BLK_OPEN_WRITE, c, NULL);
+
+	if (IS_ERR(file))
+		return PTR_ERR(file);
+	c->file = file;
+	c->bdev = file_bdev(file);
+#elif LINUX_VERSION_CODE < KERNEL_VERSION(6, 5, 0)
+	struct block_device *bdev = blkdev_get_by_dev(dev, FMODE_READ | FMODE_WRITE | FMODE_EXCL, c);
+
+	if (IS_ERR(bdev))
+		return PTR_ERR(bdev);
+	c->bdev = bdev;
+#else
+#error "block devices are opened otherwise in kernels 6.5 to 6.8; use 6.1 or 6.9 and later"
+#endif
+	return 0;
+}
+
+static void release_bdev(struct fbk_claim *c)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 9, 0)
+	bdev_fput(c->file);
+#else
+	blkdev_put(c->bdev, FMODE_READ | FMODE_WRITE | FMODE_EXCL);
+#endif
+}
+
+/* Pages from first on that lie in sequence at *kaddr.  A page known to be
+ * poisoned is mapped as well: reading it fails, as it should, and writing heals it. */
+static long map_some(struct dax_device *dax, pgoff_t first, long n, void **kaddr, pfn_t *pfn)
+{
+	long got = dax_direct_access(dax, first, n, DAX_ACCESS, kaddr, pfn);
+
+	if (got == -EHWPOISON || got == -EIO)
+		got = dax_direct_access(dax, first, 1, DAX_RECOVERY_WRITE, kaddr, pfn);
+	return got == 0 ? -ENXIO : got;
+}
+
+/* The device's pages lie in pieces: one mapping of our own over all. */
+static int map_pieces(struct fbk_claim *c, pgoff_t start, long pages)
+{
+	struct page **list = kvmalloc_array(pages, sizeof(*list), GFP_KERNEL);
+	long at = 0, got, i;
+
+	if (!list)
+		return -ENOMEM;
+	while (at < pages) {
+		void *kaddr;
+		pfn_t pfn;
+
+		got = map_some(c->dax, start + at, pages - at, &kaddr, &pfn);
+		if (got < 0 || !pfn_t_has_page(pfn)) {
+			kvfree(list);
+			return got < 0 ? got : -EOPNOTSUPP;
+		}
+		for (i = 0; i < got && at < pages; i++, at++)
+			list[at] = pfn_to_page(pfn_t_to_pfn(pfn) + i);
+		cond_resched();
+	}
+	c->media.base = vmap(list, pages, VM_MAP, PAGE_KERNEL);
+	kvfree(list);
+	c->vmapped = true;
+	return c->media.base ? 0 : -ENOMEM;
+}
+
+static int map_all(struct fbk_claim *c, u64 start_bytes)
+{
+	pgoff_t start = start_bytes >> PAGE_SHIFT;
+	long pages = bdev_nr_bytes(c->bdev) >> PAGE_SHIFT, at, got;
+
+	c->media.size = (u64)pages << PAGE_SHIFT;
+	for (at = 0; at < pages; at += got) {
+		void *kaddr;
+		pfn_t pfn;
+
+		got = map_some(c->dax, start + at, pages - at, &kaddr, &pfn);
+		if (got < 0)
+			return got;
+		if (at == 0)
+			c->media.base = kaddr;
+		else if ((u8 *)kaddr != c->media.base + ((u64)at << PAGE_SHIFT))
+			return map_pieces(c, start, pages);
+	}
+	return 0;
+}
+
+int fbk_claim(struct fbk_claim *c, dev_t dev, char **text)
+{
+	u64 start = 0;
+	int rc, id;
+
+	memset(c, 0, sizeof(*c));
+	rc = claim_bdev(c, dev);
+	if (rc) {
+		*text = rc == -EBUSY ? "The cache device is in use: unmount it or stop what has it open" :
+				       "Opening the cache device";
+		return rc;
+	}
+	rc = -EOPNOTSUPP;
+	c->dax = fs_dax_get_by_bdev(c->bdev, &start, NULL, NULL);
+	*text = "The cache device has no DAX access: a pmem device in fsdax mode is wanted";
+	if (!c->dax)
+		goto no_dax;
+	*text = "The cache device needs a system call to make data durable, which the module cannot do";
+	if (!dax_synchronous(c->dax))
+		goto no_map;
+	*text = "Mapping the cache device";
+	/* What others wrote through the page cache is on the media first. */
+	rc = sync_blockdev(c->bdev);
+	if (rc)
+		goto no_map;
+	id = dax_read_lock();
+	rc = map_all(c, start);
+	dax_read_unlock(id);
+	if (rc)
+		goto no_map;
+	return 0;
+no_map:
+	fs_put_dax(c->dax, NULL);
+no_dax:
+	release_bdev(c);
+	return rc;
+}
+
+void fbk_release(struct fbk_claim *c)
+{
+	if (c->vmapped)
+		vunmap(c->media.base);
+	/* The page cache has not seen what we wrote. */
+	invalidate_bdev(c->bdev);
+	fs_put_dax(c->dax, NULL);
+	release_bdev(c);
+}
+
+bool fbk_claim_blank(struct fbk_claim *c)
+{
+	u64 n = min_t(u64, c->media.size, BLANK_BYTES), at;
+	u8 piece[256];
+	u32 crc = 0;
+
+	for (at = 0; at < n; at += sizeof(piece))
+		if (fby_port_read_crc(&c->media, piece, c->media.base + at, sizeof(piece), &crc) ||
+		    memchr_inv(piece, 0, sizeof(piece)))
+			return false;
+	return true;
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * module.c - loading and unloading.
+ */
+#include <linux/module.h>
+
+#include "fbk.h"
+
+static int __init fbk_init(void)
+{
+	int rc;
+
+	fby_linux_init();
+	rc = fbk_io_init();
+	if (rc)
+		return rc;
+	rc = fbk_origin_init();
+	if (rc)
+		goto no_origin;
+	rc = fbk_target_init();
+	if (rc)
+		goto no_target;
+	return 0;
+no_target:
+	fbk_origin_exit();
+no_origin:
+	fbk_io_exit();
+	return rc;
+}
+
+static void __exit fbk_exit(void)
+{
+	fbk_target_exit();
+	fbk_origin_exit();
+	fbk_io_exit();
+}
+
+module_init(fbk_init);
+module_exit(fbk_exit);
+
+MODULE_DESCRIPTION("Forebay: a persistent-memory write cache for block devices");
+MODULE_LICENSE("Dual BSD/GPL");
+MODULE_ALIAS("dm-forebay");

@@ -1,0 +1,509 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * shared_pool.c - pools, by cache device: opened and recovered for the first
+ * device that names them, closed after the last.  Volumes start and stop as
+ * their devices resume and suspend; one work per pool drives destage.
+ */
+#include <linux/delay.h>
+#include <linux/slab.h>
+#include <linux/uuid.h>
+#include <linux/vmalloc.h>
+
+#include "fbk.h"
+
+#define STEPS_AT_ONCE 1024u /* of destage, before others get the CPU */
+#define RECOVER_STEP 16u    /* chunks */
+
+static DEFINE_MUTEX(fbk_pools_lock);
+static LIST_HEAD(fbk_pools);
+
+int fbk_errno(int error)
+{
+	return error < 0 ? -fby_error_errno(error) : error;
+}
+
+static int engine_error(int error, char **text)
+{
+	*text = (char *)fby_error_message(error);
+	return fbk_errno(error);
+}
+
+/* --- destage ------------------------------------------------------------------ */
+
+void fbk_kick_destage(struct fbk_pool *p)
+{
+	mod_delayed_work(p->wq, &p->destage, 0);
+}
+
+void fbk_wake(struct fbk_pool *p, u32 wake)
+{
+	if (wake & FBY_WAKE_DESTAGE)
+		fbk_kick_destage(p);
+	if (wake & FBY_WAKE_SPACE)
+		mod_delayed_work(p->wq, &p->retry, 0);
+}
+
+/* A cleaner's volume is drained again and again. */
+static void rearm_cleaners(struct fbk_pool *p)
+{
+	u32 i;
+
+	for (i = 0; i < FBY_VOLUMES_MAX; i++)
+		if (p->volume[i] && READ_ONCE(p->volume[i]->cleaner) && !fby_volume_clean(p->engine, i))
+			fby_volume_drain(p->engine, i, true);
+}
+
+static void destage_work(struct work_struct *work)
+{
+	struct fbk_pool *p = container_of(to_delayed_work(work), struct fbk_pool, destage);
+	struct blk_plug plug;
+	u64 now, next = 0;
+	u32 steps;
+	int rc = FBY_AGAIN;
+
+	fbk_origin_again(p);
+	mutex_lock(&p->lock);
+	rearm_cleaners(p);
+	mutex_unlock(&p->lock);
+	blk_start_plug(&plug);
+	for (steps = 0; steps < STEPS_AT_ONCE && rc != FBY_DONE && fby_asserts_hold(); steps++) {
+		struct fby_io io;
+		u32 wake = 0;
+
+		mutex_lock(&p->lock);
+		now = ktime_get_ns();
+		rc = fby_destage_step(p->engine, now, &io, &next, &wake);
+		mutex_unlock(&p->lock);
+		fbk_wake(p, wake & ~(u32)FBY_WAKE_DESTAGE);
+		if (rc == FBY_ORIGIN)
+			fbk_origin_submit(p, &io);
+		cond_resched();
+	}
+	blk_finish_plug(&plug);
+	if (!fby_asserts_hold())
+		return;
+	now = ktime_get_ns();
+	/* Left alone if a completion has queued it already. */
+	queue_delayed_work(p->wq, &p->destage,
+			   rc == FBY_DONE && next > now ? nsecs_to_jiffies(min_t(u64, next - now, NSEC_PER_SEC)) + 1 :
+							  0);
+}
+
+/* --- open and close ------------------------------------------------------------ */
+
+static int make_pool(struct fbk_pool *p, char **text)
+{
+	struct fby_format f = {};
+	int rc;
+
+	*text = "The cache device is not blank: zero its start, or make the pool with forebay create";
+	if (!fbk_claim_blank(&p->claim))
+		return -EEXIST;
+	generate_random_uuid(f.uuid);
+	rc = fby_format(&p->claim.media, &f);
+	return rc < 0 ? engine_error(rc, text) : 0;
+}
+
+static int probe_pool(struct fbk_pool *p, const struct fbk_open *o, u64 *bytes, char **text)
+{
+	struct fby_probe *probe = kzalloc(sizeof(*probe), GFP_KERNEL);
+	int rc = 0;
+
+	if (!probe)
+		return -ENOMEM;
+	fby_probe(&p->claim.media, probe);
+	if (probe->state == FBY_PROBE_BLANK && o->create) {
+		rc = make_pool(p, text);
+		if (!rc)
+			fby_probe(&p->claim.media, probe);
+	}
+	if (!rc && probe->error)
+		rc = engine_error(probe->error, text);
+	if (!rc)
+		*bytes = fby_pool_bytes(&probe->sb, o->options.nslots);
+	kfree(probe);
+	return rc;
+}
+
+static void report_recovery(struct fbk_pool *p, u64 began)
+{
+	const struct fby_recovery_report *r = &p->report;
+	u64 ms = (ktime_get_ns() - began) >> 20;
+
+	pr_info("forebay: %pg: %s, %llu entries of %llu blocks in %llu chunks, about %llu ms\n", p->claim.bdev,
+		r->clean ? "closed cleanly" : "recovered", r->entries, r->blocks, r->chunks, ms);
+	if (r->dropped || r->lines_repaired || r->chunk_headers_lost)
+		pr_info("forebay: %pg: %llu torn writes dropped, %llu headers repaired, %llu chunk headers lost\n",
+			p->claim.bdev, r->dropped, r->lines_repaired, r->chunk_headers_lost);
+	if (r->holes || r->damaged)
+		pr_warn("forebay: %pg: %llu entries lost, %llu damaged\n", p->claim.bdev, r->holes, r->damaged);
+}
+
+static int recover_pool(struct fbk_pool *p, u32 nchunks, char **text)
+{
+	u64 began = ktime_get_ns();
+	u32 at;
+	int rc;
+
+	for (at = 0; at < nchunks; at += RECOVER_STEP) {
+		rc = fby_recover_chunks(p->engine, at, min(RECOVER_STEP, nchunks - at));
+		if (rc < 0)
+			return engine_error(rc, text);
+		cond_resched();
+	}
+	rc = fby_recover_finish(p->engine, &p->report);
+	if (rc < 0)
+		return engine_error(rc, text);
+	report_recovery(p, began);
+	return 0;
+}
+
+static int open_engine(struct fbk_pool *p, const struct fbk_open *o, char **text)
+{
+	struct fby_pool_info *info;
+	u32 nchunks;
+	u64 bytes;
+	int rc = probe_pool(p, o, &bytes, text);
+
+	if (rc)
+		return rc;
+	*text = "No memory for the pool's index";
+	p->mem = vmalloc_huge(bytes, GFP_KERNEL | __GFP_ZERO);
+	info = kmalloc(sizeof(*info), GFP_KERNEL);
+	rc = -ENOMEM;
+	if (!p->mem || !info)
+		goto fail;
+	rc = fby_pool_open(&p->engine, p->mem, bytes, &p->claim.media, &o->options);
+	if (rc < 0) {
+		rc = engine_error(rc, text);
+		goto fail;
+	}
+	fby_pool_info(p->engine, info);
+	nchunks = info->sb.nchunks;
+	rc = recover_pool(p, nchunks, text);
+	if (rc)
+		goto fail;
+	kfree(info);
+	return 0;
+fail:
+	kfree(info);
+	vfree(p->mem);
+	return rc;
+}
+
+static void pool_free(struct fbk_pool *p)
+{
+	fbk_release(&p->claim);
+	mutex_destroy(&p->lock);
+	kfree(p);
+}
+
+static struct fbk_pool *pool_open(dev_t dev, const struct fbk_open *o, char **text)
+{
+	struct fbk_pool *p = kzalloc(sizeof(*p), GFP_KERNEL);
+	int rc;
+
+	*text = "No memory for the pool";
+	if (!p)
+		return ERR_PTR(-ENOMEM);
+	p->dev = dev;
+	p->refs = 1;
+	mutex_init(&p->lock);
+	spin_lock_init(&p->wait_lock);
+	spin_lock_init(&p->zero_lock);
+	INIT_LIST_HEAD(&p->wait_busy);
+	INIT_LIST_HEAD(&p->wait_space);
+	INIT_LIST_HEAD(&p->zero_again);
+	INIT_DELAYED_WORK(&p->destage, destage_work);
+	INIT_DELAYED_WORK(&p->retry, fbk_retry_work);
+	rc = fbk_claim(&p->claim, dev, text);
+	if (rc) {
+		mutex_destroy(&p->lock);
+		kfree(p);
+		return ERR_PTR(rc);
+	}
+	rc = open_engine(p, o, text);
+	if (rc) {
+		pool_free(p);
+		return ERR_PTR(rc);
+	}
+	p->wq = alloc_workqueue("forebay", WQ_MEM_RECLAIM | WQ_UNBOUND, 2);
+	if (!p->wq) {
+		fby_pool_close(p->engine);
+		vfree(p->mem);
+		pool_free(p);
+		return ERR_PTR(-ENOMEM);
+	}
+	fbk_kick_destage(p);
+	return p;
+}
+
+static void pool_close(struct fbk_pool *p)
+{
+	int rc;
+
+	cancel_delayed_work_sync(&p->destage);
+	cancel_delayed_work_sync(&p->retry);
+	destroy_workqueue(p->wq);
+	rc = fby_asserts_hold() ? fby_pool_close(p->engine) : -FBY_E_INVARIANT;
+	if (rc < 0)
+		pr_warn("forebay: %pg: not closed cleanly: %s\n", p->claim.bdev, fby_error_message(rc));
+	vfree(p->mem);
+	pool_free(p);
+}
+
+struct fbk_pool *fbk_pool_get(dev_t dev, const struct fbk_open *o, char **text)
+{
+	struct fbk_pool *p;
+
+	mutex_lock(&fbk_pools_lock);
+	list_for_each_entry(p, &fbk_pools, list) {
+		if (p->dev == dev) {
+			p->refs++;
+			goto out;
+		}
+	}
+	p = pool_open(dev, o, text);
+	if (!IS_ERR(p))
+		list_add(&p->list, &fbk_pools);
+out:
+	mutex_unlock(&fbk_pools_lock);
+	return p;
+}
+
+void fbk_pool_put(struct fbk_pool *p)
+{
+	mutex_lock(&fbk_pools_lock);
+	if (--p->refs == 0) {
+		list_del(&p->list);
+		pool_close(p);
+	}
+	mutex_unlock(&fbk_pools_lock);
+}
+
+/* --- volumes --------------------------------------------------------------------- */
+
+/* The recorded identity is "id|path".  Without the id at hand, the path must lead
+ * to the same device, or the id name it. */
+static bool same_origin(const struct fbk_volume *v, const char *recorded, const char *origin_id)
+{
+	const char *path = strchr(recorded, '|');
+	size_t n = path ? path - recorded : strlen(recorded);
+	char name[FBY_IDENTITY_MAX + 1];
+	dev_t dev;
+
+	if (origin_id)
+		return strlen(origin_id) == n && !strncmp(origin_id, recorded, n);
+	snprintf(name, sizeof(name), "blk:%pg", v->origin);
+	if (strlen(name) == n && !strncmp(name, recorded, n))
+		return true;
+	return path && path[1] && !lookup_bdev(path + 1, &dev) && dev == v->origin->bd_dev;
+}
+
+static int add_volume(struct fbk_volume *v, const char *origin_id, char **text)
+{
+	struct fby_volume_spec *s = kzalloc(sizeof(*s), GFP_KERNEL);
+	int rc;
+
+	if (!s)
+		return -ENOMEM;
+	strscpy(s->name, v->name, sizeof(s->name));
+	if (origin_id)
+		snprintf(s->identity, sizeof(s->identity), "%s|/dev/%pg", origin_id, v->origin);
+	else
+		snprintf(s->identity, sizeof(s->identity), "blk:%pg|/dev/%pg", v->origin, v->origin);
+	generate_random_uuid(s->uuid);
+	s->origin_sectors = v->sectors;
+	s->block_size = bdev_logical_block_size(v->origin);
+	mutex_lock(&v->pool->lock);
+	rc = fby_volume_add(v->pool->engine, s, &v->index);
+	mutex_unlock(&v->pool->lock);
+	kfree(s);
+	return rc < 0 ? engine_error(rc, text) : 0;
+}
+
+static int rebind_volume(struct fbk_volume *v, const char *origin_id, char **text)
+{
+	char identity[FBY_IDENTITY_MAX + 1];
+	int rc;
+
+	if (origin_id)
+		snprintf(identity, sizeof(identity), "%s|/dev/%pg", origin_id, v->origin);
+	else
+		snprintf(identity, sizeof(identity), "blk:%pg|/dev/%pg", v->origin, v->origin);
+	mutex_lock(&v->pool->lock);
+	rc = fby_volume_rebind(v->pool->engine, v->index, identity, v->sectors);
+	mutex_unlock(&v->pool->lock);
+	return rc < 0 ? engine_error(rc, text) : 0;
+}
+
+/* Is the origin the one that the volume was made for, and fit for it? */
+static int check_origin(struct fbk_volume *v, struct fby_volume_info *info, const char *origin_id,
+			bool accept_changed, char **text)
+{
+	bool same;
+
+	if (bdev_logical_block_size(v->origin) > info->spec.block_size) {
+		*text = "The origin's logical block is larger than the volume's";
+		return -EINVAL;
+	}
+	same = same_origin(v, info->spec.identity, origin_id);
+	if (!same && !accept_changed) {
+		*text = "The origin is not the one the volume was made for; if it holds the same data, say accept_changed_origin";
+		return -ESTALE;
+	}
+	if (v->sectors < info->spec.origin_sectors) {
+		*text = "The target is smaller than the volume";
+		return -EINVAL;
+	}
+	if (v->sectors > info->spec.origin_sectors && !accept_changed) {
+		*text = "The target is larger than the volume; to let it grow, say accept_changed_origin";
+		return -EINVAL;
+	}
+	if (same && v->sectors == info->spec.origin_sectors)
+		return 0;
+	return rebind_volume(v, origin_id, text);
+}
+
+int fbk_volume_prepare(struct fbk_volume *v, const char *origin_id, bool create, bool accept_changed, char **text)
+{
+	struct fby_pool *engine = v->pool->engine;
+	struct fby_volume_info *info;
+	struct fbk_volume *other;
+	int rc = fby_volume_find(engine, v->name, &v->index);
+
+	if (rc == -FBY_E_NO_VOLUME && create)
+		rc = add_volume(v, origin_id, text);
+	else if (rc < 0)
+		rc = engine_error(rc, text);
+	if (rc)
+		return rc;
+	mutex_lock(&v->pool->lock);
+	other = v->pool->volume[v->index];
+	rc = other && other->owner != v->owner ? -EBUSY : 0;
+	mutex_unlock(&v->pool->lock);
+	*text = "The volume is in use by another device";
+	if (rc)
+		return rc;
+	*text = "No memory for the volume";
+	info = kzalloc(sizeof(*info), GFP_KERNEL);
+	if (!info)
+		return -ENOMEM;
+	fby_volume_info(engine, v->index, info);
+	v->block_size = info->spec.block_size;
+	rc = check_origin(v, info, origin_id, accept_changed, text);
+	kfree(info);
+	if (rc)
+		return rc;
+	*text = "No memory for the volume's buffers";
+	v->mem_bytes = fby_volume_bytes(engine, v->round_pages, v->nbuffers, v->buffer_bytes);
+	v->mem = vzalloc(v->mem_bytes);
+	return v->mem ? 0 : -ENOMEM;
+}
+
+void fbk_volume_free(struct fbk_volume *v)
+{
+	fbk_volume_stop(v);
+	vfree(v->mem);
+}
+
+int fbk_volume_start(struct fbk_volume *v)
+{
+	struct fbk_pool *p = v->pool;
+	struct fby_volume_info *info;
+	int rc;
+
+	if (v->started)
+		return 0;
+	info = kmalloc(sizeof(*info), GFP_NOIO);
+	if (!info)
+		return -ENOMEM;
+	v->stopping = v->requeue = false;
+	memset(v->mem, 0, v->mem_bytes);
+	mutex_lock(&p->lock);
+	rc = fby_volume_info(p->engine, v->index, info);
+	if (!rc) {
+		struct fby_attach a = {
+			.origin_sectors = v->sectors,
+			.identity = info->spec.identity, /* checked by prepare */
+			.holes = v->holes,
+			.mem = v->mem,
+			.mem_bytes = v->mem_bytes,
+			.round_pages = v->round_pages,
+			.nbuffers = v->nbuffers,
+			.buffer_bytes = v->buffer_bytes,
+		};
+
+		rc = fby_volume_attach(p->engine, v->index, &a);
+	}
+	if (!rc)
+		p->volume[v->index] = v;
+	mutex_unlock(&p->lock);
+	kfree(info);
+	if (rc) {
+		pr_err("forebay: volume %s: %s\n", v->name, fby_error_message(rc));
+		return fbk_errno(rc);
+	}
+	v->started = true;
+	fbk_kick_destage(p);
+	return 0;
+}
+
+/* What destage has in flight ends, what it asks for from now on fails, so the
+ * round is given up: nothing is lost by that, the pool still holds it all. */
+void fbk_volume_stop(struct fbk_volume *v)
+{
+	struct fbk_pool *p = v->pool;
+	int rc;
+
+	if (!v->started)
+		return;
+	WRITE_ONCE(v->stopping, true);
+	for (;;) {
+		mutex_lock(&p->lock);
+		rc = fby_volume_detach(p->engine, v->index);
+		if (rc != -FBY_E_BUSY)
+			p->volume[v->index] = NULL;
+		mutex_unlock(&p->lock);
+		if (rc != -FBY_E_BUSY)
+			break;
+		fbk_kick_destage(p);
+		usleep_range(500, 2000);
+	}
+	fbk_origin_wait_idle(v);
+	v->started = false;
+}
+
+int fbk_volume_drain(struct fbk_volume *v)
+{
+	struct fbk_pool *p = v->pool;
+	struct fby_volume_info *info = kmalloc(sizeof(*info), GFP_NOIO);
+	u64 errors;
+	int rc = 0;
+
+	if (!info)
+		return -ENOMEM;
+	fby_volume_info(p->engine, v->index, info);
+	errors = info->origin_errors;
+	while (!fby_volume_clean(p->engine, v->index)) {
+		mutex_lock(&p->lock);
+		rc = fby_volume_drain(p->engine, v->index, true);
+		mutex_unlock(&p->lock);
+		if (rc < 0) {
+			rc = fbk_errno(rc);
+			break;
+		}
+		fbk_kick_destage(p);
+		if (msleep_interruptible(2)) {
+			rc = -EINTR;
+			break;
+		}
+		fby_volume_info(p->engine, v->index, info);
+		if (info->origin_errors != errors && info->last_error) {
+			rc = -info->last_error;
+			break;
+		}
+	}
+	kfree(info);
+	return rc;
+}

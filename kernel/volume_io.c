@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * volume_io.c - the way of a bio through a volume.
+ *
+ * A write is copied to the pool in batches of at most 64 KiB and ended in the
+ * caller's context: no allocation, no queue, nothing to wait for but a full
+ * pool.  A read takes what is cached from the pool first and has the rest read
+ * from the origin after that, in one clone of the bio for each run of sectors;
+ * that order is what makes it right, see core/read.c.  Discards and zeroes may
+ * need the origin in between, so a work does them.
+ *
+ * Acknowledged is durable, so the devices announce no volatile write cache and
+ * get no flushes; one that comes all the same is answered at once.
+ */
+#include <linux/delay.h>
+
+#include "fbk.h"
+
+#define NVEC 20u
+#define SPINS 64u
+#define CLONES 64u
+
+static struct bio_set fbk_clones;
+static struct workqueue_struct *fbk_range_wq;
+
+void fbk_end(struct fbk_io *io, int error)
+{
+	if (error)
+		io->bio->bi_status = errno_to_blk_status(fbk_errno(error));
+	bio_endio(io->bio);
+}
+
+static void end_status(struct bio *bio, blk_status_t status)
+{
+	bio->bi_status = status;
+	bio_endio(bio);
+}
+
+/* --- write ---------------------------------------------------------------------- */
+
+/* The first pieces of what is left of the bio; returns their sectors. */
+static u32 gather(struct bio *bio, struct bvec_iter iter, struct fby_vec *vec, u32 *nvec)
+{
+	u32 bytes = 0;
+
+	for (*nvec = 0; *nvec < NVEC && iter.bi_size && bytes < FBY_BATCH_PAGES * FBY_PAGE; ++*nvec) {
+		struct bio_vec bv = mp_bvec_iter_bvec(bio->bi_io_vec, iter);
+
+		vec[*nvec].base = page_address(bv.bv_page) + bv.bv_offset;
+		vec[*nvec].len = bv.bv_len;
+		bytes += bv.bv_len;
+		bvec_iter_advance(bio->bi_io_vec, &iter, bv.bv_len);
+	}
+	return bytes / FBY_SECTOR;
+}
+
+int fbk_write_more(struct fbk_io *io)
+{
+	struct fbk_volume *v = io->volume;
+	struct fbk_pool *p = v->pool;
+	struct fby_vec vec[NVEC];
+	struct fby_write w;
+	u32 spins = 0, nvec, n;
+	int decision;
+
+	if (unlikely(!fby_asserts_hold()))
+		return -FBY_E_INVARIANT;
+	while (io->iter.bi_size) {
+		n = gather(io->bio, io->iter, vec, &nvec);
+		decision = fby_write_begin(p->engine, &w, v->index, io->sector + io->done, n);
+		if (decision == FBY_WAIT_BLOCK || decision == FBY_WAIT_SLOT) {
+			if (spins++ == SPINS)
+				return decision;
+			cpu_relax();
+			continue;
+		}
+		if (decision)
+			return decision;
+		fby_write_copy(p->engine, &w, vec, nvec, 0);
+		fby_write_commit(p->engine, &w);
+		fby_write_publish(p->engine, &w);
+		io->done += w.nsectors;
+		bvec_iter_advance(io->bio->bi_io_vec, &io->iter, w.nsectors * FBY_SECTOR);
+		if (w.wake)
+			fbk_wake(p, w.wake);
+	}
+	return 0;
+}
+
+static void map_write(struct fbk_io *io)
+{
+	struct bio *bio = io->bio;
+	int decision = FBY_WAIT_SPACE;
+
+	io->iter = bio->bi_iter;
+	io->done = 0;
+	if (likely(!fbk_others_wait(io->volume->pool)))
+		decision = fbk_write_more(io);
+	if (likely(decision <= 0))
+		fbk_end(io, decision);
+	else if (bio->bi_opf & REQ_NOWAIT)
+		end_status(bio, BLK_STS_AGAIN);
+	else
+		fbk_wait(io, decision);
+}
+
+/* --- read ----------------------------------------------------------------------- */
+
+static void read_part_done(struct fbk_io *io, blk_status_t status)
+{
+	if (status)
+		WRITE_ONCE(io->status, status);
+	if (atomic_dec_and_test(&io->parts))
+		end_status(io->bio, io->status);
+}
+
+static void read_clone_end(struct bio *clone)
+{
+	struct fbk_io *io = clone->bi_private;
+	blk_status_t status = clone->bi_status;
+
+	bio_put(clone);
+	read_part_done(io, status);
+}
+
+/* Sectors of the bio that are to come from the origin; n is 0 when there are none. */
+struct run {
+	u32 at, n;
+};
+
+static void read_run(struct fbk_io *io, struct run *r)
+{
+	bool nowait = io->bio->bi_opf & REQ_NOWAIT;
+	struct bio *clone;
+
+	if (!r->n)
+		return;
+	clone = bio_alloc_clone(io->volume->origin, io->bio, nowait ? GFP_NOWAIT : GFP_NOIO, &fbk_clones);
+	if (!clone) {
+		io->status = BLK_STS_AGAIN;
+		return;
+	}
+	bio_advance(clone, r->at * FBY_SECTOR);
+	clone->bi_iter.bi_size = r->n * FBY_SECTOR;
+	clone->bi_iter.bi_sector = io->sector + r->at;
+	clone->bi_opf &= ~REQ_POLLED;
+	clone->bi_private = io;
+	clone->bi_end_io = read_clone_end;
+	atomic_inc(&io->parts);
+	submit_bio_noacct(clone);
+	r->n = 0;
+}
+
+/* The sectors in mask, of a block whose sector 0 is at base of the bio. */
+static void add_runs(struct fbk_io *io, struct run *r, u32 base, u8 mask)
+{
+	u32 s;
+
+	for (s = 0; s < FBY_PAGE_SECTORS; s++) {
+		if (!(mask >> s & 1))
+			continue;
+		if (r->n && r->at + r->n != base + s)
+			read_run(io, r);
+		if (!r->n)
+			r->at = base + s;
+		r->n++;
+	}
+}
+
+/* One sector, whose memory lies in pieces. */
+static int read_split(struct fbk_io *io, struct bvec_iter iter, u64 block, u32 first, u8 *origin)
+{
+	struct bio *bio = io->bio;
+	u8 data[FBY_SECTOR], lost;
+	u32 at = 0;
+	int rc = fby_read_block(io->volume->pool->engine, io->volume->index, block, first, 1, data, origin, &lost);
+
+	while (rc == FBY_DONE && at < FBY_SECTOR) {
+		struct bio_vec bv = bio_iter_iovec(bio, iter);
+		u32 n = min(bv.bv_len, FBY_SECTOR - at);
+
+		memcpy(page_address(bv.bv_page) + bv.bv_offset, data + at, n);
+		bvec_iter_advance(bio->bi_io_vec, &iter, n);
+		at += n;
+	}
+	return rc;
+}
+
+static enum fbk_map map_read(struct fbk_io *io)
+{
+	struct fby_pool *engine = io->volume->pool->engine;
+	struct bio *bio = io->bio;
+	struct bvec_iter iter = bio->bi_iter;
+	u32 total = bio_sectors(bio), at = 0;
+	struct run run = {};
+
+	atomic_set(&io->parts, 1);
+	io->status = BLK_STS_OK;
+	while (at < total && !io->status) {
+		struct bio_vec bv = mp_bvec_iter_bvec(bio->bi_io_vec, iter);
+		u64 sector = io->sector + at;
+		u32 first = sector % FBY_PAGE_SECTORS;
+		u32 n = min3(FBY_PAGE_SECTORS - first, total - at, bv.bv_len / FBY_SECTOR);
+		u8 origin, lost;
+		int rc;
+
+		if (likely(n)) {
+			rc = fby_read_block(engine, io->volume->index, sector / FBY_PAGE_SECTORS, first, n,
+					    page_address(bv.bv_page) + bv.bv_offset, &origin, &lost);
+		} else {
+			n = 1;
+			rc = read_split(io, iter, sector / FBY_PAGE_SECTORS, first, &origin);
+		}
+		if (rc < 0)
+			io->status = errno_to_blk_status(fbk_errno(rc));
+		else if (rc == FBY_ORIGIN)
+			add_runs(io, &run, at - first, origin);
+		bvec_iter_advance(bio->bi_io_vec, &iter, n * FBY_SECTOR);
+		at += n;
+	}
+	if (!io->status) {
+		if (run.n == total)
+			return FBK_REMAP;
+		read_run(io, &run);
+	}
+	read_part_done(io, BLK_STS_OK);
+	return FBK_TAKEN;
+}
+
+/* --- discard, write-zeroes --------------------------------------------------------- */
+
+static int origin_range(struct fbk_volume *v, struct bio *bio, u64 sector, u64 n)
+{
+	int rc;
+
+	if (bio_op(bio) == REQ_OP_DISCARD) {
+		rc = blkdev_issue_discard(v->origin, sector, n, GFP_NOIO);
+		return rc == -EOPNOTSUPP ? 0 : rc;
+	}
+	rc = blkdev_issue_zeroout(v->origin, sector, n, GFP_NOIO,
+				  bio->bi_opf & REQ_NOUNMAP ? BLKDEV_ZERO_NOUNMAP : 0);
+	return rc ? rc : blkdev_issue_flush(v->origin);
+}
+
+static void range_work(struct work_struct *work)
+{
+	struct fbk_io *io = container_of(work, struct fbk_io, work);
+	struct fbk_volume *v = io->volume;
+	enum fby_kind kind = bio_op(io->bio) == REQ_OP_DISCARD ? FBY_KIND_DISCARD : FBY_KIND_ZERO;
+	u64 total = bio_sectors(io->bio), done = 0, n;
+	int rc = 0;
+
+	while (rc >= 0 && fby_asserts_hold()) {
+		u32 wake = 0;
+
+		rc = fby_range(v->pool->engine, v->index, kind, io->sector, total, &done, &n, &wake);
+		fbk_wake(v->pool, wake);
+		if (rc == FBY_DONE)
+			break;
+		if (rc == FBY_ORIGIN) {
+			rc = origin_range(v, io->bio, io->sector + done, n);
+			if (rc) {
+				end_status(io->bio, errno_to_blk_status(rc));
+				return;
+			}
+			done += n;
+		} else if (rc == FBY_WAIT_SPACE && READ_ONCE(v->requeue)) {
+			end_status(io->bio, BLK_STS_DM_REQUEUE);
+			return;
+		} else if (rc == FBY_WAIT_SPACE) {
+			fbk_kick_destage(v->pool);
+			usleep_range(1000, 4000);
+		} else {
+			cond_resched();
+		}
+	}
+	fbk_end(io, fby_asserts_hold() ? min(rc, 0) : -FBY_E_INVARIANT);
+}
+
+/* --- all ----------------------------------------------------------------------------- */
+
+enum fbk_map fbk_map(struct fbk_volume *v, struct fbk_io *io, struct bio *bio, u64 sector)
+{
+	io->volume = v;
+	io->bio = bio;
+	io->sector = sector;
+	switch (bio_op(bio)) {
+	case REQ_OP_READ:
+		return map_read(io);
+	case REQ_OP_WRITE:
+		if (likely(bio_sectors(bio))) {
+			map_write(io);
+			return FBK_TAKEN;
+		}
+		fallthrough;
+	case REQ_OP_FLUSH:
+		fbk_end(io, fby_flush(v->pool->engine, v->index));
+		return FBK_TAKEN;
+	case REQ_OP_DISCARD:
+	case REQ_OP_WRITE_ZEROES:
+		if (bio->bi_opf & REQ_NOWAIT) {
+			end_status(bio, BLK_STS_AGAIN);
+			return FBK_TAKEN;
+		}
+		INIT_WORK(&io->work, range_work);
+		queue_work(fbk_range_wq, &io->work);
+		return FBK_TAKEN;
+	default:
+		end_status(bio, BLK_STS_NOTSUPP);
+		return FBK_TAKEN;
+	}
+}
+
+int fbk_io_init(void)
+{
+	int rc = bioset_init(&fbk_clones, CLONES, 0, BIOSET_NEED_RESCUER | BIOSET_PERCPU_CACHE);
+
+	if (rc)
+		return rc;
+	fbk_range_wq = alloc_workqueue("forebay_range", WQ_MEM_RECLAIM | WQ_UNBOUND, 16);
+	if (!fbk_range_wq) {
+		bioset_exit(&fbk_clones);
+		return -ENOMEM;
+	}
+	return 0;
+}
+
+void fbk_io_exit(void)
+{
+	destroy_workqueue(fbk_range_wq);
+	bioset_exit(&fbk_clones);
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * waiting.c - writes that the engine told to wait.
+ *
+ * Whoever holds a block or a slot never sleeps with it, so those are tried
+ * again at once by a work.  Space comes from destage, or from a write that
+ * empties a chunk; the engine tells by a wake mask.  No wake is lost: a bio is
+ * put on its list and the work queued, the work announces that it waits and
+ * only then tries, and a wake after that queues the work again.  The timer is
+ * only a safety net.
+ */
+#include "fbk.h"
+
+#define SPACE_RETRY (HZ / 10)
+
+bool fbk_others_wait(struct fbk_pool *p)
+{
+	return !list_empty_careful(&p->wait_space);
+}
+
+static void relist(struct fbk_io *io, enum fby_decision why)
+{
+	struct fbk_pool *p = io->volume->pool;
+
+	spin_lock(&p->wait_lock);
+	list_add_tail(&io->node, why == FBY_WAIT_SPACE ? &p->wait_space : &p->wait_busy);
+	spin_unlock(&p->wait_lock);
+}
+
+void fbk_wait(struct fbk_io *io, enum fby_decision why)
+{
+	struct fbk_pool *p = io->volume->pool;
+
+	relist(io, why);
+	mod_delayed_work(p->wq, &p->retry, 0);
+	if (why == FBY_WAIT_SPACE)
+		fbk_kick_destage(p);
+}
+
+/* False: it waits again. */
+static bool retry(struct fbk_io *io, int *decision)
+{
+	if (READ_ONCE(io->volume->requeue)) {
+		io->bio->bi_status = BLK_STS_DM_REQUEUE;
+		bio_endio(io->bio);
+		return true;
+	}
+	*decision = fbk_write_more(io);
+	if (*decision > 0)
+		return false;
+	fbk_end(io, *decision);
+	return true;
+}
+
+/* Those that wait for space stay in order, and behind the first that finds none. */
+void fbk_retry_work(struct work_struct *work)
+{
+	struct fbk_pool *p = container_of(to_delayed_work(work), struct fbk_pool, retry);
+	LIST_HEAD(busy);
+	LIST_HEAD(space);
+	struct fbk_io *io, *next;
+	bool again = false;
+	int decision = FBY_DONE;
+
+	spin_lock(&p->wait_lock);
+	list_splice_init(&p->wait_busy, &busy);
+	spin_unlock(&p->wait_lock);
+	list_for_each_entry_safe(io, next, &busy, node) {
+		list_del(&io->node);
+		if (!retry(io, &decision)) {
+			relist(io, decision);
+			again = true;
+		}
+		cond_resched();
+	}
+
+	fby_wait_prepare(p->engine, FBY_WAIT_SPACE);
+	for (;;) {
+		spin_lock(&p->wait_lock);
+		io = list_first_entry_or_null(&p->wait_space, struct fbk_io, node);
+		if (io)
+			list_del(&io->node);
+		spin_unlock(&p->wait_lock);
+		if (!io)
+			break;
+		if (!retry(io, &decision)) {
+			spin_lock(&p->wait_lock);
+			list_add(&io->node, &p->wait_space);
+			spin_unlock(&p->wait_lock);
+			break;
+		}
+		cond_resched();
+	}
+	if (io && decision == FBY_WAIT_SPACE) {
+		fbk_kick_destage(p);
+		queue_delayed_work(p->wq, &p->retry, SPACE_RETRY);
+	} else if (io || again) {
+		queue_delayed_work(p->wq, &p->retry, 0);
+	}
+}

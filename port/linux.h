@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
+/*
+ * linux.h - the port for the Linux kernel, 6.1 and later: READ_ONCE and the
+ * atomics for shared memory, DAX for the media.  core/port.h lists the names.
+ *
+ * Shared words are plain integers to the engine and atomic_t to the kernel's
+ * operations, which have the same layout; so KCSAN and KASAN see every access.
+ */
+#ifndef FBY_PORT_LINUX_H
+#define FBY_PORT_LINUX_H
+
+#include <linux/atomic.h>
+#include <linux/build_bug.h>
+#include <linux/bug.h>
+#include <linux/compiler.h>
+#include <linux/prefetch.h>
+#include <linux/processor.h>
+#include <linux/smp.h>
+#include <linux/spinlock.h>
+#include <linux/string.h>
+#include <linux/types.h>
+
+#if !defined(CONFIG_64BIT) || defined(__BIG_ENDIAN)
+#error "the engine needs a 64-bit little-endian kernel"
+#endif
+
+#define FBY_STATIC_ASSERT(cond, text) _Static_assert(cond, text)
+
+/* A warning, and no more writes are taken: the machine goes on. */
+void fby_assert_failed(const char *cond, const char *file, int line);
+bool fby_asserts_hold(void);
+#define FBY_ASSERT(cond) (likely(cond) ? (void)0 : fby_assert_failed(#cond, __FILE__, __LINE__))
+
+#define fby_likely(x) likely(x)
+#define fby_unlikely(x) unlikely(x)
+#define fby_prefetch(p) prefetch(p)
+#define fby_prefetchw(p) prefetchw(p)
+
+#define fby_load(p) READ_ONCE(*(p))
+#define fby_store(p, v) WRITE_ONCE(*(p), (v))
+#define fby_load_acquire(p) smp_load_acquire(p)
+#define fby_store_release(p, v) smp_store_release((p), (v))
+#define fby_cmpxchg(p, old, new) \
+	({ \
+		typeof(*(p)) fby_old_ = (old); \
+		cmpxchg((p), fby_old_, (new)) == fby_old_; \
+	})
+
+/* op: add, or, and; 4 or 8 bytes. */
+#define FBY_FETCH(op, p, v) \
+	({ \
+		BUILD_BUG_ON(sizeof(*(p)) != 4 && sizeof(*(p)) != 8); \
+		(typeof(*(p)))(sizeof(*(p)) == 8 ? (u64)atomic64_fetch_##op((s64)(v), (atomic64_t *)(p)) : \
+						   (u32)atomic_fetch_##op((int)(v), (atomic_t *)(p))); \
+	})
+#define fby_fetch_add(p, v) FBY_FETCH(add, p, v)
+#define fby_fetch_or(p, v) FBY_FETCH(or, p, v)
+#define fby_fetch_and(p, v) FBY_FETCH(and, p, v)
+
+#define fby_rmb() smp_rmb()
+#define fby_wmb() wmb() /* orders non-temporal stores too */
+#define fby_relax() cpu_relax()
+
+/* Taken by process context alone: the module calls the engine from nowhere else. */
+struct fby_lock {
+	spinlock_t lock;
+};
+#define fby_lock_init(l) spin_lock_init(&(l)->lock)
+#define fby_lock(l) spin_lock(&(l)->lock)
+#define fby_unlock(l) spin_unlock(&(l)->lock)
+
+#define fby_cpu() ((u32)raw_smp_processor_id())
+
+#define fby_copy(dst, src, n) ((void)memcpy((dst), (src), (n)))
+#define fby_zero(dst, n) ((void)memset((dst), 0, (n)))
+#define fby_equal(a, b, n) (memcmp((a), (b), (n)) == 0)
+
+u32 fby_crc32c(u32 crc, const void *p, size_t n);
+
+struct fby_media {
+	u8 *base; /* mapped for as long as a pool is open on it */
+	u64 size;
+};
+
+#define fby_media_base(m) ((m)->base)
+#define fby_media_size(m) ((m)->size)
+
+void fby_port_write(struct fby_media *m, void *dst, const void *src, size_t n);
+u32 fby_port_write_crc(struct fby_media *m, void *dst, const void *src, size_t n, u32 crc);
+void fby_port_fence(struct fby_media *m, const void *start, size_t n);
+int fby_port_read_crc(struct fby_media *m, void *dst, const void *src, size_t n, u32 *crc);
+
+/* Tables of the checksum; before anything else of the port. */
+void fby_linux_init(void);
+
+/* Macros of the kernel's that are names of the engine's own.  kernel/fbk.h,
+ * which needs them, brings them back. */
+#pragma push_macro("current")
+#pragma push_macro("noinline")
+#pragma push_macro("round_up")
+#undef current
+#undef noinline
+#undef round_up
+
+#endif

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * linux_copy.c - copying to and from the media in the kernel, with CRC32C.
+ *
+ * Vector registers would cost saving and restoring them at each request, so x86
+ * goes by the general ones: movnti past the caches, and the crc32 instruction.
+ * That has a latency of 3 cycles and a throughput of 1, so a page is summed in
+ * three lanes at once, joined by a table: multiplying a CRC by x^(8 * LANE) is
+ * linear, one lookup for each of its bytes.  Elsewhere: the kernel's own copy
+ * and checksum, in pieces that stay in the first cache.
+ *
+ * The kernel's crc32c() leaves both inversions to its caller; "raw" below means
+ * that form.  fby_crc32c() is the standard one.
+ */
+#include <linux/crc32c.h>
+#include <linux/export.h>
+#include <linux/uaccess.h>
+
+#include "linux.h"
+
+#define PIECE 512u
+
+static bool broken;
+
+void fby_assert_failed(const char *cond, const char *file, int line)
+{
+	WRITE_ONCE(broken, true);
+	WARN(1, "forebay: assertion failed: %s, %s:%d; no more writes are accepted\n", cond, file, line);
+}
+
+bool fby_asserts_hold(void)
+{
+	return likely(!READ_ONCE(broken));
+}
+
+#ifdef CONFIG_X86_64
+#include <asm/cpufeature.h>
+
+#define LANE 1344u /* bytes; three of them and a line make a page */
+#define LANES (3 * LANE)
+
+static u32 shift_lane[4][256];
+static bool have_crc;
+
+static void lanes_init(void)
+{
+	static const u8 zero[LANE];
+	u32 i, byte;
+
+	for (i = 0; i < 4; i++)
+		for (byte = 0; byte < 256; byte++)
+			shift_lane[i][byte] = crc32c(byte << (8 * i), zero, LANE);
+	have_crc = boot_cpu_has(X86_FEATURE_XMM4_2);
+}
+
+/* The raw CRC of what crc is of, followed by LANE zero bytes. */
+static u32 shifted(u32 crc)
+{
+	return shift_lane[0][crc & 255] ^ shift_lane[1][crc >> 8 & 255] ^ shift_lane[2][crc >> 16 & 255] ^
+	       shift_lane[3][crc >> 24];
+}
+
+static __always_inline u64 crc_word(u64 crc, u64 word)
+{
+	asm("crc32q %1, %0" : "+r"(crc) : "r"(word));
+	return crc;
+}
+
+static __always_inline void store_word(u64 *dst, u64 word)
+{
+	asm volatile("movnti %1, %0" : "=m"(*dst) : "r"(word));
+}
+
+/* One line: to the media, unless dst is NULL, and into the CRC.  Each word is
+ * read once: what is summed is what is stored, whatever others do to it. */
+static __always_inline u64 line_crc(u64 *dst, const u64 *src, u64 crc)
+{
+	u32 i;
+
+	for (i = 0; i < 8; i++) {
+		u64 word = READ_ONCE(src[i]);
+
+		if (dst)
+			store_word(&dst[i], word);
+		crc = crc_word(crc, word);
+	}
+	return crc;
+}
+
+static __always_inline u32 lines_crc(u8 *dst, const u8 *src, size_t n, u32 raw)
+{
+	u64 crc = raw;
+	size_t at = 0;
+
+	for (; n - at >= LANES; at += LANES) {
+		u64 b = 0, c = 0;
+		size_t i;
+
+		for (i = at; i < at + LANE; i += 64) {
+			crc = line_crc(dst ? (u64 *)(dst + i) : NULL, (const u64 *)(src + i), crc);
+			b = line_crc(dst ? (u64 *)(dst + i + LANE) : NULL, (const u64 *)(src + i + LANE), b);
+			c = line_crc(dst ? (u64 *)(dst + i + 2 * LANE) : NULL, (const u64 *)(src + i + 2 * LANE), c);
+		}
+		crc = shifted(shifted((u32)crc) ^ (u32)b) ^ (u32)c;
+	}
+	for (; at < n; at += 64)
+		crc = line_crc(dst ? (u64 *)(dst + at) : NULL, (const u64 *)(src + at), crc);
+	return (u32)crc;
+}
+
+/* n is a multiple of 64 in these two. */
+static u32 raw_lines(const void *p, size_t n, u32 raw)
+{
+	return have_crc ? lines_crc(NULL, p, n, raw) : crc32c(raw, p, n);
+}
+
+static u32 raw_bytes(const u8 *p, size_t n, u32 raw)
+{
+	u64 crc = raw;
+
+	if (!have_crc)
+		return crc32c(raw, p, n);
+	for (; n >= 8; n -= 8, p += 8)
+		crc = crc_word(crc, *(const u64 *)p);
+	for (; n > 0; n--, p++)
+		asm("crc32b %1, %0" : "+r"(crc) : "rm"(*p));
+	return (u32)crc;
+}
+#else
+#define have_crc false
+
+static void lanes_init(void)
+{
+}
+
+static u32 lines_crc(u8 *dst, const u8 *src, size_t n, u32 raw)
+{
+	return raw;
+}
+
+static u32 raw_lines(const void *p, size_t n, u32 raw)
+{
+	return crc32c(raw, p, n);
+}
+
+static u32 raw_bytes(const u8 *p, size_t n, u32 raw)
+{
+	return crc32c(raw, p, n);
+}
+#endif
+
+void fby_linux_init(void)
+{
+	lanes_init();
+}
+
+u32 fby_crc32c(u32 crc, const void *p, size_t n)
+{
+	return ~raw_bytes(p, n, ~crc);
+}
+
+void fby_port_write(struct fby_media *m, void *dst, const void *src, size_t n)
+{
+	memcpy_flushcache(dst, src, n);
+}
+
+u32 fby_port_write_crc(struct fby_media *m, void *dst, const void *src, size_t n, u32 crc)
+{
+	u8 piece[PIECE] __aligned(8);
+	u32 raw = ~crc;
+	size_t at, part;
+
+	if (have_crc)
+		return ~lines_crc(dst, src, n, raw);
+	for (at = 0; at < n; at += part) {
+		part = min_t(size_t, n - at, PIECE);
+		memcpy(piece, (const u8 *)src + at, part);
+		raw = raw_lines(piece, part, raw);
+		memcpy_flushcache((u8 *)dst + at, piece, part);
+	}
+	return ~raw;
+}
+
+void fby_port_fence(struct fby_media *m, const void *start, size_t n)
+{
+	pmem_wmb();
+}
+
+/*
+ * Sums what lies on the media rather than the copy, which may be a page that a
+ * process scribbles in meanwhile.  The checked copy has just had those lines in
+ * its hands, so this does not meet an error that it did not.
+ */
+int fby_port_read_crc(struct fby_media *m, void *dst, const void *src, size_t n, u32 *crc)
+{
+	u8 piece[PIECE] __aligned(8);
+	u32 raw = ~*crc;
+	size_t at, part;
+
+	for (at = 0; at < n; at += part) {
+		void *to = dst ? (u8 *)dst + at : piece;
+
+		part = dst ? n - at : min_t(size_t, n - at, PIECE);
+		if (copy_mc_to_kernel(to, (const u8 *)src + at, part))
+			return 1;
+		raw = raw_lines((const u8 *)src + at, part, raw);
+	}
+	*crc = ~raw;
+	return 0;
+}
