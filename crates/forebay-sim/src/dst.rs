@@ -342,6 +342,11 @@ impl World {
         self.calm = true;
         self.engine.media.disarm();
         self.heal_origins();
+        for v in 0..self.volumes.len() {
+            if !self.volumes[v].attached {
+                self.attach(v)?;
+            }
+        }
         let mut rounds = 0;
         while self.clients.iter().any(|c| !c.idle()) {
             rounds += 1;
@@ -356,7 +361,8 @@ impl World {
                 return Err(format!("no end after {rounds} steps: {}", stuck.join("; ")));
             }
             self.tick += 1;
-            self.now_ns += 50_000;
+            // Past the longest pause of a destage that failed.
+            self.now_ns += if rounds % 64 == 0 { 200_000_000 } else { 50_000 };
             self.client_step()?;
             self.origin_step()?;
             self.destage_step()?;
@@ -368,9 +374,6 @@ impl World {
     fn finish(&mut self) -> Verdict {
         self.settle()?;
         for v in 0..self.volumes.len() {
-            if !self.volumes[v].attached {
-                self.attach(v)?;
-            }
             self.drain(v)?;
         }
         for v in 0..self.volumes.len() {
@@ -378,6 +381,36 @@ impl World {
         }
         self.tick += 1;
         self.engine.check(true)
+    }
+
+    fn dump(&mut self) {
+        if !self.engine.is_open() {
+            return;
+        }
+        for c in 0..self.plan.geometry.nchunks {
+            if let Ok(info) = self.engine.chunk_info(c) {
+                println!("{info:?}");
+            }
+        }
+        for v in &self.volumes {
+            let info = v.index.map(|i| self.engine.volume_info(i));
+            if let Some(Ok(i)) = info {
+                println!(
+                    "volume {} index {:?} attached {} watermark {} pages {} lost {} chunks {} \
+                     destage {} draining {} requests {}",
+                    v.number,
+                    v.index,
+                    v.attached,
+                    i.watermark,
+                    i.pages,
+                    i.lost_blocks,
+                    i.chunks,
+                    i.destage,
+                    i.draining,
+                    v.queue.len()
+                );
+            }
+        }
     }
 
     fn run(&mut self) -> Verdict {
@@ -399,6 +432,11 @@ pub fn run(seed: u64, verbose: bool) -> Result<Tally, String> {
     }
     match world.run() {
         Ok(()) => Ok(world.tally),
-        Err(e) => Err(format!("seed {seed} step {}: {e}", world.tick)),
+        Err(e) => {
+            if verbose {
+                world.dump();
+            }
+            Err(format!("seed {seed} step {}: {e}", world.tick))
+        }
     }
 }

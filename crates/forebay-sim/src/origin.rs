@@ -82,8 +82,11 @@ impl Origin {
     }
 
     pub fn discard(&mut self, sector: u64, n: u64) {
-        if !self.ignores_discard {
-            self.zero(sector, n);
+        for at in sector..sector + n {
+            // What is discarded may read as anything; pieces are not modelled.
+            if !self.ignores_discard || self.read(at) == BAD {
+                self.zero(at, 1);
+            }
         }
     }
 

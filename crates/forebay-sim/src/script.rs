@@ -588,6 +588,24 @@ pub fn small() -> Vec<Script> {
             &[64],
             &[Checksums(false), Write(0, 0, 8), Write(0, 0, 3), Checksums(true), Write(0, 8, 16)],
         ),
+        s(
+            "checksums switched in a write",
+            TINY,
+            &[64],
+            &[
+                Checksums(false),
+                Begin(0, 0, 0, 8),
+                Copy(0),
+                Checksums(true),
+                Commit(0),
+                Publish(0),
+                Begin(0, 0, 8, 8),
+                Copy(0),
+                Checksums(false),
+                Commit(0),
+                Publish(0),
+            ],
+        ),
     ]
 }
 

@@ -340,6 +340,7 @@ impl World {
                 match self.engine.volume_remove(index, self.rng.one_in(2)) {
                     Ok(()) => {
                         self.tally.volumes_removed += 1;
+                        self.wake(sys::FBY_WAKE_SPACE);
                         // Until it is known whether it is: see reopen.
                         if self.engine.media.captured() {
                             self.uncertain = self.volumes[v].number;
@@ -361,7 +362,10 @@ impl World {
         let Some(index) = self.volumes[v].index else { return Ok(()) };
         self.actor(ADMIN);
         match self.engine.volume_detach(index) {
-            Ok(()) => self.volumes[v].attached = false,
+            Ok(()) => {
+                self.volumes[v].attached = false;
+                self.wake(sys::FBY_WAKE_SPACE);
+            }
             Err(e) if e.is(sys::FBY_E_BUSY) => {}
             Err(e) => return Err(format!("detach: {e}")),
         }
@@ -399,6 +403,7 @@ impl World {
         if self.engine.media.captured() {
             return Ok(()); // the cut came in the middle of it
         }
+        self.volumes.iter_mut().for_each(|v| v.attached = false);
         let clean = !self.damaged;
         let report = self.reopen()?;
         if clean && !report.clean {
