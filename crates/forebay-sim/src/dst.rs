@@ -60,6 +60,8 @@ pub struct Tally {
     pub volumes_added: u64,
     pub volumes_removed: u64,
     pub drains: u64,
+    /// Runs that ended with more blocks lost than a full pool can carry forward.
+    pub wedged: u64,
 }
 
 impl Tally {
@@ -91,6 +93,7 @@ impl Tally {
         sum(&mut self.volumes_added, o.volumes_added);
         sum(&mut self.volumes_removed, o.volumes_removed);
         sum(&mut self.drains, o.drains);
+        sum(&mut self.wedged, o.wedged);
     }
 
     pub fn faults(&self) -> u64 {
@@ -327,6 +330,7 @@ impl World {
             }
         }
         match self.rng.below(10) {
+            _ if self.engine.media.captured() => {}
             0..=5 => self.client_step()?,
             6 | 7 => self.destage_step()?,
             _ => self.origin_step()?,
@@ -350,6 +354,9 @@ impl World {
         let mut rounds = 0;
         while self.clients.iter().any(|c| !c.idle()) {
             rounds += 1;
+            if rounds > 60_000 && self.wedged() {
+                return Ok(());
+            }
             if rounds > 60_000 {
                 let stuck: Vec<String> = self
                     .clients
@@ -371,10 +378,32 @@ impl World {
         Ok(())
     }
 
+    /// No chunk is free, and some volume says that it has lost more blocks than
+    /// the reserve can hold: nothing can go on until that volume is removed.
+    fn wedged(&mut self) -> bool {
+        if !self.damaged || self.engine.info().chunks_free > 0 {
+            return false;
+        }
+        let index: Vec<u16> = self.volumes.iter().filter_map(|v| v.index).collect();
+        let wedged = index.into_iter().any(|i| {
+            self.engine.volume_info(i).is_ok_and(|i| {
+                i.lost_blocks > 0 && i.destage == sys::FBY_DESTAGE_BACKOFF && i.last_error == 5
+            })
+        });
+        self.tally.wedged = u64::from(wedged);
+        wedged
+    }
+
     fn finish(&mut self) -> Verdict {
         self.settle()?;
+        if self.tally.wedged > 0 {
+            return Ok(());
+        }
         for v in 0..self.volumes.len() {
             self.drain(v)?;
+            if self.tally.wedged > 0 {
+                return Ok(());
+            }
         }
         for v in 0..self.volumes.len() {
             self.judge_origin(v)?;

@@ -27,6 +27,8 @@ pub struct Origin {
     durable: Vec<u64>,
     cache: Vec<Unflushed>,
     flushed: u64,
+    /// Power cuts so far: a read that one of them met has failed.
+    pub cuts: u64,
 }
 
 /// Which of the cached writes reach the disk when its power is cut.
@@ -49,6 +51,7 @@ impl Origin {
             now,
             cache: Vec::new(),
             flushed: 0,
+            cuts: 0,
         }
     }
 
@@ -110,6 +113,7 @@ impl Origin {
 
     /// Power is cut and comes back.
     pub fn power_cut(&mut self, loss: Loss, rng: &mut Rng) {
+        self.cuts += 1;
         let lands = rng.range(5, 95);
         for u in std::mem::take(&mut self.cache) {
             self.flushed += 1;

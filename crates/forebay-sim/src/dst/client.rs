@@ -61,6 +61,8 @@ struct OriginPart {
     mask: u8,
     start: u64,
     due: u64,
+    /// Power cuts of the origin before it.
+    cuts: u64,
 }
 
 struct RangeTask {
@@ -320,6 +322,9 @@ impl World {
             if part.due > self.tick && !self.calm {
                 return Ok(Task::Read(t));
             }
+            if part.cuts != self.volumes[v].origin.cuts {
+                return Ok(Task::Idle); // the origin answered with an error
+            }
             self.judge_origin_part(v, part)?;
             t.origin = None;
         } else {
@@ -347,7 +352,8 @@ impl World {
             t.at += n;
             if r.origin != 0 {
                 let due = self.origin_delay();
-                t.origin = Some(OriginPart { block, first: block * 8, mask: r.origin, start, due });
+                let (mask, cuts) = (r.origin, self.volumes[v].origin.cuts);
+                t.origin = Some(OriginPart { block, first: block * 8, mask, start, due, cuts });
             }
         }
         if t.origin.is_none() && t.at == t.sectors.end {

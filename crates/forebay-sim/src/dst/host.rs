@@ -219,8 +219,10 @@ impl World {
                 return Ok(());
             }
         }
-        let info = self.engine.volume_info(index).map_err(|e| e.to_string())?;
-        Err(format!("drain of volume {} does not end: {info:?}", self.volumes[v].number))
+        if self.wedged() {
+            return Ok(());
+        }
+        Err(format!("drain of volume {} does not end", self.volumes[v].number))
     }
 
     // --- volumes -----------------------------------------------------------------
