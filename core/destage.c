@@ -388,6 +388,14 @@ static bool idle_long(struct fby_pool *p, u16 volume)
 	return p->now_ns - d->idle_since_ns >= p->opt.idle_ns;
 }
 
+/* Would the blocks that are lost, and nothing else, fit in fewer chunks? */
+static bool worth_packing(struct fby_pool *p, const struct fby_volume *v)
+{
+	u32 room = p->chunk_pages - FBY_FIRST_PAGE, n = fby_load(&v->nchunks);
+
+	return n > 1 && (u64)fby_load(&v->lost_blocks) <= (u64)(n - 1) * room;
+}
+
 static bool wanted(struct fby_pool *p, u16 volume)
 {
 	struct fby_volume *v = &p->volume[volume];
@@ -400,7 +408,7 @@ static bool wanted(struct fby_pool *p, u16 volume)
 		return true;
 	fby_store(&v->destage.drain, false);
 	/* only lost blocks are left: carried forward again just for space */
-	return fby_load(&v->nchunks) > 1 && starved(p);
+	return starved(p) && worth_packing(p, v);
 }
 
 static int idle_step(struct fby_pool *p, u16 volume, u32 *wake)
@@ -408,6 +416,9 @@ static int idle_step(struct fby_pool *p, u16 volume, u32 *wake)
 	struct fby_destage *d = &p->volume[volume].destage;
 
 	update_pressure(p);
+	/* What idle slots keep open for nothing, another volume may need. */
+	if (starved(p) && fby_volume_clean(p, volume))
+		close_open_chunks(p, volume, wake);
 	if (!wanted(p, volume))
 		return FBY_DONE;
 	if (d->drain || (starved(p) && !any_closed(p, volume)))
