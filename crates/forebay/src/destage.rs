@@ -11,7 +11,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, RwLock};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -27,8 +27,6 @@ use crate::wait::Space;
 
 /// Most origin requests in flight, of all volumes.
 const DEPTH: u32 = 128;
-/// Of these, while somebody reads an origin in the foreground.
-const DEPTH_WHILE_READING: u32 = 4;
 /// Writes handed to the kernel at once.
 const BATCH: usize = 8;
 /// Origins without a descriptor are written by so many threads.
@@ -76,14 +74,14 @@ pub(crate) struct Shared {
     /// By index.  An entry is there from before the engine attaches the volume
     /// until after it detached it.
     pub attached: RwLock<HashMap<u16, Arc<Attached>>>,
-    /// Foreground reads of origins in flight.
-    pub reading: AtomicU32,
     /// Destage requests in flight.
     in_flight: AtomicU32,
     stop: AtomicBool,
     start: Instant,
     /// Why there is no io_uring, once the thread found out.
     ring: Mutex<Option<std::result::Result<(), String>>>,
+    /// Why destage does not work at all: an internal error.
+    failure: OnceLock<String>,
 }
 
 impl Shared {
@@ -95,11 +93,11 @@ impl Shared {
             space: Space::default(),
             kick,
             attached: RwLock::default(),
-            reading: AtomicU32::new(0),
             in_flight: AtomicU32::new(0),
             stop: AtomicBool::new(false),
             start: Instant::now(),
             ring: Mutex::new(None),
+            failure: OnceLock::new(),
         })
     }
 
@@ -130,6 +128,11 @@ impl Shared {
     /// the thread runs.
     pub(crate) fn ring_state(&self) -> Option<std::result::Result<(), String>> {
         self.ring.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
+    /// Why destage does not work at all, if so.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.failure.get().cloned()
     }
 
     /// A request ended: the engine is told, and the thread.
@@ -306,7 +309,7 @@ fn run(shared: &Shared) {
         if shared.stop.load(Ordering::Acquire) && in_flight == 0 {
             return;
         }
-        let sleep = match in_flight < budget(shared) {
+        let sleep = match in_flight < DEPTH {
             true => step(shared, &mut ring),
             false => Some(NAP),
         };
@@ -317,15 +320,6 @@ fn run(shared: &Shared) {
         if let Some(limit) = sleep {
             shared.kick.wait(limit);
         }
-    }
-}
-
-/// Requests that may be in flight now.  Foreground reads come first, unless
-/// writers wait for the space that destage makes.
-fn budget(shared: &Shared) -> u32 {
-    match shared.reading.load(Ordering::Relaxed) > 0 && shared.space.waiting() == 0 {
-        true => DEPTH_WHILE_READING,
-        false => DEPTH,
     }
 }
 
@@ -351,7 +345,10 @@ fn step(shared: &Shared, ring: &mut Option<Ring>) -> Option<Duration> {
             Some(next.clamp(Duration::from_micros(100), NAP))
         }
         // Nothing that a retry would make worse, or could repair.
-        Err(_) => Some(NAP),
+        Err(e) => {
+            shared.failure.get_or_init(|| format!("destage: {} (internal error)", e.message()));
+            Some(NAP)
+        }
     }
 }
 

@@ -581,6 +581,18 @@ impl Engine {
         decision(unsafe { sys::fby_flush(self.pool, volume) })
     }
 
+    /// Nanoseconds that a write should wait before it is acknowledged.
+    pub(crate) fn write_delay(&self, volume: u16, nsectors: u32, now_ns: u64) -> u64 {
+        // SAFETY: the pool is open.
+        unsafe { sys::fby_write_delay(self.pool, volume, nsectors, now_ns) }
+    }
+
+    /// Brackets a read of the origin that somebody waits for.
+    pub(crate) fn origin_foreground(&self, volume: u16, begin: bool) {
+        // SAFETY: the pool is open.
+        unsafe { sys::fby_origin_foreground(self.pool, volume, begin) }
+    }
+
     /// Announces that a writer is about to sleep for space.
     pub(crate) fn wait_prepare_space(&self) {
         // SAFETY: the pool is open.

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 
 pub use create::{create, inspect, CreateOptions, Inspection, InspectionState, PoolSummary};
-pub(crate) use detect::lock_holder;
+pub(crate) use detect::{lock_holder, lock_soon};
 pub use map::Media;
 
 /// What kind of media a pool lies on.

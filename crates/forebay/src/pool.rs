@@ -226,6 +226,8 @@ impl Inner {
         };
         shared.attached.write().unwrap_or_else(|e| e.into_inner()).remove(&index);
         volumes.remove(&index);
+        // Chunks were closed and may be free now.
+        shared.space.wake();
         done.map_err(|e| self.core.volume_error(index, e))
     }
 }
@@ -400,6 +402,7 @@ impl Pool {
         let _volumes = self.0.volumes();
         let index = core.find(name)?;
         let removed = core.shared.engine.volume_remove(index, discard);
+        core.shared.space.wake();
         removed.map_err(|e| core.named_error(name, e))
     }
 

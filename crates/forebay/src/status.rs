@@ -238,6 +238,14 @@ pub struct VolumeInfo {
     pub writes: u64,
     pub written_bytes: u64,
     pub rounds: u64,
+    /// Writers were held back so long in all, to meet the drain rate.
+    pub throttled_seconds: f64,
+    /// What may be written now; `None`: no limit.
+    pub intake_limit_bytes_per_s: Option<u64>,
+    /// What the origin takes, and what is overwritten, by the last second or so.
+    pub drain_bytes_per_s: u64,
+    /// Origin writes in flight that destage aims at.
+    pub origin_depth: u32,
 }
 
 impl fmt::Display for VolumeInfo {
@@ -325,6 +333,8 @@ pub struct PoolStatus {
     pub control_socket: Option<String>,
     /// Why there is none.
     pub control_note: Option<String>,
+    /// Why destage does not work at all: an internal error.
+    pub destage_failure: Option<String>,
     /// Checksum kernel in use.
     pub checksum_kernel: String,
 }

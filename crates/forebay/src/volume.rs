@@ -6,7 +6,6 @@ use std::io;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -25,6 +24,8 @@ use crate::wait::Waiter;
 const WRITE_MAX: usize = 1 << 30;
 /// Most bytes read from the origin and not used, rather than asking twice.
 const GAP_MAX: u64 = 64 << 10;
+/// What a range may take of the cache, about.
+const RANGE_CACHED: u64 = 64 << 10;
 const BLOCK: u64 = 4096;
 const SECTOR: u64 = 512;
 
@@ -274,6 +275,7 @@ impl Volume {
                     }
                 }
             }
+            self.throttle(part.len() as u64);
             sector += part.len() as u64 / SECTOR;
         }
         Ok(())
@@ -329,6 +331,19 @@ impl Volume {
         match offset.checked_add(len) {
             Some(end) if end <= self.0.size => Ok(()),
             _ => Err(Error::Range { name: self.0.name.clone(), offset, len, size: self.0.size }),
+        }
+    }
+
+    /// So that intake meets the drain rate.  A short delay is not worth a
+    /// sleep: it adds to that of the next write.
+    fn throttle(&self, bytes: u64) {
+        const SHORTEST: Duration = Duration::from_micros(100);
+        let shared = self.0.pool.shared();
+        let sectors = u32::try_from(bytes / SECTOR).unwrap_or(u32::MAX);
+        let delay = shared.engine.write_delay(self.0.index, sectors, shared.now_ns());
+        let delay = Duration::from_nanos(delay);
+        if delay >= SHORTEST {
+            std::thread::sleep(delay);
         }
     }
 
@@ -396,10 +411,10 @@ impl Volume {
     }
 
     fn read_missing(&self, buf: &mut [u8], offset: u64, missing: &[Run]) -> Result<()> {
-        let reading = &self.0.pool.shared().reading;
-        reading.fetch_add(1, Ordering::Relaxed);
+        let engine = &self.0.pool.shared().engine;
+        engine.origin_foreground(self.0.index, true);
         let result = self.read_groups(buf, offset, missing);
-        reading.fetch_sub(1, Ordering::Relaxed);
+        engine.origin_foreground(self.0.index, false);
         result
     }
 
@@ -449,7 +464,10 @@ impl Volume {
                 waiter.reset();
             }
             match step.map_err(|e| self.error(e, offset, len))? {
-                (Decision::Done, _) => return Ok(()),
+                (Decision::Done, _) => {
+                    self.throttle(len.min(RANGE_CACHED));
+                    return Ok(());
+                }
                 (Decision::Wait(w), _) => self.wait(&mut waiter, w)?,
                 (Decision::Origin, n) => {
                     self.range_origin(zero, (sector + done) * SECTOR, n * SECTOR)?;

@@ -45,7 +45,8 @@ impl Space {
         self.wake();
     }
 
-    pub(crate) fn waiting(&self) -> u32 {
+    #[cfg(test)]
+    fn waiting(&self) -> u32 {
         self.waiting.load(Ordering::Relaxed)
     }
 

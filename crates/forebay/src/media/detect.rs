@@ -4,6 +4,7 @@
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -133,7 +134,7 @@ fn lock(path: &Path, fd: &OwnedFd, access: Access) -> Result<()> {
         Access::Read => FlockOperation::NonBlockingLockShared,
         Access::Write => FlockOperation::NonBlockingLockExclusive,
     };
-    match rustix::fs::flock(fd, operation) {
+    match lock_soon(fd, operation) {
         Ok(()) => Ok(()),
         Err(Errno::WOULDBLOCK) => Err(Error::Busy {
             path: path.into(),
@@ -142,6 +143,19 @@ fn lock(path: &Path, fd: &OwnedFd, access: Access) -> Result<()> {
         }),
         Err(e) => Err(Error::system(path, "locking it", e.into())),
     }
+}
+
+/// Locks, and tries again for a moment: a child that was just forked has the
+/// parent's locks until it executes its program.
+pub(crate) fn lock_soon(fd: &OwnedFd, operation: FlockOperation) -> Result<(), Errno> {
+    const TRIES: u32 = 20;
+    for _ in 1..TRIES {
+        match rustix::fs::flock(fd, operation) {
+            Err(Errno::WOULDBLOCK) => std::thread::sleep(Duration::from_millis(2)),
+            done => return done,
+        }
+    }
+    rustix::fs::flock(fd, operation)
 }
 
 /// The process that holds the flock, from /proc/locks; only a hint.

@@ -11,6 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
@@ -18,7 +19,7 @@ use rustix::io::Errno;
 use super::{check_range, identity, join_identity, Origin};
 use crate::error::{Error, Result};
 use crate::mapping::Mapping;
-use crate::media::lock_holder;
+use crate::media::{lock_holder, lock_soon};
 use crate::status::OriginInfo;
 
 /// Bytes of a bounce buffer.
@@ -324,10 +325,8 @@ fn open_claimed(path: &Path, block_device: bool, read_only: bool) -> Result<(Own
     if block_device {
         flags |= OFlags::EXCL;
     }
-    let opened = match rustix::fs::open(path, flags | OFlags::DIRECT, Mode::empty()) {
-        Err(Errno::INVAL | Errno::OPNOTSUPP) => {
-            rustix::fs::open(path, flags, Mode::empty()).map(|fd| (fd, false))
-        }
+    let opened = match open_soon(path, flags | OFlags::DIRECT) {
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => open_soon(path, flags).map(|fd| (fd, false)),
         opened => opened.map(|fd| (fd, true)),
     };
     opened.map_err(|e| match e {
@@ -345,12 +344,25 @@ fn open_claimed(path: &Path, block_device: bool, read_only: bool) -> Result<(Own
     })
 }
 
+/// Opens, and tries again for a moment where it is claimed: a child that was
+/// just forked has the parent's claims until it executes its program.
+fn open_soon(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+    const TRIES: u32 = 20;
+    for _ in 1..TRIES {
+        match rustix::fs::open(path, flags, Mode::empty()) {
+            Err(Errno::BUSY) => std::thread::sleep(Duration::from_millis(2)),
+            done => return done,
+        }
+    }
+    rustix::fs::open(path, flags, Mode::empty())
+}
+
 fn lock(path: &Path, fd: &OwnedFd, read_only: bool) -> Result<()> {
     let operation = match read_only {
         true => FlockOperation::NonBlockingLockShared,
         false => FlockOperation::NonBlockingLockExclusive,
     };
-    match rustix::fs::flock(fd, operation) {
+    match lock_soon(fd, operation) {
         Ok(()) => Ok(()),
         Err(Errno::WOULDBLOCK) => Err(Error::Busy {
             path: path.into(),

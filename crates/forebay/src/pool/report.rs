@@ -164,6 +164,11 @@ impl Core {
             writes: info.writes,
             written_bytes: info.written_sectors * 512,
             rounds: info.rounds,
+            throttled_seconds: info.throttle_ns as f64 / 1e9,
+            intake_limit_bytes_per_s: (info.intake_limit != 0)
+                .then_some(u64::from(info.intake_limit) * 4096),
+            drain_bytes_per_s: u64::from(info.drain_rate) * 4096,
+            origin_depth: info.origin_depth,
         })
     }
 
@@ -254,6 +259,7 @@ impl Core {
                 Some(Err(why)) => Some(why.clone()),
                 _ => None,
             },
+            destage_failure: self.shared.failure(),
             checksum_kernel: engine::checksum_kernel().into(),
         }
     }

@@ -54,6 +54,11 @@ pub fn small(chunks: u64) -> CreateOptions {
     }
 }
 
+/// Writers are not held back before the pool is full.
+pub fn unthrottled() -> PoolOptions {
+    PoolOptions { high_watermark_percent: 100, ..Default::default() }
+}
+
 pub fn open(path: &Path) -> Pool {
     Pool::open(path, &PoolOptions::default()).unwrap()
 }

@@ -2,6 +2,7 @@
 //! Many threads on few blocks and few slots.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use crate::common::*;
 use forebay::*;
@@ -14,12 +15,9 @@ const BLOCKS: u64 = 12;
 fn partial_writes_merge(slots: u32, chunks: u64, rounds: u64) {
     let dir = Dir::new("contention");
     let path = dir.pool(chunks);
-    let options = PoolOptions {
-        slots,
-        high_watermark_percent: 30,
-        low_watermark_percent: 1,
-        ..Default::default()
-    };
+    // Destage all the time.
+    let max_age = Some(Duration::from_millis(1));
+    let options = PoolOptions { slots, max_age, ..unthrottled() };
     let pool = Pool::open(&path, &options).unwrap();
     let origin = MemOrigin::new(BLOCKS as usize * 4096).unwrap();
     let volume = attach(&pool, "v", &origin);

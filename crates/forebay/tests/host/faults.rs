@@ -72,7 +72,7 @@ fn each_write_and_flush_may_fail_once() {
     let dir = Dir::new("nth");
     let pool = open(&dir.pool(24));
     let f = attach_faulty(&pool, "v", 128 * 4096);
-    let mut counts = vec![0u8; 128];
+    let mut counts = [0u8; 128];
     let mut rng = Rng::new(5);
     for op in [FaultOp::Write, FaultOp::Flush] {
         for n in 1.. {

@@ -11,7 +11,7 @@ use forebay::*;
 #[test]
 fn a_tiny_pool_makes_progress() {
     let dir = Dir::new("full");
-    let pool = open(&dir.pool(4));
+    let pool = Pool::open(&dir.pool(4), &unthrottled()).unwrap();
     let blocks = 8 * 4 * 8u64;
     let origin = MemOrigin::new(blocks as usize * 4096).unwrap();
     let volume = attach(&pool, "v", &origin);
@@ -50,7 +50,7 @@ fn fill(volume: &Volume) -> Error {
 #[test]
 fn a_timeout_ends_the_wait_and_repair_the_trouble() {
     let dir = Dir::new("timeout");
-    let pool = open(&dir.pool(6));
+    let pool = Pool::open(&dir.pool(6), &unthrottled()).unwrap();
     let memory = MemOrigin::new(1 << 20).unwrap();
     let (origin, faults) = FaultyOrigin::new(Box::new(memory.clone()));
     faults.break_writes();
@@ -79,7 +79,7 @@ fn a_timeout_ends_the_wait_and_repair_the_trouble() {
 fn waits_can_be_ended_for_a_shutdown() {
     let dir = Dir::new("abort");
     let path = dir.pool(6);
-    let pool = open(&path);
+    let pool = Pool::open(&path, &unthrottled()).unwrap();
     let memory = MemOrigin::new(1 << 20).unwrap();
     let (origin, faults) = FaultyOrigin::new(Box::new(memory.clone()));
     faults.break_writes();
@@ -99,4 +99,27 @@ fn waits_can_be_ended_for_a_shutdown() {
     assert!(pool.recovery().clean && pool.recovery().blocks > 0);
     let volume = reattach(&pool, "v", &memory);
     assert_eq!(read(&volume, 0, 4096), [7; 4096]);
+}
+
+/// Between the high watermark and full, writers are held back instead of let
+/// run into the wall: with an origin slower than they are, every one gets on.
+#[test]
+fn writers_are_held_back_before_it_is_full() {
+    let dir = Dir::new("throttle");
+    let pool = open(&dir.pool(200));
+    let memory = MemOrigin::new(4 << 20).unwrap();
+    let (origin, faults) = FaultyOrigin::new(Box::new(memory.clone()));
+    faults.delay(FaultOp::Write, Duration::from_millis(2));
+    pool.volume_add_origin("v", &memory, 0).unwrap();
+    let options = AttachOptions { buffer_bytes: 4096, ..Default::default() };
+    let volume = pool.attach_origin("v", Box::new(origin), &options).unwrap();
+    let start = std::time::Instant::now();
+    let mut rng = Rng::new(1);
+    while start.elapsed() < Duration::from_millis(800) {
+        volume.write_at(&[1; 4096], rng.below(1024) * 4096).unwrap();
+    }
+    let info = volume.info().unwrap();
+    assert!(info.throttled_seconds > 0.0, "{info:?}");
+    assert!(info.intake_limit_bytes_per_s.is_some(), "{info:?}");
+    assert!(info.pages_destaged > 0, "{info:?}");
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! SIGKILL in the middle of writing, several times on the same pool: each
-//! acknowledged write is there afterwards, against a log kept outside.
+//! acknowledged write is there afterwards, against a log kept outside.  And in
+//! the middle of making pools: there is a whole one or none.
 
 use std::io::Write;
 use std::path::Path;
@@ -83,12 +84,7 @@ fn acknowledged_writes_survive_sigkill() {
     let mut rng = Rng::new(u64::from(std::process::id()));
     let mut last = 0;
     for round in 0..5 {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["kill::child", "--exact", "--ignored"])
-            .env(DIR, log.parent().unwrap())
-            .stdout(std::process::Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut child = spawn("kill::child", log.parent().unwrap());
         let length = || std::fs::metadata(&log).unwrap().len();
         while length() == last {
             assert!(child.try_wait().unwrap().is_none(), "the child ended by itself");
@@ -139,4 +135,70 @@ fn acknowledged_writes_survive_sigkill() {
         last += records.len() as u64;
     }
     println!("{} acknowledged writes verified", last / 16);
+}
+
+fn spawn(test: &str, dir: &Path) -> std::process::Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args([test, "--exact", "--ignored"])
+        .env(DIR, dir)
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// Makes pools, one after the other, until it is killed: new files, and one
+/// that is formatted again and again.
+#[test]
+#[ignore = "a helper of the test that kills it"]
+fn maker() {
+    let Some(dir) = std::env::var_os(DIR) else {
+        return;
+    };
+    let dir = Path::new(&dir);
+    for n in 0.. {
+        let _ = create(&dir.join(format!("new-{n}")), &small(40));
+        let again = CreateOptions { force: true, ..small(40) };
+        let _ = create(&dir.join("again"), &again);
+    }
+}
+
+#[test]
+fn a_killed_create_leaves_a_whole_pool_or_none() {
+    let dir = Dir::new("make");
+    let again = dir.path("again");
+    let directory = again.parent().unwrap();
+    let mut rng = Rng::new(u64::from(std::process::id()));
+    let (mut whole, mut unfinished) = (0, 0);
+    for _ in 0..15 {
+        let mut child = spawn("kill::maker", directory);
+        while !again.exists() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_micros(rng.below(15_000)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path == again {
+                continue;
+            }
+            // Nothing with another name is left, and what has one is a pool.
+            assert!(path.file_name().unwrap().to_str().unwrap().starts_with("new-"), "{path:?}");
+            assert!(open(&path).volumes().is_empty());
+            std::fs::remove_file(&path).unwrap();
+        }
+        // In place: a pool, or seen not to be one.
+        match inspect(&again).unwrap().state {
+            InspectionState::Pool => {
+                assert_sound(&open(&again));
+                whole += 1;
+            }
+            state => {
+                let e = Pool::open(&again, &PoolOptions::default()).unwrap_err();
+                assert!([3, 5].contains(&e.exit_code()), "{state:?}: {e}");
+                unfinished += 1;
+            }
+        }
+    }
+    println!("formatted in place: {whole} whole, {unfinished} unfinished");
 }

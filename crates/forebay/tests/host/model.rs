@@ -158,7 +158,7 @@ proptest! {
     /// The least pool there is.
     #[test]
     fn tiny_pool(ops in prop::collection::vec(op(), 1..60)) {
-        run(4, PoolOptions::default(), &ops);
+        run(4, unthrottled(), &ops);
     }
 
     /// Without checksums, one slot, destage of everything at once.
@@ -171,6 +171,6 @@ proptest! {
             idle: Some(std::time::Duration::from_millis(1)),
             ..Default::default()
         };
-        run(9, options, &ops);
+        run(20, options, &ops);
     }
 }

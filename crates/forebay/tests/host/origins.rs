@@ -3,6 +3,7 @@
 
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::process::Command;
 
 use crate::common::*;
 use forebay::*;
@@ -137,4 +138,92 @@ fn an_origin_in_use_is_refused() {
     // The pool's own file is no origin.
     let new = NewVolume { name: "self".into(), origin: a.path("pool"), block_size: 0 };
     assert_eq!(pool.volume_add(&new).unwrap_err().exit_code(), 4);
+}
+
+/// A loop device, detached at the end.
+struct Loop(PathBuf);
+
+impl Loop {
+    /// None, and a note, where this process may not make one.
+    fn new(file: &std::path::Path, sector: &str) -> Option<Loop> {
+        let out = Command::new("losetup")
+            .args(["--find", "--show", "--sector-size", sector])
+            .arg(file)
+            .output();
+        match out {
+            Ok(out) if out.status.success() => {
+                Some(Loop(String::from_utf8(out.stdout).unwrap().trim().into()))
+            }
+            failed => {
+                println!("skipped: no loop device ({failed:?})");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
+    }
+}
+
+/// A block device is claimed for us alone, written with O_DIRECT, zeroed and
+/// discarded by the device, and known again by its id.
+#[test]
+fn block_devices() {
+    for (sector, block) in [("512", 512u32), ("4096", 4096)] {
+        let dir = Dir::new("loop");
+        let backing = dir.file("backing", 4 << 20);
+        let Some(device) = Loop::new(&backing, sector) else {
+            return;
+        };
+        let pool = open(&dir.pool(16));
+        if block == 4096 {
+            let new = NewVolume { name: "v".into(), origin: device.0.clone(), block_size: 512 };
+            let e = pool.volume_add(&new).unwrap_err();
+            assert!(e.to_string().contains("use a block size of 4096"), "{e}");
+        }
+        add(&pool, device.0.clone(), 0);
+        let volume = pool.attach("v", &plain()).unwrap();
+        assert_eq!((volume.block_size(), volume.size_bytes()), (block, 4 << 20));
+        let info = volume.info().unwrap();
+        assert!(info.identity.starts_with("loop:file:"), "{}", info.identity);
+        assert!(info.origin.unwrap().method.contains("O_DIRECT"));
+        let e = FileOrigin::open(&device.0, false).unwrap_err();
+        assert!(matches!(e, Error::Busy { .. }), "{e}");
+
+        let mut model = vec![0u8; 4 << 20];
+        let mut rng = Rng::new(u64::from(block));
+        let sectors = u64::from(block) / 512;
+        for count in 1..300 {
+            let at = rng.below(8192 / sectors) * sectors;
+            let n = ((1 + rng.below(20)) * sectors).min(8192 - at);
+            let place = at as usize * 512..(at + n) as usize * 512;
+            if rng.below(4) == 0 {
+                volume.write_zeroes(at * 512, n * 512).unwrap();
+                model[place].fill(0);
+            } else {
+                let data: Vec<u8> = (at..at + n).flat_map(|p| pattern(p, count)).collect();
+                volume.write_at(&data, at * 512).unwrap();
+                model[place].copy_from_slice(&data);
+            }
+        }
+        // Zeroes beyond what is cached, at the device.
+        volume.write_zeroes(1 << 20, 1 << 20).unwrap();
+        model[1 << 20..2 << 20].fill(0);
+        assert!(read(&volume, 0, 4 << 20) == model);
+        drain(&volume);
+        volume.discard(3 << 20, 512 << 10).unwrap();
+        let kept = (0..3 << 20).chain(7 << 19..4 << 20);
+        volume.detach().unwrap();
+        let mut content = vec![0; 4 << 20];
+        FileOrigin::open(&device.0, true).unwrap().read_at(&mut content, 0).unwrap();
+        assert!(kept.clone().all(|i| content[i] == model[i]));
+        pool.attach("v", &plain()).unwrap();
+    }
+}
+
+fn pattern(place: u64, count: u64) -> [u8; 512] {
+    sector(1, place, count)
 }
