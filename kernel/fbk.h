@@ -16,12 +16,15 @@
  *   2 pool	fbk_pool.lock: what the engine wants ordered: destage step,
  *		volume add, attach and detach.  No I/O is waited for under it.
  *   3 wait	fbk_pool.wait_lock: the lists of waiting bios
+ *     late	fbk_pool.late_lock: those done whose end is put off
+ *     zero	fbk_pool.zero_lock
  */
 #ifndef FBK_H
 #define FBK_H
 
 #include <linux/bio.h>
 #include <linux/blkdev.h>
+#include <linux/hrtimer.h>
 #include <linux/list.h>
 #include <linux/mutex.h>
 #include <linux/version.h>
@@ -71,6 +74,10 @@ struct fbk_pool {
 	spinlock_t wait_lock;
 	struct list_head wait_busy;  /* for a block or a slot; wait_lock */
 	struct list_head wait_space; /* wait_lock */
+
+	spinlock_t late_lock; /* taken in softirq */
+	struct list_head late; /* soonest first */
+	struct hrtimer late_timer;
 
 	spinlock_t zero_lock;	     /* taken in interrupts */
 	struct list_head zero_again; /* origin requests to repeat */
@@ -129,27 +136,33 @@ struct fbk_io {
 	struct bvec_iter iter; /* what is left */
 	u32 done;	       /* sectors */
 	struct list_head node;
+	u64 due_ns; /* when it may end */
 	/* ranges */
 	struct work_struct work;
 	/* reads: one for whoever looks up, one for each part sent to the origin */
 	atomic_t parts;
 	blk_status_t status;
+	bool foreground; /* the engine was told that somebody waits for the origin */
 };
 
 enum fbk_map {
 	FBK_TAKEN, /* the bio is ended, or will be */
-	FBK_REMAP, /* all of it is to be read at the same sector of the origin */
+	FBK_REMAP, /* all of it is to be read at the same sector of the origin; fbk_remap_end after */
 };
 
 enum fbk_map fbk_map(struct fbk_volume *v, struct fbk_io *io, struct bio *bio, u64 sector);
+void fbk_remap_end(struct fbk_io *io);
 /* A piece of a write: 0 all done, else the engine's decision or error. */
 int fbk_write_more(struct fbk_io *io);
 void fbk_end(struct fbk_io *io, int error);
+/* Of a write or range, in full: now, or when the throttle lets it. */
+void fbk_end_written(struct fbk_io *io);
 
 /* waiting.c */
 void fbk_wait(struct fbk_io *io, enum fby_decision why);
 bool fbk_others_wait(struct fbk_pool *p);
 void fbk_retry_work(struct work_struct *work);
+enum hrtimer_restart fbk_late_timer(struct hrtimer *timer);
 
 /* origin_io.c */
 void fbk_origin_submit(struct fbk_pool *p, const struct fby_io *io);

@@ -211,11 +211,19 @@ static struct fbk_pool *pool_open(dev_t dev, const struct fbk_open *o, char **te
 	mutex_init(&p->lock);
 	spin_lock_init(&p->wait_lock);
 	spin_lock_init(&p->zero_lock);
+	spin_lock_init(&p->late_lock);
+	INIT_LIST_HEAD(&p->late);
 	INIT_LIST_HEAD(&p->wait_busy);
 	INIT_LIST_HEAD(&p->wait_space);
 	INIT_LIST_HEAD(&p->zero_again);
 	INIT_DELAYED_WORK(&p->destage, destage_work);
 	INIT_DELAYED_WORK(&p->retry, fbk_retry_work);
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 13, 0)
+	hrtimer_setup(&p->late_timer, fbk_late_timer, CLOCK_MONOTONIC, HRTIMER_MODE_ABS_SOFT);
+#else
+	hrtimer_init(&p->late_timer, CLOCK_MONOTONIC, HRTIMER_MODE_ABS_SOFT);
+	p->late_timer.function = fbk_late_timer;
+#endif
 	rc = fbk_claim(&p->claim, dev, text);
 	if (rc) {
 		mutex_destroy(&p->lock);
@@ -245,6 +253,7 @@ static void pool_close(struct fbk_pool *p)
 	cancel_delayed_work_sync(&p->destage);
 	cancel_delayed_work_sync(&p->retry);
 	destroy_workqueue(p->wq);
+	hrtimer_cancel(&p->late_timer);
 	rc = fby_asserts_hold() ? fby_pool_close(p->engine) : -FBY_E_INVARIANT;
 	if (rc < 0)
 		pr_warn("forebay: %pg: not closed cleanly: %s\n", p->claim.bdev, fby_error_message(rc));

@@ -278,6 +278,12 @@ static int forebay_map(struct dm_target *ti, struct bio *bio)
 	return DM_MAPIO_REMAPPED;
 }
 
+static int forebay_end_io(struct dm_target *ti, struct bio *bio, blk_status_t *error)
+{
+	fbk_remap_end(dm_per_bio_data(bio, sizeof(struct fbk_io)));
+	return DM_ENDIO_DONE;
+}
+
 /* Writes that wait for space would hold a suspend for as long as the origin
  * fails; without a flush they may go back to the mapper. */
 static void forebay_presuspend(struct dm_target *ti)
@@ -406,9 +412,10 @@ static void status_info(struct target *t, char *result, unsigned int maxlen)
 	DMEMIT(" writes=%llu written_sectors=%llu reads=%llu read_hit_sectors=%llu read_miss_sectors=%llu merges=%llu",
 	       b.writes - z->writes, b.written_sectors - z->written_sectors, b.reads - z->reads, b.hits - z->hits,
 	       b.misses - z->misses, b.merges - z->merges);
-	DMEMIT(" discards=%llu zeroes=%llu waits_block=%llu waits_slot=%llu waits_space=%llu",
+	DMEMIT(" discards=%llu zeroes=%llu waits_block=%llu waits_slot=%llu waits_space=%llu throttle_ns=%llu",
 	       b.discards - z->discards, b.zeroes - z->zeroes, b.waits_block - z->waits_block,
-	       b.waits_slot - z->waits_slot, b.waits_space - z->waits_space);
+	       b.waits_slot - z->waits_slot, b.waits_space - z->waits_space,
+	       c->volume.throttle_ns);
 	DMEMIT(" origin_writes=%llu origin_sectors=%llu origin_flushes=%llu origin_errors=%llu pages_destaged=%llu rounds=%llu",
 	       b.origin_writes - z->origin_writes, b.origin_sectors - z->origin_sectors,
 	       b.origin_flushes - z->origin_flushes, b.origin_errors - z->origin_errors,
@@ -464,12 +471,14 @@ static int message_set(struct target *t, const char *name, const char *value)
 
 	mutex_lock(&p->lock);
 	fby_pool_options(p->engine, &o);
-	rc = parse_pool_option(&o, name, value);
-	if (rc == 1)
-		rc = -EINVAL;
+	rc = parse_pool_option(&o, name, value) ? -FBY_E_GEOMETRY : 0;
 	if (!rc)
-		rc = fbk_errno(fby_pool_set_options(p->engine, &o));
+		rc = fby_pool_set_options(p->engine, &o);
 	mutex_unlock(&p->lock);
+	if (rc < 0) {
+		pr_err("forebay: set %s %s: not a valid value beside the other options\n", name, value);
+		return fbk_errno(rc);
+	}
 	fbk_kick_destage(p);
 	return rc;
 }
@@ -513,6 +522,7 @@ static struct target_type forebay_target = {
 	.ctr = forebay_ctr,
 	.dtr = forebay_dtr,
 	.map = forebay_map,
+	.end_io = forebay_end_io,
 	.presuspend = forebay_presuspend,
 	.presuspend_undo = forebay_presuspend_undo,
 	.postsuspend = forebay_postsuspend,

@@ -96,7 +96,9 @@ static void map_write(struct fbk_io *io)
 	io->done = 0;
 	if (likely(!fbk_others_wait(io->volume->pool)))
 		decision = fbk_write_more(io);
-	if (likely(decision <= 0))
+	if (likely(decision == FBY_DONE))
+		fbk_end_written(io);
+	else if (decision < 0)
 		fbk_end(io, decision);
 	else if (bio->bi_opf & REQ_NOWAIT)
 		end_status(bio, BLK_STS_AGAIN);
@@ -106,12 +108,30 @@ static void map_write(struct fbk_io *io)
 
 /* --- read ----------------------------------------------------------------------- */
 
+static void foreground(struct fbk_io *io)
+{
+	if (io->foreground)
+		return;
+	io->foreground = true;
+	fby_origin_foreground(io->volume->pool->engine, io->volume->index, true);
+}
+
+void fbk_remap_end(struct fbk_io *io)
+{
+	if (!io->foreground)
+		return;
+	io->foreground = false;
+	fby_origin_foreground(io->volume->pool->engine, io->volume->index, false);
+}
+
 static void read_part_done(struct fbk_io *io, blk_status_t status)
 {
 	if (status)
 		WRITE_ONCE(io->status, status);
-	if (atomic_dec_and_test(&io->parts))
-		end_status(io->bio, io->status);
+	if (!atomic_dec_and_test(&io->parts))
+		return;
+	fbk_remap_end(io);
+	end_status(io->bio, io->status);
 }
 
 static void read_clone_end(struct bio *clone)
@@ -147,6 +167,7 @@ static void read_run(struct fbk_io *io, struct run *r)
 	clone->bi_private = io;
 	clone->bi_end_io = read_clone_end;
 	atomic_inc(&io->parts);
+	foreground(io);
 	submit_bio_noacct(clone);
 	r->n = 0;
 }
@@ -219,8 +240,10 @@ static enum fbk_map map_read(struct fbk_io *io)
 		at += n;
 	}
 	if (!io->status) {
-		if (run.n == total)
+		if (run.n == total) {
+			foreground(io);
 			return FBK_REMAP;
+		}
 		read_run(io, &run);
 	}
 	read_part_done(io, BLK_STS_OK);
@@ -274,7 +297,10 @@ static void range_work(struct work_struct *work)
 			cond_resched();
 		}
 	}
-	fbk_end(io, fby_asserts_hold() ? min(rc, 0) : -FBY_E_INVARIANT);
+	if (rc == FBY_DONE)
+		fbk_end_written(io);
+	else
+		fbk_end(io, rc < 0 ? rc : -FBY_E_INVARIANT);
 }
 
 /* --- all ----------------------------------------------------------------------------- */
@@ -284,6 +310,7 @@ enum fbk_map fbk_map(struct fbk_volume *v, struct fbk_io *io, struct bio *bio, u
 	io->volume = v;
 	io->bio = bio;
 	io->sector = sector;
+	io->foreground = false;
 	switch (bio_op(bio)) {
 	case REQ_OP_READ:
 		return map_read(io);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * waiting.c - writes that the engine told to wait.
+ * waiting.c - writes that the engine told to wait, before or after.
  *
  * Whoever holds a block or a slot never sleeps with it, so those are tried
  * again at once by a work.  Space comes from destage, or from a write that
@@ -48,7 +48,10 @@ static bool retry(struct fbk_io *io, int *decision)
 	*decision = fbk_write_more(io);
 	if (*decision > 0)
 		return false;
-	fbk_end(io, *decision);
+	if (*decision)
+		fbk_end(io, *decision);
+	else
+		fbk_end_written(io);
 	return true;
 }
 
@@ -97,4 +100,54 @@ void fbk_retry_work(struct work_struct *work)
 	} else if (io || again) {
 		queue_delayed_work(p->wq, &p->retry, 0);
 	}
+}
+
+/*
+ * Between the high watermark and full, writes are spaced out by ending them
+ * late: they are durable, only their callers are held.  A timer, as a jiffy is
+ * longer than most of these pauses.
+ */
+void fbk_end_written(struct fbk_io *io)
+{
+	struct fbk_pool *p = io->volume->pool;
+	u64 now = ktime_get_ns();
+	u64 delay = fby_write_delay(p->engine, io->volume->index, bio_sectors(io->bio), now);
+	struct fbk_io *other;
+	unsigned long flags;
+
+	if (likely(!delay)) {
+		fbk_end(io, 0);
+		return;
+	}
+	io->due_ns = now + delay;
+	spin_lock_irqsave(&p->late_lock, flags);
+	list_for_each_entry_reverse(other, &p->late, node)
+		if (other->due_ns <= io->due_ns)
+			break;
+	list_add(&io->node, &other->node);
+	if (p->late.next == &io->node)
+		hrtimer_start(&p->late_timer, ns_to_ktime(io->due_ns), HRTIMER_MODE_ABS_SOFT);
+	spin_unlock_irqrestore(&p->late_lock, flags);
+}
+
+enum hrtimer_restart fbk_late_timer(struct hrtimer *timer)
+{
+	struct fbk_pool *p = container_of(timer, struct fbk_pool, late_timer);
+	u64 now = ktime_get_ns();
+	struct fbk_io *io, *next;
+	unsigned long flags;
+	LIST_HEAD(due);
+
+	spin_lock_irqsave(&p->late_lock, flags);
+	list_for_each_entry_safe(io, next, &p->late, node) {
+		if (io->due_ns > now) {
+			hrtimer_start(timer, ns_to_ktime(io->due_ns), HRTIMER_MODE_ABS_SOFT);
+			break;
+		}
+		list_move_tail(&io->node, &due);
+	}
+	spin_unlock_irqrestore(&p->late_lock, flags);
+	list_for_each_entry_safe(io, next, &due, node)
+		fbk_end(io, 0);
+	return HRTIMER_NORESTART;
 }

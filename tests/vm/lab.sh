@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+#
+# lab.sh - sourced by the scripts here: the guest's kernel, its initial RAM
+# disk, and how to boot it.  What is downloaded or made from that is kept
+# outside the repository, in ${XDG_CACHE_HOME:-~/.cache}/forebay/vm.
+#
+# The guest is a Debian kernel under software emulation.  Its root is an overlay
+# of the host's, over 9p, so every program of the host runs there and nothing
+# that the guest writes reaches the host.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/forebay/vm
+series=${FOREBAY_VM_KERNEL:-6.12}
+
+# Modules that the guest loads at boot, and with them what they depend on.
+modules=(virtio_pci virtio_blk 9p 9pnet_virtio overlay nd_e820 nd_btt nd_pmem dm-mod dm-delay dm-flakey
+	dm-writecache brd null_blk loop ext4 xfs crc32c_generic libcrc32c)
+
+say() { echo "vm: $*" >&2; }
+
+# Newest Debian kernel of the series with headers: sets $release.
+find_release() {
+	local pattern
+	case $series in
+	6.1) pattern='linux-headers-6\.1\.[0-9-]+-amd64' ;;
+	*) pattern="linux-headers-${series//./\\.}\.[0-9]+\+deb12-amd64" ;;
+	esac
+	release=$(ls -d "$cache"/*/boot/vmlinuz-"$series".* 2>/dev/null | sort -V | tail -n 1)
+	if [ -n "$release" ]; then
+		release=${release##*/vmlinuz-}
+		return
+	fi
+	release=$(apt-cache search --names-only "^$pattern\$" | cut -d' ' -f1 | sort -V | tail -n 1)
+	release=${release#linux-headers-}
+	if [ -z "$release" ]; then
+		say "apt knows no kernel $series for Debian 12: add bookworm-security to its sources and run apt-get update"
+		return 1
+	fi
+}
+
+# Downloads packages and unpacks them into $1, without installing.
+unpack() {
+	local into=$1 deb
+	shift
+	mkdir -p "$into/.deb"
+	(cd "$into/.deb" && apt-get -qq -o APT::Sandbox::User=root download "$@") || return 1
+	for deb in "$into"/.deb/*.deb; do
+		dpkg -x "$deb" "$into" || return 1
+	done
+	rm -rf "$into/.deb"
+}
+
+# Kernel, headers and tools: sets $kernel (a directory) and $KDIR.
+get_kernel() {
+	local common kbuild file
+	find_release || return 1
+	kernel=$cache/$release
+	KDIR=$kernel/usr/src/linux-headers-$release
+	[ -e "$kernel/.complete" ] && return
+	say "downloading Debian's kernel $release, once"
+	common=${release%-amd64}-common
+	case $release in
+	6.1.*) kbuild=linux-kbuild-6.1 ;;
+	*) kbuild=linux-kbuild-${release%-amd64} ;;
+	esac
+	rm -rf "$kernel"
+	unpack "$kernel" "linux-image-$release-unsigned" "linux-headers-$release" "linux-headers-$common" \
+		"$kbuild" busybox-static cpio kmod libkmod2 || return 1
+	# The headers' Makefile names where the package would have been installed.
+	for file in "$KDIR/Makefile"; do
+		sed -i "s#^include .*#include $kernel/usr/src/linux-headers-$common/Makefile#" "$file"
+	done
+	touch "$kernel/.complete"
+}
+
+build_module() {
+	get_kernel || return 1
+	out=$root/out/kernel-$release
+	make -s -C "$root/kernel" module KDIR="$KDIR" OUT="$out" >"$root/out/kernel-$release.log" 2>&1 || {
+		tail -n 30 "$root/out/kernel-$release.log" >&2
+		say "the module does not build; log: out/kernel-$release.log"
+		return 1
+	}
+}
+
+run_kmod() { # NAME ARGS: the package's kmod under one of its names
+	LD_LIBRARY_PATH=$kernel/lib/x86_64-linux-gnu:$kernel/usr/lib/x86_64-linux-gnu \
+		bash -c 'exec -a "$0" "$1" "${@:2}"' "$1" "$kernel/bin/kmod" "${@:2}"
+}
+
+# The initial RAM disk: busybox, the modules in their order, init.
+build_initrd() {
+	local dir list name file
+	initrd=$kernel/initrd.gz
+	[ "$initrd" -nt "$root/tests/vm/lab.sh" ] && [ "$initrd" -nt "$root/tests/vm/init" ] && return
+	dir=$(mktemp -d)
+	mkdir -p "$dir"/{bin,mods,proc,sys,dev,host,rw,new}
+	cp "$kernel/bin/busybox" "$dir/bin/busybox"
+	cp "$root/tests/vm/init" "$dir/init"
+	chmod 755 "$dir/init"
+	[ -e "$kernel/lib/modules/$release/modules.dep.bin" ] || run_kmod depmod -b "$kernel" "$release" || return 1
+	for name in "${modules[@]}"; do
+		run_kmod modprobe -d "$kernel" -S "$release" --show-depends "$name" 2>/dev/null
+	done | awk '$1 == "insmod" && !seen[$2]++ { print $2 }' >"$dir/list"
+	while read -r file; do
+		name=$(basename "${file%.xz}")
+		case $file in
+		*.xz) xz -dc "$file" >"$dir/mods/$name" ;;
+		*) cp "$file" "$dir/mods/$name" ;;
+		esac
+		echo "$name" >>"$dir/order"
+	done <"$dir/list"
+	rm "$dir/list"
+	(cd "$dir" && find . | "$kernel/bin/cpio" -o -H newc --quiet | gzip -1) >"$initrd.new" || return 1
+	mv "$initrd.new" "$initrd"
+	rm -rf "$dir"
+}
+
+# Guest memory: RAM of which the range [4 GiB, +$pmem_mb) is persistent memory.
+: "${pmem_mb:=512}" "${guest_mb:=4096}"
+
+# start_guest CONSOLE SCRIPT [ARGS]: boots in the background; sets $guest_pid.
+# memory=FILE: keep the memory there, for another boot; disk=FILE: /dev/vda.
+start_guest() {
+	local console=$1 script=$2
+	shift 2
+	local ram=(-m "$guest_mb") disk_args=()
+	[ -n "${memory:-}" ] && ram+=(-machine memory-backend=r0
+		-object "memory-backend-file,id=r0,share=on,mem-path=$memory,size=${guest_mb}M")
+	[ -n "${disk:-}" ] && disk_args=(-drive "file=$disk,if=virtio,format=raw,cache=writeback")
+	qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp "${cpus:-2}" "${ram[@]}" -nographic -no-reboot \
+		-nic none -kernel "$kernel/boot/vmlinuz-$release" -initrd "$initrd" "${disk_args[@]}" \
+		-virtfs local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap \
+		-append "console=ttyS0 panic=1 quiet memmap=${pmem_mb}M!4G idle=poll mitigations=off ${append:-} fby.run=$script fby.args=$(printf '%s,' "$@")" \
+		</dev/null >"$console" 2>&1 &
+	guest_pid=$!
+}
+
+# wait_guest SECONDS CONSOLE: 0 when the script in the guest ended with 0.
+wait_guest() {
+	local deadline=$((SECONDS + $1))
+	while kill -0 "$guest_pid" 2>/dev/null; do
+		if [ $SECONDS -ge $deadline ]; then
+			kill -9 "$guest_pid"
+			wait "$guest_pid" 2>/dev/null
+			say "the guest did not end within $1 s; its console is in $2"
+			return 124
+		fi
+		sleep 0.2
+	done
+	wait "$guest_pid" 2>/dev/null
+	grep -aq '^FOREBAY-RESULT 0' "$2"
+}
+
+# The module is where the guest finds it, as is the command.
+prepare() {
+	command -v qemu-system-x86_64 >/dev/null || {
+		say "qemu-system-x86_64 is missing: apt install qemu-system-x86"
+		return 2
+	}
+	mkdir -p "$root/out" "$cache"
+	build_module && build_initrd
+}
