@@ -63,6 +63,7 @@ void fuzz_look(struct fby_pool *p);
 int fuzz_attach(struct fby_pool *p, u16 volume, enum fby_holes holes);
 /* Runs destage until it has nothing to do; requests go to sink (NULL: checked
  * for range and dropped).  False if it does not come to rest. */
+extern u64 fuzz_now_ns; /* the clock of destage */
 typedef int (*fuzz_sink)(const struct fby_io *io);
 bool fuzz_destage(struct fby_pool *p, fuzz_sink sink, u32 steps);
 /* Reads each block of the volume, at most max. */

@@ -3,12 +3,14 @@
  * fuzz_run.c - a fuzz target without libFuzzer, for `make check`: every file
  * of the corpus, then so many mutations of them, and random inputs, by a seed.
  *
- *	fuzz_run [-n MUTATIONS] [-s SEED] FILE|DIRECTORY...
+ *	fuzz_run [-n MUTATIONS] [-s SEED] [-o FINDING] FILE|DIRECTORY...
  *
  * An input that takes longer than 20 s counts as a hang.  On a finding the
- * input lies in the file named last.
+ * input lies in FINDING.  Built with FBY_PLANTED_BUGS it takes -p BUG, and then
+ * a finding is what is wanted.
  */
 #include <dirent.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
@@ -18,6 +20,7 @@
 #include <unistd.h>
 
 #include "fuzz.h"
+#include "planted.h"
 
 #define INPUT_MAX (64u << 10)
 #define FILES_MAX 4096u
@@ -83,19 +86,26 @@ static void read_path(const char *path)
 	free(entry);
 }
 
-/* The input at fault, kept for a rerun; from a signal handler, so only write(2). */
-static void keep(int signal_number)
+/* The input at fault, for a rerun. */
+static void keep(void)
 {
-	FILE *f = fopen(finding, "wb");
+	int f = open(finding, O_WRONLY | O_CREAT | O_TRUNC, 0644);
 
-	if (f) {
-		fwrite(now, 1, now_size, f);
-		fclose(f);
-	}
-	fprintf(stderr, "fuzz: signal %d%s; the input is in %s\n", signal_number,
-		signal_number == SIGALRM ? ", a hang" : "", finding);
+	if (f < 0 || write(f, now, now_size) != (ssize_t)now_size)
+		perror(finding);
+	else
+		fprintf(stderr, "fuzz: the input is in %s\n", finding);
+}
+
+static void on_signal(int number)
+{
+	fprintf(stderr, "fuzz: signal %d%s\n", number, number == SIGALRM ? ", a hang" : "");
+	keep();
 	_exit(1);
 }
+
+/* Of the sanitizers' runtime, where one is linked. */
+extern void __sanitizer_set_death_callback(void (*callback)(void)) __attribute__((weak));
 
 static void run(const u8 *data, size_t size)
 {
@@ -151,12 +161,23 @@ static void mutate(u64 *seed)
 	}
 }
 
+static void plant(const char *name)
+{
+#ifdef FBY_PLANTED_BUGS
+	for (fby_planted = 1; fby_planted < FBY_BUG_COUNT; fby_planted++)
+		if (!strcmp(fby_planted_name(fby_planted), name))
+			return;
+#endif
+	fprintf(stderr, "fuzz: this build has no planted bug %s\n", name);
+	exit(2);
+}
+
 int main(int argc, char **argv)
 {
 	u64 mutations = 0, seed = 1;
 	int option;
 
-	while ((option = getopt(argc, argv, "n:s:o:")) != -1) {
+	while ((option = getopt(argc, argv, "n:s:o:p:")) != -1) {
 		switch (option) {
 		case 'n':
 			mutations = strtoull(optarg, NULL, 10);
@@ -167,13 +188,18 @@ int main(int argc, char **argv)
 		case 'o':
 			finding = optarg;
 			break;
+		case 'p':
+			plant(optarg);
+			break;
 		default:
 			fprintf(stderr, "usage: %s [-n MUTATIONS] [-s SEED] [-o FINDING] FILE|DIRECTORY...\n", argv[0]);
 			return 2;
 		}
 	}
-	signal(SIGABRT, keep);
-	signal(SIGALRM, keep);
+	signal(SIGABRT, on_signal);
+	signal(SIGALRM, on_signal);
+	if (__sanitizer_set_death_callback)
+		__sanitizer_set_death_callback(keep);
 	for (int i = optind; i < argc; i++)
 		read_path(argv[i]);
 	for (u32 i = 0; i < nfiles; i++) {

@@ -13,6 +13,7 @@
 #define BUFFERS 2u
 #define BUFFER_BYTES (16u << 10)
 
+u64 fuzz_now_ns = 1;
 static void *pool_memory;
 static void *volume_memory[FBY_VOLUMES_MAX];
 
@@ -168,14 +169,24 @@ static void check_io(struct fby_pool *p, const struct fby_io *io)
 		fuzz_finding("origin write larger than its buffer", io->sector, io->nsectors);
 }
 
+static bool backing_off(struct fby_pool *p)
+{
+	struct fby_volume_info info;
+
+	for (u32 v = 0; fby_volume_info(p, (u16)v, &info) == 0; v++)
+		if (info.attached && info.destage == FBY_DESTAGE_BACKOFF)
+			return true;
+	return false;
+}
+
 bool fuzz_destage(struct fby_pool *p, fuzz_sink sink, u32 steps)
 {
 	struct fby_io io;
-	u64 now = 0, next;
+	u64 next;
 	u32 wake;
 
 	while (steps-- > 0) {
-		int decision = fby_destage_step(p, now += 1000000, &io, &next, &wake);
+		int decision = fby_destage_step(p, fuzz_now_ns += 1000000, &io, &next, &wake);
 
 		if (decision < 0)
 			fuzz_finding("destage step fails", (u64)-decision, 0);
@@ -183,7 +194,9 @@ bool fuzz_destage(struct fby_pool *p, fuzz_sink sink, u32 steps)
 			check_io(p, &io);
 			fby_destage_complete(p, io.id, (sink ? sink : sink_nowhere)(&io));
 		} else if (decision == FBY_DONE) {
-			return true;
+			if (!backing_off(p))
+				return true;
+			fuzz_now_ns = next > fuzz_now_ns ? next : fuzz_now_ns;
 		}
 	}
 	return false;
@@ -195,7 +208,7 @@ void fuzz_read_volume(struct fby_pool *p, u16 volume, u64 max)
 	u8 buf[FBY_PAGE], origin, lost;
 	u64 blocks;
 
-	if (fby_volume_info(p, volume, &info))
+	if (fby_volume_info(p, volume, &info) || !info.attached)
 		return;
 	blocks = (info.spec.origin_sectors + FBY_PAGE_SECTORS - 1) / FBY_PAGE_SECTORS;
 	for (u64 b = 0; b < blocks && b < max; b++) {
