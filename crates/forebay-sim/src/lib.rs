@@ -18,6 +18,7 @@
 pub mod dst;
 pub mod engine;
 pub mod explore;
+pub mod flips;
 pub mod hooks;
 pub mod images;
 pub mod media;

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use clap::{Args, Parser, Subcommand};
 use forebay_sim::dst;
 use forebay_sim::explore::{explore, Bounds, Explored};
-use forebay_sim::hooks;
 use forebay_sim::script::{random, small, Script};
+use forebay_sim::{flips, hooks};
 use serde::Serialize;
 
 const NO_PANIC: &str = "no thread panics";
@@ -50,6 +50,20 @@ struct Cli {
 enum Command {
     /// Recover every image that a power cut may leave
     Explore(ExploreArgs),
+    /// Flip every bit of what recovery trusts, and random ones of the data
+    Flips(FlipsArgs),
+}
+
+#[derive(Args)]
+struct FlipsArgs {
+    /// Random flips in data
+    #[arg(long, default_value_t = 100_000)]
+    data: u64,
+    /// Of the other bits flip one in so many
+    #[arg(long, default_value_t = 1)]
+    every: u64,
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
 }
 
 #[derive(Args)]
@@ -76,6 +90,7 @@ fn main() -> ExitCode {
     hooks::watchdog(Duration::from_secs(60));
     let ok = match &cli.command {
         None => run_seeds(&cli),
+        Some(Command::Flips(args)) => run_flips(args, cli.threads, cli.json),
         Some(Command::Explore(args)) => run_explore(args, cli.threads, cli.json),
     };
     if ok {
@@ -215,6 +230,65 @@ fn run_explore(args: &ExploreArgs, threads: usize, json: bool) -> bool {
         println!("{}", serde_json::to_string(&report).expect("plain data"));
     } else {
         println!("{:?} in {:.1} s", report.totals, report.seconds);
+        report.violations.iter().for_each(|v| println!("VIOLATION: {v}"));
+    }
+    report.violations.is_empty()
+}
+
+#[derive(Serialize)]
+struct FlipsReport {
+    rows: Vec<flips::Row>,
+    seconds: f64,
+    violations: Vec<String>,
+}
+
+fn run_flips(args: &FlipsArgs, threads: usize, json: bool) -> bool {
+    let start = Instant::now();
+    let jobs = flips::jobs(args.data);
+    let next = AtomicUsize::new(0);
+    let rows = Mutex::new(Vec::new());
+    let violations = Mutex::new(Vec::new());
+    let worker = || loop {
+        let n = next.fetch_add(1, Ordering::Relaxed);
+        let Some(&(state, region, random)) = jobs.get(n) else { return };
+        match flips::flip_region(state, region, args.every, random, args.seed) {
+            Ok(row) => rows.lock().expect(NO_PANIC).push((n, row)),
+            Err(e) => violations.lock().expect(NO_PANIC).push(e),
+        }
+    };
+    std::thread::scope(|s| {
+        for _ in 0..threads.max(1) {
+            s.spawn(worker);
+        }
+    });
+    let mut rows = rows.into_inner().expect(NO_PANIC);
+    rows.sort_by_key(|(n, _)| *n);
+    let report = FlipsReport {
+        rows: rows.into_iter().map(|(_, row)| row).collect(),
+        seconds: start.elapsed().as_secs_f64(),
+        violations: violations.into_inner().expect(NO_PANIC),
+    };
+    if json {
+        println!("{}", serde_json::to_string(&report).expect("plain data"));
+    } else {
+        println!(
+            "{:8} {:11} {:>8} {:>9} {:>9} {:>6} {:>6} {:>9}",
+            "pool", "flipped in", "flips", "harmless", "isolated", "torn", "asked", "accepted"
+        );
+        for r in &report.rows {
+            println!(
+                "{:8} {:11} {:8} {:9} {:9} {:6} {:6} {:9}",
+                format!("{:?}", r.state).to_lowercase(),
+                format!("{:?}", r.region).to_lowercase(),
+                r.flips,
+                r.harmless,
+                r.isolated,
+                r.torn,
+                r.asked,
+                r.accepted
+            );
+        }
+        println!("{:.1} s", report.seconds);
         report.violations.iter().for_each(|v| println!("VIOLATION: {v}"));
     }
     report.violations.is_empty()

@@ -58,6 +58,8 @@ pub enum Op {
     Tick,
     /// A clean close, and open again.
     Close,
+    /// A clean close; nothing may follow.
+    Shut,
     /// The process dies without the machine; recovery.
     Kill,
     Add(usize),
@@ -108,6 +110,9 @@ pub struct Recording {
     pub marks: Vec<(usize, Mark)>,
     /// Volumes that exist at the start.
     pub present: Vec<bool>,
+    /// The media and the origins as they are after the last event.
+    pub end: Region,
+    pub origins: Vec<Origin>,
 }
 
 struct InFlight {
@@ -372,6 +377,10 @@ impl Recorder<'_> {
                 self.when_idle(Engine::close)?;
                 self.reopen()?;
             }
+            Op::Shut => {
+                self.when_idle(Engine::close)?;
+                return Ok(());
+            }
             Op::Kill => {
                 self.engine.abandon();
                 self.reopen()?;
@@ -439,7 +448,8 @@ pub fn record(script: &Script) -> Result<Recording, String> {
         r.step(op).map_err(|e| format!("script {} step {i} {op:?}: {e}", script.name))?;
     }
     let trace = r.engine.media.state_mut().trace.take().unwrap_or_default();
-    Ok(Recording { start, trace, marks: r.marks, present })
+    let end = r.engine.media.state().visible.clone();
+    Ok(Recording { start, trace, marks: r.marks, present, end, origins: r.origins })
 }
 
 const TINY: Geometry = Geometry { chunk_pages: 16, nchunks: 4, nvolumes: 2, nslots: 1 };
