@@ -262,6 +262,9 @@ impl World {
 
     /// Acts on a wake mask as a host would.
     fn wake(&mut self, mask: u32) {
+        if mask & sys::FBY_WAKE_SPACE != 0 {
+            self.log(|| "there is space".into());
+        }
         if mask & sys::FBY_WAKE_DESTAGE != 0 {
             self.destage_at = 0;
         }
@@ -378,18 +381,21 @@ impl World {
         Ok(())
     }
 
-    /// No chunk is free, and some volume says that it has lost more blocks than
-    /// the reserve can hold: nothing can go on until that volume is removed.
+    /// The pool is full of lost blocks, which stay until they are overwritten, or
+    /// some volume says that it has lost more than can be carried forward in what
+    /// room there is: nothing can go on until a volume is removed.
     fn wedged(&mut self) -> bool {
-        if !self.damaged || self.engine.info().chunks_free > 0 {
+        let free = self.engine.info().chunks_free;
+        if !self.damaged || free > 1 {
             return false;
         }
         let index: Vec<u16> = self.volumes.iter().filter_map(|v| v.index).collect();
-        let wedged = index.into_iter().any(|i| {
-            self.engine.volume_info(i).is_ok_and(|i| {
-                i.lost_blocks > 0 && i.destage == sys::FBY_DESTAGE_BACKOFF && i.last_error == 5
-            })
+        let infos: Vec<_> = index.iter().filter_map(|&i| self.engine.volume_info(i).ok()).collect();
+        let gave_up = infos.iter().any(|i| {
+            i.lost_blocks > 0 && i.destage == sys::FBY_DESTAGE_BACKOFF && i.last_error == 5
         });
+        let all_lost = infos.iter().all(|i| i.pages == i.lost_blocks);
+        let wedged = (free == 0 && gave_up) || all_lost;
         self.tally.wedged = u64::from(wedged);
         wedged
     }

@@ -124,6 +124,12 @@ impl Sector {
         }
     }
 
+    /// May the origin have held `id` when it was told of the discard?
+    fn older(&self, id: u64, discard: &Value) -> bool {
+        let start = self.values.iter().find(|v| v.id == id).map(|v| v.start);
+        id < discard.id || start.is_some_and(|s| s < discard.first_end)
+    }
+
     fn fits(&self, at: usize, start: u64, end: u64) -> bool {
         let v = &self.values[at];
         if v.start > end {
@@ -144,7 +150,7 @@ impl Sector {
             .filter(|&i| match self.values[i].kind {
                 Kind::Data => self.values[i].id == id,
                 Kind::Zero => id == ZERO,
-                Kind::Discard => id == ZERO || id < self.values[i].id,
+                Kind::Discard => id == ZERO || self.older(id, &self.values[i]),
             })
             .filter(|&i| self.fits(i, start, end))
             .collect();

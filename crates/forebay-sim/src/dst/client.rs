@@ -214,7 +214,7 @@ impl World {
     }
 
     /// A WAIT decision: announce, try once more, sleep.  True: it sleeps now.
-    fn wait(&mut self, i: usize, d: Decision, again: bool) -> bool {
+    fn wait(&mut self, i: usize, d: Decision, announced: &mut Option<Decision>) -> bool {
         match d {
             Decision::WaitBlock => self.tally.waits_block += 1,
             Decision::WaitSlot => self.tally.waits_slot += 1,
@@ -224,12 +224,13 @@ impl World {
                 self.destage_at = 0;
             }
         }
-        if again {
+        if *announced == Some(d) {
             self.clients[i].asleep = Some(d);
             self.log(|| format!("client {i} sleeps for {d:?}"));
             return true;
         }
         self.engine.wait_prepare(d);
+        *announced = Some(d);
         false
     }
 
@@ -247,13 +248,14 @@ impl World {
         match t.begun.take() {
             None => {
                 let (at, n) = (t.sectors.start + t.done, total - t.done);
-                for again in [false, true] {
+                let mut announced = None;
+                loop {
                     match self.engine.write_begin(index, at, n as u32) {
                         (Ok(Decision::Done), Some(w)) => {
                             t.begun = Some((w, Stage::Copy));
                             break;
                         }
-                        (Ok(d), _) if self.wait(i, d, again) => break,
+                        (Ok(d), _) if self.wait(i, d, &mut announced) => break,
                         (Ok(_), _) => {}
                         (Err(e), _) => return Err(format!("write_begin: {e}")),
                     }
@@ -293,13 +295,14 @@ impl World {
 
     fn write_whole(&mut self, i: usize, mut t: WriteTask, index: u16) -> Result<Task, String> {
         let mut done = t.done as u32;
-        for again in [false, true] {
+        let mut announced = None;
+        loop {
             let (r, wake) = self.engine.write(index, t.sectors.start, &t.data, &mut done);
             t.done = u64::from(done);
             self.wake(wake);
             match r {
                 Ok(Decision::Done) => return Ok(self.write_done(&t)),
-                Ok(d) if self.wait(i, d, again) => break,
+                Ok(d) if self.wait(i, d, &mut announced) => break,
                 Ok(_) => {}
                 Err(e) => return Err(format!("write: {e}")),
             }
@@ -413,7 +416,8 @@ impl World {
         }
         let kind = if t.kind == Kind::Zero { sys::FBY_KIND_ZERO } else { sys::FBY_KIND_DISCARD };
         let n = t.sectors.end - t.sectors.start;
-        for again in [false, true] {
+        let mut announced = None;
+        loop {
             let r = self.engine.range(index, kind, t.sectors.start, n, &mut t.done);
             self.wake(r.wake);
             match r.result {
@@ -432,7 +436,7 @@ impl World {
                     t.origin = Some((r.origin_n, self.origin_delay()));
                     break;
                 }
-                Ok(d) if self.wait(i, d, again) => break,
+                Ok(d) if self.wait(i, d, &mut announced) => break,
                 Ok(_) => {}
                 Err(e) => return Err(format!("range: {e}")),
             }
