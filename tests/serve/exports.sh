@@ -66,3 +66,18 @@ kill -0 "$child" 2>/dev/null && fail "nbdkit outlives its parent"
 start_server
 stop_server
 say "the server killed: nbdkit went too, and the old socket was no obstacle"
+
+# A crash of nbdkit alone: it is started again, on the same socket.
+start_server
+head -c 4M /dev/urandom >"$work/data"
+nbdcopy "$work/data" "$(uri two)"
+kill -ABRT "$nbdkit"
+for ((tries = 0; tries < 200; tries++)); do
+	[ "$(grep -c '"ready":true' "$work/ready")" = 2 ] && break
+	sleep 0.05
+done
+nbdcopy "$(uri two)" "$work/back"
+cmp -n 4194304 "$work/data" "$work/back" || fail "what was acknowledged before the crash"
+nbdkit=
+stop_server
+say "nbdkit crashed: started again, all there"

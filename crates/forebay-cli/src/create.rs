@@ -39,13 +39,9 @@ pub fn media_text(media: &forebay::MediaInfo) -> String {
         true => "survives a power cut",
         false => "does NOT survive a power cut",
     };
-    let note = match media.note.as_str() {
-        "" => String::new(),
-        note => format!("; {note}"),
-    };
     format!(
-        "{}, {}, persist method {}, {survives}{note}",
-        media.kind,
+        "{} ({}, persist method {}, {survives})",
+        media.note,
         units::bytes(media.size_bytes),
         media.persist,
     )

@@ -11,9 +11,10 @@ use std::fs::DirBuilder;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::Duration;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail, Context};
 use forebay::{control, Error, MediaInfo};
@@ -38,17 +39,47 @@ pub fn run(a: &args::Serve) -> anyhow::Result<u8> {
     let interrupt = Interrupt::watch()?;
     let plugin = find_plugin()?;
     let socket = Socket::prepare(a)?;
-    let mut server = Server::start(a, &plugin, &socket)?;
-    let Some(ready) = server.wait_ready(&interrupt)? else {
-        return Ok(0);
-    };
-    socket.restrict()?;
-    if let Some(path) = &a.ready_file {
-        std::fs::write(path, "")
-            .with_context(|| format!("{}: cannot make the ready file there", path.display()))?;
+    let mut crashes = Crashes::default();
+    loop {
+        let mut server = Server::start(a, &plugin, &socket)?;
+        let Some(ready) = server.wait_ready(&interrupt)? else {
+            return Ok(0);
+        };
+        socket.restrict()?;
+        if let Some(path) = &a.ready_file {
+            let cannot = || format!("{}: cannot make the ready file there", path.display());
+            std::fs::write(path, "").with_context(cannot)?;
+        }
+        announce(a, &server, &socket, &ready)?;
+        let status = server.wait_end(&interrupt)?;
+        if status.success() {
+            return Ok(0);
+        }
+        if server.terminated || status.signal().is_none() || crashes.too_many() {
+            bail!("nbdkit: ended ({status}); what was acknowledged is in the pool, serve it again");
+        }
+        eprintln!(
+            "forebay: nbdkit: ended ({status}); what was acknowledged is in the pool; starting it again"
+        );
+        remove_stale(&socket.0)?;
     }
-    announce(a, &server, &socket, &ready)?;
-    server.wait_end(&interrupt)
+}
+
+/// nbdkit up to 1.32 may abort when a client goes away in the middle of its
+/// requests.  The other clients should not suffer: it is started again, unless
+/// it crashes all the time.
+#[derive(Default)]
+struct Crashes(Vec<Instant>);
+
+impl Crashes {
+    const MOST: usize = 5;
+    const WITHIN: Duration = Duration::from_secs(60);
+
+    fn too_many(&mut self) -> bool {
+        self.0.retain(|at| at.elapsed() < Self::WITHIN);
+        self.0.push(Instant::now());
+        self.0.len() > Self::MOST
+    }
 }
 
 fn find_plugin() -> anyhow::Result<PathBuf> {
@@ -285,13 +316,10 @@ impl Server {
         Pid::from_child(&self.nbdkit)
     }
 
-    fn wait_end(&mut self, interrupt: &Interrupt) -> anyhow::Result<u8> {
+    fn wait_end(&mut self, interrupt: &Interrupt) -> anyhow::Result<ExitStatus> {
         loop {
             if let Some(status) = self.nbdkit.try_wait()? {
-                if !status.success() {
-                    bail!("nbdkit: ended ({status}); what was acknowledged is in the pool, serve it again");
-                }
-                return Ok(0);
+                return Ok(status);
             }
             self.pass_on(interrupt)?;
             std::thread::sleep(Duration::from_millis(20));
@@ -430,6 +458,15 @@ fn announce(a: &args::Serve, server: &Server, socket: &Socket, r: &Ready) -> any
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn crashes_are_forgiven_a_few_times() {
+        let mut crashes = Crashes::default();
+        for _ in 0..Crashes::MOST {
+            assert!(!crashes.too_many());
+        }
+        assert!(crashes.too_many());
+    }
 
     #[test]
     fn uris_escape_what_a_uri_cannot_hold() {

@@ -66,7 +66,7 @@ pub fn run(a: &args::Demo) -> anyhow::Result<u8> {
     let stage = Stage::new(a)?;
     let media = stage.build()?;
     stage.say(format_args!(
-        "Pool: {} ({}).\n\
+        "Pool: {}\n{}\n\
          This stand-in survives the death of a process, which part 2 shows, and NOT a power\n\
          cut: for that, put the pool on persistent memory. Seed {}.",
         stage.pool.display(),
