@@ -31,6 +31,8 @@ const DEPTH: u32 = 128;
 const BATCH: usize = 8;
 /// Origins without a descriptor are written by so many threads.
 const WRITERS: usize = 4;
+/// Between two looks at the level, while it is high.
+const LOOK: Duration = Duration::from_millis(20);
 /// Longest sleep without a look.
 const NAP: Duration = Duration::from_millis(500);
 
@@ -74,6 +76,9 @@ pub(crate) struct Shared {
     /// By index.  An entry is there from before the engine attaches the volume
     /// until after it detached it.
     pub attached: RwLock<HashMap<u16, Arc<Attached>>>,
+    /// More than the high watermark is in use, or was a moment ago: writers ask
+    /// whether to wait.  Spares them a look at the clock, 30 of 700 ns.
+    pressing: AtomicBool,
     /// Destage requests in flight.
     in_flight: AtomicU32,
     stop: AtomicBool,
@@ -93,6 +98,7 @@ impl Shared {
             space: Space::default(),
             kick,
             attached: RwLock::default(),
+            pressing: AtomicBool::new(false),
             in_flight: AtomicU32::new(0),
             stop: AtomicBool::new(false),
             start: Instant::now(),
@@ -107,7 +113,22 @@ impl Shared {
             self.space.wake();
         }
         if mask & sys::FBY_WAKE_DESTAGE != 0 {
+            self.pressing.store(true, Ordering::Relaxed);
             self.kick.kick();
+        }
+    }
+
+    /// A chunk was opened above the high watermark lately.
+    pub(crate) fn pressing(&self) -> bool {
+        self.pressing.load(Ordering::Relaxed)
+    }
+
+    /// Ends the pressing when there is room again.
+    fn look_at_level(&self) {
+        let (info, high) = (self.engine.info(), self.engine.options().high_watermark);
+        let used = u64::from(info.chunks_used) * 100;
+        if used < u64::from(info.sb.nchunks) * u64::from(high) {
+            self.pressing.store(false, Ordering::Relaxed);
         }
     }
 
@@ -301,7 +322,12 @@ fn run(shared: &Shared) {
     let state = opened.as_ref().map(|_| ()).map_err(|e| format!("no io_uring ({e})"));
     *shared.ring.lock().unwrap_or_else(|e| e.into_inner()) = Some(state);
     let mut ring = opened.ok();
+    let mut looked = Instant::now();
     loop {
+        if shared.pressing() && looked.elapsed() >= LOOK {
+            shared.look_at_level();
+            looked = Instant::now();
+        }
         if let Some(ring) = &mut ring {
             ring.reap(|w, result| shared.complete(&w.attached, w.io, result));
         }

@@ -215,14 +215,18 @@ impl Inner {
         }
         // Requests in flight end, new ones are refused by us, and so the
         // round; a slot may be busy for a moment.
+        const YIELDS: u32 = 100;
+        let mut tries = 0;
         let done = loop {
             match shared.engine.volume_detach(index) {
+                Err(Code(sys::FBY_E_BUSY)) if tries < YIELDS => std::thread::yield_now(),
                 Err(Code(sys::FBY_E_BUSY)) => {
                     shared.kick.kick();
                     std::thread::sleep(Duration::from_micros(500));
                 }
                 done => break done,
             }
+            tries += 1;
         };
         shared.attached.write().unwrap_or_else(|e| e.into_inner()).remove(&index);
         volumes.remove(&index);

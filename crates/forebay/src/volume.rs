@@ -339,6 +339,9 @@ impl Volume {
     fn throttle(&self, bytes: u64) {
         const SHORTEST: Duration = Duration::from_micros(100);
         let shared = self.0.pool.shared();
+        if !shared.pressing() {
+            return;
+        }
         let sectors = u32::try_from(bytes / SECTOR).unwrap_or(u32::MAX);
         let delay = shared.engine.write_delay(self.0.index, sectors, shared.now_ns());
         let delay = Duration::from_nanos(delay);
