@@ -118,16 +118,21 @@ build_initrd() {
 
 # Guest memory: RAM of which the range [4 GiB, +$pmem_mb) is persistent memory.
 : "${pmem_mb:=512}" "${guest_mb:=4096}"
+memory=
+disks=()
 
 # start_guest CONSOLE SCRIPT [ARGS]: boots in the background; sets $guest_pid.
-# memory=FILE: keep the memory there, for another boot; disk=FILE: /dev/vda.
+# memory=FILE: keep the memory there, for another boot; disks: files of /dev/vda, ...
 start_guest() {
 	local console=$1 script=$2
 	shift 2
-	local ram=(-m "$guest_mb") disk_args=()
-	[ -n "${memory:-}" ] && ram+=(-machine memory-backend=r0
+	: >"$console"
+	local ram=(-m "$guest_mb") disk_args=() disk
+	[ -n "$memory" ] && ram+=(-machine memory-backend=r0
 		-object "memory-backend-file,id=r0,share=on,mem-path=$memory,size=${guest_mb}M")
-	[ -n "${disk:-}" ] && disk_args=(-drive "file=$disk,if=virtio,format=raw,cache=writeback")
+	for disk in "${disks[@]}"; do
+		disk_args+=(-drive "file=$disk,if=virtio,format=raw,cache=writeback")
+	done
 	qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp "${cpus:-2}" "${ram[@]}" -nographic -no-reboot \
 		-nic none -kernel "$kernel/boot/vmlinuz-$release" -initrd "$initrd" "${disk_args[@]}" \
 		-virtfs local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap \
