@@ -83,8 +83,9 @@ pub(crate) struct Shared {
     in_flight: AtomicU32,
     stop: AtomicBool,
     start: Instant,
-    /// Why there is no io_uring, once the thread found out.
-    ring: Mutex<Option<std::result::Result<(), String>>>,
+    /// Whether destage writes go through io_uring, or why not; once the thread
+    /// was started.
+    ring: OnceLock<std::result::Result<(), String>>,
     /// Why destage does not work at all: an internal error.
     failure: OnceLock<String>,
 }
@@ -102,7 +103,7 @@ impl Shared {
             in_flight: AtomicU32::new(0),
             stop: AtomicBool::new(false),
             start: Instant::now(),
-            ring: Mutex::new(None),
+            ring: OnceLock::new(),
             failure: OnceLock::new(),
         })
     }
@@ -146,9 +147,9 @@ impl Shared {
     }
 
     /// Whether destage writes go through io_uring, or why not; `None` before
-    /// the thread runs.
-    pub(crate) fn ring_state(&self) -> Option<std::result::Result<(), String>> {
-        self.ring.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    /// the thread was started.
+    pub(crate) fn ring_state(&self) -> Option<&std::result::Result<(), String>> {
+        self.ring.get()
     }
 
     /// Why destage does not work at all, if so.
@@ -200,9 +201,10 @@ impl Attached {
 
     /// Threads for what does not go through io_uring.
     pub(crate) fn start(self: &Arc<Self>, shared: &Arc<Shared>) -> io::Result<Workers> {
+        let rung = matches!(shared.ring_state(), Some(Ok(())));
         let n = match self.origin.uring_fd(0, 4096) {
-            Some(_) => 1,
-            None => WRITERS,
+            Some(_) if rung => 1,
+            _ => WRITERS,
         };
         let mut workers = Workers { attached: self.clone(), threads: Vec::new() };
         for _ in 0..n {
@@ -298,11 +300,16 @@ pub(crate) struct Destage {
 }
 
 impl Destage {
-    pub(crate) fn start(shared: &Arc<Shared>) -> io::Result<Destage> {
+    pub(crate) fn start(shared: &Arc<Shared>, io_uring: bool) -> io::Result<Destage> {
+        let opened = match io_uring {
+            true => Ring::new(DEPTH, shared.kick.fd()).map_err(|e| format!("no io_uring ({e})")),
+            false => Err("no io_uring (switched off)".into()),
+        };
+        let _ = shared.ring.set(opened.as_ref().map(|_| ()).map_err(Clone::clone));
         let for_thread = shared.clone();
         let thread = std::thread::Builder::new()
             .name("fby-destage".into())
-            .spawn(move || run(&for_thread))?;
+            .spawn(move || run(&for_thread, opened.ok()))?;
         Ok(Destage { shared: shared.clone(), thread: Some(thread) })
     }
 }
@@ -317,11 +324,7 @@ impl Drop for Destage {
     }
 }
 
-fn run(shared: &Shared) {
-    let opened = Ring::new(DEPTH, shared.kick.fd());
-    let state = opened.as_ref().map(|_| ()).map_err(|e| format!("no io_uring ({e})"));
-    *shared.ring.lock().unwrap_or_else(|e| e.into_inner()) = Some(state);
-    let mut ring = opened.ok();
+fn run(shared: &Shared, mut ring: Option<Ring>) {
     let mut looked = Instant::now();
     loop {
         if shared.pressing() && looked.elapsed() >= LOOK {

@@ -86,6 +86,9 @@ pub struct PoolOptions {
     pub max_age: Option<Duration>,
     /// Destage a volume that was not written for so long.
     pub idle: Option<Duration>,
+    /// Write origins through io_uring where it can be had; otherwise by
+    /// threads.
+    pub io_uring: bool,
     /// Threads that recovery runs on; 0: one for each CPU, at least 2.
     pub recovery_threads: usize,
     /// Directory for a socket that answers about this pool (see
@@ -105,6 +108,7 @@ impl Default for PoolOptions {
             low_watermark_percent: 0,
             max_age: None,
             idle: None,
+            io_uring: true,
             recovery_threads: 0,
             control: None,
         }
@@ -167,6 +171,7 @@ pub(crate) struct Inner {
     /// volumes.  Rank: before all other locks.
     volumes: Mutex<HashMap<u16, Weak<volume::Inner>>>,
     closed: Mutex<bool>,
+    io_uring: bool,
 }
 
 type Volumes<'a> = MutexGuard<'a, HashMap<u16, Weak<volume::Inner>>>;
@@ -200,7 +205,7 @@ impl Inner {
     fn start_destage(&self) -> Result<()> {
         let mut destage = self.destage.lock().unwrap_or_else(|e| e.into_inner());
         if destage.is_none() && !self.core.read_only {
-            let started = Destage::start(self.shared());
+            let started = Destage::start(self.shared(), self.io_uring);
             *destage = Some(started.map_err(|e| self.core.system("starting a thread", e))?);
         }
         Ok(())
@@ -285,6 +290,7 @@ impl Pool {
             core,
             volumes: Mutex::default(),
             closed: Mutex::new(false),
+            io_uring: o.io_uring,
         }));
         if let Some(dir) = &o.control {
             pool.start_control(dir);

@@ -179,7 +179,8 @@ impl Core {
         match self.shared.ring_state() {
             Some(Ok(())) => info.method = format!("io_uring, {}", info.method),
             Some(Err(why)) => {
-                info.note = [info.note, why].join("; ").trim_matches([';', ' ']).into()
+                info.note = [&info.note, why].map(String::as_str).join("; ");
+                info.note = info.note.trim_matches([';', ' ']).into();
             }
             None => {}
         }

@@ -239,3 +239,30 @@ fn read_only_reads_and_writes_nothing() {
     drop((volume, pool, second));
     assert!(std::fs::read(&path).unwrap() == before);
 }
+
+/// With msync as the fence.
+#[test]
+fn a_pool_in_a_plain_file() {
+    let dir = std::env::temp_dir().join(format!("fby-plain-{}", std::process::id()));
+    std::fs::create_dir(&dir).unwrap();
+    let path = dir.join("pool");
+    create(&path, &small(8)).unwrap();
+    let origin = MemOrigin::new(16 * 4096).unwrap();
+    for round in 1..4u8 {
+        let pool = open(&path);
+        if pool.media().kind == MediaKind::File {
+            assert_eq!(pool.media().persist, Persist::Msync);
+            assert!(pool.media().durable);
+        }
+        let volume = match round {
+            1 => attach(&pool, "v", &origin),
+            _ => reattach(&pool, "v", &origin),
+        };
+        assert_eq!(read(&volume, 0, 16 * 4096), [round - 1; 16 * 4096]);
+        for b in 0..16u64 {
+            volume.write_at(&[round; 4096], b * 4096).unwrap();
+        }
+        assert_eq!(read(&volume, 0, 16 * 4096), [round; 16 * 4096]);
+    }
+    std::fs::remove_dir_all(&dir).unwrap();
+}
