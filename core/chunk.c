@@ -164,9 +164,11 @@ static u32 chunk_open(struct fby_pool *p, struct fby_slot *s, u16 volume, bool r
 	ch->sealed = ch->tick_fill = FBY_FIRST_PAGE;
 	ch->last_block = FBY_NO_BLOCK;
 	ch->opened_ns = fby_load(&p->now_ns);
-	fby_store(&p->opens, p->opens + 1);
+	/* Release: who sees opens moved sees what was unlinked before; who sees
+	 * the new epoch sees opens moved. */
+	fby_store_release(&p->opens, p->opens + 1);
 	if (!FBY_BUG(STALE_EPOCH))
-		fby_store(&ch->epoch, ch->epoch + 1);
+		fby_store_release(&ch->epoch, ch->epoch + 1);
 	fby_store(&ch->seq_max, FBY_NO_SEQ);
 	fby_store(&ch->live, FBY_LIVE_BIAS);
 	fby_store(&ch->seq_min, fby_load(&p->seq));
