@@ -350,8 +350,10 @@ int fby_pool_close(struct fby_pool *p)
 	for (u32 i = 0; i < p->opt.nslots; i++) {
 		struct fby_slot *s = &p->slot[i];
 
-		if (!fby_slot_try(s))
+		if (!fby_slot_try(s)) {
+			fby_fetch_or(&p->wake_owed, wake);
 			return -FBY_E_BUSY;
+		}
 		for (u32 v = 0; v < p->sb.nvolumes; v++)
 			fby_slot_close(p, s, (u16)v, &wake);
 		fby_slot_release(s);

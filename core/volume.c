@@ -333,6 +333,7 @@ int fby_volume_attach(struct fby_pool *p, u16 index, const struct fby_attach *a)
 int fby_volume_detach(struct fby_pool *p, u16 index)
 {
 	struct fby_volume *v;
+	bool busy = false;
 	u32 wake = 0;
 
 	if (index >= p->sb.nvolumes)
@@ -344,14 +345,17 @@ int fby_volume_detach(struct fby_pool *p, u16 index)
 		return -FBY_E_BUSY;
 	if (!p->opt.read_only) {
 		for (u32 i = 0; i < p->opt.nslots; i++) {
-			if (!fby_slot_try(&p->slot[i]))
-				return -FBY_E_BUSY;
+			busy = !fby_slot_try(&p->slot[i]);
+			if (busy)
+				break;
 			fby_slot_close(p, &p->slot[i], index, &wake);
 			fby_slot_release(&p->slot[i]);
 		}
 	}
-	fby_destage_settle(p, index);
 	fby_fetch_or(&p->wake_owed, wake);
+	if (busy)
+		return -FBY_E_BUSY;
+	fby_destage_settle(p, index);
 	v->attached = false;
 	fby_zero(&v->destage, sizeof(v->destage));
 	return FBY_DONE;
