@@ -293,10 +293,10 @@ struct fby_write {
 
 /*
  * The steps of a write, in order; fby_write() is their sum.
- * begin: locks blocks, takes a slot, room and sequence numbers.  DONE, or WAIT
- *	holding nothing, or an error.
+ * begin: locks blocks, takes a slot and room.  DONE, or WAIT holding nothing, or
+ *	an error.
  * copy: stores the data.  vec holds at least nsectors; pieces of any length.
- * commit: headers, fence.  Durable when it returns.
+ * commit: sequence numbers, headers, fence.  Durable when it returns.
  * publish: makes it visible, releases all.
  * Nothing may run between begin and publish that waits for another write.
  */

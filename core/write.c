@@ -11,6 +11,22 @@
 #include "index.h"
 #include "media.h"
 
+#define FBY_OLD_UNKNOWN (~0u) /* fby_wpage.old: not looked up yet */
+
+/*
+ * The page that the block has now.  Looked up as late as it can be: after the
+ * data's stores were issued, which the CPU is busy with for longer than the
+ * lookup's cache misses take.  Begin asks for the lines only.
+ */
+static void find_old(struct fby_pool *p, const struct fby_write *w, struct fby_wpage *g)
+{
+	if (g->old != FBY_OLD_UNKNOWN)
+		return;
+	g->old = fby_index_get_locked(p, g->bucket, fby_key(w->volume, g->block));
+	if (g->old != FBY_NO_PAGE)
+		fby_prefetchw(&p->chunk[fby_page_chunk(p, g->old)].epoch);
+}
+
 /* Locks the blocks of the batch, up to the first that is busy. */
 static int begin_lock(struct fby_pool *p, struct fby_write *w, u64 sector, u32 nsectors, u32 flags)
 {
@@ -22,19 +38,21 @@ static int begin_lock(struct fby_pool *p, struct fby_write *w, u64 sector, u32 n
 	while (nsectors > 0 && w->npages < FBY_BATCH_PAGES) {
 		struct fby_wpage *g = &w->page[w->npages];
 		u32 n = nsectors < FBY_PAGE_SECTORS - head ? nsectors : FBY_PAGE_SECTORS - head;
-		u64 key = fby_key(w->volume, block);
 
-		g->bucket = fby_index_bucket(p, key);
+		g->block = block;
+		g->bucket = fby_index_bucket(p, fby_key(w->volume, block));
+		g->old = FBY_OLD_UNKNOWN;
 		if (!fby_index_try(p, g->bucket))
 			return w->npages ? FBY_DONE : FBY_WAIT_BLOCK;
-		g->old = fby_index_get_locked(p, g->bucket, key);
-		if (g->old == FBY_NO_PAGE && (flags & FBY_BEGIN_CACHED)) {
-			fby_index_release(p, g->bucket);
-			return w->npages ? FBY_DONE : FBY_ORIGIN;
+		fby_prefetchw(&p->entry[fby_load(&p->bucket[g->bucket]) & ~FBY_BUCKET_LOCK]);
+		if (flags & FBY_BEGIN_CACHED) {
+			find_old(p, w, g);
+			if (g->old == FBY_NO_PAGE) {
+				fby_index_release(p, g->bucket);
+				return w->npages ? FBY_DONE : FBY_ORIGIN;
+			}
 		}
-		if (g->old != FBY_NO_PAGE)
-			fby_prefetchw(&p->chunk[fby_page_chunk(p, g->old)].epoch);
-		g->block = block++;
+		block++;
 		g->mask = fby_mask(head, n);
 		head = 0;
 		nsectors -= n;
@@ -106,7 +124,6 @@ int fby_begin(struct fby_pool *p, struct fby_write *w, u16 volume, enum fby_kind
 	w->slot = (u32)(s - p->slot);
 	w->chunk = s->volume[volume].open;
 	w->first_page = p->chunk[w->chunk].fill;
-	w->seq = fby_slot_seq(p, s, w->npages, begin_fresh(p, w, s));
 	return FBY_DONE;
 }
 
@@ -209,6 +226,8 @@ void fby_write_copy(struct fby_pool *p, struct fby_write *w, const struct fby_ve
 		fby_prefetchw(&p->entry[page]);
 		g->valid = g->mask;
 		g->lost = 0;
+		if (g->mask != 0xff)
+			find_old(p, w, g);
 		g->flags = checksum || w->kind != FBY_KIND_DATA ? 0 : FBY_PF_NOCRC;
 		if (w->kind != FBY_KIND_DATA) {
 			g->data_crc = 0;
@@ -256,6 +275,9 @@ void fby_write_commit(struct fby_pool *p, struct fby_write *w)
 {
 	struct fby_slot *s = &p->slot[w->slot];
 
+	for (u32 i = 0; i < w->npages; i++)
+		find_old(p, w, &w->page[i]);
+	w->seq = fby_slot_seq(p, s, w->npages, begin_fresh(p, w, s));
 	for (u32 i = 0; i < w->npages; i++)
 		commit_line(p, w, i, &s->line[i]);
 	/* Without a checksum a header vouches for data that must be there already. */

@@ -28,7 +28,13 @@ _Noreturn void fby_assert_failed(const char *cond, const char *file, int line);
 #define fby_likely(x) __builtin_expect(!!(x), 1)
 #define fby_unlikely(x) __builtin_expect(!!(x), 0)
 #define fby_prefetch(p) __builtin_prefetch((p), 0, 3)
+#if defined(__x86_64__)
+/* The builtin only asks to read, unless it is told that the CPU has PREFETCHW;
+ * where that is missing it does nothing. */
+#define fby_prefetchw(p) __asm__ volatile("prefetchw %0" : : "m"(*(const char *)(p)))
+#else
 #define fby_prefetchw(p) __builtin_prefetch((p), 1, 3)
+#endif
 
 #define fby_load(p) __atomic_load_n((p), __ATOMIC_RELAXED)
 #define fby_store(p, v) __atomic_store_n((p), (v), __ATOMIC_RELAXED)
