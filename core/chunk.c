@@ -225,7 +225,7 @@ void fby_chunk_seal(struct fby_pool *p, u32 c, bool closed)
 	/* Before the chunk can be freed and sealed again by another CPU, whose
 	 * store this one must not overtake. */
 	media_fence_chunk(p, c);
-	ch->sealed = ch->fill;
+	fby_store(&ch->sealed, ch->fill);
 }
 
 void fby_slot_close(struct fby_pool *p, struct fby_slot *s, u16 volume, u32 *wake)

@@ -4,7 +4,9 @@
  *
  *	collect	choose the cut, a sequence number; list every linked page at or
  *		below it (what is superseded costs nothing), sorted by block
- *	write	to the origin, neighbours merged into large requests
+ *	write	to the origin, neighbours merged into large requests; a neighbour
+ *		above the cut is written along, and when the flush is done it is
+ *		clean: a later round lets go of it without writing it
  *	flush	the origin
  *	carry	what is lost goes forward as fresh entries, so the cut can pass it
  *	commit	the watermark, durable
@@ -38,8 +40,9 @@ bool fby_volume_clean(struct fby_pool *p, u16 index)
 
 /* --- collect -------------------------------------------------------------- */
 
-/* Every seq at or below the result is published or will never be used. */
-static u64 cut_below_in_flight(struct fby_pool *p)
+/* Every seq at or below the result is published or will never be used.  Seals on
+ * the way what idle slots have written for the volume. */
+static u64 cut_below_in_flight(struct fby_pool *p, u16 volume)
 {
 	u64 cut = fby_load_acquire(&p->seq) - 1;
 
@@ -48,6 +51,10 @@ static u64 cut_below_in_flight(struct fby_pool *p)
 		u64 floor;
 
 		if (fby_slot_try(s)) {
+			u32 c = s->volume[volume].open;
+
+			if (c != FBY_NO_CHUNK && fby_load(&p->chunk[c].sealed) != fby_load(&p->chunk[c].fill))
+				fby_chunk_seal(p, c, false);
 			fby_slot_retire(s);
 			fby_slot_release(s);
 			continue;
@@ -111,13 +118,15 @@ static void collect(struct fby_pool *p, u16 volume, u32 *wake)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
 	u64 evicted = FBY_NO_SEQ;
-	u32 c = FBY_NO_CHUNK, cap = fby_pace_round(&p->volume[volume].pace, d->cap);
+	u32 c = FBY_NO_CHUNK, cap = fby_pace_round(&p->volume[volume].pace, d->cap - d->cap / 4);
 
-	d->n = d->pos = d->run = 0;
+	d->n = d->pos = d->run = d->pulled = 0;
+	d->issued = 0;
 	d->failed = false;
-	d->cut = cut_below_in_flight(p);
+	d->cut = cut_below_in_flight(p, volume);
 	while ((c = fby_chunk_walk(p, volume, c, wake)) != FBY_NO_CHUNK) {
 		u64 seq_min = fby_load(&p->chunk[c].seq_min), low = seq_min;
+		u32 sealed = fby_load(&p->chunk[c].sealed);
 
 		if (seq_min > d->cut)
 			break; /* and so are all after it */
@@ -126,8 +135,12 @@ static void collect(struct fby_pool *p, u16 volume, u32 *wake)
 				evicted = seq_min;
 			break;
 		}
-		for (u32 i = FBY_FIRST_PAGE; i < p->chunk_pages; i++)
+		for (u32 i = FBY_FIRST_PAGE; i < sealed; i++)
 			collect_page(p, d, cap, (c << p->chunk_shift) + i, &low, &evicted);
+		/* Not what is unsealed: a write to the origin may be torn, and
+		 * then damage to the page here must not pass for a torn tail. */
+		if (fby_load(&p->chunk[c].fill) > sealed && low < evicted)
+			evicted = low;
 	}
 	fby_chunk_walk_end(p, c, wake);
 	if (evicted <= d->cut)
@@ -187,6 +200,10 @@ static bool build_run(struct fby_pool *p, u16 volume, struct build *b)
 
 	if (!still_listed(p, volume, r, d->cut))
 		goto next_page;
+	if (state & FBY_ES_CLEAN) { /* whatever became of it here, the origin has it */
+		r->carry = CARRY_NO;
+		goto next_page;
+	}
 	if (state & FBY_ES_DAMAGED)
 		r->carry = CARRY_DAMAGED;
 	else if (FBY_ES_LOST(state) && r->carry == CARRY_NO)
@@ -219,6 +236,117 @@ next_page:
 	return true;
 }
 
+/* Is the block's page one to be written along?  Not in an open chunk: what is
+ * written now is likely to be written again. */
+static bool pull_find(struct fby_pool *p, u16 volume, u64 block, struct fby_found *f)
+{
+	if (block >= p->volume[volume].blocks)
+		return false;
+	fby_index_find(p, fby_key(volume, block), f);
+	return f->page != FBY_NO_PAGE && FBY_ES_KIND(f->state) == FBY_KIND_DATA && FBY_ES_VALID(f->state) == 0xff &&
+	       !(f->state & (FBY_ES_DAMAGED | FBY_ES_CLEAN)) &&
+	       fby_load(&p->chunk[fby_page_chunk(p, f->page)].seq_max) != FBY_NO_SEQ;
+}
+
+/* Adds a block that is not listed, at the end of the request. */
+static bool pull(struct fby_pool *p, u16 volume, struct build *b, u64 block)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+	struct fby_round_page *r = &d->page[d->cap - 1 - d->pulled];
+	struct fby_found f;
+
+	if (d->n + d->pulled >= d->cap || b->n + FBY_PAGE_SECTORS > b->max || block < d->issued ||
+	    !pull_find(p, volume, block, &f) ||
+	    fby_page_read(p, f.page, fby_key(volume, block), f.state, 0xff, 0, b->buf + b->n * FBY_SECTOR, true) !=
+		    FBY_PAGE_OK)
+		return false;
+	fby_rmb();
+	if (fby_load(&p->chunk[fby_page_chunk(p, f.page)].epoch) != f.epoch)
+		return false;
+	r->k = block;
+	r->page = f.page;
+	r->carry = (u32)f.epoch;
+	d->pulled++;
+	b->n += FBY_PAGE_SECTORS;
+	return true;
+}
+
+/* Begins the request with neighbours before the page that is next, if it begins
+ * at its first sector. */
+static void pull_before(struct fby_pool *p, u16 volume, struct build *b)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+	const struct fby_round_page *r = &d->page[d->pos];
+	u32 state = fby_load_acquire(&p->entry[r->page].state), before = d->pulled;
+	u64 first = r->k;
+	struct fby_found f;
+
+	if (d->run || !still_listed(p, volume, r, d->cut) || FBY_ES_KIND(state) != FBY_KIND_DATA ||
+	    !(FBY_ES_VALID(state) & 1) || (state & (FBY_ES_CLEAN | FBY_ES_DAMAGED)))
+		return;
+	while (first > d->issued && r->k - first < FBY_BATCH_PAGES && pull_find(p, volume, first - 1, &f))
+		first--;
+	b->op = FBY_IO_WRITE;
+	b->sector = first * FBY_PAGE_SECTORS;
+	for (; first < r->k; first++) {
+		if (pull(p, volume, b, first))
+			continue;
+		d->pulled = before; /* replaced meanwhile: without it, and what is before it */
+		b->n = 0;
+		b->sector = (first + 1) * FBY_PAGE_SECTORS;
+	}
+}
+
+/* Goes on with neighbours where the list leaves a gap. */
+static bool pull_after(struct fby_pool *p, u16 volume, struct build *b)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+	u64 end = b->sector + b->n, block = end / FBY_PAGE_SECTORS;
+
+	return b->n && b->op == FBY_IO_WRITE && end % FBY_PAGE_SECTORS == 0 &&
+	       (d->pos == d->n || (d->run == 0 && d->page[d->pos].k > block)) && pull(p, volume, b, block);
+}
+
+static void build_request(struct fby_pool *p, u16 volume, struct build *b)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+
+	for (u32 look = 0; look < LOOK_STEP; look++) {
+		if (pull_after(p, volume, b))
+			continue;
+		if (d->pos == d->n)
+			break;
+		if (b->n == 0)
+			pull_before(p, volume, b);
+		if (!build_run(p, volume, b))
+			break;
+	}
+	if (b->n)
+		d->issued = (b->sector + b->n + FBY_PAGE_SECTORS - 1) / FBY_PAGE_SECTORS;
+}
+
+/* After the flush: what was written along need not be written again, if it is
+ * still what it was. */
+static void pulled_clean(struct fby_pool *p, u16 volume)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+
+	for (; d->pulled > 0; d->pulled--) {
+		const struct fby_round_page *r = &d->page[d->cap - d->pulled];
+		u64 key = fby_key(volume, r->k);
+		u32 b = fby_index_bucket(p, key);
+		struct fby_entry *e = &p->entry[r->page];
+
+		if (!fby_index_try(p, b))
+			continue;
+		if (fby_index_get_locked(p, b, key) == r->page &&
+		    ((u32)fby_load(&p->chunk[fby_page_chunk(p, r->page)].epoch) == r->carry ||
+		     FBY_BUG(CLEAN_ANY_EPOCH)))
+			fby_store(&e->state, fby_load(&e->state) | FBY_ES_CLEAN);
+		fby_index_release(p, b);
+	}
+}
+
 static int write_step(struct fby_pool *p, u16 volume, struct fby_io *io)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
@@ -236,8 +364,7 @@ static int write_step(struct fby_pool *p, u16 volume, struct fby_io *io)
 	}
 	b.buf = d->io[id].buf;
 	b.max = d->buffer_sectors;
-	for (u32 look = 0; look < LOOK_STEP && d->pos < d->n && build_run(p, volume, &b); look++)
-		;
+	build_request(p, volume, &b);
 	if (b.n == 0)
 		return FBY_AGAIN;
 	io->op = b.op;
@@ -490,6 +617,8 @@ static int volume_step(struct fby_pool *p, u16 volume, struct fby_io *io, u64 *n
 		}
 		return write_step(p, volume, io);
 	case FBY_PH_FLUSH:
+		if (FBY_BUG(CLEAN_BEFORE_FLUSH))
+			pulled_clean(p, volume);
 		io->op = FBY_IO_FLUSH;
 		io->id = volume * 64u;
 		io->sector = io->nsectors = 0;
@@ -500,6 +629,8 @@ static int volume_step(struct fby_pool *p, u16 volume, struct fby_io *io, u64 *n
 		if (d->outstanding > 0)
 			return FBY_DONE;
 		d->pos = 0;
+		if (!d->failed)
+			pulled_clean(p, volume);
 		fby_store(&d->phase, d->failed ? FBY_PH_BACKOFF : FBY_PH_CARRY);
 		return FBY_AGAIN;
 	case FBY_PH_CARRY:

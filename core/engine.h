@@ -39,6 +39,7 @@
 #define FBY_ES_LINKED (1u << 20)
 #define FBY_ES_VERIFIED (1u << 21) /* checksum seen good since open */
 #define FBY_ES_DAMAGED (1u << 22)  /* checksum seen bad: its valid sectors are lost */
+#define FBY_ES_CLEAN (1u << 26)	   /* on the flushed origin too: destage need not write it */
 /* Of recovery alone, gone when it ends: what is to be written over the line. */
 #define FBY_ES_HOLE (1u << 23)	 /* it is lost, and stands for its block as lost; key ~0: block unknown */
 #define FBY_ES_VOID (1u << 24)	 /* nothing: a torn tail, or a lost line that is of no account */
@@ -128,6 +129,8 @@ struct fby_destage {
 	enum fby_phase phase;
 	struct fby_round_page *page; /* host memory of attach */
 	u32 cap, n, pos;
+	u32 pulled; /* neighbours written along, from the end of page[] down */
+	u64 issued; /* no block below this goes to the origin any more in this round */
 	u32 run; /* next sector of page[pos] to look at */
 	u32 nbuffers, buffer_sectors, outstanding;
 	u64 cut;

@@ -42,6 +42,8 @@
 	X(CLEAN_NOT_CLEARED, "open leaves the clean flag set") \
 	X(NEXT_SEQ_REUSED, "recovery starts again from sequence number 1") \
 	X(DESTAGE_UNVERIFIED, "destage writes a damaged page to the origin") \
+	X(CLEAN_BEFORE_FLUSH, "a neighbour written along counts as clean before the flush") \
+	X(CLEAN_ANY_EPOCH, "a neighbour written along counts as clean though it was replaced") \
 	X(RELEASE_NEWER, "destage unlinks a block's page although it is a newer one")
 
 enum fby_planted_id {

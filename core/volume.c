@@ -294,6 +294,18 @@ static int attach_holes(struct fby_pool *p, u16 index, enum fby_holes policy)
 	return FBY_DONE;
 }
 
+/* What was written along is clean for the origin that was attached then. */
+static void forget_clean(struct fby_pool *p, u16 index)
+{
+	u32 c = FBY_NO_CHUNK, wake = 0;
+
+	while ((c = fby_chunk_walk(p, index, c, &wake)) != FBY_NO_CHUNK) {
+		for (u32 page = (c << p->chunk_shift) + FBY_FIRST_PAGE; page < (c + 1) << p->chunk_shift; page++)
+			fby_fetch_and(&p->entry[page].state, ~FBY_ES_CLEAN);
+	}
+	fby_fetch_or(&p->wake_owed, wake);
+}
+
 int fby_volume_attach(struct fby_pool *p, u16 index, const struct fby_attach *a)
 {
 	struct fby_volume *v;
@@ -322,6 +334,7 @@ int fby_volume_attach(struct fby_pool *p, u16 index, const struct fby_attach *a)
 	rc = attach_holes(p, index, a->holes);
 	if (rc)
 		return rc;
+	forget_clean(p, index);
 	attach_memory(v, a);
 	fby_zero(&v->pace, sizeof(v->pace));
 	fby_pace_start(&v->pace, a->nbuffers);
