@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use forebay::{Persist, PoolOptions};
+use forebay::{AttachOptions, Holes, Persist, PoolOptions};
 
 use crate::units;
 
@@ -120,11 +120,6 @@ impl MediaArgs {
             allow_weaker: self.allow_weaker,
             ..Default::default()
         }
-    }
-
-    /// Opens without touching anything.
-    pub fn read_only(&self) -> PoolOptions {
-        PoolOptions { read_only: true, media: self.options(), ..Default::default() }
     }
 
     pub fn read_write(&self) -> PoolOptions {
@@ -243,15 +238,8 @@ pub struct Serve {
     /// Request threads of each connection
     #[arg(long, value_name = "N", default_value = "16", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub threads: u32,
-    /// Where a volume's origin is now, if it moved
-    #[arg(long, value_name = "NAME=PATH", value_parser = units::parse_name_path)]
-    pub origin: Vec<(String, PathBuf)>,
-    /// Attach though the recorded identity of an origin differs
-    #[arg(long)]
-    pub accept_changed_origin: bool,
-    /// What to do about entries that recovery found lost
-    #[arg(long, value_name = "POLICY", default_value = "fail")]
-    pub holes: HolesArg,
+    #[command(flatten)]
+    pub attach: Attach,
     /// Open the pool read-only and serve it so
     #[arg(long)]
     pub read_only: bool,
@@ -265,6 +253,38 @@ pub struct Serve {
     /// Make an empty file at PATH when connections are accepted
     #[arg(long, value_name = "PATH")]
     pub ready_file: Option<PathBuf>,
+}
+
+/// How volumes are attached to their origins.
+#[derive(Args, Clone, Debug)]
+pub struct Attach {
+    /// Where a volume's origin is now, if it moved
+    #[arg(long, value_name = "NAME=PATH", value_parser = units::parse_name_path)]
+    pub origin: Vec<(String, PathBuf)>,
+    /// Attach though an origin is not the recorded one, or has grown; onto
+    /// other data, what is cached would destroy that
+    #[arg(long)]
+    pub accept_changed_origin: bool,
+    /// What to do about entries that recovery found lost
+    #[arg(long, value_name = "POLICY", default_value = "fail")]
+    pub holes: HolesArg,
+}
+
+impl Attach {
+    /// Of one volume.
+    pub fn options(&self, volume: &str) -> AttachOptions {
+        let mut moved = self.origin.iter().rev();
+        AttachOptions {
+            origin: (moved.find(|(name, _)| name == volume)).map(|(_, path)| path.clone()),
+            accept_changed_origin: self.accept_changed_origin,
+            holes: match self.holes {
+                HolesArg::Fail => Holes::Fail,
+                HolesArg::Isolate => Holes::Isolate,
+                HolesArg::Accept => Holes::Accept,
+            },
+            ..Default::default()
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -409,9 +429,8 @@ pub struct Drain {
     pub pool: PathBuf,
     /// Volumes; default: all
     pub volumes: Vec<String>,
-    /// Where a volume's origin is now, if it moved
-    #[arg(long, value_name = "NAME=PATH", value_parser = units::parse_name_path)]
-    pub origin: Vec<(String, PathBuf)>,
+    #[command(flatten)]
+    pub attach: Attach,
     #[command(flatten)]
     pub media: MediaArgs,
     #[command(flatten)]

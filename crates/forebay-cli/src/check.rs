@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `forebay check`: opens the pool read-only, so it changes nothing.
 
-use forebay::Pool;
-
-use crate::{args, out};
+use crate::{args, open, out};
 
 const DAMAGED: u8 = 5;
 const LOST: u8 = 11;
 
 pub fn run(a: &args::Check) -> anyhow::Result<u8> {
-    let pool = Pool::open(&a.pool, &args::MediaArgs::default().read_only())?;
+    let pool = open::read_only(&a.pool)?;
     let report = pool.check(!a.no_data)?;
     pool.close()?;
     if a.json.json {

@@ -7,12 +7,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
-use forebay::{control, AttachOptions, DrainProgress, Pool};
+use forebay::{control, DrainProgress, Pool};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use crate::interrupt::Interrupt;
-use crate::{args, out, units};
+use crate::{args, open, out, units};
 
 pub fn run(a: &args::Drain) -> anyhow::Result<u8> {
     let interrupt = Interrupt::watch()?;
@@ -48,7 +48,7 @@ fn connect(pool: &Path) -> forebay::Result<Option<control::Client>> {
 }
 
 fn here(a: &args::Drain, bars: &mut Bars) -> anyhow::Result<()> {
-    let pool = Pool::open(&a.pool, &a.media.read_write())?;
+    let pool = open::pool(&a.pool, &a.media.read_write())?;
     let drained = drain_pool(a, &pool, bars);
     // Interrupted or not, what is cached is safe and the pool closed in order.
     pool.close()?;
@@ -63,11 +63,7 @@ fn drain_pool(a: &args::Drain, pool: &Pool, bars: &mut Bars) -> forebay::Result<
     let mut first_error = None;
     let mut volumes = Vec::new();
     for name in &names {
-        let options = AttachOptions {
-            origin: (a.origin.iter().rev()).find(|(n, _)| n == name).map(|(_, path)| path.clone()),
-            ..Default::default()
-        };
-        match pool.attach(name, &options) {
+        match pool.attach(name, &a.attach.options(name)) {
             Ok(volume) => volumes.push(volume),
             // The others can be drained all the same.
             Err(error) => _ = first_error.get_or_insert(error),

@@ -5,12 +5,11 @@
 use std::fmt::Display;
 use std::path::Path;
 
-use anyhow::anyhow;
 use forebay::{ChunkState, Pool};
 use serde::Serialize;
 
 use crate::args::{self, Dump};
-use crate::out;
+use crate::{open, out};
 
 pub fn run(a: &Dump) -> anyhow::Result<u8> {
     match a {
@@ -28,7 +27,7 @@ pub fn run(a: &Dump) -> anyhow::Result<u8> {
 }
 
 fn with_pool(path: &Path, f: impl FnOnce(&Pool) -> anyhow::Result<()>) -> anyhow::Result<()> {
-    let pool = Pool::open(path, &args::MediaArgs::default().read_only())?;
+    let pool = open::read_only(path)?;
     f(&pool)?;
     Ok(pool.close()?)
 }
@@ -51,11 +50,7 @@ fn lines<T: Serialize + Display>(json: &args::Json, values: &[T]) -> anyhow::Res
 }
 
 fn superblock(a: &args::DumpPool) -> anyhow::Result<()> {
-    let found = forebay::inspect(&a.pool)?;
-    match found.superblock {
-        Some(superblock) => value(&a.json, &superblock),
-        None => Err(anyhow!(forebay::Error::NotAPool { path: a.pool.clone(), found: found.text })),
-    }
+    value(&a.json, &open::superblock(&a.pool)?)
 }
 
 fn volumes(a: &args::DumpPool, pool: &Pool) -> anyhow::Result<()> {

@@ -11,6 +11,7 @@ mod docs;
 mod drain;
 mod dump;
 mod interrupt;
+mod open;
 mod out;
 mod serve;
 mod status;

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::create::media_text;
 use crate::interrupt::Interrupt;
-use crate::{args, out, units};
+use crate::{args, open, out, units};
 
 const PLUGIN_VARIABLE: &str = "FOREBAY_NBDKIT_PLUGIN";
 /// As cargo builds it, and as a package would install it.
@@ -166,11 +166,8 @@ fn escape(text: &str) -> String {
 }
 
 fn default_socket(pool: &Path) -> anyhow::Result<PathBuf> {
-    let found = forebay::inspect(pool)?;
-    match found.superblock {
-        Some(superblock) => Ok(control::runtime_dir().join(format!("{}.nbd", superblock.uuid))),
-        None => Err(anyhow!(Error::NotAPool { path: pool.into(), found: found.text })),
-    }
+    let uuid = open::superblock(pool)?.uuid;
+    Ok(control::runtime_dir().join(format!("{uuid}.nbd")))
 }
 
 /// Makes the directory, or finds it to be its owner's alone.
@@ -357,8 +354,8 @@ fn parameters(a: &args::Serve) -> anyhow::Result<Vec<String>> {
         format!("pool={}", text(&a.pool)?),
         "ready=json".into(),
         format!("read-only={}", a.read_only),
-        format!("holes={}", holes(a.holes)),
-        format!("accept-changed-origin={}", a.accept_changed_origin),
+        format!("holes={}", a.attach.options("").holes),
+        format!("accept-changed-origin={}", a.attach.accept_changed_origin),
         format!("persist={}", a.media.persist),
         format!("allow-weaker={}", a.media.allow_weaker),
         format!("checksums={}", a.tuning.checksums),
@@ -376,18 +373,10 @@ fn parameters(a: &args::Serve) -> anyhow::Result<Vec<String>> {
     for (key, value) in optional {
         all.extend(value.map(|value| format!("{key}={value}")));
     }
-    for (name, path) in &a.origin {
+    for (name, path) in &a.attach.origin {
         all.push(format!("origin.{name}={}", text(path)?));
     }
     Ok(all)
-}
-
-fn holes(policy: args::HolesArg) -> &'static str {
-    match policy {
-        args::HolesArg::Fail => "fail",
-        args::HolesArg::Isolate => "isolate",
-        args::HolesArg::Accept => "accept",
-    }
 }
 
 // --- readiness message -----------------------------------------------------

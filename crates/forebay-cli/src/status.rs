@@ -5,11 +5,11 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use forebay::{control, Pool, PoolStatus};
+use forebay::{control, PoolStatus};
 
 use crate::create::media_text;
 use crate::interrupt::Interrupt;
-use crate::{args, out, units, volume};
+use crate::{args, open, out, units, volume};
 
 pub fn run(a: &args::Status) -> anyhow::Result<u8> {
     let Some(period) = a.watch else {
@@ -47,7 +47,7 @@ pub fn of_pool(path: &Path) -> anyhow::Result<PoolStatus> {
     if let Some(mut client) = control::Client::for_pool(&control::runtime_dir(), path)? {
         return Ok(client.status()?);
     }
-    let pool = Pool::open(path, &args::MediaArgs::default().read_only())?;
+    let pool = open::read_only(path)?;
     let status = pool.status();
     pool.close()?;
     Ok(status)

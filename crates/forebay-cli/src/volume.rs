@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `forebay volume add|list|remove`.
 
-use forebay::{NewVolume, Pool, PoolOptions, VolumeInfo};
+use forebay::{NewVolume, VolumeInfo};
 use serde_json::json;
 
 use crate::out::Table;
-use crate::{args, out, status, units};
+use crate::{args, open, out, status, units};
 
 pub fn run(a: &args::Volume) -> anyhow::Result<u8> {
     match a {
@@ -16,7 +16,7 @@ pub fn run(a: &args::Volume) -> anyhow::Result<u8> {
 }
 
 fn add(a: &args::VolumeAdd) -> anyhow::Result<u8> {
-    let pool = Pool::open(&a.pool, &a.media.read_write())?;
+    let pool = open::pool(&a.pool, &a.media.read_write())?;
     let added = pool.volume_add(&NewVolume {
         name: a.name.clone(),
         origin: a.origin.clone(),
@@ -81,8 +81,7 @@ fn state(v: &VolumeInfo) -> String {
 }
 
 fn remove(a: &args::VolumeRemove) -> anyhow::Result<u8> {
-    let options = PoolOptions { media: a.media.options(), ..Default::default() };
-    let pool = Pool::open(&a.pool, &options)?;
+    let pool = open::pool(&a.pool, &a.media.read_write())?;
     let removed = pool.volume_remove(&a.name, a.discard);
     pool.close()?;
     removed?;

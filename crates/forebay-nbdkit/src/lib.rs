@@ -208,7 +208,7 @@ fn start(config: &Config) -> Result<(Server, Vec<Unserved>), StartError> {
                      add one: forebay volume add {pool_name} NAME ORIGIN"
                 ),
                 errno: ENOENT,
-                exit_code: 1,
+                exit_code: 3,
             },
         };
         pool.close()?;

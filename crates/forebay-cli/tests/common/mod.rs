@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::OnceLock;
 
 use forebay::{AttachOptions, Pool, PoolOptions};
 
@@ -21,12 +22,21 @@ pub struct Output {
 impl Bench {
     /// In memory where there is such a file system: the tests are then fast.
     pub fn new() -> Bench {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
         let shm = Path::new("/dev/shm");
         let parent = match shm.is_dir() {
             true => shm.to_path_buf(),
             false => std::env::temp_dir(),
         };
+        Bench::in_directory(&parent)
+    }
+
+    /// On a file system that is no memory, as far as one can tell.
+    pub fn on_disk() -> Bench {
+        Bench::in_directory(Path::new(env!("CARGO_TARGET_TMPDIR")))
+    }
+
+    fn in_directory(parent: &Path) -> Bench {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let directory = parent.join(format!("forebay-cli-{}-{number}", std::process::id()));
         fs::create_dir(&directory).unwrap();
@@ -59,6 +69,7 @@ impl Bench {
             .current_dir(&self.0)
             .env("FOREBAY_RUNTIME_DIR", self.path("run"))
             .env_remove("XDG_RUNTIME_DIR")
+            .env("FOREBAY_NBDKIT_PLUGIN", plugin())
             .stdin(Stdio::null());
         command
     }
@@ -78,9 +89,9 @@ impl Bench {
         out
     }
 
-    /// A small pool.
+    /// A pool of seven chunks.
     pub fn make_pool(&self) {
-        self.run_ok(&["create", "pool", "--size", "8M", "--chunk-size", "256K"]);
+        self.run_ok(&["create", "pool", "--size", "16M"]);
     }
 
     /// The pool, and a volume v of 1 MiB on the file origin.
@@ -103,6 +114,22 @@ impl Drop for Bench {
     fn drop(&mut self) {
         fs::remove_dir_all(&self.0).ok();
     }
+}
+
+/// nbdkit's plugin, built if need be: cargo builds no other package for a test.
+fn plugin() -> &'static Path {
+    static PLUGIN: OnceLock<PathBuf> = OnceLock::new();
+    PLUGIN.get_or_init(|| {
+        let binary = Path::new(env!("CARGO_BIN_EXE_forebay"));
+        let plugin = binary.with_file_name("libnbdkit_forebay_plugin.so");
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--package", "forebay-nbdkit"]);
+        if !cfg!(debug_assertions) {
+            build.arg("--release");
+        }
+        assert!(build.status().unwrap().success(), "building nbdkit's plugin");
+        plugin
+    })
 }
 
 /// The format's checksum, bit by bit.

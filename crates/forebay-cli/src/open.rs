@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Opening a pool for a command, or telling why it cannot be.
+
+use std::path::Path;
+
+use forebay::{Error, Pool, PoolOptions};
+
+/// What is too small to be a pool is none: to whoever opens it, its size is no
+/// news.
+pub fn pool(path: &Path, options: &PoolOptions) -> forebay::Result<Pool> {
+    Pool::open(path, options).map_err(|error| match error {
+        Error::TooSmall { path, bytes, .. } => {
+            Error::NotAPool { path, found: format!("it has only {bytes} bytes") }
+        }
+        error => error,
+    })
+}
+
+/// Changes nothing.
+pub fn read_only(path: &Path) -> forebay::Result<Pool> {
+    let options = PoolOptions { read_only: true, ..Default::default() };
+    pool(path, &options)
+}
+
+/// The superblock, also of a pool that another process has open.
+pub fn superblock(path: &Path) -> forebay::Result<forebay::SuperblockDump> {
+    let found = forebay::inspect(path)?;
+    if let Some(superblock) = found.superblock {
+        return Ok(superblock);
+    }
+    // Opening it tells best what is wrong.
+    Err(read_only(path).err().unwrap_or(Error::NotAPool { path: path.into(), found: found.text }))
+}
