@@ -2,14 +2,22 @@
 //! What the engine's port asks of the machine, answered by the simulator; the
 //! linker puts these in place (build.rs).
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_uint, CStr};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+/// What each thread is at.
+static CONTEXTS: Mutex<Vec<Arc<Mutex<String>>>> = Mutex::new(Vec::new());
 
 thread_local! {
     static CPU: Cell<u32> = const { Cell::new(0) };
-    static CONTEXT: RefCell<String> = const { RefCell::new(String::new()) };
+    static CONTEXT: Arc<Mutex<String>> = {
+        let mine = Arc::new(Mutex::new(String::new()));
+        CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&mine));
+        mine
+    };
 }
 
 /// The CPU that the engine believes to run on, for this thread.
@@ -19,12 +27,18 @@ pub fn set_cpu(cpu: u32) {
 
 /// What to say if the engine's assertions fail or it hangs: how to replay.
 pub fn set_context(text: impl FnOnce() -> String) {
-    CONTEXT.with_borrow_mut(|c| *c = text());
-    PROGRESS.fetch_add(1, Ordering::Relaxed);
+    CONTEXT.with(|c| *c.lock().unwrap_or_else(PoisonError::into_inner) = text());
+    progress();
 }
 
-pub fn context() -> String {
-    CONTEXT.with_borrow(Clone::clone)
+fn context() -> String {
+    CONTEXT.with(|c| c.lock().unwrap_or_else(PoisonError::into_inner).clone())
+}
+
+fn contexts() -> String {
+    let all = CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let all = all.iter().map(|c| c.lock().unwrap_or_else(PoisonError::into_inner).clone());
+    all.filter(|c| !c.is_empty()).collect::<Vec<_>>().join(" or ")
 }
 
 static PROGRESS: AtomicU64 = AtomicU64::new(0);
@@ -37,14 +51,14 @@ pub fn progress() {
 /// Ends the process if nothing makes progress for `limit`: an endless loop in
 /// the engine would hang the simulator, which has no other way out of it.
 pub fn watchdog(limit: Duration) {
-    let context = context();
     std::thread::spawn(move || {
         let mut seen = PROGRESS.load(Ordering::Relaxed);
         loop {
             std::thread::sleep(limit);
             let now = PROGRESS.load(Ordering::Relaxed);
             if now == seen {
-                eprintln!("forebay-sim: no progress for {limit:?}: endless loop; {context}");
+                let at = contexts();
+                eprintln!("forebay-sim: no progress for {limit:?}: endless loop; {at}");
                 std::process::exit(EXIT_HANG);
             }
             seen = now;

@@ -19,11 +19,14 @@ pub mod dst;
 pub mod engine;
 pub mod explore;
 pub mod flips;
+pub mod golden;
 pub mod hooks;
 pub mod images;
 pub mod media;
 pub mod model;
 pub mod origin;
 pub mod pattern;
+#[cfg(feature = "planted-bugs")]
+pub mod planted;
 pub mod rng;
 pub mod script;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `forebay-sim`: makes losing data something that the tests find.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::Mutex;
@@ -10,7 +11,7 @@ use clap::{Args, Parser, Subcommand};
 use forebay_sim::dst;
 use forebay_sim::explore::{explore, Bounds, Explored};
 use forebay_sim::script::{random, small, Script};
-use forebay_sim::{flips, hooks};
+use forebay_sim::{flips, golden, hooks};
 use serde::Serialize;
 
 const NO_PANIC: &str = "no thread panics";
@@ -52,6 +53,35 @@ enum Command {
     Explore(ExploreArgs),
     /// Flip every bit of what recovery trusts, and random ones of the data
     Flips(FlipsArgs),
+    /// Compare what each operation stores to the media with the golden table
+    Golden(GoldenArgs),
+    /// Plant each deliberate mistake in the engine: each must be found
+    #[cfg(feature = "planted-bugs")]
+    Planted(PlantedArgs),
+}
+
+#[derive(Args)]
+struct GoldenArgs {
+    /// The table
+    #[arg(long, default_value = "tests/golden/persist.txt")]
+    file: PathBuf,
+    /// Write the table as it is now
+    #[arg(long)]
+    bless: bool,
+}
+
+#[cfg(feature = "planted-bugs")]
+#[derive(Args)]
+struct PlantedArgs {
+    /// Seconds for each before it counts as not found
+    #[arg(long, default_value_t = 60)]
+    limit: u64,
+    /// Only this one
+    #[arg(long)]
+    only: Option<String>,
+    /// In this process: the number of one, see core/planted.h
+    #[arg(long, hide = true)]
+    hunt: Option<u32>,
 }
 
 #[derive(Args)]
@@ -87,10 +117,20 @@ struct ExploreArgs {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    hooks::watchdog(Duration::from_secs(60));
+    // Planted bugs are hunted in processes of their own, with watchdogs of their own.
+    #[cfg(feature = "planted-bugs")]
+    let watched = !matches!(cli.command, Some(Command::Planted(_)));
+    #[cfg(not(feature = "planted-bugs"))]
+    let watched = true;
+    if watched {
+        hooks::watchdog(Duration::from_secs(60));
+    }
     let ok = match &cli.command {
         None => run_seeds(&cli),
         Some(Command::Flips(args)) => run_flips(args, cli.threads, cli.json),
+        Some(Command::Golden(args)) => run_golden(args, cli.json),
+        #[cfg(feature = "planted-bugs")]
+        Some(Command::Planted(args)) => run_planted(args, cli.threads, cli.json),
         Some(Command::Explore(args)) => run_explore(args, cli.threads, cli.json),
     };
     if ok {
@@ -292,4 +332,101 @@ fn run_flips(args: &FlipsArgs, threads: usize, json: bool) -> bool {
         report.violations.iter().for_each(|v| println!("VIOLATION: {v}"));
     }
     report.violations.is_empty()
+}
+
+fn run_golden(args: &GoldenArgs, json: bool) -> bool {
+    let costs = match golden::measure() {
+        Ok(costs) => costs,
+        Err(e) => {
+            eprintln!("forebay-sim: {e}");
+            return false;
+        }
+    };
+    let table = golden::table(&costs);
+    if json {
+        println!("{}", serde_json::to_string(&costs).expect("plain data"));
+    } else {
+        print!("{table}");
+    }
+    let file = args.file.display();
+    if args.bless {
+        if let Err(e) = std::fs::write(&args.file, &table) {
+            eprintln!("forebay-sim: cannot write {file}: {e}");
+            return false;
+        }
+        return true;
+    }
+    let kept = match std::fs::read_to_string(&args.file) {
+        Ok(kept) => kept,
+        Err(e) => {
+            eprintln!("forebay-sim: cannot read {file}: {e}; --bless writes it");
+            return false;
+        }
+    };
+    let differ = golden::differences(&kept, &table);
+    for (was, is) in &differ {
+        eprintln!("{file} has:  {was}\nmeasured is: {is}");
+    }
+    if !differ.is_empty() {
+        eprintln!("forebay-sim: if this is meant, run with --bless and say why in the commit");
+    }
+    differ.is_empty()
+}
+
+#[cfg(feature = "planted-bugs")]
+fn run_planted(args: &PlantedArgs, threads: usize, json: bool) -> bool {
+    use forebay_sim::planted::{hunt, hunt_apart, Hunt};
+    let limit = Duration::from_secs(args.limit);
+    if let Some(id) = args.hunt {
+        return match hunt(id, limit) {
+            None => true,
+            Some((by, evidence)) => {
+                println!("{by}\n{evidence}");
+                false
+            }
+        };
+    }
+    let program = match std::env::current_exe() {
+        Ok(program) => program,
+        Err(e) => {
+            eprintln!("forebay-sim: where is this program? {e}");
+            return false;
+        }
+    };
+    let bugs: Vec<_> = forebay_sys::planted_bugs()
+        .into_iter()
+        .filter(|(_, name, _)| args.only.as_ref().is_none_or(|only| only == name))
+        .collect();
+    let next = AtomicUsize::new(0);
+    let hunts = Mutex::new(Vec::new());
+    let worker = || loop {
+        let n = next.fetch_add(1, Ordering::Relaxed);
+        let Some(&(id, name, what)) = bugs.get(n) else { return };
+        let start = Instant::now();
+        let (caught_by, evidence) = hunt_apart(&program, id, limit);
+        hooks::progress();
+        let seconds = start.elapsed().as_secs_f64();
+        let hunt = Hunt { bug: name.into(), what: what.into(), caught_by, evidence, seconds };
+        if !json {
+            let by = hunt.caught_by.as_deref().unwrap_or("NOT CAUGHT");
+            println!("{name:28} {seconds:6.2} s  {by}");
+        }
+        hunts.lock().expect(NO_PANIC).push(hunt);
+    };
+    std::thread::scope(|s| {
+        for _ in 0..threads.max(1) {
+            s.spawn(worker);
+        }
+    });
+    let hunts = hunts.into_inner().expect(NO_PANIC);
+    let caught = hunts.iter().filter(|h| h.caught_by.is_some()).count();
+    if json {
+        println!("{}", serde_json::to_string(&hunts).expect("plain data"));
+    } else {
+        for h in hunts.iter().filter(|h| h.caught_by.is_none()) {
+            println!("{}: {}: {}", h.bug, h.what, h.evidence);
+        }
+        println!("{caught} of {} planted bugs caught", hunts.len());
+    }
+    caught == hunts.len()
 }

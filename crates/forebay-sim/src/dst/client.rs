@@ -226,7 +226,8 @@ impl World {
         }
         if *announced == Some(d) {
             self.clients[i].asleep = Some(d);
-            self.log(|| format!("client {i} sleeps for {d:?}"));
+            let free = self.engine.info().chunks_free;
+            self.log(|| format!("client {i} sleeps for {d:?}, {free} chunks free"));
             return true;
         }
         self.engine.wait_prepare(d);

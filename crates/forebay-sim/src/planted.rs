@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Plants each of the engine's deliberate mistakes (core/planted.h) in turn and
+//! lets the explorer, the simulation and the flips look for it.  One that none
+//! of them finds is a bug in them.
+//!
+//! Each hunt is a process of its own, since a mistake may show as a failed
+//! assertion or as an endless loop in the engine, and the switch is one for the
+//! process.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::explore::{explore, Bounds};
+use crate::script::{random, small};
+use crate::{dst, engine, flips, hooks};
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Hunt {
+    pub bug: String,
+    pub what: String,
+    /// The workload or seed that showed it, and how; none if it got away.
+    pub caught_by: Option<String>,
+    pub evidence: String,
+    pub seconds: f64,
+}
+
+/// Hunts one bug in this process: the explorer's small workloads, the flips, the
+/// simulation, the explorer's random workloads.  Returns what caught it.
+pub fn hunt(id: u32, limit: Duration) -> Option<(String, String)> {
+    engine::plant(id);
+    hooks::watchdog(Duration::from_secs(10));
+    let start = Instant::now();
+    let bounds = Bounds { images: 1024, nested: 64, nested_every: 4, go_on_every: 4 };
+    for script in small() {
+        let by = format!("explore '{}'", script.name);
+        hooks::set_context(|| by.clone());
+        if let Err(e) = explore(&script, bounds, Some(Duration::from_secs(3))) {
+            return Some((by, e));
+        }
+    }
+    for (state, region, random) in flips::jobs(2000) {
+        let by = format!("flips {state:?} {region:?}").to_lowercase();
+        if let Err(e) = flips::flip_region(state, region, 16, random, 1) {
+            return Some((by, e));
+        }
+    }
+    let mut seed = 0;
+    while start.elapsed() < limit {
+        for _ in 0..200 {
+            seed += 1;
+            if let Err(e) = dst::run(seed, false) {
+                return Some((format!("--seed {seed}"), e));
+            }
+        }
+        let script = random(seed, 12);
+        if let Err(e) = explore(&script, bounds, Some(Duration::from_secs(5))) {
+            return Some((format!("explore '{}'", script.name), e));
+        }
+    }
+    None
+}
+
+/// Hunts in a process of its own; `program` is this one.
+pub fn hunt_apart(program: &std::path::Path, id: u32, limit: Duration) -> (Option<String>, String) {
+    let out = Command::new(program)
+        .args(["planted", "--hunt", &id.to_string(), "--limit", &limit.as_secs().to_string()])
+        .env("RUST_BACKTRACE", "0")
+        .output();
+    let out = match out {
+        Ok(out) => out,
+        Err(e) => return (None, format!("cannot start {}: {e}", program.display())),
+    };
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let noise = String::from_utf8_lossy(&out.stderr).into_owned();
+    match out.status.code() {
+        Some(0) => (None, "not caught".into()),
+        Some(1) => {
+            let (by, evidence) = text.split_once('\n').unwrap_or((&text, ""));
+            (Some(by.to_owned()), evidence.trim().to_owned())
+        }
+        Some(hooks::EXIT_ASSERTION) => (Some(context_of(&noise)), noise.trim().to_owned()),
+        Some(hooks::EXIT_HANG) => (Some(context_of(&noise)), "endless loop".into()),
+        _ => (None, format!("the hunt ended with {}: {}", out.status, noise.trim())),
+    }
+}
+
+/// hooks.rs puts the context after the last "; ".
+fn context_of(noise: &str) -> String {
+    let context = noise.trim().rsplit("; ").next().unwrap_or("");
+    context.replace("replay with: forebay-sim ", "")
+}
