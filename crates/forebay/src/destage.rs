@@ -21,6 +21,7 @@ use rustix::io::Errno;
 
 use crate::engine::{Engine, Io, Step};
 use crate::error::{Error, Result};
+use crate::latency::Phases;
 use crate::origin::Origin;
 use crate::ring::Ring;
 use crate::wait::Space;
@@ -180,6 +181,7 @@ pub(crate) struct Attached {
     jobs: Mutex<Jobs>,
     ready: Condvar,
     last_error: Mutex<Option<String>>,
+    pub latency: Phases,
 }
 
 #[derive(Debug, Default)]
@@ -196,6 +198,7 @@ impl Attached {
             jobs: Mutex::default(),
             ready: Condvar::new(),
             last_error: Mutex::new(None),
+            latency: Phases::default(),
         }
     }
 

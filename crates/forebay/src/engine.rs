@@ -17,6 +17,7 @@ use forebay_sys as sys;
 
 use crate::dump::SuperblockDump;
 use crate::error::{Error, Result};
+use crate::latency::{Phase, Phases};
 use crate::mapping::Mapping;
 use crate::media::{Media, Persist};
 use crate::status::Uuid;
@@ -531,6 +532,46 @@ impl Engine {
             let buf = data.as_ptr().cast();
             sys::fby_write(self.pool, volume, sector, nsectors, buf, done, wake)
         })
+    }
+
+    /// The same, step by step, and how long each takes.
+    pub(crate) fn write_timed(
+        &self,
+        volume: u16,
+        sector: u64,
+        data: &[u8],
+        done: &mut u32,
+        wake: &mut u32,
+        phases: &Phases,
+    ) -> EngineResult<Decision> {
+        let nsectors = (data.len() / 512) as u32;
+        let vec = sys::fby_vec { base: data.as_ptr().cast(), len: data.len() as u32 };
+        let mut w = sys::fby_write::default();
+        while *done < nsectors {
+            let (at, left, skip) =
+                (sector + u64::from(*done), nsectors - *done, u64::from(*done) * 512);
+            // SAFETY: the pool is open; vec holds nsectors * 512 bytes, of which
+            // skip are done; w is used in the order the engine asks for, and
+            // nothing between begin and publish waits.
+            let began = phases.time(Phase::Begin, || unsafe {
+                sys::fby_write_begin(self.pool, &mut w, volume, at, left)
+            });
+            match decision(began)? {
+                Decision::Done => {}
+                wait => return Ok(wait),
+            }
+            // SAFETY: as above.
+            phases.time(Phase::Copy, || unsafe {
+                sys::fby_write_copy(self.pool, &mut w, &vec, 1, skip)
+            });
+            // SAFETY: as above.
+            phases.time(Phase::Commit, || unsafe { sys::fby_write_commit(self.pool, &mut w) });
+            // SAFETY: as above.
+            phases.time(Phase::Publish, || unsafe { sys::fby_write_publish(self.pool, &mut w) });
+            *done += w.nsectors;
+            *wake |= w.wake;
+        }
+        Ok(Decision::Done)
     }
 
     /// Reads what is cached of [first, first + dst sectors) of a block.

@@ -67,6 +67,7 @@ mod destage;
 mod dump;
 mod engine;
 mod error;
+mod latency;
 mod mapping;
 mod media;
 mod origin;
@@ -78,6 +79,7 @@ mod wait;
 
 pub use dump::{BlockHistory, ChunkDump, ChunkState, EntryDump, EntryKind, SuperblockDump};
 pub use error::{Error, Result};
+pub use latency::PhaseLatency;
 pub use media::{
     create, inspect, kernels, CreateOptions, Inspection, InspectionState, Media, MediaInfo,
     MediaKind, MediaOptions, Persist, PoolSummary,

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::latency::PhaseLatency;
 use serde::{de, Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{Error, Result};
@@ -246,6 +247,8 @@ pub struct VolumeInfo {
     pub drain_bytes_per_s: u64,
     /// Origin writes in flight that destage aims at.
     pub origin_depth: u32,
+    /// How long the phases of its requests took, since it was attached.
+    pub latency: Vec<PhaseLatency>,
 }
 
 impl fmt::Display for VolumeInfo {

@@ -7,13 +7,14 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_sys as sys;
 
 use crate::destage::{Attached, Workers};
 use crate::engine::{self, Code, Decision, Wait};
 use crate::error::{Error, Result};
+use crate::latency::{sampled, Phase};
 use crate::mapping::Mapping;
 use crate::origin::Origin;
 use crate::pool;
@@ -239,7 +240,11 @@ impl Volume {
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         self.check(offset, buf.len() as u64)?;
         let mut missing = Vec::new();
+        let start = sampled().then(Instant::now);
         let lost = self.read_cached(buf, offset, &mut missing)?;
+        if let (Some(start), true) = (start, missing.is_empty()) {
+            self.0.attached.latency.add(Phase::ReadHit, start.elapsed());
+        }
         if !missing.is_empty() {
             self.read_missing(buf, offset, &missing)?;
         }
@@ -252,15 +257,24 @@ impl Volume {
     /// Writes.  Durable when it returns.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         self.check(offset, data.len() as u64)?;
+        let timed = sampled();
+        self.0.attached.latency.time_if(timed, Phase::Write, || self.write(data, offset, timed))
+    }
+
+    fn write(&self, data: &[u8], offset: u64, timed: bool) -> Result<()> {
         let shared = self.0.pool.shared();
+        let latency = &self.0.attached.latency;
+        let (index, engine) = (self.0.index, &shared.engine);
         let mut waiter = Waiter::default();
         let mut sector = offset / SECTOR;
         for part in data.chunks(WRITE_MAX) {
             let mut done = 0;
             loop {
                 let (before, mut wake) = (done, 0);
-                let engine = &shared.engine;
-                let decision = engine.write(self.0.index, sector, part, &mut done, &mut wake);
+                let decision = match timed {
+                    false => engine.write(index, sector, part, &mut done, &mut wake),
+                    true => engine.write_timed(index, sector, part, &mut done, &mut wake, latency),
+                };
                 if wake != 0 {
                     shared.wake(wake);
                 }
@@ -346,7 +360,7 @@ impl Volume {
         let delay = shared.engine.write_delay(self.0.index, sectors, shared.now_ns());
         let delay = Duration::from_nanos(delay);
         if delay >= SHORTEST {
-            std::thread::sleep(delay);
+            self.0.attached.latency.time(Phase::Throttle, || std::thread::sleep(delay));
         }
     }
 
@@ -362,7 +376,10 @@ impl Volume {
     fn wait(&self, waiter: &mut Waiter, w: Wait) -> Result<()> {
         let shared = self.0.pool.shared();
         let timeout = self.0.full_timeout;
-        let waited = waiter.wait(&shared.engine, &shared.space, w, timeout, || shared.kick.kick());
+        let phase = if w == Wait::Space { Phase::WaitSpace } else { Phase::WaitSlot };
+        let waited = self.0.attached.latency.time(phase, || {
+            waiter.wait(&shared.engine, &shared.space, w, timeout, || shared.kick.kick())
+        });
         waited.map_err(|gave_up| Error::Full {
             name: self.0.name.clone(),
             waited_ms: gave_up.waited.as_millis() as u64,
@@ -416,7 +433,8 @@ impl Volume {
     fn read_missing(&self, buf: &mut [u8], offset: u64, missing: &[Run]) -> Result<()> {
         let engine = &self.0.pool.shared().engine;
         engine.origin_foreground(self.0.index, true);
-        let result = self.read_groups(buf, offset, missing);
+        let latency = &self.0.attached.latency;
+        let result = latency.time(Phase::OriginRead, || self.read_groups(buf, offset, missing));
         engine.origin_foreground(self.0.index, false);
         result
     }

@@ -137,6 +137,7 @@ impl Core {
             block_size: info.spec.block_size,
             identity: id.into(),
             origin_path: path.map(Into::into),
+            latency: attached.as_ref().map(|a| a.latency.summaries()).unwrap_or_default(),
             origin: attached.map(|a| self.origin_info(a.origin.info())),
             attached: info.attached,
             damaged: info.damaged,
