@@ -508,12 +508,15 @@ pub struct Demo {
     /// Where the pool goes; default: /dev/shm
     #[arg(long, value_name = "PATH")]
     pub pool: Option<PathBuf>,
-    /// Length of each speed measurement
-    #[arg(long, value_name = "N", default_value = "6", value_parser = clap::value_parser!(u64).range(1..=60))]
-    pub seconds: u64,
-    /// How often the writer is killed
-    #[arg(long, value_name = "N", default_value = "12", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub kills: u32,
+    /// An eighth of everything, for a first look
+    #[arg(long)]
+    pub quick: bool,
+    /// Seconds of each speed measurement; default: 6, quick 1
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=60))]
+    pub seconds: Option<u64>,
+    /// How often the writer is killed; default: 12, quick 4
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub kills: Option<u32>,
     /// Of the blocks, contents and moments; default: from the clock
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,

@@ -30,11 +30,19 @@ use safety::Safety;
 use speed::{Direct, Measured, Row, Run, Versions};
 
 const MIB: u64 = 1 << 20;
-const POOL_BYTES: u64 = 512 * MIB;
-const SPEED_BYTES: u64 = 1024 * MIB;
-const SAFETY_BYTES: u64 = 256 * MIB;
-/// What the writers of the first rows write to: an eighth of the pool.
-const HOT_BYTES: u64 = 64 * MIB;
+
+/// Sizes in bytes.
+#[derive(Clone, Copy)]
+struct Sizes {
+    pool: u64,
+    speed: u64,
+    safety: u64,
+    /// What most writers write to.
+    hot: u64,
+}
+
+const WHOLE: Sizes = Sizes { pool: 512 * MIB, speed: 1024 * MIB, safety: 256 * MIB, hot: 64 * MIB };
+const QUICK: Sizes = Sizes { pool: 64 * MIB, speed: 128 * MIB, safety: 32 * MIB, hot: 8 * MIB };
 
 /// Where the demo takes place.
 pub struct Stage {
@@ -42,7 +50,8 @@ pub struct Stage {
     directory: PathBuf,
     seed: u64,
     kills: u32,
-    seconds: u64,
+    time: Duration,
+    sizes: Sizes,
     quiet: bool,
     keep: bool,
     interrupt: Interrupt,
@@ -74,7 +83,7 @@ pub fn run(a: &args::Demo) -> anyhow::Result<u8> {
         stage.seed
     ))?;
 
-    let versions = Versions::new(SPEED_BYTES / speed::BLOCK as u64);
+    let versions = Versions::new(stage.sizes.speed / speed::BLOCK as u64);
     let (rows, origin_writes) = measure_speed(&stage, &versions)?;
     let plot = stage.path("latency.svg");
     write_file(&plot, &plot_of(&rows))?;
@@ -91,7 +100,7 @@ pub fn run(a: &args::Demo) -> anyhow::Result<u8> {
     let results = Results {
         seed: stage.seed,
         media: &media,
-        pool_bytes: POOL_BYTES,
+        pool_bytes: stage.sizes.pool,
         ratios: ratios(&rows),
         speed: rows.iter().map(Measured::row).collect(),
         safety: &safety,
@@ -134,8 +143,9 @@ impl Stage {
             pool,
             directory,
             seed: a.seed.unwrap_or(clock.as_nanos() as u64 % 1_000_000_000),
-            kills: a.kills,
-            seconds: a.seconds,
+            kills: a.kills.unwrap_or(if a.quick { 4 } else { 12 }),
+            time: Duration::from_secs(a.seconds.unwrap_or(if a.quick { 1 } else { 6 })),
+            sizes: if a.quick { QUICK } else { WHOLE },
             quiet: a.json.json,
             keep: a.keep,
             interrupt,
@@ -144,12 +154,14 @@ impl Stage {
 
     /// Makes the origins, the pool and its volumes.
     fn build(&self) -> anyhow::Result<MediaInfo> {
-        for (volume, bytes) in [(speed::VOLUME, SPEED_BYTES), (safety::VOLUME, SAFETY_BYTES)] {
+        for (volume, bytes) in
+            [(speed::VOLUME, self.sizes.speed), (safety::VOLUME, self.sizes.safety)]
+        {
             self.make_origin(&self.origin(volume), bytes)?;
         }
         let made = forebay::create(
             &self.pool,
-            &CreateOptions { size_bytes: Some(POOL_BYTES), ..Default::default() },
+            &CreateOptions { size_bytes: Some(self.sizes.pool), ..Default::default() },
         )?;
         let pool = Pool::open(&self.pool, &args::MediaArgs::default().read_write())?;
         for volume in [speed::VOLUME, safety::VOLUME] {
@@ -237,10 +249,10 @@ fn measure_speed(
     stage: &Stage,
     versions: &Versions,
 ) -> anyhow::Result<(Vec<Measured>, OriginWrites)> {
-    let (hot, all) = (HOT_BYTES, SPEED_BYTES);
+    let (hot, all) = (stage.sizes.hot, stage.sizes.speed);
     stage.say(format_args!(
         "\n1. Speed: synchronous random writes of 4 KiB, {} s each, to {} of a disk of {}",
-        stage.seconds,
+        stage.time.as_secs(),
         units::bytes(hot),
         units::bytes(all),
     ))?;
@@ -249,7 +261,7 @@ fn measure_speed(
         threads,
         through_forebay,
         blocks: bytes / speed::BLOCK as u64,
-        time: Duration::from_secs(stage.seconds),
+        time: stage.time,
     };
     let mut rows = Vec::new();
     let direct = Direct::open(&stage.origin(speed::VOLUME))?;

@@ -16,10 +16,11 @@ pub struct Series<'a> {
 }
 
 const WIDTH: f64 = 860.0;
-const HEIGHT: f64 = 500.0;
+const HEIGHT: f64 = 590.0;
 const LEFT: f64 = 80.0;
 const RIGHT: f64 = 20.0;
-const TOP: f64 = 60.0;
+/// Room for the title and a legend of five lines.
+const TOP: f64 = 150.0;
 const BOTTOM: f64 = 60.0;
 
 /// Shares marked on the horizontal axis.
@@ -146,7 +147,7 @@ fn curve(svg: &mut String, frame: &Frame, s: &Series) {
 fn legend(svg: &mut String, series: &[Series]) {
     for (i, s) in series.iter().enumerate() {
         let x = LEFT + 14.0;
-        let y = TOP + 16.0 + 20.0 * i as f64;
+        let y = 52.0 + 20.0 * i as f64;
         element(
             svg,
             format_args!(

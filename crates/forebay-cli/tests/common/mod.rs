@@ -102,9 +102,15 @@ impl Bench {
     }
 
     pub fn write_to_volume(&self, offset: u64, data: &[u8]) {
+        self.write_all_to_volume(&[(offset, data)]);
+    }
+
+    pub fn write_all_to_volume(&self, writes: &[(u64, &[u8])]) {
         let pool = Pool::open(&self.path("pool"), &PoolOptions::default()).unwrap();
         let volume = pool.attach("v", &AttachOptions::default()).unwrap();
-        volume.write_at(data, offset).unwrap();
+        for (offset, data) in writes {
+            volume.write_at(data, *offset).unwrap();
+        }
         volume.detach().unwrap();
         pool.close().unwrap();
     }

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Goal: each subcommand does what its help says, in text and in JSON.
+//! Method: a small pool, the command, and what it prints.
+
+mod common;
+
+use std::fs;
+
+use common::Bench;
+use serde_json::Value;
+
+fn json(b: &Bench, words: &[&str]) -> Value {
+    let out = b.run_ok(&[words, &["--json"]].concat());
+    serde_json::from_str(&out.stdout).unwrap_or_else(|e| panic!("{words:?}: {e}: {}", out.stdout))
+}
+
+/// Every subcommand, by its words.
+const ALL: &[&str] = &[
+    "create",
+    "volume add",
+    "volume list",
+    "volume remove",
+    "serve",
+    "status",
+    "check",
+    "dump superblock",
+    "dump volumes",
+    "dump chunks",
+    "dump entries",
+    "dump block",
+    "drain",
+    "bench engine",
+    "bench recovery",
+    "bench read",
+    "demo",
+    "completions",
+    "man",
+];
+
+#[test]
+fn help_has_examples_and_exit_codes() {
+    let b = Bench::new();
+    for command in ALL {
+        let mut words: Vec<_> = command.split(' ').collect();
+        words.push("--help");
+        let help = b.run_ok(&words).stdout;
+        assert!(help.contains("Examples:\n  forebay "), "{command}: {help}");
+        let example = format!("forebay {command}");
+        assert!(help.contains(&example), "{command}: no example of itself");
+        assert!(help.contains("Exit codes"), "{command}: {help}");
+    }
+    let help = b.run_ok(&["--help"]).stdout;
+    for code in 0..=13 {
+        assert!(help.contains(&format!("\n {code:2}  ")), "exit code {code}");
+    }
+    assert!(!help.contains("demo-writer"), "{help}");
+}
+
+#[test]
+fn a_pool_from_creation_to_drain() {
+    let b = Bench::new();
+    let made = json(&b, &["create", "pool", "--size", "16M"]);
+    assert_eq!(made["chunks"], 7);
+    assert!(made["uuid"].is_string());
+    b.write("origin", &[0; 1 << 20]);
+    let add = ["volume", "add", "pool", "v", "origin", "--block-size", "4096"];
+    assert_eq!(json(&b, &add)["block_size"], 4096);
+    b.write_to_volume(8192, &[5; 4096]);
+    b.write_to_volume(8192, &[6; 4096]);
+
+    let list = json(&b, &["volume", "list", "pool"]);
+    assert_eq!(list[0]["name"], "v");
+    assert_eq!(list[0]["pages"], 1);
+    assert!(b.run_ok(&["volume", "list", "pool"]).stdout.contains("4 KiB"));
+
+    let status = json(&b, &["status", "pool"]);
+    assert_eq!(status["pages_cached"], 1);
+    assert_eq!(status["uuid"], made["uuid"]);
+    assert_eq!(status["volumes"][0]["name"], "v");
+    let text = b.run_ok(&["status", "pool"]).stdout;
+    assert!(text.contains("survives a process, not a power cut"), "{text}");
+
+    assert_eq!(json(&b, &["check", "pool"])["ok"], true);
+    assert!(b.run_ok(&["check", "pool"]).stdout.contains("no errors"));
+
+    let drained = json(&b, &["drain", "pool"]);
+    assert_eq!(drained["drained"]["v"]["pages_left"], 0);
+    assert_eq!(fs::read(b.path("origin")).unwrap()[8192..12288], [6; 4096]);
+    assert_eq!(json(&b, &["status", "pool"])["volumes"][0]["pages"], 0);
+    let removed = json(&b, &["volume", "remove", "pool", "v"]);
+    assert_eq!(removed["removed"], "v");
+    assert_eq!(json(&b, &["volume", "list", "pool"]), Value::Array(vec![]));
+}
+
+#[test]
+fn dump_finds_every_version_of_a_block() {
+    let b = Bench::new();
+    b.make_volume();
+    // All in one open chunk, which is not reused: all three stay readable.
+    b.write_all_to_volume(&[(4096, &[1; 4096]), (4096, &[2; 4096]), (4096, &[3; 4096])]);
+    let superblock = json(&b, &["dump", "superblock", "pool"]);
+    assert_eq!(superblock["clean"], true);
+    assert_eq!(superblock["chunk_size_bytes"], 2 << 20);
+    assert_eq!(json(&b, &["dump", "volumes", "pool"])[0]["name"], "v");
+
+    let history = json(&b, &["dump", "block", "pool", "v", "1"]);
+    let entries = history["entries"].as_array().unwrap();
+    let linked: Vec<_> = entries.iter().map(|e| e["linked"] == true).collect();
+    assert_eq!(linked, [false, false, true], "{history}");
+    let seqs: Vec<_> = entries.iter().map(|e| e["seq"].as_u64().unwrap()).collect();
+    assert!(seqs.is_sorted(), "{seqs:?}");
+
+    let used = json(&b, &["dump", "chunks", "pool", "--used"]);
+    let all = json(&b, &["dump", "chunks", "pool"]);
+    assert_eq!(all.as_array().unwrap().len(), 7);
+    assert!(used.as_array().unwrap().len() < 7);
+    let chunk = entries[2]["chunk"].to_string();
+    let in_chunk = json(&b, &["dump", "entries", "pool", &chunk, "--data"]);
+    let newest = in_chunk.as_array().unwrap().iter().find(|e| e["linked"] == true);
+    assert_eq!(newest.unwrap()["data_ok"], true);
+    let text = b.run_ok(&["dump", "block", "pool", "v", "1"]).stdout;
+    assert_eq!(text.matches("superseded").count(), 2, "{text}");
+}
+
+#[test]
+fn status_watches_until_it_is_told_to_stop() {
+    let b = Bench::new();
+    b.make_volume();
+    let mut command = b.command(&["status", "pool", "--watch=10ms", "--json"]);
+    let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let stdout = std::io::BufReader::new(child.stdout.take().unwrap());
+    let mut lines = std::io::BufRead::lines(stdout);
+    for _ in 0..3 {
+        let line = lines.next().unwrap().unwrap();
+        let status: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(status["volumes"][0]["name"], "v");
+    }
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let rest = std::thread::spawn(move || lines.count());
+    assert!(child.wait().unwrap().success());
+    rest.join().unwrap();
+}
+
+#[test]
+fn completions_know_every_subcommand() {
+    let b = Bench::new();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = b.run_ok(&["completions", shell]).stdout;
+        for word in ALL.iter().flat_map(|c| c.split(' ')) {
+            assert!(script.contains(word), "{shell}: {word}");
+        }
+    }
+}
+
+#[test]
+fn each_subcommand_has_a_man_page() {
+    let b = Bench::new();
+    b.run_ok(&["man", "man1"]);
+    for command in ALL {
+        let name = format!("man1/forebay-{}.1", command.replace(' ', "-"));
+        let page = fs::read_to_string(b.path(&name)).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert!(page.contains(".SH OPTIONS"), "{name}");
+    }
+    let page = fs::read_to_string(b.path("man1/forebay.1")).unwrap();
+    assert!(page.contains("Exit codes"), "{page}");
+}
+
+#[test]
+fn benchmarks_print_what_they_measured() {
+    let b = Bench::new();
+    let small = ["--pool-size", "32M", "--rounds", "1"];
+    let engine = json(&b, &[&["bench", "engine", "--threads", "1"], &small[..]].concat());
+    for way in ["raw", "floor", "engine"] {
+        assert!(engine["threads"][0][way]["ops_per_s"].as_f64().unwrap() > 0.0);
+    }
+    assert!(engine["dram_bytes_per_page"].as_f64().unwrap() > 0.0);
+    let read = json(&b, &[&["bench", "read", "--threads", "1"], &small[..]].concat());
+    assert!(read["threads"][0]["hit"]["p50_ns"].as_u64().unwrap() > 0);
+    let recovery = json(&b, &[&["bench", "recovery"], &small[..]].concat());
+    assert!(recovery["blocks"].as_u64().unwrap() > 0);
+    assert!(recovery["pool_bytes_per_s"].as_f64().unwrap() > 0.0);
+}
+
+/// The whole demo, short: it verifies itself, and says so.
+#[test]
+fn the_demo_loses_nothing() {
+    let b = Bench::new();
+    // O_DIRECT needs a disk.
+    let disk = Bench::on_disk();
+    let directory = disk.path("demo");
+    let out = b.run_ok(&["demo", "--dir", directory.to_str().unwrap(), "--quick", "--seed", "7"]);
+    let text = out.stdout;
+    assert!(text.contains("acknowledged writes lost: 0 of "), "{text}");
+    assert!(!text.contains("lost: 0 of 0\n"), "{text}");
+    assert!(text.contains(" 0 wrong"), "{text}");
+    assert!(text.contains("NOT a power"), "{text}");
+    let results = fs::read_to_string(directory.join("results.json")).unwrap();
+    let results: Value = serde_json::from_str(&results).unwrap();
+    assert_eq!(results["safety"]["kills"], 4);
+    assert!(results["disk"]["blocks_compared"].as_u64().unwrap() > 0);
+    assert!(fs::read_to_string(directory.join("latency.svg")).unwrap().contains("<svg"));
+    assert!(!directory.join("origin-speed.img").exists(), "litter");
+}
