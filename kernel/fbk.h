@@ -5,6 +5,8 @@
  * what it asks for.
  *
  *	target.c	the device-mapper target
+ *	native.c	the native block device, and its control device
+ *	setup.c		what both have in common: options, status, commands
  *	shared_pool.c	pools by cache device; start and stop of volumes; destage
  *	volume_io.c	bios: reads, writes, ranges
  *	waiting.c	bios that wait for a block, a slot or space
@@ -47,6 +49,9 @@ struct fbk_claim {
 	struct fby_media media;
 };
 
+/* Opens a block device for reading and writing, and for holder alone. */
+int fbk_bdev_open(dev_t dev, void *holder, struct file **file, struct block_device **bdev);
+void fbk_bdev_close(struct file *file, struct block_device *bdev);
 /* text: why not, for whoever set it up. */
 int fbk_claim(struct fbk_claim *c, dev_t dev, char **text);
 void fbk_release(struct fbk_claim *c);
@@ -103,6 +108,7 @@ struct fbk_volume {
 	const void *owner; /* whose device: tells a reload from a second user */
 	u32 nbuffers, buffer_bytes, round_pages;
 	enum fby_holes holes;
+	bool whole;    /* the device is as large as the volume, which may be rounded down */
 	bool cleaner;  /* destage all the time */
 	bool stopping; /* requests of destage fail at once */
 	bool requeue;  /* waiting bios go back to whence they came */
@@ -127,7 +133,43 @@ void fbk_wake(struct fbk_pool *p, u32 wake);
 /* A (negative) error of the engine as a negative errno. */
 int fbk_errno(int error);
 
-/* A bio on its way, in memory that its device has for each. */
+/* Counters at the last clear_stats. */
+struct fbk_baseline {
+	u64 writes, written_sectors, reads, hits, misses, merges, discards, zeroes;
+	u64 waits_block, waits_slot, waits_space;
+	u64 origin_writes, origin_sectors, origin_flushes, origin_errors, pages_destaged, rounds;
+};
+
+/* setup.c: a device's options and its volume; zeroed at first. */
+struct fbk_setup {
+	struct fbk_open open;
+	struct fbk_volume volume;
+	dev_t cache;
+	char origin_id[FBY_IDENTITY_MAX + 1];
+	bool accept_changed;
+	bool flush_on_suspend;
+	bool slots_given;
+	struct fbk_baseline base;
+};
+
+int fbk_setup_parse(struct fbk_setup *s, unsigned int argc, char **argv, char **error);
+/* In any case fbk_setup_close after it. */
+int fbk_setup_open(struct fbk_setup *s, struct block_device *origin, u64 sectors, const char *cache,
+		   const char *volume, const void *owner, char **error);
+void fbk_setup_close(struct fbk_setup *s);
+int fbk_device_number(const char *path, dev_t *dev);
+void fbk_setup_status(struct fbk_setup *s, char *result, unsigned int maxlen);
+/* The volume's name, the number of options, the options. */
+void fbk_setup_options(struct fbk_setup *s, char *result, unsigned int maxlen);
+int fbk_setup_command(struct fbk_setup *s, unsigned int argc, char **argv);
+
+enum fbk_memory {
+	FBK_IO_OWNED = 0, /* the device has memory for each bio */
+	FBK_IO_STACK,	  /* of who submits: moved to the pool when that returns before the end */
+	FBK_IO_POOLED,
+};
+
+/* A bio on its way. */
 struct fbk_io {
 	struct fbk_volume *volume;
 	struct bio *bio;
@@ -142,6 +184,8 @@ struct fbk_io {
 	/* reads: one for whoever looks up, one for each part sent to the origin */
 	atomic_t parts;
 	blk_status_t status;
+	u8 memory; /* enum fbk_memory */
+	unsigned long began; /* of the accounting, or 0 */
 	bool foreground; /* the engine was told that somebody waits for the origin */
 };
 
@@ -150,11 +194,15 @@ enum fbk_map {
 	FBK_REMAP, /* all of it is to be read at the same sector of the origin; fbk_remap_end after */
 };
 
+/* io->memory and ->began are the caller's to set.  Not owned: never FBK_REMAP. */
 enum fbk_map fbk_map(struct fbk_volume *v, struct fbk_io *io, struct bio *bio, u64 sector);
 void fbk_remap_end(struct fbk_io *io);
 /* A piece of a write: 0 all done, else the engine's decision or error. */
 int fbk_write_more(struct fbk_io *io);
 void fbk_end(struct fbk_io *io, int error);
+void fbk_end_status(struct fbk_io *io, blk_status_t status);
+/* The same in memory that lasts. */
+struct fbk_io *fbk_io_lasting(struct fbk_io *io);
 /* Of a write or range, in full: now, or when the throttle lets it. */
 void fbk_end_written(struct fbk_io *io);
 
@@ -175,5 +223,7 @@ int fbk_io_init(void);
 void fbk_io_exit(void);
 int fbk_target_init(void);
 void fbk_target_exit(void);
+int fbk_native_init(void);
+void fbk_native_exit(void);
 
 #endif

@@ -15,33 +15,29 @@
 
 #define BLANK_BYTES (1u << 20)
 
-static int claim_bdev(struct fbk_claim *c, dev_t dev)
+int fbk_bdev_open(dev_t dev, void *holder, struct file **file, struct block_device **bdev)
 {
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 9, 0)
-	struct file *file = bdev_file_open_by_dev(dev, BLK_OPEN_READ | BLK_OPEN_WRITE, c, NULL);
-
-	if (IS_ERR(file))
-		return PTR_ERR(file);
-	c->file = file;
-	c->bdev = file_bdev(file);
+	*file = bdev_file_open_by_dev(dev, BLK_OPEN_READ | BLK_OPEN_WRITE, holder, NULL);
+	if (IS_ERR(*file))
+		return PTR_ERR(*file);
+	*bdev = file_bdev(*file);
 #elif LINUX_VERSION_CODE < KERNEL_VERSION(6, 5, 0)
-	struct block_device *bdev = blkdev_get_by_dev(dev, FMODE_READ | FMODE_WRITE | FMODE_EXCL, c);
-
-	if (IS_ERR(bdev))
-		return PTR_ERR(bdev);
-	c->bdev = bdev;
+	*bdev = blkdev_get_by_dev(dev, FMODE_READ | FMODE_WRITE | FMODE_EXCL, holder);
+	if (IS_ERR(*bdev))
+		return PTR_ERR(*bdev);
 #else
 #error "block devices are opened otherwise in kernels 6.5 to 6.8; use 6.1 or 6.9 and later"
 #endif
 	return 0;
 }
 
-static void release_bdev(struct fbk_claim *c)
+void fbk_bdev_close(struct file *file, struct block_device *bdev)
 {
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 9, 0)
-	bdev_fput(c->file);
+	bdev_fput(file);
 #else
-	blkdev_put(c->bdev, FMODE_READ | FMODE_WRITE | FMODE_EXCL);
+	blkdev_put(bdev, FMODE_READ | FMODE_WRITE | FMODE_EXCL);
 #endif
 }
 
@@ -110,7 +106,7 @@ int fbk_claim(struct fbk_claim *c, dev_t dev, char **text)
 	int rc, id;
 
 	memset(c, 0, sizeof(*c));
-	rc = claim_bdev(c, dev);
+	rc = fbk_bdev_open(dev, c, &c->file, &c->bdev);
 	if (rc) {
 		*text = rc == -EBUSY ? "The cache device is in use: unmount it or stop what has it open" :
 				       "Opening the cache device";
@@ -138,7 +134,7 @@ int fbk_claim(struct fbk_claim *c, dev_t dev, char **text)
 no_map:
 	fs_put_dax(c->dax, NULL);
 no_dax:
-	release_bdev(c);
+	fbk_bdev_close(c->file, c->bdev);
 	return rc;
 }
 
@@ -149,7 +145,7 @@ void fbk_release(struct fbk_claim *c)
 	/* The page cache has not seen what we wrote. */
 	invalidate_bdev(c->bdev);
 	fs_put_dax(c->dax, NULL);
-	release_bdev(c);
+	fbk_bdev_close(c->file, c->bdev);
 }
 
 bool fbk_claim_blank(struct fbk_claim *c)

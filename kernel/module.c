@@ -20,7 +20,12 @@ static int __init fbk_init(void)
 	rc = fbk_target_init();
 	if (rc)
 		goto no_target;
+	rc = fbk_native_init();
+	if (rc)
+		goto no_native;
 	return 0;
+no_native:
+	fbk_target_exit();
 no_target:
 	fbk_origin_exit();
 no_origin:
@@ -30,6 +35,7 @@ no_origin:
 
 static void __exit fbk_exit(void)
 {
+	fbk_native_exit();
 	fbk_target_exit();
 	fbk_origin_exit();
 	fbk_io_exit();

@@ -361,6 +361,8 @@ static int check_origin(struct fbk_volume *v, struct fby_volume_info *info, cons
 		*text = "The origin is not the one the volume was made for; if it holds the same data, say accept_changed_origin";
 		return -ESTALE;
 	}
+	if (v->whole && v->sectors - info->spec.origin_sectors < info->spec.block_size / FBY_SECTOR)
+		v->sectors = info->spec.origin_sectors;
 	if (v->sectors < info->spec.origin_sectors) {
 		*text = "The target is smaller than the volume";
 		return -EINVAL;

@@ -13,27 +13,49 @@
  * get no flushes; one that comes all the same is answered at once.
  */
 #include <linux/delay.h>
+#include <linux/mempool.h>
+#include <linux/slab.h>
 
 #include "fbk.h"
 
 #define NVEC 20u
 #define SPINS 64u
 #define CLONES 64u
+#define IOS 64u
 
 static struct bio_set fbk_clones;
+static struct kmem_cache *fbk_io_cache;
+static mempool_t fbk_ios;
 static struct workqueue_struct *fbk_range_wq;
+
+void fbk_end_status(struct fbk_io *io, blk_status_t status)
+{
+	struct bio *bio = io->bio;
+
+	if (io->began)
+		bio_end_io_acct(bio, io->began);
+	if (io->memory == FBK_IO_POOLED)
+		mempool_free(io, &fbk_ios);
+	bio->bi_status = status;
+	bio_endio(bio);
+}
 
 void fbk_end(struct fbk_io *io, int error)
 {
-	if (error)
-		io->bio->bi_status = errno_to_blk_status(fbk_errno(error));
-	bio_endio(io->bio);
+	fbk_end_status(io, error ? errno_to_blk_status(fbk_errno(error)) : BLK_STS_OK);
 }
 
-static void end_status(struct bio *bio, blk_status_t status)
+/* Waits at most for another bio to end, which needs nothing of this one. */
+struct fbk_io *fbk_io_lasting(struct fbk_io *io)
 {
-	bio->bi_status = status;
-	bio_endio(bio);
+	struct fbk_io *copy;
+
+	if (io->memory != FBK_IO_STACK)
+		return io;
+	copy = mempool_alloc(&fbk_ios, GFP_NOIO);
+	*copy = *io;
+	copy->memory = FBK_IO_POOLED;
+	return copy;
 }
 
 /* --- write ---------------------------------------------------------------------- */
@@ -101,9 +123,9 @@ static void map_write(struct fbk_io *io)
 	else if (decision < 0)
 		fbk_end(io, decision);
 	else if (bio->bi_opf & REQ_NOWAIT)
-		end_status(bio, BLK_STS_AGAIN);
+		fbk_end_status(io, BLK_STS_AGAIN);
 	else
-		fbk_wait(io, decision);
+		fbk_wait(fbk_io_lasting(io), decision);
 }
 
 /* --- read ----------------------------------------------------------------------- */
@@ -131,7 +153,7 @@ static void read_part_done(struct fbk_io *io, blk_status_t status)
 	if (!atomic_dec_and_test(&io->parts))
 		return;
 	fbk_remap_end(io);
-	end_status(io->bio, io->status);
+	fbk_end_status(io, io->status);
 }
 
 static void read_clone_end(struct bio *clone)
@@ -215,6 +237,7 @@ static enum fbk_map map_read(struct fbk_io *io)
 	u32 total = bio_sectors(bio), at = 0;
 	struct run run = {};
 
+	io = fbk_io_lasting(io);
 	atomic_set(&io->parts, 1);
 	io->status = BLK_STS_OK;
 	while (at < total && !io->status) {
@@ -240,7 +263,7 @@ static enum fbk_map map_read(struct fbk_io *io)
 		at += n;
 	}
 	if (!io->status) {
-		if (run.n == total) {
+		if (run.n == total && io->memory == FBK_IO_OWNED) {
 			foreground(io);
 			return FBK_REMAP;
 		}
@@ -283,12 +306,12 @@ static void range_work(struct work_struct *work)
 		if (rc == FBY_ORIGIN) {
 			rc = origin_range(v, io->bio, io->sector + done, n);
 			if (rc) {
-				end_status(io->bio, errno_to_blk_status(rc));
+				fbk_end_status(io, errno_to_blk_status(rc));
 				return;
 			}
 			done += n;
 		} else if (rc == FBY_WAIT_SPACE && READ_ONCE(v->requeue)) {
-			end_status(io->bio, BLK_STS_DM_REQUEUE);
+			fbk_end_status(io, BLK_STS_DM_REQUEUE);
 			return;
 		} else if (rc == FBY_WAIT_SPACE) {
 			fbk_kick_destage(v->pool);
@@ -326,34 +349,50 @@ enum fbk_map fbk_map(struct fbk_volume *v, struct fbk_io *io, struct bio *bio, u
 	case REQ_OP_DISCARD:
 	case REQ_OP_WRITE_ZEROES:
 		if (bio->bi_opf & REQ_NOWAIT) {
-			end_status(bio, BLK_STS_AGAIN);
+			fbk_end_status(io, BLK_STS_AGAIN);
 			return FBK_TAKEN;
 		}
+		io = fbk_io_lasting(io);
 		INIT_WORK(&io->work, range_work);
 		queue_work(fbk_range_wq, &io->work);
 		return FBK_TAKEN;
 	default:
-		end_status(bio, BLK_STS_NOTSUPP);
+		fbk_end_status(io, BLK_STS_NOTSUPP);
 		return FBK_TAKEN;
 	}
 }
 
 int fbk_io_init(void)
 {
-	int rc = bioset_init(&fbk_clones, CLONES, 0, BIOSET_NEED_RESCUER | BIOSET_PERCPU_CACHE);
+	int rc = -ENOMEM;
 
-	if (rc)
+	fbk_io_cache = KMEM_CACHE(fbk_io, SLAB_HWCACHE_ALIGN);
+	if (!fbk_io_cache)
 		return rc;
+	rc = mempool_init_slab_pool(&fbk_ios, IOS, fbk_io_cache);
+	if (rc)
+		goto no_ios;
+	rc = bioset_init(&fbk_clones, CLONES, 0, BIOSET_NEED_RESCUER | BIOSET_PERCPU_CACHE);
+	if (rc)
+		goto no_clones;
+	rc = -ENOMEM;
 	fbk_range_wq = alloc_workqueue("forebay_range", WQ_MEM_RECLAIM | WQ_UNBOUND, 16);
-	if (!fbk_range_wq) {
-		bioset_exit(&fbk_clones);
-		return -ENOMEM;
-	}
+	if (!fbk_range_wq)
+		goto no_wq;
 	return 0;
+no_wq:
+	bioset_exit(&fbk_clones);
+no_clones:
+	mempool_exit(&fbk_ios);
+no_ios:
+	kmem_cache_destroy(fbk_io_cache);
+	return rc;
 }
 
 void fbk_io_exit(void)
 {
 	destroy_workqueue(fbk_range_wq);
 	bioset_exit(&fbk_clones);
+	mempool_exit(&fbk_ios);
+	kmem_cache_destroy(fbk_io_cache);
 }

@@ -41,8 +41,7 @@ void fbk_wait(struct fbk_io *io, enum fby_decision why)
 static bool retry(struct fbk_io *io, int *decision)
 {
 	if (READ_ONCE(io->volume->requeue)) {
-		io->bio->bi_status = BLK_STS_DM_REQUEUE;
-		bio_endio(io->bio);
+		fbk_end_status(io, BLK_STS_DM_REQUEUE);
 		return true;
 	}
 	*decision = fbk_write_more(io);
@@ -119,6 +118,7 @@ void fbk_end_written(struct fbk_io *io)
 		fbk_end(io, 0);
 		return;
 	}
+	io = fbk_io_lasting(io);
 	io->due_ns = now + delay;
 	spin_lock_irqsave(&p->late_lock, flags);
 	list_for_each_entry_reverse(other, &p->late, node)

@@ -65,7 +65,7 @@ get_kernel() {
 	esac
 	rm -rf "$kernel"
 	unpack "$kernel" "linux-image-$release-unsigned" "linux-headers-$release" "linux-headers-$common" \
-		"$kbuild" busybox-static cpio kmod libkmod2 || return 1
+		"$kbuild" busybox-static cpio kmod libkmod2 xfsprogs libinih1 liburcu8 || return 1
 	# The headers' Makefile names where the package would have been installed.
 	for file in "$KDIR/Makefile"; do
 		sed -i "s#^include .*#include $kernel/usr/src/linux-headers-$common/Makefile#" "$file"
@@ -136,7 +136,7 @@ start_guest() {
 	qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp "${cpus:-2}" "${ram[@]}" -nographic -no-reboot \
 		-nic none -kernel "$kernel/boot/vmlinuz-$release" -initrd "$initrd" "${disk_args[@]}" \
 		-virtfs local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap \
-		-append "console=ttyS0 panic=1 quiet memmap=${pmem_mb}M!4G idle=poll mitigations=off ${append:-} fby.run=$script fby.args=$(printf '%s,' "$@")" \
+		-append "console=ttyS0 panic=1 quiet memmap=${pmem_mb}M!4G idle=poll mitigations=off ${append:-} fby.kernel=$kernel fby.run=$script fby.args=$(printf '%s,' "$@")" \
 		</dev/null >"$console" 2>&1 &
 	guest_pid=$!
 }

@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * native.c - /dev/forebayN, without the device mapper: its cost is a third of a
+ * write with fsync, and its setup is a table.
+ *
+ * Devices are made and removed by lines of text written to /dev/forebay-control;
+ * a read from the same open file gives the answer.  A character device rather
+ * than configfs or netlink: it is there when the module is, needs no file system
+ * mounted, no second socket, no attribute for each option, and an answer can
+ * say in words what went wrong.
+ *
+ *	attach CACHE ORIGIN VOLUME [OPTION [VALUE]]...	"forebayN"
+ *	detach forebayN
+ *	status forebayN
+ *	command forebayN flush|cleaner|clear_stats|set OPTION VALUE
+ *	list		a line each: name, cache, origin, volume, options
+ *
+ * An answer begins with "ok" or with "error NUMBER TEXT".
+ */
+#include <linux/capability.h>
+#include <linux/idr.h>
+#include <linux/miscdevice.h>
+#include <linux/module.h>
+#include <linux/slab.h>
+#include <linux/string_helpers.h>
+#include <linux/uaccess.h>
+
+#include "fbk.h"
+
+#define COMMAND_MAX 1024u
+#define ARGS_MAX 64u
+#define ANSWER_BYTES (16u << 10)
+
+struct native {
+	struct list_head list;
+	struct gendisk *disk;
+	int number;
+	bool removed; /* disk->open_mutex */
+	dev_t origin_dev;
+	struct file *origin_file;
+	struct block_device *origin;
+	struct fbk_setup setup;
+};
+
+/* One command at a time. */
+static DEFINE_MUTEX(fbk_native_lock);
+static LIST_HEAD(fbk_natives);
+static DEFINE_IDA(fbk_numbers);
+
+/* --- the disk ------------------------------------------------------------------------ */
+
+static void native_submit(struct bio *bio)
+{
+	struct native *n = bio->bi_bdev->bd_disk->private_data;
+	struct fbk_io io = { .memory = FBK_IO_STACK };
+
+	if (blk_queue_io_stat(n->disk->queue))
+		io.began = bio_start_io_acct(bio);
+	fbk_map(&n->setup.volume, &io, bio, bio->bi_iter.bi_sector);
+}
+
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 5, 0)
+static int native_open(struct gendisk *disk, blk_mode_t mode)
+{
+	struct native *n = disk->private_data;
+#else
+static int native_open(struct block_device *bdev, fmode_t mode)
+{
+	struct native *n = bdev->bd_disk->private_data;
+#endif
+	return n->removed ? -ENXIO : 0;
+}
+
+static const struct block_device_operations native_fops = {
+	.owner = THIS_MODULE,
+	.submit_bio = native_submit,
+	.open = native_open,
+};
+
+/* No volatile cache is announced: what is acknowledged is durable. */
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 11, 0)
+static struct gendisk *alloc_disk(const struct native *n)
+{
+	struct queue_limits limits = {
+		.logical_block_size = n->setup.volume.block_size,
+		.physical_block_size = FBY_PAGE,
+		.io_min = FBY_PAGE,
+		.max_hw_sectors = UINT_MAX,
+		.max_write_zeroes_sectors = UINT_MAX >> SECTOR_SHIFT,
+		.features = BLK_FEAT_IO_STAT | BLK_FEAT_NOWAIT,
+	};
+
+	if (bdev_max_discard_sectors(n->origin)) {
+		limits.max_hw_discard_sectors = UINT_MAX >> SECTOR_SHIFT;
+		limits.discard_granularity = FBY_PAGE;
+	}
+	return blk_alloc_disk(&limits, NUMA_NO_NODE);
+}
+#else
+static struct gendisk *alloc_disk(const struct native *n)
+{
+	struct gendisk *disk = blk_alloc_disk(NUMA_NO_NODE);
+	struct request_queue *q;
+
+	if (!disk)
+		return ERR_PTR(-ENOMEM);
+	q = disk->queue;
+	blk_queue_logical_block_size(q, n->setup.volume.block_size);
+	blk_queue_physical_block_size(q, FBY_PAGE);
+	blk_queue_io_min(q, FBY_PAGE);
+	blk_queue_max_hw_sectors(q, UINT_MAX);
+	blk_queue_max_write_zeroes_sectors(q, UINT_MAX >> SECTOR_SHIFT);
+	blk_queue_flag_set(QUEUE_FLAG_NONROT, q);
+	blk_queue_flag_set(QUEUE_FLAG_NOWAIT, q);
+	blk_queue_flag_set(QUEUE_FLAG_IO_STAT, q);
+	if (bdev_max_discard_sectors(n->origin)) {
+		blk_queue_max_discard_sectors(q, UINT_MAX >> SECTOR_SHIFT);
+		q->limits.discard_granularity = FBY_PAGE;
+	}
+	return disk;
+}
+#endif
+
+static int add_native_disk(struct native *n, char **error)
+{
+	int rc;
+
+	*error = "No memory for the disk";
+	n->disk = alloc_disk(n);
+	if (IS_ERR(n->disk)) {
+		rc = PTR_ERR(n->disk);
+		n->disk = NULL;
+		return rc;
+	}
+	*error = "The disk could not be added";
+	n->number = ida_alloc(&fbk_numbers, GFP_KERNEL);
+	if (n->number < 0)
+		return n->number;
+	snprintf(n->disk->disk_name, sizeof(n->disk->disk_name), "forebay%d", n->number);
+	n->disk->fops = &native_fops;
+	n->disk->private_data = n;
+	set_capacity(n->disk, n->setup.volume.sectors);
+	return add_disk(n->disk);
+}
+
+/* The disk is gone or was never added. */
+static void native_free(struct native *n)
+{
+	fbk_setup_close(&n->setup);
+	if (n->disk)
+		put_disk(n->disk);
+	if (n->number >= 0)
+		ida_free(&fbk_numbers, n->number);
+	if (n->origin)
+		fbk_bdev_close(n->origin_file, n->origin);
+	kfree(n);
+}
+
+/* Lock held by these.  argv: CACHE ORIGIN VOLUME OPTIONS... */
+static int native_attach(struct native **out, unsigned int argc, char **argv, char **error)
+{
+	struct native *n;
+	int rc;
+
+	*error = "Wanted: attach CACHE ORIGIN VOLUME [OPTION [VALUE]]...";
+	if (argc < 3)
+		return -EINVAL;
+	*error = "No memory";
+	n = kzalloc(sizeof(*n), GFP_KERNEL);
+	if (!n)
+		return -ENOMEM;
+	n->number = -1;
+	rc = fbk_setup_parse(&n->setup, argc - 3, argv + 3, error);
+	if (rc)
+		goto fail;
+	n->setup.volume.whole = true;
+	*error = "No such origin";
+	rc = fbk_device_number(argv[1], &n->origin_dev);
+	if (rc)
+		goto fail;
+	*error = "The origin cannot be opened for us alone: unmount it or stop what has it open";
+	rc = fbk_bdev_open(n->origin_dev, n, &n->origin_file, &n->origin);
+	if (rc) {
+		n->origin = NULL;
+		goto fail;
+	}
+	rc = fbk_setup_open(&n->setup, n->origin, bdev_nr_sectors(n->origin), argv[0], argv[2], n, error);
+	if (rc)
+		goto fail;
+	*error = "The volume could not be attached; the kernel's log says why";
+	rc = fbk_volume_start(&n->setup.volume);
+	if (rc)
+		goto fail;
+	rc = add_native_disk(n, error);
+	if (rc)
+		goto fail;
+	list_add_tail(&n->list, &fbk_natives);
+	*out = n;
+	return 0;
+fail:
+	native_free(n);
+	return rc;
+}
+
+static int native_detach(struct native *n, char **error)
+{
+	*error = "The device is open: unmount it or stop what uses it";
+	mutex_lock(&n->disk->open_mutex);
+	if (disk_openers(n->disk)) {
+		mutex_unlock(&n->disk->open_mutex);
+		return -EBUSY;
+	}
+	n->removed = true;
+	mutex_unlock(&n->disk->open_mutex);
+	list_del(&n->list);
+	del_gendisk(n->disk);
+	native_free(n);
+	return 0;
+}
+
+static struct native *native_find(const char *name, char **error)
+{
+	struct native *n;
+
+	*error = "No such device";
+	list_for_each_entry(n, &fbk_natives, list)
+		if (!strcmp(n->disk->disk_name, name))
+			return n;
+	return NULL;
+}
+
+/* --- the control device ------------------------------------------------------------------ */
+
+struct control {
+	struct mutex lock;
+	size_t bytes, at; /* of the answer; read so far */
+	char answer[ANSWER_BYTES];
+};
+
+__printf(2, 3) static void answer(struct control *c, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	c->bytes += vscnprintf(c->answer + c->bytes, sizeof(c->answer) - c->bytes, format, args);
+	va_end(args);
+}
+
+static void answer_list(struct control *c)
+{
+	struct native *n;
+
+	list_for_each_entry(n, &fbk_natives, list) {
+		answer(c, "%s %u:%u %pg ", n->disk->disk_name, MAJOR(n->setup.cache), MINOR(n->setup.cache), n->origin);
+		fbk_setup_options(&n->setup, c->answer + c->bytes, sizeof(c->answer) - c->bytes);
+		c->bytes += strlen(c->answer + c->bytes);
+		answer(c, "\n");
+	}
+}
+
+static int run_command(struct control *c, unsigned int argc, char **argv, char **error)
+{
+	struct native *n = NULL;
+	int rc = 0;
+
+	*error = "Wanted: attach, detach, status, command or list";
+	if (argc && !strcmp(argv[0], "list")) {
+		answer(c, "ok\n");
+		answer_list(c);
+		return 0;
+	}
+	if (argc && !strcmp(argv[0], "attach")) {
+		rc = native_attach(&n, argc - 1, argv + 1, error);
+		if (!rc)
+			answer(c, "ok %s\n", n->disk->disk_name);
+		return rc;
+	}
+	if (argc < 2)
+		return -EINVAL;
+	n = native_find(argv[1], error);
+	if (!n)
+		return -ENODEV;
+	*error = "Wanted: attach, detach, status, command or list";
+	if (!strcmp(argv[0], "detach")) {
+		rc = native_detach(n, error);
+	} else if (!strcmp(argv[0], "command")) {
+		*error = "The command failed; the kernel's log may say why";
+		rc = fbk_setup_command(&n->setup, argc - 2, argv + 2);
+	} else if (!strcmp(argv[0], "status")) {
+		answer(c, "ok ");
+		fbk_setup_status(&n->setup, c->answer + c->bytes, sizeof(c->answer) - c->bytes - 1);
+		c->bytes += strlen(c->answer + c->bytes);
+		answer(c, "\n");
+		return 0;
+	} else {
+		return -EINVAL;
+	}
+	if (!rc)
+		answer(c, "ok\n");
+	return rc;
+}
+
+static void run_text(struct control *c, char *text)
+{
+	char *argv[ARGS_MAX], *word, *error = "";
+	unsigned int argc = 0;
+	int rc = -E2BIG;
+
+	while ((word = strsep(&text, " \t\n")) && argc < ARGS_MAX)
+		if (*word)
+			argv[argc++] = word;
+	c->bytes = c->at = 0;
+	mutex_lock(&fbk_native_lock);
+	if (!word)
+		rc = run_command(c, argc, argv, &error);
+	mutex_unlock(&fbk_native_lock);
+	if (rc) {
+		c->bytes = 0;
+		answer(c, "error %d %s\n", -rc, error);
+	}
+}
+
+static ssize_t control_write(struct file *file, const char __user *from, size_t n, loff_t *unused)
+{
+	struct control *c = file->private_data;
+	char *text;
+
+	/* Not for a descriptor that somebody handed to a more trusted program. */
+	if (!capable(CAP_SYS_ADMIN))
+		return -EPERM;
+	if (n > COMMAND_MAX)
+		return -E2BIG;
+	text = memdup_user_nul(from, n);
+	if (IS_ERR(text))
+		return PTR_ERR(text);
+	mutex_lock(&c->lock);
+	run_text(c, text);
+	mutex_unlock(&c->lock);
+	kfree(text);
+	return n;
+}
+
+static ssize_t control_read(struct file *file, char __user *to, size_t n, loff_t *unused)
+{
+	struct control *c = file->private_data;
+
+	mutex_lock(&c->lock);
+	n = min(n, c->bytes - c->at);
+	if (copy_to_user(to, c->answer + c->at, n)) {
+		mutex_unlock(&c->lock);
+		return -EFAULT;
+	}
+	c->at += n;
+	mutex_unlock(&c->lock);
+	return n;
+}
+
+static int control_open(struct inode *inode, struct file *file)
+{
+	struct control *c;
+
+	if (!capable(CAP_SYS_ADMIN))
+		return -EPERM;
+	c = kvzalloc(sizeof(*c), GFP_KERNEL);
+	if (!c)
+		return -ENOMEM;
+	mutex_init(&c->lock);
+	file->private_data = c;
+	return stream_open(inode, file);
+}
+
+static int control_release(struct inode *inode, struct file *file)
+{
+	kvfree(file->private_data);
+	return 0;
+}
+
+static const struct file_operations control_fops = {
+	.owner = THIS_MODULE,
+	.open = control_open,
+	.release = control_release,
+	.read = control_read,
+	.write = control_write,
+};
+
+static struct miscdevice control_device = {
+	.minor = MISC_DYNAMIC_MINOR,
+	.name = "forebay-control",
+	.mode = 0600,
+	.fops = &control_fops,
+};
+
+int fbk_native_init(void)
+{
+	return misc_register(&control_device);
+}
+
+/* Devices hold the module only while open: those that nobody uses go with it. */
+void fbk_native_exit(void)
+{
+	struct native *n, *next;
+
+	misc_deregister(&control_device);
+	list_for_each_entry_safe(n, next, &fbk_natives, list) {
+		list_del(&n->list);
+		del_gendisk(n->disk);
+		native_free(n);
+	}
+	ida_destroy(&fbk_numbers);
+}

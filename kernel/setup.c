@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * setup.c - what the device-mapper target and the native device have in common:
+ * options, opening a volume, status, commands.
+ *
+ * The options have dm-writecache's names where they mean the same.  Options of
+ * the pool (watermarks, ages, verify, checksums, slots) are those of whoever
+ * came first; the command "set" changes them for all that share it.
+ */
+#include <linux/kernel.h>
+#include <linux/slab.h>
+
+#include "fbk.h"
+
+#define JOBS_DEFAULT 16u
+#define BUFFER_BYTES (256u << 10)
+#define ROUND_PAGES 16384u
+#define NS_PER_MS 1000000ull
+
+/* --- options ------------------------------------------------------------------------ */
+
+static const char *const verify_names[] = { "always", "first", "never" };
+static const char *const holes_names[] = { "fail", "isolate", "accept" };
+static const char *const switch_names[] = { "off", "on" };
+
+/* The pool's; 1: not one of them. */
+static int parse_pool_option(struct fby_options *o, const char *name, const char *value)
+{
+	unsigned int n = 0;
+	int rc = kstrtouint(value, 10, &n);
+
+	if (!strcmp(name, "verify")) {
+		rc = match_string(verify_names, ARRAY_SIZE(verify_names), value);
+		if (rc >= 0)
+			o->verify = rc;
+		return min(rc, 0);
+	}
+	if (!strcmp(name, "checksums")) {
+		rc = match_string(switch_names, ARRAY_SIZE(switch_names), value);
+		if (rc >= 0)
+			o->no_checksums = rc == 0;
+		return min(rc, 0);
+	}
+	if (!strcmp(name, "high_watermark"))
+		o->high_watermark = n;
+	else if (!strcmp(name, "low_watermark"))
+		o->low_watermark = n;
+	else if (!strcmp(name, "max_age"))
+		o->max_age_ns = n * NS_PER_MS;
+	else if (!strcmp(name, "idle"))
+		o->idle_ns = n * NS_PER_MS;
+	else
+		return 1;
+	return rc;
+}
+
+/* With a value; 1: not one of them. */
+static int parse_device_option(struct fbk_setup *s, const char *name, const char *value)
+{
+	unsigned int n = 0;
+	int rc = kstrtouint(value, 10, &n);
+
+	if (!strcmp(name, "writeback_jobs")) {
+		s->volume.nbuffers = n;
+		return rc || n < 1 || n > 64 ? -EINVAL : 0;
+	}
+	if (!strcmp(name, "slots")) {
+		s->open.options.nslots = n;
+		s->slots_given = true;
+		return rc || n < 1 || n > 64 ? -EINVAL : 0;
+	}
+	if (!strcmp(name, "holes")) {
+		rc = match_string(holes_names, ARRAY_SIZE(holes_names), value);
+		if (rc >= 0)
+			s->volume.holes = rc;
+		return min(rc, 0);
+	}
+	if (!strcmp(name, "origin_id"))
+		return strscpy(s->origin_id, value, sizeof(s->origin_id)) < 0 ? -EINVAL : 0;
+	return 1;
+}
+
+static bool parse_flag(struct fbk_setup *s, const char *name)
+{
+	if (!strcmp(name, "create"))
+		s->open.create = true;
+	else if (!strcmp(name, "accept_changed_origin"))
+		s->accept_changed = true;
+	else if (!strcmp(name, "cleaner"))
+		s->volume.cleaner = true;
+	else if (!strcmp(name, "flush_on_suspend"))
+		s->flush_on_suspend = true;
+	else
+		return false;
+	return true;
+}
+
+int fbk_setup_parse(struct fbk_setup *s, unsigned int argc, char **argv, char **error)
+{
+	unsigned int at = 0;
+	int rc;
+
+	s->volume.nbuffers = JOBS_DEFAULT;
+	s->volume.buffer_bytes = BUFFER_BYTES;
+	s->volume.round_pages = ROUND_PAGES;
+	s->open.options.nslots = clamp(num_online_cpus(), 1u, 64u);
+	while (at < argc) {
+		const char *name = argv[at++];
+
+		if (parse_flag(s, name))
+			continue;
+		*error = "Unknown option, or its value is missing";
+		if (at == argc)
+			return -EINVAL;
+		rc = parse_pool_option(&s->open.options, name, argv[at]);
+		if (rc == 1)
+			rc = parse_device_option(s, name, argv[at]);
+		if (rc == 1)
+			return -EINVAL;
+		*error = "Invalid value of an option";
+		if (rc)
+			return rc;
+		at++;
+	}
+	return 0;
+}
+
+/* --- open and close -------------------------------------------------------------------- */
+
+int fbk_device_number(const char *path, dev_t *dev)
+{
+	unsigned int major, minor;
+	char dummy;
+
+	if (sscanf(path, "%u:%u%c", &major, &minor, &dummy) == 2) {
+		*dev = MKDEV(major, minor);
+		return MAJOR(*dev) == major && MINOR(*dev) == minor ? 0 : -EOVERFLOW;
+	}
+	return lookup_bdev(path, dev);
+}
+
+int fbk_setup_open(struct fbk_setup *s, struct block_device *origin, u64 sectors, const char *cache,
+		   const char *volume, const void *owner, char **error)
+{
+	struct fbk_volume *v = &s->volume;
+	struct fbk_pool *p;
+	int rc;
+
+	*error = "No such cache device";
+	rc = fbk_device_number(cache, &s->cache);
+	if (rc)
+		return rc;
+	*error = "The volume's name is too long";
+	if (strscpy(v->name, volume, sizeof(v->name)) < 0)
+		return -EINVAL;
+	*error = "Origin and cache are the same device";
+	if (s->cache == origin->bd_dev)
+		return -EINVAL;
+	p = fbk_pool_get(s->cache, &s->open, error);
+	if (IS_ERR(p))
+		return PTR_ERR(p);
+	v->pool = p;
+	v->origin = origin;
+	v->sectors = sectors;
+	v->owner = owner;
+	return fbk_volume_prepare(v, s->origin_id[0] ? s->origin_id : NULL, s->open.create, s->accept_changed, error);
+}
+
+void fbk_setup_close(struct fbk_setup *s)
+{
+	if (!s->volume.pool)
+		return;
+	fbk_volume_free(&s->volume);
+	fbk_pool_put(s->volume.pool);
+	s->volume.pool = NULL;
+}
+
+/* --- status ------------------------------------------------------------------------ */
+
+/* As DMEMIT: appends to result. */
+#define EMIT(x...) (sz += sz >= maxlen ? 0 : scnprintf(result + sz, maxlen - sz, x))
+
+struct counters {
+	struct fby_pool_info pool;
+	struct fby_volume_info volume;
+};
+
+static void read_counters(struct fbk_setup *s, struct counters *c, struct fbk_baseline *b)
+{
+	fby_pool_info(s->volume.pool->engine, &c->pool);
+	fby_volume_info(s->volume.pool->engine, s->volume.index, &c->volume);
+	*b = (struct fbk_baseline){
+		.writes = c->volume.writes,
+		.written_sectors = c->volume.written_sectors,
+		.reads = c->pool.reads,
+		.hits = c->pool.read_hit_sectors,
+		.misses = c->pool.read_miss_sectors,
+		.merges = c->pool.merges,
+		.discards = c->pool.discards,
+		.zeroes = c->pool.zeroes,
+		.waits_block = c->pool.waits_block,
+		.waits_slot = c->pool.waits_slot,
+		.waits_space = c->pool.waits_space,
+		.origin_writes = c->volume.origin_writes,
+		.origin_sectors = c->volume.origin_sectors_written,
+		.origin_flushes = c->volume.origin_flushes,
+		.origin_errors = c->volume.origin_errors,
+		.pages_destaged = c->volume.pages_destaged,
+		.rounds = c->volume.rounds,
+	};
+}
+
+static const char *state_name(const struct fbk_setup *s, const struct counters *c)
+{
+	if (!fby_asserts_hold())
+		return "broken";
+	if (!s->volume.started)
+		return "suspended";
+	if (c->volume.last_error)
+		return "origin_failed";
+	if (c->volume.lost_blocks || c->volume.holes || c->volume.holes_unknown)
+		return "lost_data";
+	return "ok";
+}
+
+void fbk_setup_status(struct fbk_setup *s, char *result, unsigned int maxlen)
+{
+	static const char *const destage[] = { "idle", "writing", "flushing", "committing", "backoff" };
+	struct counters *c = kzalloc(sizeof(*c), GFP_NOIO);
+	const struct fbk_baseline *z = &s->base;
+	struct fbk_baseline b;
+	unsigned int sz = 0;
+
+	if (!c) {
+		EMIT("no_memory");
+		return;
+	}
+	read_counters(s, c, &b);
+	EMIT("%s pool=%pU volume=%s", state_name(s, c), c->pool.sb.uuid, s->volume.name);
+	EMIT(" chunks=%u chunks_free=%u chunks_volume=%u pages=%llu lost_blocks=%llu holes=%llu holes_unknown=%llu",
+	       c->pool.sb.nchunks, c->pool.chunks_free, c->volume.chunks, c->volume.pages, c->volume.lost_blocks,
+	       c->volume.holes, c->volume.holes_unknown);
+	EMIT(" destage=%s draining=%u last_error=%d damaged_pages=%llu watermark=%llu memory=%llu",
+	       destage[c->volume.destage], c->volume.draining, c->volume.last_error, c->pool.damaged_pages,
+	       c->volume.watermark, c->pool.memory_bytes);
+	EMIT(" writes=%llu written_sectors=%llu reads=%llu read_hit_sectors=%llu read_miss_sectors=%llu merges=%llu",
+	       b.writes - z->writes, b.written_sectors - z->written_sectors, b.reads - z->reads, b.hits - z->hits,
+	       b.misses - z->misses, b.merges - z->merges);
+	EMIT(" discards=%llu zeroes=%llu waits_block=%llu waits_slot=%llu waits_space=%llu throttle_ns=%llu",
+	       b.discards - z->discards, b.zeroes - z->zeroes, b.waits_block - z->waits_block,
+	       b.waits_slot - z->waits_slot, b.waits_space - z->waits_space,
+	       c->volume.throttle_ns);
+	EMIT(" origin_writes=%llu origin_sectors=%llu origin_flushes=%llu origin_errors=%llu pages_destaged=%llu rounds=%llu",
+	       b.origin_writes - z->origin_writes, b.origin_sectors - z->origin_sectors,
+	       b.origin_flushes - z->origin_flushes, b.origin_errors - z->origin_errors,
+	       b.pages_destaged - z->pages_destaged, b.rounds - z->rounds);
+	kfree(c);
+}
+
+/* Recreates the device: all but what its first creation alone needed. */
+void fbk_setup_options(struct fbk_setup *s, char *result, unsigned int maxlen)
+{
+	struct fby_options o;
+	unsigned int sz = 0, n = 2 * 7;
+
+	fby_pool_options(s->volume.pool->engine, &o);
+	n += 2 * !!s->origin_id[0] + 2 * s->slots_given + s->volume.cleaner + s->flush_on_suspend;
+	EMIT("%s %u", s->volume.name, n);
+	EMIT(" high_watermark %u low_watermark %u max_age %llu idle %llu verify %s checksums %s writeback_jobs %u",
+	     o.high_watermark, o.low_watermark, div64_u64(o.max_age_ns, NS_PER_MS), div64_u64(o.idle_ns, NS_PER_MS),
+	     verify_names[o.verify], switch_names[!o.no_checksums], s->volume.nbuffers);
+	if (s->slots_given)
+		EMIT(" slots %u", s->open.options.nslots);
+	if (s->origin_id[0])
+		EMIT(" origin_id %s", s->origin_id);
+	if (s->volume.cleaner)
+		EMIT(" cleaner");
+	if (s->flush_on_suspend)
+		EMIT(" flush_on_suspend");
+}
+
+/* --- commands ---------------------------------------------------------------------------- */
+
+static int command_set(struct fbk_setup *s, const char *name, const char *value)
+{
+	struct fbk_pool *p = s->volume.pool;
+	struct fby_options o;
+	int rc;
+
+	mutex_lock(&p->lock);
+	fby_pool_options(p->engine, &o);
+	rc = parse_pool_option(&o, name, value) ? -FBY_E_GEOMETRY : 0;
+	if (!rc)
+		rc = fby_pool_set_options(p->engine, &o);
+	mutex_unlock(&p->lock);
+	if (rc < 0) {
+		pr_err("forebay: set %s %s: not a valid value beside the other options\n", name, value);
+		return fbk_errno(rc);
+	}
+	fbk_kick_destage(p);
+	return 0;
+}
+
+int fbk_setup_command(struct fbk_setup *s, unsigned int argc, char **argv)
+{
+	struct counters *c;
+
+	if (argc == 3 && !strcasecmp(argv[0], "set"))
+		return command_set(s, argv[1], argv[2]);
+	if (argc != 1)
+		return -EINVAL;
+	if (!strcasecmp(argv[0], "flush") || !strcasecmp(argv[0], "drain"))
+		return s->volume.started ? fbk_volume_drain(&s->volume) : -EBUSY;
+	if (!strcasecmp(argv[0], "flush_on_suspend")) {
+		s->flush_on_suspend = true;
+		return 0;
+	}
+	if (!strcasecmp(argv[0], "cleaner")) {
+		WRITE_ONCE(s->volume.cleaner, true);
+		fbk_kick_destage(s->volume.pool);
+		return 0;
+	}
+	if (!strcasecmp(argv[0], "clear_stats")) {
+		c = kzalloc(sizeof(*c), GFP_KERNEL);
+		if (!c)
+			return -ENOMEM;
+		read_counters(s, c, &s->base);
+		kfree(c);
+		return 0;
+	}
+	return -EINVAL;
+}
