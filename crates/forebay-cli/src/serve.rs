@@ -55,8 +55,16 @@ pub fn run(a: &args::Serve) -> anyhow::Result<u8> {
         if status.success() {
             return Ok(0);
         }
-        if server.terminated || status.signal().is_none() || crashes.too_many() {
+        if status.signal().is_none() || (crashes.too_many() && !server.terminated) {
             bail!("nbdkit: ended ({status}); what was acknowledged is in the pool, serve it again");
+        }
+        if server.terminated {
+            eprintln!("forebay: nbdkit: ended ({status}) instead of stopping; closing the pool");
+            // Recovers it and marks it clean.
+            if !a.read_only {
+                open::pool(&a.pool, &a.media.read_write())?.close()?;
+            }
+            return Ok(0);
         }
         eprintln!(
             "forebay: nbdkit: ended ({status}); what was acknowledged is in the pool; starting it again"

@@ -216,14 +216,16 @@ extern "C" fn block_size(
     preferred: *mut u32,
     maximum: *mut u32,
 ) -> c_int {
-    // SAFETY: nbdkit passes what `open` returned and three variables of its own.
-    unsafe {
-        let sizes = crate::block_size(handle_ref(handle));
-        *minimum = sizes.minimum;
-        *preferred = sizes.preferred;
-        *maximum = sizes.maximum;
-    }
-    0
+    status(guarded(|| {
+        // SAFETY: nbdkit passes what `open` returned and three variables of its own.
+        unsafe {
+            let sizes = crate::block_size(handle_ref(handle))?;
+            *minimum = sizes.minimum;
+            *preferred = sizes.preferred;
+            *maximum = sizes.maximum;
+        }
+        Ok(())
+    }))
 }
 
 /// What nbdkit looks up in the library and calls first, once.

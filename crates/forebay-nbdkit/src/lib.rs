@@ -23,7 +23,7 @@ use std::ffi::CStr;
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use config::Config;
@@ -71,17 +71,27 @@ impl From<forebay::Error> for Failure {
     }
 }
 
-/// One connection: nbdkit hands it back at each request.
+/// One connection: nbdkit hands it back at each request.  When it stops while
+/// there are connections it never closes their handles, so that they must not
+/// keep the volume attached.
 pub(crate) struct Handle {
-    volume: Volume,
+    volume: Weak<Volume>,
     read_only: bool,
     zeroes_fast: bool,
+}
+
+impl Handle {
+    /// There is one as long as there are requests.
+    fn volume(&self) -> Result<Arc<Volume>, Failure> {
+        let closed = || Failure::new(ESHUTDOWN, "forebay: the pool is closed");
+        self.volume.upgrade().ok_or_else(closed)
+    }
 }
 
 /// The served pool: set by after_fork, taken by cleanup.
 struct Server {
     pool: Pool,
-    volumes: Vec<Volume>,
+    volumes: Vec<Arc<Volume>>,
     read_only: bool,
 }
 
@@ -188,7 +198,7 @@ fn start(config: &Config) -> Result<(Server, Vec<Unserved>), StartError> {
             ..config.attach_options.clone()
         };
         match pool.attach(&info.name, &options) {
-            Ok(volume) => volumes.push(volume),
+            Ok(volume) => volumes.push(Arc::new(volume)),
             Err(error) => {
                 unserved.push((info.name.clone(), error.to_string()));
                 first_error.get_or_insert(error);
@@ -249,7 +259,10 @@ fn cleanup() -> Result<(), Failure> {
         return Ok(());
     };
     for volume in volumes {
-        volume.detach()?;
+        // No connection's thread is left, so nobody else holds it.
+        if let Some(volume) = Arc::into_inner(volume) {
+            volume.detach()?;
+        }
     }
     Ok(pool.close()?)
 }
@@ -258,7 +271,7 @@ fn cleanup() -> Result<(), Failure> {
 
 fn list_exports() -> Result<Vec<(String, String)>, Failure> {
     with_server(|server| {
-        let describe = |v: &Volume| {
+        let describe = |v: &Arc<Volume>| {
             let description = format!("{} bytes, blocks of {}", v.size_bytes(), v.block_size());
             (v.name().to_owned(), description)
         };
@@ -282,7 +295,7 @@ fn open(name: &str, read_only: bool) -> Result<Handle, Failure> {
             volumes => volumes.iter().find(|v| v.name() == name),
         };
         let Some(volume) = found else {
-            let names: Vec<_> = server.volumes.iter().map(Volume::name).collect();
+            let names: Vec<_> = server.volumes.iter().map(|v| v.name()).collect();
             let message = format!(
                 "forebay: export {name:?}: no such volume; there are: {}",
                 names.join(", ")
@@ -290,7 +303,7 @@ fn open(name: &str, read_only: bool) -> Result<Handle, Failure> {
             return Err(Failure::new(ENOENT, message));
         };
         Ok(Handle {
-            volume: volume.clone(),
+            volume: Arc::downgrade(volume),
             read_only: read_only || server.read_only,
             zeroes_fast: volume.write_zeroes_is_fast(),
         })
@@ -298,7 +311,7 @@ fn open(name: &str, read_only: bool) -> Result<Handle, Failure> {
 }
 
 fn get_size(handle: &Handle) -> Result<i64, Failure> {
-    i64::try_from(handle.volume.size_bytes())
+    i64::try_from(handle.volume()?.size_bytes())
         .map_err(|_| Failure::internal("a volume larger than NBD can tell"))
 }
 
@@ -312,39 +325,40 @@ pub(crate) struct BlockSizes {
     pub maximum: u32,
 }
 
-fn block_size(handle: &Handle) -> BlockSizes {
-    BlockSizes {
-        minimum: handle.volume.block_size(),
+fn block_size(handle: &Handle) -> Result<BlockSizes, Failure> {
+    Ok(BlockSizes {
+        minimum: handle.volume()?.block_size(),
         preferred: REQUEST_PREFERRED_BYTES,
         maximum: REQUEST_MAX_BYTES,
-    }
+    })
 }
 
 // --- requests --------------------------------------------------------------
 
 fn pread(handle: &Handle, buffer: &mut [u8], offset: u64) -> Result<(), Failure> {
-    Ok(handle.volume.read_at(buffer, offset)?)
+    Ok(handle.volume()?.read_at(buffer, offset)?)
 }
 
 /// Durable when it returns, so FUA asks for nothing more.
 fn pwrite(handle: &Handle, buffer: &[u8], offset: u64) -> Result<(), Failure> {
-    Ok(handle.volume.write_at(buffer, offset)?)
+    Ok(handle.volume()?.write_at(buffer, offset)?)
 }
 
 fn flush(handle: &Handle) -> Result<(), Failure> {
-    Ok(handle.volume.flush()?)
+    Ok(handle.volume()?.flush()?)
 }
 
 /// A discard is a hint: only the whole blocks of the range are discarded.
 fn trim(handle: &Handle, count: u32, offset: u64, fua: bool) -> Result<(), Failure> {
-    let block = u64::from(handle.volume.block_size());
+    let volume = handle.volume()?;
+    let block = u64::from(volume.block_size());
     let start = offset.next_multiple_of(block);
     let end = (offset + u64::from(count)) / block * block;
     if start < end {
-        handle.volume.discard(start, end - start)?;
+        volume.discard(start, end - start)?;
     }
     if fua {
-        handle.volume.flush()?;
+        volume.flush()?;
     }
     Ok(())
 }
@@ -357,5 +371,5 @@ fn zero(handle: &Handle, count: u32, offset: u64, fast_only: bool) -> Result<(),
     if fast_only && !handle.zeroes_fast {
         return Err(Failure { errno: EOPNOTSUPP, message: None });
     }
-    Ok(handle.volume.write_zeroes(offset, u64::from(count))?)
+    Ok(handle.volume()?.write_zeroes(offset, u64::from(count))?)
 }
