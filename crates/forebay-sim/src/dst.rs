@@ -115,6 +115,9 @@ struct Plan {
     /// Per cent of the operations.
     reads: u64,
     ranges: u64,
+    /// Overwrites of the same blocks in the same order, a chunk's worth at a time,
+    /// so that a block comes to lie where it was before.
+    periodic: bool,
     /// Most sectors of a request, as a power of two.
     size_bits: u64,
     /// One step in so many; 0: never.
@@ -148,8 +151,15 @@ impl Plan {
             max_age_ns: if rng.one_in(4) { 1_000_000 * rng.range(1, 500) } else { 0 },
             idle_ns: if rng.one_in(4) { 1_000_000 * rng.range(1, 500) } else { 0 },
         };
-        let chunk_pages = rng.pick(&[16, 16, 16, 32, 64]);
-        let nchunks = if rng.one_in(2) { rng.range(4, 8) } else { rng.range(8, 24) } as u32;
+        let periodic = rng.one_in(10);
+        let chunk_pages = if periodic { 16 } else { rng.pick(&[16, 16, 16, 32, 64]) };
+        let nchunks = if periodic {
+            rng.range(4, 7)
+        } else if rng.one_in(2) {
+            rng.range(4, 8)
+        } else {
+            rng.range(8, 24)
+        } as u32;
         Self {
             geometry: Geometry {
                 chunk_pages,
@@ -162,12 +172,13 @@ impl Plan {
             steps: rng.range(300, 3000),
             reads: rng.range(10, 60),
             ranges: rng.pick(&[0, 5, 15, 30]),
+            periodic,
             size_bits: rng.range(3, 8),
             crash: one(rng, &[0, 100, 300, 1000]),
             media_fault: if media_faults { one(rng, &[40, 100, 300]) } else { 0 },
             origin_fault: one(rng, &[0, 0, 30, 100, 400]),
             admin: one(rng, &[0, 30, 100, 300]),
-            slow_origin: rng.one_in(4),
+            slow_origin: periodic || rng.one_in(4),
             strict: rng.one_in(2),
             check_every: if chunk_pages * nchunks <= 256 { 1 } else { 16 },
             options,

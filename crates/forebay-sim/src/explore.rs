@@ -598,11 +598,13 @@ pub fn explore(
         while let Some((_, mark)) = marks.next_if(|(pos, _)| *pos == at) {
             now += 1;
             known[volume_of(mark)].apply(mark, now * 10);
-            x.cut(&pending, &oracle(&known, now * 10 + 5), at).map_err(named)?;
+            if at >= recording.from {
+                x.cut(&pending, &oracle(&known, now * 10 + 5), at).map_err(named)?;
+            }
         }
         let event = recording.trace.get(at);
         let fence = matches!(event, Some(MediaEvent::Fence(_)) | None);
-        if fence && !pending.is_empty() {
+        if fence && !pending.is_empty() && at >= recording.from {
             x.cut(&pending, &oracle(&known, now * 10 + 5), at).map_err(named)?;
         }
         match event {

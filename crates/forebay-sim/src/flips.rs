@@ -95,6 +95,7 @@ fn script(last: &[Op], name: &str) -> Script {
         volumes: vec![100, 40],
         block_size: 512,
         ops,
+        from: 0,
     }
 }
 

@@ -26,37 +26,44 @@ pub struct Hunt {
     pub seconds: f64,
 }
 
-/// Hunts one bug in this process: the explorer's small workloads, the flips, the
-/// simulation, the explorer's random workloads.  Returns what caught it.
+/// Hunts one bug in this process, in rounds of growing thoroughness: the
+/// explorer's small workloads, the simulation, the flips, the explorer's random
+/// workloads.  Returns what caught it.
 pub fn hunt(id: u32, limit: Duration) -> Option<(String, String)> {
     engine::plant(id);
     hooks::watchdog(Duration::from_secs(10));
     let start = Instant::now();
-    let bounds = Bounds { images: 1024, nested: 64, nested_every: 4, go_on_every: 4 };
-    for script in small() {
-        let by = format!("explore '{}'", script.name);
-        hooks::set_context(|| by.clone());
-        if let Err(e) = explore(&script, bounds, Some(Duration::from_secs(3))) {
-            return Some((by, e));
+    let mut seeds = 1..;
+    for round in 0u32.. {
+        let images = 64u64 << (3 * round).min(14);
+        let every = 16 >> round.min(2);
+        let bounds =
+            Bounds { images, nested: images.min(64), nested_every: every, go_on_every: every };
+        let mut scripts = small();
+        scripts.extend((0..4).map(|n| random(u64::from(4 * round + n), 12)));
+        for script in scripts {
+            let by = format!("explore '{}'", script.name);
+            hooks::set_context(|| by.clone());
+            if let Err(e) =
+                explore(&script, bounds, Some(Duration::from_millis(200 << (2 * round).min(8))))
+            {
+                return Some((by, e));
+            }
         }
-    }
-    for (state, region, random) in flips::jobs(2000) {
-        let by = format!("flips {state:?} {region:?}").to_lowercase();
-        if let Err(e) = flips::flip_region(state, region, 16, random, 1) {
-            return Some((by, e));
-        }
-    }
-    let mut seed = 0;
-    while start.elapsed() < limit {
-        for _ in 0..200 {
-            seed += 1;
+        for seed in seeds.by_ref().take(200 << round.min(8)) {
             if let Err(e) = dst::run(seed, false) {
                 return Some((format!("--seed {seed}"), e));
             }
         }
-        let script = random(seed, 12);
-        if let Err(e) = explore(&script, bounds, Some(Duration::from_secs(5))) {
-            return Some((format!("explore '{}'", script.name), e));
+        for (state, region, random) in flips::jobs(400 << round.min(8)) {
+            let by = format!("flips {state:?} {region:?}").to_lowercase();
+            let every = 64 >> round.min(6);
+            if let Err(e) = flips::flip_region(state, region, every, random, u64::from(round)) {
+                return Some((by, e));
+            }
+        }
+        if start.elapsed() > limit {
+            break;
         }
     }
     None

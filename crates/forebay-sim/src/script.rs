@@ -77,6 +77,8 @@ pub struct Script {
     pub volumes: Vec<u64>,
     pub block_size: u32,
     pub ops: Vec<Op>,
+    /// Cuts are taken from this operation on; those before have scripts of their own.
+    pub from: usize,
 }
 
 /// Volumes are numbered by their place in the script, from 1.
@@ -108,6 +110,8 @@ pub struct Recording {
     pub start: Region,
     pub trace: Vec<MediaEvent>,
     pub marks: Vec<(usize, Mark)>,
+    /// Where in the trace cuts begin.
+    pub from: usize,
     /// Volumes that exist at the start.
     pub present: Vec<bool>,
     /// The media and the origins as they are after the last event.
@@ -443,13 +447,17 @@ pub fn record(script: &Script) -> Result<Recording, String> {
     let start = r.engine.media.state().visible.clone();
     r.marks.clear();
     r.engine.media.state_mut().trace = Some(Vec::new());
+    let mut from = 0;
     for (i, &op) in script.ops.iter().enumerate() {
+        if i == script.from {
+            from = r.engine.media.state().trace.as_ref().map_or(0, Vec::len);
+        }
         hooks::set_context(|| format!("script {} step {i} {op:?}", script.name));
         r.step(op).map_err(|e| format!("script {} step {i} {op:?}: {e}", script.name))?;
     }
     let trace = r.engine.media.state_mut().trace.take().unwrap_or_default();
     let end = r.engine.media.state().visible.clone();
-    Ok(Recording { start, trace, marks: r.marks, present, end, origins: r.origins })
+    Ok(Recording { start, trace, marks: r.marks, from, present, end, origins: r.origins })
 }
 
 const TINY: Geometry = Geometry { chunk_pages: 16, nchunks: 4, nvolumes: 2, nslots: 1 };
@@ -464,7 +472,9 @@ pub fn small() -> Vec<Script> {
         volumes: volumes.to_vec(),
         block_size: 512,
         ops: ops.to_vec(),
+        from: 0,
     };
+    let late = |from, script: Script| Script { from, ..script };
     vec![
         s("first write", TINY, &[64], &[Write(0, 0, 8)]),
         s("overwrite", TINY, &[64], &[Write(0, 8, 8), Write(0, 8, 8), Write(0, 8, 8)]),
@@ -483,24 +493,60 @@ pub fn small() -> Vec<Script> {
             &[Write(0, 0, 16), Discard(0, 0, 8), Zero(0, 8, 8), Write(0, 3, 2), Discard(0, 32, 8)],
         ),
         s("drain", TINY, &[64], &[Write(0, 0, 16), Write(0, 4, 1), Drain(0), Write(0, 4, 2)]),
-        s(
-            "drain, then the chunk again",
-            TINY,
-            &[64],
-            &[
-                Write(0, 0, 64),
-                Drain(0),
-                Write(0, 0, 64),
-                Drain(0),
-                Write(0, 0, 64),
-                Write(0, 3, 1),
-            ],
+        late(
+            3,
+            s(
+                "drain, then the chunk again",
+                TINY,
+                &[64],
+                &[
+                    Write(0, 0, 64),
+                    Drain(0),
+                    Write(0, 0, 64),
+                    Drain(0),
+                    Write(0, 0, 64),
+                    Write(0, 3, 1),
+                ],
+            ),
         ),
-        s(
-            "a chunk superseded as a whole",
-            TINY,
-            &[64],
-            &[Write(0, 0, 64), Write(0, 0, 64), Write(0, 0, 64), Write(0, 0, 64), Write(0, 0, 8)],
+        late(
+            3,
+            s(
+                "a chunk superseded as a whole",
+                TINY,
+                &[64],
+                &[
+                    Write(0, 0, 64),
+                    Write(0, 0, 64),
+                    Write(0, 0, 64),
+                    Write(0, 0, 64),
+                    Write(0, 0, 8),
+                ],
+            ),
+        ),
+        late(
+            11,
+            s(
+                "a chunk of single writes, again with one",
+                TINY,
+                &[64],
+                &[
+                    // Three chunks full of writes of a block each, the first ones
+                    // superseded and not destaged; then all of it again in one batch.
+                    Write(0, 0, 8),
+                    Write(0, 8, 8),
+                    Write(0, 16, 8),
+                    Write(0, 24, 8),
+                    Write(0, 32, 8),
+                    Write(0, 40, 8),
+                    Write(0, 48, 8),
+                    Write(0, 56, 8),
+                    Write(0, 0, 64),
+                    Write(0, 0, 64),
+                    Write(0, 0, 64),
+                    Write(0, 0, 64),
+                ],
+            ),
         ),
         s(
             "two writers",
@@ -656,5 +702,5 @@ pub fn random(seed: u64, length: u32) -> Script {
             _ => Op::Checksums(rng.one_in(2)),
         });
     }
-    Script { name: format!("seed {seed}"), geometry, volumes, block_size, ops }
+    Script { name: format!("seed {seed}"), geometry, volumes, block_size, ops, from: 0 }
 }

@@ -168,7 +168,11 @@ impl World {
         let hot = if self.rng.one_in(2) { size.min(32) } else { size } / unit;
         let at = self.rng.below(hot.max(1));
         let n = self.rng.range(1, most.min(size / unit - at));
-        let sectors = at * unit..(at + n) * unit;
+        let mut sectors = at * unit..(at + n) * unit;
+        if self.plan.periodic && !self.rng.one_in(8) {
+            let (from, to) = self.rng.pick(&[(0, 64), (0, 64), (0, 32), (32, 64), (8, 16)]);
+            sectors = from..to;
+        }
         let dice = self.rng.below(100);
         let task = if dice < self.plan.reads {
             Task::Read(ReadTask { number, at: sectors.start, sectors, origin: None })

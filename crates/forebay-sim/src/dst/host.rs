@@ -236,7 +236,11 @@ impl World {
             1 | 2 => self.rng.range(16, 200),
             _ => self.rng.range(200, 1500),
         };
-        let sectors = if block_size == 4096 { sectors.div_ceil(8) * 8 } else { sectors };
+        let sectors = match block_size {
+            _ if self.plan.periodic => 64,
+            4096 => sectors.div_ceil(8) * 8,
+            _ => sectors,
+        };
         let id = self.fresh_id();
         let name = format!("v{number}");
         let spec = volume_spec(&name, number, sectors, block_size);
