@@ -42,6 +42,7 @@ pub enum MediaKind {
     /// A pmem block device (`/dev/pmemN`): user space gets its page cache.
     FsdaxBlock,
     /// A devdax character device (`/dev/daxN.M`).
+    #[serde(rename = "devdax")]
     DevDax,
 }
 

@@ -11,6 +11,7 @@ mod damage;
 mod faults;
 mod full;
 mod kill;
+mod media;
 mod misuse;
 mod model;
 mod origins;
