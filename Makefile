@@ -7,6 +7,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 SECONDS ?= 60
 OUT ?= out
+FIRST ?= $(shell date +%s)
 
 bindir = $(DESTDIR)$(PREFIX)/bin
 plugindir = $(DESTDIR)$(PREFIX)/lib/forebay
@@ -15,16 +16,17 @@ completions = $(DESTDIR)$(PREFIX)/share
 
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help build demo quick check bench soak fuzz install clean
+.PHONY: help build demo quick check bench soak fuzz vm install clean
 
 help:
 	@echo 'make demo            see it: speed, kill -9 and recovery, drain (2 minutes)'
 	@echo 'make check           all tests, as continuous integration runs them'
 	@echo 'make quick           the tests to run between two edits (3 minutes at most)'
 	@echo 'make build           compile the command and the nbdkit plugin'
-	@echo 'make bench           engine against the floor of the media; recovery; JSON in $$OUT'
-	@echo 'make soak SECONDS=n  simulate with new seeds for so long'
+	@echo 'make bench           engine against the floor of the media, reads, recovery; JSON in $(OUT)/'
+	@echo 'make soak SECONDS=n  new seeds of the simulator and the crash explorer for so long'
 	@echo 'make fuzz SECONDS=n  libFuzzer on each target for so long'
+	@echo 'make vm              the kernel module in a guest: smoke, power cuts, faults (needs KVM)'
 	@echo 'make install         PREFIX=$(PREFIX) DESTDIR=: command, plugin, man pages, completions'
 	@echo 'make clean           remove what was built'
 
@@ -35,7 +37,7 @@ build:
 demo:
 	@scripts/need serve
 	cargo build --release -p forebay-cli -p forebay-nbdkit
-	target/release/forebay demo
+	target/release/forebay demo --dir $(OUT)/demo
 
 quick:
 	@scripts/need check
@@ -48,15 +50,21 @@ check:
 bench: build
 	@mkdir -p $(OUT)
 	target/release/forebay bench engine --json | tee $(OUT)/bench-engine.json
+	target/release/forebay bench read --json | tee $(OUT)/bench-read.json
 	target/release/forebay bench recovery --json | tee $(OUT)/bench-recovery.json
 
 soak:
 	@scripts/need build
-	cargo run --release -p forebay-sim -- soak --seconds $(SECONDS)
+	cargo build --release -p forebay-sim
+	target/release/forebay-sim --first $(FIRST) --seconds $$(($(SECONDS) / 2))
+	target/release/forebay-sim explore --seed $(FIRST) --images 1000000000000 --seconds $$(($(SECONDS) / 2))
 
 fuzz:
 	@scripts/need check
 	$(MAKE) -C tests fuzz SECONDS=$(SECONDS)
+
+vm:
+	tests/vm/run check
 
 install: build
 	install -D -m 755 target/release/forebay $(bindir)/forebay
