@@ -26,7 +26,7 @@ help:
 	@echo 'make bench           engine against the floor of the media, reads, recovery; JSON in $(OUT)/'
 	@echo 'make soak SECONDS=n  new seeds of the simulator and the crash explorer for so long'
 	@echo 'make fuzz SECONDS=n  libFuzzer on each target for so long'
-	@echo 'make vm              the kernel module in a guest: smoke, power cuts, faults (needs KVM)'
+	@echo 'make vm              the kernel module in a guest: smoke, power cuts, faults (minutes)'
 	@echo 'make install         PREFIX=$(PREFIX) DESTDIR=: command, plugin, man pages, completions'
 	@echo 'make clean           remove what was built'
 
