@@ -108,7 +108,7 @@ void fbk_origin_submit(struct fbk_pool *p, const struct fby_io *io)
 {
 	struct fbk_volume *v = p->volume[io->volume];
 
-	if (READ_ONCE(v->stopping)) {
+	if (unlikely(!v) || READ_ONCE(v->stopping)) {
 		fby_destage_complete(p->engine, io->id, ECANCELED);
 		return;
 	}

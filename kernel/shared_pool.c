@@ -473,10 +473,10 @@ void fbk_volume_stop(struct fbk_volume *v)
 	for (;;) {
 		mutex_lock(&p->lock);
 		rc = fby_volume_detach(p->engine, v->index);
-		if (rc != -FBY_E_BUSY)
+		if (rc != -FBY_E_BUSY || !fby_asserts_hold())
 			p->volume[v->index] = NULL;
 		mutex_unlock(&p->lock);
-		if (rc != -FBY_E_BUSY)
+		if (rc != -FBY_E_BUSY || (!fby_asserts_hold() && !atomic_read(&v->in_flight)))
 			break;
 		fbk_kick_destage(p);
 		usleep_range(500, 2000);

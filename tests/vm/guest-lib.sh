@@ -72,3 +72,11 @@ clean_dmesg() {
 	passed=$((passed + 1))
 	echo "ok: nothing in dmesg"
 }
+
+# trim DEVICE MOUNTPOINT, where the origin knows discards.
+trim() {
+	local disk
+	disk=$(basename "$(readlink -f "$1")")
+	[ "$(cat "/sys/block/$disk/queue/discard_max_bytes")" = 0 ] && return
+	step "fstrim" fstrim "$2"
+}

@@ -49,7 +49,7 @@ step "fio on a file, with verification" fio --name=f --filename=/tmp/mnt/file --
 step "fio, mixed, two files" fio --name=g --directory=/tmp/mnt --size=16m --rw=randrw --bs=4k --ioengine=psync \
 	--direct=1 --fsync=8 --verify=crc32c --verify_fatal=1 --numjobs=2
 cp -r "$root/core" /tmp/mnt/
-step "fstrim" fstrim /tmp/mnt
+trim /dev/forebay0 /tmp/mnt
 step "unmount" umount /tmp/mnt
 [ "$(value origin_writes)" -gt 0 ] || fail "nothing was destaged"
 control status forebay0

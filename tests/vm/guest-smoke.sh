@@ -34,7 +34,7 @@ cp -r "$root/core" /tmp/mnt/
 step "drain" dmsetup message fast 0 flush
 [ "$(counter fast pages)" -lt 64 ] || fail "pages left after the drain: $(counter fast pages)"
 [ "$(counter fast origin_writes)" -gt 0 ] || fail "nothing was destaged"
-step "fstrim" fstrim /tmp/mnt
+trim /dev/mapper/fast /tmp/mnt
 step "unmount" umount /tmp/mnt
 step "drain again" dmsetup message fast 0 flush
 dmsetup status fast
