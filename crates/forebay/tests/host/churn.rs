@@ -48,9 +48,31 @@ fn volumes_come_and_go_beside_others() {
     std::thread::scope(|s| {
         let writers: Vec<_> = (1..)
             .zip(&steady)
-            .map(|(seed, volume)| s.spawn(move || write_some(volume, seed, 2000)))
+            .map(|(seed, volume)| s.spawn(move || write_some(volume, seed, 6000)))
             .collect();
-        let comers: Vec<_> = (0..2u64)
+        // One in memory; one a file, which io_uring writes.
+        let files = s.spawn(|| {
+            let mut rounds = 0;
+            while !end.load(Ordering::Relaxed) {
+                let disk = dir.file("disk", BLOCKS * 4096);
+                let new = NewVolume { name: "file".into(), origin: disk.clone(), block_size: 0 };
+                pool.volume_add(&new).unwrap();
+                let volume = pool.attach("file", &AttachOptions::default()).unwrap();
+                write_some(&volume, 20 + rounds % 5, 100);
+                // In the middle of destage.
+                volume.detach().unwrap();
+                let volume = pool.attach("file", &AttachOptions::default()).unwrap();
+                let all = read(&volume, 0, BLOCKS as usize * 4096);
+                drain(&volume);
+                volume.detach().unwrap();
+                assert!(std::fs::read(&disk).unwrap() == all);
+                pool.volume_remove("file", false).unwrap();
+                std::fs::remove_file(&disk).unwrap();
+                rounds += 1;
+            }
+            rounds
+        });
+        let comers: Vec<_> = (0..1u64)
             .map(|i| {
                 let (pool, end, origin) = (&pool, &end, &origin);
                 s.spawn(move || {
@@ -89,6 +111,7 @@ fn volumes_come_and_go_beside_others() {
         for comer in comers {
             assert!(comer.join().unwrap() > 0, "nobody came");
         }
+        assert!(files.join().unwrap() > 0, "no file came");
         onlooker.join().unwrap();
     });
     drop(steady);

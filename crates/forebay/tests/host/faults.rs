@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Origins that fail: nothing acknowledged is lost, others go on.
 
+use std::io;
 use std::ops::ControlFlow;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::common::*;
@@ -161,4 +165,86 @@ fn detach_in_the_middle_of_a_slow_destage() {
     for b in 0..256u64 {
         assert_eq!(read(&volume, b * 4096, 4096), [b as u8; 4096]);
     }
+}
+
+/// A file whose writes through io_uring fail while it is broken: they go to a
+/// descriptor that is open for reading only.
+#[derive(Debug)]
+struct Rung {
+    file: FileOrigin,
+    read_only: std::fs::File,
+    broken: Arc<AtomicBool>,
+}
+
+impl Origin for Rung {
+    fn size_bytes(&self) -> u64 {
+        self.file.size_bytes()
+    }
+    fn logical_block(&self) -> u32 {
+        self.file.logical_block()
+    }
+    fn identity(&self) -> String {
+        self.file.identity()
+    }
+    fn info(&self) -> OriginInfo {
+        self.file.info()
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.file.read_at(buf, offset)
+    }
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.file.write_at(data, offset)
+    }
+    fn flush(&self) -> io::Result<()> {
+        self.file.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.file.discard(offset, len)
+    }
+    fn write_zeroes(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.file.write_zeroes(offset, len)
+    }
+    fn uring_fd(&self, offset: u64, len: u64) -> Option<BorrowedFd<'_>> {
+        match self.broken.load(Ordering::Relaxed) {
+            true => Some(self.read_only.as_fd()),
+            false => self.file.uring_fd(offset, len),
+        }
+    }
+}
+
+/// Errors that io_uring tells keep the data like any other.
+#[test]
+fn writes_that_io_uring_fails_are_tried_again() {
+    let dir = Dir::new("rung");
+    let pool = open(&dir.pool(24));
+    let disk = dir.file("disk", 64 * 4096);
+    let broken = Arc::new(AtomicBool::new(true));
+    let origin = Rung {
+        file: FileOrigin::open(&disk, false).unwrap(),
+        read_only: std::fs::File::open(&disk).unwrap(),
+        broken: broken.clone(),
+    };
+    pool.volume_add_origin("v", &origin, 0).unwrap();
+    let volume = pool.attach_origin("v", Box::new(origin), &AttachOptions::default()).unwrap();
+    let rung = volume.info().unwrap().origin.unwrap().method.contains("io_uring");
+    for b in 0..64u64 {
+        volume.write_at(&[b as u8 + 1; 4096], b * 4096).unwrap();
+    }
+    let mut seen = None;
+    volume
+        .drain(&mut |p| {
+            if let Some(e) = &p.origin_error {
+                seen = Some(e.clone());
+                assert_eq!(p.pages_left, 64, "nothing is let go");
+                broken.store(false, Ordering::Relaxed);
+            }
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    match rung {
+        true => assert!(seen.unwrap().contains("Bad file descriptor")),
+        false => println!("no io_uring here: only the plain way was tested"),
+    }
+    let content = std::fs::read(&disk).unwrap();
+    assert!(content.chunks(4096).enumerate().all(|(b, page)| page == [b as u8 + 1; 4096]));
 }
