@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Goal: what the server offers and how it lives and dies.  Method: nbdinfo and
 # nbdcopy, ls, and signals.
+# shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/lib.sh"
 need nbdkit nbdinfo nbdcopy
 
@@ -30,6 +31,19 @@ nbdcopy "$(uri two)" "$work/back"
 cmp "$work/data" "$work/back" || fail "what was copied in does not come out"
 say "32 MiB in over 4 connections, and out, through a pool of 16 MiB"
 
+# Zeroes over what is cached: nbdcopy sends them for the holes of a file.
+truncate -s 0 "$work/holes"
+truncate -s 32M "$work/holes"
+for ((mib = 0; mib < 32; mib += 5)); do
+	dd if=/dev/urandom of="$work/holes" bs=64k count=3 seek=$((mib * 16)) conv=notrunc status=none
+done
+nbdcopy "$work/holes" "$(uri two)"
+nbdcopy "$(uri two)" "$work/back"
+cmp "$work/holes" "$work/back" || fail "zeroes written over data"
+"$FOREBAY" status "$pool" --json | grep -q '"zeroes": [1-9]' || fail "no zeroes: the test tested less than it says"
+nbdcopy "$work/data" "$(uri two)"
+say "zeroes written over data are zeroes"
+
 "$FOREBAY" status "$pool" --json | grep -q '"attached": true' || fail "status of a served pool"
 code=0
 message=$("$FOREBAY" volume add "$pool" x "$work/data" 2>&1) || code=$?
@@ -49,7 +63,7 @@ nbdcopy "$(uri two)" "$work/back"
 cmp "$work/data" "$work/back" || fail "read-only read"
 kill -INT "$server"
 wait "$server" || fail "code $? after SIGINT"
-server=
+server=''
 say "served read-only, stopped by SIGINT"
 
 # The parent alone dies: nbdkit must not stay behind.
@@ -57,7 +71,7 @@ start_server
 child=$nbdkit
 kill -KILL "$server"
 wait "$server" 2>/dev/null || true
-server=
+server=''
 for ((tries = 0; tries < 200; tries++)); do
 	kill -0 "$child" 2>/dev/null || break
 	sleep 0.05
@@ -78,6 +92,6 @@ for ((tries = 0; tries < 200; tries++)); do
 done
 nbdcopy "$(uri two)" "$work/back"
 cmp -n 4194304 "$work/data" "$work/back" || fail "what was acknowledged before the crash"
-nbdkit=
+nbdkit=''
 stop_server
 say "nbdkit crashed: started again, all there"

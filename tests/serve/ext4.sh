@@ -5,6 +5,8 @@
 # device, so no module is needed; ext4 is made, filled, the server killed in the
 # middle, all started again, the journal replayed, more written, unmounted,
 # checked, and in the end the drained origin is checked by itself.
+# shellcheck disable=SC2119,SC2016 # no arguments on purpose; expanded at the end
+# shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/lib.sh"
 need nbdkit nbdfuse mkfs.ext4 e2fsck losetup mount fusermount3
 [ "$(id -u)" = 0 ] || skip "mounting needs root"
@@ -14,7 +16,7 @@ losetup -f >/dev/null 2>&1 || skip "no loop devices"
 mkdir "$work/fuse" "$work/mnt"
 make_pool 64M disk=256M
 
-fuse= loop=
+fuse='' loop=''
 connect() {
 	start_server
 	nbdfuse "$work/fuse/nbd" "$(uri disk)" 2>>"$work/fuse.log" &
@@ -29,9 +31,9 @@ connect() {
 }
 disconnect() {
 	[ -n "$loop" ] && losetup -d "$loop"
-	loop=
+	loop=''
 	[ -n "$fuse" ] && { fusermount3 -u "$work/fuse" 2>/dev/null || fusermount3 -uz "$work/fuse"; wait "$fuse" || true; }
-	fuse=
+	fuse=''
 }
 at_end disconnect
 at_end 'mountpoint -q "$work/mnt" && umount -l "$work/mnt"'

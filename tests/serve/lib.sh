@@ -32,7 +32,7 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/forebay-$me.XXXXXX")
 shm=$(mktemp -d "/dev/shm/forebay-$me.XXXXXX" 2>/dev/null || mktemp -d "$work/shm.XXXXXX")
 export FOREBAY_RUNTIME_DIR=$work/run
 pool=$shm/pool
-server=
+server='' nbdkit=''
 undo=() # commands to run at the end, last one first
 
 at_end() { undo+=("$1"); }
@@ -65,6 +65,9 @@ make_pool() {
 	done
 }
 
+# Of the last readiness message: there is one for each start of nbdkit.
+nbdkit_pid() { tail -n 1 "$work/ready" | sed 's/.*"nbdkit_pid":\([0-9]*\).*/\1/'; }
+
 # start_server [OPTIONS]: returns when it is ready; sets server and nbdkit.
 start_server() {
 	"$FOREBAY" serve "$pool" --socket "$work/run/nbd" --json "$@" \
@@ -73,7 +76,7 @@ start_server() {
 	local tries
 	for ((tries = 0; tries < 600; tries++)); do
 		if grep -q '"ready":true' "$work/ready"; then
-			nbdkit=$(sed 's/.*"nbdkit_pid":\([0-9]*\).*/\1/' "$work/ready")
+			nbdkit=$(nbdkit_pid)
 			return
 		fi
 		kill -0 "$server" 2>/dev/null || fail "the server ended before it was ready"
@@ -86,7 +89,7 @@ start_server() {
 stop_server() {
 	kill -TERM "$server"
 	wait "$server" || fail "the server ended with code $?"
-	server= nbdkit=
+	server='' nbdkit=''
 	[ ! -e "$work/run/nbd" ] || fail "the server left its socket behind"
 	"$FOREBAY" dump superblock "$pool" --json | grep -q '"clean": true' ||
 		fail "the pool was not closed cleanly"
@@ -94,8 +97,9 @@ stop_server() {
 
 # No notice given to either process.
 kill_server() {
+	nbdkit=$(nbdkit_pid)
 	kill -KILL "$nbdkit" "$server"
 	wait "$server" 2>/dev/null || true
 	while kill -0 "$nbdkit" 2>/dev/null; do sleep 0.01; done
-	server= nbdkit=
+	server='' nbdkit=''
 }

@@ -4,6 +4,8 @@
 # and does not keep the server from stopping; repaired, it gets everything.
 # Method: two volumes, one on a file system that runs full; write until nothing
 # more fits, look, stop, repair, drain, compare.
+# shellcheck disable=SC2016 # expanded at the end
+# shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/lib.sh"
 need nbdkit nbdcopy nbdinfo mount
 [ "$(id -u)" = 0 ] || skip "mounting a file system that runs full needs root"

@@ -153,7 +153,11 @@ fn watch_for_stop() -> Result<(), Failure> {
         if signals.forever().next().is_some() {
             std::thread::sleep(STOP_GRACE);
             // Closed by now: nothing to do.
-            with_server(|server| Ok(server.pool.abort_waits())).ok();
+            let abort = |server: &Server| {
+                server.pool.abort_waits();
+                Ok(())
+            };
+            with_server(abort).ok();
         }
     };
     let thread = std::thread::Builder::new().name("forebay-stop".into());
