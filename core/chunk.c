@@ -13,53 +13,13 @@
  * which the destage cut respects.
  */
 #include "media.h"
-
-bool fby_slot_try(struct fby_slot *s)
-{
-	return fby_load(&s->busy) == 0 && fby_cmpxchg(&s->busy, 0u, 1u);
-}
-
-struct fby_slot *fby_slot_take(struct fby_pool *p)
-{
-	u32 n = p->opt.nslots;
-	u32 first = fby_cpu() % n;
-
-	for (u32 i = 0; i < n; i++) {
-		struct fby_slot *s = &p->slot[first + i < n ? first + i : first + i - n];
-
-		if (fby_slot_try(s))
-			return s;
-	}
-	return NULL;
-}
-
-void fby_slot_release(struct fby_slot *s)
-{
-	FBY_ASSERT(fby_load(&s->busy) == 1);
-	fby_store_release(&s->busy, 0u);
-}
+#include "slot.h"
 
 void fby_slot_retire(struct fby_slot *s)
 {
 	FBY_ASSERT(fby_load(&s->busy) == 1);
 	s->seq_next = s->seq_end = 0;
 	fby_store_release(&s->floor, FBY_NO_SEQ);
-}
-
-u64 fby_slot_seq(struct fby_pool *p, struct fby_slot *s, u32 n, bool fresh)
-{
-	u64 seq;
-
-	FBY_ASSERT(n >= 1 && n <= FBY_SEQ_BLOCK);
-	if (s->seq_end - s->seq_next < n || (fresh && !FBY_BUG(SEQ_NOT_FRESH))) {
-		/* floor first: who sees the counter moved sees the floor too */
-		fby_store(&s->floor, fby_load(&p->seq));
-		s->seq_next = fby_fetch_add(&p->seq, (u64)FBY_SEQ_BLOCK);
-		s->seq_end = s->seq_next + FBY_SEQ_BLOCK;
-	}
-	seq = s->seq_next;
-	s->seq_next += n;
-	return seq;
 }
 
 void fby_chunk_list_append(struct fby_pool *p, struct fby_volume *v, u32 c)
@@ -123,23 +83,13 @@ static void free_if_empty(struct fby_pool *p, u32 c)
 	fby_chunk_to_free(p, c);
 }
 
-static void chunk_free(struct fby_pool *p, u32 c, u32 *wake)
+void fby_chunk_free(struct fby_pool *p, u32 c, u32 *wake)
 {
 	fby_lock(&p->lock);
 	free_if_empty(p, c);
 	fby_unlock(&p->lock);
 	if (fby_fetch_and(&p->wait_mask, ~(u32)FBY_WAKE_SPACE) & FBY_WAKE_SPACE)
 		*wake |= FBY_WAKE_SPACE;
-}
-
-void fby_page_dead(struct fby_pool *p, u32 page, u32 *wake)
-{
-	u32 c = fby_page_chunk(p, page);
-	u32 before = fby_fetch_add(&p->chunk[c].live, ~0u);
-
-	FBY_ASSERT(before > 0);
-	if (before == 1)
-		chunk_free(p, c, wake);
 }
 
 static u32 chunk_open(struct fby_pool *p, struct fby_slot *s, u16 volume, bool reserve)
@@ -192,21 +142,15 @@ static u32 chunk_open(struct fby_pool *p, struct fby_slot *s, u16 volume, bool r
 	return c;
 }
 
-u32 fby_slot_room(struct fby_pool *p, struct fby_slot *s, u16 volume, bool reserve, u32 *wake)
+bool fby_slot_open(struct fby_pool *p, struct fby_slot *s, u16 volume, bool reserve, u32 *wake)
 {
-	u32 c = s->volume[volume].open;
-
-	FBY_ASSERT(fby_load(&s->busy) == 1);
-	if (c == FBY_NO_CHUNK) {
-		c = chunk_open(p, s, volume, reserve);
-		if (c == FBY_NO_CHUNK)
-			return 0;
-		if (fby_load(&p->nfree) * 100ull <= (u64)p->sb.nchunks * (100 - p->opt.high_watermark))
-			*wake |= FBY_WAKE_DESTAGE;
-		fby_pace_update(p, volume);
-	}
-	FBY_ASSERT(p->chunk[c].fill < p->chunk_pages);
-	return p->chunk_pages - p->chunk[c].fill;
+	FBY_ASSERT(s->volume[volume].open == FBY_NO_CHUNK);
+	if (chunk_open(p, s, volume, reserve) == FBY_NO_CHUNK)
+		return false;
+	if (fby_load(&p->nfree) * 100ull <= (u64)p->sb.nchunks * (100 - p->opt.high_watermark))
+		*wake |= FBY_WAKE_DESTAGE;
+	fby_pace_update(p, volume);
+	return true;
 }
 
 void fby_chunk_seal(struct fby_pool *p, u32 c, bool closed)
@@ -245,7 +189,7 @@ void fby_slot_close(struct fby_pool *p, struct fby_slot *s, u16 volume, u32 *wak
 	fby_unlock(&p->lock);
 	if (fby_fetch_add(&ch->live, ch->fill - FBY_FIRST_PAGE - FBY_LIVE_BIAS) + ch->fill - FBY_FIRST_PAGE ==
 	    FBY_LIVE_BIAS)
-		chunk_free(p, c, wake);
+		fby_chunk_free(p, c, wake);
 }
 
 /* Pool lock held. */

@@ -19,6 +19,7 @@
 #include "index.h"
 #include "media.h"
 #include "sort.h"
+#include "slot.h"
 
 #define TICK_NS 100000000ull
 #define BACKOFF_MIN_NS 100000000ull

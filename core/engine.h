@@ -31,6 +31,7 @@
 #define FBY_RESERVE_CHUNKS 1u /* kept for destage, which must be able to carry damage forward */
 #define FBY_DAMAGED_RING 64u
 #define FBY_ALIGNED __attribute__((aligned(64)))
+#define FBY_INLINE static inline __attribute__((always_inline))
 
 /* Entry state: what the linked page holds. */
 #define FBY_ES_VALID(s) ((u8)(s))
@@ -235,20 +236,15 @@ bool fby_open_line_read(struct fby_pool *p, u32 c, u32 which, struct fby_open_li
 bool fby_seal_line_read(struct fby_pool *p, u32 c, u32 which, struct fby_seal_line *out);
 
 /* --- chunk.c: slots, chunks, sequence numbers ------------------------------ */
-struct fby_slot *fby_slot_take(struct fby_pool *p);
-bool fby_slot_try(struct fby_slot *s);
-void fby_slot_release(struct fby_slot *s);
-/* Room in the slot's open chunk of the volume, opening one if need be; 0: no space. */
-u32 fby_slot_room(struct fby_pool *p, struct fby_slot *s, u16 volume, bool reserve, u32 *wake);
-/* n sequence numbers; fresh: above all given out before. */
-u64 fby_slot_seq(struct fby_pool *p, struct fby_slot *s, u32 n, bool fresh);
+/* Opens a chunk of the volume for the slot, which is held and has none; false: no space. */
+bool fby_slot_open(struct fby_pool *p, struct fby_slot *s, u16 volume, bool reserve, u32 *wake);
 /* Drops unused sequence numbers.  Slot held. */
 void fby_slot_retire(struct fby_slot *s);
 void fby_chunk_seal(struct fby_pool *p, u32 c, bool closed);
 /* Slot held: closes its open chunk of the volume, if any. */
 void fby_slot_close(struct fby_pool *p, struct fby_slot *s, u16 volume, u32 *wake);
-/* A page of the chunk was unlinked. */
-void fby_page_dead(struct fby_pool *p, u32 page, u32 *wake);
+/* To the free list, if it is closed and has no live page. */
+void fby_chunk_free(struct fby_pool *p, u32 c, u32 *wake);
 void fby_chunk_list_append(struct fby_pool *p, struct fby_volume *v, u32 c); /* pool lock or recovery */
 void fby_chunk_to_free(struct fby_pool *p, u32 c); /* likewise */
 /* Walks a volume's chunks, oldest first, each pinned while it is looked at. */
@@ -350,17 +346,11 @@ static inline u32 fby_mask_count(u8 mask)
 static inline u32 fby_run(u8 mask, u32 from, u32 *start)
 {
 	u32 m = from < 8 ? (u32)mask >> from << from : 0;
-	u32 n = 0;
 
 	if (!m)
 		return 0;
 	*start = (u32)__builtin_ctz(m);
-	m >>= *start;
-	while (m & 1) {
-		m >>= 1;
-		n++;
-	}
-	return n;
+	return (u32)__builtin_ctz(~(m >> *start));
 }
 
 /* Does an entry of this state hold nothing but the news that its block is lost? */

@@ -3,6 +3,7 @@
  * pool.c - superblocks, geometry, format, open and close.
  */
 #include "media.h"
+#include "slot.h"
 
 #define CHUNKS_MIN 4u
 #define PROBE_CHUNKS 64u

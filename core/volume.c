@@ -4,6 +4,7 @@
  */
 #include "index.h"
 #include "media.h"
+#include "slot.h"
 
 static u8 *record_at(const struct fby_pool *p, u32 volume, u32 copy)
 {

@@ -10,6 +10,7 @@
  */
 #include "index.h"
 #include "media.h"
+#include "slot.h"
 
 #define FBY_OLD_UNKNOWN (~0u) /* fby_wpage.old: not looked up yet */
 
@@ -97,8 +98,8 @@ static int begin_wait(struct fby_pool *p, struct fby_write *w, int decision)
 	return decision;
 }
 
-int fby_begin(struct fby_pool *p, struct fby_write *w, u16 volume, enum fby_kind kind, u64 sector, u32 nsectors,
-	      u32 flags)
+FBY_INLINE int begin(struct fby_pool *p, struct fby_write *w, u16 volume, enum fby_kind kind, u64 sector,
+		     u32 nsectors, u32 flags)
 {
 	struct fby_slot *s;
 	int decision;
@@ -127,7 +128,7 @@ int fby_begin(struct fby_pool *p, struct fby_write *w, u16 volume, enum fby_kind
 	return FBY_DONE;
 }
 
-int fby_write_begin(struct fby_pool *p, struct fby_write *w, u16 volume, u64 sector, u32 nsectors)
+FBY_INLINE int begin_checked(struct fby_pool *p, struct fby_write *w, u16 volume, u64 sector, u32 nsectors)
 {
 	const struct fby_volume *v;
 
@@ -143,7 +144,7 @@ int fby_write_begin(struct fby_pool *p, struct fby_write *w, u16 volume, u64 sec
 		return -FBY_E_RANGE;
 	if (fby_unlikely(v->rec.block_size == FBY_PAGE && ((sector | nsectors) % FBY_PAGE_SECTORS) != 0))
 		return -FBY_E_ALIGNMENT;
-	return fby_begin(p, w, volume, FBY_KIND_DATA, sector, nsectors, 0);
+	return begin(p, w, volume, FBY_KIND_DATA, sector, nsectors, 0);
 }
 
 /* Bytes [at, at + n) of the vector: where they lie, or gathered in scratch. */
@@ -210,7 +211,7 @@ static bool merge_old(struct fby_pool *p, const struct fby_write *w, struct fby_
 	return true;
 }
 
-void fby_write_copy(struct fby_pool *p, struct fby_write *w, const struct fby_vec *vec, u32 nvec, u64 skip)
+FBY_INLINE void copy(struct fby_pool *p, struct fby_write *w, const struct fby_vec *vec, u32 nvec, u64 skip)
 {
 	struct fby_slot *s = &p->slot[w->slot];
 	/* Once a batch: the option may change before the commit. */
@@ -271,7 +272,7 @@ static void commit_line(struct fby_pool *p, const struct fby_write *w, u32 i, st
 	ch->last_block = g->block;
 }
 
-void fby_write_commit(struct fby_pool *p, struct fby_write *w)
+FBY_INLINE void commit(struct fby_pool *p, struct fby_write *w)
 {
 	struct fby_slot *s = &p->slot[w->slot];
 
@@ -309,7 +310,7 @@ static void publish_page(struct fby_pool *p, struct fby_write *w, u32 i)
 		fby_page_dead(p, g->old, &w->wake);
 }
 
-void fby_write_publish(struct fby_pool *p, struct fby_write *w)
+FBY_INLINE void publish(struct fby_pool *p, struct fby_write *w)
 {
 	struct fby_slot *s = &p->slot[w->slot];
 	struct fby_chunk *ch = &p->chunk[w->chunk];
@@ -331,19 +332,47 @@ void fby_write_publish(struct fby_pool *p, struct fby_write *w)
 	w->wake |= fby_load(&p->wait_mask) & (FBY_WAKE_SLOT | FBY_WAKE_BLOCK);
 }
 
+/* --- the steps one by one, and their sum: inlined, see slot.h --------------- */
+
+int fby_begin(struct fby_pool *p, struct fby_write *w, u16 volume, enum fby_kind kind, u64 sector, u32 nsectors,
+	      u32 flags)
+{
+	return begin(p, w, volume, kind, sector, nsectors, flags);
+}
+
+int fby_write_begin(struct fby_pool *p, struct fby_write *w, u16 volume, u64 sector, u32 nsectors)
+{
+	return begin_checked(p, w, volume, sector, nsectors);
+}
+
+void fby_write_copy(struct fby_pool *p, struct fby_write *w, const struct fby_vec *vec, u32 nvec, u64 skip)
+{
+	copy(p, w, vec, nvec, skip);
+}
+
+void fby_write_commit(struct fby_pool *p, struct fby_write *w)
+{
+	commit(p, w);
+}
+
+void fby_write_publish(struct fby_pool *p, struct fby_write *w)
+{
+	publish(p, w);
+}
+
 int fby_write(struct fby_pool *p, u16 volume, u64 sector, u32 nsectors, const void *buf, u32 *done, u32 *wake)
 {
 	const struct fby_vec vec = { buf, nsectors * FBY_SECTOR };
 	struct fby_write w;
 
 	do {
-		int decision = fby_write_begin(p, &w, volume, sector + *done, nsectors - *done);
+		int decision = begin_checked(p, &w, volume, sector + *done, nsectors - *done);
 
 		if (decision != FBY_DONE)
 			return decision;
-		fby_write_copy(p, &w, &vec, 1, (u64)*done * FBY_SECTOR);
-		fby_write_commit(p, &w);
-		fby_write_publish(p, &w);
+		copy(p, &w, &vec, 1, (u64)*done * FBY_SECTOR);
+		commit(p, &w);
+		publish(p, &w);
 		*done += w.nsectors;
 		*wake |= w.wake;
 	} while (*done < nsectors);

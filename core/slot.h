@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
+/*
+ * slot.h - what each write does with its slot and with the chunk of the page it
+ * replaces.  Inline, because a call's saved registers are stores that queue
+ * behind the fence of the write before; chunk.c has what is done seldom.
+ */
+#ifndef FBY_SLOT_H
+#define FBY_SLOT_H
+
+#include "engine.h"
+
+static inline bool fby_slot_try(struct fby_slot *s)
+{
+	return fby_load(&s->busy) == 0 && fby_cmpxchg(&s->busy, 0u, 1u);
+}
+
+/* Preferably this CPU's; NULL: all are busy. */
+static inline struct fby_slot *fby_slot_take(struct fby_pool *p)
+{
+	u32 n = p->opt.nslots;
+	u32 first = fby_cpu() % n;
+
+	for (u32 i = 0; i < n; i++) {
+		struct fby_slot *s = &p->slot[first + i < n ? first + i : first + i - n];
+
+		if (fby_slot_try(s))
+			return s;
+	}
+	return NULL;
+}
+
+static inline void fby_slot_release(struct fby_slot *s)
+{
+	FBY_ASSERT(fby_load(&s->busy) == 1);
+	fby_store_release(&s->busy, 0u);
+}
+
+/* n sequence numbers; fresh: above all given out before. */
+static inline u64 fby_slot_seq(struct fby_pool *p, struct fby_slot *s, u32 n, bool fresh)
+{
+	u64 seq;
+
+	FBY_ASSERT(n >= 1 && n <= FBY_SEQ_BLOCK);
+	if (s->seq_end - s->seq_next < n || (fresh && !FBY_BUG(SEQ_NOT_FRESH))) {
+		/* floor first: who sees the counter moved sees the floor too */
+		fby_store(&s->floor, fby_load(&p->seq));
+		s->seq_next = fby_fetch_add(&p->seq, (u64)FBY_SEQ_BLOCK);
+		s->seq_end = s->seq_next + FBY_SEQ_BLOCK;
+	}
+	seq = s->seq_next;
+	s->seq_next += n;
+	return seq;
+}
+
+/* Room in the slot's open chunk of the volume, opening one if need be; 0: no space. */
+static inline u32 fby_slot_room(struct fby_pool *p, struct fby_slot *s, u16 volume, bool reserve, u32 *wake)
+{
+	u32 c;
+
+	FBY_ASSERT(fby_load(&s->busy) == 1);
+	if (fby_unlikely(s->volume[volume].open == FBY_NO_CHUNK) && !fby_slot_open(p, s, volume, reserve, wake))
+		return 0;
+	c = s->volume[volume].open;
+	FBY_ASSERT(p->chunk[c].fill < p->chunk_pages);
+	return p->chunk_pages - p->chunk[c].fill;
+}
+
+/* A page of the chunk was unlinked. */
+static inline void fby_page_dead(struct fby_pool *p, u32 page, u32 *wake)
+{
+	u32 c = fby_page_chunk(p, page);
+	u32 before = fby_fetch_add(&p->chunk[c].live, ~0u);
+
+	FBY_ASSERT(before > 0);
+	if (fby_unlikely(before == 1))
+		fby_chunk_free(p, c, wake);
+}
+
+#endif
