@@ -378,7 +378,9 @@ impl Core {
                 if !now.attached {
                     return Err(self.named_error(&d.name, Code(sys::FBY_E_VOLUME_DETACHED)));
                 }
-                d.ended = self.shared.engine.clean(d.index) || now.watermark >= d.seq - 1;
+                // Not before its pages are let go, so that they are counted.
+                let passed = now.watermark >= d.seq - 1 && now.destage != DestageState::Committing;
+                d.ended = passed || self.shared.engine.clean(d.index);
                 if !tell && !d.ended {
                     continue;
                 }
