@@ -160,7 +160,7 @@ impl Plan {
         } else {
             rng.range(8, 24)
         } as u32;
-        Self {
+        let mut plan = Self {
             geometry: Geometry {
                 chunk_pages,
                 nchunks,
@@ -182,7 +182,16 @@ impl Plan {
             strict: rng.one_in(2),
             check_every: if chunk_pages * nchunks <= 256 { 1 } else { 16 },
             options,
+        };
+        if periodic {
+            plan.clients = plan.clients.min(3);
+            plan.geometry.nvolumes = 1;
+            plan.reads = 10;
+            plan.ranges = 0;
+            plan.options.high_watermark = 20;
+            plan.options.low_watermark = 5;
         }
+        plan
     }
 }
 
@@ -301,7 +310,7 @@ impl World {
         if let Some(misuse) = self.engine.media.misuse() {
             return Err(misuse);
         }
-        if self.engine.is_open() && self.tick % self.plan.check_every == 0 {
+        if self.engine.is_open() && self.tick.is_multiple_of(self.plan.check_every) {
             self.tally.checks += 1;
             return self.engine.check(self.quiet());
         }

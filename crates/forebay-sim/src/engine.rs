@@ -353,7 +353,7 @@ impl Engine {
         let r = decide(unsafe {
             sys::fby_write_begin(self.pool(), &mut *raw, volume, sector, nsectors)
         });
-        let write = (r == Ok(Decision::Done)).then(|| Write { raw, opening: self.opening });
+        let write = (r == Ok(Decision::Done)).then_some(Write { raw, opening: self.opening });
         (r, write)
     }
 

@@ -333,12 +333,12 @@ impl Explorer<'_> {
         };
         let trace: Vec<MediaEvent> = self.trace()[..recovery].to_vec();
         let mut result = Ok(());
-        if (pick >> 8) % self.bounds.go_on_every == 0 {
+        if (pick >> 8).is_multiple_of(self.bounds.go_on_every) {
             result = self.go_on(got.clone(), origins, pick);
         }
         self.unload(image);
         result?;
-        if (pick >> 24) % self.bounds.nested_every == 0 {
+        if (pick >> 24).is_multiple_of(self.bounds.nested_every) {
             self.cut_recovery(image, &trace, &got, (oracle, origins), pick)?;
         }
         Ok(())

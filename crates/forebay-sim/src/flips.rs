@@ -360,7 +360,10 @@ impl Flipper {
             (0..u64::from(g.nchunks)).map(|c| g.data_offset() + c * u64::from(g.chunk_size()));
         let bytes: Vec<std::ops::Range<u64>> = match region {
             Region::Superblock => vec![0..512, 4096..4096 + 512],
-            Region::Record => vec![8192..8192 + u64::from(g.nvolumes) * 512],
+            Region::Record => {
+                let records = (0..u64::from(g.nvolumes)).map(|v| 8192 + v * 512);
+                records.map(|at| at..at + 512).collect()
+            }
             Region::ChunkLine => chunks.map(|at| at..at + 8 * 64).collect(),
             Region::PageLine => {
                 chunks.map(|at| at + 8 * 64..at + u64::from(g.chunk_pages) * 64).collect()
@@ -387,7 +390,7 @@ pub fn flip_region(
     let mut rng = Rng::new(seed);
     let ranges = f.bits(region);
     let bits: Vec<u64> = match random {
-        None => ranges.into_iter().flatten().filter(|b| (b + seed) % every == 0).collect(),
+        None => ranges.into_iter().flatten().filter(|b| (b + seed).is_multiple_of(every)).collect(),
         Some(n) => (0..n)
             .map(|_| {
                 let r = &ranges[rng.index(ranges.len())];

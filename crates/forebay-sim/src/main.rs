@@ -43,6 +43,10 @@ struct Cli {
     /// With --seed: print every event
     #[arg(long)]
     trace: bool,
+    /// Plant one of the deliberate mistakes, by name, to replay what caught it
+    #[cfg(feature = "planted-bugs")]
+    #[arg(long, global = true)]
+    plant: Option<String>,
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -117,6 +121,15 @@ struct ExploreArgs {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    #[cfg(feature = "planted-bugs")]
+    if let Some(name) = &cli.plant {
+        let bug = forebay_sys::planted_bugs().into_iter().find(|(_, n, _)| n == name);
+        let Some((id, ..)) = bug else {
+            eprintln!("forebay-sim: no planted bug is named {name}, see core/planted.h");
+            return ExitCode::FAILURE;
+        };
+        forebay_sim::engine::plant(id);
+    }
     // Planted bugs are hunted in processes of their own, with watchdogs of their own.
     #[cfg(feature = "planted-bugs")]
     let watched = !matches!(cli.command, Some(Command::Planted(_)));

@@ -175,7 +175,10 @@ impl State {
     }
 
     fn write(&mut self, at: usize, src: &[u8]) {
-        if at % LINE != 0 || src.len() % LINE != 0 || at + src.len() > self.visible.len() {
+        if !at.is_multiple_of(LINE)
+            || !src.len().is_multiple_of(LINE)
+            || at + src.len() > self.visible.len()
+        {
             self.misuse = Some(format!("media write of {} bytes at {at}", src.len()));
             return;
         }
@@ -476,7 +479,7 @@ unsafe extern "C" fn op_read_crc(
     // SAFETY: called by the engine with its media.
     let (state, offset) = unsafe { at(m, src) };
     if offset % LINE != 0
-        || n % LINE != 0
+        || !n.is_multiple_of(LINE)
         || offset.checked_add(n).is_none_or(|e| e > state.visible.len())
     {
         state.misuse = Some(format!("media read of {n} bytes at {offset}"));

@@ -73,6 +73,7 @@ impl World {
         self.log(|| format!("origin request {} op {} {}+{}", io.id, io.op, io.sector, io.nsectors));
         let due = match self.rng.below(20) {
             _ if self.calm => self.tick,
+            _ if self.plan.periodic => self.tick + self.rng.range(1, 200),
             0 if self.plan.slow_origin => self.tick + self.rng.range(100, 800),
             1..=5 => self.tick + self.rng.below(60),
             _ => self.tick + self.rng.below(8),
