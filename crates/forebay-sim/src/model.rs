@@ -112,6 +112,10 @@ impl Sector {
         self.tainted.is_some()
     }
 
+    pub fn accepts_anything(&self) -> bool {
+        self.anything
+    }
+
     pub fn accept_anything(&mut self) {
         self.anything = true;
     }
