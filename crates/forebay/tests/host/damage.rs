@@ -7,20 +7,34 @@ use std::os::unix::fs::FileExt;
 use crate::common::*;
 use forebay::*;
 
-/// Flips a bit in the cached data of a block of a closed pool.
-fn damage(path: &std::path::Path, block: u64, byte: u64) {
+/// Where the linked entry of a block of a closed pool is: its chunk's first
+/// byte, and its page.
+fn place(path: &std::path::Path, block: u64) -> (u64, u64) {
     let options = PoolOptions { read_only: true, ..Default::default() };
     let pool = Pool::open(path, &options).unwrap();
     let history = pool.block_history("v", block).unwrap();
-    let entry = history.entries.iter().find(|e| e.linked).expect("it is not cached").clone();
+    let entry = history.entries.iter().find(|e| e.linked).expect("it is not cached");
     let sb = pool.superblock().unwrap();
-    drop(pool);
     let chunk = sb.data_offset_bytes + u64::from(entry.chunk) * u64::from(sb.chunk_size_bytes);
-    let at = chunk + u64::from(entry.page) * 4096 + byte;
+    (chunk, u64::from(entry.page))
+}
+
+fn flip(path: &std::path::Path, at: u64, mask: u8) {
     let file = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
     let mut b = [0];
     file.read_exact_at(&mut b, at).unwrap();
-    file.write_all_at(&[b[0] ^ 0x10], at).unwrap();
+    file.write_all_at(&[b[0] ^ mask], at).unwrap();
+}
+
+/// Flips a bit in the cached data of a block.
+fn damage(path: &std::path::Path, block: u64, byte: u64) {
+    let (chunk, page) = place(path, block);
+    flip(path, chunk + page * 4096 + byte, 0x10);
+}
+
+/// Destroys the entry's line, not just a bit of it.
+fn destroy(path: &std::path::Path, (chunk, page): (u64, u64)) {
+    (8..16).for_each(|byte| flip(path, chunk + page * 64 + byte, 0x5a));
 }
 
 #[test]
@@ -80,4 +94,73 @@ fn damaged_blocks_answer_eio_until_overwritten() {
     assert_eq!(origin.content()[6 * 4096..7 * 4096], [2; 4096]);
     volume.detach().unwrap();
     assert_sound(&pool);
+}
+
+/// Lost entries are never passed over in silence: the attach is refused until
+/// the caller says what is to become of them.
+#[test]
+fn lost_entries_need_an_order() {
+    let dir = Dir::new("holes");
+    let path = dir.pool(16);
+    let pool = open(&path);
+    let origin = MemOrigin::new(64 * 4096).unwrap();
+    let volume = attach(&pool, "v", &origin);
+    volume.write_at(&[1; 24 * 4096], 0).unwrap();
+    drain(&volume);
+    for b in 0..24u64 {
+        volume.write_at(&[2; 4096], b * 4096).unwrap();
+    }
+    volume.detach().unwrap();
+    pool.close().unwrap();
+    let good = std::fs::read(&path).unwrap();
+    let attach = |pool: &Pool, holes| {
+        let options = AttachOptions { holes, ..Default::default() };
+        pool.attach_origin("v", Box::new(origin.clone()), &options)
+    };
+
+    // One line lost: the entry after it tells which block it was.
+    destroy(&path, place(&path, 5));
+    let pool = open(&path);
+    assert_eq!(pool.recovery().holes, 1, "{}", pool.recovery());
+    assert_eq!(pool.recovery().holes_named[0].block, Some(5));
+    assert!(!pool.check(false).unwrap().ok);
+    let e = attach(&pool, Holes::Fail).unwrap_err();
+    assert!(matches!(e, Error::Holes { .. }) && e.exit_code() == 11, "{e}");
+    let volume = attach(&pool, Holes::Isolate).unwrap();
+    for b in 0..24u64 {
+        let mut page = [0; 4096];
+        let got = volume.read_at(&mut page, b * 4096);
+        match b {
+            5 => assert!(matches!(got, Err(Error::Lost { .. })), "older data was shown"),
+            _ => assert!(got.is_ok() && page == [2; 4096], "block {b}"),
+        }
+    }
+    volume.write_at(&[3; 4096], 5 * 4096).unwrap();
+    drain(&volume);
+    assert_eq!(origin.content()[5 * 4096..6 * 4096], [3; 4096]);
+    assert_eq!(origin.content()[6 * 4096..7 * 4096], [2; 4096]);
+    drop((volume, pool));
+
+    // Two lines in a row: the first has no name any more.
+    std::fs::write(&path, &good).unwrap();
+    origin.write_at(&[1; 24 * 4096], 0).unwrap();
+    let first = (0..24).map(|b| place(&path, b)).find(|p| p.1 == 9).unwrap();
+    destroy(&path, first);
+    destroy(&path, (first.0, first.1 + 1));
+    let pool = open(&path);
+    assert!(pool.recovery().holes >= 2, "{}", pool.recovery());
+    for holes in [Holes::Fail, Holes::Isolate] {
+        assert_eq!(attach(&pool, holes).unwrap_err().exit_code(), 11);
+    }
+    let volume = attach(&pool, Holes::Accept).unwrap();
+    let mut older = 0;
+    for b in 0..24u64 {
+        let mut page = [0; 4096];
+        match volume.read_at(&mut page, b * 4096) {
+            Ok(()) if page == [1; 4096] => older += 1,
+            got => assert!(got.is_err() || page == [2; 4096], "block {b}"),
+        }
+    }
+    assert!(older <= 2, "{older} blocks show older data");
+    drain(&volume);
 }
