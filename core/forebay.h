@@ -173,7 +173,8 @@ struct fby_pool_info {
 	/* since open */
 	u64 writes, written_sectors, merges;
 	u64 commits, media_bytes;
-	u64 reads, read_hit_sectors, read_miss_sectors;
+	u64 reads; /* blocks */
+	u64 read_hit_sectors, read_miss_sectors;
 	u64 discards, zeroes, flushes;
 	u64 chunks_opened;
 	u64 waits_block, waits_slot, waits_space;

@@ -48,8 +48,11 @@ static u32 intake(u32 rate, u32 level)
 {
 	u32 share = level < LEVEL_ONE ? 2 * (LEVEL_ONE - level) : 0;
 	u64 pages = (u64)rate * share >> 10;
+	/* In a pool of few chunks one more is most of the range: never much
+	 * slower than what is let go. */
+	u32 least = rate >> 4 > RATE_MIN ? rate >> 4 : RATE_MIN;
 
-	return pages > RATE_MIN ? (u32)pages : RATE_MIN;
+	return pages > least ? (u32)pages : least;
 }
 
 void fby_pace_update(struct fby_pool *p, u16 volume)

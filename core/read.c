@@ -68,6 +68,7 @@ int fby_read_block(struct fby_pool *p, u16 volume, u64 block, u32 first, u32 n, 
 			 block >= p->volume[volume].blocks))
 		return -FBY_E_RANGE;
 	want = fby_mask(first, n);
+	fby_fetch_add(&rs->reads, 1ull);
 	do {
 		fby_index_find(p, key, &f);
 		if (f.page == FBY_NO_PAGE) {

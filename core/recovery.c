@@ -490,12 +490,17 @@ static void count_holes(struct fby_pool *p, u32 c)
 }
 
 /* After a clean close, what is linked must be what was.  Holes that have a name
- * stand in for their entries. */
+ * stand in for their entries; each that has none explains one that is missing,
+ * and its chunk says of which volume. */
 static bool clean_mismatch(struct fby_pool *p)
 {
-	u64 entries, digest = fby_digest(p, &entries);
+	u64 entries, digest = fby_digest(p, &entries), unnamed = 0;
 
-	return entries != p->sb.clean_entries || (p->report.holes == 0 && digest != p->sb.clean_digest);
+	if (p->report.holes == 0)
+		return entries != p->sb.clean_entries || digest != p->sb.clean_digest;
+	for (u32 v = 0; v < p->sb.nvolumes; v++)
+		unnamed += p->volume[v].holes_unknown;
+	return entries > p->sb.clean_entries || p->sb.clean_entries - entries > unnamed;
 }
 
 static void find_losses(struct fby_pool *p)
