@@ -54,6 +54,9 @@ pub enum Op {
     Drain(usize),
     /// Some steps of a drain.
     Destage(usize, u32),
+    /// Destage up to the flush of the origin, which does not end before Unhold.
+    Hold(usize),
+    Unhold,
     /// Time passes and the housekeeping is done.
     Tick,
     /// A clean close, and open again.
@@ -137,6 +140,9 @@ struct Recorder<'a> {
     next_id: u64,
     now_ns: u64,
     options: sys::fby_options,
+    hold: bool,
+    /// The flush that does not end: volume and request.
+    held: Option<(usize, u32)>,
 }
 
 pub const DESTAGE_ACTOR: u16 = 100;
@@ -283,6 +289,10 @@ impl Recorder<'_> {
                 self.origins[vol].write(io.sector, &io.data);
                 self.mark(Mark::OriginWrite { vol, sector: io.sector, data: io.data });
             }
+            sys::FBY_IO_FLUSH if self.hold => {
+                self.held = Some((vol, io.id));
+                return Ok(step.decision);
+            }
             sys::FBY_IO_FLUSH => {
                 self.origins[vol].flush_all();
                 self.mark(Mark::OriginFlush { vol });
@@ -371,6 +381,20 @@ impl Recorder<'_> {
             Op::Zero(vol, at, n) => self.range(vol, Kind::Zero, at..at + n)?,
             Op::Drain(vol) => self.drain(vol)?,
             Op::Destage(vol, steps) => self.destage(vol, steps)?,
+            Op::Hold(vol) => {
+                self.hold = true;
+                self.destage(vol, 40)?;
+                if self.held.is_none() {
+                    return Err("destage came to no flush".into());
+                }
+            }
+            Op::Unhold => {
+                self.hold = false;
+                let (vol, id) = self.held.take().ok_or("no flush is held")?;
+                self.origins[vol].flush_all();
+                self.mark(Mark::OriginFlush { vol });
+                self.engine.destage_complete(id, 0);
+            }
             Op::Tick => {
                 for _ in 0..2 {
                     self.now_ns += 200_000_000;
@@ -432,6 +456,8 @@ pub fn record(script: &Script) -> Result<Recording, String> {
         next_id: FIRST_ID,
         now_ns: 1_000_000,
         options,
+        hold: false,
+        held: None,
     };
     let mut uuid = [0; 16];
     let seed = script.name.bytes().fold(7, |h, b| mix(h ^ u64::from(b)));
@@ -605,6 +631,29 @@ pub fn small() -> Vec<Script> {
                 Commit(1),
                 Publish(1),
             ],
+        ),
+        late(
+            9,
+            s(
+                "a neighbour written along, then replaced in its place",
+                TINY,
+                &[128],
+                &[
+                    // A round for blocks 0 and 8 to 14, collected but not begun.
+                    Write(0, 0, 8),
+                    Write(0, 64, 56),
+                    Destage(0, 1),
+                    // Neighbours of block 0, in a chunk of their own: written along.
+                    Write(0, 8, 64),
+                    Hold(0),
+                    // Replaced until they are in the same places of the same chunk.
+                    Write(0, 8, 64),
+                    Write(0, 8, 64),
+                    Write(0, 8, 64),
+                    Unhold,
+                    Drain(0),
+                ],
+            ),
         ),
         s(
             "clean close",
