@@ -66,6 +66,24 @@ wait "$server" || fail "code $? after SIGINT"
 server=''
 say "served read-only, stopped by SIGINT"
 
+# Every option arrives, and idle volumes go to their origins by themselves.
+start_server --slots 2 --checksums false --verify first --high-watermark 70 --low-watermark 30 \
+	--max-age 1h --idle 300ms --kernel generic --holes isolate --accept-changed-origin
+head -c 1M /dev/urandom >"$work/data"
+nbdcopy "$work/data" "$(uri one)"
+"$FOREBAY" status "$pool" --json >"$work/status"
+for word in '"slots": 2' '"checksums": false' '"verify": "first"' '"high_watermark_percent": 70' \
+	'"low_watermark_percent": 30' '"max_age_seconds": 3600' '"idle_seconds": 0.3' '"kernel": "generic"'; do
+	grep -q "$word" "$work/status" || fail "no $word in: $(cat "$work/status")"
+done
+for ((tries = 0; tries < 100; tries++)); do
+	cmp -s -n 1048576 "$work/data" "$work/one.img" && break
+	sleep 0.1
+done
+cmp -n 1048576 "$work/data" "$work/one.img" || fail "an idle volume was not written to its origin"
+stop_server
+say "options arrive; an idle volume drains by itself"
+
 # The parent alone dies: nbdkit must not stay behind.
 start_server
 child=$nbdkit

@@ -67,6 +67,10 @@ pub enum Command {
     Serve(Serve),
     /// Show what a pool holds and does
     Status(Status),
+    /// Watch a pool live in the terminal: rates, space, volumes, latencies
+    Top(Top),
+    /// Give a pool's status to Prometheus
+    Exporter(Exporter),
     /// Verify a pool: its invariants and every checksum
     Check(Check),
     /// Print what is on the media, field by field
@@ -227,7 +231,7 @@ pub struct VolumeRemove {
     "forebay serve /dev/pmem0",
     "forebay serve /dev/shm/pool --socket /run/user/1000/fb/nbd.sock",
     "forebay serve /dev/pmem0 --origin data=/dev/sdc      the disk has moved",
-    "nbdinfo --list 'nbd+unix://?socket=/run/forebay/pool.nbd'",
+    "forebay serve /dev/pmem0 --json > ready &           URIs, processes, as JSON",
 ))]
 pub struct Serve {
     /// The pool
@@ -324,6 +328,44 @@ pub struct Tuning {
 }
 
 // --- status, check, dump, drain --------------------------------------------
+
+#[derive(Args, Debug)]
+#[command(after_help = after!(
+    "forebay top /dev/pmem0",
+    "forebay top /dev/pmem0 --every 200ms",
+))]
+pub struct Top {
+    /// The pool
+    pub pool: PathBuf,
+    /// Time between two looks
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::parse_time)]
+    pub every: Duration,
+}
+
+/// Metrics are listed by `curl --unix-socket SOCKET http://localhost/metrics`.
+#[derive(Args, Debug)]
+#[command(after_help = after!(
+    "forebay exporter /dev/pmem0                              on a private Unix socket",
+    "forebay exporter /dev/pmem0 --listen 127.0.0.1:9757      over TCP, for this machine",
+    "forebay exporter /dev/pmem0 --textfile /var/lib/node_exporter/forebay.prom --every 15s",
+))]
+pub struct Exporter {
+    /// The pool
+    pub pool: PathBuf,
+    /// Unix socket to answer on, of mode 0600; default: metrics.sock in the
+    /// runtime directory
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["listen", "textfile"])]
+    pub socket: Option<PathBuf>,
+    /// Answer over TCP instead, to whoever can reach that address
+    #[arg(long, value_name = "HOST:PORT", conflicts_with = "textfile")]
+    pub listen: Option<String>,
+    /// Write them into a file instead, for node_exporter's textfile collector
+    #[arg(long, value_name = "PATH")]
+    pub textfile: Option<PathBuf>,
+    /// With --textfile: again and again; default: once
+    #[arg(long, value_name = "TIME", value_parser = units::parse_time, requires = "textfile")]
+    pub every: Option<Duration>,
+}
 
 #[derive(Args, Debug)]
 #[command(after_help = after!(

@@ -106,14 +106,30 @@ impl Bars {
         let done = p.pages_start.saturating_sub(p.pages_left);
         bar.set_length(p.pages_start * 4096);
         bar.set_position(done * 4096);
-        bar.set_message(match &p.origin_error {
-            Some(error) => format!("origin fails, trying again: {error}"),
-            None => String::new(),
+        bar.set_message(match p.origin_error {
+            Some(_) => "origin fails, trying again",
+            None => "",
         });
+        let before = self.last.get(volume);
+        if let (Some(error), true) =
+            (&p.origin_error, before.is_none_or(|b| b.origin_error.is_none()))
+        {
+            self.warn(&format!(
+                "forebay: volume {volume}: {error}; trying again; what is cached stays in the pool"
+            ));
+        }
         self.last.insert(volume.to_string(), p.clone());
         match self.interrupt.came() {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
+        }
+    }
+
+    /// Above the bars, or alone where there is no terminal for them.
+    fn warn(&self, text: &str) {
+        let shown = !self.screen.is_hidden() && self.screen.println(text).is_ok();
+        if !shown {
+            eprintln!("{text}");
         }
     }
 

@@ -10,11 +10,13 @@ mod demo;
 mod docs;
 mod drain;
 mod dump;
+mod exporter;
 mod interrupt;
 mod open;
 mod out;
 mod serve;
 mod status;
+mod top;
 mod units;
 mod volume;
 
@@ -41,6 +43,8 @@ fn run(command: Command) -> anyhow::Result<u8> {
         Command::Volume(a) => volume::run(&a),
         Command::Serve(a) => serve::run(&a),
         Command::Status(a) => status::run(&a),
+        Command::Top(a) => top::run(&a),
+        Command::Exporter(a) => exporter::run(&a),
         Command::Check(a) => check::run(&a),
         Command::Dump(a) => dump::run(&a),
         Command::Drain(a) => drain::run(&a),

@@ -32,7 +32,8 @@ pub fn run(a: &args::Status) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-fn sleep_until(end: Instant, interrupt: &Interrupt) {
+/// Returns early when an interrupt came.
+pub fn sleep_until(end: Instant, interrupt: &Interrupt) {
     while !interrupt.came() {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `forebay exporter`: the status of a pool as Prometheus metrics, over HTTP on
+//! a Unix socket of mode 0600, on an address if one is named, or into a file
+//! for node_exporter's textfile collector.
+
+use std::fmt::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{anyhow, bail, Context};
+use forebay::{PoolStatus, VolumeInfo};
+use tiny_http::{Header, ListenAddr, Method, Request, Response, Server};
+
+use crate::interrupt::Interrupt;
+use crate::{args, out, status};
+
+/// A metric of the pool, or of a volume: name, type, help, value.
+type Row<T> = (&'static str, &'static str, &'static str, fn(&T) -> f64);
+
+fn flag(b: bool) -> f64 {
+    f64::from(u8::from(b))
+}
+
+const POOL: &[Row<PoolStatus>] = &[
+    ("chunks", "gauge", "Chunks of the pool.", |s| f64::from(s.chunks)),
+    ("chunks_used", "gauge", "Chunks that hold entries or are open.", |s| f64::from(s.chunks_used)),
+    ("capacity_bytes", "gauge", "Data the pool can hold.", |s| s.capacity_bytes as f64),
+    ("cached_bytes", "gauge", "Data the pool holds.", |s| s.cached_bytes as f64),
+    ("memory_bytes", "gauge", "Memory of the engine and of destage.", |s| {
+        (s.memory_bytes + s.destage_memory_bytes) as f64
+    }),
+    ("media_durable", "gauge", "1 if an acknowledged write survives a power cut.", |s| {
+        flag(s.media.durable)
+    }),
+    ("recovery_seconds", "gauge", "Time the last opening took.", |s| s.recovery.seconds),
+    ("recovery_clean", "gauge", "1 if the pool had been closed cleanly.", |s| {
+        flag(s.recovery.clean)
+    }),
+    ("uptime_seconds", "gauge", "Since the pool was opened.", |s| s.uptime_seconds),
+    ("writes_total", "counter", "Writes taken in.", |s| s.counters.writes as f64),
+    ("written_bytes_total", "counter", "Bytes taken in.", |s| s.counters.written_bytes as f64),
+    ("merges_total", "counter", "Partial writes merged with a cached page.", |s| {
+        s.counters.merges as f64
+    }),
+    ("commits_total", "counter", "Commits to the media; each is one fence.", |s| {
+        s.counters.commits as f64
+    }),
+    ("media_bytes_total", "counter", "Bytes stored to the media.", |s| {
+        s.counters.media_bytes as f64
+    }),
+    ("read_hit_bytes_total", "counter", "Bytes read from the cache.", |s| {
+        s.counters.read_hit_bytes as f64
+    }),
+    ("read_miss_bytes_total", "counter", "Bytes read from origins.", |s| {
+        s.counters.read_miss_bytes as f64
+    }),
+    ("discards_total", "counter", "Blocks discarded.", |s| s.counters.discards as f64),
+    ("zeroes_total", "counter", "Blocks zeroed.", |s| s.counters.zeroes as f64),
+    ("flushes_total", "counter", "Flushes, all answered at once.", |s| s.counters.flushes as f64),
+    ("waits_block_total", "counter", "Requests that found their block busy.", |s| {
+        s.counters.waits_block as f64
+    }),
+    ("waits_slot_total", "counter", "Requests that found all slots busy.", |s| {
+        s.counters.waits_slot as f64
+    }),
+    ("waits_space_total", "counter", "Requests that found the pool full.", |s| {
+        s.counters.waits_space as f64
+    }),
+    ("damaged_pages_total", "counter", "Cached pages found damaged.", |s| {
+        s.counters.damaged_pages as f64
+    }),
+    ("destage_failed", "gauge", "1 if destage ended for an internal error.", |s| {
+        flag(s.destage_failure.is_some())
+    }),
+];
+
+const VOLUME: &[Row<VolumeInfo>] = &[
+    ("attached", "gauge", "1 while the origin is attached.", |v| flag(v.attached)),
+    ("size_bytes", "gauge", "Size of the volume.", |v| v.size_bytes as f64),
+    ("cached_bytes", "gauge", "Data cached of the volume.", |v| v.cached_bytes as f64),
+    ("lost_blocks", "gauge", "Blocks that answer an I/O error.", |v| v.lost_blocks as f64),
+    ("lost_entries", "gauge", "Entries found lost and not accepted.", |v| v.holes as f64),
+    ("damaged", "gauge", "1 if the volume's record is damaged.", |v| flag(v.damaged)),
+    ("writes_total", "counter", "Writes taken in.", |v| v.writes as f64),
+    ("written_bytes_total", "counter", "Bytes taken in.", |v| v.written_bytes as f64),
+    ("origin_writes_total", "counter", "Requests written to the origin.", |v| {
+        v.origin_writes as f64
+    }),
+    ("origin_written_bytes_total", "counter", "Bytes written to the origin.", |v| {
+        v.origin_written_bytes as f64
+    }),
+    ("origin_flushes_total", "counter", "Flushes of the origin.", |v| v.origin_flushes as f64),
+    ("origin_errors_total", "counter", "Errors of the origin.", |v| v.origin_errors as f64),
+    ("pages_destaged_total", "counter", "Pages written to the origin and let go.", |v| {
+        v.pages_destaged as f64
+    }),
+    ("rounds_total", "counter", "Destage rounds completed.", |v| v.rounds as f64),
+    ("drain_bytes_per_second", "gauge", "What is let go, by the last second or so.", |v| {
+        v.drain_bytes_per_s as f64
+    }),
+    ("intake_limit_bytes_per_second", "gauge", "What may be written now; 0: no limit.", |v| {
+        v.intake_limit_bytes_per_s.unwrap_or(0) as f64
+    }),
+    ("throttled_seconds_total", "counter", "Delay asked of writers.", |v| v.throttled_seconds),
+    ("origin_depth", "gauge", "Origin writes in flight that destage aims at.", |v| {
+        f64::from(v.origin_depth)
+    }),
+];
+
+/// A label's value, escaped as the text format asks.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+fn head(text: &mut String, name: &str, kind: &str, help: &str) {
+    let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+}
+
+fn latencies(text: &mut String, pool: &str, volumes: &[&VolumeInfo]) {
+    let name = "forebay_phase_seconds";
+    head(
+        text,
+        name,
+        "histogram",
+        "How long the phases of requests took; sampled_one_in says of how many one was timed.",
+    );
+    for v in volumes {
+        for l in &v.latency {
+            let labels = format!(
+                "{pool},volume=\"{}\",phase=\"{}\",sampled_one_in=\"{}\"",
+                escaped(&v.name),
+                l.phase,
+                l.sampled_one_in
+            );
+            for (end, n) in &l.buckets {
+                let _ = writeln!(text, "{name}_bucket{{{labels},le=\"{end:e}\"}} {n}");
+            }
+            let _ = writeln!(text, "{name}_bucket{{{labels},le=\"+Inf\"}} {}", l.count);
+            let _ = writeln!(text, "{name}_sum{{{labels}}} {}", l.total_seconds);
+            let _ = writeln!(text, "{name}_count{{{labels}}} {}", l.count);
+        }
+    }
+}
+
+/// All metrics, in Prometheus' text format.
+pub fn metrics(s: &PoolStatus) -> String {
+    let mut text = String::new();
+    let pool = format!("pool=\"{}\"", escaped(&s.uuid.to_string()));
+    for (name, kind, help, value) in POOL {
+        let name = format!("forebay_{name}");
+        head(&mut text, &name, kind, help);
+        let _ = writeln!(text, "{name}{{{pool}}} {}", value(s));
+    }
+    let volumes: Vec<_> = s.volumes.iter().filter(|v| !v.name.is_empty()).collect();
+    for (name, kind, help, value) in VOLUME {
+        let name = format!("forebay_volume_{name}");
+        head(&mut text, &name, kind, help);
+        for v in &volumes {
+            let volume = escaped(&v.name);
+            let _ = writeln!(text, "{name}{{{pool},volume=\"{volume}\"}} {}", value(v));
+        }
+    }
+    latencies(&mut text, &pool, &volumes);
+    text
+}
+
+pub fn run(a: &args::Exporter) -> anyhow::Result<u8> {
+    if let Some(file) = &a.textfile {
+        return textfile(a, file);
+    }
+    let (server, place) = match (&a.listen, &a.socket) {
+        (Some(address), _) => {
+            let server = Server::http(address.as_str()).map_err(|e| {
+                anyhow!(
+                    "{address}: cannot listen there: {e}; name a free HOST:PORT of this machine"
+                )
+            })?;
+            (server, format!("http://{address}/metrics"))
+        }
+        (None, socket) => {
+            let socket = socket
+                .clone()
+                .unwrap_or_else(|| forebay::control::runtime_dir().join("metrics.sock"));
+            (listen_unix(&socket)?, format!("unix:{}:/metrics", socket.display()))
+        }
+    };
+    out::line(format!("metrics of {} at {place}", a.pool.display()))?;
+    let interrupt = Interrupt::watch()?;
+    while !interrupt.came() {
+        if let Some(request) = server.recv_timeout(Duration::from_millis(100))? {
+            answer(request, &a.pool);
+        }
+    }
+    if let ListenAddr::Unix(address) = server.server_addr() {
+        if let Some(path) = address.as_pathname() {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+    Ok(0)
+}
+
+/// A socket that a dead process left is replaced, one that answers is not.
+fn listen_unix(socket: &Path) -> anyhow::Result<Server> {
+    if std::os::unix::net::UnixStream::connect(socket).is_ok() {
+        bail!(
+            "{}: another process answers there; end it, or choose another --socket",
+            socket.display()
+        );
+    }
+    match std::fs::remove_file(socket) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            return Err(e).with_context(|| format!("{}: cannot be replaced", socket.display()))
+        }
+        _ => {}
+    }
+    let server = Server::http_unix(socket).map_err(|e| {
+        anyhow!(
+            "{}: cannot listen there: {e}; make its directory, or choose another --socket",
+            socket.display()
+        )
+    })?;
+    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))
+        .with_context(|| format!("{}: cannot be made private", socket.display()))?;
+    Ok(server)
+}
+
+fn answer(request: Request, pool: &Path) {
+    let (code, text) = match (request.method(), request.url()) {
+        (Method::Get, "/metrics") => match status::of_pool(pool) {
+            Ok(s) => (200, metrics(&s)),
+            Err(e) => (503, format!("{e:#}\n")),
+        },
+        (Method::Get, "/") => (200, "Forebay: see /metrics\n".into()),
+        _ => (404, "not here: see /metrics\n".into()),
+    };
+    let kind = Header::from_bytes("Content-Type", "text/plain; version=0.0.4; charset=utf-8");
+    let mut response = Response::from_string(text).with_status_code(code);
+    if let Ok(kind) = kind {
+        response.add_header(kind);
+    }
+    // Whoever hung up does not want it any more.
+    let _ = request.respond(response);
+}
+
+/// Again and again, each time as a whole, as the collector asks.
+fn textfile(a: &args::Exporter, file: &Path) -> anyhow::Result<u8> {
+    let interrupt = Interrupt::watch()?;
+    let new = file.with_extension("prom.new");
+    loop {
+        std::fs::write(&new, metrics(&status::of_pool(&a.pool)?))
+            .and_then(|()| std::fs::rename(&new, file))
+            .with_context(|| format!("{}: cannot be written", file.display()))?;
+        let Some(every) = a.every else {
+            return Ok(0);
+        };
+        status::sleep_until(std::time::Instant::now() + every, &interrupt);
+        if interrupt.came() {
+            return Ok(0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_escaped() {
+        assert_eq!(escaped("a\"b\\c\nd"), "a\\\"b\\\\c\\nd");
+    }
+
+    #[test]
+    fn names_are_unique_and_counters_end_in_total() {
+        let all = POOL.iter().map(|r| (format!("forebay_{}", r.0), r.1));
+        let all: Vec<_> =
+            all.chain(VOLUME.iter().map(|r| (format!("forebay_volume_{}", r.0), r.1))).collect();
+        for (i, (name, kind)) in all.iter().enumerate() {
+            assert_eq!(*kind == "counter", name.ends_with("_total"), "{name}");
+            assert!(all[..i].iter().all(|(n, _)| n != name), "{name}");
+        }
+    }
+}
