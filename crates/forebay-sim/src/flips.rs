@@ -8,6 +8,10 @@
 //! drained, and the origin holds nothing wrong; closed and opened again, what
 //! was lost is still lost and nothing else.
 //!
+//! One bit that is wrong in a line, a record or a superblock must not lose
+//! anything at all: lines are put right by their checksums, the others have two
+//! copies.
+//!
 //! The pool is met in four states: closed cleanly; killed after its open chunks
 //! were sealed by the housekeeping; killed in the middle, where damage in the
 //! last batch of a chunk cannot be told from a torn write, and the block may be
@@ -303,6 +307,12 @@ impl Flipper {
         self.engine.check(true)?;
         let (got, asked) = self.read_all(&origins)?;
         let (lost, torn) = self.judge(&got, bit / 8)?;
+        if lost && row.region != Region::Data {
+            return Err(format!(
+                "one bit of a line was not put right: {:?} is lost",
+                self.page_of(bit / 8).and_then(|p| self.owner[p])
+            ));
+        }
         row.isolated += u64::from(lost);
         row.torn += u64::from(torn && !lost);
         row.harmless += u64::from(!lost && !torn);
