@@ -601,6 +601,21 @@ fn a_busy_pool_is_refused_and_its_holder_named() {
 }
 
 #[test]
+fn a_busy_origin_is_refused() {
+    let b = Bench::new();
+    b.make_volume();
+    let origin = forebay::FileOrigin::open(&b.path("origin"), false).unwrap();
+    for command in ["drain pool", "serve pool", "volume add pool w origin"] {
+        let words: Vec<_> = command.split_whitespace().collect();
+        let out = b.run(&words);
+        assert_eq!(out.code, Some(4), "{command}: {}", out.stderr);
+        assert!(out.stderr.contains("origin: in use"), "{command}: {}", out.stderr);
+    }
+    drop(origin);
+    b.run_ok(&["drain", "pool"]);
+}
+
+#[test]
 fn a_volume_that_holds_data_is_removed_only_when_told() {
     let b = Bench::new();
     b.make_volume();
