@@ -271,6 +271,18 @@ mod tests {
     }
 
     #[test]
+    fn docs_list_each_metric() {
+        let docs = include_str!("../../../docs/metrics.md");
+        let rows = POOL.iter().map(|r| ("forebay_", r.0, r.1, r.2));
+        let rows = rows.chain(VOLUME.iter().map(|r| ("forebay_volume_", r.0, r.1, r.2)));
+        for (prefix, name, kind, help) in rows {
+            let row = format!("| `{prefix}{name}` | {kind} | {help} |");
+            assert!(docs.contains(&row), "docs/metrics.md lacks: {row}");
+        }
+        assert!(docs.contains("`forebay_phase_seconds` | histogram"));
+    }
+
+    #[test]
     fn names_are_unique_and_counters_end_in_total() {
         let all = POOL.iter().map(|r| (format!("forebay_{}", r.0), r.1));
         let all: Vec<_> =
