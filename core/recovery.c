@@ -379,17 +379,19 @@ static void gap(struct fby_pool *p, struct scan *s, u32 from, u32 to, const stru
 
 	for (u32 i = from; i < to; i++) {
 		enum action a = (enum action)decision[place_of(s, i)][s->class[i]];
-		u64 block;
+		u64 block, most;
 
 		if (a == VOID)
 			mark(p, s, i, FBY_ES_VOID);
-		if (a != HOLE || s->ignore || below <= s->watermark)
+		/* Lines ascend: its seq was not above this, and at or below the
+		 * watermark the origin has what is lost here. */
+		most = next && below > next->page - i ? below - (next->page - i) : below;
+		if (a != HOLE || s->ignore || most <= s->watermark)
 			continue;
 		block = hole_block(s, i, prev, next);
 		mark(p, s, i, FBY_ES_HOLE);
 		if (block < s->blocks)
-			link_page(p, s, i, block, FBY_ES(FBY_KIND_DATA, 0, 0xff) | FBY_ES_HOLE,
-				  next && below > next->page - i ? below - (next->page - i) : below);
+			link_page(p, s, i, block, FBY_ES(FBY_KIND_DATA, 0, 0xff) | FBY_ES_HOLE, most);
 	}
 }
 
