@@ -63,8 +63,9 @@ pub struct Sector {
     values: Vec<Value>,
     /// The sector's damage is known: it may answer EIO until overwritten.
     tainted: Option<u64>,
-    /// Older data may show: entries were lost and accepted as lost.
-    anything: bool,
+    /// Older data may show to reads that begin by then: entries were lost and
+    /// accepted as lost.
+    anything_until: Option<u64>,
 }
 
 impl Sector {
@@ -92,7 +93,9 @@ impl Sector {
         let Some(v) = self.values.iter_mut().find(|v| v.id == id) else { return };
         v.first_end = v.first_end.min(now);
         if v.kind != Kind::Discard {
-            self.anything = false;
+            if self.anything_until == Some(NEVER) {
+                self.anything_until = Some(now);
+            }
             if self.tainted.is_some_and(|at| at < v.start) {
                 self.tainted = None;
             }
@@ -112,12 +115,13 @@ impl Sector {
         self.tainted.is_some()
     }
 
-    pub fn accepts_anything(&self) -> bool {
-        self.anything
+    /// Of a read that began at `start`.
+    pub fn accepts_anything(&self, start: u64) -> bool {
+        self.anything_until.is_some_and(|end| start <= end)
     }
 
     pub fn accept_anything(&mut self) {
-        self.anything = true;
+        self.anything_until = Some(NEVER);
     }
 
     /// Power is gone: what is in flight may have happened, but not later on.
@@ -147,7 +151,7 @@ impl Sector {
 
     /// A read that began at `start` and ended at `end` returned `id`.
     pub fn read(&mut self, id: u64, start: u64, end: u64) -> Result<(), String> {
-        if self.anything {
+        if self.accepts_anything(start) {
             return Ok(());
         }
         let candidates: Vec<usize> = (0..self.values.len())
@@ -264,6 +268,17 @@ mod tests {
         assert!(s.clone().read(200, 300_000, 300_001).is_err());
         assert!(s.clone().read(200, 198_100, 300_001).is_ok(), "a slow read");
         assert!(s.read(201, 300_000, 300_001).is_ok());
+    }
+
+    #[test]
+    fn given_up_losses_may_show_until_a_write_ends() {
+        let mut s = two_writes();
+        s.accept_anything();
+        assert!(s.read(1, 30, 31).is_ok());
+        s.write_begin(3, Kind::Data, 40);
+        s.write_end(3, 50);
+        assert!(s.read(1, 45, 60).is_ok(), "it began before");
+        assert!(s.read(1, 51, 60).is_err());
     }
 
     #[test]

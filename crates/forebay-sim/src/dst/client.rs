@@ -386,7 +386,7 @@ impl World {
         let tick = self.tick;
         let number = self.volumes[v].number;
         let where_ = || format!("volume {number} sector {sector}");
-        if id.is_none() && self.volumes[v].model[sector as usize].accepts_anything() {
+        if id.is_none() && self.volumes[v].model[sector as usize].accepts_anything(start) {
             // Entries were lost and given up: the origin may hold a torn sector.
             return Ok(());
         }
