@@ -17,6 +17,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     match args.first().map(String::as_str) {
         Some("engine") => {
             let mut options = EngineOptions::default();
+            if let Some(dir) = args.get(2) {
+                options.media = forebay_bench::MediaChoice::File(dir.into());
+            }
             options.rounds = rounds.unwrap_or(options.rounds);
             print(engine(&options))
         }

@@ -19,7 +19,7 @@ pub struct EngineOptions {
     pub media: MediaChoice,
     /// Size of the pool.
     pub pool_bytes: u64,
-    /// Blocks that are written at random; 0: a sixteenth of what the pool holds,
+    /// Blocks that are written at random; 0: a 32nd of what the pool holds,
     /// so that chunks run empty by being overwritten, and destage has no work.
     pub blocks: u64,
     /// Numbers of writing threads, one after the other.
@@ -37,8 +37,8 @@ impl Default for EngineOptions {
             pool_bytes: 2 << 30,
             blocks: 0,
             threads: vec![1, 2],
-            rounds: 41,
-            batch: 10_000,
+            rounds: 301,
+            batch: 1_500,
         }
     }
 }
@@ -81,10 +81,10 @@ pub fn engine(options: &EngineOptions) -> Result<EngineReport, BenchError> {
     }
     let pool_bytes = options.pool_bytes.next_multiple_of(2 << 20);
     let memory = Memory::new(&options.media, pool_bytes * 2)?;
-    memory.populate();
+    memory.populate_in_turns(2);
     let pool = Pool::create(&memory, pool_bytes, most.max(4), pool_bytes / 4096)?;
     let blocks = match options.blocks {
-        0 => pool.info().pages / 16,
+        0 => pool.info().pages / 32,
         blocks => blocks.min(pool_bytes / 4096),
     };
     settle(&pool, blocks)?;

@@ -30,8 +30,8 @@ impl Default for ReadOptions {
             media: MediaChoice::default(),
             pool_bytes: 2 << 30,
             threads: vec![1, 2],
-            rounds: 41,
-            batch: 10_000,
+            rounds: 301,
+            batch: 1_500,
         }
     }
 }
