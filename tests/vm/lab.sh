@@ -116,7 +116,8 @@ build_initrd() {
 	rm -rf "$dir"
 }
 
-# Guest memory: RAM of which the range [4 GiB, +$pmem_mb) is persistent memory.
+# Guest memory: RAM of which the range [4 GiB, +$pmem_mb) is persistent memory;
+# or pmem_map, for several devices, with gaps, or the kernel joins them.
 : "${pmem_mb:=512}" "${guest_mb:=4096}"
 memory=
 disks=()
@@ -126,7 +127,7 @@ disks=()
 start_guest() {
 	local console=$1 script=$2
 	shift 2
-	: >"$console"
+	[ "$console" = /dev/stdout ] || : >"$console"
 	local ram=(-m "$guest_mb") disk_args=() disk
 	[ -n "$memory" ] && ram+=(-machine memory-backend=r0
 		-object "memory-backend-file,id=r0,share=on,mem-path=$memory,size=${guest_mb}M")
@@ -136,8 +137,8 @@ start_guest() {
 	qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp "${cpus:-2}" "${ram[@]}" -nographic -no-reboot \
 		-nic none -kernel "$kernel/boot/vmlinuz-$release" -initrd "$initrd" "${disk_args[@]}" \
 		-virtfs local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap \
-		-append "console=ttyS0 panic=1 quiet memmap=${pmem_mb}M!4G idle=poll mitigations=off ${append:-} fby.kernel=$kernel fby.run=$script fby.args=$(printf '%s,' "$@")" \
-		</dev/null >"$console" 2>&1 &
+		-append "console=ttyS0 panic=1 quiet memmap=${pmem_map:-${pmem_mb}M!4G} idle=poll mitigations=off ${append:-} fby.kernel=$kernel fby.run=$script fby.args=$(printf '%s,' "$@")" \
+		<"${input:-/dev/null}" >>"$console" 2>&1 &
 	guest_pid=$!
 }
 
