@@ -9,15 +9,23 @@ use forebay::*;
 
 pub const CHUNK: u32 = 64 << 10;
 
-/// A directory in memory, removed at the end.
+/// A directory, in memory or on a disk, removed at the end.
 pub struct Dir(PathBuf);
 
 impl Dir {
     pub fn new(name: &str) -> Dir {
+        Dir::below(Path::new("/dev/shm"), name)
+    }
+
+    /// Where temporary files are: on a disk, mostly.
+    pub fn on_disk(name: &str) -> Dir {
+        Dir::below(&std::env::temp_dir(), name)
+    }
+
+    fn below(parent: &Path, name: &str) -> Dir {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = format!("/dev/shm/fby-test-{}-{name}-{n}", std::process::id());
-        let path = PathBuf::from(path);
+        let path = parent.join(format!("fby-test-{}-{name}-{n}", std::process::id()));
         std::fs::create_dir(&path).unwrap();
         Dir(path)
     }

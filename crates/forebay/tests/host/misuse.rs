@@ -161,10 +161,8 @@ fn opening() {
 /// then status says what that means.
 #[test]
 fn weaker_persist_methods() {
-    let dir = std::env::temp_dir().join(format!("fby-weaker-{}", std::process::id()));
-    std::fs::create_dir(&dir).unwrap();
-    let p = dir.join("pool");
-    create(&p, &small(8)).unwrap();
+    let dir = Dir::on_disk("weaker");
+    let p = dir.pool(8);
     let mut o = PoolOptions::default();
     let kind = Pool::open(&p, &o).unwrap().media().kind;
     if kind == MediaKind::File {
@@ -175,5 +173,4 @@ fn weaker_persist_methods() {
         let pool = Pool::open(&p, &o).unwrap();
         assert!(!pool.media().durable && pool.media().note.contains("can be lost"));
     }
-    std::fs::remove_dir_all(&dir).unwrap();
 }

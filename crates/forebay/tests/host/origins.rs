@@ -20,12 +20,9 @@ fn plain() -> AttachOptions {
 /// by threads, with O_DIRECT or not.
 #[test]
 fn drained_files_are_complete() {
-    for (dir, bytes) in
-        [(PathBuf::from("/dev/shm"), 1 << 20), (std::env::temp_dir(), (1 << 20) + 512)]
-    {
+    for (dir, bytes) in [(Dir::new("memory"), 1 << 20), (Dir::on_disk("disk"), (1 << 20) + 512)] {
         let pools = Dir::new("file");
-        let disk = dir.join(format!("fby-disk-{}-{bytes}", std::process::id()));
-        std::fs::File::create(&disk).unwrap().set_len(bytes).unwrap();
+        let disk = dir.file("disk", bytes);
         let io_uring = !bytes.is_multiple_of(1024);
         let options = PoolOptions { io_uring, ..Default::default() };
         let pool = Pool::open(&pools.pool(16), &options).unwrap();
@@ -58,8 +55,7 @@ fn drained_files_are_complete() {
         }
         volume.detach().unwrap();
         let content = std::fs::read(&disk).unwrap();
-        std::fs::remove_file(&disk).unwrap();
-        assert!(content == model, "{}", dir.display());
+        assert!(content == model, "{}", disk.display());
     }
 }
 

@@ -243,10 +243,8 @@ fn read_only_reads_and_writes_nothing() {
 /// With msync as the fence.
 #[test]
 fn a_pool_in_a_plain_file() {
-    let dir = std::env::temp_dir().join(format!("fby-plain-{}", std::process::id()));
-    std::fs::create_dir(&dir).unwrap();
-    let path = dir.join("pool");
-    create(&path, &small(8)).unwrap();
+    let dir = Dir::on_disk("plain");
+    let path = dir.pool(8);
     let origin = MemOrigin::new(16 * 4096).unwrap();
     for round in 1..4u8 {
         let pool = open(&path);
@@ -264,5 +262,4 @@ fn a_pool_in_a_plain_file() {
         }
         assert_eq!(read(&volume, 0, 16 * 4096), [round; 16 * 4096]);
     }
-    std::fs::remove_dir_all(&dir).unwrap();
 }
