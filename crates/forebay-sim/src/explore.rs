@@ -49,6 +49,9 @@ impl Hasher for Same {
     }
 }
 
+/// What each sector of each volume reads as.
+type Ids = Vec<Vec<u64>>;
+
 type Hashes = HashSet<u64, BuildHasherDefault<Same>>;
 
 #[derive(Clone, Copy, Debug)]
@@ -556,6 +559,108 @@ fn oracle(known: &[Known], now: u64) -> Oracle {
     }
 }
 
+/// Ready to explore what follows `start`.
+fn explorer(script: &Script, bounds: Bounds, start: Region) -> Explorer<'_> {
+    let g = script.geometry;
+    let mut media = Media::bare(g.media_bytes());
+    media.load(start.bytes());
+    Explorer {
+        script,
+        bounds,
+        engine: Engine::new(media),
+        base_hash: hash_region(&start),
+        base: start,
+        layout: Layout { data_offset: g.data_offset(), chunk_size: u64::from(g.chunk_size()) },
+        options: sys::fby_options { nslots: g.nslots, ..Default::default() },
+        seen: Hashes::default(),
+        out: Explored { scripts: 1, ..Explored::default() },
+        sector_buf: Vec::new(),
+        deadline: None,
+    }
+}
+
+impl Explorer<'_> {
+    /// Formatting was cut: there is the old pool with all that it held, the new
+    /// one with nothing, or none, and that is said.
+    fn formatted(&mut self, image: &Image, origins: &[Origin], old: &Ids) -> Result<bool, String> {
+        self.load(image);
+        let result = match self.engine.open_all(&self.options) {
+            Err(e) if e.is(sys::FBY_E_NO_SUPERBLOCK) || e.is(sys::FBY_E_BAD_SUPERBLOCK) => {
+                Ok(false)
+            }
+            Err(e) => Err(format!("open: {e}")),
+            Ok(report) => self.engine.check(true).and_then(|()| {
+                let got = self.read_all(origins)?;
+                if got == *old {
+                    Ok(false)
+                } else if report.entries == 0 && got.iter().all(|v| v[0] == ABSENT) {
+                    Ok(true)
+                } else {
+                    Err(format!("neither the old pool nor the new: {got:?}"))
+                }
+            }),
+        };
+        self.unload(image);
+        result
+    }
+}
+
+/// Explores the cuts of formatting a media that holds the pool of the script.
+pub fn explore_format(script: &Script, bounds: Bounds) -> Result<Explored, String> {
+    let recording = record(script)?;
+    let g = script.geometry;
+    let mut x = explorer(script, bounds, recording.end);
+    let origins = recording.origins;
+    let none = Image { lines: Vec::new(), hash: 0 };
+    x.load(&none);
+    x.recover()?;
+    let old = x.read_all(&origins)?;
+    x.unload(&none);
+    x.load(&none);
+    x.engine.format([0xf0; 16], g.chunk_size(), g.nvolumes).map_err(|e| format!("format: {e}"))?;
+    let trace = x.trace().to_vec();
+    x.unload(&none);
+    let mut pending: Vec<LineStore> = Vec::new();
+    let mut made = false;
+    for (at, event) in trace.iter().enumerate() {
+        match event {
+            MediaEvent::Store(s) => pending.push(*s),
+            MediaEvent::Fence(actor) => {
+                x.out.cuts += 1;
+                let base = (&x.base, x.base_hash);
+                let seed = mix(at as u64);
+                let images = Images::new(
+                    base,
+                    &Overlay::new(),
+                    &pending,
+                    Flavour::NonTemporal,
+                    x.layout,
+                    bounds.images,
+                    seed,
+                );
+                x.out.cuts_exhaustive += u64::from(images.exhaustive());
+                for image in images {
+                    x.out.images += 1;
+                    if !x.seen.insert(image.hash) {
+                        continue;
+                    }
+                    hooks::set_context(|| format!("format cut at event {at}"));
+                    x.out.recoveries += 1;
+                    made |= x
+                        .formatted(&image, &origins, &old)
+                        .map_err(|e| format!("format cut at event {at}: {e}"))?;
+                }
+                x.settle(&mut pending, *actor);
+            }
+        }
+    }
+    if !made || !x.formatted(&none, &origins, &old)? {
+        return Err("formatting made no pool".into());
+    }
+    x.out.distinct = x.seen.len() as u64;
+    Ok(x.out)
+}
+
 /// Explores one script.  `limit` ends it early, with what was seen so far.
 pub fn explore(
     script: &Script,
@@ -563,22 +668,8 @@ pub fn explore(
     limit: Option<Duration>,
 ) -> Result<Explored, String> {
     let recording = record(script)?;
-    let g = script.geometry;
-    let mut media = Media::bare(g.media_bytes());
-    media.load(recording.start.bytes());
-    let mut x = Explorer {
-        script,
-        bounds,
-        engine: Engine::new(media),
-        base_hash: hash_region(&recording.start),
-        base: recording.start,
-        layout: Layout { data_offset: g.data_offset(), chunk_size: u64::from(g.chunk_size()) },
-        options: sys::fby_options { nslots: g.nslots, ..Default::default() },
-        seen: Hashes::default(),
-        out: Explored { scripts: 1, ..Explored::default() },
-        sector_buf: Vec::new(),
-        deadline: limit.map(|l| Instant::now() + l),
-    };
+    let mut x = explorer(script, bounds, recording.start);
+    x.deadline = limit.map(|l| Instant::now() + l);
     let mut known: Vec<Known> = (0..script.volumes.len())
         .map(|v| Known {
             presence: if recording.present[v] { Presence::Yes } else { Presence::No },

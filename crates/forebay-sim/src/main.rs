@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand};
 use forebay_sim::dst;
-use forebay_sim::explore::{explore, Bounds, Explored};
+use forebay_sim::explore::{explore, explore_format, Bounds, Explored};
 use forebay_sim::script::{random, small, Script};
 use forebay_sim::{flips, golden, hooks};
 use serde::Serialize;
@@ -250,7 +250,17 @@ fn run_explore(args: &ExploreArgs, threads: usize, json: bool) -> bool {
             return;
         }
         let t = Instant::now();
-        match explore(&script, bounds, None) {
+        // The first workload is formatting over a pool.
+        let explored = if n == 0 && args.only.is_none() {
+            explore_format(&script, bounds).and_then(|format| {
+                let mut both = explore(&script, bounds, None)?;
+                both.add(&format);
+                Ok(both)
+            })
+        } else {
+            explore(&script, bounds, None)
+        };
+        match explored {
             Ok(e) => {
                 if !json {
                     println!(

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use forebay_sim::explore::{explore, Bounds, Explored};
+use forebay_sim::explore::{explore, explore_format, Bounds, Explored};
 use forebay_sim::script::{random, small};
 use forebay_sim::{dst, flips, golden};
 
@@ -22,6 +22,14 @@ fn every_small_workload_survives_every_cut() {
     }
     assert!(total.distinct > 20_000, "{total:?}");
     assert!(total.dropped > 0 && total.recovery_cuts > 0 && total.gone_on > 0, "{total:?}");
+}
+
+#[test]
+fn a_format_that_is_cut_leaves_the_old_pool_or_none() {
+    let bounds = Bounds { images: 4096, nested: 1, nested_every: 1, go_on_every: 1 };
+    let script = small().into_iter().find(|s| s.name == "discard and zero").unwrap();
+    let e = explore_format(&script, bounds).unwrap();
+    assert!(e.cuts >= 3 && e.distinct > 1000, "{e:?}");
 }
 
 #[test]
