@@ -33,7 +33,12 @@ impl World {
                     let n = sectors.end - sectors.start;
                     let n = if self.rng.one_in(2) { n } else { self.rng.below(n + 1) };
                     match kind {
-                        Kind::Zero => self.volumes[v].origin.zero(sectors.start, n),
+                        // Durable: a disk may show what a later power cut takes
+                        // back, and that is no business of the engine's.
+                        Kind::Zero => {
+                            self.volumes[v].origin.zero(sectors.start, n);
+                            self.volumes[v].origin.flush_all();
+                        }
                         _ => self.volumes[v].origin.discard(sectors.start, n),
                     }
                 }
