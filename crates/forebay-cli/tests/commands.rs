@@ -22,6 +22,8 @@ const ALL: &[&str] = &[
     "volume remove",
     "serve",
     "status",
+    "top",
+    "exporter",
     "check",
     "dump superblock",
     "dump volumes",
