@@ -26,7 +26,7 @@
 enum fby_put {
 	FBY_PUT_STREAM, /* dst aligned */
 	FBY_PUT_STORE,
-	FBY_PUT_NOWHERE, /* dst NULL */
+	FBY_PUT_NOWHERE, /* dst any address of n bytes: nothing is stored */
 };
 
 /*
@@ -95,7 +95,7 @@ u32 fby_fold_chains(__m128i a, __m128i b, __m128i c, __m128i d)
 		if (!n) \
 			return crc; \
 		if (!dst) \
-			return k##_move_crc(dst, src, n, crc, FBY_PUT_NOWHERE); \
+			return k##_move_crc((u8 *)(uintptr_t)src, src, n, crc, FBY_PUT_NOWHERE); \
 		return k##_move_crc(dst, src, n, crc, FBY_PUT_STORE); \
 	}
 
