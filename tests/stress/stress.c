@@ -375,6 +375,25 @@ static void *recover_half(void *arg)
 	return NULL;
 }
 
+/* Another copy kernel and persist method each phase; under ThreadSanitizer the
+ * one that accesses the media by atomic words, which it understands. */
+static void choose_media_ops(u32 phase)
+{
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+	media.ops = fby_posix_media_ops(FBY_PERSIST_EADR, "generic");
+	return;
+#endif
+#endif
+	static const enum fby_persist persist[] = { FBY_PERSIST_NT, FBY_PERSIST_EADR, FBY_PERSIST_CLWB };
+	const char *const *kernels = fby_posix_kernels();
+	u32 n = 0;
+
+	while (kernels[n])
+		n++;
+	media.ops = fby_posix_media_ops(persist[phase % 3], kernels[phase % n]);
+}
+
 static void pool_open(u32 phase)
 {
 	struct fby_options o = { .nslots = 3,
@@ -388,6 +407,7 @@ static void pool_open(u32 phase)
 	pthread_t half[2];
 	u64 bytes;
 
+	choose_media_ops(phase);
 	fby_probe(&media, &probe);
 	check_ok("probe", probe.error);
 	bytes = fby_pool_bytes(&probe.sb, o.nslots);
@@ -575,7 +595,7 @@ int main(int argc, char **argv)
 	}
 	media.base = aligned_alloc(FBY_PAGE, MEDIA_BYTES);
 	media.size = MEDIA_BYTES;
-	media.ops = fby_posix_media_ops(FBY_PERSIST_EADR, "generic");
+	choose_media_ops(0);
 	check_ok("format", fby_format(&media, &f));
 	for (u32 i = 0; i < nthreads; i++) {
 		worker[i].id = i;
