@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
-use forebay::Origin;
+use forebay::{Origin, PhaseLatency};
 use rand::rngs::SmallRng;
 use rand::Rng;
 use rand_distr::{Distribution, Zipf};
@@ -48,11 +48,13 @@ pub struct Sustained {
     pub coefficient_of_variation: f64,
     pub slowest_window_per_s: f64,
     pub latency: Latency,
+    /// Where the time went.
+    pub phases: Vec<PhaseLatency>,
     pub windows_per_s: Vec<f64>,
 }
 
-pub fn sustained(seconds: u64, speed: Speed, say: Say<'_>) -> Result<Sustained> {
-    let (pool_bytes, data_bytes, clients) = (256 << 20, 6 * (256 << 20), 16);
+pub fn sustained(seconds: u64, clients: usize, speed: Speed, say: Say<'_>) -> Result<Sustained> {
+    let (pool_bytes, data_bytes) = (256 << 20, 6 * (256 << 20));
     let pool = bed::pool(pool_bytes)?;
     let bed = bed::volume(&pool, "v", data_bytes, speed)?;
     let alone =
@@ -108,6 +110,7 @@ pub fn sustained(seconds: u64, speed: Speed, say: Say<'_>) -> Result<Sustained> 
         coefficient_of_variation: variation,
         slowest_window_per_s: steady.iter().copied().fold(f64::INFINITY, f64::min),
         latency: r.latency,
+        phases: bed.volume.info()?.latency,
         windows_per_s: r.windows,
     })
 }

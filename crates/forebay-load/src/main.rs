@@ -7,6 +7,9 @@ mod bed;
 mod cases;
 mod measure;
 mod origin;
+mod page;
+
+use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -36,10 +39,14 @@ struct Cli {
     json: bool,
 }
 
-#[derive(Clone, Copy, Debug, Subcommand)]
+#[derive(Clone, Debug, Subcommand)]
 enum Case {
     /// Random writes over six times the cache, for long.
-    Sustained,
+    Sustained {
+        /// Threads that write.
+        #[arg(long, default_value_t = 16)]
+        clients: usize,
+    },
     /// Zipf-distributed writes over ten times the cache.
     HotSet,
     /// Reads and writes in several shares, from several clients.
@@ -48,6 +55,12 @@ enum Case {
     FsyncTail,
     /// Two volumes, and the origin of one stalls.
     Stall,
+    /// All of them, --seconds each: JSON, plots and a page.
+    Suite {
+        /// Directory to write.
+        #[arg(long, default_value = "bench/out/load")]
+        out: PathBuf,
+    },
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -113,10 +126,16 @@ fn main() -> Result<()> {
     let speed = cli.disk.speed();
     let say: cases::Say<'_> = &mut |line| eprintln!("{line}");
     match cli.case {
-        Case::Sustained => print(cli.json, &cases::sustained(cli.seconds, speed, say)?),
+        Case::Sustained { clients } => {
+            print(cli.json, &cases::sustained(cli.seconds, clients, speed, say)?)
+        }
         Case::HotSet => print(cli.json, &cases::hot_set(cli.seconds, speed, say)?),
         Case::Mixed => print(cli.json, &cases::mixed(cli.seconds, speed, say)?),
         Case::FsyncTail => print(cli.json, &cases::fsync_tail(cli.seconds, speed, say)?),
         Case::Stall => print(cli.json, &cases::stall(cli.seconds, speed, say)?),
+        Case::Suite { out } => {
+            let disk = if matches!(cli.disk, Disk::Sata) { "sata" } else { "disk" };
+            page::suite(&out, cli.seconds, disk, speed, say)
+        }
     }
 }
