@@ -10,7 +10,7 @@
 rounds=$1
 seconds=$2
 short=${3:-}
-size=24m # of 160 MiB, so that nothing here is full
+size=24m # of 160 MiB: nothing is ever full, but the pool is past its high watermark at times
 
 control() {
 	exec 3<>/dev/forebay-control
@@ -81,6 +81,7 @@ for ((round = 1; round <= rounds; round++)); do
 		row "write1m-1-crc_$sum" --rw=randwrite --bs=1m
 	done
 done
+cat /sys/devices/system/clocksource/clocksource0/current_clocksource
 dmsetup status wc
 dmsetup status target
 clean_dmesg
