@@ -85,9 +85,9 @@ pub fn run(a: &args::Demo) -> anyhow::Result<u8> {
 
     let versions = Versions::new(stage.sizes.speed / speed::BLOCK as u64);
     let (rows, origin_writes) = measure_speed(&stage, &versions)?;
-    let plot = stage.path("latency.svg");
-    write_file(&plot, &plot_of(&rows))?;
-    stage.say(format_args!("{}\n  plot: {}", speed_text(&rows), plot.display()))?;
+    let picture = stage.path("latency.svg");
+    draw(&picture, &rows)?;
+    stage.say(format_args!("{}\n  plot: {}", speed_text(&rows), picture.display()))?;
 
     stage.say("\n2. Safety: a process that writes is killed with SIGKILL at random moments")?;
     let (safety, mut expected) = safety::run(&stage)?;
@@ -314,17 +314,12 @@ fn speed_text(rows: &[Measured]) -> String {
     )
 }
 
-fn plot_of(rows: &[Measured]) -> String {
-    let colors = ["#c0392b", "#e67e22", "#1f6fb4", "#17a2a2", "#7d5ba6"];
-    let series: Vec<_> = (rows.iter().zip(colors))
-        .map(|(row, color)| plot::Series {
-            name: row.name.clone(),
-            histogram: &row.histogram,
-            color,
-            dashed: row.threads > 1,
-        })
+fn draw(path: &Path, rows: &[Measured]) -> anyhow::Result<()> {
+    let all: Vec<_> = rows
+        .iter()
+        .map(|row| plot::Series { name: row.name.clone(), histogram: &row.histogram })
         .collect();
-    plot::latencies("Latency of synchronous random 4 KiB writes", &series)
+    plot::latencies(path, "Latency of synchronous random 4 KiB writes", &all)
 }
 
 // --- parts two and four ----------------------------------------------------

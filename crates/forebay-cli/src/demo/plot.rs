@@ -2,7 +2,10 @@
 //! The latency plot: for each series, the latency that a share of its writes
 //! does not exceed.  Both axes are logarithmic, the horizontal one in nines.
 
-use std::fmt::Write;
+use std::path::Path;
+
+use anyhow::Context;
+use plotters::prelude::*;
 
 use super::histogram::Histogram;
 use crate::units;
@@ -10,197 +13,107 @@ use crate::units;
 pub struct Series<'a> {
     pub name: String,
     pub histogram: &'a Histogram,
-    /// Any of SVG.
-    pub color: &'static str,
-    pub dashed: bool,
 }
 
-const WIDTH: f64 = 860.0;
-const HEIGHT: f64 = 590.0;
-const LEFT: f64 = 80.0;
-const RIGHT: f64 = 20.0;
-/// Room for the title and a legend of five lines.
-const TOP: f64 = 150.0;
-const BOTTOM: f64 = 60.0;
-
-/// Shares marked on the horizontal axis.
-const SHARES: [(f64, &str); 7] = [
-    (0.0, "0"),
-    (0.5, "50 %"),
-    (0.9, "90 %"),
-    (0.99, "99 %"),
-    (0.999, "99.9 %"),
-    (0.9999, "99.99 %"),
-    (0.99999, "99.999 %"),
+const SIZE: (u32, u32) = (860, 560);
+const NINES_MAX: f64 = 5.0;
+const STEPS: u32 = 400;
+const COLORS: [RGBColor; 5] = [
+    RGBColor(0xc0, 0x39, 0x2b),
+    RGBColor(0xe6, 0x7e, 0x22),
+    RGBColor(0x1f, 0x6f, 0xb4),
+    RGBColor(0x17, 0xa2, 0xa2),
+    RGBColor(0x7d, 0x5b, 0xa6),
 ];
-const NINES_MAX: f64 = 5.3;
 
-struct Frame {
-    low: i32,
-    high: i32,
-}
-
-impl Frame {
-    /// Whole decades of nanoseconds around all of the series.
-    fn around(series: &[Series]) -> Frame {
-        let low = series.iter().map(|s| s.histogram.quantile(0.0)).min();
-        let high = series.iter().map(|s| s.histogram.max()).max();
-        let decade = |ns: Option<u64>| (ns.unwrap_or(1).max(1) as f64).log10();
-        let low = decade(low).floor() as i32;
-        Frame { low, high: (decade(high).ceil() as i32).max(low + 1) }
-    }
-
-    fn x(&self, share: f64) -> f64 {
-        let nines = -(1.0 - share).max(1e-12).log10();
-        LEFT + (WIDTH - LEFT - RIGHT) * (nines / NINES_MAX).min(1.0)
-    }
-
-    fn y(&self, ns: u64) -> f64 {
-        let decades = f64::from(self.high - self.low);
-        let up = ((ns.max(1) as f64).log10() - f64::from(self.low)) / decades;
-        HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * up
-    }
-}
-
-pub fn latencies(title: &str, series: &[Series]) -> String {
-    let frame = Frame::around(series);
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
-         width=\"{WIDTH}\" height=\"{HEIGHT}\" font-family=\"sans-serif\" font-size=\"13\">\n\
-         <title>{0}</title>\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
-         <text x=\"{LEFT}\" y=\"24\" font-size=\"16\">{0}</text>\n",
-        escape(title)
-    );
-    axes(&mut svg, &frame);
-    for s in series {
-        curve(&mut svg, &frame, s);
-    }
-    legend(&mut svg, series);
-    svg + "</svg>\n"
-}
-
-fn axes(svg: &mut String, frame: &Frame) {
-    let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
-    for decade in frame.low..=frame.high {
-        let ns = 10u64.saturating_pow(decade.max(0) as u32);
-        let y = frame.y(ns);
-        element(
-            svg,
-            format_args!(
-                "<path d=\"M{LEFT} {y:.1}H{right}\" stroke=\"#ddd\"/>\
-             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-                LEFT - 8.0,
-                y + 4.0,
-                decade_name(ns),
-            ),
-        );
-    }
-    for (share, name) in SHARES {
-        let x = frame.x(share);
-        element(
-            svg,
-            format_args!(
-                "<path d=\"M{x:.1} {TOP}V{bottom}\" stroke=\"#ddd\"/>\
-             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{name}</text>",
-                bottom + 18.0,
-            ),
-        );
-    }
-    element(svg, format_args!(
-        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">share of the writes that took no longer</text>",
-        (LEFT + right) / 2.0,
-        HEIGHT - 16.0,
-    ));
-}
-
-fn decade_name(ns: u64) -> String {
-    match ns {
-        0..=999 => format!("{ns} ns"),
-        1_000..=999_999 => format!("{} us", ns / 1_000),
-        1_000_000..=999_999_999 => format!("{} ms", ns / 1_000_000),
-        _ => format!("{} s", ns / 1_000_000_000),
+/// "0", "90 %", "99 %", and so on.
+fn share_name(nines: &f64) -> String {
+    match *nines {
+        n if n < 0.5 => "0".into(),
+        n => format!("{:.*} %", (n - 2.0).max(0.0) as usize, 100.0 - 100.0 * 10f64.powf(-n)),
     }
 }
 
 /// Only as far as there are writes to show it.
-fn curve(svg: &mut String, frame: &Frame, s: &Series) {
-    const STEPS: u32 = 400;
-    let last = (s.histogram.count().max(2) as f64).log10().min(NINES_MAX);
-    let mut path = String::new();
-    for step in 0..=STEPS {
-        let nines = last * f64::from(step) / f64::from(STEPS);
-        let share = 1.0 - 10f64.powf(-nines);
-        let command = if step == 0 { 'M' } else { 'L' };
-        let (x, y) = (frame.x(share), frame.y(s.histogram.quantile(share)));
-        write!(path, "{command}{x:.1} {y:.1}").expect("a string takes all");
+fn curve(h: &Histogram) -> Vec<(f64, u64)> {
+    let last = (h.len().max(2) as f64).log10().min(NINES_MAX);
+    let nines = (0..=STEPS).map(|step| last * f64::from(step) / f64::from(STEPS));
+    nines.map(|n| (n, h.value_at_quantile(1.0 - 10f64.powf(-n)))).collect()
+}
+
+pub fn latencies(path: &Path, title: &str, series: &[Series]) -> anyhow::Result<()> {
+    draw(path, title, series).with_context(|| format!("{}: cannot be drawn", path.display()))
+}
+
+fn draw(path: &Path, title: &str, series: &[Series]) -> anyhow::Result<()> {
+    let low = series.iter().map(|s| s.histogram.min()).min().unwrap_or(1).max(1);
+    let high = series.iter().map(|s| s.histogram.max()).max().unwrap_or(1).max(10 * low);
+    let root = SVGBackend::new(path, SIZE).into_drawing_area();
+    root.fill(&WHITE)?;
+    let mut chart = ChartBuilder::on(&root)
+        .caption(title, ("sans-serif", 20))
+        .margin(14)
+        .x_label_area_size(46)
+        .y_label_area_size(76)
+        .build_cartesian_2d(0.0..NINES_MAX, (low..high).log_scale())?;
+    chart
+        .configure_mesh()
+        .x_labels(NINES_MAX as usize + 1)
+        .x_label_formatter(&share_name)
+        .y_label_formatter(&|ns| units::nanoseconds(*ns))
+        .x_desc("share of the writes that took no longer")
+        .draw()?;
+    for (s, color) in series.iter().zip(COLORS.iter().cycle()) {
+        let at = |q| units::nanoseconds(s.histogram.value_at_quantile(q));
+        let name = format!("{}: p50 {}, p99 {}, p99.9 {}", s.name, at(0.5), at(0.99), at(0.999));
+        chart
+            .draw_series(LineSeries::new(curve(s.histogram), color.stroke_width(2)))?
+            .label(name)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], color.stroke_width(2)));
     }
-    element(
-        svg,
-        format_args!(
-            "<path d=\"{path}\" fill=\"none\" stroke=\"{}\" stroke-width=\"2\"{}/>",
-            s.color,
-            dashes(s),
-        ),
-    );
-}
-
-fn legend(svg: &mut String, series: &[Series]) {
-    for (i, s) in series.iter().enumerate() {
-        let x = LEFT + 14.0;
-        let y = 52.0 + 20.0 * i as f64;
-        element(
-            svg,
-            format_args!(
-                "<path d=\"M{x} {:.1}h26\" stroke=\"{}\" stroke-width=\"2\"{}/>\
-             <text x=\"{}\" y=\"{y}\">{}: p50 {}, p99 {}, p99.9 {}</text>",
-                y - 4.0,
-                s.color,
-                dashes(s),
-                x + 34.0,
-                escape(&s.name),
-                units::nanoseconds(s.histogram.quantile(0.5)),
-                units::nanoseconds(s.histogram.quantile(0.99)),
-                units::nanoseconds(s.histogram.quantile(0.999)),
-            ),
-        );
-    }
-}
-
-fn dashes(s: &Series) -> &'static str {
-    match s.dashed {
-        true => " stroke-dasharray=\"6 4\"",
-        false => "",
-    }
-}
-
-fn element(svg: &mut String, text: std::fmt::Arguments) {
-    writeln!(svg, "{text}").expect("a string takes all");
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;")
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperLeft)
+        .background_style(WHITE.mix(0.8))
+        .border_style(BLACK.mix(0.3))
+        .draw()?;
+    root.present()?;
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::histogram;
     use super::*;
 
     #[test]
-    fn slower_is_higher_and_rarer_is_further_right() {
-        let mut h = Histogram::new();
+    fn rarer_is_further_right_and_never_lower() {
+        let mut h = histogram::new();
         for i in 1..=10_000u64 {
-            h.record(i * 100);
+            h.record(i * 100).unwrap();
         }
-        let series = [Series { name: "a < b".into(), histogram: &h, color: "red", dashed: false }];
-        let frame = Frame::around(&series);
-        assert_eq!((frame.low, frame.high), (2, 6));
-        assert!(frame.y(1_000_000) < frame.y(1_000));
-        assert!((frame.y(1_000_000) - TOP).abs() < 1e-9);
-        assert!(frame.x(0.999) > frame.x(0.9));
-        let svg = latencies("t & u", &series);
-        assert!(svg.contains("a &lt; b: p50"), "{svg}");
-        assert!(svg.contains("t &amp; u"));
-        assert_eq!(svg.matches("<path").count(), svg.matches("stroke=").count());
-        assert!(svg.trim_end().ends_with("</svg>"));
+        let points = curve(&h);
+        assert!(points.windows(2).all(|w| w[0].0 < w[1].0 && w[0].1 <= w[1].1));
+        assert!(points[0].1 < 200 && points[STEPS as usize].1 >= 999_000, "{points:?}");
+    }
+
+    #[test]
+    fn shares_are_named_by_their_nines() {
+        let names = [0.0, 1.0, 2.0, 3.0, 4.0].map(|n| share_name(&n));
+        assert_eq!(names, ["0", "90 %", "99 %", "99.9 %", "99.99 %"]);
+    }
+
+    #[test]
+    fn draws_what_there_is() {
+        let path = std::env::temp_dir().join(format!("forebay-plot-{}.svg", std::process::id()));
+        let mut h = histogram::new();
+        let empty = histogram::new();
+        h.record(500).unwrap();
+        let series = [("one", &h), ("none", &empty)]
+            .map(|(name, histogram)| Series { name: name.into(), histogram });
+        latencies(&path, "a < b", &series).unwrap();
+        let svg = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert!(svg.contains("a &lt; b") && svg.contains("one: p50"), "{svg}");
     }
 }

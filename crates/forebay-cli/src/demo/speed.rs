@@ -13,7 +13,7 @@ use forebay::Volume;
 use rustix::fs::OFlags;
 use serde::Serialize;
 
-use super::histogram::Histogram;
+use super::histogram::{self, Histogram};
 use super::random::{mix, Random};
 use super::Stage;
 use crate::units;
@@ -115,7 +115,7 @@ pub struct Row<'a> {
 
 impl Measured {
     pub fn rate(&self) -> f64 {
-        self.histogram.count() as f64 / self.seconds
+        self.histogram.len() as f64 / self.seconds
     }
 
     pub fn row(&self) -> Row<'_> {
@@ -124,11 +124,11 @@ impl Measured {
             name: &self.name,
             threads: self.threads,
             set_bytes: self.blocks * BLOCK as u64,
-            writes: h.count(),
+            writes: h.len(),
             writes_per_s: self.rate(),
-            p50_ns: h.quantile(0.5),
-            p99_ns: h.quantile(0.99),
-            p999_ns: h.quantile(0.999),
+            p50_ns: h.value_at_quantile(0.5),
+            p99_ns: h.value_at_quantile(0.99),
+            p999_ns: h.value_at_quantile(0.999),
             max_ns: h.max(),
         }
     }
@@ -206,9 +206,9 @@ pub fn measure(
     let seconds = start.elapsed().as_secs_f64();
     bar.finish_and_clear();
     stage.check_interrupt()?;
-    let mut histogram = Histogram::new();
+    let mut histogram = histogram::new();
     for of_thread in histograms {
-        histogram.merge(&of_thread?);
+        histogram.add(of_thread?)?;
     }
     Ok(Measured {
         name: run.name.into(),
@@ -230,7 +230,7 @@ fn write(
     done: &AtomicU64,
     stop: &AtomicBool,
 ) -> anyhow::Result<Histogram> {
-    let mut histogram = Histogram::new();
+    let mut histogram = histogram::new();
     let mut random = Random::new(seed);
     let mut page = Page::new();
     let own = run.blocks / run.threads as u64;
@@ -240,9 +240,9 @@ fn write(
         page.stamp(block, version);
         let start = Instant::now();
         target.write(&page, block)?;
-        histogram.record(start.elapsed().as_nanos() as u64);
+        histogram.record(start.elapsed().as_nanos() as u64)?;
         versions.0[block as usize].store(version, Ordering::Relaxed);
-        done.store(histogram.count(), Ordering::Relaxed);
+        done.store(histogram.len(), Ordering::Relaxed);
     }
     Ok(histogram)
 }
