@@ -18,7 +18,7 @@ start_server
 fio_job() {
 	local name=$1
 	shift
-	fio --name="$name" --ioengine=nbd --uri="$(uri data)" --verify=crc32c --verify_fatal=1 \
+	fio --aux-path="$work" --name="$name" --ioengine=nbd --uri="$(uri data)" --verify=crc32c --verify_fatal=1 \
 		--verify_dump=0 --randseed=7 --output-format=terse --output="$work/fio.out" "$@" ||
 		{ cat "$work/fio.out" >&2; fail "fio $name"; }
 }
@@ -26,8 +26,8 @@ fio_job() {
 # mixed BS MIB: one job verifies what it writes and reads back, and flushes;
 # beside it two read, write and trim another part of the volume.  Then each
 # block is trimmed, written and verified, twice, so that the second time it is
-# cached: one after the other, since fio does not
-# wait for the trim before it writes.
+# cached: one after the other, since fio does not wait for the trim before it
+# writes.
 mixed() {
 	local bs=$1 mib=$2 beside
 	beside=(--ioengine=nbd --uri="$(uri data)" --bs="$bs" --iodepth=8 --verify=0
@@ -72,7 +72,7 @@ done
 stop_server
 "$FOREBAY" drain "$pool" >/dev/null 2>&1 || fail "drain"
 "$FOREBAY" check "$pool" >/dev/null || fail "check"
-fio --name=write-kill --ioengine=psync --filename="$work/data.img" --verify=crc32c \
+fio --aux-path="$work" --name=write-kill --ioengine=psync --filename="$work/data.img" --verify=crc32c \
 	--verify_fatal=1 "${opts[@]}" --verify_only=1 --output="$work/fio.out" ||
 	{ cat "$work/fio.out" >&2; fail "the origin alone"; }
 say "all there on the origin alone"
