@@ -77,7 +77,8 @@ static void free_if_empty(struct fby_pool *p, u32 c)
 {
 	struct fby_chunk *ch = &p->chunk[c];
 
-	if (ch->state != FBY_CS_CLOSED || ch->pinned || fby_load(&ch->live) != 0)
+	/* Acquire: all that was done with its pages is done. */
+	if (ch->state != FBY_CS_CLOSED || ch->pinned || fby_load_acquire(&ch->live) != 0)
 		return;
 	chunk_list_remove(p, &p->volume[ch->volume], c);
 	fby_chunk_to_free(p, c);
