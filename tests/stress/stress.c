@@ -101,6 +101,17 @@ static void sector_fill(u64 *words, u32 volume, u64 sector, u32 version)
 		words[i] = version_zeroes(volume, version) ? 0 : word_of(volume, sector, version, i);
 }
 
+/* All words of one version, or zero. */
+static bool sector_whole(const u64 *words, u32 volume, u64 sector)
+{
+	u32 version = (u32)((words[0] ^ 0x5a5a000000000000ull) >> 32);
+
+	for (u32 i = 0; i < FBY_SECTOR / 8; i++)
+		if (words[i] != (words[0] ? word_of(volume, sector, version, i) : 0))
+			return false;
+	return true;
+}
+
 /* What was read lies between acked before and started after, and is whole. */
 static void sector_verify(const u64 *words, u32 volume, u64 sector, u32 low, u32 high)
 {
@@ -115,19 +126,21 @@ static void sector_verify(const u64 *words, u32 volume, u64 sector, u32 low, u32
 	} else if (version < low || version > high) {
 		fail("not what was acknowledged", volume, sector, low, high, version);
 	}
-	for (u32 i = 0; i < FBY_SECTOR / 8; i++)
-		if (words[i] != (words[0] ? word_of(volume, sector, version, i) : 0))
-			fail("torn sector", volume, sector, low, high, i);
+	if (!sector_whole(words, volume, sector))
+		fail("torn sector", volume, sector, low, high, version);
 }
 
 /* --- the origins: memory, as relaxed words -------------------------------- */
 
-static void origin_copy_out(u32 volume, u64 sector, u64 n, u64 *dst)
+/* A disk's sector is whole, also beside a write: read again if it is not. */
+static void origin_copy_out(u32 volume, u64 sector, u64 *dst)
 {
 	const u64 *src = &origin[volume].word[sector * (FBY_SECTOR / 8)];
 
-	for (u64 i = 0; i < n * (FBY_SECTOR / 8); i++)
-		dst[i] = fby_load(&src[i]);
+	do {
+		for (u64 i = 0; i < FBY_SECTOR / 8; i++)
+			dst[i] = fby_load(&src[i]);
+	} while (!sector_whole(dst, volume, sector));
 }
 
 static void origin_store(u32 volume, u64 sector, u64 n, const u64 *src)
@@ -284,7 +297,7 @@ static void read_some(struct worker *w, u32 volume, u64 block, u32 first, u32 n)
 		fail("read", volume, sector, (u64)(decision < 0 ? -decision : decision), missing, lost);
 	for (u32 i = 0; i < n; i++)
 		if (missing >> (first + i) & 1)
-			origin_copy_out(volume, sector + i, 1, &w->buf[i * (FBY_SECTOR / 8)]);
+			origin_copy_out(volume, sector + i, &w->buf[i * (FBY_SECTOR / 8)]);
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	for (u32 i = 0; i < n; i++)
 		sector_verify(&w->buf[i * (FBY_SECTOR / 8)], volume, sector + i, low[i],
