@@ -341,6 +341,8 @@ int fby_range(struct fby_pool *p, u16 volume, enum fby_kind kind, u64 sector, u6
  * fby_destage_step.  The write itself is durable already.
  */
 u64 fby_write_delay(struct fby_pool *p, u16 volume, u32 nsectors, u64 now_ns);
+/* False: it would be 0; spares a host the look at its clock. */
+bool fby_write_throttled(const struct fby_pool *p, u16 volume);
 
 /* Brackets a read of the origin that somebody waits for: destage leaves it room. */
 void fby_origin_foreground(struct fby_pool *p, u16 volume, bool begin);

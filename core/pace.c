@@ -94,6 +94,11 @@ void fby_pace_tick(struct fby_pool *p, u16 volume)
 	fby_pace_update(p, volume);
 }
 
+bool fby_write_throttled(const struct fby_pool *p, u16 volume)
+{
+	return volume < p->sb.nvolumes && fby_load(&p->volume[volume].pace.cost_ns) != 0;
+}
+
 u64 fby_write_delay(struct fby_pool *p, u16 volume, u32 nsectors, u64 now_ns)
 {
 	struct fby_pace *pace;

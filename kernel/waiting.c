@@ -109,12 +109,18 @@ void fbk_retry_work(struct work_struct *work)
 void fbk_end_written(struct fbk_io *io)
 {
 	struct fbk_pool *p = io->volume->pool;
-	u64 now = ktime_get_ns();
-	u64 delay = fby_write_delay(p->engine, io->volume->index, bio_sectors(io->bio), now);
+	u16 volume = io->volume->index;
+	u64 now, delay;
 	struct fbk_io *other;
 	unsigned long flags;
 
-	if (likely(!delay)) {
+	if (likely(!fby_write_throttled(p->engine, volume))) {
+		fbk_end(io, 0);
+		return;
+	}
+	now = ktime_get_ns();
+	delay = fby_write_delay(p->engine, volume, bio_sectors(io->bio), now);
+	if (!delay) {
 		fbk_end(io, 0);
 		return;
 	}
