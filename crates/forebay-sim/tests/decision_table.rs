@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Each row of recovery's decision table (`decision` in core/recovery.c): a line
+//! of each class at each place of a chunk, made by hand on an image that the
+//! engine left, and what the next start makes of it.  Every row is recovered
+//! twice, the second time from what the first left, and must come out the same.
+
+use forebay_sim::engine::{identity, volume_spec, Attach, Decision, Engine};
+use forebay_sim::media::Media;
+use forebay_sim::script::data;
+use forebay_sys as sys;
+
+const CHUNK: usize = 1 << 16;
+const CHUNKS: usize = 5;
+const OFFSET: usize = CHUNK; // of chunk 0
+const SECTORS: u64 = 8 * 64;
+const NUMBER: u64 = 1;
+const UUID: [u8; 16] = [9; 16];
+
+/// How the writer left the chunk: batches of pages 8 and 9 (blocks 0 and 1) and
+/// of pages 10 and 11 (blocks 32 and 33), the second also overwriting nothing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Left {
+    /// Killed right after the second batch.
+    Open,
+    /// Killed when the idle tick had sealed it.
+    Sealed,
+    /// The volume was detached, which closes the chunk; then killed.
+    Closed,
+}
+
+/// What is done to the line, or to its data.
+#[derive(Clone, Copy, Debug)]
+enum Class {
+    Current,
+    CurrentDataTorn,
+    Old,
+    Bad,
+    BadByOneBit,
+    /// A valid line of the epoch, where none was written.
+    Made,
+}
+
+#[derive(Debug, PartialEq)]
+enum Outcome {
+    /// The block reads as written.
+    Entry,
+    /// The same, and recovery says that it put a line right.
+    Repaired,
+    /// The block is not cached: the origin's version stands.  With how many
+    /// entries reported as dropped.
+    Nothing { dropped: u64 },
+    /// Attaching is refused; when told to isolate, the block answers EIO.
+    Hole,
+    /// The block answers EIO; attaching is not refused.
+    Damaged,
+}
+
+use Class::*;
+use Left::*;
+
+const TABLE: &[(Left, usize, Class, Outcome)] = &[
+    // Settled: before the last batch, or below a seal.
+    (Open, 9, Current, Outcome::Entry),
+    (Open, 9, CurrentDataTorn, Outcome::Damaged),
+    (Open, 9, Old, Outcome::Hole),
+    (Open, 9, Bad, Outcome::Hole),
+    (Open, 9, BadByOneBit, Outcome::Repaired),
+    (Sealed, 10, Current, Outcome::Entry),
+    (Sealed, 10, CurrentDataTorn, Outcome::Damaged),
+    (Sealed, 10, Old, Outcome::Hole),
+    (Sealed, 10, Bad, Outcome::Hole),
+    (Sealed, 10, BadByOneBit, Outcome::Repaired),
+    (Sealed, 11, Bad, Outcome::Hole),
+    (Sealed, 11, Old, Outcome::Hole),
+    (Closed, 11, Bad, Outcome::Hole),
+    (Closed, 11, BadByOneBit, Outcome::Repaired),
+    // Tail: the last batch, not sealed.
+    (Open, 10, Current, Outcome::Entry),
+    (Open, 10, CurrentDataTorn, Outcome::Nothing { dropped: 1 }),
+    (Open, 11, CurrentDataTorn, Outcome::Nothing { dropped: 1 }),
+    (Open, 10, Old, Outcome::Nothing { dropped: 0 }),
+    (Open, 10, Bad, Outcome::Nothing { dropped: 0 }),
+    (Open, 10, BadByOneBit, Outcome::Nothing { dropped: 0 }),
+    // Beyond: not written in this epoch.
+    (Closed, 13, Made, Outcome::Nothing { dropped: 0 }),
+    (Closed, 13, Old, Outcome::Nothing { dropped: 0 }),
+    (Closed, 13, Bad, Outcome::Nothing { dropped: 0 }),
+    (Open, 13, Old, Outcome::Nothing { dropped: 0 }),
+    (Open, 13, Bad, Outcome::Nothing { dropped: 0 }),
+];
+
+fn block_of(page: usize) -> u64 {
+    match page {
+        8 | 9 => page as u64 - 8,
+        10 | 11 => page as u64 + 22,
+        _ => 50,
+    }
+}
+
+fn engine() -> Engine {
+    Engine::new(Media::bare(OFFSET + CHUNKS * CHUNK))
+}
+
+fn attach(e: &mut Engine, holes: u32) -> Result<(), forebay_sim::engine::Error> {
+    let a = Attach {
+        origin_sectors: SECTORS,
+        identity: &identity(NUMBER),
+        holes,
+        round_pages: 16,
+        nbuffers: 1,
+        buffer_bytes: 4096,
+    };
+    e.volume_attach(0, &a)
+}
+
+/// The media as the writer left it.
+fn image(left: Left) -> Vec<u8> {
+    let mut e = engine();
+    e.format(UUID, CHUNK as u32, 1).unwrap();
+    e.open_all(&sys::fby_options { nslots: 1, ..Default::default() }).unwrap();
+    e.volume_add(&volume_spec("v", NUMBER, SECTORS, 512)).unwrap();
+    attach(&mut e, sys::FBY_HOLES_FAIL).unwrap();
+    for (block, id) in [(0, 2), (32, 3)] {
+        let bytes = data(NUMBER, block * 8..block * 8 + 16, id);
+        assert_eq!(e.write(0, block * 8, &bytes, &mut 0).0, Ok(Decision::Done));
+    }
+    match left {
+        Open => {}
+        Sealed => {
+            for tick in 1..=3 {
+                e.destage_step(tick * 200_000_000).unwrap();
+            }
+        }
+        Closed => e.volume_detach(0).unwrap(),
+    }
+    let info = e.chunk_info(0).unwrap();
+    assert_eq!((info.fill, info.live), (12, 4), "the test's own picture of the chunk");
+    e.media.state().visible.bytes().to_vec()
+}
+
+fn line_at(page: usize) -> std::ops::Range<usize> {
+    OFFSET + page * 64..OFFSET + page * 64 + 64
+}
+
+/// Changes the line through f, and makes its checksum right again.
+fn edit(image: &mut [u8], page: usize, f: impl FnOnce(&mut [u8])) {
+    let line = &mut image[line_at(page)];
+    f(line);
+    let crc = sys::crc32c(sys::crc32c(0, &UUID), &line[..60]);
+    line[60..].copy_from_slice(&crc.to_le_bytes());
+}
+
+fn put(image: &mut [u8], page: usize, class: Class) {
+    let epoch = std::mem::offset_of!(sys::fby_page_line, epoch);
+    let older = |line: &mut [u8]| line[epoch] -= 1;
+    let like_11 = |image: &mut [u8]| {
+        let line = image[line_at(11)].to_vec();
+        image[line_at(13)].copy_from_slice(&line);
+        let data = image[OFFSET + 11 * 4096..OFFSET + 12 * 4096].to_vec();
+        image[OFFSET + 13 * 4096..OFFSET + 14 * 4096].copy_from_slice(&data);
+        edit(image, 13, |line| {
+            let at = |o: usize, v: u64, n: usize, line: &mut [u8]| {
+                line[o..o + n].copy_from_slice(&v.to_le_bytes()[..n]);
+            };
+            at(std::mem::offset_of!(sys::fby_page_line, block), 50, 8, line);
+            at(std::mem::offset_of!(sys::fby_page_line, page), 13, 2, line);
+            at(std::mem::offset_of!(sys::fby_page_line, batch_first), 13, 2, line);
+            at(std::mem::offset_of!(sys::fby_page_line, batch_count), 1, 1, line);
+            let seq = std::mem::offset_of!(sys::fby_page_line, seq);
+            line[seq] += 5;
+        });
+    };
+    match class {
+        Current => {}
+        CurrentDataTorn => image[OFFSET + page * 4096..][64..192].fill(0xa5),
+        Old => {
+            if page == 13 {
+                like_11(image);
+            }
+            edit(image, page, older);
+        }
+        Bad => image[line_at(page)][8..40].fill(0xff),
+        BadByOneBit => image[line_at(page)][9] ^= 4,
+        Made => like_11(image),
+    }
+}
+
+fn outcome(image: &[u8], page: usize) -> (Outcome, Vec<u8>) {
+    let mut e = engine();
+    e.media.state_mut().visible.bytes_mut().copy_from_slice(image);
+    let report = e.open_all(&sys::fby_options { nslots: 1, ..Default::default() }).unwrap();
+    e.check(true).unwrap();
+    let after = e.media.state().visible.bytes().to_vec();
+    let refused = attach(&mut e, sys::FBY_HOLES_FAIL).is_err();
+    if refused {
+        attach(&mut e, sys::FBY_HOLES_ISOLATE).unwrap();
+    }
+    let block = block_of(page);
+    let mut buf = [0; 4096];
+    let r = e.read_block(0, block, 0, &mut buf);
+    let id = if block < 32 { 2 } else { 3 };
+    let outcome = if r.lost != 0 {
+        assert_eq!(r.lost, 0xff);
+        if refused {
+            Outcome::Hole
+        } else {
+            Outcome::Damaged
+        }
+    } else if r.origin != 0 {
+        assert_eq!((r.origin, refused), (0xff, false));
+        Outcome::Nothing { dropped: report.dropped }
+    } else {
+        assert!(!refused);
+        assert_eq!(buf[..], data(NUMBER, block * 8..block * 8 + 8, id)[..]);
+        if report.lines_repaired == 1 {
+            Outcome::Repaired
+        } else {
+            Outcome::Entry
+        }
+    };
+    // The neighbours are there, whatever happened to it.
+    for other in [0, 1, 32, 33].into_iter().filter(|b| *b != block) {
+        let r = e.read_block(0, other, 0, &mut buf);
+        assert_eq!((r.origin, r.lost), (0, 0), "block {other} beside page {page}");
+        let id = if other < 32 { 2 } else { 3 };
+        assert_eq!(buf[..], data(NUMBER, other * 8..other * 8 + 8, id)[..]);
+    }
+    (outcome, after)
+}
+
+#[test]
+fn every_row_decides_as_the_table_says() {
+    for (left, page, class, expected) in TABLE {
+        let mut media = image(*left);
+        put(&mut media, *page, *class);
+        let (first, after) = outcome(&media, *page);
+        assert_eq!(&first, expected, "{left:?}, page {page}, {class:?}");
+        let (second, _) = outcome(&after, *page);
+        let settled = match first {
+            Outcome::Repaired => Outcome::Entry,
+            Outcome::Nothing { .. } => Outcome::Nothing { dropped: 0 },
+            other => other,
+        };
+        assert_eq!(second, settled, "{left:?}, page {page}, {class:?}, again");
+    }
+}
