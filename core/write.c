@@ -28,6 +28,16 @@ static void find_old(struct fby_pool *p, const struct fby_write *w, struct fby_w
 		fby_prefetchw(&p->chunk[fby_page_chunk(p, g->old)].epoch);
 }
 
+/* The first page of the bucket is most likely the one that is replaced: ask for
+ * its entry and its chunk's live count now. */
+static inline void begin_prefetch(struct fby_pool *p, u32 page)
+{
+	if (page == FBY_NO_PAGE)
+		return;
+	fby_prefetchw(&p->entry[page]);
+	fby_prefetchw(&p->chunk[fby_page_chunk(p, page)].epoch);
+}
+
 /* Locks the blocks of the batch, up to the first that is busy. */
 static int begin_lock(struct fby_pool *p, struct fby_write *w, u64 sector, u32 nsectors, u32 flags)
 {
@@ -45,7 +55,7 @@ static int begin_lock(struct fby_pool *p, struct fby_write *w, u64 sector, u32 n
 		g->old = FBY_OLD_UNKNOWN;
 		if (!fby_index_try(p, g->bucket))
 			return w->npages ? FBY_DONE : FBY_WAIT_BLOCK;
-		fby_prefetchw(&p->entry[fby_load(&p->bucket[g->bucket]) & ~FBY_BUCKET_LOCK]);
+		begin_prefetch(p, fby_load(&p->bucket[g->bucket]) & ~FBY_BUCKET_LOCK);
 		if (flags & FBY_BEGIN_CACHED) {
 			find_old(p, w, g);
 			if (g->old == FBY_NO_PAGE) {
