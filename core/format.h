@@ -48,7 +48,7 @@
 
 #define FBY_VOLUMES_MAX 64u
 #define FBY_NAME_MAX 63u
-#define FBY_IDENTITY_MAX 95u
+#define FBY_IDENTITY_MAX 127u
 #define FBY_BATCH_PAGES 16u	    /* 64 KiB: the largest commit */
 #define FBY_BLOCK_BITS 48	    /* blocks of 4 KiB: 2^60 bytes a volume */
 #define FBY_CHUNKS_MAX (1u << 22)   /* 8 TiB of 2 MiB chunks: page numbers stay in 31 bits */
@@ -109,7 +109,7 @@ struct fby_volume_record {
 	char identity[FBY_IDENTITY_MAX + 1]; /* of the origin, from the host; zero-terminated */
 	u32 block_size; /* logical block: 512 or 4096 */
 	u32 flags; /* enum fby_volume_flags */
-	u8 reserved[36];
+	u8 reserved[4];
 	u32 crc;
 };
 

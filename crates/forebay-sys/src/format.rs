@@ -23,7 +23,7 @@ pub const FBY_LINE_SEAL: u32 = 2;
 
 pub const FBY_VOLUMES_MAX: u32 = 64;
 pub const FBY_NAME_MAX: usize = 63;
-pub const FBY_IDENTITY_MAX: usize = 95;
+pub const FBY_IDENTITY_MAX: usize = 127;
 pub const FBY_BATCH_PAGES: usize = 16;
 pub const FBY_BLOCK_BITS: u32 = 48;
 pub const FBY_CHUNKS_MAX: u32 = 1 << 22;
@@ -93,7 +93,7 @@ pub struct fby_volume_record {
     pub identity: [u8; FBY_IDENTITY_MAX + 1],
     pub block_size: u32,
     pub flags: u32,
-    pub reserved: [u8; 36],
+    pub reserved: [u8; 4],
     pub crc: u32,
 }
 

@@ -35,7 +35,7 @@ pub trait Origin: Send + Sync + fmt::Debug {
 
     /// `id|path`: an id that stays the same as long as the data is the same
     /// origin's, and a path (may be empty) where it can be found again.  The
-    /// volume records it, at most 95 bytes; the id has no `|`.
+    /// volume records it, at most 127 bytes; the id has no `|`.
     fn identity(&self) -> String;
 
     /// For status and messages.
@@ -106,6 +106,6 @@ mod tests {
         assert_eq!(join_identity("i", "/p"), "i|/p");
         let long = "/".repeat(200);
         assert_eq!(join_identity("i", &long), "i|");
-        assert_eq!(join_identity("i", &long[..93]).len(), 95);
+        assert_eq!(join_identity("i", &long[..125]).len(), 127);
     }
 }

@@ -383,7 +383,7 @@ impl Pool {
             identity: sys::c_text(&identity).ok_or_else(|| {
                 Error::usage(
                     format!("the origin's identity \"{identity}\" cannot be recorded"),
-                    "use at most 95 bytes without a zero",
+                    "use at most 127 bytes without a zero",
                 )
             })?,
             uuid: Uuid::random()?.0,
