@@ -43,15 +43,27 @@ pub fn sleep_until(end: Instant, interrupt: &Interrupt) {
     }
 }
 
-/// The server's answer, or what a read-only look finds.
+/// The server's answer, or what a read-only look finds.  A process that has the
+/// pool but does not answer may be about to: one that starts or stops.
 pub fn of_pool(path: &Path) -> anyhow::Result<PoolStatus> {
-    if let Some(mut client) = control::Client::for_pool(&control::runtime_dir(), path)? {
-        return Ok(client.status()?);
+    const PATIENCE: Duration = Duration::from_secs(2);
+    let start = Instant::now();
+    loop {
+        if let Some(mut client) = control::Client::for_pool(&control::runtime_dir(), path)? {
+            return Ok(client.status()?);
+        }
+        match open::read_only(path) {
+            Ok(pool) => {
+                let status = pool.status();
+                pool.close()?;
+                return Ok(status);
+            }
+            Err(forebay::Error::Busy { .. }) if start.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            Err(e) => return Err(e.into()),
+        }
     }
-    let pool = open::read_only(path)?;
-    let status = pool.status();
-    pool.close()?;
-    Ok(status)
 }
 
 /// Per second, between two looks.
