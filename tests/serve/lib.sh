@@ -70,6 +70,7 @@ nbdkit_pid() { tail -n 1 "$work/ready" | sed 's/.*"nbdkit_pid":\([0-9]*\).*/\1/'
 
 # start_server [OPTIONS]: returns when it is ready; sets server and nbdkit.
 start_server() {
+	: >"$work/ready" # now: the message of the server before is not this one's
 	"$FOREBAY" serve "$pool" --socket "$work/run/nbd" --json "$@" \
 		>"$work/ready" 2>>"$work/server.log" &
 	server=$!

@@ -573,6 +573,7 @@ pub struct Demo {
 pub struct DemoWriter {
     pub pool: PathBuf,
     pub volume: String,
+    pub origin: PathBuf,
     pub seed: u64,
     /// The first write of each thread
     pub first: Vec<u64>,

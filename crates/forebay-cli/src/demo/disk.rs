@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
 use anyhow::Context;
-use forebay::{AttachOptions, Pool, Volume};
+use forebay::{Pool, Volume};
 use serde::Serialize;
 
 use super::safety::{self, Expected};
@@ -97,7 +97,7 @@ fn drain(stage: &Stage, disk: &mut Disk) -> anyhow::Result<()> {
     let pool = Pool::open(&stage.pool, &args::MediaArgs::default().read_write())?;
     let mut volumes = Vec::new();
     for name in [speed::VOLUME, safety::VOLUME] {
-        volumes.push(pool.attach(name, &AttachOptions::default())?);
+        volumes.push(pool.attach(name, &stage.attach(name))?);
     }
     let bar =
         stage.bar(0, "  drain {bar:30} {bytes}/{total_bytes}  {binary_bytes_per_sec}, {eta} left");

@@ -197,6 +197,11 @@ impl Stage {
         self.directory.join(name)
     }
 
+    /// Says where the origin is: the path may be too long for the pool to record.
+    pub fn attach(&self, volume: &str) -> AttachOptions {
+        AttachOptions { origin: Some(self.origin(volume)), ..Default::default() }
+    }
+
     pub fn origin(&self, volume: &str) -> PathBuf {
         self.path(&format!("origin-{volume}.img"))
     }
@@ -271,7 +276,7 @@ fn measure_speed(
     }
     drop(direct);
     let pool = Pool::open(&stage.pool, &args::MediaArgs::default().read_write())?;
-    let volume = pool.attach(speed::VOLUME, &AttachOptions::default())?;
+    let volume = pool.attach(speed::VOLUME, &stage.attach(speed::VOLUME))?;
     for (name, threads, bytes) in [
         ("Forebay, 1 writer", 1, hot),
         ("Forebay, 2 writers", 2, hot),

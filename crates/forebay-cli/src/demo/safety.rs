@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context};
-use forebay::{AttachOptions, Pool};
+use forebay::Pool;
 use serde::Serialize;
 
 use super::pattern::{self, SECTOR};
@@ -246,6 +246,7 @@ impl Writer {
             .arg("demo-writer")
             .arg(&stage.pool)
             .arg(VOLUME)
+            .arg(stage.origin(VOLUME))
             .arg(stage.seed.to_string())
             .args(expected.next.map(|n| n.to_string()))
             .stdin(Stdio::null())
@@ -287,7 +288,7 @@ fn verify(stage: &Stage, expected: &mut Expected, safety: &mut Safety) -> anyhow
     if !check.ok {
         bail!("{}: the check after a kill found: {check}", stage.pool.display());
     }
-    let volume = pool.attach(VOLUME, &AttachOptions::default())?;
+    let volume = pool.attach(VOLUME, &stage.attach(VOLUME))?;
     let losses = compare_all(expected, |buffer, offset| volume.read_at(buffer, offset).is_ok());
     safety.sectors_compared += expected.sector_count();
     safety.lost += writes_lost(&losses);

@@ -63,7 +63,8 @@ pub fn run(a: &args::DemoWriter) -> anyhow::Result<u8> {
     anyhow::ensure!(a.first.len() == THREADS, "a first write for each thread");
     let log: File = std::io::stdout().as_fd().try_clone_to_owned()?.into();
     let pool = Pool::open(&a.pool, &args::MediaArgs::default().read_write())?;
-    let volume = pool.attach(&a.volume, &AttachOptions::default())?;
+    let origin = AttachOptions { origin: Some(a.origin.clone()), ..Default::default() };
+    let volume = pool.attach(&a.volume, &origin)?;
     std::thread::scope(|scope| {
         let threads: Vec<_> = (a.first.iter().enumerate())
             .map(|(thread, &first)| {
