@@ -23,7 +23,7 @@ help:
 	@echo 'make check           all tests, as continuous integration runs them'
 	@echo 'make quick           the tests to run between two edits (3 minutes at most)'
 	@echo 'make build           compile the command and the nbdkit plugin'
-	@echo 'make bench           engine against the floor of the media, reads, recovery; JSON in $(OUT)/'
+	@echo 'make bench           engine against the floor of the media, reads, recovery, load; in $(OUT)/'
 	@echo 'make soak SECONDS=n  new seeds of the simulator and the crash explorer for so long'
 	@echo 'make fuzz SECONDS=n  libFuzzer on each target for so long'
 	@echo 'make vm              the kernel module in a guest: smoke, power cuts, faults (minutes)'
@@ -52,6 +52,8 @@ bench: build
 	target/release/forebay bench engine --json | tee $(OUT)/bench-engine.json
 	target/release/forebay bench read --json | tee $(OUT)/bench-read.json
 	target/release/forebay bench recovery --json | tee $(OUT)/bench-recovery.json
+	cargo build --release -p forebay-load
+	target/release/forebay-load suite --seconds 20 --out $(OUT)/load
 
 soak:
 	@scripts/need build
