@@ -378,17 +378,6 @@ static int write_step(struct fby_pool *p, u16 volume, struct fby_io *io)
 
 /* --- flush, carry, commit, release ---------------------------------------- */
 
-/* Seq of a listed page, or unknown if its line cannot be read. */
-static u64 listed_seq(struct fby_pool *p, const struct fby_round_page *r, u64 unknown)
-{
-	struct fby_page_line l;
-	bool repaired;
-
-	if (!fby_page_line_read(p, fby_page_chunk(p, r->page), fby_page_place(p, r->page), &l, &repaired))
-		return unknown;
-	return l.seq;
-}
-
 /* No room for what is lost from page[pos] on: the cut goes below it, so that what
  * is older is let go, which may make room for the next round.  False: nothing is
  * older. */
@@ -400,7 +389,7 @@ static bool carry_less(struct fby_pool *p, u16 volume)
 
 	for (u32 i = d->pos; i < d->n; i++) {
 		const struct fby_round_page *r = &d->page[i];
-		u64 seq = listed_seq(p, r, fby_load(&p->chunk[fby_page_chunk(p, r->page)].seq_min));
+		u64 seq = fby_page_seq(p, r->page, fby_load(&p->chunk[fby_page_chunk(p, r->page)].seq_min));
 
 		if (r->carry != CARRY_NO && still_listed(p, volume, r, d->cut) && seq <= cut)
 			cut = seq - 1;
@@ -408,7 +397,7 @@ static bool carry_less(struct fby_pool *p, u16 volume)
 	if (cut <= p->volume[volume].rec.watermark)
 		return false;
 	for (u32 i = 0; i < d->n; i++) /* what is above the cut stays until a later round */
-		if (listed_seq(p, &d->page[i], FBY_NO_SEQ) <= cut)
+		if (fby_page_seq(p, d->page[i].page, FBY_NO_SEQ) <= cut)
 			d->page[n++] = d->page[i];
 	d->n = n;
 	d->cut = cut;

@@ -33,18 +33,6 @@ int fby_chunk_info(struct fby_pool *p, u32 chunk, struct fby_chunk_info *out)
 	return FBY_DONE;
 }
 
-static bool data_ok(struct fby_pool *p, u32 page, const struct fby_page_line *l)
-{
-	u32 crc = 0, at = 0, n;
-
-	if (l->kind != FBY_KIND_DATA)
-		return true;
-	for (; (n = fby_run(l->valid, at, &at)) != 0; at += n)
-		if (fby_port_read_crc(p->media, NULL, fby_page_data(p, page) + at * FBY_SECTOR, n * FBY_SECTOR, &crc))
-			return false;
-	return (l->flags & FBY_PF_NOCRC) || crc == l->data_crc;
-}
-
 int fby_entry_info(struct fby_pool *p, u32 chunk, u32 page, bool check_data, struct fby_entry_info *out)
 {
 	const struct fby_entry *e;
@@ -61,6 +49,6 @@ int fby_entry_info(struct fby_pool *p, u32 chunk, u32 page, bool check_data, str
 	out->current = out->valid && out->line.epoch == fby_load(&p->chunk[chunk].epoch);
 	out->linked = (fby_load(&e->state) & FBY_ES_LINKED) &&
 		      (!out->valid || fby_load(&e->key) == fby_key(out->line.volume, out->line.block));
-	out->data_ok = out->valid && (!check_data || data_ok(p, number, &out->line));
+	out->data_ok = out->valid && (!check_data || fby_page_data_ok(p, number, &out->line));
 	return FBY_DONE;
 }

@@ -256,6 +256,10 @@ enum fby_page_result { FBY_PAGE_OK = 0, FBY_PAGE_DAMAGED };
 /* Copies the sectors in want (subset of valid) to dst, sector s at dst + (s - base) * 512; verifies all. */
 enum fby_page_result fby_page_read(struct fby_pool *p, u32 page, u64 key, u32 state, u8 want, u32 base, u8 *dst,
 				   bool verify);
+/* Seq that its line says, one wrong bit put right; unknown if it cannot be read. */
+u64 fby_page_seq(struct fby_pool *p, u32 page, u64 unknown);
+/* All that the line says is valid could be read, and has its checksum if it carries one. */
+bool fby_page_data_ok(struct fby_pool *p, u32 page, const struct fby_page_line *l);
 /* Notes that the page is damaged, if it still is the block's; needs the block, tries for it. */
 void fby_page_mark(struct fby_pool *p, u32 page, u64 key, u32 flag);
 
@@ -291,6 +295,12 @@ u64 fby_volume_pages(struct fby_pool *p, u16 volume);
 u64 fby_digest(struct fby_pool *p, u64 *entries);
 
 /* --- small helpers -------------------------------------------------------------- */
+/* to: a power of two */
+static inline u64 fby_round_up(u64 x, u64 to)
+{
+	return (x + to - 1) & ~(to - 1);
+}
+
 static inline u64 fby_key(u16 volume, u64 block)
 {
 	return (u64)volume << FBY_BLOCK_BITS | block;

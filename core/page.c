@@ -52,6 +52,28 @@ enum fby_page_result fby_page_read(struct fby_pool *p, u32 page, u64 key, u32 st
 	return FBY_PAGE_OK;
 }
 
+u64 fby_page_seq(struct fby_pool *p, u32 page, u64 unknown)
+{
+	struct fby_page_line l;
+	bool repaired;
+
+	if (!fby_page_line_read(p, fby_page_chunk(p, page), fby_page_place(p, page), &l, &repaired))
+		return unknown;
+	return l.seq;
+}
+
+bool fby_page_data_ok(struct fby_pool *p, u32 page, const struct fby_page_line *l)
+{
+	u32 crc = 0, at = 0, n;
+
+	if (l->kind != FBY_KIND_DATA)
+		return true;
+	for (; (n = fby_run(l->valid, at, &at)) != 0; at += n)
+		if (read_run(p, page, at, n, NULL, &crc))
+			return false;
+	return (l->flags & FBY_PF_NOCRC) || crc == l->data_crc;
+}
+
 void fby_page_mark(struct fby_pool *p, u32 page, u64 key, u32 flag)
 {
 	u32 b = fby_index_bucket(p, key);

@@ -18,17 +18,12 @@ static bool power_of_two(u64 x)
 	return x && (x & (x - 1)) == 0;
 }
 
-static u64 round_up(u64 x, u64 to)
-{
-	return (x + to - 1) & ~(to - 1);
-}
-
 static bool sb_geometry_ok(const struct fby_superblock *sb)
 {
 	return power_of_two(sb->chunk_size) && sb->chunk_size >= FBY_CHUNK_PAGES_MIN * FBY_PAGE &&
 	       sb->chunk_size <= FBY_CHUNK_PAGES_MAX * FBY_PAGE && sb->nvolumes >= 1 &&
 	       sb->nvolumes <= FBY_VOLUMES_MAX && sb->nchunks >= CHUNKS_MIN && sb->nchunks <= FBY_CHUNKS_MAX &&
-	       sb->data_offset == round_up(FBY_VT_OFFSET + sb->nvolumes * 512u, sb->chunk_size) &&
+	       sb->data_offset == fby_round_up(FBY_VT_OFFSET + sb->nvolumes * 512u, sb->chunk_size) &&
 	       sb->media_size >= sb->data_offset + (u64)sb->nchunks * sb->chunk_size &&
 	       sb->clean_seq < FBY_NO_SEQ / 2;
 }
@@ -146,7 +141,7 @@ int fby_format(struct fby_media *m, const struct fby_format *f)
 	    sb.chunk_size > FBY_CHUNK_PAGES_MAX * FBY_PAGE || sb.nvolumes > FBY_VOLUMES_MAX)
 		return -FBY_E_GEOMETRY;
 	sb.media_size = fby_media_size(m);
-	sb.data_offset = round_up(FBY_VT_OFFSET + sb.nvolumes * 512u, sb.chunk_size);
+	sb.data_offset = fby_round_up(FBY_VT_OFFSET + sb.nvolumes * 512u, sb.chunk_size);
 	if (sb.media_size < sb.data_offset + (u64)CHUNKS_MIN * sb.chunk_size)
 		return -FBY_E_MEDIA_SMALL;
 	chunks = (sb.media_size - sb.data_offset) >> __builtin_ctz(sb.chunk_size);
@@ -180,7 +175,7 @@ static u32 buckets_of(const struct fby_superblock *sb)
 {
 	u64 pages = (u64)sb->nchunks * (sb->chunk_size / FBY_PAGE);
 
-	return (u32)round_up(pages, 16);
+	return (u32)fby_round_up(pages, 16);
 }
 
 /* Places in mem, in order; sizes are multiples of 64. */
@@ -193,12 +188,12 @@ static struct layout layout_of(const struct fby_superblock *sb, u32 nslots)
 	u64 pages = (u64)sb->nchunks * (sb->chunk_size / FBY_PAGE);
 	struct layout l;
 
-	l.slots = round_up(sizeof(struct fby_pool), 64);
-	l.chunks = l.slots + round_up(nslots * sizeof(struct fby_slot), 64);
-	l.volumes = l.chunks + round_up(sb->nchunks * sizeof(struct fby_chunk), 64);
-	l.buckets = l.volumes + round_up(sb->nvolumes * sizeof(struct fby_volume), 64);
-	l.entries = l.buckets + round_up((u64)buckets_of(sb) * sizeof(u32), 64);
-	l.total = l.entries + round_up(pages * sizeof(struct fby_entry), 64);
+	l.slots = fby_round_up(sizeof(struct fby_pool), 64);
+	l.chunks = l.slots + fby_round_up(nslots * sizeof(struct fby_slot), 64);
+	l.volumes = l.chunks + fby_round_up(sb->nchunks * sizeof(struct fby_chunk), 64);
+	l.buckets = l.volumes + fby_round_up(sb->nvolumes * sizeof(struct fby_volume), 64);
+	l.entries = l.buckets + fby_round_up((u64)buckets_of(sb) * sizeof(u32), 64);
+	l.total = l.entries + fby_round_up(pages * sizeof(struct fby_entry), 64);
 	return l;
 }
 

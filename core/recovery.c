@@ -226,14 +226,9 @@ static u64 hole_seq(struct fby_pool *p, u32 c, u32 i)
 /* Seq of a linked page; ~0 if its line cannot be read a second time. */
 static u64 linked_seq(struct fby_pool *p, u32 page)
 {
-	struct fby_page_line l;
-	bool repaired;
-
 	if (fby_load(&p->entry[page].state) & FBY_ES_HOLE)
 		return hole_seq(p, fby_page_chunk(p, page), fby_page_place(p, page));
-	if (!fby_page_line_read(p, fby_page_chunk(p, page), fby_page_place(p, page), &l, &repaired))
-		return FBY_NO_SEQ;
-	return l.seq;
+	return fby_page_seq(p, page, FBY_NO_SEQ);
 }
 
 static void count_lost(struct fby_pool *p, u16 volume, u32 state, u32 by)
@@ -289,14 +284,7 @@ static void mark(struct fby_pool *p, const struct scan *s, u32 i, u32 state)
 /* The data of an entry as its line says it. */
 static bool data_arrived(struct fby_pool *p, u32 page, const struct fby_page_line *l)
 {
-	u32 crc = 0, at = 0, n;
-
-	if (l->kind != FBY_KIND_DATA || (l->flags & FBY_PF_NOCRC) || FBY_BUG(TORN_TAIL_ACCEPTED))
-		return true;
-	for (; (n = fby_run(l->valid, at, &at)) != 0; at += n)
-		if (fby_port_read_crc(p->media, NULL, fby_page_data(p, page) + at * FBY_SECTOR, n * FBY_SECTOR, &crc))
-			return false;
-	return crc == l->data_crc;
+	return (l->flags & FBY_PF_NOCRC) || FBY_BUG(TORN_TAIL_ACCEPTED) || fby_page_data_ok(p, page, l);
 }
 
 static void report_block(struct fby_report_block *list, u32 *n, const struct fby_report_block *b)

@@ -251,21 +251,16 @@ int fby_volume_rebind(struct fby_pool *p, u16 index, const char *identity, u64 o
 
 /* --- attach and detach ------------------------------------------------------- */
 
-static u64 round_up(u64 x, u64 to)
-{
-	return (x + to - 1) / to * to;
-}
-
 u64 fby_volume_bytes(struct fby_pool *p, u32 round_pages, u32 nbuffers, u32 buffer_bytes)
 {
 	(void)p;
-	return round_up((u64)round_pages * sizeof(struct fby_round_page), FBY_PAGE) + (u64)nbuffers * buffer_bytes;
+	return fby_round_up((u64)round_pages * sizeof(struct fby_round_page), FBY_PAGE) + (u64)nbuffers * buffer_bytes;
 }
 
 static void attach_memory(struct fby_volume *v, const struct fby_attach *a)
 {
 	struct fby_destage *d = &v->destage;
-	u8 *buf = (u8 *)a->mem + round_up((u64)a->round_pages * sizeof(struct fby_round_page), FBY_PAGE);
+	u8 *buf = (u8 *)a->mem + fby_round_up((u64)a->round_pages * sizeof(struct fby_round_page), FBY_PAGE);
 
 	fby_zero(d, sizeof(*d));
 	d->page = a->mem;
