@@ -177,19 +177,21 @@ void fby_slot_close(struct fby_pool *p, struct fby_slot *s, u16 volume, u32 *wak
 {
 	u32 c = s->volume[volume].open;
 	struct fby_chunk *ch;
+	u32 filled;
 
 	FBY_ASSERT(fby_load(&s->busy) == 1);
 	if (c == FBY_NO_CHUNK)
 		return;
 	ch = &p->chunk[c];
+	filled = ch->fill - FBY_FIRST_PAGE;
 	fby_chunk_seal(p, c, true);
 	fby_store(&s->volume[volume].open, FBY_NO_CHUNK);
 	fby_store(&ch->seq_max, ch->seq_last);
 	fby_lock(&p->lock);
 	ch->state = FBY_CS_CLOSED;
 	fby_unlock(&p->lock);
-	if (fby_fetch_add(&ch->live, ch->fill - FBY_FIRST_PAGE - FBY_LIVE_BIAS) + ch->fill - FBY_FIRST_PAGE ==
-	    FBY_LIVE_BIAS)
+	/* Once the bias is gone the chunk may be freed and opened again by others. */
+	if (fby_fetch_add(&ch->live, filled - FBY_LIVE_BIAS) + filled == FBY_LIVE_BIAS)
 		fby_chunk_free(p, c, wake);
 }
 
