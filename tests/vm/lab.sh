@@ -50,9 +50,18 @@ unpack() {
 	rm -rf "$into/.deb"
 }
 
-# Kernel, headers and tools: sets $kernel (a directory) and $KDIR.
+# Kernel, headers and tools: sets $release, $kernel (a directory) and $KDIR.
+# FOREBAY_VM_KERNEL may also name a kernel that tests/vm/kernel-NAME.sh knows:
+# its get_kernel_NAME sets the same three, with $kernel/boot/vmlinuz-$release,
+# $kernel/bin/busybox and kmod, and $kernel/lib/modules/$release.
 get_kernel() {
 	local common kbuild file
+	if [ -e "$root/tests/vm/kernel-$series.sh" ]; then
+		# shellcheck source=/dev/null
+		. "$root/tests/vm/kernel-$series.sh"
+		"get_kernel_$series"
+		return
+	fi
 	find_release || return 1
 	kernel=$cache/$release
 	KDIR=$kernel/usr/src/linux-headers-$release
@@ -158,12 +167,32 @@ wait_guest() {
 	grep -aq '^FOREBAY-RESULT 0' "$2"
 }
 
+# What is not here to run a guest, one line each; 1 if there is something.
+missing() {
+	local command found=0
+	for command in qemu-system-x86_64:qemu-system-x86 fio:fio dmsetup:dmsetup mkfs.ext4:e2fsprogs apt-get:apt \
+		dpkg:dpkg gcc:gcc xz:xz-utils; do
+		command -v "${command%:*}" >/dev/null && continue
+		echo "${command%:*} (package ${command#*:})"
+		found=1
+	done
+	[ $found = 0 ] || return 1
+	[ -e "$root/tests/vm/kernel-$series.sh" ] || find_release 2>/dev/null || {
+		echo "Debian 12's kernel $series: not in $cache, and apt does not know its packages"
+		return 1
+	}
+}
+
 # The module is where the guest finds it, as is the command.
 prepare() {
-	command -v qemu-system-x86_64 >/dev/null || {
-		say "qemu-system-x86_64 is missing: apt install qemu-system-x86"
-		return 2
+	missing >&2 || {
+		say "these are missing"
+		return 77
 	}
 	mkdir -p "$root/out" "$cache"
+	exec 8>"$root/out/vm.lock" && flock 8
 	build_module && build_initrd
+	local rc=$?
+	exec 8>&-
+	return $rc
 }
