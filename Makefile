@@ -16,7 +16,7 @@ completions = $(DESTDIR)$(PREFIX)/share
 
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help build demo quick check bench soak fuzz vm install clean
+.PHONY: help build demo quick check bench soak fuzz fuzz-rust vm install clean
 
 help:
 	@echo 'make demo            see it: speed, kill -9 and recovery, drain (2 minutes)'
@@ -64,6 +64,24 @@ soak:
 fuzz:
 	@scripts/need check
 	$(MAKE) -C tests fuzz SECONDS=$(SECONDS)
+	@if cargo fuzz --version >/dev/null 2>&1; then \
+		$(MAKE) fuzz-rust SECONDS=$(SECONDS); \
+	else \
+		echo 'fuzz/rust was not run: it needs cargo-fuzz (cargo install cargo-fuzz)'; \
+	fi
+
+# Engine and library both tell libFuzzer where they went.  No sanitizer, so
+# stable Rust does; the targets of fuzz/ have them for the engine.
+FUZZ_RUST := target/fuzz-rust
+fuzz-rust:
+	@for target in image config; do \
+		mkdir -p $(FUZZ_RUST)/learned-$$target; \
+		CC=clang CFLAGS=-fsanitize-coverage=inline-8bit-counters,pc-table,trace-cmp \
+		cargo fuzz run --fuzz-dir fuzz/rust --sanitizer none --target-dir $(FUZZ_RUST) $$target \
+			$(FUZZ_RUST)/learned-$$target fuzz/rust/corpus/$$target -- -max_total_time=$(SECONDS) \
+			-max_len=700 -timeout=30 -print_final_stats=1 -verbosity=0 \
+			-artifact_prefix=$(FUZZ_RUST)/finding-$$target- || exit 1; \
+	done
 
 vm:
 	tests/vm/run check
