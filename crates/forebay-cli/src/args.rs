@@ -45,6 +45,8 @@ macro_rules! after {
     };
 }
 
+pub mod module;
+
 /// A small persistent memory in front of a large block device: synchronous
 /// writes become durable in about a microsecond, and the disk stays an
 /// ordinary disk.
@@ -65,6 +67,12 @@ pub enum Command {
     Volume(Volume),
     /// Serve a pool's volumes over NBD on a Unix socket
     Serve(Serve),
+    /// Make a volume a block device, by the kernel module
+    Attach(module::AttachDevice),
+    /// Take such a block device away
+    Detach(module::DetachDevice),
+    /// List the kernel module's block devices
+    List(module::ListDevices),
     /// Show what a pool holds and does
     Status(Status),
     /// Watch a pool live in the terminal: rates, space, volumes, latencies
@@ -90,6 +98,9 @@ pub enum Command {
     /// The process that the demo kills
     #[command(hide = true)]
     DemoWriter(DemoWriter),
+    /// What makes systemd's units from /etc/forebay.d
+    #[command(hide = true)]
+    SystemdGenerator(module::SystemdGenerator),
 }
 
 // --- options that several commands share -----------------------------------

@@ -3,15 +3,19 @@
 //! name; what it prints and what it exits with is decided here.
 
 mod args;
+mod attach;
 mod bench;
 mod check;
+mod config;
 mod create;
 mod demo;
 mod docs;
 mod drain;
 mod dump;
 mod exporter;
+mod generator;
 mod interrupt;
+mod module;
 mod open;
 mod out;
 mod serve;
@@ -42,6 +46,9 @@ fn run(command: Command) -> anyhow::Result<u8> {
         Command::Create(a) => create::run(&a),
         Command::Volume(a) => volume::run(&a),
         Command::Serve(a) => serve::run(&a),
+        Command::Attach(a) => attach::run(&a),
+        Command::Detach(a) => attach::detach(&a),
+        Command::List(a) => attach::list(&a),
         Command::Status(a) => status::run(&a),
         Command::Top(a) => top::run(&a),
         Command::Exporter(a) => exporter::run(&a),
@@ -53,6 +60,7 @@ fn run(command: Command) -> anyhow::Result<u8> {
         Command::Completions(a) => docs::completions(&a),
         Command::Man(a) => docs::man(&a),
         Command::DemoWriter(a) => demo::writer::run(&a),
+        Command::SystemdGenerator(a) => generator::run(&a),
     }
 }
 
@@ -60,8 +68,11 @@ fn run(command: Command) -> anyhow::Result<u8> {
 fn exit_code(error: &anyhow::Error) -> u8 {
     let code = |e: &(dyn std::error::Error + 'static)| {
         let served = e.downcast_ref::<serve::ServeFailed>();
+        let module = e.downcast_ref::<module::Error>();
         let own = e.downcast_ref::<forebay::Error>();
-        (served.map(|e| e.exit_code)).or(own.map(forebay::Error::exit_code))
+        (served.map(|e| e.exit_code))
+            .or(module.map(module::Error::exit_code))
+            .or(own.map(forebay::Error::exit_code))
     };
     error.chain().find_map(code).unwrap_or(1)
 }

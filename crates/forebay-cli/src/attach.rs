@@ -1,0 +1,587 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `forebay attach`, `detach` and `list`: volumes as block devices of the
+//! kernel module.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{bail, Context};
+use forebay::{control, FileOrigin, Origin};
+use rustix::io::Errno;
+use serde::Serialize;
+use serde_json::{json, Value};
+
+use crate::args::module::{AttachDevice, DetachDevice, DeviceOptions, ListDevices};
+use crate::args::{HolesArg, Tuning};
+use crate::config::{self, Config};
+use crate::module::{self, Control, Device, Error, Listed};
+use crate::out::Table;
+use crate::{out, units};
+
+/// A volume and how it is attached.
+struct Wanted {
+    pool: PathBuf,
+    volume: String,
+    origin: PathBuf,
+    origin_id: Option<String>,
+    options: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Attached {
+    volume: String,
+    device: String,
+    pool: PathBuf,
+    origin: PathBuf,
+    /// By somebody before.
+    already: bool,
+}
+
+pub fn run(a: &AttachDevice) -> anyhow::Result<u8> {
+    let control = Device::new();
+    match (&a.pool, &a.volume, &a.origin) {
+        (Some(pool), Some(volume), Some(origin)) => {
+            let wanted = Wanted {
+                pool: pool.clone(),
+                volume: volume.clone(),
+                origin: origin.clone(),
+                origin_id: a.device.origin_id.clone(),
+                options: options(&a.device, &a.tuning)?,
+            };
+            if a.dry_run {
+                return Ok(out::line(line(&wanted)?).map(|()| 0)?);
+            }
+            let attached = attach(&control, &wanted)?;
+            report(a, &[attached])?;
+            Ok(0)
+        }
+        _ => configured(a, &control),
+    }
+}
+
+// --- what the configuration says ---------------------------------------------
+
+fn configured(a: &AttachDevice, control: &dyn Control) -> anyhow::Result<u8> {
+    let path = a.config.as_deref().unwrap_or(Path::new(config::DIRECTORY));
+    let Config { volumes, mistakes } = config::read(path);
+    // Mistakes elsewhere do not concern a volume that was asked for by name.
+    for mistake in &mistakes {
+        eprintln!("forebay: {mistake}");
+    }
+    for name in &a.only {
+        if !volumes.iter().any(|v| v.name == *name) {
+            bail!(forebay::Error::Usage {
+                what: format!("{}: no volume {name}", path.display()),
+                way_out: "add a table for it, forebay.d(5)".into(),
+            });
+        }
+    }
+    let (mut attached, mut first_error) = (Vec::new(), None);
+    for v in volumes.iter().filter(|v| a.only.is_empty() || a.only.contains(&v.name)) {
+        let wanted = Wanted {
+            pool: v.pool.clone(),
+            volume: v.name.clone(),
+            origin: v.origin.clone(),
+            origin_id: v.origin_id.clone(),
+            options: v.options.clone(),
+        };
+        let done = match a.dry_run {
+            true => line(&wanted).and_then(|line| Ok(out::line(line)?)),
+            false => attach_unless(control, &wanted).map(|done| attached.push(done)),
+        };
+        // The others all the same.
+        if let Err(error) = done {
+            let error = error.context(format!("{}:{}", v.file.display(), v.line));
+            match first_error {
+                None => first_error = Some(error),
+                Some(_) => eprintln!("forebay: {error:#}"),
+            }
+        }
+    }
+    if !a.dry_run {
+        report(a, &attached)?;
+    }
+    match (first_error, a.only.is_empty() && !mistakes.is_empty()) {
+        (Some(error), _) => Err(error),
+        (None, true) => Ok(2),
+        (None, false) => Ok(0),
+    }
+}
+
+/// A second start of a unit, or --all again, is no mistake.
+fn attach_unless(control: &dyn Control, w: &Wanted) -> anyhow::Result<Attached> {
+    let cache = module::device_number(&w.pool, POOL_KINDS)?;
+    let what = format!("volume {}", w.volume);
+    let there = module::list(control).map_err(|e| e.named(&what))?;
+    match there.into_iter().find(|l| l.volume == w.volume && l.cache == cache) {
+        Some(l) => Ok(Attached {
+            volume: w.volume.clone(),
+            device: format!("/dev/{}", l.device),
+            pool: w.pool.clone(),
+            origin: format!("/dev/{}", l.origin).into(),
+            already: true,
+        }),
+        None => attach(control, w),
+    }
+}
+
+// --- attach --------------------------------------------------------------------
+
+const POOL_KINDS: &str =
+    "the module takes a persistent-memory device like /dev/pmem0; forebay serve takes files too";
+const ORIGIN_KINDS: &str = "the module takes block devices: put a file behind losetup, or use forebay serve, which takes files too";
+
+/// The options as the module reads them.
+fn options(d: &DeviceOptions, t: &Tuning) -> anyhow::Result<Vec<String>> {
+    let ms = |time: std::time::Duration| match u32::try_from(time.as_millis()) {
+        Ok(ms) if ms > 0 => Ok(ms.to_string()),
+        _ => Err(forebay::Error::Usage {
+            what: format!("a time of {} s is out of range", time.as_secs_f64()),
+            way_out: "write 1ms to 1193h".into(),
+        }),
+    };
+    let holes = d.holes.map(|holes| match holes {
+        HolesArg::Fail => "fail",
+        HolesArg::Isolate => "isolate",
+        HolesArg::Accept => "accept",
+    });
+    let with_value = [
+        ("high_watermark", t.high_watermark.map(|n| n.to_string())),
+        ("low_watermark", t.low_watermark.map(|n| n.to_string())),
+        ("max_age", t.max_age.map(ms).transpose()?),
+        ("idle", t.idle.map(ms).transpose()?),
+        ("verify", t.verify.clone()),
+        ("checksums", (!t.checksums).then(|| "off".into())),
+        ("slots", t.slots.map(|n| n.to_string())),
+        ("writeback_jobs", d.jobs.map(|n| n.to_string())),
+        ("holes", holes.map(Into::into)),
+        ("start_sector", d.start_sector.map(|n| n.to_string())),
+    ];
+    let switches = [
+        ("cleaner", d.cleaner),
+        ("create", d.create),
+        ("accept_changed_origin", d.accept_changed_origin),
+    ];
+    let mut words = Vec::new();
+    for (name, value) in with_value {
+        words.extend(value.into_iter().flat_map(|v| [name.to_string(), v]));
+    }
+    words.extend(switches.iter().filter(|(_, on)| *on).map(|(name, _)| name.to_string()));
+    Ok(words)
+}
+
+/// What the module is told: devices by number, so that no character of a path
+/// matters, and the origin by its id, which the pool recorded.
+fn line(w: &Wanted) -> anyhow::Result<String> {
+    let usage =
+        |what: String| forebay::Error::Usage { what, way_out: "see forebay attach --help".into() };
+    config::check_name(&w.volume).map_err(usage)?;
+    let cache = module::device_number(&w.pool, POOL_KINDS)?;
+    let origin = module::device_number(&w.origin, ORIGIN_KINDS)?;
+    let id = match &w.origin_id {
+        Some(id) => {
+            config::check_id(id).map_err(usage)?;
+            id.clone()
+        }
+        None => identity(w)?,
+    };
+    let mut words = vec!["attach".to_string(), cache, origin, w.volume.clone()];
+    words.extend(w.options.iter().cloned());
+    words.extend(["origin_id".into(), id]);
+    Ok(words.join(" "))
+}
+
+/// What `forebay volume add` has recorded, if it is the same device.
+fn identity(w: &Wanted) -> anyhow::Result<String> {
+    let origin = FileOrigin::open(&w.origin, true)
+        .with_context(|| format!("volume {}: its origin", w.volume))?;
+    let identity = origin.identity();
+    Ok(identity.split('|').next().unwrap_or_default().to_string())
+}
+
+fn attach(control: &dyn Control, w: &Wanted) -> anyhow::Result<Attached> {
+    let line = line(w)?;
+    let what = format!(
+        "volume {}: attaching {} behind {}",
+        w.volume,
+        w.origin.display(),
+        w.pool.display()
+    );
+    let device = module::ask(control, &what, &line).map_err(|error| explain(error, control, w))?;
+    Ok(Attached {
+        volume: w.volume.clone(),
+        device: format!("/dev/{device}"),
+        pool: w.pool.clone(),
+        origin: w.origin.clone(),
+        already: false,
+    })
+}
+
+/// Who it is that has the pool, or the volume.
+fn explain(error: Error, control: &dyn Control, w: &Wanted) -> Error {
+    match error.errno() {
+        Some(Errno::BUSY) => {}
+        Some(Errno::STALE) => {
+            return error.or_do("or on the command line --accept-changed-origin");
+        }
+        _ => return error,
+    }
+    let cache = module::device_number(&w.pool, "").unwrap_or_default();
+    let there = module::list(control).unwrap_or_default();
+    if let Some(l) = there.iter().find(|l| l.volume == w.volume && l.cache == cache) {
+        return error.or_do(format!("it is attached already, as /dev/{}", l.device));
+    }
+    let served = control::Client::for_pool(&control::runtime_dir(), &w.pool);
+    if let Ok(Some(mut client)) = served {
+        let pid = client.status().map(|s| format!(" (process {})", s.pid)).unwrap_or_default();
+        return error.or_do(format!("the pool is served by forebay serve{pid}: stop that first"));
+    }
+    error
+}
+
+fn report(a: &AttachDevice, attached: &[Attached]) -> anyhow::Result<()> {
+    if a.json.json {
+        return out::json(&attached);
+    }
+    for one in attached {
+        let already = if one.already { ", as before" } else { "" };
+        let origin = one.origin.display();
+        out::line(format_args!(
+            "volume {}: {} in front of {origin}{already}",
+            one.volume, one.device
+        ))?;
+    }
+    if attached.is_empty() {
+        let path = a.config.as_deref().unwrap_or(Path::new(config::DIRECTORY));
+        out::line(format_args!("nothing to attach: {} names no volume", path.display()))?;
+    }
+    Ok(())
+}
+
+// --- detach --------------------------------------------------------------------
+
+pub fn detach(a: &DetachDevice) -> anyhow::Result<u8> {
+    let gone = detach_devices(&Device::new(), a)?;
+    if a.json.json {
+        let gone: Vec<_> = gone
+            .iter()
+            .map(|l| json!({ "device": format!("/dev/{}", l.device), "volume": l.volume, "flushed": a.flush }))
+            .collect();
+        out::json(&gone)?;
+        return Ok(0);
+    }
+    for l in &gone {
+        let state = match a.flush {
+            true => "the origin alone is complete",
+            false => "what is cached stays in the pool",
+        };
+        out::line(format_args!("volume {}: /dev/{} is gone; {state}", l.volume, l.device))?;
+    }
+    if gone.is_empty() {
+        out::line("nothing is attached")?;
+    }
+    Ok(0)
+}
+
+/// The newest first: it may lie on an older one.
+fn detach_devices(control: &dyn Control, a: &DetachDevice) -> anyhow::Result<Vec<Listed>> {
+    let there = module::list(control)?;
+    let mut wanted = match a.all {
+        true => there.clone(),
+        false => {
+            let found = a.devices.iter().map(|name| find(&there, name).cloned());
+            found.collect::<Result<Vec<_>, Error>>()?
+        }
+    };
+    if a.all {
+        wanted.reverse();
+    }
+    let (mut gone, mut first_error) = (Vec::new(), None);
+    for l in wanted {
+        match detach_one(control, &l, a.flush) {
+            Ok(()) => gone.push(l),
+            Err(error) => match first_error {
+                None => first_error = Some(error),
+                Some(_) => eprintln!("forebay: {error}"),
+            },
+        }
+    }
+    match first_error {
+        None => Ok(gone),
+        Some(error) => Err(error.into()),
+    }
+}
+
+fn detach_one(control: &dyn Control, l: &Listed, flush: bool) -> Result<(), Error> {
+    let what = format!("volume {}: /dev/{}", l.volume, l.device);
+    if flush {
+        module::ask(control, &what, &format!("command {} flush", l.device)).map_err(|e| {
+            let errno = e.errno();
+            match errno {
+                Some(Errno::INTR | Errno::NODEV) => e,
+                _ => e.or_do("its origin may fail, see forebay list; what is cached stays safe in the pool, and without --flush it can be detached"),
+            }
+        })?;
+    }
+    module::ask(control, &what, &format!("detach {}", l.device)).map(|_| ())
+}
+
+/// By volume, device or path; a volume's name that two pools have is not enough.
+fn find<'a>(there: &'a [Listed], name: &str) -> Result<&'a Listed, Error> {
+    let path = Path::new(name);
+    let leads_to = match name.contains('/') {
+        true => std::fs::canonicalize(path).unwrap_or_else(|_| path.into()),
+        false => path.into(),
+    };
+    let device = leads_to.strip_prefix("/dev").unwrap_or(&leads_to);
+    if let Some(l) = there.iter().find(|l| device == Path::new(&l.device)) {
+        return Ok(l);
+    }
+    let mut named = there.iter().filter(|l| l.volume == name);
+    match (named.next(), named.next()) {
+        (Some(l), None) => Ok(l),
+        (Some(a), Some(b)) => Err(Error::new(
+            name,
+            format!("two devices have a volume of this name: {} and {}", a.device, b.device),
+            "say which",
+            Errno::INVAL,
+        )),
+        _ => {
+            let known: Vec<_> =
+                there.iter().map(|l| format!("{} ({})", l.device, l.volume)).collect();
+            let known = match known.is_empty() {
+                true => "none is".into(),
+                false => format!("there are {}", known.join(", ")),
+            };
+            Err(Error::new(name, "no such device or volume is attached", known, Errno::NODEV))
+        }
+    }
+}
+
+// --- list ----------------------------------------------------------------------
+
+pub fn list(a: &ListDevices) -> anyhow::Result<u8> {
+    let control = Device::new();
+    let mut rows = Vec::new();
+    for l in module::list(&control)? {
+        match row(&control, &l) {
+            Ok(row) => rows.push(row),
+            // Detached meanwhile.
+            Err(e) if e.errno() == Some(Errno::NODEV) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    if a.json.json {
+        out::json(&rows)?;
+    } else if rows.is_empty() {
+        out::line("no devices; attach one: forebay attach POOL VOLUME ORIGIN")?;
+    } else {
+        out::line(table(&rows))?;
+    }
+    Ok(0)
+}
+
+#[derive(Serialize)]
+struct Row {
+    device: String,
+    volume: String,
+    state: String,
+    size_bytes: Option<u64>,
+    cached_bytes: Option<u64>,
+    pool: String,
+    pool_uuid: Option<String>,
+    origin: String,
+    options: Value,
+    counters: Value,
+}
+
+fn row(control: &dyn Control, l: &Listed) -> Result<Row, Error> {
+    let status = module::status(control, &l.device)?;
+    let number = |text: &String| text.parse::<u64>().map_or_else(|_| json!(text), |n| json!(n));
+    let option = |value: &Option<String>| value.as_ref().map_or(json!(true), number);
+    let counters =
+        status.fields.iter().filter(|(name, _)| !["pool", "volume"].contains(&name.as_str()));
+    Ok(Row {
+        device: format!("/dev/{}", l.device),
+        volume: l.volume.clone(),
+        size_bytes: module::size_bytes(&l.device),
+        cached_bytes: status.number("pages").map(|n| n * 4096),
+        pool: module::device_path(&l.cache),
+        pool_uuid: status.fields.get("pool").cloned(),
+        origin: format!("/dev/{}", l.origin),
+        options: l.options.iter().map(|(k, v)| (k.clone(), option(v))).collect(),
+        counters: counters.map(|(k, v)| (k.clone(), number(v))).collect(),
+        state: status.state,
+    })
+}
+
+fn table(rows: &[Row]) -> Table {
+    let mut t = Table::new(&["device", "<volume", "size", "cached", "<state", "<pool", "<origin"]);
+    for r in rows {
+        let bytes = |n: Option<u64>| n.map_or("?".into(), units::bytes);
+        t.row(vec![
+            r.device.clone(),
+            r.volume.clone(),
+            bytes(r.size_bytes),
+            bytes(r.cached_bytes),
+            r.state.replace('_', " "),
+            r.pool.clone(),
+            r.origin.clone(),
+        ]);
+    }
+    t
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Command};
+    use crate::module::tests::Script;
+    use clap::Parser;
+
+    const LIST: &str = "ok\nforebay0 259:0 sdb data 1 cleaner\nforebay1 259:0 sdc vm 0\n";
+
+    fn parsed(words: &str) -> Result<Command, String> {
+        let words = words.split_whitespace();
+        Cli::try_parse_from(words).map(|cli| cli.command).map_err(|e| e.to_string())
+    }
+
+    fn attach_args(words: &str) -> AttachDevice {
+        match parsed(words) {
+            Ok(Command::Attach(a)) => a,
+            other => panic!("{words}: {other:?}"),
+        }
+    }
+
+    fn detach_words(words: &str, script: &Script) -> Result<Vec<String>, String> {
+        let Ok(Command::Detach(a)) = parsed(&format!("forebay detach {words}")) else {
+            panic!("{words}")
+        };
+        let gone = detach_devices(script, &a).map_err(|e| format!("{e:#}"))?;
+        assert!(script.is_done());
+        Ok(gone.into_iter().map(|l| l.device).collect())
+    }
+
+    #[test]
+    fn every_option_has_its_name_in_the_module() {
+        let a = attach_args(
+            "forebay attach /dev/pmem0 data /dev/sdb --high-watermark 70 --low-watermark 40 \
+             --max-age 5s --idle 250ms --verify first --checksums false --slots 3 --jobs 32 \
+             --holes isolate --cleaner --create --accept-changed-origin --start-sector 2048",
+        );
+        assert_eq!(
+            options(&a.device, &a.tuning).unwrap().join(" "),
+            "high_watermark 70 low_watermark 40 max_age 5000 idle 250 verify first checksums off \
+             slots 3 writeback_jobs 32 holes isolate start_sector 2048 cleaner create accept_changed_origin"
+        );
+        let a = attach_args("forebay attach /dev/pmem0 data /dev/sdb");
+        assert!(options(&a.device, &a.tuning).unwrap().is_empty());
+    }
+
+    #[test]
+    fn the_configuration_and_options_exclude_each_other() {
+        for words in ["--all", "--config x --only data", "--all --dry-run --json"] {
+            attach_args(&format!("forebay attach {words}"));
+        }
+        for words in [
+            "",
+            "/dev/pmem0",
+            "/dev/pmem0 data",
+            "--all --config x",
+            "--all /dev/pmem0 data /dev/sdb",
+            "--all --cleaner",
+            "--config x --max-age 5s",
+            "/dev/pmem0 data /dev/sdb --only data",
+        ] {
+            let error = parsed(&format!("forebay attach {words}")).unwrap_err();
+            assert!(error.contains("Usage:"), "{words}: {error}");
+        }
+        assert!(parsed("forebay detach").is_err());
+        assert!(parsed("forebay detach data --all").is_err());
+    }
+
+    #[test]
+    fn detach_by_any_name() {
+        for name in ["data", "forebay0", "/dev/forebay0"] {
+            let script = Script::new(&[("list", LIST), ("detach forebay0", "ok\n")]);
+            assert_eq!(detach_words(name, &script).unwrap(), ["forebay0"]);
+        }
+        let script = Script::new(&[
+            ("list", LIST),
+            ("command forebay1 flush", "ok\n"),
+            ("detach forebay1", "ok\n"),
+        ]);
+        assert_eq!(detach_words("vm --flush", &script).unwrap(), ["forebay1"]);
+        let script = Script::new(&[
+            ("list", LIST),
+            ("detach forebay1", "ok\n"),
+            ("detach forebay0", "ok\n"),
+        ]);
+        assert_eq!(detach_words("--all", &script).unwrap(), ["forebay1", "forebay0"]);
+    }
+
+    #[test]
+    fn detach_that_fails() {
+        let busy = "error 16 The device is open: unmount it or stop what uses it\n";
+        let script = Script::new(&[("list", LIST), ("detach forebay0", busy)]);
+        let error = detach_words("data", &script).unwrap_err();
+        assert_eq!(
+            error,
+            "volume data: /dev/forebay0: the device is open: unmount it or stop what uses it"
+        );
+
+        // Not flushed: not detached.
+        let script = Script::new(&[
+            ("list", LIST),
+            ("command forebay0 flush", "error 5 The command failed\n"),
+        ]);
+        let error = detach_words("data --flush", &script).unwrap_err();
+        assert!(error.contains("stays safe in the pool"), "{error}");
+
+        let error = detach_words("other", &Script::new(&[("list", LIST)])).unwrap_err();
+        assert!(error.contains("there are forebay0 (data), forebay1 (vm)"), "{error}");
+        let twice = LIST.replace(" vm ", " data ");
+        let error = detach_words("data", &Script::new(&[("list", &twice)])).unwrap_err();
+        assert!(error.contains("forebay0 and forebay1; say which"), "{error}");
+        let error = detach_words("data", &Script::new(&[("list", "2")])).unwrap_err();
+        assert!(error.contains("modprobe forebay"), "{error}");
+
+        // One that is busy keeps none of the others.
+        let script =
+            Script::new(&[("list", LIST), ("detach forebay1", busy), ("detach forebay0", "ok\n")]);
+        let error = detach_words("--all", &script).unwrap_err();
+        assert!(error.contains("volume vm"), "{error}");
+        assert!(script.is_done());
+    }
+
+    #[test]
+    fn rows() {
+        let l = &module::list(&Script::new(&[("list", LIST)])).unwrap()[0];
+        let answer = "ok lost_data pool=0-1 volume=data pages=3 writes=7 destage=idle\n";
+        let r = row(&Script::new(&[("status forebay0", answer)]), l).unwrap();
+        assert_eq!((r.state.as_str(), r.cached_bytes), ("lost_data", Some(12288)));
+        assert_eq!(r.pool_uuid.as_deref(), Some("0-1"));
+        assert_eq!(r.options, json!({ "cleaner": true }));
+        assert_eq!(r.counters, json!({ "pages": 3, "writes": 7, "destage": "idle" }));
+        let text = table(&[r]).to_string();
+        assert!(text.contains("lost data") && text.contains("12 KiB"), "{text}");
+    }
+
+    #[test]
+    fn a_busy_volume_is_explained() {
+        let w = Wanted {
+            pool: "/nowhere".into(),
+            volume: "data".into(),
+            origin: "/nowhere/else".into(),
+            origin_id: None,
+            options: Vec::new(),
+        };
+        let busy = || Error::new("volume data", "in use", "", Errno::BUSY);
+        let list = "ok\nforebay3 sdb data 0\n";
+        // A device number that is none matches nothing.
+        let error = explain(busy(), &Script::new(&[("list", list)]), &w);
+        assert_eq!(error.to_string(), "volume data: in use");
+        let stale = Error::new("volume data", "not the one", "", Errno::STALE);
+        let error = explain(stale, &Script::new(&[]), &w);
+        assert!(error.to_string().ends_with("--accept-changed-origin"), "{error}");
+    }
+}
