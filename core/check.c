@@ -83,9 +83,9 @@ static bool check_free_list(struct check *k)
 		if (p->chunk[c].state != FBY_CS_FREE)
 			return violated(k, "a chunk in use is on the free list", "chunk", c, "state",
 					p->chunk[c].state);
-		if (fby_load(&p->chunk[c].live) != 0)
+		if (fby_chunk_live(p, c) != 0)
 			return violated(k, "a free chunk has live pages", "chunk", c, "live",
-					fby_load(&p->chunk[c].live));
+					fby_chunk_live(p, c));
 		if (n + 1 == p->nfree && c != p->free_last)
 			return violated(k, "the free list ends elsewhere", "chunk", c, "last", p->free_last);
 	}
@@ -294,7 +294,7 @@ static bool check_chunk(struct check *k, u32 c)
 {
 	struct fby_pool *p = k->p;
 	struct fby_chunk *ch = &p->chunk[c];
-	u32 linked = 0, expected;
+	u32 linked = 0;
 
 	for (u32 i = FBY_FIRST_PAGE; i < p->chunk_pages; i++) {
 		u32 page = (c << p->chunk_shift) + i;
@@ -311,11 +311,8 @@ static bool check_chunk(struct check *k, u32 c)
 		if (!is_linked && readable && i < ch->fill && !check_unlinked_line(k, page, &l))
 			return false;
 	}
-	expected = ch->state == FBY_CS_OPEN ? linked + FBY_LIVE_BIAS - (ch->fill - FBY_FIRST_PAGE) : linked;
-	if (fby_load(&ch->live) != expected)
-		return violated(k, "a chunk's live count is wrong", "chunk", c, "live", fby_load(&ch->live));
-	if (ch->state == FBY_CS_CLOSED && linked == 0 && !ch->pinned)
-		return violated(k, "an empty chunk is not free", "chunk", c, "fill", ch->fill);
+	if (fby_chunk_live(p, c) != linked)
+		return violated(k, "a chunk's live count is wrong", "chunk", c, "live", fby_chunk_live(p, c));
 	return (ch->state != FBY_CS_OPEN && linked == 0) || check_epoch(k, c);
 }
 
@@ -339,15 +336,19 @@ static bool check_volume(struct check *k, u16 volume)
 	struct fby_pool *p = k->p;
 	struct fby_volume *v = &p->volume[volume];
 	u32 lost = 0, only = 0;
+	u64 linked = 0;
 
 	for (u32 c = v->first; c != FBY_NO_CHUNK; c = p->chunk[c].next) {
 		for (u32 i = FBY_FIRST_PAGE; i < p->chunk_pages; i++) {
 			u32 state = p->entry[(c << p->chunk_shift) + i].state;
 
+			linked += (state & FBY_ES_LINKED) != 0;
 			lost += (state & FBY_ES_LINKED) && ((state & FBY_ES_DAMAGED) || FBY_ES_LOST(state));
 			only += fby_lost_only(state);
 		}
 	}
+	if (linked != fby_volume_pages(p, volume))
+		return violated(k, "a volume's pages are miscounted", "volume", volume, "counted", linked);
 	if (lost != v->lost_blocks || only != v->lost_only)
 		return violated(k, "a volume's lost blocks are miscounted", "volume", volume, "counted", lost);
 	if (v->rec.state == FBY_VOL_USED && v->rec.watermark >= p->seq)

@@ -15,6 +15,11 @@
 #include "media.h"
 #include "slot.h"
 
+/* Chunks that the hand moves over when one is opened: behind by at most one in
+ * so many of the pool; and when none is free. */
+#define SWEEP_OPEN 64u
+#define SWEEP_FULL 4096u
+
 void fby_slot_retire(struct fby_slot *s)
 {
 	FBY_ASSERT(fby_load(&s->busy) == 1);
@@ -67,40 +72,92 @@ void fby_chunk_to_free(struct fby_pool *p, u32 c)
 	fby_store(&p->nfree, p->nfree + 1);
 }
 
+u16 *fby_dead_row(const struct fby_pool *p, const struct fby_slot *s)
+{
+	return p->dead + (u64)(s ? (u32)(s - p->slot) : p->opt.nslots) * p->sb.nchunks;
+}
+
+static u16 dead_sum(const struct fby_pool *p, u32 c)
+{
+	const u16 *n = p->dead + c;
+	u16 sum = 0;
+
+	/* Acquire: all that was done with its dead pages is done. */
+	for (u32 i = 0; i <= p->opt.nslots; i++, n += p->sb.nchunks)
+		sum += fby_load_acquire(n);
+	return sum;
+}
+
+u32 fby_chunk_live(const struct fby_pool *p, u32 c)
+{
+	const struct fby_chunk *ch = &p->chunk[c];
+	u16 dead = dead_sum(p, c) - ch->dead_base;
+	u32 filled = fby_load(&ch->fill) - FBY_FIRST_PAGE;
+
+	return filled > dead ? filled - dead : 0; /* while open, fill may lag behind */
+}
+
 /*
  * Pool lock held.  The pages of an empty chunk are superseded by durable ones
- * or below the watermark, so it may be opened again at once.  Whoever saw the
- * live count fall to 0 comes here, perhaps late: the chunk may be free by now,
- * or have been opened again.
+ * or below the watermark, so it may be opened again at once.
  */
-static void free_if_empty(struct fby_pool *p, u32 c)
+static bool free_if_empty(struct fby_pool *p, u32 c)
 {
 	struct fby_chunk *ch = &p->chunk[c];
 
-	/* Acquire: all that was done with its pages is done. */
-	if (ch->state != FBY_CS_CLOSED || ch->pinned || fby_load_acquire(&ch->live) != 0)
-		return;
+	if (ch->state != FBY_CS_CLOSED || ch->pinned || fby_chunk_live(p, c) != 0)
+		return false;
 	chunk_list_remove(p, &p->volume[ch->volume], c);
 	fby_chunk_to_free(p, c);
+	return true;
 }
 
-void fby_chunk_free(struct fby_pool *p, u32 c, u32 *wake)
+static void wake_space(struct fby_pool *p, u32 *wake)
 {
-	fby_lock(&p->lock);
-	free_if_empty(p, c);
-	fby_unlock(&p->lock);
 	if (fby_fetch_and(&p->wait_mask, ~(u32)FBY_WAKE_SPACE) & FBY_WAKE_SPACE)
 		*wake |= FBY_WAKE_SPACE;
 }
 
-static u32 chunk_open(struct fby_pool *p, struct fby_slot *s, u16 volume, bool reserve)
+/* Pool lock held. */
+static bool sweep(struct fby_pool *p, u32 n)
+{
+	bool freed = false;
+
+	if (n > p->sb.nchunks)
+		n = p->sb.nchunks;
+	while (n-- > 0) {
+		freed |= free_if_empty(p, p->hand);
+		p->hand = p->hand + 1 < p->sb.nchunks ? p->hand + 1 : 0;
+	}
+	return freed;
+}
+
+void fby_chunk_sweep(struct fby_pool *p, u32 n, u32 *wake)
+{
+	bool freed;
+
+	fby_lock(&p->lock);
+	freed = sweep(p, n);
+	fby_unlock(&p->lock);
+	if (freed)
+		wake_space(p, wake);
+}
+
+static u32 chunk_open(struct fby_pool *p, struct fby_slot *s, u16 volume, bool reserve, u32 *wake)
 {
 	struct fby_open_line l = { .magic = FBY_OPEN_MAGIC, .kind = FBY_CHUNK_CACHE, .volume = volume };
+	u32 least = reserve ? 0 : FBY_RESERVE_CHUNKS;
 	struct fby_chunk *ch;
+	bool freed;
 	u32 c;
 
 	fby_lock(&p->lock);
-	if (p->nfree <= (reserve ? 0 : FBY_RESERVE_CHUNKS)) {
+	freed = sweep(p, SWEEP_OPEN);
+	if (p->nfree <= least)
+		freed |= sweep(p, SWEEP_FULL);
+	if (freed)
+		wake_space(p, wake);
+	if (p->nfree <= least) {
 		fby_unlock(&p->lock);
 		return FBY_NO_CHUNK;
 	}
@@ -108,7 +165,7 @@ static u32 chunk_open(struct fby_pool *p, struct fby_slot *s, u16 volume, bool r
 	ch = &p->chunk[c];
 	p->free_first = ch->next;
 	fby_store(&p->nfree, p->nfree - 1);
-	FBY_ASSERT(ch->state == FBY_CS_FREE && fby_load(&ch->live) == 0);
+	FBY_ASSERT(ch->state == FBY_CS_FREE && fby_chunk_live(p, c) == 0);
 	ch->state = FBY_CS_OPEN;
 	ch->volume = volume;
 	fby_store(&ch->fill, FBY_FIRST_PAGE);
@@ -121,7 +178,7 @@ static u32 chunk_open(struct fby_pool *p, struct fby_slot *s, u16 volume, bool r
 	if (!FBY_BUG(STALE_EPOCH))
 		fby_store_release(&ch->epoch, ch->epoch + 1);
 	fby_store(&ch->seq_max, FBY_NO_SEQ);
-	fby_store(&ch->live, FBY_LIVE_BIAS);
+	ch->dead_base = dead_sum(p, c);
 	fby_store(&ch->seq_min, fby_load(&p->seq));
 	ch->seq_last = ch->seq_min;
 	fby_chunk_list_append(p, &p->volume[volume], c);
@@ -146,7 +203,7 @@ static u32 chunk_open(struct fby_pool *p, struct fby_slot *s, u16 volume, bool r
 bool fby_slot_open(struct fby_pool *p, struct fby_slot *s, u16 volume, bool reserve, u32 *wake)
 {
 	FBY_ASSERT(s->volume[volume].open == FBY_NO_CHUNK);
-	if (chunk_open(p, s, volume, reserve) == FBY_NO_CHUNK)
+	if (chunk_open(p, s, volume, reserve, wake) == FBY_NO_CHUNK)
 		return false;
 	if (fby_load(&p->nfree) * 100ull <= (u64)p->sb.nchunks * (100 - p->opt.high_watermark))
 		*wake |= FBY_WAKE_DESTAGE;
@@ -177,33 +234,33 @@ void fby_slot_close(struct fby_pool *p, struct fby_slot *s, u16 volume, u32 *wak
 {
 	u32 c = s->volume[volume].open;
 	struct fby_chunk *ch;
-	u32 filled;
+	bool freed;
 
 	FBY_ASSERT(fby_load(&s->busy) == 1);
 	if (c == FBY_NO_CHUNK)
 		return;
 	ch = &p->chunk[c];
-	filled = ch->fill - FBY_FIRST_PAGE;
 	fby_chunk_seal(p, c, true);
 	fby_store(&s->volume[volume].open, FBY_NO_CHUNK);
 	fby_store(&ch->seq_max, ch->seq_last);
 	fby_lock(&p->lock);
 	ch->state = FBY_CS_CLOSED;
+	freed = free_if_empty(p, c);
 	fby_unlock(&p->lock);
-	/* Once the bias is gone the chunk may be freed and opened again by others. */
-	if (fby_fetch_add(&ch->live, filled - FBY_LIVE_BIAS) + filled == FBY_LIVE_BIAS)
-		fby_chunk_free(p, c, wake);
+	if (freed)
+		wake_space(p, wake);
 }
 
 /* Pool lock held. */
-static void walk_unpin(struct fby_pool *p, u32 at)
+static bool walk_unpin(struct fby_pool *p, u32 at)
 {
 	p->chunk[at].pinned = 0;
-	free_if_empty(p, at);
+	return free_if_empty(p, at);
 }
 
 u32 fby_chunk_walk(struct fby_pool *p, u16 volume, u32 after, u32 *wake)
 {
+	bool freed = false;
 	u32 c;
 
 	fby_lock(&p->lock);
@@ -211,20 +268,22 @@ u32 fby_chunk_walk(struct fby_pool *p, u16 volume, u32 after, u32 *wake)
 	if (c != FBY_NO_CHUNK)
 		p->chunk[c].pinned = 1;
 	if (after != FBY_NO_CHUNK)
-		walk_unpin(p, after);
+		freed = walk_unpin(p, after);
 	fby_unlock(&p->lock);
-	if (fby_load(&p->wait_mask) & FBY_WAKE_SPACE)
-		*wake |= FBY_WAKE_SPACE;
+	if (freed)
+		wake_space(p, wake);
 	return c;
 }
 
 void fby_chunk_walk_end(struct fby_pool *p, u32 at, u32 *wake)
 {
+	bool freed;
+
 	if (at == FBY_NO_CHUNK)
 		return;
 	fby_lock(&p->lock);
-	walk_unpin(p, at);
+	freed = walk_unpin(p, at);
 	fby_unlock(&p->lock);
-	if (fby_load(&p->wait_mask) & FBY_WAKE_SPACE)
-		*wake |= FBY_WAKE_SPACE;
+	if (freed)
+		wake_space(p, wake);
 }

@@ -26,6 +26,8 @@
 #define BACKOFF_MAX_NS 30000000000ull
 #define RELEASE_STEP 256u /* pages let go in one step */
 #define LOOK_STEP 1024u	  /* pages looked at for one request */
+#define SWEEP_NS 10000000ull /* while no chunk is free */
+#define SWEEP_STEP 4096u     /* chunks swept in one step */
 
 enum carry { CARRY_NO = 0, CARRY_LOST, CARRY_DAMAGED };
 
@@ -445,7 +447,7 @@ static void commit(struct fby_pool *p, u16 volume)
 }
 
 /* False: the block is busy. */
-static bool release_page(struct fby_pool *p, u16 volume, const struct fby_round_page *r, u64 cut, u32 *wake)
+static bool release_page(struct fby_pool *p, u16 volume, const struct fby_round_page *r, u64 cut)
 {
 	struct fby_volume *v = &p->volume[volume];
 	u64 key = fby_key(volume, r->k);
@@ -470,9 +472,20 @@ static bool release_page(struct fby_pool *p, u16 volume, const struct fby_round_
 		fby_fetch_add(&v->lost_only, ~0u);
 	fby_index_del_locked(p, b, page);
 	fby_index_release(p, b);
-	fby_page_dead(p, page, wake);
+	fby_page_dead(p, page, fby_dead_row(p, NULL), &v->dead);
 	fby_count(&v->pages_destaged, 1);
 	return true;
+}
+
+/* Nothing in them is above the cut, so most are empty now. */
+static void release_chunks(struct fby_pool *p, u16 volume, u64 cut, u32 *wake)
+{
+	u32 c = FBY_NO_CHUNK;
+
+	do
+		c = fby_chunk_walk(p, volume, c, wake);
+	while (c != FBY_NO_CHUNK && fby_load(&p->chunk[c].seq_min) <= cut);
+	fby_chunk_walk_end(p, c, wake);
 }
 
 static int release_step(struct fby_pool *p, u16 volume, u32 *wake)
@@ -481,10 +494,11 @@ static int release_step(struct fby_pool *p, u16 volume, u32 *wake)
 	struct fby_destage *d = &v->destage;
 
 	for (u32 i = 0; i < RELEASE_STEP && d->pos < d->n; i++, d->pos++)
-		if (!release_page(p, volume, &d->page[d->pos], d->cut, wake))
+		if (!release_page(p, volume, &d->page[d->pos], d->cut))
 			return FBY_AGAIN;
 	if (d->pos < d->n)
 		return FBY_AGAIN;
+	release_chunks(p, volume, d->cut, wake);
 	if (FBY_BUG(FREE_BEFORE_WATERMARK))
 		fby_record_write(p, volume);
 	fby_count(&v->rounds, 1);
@@ -714,6 +728,26 @@ static void tick(struct fby_pool *p)
 			fby_pace_tick(p, (u16)v);
 }
 
+/* While writers wait for space: chunks that others have overwritten whole.  True:
+ * the hand has not come round. */
+static bool sweep_step(struct fby_pool *p, u64 *next_ns, u32 *wake)
+{
+	u32 n = p->sweep_left < SWEEP_STEP ? p->sweep_left : SWEEP_STEP;
+
+	if (n == 0 && starved(p)) {
+		if (p->now_ns - p->sweep_ns >= SWEEP_NS) {
+			p->sweep_ns = p->now_ns;
+			p->sweep_left = p->sb.nchunks;
+		}
+		*next_ns = p->sweep_ns + SWEEP_NS;
+		return p->sweep_left > 0;
+	}
+	if (n)
+		fby_chunk_sweep(p, n, wake);
+	p->sweep_left -= n;
+	return p->sweep_left > 0;
+}
+
 int fby_destage_step(struct fby_pool *p, u64 now_ns, struct fby_io *io, u64 *next_ns, u32 *wake)
 {
 	int decision = FBY_DONE;
@@ -728,6 +762,8 @@ int fby_destage_step(struct fby_pool *p, u64 now_ns, struct fby_io *io, u64 *nex
 		p->tick_ns = now_ns;
 		tick(p);
 	}
+	if (sweep_step(p, next_ns, wake))
+		decision = FBY_AGAIN;
 	for (u32 i = 0; i < p->sb.nvolumes; i++) {
 		u16 volume = (u16)(p->next_volume++ % p->sb.nvolumes);
 		int r;

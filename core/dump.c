@@ -23,12 +23,7 @@ int fby_chunk_info(struct fby_pool *p, u32 chunk, struct fby_chunk_info *out)
 	out->seq_min = fby_load(&ch->seq_min);
 	out->seq_max = ch->state == FBY_CS_OPEN ? ch->seq_last : fby_load(&ch->seq_max);
 	out->fill = fby_load(&ch->fill);
-	out->live = fby_load(&ch->live);
-	if (ch->state == FBY_CS_OPEN) {
-		u32 free_pages = FBY_LIVE_BIAS - (out->fill - FBY_FIRST_PAGE);
-
-		out->live = out->live > free_pages ? out->live - free_pages : 0;
-	}
+	out->live = fby_chunk_live(p, chunk);
 	fby_unlock(&p->lock);
 	return FBY_DONE;
 }

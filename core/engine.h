@@ -27,7 +27,6 @@
 #define FBY_BUCKET_LOCK (1u << 31)
 #define FBY_SLOTS_MAX 64u
 #define FBY_SEQ_BLOCK 64u     /* sequence numbers a slot takes at once */
-#define FBY_LIVE_BIAS (1u << 20) /* live count of an open chunk never reaches 0 */
 #define FBY_RESERVE_CHUNKS 1u /* kept for destage, which must be able to carry damage forward */
 #define FBY_DAMAGED_RING 64u
 #define FBY_ALIGNED __attribute__((aligned(64)))
@@ -70,11 +69,12 @@ struct fby_chunk {
 	u16 volume;
 	u8 state;  /* enum fby_chunk_state */
 	u8 pinned; /* destage walks it: freeing waits */
-	/* written by whoever supersedes a page */
+	/* read by all who look at its pages, written when it is opened or closed */
 	u64 epoch FBY_ALIGNED; /* of the media's open line */
 	u64 seq_max; /* highest seq in it; ~0 while open */
-	u32 live;	       /* linked pages; + BIAS - fill while open */
-	u8 recover;	       /* enum in recovery.c */
+	u32 linked; /* of recovery: linked pages */
+	u16 dead_base; /* sum of its dead counts when it was opened */
+	u8 recover; /* enum in recovery.c */
 };
 
 struct fby_slot_volume {
@@ -82,8 +82,17 @@ struct fby_slot_volume {
 	u32 pad;
 	u64 writes;
 	u64 sectors;
-	u64 pages; /* appended */
+	u64 pages; /* appended; counted before they are linked */
+	u64 dead; /* pages unlinked */
 };
+
+/*
+ * Pages die in counts that have one writer each: a slot's own, by chunk (ever,
+ * modulo 2^16) and by volume, and destage's.  So unlinking one costs no locked
+ * instruction and shares no line with other writers; what is left of a chunk is
+ * its fill less the sum of its counts, and a hand that sweeps over the chunks
+ * finds those that have become empty.
+ */
 
 /* One writer at a time.  Lives as long as the pool. */
 struct fby_slot {
@@ -92,6 +101,7 @@ struct fby_slot {
 	u64 floor; /* no lower seq will be published by this slot; ~0: it holds none */
 	u64 seq_next, seq_end;
 	u64 commits, media_bytes, merges, ranges[6], flushes;
+	u16 *dead; /* by chunk: pages unlinked */
 	struct fby_slot_volume volume[FBY_VOLUMES_MAX];
 	struct fby_page_line line[FBY_BATCH_PAGES] FBY_ALIGNED;
 	u8 scratch[FBY_PAGE] FBY_ALIGNED;
@@ -154,7 +164,7 @@ struct fby_pace {
 	/* owned by fby_destage_step */
 	u32 depth; /* origin writes in flight */
 	u32 base_ns, latency_ns; /* of one alone; of all */
-	u64 sample_ns, appended, linked;
+	u64 sample_ns, dead;
 };
 
 struct fby_volume {
@@ -169,6 +179,8 @@ struct fby_volume {
 	u32 lost_blocks; /* linked pages with lost sectors, or damaged */
 	u32 lost_only;	 /* linked pages that hold nothing else: never destaged */
 	u32 holes, holes_unknown; /* found by recovery */
+	u64 recovered; /* pages linked by recovery */
+	u64 dead; /* unlinked by destage and removal, who take turns */
 	struct fby_destage destage;
 	struct fby_pace pace;
 	int last_error;
@@ -193,6 +205,7 @@ struct fby_pool {
 	struct fby_chunk *chunk;
 	struct fby_slot *slot;
 	struct fby_volume *volume;
+	u16 *dead; /* dead counts: a row of nchunks for each slot, and one for destage */
 	u64 memory_bytes;
 	u32 chunk_pages, chunk_shift, nbuckets;
 	u32 line_seed;
@@ -206,6 +219,7 @@ struct fby_pool {
 	/* guarded by lock; nfree is read without it */
 	struct fby_lock lock FBY_ALIGNED;
 	u32 free_first, free_last, nfree;
+	u32 hand; /* next chunk that the sweep looks at */
 	u64 chunks_opened;
 	u64 damaged_pages;
 	u32 ndamaged;
@@ -213,7 +227,8 @@ struct fby_pool {
 
 	/* owned by fby_destage_step */
 	u64 now_ns FBY_ALIGNED; /* coarse clock */
-	u64 tick_ns;
+	u64 tick_ns, sweep_ns;
+	u32 sweep_left; /* chunks until the hand has come round */
 	u32 next_volume;
 	bool pressure;
 
@@ -243,8 +258,13 @@ void fby_slot_retire(struct fby_slot *s);
 void fby_chunk_seal(struct fby_pool *p, u32 c, bool closed);
 /* Slot held: closes its open chunk of the volume, if any. */
 void fby_slot_close(struct fby_pool *p, struct fby_slot *s, u16 volume, u32 *wake);
-/* To the free list, if it is closed and has no live page. */
-void fby_chunk_free(struct fby_pool *p, u32 c, u32 *wake);
+/* Linked pages of the chunk.  Exact when it is closed and they are none; else what
+ * it is or was a moment ago.  Pool lock held, or all is quiet. */
+u32 fby_chunk_live(const struct fby_pool *p, u32 c);
+/* Pages unlinked by slot s, or by destage if it is NULL. */
+u16 *fby_dead_row(const struct fby_pool *p, const struct fby_slot *s);
+/* Moves the hand over n chunks, and those that have become empty to the free list. */
+void fby_chunk_sweep(struct fby_pool *p, u32 n, u32 *wake);
 void fby_chunk_list_append(struct fby_pool *p, struct fby_volume *v, u32 c); /* pool lock or recovery */
 void fby_chunk_to_free(struct fby_pool *p, u32 c); /* likewise */
 /* Walks a volume's chunks, oldest first, each pinned while it is looked at. */
@@ -291,7 +311,8 @@ void fby_pace_adapt(struct fby_pace *pace, u32 nbuffers);
 int fby_sb_write(struct fby_pool *p, bool clean);
 void fby_record_write(struct fby_pool *p, u16 volume);
 bool fby_record_read(struct fby_pool *p, u16 volume, u32 copy, struct fby_volume_record *out);
-u64 fby_volume_pages(struct fby_pool *p, u16 volume);
+u64 fby_volume_pages(const struct fby_pool *p, u16 volume); /* linked; never fewer than stay linked meanwhile */
+u64 fby_volume_dead(const struct fby_pool *p, u16 volume); /* unlinked since open */
 u64 fby_digest(struct fby_pool *p, u64 *entries);
 
 /* --- small helpers -------------------------------------------------------------- */

@@ -63,25 +63,14 @@ void fby_pace_update(struct fby_pool *p, u16 volume)
 	fby_store(&pace->cost_ns, level ? 1000000000u / intake(fby_load(&pace->rate), level) : 0);
 }
 
-static u64 pages_appended(struct fby_pool *p, u16 volume)
-{
-	u64 pages = 0;
-
-	for (u32 i = 0; i < p->opt.nslots; i++)
-		pages += fby_load(&p->slot[i].volume[volume].pages);
-	return pages;
-}
-
 void fby_pace_tick(struct fby_pool *p, u16 volume)
 {
 	struct fby_pace *pace = &p->volume[volume].pace;
-	u64 appended = pages_appended(p, volume), linked = fby_volume_pages(p, volume);
-	u64 gone = appended - pace->appended + pace->linked - linked; /* wraps to what is right */
+	u64 dead = fby_volume_dead(p, volume), gone = dead - pace->dead;
 	u64 ms = (p->now_ns - pace->sample_ns) >> 20; /* of 1.05 ms */
 	u32 now;
 
-	pace->appended = appended;
-	pace->linked = linked;
+	pace->dead = dead;
 	pace->sample_ns = p->now_ns;
 	if (ms > 0 && ms < 2048 && gone < RATE_MAX) {
 		now = (u32)((gone * (u64)(954u * 256u / (u32)ms)) >> 8); /* a second is 954 of them */

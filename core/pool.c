@@ -180,7 +180,7 @@ static u32 buckets_of(const struct fby_superblock *sb)
 
 /* Places in mem, in order; sizes are multiples of 64. */
 struct layout {
-	u64 slots, chunks, volumes, buckets, entries, total;
+	u64 slots, chunks, volumes, dead, buckets, entries, total;
 };
 
 static struct layout layout_of(const struct fby_superblock *sb, u32 nslots)
@@ -191,7 +191,8 @@ static struct layout layout_of(const struct fby_superblock *sb, u32 nslots)
 	l.slots = fby_round_up(sizeof(struct fby_pool), 64);
 	l.chunks = l.slots + fby_round_up(nslots * sizeof(struct fby_slot), 64);
 	l.volumes = l.chunks + fby_round_up(sb->nchunks * sizeof(struct fby_chunk), 64);
-	l.buckets = l.volumes + fby_round_up(sb->nvolumes * sizeof(struct fby_volume), 64);
+	l.dead = l.volumes + fby_round_up(sb->nvolumes * sizeof(struct fby_volume), 64);
+	l.buckets = l.dead + fby_round_up((nslots + 1) * (u64)sb->nchunks * sizeof(u16), 64);
 	l.entries = l.buckets + fby_round_up((u64)buckets_of(sb) * sizeof(u32), 64);
 	l.total = l.entries + fby_round_up(pages * sizeof(struct fby_entry), 64);
 	return l;
@@ -238,6 +239,7 @@ static void open_slots(struct fby_pool *p)
 {
 	for (u32 i = 0; i < p->opt.nslots; i++) {
 		p->slot[i].floor = FBY_NO_SEQ;
+		p->slot[i].dead = fby_dead_row(p, &p->slot[i]);
 		for (u32 v = 0; v < FBY_VOLUMES_MAX; v++)
 			p->slot[i].volume[v].open = FBY_NO_CHUNK;
 	}
@@ -269,6 +271,7 @@ int fby_pool_open(struct fby_pool **out, void *mem, u64 bytes, struct fby_media 
 	p->slot = (void *)((u8 *)mem + l.slots);
 	p->chunk = (void *)((u8 *)mem + l.chunks);
 	p->volume = (void *)((u8 *)mem + l.volumes);
+	p->dead = (void *)((u8 *)mem + l.dead);
 	p->bucket = (void *)((u8 *)mem + l.buckets);
 	p->entry = (void *)((u8 *)mem + l.entries);
 	p->chunk_pages = p->sb.chunk_size / FBY_PAGE;

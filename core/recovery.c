@@ -243,7 +243,7 @@ static void count_lost(struct fby_pool *p, u16 volume, u32 state, u32 by)
 static void supersede(struct fby_pool *p, u16 volume, u32 old, u32 was)
 {
 	count_lost(p, volume, was, ~0u);
-	fby_fetch_add(&p->chunk[fby_page_chunk(p, old)].live, ~0u);
+	fby_fetch_add(&p->chunk[fby_page_chunk(p, old)].linked, ~0u);
 	fby_store(&p->entry[old].state, was & FBY_ES_HOLE ? FBY_ES_VOID : was & FBY_ES_REPAIR);
 }
 
@@ -433,7 +433,7 @@ static void scan_chunk(struct fby_pool *p, u32 c)
 	scan_entries(p, &s);
 	max_u64(&p->max_epoch, ch->epoch);
 	max_u64(&p->max_seq, ch->seq_max);
-	fby_fetch_add(&ch->live, s.linked);
+	fby_fetch_add(&ch->linked, s.linked);
 }
 
 int fby_recover_chunks(struct fby_pool *p, u32 first, u32 n)
@@ -727,7 +727,9 @@ static void build_lists(struct fby_pool *p)
 		ch->pinned = 0;
 		ch->opened_ns = 0;
 		ch->tick_fill = ch->fill;
-		if (fby_load(&ch->live) == 0) {
+		/* The counts are 0: those that died before are in the base. */
+		ch->dead_base = (u16)(fby_load(&ch->linked) - (ch->fill - FBY_FIRST_PAGE));
+		if (fby_load(&ch->linked) == 0) {
 			fby_chunk_to_free(p, c);
 			continue;
 		}
@@ -735,6 +737,7 @@ static void build_lists(struct fby_pool *p)
 		ch->state = FBY_CS_CLOSED;
 		ch->next = p->volume[ch->volume].first;
 		p->volume[ch->volume].first = c;
+		p->volume[ch->volume].recovered += fby_load(&ch->linked);
 	}
 	for (u32 i = 0; i < p->sb.nvolumes; i++) {
 		struct fby_volume *v = &p->volume[i];

@@ -65,15 +65,14 @@ static inline u32 fby_slot_room(struct fby_pool *p, struct fby_slot *s, u16 volu
 	return p->chunk_pages - p->chunk[c].fill;
 }
 
-/* A page of the chunk was unlinked. */
-static inline void fby_page_dead(struct fby_pool *p, u32 page, u32 *wake)
+/* A page was unlinked; counts are the caller's own, of a slot or of destage. */
+static inline void fby_page_dead(const struct fby_pool *p, u32 page, u16 *by_chunk, u64 *by_volume)
 {
-	u32 c = fby_page_chunk(p, page);
-	u32 before = fby_fetch_add(&p->chunk[c].live, ~0u);
+	u16 *n = &by_chunk[fby_page_chunk(p, page)];
 
-	FBY_ASSERT(before > 0);
-	if (fby_unlikely(before == 1))
-		fby_chunk_free(p, c, wake);
+	/* Release: who counts it among the dead sees all that was done with it. */
+	fby_store_release(n, (u16)(fby_load(n) + 1));
+	fby_store_release(by_volume, fby_load(by_volume) + 1);
 }
 
 #endif

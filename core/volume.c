@@ -149,20 +149,24 @@ int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *ind
 	return FBY_DONE;
 }
 
-u64 fby_volume_pages(struct fby_pool *p, u16 volume)
+u64 fby_volume_dead(const struct fby_pool *p, u16 volume)
 {
-	u64 pages = 0;
+	u64 dead = fby_load_acquire(&p->volume[volume].dead);
 
-	fby_lock(&p->lock);
-	for (u32 c = p->volume[volume].first; c != FBY_NO_CHUNK; c = p->chunk[c].next) {
-		int live = (int)fby_load(&p->chunk[c].live);
+	for (u32 i = 0; i < p->opt.nslots; i++)
+		dead += fby_load_acquire(&p->slot[i].volume[volume].dead);
+	return dead;
+}
 
-		if (live >= (int)FBY_LIVE_BIAS / 2) /* open: fill may lag behind what was unlinked */
-			live += (int)fby_load(&p->chunk[c].fill) - (int)(FBY_FIRST_PAGE + FBY_LIVE_BIAS);
-		pages += live > 0 ? (u64)live : 0;
-	}
-	fby_unlock(&p->lock);
-	return pages;
+/* The dead first: a page is counted before it is linked, and so before it can
+ * die.  The other way round what is replaced meanwhile would be subtracted. */
+u64 fby_volume_pages(const struct fby_pool *p, u16 volume)
+{
+	u64 dead = fby_volume_dead(p, volume), pages = p->volume[volume].recovered;
+
+	for (u32 i = 0; i < p->opt.nslots; i++)
+		pages += fby_load(&p->slot[i].volume[volume].pages);
+	return pages - dead;
 }
 
 /* Unlinks all; the record is free already, so nothing of it comes back. */
@@ -190,7 +194,7 @@ static void forget_pages(struct fby_pool *p, u16 volume)
 				fby_relax();
 			fby_index_del_locked(p, b, page);
 			fby_index_release(p, b);
-			fby_page_dead(p, page, &wake);
+			fby_page_dead(p, page, fby_dead_row(p, NULL), &p->volume[volume].dead);
 		}
 	}
 	fby_fetch_or(&p->wake_owed, wake);

@@ -25,17 +25,17 @@ static void find_old(struct fby_pool *p, const struct fby_write *w, struct fby_w
 		return;
 	g->old = fby_index_get_locked(p, g->bucket, fby_key(w->volume, g->block));
 	if (g->old != FBY_NO_PAGE)
-		fby_prefetchw(&p->chunk[fby_page_chunk(p, g->old)].epoch);
+		fby_prefetch(&p->chunk[fby_page_chunk(p, g->old)].epoch);
 }
 
 /* The first page of the bucket is most likely the one that is replaced: ask for
- * its entry and its chunk's live count now. */
+ * its entry and its chunk's highest seq now. */
 static inline void begin_prefetch(struct fby_pool *p, u32 page)
 {
 	if (page == FBY_NO_PAGE)
 		return;
 	fby_prefetchw(&p->entry[page]);
-	fby_prefetchw(&p->chunk[fby_page_chunk(p, page)].epoch);
+	fby_prefetch(&p->chunk[fby_page_chunk(p, page)].epoch);
 }
 
 /* Locks the blocks of the batch, up to the first that is busy. */
@@ -304,6 +304,7 @@ static void publish_page(struct fby_pool *p, struct fby_write *w, u32 i)
 {
 	struct fby_wpage *g = &w->page[i];
 	struct fby_volume *v = &p->volume[w->volume];
+	struct fby_slot *s = &p->slot[w->slot];
 	u32 page = (w->chunk << p->chunk_shift) + w->first_page + i;
 	u32 before = g->old == FBY_NO_PAGE ? 0 : fby_load(&p->entry[g->old].state);
 	bool was_lost = FBY_ES_LOST(before) != 0 || (before & FBY_ES_DAMAGED);
@@ -317,7 +318,7 @@ static void publish_page(struct fby_pool *p, struct fby_write *w, u32 i)
 	if (fby_unlikely(fby_lost_only(before) != now_only))
 		fby_fetch_add(&v->lost_only, now_only ? 1u : ~0u);
 	if (g->old != FBY_NO_PAGE)
-		fby_page_dead(p, g->old, &w->wake);
+		fby_page_dead(p, g->old, s->dead, &s->volume[w->volume].dead);
 }
 
 FBY_INLINE void publish(struct fby_pool *p, struct fby_write *w)
@@ -325,6 +326,7 @@ FBY_INLINE void publish(struct fby_pool *p, struct fby_write *w)
 	struct fby_slot *s = &p->slot[w->slot];
 	struct fby_chunk *ch = &p->chunk[w->chunk];
 
+	fby_count(&s->volume[w->volume].pages, w->npages);
 	for (u32 i = 0; i < w->npages; i++)
 		publish_page(p, w, i);
 	fby_store(&ch->fill, ch->fill + w->npages);
@@ -335,7 +337,6 @@ FBY_INLINE void publish(struct fby_pool *p, struct fby_write *w)
 	fby_count(&s->media_bytes, (u64)w->npages * FBY_LINE + (u64)w->nsectors * FBY_SECTOR);
 	fby_count(&s->volume[w->volume].writes, 1);
 	fby_count(&s->volume[w->volume].sectors, w->nsectors);
-	fby_count(&s->volume[w->volume].pages, w->npages);
 	if (ch->fill == p->chunk_pages)
 		fby_slot_close(p, s, w->volume, &w->wake);
 	fby_slot_release(s);
