@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+#
+# kernel-debug.sh - sourced after lab.sh: a kernel of our own with the sanitizers,
+# instead of Debian's, for the functions there.
+
+debug_source=$cache/debug-source
+
+# Unpacks Debian's source of the kernel, once.  No upstream tree: what differs
+# between the stock kernel of the other tests and this is the configuration alone.
+get_debug_source() {
+	local deb
+	[ -e "$debug_source/.complete" ] && return
+	say "unpacking linux-source-6.12, once"
+	rm -rf "$debug_source"
+	mkdir -p "$debug_source/.deb"
+	deb=$(ls "$cache"/../src/linux-source-6.12_*.deb 2>/dev/null | sort -V | tail -n 1)
+	if [ -n "$deb" ]; then
+		dpkg -x "$deb" "$debug_source/.deb" || return 1
+	else
+		unpack "$debug_source/.deb" linux-source-6.12 || return 1
+	fi
+	tar -C "$debug_source" --strip-components=1 -xJf "$debug_source"/.deb/usr/src/linux-source-6.12.tar.xz || return 1
+	rm -rf "$debug_source/.deb"
+	touch "$debug_source/.complete"
+}
+
+# want_for_kernel: the tools that building a kernel takes, named where missing.
+want_for_kernel() {
+	local missing=() tool
+	for tool in gcc make flex bison bc; do
+		command -v $tool >/dev/null || missing+=("$tool")
+	done
+	echo '#include <libelf.h>' | gcc -E - >/dev/null 2>&1 || missing+=(libelf-dev)
+	[ ${#missing[@]} = 0 ] && return
+	say "building a kernel takes: apt install ${missing[*]}"
+	return 1
+}
+
+# Every setting asked for must have been taken: a dependency that is missing
+# turns one off without a word.
+config_as_asked() { # CONFIG FRAGMENT...
+	local config=$1 line lost=0
+	shift
+	while read -r line; do
+		case $line in
+		CONFIG_*=n) line="# ${line%=n} is not set" ;;
+		CONFIG_*) ;;
+		*) continue ;;
+		esac
+		grep -qxF "$line" "$config" && continue
+		[ "${line%is not set}" != "$line" ] && ! grep -q "^$(cut -d' ' -f2 <<<"$line")=" "$config" && continue
+		say "the kernel's configuration did not take: $line"
+		lost=1
+	done < <(cat "$@")
+	return $lost
+}
+
+# make_debug_kernel kasan|kcsan
+make_debug_kernel() {
+	local build=$cache/debug-$1 here=$root/tests/vm log
+	local fragments=("$here/kernel-debug.config" "$here/kernel-debug-$1.config") make
+	[ -e "$build/.complete" ] && cmp -s <(cat "${fragments[@]}") "$build/.complete" && return
+	want_for_kernel && get_debug_source || return 1
+	mkdir -p "$build/build"
+	log=$build/build.log
+	make=(nice -n 10 make -s -C "$debug_source" "O=$build/build" "-j${JOBS:-2}" KBUILD_BUILD_HOST=guest KBUILD_BUILD_USER=guest)
+	say "building the kernel debug-$1, once; log: $log"
+	"${make[@]}" tinyconfig >"$log" 2>&1 || return 1
+	cat "${fragments[@]}" >>"$build/build/.config"
+	"${make[@]}" olddefconfig >>"$log" 2>&1 || return 1
+	config_as_asked "$build/build/.config" "${fragments[@]}" || return 1
+	if ! "${make[@]}" bzImage modules_prepare >>"$log" 2>&1; then
+		tail -n 20 "$log" >&2
+		say "the kernel does not build; log: $log"
+		return 1
+	fi
+	# modpost wants the exports of modules too; there are none.
+	cp "$build/build/vmlinux.symvers" "$build/build/Module.symvers" || return 1
+	cat "${fragments[@]}" >"$build/.complete"
+}
+
+# use_debug_kernel kasan|kcsan: what get_kernel does, for such a kernel.  Tools
+# are those beside Debian's kernel; there are no modules to load.
+use_debug_kernel() {
+	local tools dir=$cache/debug-$1 name
+	series=6.12 get_kernel && make_debug_kernel "$1" || return 1
+	tools=$kernel
+	kernel=$dir
+	KDIR=$dir/build
+	release=$(cat "$dir/build/include/config/kernel.release") || return 1
+	modules=()
+	append="brd.rd_nr=1 brd.rd_size=1048576 null_blk.nr_devices=0 kasan_multi_shot ${append:-}"
+	mkdir -p "$dir/boot" "$dir/lib/modules/$release" || return 1
+	ln -sfn "$dir/build/arch/x86/boot/bzImage" "$dir/boot/vmlinuz-$release"
+	for name in bin sbin usr etc; do
+		ln -sfn "$tools/$name" "$dir/$name"
+	done
+	ln -sfn "$tools/lib/x86_64-linux-gnu" "$dir/lib/x86_64-linux-gnu"
+	: >"$dir/lib/modules/$release/modules.order"
+	: >"$dir/lib/modules/$release/modules.builtin"
+}
