@@ -6,7 +6,6 @@
 #	$1 rounds   $2 seconds for each figure   $3 short: only 4 KiB writes
 # Prints lines "bench ROUND ROW DEVICE KIOPS CPU", CPU in microseconds a request.
 . "$(dirname "$0")/guest-lib.sh"
-: >/tmp/dmesg.before
 rounds=$1
 seconds=$2
 short=${3:-}
@@ -70,8 +69,8 @@ for ((round = 1; round <= rounds; round++)); do
 		dmsetup message target 0 set checksums $sum
 		for jobs in 1 2 ${short:-4}; do
 			[ "$jobs" = short ] && continue
-			row "write-$jobs-crc_$sum" --rw=randwrite --bs=4k --numjobs=$jobs
-			row "fsync-$jobs-crc_$sum" --rw=randwrite --bs=4k --fsync=1 --numjobs=$jobs
+			row "write-$jobs-crc_$sum" --rw=randwrite --bs=4k --numjobs="$jobs"
+			row "fsync-$jobs-crc_$sum" --rw=randwrite --bs=4k --fsync=1 --numjobs="$jobs"
 		done
 		[ "$short" ] && continue
 		for mix in 99 90 70 50 0; do

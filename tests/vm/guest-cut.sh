@@ -6,7 +6,6 @@
 # acknowledgements, which is outside the guest.
 #	$1 round, from 1   $2 seconds of load; 0: verify, drain, and check the origins
 . "$(dirname "$0")/guest-lib.sh"
-: >/tmp/dmesg.before
 round=$1
 seconds=$2
 ackload=$root/out/vm/ackload

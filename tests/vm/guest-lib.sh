@@ -7,6 +7,8 @@ release=$(uname -r)
 pool=/dev/pmem0
 passed=0
 
+: >/tmp/dmesg.before # what the kernel said before the buffer was emptied
+
 fail() {
 	echo "FAIL: $*"
 	dmesg | tail -n 40
@@ -29,7 +31,7 @@ step() {
 refused() {
 	local what=$1 pattern=$2
 	shift 2
-	dmesg -c >/tmp/dmesg.before
+	dmesg -c >>/tmp/dmesg.before
 	if "$@" >/tmp/step.log 2>&1; then
 		fail "$what was not refused"
 	fi
@@ -42,7 +44,7 @@ refused() {
 	echo "ok: refused: $what"
 }
 
-forebay() { "$root/target/release/forebay" "$@"; }
+forebay() { "$root/out/vm/forebay" "$@"; }
 
 load_module() {
 	step "load forebay.ko" /run/busybox insmod "$root/out/kernel-$release/kernel/forebay.ko"
@@ -63,10 +65,15 @@ attach() {
 # counter NAME COUNTER: from dmsetup status.
 counter() { dmsetup status "$1" | tr ' ' '\n' | sed -n "s/^$2=//p"; }
 
+# complaints FILE: those of the kernel's messages that none of our doings may cause.
+complaints() {
+	grep -E 'WARNING|BUG|Oops|Call Trace|blocked for more than|self-detected stall|detected stalls|hung task|assertion|lockdep|locking dependency|general protection|KASAN|KCSAN|UBSAN|refcount_t|Kernel panic' "$1"
+}
+
 # What the kernel has said since boot must hold no complaint.
 clean_dmesg() {
 	dmesg >>/tmp/dmesg.before
-	if grep -E 'WARNING|BUG|Oops|Call Trace|hung task|assertion|lockdep|KASAN' /tmp/dmesg.before; then
+	if complaints /tmp/dmesg.before; then
 		fail "the kernel complained"
 	fi
 	passed=$((passed + 1))
@@ -79,4 +86,81 @@ trim() {
 	disk=$(basename "$(readlink -f "$1")")
 	[ "$(cat "/sys/block/$disk/queue/discard_max_bytes")" = 0 ] && return
 	step "fstrim" fstrim "$2"
+}
+
+# control WORDS...: to the native devices' control; prints the answer, fails unless it is ok.
+control() {
+	exec 3<>/dev/forebay-control
+	echo "$*" >&3
+	cat <&3 >/tmp/answer
+	exec 3>&-
+	cat /tmp/answer
+	grep -q '^ok' /tmp/answer
+}
+
+# Both kinds of device by the same words; $kind is target or native.
+#	dev_attach NAME ORIGIN VOLUME [OPTION [VALUE]]...	sets $device
+#	dev_detach NAME		dev_command NAME WORDS...	dev_status NAME
+dev_attach() {
+	local name=$1 answer
+	if [ "$kind" = target ]; then
+		device=/dev/mapper/$name
+		attach "$@"
+	else
+		answer=$(control attach $pool "${@:2}") || { echo "$answer"; return 1; }
+		device=/dev/${answer#ok }
+		ln -sfn "$device" "/tmp/native.$name"
+		test -b "$device"
+	fi
+}
+node() { basename "$(readlink "/tmp/native.$1")"; }
+dev_detach() {
+	if [ "$kind" = target ]; then
+		dmsetup remove --noudevsync --retry "$1"
+	else
+		control detach "$(node "$1")"
+	fi
+}
+dev_command() {
+	if [ "$kind" = target ]; then
+		dmsetup message "$1" 0 "${@:2}"
+	else
+		control command "$(node "$1")" "${@:2}"
+	fi
+}
+dev_status() {
+	if [ "$kind" = target ]; then
+		dmsetup status "$1" | cut -d' ' -f4-
+	else
+		control status "$(node "$1")" | cut -d' ' -f2-
+	fi
+}
+dev_counter() { dev_status "$1" | tr ' ' '\n' | sed -n "s/^$2=//p"; }
+dev_state() { dev_status "$1" | cut -d' ' -f1; }
+
+# until_true SECONDS COMMAND...
+until_true() {
+	local end=$((SECONDS + $1))
+	shift
+	until "$@"; do
+		[ $SECONDS -lt $end ] || return 1
+		sleep 0.2
+	done
+}
+
+# File systems by name: ext4 or xfs.  Debian's xfsprogs come with the guest's kernel.
+xfs_tool() {
+	LD_LIBRARY_PATH="$FOREBAY_VM/usr/lib/x86_64-linux-gnu:$FOREBAY_VM/lib/x86_64-linux-gnu" "$FOREBAY_VM/sbin/$1" "${@:2}"
+}
+make_fs() { # FS DEVICE
+	case $1 in
+	ext4) mkfs.ext4 -q -F "$2" ;;
+	xfs) xfs_tool mkfs.xfs -q -f "$2" ;;
+	esac
+}
+check_fs() { # FS DEVICE, not mounted
+	case $1 in
+	ext4) e2fsck -fn "$2" ;;
+	xfs) xfs_tool xfs_repair -n "$2" ;;
+	esac
 }

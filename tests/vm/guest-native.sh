@@ -5,18 +5,8 @@
 # and verification while it destages; then the same volume through the device
 # mapper and back; refusals.
 . "$(dirname "$0")/guest-lib.sh"
-: >/tmp/dmesg.before
 origin=/dev/ram0
 
-# control WORDS...: prints the answer; fails unless it is ok.
-control() {
-	exec 3<>/dev/forebay-control
-	echo "$*" >&3
-	cat <&3 >/tmp/answer
-	exec 3>&-
-	cat /tmp/answer
-	grep -q '^ok' /tmp/answer
-}
 value() { control status forebay0 | tr ' ' '\n' | sed -n "s/^$1=//p"; }
 
 load_module
@@ -36,12 +26,7 @@ cat /sys/block/forebay0/queue/{write_cache,logical_block_size,physical_block_siz
 echo
 
 mkdir -p /tmp/mnt
-if [ -x "$FOREBAY_VM/sbin/mkfs.xfs" ]; then
-	step "mkfs.xfs" env LD_LIBRARY_PATH="$FOREBAY_VM/usr/lib/x86_64-linux-gnu:$FOREBAY_VM/lib/x86_64-linux-gnu" \
-		"$FOREBAY_VM/sbin/mkfs.xfs" -q -f /dev/forebay0
-else
-	step "mkfs.ext4" mkfs.ext4 -q -F /dev/forebay0
-fi
+step "mkfs.xfs" make_fs xfs /dev/forebay0
 step "mount" mount /dev/forebay0 /tmp/mnt
 refused "detaching a busy device" "is open" control detach forebay0
 step "fio on a file, with verification" fio --name=f --filename=/tmp/mnt/file --size=24m --rw=randwrite --bsrange=512-64k \

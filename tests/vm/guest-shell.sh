@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # For a person: the module loaded, a pool and a device made, a shell.
 . "$(dirname "$0")/guest-lib.sh"
-: >/tmp/dmesg.before
 load_module
 step "make the pool" forebay create $pool
 step "attach" attach fast /dev/ram0 disk create

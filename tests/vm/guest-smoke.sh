@@ -6,7 +6,6 @@
 # alone has everything; then the command checks the pool.
 . "$(dirname "$0")/guest-lib.sh"
 origin=/dev/ram0
-: >/tmp/dmesg.before
 
 load_module
 step "make the pool" forebay create $pool

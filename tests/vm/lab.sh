@@ -10,7 +10,7 @@
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/forebay/vm
-series=${FOREBAY_VM_KERNEL:-6.12}
+series=${FOREBAY_VM_KERNEL:-6.12} # or 6.1, where apt does not know this one
 
 # Modules that the guest loads at boot, and with them what they depend on.
 modules=(virtio_pci virtio_blk 9p 9pnet_virtio overlay nd_e820 nd_btt nd_pmem dm-mod dm-delay dm-flakey
@@ -30,8 +30,13 @@ find_release() {
 		release=${release##*/vmlinuz-}
 		return
 	fi
-	release=$(apt-cache search --names-only "^$pattern\$" | cut -d' ' -f1 | sort -V | tail -n 1)
+	release=$(apt-cache search --names-only "^$pattern\$" 2>/dev/null | cut -d' ' -f1 | sort -V | tail -n 1)
 	release=${release#linux-headers-}
+	if [ -z "$release" ] && [ -z "${FOREBAY_VM_KERNEL:-}" ] && [ "$series" = 6.12 ]; then
+		series=6.1
+		find_release
+		return
+	fi
 	if [ -z "$release" ]; then
 		say "apt knows no kernel $series for Debian 12: add bookworm-security to its sources and run apt-get update"
 		return 1
@@ -55,7 +60,7 @@ unpack() {
 # its get_kernel_NAME sets the same three, with $kernel/boot/vmlinuz-$release,
 # $kernel/bin/busybox and kmod, and $kernel/lib/modules/$release.
 get_kernel() {
-	local common kbuild file
+	local common kbuild
 	if [ -e "$root/tests/vm/kernel-$series.sh" ]; then
 		# shellcheck source=/dev/null
 		. "$root/tests/vm/kernel-$series.sh"
@@ -76,14 +81,11 @@ get_kernel() {
 	unpack "$kernel" "linux-image-$release-unsigned" "linux-headers-$release" "linux-headers-$common" \
 		"$kbuild" busybox-static cpio kmod libkmod2 xfsprogs libinih1 liburcu8 || return 1
 	# The headers' Makefile names where the package would have been installed.
-	for file in "$KDIR/Makefile"; do
-		sed -i "s#^include .*#include $kernel/usr/src/linux-headers-$common/Makefile#" "$file"
-	done
+	sed -i "s#^include .*#include $kernel/usr/src/linux-headers-$common/Makefile#" "$KDIR/Makefile"
 	touch "$kernel/.complete"
 }
 
 build_module() {
-	get_kernel || return 1
 	out=$root/out/kernel-$release
 	make -s -C "$root/kernel" module KDIR="$KDIR" OUT="$out" >"$root/out/kernel-$release.log" 2>&1 || {
 		tail -n 30 "$root/out/kernel-$release.log" >&2
@@ -100,7 +102,7 @@ run_kmod() { # NAME ARGS: the package's kmod under one of its names
 # The initial RAM disk: busybox, the modules in their order, init.
 build_initrd() {
 	local dir list name file
-	initrd=$kernel/initrd.gz
+	initrd=$root/out/vm/initrd-$release.gz
 	[ "$initrd" -nt "$root/tests/vm/lab.sh" ] && [ "$initrd" -nt "$root/tests/vm/init" ] && return
 	dir=$(mktemp -d)
 	mkdir -p "$dir"/{bin,mods,proc,sys,dev,host,rw,new}
@@ -127,26 +129,35 @@ build_initrd() {
 
 # Guest memory: RAM of which the range [4 GiB, +$pmem_mb) is persistent memory;
 # or pmem_map, for several devices, with gaps, or the kernel joins them.
-: "${pmem_mb:=512}" "${guest_mb:=4096}"
+: "${pmem_mb:=128}" "${guest_mb:=4096}"
 memory=
 disks=()
+guest_pid=
 
 # start_guest CONSOLE SCRIPT [ARGS]: boots in the background; sets $guest_pid.
-# memory=FILE: keep the memory there, for another boot; disks: files of /dev/vda, ...
+#	memory=FILE	of $pmem_mb MiB: is the persistent memory, whatever becomes of the guest
+#	disks=(FILE...)	of /dev/vda, ...
+#	poll=1		idle CPUs spin, as a benchmark wants it; else they leave the host alone
+#	append=WORDS	for the kernel's command line
+# The guest ends with this shell, however that ends.  Its watchdogs are slow:
+# an emulated CPU of a loaded machine may stand still for a while.
 start_guest() {
 	local console=$1 script=$2
 	shift 2
 	[ "$console" = /dev/stdout ] || : >"$console"
-	local ram=(-m "$guest_mb") disk_args=() disk
-	[ -n "$memory" ] && ram+=(-machine memory-backend=r0
-		-object "memory-backend-file,id=r0,share=on,mem-path=$memory,size=${guest_mb}M")
+	local ram=(-m "$guest_mb") disk_args=() disk args
+	args="console=ttyS0 panic=1 quiet memmap=${pmem_map:-${pmem_mb}M!4G} ${poll:+idle=poll} mitigations=off log_buf_len=4M"
+	args+=" watchdog_thresh=60 rcupdate.rcu_cpu_stall_timeout=120 ${append:-}"
+	[ -n "$memory" ] && ram=(-m "$((3072 + pmem_mb))"
+		-object "memory-backend-ram,id=low,size=3G" -numa "node,memdev=low"
+		-object "memory-backend-file,id=high,share=on,mem-path=$memory,size=${pmem_mb}M" -numa "node,memdev=high")
 	for disk in "${disks[@]}"; do
 		disk_args+=(-drive "file=$disk,if=virtio,format=raw,cache=writeback")
 	done
-	qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp "${cpus:-2}" "${ram[@]}" -nographic -no-reboot \
+	setpriv --pdeathsig KILL qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp "${cpus:-2}" "${ram[@]}" -nographic -no-reboot \
 		-nic none -kernel "$kernel/boot/vmlinuz-$release" -initrd "$initrd" "${disk_args[@]}" \
 		-virtfs local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap \
-		-append "console=ttyS0 panic=1 quiet memmap=${pmem_map:-${pmem_mb}M!4G} idle=poll mitigations=off ${append:-} fby.kernel=$kernel fby.run=$script fby.args=$(printf '%s,' "$@")" \
+		-append "$args fby.kernel=$kernel fby.root=$root fby.run=$script fby.args=$(printf '%s,' "$@")" \
 		<"${input:-/dev/null}" >>"$console" 2>&1 &
 	guest_pid=$!
 }
@@ -171,7 +182,7 @@ wait_guest() {
 missing() {
 	local command found=0
 	for command in qemu-system-x86_64:qemu-system-x86 fio:fio dmsetup:dmsetup mkfs.ext4:e2fsprogs apt-get:apt \
-		dpkg:dpkg gcc:gcc xz:xz-utils; do
+		dpkg:dpkg gcc:gcc make:make xz:xz-utils strip:binutils setpriv:util-linux flock:util-linux; do
 		command -v "${command%:*}" >/dev/null && continue
 		echo "${command%:*} (package ${command#*:})"
 		found=1
@@ -189,10 +200,32 @@ prepare() {
 		say "these are missing"
 		return 77
 	}
-	mkdir -p "$root/out" "$cache"
-	exec 8>"$root/out/vm.lock" && flock 8
-	build_module && build_initrd
+	mkdir -p "$root/out/vm" "$cache"
+	exec 8>"$cache/lock" && flock 8
+	get_kernel || {
+		say "the kernel's packages cannot be had"
+		return 77
+	}
+	build_module && build_initrd && build_tools
 	local rc=$?
 	exec 8>&-
 	return $rc
+}
+
+# What the guest runs: the command, without the symbols that are most of what the
+# guest would have to load, and the programs that load and check.
+build_tools() {
+	local command=$root/target/release/forebay name
+	[ -x "$command" ] || {
+		say "$command: not built; run: cargo build --release -p forebay-cli"
+		return 1
+	}
+	if [ "$command" -nt "$root/out/vm/forebay" ]; then
+		strip -o "$root/out/vm/forebay.new" "$command" && mv "$root/out/vm/forebay.new" "$root/out/vm/forebay" || return 1
+	fi
+	for name in ackload fsx; do
+		[ "$root/out/vm/$name" -nt "$root/tests/vm/$name.c" ] && continue
+		gcc -std=gnu11 -O2 -Wall -Wextra -Werror -pthread -o "$root/out/vm/$name.new" "$root/tests/vm/$name.c" &&
+			mv "$root/out/vm/$name.new" "$root/out/vm/$name" || return 1
+	done
 }

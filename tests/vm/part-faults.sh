@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# A failing and a slow origin, a full cache with writers waiting, a flipped bit on the media.
+# [target|native]: a failing, flaky and slow origin, a full cache with writers waiting, a flipped bit on the media.
 part() {
-	pmem_mb=96 guest faults 400 guest-faults.sh
+	local kind rc=0
+	for kind in ${1:-target native}; do
+		pmem_mb=96 guest faults-"$kind" 600 guest-faults.sh "$kind" || rc=1
+	done
+	return $rc
 }
