@@ -12,7 +12,8 @@
  *	lines	a linked page's line says what memory says, above the watermark;
  *		no line of a current epoch above the watermark is newer than the
  *		page linked for its block
- *	volumes	counts of lost blocks; the record on the media
+ *	volumes	counts of lost blocks; the record on the media; nothing that is
+ *		being written past the cache is cached
  */
 #include "index.h"
 
@@ -331,6 +332,25 @@ static bool check_record(struct check *k, u16 volume)
 	return true;
 }
 
+static bool check_bypassing(struct check *k, u16 volume)
+{
+	struct fby_pool *p = k->p;
+	const struct fby_volume *v = &p->volume[volume];
+
+	for (u32 busy = v->bypassing; busy; busy &= busy - 1) {
+		const struct fby_bypass_range *r = &v->range[__builtin_ctz(busy)];
+		struct fby_found f;
+
+		for (u64 block = r->first; block < r->end; block++) {
+			fby_index_find(p, fby_key(volume, block), &f);
+			if (f.page != FBY_NO_PAGE)
+				return violated(k, "a block is cached while it is written past the cache", "volume",
+						volume, "block", block);
+		}
+	}
+	return true;
+}
+
 static bool check_volume(struct check *k, u16 volume)
 {
 	struct fby_pool *p = k->p;
@@ -354,7 +374,7 @@ static bool check_volume(struct check *k, u16 volume)
 	if (v->rec.state == FBY_VOL_USED && v->rec.watermark >= p->seq)
 		return violated(k, "a watermark is above all sequence numbers", "volume", volume, "watermark",
 				v->rec.watermark);
-	return v->damaged || check_record(k, volume);
+	return check_bypassing(k, volume) && (v->damaged || check_record(k, volume));
 }
 
 int fby_check(struct fby_pool *p, bool quiet, char *text, u32 text_bytes)

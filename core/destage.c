@@ -126,6 +126,7 @@ static void collect(struct fby_pool *p, u16 volume, u32 *wake)
 	d->n = d->pos = d->run = d->pulled = 0;
 	d->issued = 0;
 	d->failed = false;
+	d->host_failures = fby_load_acquire(&p->volume[volume].host_failures);
 	d->cut = cut_below_in_flight(p, volume);
 	while ((c = fby_chunk_walk(p, volume, c, wake)) != FBY_NO_CHUNK) {
 		u64 seq_min = fby_load(&p->chunk[c].seq_min), low = seq_min;
@@ -615,6 +616,8 @@ static void reap(struct fby_pool *p, u16 volume)
 		if (io->error) {
 			fby_store(&v->last_error, io->error);
 			fby_count(&v->origin_errors, 1);
+			if (d->phase == FBY_PH_FLUSHING)
+				fby_flush_failed(v);
 			if (!(FBY_BUG(ORIGIN_ERROR_DROPS) && d->phase == FBY_PH_WRITE) &&
 			    !(FBY_BUG(FLUSH_ERROR_IGNORED) && d->phase == FBY_PH_FLUSHING))
 				d->failed = true;
@@ -672,6 +675,10 @@ static int volume_step(struct fby_pool *p, u16 volume, struct fby_io *io, u64 *n
 		if (d->outstanding > 0)
 			return FBY_DONE;
 		d->pos = 0;
+		/* The origin may have told another that it lost something. */
+		if (fby_load_acquire(&p->volume[volume].host_failures) != d->host_failures &&
+		    !FBY_BUG(HOST_FAILURE_IGNORED))
+			d->failed = true;
 		if (!d->failed)
 			pulled_clean(p, volume);
 		fby_store(&d->phase, d->failed ? FBY_PH_BACKOFF : FBY_PH_CARRY);

@@ -145,6 +145,7 @@ struct fby_destage {
 	u32 run; /* next sector of page[pos] to look at */
 	u32 nbuffers, buffer_sectors, outstanding;
 	u64 cut;
+	u32 host_failures; /* when the round began */
 	u64 retry_ns, backoff_ns;
 	bool failed;
 	bool drain;
@@ -167,10 +168,17 @@ struct fby_pace {
 	u64 sample_ns, dead;
 };
 
+/* Blocks that are being written past the cache; see bypass.c. */
+#define FBY_BYPASS_MAX 32u
+struct fby_bypass_range {
+	u64 first, end;
+};
+
 struct fby_volume {
 	struct fby_volume_record rec; /* as on the media */
 	bool damaged;
 	bool attached;
+	u32 bypassing; /* those of range[] that are in use, by bit; set under the pool lock */
 	u64 blocks; /* 4 KiB units, rounded up */
 	/* guarded by the pool lock */
 	u32 first, last; /* its chunks, oldest first */
@@ -185,6 +193,13 @@ struct fby_volume {
 	struct fby_pace pace;
 	int last_error;
 	u64 origin_errors, origin_writes, origin_sectors, origin_flushes, pages_destaged, rounds;
+	/* bypass */
+	struct fby_bypass_range range[FBY_BYPASS_MAX] FBY_ALIGNED;
+	u64 bypass_ended FBY_ALIGNED; /* bypassed writes so far, and one */
+	u64 bypass_flushed; /* so many of them had ended when a flush of the origin began that succeeded */
+	u64 bypasses, bypassed_sectors;
+	u32 host_failures; /* of origin requests that are not destage's: its round is to be done again */
+	u32 flush_failures, flush_told; /* of destage's flushes; those that a caller of fby_flush knows of */
 };
 
 /* Counters that readers share; striped by CPU to keep readers apart. */
@@ -306,6 +321,12 @@ u32 fby_pace_round(const struct fby_pace *pace, u32 cap); /* pages of the next r
 u32 fby_pace_depth(struct fby_pool *p, u16 volume);
 void fby_pace_latency(struct fby_pace *pace, u32 ns, bool alone);
 void fby_pace_adapt(struct fby_pace *pace, u32 nbuffers);
+
+/* --- bypass.c ------------------------------------------------------------------- */
+/* A flush of destage's failed; and what was bypassed may be lost with it. */
+void fby_flush_failed(struct fby_volume *v);
+/* Is the block, whose bucket the caller holds, being written past the cache? */
+bool fby_bypass_meets(const struct fby_volume *v, u64 block);
 
 /* --- pool.c, volume.c --------------------------------------------------------- */
 int fby_sb_write(struct fby_pool *p, bool clean);

@@ -12,13 +12,14 @@
  *	WAIT_SPACE	the pool is full: try again when destage freed space
  *	ORIGIN		the host does the part named in the result on the origin
  *	AGAIN		progress was made or a lock was busy: call again
+ *	CACHED		of fby_bypass_begin: write that part through the cache
  *
  * A WAIT decision holds nothing; the caller starts over.  A host that wants to
  * sleep calls fby_wait_prepare(), tries once more, sleeps, and is woken by
  * whoever gets the matching bit in a wake mask (enum fby_wake).
  *
- * Threads: fby_write*, fby_read_block, fby_range, fby_flush, the info calls and
- * fby_destage_complete may run in any number of threads.  Format, open, recovery and close
+ * Threads: fby_write*, fby_read_block, fby_range, fby_bypass_*, fby_flush*, the
+ * info calls and fby_destage_complete may run in any number of threads.  Format, open, recovery and close
  * are the host's to order; fby_recover_chunks may run in parallel on disjoint
  * ranges.  Volume add, remove, attach and detach and fby_destage_step exclude
  * each other (the host holds one mutex per pool around them); they run beside
@@ -43,6 +44,7 @@ enum fby_decision {
 	FBY_WAIT_SPACE,
 	FBY_ORIGIN,
 	FBY_AGAIN,
+	FBY_CACHED,
 };
 
 /* Bits of a wake mask: whom the host should wake. */
@@ -230,6 +232,9 @@ struct fby_volume_info {
 	u32 intake_limit; /* pages a second that may be written now; 0: no limit */
 	u32 drain_rate;	  /* pages a second that are let go, by the last second or so */
 	u32 origin_depth; /* origin writes in flight that destage aims at */
+	u32 bypassing;	  /* bypassed writes in flight */
+	u64 bypasses, bypassed_sectors; /* since attach */
+	bool flush_owed;  /* the next flush goes to the origin */
 };
 
 int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *index);
@@ -347,8 +352,43 @@ bool fby_write_throttled(const struct fby_pool *p, u16 volume);
 /* Brackets a read of the origin that somebody waits for: destage leaves it room. */
 void fby_origin_foreground(struct fby_pool *p, u16 volume, bool begin);
 
-/* DONE: nothing to do, acknowledged writes are durable.  ORIGIN: forward it. */
-int fby_flush(struct fby_pool *p, u16 volume);
+/*
+ * Bypass: a write that goes past the cache, straight to the origin.  Only blocks
+ * that are not cached may: the origin has the newest of them, and no entry of
+ * theirs can come back at a start.
+ * begin: DONE: the host writes sectors [sector, + b->nsectors) to the origin and
+ *	then calls end; writes through the cache to these blocks wait meanwhile.
+ *	CACHED: the first b->nsectors are to be written through the cache.  Fewer
+ *	than least sectors before a cached block are CACHED too.  WAIT_BLOCK: some
+ *	request holds the first block, or too many are in flight.
+ * end: before the write is acknowledged, also if the origin failed.
+ * Acknowledged, it is as durable as the origin makes it: until the next flush of
+ * the origin, not at all.  So a host that bypasses has to act on what fby_flush
+ * says, or to make each such write durable by itself.
+ */
+struct fby_bypass {
+	u16 volume;
+	u16 place; /* private */
+	u32 nsectors; /* result of begin */
+};
+int fby_bypass_begin(struct fby_pool *p, struct fby_bypass *b, u16 volume, u64 sector, u32 nsectors, u32 least);
+void fby_bypass_end(struct fby_pool *p, struct fby_bypass *b, int error, u32 *wake);
+
+/*
+ * DONE: nothing to do, acknowledged writes are durable.  ORIGIN: writes were
+ * bypassed: the host flushes the origin and calls fby_flush_end.  The first flush
+ * after an attach is ORIGIN: what was bypassed before a crash of the host may not
+ * have been flushed.
+ *
+ * fby_flush_end is to be told of every flush of the origin that is not destage's
+ * (upto 0: not for fby_flush), and its result is what the caller of the flush
+ * gets: an origin tells only once, to whoever asks first, that it lost writes,
+ * and then destage must write its own again, and a flush after a failed one of
+ * destage's must not pass for good.  So flushes of one origin, destage's too, are
+ * sent one at a time: the next after fby_flush_end or fby_destage_complete.
+ */
+int fby_flush(struct fby_pool *p, u16 volume, u64 *upto);
+int fby_flush_end(struct fby_pool *p, u16 volume, u64 upto, int error);
 
 /* Announces that the caller is about to sleep for a WAIT decision. */
 void fby_wait_prepare(struct fby_pool *p, enum fby_decision d);

@@ -44,7 +44,13 @@
 	X(DESTAGE_UNVERIFIED, "destage writes a damaged page to the origin") \
 	X(CLEAN_BEFORE_FLUSH, "a neighbour written along counts as clean before the flush") \
 	X(CLEAN_ANY_EPOCH, "a neighbour written along counts as clean though it was replaced") \
-	X(RELEASE_NEWER, "destage unlinks a block's page although it is a newer one")
+	X(RELEASE_NEWER, "destage unlinks a block's page although it is a newer one") \
+	X(BYPASS_OVER_CACHED, "a write goes past the cache although its block is cached") \
+	X(BYPASS_OVERTAKEN, "a write through the cache does not wait for one past it") \
+	X(FLUSH_FORGETS_BYPASS, "a flush is not forwarded after a bypassed write") \
+	X(FLUSH_TAKES_LATER, "a flush counts for what was bypassed while it was under way") \
+	X(ATTACH_FORGETS_BYPASS, "what was bypassed before a crash of the host counts as flushed") \
+	X(HOST_FAILURE_IGNORED, "destage goes on although the origin told another that it failed")
 
 enum fby_planted_id {
 	FBY_BUG_NONE = 0,

@@ -83,13 +83,3 @@ int fby_read_block(struct fby_pool *p, u16 volume, u64 block, u32 first, u32 n, 
 		return -FBY_E_LOST;
 	return *origin ? FBY_ORIGIN : FBY_DONE;
 }
-
-int fby_flush(struct fby_pool *p, u16 volume)
-{
-	if (volume >= p->sb.nvolumes)
-		return -FBY_E_NO_VOLUME;
-	if (!p->volume[volume].attached)
-		return -FBY_E_VOLUME_DETACHED;
-	fby_fetch_add(&p->slot[fby_cpu() % p->opt.nslots].flushes, 1ull);
-	return FBY_DONE;
-}

@@ -101,6 +101,16 @@ static bool begin_fresh(const struct fby_pool *p, const struct fby_write *w, con
 	return false;
 }
 
+/* The batch ends before the first block that is being written past the cache. */
+static void begin_bypassing(struct fby_pool *p, struct fby_write *w)
+{
+	u32 n = 0;
+
+	while (n < w->npages && !fby_bypass_meets(&p->volume[w->volume], w->page[n].block))
+		n++;
+	begin_shrink(p, w, n);
+}
+
 static int begin_wait(struct fby_pool *p, struct fby_write *w, int decision)
 {
 	begin_shrink(p, w, 0);
@@ -123,6 +133,11 @@ FBY_INLINE int begin(struct fby_pool *p, struct fby_write *w, u16 volume, enum f
 		return begin_wait(p, w, FBY_WAIT_BLOCK);
 	if (decision != FBY_DONE)
 		return decision;
+	if (fby_unlikely(fby_load(&p->volume[volume].bypassing))) {
+		begin_bypassing(p, w);
+		if (w->npages == 0)
+			return begin_wait(p, w, FBY_WAIT_BLOCK);
+	}
 	s = fby_slot_take(p);
 	if (fby_unlikely(!s))
 		return begin_wait(p, w, FBY_WAIT_SLOT);

@@ -418,6 +418,22 @@ void fbk_volume_free(struct fbk_volume *v)
 	vfree(v->mem);
 }
 
+/* Another host of the pool may have sent writes past the cache and crashed.  The
+ * devices here announce no volatile cache, so no flush will come later. */
+static void flush_once(struct fbk_volume *v)
+{
+	u64 upto;
+	int rc;
+
+	if (fby_flush(v->pool->engine, v->index, &upto) != FBY_ORIGIN)
+		return;
+	rc = blkdev_issue_flush(v->origin);
+	if (rc)
+		pr_warn("forebay: volume %s: the origin cannot be flushed (error %d): what was written past the cache before a crash may not be durable yet\n",
+			v->name, rc);
+	fby_flush_end(v->pool->engine, v->index, upto, rc);
+}
+
 int fbk_volume_start(struct fbk_volume *v)
 {
 	struct fbk_pool *p = v->pool;
@@ -456,6 +472,7 @@ int fbk_volume_start(struct fbk_volume *v)
 		return fbk_errno(rc);
 	}
 	v->started = true;
+	flush_once(v);
 	fbk_kick_destage(p);
 	return 0;
 }

@@ -344,7 +344,7 @@ enum fbk_map fbk_map(struct fbk_volume *v, struct fbk_io *io, struct bio *bio, u
 		}
 		fallthrough;
 	case REQ_OP_FLUSH:
-		fbk_end(io, fby_flush(v->pool->engine, v->index));
+		fbk_end(io, 0);
 		return FBK_TAKEN;
 	case REQ_OP_DISCARD:
 	case REQ_OP_WRITE_ZEROES:

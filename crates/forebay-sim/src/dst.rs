@@ -24,7 +24,7 @@ use crate::engine::{Decision, Engine};
 use crate::hooks;
 use crate::media::{Flavour, Media};
 use crate::model::Sector;
-use crate::origin::Origin;
+use crate::origin::{Loss, Origin};
 use crate::rng::Rng;
 use crate::script::Geometry;
 
@@ -62,6 +62,11 @@ pub struct Tally {
     pub drains: u64,
     /// Runs that ended with more blocks lost than a full pool can carry forward.
     pub wedged: u64,
+    /// Writes that went past the cache, those of them that failed, and flushes
+    /// that came to an origin.
+    pub bypasses: u64,
+    pub bypass_errors: u64,
+    pub origin_flushes: u64,
 }
 
 impl Tally {
@@ -94,6 +99,9 @@ impl Tally {
         sum(&mut self.volumes_removed, o.volumes_removed);
         sum(&mut self.drains, o.drains);
         sum(&mut self.wedged, o.wedged);
+        sum(&mut self.bypasses, o.bypasses);
+        sum(&mut self.bypass_errors, o.bypass_errors);
+        sum(&mut self.origin_flushes, o.origin_flushes);
     }
 
     pub fn faults(&self) -> u64 {
@@ -130,10 +138,42 @@ struct Plan {
     strict: bool,
     check_every: u64,
     options: sys::fby_options,
+    bypass: Bypass,
+}
+
+/// Writes past the cache.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bypass {
+    /// From so many sectors on; 0: none for their size.
+    limit: u64,
+    /// What does not fit in a full pool.
+    when_full: bool,
+    /// Fewer sectors before a cached block go through the cache.
+    least: u32,
+    /// One of so many requests is a flush.
+    flush: u64,
+    origin_fault: u64,
+}
+
+impl Bypass {
+    /// Chosen apart from the rest of the plan, and by every other seed.
+    fn new(seed: u64) -> Option<Self> {
+        let mut rng = Rng::new(!seed);
+        if seed % 2 == 1 {
+            return None;
+        }
+        Some(Self {
+            limit: rng.pick(&[0, 1, 4, 16, 64]),
+            when_full: rng.one_in(2),
+            least: rng.pick(&[1, 1, 8, 64]),
+            flush: rng.pick(&[5, 15, 40, 100]),
+            origin_fault: rng.pick(&[0, 20, 50, 100, 400]),
+        })
+    }
 }
 
 impl Plan {
-    fn new(rng: &mut Rng) -> Self {
+    fn new(seed: u64, rng: &mut Rng) -> Self {
         let media_faults = rng.one_in(3);
         let one = |rng: &mut Rng, often: &[u64]| rng.pick(often);
         let high = rng.range(20, 90) as u32;
@@ -182,7 +222,12 @@ impl Plan {
             strict: rng.one_in(2),
             check_every: if chunk_pages * nchunks <= 256 { 1 } else { 16 },
             options,
+            bypass: Bypass { flush: 100, ..Bypass::default() },
         };
+        if let Some(bypass) = Bypass::new(seed) {
+            plan.origin_fault = bypass.origin_fault;
+            plan.bypass = bypass;
+        }
         if periodic {
             plan.clients = plan.clients.min(3);
             plan.geometry.nvolumes = 1;
@@ -240,7 +285,7 @@ const ADMIN: u16 = 1001;
 impl World {
     fn new(seed: u64, verbose: bool) -> Self {
         let mut rng = Rng::new(seed);
-        let plan = Plan::new(&mut rng);
+        let plan = Plan::new(seed, &mut rng);
         let media = Media::new(plan.geometry.media_bytes(), plan.flavour);
         let clients = (0..plan.clients).map(|_| Client::default()).collect();
         Self {
@@ -327,6 +372,13 @@ impl World {
             self.add_volume()?;
         }
         Ok(())
+    }
+
+    /// The origin of a volume lost its power, and what was not flushed with it.
+    fn origin_power_cut(&mut self, v: usize, loss: Loss) {
+        let volume = &mut self.volumes[v];
+        volume.origin.power_cut(loss, &mut self.rng);
+        volume.model.iter_mut().for_each(Sector::lose_volatile);
     }
 
     fn one_in(&mut self, n: u64) -> bool {

@@ -40,6 +40,7 @@ pub enum Decision {
     WaitSpace,
     Origin,
     Again,
+    Cached,
 }
 
 pub type Result<T> = std::result::Result<T, Error>;
@@ -52,6 +53,7 @@ fn decide(value: i32) -> Result<Decision> {
         sys::FBY_WAIT_SPACE => Ok(Decision::WaitSpace),
         sys::FBY_ORIGIN => Ok(Decision::Origin),
         sys::FBY_AGAIN => Ok(Decision::Again),
+        sys::FBY_CACHED => Ok(Decision::Cached),
         error => Err(Error(error)),
     }
 }
@@ -76,6 +78,19 @@ impl Write {
 
     pub fn wake(&self) -> u32 {
         self.raw.wake
+    }
+}
+
+/// A write past the cache, between begin and end.
+#[derive(Debug)]
+pub struct Bypass {
+    raw: sys::fby_bypass,
+    opening: u64,
+}
+
+impl Bypass {
+    pub fn nsectors(&self) -> u32 {
+        self.raw.nsectors
     }
 }
 
@@ -454,9 +469,45 @@ impl Engine {
         RangeResult { result: decide(r), origin_n, wake }
     }
 
-    pub fn flush(&mut self, volume: u16) -> Result<Decision> {
+    /// DONE: the write past the cache.  CACHED: sectors to be written through it.
+    pub fn bypass_begin(
+        &mut self,
+        volume: u16,
+        sector: u64,
+        nsectors: u32,
+        least: u32,
+    ) -> (Result<Decision>, Option<Bypass>, u32) {
+        let mut raw = sys::fby_bypass::default();
+        // SAFETY: the pool is open; raw is the request, which begin fills.
+        let r = decide(unsafe {
+            sys::fby_bypass_begin(self.pool(), &mut raw, volume, sector, nsectors, least)
+        });
+        let n = raw.nsectors;
+        let begun = (r == Ok(Decision::Done)).then_some(Bypass { raw, opening: self.opening });
+        (r, begun, n)
+    }
+
+    /// Returns the wake mask.
+    pub fn bypass_end(&mut self, mut b: Bypass, error: i32) -> u32 {
+        assert_eq!(b.opening, self.opening);
+        let mut wake = 0;
+        // SAFETY: b was begun on this pool, and is not used after this.
+        unsafe { sys::fby_bypass_end(self.pool(), &mut b.raw, error, &mut wake) };
+        wake
+    }
+
+    /// The second: what to tell `flush_end`.
+    pub fn flush(&mut self, volume: u16) -> (Result<Decision>, u64) {
+        let mut upto = 0;
+        // SAFETY: the pool is open; upto is the result.
+        let r = decide(unsafe { sys::fby_flush(self.pool(), volume, &mut upto) });
+        (r, upto)
+    }
+
+    /// What the caller of the flush gets.
+    pub fn flush_end(&mut self, volume: u16, upto: u64, error: i32) -> Result<()> {
         // SAFETY: the pool is open.
-        decide(unsafe { sys::fby_flush(self.pool(), volume) })
+        done(unsafe { sys::fby_flush_end(self.pool(), volume, upto, error) })
     }
 
     pub fn wait_prepare(&mut self, d: Decision) {

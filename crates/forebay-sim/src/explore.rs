@@ -134,6 +134,14 @@ impl Known {
             Mark::OriginZero { sectors, .. } => {
                 self.origin.zero(sectors.start, sectors.end - sectors.start);
             }
+            Mark::OriginPast { sector, id, data, .. } => {
+                self.origin.write_whole(*sector, data);
+                let n = data.len() / pattern::SECTOR;
+                for s in &mut self.sectors[*sector as usize..][..n] {
+                    s.write_bypassed(*id);
+                }
+            }
+            Mark::Flushed { .. } => self.sectors.iter_mut().for_each(|s| s.flushed(now)),
             Mark::OriginFlush { .. } => self.origin.flush_all(),
             Mark::Adding(_) => {
                 // A new volume knows the origin as it is, and nothing of before.
@@ -155,6 +163,7 @@ impl Known {
         let one = |s: &Sector| {
             let mut crashed = s.clone();
             crashed.crash(now);
+            crashed.lose_volatile();
             let mut ids = self.ids.clone();
             ids.push(pattern::ZERO);
             ids.retain(|&id| crashed.clone().read(id, now + 1, now + 2).is_ok());
@@ -169,6 +178,8 @@ fn volume_of(mark: &Mark) -> usize {
         Mark::Begin { vol, .. }
         | Mark::End { vol, .. }
         | Mark::OriginWrite { vol, .. }
+        | Mark::OriginPast { vol, .. }
+        | Mark::Flushed { vol }
         | Mark::OriginZero { vol, .. }
         | Mark::OriginFlush { vol }
         | Mark::Adding(vol)

@@ -78,6 +78,16 @@ impl Bench {
         }
     }
 
+    fn bypass(&mut self, sector: u64, n: u32) -> Outcome {
+        match self.engine.bypass_begin(0, sector, n, 1) {
+            (Ok(Decision::Done), Some(b), _) if b.nsectors() == n => {
+                self.engine.bypass_end(b, 0);
+                Ok(())
+            }
+            (other, ..) => Err(format!("{other:?}")),
+        }
+    }
+
     fn attach(&mut self) -> Outcome {
         let a = Attach {
             origin_sectors: SECTORS,
@@ -150,7 +160,8 @@ pub fn measure() -> Result<Vec<Cost>, String> {
     b.cost("discard 4 KiB, cached", |b| b.range(sys::FBY_KIND_DISCARD, 0, 8))?;
     b.cost("write zeroes 4 KiB", |b| b.range(sys::FBY_KIND_ZERO, 8, 8))?;
     b.cost("write zeroes 64 KiB", |b| b.range(sys::FBY_KIND_ZERO, 128, 128))?;
-    b.cost("flush", |b| b.engine.flush(0).map(drop).map_err(text))?;
+    b.cost("flush", |b| b.engine.flush(0).0.map(drop).map_err(text))?;
+    b.cost("write 1 MiB past the cache", |b| b.bypass(8192, 2048))?;
     b.cost("housekeeping, one chunk grew", Bench::tick)?;
     b.cost("housekeeping, nothing new", Bench::tick)?;
     b.options.no_checksums = true;

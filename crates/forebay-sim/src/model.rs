@@ -11,6 +11,9 @@
 //! A write in flight at a crash may have happened before the crash or never:
 //! it is a ghost until it is seen, and ends at the crash.
 //!
+//! A write that went past the cache is the disk's until a flush: when the disk
+//! loses its power it may be gone, even if it was acknowledged and seen.
+//!
 //! Zeroes are not unique, and a discard that its origin may ignore has any
 //! older value: both are judged by whether some write explains the read.
 
@@ -38,9 +41,23 @@ struct Value {
     first_end: u64,
     last_start: u64,
     ghost: bool,
+    /// It went past the cache and was not flushed since: when it was
+    /// acknowledged, or NEVER.
+    volatile: Option<u64>,
 }
 
 impl Value {
+    fn new(id: u64, kind: Kind, start: u64, first_end: u64) -> Self {
+        Self { id, kind, start, first_end, last_start: start, ghost: false, volatile: None }
+    }
+
+    /// Nobody waits for it any more.
+    fn fade(&mut self, now: u64) {
+        self.ghost |= self.first_end == NEVER;
+        self.first_end = self.first_end.min(now);
+        self.volatile = self.volatile.map(|at| at.min(now));
+    }
+
     fn zone(&self, read: Option<(u64, u64)>) -> (u64, u64) {
         let (start, end) = read.unwrap_or((0, NEVER));
         (self.first_end.min(end), self.last_start.max(start))
@@ -71,27 +88,20 @@ pub struct Sector {
 impl Sector {
     pub fn new(id: u64) -> Self {
         let kind = if id == ZERO { Kind::Zero } else { Kind::Data };
-        let value = Value { id, kind, start: 0, first_end: 0, last_start: 0, ghost: false };
-        Self { values: vec![value], ..Self::default() }
+        Self { values: vec![Value::new(id, kind, 0, 0)], ..Self::default() }
     }
 
     pub fn write_begin(&mut self, id: u64, kind: Kind, now: u64) {
         if self.values.len() > 48 {
             self.prune();
         }
-        self.values.push(Value {
-            id,
-            kind,
-            start: now,
-            first_end: NEVER,
-            last_start: now,
-            ghost: false,
-        });
+        self.values.push(Value::new(id, kind, now, NEVER));
     }
 
     pub fn write_end(&mut self, id: u64, now: u64) {
         let Some(v) = self.values.iter_mut().find(|v| v.id == id) else { return };
         v.first_end = v.first_end.min(now);
+        v.volatile = v.volatile.map(|at| at.min(now));
         if v.kind != Kind::Discard {
             if self.anything_until == Some(NEVER) {
                 self.anything_until = Some(now);
@@ -105,6 +115,32 @@ impl Sector {
     /// The write never happened: the engine refused it before it had effects.
     pub fn write_cancel(&mut self, id: u64) {
         self.values.retain(|v| v.id != id);
+    }
+
+    /// The write came to the origin, past the cache.
+    pub fn write_bypassed(&mut self, id: u64) {
+        if let Some(v) = self.values.iter_mut().find(|v| v.id == id) {
+            v.volatile = Some(NEVER);
+        }
+    }
+
+    /// The write failed: it has happened by now, or never will.
+    pub fn write_fail(&mut self, id: u64, now: u64) {
+        self.values.iter_mut().filter(|v| v.id == id).for_each(|v| v.fade(now));
+    }
+
+    /// A flush that began at `start` was acknowledged.
+    pub fn flushed(&mut self, start: u64) {
+        for v in self.values.iter_mut().filter(|v| v.volatile.is_some_and(|at| at <= start)) {
+            v.volatile = None;
+        }
+    }
+
+    /// The disk lost its power, and with it any of what was not flushed.
+    pub fn lose_volatile(&mut self) {
+        for v in self.values.iter_mut().filter(|v| v.volatile.is_some()) {
+            v.ghost = true;
+        }
     }
 
     pub fn taint(&mut self, now: u64) {
@@ -126,9 +162,9 @@ impl Sector {
 
     /// Power is gone: what is in flight may have happened, but not later on.
     pub fn crash(&mut self, now: u64) {
-        for v in self.values.iter_mut().filter(|v| v.first_end == NEVER) {
-            v.first_end = now;
-            v.ghost = true;
+        self.values.iter_mut().filter(|v| v.first_end == NEVER).for_each(|v| v.fade(now));
+        for v in &mut self.values {
+            v.volatile = v.volatile.map(|at| at.min(now));
         }
     }
 
@@ -241,6 +277,39 @@ mod tests {
         assert!(old.read(2, 22, 23).is_err(), "came back after it was gone");
         assert!(s.read(2, 20, 21).is_ok());
         assert!(s.read(1, 22, 23).is_err());
+    }
+
+    #[test]
+    fn a_bypassed_write_is_the_disks_until_a_flush() {
+        let mut s = two_writes();
+        s.write_begin(3, Kind::Data, 30);
+        s.write_bypassed(3);
+        s.write_end(3, 35);
+        assert!(s.clone().read(2, 36, 37).is_err(), "acknowledged, and no power cut");
+        assert!(s.read(3, 36, 37).is_ok());
+        let mut early = s.clone();
+        early.flushed(34);
+        early.lose_volatile();
+        assert!(early.clone().read(3, 40, 41).is_ok());
+        assert!(early.clone().read(1, 40, 41).is_err(), "older than what was durable");
+        assert!(early.read(2, 40, 41).is_ok());
+        assert!(early.read(3, 42, 43).is_err(), "came back after it was gone");
+        s.flushed(36);
+        s.lose_volatile();
+        assert!(s.clone().read(2, 40, 41).is_err(), "flushed");
+        assert!(s.read(3, 40, 41).is_ok());
+    }
+
+    #[test]
+    fn a_failed_write_has_happened_or_never_will() {
+        let mut s = two_writes();
+        s.write_begin(3, Kind::Data, 30);
+        s.write_fail(3, 35);
+        let mut old = s.clone();
+        assert!(old.read(2, 40, 41).is_ok());
+        assert!(old.read(3, 42, 43).is_err());
+        assert!(s.read(3, 40, 41).is_ok());
+        assert!(s.read(2, 42, 43).is_err());
     }
 
     #[test]

@@ -80,6 +80,13 @@ impl Origin {
         }
     }
 
+    /// The same of a caller who counts on whole sectors, as disks give them.
+    pub fn write_whole(&mut self, sector: u64, data: &[u8]) {
+        let before = self.cache.len();
+        self.write(sector, data);
+        self.cache[before..].iter_mut().for_each(|u| u.may_tear = false);
+    }
+
     pub fn zero(&mut self, sector: u64, n: u64) {
         (sector..sector + n).for_each(|at| self.apply(at, pattern::ZERO, false));
     }

@@ -48,6 +48,9 @@ pub enum Op {
     Copy(u16),
     Commit(u16),
     Publish(u16),
+    /// A write past the cache, as far as that is allowed.
+    Past(usize, u64, u32),
+    Flush(usize),
     Discard(usize, u64, u64),
     Zero(usize, u64, u64),
     /// Destage to the end.
@@ -97,11 +100,39 @@ pub const FIRST_ID: u64 = 1;
 
 #[derive(Clone, Debug)]
 pub enum Mark {
-    Begin { vol: usize, sectors: Range<u64>, id: u64, kind: Kind },
-    End { vol: usize, sectors: Range<u64>, id: u64 },
-    OriginWrite { vol: usize, sector: u64, data: Vec<u8> },
-    OriginZero { vol: usize, sectors: Range<u64> },
-    OriginFlush { vol: usize },
+    Begin {
+        vol: usize,
+        sectors: Range<u64>,
+        id: u64,
+        kind: Kind,
+    },
+    End {
+        vol: usize,
+        sectors: Range<u64>,
+        id: u64,
+    },
+    OriginWrite {
+        vol: usize,
+        sector: u64,
+        data: Vec<u8>,
+    },
+    /// The same of a write past the cache.
+    OriginPast {
+        vol: usize,
+        sector: u64,
+        id: u64,
+        data: Vec<u8>,
+    },
+    Flushed {
+        vol: usize,
+    },
+    OriginZero {
+        vol: usize,
+        sectors: Range<u64>,
+    },
+    OriginFlush {
+        vol: usize,
+    },
     Adding(usize),
     Added(usize),
     Removing(usize),
@@ -223,16 +254,18 @@ impl Recorder<'_> {
     fn write(&mut self, vol: usize, sectors: Range<u64>) -> Result<(), String> {
         let (index, id) = (self.volume(vol)?, self.fresh_id());
         let data = data(number(vol), sectors.clone(), id);
-        self.actor(0);
         self.mark(Mark::Begin { vol, sectors: sectors.clone(), id, kind: Kind::Data });
+        self.write_data(index, sectors.start, &data)?;
+        self.mark(Mark::End { vol, sectors, id });
+        Ok(())
+    }
+
+    fn write_data(&mut self, index: u16, sector: u64, data: &[u8]) -> Result<(), String> {
         let mut done = 0;
         for _ in 0..1000 {
             self.actor(0);
-            match self.engine.write(index, sectors.start, &data, &mut done) {
-                (Ok(Decision::Done), _) => {
-                    self.mark(Mark::End { vol, sectors, id });
-                    return Ok(());
-                }
+            match self.engine.write(index, sector, data, &mut done) {
+                (Ok(Decision::Done), _) => return Ok(()),
                 (Ok(Decision::WaitSpace), _) => {
                     for v in 0..self.origins.len() {
                         self.destage(v, 8)?;
@@ -242,6 +275,47 @@ impl Recorder<'_> {
             }
         }
         Err("a write found no space".into())
+    }
+
+    fn past(&mut self, vol: usize, sectors: Range<u64>) -> Result<(), String> {
+        let (index, id) = (self.volume(vol)?, self.fresh_id());
+        let data = data(number(vol), sectors.clone(), id);
+        let total = (sectors.end - sectors.start) as u32;
+        self.mark(Mark::Begin { vol, sectors: sectors.clone(), id, kind: Kind::Data });
+        let mut done = 0;
+        while done < total {
+            self.actor(0);
+            let at = sectors.start + u64::from(done);
+            let (r, begun, n) = self.engine.bypass_begin(index, at, total - done, 1);
+            let bytes = &data[done as usize * pattern::SECTOR..][..n as usize * pattern::SECTOR];
+            if let Some(b) = begun {
+                self.origins[vol].write_whole(at, bytes);
+                self.mark(Mark::OriginPast { vol, sector: at, id, data: bytes.to_vec() });
+                self.engine.bypass_end(b, 0);
+            } else if r == Ok(Decision::Cached) {
+                self.write_data(index, at, bytes)?;
+            } else {
+                return Err(format!("a write past the cache: {r:?}"));
+            }
+            done += n;
+        }
+        self.mark(Mark::End { vol, sectors, id });
+        Ok(())
+    }
+
+    fn flush(&mut self, vol: usize) -> Result<(), String> {
+        let index = self.volume(vol)?;
+        match self.engine.flush(index) {
+            (Ok(Decision::Done), _) => {}
+            (Ok(Decision::Origin), upto) => {
+                self.origins[vol].flush_all();
+                self.mark(Mark::OriginFlush { vol });
+                self.engine.flush_end(index, upto, 0).map_err(|e| format!("flush: {e}"))?;
+            }
+            other => return Err(format!("flush: {other:?}")),
+        }
+        self.mark(Mark::Flushed { vol });
+        Ok(())
     }
 
     fn range(&mut self, vol: usize, kind: Kind, sectors: Range<u64>) -> Result<(), String> {
@@ -377,6 +451,8 @@ impl Recorder<'_> {
                 self.engine.write_publish(w.write);
                 self.mark(Mark::End { vol: w.vol, sectors: w.sectors, id: w.id });
             }
+            Op::Past(vol, at, n) => self.past(vol, at..at + u64::from(n))?,
+            Op::Flush(vol) => self.flush(vol)?,
             Op::Discard(vol, at, n) => self.range(vol, Kind::Discard, at..at + n)?,
             Op::Zero(vol, at, n) => self.range(vol, Kind::Zero, at..at + n)?,
             Op::Drain(vol) => self.drain(vol)?,
@@ -575,6 +651,62 @@ pub fn small() -> Vec<Script> {
             ),
         ),
         s(
+            "past the cache",
+            TINY,
+            &[64],
+            &[
+                Past(0, 0, 16),
+                Flush(0),
+                Past(0, 4, 8),
+                Write(0, 6, 4),
+                // Two blocks are cached now, so those go through the cache.
+                Past(0, 0, 24),
+                Flush(0),
+                Write(0, 0, 1),
+            ],
+        ),
+        late(
+            3,
+            s(
+                "past the cache, over what was let go",
+                TINY,
+                &[64],
+                &[
+                    // Each block has entries in three chunks when it is let go.
+                    Write(0, 0, 64),
+                    Write(0, 0, 64),
+                    Write(0, 0, 64),
+                    Discard(0, 8, 8),
+                    Drain(0),
+                    Past(0, 0, 64),
+                    Write(0, 20, 8),
+                    Kill,
+                    Past(0, 40, 16),
+                    Drain(0),
+                    Flush(0),
+                    Past(0, 16, 16),
+                ],
+            ),
+        ),
+        s(
+            "past the cache beside a drain",
+            TINY,
+            &[64],
+            &[
+                Write(0, 0, 16),
+                Hold(0),
+                Past(0, 8, 16),
+                Write(0, 0, 8),
+                Unhold,
+                Drain(0),
+                Past(0, 0, 8),
+                Close,
+                Past(0, 0, 4),
+                Flush(0),
+                Write(0, 2, 8),
+            ],
+        ),
+        s(
             "two writers",
             two,
             &[64],
@@ -738,7 +870,8 @@ pub fn random(seed: u64, length: u32) -> Script {
         let longest = if rng.one_in(4) { 40 } else { 10 };
         let n = rng.range(1, (size - at).min(longest));
         let (at, n) = (at * unit, n * unit);
-        ops.push(match rng.below(24) {
+        // Every other one goes past the cache too.
+        ops.push(match rng.below(if seed.is_multiple_of(2) { 30 } else { 24 }) {
             0..=12 => Op::Write(vol, at, n as u32),
             13 | 14 => Op::Discard(vol, at, n),
             15 | 16 => Op::Zero(vol, at, n),
@@ -748,6 +881,8 @@ pub fn random(seed: u64, length: u32) -> Script {
             20 => Op::Kill,
             21 => Op::Tick,
             22 => Op::Reattach(vol),
+            24..=27 => Op::Past(vol, at, n as u32),
+            28 | 29 => Op::Flush(vol),
             _ => Op::Checksums(rng.one_in(2)),
         });
     }

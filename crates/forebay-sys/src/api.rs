@@ -25,6 +25,7 @@ pub const FBY_WAIT_SLOT: c_int = 2;
 pub const FBY_WAIT_SPACE: c_int = 3;
 pub const FBY_ORIGIN: c_int = 4;
 pub const FBY_AGAIN: c_int = 5;
+pub const FBY_CACHED: c_int = 6;
 
 /// `enum fby_wake`: bits of a wake mask.
 pub const FBY_WAKE_BLOCK: u32 = 1 << FBY_WAIT_BLOCK;
@@ -188,6 +189,10 @@ pub struct fby_volume_info {
     pub intake_limit: u32,
     pub drain_rate: u32,
     pub origin_depth: u32,
+    pub bypassing: u32,
+    pub bypasses: u64,
+    pub bypassed_sectors: u64,
+    pub flush_owed: bool,
 }
 
 #[repr(C)]
@@ -241,6 +246,14 @@ pub struct fby_write {
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
+pub struct fby_bypass {
+    pub volume: u16,
+    pub place: u16,
+    pub nsectors: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
 pub struct fby_io {
     pub id: u32,
     pub volume: u16,
@@ -287,6 +300,7 @@ zeroed_default!(
     fby_vec,
     fby_wpage,
     fby_write,
+    fby_bypass,
     fby_io,
     fby_chunk_info,
     fby_entry_info,
@@ -379,7 +393,17 @@ extern "C" {
     ) -> c_int;
     pub fn fby_write_delay(p: *mut fby_pool, volume: u16, nsectors: u32, now_ns: u64) -> u64;
     pub fn fby_origin_foreground(p: *mut fby_pool, volume: u16, begin: bool);
-    pub fn fby_flush(p: *mut fby_pool, volume: u16) -> c_int;
+    pub fn fby_bypass_begin(
+        p: *mut fby_pool,
+        b: *mut fby_bypass,
+        volume: u16,
+        sector: u64,
+        nsectors: u32,
+        least: u32,
+    ) -> c_int;
+    pub fn fby_bypass_end(p: *mut fby_pool, b: *mut fby_bypass, error: c_int, wake: *mut u32);
+    pub fn fby_flush(p: *mut fby_pool, volume: u16, upto: *mut u64) -> c_int;
+    pub fn fby_flush_end(p: *mut fby_pool, volume: u16, upto: u64, error: c_int) -> c_int;
     pub fn fby_wait_prepare(p: *mut fby_pool, d: u32);
 
     pub fn fby_destage_step(

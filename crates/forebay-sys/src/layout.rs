@@ -73,11 +73,12 @@ fn structs_and_constants_are_as_in_c() {
         fby_recovery_report { clean, chunks, entries, blocks, dropped, damaged, holes, lines_repaired, chunk_headers_lost, ndropped_named, nholes_named, dropped_named, holes_named }
         fby_pool_info { sb, memory_bytes, nslots, chunks_free, chunks_open, chunks_used, pages, pages_linked, seq, writes, written_sectors, merges, commits, media_bytes, reads, read_hit_sectors, read_miss_sectors, discards, zeroes, flushes, chunks_opened, waits_block, waits_slot, waits_space, damaged_pages }
         fby_volume_spec { name, identity, uuid, origin_sectors, block_size }
-        fby_volume_info { spec, watermark, used, damaged, attached, pages, lost_blocks, holes, holes_unknown, chunks, destage, draining, last_error, origin_errors, origin_writes, origin_sectors_written, origin_flushes, pages_destaged, writes, written_sectors, rounds, throttle_ns, intake_limit, drain_rate, origin_depth }
+        fby_volume_info { spec, watermark, used, damaged, attached, pages, lost_blocks, holes, holes_unknown, chunks, destage, draining, last_error, origin_errors, origin_writes, origin_sectors_written, origin_flushes, pages_destaged, writes, written_sectors, rounds, throttle_ns, intake_limit, drain_rate, origin_depth, bypassing, bypasses, bypassed_sectors, flush_owed }
         fby_attach { origin_sectors, identity, holes, mem, mem_bytes, round_pages, nbuffers, buffer_bytes }
         fby_vec { base, len }
         fby_wpage { block, bucket, old, data_crc, mask, valid, lost, flags }
         fby_write { volume, kind, npages, nsectors, wake, slot, chunk, first_page, seq, page }
+        fby_bypass { volume, place, nsectors }
         fby_io { id, volume, op, pad, sector, nsectors, buf }
         fby_chunk_info { number, volume, state, epoch, seq_min, seq_max, fill, live }
         fby_entry_info { valid, current, linked, data_ok, line }
@@ -126,6 +127,7 @@ fn structs_and_constants_are_as_in_c() {
         FBY_WAIT_SPACE,
         FBY_ORIGIN,
         FBY_AGAIN,
+        FBY_CACHED,
         FBY_WAKE_BLOCK,
         FBY_WAKE_SLOT,
         FBY_WAKE_SPACE,

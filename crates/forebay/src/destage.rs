@@ -11,7 +11,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, RwLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -160,16 +160,17 @@ impl Shared {
 
     /// A request ended: the engine is told, and the thread.
     fn complete(&self, attached: &Attached, io: Io, result: io::Result<()>) {
-        let errno = match &result {
-            Ok(()) => 0,
-            Err(e) => e.raw_os_error().unwrap_or_else(|| Errno::IO.raw_os_error()),
-        };
+        let errno = result.as_ref().err().map_or(0, errno_of);
         if let Err(e) = result {
             attached.note_error(&io, &e);
         }
         self.engine.destage_complete(io, errno);
         self.in_flight.fetch_sub(1, Ordering::AcqRel);
     }
+}
+
+pub(crate) fn errno_of(e: &io::Error) -> i32 {
+    e.raw_os_error().unwrap_or_else(|| Errno::IO.raw_os_error())
 }
 
 /// The origin of an attached volume and what destage needs for it.
@@ -180,6 +181,7 @@ pub(crate) struct Attached {
     pub stopping: AtomicBool,
     jobs: Mutex<Jobs>,
     ready: Condvar,
+    flushing: Mutex<()>,
     last_error: Mutex<Option<String>>,
     pub latency: Phases,
 }
@@ -197,6 +199,7 @@ impl Attached {
             stopping: AtomicBool::new(false),
             jobs: Mutex::default(),
             ready: Condvar::new(),
+            flushing: Mutex::default(),
             last_error: Mutex::new(None),
             latency: Phases::default(),
         }
@@ -233,8 +236,10 @@ impl Attached {
                 jobs = self.ready.wait(jobs).unwrap_or_else(|e| e.into_inner());
             };
             drop(jobs);
+            let one = (io.op == sys::FBY_IO_FLUSH).then(|| self.flushing());
             let result = self.run(&io);
             shared.complete(self, io, result);
+            drop(one);
             shared.kick.kick();
         }
     }
@@ -249,6 +254,11 @@ impl Attached {
             sys::FBY_IO_DISCARD => self.origin.discard(io.offset, io.len),
             _ => self.origin.flush(),
         }
+    }
+
+    /// Held around each flush of the origin until the engine was told of it.
+    pub(crate) fn flushing(&self) -> MutexGuard<'_, ()> {
+        self.flushing.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     fn queue(&self, io: Io) {

@@ -41,6 +41,8 @@ pub(crate) enum Decision {
     Wait(Wait),
     Origin,
     Again,
+    /// Through the cache, not past it.
+    Cached,
 }
 
 /// What a request waits for.
@@ -59,6 +61,7 @@ fn decision(r: i32) -> EngineResult<Decision> {
         sys::FBY_WAIT_SPACE => Decision::Wait(Wait::Space),
         sys::FBY_ORIGIN => Decision::Origin,
         sys::FBY_AGAIN => Decision::Again,
+        sys::FBY_CACHED => Decision::Cached,
         e if e < 0 => return Err(Code(-e)),
         _ => return Err(Code(sys::FBY_E_INVARIANT)),
     })
@@ -619,9 +622,20 @@ impl Engine {
         Ok((d, origin_n))
     }
 
-    pub(crate) fn flush(&self, volume: u16) -> EngineResult<Decision> {
-        // SAFETY: the pool is open.
-        decision(unsafe { sys::fby_flush(self.pool, volume) })
+    /// ORIGIN: the origin is to be flushed, and `flush_end` to be told the
+    /// number and the errno.
+    pub(crate) fn flush(&self, volume: u16) -> EngineResult<(Decision, u64)> {
+        let mut upto = 0;
+        // SAFETY: the pool is open; the out pointer is ours.
+        let d = decision(unsafe { sys::fby_flush(self.pool, volume, &mut upto) })?;
+        Ok((d, upto))
+    }
+
+    /// Of every flush that is not destage's; `upto` is 0 if it was not asked for
+    /// by `flush`.  The result is that of the flush.
+    pub(crate) fn flush_end(&self, volume: u16, upto: u64, errno: i32) -> EngineResult<()> {
+        // SAFETY: the pool is open, and the volume is one that is attached.
+        done(unsafe { sys::fby_flush_end(self.pool, volume, upto, errno) })
     }
 
     /// Nanoseconds that a write should wait before it is acknowledged.
@@ -661,7 +675,7 @@ impl Engine {
             })),
             Decision::Again => Ok(Step::Again),
             Decision::Done => Ok(Step::Sleep { next_ns }),
-            Decision::Wait(_) => Err(Code(sys::FBY_E_INVARIANT)),
+            Decision::Wait(_) | Decision::Cached => Err(Code(sys::FBY_E_INVARIANT)),
         }
     }
 

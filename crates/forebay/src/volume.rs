@@ -284,7 +284,7 @@ impl Volume {
                 match decision.map_err(|e| self.error(e, offset, data.len() as u64))? {
                     Decision::Done => break,
                     Decision::Wait(w) => self.wait(&mut waiter, w)?,
-                    Decision::Origin | Decision::Again => {
+                    Decision::Origin | Decision::Again | Decision::Cached => {
                         return Err(self.error(Code(sys::FBY_E_INVARIANT), offset, 0));
                     }
                 }
@@ -295,13 +295,29 @@ impl Volume {
         Ok(())
     }
 
-    /// All acknowledged writes are durable when it returns; they are anyway.
+    /// All acknowledged writes are durable when it returns.  They are anyway,
+    /// but for those that went past the cache: for them the origin is flushed,
+    /// and once after an attach, since a host that crashed may have left some.
     pub fn flush(&self) -> Result<()> {
-        let shared = self.0.pool.shared();
-        match shared.engine.flush(self.0.index).map_err(|e| self.error(e, 0, 0))? {
-            Decision::Done => Ok(()),
-            _ => self.origin_io("flush", 0, self.0.size, |o| o.flush()),
+        let engine = &self.0.pool.shared().engine;
+        let (decision, upto) = engine.flush(self.0.index).map_err(|e| self.error(e, 0, 0))?;
+        match decision {
+            Decision::Origin => self.flush_origin("flush", 0, self.0.size, upto),
+            _ => Ok(()),
         }
+    }
+
+    /// The origin tells but once that it lost something: so one at a time, and
+    /// the engine is told before the next.
+    fn flush_origin(&self, doing: &'static str, offset: u64, len: u64, upto: u64) -> Result<()> {
+        let engine = &self.0.pool.shared().engine;
+        let one = self.0.attached.flushing();
+        let flushed = self.origin().flush();
+        let errno = flushed.as_ref().err().map_or(0, crate::destage::errno_of);
+        let told = engine.flush_end(self.0.index, upto, errno);
+        drop(one);
+        self.origin_io(doing, offset, len, |_| flushed)?;
+        told.map_err(|e| self.error(e, offset, len))
     }
 
     /// Says that the range is not needed; what it reads as afterwards is up to
@@ -494,19 +510,17 @@ impl Volume {
                     self.range_origin(zero, (sector + done) * SECTOR, n * SECTOR)?;
                     done += n;
                 }
-                (Decision::Again, _) => {}
+                (Decision::Again | Decision::Cached, _) => {}
             }
         }
     }
 
     fn range_origin(&self, zero: bool, offset: u64, len: u64) -> Result<()> {
-        match zero {
-            true => self.origin_io("write of zeroes", offset, len, |o| {
-                o.write_zeroes(offset, len)?;
-                o.flush()
-            }),
-            false => self.origin_io("discard", offset, len, |o| o.discard(offset, len)),
+        if !zero {
+            return self.origin_io("discard", offset, len, |o| o.discard(offset, len));
         }
+        self.origin_io("write of zeroes", offset, len, |o| o.write_zeroes(offset, len))?;
+        self.flush_origin("write of zeroes", offset, len, 0)
     }
 }
 

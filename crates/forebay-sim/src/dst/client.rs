@@ -6,12 +6,13 @@ use std::ops::Range;
 
 use forebay_sys as sys;
 
-use crate::engine::{Decision, Write};
+use crate::engine::{Bypass, Decision, Write};
 use crate::model::Kind;
-use crate::origin::BAD;
+use crate::origin::{Loss, BAD};
 use crate::pattern;
 use crate::script::data;
 
+use super::host::EIO;
 use super::{Verdict, World};
 
 #[derive(Default)]
@@ -27,6 +28,7 @@ enum Task {
     Write(WriteTask),
     Read(ReadTask),
     Range(RangeTask),
+    Flush(FlushTask),
 }
 
 struct WriteTask {
@@ -38,6 +40,12 @@ struct WriteTask {
     begun: Option<(Write, Stage)>,
     /// By the engine's own loop, not step by step.
     whole: bool,
+    /// On its way past the cache: when it ends, and the origin's power cuts before.
+    past: Option<(Bypass, u64, u64)>,
+    /// To go past the cache for its size.
+    large: bool,
+    /// Sectors of it that are to go through the cache all the same.
+    through: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,6 +71,14 @@ struct OriginPart {
     due: u64,
     /// Power cuts of the origin before it.
     cuts: u64,
+}
+
+struct FlushTask {
+    number: u64,
+    start: u64,
+    /// Of the origin: what the engine is told after it, what was there when it
+    /// was issued, when it ends, power cuts before.
+    origin: Option<(u64, u64, u64, u64)>,
 }
 
 struct RangeTask {
@@ -92,6 +108,7 @@ impl Client {
             Task::Write(t) => Some(t.number),
             Task::Read(t) => Some(t.number),
             Task::Range(t) => Some(t.number),
+            Task::Flush(t) => Some(t.number),
         }
     }
 
@@ -113,14 +130,16 @@ impl Client {
         let what = match &self.task {
             Task::Idle => "idle".into(),
             Task::Write(t) => format!(
-                "write {} of {:?} done {} stage {:?}",
+                "write {} of {:?} done {} stage {:?} past {:?}",
                 t.id,
                 t.sectors,
                 t.done,
-                t.begun.as_ref().map(|b| b.1)
+                t.begun.as_ref().map(|b| b.1),
+                t.past.as_ref().map(|p| p.0.nsectors())
             ),
             Task::Read(t) => format!("read {:?} at {}", t.sectors, t.at),
             Task::Range(t) => format!("{:?} {:?} done {}", t.kind, t.sectors, t.done),
+            Task::Flush(t) => format!("flush since {} on the origin {:?}", t.start, t.origin),
         };
         format!("{what}, asleep {:?}", self.asleep)
     }
@@ -145,6 +164,7 @@ impl World {
             Task::Write(t) => self.write_step(i, t)?,
             Task::Read(t) => self.read_step(t)?,
             Task::Range(t) => self.range_step(i, t)?,
+            Task::Flush(t) => self.flush_step(t)?,
         };
         self.clients[i].task = next;
         Ok(())
@@ -181,19 +201,27 @@ impl World {
             let id = self.fresh_id();
             self.model_begin(v, &sectors, id, kind);
             Task::Range(RangeTask { number, sectors, kind, id, done: 0, origin: None })
-        } else if dice == 99 {
-            self.tally.flushes += 1;
-            let index = self.volumes[v].index.unwrap_or(0);
-            // Flushes cost nothing and need nothing from the origin.
-            let r = self.engine.flush(index);
-            debug_assert_eq!(r, Ok(Decision::Done));
-            Task::Idle
+        } else if 99 - dice < 100 / self.plan.bypass.flush {
+            Task::Flush(FlushTask { number, start: self.tick, origin: None })
         } else {
             let id = self.fresh_id();
             self.model_begin(v, &sectors, id, Kind::Data);
             let data = data(number, sectors.clone(), id);
             let whole = self.rng.one_in(8);
-            Task::Write(WriteTask { number, sectors, id, data, done: 0, begun: None, whole })
+            let limit = self.plan.bypass.limit;
+            let large = limit != 0 && sectors.end - sectors.start >= limit;
+            Task::Write(WriteTask {
+                number,
+                sectors,
+                id,
+                data,
+                done: 0,
+                begun: None,
+                whole: whole && !large,
+                past: None,
+                large,
+                through: 0,
+            })
         };
         self.clients[i].task = task;
         self.log(|| format!("client {i} volume {number}: {}", self.clients[i].describe()));
@@ -245,19 +273,43 @@ impl World {
     }
 
     fn write_step(&mut self, i: usize, mut t: WriteTask) -> Result<Task, String> {
-        let (_, index) = self.index_of(t.number)?;
+        let (v, index) = self.index_of(t.number)?;
         let total = t.sectors.end - t.sectors.start;
+        if let Some((_, due, _)) = &t.past {
+            return match *due > self.tick && !self.calm {
+                true => Ok(Task::Write(t)),
+                false => Ok(self.past_ends(v, t)),
+            };
+        }
         if t.whole && t.begun.is_none() {
             return self.write_whole(i, t, index);
         }
         match t.begun.take() {
             None => {
-                let (at, n) = (t.sectors.start + t.done, total - t.done);
                 let mut announced = None;
                 loop {
+                    if t.large && t.through <= t.done {
+                        match self.past_begin(&mut t, v, index)? {
+                            Decision::Done => break,
+                            Decision::WaitBlock
+                                if self.wait(i, Decision::WaitBlock, &mut announced) =>
+                            {
+                                break
+                            }
+                            _ => continue,
+                        }
+                    }
+                    let end = if t.large { t.through } else { total };
+                    let (at, n) = (t.sectors.start + t.done, end - t.done);
                     match self.engine.write_begin(index, at, n as u32) {
                         (Ok(Decision::Done), Some(w)) => {
                             t.begun = Some((w, Stage::Copy));
+                            break;
+                        }
+                        (Ok(Decision::WaitSpace), _)
+                            if self.plan.bypass.when_full
+                                && self.past_begin(&mut t, v, index)? == Decision::Done =>
+                        {
                             break;
                         }
                         (Ok(d), _) if self.wait(i, d, &mut announced) => break,
@@ -290,6 +342,140 @@ impl World {
         Ok(Task::Write(t))
     }
 
+    /// DONE: what is left of the write, or the first of it, is on its way.
+    fn past_begin(&mut self, t: &mut WriteTask, v: usize, index: u16) -> Result<Decision, String> {
+        let (at, left) = (t.sectors.start + t.done, t.sectors.end - t.sectors.start - t.done);
+        let least = if t.large { self.plan.bypass.least } else { 1 };
+        let (r, begun, n) = self.engine.bypass_begin(index, at, left as u32, least);
+        if let Some(b) = begun {
+            let sectors = at..at + u64::from(n);
+            if n == 0 || u64::from(n) > left {
+                return Err(format!("{n} of {left} sectors are to go past the cache"));
+            }
+            if self.bypass_meets(v, sectors.clone()) {
+                return Err(format!("two writes past the cache meet at {sectors:?}"));
+            }
+            let due = self.origin_delay();
+            self.log(|| format!("write {} past the cache: {sectors:?}", t.id));
+            t.past = Some((b, due, self.volumes[v].origin.cuts));
+            return Ok(Decision::Done);
+        }
+        match r {
+            Ok(Decision::Cached) if n == 0 || u64::from(n) > left => {
+                Err(format!("{n} of {left} sectors are to go through the cache"))
+            }
+            Ok(Decision::Cached) => {
+                t.through = t.done + u64::from(n);
+                Ok(Decision::Cached)
+            }
+            Ok(Decision::WaitBlock) => Ok(Decision::WaitBlock),
+            other => Err(format!("bypass_begin: {other:?}")),
+        }
+    }
+
+    /// The origin ends it, perhaps with an error.
+    fn past_ends(&mut self, v: usize, mut t: WriteTask) -> Task {
+        let Some((b, _, cuts)) = t.past.take() else { return Task::Write(t) };
+        let n = u64::from(b.nsectors());
+        let fails = self.origin_fails(v) || cuts != self.volumes[v].origin.cuts;
+        self.past_lands(v, &t, n, !fails);
+        let wake = self.engine.bypass_end(b, if fails { EIO } else { 0 });
+        self.log(|| format!("write {} past the cache ends, failed: {fails}", t.id));
+        self.wake(wake);
+        self.tally.bypasses += 1;
+        if fails {
+            self.tally.bypass_errors += 1;
+            let tick = self.tick;
+            for s in t.sectors {
+                self.volumes[v].model[s as usize].write_fail(t.id, tick);
+            }
+            return Task::Idle;
+        }
+        t.done += n;
+        match t.done == t.sectors.end - t.sectors.start {
+            true => self.write_done(&t),
+            false => Task::Write(t),
+        }
+    }
+
+    /// Where it failed, on some sectors or none.
+    fn past_lands(&mut self, v: usize, t: &WriteTask, n: u64, ok: bool) {
+        let volume = &mut self.volumes[v];
+        for k in t.done..t.done + n {
+            let at = t.sectors.start + k;
+            if ok || self.rng.one_in(2) {
+                let bytes = &t.data[k as usize * 512..(k as usize + 1) * 512];
+                volume.origin.write_whole(at, bytes);
+                volume.model[at as usize].write_bypassed(t.id);
+            }
+        }
+    }
+
+    /// The client dies: its write past the cache ends as the disk pleases.
+    pub(super) fn abandon_bypass(&mut self, i: usize) {
+        let Task::Write(t) = std::mem::take(&mut self.clients[i].task) else { return };
+        if let (Some((b, ..)), Some(v)) = (&t.past, self.volume_at(t.number)) {
+            let ok = self.rng.one_in(2);
+            self.past_lands(v, &t, u64::from(b.nsectors()), ok);
+        }
+    }
+
+    /// Is any block of the sectors on its way past the cache?
+    pub(super) fn bypass_meets(&self, v: usize, sectors: Range<u64>) -> bool {
+        let number = self.volumes[v].number;
+        let (first, end) = (sectors.start / 8, sectors.end.div_ceil(8));
+        self.clients.iter().any(|c| match &c.task {
+            Task::Write(WriteTask {
+                number: other, sectors, done, past: Some((b, ..)), ..
+            }) => {
+                let at = sectors.start + done;
+                let past = at / 8..(at + u64::from(b.nsectors())).div_ceil(8);
+                *other == number && first < past.end && past.start < end
+            }
+            _ => false,
+        })
+    }
+
+    fn flush_step(&mut self, mut t: FlushTask) -> Result<Task, String> {
+        let (v, index) = self.index_of(t.number)?;
+        match t.origin {
+            Some((_, _, due, _)) if due > self.tick && !self.calm => return Ok(Task::Flush(t)),
+            Some((upto, mark, _, cuts)) => {
+                self.tally.origin_flushes += 1;
+                // A power cut since it was issued is an error as well.
+                let cut = cuts != self.volumes[v].origin.cuts;
+                let fails = self.origin_fails(v);
+                if fails && self.rng.one_in(2) {
+                    self.origin_power_cut(v, Loss::Some);
+                } else if !fails && !cut {
+                    self.volumes[v].origin.flush(mark);
+                }
+                let error = if fails || cut { EIO } else { 0 };
+                match self.engine.flush_end(index, upto, error) {
+                    Ok(()) if error == 0 => {}
+                    Ok(()) => return Err("a flush that failed is acknowledged".into()),
+                    Err(_) => return Ok(Task::Idle),
+                }
+            }
+            None => {
+                t.start = self.tick;
+                match self.engine.flush(index) {
+                    (Ok(Decision::Done), _) => {}
+                    (Ok(Decision::Origin), upto) => {
+                        let (due, o) = (self.origin_delay(), &self.volumes[v].origin);
+                        t.origin = Some((upto, o.flush_mark(), due, o.cuts));
+                        return Ok(Task::Flush(t));
+                    }
+                    other => return Err(format!("flush: {other:?}")),
+                }
+            }
+        }
+        self.tally.flushes += 1;
+        self.volumes[v].model.iter_mut().for_each(|s| s.flushed(t.start));
+        self.log(|| format!("acknowledged the flush since {}", t.start));
+        Ok(Task::Idle)
+    }
+
     fn write_done(&mut self, t: &WriteTask) -> Task {
         self.tally.writes += 1;
         if !self.engine.media.captured() {
@@ -307,6 +493,14 @@ impl World {
             self.wake(wake);
             match r {
                 Ok(Decision::Done) => return Ok(self.write_done(&t)),
+                Ok(Decision::WaitSpace) if self.plan.bypass.when_full => {
+                    let v = self.volume_at(t.number).ok_or("its volume is gone")?;
+                    if self.past_begin(&mut t, v, index)? == Decision::Done
+                        || self.wait(i, Decision::WaitSpace, &mut announced)
+                    {
+                        break;
+                    }
+                }
                 Ok(d) if self.wait(i, d, &mut announced) => break,
                 Ok(_) => {}
                 Err(e) => return Err(format!("write: {e}")),

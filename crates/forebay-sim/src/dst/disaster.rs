@@ -43,6 +43,7 @@ impl World {
                     }
                 }
             }
+            self.abandon_bypass(i);
             self.clients[i].die();
         }
         self.abandon_requests();
@@ -73,8 +74,8 @@ impl World {
         self.tally.power_cuts += 1;
         self.everybody_dies();
         let loss = self.rng.pick(&[Loss::All, Loss::Nothing, Loss::Some, Loss::Some]);
-        for v in &mut self.volumes {
-            v.origin.power_cut(loss, &mut self.rng);
+        for v in 0..self.volumes.len() {
+            self.origin_power_cut(v, loss);
         }
         self.engine.media.power_cut(&mut self.rng);
         self.reopen_somehow()

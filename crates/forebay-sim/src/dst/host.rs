@@ -25,7 +25,7 @@ pub(super) struct OriginHealth {
     pub failing: u32,
 }
 
-const EIO: i32 = 5;
+pub(super) const EIO: i32 = 5;
 
 impl World {
     // --- destage ---------------------------------------------------------------
@@ -70,6 +70,9 @@ impl World {
         if io.op != sys::FBY_IO_FLUSH && self.volumes[v].queue.iter().any(meets) {
             return Err(format!("two origin writes in flight at sector {}", io.sector));
         }
+        if io.op != sys::FBY_IO_FLUSH && self.bypass_meets(v, io.sector..end) {
+            return Err(format!("destage writes sector {} beside a bypassed write", io.sector));
+        }
         self.log(|| format!("origin request {} op {} {}+{}", io.id, io.op, io.sector, io.nsectors));
         let due = match self.rng.below(20) {
             _ if self.calm => self.tick,
@@ -107,7 +110,7 @@ impl World {
         Ok(())
     }
 
-    fn origin_fails(&mut self, v: usize) -> bool {
+    pub(super) fn origin_fails(&mut self, v: usize) -> bool {
         let health = &mut self.volumes[v].health;
         let nth = match &mut health.fail_in {
             Some(0) => {
@@ -144,7 +147,7 @@ impl World {
             sys::FBY_IO_DISCARD if ok => origin.discard(io.sector, io.nsectors),
             sys::FBY_IO_FLUSH if ok => origin.flush(request.mark),
             // A failed flush may lose what it was to make durable, for good.
-            sys::FBY_IO_FLUSH if rng.one_in(2) => origin.power_cut(Loss::Some, rng),
+            sys::FBY_IO_FLUSH if rng.one_in(2) => self.origin_power_cut(v, Loss::Some),
             _ => {}
         }
     }
@@ -178,7 +181,7 @@ impl World {
             _ => {
                 // Its power is cut, and the request after that says so.
                 self.tally.origin_power_cuts += 1;
-                self.volumes[v].origin.power_cut(Loss::Some, &mut self.rng);
+                self.origin_power_cut(v, Loss::Some);
                 let n = self.volumes[v].queue.len() as u32 + 1;
                 self.volumes[v].health.failing = self.volumes[v].health.failing.max(n);
             }
