@@ -309,11 +309,29 @@ static bool same_origin(const struct fbk_volume *v, const char *recorded, const 
 	return path && path[1] && !lookup_bdev(path + 1, &dev) && dev == v->origin->bd_dev;
 }
 
+/* A volume of whose record both copies are damaged has no name any more. */
+static bool has_damaged_volume(struct fby_pool *engine)
+{
+	struct fby_volume_info *info = kzalloc(sizeof(*info), GFP_KERNEL);
+	bool found = !info;
+	u16 i;
+
+	for (i = 0; !found && i < FBY_VOLUMES_MAX && !fby_volume_info(engine, i, info); i++)
+		found = info->damaged;
+	kfree(info);
+	return found;
+}
+
 static int add_volume(struct fbk_volume *v, const char *origin_id, char **text)
 {
-	struct fby_volume_spec *s = kzalloc(sizeof(*s), GFP_KERNEL);
+	struct fby_volume_spec *s;
 	int rc;
 
+	/* It may be this one: an empty one instead would let older data show. */
+	*text = "No volume has that name, but the record of one is damaged, which may be it; forebay check tells more";
+	if (has_damaged_volume(v->pool->engine))
+		return -EBADMSG;
+	s = kzalloc(sizeof(*s), GFP_KERNEL);
 	if (!s)
 		return -ENOMEM;
 	strscpy(s->name, v->name, sizeof(s->name));
