@@ -3,13 +3,25 @@
 # Goal: after a power cut every acknowledged write is there and file systems are
 # clean.  Method: verify what the boot before left, then load until killed.
 # Disks: vda behind volume raw, vdb behind volume fs, vdc the log of
-# acknowledgements, which is outside the guest.
+# acknowledgements, which is outside the guest.  The two volumes are behind the
+# two kinds of device, which they change with each round.
 #	$1 round, from 1   $2 seconds of load; 0: verify, drain, and check the origins
+#	$3 ext4 or xfs
 . "$(dirname "$0")/guest-lib.sh"
 round=$1
 seconds=$2
+fs=$3
 ackload=$root/out/vm/ackload
 mkdir -p /tmp/mnt
+
+# The copies of a tree that were synced are counted in the log, at 1 MiB.
+synced() { dd if=/dev/vdc bs=4096 skip=256 count=1 iflag=direct status=none | tr -d '\0'; }
+log_synced() { echo "$1" | dd of=/dev/vdc bs=4096 seek=256 count=1 conv=sync,notrunc oflag=direct status=none; }
+check_synced() {
+	local n
+	n=$(synced)
+	[ -z "$n" ] || diff -r "$root/core" "/tmp/mnt/copy.$n"
+}
 
 if [ "$round" = 1 ]; then
 	step "make the pool" forebay create $pool
@@ -19,37 +31,46 @@ elif [ $((round % 2)) = 0 ]; then
 	step "forebay check" forebay check $pool # recovers it first, every second time
 fi
 load_module
-step "attach" attach raw /dev/vda raw max_age 300
-step "attach" attach fs /dev/vdb fs
+kinds=(target native target)
+raw_kind=${kinds[round % 2]}
+fs_kind=${kinds[round % 2 + 1]}
+kind=$raw_kind step "attach" dev_attach raw /dev/vda raw max_age 300
+raw=$device
+kind=$fs_kind step "attach" dev_attach fs /dev/vdb fs
+files=$device
 dmesg | grep forebay:
 if [ "$round" = 1 ]; then
-	step "mkfs.ext4" mkfs.ext4 -q -F /dev/mapper/fs
+	step "make a file system" make_fs "$fs" "$files"
 else
-	step "verify what was acknowledged" "$ackload" verify /dev/mapper/raw /dev/vdc
+	step "verify what was acknowledged" "$ackload" verify "$raw" /dev/vdc
 	cat /tmp/step.log
-	step "mount, which replays the journal" mount /dev/mapper/fs /tmp/mnt
+	step "mount, which replays the journal" mount "$files" /tmp/mnt
+	step "the files that were synced" check_synced
 	step "unmount" umount /tmp/mnt
-	step "fsck" e2fsck -fn /dev/mapper/fs
+	step "check the file system" check_fs "$fs" "$files"
 fi
 if [ "$seconds" = 0 ]; then
-	step "drain" dmsetup message raw 0 flush
-	step "drain" dmsetup message fs 0 flush
-	step "remove" dmsetup remove --noudevsync raw fs
+	kind=$raw_kind step "drain" dev_command raw flush
+	kind=$fs_kind step "drain" dev_command fs flush
+	kind=$raw_kind step "detach" dev_detach raw
+	kind=$fs_kind step "detach" dev_detach fs
 	step "verify the origin alone" "$ackload" verify /dev/vda /dev/vdc
-	step "fsck of the origin alone" e2fsck -fn /dev/vdb
+	step "check the file system of the origin alone" check_fs "$fs" /dev/vdb
 	step "unload" /run/busybox rmmod forebay
 	step "forebay check" forebay check $pool
 	clean_dmesg
-	echo "cut: $passed passed"
+	echo "cut-$fs: $passed passed"
 	exit 0
 fi
 clean_dmesg
-mount /dev/mapper/fs /tmp/mnt
+mount "$files" /tmp/mnt || fail "mount"
 (
-	while :; do
-		rm -rf /tmp/mnt/a
-		cp -r "$root/core" /tmp/mnt/a
-		sync
+	n=$(synced)
+	n=$((${n:-0} + 1))
+	rm -rf /tmp/mnt/copy.$n
+	while cp -r "$root/core" /tmp/mnt/copy.$n && sync -f /tmp/mnt && log_synced $n; do
+		n=$((n + 1))
+		rm -rf /tmp/mnt/copy.$((n - 2)) /tmp/mnt/copy.$n
 	done
 ) &
-"$ackload" load /dev/mapper/raw /dev/vdc "$seconds" "$round"
+exec "$ackload" load "$raw" /dev/vdc "$seconds" "$round"
