@@ -8,9 +8,11 @@
 //!   three, so their ratios hold where their figures do not.
 //! * [`reads()`] reads cached blocks with verification.
 //! * [`recovery()`] opens a large pool full of dirty pages.
+//! * [`slots()`] writes through the library with more and fewer commit slots, on
+//!   media of a limited bandwidth.
 //!
-//! All of it talks to the engine directly; origins take what destage gives them
-//! and store nothing.  The media is DRAM standing in for persistent memory, and
+//! The first three talk to the engine directly; origins take what destage gives
+//! them and store nothing.  The media is DRAM standing in for persistent memory, and
 //! reports say which kind.
 
 #[cfg(not(target_pointer_width = "64"))]
@@ -22,6 +24,8 @@ mod pool;
 mod reads;
 mod recovery;
 mod rounds;
+mod slots;
+mod slow;
 mod strokes;
 
 use serde::Serialize;
@@ -30,6 +34,7 @@ pub use engine::{engine, EngineOptions, EngineReport, EngineThreads};
 pub use memory::MediaChoice;
 pub use reads::{reads, ReadOptions, ReadReport, ReadThreads};
 pub use recovery::{recovery, RecoveryOptions, RecoveryReport};
+pub use slots::{slots, SlotsCell, SlotsOptions, SlotsReport};
 
 /// Why a benchmark could not run.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +56,9 @@ pub enum BenchError {
         /// The engine's message.
         reason: &'static str,
     },
+    /// The library refused something.
+    #[error(transparent)]
+    Library(#[from] forebay::Error),
     /// Options that make no sense together.
     #[error("{0}")]
     Options(String),

@@ -3,9 +3,11 @@
 //! test.  How fast anything is, is none of these tests' business.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use forebay_bench::{
-    engine, reads, recovery, BenchError, EngineOptions, MediaChoice, ReadOptions, RecoveryOptions,
+    engine, reads, recovery, slots, BenchError, EngineOptions, MediaChoice, ReadOptions,
+    RecoveryOptions, SlotsOptions,
 };
 
 const SMALL: u64 = 64 << 20;
@@ -46,6 +48,34 @@ fn recovery_finds_all_that_was_written() {
         assert_eq!(report.entries, report.blocks);
         assert_eq!((report.dropped, report.damaged, report.holes), (0, 0, 0));
     }
+}
+
+/// Throughput stays below what the media is slowed to, whatever the slots.
+#[test]
+fn slots_are_measured_on_slow_media() {
+    for dir in [None, Some(PathBuf::from("/dev/shm"))] {
+        let options = SlotsOptions {
+            media_bytes_per_s: 20_000_000,
+            threads: vec![1, 3],
+            slots: vec![1, 2],
+            rounds: 2,
+            turn: Duration::from_millis(30),
+            pool_bytes: SMALL,
+            dir,
+            ..Default::default()
+        };
+        let report = slots(&options).unwrap();
+        assert!(report.auto_slots >= 1);
+        let cells: Vec<_> = report.cells.iter().map(|c| (c.threads, c.slots)).collect();
+        assert_eq!(cells, [(1, 1), (1, 2), (3, 1), (3, 2)]);
+        for c in &report.cells {
+            assert!(c.writes_per_s_low <= c.writes_per_s && c.writes_per_s <= c.writes_per_s_high);
+            assert!(c.writes_per_s > 0.0 && c.cpu_ns_per_write > 0.0);
+            assert!(c.writes_per_s_high <= report.media_writes_per_s * 1.01, "{c:?}");
+        }
+    }
+    let none = SlotsOptions { slots: vec![], ..Default::default() };
+    assert!(matches!(slots(&none), Err(BenchError::Options(_))));
 }
 
 #[test]

@@ -315,8 +315,9 @@ pub enum HolesArg {
 /// Options of an open pool, passed on as they are.
 #[derive(Args, Clone, Debug)]
 pub struct Tuning {
-    /// Commit slots: how many writes reach the media at once, 1 to 64
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), help_heading = "Tuning")]
+    /// Commit slots: how many writers the media serves at once, 1 to 64; auto, the
+    /// default, is what suits media, CPUs and the pool's size
+    #[arg(long, value_name = "N|auto", value_parser = units::parse_slots, help_heading = "Tuning")]
     pub slots: Option<u32>,
     /// Checksum new data
     #[arg(long, value_name = "BOOL", default_value = "true", action = clap::ArgAction::Set, help_heading = "Tuning")]
@@ -511,6 +512,16 @@ pub enum Bench {
     /// Reads of cached blocks, verified
     #[command(after_help = after!("forebay bench read --threads 1,2 --json"))]
     Read(BenchArgs),
+    /// Writes through more and fewer commit slots, on media of little bandwidth
+    ///
+    /// With more writers than the media serves, slots move their waiting off the
+    /// CPU: the same throughput for less CPU time a write.
+    #[command(after_help = after!(
+        "forebay bench slots",
+        "forebay bench slots --media-rate 2G --threads 4,16 --slots 1,2,3,4,8 --json",
+        "forebay bench slots --media-rate 0 --dir /mnt/disk --persist msync",
+    ))]
+    Slots(BenchSlots),
 }
 
 #[derive(Args, Debug)]
@@ -536,6 +547,24 @@ pub struct BenchArgs {
     pub threads: Vec<u32>,
     #[command(flatten)]
     pub media: BenchMedia,
+}
+
+#[derive(Args, Debug)]
+pub struct BenchSlots {
+    /// Bandwidth of the media in bytes a second; 0: what it has
+    #[arg(long, value_name = "SIZE", default_value = "400M", value_parser = units::parse_size)]
+    pub media_rate: u64,
+    /// Numbers of commit slots, a pool for each
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub slots: Vec<u32>,
+    /// Length of a turn of each pair of threads and slots
+    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = units::parse_time)]
+    pub turn: Duration,
+    /// How stores are made durable: auto, nt, clwb, eadr or msync
+    #[arg(long, value_name = "METHOD", default_value = "auto")]
+    pub persist: Persist,
+    #[command(flatten)]
+    pub bench: BenchArgs,
 }
 
 #[derive(Args, Debug)]

@@ -151,7 +151,7 @@ fn options(d: &DeviceOptions, t: &Tuning) -> anyhow::Result<Vec<String>> {
         ("idle", t.idle.map(ms).transpose()?),
         ("verify", t.verify.clone()),
         ("checksums", (!t.checksums).then(|| "off".into())),
-        ("slots", t.slots.map(|n| n.to_string())),
+        ("slots", t.slots.filter(|n| *n != 0).map(|n| n.to_string())),
         ("writeback_jobs", d.jobs.map(|n| n.to_string())),
         ("holes", holes.map(Into::into)),
         ("start_sector", d.start_sector.map(|n| n.to_string())),

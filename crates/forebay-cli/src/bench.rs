@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `forebay bench`.
 
-use forebay_bench::{EngineOptions, Figures, MediaChoice, ReadOptions, RecoveryOptions};
+use forebay_bench::{
+    EngineOptions, Figures, MediaChoice, ReadOptions, RecoveryOptions, SlotsOptions,
+};
 
 use crate::args::{self, Bench, BenchMedia};
 use crate::out::Table;
@@ -12,6 +14,7 @@ pub fn run(a: &Bench) -> anyhow::Result<u8> {
         Bench::Engine(a) => engine(a)?,
         Bench::Recovery(a) => recovery(a)?,
         Bench::Read(a) => read(a)?,
+        Bench::Slots(a) => slots(a)?,
     }
     Ok(0)
 }
@@ -102,6 +105,51 @@ fn recovery(a: &args::BenchRecovery) -> anyhow::Result<()> {
         report.threads,
         units::bytes(report.pool_bytes_per_s as u64),
         report.media,
+    ))?;
+    Ok(())
+}
+
+fn slots(a: &args::BenchSlots) -> anyhow::Result<()> {
+    let mut o = SlotsOptions {
+        media_bytes_per_s: a.media_rate,
+        turn: a.turn,
+        dir: a.bench.media.dir.clone(),
+        persist: a.persist,
+        ..Default::default()
+    };
+    o.pool_bytes = a.bench.media.pool_size.unwrap_or(o.pool_bytes);
+    o.rounds = a.bench.media.rounds.unwrap_or(o.rounds);
+    if !a.slots.is_empty() {
+        o.slots = a.slots.clone();
+    }
+    if !a.bench.threads.is_empty() {
+        o.threads = a.bench.threads.clone();
+    }
+    let report = forebay_bench::slots(&o)?;
+    if a.bench.media.json.json {
+        return out::json(&report);
+    }
+    let mut table =
+        Table::new(&["threads", "slots", "writes/s", "low", "high", "CPU a write", "low", "high"]);
+    for c in &report.cells {
+        let count = |n: f64| units::count(n as u64);
+        let ns = |n: f64| units::nanoseconds(n as u64);
+        table.row(vec![
+            c.threads.to_string(),
+            c.slots.to_string(),
+            count(c.writes_per_s),
+            count(c.writes_per_s_low),
+            count(c.writes_per_s_high),
+            ns(c.cpu_ns_per_write),
+            ns(c.cpu_ns_per_write_low),
+            ns(c.cpu_ns_per_write_high),
+        ]);
+    }
+    out::line(table)?;
+    out::line(format_args!(
+        "medians of {} interleaved rounds of {} ms, lowest and highest; {} CPUs; auto is {} slots\n\
+         media: {}",
+        report.rounds, report.turn_ms, report.cpus, report.auto_slots, report.media
     ))?;
     Ok(())
 }

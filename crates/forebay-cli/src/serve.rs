@@ -371,7 +371,7 @@ fn parameters(a: &args::Serve) -> anyhow::Result<Vec<String>> {
     let t = &a.tuning;
     let optional = [
         ("kernel", a.media.kernel.clone()),
-        ("slots", t.slots.map(|n| n.to_string())),
+        ("slots", t.slots.filter(|n| *n != 0).map(|n| n.to_string())),
         ("verify", t.verify.clone()),
         ("high-watermark", t.high_watermark.map(|n| n.to_string())),
         ("low-watermark", t.low_watermark.map(|n| n.to_string())),

@@ -45,6 +45,15 @@ pub fn parse_block_size(text: &str) -> Result<u32, String> {
     }
 }
 
+/// Commit slots: 1 to 64, or 0 for "auto".
+pub fn parse_slots(text: &str) -> Result<u32, String> {
+    match (text, text.parse()) {
+        ("auto", _) => Ok(0),
+        (_, Ok(n @ 1..=64)) => Ok(n),
+        _ => Err(format!("{text:?} is not a number of slots; write 1 to 64, or auto")),
+    }
+}
+
 /// A time from "2", "500ms", "1.5s", "5m", "1h"; a bare number is seconds.
 pub fn parse_time(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is not a time; write 500ms, 30s, 5m or 1h");
@@ -165,6 +174,17 @@ mod tests {
         assert_eq!(nanoseconds(570), "570 ns");
         assert_eq!(nanoseconds(1570), "1.57 us");
         assert_eq!(nanoseconds(24_181_000), "24.2 ms");
+    }
+
+    #[test]
+    fn slots() {
+        assert_eq!(
+            (parse_slots("auto"), parse_slots("1"), parse_slots("64")),
+            (Ok(0), Ok(1), Ok(64))
+        );
+        for wrong in ["0", "65", "-1", "", "Auto", "many"] {
+            assert!(parse_slots(wrong).unwrap_err().contains("1 to 64, or auto"), "{wrong}");
+        }
     }
 
     #[test]

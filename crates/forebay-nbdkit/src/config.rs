@@ -19,7 +19,7 @@ read-only=BOOL            open the pool read-only.
 persist=METHOD            auto, nt, clwb, eadr or msync.
 kernel=NAME               copy kernel, instead of the fastest.
 allow-weaker=BOOL         allow a persist method weaker than the media needs.
-slots=N                   commit slots, 1 to 64.
+slots=N|auto              commit slots, 1 to 64.
 checksums=BOOL            checksum new data (default true).
 verify=WHEN               checksum reads: always, first or never.
 high-watermark=PERCENT    start destage when so much is in use.
@@ -63,6 +63,7 @@ impl Config {
             "persist" => options.media.persist = parse(text)?,
             "kernel" => options.media.kernel = Some(text.to_owned()),
             "allow-weaker" => options.media.allow_weaker = boolean(text)?,
+            "slots" if text == "auto" => options.slots = 0,
             "slots" => options.slots = parse(text)?,
             "checksums" => options.checksums = boolean(text)?,
             "verify" => options.verify = parse(text)?,

@@ -72,7 +72,8 @@ pub struct PoolOptions {
     /// Nothing is written to the media or to an origin.
     pub read_only: bool,
     pub media: MediaOptions,
-    /// Commit slots, the most writers at once: 1 to 64; 0: 4.
+    /// Commit slots, the most writers to the media at once: 1 to 64; 0: what
+    /// suits media, CPUs and size.
     pub slots: u32,
     /// Checksum the data of new writes.  Off: two fences a write, and damage
     /// is not noticed.
@@ -267,8 +268,9 @@ impl Pool {
         let probe = engine::probe(&media);
         check_probe(&path, &media, &probe)?;
         let read_only = o.read_only || media.read_only();
+        let chunks = probe.superblock.as_ref().map_or(0, |sb| sb.chunks);
         let options = sys::fby_options {
-            nslots: o.slots,
+            nslots: if o.slots == 0 { media.best_slots(chunks) } else { o.slots },
             read_only,
             no_checksums: !o.checksums,
             verify: raw_verify(o.verify),
@@ -588,7 +590,7 @@ fn check_options(o: &sys::fby_options) -> Result<()> {
     if o.nslots > 64 {
         return Err(Error::usage(
             format!("{} commit slots are too many", o.nslots),
-            "use 1 to 64, or 0 for the default",
+            "use 1 to 64, or 0 for what suits the media",
         ));
     }
     let high = if o.high_watermark == 0 { 60 } else { o.high_watermark };

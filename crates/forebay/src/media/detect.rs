@@ -254,21 +254,11 @@ fn sysfs(class: &str, (major, minor): (u32, u32)) -> PathBuf {
 /// persistence domain of its NVDIMM region, or of every region when the
 /// device's own cannot be told.
 pub(super) fn caches_are_durable(shape: Shape, device: (u32, u32)) -> bool {
-    let class = match shape {
-        Shape::DevDax { .. } => "char",
-        _ => "block",
-    };
     let domain = |region: &Path| {
         fs::read_to_string(region.join("persistence_domain")).map(|s| s.trim() == "cpu_cache")
     };
-    if let Ok(real) = fs::canonicalize(sysfs(class, device)) {
-        let own = real.ancestors().find(|p| {
-            let name = p.file_name().and_then(|n| n.to_str()).unwrap_or("");
-            name.strip_prefix("region").is_some_and(|n| n.parse::<u32>().is_ok())
-        });
-        if let Some(answer) = own.and_then(|r| domain(r).ok()) {
-            return answer;
-        }
+    if let Some(answer) = region(shape, device).and_then(|r| domain(&r).ok()) {
+        return answer;
     }
     let Ok(entries) = fs::read_dir("/sys/bus/nd/devices") else {
         return false;
@@ -278,4 +268,25 @@ pub(super) fn caches_are_durable(shape: Shape, device: (u32, u32)) -> bool {
         .filter(|e| e.file_name().to_string_lossy().starts_with("region"))
         .peekable();
     regions.peek().is_some() && regions.all(|e| domain(&e.path()).unwrap_or(false))
+}
+
+/// Memory modules that the device's NVDIMM region is interleaved over; 0 where
+/// other memory stands in for them, `None` where that cannot be told.
+pub(super) fn modules(shape: Shape, device: (u32, u32)) -> Option<u32> {
+    let mappings = region(shape, device)?.join("mappings");
+    fs::read_to_string(mappings).ok()?.trim().parse().ok()
+}
+
+/// The NVDIMM region in sysfs that a device is, or lies, in.
+fn region(shape: Shape, device: (u32, u32)) -> Option<PathBuf> {
+    let class = match shape {
+        Shape::DevDax { .. } => "char",
+        _ => "block",
+    };
+    let real = fs::canonicalize(sysfs(class, device)).ok()?;
+    let own = real.ancestors().find(|p| {
+        let name = p.file_name().and_then(|n| n.to_str()).unwrap_or("");
+        name.strip_prefix("region").is_some_and(|n| n.parse::<u32>().is_ok())
+    });
+    own.map(Path::to_path_buf)
 }

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Commit slots: throughput and CPU time of a write against their number, with
+//! more writers than the media can serve (ZIL-PMEM, section 7.3.4).
+//!
+//! The library is what is measured, with the way it waits for a slot.  Cells of
+//! the table are visited in turns, so a slow moment of the machine falls on all.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use forebay::{
+    create, AttachOptions, CreateOptions, Media, MediaOptions, MemOrigin, Persist, Pool,
+    PoolOptions, Volume,
+};
+use rustix::time::{clock_gettime, ClockId};
+use serde::Serialize;
+
+use crate::rounds::median;
+use crate::slow::Bucket;
+use crate::strokes::{Random, Source};
+use crate::BenchError;
+
+const PAGE: u64 = 4096;
+
+/// What [`slots()`] does.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SlotsOptions {
+    /// Bandwidth of the media; 0: what it has.
+    pub media_bytes_per_s: u64,
+    /// Numbers of writing threads.
+    pub threads: Vec<u32>,
+    /// Numbers of commit slots; a pool for each.
+    pub slots: Vec<u32>,
+    /// Turns of each cell.
+    pub rounds: u32,
+    /// Length of a turn.
+    pub turn: Duration,
+    /// Size of each pool.
+    pub pool_bytes: u64,
+    /// A directory for the pools instead of anonymous memory.
+    pub dir: Option<PathBuf>,
+    /// How the media is made durable.
+    pub persist: Persist,
+}
+
+impl Default for SlotsOptions {
+    fn default() -> Self {
+        Self {
+            media_bytes_per_s: 400_000_000,
+            threads: vec![1, 2, 4, 16],
+            slots: vec![1, 2, 4, 8, 16],
+            rounds: 5,
+            turn: Duration::from_millis(200),
+            pool_bytes: 128 << 20,
+            dir: None,
+            persist: Persist::Auto,
+        }
+    }
+}
+
+/// What [`slots()`] found.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SlotsReport {
+    /// 0: not limited.
+    pub media_bytes_per_s: u64,
+    /// What the bandwidth allows, at 4 KiB and one line a write; 0: not limited.
+    pub media_writes_per_s: f64,
+    /// What `slots = auto` takes on this media and machine.
+    pub auto_slots: u32,
+    pub cpus: usize,
+    pub rounds: u32,
+    pub turn_ms: u64,
+    pub cells: Vec<SlotsCell>,
+    /// What was written to, and how it was slowed.
+    pub media: String,
+}
+
+/// So many writers and slots: medians of the rounds, and their spread.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct SlotsCell {
+    pub threads: u32,
+    pub slots: u32,
+    pub writes_per_s: f64,
+    pub writes_per_s_low: f64,
+    pub writes_per_s_high: f64,
+    /// CPU time of the writers over their writes.
+    pub cpu_ns_per_write: f64,
+    pub cpu_ns_per_write_low: f64,
+    pub cpu_ns_per_write_high: f64,
+}
+
+/// The turns of a cell.
+#[derive(Clone, Default)]
+struct Seen {
+    writes_per_s: Vec<f64>,
+    cpu_ns_per_write: Vec<f64>,
+}
+
+/// A pool with so many slots.  Dropped in this order.
+struct Bed {
+    volume: Volume,
+    _pool: Pool,
+    bucket: Box<Bucket>,
+    slots: u32,
+    blocks: u64,
+}
+
+fn media(o: &SlotsOptions) -> Result<Media, BenchError> {
+    let options = MediaOptions { persist: o.persist, populate: true, ..Default::default() };
+    let Some(dir) = &o.dir else {
+        // Formatted as a file, since a pool is made at a path; then copied.
+        return Ok(Media::anonymous(o.pool_bytes, &options)?);
+    };
+    let path = dir.join(format!("forebay-slots-{}", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    create(&path, &CreateOptions { size_bytes: Some(o.pool_bytes), ..Default::default() })?;
+    let media = Media::open(&path, &options);
+    std::fs::remove_file(&path).map_err(|source| BenchError::System {
+        what: format!("removing the name of {}", path.display()),
+        source,
+    })?;
+    Ok(media?)
+}
+
+/// What `create` does, on anonymous memory.
+fn format(media: &Media) -> Result<(), BenchError> {
+    let format = forebay_sys::fby_format { uuid: *b"forebay-slots 01", ..Default::default() };
+    // SAFETY: the media is mapped, and nobody else's.
+    let rc = unsafe { forebay_sys::fby_format(media.as_raw(), &format) };
+    if rc < 0 {
+        let reason = forebay_sys::error_message(rc);
+        return Err(BenchError::Engine { what: "format the pool", reason });
+    }
+    Ok(())
+}
+
+fn bed(o: &SlotsOptions, slots: u32) -> Result<Bed, BenchError> {
+    let media = media(o)?;
+    if o.dir.is_none() {
+        format(&media)?;
+    }
+    let bucket = Bucket::install(&media);
+    let pool = Pool::open_media(media, &PoolOptions { slots, ..Default::default() })?;
+    // So few that chunks run empty by being overwritten.
+    let blocks = pool.status().pages / 32;
+    let origin = MemOrigin::new((blocks * PAGE) as usize)?;
+    pool.volume_add_origin("bench", &origin, 512)?;
+    let volume = pool.attach_origin("bench", Box::new(origin), &AttachOptions::default())?;
+    let bed = Bed { volume, slots: pool.options().slots, _pool: pool, bucket, blocks };
+    let mut source = Source::new(1);
+    for block in 0..blocks {
+        bed.volume.write_at(source.next(), block * PAGE)?;
+    }
+    bed.bucket.limit(o.media_bytes_per_s);
+    Ok(bed)
+}
+
+fn thread_cpu_ns() -> u64 {
+    let t = clock_gettime(ClockId::ThreadCPUTime);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// One turn of a cell: writes a second, and CPU nanoseconds of one.
+fn turn(bed: &Bed, threads: u32, length: Duration, seed: u64) -> Result<(f64, f64), BenchError> {
+    let (start, stop) = (Barrier::new(threads as usize + 1), AtomicBool::new(false));
+    let writer = |n: u32| -> Result<(u64, u64), BenchError> {
+        let mut source = Source::new(seed + u64::from(n));
+        let mut random = Random::new(seed << 8 | u64::from(n));
+        start.wait();
+        let cpu = thread_cpu_ns();
+        let mut writes = 0;
+        while !stop.load(Ordering::Relaxed) {
+            let block = random.below(bed.blocks);
+            bed.volume.write_at(source.next(), block * PAGE)?;
+            writes += 1;
+        }
+        Ok((writes, thread_cpu_ns() - cpu))
+    };
+    std::thread::scope(|scope| {
+        let writer = &writer;
+        let all: Vec<_> = (0..threads).map(|n| scope.spawn(move || writer(n))).collect();
+        start.wait();
+        let began = Instant::now();
+        std::thread::sleep(length);
+        stop.store(true, Ordering::Relaxed);
+        let (mut writes, mut cpu_ns) = (0, 0);
+        for t in all {
+            let (n, cpu) = t.join().expect("writers do not panic")?;
+            writes += n;
+            cpu_ns += cpu;
+        }
+        let per_s = writes as f64 / began.elapsed().as_secs_f64();
+        Ok((per_s, cpu_ns as f64 / writes.max(1) as f64))
+    })
+}
+
+fn spread(values: &[f64]) -> (f64, f64, f64) {
+    let low = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let high = values.iter().copied().fold(0.0, f64::max);
+    (median(values.to_vec()), low, high)
+}
+
+/// Runs the benchmark: about `threads x slots x rounds x turn`.
+pub fn slots(o: &SlotsOptions) -> Result<SlotsReport, BenchError> {
+    let wrong = |n: &u32| !(1..=64).contains(n);
+    if o.threads.is_empty() || o.slots.is_empty() || o.threads.iter().chain(&o.slots).any(wrong) {
+        return Err(BenchError::Options("threads and slots: 1 to 64, at least one of each".into()));
+    }
+    if o.rounds == 0 || o.turn.is_zero() {
+        return Err(BenchError::Options("rounds and their length: more than nothing".into()));
+    }
+    let auto = bed(o, 0)?;
+    let (auto_slots, what) = (auto.slots, auto._pool.media().clone());
+    drop(auto);
+    let beds = o.slots.iter().map(|&n| bed(o, n)).collect::<Result<Vec<_>, _>>()?;
+    let cells: Vec<_> = o.threads.iter().flat_map(|&n| beds.iter().map(move |b| (n, b))).collect();
+    let mut seen = vec![Seen::default(); cells.len()];
+    for round in 0..o.rounds as usize {
+        for i in 0..cells.len() {
+            let at = (i + round * 7) % cells.len();
+            let (threads, bed) = cells[at];
+            let (per_s, cpu) = turn(bed, threads, o.turn, (round * cells.len() + at) as u64)?;
+            seen[at].writes_per_s.push(per_s);
+            seen[at].cpu_ns_per_write.push(cpu);
+        }
+    }
+    let cell = |(&(threads, bed), seen): (&(u32, &Bed), &Seen)| {
+        let (writes_per_s, writes_per_s_low, writes_per_s_high) = spread(&seen.writes_per_s);
+        let (cpu_ns_per_write, cpu_ns_per_write_low, cpu_ns_per_write_high) =
+            spread(&seen.cpu_ns_per_write);
+        SlotsCell {
+            threads,
+            slots: bed.slots,
+            writes_per_s,
+            writes_per_s_low,
+            writes_per_s_high,
+            cpu_ns_per_write,
+            cpu_ns_per_write_low,
+            cpu_ns_per_write_high,
+        }
+    };
+    let slowed = match o.media_bytes_per_s {
+        0 => "not slowed".to_owned(),
+        rate => format!(
+            "slowed to {} MB/s by a bucket of tokens that all stores share; a fence waits for its \
+             own on the CPU",
+            rate / 1_000_000
+        ),
+    };
+    Ok(SlotsReport {
+        media_bytes_per_s: o.media_bytes_per_s,
+        media_writes_per_s: o.media_bytes_per_s as f64 / (PAGE + 64) as f64,
+        auto_slots,
+        cpus: std::thread::available_parallelism().map_or(0, usize::from),
+        rounds: o.rounds,
+        turn_ms: o.turn.as_millis() as u64,
+        cells: cells.iter().zip(&seen).map(cell).collect(),
+        media: format!("{}, {}; {slowed}", what.kind, what.persist),
+    })
+}
