@@ -46,14 +46,15 @@ struct fbk_claim {
 	struct file *file; /* its opening, from 6.9 on */
 	struct dax_device *dax;
 	bool vmapped; /* base is a mapping of our own */
+	u64 start_sector; /* of the device, where the media begins */
 	struct fby_media media;
 };
 
 /* Opens a block device for reading and writing, and for holder alone. */
 int fbk_bdev_open(dev_t dev, void *holder, struct file **file, struct block_device **bdev);
 void fbk_bdev_close(struct file *file, struct block_device *bdev);
-/* text: why not, for whoever set it up. */
-int fbk_claim(struct fbk_claim *c, dev_t dev, char **text);
+/* All from start_sector on, a whole number of pages.  text: why not, for whoever set it up. */
+int fbk_claim(struct fbk_claim *c, dev_t dev, u64 start_sector, char **text);
 void fbk_release(struct fbk_claim *c);
 /* Is the start of the media, where others keep their superblocks, all zero? */
 bool fbk_claim_blank(struct fbk_claim *c);
@@ -90,6 +91,7 @@ struct fbk_pool {
 
 struct fbk_open {
 	bool create; /* format if the media is blank; never otherwise */
+	u64 start_sector; /* of the cache device, where the pool begins */
 	struct fby_options options;
 };
 

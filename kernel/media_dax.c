@@ -81,8 +81,9 @@ static int map_pieces(struct fbk_claim *c, pgoff_t start, long pages)
 
 static int map_all(struct fbk_claim *c, u64 start_bytes)
 {
-	pgoff_t start = start_bytes >> PAGE_SHIFT;
-	long pages = bdev_nr_bytes(c->bdev) >> PAGE_SHIFT, at, got;
+	u64 skipped = c->start_sector << SECTOR_SHIFT;
+	pgoff_t start = (start_bytes + skipped) >> PAGE_SHIFT;
+	long pages = (bdev_nr_bytes(c->bdev) - skipped) >> PAGE_SHIFT, at, got;
 
 	c->media.size = (u64)pages << PAGE_SHIFT;
 	for (at = 0; at < pages; at += got) {
@@ -100,7 +101,7 @@ static int map_all(struct fbk_claim *c, u64 start_bytes)
 	return 0;
 }
 
-int fbk_claim(struct fbk_claim *c, dev_t dev, char **text)
+int fbk_claim(struct fbk_claim *c, dev_t dev, u64 start_sector, char **text)
 {
 	u64 start = 0;
 	int rc, id;
@@ -112,6 +113,11 @@ int fbk_claim(struct fbk_claim *c, dev_t dev, char **text)
 				       "Opening the cache device";
 		return rc;
 	}
+	c->start_sector = start_sector;
+	rc = -EINVAL;
+	*text = "start_sector lies beyond the end of the cache device";
+	if (start_sector >= bdev_nr_sectors(c->bdev))
+		goto no_dax;
 	rc = -EOPNOTSUPP;
 	c->dax = fs_dax_get_by_bdev(c->bdev, &start, NULL, NULL);
 	*text = "The cache device has no DAX access: a pmem device in fsdax mode is wanted";

@@ -16,6 +16,9 @@
  *	list		a line each: name, cache, origin, volume, options
  *
  * An answer begins with "ok" or with "error NUMBER TEXT".
+ *
+ * /sys/block/forebayN/forebay/ has the names that udev makes stable links of:
+ * volume, pool.
  */
 #include <linux/capability.h>
 #include <linux/idr.h>
@@ -35,6 +38,7 @@ struct native {
 	struct list_head list;
 	struct gendisk *disk;
 	int number;
+	unsigned int commands; /* running on it */
 	bool removed; /* disk->open_mutex */
 	dev_t origin_dev;
 	struct file *origin_file;
@@ -42,7 +46,7 @@ struct native {
 	struct fbk_setup setup;
 };
 
-/* One command at a time. */
+/* The list and its devices; let go while a command runs, which may take long. */
 static DEFINE_MUTEX(fbk_native_lock);
 static LIST_HEAD(fbk_natives);
 static DEFINE_IDA(fbk_numbers);
@@ -121,6 +125,33 @@ static struct gendisk *alloc_disk(const struct native *n)
 }
 #endif
 
+static ssize_t volume_show(struct device *dev, struct device_attribute *attr, char *to)
+{
+	struct native *n = dev_to_disk(dev)->private_data;
+
+	return sysfs_emit(to, "%s\n", n->setup.volume.name);
+}
+static DEVICE_ATTR_RO(volume);
+
+static ssize_t pool_show(struct device *dev, struct device_attribute *attr, char *to)
+{
+	struct native *n = dev_to_disk(dev)->private_data;
+	struct fby_pool_info *info = kmalloc(sizeof(*info), GFP_KERNEL);
+	ssize_t bytes;
+
+	if (!info)
+		return -ENOMEM;
+	fby_pool_info(n->setup.volume.pool->engine, info);
+	bytes = sysfs_emit(to, "%pU\n", info->sb.uuid);
+	kfree(info);
+	return bytes;
+}
+static DEVICE_ATTR_RO(pool);
+
+static struct attribute *native_attrs[] = { &dev_attr_volume.attr, &dev_attr_pool.attr, NULL };
+static const struct attribute_group native_group = { .name = "forebay", .attrs = native_attrs };
+static const struct attribute_group *native_groups[] = { &native_group, NULL };
+
 static int add_native_disk(struct native *n, char **error)
 {
 	int rc;
@@ -140,7 +171,7 @@ static int add_native_disk(struct native *n, char **error)
 	n->disk->fops = &native_fops;
 	n->disk->private_data = n;
 	set_capacity(n->disk, n->setup.volume.sectors);
-	return add_disk(n->disk);
+	return device_add_disk(NULL, n->disk, native_groups);
 }
 
 /* The disk is gone or was never added. */
@@ -204,6 +235,9 @@ fail:
 
 static int native_detach(struct native *n, char **error)
 {
+	*error = "A command is running on the device: wait for it";
+	if (n->commands)
+		return -EBUSY;
 	*error = "The device is open: unmount it or stop what uses it";
 	mutex_lock(&n->disk->open_mutex);
 	if (disk_openers(n->disk)) {
@@ -285,7 +319,11 @@ static int run_command(struct control *c, unsigned int argc, char **argv, char *
 		rc = native_detach(n, error);
 	} else if (!strcmp(argv[0], "command")) {
 		*error = "The command failed; the kernel's log may say why";
+		n->commands++;
+		mutex_unlock(&fbk_native_lock);
 		rc = fbk_setup_command(&n->setup, argc - 2, argv + 2);
+		mutex_lock(&fbk_native_lock);
+		n->commands--;
 	} else if (!strcmp(argv[0], "status")) {
 		answer(c, "ok ");
 		fbk_setup_status(&n->setup, c->answer + c->bytes, sizeof(c->answer) - c->bytes - 1);
@@ -310,10 +348,15 @@ static void run_text(struct control *c, char *text)
 		if (*word)
 			argv[argc++] = word;
 	c->bytes = c->at = 0;
-	mutex_lock(&fbk_native_lock);
-	if (!word)
-		rc = run_command(c, argc, argv, &error);
-	mutex_unlock(&fbk_native_lock);
+	/* An attach recovers a pool, which may take its time. */
+	if (mutex_lock_interruptible(&fbk_native_lock)) {
+		rc = -EINTR;
+		error = "Interrupted while another command ran";
+	} else {
+		if (!word)
+			rc = run_command(c, argc, argv, &error);
+		mutex_unlock(&fbk_native_lock);
+	}
 	if (rc) {
 		c->bytes = 0;
 		answer(c, "error %d %s\n", -rc, error);

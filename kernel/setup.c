@@ -75,6 +75,10 @@ static int parse_device_option(struct fbk_setup *s, const char *name, const char
 			s->volume.holes = rc;
 		return min(rc, 0);
 	}
+	if (!strcmp(name, "start_sector")) {
+		rc = kstrtou64(value, 10, &s->open.start_sector);
+		return rc || s->open.start_sector % (PAGE_SIZE / SECTOR_SIZE) ? -EINVAL : 0;
+	}
 	if (!strcmp(name, "origin_id"))
 		return strscpy(s->origin_id, value, sizeof(s->origin_id)) < 0 ? -EINVAL : 0;
 	return 1;
@@ -264,13 +268,16 @@ void fbk_setup_options(struct fbk_setup *s, char *result, unsigned int maxlen)
 	unsigned int sz = 0, n = 2 * 7;
 
 	fby_pool_options(s->volume.pool->engine, &o);
-	n += 2 * !!s->origin_id[0] + 2 * s->slots_given + s->volume.cleaner + s->flush_on_suspend;
+	n += 2 * !!s->origin_id[0] + 2 * s->slots_given + 2 * !!s->open.start_sector;
+	n += s->volume.cleaner + s->flush_on_suspend;
 	EMIT("%s %u", s->volume.name, n);
 	EMIT(" high_watermark %u low_watermark %u max_age %llu idle %llu verify %s checksums %s writeback_jobs %u",
 	     o.high_watermark, o.low_watermark, div64_u64(o.max_age_ns, NS_PER_MS), div64_u64(o.idle_ns, NS_PER_MS),
 	     verify_names[o.verify], switch_names[!o.no_checksums], s->volume.nbuffers);
 	if (s->slots_given)
 		EMIT(" slots %u", s->open.options.nslots);
+	if (s->open.start_sector)
+		EMIT(" start_sector %llu", s->open.start_sector);
 	if (s->origin_id[0])
 		EMIT(" origin_id %s", s->origin_id);
 	if (s->volume.cleaner)

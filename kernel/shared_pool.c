@@ -224,7 +224,7 @@ static struct fbk_pool *pool_open(dev_t dev, const struct fbk_open *o, char **te
 	hrtimer_init(&p->late_timer, CLOCK_MONOTONIC, HRTIMER_MODE_ABS_SOFT);
 	p->late_timer.function = fbk_late_timer;
 #endif
-	rc = fbk_claim(&p->claim, dev, text);
+	rc = fbk_claim(&p->claim, dev, o->start_sector, text);
 	if (rc) {
 		mutex_destroy(&p->lock);
 		kfree(p);
@@ -267,10 +267,14 @@ struct fbk_pool *fbk_pool_get(dev_t dev, const struct fbk_open *o, char **text)
 
 	mutex_lock(&fbk_pools_lock);
 	list_for_each_entry(p, &fbk_pools, list) {
-		if (p->dev == dev) {
+		if (p->dev != dev)
+			continue;
+		*text = "The pool is open with another start_sector";
+		if (p->claim.start_sector == o->start_sector)
 			p->refs++;
-			goto out;
-		}
+		else
+			p = ERR_PTR(-EINVAL);
+		goto out;
 	}
 	p = pool_open(dev, o, text);
 	if (!IS_ERR(p))
