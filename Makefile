@@ -24,6 +24,7 @@ help:
 	@echo 'make quick           the tests to run between two edits (3 minutes at most)'
 	@echo 'make build           compile the command and the nbdkit plugin'
 	@echo 'make bench           engine against the floor of the media, reads, recovery, load; in $(OUT)/'
+	@echo 'make bench-apps      redis, mariadb, rocksdb, postgresql, varmail beside the origin alone (5 minutes, root)'
 	@echo 'make soak SECONDS=n  new seeds of the simulator and the crash explorer for so long'
 	@echo 'make fuzz SECONDS=n  libFuzzer on each target for so long'
 	@echo 'make vm              the kernel module in a guest: smoke, power cuts, faults (minutes)'
@@ -54,6 +55,11 @@ bench: build
 	target/release/forebay bench recovery --json | tee $(OUT)/bench-recovery.json
 	cargo build --release -p forebay-load
 	target/release/forebay-load suite --seconds 20 --out $(OUT)/load
+
+# APPS: options and names of bench/apps.sh, which says what packages it lacks.
+.PHONY: bench-apps
+bench-apps: build
+	bench/apps.sh --out bench/out $(APPS)
 
 soak:
 	@scripts/need build
