@@ -55,8 +55,14 @@ config_as_asked() { # CONFIG FRAGMENT...
 	return $lost
 }
 
-# make_debug_kernel kasan|kcsan
+# make_debug_kernel kasan|kcsan: unless another is at it, or it is there.
 make_debug_kernel() {
+	mkdir -p "$cache/debug-$1" && (
+		flock 7 && build_debug_kernel "$1" 7>&-
+	) 7>"$cache/debug-$1/lock"
+}
+
+build_debug_kernel() {
 	local build=$cache/debug-$1 here=$root/tests/vm log
 	local fragments=("$here/kernel-debug.config" "$here/kernel-debug-$1.config") make
 	[ -e "$build/.complete" ] && cmp -s <(cat "${fragments[@]}") "$build/.complete" && return
@@ -82,20 +88,30 @@ make_debug_kernel() {
 # use_debug_kernel kasan|kcsan: what get_kernel does, for such a kernel.  Tools
 # are those beside Debian's kernel; there are no modules to load.
 use_debug_kernel() {
-	local tools dir=$cache/debug-$1 name
+	local tools made=$cache/debug-$1 name
 	series=6.12 get_kernel && make_debug_kernel "$1" || return 1
 	tools=$kernel
-	kernel=$dir
-	KDIR=$dir/build
-	release=$(cat "$dir/build/include/config/kernel.release") || return 1
+	kernel=$made/guest
+	KDIR=$made/build
+	release=$(cat "$made/build/include/config/kernel.release") || return 1
 	modules=()
 	append="brd.rd_nr=1 brd.rd_size=1048576 null_blk.nr_devices=0 kasan_multi_shot ${append:-}"
-	mkdir -p "$dir/boot" "$dir/lib/modules/$release" || return 1
-	ln -sfn "$dir/build/arch/x86/boot/bzImage" "$dir/boot/vmlinuz-$release"
+	mkdir -p "$kernel/boot" "$kernel/lib/modules/$release" || return 1
+	ln -sfn "$made/build/arch/x86/boot/bzImage" "$kernel/boot/vmlinuz-$release"
 	for name in bin sbin usr etc; do
-		ln -sfn "$tools/$name" "$dir/$name"
+		ln -sfn "$tools/$name" "$kernel/$name"
 	done
-	ln -sfn "$tools/lib/x86_64-linux-gnu" "$dir/lib/x86_64-linux-gnu"
-	: >"$dir/lib/modules/$release/modules.order"
-	: >"$dir/lib/modules/$release/modules.builtin"
+	ln -sfn "$tools/lib/x86_64-linux-gnu" "$kernel/lib/x86_64-linux-gnu"
+	for name in order builtin builtin.modinfo; do
+		: >"$kernel/lib/modules/$release/modules.$name"
+	done
+	be_patient 5
+}
+
+# be_patient N: what looks for mistakes is slow; guests get N times the time.
+be_patient() {
+	patience=$1
+	declare -F wait_guest_hasty >/dev/null && return
+	eval "$(declare -f wait_guest | sed '1s/wait_guest/wait_guest_hasty/')"
+	wait_guest() { wait_guest_hasty $(($1 * patience)) "$2"; }
 }

@@ -20,7 +20,7 @@ caught() {
 	local console=$out_vm/hostile-$1.console
 	build_planted "$1" "$2" "$3" || return 1
 	start_guest "$console" "$here/guest-hostile.sh" "$out_vm/hostile" 2000 1 "$1"
-	wait_guest 1500 "$console"
+	wait_guest 600 "$console"
 	if ! tr -d '\r' <"$console" | grep -a "^FAIL: hostile: seed" -B 100 | grep -aE "$4" | head -n 1; then
 		say "the planted mistake $1 was not caught; console: $console"
 		return 1
@@ -37,5 +37,5 @@ part() {
 	caught range core/recovery.c 's/^(static bool out_of_range.*)$/\1/; s/if \(out_of_range\(p, s, l\)\)/if (0 \&\& out_of_range(p, s, l))/' \
 		'outside the volumes|beyond end of device' || return 1
 	caught volume core/lines.c 's/ && l->volume < p->sb.nvolumes//' 'KASAN' || return 1
-	guest hostile 7200 guest-hostile.sh "$out_vm/hostile" "${1:-2000}" "${2:-1}"
+	guest hostile 2400 guest-hostile.sh "$out_vm/hostile" "${1:-2000}" "${2:-1}"
 }
