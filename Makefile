@@ -13,10 +13,15 @@ bindir = $(DESTDIR)$(PREFIX)/bin
 plugindir = $(DESTDIR)$(PREFIX)/lib/forebay
 mandir = $(DESTDIR)$(PREFIX)/share/man/man1
 completions = $(DESTDIR)$(PREFIX)/share
+libdir = $(PREFIX)/lib
+places = -e 's,@bindir@,$(PREFIX)/bin,' -e 's,@unitdir@,$(libdir)/systemd/system,'
+built = $(or $(CARGO_TARGET_DIR),target)/release
+version = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml)
+dkmsdir = $(DESTDIR)/usr/src/forebay-$(version)
 
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help build demo quick check bench soak fuzz fuzz-rust vm install clean
+.PHONY: help build demo quick check bench soak fuzz fuzz-rust vm install install-dkms deb clean
 
 help:
 	@echo 'make demo            see it: speed, kill -9 and recovery, drain (2 minutes)'
@@ -28,7 +33,8 @@ help:
 	@echo 'make soak SECONDS=n  new seeds of the simulator and the crash explorer for so long'
 	@echo 'make fuzz SECONDS=n  libFuzzer on each target for so long'
 	@echo 'make vm              the kernel module in a guest: smoke, power cuts, faults (minutes)'
-	@echo 'make install         PREFIX=$(PREFIX) DESTDIR=: command, plugin, man pages, completions'
+	@echo 'make install         PREFIX=$(PREFIX) DESTDIR=: command, plugin, man pages, completions, units'
+	@echo 'make deb             Debian packages, also of the module for DKMS; in $(OUT)/deb'
 	@echo 'make clean           remove what was built'
 
 build:
@@ -93,15 +99,35 @@ vm:
 	tests/vm/run check
 
 install: build
-	install -D -m 755 target/release/forebay $(bindir)/forebay
-	install -D -m 755 target/release/libnbdkit_forebay_plugin.so $(plugindir)/nbdkit-forebay-plugin.so
+	install -D -m 755 $(built)/forebay $(bindir)/forebay
+	install -D -m 755 $(built)/libnbdkit_forebay_plugin.so $(plugindir)/nbdkit-forebay-plugin.so
 	install -d $(mandir)
-	target/release/forebay man $(mandir)
+	$(built)/forebay man $(mandir)
+	install -D -m 644 packaging/forebay.d.5 $(mandir)/../man5/forebay.d.5
 	install -d $(completions)/bash-completion/completions $(completions)/zsh/site-functions \
 		$(completions)/fish/vendor_completions.d
-	target/release/forebay completions bash > $(completions)/bash-completion/completions/forebay
-	target/release/forebay completions zsh > $(completions)/zsh/site-functions/_forebay
-	target/release/forebay completions fish > $(completions)/fish/vendor_completions.d/forebay.fish
+	$(built)/forebay completions bash > $(completions)/bash-completion/completions/forebay
+	$(built)/forebay completions zsh > $(completions)/zsh/site-functions/_forebay
+	$(built)/forebay completions fish > $(completions)/fish/vendor_completions.d/forebay.fish
+	install -D -m 644 packaging/udev/65-forebay.rules $(DESTDIR)$(libdir)/udev/rules.d/65-forebay.rules
+	install -d $(DESTDIR)$(libdir)/systemd/system $(DESTDIR)$(libdir)/systemd/system-generators
+	sed $(places) packaging/systemd/forebay@.service.in > $(DESTDIR)$(libdir)/systemd/system/forebay@.service
+	sed $(places) packaging/systemd/forebay-generator.in \
+		> $(DESTDIR)$(libdir)/systemd/system-generators/forebay-generator
+	chmod 755 $(DESTDIR)$(libdir)/systemd/system-generators/forebay-generator
+
+# What DKMS builds the module from; then: dkms install forebay/$(version)
+install-dkms:
+	install -d $(dkmsdir)/kernel $(dkmsdir)/core $(dkmsdir)/port $(dkmsdir)/LICENSES
+	install -m 644 kernel/Kbuild kernel/Makefile kernel/*.[ch] $(dkmsdir)/kernel
+	install -m 644 core/*.[ch] $(dkmsdir)/core
+	install -m 644 port/linux*.[ch] $(dkmsdir)/port
+	install -m 644 LICENSES/* $(dkmsdir)/LICENSES
+	sed 's/#MODULE_VERSION#/$(version)/' packaging/dkms.conf > $(dkmsdir)/dkms.conf
+
+deb:
+	@scripts/need deb
+	packaging/build-deb $(OUT)/deb
 
 clean:
 	cargo clean
