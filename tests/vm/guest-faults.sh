@@ -22,7 +22,7 @@ origin_table() { # linear, error, writes (fail, reads do not), flaky (fails and 
 	dmsetup suspend --noflush org && dmsetup load org --table "0 $sectors $target" && dmsetup resume --noudevsync org
 }
 write_all() {
-	fio --name=w --filename="$device" --size=160m --rw=write --bs=64k --ioengine=libaio --iodepth=4 \
+	fio --name=w --filename="$device" --size=112m --rw=write --bs=64k --ioengine=libaio --iodepth=4 \
 		--direct=1 --verify=crc32c --verify_fatal=1 --randseed=3 "$@"
 }
 counted() { [ "$(dev_counter fast "$1")" -gt "${2:-0}" ]; }
@@ -43,11 +43,11 @@ echo 6 >/proc/sys/kernel/hung_task_timeout_secs || fail "no hung-task watchdog"
 step "the origin fails" origin_table error
 write_all --do_verify=0 >/tmp/w.log 2>&1 &
 writer=$!
-step "the cache runs full, and the writer waits" until_true 200 counted waits_space
+step "the cache runs full, and the writer waits" until_true 500 counted waits_space
 # One that waits in the kernel, where the watchdog looks, unlike fio in its event loop.
 dd if=/dev/zero of="$device" bs=1M count=2 seek=200 oflag=direct status=none &
 second=$!
-step "the failure is reported" until_true 60 is_state origin_failed
+step "the failure is reported" until_true 150 is_state origin_failed
 sleep 14 # more than twice the watchdog's time
 alive $writer
 alive $second
@@ -72,7 +72,7 @@ head -c 4096 /dev/zero >/tmp/zero
 step "read what is cached" reads_back 1 /tmp/block1
 step "read what the origin has" dd if="$device" bs=4096 skip=9 count=1 iflag=direct of=/dev/null status=none
 refused "a drain" "error" dev_command fast flush
-step "the failure is reported" until_true 60 is_state origin_failed
+step "the failure is reported" until_true 150 is_state origin_failed
 step "read what is cached" reads_back 2 /tmp/block2
 step "the origin fails altogether" origin_table error
 step "read what is cached, still" reads_back 2 /tmp/block2

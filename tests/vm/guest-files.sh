@@ -14,7 +14,7 @@ sectors=$((320 * 2048))
 mkdir -p /tmp/mnt
 
 verified() { # NAME, and more for fio
-	fio --name="$1" --directory=/tmp/mnt --size=16m --rw=randwrite --bsrange=512-64k --blockalign=512 --ioengine=libaio \
+	fio --name="$1" --directory=/tmp/mnt --size=8m --rw=randwrite --bsrange=512-64k --blockalign=512 --ioengine=libaio \
 		--iodepth=8 --direct=1 --verify=crc32c --verify_fatal=1 --randseed="$seed" "${@:2}"
 }
 tree() { (cd /tmp/mnt && find . -type f -exec sha256sum {} + | sort -k 2); }
@@ -37,7 +37,7 @@ one_fs() {
 	[ "$(dev_counter "$volume" origin_writes)" -gt 0 ] || fail "nothing was destaged"
 	step "fsx, $operations operations, seed $seed" "$root/out/vm/fsx" /tmp/mnt/fsx "$operations" "$seed" 1048576
 	cat /tmp/step.log
-	step "fio, mixed, with fsync" fio --name=g --directory=/tmp/mnt --size=8m --rw=randrw --bs=4k --ioengine=psync --fsync=8 \
+	step "fio, mixed, with fsync" fio --name=g --directory=/tmp/mnt --size=4m --rw=randrw --bs=4k --ioengine=psync --fsync=8 \
 		--verify=crc32c --verify_fatal=1 --numjobs=2
 	step "copy files" cp -r "$root/kernel" /tmp/mnt/new
 	rm -r /tmp/mnt/old/pool.c

@@ -29,9 +29,9 @@ mkdir -p /tmp/mnt
 step "mkfs.xfs" make_fs xfs /dev/forebay0
 step "mount" mount /dev/forebay0 /tmp/mnt
 refused "detaching a busy device" "is open" control detach forebay0
-step "fio on a file, with verification" fio --name=f --filename=/tmp/mnt/file --size=24m --rw=randwrite --bsrange=512-64k \
+step "fio on a file, with verification" fio --name=f --filename=/tmp/mnt/file --size=8m --rw=randwrite --bsrange=512-64k \
 	--blockalign=512 --ioengine=libaio --iodepth=8 --direct=1 --verify=crc32c --verify_fatal=1 --randseed=7
-step "fio, mixed, two files" fio --name=g --directory=/tmp/mnt --size=16m --rw=randrw --bs=4k --ioengine=psync \
+step "fio, mixed, two files" fio --name=g --directory=/tmp/mnt --size=4m --rw=randrw --bs=4k --ioengine=psync \
 	--direct=1 --fsync=8 --verify=crc32c --verify_fatal=1 --numjobs=2
 cp -r "$root/core" /tmp/mnt/
 trim /dev/forebay0 /tmp/mnt
@@ -46,7 +46,7 @@ step "forebay check" forebay check $pool
 step "the same volume through the mapper" attach fast $origin disk
 step "mount" mount /dev/mapper/fast /tmp/mnt
 step "its files" diff -r "$root/core" /tmp/mnt/core
-step "verify the file of fio" fio --name=f --filename=/tmp/mnt/file --size=24m --rw=randwrite --bsrange=512-64k \
+step "verify the file of fio" fio --name=f --filename=/tmp/mnt/file --size=8m --rw=randwrite --bsrange=512-64k \
 	--blockalign=512 --ioengine=libaio --iodepth=8 --direct=1 --verify=crc32c --verify_fatal=1 --randseed=7 --verify_only=1
 step "unmount" umount /tmp/mnt
 step "remove" dmsetup remove --noudevsync fast

@@ -3,12 +3,11 @@
 # Goal: what the lab judges by can fail.  Method: mistakes made on purpose, each of
 # which has to be found: in writes under fsx, in what ackload finds after a cut,
 # in the kernel's messages; then this guest hangs, and the host has to end it.
-#	$1 device for the load   $2 device for its log
 . "$(dirname "$0")/guest-lib.sh"
 fsx=$root/out/vm/fsx
 ackload=$root/out/vm/ackload
-device=$1
-log=$2
+device=/dev/mapper/load
+log=/dev/mapper/log
 
 # found TEXT COMMAND...: the mistake is found, which is exit code 1 and no other.
 found() {
@@ -26,11 +25,16 @@ found() {
 
 clean_in_a_shell() (clean_dmesg)
 
+for i in load:1048576 log:1310720 files:0; do
+	dmsetup create --noudevsync --noudevrules ${i%:*} --table "0 131072 linear /dev/ram0 ${i#*:}" || fail "devices"
+done
+dmsetup mknodes
+mkfs.ext4 -q -F /dev/mapper/files && mkdir -p /tmp/mnt && mount /dev/mapper/files /tmp/mnt || fail "a file system"
+
 for mistake in lost stale byte moved; do
 	found "fsx: $mistake" "$fsx" --device --plant $mistake 500 "$device" 20000 3
 done
 step "fsx without a mistake" "$fsx" --device "$device" 2000 3
-mkfs.ext4 -q -F /dev/ram0 && mkdir -p /tmp/mnt && mount /dev/ram0 /tmp/mnt || fail "a file system"
 for mistake in lost stale byte moved; do
 	found "fsx, on a file: $mistake" "$fsx" --plant $mistake 500 /tmp/mnt/f 20000 4
 done

@@ -21,13 +21,13 @@ refused "a second device on the volume" "in use by another" attach x $origin dis
 step "mkfs.ext4" mkfs.ext4 -q -F /dev/mapper/fast
 mkdir -p /tmp/mnt
 step "mount" mount /dev/mapper/fast /tmp/mnt
-step "fio on a file, with verification" fio --name=f --filename=/tmp/mnt/file --size=24m --rw=randwrite --bsrange=512-64k \
+step "fio on a file, with verification" fio --name=f --filename=/tmp/mnt/file --size=8m --rw=randwrite --bsrange=512-64k \
 	--blockalign=512 --ioengine=libaio --iodepth=8 --direct=1 --verify=crc32c --verify_fatal=1 --randseed=7
 dmsetup message fast 0 set low_watermark 2 && dmsetup message fast 0 set high_watermark 5 || fail "message set"
-step "fio while it destages" fio --name=g --directory=/tmp/mnt --size=24m --rw=randwrite --bs=4k --ioengine=psync \
-	--fsync=4 --verify=crc32c --verify_fatal=1 --numjobs=2 --io_size=12m
+step "fio while it destages" fio --name=g --directory=/tmp/mnt --size=8m --rw=randwrite --bs=4k --ioengine=psync \
+	--fsync=4 --verify=crc32c --verify_fatal=1 --numjobs=2 --io_size=4m
 step "reload the table in use" bash -c "dmsetup table fast > /tmp/t && dmsetup reload fast /tmp/t && dmsetup resume --noudevsync fast"
-step "verify the first file again" fio --name=f --filename=/tmp/mnt/file --size=24m --rw=randwrite --bsrange=512-64k \
+step "verify the first file again" fio --name=f --filename=/tmp/mnt/file --size=8m --rw=randwrite --bsrange=512-64k \
 	--blockalign=512 --ioengine=libaio --iodepth=8 --direct=1 --verify=crc32c --verify_fatal=1 --randseed=7 --verify_only=1
 cp -r "$root/core" /tmp/mnt/
 step "drain" dmsetup message fast 0 flush

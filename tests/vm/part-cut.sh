@@ -7,7 +7,7 @@ until_started() {
 	local began=$SECONDS
 	until grep -aq 'ackload: started' "$1"; do
 		kill -0 "$guest_pid" 2>/dev/null || return 1
-		[ $((SECONDS - began)) -lt 300 ] || return 1
+		[ $((SECONDS - began)) -lt 900 ] || return 1
 		sleep 0.1
 	done
 }
@@ -36,7 +36,7 @@ chain() {
 		say "cut $name.$((round - 1)) failed; console: $console"
 		tr -d '\r' <"$console" | tail -n 25 >&2
 	else
-		show='FAIL|passed$' guest "cut-$fs" 400 guest-cut.sh "$round" 0 "$fs"
+		show='FAIL|passed$' guest "cut-$fs" 900 guest-cut.sh "$round" 0 "$fs"
 		rc=$?
 	fi
 	if [ $rc = 0 ]; then

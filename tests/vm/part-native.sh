@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # The native device: xfs, the same; its volume through the mapper and back.
 part() {
-	guest native 400 guest-native.sh
+	guest native 900 guest-native.sh
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # The target: ext4, fio with verification while it destages, reload, drain, the origin alone.
 part() {
-	guest smoke 400 guest-smoke.sh
+	guest smoke 900 guest-smoke.sh
 }
