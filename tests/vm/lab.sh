@@ -132,6 +132,8 @@ build_initrd() {
 : "${pmem_mb:=128}" "${guest_mb:=4096}"
 memory=
 disks=()
+# How the guest is emulated: its CPUs on threads of their own, by the host's clock.
+accel=(-accel "tcg,thread=multi")
 guest_pid=
 
 # start_guest CONSOLE SCRIPT [ARGS]: boots in the background; sets $guest_pid.
@@ -154,7 +156,7 @@ start_guest() {
 	for disk in "${disks[@]}"; do
 		disk_args+=(-drive "file=$disk,if=virtio,format=raw,cache=writeback")
 	done
-	setpriv --pdeathsig KILL qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp "${cpus:-2}" "${ram[@]}" -nographic -no-reboot \
+	setpriv --pdeathsig KILL qemu-system-x86_64 "${accel[@]}" -cpu max -smp "${cpus:-2}" "${ram[@]}" -nographic -no-reboot \
 		-nic none -kernel "$kernel/boot/vmlinuz-$release" -initrd "$initrd" "${disk_args[@]}" \
 		-virtfs local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap \
 		-append "$args fby.kernel=$kernel fby.root=$root fby.run=$script fby.args=$(printf '%s,' "$@")" \

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use forebay::{AttachOptions, Holes, Persist, PoolOptions};
+use forebay::{AttachOptions, Holes, Persist, PoolOptions, WhenFull};
 
 use crate::units;
 
@@ -77,6 +77,8 @@ pub enum Command {
     Status(Status),
     /// Watch a pool live in the terminal: rates, space, volumes, latencies
     Top(Top),
+    /// Change volumes while they are served
+    Set(Set),
     /// Give a pool's status to Prometheus
     Exporter(Exporter),
     /// Verify a pool: its invariants and every checksum
@@ -255,6 +257,8 @@ pub struct Serve {
     pub threads: u32,
     #[command(flatten)]
     pub attach: Attach,
+    #[command(flatten)]
+    pub past: Past,
     /// Open the pool read-only and serve it so
     #[arg(long)]
     pub read_only: bool,
@@ -283,6 +287,35 @@ pub struct Attach {
     /// What to do about entries that recovery found lost
     #[arg(long, value_name = "POLICY", default_value = "fail")]
     pub holes: HolesArg,
+}
+
+/// What goes past the cache.
+#[derive(Args, Clone, Debug)]
+pub struct Past {
+    /// Writes of so many bytes and more go straight to the origin, as far as
+    /// their blocks are not cached; 0: none.  They are durable after a flush
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_size, help_heading = "Past the cache")]
+    pub bypass_limit: Option<u64>,
+    /// What a write does when the pool is full: wait, or bypass
+    #[arg(long, value_name = "POLICY", help_heading = "Past the cache")]
+    pub when_full: Option<WhenFull>,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = after!(
+    "forebay set /dev/pmem0 --bypass-limit 1M            writes of 1 MiB and more",
+    "forebay set /dev/pmem0 --volume db --bypass-limit 0 --when-full bypass",
+))]
+pub struct Set {
+    /// The pool; it must be served
+    pub pool: PathBuf,
+    /// Only this volume
+    #[arg(long, value_name = "NAME")]
+    pub volume: Option<String>,
+    #[command(flatten)]
+    pub past: Past,
+    #[command(flatten)]
+    pub json: Json,
 }
 
 impl Attach {

@@ -57,7 +57,7 @@ const POOL: &[Row<PoolStatus>] = &[
     }),
     ("discards_total", "counter", "Blocks discarded.", |s| s.counters.discards as f64),
     ("zeroes_total", "counter", "Blocks zeroed.", |s| s.counters.zeroes as f64),
-    ("flushes_total", "counter", "Flushes, all answered at once.", |s| s.counters.flushes as f64),
+    ("flushes_total", "counter", "Flushes; those owed for bypassed writes went on.", |s| s.counters.flushes as f64),
     ("waits_block_total", "counter", "Requests that found their block busy.", |s| {
         s.counters.waits_block as f64
     }),
@@ -103,6 +103,11 @@ const VOLUME: &[Row<VolumeInfo>] = &[
         v.intake_limit_bytes_per_s.unwrap_or(0) as f64
     }),
     ("throttled_seconds_total", "counter", "Delay asked of writers.", |v| v.throttled_seconds),
+    ("bypasses_total", "counter", "Writes that went past the cache.", |v| v.bypasses as f64),
+    ("bypassed_bytes_total", "counter", "Bytes that went past the cache.", |v| {
+        v.bypassed_bytes as f64
+    }),
+    ("flush_owed", "gauge", "1 while the next flush goes to the origin.", |v| flag(v.flush_owed)),
     ("origin_depth", "gauge", "Origin writes in flight that destage aims at.", |v| {
         f64::from(v.origin_depth)
     }),

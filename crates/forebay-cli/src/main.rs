@@ -19,6 +19,7 @@ mod module;
 mod open;
 mod out;
 mod serve;
+mod set;
 mod status;
 mod top;
 mod units;
@@ -51,6 +52,7 @@ fn run(command: Command) -> anyhow::Result<u8> {
         Command::List(a) => attach::list(&a),
         Command::Status(a) => status::run(&a),
         Command::Top(a) => top::run(&a),
+        Command::Set(a) => set::run(&a),
         Command::Exporter(a) => exporter::run(&a),
         Command::Check(a) => check::run(&a),
         Command::Dump(a) => dump::run(&a),

@@ -377,6 +377,8 @@ fn parameters(a: &args::Serve) -> anyhow::Result<Vec<String>> {
         ("low-watermark", t.low_watermark.map(|n| n.to_string())),
         ("max-age", t.max_age.map(|t| t.as_secs_f64().to_string())),
         ("idle", t.idle.map(|t| t.as_secs_f64().to_string())),
+        ("bypass-limit", a.past.bypass_limit.map(|n| n.to_string())),
+        ("when-full", a.past.when_full.map(|w| w.to_string())),
     ];
     for (key, value) in optional {
         all.extend(value.map(|value| format!("{key}={value}")));

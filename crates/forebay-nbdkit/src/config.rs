@@ -27,6 +27,8 @@ low-watermark=PERCENT     stop destage there.
 max-age=SECONDS           destage what is older.
 idle=SECONDS              destage volumes not written for so long.
 holes=POLICY              lost entries: fail, isolate or accept.
+bypass-limit=BYTES        writes of so many bytes and more go past the cache.
+when-full=POLICY          wait, or bypass: past the cache.
 accept-changed-origin=BOOL  attach though the origin's identity changed.
 ready=json                print one line of JSON to standard output when ready.";
 
@@ -72,6 +74,8 @@ impl Config {
             "max-age" => options.max_age = Some(seconds(text)?),
             "idle" => options.idle = Some(seconds(text)?),
             "holes" => self.attach_options.holes = parse(text)?,
+            "bypass-limit" => self.attach_options.bypass_limit_bytes = parse(text)?,
+            "when-full" => self.attach_options.when_full = parse(text)?,
             "accept-changed-origin" => {
                 self.attach_options.accept_changed_origin = boolean(text)?;
             }

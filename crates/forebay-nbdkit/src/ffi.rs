@@ -155,14 +155,15 @@ extern "C" fn pwrite(
     buffer: *const c_void,
     count: u32,
     offset: u64,
-    _flags: u32,
+    flags: u32,
 ) -> c_int {
     // SAFETY: nbdkit passes what `open` returned, and a buffer of count bytes that
     // nobody writes to during the call.
     let (handle, buffer) = unsafe {
         (handle_ref(handle), std::slice::from_raw_parts(buffer.cast::<u8>(), count as usize))
     };
-    status(guarded(|| crate::pwrite(handle, buffer, offset)))
+    let fua = flags & abi::FLAG_FUA != 0;
+    status(guarded(|| crate::pwrite(handle, buffer, offset, fua)))
 }
 
 extern "C" fn flush(handle: *mut c_void, _flags: u32) -> c_int {

@@ -343,9 +343,14 @@ fn pread(handle: &Handle, buffer: &mut [u8], offset: u64) -> Result<(), Failure>
     Ok(handle.volume()?.read_at(buffer, offset)?)
 }
 
-/// Durable when it returns, so FUA asks for nothing more.
-fn pwrite(handle: &Handle, buffer: &[u8], offset: u64) -> Result<(), Failure> {
-    Ok(handle.volume()?.write_at(buffer, offset)?)
+/// Durable when it returns, so FUA asks for nothing more, but where writes go past
+/// the cache.
+fn pwrite(handle: &Handle, buffer: &[u8], offset: u64, fua: bool) -> Result<(), Failure> {
+    let volume = handle.volume()?;
+    match fua {
+        true => Ok(volume.write_at_durably(buffer, offset)?),
+        false => Ok(volume.write_at(buffer, offset)?),
+    }
 }
 
 fn flush(handle: &Handle) -> Result<(), Failure> {

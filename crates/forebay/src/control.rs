@@ -9,10 +9,11 @@
 //! {"op":"status"}                      {"status":{...}}
 //! {"op":"drain","volume":"v"}          {"progress":{"volume":"v",...}} ... {"done":true}
 //! {"op":"set","options":{"idle_seconds":5}}   {"options":{...}}
+//! {"op":"set-volume","volume":"v","options":{"bypass_limit_bytes":1048576}}   {"done":true}
 //! anything else                        {"error":{"message":"...","exit_code":2}}
 //! ```
 //!
-//! Without `volume` a drain is of all attached volumes.  Closing the connection
+//! Without `volume` it is all attached volumes.  Closing the connection
 //! ends a drain.
 
 mod client;
@@ -24,6 +25,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::bypass::VolumeChange;
 use crate::error::{Error, Result};
 use crate::pool::{OptionsChange, OptionsInfo};
 use crate::status::{DrainProgress, PoolStatus, Uuid};
@@ -49,6 +51,7 @@ enum Request {
     Status,
     Drain { volume: Option<String> },
     Set { options: OptionsChange },
+    SetVolume { volume: Option<String>, options: VolumeChange },
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -106,6 +109,12 @@ mod tests {
         let set = parse(r#"{"op":"set","options":{"idle_seconds":5}}"#).unwrap();
         assert!(matches!(set, Request::Set { options } if options.idle_seconds == Some(5.0)));
         assert!(parse(r#"{"op":"set","options":{"idle":5}}"#).is_err());
+        let set = parse(r#"{"op":"set-volume","options":{"when_full":"bypass"}}"#).unwrap();
+        let full = Some(crate::WhenFull::Bypass);
+        assert!(
+            matches!(set, Request::SetVolume { volume: None, options } if options.when_full == full)
+        );
+        assert!(parse(r#"{"op":"set-volume","options":{"limit":5}}"#).is_err());
         assert!(parse(r#"{"op":"format"}"#).is_err());
         let progress = Answer::Progress { volume: "v".into(), progress: DrainProgress::default() };
         let text = serde_json::to_string(&progress).unwrap();

@@ -19,7 +19,8 @@ use forebay_sys as sys;
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::io::Errno;
 
-use crate::engine::{Engine, Io, Step};
+use crate::bypass::Policy;
+use crate::engine::{Engine, EngineResult, Io, Step};
 use crate::error::{Error, Result};
 use crate::latency::Phases;
 use crate::origin::Origin;
@@ -184,6 +185,7 @@ pub(crate) struct Attached {
     flushing: Mutex<()>,
     last_error: Mutex<Option<String>>,
     pub latency: Phases,
+    pub policy: Policy,
 }
 
 #[derive(Debug, Default)]
@@ -202,6 +204,7 @@ impl Attached {
             flushing: Mutex::default(),
             last_error: Mutex::new(None),
             latency: Phases::default(),
+            policy: Policy::default(),
         }
     }
 
@@ -256,9 +259,24 @@ impl Attached {
         }
     }
 
-    /// Held around each flush of the origin until the engine was told of it.
-    pub(crate) fn flushing(&self) -> MutexGuard<'_, ()> {
+    /// Held around each flush of the origin until the engine was told of it: an
+    /// origin tells but once that it lost something.
+    fn flushing(&self) -> MutexGuard<'_, ()> {
         self.flushing.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// A flush that is not destage's; `upto` as in [`Engine::flush_end`].
+    pub(crate) fn flush(
+        &self,
+        engine: &Engine,
+        index: u16,
+        upto: u64,
+    ) -> io::Result<EngineResult<()>> {
+        let _one = self.flushing();
+        let flushed = self.origin.flush();
+        let errno = flushed.as_ref().err().map_or(0, errno_of);
+        let told = engine.flush_end(index, upto, errno);
+        flushed.map(|()| told)
     }
 
     fn queue(&self, io: Io) {

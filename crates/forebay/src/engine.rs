@@ -281,6 +281,36 @@ pub(crate) struct Attach<'a> {
     pub buffer_bytes: u32,
 }
 
+/// A write past the cache; counts as failed if it is dropped before its end.
+#[derive(Debug)]
+pub(crate) struct Bypass<'a> {
+    engine: &'a Engine,
+    raw: sys::fby_bypass,
+    begun: bool,
+}
+
+impl Bypass<'_> {
+    pub(crate) fn nsectors(&self) -> u32 {
+        self.raw.nsectors
+    }
+
+    /// Returns the wake mask.
+    pub(crate) fn end(&mut self, errno: i32) -> u32 {
+        let mut wake = 0;
+        if std::mem::take(&mut self.begun) {
+            // SAFETY: the pool is open; raw was begun on it, and ends once.
+            unsafe { sys::fby_bypass_end(self.engine.pool, &mut self.raw, errno, &mut wake) };
+        }
+        wake
+    }
+}
+
+impl Drop for Bypass<'_> {
+    fn drop(&mut self) {
+        self.end(rustix::io::Errno::IO.raw_os_error());
+    }
+}
+
 /// An open pool, recovered and usable.
 pub(crate) struct Engine {
     pool: *mut sys::fby_pool,
@@ -620,6 +650,22 @@ impl Engine {
             sys::fby_range(self.pool, volume, kind, sector, nsectors, done, &mut origin_n, wake)
         })?;
         Ok((d, origin_n))
+    }
+
+    /// DONE: the first so many sectors may go past the cache; CACHED: through it.
+    pub(crate) fn bypass_begin(
+        &self,
+        volume: u16,
+        sector: u64,
+        nsectors: u32,
+        least: u32,
+    ) -> EngineResult<(Decision, Bypass<'_>)> {
+        let mut raw = sys::fby_bypass::default();
+        // SAFETY: the pool is open; raw is ours.
+        let d = decision(unsafe {
+            sys::fby_bypass_begin(self.pool, &mut raw, volume, sector, nsectors, least)
+        })?;
+        Ok((d, Bypass { engine: self, raw, begun: d == Decision::Done }))
     }
 
     /// ORIGIN: the origin is to be flushed, and `flush_end` to be told the

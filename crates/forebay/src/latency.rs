@@ -41,10 +41,12 @@ pub(crate) enum Phase {
     ReadHit,
     /// Reads of the origin.
     OriginRead,
+    /// A write past the cache, on the origin.
+    Bypass,
 }
 
 impl Phase {
-    const ALL: [(Phase, &'static str); 10] = [
+    const ALL: [(Phase, &'static str); 11] = [
         (Phase::Write, "write"),
         (Phase::Begin, "begin"),
         (Phase::Copy, "copy"),
@@ -55,10 +57,18 @@ impl Phase {
         (Phase::Throttle, "throttle"),
         (Phase::ReadHit, "read_hit"),
         (Phase::OriginRead, "origin_read"),
+        (Phase::Bypass, "bypass"),
     ];
 
     fn sampled(self) -> bool {
-        !matches!(self, Phase::WaitSlot | Phase::WaitSpace | Phase::Throttle | Phase::OriginRead)
+        !matches!(
+            self,
+            Phase::WaitSlot
+                | Phase::WaitSpace
+                | Phase::Throttle
+                | Phase::OriginRead
+                | Phase::Bypass
+        )
     }
 }
 
@@ -66,7 +76,7 @@ impl Phase {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PhaseLatency {
     /// "write", "begin", "copy", "commit", "publish", "wait_slot",
-    /// "wait_space", "throttle", "read_hit" or "origin_read".
+    /// "wait_space", "throttle", "read_hit", "origin_read" or "bypass".
     pub phase: String,
     /// One in so many was timed; the figures are of those.
     pub sampled_one_in: u32,

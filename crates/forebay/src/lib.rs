@@ -62,6 +62,7 @@
 //! block whose cached copy is damaged answers [`Error::Lost`], never older
 //! data.  With the cache drained the origin alone is complete.
 
+mod bypass;
 pub mod control;
 mod destage;
 mod dump;
@@ -77,6 +78,7 @@ mod status;
 mod volume;
 mod wait;
 
+pub use bypass::{VolumeChange, WhenFull};
 pub use dump::{BlockHistory, ChunkDump, ChunkState, EntryDump, EntryKind, SuperblockDump};
 pub use error::{Error, Result};
 pub use latency::PhaseLatency;

@@ -9,6 +9,7 @@ use std::str::FromStr;
 use crate::latency::PhaseLatency;
 use serde::{de, Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::bypass::WhenFull;
 use crate::error::{Error, Result};
 use crate::media::{human_bytes, MediaInfo};
 
@@ -247,6 +248,19 @@ pub struct VolumeInfo {
     pub drain_bytes_per_s: u64,
     /// Origin writes in flight that destage aims at.
     pub origin_depth: u32,
+    /// Writes that went past the cache, since it was attached.
+    #[serde(default)]
+    pub bypasses: u64,
+    #[serde(default)]
+    pub bypassed_bytes: u64,
+    /// The next flush goes to the origin: not all that went past is durable.
+    #[serde(default)]
+    pub flush_owed: bool,
+    /// Writes of so many bytes and more go past the cache; `None`: none.
+    #[serde(default)]
+    pub bypass_limit_bytes: Option<u64>,
+    #[serde(default)]
+    pub when_full: WhenFull,
     /// How long the phases of its requests took, since it was attached.
     pub latency: Vec<PhaseLatency>,
 }

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use forebay_sys as sys;
 
-use crate::destage::{Attached, Workers};
+use crate::bypass::{VolumeChange, WhenFull};
+use crate::destage::{errno_of, Attached, Workers};
 use crate::engine::{self, Code, Decision, Wait};
 use crate::error::{Error, Result};
 use crate::latency::{sampled, Phase};
@@ -27,6 +28,8 @@ const WRITE_MAX: usize = 1 << 30;
 const GAP_MAX: u64 = 64 << 10;
 /// What a range may take of the cache, about.
 const RANGE_CACHED: u64 = 64 << 10;
+/// Less than this between cached blocks is not worth a request to the origin.
+const BYPASS_LEAST: u32 = 128;
 const BLOCK: u64 = 4096;
 const SECTOR: u64 = 512;
 
@@ -87,6 +90,12 @@ pub struct AttachOptions {
     pub buffer_bytes: u32,
     /// Most pages written before the origin is flushed, at least 16; 0: 16384.
     pub round_pages: u32,
+    /// Writes of so many bytes and more go past the cache, straight to the
+    /// origin, as far as their blocks are not cached; 0: none.  They are as
+    /// durable as the origin makes them, so after the next [`Volume::flush`].
+    pub bypass_limit_bytes: u64,
+    /// What a write does when the pool is full; bypassed ones as above.
+    pub when_full: WhenFull,
 }
 
 /// An attached volume; a handle to clone.  All calls may come from any number
@@ -127,6 +136,24 @@ impl Drop for Inner {
     }
 }
 
+/// A write of at most WRITE_MAX; counts sectors.
+struct Part<'a> {
+    sector: u64,
+    data: &'a [u8],
+    total: u32,
+    /// Up to here it is to go through the cache.
+    through: u32,
+    done: u32,
+    past: u32,
+}
+
+enum Past {
+    Written,
+    /// So many sectors are to go through the cache.
+    Cached(u32),
+    Busy,
+}
+
 /// Sectors of a request that are to be read from the origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
@@ -148,6 +175,10 @@ impl Volume {
         let sizes = sizes(o)?;
         let shared = pool.shared();
         let attached = Arc::new(Attached::new(origin));
+        attached.policy.change(&VolumeChange {
+            bypass_limit_bytes: Some(o.bypass_limit_bytes),
+            when_full: Some(o.when_full),
+        });
         let started = attached.start(shared);
         let workers =
             started.map_err(|e| Error::system(pool.core().path(), "starting a thread", e))?;
@@ -254,45 +285,131 @@ impl Volume {
         }
     }
 
-    /// Writes.  Durable when it returns.
+    /// Writes.  Durable when it returns, but for what was let go past the cache
+    /// (see [`AttachOptions::bypass_limit_bytes`]): that is, after a flush.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
-        self.check(offset, data.len() as u64)?;
-        let timed = sampled();
-        self.0.attached.latency.time_if(timed, Phase::Write, || self.write(data, offset, timed))
+        self.write(data, offset).map(drop)
     }
 
-    fn write(&self, data: &[u8], offset: u64, timed: bool) -> Result<()> {
-        let shared = self.0.pool.shared();
-        let latency = &self.0.attached.latency;
-        let (index, engine) = (self.0.index, &shared.engine);
-        let mut waiter = Waiter::default();
-        let mut sector = offset / SECTOR;
-        for part in data.chunks(WRITE_MAX) {
-            let mut done = 0;
-            loop {
-                let (before, mut wake) = (done, 0);
-                let decision = match timed {
-                    false => engine.write(index, sector, part, &mut done, &mut wake),
-                    true => engine.write_timed(index, sector, part, &mut done, &mut wake, latency),
-                };
-                if wake != 0 {
-                    shared.wake(wake);
-                }
-                if done > before {
-                    waiter.reset();
-                }
-                match decision.map_err(|e| self.error(e, offset, data.len() as u64))? {
-                    Decision::Done => break,
-                    Decision::Wait(w) => self.wait(&mut waiter, w)?,
-                    Decision::Origin | Decision::Again | Decision::Cached => {
-                        return Err(self.error(Code(sys::FBY_E_INVARIANT), offset, 0));
-                    }
-                }
+    /// Writes.  Durable when it returns, in any case.
+    pub fn write_at_durably(&self, data: &[u8], offset: u64) -> Result<()> {
+        match self.write(data, offset)? {
+            0 => Ok(()),
+            _ => self.flush(),
+        }
+    }
+
+    /// Returns the sectors that went past the cache.
+    fn write(&self, data: &[u8], offset: u64) -> Result<u32> {
+        self.check(offset, data.len() as u64)?;
+        let attached = &self.0.attached;
+        let (timed, large) = (sampled(), attached.policy.large(data.len()));
+        attached.latency.time_if(timed, Phase::Write, || {
+            let mut past = 0;
+            let mut sector = offset / SECTOR;
+            for data in data.chunks(WRITE_MAX) {
+                let total = (data.len() / SECTOR as usize) as u32;
+                let through = if large { 0 } else { total };
+                let mut part = Part { sector, data, total, through, done: 0, past: 0 };
+                self.write_part(&mut part, large, timed)?;
+                self.throttle(u64::from(total - part.past) * SECTOR);
+                sector += u64::from(total);
+                past |= part.past;
             }
-            self.throttle(part.len() as u64);
-            sector += part.len() as u64 / SECTOR;
+            Ok(past)
+        })
+    }
+
+    fn write_part(&self, p: &mut Part<'_>, large: bool, timed: bool) -> Result<()> {
+        let mut waiter = Waiter::default();
+        while p.done < p.total {
+            let before = p.done;
+            let wait = match p.done < p.through {
+                true => self.write_through(p, timed)?,
+                false => match self.write_past(p, BYPASS_LEAST)? {
+                    Past::Written => None,
+                    Past::Cached(n) => {
+                        p.through = p.done + n;
+                        None
+                    }
+                    Past::Busy => Some(Wait::Block),
+                },
+            };
+            if p.done > before {
+                waiter.reset();
+            }
+            let bypass = || self.0.attached.policy.when_full() == WhenFull::Bypass;
+            match wait {
+                None => {}
+                Some(Wait::Space) if bypass() => match self.write_past(p, 1)? {
+                    Past::Written if large => p.through = p.through.max(p.done),
+                    Past::Written => {}
+                    _ => self.wait(&mut waiter, Wait::Space)?,
+                },
+                Some(w) => self.wait(&mut waiter, w)?,
+            }
         }
         Ok(())
+    }
+
+    /// Through the cache, up to `through`, or what it waits for.
+    fn write_through(&self, p: &mut Part<'_>, timed: bool) -> Result<Option<Wait>> {
+        let shared = self.0.pool.shared();
+        let (index, engine) = (self.0.index, &shared.engine);
+        let data = &p.data[..p.through as usize * SECTOR as usize];
+        let mut wake = 0;
+        let decision = match timed {
+            false => engine.write(index, p.sector, data, &mut p.done, &mut wake),
+            true => {
+                let latency = &self.0.attached.latency;
+                engine.write_timed(index, p.sector, data, &mut p.done, &mut wake, latency)
+            }
+        };
+        if wake != 0 {
+            shared.wake(wake);
+        }
+        match decision.map_err(|e| self.error(e, p.sector * SECTOR, p.data.len() as u64))? {
+            Decision::Done => Ok(None),
+            Decision::Wait(w) => Ok(Some(w)),
+            Decision::Origin | Decision::Again | Decision::Cached => {
+                Err(self.error(Code(sys::FBY_E_INVARIANT), p.sector * SECTOR, 0))
+            }
+        }
+    }
+
+    /// Past the cache, the first sectors of what is left.
+    fn write_past(&self, p: &mut Part<'_>, least: u32) -> Result<Past> {
+        let shared = self.0.pool.shared();
+        let (index, engine) = (self.0.index, &shared.engine);
+        let sector = p.sector + u64::from(p.done);
+        let (offset, left) = (sector * SECTOR, p.total - p.done);
+        let (decision, mut bypass) = engine
+            .bypass_begin(index, sector, left, least)
+            .map_err(|e| self.error(e, offset, u64::from(left) * SECTOR))?;
+        let n = bypass.nsectors();
+        match decision {
+            Decision::Done => {}
+            Decision::Cached => return Ok(Past::Cached(n)),
+            _ => return Ok(Past::Busy),
+        }
+        let data = &p.data[p.done as usize * SECTOR as usize..][..n as usize * SECTOR as usize];
+        engine.origin_foreground(index, true);
+        let latency = &self.0.attached.latency;
+        let written = latency.time(Phase::Bypass, || self.origin().write_at(data, offset));
+        engine.origin_foreground(index, false);
+        let wake = bypass.end(written.as_ref().err().map_or(0, errno_of));
+        if wake != 0 {
+            shared.wake(wake);
+        }
+        self.origin_io("write past the cache", offset, data.len() as u64, |_| written)?;
+        p.done += n;
+        p.past += n;
+        Ok(Past::Written)
+    }
+
+    /// Changes what may change while it is attached.
+    pub fn set(&self, change: &VolumeChange) {
+        self.0.attached.policy.change(change);
     }
 
     /// All acknowledged writes are durable when it returns.  They are anyway,
@@ -307,16 +424,10 @@ impl Volume {
         }
     }
 
-    /// The origin tells but once that it lost something: so one at a time, and
-    /// the engine is told before the next.
     fn flush_origin(&self, doing: &'static str, offset: u64, len: u64, upto: u64) -> Result<()> {
         let engine = &self.0.pool.shared().engine;
-        let one = self.0.attached.flushing();
-        let flushed = self.origin().flush();
-        let errno = flushed.as_ref().err().map_or(0, crate::destage::errno_of);
-        let told = engine.flush_end(self.0.index, upto, errno);
-        drop(one);
-        self.origin_io(doing, offset, len, |_| flushed)?;
+        let flushed = self.0.attached.flush(engine, self.0.index, upto);
+        let told = self.origin_io(doing, offset, len, |_| flushed)?;
         told.map_err(|e| self.error(e, offset, len))
     }
 
@@ -403,13 +514,13 @@ impl Volume {
         })
     }
 
-    fn origin_io(
+    fn origin_io<T>(
         &self,
         doing: &'static str,
         offset: u64,
         len: u64,
-        f: impl FnOnce(&dyn Origin) -> io::Result<()>,
-    ) -> Result<()> {
+        f: impl FnOnce(&dyn Origin) -> io::Result<T>,
+    ) -> Result<T> {
         f(self.origin()).map_err(|source| Error::OriginIo {
             name: self.0.name.clone(),
             doing,

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{socket_path, Answer, Request, LINE_MAX};
+use crate::bypass::VolumeChange;
 use crate::error::{Error, Result};
 use crate::media::inspect;
 use crate::pool::{OptionsChange, OptionsInfo};
@@ -67,6 +68,16 @@ impl Client {
         self.send(&Request::Set { options: options.clone() })?;
         match self.receive()? {
             Answer::Options(options) => Ok(options),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Changes a volume, or all that are attached.
+    pub fn set_volume(&mut self, volume: Option<&str>, change: &VolumeChange) -> Result<()> {
+        let volume = volume.map(Into::into);
+        self.send(&Request::SetVolume { volume, options: change.clone() })?;
+        match self.receive()? {
+            Answer::Done(_) => Ok(()),
             other => Err(self.unexpected(&other)),
         }
     }

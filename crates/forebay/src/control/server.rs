@@ -149,6 +149,9 @@ fn answer(line: &[u8], stream: &UnixStream, core: &Core, stop: &AtomicBool) -> i
     let result = match request {
         Ok(Request::Status) => Ok(Answer::Status(Box::new(core.status()))),
         Ok(Request::Set { options }) => core.set_options(&options).map(Answer::Options),
+        Ok(Request::SetVolume { volume, options }) => {
+            core.set_volume(volume.as_deref(), &options).map(|()| Answer::Done(true))
+        }
         Ok(Request::Drain { volume }) => drain(volume.as_deref(), stream, core, stop),
         Err(e) => Err(Error::usage(
             format!("the request is not understood: {e}"),

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use forebay_sys as sys;
 
 use super::{check_options, raw_duration, raw_verify, OptionsChange, OptionsInfo, Verify};
+use crate::bypass::VolumeChange;
 use crate::destage::Shared;
-use crate::engine::{self, Code};
+use crate::engine::{self, Code, Decision};
 use crate::error::{Error, Result};
 use crate::origin::split_identity;
 use crate::status::{
@@ -120,6 +121,9 @@ impl Core {
         let info =
             self.shared.engine.volume_info(index).map_err(|e| self.volume_error(index, e))?;
         let attached = self.shared.attached(index);
+        let policy = attached.as_ref().map(|a| &a.policy);
+        let limit = policy.map_or(0, |p| p.limit_bytes());
+        let when_full = policy.map(|p| p.when_full()).unwrap_or_default();
         let recorded = sys::text(&info.spec.identity).into_owned();
         let (id, path) = split_identity(&recorded);
         let last_error = (info.last_error != 0).then(|| {
@@ -170,6 +174,11 @@ impl Core {
                 .then_some(u64::from(info.intake_limit) * 4096),
             drain_bytes_per_s: u64::from(info.drain_rate) * 4096,
             origin_depth: info.origin_depth,
+            bypasses: info.bypasses,
+            bypassed_bytes: info.bypassed_sectors * 512,
+            flush_owed: info.flush_owed,
+            bypass_limit_bytes: (limit != 0).then_some(limit),
+            when_full,
         })
     }
 
@@ -318,6 +327,16 @@ impl Core {
         Ok(self.options())
     }
 
+    /// The volume named, or all that are attached.
+    pub(crate) fn set_volume(&self, name: Option<&str>, change: &VolumeChange) -> Result<()> {
+        for index in self.drainable(name)? {
+            if let Some(attached) = self.shared.attached(index) {
+                attached.policy.change(change);
+            }
+        }
+        Ok(())
+    }
+
     // --- drain -----------------------------------------------------------
 
     /// Indices of attached volumes, all or the one named.
@@ -353,11 +372,32 @@ impl Core {
         }
         self.shared.kick.kick();
         let result = self.drain_until_clean(&mut drains, started, progress);
+        let result = result.and_then(|last| {
+            volumes.iter().try_for_each(|&index| self.flush_owed(index)).map(|()| last)
+        });
         for d in &drains {
             // Ended, interrupted or detached: nothing is to go on for us.
             let _ = self.shared.engine.drain(d.index, false);
         }
         result
+    }
+
+    /// The origin alone is to be all of it: with what went past the cache.
+    fn flush_owed(&self, index: u16) -> Result<()> {
+        let engine = &self.shared.engine;
+        let (decision, upto) = engine.flush(index).map_err(|e| self.volume_error(index, e))?;
+        let Some(attached) = self.shared.attached(index) else { return Ok(()) };
+        if decision != Decision::Origin {
+            return Ok(());
+        }
+        let flushed = attached.flush(engine, index, upto).map_err(|source| Error::OriginIo {
+            name: self.volume_name(index).unwrap_or_default(),
+            doing: "flush",
+            offset: 0,
+            len: 0,
+            source,
+        })?;
+        flushed.map_err(|e| self.volume_error(index, e))
     }
 
     fn drain_until_clean(

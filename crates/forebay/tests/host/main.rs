@@ -3,6 +3,7 @@
 //! it promises about data, and what it says when something is wrong.  One
 //! program, so that it links once.
 
+mod bypass;
 mod churn;
 mod common;
 mod contention;
