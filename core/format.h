@@ -182,7 +182,8 @@ struct fby_page_line {
 	u8 valid; /* sectors held here, bit 0 first */
 	u8 lost;  /* sectors whose data was lost; disjoint from valid */
 	u8 flags; /* enum fby_page_flags */
-	u8 reserved[9];
+	u8 reserved;
+	u64 prev_seq; /* of the page before in this chunk; 0 for the first: dates it if its line is lost */
 	u32 data_crc;
 	u32 crc;
 };

@@ -109,7 +109,7 @@ static bool page_line_sane(const struct fby_pool *p, u32 c, u32 i, const struct 
 	       l->batch_count >= 1 && l->batch_count <= FBY_BATCH_PAGES && l->batch_first >= FBY_FIRST_PAGE &&
 	       l->batch_first <= i && i - l->batch_first < l->batch_count &&
 	       l->batch_first + l->batch_count <= p->chunk_pages && (l->flags & ~FBY_PF_NOCRC) == 0 &&
-	       all_zero(l->reserved, sizeof(l->reserved));
+	       l->prev_seq < l->seq && l->reserved == 0;
 }
 
 /* A line that was never written is no candidate: two of its three places must fit. */

@@ -211,14 +211,23 @@ static enum place place_of(const struct scan *s, u32 i)
 
 /* --- linking ------------------------------------------------------------------ */
 
-/* Of a lost line, no seq in it was above this: lines of a chunk ascend. */
+/* Of a lost line at place i, no seq in it was above this: lines of a chunk ascend,
+ * and each says the seq of the one before it. */
+static u64 seq_before(const struct fby_page_line *next, u32 i)
+{
+	u64 last = next->prev_seq ? next->prev_seq : next->seq - 1;
+	u32 between = next->page - 1 - i;
+
+	return last > between ? last - between : 1;
+}
+
 static u64 hole_seq(struct fby_pool *p, u32 c, u32 i)
 {
 	struct fby_page_line l;
 
 	for (u32 n = i + 1; n < p->chunk_pages; n++) {
 		if (fby_page_line_read(p, c, n, &l, NULL) && l.epoch == p->chunk[c].epoch)
-			return l.seq > n - i ? l.seq - (n - i) : 1;
+			return seq_before(&l, i);
 	}
 	return p->chunk[c].seq_max;
 }
@@ -304,12 +313,14 @@ static void drop(struct fby_pool *p, struct scan *s, u32 i, const struct fby_pag
 	fby_unlock(&p->lock);
 }
 
-/* Sectors that the volume has not: the image contradicts itself.  The origin
- * must never see them. */
+/* Sectors that the volume has not: the image contradicts itself, and the line is
+ * as good as lost.  The origin must never see them. */
 static bool out_of_range(struct fby_pool *p, const struct scan *s, const struct fby_page_line *l)
 {
 	u64 sectors = p->volume[s->volume].rec.origin_sectors;
 
+	if (s->ignore || l->kind == FBY_KIND_VOID || l->seq <= s->watermark)
+		return false;
 	if (l->block >= s->blocks)
 		return true;
 	return !p->volume[s->volume].damaged && l->valid &&
@@ -332,10 +343,6 @@ static void entry(struct fby_pool *p, struct scan *s, u32 i, const struct fby_pa
 	}
 	if (s->ignore || l->kind == FBY_KIND_VOID || l->seq <= s->watermark)
 		return;
-	if (out_of_range(p, s, l)) {
-		fby_fetch_add(&p->report.damaged, 1ull);
-		return;
-	}
 	if (check && !data_arrived(p, page, l)) {
 		drop(p, s, i, l);
 		return;
@@ -363,17 +370,14 @@ static u64 hole_block(const struct scan *s, u32 i, const struct fby_page_line *p
 static void gap(struct fby_pool *p, struct scan *s, u32 from, u32 to, const struct fby_page_line *prev,
 		const struct fby_page_line *next)
 {
-	u64 below = next ? next->seq : p->chunk[s->c].seq_max;
-
 	for (u32 i = from; i < to; i++) {
 		enum action a = (enum action)decision[place_of(s, i)][s->class[i]];
 		u64 block, most;
 
 		if (a == VOID)
 			mark(p, s, i, FBY_ES_VOID);
-		/* Lines ascend: its seq was not above this, and at or below the
-		 * watermark the origin has what is lost here. */
-		most = next && below > next->page - i ? below - (next->page - i) : below;
+		/* At or below the watermark the origin has what is lost here. */
+		most = next ? seq_before(next, i) : p->chunk[s->c].seq_max;
 		if (a != HOLE || s->ignore || most <= s->watermark)
 			continue;
 		block = hole_block(s, i, prev, next);
@@ -397,6 +401,11 @@ static void scan_entries(struct fby_pool *p, struct scan *s)
 		    !fby_page_line_read(p, s->c, i, l, may ? &repaired : NULL) ||
 		    l->epoch != p->chunk[s->c].epoch || l->volume != s->volume)
 			continue;
+		if (out_of_range(p, s, l)) {
+			fby_fetch_add(&p->report.damaged, 1ull);
+			s->class[i] = FBY_LINE_BAD;
+			continue;
+		}
 		gap(p, s, from, i, prev, l);
 		entry(p, s, i, l, decision[place][FBY_LINE_CURRENT] == CHECK_DATA, repaired);
 		from = i + 1;

@@ -283,6 +283,7 @@ static void commit_line(struct fby_pool *p, const struct fby_write *w, u32 i, st
 	l->block = g->block;
 	l->epoch = ch->epoch;
 	l->prev_block = ch->last_block;
+	l->prev_seq = i > 0 ? l->seq - 1 : w->first_page > FBY_FIRST_PAGE ? ch->seq_last : 0;
 	l->chunk = w->chunk;
 	l->page = (u16)(w->first_page + i);
 	l->volume = w->volume;

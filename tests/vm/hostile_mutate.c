@@ -51,7 +51,7 @@ static const struct field page_line[] = {
 	FIELD(fby_page_line, prev_block), FIELD(fby_page_line, chunk), FIELD(fby_page_line, page),
 	FIELD(fby_page_line, volume), FIELD(fby_page_line, batch_first), FIELD(fby_page_line, batch_count),
 	FIELD(fby_page_line, kind), FIELD(fby_page_line, valid), FIELD(fby_page_line, lost),
-	FIELD(fby_page_line, flags), FIELD(fby_page_line, reserved), FIELD(fby_page_line, data_crc),
+	FIELD(fby_page_line, flags), FIELD(fby_page_line, prev_seq), FIELD(fby_page_line, data_crc),
 };
 
 void image_note(struct image *m, const char *format, ...)

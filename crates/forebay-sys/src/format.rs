@@ -143,7 +143,8 @@ pub struct fby_page_line {
     pub valid: u8,
     pub lost: u8,
     pub flags: u8,
-    pub reserved: [u8; 9],
+    pub reserved: u8,
+    pub prev_seq: u64,
     pub data_crc: u32,
     pub crc: u32,
 }
