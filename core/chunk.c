@@ -112,9 +112,18 @@ static bool free_if_empty(struct fby_pool *p, u32 c)
 	return true;
 }
 
+/* One for destage, which must be able to carry damage forward; and where that is
+ * no great part of the pool one for relocation, which makes more of it. */
+u32 fby_reserve(const struct fby_pool *p)
+{
+	return p->sb.nchunks >= 16 ? 2 : 1;
+}
+
+/* After chunks were freed. */
 static void wake_space(struct fby_pool *p, u32 *wake)
 {
-	if (fby_fetch_and(&p->wait_mask, ~(u32)FBY_WAKE_SPACE) & FBY_WAKE_SPACE)
+	if (fby_load(&p->nfree) > fby_reserve(p) &&
+	    (fby_fetch_and(&p->wait_mask, ~(u32)FBY_WAKE_SPACE) & FBY_WAKE_SPACE))
 		*wake |= FBY_WAKE_SPACE;
 }
 
@@ -143,10 +152,10 @@ void fby_chunk_sweep(struct fby_pool *p, u32 n, u32 *wake)
 		wake_space(p, wake);
 }
 
-static u32 chunk_open(struct fby_pool *p, struct fby_slot *s, u16 volume, bool reserve, u32 *wake)
+static u32 chunk_open(struct fby_pool *p, struct fby_slot *s, u16 volume, u32 flags, u32 *wake)
 {
 	struct fby_open_line l = { .magic = FBY_OPEN_MAGIC, .kind = FBY_CHUNK_CACHE, .volume = volume };
-	u32 least = reserve ? 0 : FBY_RESERVE_CHUNKS;
+	u32 least = flags & FBY_BEGIN_RESERVE ? 0 : flags & FBY_BEGIN_RELOCATE ? 1 : fby_reserve(p);
 	struct fby_chunk *ch;
 	bool freed;
 	u32 c;
@@ -155,8 +164,6 @@ static u32 chunk_open(struct fby_pool *p, struct fby_slot *s, u16 volume, bool r
 	freed = sweep(p, SWEEP_OPEN);
 	if (p->nfree <= least)
 		freed |= sweep(p, SWEEP_FULL);
-	if (freed)
-		wake_space(p, wake);
 	if (p->nfree <= least) {
 		fby_unlock(&p->lock);
 		return FBY_NO_CHUNK;
@@ -165,6 +172,8 @@ static u32 chunk_open(struct fby_pool *p, struct fby_slot *s, u16 volume, bool r
 	ch = &p->chunk[c];
 	p->free_first = ch->next;
 	fby_store(&p->nfree, p->nfree - 1);
+	if (freed)
+		wake_space(p, wake);
 	FBY_ASSERT(ch->state == FBY_CS_FREE && fby_chunk_live(p, c) == 0);
 	ch->state = FBY_CS_OPEN;
 	ch->volume = volume;
@@ -200,10 +209,10 @@ static u32 chunk_open(struct fby_pool *p, struct fby_slot *s, u16 volume, bool r
 	return c;
 }
 
-bool fby_slot_open(struct fby_pool *p, struct fby_slot *s, u16 volume, bool reserve, u32 *wake)
+bool fby_slot_open(struct fby_pool *p, struct fby_slot *s, u16 volume, u32 flags, u32 *wake)
 {
 	FBY_ASSERT(s->volume[volume].open == FBY_NO_CHUNK);
-	if (chunk_open(p, s, volume, reserve, wake) == FBY_NO_CHUNK)
+	if (chunk_open(p, s, volume, flags, wake) == FBY_NO_CHUNK)
 		return false;
 	if (fby_load(&p->nfree) * 100ull <= (u64)p->sb.nchunks * (100 - p->opt.high_watermark))
 		*wake |= FBY_WAKE_DESTAGE;
@@ -252,10 +261,21 @@ void fby_slot_close(struct fby_pool *p, struct fby_slot *s, u16 volume, u32 *wak
 }
 
 /* Pool lock held. */
-static bool walk_unpin(struct fby_pool *p, u32 at)
+static bool unpin(struct fby_pool *p, u32 c, enum fby_pin pin)
 {
-	p->chunk[at].pinned = 0;
-	return free_if_empty(p, at);
+	p->chunk[c].pinned &= (u8)~pin;
+	return free_if_empty(p, c);
+}
+
+void fby_chunk_unpin(struct fby_pool *p, u32 c, enum fby_pin pin, u32 *wake)
+{
+	bool freed;
+
+	fby_lock(&p->lock);
+	freed = unpin(p, c, pin);
+	fby_unlock(&p->lock);
+	if (freed)
+		wake_space(p, wake);
 }
 
 u32 fby_chunk_walk(struct fby_pool *p, u16 volume, u32 after, u32 *wake)
@@ -266,9 +286,9 @@ u32 fby_chunk_walk(struct fby_pool *p, u16 volume, u32 after, u32 *wake)
 	fby_lock(&p->lock);
 	c = after == FBY_NO_CHUNK ? p->volume[volume].first : p->chunk[after].next;
 	if (c != FBY_NO_CHUNK)
-		p->chunk[c].pinned = 1;
+		p->chunk[c].pinned |= FBY_PIN_WALK;
 	if (after != FBY_NO_CHUNK)
-		freed = walk_unpin(p, after);
+		freed = unpin(p, after, FBY_PIN_WALK);
 	fby_unlock(&p->lock);
 	if (freed)
 		wake_space(p, wake);
@@ -277,13 +297,6 @@ u32 fby_chunk_walk(struct fby_pool *p, u16 volume, u32 after, u32 *wake)
 
 void fby_chunk_walk_end(struct fby_pool *p, u32 at, u32 *wake)
 {
-	bool freed;
-
-	if (at == FBY_NO_CHUNK)
-		return;
-	fby_lock(&p->lock);
-	freed = walk_unpin(p, at);
-	fby_unlock(&p->lock);
-	if (freed)
-		wake_space(p, wake);
+	if (at != FBY_NO_CHUNK)
+		fby_chunk_unpin(p, at, FBY_PIN_WALK, wake);
 }

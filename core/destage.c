@@ -31,9 +31,9 @@
 
 enum carry { CARRY_NO = 0, CARRY_LOST, CARRY_DAMAGED };
 
-static bool starved(const struct fby_pool *p)
+bool fby_starved(const struct fby_pool *p)
 {
-	return fby_load(&p->nfree) <= FBY_RESERVE_CHUNKS;
+	return fby_load(&p->nfree) <= fby_reserve(p);
 }
 
 bool fby_volume_clean(struct fby_pool *p, u16 index)
@@ -521,24 +521,36 @@ void fby_destage_settle(struct fby_pool *p, u16 volume)
 
 /* --- when ------------------------------------------------------------------ */
 
+/* By what is live: dead pages are taken back by relocation, unless that finds none. */
 static void update_pressure(struct fby_pool *p)
 {
-	u64 used = p->sb.nchunks - fby_load(&p->nfree);
+	u64 live = fby_pool_pages(p) * 100, room = (u64)p->sb.nchunks * (p->chunk_pages - FBY_FIRST_PAGE);
+	bool in_vain = fby_space_short(p) && p->looked_opens == fby_load(&p->chunks_opened);
 
-	if (used * 100 >= (u64)p->sb.nchunks * p->opt.high_watermark || starved(p))
+	if (live >= room * p->opt.high_watermark || in_vain || fby_starved(p))
 		p->pressure = true;
-	else if (used * 100 <= (u64)p->sb.nchunks * p->opt.low_watermark)
+	else if (live <= room * p->opt.low_watermark)
 		p->pressure = false;
+}
+
+bool fby_volume_aged(const struct fby_pool *p, const struct fby_volume *v)
+{
+	u64 oldest;
+
+	if (p->opt.max_age_ns == 0 || v->first == FBY_NO_CHUNK)
+		return false;
+	oldest = p->chunk[v->first].opened_ns;
+	if (v->moved_seq > v->rec.watermark && v->moved_ns < oldest)
+		oldest = v->moved_ns;
+	return p->now_ns - oldest >= p->opt.max_age_ns;
 }
 
 static bool too_old(struct fby_pool *p, const struct fby_volume *v)
 {
 	bool old;
 
-	if (p->opt.max_age_ns == 0)
-		return false;
 	fby_lock(&p->lock);
-	old = v->first != FBY_NO_CHUNK && p->now_ns - p->chunk[v->first].opened_ns >= p->opt.max_age_ns;
+	old = fby_volume_aged(p, v);
 	fby_unlock(&p->lock);
 	return old;
 }
@@ -579,7 +591,7 @@ static bool wanted(struct fby_pool *p, u16 volume)
 		return true;
 	fby_store(&v->destage.drain, false);
 	/* only lost blocks are left: carried forward again just for space */
-	return starved(p) && worth_packing(p, v);
+	return fby_starved(p) && worth_packing(p, v);
 }
 
 static int idle_step(struct fby_pool *p, u16 volume, u32 *wake)
@@ -588,11 +600,11 @@ static int idle_step(struct fby_pool *p, u16 volume, u32 *wake)
 
 	update_pressure(p);
 	/* What idle slots keep open for nothing, another volume may need. */
-	if (starved(p) && fby_volume_clean(p, volume))
+	if (fby_starved(p) && fby_volume_clean(p, volume))
 		close_open_chunks(p, volume, wake);
 	if (!wanted(p, volume))
 		return FBY_DONE;
-	if (d->drain || (starved(p) && !any_closed(p, volume)))
+	if (d->drain || (fby_starved(p) && !any_closed(p, volume)))
 		close_open_chunks(p, volume, wake);
 	collect(p, volume, wake);
 	if (d->n == 0)
@@ -741,7 +753,7 @@ static bool sweep_step(struct fby_pool *p, u64 *next_ns, u32 *wake)
 {
 	u32 n = p->sweep_left < SWEEP_STEP ? p->sweep_left : SWEEP_STEP;
 
-	if (n == 0 && starved(p)) {
+	if (n == 0 && fby_starved(p)) {
 		if (p->now_ns - p->sweep_ns >= SWEEP_NS) {
 			p->sweep_ns = p->now_ns;
 			p->sweep_left = p->sb.nchunks;
@@ -769,7 +781,7 @@ int fby_destage_step(struct fby_pool *p, u64 now_ns, struct fby_io *io, u64 *nex
 		p->tick_ns = now_ns;
 		tick(p);
 	}
-	if (sweep_step(p, next_ns, wake))
+	if (sweep_step(p, next_ns, wake) || fby_relocate_step(p, wake))
 		decision = FBY_AGAIN;
 	for (u32 i = 0; i < p->sb.nvolumes; i++) {
 		u16 volume = (u16)(p->next_volume++ % p->sb.nvolumes);

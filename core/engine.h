@@ -27,7 +27,6 @@
 #define FBY_BUCKET_LOCK (1u << 31)
 #define FBY_SLOTS_MAX 64u
 #define FBY_SEQ_BLOCK 64u     /* sequence numbers a slot takes at once */
-#define FBY_RESERVE_CHUNKS 1u /* kept for destage, which must be able to carry damage forward */
 #define FBY_DAMAGED_RING 64u
 #define FBY_ALIGNED __attribute__((aligned(64)))
 #define FBY_INLINE static inline __attribute__((always_inline))
@@ -54,6 +53,7 @@ struct fby_entry {
 };
 
 enum fby_chunk_state { FBY_CS_FREE = 0, FBY_CS_OPEN, FBY_CS_CLOSED };
+enum fby_pin { FBY_PIN_WALK = 1, FBY_PIN_MOVED = 2 };
 
 struct fby_chunk {
 	/* written by the slot that has it open, and under the pool lock */
@@ -68,7 +68,7 @@ struct fby_chunk {
 	u32 next, prev; /* volume's list, or free list (next) */
 	u16 volume;
 	u8 state;  /* enum fby_chunk_state */
-	u8 pinned; /* destage walks it: freeing waits */
+	u8 pinned; /* enum fby_pin: freeing waits */
 	/* read by all who look at its pages, written when it is opened or closed */
 	u64 epoch FBY_ALIGNED; /* of the media's open line */
 	u64 seq_max; /* highest seq in it; ~0 while open */
@@ -189,6 +189,9 @@ struct fby_volume {
 	u32 holes, holes_unknown; /* found by recovery */
 	u64 recovered; /* pages linked by recovery */
 	u64 dead; /* unlinked by destage and removal, who take turns */
+	/* owned by fby_destage_step */
+	u64 moved; /* pages relocated */
+	u64 moved_seq, moved_ns; /* the highest seq of these, and how old the oldest was */
 	struct fby_destage destage;
 	struct fby_pace pace;
 	int last_error;
@@ -244,6 +247,10 @@ struct fby_pool {
 	u64 now_ns FBY_ALIGNED; /* coarse clock */
 	u64 tick_ns, sweep_ns;
 	u32 sweep_left; /* chunks until the hand has come round */
+	u32 look, look_left; /* relocation: next chunk to look at, and how many until all were */
+	u64 looked_opens; /* chunks_opened when all had been looked at in vain */
+	u32 moved_from; /* pinned until what was moved out of it is sealed */
+	u64 moved_slots; /* those that it was moved through, by bit */
 	u32 next_volume;
 	bool pressure;
 
@@ -266,8 +273,11 @@ bool fby_open_line_read(struct fby_pool *p, u32 c, u32 which, struct fby_open_li
 bool fby_seal_line_read(struct fby_pool *p, u32 c, u32 which, struct fby_seal_line *out);
 
 /* --- chunk.c: slots, chunks, sequence numbers ------------------------------ */
-/* Opens a chunk of the volume for the slot, which is held and has none; false: no space. */
-bool fby_slot_open(struct fby_pool *p, struct fby_slot *s, u16 volume, bool reserve, u32 *wake);
+/* Opens a chunk of the volume for the slot, which is held and has none; false: no
+ * space.  flags: of enum fby_begin_flags, for what is kept in reserve. */
+bool fby_slot_open(struct fby_pool *p, struct fby_slot *s, u16 volume, u32 flags, u32 *wake);
+/* Free chunks that writers leave alone. */
+u32 fby_reserve(const struct fby_pool *p);
 /* Drops unused sequence numbers.  Slot held. */
 void fby_slot_retire(struct fby_slot *s);
 void fby_chunk_seal(struct fby_pool *p, u32 c, bool closed);
@@ -282,6 +292,7 @@ u16 *fby_dead_row(const struct fby_pool *p, const struct fby_slot *s);
 void fby_chunk_sweep(struct fby_pool *p, u32 n, u32 *wake);
 void fby_chunk_list_append(struct fby_pool *p, struct fby_volume *v, u32 c); /* pool lock or recovery */
 void fby_chunk_to_free(struct fby_pool *p, u32 c); /* likewise */
+void fby_chunk_unpin(struct fby_pool *p, u32 c, enum fby_pin pin, u32 *wake);
 /* Walks a volume's chunks, oldest first, each pinned while it is looked at. */
 u32 fby_chunk_walk(struct fby_pool *p, u16 volume, u32 after, u32 *wake);
 void fby_chunk_walk_end(struct fby_pool *p, u32 at, u32 *wake);
@@ -302,13 +313,30 @@ void fby_page_mark(struct fby_pool *p, u32 page, u64 key, u32 flag);
 enum fby_begin_flags {
 	FBY_BEGIN_CACHED = 1u << 0, /* stop at a block that is not cached; none: FBY_ORIGIN */
 	FBY_BEGIN_RESERVE = 1u << 1, /* destage: may take the reserve */
+	FBY_BEGIN_RELOCATE = 1u << 2, /* relocation: all of it but one */
 };
 int fby_begin(struct fby_pool *p, struct fby_write *w, u16 volume, enum fby_kind kind, u64 sector, u32 nsectors,
 	      u32 flags);
-/* One block, mask empty: appends an entry that holds only what is lost.  DONE or WAIT. */
+/* Appends an entry of what is lost of the page's block, in its place, if it still is
+ * the block's.  DONE or WAIT. */
 int fby_carry(struct fby_pool *p, u16 volume, u64 block, u32 page, bool damaged, u32 *wake);
 
+/* Appends what page holds once more, if it is still the block's, sound and whole: the
+ * same bytes under a new seq.  DONE, *slot: where, or ~0; or WAIT. */
+int fby_move(struct fby_pool *p, u16 volume, u64 block, u32 page, u32 *slot, u32 *wake);
+
 /* --- destage.c ---- */
+/* Has the volume an entry that max_age wants on the origin?  Pool lock held. */
+bool fby_volume_aged(const struct fby_pool *p, const struct fby_volume *v);
+bool fby_starved(const struct fby_pool *p); /* writers get no chunk */
+
+/* --- relocate.c ---- */
+bool fby_space_short(const struct fby_pool *p); /* so few chunks are free that relocation begins */
+/* One chunk's worth of relocation, if there is cause; true: call again soon. */
+bool fby_relocate_step(struct fby_pool *p, u32 *wake);
+/* No slot has a chunk of the volume open. */
+void fby_relocate_settle(struct fby_pool *p, u16 volume, u32 *wake);
+
 /* Lets go of what a round at its end has yet to release; no other I/O on the volume. */
 void fby_destage_settle(struct fby_pool *p, u16 volume);
 
@@ -332,6 +360,7 @@ bool fby_bypass_meets(const struct fby_volume *v, u64 block);
 int fby_sb_write(struct fby_pool *p, bool clean);
 void fby_record_write(struct fby_pool *p, u16 volume);
 bool fby_record_read(struct fby_pool *p, u16 volume, u32 copy, struct fby_volume_record *out);
+u64 fby_pool_pages(const struct fby_pool *p); /* of all volumes */
 u64 fby_volume_pages(const struct fby_pool *p, u16 volume); /* linked; never fewer than stay linked meanwhile */
 u64 fby_volume_dead(const struct fby_pool *p, u16 volume); /* unlinked since open */
 u64 fby_digest(struct fby_pool *p, u64 *entries);

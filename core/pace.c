@@ -28,11 +28,10 @@ void fby_pace_start(struct fby_pace *pace, u32 nbuffers)
 	pace->depth = nbuffers < 4 ? nbuffers : 4;
 }
 
-u32 fby_pool_level(const struct fby_pool *p)
+/* How far used has come from start to top, 0 to LEVEL_ONE. */
+static u32 level_between(u32 used, u32 start, u32 top)
 {
-	u32 used = p->sb.nchunks - fby_load(&p->nfree), top = p->sb.nchunks - FBY_RESERVE_CHUNKS;
-	u32 high = p->sb.nchunks * p->opt.high_watermark / 100; /* at most 2^22 chunks */
-	u32 above = used > high ? used - high : 0, range = top > high ? top - high : 0;
+	u32 above = used > start ? used - start : 0, range = top > start ? top - start : 0;
 
 	if (above == 0)
 		return 0;
@@ -41,6 +40,18 @@ u32 fby_pool_level(const struct fby_pool *p)
 		above >>= 1;
 	}
 	return above >= range ? LEVEL_ONE : (above << 10) / range;
+}
+
+/* Of what is live, since dead pages are taken back without the origin; but where
+ * relocation falls behind, of what is in use. */
+u32 fby_pool_level(const struct fby_pool *p)
+{
+	u32 n = p->sb.nchunks, top = n - fby_reserve(p);
+	u32 live = (u32)fby_pool_pages(p) / (p->chunk_pages - FBY_FIRST_PAGE); /* pages: below 2^32 */
+	u32 by_live = level_between(live, n * p->opt.high_watermark / 100, top);
+	u32 by_use = level_between(n - fby_load(&p->nfree), n - n / 16, top);
+
+	return by_live > by_use ? by_live : by_use;
 }
 
 /* Pages a second that may be taken in at this level. */
@@ -66,7 +77,7 @@ void fby_pace_update(struct fby_pool *p, u16 volume)
 void fby_pace_tick(struct fby_pool *p, u16 volume)
 {
 	struct fby_pace *pace = &p->volume[volume].pace;
-	u64 dead = fby_volume_dead(p, volume), gone = dead - pace->dead;
+	u64 dead = fby_volume_dead(p, volume) - p->volume[volume].moved, gone = dead - pace->dead;
 	u64 ms = (p->now_ns - pace->sample_ns) >> 20; /* of 1.05 ms */
 	u32 now;
 
@@ -77,7 +88,7 @@ void fby_pace_tick(struct fby_pool *p, u16 volume)
 		if (now > RATE_MAX)
 			now = RATE_MAX;
 		/* Only while the origin is worked on does it show what it can do. */
-		if (p->pressure)
+		if (p->pressure || fby_space_short(p))
 			fby_store(&pace->rate, pace->rate - (pace->rate >> 3) + (now >> 3));
 	}
 	fby_pace_update(p, volume);

@@ -50,7 +50,8 @@
 	X(FLUSH_FORGETS_BYPASS, "a flush is not forwarded after a bypassed write") \
 	X(FLUSH_TAKES_LATER, "a flush counts for what was bypassed while it was under way") \
 	X(ATTACH_FORGETS_BYPASS, "what was bypassed before a crash of the host counts as flushed") \
-	X(HOST_FAILURE_IGNORED, "destage goes on although the origin told another that it failed")
+	X(HOST_FAILURE_IGNORED, "destage goes on although the origin told another that it failed") \
+	X(MOVE_UNVERIFIED, "relocation gives damaged data a new checksum")
 
 enum fby_planted_id {
 	FBY_BUG_NONE = 0,

@@ -283,6 +283,8 @@ int fby_pool_open(struct fby_pool **out, void *mem, u64 bytes, struct fby_media 
 	p->max_seq = p->sb.clean_seq;
 	fby_lock_init(&p->lock);
 	open_volumes(p);
+	p->moved_from = FBY_NO_CHUNK;
+	p->looked_opens = FBY_NO_SEQ;
 	open_slots(p);
 	*out = p;
 	return FBY_DONE;

@@ -169,6 +169,16 @@ u64 fby_volume_pages(const struct fby_pool *p, u16 volume)
 	return pages - dead;
 }
 
+u64 fby_pool_pages(const struct fby_pool *p)
+{
+	u64 pages = 0;
+
+	for (u32 v = 0; v < p->sb.nvolumes; v++)
+		if (fby_load(&p->volume[v].nchunks) > 0)
+			pages += fby_volume_pages(p, (u16)v);
+	return pages;
+}
+
 /* Unlinks all; the record is free already, so nothing of it comes back. */
 static void forget_pages(struct fby_pool *p, u16 volume)
 {
@@ -369,6 +379,8 @@ int fby_volume_detach(struct fby_pool *p, u16 index)
 			fby_slot_release(&p->slot[i]);
 		}
 	}
+	if (!busy)
+		fby_relocate_settle(p, index, &wake);
 	fby_fetch_or(&p->wake_owed, wake);
 	if (busy)
 		return -FBY_E_BUSY;
@@ -420,6 +432,7 @@ int fby_volume_info(struct fby_pool *p, u16 index, struct fby_volume_info *out)
 	out->origin_sectors_written = fby_load(&v->origin_sectors);
 	out->origin_flushes = fby_load(&v->origin_flushes);
 	out->pages_destaged = fby_load(&v->pages_destaged);
+	out->pages_relocated = fby_load(&v->moved);
 	out->rounds = fby_load(&v->rounds);
 	out->throttle_ns = fby_load(&v->pace.delay_ns);
 	out->intake_limit = fby_load(&v->pace.cost_ns) ? 1000000000u / (u32)fby_load(&v->pace.cost_ns) : 0;

@@ -141,7 +141,7 @@ FBY_INLINE int begin(struct fby_pool *p, struct fby_write *w, u16 volume, enum f
 	s = fby_slot_take(p);
 	if (fby_unlikely(!s))
 		return begin_wait(p, w, FBY_WAIT_SLOT);
-	room = fby_slot_room(p, s, volume, flags & FBY_BEGIN_RESERVE, &w->wake);
+	room = fby_slot_room(p, s, volume, flags, &w->wake);
 	if (fby_unlikely(room == 0)) {
 		fby_slot_release(s);
 		return begin_wait(p, w, FBY_WAIT_SPACE);
@@ -337,7 +337,7 @@ static void publish_page(struct fby_pool *p, struct fby_write *w, u32 i)
 		fby_page_dead(p, g->old, s->dead, &s->volume[w->volume].dead);
 }
 
-FBY_INLINE void publish(struct fby_pool *p, struct fby_write *w)
+FBY_INLINE void publish(struct fby_pool *p, struct fby_write *w, bool user)
 {
 	struct fby_slot *s = &p->slot[w->slot];
 	struct fby_chunk *ch = &p->chunk[w->chunk];
@@ -351,8 +351,10 @@ FBY_INLINE void publish(struct fby_pool *p, struct fby_write *w)
 	fby_store_release(&s->floor, s->seq_next < s->seq_end ? s->seq_next : FBY_NO_SEQ);
 	fby_count(&s->commits, 1);
 	fby_count(&s->media_bytes, (u64)w->npages * FBY_LINE + (u64)w->nsectors * FBY_SECTOR);
-	fby_count(&s->volume[w->volume].writes, 1);
-	fby_count(&s->volume[w->volume].sectors, w->nsectors);
+	if (user) {
+		fby_count(&s->volume[w->volume].writes, 1);
+		fby_count(&s->volume[w->volume].sectors, w->nsectors);
+	}
 	if (ch->fill == p->chunk_pages)
 		fby_slot_close(p, s, w->volume, &w->wake);
 	fby_slot_release(s);
@@ -384,7 +386,7 @@ void fby_write_commit(struct fby_pool *p, struct fby_write *w)
 
 void fby_write_publish(struct fby_pool *p, struct fby_write *w)
 {
-	publish(p, w);
+	publish(p, w, true);
 }
 
 int fby_write(struct fby_pool *p, u16 volume, u64 sector, u32 nsectors, const void *buf, u32 *done, u32 *wake)
@@ -399,39 +401,96 @@ int fby_write(struct fby_pool *p, u16 volume, u64 sector, u32 nsectors, const vo
 			return decision;
 		copy(p, &w, &vec, 1, (u64)*done * FBY_SECTOR);
 		commit(p, &w);
-		publish(p, &w);
+		publish(p, &w, true);
 		*done += w.nsectors;
 		*wake |= w.wake;
 	} while (*done < nsectors);
 	return FBY_DONE;
 }
 
+/* Begins an entry of the engine's own in the place of page, which was the block's.
+ * DONE with no page in w: it is no longer. */
+static int begin_again(struct fby_pool *p, struct fby_write *w, u16 volume, u64 block, u32 page, u32 flags,
+		       u32 *wake)
+{
+	int decision = fby_begin(p, w, volume, FBY_KIND_DATA, block * FBY_PAGE_SECTORS, FBY_PAGE_SECTORS,
+				 FBY_BEGIN_CACHED | flags);
+
+	*wake |= w->wake;
+	if (decision != FBY_DONE) {
+		w->npages = 0;
+		return decision == FBY_ORIGIN ? FBY_DONE : decision;
+	}
+	FBY_ASSERT(w->npages == 1);
+	if (w->page[0].old != page) { /* overwritten since */
+		w->npages = 0;
+		fby_index_release(p, w->page[0].bucket);
+		fby_slot_release(&p->slot[w->slot]);
+	}
+	return FBY_DONE;
+}
+
+static void finish_again(struct fby_pool *p, struct fby_write *w, u32 *wake)
+{
+	commit(p, w);
+	publish(p, w, false);
+	*wake |= w->wake;
+}
+
 int fby_carry(struct fby_pool *p, u16 volume, u64 block, u32 page, bool damaged, u32 *wake)
 {
 	struct fby_write w;
 	struct fby_wpage *g = &w.page[0];
-	int decision = fby_begin(p, &w, volume, FBY_KIND_DATA, block * FBY_PAGE_SECTORS, FBY_PAGE_SECTORS,
-				 FBY_BEGIN_CACHED | FBY_BEGIN_RESERVE);
+	int decision = begin_again(p, &w, volume, block, page, FBY_BEGIN_RESERVE, wake);
 	u32 state;
 
-	if (decision != FBY_DONE)
-		return decision == FBY_ORIGIN ? FBY_DONE : decision;
-	FBY_ASSERT(w.npages == 1);
+	if (decision != FBY_DONE || w.npages == 0)
+		return decision;
 	state = fby_load(&p->entry[g->old].state);
-	if (g->old != page) { /* overwritten since: nothing is lost any more */
-		w.npages = 0;
-		fby_index_release(p, g->bucket);
-		fby_slot_release(&p->slot[w.slot]);
-		return FBY_DONE;
-	}
 	g->valid = 0;
 	g->flags = 0;
 	g->lost = FBY_ES_LOST(state) | (damaged ? FBY_ES_VALID(state) : 0);
 	g->data_crc = 0;
+	w.nsectors = 0;
 	FBY_ASSERT(g->lost != 0);
-	fby_write_commit(p, &w);
-	fby_write_publish(p, &w);
-	*wake |= w.wake;
+	finish_again(p, &w, wake);
+	return FBY_DONE;
+}
+
+int fby_move(struct fby_pool *p, u16 volume, u64 block, u32 page, u32 *slot, u32 *wake)
+{
+	bool checksum = !fby_load(&p->opt.no_checksums);
+	struct fby_write w;
+	struct fby_wpage *g = &w.page[0];
+	int decision = begin_again(p, &w, volume, block, page, FBY_BEGIN_RELOCATE, wake);
+	u32 state;
+	u8 *data;
+
+	*slot = ~0u;
+	if (decision != FBY_DONE || w.npages == 0)
+		return decision;
+	data = p->slot[w.slot].scratch;
+	state = fby_load(&p->entry[page].state);
+	w.kind = (u8)FBY_ES_KIND(state);
+	g->valid = FBY_ES_VALID(state);
+	g->lost = 0;
+	g->flags = 0;
+	g->data_crc = 0;
+	/* What is lost or damaged stays: destage and readers know how to deal with it. */
+	if ((state & FBY_ES_DAMAGED) || FBY_ES_LOST(state) ||
+	    (w.kind == FBY_KIND_DATA && fby_page_read(p, page, fby_key(volume, g->block), state, g->valid, 0, data,
+						      !FBY_BUG(MOVE_UNVERIFIED)) != FBY_PAGE_OK)) {
+		fby_index_release(p, g->bucket);
+		fby_slot_release(&p->slot[w.slot]);
+		return FBY_DONE;
+	}
+	w.nsectors = w.kind == FBY_KIND_DATA ? fby_mask_count(g->valid) : 0;
+	if (w.kind == FBY_KIND_DATA) {
+		g->flags = checksum ? 0 : FBY_PF_NOCRC;
+		g->data_crc = store_runs(p, (w.chunk << p->chunk_shift) + w.first_page, g->valid, 0, data, checksum);
+	}
+	*slot = w.slot;
+	finish_again(p, &w, wake);
 	return FBY_DONE;
 }
 

@@ -45,6 +45,7 @@ pub struct Tally {
     pub waits_block: u64,
     pub waits_slot: u64,
     pub waits_space: u64,
+    pub relocated: u64,
     pub origin_requests: u64,
     pub origin_errors: u64,
     pub origin_power_cuts: u64,
@@ -83,6 +84,7 @@ impl Tally {
         sum(&mut self.waits_block, o.waits_block);
         sum(&mut self.waits_slot, o.waits_slot);
         sum(&mut self.waits_space, o.waits_space);
+        sum(&mut self.relocated, o.relocated);
         sum(&mut self.origin_requests, o.origin_requests);
         sum(&mut self.origin_errors, o.origin_errors);
         sum(&mut self.origin_power_cuts, o.origin_power_cuts);
@@ -139,6 +141,8 @@ struct Plan {
     check_every: u64,
     options: sys::fby_options,
     bypass: Bypass,
+    /// One volume that fits in the pool, overwritten again and again.
+    hot: bool,
 }
 
 /// Writes past the cache.
@@ -223,10 +227,28 @@ impl Plan {
             check_every: if chunk_pages * nchunks <= 256 { 1 } else { 16 },
             options,
             bypass: Bypass { flush: 100, ..Bypass::default() },
+            hot: seed % 5 == 3 && !periodic,
         };
         if let Some(bypass) = Bypass::new(seed) {
             plan.origin_fault = bypass.origin_fault;
             plan.bypass = bypass;
+        }
+        if plan.hot {
+            plan.geometry.nvolumes = 1;
+            plan.geometry.chunk_pages = 16;
+            plan.geometry.nchunks = 8 + (seed / 5 % 10) as u32;
+            plan.steps += 2000;
+            plan.size_bits = 6;
+            plan.bypass.limit = 0;
+            plan.options.high_watermark = 90;
+            plan.options.idle_ns = 0;
+            plan.reads = plan.reads.min(25);
+            plan.crash = plan.crash.max(500);
+            plan.admin = plan.admin.max(500);
+            if media_faults {
+                plan.media_fault = 20;
+            }
+            plan.check_every = 1;
         }
         if periodic {
             plan.clients = plan.clients.min(3);

@@ -182,6 +182,7 @@ pub struct fby_volume_info {
     pub origin_sectors_written: u64,
     pub origin_flushes: u64,
     pub pages_destaged: u64,
+    pub pages_relocated: u64,
     pub writes: u64,
     pub written_sectors: u64,
     pub rounds: u64,

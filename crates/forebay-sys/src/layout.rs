@@ -65,7 +65,7 @@ fn structs_and_constants_are_as_in_c() {
         fby_volume_record { counter, index, state, watermark, origin_sectors, uuid, name, identity, block_size, flags, reserved, crc }
         fby_open_line { magic, kind, volume, chunk, reserved0, epoch, seq_min, reserved, crc }
         fby_seal_line { magic, fill, closed, reserved0, chunk, counter, epoch, seq_max, last_block, reserved, crc }
-        fby_page_line { seq, block, epoch, prev_block, chunk, page, volume, batch_first, batch_count, kind, valid, lost, flags, reserved, data_crc, crc }
+        fby_page_line { seq, block, epoch, prev_block, chunk, page, volume, batch_first, batch_count, kind, valid, lost, flags, reserved, prev_seq, data_crc, crc }
         fby_format { uuid, chunk_size, nvolumes }
         fby_probe { state, error, primary_valid, copy_valid, sb }
         fby_options { nslots, read_only, no_checksums, verify, high_watermark, low_watermark, max_age_ns, idle_ns }
@@ -73,7 +73,7 @@ fn structs_and_constants_are_as_in_c() {
         fby_recovery_report { clean, chunks, entries, blocks, dropped, damaged, holes, lines_repaired, chunk_headers_lost, ndropped_named, nholes_named, dropped_named, holes_named }
         fby_pool_info { sb, memory_bytes, nslots, chunks_free, chunks_open, chunks_used, pages, pages_linked, seq, writes, written_sectors, merges, commits, media_bytes, reads, read_hit_sectors, read_miss_sectors, discards, zeroes, flushes, chunks_opened, waits_block, waits_slot, waits_space, damaged_pages }
         fby_volume_spec { name, identity, uuid, origin_sectors, block_size }
-        fby_volume_info { spec, watermark, used, damaged, attached, pages, lost_blocks, holes, holes_unknown, chunks, destage, draining, last_error, origin_errors, origin_writes, origin_sectors_written, origin_flushes, pages_destaged, writes, written_sectors, rounds, throttle_ns, intake_limit, drain_rate, origin_depth, bypassing, bypasses, bypassed_sectors, flush_owed }
+        fby_volume_info { spec, watermark, used, damaged, attached, pages, lost_blocks, holes, holes_unknown, chunks, destage, draining, last_error, origin_errors, origin_writes, origin_sectors_written, origin_flushes, pages_destaged, pages_relocated, writes, written_sectors, rounds, throttle_ns, intake_limit, drain_rate, origin_depth, bypassing, bypasses, bypassed_sectors, flush_owed }
         fby_attach { origin_sectors, identity, holes, mem, mem_bytes, round_pages, nbuffers, buffer_bytes }
         fby_vec { base, len }
         fby_wpage { block, bucket, old, data_crc, mask, valid, lost, flags }

@@ -64,6 +64,7 @@ impl World {
             }
         }
         if self.engine.is_open() {
+            self.count_relocated();
             self.engine.abandon();
         }
         self.destage_at = 0;
@@ -100,6 +101,13 @@ impl World {
     }
 
     /// Power is cut again inside recovery, at one of its fences.
+    pub(super) fn count_relocated(&mut self) {
+        for v in &self.volumes {
+            let info = v.index.and_then(|index| self.engine.volume_info(index).ok());
+            self.tally.relocated += info.map_or(0, |i| i.pages_relocated);
+        }
+    }
+
     fn cut_recovery(&mut self) -> Verdict {
         for _ in 0..self.rng.range(1, 3) {
             self.engine.media.arm(self.rng.below(10) as u32);

@@ -242,6 +242,8 @@ impl World {
         };
         let sectors = match block_size {
             _ if self.plan.periodic => 64,
+            // Two fifths of the pool.
+            _ if self.plan.hot => u64::from(self.plan.geometry.nchunks) * 24,
             4096 => sectors.div_ceil(8) * 8,
             _ => sectors,
         };
@@ -403,6 +405,7 @@ impl World {
             self.idle_origin(v)?;
         }
         self.actor(ADMIN);
+        self.count_relocated();
         match self.engine.close() {
             Ok(()) => {}
             Err(e) if e.is(sys::FBY_E_BUSY) => return Ok(()),

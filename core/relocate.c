@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * relocate.c - live pages out of mostly dead chunks.
+ *
+ * Random overwrites leave dead pages in every chunk of the log.  Without this
+ * the pool would fill with them, and destage would write to the origin what is
+ * hot only to get their space back.  So when few chunks are free the live pages
+ * of the emptiest are appended once more, as a writer of the same bytes would
+ * append them, and the chunk is free: the cleaning of a log-structured file
+ * system (Rosenblum and Ousterhout, 1992), greedy among a sample of chunks, with
+ * a bound on what is live, so that a write costs at most one more.  Destage is
+ * for what is live, and relocation gives way to it where entries grow old or
+ * the volume is drained.
+ *
+ * Bytes that were acknowledged long ago must not be taken for a torn tail, so a
+ * chunk that was moved out of is kept until the copies are sealed.
+ */
+#include "index.h"
+#include "slot.h"
+
+#define LOOK 256u /* chunks compared at once */
+
+bool fby_space_short(const struct fby_pool *p)
+{
+	u32 n = p->sb.nchunks / 8, least = fby_reserve(p) + 2;
+
+	return fby_load(&p->nfree) < (n > least ? n : least);
+}
+
+/* Pool lock held: pages to be moved to have the chunk back; ~0: not worth it, or
+ * not allowed. */
+static u32 price(const struct fby_pool *p, u32 c)
+{
+	const struct fby_chunk *ch = &p->chunk[c];
+	const struct fby_volume *v;
+	u32 live;
+
+	if (ch->state != FBY_CS_CLOSED || ch->pinned)
+		return ~0u;
+	v = &p->volume[ch->volume];
+	if (!v->attached || fby_load(&v->destage.drain) || fby_volume_aged(p, v))
+		return ~0u;
+	live = fby_chunk_live(p, c);
+	return 2 * live <= p->chunk_pages - FBY_FIRST_PAGE ? live : ~0u;
+}
+
+/* The cheapest of the next chunks, pinned; or none. */
+static u32 choose(struct fby_pool *p)
+{
+	u32 best = FBY_NO_CHUNK, least = ~0u;
+
+	fby_lock(&p->lock);
+	for (u32 i = 0; i < LOOK && p->look_left > 0; i++, p->look_left--) {
+		u32 cost = price(p, p->look);
+
+		if (cost < least) {
+			least = cost;
+			best = p->look;
+		}
+		p->look = p->look + 1 < p->sb.nchunks ? p->look + 1 : 0;
+	}
+	if (best != FBY_NO_CHUNK)
+		p->chunk[best].pinned |= FBY_PIN_MOVED;
+	fby_unlock(&p->lock);
+	return best;
+}
+
+/* Until max_age has its due, the volume is as old as the oldest of what was moved. */
+static void keep_age(struct fby_volume *v, u64 opened_ns, u64 seq)
+{
+	if (v->moved_seq <= v->rec.watermark || opened_ns < v->moved_ns)
+		v->moved_ns = opened_ns;
+	v->moved_seq = seq;
+}
+
+/* False: no room, or no slot, for now. */
+static bool move_pages(struct fby_pool *p, u32 c, u32 *wake)
+{
+	struct fby_chunk *ch = &p->chunk[c];
+	struct fby_volume *v = &p->volume[ch->volume];
+	u32 end = (c << p->chunk_shift) + ch->fill, slot;
+
+	for (u32 page = (c << p->chunk_shift) + FBY_FIRST_PAGE; page < end; page++) {
+		int decision;
+
+		if (!(fby_load_acquire(&p->entry[page].state) & FBY_ES_LINKED))
+			continue;
+		decision = fby_move(p, ch->volume, fby_key_block(fby_load(&p->entry[page].key)), page, &slot, wake);
+		if (decision == FBY_WAIT_SPACE || decision == FBY_WAIT_SLOT)
+			return false;
+		if (decision != FBY_DONE || slot == ~0u)
+			continue;
+		p->moved_slots |= 1ull << slot;
+		fby_count(&v->moved, 1);
+		keep_age(v, ch->opened_ns, fby_load_acquire(&p->seq) - 1);
+	}
+	return true;
+}
+
+/* Pool lock is taken: the chunk may be freed now. */
+static void let_go(struct fby_pool *p, u32 *wake)
+{
+	u32 c = p->moved_from;
+
+	p->moved_from = FBY_NO_CHUNK;
+	p->moved_slots = 0;
+	fby_chunk_unpin(p, c, FBY_PIN_MOVED, wake);
+}
+
+/* True if all copies are sealed. */
+static bool seal_copies(struct fby_pool *p)
+{
+	u16 volume = p->chunk[p->moved_from].volume;
+
+	for (u32 i = 0; i < p->opt.nslots; i++) {
+		struct fby_slot *s = &p->slot[i];
+		u32 c;
+
+		if (!(p->moved_slots >> i & 1) || !fby_slot_try(s))
+			continue;
+		c = s->volume[volume].open;
+		if (c != FBY_NO_CHUNK && p->chunk[c].sealed != p->chunk[c].fill)
+			fby_chunk_seal(p, c, false);
+		fby_slot_release(s);
+		p->moved_slots &= ~(1ull << i);
+	}
+	return p->moved_slots == 0;
+}
+
+void fby_relocate_settle(struct fby_pool *p, u16 volume, u32 *wake)
+{
+	if (p->moved_from != FBY_NO_CHUNK && p->chunk[p->moved_from].volume == volume)
+		let_go(p, wake);
+}
+
+bool fby_relocate_step(struct fby_pool *p, u32 *wake)
+{
+	u64 opened = fby_load(&p->chunks_opened);
+	bool room;
+	u32 c;
+
+	if (p->moved_from != FBY_NO_CHUNK) {
+		if (seal_copies(p))
+			let_go(p, wake);
+		return true;
+	}
+	if (!fby_space_short(p) || p->looked_opens == opened)
+		return false;
+	if (p->look_left == 0)
+		p->look_left = p->sb.nchunks;
+	c = choose(p);
+	if (c == FBY_NO_CHUNK) {
+		if (p->look_left == 0)
+			p->looked_opens = opened;
+		return p->look_left > 0;
+	}
+	room = move_pages(p, c, wake);
+	p->look_left = 0;
+	p->moved_from = c;
+	if (seal_copies(p))
+		let_go(p, wake);
+	return room;
+}
