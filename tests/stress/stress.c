@@ -9,7 +9,8 @@
  * Whoever reads the sector loads acked before and started after, and what it
  * read has to lie between the two.  In volume 0 the owners share each block, so
  * partial pages merge under contention; in volume 1 they own runs of 64 KiB and
- * discard and zero too; volume 2 comes and goes.  The pool is far smaller than
+ * discard and zero too; volume 2 comes and goes.  One write in four goes past the
+ * cache, as far as it may, and lingers on its way to the origin.  The pool is far smaller than
  * the volumes, so destage, reuse of chunks and waits for space never end.
  * Origin requests complete on threads of their own, now and then with an error.
  *
@@ -55,7 +56,7 @@ static struct fby_media media;
 static pthread_mutex_t admin = PTHREAD_MUTEX_INITIALIZER; /* destage step, add, remove */
 static u32 stopping;
 static u32 nthreads = 4;
-static u64 total_writes, total_reads, total_ranges, total_errors;
+static u64 total_writes, total_reads, total_ranges, total_errors, total_bypasses;
 
 /* Requests for the origins, from the destage thread to those that do them. */
 static struct {
@@ -151,6 +152,16 @@ static void origin_store(u32 volume, u64 sector, u64 n, const u64 *src)
 		fby_store(&dst[i], src ? src[i] : 0ull);
 }
 
+/* Blocks that an origin write is in flight for: one at a time. */
+static u32 in_flight[NVOLUMES][VOLUME_SECTORS / FBY_PAGE_SECTORS];
+
+static void in_flight_add(u32 volume, u64 sector, u64 n, u32 by)
+{
+	for (u64 b = sector / FBY_PAGE_SECTORS; b * FBY_PAGE_SECTORS < sector + n; b++)
+		if (__atomic_fetch_add(&in_flight[volume][b], by, __ATOMIC_RELAXED) != (by == 1 ? 0 : 1))
+			fail("two origin writes in flight for a block", volume, b * FBY_PAGE_SECTORS, sector, n, by);
+}
+
 static void *io_thread(void *arg)
 {
 	u64 seed = 77 + (uintptr_t)arg;
@@ -171,8 +182,10 @@ static void *io_thread(void *arg)
 		broken = random_next(&seed) % 400 == 0;
 		if (io.op != FBY_IO_FLUSH && io.sector + io.nsectors > VOLUME_SECTORS)
 			fail("origin request out of range", io.volume, io.sector, io.nsectors, 0, 0);
+		in_flight_add(io.volume, io.sector, io.nsectors, 1);
 		if (io.op != FBY_IO_FLUSH && !broken)
 			origin_store(io.volume, io.sector, io.nsectors, io.op == FBY_IO_WRITE ? io.buf : NULL);
+		in_flight_add(io.volume, io.sector, io.nsectors, ~0u);
 		if (broken)
 			fby_fetch_add(&total_errors, 1ull);
 		fby_destage_complete(pool, io.id, broken ? EIO : 0);
@@ -245,17 +258,57 @@ static void wait_a_little(struct worker *w, int decision)
 	fail("unexpected decision", 0, 0, w->id, (u64)(decision < 0 ? -decision : decision), 0);
 }
 
-static void write_some(struct worker *w, u32 volume, u64 sector, u32 n)
+static void write_through(struct worker *w, u32 volume, u64 sector, u32 n, const u64 *data)
 {
 	u32 done = 0, wake = 0;
 	int decision;
 
+	while ((decision = fby_write(pool, (u16)volume, sector, n, data, &done, &wake)) != FBY_DONE)
+		wait_a_little(w, decision);
+}
+
+/* Now and then the origin fails, and the part goes through the cache. */
+static void write_past(struct worker *w, u32 volume, u64 sector, u32 n, const u64 *data)
+{
+	while (n > 0) {
+		bool broken = random_next(&w->seed) % 200 == 0;
+		u32 least = 1 + (u32)random_next(&w->seed) % 16, wake = 0;
+		struct fby_bypass b;
+		int decision = fby_bypass_begin(pool, &b, (u16)volume, sector, n, least);
+
+		if (decision != FBY_DONE && decision != FBY_CACHED) {
+			wait_a_little(w, decision);
+			continue;
+		}
+		if (b.nsectors == 0 || b.nsectors > n)
+			fail("bypassed sectors", volume, sector, n, b.nsectors, (u64)decision);
+		if (decision == FBY_DONE) {
+			in_flight_add(volume, sector, b.nsectors, 1);
+			sched_yield();
+			if (!broken)
+				origin_store(volume, sector, b.nsectors, data);
+			in_flight_add(volume, sector, b.nsectors, ~0u);
+			fby_bypass_end(pool, &b, broken ? EIO : 0, &wake);
+			fby_fetch_add(broken ? &total_errors : &total_bypasses, 1ull);
+		}
+		if (decision == FBY_CACHED || broken)
+			write_through(w, volume, sector, b.nsectors, data);
+		sector += b.nsectors;
+		data += b.nsectors * (FBY_SECTOR / 8);
+		n -= b.nsectors;
+	}
+}
+
+static void write_some(struct worker *w, u32 volume, u64 sector, u32 n)
+{
 	for (u32 i = 0; i < n; i++) {
 		sector_fill(&w->buf[i * (FBY_SECTOR / 8)], volume, sector + i, w->version);
 		fby_store(&origin[volume].started[sector + i], w->version);
 	}
-	while ((decision = fby_write(pool, (u16)volume, sector, n, w->buf, &done, &wake)) != FBY_DONE)
-		wait_a_little(w, decision);
+	if (random_next(&w->seed) % 4)
+		write_through(w, volume, sector, n, w->buf);
+	else
+		write_past(w, volume, sector, n, w->buf);
 	for (u32 i = 0; i < n; i++)
 		fby_store(&origin[volume].acked[sector + i], w->version);
 	w->writes++;
@@ -648,8 +701,8 @@ int main(int argc, char **argv)
 		total_reads += worker[i].reads;
 		total_ranges += worker[i].ranges;
 	}
-	printf("stress: seed %" PRIu64 ", %u phases, %" PRIu64 " writes, %" PRIu64 " reads, %" PRIu64
-	       " discards and zeroes, %" PRIu64 " origin errors: all sectors as acknowledged\n",
-	       seed, phase, total_writes, total_reads, total_ranges, total_errors);
+	printf("stress: seed %" PRIu64 ", %u phases, %" PRIu64 " writes, %" PRIu64 " past the cache, %" PRIu64
+	       " reads, %" PRIu64 " discards and zeroes, %" PRIu64 " origin errors: all sectors as acknowledged\n",
+	       seed, phase, total_writes, total_bypasses, total_reads, total_ranges, total_errors);
 	return 0;
 }
