@@ -166,3 +166,92 @@ fn whichever_request_fails_a_power_cut_then_loses_nothing() {
         }
     }
 }
+
+impl Run {
+    /// Drains.  At the `at`th request a caller's flush is told that the origin
+    /// lost all that it had not flushed.  Returns whether it came to that.
+    fn drain_beside_a_flush(&mut self, at: u32) -> bool {
+        let mut requests = 0;
+        self.engine.volume_drain(0, true).unwrap();
+        for _ in 0..5000 {
+            self.now_ns += 50_000_000;
+            let step = self.engine.destage_step(self.now_ns).unwrap();
+            let Some(io) = step.io else {
+                if self.engine.volume_clean(0) && step.decision == Decision::Done {
+                    return requests >= at;
+                }
+                continue;
+            };
+            requests += 1;
+            if requests == at {
+                let (r, upto) = self.engine.flush(0);
+                assert_eq!(r, Ok(Decision::Origin));
+                self.origin.power_cut(Loss::All, &mut Rng::new(1));
+                assert!(self.engine.flush_end(0, upto, EIO).is_err());
+            }
+            match io.op {
+                sys::FBY_IO_WRITE => self.origin.write(io.sector, &io.data),
+                sys::FBY_IO_FLUSH => self.origin.flush_all(),
+                _ => self.origin.zero(io.sector, io.nsectors),
+            }
+            self.engine.destage_complete(io.id, 0);
+        }
+        panic!("the drain does not end");
+    }
+
+    fn past(&mut self, id: u64, at: u64, n: u64) {
+        let (_, begun, _) = self.engine.bypass_begin(0, at, n as u32, 1);
+        let begun = begun.expect("blocks that are not cached");
+        assert_eq!(u64::from(begun.nsectors()), n);
+        self.origin.write_whole(at, &data(NUMBER, at..at + n, id));
+        self.engine.bypass_end(begun, 0);
+        self.truth[at as usize..(at + n) as usize].fill(id);
+    }
+}
+
+/// An origin tells once that it lost something.  If a caller's flush is told,
+/// destage writes its own again.
+#[test]
+fn what_another_flush_was_told_is_an_error_for_destage() {
+    for n in 1.. {
+        let mut run = Run::new();
+        let hit = run.drain_beside_a_flush(n);
+        run.origin.power_cut(Loss::All, &mut Rng::new(1));
+        let alone: Vec<u64> = (0..SECTORS).map(|s| run.origin.read(s)).collect();
+        assert_eq!(alone, run.truth, "lost before request {n}");
+        if !hit {
+            assert!(n > 8, "only {n} requests");
+            return;
+        }
+    }
+}
+
+/// If destage is told, the next flush of a caller fails, once, if a write that
+/// went past the cache may have been lost; and else it does not.
+#[test]
+fn what_destage_was_told_is_an_error_for_the_next_flush() {
+    let flush = |run: &mut Run| match run.engine.flush(0) {
+        (Ok(Decision::Done), _) => Ok(false),
+        (Ok(Decision::Origin), upto) => run.engine.flush_end(0, upto, 0).map(|()| true),
+        other => panic!("{other:?}"),
+    };
+    let flushes = {
+        let mut run = Run::new();
+        run.drain(u32::MAX, false, &mut Rng::new(1));
+        run.engine.volume_info(0).unwrap().origin_flushes
+    };
+    for bypassed in [false, true] {
+        let (mut failed, mut rng) = (0, Rng::new(1));
+        for n in 1..100 {
+            let mut run = Run::new();
+            assert_eq!(flush(&mut run), Ok(true), "the first after an attach");
+            if bypassed {
+                run.past(9, 48, 8);
+            }
+            run.drain(n, false, &mut rng);
+            failed += u64::from(flush(&mut run).is_err());
+            assert_eq!(flush(&mut run), Ok(false), "told once, and nothing is owed");
+        }
+        assert_eq!(failed, if bypassed { flushes } else { 0 });
+    }
+}
