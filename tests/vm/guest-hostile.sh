@@ -13,7 +13,7 @@ if [ -n "$planted" ]; then
 else
 	load_module
 fi
-"$tool" "$pool" /dev/ram0 "$command" "$pools" "$seed" || exit 1
+"$tool" /dev/pmem0 /dev/pmem1 /dev/ram0 "$command" "$pools" "$seed" || exit 1
 step "unload" /run/busybox rmmod forebay
 clean_dmesg
 echo "hostile: $passed passed"

@@ -2,9 +2,10 @@
 /*
  * hostile.c - the bases, and what is done with each mutated pool.  See hostile.h.
  *
- *	hostile MEDIA DISK FOREBAY COUNT SEED
+ *	hostile SMALL LARGE DISK FOREBAY COUNT SEED
  *
- * FOREBAY is the command, which makes the pools; COUNT pools from SEED on.
+ * Pools of 64 KiB chunks lie on the media SMALL, some of 2 MiB on LARGE; FOREBAY
+ * is the command, which makes them.  COUNT pools from SEED on.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -47,18 +48,18 @@ static u64 phase(u32 which, u64 began)
 	return now;
 }
 
-static void media_io(const char *media, struct image *m, bool store)
+static void media_io(struct image *m, bool store)
 {
-	int fd = open(media, (store ? O_RDWR : O_RDONLY) | O_DIRECT);
+	int fd = open(m->media, (store ? O_RDWR : O_RDONLY) | O_DIRECT);
 
 	if (fd < 0)
-		die("%s: %s", media, strerror(errno));
+		die("%s: %s", m->media, strerror(errno));
 	for (u64 at = 0; at < m->size;) {
 		u64 n = m->size - at < 4u << 20 ? m->size - at : 4u << 20;
 		ssize_t got = store ? pwrite(fd, m->bytes + at, n, at) : pread(fd, m->bytes + at, n, at);
 
 		if (got <= 0)
-			die("%s at %llu: %s", media, (unsigned long long)at, strerror(errno));
+			die("%s at %llu: %s", m->media, (unsigned long long)at, strerror(errno));
 		at += (u64)got;
 	}
 	close(fd);
@@ -68,6 +69,7 @@ static void image_init(struct image *m, const char *media)
 {
 	int fd = open(media, O_RDONLY);
 
+	m->media = media;
 	if (fd < 0 || ioctl(fd, BLKGETSIZE64, &m->size) || m->size > MEDIA_MAX)
 		die("%s: not a device of at most %u MiB", media, MEDIA_MAX >> 20);
 	close(fd);
@@ -85,7 +87,7 @@ static void keep(const char *text)
 	if (nbases > BASES_MAX)
 		die("too many bases");
 	image_init(m, host.media);
-	media_io(host.media, m, false);
+	media_io(m, false);
 	snprintf(m->text, sizeof(m->text), "base %s", text);
 	host_log_check(m->text);
 }
@@ -105,7 +107,7 @@ static void fill(struct device *d, struct rng *r, u32 writes)
 	}
 }
 
-#define STILL "writeback_jobs 4 idle 0 max_age 0 high_watermark 99 low_watermark 98"
+#define STILL "writeback_jobs 2 idle 0 max_age 0 high_watermark 99 low_watermark 98"
 
 static void start(struct device d[2], const char *options, u32 writes, struct rng *r)
 {
@@ -134,11 +136,12 @@ static void drain_all(struct device d[2])
 }
 
 /* Snapshots of a pool in use are what a power cut leaves. */
-static void make_bases(const char *chunk, struct rng *r)
+static void make_bases(const char *media, const char *chunk, struct rng *r)
 {
 	struct device d[2];
 	char text[100];
 
+	host.media = media;
 	host_run("%s create --force --chunk-size %s --volumes 4 %s >/dev/null", host.forebay, chunk, host.media);
 	snprintf(text, sizeof(text), "%s formatted", chunk);
 	keep(text);
@@ -268,7 +271,7 @@ static void use(struct device *d, struct mark *m, struct rng *r)
 		drain(d);
 	if (has_room(d)) {
 		write_some(d, r);
-		if (d->bytes >= 64 * FBY_PAGE && has_room(d))
+		if (d->bytes >= 2 * MARKS * FBY_PAGE && has_room(d))
 			write_marks(d, m, r);
 		read_marks(d, m, "after the write");
 	} else {
@@ -311,7 +314,7 @@ static void some_options(char *text, size_t bytes, const struct image *from, str
 
 	snprintf(text, bytes, "verify %s checksums %s high_watermark %u low_watermark %u idle %u slots %u writeback_jobs %u%s%s",
 		 verify[rng_below(r, 3)], rng_one_in(r, 4) ? "off" : "on", high, (u32)rng_below(r, high),
-		 rng_one_in(r, 2) ? 5u : 0u, 1 + (u32)rng_below(r, 4), 1 + (u32)rng_below(r, 6),
+		 rng_one_in(r, 2) ? 5u : 0u, 1 + (u32)rng_below(r, 4), 1 + (u32)rng_below(r, 3),
 		 from == &base[0] || from == &base[nbases / 2] || rng_one_in(r, 4) ? " create" : "",
 		 rng_one_in(r, 6) ? " cleaner" : "");
 }
@@ -320,7 +323,7 @@ static void use_pool(const struct image *from, struct rng *r)
 {
 	struct mark mark[2][MARKS];
 	struct device d[2] = { 0 };
-	bool on[2], mapper = rng_one_in(r, 6);
+	bool on[2], mapper = rng_one_in(r, 10);
 	char options[200];
 	u64 began;
 
@@ -369,16 +372,19 @@ static void use_pool(const struct image *from, struct rng *r)
 static void one_pool(u64 seed)
 {
 	struct rng r = { seed };
-	const struct image *from = &base[rng_below(&r, nbases)];
+	/* The large ones come first, and seldom. */
+	const struct image *from = &base[rng_one_in(&r, 8) ? rng_below(&r, nbases) : nbases / 2 + rng_below(&r, nbases / 2)];
 	u32 changes = rng_one_in(&r, 8) ? 40 : 1 + (u32)rng_below(&r, 5);
 	u64 began = host_ms();
 
 	host_begin(seed, work.text, PATIENCE_S);
+	host.media = work.media = from->media;
+	work.size = from->size;
 	memcpy(work.bytes, from->bytes, work.size);
 	snprintf(work.text, sizeof(work.text), "%s", from->text);
 	for (u32 i = 0; i < changes; i++)
 		mutate(&work, &base[rng_below(&r, nbases)], &r);
-	media_io(host.media, &work, true);
+	media_io(&work, true);
 	phase(0, began);
 	use_pool(from, &r);
 	began = host_ms();
@@ -412,22 +418,21 @@ int main(int argc, char **argv)
 	u64 pools, seed, began;
 	struct rng r = { 1 };
 
-	if (argc != 6) {
-		fprintf(stderr, "usage: hostile MEDIA DISK FOREBAY COUNT SEED\n");
+	if (argc != 7) {
+		fprintf(stderr, "usage: hostile SMALL LARGE DISK FOREBAY COUNT SEED\n");
 		return 2;
 	}
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	host.media = argv[1];
-	host.disk = argv[2];
-	host.forebay = argv[3];
-	pools = strtoull(argv[4], NULL, 0);
-	seed = strtoull(argv[5], NULL, 0);
+	host.disk = argv[3];
+	host.forebay = argv[4];
+	pools = strtoull(argv[5], NULL, 0);
+	seed = strtoull(argv[6], NULL, 0);
 	buffer = aligned_alloc(FBY_PAGE, PIECE);
 	host_init();
-	image_init(&work, host.media);
-	make_bases("64K", &r);
-	make_bases("2M", &r);
-	printf("hostile: %u bases of %llu MiB\n", nbases, (unsigned long long)(work.size >> 20));
+	image_init(&work, argv[2]);
+	make_bases(argv[2], "2M", &r);
+	make_bases(argv[1], "64K", &r);
+	printf("hostile: %u bases\n", nbases);
 	began = host_ms();
 	for (u64 i = 0; i < pools; i++) {
 		one_pool(seed + i);

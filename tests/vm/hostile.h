@@ -54,6 +54,7 @@ static inline bool rng_one_in(struct rng *r, u64 n)
 
 /* A whole media.  text says what was done to it, for a finding. */
 struct image {
+	const char *media; /* where it belongs */
 	u8 *bytes;
 	u64 size;
 	char text[4096];

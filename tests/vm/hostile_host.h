@@ -9,11 +9,11 @@
 
 #include "hostile.h"
 
-#define WINDOW (3u << 20)
-#define GUARD (256u << 10)
+#define WINDOW (1u << 20)
+#define GUARD (128u << 10)
 
 struct host {
-	const char *media, *disk, *forebay;
+	const char *media, *disk, *forebay; /* media: that of the pool in work */
 };
 extern struct host host;
 extern const char *const volume_name[2];

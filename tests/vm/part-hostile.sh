@@ -17,21 +17,23 @@ build_planted() {
 
 # caught NAME FILE SED PATTERN: with that mistake, the tool finds PATTERN.
 caught() {
-	local console=$out_vm/hostile-$1.console
+	local console=$out_vm/hostile-$1.console found
 	build_planted "$1" "$2" "$3" || return 1
 	start_guest "$console" "$here/guest-hostile.sh" "$out_vm/hostile" 2000 1 "$1"
 	wait_guest 600 "$console"
-	if ! tr -d '\r' <"$console" | grep -a "^FAIL: hostile: seed" -B 100 | grep -aE "$4" | head -n 1; then
+	found=$(tr -d '\r' <"$console" | grep -a -B 100 '^FAIL: hostile: seed' | grep -aE "$4" | head -n 1)
+	if [ -z "$found" ]; then
 		say "the planted mistake $1 was not caught; console: $console"
+		tr -d '\r' <"$console" | tail -n 10 >&2
 		return 1
 	fi
-	echo "ok: the planted mistake $1 was caught"
+	echo "ok: the planted mistake $1 was caught: $found"
 }
 
 part() {
 	series=${FOREBAY_VM_KERNEL:-kasan}
 	prepare || return
-	pmem_mb=12
+	pmem_map='4M!4G,12M!4352M'
 	gcc -O2 -Wall -Wextra -Werror -pthread -I"$root/core" -I"$root/port" -o "$out_vm/hostile" \
 		"$here"/hostile.c "$here"/hostile_host.c "$here"/hostile_mutate.c || return 1
 	caught range core/recovery.c 's/^(static bool out_of_range.*)$/\1/; s/if \(out_of_range\(p, s, l\)\)/if (0 \&\& out_of_range(p, s, l))/' \
