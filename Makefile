@@ -21,7 +21,7 @@ dkmsdir = $(DESTDIR)/usr/src/forebay-$(version)
 
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help build demo quick check bench soak fuzz fuzz-rust vm install install-dkms deb clean
+.PHONY: help build demo quick check bench soak fuzz fuzz-rust vm-check vm-soak vm-bench vm-shell install install-dkms deb clean
 
 help:
 	@echo 'make demo            see it: speed, kill -9 and recovery, drain (2 minutes)'
@@ -32,7 +32,10 @@ help:
 	@echo 'make bench-apps      redis, mariadb, rocksdb, postgresql, varmail beside the origin alone (5 minutes, root)'
 	@echo 'make soak SECONDS=n  new seeds of the simulator and the crash explorer for so long'
 	@echo 'make fuzz SECONDS=n  libFuzzer on each target for so long'
-	@echo 'make vm              the kernel module in a guest: smoke, power cuts, faults (minutes)'
+	@echo 'make vm-check        the kernel module in a guest, with 25 power cuts (make check: with 4)'
+	@echo 'make vm-soak         the same for long: 200 power cuts, millions of operations of fsx'
+	@echo 'make vm-bench        the module beside dm-writecache and the bare device; $(OUT)/vm-bench.json'
+	@echo 'make vm-shell        a shell in the guest, a device made'
 	@echo 'make install         PREFIX=$(PREFIX) DESTDIR=: command, plugin, man pages, completions, units'
 	@echo 'make deb             Debian packages, also of the module for DKMS; in $(OUT)/deb'
 	@echo 'make clean           remove what was built'
@@ -95,8 +98,9 @@ fuzz-rust:
 			-artifact_prefix=$(FUZZ_RUST)/finding-$$target- || exit 1; \
 	done
 
-vm:
-	tests/vm/run check
+vm-check vm-soak vm-bench vm-shell: build
+	@scripts/need vm
+	tests/vm/run $(@:vm-%=%)
 
 install: build
 	install -D -m 755 $(built)/forebay $(bindir)/forebay

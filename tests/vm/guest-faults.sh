@@ -3,8 +3,7 @@
 # Goal: a failing or slow origin, a full cache and damaged media are contained,
 # reported and recovered from.  Method: a small pool (96 MiB) in front of an
 # origin whose table dm-error, dm-flakey or dm-delay takes the place of, and back;
-# the hung-task watchdog set to a few seconds, which writers then wait for longer
-# than; a data page overwritten on the media while nothing is attached.
+# the hung-task watchdog set to ten seconds, and writers that wait for longer; a data page overwritten on the media while nothing is attached.
 #	$1 target or native
 . "$(dirname "$0")/guest-lib.sh"
 kind=$1
@@ -38,7 +37,7 @@ step "an origin" dmsetup create --noudevsync --noudevrules --uuid FBY-org org --
 dmsetup mknodes org
 step "make the pool" forebay create $pool
 step "attach, and make the volume" dev_attach fast /dev/mapper/org disk create
-echo 6 >/proc/sys/kernel/hung_task_timeout_secs || fail "no hung-task watchdog"
+echo 10 >/proc/sys/kernel/hung_task_timeout_secs || fail "no hung-task watchdog"
 
 step "the origin fails" origin_table error
 write_all --do_verify=0 >/tmp/w.log 2>&1 &
@@ -48,7 +47,7 @@ step "the cache runs full, and the writer waits" until_true 500 counted waits_sp
 dd if=/dev/zero of="$device" bs=1M count=2 seek=200 oflag=direct status=none &
 second=$!
 step "the failure is reported" until_true 150 is_state origin_failed
-sleep 14 # more than twice the watchdog's time
+sleep 24 # more than twice the watchdog's time
 alive $writer
 alive $second
 refused "detaching a busy device" "busy\|is open" dev_detach fast
@@ -58,6 +57,7 @@ alive $writer
 step "the origin is well again" origin_table linear
 step "the writer ends" wait $writer
 step "and the second one" wait $second
+echo 120 >/proc/sys/kernel/hung_task_timeout_secs
 step "all is there" write_all --verify_only=1
 step "drain" dev_command fast flush
 is_state ok || fail "state is $(dev_state fast)"

@@ -28,7 +28,7 @@ one_fs() {
 	local fs=$1 disk=$2 volume=$1
 	step "$fs: a file system on the bare disk" old_disk "$fs" "$disk"
 	step "add the disk as a volume" forebay volume add $pool "$volume" "$disk"
-	step "attach it in place" dev_attach "$volume" "$disk" "$volume" low_watermark 10 high_watermark 15
+	step "attach it in place" dev_attach "$volume" "$disk" "$volume" low_watermark 2 high_watermark 5
 	step "mount" mount "$device" /tmp/mnt
 	tree >/tmp/tree.now
 	step "its old files" cmp /tmp/tree.old /tmp/tree.now
@@ -62,7 +62,7 @@ one_fs() {
 bare_device() {
 	local disk=$1
 	step "add a volume" forebay volume add $pool bare "$disk"
-	step "attach it" dev_attach bare "$disk" bare low_watermark 10 high_watermark 15
+	step "attach it" dev_attach bare "$disk" bare low_watermark 2 high_watermark 5
 	step "fsx on the device, $operations operations" "$root/out/vm/fsx" --device "$device" "$operations" "$seed" 4194304
 	cat /tmp/step.log
 	head -c 4194304 "$device" | sha256sum >/tmp/sum.device

@@ -11,7 +11,7 @@ log=/dev/mapper/log
 
 # found TEXT COMMAND...: the mistake is found, which is exit code 1 and no other.
 found() {
-	local what=$1 code
+	local what=$1 code began=$EPOCHREALTIME
 	shift
 	"$@" >/tmp/step.log 2>&1
 	code=$?
@@ -20,10 +20,11 @@ found() {
 		fail "not found, exit code $code: $what"
 	}
 	passed=$((passed + 1))
-	echo "ok: found: $what"
+	echo "ok: found: $what ($(((${EPOCHREALTIME/./} - ${began/./}) / 1000)) ms)"
 }
 
 clean_in_a_shell() (clean_dmesg)
+hung() { dmesg >/tmp/line && complaints /tmp/line | grep 'blocked for more than'; }
 
 for i in load:1048576 log:1310720 files:0; do
 	dmsetup create --noudevsync --noudevrules ${i%:*} --table "0 131072 linear /dev/ram0 ${i#*:}" || fail "devices"
@@ -52,7 +53,7 @@ dd if=/tmp/older of="$device" bs=1M oflag=direct status=none
 found "ackload: older data" "$ackload" verify "$device" "$log"
 dd if=/tmp/newer of="$device" bs=1M oflag=direct status=none
 step "ackload, the newer again" "$ackload" verify "$device" "$log"
-at=$(cmp -l /tmp/older /tmp/newer | awk 'NR == 1 { print int($1 / 512) }')
+at=$((($(cmp /tmp/older /tmp/newer | sed 's/.* byte \([0-9]*\).*/\1/') - 1) / 512))
 dd if=/tmp/older of=/tmp/newer bs=256 skip=$((at * 2 + 1)) seek=$((at * 2 + 1)) count=1 conv=notrunc status=none
 dd if=/tmp/newer of="$device" bs=1M oflag=direct status=none
 found "ackload: a torn sector" "$ackload" verify "$device" "$log"
@@ -76,6 +77,15 @@ dmesg >/tmp/line
 found "nothing in the messages of this boot" complaints /tmp/line
 echo "WARNING: planted" >/dev/kmsg
 found "a warning of the kernel" clean_in_a_shell
+
+# A writer whose disk does not answer, so the watchdog that guest-faults.sh relies on is awake.
+echo 2 >/proc/sys/kernel/hung_task_timeout_secs
+dmesg -c >/dev/null
+dmsetup suspend load
+dd if=/dev/zero of="$device" bs=1M count=1 conv=fsync status=none &
+step "the hung-task watchdog barks" until_true 100 hung
+dmsetup resume --noudevsync load
+wait
 echo "planted: $passed passed"
 echo "planted: hangs now"
 while :; do sleep 1000; done

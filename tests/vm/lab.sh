@@ -189,9 +189,13 @@ missing() {
 		echo "${command%:*} (package ${command#*:})"
 		found=1
 	done
+	[ "$(uname -m)" = x86_64 ] || {
+		echo "an x86-64 machine: this is $(uname -m)"
+		found=1
+	}
 	[ $found = 0 ] || return 1
 	[ -e "$root/tests/vm/kernel-$series.sh" ] || find_release 2>/dev/null || {
-		echo "Debian 12's kernel $series: not in $cache, and apt does not know its packages"
+		echo "a kernel of Debian 12, ${FOREBAY_VM_KERNEL:-6.12 or 6.1}: not in $cache, and apt does not know its packages"
 		return 1
 	}
 }

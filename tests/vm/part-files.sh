@@ -3,7 +3,7 @@
 part() {
 	local kind rc=0
 	for kind in ${1:-target native}; do
-		guest files-"$kind" 3000 guest-files.sh "$kind" "${2:-34000}" "${3:-1}" || rc=1
+		guest files-"$kind" $((1200 + ${2:-34000} / 10)) guest-files.sh "$kind" "${2:-34000}" "${3:-1}" || rc=1
 	done
 	return $rc
 }
