@@ -28,8 +28,9 @@ help:
 	@echo 'make check           all tests, as continuous integration runs them'
 	@echo 'make quick           the tests to run between two edits (3 minutes at most)'
 	@echo 'make build           compile the command and the nbdkit plugin'
-	@echo 'make bench           engine against the floor of the media, reads, recovery, load; in $(OUT)/'
-	@echo 'make bench-apps      redis, mariadb, rocksdb, postgresql, varmail beside the origin alone (5 minutes, root)'
+	@echo 'make bench           engine, reads, recovery, slots, load; see bench/index.html (8 minutes; QUICK=1: 3)'
+	@echo 'make bench-peers     beside libpmemblk and the origin alone (2 minutes)'
+	@echo 'make bench-apps      redis, mariadb, rocksdb, postgresql, varmail on ext4 beside the origin alone (10 minutes, root)'
 	@echo 'make soak SECONDS=n  new seeds of the simulator and the crash explorer for so long'
 	@echo 'make fuzz SECONDS=n  libFuzzer on each target for so long'
 	@echo 'make vm-check        the kernel module in a guest, with 25 power cuts (make check: with 4)'
@@ -57,18 +58,29 @@ check:
 	@scripts/need check
 	@scripts/check
 
+# QUICK=1: a quarter of the time, for a look at whether it runs.
+BENCH := bench/out
+SUITE := $(if $(QUICK),--seconds 8 --sustained 20 --stalled 8,--seconds 20 --sustained 120 --stalled 30)
+ROUNDS := $(if $(QUICK),--rounds 31)
 bench: build
-	@mkdir -p $(OUT)
-	target/release/forebay bench engine --json | tee $(OUT)/bench-engine.json
-	target/release/forebay bench read --json | tee $(OUT)/bench-read.json
-	target/release/forebay bench recovery --json | tee $(OUT)/bench-recovery.json
 	cargo build --release -p forebay-load
-	target/release/forebay-load suite --seconds 20 --out $(OUT)/load
+	@mkdir -p $(BENCH)
+	target/release/forebay bench engine $(ROUNDS) --json > $(BENCH)/bench-engine.json
+	target/release/forebay bench read $(ROUNDS) --json > $(BENCH)/bench-read.json
+	target/release/forebay bench recovery $(if $(QUICK),--pool-size 1G) --json > $(BENCH)/bench-recovery.json
+	target/release/forebay bench slots $(if $(QUICK),--rounds 2) --json > $(BENCH)/bench-slots.json
+	target/release/forebay-load suite $(SUITE) --out $(BENCH)
 
-# APPS: options and names of bench/apps.sh, which says what packages it lacks.
+# PEERS, APPS: options of bench/peers.sh and apps.sh, which say what they lack.
+.PHONY: bench-peers
+bench-peers: build
+	bench/peers.sh --out $(BENCH) $(PEERS)
+	cargo run -q --release -p forebay-load -- page --out $(BENCH)
+
 .PHONY: bench-apps
 bench-apps: build
-	bench/apps.sh --out bench/out $(APPS)
+	bench/apps.sh --out $(BENCH) $(APPS)
+	cargo run -q --release -p forebay-load -- page --out $(BENCH)
 
 soak:
 	@scripts/need build

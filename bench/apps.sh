@@ -166,12 +166,14 @@ run_varmail() {
 	timed fio --name=varmail --directory="$mnt/mail" --nrfiles=64 --filesize=16k-64k --openfiles=16 \
 		--file_service_type=random --rw=randrw --rwmixread=50 --bs=4k-16k --bs_unaligned=0 --fsync=1 \
 		--numjobs=4 --time_based --runtime="$seconds" --group_reporting --output-format=json
-	value=$(jq '.jobs[0] | .read.iops + .write.iops' "$work/output")
+	value=$(sed -n '/^{/,$p' "$work/output" | jq '.jobs[0] | .read.iops + .write.iops')
 }
 
+# At once: what they would still write on a slow disk is of no use to anybody.
 stop_app() {
-	local side
-	for side in "${!server[@]}"; do stop "${server[$side]}"; done
+	local side how=KILL
+	[ "${app:-}" = postgresql ] && how=QUIT # its own word for at once; KILL leaves children
+	for side in "${!server[@]}"; do stop "${server[$side]}" "$how"; done
 	server=()
 }
 

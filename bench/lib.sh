@@ -55,9 +55,9 @@ end_work() {
 	rm -rf "$work"
 	exit "$code"
 }
-# stop PID: and wait until it is gone.
+# stop PID [SIGNAL]: and wait until it is gone.
 stop() {
-	kill "$1" 2>/dev/null
+	kill -"${2:-TERM}" "$1" 2>/dev/null
 	wait "$1" 2>/dev/null
 	return 0
 }

@@ -51,6 +51,8 @@ pub struct EngineReport {
     /// DRAM of engine and volume, everything included, for each page that the
     /// pool can hold.
     pub dram_bytes_per_page: f64,
+    /// Interleaved; all figures are their medians.
+    pub rounds: u32,
     /// What was written to, and how.
     pub media: String,
 }
@@ -92,6 +94,7 @@ pub fn engine(options: &EngineOptions) -> Result<EngineReport, BenchError> {
     Ok(EngineReport {
         threads: threads.collect::<Result<_, _>>()?,
         dram_bytes_per_page: pool.dram_bytes_per_page(),
+        rounds: options.rounds,
         media: format!(
             "{}, pool of {} MiB, {blocks} blocks at random, {} nt",
             options.media.name(),

@@ -71,6 +71,9 @@ pub enum BenchError {
 pub struct Figures {
     /// Operations per second of all threads together: the median of the rounds.
     pub ops_per_s: f64,
+    /// ... and what a tenth of the rounds stayed below, or above.
+    pub ops_per_s_p10: f64,
+    pub ops_per_s_p90: f64,
     /// Median latency, nanoseconds.
     pub p50_ns: u64,
     /// 99th percentile, nanoseconds.

@@ -41,6 +41,8 @@ impl Default for ReadOptions {
 pub struct ReadReport {
     /// One for each number of threads.
     pub threads: Vec<ReadThreads>,
+    /// All figures are their medians.
+    pub rounds: u32,
     /// What was read from.
     pub media: String,
 }
@@ -85,6 +87,7 @@ pub fn reads(options: &ReadOptions) -> Result<ReadReport, BenchError> {
     }
     Ok(ReadReport {
         threads,
+        rounds: options.rounds,
         media: format!(
             "{}, pool of {} MiB, {blocks} blocks cached",
             options.media.name(),

@@ -44,6 +44,8 @@ pub struct RecoveryReport {
     pub seconds: f64,
     /// The worst round.
     pub seconds_max: f64,
+    /// Each as after a kill.
+    pub rounds: u32,
     /// Size of the pool.
     pub pool_bytes: u64,
     /// `pool_bytes / seconds`.
@@ -93,6 +95,7 @@ pub fn recovery(options: &RecoveryOptions) -> Result<RecoveryReport, BenchError>
     let median = median(seconds);
     Ok(RecoveryReport {
         seconds: median,
+        rounds: options.rounds,
         seconds_max: worst,
         pool_bytes,
         pool_bytes_per_s: pool_bytes as f64 / median,

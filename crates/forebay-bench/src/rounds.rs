@@ -123,12 +123,17 @@ fn turn(plan: Plan, stroke: &mut dyn Stroke, seen: &mut Seen) -> Result<(), Benc
 /// Of all threads for one kind: in each round the sum of their rates.
 fn figures<'a>(threads: impl Iterator<Item = &'a Seen> + Clone) -> Figures {
     let rounds = threads.clone().map(|seen| seen.ops_per_s.len()).min().unwrap_or(0);
-    let sums =
+    let mut sums: Vec<f64> =
         (0..rounds).map(|round| threads.clone().map(|seen| seen.ops_per_s[round]).sum()).collect();
+    sums.sort_unstable_by(f64::total_cmp);
+    let tenth = |n: usize| sums.get((rounds.saturating_sub(1) * n).div_ceil(10)).copied();
+    let (p10, p90) = (tenth(1).unwrap_or(0.0), tenth(9).unwrap_or(0.0));
     let mut ns: Vec<u32> = threads.flat_map(|seen| seen.latency_ns.iter().copied()).collect();
     ns.sort_unstable();
     Figures {
         ops_per_s: median(sums),
+        ops_per_s_p10: p10,
+        ops_per_s_p90: p90,
         p50_ns: quantile(&ns, 500),
         p99_ns: quantile(&ns, 990),
         p999_ns: quantile(&ns, 999),

@@ -590,6 +590,9 @@ pub struct BenchSlots {
     /// Numbers of commit slots, a pool for each
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=64))]
     pub slots: Vec<u32>,
+    /// Blocks of 4 KiB to write at random; default: few, so that destage is idle
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, value_parser = clap::value_parser!(u64).range(..1 << 28))]
+    pub blocks: u64,
     /// Length of a turn of each pair of threads and slots
     #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = units::parse_time)]
     pub turn: Duration,

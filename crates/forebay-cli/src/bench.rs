@@ -113,6 +113,7 @@ fn slots(a: &args::BenchSlots) -> anyhow::Result<()> {
     let mut o = SlotsOptions {
         media_bytes_per_s: a.media_rate,
         turn: a.turn,
+        blocks: a.blocks,
         dir: a.bench.media.dir.clone(),
         persist: a.persist,
         ..Default::default()

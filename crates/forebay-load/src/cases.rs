@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The loads.  Each runs against the origin alone as well, in the same run.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use forebay::{Origin, PhaseLatency};
@@ -12,8 +13,8 @@ use rand_distr::{Distribution, Zipf};
 use serde::Serialize;
 
 use crate::bed::{self, Bed, BLOCK};
-use crate::measure::{run, spread, Latency, Run};
-use crate::origin::Speed;
+use crate::measure::{run, spread, Latency, Run, WINDOW};
+use crate::origin::{RateOrigin, Speed};
 
 /// Told what happens, for people who wait.
 pub type Say<'a> = &'a mut dyn FnMut(&str);
@@ -24,10 +25,11 @@ fn write_block(bed: &Bed, rng: &mut SmallRng, block: u64) -> Result<()> {
     Ok(bed.volume.write_at(&buf, block * BLOCK)?)
 }
 
-fn origin_write(bed: &Bed, rng: &mut SmallRng) -> Result<()> {
+fn origin_write(origin: &RateOrigin, rng: &mut SmallRng) -> Result<()> {
     let mut buf = [0; BLOCK as usize];
     bed::fill(rng, &mut buf);
-    Ok(bed.origin.write_at(&buf, rng.random_range(0..bed.blocks) * BLOCK)?)
+    let blocks = origin.size_bytes() / BLOCK;
+    Ok(origin.write_at(&buf, rng.random_range(0..blocks) * BLOCK)?)
 }
 
 /// Random 4 KiB writes for long, over several times the cache.
@@ -38,8 +40,10 @@ pub struct Sustained {
     pub data_bytes: u64,
     pub clients: usize,
     pub seconds: f64,
-    /// The origin alone: the same writes straight to it.
+    /// The origin alone: the same writes straight to another like it, before
+    /// and after.
     pub origin_per_s: f64,
+    pub origin_per_s_rounds: [f64; 2],
     /// From the window on in which the cache had filled.
     pub steady_from_s: f64,
     pub steady_per_s: f64,
@@ -57,9 +61,14 @@ pub fn sustained(seconds: u64, clients: usize, speed: Speed, say: Say<'_>) -> Re
     let (pool_bytes, data_bytes) = (256 << 20, 6 * (256 << 20));
     let pool = bed::pool(pool_bytes)?;
     let bed = bed::volume(&pool, "v", data_bytes, speed)?;
-    let alone =
-        run(clients, Duration::from_secs(5), 1, &|rng| origin_write(&bed, rng), &mut |_, _| ())?;
-    say(&format!("origin alone: {:.0} writes/s", alone.per_s));
+    let other = RateOrigin::new(data_bytes as usize, speed)?;
+    let alone = |seed| -> Result<f64> {
+        let length = Duration::from_secs(seconds.clamp(1, 5));
+        let r = run(clients, length, seed, &|rng| origin_write(&other, rng), &mut |_, _| ())?;
+        Ok(r.per_s)
+    };
+    let before = alone(1)?;
+    say(&format!("origin alone: {before:.0} writes/s"));
     let mut filled = None;
     let r = run(
         clients,
@@ -93,6 +102,8 @@ pub fn sustained(seconds: u64, clients: usize, speed: Speed, say: Say<'_>) -> Re
             }
         },
     )?;
+    let after = alone(3)?;
+    let origin_per_s = (before + after) / 2.0;
     // A few windows for the controller to learn the rate.
     let from = filled.map_or(0, |n| n + 6).min(r.windows.len());
     let steady = &r.windows[from..];
@@ -103,10 +114,11 @@ pub fn sustained(seconds: u64, clients: usize, speed: Speed, say: Say<'_>) -> Re
         data_bytes,
         clients,
         seconds: seconds as f64,
-        origin_per_s: alone.per_s,
+        origin_per_s,
+        origin_per_s_rounds: [before, after],
         steady_from_s: from as f64 / 2.0,
         steady_per_s: mean,
-        steady_over_origin: mean / alone.per_s,
+        steady_over_origin: mean / origin_per_s,
         coefficient_of_variation: variation,
         slowest_window_per_s: steady.iter().copied().fold(f64::INFINITY, f64::min),
         latency: r.latency,
@@ -162,6 +174,16 @@ pub fn hot_set(seconds: u64, speed: Speed, say: Say<'_>) -> Result<HotSet> {
     })
 }
 
+/// Reads and writes in several shares, from several clients.
+#[derive(Debug, Serialize)]
+pub struct Mixed {
+    pub speed: Speed,
+    /// Interleaved with the origin alone, of each cell.
+    pub rounds: u64,
+    pub round_seconds: f64,
+    pub cells: Vec<MixedCell>,
+}
+
 /// One cell of the mixed table: medians of interleaved rounds.
 #[derive(Debug, Serialize)]
 pub struct MixedCell {
@@ -180,13 +202,15 @@ fn median(v: &mut [f64]) -> f64 {
     v[v.len() / 2]
 }
 
-pub fn mixed(seconds: u64, speed: Speed, say: Say<'_>) -> Result<Vec<MixedCell>> {
+pub fn mixed(seconds: u64, speed: Speed, say: Say<'_>) -> Result<Mixed> {
     const ROUNDS: u64 = 3;
+    const SHARES: [u32; 5] = [99, 90, 70, 50, 0];
+    const CLIENTS: [usize; 5] = [1, 2, 4, 8, 16];
     let mut cells = Vec::new();
-    let cells_n = 5 * 3;
+    let cells_n = (SHARES.len() * CLIENTS.len()) as u64;
     let each = Duration::from_millis((seconds * 1000 / (cells_n * ROUNDS * 2)).max(500));
-    for write_percent in [99, 90, 70, 50, 0] {
-        for clients in [1, 4, 16] {
+    for write_percent in SHARES {
+        for clients in CLIENTS {
             let pool = bed::pool(256 << 20)?;
             let bed = bed::volume(&pool, "v", 1536 << 20, speed)?;
             let (mut alone, mut with, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
@@ -197,7 +221,7 @@ pub fn mixed(seconds: u64, speed: Speed, say: Say<'_>) -> Result<Vec<MixedCell>>
                     let mut buf = [0; BLOCK as usize];
                     match (write, cached) {
                         (true, true) => write_block(&bed, rng, block),
-                        (true, false) => origin_write(&bed, rng),
+                        (true, false) => origin_write(&bed.origin, rng),
                         (false, true) => Ok(bed.volume.read_at(&mut buf, block * BLOCK)?),
                         (false, false) => Ok(bed.origin.read_at(&mut buf, block * BLOCK)?),
                     }
@@ -228,74 +252,101 @@ pub fn mixed(seconds: u64, speed: Speed, say: Say<'_>) -> Result<Vec<MixedCell>>
             cells.push(cell);
         }
     }
-    Ok(cells)
+    Ok(Mixed { speed, rounds: ROUNDS, round_seconds: each.as_secs_f64(), cells })
 }
 
-/// Write + flush latency, quiet and during a drain of a full cache.
+/// Write + flush latency, quiet and during a drain of a full cache, in turns.
 #[derive(Debug, Serialize)]
 pub struct FsyncTail {
     pub speed: Speed,
+    pub rounds: Vec<FsyncRound>,
+    /// Medians of the rounds.
+    pub quiet_p999_us: f64,
+    pub draining_p999_us: f64,
+    pub p999_ratio: f64,
+    /// Of a round, lowest and highest.
+    pub p999_ratio_low: f64,
+    pub p999_ratio_high: f64,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct FsyncRound {
     pub quiet: Latency,
     pub draining: Latency,
-    pub p999_ratio: f64,
+    pub drained_seconds: f64,
 }
 
 pub fn fsync_tail(seconds: u64, speed: Speed, say: Say<'_>) -> Result<FsyncTail> {
+    const ROUNDS: u64 = 3;
     let pool = bed::pool(512 << 20)?;
     let bed = bed::volume(&pool, "v", 2 << 30, speed)?;
     let hot = bed.blocks / 64;
-    let fsync = |rng: &mut SmallRng| -> Result<()> {
+    let mut rng: SmallRng = rand::SeedableRng::seed_from_u64(5);
+    let mut fsync = || -> Result<u64> {
         // A journal's pace: what is measured is the tail, not the throughput.
         std::thread::sleep(Duration::from_micros(200));
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         let block = rng.random_range(0..hot);
-        write_block(&bed, rng, block)?;
+        write_block(&bed, &mut rng, block)?;
         bed.volume.flush()?;
-        LATENCY.with(|l| l.borrow_mut().push(start.elapsed().as_nanos() as u64));
-        Ok(())
+        Ok(start.elapsed().as_nanos() as u64)
     };
-    let half = Duration::from_secs((seconds / 2).max(1));
-    let quiet = tail(half, &fsync)?;
-    say(&format!("quiet: p99.9 {:.1} us", quiet.p999_us));
-    // Half the pool dirty, then drain it while the same goes on.
-    let mut rng: SmallRng = rand::SeedableRng::seed_from_u64(9);
-    for block in 0..(200u64 << 20) / BLOCK {
-        write_block(&bed, &mut rng, hot + block * 7 % (bed.blocks - hot))?;
-    }
-    let draining = AtomicBool::new(true);
-    let during = std::thread::scope(|scope| -> Result<Latency> {
-        scope.spawn(|| {
-            let _ = bed.volume.drain(&mut |_| match draining.load(Ordering::Relaxed) {
-                true => std::ops::ControlFlow::Continue(()),
-                false => std::ops::ControlFlow::Break(()),
+    let length = Duration::from_millis((seconds * 1000 / (2 * ROUNDS)).max(1000));
+    let mut rounds = Vec::new();
+    for round in 0..ROUNDS {
+        let start = Instant::now();
+        let quiet = tail(&mut || start.elapsed() < length, &mut fsync)?;
+        // Half the pool dirty, then drain it while the same goes on.
+        let mut other: SmallRng = rand::SeedableRng::seed_from_u64(9 + round);
+        for block in 0..(200u64 << 20) / BLOCK {
+            write_block(&bed, &mut other, hot + block * 7 % (bed.blocks - hot))?;
+        }
+        let done = AtomicBool::new(false);
+        let start = Instant::now();
+        let draining = std::thread::scope(|scope| -> Result<Latency> {
+            scope.spawn(|| {
+                let _ = bed.volume.drain(&mut |_| match start.elapsed() > 4 * length {
+                    true => ControlFlow::Break(()),
+                    false => ControlFlow::Continue(()),
+                });
+                done.store(true, Ordering::Relaxed);
             });
-        });
-        let during = tail(half, &fsync);
-        draining.store(false, Ordering::Relaxed);
-        during
-    })?;
-    say(&format!("draining: p99.9 {:.1} us", during.p999_us));
-    Ok(FsyncTail { speed, quiet, draining: during, p999_ratio: during.p999_us / quiet.p999_us })
-}
-
-thread_local! {
-    static LATENCY: std::cell::RefCell<Vec<u64>> = const { std::cell::RefCell::new(Vec::new()) };
+            tail(&mut || !done.load(Ordering::Relaxed), &mut fsync)
+        })?;
+        let drained_seconds = start.elapsed().as_secs_f64();
+        say(&format!(
+            "p99.9: quiet {:.1} us, during {drained_seconds:.1} s of draining {:.1} us",
+            quiet.p999_us, draining.p999_us
+        ));
+        rounds.push(FsyncRound { quiet, draining, drained_seconds });
+        // The rest of what was cached must not be in the next quiet round.
+        bed.volume.drain(&mut |_| ControlFlow::Continue(()))?;
+    }
+    let of = |f: fn(&FsyncRound) -> f64| rounds.iter().map(f).collect::<Vec<_>>();
+    let mut ratios = of(|r| r.draining.p999_us / r.quiet.p999_us);
+    Ok(FsyncTail {
+        speed,
+        quiet_p999_us: median(&mut of(|r| r.quiet.p999_us)),
+        draining_p999_us: median(&mut of(|r| r.draining.p999_us)),
+        p999_ratio: median(&mut ratios),
+        p999_ratio_low: ratios[0],
+        p999_ratio_high: ratios[ratios.len() - 1],
+        rounds,
+    })
 }
 
 /// One client; latencies without its pauses.
-fn tail(length: Duration, request: &dyn Fn(&mut SmallRng) -> Result<()>) -> Result<Latency> {
-    LATENCY.with(|l| l.borrow_mut().clear());
-    let mut rng: SmallRng = rand::SeedableRng::seed_from_u64(5);
-    let start = std::time::Instant::now();
-    while start.elapsed() < length {
-        request(&mut rng)?;
+fn tail(
+    more: &mut dyn FnMut() -> bool,
+    request: &mut dyn FnMut() -> Result<u64>,
+) -> Result<Latency> {
+    let mut ns = Vec::new();
+    while more() || ns.is_empty() {
+        ns.push(request()?);
     }
-    LATENCY.with(|l| {
-        let mut v = l.borrow_mut();
-        v.sort_unstable();
-        let at = |q: f64| v[((v.len() - 1) as f64 * q) as usize] as f64 / 1e3;
-        Ok(Latency { p50_us: at(0.5), p99_us: at(0.99), p999_us: at(0.999), max_us: at(1.0) })
-    })
+    ns.sort_unstable();
+    let at = |q: f64| ns[((ns.len() - 1) as f64 * q) as usize] as f64 / 1e3;
+    Ok(Latency { p50_us: at(0.5), p99_us: at(0.99), p999_us: at(0.999), max_us: at(1.0) })
 }
 
 /// Two volumes; the origin of one stalls.
@@ -307,13 +358,19 @@ pub struct Stall {
     pub before_per_s: f64,
     pub during_per_s: f64,
     pub ratio: f64,
+    /// Of windows, standard deviation over mean.
+    pub before_variation: f64,
+    pub during_variation: f64,
+    pub windows_per_s: Vec<f64>,
 }
 
-pub fn stall(seconds: u64, speed: Speed, say: Say<'_>) -> Result<Stall> {
+/// `seconds` to fill the cache and to see what is usual, then the stall.
+pub fn stall(seconds: u64, stalled: u64, speed: Speed, say: Say<'_>) -> Result<Stall> {
     let pool = bed::pool(256 << 20)?;
     let well = bed::volume(&pool, "well", 768 << 20, speed)?;
     let ill = bed::volume(&pool, "ill", 768 << 20, speed)?;
-    let third = (seconds * 2 / 3).max(4) as usize; // windows
+    let half = seconds.max(4) as usize; // windows
+    let (from, to) = (2 * half, 2 * half + 2 * stalled.max(1) as usize);
     let stop = AtomicBool::new(false);
     let r = std::thread::scope(|scope| -> Result<Run> {
         for n in 0..4 {
@@ -330,14 +387,14 @@ pub fn stall(seconds: u64, speed: Speed, say: Say<'_>) -> Result<Stall> {
         }
         let r = run(
             4,
-            Duration::from_secs(seconds),
+            WINDOW * to as u32,
             4,
             &|rng| {
                 let block = rng.random_range(0..well.blocks);
                 write_block(&well, rng, block)
             },
             &mut |n, rate| {
-                ill.origin.stall(n >= 2 * third - 1 && n < 3 * third - 1);
+                ill.origin.stall(n + 1 >= from && n + 1 < to);
                 if n % 4 == 0 {
                     say(&format!("{:6.1} s {rate:9.0} writes/s", n as f64 / 2.0));
                 }
@@ -348,15 +405,18 @@ pub fn stall(seconds: u64, speed: Speed, say: Say<'_>) -> Result<Stall> {
         pool.abort_waits();
         r
     })?;
-    // The first third fills the cache.
-    let end = (3 * third).min(r.windows.len());
-    let (before, _) = spread(&r.windows[third..2 * third]);
-    let (during, _) = spread(&r.windows[2 * third..end]);
+    // The first half of the time before the stall fills the cache.
+    let end = to.min(r.windows.len());
+    let (before, before_variation) = spread(&r.windows[half..from]);
+    let (during, during_variation) = spread(&r.windows[from..end]);
     Ok(Stall {
         speed,
-        stalled_seconds: (end - 2 * third) as f64 / 2.0,
+        stalled_seconds: (end - from) as f64 / 2.0,
         before_per_s: before,
         during_per_s: during,
         ratio: during / before,
+        before_variation,
+        during_variation,
+        windows_per_s: r.windows,
     })
 }

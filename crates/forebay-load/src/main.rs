@@ -8,6 +8,8 @@ mod cases;
 mod measure;
 mod origin;
 mod page;
+mod plots;
+mod suite;
 
 use std::path::PathBuf;
 
@@ -23,7 +25,10 @@ use origin::Speed;
     version,
     after_help = "Examples:
   forebay-load sustained --seconds 120
-  forebay-load mixed --disk sata --json > mixed.json"
+  forebay-load stall --seconds 10 --stalled 30
+  forebay-load mixed --disk sata --json > mixed.json
+  forebay-load suite --seconds 20 --sustained 120 && xdg-open bench/index.html
+  forebay-load page                      the page anew, after bench/apps.sh"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -53,14 +58,38 @@ enum Case {
     Mixed,
     /// Latency of write + flush, quiet and during a drain.
     FsyncTail,
-    /// Two volumes, and the origin of one stalls.
-    Stall,
-    /// All of them, --seconds each: JSON, plots and a page.
-    Suite {
-        /// Directory to write.
-        #[arg(long, default_value = "bench/out/load")]
-        out: PathBuf,
+    /// Two volumes, and the origin of one stalls, after --seconds.
+    Stall {
+        /// Seconds of the stall.
+        #[arg(long, default_value_t = 30)]
+        stalled: u64,
     },
+    /// All of them, --seconds each: JSON, plots and the page.
+    Suite {
+        /// Seconds of the sustained load.
+        #[arg(long, default_value_t = 120)]
+        sustained: u64,
+        /// Seconds of the stall.
+        #[arg(long, default_value_t = 30)]
+        stalled: u64,
+        #[command(flatten)]
+        page: Page,
+    },
+    /// The page anew, from the JSON files that are there.
+    Page {
+        #[command(flatten)]
+        page: Page,
+    },
+}
+
+#[derive(Clone, Debug, clap::Args)]
+struct Page {
+    /// Directory of JSON files and plots.
+    #[arg(long, default_value = "bench/out")]
+    out: PathBuf,
+    /// The page; it finds the plots by a path from where it is.
+    #[arg(long, default_value = "bench/index.html")]
+    html: PathBuf,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -132,10 +161,15 @@ fn main() -> Result<()> {
         Case::HotSet => print(cli.json, &cases::hot_set(cli.seconds, speed, say)?),
         Case::Mixed => print(cli.json, &cases::mixed(cli.seconds, speed, say)?),
         Case::FsyncTail => print(cli.json, &cases::fsync_tail(cli.seconds, speed, say)?),
-        Case::Stall => print(cli.json, &cases::stall(cli.seconds, speed, say)?),
-        Case::Suite { out } => {
-            let disk = if matches!(cli.disk, Disk::Sata) { "sata" } else { "disk" };
-            page::suite(&out, cli.seconds, disk, speed, say)
+        Case::Stall { stalled } => {
+            print(cli.json, &cases::stall(cli.seconds, stalled, speed, say)?)
         }
+        Case::Suite { sustained, stalled, page: p } => {
+            let disk = if matches!(cli.disk, Disk::Sata) { "sata" } else { "disk" };
+            let times = suite::Times { each: cli.seconds, sustained, stalled };
+            suite::run(&p.out, times, disk, speed, say)?;
+            page::write(&p.out, &p.html, say)
+        }
+        Case::Page { page: p } => page::write(&p.out, &p.html, say),
     }
 }

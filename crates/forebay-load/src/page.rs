@@ -1,201 +1,580 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The suite: every case once, as JSON, as pictures, and on one page with the
-//! machine's facts and the commands.
+//! One page with everything that was measured: it reads the JSON files that are
+//! there, draws them, and says for each figure how it was made.
 
 use std::fmt::Write;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use plotters::prelude::*;
-use serde::Serialize;
+use serde_json::Value;
 
-use crate::cases::{self, MixedCell, Say, Sustained};
-use crate::measure::WINDOW;
-use crate::origin::Speed;
+use crate::cases::Say;
+use crate::plots::{self, Bar, Line, Text};
 
-const SIZE: (u32, u32) = (860, 420);
-
-fn save(out: &Path, name: &str, report: &impl Serialize) -> Result<()> {
-    let path = out.join(name);
-    let text = serde_json::to_string_pretty(report)? + "\n";
-    fs::write(&path, text).with_context(|| format!("{}: cannot be written", path.display()))
-}
-
-/// Bandwidth over time, and the origin's own.
-fn plot_sustained(path: &Path, s: &Sustained) -> Result<()> {
-    let root = SVGBackend::new(path, SIZE).into_drawing_area();
-    root.fill(&WHITE)?;
-    let top = 2.0 * s.steady_per_s.max(s.origin_per_s);
-    let mut chart = ChartBuilder::on(&root)
-        .caption("4 KiB random writes, sustained", ("sans-serif", 20))
-        .margin(12)
-        .x_label_area_size(44)
-        .y_label_area_size(70)
-        .build_cartesian_2d(0.0..s.seconds, 0.0..top)?;
-    chart.configure_mesh().x_desc("seconds").y_desc("writes a second").draw()?;
-    let step = WINDOW.as_secs_f64();
-    let points = s.windows_per_s.iter().enumerate();
-    chart
-        .draw_series(LineSeries::new(
-            points.map(|(i, w)| (step * (i + 1) as f64, w.min(top))),
-            &BLUE,
-        ))?
-        .label("through Forebay")
-        .legend(|(x, y)| PathElement::new([(x, y), (x + 20, y)], BLUE));
-    let alone = [(0.0, s.origin_per_s), (s.seconds, s.origin_per_s)];
-    chart
-        .draw_series(LineSeries::new(alone, &RED))?
-        .label("the origin alone")
-        .legend(|(x, y)| PathElement::new([(x, y), (x + 20, y)], RED));
-    chart.configure_series_labels().background_style(WHITE).border_style(BLACK).draw()?;
-    root.present()?;
+/// Writes the page and its plots.
+pub fn write(out: &Path, html: &Path, say: Say<'_>) -> Result<()> {
+    let mut page = Page::new(out, html)?;
+    page.engine()?;
+    page.slots()?;
+    page.peers()?;
+    page.sustained()?;
+    page.fairness()?;
+    page.mixed()?;
+    page.apps()?;
+    page.others()?;
+    page.save(html)?;
+    say(&format!("see {}", html.display()));
     Ok(())
 }
 
-/// Each cell's ratio, with its lowest and highest round.
-fn plot_mixed(path: &Path, cells: &[MixedCell]) -> Result<()> {
-    let root = SVGBackend::new(path, SIZE).into_drawing_area();
-    root.fill(&WHITE)?;
-    let top = cells.iter().map(|c| c.ratio_high).fold(1.0, f64::max) * 1.2;
-    let low = cells.iter().map(|c| c.ratio_low).fold(1.0, f64::min) / 1.2;
-    let mut chart = ChartBuilder::on(&root)
-        .caption("reads and writes mixed: Forebay over the origin alone", ("sans-serif", 20))
-        .margin(12)
-        .x_label_area_size(44)
-        .y_label_area_size(70)
-        .build_cartesian_2d(0..cells.len() + 1, (low..top).log_scale())?;
-    let name = |i: &usize| match i.checked_sub(1).and_then(|i| cells.get(i)) {
-        Some(c) => format!("{}% x{}", c.write_percent, c.clients),
-        None => String::new(),
+struct Page {
+    out: PathBuf,
+    /// From the page to the directory.
+    link: String,
+    body: String,
+    machine: Option<Value>,
+    used: Vec<String>,
+}
+
+/// A number by its path, such as `report/ratio`; NaN where there is none.
+fn number(v: &Value, path: &str) -> f64 {
+    v.pointer(&format!("/{path}")).and_then(Value::as_f64).unwrap_or(f64::NAN)
+}
+
+fn text(v: &Value, path: &str) -> String {
+    let value = v.pointer(&format!("/{path}"));
+    value.and_then(Value::as_str).unwrap_or_default().to_string()
+}
+
+fn list<'a>(v: &'a Value, path: &str) -> &'a [Value] {
+    let value = v.pointer(&format!("/{path}"));
+    value.and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// Three digits that count, with thin spaces between thousands.
+fn figure(n: f64) -> String {
+    if !n.is_finite() {
+        return "-".into();
+    }
+    let digits = match n.abs() {
+        n if n >= 100.0 => 0,
+        n if n >= 10.0 => 1,
+        _ => 2,
     };
-    chart
-        .configure_mesh()
-        .x_labels(cells.len() + 1)
-        .x_label_formatter(&name)
-        .x_desc("writes, clients")
-        .y_desc("ratio")
-        .draw()?;
-    chart.draw_series(LineSeries::new([(0, 1.0), (cells.len() + 1, 1.0)], &RED))?;
-    let bars = cells.iter().enumerate().map(|(i, c)| {
-        ErrorBar::new_vertical(i + 1, c.ratio_low, c.ratio, c.ratio_high, BLUE.filled(), 10)
-    });
-    chart.draw_series(bars)?;
-    root.present()?;
-    Ok(())
+    let plain = format!("{n:.digits$}");
+    let (whole, rest) = plain.split_once('.').map_or((&plain[..], None), |(w, r)| (w, Some(r)));
+    let mut grouped = String::new();
+    for (i, c) in whole.chars().enumerate() {
+        let left = whole.len() - i;
+        if i > 0 && left % 3 == 0 && c.is_ascii_digit() {
+            grouped.push('\u{2009}');
+        }
+        grouped.push(c);
+    }
+    match rest {
+        Some(rest) => format!("{grouped}.{rest}"),
+        None => grouped,
+    }
 }
 
-fn machine() -> String {
-    let field = |path: &str, name: &str| -> Option<String> {
-        let text = fs::read_to_string(path).ok()?;
-        let line = text.lines().find(|l| l.starts_with(name))?;
-        Some(line.split_once(':')?.1.trim().to_string())
-    };
-    let cpus = std::thread::available_parallelism().map_or(0, usize::from);
-    format!(
-        "{cpus} CPUs, {}; {} of memory; Linux {}. The pool is DRAM standing in for \
-         persistent memory; the origins are memory that serves requests at a steady rate.",
-        field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown".into()),
-        field("/proc/meminfo", "MemTotal").unwrap_or_else(|| "unknown".into()),
-        fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim()
-    )
+/// "1.31 (1.20 to 1.44)"
+fn with_spread(value: f64, low: f64, high: f64) -> String {
+    format!("{} ({} to {})", figure(value), figure(low), figure(high))
 }
 
-fn row(table: &mut String, what: &str, value: String, command: &str) {
-    let _ = writeln!(
-        table,
-        "<tr><td>{what}</td><td>{value}</td><td><code>forebay-load {command}</code></td></tr>"
-    );
+impl Page {
+    fn new(out: &Path, html: &Path) -> Result<Page> {
+        let at = |p: &Path| std::path::absolute(p).with_context(|| format!("{}", p.display()));
+        let (from, to) = (at(html)?, at(out)?);
+        let from = from.parent().unwrap_or(Path::new("/"));
+        let link = match to.strip_prefix(from) {
+            Ok(below) => below.display().to_string(),
+            Err(_) => to.display().to_string(),
+        };
+        Ok(Page { out: to, link, body: String::new(), machine: None, used: Vec::new() })
+    }
+
+    /// `None`: it was not run.
+    fn read(&mut self, name: &str) -> Result<Option<Value>> {
+        let path = self.out.join(name).with_extension("json");
+        let text = match fs::read_to_string(&path) {
+            Ok(text) if !text.trim().is_empty() => text,
+            _ => return Ok(None),
+        };
+        let value: Value = serde_json::from_str(&text)
+            .with_context(|| format!("{}: not JSON; run its benchmark again", path.display()))?;
+        if self.machine.is_none() {
+            self.machine = value.get("machine").cloned();
+        }
+        self.used.push(format!("{name}.json"));
+        Ok(Some(value))
+    }
+
+    fn heading(&mut self, title: &str, how: &str) {
+        let _ = writeln!(self.body, "<h2>{}</h2>\n<p>{}</p>", escape(title), escape(how));
+    }
+
+    fn command(&mut self, command: &str) {
+        let _ = writeln!(self.body, "<pre>{}</pre>", escape(command));
+    }
+
+    fn table(&mut self, head: &[&str], rows: &[Vec<String>]) {
+        let cells = |tag: &str, all: &mut dyn Iterator<Item = &str>| -> String {
+            all.map(|c| format!("<{tag}>{}</{tag}>", escape(c))).collect()
+        };
+        let _ = writeln!(self.body, "<table><tr>{}</tr>", cells("th", &mut head.iter().copied()));
+        for row in rows {
+            let row = cells("td", &mut row.iter().map(String::as_str));
+            let _ = writeln!(self.body, "<tr>{row}</tr>");
+        }
+        self.body.push_str("</table>\n");
+    }
+
+    fn picture(&mut self, name: &str, about: &str) -> PathBuf {
+        let (link, about) = (escape(&self.link), escape(about));
+        let _ = writeln!(self.body, "<p><img src=\"{link}/{name}.svg\" alt=\"{about}\"></p>");
+        self.out.join(name).with_extension("svg")
+    }
+
+    fn engine(&mut self) -> Result<()> {
+        if let Some(v) = self.read("bench-engine")? {
+            let how = format!(
+                "4 KiB writes: non-temporal copy and fence (raw), the same with checksum and one line, \
+                 the least a safe write needs (floor), and the engine. Medians of {} interleaved rounds, \
+                 with their 10th and 90th percentile. {}.",
+                figure(number(&v, "rounds")),
+                text(&v, "media")
+            );
+            self.heading("The write path", &how);
+            let mut rows = Vec::new();
+            for t in list(&v, "threads") {
+                for what in ["raw", "floor", "engine"] {
+                    let at = |field: &str| number(t, &format!("{what}/{field}"));
+                    rows.push(vec![
+                        figure(number(t, "n")),
+                        what.into(),
+                        with_spread(at("ops_per_s"), at("ops_per_s_p10"), at("ops_per_s_p90")),
+                        figure(at("p50_ns")),
+                        figure(at("p99_ns")),
+                        figure(at("p999_ns")),
+                        figure(at("ops_per_s") / number(t, "floor/ops_per_s")),
+                    ]);
+                }
+            }
+            let head = ["threads", "", "writes/s", "p50 ns", "p99 ns", "p99.9 ns", "of the floor"];
+            self.table(&head, &rows);
+            self.command("forebay bench engine --json");
+        }
+        if let Some(v) = self.read("bench-read")? {
+            let how = format!(
+                "Verified reads of cached blocks. Medians of {} rounds, with their 10th and 90th percentile.",
+                figure(number(&v, "rounds"))
+            );
+            self.heading("Read hits", &how);
+            let at = |t: &Value, f: &str| number(t, &format!("hit/{f}"));
+            let rows: Vec<_> = list(&v, "threads")
+                .iter()
+                .map(|t| {
+                    let rate = at(t, "ops_per_s");
+                    let rate = with_spread(rate, at(t, "ops_per_s_p10"), at(t, "ops_per_s_p90"));
+                    let ns = ["p50_ns", "p99_ns", "p999_ns"].map(|f| figure(at(t, f)));
+                    [vec![figure(number(t, "n")), rate], ns.to_vec()].concat()
+                })
+                .collect();
+            self.table(&["threads", "reads/s", "p50 ns", "p99 ns", "p99.9 ns"], &rows);
+            self.command("forebay bench read --json");
+        }
+        if let Some(v) = self.read("bench-recovery")? {
+            let how = format!(
+                "{} s until a pool of {} MiB with {} dirty blocks is usable, on {} threads: median of {} rounds, the slowest {} s. {}.",
+                figure(number(&v, "seconds")),
+                figure(number(&v, "pool_bytes") / 1048576.0),
+                figure(number(&v, "blocks")),
+                figure(number(&v, "threads")),
+                figure(number(&v, "rounds")),
+                figure(number(&v, "seconds_max")),
+                text(&v, "media")
+            );
+            self.heading("Recovery", &how);
+            self.command("forebay bench recovery --json");
+        }
+        Ok(())
+    }
+
+    fn slots(&mut self) -> Result<()> {
+        let Some(v) = self.read("bench-slots")? else { return Ok(()) };
+        let how = format!(
+            "Throughput and CPU time of a write against the number of commit slots, on {}. Medians of {} \
+             interleaved rounds of {} ms, on {} CPUs; auto is {} slots.",
+            text(&v, "media"),
+            figure(number(&v, "rounds")),
+            figure(number(&v, "turn_ms")),
+            figure(number(&v, "cpus")),
+            figure(number(&v, "auto_slots")),
+        );
+        self.heading("Commit slots", &how);
+        let cells = list(&v, "cells");
+        let mut threads: Vec<u64> = cells.iter().map(|c| number(c, "threads") as u64).collect();
+        threads.dedup();
+        let by = |field: &str, scale: f64| -> Vec<Line> {
+            let line = |n: &u64| Line {
+                name: format!("{n} writers"),
+                points: cells
+                    .iter()
+                    .filter(|c| number(c, "threads") as u64 == *n)
+                    .map(|c| (number(c, "slots"), number(c, field) * scale))
+                    .collect(),
+            };
+            threads.iter().map(line).collect()
+        };
+        let path = self.picture("slots-rate", "writes a second against slots");
+        let t = Text { caption: "writes a second", x: "commit slots", y: "writes/s" };
+        plots::lines(&path, &t, &by("writes_per_s", 1.0), true)?;
+        let path = self.picture("slots-cpu", "CPU time of a write against slots");
+        let t = Text { caption: "CPU time of a write", x: "commit slots", y: "microseconds" };
+        plots::lines(&path, &t, &by("cpu_ns_per_write", 1e-3), true)?;
+        let rows: Vec<_> = cells
+            .iter()
+            .map(|c| {
+                let spread = |f: &str, scale: f64| {
+                    let at = |end: &str| number(c, &format!("{f}{end}")) * scale;
+                    with_spread(at(""), at("_low"), at("_high"))
+                };
+                vec![
+                    figure(number(c, "threads")),
+                    figure(number(c, "slots")),
+                    spread("writes_per_s", 1.0),
+                    spread("cpu_ns_per_write", 1e-3),
+                ]
+            })
+            .collect();
+        self.table(&["writers", "slots", "writes/s", "CPU us a write"], &rows);
+        self.command("forebay bench slots --json");
+        Ok(())
+    }
+
+    fn peers(&mut self) -> Result<()> {
+        let Some(v) = self.read("peers")? else { return Ok(()) };
+        let how = format!(
+            "4 KiB random writes. Medians of {} interleaved rounds of {} s, lowest and highest. {}",
+            figure(number(&v, "rounds")),
+            figure(number(&v, "seconds")),
+            text(&v, "note")
+        );
+        self.heading("Beside libpmemblk and the origin alone", &how);
+        let rows: Vec<_> = list(&v, "cells")
+            .iter()
+            .map(|c| {
+                let rate = with_spread(
+                    number(c, "writes_per_s/median"),
+                    number(c, "writes_per_s/low"),
+                    number(c, "writes_per_s/high"),
+                );
+                vec![text(c, "name"), figure(number(c, "jobs")), rate, text(c, "command")]
+            })
+            .collect();
+        self.table(&["", "jobs", "writes/s", "command"], &rows);
+        self.command(&text(&v, "command"));
+        Ok(())
+    }
+
+    fn sustained(&mut self) -> Result<()> {
+        let Some(v) = self.read("sustained")? else { return Ok(()) };
+        let at = |f: &str| number(&v, &format!("report/{f}"));
+        let how = format!(
+            "{} clients write 4 KiB at random over {} times the cache for {} s: one run, judged by its \
+             windows of 0.5 s from second {} on, when the cache had filled. The origin alone before and \
+             after: {} and {} writes/s. Origin: {} requests/s, {} MB/s, {} us a request, {} us a flush.",
+            figure(at("clients")),
+            figure(at("data_bytes") / at("pool_bytes")),
+            figure(at("seconds")),
+            figure(at("steady_from_s")),
+            figure(at("origin_per_s_rounds/0")),
+            figure(at("origin_per_s_rounds/1")),
+            figure(at("speed/requests_per_s")),
+            figure(at("speed/bytes_per_s") / 1e6),
+            figure(at("speed/latency_us")),
+            figure(at("speed/flush_us")),
+        );
+        self.heading("Sustained random writes", &how);
+        let path = self.picture("sustained", "writes a second over time");
+        let windows = list(&v, "report/windows_per_s");
+        let points: Vec<(f64, f64)> = windows
+            .iter()
+            .enumerate()
+            .map(|(i, w)| (0.5 * (i + 1) as f64, w.as_f64().unwrap_or(0.0)))
+            .collect();
+        // What fits into the empty cache would make the rest a flat line.
+        let top = 2.0 * at("steady_per_s").max(at("origin_per_s"));
+        let end = points.last().map_or(1.0, |p| p.0);
+        let through = points.into_iter().map(|(x, y)| (x, y.min(top))).collect();
+        let alone = at("origin_per_s");
+        let lines = [
+            Line { name: "through Forebay".into(), points: through },
+            Line { name: "the origin alone".into(), points: vec![(0.0, alone), (end, alone)] },
+        ];
+        let t = Text {
+            caption: "4 KiB random writes, sustained (cut off above)",
+            x: "seconds",
+            y: "writes/s",
+        };
+        plots::lines(&path, &t, &lines, false)?;
+        let row = |what: &str, value: f64| vec![what.to_string(), figure(value)];
+        self.table(
+            &["", ""],
+            &[
+                row("writes/s, steady", at("steady_per_s")),
+                row("over the origin's own rate", at("steady_over_origin")),
+                row("coefficient of variation of the windows", at("coefficient_of_variation")),
+                row("slowest window, writes/s", at("slowest_window_per_s")),
+                row("p99.9 of a write, throttling included, ms", at("latency/p999_us") / 1e3),
+                row("slowest write, ms", at("latency/max_us") / 1e3),
+            ],
+        );
+        self.command(&text(&v, "command"));
+        Ok(())
+    }
+
+    fn fairness(&mut self) -> Result<()> {
+        if let Some(v) = self.read("hot-set")? {
+            let at = |f: &str| number(&v, &format!("report/{f}"));
+            let how = format!(
+                "Writes by a zipf distribution of {} over ten times the cache, one run: {} blocks taken in, \
+                 {} written to the origin: {} of them.",
+                figure(at("exponent")),
+                figure(at("writes")),
+                figure(at("origin_blocks")),
+                figure(at("blocks_over_writes")),
+            );
+            self.heading("Hot set", &how);
+            self.command(&text(&v, "command"));
+        }
+        if let Some(v) = self.read("fsync-tail")? {
+            let at = |f: &str| number(&v, &format!("report/{f}"));
+            let how = format!(
+                "p99.9 of write and flush by one client while 200 MiB drain over that of the quiet system: {}. \
+                 Medians of {} interleaved rounds: quiet {} us, draining {} us.",
+                with_spread(at("p999_ratio"), at("p999_ratio_low"), at("p999_ratio_high")),
+                list(&v, "report/rounds").len(),
+                figure(at("quiet_p999_us")),
+                figure(at("draining_p999_us")),
+            );
+            self.heading("fsync during a drain", &how);
+            self.command(&text(&v, "command"));
+        }
+        if let Some(v) = self.read("stall")? {
+            let at = |f: &str| number(&v, &format!("report/{f}"));
+            let how = format!(
+                "Two volumes of a pool; the origin of one stalls for {} s. The other goes on at {} of what it \
+                 did before: one run, {} and {} writes/s; the windows vary by {} and {} of their mean.",
+                figure(at("stalled_seconds")),
+                figure(at("ratio")),
+                figure(at("before_per_s")),
+                figure(at("during_per_s")),
+                figure(at("before_variation")),
+                figure(at("during_variation")),
+            );
+            self.heading("A stalled origin", &how);
+            let path = self.picture("stall", "writes a second of the other volume");
+            let points = list(&v, "report/windows_per_s").iter().enumerate();
+            let points =
+                points.map(|(i, w)| (0.5 * (i + 1) as f64, w.as_f64().unwrap_or(0.0))).collect();
+            let t = Text {
+                caption: "the other volume, while one stalls at the end",
+                x: "seconds",
+                y: "writes/s",
+            };
+            plots::lines(&path, &t, &[Line { name: "the other volume".into(), points }], false)?;
+            self.command(&text(&v, "command"));
+        }
+        Ok(())
+    }
+
+    fn mixed(&mut self) -> Result<()> {
+        let Some(v) = self.read("mixed")? else { return Ok(()) };
+        let how = format!(
+            "Random 4 KiB reads and writes through Forebay over the same on the origin alone. Medians of {} \
+             interleaved rounds of {} s, lowest and highest.",
+            figure(number(&v, "report/rounds")),
+            figure(number(&v, "report/round_seconds")),
+        );
+        self.heading("Reads and writes mixed", &how);
+        let cells = list(&v, "report/cells");
+        let bars: Vec<_> = cells
+            .iter()
+            .map(|c| Bar {
+                name: format!("{}% x{}", number(c, "write_percent"), number(c, "clients")),
+                low: number(c, "ratio_low"),
+                value: number(c, "ratio"),
+                high: number(c, "ratio_high"),
+            })
+            .collect();
+        let path = self.picture("mixed", "ratios of mixed loads");
+        let t = Text { caption: "Forebay over the origin alone", x: "writes, clients", y: "ratio" };
+        plots::ratios(&path, &t, &bars)?;
+        let rows: Vec<_> = cells
+            .iter()
+            .map(|c| {
+                vec![
+                    format!("{} %", number(c, "write_percent")),
+                    figure(number(c, "clients")),
+                    figure(number(c, "origin_per_s")),
+                    figure(number(c, "forebay_per_s")),
+                    with_spread(
+                        number(c, "ratio"),
+                        number(c, "ratio_low"),
+                        number(c, "ratio_high"),
+                    ),
+                ]
+            })
+            .collect();
+        self.table(&["writes", "clients", "origin /s", "Forebay /s", "ratio"], &rows);
+        self.command(&text(&v, "command"));
+        Ok(())
+    }
+
+    fn apps(&mut self) -> Result<()> {
+        let Some(v) = self.read("apps")? else { return Ok(()) };
+        let how = format!(
+            "On ext4 on a served volume, beside ext4 on the same kind of disk alone; both cross NBD, nbdfuse \
+             and a loop device. Medians of {} interleaved rounds of {} s, lowest and highest.",
+            figure(number(&v, "rounds")),
+            figure(number(&v, "seconds")),
+        );
+        self.heading("Applications", &how);
+        let cells = list(&v, "cells");
+        let three = |c: &Value, what: &str| {
+            ["median", "low", "high"].map(|f| number(c, &format!("{what}/{f}")))
+        };
+        let bars: Vec<_> = cells
+            .iter()
+            .map(|c| {
+                let [value, low, high] = three(c, "ratio");
+                Bar { name: format!("{} {}", text(c, "disk"), text(c, "app")), low, value, high }
+            })
+            .collect();
+        let path = self.picture("apps", "ratios of applications");
+        let t = Text { caption: "Forebay over the origin alone", x: "", y: "ratio" };
+        plots::ratios(&path, &t, &bars)?;
+        let rows: Vec<_> = cells
+            .iter()
+            .map(|c| {
+                let [origin, forebay, ratio] = ["origin", "forebay", "ratio"].map(|w| {
+                    let [value, low, high] = three(c, w);
+                    with_spread(value, low, high)
+                });
+                vec![
+                    text(c, "disk"),
+                    text(c, "app"),
+                    text(c, "unit"),
+                    origin,
+                    forebay,
+                    ratio,
+                    text(c, "commands/forebay"),
+                ]
+            })
+            .collect();
+        let head = ["disk", "program", "unit", "origin alone", "Forebay", "ratio", "command"];
+        self.table(&head, &rows);
+        self.command(&text(&v, "command"));
+        Ok(())
+    }
+
+    /// What is there and not on the page, such as what a guest measured.
+    fn others(&mut self) -> Result<()> {
+        let Ok(files) = fs::read_dir(&self.out) else { return Ok(()) };
+        let mut names: Vec<String> = files
+            .flatten()
+            .map(|f| f.file_name().to_string_lossy().into_owned())
+            .filter(|n| n.ends_with(".json") && !self.used.contains(n))
+            .collect();
+        names.sort();
+        if names.is_empty() {
+            return Ok(());
+        }
+        self.heading("More results", "Not drawn here:");
+        for name in names {
+            let (link, name) = (escape(&self.link), escape(&name));
+            let _ = writeln!(self.body, "<p><a href=\"{link}/{name}\">{name}</a></p>");
+        }
+        Ok(())
+    }
+
+    fn save(&self, html: &Path) -> Result<()> {
+        let machine = match &self.machine {
+            Some(m) => format!(
+                "{} CPUs, {}; {} of memory; Linux {}; load at the start {}.",
+                figure(number(m, "cpus")),
+                text(m, "cpu"),
+                text(m, "memory"),
+                text(m, "kernel"),
+                text(m, "load_at_start"),
+            ),
+            None => "The machine is not recorded in these files.".into(),
+        };
+        let page = format!(
+            "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
+             <title>Forebay: benchmarks</title>\n\
+             <style>body{{font:16px/1.5 sans-serif;max-width:1000px;margin:2em auto;padding:0 1em}}\
+             table{{border-collapse:collapse}}th,td{{text-align:left;vertical-align:top;padding:.2em 1em .2em 0}}\
+             img{{max-width:100%}}pre{{background:#f4f4f4;padding:.5em;white-space:pre-wrap}}</style>\n\
+             <h1>Forebay: benchmarks</h1>\n<p>{}</p>\n\
+             <p>The pools are in DRAM, which stands in for persistent memory; the disks are memory that \
+             serves requests at a steady rate with a latency.</p>\n{}",
+            escape(&machine),
+            self.body
+        );
+        if let Some(dir) = html.parent() {
+            fs::create_dir_all(dir)
+                .with_context(|| format!("{}: cannot be made", dir.display()))?;
+        }
+        fs::write(html, page).with_context(|| format!("{}: cannot be written", html.display()))
+    }
 }
 
-/// Runs every case and writes the directory.
-pub fn suite(out: &Path, seconds: u64, disk: &str, speed: Speed, say: Say<'_>) -> Result<()> {
-    fs::create_dir_all(out).with_context(|| format!("{}: cannot be made", out.display()))?;
-    let mut table = String::new();
-    let options = format!("--seconds {seconds} --disk {disk} --json");
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    say("sustained");
-    let s = cases::sustained(seconds, 16, speed, say)?;
-    save(out, "sustained.json", &s)?;
-    plot_sustained(&out.join("sustained.svg"), &s)?;
-    row(
-        &mut table,
-        "sustained random writes over the origin's own rate",
-        format!("{:.2}", s.steady_over_origin),
-        &format!("sustained {options}"),
-    );
-    row(
-        &mut table,
-        "coefficient of variation of 0.5 s windows",
-        format!("{:.3}", s.coefficient_of_variation),
-        "",
-    );
-    row(
-        &mut table,
-        "p99.9 of a write, throttling included",
-        format!("{:.1} ms", s.latency.p999_us / 1e3),
-        "",
-    );
+    #[test]
+    fn figures_for_people() {
+        assert_eq!(figure(1234567.8), "1\u{2009}234\u{2009}568");
+        assert_eq!(figure(12.34), "12.3");
+        assert_eq!(figure(0.5), "0.50");
+        assert_eq!(figure(f64::NAN), "-");
+        assert_eq!(figure(-1234.0), "-1\u{2009}234");
+    }
 
-    say("hot set");
-    let h = cases::hot_set(seconds, speed, say)?;
-    save(out, "hot-set.json", &h)?;
-    row(
-        &mut table,
-        "hot set: blocks written to the origin over blocks taken in",
-        format!("{:.2}", h.blocks_over_writes),
-        &format!("hot-set {options}"),
-    );
-
-    say("fsync tail");
-    let f = cases::fsync_tail(seconds, speed, say)?;
-    save(out, "fsync-tail.json", &f)?;
-    row(
-        &mut table,
-        "p99.9 of write + flush during a drain over the quiet one",
-        format!("{:.2}", f.p999_ratio),
-        &format!("fsync-tail {options}"),
-    );
-
-    say("stall");
-    let t = cases::stall(seconds, speed, say)?;
-    save(out, "stall.json", &t)?;
-    row(
-        &mut table,
-        "throughput of a volume while another's origin stalls, over before",
-        format!("{:.2}", t.ratio),
-        &format!("stall {options}"),
-    );
-
-    say("mixed");
-    let m = cases::mixed(seconds, speed, say)?;
-    save(out, "mixed.json", &m)?;
-    plot_mixed(&out.join("mixed.svg"), &m)?;
-    let least = m.iter().map(|c| c.ratio).fold(f64::INFINITY, f64::min);
-    row(
-        &mut table,
-        "mixed loads: lowest ratio over the origin alone",
-        format!("{least:.2}"),
-        &format!("mixed {options}"),
-    );
-
-    let page = format!(
-        "<!doctype html>\n<meta charset=\"utf-8\">\n<title>Forebay under load</title>\n\
-         <style>body{{font:16px/1.5 sans-serif;max-width:900px;margin:2em auto}}\
-         td{{padding:.2em 1em .2em 0}}img{{max-width:100%}}</style>\n\
-         <h1>Forebay under load</h1>\n<p>{}</p>\n\
-         <p>Origin: {} requests/s, {} MB/s, {} us a request, {} us a flush.</p>\n\
-         <table>\n{table}</table>\n\
-         <p><img src=\"sustained.svg\" alt=\"writes a second over time\"></p>\n\
-         <p><img src=\"mixed.svg\" alt=\"ratios of mixed loads\"></p>\n",
-        machine(),
-        speed.requests_per_s,
-        speed.bytes_per_s / 1_000_000,
-        speed.latency_us,
-        speed.flush_us,
-    );
-    let path = out.join("index.html");
-    fs::write(&path, page).with_context(|| format!("{}: cannot be written", path.display()))?;
-    say(&format!("see {}", path.display()));
-    Ok(())
+    /// Whatever files are there; what is missing leaves no trace.
+    #[test]
+    fn the_page_shows_what_is_there() {
+        let dir = std::env::temp_dir().join(format!("forebay-page-{}", std::process::id()));
+        let out = dir.join("out");
+        fs::create_dir_all(&out).unwrap();
+        let apps = r#"{"rounds": 3, "seconds": 2, "command": "bench/apps.sh", "machine": {"cpus": 2},
+            "cells": [{"disk": "sata", "app": "a<b", "unit": "x/s", "commands": {"forebay": "run & go"},
+            "origin": {"median": 10, "low": 9, "high": 11}, "forebay": {"median": 30, "low": 20, "high": 40},
+            "ratio": {"median": 3, "low": 2, "high": 4}}]}"#;
+        fs::write(out.join("apps.json"), apps).unwrap();
+        fs::write(out.join("vm-bench.json"), "{}").unwrap();
+        let html = dir.join("index.html");
+        write(&out, &html, &mut |_| ()).unwrap();
+        let page = fs::read_to_string(&html).unwrap();
+        for part in
+            ["a&lt;b", "run &amp; go", "3.00 (2.00 to 4.00)", "out/apps.svg", "out/vm-bench.json"]
+        {
+            assert!(page.contains(part), "no {part} in {page}");
+        }
+        assert!(!page.contains("Commit slots") && !page.contains("out/apps.json"));
+        assert!(fs::read_to_string(out.join("apps.svg")).unwrap().contains("<svg"));
+        fs::write(out.join("stall.json"), "{").unwrap();
+        let e = write(&out, &html, &mut |_| ()).unwrap_err();
+        assert!(e.to_string().contains("stall.json"), "{e}");
+        fs::remove_dir_all(&dir).unwrap();
+    }
 }
