@@ -28,7 +28,7 @@ help:
 	@echo 'make check           all tests, as continuous integration runs them'
 	@echo 'make quick           the tests to run between two edits (3 minutes at most)'
 	@echo 'make build           compile the command and the nbdkit plugin'
-	@echo 'make bench           engine, reads, recovery, slots, load; see bench/index.html (8 minutes; QUICK=1: 3)'
+	@echo 'make bench           engine, reads, recovery, slots, load; see bench/index.html (8 minutes; QUICK=1: 4)'
 	@echo 'make bench-peers     beside libpmemblk and the origin alone (2 minutes)'
 	@echo 'make bench-apps      redis, mariadb, rocksdb, postgresql, varmail on ext4 beside the origin alone (10 minutes, root)'
 	@echo 'make soak SECONDS=n  new seeds of the simulator and the crash explorer for so long'
@@ -48,7 +48,7 @@ build:
 demo:
 	@scripts/need serve
 	cargo build --release -p forebay-cli -p forebay-nbdkit
-	target/release/forebay demo --dir $(OUT)/demo
+	$(built)/forebay demo --dir $(OUT)/demo
 
 quick:
 	@scripts/need check
@@ -65,28 +65,28 @@ ROUNDS := $(if $(QUICK),--rounds 31)
 bench: build
 	cargo build --release -p forebay-load
 	@mkdir -p $(BENCH)
-	target/release/forebay bench engine $(ROUNDS) --json > $(BENCH)/bench-engine.json
-	target/release/forebay bench read $(ROUNDS) --json > $(BENCH)/bench-read.json
-	target/release/forebay bench recovery $(if $(QUICK),--pool-size 1G) --json > $(BENCH)/bench-recovery.json
-	target/release/forebay bench slots $(if $(QUICK),--rounds 2) --json > $(BENCH)/bench-slots.json
-	target/release/forebay-load suite $(SUITE) --out $(BENCH)
+	$(built)/forebay bench engine $(ROUNDS) --json > $(BENCH)/bench-engine.json
+	$(built)/forebay bench read $(ROUNDS) --json > $(BENCH)/bench-read.json
+	$(built)/forebay bench recovery $(if $(QUICK),--pool-size 1G) --json > $(BENCH)/bench-recovery.json
+	$(built)/forebay bench slots $(if $(QUICK),--rounds 2) --json > $(BENCH)/bench-slots.json
+	$(built)/forebay-load suite $(SUITE) --out $(BENCH)
 
 # PEERS, APPS: options of bench/peers.sh and apps.sh, which say what they lack.
 .PHONY: bench-peers
 bench-peers: build
 	bench/peers.sh --out $(BENCH) $(PEERS)
-	cargo run -q --release -p forebay-load -- page --out $(BENCH)
+	cargo build -q --release -p forebay-load && $(built)/forebay-load page --out $(BENCH)
 
 .PHONY: bench-apps
 bench-apps: build
 	bench/apps.sh --out $(BENCH) $(APPS)
-	cargo run -q --release -p forebay-load -- page --out $(BENCH)
+	cargo build -q --release -p forebay-load && $(built)/forebay-load page --out $(BENCH)
 
 soak:
 	@scripts/need build
 	cargo build --release -p forebay-sim
-	target/release/forebay-sim --first $(FIRST) --seconds $$(($(SECONDS) / 2))
-	target/release/forebay-sim explore --seed $(FIRST) --images 1000000000000 --seconds $$(($(SECONDS) / 2))
+	$(built)/forebay-sim --first $(FIRST) --seconds $$(($(SECONDS) / 2))
+	$(built)/forebay-sim explore --seed $(FIRST) --images 1000000000000 --seconds $$(($(SECONDS) / 2))
 
 fuzz:
 	@scripts/need check

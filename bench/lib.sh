@@ -7,7 +7,7 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/.." && pwd)
 me=$(basename "$0" .sh)
-FOREBAY=${FOREBAY:-$root/target/release/forebay}
+FOREBAY=${FOREBAY:-${CARGO_TARGET_DIR:-$root/target}/release/forebay}
 
 say() { echo "$me: $*" >&2; }
 fail() { echo "$me: FAILED: $*" >&2; exit 1; }

@@ -19,6 +19,14 @@ pub fn run(a: &Bench) -> anyhow::Result<u8> {
     Ok(0)
 }
 
+/// The report, and the command that made it.
+fn json(report: &impl serde::Serialize) -> anyhow::Result<()> {
+    let mut value = serde_json::to_value(report)?;
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    value["command"] = format!("forebay {}", words.join(" ")).into();
+    out::json(&value)
+}
+
 /// Sets what was given, and leaves the rest as it is.
 fn apply(a: &BenchMedia, media: &mut MediaChoice, pool_bytes: &mut u64, rounds: &mut u32) {
     if let Some(directory) = &a.dir {
@@ -36,7 +44,7 @@ fn engine(a: &args::BenchArgs) -> anyhow::Result<()> {
     }
     let report = forebay_bench::engine(&o)?;
     if a.media.json.json {
-        return out::json(&report);
+        return json(&report);
     }
     let mut table =
         Table::new(&["threads", "<what", "writes/s", "p50", "p99", "p99.9", "of floor"]);
@@ -74,7 +82,7 @@ fn read(a: &args::BenchArgs) -> anyhow::Result<()> {
     }
     let report = forebay_bench::reads(&o)?;
     if a.media.json.json {
-        return out::json(&report);
+        return json(&report);
     }
     let mut table =
         Table::new(&["threads", "<what", "reads/s", "p50", "p99", "p99.9", "/s a thread"]);
@@ -93,7 +101,7 @@ fn recovery(a: &args::BenchRecovery) -> anyhow::Result<()> {
     o.threads = a.threads.unwrap_or(o.threads);
     let report = forebay_bench::recovery(&o)?;
     if a.media.json.json {
-        return out::json(&report);
+        return json(&report);
     }
     out::line(format_args!(
         "{:.3} s until usable (slowest {:.3} s): a pool of {}, {} dirty blocks, {} threads\n\
@@ -128,7 +136,7 @@ fn slots(a: &args::BenchSlots) -> anyhow::Result<()> {
     }
     let report = forebay_bench::slots(&o)?;
     if a.bench.media.json.json {
-        return out::json(&report);
+        return json(&report);
     }
     let mut table =
         Table::new(&["threads", "slots", "writes/s", "low", "high", "CPU a write", "low", "high"]);

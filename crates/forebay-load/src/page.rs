@@ -62,7 +62,7 @@ fn figure(n: f64) -> String {
         return "-".into();
     }
     let digits = match n.abs() {
-        n if n >= 100.0 => 0,
+        n if n >= 100.0 || n.fract() == 0.0 => 0,
         n if n >= 10.0 => 1,
         _ => 2,
     };
@@ -168,7 +168,7 @@ impl Page {
             }
             let head = ["threads", "", "writes/s", "p50 ns", "p99 ns", "p99.9 ns", "of the floor"];
             self.table(&head, &rows);
-            self.command("forebay bench engine --json");
+            self.command(&text(&v, "command"));
         }
         if let Some(v) = self.read("bench-read")? {
             let how = format!(
@@ -187,7 +187,7 @@ impl Page {
                 })
                 .collect();
             self.table(&["threads", "reads/s", "p50 ns", "p99 ns", "p99.9 ns"], &rows);
-            self.command("forebay bench read --json");
+            self.command(&text(&v, "command"));
         }
         if let Some(v) = self.read("bench-recovery")? {
             let how = format!(
@@ -201,7 +201,7 @@ impl Page {
                 text(&v, "media")
             );
             self.heading("Recovery", &how);
-            self.command("forebay bench recovery --json");
+            self.command(&text(&v, "command"));
         }
         Ok(())
     }
@@ -254,7 +254,7 @@ impl Page {
             })
             .collect();
         self.table(&["writers", "slots", "writes/s", "CPU us a write"], &rows);
-        self.command("forebay bench slots --json");
+        self.command(&text(&v, "command"));
         Ok(())
     }
 
@@ -415,7 +415,7 @@ impl Page {
             })
             .collect();
         let path = self.picture("mixed", "ratios of mixed loads");
-        let t = Text { caption: "Forebay over the origin alone", x: "writes, clients", y: "ratio" };
+        let t = Text { caption: "Forebay over the origin alone", x: "ratio", y: "writes, clients" };
         plots::ratios(&path, &t, &bars)?;
         let rows: Vec<_> = cells
             .iter()
@@ -459,7 +459,7 @@ impl Page {
             })
             .collect();
         let path = self.picture("apps", "ratios of applications");
-        let t = Text { caption: "Forebay over the origin alone", x: "", y: "ratio" };
+        let t = Text { caption: "Forebay over the origin alone", x: "ratio", y: "" };
         plots::ratios(&path, &t, &bars)?;
         let rows: Vec<_> = cells
             .iter()
@@ -546,6 +546,7 @@ mod tests {
         assert_eq!(figure(1234567.8), "1\u{2009}234\u{2009}568");
         assert_eq!(figure(12.34), "12.3");
         assert_eq!(figure(0.5), "0.50");
+        assert_eq!(figure(16.0), "16");
         assert_eq!(figure(f64::NAN), "-");
         assert_eq!(figure(-1234.0), "-1\u{2009}234");
     }
@@ -565,9 +566,7 @@ mod tests {
         let html = dir.join("index.html");
         write(&out, &html, &mut |_| ()).unwrap();
         let page = fs::read_to_string(&html).unwrap();
-        for part in
-            ["a&lt;b", "run &amp; go", "3.00 (2.00 to 4.00)", "out/apps.svg", "out/vm-bench.json"]
-        {
+        for part in ["a&lt;b", "run &amp; go", "3 (2 to 4)", "out/apps.svg", "out/vm-bench.json"] {
             assert!(page.contains(part), "no {part} in {page}");
         }
         assert!(!page.contains("Commit slots") && !page.contains("out/apps.json"));

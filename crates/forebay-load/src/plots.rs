@@ -37,6 +37,7 @@ pub fn lines(path: &Path, text: &Text<'_>, lines: &[Line], log_x: bool) -> Resul
     let right = points().map(|p| p.0).fold(1.0, f64::max);
     let left = if log_x { points().map(|p| p.0).fold(right, f64::min) } else { 0.0 };
     let top = 1.1 * points().map(|p| p.1).fold(1e-9, f64::max);
+    let digits = usize::from(top < 20.0);
     let mut builder = ChartBuilder::on(&root);
     builder
         .caption(text.caption, ("sans-serif", 20))
@@ -46,7 +47,12 @@ pub fn lines(path: &Path, text: &Text<'_>, lines: &[Line], log_x: bool) -> Resul
     macro_rules! draw {
         ($x:expr) => {{
             let mut chart = builder.build_cartesian_2d($x, 0.0..top)?;
-            chart.configure_mesh().x_desc(text.x).y_desc(text.y).draw()?;
+            chart
+                .configure_mesh()
+                .y_label_formatter(&|y| format!("{y:.digits$}"))
+                .x_desc(text.x)
+                .y_desc(text.y)
+                .draw()?;
             for (line, colour) in lines.iter().zip(COLOURS.iter().cycle()) {
                 let colour = *colour;
                 chart
@@ -54,7 +60,12 @@ pub fn lines(path: &Path, text: &Text<'_>, lines: &[Line], log_x: bool) -> Resul
                     .label(&line.name)
                     .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], colour));
             }
-            chart.configure_series_labels().background_style(WHITE).border_style(BLACK).draw()?;
+            chart
+                .configure_series_labels()
+                .position(SeriesLabelPosition::LowerRight)
+                .background_style(WHITE)
+                .border_style(BLACK)
+                .draw()?;
         }};
     }
     match log_x {
@@ -73,35 +84,37 @@ pub struct Bar {
     pub high: f64,
 }
 
-/// Ratios, with a line at 1.
+/// Ratios, one below the other, with a line at 1.
 pub fn ratios(path: &Path, text: &Text<'_>, bars: &[Bar]) -> Result<()> {
-    let root = SVGBackend::new(path, SIZE).into_drawing_area();
+    let size = (SIZE.0, 120 + 22 * bars.len() as u32);
+    let root = SVGBackend::new(path, size).into_drawing_area();
     root.fill(&WHITE)?;
-    let top = bars.iter().map(|b| b.high).fold(1.0, f64::max) * 1.2;
-    let low = bars.iter().map(|b| b.low).fold(1.0, f64::min).max(1e-3) / 1.2;
+    let right = bars.iter().map(|b| b.high).fold(1.0, f64::max) * 1.2;
+    let left = bars.iter().map(|b| b.low).fold(1.0, f64::min).max(1e-3) / 1.2;
+    // From top to bottom.
+    let place = |i: usize| bars.len() - i;
     let mut chart = ChartBuilder::on(&root)
         .caption(text.caption, ("sans-serif", 20))
         .margin(12)
-        .x_label_area_size(110)
-        .y_label_area_size(80)
-        .build_cartesian_2d(0..bars.len() + 1, (low..top).log_scale())?;
-    let name = |i: &usize| match i.checked_sub(1).and_then(|i| bars.get(i)) {
+        .x_label_area_size(44)
+        .y_label_area_size(150)
+        .build_cartesian_2d((left..right).log_scale(), 0..bars.len() + 1)?;
+    let name = |y: &usize| match bars.len().checked_sub(*y).and_then(|i| bars.get(i)) {
         Some(b) => b.name.clone(),
         None => String::new(),
     };
     chart
         .configure_mesh()
-        .x_labels(bars.len() + 2)
-        .x_label_formatter(&name)
-        .x_label_style(("sans-serif", 12).into_font().transform(FontTransform::Rotate90))
+        .disable_y_mesh()
+        .y_labels(bars.len() + 2)
+        .y_label_formatter(&name)
         .x_desc(text.x)
         .y_desc(text.y)
         .draw()?;
-    chart.draw_series(LineSeries::new([(0, 1.0), (bars.len() + 1, 1.0)], &RED))?;
-    let marks = bars
-        .iter()
-        .enumerate()
-        .map(|(i, b)| ErrorBar::new_vertical(i + 1, b.low, b.value, b.high, BLUE.filled(), 10));
+    chart.draw_series(LineSeries::new([(1.0, 0), (1.0, bars.len() + 1)], &RED))?;
+    let marks = bars.iter().enumerate().map(|(i, b)| {
+        ErrorBar::new_horizontal(place(i), b.low, b.value, b.high, BLUE.filled(), 10)
+    });
     chart.draw_series(marks)?;
     root.present()?;
     Ok(())
