@@ -139,7 +139,7 @@ int fbk_errno(int error);
 struct fbk_baseline {
 	u64 writes, written_sectors, reads, hits, misses, merges, discards, zeroes;
 	u64 waits_block, waits_slot, waits_space;
-	u64 origin_writes, origin_sectors, origin_flushes, origin_errors, pages_destaged, rounds;
+	u64 origin_writes, origin_sectors, origin_flushes, origin_errors, pages_destaged, pages_relocated, rounds;
 };
 
 /* setup.c: a device's options and its volume; zeroed at first. */

@@ -210,6 +210,7 @@ static void read_counters(struct fbk_setup *s, struct counters *c, struct fbk_ba
 		.origin_flushes = c->volume.origin_flushes,
 		.origin_errors = c->volume.origin_errors,
 		.pages_destaged = c->volume.pages_destaged,
+		.pages_relocated = c->volume.pages_relocated,
 		.rounds = c->volume.rounds,
 	};
 }
@@ -254,10 +255,12 @@ void fbk_setup_status(struct fbk_setup *s, char *result, unsigned int maxlen)
 	       b.discards - z->discards, b.zeroes - z->zeroes, b.waits_block - z->waits_block,
 	       b.waits_slot - z->waits_slot, b.waits_space - z->waits_space,
 	       c->volume.throttle_ns);
-	EMIT(" origin_writes=%llu origin_sectors=%llu origin_flushes=%llu origin_errors=%llu pages_destaged=%llu rounds=%llu",
+	EMIT(" origin_writes=%llu origin_sectors=%llu origin_flushes=%llu origin_errors=%llu",
 	       b.origin_writes - z->origin_writes, b.origin_sectors - z->origin_sectors,
-	       b.origin_flushes - z->origin_flushes, b.origin_errors - z->origin_errors,
-	       b.pages_destaged - z->pages_destaged, b.rounds - z->rounds);
+	       b.origin_flushes - z->origin_flushes, b.origin_errors - z->origin_errors);
+	EMIT(" pages_destaged=%llu pages_relocated=%llu rounds=%llu",
+	       b.pages_destaged - z->pages_destaged, b.pages_relocated - z->pages_relocated,
+	       b.rounds - z->rounds);
 	kfree(c);
 }
 

@@ -57,7 +57,9 @@ const POOL: &[Row<PoolStatus>] = &[
     }),
     ("discards_total", "counter", "Blocks discarded.", |s| s.counters.discards as f64),
     ("zeroes_total", "counter", "Blocks zeroed.", |s| s.counters.zeroes as f64),
-    ("flushes_total", "counter", "Flushes; those owed for bypassed writes went on.", |s| s.counters.flushes as f64),
+    ("flushes_total", "counter", "Flushes; those owed for bypassed writes went on.", |s| {
+        s.counters.flushes as f64
+    }),
     ("waits_block_total", "counter", "Requests that found their block busy.", |s| {
         s.counters.waits_block as f64
     }),
@@ -92,6 +94,12 @@ const VOLUME: &[Row<VolumeInfo>] = &[
     }),
     ("origin_flushes_total", "counter", "Flushes of the origin.", |v| v.origin_flushes as f64),
     ("origin_errors_total", "counter", "Errors of the origin.", |v| v.origin_errors as f64),
+    (
+        "pages_relocated_total",
+        "counter",
+        "Pages moved within the pool, to have mostly dead chunks back.",
+        |v| v.pages_relocated as f64,
+    ),
     ("pages_destaged_total", "counter", "Pages written to the origin and let go.", |v| {
         v.pages_destaged as f64
     }),

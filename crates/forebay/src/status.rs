@@ -237,6 +237,8 @@ pub struct VolumeInfo {
     pub origin_flushes: u64,
     /// Pages whose data went to the origin.
     pub pages_destaged: u64,
+    /// Pages moved within the pool, to have mostly dead chunks back.
+    pub pages_relocated: u64,
     pub writes: u64,
     pub written_bytes: u64,
     pub rounds: u64,

@@ -166,6 +166,7 @@ impl Core {
             origin_written_bytes: info.origin_sectors_written * 512,
             origin_flushes: info.origin_flushes,
             pages_destaged: info.pages_destaged,
+            pages_relocated: info.pages_relocated,
             writes: info.writes,
             written_bytes: info.written_sectors * 512,
             rounds: info.rounds,
