@@ -5,7 +5,8 @@
  * The model is one number for each sector: which write it has to show.  Writes
  * go step by step, up to three at once, while reads, discards, destage, failing
  * and reordered origin requests, close, crash and recovery happen in between.
- * The origins have a volatile cache that a crash empties.  A crash here loses
+ * The origins have a volatile cache that a crash empties, and what had gone past
+ * our own with it, unless a flush came between.  A crash here loses
  * no store that the engine made: what the hardware may leave is the crash
  * explorer's subject, this one's is the order of operations.
  */
@@ -26,6 +27,8 @@ static const u32 volume_block[NVOL] = { 512, 4096 };
 /* Versions, a sector each: what is acknowledged; what the origin would answer;
  * what it would answer after a loss of power. */
 static u32 model[NVOL][512], cached[NVOL][512], durable[NVOL][512];
+/* The model's version went past the cache and was not flushed since. */
+static bool past[NVOL][512];
 static u32 version;
 
 /* Writes between begin and publish. */
@@ -190,8 +193,10 @@ static void check_refusal(int rc, u32 volume, u64 sector, u64 n)
 
 static void set_model(u32 volume, u64 sector, u64 n, u32 value)
 {
-	for (u64 i = 0; i < n; i++)
+	for (u64 i = 0; i < n; i++) {
 		model[volume][sector + i] = value;
+		past[volume][sector + i] = false;
+	}
 }
 
 static void write_now(u32 volume, u64 sector, u32 n)
@@ -209,6 +214,54 @@ static void write_now(u32 volume, u64 sector, u32 n)
 	if (rc < 0 || rc == FBY_DONE)
 		check_refusal(rc, volume, sector, n);
 	set_model(volume, sector, done, version);
+}
+
+/* Past the cache, as far as it may. */
+static void write_past(u32 volume, u64 sector, u32 n)
+{
+	struct fby_bypass b;
+	u32 wake = 0;
+	int rc;
+
+	while ((rc = fby_bypass_begin(pool, &b, (u16)volume, sector, n, 1 + sector % 12)) == FBY_DONE ||
+	       rc == FBY_CACHED) {
+		if (b.nsectors == 0 || b.nsectors > n)
+			fuzz_finding("bypassed sectors", b.nsectors, n);
+		check_refusal(FBY_DONE, volume, sector, n);
+		if (rc == FBY_CACHED) {
+			write_now(volume, sector, b.nsectors);
+		} else {
+			version++;
+			set_model(volume, sector, b.nsectors, version);
+			for (u32 i = 0; i < b.nsectors; i++) {
+				cached[volume][sector + i] = version;
+				past[volume][sector + i] = true;
+			}
+			fby_bypass_end(pool, &b, 0, &wake);
+		}
+		sector += b.nsectors;
+		n -= b.nsectors;
+		if (n == 0)
+			return;
+	}
+	if (rc < 0)
+		check_refusal(rc, volume, sector, n);
+}
+
+static void flush_now(u32 volume)
+{
+	u64 upto;
+	int rc = fby_flush(pool, (u16)volume, &upto);
+
+	if (rc == FBY_ORIGIN) {
+		memcpy(durable[volume], cached[volume], sizeof(durable[0]));
+		rc = fby_flush_end(pool, (u16)volume, upto, 0);
+	}
+	/* Of destage a flush may have failed: then it is told once. */
+	if (rc == FBY_DONE)
+		memset(past[volume], 0, sizeof(past[0]));
+	else if (rc != -FBY_E_ORIGIN_IO)
+		fuzz_finding("flush", volume, (u64)-rc);
 }
 
 static void range_now(u32 volume, enum fby_kind kind, u64 sector, u64 n)
@@ -340,6 +393,9 @@ static void crash(u32 how)
 			npending--;
 	if (how & 2)
 		memcpy(cached, durable, sizeof(cached));
+	for (u32 i = 0; (how & 2) && i < NVOL * 512; i++)
+		if (past[i / 512][i % 512])
+			model[i / 512][i % 512] = durable[i / 512][i % 512];
 	open_pool();
 	attach_all();
 	read_all();
@@ -409,7 +465,10 @@ static void step(struct fuzz_input *in)
 	switch (what % 16) {
 	case 0:
 	case 1:
-		write_now(volume, sector, n);
+		if (what % 16 == 1 && b >= 0xb0)
+			write_past(volume, sector, n);
+		else
+			write_now(volume, sector, n);
 		break;
 	case 2:
 		read_block(volume, sector / FBY_PAGE_SECTORS, b % 8, 1 + b / 8 % (8 - b % 8));
@@ -449,7 +508,7 @@ static void step(struct fuzz_input *in)
 	case 15:
 		if (a & 2 && !any_held())
 			detach_attach((u16)volume);
-		fby_flush(pool, (u16)volume);
+		flush_now(volume);
 		check_now();
 		break;
 	}
@@ -461,6 +520,7 @@ static void start(u32 head)
 	memset(cached, 0, sizeof(cached));
 	memset(durable, 0, sizeof(durable));
 	memset(held, 0, sizeof(held));
+	memset(past, 0, sizeof(past));
 	npending = version = 0;
 	fuzz_now_ns = 1;
 	options = (struct fby_options){ .nslots = 1 + head % 3, .high_watermark = 100, .low_watermark = 90 };
@@ -497,6 +557,10 @@ int LLVMFuzzerTestOneInput(const u8 *data, size_t size)
 		fuzz_finding("destage does not come to rest", 0, 0);
 	if (!fby_volume_clean(pool, 0) || !fby_volume_clean(pool, 1))
 		fuzz_finding("a drained volume is not clean", 0, 0);
+	for (u32 v = 0; v < NVOL; v++) {
+		flush_now(v); /* may tell of a failed one */
+		flush_now(v);
+	}
 	for (u32 v = 0; v < NVOL; v++)
 		for (u32 s = 0; s < volume_sectors[v]; s++)
 			if (durable[v][s] != model[v][s])
