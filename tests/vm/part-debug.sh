@@ -13,7 +13,7 @@ mistakes() {
 }
 
 part() {
-	local planted=(beyond freed sleep order) parts=(smoke native faults) name rc=0
+	local planted=(order sleep beyond freed) parts=(smoke native faults) name rc=0
 	series=${1:-kasan}
 	[ $# -le 1 ] || parts=("${@:2}")
 	prepare || return

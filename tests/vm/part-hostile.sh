@@ -36,8 +36,8 @@ part() {
 	pmem_map='4M!4G,12M!4352M'
 	gcc -O2 -Wall -Wextra -Werror -pthread -I"$root/core" -I"$root/port" -o "$out_vm/hostile" \
 		"$here"/hostile.c "$here"/hostile_host.c "$here"/hostile_mutate.c || return 1
-	caught range core/recovery.c 's/^(static bool out_of_range.*)$/\1/; s/if \(out_of_range\(p, s, l\)\)/if (0 \&\& out_of_range(p, s, l))/' \
+	caught range core/recovery.c 's/if \(out_of_range\(p, s, l\)\)/if (0 \&\& out_of_range(p, s, l))/' \
 		'outside the volumes|beyond end of device' || return 1
-	caught volume core/lines.c 's/ && l->volume < p->sb.nvolumes//' 'KASAN' || return 1
+	caught fill core/lines.c 's/ && out->fill <= p->chunk_pages//' 'KASAN: ' || return 1
 	guest hostile 2400 guest-hostile.sh "$out_vm/hostile" "${1:-2000}" "${2:-1}"
 }
