@@ -30,3 +30,4 @@ pub mod pattern;
 pub mod planted;
 pub mod rng;
 pub mod script;
+pub mod workloads;
