@@ -3,6 +3,7 @@
 //! kernel module.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context};
 use forebay::{control, FileOrigin, Origin};
@@ -199,14 +200,27 @@ fn identity(w: &Wanted) -> anyhow::Result<String> {
 }
 
 fn attach(control: &dyn Control, w: &Wanted) -> anyhow::Result<Attached> {
-    let line = line(w)?;
     let what = format!(
         "volume {}: attaching {} behind {}",
         w.volume,
         w.origin.display(),
         w.pool.display()
     );
-    let device = module::ask(control, &what, &line).map_err(|error| explain(error, control, w))?;
+    let is_busy = |e: &anyhow::Error| {
+        e.downcast_ref::<forebay::Error>().is_some_and(|e| e.exit_code() == BUSY)
+    };
+    let line = line(w).map_err(|error| match taken(control, w) {
+        Some(by) if is_busy(&error) => Error::new(&what, "it is in use", by, Errno::BUSY).into(),
+        _ => error,
+    })?;
+    let device = module::ask(control, &what, &line).map_err(|error| match error.errno() {
+        Some(Errno::BUSY) => match taken(control, w) {
+            Some(by) => error.or_do(by),
+            None => error,
+        },
+        Some(Errno::STALE) => error.or_do("or on the command line --accept-changed-origin"),
+        _ => error,
+    })?;
     Ok(Attached {
         volume: w.volume.clone(),
         device: format!("/dev/{device}"),
@@ -216,26 +230,24 @@ fn attach(control: &dyn Control, w: &Wanted) -> anyhow::Result<Attached> {
     })
 }
 
-/// Who it is that has the pool, or the volume.
-fn explain(error: Error, control: &dyn Control, w: &Wanted) -> Error {
-    match error.errno() {
-        Some(Errno::BUSY) => {}
-        Some(Errno::STALE) => {
-            return error.or_do("or on the command line --accept-changed-origin");
-        }
-        _ => return error,
-    }
-    let cache = module::device_number(&w.pool, "").unwrap_or_default();
+/// Exit code of what is in use.
+const BUSY: u8 = 4;
+
+/// Who it is that has the volume, the origin or the pool.
+fn taken(control: &dyn Control, w: &Wanted) -> Option<String> {
+    let cache = module::device_number(&w.pool, "").ok()?;
+    let origin = module::device_number(&w.origin, "").map(|n| module::device_path(&n));
     let there = module::list(control).unwrap_or_default();
     if let Some(l) = there.iter().find(|l| l.volume == w.volume && l.cache == cache) {
-        return error.or_do(format!("it is attached already, as /dev/{}", l.device));
+        return Some(format!("it is attached already, as /dev/{}", l.device));
     }
-    let served = control::Client::for_pool(&control::runtime_dir(), &w.pool);
-    if let Ok(Some(mut client)) = served {
-        let pid = client.status().map(|s| format!(" (process {})", s.pid)).unwrap_or_default();
-        return error.or_do(format!("the pool is served by forebay serve{pid}: stop that first"));
+    let same = |l: &&Listed| origin.as_ref().is_ok_and(|o| *o == format!("/dev/{}", l.origin));
+    if let Some(l) = there.iter().find(same) {
+        return Some(format!("the origin is that of volume {}, /dev/{}", l.volume, l.device));
     }
-    error
+    let served = control::Client::for_pool(&control::runtime_dir(), &w.pool).ok()?;
+    let pid = served?.status().map(|s| format!(" (process {})", s.pid)).unwrap_or_default();
+    Some(format!("the pool is served by forebay serve{pid}: stop that first"))
 }
 
 fn report(a: &AttachDevice, attached: &[Attached]) -> anyhow::Result<()> {
@@ -322,8 +334,28 @@ fn detach_one(control: &dyn Control, l: &Listed, flush: bool) -> Result<(), Erro
             }
         })?;
     }
-    module::ask(control, &what, &format!("detach {}", l.device)).map(|_| ())
+    // Whoever looks at a device that was just closed, as udev does, has it open.
+    let patience = Instant::now() + PATIENCE;
+    loop {
+        match module::ask(control, &what, &format!("detach {}", l.device)) {
+            Ok(_) => return Ok(()),
+            Err(e) if e.errno() != Some(Errno::BUSY) => return Err(e),
+            Err(_) if Instant::now() < patience => std::thread::sleep(PAUSE),
+            Err(e) => {
+                return Err(match module::users(&l.device) {
+                    Some(users) => e.or_do(users),
+                    None => e,
+                })
+            }
+        }
+    }
 }
+
+#[cfg(not(test))]
+const PATIENCE: Duration = Duration::from_secs(2);
+#[cfg(test)]
+const PATIENCE: Duration = Duration::ZERO;
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// By volume, device or path; a volume's name that two pools have is not enough.
 fn find<'a>(there: &'a [Listed], name: &str) -> Result<&'a Listed, Error> {
@@ -564,24 +596,5 @@ mod tests {
         assert_eq!(r.counters, json!({ "pages": 3, "writes": 7, "destage": "idle" }));
         let text = table(&[r]).to_string();
         assert!(text.contains("lost data") && text.contains("12 KiB"), "{text}");
-    }
-
-    #[test]
-    fn a_busy_volume_is_explained() {
-        let w = Wanted {
-            pool: "/nowhere".into(),
-            volume: "data".into(),
-            origin: "/nowhere/else".into(),
-            origin_id: None,
-            options: Vec::new(),
-        };
-        let busy = || Error::new("volume data", "in use", "", Errno::BUSY);
-        let list = "ok\nforebay3 sdb data 0\n";
-        // A device number that is none matches nothing.
-        let error = explain(busy(), &Script::new(&[("list", list)]), &w);
-        assert_eq!(error.to_string(), "volume data: in use");
-        let stale = Error::new("volume data", "not the one", "", Errno::STALE);
-        let error = explain(stale, &Script::new(&[]), &w);
-        assert!(error.to_string().ends_with("--accept-changed-origin"), "{error}");
     }
 }

@@ -153,6 +153,7 @@ impl Error {
             Errno::NOENT => "forebay volume list and lsblk show what there is",
             Errno::NOMEM => "free memory, or attach with fewer --jobs or --slots",
             Errno::BADMSG => "forebay check tells what is damaged",
+            Errno::INVAL => "forebay attach --help has each option",
             Errno::INTR => "what is cached stays safe in the pool; try again",
             Errno::IO => "see the kernel's log (dmesg) for the device that fails",
             Errno::OPNOTSUPP => "use a newer version of Forebay",
@@ -309,6 +310,26 @@ pub fn size_bytes(device: &str) -> Option<u64> {
     Some(sectors.trim().parse::<u64>().ok()? * 512)
 }
 
+/// Who has a device, as far as one can tell: where it is mounted, what lies on it.
+pub fn users(device: &str) -> Option<String> {
+    let sys = Path::new("/sys/block").join(device);
+    let number = std::fs::read_to_string(sys.join("dev")).unwrap_or_default();
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let holders = std::fs::read_dir(sys.join("holders")).into_iter().flatten().flatten();
+    let on = holders.map(|h| format!("part of {}", h.file_name().to_string_lossy()));
+    let mounted = mounted(&mounts, number.trim()).map(|at| format!("mounted on {at}"));
+    let all: Vec<_> = mounted.chain(on).collect();
+    (!all.is_empty()).then(|| format!("it is {}", all.join(", ")))
+}
+
+fn mounted<'a>(mountinfo: &'a str, number: &'a str) -> impl Iterator<Item = &'a str> {
+    let lines = mountinfo.lines().map(|line| line.split(' '));
+    lines.filter_map(move |mut words| match words.nth(2)? == number && !number.is_empty() {
+        true => words.nth(1),
+        false => None,
+    })
+}
+
 #[cfg(test)]
 pub mod tests {
     use super::*;
@@ -419,6 +440,13 @@ pub mod tests {
         assert_eq!(status.number("pages"), Some(12));
         assert_eq!(status.number("pool"), None);
         assert_eq!(status.fields["pool"], "u");
+    }
+
+    #[test]
+    fn mounts() {
+        let info = "25 1 254:0 / / rw - ext4 /dev/vda rw\n26 25 254:1 / /srv rw - xfs /dev/x rw\n";
+        assert_eq!(mounted(info, "254:1").collect::<Vec<_>>(), ["/srv"]);
+        assert_eq!(mounted(info, "254:2").count() + mounted(info, "").count(), 0);
     }
 
     #[test]
