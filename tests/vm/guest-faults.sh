@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
 # Goal: a failing or slow origin, a full cache and damaged media are contained,
-# reported and recovered from.  Method: a small pool (96 MiB) in front of an
+# reported and recovered from.  Method: a small pool (48 MiB) in front of an
 # origin whose table dm-error, dm-flakey or dm-delay takes the place of, and back;
 # the hung-task watchdog set to ten seconds, and writers that wait for longer; a data page overwritten on the media while nothing is attached.
 #	$1 target or native
@@ -21,7 +21,7 @@ origin_table() { # linear, error, writes (fail, reads do not), flaky (fails and 
 	dmsetup suspend --noflush org && dmsetup load org --table "0 $sectors $target" && dmsetup resume --noudevsync org
 }
 write_all() {
-	fio --name=w --filename="$device" --size=112m --rw=write --bs=64k --ioengine=libaio --iodepth=4 \
+	fio --name=w --filename="$device" --size=56m --rw=write --bs=64k --ioengine=libaio --iodepth=4 \
 		--direct=1 --verify=crc32c --verify_fatal=1 --randseed=3 "$@"
 }
 counted() { [ "$(dev_counter fast "$1")" -gt "${2:-0}" ]; }

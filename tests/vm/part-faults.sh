@@ -3,7 +3,7 @@
 part() {
 	local kind rc=0
 	for kind in ${1:-target native}; do
-		pmem_mb=96 guest faults-"$kind" 1200 guest-faults.sh "$kind" || rc=1
+		pmem_mb=48 guest faults-"$kind" 1200 guest-faults.sh "$kind" || rc=1
 	done
 	return $rc
 }
