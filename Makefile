@@ -14,7 +14,7 @@ plugindir = $(DESTDIR)$(PREFIX)/lib/forebay
 mandir = $(DESTDIR)$(PREFIX)/share/man/man1
 completions = $(DESTDIR)$(PREFIX)/share
 libdir = $(PREFIX)/lib
-places = -e 's,@bindir@,$(PREFIX)/bin,' -e 's,@unitdir@,$(libdir)/systemd/system,'
+places = -e 's,@bindir@,$(PREFIX)/bin,g' -e 's,@unitdir@,$(libdir)/systemd/system,g'
 built = $(or $(CARGO_TARGET_DIR),target)/release
 version = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml)
 dkmsdir = $(DESTDIR)/usr/src/forebay-$(version)
