@@ -109,7 +109,7 @@ use_debug_kernel() {
 	done
 	# Time in the guest is what it has executed: a kernel this slow meets its
 	# own timeouts otherwise, on a machine with other work.
-	[ "$1" = kcsan ] || accel=(-accel tcg,thread=single -icount shift=1)
+	[ "$1" = kcsan ] || accel=(-accel "tcg,thread=single" -icount shift=1)
 	be_patient 5
 }
 
