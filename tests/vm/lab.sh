@@ -10,6 +10,7 @@
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/forebay/vm
+built=$(cd "$root" && realpath -m "${CARGO_TARGET_DIR:-target}")/release
 series=${FOREBAY_VM_KERNEL:-6.12} # or 6.1, where apt does not know this one
 
 # Modules that the guest loads at boot, and with them what they depend on.
@@ -221,7 +222,7 @@ prepare() {
 # What the guest runs: the command, without the symbols that are most of what the
 # guest would have to load, and the programs that load and check.
 build_tools() {
-	local command=$root/target/release/forebay name
+	local command=$built/forebay name
 	[ -x "$command" ] || {
 		say "$command: not built; run: cargo build --release -p forebay-cli"
 		return 1

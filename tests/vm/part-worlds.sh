@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # One pool in both worlds: served on the host and killed, opened in the guest and killed, drained on the host, and again.
-forebay=$root/target/release/forebay
+forebay=$built/forebay
 
 ok() {
 	local what=$1
