@@ -57,9 +57,8 @@ end_work() {
 }
 # stop PID [SIGNAL]: and wait until it is gone.
 stop() {
-	kill -"${2:-TERM}" "$1" 2>/dev/null
-	wait "$1" 2>/dev/null
-	return 0
+	kill -"${2:-TERM}" "$1" 2>/dev/null || true
+	wait "$1" 2>/dev/null || true
 }
 run_undo() {
 	local i
