@@ -111,6 +111,8 @@ struct fbk_volume {
 	u32 nbuffers, buffer_bytes, round_pages;
 	enum fby_holes holes;
 	bool whole;    /* the device is as large as the volume, which may be rounded down */
+	u32 bypass_sectors; /* writes of so many and more go past the cache; 0: none */
+	bool bypass_full;   /* writes that find no space do */
 	bool cleaner;  /* destage all the time */
 	bool stopping; /* requests of destage fail at once */
 	bool requeue;  /* waiting bios go back to whence they came */
@@ -181,7 +183,8 @@ struct fbk_io {
 	u32 done;	       /* sectors */
 	struct list_head node;
 	u64 due_ns; /* when it may end */
-	/* ranges */
+	struct fby_bypass past; /* the part that is on its way to the origin */
+	/* ranges, and writes past the cache */
 	struct work_struct work;
 	/* reads: one for whoever looks up, one for each part sent to the origin */
 	atomic_t parts;
@@ -201,6 +204,9 @@ enum fbk_map fbk_map(struct fbk_volume *v, struct fbk_io *io, struct bio *bio, u
 void fbk_remap_end(struct fbk_io *io);
 /* A piece of a write: 0 all done, else the engine's decision or error. */
 int fbk_write_more(struct fbk_io *io);
+/* The first of what is left, past the cache, if it is least sectors or all: 0 when
+ * it is on its way; the io, in lasting memory, is then dealt with. */
+int fbk_write_past(struct fbk_io *io, u32 least);
 void fbk_end(struct fbk_io *io, int error);
 void fbk_end_status(struct fbk_io *io, blk_status_t status);
 /* The same in memory that lasts. */

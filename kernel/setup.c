@@ -21,6 +21,7 @@
 
 static const char *const verify_names[] = { "always", "first", "never" };
 static const char *const holes_names[] = { "fail", "isolate", "accept" };
+static const char *const full_names[] = { "wait", "bypass" };
 static const char *const switch_names[] = { "off", "on" };
 
 /* The pool's; 1: not one of them. */
@@ -54,6 +55,28 @@ static int parse_pool_option(struct fby_options *o, const char *name, const char
 	return rc;
 }
 
+/* What goes past the cache; 1: not one of them. */
+static int parse_bypass_option(struct fbk_volume *v, const char *name, const char *value)
+{
+	u64 bytes;
+	int rc;
+
+	if (!strcmp(name, "bypass_limit")) {
+		rc = kstrtou64(value, 10, &bytes);
+		if (rc || bytes > (u64)U32_MAX * FBY_SECTOR)
+			return -EINVAL;
+		WRITE_ONCE(v->bypass_sectors, DIV_ROUND_UP_ULL(bytes, FBY_SECTOR));
+		return 0;
+	}
+	if (!strcmp(name, "when_full")) {
+		rc = match_string(full_names, ARRAY_SIZE(full_names), value);
+		if (rc >= 0)
+			WRITE_ONCE(v->bypass_full, rc == 1);
+		return min(rc, 0);
+	}
+	return 1;
+}
+
 /* With a value; 1: not one of them. */
 static int parse_device_option(struct fbk_setup *s, const char *name, const char *value)
 {
@@ -81,7 +104,7 @@ static int parse_device_option(struct fbk_setup *s, const char *name, const char
 	}
 	if (!strcmp(name, "origin_id"))
 		return strscpy(s->origin_id, value, sizeof(s->origin_id)) < 0 ? -EINVAL : 0;
-	return 1;
+	return parse_bypass_option(&s->volume, name, value);
 }
 
 static bool parse_flag(struct fbk_setup *s, const char *name)
@@ -258,6 +281,7 @@ void fbk_setup_status(struct fbk_setup *s, char *result, unsigned int maxlen)
 	EMIT(" origin_writes=%llu origin_sectors=%llu origin_flushes=%llu origin_errors=%llu",
 	       b.origin_writes - z->origin_writes, b.origin_sectors - z->origin_sectors,
 	       b.origin_flushes - z->origin_flushes, b.origin_errors - z->origin_errors);
+	EMIT(" bypasses=%llu bypassed_sectors=%llu", c->volume.bypasses, c->volume.bypassed_sectors);
 	EMIT(" pages_destaged=%llu pages_relocated=%llu rounds=%llu",
 	       b.pages_destaged - z->pages_destaged, b.pages_relocated - z->pages_relocated,
 	       b.rounds - z->rounds);
@@ -272,6 +296,7 @@ void fbk_setup_options(struct fbk_setup *s, char *result, unsigned int maxlen)
 
 	fby_pool_options(s->volume.pool->engine, &o);
 	n += 2 * !!s->origin_id[0] + 2 * s->slots_given + 2 * !!s->open.start_sector;
+	n += 2 * !!s->volume.bypass_sectors + 2 * s->volume.bypass_full;
 	n += s->volume.cleaner + s->flush_on_suspend;
 	EMIT("%s %u", s->volume.name, n);
 	EMIT(" high_watermark %u low_watermark %u max_age %llu idle %llu verify %s checksums %s writeback_jobs %u",
@@ -283,6 +308,10 @@ void fbk_setup_options(struct fbk_setup *s, char *result, unsigned int maxlen)
 		EMIT(" start_sector %llu", s->open.start_sector);
 	if (s->origin_id[0])
 		EMIT(" origin_id %s", s->origin_id);
+	if (s->volume.bypass_sectors)
+		EMIT(" bypass_limit %llu", (u64)s->volume.bypass_sectors * FBY_SECTOR);
+	if (s->volume.bypass_full)
+		EMIT(" when_full bypass");
 	if (s->volume.cleaner)
 		EMIT(" cleaner");
 	if (s->flush_on_suspend)
@@ -297,6 +326,9 @@ static int command_set(struct fbk_setup *s, const char *name, const char *value)
 	struct fby_options o;
 	int rc;
 
+	rc = parse_bypass_option(&s->volume, name, value);
+	if (rc != 1)
+		return rc;
 	mutex_lock(&p->lock);
 	fby_pool_options(p->engine, &o);
 	rc = parse_pool_option(&o, name, value) ? -FBY_E_GEOMETRY : 0;

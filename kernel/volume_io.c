@@ -9,6 +9,9 @@
  * that order is what makes it right, see core/read.c.  Discards and zeroes may
  * need the origin in between, so a work does them.
  *
+ * Where that is asked for, large writes and those that find no space go past the
+ * cache, in a clone of the bio with FUA: durable too when they are acknowledged.
+ *
  * Acknowledged is durable, so the devices announce no volatile write cache and
  * get no flushes; one that comes all the same is answered at once.
  */
@@ -22,6 +25,7 @@
 #define SPINS 64u
 #define CLONES 64u
 #define IOS 64u
+#define PAST_LEAST 128u /* sectors: less before a cached block is not worth a request */
 
 static struct bio_set fbk_clones;
 static struct kmem_cache *fbk_io_cache;
@@ -56,6 +60,23 @@ struct fbk_io *fbk_io_lasting(struct fbk_io *io)
 	*copy = *io;
 	copy->memory = FBK_IO_POOLED;
 	return copy;
+}
+
+/* Somebody waits for the origin. */
+static void foreground(struct fbk_io *io)
+{
+	if (io->foreground)
+		return;
+	io->foreground = true;
+	fby_origin_foreground(io->volume->pool->engine, io->volume->index, true);
+}
+
+void fbk_remap_end(struct fbk_io *io)
+{
+	if (!io->foreground)
+		return;
+	io->foreground = false;
+	fby_origin_foreground(io->volume->pool->engine, io->volume->index, false);
 }
 
 /* --- write ---------------------------------------------------------------------- */
@@ -109,6 +130,13 @@ int fbk_write_more(struct fbk_io *io)
 	return 0;
 }
 
+static bool write_is_large(const struct fbk_io *io)
+{
+	u32 limit = READ_ONCE(io->volume->bypass_sectors);
+
+	return limit && bio_sectors(io->bio) >= limit && !(io->bio->bi_opf & REQ_NOWAIT);
+}
+
 static void map_write(struct fbk_io *io)
 {
 	struct bio *bio = io->bio;
@@ -116,6 +144,11 @@ static void map_write(struct fbk_io *io)
 
 	io->iter = bio->bi_iter;
 	io->done = 0;
+	if (unlikely(write_is_large(io))) {
+		io = fbk_io_lasting(io);
+		if (!fbk_write_past(io, PAST_LEAST))
+			return;
+	}
 	if (likely(!fbk_others_wait(io->volume->pool)))
 		decision = fbk_write_more(io);
 	if (likely(decision == FBY_DONE))
@@ -128,23 +161,75 @@ static void map_write(struct fbk_io *io)
 		fbk_wait(fbk_io_lasting(io), decision);
 }
 
+/* --- write, past the cache --------------------------------------------------------- */
+
+/* The origin ended the part that it was sent; the rest goes through the cache. */
+static void past_work(struct work_struct *work)
+{
+	struct fbk_io *io = container_of(work, struct fbk_io, work);
+	struct fbk_pool *p = io->volume->pool;
+	u32 n = io->past.nsectors, wake = 0;
+	int decision;
+
+	fby_bypass_end(p->engine, &io->past, -blk_status_to_errno(io->status), &wake);
+	if (wake)
+		fbk_wake(p, wake);
+	fbk_remap_end(io);
+	if (io->status) {
+		fbk_end_status(io, io->status);
+		return;
+	}
+	io->done += n;
+	bvec_iter_advance(io->bio->bi_io_vec, &io->iter, n * FBY_SECTOR);
+	if (!io->iter.bi_size) {
+		fbk_end(io, 0);
+		return;
+	}
+	decision = fbk_write_more(io);
+	if (decision == FBY_DONE)
+		fbk_end_written(io);
+	else if (decision < 0)
+		fbk_end(io, decision);
+	else
+		fbk_wait(io, decision);
+}
+
+static void past_clone_end(struct bio *clone)
+{
+	struct fbk_io *io = clone->bi_private;
+
+	io->status = clone->bi_status;
+	bio_put(clone);
+	INIT_WORK(&io->work, past_work);
+	queue_work(io->volume->pool->wq, &io->work);
+}
+
+int fbk_write_past(struct fbk_io *io, u32 least)
+{
+	u32 left = io->iter.bi_size / FBY_SECTOR;
+	struct fbk_volume *v = io->volume;
+	struct bio *clone;
+	int rc;
+
+	if (unlikely(!fby_asserts_hold()))
+		return -FBY_E_INVARIANT;
+	rc = fby_bypass_begin(v->pool->engine, &io->past, v->index, io->sector + io->done, left, min(least, left));
+	if (rc)
+		return rc;
+	clone = bio_alloc_clone(v->origin, io->bio, GFP_NOIO, &fbk_clones);
+	clone->bi_iter = io->iter;
+	clone->bi_iter.bi_size = io->past.nsectors * FBY_SECTOR;
+	clone->bi_iter.bi_sector = io->sector + io->done;
+	/* Durable before it is acknowledged: no flush will come. */
+	clone->bi_opf = (clone->bi_opf & ~(REQ_POLLED | REQ_PREFLUSH)) | REQ_FUA;
+	clone->bi_private = io;
+	clone->bi_end_io = past_clone_end;
+	foreground(io);
+	submit_bio_noacct(clone);
+	return 0;
+}
+
 /* --- read ----------------------------------------------------------------------- */
-
-static void foreground(struct fbk_io *io)
-{
-	if (io->foreground)
-		return;
-	io->foreground = true;
-	fby_origin_foreground(io->volume->pool->engine, io->volume->index, true);
-}
-
-void fbk_remap_end(struct fbk_io *io)
-{
-	if (!io->foreground)
-		return;
-	io->foreground = false;
-	fby_origin_foreground(io->volume->pool->engine, io->volume->index, false);
-}
 
 static void read_part_done(struct fbk_io *io, blk_status_t status)
 {

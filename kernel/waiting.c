@@ -3,7 +3,8 @@
  * waiting.c - writes that the engine told to wait, before or after.
  *
  * Whoever holds a block or a slot never sleeps with it, so those are tried
- * again at once by a work.  Space comes from destage, or from a write that
+ * again at once by a work, or soon where writes past the cache hold blocks for as
+ * long as the origin takes.  Space comes from destage, or from a write that
  * empties a chunk; the engine tells by a wake mask.  No wake is lost: a bio is
  * put on its list and the work queued, the work announces that it waits and
  * only then tries, and a wake after that queues the work again.  The timer is
@@ -45,6 +46,8 @@ static bool retry(struct fbk_io *io, int *decision)
 		return true;
 	}
 	*decision = fbk_write_more(io);
+	if (*decision == FBY_WAIT_SPACE && READ_ONCE(io->volume->bypass_full) && !fbk_write_past(io, 1))
+		return true;
 	if (*decision > 0)
 		return false;
 	if (*decision)
@@ -62,6 +65,7 @@ void fbk_retry_work(struct work_struct *work)
 	LIST_HEAD(space);
 	struct fbk_io *io, *next;
 	bool again = false;
+	unsigned long pause = 0; /* jiffies */
 	int decision = FBY_DONE;
 
 	spin_lock(&p->wait_lock);
@@ -70,6 +74,8 @@ void fbk_retry_work(struct work_struct *work)
 	list_for_each_entry_safe(io, next, &busy, node) {
 		list_del(&io->node);
 		if (!retry(io, &decision)) {
+			if (READ_ONCE(io->volume->bypass_sectors) || READ_ONCE(io->volume->bypass_full))
+				pause = 1;
 			relist(io, decision);
 			again = true;
 		}
@@ -97,7 +103,7 @@ void fbk_retry_work(struct work_struct *work)
 		fbk_kick_destage(p);
 		queue_delayed_work(p->wq, &p->retry, SPACE_RETRY);
 	} else if (io || again) {
-		queue_delayed_work(p->wq, &p->retry, 0);
+		queue_delayed_work(p->wq, &p->retry, pause);
 	}
 }
 
