@@ -31,16 +31,6 @@
 
 enum carry { CARRY_NO = 0, CARRY_LOST, CARRY_DAMAGED };
 
-bool fby_starved(const struct fby_pool *p)
-{
-	return fby_load(&p->nfree) <= fby_reserve(p);
-}
-
-bool fby_volume_clean(struct fby_pool *p, u16 index)
-{
-	return fby_volume_pages(p, index) == fby_load(&p->volume[index].lost_only);
-}
-
 /* --- collect -------------------------------------------------------------- */
 
 /* Every seq at or below the result is published or will never be used.  Seals on
@@ -519,90 +509,17 @@ void fby_destage_settle(struct fby_pool *p, u16 volume)
 	fby_fetch_or(&p->wake_owed, wake);
 }
 
-/* --- when ------------------------------------------------------------------ */
-
-/* By what is live: dead pages are taken back by relocation, unless that finds none. */
-static void update_pressure(struct fby_pool *p)
-{
-	u64 live = fby_pool_pages(p) * 100, room = (u64)p->sb.nchunks * (p->chunk_pages - FBY_FIRST_PAGE);
-	bool in_vain = fby_space_short(p) && p->looked_opens == fby_load(&p->chunks_opened);
-
-	if (live >= room * p->opt.high_watermark || in_vain || fby_starved(p))
-		p->pressure = true;
-	else if (live <= room * p->opt.low_watermark)
-		p->pressure = false;
-}
-
-bool fby_volume_aged(const struct fby_pool *p, const struct fby_volume *v)
-{
-	u64 oldest;
-
-	if (p->opt.max_age_ns == 0 || v->first == FBY_NO_CHUNK)
-		return false;
-	oldest = p->chunk[v->first].opened_ns;
-	if (v->moved_seq > v->rec.watermark && v->moved_ns < oldest)
-		oldest = v->moved_ns;
-	return p->now_ns - oldest >= p->opt.max_age_ns;
-}
-
-static bool too_old(struct fby_pool *p, const struct fby_volume *v)
-{
-	bool old;
-
-	fby_lock(&p->lock);
-	old = fby_volume_aged(p, v);
-	fby_unlock(&p->lock);
-	return old;
-}
-
-static bool idle_long(struct fby_pool *p, u16 volume)
-{
-	struct fby_destage *d = &p->volume[volume].destage;
-	u64 writes = 0;
-
-	if (p->opt.idle_ns == 0)
-		return false;
-	for (u32 i = 0; i < p->opt.nslots; i++)
-		writes += fby_load(&p->slot[i].volume[volume].writes);
-	if (writes != d->idle_writes) {
-		d->idle_writes = writes;
-		d->idle_since_ns = p->now_ns;
-	}
-	return p->now_ns - d->idle_since_ns >= p->opt.idle_ns;
-}
-
-/* Would the blocks that are lost, and nothing else, fit in fewer chunks? */
-static bool worth_packing(struct fby_pool *p, const struct fby_volume *v)
-{
-	u32 room = p->chunk_pages - FBY_FIRST_PAGE, n = fby_load(&v->nchunks);
-
-	return n > 1 && (u64)fby_load(&v->lost_blocks) <= (u64)(n - 1) * room;
-}
-
-static bool wanted(struct fby_pool *p, u16 volume)
-{
-	struct fby_volume *v = &p->volume[volume];
-
-	bool idle = idle_long(p, volume);
-
-	if (!v->destage.drain && !p->pressure && !idle && !too_old(p, v))
-		return false;
-	if (!fby_volume_clean(p, volume))
-		return true;
-	fby_store(&v->destage.drain, false);
-	/* only lost blocks are left: carried forward again just for space */
-	return fby_starved(p) && worth_packing(p, v);
-}
+/* --- idle ------------------------------------------------------------------ */
 
 static int idle_step(struct fby_pool *p, u16 volume, u32 *wake)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
 
-	update_pressure(p);
+	fby_pressure_update(p);
 	/* What idle slots keep open for nothing, another volume may need. */
 	if (fby_starved(p) && fby_volume_clean(p, volume))
 		close_open_chunks(p, volume, wake);
-	if (!wanted(p, volume))
+	if (!fby_destage_wanted(p, volume))
 		return FBY_DONE;
 	if (d->drain || (fby_starved(p) && !any_closed(p, volume)))
 		close_open_chunks(p, volume, wake);

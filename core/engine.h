@@ -326,9 +326,13 @@ int fby_carry(struct fby_pool *p, u16 volume, u64 block, u32 page, bool damaged,
 int fby_move(struct fby_pool *p, u16 volume, u64 block, u32 page, u32 *slot, u32 *wake);
 
 /* --- destage.c ---- */
+
+/* --- demand.c ---- */
 /* Has the volume an entry that max_age wants on the origin?  Pool lock held. */
 bool fby_volume_aged(const struct fby_pool *p, const struct fby_volume *v);
 bool fby_starved(const struct fby_pool *p); /* writers get no chunk */
+void fby_pressure_update(struct fby_pool *p); /* is too much of the pool live? */
+bool fby_destage_wanted(struct fby_pool *p, u16 volume); /* now? */
 
 /* --- relocate.c ---- */
 bool fby_space_short(const struct fby_pool *p); /* so few chunks are free that relocation begins */
