@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::explore::{explore, Bounds};
 use crate::script::{random, small};
-use crate::{dst, engine, flips, hooks};
+use crate::{drains, dst, engine, flips, hooks};
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Hunt {
@@ -34,6 +34,11 @@ pub fn hunt(id: u32, limit: Duration) -> Option<(String, String)> {
     hooks::watchdog(Duration::from_secs(10));
     let start = Instant::now();
     let mut seeds = 1..;
+    let by = "a drain beside a flush";
+    hooks::set_context(|| by.to_owned());
+    if let Err(e) = drains::told_once() {
+        return Some((by.to_owned(), e));
+    }
     for round in 0u32.. {
         let images = 64u64 << (3 * round).min(14);
         let every = 16 >> round.min(2);
@@ -51,6 +56,9 @@ pub fn hunt(id: u32, limit: Duration) -> Option<(String, String)> {
             }
         }
         for seed in seeds.by_ref().take(200 << round.min(8)) {
+            if start.elapsed() > limit {
+                return None;
+            }
             if let Err(e) = dst::run(seed, false) {
                 return Some((format!("--seed {seed}"), e));
             }

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A volume that holds some of everything, drained while its origin fails.
+
+use crate::engine::{identity, volume_spec, Attach, Decision, Engine};
+use crate::media::{Flavour, Media};
+use crate::origin::{Loss, Origin};
+use crate::pattern;
+use crate::rng::Rng;
+use crate::script::data;
+use forebay_sys as sys;
+
+pub const SECTORS: u64 = 120;
+const NUMBER: u64 = 1;
+const EIO: i32 = 5;
+
+pub struct Run {
+    pub engine: Engine,
+    pub origin: Origin,
+    /// What each sector holds.
+    pub truth: Vec<u64>,
+    now_ns: u64,
+}
+
+impl Default for Run {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Run {
+    pub fn new() -> Self {
+        let media = Media::new(9 << 16, Flavour::NonTemporal);
+        let mut run = Self {
+            engine: Engine::new(media),
+            origin: Origin::new(NUMBER, SECTORS, 1),
+            truth: vec![1; SECTORS as usize],
+            now_ns: 1_000_000_000,
+        };
+        run.engine.format([3; 16], 1 << 16, 2).unwrap();
+        run.engine.open_all(&sys::fby_options::default()).unwrap();
+        run.engine.volume_add(&volume_spec("v", NUMBER, SECTORS, 512)).unwrap();
+        run.attach();
+        run.write(2, 0, 40);
+        run.write(3, 13, 2);
+        run.write(4, 64, 8);
+        run.write(5, 80, 8);
+        run.write(6, 100, 20);
+        run.range(sys::FBY_KIND_ZERO, 16, 8);
+        run.range(sys::FBY_KIND_DISCARD, 64, 8);
+        run.range(sys::FBY_KIND_DISCARD, 104, 8);
+        run
+    }
+
+    pub fn attach(&mut self) {
+        let a = Attach {
+            origin_sectors: SECTORS,
+            identity: &identity(NUMBER),
+            holes: sys::FBY_HOLES_FAIL,
+            round_pages: 16,
+            nbuffers: 2,
+            buffer_bytes: 8192,
+        };
+        self.engine.volume_attach(0, &a).unwrap();
+    }
+
+    pub fn write(&mut self, id: u64, at: u64, n: u64) {
+        let bytes = data(NUMBER, at..at + n, id);
+        assert_eq!(self.engine.write(0, at, &bytes, &mut 0).0, Ok(Decision::Done));
+        self.truth[at as usize..(at + n) as usize].fill(id);
+    }
+
+    pub fn range(&mut self, kind: u32, at: u64, n: u64) {
+        let r = self.engine.range(0, kind, at, n, &mut 0);
+        assert_eq!(r.result, Ok(Decision::Done));
+        self.truth[at as usize..(at + n) as usize].fill(pattern::ZERO);
+    }
+
+    /// Destages until all is clean, or until the `fail`th request has failed if
+    /// `stop`.  Returns whether it came to that request.
+    pub fn drain(&mut self, fail: u32, stop: bool, rng: &mut Rng) -> bool {
+        let mut requests = 0;
+        self.engine.volume_drain(0, true).unwrap();
+        for _ in 0..5000 {
+            self.now_ns += 50_000_000;
+            let step = self.engine.destage_step(self.now_ns).unwrap();
+            let Some(io) = step.io else {
+                if self.engine.volume_clean(0) && step.decision == Decision::Done {
+                    return requests >= fail;
+                }
+                continue;
+            };
+            requests += 1;
+            let fails = requests == fail;
+            match io.op {
+                sys::FBY_IO_WRITE => {
+                    for (at, bytes) in (io.sector..).zip(io.data.chunks_exact(512)) {
+                        if !fails || rng.one_in(2) {
+                            self.origin.write(at, bytes);
+                        }
+                    }
+                }
+                sys::FBY_IO_FLUSH if fails => self.origin.power_cut(Loss::Some, rng),
+                sys::FBY_IO_FLUSH => self.origin.flush_all(),
+                _ if fails => {}
+                _ => self.origin.zero(io.sector, io.nsectors),
+            }
+            self.engine.destage_complete(io.id, if fails { EIO } else { 0 });
+            if fails && stop {
+                return true;
+            }
+        }
+        panic!("the drain does not end after request {fail} failed");
+    }
+
+    pub fn read_all(&mut self) -> Vec<u64> {
+        let mut ids = Vec::new();
+        for block in 0..SECTORS / 8 {
+            let mut buf = [0; 4096];
+            let r = self.engine.read_block(0, block, 0, &mut buf);
+            assert!(r.result.is_ok(), "block {block}: {:?}", r.result);
+            for (k, bytes) in (0..8).zip(buf.chunks_exact(512)) {
+                let sector = block * 8 + k;
+                let cached = pattern::read(pattern::place(NUMBER, sector), bytes);
+                let from_origin = r.origin >> k & 1 == 1;
+                ids.push(if from_origin { Some(self.origin.read(sector)) } else { cached });
+            }
+        }
+        ids.into_iter().map(|id| id.expect("a whole sector")).collect()
+    }
+}
+
+impl Run {
+    /// Drains.  At the `at`th request a caller's flush is told that the origin
+    /// lost all that it had not flushed.  Returns whether it came to that.
+    pub fn drain_beside_a_flush(&mut self, at: u32) -> Result<bool, String> {
+        let mut requests = 0;
+        self.engine.volume_drain(0, true).unwrap();
+        for _ in 0..5000 {
+            self.now_ns += 50_000_000;
+            let step = self.engine.destage_step(self.now_ns).unwrap();
+            let Some(io) = step.io else {
+                if self.engine.volume_clean(0) && step.decision == Decision::Done {
+                    return Ok(requests >= at);
+                }
+                continue;
+            };
+            requests += 1;
+            if requests == at {
+                let (r, upto) = self.engine.flush(0);
+                if r != Ok(Decision::Origin) {
+                    return Err(format!("the first flush is not forwarded: {r:?}"));
+                }
+                self.origin.power_cut(Loss::All, &mut Rng::new(1));
+                assert!(self.engine.flush_end(0, upto, EIO).is_err());
+            }
+            match io.op {
+                sys::FBY_IO_WRITE => self.origin.write(io.sector, &io.data),
+                sys::FBY_IO_FLUSH => self.origin.flush_all(),
+                _ => self.origin.zero(io.sector, io.nsectors),
+            }
+            self.engine.destage_complete(io.id, 0);
+        }
+        Err("the drain does not end".into())
+    }
+
+    pub fn past(&mut self, id: u64, at: u64, n: u64) {
+        let (_, begun, _) = self.engine.bypass_begin(0, at, n as u32, 1);
+        let begun = begun.expect("blocks that are not cached");
+        assert_eq!(u64::from(begun.nsectors()), n);
+        self.origin.write_whole(at, &data(NUMBER, at..at + n, id));
+        self.engine.bypass_end(begun, 0);
+        self.truth[at as usize..(at + n) as usize].fill(id);
+    }
+}
+
+/// At each request of a drain in turn a caller's flush is told that the origin
+/// lost all it had not flushed.  The origin tells that once, so destage has to
+/// write its own again.
+pub fn told_once() -> Result<(), String> {
+    for n in 1.. {
+        let mut run = Run::new();
+        let hit = run.drain_beside_a_flush(n)?;
+        run.origin.power_cut(Loss::All, &mut Rng::new(1));
+        let alone: Vec<u64> = (0..SECTORS).map(|s| run.origin.read(s)).collect();
+        if alone != run.truth {
+            return Err(format!(
+                "a flush beside request {n} of a drain was told, and data is lost"
+            ));
+        }
+        if !hit {
+            assert!(n > 8, "only {n} requests");
+            break;
+        }
+    }
+    Ok(())
+}
