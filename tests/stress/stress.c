@@ -152,14 +152,28 @@ static void origin_store(u32 volume, u64 sector, u64 n, const u64 *src)
 		fby_store(&dst[i], src ? src[i] : 0ull);
 }
 
-/* Blocks that an origin write is in flight for: one at a time. */
+/* Origin writes in flight, by block: one past the cache alone, or any number of
+ * destage's, since of a page that holds sectors here and there each run is a
+ * request. */
+#define OF_DESTAGE 1u
+#define PAST_CACHE 0x10000u
 static u32 in_flight[NVOLUMES][VOLUME_SECTORS / FBY_PAGE_SECTORS];
 
-static void in_flight_add(u32 volume, u64 sector, u64 n, u32 by)
+static void in_flight_begin(u32 volume, u64 sector, u64 n, u32 kind)
+{
+	for (u64 b = sector / FBY_PAGE_SECTORS; b * FBY_PAGE_SECTORS < sector + n; b++) {
+		u32 others = __atomic_fetch_add(&in_flight[volume][b], kind, __ATOMIC_RELAXED);
+
+		if (kind == PAST_CACHE ? others != 0 : others >= PAST_CACHE)
+			fail("two origin writes in flight for a block", volume, b * FBY_PAGE_SECTORS, sector, n,
+			     others);
+	}
+}
+
+static void in_flight_end(u32 volume, u64 sector, u64 n, u32 kind)
 {
 	for (u64 b = sector / FBY_PAGE_SECTORS; b * FBY_PAGE_SECTORS < sector + n; b++)
-		if (__atomic_fetch_add(&in_flight[volume][b], by, __ATOMIC_RELAXED) != (by == 1 ? 0 : 1))
-			fail("two origin writes in flight for a block", volume, b * FBY_PAGE_SECTORS, sector, n, by);
+		__atomic_fetch_sub(&in_flight[volume][b], kind, __ATOMIC_RELAXED);
 }
 
 static void *io_thread(void *arg)
@@ -182,10 +196,10 @@ static void *io_thread(void *arg)
 		broken = random_next(&seed) % 400 == 0;
 		if (io.op != FBY_IO_FLUSH && io.sector + io.nsectors > VOLUME_SECTORS)
 			fail("origin request out of range", io.volume, io.sector, io.nsectors, 0, 0);
-		in_flight_add(io.volume, io.sector, io.nsectors, 1);
+		in_flight_begin(io.volume, io.sector, io.nsectors, OF_DESTAGE);
 		if (io.op != FBY_IO_FLUSH && !broken)
 			origin_store(io.volume, io.sector, io.nsectors, io.op == FBY_IO_WRITE ? io.buf : NULL);
-		in_flight_add(io.volume, io.sector, io.nsectors, ~0u);
+		in_flight_end(io.volume, io.sector, io.nsectors, OF_DESTAGE);
 		if (broken)
 			fby_fetch_add(&total_errors, 1ull);
 		fby_destage_complete(pool, io.id, broken ? EIO : 0);
@@ -283,11 +297,11 @@ static void write_past(struct worker *w, u32 volume, u64 sector, u32 n, const u6
 		if (b.nsectors == 0 || b.nsectors > n)
 			fail("bypassed sectors", volume, sector, n, b.nsectors, (u64)decision);
 		if (decision == FBY_DONE) {
-			in_flight_add(volume, sector, b.nsectors, 1);
+			in_flight_begin(volume, sector, b.nsectors, PAST_CACHE);
 			sched_yield();
 			if (!broken)
 				origin_store(volume, sector, b.nsectors, data);
-			in_flight_add(volume, sector, b.nsectors, ~0u);
+			in_flight_end(volume, sector, b.nsectors, PAST_CACHE);
 			fby_bypass_end(pool, &b, broken ? EIO : 0, &wake);
 			fby_fetch_add(broken ? &total_errors : &total_bypasses, 1ull);
 		}
