@@ -224,9 +224,10 @@ static u64 seq_before(const struct fby_page_line *next, u32 i)
 static u64 hole_seq(struct fby_pool *p, u32 c, u32 i)
 {
 	struct fby_page_line l;
+	bool repaired; /* as the scan reads it: its bound is to be the same */
 
 	for (u32 n = i + 1; n < p->chunk_pages; n++) {
-		if (fby_page_line_read(p, c, n, &l, NULL) && l.epoch == p->chunk[c].epoch)
+		if (fby_page_line_read(p, c, n, &l, &repaired) && l.epoch == p->chunk[c].epoch)
 			return seq_before(&l, i);
 	}
 	return p->chunk[c].seq_max;
