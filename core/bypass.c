@@ -110,28 +110,10 @@ static u32 sectors_until(u64 block, u64 sector, u32 nsectors)
 	return n < nsectors ? (u32)n : nsectors;
 }
 
-static int bypass_checked(const struct fby_pool *p, u16 volume, u64 sector, u32 nsectors)
-{
-	const struct fby_volume *v;
-
-	if (volume >= p->sb.nvolumes)
-		return -FBY_E_NO_VOLUME;
-	v = &p->volume[volume];
-	if (!v->attached)
-		return -FBY_E_VOLUME_DETACHED;
-	if (p->opt.read_only)
-		return -FBY_E_READ_ONLY;
-	if (nsectors == 0 || sector >= v->rec.origin_sectors || nsectors > v->rec.origin_sectors - sector)
-		return -FBY_E_RANGE;
-	if (v->rec.block_size == FBY_PAGE && (sector | nsectors) % FBY_PAGE_SECTORS)
-		return -FBY_E_ALIGNMENT;
-	return FBY_DONE;
-}
-
 int fby_bypass_begin(struct fby_pool *p, struct fby_bypass *b, u16 volume, u64 sector, u32 nsectors, u32 least)
 {
 	u64 first = sector / FBY_PAGE_SECTORS, last, end, stop;
-	int decision = bypass_checked(p, volume, sector, nsectors);
+	int decision = fby_request_check(p, volume, sector, nsectors, 1);
 	struct fby_volume *v;
 	bool cached;
 

@@ -454,6 +454,26 @@ static inline u64 fby_mix(u64 x)
 	return x;
 }
 
+/* May the user write, discard or zero [sector, +nsectors), at least so many? */
+FBY_INLINE int fby_request_check(const struct fby_pool *p, u16 volume, u64 sector, u64 nsectors, u64 least)
+{
+	const struct fby_volume *v;
+
+	if (fby_unlikely(volume >= p->sb.nvolumes))
+		return -FBY_E_NO_VOLUME;
+	v = &p->volume[volume];
+	if (fby_unlikely(!v->attached))
+		return -FBY_E_VOLUME_DETACHED;
+	if (fby_unlikely(p->opt.read_only))
+		return -FBY_E_READ_ONLY;
+	if (fby_unlikely(nsectors < least || sector > v->rec.origin_sectors ||
+			 nsectors > v->rec.origin_sectors - sector))
+		return -FBY_E_RANGE;
+	if (fby_unlikely(v->rec.block_size == FBY_PAGE && ((sector | nsectors) % FBY_PAGE_SECTORS) != 0))
+		return -FBY_E_ALIGNMENT;
+	return FBY_DONE;
+}
+
 static inline void fby_count(u64 *counter, u64 n)
 {
 	fby_store(counter, fby_load(counter) + n);

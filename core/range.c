@@ -64,20 +64,11 @@ int fby_range(struct fby_pool *p, u16 volume, enum fby_kind kind, u64 sector, u6
 {
 	const u32 batch = FBY_BATCH_PAGES * FBY_PAGE_SECTORS;
 	bool small = kind == FBY_KIND_ZERO && nsectors <= batch;
-	const struct fby_volume *v;
+	int rc = fby_request_check(p, volume, sector, nsectors, *done);
 
 	*origin_n = 0;
-	if (volume >= p->sb.nvolumes)
-		return -FBY_E_NO_VOLUME;
-	v = &p->volume[volume];
-	if (!v->attached)
-		return -FBY_E_VOLUME_DETACHED;
-	if (p->opt.read_only)
-		return -FBY_E_READ_ONLY;
-	if (sector > v->rec.origin_sectors || nsectors > v->rec.origin_sectors - sector || *done > nsectors)
-		return -FBY_E_RANGE;
-	if (v->rec.block_size == FBY_PAGE && (sector | nsectors) % FBY_PAGE_SECTORS)
-		return -FBY_E_ALIGNMENT;
+	if (rc != FBY_DONE)
+		return rc;
 	while (*done < nsectors) {
 		u64 at = sector + *done, left = nsectors - *done;
 		u32 head = (u32)(at % FBY_PAGE_SECTORS);

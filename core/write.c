@@ -155,20 +155,10 @@ FBY_INLINE int begin(struct fby_pool *p, struct fby_write *w, u16 volume, enum f
 
 FBY_INLINE int begin_checked(struct fby_pool *p, struct fby_write *w, u16 volume, u64 sector, u32 nsectors)
 {
-	const struct fby_volume *v;
+	int decision = fby_request_check(p, volume, sector, nsectors, 1);
 
-	if (fby_unlikely(volume >= p->sb.nvolumes))
-		return -FBY_E_NO_VOLUME;
-	v = &p->volume[volume];
-	if (fby_unlikely(!v->attached))
-		return -FBY_E_VOLUME_DETACHED;
-	if (fby_unlikely(p->opt.read_only))
-		return -FBY_E_READ_ONLY;
-	if (fby_unlikely(nsectors == 0 || sector >= v->rec.origin_sectors ||
-			 nsectors > v->rec.origin_sectors - sector))
-		return -FBY_E_RANGE;
-	if (fby_unlikely(v->rec.block_size == FBY_PAGE && ((sector | nsectors) % FBY_PAGE_SECTORS) != 0))
-		return -FBY_E_ALIGNMENT;
+	if (fby_unlikely(decision != FBY_DONE))
+		return decision;
 	return begin(p, w, volume, FBY_KIND_DATA, sector, nsectors, 0);
 }
 

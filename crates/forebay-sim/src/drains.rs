@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A volume that holds some of everything, drained while its origin fails.
 
-use crate::engine::{identity, volume_spec, Attach, Decision, Engine};
+use std::ops::Range;
+
+use crate::engine::{identity, volume_spec, Attach, Decision, Engine, Io};
 use crate::media::{Flavour, Media};
 use crate::origin::{Loss, Origin};
 use crate::pattern;
@@ -12,6 +14,8 @@ use forebay_sys as sys;
 pub const SECTORS: u64 = 120;
 const NUMBER: u64 = 1;
 const EIO: i32 = 5;
+/// Of destage, in which a drain must end.
+const STEPS: u32 = 5000;
 
 pub struct Run {
     pub engine: Engine,
@@ -75,20 +79,30 @@ impl Run {
         self.truth[at as usize..(at + n) as usize].fill(pattern::ZERO);
     }
 
+    /// The next request of a drain, or none when all is clean.
+    fn next_request(&mut self, steps: &mut Range<u32>) -> Result<Option<Io>, String> {
+        for _ in steps {
+            self.now_ns += 50_000_000;
+            let step = self.engine.destage_step(self.now_ns).unwrap();
+            if step.io.is_some() {
+                return Ok(step.io);
+            }
+            if self.engine.volume_clean(0) && step.decision == Decision::Done {
+                return Ok(None);
+            }
+        }
+        Err("the drain does not end".into())
+    }
+
     /// Destages until all is clean, or until the `fail`th request has failed if
     /// `stop`.  Returns whether it came to that request.
     pub fn drain(&mut self, fail: u32, stop: bool, rng: &mut Rng) -> bool {
-        let mut requests = 0;
+        let (mut requests, mut steps) = (0, 0..STEPS);
         self.engine.volume_drain(0, true).unwrap();
-        for _ in 0..5000 {
-            self.now_ns += 50_000_000;
-            let step = self.engine.destage_step(self.now_ns).unwrap();
-            let Some(io) = step.io else {
-                if self.engine.volume_clean(0) && step.decision == Decision::Done {
-                    return requests >= fail;
-                }
-                continue;
-            };
+        while let Some(io) = self
+            .next_request(&mut steps)
+            .unwrap_or_else(|e| panic!("{e} after request {fail} failed"))
+        {
             requests += 1;
             let fails = requests == fail;
             match io.op {
@@ -109,7 +123,7 @@ impl Run {
                 return true;
             }
         }
-        panic!("the drain does not end after request {fail} failed");
+        requests >= fail
     }
 
     pub fn read_all(&mut self) -> Vec<u64> {
@@ -133,17 +147,9 @@ impl Run {
     /// Drains.  At the `at`th request a caller's flush is told that the origin
     /// lost all that it had not flushed.  Returns whether it came to that.
     pub fn drain_beside_a_flush(&mut self, at: u32) -> Result<bool, String> {
-        let mut requests = 0;
+        let (mut requests, mut steps) = (0, 0..STEPS);
         self.engine.volume_drain(0, true).unwrap();
-        for _ in 0..5000 {
-            self.now_ns += 50_000_000;
-            let step = self.engine.destage_step(self.now_ns).unwrap();
-            let Some(io) = step.io else {
-                if self.engine.volume_clean(0) && step.decision == Decision::Done {
-                    return Ok(requests >= at);
-                }
-                continue;
-            };
+        while let Some(io) = self.next_request(&mut steps)? {
             requests += 1;
             if requests == at {
                 let (r, upto) = self.engine.flush(0);
@@ -160,7 +166,7 @@ impl Run {
             }
             self.engine.destage_complete(io.id, 0);
         }
-        Err("the drain does not end".into())
+        Ok(requests >= at)
     }
 
     pub fn past(&mut self, id: u64, at: u64, n: u64) {
