@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+#
+# guest-caches.sh - sourced by guest-load.sh and guest-apps.sh: caches beside each
+# other, each on persistent memory of its own in front of a disk of its own.
+
+# A pool is looked for at many places before a device counts as blank: zero it all.
+blank() { dd if=/dev/zero of="$1" bs=1M oflag=direct status=none 2>/dev/null || :; }
+
+# Small pools stand for large ones here: small chunks, so that they have as many.
+make_pool() { # PMEM DISK
+	pool=$1
+	blank "$1"
+	forebay create "$1" --chunk-size 256K >/tmp/step.log 2>&1 && forebay volume add "$1" v "$2" >>/tmp/step.log 2>&1 ||
+		fail "a pool on $1: $(cat /tmp/step.log)"
+}
+
+# cache_up KIND DISK PMEM: sets $device.  KIND is origin, writecache, bcache,
+# target or native.
+cache_up() {
+	local kind=$1 disk=$2 pmem=$3 sectors answer
+	test -b "$disk" || fail "no $disk"
+	sectors=$(blockdev --getsz "$disk")
+	case $kind in
+	origin) device=$disk ;;
+	writecache)
+		blank "$pmem"
+		dmsetup create --noudevsync --noudevrules wc --table "0 $sectors writecache p $disk $pmem 4096 0" || fail "dm-writecache"
+		dmsetup mknodes wc
+		device=/dev/mapper/wc
+		;;
+	bcache) bcache_up "$disk" "$pmem" ;;
+	target)
+		make_pool "$pmem" "$disk"
+		attach target "$disk" v || fail "target"
+		device=/dev/mapper/target
+		;;
+	native)
+		make_pool "$pmem" "$disk"
+		answer=$(control attach "$pmem" "$disk" v) || fail "native: $answer"
+		device=/dev/${answer#ok }
+		;;
+	esac
+	test -b "$device" || fail "$device is no block device"
+}
+
+bcache_up() {
+	local dir
+	"$root/out/vm/make-bcache" -w 4k -b 64k --writeback -B "$1" -C "$2" >/tmp/step.log 2>&1 || fail "make-bcache: $(cat /tmp/step.log)"
+	if ! [ -d /sys/fs/bcache ]; then
+		xz -dc "$FOREBAY_VM/lib/modules/$release/kernel/drivers/md/bcache/bcache.ko.xz" >/tmp/bcache.ko
+		/run/busybox insmod /tmp/bcache.ko || fail "bcache's module"
+	fi
+	echo "$2" >/sys/fs/bcache/register || fail "bcache does not take $2"
+	echo "$1" >/sys/fs/bcache/register || fail "bcache does not take $1"
+	until_true 20 test -d /sys/block/bcache0/bcache/cache || fail "bcache does not attach"
+	dir=/sys/block/bcache0/bcache
+	# Random writes are what it is for; no short cuts around it.
+	echo 0 >$dir/sequential_cutoff
+	echo 0 >$dir/cache/congested_write_threshold_us
+	echo 0 >$dir/cache/congested_read_threshold_us
+	device=/dev/bcache0
+}
+
+# cache_down KIND: what is cached stays where it is.
+cache_down() {
+	case $1 in
+	writecache) dmsetup remove --noudevsync --retry wc || fail "removing dm-writecache" ;;
+	bcache)
+		local set
+		set=$(readlink -f /sys/block/bcache0/bcache/cache)
+		echo 1 >/sys/block/bcache0/bcache/stop
+		echo 1 >"$set/stop"
+		until_true 60 test ! -e /sys/block/bcache0 || fail "bcache does not stop"
+		;;
+	target) dmsetup remove --noudevsync --retry target || fail "removing the target" ;;
+	native) until_true 10 control detach "$(basename "$device")" || fail "$(cat /tmp/answer)" ;;
+	esac
+	return 0
+}
+
+cache_status() {
+	case $1 in
+	writecache) dmsetup status wc ;;
+	bcache) cat /sys/block/bcache0/bcache/dirty_data ;;
+	target) dmsetup status target ;;
+	native) control status "$(basename "$device")" ;;
+	esac
+}

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# [quick|full]: a full cache on a disk of a steady rate, and mixes, beside dm-writecache and bcache; bench/out/vm-load.json.
+part() {
+	. "$here/slow-disks.sh"
+	# Cache MiB, and six times as much data; what else: guest-load.sh.
+	local mib=64 seconds=30 rounds=3 each=1 jobs=1:16
+	local speed=(2000 100 500 1000)
+	case ${1:-} in
+	'') ;;
+	quick) seconds=15 rounds=1 ;;
+	full) seconds=60 each=2 jobs=1:2:4:8:16 ;;
+	*) say "load: $1 is not known; use quick, full or nothing"; return 2 ;;
+	esac
+	command -v jq >/dev/null || { say "jq is missing: apt-get install jq"; return 77; }
+	slow_disks 5 $(((6 * mib + 16) << 20)) "${speed[@]}" || return
+	get_bcache
+	pmem_map="${mib}M!4G,${mib}M!4352M,${mib}M!4608M,${mib}M!4864M"
+	guest_mb=5120
+	show='^(load|FAIL)' guest load 1200 guest-load.sh $seconds $((6 * mib)) $rounds $each $jobs >"$out_vm/load.txt" || {
+		grep '^FAIL' "$out_vm/load.txt"
+		return 1
+	}
+	out=${BENCH_OUT:-$root/bench/out}
+	mkdir -p "$out"
+	python3 "$here/load_table.py" "$out_vm/load.txt" "$out/vm-load.json" command="tests/vm/run load${1:+ $1}" \
+		guest_kernel="$release" cache_mib=$mib data_mib=$((6 * mib)) seconds=$seconds rounds=$rounds round_seconds=$each \
+		disk="{\"requests_per_s\": ${speed[0]}, \"megabytes_per_s\": ${speed[1]}, \"latency_us\": ${speed[2]}, \"flush_us\": ${speed[3]}}"
+}
