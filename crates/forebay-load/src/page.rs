@@ -2,6 +2,8 @@
 //! One page with everything that was measured: it reads the JSON files that are
 //! there, draws them, and says for each figure how it was made.
 
+mod guest;
+
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,6 +24,8 @@ pub fn write(out: &Path, html: &Path, say: Say<'_>) -> Result<()> {
     page.fairness()?;
     page.mixed()?;
     page.apps()?;
+    page.guest_load()?;
+    page.guest_apps()?;
     page.others()?;
     page.save(html)?;
     say(&format!("see {}", html.display()));
@@ -569,8 +573,25 @@ mod tests {
         for part in ["a&lt;b", "run &amp; go", "3 (2 to 4)", "out/apps.svg", "out/vm-bench.json"] {
             assert!(page.contains(part), "no {part} in {page}");
         }
-        assert!(!page.contains("Commit slots") && !page.contains("out/apps.json"));
+        assert!(
+            !page.contains("Commit slots")
+                && !page.contains("In the guest")
+                && !page.contains("out/apps.json")
+        );
         assert!(fs::read_to_string(out.join("apps.svg")).unwrap().contains("<svg"));
+        let load = r#"{"origin_per_s": 100, "devices": [{"name": "writecache", "steady_per_s": 120,
+            "windows": [[0.5, 900], [1.0, 110]], "command": "fio a&b"}], "mixes": [{"write_percent": 99, "jobs": 4,
+            "target_over_writecache": {"median": 1.5, "low": 1, "high": 2},
+            "native_over_writecache": {"median": 7, "low": 6, "high": 8}}]}"#;
+        fs::write(out.join("vm-load.json"), load).unwrap();
+        write(&out, &html, &mut |_| ()).unwrap();
+        let page = fs::read_to_string(&html).unwrap();
+        for part in
+            ["dm-writecache", "fio a&amp;b", "7 (6 to 8)", "out/vm-load.svg", "out/vm-mixes.svg"]
+        {
+            assert!(page.contains(part), "no {part} in {page}");
+        }
+        assert!(fs::read_to_string(out.join("vm-mixes.svg")).unwrap().contains("99% x4 native"));
         fs::write(out.join("stall.json"), "{").unwrap();
         let e = write(&out, &html, &mut |_| ()).unwrap_err();
         assert!(e.to_string().contains("stall.json"), "{e}");

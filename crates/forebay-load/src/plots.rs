@@ -29,6 +29,23 @@ pub struct Text<'a> {
     pub y: &'a str,
 }
 
+type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+
+/// Caption, margins and room for the axes' labels.
+fn chart<'a, 'b>(
+    root: &'a Area<'b>,
+    text: &Text<'_>,
+    y_labels: u32,
+) -> ChartBuilder<'a, 'a, SVGBackend<'b>> {
+    let mut builder = ChartBuilder::on(root);
+    builder
+        .caption(text.caption, ("sans-serif", 20))
+        .margin(12)
+        .x_label_area_size(44)
+        .y_label_area_size(y_labels);
+    builder
+}
+
 /// Lines over a common x, from 0 on.
 pub fn lines(path: &Path, text: &Text<'_>, lines: &[Line], log_x: bool) -> Result<()> {
     let root = SVGBackend::new(path, SIZE).into_drawing_area();
@@ -38,12 +55,7 @@ pub fn lines(path: &Path, text: &Text<'_>, lines: &[Line], log_x: bool) -> Resul
     let left = if log_x { points().map(|p| p.0).fold(right, f64::min) } else { 0.0 };
     let top = 1.1 * points().map(|p| p.1).fold(1e-9, f64::max);
     let digits = usize::from(top < 20.0);
-    let mut builder = ChartBuilder::on(&root);
-    builder
-        .caption(text.caption, ("sans-serif", 20))
-        .margin(12)
-        .x_label_area_size(44)
-        .y_label_area_size(80);
+    let mut builder = chart(&root, text, 80);
     macro_rules! draw {
         ($x:expr) => {{
             let mut chart = builder.build_cartesian_2d($x, 0.0..top)?;
@@ -93,12 +105,8 @@ pub fn ratios(path: &Path, text: &Text<'_>, bars: &[Bar]) -> Result<()> {
     let left = bars.iter().map(|b| b.low).fold(1.0, f64::min).max(1e-3) / 1.2;
     // From top to bottom.
     let place = |i: usize| bars.len() - i;
-    let mut chart = ChartBuilder::on(&root)
-        .caption(text.caption, ("sans-serif", 20))
-        .margin(12)
-        .x_label_area_size(44)
-        .y_label_area_size(150)
-        .build_cartesian_2d((left..right).log_scale(), 0..bars.len() + 1)?;
+    let mut chart =
+        chart(&root, text, 150).build_cartesian_2d((left..right).log_scale(), 0..bars.len() + 1)?;
     let name = |y: &usize| match bars.len().checked_sub(*y).and_then(|i| bars.get(i)) {
         Some(b) => b.name.clone(),
         None => String::new(),

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the guest measured, kernel against kernel: tests/vm/run load and apps.
+
+use serde_json::Value;
+
+use anyhow::Result;
+
+use super::{figure, list, number, text, with_spread, Page};
+use crate::plots::{self, Bar, Line, Text};
+
+const EMULATED: &str =
+    "The guest is emulated and its persistent memory is DRAM: only what one boot \
+     measured can be compared.";
+
+fn name(device: &str) -> &str {
+    match device {
+        "origin" => "the disk alone",
+        "writecache" => "dm-writecache",
+        "target" => "Forebay, mapper's target",
+        "native" => "Forebay, native device",
+        other => other,
+    }
+}
+
+/// Median, lowest, highest.
+fn three(c: &Value, what: &str) -> [f64; 3] {
+    ["median", "low", "high"].map(|f| number(c, &format!("{what}/{f}")))
+}
+
+fn spread(c: &Value, what: &str) -> String {
+    let [value, low, high] = three(c, what);
+    with_spread(value, low, high)
+}
+
+fn bar(name: String, c: &Value, what: &str) -> Bar {
+    let [value, low, high] = three(c, what);
+    Bar { name, low, value, high }
+}
+
+impl Page {
+    pub(super) fn guest_load(&mut self) -> Result<()> {
+        let Some(v) = self.read("vm-load")? else { return Ok(()) };
+        let how = format!(
+            "16 fio jobs write 4 KiB at random over {} MiB through a cache of {} MiB for {} s each, one \
+             after the other, each in front of a disk of its own: {} requests/s, {} MB/s, {} us a request, \
+             {} us a flush. The disk alone before and after: {} and {} writes/s. Steady is from 3 s after as \
+             much was written as the cache holds. Linux {}. {EMULATED}",
+            figure(number(&v, "data_mib")),
+            figure(number(&v, "cache_mib")),
+            figure(number(&v, "seconds")),
+            figure(number(&v, "disk/requests_per_s")),
+            figure(number(&v, "disk/megabytes_per_s")),
+            figure(number(&v, "disk/latency_us")),
+            figure(number(&v, "disk/flush_us")),
+            figure(number(&v, "origin_per_s_rounds/0")),
+            figure(number(&v, "origin_per_s_rounds/1")),
+            text(&v, "guest_kernel"),
+        );
+        self.heading("In the guest: sustained random writes", &how);
+        let devices = list(&v, "devices");
+        let alone = number(&v, "origin_per_s");
+        // What fits into the empty cache would make the rest a flat line.
+        let steady = devices.iter().map(|d| number(d, "steady_per_s"));
+        let top = 2.0 * steady.fold(alone, f64::max);
+        let mut lines: Vec<Line> = devices
+            .iter()
+            .map(|d| Line {
+                name: name(&text(d, "name")).to_string(),
+                points: list(d, "windows")
+                    .iter()
+                    .map(|w| (number(w, "0"), number(w, "1").min(top)))
+                    .collect(),
+            })
+            .collect();
+        let end = lines.iter().flat_map(|l| &l.points).map(|p| p.0).fold(1.0, f64::max);
+        lines.push(Line { name: name("origin").into(), points: vec![(0.0, alone), (end, alone)] });
+        let path = self.picture("vm-load", "writes a second over time, in the guest");
+        let t = Text {
+            caption: "in the guest: 4 KiB random writes, sustained (cut off above)",
+            x: "seconds",
+            y: "writes/s",
+        };
+        plots::lines(&path, &t, &lines, false)?;
+        let rows: Vec<_> = devices
+            .iter()
+            .map(|d| {
+                let fields = [
+                    ("steady_per_s", 1.0),
+                    ("steady_over_origin", 1.0),
+                    ("coefficient_of_variation", 1.0),
+                    ("slowest_window_per_s", 1.0),
+                    ("windows_with_nothing", 1.0),
+                    ("latency/p999_us", 1e-3),
+                    ("latency/max_us", 1e-3),
+                ];
+                let mut row = vec![name(&text(d, "name")).to_string()];
+                row.extend(fields.map(|(f, scale)| figure(number(d, f) * scale)));
+                row.push(text(d, "command"));
+                row
+            })
+            .collect();
+        let head = [
+            "",
+            "writes/s, steady",
+            "over the disk's own",
+            "variation of the windows",
+            "slowest window",
+            "windows with nothing",
+            "p99.9 ms",
+            "slowest ms",
+            "command",
+        ];
+        self.table(&head, &rows);
+        self.guest_mixes(&v)?;
+        self.command(&text(&v, "command"));
+        Ok(())
+    }
+
+    fn guest_mixes(&mut self, v: &Value) -> Result<()> {
+        let cells = list(v, "mixes");
+        if cells.is_empty() {
+            return Ok(());
+        }
+        let how = format!(
+            "The same disks and caches, random 4 KiB reads and writes, caches full. Medians of {} interleaved \
+             rounds of {} s, lowest and highest.",
+            figure(number(v, "rounds")),
+            figure(number(v, "round_seconds")),
+        );
+        self.heading("In the guest: reads and writes mixed, over dm-writecache", &how);
+        let mut bars = Vec::new();
+        for c in cells {
+            let (writes, jobs) = (number(c, "write_percent"), number(c, "jobs"));
+            for d in ["target", "native"] {
+                let what = format!("{d}_over_writecache");
+                bars.push(bar(format!("{writes}% x{jobs} {d}"), c, &what));
+            }
+        }
+        let path = self.picture("vm-mixes", "ratios of mixed loads, in the guest");
+        let t = Text { caption: "Forebay over dm-writecache", x: "ratio", y: "writes, jobs" };
+        plots::ratios(&path, &t, &bars)?;
+        let rows: Vec<_> = cells
+            .iter()
+            .map(|c| {
+                let mut row =
+                    vec![format!("{} %", number(c, "write_percent")), figure(number(c, "jobs"))];
+                row.extend(
+                    ["writecache", "target", "native"].map(|d| spread(c, &format!("per_s/{d}"))),
+                );
+                row.push(spread(c, "target_over_writecache"));
+                row.push(spread(c, "native_over_writecache"));
+                row
+            })
+            .collect();
+        let head =
+            ["writes", "jobs", "dm-writecache /s", "target /s", "native /s", "target", "native"];
+        self.table(&head, &rows);
+        Ok(())
+    }
+
+    pub(super) fn guest_apps(&mut self) -> Result<()> {
+        let Some(v) = self.read("vm-apps")? else { return Ok(()) };
+        let how = format!(
+            "On ext4 on the native device, on dm-writecache and on the disk alone, each on a disk of its own \
+             that is like a SATA SSD or a disk; caches of {} MiB. Medians of {} interleaved rounds of {} s, \
+             lowest and highest. Linux {}. {EMULATED}",
+            figure(number(&v, "cache_mib")),
+            figure(number(&v, "rounds")),
+            figure(number(&v, "seconds")),
+            text(&v, "guest_kernel"),
+        );
+        self.heading("In the guest: applications", &how);
+        let cells = list(&v, "cells");
+        let mut bars = Vec::new();
+        for c in cells {
+            let cell = format!("{} {}", text(c, "disk"), text(c, "app"));
+            bars.push(bar(format!("{cell} / disk"), c, "native_over_origin"));
+            bars.push(bar(format!("{cell} / wc"), c, "native_over_writecache"));
+        }
+        let path = self.picture("vm-apps", "ratios of applications, in the guest");
+        let t = Text {
+            caption: "the native device over the disk alone, and over dm-writecache",
+            x: "ratio",
+            y: "",
+        };
+        plots::ratios(&path, &t, &bars)?;
+        let rows: Vec<_> = cells
+            .iter()
+            .map(|c| {
+                let mut row = vec![text(c, "disk"), text(c, "app"), text(c, "unit")];
+                let columns = [
+                    "origin",
+                    "writecache",
+                    "native",
+                    "native_over_origin",
+                    "native_over_writecache",
+                ];
+                row.extend(columns.map(|w| spread(c, w)));
+                row.push(text(c, "commands/native"));
+                row
+            })
+            .collect();
+        let head = [
+            "disk",
+            "program",
+            "unit",
+            "the disk alone",
+            "dm-writecache",
+            "native",
+            "over the disk",
+            "over dm-writecache",
+            "command",
+        ];
+        self.table(&head, &rows);
+        self.command(&text(&v, "command"));
+        Ok(())
+    }
+}
