@@ -36,6 +36,8 @@ help:
 	@echo 'make vm-check        the kernel module in a guest, with 25 power cuts (make check: with 4)'
 	@echo 'make vm-soak         the same for long: 200 power cuts, millions of operations of fsx'
 	@echo 'make vm-bench        the module beside dm-writecache and the bare device; $(OUT)/vm-bench.json'
+	@echo 'make vm-load         a full cache in a guest, beside dm-writecache and bcache (8 minutes; QUICK=1: 4)'
+	@echo 'make vm-apps         the programs of bench-apps on the native device, in a guest (QUICK=1: shorter)'
 	@echo 'make vm-shell        a shell in the guest, a device made'
 	@echo 'make install         PREFIX=$(PREFIX) DESTDIR=: command, plugin, man pages, completions, units'
 	@echo 'make deb             Debian packages, also of the module for DKMS; in $(OUT)/deb'
@@ -113,6 +115,12 @@ fuzz-rust:
 vm-check vm-soak vm-bench vm-shell: build
 	@scripts/need vm
 	tests/vm/run $(@:vm-%=%)
+
+.PHONY: vm-load vm-apps
+vm-load vm-apps: build
+	@scripts/need vm
+	BENCH_OUT=$(BENCH) tests/vm/run $(@:vm-%=%) $(if $(QUICK),quick)
+	cargo build -q --release -p forebay-load && $(built)/forebay-load page --out $(BENCH)
 
 install: build
 	install -D -m 755 $(built)/forebay $(bindir)/forebay

@@ -43,8 +43,10 @@ def windows(by, device):
 def sustained(by, device, cache_blocks, origin):
     """Steady: from 3 s after as much was written as the cache holds, or from half of the run on."""
     all_windows = windows(by, device)
+    begin = 0
     while all_windows and all_windows[0][2] == 0:
-        all_windows.pop(0)  # fio was not there yet
+        begin = all_windows.pop(0)[0]  # fio was not there yet
+    all_windows = [(at - begin, rate, blocks) for at, rate, blocks in all_windows]
     full = next((i for i, w in enumerate(all_windows) if w[2] >= cache_blocks), len(all_windows))
     first = min(full + 6, len(all_windows) // 2)
     start, steady = all_windows[first][0], [rate for _, rate, _ in all_windows[first:]]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# [POOLS [SEED]]: mutated pools (2000) into the module on a kernel with KASAN and lockdep; planted mistakes first.
+# [POOLS [SEED [GUESTS]]]: mutated pools, until 2000 were attached, on a kernel with KASAN and lockdep; planted mistakes first.
+# PLANTED=0: without those.
 
 # planted NAME SCRIPT: a module with a mistake, by sed on a copy of the engine.
 build_planted() {
@@ -15,13 +16,14 @@ build_planted() {
 	}
 }
 
-# caught NAME FILE SED PATTERN: with that mistake, the tool finds PATTERN.
+# caught NAME SEED FILE SED PATTERN: with that mistake, the tool finds PATTERN.  From
+# SEED on it is near; nothing else depends on that number.
 caught() {
 	local console=$out_vm/hostile-$1.console found
-	build_planted "$1" "$2" "$3" || return 1
-	start_guest "$console" "$here/guest-hostile.sh" "$out_vm/hostile" 2000 1 "$1"
+	build_planted "$1" "$3" "$4" || return 1
+	start_guest "$console" "$here/guest-hostile.sh" "$out_vm/hostile" 2000 "$2" "$1"
 	wait_guest 600 "$console"
-	found=$(tr -d '\r' <"$console" | grep -a -B 100 '^FAIL: hostile: seed' | grep -aE "$4" | head -n 1)
+	found=$(tr -d '\r' <"$console" | grep -a -B 100 '^FAIL: hostile: seed' | grep -aE "$5" | head -n 1)
 	if [ -z "$found" ]; then
 		say "the planted mistake $1 was not caught; console: $console"
 		tr -d '\r' <"$console" | tail -n 10 >&2
@@ -30,14 +32,38 @@ caught() {
 	echo "ok: the planted mistake $1 was caught: $found"
 }
 
+# side_by_side: waits for all that was started; 1 if one of them failed.
+side_by_side() {
+	local pid rc=0
+	for pid in "${pids[@]}"; do wait "$pid" || rc=1; done
+	pids=()
+	return $rc
+}
+
 part() {
+	local pools=${1:-2000} seed=${2:-1} guests=${3:-2} g n pids=()
 	series=${FOREBAY_VM_KERNEL:-kasan}
 	prepare || return
 	pmem_map='4M!4G,12M!4352M'
 	gcc -O2 -Wall -Wextra -Werror -pthread -I"$root/core" -I"$root/port" -o "$out_vm/hostile" \
 		"$here"/hostile.c "$here"/hostile_host.c "$here"/hostile_mutate.c || return 1
-	caught range core/recovery.c 's/if \(out_of_range\(p, s, l\)\)/if (0 \&\& out_of_range(p, s, l))/' \
-		'outside the volumes|beyond end of device' || return 1
-	caught fill core/lines.c 's/ && out->fill <= p->chunk_pages//' 'KASAN: ' || return 1
-	guest hostile 2400 guest-hostile.sh "$out_vm/hostile" "${1:-2000}" "${2:-1}"
+	if [ "${PLANTED:-1}" = 1 ]; then
+		caught range 35 core/recovery.c 's/if \(out_of_range\(p, s, l\)\)/if (0 \&\& out_of_range(p, s, l))/' \
+			'outside the volumes|beyond end of device' &
+		pids+=($!)
+		caught fill 1 core/lines.c 's/ && out->fill <= p->chunk_pages//' 'KASAN: ' &
+		pids+=($!)
+		side_by_side || return 1
+	fi
+	for ((g = 0; g < guests; g++)); do
+		n=$(((pools + g) / guests))
+		[ $n = 0 ] || guest "hostile-$g" 2400 guest-hostile.sh "$out_vm/hostile" $n $((seed + g * 1000000)) &
+		pids+=($!)
+	done
+	side_by_side || return 1
+	for ((g = 0; g < guests; g++)); do
+		[ $(((pools + g) / guests)) = 0 ] || tr -d '\r' <"$out_vm/hostile-$g.console" | grep -a '^hostile: ' | grep -av ' s$'
+	done | tee "$out_vm/hostile.said"
+	sed -nE 's/^hostile: ([0-9]+) pools from seed .*: ([0-9]+) attached, ([0-9]+) refused.*/\1 \2 \3/p' "$out_vm/hostile.said" |
+		awk '{ p += $1; a += $2; r += $3 } END { print "hostile: " a+0 " mutated pools attached, " r+0 " of " p+0 " refused, nothing found" }'
 }

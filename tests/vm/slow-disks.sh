@@ -14,6 +14,7 @@ slow_disks() {
 		}
 		gcc -std=gnu11 -O2 -Wall -Wextra -shared -fPIC "$root/bench/slow_disk.c" -o "$plugin.$$" && mv "$plugin.$$" "$plugin" || return 1
 		disks_dir=$(mktemp -d /dev/shm/forebay-vm.XXXXXX)
+		chmod 711 "$disks_dir" # whoever makes data there has a directory of its own
 		trap 'rm -rf "$disks_dir"' EXIT
 		disks=()
 	fi
