@@ -121,8 +121,7 @@ use_debug_kernel() {
 	done
 	# Time in the guest is what it has executed: a kernel this slow meets its
 	# own timeouts otherwise, on a machine with other work.
-	# When all its CPUs are idle it goes on at the next timer, at once.
-	[ "$1" = kcsan ] || accel=(-accel "tcg,thread=single" -icount shift=1,sleep=off)
+	[ "$1" = kcsan ] || accel=(-accel "tcg,thread=single" -icount shift=1)
 	be_patient 5
 }
 
