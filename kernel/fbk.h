@@ -216,7 +216,13 @@ void fbk_end_written(struct fbk_io *io);
 
 /* waiting.c */
 void fbk_wait(struct fbk_io *io, enum fby_decision why);
-bool fbk_others_wait(struct fbk_pool *p);
+static inline bool fbk_others_wait(struct fbk_pool *p)
+{
+	return !list_empty_careful(&p->wait_space);
+}
+
+/* False: the throttle lets it end now. */
+bool fbk_end_late(struct fbk_io *io);
 void fbk_retry_work(struct work_struct *work);
 enum hrtimer_restart fbk_late_timer(struct hrtimer *timer);
 

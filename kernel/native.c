@@ -56,8 +56,10 @@ static DEFINE_IDA(fbk_numbers);
 static void native_submit(struct bio *bio)
 {
 	struct native *n = bio->bi_bdev->bd_disk->private_data;
-	struct fbk_io io = { .memory = FBK_IO_STACK };
+	struct fbk_io io __uninitialized; /* nor cleared: fbk_map sets the rest */
 
+	io.memory = FBK_IO_STACK;
+	io.began = 0;
 	if (blk_queue_io_stat(n->disk->queue))
 		io.began = bio_start_io_acct(bio);
 	fbk_map(&n->setup.volume, &io, bio, bio->bi_iter.bi_sector);
@@ -81,7 +83,9 @@ static const struct block_device_operations native_fops = {
 	.open = native_open,
 };
 
-/* No volatile cache is announced: what is acknowledged is durable. */
+/* No volatile cache is announced: what is acknowledged is durable.  Nor is I/O
+ * accounted for unless somebody turns queue/iostats on, as on the bare device: that
+ * is a thirtieth of a write. */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 11, 0)
 static struct gendisk *alloc_disk(const struct native *n)
 {
@@ -91,7 +95,7 @@ static struct gendisk *alloc_disk(const struct native *n)
 		.io_min = FBY_PAGE,
 		.max_hw_sectors = UINT_MAX,
 		.max_write_zeroes_sectors = UINT_MAX >> SECTOR_SHIFT,
-		.features = BLK_FEAT_IO_STAT | BLK_FEAT_NOWAIT,
+		.features = BLK_FEAT_NOWAIT,
 	};
 
 	if (bdev_max_discard_sectors(n->origin)) {
@@ -116,7 +120,7 @@ static struct gendisk *alloc_disk(const struct native *n)
 	blk_queue_max_write_zeroes_sectors(q, UINT_MAX >> SECTOR_SHIFT);
 	blk_queue_flag_set(QUEUE_FLAG_NONROT, q);
 	blk_queue_flag_set(QUEUE_FLAG_NOWAIT, q);
-	blk_queue_flag_set(QUEUE_FLAG_IO_STAT, q);
+	blk_queue_flag_clear(QUEUE_FLAG_IO_STAT, q);
 	if (bdev_max_discard_sectors(n->origin)) {
 		blk_queue_max_discard_sectors(q, UINT_MAX >> SECTOR_SHIFT);
 		q->limits.discard_granularity = FBY_PAGE;

@@ -32,21 +32,38 @@ static struct kmem_cache *fbk_io_cache;
 static mempool_t fbk_ios;
 static struct workqueue_struct *fbk_range_wq;
 
-void fbk_end_status(struct fbk_io *io, blk_status_t status)
+static __always_inline void end_status(struct fbk_io *io, blk_status_t status)
 {
 	struct bio *bio = io->bio;
 
 	if (io->began)
 		bio_end_io_acct(bio, io->began);
-	if (io->memory == FBK_IO_POOLED)
+	if (unlikely(io->memory == FBK_IO_POOLED))
 		mempool_free(io, &fbk_ios);
 	bio->bi_status = status;
 	bio_endio(bio);
 }
 
+void fbk_end_status(struct fbk_io *io, blk_status_t status)
+{
+	end_status(io, status);
+}
+
 void fbk_end(struct fbk_io *io, int error)
 {
 	fbk_end_status(io, error ? errno_to_blk_status(fbk_errno(error)) : BLK_STS_OK);
+}
+
+static __always_inline void end_written(struct fbk_io *io)
+{
+	if (unlikely(fby_write_throttled(io->volume->pool->engine, io->volume->index)) && fbk_end_late(io))
+		return;
+	end_status(io, BLK_STS_OK);
+}
+
+void fbk_end_written(struct fbk_io *io)
+{
+	end_written(io);
 }
 
 /* Waits at most for another bio to end, which needs nothing of this one. */
@@ -97,37 +114,68 @@ static u32 gather(struct bio *bio, struct bvec_iter iter, struct fby_vec *vec, u
 	return bytes / FBY_SECTOR;
 }
 
-int fbk_write_more(struct fbk_io *io)
+/* A batch.  Not initialized: the kernel would clear 750 bytes for each write. */
+static int write_gathered(struct fbk_io *io, u32 *sectors, u32 *wake)
+{
+	struct fby_pool *engine = io->volume->pool->engine;
+	struct fby_vec vec[NVEC] __uninitialized;
+	struct fby_write w __uninitialized;
+	u32 nvec, n = gather(io->bio, io->iter, vec, &nvec);
+	int decision = fby_write_begin(engine, &w, io->volume->index, io->sector + io->done, n);
+
+	if (decision)
+		return decision;
+	fby_write_copy(engine, &w, vec, nvec, 0);
+	fby_write_commit(engine, &w);
+	fby_write_publish(engine, &w);
+	*sectors = w.nsectors;
+	*wake = w.wake;
+	return FBY_DONE;
+}
+
+static __always_inline int write_more(struct fbk_io *io)
 {
 	struct fbk_volume *v = io->volume;
-	struct fbk_pool *p = v->pool;
-	struct fby_vec vec[NVEC];
-	struct fby_write w;
-	u32 spins = 0, nvec, n;
-	int decision;
+	u32 spins = 0;
 
 	if (unlikely(!fby_asserts_hold()))
 		return -FBY_E_INVARIANT;
 	while (io->iter.bi_size) {
-		n = gather(io->bio, io->iter, vec, &nvec);
-		decision = fby_write_begin(p->engine, &w, v->index, io->sector + io->done, n);
-		if (decision == FBY_WAIT_BLOCK || decision == FBY_WAIT_SLOT) {
-			if (spins++ == SPINS)
-				return decision;
-			cpu_relax();
-			continue;
+		struct bio_vec bv = mp_bvec_iter_bvec(io->bio->bi_io_vec, io->iter);
+		u32 sectors = 0, wake = 0;
+		int decision;
+
+		/* All that is left lies in one piece, as it mostly does: a call and no list. */
+		if (likely(bv.bv_len == io->iter.bi_size))
+			decision = fby_write(v->pool->engine, v->index, io->sector + io->done,
+					     bv.bv_len / FBY_SECTOR, page_address(bv.bv_page) + bv.bv_offset,
+					     &sectors, &wake);
+		else
+			decision = write_gathered(io, &sectors, &wake);
+		if (wake)
+			fbk_wake(v->pool, wake);
+		if (likely(decision == FBY_DONE && sectors * FBY_SECTOR == io->iter.bi_size)) {
+			io->iter.bi_size = 0;
+			return FBY_DONE;
 		}
-		if (decision)
+		if (sectors) {
+			io->done += sectors;
+			bvec_iter_advance(io->bio->bi_io_vec, &io->iter, sectors * FBY_SECTOR);
+		}
+		if (decision != FBY_DONE && decision != FBY_WAIT_BLOCK && decision != FBY_WAIT_SLOT)
 			return decision;
-		fby_write_copy(p->engine, &w, vec, nvec, 0);
-		fby_write_commit(p->engine, &w);
-		fby_write_publish(p->engine, &w);
-		io->done += w.nsectors;
-		bvec_iter_advance(io->bio->bi_io_vec, &io->iter, w.nsectors * FBY_SECTOR);
-		if (w.wake)
-			fbk_wake(p, w.wake);
+		if (decision == FBY_DONE)
+			continue;
+		if (spins++ == SPINS)
+			return decision;
+		cpu_relax();
 	}
-	return 0;
+	return FBY_DONE;
+}
+
+int fbk_write_more(struct fbk_io *io)
+{
+	return write_more(io);
 }
 
 static bool write_is_large(const struct fbk_io *io)
@@ -137,7 +185,7 @@ static bool write_is_large(const struct fbk_io *io)
 	return limit && bio_sectors(io->bio) >= limit && !(io->bio->bi_opf & REQ_NOWAIT);
 }
 
-static void map_write(struct fbk_io *io)
+static __always_inline void map_write(struct fbk_io *io)
 {
 	struct bio *bio = io->bio;
 	int decision = FBY_WAIT_SPACE;
@@ -150,9 +198,9 @@ static void map_write(struct fbk_io *io)
 			return;
 	}
 	if (likely(!fbk_others_wait(io->volume->pool)))
-		decision = fbk_write_more(io);
+		decision = write_more(io);
 	if (likely(decision == FBY_DONE))
-		fbk_end_written(io);
+		end_written(io);
 	else if (decision < 0)
 		fbk_end(io, decision);
 	else if (bio->bi_opf & REQ_NOWAIT)
@@ -255,13 +303,16 @@ struct run {
 	u32 at, n;
 };
 
-static void read_run(struct fbk_io *io, struct run *r)
+/* The io moves to memory that lasts with the first. */
+static void read_run(struct fbk_io **at, struct run *r)
 {
+	struct fbk_io *io = *at;
 	bool nowait = io->bio->bi_opf & REQ_NOWAIT;
 	struct bio *clone;
 
 	if (!r->n)
 		return;
+	io = *at = fbk_io_lasting(io);
 	clone = bio_alloc_clone(io->volume->origin, io->bio, nowait ? GFP_NOWAIT : GFP_NOIO, &fbk_clones);
 	if (!clone) {
 		io->status = BLK_STS_AGAIN;
@@ -280,7 +331,7 @@ static void read_run(struct fbk_io *io, struct run *r)
 }
 
 /* The sectors in mask, of a block whose sector 0 is at base of the bio. */
-static void add_runs(struct fbk_io *io, struct run *r, u32 base, u8 mask)
+static void add_runs(struct fbk_io **io, struct run *r, u32 base, u8 mask)
 {
 	u32 s;
 
@@ -299,7 +350,7 @@ static void add_runs(struct fbk_io *io, struct run *r, u32 base, u8 mask)
 static int read_split(struct fbk_io *io, struct bvec_iter iter, u64 block, u32 first, u8 *origin)
 {
 	struct bio *bio = io->bio;
-	u8 data[FBY_SECTOR], lost;
+	u8 data[FBY_SECTOR] __uninitialized, lost;
 	u32 at = 0;
 	int rc = fby_read_block(io->volume->pool->engine, io->volume->index, block, first, 1, data, origin, &lost);
 
@@ -322,7 +373,6 @@ static enum fbk_map map_read(struct fbk_io *io)
 	u32 total = bio_sectors(bio), at = 0;
 	struct run run = {};
 
-	io = fbk_io_lasting(io);
 	atomic_set(&io->parts, 1);
 	io->status = BLK_STS_OK;
 	while (at < total && !io->status) {
@@ -343,7 +393,7 @@ static enum fbk_map map_read(struct fbk_io *io)
 		if (rc < 0)
 			io->status = errno_to_blk_status(fbk_errno(rc));
 		else if (rc == FBY_ORIGIN)
-			add_runs(io, &run, at - first, origin);
+			add_runs(&io, &run, at - first, origin);
 		bvec_iter_advance(bio->bi_io_vec, &iter, n * FBY_SECTOR);
 		at += n;
 	}
@@ -352,9 +402,12 @@ static enum fbk_map map_read(struct fbk_io *io)
 			foreground(io);
 			return FBK_REMAP;
 		}
-		read_run(io, &run);
+		read_run(&io, &run);
 	}
-	read_part_done(io, BLK_STS_OK);
+	if (likely(io->memory != FBK_IO_POOLED && !io->foreground))
+		end_status(io, io->status); /* no part is on its way */
+	else
+		read_part_done(io, BLK_STS_OK);
 	return FBK_TAKEN;
 }
 

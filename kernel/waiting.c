@@ -14,11 +14,6 @@
 
 #define SPACE_RETRY (HZ / 10)
 
-bool fbk_others_wait(struct fbk_pool *p)
-{
-	return !list_empty_careful(&p->wait_space);
-}
-
 static void relist(struct fbk_io *io, enum fby_decision why)
 {
 	struct fbk_pool *p = io->volume->pool;
@@ -112,24 +107,16 @@ void fbk_retry_work(struct work_struct *work)
  * late: they are durable, only their callers are held.  A timer, as a jiffy is
  * longer than most of these pauses.
  */
-void fbk_end_written(struct fbk_io *io)
+bool fbk_end_late(struct fbk_io *io)
 {
 	struct fbk_pool *p = io->volume->pool;
-	u16 volume = io->volume->index;
-	u64 now, delay;
+	u64 now = ktime_get_ns();
+	u64 delay = fby_write_delay(p->engine, io->volume->index, bio_sectors(io->bio), now);
 	struct fbk_io *other;
 	unsigned long flags;
 
-	if (likely(!fby_write_throttled(p->engine, volume))) {
-		fbk_end(io, 0);
-		return;
-	}
-	now = ktime_get_ns();
-	delay = fby_write_delay(p->engine, volume, bio_sectors(io->bio), now);
-	if (!delay) {
-		fbk_end(io, 0);
-		return;
-	}
+	if (!delay)
+		return false;
 	io = fbk_io_lasting(io);
 	io->due_ns = now + delay;
 	spin_lock_irqsave(&p->late_lock, flags);
@@ -140,6 +127,7 @@ void fbk_end_written(struct fbk_io *io)
 	if (p->late.next == &io->node)
 		hrtimer_start(&p->late_timer, ns_to_ktime(io->due_ns), HRTIMER_MODE_ABS_SOFT);
 	spin_unlock_irqrestore(&p->late_lock, flags);
+	return true;
 }
 
 enum hrtimer_restart fbk_late_timer(struct hrtimer *timer)

@@ -28,7 +28,12 @@
 
 /* A warning, and no more writes are taken: the machine goes on. */
 void fby_assert_failed(const char *cond, const char *file, int line);
-bool fby_asserts_hold(void);
+extern bool fby_linux_broken;
+static inline bool fby_asserts_hold(void)
+{
+	return likely(!READ_ONCE(fby_linux_broken));
+}
+
 #define FBY_ASSERT(cond) (likely(cond) ? (void)0 : fby_assert_failed(#cond, __FILE__, __LINE__))
 
 #define fby_likely(x) likely(x)
@@ -87,8 +92,10 @@ struct fby_media {
 
 void fby_port_write(struct fby_media *m, void *dst, const void *src, size_t n);
 u32 fby_port_write_crc(struct fby_media *m, void *dst, const void *src, size_t n, u32 crc);
-void fby_port_fence(struct fby_media *m, const void *start, size_t n);
-int fby_port_read_crc(struct fby_media *m, void *dst, const void *src, size_t n, u32 *crc);
+#define fby_port_fence(m, start, n) pmem_wmb()
+int fby_port_read_crc(struct fby_media *m, void *dst, const void *src, size_t n, u32 *crc); /* crc may be NULL */
+#define fby_port_read(m, dst, src, n) fby_port_read_crc((m), (dst), (src), (n), NULL)
+#define fby_uninitialized __uninitialized
 
 /* Tables of the checksum; before anything else of the port. */
 void fby_linux_init(void);
