@@ -78,6 +78,6 @@ part() {
 	}
 	out=${BENCH_OUT:-$root/bench/out}
 	mkdir -p "$out"
-	python3 "$here/apps_table.py" "$out_vm/apps.txt" "$out/vm-apps.json" command="tests/vm/run apps${*:+ $*}" \
+	python3 -B "$here/apps_table.py" "$out_vm/apps.txt" "$out/vm-apps.json" command="tests/vm/run apps${*:+ $*}" \
 		guest_kernel="$release" rounds=$rounds seconds=$seconds cache_mib=384
 }

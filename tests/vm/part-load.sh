@@ -3,7 +3,7 @@
 part() {
 	. "$here/slow-disks.sh"
 	# Cache MiB, and six times as much data; what else: guest-load.sh.
-	local mib=64 seconds=30 rounds=3 each=1 jobs=1:16
+	local mib=64 seconds=25 rounds=3 each=1 jobs=1:16
 	local speed=(2000 100 500 1000)
 	case ${1:-} in
 	'') ;;
@@ -16,13 +16,13 @@ part() {
 	get_bcache
 	pmem_map="${mib}M!4G,${mib}M!4352M,${mib}M!4608M,${mib}M!4864M"
 	guest_mb=5120
-	show='^(load|FAIL)' guest load 1200 guest-load.sh $seconds $((6 * mib)) $rounds $each $jobs >"$out_vm/load.txt" || {
+	show='^(load|FAIL)' guest load 2400 guest-load.sh $seconds $((6 * mib)) $rounds $each $jobs >"$out_vm/load.txt" || {
 		grep '^FAIL' "$out_vm/load.txt"
 		return 1
 	}
 	out=${BENCH_OUT:-$root/bench/out}
 	mkdir -p "$out"
-	python3 "$here/load_table.py" "$out_vm/load.txt" "$out/vm-load.json" command="tests/vm/run load${1:+ $1}" \
+	python3 -B "$here/load_table.py" "$out_vm/load.txt" "$out/vm-load.json" command="tests/vm/run load${1:+ $1}" \
 		guest_kernel="$release" cache_mib=$mib data_mib=$((6 * mib)) seconds=$seconds rounds=$rounds round_seconds=$each \
 		disk="{\"requests_per_s\": ${speed[0]}, \"megabytes_per_s\": ${speed[1]}, \"latency_us\": ${speed[2]}, \"flush_us\": ${speed[3]}}"
 }
