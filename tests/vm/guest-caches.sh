@@ -44,10 +44,11 @@ cache_up() {
 }
 
 bcache_up() {
-	local dir
+	local dir file
 	"$root/out/vm/make-bcache" -w 4k -b 64k --writeback -B "$1" -C "$2" >/tmp/step.log 2>&1 || fail "make-bcache: $(cat /tmp/step.log)"
 	if ! [ -d /sys/fs/bcache ]; then
-		xz -dc "$FOREBAY_VM/lib/modules/$release/kernel/drivers/md/bcache/bcache.ko.xz" >/tmp/bcache.ko
+		file=$(ls "$FOREBAY_VM/lib/modules/$release/kernel/drivers/md/bcache/"bcache.ko*)
+		case $file in *.xz) xz -dc "$file" ;; *) cat "$file" ;; esac >/tmp/bcache.ko
 		/run/busybox insmod /tmp/bcache.ko || fail "bcache's module"
 	fi
 	echo "$2" >/sys/fs/bcache/register || fail "bcache does not take $2"
