@@ -67,7 +67,7 @@ counter() { dmsetup status "$1" | tr ' ' '\n' | sed -n "s/^$2=//p"; }
 
 # complaints FILE: those of the kernel's messages that none of our doings may cause.
 complaints() {
-	grep -E 'WARNING|BUG|Oops|Call Trace|blocked for more than|self-detected stall|detected stalls|hung task|assertion|lockdep|locking dependency|general protection|KASAN|KCSAN|UBSAN|refcount_t|Kernel panic' "$1" | grep -v 'RCU lockdep checking is enabled'
+	grep -E 'WARNING|BUG|Oops|Call Trace|blocked for more than|self-detected stall|detected stalls|hung task|assertion|lockdep|locking dependency|general protection|KASAN|KCSAN|UBSAN|refcount_t|Kernel panic' "$1" | grep -vE 'RCU lockdep checking is enabled|kcsan: non-strict mode configured'
 }
 
 # What the kernel has said since boot must hold no complaint.
