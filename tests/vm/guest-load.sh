@@ -40,7 +40,9 @@ writers=(--rw=randwrite --bs=4k --direct=1 --ioengine=psync --thread --numjobs=1
 
 # sustained NAME SECONDS
 sustained() {
-	local command sampler before after
+	local command sampler before after queue
+	queue=/sys/dev/block/$((0x$(stat -c %t "$device"))):$((0x$(stat -c %T "$device")))/queue
+	echo 1 >"$queue/iostats" # not every device counts by itself
 	command=(fio --name=load --filename="$device" --size="${mib}m" --runtime="$2" "${writers[@]}")
 	echo "load command $1 ${command[*]}"
 	read -r -a before <<<"$(busy)"

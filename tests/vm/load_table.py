@@ -46,6 +46,8 @@ def sustained(by, device, cache_blocks, origin):
     begin = 0
     while all_windows and all_windows[0][2] == 0:
         begin = all_windows.pop(0)[0]  # fio was not there yet
+    if len(all_windows) < 8:
+        sys.exit(f"{device}: {len(all_windows)} windows in which anything was written, too few to judge")
     all_windows = [(at - begin, rate, blocks) for at, rate, blocks in all_windows]
     full = next((i for i, w in enumerate(all_windows) if w[2] >= cache_blocks), len(all_windows))
     first = min(full + 6, len(all_windows) // 2)
