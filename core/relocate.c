@@ -27,6 +27,13 @@ bool fby_space_short(const struct fby_pool *p)
 	return fby_load(&p->nfree) < (n > least ? n : least);
 }
 
+/* Is the round about to let go of the chunk's pages?  Moved now, they would stay,
+ * in room that was opened to carry what is lost: round after round, for nothing. */
+static bool let_go_soon(const struct fby_destage *d, const struct fby_chunk *ch)
+{
+	return d->phase >= FBY_PH_CARRY && d->phase <= FBY_PH_RELEASE && ch->seq_min <= d->cut;
+}
+
 /* Pool lock held: pages to be moved to have the chunk back; ~0: not worth it, or
  * not allowed. */
 static u32 price(const struct fby_pool *p, u32 c)
@@ -38,7 +45,7 @@ static u32 price(const struct fby_pool *p, u32 c)
 	if (ch->state != FBY_CS_CLOSED || ch->pinned)
 		return ~0u;
 	v = &p->volume[ch->volume];
-	if (!v->attached || fby_load(&v->destage.drain) || fby_volume_aged(p, v))
+	if (!v->attached || fby_load(&v->destage.drain) || fby_volume_aged(p, v) || let_go_soon(&v->destage, ch))
 		return ~0u;
 	live = fby_chunk_live(p, c);
 	return 2 * live <= p->chunk_pages - FBY_FIRST_PAGE ? live : ~0u;
