@@ -122,12 +122,10 @@ static bool page_line_repairable(const struct fby_pool *p, u32 c, u32 i, const s
 
 bool fby_page_line_read(struct fby_pool *p, u32 c, u32 i, struct fby_page_line *out, bool *repaired)
 {
-	u32 unused = 0;
-
 	FBY_ASSERT(i >= FBY_FIRST_PAGE && i < p->chunk_pages);
 	if (repaired)
 		*repaired = false;
-	if (fby_port_read_crc(p->media, out, fby_line_at(p, c, i), FBY_LINE, &unused))
+	if (fby_port_read(p->media, out, fby_line_at(p, c, i), FBY_LINE))
 		return false;
 	if (!fby_line_crc_ok(p, out)) {
 		if (!repaired || !page_line_repairable(p, c, i, out) || !line_repair(p, out))
@@ -139,9 +137,7 @@ bool fby_page_line_read(struct fby_pool *p, u32 c, u32 i, struct fby_page_line *
 
 bool fby_open_line_read(struct fby_pool *p, u32 c, u32 which, struct fby_open_line *out)
 {
-	u32 unused = 0;
-
-	if (fby_port_read_crc(p->media, out, fby_line_at(p, c, FBY_LINE_OPEN + which), FBY_LINE, &unused))
+	if (fby_port_read(p->media, out, fby_line_at(p, c, FBY_LINE_OPEN + which), FBY_LINE))
 		return false;
 	return fby_line_crc_ok(p, out) && out->magic == FBY_OPEN_MAGIC && out->chunk == c &&
 	       out->kind <= FBY_CHUNK_CACHE && (out->volume < p->sb.nvolumes || out->kind == FBY_CHUNK_FREE) &&
@@ -151,9 +147,7 @@ bool fby_open_line_read(struct fby_pool *p, u32 c, u32 which, struct fby_open_li
 
 bool fby_seal_line_read(struct fby_pool *p, u32 c, u32 which, struct fby_seal_line *out)
 {
-	u32 unused = 0;
-
-	if (fby_port_read_crc(p->media, out, fby_line_at(p, c, FBY_LINE_SEAL + which), FBY_LINE, &unused))
+	if (fby_port_read(p->media, out, fby_line_at(p, c, FBY_LINE_SEAL + which), FBY_LINE))
 		return false;
 	return fby_line_crc_ok(p, out) && out->magic == FBY_SEAL_MAGIC && out->chunk == c &&
 	       out->fill >= FBY_FIRST_PAGE && out->fill <= p->chunk_pages && out->closed <= 1 &&

@@ -15,19 +15,22 @@ FBY_INLINE void page_prefetch(struct fby_pool *p, u32 page)
 		fby_prefetch(fby_page_data(p, page) + at);
 }
 
-/* One run of sectors: copied to dst, or only summed where dst is NULL. */
+/* One run of sectors: copied to dst if there is one, summed if crc is not NULL. */
 static int read_run(struct fby_pool *p, u32 page, u32 sector, u32 n, u8 *dst, u32 *crc)
 {
-	return fby_port_read_crc(p->media, dst, fby_page_data(p, page) + sector * FBY_SECTOR, n * FBY_SECTOR, crc);
+	const u8 *src = fby_page_data(p, page) + sector * FBY_SECTOR;
+
+	return crc ? fby_port_read_crc(p->media, dst, src, n * FBY_SECTOR, crc) :
+		     fby_port_read(p->media, dst, src, n * FBY_SECTOR);
 }
 
 enum fby_page_result fby_page_read(struct fby_pool *p, u32 page, u64 key, u32 state, u8 want, u32 base, u8 *dst,
 				   bool verify)
 {
 	u8 valid = FBY_ES_VALID(state);
-	struct fby_page_line l = { 0 };
+	struct fby_page_line l fby_uninitialized;
 	u32 crc = 0, s, n;
-	bool repaired;
+	bool repaired, sum;
 
 	page_prefetch(p, page);
 	FBY_ASSERT((want & ~valid) == 0);
@@ -35,6 +38,7 @@ enum fby_page_result fby_page_read(struct fby_pool *p, u32 page, u64 key, u32 st
 	if (verify && (!fby_page_line_read(p, fby_page_chunk(p, page), fby_page_place(p, page), &l, &repaired) ||
 		       fby_key(l.volume, l.block) != key || l.valid != valid))
 		return FBY_PAGE_DAMAGED;
+	sum = verify && !(l.flags & FBY_PF_NOCRC);
 	for (s = 0; s < FBY_PAGE_SECTORS; s += n) {
 		bool wanted = want >> s & 1, held = valid >> s & 1;
 
@@ -42,12 +46,12 @@ enum fby_page_result fby_page_read(struct fby_pool *p, u32 page, u64 key, u32 st
 			    (bool)(valid >> (s + n) & 1) == held;
 		     n++)
 			;
-		if (!held || (!wanted && !verify))
+		if (!held || (!wanted && !sum))
 			continue;
-		if (read_run(p, page, s, n, wanted ? dst + (s - base) * FBY_SECTOR : NULL, &crc))
+		if (read_run(p, page, s, n, wanted ? dst + (s - base) * FBY_SECTOR : NULL, sum ? &crc : NULL))
 			return FBY_PAGE_DAMAGED;
 	}
-	if (verify && !(l.flags & FBY_PF_NOCRC) && crc != l.data_crc)
+	if (sum && crc != l.data_crc)
 		return FBY_PAGE_DAMAGED;
 	return FBY_PAGE_OK;
 }
@@ -64,14 +68,15 @@ u64 fby_page_seq(struct fby_pool *p, u32 page, u64 unknown)
 
 bool fby_page_data_ok(struct fby_pool *p, u32 page, const struct fby_page_line *l)
 {
+	bool sum = !(l->flags & FBY_PF_NOCRC);
 	u32 crc = 0, at = 0, n;
 
 	if (l->kind != FBY_KIND_DATA)
 		return true;
 	for (; (n = fby_run(l->valid, at, &at)) != 0; at += n)
-		if (read_run(p, page, at, n, NULL, &crc))
+		if (read_run(p, page, at, n, NULL, sum ? &crc : NULL))
 			return false;
-	return (l->flags & FBY_PF_NOCRC) || crc == l->data_crc;
+	return !sum || crc == l->data_crc;
 }
 
 void fby_page_mark(struct fby_pool *p, u32 page, u64 key, u32 flag)

@@ -48,6 +48,9 @@
  *			continue crc; dst may be NULL (checksum only); n a multiple
  *			of 64; 0, or nonzero when the media reported an error
  *			(machine check): dst and crc are then void
+ *  24 fby_port_read(m, dst, src, n)	the same without a checksum; dst may be
+ *			NULL: is it readable?
+ *  25 fby_uninitialized	of a variable: spare clearing it where the compiler would
  */
 #ifndef FBY_PORT_H
 #define FBY_PORT_H

@@ -92,7 +92,14 @@ struct fby_media {
 
 void fby_port_write(struct fby_media *m, void *dst, const void *src, size_t n);
 u32 fby_port_write_crc(struct fby_media *m, void *dst, const void *src, size_t n, u32 crc);
-#define fby_port_fence(m, start, n) pmem_wmb()
+static inline void fby_port_fence(struct fby_media *m, const void *start, size_t n)
+{
+	(void)m;
+	(void)start;
+	(void)n;
+	pmem_wmb();
+}
+
 int fby_port_read_crc(struct fby_media *m, void *dst, const void *src, size_t n, u32 *crc); /* crc may be NULL */
 #define fby_port_read(m, dst, src, n) fby_port_read_crc((m), (dst), (src), (n), NULL)
 #define fby_uninitialized __uninitialized

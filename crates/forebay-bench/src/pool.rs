@@ -118,23 +118,32 @@ impl Pool {
         Ok(Opened { pool, report })
     }
 
-    /// Writes one block.  `false`: the pool is full.
+    /// Writes one block, if it can be written at once.
     #[inline]
+    pub fn write_once(&self, block: u64, data: &[u8; 4096]) -> bool {
+        self.try_write(block, data) == FBY_DONE
+    }
+
+    /// Writes one block.  `false`: the pool is full.
     pub fn write(&self, block: u64, data: &[u8; 4096]) -> Result<bool, BenchError> {
-        let (mut done, mut wake) = (0, 0);
         loop {
-            // SAFETY: data holds the block's 8 sectors.
-            let rc = unsafe {
-                let sector = block * u64::from(FBY_PAGE_SECTORS);
-                let data = data.as_ptr().cast();
-                let (pool, volume) = (self.pool.as_ptr(), self.volume);
-                fby_write(pool, volume, sector, FBY_PAGE_SECTORS, data, &mut done, &mut wake)
-            };
-            match rc {
+            match self.try_write(block, data) {
                 FBY_DONE => return Ok(true),
                 FBY_WAIT_BLOCK | FBY_WAIT_SLOT => std::hint::spin_loop(),
                 rc => return check("write a block", rc).map(|_| false),
             }
+        }
+    }
+
+    #[inline]
+    fn try_write(&self, block: u64, data: &[u8; 4096]) -> i32 {
+        let (mut done, mut wake) = (0, 0);
+        // SAFETY: data holds the block's 8 sectors.
+        unsafe {
+            let sector = block * u64::from(FBY_PAGE_SECTORS);
+            let data = data.as_ptr().cast();
+            let (pool, volume) = (self.pool.as_ptr(), self.volume);
+            fby_write(pool, volume, sector, FBY_PAGE_SECTORS, data, &mut done, &mut wake)
         }
     }
 

@@ -24,9 +24,11 @@ const FIRST_PAGE: usize = 8;
 /// What is written: some pages of noise, small enough to stay in the cache as
 /// the data of a write that just happened does.
 pub(crate) struct Source {
-    pages: Vec<[u8; PAGE]>,
+    pages: Box<[[u8; PAGE]; SOURCE_PAGES]>,
     at: usize,
 }
+
+const SOURCE_PAGES: usize = 8;
 
 impl Source {
     pub fn new(seed: u64) -> Self {
@@ -38,12 +40,12 @@ impl Source {
             }
             bytes
         };
-        Self { pages: (0..8).map(|_| page()).collect(), at: 0 }
+        Self { pages: Box::new(std::array::from_fn(|_| page())), at: 0 }
     }
 
     #[inline]
     pub fn next(&mut self) -> &[u8; PAGE] {
-        self.at = (self.at + 1) % self.pages.len();
+        self.at = (self.at + 1) % SOURCE_PAGES;
         &self.pages[self.at]
     }
 }
@@ -172,6 +174,16 @@ impl Stroke for Write<'_> {
     #[inline]
     fn stroke(&mut self) -> Result<(), BenchError> {
         let block = self.random.below(self.blocks);
+        if self.pool.write_once(block, self.source.next()) {
+            return Ok(());
+        }
+        self.again(block)
+    }
+}
+
+impl Write<'_> {
+    #[cold]
+    fn again(&mut self, block: u64) -> Result<(), BenchError> {
         while !self.pool.write(block, self.source.next())? {
             std::hint::spin_loop(); // full, until the next step of destage
         }

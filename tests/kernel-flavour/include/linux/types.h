@@ -45,6 +45,8 @@ typedef _Bool bool;
 	})
 #define smp_rmb() barrier()
 #define wmb() barrier()
+#define pmem_wmb() wmb()
+#define __uninitialized
 #define cpu_relax() barrier()
 
 typedef struct {
