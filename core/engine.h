@@ -164,6 +164,7 @@ struct fby_pace {
 	u32 rate; /* pages a second that are let go */
 	/* owned by fby_destage_step */
 	u32 depth; /* origin writes in flight */
+	bool measured; /* rate is more than a guess */
 	u32 base_ns, latency_ns; /* of one alone; of all */
 	u64 sample_ns, dead;
 };
@@ -346,10 +347,10 @@ void fby_destage_settle(struct fby_pool *p, u16 volume);
 
 /* --- pace.c ------------------------------------------------------------------- */
 void fby_pace_start(struct fby_pace *pace, u32 nbuffers);
-u32 fby_pool_level(const struct fby_pool *p); /* 0: at or below the high watermark; 1024: full */
+u32 fby_pool_level(const struct fby_pool *p); /* 0: below where throttling begins; 1024: full */
 void fby_pace_update(struct fby_pool *p, u16 volume); /* after the level changed; any thread */
 void fby_pace_tick(struct fby_pool *p, u16 volume);
-u32 fby_pace_round(const struct fby_pace *pace, u32 cap); /* pages of the next round */
+u32 fby_pace_round(const struct fby_pool *p, u16 volume, u32 cap); /* pages of the next round */
 u32 fby_pace_depth(struct fby_pool *p, u16 volume);
 void fby_pace_latency(struct fby_pace *pace, u32 ns, bool alone);
 void fby_pace_adapt(struct fby_pace *pace, u32 nbuffers);

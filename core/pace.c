@@ -4,9 +4,10 @@
  *
  * Throttle: between the high watermark and full, a volume's writes are spaced
  * so that what it takes in matches what it lets go: pages destaged, and pages
- * overwritten.  At half of that range the two are equal, above it less is taken
- * in than let go, below it more; so the level settles near the middle and a
- * full pool is met only when an origin has stopped.  Each volume is measured by
+ * overwritten.  The lower half of that range takes a burst at full speed.  In the
+ * middle of the upper half the two are equal, above it less is taken in than let
+ * go, below it more; so the level settles there and a full pool is met only when
+ * an origin has stopped.  Each volume is measured by
  * itself: one that cannot drain does not slow the others.
  *
  * Depth: as many origin writes in flight as leave a request's latency below
@@ -16,6 +17,7 @@
 #include "engine.h"
 
 #define RATE_START 16384u  /* pages a second, until it is known */
+#define ROUND_FIRST 256u  /* pages of a round, until then */
 #define RATE_MIN 8u	   /* a stalled origin: writers crawl, they do not hang */
 #define RATE_MAX 0x3fffffffu
 #define BURST_NS 5000000ull /* unused time that a volume may save up */
@@ -29,9 +31,9 @@ void fby_pace_start(struct fby_pace *pace, u32 nbuffers)
 }
 
 /* How far used has come from start to top, 0 to LEVEL_ONE. */
-static u32 level_between(u32 used, u32 start, u32 top)
+static u32 level_between(u64 used, u64 start, u64 top)
 {
-	u32 above = used > start ? used - start : 0, range = top > start ? top - start : 0;
+	u64 above = used > start ? used - start : 0, range = top > start ? top - start : 0;
 
 	if (above == 0)
 		return 0;
@@ -39,16 +41,16 @@ static u32 level_between(u32 used, u32 start, u32 top)
 		range >>= 1;
 		above >>= 1;
 	}
-	return above >= range ? LEVEL_ONE : (above << 10) / range;
+	return above >= range ? LEVEL_ONE : ((u32)above << 10) / (u32)range;
 }
 
 /* Of what is live, since dead pages are taken back without the origin; but where
  * relocation falls behind, of what is in use. */
 u32 fby_pool_level(const struct fby_pool *p)
 {
-	u32 n = p->sb.nchunks, top = n - fby_reserve(p);
-	u32 live = (u32)fby_pool_pages(p) / (p->chunk_pages - FBY_FIRST_PAGE); /* pages: below 2^32 */
-	u32 by_live = level_between(live, n * p->opt.high_watermark / 100, top);
+	u32 n = p->sb.nchunks, top = n - fby_reserve(p), percent = (100 + p->opt.high_watermark) / 2;
+	u64 pages = p->chunk_pages - FBY_FIRST_PAGE;
+	u32 by_live = level_between(fby_pool_pages(p), n * percent / 100 * pages, top * pages);
 	u32 by_use = level_between(n - fby_load(&p->nfree), n - n / 16, top);
 
 	return by_live > by_use ? by_live : by_use;
@@ -88,8 +90,10 @@ void fby_pace_tick(struct fby_pool *p, u16 volume)
 		if (now > RATE_MAX)
 			now = RATE_MAX;
 		/* Only while the origin is worked on does it show what it can do. */
-		if (p->pressure || fby_space_short(p))
-			fby_store(&pace->rate, pace->rate - (pace->rate >> 3) + (now >> 3));
+		if ((p->pressure || fby_space_short(p)) && (pace->measured || gone >= ROUND_FIRST / 2)) {
+			fby_store(&pace->rate, pace->measured ? pace->rate - (pace->rate >> 3) + (now >> 3) : now);
+			pace->measured = true;
+		}
 	}
 	fby_pace_update(p, volume);
 }
@@ -129,10 +133,13 @@ u64 fby_write_delay(struct fby_pool *p, u16 volume, u32 nsectors, u64 now_ns)
 	return next;
 }
 
-u32 fby_pace_round(const struct fby_pace *pace, u32 cap)
+u32 fby_pace_round(const struct fby_pool *p, u16 volume, u32 cap)
 {
+	const struct fby_pace *pace = &p->volume[volume].pace;
 	u32 pages = pace->rate / 4; /* a quarter of a second */
 
+	if (!pace->measured && p->pressure) /* somebody waits for the first of them */
+		pages = ROUND_FIRST;
 	if (pages < 64)
 		pages = 64;
 	return pages < cap ? pages : cap;
@@ -150,6 +157,9 @@ u32 fby_pace_depth(struct fby_pool *p, u16 volume)
 
 void fby_pace_latency(struct fby_pace *pace, u32 ns, bool alone)
 {
+	/* One that was held up elsewhere says little of the queue. */
+	if (pace->base_ns && ns >> 2 > pace->base_ns)
+		ns = pace->base_ns << 2;
 	if (alone)
 		pace->base_ns = pace->base_ns ? pace->base_ns - (pace->base_ns >> 3) + (ns >> 3) : ns;
 	pace->latency_ns = pace->latency_ns ? pace->latency_ns - (pace->latency_ns >> 4) + (ns >> 4) : ns;
