@@ -55,6 +55,13 @@ pub fn lines(path: &Path, text: &Text<'_>, lines: &[Line], log_x: bool) -> Resul
     let left = if log_x { points().map(|p| p.0).fold(right, f64::min) } else { 0.0 };
     let top = 1.1 * points().map(|p| p.1).fold(1e-9, f64::max);
     let digits = usize::from(top < 20.0);
+    // Where the lines are not, towards the right.
+    let end = || points().filter(|p| p.0 > right * 0.6);
+    let high = end().filter(|p| p.1 > top / 2.0).count();
+    let names = match 2 * high > end().count() {
+        true => SeriesLabelPosition::LowerRight,
+        false => SeriesLabelPosition::UpperRight,
+    };
     let mut builder = chart(&root, text, 80);
     macro_rules! draw {
         ($x:expr) => {{
@@ -74,7 +81,7 @@ pub fn lines(path: &Path, text: &Text<'_>, lines: &[Line], log_x: bool) -> Resul
             }
             chart
                 .configure_series_labels()
-                .position(SeriesLabelPosition::LowerRight)
+                .position(names.clone())
                 .background_style(WHITE)
                 .border_style(BLACK)
                 .draw()?;
