@@ -7,15 +7,17 @@
  * check, and the crc32 instruction.
  * That has a latency of 3 cycles and a throughput of 1, so a page is summed in
  * three lanes at once, joined by a table: multiplying a CRC by x^(8 * LANE) is
- * linear, one lookup for each of its bytes.  Elsewhere: the kernel's own copy
- * and checksum, in pieces that stay in the first cache.
+ * linear, one lookup for each of its bytes.  An emulator goes through that
+ * instruction bit by bit: where a table is measured to be faster it is used instead.
+ * Elsewhere: the kernel's own copy and checksum, in pieces that stay in the first
+ * cache.
  *
  * The kernel's crc32c() leaves both inversions to its caller; "raw" below means
  * that form.  fby_crc32c() is the standard one.
  */
 #include <linux/crc32c.h>
-#include <linux/export.h>
 #include <linux/kasan-checks.h>
+#include <linux/ktime.h>
 #include <linux/uaccess.h>
 
 #include "linux.h"
@@ -38,18 +40,8 @@ void fby_assert_failed(const char *cond, const char *file, int line)
 #define LANES (3 * LANE)
 
 static u32 shift_lane[4][256];
-static bool have_crc;
-
-static void lanes_init(void)
-{
-	static const u8 zero[LANE];
-	u32 i, byte;
-
-	for (i = 0; i < 4; i++)
-		for (byte = 0; byte < 256; byte++)
-			shift_lane[i][byte] = crc32c(byte << (8 * i), zero, LANE);
-	have_crc = boot_cpu_has(X86_FEATURE_XMM4_2);
-}
+static u32 crc_table[8][256]; /* of a byte and so many zero bytes after it */
+static bool by_table;
 
 /* The raw CRC of what crc is of, followed by LANE zero bytes. */
 static u32 shifted(u32 crc)
@@ -58,10 +50,16 @@ static u32 shifted(u32 crc)
 	       shift_lane[3][crc >> 24];
 }
 
-static __always_inline u64 crc_word(u64 crc, u64 word)
+static __always_inline u64 crc_word(u64 crc, u64 word, bool table)
 {
-	asm("crc32q %1, %0" : "+r"(crc) : "r"(word));
-	return crc;
+	if (!table) {
+		asm("crc32q %1, %0" : "+r"(crc) : "r"(word));
+		return crc;
+	}
+	word ^= crc;
+	return crc_table[7][word & 255] ^ crc_table[6][word >> 8 & 255] ^ crc_table[5][word >> 16 & 255] ^
+	       crc_table[4][word >> 24 & 255] ^ crc_table[3][word >> 32 & 255] ^ crc_table[2][word >> 40 & 255] ^
+	       crc_table[1][word >> 48 & 255] ^ crc_table[0][word >> 56];
 }
 
 static __always_inline void store_word(u64 *dst, u64 word)
@@ -129,7 +127,7 @@ static size_t read_lines(void *dst, const void *src, size_t n)
 
 /* One line: to the media, unless dst is NULL, and into the CRC.  Each word is
  * read once: what is summed is what is stored, whatever others do to it. */
-static __always_inline u64 line_crc(u64 *dst, const u64 *src, u64 crc)
+static __always_inline u64 line_crc(u64 *dst, const u64 *src, u64 crc, bool table)
 {
 	u32 i;
 
@@ -138,12 +136,12 @@ static __always_inline u64 line_crc(u64 *dst, const u64 *src, u64 crc)
 
 		if (dst)
 			store_word(&dst[i], word);
-		crc = crc_word(crc, word);
+		crc = crc_word(crc, word, table);
 	}
 	return crc;
 }
 
-static __always_inline u32 lines_crc(u8 *dst, const u8 *src, size_t n, u32 raw)
+static __always_inline u32 lines_by_instruction(u8 *dst, const u8 *src, size_t n, u32 raw)
 {
 	u64 crc = raw;
 	size_t at = 0;
@@ -153,43 +151,87 @@ static __always_inline u32 lines_crc(u8 *dst, const u8 *src, size_t n, u32 raw)
 		size_t i;
 
 		for (i = at; i < at + LANE; i += 64) {
-			crc = line_crc(dst ? (u64 *)(dst + i) : NULL, (const u64 *)(src + i), crc);
-			b = line_crc(dst ? (u64 *)(dst + i + LANE) : NULL, (const u64 *)(src + i + LANE), b);
-			c = line_crc(dst ? (u64 *)(dst + i + 2 * LANE) : NULL, (const u64 *)(src + i + 2 * LANE), c);
+			u8 *to = dst ? dst + i : NULL;
+
+			crc = line_crc((u64 *)to, (const u64 *)(src + i), crc, false);
+			b = line_crc((u64 *)(dst ? to + LANE : NULL), (const u64 *)(src + i + LANE), b, false);
+			c = line_crc((u64 *)(dst ? to + 2 * LANE : NULL), (const u64 *)(src + i + 2 * LANE), c,
+				     false);
 		}
 		crc = shifted(shifted((u32)crc) ^ (u32)b) ^ (u32)c;
 	}
 	for (; at < n; at += 64)
-		crc = line_crc(dst ? (u64 *)(dst + at) : NULL, (const u64 *)(src + at), crc);
+		crc = line_crc((u64 *)(dst ? dst + at : NULL), (const u64 *)(src + at), crc, false);
+	return (u32)crc;
+}
+
+static __always_inline u32 lines_by_table(u8 *dst, const u8 *src, size_t n, u32 raw)
+{
+	u64 crc = raw;
+	size_t at;
+
+	for (at = 0; at < n; at += 64)
+		crc = line_crc((u64 *)(dst ? dst + at : NULL), (const u64 *)(src + at), crc, true);
 	return (u32)crc;
 }
 
 /* n is a multiple of 64 in these two. */
+static u32 write_lines_crc(u8 *dst, const u8 *src, size_t n, u32 raw)
+{
+	return by_table ? lines_by_table(dst, src, n, raw) : lines_by_instruction(dst, src, n, raw);
+}
+
 static u32 raw_lines(const void *p, size_t n, u32 raw)
 {
-	return have_crc ? lines_crc(NULL, p, n, raw) : crc32c(raw, p, n);
+	return by_table ? lines_by_table(NULL, p, n, raw) : lines_by_instruction(NULL, p, n, raw);
 }
 
 static u32 raw_bytes(const u8 *p, size_t n, u32 raw)
 {
 	u64 crc = raw;
 
-	if (!have_crc)
-		return crc32c(raw, p, n);
 	for (; n >= 8; n -= 8, p += 8)
-		crc = crc_word(crc, *(const u64 *)p);
-	if (n >= 4) {
+		crc = crc_word(crc, *(const u64 *)p, by_table);
+	if (n >= 4 && !by_table) {
 		asm("crc32l %1, %k0" : "+r"(crc) : "rm"(*(const u32 *)p));
 		n -= 4;
 		p += 4;
 	}
 	for (; n > 0; n--, p++)
-		asm("crc32b %1, %0" : "+r"(crc) : "rm"(*p));
+		crc = (u32)crc >> 8 ^ crc_table[0][(crc ^ *p) & 255];
 	return (u32)crc;
 }
-#else
-#define have_crc false
 
+/* Nanoseconds for some lines, the best of a few tries: others may run meanwhile. */
+static u64 time_lines(const u8 *p, size_t n, bool table)
+{
+	u64 best = U64_MAX, began;
+	u32 i, sum = 0;
+
+	for (i = 0; i < 8; i++) {
+		began = ktime_get_ns();
+		sum += table ? lines_by_table(NULL, p, n, sum) : lines_by_instruction(NULL, p, n, sum);
+		barrier_data(&sum);
+		best = min(best, ktime_get_ns() - began);
+	}
+	return best;
+}
+
+static void crc_init(void)
+{
+	static const u8 zero[LANE];
+	u32 i, byte;
+
+	for (i = 0; i < 4; i++)
+		for (byte = 0; byte < 256; byte++)
+			shift_lane[i][byte] = crc32c(byte << (8 * i), zero, LANE);
+	for (i = 0; i < 8; i++)
+		for (byte = 0; byte < 256; byte++)
+			crc_table[i][byte] = crc32c(byte, zero, i + 1);
+	by_table = !boot_cpu_has(X86_FEATURE_XMM4_2) ||
+		   time_lines(zero, LANE, true) < time_lines(zero, LANE, false);
+}
+#else
 static void write_lines(u8 *dst, const u8 *src, size_t n)
 {
 	memcpy_flushcache(dst, src, n);
@@ -200,15 +242,6 @@ static size_t read_lines(void *dst, const void *src, size_t n)
 	return copy_mc_to_kernel(dst, src, n);
 }
 
-static void lanes_init(void)
-{
-}
-
-static u32 lines_crc(u8 *dst, const u8 *src, size_t n, u32 raw)
-{
-	return raw;
-}
-
 static u32 raw_lines(const void *p, size_t n, u32 raw)
 {
 	return crc32c(raw, p, n);
@@ -218,11 +251,30 @@ static u32 raw_bytes(const u8 *p, size_t n, u32 raw)
 {
 	return crc32c(raw, p, n);
 }
+
+/* What is summed is what is stored, whatever others do to the source. */
+static u32 write_lines_crc(u8 *dst, const u8 *src, size_t n, u32 raw)
+{
+	u8 piece[PIECE] __aligned(8) __uninitialized;
+	size_t at, part;
+
+	for (at = 0; at < n; at += part) {
+		part = min_t(size_t, n - at, PIECE);
+		memcpy(piece, src + at, part);
+		raw = raw_lines(piece, part, raw);
+		memcpy_flushcache(dst + at, piece, part);
+	}
+	return raw;
+}
+
+static void crc_init(void)
+{
+}
 #endif
 
 void fby_linux_init(void)
 {
-	lanes_init();
+	crc_init();
 }
 
 u32 fby_crc32c(u32 crc, const void *p, size_t n)
@@ -237,19 +289,7 @@ void fby_port_write(struct fby_media *m, void *dst, const void *src, size_t n)
 
 u32 fby_port_write_crc(struct fby_media *m, void *dst, const void *src, size_t n, u32 crc)
 {
-	u8 piece[PIECE] __aligned(8) __uninitialized;
-	u32 raw = ~crc;
-	size_t at, part;
-
-	if (have_crc)
-		return ~lines_crc(dst, src, n, raw);
-	for (at = 0; at < n; at += part) {
-		part = min_t(size_t, n - at, PIECE);
-		memcpy(piece, (const u8 *)src + at, part);
-		raw = raw_lines(piece, part, raw);
-		memcpy_flushcache((u8 *)dst + at, piece, part);
-	}
-	return ~raw;
+	return ~write_lines_crc(dst, src, n, ~crc);
 }
 
 /*
