@@ -6,30 +6,70 @@ import statistics
 import sys
 
 DEVICES = ("pmem", "writecache", "target", "native")
+UNSUMMED = ("pmem", "writecache")  # measured once a round, count for both
+
+# What is aimed at with checksums off: rows, ratio, at least.
+REACH = (
+    ("write-1 fsync-1 write-2 fsync-2 write-4 fsync-4", "native/pmem", 0.9),
+    ("write-1 fsync-1 write-2 fsync-2 write-4 fsync-4", "native/wc", 1.6),
+    ("write-1 fsync-1", "target/wc", 1.5),
+    ("write-2 fsync-2 write-4 fsync-4", "target/wc", 1.15),
+    ("mix_99-2 mix_90-2 mix_70-2 mix_50-2 mix_0-2", "native/wc", 1.3),
+    ("mix_99-2 mix_90-2 mix_70-2 mix_50-2 mix_0-2", "target/wc", 1.0),
+    ("ext4-fsync-1 ext4-fsync-4 xfs-fsync-1 xfs-fsync-4", "native/wc", 1.15),
+    ("ext4-fsync-1 ext4-fsync-4 xfs-fsync-1 xfs-fsync-4", "target/wc", 1.0),
+)
 
 
-def main(text, out):
-    figures, cpu = {}, {}
+def read(text):
+    """{(row, checksums): {device: [(kiops, cpu us a request, cpu s a GiB)]}}"""
+    figures = {}
     with open(text) as lines:
         for line in lines:
             word = line.split()
-            if len(word) != 6 or word[0] != "bench":
+            if len(word) != 8 or word[0] != "bench":
                 continue
-            _, _, row, device, ios, us = word
-            figures.setdefault(row, {}).setdefault(device, []).append(float(ios) / 1000)
-            cpu.setdefault(row, {}).setdefault(device, []).append(float(us))
+            _, _, row, checksums, device, ios, us, s = word
+            figure = (float(ios) / 1000, float(us), float(s))
+            figures.setdefault((row, checksums), {}).setdefault(device, []).append(figure)
+    for (row, checksums), by in figures.items():
+        if checksums == "on":
+            by.update({d: figures[row, "off"][d] for d in UNSUMMED})
+    return figures
+
+
+def ratios(kiops):
+    return {"native/pmem": kiops["native"] / kiops["pmem"],
+            "native/wc": kiops["native"] / kiops["writecache"],
+            "target/wc": kiops["target"] / kiops["writecache"]}
+
+
+def reach(result):
+    for rows, name, least in REACH:
+        cells = {r["row"]: r["ratio"][name] for r in result
+                 if r["checksums"] == "off" and r["row"] in rows.split()}
+        if cells:
+            low = min(cells, key=cells.get)
+            reached = sum(ratio >= least for ratio in cells.values())
+            print(f"checksums off, {name} >= {least}: {reached} of {len(cells)} rows; lowest {cells[low]:.2f} ({low})")
+
+
+def main(text, out):
+    figures = read(text)
     if not figures:
         sys.exit(f"{text} holds no figures")
-    print(f"{'thousand requests/s':<20}" + "".join(f"{d:>12}" for d in DEVICES)
-          + f"{'native/pmem':>14}{'native/wc':>11}{'target/wc':>11}   CPU us/request")
+    print(f"{'thousand requests/s':<30}" + "".join(f"{d:>12}" for d in DEVICES)
+          + f"{'native/pmem':>13}{'native/wc':>11}{'target/wc':>11}   CPU s/GiB")
     result = []
-    for row, by in figures.items():
-        m = {d: statistics.median(by[d]) for d in DEVICES}
-        c = {d: statistics.median(cpu[row][d]) for d in DEVICES}
-        print(f"{row:<20}" + "".join(f"{m[d]:>12.1f}" for d in DEVICES)
-              + f"{m['native'] / m['pmem']:>14.2f}{m['native'] / m['writecache']:>11.2f}"
-              + f"{m['target'] / m['writecache']:>11.2f}   " + " ".join(f"{c[d]:.0f}" for d in DEVICES))
-        result.append({"row": row, "kiops": m, "cpu_us": c, "rounds": len(by["pmem"])})
+    for (row, checksums), by in sorted(figures.items(), key=lambda f: f[0][1]):
+        kiops, us, s = ({d: statistics.median(f[i] for f in by[d]) for d in DEVICES} for i in range(3))
+        r = ratios(kiops)
+        print(f"{row + ', checksums ' + checksums:<30}" + "".join(f"{kiops[d]:>12.1f}" for d in DEVICES)
+              + f"{r['native/pmem']:>13.2f}{r['native/wc']:>11.2f}{r['target/wc']:>11.2f}   "
+              + " ".join(f"{s[d]:.1f}" for d in DEVICES))
+        result.append({"row": row, "checksums": checksums, "kiops": kiops, "ratio": r, "cpu_us_per_request": us,
+                       "cpu_s_per_gib": s, "rounds": len(by["native"])})
+    reach(result)
     with open(out, "w") as f:
         json.dump({"machine": "emulated guest; only ratios of an idle machine count", "rows": result}, f, indent=1)
 

@@ -1,41 +1,37 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
 # Goal: ratios between devices of one boot.  Method: each row is measured on
-# each device in turn, and that three times; the median counts.  The guest is
-# emulated: times mean nothing, ratios a little, and only on an idle machine.
-#	$1 rounds   $2 seconds for each figure   $3 short: only 4 KiB writes
-# Prints lines "bench ROUND ROW DEVICE KIOPS CPU", CPU in microseconds a request.
+# each device in turn, and that in several rounds; the median counts.  The guest
+# is emulated: times mean nothing, ratios a little, and only on an idle machine.
+#	$1 rounds   $2 seconds for each figure   $3 short: only 4 KiB writes, 1 and 2 jobs
+# Prints lines "bench ROUND ROW SUM DEVICE IOPS CPU_US CPU_S", CPU time in
+# microseconds a request and in seconds a GiB; SUM: checksums off or on.  The bare
+# device and dm-writecache have none, so they are measured once a round.
 . "$(dirname "$0")/guest-lib.sh"
 rounds=$1
 seconds=$2
 short=${3:-}
-size=24m # of 160 MiB: nothing is ever full, but the pool is past its high watermark at times
+devices=(pmem writecache target native)
+size=24 # MiB of 340, in each cache: nothing is ever full
 
-control() {
-	exec 3<>/dev/forebay-control
-	echo "$*" >&3
-	cat <&3 >/tmp/answer
-	exec 3>&-
-	grep -q '^ok' /tmp/answer || fail "$(cat /tmp/answer)"
-}
-
-origin_sectors=$((96 * 2048))
+origin_sectors=$((340 * 2048)) # xfs takes no less than 300 MiB
 linear() { # NAME DEVICE FIRST COUNT
 	dmsetup create --noudevsync --noudevrules "$1" --table "0 $4 linear $2 $3" && dmsetup mknodes "$1"
 }
 load_module
-for i in 0 1 2; do test -b /dev/pmem$i || fail "no /dev/pmem$i"; done
-linear o1 /dev/ram0 0 $origin_sectors
-linear o2 /dev/ram0 $((1 << 18)) $origin_sectors
-linear o3 /dev/ram0 $((1 << 19)) $origin_sectors
-dmsetup create --noudevsync --noudevrules wc --table "0 $origin_sectors writecache p /dev/mapper/o1 /dev/pmem1 4096 0" ||
+for i in 0 1 2 3; do test -b /dev/pmem$i || fail "no /dev/pmem$i"; done
+for i in 0 1 2; do linear o$i /dev/ram0 $((i * origin_sectors)) $origin_sectors; done
+dmsetup create --noudevsync --noudevrules wc --table "0 $origin_sectors writecache p /dev/mapper/o0 /dev/pmem1 4096 0" ||
 	fail "dm-writecache"
 dmsetup mknodes wc
-forebay create /dev/pmem2 >/tmp/step.log 2>&1 || fail "$(cat /tmp/step.log)"
+# A pool for each: dm-writecache's cache is its own too.
+for i in 2 3; do
+	forebay create /dev/pmem$i >/tmp/step.log 2>&1 || fail "$(cat /tmp/step.log)"
+done
 dmsetup create --noudevsync --noudevrules target \
-	--table "0 $origin_sectors forebay /dev/mapper/o2 /dev/pmem2 t 3 create checksums ${checksums:=on}" || fail "target"
+	--table "0 $origin_sectors forebay /dev/mapper/o1 /dev/pmem2 t 1 create" || fail "target"
 dmsetup mknodes target
-control attach /dev/pmem2 /dev/mapper/o3 n create
+control attach /dev/pmem3 /dev/mapper/o2 n create >/tmp/step.log || fail "$(cat /tmp/step.log)"
 
 device() {
 	case $1 in
@@ -46,41 +42,83 @@ device() {
 	esac
 }
 busy_us() { awk '$1 == "cpu" { print ($2 + $3 + $4 + $7 + $8) * 10000 }' /proc/stat; }
+run_fio() {
+	fio --name=b --ioengine=psync --group_reporting --minimal --norandommap --randrepeat=0 "$@" 2>&1
+}
 
-# row NAME FIO-ARGUMENTS
-row() {
-	local name=$1 dev before after out ios
+# figure ROW SUM DEVICE FIO-ARGUMENTS.  Terse version 3: 6 KiB read, 8 reads/s, 47 and 49 of writes.
+figure() {
+	local row=$1 sum=$2 d=$3 before after out
+	shift 3
+	before=$(busy_us)
+	out=$(run_fio --time_based --runtime="$seconds" "$@") || fail "$out"
+	after=$(busy_us)
+	echo "$out" | tail -n 1 | awk -F';' -v busy=$((after - before)) -v seconds="$seconds" -v head="bench $round $row $sum $d" \
+		'{ n = $8 + $49; print head, n, int(busy / (n * seconds + 1)), busy / ($6 + $47 + 1) * 1.048576 }'
+}
+
+# Both: on each device of $these.
+row() { # NAME FIO-ARGUMENTS
+	local name=$1 d dev
 	shift
-	for d in pmem writecache target native; do
-		dev=$(device $d)
+	for d in "${these[@]}"; do
+		dev=$(device "$d")
 		test -b "$dev" || fail "$dev is no block device"
-		before=$(busy_us)
-		out=$(fio --name=b --filename="$dev" --size=$size --direct=1 --ioengine=psync --time_based --runtime="$seconds" \
-			--group_reporting --minimal --norandommap --randrepeat=0 "$@" 2>&1) || fail "$out"
-		after=$(busy_us)
-		# terse version 3: 8 read IOPS, 49 write IOPS
-		ios=$(echo "$out" | tail -n 1 | awk -F';' '{ print $8 + $49 }')
-		echo "bench $round $name $d $ios $(((after - before) / (ios * seconds + 1)))"
+		figure "$name" $sum "$d" --filename="$dev" --size=${size}m --direct=1 "$@"
 	done
 }
 
+file_row() { # NAME JOBS
+	local d
+	for d in "${these[@]}"; do
+		figure "$1" $sum "$d" --directory="/tmp/$d" --size=$((size / $2))m --rw=randwrite --bs=4k --fsync=1 --numjobs="$2"
+	done
+}
+
+file_system() { # FS
+	local d
+	for d in "${these[@]}"; do
+		make_fs "$1" "$(device "$d")" >/tmp/step.log 2>&1 || fail "$(cat /tmp/step.log)"
+		mkdir -p "/tmp/$d"
+		mount "$(device "$d")" "/tmp/$d" || fail "mount $1 of $d"
+	done
+	file_row "$1-fsync-1" 1
+	file_row "$1-fsync-4" 4
+	for d in "${these[@]}"; do umount "/tmp/$d"; done
+}
+
+rows() {
+	local d jobs mix
+	# All is cached, with checksums or without, before anything is read.
+	for d in "${these[@]}"; do
+		run_fio --filename="$(device "$d")" --size=${size}m --direct=1 --rw=write --bs=1m >/tmp/step.log || fail "$(cat /tmp/step.log)"
+	done
+	for jobs in 1 2 ${short:-4}; do
+		[ "$jobs" = short ] && continue
+		row "write-$jobs" --rw=randwrite --bs=4k --numjobs="$jobs"
+		row "fsync-$jobs" --rw=randwrite --bs=4k --fsync=1 --numjobs="$jobs"
+	done
+	[ "$short" ] && return
+	for mix in 99 90 70 50 0; do
+		row "mix_$mix-2" --rw=randrw --rwmixwrite=$mix --bs=4k --numjobs=2
+	done
+	row "write64k-1" --rw=randwrite --bs=64k
+	row "write1m-1" --rw=randwrite --bs=1m
+	file_system ext4
+	file_system xfs
+}
+
 for ((round = 1; round <= rounds; round++)); do
-	for sum in on off; do
+	for sum in off on; do
+		these=("${devices[@]}")
+		[ $sum = on ] && these=(target native)
 		dmsetup message target 0 set checksums $sum
-		for jobs in 1 2 ${short:-4}; do
-			[ "$jobs" = short ] && continue
-			row "write-$jobs-crc_$sum" --rw=randwrite --bs=4k --numjobs="$jobs"
-			row "fsync-$jobs-crc_$sum" --rw=randwrite --bs=4k --fsync=1 --numjobs="$jobs"
-		done
-		[ "$short" ] && continue
-		for mix in 99 90 70 50 0; do
-			row "mix_$mix-2-crc_$sum" --rw=randrw --rwmixwrite=$mix --bs=4k --numjobs=2
-		done
-		row "write64k-1-crc_$sum" --rw=randwrite --bs=64k
-		row "write1m-1-crc_$sum" --rw=randwrite --bs=1m
+		control command forebay0 set checksums $sum >/tmp/step.log || fail "$(cat /tmp/step.log)"
+		rows
 	done
 done
 cat /sys/devices/system/clocksource/clocksource0/current_clocksource
 dmsetup status wc
 dmsetup status target
+control status forebay0
 clean_dmesg
