@@ -17,7 +17,7 @@
 
 /* Chunks that the hand moves over when one is opened: behind by at most one in
  * so many of the pool; and when none is free. */
-#define SWEEP_OPEN 64u
+#define SWEEP_OPEN 16u
 #define SWEEP_FULL 4096u
 
 void fby_slot_retire(struct fby_slot *s)
