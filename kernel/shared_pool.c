@@ -56,7 +56,6 @@ static void rearm_cleaners(struct fbk_pool *p)
 static void destage_work(struct work_struct *work)
 {
 	struct fbk_pool *p = container_of(to_delayed_work(work), struct fbk_pool, destage);
-	struct blk_plug plug;
 	u64 now, next = 0;
 	u32 steps;
 	int rc = FBY_AGAIN;
@@ -65,7 +64,6 @@ static void destage_work(struct work_struct *work)
 	mutex_lock(&p->lock);
 	rearm_cleaners(p);
 	mutex_unlock(&p->lock);
-	blk_start_plug(&plug);
 	for (steps = 0; steps < STEPS_AT_ONCE && rc != FBY_DONE && fby_asserts_hold(); steps++) {
 		struct fby_io io;
 		u32 wake = 0;
@@ -79,7 +77,6 @@ static void destage_work(struct work_struct *work)
 			fbk_origin_submit(p, &io);
 		cond_resched();
 	}
-	blk_finish_plug(&plug);
 	if (!fby_asserts_hold())
 		return;
 	now = ktime_get_ns();
