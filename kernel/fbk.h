@@ -113,6 +113,7 @@ struct fbk_volume {
 	bool whole;    /* the device is as large as the volume, which may be rounded down */
 	u32 bypass_sectors; /* writes of so many and more go past the cache; 0: none */
 	bool bypass_full;   /* writes that find no space do */
+	bool metadata_only; /* so do all that are not marked as metadata */
 	bool cleaner;  /* destage all the time */
 	bool stopping; /* requests of destage fail at once */
 	bool requeue;  /* waiting bios go back to whence they came */

@@ -68,6 +68,12 @@ static int parse_bypass_option(struct fbk_volume *v, const char *name, const cha
 		WRITE_ONCE(v->bypass_sectors, DIV_ROUND_UP_ULL(bytes, FBY_SECTOR));
 		return 0;
 	}
+	if (!strcmp(name, "metadata_only")) { /* to change it; a table has the flag */
+		rc = match_string(switch_names, ARRAY_SIZE(switch_names), value);
+		if (rc >= 0)
+			WRITE_ONCE(v->metadata_only, rc == 1);
+		return min(rc, 0);
+	}
 	if (!strcmp(name, "when_full")) {
 		rc = match_string(full_names, ARRAY_SIZE(full_names), value);
 		if (rc >= 0)
@@ -115,6 +121,8 @@ static bool parse_flag(struct fbk_setup *s, const char *name)
 		s->accept_changed = true;
 	else if (!strcmp(name, "cleaner"))
 		s->volume.cleaner = true;
+	else if (!strcmp(name, "metadata_only"))
+		s->volume.metadata_only = true;
 	else if (!strcmp(name, "flush_on_suspend"))
 		s->flush_on_suspend = true;
 	else
@@ -297,7 +305,7 @@ void fbk_setup_options(struct fbk_setup *s, char *result, unsigned int maxlen)
 	fby_pool_options(s->volume.pool->engine, &o);
 	n += 2 * !!s->origin_id[0] + 2 * s->slots_given + 2 * !!s->open.start_sector;
 	n += 2 * !!s->volume.bypass_sectors + 2 * s->volume.bypass_full;
-	n += s->volume.cleaner + s->flush_on_suspend;
+	n += s->volume.cleaner + s->volume.metadata_only + s->flush_on_suspend;
 	EMIT("%s %u", s->volume.name, n);
 	EMIT(" high_watermark %u low_watermark %u max_age %llu idle %llu verify %s checksums %s writeback_jobs %u",
 	     o.high_watermark, o.low_watermark, div64_u64(o.max_age_ns, NS_PER_MS), div64_u64(o.idle_ns, NS_PER_MS),
@@ -314,6 +322,8 @@ void fbk_setup_options(struct fbk_setup *s, char *result, unsigned int maxlen)
 		EMIT(" when_full bypass");
 	if (s->volume.cleaner)
 		EMIT(" cleaner");
+	if (s->volume.metadata_only)
+		EMIT(" metadata_only");
 	if (s->flush_on_suspend)
 		EMIT(" flush_on_suspend");
 }

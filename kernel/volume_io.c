@@ -178,23 +178,32 @@ int fbk_write_more(struct fbk_io *io)
 	return write_more(io);
 }
 
-static bool write_is_large(const struct fbk_io *io)
+/* Sectors of the write's start that must not be cached for it to go past the
+ * cache; 0: it goes through. */
+static __always_inline u32 write_past_least(const struct fbk_io *io)
 {
-	u32 limit = READ_ONCE(io->volume->bypass_sectors);
+	const struct fbk_volume *v = io->volume;
+	u32 limit = READ_ONCE(v->bypass_sectors);
+	bool only = READ_ONCE(v->metadata_only);
 
-	return limit && bio_sectors(io->bio) >= limit && !(io->bio->bi_opf & REQ_NOWAIT);
+	if (likely(!limit && !only) || (io->bio->bi_opf & REQ_NOWAIT))
+		return 0;
+	if (only && !(io->bio->bi_opf & REQ_META))
+		return 1;
+	return limit && bio_sectors(io->bio) >= limit ? PAST_LEAST : 0;
 }
 
 static __always_inline void map_write(struct fbk_io *io)
 {
 	struct bio *bio = io->bio;
 	int decision = FBY_WAIT_SPACE;
+	u32 least = write_past_least(io);
 
 	io->iter = bio->bi_iter;
 	io->done = 0;
-	if (unlikely(write_is_large(io))) {
+	if (unlikely(least)) {
 		io = fbk_io_lasting(io);
-		if (!fbk_write_past(io, PAST_LEAST))
+		if (!fbk_write_past(io, least))
 			return;
 	}
 	if (likely(!fbk_others_wait(io->volume->pool)))

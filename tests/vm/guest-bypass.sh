@@ -36,8 +36,10 @@ before=$(value bypasses)
 step "the same writes again" job /dev/forebay0 mixed 3 "${mixed[@]}"
 [ "$(value bypasses)" = "$before" ] || fail "large writes still go past the cache"
 
-# More at once than the pool holds: the throttle holds acknowledgements, not data.
+# More at once than the pool holds, and destage begins when no chunk is free.
 step "past a full pool" control command forebay0 set when_full bypass
+step "late destage" control command forebay0 set high_watermark 99
+step "late destage" control command forebay0 set low_watermark 98
 step "more at once than it holds" full /dev/forebay0
 control status forebay0
 past=$(($(value bypasses) - before))
@@ -50,6 +52,27 @@ step "verify what the other wrote" full /dev/mapper/past --verify_only=1
 step "small and large writes, verified" job /dev/mapper/past mixed 7 "${mixed[@]}"
 [ "$(dm_value bypasses)" -gt 0 ] || fail "nothing went past the cache"
 step "live" dmsetup message past 0 set bypass_limit 0
+
+# What the file system marks as its metadata is cached, what fio writes is not.
+step "metadata alone" dmsetup message past 0 set metadata_only on
+dmsetup table past | grep -q " metadata_only" || fail "the table does not show the option"
+before=$(dm_value writes)
+step "small writes of data, verified" job /dev/mapper/past data 9 --bs=4k --offset=64m
+[ "$(dm_value writes)" = "$before" ] || fail "data was cached"
+step "switch it off" dmsetup message past 0 set metadata_only off
+step "drain" dmsetup message past 0 drain
+step "a file system" mkfs.ext4 -q -F /dev/mapper/past
+step "metadata alone" dmsetup message past 0 set metadata_only on
+mkdir -p /tmp/mnt
+step "mount" mount /dev/mapper/past /tmp/mnt
+before=$(dm_value writes) past=$(dm_value bypasses)
+step "a file" dd if=/dev/urandom of=/tmp/mnt/file bs=64k count=64 conv=fsync status=none
+step "unmount" umount /tmp/mnt
+[ "$(dm_value writes)" -gt "$before" ] || fail "no metadata was cached"
+[ "$(dm_value bypasses)" -gt "$past" ] || fail "no data went past the cache"
+step "e2fsck" e2fsck -fn /dev/mapper/past
+step "switch it off" dmsetup message past 0 set metadata_only off
+step "small and large writes, verified" job /dev/mapper/past mixed 7 "${mixed[@]}"
 step "drain" dmsetup message past 0 drain
 step "remove" dmsetup remove --noudevsync past
 step "unload" /run/busybox rmmod forebay
