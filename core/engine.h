@@ -249,6 +249,7 @@ struct fby_pool {
 	u64 tick_ns, sweep_ns;
 	u32 sweep_left; /* chunks until the hand has come round */
 	u32 look, look_left; /* relocation: next chunk to look at, and how many until all were */
+	u32 sharers; /* volumes that hold much of the pool; set by the tick, never 0 */
 	u64 looked_opens; /* chunks_opened when all had been looked at in vain */
 	u32 moved_from; /* pinned until what was moved out of it is sealed */
 	u64 moved_slots; /* those that it was moved through, by bit */

@@ -44,14 +44,28 @@ static u32 level_between(u64 used, u64 start, u64 top)
 	return above >= range ? LEVEL_ONE : ((u32)above << 10) / (u32)range;
 }
 
+struct range {
+	u64 start, top; /* live pages */
+};
+
+/* Where writes are spaced. */
+static struct range throttled(const struct fby_pool *p)
+{
+	u32 n = p->sb.nchunks, percent = (100 + p->opt.high_watermark) / 2;
+	u64 pages = p->chunk_pages - FBY_FIRST_PAGE;
+	struct range r = { n * percent / 100 * pages, (n - fby_reserve(p)) * pages };
+
+	return r;
+}
+
 /* Of what is live, since dead pages are taken back without the origin; but where
  * relocation falls behind, of what is in use. */
 u32 fby_pool_level(const struct fby_pool *p)
 {
-	u32 n = p->sb.nchunks, top = n - fby_reserve(p), percent = (100 + p->opt.high_watermark) / 2;
-	u64 pages = p->chunk_pages - FBY_FIRST_PAGE;
-	u32 by_live = level_between(fby_pool_pages(p), n * percent / 100 * pages, top * pages);
-	u32 by_use = level_between(n - fby_load(&p->nfree), n - n / 16, top);
+	struct range live = throttled(p);
+	u32 n = p->sb.nchunks;
+	u32 by_live = level_between(fby_pool_pages(p), live.start, live.top);
+	u32 by_use = level_between(n - fby_load(&p->nfree), n - n / 16, n - fby_reserve(p));
 
 	return by_live > by_use ? by_live : by_use;
 }
@@ -68,10 +82,31 @@ static u32 intake(u32 rate, u32 level)
 	return pages > least ? (u32)pages : least;
 }
 
+/* Volumes that hold a sixteenth of the pool and more. */
+static u32 sharers(struct fby_pool *p, u64 pages)
+{
+	u32 n = 0;
+
+	for (u32 v = 0; v < p->sb.nvolumes; v++)
+		n += p->volume[v].attached && fby_volume_pages(p, (u16)v) >= pages / 16;
+	return n ? n : 1;
+}
+
+/* The level as the volume feels it: with more than its share of the pool that of
+ * a full one, so that an origin which stands still does not take the others' room. */
+static u32 volume_level(struct fby_pool *p, u16 volume)
+{
+	u32 share = (u32)throttled(p).top / fby_load(&p->sharers); /* pages: below 2^32 */
+	u32 level = fby_pool_level(p);
+	u32 above = level_between(fby_volume_pages(p, volume), share, (u64)share + share / 8);
+
+	return level ? level + ((LEVEL_ONE - level) * above >> 10) : 0;
+}
+
 void fby_pace_update(struct fby_pool *p, u16 volume)
 {
 	struct fby_pace *pace = &p->volume[volume].pace;
-	u32 level = fby_pool_level(p);
+	u32 level = volume_level(p, volume);
 
 	fby_store(&pace->cost_ns, level ? 1000000000u / intake(fby_load(&pace->rate), level) : 0);
 }
@@ -85,6 +120,7 @@ void fby_pace_tick(struct fby_pool *p, u16 volume)
 
 	pace->dead = dead;
 	pace->sample_ns = p->now_ns;
+	fby_store(&p->sharers, sharers(p, throttled(p).top));
 	if (ms > 0 && ms < 2048 && gone < RATE_MAX) {
 		now = (u32)((gone * (u64)(954u * 256u / (u32)ms)) >> 8); /* a second is 954 of them */
 		if (now > RATE_MAX)
@@ -136,13 +172,19 @@ u64 fby_write_delay(struct fby_pool *p, u16 volume, u32 nsectors, u64 now_ns)
 u32 fby_pace_round(const struct fby_pool *p, u16 volume, u32 cap)
 {
 	const struct fby_pace *pace = &p->volume[volume].pace;
-	u32 pages = pace->rate / 4; /* a quarter of a second */
+	struct range live = throttled(p);
+	u64 pages = pace->rate / 4; /* a quarter of a second */
+	/* Let go in steps that are small beside what the throttle steers by, or
+	 * the level swings from one end to the other. */
+	u64 step = live.top > live.start ? (live.top - live.start) / 8 : 0;
 
-	if (!pace->measured && p->pressure) /* somebody waits for the first of them */
-		pages = ROUND_FIRST;
+	if (!pace->measured) /* somebody waits for the first of them */
+		step = ROUND_FIRST;
+	if (p->pressure && pages > step)
+		pages = step;
 	if (pages < 64)
 		pages = 64;
-	return pages < cap ? pages : cap;
+	return pages < cap ? (u32)pages : cap;
 }
 
 u32 fby_pace_depth(struct fby_pool *p, u16 volume)
