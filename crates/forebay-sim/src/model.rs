@@ -103,7 +103,8 @@ impl Sector {
         v.first_end = v.first_end.min(now);
         v.volatile = v.volatile.map(|at| at.min(now));
         if v.kind != Kind::Discard {
-            if self.anything_until == Some(NEVER) {
+            // What a power cut may undo shows again what is under it.
+            if self.anything_until == Some(NEVER) && v.volatile.is_none() {
                 self.anything_until = Some(now);
             }
             if self.tainted.is_some_and(|at| at < v.start) {
@@ -133,6 +134,9 @@ impl Sector {
     pub fn flushed(&mut self, start: u64) {
         for v in self.values.iter_mut().filter(|v| v.volatile.is_some_and(|at| at <= start)) {
             v.volatile = None;
+            if self.anything_until == Some(NEVER) && v.kind != Kind::Discard && !v.ghost {
+                self.anything_until = Some(start);
+            }
         }
     }
 
@@ -254,6 +258,25 @@ mod tests {
         assert!(s.clone().read(1, 15, 31).is_ok());
         assert!(s.read(2, 30, 31).is_ok());
         assert!(s.read(3, 32, 33).is_err());
+    }
+
+    #[test]
+    fn what_a_power_cut_undoes_shows_what_is_under_it() {
+        let mut s = two_writes();
+        s.accept_anything();
+        s.write_begin(3, Kind::Data, 30);
+        s.write_bypassed(3);
+        s.write_end(3, 40);
+        s.lose_volatile();
+        s.flushed(45);
+        assert!(s.read(1, 50, 51).is_ok());
+        s.write_begin(4, Kind::Data, 60);
+        s.write_bypassed(4);
+        s.write_end(4, 70);
+        s.flushed(75);
+        s.lose_volatile();
+        assert!(s.clone().read(1, 80, 81).is_err());
+        assert!(s.read(4, 80, 81).is_ok());
     }
 
     #[test]
