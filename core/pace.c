@@ -44,16 +44,16 @@ static u32 level_between(u64 used, u64 start, u64 top)
 	return above >= range ? LEVEL_ONE : ((u32)above << 10) / (u32)range;
 }
 
-struct range {
+struct fby_span {
 	u64 start, top; /* live pages */
 };
 
 /* Where writes are spaced. */
-static struct range throttled(const struct fby_pool *p)
+static struct fby_span throttled(const struct fby_pool *p)
 {
 	u32 n = p->sb.nchunks, percent = (100 + p->opt.high_watermark) / 2;
 	u64 pages = p->chunk_pages - FBY_FIRST_PAGE;
-	struct range r = { n * percent / 100 * pages, (n - fby_reserve(p)) * pages };
+	struct fby_span r = { n * percent / 100 * pages, (n - fby_reserve(p)) * pages };
 
 	return r;
 }
@@ -62,7 +62,7 @@ static struct range throttled(const struct fby_pool *p)
  * relocation falls behind, of what is in use. */
 u32 fby_pool_level(const struct fby_pool *p)
 {
-	struct range live = throttled(p);
+	struct fby_span live = throttled(p);
 	u32 n = p->sb.nchunks;
 	u32 by_live = level_between(fby_pool_pages(p), live.start, live.top);
 	u32 by_use = level_between(n - fby_load(&p->nfree), n - n / 16, n - fby_reserve(p));
@@ -172,7 +172,7 @@ u64 fby_write_delay(struct fby_pool *p, u16 volume, u32 nsectors, u64 now_ns)
 u32 fby_pace_round(const struct fby_pool *p, u16 volume, u32 cap)
 {
 	const struct fby_pace *pace = &p->volume[volume].pace;
-	struct range live = throttled(p);
+	struct fby_span live = throttled(p);
 	u64 pages = pace->rate / 4; /* a quarter of a second */
 	/* Let go in steps that are small beside what the throttle steers by, or
 	 * the level swings from one end to the other. */
