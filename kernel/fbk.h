@@ -70,14 +70,14 @@ struct fbk_pool {
 	void *mem; /* the engine's */
 	struct fby_recovery_report report;
 
-	struct mutex lock;
+	struct mutex lock; /* the engine's steps of one at a time; volumes */
 	struct fbk_volume *volume[FBY_VOLUMES_MAX]; /* started ones; lock */
 
 	struct workqueue_struct *wq; /* destage and the waiting */
 	struct delayed_work destage;
 	struct delayed_work retry;
 
-	spinlock_t wait_lock;
+	spinlock_t wait_lock; /* the lists of those who wait */
 	struct list_head wait_busy;  /* for a block or a slot; wait_lock */
 	struct list_head wait_space; /* wait_lock */
 
@@ -206,7 +206,8 @@ void fbk_remap_end(struct fbk_io *io);
 /* A piece of a write: 0 all done, else the engine's decision or error. */
 int fbk_write_more(struct fbk_io *io);
 /* The first of what is left, past the cache, if it is least sectors or all: 0 when
- * it is on its way; the io, in lasting memory, is then dealt with. */
+ * it is on its way; the io, in lasting memory, is then dealt with.
+ */
 int fbk_write_past(struct fbk_io *io, u32 least);
 void fbk_end(struct fbk_io *io, int error);
 void fbk_end_status(struct fbk_io *io, blk_status_t status);

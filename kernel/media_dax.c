@@ -13,7 +13,7 @@
 
 #include "fbk.h"
 
-#define BLANK_BYTES (1u << 20)
+#define BLANK_BYTES BIT(20)
 
 int fbk_bdev_open(dev_t dev, void *holder, struct file **file, struct block_device **bdev)
 {
@@ -42,7 +42,8 @@ void fbk_bdev_close(struct file *file, struct block_device *bdev)
 }
 
 /* Pages from first on that lie in sequence at *kaddr.  A page known to be
- * poisoned is mapped as well: reading it fails, as it should, and writing heals it. */
+ * poisoned is mapped as well: reading it fails, as it should, and writing heals it.
+ */
 static long map_some(struct dax_device *dax, pgoff_t first, long n, void **kaddr, pfn_t *pfn)
 {
 	long got = dax_direct_access(dax, first, n, DAX_ACCESS, kaddr, pfn);

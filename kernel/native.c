@@ -85,7 +85,8 @@ static const struct block_device_operations native_fops = {
 
 /* No volatile cache is announced: what is acknowledged is durable.  Nor is I/O
  * accounted for unless somebody turns queue/iostats on, as on the bare device: that
- * is a thirtieth of a write. */
+ * is a thirtieth of a write.
+ */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 11, 0)
 static struct gendisk *alloc_disk(const struct native *n)
 {
@@ -270,7 +271,7 @@ static struct native *native_find(const char *name, char **error)
 /* --- the control device ------------------------------------------------------------------ */
 
 struct control {
-	struct mutex lock;
+	struct mutex lock; /* what follows */
 	size_t bytes, at; /* of the answer; read so far */
 	char answer[ANSWER_BYTES];
 };
@@ -351,7 +352,8 @@ static void run_text(struct control *c, char *text)
 	while ((word = strsep(&text, " \t\n")) && argc < ARGS_MAX)
 		if (*word)
 			argv[argc++] = word;
-	c->bytes = c->at = 0;
+	c->bytes = 0;
+	c->at = 0;
 	/* An attach recovers a pool, which may take its time. */
 	if (mutex_lock_interruptible(&fbk_native_lock)) {
 		rc = -EINTR;

@@ -294,7 +294,8 @@ void fbk_pool_put(struct fbk_pool *p)
 /* --- volumes --------------------------------------------------------------------- */
 
 /* The recorded identity is "id|path".  Without the id at hand, the path must lead
- * to the same device, or the id name it. */
+ * to the same device, or the id name it.
+ */
 static bool same_origin(const struct fbk_volume *v, const char *recorded, const char *origin_id)
 {
 	const char *path = strchr(recorded, '|');
@@ -438,7 +439,8 @@ void fbk_volume_free(struct fbk_volume *v)
 }
 
 /* Another host of the pool may have sent writes past the cache and crashed.  The
- * devices here announce no volatile cache, so no flush will come later. */
+ * devices here announce no volatile cache, so no flush will come later.
+ */
 static void flush_once(struct fbk_volume *v)
 {
 	u64 upto;
@@ -464,7 +466,8 @@ int fbk_volume_start(struct fbk_volume *v)
 	info = kmalloc(sizeof(*info), GFP_NOIO);
 	if (!info)
 		return -ENOMEM;
-	v->stopping = v->requeue = false;
+	v->stopping = false;
+	v->requeue = false;
 	memset(v->mem, 0, v->mem_bytes);
 	mutex_lock(&p->lock);
 	rc = fby_volume_info(p->engine, v->index, info);
@@ -497,7 +500,8 @@ int fbk_volume_start(struct fbk_volume *v)
 }
 
 /* What destage has in flight ends, what it asks for from now on fails, so the
- * round is given up: nothing is lost by that, the pool still holds it all. */
+ * round is given up: nothing is lost by that, the pool still holds it all.
+ */
 void fbk_volume_stop(struct fbk_volume *v)
 {
 	struct fbk_pool *p = v->pool;

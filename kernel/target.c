@@ -106,7 +106,8 @@ static int forebay_end_io(struct dm_target *ti, struct bio *bio, blk_status_t *e
 }
 
 /* Writes that wait for space would hold a suspend for as long as the origin
- * fails; without a flush they may go back to the mapper. */
+ * fails; without a flush they may go back to the mapper.
+ */
 static void forebay_presuspend(struct dm_target *ti)
 {
 	struct target *t = ti->private;

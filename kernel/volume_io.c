@@ -179,7 +179,8 @@ int fbk_write_more(struct fbk_io *io)
 }
 
 /* Sectors of the write's start that must not be cached for it to go past the
- * cache; 0: it goes through. */
+ * cache; 0: it goes through.
+ */
 static __always_inline u32 write_past_least(const struct fbk_io *io)
 {
 	const struct fbk_volume *v = io->volume;

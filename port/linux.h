@@ -68,8 +68,9 @@ static inline bool fby_asserts_hold(void)
 
 /* Taken by process context alone: the module calls the engine from nowhere else. */
 struct fby_lock {
-	spinlock_t lock;
+	spinlock_t lock; /* what the engine says */
 };
+
 #define fby_lock_init(l) spin_lock_init(&(l)->lock)
 #define fby_lock(l) spin_lock(&(l)->lock)
 #define fby_unlock(l) spin_unlock(&(l)->lock)
@@ -108,7 +109,8 @@ int fby_port_read_crc(struct fby_media *m, void *dst, const void *src, size_t n,
 void fby_linux_init(void);
 
 /* Macros of the kernel's that are names of the engine's own.  kernel/fbk.h,
- * which needs them, brings them back. */
+ * which needs them, brings them back.
+ */
 #pragma push_macro("current")
 #pragma push_macro("noinline")
 #pragma push_macro("round_up")

@@ -104,7 +104,8 @@ static __always_inline void write_lines(u8 *dst, const u8 *src, size_t n)
 
 /* copy_mc_to_kernel for whole lines: that goes by rep movsb, which is made for what
  * lies in the caches and is a loop over bytes where it is emulated.  0, or what is
- * left when a load met poison. */
+ * left when a load met poison.
+ */
 static size_t read_lines(void *dst, const void *src, size_t n)
 {
 	kasan_check_write(dst, n);
@@ -126,7 +127,8 @@ static size_t read_lines(void *dst, const void *src, size_t n)
 }
 
 /* One line: to the media, unless dst is NULL, and into the CRC.  Each word is
- * read once: what is summed is what is stored, whatever others do to it. */
+ * read once: what is summed is what is stored, whatever others do to it.
+ */
 static __always_inline u64 line_crc(u64 *dst, const u64 *src, u64 crc, bool table)
 {
 	u32 i;
