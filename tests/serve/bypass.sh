@@ -82,7 +82,7 @@ for way in large full; do
 		verified "${options[@]}" || { cat "$work/verify.log" >&2; fail "$way: acknowledged and not there"; }
 		kill_server # found well after a kill, and after one more
 	done
-	if [ "$past" -lt 20 ] || [ "$through" -lt 100 ]; then
+	if [ "$past" -lt 5 ] || [ "$through" -lt 100 ]; then
 		fail "$way: $past writes past the cache and $through commits through it: the test tested less than it says"
 	fi
 	verified "${options[@]}" || { cat "$work/verify.log" >&2; fail "$way: not there after one more kill"; }
@@ -93,6 +93,7 @@ for way in large full; do
 	say "$way: killed three times, $past writes past the cache and $through commits through it; $(sed -n 's/^ackload: //p' "$work/verify.log")"
 done
 
+# All goes past it, or a fast machine soon has every block in the cache.
 fresh 64M
 past=0
 remember() {
@@ -100,10 +101,10 @@ remember() {
 	sleep 0.7
 }
 halfway=remember
-killed 0.7 --bypass-limit 16K
+killed 0.7 --bypass-limit 512
 [ "$past" -gt 20 ] || fail "nothing to forget"
 cat "$work/before" >"$work/data.img"
-verified --bypass-limit 16K && fail "an origin that forgets writes past the cache was not found"
+verified --bypass-limit 512 && fail "an origin that forgets writes past the cache was not found"
 grep -q ' [1-9][0-9]* bad' "$work/verify.log" || { cat "$work/verify.log" >&2; fail "the verification broke instead of finding anything"; }
 [ "$(counter origin_writes)" = 0 ] || fail "not only what went past the cache was forgotten"
 kill_server
