@@ -659,6 +659,7 @@ static void tick(struct fby_pool *p)
 		}
 		fby_slot_release(s);
 	}
+	fby_pace_share(p);
 	for (u32 v = 0; v < p->sb.nvolumes; v++)
 		if (p->volume[v].attached)
 			fby_pace_tick(p, (u16)v);

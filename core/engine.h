@@ -249,7 +249,7 @@ struct fby_pool {
 	u64 tick_ns, sweep_ns;
 	u32 sweep_left; /* chunks until the hand has come round */
 	u32 look, look_left; /* relocation: next chunk to look at, and how many until all were */
-	u32 sharers; /* volumes that hold much of the pool; set by the tick, never 0 */
+	u32 sharers; /* volumes that hold much of the pool; fby_pace_share; never 0 */
 	u64 looked_opens; /* chunks_opened when all had been looked at in vain */
 	u32 moved_from; /* pinned until what was moved out of it is sealed */
 	u64 moved_slots; /* those that it was moved through, by bit */
@@ -328,6 +328,8 @@ int fby_carry(struct fby_pool *p, u16 volume, u64 block, u32 page, bool damaged,
 int fby_move(struct fby_pool *p, u16 volume, u64 block, u32 page, u32 *slot, u32 *wake);
 
 /* --- destage.c ---- */
+/* Lets go of what a round at its end has yet to release; no other I/O on the volume. */
+void fby_destage_settle(struct fby_pool *p, u16 volume);
 
 /* --- demand.c ---- */
 /* Has the volume an entry that max_age wants on the origin?  Pool lock held. */
@@ -343,13 +345,12 @@ bool fby_relocate_step(struct fby_pool *p, u32 *wake);
 /* No slot has a chunk of the volume open. */
 void fby_relocate_settle(struct fby_pool *p, u16 volume, u32 *wake);
 
-/* Lets go of what a round at its end has yet to release; no other I/O on the volume. */
-void fby_destage_settle(struct fby_pool *p, u16 volume);
-
 /* --- pace.c ------------------------------------------------------------------- */
 void fby_pace_start(struct fby_pace *pace, u32 nbuffers);
 u32 fby_pool_level(const struct fby_pool *p); /* 0: below where throttling begins; 1024: full */
 void fby_pace_update(struct fby_pool *p, u16 volume); /* after the level changed; any thread */
+/* Counts the volumes that hold a sixteenth of the pool and more; before the ticks. */
+void fby_pace_share(struct fby_pool *p);
 void fby_pace_tick(struct fby_pool *p, u16 volume);
 u32 fby_pace_round(const struct fby_pool *p, u16 volume, u32 cap); /* pages of the next round */
 u32 fby_pace_depth(struct fby_pool *p, u16 volume);

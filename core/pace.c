@@ -82,14 +82,14 @@ static u32 intake(u32 rate, u32 level)
 	return pages > least ? (u32)pages : least;
 }
 
-/* Volumes that hold a sixteenth of the pool and more. */
-static u32 sharers(struct fby_pool *p, u64 pages)
+void fby_pace_share(struct fby_pool *p)
 {
+	u64 much = throttled(p).top / 16;
 	u32 n = 0;
 
 	for (u32 v = 0; v < p->sb.nvolumes; v++)
-		n += p->volume[v].attached && fby_volume_pages(p, (u16)v) >= pages / 16;
-	return n ? n : 1;
+		n += p->volume[v].attached && fby_volume_pages(p, (u16)v) >= much;
+	fby_store(&p->sharers, n ? n : 1u);
 }
 
 /* The level as the volume feels it: with more than its share of the pool that of
@@ -120,7 +120,6 @@ void fby_pace_tick(struct fby_pool *p, u16 volume)
 
 	pace->dead = dead;
 	pace->sample_ns = p->now_ns;
-	fby_store(&p->sharers, sharers(p, throttled(p).top));
 	if (ms > 0 && ms < 2048 && gone < RATE_MAX) {
 		now = (u32)((gone * (u64)(954u * 256u / (u32)ms)) >> 8); /* a second is 954 of them */
 		if (now > RATE_MAX)

@@ -70,7 +70,7 @@ struct fbk_pool {
 	void *mem; /* the engine's */
 	struct fby_recovery_report report;
 
-	struct mutex lock; /* the engine's steps of one at a time; volumes */
+	struct mutex lock; /* one call at a time of those that the engine wants so; volume[] */
 	struct fbk_volume *volume[FBY_VOLUMES_MAX]; /* started ones; lock */
 
 	struct workqueue_struct *wq; /* destage and the waiting */
