@@ -56,15 +56,8 @@ impl Run {
     }
 
     pub fn attach(&mut self) {
-        let a = Attach {
-            origin_sectors: SECTORS,
-            identity: &identity(NUMBER),
-            holes: sys::FBY_HOLES_FAIL,
-            round_pages: 16,
-            nbuffers: 2,
-            buffer_bytes: 8192,
-        };
-        self.engine.volume_attach(0, &a).unwrap();
+        let identity = identity(NUMBER);
+        self.engine.volume_attach(0, &Attach::small(SECTORS, &identity, 16)).unwrap();
     }
 
     pub fn write(&mut self, id: u64, at: u64, n: u64) {

@@ -137,6 +137,14 @@ pub struct Attach<'a> {
     pub buffer_bytes: u32,
 }
 
+impl<'a> Attach<'a> {
+    /// With little memory: two buffers of two blocks each.
+    pub fn small(origin_sectors: u64, identity: &'a str, round_pages: u32) -> Self {
+        let holes = sys::FBY_HOLES_FAIL;
+        Self { origin_sectors, identity, holes, round_pages, nbuffers: 2, buffer_bytes: 8192 }
+    }
+}
+
 /// The media, and the pool that is open on it if one is.
 pub struct Engine {
     pub media: Media,

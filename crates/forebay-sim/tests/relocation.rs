@@ -43,15 +43,8 @@ impl Run {
     }
 
     fn attach(&mut self) {
-        let attach = Attach {
-            origin_sectors: SECTORS,
-            identity: &identity(NUMBER),
-            holes: sys::FBY_HOLES_FAIL,
-            round_pages: 64,
-            nbuffers: 2,
-            buffer_bytes: 8192,
-        };
-        self.engine.volume_attach(0, &attach).unwrap();
+        let identity = identity(NUMBER);
+        self.engine.volume_attach(0, &Attach::small(SECTORS, &identity, 64)).unwrap();
         self.destage(); // it tells the engine the time
     }
 
