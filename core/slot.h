@@ -18,7 +18,7 @@ static inline bool fby_slot_try(struct fby_slot *s)
 static inline struct fby_slot *fby_slot_take(struct fby_pool *p)
 {
 	u32 n = p->opt.nslots;
-	u32 first = fby_cpu() % n;
+	u32 cpu = fby_cpu(), first = cpu < n ? cpu : cpu % n;
 
 	for (u32 i = 0; i < n; i++) {
 		struct fby_slot *s = &p->slot[first + i < n ? first + i : first + i - n];

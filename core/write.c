@@ -84,23 +84,6 @@ FBY_INLINE void begin_shrink(struct fby_pool *p, struct fby_write *w, u32 n)
 	}
 }
 
-/* Must the sequence numbers be above all given out?  Yes if a page that is
- * replaced may have a higher one than the slot's next: then the order of seq
- * would not be that of publishing, and recovery would bring the old one back. */
-static bool begin_fresh(const struct fby_pool *p, const struct fby_write *w, const struct fby_slot *s)
-{
-	for (u32 i = 0; i < w->npages; i++) {
-		u32 c;
-
-		if (w->page[i].old == FBY_NO_PAGE)
-			continue;
-		c = fby_page_chunk(p, w->page[i].old);
-		if (c != w->chunk && fby_load(&p->chunk[c].seq_max) >= s->seq_next)
-			return true;
-	}
-	return false;
-}
-
 /* The batch ends before the first block that is being written past the cache. */
 static void begin_bypassing(struct fby_pool *p, struct fby_write *w)
 {
@@ -111,11 +94,35 @@ static void begin_bypassing(struct fby_pool *p, struct fby_write *w)
 	begin_shrink(p, w, n);
 }
 
+static int count_wait(struct fby_pool *p, int decision)
+{
+	fby_fetch_add(&p->waits[decision], 1ull);
+	return decision;
+}
+
 static int begin_wait(struct fby_pool *p, struct fby_write *w, int decision)
 {
 	begin_shrink(p, w, 0);
-	fby_fetch_add(&p->waits[decision], 1ull);
-	return decision;
+	return count_wait(p, decision);
+}
+
+/* Takes a slot with room for at least a page.  NULL: *decision, and nothing is held. */
+FBY_INLINE struct fby_slot *begin_slot(struct fby_pool *p, struct fby_write *w, u32 flags, u32 *wake, int *decision)
+{
+	struct fby_slot *s = fby_slot_take(p);
+
+	if (fby_unlikely(!s)) {
+		*decision = FBY_WAIT_SLOT;
+		return NULL;
+	}
+	if (fby_unlikely(!fby_slot_room(p, s, w->volume, flags, wake))) {
+		fby_slot_release(s);
+		*decision = FBY_WAIT_SPACE;
+		return NULL;
+	}
+	w->chunk = s->volume[w->volume].open;
+	w->first_page = p->chunk[w->chunk].fill;
+	return s;
 }
 
 FBY_INLINE int begin(struct fby_pool *p, struct fby_write *w, u16 volume, enum fby_kind kind, u64 sector,
@@ -138,18 +145,12 @@ FBY_INLINE int begin(struct fby_pool *p, struct fby_write *w, u16 volume, enum f
 		if (w->npages == 0)
 			return begin_wait(p, w, FBY_WAIT_BLOCK);
 	}
-	s = fby_slot_take(p);
+	s = begin_slot(p, w, flags, &w->wake, &decision);
 	if (fby_unlikely(!s))
-		return begin_wait(p, w, FBY_WAIT_SLOT);
-	room = fby_slot_room(p, s, volume, flags, &w->wake);
-	if (fby_unlikely(room == 0)) {
-		fby_slot_release(s);
-		return begin_wait(p, w, FBY_WAIT_SPACE);
-	}
+		return begin_wait(p, w, decision);
+	room = p->chunk_pages - w->first_page;
 	begin_shrink(p, w, room < w->npages ? room : w->npages);
 	w->slot = (u32)(s - p->slot);
-	w->chunk = s->volume[volume].open;
-	w->first_page = p->chunk[w->chunk].fill;
 	return FBY_DONE;
 }
 
@@ -263,27 +264,41 @@ FBY_INLINE void copy(struct fby_pool *p, struct fby_write *w, const struct fby_v
 	}
 }
 
-static void commit_line(struct fby_pool *p, const struct fby_write *w, u32 i, struct fby_page_line *l)
+/* Must the sequence numbers be above all given out?  Yes if the page that is
+ * replaced may have a higher one than the slot's next: then the order of seq
+ * would not be that of publishing, and recovery would bring the old one back. */
+FBY_INLINE bool commit_fresh(const struct fby_pool *p, const struct fby_slot *s, u32 chunk, u32 old)
 {
-	const struct fby_wpage *g = &w->page[i];
-	struct fby_chunk *ch = &p->chunk[w->chunk];
+	u32 c = fby_page_chunk(p, old);
 
-	fby_zero(l, sizeof(*l));
-	l->seq = w->seq + i;
-	l->block = g->block;
-	l->epoch = ch->epoch;
-	l->prev_block = ch->last_block;
-	l->prev_seq = i > 0 ? l->seq - 1 : w->first_page > FBY_FIRST_PAGE ? ch->seq_last : 0;
-	l->chunk = w->chunk;
-	l->page = (u16)(w->first_page + i);
-	l->volume = w->volume;
-	l->batch_first = (u16)w->first_page;
-	l->batch_count = w->npages;
-	l->kind = w->kind;
-	l->valid = g->valid;
-	l->lost = g->lost;
-	l->flags = g->flags;
-	l->data_crc = g->data_crc;
+	return old != FBY_NO_PAGE && c != chunk && fby_load(&p->chunk[c].seq_max) >= s->seq_next;
+}
+
+FBY_INLINE void commit_line(struct fby_pool *p, const struct fby_write *w, const struct fby_wpage *g, u32 i,
+			    struct fby_page_line *l)
+{
+	struct fby_chunk *ch = &p->chunk[w->chunk];
+	u64 seq = w->seq + i;
+
+	*l = (struct fby_page_line){
+		.seq = seq,
+		.block = g->block,
+		.epoch = ch->epoch,
+		.prev_block = ch->last_block,
+		.chunk = w->chunk,
+		.page = (u16)(w->first_page + i),
+		.volume = w->volume,
+		.batch_first = (u16)w->first_page,
+		.batch_count = w->npages,
+		.kind = w->kind,
+		.valid = g->valid,
+		.lost = g->lost,
+		.flags = g->flags,
+		.reserved = 0,
+		.prev_seq = i > 0 ? seq - 1 : w->first_page > FBY_FIRST_PAGE ? ch->seq_last : 0,
+		.data_crc = g->data_crc,
+		.crc = 0,
+	};
 	fby_line_finish(p->line_seed, l);
 	ch->last_block = g->block;
 }
@@ -300,17 +315,11 @@ static inline void count_write(struct fby_slot *s, const struct fby_write *w, bo
 	}
 }
 
-FBY_INLINE void commit(struct fby_pool *p, struct fby_write *w, bool user)
+/* Headers, which s->line holds, and the fence. */
+FBY_INLINE void commit_lines(struct fby_pool *p, const struct fby_write *w, struct fby_slot *s, u8 flags, bool user)
 {
-	struct fby_slot *s = &p->slot[w->slot];
-
-	for (u32 i = 0; i < w->npages; i++)
-		find_old(p, w, &w->page[i]);
-	w->seq = fby_slot_seq(p, s, w->npages, begin_fresh(p, w, s));
-	for (u32 i = 0; i < w->npages; i++)
-		commit_line(p, w, i, &s->line[i]);
 	/* Without a checksum a header vouches for data that must be there already. */
-	if (w->page[0].flags && !FBY_BUG(HEADER_BEFORE_DATA_NO_CRC))
+	if (flags && !FBY_BUG(HEADER_BEFORE_DATA_NO_CRC))
 		media_fence_chunk(p, w->chunk);
 	media_lines(p->media, fby_line_at(p, w->chunk, w->first_page), s->line, w->npages * FBY_LINE);
 	count_write(s, w, user);
@@ -319,12 +328,25 @@ FBY_INLINE void commit(struct fby_pool *p, struct fby_write *w, bool user)
 		media_fence_chunk(p, w->chunk);
 }
 
-FBY_INLINE void publish_page(struct fby_pool *p, struct fby_write *w, u32 i)
+FBY_INLINE void commit(struct fby_pool *p, struct fby_write *w, bool user)
 {
-	struct fby_wpage *g = &w->page[i];
-	struct fby_volume *v = &p->volume[w->volume];
 	struct fby_slot *s = &p->slot[w->slot];
-	u32 page = (w->chunk << p->chunk_shift) + w->first_page + i;
+	bool fresh = false;
+
+	for (u32 i = 0; i < w->npages; i++) {
+		find_old(p, w, &w->page[i]);
+		fresh |= commit_fresh(p, s, w->chunk, w->page[i].old);
+	}
+	w->seq = fby_slot_seq(p, s, w->npages, fresh);
+	for (u32 i = 0; i < w->npages; i++)
+		commit_line(p, w, &w->page[i], i, &s->line[i]);
+	commit_lines(p, w, s, w->page[0].flags, user);
+}
+
+FBY_INLINE void publish_page(struct fby_pool *p, const struct fby_write *w, struct fby_slot *s,
+			     const struct fby_wpage *g, u32 page)
+{
+	struct fby_volume *v = &p->volume[w->volume];
 	u32 before = g->old == FBY_NO_PAGE ? 0 : fby_load(&p->entry[g->old].state);
 	bool was_lost = FBY_ES_LOST(before) != 0 || (before & FBY_ES_DAMAGED);
 	bool now_only = g->lost != 0 && g->valid == 0;
@@ -340,22 +362,30 @@ FBY_INLINE void publish_page(struct fby_pool *p, struct fby_write *w, u32 i)
 		fby_page_dead(p, g->old, s->dead, &s->volume[w->volume].dead);
 }
 
-FBY_INLINE void publish(struct fby_pool *p, struct fby_write *w)
+/* All pages are published. */
+FBY_INLINE void publish_end(struct fby_pool *p, const struct fby_write *w, struct fby_slot *s, u32 *wake)
 {
-	struct fby_slot *s = &p->slot[w->slot];
 	struct fby_chunk *ch = &p->chunk[w->chunk];
 
-	fby_count(&s->volume[w->volume].pages, w->npages);
-	for (u32 i = 0; i < w->npages; i++)
-		publish_page(p, w, i);
 	fby_store(&ch->fill, ch->fill + w->npages);
 	ch->seq_last = w->seq + w->npages - 1;
 	/* All that floor guarded is published: destage may pass it now. */
 	fby_store_release(&s->floor, s->seq_next < s->seq_end ? s->seq_next : FBY_NO_SEQ);
 	if (ch->fill == p->chunk_pages)
-		fby_slot_close(p, s, w->volume, &w->wake);
+		fby_slot_close(p, s, w->volume, wake);
 	fby_slot_release(s);
-	w->wake |= fby_load(&p->wait_mask) & (FBY_WAKE_SLOT | FBY_WAKE_BLOCK);
+	*wake |= fby_load(&p->wait_mask) & (FBY_WAKE_SLOT | FBY_WAKE_BLOCK);
+}
+
+FBY_INLINE void publish(struct fby_pool *p, struct fby_write *w)
+{
+	struct fby_slot *s = &p->slot[w->slot];
+	u32 page = (w->chunk << p->chunk_shift) + w->first_page;
+
+	fby_count(&s->volume[w->volume].pages, w->npages);
+	for (u32 i = 0; i < w->npages; i++)
+		publish_page(p, w, s, &w->page[i], page + i);
+	publish_end(p, w, s, &w->wake);
 }
 
 /* --- the steps one by one, and their sum: inlined, see slot.h --------------- */
@@ -386,13 +416,12 @@ void fby_write_publish(struct fby_pool *p, struct fby_write *w)
 	publish(p, w);
 }
 
-int fby_write(struct fby_pool *p, u16 volume, u64 sector, u32 nsectors, const void *buf, u32 *done, u32 *wake)
+static int write_batches(struct fby_pool *p, u16 volume, u64 sector, u32 nsectors, const u8 *buf, u32 *done,
+			 u32 *wake)
 {
 	const struct fby_vec vec = { buf, nsectors * FBY_SECTOR };
 	struct fby_write w fby_uninitialized;
 
-	/* Before any store, which would wait for the last write's fence. */
-	fby_prefetchw(&p->bucket[fby_index_bucket(p, fby_key(volume, sector / FBY_PAGE_SECTORS))]);
 	do {
 		int decision = begin_checked(p, &w, volume, sector + *done, nsectors - *done);
 
@@ -405,6 +434,59 @@ int fby_write(struct fby_pool *p, u16 volume, u64 sector, u32 nsectors, const vo
 		*wake |= w.wake;
 	} while (*done < nsectors);
 	return FBY_DONE;
+}
+
+/*
+ * A whole block from one piece of memory, which most writes are: the same steps with
+ * nothing to split, to gather or to merge, and so without a batch in memory.
+ */
+FBY_INLINE int write_block(struct fby_pool *p, u16 volume, u64 block, const u8 *buf, u32 *wake)
+{
+	bool checksum = !fby_load(&p->opt.no_checksums);
+	struct fby_write w = { .volume = volume, .kind = FBY_KIND_DATA, .npages = 1, .nsectors = FBY_PAGE_SECTORS };
+	struct fby_wpage g = { .block = block, .old = FBY_OLD_UNKNOWN, .mask = 0xff, .valid = 0xff };
+	int decision = FBY_WAIT_BLOCK;
+	struct fby_slot *s = NULL;
+	u32 page;
+
+	g.bucket = fby_index_bucket(p, fby_key(volume, block));
+	if (fby_unlikely(!fby_index_try(p, g.bucket)))
+		return count_wait(p, FBY_WAIT_BLOCK);
+	begin_prefetch(p, fby_load(&p->bucket[g.bucket]) & ~FBY_BUCKET_LOCK);
+	if (fby_likely(!fby_load(&p->volume[volume].bypassing) || !fby_bypass_meets(&p->volume[volume], block)))
+		s = begin_slot(p, &w, 0, wake, &decision);
+	if (fby_unlikely(!s)) {
+		fby_index_release(p, g.bucket);
+		return count_wait(p, decision);
+	}
+	page = (w.chunk << p->chunk_shift) + w.first_page;
+	fby_prefetchw(&p->entry[page]);
+	g.data_crc = media_data(p->media, fby_page_data(p, page), buf, FBY_PAGE, 0, checksum);
+	g.flags = checksum ? 0 : FBY_PF_NOCRC;
+	find_old(p, &w, &g);
+	w.seq = fby_slot_seq(p, s, 1, commit_fresh(p, s, w.chunk, g.old));
+	commit_line(p, &w, &g, 0, &s->line[0]);
+	commit_lines(p, &w, s, g.flags, true);
+	fby_count(&s->volume[volume].pages, 1);
+	publish_page(p, &w, s, &g, page);
+	publish_end(p, &w, s, wake);
+	return FBY_DONE;
+}
+
+int fby_write(struct fby_pool *p, u16 volume, u64 sector, u32 nsectors, const void *buf, u32 *done, u32 *wake)
+{
+	int decision;
+
+	/* Before any store, which would wait for the last write's fence. */
+	fby_prefetchw(&p->bucket[fby_index_bucket(p, fby_key(volume, sector / FBY_PAGE_SECTORS))]);
+	if (fby_unlikely(nsectors != FBY_PAGE_SECTORS || sector % FBY_PAGE_SECTORS != 0))
+		return write_batches(p, volume, sector, nsectors, buf, done, wake);
+	decision = fby_request_check(p, volume, sector, nsectors, 1);
+	if (fby_likely(decision == FBY_DONE))
+		decision = write_block(p, volume, sector / FBY_PAGE_SECTORS, buf, wake);
+	if (fby_likely(decision == FBY_DONE))
+		*done = nsectors;
+	return decision;
 }
 
 /* Begins an entry of the engine's own in the place of page, which was the block's.
