@@ -22,6 +22,7 @@
 #define RATE_MAX 0x3fffffffu
 #define BURST_NS 5000000ull /* unused time that a volume may save up */
 #define DELAY_MAX_NS 1000000000ull
+#define READ_RECENT_NS 10000000ull
 #define LEVEL_ONE 1024u
 
 void fby_pace_start(struct fby_pace *pace, u32 nbuffers)
@@ -190,10 +191,12 @@ u32 fby_pace_depth(struct fby_pool *p, u16 volume)
 {
 	struct fby_pace *pace = &p->volume[volume].pace;
 
-	/* Reads that somebody waits for go first, unless space is short. */
-	if (fby_load(&pace->foreground) && fby_pool_level(p) < LEVEL_ONE / 2)
-		return (pace->depth + 3) / 4;
-	return pace->depth;
+	/* Reads that somebody waits for go first, unless space is short.  Who reads one
+	 * block after the other will be back: the queue is not filled in between. */
+	bool reads = fby_load(&pace->foreground) ||
+		     (fby_load(&pace->read_ns) && p->now_ns - fby_load(&pace->read_ns) < READ_RECENT_NS);
+
+	return reads && fby_pool_level(p) < LEVEL_ONE / 2 ? (pace->depth + 3) / 4 : pace->depth;
 }
 
 void fby_pace_latency(struct fby_pace *pace, u32 ns, bool alone)
@@ -216,6 +219,12 @@ void fby_pace_adapt(struct fby_pace *pace, u32 nbuffers)
 
 void fby_origin_foreground(struct fby_pool *p, u16 volume, bool begin)
 {
-	if (volume < p->sb.nvolumes)
-		fby_fetch_add(&p->volume[volume].pace.foreground, begin ? 1u : ~0u);
+	struct fby_pace *pace;
+
+	if (volume >= p->sb.nvolumes)
+		return;
+	pace = &p->volume[volume].pace;
+	if (!begin)
+		fby_store(&pace->read_ns, fby_load(&p->now_ns));
+	fby_fetch_add(&pace->foreground, begin ? 1u : ~0u);
 }
