@@ -13,6 +13,7 @@
 
 #define STEPS_AT_ONCE 1024u /* of destage, before others get the CPU */
 #define RECOVER_STEP 16u    /* chunks */
+#define RECOVER_HELPERS 15u /* more would wait for the media */
 
 static DEFINE_MUTEX(fbk_pools_lock);
 static LIST_HEAD(fbk_pools);
@@ -136,19 +137,63 @@ static void report_recovery(struct fbk_pool *p, u64 began)
 		pr_warn("forebay: %pg: %llu entries lost, %llu damaged\n", p->claim.bdev, r->holes, r->damaged);
 }
 
-static int recover_pool(struct fbk_pool *p, u32 nchunks, char **text)
+/* The chunks' header arrays, read by several works: each takes the next few chunks
+ * until none is left.
+ */
+struct recovery {
+	struct fby_pool *engine;
+	u32 nchunks;
+	atomic_t next; /* chunk */
+	int error;     /* of the engine's, the last */
+};
+
+struct recovery_work {
+	struct work_struct work;
+	struct recovery *all;
+};
+
+static void recover_chunks(struct recovery *r)
 {
-	u64 began = ktime_get_ns();
 	u32 at;
 	int rc;
 
-	for (at = 0; at < nchunks; at += RECOVER_STEP) {
-		rc = fby_recover_chunks(p->engine, at, min(RECOVER_STEP, nchunks - at));
+	while (!READ_ONCE(r->error)) {
+		at = atomic_fetch_add(RECOVER_STEP, &r->next);
+		if (at >= r->nchunks)
+			return;
+		rc = fby_recover_chunks(r->engine, at, min(RECOVER_STEP, r->nchunks - at));
 		if (rc < 0)
-			return engine_error(rc, text);
+			WRITE_ONCE(r->error, rc);
 		cond_resched();
 	}
-	rc = fby_recover_finish(p->engine, &p->report);
+}
+
+static void recovery_work(struct work_struct *work)
+{
+	recover_chunks(container_of(work, struct recovery_work, work)->all);
+}
+
+/* With as many helpers as there are other CPUs, or none if there is no memory. */
+static int recover_pool(struct fbk_pool *p, u32 nchunks, char **text)
+{
+	struct recovery r = { .engine = p->engine, .nchunks = nchunks };
+	u32 i, n = min3(num_online_cpus() - 1, RECOVER_HELPERS, nchunks / RECOVER_STEP);
+	struct recovery_work *helper = kcalloc(n, sizeof(*helper), GFP_KERNEL);
+	u64 began = ktime_get_ns();
+	int rc;
+
+	if (!helper)
+		n = 0;
+	for (i = 0; i < n; i++) {
+		helper[i].all = &r;
+		INIT_WORK(&helper[i].work, recovery_work);
+		queue_work(system_unbound_wq, &helper[i].work);
+	}
+	recover_chunks(&r);
+	for (i = 0; i < n; i++)
+		flush_work(&helper[i].work);
+	kfree(helper);
+	rc = r.error ? r.error : fby_recover_finish(p->engine, &p->report);
 	if (rc < 0)
 		return engine_error(rc, text);
 	report_recovery(p, began);
