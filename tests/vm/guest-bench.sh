@@ -3,14 +3,14 @@
 # Goal: ratios between devices of one boot.  Method: each row is measured on
 # each device in turn, and that in several rounds; the median counts.  The guest
 # is emulated: times mean nothing, ratios a little, and only on an idle machine.
-#	$1 rounds   $2 seconds for each figure   $3 short: only 4 KiB writes, 1 and 2 jobs
+#	$1 rounds   $2 seconds for each figure   $3 short: only 4 KiB writes, 1 and 2 jobs; one: 4 KiB, 1 job
 # Prints lines "bench ROUND ROW SUM DEVICE IOPS CPU_US CPU_S", CPU time in
 # microseconds a request and in seconds a GiB; SUM: checksums off or on.  The bare
 # device and dm-writecache have none, so they are measured once a round.
 . "$(dirname "$0")/guest-lib.sh"
 rounds=$1
 seconds=$2
-short=${3:-}
+form=${3:-}
 devices=(pmem writecache target native)
 size=24 # MiB of 340, in each cache: nothing is ever full
 
@@ -88,17 +88,22 @@ file_system() { # FS
 }
 
 rows() {
-	local d jobs mix
+	local d jobs mix numbers
 	# All is cached, with checksums or without, before anything is read.
 	for d in "${these[@]}"; do
 		run_fio --filename="$(device "$d")" --size=${size}m --direct=1 --rw=write --bs=1m >/tmp/step.log || fail "$(cat /tmp/step.log)"
 	done
-	for jobs in 1 2 ${short:-4}; do
-		[ "$jobs" = short ] && continue
+	case $form in
+	one) numbers=1 ;;
+	short) numbers="1 2" ;;
+	*) numbers="1 2 4" ;;
+	esac
+	for jobs in $numbers; do
 		row "write-$jobs" --rw=randwrite --bs=4k --numjobs="$jobs"
 		row "fsync-$jobs" --rw=randwrite --bs=4k --fsync=1 --numjobs="$jobs"
 	done
-	[ "$short" ] && return
+	[ "$form" != one ] || row "mix_50-1" --rw=randrw --rwmixwrite=50 --bs=4k
+	[ -z "$form" ] || return
 	for mix in 99 90 70 50 0; do
 		row "mix_$mix-2" --rw=randrw --rwmixwrite=$mix --bs=4k --numjobs=2
 	done

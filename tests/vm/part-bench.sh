@@ -3,9 +3,6 @@
 part() {
 	local rounds=${1:-3} seconds=${2:-1} form=${3:-}
 	pmem_map='340M!4G,340M!4480M,340M!4864M,340M!5248M' guest_mb=5120 poll=1
-	# A busy machine's guest may fail the timer check at boot; and where its TSC is found
-	# unstable, patching the kernel's code for that was seen to trap on the other CPU.
-	append='no_timer_check tsc=reliable'
 	show='^bench' guest bench 3000 guest-bench.sh "$rounds" "$seconds" "$form" >"$out_vm/bench.txt" || return 1
 	python3 "$here/bench_table.py" "$out_vm/bench.txt" "$root/out/vm-bench.json"
 }
