@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # shellcheck shell=bash
-# What apps.sh and peers.sh share: disks of a given speed, volumes in front of
-# them, both as mounted ext4, and an end that leaves nothing behind.
+#
+# lib.sh - sourced by apps.sh and peers.sh: disks of a given speed, volumes in front
+# of them, both as mounted ext4, and an end that leaves nothing behind.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -51,7 +52,7 @@ end_work() {
 	trap - EXIT
 	set +e
 	for ((i = ${#undo[@]} - 1; i >= 0; i--)); do eval "${undo[$i]}"; done
-	[ "$code" -ne 0 ] && [ "$code" -ne 130 ] && tail -n 20 "$work"/*.log >&2
+	[ "$code" -ne 0 ] && [ "$code" -ne 130 ] && tail -n 20 "$work"/*.log >&2 2>/dev/null
 	rm -rf "$work"
 	exit "$code"
 }
