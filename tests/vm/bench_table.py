@@ -5,8 +5,10 @@ import json
 import statistics
 import sys
 
-DEVICES = ("pmem", "writecache", "target", "native")
-UNSUMMED = ("pmem", "writecache")  # measured once a round, count for both
+DEVICES = ("pmem", "linear", "writecache", "target", "native")
+UNSUMMED = ("pmem", "linear", "writecache")  # measured once a round, count for both
+
+RATIOS = ("native/pmem", "native/wc", "target/wc", "target/linear", "pmem/wc", "linear/wc")
 
 # What is aimed at with checksums off: rows, ratio, at least.
 REACH = (
@@ -41,7 +43,10 @@ def read(text):
 def ratios(kiops):
     return {"native/pmem": kiops["native"] / kiops["pmem"],
             "native/wc": kiops["native"] / kiops["writecache"],
-            "target/wc": kiops["target"] / kiops["writecache"]}
+            "target/wc": kiops["target"] / kiops["writecache"],
+            "target/linear": kiops["target"] / kiops["linear"],
+            "pmem/wc": kiops["pmem"] / kiops["writecache"],
+            "linear/wc": kiops["linear"] / kiops["writecache"]}
 
 
 def reach(result):
@@ -59,13 +64,13 @@ def main(text, out):
     if not figures:
         sys.exit(f"{text} holds no figures")
     print(f"{'thousand requests/s':<30}" + "".join(f"{d:>12}" for d in DEVICES)
-          + f"{'native/pmem':>13}{'native/wc':>11}{'target/wc':>11}   CPU s/GiB")
+          + "".join(f"{name:>14}" for name in RATIOS) + "   CPU s/GiB")
     result = []
     for (row, checksums), by in sorted(figures.items(), key=lambda f: f[0][1]):
         kiops, us, s = ({d: statistics.median(f[i] for f in by[d]) for d in DEVICES} for i in range(3))
         r = ratios(kiops)
         print(f"{row + ', checksums ' + checksums:<30}" + "".join(f"{kiops[d]:>12.1f}" for d in DEVICES)
-              + f"{r['native/pmem']:>13.2f}{r['native/wc']:>11.2f}{r['target/wc']:>11.2f}   "
+              + "".join(f"{r[name]:>14.2f}" for name in RATIOS) + "   "
               + " ".join(f"{s[d]:.1f}" for d in DEVICES))
         result.append({"row": row, "checksums": checksums, "kiops": kiops, "ratio": r, "cpu_us_per_request": us,
                        "cpu_s_per_gib": s, "rounds": len(by["native"])})

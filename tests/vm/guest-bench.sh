@@ -11,7 +11,7 @@
 rounds=$1
 seconds=$2
 form=${3:-}
-devices=(pmem writecache target native)
+devices=(pmem linear writecache target native)
 size=24 # MiB of 340, in each cache: nothing is ever full
 
 origin_sectors=$((340 * 2048)) # xfs takes no less than 300 MiB
@@ -19,11 +19,13 @@ linear() { # NAME DEVICE FIRST COUNT
 	dmsetup create --noudevsync --noudevrules "$1" --table "0 $4 linear $2 $3" && dmsetup mknodes "$1"
 }
 load_module
-for i in 0 1 2 3; do test -b /dev/pmem$i || fail "no /dev/pmem$i"; done
+for i in 0 1 2 3 4; do test -b /dev/pmem$i || fail "no /dev/pmem$i"; done
 for i in 0 1 2; do linear o$i /dev/ram0 $((i * origin_sectors)) $origin_sectors; done
 dmsetup create --noudevsync --noudevrules wc --table "0 $origin_sectors writecache p /dev/mapper/o0 /dev/pmem1 4096 0" ||
 	fail "dm-writecache"
 dmsetup mknodes wc
+# What the mapper costs, with nothing behind it but such memory.
+linear linear /dev/pmem4 0 $origin_sectors
 # A pool for each: dm-writecache's cache is its own too.
 for i in 2 3; do
 	forebay create /dev/pmem$i >/tmp/step.log 2>&1 || fail "$(cat /tmp/step.log)"
@@ -36,6 +38,7 @@ control attach /dev/pmem3 /dev/mapper/o2 n create >/tmp/step.log || fail "$(cat 
 device() {
 	case $1 in
 	pmem) echo /dev/pmem0 ;;
+	linear) echo /dev/mapper/linear ;;
 	writecache) echo /dev/mapper/wc ;;
 	target) echo /dev/mapper/target ;;
 	native) echo /dev/forebay0 ;;
