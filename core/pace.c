@@ -190,11 +190,10 @@ u32 fby_pace_round(const struct fby_pool *p, u16 volume, u32 cap)
 u32 fby_pace_depth(struct fby_pool *p, u16 volume)
 {
 	struct fby_pace *pace = &p->volume[volume].pace;
-
+	u64 last = fby_load(&pace->read_ns);
 	/* Reads that somebody waits for go first, unless space is short.  Who reads one
 	 * block after the other will be back: the queue is not filled in between. */
-	bool reads = fby_load(&pace->foreground) ||
-		     (fby_load(&pace->read_ns) && p->now_ns - fby_load(&pace->read_ns) < READ_RECENT_NS);
+	bool reads = fby_load(&pace->foreground) || (last && p->now_ns - last < READ_RECENT_NS);
 
 	return reads && fby_pool_level(p) < LEVEL_ONE / 2 ? (pace->depth + 3) / 4 : pace->depth;
 }
