@@ -3,16 +3,17 @@
 # Goal: ratios between devices of one boot.  Method: each row is measured on
 # each device in turn, and that in several rounds; the median counts.  The guest
 # is emulated: times mean nothing, ratios a little, and only on an idle machine.
-#	$1 rounds   $2 seconds for each figure   $3 short: only 4 KiB writes, 1 and 2 jobs; one: 4 KiB, 1 job
+#	$1 rounds   $2 seconds for each figure   $3 short: only 4 KiB writes, 1 and 2 jobs; one: 4 KiB, 1 job; all: as without
+#	$4 MiB of data
 # Prints lines "bench ROUND ROW SUM DEVICE IOPS CPU_US CPU_S", CPU time in
 # microseconds a request and in seconds a GiB; SUM: checksums off or on.  The bare
 # device and dm-writecache have none, so they are measured once a round.
 . "$(dirname "$0")/guest-lib.sh"
 rounds=$1
 seconds=$2
-form=${3:-}
+form=${3:-all}
 devices=(pmem linear writecache target native)
-size=24 # MiB of 340, in each cache: nothing is ever full
+size=${4:-24} # MiB of 340, in each cache: nothing is ever full
 
 origin_sectors=$((340 * 2048)) # xfs takes no less than 300 MiB
 linear() { # NAME DEVICE FIRST COUNT
@@ -106,7 +107,7 @@ rows() {
 		row "fsync-$jobs" --rw=randwrite --bs=4k --fsync=1 --numjobs="$jobs"
 	done
 	[ "$form" != one ] || row "mix_50-1" --rw=randrw --rwmixwrite=50 --bs=4k
-	[ -z "$form" ] || return
+	[ "$form" = all ] || return
 	for mix in 99 90 70 50 0; do
 		row "mix_$mix-2" --rw=randrw --rwmixwrite=$mix --bs=4k --numjobs=2
 	done
