@@ -191,16 +191,21 @@ u32 fby_pace_depth(struct fby_pool *p, u16 volume)
 {
 	struct fby_pace *pace = &p->volume[volume].pace;
 	u64 last = fby_load(&pace->read_ns);
-	/* Reads that somebody waits for go first, unless space is short.  Who reads one
-	 * block after the other will be back: the queue is not filled in between. */
+	/* Reads that somebody waits for go first, unless writers wait for space: then a
+	 * slower drain would hold those up, and stay slow, since they are let in at its
+	 * rate.  Who reads one block after the other will be back: the queue is not
+	 * filled in between. */
 	bool reads = fby_load(&pace->foreground) || (last && p->now_ns - last < READ_RECENT_NS);
 
-	return reads && fby_pool_level(p) < LEVEL_ONE / 2 ? (pace->depth + 3) / 4 : pace->depth;
+	return reads && fby_pool_level(p) == 0 ? (pace->depth + 3) / 4 : pace->depth;
 }
 
 void fby_pace_latency(struct fby_pace *pace, u32 ns, bool alone)
 {
-	/* One that was held up elsewhere says little of the queue. */
+	/* A request that others' reads held up says nothing of the queue, and one that
+	 * something else did says little. */
+	if (fby_load(&pace->foreground))
+		return;
 	if (pace->base_ns && ns >> 2 > pace->base_ns)
 		ns = pace->base_ns << 2;
 	if (alone)

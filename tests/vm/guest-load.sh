@@ -59,7 +59,7 @@ sustained() {
 }
 
 # mixes WRITES: all jobs, rounds and devices in one run of fio, one after the other.
-# While others have their turn a cache makes room; four seconds fill that first.
+# While others have their turn a cache makes room; six seconds fill that first, and let it settle.
 mixes() {
 	local round n kind groups=()
 	for n in $jobs; do
@@ -70,7 +70,7 @@ mixes() {
 		done
 	done
 	fio --rw=randrw --rwmixwrite="$1" --bs=4k --direct=1 --ioengine=psync --thread --norandommap --randrepeat=0 \
-		--size="${mib}m" --time_based --ramp_time=4 --runtime="$each" --group_reporting --output-format=json "${groups[@]}" \
+		--size="${mib}m" --time_based --ramp_time=6 --runtime="$each" --group_reporting --output-format=json "${groups[@]}" \
 		>/tmp/fio.json 2>/tmp/fio.err || fail "$(cat /tmp/fio.err)"
 	jq -r '.jobs[] | "load mix \(.jobname) \(.read.iops + .write.iops)"' /tmp/fio.json
 }
