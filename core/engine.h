@@ -160,7 +160,7 @@ struct fby_pace {
 	u64 delay_ns; /* waited in all */
 	/* written by fby_destage_step and by who opens a chunk */
 	u64 cost_ns FBY_ALIGNED; /* of a page; 0: not throttled */
-	u64 read_ns; /* coarse time when the last of these ended: */
+	u64 read_ns; /* coarse time when an origin read that somebody waited for ended last */
 	u32 foreground; /* origin reads that somebody waits for */
 	u32 rate; /* pages a second that are let go */
 	/* owned by fby_destage_step */

@@ -52,17 +52,17 @@ static inline u64 fby_slot_seq(struct fby_pool *p, struct fby_slot *s, u32 n, bo
 	return seq;
 }
 
-/* Room in the slot's open chunk of the volume, opening one if need be; 0: no space. */
-static inline u32 fby_slot_room(struct fby_pool *p, struct fby_slot *s, u16 volume, u32 flags, u32 *wake)
+/* Is there room in the slot's open chunk of the volume, one opened if need be? */
+static inline bool fby_slot_room(struct fby_pool *p, struct fby_slot *s, u16 volume, u32 flags, u32 *wake)
 {
 	u32 c;
 
 	FBY_ASSERT(fby_load(&s->busy) == 1);
 	if (fby_unlikely(s->volume[volume].open == FBY_NO_CHUNK) && !fby_slot_open(p, s, volume, flags, wake))
-		return 0;
+		return false;
 	c = s->volume[volume].open;
 	FBY_ASSERT(p->chunk[c].fill < p->chunk_pages);
-	return p->chunk_pages - p->chunk[c].fill;
+	return true;
 }
 
 /* A page was unlinked; counts are the caller's own, of a slot or of destage. */
