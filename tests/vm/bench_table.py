@@ -8,7 +8,9 @@ import sys
 DEVICES = ("pmem", "linear", "writecache", "target", "native")
 UNSUMMED = ("pmem", "linear", "writecache")  # measured once a round, count for both
 
-RATIOS = ("native/pmem", "native/wc", "target/wc", "target/linear", "pmem/wc", "linear/wc")
+RATIOS = {"native/pmem": ("native", "pmem"), "native/wc": ("native", "writecache"),
+          "target/wc": ("target", "writecache"), "target/linear": ("target", "linear"),
+          "pmem/wc": ("pmem", "writecache"), "linear/wc": ("linear", "writecache")}
 
 # What is aimed at with checksums off: rows, ratio, at least.
 REACH = (
@@ -41,12 +43,7 @@ def read(text):
 
 
 def ratios(kiops):
-    return {"native/pmem": kiops["native"] / kiops["pmem"],
-            "native/wc": kiops["native"] / kiops["writecache"],
-            "target/wc": kiops["target"] / kiops["writecache"],
-            "target/linear": kiops["target"] / kiops["linear"],
-            "pmem/wc": kiops["pmem"] / kiops["writecache"],
-            "linear/wc": kiops["linear"] / kiops["writecache"]}
+    return {name: kiops[a] / kiops[b] for name, (a, b) in RATIOS.items()}
 
 
 def reach(result):

@@ -6,8 +6,8 @@
 #	$1 rounds   $2 seconds for each figure   $3 short: only 4 KiB writes, 1 and 2 jobs; one: 4 KiB, 1 job; all: as without
 #	$4 MiB of data
 # Prints lines "bench ROUND ROW SUM DEVICE IOPS CPU_US CPU_S", CPU time in
-# microseconds a request and in seconds a GiB; SUM: checksums off or on.  The bare
-# device and dm-writecache have none, so they are measured once a round.
+# microseconds a request and in seconds a GiB; SUM: checksums off or on.  The others
+# than Forebay's have none, so they are measured once a round.
 . "$(dirname "$0")/guest-lib.sh"
 rounds=$1
 seconds=$2

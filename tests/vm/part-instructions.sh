@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Instructions that a request executes in the guest, program and kernel, on each device; no load of the machine shows in it.
+. "$here/part-bench.sh"
+
 part() {
 	# The guest's clock counts them, one a nanosecond: so many go to a request as its
 	# devices serve fewer a second.
 	accel=(-accel "tcg,thread=single" -icount "shift=0,sleep=off")
-	cpus=1 pmem_map='340M!4G,340M!4480M,340M!4864M,340M!5248M,340M!5632M' guest_mb=5120
+	bench_memory
+	cpus=1
 	show='^bench' guest bench 900 guest-bench.sh 1 1 one >"$out_vm/instructions.txt" || return 1
 	awk '{ n[$3 " " $4 " " $5] = 1e9 / $6; rows[$3] }
 		function cell(r, d) { return (r " off " d) in n ? sprintf("%d", n[r " off " d]) : "" }
