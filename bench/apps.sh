@@ -93,13 +93,8 @@ for disk in "${disks[@]}"; do
 	run_undo
 done
 
-speeds=$(for disk in "${disks[@]}"; do
-	read -r -a s <<<"$(disk_speed "$disk")"
-	printf '{"%s": {"requests_per_s": %d, "megabytes_per_s": %d, "latency_us": %d, "flush_us": %d}}\n' "$disk" "${s[@]}"
-done | jq -s add)
-units=$(for app in "${apps[@]}"; do printf '{"%s": "%s"}\n' "$app" "${unit[$app]}"; done | jq -s add)
 jq -n --rawfile rows "$work/rows" --rawfile commands "$work/commands" --argjson machine "$facts" \
-	--argjson disks "$speeds" --argjson units "$units" --arg started "$started" \
+	--argjson disks "$(disks_json "${disks[@]}")" --argjson units "$(units_json "${apps[@]}")" --arg started "$started" \
 	--argjson seconds "$seconds" --argjson rounds "$rounds" \
 	--arg command "bench/apps.sh --seconds $seconds --rounds $rounds ${disks[*]/#/--disk } ${apps[*]}" '
 	def lines: split("\n") | map(select(. != "") | split("\t"));

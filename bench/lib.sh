@@ -8,6 +8,7 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/.." && pwd)
 me=$(basename "$0" .sh)
+. "$here/disks.sh"
 FOREBAY=${FOREBAY:-${CARGO_TARGET_DIR:-$root/target}/release/forebay}
 
 say() { echo "$me: $*" >&2; }
@@ -23,17 +24,6 @@ wanted() {
 	echo "$me: (Debian starts some of these servers at once; nothing here needs them running," >&2
 	echo "$me: each is started anew, on a socket in a private directory, and stopped again)" >&2
 	exit 1
-}
-
-# A disk by name: requests and megabytes a second, microseconds of a request and
-# of a flush.  sata and disk are those of `forebay-load --disk`.
-disk_speed() {
-	case $1 in
-	sata) echo 20000 400 80 500 ;;
-	disk) echo 400 150 2000 8000 ;;
-	*,*,*,*) tr ',' ' ' <<<"$1" ;;
-	*) fail "--disk $1 is not known; use sata, disk, or REQUESTS/S,MB/S,REQUEST_US,FLUSH_US" ;;
-	esac
 }
 
 work='' undo=()

@@ -29,6 +29,16 @@ programs=(redis mariadb rocksdb postgresql varmail)
 # shellcheck disable=SC2034
 declare -gA unit=([redis]=SET/s [mariadb]=transactions/s [rocksdb]=put/s [postgresql]=transactions/s
 	[varmail]=requests/s)
+# units_json PROGRAM...: theirs, as the results have them.
+units_json() {
+	local app between=
+	printf '{'
+	for app; do
+		printf '%s"%s": "%s"' "$between" "$app" "${unit[$app]}"
+		between=', '
+	done
+	printf '}'
+}
 pgbin=$(printf '%s\n' /usr/lib/postgresql/*/bin | sort -V | tail -n 1)
 
 needs() {

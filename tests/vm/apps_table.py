@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Lines of guest-apps.sh to a table, and to JSON.
 
-	apps_table.py LINES JSON KEY=VALUE...	KEY=VALUE: what the run was like
+	apps_table.py LINES JSON KEY=VALUE...	KEY=VALUE: what the run was like; units={PROGRAM: UNIT}
 """
 import json
 import sys
@@ -10,15 +10,11 @@ import sys
 from vm_facts import facts, machine, spread
 
 SIDES = ("origin", "writecache", "native")
-UNITS = {"redis": "SET/s", "mariadb": "transactions/s", "postgresql": "transactions/s", "rocksdb": "put/s", "varmail": "requests/s"}
-DISKS = {
-    "sata": {"requests_per_s": 20000, "megabytes_per_s": 400, "latency_us": 80, "flush_us": 500},
-    "disk": {"requests_per_s": 400, "megabytes_per_s": 150, "latency_us": 2000, "flush_us": 8000},
-}
 
 
 def main(lines, out, *words):
-    cells = {}
+    run, cells = facts(words), {}
+    units = run.pop("units")
     with open(lines) as f:
         for line in f:
             word = line.split()
@@ -34,15 +30,15 @@ def main(lines, out, *words):
     print(f"{'disk':<6}{'program':<12}" + "".join(f"{s:>12}" for s in SIDES) + f"  {'unit':<16}{'native/disk':<20}{'native/writecache'}")
     for (disk, app), cell in cells.items():
         rate = cell["rate"]
-        row = {"disk": disk, "app": app, "unit": UNITS[app], "commands": cell["command"]}
+        row = {"disk": disk, "app": app, "unit": units[app], "commands": cell["command"]}
         row.update({s: spread(rate[s]) for s in SIDES})
         for other in SIDES[:2]:
             row[f"native_over_{other}"] = spread([a / b for a, b in zip(rate["native"], rate[other])])
         rows.append(row)
         ratio = [f"{r['median']:.2f} ({r['low']:.2f}-{r['high']:.2f})" for r in (row["native_over_origin"], row["native_over_writecache"])]
-        print(f"{disk:<6}{app:<12}" + "".join(f"{row[s]['median']:>12.0f}" for s in SIDES) + f"  {UNITS[app]:<16}{ratio[0]:<20}{ratio[1]}")
+        print(f"{disk:<6}{app:<12}" + "".join(f"{row[s]['median']:>12.0f}" for s in SIDES) + f"  {units[app]:<16}{ratio[0]:<20}{ratio[1]}")
     with open(out, "w") as f:
-        json.dump({**facts(words), "machine": machine(), "disks": DISKS, "cells": rows}, f, indent=1)
+        json.dump({**run, "machine": machine(), "cells": rows}, f, indent=1)
         f.write("\n")
 
 

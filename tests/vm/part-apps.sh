@@ -2,6 +2,7 @@
 # [quick|PROGRAM...]: databases and the like on ext4 on the native device, beside dm-writecache and the disk alone; bench/out/vm-apps.json.
 
 . "$root/bench/programs.sh"
+. "$root/bench/disks.sh"
 
 # make_data NAME: out/vm/apps/NAME.tar, small, since the guest unpacks it on slow disks.
 make_data() ( # a shell of its own, which fail ends
@@ -23,7 +24,7 @@ make_data() ( # a shell of its own, which fail ends
 
 part() {
 	. "$here/slow-disks.sh"
-	local rounds=3 seconds=5 apps=() app lacking=() pair
+	local rounds=3 seconds=5 apps=() app lacking=() pair disk names=(sata disk) speed
 	local all=(redis varmail rocksdb mariadb postgresql)
 	for app; do
 		case $app in
@@ -45,18 +46,21 @@ part() {
 	done
 	[ ${#lacking[@]} -eq 0 ] || { say "missing: apt-get install --no-install-recommends ${lacking[*]}"; return 77; }
 
-	# As bench/lib.sh has them.
-	slow_disks 3 1G 20000 400 80 500 && slow_disks 3 1G 400 150 2000 8000 || return
+	for disk in "${names[@]}"; do
+		read -r -a speed <<<"$(disk_speed "$disk")"
+		slow_disks 3 1G "${speed[@]}" || return
+	done
 	for app in "${apps[@]}"; do
 		! declare -F "make_$app" >/dev/null || make_data "$app" || return
 	done
 	pmem_map='384M!4G,384M!4608M' guest_mb=6144
-	show='^(apps|FAIL)' guest apps 2400 guest-apps.sh $rounds $seconds sata:disk "$(IFS=: && echo "${apps[*]}")" >"$out_vm/apps.txt" || {
+	show='^(apps|FAIL)' guest apps 2400 guest-apps.sh $rounds $seconds "$(IFS=: && echo "${names[*]}")" "$(IFS=: && echo "${apps[*]}")" >"$out_vm/apps.txt" || {
 		grep -a '^FAIL' "$out_vm/apps.txt"
 		return 1
 	}
 	out=${BENCH_OUT:-$root/bench/out}
 	mkdir -p "$out"
 	python3 -B "$here/apps_table.py" "$out_vm/apps.txt" "$out/vm-apps.json" command="tests/vm/run apps${*:+ $*}" \
-		guest_kernel="$release" rounds=$rounds seconds=$seconds cache_mib=384
+		guest_kernel="$release" rounds=$rounds seconds=$seconds cache_mib=384 \
+		disks="$(disks_json "${names[@]}")" units="$(units_json "${apps[@]}")"
 }
