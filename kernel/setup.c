@@ -293,6 +293,8 @@ void fbk_setup_status(struct fbk_setup *s, char *result, unsigned int maxlen)
 	EMIT(" pages_destaged=%llu pages_relocated=%llu rounds=%llu",
 	       b.pages_destaged - z->pages_destaged, b.pages_relocated - z->pages_relocated,
 	       b.rounds - z->rounds);
+	EMIT(" intake_limit=%u drain_rate=%u origin_depth=%u bypassing=%u", c->volume.intake_limit,
+	       c->volume.drain_rate, c->volume.origin_depth, c->volume.bypassing);
 	kfree(c);
 }
 
