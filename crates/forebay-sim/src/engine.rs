@@ -433,6 +433,18 @@ impl Engine {
         (decide(r), wake)
     }
 
+    /// Nanoseconds after which a write that is done may end.
+    pub fn write_delay(&mut self, volume: u16, nsectors: u32, now_ns: u64) -> u64 {
+        // SAFETY: the pool is open.
+        unsafe { sys::fby_write_delay(self.pool(), volume, nsectors, now_ns) }
+    }
+
+    /// Somebody waits for the origin, or no longer does.
+    pub fn origin_foreground(&mut self, volume: u16, begin: bool) {
+        // SAFETY: the pool is open.
+        unsafe { sys::fby_origin_foreground(self.pool(), volume, begin) };
+    }
+
     pub fn read_block(&mut self, volume: u16, block: u64, first: u32, dst: &mut [u8]) -> BlockRead {
         let (mut origin, mut lost) = (0, 0);
         let n = (dst.len() / 512) as u32;

@@ -8,6 +8,7 @@
 //!   one seed, and judges every read by a model;
 //! * [`flips`] flips each bit of what recovery trusts, and many of the data;
 //! * [`golden`] counts stores, lines, fences and bytes of each operation;
+//! * [`pace`] has a full cache and a disk of a steady rate in virtual time;
 //! * [`planted`] proves that the others would find the mistakes they look for.
 //!
 //! docs/testing.md has the fault model.
@@ -26,6 +27,7 @@ pub mod images;
 pub mod media;
 pub mod model;
 pub mod origin;
+pub mod pace;
 pub mod pattern;
 #[cfg(feature = "planted-bugs")]
 pub mod planted;

@@ -11,7 +11,7 @@ use clap::{Args, Parser, Subcommand};
 use forebay_sim::dst;
 use forebay_sim::explore::{explore, explore_format, Bounds, Explored};
 use forebay_sim::script::{random, small, Script};
-use forebay_sim::{flips, golden, hooks};
+use forebay_sim::{flips, golden, hooks, pace};
 use serde::Serialize;
 
 const NO_PANIC: &str = "no thread panics";
@@ -59,9 +59,50 @@ enum Command {
     Flips(FlipsArgs),
     /// Compare what each operation stores to the media with the golden table
     Golden(GoldenArgs),
+    /// A full cache in front of a disk of a steady rate, in virtual time
+    #[command(after_help = PACE_EXAMPLES)]
+    Pace(PaceArgs),
     /// Plant each deliberate mistake in the engine: each must be found
     #[cfg(feature = "planted-bugs")]
     Planted(PlantedArgs),
+}
+
+const PACE_EXAMPLES: &str = "Examples:
+  forebay-sim pace                                       2,000 requests/s, 500 us
+  forebay-sim pace --service 2500 --latency 2000 --flush 8000 --pool 16   a disk
+  forebay-sim pace --service 50 --latency 80 --flush 500 --reads 10 --json";
+
+#[derive(Args)]
+struct PaceArgs {
+    /// MiB of the pool
+    #[arg(long, default_value_t = 64)]
+    pool: u64,
+    /// KiB of a chunk
+    #[arg(long, default_value_t = 512)]
+    chunk: u32,
+    /// Data, in sizes of the pool
+    #[arg(long, default_value_t = 6)]
+    times: u64,
+    /// Of a hundred requests
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..100))]
+    reads: u64,
+    /// Measured, of virtual time
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    seconds: u64,
+    /// Microseconds in which the disk serves nothing but one request
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..))]
+    service: u64,
+    /// Microseconds that a request takes besides
+    #[arg(long, default_value_t = 500)]
+    latency: u64,
+    /// Microseconds of a flush
+    #[arg(long, default_value_t = 1000)]
+    flush: u64,
+    /// Microseconds that the disk stands still in the middle
+    #[arg(long, default_value_t = 0)]
+    stop: u64,
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
 }
 
 #[derive(Args)]
@@ -142,6 +183,7 @@ fn main() -> ExitCode {
         None => run_seeds(&cli),
         Some(Command::Flips(args)) => run_flips(args, cli.threads, cli.json),
         Some(Command::Golden(args)) => run_golden(args, cli.json),
+        Some(Command::Pace(args)) => run_pace(args, cli.json),
         #[cfg(feature = "planted-bugs")]
         Some(Command::Planted(args)) => run_planted(args, cli.threads, cli.json),
         Some(Command::Explore(args)) => run_explore(args, cli.threads, cli.json),
@@ -394,6 +436,55 @@ fn run_golden(args: &GoldenArgs, json: bool) -> bool {
         eprintln!("forebay-sim: if this is meant, run with --bless and say why in the commit");
     }
     differ.is_empty()
+}
+
+fn run_pace(args: &PaceArgs, json: bool) -> bool {
+    let load = pace::Load {
+        pool_mib: args.pool,
+        chunk_kib: args.chunk,
+        times: args.times,
+        reads: args.reads,
+        seconds: args.seconds,
+        seed: args.seed,
+    };
+    let disk = pace::Disk {
+        service_us: args.service,
+        latency_us: args.latency,
+        flush_us: args.flush,
+        stop_us: args.stop,
+    };
+    let report = match pace::run(&load, &disk) {
+        Ok(report) => report,
+        Err(e) => {
+            eprintln!("forebay-sim: {e}");
+            return false;
+        }
+    };
+    if json {
+        println!("{}", serde_json::to_string(&report).expect("plain data"));
+        return true;
+    }
+    let r = report;
+    println!("writes                {:10.0} /s, reads {:.0} /s", r.writes_per_s, r.reads_per_s);
+    println!(
+        "origin writes         {:10.0} /s, rounds {:.1} /s",
+        r.origin_writes_per_s, r.rounds_per_s
+    );
+    println!(
+        "writes for each       {:10.3}, pages in each {:.3}",
+        r.writes_per_origin_write, r.pages_per_origin_write
+    );
+    println!("disk busy             {:10.3}, live share of the pool {:.3}", r.disk_busy, r.live);
+    println!(
+        "variation             {:10.3}, of writes in half seconds",
+        r.coefficient_of_variation
+    );
+    println!(
+        "slowest window        {:10.0} /s, {} with nothing",
+        r.slowest_window_per_s, r.windows_with_nothing
+    );
+    println!("writes that met full  {:10}", r.waits_space);
+    true
 }
 
 #[cfg(feature = "planted-bugs")]

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A full cache in virtual time: more is written than an origin of a steady rate
+//! takes, and what comes out is what the throttle and the planner make of it.
+//! Nothing here depends on the machine, so a change of a percent shows.
+//!
+//! One client stands for many: it writes blocks at random and goes on when the
+//! engine lets its write end; so many of a hundred requests are reads, which it
+//! does not wait for.
+
+use serde::Serialize;
+
+use crate::engine::{identity, volume_spec, Attach, Decision, Engine};
+use crate::media::Media;
+use crate::rng::Rng;
+use forebay_sys as sys;
+
+const NUMBER: u64 = 1;
+/// What a client takes for a request that is not held up.
+const THINK_NS: u64 = 10_000;
+const WINDOW_NS: u64 = 500_000_000;
+
+/// Serves one request after the other, each `service_us`, and answers `latency_us`
+/// after that.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Disk {
+    pub service_us: u64,
+    pub latency_us: u64,
+    pub flush_us: u64,
+    /// It stands still for so long, from the middle of the measured time on.
+    pub stop_us: u64,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Load {
+    pub pool_mib: u64,
+    pub chunk_kib: u32,
+    /// Data, in sizes of the pool.
+    pub times: u64,
+    /// Of a hundred requests.
+    pub reads: u64,
+    /// Measured, after as much was written as the pool holds.
+    pub seconds: u64,
+    pub seed: u64,
+}
+
+/// Of the measured time.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    pub load: Load,
+    pub disk: Disk,
+    pub writes_per_s: f64,
+    pub reads_per_s: f64,
+    pub origin_writes_per_s: f64,
+    /// Taken in for one that the origin was sent: overwritten in the cache or merged.
+    pub writes_per_origin_write: f64,
+    pub pages_per_origin_write: f64,
+    pub rounds_per_s: f64,
+    /// Share of the time in which the disk worked.
+    pub disk_busy: f64,
+    /// Share of the pool that held live pages at the end.
+    pub live: f64,
+    /// Of writes in windows of 0.5 s.
+    pub coefficient_of_variation: f64,
+    pub slowest_window_per_s: f64,
+    pub windows_with_nothing: u32,
+    /// Writes that found the pool full.
+    pub waits_space: u64,
+}
+
+enum Request {
+    Destage(u32),
+    Read,
+}
+
+struct Bed {
+    engine: Engine,
+    disk: Disk,
+    now_ns: u64,
+    /// The disk has nothing more to do from then on.
+    free_ns: u64,
+    busy_ns: u64,
+    stop: Option<(u64, u64)>,
+    in_flight: Vec<(u64, Request)>,
+    next_step_ns: u64,
+}
+
+impl Bed {
+    fn new(load: &Load, disk: &Disk) -> Result<Self, String> {
+        let text = |e| {
+            format!("a pool of {} MiB with chunks of {} KiB: {e}", load.pool_mib, load.chunk_kib)
+        };
+        let sectors = load.pool_mib * load.times * 2048;
+        let mut engine = Engine::new(Media::bare((load.pool_mib << 20) as usize));
+        let options = sys::fby_options { nslots: 2, no_checksums: true, ..Default::default() };
+        engine.format([7; 16], load.chunk_kib << 10, 1).map_err(text)?;
+        engine.open_all(&options).map_err(text)?;
+        engine.volume_add(&volume_spec("v", NUMBER, sectors, 512)).map_err(text)?;
+        let identity = identity(NUMBER);
+        let memory = Attach {
+            nbuffers: 16,
+            buffer_bytes: 256 << 10,
+            ..Attach::small(sectors, &identity, 4096)
+        };
+        engine.volume_attach(0, &memory).map_err(text)?;
+        let mut bed = Self {
+            engine,
+            disk: *disk,
+            now_ns: 1_000_000_000,
+            free_ns: 0,
+            busy_ns: 0,
+            stop: None,
+            in_flight: Vec::new(),
+            next_step_ns: 0,
+        };
+        bed.destage();
+        Ok(bed)
+    }
+
+    fn submit(&mut self, request: Request, flush: bool) {
+        let service_us = if flush { self.disk.flush_us } else { self.disk.service_us };
+        let mut start = self.free_ns.max(self.now_ns);
+        if let Some((from, to)) = self.stop {
+            if start >= from {
+                start = start.max(to);
+            }
+        }
+        self.free_ns = start + service_us * 1000;
+        self.busy_ns += service_us * 1000;
+        let latency_us = if flush { 0 } else { self.disk.latency_us };
+        self.in_flight.push((self.free_ns + latency_us * 1000, request));
+    }
+
+    /// All that destage has to do now.
+    fn destage(&mut self) {
+        loop {
+            let step = self.engine.destage_step(self.now_ns).expect("the pool is sound");
+            self.next_step_ns = step.next_ns;
+            match step.io {
+                Some(io) => self.submit(Request::Destage(io.id), io.op == sys::FBY_IO_FLUSH),
+                None if step.decision == Decision::Again => {}
+                None => return,
+            }
+        }
+    }
+
+    fn next_event_ns(&self) -> u64 {
+        let ends = self.in_flight.iter().map(|(at, _)| *at);
+        ends.chain([self.next_step_ns.max(self.now_ns + 1)]).min().expect("one at least")
+    }
+
+    /// To that time, with all that happens on the way.
+    fn advance(&mut self, to_ns: u64) {
+        while self.next_event_ns() <= to_ns {
+            self.now_ns = self.next_event_ns();
+            let (ended, left) = std::mem::take(&mut self.in_flight)
+                .into_iter()
+                .partition(|(at, _)| *at <= self.now_ns);
+            self.in_flight = left;
+            for (_, request) in ended {
+                match request {
+                    Request::Destage(id) => self.engine.destage_complete(id, 0),
+                    Request::Read => self.engine.origin_foreground(0, false),
+                }
+            }
+            self.destage();
+        }
+        self.now_ns = to_ns;
+    }
+
+    fn write(&mut self, block: u64) {
+        loop {
+            let (decision, wake) = self.engine.write(0, block * 8, &[0; 4096], &mut 0);
+            if wake != 0 {
+                self.destage();
+            }
+            match decision.expect("the pool is sound") {
+                Decision::Done => break,
+                wait => {
+                    self.engine.wait_prepare(wait);
+                    self.advance(self.next_event_ns());
+                }
+            }
+        }
+        let delay_ns = self.engine.write_delay(0, 8, self.now_ns);
+        self.advance(self.now_ns + delay_ns.max(THINK_NS));
+    }
+
+    fn read(&mut self, block: u64) {
+        let mut buf = [0; 4096];
+        let read = self.engine.read_block(0, block, 0, &mut buf);
+        read.result.expect("the pool is sound");
+        if read.origin != 0 {
+            self.engine.origin_foreground(0, true);
+            self.submit(Request::Read, false);
+        }
+    }
+}
+
+/// Errors: a pool that cannot be made, or has no room for the volume's record.
+pub fn run(load: &Load, disk: &Disk) -> Result<Report, String> {
+    let blocks = load.pool_mib * load.times * 256;
+    let mut bed = Bed::new(load, disk)?;
+    let mut rng = Rng::new(load.seed);
+    let (mut writes, mut reads) = (0, 0);
+    let mut request = |bed: &mut Bed| {
+        let block = rng.below(blocks);
+        if rng.percent(load.reads) {
+            bed.read(block);
+            reads += 1;
+        } else {
+            bed.write(block);
+            writes += 1;
+        }
+        (writes, reads)
+    };
+
+    let mut before = (0, 0);
+    while before.0 < load.pool_mib * 256 {
+        before = request(&mut bed);
+    }
+    let settled_ns = bed.now_ns + 2_000_000_000;
+    while bed.now_ns < settled_ns {
+        before = request(&mut bed);
+    }
+    let (start_ns, info, pool) = (bed.now_ns, volume(&mut bed), bed.engine.info());
+    let busy_ns = bed.busy_ns;
+    if disk.stop_us > 0 {
+        let from = start_ns + load.seconds * 500_000_000;
+        bed.stop = Some((from, from + disk.stop_us * 1000));
+    }
+    let mut windows = vec![0; (load.seconds * 2) as usize];
+    let mut after = before;
+    while bed.now_ns < start_ns + load.seconds * 1_000_000_000 {
+        let window = ((bed.now_ns - start_ns) / WINDOW_NS) as usize;
+        let counted = after.0;
+        after = request(&mut bed);
+        windows[window] += after.0 - counted;
+    }
+
+    let (now, end) = (volume(&mut bed), bed.engine.info());
+    let seconds = (bed.now_ns - start_ns) as f64 / 1e9;
+    let rate = |n: u64| n as f64 / seconds;
+    let sent = (now.origin_writes - info.origin_writes) as f64;
+    let mean = windows.iter().sum::<u64>() as f64 / windows.len() as f64;
+    let square =
+        windows.iter().map(|&w| (w as f64 - mean).powi(2)).sum::<f64>() / windows.len() as f64;
+    Ok(Report {
+        load: *load,
+        disk: *disk,
+        writes_per_s: rate(after.0 - before.0),
+        reads_per_s: rate(after.1 - before.1),
+        origin_writes_per_s: sent / seconds,
+        writes_per_origin_write: (after.0 - before.0) as f64 / sent,
+        pages_per_origin_write: (now.origin_sectors_written - info.origin_sectors_written) as f64
+            / 8.0
+            / sent,
+        rounds_per_s: rate(now.rounds - info.rounds),
+        disk_busy: rate(bed.busy_ns - busy_ns) / 1e9,
+        live: now.pages as f64 / (load.pool_mib * 256) as f64,
+        coefficient_of_variation: square.sqrt() / mean,
+        slowest_window_per_s: windows.iter().min().map_or(0.0, |&w| w as f64 * 2.0),
+        windows_with_nothing: windows.iter().filter(|&&w| w == 0).count() as u32,
+        waits_space: end.waits_space - pool.waits_space,
+    })
+}
+
+fn volume(bed: &mut Bed) -> sys::fby_volume_info {
+    bed.engine.volume_info(0).expect("it was added")
+}
