@@ -176,7 +176,7 @@ u32 fby_pace_round(const struct fby_pool *p, u16 volume, u32 cap)
 	u64 pages = pace->rate / 4; /* a quarter of a second */
 	/* Let go in steps that are small beside what the throttle steers by, or
 	 * the level swings from one end to the other. */
-	u64 step = live.top > live.start ? (live.top - live.start) / 5 : 0;
+	u64 step = live.top > live.start ? (live.top - live.start) / 8 : 0;
 
 	if (!pace->measured) /* somebody waits for the first of them */
 		step = ROUND_FIRST;
