@@ -13,7 +13,7 @@ rounds=$1
 seconds=$2
 form=${3:-all}
 devices=(pmem linear writecache target native)
-size=${4:-24} # MiB of 340, in each cache: nothing is ever full
+size=${4:-96} # MiB of 340, in each cache: nothing is ever full
 
 origin_sectors=$((340 * 2048)) # xfs takes no less than 300 MiB
 linear() { # NAME DEVICE FIRST COUNT

@@ -3,12 +3,12 @@
 part() {
 	. "$here/slow-disks.sh"
 	# Cache MiB, and six times as much data; what else: guest-load.sh.
-	local mib=64 seconds=25 rounds=3 each=1 jobs=1:16
+	local mib=64 seconds=25 rounds=3 each=4 jobs=1:16
 	local speed=(2000 100 500 1000)
 	case ${1:-} in
 	'') ;;
-	quick) seconds=15 rounds=1 ;;
-	full) seconds=60 each=2 jobs=1:2:4:8:16 ;;
+	quick) seconds=15 rounds=1 each=1 ;;
+	full) seconds=60 jobs=1:2:4:8:16 ;;
 	*) say "load: $1 is not known; use quick, full or nothing"; return 2 ;;
 	esac
 	command -v jq >/dev/null || { say "jq is missing: apt-get install jq"; return 77; }
@@ -16,7 +16,7 @@ part() {
 	get_bcache
 	pmem_map="${mib}M!4G,${mib}M!4352M,${mib}M!4608M,${mib}M!4864M"
 	guest_mb=5120
-	show='^(load|FAIL)' guest load 2400 guest-load.sh $seconds $((6 * mib)) $rounds $each $jobs >"$out_vm/load.txt" || {
+	show='^(load|FAIL)' guest load 4000 guest-load.sh $seconds $((6 * mib)) $rounds $each $jobs >"$out_vm/load.txt" || {
 		grep '^FAIL' "$out_vm/load.txt"
 		return 1
 	}
