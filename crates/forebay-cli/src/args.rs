@@ -159,7 +159,7 @@ pub struct Create {
     /// Size of a new file: bytes, or with K, M, G, T
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
     pub size: Option<u64>,
-    /// Chunk size, a power of two from 64K to 2M
+    /// Chunk size, a power of two from 64K to 2M; 32K of each is its header, so smaller ones are for small pools
     #[arg(long, value_name = "SIZE", value_parser = units::parse_chunk_size, default_value = "2M")]
     pub chunk_size: u32,
     /// Most volumes the pool can hold, 1 to 64

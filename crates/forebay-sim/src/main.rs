@@ -78,7 +78,7 @@ struct PaceArgs {
     #[arg(long, default_value_t = 64)]
     pool: u64,
     /// KiB of a chunk
-    #[arg(long, default_value_t = 512)]
+    #[arg(long, default_value_t = 256)]
     chunk: u32,
     /// Data, in sizes of the pool
     #[arg(long, default_value_t = 6)]
