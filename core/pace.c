@@ -60,14 +60,17 @@ static struct fby_span throttled(const struct fby_pool *p)
 }
 
 /* Of what is live, since dead pages are taken back without the origin; but where
- * relocation falls behind, of what is in use. */
+ * relocation falls behind, of what is in use: in the last sixteenth, and not in so few
+ * chunks that one of them is half of the way. */
 u32 fby_pool_level(const struct fby_pool *p)
 {
 	struct fby_span live = throttled(p);
-	u32 n = p->sb.nchunks;
-	u32 by_live = level_between(fby_pool_pages(p), live.start, live.top);
-	u32 by_use = level_between(n - fby_load(&p->nfree), n - n / 16, n - fby_reserve(p));
+	u32 n = p->sb.nchunks, last = n / 8 < 8 ? n / 8 : 8;
+	u32 by_live = level_between(fby_pool_pages(p), live.start, live.top), by_use;
 
+	if (last < n / 16)
+		last = n / 16;
+	by_use = level_between(n - fby_load(&p->nfree), n - last, n - fby_reserve(p));
 	return by_live > by_use ? by_live : by_use;
 }
 

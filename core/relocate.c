@@ -27,11 +27,19 @@ bool fby_space_short(const struct fby_pool *p)
 	return fby_load(&p->nfree) < (n > least ? n : least);
 }
 
-/* Is the round about to let go of the chunk's pages?  Moved now, they would stay,
- * in room that was opened to carry what is lost: round after round, for nothing. */
-static bool let_go_soon(const struct fby_destage *d, const struct fby_chunk *ch)
+/*
+ * Is destage about to let go of the chunk's pages?  Moved in a round that does, they
+ * would stay, in room that was opened to carry what is lost: round after round, for
+ * nothing.  And what the round before left of a chunk is the oldest there is, and
+ * first in the next: moved, it would come last, and the pool would lose a copy's room.
+ */
+static bool let_go_soon(const struct fby_pool *p, const struct fby_volume *v, const struct fby_chunk *ch)
 {
-	return d->phase >= FBY_PH_CARRY && d->phase <= FBY_PH_RELEASE && ch->seq_min <= d->cut;
+	const struct fby_destage *d = &v->destage;
+
+	if (d->phase >= FBY_PH_CARRY && d->phase <= FBY_PH_RELEASE)
+		return ch->seq_min <= d->cut;
+	return p->pressure && d->phase != FBY_PH_BACKOFF && ch->seq_min <= v->rec.watermark;
 }
 
 /* Pool lock held: pages to be moved to have the chunk back; ~0: not worth it, or
@@ -45,7 +53,7 @@ static u32 price(const struct fby_pool *p, u32 c)
 	if (ch->state != FBY_CS_CLOSED || ch->pinned)
 		return ~0u;
 	v = &p->volume[ch->volume];
-	if (!v->attached || fby_load(&v->destage.drain) || fby_volume_aged(p, v) || let_go_soon(&v->destage, ch))
+	if (!v->attached || fby_load(&v->destage.drain) || fby_volume_aged(p, v) || let_go_soon(p, v, ch))
 		return ~0u;
 	live = fby_chunk_live(p, c);
 	return 2 * live <= p->chunk_pages - FBY_FIRST_PAGE ? live : ~0u;
