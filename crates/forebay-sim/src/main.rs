@@ -484,6 +484,7 @@ fn run_pace(args: &PaceArgs, json: bool) -> bool {
         r.slowest_window_per_s, r.windows_with_nothing
     );
     println!("writes that met full  {:10}", r.waits_space);
+    println!("relocated             {:10.2}, of a hundred writes", r.relocated_percent);
     true
 }
 

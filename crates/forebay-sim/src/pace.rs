@@ -55,6 +55,8 @@ pub struct Report {
     pub writes_per_origin_write: f64,
     pub pages_per_origin_write: f64,
     pub rounds_per_s: f64,
+    /// Of a hundred writes: pages that relocation wrote once more.
+    pub relocated_percent: f64,
     /// Share of the time in which the disk worked.
     pub disk_busy: f64,
     /// Share of the pool that held live pages at the end.
@@ -255,6 +257,8 @@ pub fn run(load: &Load, disk: &Disk) -> Result<Report, String> {
             / 8.0
             / sent,
         rounds_per_s: rate(now.rounds - info.rounds),
+        relocated_percent: (now.pages_relocated - info.pages_relocated) as f64 * 100.0
+            / (after.0 - before.0) as f64,
         disk_busy: rate(bed.busy_ns - busy_ns) / 1e9,
         live: now.pages as f64 / (load.pool_mib * 256) as f64,
         coefficient_of_variation: square.sqrt() / mean,

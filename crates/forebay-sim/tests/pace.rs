@@ -36,6 +36,15 @@ fn intake_keeps_step_with_the_disk() {
     }
 }
 
+/// What a round leaves of a chunk is mostly dead, and the oldest there is.
+#[test]
+fn what_destage_takes_next_is_not_moved() {
+    let r = run(&load(128, 2048, 0), &SLOW).unwrap();
+    assert!(r.relocated_percent < 1.0, "{r:#?}");
+    let busy = run(&Load { times: 1, ..load(16, 256, 0) }, &SLOW).unwrap();
+    assert!(busy.relocated_percent > 1.0, "nothing is ever moved: {busy:#?}");
+}
+
 #[test]
 fn a_disk_that_stops_shows() {
     let r = run(&load(16, 256, 0), &Disk { stop_us: 3_000_000, ..SLOW }).unwrap();
