@@ -74,35 +74,10 @@ const PACE_EXAMPLES: &str = "Examples:
 
 #[derive(Args)]
 struct PaceArgs {
-    /// MiB of the pool
-    #[arg(long, default_value_t = 64)]
-    pool: u64,
-    /// KiB of a chunk
-    #[arg(long, default_value_t = 256)]
-    chunk: u32,
-    /// Data, in sizes of the pool
-    #[arg(long, default_value_t = 6)]
-    times: u64,
-    /// Of a hundred requests
-    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..100))]
-    reads: u64,
-    /// Measured, of virtual time
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
-    seconds: u64,
-    /// Microseconds in which the disk serves nothing but one request
-    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..))]
-    service: u64,
-    /// Microseconds that a request takes besides
-    #[arg(long, default_value_t = 500)]
-    latency: u64,
-    /// Microseconds of a flush
-    #[arg(long, default_value_t = 1000)]
-    flush: u64,
-    /// Microseconds that the disk stands still in the middle
-    #[arg(long, default_value_t = 0)]
-    stop: u64,
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
+    #[command(flatten)]
+    load: pace::Load,
+    #[command(flatten)]
+    disk: pace::Disk,
 }
 
 #[derive(Args)]
@@ -439,21 +414,7 @@ fn run_golden(args: &GoldenArgs, json: bool) -> bool {
 }
 
 fn run_pace(args: &PaceArgs, json: bool) -> bool {
-    let load = pace::Load {
-        pool_mib: args.pool,
-        chunk_kib: args.chunk,
-        times: args.times,
-        reads: args.reads,
-        seconds: args.seconds,
-        seed: args.seed,
-    };
-    let disk = pace::Disk {
-        service_us: args.service,
-        latency_us: args.latency,
-        flush_us: args.flush,
-        stop_us: args.stop,
-    };
-    let report = match pace::run(&load, &disk) {
+    let report = match pace::run(&args.load, &args.disk) {
         Ok(report) => report,
         Err(e) => {
             eprintln!("forebay-sim: {e}");

@@ -19,27 +19,41 @@ const NUMBER: u64 = 1;
 const THINK_NS: u64 = 10_000;
 const WINDOW_NS: u64 = 500_000_000;
 
-/// Serves one request after the other, each `service_us`, and answers `latency_us`
-/// after that.
-#[derive(Clone, Copy, Debug, Serialize)]
+/// Serves one request after the other, and answers some time after that.
+#[derive(Clone, Copy, Debug, Serialize, clap::Args)]
 pub struct Disk {
+    /// Microseconds in which the disk serves nothing but one request
+    #[arg(long = "service", default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..))]
     pub service_us: u64,
+    /// Microseconds that a request takes besides
+    #[arg(long = "latency", default_value_t = 500)]
     pub latency_us: u64,
+    /// Microseconds of a flush
+    #[arg(long = "flush", default_value_t = 1000)]
     pub flush_us: u64,
-    /// It stands still for so long, from the middle of the measured time on.
+    /// Microseconds that the disk stands still in the middle of the measured time
+    #[arg(long = "stop", default_value_t = 0)]
     pub stop_us: u64,
 }
 
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, clap::Args)]
 pub struct Load {
+    /// MiB of the pool
+    #[arg(long = "pool", default_value_t = 64)]
     pub pool_mib: u64,
+    /// KiB of a chunk
+    #[arg(long = "chunk", default_value_t = 256)]
     pub chunk_kib: u32,
-    /// Data, in sizes of the pool.
+    /// Data, in sizes of the pool
+    #[arg(long, default_value_t = 6)]
     pub times: u64,
-    /// Of a hundred requests.
+    /// Of a hundred requests
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..100))]
     pub reads: u64,
-    /// Measured, after as much was written as the pool holds.
+    /// Measured, of virtual time, after as much was written as the pool holds
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     pub seconds: u64,
+    #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
 
@@ -152,8 +166,12 @@ impl Bed {
 
     /// To that time, with all that happens on the way.
     fn advance(&mut self, to_ns: u64) {
-        while self.next_event_ns() <= to_ns {
-            self.now_ns = self.next_event_ns();
+        loop {
+            let at_ns = self.next_event_ns();
+            if at_ns > to_ns {
+                break;
+            }
+            self.now_ns = at_ns;
             let (ended, left) = std::mem::take(&mut self.in_flight)
                 .into_iter()
                 .partition(|(at, _)| *at <= self.now_ns);
