@@ -17,13 +17,10 @@ disk_speed() {
 
 # disks_json NAME...: them, as the results have them.
 disks_json() {
-	local disk s between=
-	printf '{'
+	local disk s pairs=()
 	for disk; do
 		read -r -a s <<<"$(disk_speed "$disk")"
-		printf '%s"%s": {"requests_per_s": %d, "megabytes_per_s": %d, "latency_us": %d, "flush_us": %d}' \
-			"$between" "$disk" "${s[@]}"
-		between=', '
+		pairs+=("\"$disk\": {\"requests_per_s\": ${s[0]}, \"megabytes_per_s\": ${s[1]}, \"latency_us\": ${s[2]}, \"flush_us\": ${s[3]}}")
 	done
-	printf '}'
+	(IFS=, && echo "{${pairs[*]}}")
 }

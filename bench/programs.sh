@@ -31,13 +31,9 @@ declare -gA unit=([redis]=SET/s [mariadb]=transactions/s [rocksdb]=put/s [postgr
 	[varmail]=requests/s)
 # units_json PROGRAM...: theirs, as the results have them.
 units_json() {
-	local app between=
-	printf '{'
-	for app; do
-		printf '%s"%s": "%s"' "$between" "$app" "${unit[$app]}"
-		between=', '
-	done
-	printf '}'
+	local app pairs=()
+	for app; do pairs+=("\"$app\": \"${unit[$app]}\""); done
+	(IFS=, && echo "{${pairs[*]}}")
 }
 pgbin=$(printf '%s\n' /usr/lib/postgresql/*/bin | sort -V | tail -n 1)
 
