@@ -2,6 +2,7 @@
 //! Opens a path as media and finds out what it is, without mapping it.
 
 use std::fs;
+use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -159,7 +160,13 @@ pub(crate) fn lock_soon(fd: &OwnedFd, operation: FlockOperation) -> Result<(), E
 }
 
 /// The process that holds the flock, from /proc/locks; only a hint.
+///
+/// The kernel walks its locks anew for each read(2), by their number in the
+/// list: a lock that goes away between two reads hides another one. So each
+/// read asks for more than the kernel gives at once, a page of whole lines, and
+/// a holder that does not show is looked for again.
 pub(crate) fn lock_holder<F: AsFd>(fd: F) -> Option<u32> {
+    const TRIES: usize = 4;
     let st = rustix::fs::fstat(fd).ok()?;
     let key = format!(
         "{:02x}:{:02x}:{}",
@@ -167,7 +174,22 @@ pub(crate) fn lock_holder<F: AsFd>(fd: F) -> Option<u32> {
         rustix::fs::minor(st.st_dev),
         st.st_ino
     );
-    let locks = fs::read_to_string("/proc/locks").ok()?;
+    (0..TRIES).find_map(|_| holder_in(&all_locks().ok()?, &key))
+}
+
+fn all_locks() -> std::io::Result<String> {
+    let mut file = fs::File::open("/proc/locks")?;
+    let mut all = Vec::new();
+    let mut piece = [0; 1 << 14];
+    loop {
+        match file.read(&mut piece)? {
+            0 => return Ok(String::from_utf8_lossy(&all).into_owned()),
+            n => all.extend_from_slice(&piece[..n]),
+        }
+    }
+}
+
+fn holder_in(locks: &str, key: &str) -> Option<u32> {
     locks.lines().find_map(|line| {
         let mut words = line.split_whitespace().skip(1).skip_while(|w| *w == "->");
         (words.next()? == "FLOCK").then_some(())?;
@@ -289,4 +311,35 @@ fn region(shape: Shape, device: (u32, u32)) -> Option<PathBuf> {
         name.strip_prefix("region").is_some_and(|n| n.parse::<u32>().is_ok())
     });
     own.map(Path::to_path_buf)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use rustix::fs::MemfdFlags;
+
+    use super::*;
+
+    #[test]
+    fn a_holder_is_named_while_other_locks_come_and_go() {
+        let file = |name| rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC).unwrap();
+        let held = file("held");
+        rustix::fs::flock(&held, FlockOperation::LockExclusive).unwrap();
+        let stop = AtomicBool::new(false);
+        let missed = std::thread::scope(|s| {
+            s.spawn(|| {
+                let other = file("other");
+                while !stop.load(Ordering::Relaxed) {
+                    rustix::fs::flock(&other, FlockOperation::LockExclusive).unwrap();
+                    rustix::fs::flock(&other, FlockOperation::Unlock).unwrap();
+                }
+            });
+            let me = Some(std::process::id());
+            let missed = (0..20_000).filter(|_| lock_holder(&held) != me).count();
+            stop.store(true, Ordering::Relaxed);
+            missed
+        });
+        assert_eq!(missed, 0);
+    }
 }
