@@ -13,15 +13,15 @@ rounds=$1
 seconds=$2
 form=${3:-all}
 devices=(pmem linear writecache target native)
-size=${4:-96} # MiB of 340, in each cache: nothing is ever full
+size=${4:-96} # MiB of 1000, in each cache: nothing is ever full; vm-load has the full cache
 
-origin_sectors=$((340 * 2048)) # xfs takes no less than 300 MiB
+origin_sectors=$((1000 * 2048))
 linear() { # NAME DEVICE FIRST COUNT
 	dmsetup create --noudevsync --noudevrules "$1" --table "0 $4 linear $2 $3" && dmsetup mknodes "$1"
 }
 load_module
 for i in 0 1 2 3 4; do test -b /dev/pmem$i || fail "no /dev/pmem$i"; done
-for i in 0 1 2; do linear o$i /dev/ram0 $((i * origin_sectors)) $origin_sectors; done
+for i in 0 1 2; do linear o$i /dev/ram$i 0 $origin_sectors; done
 dmsetup create --noudevsync --noudevrules wc --table "0 $origin_sectors writecache p /dev/mapper/o0 /dev/pmem1 4096 0" ||
 	fail "dm-writecache"
 dmsetup mknodes wc

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # [ROUNDS [SECONDS [short|all [MIB]]]]: beside the bare pmem device and dm-writecache; out/vm-bench.json.
 # The memory of guest-bench.sh's devices.
-bench_memory() { pmem_map='340M!4G,340M!4480M,340M!4864M,340M!5248M,340M!5632M' guest_mb=5120; }
+bench_memory() { pmem_map='1000M!4G,1000M!5248M,1000M!6400M,1000M!7552M,1000M!8704M' guest_mb=9216; }
 
 part() {
 	local rounds=${1:-3} seconds=${2:-1} form=${3:-all} mib=${4:-96}
