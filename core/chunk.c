@@ -209,12 +209,26 @@ static u32 chunk_open(struct fby_pool *p, struct fby_slot *s, u16 volume, u32 fl
 	return c;
 }
 
+/*
+ * Has destage something to look at?  Above the watermark most of the chunks may be
+ * overwritten ones, which the next opening takes back: then a look for every 64th of
+ * the pool will do, and each tick has one.  Relocation keeps pace with openings.
+ */
+static bool destage_due(const struct fby_pool *p)
+{
+	u32 n = p->sb.nchunks, free = fby_load(&p->nfree);
+
+	if (free * 100ull > (u64)n * (100 - p->opt.high_watermark))
+		return false;
+	return fby_space_short(p) || fby_load(&p->chunks_opened) - fby_load(&p->stepped_opens) >= n / 64;
+}
+
 bool fby_slot_open(struct fby_pool *p, struct fby_slot *s, u16 volume, u32 flags, u32 *wake)
 {
 	FBY_ASSERT(s->volume[volume].open == FBY_NO_CHUNK);
 	if (chunk_open(p, s, volume, flags, wake) == FBY_NO_CHUNK)
 		return false;
-	if (fby_load(&p->nfree) * 100ull <= (u64)p->sb.nchunks * (100 - p->opt.high_watermark))
+	if (destage_due(p))
 		*wake |= FBY_WAKE_DESTAGE;
 	fby_pace_update(p, volume);
 	return true;

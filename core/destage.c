@@ -693,6 +693,7 @@ int fby_destage_step(struct fby_pool *p, u64 now_ns, struct fby_io *io, u64 *nex
 	if (p->opt.read_only || !p->usable)
 		return FBY_DONE;
 	fby_store(&p->now_ns, now_ns);
+	fby_store(&p->stepped_opens, fby_load(&p->chunks_opened));
 	if (fby_load(&p->wake_owed))
 		*wake |= fby_fetch_and(&p->wake_owed, 0u);
 	if (now_ns - p->tick_ns >= TICK_NS) {

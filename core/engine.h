@@ -252,6 +252,7 @@ struct fby_pool {
 	u32 look, look_left; /* relocation: next chunk to look at, and how many until all were */
 	u32 sharers; /* volumes that hold much of the pool; fby_pace_share; never 0 */
 	u64 looked_opens; /* chunks_opened when all had been looked at in vain */
+	u64 stepped_opens; /* chunks_opened at the last step */
 	u32 moved_from; /* pinned until what was moved out of it is sealed */
 	u64 moved_slots; /* those that it was moved through, by bit */
 	u32 next_volume;

@@ -62,6 +62,17 @@ static __always_inline u64 crc_word(u64 crc, u64 word, bool table)
 	       crc_table[1][word >> 48 & 255] ^ crc_table[0][word >> 56];
 }
 
+static __always_inline u32 crc_half(u32 crc, u32 half, bool table)
+{
+	if (!table) {
+		asm("crc32l %1, %0" : "+r"(crc) : "r"(half));
+		return crc;
+	}
+	half ^= crc;
+	return crc_table[3][half & 255] ^ crc_table[2][half >> 8 & 255] ^ crc_table[1][half >> 16 & 255] ^
+	       crc_table[0][half >> 24];
+}
+
 static __always_inline void store_word(u64 *dst, u64 word)
 {
 	asm volatile("movnti %1, %0" : "=m"(*dst) : "r"(word));
@@ -188,20 +199,25 @@ static u32 raw_lines(const void *p, size_t n, u32 raw)
 	return by_table ? lines_by_table(NULL, p, n, raw) : lines_by_instruction(NULL, p, n, raw);
 }
 
-static u32 raw_bytes(const u8 *p, size_t n, u32 raw)
+static __always_inline u32 bytes(const u8 *p, size_t n, u32 raw, bool table)
 {
 	u64 crc = raw;
 
 	for (; n >= 8; n -= 8, p += 8)
-		crc = crc_word(crc, *(const u64 *)p, by_table);
-	if (n >= 4 && !by_table) {
-		asm("crc32l %1, %k0" : "+r"(crc) : "rm"(*(const u32 *)p));
+		crc = crc_word(crc, *(const u64 *)p, table);
+	if (n >= 4) {
+		crc = crc_half((u32)crc, *(const u32 *)p, table);
 		n -= 4;
 		p += 4;
 	}
 	for (; n > 0; n--, p++)
 		crc = (u32)crc >> 8 ^ crc_table[0][(crc ^ *p) & 255];
 	return (u32)crc;
+}
+
+static u32 raw_bytes(const u8 *p, size_t n, u32 raw)
+{
+	return by_table ? bytes(p, n, raw, true) : bytes(p, n, raw, false);
 }
 
 /* Nanoseconds for some lines, the best of a few tries: others may run meanwhile. */
