@@ -152,9 +152,9 @@ until_true() {
 xfs_tool() {
 	LD_LIBRARY_PATH="$FOREBAY_VM/usr/lib/x86_64-linux-gnu:$FOREBAY_VM/lib/x86_64-linux-gnu" "$FOREBAY_VM/sbin/$1" "${@:2}"
 }
-make_fs() { # FS DEVICE
+make_fs() { # FS DEVICE [OPTIONS of ext4's]
 	case $1 in
-	ext4) mkfs.ext4 -q -F "$2" ;;
+	ext4) mkfs.ext4 -q -F "${@:3}" "$2" ;;
 	xfs) xfs_tool mkfs.xfs -q -f "$2" ;;
 	esac
 }
