@@ -39,15 +39,20 @@ void fby_assert_failed(const char *cond, const char *file, int line)
 #define LANE 1344u /* bytes; three of them and a line make a page */
 #define LANES (3 * LANE)
 
-static u32 shift_lane[4][256];
-static u32 crc_table[8][256]; /* of a byte and so many zero bytes after it */
+static u32 shift_lane[4][256]; /* [3 - i]: of byte i of a CRC and LANE zero bytes after it */
+static u32 crc_table[8][256];  /* [i]: of a byte and i zero bytes after it */
 static bool by_table;
+
+/* What a word's four bytes add; the first of the tables is its last byte's. */
+static __always_inline u32 look_up(const u32 (*table)[256], u32 word)
+{
+	return table[3][word & 255] ^ table[2][word >> 8 & 255] ^ table[1][word >> 16 & 255] ^ table[0][word >> 24];
+}
 
 /* The raw CRC of what crc is of, followed by LANE zero bytes. */
 static u32 shifted(u32 crc)
 {
-	return shift_lane[0][crc & 255] ^ shift_lane[1][crc >> 8 & 255] ^ shift_lane[2][crc >> 16 & 255] ^
-	       shift_lane[3][crc >> 24];
+	return look_up(shift_lane, crc);
 }
 
 static __always_inline u64 crc_word(u64 crc, u64 word, bool table)
@@ -57,9 +62,7 @@ static __always_inline u64 crc_word(u64 crc, u64 word, bool table)
 		return crc;
 	}
 	word ^= crc;
-	return crc_table[7][word & 255] ^ crc_table[6][word >> 8 & 255] ^ crc_table[5][word >> 16 & 255] ^
-	       crc_table[4][word >> 24 & 255] ^ crc_table[3][word >> 32 & 255] ^ crc_table[2][word >> 40 & 255] ^
-	       crc_table[1][word >> 48 & 255] ^ crc_table[0][word >> 56];
+	return look_up(crc_table + 4, (u32)word) ^ look_up(crc_table, (u32)(word >> 32));
 }
 
 static __always_inline u32 crc_half(u32 crc, u32 half, bool table)
@@ -68,9 +71,7 @@ static __always_inline u32 crc_half(u32 crc, u32 half, bool table)
 		asm("crc32l %1, %0" : "+r"(crc) : "r"(half));
 		return crc;
 	}
-	half ^= crc;
-	return crc_table[3][half & 255] ^ crc_table[2][half >> 8 & 255] ^ crc_table[1][half >> 16 & 255] ^
-	       crc_table[0][half >> 24];
+	return look_up(crc_table, half ^ crc);
 }
 
 static __always_inline void store_word(u64 *dst, u64 word)
@@ -242,7 +243,7 @@ static void crc_init(void)
 
 	for (i = 0; i < 4; i++)
 		for (byte = 0; byte < 256; byte++)
-			shift_lane[i][byte] = crc32c(byte << (8 * i), zero, LANE);
+			shift_lane[3 - i][byte] = crc32c(byte << (8 * i), zero, LANE);
 	for (i = 0; i < 8; i++)
 		for (byte = 0; byte < 256; byte++)
 			crc_table[i][byte] = crc32c(byte, zero, i + 1);

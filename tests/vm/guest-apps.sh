@@ -35,7 +35,7 @@ for disk in $disk_names; do
 		case $side in writecache) pmem=/dev/pmem0 ;; native) pmem=/dev/pmem1 ;; *) pmem= ;; esac
 		cache_up "$side" "/dev/vd${letters[at++]}" "$pmem"
 		up[$side]=$device
-		mkfs.ext4 -q -F -N 16384 -E lazy_itable_init=0,lazy_journal_init=0 "$device" || fail "mkfs.ext4 on $side"
+		make_fs ext4 "$device" "${ext4_whole[@]}" || fail "mkfs.ext4 on $side"
 		mkdir -p "$mounts$side"
 		mount "$device" "$mounts$side" || fail "mount $side"
 		chmod 711 "$mounts$side"

@@ -82,8 +82,7 @@ file_row() { # NAME JOBS
 file_system() { # FS
 	local d
 	for d in "${these[@]}"; do
-		# All of it now: what is left for later is done while other devices are measured.
-		make_fs "$1" "$(device "$d")" -N 16384 -E lazy_itable_init=0,lazy_journal_init=0 >/tmp/step.log 2>&1 || fail "$(cat /tmp/step.log)"
+		make_fs "$1" "$(device "$d")" "${ext4_whole[@]}" >/tmp/step.log 2>&1 || fail "$(cat /tmp/step.log)"
 		mkdir -p "/tmp/$d"
 		mount "$(device "$d")" "/tmp/$d" || fail "mount $1 of $d"
 	done

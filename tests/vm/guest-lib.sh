@@ -152,6 +152,9 @@ until_true() {
 xfs_tool() {
 	LD_LIBRARY_PATH="$FOREBAY_VM/usr/lib/x86_64-linux-gnu:$FOREBAY_VM/lib/x86_64-linux-gnu" "$FOREBAY_VM/sbin/$1" "${@:2}"
 }
+# Options of ext4: all of it now, or a thread of the mounted file system makes the rest
+# while something is measured.
+ext4_whole=(-N 16384 -E lazy_itable_init=0,lazy_journal_init=0)
 make_fs() { # FS DEVICE [OPTIONS of ext4's]
 	case $1 in
 	ext4) mkfs.ext4 -q -F "${@:3}" "$2" ;;
