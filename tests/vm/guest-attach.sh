@@ -24,7 +24,7 @@ said() {
 }
 
 step "make the pool" forebay create $pool
-step "add a volume" forebay volume add $pool data $origin
+step "add a volume" forebay volume add $pool data $origin --origin-by-name
 said "no module" 10 "modprobe forebay" forebay list
 said "no module" 10 "modprobe forebay" forebay attach $pool data $origin
 load_module
@@ -87,7 +87,7 @@ max_age = "off"
 origin = "/dev/ram0"
 writeback_jobs = 4
 END
-said "a dry run" 0 "^attach $(stat -c %Hr:%Lr $pool) $(stat -c %Hr:%Lr $origin) data max_age 0 writeback_jobs 4 origin_id blk:ram0" forebay attach --all --dry-run
+said "a dry run" 0 "^attach $(stat -c %Hr:%Lr $pool) $(stat -c %Hr:%Lr $origin) data max_age 0 writeback_jobs 4 origin_id name:ram0" forebay attach --all --dry-run
 said "attach all" 0 "/dev/forebay0 in front of /dev/ram0" forebay attach --all
 said "again" 0 "as before" forebay attach --all
 echo 'pool = 5' >/etc/forebay.d/wrong.toml
@@ -103,7 +103,7 @@ sectors=$(blockdev --getsz $origin)
 step "detach" forebay detach --all
 step "a slow disk" dmsetup create --noudevsync --noudevrules slow --table "0 $sectors delay $origin 0 0 $origin 0 700"
 dmsetup mknodes slow
-step "attach, moved" forebay attach $pool data /dev/mapper/slow --accept-changed-origin --jobs 1
+step "attach, moved" forebay attach $pool data /dev/mapper/slow --accept-changed-origin --origin-by-name --jobs 1
 # Where the file system has nothing, and apart, so that it takes a while.
 for i in $(seq 24); do
 	dd if=/dev/urandom of=/dev/forebay0 bs=4k count=1 seek=$((200000 + 100 * i)) oflag=direct status=none || fail "write"
@@ -134,14 +134,14 @@ step "unmount it" umount /tmp/mnt
 # The pool behind what lies on the first MiB of the device.
 step "something at the start" dd if=/dev/urandom of=$pool bs=1M count=1 conv=fsync status=none
 step "zero behind it" dd if=/dev/zero of=$pool bs=1M count=2 seek=1 conv=fsync status=none
-said "a pool over traces of another" 5 "superblock" forebay attach $pool tail $origin --create --start-sector 2048
+said "a pool over traces of another" 5 "superblock" forebay attach $pool tail $origin --origin-by-name --create --start-sector 2048
 step "zero all behind it" dd if=/dev/zero of=$pool bs=1M count=$(($(blockdev --getsize64 $pool) / 1048576 - 1)) seek=1 \
 	conv=fsync status=none
-said "a pool over what is none" 12 "not blank" forebay attach $pool tail $origin --create
+said "a pool over what is none" 12 "not blank" forebay attach $pool tail $origin --origin-by-name --create
 before=$(dd if=$pool bs=1M count=1 status=none | sha256sum)
-said "start_sector that is no page" 2 "invalid value" forebay attach $pool tail $origin --create --start-sector 2049
-said "start_sector beyond the end" 2 "beyond the end" forebay attach $pool tail $origin --create --start-sector 99999992
-step "a pool from sector 2048 on" forebay attach $pool tail $origin --create --start-sector 2048
+said "start_sector that is no page" 2 "invalid value" forebay attach $pool tail $origin --origin-by-name --create --start-sector 2049
+said "start_sector beyond the end" 2 "beyond the end" forebay attach $pool tail $origin --origin-by-name --create --start-sector 99999992
+step "a pool from sector 2048 on" forebay attach $pool tail $origin --origin-by-name --create --start-sector 2048
 forebay list --json | jq -e '.[0].options.start_sector == 2048' >/tmp/step.log || fail "start_sector is not listed"
 said "another start_sector" 2 "another start_sector" forebay attach $pool second "$other" --start-sector 4096
 step "write" dd if=/dev/urandom of=/dev/forebay0 bs=64k count=16 oflag=direct status=none
@@ -164,7 +164,7 @@ step "detach with a flush" forebay detach /dev/forebay0 --flush
 # Served and attached exclude each other.
 step "remove the mapping" dmsetup remove --noudevsync tail
 step "a new pool" forebay create $pool --force
-step "add a volume" forebay volume add $pool data $origin
+step "add a volume" forebay volume add $pool data $origin --origin-by-name
 export FOREBAY_NBDKIT_PLUGIN=$root/target/release/libnbdkit_forebay_plugin.so
 "$root/target/release/forebay" serve $pool --ready-file /tmp/ready >/tmp/serve.log 2>&1 &
 server=$!

@@ -22,7 +22,7 @@ mixed=(--bsrange=512-256k --blockalign=512)
 
 load_module
 step "make the pool" forebay create $pool
-step "add the volume" forebay volume add $pool disk $origin
+step "add the volume" forebay volume add $pool disk $origin --origin-by-name
 refused "a policy that is none" "invalid value" control attach $pool $origin disk when_full frob
 step "attach" control attach $pool $origin disk low_watermark 2 high_watermark 5 bypass_limit 65536
 control list

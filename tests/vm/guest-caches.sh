@@ -10,7 +10,7 @@ blank() { dd if=/dev/zero of="$1" bs=1M oflag=direct status=none 2>/dev/null || 
 make_pool() { # PMEM DISK
 	pool=$1
 	blank "$1"
-	forebay create "$1" --chunk-size 256K >/tmp/step.log 2>&1 && forebay volume add "$1" v "$2" >>/tmp/step.log 2>&1 ||
+	forebay create "$1" --chunk-size 256K >/tmp/step.log 2>&1 && forebay volume add "$1" v "$2" --origin-by-name >>/tmp/step.log 2>&1 ||
 		fail "a pool on $1: $(cat /tmp/step.log)"
 }
 

@@ -25,8 +25,8 @@ check_synced() {
 
 if [ "$round" = 1 ]; then
 	step "make the pool" forebay create $pool
-	step "add a volume" forebay volume add $pool raw /dev/vda
-	step "add a volume" forebay volume add $pool fs /dev/vdb
+	step "add a volume" forebay volume add $pool raw /dev/vda --origin-by-name
+	step "add a volume" forebay volume add $pool fs /dev/vdb --origin-by-name
 elif [ $((round % 2)) = 0 ]; then
 	step "forebay check" forebay check $pool # recovers it first, every second time
 fi

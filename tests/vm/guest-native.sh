@@ -11,7 +11,7 @@ value() { control status forebay0 | tr ' ' '\n' | sed -n "s/^$1=//p"; }
 
 load_module
 step "make the pool" forebay create $pool
-step "add the volume" forebay volume add $pool disk $origin
+step "add the volume" forebay volume add $pool disk $origin --origin-by-name
 refused "a volume that is not there" "no such volume" control attach $pool $origin other
 refused "a word that means nothing" "wanted" control frob
 refused "an option that is none" "unknown option" control attach $pool $origin disk frob 1

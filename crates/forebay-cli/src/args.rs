@@ -19,7 +19,7 @@ Exit codes:
   3  not found: no such file, no pool there, no such volume
   4  busy: in use by another process
   5  damaged: the pool, or a part of it, cannot be trusted
-  6  wrong origin: not the one recorded, or of another size
+  6  wrong origin: not the one recorded, of another size, or known by name alone
   7  I/O error of the media or of an origin
   8  no space: disk full, media too small, cache full
   9  permission denied, or read-only
@@ -203,6 +203,11 @@ pub struct VolumeAdd {
     /// Logical block: 512 or 4096; default: the origin's own
     #[arg(long, value_name = "BYTES", value_parser = units::parse_block_size)]
     pub block_size: Option<u32>,
+    /// Take a disk that the system knows by its name alone, such as a virtual
+    /// one without a serial number.  Should disks change places, what is cached
+    /// for one is written onto the other
+    #[arg(long)]
+    pub origin_by_name: bool,
     #[command(flatten)]
     pub media: MediaArgs,
     #[command(flatten)]
@@ -284,6 +289,10 @@ pub struct Attach {
     /// other data, what is cached would destroy that
     #[arg(long)]
     pub accept_changed_origin: bool,
+    /// Take an origin that the system knows by its name alone, and record that
+    /// the name is enough
+    #[arg(long)]
+    pub origin_by_name: bool,
     /// What to do about entries that recovery found lost
     #[arg(long, value_name = "POLICY", default_value = "fail")]
     pub holes: HolesArg,
@@ -325,6 +334,7 @@ impl Attach {
         AttachOptions {
             origin: (moved.find(|(name, _)| name == volume)).map(|(_, path)| path.clone()),
             accept_changed_origin: self.accept_changed_origin,
+            origin_by_name: self.origin_by_name,
             holes: match self.holes {
                 HolesArg::Fail => Holes::Fail,
                 HolesArg::Isolate => Holes::Isolate,

@@ -24,6 +24,8 @@ struct Wanted {
     volume: String,
     origin: PathBuf,
     origin_id: Option<String>,
+    /// A name may be recorded as the origin's id.
+    by_name: bool,
     options: Vec<String>,
 }
 
@@ -46,6 +48,7 @@ pub fn run(a: &AttachDevice) -> anyhow::Result<u8> {
                 volume: volume.clone(),
                 origin: origin.clone(),
                 origin_id: a.device.origin_id.clone(),
+                by_name: a.device.origin_by_name,
                 options: options(&a.device, &a.tuning)?,
             };
             if a.dry_run {
@@ -83,6 +86,7 @@ fn configured(a: &AttachDevice, control: &dyn Control) -> anyhow::Result<u8> {
             volume: v.name.clone(),
             origin: v.origin.clone(),
             origin_id: v.origin_id.clone(),
+            by_name: false,
             options: v.options.clone(),
         };
         let done = match a.dry_run {
@@ -191,11 +195,17 @@ fn line(w: &Wanted) -> anyhow::Result<String> {
     Ok(words.join(" "))
 }
 
-/// What `forebay volume add` has recorded, if it is the same device.
+/// What `forebay volume add` has recorded, if it is the same device.  The module
+/// records what it is told, so that a name is let through only where it cannot
+/// be recorded, or may be: there it is recorded already, and with consent.
 fn identity(w: &Wanted) -> anyhow::Result<String> {
     let origin = FileOrigin::open(&w.origin, true)
         .with_context(|| format!("volume {}: its origin", w.volume))?;
     let identity = origin.identity();
+    let records = |o: &String| ["create", "accept_changed_origin"].contains(&o.as_str());
+    if origin.is_known_by_name() && !w.by_name && w.options.iter().any(records) {
+        return Err(forebay::origin_known_by_name(&w.volume, &origin).into());
+    }
     Ok(identity.split('|').next().unwrap_or_default().to_string())
 }
 
@@ -218,7 +228,7 @@ fn attach(control: &dyn Control, w: &Wanted) -> anyhow::Result<Attached> {
             Some(by) => error.or_do(by),
             None => error,
         },
-        Some(Errno::STALE) => error.or_do("or on the command line --accept-changed-origin"),
+        Some(Errno::STALE) => error.or_do("or on the command line --accept-changed-origin, and --origin-by-name for a disk without an id of its own"),
         _ => error,
     })?;
     Ok(Attached {
@@ -498,7 +508,7 @@ mod tests {
         let a = attach_args(
             "forebay attach /dev/pmem0 data /dev/sdb --high-watermark 70 --low-watermark 40 \
              --max-age 5s --idle 250ms --verify first --checksums false --slots 3 --jobs 32 \
-             --holes isolate --cleaner --create --accept-changed-origin --start-sector 2048",
+             --holes isolate --cleaner --create --accept-changed-origin --origin-by-name --start-sector 2048",
         );
         assert_eq!(
             options(&a.device, &a.tuning).unwrap().join(" "),

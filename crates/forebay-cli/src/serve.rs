@@ -364,6 +364,7 @@ fn parameters(a: &args::Serve) -> anyhow::Result<Vec<String>> {
         format!("read-only={}", a.read_only),
         format!("holes={}", a.attach.options("").holes),
         format!("accept-changed-origin={}", a.attach.accept_changed_origin),
+        format!("origin-by-name={}", a.attach.origin_by_name),
         format!("persist={}", a.media.persist),
         format!("allow-weaker={}", a.media.allow_weaker),
         format!("checksums={}", a.tuning.checksums),

@@ -21,6 +21,7 @@ fn add(a: &args::VolumeAdd) -> anyhow::Result<u8> {
         name: a.name.clone(),
         origin: a.origin.clone(),
         block_size: a.block_size.unwrap_or(0),
+        origin_by_name: a.origin_by_name,
     });
     // Closed in order either way, so that the pool is clean afterwards.
     pool.close()?;

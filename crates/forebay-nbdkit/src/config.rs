@@ -30,6 +30,7 @@ holes=POLICY              lost entries: fail, isolate or accept.
 bypass-limit=BYTES        writes of so many bytes and more go past the cache.
 when-full=POLICY          wait, or bypass: past the cache.
 accept-changed-origin=BOOL  attach though the origin's identity changed.
+origin-by-name=BOOL       take an origin that is known by its name alone.
 ready=json                print one line of JSON to standard output when ready.";
 
 #[derive(Default)]
@@ -79,6 +80,7 @@ impl Config {
             "accept-changed-origin" => {
                 self.attach_options.accept_changed_origin = boolean(text)?;
             }
+            "origin-by-name" => self.attach_options.origin_by_name = boolean(text)?,
             // Taken now: nbdkit points standard output at /dev/null later.
             "ready" if text == "json" => {
                 let stdout = std::io::stdout().as_fd().try_clone_to_owned();

@@ -50,7 +50,12 @@ fn run(dir: &std::path::Path) -> forebay::Result<()> {
     let pool = Pool::open(&path, &PoolOptions::default())?;
     println!("pool on {}: {}", pool.media().kind, pool.media().note);
 
-    pool.volume_add(&NewVolume { name: "disk".into(), origin, block_size: 4096 })?;
+    pool.volume_add(&NewVolume {
+        name: "disk".into(),
+        origin,
+        block_size: 4096,
+        ..Default::default()
+    })?;
     let volume = pool.attach("disk", &AttachOptions::default())?;
 
     let start = Instant::now();

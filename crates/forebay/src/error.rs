@@ -11,7 +11,7 @@
 //! | 3 | not found: no such file, no pool there, no such volume |
 //! | 4 | busy: another process or handle uses the pool, the volume or the origin |
 //! | 5 | damaged: the pool, or a part of it, cannot be trusted |
-//! | 6 | wrong origin: its identity or size is not the recorded one |
+//! | 6 | wrong origin: its identity or size is not the recorded one, or it has but a name |
 //! | 7 | I/O error of the media or of an origin |
 //! | 8 | no space: disk full, media too small, cache full |
 //! | 9 | permission denied, or opened read-only |

@@ -87,7 +87,9 @@ pub use media::{
     MediaKind, MediaOptions, Persist, PoolSummary,
 };
 pub use origin::{FaultOp, Faults, FaultyOrigin, FileOrigin, MemOrigin, Origin};
-pub use pool::{NewVolume, OptionsChange, OptionsInfo, Pool, PoolOptions, Verify};
+pub use pool::{
+    origin_known_by_name, NewVolume, OptionsChange, OptionsInfo, Pool, PoolOptions, Verify,
+};
 pub use status::{
     CheckReport, Counters, DestageState, DrainProgress, OriginInfo, PoolStatus, RecoveryReport,
     ReportBlock, Uuid, VolumeInfo,

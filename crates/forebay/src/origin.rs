@@ -18,6 +18,7 @@ use crate::status::OriginInfo;
 
 pub use faulty::{FaultOp, Faults, FaultyOrigin};
 pub use file::FileOrigin;
+pub(crate) use identity::{is_name, is_unasked_name};
 pub use mem::MemOrigin;
 
 /// A block device behind a volume.  All calls may come from any number of

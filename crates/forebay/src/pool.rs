@@ -21,7 +21,7 @@ use crate::destage::{Destage, Shared};
 use crate::engine::{self, Code, Engine, Probe, ProbeState};
 use crate::error::{Error, Result};
 use crate::media::{Media, MediaInfo, MediaOptions};
-use crate::origin::{join_identity, split_identity, FileOrigin, Origin};
+use crate::origin::{is_name, is_unasked_name, join_identity, split_identity, FileOrigin, Origin};
 use crate::status::{DrainProgress, PoolStatus, RecoveryReport, Uuid, VolumeInfo};
 use crate::volume::{self, AttachOptions, Volume};
 
@@ -154,6 +154,8 @@ pub struct NewVolume {
     /// Logical block: 512 or 4096, no smaller than the origin's; 0: the
     /// origin's.
     pub block_size: u32,
+    /// As [`AttachOptions::origin_by_name`].
+    pub origin_by_name: bool,
 }
 
 /// An open pool.  Volumes keep it open: it is closed, and marked clean, when
@@ -366,6 +368,17 @@ impl Pool {
     pub fn volume_add(&self, new: &NewVolume) -> Result<VolumeInfo> {
         self.0.core.check_writable()?;
         let origin = FileOrigin::open(&new.origin, false)?;
+        let identity = origin.identity();
+        let (id, path) = split_identity(&identity);
+        if path.is_none() {
+            return Err(Error::Usage {
+                what: format!("{}: this path cannot be recorded: it is not UTF-8, or longer than the {} bytes left beside the origin's id", origin.path().display(), sys::FBY_IDENTITY_MAX - id.len() - 1),
+                way_out: "name the origin by a shorter path, for example a link to it".into(),
+            });
+        }
+        if is_name(id) && !new.origin_by_name {
+            return Err(origin_known_by_name(&new.name, &origin));
+        }
         self.volume_add_origin(&new.name, &origin, new.block_size)
     }
 
@@ -496,15 +509,19 @@ impl Pool {
                 "attach an origin with a logical block no larger than the volume's",
             ));
         }
-        let same = split_identity(&now).0 == info.identity;
-        if !same && !o.accept_changed_origin {
+        let id = split_identity(&now).0;
+        let same = id == info.identity;
+        let unasked = is_unasked_name(&info.identity, id);
+        if !same && !unasked && !o.accept_changed_origin {
             return Err(wrong(
                 format!(
-                    "it is {}, the volume was made for {recorded}",
-                    split_identity(&now).0
+                    "it is {id}, the volume was made for {recorded}"
                 ),
                 "attach the right one. If this holds the same data (a restored or moved copy), say so (accept-changed-origin); onto any other, cached data would destroy it",
             ));
+        }
+        if !same && is_name(id) && !o.origin_by_name {
+            return Err(origin_known_by_name(&info.name, origin));
         }
         if size < was {
             return Err(wrong(
@@ -569,6 +586,21 @@ impl Pool {
                 })
             }
         }
+    }
+}
+
+/// Disks that change places change names: one that is known by nothing else is
+/// taken by an explicit order only, and refused with this.
+pub fn origin_known_by_name(volume: &str, origin: &dyn Origin) -> Error {
+    let identity = origin.identity();
+    Error::WrongOrigin {
+        name: volume.into(),
+        origin: origin.info().name,
+        cause: format!(
+            "the system knows it by its name alone ({}), which another disk may have after a restart, and what is cached would then destroy that one",
+            split_identity(&identity).0
+        ),
+        way_out: "give it an id (a virtual disk: a serial number; or a logical volume on it), or say that this machine's disks never change places (--origin-by-name)".into(),
     }
 }
 

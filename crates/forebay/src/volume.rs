@@ -82,6 +82,9 @@ pub struct AttachOptions {
     /// and record what it is now.  Onto an origin that holds other data, what
     /// is cached would destroy that.
     pub accept_changed_origin: bool,
+    /// Record an origin by its name where the system has no better id of it.
+    /// Disks that change places are then taken for each other.
+    pub origin_by_name: bool,
     /// How long a write may wait for space; `None`: as long as it takes.
     pub full_timeout: Option<Duration>,
     /// Origin writes of destage in flight, 1 to 64; 0: 16.

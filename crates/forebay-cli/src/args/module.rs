@@ -64,6 +64,10 @@ pub struct DeviceOptions {
     /// other data, what is cached would destroy that
     #[arg(long, help_heading = "Device")]
     pub accept_changed_origin: bool,
+    /// Take an origin that the system knows by its name alone: with --create or
+    /// --accept-changed-origin, which record it
+    #[arg(long, help_heading = "Device")]
+    pub origin_by_name: bool,
     /// The origin's id, instead of what the system says of the device
     #[arg(long, value_name = "ID", help_heading = "Device")]
     pub origin_id: Option<String>,

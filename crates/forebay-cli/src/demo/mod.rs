@@ -169,6 +169,7 @@ impl Stage {
                 name: volume.into(),
                 origin: self.origin(volume),
                 block_size: 512,
+                ..Default::default()
             })?;
         }
         pool.close()?;

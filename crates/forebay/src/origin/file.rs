@@ -16,7 +16,7 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
-use super::{check_range, identity, join_identity, Origin};
+use super::{check_range, identity, join_identity, split_identity, Origin};
 use crate::error::{Error, Result};
 use crate::mapping::Mapping;
 use crate::media::{lock_holder, lock_soon};
@@ -60,14 +60,32 @@ impl FileOrigin {
     /// Opens it and claims it: a block device with O_EXCL, a file with an
     /// advisory lock (flock), which keeps other hosts of volumes away.
     pub fn open(path: &Path, read_only: bool) -> Result<FileOrigin> {
+        FileOrigin::open_between(path, read_only, || {})
+    }
+
+    /// `between` runs after the type was looked at and before it is opened.
+    /// The type alone is from that look, since opening a FIFO or a device of
+    /// another kind may have effects of its own; all else is of the descriptor
+    /// that is read and written.
+    fn open_between(path: &Path, read_only: bool, between: impl FnOnce()) -> Result<FileOrigin> {
         let system = |doing| move |e: Errno| Error::system(path, doing, e.into());
-        let st = rustix::fs::stat(path).map_err(system("looking at it"))?;
-        let block_device = match FileType::from_raw_mode(st.st_mode) {
+        let looked_at = rustix::fs::stat(path).map_err(system("looking at it"))?;
+        let file_type = FileType::from_raw_mode(looked_at.st_mode);
+        let block_device = match file_type {
             FileType::RegularFile => false,
             FileType::BlockDevice => true,
             kind => return Err(unsuitable(path, kind)),
         };
+        between();
         let (fd, is_direct) = open_claimed(path, block_device, read_only)?;
+        let st = rustix::fs::fstat(&fd).map_err(system("looking at it"))?;
+        if FileType::from_raw_mode(st.st_mode) != file_type {
+            return Err(Error::Unsuitable {
+                path: path.into(),
+                what: "being replaced while it is opened".into(),
+                way_out: "try again".into(),
+            });
+        }
         if !block_device {
             lock(path, &fd, read_only)?;
         }
@@ -111,6 +129,11 @@ impl FileOrigin {
             buffered,
             bounces: Mutex::new(Vec::new()),
         })
+    }
+
+    /// Its id is but a name, which another device may have after a restart.
+    pub fn is_known_by_name(&self) -> bool {
+        identity::is_name(split_identity(&self.identity).0)
     }
 
     /// As given, made absolute.
@@ -541,6 +564,26 @@ mod tests {
         let _a = FileOrigin::open(&t.0, true).unwrap();
         let _b = FileOrigin::open(&t.0, true).unwrap();
         assert!(FileOrigin::open(&t.0, false).is_err());
+    }
+
+    /// The path leads elsewhere between the look and the opening: the id and
+    /// the size are those of what is written, or it is refused.
+    #[test]
+    fn what_is_opened_is_what_is_named() {
+        let other = Temp::new(Path::new("/dev/shm"), "other", 2 << 20);
+        let t = Temp::new(Path::new("/dev/shm"), "replaced", 1 << 20);
+        let expected = FileOrigin::open(&other.0, true).unwrap().identity;
+        let replace = || std::fs::rename(&other.0, &t.0).unwrap();
+        let o = FileOrigin::open_between(&t.0, false, replace).unwrap();
+        assert_eq!(split_identity(&o.identity).0, split_identity(&expected).0);
+        assert_eq!(o.size_bytes, 2 << 20);
+        drop(o);
+        let replace = || {
+            std::fs::remove_file(&t.0).unwrap();
+            std::os::unix::fs::symlink("/dev/null", &t.0).unwrap();
+        };
+        let e = FileOrigin::open_between(&t.0, false, replace).unwrap_err();
+        assert!(e.to_string().contains("being replaced"), "{e}");
     }
 
     #[test]

@@ -9,7 +9,13 @@
 //! | disk with a wwid or serial | that |
 //! | loop device | the id of its backing file |
 //! | partition | the id of its disk, its number |
-//! | other block device | its name: only as good as that stays |
+//! | other block device | `name:` and its name, which tells no two disks apart |
+//!
+//! A name is the order in which the system found the disks, so it is refused as
+//! an id (`--origin-by-name` is the consent to it).  The record of a volume that
+//! begins with `name:` says that the consent was given.  Up to version 0.1 a
+//! name was recorded without asking, as `blk:` and the name: such a record has
+//! no consent.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,8 +39,22 @@ pub(super) fn of_block(major: u32, minor: u32) -> String {
     let sys = fs::canonicalize(&sys).unwrap_or(sys);
     of_sysfs(&sys).unwrap_or_else(|| {
         let name = sys.file_name().map(|n| n.to_string_lossy().into_owned());
-        format!("blk:{}", name.unwrap_or_else(|| format!("{major}:{minor}")))
+        format!("{NAME}{}", name.unwrap_or_else(|| format!("{major}:{minor}")))
     })
+}
+
+const NAME: &str = "name:";
+const NAME_WITHOUT_CONSENT: &str = "blk:";
+
+/// The id says no more than what the device is called today.
+pub(crate) fn is_name(id: &str) -> bool {
+    id.starts_with(NAME)
+}
+
+/// The recorded id is the same name, but nobody was asked whether a name will do.
+pub(crate) fn is_unasked_name(recorded: &str, id: &str) -> bool {
+    let names = (recorded.strip_prefix(NAME_WITHOUT_CONSENT), id.strip_prefix(NAME));
+    matches!(names, (Some(a), Some(b)) if a == b)
 }
 
 fn of_sysfs(sys: &Path) -> Option<String> {
@@ -91,7 +111,11 @@ mod tests {
         let disk = dir.join("sda");
         let part = disk.join("sda2");
         fs::create_dir_all(&part).unwrap();
+        // As QEMU's virtio disks without a serial number have it.
+        fs::write(disk.join("serial"), "").unwrap();
         assert_eq!(of_sysfs(&disk), None);
+        fs::write(part.join("partition"), "2\n").unwrap();
+        assert_eq!(of_sysfs(&part), None, "a partition of a disk that has but a name");
         fs::write(disk.join("serial"), "AB  12|3\n").unwrap();
         assert_eq!(of_sysfs(&disk).unwrap(), "serial:AB_12_3");
         fs::write(disk.join("wwid"), format!("t10.{}\n", "x".repeat(100))).unwrap();
@@ -100,6 +124,21 @@ mod tests {
         fs::write(part.join("partition"), "2\n").unwrap();
         assert_eq!(of_sysfs(&part).unwrap(), format!("{id}-part2"));
         fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn names_are_told_apart_from_ids() {
+        // No such device: what is left is its number.
+        let id = of_block(4095, 1_048_575);
+        assert_eq!(id, "name:4095:1048575");
+        assert!(is_name(&id) && is_name("name:vda"));
+        for id in ["wwid:naa.5", "serial:vda", "loop:file:1-2", "file:1", "blk:vda"] {
+            assert!(!is_name(id), "{id}");
+        }
+        assert!(is_unasked_name("blk:vda", "name:vda"));
+        assert!(!is_unasked_name("blk:vda", "name:vdb"));
+        assert!(!is_unasked_name("name:vda", "name:vda"));
+        assert!(!is_unasked_name("serial:vda", "name:vda"));
     }
 
     #[test]

@@ -55,7 +55,12 @@ fn volumes_come_and_go_beside_others() {
             let mut rounds = 0;
             while !end.load(Ordering::Relaxed) {
                 let disk = dir.file("disk", BLOCKS * 4096);
-                let new = NewVolume { name: "file".into(), origin: disk.clone(), block_size: 0 };
+                let new = NewVolume {
+                    name: "file".into(),
+                    origin: disk.clone(),
+                    block_size: 0,
+                    ..Default::default()
+                };
                 pool.volume_add(&new).unwrap();
                 let volume = pool.attach("file", &AttachOptions::default()).unwrap();
                 write_some(&volume, 20 + rounds % 5, 100);

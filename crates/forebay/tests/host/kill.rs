@@ -77,7 +77,13 @@ fn acknowledged_writes_survive_sigkill() {
     let disk = dir.file("disk", BLOCKS * 4096);
     // Small, so that destage runs all the time.
     let pool = open(&dir.pool(12));
-    pool.volume_add(&NewVolume { name: "v".into(), origin: disk.clone(), block_size: 0 }).unwrap();
+    pool.volume_add(&NewVolume {
+        name: "v".into(),
+        origin: disk.clone(),
+        block_size: 0,
+        ..Default::default()
+    })
+    .unwrap();
     pool.close().unwrap();
     let log = dir.path("log");
     std::fs::write(&log, []).unwrap();

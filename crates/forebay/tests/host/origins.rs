@@ -9,7 +9,8 @@ use crate::common::*;
 use forebay::*;
 
 fn add(pool: &Pool, origin: PathBuf, block_size: u32) {
-    pool.volume_add(&NewVolume { name: "v".into(), origin, block_size }).unwrap();
+    pool.volume_add(&NewVolume { name: "v".into(), origin, block_size, ..Default::default() })
+        .unwrap();
 }
 
 fn plain() -> AttachOptions {
@@ -96,6 +97,95 @@ fn the_wrong_origin_is_refused_and_untouched() {
     assert_eq!(std::fs::read(dir.path("restored")).unwrap()[..4096], [1; 4096]);
 }
 
+/// As the system shows a disk without a serial number.
+#[derive(Debug)]
+struct Named(MemOrigin, &'static str);
+
+impl Origin for Named {
+    fn size_bytes(&self) -> u64 {
+        self.0.size_bytes()
+    }
+    fn logical_block(&self) -> u32 {
+        self.0.logical_block()
+    }
+    fn identity(&self) -> String {
+        self.1.into()
+    }
+    fn info(&self) -> OriginInfo {
+        self.0.info()
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
+        self.0.read_at(buf, offset)
+    }
+    fn write_at(&self, data: &[u8], offset: u64) -> std::io::Result<()> {
+        self.0.write_at(data, offset)
+    }
+    fn flush(&self) -> std::io::Result<()> {
+        self.0.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> std::io::Result<()> {
+        self.0.discard(offset, len)
+    }
+    fn write_zeroes(&self, offset: u64, len: u64) -> std::io::Result<()> {
+        self.0.write_zeroes(offset, len)
+    }
+}
+
+/// Two virtual disks without serial numbers change places: what is cached for
+/// the one must not be written onto the other because it has the name now.
+#[test]
+fn a_name_is_an_id_by_order_only() {
+    let dir = Dir::new("name");
+    let pool = open(&dir.pool(8));
+    let (a, b) = (MemOrigin::new(1 << 20).unwrap(), MemOrigin::new(1 << 20).unwrap());
+    let vda = |o: &MemOrigin| Box::new(Named(o.clone(), "name:vda|/dev/vda"));
+    let order = AttachOptions { origin_by_name: true, ..plain() };
+    let refused = |o: &AttachOptions| {
+        let e = pool.attach_origin("v", vda(&b), o).unwrap_err();
+        assert_eq!(e.exit_code(), 6, "{e}");
+        e.to_string()
+    };
+
+    // Recorded by a version that took the name without asking.
+    pool.volume_add_origin("v", &Named(a.clone(), "blk:vda|/dev/vda"), 0).unwrap();
+    assert!(refused(&plain()).contains("--origin-by-name"));
+    let volume = pool.attach_origin("v", vda(&a), &order).unwrap();
+    volume.write_at(&[1; 4096], 0).unwrap();
+    volume.detach().unwrap();
+    assert_eq!(pool.volume_info("v").unwrap().identity, "name:vda", "the consent is recorded");
+    pool.attach_origin("v", vda(&a), &plain()).unwrap().detach().unwrap();
+
+    // Another name, or a disk that has an id: not the recorded one.
+    let vdb = || Box::new(Named(b.clone(), "name:vdb|/dev/vdb"));
+    assert_eq!(pool.attach_origin("v", vdb(), &order).unwrap_err().exit_code(), 6);
+    let moved = AttachOptions { accept_changed_origin: true, ..plain() };
+    let e = pool.attach_origin("v", vdb(), &moved).unwrap_err();
+    assert!(e.to_string().contains("--origin-by-name"), "{e}");
+    let both = AttachOptions { accept_changed_origin: true, ..order };
+    pool.attach_origin("v", vdb(), &both).unwrap().detach().unwrap();
+    assert_eq!(pool.volume_info("v").unwrap().identity, "name:vdb");
+    assert!(b.content().iter().all(|byte| *byte == 0));
+}
+
+/// The path is how the origin is found again: one that the record has no room
+/// for is refused when the volume is added, not when it is attached.
+#[test]
+fn a_path_that_cannot_be_recorded_is_refused_at_once() {
+    let dir = Dir::new("long");
+    let pool = open(&dir.pool(8));
+    let long = dir.path(&"x".repeat(120));
+    std::fs::File::create(&long).unwrap().set_len(1 << 20).unwrap();
+    let new = |origin| NewVolume { name: "v".into(), origin, ..Default::default() };
+    let e = pool.volume_add(&new(long.clone())).unwrap_err();
+    assert_eq!(e.exit_code(), 2, "{e}");
+    assert!(e.to_string().contains("shorter path"), "{e}");
+    assert!(pool.volumes().is_empty());
+    let link = dir.path("link");
+    std::os::unix::fs::symlink(&long, &link).unwrap();
+    pool.volume_add(&new(link)).unwrap();
+    pool.attach("v", &plain()).unwrap().detach().unwrap();
+}
+
 #[test]
 fn a_resized_origin_is_refused_and_growth_accepted_by_order() {
     let dir = Dir::new("resized");
@@ -130,13 +220,18 @@ fn an_origin_in_use_is_refused() {
     add(&pool, disk.clone(), 0);
     let volume = pool.attach("v", &plain()).unwrap();
     let other = open(&b.pool(8));
-    let new = NewVolume { name: "v".into(), origin: disk, block_size: 0 };
+    let new = NewVolume { name: "v".into(), origin: disk, block_size: 0, ..Default::default() };
     let e = other.volume_add(&new).unwrap_err();
     assert!(matches!(e, Error::Busy { .. }), "{e}");
     drop(volume);
     other.volume_add(&new).unwrap();
     // The pool's own file is no origin.
-    let new = NewVolume { name: "self".into(), origin: a.path("pool"), block_size: 0 };
+    let new = NewVolume {
+        name: "self".into(),
+        origin: a.path("pool"),
+        block_size: 0,
+        ..Default::default()
+    };
     assert_eq!(pool.volume_add(&new).unwrap_err().exit_code(), 4);
 }
 
@@ -180,7 +275,12 @@ fn block_devices() {
         };
         let pool = open(&dir.pool(16));
         if block == 4096 {
-            let new = NewVolume { name: "v".into(), origin: device.0.clone(), block_size: 512 };
+            let new = NewVolume {
+                name: "v".into(),
+                origin: device.0.clone(),
+                block_size: 512,
+                ..Default::default()
+            };
             let e = pool.volume_add(&new).unwrap_err();
             assert!(e.to_string().contains("use a block size of 4096"), "{e}");
         }

@@ -220,7 +220,8 @@ fn read_only_reads_and_writes_nothing() {
     let path = dir.pool(8);
     let origin = dir.file("disk", 1 << 20);
     let pool = open(&path);
-    pool.volume_add(&NewVolume { name: "v".into(), origin, block_size: 0 }).unwrap();
+    pool.volume_add(&NewVolume { name: "v".into(), origin, block_size: 0, ..Default::default() })
+        .unwrap();
     pool.attach("v", &AttachOptions::default()).unwrap().write_at(&[5; 4096], 4096).unwrap();
     pool.close().unwrap();
     let before = std::fs::read(&path).unwrap();
