@@ -241,12 +241,15 @@ void fby_chunk_seal(struct fby_pool *p, u32 c, bool closed)
 
 	l.fill = (u16)ch->fill;
 	l.closed = closed;
+	l.volume = ch->volume;
 	l.counter = ++ch->seal_counter;
 	l.epoch = ch->epoch;
 	l.seq_max = ch->seq_last;
 	l.last_block = ch->last_block;
 	fby_line_finish(p->line_seed, &l);
-	media_lines(p->media, fby_line_at(p, c, FBY_LINE_SEAL + (l.counter & 1)), &l, FBY_LINE);
+	media_lines(p->media, fby_seal_at(p, c, l.counter & 1), &l, FBY_LINE);
+	if (!FBY_BUG(SEAL_ONE_COPY))
+		media_lines(p->media, fby_seal_at(p, c, (l.counter & 1) + FBY_SEALS / 2), &l, FBY_LINE);
 	/* Before the chunk can be freed and sealed again by another CPU, whose
 	 * store this one must not overtake. */
 	media_fence_chunk(p, c);

@@ -639,8 +639,8 @@ static int volume_step(struct fby_pool *p, u16 volume, struct fby_io *io, u64 *n
 	return FBY_DONE;
 }
 
-/* Seals what has not grown since the tick before, so that later damage to it is
- * told from a torn tail. */
+/* Seals what was there at the tick before, so that later damage to it is told from
+ * a torn tail. */
 static void tick(struct fby_pool *p)
 {
 	for (u32 i = 0; i < p->opt.nslots; i++) {
@@ -653,7 +653,7 @@ static void tick(struct fby_pool *p)
 
 			if (c == FBY_NO_CHUNK)
 				continue;
-			if (p->chunk[c].fill == p->chunk[c].tick_fill && p->chunk[c].fill != p->chunk[c].sealed)
+			if (p->chunk[c].sealed < p->chunk[c].tick_fill)
 				fby_chunk_seal(p, c, false);
 			p->chunk[c].tick_fill = p->chunk[c].fill;
 		}

@@ -24,6 +24,8 @@
 #define FBY_NO_VOLUME 0xffffu
 #define FBY_NO_SEQ (~0ull)
 #define FBY_NO_BLOCK (~0ull)
+#define FBY_NUMBER_END (1ull << 63)   /* no number of the format is as high */
+#define FBY_NUMBER_START (1ull << 62) /* a pool whose numbers are as high is not opened: there must be room to count on */
 #define FBY_BUCKET_LOCK (1u << 31)
 #define FBY_SLOTS_MAX 64u
 #define FBY_SEQ_BLOCK 64u     /* sequence numbers a slot takes at once */
@@ -61,10 +63,10 @@ struct fby_chunk {
 	u64 seq_last; /* last one used */
 	u64 last_block; /* of page fill-1 */
 	u64 opened_ns; /* pool's coarse clock */
+	u64 seal_counter; /* of the last seal */
 	u32 fill; /* first page not written */
 	u32 sealed; /* fill of the seal on the media */
 	u32 tick_fill; /* fill at the last housekeeping */
-	u32 seal_counter;
 	u32 next, prev; /* volume's list, or free list (next) */
 	u16 volume;
 	u8 state;  /* enum fby_chunk_state */
@@ -74,7 +76,7 @@ struct fby_chunk {
 	u64 seq_max; /* highest seq in it; ~0 while open */
 	u32 linked; /* of recovery: linked pages */
 	u16 dead_base; /* sum of its dead counts when it was opened */
-	u8 recover; /* enum in recovery.c */
+	u8 recover; /* enum in recovery.h */
 };
 
 struct fby_slot_volume {
@@ -266,6 +268,9 @@ struct fby_pool {
 	struct fby_read_stats read_stats[FBY_READ_STRIPES];
 };
 
+/* A chunk's seal lines by number: bit 0 is the parity of the counter, bit 1 tells the copy. */
+#define FBY_SEALS 4u
+
 /* --- lines.c: build and validate lines; copies only ----------------------- */
 enum fby_line_class { FBY_LINE_CURRENT = 0, FBY_LINE_OLD, FBY_LINE_BAD, FBY_LINE_CLASSES };
 
@@ -274,7 +279,7 @@ bool fby_line_crc_ok(const struct fby_pool *p, const void *line);
 /* Copy page line (c, i) and judge it; repair: put single-bit errors right in the copy. */
 bool fby_page_line_read(struct fby_pool *p, u32 c, u32 i, struct fby_page_line *out, bool *repaired);
 bool fby_open_line_read(struct fby_pool *p, u32 c, u32 which, struct fby_open_line *out);
-bool fby_seal_line_read(struct fby_pool *p, u32 c, u32 which, struct fby_seal_line *out);
+bool fby_seal_line_read(struct fby_pool *p, u32 c, u32 which, struct fby_seal_line *out); /* which: of FBY_SEALS */
 
 /* --- chunk.c: slots, chunks, sequence numbers ------------------------------ */
 /* Opens a chunk of the volume for the slot, which is held and has none; false: no
@@ -284,6 +289,7 @@ bool fby_slot_open(struct fby_pool *p, struct fby_slot *s, u16 volume, u32 flags
 u32 fby_reserve(const struct fby_pool *p);
 /* Drops unused sequence numbers.  Slot held. */
 void fby_slot_retire(struct fby_slot *s);
+/* Says twice, with one fence, that the pages below fill are complete. */
 void fby_chunk_seal(struct fby_pool *p, u32 c, bool closed);
 /* Slot held: closes its open chunk of the volume, if any. */
 void fby_slot_close(struct fby_pool *p, struct fby_slot *s, u16 volume, u32 *wake);
@@ -409,6 +415,11 @@ static inline u8 *fby_chunk_base(const struct fby_pool *p, u32 c)
 static inline u8 *fby_line_at(const struct fby_pool *p, u32 c, u32 i)
 {
 	return fby_chunk_base(p, c) + (u64)i * FBY_LINE;
+}
+
+static inline u8 *fby_seal_at(const struct fby_pool *p, u32 c, u32 which)
+{
+	return fby_line_at(p, c, FBY_LINE_SEAL + (which & 1) + (which >> 1) * FBY_LINE_SEAL_COPY);
 }
 
 static inline u8 *fby_page_data(const struct fby_pool *p, u32 page)

@@ -13,7 +13,7 @@
 #define FBY_ERRORS(X) \
 	X(NO_SUPERBLOCK, 22, "no Forebay superblock: the media is not a pool") \
 	X(BAD_SUPERBLOCK, 74, "both superblock copies are damaged") \
-	X(VERSION, 95, "the pool was written by a newer version of Forebay") \
+	X(VERSION, 95, "the pool is not of format version 2, the only one that this Forebay knows") \
 	X(FEATURE, 95, "the pool uses a feature this version does not know") \
 	X(FEATURE_RO, 30, "the pool uses a feature this version can only read") \
 	X(MEDIA_SIZE, 28, "the media is smaller than the superblock says") \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
- * format.h - the on-media format, version 1.  docs/format.md tells the same
+ * format.h - the on-media format, version 2.  docs/format.md tells the same
  * in prose; a change here is a change there.
  *
  *	0        superblock            one 4 KiB page, 512 bytes used
@@ -14,8 +14,9 @@
  *	byte 0   header array: one 64-byte line a page; line i describes page i.
  *	         Lines 0 to 7 would describe the array itself and hold instead:
  *	           0, 1  open header, even and odd epochs
- *	           2, 3  seal, written alternately
- *	           4..7  reserved
+ *	           2, 3  seals of even and of odd counters
+ *	           6, 7  copies of these
+ *	           4, 5  reserved
  *	         page 8 .. pages-1: data
  *
  * Everything is little endian; the engine refuses to build elsewhere.  Every
@@ -34,7 +35,7 @@
 #define FBY_LINE 64u
 
 #define FBY_MAGIC 0x3159414245524f46ull /* "FOREBAY1" */
-#define FBY_VERSION 1u
+#define FBY_VERSION 2u
 
 #define FBY_SB_OFFSET 0u
 #define FBY_SB_COPY_OFFSET 4096u
@@ -44,7 +45,8 @@
 #define FBY_CHUNK_PAGES_MAX 512u
 #define FBY_FIRST_PAGE 8u /* first data page of a chunk */
 #define FBY_LINE_OPEN 0u  /* + (epoch & 1) */
-#define FBY_LINE_SEAL 2u  /* + alternate */
+#define FBY_LINE_SEAL 2u  /* + (counter & 1), + FBY_LINE_SEAL_COPY for the copy */
+#define FBY_LINE_SEAL_COPY 4u
 
 #define FBY_VOLUMES_MAX 64u
 #define FBY_NAME_MAX 63u
@@ -137,20 +139,26 @@ struct fby_open_line {
 	u32 crc;
 };
 
-/* Line 2 or 3, alternately.  Says that pages up to fill are complete on the
- * media, so that damage among them is never taken for a torn tail.  Written
- * when the slot leaves the chunk (closed), by an idle host, and by recovery. */
+/* Lines 2 and 6, or 3 and 7, by the parity of the counter: each seal is written
+ * twice, with one fence.  Says that pages up to fill are complete on the media, so
+ * that damage among them is never taken for a torn tail.  Written when the slot
+ * leaves the chunk (closed), by an idle host, and by recovery.  A crash tears the
+ * two lines of one parity at most, and format leaves all four valid: a chunk with
+ * fewer than two valid ones is damaged, and entries of it may be missing.  No range
+ * of lines holds both of one parity and neither of the other. */
 struct fby_seal_line {
 	u32 magic;
 	u16 fill; /* first page not written */
 	u8 closed; /* 1: nothing will be appended in this epoch */
 	u8 reserved0;
 	u32 chunk;
-	u32 counter; /* of the two, the valid one of this epoch with more counts */
+	u16 volume; /* as in the open line; 0xffff in a chunk as formatted */
+	u16 reserved1;
+	u64 counter; /* of the valid ones of this epoch the highest is the newest */
 	u64 epoch;
 	u64 seq_max; /* highest seq below fill */
 	u64 last_block; /* block of page fill-1, to name it if its line is lost */
-	u8 reserved[20];
+	u8 reserved[12];
 	u32 crc;
 };
 

@@ -105,7 +105,7 @@ static bool page_line_sane(const struct fby_pool *p, u32 c, u32 i, const struct 
 		return false;
 	}
 	return masks && l->chunk == c && l->page == i && l->volume < p->sb.nvolumes && l->seq > 0 &&
-	       l->seq < FBY_NO_SEQ / 2 && l->epoch < FBY_NO_SEQ / 2 && l->block < 1ull << FBY_BLOCK_BITS &&
+	       l->seq < FBY_NUMBER_END && l->epoch < FBY_NUMBER_END && l->block < 1ull << FBY_BLOCK_BITS &&
 	       l->batch_count >= 1 && l->batch_count <= FBY_BATCH_PAGES && l->batch_first >= FBY_FIRST_PAGE &&
 	       l->batch_first <= i && i - l->batch_first < l->batch_count &&
 	       l->batch_first + l->batch_count <= p->chunk_pages && (l->flags & ~FBY_PF_NOCRC) == 0 &&
@@ -141,16 +141,17 @@ bool fby_open_line_read(struct fby_pool *p, u32 c, u32 which, struct fby_open_li
 		return false;
 	return fby_line_crc_ok(p, out) && out->magic == FBY_OPEN_MAGIC && out->chunk == c &&
 	       out->kind <= FBY_CHUNK_CACHE && (out->volume < p->sb.nvolumes || out->kind == FBY_CHUNK_FREE) &&
-	       out->epoch < FBY_NO_SEQ / 2 && out->seq_min < FBY_NO_SEQ / 2 && (out->epoch & 1) == which &&
+	       out->epoch < FBY_NUMBER_END && out->seq_min < FBY_NUMBER_END && (out->epoch & 1) == which &&
 	       out->reserved0 == 0 && all_zero(out->reserved, sizeof(out->reserved));
 }
 
 bool fby_seal_line_read(struct fby_pool *p, u32 c, u32 which, struct fby_seal_line *out)
 {
-	if (fby_port_read(p->media, out, fby_line_at(p, c, FBY_LINE_SEAL + which), FBY_LINE))
+	if (fby_port_read(p->media, out, fby_seal_at(p, c, which), FBY_LINE))
 		return false;
 	return fby_line_crc_ok(p, out) && out->magic == FBY_SEAL_MAGIC && out->chunk == c &&
 	       out->fill >= FBY_FIRST_PAGE && out->fill <= p->chunk_pages && out->closed <= 1 &&
-	       (out->counter & 1) == which && out->epoch < FBY_NO_SEQ / 2 && out->seq_max < FBY_NO_SEQ / 2 &&
-	       out->reserved0 == 0 && all_zero(out->reserved, sizeof(out->reserved));
+	       (out->volume < p->sb.nvolumes || out->volume == FBY_NO_VOLUME) && (out->counter & 1) == (which & 1) &&
+	       out->counter < FBY_NUMBER_END && out->epoch < FBY_NUMBER_END && out->seq_max < FBY_NUMBER_END &&
+	       out->reserved0 == 0 && out->reserved1 == 0 && all_zero(out->reserved, sizeof(out->reserved));
 }

@@ -51,7 +51,12 @@
 	X(FLUSH_TAKES_LATER, "a flush counts for what was bypassed while it was under way") \
 	X(ATTACH_FORGETS_BYPASS, "what was bypassed before a crash of the host counts as flushed") \
 	X(HOST_FAILURE_IGNORED, "destage goes on although the origin told another that it failed") \
-	X(MOVE_UNVERIFIED, "relocation gives damaged data a new checksum")
+	X(MOVE_UNVERIFIED, "relocation gives damaged data a new checksum") \
+	X(SEAL_ONE_COPY, "a seal is written once, and its copy stays what it was") \
+	X(SEAL_COPY_NOT_HEALED, "recovery overwrites a seal while only one line of the newer one is there") \
+	X(SEAL_EPOCH_IGNORED, "the epoch of a seal does not count where the open line is lost") \
+	X(HEADERS_LOST_SILENT, "a chunk without seals is taken for one that was never sealed") \
+	X(LOSS_FORGOTTEN_AFTER_CLEAN, "recovery writes down what is lost after it has cleared the clean flag")
 
 enum fby_planted_id {
 	FBY_BUG_NONE = 0,

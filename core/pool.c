@@ -59,11 +59,11 @@ static bool chunk_traces(struct fby_media *m)
 
 static int sb_error(const struct fby_superblock *sb, u64 media_size)
 {
-	if (sb->version > FBY_VERSION)
+	if (sb->version != FBY_VERSION)
 		return -FBY_E_VERSION;
 	if (sb->features_incompat)
 		return -FBY_E_FEATURE;
-	if (sb->version != FBY_VERSION || !sb_geometry_ok(sb))
+	if (!sb_geometry_ok(sb))
 		return -FBY_E_GEOMETRY;
 	if (sb->media_size > media_size)
 		return -FBY_E_MEDIA_SIZE;
@@ -113,18 +113,24 @@ static void format_volumes(struct fby_media *m, u32 seed, u32 nvolumes)
 	}
 }
 
-/* Both open lines valid, so that afterwards a chunk without one is damaged. */
+/* All open and seal lines valid, so that afterwards a chunk without them is damaged. */
 static void format_chunk(struct fby_media *m, u32 seed, const struct fby_superblock *sb, u32 c)
 {
 	u8 *at = fby_media_base(m) + sb->data_offset + (u64)c * sb->chunk_size;
 	static const u8 zero[FBY_FIRST_PAGE * FBY_LINE];
 
 	media_lines(m, at, zero, sizeof(zero));
-	for (u32 epoch = 0; epoch < 2; epoch++) {
-		struct fby_open_line l = { .magic = FBY_OPEN_MAGIC, .chunk = c, .epoch = epoch };
+	for (u32 i = 0; i < 2; i++) {
+		struct fby_open_line open = { .magic = FBY_OPEN_MAGIC, .chunk = c, .epoch = i };
+		struct fby_seal_line seal = { .magic = FBY_SEAL_MAGIC, .fill = FBY_FIRST_PAGE, .closed = 1, .chunk = c,
+					      .volume = FBY_NO_VOLUME, .counter = i, .epoch = 1,
+					      .last_block = FBY_NO_BLOCK };
 
-		fby_line_finish(seed, &l);
-		media_lines(m, at + epoch * FBY_LINE, &l, FBY_LINE);
+		fby_line_finish(seed, &open);
+		fby_line_finish(seed, &seal);
+		media_lines(m, at + (FBY_LINE_OPEN + i) * FBY_LINE, &open, FBY_LINE);
+		media_lines(m, at + (FBY_LINE_SEAL + i) * FBY_LINE, &seal, FBY_LINE);
+		media_lines(m, at + (FBY_LINE_SEAL + FBY_LINE_SEAL_COPY + i) * FBY_LINE, &seal, FBY_LINE);
 	}
 }
 

@@ -303,7 +303,7 @@ void fuzz_patch(struct fuzz_input *in)
 		break;
 	case 3:
 		bytes = FBY_LINE;
-		at = chunk + (FBY_LINE_SEAL + b % 2) * FBY_LINE;
+		at = chunk + (FBY_LINE_SEAL + b % 2 + (b >> 1) % 2 * FBY_LINE_SEAL_COPY) * FBY_LINE;
 		break;
 	case 5:
 		bytes = FBY_PAGE;

@@ -41,7 +41,7 @@ static const struct field open_line[] = {
 };
 
 static const struct field seal_line[] = {
-	FIELD(fby_seal_line, magic), FIELD(fby_seal_line, fill), FIELD(fby_seal_line, closed),
+	FIELD(fby_seal_line, volume), FIELD(fby_seal_line, fill), FIELD(fby_seal_line, closed),
 	FIELD(fby_seal_line, chunk), FIELD(fby_seal_line, counter), FIELD(fby_seal_line, epoch),
 	FIELD(fby_seal_line, seq_max), FIELD(fby_seal_line, last_block),
 };
@@ -232,8 +232,10 @@ static void change_chunk_line(struct image *m, struct rng *r)
 	image_note(m, "; chunk %u line %u", chunk, line);
 	if (line < FBY_LINE_SEAL)
 		change_fields(m, "open", at, FBY_LINE, line_seed(m), open_line, COUNT(open_line), r);
-	else
+	else {
 		change_fields(m, "seal", at, FBY_LINE, line_seed(m), seal_line, COUNT(seal_line), r);
+		memcpy(at + FBY_LINE_SEAL_COPY * FBY_LINE, at, FBY_LINE);
+	}
 }
 
 static void change_page_line(struct image *m, struct rng *r)

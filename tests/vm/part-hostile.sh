@@ -59,7 +59,7 @@ part() {
 		"$here"/hostile.c "$here"/hostile_host.c "$here"/hostile_mutate.c || return 1
 	if [ "${PLANTED:-1}" = 1 ]; then
 		caught range 35 'outside the volumes|beyond end of device' \
-			core/recovery.c 's/if \(out_of_range\(p, s, l\)\)/if (0 \&\& out_of_range(p, s, l))/' &
+			core/scan.c 's/if \(out_of_range\(p, s, l\)\)/if (0 \&\& out_of_range(p, s, l))/' &
 		pids+=($!)
 		# The engine's own assertion would tell before the kernel does.
 		caught fill 1 'KASAN: |BUG: unable to handle page fault' \
@@ -71,7 +71,7 @@ part() {
 		# entry of the index is zero, and means nothing.
 		caught past 35552 'BUG: KASAN: vmalloc-out-of-bounds ' \
 			core/lines.c 's/out->fill <= p->chunk_pages/out->fill <= FBY_CHUNK_PAGES_MAX/' \
-			core/recovery.c 's/(ch->fill = )(s\.sealed > FBY_FIRST_PAGE)/\1s.sealed > p->chunk_pages ? p->chunk_pages : \2/' ||
+			core/scan.c 's/(ch->fill = )(s\.sealed > FBY_FIRST_PAGE)/\1s.sealed > p->chunk_pages ? p->chunk_pages : \2/' ||
 			return 1
 	fi
 	for ((g = 0; g < guests; g++)); do

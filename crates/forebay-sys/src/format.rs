@@ -9,7 +9,7 @@ pub const FBY_PAGE_SECTORS: u32 = 8;
 pub const FBY_LINE: u32 = 64;
 
 pub const FBY_MAGIC: u64 = 0x3159_4142_4552_4f46;
-pub const FBY_VERSION: u32 = 1;
+pub const FBY_VERSION: u32 = 2;
 
 pub const FBY_SB_OFFSET: u64 = 0;
 pub const FBY_SB_COPY_OFFSET: u64 = 4096;
@@ -20,6 +20,7 @@ pub const FBY_CHUNK_PAGES_MAX: u32 = 512;
 pub const FBY_FIRST_PAGE: u32 = 8;
 pub const FBY_LINE_OPEN: u32 = 0;
 pub const FBY_LINE_SEAL: u32 = 2;
+pub const FBY_LINE_SEAL_COPY: u32 = 4;
 
 pub const FBY_VOLUMES_MAX: u32 = 64;
 pub const FBY_NAME_MAX: usize = 63;
@@ -119,11 +120,13 @@ pub struct fby_seal_line {
     pub closed: u8,
     pub reserved0: u8,
     pub chunk: u32,
-    pub counter: u32,
+    pub volume: u16,
+    pub reserved1: u16,
+    pub counter: u64,
     pub epoch: u64,
     pub seq_max: u64,
     pub last_block: u64,
-    pub reserved: [u8; 20],
+    pub reserved: [u8; 12],
     pub crc: u32,
 }
 

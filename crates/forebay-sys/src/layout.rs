@@ -64,7 +64,7 @@ fn structs_and_constants_are_as_in_c() {
         fby_superblock { magic, version, flags, features_compat, features_ro, features_incompat, uuid, generation, media_size, data_offset, chunk_size, nchunks, nvolumes, reserved0, clean_entries, clean_digest, clean_seq, reserved, crc }
         fby_volume_record { counter, index, state, watermark, origin_sectors, uuid, name, identity, block_size, flags, reserved, crc }
         fby_open_line { magic, kind, volume, chunk, reserved0, epoch, seq_min, reserved, crc }
-        fby_seal_line { magic, fill, closed, reserved0, chunk, counter, epoch, seq_max, last_block, reserved, crc }
+        fby_seal_line { magic, fill, closed, reserved0, chunk, volume, reserved1, counter, epoch, seq_max, last_block, reserved, crc }
         fby_page_line { seq, block, epoch, prev_block, chunk, page, volume, batch_first, batch_count, kind, valid, lost, flags, reserved, prev_seq, data_crc, crc }
         fby_format { uuid, chunk_size, nvolumes }
         fby_probe { state, error, primary_valid, copy_valid, sb }
@@ -100,6 +100,7 @@ fn structs_and_constants_are_as_in_c() {
         FBY_FIRST_PAGE,
         FBY_LINE_OPEN,
         FBY_LINE_SEAL,
+        FBY_LINE_SEAL_COPY,
         FBY_VOLUMES_MAX,
         FBY_NAME_MAX,
         FBY_IDENTITY_MAX,

@@ -717,7 +717,7 @@ pub(crate) fn open_error(path: &std::path::Path, e: Code) -> Error {
         sys::FBY_E_VERSION | sys::FBY_E_FEATURE => Error::Unsupported {
             path,
             cause,
-            way_out: "nothing was written; open it with the version that made it, or a newer one".into(),
+            way_out: "nothing was written; open it with the version of Forebay that made it".into(),
         },
         sys::FBY_E_FEATURE_RO => Error::Unsupported {
             path,

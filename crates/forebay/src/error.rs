@@ -86,7 +86,7 @@ pub enum Error {
     #[error("{}: {cause}; {way_out}", path.display())]
     Damaged { path: PathBuf, cause: String, way_out: String },
 
-    /// The pool is from a newer version, or needs a feature that is missing.
+    /// The pool is of another format version, or needs a feature that is missing.
     #[error("{}: {cause}; {way_out}", path.display())]
     Unsupported { path: PathBuf, cause: String, way_out: String },
 

@@ -120,7 +120,7 @@ fn patch(image: &mut [u8], p: &[u8; 9]) {
         0 => (SUPERBLOCKS[which % 2], SUPERBLOCK, 0),
         1 => (RECORDS + which % (2 * VOLUMES) * RECORD, RECORD, seed),
         2 => (chunk + other % 2 * LINE, LINE, seed),
-        3 => (chunk + (2 + other % 2) * LINE, LINE, seed),
+        3 => (chunk + (2 + other % 2 + other / 2 % 2 * 4) * LINE, LINE, seed),
         5 => (chunk + (8 + other % pages) * PAGE, PAGE, seed),
         _ => (chunk + (8 + other % pages) * LINE, LINE, seed),
     };
