@@ -33,6 +33,8 @@ help:
 	@echo 'make bench-apps      redis, mariadb, rocksdb, postgresql, varmail on ext4 beside the origin alone (10 minutes, root)'
 	@echo 'make soak SECONDS=n  new seeds of the simulator and the crash explorer for so long'
 	@echo 'make fuzz SECONDS=n  libFuzzer on each target for so long'
+	@echo 'make mutants         single changes to core, port, library, module: do tests find them? (hours; resumes)'
+	@echo 'make coverage        branches of core that the tests take (8 minutes)'
 	@echo 'make vm-check        the kernel module in a guest, with 25 power cuts (make check: with 4)'
 	@echo 'make vm-soak         the same for long: 200 power cuts, millions of operations of fsx'
 	@echo 'make vm-bench        the module beside dm-writecache and the bare device; $(OUT)/vm-bench.json'
@@ -111,6 +113,37 @@ fuzz-rust:
 			-max_len=700 -timeout=30 -print_final_stats=1 -verbosity=0 \
 			-artifact_prefix=$(FUZZ_RUST)/finding-$$target- || exit 1; \
 	done
+
+# ONLY: core, port, rust or kernel.  SAMPLE: so many of each, chosen by SEED.  What
+# ran before is not run again; FRESH=1 forgets it.  JOBS at a time, each UNDER a
+# command if others use the machine.  docs/testing.md has more.
+MUTANTS := target/mutants
+ONLY ?= core port rust kernel
+.PHONY: mutants mutants-weekly mutants-report coverage
+mutants: $(MUTANTS)/tools
+	@for area in $(ONLY); do \
+		$(MUTANTS)/venv/bin/python tests/mutants/run.py $$area $(SAMPLE:%=--sample %) $(SEED:%=--seed %) \
+			$(JOBS:%=--jobs %) $(if $(FRESH),--fresh) $(if $(UNDER),--under '$(UNDER)') || exit 1; \
+	done
+
+# A hundred others each week; what they come to, in the end.
+mutants-weekly:
+	$(MAKE) mutants FRESH=1 SAMPLE=100 SEED=$(shell date +%G-%V) ONLY='core port'
+	$(MAKE) mutants FRESH=1 SAMPLE=25 SEED=$(shell date +%G-%V) ONLY=rust
+
+mutants-report:
+	@tests/mutants/run.py report
+
+$(MUTANTS)/tools: tests/mutants/requirements.txt
+	@scripts/need mutants
+	python3 -m venv $(MUTANTS)/venv
+	$(MUTANTS)/venv/bin/pip install -q -r tests/mutants/requirements.txt
+	$(MUTANTS)/venv/bin/python tests/mutants/run.py self-test
+	touch $@
+
+coverage:
+	@scripts/need coverage
+	@tests/coverage/coverage.py
 
 vm-check vm-soak vm-bench vm-shell: build
 	@scripts/need vm

@@ -1,0 +1,606 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""run.py core|port|rust [--sample N] [--seed S] [--jobs J] [--only TEXT] [--under CMD] [--fresh]
+run.py report [NAME]...     score and survivors of what was run
+run.py self-test            the tool itself: see self_test()
+
+Runs the tests against the mutants that generate.py makes of core/ and port/: for
+each, the steps by cost until one fails.  A step that never comes past a mutant
+is not run for it.  Those of crates/forebay are cargo-mutants', one at a time in a
+copy of the repository, with the library's tests.  What came of each goes to out/mutants/NAME.jsonl at once, and
+the next run goes on after it; --fresh begins again.  The order is that of a hash
+of seed and key, so a sample is a beginning of the whole, and grows.
+
+A mutant is found when a step fails, or needs ten times its processor time, or
+does not end.  A survivor is judged by hand in judged.txt: equivalent, when no
+test could tell it, or left, with the reason.
+"""
+import argparse
+import collections
+import concurrent.futures
+import glob
+import hashlib
+import json
+import os
+import re
+import resource
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import keys
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '../..'))
+WORK = os.path.join(ROOT, 'target/mutants')
+SOURCES = os.path.join(WORK, 'src')
+OUT = os.path.join(ROOT, 'out/mutants')
+JUDGED = os.path.join(ROOT, 'tests/mutants/judged.txt')
+
+CORE = ['core/*.c', 'core/engine.h', 'core/forebay.h', 'core/index.h', 'core/media.h', 'core/slot.h', 'core/sort.h']
+PORT = ['port/*.c', 'port/*.h']
+PREFIX = {'core': 'core/', 'port': 'port/', 'kernel': 'kernel/', 'rust': 'crates/'}  # of their keys
+CARGO_MUTANTS = '27.1.0'
+NOT_HERE = re.compile(r'port/linux|core/(errors|planted)')  # the kernel's, and tables of names
+
+
+# --- build ------------------------------------------------------------------
+
+def sources():
+    names = [os.path.relpath(f, ROOT) for p in CORE + PORT for f in sorted(glob.glob(os.path.join(ROOT, p)))]
+    return [n for n in names if not NOT_HERE.match(n)]
+
+
+CLANG = ['clang', '-w', '-std=gnu11', '-pthread', f'-I{SOURCES}/core', f'-I{SOURCES}/port']
+
+
+def does_not_compile():
+    """Numbers of mutants that the compiler refuses: those before each error.  Only
+    files that changed since they compiled are looked at."""
+    bad = set()
+    where = os.path.join(WORK, 'syntax')
+    os.makedirs(where, exist_ok=True)
+    newest = max(os.path.getmtime(f) for f in glob.glob(f'{SOURCES}/*/*.h'))
+    for file in sorted(glob.glob(f'{SOURCES}/*/*.c')):
+        good = os.path.join(where, os.path.basename(file))
+        if os.path.basename(file).startswith('linux') or (
+                os.path.exists(good) and os.path.getmtime(good) > max(newest, os.path.getmtime(file))):
+            continue
+        done = subprocess.run([*CLANG, '-ferror-limit=0', '-fsyntax-only', file], capture_output=True, text=True)
+        if done.returncode == 0:
+            open(good, 'w').close()
+        for path, line, column in re.findall(r'^(\S+?):(\d+):(\d+): error:', done.stderr, re.M):
+            with open(path) as f:
+                text = f.read().split('\n')
+            before = text[int(line) + 1][:int(column)]  # two lines were put in front
+            numbers = re.findall(r'FBY_M\((\d+)\)', before)
+            if not numbers:
+                sys.exit(f'{path}:{line}: does not compile, and no mutant is the reason:\n{done.stderr}')
+            bad.add(int(numbers[-1]))
+    return bad
+
+
+def write_if_new(path, data):
+    """What is as it was keeps its time, so that nothing is built again for it."""
+    if os.path.exists(path):
+        with open(path, 'rb') as f:
+            if f.read() == data:
+                return
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, 'wb') as f:
+        f.write(data)
+
+
+def make_sources():
+    """The copies with all mutants in them; returns these, and how many do not compile."""
+    import generate
+    refused = os.path.join(WORK, 'refused.json')  # keys, of this run and those before
+    leave = set()
+    if os.path.exists(refused):
+        with open(refused) as f:
+            leave = set(json.load(f))
+    while True:
+        files, mutants = generate.generate(ROOT, sources(), leave)
+        for part in ('core', 'port'):
+            for path in glob.glob(os.path.join(ROOT, part, '*.[ch]')):
+                name = os.path.relpath(path, ROOT)
+                if name not in files:
+                    with open(path, 'rb') as f:
+                        files[name] = f.read()
+        for name in ('mutant.c', 'mutant.h'):
+            with open(os.path.join(ROOT, 'tests/mutants', name), 'rb') as f:
+                files['core/' + name] = f.read()
+        for name, data in files.items():
+            write_if_new(os.path.join(SOURCES, name), data)
+        for path in glob.glob(f'{SOURCES}/*/*'):
+            if os.path.relpath(path, SOURCES) not in files:
+                os.unlink(path)
+        bad = does_not_compile()
+        if not bad:
+            return mutants, len(leave)
+        leave |= {mutants[n - 1]['key'] for n in bad}
+        with open(refused, 'w') as f:
+            json.dump(sorted(leave), f)
+
+
+def programs(env):
+    """Builds the simulator and the tests of the engine's hosts; {name: path}."""
+    built = {}
+    packages = [word for name in ('forebay-sim', 'forebay', 'forebay-sys') for word in ('-p', name)]
+    for command in (['build', '-p', 'forebay-sim'], ['test', '--no-run', *packages]):
+        done = subprocess.run(['cargo', *command, '--release', '--message-format=json-render-diagnostics'], cwd=ROOT,
+                              env=dict(os.environ, CC='clang', **env), stdout=subprocess.PIPE, text=True)
+        if done.returncode:
+            sys.exit('cargo ' + ' '.join(command) + ' failed')
+        for message in map(json.loads, done.stdout.splitlines()):
+            kind = message['target']['kind'][0] if message.get('executable') else ''
+            if kind == 'test' or (kind == 'bin' and not message['profile']['test']):
+                built[message['target']['name']] = message['executable']
+            elif kind == 'lib':
+                built[message['target']['name'] + ' unit'] = message['executable']
+    return built
+
+
+def objects(flavour, flags, files):
+    """Compiles what changed, for several programs of one flavour; returns the objects."""
+    where = os.path.join(WORK, flavour)
+    os.makedirs(where, exist_ok=True)
+    newest = max(os.path.getmtime(f) for f in glob.glob(f'{SOURCES}/*/*.h'))
+    made = []
+
+    def one(file):
+        out = os.path.join(where, os.path.basename(file)[:-1] + 'o')
+        made.append(out)
+        if not os.path.exists(out) or os.path.getmtime(out) <= max(newest, os.path.getmtime(file)):
+            subprocess.run([*CLANG, '-g', *flags, f'-I{ROOT}/fuzz', '-c', file, '-o', out], check=True)
+
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(one, files))
+    return made
+
+
+def link(name, flags, made):
+    out = os.path.join(WORK, name)
+    subprocess.run(['clang', '-pthread', *flags, *made, '-o', out], check=True)
+    return out
+
+
+def build():
+    """Returns the mutants and the steps: (name, command, shaky)."""
+    mutants, refused = make_sources()
+    print(f'mutants: {len(mutants)} in {len(sources())} files; {refused} more do not compile', flush=True)
+    run = programs({'FOREBAY_SOURCES': SOURCES, 'CARGO_TARGET_DIR': os.path.join(WORK, 'build')})
+    engine = [f for f in sorted(glob.glob(f'{SOURCES}/*/*.c')) if not os.path.basename(f).startswith('linux')]
+    stress = [f'{ROOT}/tests/stress/stress.c']
+    asan = ['-O1', '-fno-omit-frame-pointer', '-fsanitize=address,undefined', '-fno-sanitize-recover=all']
+    tsan = ['-O1', '-fno-omit-frame-pointer', '-fsanitize=thread']
+    made = objects('asan', asan, engine)
+    run['stress-asan'] = link('stress-asan', asan, made + objects('asan', asan, stress))
+    for target in ('ops', 'image', 'volumes'):
+        files = [f'{ROOT}/fuzz/fuzz_{f}.c' for f in ('media', 'walk', 'run', target)]
+        run['fuzz-' + target] = link('fuzz-' + target, asan, made + objects('asan', asan, files))
+    run['stress-tsan'] = link('stress-tsan', tsan, objects('tsan', tsan, engine + stress))
+    return mutants, steps_of(run)
+
+
+# What `make check` runs, in portions, the cheap ones first.  A shaky step has
+# threads and a clock of its own, and counts only if it fails twice.
+def steps_of(run):
+    sim = [run['forebay-sim'], '--threads', '1']
+    steps = [('golden', [*sim, 'golden'], False)]
+    for test in ('decision_table', 'relocation', 'origin_errors'):
+        steps.append((test, [run[test], '--test-threads=1'], False))
+    steps += [
+        ('kernels', [run['kernels'], '--test-threads=1'], False),
+        ('seeds 20', [*sim, '--runs', '20'], False),
+        ('explore 20', [*sim, 'explore', '--bound', '20', '--images', '1000'], False),
+        ('explore 200', [*sim, 'explore', '--bound', '200', '--images', '1000'], False),
+        ('seeds 100', [*sim, '--first', '21', '--runs', '80'], False),
+        ('flips, every 8th', [*sim, 'flips', '--every', '8', '--data', '2000'], False),
+        ('short', [run['short'], '--test-threads=1'], False),
+    ]
+    known = {'forebay-sim', 'decision_table', 'relocation', 'origin_errors', 'kernels', 'short', 'pace', 'host'}
+    for test in sorted(set(run) - known):
+        if not test.startswith(('stress', 'fuzz-')):
+            steps.append((test, [run[test], '--test-threads=1'], True))
+    for target in ('image', 'volumes', 'ops'):
+        steps.append((f'fuzz {target}', [run[f'fuzz-{target}'], '-n', '1000', '-s', '1', '-o', '/dev/null',
+                                         f'{ROOT}/fuzz/corpus/{target}'], False))
+    return steps + [
+        ('stress asan 3 s', [run['stress-asan'], '3', '1'], False),
+        ('pace', [run['pace'], '--test-threads=1'], False),
+        ('host', [run['host'], '--test-threads=2'], True),
+        ('seeds 1500', [*sim, '--first', '101', '--runs', '1400'], False),
+        ('explore 2000', [*sim, 'explore', '--bound', '2000', '--images', '1000'], False),
+        ('stress tsan 8 s', [run['stress-tsan'], '8', '1'], False),
+        ('explore', [*sim, 'explore', '--images', '1000'], False),
+        ('seeds 4000', [*sim, '--first', '1501', '--runs', '2500'], False),
+    ]
+
+
+# --- running ----------------------------------------------------------------
+
+running = set()
+stopping = threading.Event()
+
+
+def once(command, number, cpu=None, wall=None, reached=None):
+    """Runs the command; returns (None or what was wrong, its last words, processor seconds, seconds)."""
+    where = tempfile.mkdtemp(prefix='forebay-mutant-')
+    env = dict(os.environ, FBY_MUTANT=str(number), TMPDIR=where, RUST_BACKTRACE='0',
+               TSAN_OPTIONS='halt_on_error=1', ASAN_OPTIONS='handle_abort=0:detect_leaks=0')
+    if reached:
+        env['FBY_MUTANT_REACHED'] = reached
+
+    def limits():
+        os.setsid()
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if cpu:
+            resource.setrlimit(resource.RLIMIT_CPU, (int(cpu) + 1, int(cpu) + 5))
+
+    start, before = time.time(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    with open(os.path.join(where, 'output'), 'w+b') as output:
+        process = subprocess.Popen(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=output,
+                                   stderr=subprocess.STDOUT, preexec_fn=limits)
+        running.add(process)
+        wrong = None
+        try:
+            rc = process.wait(wall)
+            if rc:
+                wrong = 'processor time' if rc == -signal.SIGXCPU else f'exit {rc}'
+        except subprocess.TimeoutExpired:
+            wrong = 'no end'
+        finally:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            process.wait()
+            running.discard(process)
+        output.seek(max(0, output.seek(0, 2) - 8000))
+        words = output.read().decode(errors='replace')
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    shutil.rmtree(where, ignore_errors=True)
+    return wrong, words, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, time.time() - start
+
+
+TELLING = re.compile(r'VIOLATION|panicked|assert|ERROR|SUMMARY|forebay-sim:|differ|FAILED|stress:|fuzz:|is not|was')
+
+
+def evidence(words):
+    lines = [line.strip() for line in words.splitlines() if line.strip()]
+    telling = [line for line in lines if TELLING.search(line)]
+    return (telling or lines or [''])[0][:200]
+
+
+def baseline(steps):
+    """{step: cost, and what it reaches} with no mutant: it must pass.  Kept until its program changes."""
+    kept = os.path.join(WORK, 'baseline.json')
+    base = {}
+    if os.path.exists(kept):
+        with open(kept) as f:
+            base = json.load(f)
+    for name, command, _ in steps:
+        with open(command[0], 'rb') as f:
+            of = hashlib.sha256(f.read() + json.dumps(command).encode()).hexdigest()
+        if base.get(name, {}).get('of') == of:
+            continue
+        file = os.path.join(WORK, 'reached')
+        open(file, 'wb').close()
+        wrong, words, cpu, wall = once(command, 0, reached=file)
+        if wrong:
+            sys.exit(f'step {name} fails with no mutant: {wrong}\n{words}')
+        with open(file, 'rb') as f:
+            reached = [n for n, byte in enumerate(f.read()) if byte]
+        base[name] = {'of': of, 'cpu': cpu, 'wall': wall, 'reached': reached}
+        print(f'  {name:20} {wall:6.1f} s, {cpu:6.1f} s of processor, reaches {len(reached)}', flush=True)
+        with open(kept, 'w') as f:
+            json.dump(base, f)
+    return {name: {**base[name], 'reached': set(base[name]['reached'])} for name, _, _ in steps}
+
+
+def try_mutant(number, steps, base, before):
+    """Runs the steps that it has not survived before."""
+    passed = before.get('passed', [])
+    result = {'result': 'survived' if passed else 'unreached', 'passed': passed}
+    for name, command, shaky in steps:
+        cost = base[name]
+        if number not in cost['reached'] or name in passed:
+            continue
+        result['result'] = 'survived'
+        for _ in range(2 if shaky else 1):
+            wrong, words, _, _ = once(command, number, cpu=10 * cost['cpu'] + 5, wall=20 * cost['wall'] + 120)
+            if stopping.is_set():
+                return None
+            if not wrong:
+                break
+        if wrong:
+            return {'result': 'found', 'step': name, 'how': wrong, 'evidence': evidence(words)}
+        passed.append(name)
+    return result
+
+
+def ordered(mutants, name, seed, only):
+    chosen = [(n, m) for n, m in enumerate(mutants, 1) if m['file'].startswith(name + '/') and only in m['key']]
+    return sorted(chosen, key=lambda nm: hashlib.sha1(f"{seed} {nm[1]['key']}".encode()).digest())
+
+
+def results_of(name):
+    file = os.path.join(OUT, name + '.jsonl')
+    if not os.path.exists(file):
+        return {}
+    with open(file) as f:
+        return {r['key']: r for r in map(json.loads, f)}
+
+
+def engine_mutants(name, args):
+    """[(key, how to try it)] of core or port, in order."""
+    mutants, steps = build()
+    base = baseline(steps)
+    steps = [step for step in steps if base[step[0]]['cpu'] <= args.cost]
+    return [(m['key'], lambda before, n=n: try_mutant(n, steps, base, before))
+            for n, m in ordered(mutants, name, args.seed, args.only)]
+
+
+def finished(result, args):
+    """Nothing more to do: found, or it went through steps of this cost already."""
+    return result is not None and (result['result'] not in ('survived', 'unreached') or result['cost'] >= args.cost)
+
+
+def run(name, args):
+    os.makedirs(OUT, exist_ok=True)
+    everything = rust_mutants(args) if name == 'rust' else engine_mutants(name, args)
+    file = os.path.join(OUT, name + '.jsonl')
+    if args.fresh and os.path.exists(file):
+        os.unlink(file)
+    chosen = everything[:args.sample]
+    done = results_of(name)
+    if args.again:
+        done = {key: result for key, result in done.items() if result['result'] == 'found'}
+    todo = [(key, attempt) for key, attempt in chosen if not finished(done.get(key), args)]
+    commit = subprocess.run(['git', 'rev-parse', '--short', 'HEAD'], cwd=ROOT, capture_output=True,
+                            text=True).stdout.strip()
+    print(f'{name}: {len(chosen)} of {len(everything)} chosen, {len(chosen) - len(todo)} of them done before', flush=True)
+    lock = threading.Lock()
+
+    def one(key, attempt):
+        if stopping.is_set():
+            return
+        began = time.time()
+        with turn(args.under):
+            result = attempt(done.get(key, {}))
+        if result is None:
+            return
+        result.update(key=key, cost=args.cost, seconds=round(time.time() - began, 1), commit=commit)
+        with lock, open(file, 'a') as f:
+            f.write(json.dumps(result) + '\n')
+        if result['result'] in ('survived', 'unreached'):
+            print(f"  {result['result']:9} {result['seconds']:6.1f} s  {key}", flush=True)
+
+    with concurrent.futures.ThreadPoolExecutor(1 if name == 'rust' else args.jobs) as pool:
+        try:
+            for future in [pool.submit(one, *each) for each in todo]:
+                future.result()
+        except KeyboardInterrupt:
+            stopping.set()
+            for process in list(running):
+                os.killpg(process.pid, signal.SIGKILL)
+    return report([name], {key for key, _ in everything} if not args.only else None, {key for key, _ in chosen})
+
+
+class turn:
+    """Holds a place of a command that runs others in turn, where several share a machine."""
+
+    def __init__(self, under):
+        self.under = under
+
+    def __enter__(self):
+        if self.under:
+            self.process = subprocess.Popen([*shlex.split(self.under), 'sh', '-c', 'echo; read _'],
+                                            stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            self.process.stdout.read(1)
+
+    def __exit__(self, *_):
+        if self.under:
+            self.process.communicate(b'\n')
+
+
+# --- the library ------------------------------------------------------------
+
+def rust_mutants(args):
+    """cargo-mutants tries each by itself, in a copy that keeps what was built."""
+    tool = os.path.join(WORK, 'cargo/bin/cargo-mutants')
+    if not os.path.exists(tool):
+        subprocess.run(['cargo', 'install', '-q', 'cargo-mutants', '--version', CARGO_MUTANTS, '--locked', '--root',
+                        os.path.join(WORK, 'cargo')], check=True)
+    copy = os.path.join(WORK, 'copy')
+    names = subprocess.run(['git', 'ls-files', '--cached', '--others', '--exclude-standard'], cwd=ROOT, check=True,
+                           capture_output=True, text=True).stdout.splitlines()
+    for name in names:
+        if os.path.isfile(os.path.join(ROOT, name)):
+            with open(os.path.join(ROOT, name), 'rb') as f:
+                write_if_new(os.path.join(copy, name), f.read())
+    env = dict(os.environ, CARGO_TARGET_DIR=os.path.join(WORK, 'build-rust'))
+    common = [tool, 'mutants', '--dir', copy, '--config', os.path.join(ROOT, '.cargo/mutants.toml')]
+    listed = subprocess.run([*common, '--list'], env=env, check=True, capture_output=True, text=True).stdout
+    began = time.time()
+    subprocess.run(['cargo', 'test', '-q', '-p', 'forebay'], cwd=copy, env=env, check=True, stdout=subprocess.DEVNULL)
+    began = time.time()
+    subprocess.run(['cargo', 'test', '-q', '-p', 'forebay'], cwd=copy, env=env, check=True, stdout=subprocess.DEVNULL)
+    limit = int(10 * (time.time() - began) + 120)
+
+    def attempt(before, line):
+        out = tempfile.mkdtemp(prefix='forebay-mutant-')
+        command = [*common, '--in-place', '--baseline', 'skip', '--timeout', str(limit), '--output', out, '--re',
+                   '^' + re.sub(r'([^\w\s/])', r'\\\1', line) + '$']
+        process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                   start_new_session=True)
+        running.add(process)
+        words = process.communicate()[0]
+        running.discard(process)
+        with open(os.path.join(out, 'mutants.out/outcomes.json')) as f:
+            outcomes = json.load(f)['outcomes']
+        shutil.rmtree(out)
+        if stopping.is_set():
+            return None
+        summary = outcomes[-1]['summary'] if outcomes else 'none'
+        if summary == 'Unviable':
+            return {'result': 'unviable'}
+        if summary not in ('CaughtMutant', 'MissedMutant', 'Timeout'):
+            sys.exit(f'cargo-mutants: {summary}: {words}')
+        found = {'result': 'found', 'step': 'cargo test -p forebay', 'how': summary}
+        return {'result': 'survived'} if summary == 'MissedMutant' else found
+
+    seen, chosen = collections.Counter(), []
+    for line in listed.splitlines():
+        key = re.sub(r':\d+:\d+:', '', line, count=1)
+        seen[key] += 1
+        key += f' #{seen[key]}' if seen[key] > 1 else ''
+        if args.only in key:
+            chosen.append((key, lambda before, line=line: attempt(before, line)))
+    return sorted(chosen, key=lambda each: hashlib.sha1(f'{args.seed} {each[0]}'.encode()).digest())
+
+
+# --- report -----------------------------------------------------------------
+
+def judgments():
+    """{key: (verdict, reason)}"""
+    found = keys.remarks(JUDGED, '(equivalent|left): (.+)')
+    return {key: match.groups() for key, match in found.items()}
+
+
+def report(names, known=None, chosen=None):
+    judged = judgments()
+    ok = True
+    for name in names:
+        done = results_of(name)
+        if chosen is not None:
+            done = {key: r for key, r in done.items() if key in chosen}
+        count = collections.Counter(r['result'] for r in done.values())
+        by = collections.Counter(r['step'] for r in done.values() if r['result'] == 'found')
+        alive = [k for k, r in sorted(done.items()) if r['result'] in ('survived', 'unreached')]
+        equivalent = [k for k in alive if judged.get(k, ('',))[0] == 'equivalent']
+        rest = len(done) - len(equivalent) - count['unviable']
+        print(f'\n{name}: {len(done)} run, {count["found"]} found, {count["survived"]} survived, '
+              f'{count["unreached"]} never reached; {len(equivalent)} of these equivalent')
+        print('  found by: ' + ', '.join(f'{step} {n}' for step, n in by.most_common()))
+        for verdict in ('left', 'equivalent'):
+            for key in alive:
+                if judged.get(key, ('',))[0] == verdict:
+                    print(f'  {verdict}: {key}\n      {judged[key][1]}')
+        for key in alive:
+            if key not in judged:
+                print(f'  NOT JUDGED, {done[key]["result"]}: {key}')
+        if rest:
+            print(f'  score: {count["found"]} of {rest}: {count["found"] / rest:.3f}')
+        for key in judged:
+            if key in done and done[key]['result'] == 'found':
+                print(f'  STALE: judged {judged[key][0]}, but {done[key]["step"]} finds it: {key}')
+                ok = False
+            elif known is not None and key.startswith(PREFIX[name]) and key not in known:
+                print(f'  STALE: judged, but no such mutant: {key}')
+                ok = False
+    return ok
+
+
+# --- the tool itself --------------------------------------------------------
+
+def self_test():
+    """No mutant: each step passes (baseline).  Mutants known to be bugs are found; one that
+    changes nothing is not.  Both are put into a copy of a file, so they cannot go stale."""
+    import generate
+    with tempfile.TemporaryDirectory() as where:
+        os.makedirs(os.path.join(where, 'core'))
+        with open(os.path.join(where, 'core/known.c'), 'w') as f:
+            f.write(KNOWN)
+        files, mutants = generate.generate(where, ['core/known.c'], set())
+        write_if_new(os.path.join(where, 'core/known.c'), files['core/known.c'])
+        program = os.path.join(where, 'known')
+        here = os.path.join(ROOT, 'tests/mutants')
+        subprocess.run(['cc', '-w', f'-I{here}', f'{where}/core/known.c', f'{here}/mutant.c', '-o', program], check=True)
+        results = {m['key']: bool(once([program], n)[0]) for n, m in enumerate(mutants, 1)}
+        nothing = once([program], 0)[0]
+        reached = os.path.join(where, 'reached')
+        once([program], 0, reached=reached)
+        with open(reached, 'rb') as f:
+            noted = {n for n, byte in enumerate(f.read()) if byte}
+    bad = [f'{"not " if want else ""}found: {key}' for key, want in EXPECTED.items() if results.get(key) != want]
+    bad += [f'no such mutant: {key}' for key in EXPECTED if key not in results]
+    if nothing:
+        bad.append(f'the program fails with no mutant: {nothing}')
+    if not noted or len(noted) == len(mutants):
+        bad.append(f'{len(noted)} of {len(mutants)} noted as reached')
+    print('\n'.join(bad) or f'self-test: {len(EXPECTED)} of {len(mutants)} mutants of known.c came out as they must')
+    return not bad
+
+
+KNOWN = r'''#include <stdbool.h>
+static int here;
+static void note(int n)
+{
+	here += n;
+}
+static bool between(int n, int low, int high)
+{
+	return n >= low && n < high;
+}
+static int never(int n)
+{
+	return n + 7;
+}
+static int twice(int n)
+{
+	int unused = 0;
+
+	unused = 1;
+	note(n);
+	return 2 * n;
+}
+int main(int argc, char **argv)
+{
+	if (argc > 9)
+		return never(argc);
+	if (twice(4) != 8 || here != 4)
+		return 1;
+	return between(3, 3, 5) && !between(5, 3, 5) && between(4, 3, 5) ? 0 : 2;
+}
+'''
+EXPECTED = {
+    'core/known.c note: del `here += n;`': True,
+    'core/known.c note: skip `whole function`': True,
+    'core/known.c between: cmp `n >= low` -> `>`': True,
+    'core/known.c between: cmp `n < high` -> `<=`': True,
+    'core/known.c between: drop `n >= low` -> `&& of n >= low && n < high`': False,
+    'core/known.c never: arith `n + 7` -> `-`': False,
+    'core/known.c twice: del `unused = 1;`': False,
+    'core/known.c twice: del `note(n);`': True,
+    'core/known.c twice: const `2 * n` -> `2 + 1`': True,
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('what', choices=['core', 'port', 'rust', 'report', 'self-test'])
+    parser.add_argument('names', nargs='*')
+    parser.add_argument('--sample', type=int, default=None)
+    parser.add_argument('--seed', default='1')
+    parser.add_argument('--jobs', type=int, default=os.cpu_count())
+    parser.add_argument('--only', default='', help='mutants whose key contains this')
+    parser.add_argument('--under', default='', help='a command that lets several run in turn')
+    parser.add_argument('--fresh', action='store_true', help='forget earlier results')
+    parser.add_argument('--again', action='store_true', help='run what survived once more')
+    parser.add_argument('--cost', type=float, default=1e9, help='only steps of so many seconds of processor time')
+    args = parser.parse_args()
+    if args.what == 'self-test':
+        return self_test()
+    if args.what == 'report':
+        return report(args.names or ['core', 'port', 'kernel', 'rust'])
+    return run(args.what, args)
+
+
+if __name__ == '__main__':
+    sys.exit(0 if main() else 1)
