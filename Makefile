@@ -21,7 +21,12 @@ dkmsdir = $(DESTDIR)/usr/src/forebay-$(version)
 
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help build demo quick check bench soak fuzz fuzz-rust vm-check vm-soak vm-bench vm-shell install install-dkms deb clean
+.PHONY: help build demo quick check bench soak fuzz fuzz-rust .PHONY: serve-planted
+serve-planted:
+	@scripts/need serve
+	tests/serve/planted.sh
+
+vm-check vm-soak vm-bench vm-shell install install-dkms deb clean
 
 help:
 	@echo 'make demo            see it: speed, kill -9 and recovery, drain (2 minutes)'
@@ -35,6 +40,7 @@ help:
 	@echo 'make fuzz SECONDS=n  libFuzzer on each target for so long'
 	@echo 'make mutants         single changes to core, port, library, module: do tests find them? (hours; resumes)'
 	@echo 'make coverage        branches of core that the tests take (8 minutes)'
+	@echo 'make serve-planted   mistakes of the server that a disk with a volatile cache must show (10 minutes)'
 	@echo 'make vm-check        the kernel module in a guest, with 25 power cuts (make check: with 4)'
 	@echo 'make vm-soak         the same for long: 200 power cuts, millions of operations of fsx'
 	@echo 'make vm-bench        the module beside dm-writecache and the bare device; $(OUT)/vm-bench.json'

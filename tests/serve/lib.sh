@@ -44,7 +44,7 @@ cleanup() {
 	for ((i = ${#undo[@]} - 1; i >= 0; i--)); do eval "${undo[$i]}"; done
 	[ -n "$server" ] && kill -KILL "$server" 2>/dev/null
 	[ -n "${nbdkit:-}" ] && kill -KILL "$nbdkit" 2>/dev/null
-	[ "$code" -ne 0 ] && [ -f "$work/server.log" ] && sed 's/^/  server: /' "$work/server.log" >&2
+	[ "$code" -ne 0 ] && [ -f "$work/server.log" ] && tail -n 30 "$work/server.log" | sed 's/^/  server: /' >&2
 	rm -rf "$work" "$shm"
 	exit "$code"
 }
@@ -96,11 +96,17 @@ stop_server() {
 		fail "the pool was not closed cleanly"
 }
 
+# Ended with all its threads, though its parent may not have looked yet.
+gone() {
+	! kill -0 "$1" 2>/dev/null ||
+		{ grep -q '^State:.Z' "/proc/$1/status" && [ "$(echo "/proc/$1/task/"*)" = "/proc/$1/task/$1" ]; } 2>/dev/null
+}
+
 # No notice given to either process.
 kill_server() {
 	nbdkit=$(nbdkit_pid)
 	kill -KILL "$nbdkit" "$server"
 	wait "$server" 2>/dev/null || true
-	while kill -0 "$nbdkit" 2>/dev/null; do sleep 0.01; done
+	until gone "$nbdkit"; do sleep 0.01; done
 	server='' nbdkit=''
 }

@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * nbdload.c - load on an export whose every promise is known after a power cut.
+ *
+ *	nbdload load SOCKET EXPORT LOG SECONDS SEED [past|losing]
+ *	nbdload verify SOCKET EXPORT LOG
+ *	nbdload verify-file FILE LOG
+ *
+ * Each sector holds its number, a generation and a pattern made from both, or zeroes:
+ * these are every eighth generation.  Each thread has a connection and sectors of its
+ * own, and one request in flight: a write of 1 to 128 sectors, one in eight with FUA,
+ * now and then zeroes, up to 256 sectors, or a flush, or a read, which must give what
+ * was acknowledged.  LOG is mapped, so it outlives the client and the server.
+ *
+ * What a cut may not take away is what LOG calls kept: each acknowledged write; with
+ * `past`, for servers that write past the cache, zeroes, and writes that were
+ * acknowledged with FUA or before a flush began that succeeded.  A flush that failed tells that what
+ * was acknowledged before its end may be lost, and no later flush vouches for that.
+ * `losing` is `past` on a disk that loses writes when a flush fails.
+ *
+ * A request that is not answered within LIMIT_S fails the load: everything must end.
+ */
+#define _GNU_SOURCE
+#include <endian.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SECTOR 512u
+#define THREADS 8u
+#define PART 4096u /* sectors of a thread */
+#define TOTAL (THREADS * PART)
+#define MOST 128u
+#define ZERO_MOST 256u
+#define ZERO_EACH 8u /* generations that are divided by it are zeroes */
+#define LIMIT_S 60
+
+enum { NBD_READ, NBD_WRITE, NBD_DISC, NBD_FLUSH, NBD_WRITE_ZEROES = 6 };
+#define NBD_FUA 1u
+#define NO_ANSWER (-1) /* the server is gone */
+
+struct sector {
+	_Atomic uint32_t issued, acked, kept;
+	_Atomic uint32_t doubted; /* acknowledged, and a flush said that it may be lost */
+};
+static struct sector *sectors;
+static const char *socket_path, *export_name;
+static bool past, losing;
+static time_t until;
+static uint64_t seed;
+static atomic_uint flush_failures;
+static atomic_ulong writes, flushes, failed;
+
+static void die(const char *what)
+{
+	fprintf(stderr, "nbdload: %s: %s\n", what, strerror(errno));
+	exit(1);
+}
+
+static uint64_t mix(uint64_t x)
+{
+	x += 0x9e3779b97f4a7c15ull;
+	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+	x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+	return x ^ (x >> 31);
+}
+
+static void fill(uint64_t *words, uint32_t sector, uint32_t gen)
+{
+	uint64_t x = (uint64_t)sector << 32 | gen;
+
+	words[0] = x;
+	for (unsigned int i = 1; i < SECTOR / 8; i++)
+		words[i] = x = mix(x);
+}
+
+/* Does the sector hold a generation from low to high, whole?  Which; for zeroes the
+ * highest that it may be. */
+static bool holds(const uint64_t *words, uint32_t sector, uint32_t low, uint32_t high, uint32_t *gen)
+{
+	static const uint64_t zero[SECTOR / 8];
+	uint64_t want[SECTOR / 8];
+
+	*gen = (uint32_t)words[0];
+	if (memcmp(words, zero, SECTOR) == 0) {
+		*gen = high / ZERO_EACH * ZERO_EACH;
+		return *gen >= low;
+	}
+	fill(want, sector, *gen);
+	return memcmp(words, want, SECTOR) == 0 && *gen >= low && *gen <= high;
+}
+
+static void say_bad(FILE *to, const char *what, uint32_t sector, uint32_t gen)
+{
+	const struct sector *s = &sectors[sector];
+
+	fprintf(to, "%s: sector %u: generation %u; kept %u, acknowledged %u, issued %u\n", what, sector, gen,
+		s->kept, s->acked, s->issued);
+}
+
+/* --- NBD, the fixed newstyle handshake with one option ----------------------- */
+
+static bool all(ssize_t (*call)(int, void *, size_t), int fd, void *p, size_t n)
+{
+	for (size_t at = 0; at < n;) {
+		ssize_t got = call(fd, (char *)p + at, n - at);
+
+		if (got < 0 && errno == EAGAIN) {
+			fprintf(stderr, "nbdload: a request has no answer after %d s\n", LIMIT_S);
+			exit(3);
+		}
+		if (got <= 0)
+			return false;
+		at += (size_t)got;
+	}
+	return true;
+}
+
+static ssize_t send_some(int fd, void *p, size_t n)
+{
+	return send(fd, p, n, MSG_NOSIGNAL);
+}
+
+static bool put(int fd, const void *p, size_t n)
+{
+	return all(send_some, fd, (void *)p, n);
+}
+
+static bool get(int fd, void *p, size_t n)
+{
+	return all(read, fd, p, n);
+}
+
+static int connect_export(void)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	struct timeval limit = { .tv_sec = LIMIT_S };
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	uint32_t length = (uint32_t)strlen(export_name), flags = htobe32(3);
+	struct __attribute__((packed)) {
+		uint64_t magic;
+		uint32_t option, length;
+	} option = { htobe64(0x49484156454f5054ull), htobe32(1), htobe32(length) };
+	uint8_t greeting[18], info[10];
+
+	strncpy(address.sun_path, socket_path, sizeof(address.sun_path) - 1);
+	if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof(address)) ||
+	    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)))
+		die(socket_path);
+	if (!get(fd, greeting, sizeof(greeting)) || !put(fd, &flags, 4) || !put(fd, &option, 16) ||
+	    !put(fd, export_name, length) || !get(fd, info, sizeof(info)))
+		die("the handshake");
+	return fd;
+}
+
+/* 0, the server's error, or NO_ANSWER. */
+static int request(int fd, unsigned int type, unsigned int flags, uint64_t sector, uint32_t n, void *data)
+{
+	struct __attribute__((packed)) {
+		uint32_t magic;
+		uint16_t flags, type;
+		uint64_t handle, offset;
+		uint32_t length;
+	} out = { htobe32(0x25609513), htobe16(flags), htobe16(type), 0, htobe64(sector * SECTOR),
+		  htobe32(n * SECTOR) };
+	struct __attribute__((packed)) {
+		uint32_t magic, error;
+		uint64_t handle;
+	} in;
+
+	if (!put(fd, &out, sizeof(out)) || (type == NBD_WRITE && !put(fd, data, n * SECTOR)))
+		return NO_ANSWER;
+	if (type == NBD_DISC || !get(fd, &in, sizeof(in)))
+		return NO_ANSWER;
+	if (in.error == 0 && type == NBD_READ && !get(fd, data, n * SECTOR))
+		return NO_ANSWER;
+	return (int)be32toh(in.error);
+}
+
+/* --- load -------------------------------------------------------------------- */
+
+static void issue(uint32_t sector, bool zero)
+{
+	uint32_t gen = sectors[sector].issued;
+
+	if (zero)
+		gen += ZERO_EACH - gen % ZERO_EACH;
+	else
+		gen += (gen + 1) % ZERO_EACH ? 1 : 2;
+	sectors[sector].issued = gen;
+}
+
+/* A write, or zeroes where buf is NULL. */
+static int do_write(int fd, uint64_t *buf, uint32_t first, uint32_t n, bool fua)
+{
+	uint32_t before = flush_failures;
+	int error;
+
+	for (uint32_t i = 0; i < n; i++) {
+		issue(first + i, !buf);
+		if (buf)
+			fill(buf + i * SECTOR / 8, first + i, sectors[first + i].issued);
+	}
+	error = request(fd, buf ? NBD_WRITE : NBD_WRITE_ZEROES, fua ? NBD_FUA : 0, first, n, buf);
+	if (error)
+		return error;
+	for (uint32_t i = 0; i < n; i++) {
+		struct sector *s = &sectors[first + i];
+
+		s->acked = s->issued;
+		s->doubted = before != flush_failures;
+		if (fua || !past || !buf)
+			s->kept = s->issued;
+	}
+	writes++;
+	return 0;
+}
+
+static int do_flush(int fd)
+{
+	uint32_t *acked = malloc(TOTAL * sizeof(*acked));
+	int error;
+
+	for (uint32_t i = 0; i < TOTAL; i++)
+		acked[i] = sectors[i].doubted ? 0 : (uint32_t)sectors[i].acked;
+	error = request(fd, NBD_FLUSH, 0, 0, 0, NULL);
+	if (error > 0)
+		flush_failures++;
+	for (uint32_t i = 0; i < TOTAL; i++) {
+		uint32_t kept = sectors[i].kept;
+
+		if (error > 0 && sectors[i].acked > kept)
+			sectors[i].doubted = 1;
+		while (!error && acked[i] > kept && !atomic_compare_exchange_weak(&sectors[i].kept, &kept, acked[i]))
+			;
+	}
+	free(acked);
+	flushes += !error;
+	return error;
+}
+
+static int do_read(int fd, uint64_t *buf, uint32_t first, uint32_t n)
+{
+	int error = request(fd, NBD_READ, 0, first, n, buf);
+
+	for (uint32_t i = 0; i < n && !error; i++) {
+		const struct sector *s = &sectors[first + i];
+		uint32_t gen;
+
+		/* A disk that loses what was not flushed may show it before it says so. */
+		if (!holds(buf + i * SECTOR / 8, first + i, losing ? s->kept : s->acked, s->issued, &gen)) {
+			say_bad(stderr, "read", first + i, gen);
+			exit(4);
+		}
+	}
+	return error;
+}
+
+static void *worker(void *arg)
+{
+	uint32_t self = (uint32_t)(uintptr_t)arg;
+	uint64_t *buf = malloc(MOST * SECTOR), random = mix(seed + self);
+	int fd = connect_export(), error = 0;
+
+	while (time(NULL) < until && error != NO_ANSWER) {
+		uint32_t n, first;
+
+		random = mix(random);
+		n = random % 3 == 0 ? 1 + (uint32_t)(random >> 8) % MOST : random % 3 == 1 ? 8 : 1;
+		first = (uint32_t)(random >> 32) % (PART - n);
+		if (random % 3 == 1)
+			first &= ~7u;
+		first += self * PART;
+		switch (random >> 16 & 31) {
+		case 0:
+			error = do_flush(fd);
+			break;
+		case 1:
+			error = do_read(fd, buf, first, n);
+			break;
+		case 2:
+			n = 1 + (uint32_t)(random >> 24) % ZERO_MOST;
+			error = do_write(fd, NULL, self * PART + (first - self * PART) % (PART - n), n, false);
+			break;
+		default:
+			error = do_write(fd, buf, first, n, (random >> 20 & 7) == 0);
+		}
+		failed += error > 0;
+		usleep(error > 0 ? 20000 : 0);
+	}
+	request(fd, NBD_DISC, 0, 0, 0, NULL);
+	close(fd);
+	free(buf);
+	return (void *)(uintptr_t)(error == NO_ANSWER);
+}
+
+static int load(void)
+{
+	pthread_t thread[THREADS];
+	bool gone = false;
+
+	for (uintptr_t i = 0; i < THREADS; i++)
+		if (pthread_create(&thread[i], NULL, worker, (void *)i))
+			die("thread");
+	for (unsigned int i = 0; i < THREADS; i++) {
+		void *result;
+
+		pthread_join(thread[i], &result);
+		gone |= result != NULL;
+	}
+	printf("nbdload: %lu writes, %lu flushes, %lu failed%s\n", writes, flushes, failed,
+	       gone ? ", the server is gone" : "");
+	return 0;
+}
+
+/* --- verify ------------------------------------------------------------------ */
+
+static int verify(int fd, bool file)
+{
+	uint64_t *buf = malloc(MOST * SECTOR);
+	uint32_t bad = 0, written = 0, older = 0;
+
+	for (uint32_t first = 0; first < TOTAL; first += MOST) {
+		if (file ? pread(fd, buf, MOST * SECTOR, (off_t)first * SECTOR) != (ssize_t)(MOST * SECTOR) :
+			   request(fd, NBD_READ, 0, first, MOST, buf) != 0)
+			die("reading");
+		for (uint32_t i = 0; i < MOST; i++) {
+			struct sector *s = &sectors[first + i];
+			uint32_t gen;
+
+			written += s->acked > 0;
+			if (!holds(buf + i * SECTOR / 8, first + i, s->kept, s->issued, &gen)) {
+				if (bad++ < 10)
+					say_bad(stdout, "verify", first + i, gen);
+				continue;
+			}
+			older += gen < s->acked;
+			/* The power came back: what is there is on media or origin. */
+			s->issued = s->acked = s->kept = gen;
+			s->doubted = 0;
+		}
+	}
+	printf("nbdload: %u sectors acknowledged, %u lost as they may, %u bad\n", written, older, bad);
+	return bad != 0;
+}
+
+static void map_log(const char *path)
+{
+	int fd = open(path, O_RDWR | O_CREAT, 0600);
+
+	if (fd < 0 || ftruncate(fd, TOTAL * sizeof(*sectors)))
+		die(path);
+	sectors = mmap(NULL, TOTAL * sizeof(*sectors), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (sectors == MAP_FAILED)
+		die(path);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc == 4 && strcmp(argv[1], "verify-file") == 0) {
+		int fd = open(argv[2], O_RDONLY);
+
+		if (fd < 0)
+			die(argv[2]);
+		map_log(argv[3]);
+		return verify(fd, true);
+	}
+	if (argc < 5)
+		return 2;
+	socket_path = argv[2];
+	export_name = argv[3];
+	map_log(argv[4]);
+	if (strcmp(argv[1], "verify") == 0)
+		return verify(connect_export(), false);
+	if (argc < 7)
+		return 2;
+	until = time(NULL) + atol(argv[5]);
+	seed = strtoull(argv[6], NULL, 10);
+	losing = argc > 7 && strcmp(argv[7], "losing") == 0;
+	past = losing || (argc > 7 && strcmp(argv[7], "past") == 0);
+	return load();
+}
