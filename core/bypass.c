@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * bypass.c - writes that go past the cache, straight to the origin, and the
- * flushes that they need.
+ * bypass.c - what goes past the cache, straight to the origin: writes, and the
+ * discards and zeroes of blocks that are not cached.
  *
  * Only blocks that are not cached may.  A block stops being cached when a round
  * of destage lets go of its page, and then the origin has it and was flushed,
@@ -19,7 +19,8 @@
  */
 #include "index.h"
 
-#define BYPASS_BLOCKS 2048u /* of one range: 8 MiB */
+#define BYPASS_BLOCKS 2048u   /* of one range: 8 MiB */
+#define DISCARD_BLOCKS 65536u /* the same of a discard, which is quick: 256 MiB */
 
 bool fby_bypass_meets(const struct fby_volume *v, u64 block)
 {
@@ -46,9 +47,6 @@ static bool range_claim(struct fby_pool *p, struct fby_volume *v, u64 first, u64
 	fby_lock(&p->lock);
 	busy = fby_load_acquire(&v->bypassing);
 	room = busy != ~0u;
-	/* Nothing is owed: what destage was told so far is of no account. */
-	if (busy == 0 && fby_load(&v->bypass_flushed) >= fby_load(&v->bypass_ended))
-		fby_store(&v->flush_told, fby_load(&v->flush_failures));
 	for (others = busy; others; others &= others - 1) {
 		const struct fby_bypass_range *r = &v->range[__builtin_ctz(others)];
 
@@ -103,34 +101,36 @@ static u64 cached_until(struct fby_pool *p, u16 volume, u64 block, u64 end)
 }
 
 /* Sectors of the request before the block. */
-static u32 sectors_until(u64 block, u64 sector, u32 nsectors)
+static u32 sectors_until(u64 block, u64 sector, u64 nsectors)
 {
 	u64 n = block * FBY_PAGE_SECTORS > sector ? block * FBY_PAGE_SECTORS - sector : 0;
 
-	return n < nsectors ? (u32)n : nsectors;
+	return (u32)(n < nsectors ? n : nsectors);
 }
 
-int fby_bypass_begin(struct fby_pool *p, struct fby_bypass *b, u16 volume, u64 sector, u32 nsectors, u32 least)
+int fby_past_begin(struct fby_pool *p, struct fby_bypass *b, u16 volume, u8 kind, u64 sector, u64 nsectors, u32 least)
 {
 	u64 first = sector / FBY_PAGE_SECTORS, last, end, stop;
-	int decision = fby_request_check(p, volume, sector, nsectors, 1);
-	struct fby_volume *v;
+	u32 most = kind == FBY_KIND_DISCARD ? DISCARD_BLOCKS : BYPASS_BLOCKS;
+	struct fby_volume *v = &p->volume[volume];
 	bool cached;
 
-	if (decision != FBY_DONE)
-		return decision;
-	v = &p->volume[volume];
 	b->volume = volume;
+	b->kind = kind;
 	last = (sector + nsectors + FBY_PAGE_SECTORS - 1) / FBY_PAGE_SECTORS;
-	end = last - first < BYPASS_BLOCKS ? last : first + BYPASS_BLOCKS;
+	end = last - first < most ? last : first + most;
 	if (!range_claim(p, v, first, &end, &b->place)) {
 		fby_fetch_add(&p->waits[FBY_WAIT_BLOCK], 1ull);
 		return FBY_WAIT_BLOCK;
 	}
+	/* What fails from now on may take it along. */
+	b->seen = fby_load(&v->gate.lost);
 	stop = uncached_until(p, volume, first, end, &cached);
 	b->nsectors = sectors_until(stop, sector, nsectors);
 	if (b->nsectors && (!cached || b->nsectors >= least)) {
 		fby_store(&v->range[b->place].end, stop);
+		if (FBY_BUG(RANGE_UNCLAIMED) && kind != FBY_KIND_DATA)
+			range_release(v, b->place);
 		return FBY_DONE;
 	}
 	range_release(v, b->place);
@@ -142,73 +142,25 @@ int fby_bypass_begin(struct fby_pool *p, struct fby_bypass *b, u16 volume, u64 s
 	return FBY_CACHED;
 }
 
+int fby_bypass_begin(struct fby_pool *p, struct fby_bypass *b, u16 volume, u64 sector, u32 nsectors, u32 least)
+{
+	int decision = fby_request_check(p, volume, sector, nsectors, 1);
+
+	return decision == FBY_DONE ? fby_past_begin(p, b, volume, FBY_KIND_DATA, sector, nsectors, least) : decision;
+}
+
 void fby_bypass_end(struct fby_pool *p, struct fby_bypass *b, int error, u32 *wake)
 {
 	struct fby_volume *v = &p->volume[b->volume];
 
-	if (error) {
-		fby_fetch_add(&v->host_failures, 1u);
-	} else {
+	if (!error && b->kind == FBY_KIND_DATA) {
 		fby_fetch_add(&v->bypasses, 1ull);
 		fby_fetch_add(&v->bypassed_sectors, (u64)b->nsectors);
 	}
-	/* One that failed may have come to a part. */
-	fby_fetch_add(&v->bypass_ended, 1ull);
-	range_release(v, b->place);
+	/* One that failed may have come to a part.  A discard need not be durable. */
+	if (b->kind != FBY_KIND_DISCARD)
+		fby_fetch_add(&v->gate.ended, 1ull);
+	if (!FBY_BUG(RANGE_UNCLAIMED) || b->kind == FBY_KIND_DATA)
+		range_release(v, b->place);
 	*wake |= fby_load(&p->wait_mask) & FBY_WAKE_BLOCK;
-}
-
-/* --- flush -------------------------------------------------------------------- */
-
-int fby_flush(struct fby_pool *p, u16 volume, u64 *upto)
-{
-	struct fby_volume *v;
-
-	*upto = 0;
-	if (volume >= p->sb.nvolumes)
-		return -FBY_E_NO_VOLUME;
-	v = &p->volume[volume];
-	if (!v->attached)
-		return -FBY_E_VOLUME_DETACHED;
-	fby_fetch_add(&p->slot[fby_cpu() % p->opt.nslots].flushes, 1ull);
-	if (p->opt.read_only || FBY_BUG(FLUSH_FORGETS_BYPASS))
-		return FBY_DONE;
-	*upto = fby_load_acquire(&v->bypass_ended);
-	return fby_load_acquire(&v->bypass_flushed) >= *upto ? FBY_DONE : FBY_ORIGIN;
-}
-
-/* False: destage was told that something is lost, and nobody here was. */
-static bool flush_all_told(struct fby_volume *v)
-{
-	u32 failures = fby_load_acquire(&v->flush_failures);
-	bool told = fby_load(&v->flush_told) == failures;
-
-	fby_store(&v->flush_told, failures);
-	return told;
-}
-
-int fby_flush_end(struct fby_pool *p, u16 volume, u64 upto, int error)
-{
-	struct fby_volume *v = &p->volume[volume];
-	u64 now;
-
-	FBY_ASSERT(volume < p->sb.nvolumes);
-	if (error) {
-		fby_fetch_add(&v->host_failures, 1u);
-		return -FBY_E_ORIGIN_IO;
-	}
-	if (FBY_BUG(FLUSH_TAKES_LATER))
-		upto = fby_load(&v->bypass_ended);
-	do {
-		now = fby_load(&v->bypass_flushed);
-		if (now >= upto)
-			return FBY_DONE;
-	} while (!fby_cmpxchg(&v->bypass_flushed, now, upto));
-	/* 1: nothing was bypassed since the attach. */
-	return flush_all_told(v) || upto == 1 ? FBY_DONE : -FBY_E_ORIGIN_IO;
-}
-
-void fby_flush_failed(struct fby_volume *v)
-{
-	fby_fetch_add(&v->flush_failures, 1u);
 }

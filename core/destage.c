@@ -116,7 +116,7 @@ static void collect(struct fby_pool *p, u16 volume, u32 *wake)
 	d->n = d->pos = d->run = d->pulled = 0;
 	d->issued = 0;
 	d->failed = false;
-	d->host_failures = fby_load_acquire(&p->volume[volume].host_failures);
+	d->lost = fby_load_acquire(&p->volume[volume].gate.lost);
 	d->cut = cut_below_in_flight(p, volume);
 	while ((c = fby_chunk_walk(p, volume, c, wake)) != FBY_NO_CHUNK) {
 		u64 seq_min = fby_load(&p->chunk[c].seq_min), low = seq_min;
@@ -371,6 +371,32 @@ static int write_step(struct fby_pool *p, u16 volume, struct fby_io *io)
 
 /* --- flush, carry, commit, release ---------------------------------------- */
 
+static int flush_step(struct fby_pool *p, u16 volume, struct fby_io *io)
+{
+	struct fby_volume *v = &p->volume[volume];
+	struct fby_destage *d = &v->destage;
+
+	if (!d->gate && !fby_gate_destage(v))
+		return FBY_DONE; /* the end of that flush wakes destage */
+	d->gate = true;
+	/* The origin told another that it lost something, perhaps of this round: again.
+	 * With the gate held from the start, so that this happens to a round but once. */
+	if (fby_load_acquire(&v->gate.lost) != d->lost && !FBY_BUG(HOST_FAILURE_IGNORED)) {
+		fby_store(&d->phase, FBY_PH_IDLE);
+		return FBY_AGAIN;
+	}
+	if (FBY_BUG(CLEAN_BEFORE_FLUSH))
+		pulled_clean(p, volume);
+	d->gate = false; /* the request has it */
+	fby_gate_destage_sends(v);
+	io->op = FBY_IO_FLUSH;
+	io->id = volume * 64u;
+	io->sector = io->nsectors = 0;
+	io->buf = NULL;
+	fby_store(&d->phase, FBY_PH_FLUSHING);
+	return FBY_ORIGIN;
+}
+
 /* No room for what is lost from page[pos] on: the cut goes below it, so that what
  * is older is let go, which may make room for the next round.  False: nothing is
  * older. */
@@ -545,8 +571,8 @@ static void reap(struct fby_pool *p, u16 volume)
 		if (io->error) {
 			fby_store(&v->last_error, io->error);
 			fby_count(&v->origin_errors, 1);
-			if (d->phase == FBY_PH_FLUSHING)
-				fby_flush_failed(v);
+			if (FBY_BUG(FLUSH_FAILURE_TOLD_LATE) && d->phase == FBY_PH_FLUSHING)
+				fby_gate_destage_failed(v);
 			if (!(FBY_BUG(ORIGIN_ERROR_DROPS) && d->phase == FBY_PH_WRITE) &&
 			    !(FBY_BUG(FLUSH_ERROR_IGNORED) && d->phase == FBY_PH_FLUSHING))
 				d->failed = true;
@@ -577,14 +603,27 @@ static void issue(struct fby_pool *p, u16 volume, struct fby_io *io)
 	}
 }
 
+static void leave_gate(struct fby_pool *p, u16 volume, u32 *wake)
+{
+	struct fby_volume *v = &p->volume[volume];
+
+	if (v->destage.gate)
+		fby_gate_destage_leaves(v, wake);
+	v->destage.gate = false;
+}
+
 static int volume_step(struct fby_pool *p, u16 volume, struct fby_io *io, u64 *next_ns, u32 *wake)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
+	int decision;
 
 	reap(p, volume);
 	switch (d->phase) {
 	case FBY_PH_IDLE:
-		return idle_step(p, volume, wake);
+		decision = idle_step(p, volume, wake);
+		if (d->phase == FBY_PH_IDLE)
+			leave_gate(p, volume, wake);
+		return decision;
 	case FBY_PH_WRITE:
 		if (FBY_BUG(WATERMARK_BEFORE_FLUSH) && d->pos == d->n && d->outstanding == 0 && !d->failed) {
 			p->volume[volume].rec.watermark = d->cut;
@@ -592,22 +631,11 @@ static int volume_step(struct fby_pool *p, u16 volume, struct fby_io *io, u64 *n
 		}
 		return write_step(p, volume, io);
 	case FBY_PH_FLUSH:
-		if (FBY_BUG(CLEAN_BEFORE_FLUSH))
-			pulled_clean(p, volume);
-		io->op = FBY_IO_FLUSH;
-		io->id = volume * 64u;
-		io->sector = io->nsectors = 0;
-		io->buf = NULL;
-		fby_store(&d->phase, FBY_PH_FLUSHING);
-		return FBY_ORIGIN;
+		return flush_step(p, volume, io);
 	case FBY_PH_FLUSHING:
 		if (d->outstanding > 0)
 			return FBY_DONE;
 		d->pos = 0;
-		/* The origin may have told another that it lost something. */
-		if (fby_load_acquire(&p->volume[volume].host_failures) != d->host_failures &&
-		    !FBY_BUG(HOST_FAILURE_IGNORED))
-			d->failed = true;
 		if (!d->failed)
 			pulled_clean(p, volume);
 		fby_store(&d->phase, d->failed ? FBY_PH_BACKOFF : FBY_PH_CARRY);
@@ -622,6 +650,7 @@ static int volume_step(struct fby_pool *p, u16 volume, struct fby_io *io, u64 *n
 	case FBY_PH_BACKOFF:
 		if (d->failed) { /* just come here */
 			d->failed = false;
+			leave_gate(p, volume, wake);
 			d->backoff_ns = d->backoff_ns ? d->backoff_ns * 2 : BACKOFF_MIN_NS;
 			if (d->backoff_ns > BACKOFF_MAX_NS)
 				d->backoff_ns = BACKOFF_MAX_NS;
@@ -728,6 +757,8 @@ void fby_destage_complete(struct fby_pool *p, u32 id, int error)
 	FBY_ASSERT(id / 64 < p->sb.nvolumes);
 	io = &p->volume[id / 64].destage.io[id % 64];
 	FBY_ASSERT(fby_load(&io->status) == FBY_IOS_BUSY);
+	if (fby_load(&p->volume[id / 64].destage.phase) == FBY_PH_FLUSHING)
+		fby_gate_destage_ends(p, &p->volume[id / 64], error);
 	io->error = error;
 	fby_store_release(&io->status, (u32)FBY_IOS_DONE);
 }

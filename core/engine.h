@@ -147,9 +147,10 @@ struct fby_destage {
 	u32 run; /* next sector of page[pos] to look at */
 	u32 nbuffers, buffer_sectors, outstanding;
 	u64 cut;
-	u32 host_failures; /* when the round began */
+	u32 lost; /* gate.lost when the round began */
 	u64 retry_ns, backoff_ns;
 	bool failed;
+	bool gate; /* the round holds the gate already */
 	bool drain;
 	u64 idle_since_ns, idle_writes;
 	struct fby_io_slot io[64];
@@ -170,6 +171,18 @@ struct fby_pace {
 	bool measured; /* rate is more than a guess */
 	u32 base_ns, latency_ns; /* of one alone; of all */
 	u64 sample_ns, dead;
+};
+
+/* Flushes of the origin, one at a time; see flush.c. */
+#define FBY_GATE_HELD 1u
+#define FBY_GATE_DESTAGE 2u /* destage waits, and is next */
+struct fby_gate {
+	u32 held; /* by whose flush is in flight */
+	u32 lost; /* failures that may have lost what went past the cache, or destage's blocks */
+	u32 told; /* so many of them a flush of all that was written has reported */
+	u64 ended; /* requests past the cache that ended so far, and one */
+	u64 flushed; /* so many of them had ended when a flush began that succeeded */
+	u64 upto; /* ended, when the flush in flight began; its holder's */
 };
 
 /* Blocks that are being written past the cache; see bypass.c. */
@@ -202,11 +215,8 @@ struct fby_volume {
 	u64 origin_errors, origin_writes, origin_sectors, origin_flushes, pages_destaged, rounds;
 	/* bypass */
 	struct fby_bypass_range range[FBY_BYPASS_MAX] FBY_ALIGNED;
-	u64 bypass_ended FBY_ALIGNED; /* bypassed writes so far, and one */
-	u64 bypass_flushed; /* so many of them had ended when a flush of the origin began that succeeded */
+	struct fby_gate gate FBY_ALIGNED;
 	u64 bypasses, bypassed_sectors;
-	u32 host_failures; /* of origin requests that are not destage's: its round is to be done again */
-	u32 flush_failures, flush_told; /* of destage's flushes; those that a caller of fby_flush knows of */
 };
 
 /* Counters that readers share; striped by CPU to keep readers apart. */
@@ -366,10 +376,22 @@ void fby_pace_latency(struct fby_pace *pace, u32 ns, bool alone);
 void fby_pace_adapt(struct fby_pace *pace, u32 nbuffers);
 
 /* --- bypass.c ------------------------------------------------------------------- */
-/* A flush of destage's failed; and what was bypassed may be lost with it. */
-void fby_flush_failed(struct fby_volume *v);
 /* Is the block, whose bucket the caller holds, being written past the cache? */
 bool fby_bypass_meets(const struct fby_volume *v, u64 block);
+/* fby_bypass_begin for any kind, of whole blocks unless it is FBY_KIND_DATA. */
+int fby_past_begin(struct fby_pool *p, struct fby_bypass *b, u16 volume, u8 kind, u64 sector, u64 nsectors, u32 least);
+
+/* --- flush.c -------------------------------------------------------------------- */
+/* Takes the gate for destage.  False: a flush is in flight; whose end wakes destage,
+ * and meanwhile no other gets in. */
+bool fby_gate_destage(struct fby_volume *v);
+void fby_gate_destage_sends(struct fby_volume *v);
+/* Its flush is over; any context. */
+void fby_gate_destage_ends(struct fby_pool *p, struct fby_volume *v, int error);
+/* It failed, and what went past the cache may be lost with it. */
+void fby_gate_destage_failed(struct fby_volume *v);
+/* The gate is not needed after all. */
+void fby_gate_destage_leaves(struct fby_volume *v, u32 *wake);
 
 /* --- pool.c, volume.c --------------------------------------------------------- */
 int fby_sb_write(struct fby_pool *p, bool clean);

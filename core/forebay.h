@@ -13,14 +13,17 @@
  *	ORIGIN		the host does the part named in the result on the origin
  *	AGAIN		progress was made or a lock was busy: call again
  *	CACHED		of fby_bypass_begin: write that part through the cache
+ *	WAIT_FLUSH	a flush of the origin is in flight: try again when it ended
  *
  * A WAIT decision holds nothing; the caller starts over.  A host that wants to
  * sleep calls fby_wait_prepare(), tries once more, sleeps, and is woken by
- * whoever gets the matching bit in a wake mask (enum fby_wake).
+ * whoever gets the matching bit in a wake mask (enum fby_wake).  WAIT_FLUSH needs
+ * no announcement: whoever ends a flush has its bit.
  *
- * Threads: fby_write*, fby_read_block, fby_range, fby_bypass_*, fby_flush*, the
- * info calls and fby_destage_complete may run in any number of threads.  Format, open, recovery and close
- * are the host's to order; fby_recover_chunks may run in parallel on disjoint
+ * Threads: fby_write*, fby_read_block, fby_range, fby_bypass_*, fby_flush_*, the
+ * info calls and fby_destage_complete may run in any number of threads;
+ * fby_bypass_end, fby_flush_end and fby_destage_complete in interrupts, too.
+ * Format, open, recovery and close are the host's to order; fby_recover_chunks may run in parallel on disjoint
  * ranges.  Volume add, remove, attach and detach and fby_destage_step exclude
  * each other (the host holds one mutex per pool around them); they run beside
  * I/O, but remove and detach not beside I/O on the same volume.
@@ -45,6 +48,7 @@ enum fby_decision {
 	FBY_ORIGIN,
 	FBY_AGAIN,
 	FBY_CACHED,
+	FBY_WAIT_FLUSH,
 };
 
 /* Bits of a wake mask: whom the host should wake. */
@@ -53,6 +57,7 @@ enum fby_wake {
 	FBY_WAKE_SLOT = 1u << FBY_WAIT_SLOT,
 	FBY_WAKE_SPACE = 1u << FBY_WAIT_SPACE,
 	FBY_WAKE_DESTAGE = 1u << 7, /* call fby_destage_step */
+	FBY_WAKE_FLUSH = 1u << 8,   /* those whom fby_flush_begin told to wait */
 };
 
 int fby_error_errno(int error); /* error: a (negative) return value; a positive errno number */
@@ -331,16 +336,6 @@ int fby_read_block(struct fby_pool *p, u16 volume, u64 block, u32 first, u32 n, 
 		   u8 *lost);
 
 /*
- * Discards or zeroes (kind: FBY_KIND_DISCARD or FBY_KIND_ZERO) a prefix of the
- * range.  *done counts sectors, as in fby_write.  DONE: all of it.  ORIGIN: the
- * host discards or zeroes [sector + *done, + *origin_n) on the origin (a zeroing
- * is to be durable before it is acknowledged), adds *origin_n to *done and
- * calls again.
- */
-int fby_range(struct fby_pool *p, u16 volume, enum fby_kind kind, u64 sector, u64 nsectors, u64 *done,
-	      u64 *origin_n, u32 *wake);
-
-/*
  * Throttling: after a write (or range), how long the host should let the caller
  * wait before it is acknowledged, so that intake matches what the origin takes.
  * 0, after one load, while there is room.  At most 1 s; now_ns is the clock of
@@ -364,32 +359,61 @@ void fby_origin_foreground(struct fby_pool *p, u16 volume, bool begin);
  *	request holds the first block, or too many are in flight.
  * end: before the write is acknowledged, also if the origin failed.
  * Acknowledged, it is as durable as the origin makes it: until the next flush of
- * the origin, not at all.  So a host that bypasses has to act on what fby_flush
- * says, or to make each such write durable by itself.
+ * the origin, not at all.  So a host that bypasses has to pass on flushes, or to
+ * make each such write durable before it acknowledges it; see fby_flush_begin.
+ * The write itself flushes nothing (no FUA): its error is its own.
  */
 struct fby_bypass {
 	u16 volume;
-	u16 place; /* private */
+	u16 place; /* private, as are seen and kind */
 	u32 nsectors; /* result of begin */
+	u32 seen;
+	u8 kind; /* enum fby_kind */
 };
 int fby_bypass_begin(struct fby_pool *p, struct fby_bypass *b, u16 volume, u64 sector, u32 nsectors, u32 least);
 void fby_bypass_end(struct fby_pool *p, struct fby_bypass *b, int error, u32 *wake);
 
 /*
- * DONE: nothing to do, acknowledged writes are durable.  ORIGIN: writes were
- * bypassed: the host flushes the origin and calls fby_flush_end.  The first flush
- * after an attach is ORIGIN: what was bypassed before a crash of the host may not
- * have been flushed.
- *
- * fby_flush_end is to be told of every flush of the origin that is not destage's
- * (upto 0: not for fby_flush), and its result is what the caller of the flush
- * gets: an origin tells only once, to whoever asks first, that it lost writes,
- * and then destage must write its own again, and a flush after a failed one of
- * destage's must not pass for good.  So flushes of one origin, destage's too, are
- * sent one at a time: the next after fby_flush_end or fby_destage_complete.
+ * Discards or zeroes (kind: FBY_KIND_DISCARD or FBY_KIND_ZERO) a prefix of the
+ * range.  *done counts sectors, as in fby_write.  DONE: all of it.  ORIGIN: the
+ * host discards or zeroes [sector + *done, + past->nsectors) on the origin, calls
+ * fby_bypass_end for past, adds past->nsectors to *done if the origin did not
+ * fail, and calls again.  Before a zeroing is acknowledged, what went to the
+ * origin is made durable as a bypassed write is: fby_flush_cover for each part.
  */
-int fby_flush(struct fby_pool *p, u16 volume, u64 *upto);
-int fby_flush_end(struct fby_pool *p, u16 volume, u64 upto, int error);
+int fby_range(struct fby_pool *p, u16 volume, enum fby_kind kind, u64 sector, u64 nsectors, u64 *done,
+	      struct fby_bypass *past, u32 *wake);
+
+/*
+ * Flushes.  An origin tells only once, to whoever asks first, that it lost writes
+ * of its cache.  So all flushes of an origin go by these calls, one at a time,
+ * destage's included, and no other request to it may contain one.
+ *
+ * A ticket is the memory of one flush that somebody waits for.  Zeroed, it stands
+ * for all that was acknowledged before; after fby_flush_cover, for that bypassed
+ * write or zeroing alone (call it after fby_bypass_end, for each part).
+ * begin: DONE: all that the ticket stands for is durable, which is at once where
+ *	nothing was bypassed.  (The first flush after an attach goes to the origin:
+ *	a host that crashed may have left some.)  ORIGIN: the host flushes the
+ *	origin, and calls end, once.  WAIT_FLUSH: call again with the same ticket
+ *	after a wake.  -FBY_E_ORIGIN_IO: something that the ticket stands for may
+ *	be lost.
+ * end: error is that of the origin, 0 or an errno number; the result is that of
+ *	the whole flush, DONE or -FBY_E_ORIGIN_IO.
+ * When a flush fails, destage's or another's, every ticket is told that stands for
+ * something which may be lost by it: those waiting at that moment, and if there
+ * is none for all, the next one.
+ */
+struct fby_flush { /* private */
+	u64 upto;
+	u32 seen;
+	u16 volume;
+	u8 state;
+	bool all;
+};
+int fby_flush_begin(struct fby_pool *p, u16 volume, struct fby_flush *t);
+int fby_flush_end(struct fby_pool *p, struct fby_flush *t, int error, u32 *wake);
+void fby_flush_cover(struct fby_pool *p, struct fby_flush *t, const struct fby_bypass *b);
 
 /* Announces that the caller is about to sleep for a WAIT decision. */
 void fby_wait_prepare(struct fby_pool *p, enum fby_decision d);
@@ -399,6 +423,8 @@ void fby_wait_prepare(struct fby_pool *p, enum fby_decision d);
 enum fby_io_op {
 	FBY_IO_WRITE = 1,
 	FBY_IO_ZERO,
+	/* It reads as zeroes afterwards, as with ZERO; and then, if the origin can, it
+	 * may be given back, which is advice: that this fails is no error. */
 	FBY_IO_DISCARD,
 	FBY_IO_FLUSH,
 };
@@ -421,7 +447,8 @@ struct fby_io {
  */
 int fby_destage_step(struct fby_pool *p, u64 now_ns, struct fby_io *io, u64 *next_ns, u32 *wake);
 
-/* error: 0 or an errno number.  Any thread; only notes it. */
+/* error: 0 or an errno number.  Notes it, and whoever is to be told of a flush that
+ * failed is told from now on. */
 void fby_destage_complete(struct fby_pool *p, u32 id, int error);
 
 /* Destage until nothing that was written before is left (drain), and so long

@@ -51,6 +51,10 @@
 	X(FLUSH_TAKES_LATER, "a flush counts for what was bypassed while it was under way") \
 	X(ATTACH_FORGETS_BYPASS, "what was bypassed before a crash of the host counts as flushed") \
 	X(HOST_FAILURE_IGNORED, "destage goes on although the origin told another that it failed") \
+	X(FLUSH_FAILURE_TOLD_LATE, "a failed flush of destage's is unknown until its next step") \
+	X(FLUSH_OVERLAP_ONE_TOLD, "of two flushes that overlap, one is told of a failure") \
+	X(FLUSH_COVERS_NOTHING, "a bypassed write is durable by what was bypassed before it") \
+	X(RANGE_UNCLAIMED, "discards and zeroes past the cache do not claim their blocks") \
 	X(MOVE_UNVERIFIED, "relocation gives damaged data a new checksum") \
 	X(SEAL_ONE_COPY, "a seal is written once, and its copy stays what it was") \
 	X(SEAL_COPY_NOT_HEALED, "recovery overwrites a seal while only one line of the newer one is there") \

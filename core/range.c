@@ -5,26 +5,12 @@
  * A cached block gets an entry that says so, since replay would otherwise
  * bring its older data back; the entry lives until the watermark passes it.  A
  * block that is not cached has all its entries below the watermark, so the
- * host can go to the origin for it.  Write-zeroes of up to 64 KiB are entries
- * either way: that is durable at once.
+ * host can go to the origin for it, past the cache (bypass.c).  Write-zeroes of
+ * up to 64 KiB are entries either way: that is durable at once.
  */
 #include "index.h"
 
 static const u8 zero_block[FBY_PAGE];
-
-/* Blocks from block on that are not cached, at most max. */
-static u64 uncached_run(struct fby_pool *p, u16 volume, u64 block, u64 max)
-{
-	struct fby_found f;
-	u64 n;
-
-	for (n = 0; n < max; n++) {
-		fby_index_find(p, fby_key(volume, block + n), &f);
-		if (f.page != FBY_NO_PAGE)
-			break;
-	}
-	return n;
-}
 
 /* Part of a block: zeroes are data; a discard is advice, and not taken. */
 static int range_part(struct fby_pool *p, u16 volume, enum fby_kind kind, u64 sector, u32 n, u64 *done, u32 *wake)
@@ -59,14 +45,13 @@ static int range_entries(struct fby_pool *p, u16 volume, enum fby_kind kind, u64
 	return FBY_DONE;
 }
 
-int fby_range(struct fby_pool *p, u16 volume, enum fby_kind kind, u64 sector, u64 nsectors, u64 *done, u64 *origin_n,
-	      u32 *wake)
+int fby_range(struct fby_pool *p, u16 volume, enum fby_kind kind, u64 sector, u64 nsectors, u64 *done,
+	      struct fby_bypass *past, u32 *wake)
 {
 	const u32 batch = FBY_BATCH_PAGES * FBY_PAGE_SECTORS;
 	bool small = kind == FBY_KIND_ZERO && nsectors <= batch;
 	int rc = fby_request_check(p, volume, sector, nsectors, *done);
 
-	*origin_n = 0;
 	if (rc != FBY_DONE)
 		return rc;
 	while (*done < nsectors) {
@@ -83,15 +68,13 @@ int fby_range(struct fby_pool *p, u16 volume, enum fby_kind kind, u64 sector, u6
 			decision = range_entries(p, volume, kind, at, (u32)n, small ? 0 : FBY_BEGIN_CACHED, done,
 						 wake);
 		}
-		if (decision == FBY_ORIGIN)
-			*origin_n = FBY_PAGE_SECTORS * uncached_run(p, volume, at / FBY_PAGE_SECTORS,
-								    left / FBY_PAGE_SECTORS < 1u << 20 ?
-									    left / FBY_PAGE_SECTORS :
-									    1u << 20);
-		if (decision == FBY_ORIGIN && *origin_n == 0)
-			continue; /* cached since: an entry after all */
-		if (decision != FBY_DONE)
+		if (decision != FBY_ORIGIN && decision != FBY_DONE)
 			return decision;
+		if (decision == FBY_DONE)
+			continue;
+		decision = fby_past_begin(p, past, volume, kind, at, left - left % FBY_PAGE_SECTORS, 1);
+		if (decision != FBY_CACHED) /* else cached since: an entry after all */
+			return decision == FBY_DONE ? FBY_ORIGIN : decision;
 	}
 	return FBY_DONE;
 }

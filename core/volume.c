@@ -349,10 +349,9 @@ int fby_volume_attach(struct fby_pool *p, u16 index, const struct fby_attach *a)
 	fby_zero(&v->pace, sizeof(v->pace));
 	fby_pace_start(&v->pace, a->nbuffers);
 	v->last_error = 0;
-	v->bypass_ended = FBY_BUG(ATTACH_FORGETS_BYPASS) ? 0 : 1; /* before a crash of the host, perhaps */
-	v->bypass_flushed = 0;
+	fby_zero(&v->gate, sizeof(v->gate));
+	v->gate.ended = FBY_BUG(ATTACH_FORGETS_BYPASS) ? 0 : 1; /* before a crash of the host, perhaps */
 	v->bypasses = v->bypassed_sectors = 0;
-	v->host_failures = v->flush_failures = v->flush_told = 0;
 	v->attached = true;
 	return FBY_DONE;
 }
@@ -368,7 +367,8 @@ int fby_volume_detach(struct fby_pool *p, u16 index)
 	v = &p->volume[index];
 	if (!v->attached)
 		return -FBY_E_VOLUME_DETACHED;
-	if (v->destage.outstanding > 0 || fby_load(&v->bypassing))
+	if (v->destage.outstanding > 0 || fby_load(&v->bypassing) ||
+	    ((fby_load(&v->gate.held) & FBY_GATE_HELD) && !v->destage.gate))
 		return -FBY_E_BUSY;
 	if (!p->opt.read_only) {
 		for (u32 i = 0; i < p->opt.nslots; i++) {
@@ -442,7 +442,7 @@ int fby_volume_info(struct fby_pool *p, u16 index, struct fby_volume_info *out)
 		out->bypassing++;
 	out->bypasses = fby_load(&v->bypasses);
 	out->bypassed_sectors = fby_load(&v->bypassed_sectors);
-	out->flush_owed = v->attached && fby_load(&v->bypass_flushed) < fby_load(&v->bypass_ended);
+	out->flush_owed = v->attached && fby_load(&v->gate.flushed) < fby_load(&v->gate.ended);
 	for (u32 i = 0; i < p->opt.nslots; i++) {
 		out->writes += fby_load(&p->slot[i].volume[index].writes);
 		out->written_sectors += fby_load(&p->slot[i].volume[index].sectors);

@@ -43,7 +43,8 @@ static void build(struct fuzz_input *in, u32 mode)
 static void write_some(struct fby_pool *p, u16 volume, u32 bits)
 {
 	static const u8 data[32 * FBY_SECTOR];
-	u64 range_done = 0, origin_n;
+	struct fby_bypass past;
+	u64 range_done = 0;
 	u32 done = 0, wake = 0;
 
 	fby_write(p, volume, bits % 64 & ~7u, 32, data, &done, &wake);
@@ -51,11 +52,12 @@ static void write_some(struct fby_pool *p, u16 volume, u32 bits)
 	fby_write(p, volume, bits % 61, 1 + bits % 7, data, &done, &wake);
 	for (u32 i = 0; i < 100; i++) {
 		int rc = fby_range(p, volume, bits & 1 ? FBY_KIND_ZERO : FBY_KIND_DISCARD, 0, 72, &range_done,
-				   &origin_n, &wake);
+				   &past, &wake);
 
 		if (rc != FBY_ORIGIN)
 			return;
-		range_done += origin_n;
+		fby_bypass_end(p, &past, 0, &wake);
+		range_done += past.nsectors;
 	}
 	fuzz_finding("a range does not end", volume, range_done);
 }

@@ -134,16 +134,17 @@ static void base_write(struct fby_pool *p, u16 volume, u64 sector, u32 n, u8 fil
 /* Whole and partial pages, replaced ones, batches, a discard, a zeroing. */
 static void base_fill(struct fby_pool *p, const u16 *volume)
 {
-	u64 done = 0, origin_n;
+	struct fby_bypass past;
+	u64 done = 0;
 	u32 wake = 0;
 
 	base_write(p, volume[0], 0, 40, 1);
 	base_write(p, volume[1], 3, 2, 2);
 	base_write(p, volume[0], 8, 8, 3);
 	base_write(p, volume[0], 17, 3, 4);
-	fby_range(p, volume[0], FBY_KIND_DISCARD, 24, 8, &done, &origin_n, &wake);
+	fby_range(p, volume[0], FBY_KIND_DISCARD, 24, 8, &done, &past, &wake);
 	done = 0;
-	fby_range(p, volume[1], FBY_KIND_ZERO, 16, 16, &done, &origin_n, &wake);
+	fby_range(p, volume[1], FBY_KIND_ZERO, 16, 16, &done, &past, &wake);
 	base_write(p, volume[1], 496, 16, 5);
 }
 

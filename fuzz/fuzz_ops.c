@@ -73,12 +73,6 @@ static bool any_held(void)
 
 /* --- the origin ------------------------------------------------------------------- */
 
-static void origin_clear(u32 volume, u64 sector, u64 n)
-{
-	for (u64 s = sector; s < sector + n; s++)
-		cached[volume][s] = durable[volume][s] = 0;
-}
-
 static int origin_do(const struct fby_io *io)
 {
 	if (getenv("FUZZ_TRACE"))
@@ -248,45 +242,67 @@ static void write_past(u32 volume, u64 sector, u32 n)
 		check_refusal(rc, volume, sector, n);
 }
 
-static void flush_now(u32 volume)
+/* Of destage a flush may have failed: then it is told once; or it is in flight. */
+static int pass_gate(u32 volume, struct fby_flush *t)
 {
-	u64 upto;
-	int rc = fby_flush(pool, (u16)volume, &upto);
+	int rc = fby_flush_begin(pool, (u16)volume, t);
+	u32 wake = 0;
 
 	if (rc == FBY_ORIGIN) {
+		for (u32 i = 0; i < npending; i++)
+			if (pending[i].op == FBY_IO_FLUSH && pending[i].volume == volume)
+				fuzz_finding("two flushes of one origin", volume, 0);
 		memcpy(durable[volume], cached[volume], sizeof(durable[0]));
-		rc = fby_flush_end(pool, (u16)volume, upto, 0);
+		rc = fby_flush_end(pool, t, 0, &wake);
 	}
-	/* Of destage a flush may have failed: then it is told once. */
-	if (rc == FBY_DONE)
-		memset(past[volume], 0, sizeof(past[0]));
-	else if (rc != -FBY_E_ORIGIN_IO)
+	if (rc != FBY_DONE && rc != -FBY_E_ORIGIN_IO && rc != FBY_WAIT_FLUSH)
 		fuzz_finding("flush", volume, (u64)-rc);
+	return rc;
+}
+
+static void flush_now(u32 volume)
+{
+	struct fby_flush t = { 0 };
+
+	if (pass_gate(volume, &t) == FBY_DONE)
+		memset(past[volume], 0, sizeof(past[0]));
 }
 
 static void range_now(u32 volume, enum fby_kind kind, u64 sector, u64 n)
 {
-	u64 done = 0, origin_n, before;
+	struct fby_flush t = { 0 };
+	struct fby_bypass part;
 	u32 wake = 0, rounds = 0;
+	u64 done = 0, before;
 	int rc;
 
 	do {
 		before = done;
-		rc = fby_range(pool, (u16)volume, kind, sector, n, &done, &origin_n, &wake);
-		if (done > n || origin_n > n - done)
-			fuzz_finding("a range counts wrong", done, origin_n);
+		rc = fby_range(pool, (u16)volume, kind, sector, n, &done, &part, &wake);
+		if (done > n || (rc == FBY_ORIGIN && (part.nsectors == 0 || part.nsectors > n - done)))
+			fuzz_finding("a range counts wrong", done, n);
 		for (u64 s = before; s < done; s++) /* a discard of part of a block is advice */
 			if (kind == FBY_KIND_ZERO ||
 			    ((sector + s) / 8 * 8 >= sector && (sector + s) / 8 * 8 + 8 <= sector + n))
 				model[volume][sector + s] = 0;
 		if (rc == FBY_ORIGIN) {
-			origin_clear(volume, sector + done, origin_n);
-			set_model(volume, sector + done, origin_n, 0);
-			done += origin_n;
+			set_model(volume, sector + done, part.nsectors, 0);
+			for (u32 i = 0; i < part.nsectors; i++) {
+				cached[volume][sector + done + i] = 0;
+				past[volume][sector + done + i] = kind == FBY_KIND_ZERO;
+				if (kind == FBY_KIND_DISCARD) /* no flush vouches for it */
+					durable[volume][sector + done + i] = 0;
+			}
+			fby_bypass_end(pool, &part, 0, &wake);
+			if (kind == FBY_KIND_ZERO)
+				fby_flush_cover(pool, &t, &part);
+			done += part.nsectors;
 		}
 		if (rounds++ > 600)
 			fuzz_finding("a range does not end", sector, n);
 	} while (rc == FBY_ORIGIN);
+	if (rc == FBY_DONE && t.state && pass_gate(volume, &t) == FBY_DONE)
+		memset(past[volume], 0, sizeof(past[0]));
 	if (rc < 0 && n)
 		check_refusal(rc, volume, sector, n);
 }

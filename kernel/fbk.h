@@ -10,6 +10,7 @@
  *	shared_pool.c	pools by cache device; start and stop of volumes; destage
  *	volume_io.c	bios: reads, writes, ranges
  *	waiting.c	bios that wait for a block, a slot or space
+ *	flush_io.c	making durable what went past the cache
  *	origin_io.c	requests of destage to an origin
  *	media_dax.c	claiming and mapping the cache device
  *
@@ -80,6 +81,8 @@ struct fbk_pool {
 	spinlock_t wait_lock; /* the lists of those who wait */
 	struct list_head wait_busy;  /* for a block or a slot; wait_lock */
 	struct list_head wait_space; /* wait_lock */
+	struct list_head wait_flush; /* wait_lock */
+	struct work_struct flush;
 
 	spinlock_t late_lock; /* taken in softirq */
 	struct list_head late; /* soonest first */
@@ -121,6 +124,7 @@ struct fbk_volume {
 	void *mem; /* the engine's, for destage */
 	u64 mem_bytes;
 	atomic_t in_flight; /* requests of destage */
+	struct bio flush_bio; /* of whoever the engine lets in */
 };
 
 /* Checks name, size, identity, memory; nothing is attached yet. */
@@ -185,12 +189,14 @@ struct fbk_io {
 	struct list_head node;
 	u64 due_ns; /* when it may end */
 	struct fby_bypass past; /* the part that is on its way to the origin */
+	struct fby_flush ticket; /* covers what went past the cache, if it is owed */
 	/* ranges, and writes past the cache */
 	struct work_struct work;
 	/* reads: one for whoever looks up, one for each part sent to the origin */
 	atomic_t parts;
 	blk_status_t status;
 	u8 memory; /* enum fbk_memory */
+	bool owed; /* a flush, before it may end well */
 	unsigned long began; /* of the accounting, or 0 */
 	bool foreground; /* the engine was told that somebody waits for the origin */
 };
@@ -227,6 +233,13 @@ static inline bool fbk_others_wait(struct fbk_pool *p)
 bool fbk_end_late(struct fbk_io *io);
 void fbk_retry_work(struct work_struct *work);
 enum hrtimer_restart fbk_late_timer(struct hrtimer *timer);
+
+/* flush_io.c */
+/* ->past has ended; before the io ends well, it is to be made durable. */
+void fbk_flush_cover(struct fbk_io *io);
+/* That, and then the end. */
+void fbk_flush(struct fbk_io *io);
+void fbk_flush_work(struct work_struct *work);
 
 /* origin_io.c */
 void fbk_origin_submit(struct fbk_pool *p, const struct fby_io *io);

@@ -15,6 +15,7 @@ struct request {
 	struct fbk_volume *volume;
 	struct fby_io io;
 	struct list_head node;
+	bool advice; /* a discard of what reads as zeroes: that it fails is no error */
 	struct bio bio; /* last */
 };
 
@@ -41,12 +42,15 @@ static void request_end(struct bio *bio)
 	struct fbk_pool *p = r->pool;
 	unsigned long flags;
 
-	if (bio->bi_status == BLK_STS_NOTSUPP && r->io.op == FBY_IO_DISCARD) {
-		request_done(r, 0); /* a discard is advice */
+	if (r->advice) {
+		request_done(r, 0);
 		return;
 	}
-	if (bio_op(bio) == REQ_OP_WRITE_ZEROES && bio->bi_status) {
-		/* Zeroes are to be written, then; not from here. */
+	/* Zeroes are to be written, if the origin cannot; then comes the advice.  Not from
+	 * here.
+	 */
+	if ((bio_op(bio) == REQ_OP_WRITE_ZEROES && bio->bi_status) ||
+	    (r->io.op == FBY_IO_DISCARD && !bio->bi_status && bdev_max_discard_sectors(r->volume->origin))) {
 		spin_lock_irqsave(&p->zero_lock, flags);
 		list_add_tail(&r->node, &p->zero_again);
 		spin_unlock_irqrestore(&p->zero_lock, flags);
@@ -70,8 +74,10 @@ static void add_buffer(struct bio *bio, void *buf, u64 bytes)
 	}
 }
 
+enum means { AS_ASKED, ZEROES_WRITTEN, ADVICE };
+
 /* nsectors is at most a buffer's, so the bio holds it. */
-static void request_send(struct fbk_pool *p, struct fbk_volume *v, const struct fby_io *io, bool write_zeroes)
+static void request_send(struct fbk_pool *p, struct fbk_volume *v, const struct fby_io *io, enum means means)
 {
 	u64 bytes = io->nsectors * FBY_SECTOR;
 	blk_opf_t opf = REQ_OP_WRITE;
@@ -81,9 +87,9 @@ static void request_send(struct fbk_pool *p, struct fbk_volume *v, const struct 
 
 	if (io->op == FBY_IO_FLUSH)
 		opf |= REQ_PREFLUSH;
-	else if (io->op == FBY_IO_DISCARD)
+	else if (means == ADVICE)
 		opf = REQ_OP_DISCARD;
-	else if (io->op == FBY_IO_ZERO && !write_zeroes)
+	else if (io->op != FBY_IO_WRITE && means == AS_ASKED)
 		opf = REQ_OP_WRITE_ZEROES;
 	else
 		pages = DIV_ROUND_UP_ULL(bytes, PAGE_SIZE);
@@ -92,12 +98,13 @@ static void request_send(struct fbk_pool *p, struct fbk_volume *v, const struct 
 	r->pool = p;
 	r->volume = v;
 	r->io = *io;
+	r->advice = means == ADVICE;
 	bio->bi_end_io = request_end;
 	bio->bi_iter.bi_sector = io->sector;
 	if (pages) {
 		if (io->buf)
 			flush_kernel_vmap_range(io->buf, bytes);
-		add_buffer(bio, io->op == FBY_IO_ZERO ? NULL : io->buf, bytes);
+		add_buffer(bio, io->buf, bytes);
 	} else {
 		bio->bi_iter.bi_size = bytes;
 	}
@@ -112,12 +119,8 @@ void fbk_origin_submit(struct fbk_pool *p, const struct fby_io *io)
 		fby_destage_complete(p->engine, io->id, ECANCELED);
 		return;
 	}
-	if (io->op == FBY_IO_DISCARD && !bdev_max_discard_sectors(v->origin)) {
-		fby_destage_complete(p->engine, io->id, 0);
-		return;
-	}
 	atomic_inc(&v->in_flight);
-	request_send(p, v, io, !bdev_write_zeroes_sectors(v->origin));
+	request_send(p, v, io, bdev_write_zeroes_sectors(v->origin) ? AS_ASKED : ZEROES_WRITTEN);
 }
 
 void fbk_origin_again(struct fbk_pool *p)
@@ -126,6 +129,7 @@ void fbk_origin_again(struct fbk_pool *p)
 
 	for (;;) {
 		struct fbk_volume *v;
+		enum means means;
 		struct fby_io io;
 
 		spin_lock_irq(&p->zero_lock);
@@ -137,8 +141,9 @@ void fbk_origin_again(struct fbk_pool *p)
 			return;
 		io = r->io;
 		v = r->volume;
+		means = r->bio.bi_status ? ZEROES_WRITTEN : ADVICE;
 		bio_put(&r->bio);
-		request_send(p, v, &io, true);
+		request_send(p, v, &io, means);
 	}
 }
 

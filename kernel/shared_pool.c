@@ -42,6 +42,8 @@ void fbk_wake(struct fbk_pool *p, u32 wake)
 		fbk_kick_destage(p);
 	if (wake & FBY_WAKE_SPACE)
 		mod_delayed_work(p->wq, &p->retry, 0);
+	if (wake & FBY_WAKE_FLUSH)
+		queue_work(p->wq, &p->flush);
 }
 
 /* A cleaner's volume is drained again and again. */
@@ -257,6 +259,8 @@ static struct fbk_pool *pool_open(dev_t dev, const struct fbk_open *o, char **te
 	INIT_LIST_HEAD(&p->late);
 	INIT_LIST_HEAD(&p->wait_busy);
 	INIT_LIST_HEAD(&p->wait_space);
+	INIT_LIST_HEAD(&p->wait_flush);
+	INIT_WORK(&p->flush, fbk_flush_work);
 	INIT_LIST_HEAD(&p->zero_again);
 	INIT_DELAYED_WORK(&p->destage, destage_work);
 	INIT_DELAYED_WORK(&p->retry, fbk_retry_work);
@@ -294,6 +298,7 @@ static void pool_close(struct fbk_pool *p)
 
 	cancel_delayed_work_sync(&p->destage);
 	cancel_delayed_work_sync(&p->retry);
+	cancel_work_sync(&p->flush);
 	destroy_workqueue(p->wq);
 	hrtimer_cancel(&p->late_timer);
 	rc = fby_asserts_hold() ? fby_pool_close(p->engine) : -FBY_E_INVARIANT;
@@ -488,16 +493,19 @@ void fbk_volume_free(struct fbk_volume *v)
  */
 static void flush_once(struct fbk_volume *v)
 {
-	u64 upto;
+	struct fby_flush ticket = {};
+	u32 wake = 0;
 	int rc;
 
-	if (fby_flush(v->pool->engine, v->index, &upto) != FBY_ORIGIN)
-		return;
-	rc = blkdev_issue_flush(v->origin);
+	while ((rc = fby_flush_begin(v->pool->engine, v->index, &ticket)) == FBY_WAIT_FLUSH)
+		usleep_range(500, 2000); /* destage has begun */
+	if (rc == FBY_ORIGIN) {
+		rc = fby_flush_end(v->pool->engine, &ticket, -blkdev_issue_flush(v->origin), &wake);
+		fbk_wake(v->pool, wake);
+	}
 	if (rc)
 		pr_warn("forebay: volume %s: the origin cannot be flushed (error %d): what was written past the cache before a crash may not be durable yet\n",
-			v->name, rc);
-	fby_flush_end(v->pool->engine, v->index, upto, rc);
+			v->name, fbk_errno(rc));
 }
 
 int fbk_volume_start(struct fbk_volume *v)

@@ -10,7 +10,8 @@
  * need the origin in between, so a work does them.
  *
  * Where that is asked for, large writes and those that find no space go past the
- * cache, in a clone of the bio with FUA: durable too when they are acknowledged.
+ * cache, in a clone of the bio.  The engine says when to flush the origin for them
+ * (flush_io.c), so they are durable too when they are acknowledged.
  *
  * Acknowledged is durable, so the devices announce no volatile write cache and
  * get no flushes; one that comes all the same is answered at once.
@@ -63,7 +64,10 @@ static __always_inline void end_written(struct fbk_io *io)
 
 void fbk_end_written(struct fbk_io *io)
 {
-	end_written(io);
+	if (io->owed)
+		fbk_flush(io);
+	else
+		end_written(io);
 }
 
 /* Waits at most for another bio to end, which needs nothing of this one. */
@@ -237,10 +241,11 @@ static void past_work(struct work_struct *work)
 		fbk_end_status(io, io->status);
 		return;
 	}
+	fbk_flush_cover(io);
 	io->done += n;
 	bvec_iter_advance(io->bio->bi_io_vec, &io->iter, n * FBY_SECTOR);
 	if (!io->iter.bi_size) {
-		fbk_end(io, 0);
+		fbk_flush(io);
 		return;
 	}
 	decision = fbk_write_more(io);
@@ -278,8 +283,8 @@ int fbk_write_past(struct fbk_io *io, u32 least)
 	clone->bi_iter = io->iter;
 	clone->bi_iter.bi_size = io->past.nsectors * FBY_SECTOR;
 	clone->bi_iter.bi_sector = io->sector + io->done;
-	/* Durable before it is acknowledged: no flush will come. */
-	clone->bi_opf = (clone->bi_opf & ~(REQ_POLLED | REQ_PREFLUSH)) | REQ_FUA;
+	/* Its flush comes by the gate, and none otherwise. */
+	clone->bi_opf &= ~(REQ_POLLED | REQ_PREFLUSH | REQ_FUA);
 	clone->bi_private = io;
 	clone->bi_end_io = past_clone_end;
 	foreground(io);
@@ -431,9 +436,24 @@ static int origin_range(struct fbk_volume *v, struct bio *bio, u64 sector, u64 n
 		rc = blkdev_issue_discard(v->origin, sector, n, GFP_NOIO);
 		return rc == -EOPNOTSUPP ? 0 : rc;
 	}
-	rc = blkdev_issue_zeroout(v->origin, sector, n, GFP_NOIO,
-				  bio->bi_opf & REQ_NOUNMAP ? BLKDEV_ZERO_NOUNMAP : 0);
-	return rc ? rc : blkdev_issue_flush(v->origin);
+	return blkdev_issue_zeroout(v->origin, sector, n, GFP_NOIO,
+				    bio->bi_opf & REQ_NOUNMAP ? BLKDEV_ZERO_NOUNMAP : 0);
+}
+
+/* The part that the engine has left to the origin; then a zeroing has to be made
+ * durable, before it ends.
+ */
+static int range_past(struct fbk_io *io, u64 sector)
+{
+	struct fbk_volume *v = io->volume;
+	int rc = origin_range(v, io->bio, sector, io->past.nsectors);
+	u32 wake = 0;
+
+	fby_bypass_end(v->pool->engine, &io->past, -rc, &wake);
+	fbk_wake(v->pool, wake);
+	if (!rc && bio_op(io->bio) == REQ_OP_WRITE_ZEROES)
+		fbk_flush_cover(io);
+	return rc;
 }
 
 static void range_work(struct work_struct *work)
@@ -441,23 +461,23 @@ static void range_work(struct work_struct *work)
 	struct fbk_io *io = container_of(work, struct fbk_io, work);
 	struct fbk_volume *v = io->volume;
 	enum fby_kind kind = bio_op(io->bio) == REQ_OP_DISCARD ? FBY_KIND_DISCARD : FBY_KIND_ZERO;
-	u64 total = bio_sectors(io->bio), done = 0, n;
+	u64 total = bio_sectors(io->bio), done = 0;
 	int rc = 0;
 
 	while (rc >= 0 && fby_asserts_hold()) {
 		u32 wake = 0;
 
-		rc = fby_range(v->pool->engine, v->index, kind, io->sector, total, &done, &n, &wake);
+		rc = fby_range(v->pool->engine, v->index, kind, io->sector, total, &done, &io->past, &wake);
 		fbk_wake(v->pool, wake);
 		if (rc == FBY_DONE)
 			break;
 		if (rc == FBY_ORIGIN) {
-			rc = origin_range(v, io->bio, io->sector + done, n);
+			rc = range_past(io, io->sector + done);
 			if (rc) {
 				fbk_end_status(io, errno_to_blk_status(rc));
 				return;
 			}
-			done += n;
+			done += io->past.nsectors;
 		} else if (rc == FBY_WAIT_SPACE && READ_ONCE(v->requeue)) {
 			fbk_end_status(io, BLK_STS_DM_REQUEUE);
 			return;
@@ -465,7 +485,8 @@ static void range_work(struct work_struct *work)
 			fbk_kick_destage(v->pool);
 			usleep_range(1000, 4000);
 		} else {
-			cond_resched();
+			/* Perhaps for as long as the origin takes to write the block. */
+			usleep_range(50, 200);
 		}
 	}
 	if (rc == FBY_DONE)
@@ -482,6 +503,7 @@ enum fbk_map fbk_map(struct fbk_volume *v, struct fbk_io *io, struct bio *bio, u
 	io->bio = bio;
 	io->sector = sector;
 	io->foreground = false;
+	io->owed = false;
 	switch (bio_op(bio)) {
 	case REQ_OP_READ:
 		return map_read(io);

@@ -56,7 +56,8 @@ static struct fby_media media;
 static pthread_mutex_t admin = PTHREAD_MUTEX_INITIALIZER; /* destage step, add, remove */
 static u32 stopping;
 static u32 nthreads = 4;
-static u64 total_writes, total_reads, total_ranges, total_errors, total_bypasses;
+static u32 flushing[NVOLUMES]; /* flushes of the origin in flight */
+static u64 total_writes, total_reads, total_ranges, total_errors, total_bypasses, total_flushes;
 
 /* Requests for the origins, from the destage thread to those that do them. */
 static struct {
@@ -176,6 +177,15 @@ static void in_flight_end(u32 volume, u64 sector, u64 n, u32 kind)
 		__atomic_fetch_sub(&in_flight[volume][b], kind, __ATOMIC_RELAXED);
 }
 
+/* One at a time, whoever sends it. */
+static void flush_one(u32 volume)
+{
+	if (fby_fetch_add(&flushing[volume], 1u))
+		fail("two flushes of one origin in flight", volume, 0, 0, 0, 0);
+	sched_yield();
+	fby_fetch_add(&flushing[volume], ~0u);
+}
+
 static void *io_thread(void *arg)
 {
 	u64 seed = 77 + (uintptr_t)arg;
@@ -196,6 +206,8 @@ static void *io_thread(void *arg)
 		broken = random_next(&seed) % 400 == 0;
 		if (io.op != FBY_IO_FLUSH && io.sector + io.nsectors > VOLUME_SECTORS)
 			fail("origin request out of range", io.volume, io.sector, io.nsectors, 0, 0);
+		if (io.op == FBY_IO_FLUSH)
+			flush_one(io.volume);
 		in_flight_begin(io.volume, io.sector, io.nsectors, OF_DESTAGE);
 		if (io.op != FBY_IO_FLUSH && !broken)
 			origin_store(io.volume, io.sector, io.nsectors, io.op == FBY_IO_WRITE ? io.buf : NULL);
@@ -272,6 +284,26 @@ static void wait_a_little(struct worker *w, int decision)
 	fail("unexpected decision", 0, 0, w->id, (u64)(decision < 0 ? -decision : decision), 0);
 }
 
+/* Some of them fail. */
+static void pass_gate(struct worker *w, u32 volume, struct fby_flush *t)
+{
+	bool broken = random_next(&w->seed) % 50 == 0;
+	u32 wake = 0;
+	int decision;
+
+	while ((decision = fby_flush_begin(pool, (u16)volume, t)) == FBY_WAIT_FLUSH)
+		sched_yield();
+	if (decision == FBY_ORIGIN) {
+		flush_one(volume);
+		decision = fby_flush_end(pool, t, broken ? EIO : 0, &wake);
+		if (broken && decision == FBY_DONE)
+			fail("a flush that failed is acknowledged", volume, 0, 0, 0, 0);
+	}
+	if (decision != FBY_DONE && decision != -FBY_E_ORIGIN_IO)
+		fail("flush", volume, 0, (u64)-decision, 0, 0);
+	fby_fetch_add(&total_flushes, 1ull);
+}
+
 static void write_through(struct worker *w, u32 volume, u64 sector, u32 n, const u64 *data)
 {
 	u32 done = 0, wake = 0;
@@ -303,6 +335,13 @@ static void write_past(struct worker *w, u32 volume, u64 sector, u32 n, const u6
 				origin_store(volume, sector, b.nsectors, data);
 			in_flight_end(volume, sector, b.nsectors, PAST_CACHE);
 			fby_bypass_end(pool, &b, broken ? EIO : 0, &wake);
+			if (least > 12) {
+				struct fby_flush t = { 0 };
+
+				if (least % 2) /* else for all */
+					fby_flush_cover(pool, &t, &b);
+				pass_gate(w, volume, &t);
+			}
 			fby_fetch_add(broken ? &total_errors : &total_bypasses, 1ull);
 		}
 		if (decision == FBY_CACHED || broken)
@@ -330,20 +369,30 @@ static void write_some(struct worker *w, u32 volume, u64 sector, u32 n)
 
 static void clear_some(struct worker *w, u32 volume, u64 sector, u32 n, enum fby_kind kind)
 {
-	u64 done = 0, origin_n;
+	struct fby_flush t = { 0 };
+	struct fby_bypass b;
+	u64 done = 0;
 	u32 wake = 0;
 	int decision;
 
 	for (u32 i = 0; i < n; i++)
 		fby_store(&origin[volume].started[sector + i], w->version);
-	while ((decision = fby_range(pool, (u16)volume, kind, sector, n, &done, &origin_n, &wake)) != FBY_DONE) {
+	while ((decision = fby_range(pool, (u16)volume, kind, sector, n, &done, &b, &wake)) != FBY_DONE) {
 		if (decision == FBY_ORIGIN) {
-			origin_store(volume, sector + done, origin_n, NULL);
-			done += origin_n;
+			in_flight_begin(volume, sector + done, b.nsectors, PAST_CACHE);
+			sched_yield();
+			origin_store(volume, sector + done, b.nsectors, NULL);
+			in_flight_end(volume, sector + done, b.nsectors, PAST_CACHE);
+			fby_bypass_end(pool, &b, 0, &wake);
+			if (kind == FBY_KIND_ZERO)
+				fby_flush_cover(pool, &t, &b);
+			done += b.nsectors;
 		} else {
 			wait_a_little(w, decision);
 		}
 	}
+	if (t.state)
+		pass_gate(w, volume, &t);
 	for (u32 i = 0; i < n; i++)
 		fby_store(&origin[volume].acked[sector + i], w->version);
 	w->ranges++;
@@ -716,7 +765,8 @@ int main(int argc, char **argv)
 		total_ranges += worker[i].ranges;
 	}
 	printf("stress: seed %" PRIu64 ", %u phases, %" PRIu64 " writes, %" PRIu64 " past the cache, %" PRIu64
-	       " reads, %" PRIu64 " discards and zeroes, %" PRIu64 " origin errors: all sectors as acknowledged\n",
-	       seed, phase, total_writes, total_bypasses, total_reads, total_ranges, total_errors);
+	       " reads, %" PRIu64 " discards and zeroes, %" PRIu64 " flushes, %" PRIu64
+	       " origin errors: all sectors as acknowledged\n",
+	       seed, phase, total_writes, total_bypasses, total_reads, total_ranges, total_flushes, total_errors);
 	return 0;
 }

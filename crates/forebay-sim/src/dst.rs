@@ -45,6 +45,7 @@ pub struct Tally {
     pub waits_block: u64,
     pub waits_slot: u64,
     pub waits_space: u64,
+    pub waits_flush: u64,
     pub relocated: u64,
     pub origin_requests: u64,
     pub origin_errors: u64,
@@ -84,6 +85,7 @@ impl Tally {
         sum(&mut self.waits_block, o.waits_block);
         sum(&mut self.waits_slot, o.waits_slot);
         sum(&mut self.waits_space, o.waits_space);
+        sum(&mut self.waits_flush, o.waits_flush);
         sum(&mut self.relocated, o.relocated);
         sum(&mut self.origin_requests, o.origin_requests);
         sum(&mut self.origin_errors, o.origin_errors);
@@ -360,6 +362,7 @@ impl World {
                 Some(Decision::WaitBlock) => sys::FBY_WAKE_BLOCK,
                 Some(Decision::WaitSlot) => sys::FBY_WAKE_SLOT,
                 Some(Decision::WaitSpace) => sys::FBY_WAKE_SPACE,
+                Some(Decision::WaitFlush) => sys::FBY_WAKE_FLUSH,
                 _ => continue,
             };
             if mask & bit != 0 {

@@ -41,6 +41,7 @@ pub enum Decision {
     Origin,
     Again,
     Cached,
+    WaitFlush,
 }
 
 pub type Result<T> = std::result::Result<T, Error>;
@@ -54,6 +55,7 @@ fn decide(value: i32) -> Result<Decision> {
         sys::FBY_ORIGIN => Ok(Decision::Origin),
         sys::FBY_AGAIN => Ok(Decision::Again),
         sys::FBY_CACHED => Ok(Decision::Cached),
+        sys::FBY_WAIT_FLUSH => Ok(Decision::WaitFlush),
         error => Err(Error(error)),
     }
 }
@@ -81,7 +83,7 @@ impl Write {
     }
 }
 
-/// A write past the cache, between begin and end.
+/// A write, discard or zeroing past the cache, between begin and end.
 #[derive(Debug)]
 pub struct Bypass {
     raw: sys::fby_bypass,
@@ -92,6 +94,12 @@ impl Bypass {
     pub fn nsectors(&self) -> u32 {
         self.raw.nsectors
     }
+}
+
+/// A flush that somebody waits for; new, it is for all that was written.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ticket {
+    raw: sys::fby_flush,
 }
 
 /// A request for an origin, its data copied.
@@ -120,10 +128,11 @@ pub struct BlockRead {
     pub lost: u8,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct RangeResult {
     pub result: Result<Decision>,
-    pub origin_n: u64,
+    /// What the origin is to do.
+    pub past: Option<Bypass>,
     pub wake: u32,
 }
 
@@ -472,21 +481,15 @@ impl Engine {
         nsectors: u64,
         done: &mut u64,
     ) -> RangeResult {
-        let (mut origin_n, mut wake) = (0, 0);
+        let (mut raw, mut wake) = (sys::fby_bypass::default(), 0);
         // SAFETY: the pool is open; the rest are results.
         let r = unsafe {
-            sys::fby_range(
-                self.pool(),
-                volume,
-                kind,
-                sector,
-                nsectors,
-                done,
-                &mut origin_n,
-                &mut wake,
-            )
+            sys::fby_range(self.pool(), volume, kind, sector, nsectors, done, &mut raw, &mut wake)
         };
-        RangeResult { result: decide(r), origin_n, wake }
+        let result = decide(r);
+        let past =
+            (result == Ok(Decision::Origin)).then_some(Bypass { raw, opening: self.opening });
+        RangeResult { result, past, wake }
     }
 
     /// DONE: the write past the cache.  CACHED: sectors to be written through it.
@@ -508,26 +511,39 @@ impl Engine {
     }
 
     /// Returns the wake mask.
-    pub fn bypass_end(&mut self, mut b: Bypass, error: i32) -> u32 {
+    pub fn bypass_end(&mut self, b: Bypass, error: i32) -> u32 {
+        self.bypass_end_covered(b, error, None)
+    }
+
+    /// The same, and the ticket is to cover it.
+    pub fn bypass_end_covered(
+        &mut self,
+        mut b: Bypass,
+        error: i32,
+        ticket: Option<&mut Ticket>,
+    ) -> u32 {
         assert_eq!(b.opening, self.opening);
         let mut wake = 0;
-        // SAFETY: b was begun on this pool, and is not used after this.
+        // SAFETY: b was begun on this pool, and is not begun any more after this.
         unsafe { sys::fby_bypass_end(self.pool(), &mut b.raw, error, &mut wake) };
+        if let Some(t) = ticket {
+            // SAFETY: b has ended; the ticket is not in flight.
+            unsafe { sys::fby_flush_cover(self.pool(), &mut t.raw, &b.raw) };
+        }
         wake
     }
 
-    /// The second: what to tell `flush_end`.
-    pub fn flush(&mut self, volume: u16) -> (Result<Decision>, u64) {
-        let mut upto = 0;
-        // SAFETY: the pool is open; upto is the result.
-        let r = decide(unsafe { sys::fby_flush(self.pool(), volume, &mut upto) });
-        (r, upto)
+    pub fn flush_begin(&mut self, volume: u16, t: &mut Ticket) -> Result<Decision> {
+        // SAFETY: the pool is open; the ticket is ours.
+        decide(unsafe { sys::fby_flush_begin(self.pool(), volume, &mut t.raw) })
     }
 
-    /// What the caller of the flush gets.
-    pub fn flush_end(&mut self, volume: u16, upto: u64, error: i32) -> Result<()> {
-        // SAFETY: the pool is open.
-        done(unsafe { sys::fby_flush_end(self.pool(), volume, upto, error) })
+    /// What the caller of the flush gets, and the wake mask.
+    pub fn flush_end(&mut self, t: &mut Ticket, error: i32) -> (Result<()>, u32) {
+        let mut wake = 0;
+        // SAFETY: the pool is open; the ticket was told to flush the origin.
+        let r = unsafe { sys::fby_flush_end(self.pool(), &mut t.raw, error, &mut wake) };
+        (done(r), wake)
     }
 
     pub fn wait_prepare(&mut self, d: Decision) {

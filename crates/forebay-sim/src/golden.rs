@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use forebay_sys as sys;
 use serde::Serialize;
 
-use crate::engine::{identity, volume_spec, Attach, Decision, Engine};
+use crate::engine::{identity, volume_spec, Attach, Decision, Engine, Ticket};
 use crate::hooks;
 use crate::media::{Counts, Media};
 use crate::script::data;
@@ -160,7 +160,13 @@ pub fn measure() -> Result<Vec<Cost>, String> {
     b.cost("discard 4 KiB, cached", |b| b.range(sys::FBY_KIND_DISCARD, 0, 8))?;
     b.cost("write zeroes 4 KiB", |b| b.range(sys::FBY_KIND_ZERO, 8, 8))?;
     b.cost("write zeroes 64 KiB", |b| b.range(sys::FBY_KIND_ZERO, 128, 128))?;
-    b.cost("flush", |b| b.engine.flush(0).0.map(drop).map_err(text))?;
+    b.cost("flush", |b| {
+        let mut ticket = Ticket::default();
+        match b.engine.flush_begin(0, &mut ticket).map_err(text)? {
+            Decision::Origin => b.engine.flush_end(&mut ticket, 0).0.map_err(text),
+            _ => Ok(()),
+        }
+    })?;
     b.cost("write 1 MiB past the cache", |b| b.bypass(8192, 2048))?;
     b.cost("housekeeping, one chunk grew", Bench::tick)?;
     b.cost("housekeeping, nothing new", Bench::tick)?;

@@ -21,6 +21,7 @@ pub mod dst;
 pub mod engine;
 pub mod explore;
 pub mod flips;
+pub mod gate;
 pub mod golden;
 pub mod hooks;
 pub mod images;

@@ -11,11 +11,12 @@
 //! A write in flight at a crash may have happened before the crash or never:
 //! it is a ghost until it is seen, and ends at the crash.
 //!
-//! A write that went past the cache is the disk's until a flush: when the disk
-//! loses its power it may be gone, even if it was acknowledged and seen.
+//! A write or zeroing that went past the cache is the disk's until a flush: when
+//! the disk loses its power it may be gone, even if it was acknowledged and seen.
 //!
-//! Zeroes are not unique, and a discard that its origin may ignore has any
-//! older value: both are judged by whether some write explains the read.
+//! Zeroes are not unique, and a discard may be ignored, which shows what it was to
+//! discard and nothing older: both are judged by whether some write explains the
+//! read.
 
 use crate::pattern::ZERO;
 
@@ -29,7 +30,7 @@ pub enum Kind {
     Data,
     /// Reads as zeroes.
     Zero,
-    /// Zeroes, or anything older: a discard on an origin that may ignore it.
+    /// Zeroes, or what was there before: a discard that the origin may ignore.
     Discard,
 }
 
@@ -125,6 +126,11 @@ impl Sector {
         }
     }
 
+    /// The write was made durable before its acknowledgement.
+    pub fn write_flushed(&mut self, id: u64) {
+        self.values.iter_mut().filter(|v| v.id == id).for_each(|v| v.volatile = None);
+    }
+
     /// The write failed: it has happened by now, or never will.
     pub fn write_fail(&mut self, id: u64, now: u64) {
         self.values.iter_mut().filter(|v| v.id == id).for_each(|v| v.fade(now));
@@ -172,12 +178,6 @@ impl Sector {
         }
     }
 
-    /// May the origin have held `id` when it was told of the discard?
-    fn older(&self, id: u64, discard: &Value) -> bool {
-        let start = self.values.iter().find(|v| v.id == id).map(|v| v.start);
-        id < discard.id || start.is_some_and(|s| s < discard.first_end)
-    }
-
     fn fits(&self, at: usize, start: u64, end: u64) -> bool {
         let v = &self.values[at];
         if v.start > end {
@@ -197,8 +197,7 @@ impl Sector {
         let candidates: Vec<usize> = (0..self.values.len())
             .filter(|&i| match self.values[i].kind {
                 Kind::Data => self.values[i].id == id,
-                Kind::Zero => id == ZERO,
-                Kind::Discard => id == ZERO || self.older(id, &self.values[i]),
+                Kind::Zero | Kind::Discard => id == ZERO,
             })
             .filter(|&i| self.fits(i, start, end))
             .collect();
@@ -345,8 +344,14 @@ mod tests {
         assert!(s.read(ZERO, 40, 41).is_ok());
         s.write_begin(4, Kind::Discard, 50);
         s.write_end(4, 51);
-        assert!(s.read(1, 60, 61).is_ok(), "the origin may ignore a discard");
-        assert!(s.read(9, 62, 63).is_err());
+        assert!(s.read(ZERO, 60, 61).is_ok());
+        assert!(s.read(1, 62, 63).is_err(), "older than what it discarded");
+        s.write_begin(5, Kind::Data, 70);
+        s.write_end(5, 71);
+        s.write_begin(6, Kind::Discard, 80);
+        s.write_end(6, 81);
+        assert!(s.read(5, 90, 91).is_ok(), "the origin may ignore a discard");
+        assert!(s.read(9, 92, 93).is_err());
     }
 
     #[test]

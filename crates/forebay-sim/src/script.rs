@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use forebay_sys as sys;
 
-use crate::engine::{identity, volume_spec, Attach, Decision, Engine, Write};
+use crate::engine::{identity, volume_spec, Attach, Decision, Engine, Ticket, Write};
 use crate::hooks;
 use crate::media::{Media, MediaEvent, Region};
 use crate::model::Kind;
@@ -306,18 +306,27 @@ impl Recorder<'_> {
     }
 
     fn flush(&mut self, vol: usize) -> Result<(), String> {
-        let index = self.volume(vol)?;
-        match self.engine.flush(index) {
-            (Ok(Decision::Done), _) => {}
-            (Ok(Decision::Origin), upto) => {
+        if self.pass_gate(vol, &mut Ticket::default())? {
+            self.mark(Mark::Flushed { vol });
+        }
+        Ok(())
+    }
+
+    /// False: the flush of destage's that does not end is in the way.
+    fn pass_gate(&mut self, vol: usize, t: &mut Ticket) -> Result<bool, String> {
+        match self.engine.flush_begin(self.volume(vol)?, t) {
+            Ok(Decision::Done) => {}
+            Ok(Decision::Origin) => {
                 self.origins[vol].flush_all();
                 self.mark(Mark::OriginFlush { vol });
-                self.engine.flush_end(index, upto, 0).map_err(|e| format!("flush: {e}"))?;
+                self.engine.flush_end(t, 0).0.map_err(|e| format!("flush: {e}"))?;
+            }
+            Ok(Decision::WaitFlush) if self.held.is_some_and(|(v, _)| v == vol) => {
+                return Ok(false)
             }
             other => return Err(format!("flush: {other:?}")),
         }
-        self.mark(Mark::Flushed { vol });
-        Ok(())
+        Ok(true)
     }
 
     fn range(&mut self, vol: usize, kind: Kind, sectors: Range<u64>) -> Result<(), String> {
@@ -326,25 +335,29 @@ impl Recorder<'_> {
         let engine_kind =
             if kind == Kind::Zero { sys::FBY_KIND_ZERO } else { sys::FBY_KIND_DISCARD };
         self.mark(Mark::Begin { vol, sectors: sectors.clone(), id, kind });
-        let mut done = 0;
+        let (mut done, mut ticket) = (0, None::<Ticket>);
         for _ in 0..1000 {
             self.actor(0);
             let r = self.engine.range(index, engine_kind, sectors.start, n, &mut done);
             match r.result {
                 Ok(Decision::Done) => {
-                    self.mark(Mark::End { vol, sectors, id });
+                    let durable = match &mut ticket {
+                        Some(t) => self.pass_gate(vol, t)?,
+                        None => true,
+                    };
+                    if durable {
+                        self.mark(Mark::End { vol, sectors, id });
+                    }
                     return Ok(());
                 }
                 Ok(Decision::Origin) => {
-                    let first = sectors.start + done;
-                    let part = first..first + r.origin_n;
-                    self.origins[vol].zero(first, r.origin_n);
-                    self.mark(Mark::OriginZero { vol, sectors: part });
-                    if kind == Kind::Zero {
-                        self.origins[vol].flush_all();
-                        self.mark(Mark::OriginFlush { vol });
-                    }
-                    done += r.origin_n;
+                    let past = r.past.ok_or("nothing for the origin")?;
+                    let (first, n) = (sectors.start + done, u64::from(past.nsectors()));
+                    self.origins[vol].zero(first, n);
+                    self.mark(Mark::OriginZero { vol, sectors: first..first + n });
+                    let t = (kind == Kind::Zero).then(|| ticket.get_or_insert_default());
+                    self.engine.bypass_end_covered(past, 0, t);
+                    done += n;
                 }
                 Ok(Decision::WaitSpace) => self.destage(vol, 8)?,
                 other => return Err(format!("range: {other:?}")),

@@ -63,11 +63,7 @@ fn what_another_flush_was_told_is_an_error_for_destage() {
 /// went past the cache may have been lost; and else it does not.
 #[test]
 fn what_destage_was_told_is_an_error_for_the_next_flush() {
-    let flush = |run: &mut Run| match run.engine.flush(0) {
-        (Ok(Decision::Done), _) => Ok(false),
-        (Ok(Decision::Origin), upto) => run.engine.flush_end(0, upto, 0).map(|()| true),
-        other => panic!("{other:?}"),
-    };
+    let flush = |run: &mut Run| run.flush(0).map(|d| d == Decision::Origin);
     let flushes = {
         let mut run = Run::new();
         run.drain(u32::MAX, false, &mut Rng::new(1));

@@ -26,12 +26,14 @@ pub const FBY_WAIT_SPACE: c_int = 3;
 pub const FBY_ORIGIN: c_int = 4;
 pub const FBY_AGAIN: c_int = 5;
 pub const FBY_CACHED: c_int = 6;
+pub const FBY_WAIT_FLUSH: c_int = 7;
 
 /// `enum fby_wake`: bits of a wake mask.
 pub const FBY_WAKE_BLOCK: u32 = 1 << FBY_WAIT_BLOCK;
 pub const FBY_WAKE_SLOT: u32 = 1 << FBY_WAIT_SLOT;
 pub const FBY_WAKE_SPACE: u32 = 1 << FBY_WAIT_SPACE;
 pub const FBY_WAKE_DESTAGE: u32 = 1 << 7;
+pub const FBY_WAKE_FLUSH: u32 = 1 << 8;
 
 /// `enum fby_probe_state`
 pub const FBY_PROBE_BLANK: u32 = 0;
@@ -251,6 +253,19 @@ pub struct fby_bypass {
     pub volume: u16,
     pub place: u16,
     pub nsectors: u32,
+    pub seen: u32,
+    pub kind: u8,
+}
+
+/// Zeroed: for all that was written.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct fby_flush {
+    pub upto: u64,
+    pub seen: u32,
+    pub volume: u16,
+    pub state: u8,
+    pub all: bool,
 }
 
 #[repr(C)]
@@ -302,6 +317,7 @@ zeroed_default!(
     fby_wpage,
     fby_write,
     fby_bypass,
+    fby_flush,
     fby_io,
     fby_chunk_info,
     fby_entry_info,
@@ -389,7 +405,7 @@ extern "C" {
         sector: u64,
         nsectors: u64,
         done: *mut u64,
-        origin_n: *mut u64,
+        past: *mut fby_bypass,
         wake: *mut u32,
     ) -> c_int;
     pub fn fby_write_delay(p: *mut fby_pool, volume: u16, nsectors: u32, now_ns: u64) -> u64;
@@ -403,8 +419,14 @@ extern "C" {
         least: u32,
     ) -> c_int;
     pub fn fby_bypass_end(p: *mut fby_pool, b: *mut fby_bypass, error: c_int, wake: *mut u32);
-    pub fn fby_flush(p: *mut fby_pool, volume: u16, upto: *mut u64) -> c_int;
-    pub fn fby_flush_end(p: *mut fby_pool, volume: u16, upto: u64, error: c_int) -> c_int;
+    pub fn fby_flush_begin(p: *mut fby_pool, volume: u16, t: *mut fby_flush) -> c_int;
+    pub fn fby_flush_end(
+        p: *mut fby_pool,
+        t: *mut fby_flush,
+        error: c_int,
+        wake: *mut u32,
+    ) -> c_int;
+    pub fn fby_flush_cover(p: *mut fby_pool, t: *mut fby_flush, b: *const fby_bypass);
     pub fn fby_wait_prepare(p: *mut fby_pool, d: u32);
 
     pub fn fby_destage_step(

@@ -78,7 +78,8 @@ fn structs_and_constants_are_as_in_c() {
         fby_vec { base, len }
         fby_wpage { block, bucket, old, data_crc, mask, valid, lost, flags }
         fby_write { volume, kind, npages, nsectors, wake, slot, chunk, first_page, seq, page }
-        fby_bypass { volume, place, nsectors }
+        fby_bypass { volume, place, nsectors, seen, kind }
+        fby_flush { upto, seen, volume, state, all }
         fby_io { id, volume, op, pad, sector, nsectors, buf }
         fby_chunk_info { number, volume, state, epoch, seq_min, seq_max, fill, live }
         fby_entry_info { valid, current, linked, data_ok, line }
@@ -129,10 +130,12 @@ fn structs_and_constants_are_as_in_c() {
         FBY_ORIGIN,
         FBY_AGAIN,
         FBY_CACHED,
+        FBY_WAIT_FLUSH,
         FBY_WAKE_BLOCK,
         FBY_WAKE_SLOT,
         FBY_WAKE_SPACE,
         FBY_WAKE_DESTAGE,
+        FBY_WAKE_FLUSH,
         FBY_PROBE_BLANK,
         FBY_PROBE_POOL,
         FBY_PROBE_DAMAGED,

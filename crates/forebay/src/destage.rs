@@ -11,7 +11,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, RwLock};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -20,12 +20,12 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::io::Errno;
 
 use crate::bypass::Policy;
-use crate::engine::{Engine, EngineResult, Io, Step};
+use crate::engine::{Engine, EngineResult, Gate, Io, Step, Ticket};
 use crate::error::{Error, Result};
 use crate::latency::Phases;
 use crate::origin::Origin;
 use crate::ring::Ring;
-use crate::wait::Space;
+use crate::wait::{Flushes, Space};
 
 /// Most origin requests in flight, of all volumes.
 const DEPTH: u32 = 128;
@@ -74,6 +74,7 @@ impl Kick {
 pub(crate) struct Shared {
     pub engine: Engine,
     pub space: Space,
+    pub flushes: Flushes,
     pub kick: Kick,
     /// By index.  An entry is there from before the engine attaches the volume
     /// until after it detached it.
@@ -99,6 +100,7 @@ impl Shared {
         Ok(Shared {
             engine,
             space: Space::default(),
+            flushes: Flushes::default(),
             kick,
             attached: RwLock::default(),
             pressing: AtomicBool::new(false),
@@ -114,6 +116,9 @@ impl Shared {
     pub(crate) fn wake(&self, mask: u32) {
         if mask & sys::FBY_WAKE_SPACE != 0 {
             self.space.wake();
+        }
+        if mask & sys::FBY_WAKE_FLUSH != 0 {
+            self.flushes.wake();
         }
         if mask & sys::FBY_WAKE_DESTAGE != 0 {
             self.pressing.store(true, Ordering::Relaxed);
@@ -182,7 +187,6 @@ pub(crate) struct Attached {
     pub stopping: AtomicBool,
     jobs: Mutex<Jobs>,
     ready: Condvar,
-    flushing: Mutex<()>,
     last_error: Mutex<Option<String>>,
     pub latency: Phases,
     pub policy: Policy,
@@ -201,7 +205,6 @@ impl Attached {
             stopping: AtomicBool::new(false),
             jobs: Mutex::default(),
             ready: Condvar::new(),
-            flushing: Mutex::default(),
             last_error: Mutex::new(None),
             latency: Phases::default(),
             policy: Policy::default(),
@@ -239,10 +242,8 @@ impl Attached {
                 jobs = self.ready.wait(jobs).unwrap_or_else(|e| e.into_inner());
             };
             drop(jobs);
-            let one = (io.op == sys::FBY_IO_FLUSH).then(|| self.flushing());
             let result = self.run(&io);
             shared.complete(self, io, result);
-            drop(one);
             shared.kick.kick();
         }
     }
@@ -254,29 +255,39 @@ impl Attached {
         match io.op {
             sys::FBY_IO_WRITE => self.origin.write_at(io.data(), io.offset),
             sys::FBY_IO_ZERO => self.origin.write_zeroes(io.offset, io.len),
-            sys::FBY_IO_DISCARD => self.origin.discard(io.offset, io.len),
+            // What it is to read as first, and then the advice.
+            sys::FBY_IO_DISCARD => {
+                self.origin.write_zeroes(io.offset, io.len)?;
+                let _ = self.origin.discard(io.offset, io.len);
+                Ok(())
+            }
             _ => self.origin.flush(),
         }
     }
 
-    /// Held around each flush of the origin until the engine was told of it: an
-    /// origin tells but once that it lost something.
-    fn flushing(&self) -> MutexGuard<'_, ()> {
-        self.flushing.lock().unwrap_or_else(|e| e.into_inner())
-    }
-
-    /// A flush that is not destage's; `upto` as in [`Engine::flush_end`].
+    /// A flush that is not destage's: the origin's error, or the engine's.
     pub(crate) fn flush(
         &self,
-        engine: &Engine,
+        shared: &Shared,
         index: u16,
-        upto: u64,
+        ticket: &mut Ticket,
     ) -> io::Result<EngineResult<()>> {
-        let _one = self.flushing();
-        let flushed = self.origin.flush();
-        let errno = flushed.as_ref().err().map_or(0, errno_of);
-        let told = engine.flush_end(index, upto, errno);
-        flushed.map(|()| told)
+        loop {
+            let seen = shared.flushes.ended();
+            match shared.engine.flush(index, ticket) {
+                Ok(Gate::Done) => return Ok(Ok(())),
+                Ok(Gate::Wait) => shared.flushes.sleep(seen),
+                Ok(Gate::Origin(mut flush)) => {
+                    let mut wake = 0;
+                    let flushed = self.origin.flush();
+                    let errno = flushed.as_ref().err().map_or(0, errno_of);
+                    let told = flush.end(errno, &mut wake);
+                    shared.wake(wake);
+                    return flushed.map(|()| told);
+                }
+                Err(e) => return Ok(Err(e)),
+            }
+        }
     }
 
     fn queue(&self, io: Io) {

@@ -9,6 +9,8 @@
 
 mod past;
 
+pub(crate) use past::{Bypass, Gate, Ticket};
+
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::ptr;
@@ -602,26 +604,6 @@ impl Engine {
             e if e == -sys::FBY_E_LOST => Ok((origin, lost)),
             e => done(e).map(|()| (origin, lost)),
         }
-    }
-
-    /// Discards (or zeroes); returns the decision and the sectors that are the
-    /// host's to do.
-    pub(crate) fn range(
-        &self,
-        volume: u16,
-        zero: bool,
-        sector: u64,
-        nsectors: u64,
-        done: &mut u64,
-        wake: &mut u32,
-    ) -> EngineResult<(Decision, u64)> {
-        let kind = if zero { sys::FBY_KIND_ZERO } else { sys::FBY_KIND_DISCARD };
-        let mut origin_n = 0;
-        // SAFETY: the pool is open; the out pointers are ours.
-        let d = decision(unsafe {
-            sys::fby_range(self.pool, volume, kind, sector, nsectors, done, &mut origin_n, wake)
-        })?;
-        Ok((d, origin_n))
     }
 
     /// Nanoseconds that a write should wait before it is acknowledged.

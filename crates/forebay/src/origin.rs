@@ -26,7 +26,10 @@ pub use mem::MemOrigin;
 /// block size, and within the size.
 ///
 /// What the cache rests on: when [`flush`](Origin::flush) returns without an
-/// error, all writes that completed before it began survive a power cut.
+/// error, all writes that completed before it began survive a power cut.  Where
+/// some do not, a flush says so, the first one after it at least, and no other
+/// request: an error of `write_at` is of that write alone.  One flush is called at
+/// a time.
 pub trait Origin: Send + Sync + fmt::Debug {
     /// Fixed while the origin is in use.
     fn size_bytes(&self) -> u64;

@@ -13,7 +13,7 @@ use forebay_sys as sys;
 
 use crate::bypass::{VolumeChange, WhenFull};
 use crate::destage::{errno_of, Attached, Workers};
-use crate::engine::{self, Code, Decision, Wait};
+use crate::engine::{self, Bypass, Code, Decision, Ticket, Wait};
 use crate::error::{Error, Result};
 use crate::latency::{sampled, Phase};
 use crate::mapping::Mapping;
@@ -148,6 +148,8 @@ struct Part<'a> {
     through: u32,
     done: u32,
     past: u32,
+    /// Covers what goes past the cache, if the write is to be durable.
+    durable: Option<&'a mut Ticket>,
 }
 
 enum Past {
@@ -291,19 +293,20 @@ impl Volume {
     /// Writes.  Durable when it returns, but for what was let go past the cache
     /// (see [`AttachOptions::bypass_limit_bytes`]): that is, after a flush.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
-        self.write(data, offset).map(drop)
+        self.write(data, offset, None).map(drop)
     }
 
     /// Writes.  Durable when it returns, in any case.
     pub fn write_at_durably(&self, data: &[u8], offset: u64) -> Result<()> {
-        match self.write(data, offset)? {
+        let mut ticket = Ticket::default();
+        match self.write(data, offset, Some(&mut ticket))? {
             0 => Ok(()),
-            _ => self.flush(),
+            _ => self.flush_ticket("flush", offset, data.len() as u64, &mut ticket),
         }
     }
 
     /// Returns the sectors that went past the cache.
-    fn write(&self, data: &[u8], offset: u64) -> Result<u32> {
+    fn write(&self, data: &[u8], offset: u64, mut durable: Option<&mut Ticket>) -> Result<u32> {
         self.check(offset, data.len() as u64)?;
         let attached = &self.0.attached;
         let (timed, large) = (sampled(), attached.policy.large(data.len()));
@@ -313,7 +316,8 @@ impl Volume {
             for data in data.chunks(WRITE_MAX) {
                 let total = (data.len() / SECTOR as usize) as u32;
                 let through = if large { 0 } else { total };
-                let mut part = Part { sector, data, total, through, done: 0, past: 0 };
+                let durable = durable.as_deref_mut();
+                let mut part = Part { sector, data, total, through, done: 0, past: 0, durable };
                 self.write_part(&mut part, large, timed)?;
                 self.throttle(u64::from(total - part.past) * SECTOR);
                 sector += u64::from(total);
@@ -400,10 +404,7 @@ impl Volume {
         let latency = &self.0.attached.latency;
         let written = latency.time(Phase::Bypass, || self.origin().write_at(data, offset));
         engine.origin_foreground(index, false);
-        let wake = bypass.end(written.as_ref().err().map_or(0, errno_of));
-        if wake != 0 {
-            shared.wake(wake);
-        }
+        self.past_ends(&mut bypass, &written, p.durable.as_deref_mut());
         self.origin_io("write past the cache", offset, data.len() as u64, |_| written)?;
         p.done += n;
         p.past += n;
@@ -419,17 +420,17 @@ impl Volume {
     /// but for those that went past the cache: for them the origin is flushed,
     /// and once after an attach, since a host that crashed may have left some.
     pub fn flush(&self) -> Result<()> {
-        let engine = &self.0.pool.shared().engine;
-        let (decision, upto) = engine.flush(self.0.index).map_err(|e| self.error(e, 0, 0))?;
-        match decision {
-            Decision::Origin => self.flush_origin("flush", 0, self.0.size, upto),
-            _ => Ok(()),
-        }
+        self.flush_ticket("flush", 0, self.0.size, &mut Ticket::default())
     }
 
-    fn flush_origin(&self, doing: &'static str, offset: u64, len: u64, upto: u64) -> Result<()> {
-        let engine = &self.0.pool.shared().engine;
-        let flushed = self.0.attached.flush(engine, self.0.index, upto);
+    fn flush_ticket(
+        &self,
+        doing: &'static str,
+        offset: u64,
+        len: u64,
+        ticket: &mut Ticket,
+    ) -> Result<()> {
+        let flushed = self.0.attached.flush(self.0.pool.shared(), self.0.index, ticket);
         let told = self.origin_io(doing, offset, len, |_| flushed)?;
         told.map_err(|e| self.error(e, offset, len))
     }
@@ -602,7 +603,7 @@ impl Volume {
         self.check(offset, len)?;
         let shared = self.0.pool.shared();
         let mut waiter = Waiter::default();
-        let mut done = 0;
+        let (mut done, mut ticket) = (0, None);
         loop {
             let (before, mut wake) = (done, 0);
             let (sector, n) = (offset / SECTOR, len / SECTOR);
@@ -616,12 +617,17 @@ impl Volume {
             }
             match step.map_err(|e| self.error(e, offset, len))? {
                 (Decision::Done, _) => {
+                    if let Some(ticket) = &mut ticket {
+                        self.flush_ticket("write of zeroes", offset, len, ticket)?;
+                    }
                     self.throttle(len.min(RANGE_CACHED));
                     return Ok(());
                 }
                 (Decision::Wait(w), _) => self.wait(&mut waiter, w)?,
-                (Decision::Origin, n) => {
-                    self.range_origin(zero, (sector + done) * SECTOR, n * SECTOR)?;
+                (Decision::Origin, past) => {
+                    let n = u64::from(past.nsectors());
+                    let ticket = zero.then(|| ticket.get_or_insert_default());
+                    self.range_past(zero, (sector + done) * SECTOR, past, ticket)?;
                     done += n;
                 }
                 (Decision::Again | Decision::Cached, _) => {}
@@ -629,12 +635,27 @@ impl Volume {
         }
     }
 
-    fn range_origin(&self, zero: bool, offset: u64, len: u64) -> Result<()> {
-        if !zero {
-            return self.origin_io("discard", offset, len, |o| o.discard(offset, len));
+    fn range_past(
+        &self,
+        zero: bool,
+        offset: u64,
+        mut past: Bypass<'_>,
+        ticket: Option<&mut Ticket>,
+    ) -> Result<()> {
+        let len = u64::from(past.nsectors()) * SECTOR;
+        let (doing, result) = match zero {
+            true => ("write of zeroes", self.origin().write_zeroes(offset, len)),
+            false => ("discard", self.origin().discard(offset, len)),
+        };
+        self.past_ends(&mut past, &result, ticket);
+        self.origin_io(doing, offset, len, |_| result)
+    }
+
+    fn past_ends(&self, past: &mut Bypass<'_>, r: &io::Result<()>, ticket: Option<&mut Ticket>) {
+        let wake = past.end(r.as_ref().err().map_or(0, errno_of), ticket);
+        if wake != 0 {
+            self.0.pool.shared().wake(wake);
         }
-        self.origin_io("write of zeroes", offset, len, |o| o.write_zeroes(offset, len))?;
-        self.flush_origin("write of zeroes", offset, len, 0)
     }
 }
 

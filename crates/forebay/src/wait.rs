@@ -19,6 +19,34 @@ const NAP: Duration = Duration::from_micros(50);
 /// Longest sleep for space before it is looked for again.
 const SPACE_NAP: Duration = Duration::from_millis(20);
 
+/// Longest sleep for a flush before it is looked for again.
+const FLUSH_NAP: Duration = Duration::from_millis(500);
+
+/// Those who wait for a flush of an origin to end.
+#[derive(Debug, Default)]
+pub(crate) struct Flushes {
+    ended: Mutex<u64>,
+    condvar: Condvar,
+}
+
+impl Flushes {
+    /// To be looked at before the engine is asked.
+    pub(crate) fn ended(&self) -> u64 {
+        *self.ended.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    pub(crate) fn wake(&self) {
+        *self.ended.lock().unwrap_or_else(|e| e.into_inner()) += 1;
+        self.condvar.notify_all();
+    }
+
+    /// Sleeps until another ended after `seen`.
+    pub(crate) fn sleep(&self, seen: u64) {
+        let ended = self.ended.lock().unwrap_or_else(|e| e.into_inner());
+        drop(self.condvar.wait_timeout_while(ended, FLUSH_NAP, |n| *n == seen));
+    }
+}
+
 /// Those who wait for space.
 #[derive(Debug, Default)]
 pub(crate) struct Space {

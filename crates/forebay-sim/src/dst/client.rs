@@ -2,17 +2,18 @@
 //! The clients: each has at most one request, and takes it one step further
 //! when it is its turn.
 
+mod past;
+
 use std::ops::Range;
 
 use forebay_sys as sys;
 
-use crate::engine::{Bypass, Decision, Write};
+use crate::engine::{Bypass, Decision, Ticket, Write};
 use crate::model::Kind;
-use crate::origin::{Loss, BAD};
+use crate::origin::BAD;
 use crate::pattern;
 use crate::script::data;
 
-use super::host::EIO;
 use super::{Verdict, World};
 
 #[derive(Default)]
@@ -40,12 +41,37 @@ struct WriteTask {
     begun: Option<(Write, Stage)>,
     /// By the engine's own loop, not step by step.
     whole: bool,
-    /// On its way past the cache: when it ends, and the origin's power cuts before.
-    past: Option<(Bypass, u64, u64)>,
+    past: Option<Past>,
     /// To go past the cache for its size.
     large: bool,
     /// Sectors of it that are to go through the cache all the same.
     through: u64,
+    /// It is to be durable before it is acknowledged.
+    durable: bool,
+    /// Of what went past the cache, then.
+    gate: Option<Gate>,
+}
+
+/// On its way past the cache.
+struct Past {
+    part: Bypass,
+    /// When it ends.
+    due: u64,
+}
+
+/// A flush that waits, or that the origin has.
+#[derive(Default)]
+struct Gate {
+    ticket: Ticket,
+    /// What was there when it was issued, when it ends, power cuts before.
+    sent: Option<(u64, u64, u64)>,
+}
+
+/// What became of a flush.
+enum Passed {
+    NotYet,
+    Well,
+    Failed,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,9 +102,7 @@ struct OriginPart {
 struct FlushTask {
     number: u64,
     start: u64,
-    /// Of the origin: what the engine is told after it, what was there when it
-    /// was issued, when it ends, power cuts before.
-    origin: Option<(u64, u64, u64, u64)>,
+    gate: Gate,
 }
 
 struct RangeTask {
@@ -87,8 +111,9 @@ struct RangeTask {
     kind: Kind,
     id: u64,
     done: u64,
-    /// Sectors being done on the origin, and when.
-    origin: Option<(u64, u64)>,
+    past: Option<Past>,
+    /// Of the zeroes that went past the cache.
+    gate: Option<Gate>,
 }
 
 impl Client {
@@ -118,12 +143,25 @@ impl Client {
         self.asleep = None;
     }
 
-    /// The range that it was discarding or zeroing on the origin, if any.
-    pub fn origin_range(&self) -> Option<(u64, Kind, Range<u64>)> {
-        let Task::Range(t) = &self.task else { return None };
-        let (n, _) = t.origin?;
-        let first = t.sectors.start + t.done;
-        Some((t.number, t.kind, first..first + n))
+    /// The sectors that it is writing, discarding or zeroing past the cache.
+    fn past(&self) -> Option<(u64, Range<u64>)> {
+        let (number, first, past) = match &self.task {
+            Task::Write(t) => (t.number, t.sectors.start + t.done, t.past.as_ref()?),
+            Task::Range(t) => (t.number, t.sectors.start + t.done, t.past.as_ref()?),
+            _ => return None,
+        };
+        Some((number, first..first + u64::from(past.part.nsectors())))
+    }
+
+    /// It has sent a flush to the origin of this volume.
+    fn flushing(&self, number: u64) -> bool {
+        let (n, gate) = match &self.task {
+            Task::Write(t) => (t.number, t.gate.as_ref()),
+            Task::Range(t) => (t.number, t.gate.as_ref()),
+            Task::Flush(t) => (t.number, Some(&t.gate)),
+            _ => return false,
+        };
+        n == number && gate.is_some_and(|g| g.sent.is_some())
     }
 
     pub fn describe(&self) -> String {
@@ -135,11 +173,11 @@ impl Client {
                 t.sectors,
                 t.done,
                 t.begun.as_ref().map(|b| b.1),
-                t.past.as_ref().map(|p| p.0.nsectors())
+                t.past.as_ref().map(|p| p.part.nsectors())
             ),
             Task::Read(t) => format!("read {:?} at {}", t.sectors, t.at),
             Task::Range(t) => format!("{:?} {:?} done {}", t.kind, t.sectors, t.done),
-            Task::Flush(t) => format!("flush since {} on the origin {:?}", t.start, t.origin),
+            Task::Flush(t) => format!("flush since {} on the origin {:?}", t.start, t.gate.sent),
         };
         format!("{what}, asleep {:?}", self.asleep)
     }
@@ -164,7 +202,7 @@ impl World {
             Task::Write(t) => self.write_step(i, t)?,
             Task::Read(t) => self.read_step(t)?,
             Task::Range(t) => self.range_step(i, t)?,
-            Task::Flush(t) => self.flush_step(t)?,
+            Task::Flush(t) => self.flush_step(i, t)?,
         };
         self.clients[i].task = next;
         Ok(())
@@ -200,9 +238,9 @@ impl World {
             let kind = if self.rng.one_in(2) { Kind::Zero } else { Kind::Discard };
             let id = self.fresh_id();
             self.model_begin(v, &sectors, id, kind);
-            Task::Range(RangeTask { number, sectors, kind, id, done: 0, origin: None })
+            Task::Range(RangeTask { number, sectors, kind, id, done: 0, past: None, gate: None })
         } else if 99 - dice < 100 / self.plan.bypass.flush {
-            Task::Flush(FlushTask { number, start: self.tick, origin: None })
+            Task::Flush(FlushTask { number, start: self.tick, gate: Gate::default() })
         } else {
             let id = self.fresh_id();
             self.model_begin(v, &sectors, id, Kind::Data);
@@ -221,6 +259,8 @@ impl World {
                 past: None,
                 large,
                 through: 0,
+                durable: id.is_multiple_of(3),
+                gate: None,
             })
         };
         self.clients[i].task = task;
@@ -275,11 +315,14 @@ impl World {
     fn write_step(&mut self, i: usize, mut t: WriteTask) -> Result<Task, String> {
         let (v, index) = self.index_of(t.number)?;
         let total = t.sectors.end - t.sectors.start;
-        if let Some((_, due, _)) = &t.past {
-            return match *due > self.tick && !self.calm {
+        if let Some(past) = &t.past {
+            return match past.due > self.tick && !self.calm {
                 true => Ok(Task::Write(t)),
                 false => Ok(self.past_ends(v, t)),
             };
+        }
+        if t.done == total {
+            return self.write_gate(i, v, index, t);
         }
         if t.whole && t.begun.is_none() {
             return self.write_whole(i, t, index);
@@ -334,146 +377,12 @@ impl World {
                 t.done += u64::from(w.nsectors());
                 let wake = self.engine.write_publish(w);
                 self.wake(wake);
-                if t.done == total {
+                if t.done == total && t.gate.is_none() {
                     return Ok(self.write_done(&t));
                 }
             }
         }
         Ok(Task::Write(t))
-    }
-
-    /// DONE: what is left of the write, or the first of it, is on its way.
-    fn past_begin(&mut self, t: &mut WriteTask, v: usize, index: u16) -> Result<Decision, String> {
-        let (at, left) = (t.sectors.start + t.done, t.sectors.end - t.sectors.start - t.done);
-        let least = if t.large { self.plan.bypass.least } else { 1 };
-        let (r, begun, n) = self.engine.bypass_begin(index, at, left as u32, least);
-        if let Some(b) = begun {
-            let sectors = at..at + u64::from(n);
-            if n == 0 || u64::from(n) > left {
-                return Err(format!("{n} of {left} sectors are to go past the cache"));
-            }
-            if self.bypass_meets(v, sectors.clone()) {
-                return Err(format!("two writes past the cache meet at {sectors:?}"));
-            }
-            let due = self.origin_delay();
-            self.log(|| format!("write {} past the cache: {sectors:?}", t.id));
-            t.past = Some((b, due, self.volumes[v].origin.cuts));
-            return Ok(Decision::Done);
-        }
-        match r {
-            Ok(Decision::Cached) if n == 0 || u64::from(n) > left => {
-                Err(format!("{n} of {left} sectors are to go through the cache"))
-            }
-            Ok(Decision::Cached) => {
-                t.through = t.done + u64::from(n);
-                Ok(Decision::Cached)
-            }
-            Ok(Decision::WaitBlock) => Ok(Decision::WaitBlock),
-            other => Err(format!("bypass_begin: {other:?}")),
-        }
-    }
-
-    /// The origin ends it, perhaps with an error.
-    fn past_ends(&mut self, v: usize, mut t: WriteTask) -> Task {
-        let Some((b, _, cuts)) = t.past.take() else { return Task::Write(t) };
-        let n = u64::from(b.nsectors());
-        let fails = self.origin_fails(v) || cuts != self.volumes[v].origin.cuts;
-        self.past_lands(v, &t, n, !fails);
-        let wake = self.engine.bypass_end(b, if fails { EIO } else { 0 });
-        self.log(|| format!("write {} past the cache ends, failed: {fails}", t.id));
-        self.wake(wake);
-        self.tally.bypasses += 1;
-        if fails {
-            self.tally.bypass_errors += 1;
-            let tick = self.tick;
-            for s in t.sectors {
-                self.volumes[v].model[s as usize].write_fail(t.id, tick);
-            }
-            return Task::Idle;
-        }
-        t.done += n;
-        match t.done == t.sectors.end - t.sectors.start {
-            true => self.write_done(&t),
-            false => Task::Write(t),
-        }
-    }
-
-    /// Where it failed, on some sectors or none.
-    fn past_lands(&mut self, v: usize, t: &WriteTask, n: u64, ok: bool) {
-        let volume = &mut self.volumes[v];
-        for k in t.done..t.done + n {
-            let at = t.sectors.start + k;
-            if ok || self.rng.one_in(2) {
-                let bytes = &t.data[k as usize * 512..(k as usize + 1) * 512];
-                volume.origin.write_whole(at, bytes);
-                volume.model[at as usize].write_bypassed(t.id);
-            }
-        }
-    }
-
-    /// The client dies: its write past the cache ends as the disk pleases.
-    pub(super) fn abandon_bypass(&mut self, i: usize) {
-        let Task::Write(t) = std::mem::take(&mut self.clients[i].task) else { return };
-        if let (Some((b, ..)), Some(v)) = (&t.past, self.volume_at(t.number)) {
-            let ok = self.rng.one_in(2);
-            self.past_lands(v, &t, u64::from(b.nsectors()), ok);
-        }
-    }
-
-    /// Is any block of the sectors on its way past the cache?
-    pub(super) fn bypass_meets(&self, v: usize, sectors: Range<u64>) -> bool {
-        let number = self.volumes[v].number;
-        let (first, end) = (sectors.start / 8, sectors.end.div_ceil(8));
-        self.clients.iter().any(|c| match &c.task {
-            Task::Write(WriteTask {
-                number: other, sectors, done, past: Some((b, ..)), ..
-            }) => {
-                let at = sectors.start + done;
-                let past = at / 8..(at + u64::from(b.nsectors())).div_ceil(8);
-                *other == number && first < past.end && past.start < end
-            }
-            _ => false,
-        })
-    }
-
-    fn flush_step(&mut self, mut t: FlushTask) -> Result<Task, String> {
-        let (v, index) = self.index_of(t.number)?;
-        match t.origin {
-            Some((_, _, due, _)) if due > self.tick && !self.calm => return Ok(Task::Flush(t)),
-            Some((upto, mark, _, cuts)) => {
-                self.tally.origin_flushes += 1;
-                // A power cut since it was issued is an error as well.
-                let cut = cuts != self.volumes[v].origin.cuts;
-                let fails = self.origin_fails(v);
-                if fails && self.rng.one_in(2) {
-                    self.origin_power_cut(v, Loss::Some);
-                } else if !fails && !cut {
-                    self.volumes[v].origin.flush(mark);
-                }
-                let error = if fails || cut { EIO } else { 0 };
-                match self.engine.flush_end(index, upto, error) {
-                    Ok(()) if error == 0 => {}
-                    Ok(()) => return Err("a flush that failed is acknowledged".into()),
-                    Err(_) => return Ok(Task::Idle),
-                }
-            }
-            None => {
-                t.start = self.tick;
-                match self.engine.flush(index) {
-                    (Ok(Decision::Done), _) => {}
-                    (Ok(Decision::Origin), upto) => {
-                        let (due, o) = (self.origin_delay(), &self.volumes[v].origin);
-                        t.origin = Some((upto, o.flush_mark(), due, o.cuts));
-                        return Ok(Task::Flush(t));
-                    }
-                    other => return Err(format!("flush: {other:?}")),
-                }
-            }
-        }
-        self.tally.flushes += 1;
-        self.volumes[v].model.iter_mut().for_each(|s| s.flushed(t.start));
-        self.log(|| format!("acknowledged the flush since {}", t.start));
-        Ok(Task::Idle)
     }
 
     fn write_done(&mut self, t: &WriteTask) -> Task {
@@ -492,6 +401,7 @@ impl World {
             t.done = u64::from(done);
             self.wake(wake);
             match r {
+                Ok(Decision::Done) if t.gate.is_some() => break,
                 Ok(Decision::Done) => return Ok(self.write_done(&t)),
                 Ok(Decision::WaitSpace) if self.plan.bypass.when_full => {
                     let v = self.volume_at(t.number).ok_or("its volume is gone")?;
@@ -599,49 +509,38 @@ impl World {
 
     fn range_step(&mut self, i: usize, mut t: RangeTask) -> Result<Task, String> {
         let (v, index) = self.index_of(t.number)?;
-        if let Some((n, due)) = t.origin {
-            if due > self.tick && !self.calm {
-                return Ok(Task::Range(t));
-            }
-            let first = t.sectors.start + t.done;
-            let origin = &mut self.volumes[v].origin;
-            match t.kind {
-                Kind::Zero => {
-                    origin.zero(first, n);
-                    origin.flush_all();
-                }
-                _ => origin.discard(first, n),
-            }
-            self.log(|| format!("volume {} origin {:?} {first}+{n}", t.number, t.kind));
-            t.done += n;
-            t.origin = None;
-            return Ok(Task::Range(t));
+        if let Some(past) = &t.past {
+            return match past.due > self.tick && !self.calm {
+                true => Ok(Task::Range(t)),
+                false => Ok(self.range_past_ends(v, t)),
+            };
+        }
+        let n = t.sectors.end - t.sectors.start;
+        if t.done == n {
+            return self.range_gate(i, v, index, t);
         }
         let kind = if t.kind == Kind::Zero { sys::FBY_KIND_ZERO } else { sys::FBY_KIND_DISCARD };
-        let n = t.sectors.end - t.sectors.start;
         let mut announced = None;
         loop {
             let r = self.engine.range(index, kind, t.sectors.start, n, &mut t.done);
             self.wake(r.wake);
-            match r.result {
-                Ok(Decision::Done) => {
-                    let count = match t.kind {
-                        Kind::Zero => &mut self.tally.zeroes,
-                        _ => &mut self.tally.discards,
-                    };
-                    *count += 1;
-                    if !self.engine.media.captured() {
-                        self.model_end(t.number, &t.sectors, t.id);
+            match (r.result, r.past) {
+                (Ok(Decision::Done), _) => return self.range_gate(i, v, index, t),
+                (Ok(Decision::Origin), Some(part)) => {
+                    let first = t.sectors.start + t.done;
+                    let sectors = first..first + u64::from(part.nsectors());
+                    if sectors.is_empty() || sectors.end > t.sectors.end {
+                        return Err(format!("{sectors:?} of {:?} is for the origin", t.sectors));
                     }
-                    return Ok(Task::Idle);
-                }
-                Ok(Decision::Origin) => {
-                    t.origin = Some((r.origin_n, self.origin_delay()));
+                    if self.bypass_meets(v, sectors.clone()) {
+                        return Err(format!("two requests past the cache meet at {sectors:?}"));
+                    }
+                    t.past = Some(Past { part, due: self.origin_delay() });
                     break;
                 }
-                Ok(d) if self.wait(i, d, &mut announced) => break,
-                Ok(_) => {}
-                Err(e) => return Err(format!("range: {e}")),
+                (Ok(d), _) if self.wait(i, d, &mut announced) => break,
+                (Ok(_), _) => {}
+                (Err(e), _) => return Err(format!("range: {e}")),
             }
         }
         Ok(Task::Range(t))

@@ -3,7 +3,6 @@
 
 use forebay_sys as sys;
 
-use crate::model::Kind;
 use crate::origin::Loss;
 
 use super::{Verdict, World, ADMIN};
@@ -28,22 +27,7 @@ impl World {
     /// What was in flight may have happened or not.
     fn everybody_dies(&mut self) {
         for i in 0..self.clients.len() {
-            if let Some((number, kind, sectors)) = self.clients[i].origin_range() {
-                if let Some(v) = self.volume_at(number) {
-                    let n = sectors.end - sectors.start;
-                    let n = if self.rng.one_in(2) { n } else { self.rng.below(n + 1) };
-                    match kind {
-                        // Durable: a disk may show what a later power cut takes
-                        // back, and that is no business of the engine's.
-                        Kind::Zero => {
-                            self.volumes[v].origin.zero(sectors.start, n);
-                            self.volumes[v].origin.flush_all();
-                        }
-                        _ => self.volumes[v].origin.discard(sectors.start, n),
-                    }
-                }
-            }
-            self.abandon_bypass(i);
+            self.abandon_past(i);
             self.clients[i].die();
         }
         self.abandon_requests();
@@ -77,6 +61,7 @@ impl World {
         let loss = self.rng.pick(&[Loss::All, Loss::Nothing, Loss::Some, Loss::Some]);
         for v in 0..self.volumes.len() {
             self.origin_power_cut(v, loss);
+            self.volumes[v].health.untold = false;
         }
         self.engine.media.power_cut(&mut self.rng);
         self.reopen_somehow()

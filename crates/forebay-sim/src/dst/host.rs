@@ -13,8 +13,9 @@ use super::{Verdict, Volume, World, ADMIN, DESTAGE};
 pub(super) struct Request {
     io: Io,
     due: u64,
-    /// Of a flush: what was there when it was issued.
+    /// Of a flush: what was there when it was issued, and power cuts before.
     mark: u64,
+    cuts: u64,
 }
 
 #[derive(Default)]
@@ -23,6 +24,8 @@ pub(super) struct OriginHealth {
     pub fail_in: Option<u32>,
     /// So many requests fail, whatever they are.
     pub failing: u32,
+    /// Its power was cut: the next flush says so, and no other.
+    pub untold: bool,
 }
 
 pub(super) const EIO: i32 = 5;
@@ -73,6 +76,9 @@ impl World {
         if io.op != sys::FBY_IO_FLUSH && self.bypass_meets(v, io.sector..end) {
             return Err(format!("destage writes sector {} beside a bypassed write", io.sector));
         }
+        if io.op == sys::FBY_IO_FLUSH && self.client_flushes(v) {
+            return Err("destage flushes the origin beside a client".into());
+        }
         self.log(|| format!("origin request {} op {} {}+{}", io.id, io.op, io.sector, io.nsectors));
         let due = match self.rng.below(20) {
             _ if self.calm => self.tick,
@@ -81,9 +87,15 @@ impl World {
             1..=5 => self.tick + self.rng.below(60),
             _ => self.tick + self.rng.below(8),
         };
-        let mark = self.volumes[v].origin.flush_mark();
-        self.volumes[v].queue.push(Request { io, due, mark });
+        let origin = &self.volumes[v].origin;
+        let (mark, cuts) = (origin.flush_mark(), origin.cuts);
+        self.volumes[v].queue.push(Request { io, due, mark, cuts });
         Ok(())
+    }
+
+    /// Has the origin a flush of destage's?
+    pub(super) fn destage_flushes(&self, v: usize) -> bool {
+        self.volumes[v].queue.iter().any(|r| r.io.op == sys::FBY_IO_FLUSH)
     }
 
     /// One request of some origin ends, in any order.
@@ -101,8 +113,18 @@ impl World {
         }
         let at = self.rng.pick(&ready);
         let request = self.volumes[v].queue.remove(at);
-        let error = if self.origin_fails(v) { EIO } else { 0 };
-        self.land(v, &request, error == 0);
+        let error = match request.io.op {
+            sys::FBY_IO_FLUSH => self.flush_lands(v, request.mark, request.cuts),
+            _ => {
+                let fails = self.origin_fails(v);
+                self.land(v, &request, !fails);
+                if fails {
+                    EIO
+                } else {
+                    0
+                }
+            }
+        };
         self.log(|| format!("origin request {} ends with {error}", request.io.id));
         self.actor(DESTAGE);
         self.engine.destage_complete(request.io.id, error);
@@ -143,12 +165,26 @@ impl World {
                     }
                 }
             }
-            sys::FBY_IO_ZERO if ok => origin.zero(io.sector, io.nsectors),
-            sys::FBY_IO_DISCARD if ok => origin.discard(io.sector, io.nsectors),
-            sys::FBY_IO_FLUSH if ok => origin.flush(request.mark),
-            // A failed flush may lose what it was to make durable, for good.
-            sys::FBY_IO_FLUSH if rng.one_in(2) => self.origin_power_cut(v, Loss::Some),
+            sys::FBY_IO_ZERO | sys::FBY_IO_DISCARD if ok => origin.zero(io.sector, io.nsectors),
             _ => {}
+        }
+    }
+
+    /// A flush ends; the errno that it has.
+    pub(super) fn flush_lands(&mut self, v: usize, mark: u64, cuts: u64) -> i32 {
+        let cut = cuts != self.volumes[v].origin.cuts;
+        let told = std::mem::take(&mut self.volumes[v].health.untold) || cut;
+        let fails = self.origin_fails(v);
+        if fails && self.rng.one_in(2) {
+            // What it was to make durable may be lost for good.
+            self.origin_power_cut(v, Loss::Some);
+        } else if !fails && !told {
+            self.volumes[v].origin.flush(mark);
+        }
+        if fails || told {
+            EIO
+        } else {
+            0
         }
     }
 
@@ -179,11 +215,10 @@ impl World {
             // The next flush.
             2 => self.volumes[v].health.fail_in = Some(self.volumes[v].queue.len() as u32),
             _ => {
-                // Its power is cut, and the request after that says so.
+                // Its power is cut, and the flush after that says so.
                 self.tally.origin_power_cuts += 1;
                 self.origin_power_cut(v, Loss::Some);
-                let n = self.volumes[v].queue.len() as u32 + 1;
-                self.volumes[v].health.failing = self.volumes[v].health.failing.max(n);
+                self.volumes[v].health.untold = true;
             }
         }
     }
@@ -191,7 +226,7 @@ impl World {
     pub(super) fn heal_origins(&mut self) {
         for v in &mut self.volumes {
             // What a power cut took must still be told, once.
-            v.health.failing = v.health.failing.min(v.queue.len() as u32 + 1);
+            v.health.failing = 0;
             v.health.fail_in = None;
         }
     }

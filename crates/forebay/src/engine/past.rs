@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Writes past the cache, and flushes.
+//! What goes past the cache, and flushes.
 
 use forebay_sys as sys;
 
 use super::{decision, done, Decision, Engine, EngineResult};
 
-/// A write past the cache; counts as failed if it is dropped before its end.
+/// A write, discard or zeroing past the cache; counts as failed if it is dropped
+/// before its end.
 #[derive(Debug)]
 pub(crate) struct Bypass<'a> {
     engine: &'a Engine,
@@ -18,12 +19,16 @@ impl Bypass<'_> {
         self.raw.nsectors
     }
 
-    /// Returns the wake mask.
-    pub(crate) fn end(&mut self, errno: i32) -> u32 {
+    /// The ticket, if there is one, is to cover it.  Returns the wake mask.
+    pub(crate) fn end(&mut self, errno: i32, ticket: Option<&mut Ticket>) -> u32 {
         let mut wake = 0;
         if std::mem::take(&mut self.begun) {
             // SAFETY: the pool is open; raw was begun on it, and ends once.
             unsafe { sys::fby_bypass_end(self.engine.pool, &mut self.raw, errno, &mut wake) };
+            if let Some(t) = ticket {
+                // SAFETY: the pool is open; raw has ended, the ticket is not in flight.
+                unsafe { sys::fby_flush_cover(self.engine.pool, &mut t.0, &self.raw) };
+            }
         }
         wake
     }
@@ -31,8 +36,49 @@ impl Bypass<'_> {
 
 impl Drop for Bypass<'_> {
     fn drop(&mut self) {
-        self.end(rustix::io::Errno::IO.raw_os_error());
+        self.end(rustix::io::Errno::IO.raw_os_error(), None);
     }
+}
+
+/// A flush that somebody waits for; new, it is for all that was written.
+#[derive(Debug, Default)]
+pub(crate) struct Ticket(sys::fby_flush);
+
+/// A flush that the origin has; counts as failed if it is dropped before its end.
+#[derive(Debug)]
+pub(crate) struct Flush<'a> {
+    engine: &'a Engine,
+    ticket: &'a mut Ticket,
+    begun: bool,
+}
+
+impl Flush<'_> {
+    /// The result of the whole flush.
+    pub(crate) fn end(&mut self, errno: i32, wake: &mut u32) -> EngineResult<()> {
+        if !std::mem::take(&mut self.begun) {
+            return Ok(());
+        }
+        // SAFETY: the pool is open; the ticket was told to flush the origin, once.
+        done(unsafe { sys::fby_flush_end(self.engine.pool, &mut self.ticket.0, errno, wake) })
+    }
+}
+
+impl Drop for Flush<'_> {
+    fn drop(&mut self) {
+        // Whoever waits for it looks again in time.
+        let _ = self.end(rustix::io::Errno::IO.raw_os_error(), &mut 0);
+    }
+}
+
+/// What there is to do for a flush.
+#[derive(Debug)]
+pub(crate) enum Gate<'a> {
+    /// It is durable.
+    Done,
+    /// Flush the origin.
+    Origin(Flush<'a>),
+    /// Another flush is in flight.
+    Wait,
 }
 
 impl Engine {
@@ -52,19 +98,35 @@ impl Engine {
         Ok((d, Bypass { engine: self, raw, begun: d == Decision::Done }))
     }
 
-    /// ORIGIN: the origin is to be flushed, and `flush_end` to be told the
-    /// number and the errno.
-    pub(crate) fn flush(&self, volume: u16) -> EngineResult<(Decision, u64)> {
-        let mut upto = 0;
-        // SAFETY: the pool is open; the out pointer is ours.
-        let d = decision(unsafe { sys::fby_flush(self.pool, volume, &mut upto) })?;
-        Ok((d, upto))
+    /// Discards (or zeroes); ORIGIN: this part is the host's to do.
+    pub(crate) fn range(
+        &self,
+        volume: u16,
+        zero: bool,
+        sector: u64,
+        nsectors: u64,
+        done: &mut u64,
+        wake: &mut u32,
+    ) -> EngineResult<(Decision, Bypass<'_>)> {
+        let kind = if zero { sys::FBY_KIND_ZERO } else { sys::FBY_KIND_DISCARD };
+        let mut raw = sys::fby_bypass::default();
+        // SAFETY: the pool is open; the out pointers are ours.
+        let d = decision(unsafe {
+            sys::fby_range(self.pool, volume, kind, sector, nsectors, done, &mut raw, wake)
+        })?;
+        Ok((d, Bypass { engine: self, raw, begun: d == Decision::Origin }))
     }
 
-    /// Of every flush that is not destage's; `upto` is 0 if it was not asked for
-    /// by `flush`.  The result is that of the flush.
-    pub(crate) fn flush_end(&self, volume: u16, upto: u64, errno: i32) -> EngineResult<()> {
-        // SAFETY: the pool is open, and the volume is one that is attached.
-        done(unsafe { sys::fby_flush_end(self.pool, volume, upto, errno) })
+    pub(crate) fn flush<'a>(
+        &'a self,
+        volume: u16,
+        ticket: &'a mut Ticket,
+    ) -> EngineResult<Gate<'a>> {
+        // SAFETY: the pool is open; the ticket is ours, and not in flight.
+        match unsafe { sys::fby_flush_begin(self.pool, volume, &mut ticket.0) } {
+            sys::FBY_WAIT_FLUSH => Ok(Gate::Wait),
+            sys::FBY_ORIGIN => Ok(Gate::Origin(Flush { engine: self, ticket, begun: true })),
+            other => done(other).map(|()| Gate::Done),
+        }
     }
 }

@@ -12,7 +12,7 @@ use forebay_sys as sys;
 use super::{check_options, raw_duration, raw_verify, OptionsChange, OptionsInfo, Verify};
 use crate::bypass::VolumeChange;
 use crate::destage::Shared;
-use crate::engine::{self, Code, Decision};
+use crate::engine::{self, Code, Ticket};
 use crate::error::{Error, Result};
 use crate::origin::split_identity;
 use crate::status::{
@@ -385,13 +385,9 @@ impl Core {
 
     /// The origin alone is to be all of it: with what went past the cache.
     fn flush_owed(&self, index: u16) -> Result<()> {
-        let engine = &self.shared.engine;
-        let (decision, upto) = engine.flush(index).map_err(|e| self.volume_error(index, e))?;
         let Some(attached) = self.shared.attached(index) else { return Ok(()) };
-        if decision != Decision::Origin {
-            return Ok(());
-        }
-        let flushed = attached.flush(engine, index, upto).map_err(|source| Error::OriginIo {
+        let flushed = attached.flush(&self.shared, index, &mut Ticket::default());
+        let flushed = flushed.map_err(|source| Error::OriginIo {
             name: self.volume_name(index).unwrap_or_default(),
             doing: "flush",
             offset: 0,

@@ -10,6 +10,7 @@ mod contention;
 mod control;
 mod damage;
 mod faults;
+mod flushes;
 mod full;
 mod kill;
 mod media;

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * flush.c - the gate through which every flush of an origin goes, destage's and
+ * the hosts', and who is told when one fails.
+ *
+ * An origin may tell only once, to whoever asks first, that it lost writes of its
+ * cache: the flush after a failed one succeeds.  So at most one flush of a volume
+ * is in flight, and it holds the gate until the engine knows its result.  Then
+ *
+ *	- whoever waits at the gate, or has a flush to begin, sees the failure
+ *	  before it can get a success;
+ *	- destage sees it before it sends its own flush, and does its round again,
+ *	  since the blocks that it wrote may be lost too;
+ *	- a flush that succeeded counts for everybody whose writes had ended when
+ *	  it was sent.
+ *
+ * Failures are numbered (gate.lost).  A ticket holds the number up to which its
+ * caller need not be told, and which requests past the cache it has to cover.
+ * Nothing here takes a lock: the end of a flush may come from an interrupt.
+ */
+#include "engine.h"
+
+/* --- the gate ----------------------------------------------------------------- */
+
+static void gate_release(struct fby_gate *g)
+{
+	FBY_ASSERT(fby_load(&g->held) & FBY_GATE_HELD);
+	fby_fetch_and(&g->held, ~FBY_GATE_HELD);
+}
+
+/* Something may be lost that went past the cache, and whoever waits for it has to
+ * be told.  What is on its way may be lost too: the origin may have had it before.
+ * In this order: a request counts as ended before its range is released. */
+static bool gate_owes(const struct fby_volume *v)
+{
+	return fby_load_acquire(&v->bypassing) || fby_load(&v->gate.flushed) < fby_load(&v->gate.ended);
+}
+
+/* The flush that holds the gate succeeded. */
+static void gate_flushed(struct fby_gate *g)
+{
+	if (FBY_BUG(FLUSH_TAKES_LATER))
+		g->upto = fby_load(&g->ended);
+	if (fby_load(&g->flushed) < g->upto)
+		fby_store_release(&g->flushed, g->upto);
+}
+
+/* --- destage -------------------------------------------------------------------- */
+
+bool fby_gate_destage(struct fby_volume *v)
+{
+	/* First: whoever ends a flush after this leaves the gate to destage. */
+	fby_fetch_or(&v->gate.held, FBY_GATE_DESTAGE);
+	return fby_cmpxchg(&v->gate.held, FBY_GATE_DESTAGE, FBY_GATE_HELD);
+}
+
+void fby_gate_destage_sends(struct fby_volume *v)
+{
+	v->gate.upto = fby_load_acquire(&v->gate.ended);
+}
+
+void fby_gate_destage_failed(struct fby_volume *v)
+{
+	if (gate_owes(v))
+		fby_fetch_add(&v->gate.lost, 1u);
+}
+
+void fby_gate_destage_ends(struct fby_pool *p, struct fby_volume *v, int error)
+{
+	if (!error)
+		gate_flushed(&v->gate);
+	else if (!FBY_BUG(FLUSH_FAILURE_TOLD_LATE))
+		fby_gate_destage_failed(v);
+	gate_release(&v->gate);
+	fby_fetch_or(&p->wake_owed, FBY_WAKE_FLUSH);
+}
+
+void fby_gate_destage_leaves(struct fby_volume *v, u32 *wake)
+{
+	gate_release(&v->gate);
+	*wake |= FBY_WAKE_FLUSH;
+}
+
+/* --- tickets ------------------------------------------------------------------- */
+
+enum ticket_state { TICKET_NEW = 0, TICKET_ALL, TICKET_PAST, TICKET_SENT };
+
+void fby_flush_cover(struct fby_pool *p, struct fby_flush *t, const struct fby_bypass *b)
+{
+	FBY_ASSERT(t->state == TICKET_NEW || t->state == TICKET_PAST);
+	if (t->state == TICKET_NEW)
+		t->seen = b->seen;
+	t->state = TICKET_PAST;
+	t->volume = b->volume;
+	t->upto = fby_load_acquire(&p->volume[b->volume].gate.ended) - FBY_BUG(FLUSH_COVERS_NOTHING);
+}
+
+static void ticket_new(struct fby_pool *p, struct fby_flush *t, u16 volume)
+{
+	struct fby_gate *g = &p->volume[volume].gate;
+
+	t->state = TICKET_ALL;
+	t->all = true;
+	t->volume = volume;
+	t->seen = fby_load(&g->told);
+	t->upto = fby_load_acquire(&g->ended);
+	fby_fetch_add(&p->slot[fby_cpu() % p->opt.nslots].flushes, 1ull);
+}
+
+/* The caller is told of all failures so far, and the next need not be, if it asked
+ * for all that was written. */
+static int ticket_fails(struct fby_gate *g, struct fby_flush *t, u32 lost)
+{
+	if (t->all)
+		fby_store(&g->told, lost);
+	return -FBY_E_ORIGIN_IO;
+}
+
+/* DONE, an error, or ORIGIN: neither yet.  In this order: the success of a flush
+ * must not hide that one before it failed. */
+static int ticket_look(struct fby_gate *g, struct fby_flush *t)
+{
+	bool flushed = fby_load_acquire(&g->flushed) >= t->upto;
+	u32 lost = fby_load_acquire(&g->lost);
+
+	if (FBY_BUG(FLUSH_OVERLAP_ONE_TOLD) && t->all)
+		t->seen = fby_load(&g->told);
+	if (lost != t->seen)
+		return ticket_fails(g, t, lost);
+	return flushed ? FBY_DONE : FBY_ORIGIN;
+}
+
+int fby_flush_begin(struct fby_pool *p, u16 volume, struct fby_flush *t)
+{
+	struct fby_volume *v;
+	int decision;
+
+	if (volume >= p->sb.nvolumes)
+		return -FBY_E_NO_VOLUME;
+	v = &p->volume[volume];
+	if (!v->attached)
+		return -FBY_E_VOLUME_DETACHED;
+	if (t->state == TICKET_NEW)
+		ticket_new(p, t, volume);
+	FBY_ASSERT(t->state != TICKET_SENT && t->volume == volume);
+	if (p->opt.read_only || FBY_BUG(FLUSH_FORGETS_BYPASS))
+		return FBY_DONE;
+	decision = ticket_look(&v->gate, t);
+	if (decision != FBY_ORIGIN)
+		return decision;
+	if (!fby_cmpxchg(&v->gate.held, 0u, FBY_GATE_HELD))
+		return FBY_WAIT_FLUSH;
+	v->gate.upto = fby_load_acquire(&v->gate.ended);
+	t->state = TICKET_SENT;
+	return FBY_ORIGIN;
+}
+
+int fby_flush_end(struct fby_pool *p, struct fby_flush *t, int error, u32 *wake)
+{
+	struct fby_gate *g = &p->volume[t->volume].gate;
+	int decision;
+
+	FBY_ASSERT(t->state == TICKET_SENT);
+	t->state = t->all ? TICKET_ALL : TICKET_PAST;
+	if (error) {
+		/* Of destage's blocks too, if all that it covers has been flushed since. */
+		u32 lost = fby_fetch_add(&g->lost, 1u) + 1;
+
+		decision = ticket_fails(g, t, lost);
+	} else {
+		gate_flushed(g);
+		decision = ticket_look(g, t);
+	}
+	gate_release(g);
+	*wake |= FBY_WAKE_FLUSH | FBY_WAKE_DESTAGE;
+	return decision;
+}

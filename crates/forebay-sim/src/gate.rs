@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Who is told when a flush of the origin fails, step by step: the simulation
+//! meets these interleavings as well, but only now and then.
+
+use crate::drains::{Run, EIO, SECTORS};
+use crate::engine::{Decision, Ticket};
+use crate::pattern;
+use forebay_sys as sys;
+
+/// Everything here; what is wrong.
+pub fn all() -> Result<(), String> {
+    destage_tells_at_once()?;
+    all_are_told()?;
+    each_is_told_of_its_own()?;
+    a_zeroing_past_the_cache_is_claimed()
+}
+
+fn want(what: &str, ok: bool) -> Result<(), String> {
+    match ok {
+        true => Ok(()),
+        false => Err(format!("not so: {what}")),
+    }
+}
+
+/// A run with something past the cache that was not flushed, and nothing else owed.
+fn run_past() -> Run {
+    let mut run = Run::new();
+    run.flush(0).expect("the first flush");
+    run.past(7, 48, 8);
+    run
+}
+
+/// The flush of destage fails, and takes along what went past the cache.  No step
+/// comes between that and the flush of a client.
+fn destage_tells_at_once() -> Result<(), String> {
+    let mut run = run_past();
+    let io = run.drain_to_the_flush();
+    run.lose();
+    run.engine.destage_complete(io.id, EIO);
+    want("a client's flush after a failed one of destage's is told", run.flush(0).is_err())?;
+    want("it is told once", run.flush(0) == Ok(Decision::Origin))
+}
+
+/// Two flushes overlap, and the origin tells one of them, or destage.
+fn all_are_told() -> Result<(), String> {
+    for of_destage in [false, true] {
+        let mut run = run_past();
+        let (mut a, mut b) = (Ticket::default(), Ticket::default());
+        let io = of_destage.then(|| run.drain_to_the_flush());
+        let first = run.engine.flush_begin(0, &mut a).map_err(|e| e.to_string())?;
+        let second = run.engine.flush_begin(0, &mut b).map_err(|e| e.to_string())?;
+        want("one flush is in flight at a time", second == Decision::WaitFlush)?;
+        run.lose();
+        match io {
+            Some(io) => {
+                run.engine.destage_complete(io.id, EIO);
+                want("the first waits for destage", first == Decision::WaitFlush)?;
+                want("the first is told", run.engine.flush_begin(0, &mut a).is_err())?;
+            }
+            None => {
+                want("the first goes to the origin", first == Decision::Origin)?;
+                want("the first is told", run.engine.flush_end(&mut a, EIO).0.is_err())?;
+            }
+        }
+        want("the second is told", run.engine.flush_begin(0, &mut b).is_err())?;
+        want("who comes later is not", run.flush(0) == Ok(Decision::Origin))?;
+    }
+    Ok(())
+}
+
+/// A durable write past the cache waits for its own flush, and is told of no
+/// failure before it; what it is told, a flush of all is told as well.
+fn each_is_told_of_its_own() -> Result<(), String> {
+    let mut run = run_past();
+    let io = run.drain_to_the_flush();
+    run.engine.destage_complete(io.id, EIO);
+    let mut own = Ticket::default();
+    let (_, part, _) = run.engine.bypass_begin(0, 56, 8, 1);
+    let part = part.ok_or("blocks that are not cached")?;
+    run.engine.bypass_end_covered(part, 0, Some(&mut own));
+    let sent = run.engine.flush_begin(0, &mut own);
+    want("its flush goes to the origin", sent == Ok(Decision::Origin))?;
+    want("its flush is no failure", run.engine.flush_end(&mut own, 0).0.is_ok())?;
+    want("the failure before it is told to a flush of all", run.flush(0).is_err())?;
+
+    let mut own = Ticket::default();
+    let (_, part, _) = run.engine.bypass_begin(0, 56, 8, 1);
+    let part = part.ok_or("blocks that are not cached")?;
+    run.engine.bypass_end_covered(part, 0, Some(&mut own));
+    let sent = run.engine.flush_begin(0, &mut own);
+    want("its flush goes to the origin", sent == Ok(Decision::Origin))?;
+    want("its failure is told", run.engine.flush_end(&mut own, EIO).0.is_err())?;
+    want("and to a flush of all", run.flush(0).is_err())
+}
+
+/// A zeroing (or discard) and a write of one block: the second to come waits.
+fn a_zeroing_past_the_cache_is_claimed() -> Result<(), String> {
+    for kind in [sys::FBY_KIND_ZERO, sys::FBY_KIND_DISCARD] {
+        let mut run = run_past();
+        let r = run.engine.range(0, kind, 40, SECTORS - 40, &mut 0);
+        let (Ok(Decision::Origin), Some(past)) = (r.result, r.past) else {
+            return Err(format!("a range that is not cached: {:?}", r.result));
+        };
+        want("it ends at a cached block", past.nsectors() == 24)?;
+        let data = vec![0; 8 * pattern::SECTOR];
+        let through = run.engine.write(0, 40, &data, &mut 0).0;
+        want("a write through the cache waits", through == Ok(Decision::WaitBlock))?;
+        let (over, ..) = run.engine.bypass_begin(0, 48, 8, 1);
+        want("a write past it waits", over == Ok(Decision::WaitBlock))?;
+        run.engine.bypass_end(past, 0);
+        let through = run.engine.write(0, 40, &data, &mut 0).0;
+        want("then no more", through == Ok(Decision::Done))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_gate() {
+        all().unwrap();
+    }
+
+    /// A client's write past the cache fails before each request of destage's: that
+    /// says nothing of destage's blocks.
+    #[test]
+    fn failing_writes_past_the_cache_do_not_hold_up_a_drain() {
+        let requests = Run::new().drain_beside(|_, _| {}).unwrap();
+        let mut run = Run::new();
+        let beside = run.drain_beside(|run, _| {
+            let (_, part, _) = run.engine.bypass_begin(0, 48, 8, 1);
+            run.engine.bypass_end(part.unwrap(), EIO);
+        });
+        assert_eq!(beside, Ok(requests));
+        run.assert_drained();
+    }
+
+    /// A client's flush fails before each request of destage's, as far as it gets to
+    /// the origin: a round is done again once, and then holds the gate.
+    #[test]
+    fn failing_flushes_do_not_hold_up_a_drain() {
+        let requests = Run::new().drain_beside(|_, _| {}).unwrap();
+        let (mut run, mut failed, mut waited) = (Run::new(), 0, 0);
+        let beside = run.drain_beside(|run, _| {
+            run.past(1, 48, 8);
+            match run.flush(EIO) {
+                Err(_) => {
+                    failed += 1;
+                    run.lose();
+                }
+                Ok(d) => waited += u32::from(d == Decision::WaitFlush),
+            }
+        });
+        let beside = beside.unwrap();
+        assert!(failed > 2 && waited > 2, "{failed} failed, {waited} waited");
+        assert!(beside <= 3 * requests, "{beside} requests, {requests} without");
+        run.lose();
+        run.assert_drained();
+    }
+}

@@ -1,0 +1,461 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! An origin with a volatile cache that tells once what it lost: who is told, and
+//! that nothing which was acknowledged as durable is lost or held up.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::{Arc, Barrier, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use crate::common::*;
+use forebay::*;
+
+const SIZE: usize = 4 << 20;
+const EIO: i32 = 5;
+/// Long enough for what must end.
+const LIMIT: Duration = Duration::from_secs(100);
+
+/// What a request does before it takes effect; an error is that of the request.
+type Hook = Arc<dyn Fn(&str, u64) -> io::Result<()> + Send + Sync>;
+
+struct State {
+    now: Vec<u8>,
+    durable: Vec<u8>,
+    /// Writes, discards and zeroes in flight.
+    busy: Vec<(u64, u64)>,
+    flushing: bool,
+    /// Two flushes, or two writes of one block, were in flight at once.
+    met: Option<String>,
+}
+
+#[derive(Clone)]
+struct Disk {
+    state: Arc<Mutex<State>>,
+    hook: Arc<Mutex<Option<Hook>>>,
+    id: MemOrigin,
+}
+
+impl std::fmt::Debug for Disk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Disk")
+    }
+}
+
+impl Disk {
+    fn new() -> Disk {
+        let state = State {
+            now: vec![0; SIZE],
+            durable: vec![0; SIZE],
+            busy: Vec::new(),
+            flushing: false,
+            met: None,
+        };
+        Disk {
+            state: Arc::new(Mutex::new(state)),
+            hook: Arc::default(),
+            id: MemOrigin::new(SIZE).unwrap(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn hook(&self, f: impl Fn(&str, u64) -> io::Result<()> + Send + Sync + 'static) {
+        *self.hook.lock().unwrap() = Some(Arc::new(f));
+    }
+
+    /// All that was not flushed.
+    fn lose(&self) {
+        let mut s = self.state();
+        let State { now, durable, .. } = &mut *s;
+        now.copy_from_slice(durable);
+    }
+
+    fn call(&self, op: &str, offset: u64) -> io::Result<()> {
+        let hook = self.hook.lock().unwrap().clone();
+        hook.map_or(Ok(()), |f| f(op, offset))
+    }
+
+    fn change(&self, op: &str, offset: u64, len: u64, f: impl FnOnce(&mut [u8])) -> io::Result<()> {
+        let blocks = (offset / 4096, (offset + len).div_ceil(4096));
+        {
+            let mut s = self.state();
+            if s.busy.iter().any(|b| b.0 < blocks.1 && blocks.0 < b.1) {
+                s.met = Some(format!("{op} of blocks {blocks:?} beside another"));
+            }
+            s.busy.push(blocks);
+        }
+        let result = self.call(op, offset);
+        let mut s = self.state();
+        let at = s.busy.iter().position(|b| *b == blocks).unwrap();
+        s.busy.swap_remove(at);
+        if result.is_ok() {
+            f(&mut s.now[offset as usize..(offset + len) as usize]);
+        }
+        result
+    }
+
+    fn assert_unmet(&self) {
+        assert_eq!(self.state().met, None);
+    }
+}
+
+impl Origin for Disk {
+    fn size_bytes(&self) -> u64 {
+        SIZE as u64
+    }
+
+    fn logical_block(&self) -> u32 {
+        512
+    }
+
+    fn identity(&self) -> String {
+        self.id.identity()
+    }
+
+    fn info(&self) -> OriginInfo {
+        self.id.info()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        buf.copy_from_slice(&self.state().now[offset as usize..offset as usize + buf.len()]);
+        Ok(())
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.change("write", offset, data.len() as u64, |b| b.copy_from_slice(data))
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        let mark = {
+            let mut s = self.state();
+            if std::mem::replace(&mut s.flushing, true) {
+                s.met = Some("two flushes".into());
+            }
+            s.now.clone()
+        };
+        let result = self.call("flush", 0);
+        let mut s = self.state();
+        s.flushing = false;
+        if result.is_ok() {
+            s.durable = mark;
+        }
+        result
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.change("discard", offset, len, |_| {})
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.change("zero", offset, len, |b| b.fill(0))
+    }
+}
+
+/// Writes of 64 KiB and more go past the cache.
+fn attach_disk(pool: &Pool, disk: &Disk) -> Volume {
+    pool.volume_add_origin("v", disk, 0).unwrap();
+    let options = AttachOptions { bypass_limit_bytes: 64 << 10, ..Default::default() };
+    pool.attach_origin("v", Box::new(disk.clone()), &options).unwrap()
+}
+
+fn fails() -> io::Error {
+    io::Error::from_raw_os_error(EIO)
+}
+
+/// Drains within the limit.
+fn drain_soon(volume: &Volume) {
+    let start = Instant::now();
+    volume
+        .drain(&mut |_| match start.elapsed() < LIMIT {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        })
+        .expect("the drain ends");
+}
+
+/// The flush of destage loses what went past the cache, and its error is the only
+/// one.  A client that flushes after that is told, however soon it comes.
+#[test]
+fn a_failed_flush_of_destages_is_told_at_once() {
+    let mut told = 0;
+    for _ in 0..50 {
+        let dir = Dir::new("at-once");
+        let eager = PoolOptions {
+            high_watermark_percent: 2,
+            low_watermark_percent: 1,
+            ..Default::default()
+        };
+        let pool = Pool::open(&dir.pool(40), &eager).unwrap();
+        let disk = Disk::new();
+        let volume = attach_disk(&pool, &disk);
+        volume.flush().unwrap();
+        volume.write_at(&[1; 64 << 10], 1 << 20).unwrap();
+        let (failed, seen): (Sender<()>, Receiver<()>) = channel();
+        let (first, lost) = (AtomicBool::new(true), disk.clone());
+        disk.hook(move |op, _| {
+            if op != "flush" || !first.swap(false, Ordering::SeqCst) {
+                return Ok(());
+            }
+            lost.lose();
+            let _ = failed.send(());
+            Err(fails())
+        });
+        for block in 0..64 {
+            volume.write_at(&[2; 4096], block * 4096).unwrap();
+        }
+        seen.recv_timeout(LIMIT).expect("destage flushes");
+        told += u32::from(volume.flush().is_err());
+        volume.flush().expect("it is told once");
+        disk.assert_unmet();
+        drain_soon(&volume);
+        assert!(disk.state().durable[..64 * 4096].iter().all(|b| *b == 2));
+    }
+    assert_eq!(told, 50, "times of 50 that the client was told");
+}
+
+/// Durable writes and zeroings past the cache overlap, and now and then a flush
+/// fails, and all that was not flushed is gone.  What was acknowledged is there.
+#[test]
+fn durable_past_the_cache_is_durable_beside_failing_flushes() {
+    const AREA: u64 = 128 << 10;
+    let dir = Dir::new("overlap");
+    let pool = Pool::open(&dir.pool(40), &unthrottled()).unwrap();
+    let disk = Disk::new();
+    let volume = attach_disk(&pool, &disk);
+    let (flushes, lost) = (AtomicU64::new(1), disk.clone());
+    disk.hook(move |op, _| {
+        if op != "flush" {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_micros(300));
+        if flushes.fetch_add(1, Ordering::SeqCst).is_multiple_of(5) {
+            lost.lose();
+            return Err(fails());
+        }
+        Ok(())
+    });
+    let (well, ill) = (AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|s| {
+        for t in 0..4u64 {
+            let (volume, disk, well, ill) = (&volume, &disk, &well, &ill);
+            s.spawn(move || {
+                let place = (8 + t) * AREA;
+                for count in 1..=100u8 {
+                    let (value, done) = match count % 4 {
+                        0 => (0, volume.write_zeroes(place, AREA)),
+                        _ => {
+                            let data = vec![count; AREA as usize];
+                            (count, volume.write_at_durably(&data, place))
+                        }
+                    };
+                    if done.is_err() {
+                        ill.fetch_add(1, Ordering::Relaxed);
+                        continue;
+                    }
+                    well.fetch_add(1, Ordering::Relaxed);
+                    let at = place as usize;
+                    let durable = disk.state().durable[at..at + AREA as usize].to_vec();
+                    assert!(durable.iter().all(|b| *b == value), "write {count} of {t} is lost");
+                }
+            });
+        }
+    });
+    let (well, ill) = (well.into_inner(), ill.into_inner());
+    assert!(well > 50 && ill > 10, "{well} durable, {ill} failed");
+    disk.assert_unmet();
+}
+
+/// Flushes that overlap: if anything is lost that a round of them covers, one at
+/// least of that round is told.
+#[test]
+fn no_loss_is_untold_where_flushes_overlap() {
+    let dir = Dir::new("untold");
+    let pool = Pool::open(&dir.pool(40), &unthrottled()).unwrap();
+    let disk = Disk::new();
+    let volume = attach_disk(&pool, &disk);
+    volume.flush().unwrap();
+    let (flushes, lost) = (AtomicU64::new(1), disk.clone());
+    disk.hook(move |op, _| {
+        if op == "flush" && flushes.fetch_add(1, Ordering::SeqCst).is_multiple_of(3) {
+            lost.lose();
+            return Err(fails());
+        }
+        Ok(())
+    });
+    let barrier = Barrier::new(3);
+    let told = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        for t in 0..3u64 {
+            let (volume, disk, barrier, told) = (&volume, &disk, &barrier, &told);
+            s.spawn(move || {
+                for round in 1..=100u8 {
+                    volume.write_at(&[round; 64 << 10], (16 + t) << 16).unwrap();
+                    barrier.wait();
+                    if volume.flush().is_err() {
+                        told.store(true, Ordering::SeqCst);
+                    }
+                    barrier.wait();
+                    let there = disk.state().durable[(16 + t as usize) << 16] == round;
+                    assert!(there || told.load(Ordering::SeqCst), "round {round} of {t}");
+                    barrier.wait();
+                    told.store(false, Ordering::SeqCst);
+                    barrier.wait();
+                }
+            });
+        }
+    });
+    disk.assert_unmet();
+}
+
+/// A client whose writes past the cache fail again and again says nothing of what
+/// destage has written.
+#[test]
+fn failing_writes_past_the_cache_do_not_hold_up_destage() {
+    let dir = Dir::new("starve");
+    let pool = Pool::open(&dir.pool(80), &unthrottled()).unwrap();
+    let disk = Disk::new();
+    let volume = attach_disk(&pool, &disk);
+    disk.hook(|_, offset| match offset >= 2 << 20 {
+        true => Err(fails()),
+        false => {
+            std::thread::sleep(Duration::from_millis(5));
+            Ok(())
+        }
+    });
+    for block in 0..400u64 {
+        volume.write_at(&[7; 4096], block * 4096).unwrap();
+    }
+    let (end, failed) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            while !end.load(Ordering::SeqCst) {
+                assert!(volume.write_at(&[9; 64 << 10], 2 << 20).is_err());
+                failed.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        while failed.load(Ordering::SeqCst) < 10 {
+            std::thread::yield_now();
+        }
+        let start = Instant::now();
+        let drained = volume.drain(&mut |_| match start.elapsed() < LIMIT / 5 {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        });
+        end.store(true, Ordering::SeqCst);
+        drained.expect("the drain ends beside them");
+    });
+    assert!(disk.state().durable[..400 * 4096].iter().all(|b| *b == 7));
+}
+
+/// While a zeroing is on its way past the cache, nothing else writes its blocks.
+#[test]
+fn a_zeroing_past_the_cache_keeps_its_blocks() {
+    let dir = Dir::new("claimed");
+    let pool = Pool::open(&dir.pool(40), &unthrottled()).unwrap();
+    let disk = Disk::new();
+    let volume = attach_disk(&pool, &disk);
+    let ((entered, zeroing), (go, wait)) = (channel::<()>(), channel::<()>());
+    let wait = Mutex::new(wait);
+    disk.hook(move |op, _| {
+        if op == "zero" {
+            let _ = entered.send(());
+            let _ = wait.lock().unwrap().recv_timeout(LIMIT);
+        }
+        Ok(())
+    });
+    std::thread::scope(|s| {
+        let zeroer = s.spawn(|| volume.write_zeroes(0, 1 << 20));
+        zeroing.recv_timeout(LIMIT).expect("it comes to the origin");
+        let written = Arc::new(AtomicBool::new(false));
+        let (v, w) = (volume.clone(), written.clone());
+        let writer = s.spawn(move || {
+            let done = v.write_at(&[1; 4096], 8192);
+            w.store(true, Ordering::SeqCst);
+            done
+        });
+        // Time for one that does not wait to be acknowledged, and written on.
+        std::thread::sleep(Duration::from_millis(100));
+        if written.load(Ordering::SeqCst) {
+            let start = Instant::now();
+            let _ = volume.drain(&mut |_| match start.elapsed() < Duration::from_secs(1) {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            });
+        }
+        go.send(()).unwrap();
+        zeroer.join().unwrap().unwrap();
+        writer.join().unwrap().unwrap();
+    });
+    disk.assert_unmet();
+    assert_eq!(read(&volume, 8192, 4096), [1; 4096]);
+    drain_soon(&volume);
+    assert_eq!(read(&volume, 8192, 4096), [1; 4096]);
+}
+
+/// A discard that the origin refuses or ignores fails no round, and what it was to
+/// discard shows as zeroes, not as it was before the write that it discarded.
+#[test]
+fn a_discard_that_the_origin_does_not_take_is_zeroes() {
+    for refuses in [true, false] {
+        let dir = Dir::new("advice");
+        let pool = Pool::open(&dir.pool(40), &unthrottled()).unwrap();
+        let disk = Disk::new();
+        disk.state().now.fill(1);
+        let volume = attach_disk(&pool, &disk);
+        disk.hook(move |op, _| match op == "discard" && refuses {
+            true => Err(fails()),
+            false => Ok(()),
+        });
+        volume.write_at(&[2; 8192], 0).unwrap();
+        volume.write_at(&[3; 4096], 16384).unwrap();
+        volume.discard(0, 8192).unwrap();
+        assert_eq!(read(&volume, 0, 8192), [0; 8192]);
+        drain_soon(&volume);
+        assert_eq!(read(&volume, 0, 8192), [0; 8192], "refuses: {refuses}");
+        assert_eq!(read(&volume, 16384, 4096), [3; 4096]);
+        assert_eq!(volume.info().unwrap().origin_errors, 0);
+        // What is not cached: the advice is the origin's to take.
+        assert_eq!(volume.discard(1 << 20, 8192).is_err(), refuses);
+        assert_eq!(read(&volume, 1 << 20, 8192), [1; 8192]);
+    }
+}
+
+/// Flushes, durable writes, zeroings and cached writes, all at once over a slow
+/// disk, with nothing else in flight that could wake anybody: all of them end.
+#[test]
+fn everything_ends_over_a_slow_disk() {
+    let dir = Dir::new("ends");
+    let pool = Pool::open(&dir.pool(12), &PoolOptions::default()).unwrap();
+    let disk = Disk::new();
+    let volume = attach_disk(&pool, &disk);
+    disk.hook(|op, _| {
+        std::thread::sleep(Duration::from_millis(if op == "flush" { 3 } else { 1 }));
+        Ok(())
+    });
+    let data = vec![5; 128 << 10];
+    std::thread::scope(|s| {
+        for t in 0..6u64 {
+            let (volume, data) = (&volume, &data);
+            s.spawn(move || {
+                for n in 0..60u64 {
+                    let large = (t % 3) << 18;
+                    match t {
+                        0 => volume.write_at(data, large).and_then(|()| volume.flush()),
+                        1 => volume.write_at_durably(data, large),
+                        2 => volume.write_zeroes(large, 128 << 10),
+                        3 => volume.flush(),
+                        _ => volume.write_at(&data[..4096], (n * 7 + t) % 200 * 4096),
+                    }
+                    .unwrap();
+                }
+            });
+        }
+    });
+    disk.assert_unmet();
+    drain_soon(&volume);
+    assert_sound(&pool);
+}
