@@ -31,8 +31,12 @@ UNCOUNTED = re.compile(r'FBY_ASSERT|FBY_BUG|FBY_STATIC_ASSERT')
 
 
 def build():
-    env = {'CFLAGS': ' '.join(FLAGS), 'CARGO_TARGET_DIR': os.path.join(WORK, 'build'),
-           'RUSTFLAGS': '-Clinker=clang -Clink-arg=-fprofile-instr-generate'}
+    found = subprocess.run(['clang', '-fprofile-instr-generate', '-###', '-x', 'c', os.devnull], capture_output=True,
+                           text=True).stderr
+    # clang's runtime, before the C library that it needs: cargo's linker is gcc.
+    runtime = re.search(r'"(/\S*libclang_rt\.profile\S*\.a)"', found)[1]
+    env = {'CFLAGS': ' '.join(FLAGS), 'CARGO_TARGET_DIR': os.path.join(WORK, 'build'), 'LLVM_PROFILE_FILE': os.devnull,
+           'RUSTFLAGS': f'-Clink-arg=-u__llvm_profile_runtime -Clink-arg={runtime} -Clink-arg=-lc'}
     made = mutants.programs(env)
     engine = [f for f in sorted(glob.glob(f'{ROOT}/core/*.c') + glob.glob(f'{ROOT}/port/*.c'))
               if not os.path.basename(f).startswith('linux')]

@@ -98,6 +98,10 @@ class File:
 
     # --- text with mutants ------------------------------------------------
 
+    def planted(self, node):
+        """A condition of planted bugs alone, or that only they get to."""
+        return re.match(r'\(*!?FBY_BUG\(\w+\)\)*(\s*&&|$)', self.text(node)) is not None
+
     def emit(self, node):
         if node.type in LEAVE or (node.type == 'declaration' and self.constant(node)):
             return self.text(node)
@@ -233,6 +237,8 @@ class File:
             bare = bare.named_children[0]
         if bare.type == 'call_expression' and self.callee(bare) in CALLS_LEFT:
             return self.inside(node)
+        if self.planted(bare):
+            return self.inside(node, {condition.id: self.text(condition)})
         if bare.type == 'assignment_expression' or bare.type in ('true', 'false', 'number_literal'):
             return self.inside(node)
         text = '(' + self.forced(bare, self.emit(bare)) + ')'
@@ -268,6 +274,8 @@ class File:
     def emit_binary_expression(self, node):
         left, right = node.child_by_field_name('left'), node.child_by_field_name('right')
         operator = self.text(node.child_by_field_name('operator'))
+        if operator == '&&' and self.text(left).startswith('FBY_BUG('):
+            return self.text(node)
         a, b = self.emit(left), self.emit(right)
         whole = self.text(node)
         if operator in ('&&', '||'):

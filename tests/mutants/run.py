@@ -127,21 +127,30 @@ def make_sources():
             json.dump(sorted(leave), f)
 
 
-def programs(env):
-    """Builds the simulator and the tests of the engine's hosts; {name: path}."""
+def programs(env, names=('forebay-sim', 'forebay-sys', 'forebay')):
+    """Builds the simulator and the tests of these packages; {name: path}."""
     built = {}
-    packages = [word for name in ('forebay-sim', 'forebay', 'forebay-sys') for word in ('-p', name)]
+    packages = [word for name in names for word in ('-p', name)]
     for command in (['build', '-p', 'forebay-sim'], ['test', '--no-run', *packages]):
         done = subprocess.run(['cargo', *command, '--release', '--message-format=json-render-diagnostics'], cwd=ROOT,
                               env=dict(os.environ, CC='clang', **env), stdout=subprocess.PIPE, text=True)
         if done.returncode:
             sys.exit('cargo ' + ' '.join(command) + ' failed')
         for message in map(json.loads, done.stdout.splitlines()):
+            if message['reason'] == 'build-script-executed' and 'forebay-sys' in message['package_id']:
+                built['engine'] = os.path.join(message['out_dir'], 'libforebay_engine.a')
             kind = message['target']['kind'][0] if message.get('executable') else ''
             if kind == 'test' or (kind == 'bin' and not message['profile']['test']):
                 built[message['target']['name']] = message['executable']
             elif kind == 'lib':
                 built[message['target']['name'] + ' unit'] = message['executable']
+    inside = sorted(glob.glob(f'{ROOT}/tests/inside/*.c'))
+    where = env.get('FOREBAY_SOURCES', ROOT)
+    built['inside'] = os.path.join(env['CARGO_TARGET_DIR'], 'inside')
+    subprocess.run(['clang', '-w', '-std=gnu11', '-g', '-pthread', *env.get('CFLAGS', '').split(),
+                    f'-I{where}/core', f'-I{where}/port', *inside, built.pop('engine'), '-Wl,--wrap=fby_cpu', '-o',
+                    built['inside']],
+                   check=True)
     return built
 
 
@@ -169,11 +178,16 @@ def link(name, flags, made):
     return out
 
 
-def build():
-    """Returns the mutants and the steps: (name, command, shaky)."""
+def build(tier):
+    """Returns the mutants and the steps up to the tier: (name, command, shaky)."""
     mutants, refused = make_sources()
     print(f'mutants: {len(mutants)} in {len(sources())} files; {refused} more do not compile', flush=True)
-    run = programs({'FOREBAY_SOURCES': SOURCES, 'CARGO_TARGET_DIR': os.path.join(WORK, 'build')})
+    env = {'FOREBAY_SOURCES': SOURCES, 'CARGO_TARGET_DIR': os.path.join(WORK, 'build')}
+    if tier == 1:
+        return mutants, steps_of(programs(env, ('forebay-sim', 'forebay-sys')), tier)
+    run = programs(env)
+    if tier == 2:
+        return mutants, steps_of(run, tier)
     engine = [f for f in sorted(glob.glob(f'{SOURCES}/*/*.c')) if not os.path.basename(f).startswith('linux')]
     stress = [f'{ROOT}/tests/stress/stress.c']
     asan = ['-O1', '-fno-omit-frame-pointer', '-fsanitize=address,undefined', '-fno-sanitize-recover=all']
@@ -187,33 +201,41 @@ def build():
     return mutants, steps_of(run)
 
 
-# What `make check` runs, in portions, the cheap ones first.  A shaky step has
-# threads and a clock of its own, and counts only if it fails twice.
-def steps_of(run):
+# What `make check` runs, in portions, the cheap ones first: tier 1 takes seconds, 2 the
+# engine's hosts too, 3 sanitizers and long runs.  A shaky step has threads and a clock
+# of its own, and counts only if it fails twice.
+def steps_of(run, tier=3):
     sim = [run['forebay-sim'], '--threads', '1']
-    steps = [('golden', [*sim, 'golden'], False)]
-    for test in ('decision_table', 'relocation', 'origin_errors'):
-        steps.append((test, [run[test], '--test-threads=1'], False))
+    table = os.path.join(os.path.dirname(run['inside']), 'persist.txt')  # of these sources: a checkout may go on
+    shutil.copy(os.path.join(ROOT, 'tests/golden/persist.txt'), table)
+    steps = [('golden', [*sim, 'golden', '--file', table], False)]
+    for test in ('inside', 'decision_table', 'relocation', 'origin_errors', 'kernels'):
+        steps.append((test, [run[test]] + ['--test-threads=1'] * (test != 'inside'), False))
     steps += [
-        ('kernels', [run['kernels'], '--test-threads=1'], False),
         ('seeds 20', [*sim, '--runs', '20'], False),
         ('explore 20', [*sim, 'explore', '--bound', '20', '--images', '1000'], False),
         ('explore 200', [*sim, 'explore', '--bound', '200', '--images', '1000'], False),
         ('seeds 100', [*sim, '--first', '21', '--runs', '80'], False),
-        ('flips, every 8th', [*sim, 'flips', '--every', '8', '--data', '2000'], False),
-        ('short', [run['short'], '--test-threads=1'], False),
     ]
-    known = {'forebay-sim', 'decision_table', 'relocation', 'origin_errors', 'kernels', 'short', 'pace', 'host'}
+    if tier == 1:
+        return steps
+    known = {name for name, _, _ in steps} | {'forebay-sim', 'short', 'pace', 'host'}
     for test in sorted(set(run) - known):
         if not test.startswith(('stress', 'fuzz-')):
             steps.append((test, [run[test], '--test-threads=1'], True))
+    steps += [
+        ('host', [run['host'], '--test-threads=2'], True),
+        ('flips, every 8th', [*sim, 'flips', '--every', '8', '--data', '2000'], False),
+        ('short', [run['short'], '--test-threads=1'], False),
+        ('pace', [run['pace'], '--test-threads=1'], False),
+    ]
+    if tier == 2:
+        return steps
     for target in ('image', 'volumes', 'ops'):
         steps.append((f'fuzz {target}', [run[f'fuzz-{target}'], '-n', '1000', '-s', '1', '-o', '/dev/null',
                                          f'{ROOT}/fuzz/corpus/{target}'], False))
     return steps + [
         ('stress asan 3 s', [run['stress-asan'], '3', '1'], False),
-        ('pace', [run['pace'], '--test-threads=1'], False),
-        ('host', [run['host'], '--test-threads=2'], True),
         ('seeds 1500', [*sim, '--first', '101', '--runs', '1400'], False),
         ('explore 2000', [*sim, 'explore', '--bound', '2000', '--images', '1000'], False),
         ('stress tsan 8 s', [run['stress-tsan'], '8', '1'], False),
@@ -339,16 +361,15 @@ def results_of(name):
 
 def engine_mutants(name, args):
     """[(key, how to try it)] of core or port, in order."""
-    mutants, steps = build()
+    mutants, steps = build(args.tier)
     base = baseline(steps)
-    steps = [step for step in steps if base[step[0]]['cpu'] <= args.cost]
     return [(m['key'], lambda before, n=n: try_mutant(n, steps, base, before))
             for n, m in ordered(mutants, name, args.seed, args.only)]
 
 
 def finished(result, args):
-    """Nothing more to do: found, or it went through steps of this cost already."""
-    return result is not None and (result['result'] not in ('survived', 'unreached') or result['cost'] >= args.cost)
+    """Nothing more to do: found, or it went through the same steps already."""
+    return result is not None and (result['result'] not in ('survived', 'unreached') or result['tier'] >= args.tier)
 
 
 def run(name, args):
@@ -375,7 +396,7 @@ def run(name, args):
             result = attempt(done.get(key, {}))
         if result is None:
             return
-        result.update(key=key, cost=args.cost, seconds=round(time.time() - began, 1), commit=commit)
+        result.update(key=key, tier=args.tier, seconds=round(time.time() - began, 1), commit=commit)
         with lock, open(file, 'a') as f:
             f.write(json.dumps(result) + '\n')
         if result['result'] in ('survived', 'unreached'):
@@ -593,8 +614,10 @@ def main():
     parser.add_argument('--under', default='', help='a command that lets several run in turn')
     parser.add_argument('--fresh', action='store_true', help='forget earlier results')
     parser.add_argument('--again', action='store_true', help='run what survived once more')
-    parser.add_argument('--cost', type=float, default=1e9, help='only steps of so many seconds of processor time')
+    parser.add_argument('--tier', type=int, default=3, choices=[1, 2, 3],
+                        help='1, 2: only the steps that are cheap; a run of a higher one goes on from there')
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if args.what == 'self-test':
         return self_test()
     if args.what == 'report':

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * inside.c - tests that look into the engine.
+ *
+ * Goal: what has to notice something wrong does notice it: each invariant of fby_check,
+ * each field of a line, at its bound.  Such a check that compares nothing passes every
+ * test of an engine without mistakes.
+ * Method: a pool of 8 chunks is made by the engine; then one thing in its memory or on
+ * its media is spoilt, the check is asked, and all is put back.
+ */
+#include "inside.h"
+
+struct fby_pool *pool;
+unsigned int failures, checks;
+u32 closed_chunk, open_chunk, other_chunk;
+
+struct fby_media media;
+static u8 *memory, *saved_memory, *saved_media;
+static u64 memory_bytes;
+static void *attach_memory[3];
+
+unsigned int cpu; /* chooses the slot */
+unsigned int __wrap_fby_cpu(void); /* in the port's place: linked with --wrap=fby_cpu */
+
+unsigned int __wrap_fby_cpu(void)
+{
+	return cpu;
+}
+
+void expect_at(bool good, const char *file, int line, const char *what)
+{
+	checks++;
+	if (good)
+		return;
+	failures++;
+	fprintf(stderr, "inside: %s:%d: %s\n", file, line, what);
+}
+
+static void must(const char *what, int decision)
+{
+	if (decision == FBY_DONE)
+		return;
+	fprintf(stderr, "inside: %s: %s\n", what, fby_error_name(decision));
+	exit(1);
+}
+
+static void *zeroed(u64 bytes)
+{
+	void *p = aligned_alloc(FBY_PAGE, fby_round_up(bytes, FBY_PAGE));
+
+	memset(p, 0, fby_round_up(bytes, FBY_PAGE));
+	return p;
+}
+
+static void volume_make(u16 number)
+{
+	struct fby_volume_spec s = { .name = "v0", .identity = "memory", .origin_sectors = VOLUME_SECTORS,
+				     .block_size = 512 };
+	struct fby_attach a = { .origin_sectors = VOLUME_SECTORS, .identity = "memory", .round_pages = 64,
+				.nbuffers = 2, .buffer_bytes = 65536 };
+	u16 index;
+
+	s.name[1] = (char)('0' + number);
+	s.uuid[0] = (u8)(number + 1);
+	must("volume add", fby_volume_add(pool, &s, &index));
+	a.mem_bytes = fby_volume_bytes(pool, a.round_pages, a.nbuffers, a.buffer_bytes);
+	free(attach_memory[number]);
+	a.mem = attach_memory[number] = zeroed(a.mem_bytes);
+	must("attach", fby_volume_attach(pool, index, &a));
+}
+
+static void put(u16 volume, u64 block)
+{
+	static u8 data[FBY_PAGE];
+	u32 done = 0, wake = 0;
+
+	memset(data, (int)(block + volume + 1), sizeof(data));
+	must("write", fby_write(pool, volume, block * FBY_PAGE_SECTORS, FBY_PAGE_SECTORS, data, &done, &wake));
+}
+
+void pool_make(void)
+{
+	struct fby_format f = { .uuid = { 1, 2, 3 }, .chunk_size = CHUNK_BYTES, .nvolumes = 3 };
+	struct fby_options o = { .nslots = 2 };
+	struct fby_recovery_report report;
+	struct fby_probe probe;
+
+	if (!media.base) {
+		media.size = (NCHUNKS + 1) * CHUNK_BYTES;
+		media.base = zeroed(media.size);
+		media.ops = fby_posix_media_ops(FBY_PERSIST_EADR, NULL);
+	}
+	memset(media.base, 0, media.size);
+	must("format", fby_format(&media, &f));
+	fby_probe(&media, &probe);
+	memory_bytes = fby_pool_bytes(&probe.sb, 2);
+	if (!memory)
+		memory = zeroed(memory_bytes);
+	memset(memory, 0, memory_bytes);
+	must("open", fby_pool_open(&pool, memory, memory_bytes, &media, &o));
+	must("recovery", fby_recover_chunks(pool, 0, pool->sb.nchunks));
+	must("recovery", fby_recover_finish(pool, &report));
+	for (u16 v = 0; v < 3; v++)
+		volume_make(v);
+	for (u64 block = 0; block < DATA_PAGES; block++)
+		put(0, block);
+	closed_chunk = pool->volume[0].first;
+	put(0, 0);
+	put(0, 16);
+	put(0, 17);
+	open_chunk = pool->volume[0].last;
+	put(1, 0);
+	put(1, 1);
+	other_chunk = pool->volume[1].first;
+}
+
+void pool_save(void)
+{
+	if (!saved_memory) {
+		saved_memory = zeroed(memory_bytes);
+		saved_media = zeroed(media.size);
+	}
+	memcpy(saved_memory, memory, memory_bytes);
+	memcpy(saved_media, media.base, media.size);
+}
+
+void pool_restore(void)
+{
+	memcpy(memory, saved_memory, memory_bytes);
+	memcpy(media.base, saved_media, media.size);
+}
+
+int main(void)
+{
+	pool_make();
+	pool_save();
+	test_check();
+	test_lines();
+	test_calls();
+	test_media();
+	test_paths();
+	printf("inside: %u checks, %u failures\n", checks, failures);
+	return failures != 0;
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * inside.h - a small pool whose memory and media a test may spoil: what no call of the
+ * engine does, each check has to see nevertheless.
+ */
+#ifndef INSIDE_H
+#define INSIDE_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "index.h"
+#include "media.h"
+#include "slot.h"
+
+#define CHUNK_BYTES 65536u
+#define NCHUNKS 8u
+#define DATA_PAGES 8u /* of a chunk */
+#define VOLUME_SECTORS 1024u
+
+extern struct fby_pool *pool;
+extern struct fby_media media;
+extern unsigned int failures, checks, cpu;
+
+/* Opens the pool anew, as it is below: all its memory and media can be spoilt. */
+void pool_make(void);
+void pool_save(void);	 /* what pool_restore goes back to */
+void pool_restore(void);
+void expect_at(bool good, const char *file, int line, const char *what);
+#define EXPECT(condition) expect_at((condition), __FILE__, __LINE__, #condition)
+
+/* The pool, with two slots of which the first is used: volume 0 has block b, b = 0..7,
+ * in a closed chunk, pages 8..15; then in its open chunk block 0 again, at page 8, and
+ * blocks 16 and 17.  Volume 1 has blocks 0 and 1 in its open chunk.  Volume 2 is empty. */
+extern u32 closed_chunk, open_chunk, other_chunk;
+
+void test_check(void); /* inside_check.c */
+void test_lines(void); /* inside_lines.c */
+void test_calls(void); /* inside_calls.c */
+void test_media(void); /* inside_media.c */
+void test_paths(void); /* inside_paths.c */
+
+#endif

@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * inside_calls.c - what the engine's calls refuse, at each bound, and the numbers they
+ * tell: every counter after operations of which each one is known.
+ */
+#include "inside.h"
+#include "sort.h"
+
+#define P FBY_PAGE_SECTORS
+
+static u8 buffer[FBY_PAGE * 4];
+
+/* --- requests ------------------------------------------------------------- */
+
+static int write_at(u16 volume, u64 sector, u32 nsectors)
+{
+	u32 done = 0, wake = 0;
+
+	return fby_write(pool, volume, sector, nsectors, buffer, &done, &wake);
+}
+
+static int range_at(u64 sector, u64 nsectors)
+{
+	u64 done = 0, origin_n;
+	u32 wake = 0;
+
+	return fby_range(pool, 0, FBY_KIND_ZERO, sector, nsectors, &done, &origin_n, &wake);
+}
+
+static int read_at(u16 volume, u64 block, u32 first, u32 n)
+{
+	u8 origin, lost;
+
+	return fby_read_block(pool, volume, block, first, n, buffer, &origin, &lost);
+}
+
+static int bypass_at(u64 sector, u32 nsectors)
+{
+	struct fby_bypass b;
+	u32 wake = 0;
+	int decision = fby_bypass_begin(pool, &b, 0, sector, nsectors, 1);
+
+	if (decision == FBY_DONE)
+		fby_bypass_end(pool, &b, 0, &wake);
+	return decision;
+}
+
+static void bounds(void)
+{
+	u64 end = VOLUME_SECTORS;
+
+	EXPECT(write_at(3, 0, P) == -FBY_E_NO_VOLUME);
+	EXPECT(write_at(3, 1, 1) == -FBY_E_NO_VOLUME);
+	EXPECT(write_at(2, end - P, P) == FBY_DONE);
+	EXPECT(write_at(2, end - 1, 1) == FBY_DONE);
+	EXPECT(write_at(2, end, 1) == -FBY_E_RANGE);
+	EXPECT(write_at(2, end - 1, 2) == -FBY_E_RANGE);
+	EXPECT(write_at(2, end, P) == -FBY_E_RANGE);
+	EXPECT(write_at(2, end + P, P) == -FBY_E_RANGE);
+	EXPECT(write_at(2, end + 1, 1) == -FBY_E_RANGE);
+	EXPECT(write_at(2, ~0ull, 1) == -FBY_E_RANGE);
+	EXPECT(write_at(2, 0, 0) == -FBY_E_RANGE);
+	EXPECT(range_at(end, P) == -FBY_E_RANGE);
+	EXPECT(range_at(end + P, P) == -FBY_E_RANGE);
+	EXPECT(range_at(8, ~0ull) == -FBY_E_RANGE);
+	EXPECT(range_at(end - 3, 3) == FBY_DONE);
+	EXPECT(bypass_at(end - P, P) == FBY_DONE || bypass_at(end - P, P) == FBY_CACHED);
+	EXPECT(bypass_at(end, 1) == -FBY_E_RANGE);
+	EXPECT(bypass_at(end + 8, 1) == -FBY_E_RANGE);
+	EXPECT(bypass_at(0, 0) == -FBY_E_RANGE);
+	EXPECT(read_at(3, 0, 0, 8) == -FBY_E_NO_VOLUME);
+	EXPECT(read_at(0, end / P, 0, 8) == -FBY_E_RANGE);
+	EXPECT(read_at(0, end / P - 2, 0, 8) == FBY_ORIGIN);
+	EXPECT(read_at(0, 0, 0, 0) == -FBY_E_RANGE);
+	EXPECT(read_at(0, 0, 8, 1) == -FBY_E_RANGE);
+	EXPECT(read_at(0, 0, 7, 2) == -FBY_E_RANGE);
+	EXPECT(read_at(0, 0, 7, 1) == FBY_DONE);
+	pool->volume[2].rec.block_size = FBY_PAGE;
+	EXPECT(write_at(2, 0, P) == FBY_DONE);
+	EXPECT(write_at(2, 0, 1) == -FBY_E_ALIGNMENT);
+	EXPECT(write_at(2, 1, P) == -FBY_E_ALIGNMENT);
+	pool->volume[2].attached = false;
+	EXPECT(write_at(2, 0, P) == -FBY_E_VOLUME_DETACHED);
+	EXPECT(read_at(2, 0, 0, 8) == -FBY_E_VOLUME_DETACHED);
+	pool->opt.read_only = true;
+	EXPECT(write_at(1, 0, P) == -FBY_E_READ_ONLY);
+	pool_restore();
+}
+
+/* --- past the cache: which part may --------------------------------------- */
+
+/* Blocks 16 and 17 are cached, those around them are not. */
+static void bypass_parts(void)
+{
+	struct fby_bypass a, b;
+	u32 wake = 0;
+
+	EXPECT(fby_bypass_begin(pool, &a, 0, 12 * P, 8 * P, 4 * P) == FBY_DONE && a.nsectors == 4 * P);
+	EXPECT(write_at(0, 15 * P, P) == FBY_WAIT_BLOCK && write_at(0, 12 * P + 1, 1) == FBY_WAIT_BLOCK);
+	EXPECT(write_at(0, 11 * P, P) == FBY_DONE && write_at(0, 16 * P, P) == FBY_DONE);
+	EXPECT(fby_bypass_begin(pool, &b, 0, 13 * P, P, 1) == FBY_WAIT_BLOCK);
+	EXPECT(fby_bypass_begin(pool, &b, 0, 15 * P, 2 * P, 1) == FBY_WAIT_BLOCK);
+	fby_bypass_end(pool, &a, 0, &wake);
+	EXPECT(write_at(0, 15 * P, P) == FBY_DONE);
+	pool_restore();
+	EXPECT(fby_bypass_begin(pool, &a, 0, 12 * P, 8 * P, 4 * P + 1) == FBY_CACHED);
+	EXPECT(a.nsectors == 6 * P); /* what comes before, and with it all that is cached */
+	EXPECT(fby_bypass_begin(pool, &a, 0, 16 * P, 8 * P, 1) == FBY_CACHED && a.nsectors == 2 * P);
+	EXPECT(fby_bypass_begin(pool, &a, 0, 16 * P + 3, 8, 1) == FBY_CACHED && a.nsectors == 8);
+	EXPECT(fby_bypass_begin(pool, &a, 0, 18 * P, 3, 1000) == FBY_DONE && a.nsectors == 3);
+	EXPECT(fby_bypass_begin(pool, &b, 0, 18 * P + 3, 1, 1) == FBY_WAIT_BLOCK); /* the same block */
+	EXPECT(fby_bypass_begin(pool, &b, 0, 19 * P, 1, 1) == FBY_DONE);
+	EXPECT(fby_bypass_begin(pool, &b, 1, 18 * P, P, 1) == FBY_DONE); /* of another volume */
+	pool_restore();
+}
+
+/* --- what is told --------------------------------------------------------- */
+
+static void numbers(void)
+{
+	struct fby_pool_info i;
+	struct fby_volume_info v;
+	struct fby_chunk_info c;
+	struct fby_entry_info e;
+	struct fby_report_block damaged[4];
+	u64 upto;
+
+	fby_pool_info(pool, &i);
+	EXPECT(i.memory_bytes == pool->memory_bytes && i.nslots == 2 && i.seq == pool->seq);
+	EXPECT(i.chunks_free == NCHUNKS - 3 && i.chunks_used == 3 && i.chunks_open == 2 && i.chunks_opened == 3);
+	EXPECT(i.pages == NCHUNKS * DATA_PAGES && i.pages_linked == DATA_PAGES + 2 + 2);
+	EXPECT(i.writes == DATA_PAGES + 5 && i.written_sectors == i.writes * P && i.commits == i.writes);
+	EXPECT(i.media_bytes == i.writes * (FBY_PAGE + FBY_LINE) && i.merges == 0);
+	EXPECT(i.reads == 0 && i.discards == 0 && i.zeroes == 0 && i.flushes == 0 && i.damaged_pages == 0);
+	EXPECT(i.waits_block == 0 && i.waits_slot == 0 && i.waits_space == 0);
+
+	EXPECT(read_at(0, 0, 0, 8) == FBY_DONE && read_at(0, 1, 2, 3) == FBY_DONE);
+	EXPECT(read_at(0, 100, 0, 5) == FBY_ORIGIN);
+	EXPECT(write_at(0, 16 * P, 1) == FBY_DONE); /* merged */
+	EXPECT(range_at(2 * P, 2 * P) == FBY_DONE);
+	EXPECT(fby_flush(pool, 0, &upto) == FBY_ORIGIN && upto == 1);
+	fby_pool_info(pool, &i);
+	EXPECT(i.reads == 3 && i.read_hit_sectors == 11 && i.read_miss_sectors == 5);
+	EXPECT(i.merges == 1 && i.zeroes == 2 && i.discards == 0 && i.flushes == 1);
+	EXPECT(i.writes == DATA_PAGES + 7 && i.pages_linked == DATA_PAGES + 2 + 2);
+
+	EXPECT(fby_volume_info(pool, 3, &v) == -FBY_E_NO_VOLUME);
+	EXPECT(fby_volume_info(pool, 0, &v) == FBY_DONE);
+	EXPECT(v.used && v.attached && !v.damaged);
+	EXPECT(v.pages == DATA_PAGES + 2);
+	EXPECT(v.chunks == 2);
+	EXPECT(v.writes == DATA_PAGES + 5 && v.written_sectors == (DATA_PAGES + 3) * P + 1 + 2 * P);
+	EXPECT(v.spec.origin_sectors == VOLUME_SECTORS && v.spec.block_size == 512 && v.spec.uuid[0] == 1);
+	EXPECT(strcmp(v.spec.name, "v0") == 0 && strcmp(v.spec.identity, "memory") == 0);
+	EXPECT(v.flush_owed && v.bypassing == 0 && v.intake_limit == 0 && v.last_error == 0 && !v.draining);
+	EXPECT(fby_flush_end(pool, 0, upto, 0) == FBY_DONE);
+	EXPECT(bypass_at(100 * P, 16) == FBY_DONE);
+	fby_store(&pool->volume[0].pace.cost_ns, 1ull);
+	EXPECT(fby_volume_info(pool, 0, &v) == FBY_DONE);
+	EXPECT(v.flush_owed && v.bypasses == 1 && v.bypassed_sectors == 16 && v.intake_limit == 1000000000);
+	EXPECT(fby_flush(pool, 0, &upto) == FBY_ORIGIN && upto == 2);
+	EXPECT(fby_flush_end(pool, 0, upto, 0) == FBY_DONE && fby_flush(pool, 0, &upto) == FBY_DONE);
+	EXPECT(fby_volume_info(pool, 0, &v) == FBY_DONE && !v.flush_owed);
+	pool_restore();
+
+	EXPECT(fby_chunk_info(pool, NCHUNKS, &c) == -FBY_E_GEOMETRY);
+	EXPECT(fby_chunk_info(pool, closed_chunk, &c) == FBY_DONE && c.number == closed_chunk && c.volume == 0);
+	EXPECT(c.state == FBY_CS_CLOSED && c.fill == pool->chunk_pages && c.live == DATA_PAGES - 1);
+	EXPECT(c.seq_max == c.seq_min + DATA_PAGES - 1);
+	EXPECT(fby_chunk_info(pool, open_chunk, &c) == FBY_DONE && c.state == FBY_CS_OPEN && c.live == 3);
+	EXPECT(c.seq_max == c.seq_min + 2);
+	EXPECT(fby_entry_info(pool, NCHUNKS, FBY_FIRST_PAGE, true, &e) == -FBY_E_GEOMETRY);
+	EXPECT(fby_entry_info(pool, 0, FBY_FIRST_PAGE - 1, true, &e) == -FBY_E_GEOMETRY);
+	EXPECT(fby_entry_info(pool, 0, pool->chunk_pages, true, &e) == -FBY_E_GEOMETRY);
+	EXPECT(fby_entry_info(pool, open_chunk, FBY_FIRST_PAGE, true, &e) == FBY_DONE);
+	EXPECT(e.valid && e.current && e.linked && e.data_ok && e.line.block == 0);
+	EXPECT(fby_entry_info(pool, closed_chunk, FBY_FIRST_PAGE, true, &e) == FBY_DONE && !e.linked && e.data_ok);
+	EXPECT(fby_entry_info(pool, open_chunk, FBY_FIRST_PAGE + 3, true, &e) == FBY_DONE && !e.valid && !e.data_ok);
+	fby_page_data(pool, (open_chunk << pool->chunk_shift) + FBY_FIRST_PAGE)[9] ^= 1;
+	EXPECT(fby_entry_info(pool, open_chunk, FBY_FIRST_PAGE, true, &e) == FBY_DONE && e.valid && !e.data_ok);
+	EXPECT(fby_entry_info(pool, open_chunk, FBY_FIRST_PAGE, false, &e) == FBY_DONE && e.data_ok);
+
+	EXPECT(fby_damaged_list(pool, damaged, 4) == 0);
+	EXPECT(read_at(0, 0, 0, 8) == -FBY_E_LOST && read_at(0, 0, 0, 8) == -FBY_E_LOST);
+	fby_page_data(pool, (closed_chunk << pool->chunk_shift) + FBY_FIRST_PAGE + 5)[9] ^= 1;
+	EXPECT(read_at(0, 5, 0, 8) == -FBY_E_LOST);
+	EXPECT(fby_damaged_list(pool, damaged, 4) == 2 && damaged[0].block == 5 && damaged[1].block == 0);
+	EXPECT(damaged[1].chunk == open_chunk && damaged[1].page == FBY_FIRST_PAGE && damaged[1].volume == 0);
+	EXPECT(fby_damaged_list(pool, damaged, 1) == 1 && damaged[0].block == 5);
+	fby_lock(&pool->lock); /* it was given back */
+	fby_unlock(&pool->lock);
+	fby_pool_info(pool, &i);
+	EXPECT(i.damaged_pages == 2);
+	EXPECT(fby_volume_info(pool, 0, &v) == FBY_DONE && v.lost_blocks == 2);
+	pool->usable = false;
+	EXPECT(fby_chunk_info(pool, 0, &c) == -FBY_E_RECOVERY_INCOMPLETE);
+	EXPECT(fby_entry_info(pool, 0, FBY_FIRST_PAGE, true, &e) == -FBY_E_RECOVERY_INCOMPLETE);
+	pool_restore();
+}
+
+/* --- volumes -------------------------------------------------------------- */
+
+static struct fby_attach again(void)
+{
+	return (struct fby_attach){ .origin_sectors = VOLUME_SECTORS, .identity = "memory",
+				    .mem = pool->volume[2].destage.page, .round_pages = 64, .nbuffers = 2,
+				    .buffer_bytes = 65536,
+				    .mem_bytes = fby_volume_bytes(pool, 64, 2, 65536) };
+}
+
+#define ATTACH(result, change) \
+	do { \
+		struct fby_attach a = good; \
+\
+		change; \
+		EXPECT(fby_volume_attach(pool, 2, &a) == (result)); \
+	} while (0)
+
+static void attaching(void)
+{
+	const struct fby_attach good = again();
+	u16 index;
+
+	ATTACH(-FBY_E_VOLUME_BUSY, (void)a);
+	EXPECT(fby_volume_rebind(pool, 2, "other", VOLUME_SECTORS) == -FBY_E_VOLUME_BUSY);
+	EXPECT(fby_volume_remove(pool, 2, true) == -FBY_E_VOLUME_BUSY);
+	EXPECT(fby_volume_detach(pool, 3) == -FBY_E_NO_VOLUME);
+	EXPECT(fby_volume_detach(pool, 2) == FBY_DONE && fby_volume_detach(pool, 2) == -FBY_E_VOLUME_DETACHED);
+	ATTACH(-FBY_E_ORIGIN_SIZE, a.origin_sectors++);
+	ATTACH(-FBY_E_ORIGIN_SIZE, a.origin_sectors--);
+	ATTACH(-FBY_E_ORIGIN_IDENTITY, a.identity = "memor");
+	ATTACH(-FBY_E_ORIGIN_IDENTITY, a.identity = "memory2");
+	ATTACH(-FBY_E_GEOMETRY, a.nbuffers = 0);
+	ATTACH(-FBY_E_GEOMETRY, a.nbuffers = 65);
+	ATTACH(-FBY_E_GEOMETRY, a.buffer_bytes = 0);
+	ATTACH(-FBY_E_GEOMETRY, a.buffer_bytes = FBY_PAGE + 512);
+	ATTACH(-FBY_E_GEOMETRY, a.round_pages = 15);
+	ATTACH(-FBY_E_NO_MEMORY, a.mem_bytes--);
+	pool->volume[2].rec.flags = FBY_VF_HOLES;
+	ATTACH(-FBY_E_HOLES_KNOWN, a.holes = FBY_HOLES_FAIL);
+	pool->volume[2].rec.flags = FBY_VF_HOLES | FBY_VF_HOLES_UNKNOWN;
+	ATTACH(-FBY_E_HOLES, a.holes = FBY_HOLES_ISOLATE);
+	pool->volume[2].damaged = true;
+	ATTACH(-FBY_E_VOLUME_DAMAGED, (void)a);
+	pool->volume[2].damaged = false;
+	ATTACH(FBY_DONE, a.holes = FBY_HOLES_ACCEPT);
+	EXPECT(pool->volume[2].rec.flags == 0 && pool->volume[2].destage.buffer_sectors == 65536 / FBY_SECTOR);
+	EXPECT(pool->volume[2].destage.io[1].buf == pool->volume[2].destage.io[0].buf + 65536);
+
+	EXPECT(fby_volume_detach(pool, 2) == FBY_DONE);
+	EXPECT(fby_volume_rebind(pool, 3, "other", VOLUME_SECTORS) == -FBY_E_NO_VOLUME);
+	EXPECT(fby_volume_rebind(pool, 2, "other", VOLUME_SECTORS - 1) == -FBY_E_ORIGIN_SIZE);
+	EXPECT(fby_volume_rebind(pool, 2, "other", VOLUME_SECTORS + 9) == FBY_DONE);
+	EXPECT(strcmp(pool->volume[2].rec.identity, "other") == 0 && pool->volume[2].blocks == VOLUME_SECTORS / P + 2);
+	memset(buffer, 'x', 200);
+	buffer[FBY_IDENTITY_MAX + 1] = 0;
+	EXPECT(fby_volume_rebind(pool, 2, (char *)buffer, VOLUME_SECTORS + 9) == -FBY_E_NAME);
+	buffer[FBY_IDENTITY_MAX] = 0;
+	EXPECT(fby_volume_rebind(pool, 2, (char *)buffer, VOLUME_SECTORS + 9) == FBY_DONE);
+	EXPECT(strcmp(pool->volume[2].rec.identity, (char *)buffer) == 0);
+
+	EXPECT(fby_volume_find(pool, "v2", &index) == FBY_DONE && index == 2);
+	EXPECT(fby_volume_find(pool, "v", &index) == -FBY_E_NO_VOLUME);
+	EXPECT(fby_volume_find(pool, "v21", &index) == -FBY_E_NO_VOLUME);
+	EXPECT(fby_volume_remove(pool, 3, true) == -FBY_E_NO_VOLUME);
+	EXPECT(fby_volume_remove(pool, 2, false) == FBY_DONE && fby_volume_remove(pool, 2, false) == -FBY_E_NO_VOLUME);
+	EXPECT(pool->volume[2].rec.watermark == pool->seq - 1);
+	EXPECT(fby_volume_detach(pool, 1) == FBY_DONE && fby_volume_remove(pool, 1, false) == -FBY_E_VOLUME_DIRTY);
+	EXPECT(fby_volume_remove(pool, 1, true) == FBY_DONE && pool->nfree == NCHUNKS - 2);
+	pool->usable = false;
+	EXPECT(fby_volume_remove(pool, 1, true) == -FBY_E_RECOVERY_INCOMPLETE);
+	EXPECT(fby_volume_rebind(pool, 0, "other", VOLUME_SECTORS) == -FBY_E_RECOVERY_INCOMPLETE);
+	ATTACH(-FBY_E_RECOVERY_INCOMPLETE, (void)a);
+	pool->opt.read_only = true;
+	EXPECT(fby_volume_remove(pool, 1, true) == -FBY_E_READ_ONLY);
+	pool_restore();
+}
+
+/* --- pins and rounds ------------------------------------------------------ */
+
+/* A chunk that is walked over is not opened again under the walk. */
+static void walking(void)
+{
+	u32 wake = 0, before = pool->nfree, c = fby_chunk_walk(pool, 0, FBY_NO_CHUNK, &wake);
+
+	EXPECT(c == closed_chunk && pool->chunk[c].pinned == FBY_PIN_WALK);
+	for (u64 block = 1; block < DATA_PAGES; block++) /* all that it still held */
+		EXPECT(write_at(0, block * P, P) == FBY_DONE);
+	EXPECT(fby_chunk_live(pool, c) == 0);
+	fby_chunk_sweep(pool, NCHUNKS, &wake);
+	EXPECT(pool->chunk[c].state == FBY_CS_CLOSED && pool->nfree == before - 1);
+	fby_wait_prepare(pool, FBY_WAIT_SPACE);
+	wake = 0;
+	EXPECT(fby_chunk_walk(pool, 0, c, &wake) == open_chunk);
+	EXPECT(pool->chunk[c].state == FBY_CS_FREE && pool->nfree == before && wake == FBY_WAKE_SPACE);
+	EXPECT(pool->chunk[open_chunk].pinned == FBY_PIN_WALK);
+	fby_chunk_walk_end(pool, open_chunk, &wake);
+	EXPECT(pool->chunk[open_chunk].pinned == 0);
+	fby_chunk_walk_end(pool, FBY_NO_CHUNK, &wake);
+	pool_restore();
+}
+
+/* Nobody writes for a while: the volume goes to the origin; not before. */
+static void idle(void)
+{
+	struct fby_options o;
+	struct fby_io io;
+	u64 now = 1000000000ull, next;
+	u32 wake = 0;
+
+	fby_pool_options(pool, &o);
+	o.idle_ns = 500000000;
+	EXPECT(fby_pool_set_options(pool, &o) == FBY_DONE);
+	for (u32 i = 0; i < 5; i++, now += 400000000) {
+		EXPECT(fby_destage_step(pool, now, &io, &next, &wake) == FBY_DONE && next <= now + 500000000);
+		EXPECT(write_at(0, 20 * P, P) == FBY_DONE);
+		EXPECT(write_at(1, 20 * P, P) == FBY_DONE);
+	}
+	EXPECT(fby_destage_step(pool, now, &io, &next, &wake) == FBY_DONE);
+	EXPECT(write_at(1, 20 * P, P) == FBY_DONE);
+	now += 499999999;
+	EXPECT(fby_destage_step(pool, now, &io, &next, &wake) == FBY_DONE);
+	now += 1;
+	while (fby_destage_step(pool, now, &io, &next, &wake) == FBY_AGAIN)
+		;
+	EXPECT(io.volume == 0 && io.op == FBY_IO_WRITE);
+	pool_restore();
+}
+
+/* The order of a round: the least of many, sorted. */
+static void heap(void)
+{
+	struct fby_round_page a[16];
+	u64 random = 88172645463325252ull;
+
+	for (u32 many = 0; many < 40; many++) {
+		u64 in[40], out = ~0ull, kept = ~0ull;
+		u32 n = 0;
+
+		for (u32 i = 0; i < many; i++) {
+			random ^= random << 13, random ^= random >> 7, random ^= random << 17;
+			in[i] = random % 50;
+			kept = fby_heap_add(a, &n, 16, (struct fby_round_page){ .k = in[i], .page = i });
+			EXPECT((i < 16) == (kept == ~0ull));
+			if (kept < out)
+				out = kept;
+		}
+		EXPECT(n == (many < 16 ? many : 16));
+		fby_heap_sort(a, n);
+		for (u32 i = 0; i < n; i++)
+			EXPECT(a[i].k == in[a[i].page] && (i == 0 || a[i - 1].k <= a[i].k) && a[i].k <= out);
+	}
+}
+
+void test_calls(void)
+{
+	bounds();
+	bypass_parts();
+	numbers();
+	attaching();
+	walking();
+	idle();
+	heap();
+}

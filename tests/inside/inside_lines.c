@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * inside_lines.c - what lies on the media is hostile until it was checked: each field of
+ * each kind of line, one off its bound and with a right checksum, has to be refused, and
+ * at its bound taken.
+ */
+#include "inside.h"
+
+/* As read by recovery, which puts nothing right here. */
+static bool page_ok(const struct fby_page_line *l)
+{
+	struct fby_page_line *at = (struct fby_page_line *)fby_line_at(pool, open_chunk, FBY_FIRST_PAGE + 1), out;
+	bool good;
+
+	*at = *l;
+	fby_line_finish(pool->line_seed, at);
+	good = fby_page_line_read(pool, open_chunk, FBY_FIRST_PAGE + 1, &out, NULL);
+	EXPECT(!good || memcmp(&out, at, sizeof(out)) == 0);
+	return good;
+}
+
+#define PAGE(good, change) \
+	do { \
+		struct fby_page_line l = was; \
+\
+		change; \
+		EXPECT(page_ok(&l) == (good)); \
+	} while (0)
+
+static void page_line(void)
+{
+	const struct fby_page_line was = *(struct fby_page_line *)fby_line_at(pool, open_chunk, FBY_FIRST_PAGE + 1);
+
+	PAGE(true, (void)l);
+	PAGE(false, l.chunk++);
+	PAGE(false, l.chunk = 0);
+	PAGE(false, l.page++; l.batch_first = l.page);
+	PAGE(false, l.volume = (u16)pool->sb.nvolumes);
+	PAGE(true, l.volume = (u16)(pool->sb.nvolumes - 1));
+	PAGE(false, l.seq = 0; l.prev_seq = 0);
+	PAGE(true, l.seq = 1; l.prev_seq = 0);
+	PAGE(false, l.seq = FBY_NUMBER_END);
+	PAGE(true, l.seq = FBY_NUMBER_END - 1);
+	PAGE(false, l.epoch = FBY_NUMBER_END);
+	PAGE(true, l.epoch = FBY_NUMBER_END - 1);
+	PAGE(false, l.block = 1ull << FBY_BLOCK_BITS);
+	PAGE(true, l.block = (1ull << FBY_BLOCK_BITS) - 1);
+	PAGE(false, l.batch_count = 0);
+	PAGE(false, l.batch_count = FBY_BATCH_PAGES + 1);
+	PAGE(false, l.batch_count = DATA_PAGES); /* beyond the chunk */
+	PAGE(true, l.batch_count = DATA_PAGES - 1);
+	PAGE(false, l.batch_first = FBY_FIRST_PAGE - 1; l.batch_count = 4);
+	PAGE(true, l.batch_first = FBY_FIRST_PAGE; l.batch_count = 2);
+	PAGE(false, l.batch_first = FBY_FIRST_PAGE; l.batch_count = 1); /* ends before it */
+	PAGE(false, l.batch_first = FBY_FIRST_PAGE + 2; l.batch_count = 2); /* begins behind it */
+	PAGE(true, l.flags = FBY_PF_NOCRC);
+	PAGE(false, l.flags = 2);
+	PAGE(false, l.prev_seq = l.seq);
+	PAGE(true, l.prev_seq = l.seq - 1);
+	PAGE(false, l.reserved = 1);
+
+	PAGE(false, l.kind = 0);
+	PAGE(false, l.kind = FBY_KIND_VOID + 1);
+	PAGE(false, l.valid = 0; l.lost = 0);
+	PAGE(false, l.valid = 1; l.lost = 1);
+	PAGE(true, l.valid = 1; l.lost = 2);
+	PAGE(true, l.valid = 0; l.lost = 1);
+	PAGE(true, l.kind = FBY_KIND_ZERO);
+	PAGE(true, l.kind = FBY_KIND_DISCARD);
+	PAGE(false, l.kind = FBY_KIND_ZERO; l.valid = 0x7f);
+	PAGE(false, l.kind = FBY_KIND_DISCARD; l.lost = 1);
+	PAGE(false, l.kind = FBY_KIND_VOID);
+	PAGE(true, l.kind = FBY_KIND_VOID; l.valid = 0);
+	PAGE(false, l.kind = FBY_KIND_VOID; l.valid = 0; l.lost = 1);
+	PAGE(true, l.kind = FBY_KIND_BYPASS; l.valid = 0);
+	pool_restore();
+}
+
+/* Each of its 512 bits is put right when asked, and refused when not; two are not. */
+static void page_line_repair(void)
+{
+	u32 place = FBY_FIRST_PAGE + 1;
+	u8 *at = fby_line_at(pool, open_chunk, place), was[FBY_LINE];
+	struct fby_page_line out;
+	bool repaired;
+
+	memcpy(was, at, sizeof(was));
+	for (u32 bit = 0; bit < FBY_LINE * 8; bit++) {
+		at[bit / 8] ^= (u8)(1u << bit % 8);
+		EXPECT(!fby_page_line_read(pool, open_chunk, place, &out, NULL));
+		repaired = false;
+		EXPECT(fby_page_line_read(pool, open_chunk, place, &out, &repaired) && repaired);
+		EXPECT(memcmp(&out, was, sizeof(was)) == 0);
+		at[(bit + 77) / 8 % FBY_LINE] ^= 4;
+		EXPECT(!fby_page_line_read(pool, open_chunk, place, &out, &repaired));
+		memcpy(at, was, sizeof(was));
+	}
+	repaired = true;
+	EXPECT(fby_page_line_read(pool, open_chunk, place, &out, &repaired) && !repaired);
+	pool_restore();
+}
+
+#define LINE(kind, which, good, change) \
+	do { \
+		struct fby_##kind##_line *at = at_##kind(which), l = *at, out; \
+		const struct fby_##kind##_line before = l; \
+\
+		change; \
+		fby_line_finish(pool->line_seed, &l); \
+		*at = l; \
+		EXPECT(fby_##kind##_line_read(pool, closed_chunk, which, &out) == (good)); \
+		*at = before; \
+	} while (0)
+
+static struct fby_open_line *at_open(u32 which)
+{
+	return (struct fby_open_line *)fby_line_at(pool, closed_chunk, FBY_LINE_OPEN + which);
+}
+
+static struct fby_seal_line *at_seal(u32 which)
+{
+	return (struct fby_seal_line *)fby_seal_at(pool, closed_chunk, which);
+}
+
+static void open_line(u32 which)
+{
+	LINE(open, which, true, (void)l);
+	LINE(open, which, false, l.magic++);
+	LINE(open, which, false, l.chunk++);
+	LINE(open, which, false, l.kind = FBY_CHUNK_CACHE + 1);
+	LINE(open, which, true, l.kind = FBY_CHUNK_CACHE; l.volume = (u16)(pool->sb.nvolumes - 1));
+	LINE(open, which, false, l.kind = FBY_CHUNK_CACHE; l.volume = (u16)pool->sb.nvolumes);
+	LINE(open, which, true, l.kind = FBY_CHUNK_FREE; l.volume = FBY_NO_VOLUME);
+	LINE(open, which, false, l.epoch++);
+	LINE(open, which, true, l.epoch += 2);
+	LINE(open, which, false, l.epoch = FBY_NUMBER_END + which);
+	LINE(open, which, false, l.seq_min = FBY_NUMBER_END);
+	LINE(open, which, true, l.seq_min = FBY_NUMBER_END - 1);
+	LINE(open, which, false, l.reserved0 = 1);
+	for (u32 i = 0; i < sizeof(at_open(0)->reserved); i++)
+		LINE(open, which, false, l.reserved[i] = 1);
+}
+
+static void seal_line(u32 which)
+{
+	LINE(seal, which, true, (void)l);
+	LINE(seal, which, false, l.magic++);
+	LINE(seal, which, false, l.chunk++);
+	LINE(seal, which, true, l.fill = FBY_FIRST_PAGE);
+	LINE(seal, which, false, l.fill = FBY_FIRST_PAGE - 1);
+	LINE(seal, which, true, l.fill = (u16)pool->chunk_pages);
+	LINE(seal, which, false, l.fill = (u16)(pool->chunk_pages + 1));
+	LINE(seal, which, true, l.closed = 1);
+	LINE(seal, which, false, l.closed = 2);
+	LINE(seal, which, false, l.counter++);
+	LINE(seal, which, true, l.counter += 2);
+	LINE(seal, which, false, l.epoch = FBY_NUMBER_END);
+	LINE(seal, which, true, l.epoch = FBY_NUMBER_END - 1);
+	LINE(seal, which, false, l.seq_max = FBY_NUMBER_END);
+	LINE(seal, which, true, l.seq_max = FBY_NUMBER_END - 1);
+	LINE(seal, which, false, l.counter = FBY_NUMBER_END + (which & 1));
+	LINE(seal, which, true, l.volume = (u16)(pool->sb.nvolumes - 1));
+	LINE(seal, which, false, l.volume = (u16)pool->sb.nvolumes);
+	LINE(seal, which, true, l.volume = FBY_NO_VOLUME);
+	LINE(seal, which, false, l.reserved1 = 1);
+	LINE(seal, which, false, l.reserved0 = 1);
+	for (u32 i = 0; i < sizeof(at_seal(0)->reserved); i++)
+		LINE(seal, which, false, l.reserved[i] = 1);
+}
+
+/* Small things that everything rests on, over all they can be asked. */
+static void masks(void)
+{
+	for (u32 mask = 0; mask < 256; mask++) {
+		u32 n = 0;
+
+		for (u32 bit = 0; bit < 8; bit++)
+			n += mask >> bit & 1;
+		EXPECT(fby_mask_count((u8)mask) == n);
+		for (u32 from = 0; from <= 9; from++) {
+			u32 start = 77, first = from, end, got = fby_run((u8)mask, from, &start);
+
+			while (first < 8 && !(mask >> first & 1))
+				first++;
+			for (end = first; end < 8 && (mask >> end & 1); end++)
+				;
+			EXPECT(first >= 8 ? got == 0 : got == end - first && start == first);
+		}
+	}
+	for (u32 first = 0; first < 8; first++)
+		for (u32 n = 0; first + n <= 8; n++)
+			for (u32 bit = 0; bit < 8; bit++)
+				EXPECT((fby_mask(first, n) >> bit & 1) == (bit >= first && bit < first + n));
+	EXPECT(fby_round_up(0, 64) == 0 && fby_round_up(1, 64) == 64 && fby_round_up(64, 64) == 64);
+}
+
+void test_lines(void)
+{
+	page_line();
+	page_line_repair();
+	open_line(0);
+	open_line(1);
+	for (u32 which = 0; which < 4; which++)
+		seal_line(which);
+	masks();
+}

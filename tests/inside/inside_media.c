@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * inside_media.c - superblocks and volume records, as inside_lines.c has it for lines; and
+ * where open puts what in the memory that it is given.
+ */
+#include "inside.h"
+
+static struct fby_superblock *primary(void)
+{
+	return (struct fby_superblock *)(media.base + FBY_SB_OFFSET);
+}
+
+static struct fby_superblock *copy(void)
+{
+	return (struct fby_superblock *)(media.base + FBY_SB_COPY_OFFSET);
+}
+
+static void finish(struct fby_superblock *sb)
+{
+	sb->crc = fby_crc32c(0, sb, sizeof(*sb) - 4);
+}
+
+static int probed(void)
+{
+	struct fby_probe probe;
+
+	fby_probe(&media, &probe);
+	return probe.error;
+}
+
+#define SB(result, change) \
+	do { \
+		struct fby_superblock sb = *primary(); \
+\
+		change; \
+		finish(&sb); \
+		*primary() = *copy() = sb; \
+		EXPECT(probed() == (result)); \
+		pool_restore(); \
+	} while (0)
+
+static void superblocks(void)
+{
+	SB(0, (void)sb);
+	SB(-FBY_E_VERSION, sb.version++);
+	SB(-FBY_E_VERSION, sb.version--);
+	SB(-FBY_E_FEATURE, sb.features_incompat = 1ull << 63);
+	SB(0, sb.features_ro = 1; sb.features_compat = 1);
+	SB(-FBY_E_GEOMETRY, sb.chunk_size += 4096);
+	SB(-FBY_E_GEOMETRY, sb.chunk_size = FBY_CHUNK_PAGES_MIN * FBY_PAGE / 2);
+	SB(-FBY_E_GEOMETRY, sb.chunk_size = FBY_CHUNK_PAGES_MAX * FBY_PAGE * 2);
+	SB(-FBY_E_GEOMETRY, sb.nvolumes = 0);
+	SB(-FBY_E_GEOMETRY, sb.nvolumes = FBY_VOLUMES_MAX + 1; sb.data_offset += sb.chunk_size);
+	SB(0, sb.nvolumes = FBY_VOLUMES_MAX; sb.nchunks = 4;
+	   sb.data_offset = fby_round_up(FBY_VT_OFFSET + FBY_VOLUMES_MAX * 512, sb.chunk_size));
+	SB(0, sb.nchunks = 4);
+	SB(-FBY_E_GEOMETRY, sb.nchunks = 3);
+	SB(-FBY_E_GEOMETRY, sb.nchunks++); /* beyond the media_size that it tells */
+	SB(-FBY_E_GEOMETRY, sb.nchunks = FBY_CHUNKS_MAX + 1; sb.media_size = ~0ull);
+	SB(-FBY_E_MEDIA_SIZE, sb.nchunks++; sb.media_size += sb.chunk_size);
+	SB(-FBY_E_GEOMETRY, sb.data_offset += sb.chunk_size; sb.nchunks = 4);
+	SB(-FBY_E_GEOMETRY, sb.data_offset = 0);
+	SB(-FBY_E_MEDIA_SIZE, sb.media_size++);
+	SB(-FBY_E_BAD_SUPERBLOCK, sb.magic++); /* both, but its chunks tell */
+}
+
+static void two_superblocks(void)
+{
+	struct fby_probe probe;
+	u64 generation = primary()->generation;
+
+	copy()->generation++;
+	finish(copy());
+	fby_probe(&media, &probe);
+	EXPECT(probe.primary_valid && probe.copy_valid && probe.sb.generation == generation + 1);
+	copy()->generation -= 2;
+	finish(copy());
+	fby_probe(&media, &probe);
+	EXPECT(probe.sb.generation == generation);
+	primary()->crc++;
+	fby_probe(&media, &probe);
+	EXPECT(!probe.primary_valid && probe.copy_valid && probe.state == FBY_PROBE_POOL && !probe.error);
+	EXPECT(probe.sb.generation == generation - 1);
+	copy()->crc++;
+	fby_probe(&media, &probe);
+	EXPECT(probe.state == FBY_PROBE_DAMAGED && probe.error == -FBY_E_BAD_SUPERBLOCK);
+	memset(media.base, 0, FBY_VT_OFFSET); /* the chunks still tell */
+	fby_probe(&media, &probe);
+	EXPECT(probe.state == FBY_PROBE_DAMAGED && probe.error == -FBY_E_BAD_SUPERBLOCK);
+	memset(media.base, 0, media.size);
+	fby_probe(&media, &probe);
+	EXPECT(probe.state == FBY_PROBE_BLANK && probe.error == -FBY_E_NO_SUPERBLOCK);
+	pool_restore();
+}
+
+/* --- records -------------------------------------------------------------- */
+
+static struct fby_volume_record *record(u32 volume, u32 which)
+{
+	return (struct fby_volume_record *)(media.base + FBY_VT_OFFSET) + volume * 2 + which;
+}
+
+#define RECORD(good, change) \
+	do { \
+		struct fby_volume_record r = *record(1, 1), out; \
+\
+		change; \
+		r.crc = fby_crc32c(pool->line_seed, &r, sizeof(r) - 4); \
+		*record(1, 1) = r; \
+		EXPECT(fby_record_read(pool, 1, 1, &out) == (good)); \
+		pool_restore(); \
+	} while (0)
+
+static void records(void)
+{
+	RECORD(true, (void)r);
+	RECORD(false, r.index = 0);
+	RECORD(false, r.index = 2);
+	RECORD(false, r.state = FBY_VOL_USED + 1);
+	RECORD(true, r.flags = FBY_VF_ALL);
+	RECORD(false, r.flags = FBY_VF_ALL + 1);
+	RECORD(false, r.watermark = 1ull << 63);
+	RECORD(true, r.watermark = (1ull << 62));
+	RECORD(false, memset(r.name, 'n', sizeof(r.name)));
+	RECORD(true, memset(r.name, 'n', sizeof(r.name) - 1));
+	RECORD(false, memset(r.identity, 'i', sizeof(r.identity)));
+	RECORD(true, memset(r.identity, 'i', sizeof(r.identity) - 1));
+	RECORD(false, r.block_size = 0);
+	RECORD(false, r.block_size = 1024);
+	RECORD(true, r.block_size = FBY_PAGE);
+	RECORD(false, r.block_size = FBY_PAGE; r.origin_sectors = VOLUME_SECTORS + 4);
+	RECORD(true, r.origin_sectors = VOLUME_SECTORS + 1);
+	RECORD(false, r.origin_sectors = 0);
+	RECORD(true, r.origin_sectors = 1);
+	RECORD(true, r.origin_sectors = 1ull << (FBY_BLOCK_BITS + 3));
+	RECORD(false, r.origin_sectors = (1ull << (FBY_BLOCK_BITS + 3)) + 1);
+	RECORD(true, r.state = FBY_VOL_FREE; r.origin_sectors = 0; r.block_size = 0);
+	for (u32 i = 0; i < sizeof(record(0, 0)->reserved); i++)
+		RECORD(false, r.reserved[i] = 1);
+	for (u32 i = 0; i < sizeof(struct fby_volume_record) * 8; i++) {
+		struct fby_volume_record out;
+
+		((u8 *)record(1, 0))[i / 8] ^= (u8)(1u << i % 8);
+		EXPECT(!fby_record_read(pool, 1, 0, &out) && fby_record_read(pool, 1, 1, &out));
+		((u8 *)record(1, 0))[i / 8] ^= (u8)(1u << i % 8);
+	}
+}
+
+/* --- names ---------------------------------------------------------------- */
+
+static int add(const char *name)
+{
+	struct fby_volume_spec s = { .identity = "i", .origin_sectors = 8, .block_size = 512 };
+	u16 index;
+	int r;
+
+	memcpy(s.name, name, strlen(name));
+	pool->volume[2].rec.state = FBY_VOL_FREE;
+	r = fby_volume_add(pool, &s, &index);
+	pool_restore();
+	return r;
+}
+
+static void names(void)
+{
+	char name[FBY_NAME_MAX + 2] = { 0 };
+
+	EXPECT(add("v2") == FBY_DONE && add("v1") == -FBY_E_VOLUME_EXISTS && add("") == -FBY_E_NAME);
+	for (u32 c = 1; c < 256; c++) {
+		bool good = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+			    strchr("._-", (int)c);
+
+		name[0] = 'n';
+		name[1] = (char)c;
+		EXPECT(add(name) == (good ? FBY_DONE : -FBY_E_NAME));
+	}
+	memset(name, 'n', FBY_NAME_MAX);
+	EXPECT(add(name) == FBY_DONE);
+	name[FBY_NAME_MAX] = 'n';
+	EXPECT(add(name) == -FBY_E_NAME);
+}
+
+/* --- memory --------------------------------------------------------------- */
+
+/* What open lays out does not overlap, and is all in what it asked for. */
+static void layout(void)
+{
+	const u8 *mem = (u8 *)pool, *end = mem + pool->memory_bytes;
+	const struct { const void *at; u64 bytes; } part[] = {
+		{ pool, sizeof(*pool) },
+		{ pool->slot, 2 * sizeof(*pool->slot) },
+		{ pool->chunk, NCHUNKS * sizeof(*pool->chunk) },
+		{ pool->volume, 3 * sizeof(*pool->volume) },
+		{ pool->dead, 3 * NCHUNKS * sizeof(*pool->dead) },
+		{ pool->bucket, pool->nbuckets * sizeof(*pool->bucket) },
+		{ pool->entry, (NCHUNKS << pool->chunk_shift) * sizeof(*pool->entry) },
+	};
+	u32 n = sizeof(part) / sizeof(part[0]);
+
+	for (u32 i = 0; i < n; i++) {
+		const u8 *at = part[i].at, *next = i + 1 < n ? part[i + 1].at : end;
+
+		EXPECT((u64)(at - mem) % 64 == 0 && at + part[i].bytes <= next && next < at + part[i].bytes + 64);
+	}
+	EXPECT(pool->nbuckets % 16 == 0 && pool->nbuckets >= NCHUNKS << pool->chunk_shift);
+	EXPECT(fby_pool_bytes(&pool->sb, 2) == pool->memory_bytes);
+	EXPECT(fby_pool_bytes(&pool->sb, 0) == fby_pool_bytes(&pool->sb, 4));
+}
+
+#define OPTIONS(result, ...) \
+	do { \
+		struct fby_options o = { __VA_ARGS__ }; \
+\
+		EXPECT(fby_pool_set_options(pool, &o) == (result)); \
+	} while (0)
+
+static void options(void)
+{
+	struct fby_options o;
+
+	OPTIONS(-FBY_E_GEOMETRY, .high_watermark = 101);
+	OPTIONS(-FBY_E_GEOMETRY, .high_watermark = 50, .low_watermark = 51);
+	OPTIONS(-FBY_E_GEOMETRY, .verify = FBY_VERIFY_NEVER + 1);
+	fby_pool_options(pool, &o);
+	EXPECT(o.high_watermark == 60 && o.low_watermark == 50);
+	OPTIONS(FBY_DONE, .high_watermark = 100, .low_watermark = 100, .verify = FBY_VERIFY_NEVER, .max_age_ns = 7,
+		.idle_ns = 8, .no_checksums = true, .nslots = 9, .read_only = true);
+	fby_pool_options(pool, &o);
+	EXPECT(o.high_watermark == 100 && o.low_watermark == 100 && o.verify == FBY_VERIFY_NEVER && o.no_checksums);
+	EXPECT(o.max_age_ns == 7 && o.idle_ns == 8 && o.nslots == 2 && !o.read_only);
+	OPTIONS(FBY_DONE, .high_watermark = 11);
+	fby_pool_options(pool, &o);
+	EXPECT(o.low_watermark == 1);
+	OPTIONS(FBY_DONE, .high_watermark = 10);
+	fby_pool_options(pool, &o);
+	EXPECT(o.low_watermark == 0);
+	pool_restore();
+}
+
+void test_media(void)
+{
+	superblocks();
+	two_superblocks();
+	records();
+	names();
+	layout();
+	options();
+}

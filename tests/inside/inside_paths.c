@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * inside_paths.c - what a path leaves behind that no caller sees: wakes, seals, pins,
+ * marks on pages, and how fast the origin is taken to be.
+ */
+#include "inside.h"
+
+#define P FBY_PAGE_SECTORS
+
+static u8 buffer[FBY_PAGE * 16];
+static u32 wake;
+
+static int put(u16 volume, u64 block)
+{
+	u32 done = 0;
+
+	wake = 0;
+	return fby_write(pool, volume, block * P, P, buffer, &done, &wake);
+}
+
+static int get(u64 block, u8 *into)
+{
+	u8 origin, lost;
+
+	return fby_read_block(pool, 0, block, 0, P, into, &origin, &lost);
+}
+
+static int step(u64 now_ns, struct fby_io *io)
+{
+	u64 next;
+	int decision;
+
+	do
+		decision = fby_destage_step(pool, now_ns, io, &next, &wake);
+	while (decision == FBY_AGAIN);
+	return decision;
+}
+
+/* --- pieces of memory ----------------------------------------------------- */
+
+/* Two blocks and a bit from three pieces of any length, from any place of them on. */
+static void pieces(void)
+{
+	static u8 from[FBY_PAGE * 4], apart[3][FBY_PAGE * 4], want[FBY_PAGE], got[FBY_PAGE];
+	u32 n = 13 * FBY_SECTOR, skip = 3 * FBY_SECTOR;
+
+	for (u32 i = 0; i < sizeof(from); i++)
+		from[i] = (u8)(i * 7 + i / 251);
+	for (u32 a = 0; a <= n + skip; a += 611)
+		for (u32 b = a; b <= n + skip; b += 977) {
+			struct fby_vec vec[] = { { apart[0], a }, { apart[1], b - a }, { apart[2], n + skip - b } };
+			struct fby_write w;
+
+			memset(apart, 0, sizeof(apart)); /* what is behind a piece is none of it */
+			memcpy(apart[0], from, a);
+			memcpy(apart[1], from + a, b - a);
+			memcpy(apart[2], from + b, n + skip - b);
+			memset(&w, 0xff, sizeof(w));
+			EXPECT(fby_write_begin(pool, &w, 0, 20 * P + 3, 13) == FBY_DONE && w.wake == 0);
+			EXPECT(w.npages == 2 && w.nsectors == 13);
+			fby_write_copy(pool, &w, vec, 3, skip);
+			fby_write_commit(pool, &w);
+			fby_write_publish(pool, &w);
+			EXPECT(get(21, got) == FBY_DONE);
+			memcpy(want, from + skip + 5 * FBY_SECTOR, FBY_PAGE);
+			EXPECT(memcmp(got, want, FBY_PAGE) == 0);
+			EXPECT(get(20, got) == FBY_ORIGIN);
+			EXPECT(memcmp(got + 3 * FBY_SECTOR, from + skip, 5 * FBY_SECTOR) == 0);
+			pool_restore();
+		}
+}
+
+/* --- wakes ---------------------------------------------------------------- */
+
+/* An opened chunk wakes destage from the high watermark on: 3 of 8 free. */
+static void due(void)
+{
+	u64 block = 30;
+
+	for (u32 free = pool->nfree; free > 1; free--) {
+		while (pool->nfree == free) {
+			EXPECT(!(wake & FBY_WAKE_DESTAGE) || pool->nfree <= 3);
+			EXPECT(put(0, block++) == FBY_DONE);
+		}
+		EXPECT(!(wake & FBY_WAKE_DESTAGE) == (pool->nfree > 3));
+		wake = 0;
+	}
+	while (put(0, block) == FBY_DONE)
+		block++;
+	EXPECT(pool->nfree == 1 && put(0, block) == FBY_WAIT_SPACE && pool->waits[FBY_WAIT_SPACE] == 2);
+	pool_restore();
+}
+
+/* Whoever waits for room is told when a pin was the last that held a chunk. */
+static void unpinned(void)
+{
+	u32 told = 0;
+
+	pool->chunk[closed_chunk].pinned = FBY_PIN_MOVED | FBY_PIN_WALK;
+	for (u64 block = 1; block < DATA_PAGES; block++)
+		EXPECT(put(0, block) == FBY_DONE);
+	fby_wait_prepare(pool, FBY_WAIT_SPACE);
+	fby_chunk_unpin(pool, closed_chunk, FBY_PIN_MOVED, &told);
+	EXPECT(told == 0 && pool->chunk[closed_chunk].state == FBY_CS_CLOSED);
+	fby_chunk_unpin(pool, closed_chunk, FBY_PIN_WALK, &told);
+	EXPECT(told == FBY_WAKE_SPACE && pool->chunk[closed_chunk].state == FBY_CS_FREE);
+	EXPECT(!(pool->wait_mask & FBY_WAKE_SPACE));
+	pool_restore();
+}
+
+/* A busy block, and a busy slot. */
+static void busy(void)
+{
+	struct fby_bypass b;
+	struct fby_write w;
+	u32 bucket = fby_index_bucket(pool, fby_key(0, 30));
+
+	EXPECT(fby_index_try(pool, bucket) && !fby_index_try(pool, bucket));
+	EXPECT(fby_bypass_begin(pool, &b, 0, 30 * P, P, 1) == FBY_WAIT_BLOCK);
+	EXPECT(put(0, 30) == FBY_WAIT_BLOCK && fby_write_begin(pool, &w, 0, 30 * P, 2 * P) == FBY_WAIT_BLOCK);
+	EXPECT(fby_write_begin(pool, &w, 0, 29 * P, 2 * P) == FBY_DONE && w.npages == 1);
+	EXPECT(pool->waits[FBY_WAIT_BLOCK] == 3);
+	pool_restore();
+	pool->slot[0].busy = 1; /* the other one is taken */
+	EXPECT(put(0, 30) == FBY_DONE && pool->slot[1].volume[0].open != FBY_NO_CHUNK);
+	pool->slot[1].busy = 1;
+	EXPECT(put(0, 30) == FBY_WAIT_SLOT && fby_write_begin(pool, &w, 0, 8, 8) == FBY_WAIT_SLOT);
+	EXPECT(pool->waits[FBY_WAIT_SLOT] == 2);
+	EXPECT(!(pool->bucket[bucket] & FBY_BUCKET_LOCK));
+	pool_restore();
+}
+
+/* --- verification --------------------------------------------------------- */
+
+static int read_after(enum fby_verify verify, bool once_before)
+{
+	u8 *data = fby_page_data(pool, (open_chunk << pool->chunk_shift) + FBY_FIRST_PAGE + 1);
+	int r;
+
+	pool->opt.verify = verify;
+	if (once_before)
+		EXPECT(get(16, buffer) == FBY_DONE);
+	data[100] ^= 1;
+	r = get(16, buffer);
+	pool_restore();
+	return r;
+}
+
+static void verifying(void)
+{
+	EXPECT(read_after(FBY_VERIFY_ALWAYS, false) == -FBY_E_LOST);
+	EXPECT(read_after(FBY_VERIFY_ALWAYS, true) == -FBY_E_LOST);
+	EXPECT(read_after(FBY_VERIFY_FIRST, false) == -FBY_E_LOST);
+	EXPECT(read_after(FBY_VERIFY_FIRST, true) == FBY_DONE);
+	EXPECT(read_after(FBY_VERIFY_NEVER, false) == FBY_DONE);
+}
+
+/* --- destage -------------------------------------------------------------- */
+
+/* What is old goes at once, with what idle slots have not sealed yet. */
+static void aged(void)
+{
+	struct fby_io io;
+	u64 now = 1000000000ull, next;
+	bool seen[32] = { false };
+
+	EXPECT(fby_destage_step(pool, now, &io, &next, &wake) == FBY_DONE && next == now + 100000000);
+	EXPECT(pool->volume[0].destage.phase == FBY_PH_IDLE);
+	pool->opt.max_age_ns = 5000000000ull;
+	now += 3999999999ull; /* all chunks were opened at 0 */
+	EXPECT(step(now, &io) == FBY_DONE);
+	EXPECT(put(0, 18) == FBY_DONE);
+	EXPECT(pool->chunk[open_chunk].sealed < pool->chunk[open_chunk].fill);
+	while (step(now + 1, &io) == FBY_ORIGIN) {
+		for (u64 s = io.sector; io.volume == 0 && s < io.sector + io.nsectors; s++)
+			seen[s / P] = true;
+		fby_destage_complete(pool, io.id, 0);
+	}
+	for (u32 block = 0; block < 19; block++)
+		EXPECT(seen[block] == (block < DATA_PAGES || block >= 16));
+	EXPECT(fby_volume_clean(pool, 0) && fby_volume_clean(pool, 1) && pool->volume[0].rounds == 1);
+	EXPECT(pool->volume[0].pages_destaged == DATA_PAGES + 3 && pool->volume[0].origin_flushes == 1);
+	EXPECT(pool->volume[0].origin_sectors == (DATA_PAGES + 3) * P && pool->volume[0].origin_errors == 0);
+	EXPECT(pool->volume[0].rec.watermark >= pool->chunk[open_chunk].seq_last);
+	pool_restore();
+}
+
+/* Moved out of a chunk that is mostly dead: the chunk comes back when the copies are
+ * sealed, whichever slot they went through; what is lost stays where it is. */
+static void moved(u32 through)
+{
+	struct fby_io io;
+	u64 next, block = 40, seq;
+	u32 from = closed_chunk, copy = FBY_NO_PAGE, slot = 5;
+	struct fby_found f;
+
+	while (pool->nfree > 2)
+		EXPECT(put(0, block++) == FBY_DONE);
+	for (block = 1; block < DATA_PAGES - 1; block++) /* block 7 alone is still in it */
+		EXPECT(put(0, block) == FBY_DONE);
+	EXPECT(fby_chunk_live(pool, from) == 1 && fby_space_short(pool));
+	cpu = through;
+	seq = pool->seq;
+	pool->opt.high_watermark = pool->opt.low_watermark = 100;
+	fby_wait_prepare(pool, FBY_WAIT_SPACE);
+	for (u32 i = 0; i < 4 && pool->chunk[from].state == FBY_CS_CLOSED; i++)
+		fby_destage_step(pool, 1000000000ull + i, &io, &next, &wake);
+	EXPECT(pool->chunk[from].state == FBY_CS_FREE && pool->moved_from == FBY_NO_CHUNK);
+	EXPECT(pool->volume[0].moved == 1 && pool->chunk[from].pinned == 0 && pool->moved_slots == 0);
+	fby_index_find(pool, fby_key(0, 7), &f);
+	copy = f.page;
+	EXPECT(through == 0 || fby_page_chunk(pool, copy) == pool->slot[1].volume[0].open);
+	EXPECT(pool->chunk[fby_page_chunk(pool, copy)].sealed > fby_page_place(pool, copy));
+	EXPECT(fby_page_seq(pool, copy, 0) >= seq - FBY_SEQ_BLOCK);
+	EXPECT(get(7, buffer) == FBY_DONE && buffer[0] == 8);
+	wake = 0;
+	EXPECT(fby_move(pool, 0, 7, copy - 1, &slot, &wake) == FBY_DONE && slot == ~0u); /* not its page */
+	EXPECT(fby_move(pool, 0, 99, copy, &slot, &wake) == FBY_DONE && slot == ~0u); /* not cached */
+	slot = 5;
+	fby_page_mark(pool, copy, fby_key(0, 7), FBY_ES_DAMAGED);
+	EXPECT(fby_move(pool, 0, 7, copy, &slot, &wake) == FBY_DONE && slot == ~0u && wake == 0);
+	EXPECT(pool->slot[through].busy == 0);
+	cpu = 0;
+	pool_restore();
+}
+
+/* --- recovery's report ---------------------------------------------------- */
+
+static void recovered(void)
+{
+	struct fby_options o = { .nslots = 2 };
+	struct fby_recovery_report r;
+	u64 bytes = pool->memory_bytes, seq = pool->seq;
+
+	memset(pool, 0, bytes);
+	EXPECT(fby_pool_open(&pool, pool, bytes, &media, &o) == FBY_DONE);
+	EXPECT(fby_recover_chunks(pool, 1, NCHUNKS) == -FBY_E_GEOMETRY);
+	EXPECT(fby_recover_chunks(pool, NCHUNKS + 1, 0) == -FBY_E_GEOMETRY);
+	EXPECT(fby_recover_chunks(pool, 0, 3) == FBY_DONE);
+	EXPECT(fby_recover_finish(pool, &r) == -FBY_E_RECOVERY_INCOMPLETE);
+	EXPECT(fby_recover_chunks(pool, 3, NCHUNKS - 3) == FBY_DONE);
+	EXPECT(fby_recover_finish(pool, &r) == FBY_DONE);
+	EXPECT(!r.clean && r.chunks == NCHUNKS && r.entries == DATA_PAGES + 5);
+	EXPECT(r.dropped == 0 && r.holes == 0 && r.damaged == 0 && r.lines_repaired == 0 && r.chunk_headers_lost == 0);
+	EXPECT(pool->volume[0].recovered == DATA_PAGES + 2 && pool->volume[1].recovered == 2);
+	EXPECT(pool->seq > seq - FBY_SEQ_BLOCK && fby_recover_chunks(pool, 0, 1) == -FBY_E_BUSY);
+	EXPECT(pool->chunk[open_chunk].last_block == 17 && pool->chunk[other_chunk].last_block == 1);
+	EXPECT(fby_check(pool, true, NULL, 0) == FBY_DONE);
+	pool_restore();
+}
+
+/* --- pace ----------------------------------------------------------------- */
+
+static void latency(void)
+{
+	struct fby_pace pace = { 0 };
+
+	fby_pace_start(&pace, 3);
+	EXPECT(pace.depth == 3 && pace.rate == 16384);
+	fby_pace_start(&pace, 9);
+	EXPECT(pace.depth == 4);
+	pace.foreground = 1;
+	fby_pace_latency(&pace, 1000, true); /* held up by reads */
+	EXPECT(pace.base_ns == 0 && pace.latency_ns == 0);
+	pace.foreground = 0;
+	fby_pace_latency(&pace, 1600, true);
+	EXPECT(pace.base_ns == 1600 && pace.latency_ns == 1600);
+	fby_pace_latency(&pace, 3200, false);
+	EXPECT(pace.base_ns == 1600 && pace.latency_ns == 1700);
+	fby_pace_latency(&pace, 800, true);
+	EXPECT(pace.base_ns == 1500 && pace.latency_ns == 1644);
+	fby_pace_latency(&pace, 1000000, false); /* counts for four times the base */
+	EXPECT(pace.base_ns == 1500 && pace.latency_ns == 1644 - 102 + 375);
+
+	pace.base_ns = 1000;
+	pace.latency_ns = 1499;
+	fby_pace_adapt(&pace, 5);
+	EXPECT(pace.depth == 5);
+	fby_pace_adapt(&pace, 5);
+	EXPECT(pace.depth == 5);
+	pace.latency_ns = 1500;
+	fby_pace_adapt(&pace, 64);
+	EXPECT(pace.depth == 5);
+	pace.latency_ns = 2500;
+	fby_pace_adapt(&pace, 64);
+	EXPECT(pace.depth == 5);
+	pace.latency_ns = 2501;
+	for (u32 i = 0; i < 9; i++)
+		fby_pace_adapt(&pace, 64);
+	EXPECT(pace.depth == 1);
+}
+
+/* Spaced by the cost of a page, after a burst of 5 ms. */
+static void delay(void)
+{
+	struct fby_pace *pace = &pool->volume[0].pace;
+	u64 now = 10000000000ull;
+
+	EXPECT(fby_write_delay(pool, 3, P, now) == 0 && !fby_write_throttled(pool, 3));
+	EXPECT(fby_write_delay(pool, 0, P, now) == 0 && !fby_write_throttled(pool, 0));
+	fby_store(&pace->cost_ns, 1000000ull);
+	EXPECT(fby_write_throttled(pool, 0));
+	for (u32 i = 0; i < 5; i++)
+		EXPECT(fby_write_delay(pool, 0, P, now) == 0);
+	EXPECT(fby_write_delay(pool, 0, 1, now) == 1000000);
+	EXPECT(fby_write_delay(pool, 0, P + 1, now) == 3000000 && pace->delay_ns == 4000000);
+	EXPECT(fby_write_delay(pool, 0, P, now + 4000000) == 0);
+	EXPECT(fby_write_delay(pool, 0, 2000 * P, now) == 1000000000); /* a second at most */
+	EXPECT(fby_write_delay(pool, 0, P, now) == 1000000000);
+	EXPECT(pace->next_ns == now + 1000000000 + 1000000);
+	EXPECT(fby_write_delay(pool, 0, P, now + 5000000000ull) == 0);
+
+	fby_origin_foreground(pool, 3, true);
+	fby_origin_foreground(pool, 0, true);
+	fby_origin_foreground(pool, 0, true);
+	fby_origin_foreground(pool, 0, false);
+	EXPECT(pace->foreground == 1);
+	pool->now_ns = 77;
+	fby_origin_foreground(pool, 0, false);
+	EXPECT(pace->foreground == 0 && pace->read_ns == 77);
+	pool_restore();
+}
+
+void test_paths(void)
+{
+	pieces();
+	due();
+	unpinned();
+	busy();
+	verifying();
+	aged();
+	moved(0);
+	moved(1);
+	recovered();
+	latency();
+	delay();
+}
