@@ -10,7 +10,6 @@ OUT ?= out
 FIRST ?= $(shell date +%s)
 
 bindir = $(DESTDIR)$(PREFIX)/bin
-plugindir = $(DESTDIR)$(PREFIX)/lib/forebay
 mandir = $(DESTDIR)$(PREFIX)/share/man/man1
 completions = $(DESTDIR)$(PREFIX)/share
 libdir = $(PREFIX)/lib
@@ -32,7 +31,7 @@ help:
 	@echo 'make demo            see it: speed, kill -9 and recovery, drain (2 minutes)'
 	@echo 'make check           all tests, as continuous integration runs them'
 	@echo 'make quick           the tests to run between two edits (3 minutes at most)'
-	@echo 'make build           compile the command and the nbdkit plugin'
+	@echo 'make build           compile the command'
 	@echo 'make bench           engine, reads, recovery, slots, load; see bench/index.html (8 minutes; QUICK=1: 4)'
 	@echo 'make bench-peers     beside libpmemblk and the origin alone (2 minutes)'
 	@echo 'make bench-apps      redis, mariadb, rocksdb, postgresql, varmail on ext4 beside the origin alone (10 minutes, root)'
@@ -47,17 +46,17 @@ help:
 	@echo 'make vm-load         a full cache in a guest, beside dm-writecache and bcache (19 minutes; QUICK=1: 6)'
 	@echo 'make vm-apps         the programs of bench-apps on the native device, in a guest (12 minutes; QUICK=1: 6; root)'
 	@echo 'make vm-shell        a shell in the guest, a device made'
-	@echo 'make install         PREFIX=$(PREFIX) DESTDIR=: command, plugin, man pages, completions, units'
+	@echo 'make install         PREFIX=$(PREFIX) DESTDIR=: command, man pages, completions, units'
 	@echo 'make deb             Debian packages, also of the module for DKMS; in $(OUT)/deb'
 	@echo 'make clean           remove what was built'
 
 build:
 	@scripts/need build
-	cargo build --release -p forebay-cli -p forebay-nbdkit
+	cargo build --release -p forebay-cli
 
 demo:
 	@scripts/need serve
-	cargo build --release -p forebay-cli -p forebay-nbdkit
+	cargo build --release -p forebay-cli
 	$(built)/forebay demo --dir $(OUT)/demo
 
 quick:
@@ -163,7 +162,6 @@ vm-load vm-apps: build
 
 install: build
 	install -D -m 755 $(built)/forebay $(bindir)/forebay
-	install -D -m 755 $(built)/libnbdkit_forebay_plugin.so $(plugindir)/nbdkit-forebay-plugin.so
 	install -d $(mandir)
 	$(built)/forebay man $(mandir)
 	install -D -m 644 packaging/forebay.d.5 $(mandir)/../man5/forebay.d.5

@@ -10,7 +10,7 @@
 # shellcheck disable=SC2119,SC2016 # no arguments on purpose; expanded at the end
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/lib.sh"
-need nbdkit nbdfuse fusermount3 gcc
+need nbdfuse fusermount3 gcc
 [ -e /dev/fuse ] || skip "no /dev/fuse"
 
 gcc -std=gnu11 -O2 -Wall -Wextra -Werror -pthread -o "$work/ackload" "$root/tests/vm/ackload.c"

@@ -8,7 +8,7 @@
 # shellcheck disable=SC2119,SC2016 # no arguments on purpose; expanded at the end
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/lib.sh"
-need nbdkit nbdfuse mkfs.ext4 e2fsck losetup mount fusermount3
+need nbdfuse mkfs.ext4 e2fsck losetup mount fusermount3
 [ "$(id -u)" = 0 ] || skip "mounting needs root"
 [ -e /dev/fuse ] || skip "no /dev/fuse"
 losetup -f >/dev/null 2>&1 || skip "no loop devices"

@@ -8,7 +8,7 @@
 # shellcheck disable=SC2119 # no arguments on purpose
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/lib.sh"
-need nbdkit fio nbdinfo
+need fio nbdinfo
 fio --enghelp=nbd >/dev/null 2>&1 || skip "this fio has no nbd engine"
 
 make_pool 32M data=256M

@@ -9,7 +9,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 for build in release debug; do
 	[ -x "${FOREBAY:-}" ] || FOREBAY=$root/target/$build/forebay
 done
-[ -x "$FOREBAY" ] || { echo "$FOREBAY: not built; run: cargo build --release -p forebay-cli -p forebay-nbdkit" >&2; exit 1; }
+[ -x "$FOREBAY" ] || { echo "$FOREBAY: not built; run: cargo build --release -p forebay-cli" >&2; exit 1; }
 
 me=$(basename "$0" .sh)
 say() { echo "$me: $*"; }
@@ -24,7 +24,7 @@ skip() {
 need() {
 	local tool
 	for tool in "$@"; do
-		command -v "$tool" >/dev/null || skip "$tool is not installed (Debian: apt install nbdkit libnbd-bin fio e2fsprogs)"
+		command -v "$tool" >/dev/null || skip "$tool is not installed (Debian: apt install libnbd-bin nbdfuse fio e2fsprogs)"
 	done
 }
 
@@ -32,7 +32,7 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/forebay-$me.XXXXXX")
 shm=$(mktemp -d "/dev/shm/forebay-$me.XXXXXX" 2>/dev/null || mktemp -d "$work/shm.XXXXXX")
 export FOREBAY_RUNTIME_DIR=$work/run
 pool=$shm/pool
-server='' nbdkit=''
+server=''
 undo=() # commands to run at the end, last one first
 
 at_end() { undo+=("$1"); }
@@ -43,7 +43,6 @@ cleanup() {
 	set +e
 	for ((i = ${#undo[@]} - 1; i >= 0; i--)); do eval "${undo[$i]}"; done
 	[ -n "$server" ] && kill -KILL "$server" 2>/dev/null
-	[ -n "${nbdkit:-}" ] && kill -KILL "$nbdkit" 2>/dev/null
 	[ "$code" -ne 0 ] && [ -f "$work/server.log" ] && tail -n 30 "$work/server.log" | sed 's/^/  server: /' >&2
 	rm -rf "$work" "$shm"
 	exit "$code"
@@ -65,10 +64,7 @@ make_pool() {
 	done
 }
 
-# Of the last readiness message: there is one for each start of nbdkit.
-nbdkit_pid() { tail -n 1 "$work/ready" | sed 's/.*"nbdkit_pid":\([0-9]*\).*/\1/'; }
-
-# start_server [OPTIONS]: returns when it is ready; sets server and nbdkit.
+# start_server [OPTIONS]: returns when it is ready; sets server.
 start_server() {
 	: >"$work/ready" # now: the message of the server before is not this one's
 	"$FOREBAY" serve "$pool" --socket "$work/run/nbd" --json "$@" \
@@ -76,10 +72,7 @@ start_server() {
 	server=$!
 	local tries
 	for ((tries = 0; tries < 600; tries++)); do
-		if grep -q '"ready":true' "$work/ready"; then
-			nbdkit=$(nbdkit_pid)
-			return
-		fi
+		grep -q '"ready":true' "$work/ready" && return
 		kill -0 "$server" 2>/dev/null || fail "the server ended before it was ready"
 		sleep 0.05
 	done
@@ -90,23 +83,15 @@ start_server() {
 stop_server() {
 	kill -TERM "$server"
 	wait "$server" || fail "the server ended with code $?"
-	server='' nbdkit=''
+	server=''
 	[ ! -e "$work/run/nbd" ] || fail "the server left its socket behind"
 	"$FOREBAY" dump superblock "$pool" --json | grep -q '"clean": true' ||
 		fail "the pool was not closed cleanly"
 }
 
-# Ended with all its threads, though its parent may not have looked yet.
-gone() {
-	! kill -0 "$1" 2>/dev/null ||
-		{ grep -q '^State:.Z' "/proc/$1/status" && [ "$(echo "/proc/$1/task/"*)" = "/proc/$1/task/$1" ]; } 2>/dev/null
-}
-
-# No notice given to either process.
+# No notice given.
 kill_server() {
-	nbdkit=$(nbdkit_pid)
-	kill -KILL "$nbdkit" "$server"
+	kill -KILL "$server"
 	wait "$server" 2>/dev/null || true
-	until gone "$nbdkit"; do sleep 0.01; done
-	server='' nbdkit=''
+	server=''
 }

@@ -7,7 +7,7 @@
 # shellcheck disable=SC2016 # expanded at the end
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/lib.sh"
-need nbdkit nbdcopy nbdinfo mount
+need nbdcopy nbdinfo mount
 [ "$(id -u)" = 0 ] || skip "mounting a file system that runs full needs root"
 
 mkdir "$work/small"

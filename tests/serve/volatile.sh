@@ -13,7 +13,7 @@
 # shellcheck disable=SC2119,SC2016 # no arguments on purpose; expanded at the end
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/lib.sh"
-need nbdkit gcc
+need gcc
 [ -e /dev/fuse ] && [ "$(id -u)" = 0 ] || skip "no /dev/fuse, or not root: the disk with a volatile cache is a FUSE file system"
 
 rounds=${1:-2}

@@ -165,7 +165,6 @@ step "detach with a flush" forebay detach /dev/forebay0 --flush
 step "remove the mapping" dmsetup remove --noudevsync tail
 step "a new pool" forebay create $pool --force
 step "add a volume" forebay volume add $pool data $origin --origin-by-name
-export FOREBAY_NBDKIT_PLUGIN=$root/target/release/libnbdkit_forebay_plugin.so
 "$root/target/release/forebay" serve $pool --ready-file /tmp/ready >/tmp/serve.log 2>&1 &
 server=$!
 for _ in $(seq 100); do

@@ -186,7 +186,7 @@ wait_guest() {
 # What is not here to run a guest, one line each; 1 if there is something.
 missing() {
 	local command found=0
-	for command in qemu-system-x86_64:qemu-system-x86 fio:fio dmsetup:dmsetup mkfs.ext4:e2fsprogs nbdkit:nbdkit nbdcopy:libnbd-bin apt-get:apt \
+	for command in qemu-system-x86_64:qemu-system-x86 fio:fio dmsetup:dmsetup mkfs.ext4:e2fsprogs nbdcopy:libnbd-bin apt-get:apt \
 		dpkg:dpkg gcc:gcc make:make xz:xz-utils strip:binutils setpriv:util-linux flock:util-linux; do
 		command -v "${command%:*}" >/dev/null && continue
 		echo "${command%:*} (package ${command#*:})"

@@ -69,12 +69,9 @@ fn run(command: Command) -> anyhow::Result<u8> {
 /// The table at the end of `forebay --help`.
 fn exit_code(error: &anyhow::Error) -> u8 {
     let code = |e: &(dyn std::error::Error + 'static)| {
-        let served = e.downcast_ref::<serve::ServeFailed>();
         let module = e.downcast_ref::<module::Error>();
         let own = e.downcast_ref::<forebay::Error>();
-        (served.map(|e| e.exit_code))
-            .or(module.map(module::Error::exit_code))
-            .or(own.map(forebay::Error::exit_code))
+        (module.map(module::Error::exit_code)).or(own.map(forebay::Error::exit_code))
     };
     error.chain().find_map(code).unwrap_or(1)
 }

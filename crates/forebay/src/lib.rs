@@ -74,6 +74,7 @@ mod media;
 mod origin;
 mod pool;
 mod ring;
+mod socket;
 mod status;
 mod volume;
 mod wait;
@@ -90,6 +91,7 @@ pub use origin::{FaultOp, Faults, FaultyOrigin, FileOrigin, MemOrigin, Origin};
 pub use pool::{
     origin_known_by_name, NewVolume, OptionsChange, OptionsInfo, Pool, PoolOptions, Verify,
 };
+pub use socket::PrivateSocket;
 pub use status::{
     CheckReport, Counters, DestageState, DrainProgress, OriginInfo, PoolStatus, RecoveryReport,
     ReportBlock, Uuid, VolumeInfo,

@@ -7,9 +7,6 @@
 mod config;
 #[path = "../../../fuzz/rust/src/image.rs"]
 mod image;
-#[allow(dead_code)] // the plugin's help is not asked for here
-#[path = "../../forebay-nbdkit/src/config.rs"]
-mod nbdkit_config;
 #[path = "../../../fuzz/rust/src/sparse.rs"]
 mod sparse;
 #[path = "../../forebay-cli/src/units.rs"]

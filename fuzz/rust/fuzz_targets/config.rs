@@ -7,8 +7,6 @@
 mod config;
 #[path = "../src/image.rs"]
 mod image;
-#[path = "../../../crates/forebay-nbdkit/src/config.rs"]
-mod nbdkit_config;
 #[path = "../src/sparse.rs"]
 mod sparse;
 #[path = "../../../crates/forebay-cli/src/units.rs"]

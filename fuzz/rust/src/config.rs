@@ -3,19 +3,22 @@
 //! give makes a parser panic, and none is taken for something that it is not.
 //! Method: the input to each parser, as a whole or in lines; what was accepted
 //! has to survive being printed and read again.  An origin's identity goes
-//! through the volume table and back, and another's must be refused.
+//! through the volume table and back, and another's must be refused.  A client of
+//! the NBD server may send what it likes: its bytes are answered in whole messages,
+//! and the next client finds the server as it was.
 
 use std::cell::RefCell;
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
+use std::time::Duration;
 
 use forebay::{
     AttachOptions, Holes, MediaOptions, OptionsChange, OptionsInfo, Persist, Pool, PoolOptions,
     PoolStatus, Verify,
 };
+use forebay_nbd::Export;
 
 use crate::image::{good_error, Scratch, CHUNK, CHUNKS};
-use crate::nbdkit_config::Config;
 use crate::sparse::SparseOrigin;
 use crate::units;
 
@@ -47,28 +50,72 @@ fn units(text: &str) {
     }
 }
 
-/// The plugin's parameters, a line each.
-fn parameters(data: &[u8]) {
-    let mut config = Config::default();
-    for line in data.split(|b| *b == b'\n').take(64) {
-        let mut parts = line.splitn(2, |b| *b == b'=');
-        let (Some(key), Some(value)) = (parts.next(), parts.next()) else { continue };
-        let Ok(key) = std::str::from_utf8(key) else { continue };
-        if let Err(cause) = config.set(key, value) {
-            assert!(cause.starts_with(key) && cause.len() > key.len() + 2, "{cause}");
+/// A pool's options, a line each, as no command would let them pass.
+fn pool_options(text: &str) {
+    let mut o = PoolOptions { recovery_threads: 1, ..Default::default() };
+    for (key, value) in text.lines().take(64).filter_map(|line| line.split_once('=')) {
+        let number = value.parse().unwrap_or(0);
+        let time = value.parse().ok().and_then(|s| Duration::try_from_secs_f64(s).ok());
+        match key {
+            "slots" => o.slots = number,
+            "high-watermark" => o.high_watermark_percent = number,
+            "low-watermark" => o.low_watermark_percent = number,
+            "max-age" => o.max_age = time,
+            "idle" => o.idle = time,
+            "kernel" => o.media.kernel = Some(value.into()),
+            "persist" => o.media.persist = value.parse().unwrap_or_default(),
+            _ => {}
         }
     }
     // Opened with it there is an error or a pool, and never an abort.
-    let o = PoolOptions { control: None, recovery_threads: 1, ..config.pool_options };
-    if o.read_only {
-        return;
-    }
     let scratch = Scratch::new();
     std::fs::write(&scratch.0, closed_pool()).expect("room in shared memory");
     match Pool::open(&scratch.0, &o) {
         Ok(pool) => assert!((1..=64).contains(&pool.options().slots)),
         Err(e) => good_error(&e),
     }
+}
+
+/// What a client asks for that does nothing wrong: the only export, its first 512
+/// bytes, good-bye.
+fn good_client() -> Vec<u8> {
+    let mut bytes = 3u32.to_be_bytes().to_vec();
+    bytes.extend(b"IHAVEOPT\0\0\0\x07\0\0\0\x06\0\0\0\0\0\0");
+    for (command, len) in [(0u16, 512u32), (2, 0)] {
+        bytes.extend(0x2560_9513u32.to_be_bytes());
+        bytes.extend([&[0; 2][..], &command.to_be_bytes(), &[7; 8], &[0; 8]].concat());
+        bytes.extend(len.to_be_bytes());
+    }
+    bytes
+}
+
+/// All that a client sends in one connection, with and without a good handshake
+/// in front.
+fn nbd(data: &[u8]) {
+    with_pool(|pool| {
+        let origin = SparseOrigin::new(1 << 20, 512, "id:nbd".into());
+        pool.volume_add_origin("n", &origin, 512).expect("a good volume");
+        let attached = pool.attach_origin("n", Box::new(origin), &AttachOptions::default());
+        let volume = attached.expect("its own origin");
+        let exports = [Export { volume, read_only: false }];
+        let talk = |input: &[u8]| {
+            let mut output = Vec::new();
+            let ended = forebay_nbd::converse_over(input, &mut output, &exports);
+            (ended.is_ok(), output)
+        };
+        let good = good_client();
+        let handshake = &good[..good.len() - 56];
+        let (_, output) = talk(data);
+        assert!(output.starts_with(b"NBDMAGICIHAVEOPT"));
+        talk(&[handshake, data].concat());
+        let (ended, output) = talk(&good);
+        assert!(ended && output.len() > 16 + 512, "a good client was refused");
+        let [reply @ .., _] = &output[output.len() - 512 - 16..] else { unreachable!() };
+        assert!(reply.starts_with(b"\x67\x44\x66\x98\0\0\0\0\x07"), "{reply:?}");
+        let [export] = exports;
+        export.volume.detach().expect("all connections ended");
+        pool.volume_remove("n", true).expect("a volume that is not attached");
+    });
 }
 
 fn closed_pool() -> &'static [u8] {
@@ -149,11 +196,12 @@ fn identity(text: &str) {
 /// One input.  Panics are findings.
 pub fn run(data: &[u8]) {
     let [what, rest @ ..] = data else { return };
-    if what % 4 == 0 {
-        return parameters(rest);
+    if what % 8 == 4 {
+        return nbd(rest);
     }
     let Ok(text) = std::str::from_utf8(rest) else { return };
     match what % 4 {
+        0 => pool_options(text),
         1 => {
             word::<Persist>(text);
             word::<Verify>(text);

@@ -2,11 +2,12 @@
 //! A directory to try the command in, gone when dropped.
 #![allow(dead_code)] // each test file uses its part
 
+pub mod nbd;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::OnceLock;
 
 use forebay::{AttachOptions, Pool, PoolOptions};
 
@@ -69,7 +70,6 @@ impl Bench {
             .current_dir(&self.0)
             .env("FOREBAY_RUNTIME_DIR", self.path("run"))
             .env_remove("XDG_RUNTIME_DIR")
-            .env("FOREBAY_NBDKIT_PLUGIN", plugin())
             .stdin(Stdio::null());
         command
     }
@@ -120,22 +120,6 @@ impl Drop for Bench {
     fn drop(&mut self) {
         fs::remove_dir_all(&self.0).ok();
     }
-}
-
-/// nbdkit's plugin, built if need be: cargo builds no other package for a test.
-fn plugin() -> &'static Path {
-    static PLUGIN: OnceLock<PathBuf> = OnceLock::new();
-    PLUGIN.get_or_init(|| {
-        let binary = Path::new(env!("CARGO_BIN_EXE_forebay"));
-        let plugin = binary.with_file_name("libnbdkit_forebay_plugin.so");
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--package", "forebay-nbdkit"]);
-        if !cfg!(debug_assertions) {
-            build.arg("--release");
-        }
-        assert!(build.status().unwrap().success(), "building nbdkit's plugin");
-        plugin
-    })
 }
 
 /// The format's checksum, bit by bit.

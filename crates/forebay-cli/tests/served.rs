@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Goal: what a client does to its own connection is felt by nobody else, and a
+//! server that says that it is ready can be reached.  Method: clients that hang up
+//! at every moment beside one that verifies what it reads; servers started again at
+//! once after a signal.  `FOREBAY_HANGUPS` and `FOREBAY_RESTARTS` try more.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use common::nbd::{Client, Served, FLUSH, READ, TRIM, WRITE, WRITE_ZEROES};
+use common::Bench;
+
+fn count(variable: &str, short: u32) -> u32 {
+    std::env::var(variable).ok().and_then(|n| n.parse().ok()).unwrap_or(short)
+}
+
+fn pool_of_two() -> Bench {
+    let bench = Bench::new();
+    bench.make_pool();
+    for name in ["v", "w"] {
+        bench.write(name, &[0; 4 << 20]);
+        bench.run_ok(&["volume", "add", "pool", name, name]);
+    }
+    bench
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % n
+    }
+}
+
+/// Requests without number, of which no reply or a few are read.
+fn hang_up(served: &Served, random: &mut Random) {
+    let mut client = served.connect("v");
+    client.0.set_write_timeout(Some(Duration::from_millis(20))).unwrap();
+    let data = vec![7; 64 << 10];
+    for cookie in 0..random.below(64) {
+        let offset = random.below(60) << 16;
+        let sent = match random.below(8) {
+            0 => client.send(WRITE, cookie, offset, &data),
+            1 => client.send_raw(0, FLUSH, cookie, 0, 0, &[]),
+            2 => client.send_raw(0, TRIM, cookie, offset, 1 << 16, &[]),
+            3 => client.send_raw(0, WRITE_ZEROES, cookie, offset, 1 << 16, &[]),
+            // Cut in the middle.
+            4 if random.below(8) == 0 => {
+                let _ = client.send_raw(0, WRITE, cookie, offset, 1 << 16, &data[..1000]);
+                return;
+            }
+            _ => client.send_raw(0, READ, cookie, offset, 1 << 16, &[]),
+        };
+        // Nobody takes the replies, so in the end nobody takes requests.
+        if sent.is_err() {
+            return;
+        }
+    }
+    if random.below(4) == 0 {
+        let _ = client.reply();
+    }
+}
+
+#[test]
+fn a_client_that_hangs_up_is_noticed_by_nobody_else() {
+    let bench = pool_of_two();
+    let served = Served::start(&bench, &[]);
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let verified = scope.spawn(|| {
+            let mut client = served.connect("w");
+            let mut n = 0u64;
+            while !ended.load(Ordering::Relaxed) {
+                let (offset, data) = ((n * 7 % 512) << 12, vec![n as u8; 8192]);
+                assert_eq!(client.write(offset, &data), 0);
+                assert_eq!(client.read(offset, data.len()).unwrap(), data);
+                n += 1;
+            }
+            n
+        });
+        let mut random = Random(7);
+        for _ in 0..count("FOREBAY_HANGUPS", 60) {
+            hang_up(&served, &mut random);
+        }
+        ended.store(true, Ordering::Relaxed);
+        assert!(verified.join().unwrap() > 0);
+    });
+    let mut served = served;
+    assert_eq!(served.stop(), Some(0));
+    assert!(!served.ready_line(), "it was started anew meanwhile");
+}
+
+#[test]
+fn a_server_that_says_it_is_ready_can_be_reached() {
+    let bench = pool_of_two();
+    let mut before: Option<Served> = None;
+    let mut busy = 0;
+    for round in 0..count("FOREBAY_RESTARTS", 20) {
+        let signal = if round % 2 == 0 { "-TERM" } else { "-KILL" };
+        if let Some(served) = &before {
+            served.signal(signal);
+        }
+        let start = Instant::now();
+        let served = loop {
+            match Served::try_start(&bench, &[]) {
+                Ok(served) => break served,
+                Err(code) => assert_eq!(code, 4, "refused, and not because the pool is in use"),
+            }
+            busy += 1;
+            assert!(start.elapsed() < Duration::from_secs(60), "in use for ever");
+        };
+        // Let the one before come to its end.
+        if let Some(mut old) = before.take() {
+            old.wait().expect("it was told to end");
+        }
+        let mut client = Client::connect(&served.socket, "v")
+            .unwrap_or_else(|e| panic!("round {round}, after {signal}: {e}"));
+        assert_eq!(client.write(0, &[round as u8; 4096]), 0);
+        drop(client);
+        bench.run_ok(&["status", "pool", "--json"]);
+        before = Some(served);
+    }
+    println!("found in use {busy} times");
+}
