@@ -166,6 +166,13 @@ struct Run {
     end: u64,
 }
 
+impl Run {
+    /// Where it is in what begins at the offset.
+    fn place(&self, offset: u64) -> std::ops::Range<usize> {
+        (self.start * SECTOR - offset) as usize..(self.end * SECTOR - offset) as usize
+    }
+}
+
 impl Volume {
     /// The caller holds the pool's lock for attaching, checked the origin, and
     /// that the volume is not attached.
@@ -570,31 +577,37 @@ impl Volume {
         result
     }
 
-    /// Runs with little between them in one request, the others each in one.
+    /// Runs with little between them in one request, the others each in one.  Where
+    /// that fails each run is read by itself: what lies between them is cached, and
+    /// its state on the origin must not matter.
     fn read_groups(&self, buf: &mut [u8], offset: u64, missing: &[Run]) -> Result<()> {
         let close = |a: &Run, b: &Run| (b.start - a.end) * SECTOR <= GAP_MAX;
         for group in missing.chunk_by(close) {
-            let start = group[0].start * SECTOR;
-            let end = group[group.len() - 1].end * SECTOR;
-            let place =
-                |r: &Run| (r.start * SECTOR - offset) as usize..(r.end * SECTOR - offset) as usize;
-            if let [run] = group {
-                let dst = &mut buf[place(run)];
-                self.origin_io("read", start, end - start, |o| o.read_at(dst, start))?;
+            if group.len() > 1 && self.read_joined(buf, offset, group)? {
                 continue;
             }
-            let len = (end - start) as usize;
-            let mut whole = Mapping::anonymous(len, false, false)
-                .map_err(|e| Error::system(self.0.pool.core().path(), "allocating memory", e))?;
-            let bytes = &mut whole.bytes_mut()[..len];
-            self.origin_io("read", start, end - start, |o| o.read_at(bytes, start))?;
             for run in group {
-                let from = (run.start * SECTOR - start) as usize;
-                let dst = &mut buf[place(run)];
-                dst.copy_from_slice(&bytes[from..from + dst.len()]);
+                let (at, dst) = (run.start * SECTOR, &mut buf[run.place(offset)]);
+                self.origin_io("read", at, dst.len() as u64, |o| o.read_at(dst, at))?;
             }
         }
         Ok(())
+    }
+
+    /// In one request, with what is between; false: that failed.
+    fn read_joined(&self, buf: &mut [u8], offset: u64, group: &[Run]) -> Result<bool> {
+        let start = group[0].start * SECTOR;
+        let len = (group[group.len() - 1].end * SECTOR - start) as usize;
+        let mut whole = Mapping::anonymous(len, false, false)
+            .map_err(|e| Error::system(self.0.pool.core().path(), "allocating memory", e))?;
+        let bytes = &mut whole.bytes_mut()[..len];
+        if self.origin().read_at(bytes, start).is_err() {
+            return Ok(false);
+        }
+        for run in group {
+            buf[run.place(offset)].copy_from_slice(&bytes[run.place(start)]);
+        }
+        Ok(true)
     }
 
     // --- ranges ----------------------------------------------------------

@@ -2,6 +2,7 @@
 //! An origin that fails and delays as told, for tests.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -32,9 +33,23 @@ struct Plan {
 
 /// The switches of a [`FaultyOrigin`]; clones are the same switches.
 #[derive(Clone, Debug, Default)]
-pub struct Faults(Arc<Mutex<[Plan; 3]>>);
+pub struct Faults(Arc<Mutex<[Plan; 3]>>, Arc<Mutex<Option<Range<u64>>>>);
 
 impl Faults {
+    /// Reads of any of these bytes fail, until [`repair`](Faults::repair).
+    pub fn break_reads_of(&self, bytes: Range<u64>) {
+        *self.1.lock().unwrap_or_else(|e| e.into_inner()) = Some(bytes);
+    }
+
+    fn read(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.call(FaultOp::Read)?;
+        let bad = self.1.lock().unwrap_or_else(|e| e.into_inner());
+        match &*bad {
+            Some(bad) if offset < bad.end && bad.start < offset + len => Err(Errno::IO.into()),
+            _ => Ok(()),
+        }
+    }
+
     fn plans(&self) -> MutexGuard<'_, [Plan; 3]> {
         self.0.lock().unwrap_or_else(|e| e.into_inner())
     }
@@ -57,6 +72,7 @@ impl Faults {
         for plan in self.plans().iter_mut() {
             plan.fail = None;
         }
+        *self.1.lock().unwrap_or_else(|e| e.into_inner()) = None;
     }
 
     /// Each call takes so much longer.
@@ -125,7 +141,7 @@ impl Origin for FaultyOrigin {
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.faults.call(FaultOp::Read)?;
+        self.faults.read(offset, buf.len() as u64)?;
         self.inner.read_at(buf, offset)
     }
 

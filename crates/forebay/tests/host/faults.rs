@@ -251,3 +251,28 @@ fn writes_that_io_uring_fails_are_tried_again() {
     let content = std::fs::read(&disk).unwrap();
     assert!(content.chunks(4096).enumerate().all(|(b, page)| page == [b as u8 + 1; 4096]));
 }
+
+/// Reads are joined over what is cached between them: a sector that is bad on the
+/// origin and cached here fails nothing, and one that is bad and not cached fails
+/// the requests that want it.
+#[test]
+fn a_bad_sector_fails_only_who_wants_it() {
+    let dir = Dir::new("bad-sector");
+    let pool = open(&dir.pool(24));
+    let v = attach_faulty(&pool, "v", 1 << 20);
+    let pages = |first: u64, n: usize| {
+        let mut bytes = vec![0; n * 4096];
+        v.volume.read_at(&mut bytes, first * 4096).map(|()| bytes)
+    };
+    v.volume.write_at(&[5; 4096], 5 * 4096).unwrap();
+    v.volume.write_at(&[8; 512], 8 * 4096 + 1024).unwrap();
+    v.faults.break_reads_of(5 * 4096 + 512..6 * 4096 - 512);
+    let joined = pages(4, 3).expect("what is bad is cached");
+    assert_eq!((joined[0], joined[4096], joined[2 * 4096]), (0, 5, 0));
+    v.faults.break_reads_of(8 * 4096 + 1024..8 * 4096 + 1536);
+    assert_eq!(pages(8, 1).expect("one sector is cached, and that is bad")[1024], 8);
+    v.faults.break_reads_of(6 * 4096..6 * 4096 + 512);
+    let e = pages(4, 3).unwrap_err();
+    assert!(e.to_string().contains("4096 bytes at offset 24576"), "{e}");
+    assert_eq!(pages(4, 2).expect("neither is bad")[4096], 5);
+}
