@@ -20,11 +20,7 @@
  * persistence), and are refused where the CPU lacks it; the fence is dsb.  On
  * other machines both are refused: MSYNC remains.
  *
- * Poisoned lines: a load from one raises SIGBUS, and the process dies of it
- * unless the host has a handler that recovers.  The port installs none, since
- * handlers belong to the whole process; reads of the kernel module survive
- * poison.  A host that can recover supplies a read_crc of its own that returns
- * nonzero.
+ * Poisoned lines, and files that lost their blocks, raise SIGBUS: posix_fault.c.
  */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -129,6 +129,16 @@ enum fby_persist {
 	FBY_PERSIST_MSYNC,  /* page cache: cached stores, msync of the range */
 };
 const struct fby_media_ops *fby_posix_media_ops(enum fby_persist persist, const char *kernel);
+/*
+ * From now on a fault in this memory (poison, a file cut short) is an error of a
+ * read by the operations above, and ends the process with a message and the exit
+ * code where it is anything else.  The name stays valid as long as the process.
+ * unwatch takes what watch returned; beyond 256 media nothing is watched.
+ */
+#define FBY_POSIX_FAULT_EXIT 7
+int fby_posix_watch(const void *base, u64 size, const char *name);
+void fby_posix_unwatch(int place);
+
 const char *const *fby_posix_kernels(void); /* NULL-terminated, those this CPU can run, best first */
 const char *fby_posix_crc_kernel(void);
 

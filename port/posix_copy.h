@@ -15,6 +15,8 @@
 #ifndef FBY_POSIX_COPY_H
 #define FBY_POSIX_COPY_H
 
+#include <setjmp.h>
+
 #include "posix.h"
 
 struct fby_media_kernel {
@@ -31,6 +33,9 @@ void fby_posix_flush(const void *start, size_t n);
 
 /* CRC32C by table, 8 bytes a step; the tables are built before main. */
 u32 fby_crc32c_table(u32 crc, const void *p, size_t n);
+
+/* Where a fault in watched media (posix_fault.c) during a read of it goes on. */
+extern _Thread_local jmp_buf *volatile fby_posix_read_guard;
 
 /* Best first. */
 #if defined(__x86_64__)
@@ -85,8 +90,16 @@ extern const struct fby_media_kernel fby_kernel_generic;
 	static int k##_read_crc(struct fby_media *m, void *dst, const void *src, size_t n, \
 				u32 *crc) \
 	{ \
+		jmp_buf guard; \
+\
 		(void)m; \
+		if (fby_unlikely(_setjmp(guard))) \
+			return 1; \
+		fby_posix_read_guard = &guard; \
+		__asm__ volatile("" ::: "memory"); \
 		*crc = k##_load_crc(dst, src, n, *crc); \
+		__asm__ volatile("" ::: "memory"); \
+		fby_posix_read_guard = NULL; \
 		return 0; \
 	}
 

@@ -36,6 +36,8 @@ extern "C" {
     pub fn fby_crc32c(crc: u32, p: *const c_void, n: usize) -> u32;
     pub fn fby_cpu() -> c_uint;
     pub fn fby_posix_media_ops(persist: u32, kernel: *const c_char) -> *const fby_media_ops;
+    pub fn fby_posix_watch(base: *const c_void, size: u64, name: *const c_char) -> c_int;
+    pub fn fby_posix_unwatch(place: c_int);
     pub fn fby_posix_kernels() -> *const *const c_char;
     pub fn fby_posix_crc_kernel() -> *const c_char;
 }

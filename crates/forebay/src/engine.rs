@@ -112,6 +112,16 @@ pub(crate) fn media_ops(
 }
 
 /// Stores zeroes to a range of the media and makes them durable.
+/// Copies from media; a multiple of 64 bytes from one.  False: it cannot be read.
+pub(crate) fn media_read(media: &Media, at: usize, to: &mut [u8]) -> bool {
+    let m = media.as_raw();
+    // SAFETY: m is valid as long as media.
+    let (base, size, ops) = unsafe { ((*m).base, (*m).size as usize, &*(*m).ops) };
+    assert!((at | to.len()).is_multiple_of(64) && at + to.len() <= size);
+    // SAFETY: within the mapping and within the slice, aligned as it asks for.
+    unsafe { (ops.read_crc)(m, to.as_mut_ptr().cast(), base.add(at).cast(), to.len(), &mut 0) == 0 }
+}
+
 pub(crate) fn media_zero(media: &Media, start: usize, len: usize) {
     const ZERO: [u8; 4096] = [0; 4096];
     let m = media.as_raw();

@@ -104,7 +104,7 @@ pub fn inspect(path: &Path) -> Result<Inspection> {
             InspectionState::Damaged,
             format!("a damaged Forebay pool: {}", engine::message(probe.error)),
         ),
-        ProbeState::Blank => match signature::find(media.bytes()) {
+        ProbeState::Blank => match media.found() {
             Some(found) => (InspectionState::Other, found),
             None => (InspectionState::Blank, "nothing (it is blank)".into()),
         },
@@ -396,7 +396,7 @@ fn found_on(media: &Media, probe: &Probe) -> Option<String> {
         ProbeState::Damaged => {
             Some("a damaged Forebay pool, perhaps with data that is nowhere else".into())
         }
-        ProbeState::Blank => signature::find(media.bytes()),
+        ProbeState::Blank => media.found(),
     }
 }
 

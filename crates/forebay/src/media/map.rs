@@ -2,8 +2,10 @@
 //! Mapped media: the engine's `struct fby_media` and what keeps it alive.
 
 use std::cell::UnsafeCell;
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use forebay_sys as sys;
@@ -20,6 +22,8 @@ use crate::mapping::Mapping;
 /// Media, opened, locked and mapped.
 pub struct Media {
     info: MediaInfo,
+    /// Before the mapping, so that it ends first.
+    _watch: Option<Watch>,
     map: Mapping,
     /// What the engine sees.  In a cell because it takes it as mutable; boxed
     /// because the engine keeps its address.
@@ -88,10 +92,10 @@ impl Media {
         len: Option<u64>,
     ) -> Result<Media> {
         let opened = detect::open(path, access)?;
-        if access == Access::Write {
-            if let Shape::File { .. } = opened.shape {
-                fill_holes(path, &opened)?;
-            }
+        match (opened.shape, access) {
+            (Shape::File { .. }, Access::Write) => fill_holes(path, &opened)?,
+            (Shape::File { memory: true }, _) => holes_can_be_read(path, &opened)?,
+            _ => {}
         }
         Media::map(path, opened, o, access == Access::Write, len)
     }
@@ -195,7 +199,8 @@ impl Media {
             ops,
             host: std::ptr::null_mut(),
         }));
-        Ok(Media { info, map, raw, read_only, modules: None, _fd: fd })
+        let watch = fd.is_some().then(|| Watch::new(&map, &info.path));
+        Ok(Media { info, _watch: watch, map, raw, read_only, modules: None, _fd: fd })
     }
 
     /// What it is.
@@ -210,7 +215,12 @@ impl Media {
 
     /// What is there, if it is not a pool; `None`: nothing.
     pub(crate) fn found(&self) -> Option<String> {
-        signature::find(self.bytes())
+        let len = self.map.len();
+        signature::find(len, &mut |at, page| match engine::media_read(self, at, page) {
+            true => Ok(()),
+            false => Err(format!("memory that cannot be read (at byte {at})")),
+        })
+        .unwrap_or_else(Some)
     }
 
     pub(crate) fn read_only(&self) -> bool {
@@ -223,22 +233,32 @@ impl Media {
         best_slots(self.info.kind, self.modules, cpus as u32, chunks)
     }
 
-    /// The content, for a look at media that no pool is open on.
-    pub(super) fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped readable for its whole length while self lives.  In
-        // this process only an engine writes to it, and none is open: create
-        // and inspect call this before any is.  Another process could, in
-        // spite of the lock; the bytes are compared, and nothing relies on
-        // seeing the same value twice.
-        unsafe { std::slice::from_raw_parts(self.map.as_ptr(), self.map.len()) }
-    }
-
     /// Zeroes a page-aligned range durably.  For create, on media without a
     /// pool that anybody wants to keep.
     pub(super) fn wipe(&self, start: usize, len: usize) {
         assert!(!self.read_only && start.is_multiple_of(4096) && len.is_multiple_of(4096));
         assert!(start.checked_add(len).is_some_and(|e| e <= self.map.len()));
         engine::media_zero(self, start, len);
+    }
+}
+
+/// Faults in the mapping are told as what they are.
+struct Watch(std::ffi::c_int);
+
+impl Watch {
+    fn new(map: &Mapping, path: &Path) -> Watch {
+        let name = CString::new(path.as_os_str().as_bytes()).unwrap_or_default();
+        // A handler may be at it at any time: never freed.
+        let name = name.into_raw();
+        // SAFETY: the range is mapped until the watch ends, the name for ever.
+        Watch(unsafe { sys::fby_posix_watch(map.as_ptr().cast(), map.len() as u64, name) })
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        // SAFETY: what watch returned, once.
+        unsafe { sys::fby_posix_unwatch(self.0) };
     }
 }
 
@@ -352,6 +372,23 @@ fn note(kind: MediaKind, persist: Persist, needed: Persist) -> String {
         MediaKind::DevDax => "devdax device: stores reach the persistent memory directly",
     }
     .to_string()
+}
+
+/// To read a hole of a file in memory takes memory.
+fn holes_can_be_read(path: &Path, opened: &Opened) -> Result<()> {
+    let look = |e: Errno| Error::system(path, "looking at it", e.into());
+    let st = rustix::fs::fstat(&opened.fd).map_err(look)?;
+    let holes = opened.size_bytes.saturating_sub((st.st_blocks as u64).saturating_mul(512));
+    let fs = rustix::fs::fstatvfs(&opened.fd).map_err(look)?;
+    // Without a limit it has no blocks at all.
+    match fs.f_blocks != 0 && holes > fs.f_bavail.saturating_mul(fs.f_frsize) {
+        true => Err(Error::DiskFull {
+            path: path.into(),
+            bytes_wanted: holes,
+            source: Errno::NOSPC.into(),
+        }),
+        false => Ok(()),
+    }
 }
 
 /// A file with holes would deliver SIGBUS instead of an error when the disk

@@ -46,48 +46,64 @@ pub(super) const EDGE_BYTES: usize = 64 << 10;
 const CHUNK_STEP: usize = 64 << 10;
 const CHUNK_HEADER_BYTES: usize = 512;
 
+const PAGE: usize = 4096;
+
 /// Names what is found on the media, if anything is.  A pool of our own is
-/// looked for before.
-pub(super) fn find(media: &[u8]) -> Option<String> {
+/// looked for before.  `read` gets pages of the media; its error ends the look.
+pub(super) fn find<E>(
+    len: usize,
+    read: &mut dyn FnMut(usize, &mut [u8]) -> Result<(), E>,
+) -> Result<Option<String>, E> {
+    let mut first = vec![0; (EDGE_BYTES + PAGE).min(len)];
+    for (i, page) in first.chunks_mut(PAGE).enumerate() {
+        read(i * PAGE, page)?;
+    }
     for s in SIGNATURES {
-        let end = s.offset + s.magic.len();
-        if media.get(s.offset..end) == Some(s.magic) {
-            return Some(s.name.to_string());
+        if first.get(s.offset..s.offset + s.magic.len()) == Some(s.magic) {
+            return Ok(Some(s.name.to_string()));
         }
     }
-    let edge = EDGE_BYTES.min(media.len());
-    if let Some(at) = first_nonzero(&media[..edge]) {
-        return Some(format!("data of unknown kind (first at byte {at})"));
-    }
-    let tail = media.len() - edge;
-    if let Some(at) = first_nonzero(&media[tail..]) {
-        return Some(format!("data of unknown kind (at byte {})", tail + at));
+    let mut page = [0; PAGE];
+    let edge = EDGE_BYTES.min(len);
+    for (start, what) in [(0, "first at"), (len - edge, "at")] {
+        for at in (start..start + edge).step_by(PAGE) {
+            let page = &mut page[..PAGE.min(len - at)];
+            read(at, page)?;
+            if let Some(nonzero) = page.iter().position(|b| *b != 0) {
+                return Ok(Some(format!("data of unknown kind ({what} byte {})", at + nonzero)));
+            }
+        }
     }
     // What is left of a pool whose start was zeroed is worth asking about.
-    for start in (0..media.len()).step_by(CHUNK_STEP) {
-        let end = (start + CHUNK_HEADER_BYTES).min(media.len());
-        if let Some(at) = first_nonzero(&media[start..end]) {
-            return Some(format!("data of unknown kind (at byte {})", start + at));
+    for at in (0..len).step_by(CHUNK_STEP) {
+        let header = &mut page[..CHUNK_HEADER_BYTES.min(len - at)];
+        read(at, header)?;
+        if let Some(nonzero) = header.iter().position(|b| *b != 0) {
+            return Ok(Some(format!("data of unknown kind (at byte {})", at + nonzero)));
         }
     }
-    None
-}
-
-fn first_nonzero(bytes: &[u8]) -> Option<usize> {
-    // A page at a time, so that blank media is passed over quickly.
-    const ZERO: [u8; 4096] = [0; 4096];
-    for (i, page) in bytes.chunks(ZERO.len()).enumerate() {
-        if page != &ZERO[..page.len()] {
-            let at = page.iter().position(|b| *b != 0)?;
-            return Some(i * ZERO.len() + at);
-        }
-    }
-    None
+    Ok(None)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn find(media: &[u8]) -> Option<String> {
+        let read = &mut |at: usize, to: &mut [u8]| {
+            to.copy_from_slice(&media[at..at + to.len()]);
+            Ok::<(), ()>(())
+        };
+        super::find(media.len(), read).unwrap()
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told() {
+        for bad in [0, 65536, (1 << 20) - 4096] {
+            let read = &mut |at: usize, _: &mut [u8]| if at == bad { Err(at) } else { Ok(()) };
+            assert_eq!(super::find(1 << 20, read), Err(bad));
+        }
+    }
 
     #[test]
     fn each_signature_is_found_and_named() {

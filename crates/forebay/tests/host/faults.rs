@@ -276,3 +276,44 @@ fn a_bad_sector_fails_only_who_wants_it() {
     assert!(e.to_string().contains("4096 bytes at offset 24576"), "{e}");
     assert_eq!(pages(4, 2).expect("neither is bad")[4096], 5);
 }
+
+/// A file cut short under the mapping is memory that cannot be read, as poison is:
+/// an error of the blocks that lay there, and the others are read.
+#[test]
+fn memory_that_cannot_be_read_fails_its_blocks() {
+    let dir = Dir::new("cut-short");
+    let path = dir.pool(24);
+    let pool = open(&path);
+    let v = attach_faulty(&pool, "v", 1 << 20);
+    v.faults.break_writes();
+    const BLOCKS: u64 = 128;
+    for b in 0..BLOCKS {
+        v.volume.write_at(&[b as u8 + 1; 4096], b * 4096).unwrap();
+    }
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    let whole = file.metadata().unwrap().len();
+    file.set_len(whole / 4).unwrap();
+    let mut read = [0, 0];
+    for b in 0..BLOCKS {
+        let mut page = [0; 4096];
+        match v.volume.read_at(&mut page, b * 4096) {
+            Ok(()) => assert_eq!(page, [b as u8 + 1; 4096], "block {b}"),
+            Err(e) => assert!(matches!(e, Error::Lost { .. }), "block {b}: {e}"),
+        }
+        read[usize::from(page[0] == b as u8 + 1)] += 1;
+    }
+    assert!(read[0] > 0 && read[1] > 0, "{read:?}: the test tested less than it says");
+    // So that the pool can be closed.
+    file.set_len(whole).unwrap();
+}
+
+/// The same for what looks at media without a pool.
+#[test]
+fn memory_that_cannot_be_read_is_not_blank() {
+    let dir = Dir::new("cut-blank");
+    let path = dir.file("blank", 1 << 20);
+    let media = Media::open(&path, &MediaOptions::default()).unwrap();
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
+    let e = Pool::open_media(media, &PoolOptions::default()).unwrap_err();
+    assert!(e.to_string().contains("cannot be read (at byte 4096)"), "{e}");
+}
