@@ -4,14 +4,13 @@
 //! for node_exporter's textfile collector.
 
 use std::fmt::Write;
-use std::os::unix::fs::PermissionsExt;
+use std::net::TcpListener;
 use std::path::Path;
-use std::time::Duration;
 
-use anyhow::{anyhow, bail, Context};
-use forebay::{PoolStatus, VolumeInfo};
-use tiny_http::{Header, ListenAddr, Method, Request, Response, Server};
+use anyhow::{anyhow, Context};
+use forebay::{PoolStatus, PrivateSocket, VolumeInfo};
 
+use crate::http::{self, Answer, Listener};
 use crate::interrupt::Interrupt;
 use crate::{args, out, status};
 
@@ -182,78 +181,42 @@ pub fn run(a: &args::Exporter) -> anyhow::Result<u8> {
     if let Some(file) = &a.textfile {
         return textfile(a, file);
     }
-    let (server, place) = match (&a.listen, &a.socket) {
+    let (listener, place) = match (&a.listen, &a.socket) {
         (Some(address), _) => {
-            let server = Server::http(address.as_str()).map_err(|e| {
+            let listener = TcpListener::bind(address.as_str()).map_err(|e| {
                 anyhow!(
                     "{address}: cannot listen there: {e}; name a free HOST:PORT of this machine"
                 )
             })?;
-            (server, format!("http://{address}/metrics"))
+            (Listener::Tcp(listener), format!("http://{address}/metrics"))
         }
         (None, socket) => {
             let socket = socket
                 .clone()
                 .unwrap_or_else(|| forebay::control::runtime_dir().join("metrics.sock"));
-            (listen_unix(&socket)?, format!("unix:{}:/metrics", socket.display()))
+            let place = format!("unix:{}:/metrics", socket.display());
+            (Listener::Unix(PrivateSocket::bind(&socket)?), place)
         }
     };
-    out::line(format!("metrics of {} at {place}", a.pool.display()))?;
     let interrupt = Interrupt::watch()?;
-    while !interrupt.came() {
-        if let Some(request) = server.recv_timeout(Duration::from_millis(100))? {
-            answer(request, &a.pool);
-        }
-    }
-    if let ListenAddr::Unix(address) = server.server_addr() {
-        if let Some(path) = address.as_pathname() {
-            let _ = std::fs::remove_file(path);
-        }
-    }
+    out::line(format!("metrics of {} at {place}", a.pool.display()))?;
+    http::serve(&listener, &|| interrupt.came(), &|path| answer(path, &a.pool))?;
     Ok(0)
 }
 
-/// A socket that a dead process left is replaced, one that answers is not.
-fn listen_unix(socket: &Path) -> anyhow::Result<Server> {
-    if std::os::unix::net::UnixStream::connect(socket).is_ok() {
-        bail!(
-            "{}: another process answers there; end it, or choose another --socket",
-            socket.display()
-        );
-    }
-    match std::fs::remove_file(socket) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-            return Err(e).with_context(|| format!("{}: cannot be replaced", socket.display()))
-        }
-        _ => {}
-    }
-    let server = Server::http_unix(socket).map_err(|e| {
-        anyhow!(
-            "{}: cannot listen there: {e}; make its directory, or choose another --socket",
-            socket.display()
-        )
-    })?;
-    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))
-        .with_context(|| format!("{}: cannot be made private", socket.display()))?;
-    Ok(server)
-}
-
-fn answer(request: Request, pool: &Path) {
-    let (code, text) = match (request.method(), request.url()) {
-        (Method::Get, "/metrics") => match status::of_pool(pool) {
-            Ok(s) => (200, metrics(&s)),
-            Err(e) => (503, format!("{e:#}\n")),
+fn answer(path: &str, pool: &Path) -> Answer {
+    match path {
+        "/metrics" => match status::of_pool(pool) {
+            Ok(s) => Answer {
+                status: "200 OK",
+                content_type: "text/plain; version=0.0.4; charset=utf-8",
+                body: metrics(&s),
+            },
+            Err(e) => Answer::text("503 Service Unavailable", format!("{e:#}\n")),
         },
-        (Method::Get, "/") => (200, "Forebay: see /metrics\n".into()),
-        _ => (404, "not here: see /metrics\n".into()),
-    };
-    let kind = Header::from_bytes("Content-Type", "text/plain; version=0.0.4; charset=utf-8");
-    let mut response = Response::from_string(text).with_status_code(code);
-    if let Ok(kind) = kind {
-        response.add_header(kind);
+        "/" => Answer::text("200 OK", "Forebay: see /metrics\n"),
+        _ => Answer::text("404 Not Found", "not here: see /metrics\n"),
     }
-    // Whoever hung up does not want it any more.
-    let _ = request.respond(response);
 }
 
 /// Again and again, each time as a whole, as the collector asks.

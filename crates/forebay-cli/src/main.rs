@@ -14,6 +14,7 @@ mod drain;
 mod dump;
 mod exporter;
 mod generator;
+mod http;
 mod interrupt;
 mod module;
 mod open;

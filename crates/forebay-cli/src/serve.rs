@@ -195,7 +195,7 @@ impl ReadyFile {
             }
             Ok(_) => Err(anyhow!(Error::Unsuitable {
                 path: path.into(),
-                what: "there and not an empty file".into(),
+                what: "something other than an empty file".into(),
                 way_out: "it was left as it is; choose another path for the ready file".into(),
             })),
             Err(e) => Err(anyhow!(e).context(format!("{}: cannot look at it", path.display()))),

@@ -2,7 +2,8 @@
 //! Goal: what a client does to its own connection is felt by nobody else, and a
 //! server that says that it is ready can be reached.  Method: clients that hang up
 //! at every moment beside one that verifies what it reads; servers started again at
-//! once after a signal.  `FOREBAY_HANGUPS` and `FOREBAY_RESTARTS` try more.
+//! once after a signal.  `FOREBAY_HANGUPS` and `FOREBAY_RESTARTS` try more.  Servers
+//! that are stopped or lose their memory are told as what they are.
 
 mod common;
 
@@ -126,4 +127,80 @@ fn a_server_that_says_it_is_ready_can_be_reached() {
         before = Some(served);
     }
     println!("found in use {busy} times");
+}
+
+#[test]
+fn a_stopped_server_is_told_as_such() {
+    let bench = pool_of_two();
+    let served = Served::start(&bench, &[]);
+    served.signal("-STOP");
+    let out = bench.run(&["status", "pool"]);
+    served.signal("-CONT");
+    assert_eq!(out.code, Some(7), "{out:?}");
+    assert!(out.stderr.contains("no answer for 10 s"), "{out:?}");
+    bench.run_ok(&["status", "pool"]);
+}
+
+/// A store that goes nowhere is never acknowledged, and the end says why.
+#[test]
+fn memory_that_cannot_be_written_ends_the_server_with_a_message() {
+    let bench = pool_of_two();
+    let mut command = bench.command(&["serve", "pool", "--json", "--ready-file", "ready"]);
+    let log = std::fs::File::create(bench.path("log")).unwrap();
+    let mut process = command.stderr(log).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut message = String::new();
+    let stdout = process.stdout.take().unwrap();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut message).unwrap();
+    let (_, socket) = message.split_once("\"socket\":\"").expect("it is ready");
+    let socket = std::path::Path::new(socket.split('"').next().unwrap());
+    let mut client = Client::connect(socket, "v").unwrap();
+    assert_eq!(client.write(0, &[1; 4096]), 0);
+    let pool = std::fs::OpenOptions::new().write(true).open(bench.path("pool")).unwrap();
+    pool.set_len(64 << 10).unwrap();
+    client.send(WRITE, 1, 4096, &[2; 4096]).unwrap();
+    assert!(client.reply().is_err(), "a write was acknowledged that is nowhere");
+    assert_eq!(process.wait().unwrap().code(), Some(7));
+    let log = std::fs::read_to_string(bench.path("log")).unwrap();
+    assert!(log.contains("pool: the memory at byte") && log.contains("cut short"), "{log}");
+}
+
+/// A scrape of the exporter, whatever others do to it.
+#[test]
+fn the_exporter_answers_beside_clients_that_do_not() {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+    let bench = pool_of_two();
+    std::fs::create_dir(bench.path("run")).unwrap();
+    let socket = bench.path("run/metrics");
+    let words = ["exporter", "pool", "--socket", socket.to_str().unwrap()];
+    bench.write("run/metrics", b"precious");
+    let out = bench.run(&words);
+    assert!(out.code == Some(2) && out.stderr.contains("left as it is"), "{out:?}");
+    assert_eq!(std::fs::read(&socket).unwrap(), b"precious");
+    std::fs::remove_file(&socket).unwrap();
+    let mut exporter = bench.command(&words).stdout(std::process::Stdio::null()).spawn().unwrap();
+    let start = Instant::now();
+    while UnixStream::connect(&socket).is_err() {
+        assert!(start.elapsed() < Duration::from_secs(30), "it does not listen");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let get = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
+    let mut greedy = UnixStream::connect(&socket).unwrap();
+    greedy.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
+    while greedy.write_all(get).is_ok() {}
+    let mut long = UnixStream::connect(&socket).unwrap();
+    long.write_all(b"GET / HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n").unwrap();
+    let mut endless = UnixStream::connect(&socket).unwrap();
+    let _ = endless.write_all(&[b'x'; 1 << 20]);
+    let _silent = UnixStream::connect(&socket).unwrap();
+    let mut scrape = UnixStream::connect(&socket).unwrap();
+    scrape.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    scrape.write_all(get).unwrap();
+    let mut text = String::new();
+    scrape.read_to_string(&mut text).unwrap();
+    assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
+    assert!(text.contains("forebay_chunks{pool="), "{text}");
+    assert_eq!(exporter.try_wait().unwrap(), None, "it ended");
+    exporter.kill().unwrap();
+    exporter.wait().unwrap();
 }

@@ -14,7 +14,7 @@
 //! ```
 //!
 //! Without `volume` it is all attached volumes.  Closing the connection
-//! ends a drain.
+//! ends a drain.  A connection on which nothing is asked for 5 s is closed.
 
 mod client;
 mod server;

@@ -92,7 +92,7 @@ fn remove_stale(path: &Path) -> Result<()> {
     if !found.file_type().is_socket() {
         return Err(Error::Unsuitable {
             path: path.into(),
-            what: "there and not a socket".into(),
+            what: "something other than a socket".into(),
             way_out: "it was left as it is; choose another path for the socket".into(),
         });
     }

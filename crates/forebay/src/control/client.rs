@@ -12,10 +12,12 @@ use crate::bypass::VolumeChange;
 use crate::error::{Error, Result};
 use crate::media::inspect;
 use crate::pool::{OptionsChange, OptionsInfo};
+use crate::socket;
 use crate::status::{DrainProgress, PoolStatus, Uuid};
 
-/// A server that says nothing for so long is taken for dead.
-const TIMEOUT: Duration = Duration::from_secs(30);
+/// A server that says nothing for so long is taken for dead.  It answers at once, or
+/// when a connection that is idle has made room.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection to the process that has a pool open.
 #[derive(Debug)]
@@ -27,8 +29,8 @@ pub struct Client {
 impl Client {
     /// `None`: nobody answers for a pool of this UUID.
     pub fn connect(dir: &Path, uuid: Uuid) -> Result<Option<Client>> {
-        let socket = socket_path(dir, uuid);
-        let stream = match UnixStream::connect(&socket) {
+        let path = socket_path(dir, uuid);
+        let stream = match socket::connect(&path, TIMEOUT) {
             Ok(stream) => stream,
             Err(e)
                 if matches!(
@@ -38,13 +40,14 @@ impl Client {
             {
                 return Ok(None)
             }
-            Err(e) => return Err(Error::system(&socket, "connecting to it", e)),
+            Err(e) if silent(&e) => return Err(no_answer(&path)),
+            Err(e) => return Err(Error::system(&path, "connecting to it", e)),
         };
         let set = stream
             .set_read_timeout(Some(TIMEOUT))
             .and_then(|()| stream.set_write_timeout(Some(TIMEOUT)));
-        set.map_err(|e| Error::system(&socket, "setting it up", e))?;
-        Ok(Some(Client { socket, stream: BufReader::new(stream) }))
+        set.map_err(|e| Error::system(&path, "setting it up", e))?;
+        Ok(Some(Client { socket: path, stream: BufReader::new(stream) }))
     }
 
     /// The same by the pool's path, which is looked at for its UUID.
@@ -106,7 +109,7 @@ impl Client {
     fn send(&mut self, request: &Request) -> Result<()> {
         let line = serde_json::to_string(request).map_err(|e| self.failed(e.to_string()))?;
         let sent = self.stream.get_mut().write_all(format!("{line}\n").as_bytes());
-        sent.map_err(|e| self.failed(e.to_string()))
+        sent.map_err(|e| self.broken(e))
     }
 
     fn receive(&mut self) -> Result<Answer> {
@@ -115,7 +118,7 @@ impl Client {
         match read {
             Ok(_) if line.ends_with(b"\n") => {}
             Ok(_) => return Err(self.failed("the connection was closed before the answer".into())),
-            Err(e) => return Err(self.failed(e.to_string())),
+            Err(e) => return Err(self.broken(e)),
         }
         match serde_json::from_slice(&line) {
             Ok(Answer::Error { message, exit_code }) => Err(Error::Control {
@@ -126,6 +129,13 @@ impl Client {
             }),
             Ok(answer) => Ok(answer),
             Err(e) => Err(self.failed(format!("the answer is not understood: {e}"))),
+        }
+    }
+
+    fn broken(&self, e: io::Error) -> Error {
+        match silent(&e) {
+            true => no_answer(&self.socket),
+            false => self.failed(e.to_string()),
         }
     }
 
@@ -142,5 +152,19 @@ impl Client {
 
     fn unexpected(&self, answer: &Answer) -> Error {
         self.failed(format!("the answer is not one to this request: {answer:?}"))
+    }
+}
+
+/// A timeout, as the system says it for a socket, or as we do.
+fn silent(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+fn no_answer(socket: &Path) -> Error {
+    Error::Control {
+        socket: socket.into(),
+        cause: format!("no answer for {} s", TIMEOUT.as_secs()),
+        way_out: "the process that has the pool open is stopped or hangs: see it with ps, continue it (kill -CONT) or end it".into(),
+        code: 0,
     }
 }

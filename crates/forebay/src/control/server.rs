@@ -2,23 +2,25 @@
 //! The side that has the pool open: a thread that accepts, and one for each
 //! connection.
 
-use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
 use std::ops::ControlFlow;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{private_dir, socket_path, Answer, Request, LINE_MAX};
 use crate::error::{Error, Result};
 use crate::pool::Core;
+use crate::socket::PrivateSocket;
 
-/// Connections at once.
-const CONNECTIONS: usize = 16;
+/// Connections at once; further ones wait to be accepted, which is no longer than
+/// an idle one is kept.
+const CONNECTIONS: usize = 64;
+/// A client that has asked nothing for so long is dropped.
+const IDLE: Duration = Duration::from_secs(5);
 /// How soon a waiting thread sees that it is to stop.
 const TICK: Duration = Duration::from_millis(50);
 /// A client that does not take its answer for so long is dropped.
@@ -26,7 +28,8 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(crate) struct Server {
-    socket: PathBuf,
+    /// None: being dropped.
+    socket: Option<PrivateSocket>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -34,27 +37,20 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) fn start(dir: &Path, core: &Arc<Core>) -> Result<Server> {
         private_dir(dir)?;
-        let socket = socket_path(dir, core.uuid());
-        let system = |doing| {
-            let socket = socket.clone();
-            move |e: io::Error| Error::system(&socket, doing, e)
-        };
-        if UnixStream::connect(&socket).is_ok() {
-            return Err(Error::Busy {
-                path: socket,
-                holder: None,
+        let path = socket_path(dir, core.uuid());
+        let socket = PrivateSocket::bind(&path).map_err(|e| match e {
+            Error::Busy { path, holder, .. } => Error::Busy {
+                path,
+                holder,
                 way_out: "another process answers for a pool of this UUID: a reader of this one, or a copy of it is open".into(),
-            });
-        }
-        match fs::remove_file(&socket) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                return Err(system("removing a stale socket")(e))
-            }
-            _ => {}
-        }
-        let listener = UnixListener::bind(&socket).map_err(system("making the socket"))?;
-        let set = fs::set_permissions(&socket, fs::Permissions::from_mode(0o600));
-        set.map_err(system("making the socket private"))?;
+            },
+            e => e,
+        })?;
+        let system = |doing| {
+            let path = path.clone();
+            move |e: io::Error| Error::system(&path, doing, e)
+        };
+        let listener = socket.listener().try_clone().map_err(system("setting it up"))?;
         listener.set_nonblocking(true).map_err(system("setting it up"))?;
         let stop = Arc::new(AtomicBool::new(false));
         let (core, stop_too) = (core.clone(), stop.clone());
@@ -62,17 +58,17 @@ impl Server {
             .name("fby-control".into())
             .spawn(move || accept(&listener, &core, &stop_too))
             .map_err(system("starting a thread"))?;
-        Ok(Server { socket, stop, thread: Some(thread) })
+        Ok(Server { socket: Some(socket), stop, thread: Some(thread) })
     }
 
     pub(crate) fn socket(&self) -> &Path {
-        &self.socket
+        self.socket.as_ref().expect("there until it is dropped").path()
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.socket);
+        self.socket = None;
         self.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -82,22 +78,34 @@ impl Drop for Server {
 
 /// Until told to stop; ends after all connections.
 fn accept(listener: &UnixListener, core: &Core, stop: &AtomicBool) {
-    let busy = std::sync::atomic::AtomicUsize::new(0);
+    let busy = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         while !stop.load(Ordering::Acquire) {
-            match listener.accept() {
-                Ok((stream, _)) if busy.load(Ordering::Acquire) < CONNECTIONS => {
-                    busy.fetch_add(1, Ordering::AcqRel);
-                    let busy = &busy;
-                    scope.spawn(move || {
-                        // A client that went away needs no answer.
-                        let _ = serve(stream, core, stop);
-                        busy.fetch_sub(1, Ordering::AcqRel);
-                    });
+            if busy.load(Ordering::Acquire) >= CONNECTIONS {
+                std::thread::sleep(TICK);
+                continue;
+            }
+            let stream = match listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(e) if again(&e) => {
+                    readable(listener);
+                    continue;
                 }
-                // Too many: dropped, which the client sees.
-                Ok(_) => {}
-                Err(_) => readable(listener),
+                // Out of descriptors or memory: there may be some later.
+                Err(_) => {
+                    std::thread::sleep(TICK);
+                    continue;
+                }
+            };
+            busy.fetch_add(1, Ordering::AcqRel);
+            let busy = &busy;
+            let started = std::thread::Builder::new().spawn_scoped(scope, move || {
+                // A client that went away needs no answer.
+                let _ = serve(stream, core, stop);
+                busy.fetch_sub(1, Ordering::AcqRel);
+            });
+            if started.is_err() {
+                busy.fetch_sub(1, Ordering::AcqRel);
             }
         }
     });
@@ -115,12 +123,14 @@ fn serve(stream: UnixStream, core: &Core, stop: &AtomicBool) -> io::Result<()> {
     stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut line = Vec::new();
-    while !stop.load(Ordering::Acquire) {
+    let mut asked = Instant::now();
+    while !stop.load(Ordering::Acquire) && asked.elapsed() < IDLE {
         match reader.read_until(b'\n', &mut line) {
             Ok(0) => return Ok(()),
             Ok(_) if line.ends_with(b"\n") => {
                 answer(&line, &stream, core, stop)?;
                 line.clear();
+                asked = Instant::now();
             }
             Ok(_) => return Ok(()),
             Err(e) if again(&e) => {}

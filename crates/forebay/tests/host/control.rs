@@ -97,3 +97,18 @@ fn no_socket_is_a_note() {
     assert_eq!(status.control_socket, None);
     assert!(status.control_note.unwrap().contains("run"));
 }
+
+/// Connections that ask nothing are dropped after a while, and nobody's request is.
+#[test]
+fn idle_connections_keep_nobody_out() {
+    let dir = Dir::new("idle");
+    dir.pool(16);
+    let pool = serve(&dir);
+    let socket = pool.status().control_socket.unwrap();
+    // More than are served at once, less than may wait.
+    let mut idle: Vec<_> = (0..100).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+    // One that never ends its line is idle too.
+    idle[0].write_all(b"{\"op\":").unwrap();
+    let mut client = Client::connect(&dir.path("run"), pool.uuid()).unwrap().unwrap();
+    assert_eq!(client.status().unwrap().uuid, pool.uuid());
+}
