@@ -37,7 +37,7 @@ help:
 	@echo 'make bench-apps      redis, mariadb, rocksdb, postgresql, varmail on ext4 beside the origin alone (10 minutes, root)'
 	@echo 'make soak SECONDS=n  new seeds of the simulator and the crash explorer for so long'
 	@echo 'make fuzz SECONDS=n  libFuzzer on each target for so long'
-	@echo 'make mutants         single changes to core, port, library, module: do tests find them? (hours; resumes)'
+	@echo 'make mutants         single changes to core, port, library: do tests find them? (hours; resumes)'
 	@echo 'make coverage        branches of core that the tests take (8 minutes)'
 	@echo 'make serve-planted   mistakes of the server that a disk with a volatile cache must show (10 minutes)'
 	@echo 'make vm-check        the kernel module in a guest, with 25 power cuts (make check: with 4)'
@@ -119,22 +119,24 @@ fuzz-rust:
 			-artifact_prefix=$(FUZZ_RUST)/finding-$$target- || exit 1; \
 	done
 
-# ONLY: core, port, rust or kernel.  SAMPLE: so many of each, chosen by SEED.  What
-# ran before is not run again; FRESH=1 forgets it.  JOBS at a time, each UNDER a
-# command if others use the machine.  docs/testing.md has more.
+# ONLY: core, port or rust.  SAMPLE: so many of each, chosen by SEED.  What ran before
+# is not run again; FRESH=1 forgets it, AGAIN=1 tries survivors once more.  TIER=1 or 2:
+# only the cheap steps, for a first look.  JOBS at a time, each UNDER a command if others
+# use the machine.  docs/testing.md has more.
 MUTANTS := target/mutants
-ONLY ?= core port rust kernel
+ONLY ?= core port rust
 .PHONY: mutants mutants-weekly mutants-report coverage
 mutants: $(MUTANTS)/tools
 	@for area in $(ONLY); do \
 		$(MUTANTS)/venv/bin/python tests/mutants/run.py $$area $(SAMPLE:%=--sample %) $(SEED:%=--seed %) \
-			$(JOBS:%=--jobs %) $(if $(FRESH),--fresh) $(if $(UNDER),--under '$(UNDER)') || exit 1; \
+			$(JOBS:%=--jobs %) $(TIER:%=--tier %) $(RESULTS:%=--out %) $(if $(FRESH),--fresh) \
+			$(if $(AGAIN),--again) $(if $(UNDER),--under '$(UNDER)') || exit 1; \
 	done
 
 # A hundred others each week; what they come to, in the end.
 mutants-weekly:
-	$(MAKE) mutants FRESH=1 SAMPLE=100 SEED=$(shell date +%G-%V) ONLY='core port'
-	$(MAKE) mutants FRESH=1 SAMPLE=25 SEED=$(shell date +%G-%V) ONLY=rust
+	$(MAKE) mutants RESULTS=$(OUT)/mutants/weekly FRESH=1 SAMPLE=100 SEED=$(shell date +%G-%V) ONLY='core port'
+	$(MAKE) mutants RESULTS=$(OUT)/mutants/weekly FRESH=1 SAMPLE=25 SEED=$(shell date +%G-%V) ONLY=rust
 
 mutants-report:
 	@tests/mutants/run.py report

@@ -185,6 +185,79 @@ static void aged(void)
 	pool_restore();
 }
 
+/* How long requests took: of one alone, and of all. */
+static void timed(void)
+{
+	struct fby_pace *pace = &pool->volume[0].pace;
+	struct fby_destage *d = &pool->volume[0].destage;
+	struct fby_io first, second, none;
+	u64 now = 1000000000ull;
+
+	EXPECT(fby_volume_drain(pool, 0, true) == FBY_DONE);
+	d->buffer_sectors = 2 * P;
+	EXPECT(step(now, &first) == FBY_ORIGIN && first.op == FBY_IO_WRITE && first.nsectors == 2 * P);
+	EXPECT(d->io[first.id].alone && d->io[first.id].start_ns == now && d->outstanding == 1);
+	EXPECT(step(now + 1000, &second) == FBY_ORIGIN && !d->io[second.id].alone && d->outstanding == 2);
+	EXPECT(step(now + 2000, &none) == FBY_DONE); /* two buffers */
+	fby_destage_complete(pool, first.id, 0);
+	fby_destage_complete(pool, second.id, 0);
+	EXPECT(step(now + 4000, &none) == FBY_ORIGIN);
+	EXPECT(pace->base_ns == 4000 && pace->latency_ns == 4000 - 250 + 187);
+	fby_destage_complete(pool, none.id, 5);
+	EXPECT(step(now + 5000, &none) == FBY_DONE && pool->volume[0].last_error == 5);
+	EXPECT(d->phase == FBY_PH_BACKOFF && pool->volume[0].origin_errors == 1 && d->outstanding == 0);
+	EXPECT(step(now + 100004999, &none) == FBY_DONE && step(now + 100005000, &none) == FBY_ORIGIN);
+	fby_destage_complete(pool, none.id, 5);
+	EXPECT(step(now + 100006000, &none) == FBY_DONE && d->backoff_ns == 200000000);
+	pool_restore();
+}
+
+/* Neighbours above the cut are written along and clean afterwards: the next round lets
+ * go of them and writes the others. */
+static void neighbours(void)
+{
+	static const u8 along[] = { 18, 19, 20, 15 };
+	struct fby_io io;
+	struct fby_found f;
+	u64 now = 1000000000ull;
+	u32 writes = 0;
+
+	cpu = 1;
+	EXPECT(put(0, 100) == FBY_DONE);
+	pool->slot[1].busy = 1; /* a write of it is in flight: the cut stays below */
+	cpu = 0;
+	EXPECT(put(0, 100) == FBY_DONE);
+	for (u32 i = 0; i < 4; i++)
+		EXPECT(put(0, along[i]) == FBY_DONE);
+	EXPECT(pool->chunk[open_chunk].state == FBY_CS_CLOSED);
+	EXPECT(fby_volume_drain(pool, 0, true) == FBY_DONE);
+	for (; step(now, &io) == FBY_ORIGIN && pool->volume[0].rounds == 0; now += 1000) {
+		if (io.op == FBY_IO_WRITE) {
+			EXPECT(writes++ == 0 ? io.sector == 0 && io.nsectors == 8 * P :
+					       io.sector == 15 * P && io.nsectors == 6 * P);
+			for (u32 i = 0; i < io.nsectors / P && io.sector == 0; i++)
+				EXPECT(((u8 *)io.buf)[i * FBY_PAGE] == i + 1);
+		}
+		fby_destage_complete(pool, io.id, 0);
+	}
+	EXPECT(writes == 2 && fby_volume_pages(pool, 0) == 5);
+	for (u32 i = 0; i < 4; i++) {
+		fby_index_find(pool, fby_key(0, along[i]), &f);
+		EXPECT(f.page != FBY_NO_PAGE && (f.state & FBY_ES_CLEAN));
+	}
+	fby_index_find(pool, fby_key(0, 100), &f);
+	EXPECT(f.page != FBY_NO_PAGE && !(f.state & FBY_ES_CLEAN));
+	pool->slot[1].busy = 0;
+	EXPECT(fby_volume_drain(pool, 0, true) == FBY_DONE);
+	for (writes = 0; step(now, &io) == FBY_ORIGIN; now += 1000) {
+		writes += io.op == FBY_IO_WRITE;
+		EXPECT(io.op != FBY_IO_WRITE || (io.sector == 100 * P && io.nsectors == P));
+		fby_destage_complete(pool, io.id, 0);
+	}
+	EXPECT(writes == 1 && fby_volume_pages(pool, 0) == 0 && pool->volume[0].rounds == 2);
+	pool_restore();
+}
+
 /* Moved out of a chunk that is mostly dead: the chunk comes back when the copies are
  * sealed, whichever slot they went through; what is lost stays where it is. */
 static void moved(u32 through)
@@ -329,6 +402,8 @@ void test_paths(void)
 	busy();
 	verifying();
 	aged();
+	timed();
+	neighbours();
 	moved(0);
 	moved(1);
 	recovered();

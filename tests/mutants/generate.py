@@ -43,7 +43,7 @@ PARSER = tree_sitter.Parser(tree_sitter.Language(tree_sitter_c.language()))
 
 # Words that tree-sitter takes for names of types or functions; blanked for it.
 BLANK = re.compile(
-    rb'\b(FBY_INLINE|FBY_ALIGNED|fby_uninitialized|TARGET|__init|__exit|__maybe_unused|fallthrough)\b'
+    rb'\b(FBY_INLINE|FBY_ALIGNED|fby_uninitialized|TARGET)\b'
     rb'|__attribute__\(\((?:[^()]|\([^()]*\))*\)\)')
 # What only a build with planted bugs compiles is not there at all.
 PLANTED = re.compile(rb'^#ifdef FBY_PLANTED_BUGS\n(?:.*?)(?:^#else\n(.*?))?^#endif[^\n]*\n', re.M | re.S)
@@ -52,15 +52,12 @@ PLANTED = re.compile(rb'^#ifdef FBY_PLANTED_BUGS\n(?:.*?)(?:^#else\n(.*?))?^#end
 LEAVE = {'preproc_def', 'preproc_function_def', 'preproc_include', 'preproc_call', 'enum_specifier',
          'struct_specifier', 'sizeof_expression', 'alignof_expression', 'offsetof_expression',
          'static_assert_declaration', 'gnu_asm_expression', 'type_descriptor', 'subscript_designator',
-         'comment', 'array_declarator', 'initializer_pair_static'}
-CALLS_LEFT = {'FBY_ASSERT', 'FBY_STATIC_ASSERT', 'FBY_BUG', 'fby_prefetch', 'fby_prefetchw', 'fby_relax',
-              'lockdep_assert_held', 'WARN_ON', 'WARN_ON_ONCE', 'BUILD_BUG_ON', 'pr_info', 'pr_warn', 'pr_err',
-              'MODULE_LICENSE', 'MODULE_DESCRIPTION', 'MODULE_AUTHOR', 'module_init', 'module_exit'}
+         'comment', 'array_declarator'}
+CALLS_LEFT = {'FBY_ASSERT', 'FBY_STATIC_ASSERT', 'FBY_BUG', 'fby_prefetch', 'fby_prefetchw', 'fby_relax'}
 # Calls whose order another thread or the media can see.
 EFFECT = re.compile(r'(fby_(store|fetch|lock|unlock|index|slot|record|chunk|page|wmb)\w*|media_\w+|fby_wmb|store_\w+'
-                    r'|publish\w*|fbk_\w+|fby_bypass\w*|fby_flush\w*|spin_(un)?lock\w*|mutex_(un)?lock|submit\w*)$')
-WEAKER = {'fby_store_release': 'fby_store', 'fby_load_acquire': 'fby_load', 'smp_store_release': 'WRITE_ONCE',
-          'smp_load_acquire': 'READ_ONCE'}
+                    r'|publish\w*|fby_bypass\w*|fby_flush\w*|fby_gate\w*)$')
+WEAKER = {'fby_store_release': 'fby_store', 'fby_load_acquire': 'fby_load'}
 COMPARE = {'<': '<=', '<=': '<', '>': '>=', '>=': '>', '==': '!=', '!=': '=='}
 ARITH = {'+': '-', '-': '+', '*': '+', '/': '*', '%': '+', '<<': '>>', '>>': '<<', '&': '|', '|': '&', '^': '|'}
 ASSIGN = {'+=': '-=', '-=': '+=', '|=': '&=', '&=': '|=', '<<=': '>>=', '>>=': '<<='}
@@ -216,7 +213,8 @@ class File:
         text = self.emit(value)
         if self.bool_result and value.type not in ('true', 'false'):
             text = self.forced(value, text)
-        elif self.plain_result and not self.bool_result and value.type != 'number_literal':
+        elif self.plain_result and not self.bool_result and value.type != 'number_literal' and (
+                self.text(value) != 'FBY_DONE'):  # which is 0
             n = self.mutant(node, 'ret0', self.text(node))
             text = f'(FBY_M({n}) ? 0 : ({text}))' if n else text
         return f'return {text};'

@@ -6,14 +6,9 @@
 #ifndef FBY_MUTANT_H
 #define FBY_MUTANT_H
 
-#ifdef __KERNEL__
-extern unsigned int fby_mutant; /* parameter of the module */
-#define FBY_M(n) (__builtin_expect(fby_mutant == (n), 0))
-#else
 /* By number: is it on, or to be noted that it was reached? */
 extern unsigned char fby_mutant_on[];
 int fby_mutant_hit(unsigned int n);
 #define FBY_M(n) (__builtin_expect(fby_mutant_on[n], 0) && fby_mutant_hit(n))
-#endif
 
 #endif

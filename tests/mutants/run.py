@@ -43,7 +43,7 @@ JUDGED = os.path.join(ROOT, 'tests/mutants/judged.txt')
 
 CORE = ['core/*.c', 'core/engine.h', 'core/forebay.h', 'core/index.h', 'core/media.h', 'core/slot.h', 'core/sort.h']
 PORT = ['port/*.c', 'port/*.h']
-PREFIX = {'core': 'core/', 'port': 'port/', 'kernel': 'kernel/', 'rust': 'crates/'}  # of their keys
+PREFIX = {'core': 'core/', 'port': 'port/', 'rust': 'crates/'}  # of their keys
 CARGO_MUTANTS = '27.1.0'
 NOT_HERE = re.compile(r'port/linux|core/(errors|planted)')  # the kernel's, and tables of names
 
@@ -604,6 +604,7 @@ EXPECTED = {
 
 
 def main():
+    global OUT
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('what', choices=['core', 'port', 'rust', 'report', 'self-test'])
     parser.add_argument('names', nargs='*')
@@ -612,16 +613,18 @@ def main():
     parser.add_argument('--jobs', type=int, default=os.cpu_count())
     parser.add_argument('--only', default='', help='mutants whose key contains this')
     parser.add_argument('--under', default='', help='a command that lets several run in turn')
+    parser.add_argument('--out', default=OUT, help='where the results are')
     parser.add_argument('--fresh', action='store_true', help='forget earlier results')
     parser.add_argument('--again', action='store_true', help='run what survived once more')
     parser.add_argument('--tier', type=int, default=3, choices=[1, 2, 3],
                         help='1, 2: only the steps that are cheap; a run of a higher one goes on from there')
     args = parser.parse_args()
+    OUT = os.path.abspath(args.out)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if args.what == 'self-test':
         return self_test()
     if args.what == 'report':
-        return report(args.names or ['core', 'port', 'kernel', 'rust'])
+        return report(args.names or list(PREFIX))
     return run(args.what, args)
 
 
