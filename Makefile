@@ -20,12 +20,7 @@ dkmsdir = $(DESTDIR)/usr/src/forebay-$(version)
 
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help build demo quick check bench soak fuzz fuzz-rust .PHONY: serve-planted
-serve-planted:
-	@scripts/need serve
-	tests/serve/planted.sh
-
-vm-check vm-soak vm-bench vm-shell install install-dkms deb clean
+.PHONY: help build demo quick check bench soak fuzz fuzz-rust vm-check vm-soak vm-bench vm-shell install install-dkms deb clean
 
 help:
 	@echo 'make demo            see it: speed, kill -9 and recovery, drain (2 minutes)'
@@ -151,6 +146,11 @@ $(MUTANTS)/tools: tests/mutants/requirements.txt
 coverage:
 	@scripts/need coverage
 	@tests/coverage/coverage.py
+
+.PHONY: serve-planted
+serve-planted:
+	@scripts/need serve
+	tests/serve/planted.sh
 
 vm-check vm-soak vm-bench vm-shell: build
 	@scripts/need vm
