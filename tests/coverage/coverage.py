@@ -16,6 +16,7 @@ import glob
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -52,7 +53,8 @@ def build():
 
 
 def measure():
-    os.makedirs(WORK, exist_ok=True)
+    shutil.rmtree(WORK + '/core', ignore_errors=True)
+    shutil.copytree(ROOT + '/core', WORK + '/core')  # as it was built
     made = build()
     for old in glob.glob(os.path.join(WORK, '*.profraw')):
         os.unlink(old)
@@ -60,7 +62,7 @@ def measure():
     made['stress-tsan'] = made['stress-asan']
     failed = []
     for name, command, _ in mutants.steps_of(made):
-        if 'tsan' in name:
+        if 'tsan' in name or name in ('explore', 'seeds 4000'):  # more of the same
             continue
         wrong, words, _, seconds = mutants.once(command, 0)
         print(f'  {name:20} {seconds:6.1f} s{"  FAILED: " + wrong if wrong else ""}', flush=True)
@@ -92,7 +94,7 @@ def branches():
             if not path.startswith(ROOT + '/core/'):
                 continue
             if path not in texts:
-                with open(path) as f:
+                with open(os.path.join(WORK, os.path.relpath(path, ROOT))) as f:
                     texts[path] = f.read().split('\n')
             lines = texts[path]
             text = lines[l1 - 1][c1 - 1:c2 - 1] if l1 == l2 else '\n'.join(

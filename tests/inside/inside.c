@@ -139,6 +139,7 @@ int main(void)
 	test_calls();
 	test_media();
 	test_paths();
+	test_corners();
 	printf("inside: %u checks, %u failures\n", checks, failures);
 	return failures != 0;
 }

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * inside_corners.c - branches that nothing else comes to: calls at a wrong time, media that
+ * cannot be read, requests and pools at their limits.
+ */
+#include "inside.h"
+
+#define P FBY_PAGE_SECTORS
+
+static u8 buffer[FBY_PAGE];
+static u32 wake;
+
+static int put(u16 volume, u64 block)
+{
+	u32 done = 0;
+
+	return fby_write(pool, volume, block * P, P, buffer, &done, &wake);
+}
+
+static int get(u16 volume, u64 block)
+{
+	u8 origin, lost;
+
+	return fby_read_block(pool, volume, block, 0, P, buffer, &origin, &lost);
+}
+
+/* --- format, open, close -------------------------------------------------- */
+
+static int format(u64 bytes, u32 chunk_size, u32 nvolumes)
+{
+	struct fby_media m = media;
+	struct fby_format f = { .chunk_size = chunk_size, .nvolumes = nvolumes };
+	int r;
+
+	m.size = bytes;
+	r = fby_format(&m, &f);
+	pool_restore();
+	return r;
+}
+
+static void formats(void)
+{
+	EXPECT(format(media.size, CHUNK_BYTES, 1) == FBY_DONE);
+	EXPECT(format(5 * CHUNK_BYTES, CHUNK_BYTES, 1) == FBY_DONE);
+	EXPECT(format(5 * CHUNK_BYTES - 1, CHUNK_BYTES, 1) == -FBY_E_MEDIA_SMALL);
+	EXPECT(format(media.size, 0, 0) == -FBY_E_MEDIA_SMALL); /* chunks of 2 MiB */
+	EXPECT(format(media.size, CHUNK_BYTES + 4096, 1) == -FBY_E_GEOMETRY);
+	EXPECT(format(media.size, CHUNK_BYTES / 2, 1) == -FBY_E_GEOMETRY);
+	EXPECT(format(media.size, FBY_CHUNK_PAGES_MAX * FBY_PAGE * 2, 1) == -FBY_E_GEOMETRY);
+	EXPECT(format(media.size, CHUNK_BYTES, FBY_VOLUMES_MAX + 1) == -FBY_E_GEOMETRY);
+	EXPECT(format(media.size, CHUNK_BYTES, FBY_VOLUMES_MAX) == FBY_DONE);
+}
+
+static void opens(void)
+{
+	u64 bytes = pool->memory_bytes;
+	void *mem = aligned_alloc(FBY_PAGE, fby_round_up(bytes + 64, FBY_PAGE));
+	struct fby_options good = { .nslots = 2 }, bad = { .nslots = FBY_SLOTS_MAX + 1 };
+	struct fby_pool *p;
+
+	memset(mem, 0, bytes + 64);
+	EXPECT(fby_pool_open(&p, mem, bytes - 1, &media, &good) == -FBY_E_NO_MEMORY);
+	EXPECT(fby_pool_open(&p, (u8 *)mem + 8, bytes, &media, &good) == -FBY_E_NO_MEMORY);
+	EXPECT(fby_pool_open(&p, mem, bytes, &media, &bad) == -FBY_E_GEOMETRY);
+	memset(media.base, 0, media.size);
+	EXPECT(fby_pool_open(&p, mem, bytes, &media, &good) == -FBY_E_NO_SUPERBLOCK);
+	pool_restore();
+	((struct fby_superblock *)media.base)->features_ro = 1;
+	((struct fby_superblock *)media.base)->crc =
+		fby_crc32c(0, media.base, sizeof(struct fby_superblock) - 4);
+	memset(media.base + FBY_SB_COPY_OFFSET, 0, FBY_PAGE);
+	EXPECT(fby_pool_open(&p, mem, bytes, &media, &good) == -FBY_E_FEATURE_RO);
+	good.read_only = true;
+	EXPECT(fby_pool_open(&p, mem, bytes, &media, &good) == FBY_DONE && p->report.chunk_headers_lost == 1);
+	EXPECT(fby_recover_chunks(p, 0, NCHUNKS) == FBY_DONE && fby_recover_finish(p, NULL) == FBY_DONE);
+	EXPECT(fby_recover_finish(p, NULL) != FBY_DONE); /* once */
+	EXPECT(fby_pool_close(p) == FBY_DONE);
+	free(mem);
+	pool_restore();
+}
+
+static void closes(void)
+{
+	struct fby_io io;
+	u64 next;
+
+	pool->slot[1].busy = 1;
+	EXPECT(fby_pool_close(pool) == -FBY_E_BUSY && pool->usable);
+	EXPECT(pool->slot[0].busy == 0 && put(0, 50) == FBY_DONE);
+	pool->slot[1].busy = 0;
+	pool->volume[1].destage.outstanding = 1;
+	EXPECT(fby_pool_close(pool) == -FBY_E_BUSY && fby_volume_detach(pool, 1) == -FBY_E_BUSY);
+	pool->volume[1].destage.outstanding = 0;
+	EXPECT(fby_pool_close(pool) == FBY_DONE && !pool->usable && (pool->sb.flags & FBY_SB_CLEAN));
+	EXPECT(fby_pool_close(pool) == FBY_DONE);
+	EXPECT(fby_destage_step(pool, 1, &io, &next, &wake) == FBY_DONE && next == ~0ull);
+	pool_restore();
+}
+
+/* --- media that cannot be read -------------------------------------------- */
+
+static const struct fby_media_ops *sound;
+static const u8 *bad_first, *bad_end;
+
+static int failing_read(struct fby_media *m, void *dst, const void *src, size_t n, u32 *crc)
+{
+	const u8 *at = src;
+
+	return at < bad_end && at + n > bad_first ? 1 : sound->read_crc(m, dst, src, n, crc);
+}
+
+static void unreadable(void)
+{
+	struct fby_media_ops failing = *media.ops;
+	u32 place = FBY_FIRST_PAGE + 1, page = (open_chunk << pool->chunk_shift) + place;
+	struct fby_volume_record record;
+	struct fby_page_line line;
+	struct fby_open_line open;
+	struct fby_seal_line seal;
+	struct fby_probe probe;
+	bool repaired;
+
+	sound = media.ops;
+	failing.read_crc = failing_read;
+	media.ops = &failing;
+	bad_first = media.base;
+	bad_end = media.base + media.size;
+	EXPECT(!fby_record_read(pool, 0, 0, &record) && !fby_open_line_read(pool, 0, 0, &open));
+	EXPECT(!fby_seal_line_read(pool, 0, 0, &seal) && !fby_page_line_read(pool, 0, place, &line, &repaired));
+	EXPECT(fby_page_seq(pool, page, 77) == 77);
+	fby_probe(&media, &probe);
+	EXPECT(probe.state == FBY_PROBE_BLANK); /* nothing tells of a pool */
+	bad_end = media.base + FBY_VT_OFFSET;
+	fby_probe(&media, &probe);
+	EXPECT(probe.state == FBY_PROBE_DAMAGED && !probe.primary_valid && !probe.copy_valid);
+	EXPECT(fby_page_seq(pool, page, 77) != 77);
+	bad_first = fby_page_data(pool, page) + FBY_PAGE - 64;
+	bad_end = bad_first + 64;
+	EXPECT(get(0, 16) == -FBY_E_LOST && get(0, 17) == FBY_DONE && get(0, 0) == FBY_DONE);
+	media.ops = sound;
+	EXPECT(get(0, 16) == -FBY_E_LOST); /* it stays so until it is written */
+	EXPECT(put(0, 16) == FBY_DONE && get(0, 16) == FBY_DONE && pool->volume[0].lost_blocks == 0);
+	pool_restore();
+}
+
+/* --- pages ---------------------------------------------------------------- */
+
+static void pages(void)
+{
+	struct fby_page_line *l = (struct fby_page_line *)fby_line_at(pool, open_chunk, FBY_FIRST_PAGE + 1);
+	u32 page = (open_chunk << pool->chunk_shift) + FBY_FIRST_PAGE + 1, slot;
+	struct fby_report_block list[80];
+	u64 key = fby_key(0, 16);
+
+	l->valid = 0x7f;
+	fby_line_finish(pool->line_seed, l);
+	EXPECT(get(0, 16) == -FBY_E_LOST);
+	pool_restore();
+	l->block = 18;
+	fby_line_finish(pool->line_seed, l);
+	EXPECT(get(0, 16) == -FBY_E_LOST);
+	pool_restore();
+
+	fby_page_mark(pool, page - 1, key, FBY_ES_DAMAGED); /* not its page */
+	EXPECT(pool->damaged_pages == 0);
+	fby_page_mark(pool, page, key, FBY_ES_DAMAGED);
+	fby_page_mark(pool, page, key, FBY_ES_DAMAGED); /* once */
+	EXPECT(pool->damaged_pages == 1 && pool->volume[0].lost_blocks == 1 && pool->ndamaged == 1);
+	EXPECT(fby_carry(pool, 0, 16, page - 1, true, &wake) == FBY_DONE); /* not its page */
+	EXPECT(fby_carry(pool, 0, 99, page, true, &wake) == FBY_DONE);
+	EXPECT(pool->chunk[open_chunk].fill == FBY_FIRST_PAGE + 3);
+	EXPECT(fby_carry(pool, 0, 16, page, true, &wake) == FBY_DONE);
+	EXPECT(pool->chunk[open_chunk].fill == FBY_FIRST_PAGE + 4);
+	EXPECT(pool->volume[0].lost_blocks == 1 && pool->volume[0].lost_only == 1 && get(0, 16) == -FBY_E_LOST);
+	pool->slot[0].busy = pool->slot[1].busy = 1;
+	EXPECT(fby_move(pool, 0, 17, page + 1, &slot, &wake) == FBY_WAIT_SLOT && slot == ~0u);
+	pool->slot[0].busy = pool->slot[1].busy = 0;
+	pool->ndamaged = FBY_DAMAGED_RING + 5; /* it has come round */
+	pool->damaged[4].block = 444;
+	EXPECT(fby_damaged_list(pool, list, 80) == FBY_DAMAGED_RING && list[0].block == 444);
+	pool_restore();
+}
+
+/* --- limits --------------------------------------------------------------- */
+
+static void large(void)
+{
+	struct fby_bypass b[33], past;
+	u64 done = 0, sectors = 1ull << 40;
+
+	EXPECT(fby_volume_detach(pool, 2) == FBY_DONE);
+	EXPECT(fby_volume_rebind(pool, 2, "memory", sectors) == FBY_DONE);
+	pool->volume[2].attached = true;
+	EXPECT(fby_bypass_begin(pool, &past, 2, 3, 8192 * P, 1) == FBY_DONE && past.nsectors == 2048 * P - 3);
+	fby_bypass_end(pool, &past, 0, &wake);
+	EXPECT(fby_range(pool, 2, FBY_KIND_DISCARD, 0, sectors, &done, &past, &wake) == FBY_ORIGIN);
+	EXPECT(past.nsectors > 0 && past.nsectors % P == 0 && done == 0);
+	fby_bypass_end(pool, &past, 0, &wake);
+	for (u32 i = 0; i < 32; i++)
+		EXPECT(fby_bypass_begin(pool, &b[i], 2, i * P, P, 1) == FBY_DONE);
+	EXPECT(fby_bypass_begin(pool, &b[32], 2, 40 * P, P, 1) == FBY_WAIT_BLOCK);
+	fby_bypass_end(pool, &b[7], 0, &wake);
+	EXPECT(fby_bypass_begin(pool, &b[32], 2, 40 * P, P, 1) == FBY_DONE);
+	EXPECT(fby_volume_detach(pool, 2) == -FBY_E_BUSY);
+	pool_restore();
+
+	fby_store(&pool->volume[0].pace.cost_ns, 1000ull);
+	fby_store(&pool->volume[0].pace.next_ns, ~0ull / 2); /* a clock that went back */
+	EXPECT(fby_write_delay(pool, 0, P, 10000000000ull) == 1000000000);
+	EXPECT(pool->volume[0].pace.next_ns == 10000000000ull + 1000000000 + 1000);
+	pool_restore();
+}
+
+/* --- calls at a wrong time ------------------------------------------------ */
+
+static void refused(void)
+{
+	struct fby_volume_spec spec = { .name = "n", .identity = "i", .origin_sectors = 8, .block_size = 512 };
+	struct fby_flush flush = { 0 };
+	struct fby_attach a = { 0 };
+	u16 index;
+
+	EXPECT(fby_flush_begin(pool, 3, &flush) == -FBY_E_NO_VOLUME);
+	EXPECT(fby_volume_drain(pool, 3, true) == -FBY_E_NO_VOLUME && fby_volume_attach(pool, 3, &a) == -FBY_E_NO_VOLUME);
+	EXPECT(fby_volume_add(pool, &spec, &index) == -FBY_E_VOLUME_TABLE_FULL);
+	memset(spec.identity, 'i', sizeof(spec.identity));
+	EXPECT(fby_volume_add(pool, &spec, &index) == -FBY_E_NAME);
+	spec.identity[5] = 0;
+	memset(spec.name, 'n', sizeof(spec.name));
+	EXPECT(fby_volume_add(pool, &spec, &index) == -FBY_E_NAME);
+	spec.name[5] = 0;
+	EXPECT(fby_volume_detach(pool, 2) == FBY_DONE && fby_volume_drain(pool, 2, true) == -FBY_E_VOLUME_DETACHED);
+	EXPECT(fby_flush_begin(pool, 2, &flush) == -FBY_E_VOLUME_DETACHED);
+	pool->volume[2].damaged = true;
+	pool->volume[2].rec.state = FBY_VOL_FREE;
+	EXPECT(fby_volume_add(pool, &spec, &index) == -FBY_E_VOLUME_TABLE_FULL); /* what it was may come back */
+	EXPECT(fby_volume_remove(pool, 2, false) == -FBY_E_VOLUME_DIRTY);
+	EXPECT(fby_volume_remove(pool, 2, true) == FBY_DONE && !pool->volume[2].damaged);
+	EXPECT(fby_volume_attach(pool, 2, &a) == -FBY_E_NO_VOLUME);
+	spec.block_size = 4096;
+	spec.origin_sectors = 9;
+	EXPECT(fby_volume_add(pool, &spec, &index) == -FBY_E_GEOMETRY);
+	spec.origin_sectors = 16;
+	EXPECT(fby_volume_add(pool, &spec, &index) == FBY_DONE && index == 2 && pool->volume[2].blocks == 2);
+	pool->opt.read_only = true;
+	EXPECT(fby_volume_add(pool, &spec, &index) == -FBY_E_READ_ONLY);
+	EXPECT(fby_volume_drain(pool, 0, true) == -FBY_E_READ_ONLY && fby_flush_begin(pool, 0, &flush) == FBY_DONE);
+	pool_restore();
+	EXPECT(strcmp(fby_error_name(-FBY_E_RANGE), fby_error_name(-100000)) != 0);
+	EXPECT(strcmp(fby_error_name(1), fby_error_name(-100000)) == 0 || fby_error_name(1) != NULL);
+}
+
+/* A chunk that was moved out of is held until the copies are sealed. */
+static void held(void)
+{
+	pool->moved_from = closed_chunk;
+	pool->moved_slots = 2;
+	pool->chunk[closed_chunk].pinned = FBY_PIN_MOVED;
+	pool->slot[1].busy = 1; /* a copy went through it */
+	EXPECT(fby_relocate_step(pool, &wake) && pool->moved_from == closed_chunk && pool->moved_slots == 2);
+	fby_relocate_settle(pool, 1, &wake);
+	EXPECT(pool->moved_from == closed_chunk && pool->chunk[closed_chunk].pinned == FBY_PIN_MOVED);
+	pool->slot[1].busy = 0;
+	EXPECT(fby_relocate_step(pool, &wake) && pool->moved_from == FBY_NO_CHUNK);
+	EXPECT(pool->chunk[closed_chunk].pinned == 0 && pool->slot[1].busy == 0);
+	pool_restore();
+	pool->moved_from = closed_chunk;
+	pool->chunk[closed_chunk].pinned = FBY_PIN_MOVED;
+	EXPECT(fby_volume_detach(pool, 1) == FBY_DONE && pool->moved_from == closed_chunk);
+	EXPECT(fby_volume_detach(pool, 0) == FBY_DONE && pool->moved_from == FBY_NO_CHUNK);
+	EXPECT(pool->chunk[closed_chunk].pinned == 0);
+	pool_restore();
+}
+
+void test_corners(void)
+{
+	formats();
+	opens();
+	closes();
+	unreadable();
+	pages();
+	large();
+	refused();
+	held();
+}
