@@ -8,7 +8,8 @@
 //!
 //! The images are the product of the units' options: all of them where they
 //! are at most `bound`, else each unit's options with all the others landed and
-//! with none, all or nothing by line, and random ones, `bound` in all.
+//! with none, all or nothing by line, and random ones, `bound` in all.  Where the
+//! bound is less than all of the former, half of it are some of them, half random.
 
 use std::collections::BTreeMap;
 
@@ -278,7 +279,13 @@ impl Iterator for Images {
         if n >= self.bound {
             return None;
         }
-        Some(self.single(n).unwrap_or_else(|| self.random()))
+        let singles = 2 * self.units.iter().map(|u| u.options.len() as u64).sum::<u64>();
+        let single = match self.bound {
+            bound if bound >= singles => Some(n),
+            bound if n.is_multiple_of(2) => Some(n * singles / bound),
+            _ => None,
+        };
+        Some(single.and_then(|n| self.single(n)).unwrap_or_else(|| self.random()))
     }
 }
 

@@ -16,6 +16,7 @@
 // Nothing here is for others to print; media and pools are megabytes.
 #![allow(missing_debug_implementations)]
 
+pub mod damage;
 pub mod drains;
 pub mod dst;
 pub mod engine;

@@ -11,7 +11,7 @@ use clap::{Args, Parser, Subcommand};
 use forebay_sim::dst;
 use forebay_sim::explore::{explore, explore_format, Bounds, Explored};
 use forebay_sim::script::{random, small, Script};
-use forebay_sim::{flips, golden, hooks, pace};
+use forebay_sim::{damage, flips, golden, hooks, pace};
 use serde::Serialize;
 
 const NO_PANIC: &str = "no thread panics";
@@ -57,6 +57,8 @@ enum Command {
     Explore(ExploreArgs),
     /// Flip every bit of what recovery trusts, and random ones of the data
     Flips(FlipsArgs),
+    /// Damage two structures at once, or a range, or one and cut the recovery
+    Damage(DamageArgs),
     /// Compare what each operation stores to the media with the golden table
     Golden(GoldenArgs),
     /// A full cache in front of a disk of a steady rate, in virtual time
@@ -117,6 +119,22 @@ struct FlipsArgs {
 }
 
 #[derive(Args)]
+struct DamageArgs {
+    /// Of all damages try one in so many
+    #[arg(long, default_value_t = 1)]
+    every: usize,
+    /// Chooses the bits that flip, and with --every the damages
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Most images of a cut in a recovery
+    #[arg(long, default_value_t = 16)]
+    bound: u64,
+    /// Cut the recovery of pairs in one chunk too: minutes
+    #[arg(long)]
+    pair_cuts: bool,
+}
+
+#[derive(Args)]
 struct ExploreArgs {
     /// Go on with random workloads until so many distinct images were seen
     #[arg(long, default_value_t = 1_000_000)]
@@ -157,6 +175,7 @@ fn main() -> ExitCode {
     let ok = match &cli.command {
         None => run_seeds(&cli),
         Some(Command::Flips(args)) => run_flips(args, cli.threads, cli.json),
+        Some(Command::Damage(args)) => run_damage(args, cli.threads, cli.json),
         Some(Command::Golden(args)) => run_golden(args, cli.json),
         Some(Command::Pace(args)) => run_pace(args, cli.json),
         #[cfg(feature = "planted-bugs")]
@@ -366,6 +385,68 @@ fn run_flips(args: &FlipsArgs, threads: usize, json: bool) -> bool {
                 r.torn,
                 r.asked,
                 r.accepted
+            );
+        }
+        println!("{:.1} s", report.seconds);
+        report.violations.iter().for_each(|v| println!("VIOLATION: {v}"));
+    }
+    report.violations.is_empty()
+}
+
+#[derive(Serialize)]
+struct DamageReport {
+    rows: Vec<damage::Row>,
+    seconds: f64,
+    violations: Vec<String>,
+}
+
+fn run_damage(args: &DamageArgs, threads: usize, json: bool) -> bool {
+    let start = Instant::now();
+    let jobs = damage::jobs(args.every, args.seed, args.bound, args.pair_cuts);
+    let next = AtomicUsize::new(0);
+    let rows = Mutex::new(Vec::<damage::Row>::new());
+    let violations = Mutex::new(Vec::new());
+    let worker = || loop {
+        let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
+        match damage::run(job) {
+            Ok(row) => {
+                let mut rows = rows.lock().expect(NO_PANIC);
+                match rows.iter_mut().find(|r| (r.state, r.kind) == (row.state, row.kind)) {
+                    Some(sum) => sum.add(&row),
+                    None => rows.push(row),
+                }
+            }
+            Err(e) => violations.lock().expect(NO_PANIC).push(e),
+        }
+    };
+    std::thread::scope(|s| {
+        for _ in 0..threads.max(1) {
+            s.spawn(worker);
+        }
+    });
+    let report = DamageReport {
+        rows: rows.into_inner().expect(NO_PANIC),
+        seconds: start.elapsed().as_secs_f64(),
+        violations: violations.into_inner().expect(NO_PANIC),
+    };
+    if json {
+        println!("{}", serde_json::to_string(&report).expect("plain data"));
+    } else {
+        println!(
+            "{:9} {:9} {:>8} {:>9} {:>9} {:>9} {:>8} {:>7}",
+            "pool", "damage", "images", "harmless", "isolated", "accepted", "refused", "passed"
+        );
+        for r in &report.rows {
+            println!(
+                "{:9} {:9} {:8} {:9} {:9} {:9} {:8} {:7}",
+                format!("{:?}", r.state).to_lowercase(),
+                format!("{:?}", r.kind).to_lowercase(),
+                r.images,
+                r.harmless,
+                r.isolated,
+                r.accepted,
+                r.refused,
+                r.passed
             );
         }
         println!("{:.1} s", report.seconds);

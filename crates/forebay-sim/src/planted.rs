@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Plants each of the engine's deliberate mistakes (core/planted.h) in turn and
-//! lets the explorer, the simulation and the flips look for it.  One that none
+//! lets the explorer, the simulation, the flips and the damages look for it.  One that none
 //! of them finds is a bug in them.
 //!
 //! Each hunt is a process of its own, since a mistake may show as a failed
@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::explore::{explore, Bounds};
 use crate::script::{random, small};
-use crate::{drains, dst, engine, flips, gate, hooks};
+use crate::{damage, drains, dst, engine, flips, gate, hooks};
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Hunt {
@@ -27,8 +27,8 @@ pub struct Hunt {
 }
 
 /// Hunts one bug in this process, in rounds of growing thoroughness: the
-/// explorer's small workloads, the simulation, the flips, the explorer's random
-/// workloads.  Returns what caught it.
+/// explorer's small workloads, the simulation, the flips, the damages, the explorer's
+/// random workloads.  Returns what caught it.
 pub fn hunt(id: u32, limit: Duration) -> Option<(String, String)> {
     engine::plant(id);
     hooks::watchdog(Duration::from_secs(10));
@@ -72,6 +72,12 @@ pub fn hunt(id: u32, limit: Duration) -> Option<(String, String)> {
             let every = 61 >> round.min(5);
             if let Err(e) = flips::flip_region(state, region, every, random, u64::from(round)) {
                 return Some((by, e));
+            }
+        }
+        let one_in = 63 >> round.min(5);
+        for job in damage::jobs(one_in, round.into(), 4 << round.min(6), false) {
+            if let Err(e) = damage::run(&job) {
+                return Some((format!("damage {:?} {:?}", job.state, job.kind).to_lowercase(), e));
             }
         }
         if start.elapsed() > limit {
