@@ -24,8 +24,10 @@
 #define FBY_NO_VOLUME 0xffffu
 #define FBY_NO_SEQ (~0ull)
 #define FBY_NO_BLOCK (~0ull)
-#define FBY_NUMBER_END (1ull << 63)   /* no number of the format is as high */
-#define FBY_NUMBER_START (1ull << 62) /* a pool whose numbers are as high is not opened: there must be room to count on */
+/* No number on the media is as high as the first.  A pool that has one as high as the
+ * second is not opened: counting on from below it, at 10^9 a second, takes 146 years. */
+#define FBY_NUMBER_END (1ull << 63)
+#define FBY_NUMBER_START (1ull << 62)
 #define FBY_BUCKET_LOCK (1u << 31)
 #define FBY_SLOTS_MAX 64u
 #define FBY_SEQ_BLOCK 64u     /* sequence numbers a slot takes at once */

@@ -39,7 +39,8 @@
 	X(LOST, 5, "the block was lost: its cached copy failed its checksum") \
 	X(ORIGIN_IO, 5, "the origin reported an I/O error") \
 	X(BUSY, 16, "requests are in flight") \
-	X(INVARIANT, 117, "an internal invariant does not hold")
+	X(INVARIANT, 117, "an internal invariant does not hold") \
+	X(NUMBERS, 74, "a number is higher than a pool can reach: the media is damaged, or forged")
 
 enum fby_error {
 	FBY_E_NONE = 0,

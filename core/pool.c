@@ -24,8 +24,7 @@ static bool sb_geometry_ok(const struct fby_superblock *sb)
 	       sb->chunk_size <= FBY_CHUNK_PAGES_MAX * FBY_PAGE && sb->nvolumes >= 1 &&
 	       sb->nvolumes <= FBY_VOLUMES_MAX && sb->nchunks >= CHUNKS_MIN && sb->nchunks <= FBY_CHUNKS_MAX &&
 	       sb->data_offset == fby_round_up(FBY_VT_OFFSET + sb->nvolumes * 512u, sb->chunk_size) &&
-	       sb->media_size >= sb->data_offset + (u64)sb->nchunks * sb->chunk_size &&
-	       sb->clean_seq < FBY_NO_SEQ / 2;
+	       sb->media_size >= sb->data_offset + (u64)sb->nchunks * sb->chunk_size;
 }
 
 /* Copies the superblock at offset; true if its checksum holds. */
@@ -67,6 +66,8 @@ static int sb_error(const struct fby_superblock *sb, u64 media_size)
 		return -FBY_E_GEOMETRY;
 	if (sb->media_size > media_size)
 		return -FBY_E_MEDIA_SIZE;
+	if (sb->clean_seq >= FBY_NUMBER_END || sb->generation >= FBY_NUMBER_END)
+		return -FBY_E_NUMBERS;
 	return 0;
 }
 

@@ -372,10 +372,29 @@ static void build_lists(struct fby_pool *p)
 	}
 }
 
+/* Is there room above each number for what a pool counts in its life?  A number too
+ * high would be written, and not be believed by the next start. */
+static bool numbers_low(const struct fby_pool *p)
+{
+	u64 most = p->max_seq > p->max_epoch ? p->max_seq : p->max_epoch;
+
+	if (p->sb.generation > most)
+		most = p->sb.generation;
+	for (u32 c = 0; c < p->sb.nchunks; c++)
+		if (p->chunk[c].seal_counter > most)
+			most = p->chunk[c].seal_counter;
+	for (u32 v = 0; v < p->sb.nvolumes; v++)
+		if (p->volume[v].rec.counter > most)
+			most = p->volume[v].rec.counter;
+	return most < FBY_NUMBER_START;
+}
+
 int fby_recover_finish(struct fby_pool *p, struct fby_recovery_report *report)
 {
 	if (p->usable || p->report.chunks != p->sb.nchunks)
 		return -FBY_E_RECOVERY_INCOMPLETE;
+	if (!p->opt.read_only && !numbers_low(p))
+		return -FBY_E_NUMBERS;
 	find_losses(p);
 	for (u32 c = 0; c < p->sb.nchunks; c++)
 		settle_epoch(p, &p->chunk[c]);

@@ -46,6 +46,7 @@ static inline u64 fby_slot_seq(struct fby_pool *p, struct fby_slot *s, u32 n, bo
 		fby_store(&s->floor, fby_load(&p->seq));
 		s->seq_next = fby_fetch_add(&p->seq, (u64)FBY_SEQ_BLOCK);
 		s->seq_end = s->seq_next + FBY_SEQ_BLOCK;
+		FBY_ASSERT(s->seq_end < FBY_NUMBER_END);
 	}
 	seq = s->seq_next;
 	s->seq_next += n;

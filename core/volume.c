@@ -29,7 +29,8 @@ static bool record_sane(const struct fby_pool *p, u32 volume, const struct fby_v
 
 	for (u32 i = 0; i < sizeof(r->reserved); i++)
 		any |= r->reserved[i];
-	if (any || (r->flags & ~FBY_VF_ALL) || r->index != volume || r->state > FBY_VOL_USED || r->watermark >= FBY_NO_SEQ / 2 ||
+	if (any || (r->flags & ~FBY_VF_ALL) || r->index != volume || r->state > FBY_VOL_USED || r->watermark >= FBY_NUMBER_END ||
+	    r->counter >= FBY_NUMBER_END ||
 	    !text_ends(r->name, sizeof(r->name)) || !text_ends(r->identity, sizeof(r->identity)))
 		return false;
 	(void)p;

@@ -49,6 +49,7 @@ errors! {
     FBY_E_ORIGIN_IO = 27,
     FBY_E_BUSY = 28,
     FBY_E_INVARIANT = 29,
+    FBY_E_NUMBERS = 30,
 }
 
 /// The engine's sentence for an error it returned.

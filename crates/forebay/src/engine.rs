@@ -722,7 +722,7 @@ pub(crate) fn open_error(path: &std::path::Path, e: Code) -> Error {
             way_out: "it was truncated, or this is not the whole of it; nothing was written. Restore its size, and the data with it".into(),
         },
         sys::FBY_E_READ_ONLY => Error::ReadOnly { what: path.display().to_string() },
-        sys::FBY_E_GEOMETRY | sys::FBY_E_VOLUME_DAMAGED => Error::Damaged {
+        sys::FBY_E_GEOMETRY | sys::FBY_E_VOLUME_DAMAGED | sys::FBY_E_NUMBERS => Error::Damaged {
             path,
             cause,
             way_out: "nothing was written; see `forebay dump` and `forebay check`".into(),
