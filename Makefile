@@ -75,7 +75,7 @@ bench: build
 	$(built)/forebay bench slots $(if $(QUICK),--rounds 2) --json > $(BENCH)/bench-slots.json
 	$(built)/forebay-load suite $(SUITE) --out $(BENCH)
 
-# PEERS, APPS: options of bench/peers.sh and apps.sh, which say what they lack.
+# PEERS, APPS: options of bench/peers.sh and apps.sh.
 .PHONY: bench-peers
 bench-peers: build
 	bench/peers.sh --out $(BENCH) $(PEERS)
@@ -159,6 +159,7 @@ vm-check vm-soak vm-bench vm-shell: build
 .PHONY: vm-load vm-apps
 vm-load vm-apps: build
 	@scripts/need vm
+	@scripts/need bench
 	BENCH_OUT=$(BENCH) tests/vm/run $(@:vm-%=%) $(if $(QUICK),quick)
 	cargo build -q --release -p forebay-load && $(built)/forebay-load page --out $(BENCH)
 

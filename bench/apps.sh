@@ -47,13 +47,8 @@ done
 for disk in "${disks[@]}"; do disk_speed "$disk" >/dev/null; done
 
 [ "$(id -u)" = 0 ] || fail "mounting needs root"
-want cc gcc
-want nbdkit nbdkit
-want nbdfuse nbdfuse
-want jq jq
-want mkfs.ext4 e2fsprogs
-want losetup mount
-[ -f /usr/include/nbdkit-plugin.h ] || missing+=(nbdkit-plugin-dev)
+"$root/scripts/need" bench
+# Servers are not installed by the way.
 for app in "${apps[@]}"; do
 	for pair in $(needs "$app"); do want "${pair%:*}" "${pair#*:}"; done
 done

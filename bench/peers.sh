@@ -35,13 +35,7 @@ while [ $# -gt 0 ]; do
 done
 disk_speed "$disk" >/dev/null
 
-want cc gcc
-want nbdkit nbdkit
-want nbdfuse nbdfuse
-want jq jq
-want fio fio
-[ -f /usr/include/nbdkit-plugin.h ] || missing+=(nbdkit-plugin-dev)
-wanted
+"$root/scripts/need" bench
 [ -x "$FOREBAY" ] || fail "$FOREBAY: not built; run: make build"
 engines=$(fio --enghelp)
 for engine in nbd pmemblk; do
