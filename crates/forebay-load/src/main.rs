@@ -83,6 +83,7 @@ enum Case {
 }
 
 #[derive(Clone, Debug, clap::Args)]
+#[group(skip)] // the subcommand has the name
 struct Page {
     /// Directory of JSON files and plots.
     #[arg(long, default_value = "bench/out")]

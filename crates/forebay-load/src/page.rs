@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One page with everything that was measured: it reads the JSON files that are
-//! there, draws them, and says for each figure how it was made.
+//! there, says first what they come to, then draws them, and has the figures and
+//! how they were made folded below each picture.
 
 mod guest;
 
@@ -36,7 +37,11 @@ struct Page {
     out: PathBuf,
     /// From the page to the directory.
     link: String,
+    /// What a reader wants to know first: a question and its answer.
+    summary: Vec<(String, String)>,
     body: String,
+    /// Tables and commands of the section, which end it.
+    folded: String,
     machine: Option<Value>,
     used: Vec<String>,
 }
@@ -91,6 +96,18 @@ fn with_spread(value: f64, low: f64, high: f64) -> String {
     format!("{} ({} to {})", figure(value), figure(low), figure(high))
 }
 
+/// "1.2 to 16 times": from the least to the most of several.
+fn range<'b>(bars: impl IntoIterator<Item = &'b Bar>) -> Option<String> {
+    let all = bars.into_iter().map(|b| b.value).filter(|v| v.is_finite());
+    let values: Vec<f64> = all.collect();
+    let (low, high) =
+        (values.iter().copied().reduce(f64::min)?, values.iter().copied().reduce(f64::max)?);
+    Some(match values.len() {
+        1 => format!("{} times", figure(low)),
+        n => format!("{} to {} times, in {n} cases", figure(low), figure(high)),
+    })
+}
+
 impl Page {
     fn new(out: &Path, html: &Path) -> Result<Page> {
         let at = |p: &Path| std::path::absolute(p).with_context(|| format!("{}", p.display()));
@@ -100,7 +117,8 @@ impl Page {
             Ok(below) => below.display().to_string(),
             Err(_) => to.display().to_string(),
         };
-        Ok(Page { out: to, link, body: String::new(), machine: None, used: Vec::new() })
+        let (summary, body, folded) = Default::default();
+        Ok(Page { out: to, link, summary, body, folded, machine: None, used: Vec::new() })
     }
 
     /// `None`: it was not run.
@@ -119,24 +137,39 @@ impl Page {
         Ok(Some(value))
     }
 
+    fn answer(&mut self, question: &str, answer: String) {
+        self.summary.push((question.into(), answer));
+    }
+
+    fn end_section(&mut self) {
+        let folded = std::mem::take(&mut self.folded);
+        if !folded.is_empty() {
+            let _ = writeln!(
+                self.body,
+                "<details><summary>Figures, and how they were made</summary>\n{folded}</details>"
+            );
+        }
+    }
+
     fn heading(&mut self, title: &str, how: &str) {
+        self.end_section();
         let _ = writeln!(self.body, "<h2>{}</h2>\n<p>{}</p>", escape(title), escape(how));
     }
 
     fn command(&mut self, command: &str) {
-        let _ = writeln!(self.body, "<pre>{}</pre>", escape(command));
+        let _ = writeln!(self.folded, "<pre>{}</pre>", escape(command));
     }
 
     fn table(&mut self, head: &[&str], rows: &[Vec<String>]) {
         let cells = |tag: &str, all: &mut dyn Iterator<Item = &str>| -> String {
             all.map(|c| format!("<{tag}>{}</{tag}>", escape(c))).collect()
         };
-        let _ = writeln!(self.body, "<table><tr>{}</tr>", cells("th", &mut head.iter().copied()));
+        let _ = writeln!(self.folded, "<table><tr>{}</tr>", cells("th", &mut head.iter().copied()));
         for row in rows {
             let row = cells("td", &mut row.iter().map(String::as_str));
-            let _ = writeln!(self.body, "<tr>{row}</tr>");
+            let _ = writeln!(self.folded, "<tr>{row}</tr>");
         }
-        self.body.push_str("</table>\n");
+        self.folded.push_str("</table>\n");
     }
 
     fn picture(&mut self, name: &str, about: &str) -> PathBuf {
@@ -155,6 +188,28 @@ impl Page {
                 text(&v, "media")
             );
             self.heading("The write path", &how);
+            let mut bars = Vec::new();
+            for t in list(&v, "threads") {
+                let floor = number(t, "floor/ops_per_s");
+                let of_floor = |f: &str| number(t, &format!("engine/{f}")) / floor;
+                bars.push(Bar {
+                    name: format!("{} threads", figure(number(t, "n"))),
+                    low: of_floor("ops_per_s_p10"),
+                    value: of_floor("ops_per_s"),
+                    high: of_floor("ops_per_s_p90"),
+                });
+            }
+            let path = self.picture("engine", "the engine's rate over the floor's");
+            let t = Text { caption: "writes/s of the engine over the floor", x: "ratio", y: "" };
+            plots::ratios(&path, &t, &bars)?;
+            if let (Some(one), Some(bar)) = (list(&v, "threads").first(), bars.first()) {
+                let answer = format!(
+                    "{} ns, at {} of the rate of the least that a safe write needs (the floor)",
+                    figure(number(one, "engine/p50_ns")),
+                    with_spread(bar.value, bar.low, bar.high)
+                );
+                self.answer("How long does a 4 KiB write take in the engine?", answer);
+            }
             let mut rows = Vec::new();
             for t in list(&v, "threads") {
                 for what in ["raw", "floor", "engine"] {
@@ -205,6 +260,12 @@ impl Page {
                 text(&v, "media")
             );
             self.heading("Recovery", &how);
+            let answer = format!(
+                "{} s with {} dirty blocks",
+                figure(number(&v, "seconds")),
+                figure(number(&v, "blocks"))
+            );
+            self.answer("How long is a pool unavailable after a crash?", answer);
             self.command(&text(&v, "command"));
         }
         Ok(())
@@ -271,7 +332,37 @@ impl Page {
             text(&v, "note")
         );
         self.heading("Beside libpmemblk and the origin alone", &how);
-        let rows: Vec<_> = list(&v, "cells")
+        let cells = list(&v, "cells");
+        let rate = |jobs: f64, name: &str| {
+            let cell = cells
+                .iter()
+                .find(|c| number(c, "jobs") == jobs && text(c, "name").starts_with(name));
+            cell.map_or(f64::NAN, |c| number(c, "writes_per_s/median"))
+        };
+        let mut bars = Vec::new();
+        for (name, base) in
+            [("Forebay, in the process", "libpmemblk"), ("Forebay over NBD", "the origin alone")]
+        {
+            let mut of_name = Vec::new();
+            for c in cells.iter().filter(|c| text(c, "name").starts_with(name)) {
+                let base_rate = rate(number(c, "jobs"), base);
+                let over = |f: &str| number(c, &format!("writes_per_s/{f}")) / base_rate;
+                of_name.push(Bar {
+                    name: format!("{name} x{} over {base}", number(c, "jobs")),
+                    low: over("low"),
+                    value: over("median"),
+                    high: over("high"),
+                });
+            }
+            if let Some(answer) = range(&of_name) {
+                self.answer(&format!("{name}, over {base}: writes a second"), answer);
+            }
+            bars.extend(of_name);
+        }
+        let path = self.picture("peers", "ratios to peers");
+        let t = Text { caption: "over the peer (its median)", x: "ratio", y: "" };
+        plots::ratios(&path, &t, &bars)?;
+        let rows: Vec<_> = cells
             .iter()
             .map(|c| {
                 let rate = with_spread(
@@ -306,6 +397,8 @@ impl Page {
             figure(at("speed/flush_us")),
         );
         self.heading("Sustained random writes", &how);
+        let answer = format!("{} times the origin alone", figure(at("steady_over_origin")));
+        self.answer("Random writes without an end, several times the cache's size", answer);
         let path = self.picture("sustained", "writes a second over time");
         let windows = list(&v, "report/windows_per_s");
         let points: Vec<(f64, f64)> = windows
@@ -369,6 +462,11 @@ impl Page {
                 figure(at("draining_p999_us")),
             );
             self.heading("fsync during a drain", &how);
+            let answer = format!(
+                "p99.9 of write and flush is {} times that of a quiet system",
+                figure(at("p999_ratio"))
+            );
+            self.answer("What does a drain beside it cost?", answer);
             self.command(&text(&v, "command"));
         }
         if let Some(v) = self.read("stall")? {
@@ -384,6 +482,8 @@ impl Page {
                 figure(at("during_variation")),
             );
             self.heading("A stalled origin", &how);
+            let answer = format!("the other volume goes on at {} of its rate", figure(at("ratio")));
+            self.answer("What if one volume's disk stands still?", answer);
             let path = self.picture("stall", "writes a second of the other volume");
             let points = list(&v, "report/windows_per_s").iter().enumerate();
             let points =
@@ -418,6 +518,9 @@ impl Page {
                 high: number(c, "ratio_high"),
             })
             .collect();
+        if let Some(answer) = range(&bars) {
+            self.answer("Random reads and writes mixed, over the origin alone", answer);
+        }
         let path = self.picture("mixed", "ratios of mixed loads");
         let t = Text { caption: "Forebay over the origin alone", x: "ratio", y: "writes, clients" };
         plots::ratios(&path, &t, &bars)?;
@@ -462,6 +565,9 @@ impl Page {
                 Bar { name: format!("{} {}", text(c, "disk"), text(c, "app")), low, value, high }
             })
             .collect();
+        if let Some(answer) = range(&bars) {
+            self.answer("Programs on ext4, over the same on the disk alone", answer);
+        }
         let path = self.picture("apps", "ratios of applications");
         let t = Text { caption: "Forebay over the origin alone", x: "ratio", y: "" };
         plots::ratios(&path, &t, &bars)?;
@@ -509,7 +615,17 @@ impl Page {
         Ok(())
     }
 
-    fn save(&self, html: &Path) -> Result<()> {
+    fn save(&mut self, html: &Path) -> Result<()> {
+        self.end_section();
+        let mut summary = String::new();
+        for (question, answer) in &self.summary {
+            let _ = writeln!(
+                summary,
+                "<tr><td>{}</td><td><b>{}</b></td></tr>",
+                escape(question),
+                escape(answer)
+            );
+        }
         let machine = match &self.machine {
             Some(m) => format!(
                 "{} CPUs, {}; {} of memory; Linux {}; load at the start {}.",
@@ -526,8 +642,8 @@ impl Page {
              <title>Forebay: benchmarks</title>\n\
              <style>body{{font:16px/1.5 sans-serif;max-width:1000px;margin:2em auto;padding:0 1em}}\
              table{{border-collapse:collapse}}th,td{{text-align:left;vertical-align:top;padding:.2em 1em .2em 0}}\
-             img{{max-width:100%}}pre{{background:#f4f4f4;padding:.5em;white-space:pre-wrap}}</style>\n\
-             <h1>Forebay: benchmarks</h1>\n<p>{}</p>\n\
+             summary{{cursor:pointer;color:#555}}img{{max-width:100%}}pre{{background:#f4f4f4;padding:.5em;white-space:pre-wrap}}</style>\n\
+             <h1>Forebay: benchmarks</h1>\n<table>{summary}</table>\n<p>{}</p>\n\
              <p>The pools are in DRAM, which stands in for persistent memory; the disks are memory that \
              serves requests at a steady rate with a latency.</p>\n{}",
             escape(&machine),
@@ -573,6 +689,10 @@ mod tests {
         for part in ["a&lt;b", "run &amp; go", "3 (2 to 4)", "out/apps.svg", "out/vm-bench.json"] {
             assert!(page.contains(part), "no {part} in {page}");
         }
+        // First what it comes to, then the picture, then the figures, folded.
+        let order = ["<b>3 times</b>", "out/apps.svg", "<details>", "3 (2 to 4)", "</details>"];
+        let at: Vec<_> = order.iter().map(|part| page.find(part).expect(part)).collect();
+        assert!(at.is_sorted(), "{at:?} in {page}");
         assert!(
             !page.contains("Commit slots")
                 && !page.contains("In the guest")

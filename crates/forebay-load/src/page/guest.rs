@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use anyhow::Result;
 
-use super::{figure, list, number, text, with_spread, Page};
+use super::{figure, list, number, range, text, with_spread, Page};
 use crate::plots::{self, Bar, Line, Text};
 
 const EMULATED: &str =
@@ -135,6 +135,10 @@ impl Page {
                 let what = format!("{d}_over_writecache");
                 bars.push(bar(format!("{writes}% x{jobs} {d}"), c, &what));
             }
+        }
+        let native = bars.iter().filter(|b| b.name.ends_with("native"));
+        if let Some(answer) = range(native) {
+            self.answer("The kernel's device over dm-writecache, reads and writes mixed", answer);
         }
         let path = self.picture("vm-mixes", "ratios of mixed loads, in the guest");
         let t = Text { caption: "Forebay over dm-writecache", x: "ratio", y: "writes, jobs" };
