@@ -8,10 +8,27 @@
  */
 #include <linux/dax.h>
 #include <linux/mm.h>
-#include <linux/pfn_t.h>
 #include <linux/vmalloc.h>
 
 #include "fbk.h"
+
+/* A page frame, as the DAX calls give it. */
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 17, 0)
+typedef unsigned long frame_t;
+
+static struct page *frame_page(frame_t frame)
+{
+	return pfn_valid(frame) ? pfn_to_page(frame) : NULL;
+}
+#else
+#include <linux/pfn_t.h>
+typedef pfn_t frame_t;
+
+static struct page *frame_page(frame_t frame)
+{
+	return pfn_t_has_page(frame) ? pfn_t_to_page(frame) : NULL;
+}
+#endif
 
 #define BLANK_BYTES BIT(20)
 
@@ -44,12 +61,12 @@ void fbk_bdev_close(struct file *file, struct block_device *bdev)
 /* Pages from first on that lie in sequence at *kaddr.  A page known to be
  * poisoned is mapped as well: reading it fails, as it should, and writing heals it.
  */
-static long map_some(struct dax_device *dax, pgoff_t first, long n, void **kaddr, pfn_t *pfn)
+static long map_some(struct dax_device *dax, pgoff_t first, long n, void **kaddr, frame_t *frame)
 {
-	long got = dax_direct_access(dax, first, n, DAX_ACCESS, kaddr, pfn);
+	long got = dax_direct_access(dax, first, n, DAX_ACCESS, kaddr, frame);
 
 	if (got == -EHWPOISON || got == -EIO)
-		got = dax_direct_access(dax, first, 1, DAX_RECOVERY_WRITE, kaddr, pfn);
+		got = dax_direct_access(dax, first, 1, DAX_RECOVERY_WRITE, kaddr, frame);
 	return got == 0 ? -ENXIO : got;
 }
 
@@ -63,15 +80,17 @@ static int map_pieces(struct fbk_claim *c, pgoff_t start, long pages)
 		return -ENOMEM;
 	while (at < pages) {
 		void *kaddr;
-		pfn_t pfn;
+		struct page *page;
+		frame_t frame;
 
-		got = map_some(c->dax, start + at, pages - at, &kaddr, &pfn);
-		if (got < 0 || !pfn_t_has_page(pfn)) {
+		got = map_some(c->dax, start + at, pages - at, &kaddr, &frame);
+		page = got < 0 ? NULL : frame_page(frame);
+		if (!page) {
 			kvfree(list);
 			return got < 0 ? got : -EOPNOTSUPP;
 		}
 		for (i = 0; i < got && at < pages; i++, at++)
-			list[at] = pfn_to_page(pfn_t_to_pfn(pfn) + i);
+			list[at] = pfn_to_page(page_to_pfn(page) + i);
 		cond_resched();
 	}
 	c->media.base = vmap(list, pages, VM_MAP, PAGE_KERNEL);
@@ -89,9 +108,9 @@ static int map_all(struct fbk_claim *c, u64 start_bytes)
 	c->media.size = (u64)pages << PAGE_SHIFT;
 	for (at = 0; at < pages; at += got) {
 		void *kaddr;
-		pfn_t pfn;
+		frame_t frame;
 
-		got = map_some(c->dax, start + at, pages - at, &kaddr, &pfn);
+		got = map_some(c->dax, start + at, pages - at, &kaddr, &frame);
 		if (got < 0)
 			return got;
 		if (at == 0)

@@ -6,7 +6,7 @@
 until_started() {
 	local began=$SECONDS
 	until grep -aq 'ackload: started' "$1"; do
-		kill -0 "$guest_pid" 2>/dev/null || return 1
+		guest_runs "$1" || return 1
 		[ $((SECONDS - began)) -lt 900 ] || return 1
 		sleep 0.1
 	done

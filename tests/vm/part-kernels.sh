@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# [SERIES...]: the module builds without a warning, and smoke and native pass, on each (6.1 7.2 7.3).
+part() {
+	local name rc=0 bad done=0 asked=$#
+	[ $# -gt 0 ] || set -- 6.1 7.2 7.3
+	for series; do
+		release= module_env=()
+		if ! (prepare) 2>"$out_vm/kernels-$series.log"; then
+			cat "$out_vm/kernels-$series.log"
+			# Not at hand is no failure, unless it was asked for by name.
+			grep -q 'cannot be had' "$out_vm/kernels-$series.log" && [ "$asked" = 0 ] || rc=1
+			continue
+		fi
+		prepare || return
+		bad=0
+		for name in smoke native; do
+			show='FAIL|passed$' guest "$name-$series" 900 "guest-$name.sh" || bad=1
+			grep -a "^$name: " "$out_vm/$name-$series.console" | tr -d '\r' | sed "s/^/$release: /"
+		done
+		if [ $bad = 0 ]; then done=$((done + 1)); else rc=1; fi
+	done
+	echo "kernels: $done of $# built, and smoke and native passed"
+	return $rc
+}
