@@ -26,7 +26,13 @@ static inline bool fby_index_try(struct fby_pool *p, u32 b)
 {
 	u32 head = fby_load(&p->bucket[b]);
 
-	return !(head & FBY_BUCKET_LOCK) && fby_cmpxchg(&p->bucket[b], head, head | FBY_BUCKET_LOCK);
+	if (head & FBY_BUCKET_LOCK)
+		return false;
+	fby_pin();
+	if (fby_likely(fby_cmpxchg(&p->bucket[b], head, head | FBY_BUCKET_LOCK)))
+		return true;
+	fby_unpin();
+	return false;
 }
 
 static inline bool fby_index_held(const struct fby_pool *p, u32 b)
@@ -40,6 +46,7 @@ static inline void fby_index_release(struct fby_pool *p, u32 b)
 
 	FBY_ASSERT(head & FBY_BUCKET_LOCK);
 	fby_store_release(&p->bucket[b], head & ~FBY_BUCKET_LOCK);
+	fby_unpin();
 }
 
 /* Bucket held: the page linked for key, or none. */

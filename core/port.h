@@ -26,31 +26,34 @@
  *			a spinlock for the slow paths; never held across media
  *			reads of more than a few lines
  *  15 fby_cpu()	a number below 2^16 that differs between CPUs: a hint
+ *  16 fby_pin() fby_unpin()	between them the thread keeps its CPU, where the world
+ *			can see to that: others spin for what it holds, a slot or a
+ *			block.  They nest, up to 100 deep; nothing waits between them
  *
  *  plain memory
- *  16 fby_copy(dst, src, n) fby_zero(dst, n) fby_equal(a, b, n)
- *  17 fby_crc32c(crc, p, n)	CRC32C (Castagnoli), not inverted in or out
+ *  17 fby_copy(dst, src, n) fby_zero(dst, n) fby_equal(a, b, n)
+ *  18 fby_crc32c(crc, p, n)	CRC32C (Castagnoli), not inverted in or out
  *			by the caller: fby_crc32c(fby_crc32c(0, a), b) is the
  *			CRC of a then b
  *
  *  media: struct fby_media, opaque to the engine but for size
- *  18 fby_media_base(m)	first byte, mapped, 4 KiB aligned
- *  19 fby_media_size(m)	bytes
- *  20 fby_port_write(m, dst, src, n)	copy to the media, past the caches
+ *  19 fby_media_base(m)	first byte, mapped, 4 KiB aligned
+ *  20 fby_media_size(m)	bytes
+ *  21 fby_port_write(m, dst, src, n)	copy to the media, past the caches
  *			where the media has them; n a multiple of 64; dst 64-byte
  *			aligned, src any
- *  21 fby_port_write_crc(m, dst, src, n, crc)	the same; returns the
+ *  22 fby_port_write_crc(m, dst, src, n, crc)	the same; returns the
  *			CRC32C of src continued from crc, computed in the same pass
- *  22 fby_port_fence(m, start, n)	all that this thread wrote before is
+ *  23 fby_port_fence(m, start, n)	all that this thread wrote before is
  *			durable when it returns; [start, start+n) bounds it, for
  *			media that need a system call
- *  23 fby_port_read_crc(m, dst, src, n, &crc)	copy from the media and
+ *  24 fby_port_read_crc(m, dst, src, n, &crc)	copy from the media and
  *			continue crc; dst may be NULL (checksum only); n a multiple
  *			of 64; 0, or nonzero when the media reported an error
  *			(machine check): dst and crc are then void
- *  24 fby_port_read(m, dst, src, n)	the same without a checksum; dst may be
+ *  25 fby_port_read(m, dst, src, n)	the same without a checksum; dst may be
  *			NULL: is it readable?
- *  25 fby_uninitialized	of a variable: spare clearing it where the compiler would
+ *  26 fby_uninitialized	of a variable: spare clearing it where the compiler would
  */
 #ifndef FBY_PORT_H
 #define FBY_PORT_H

@@ -11,7 +11,13 @@
 
 static inline bool fby_slot_try(struct fby_slot *s)
 {
-	return fby_load(&s->busy) == 0 && fby_cmpxchg(&s->busy, 0u, 1u);
+	if (fby_load(&s->busy))
+		return false;
+	fby_pin();
+	if (fby_likely(fby_cmpxchg(&s->busy, 0u, 1u)))
+		return true;
+	fby_unpin();
+	return false;
 }
 
 /* Preferably this CPU's; NULL: all are busy. */
@@ -33,6 +39,7 @@ static inline void fby_slot_release(struct fby_slot *s)
 {
 	FBY_ASSERT(fby_load(&s->busy) == 1);
 	fby_store_release(&s->busy, 0u);
+	fby_unpin();
 }
 
 /* n sequence numbers; fresh: above all given out before. */

@@ -13,6 +13,7 @@
 #include <linux/build_bug.h>
 #include <linux/bug.h>
 #include <linux/compiler.h>
+#include <linux/preempt.h>
 #include <linux/prefetch.h>
 #include <linux/processor.h>
 #include <linux/smp.h>
@@ -66,16 +67,21 @@ static inline bool fby_asserts_hold(void)
 #define fby_wmb() wmb() /* orders non-temporal stores too */
 #define fby_relax() cpu_relax()
 
-/* Taken by process context alone: the module calls the engine from nowhere else. */
+/* Taken by process context alone: the module calls the engine from nowhere else.
+ * Raw, because it is taken while pinned: with PREEMPT_RT the other kind sleeps.
+ */
 struct fby_lock {
-	spinlock_t lock; /* what the engine says */
+	raw_spinlock_t lock; /* what the engine says */
 };
 
-#define fby_lock_init(l) spin_lock_init(&(l)->lock)
-#define fby_lock(l) spin_lock(&(l)->lock)
-#define fby_unlock(l) spin_unlock(&(l)->lock)
+#define fby_lock_init(l) raw_spin_lock_init(&(l)->lock)
+#define fby_lock(l) raw_spin_lock(&(l)->lock)
+#define fby_unlock(l) raw_spin_unlock(&(l)->lock)
 
 #define fby_cpu() ((u32)raw_smp_processor_id())
+/* The longest between them is the copy of a batch, 64 KiB. */
+#define fby_pin() preempt_disable()
+#define fby_unpin() preempt_enable()
 
 #define fby_copy(dst, src, n) ((void)memcpy((dst), (src), (n)))
 #define fby_zero(dst, n) ((void)memset((dst), 0, (n)))

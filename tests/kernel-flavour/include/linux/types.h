@@ -68,13 +68,13 @@ s64 stub_fetch64(const char *op, s64 v, atomic64_t *p);
 
 typedef struct {
 	u32 word;
-} spinlock_t;
-void stub_spin_lock_init(spinlock_t *l);
-void stub_spin_lock(spinlock_t *l);
-void stub_spin_unlock(spinlock_t *l);
-#define spin_lock_init(l) stub_spin_lock_init(l)
-#define spin_lock(l) stub_spin_lock(l)
-#define spin_unlock(l) stub_spin_unlock(l)
+} raw_spinlock_t;
+void stub_spin_lock_init(raw_spinlock_t *l);
+void stub_spin_lock(raw_spinlock_t *l);
+void stub_spin_unlock(raw_spinlock_t *l);
+#define raw_spin_lock_init(l) stub_spin_lock_init(l)
+#define raw_spin_lock(l) stub_spin_lock(l)
+#define raw_spin_unlock(l) stub_spin_unlock(l)
 u32 stub_processor_id(void);
 #define raw_smp_processor_id() stub_processor_id()
 
