@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The protocol by which destage chooses a cut that passes nothing that is not yet
+//! published: `core/slot.h` (slots and their numbers), `chunk_open` and
+//! `fby_slot_close` of `core/chunk.c`, the end of a write in `core/write.c`, and
+//! `cut_below_in_flight` and `collect` of `core/destage.c`.
+//!
+//! Two slots, chunks of two pages, two numbers at a time, so that all of it happens in
+//! three writes.  Each write is of a block of its own: nothing is superseded, and a
+//! number that the cut has passed must have been seen.
+
+use loom::sync::atomic::AtomicU64;
+use loom::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use loom::sync::{Mutex, MutexGuard};
+
+use crate::{Steps, Word};
+
+const SLOTS: usize = 2;
+const CHUNKS: usize = 4;
+const PAGES: u64 = 2;
+const SEQ_BLOCK: u64 = 2;
+const NO_SEQ: u64 = u64::MAX;
+const NO_CHUNK: u64 = u64::MAX;
+
+/// One step left out, out of order or weaker, which the model has to catch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mutation {
+    None,
+    /// A slot takes numbers before it shows its floor.
+    FloorAfterCounter,
+    /// A slot takes numbers without release, so the floor may be seen later.
+    CounterNotReleased,
+    /// Destage reads the counter without acquire.
+    CounterNotAcquired,
+    /// Destage looks at the floors before the counter.
+    FloorsBeforeCounter,
+    /// A writer moves its floor before its page is linked.
+    FloorBeforePublish,
+    /// A writer moves its floor before it counts the page in its chunk.
+    FloorBeforeFill,
+    /// A writer moves its floor without release.
+    FloorNotReleased,
+    /// Destage reads a floor without acquire.
+    FloorNotAcquired,
+    /// A slot is released without release.
+    SlotNotReleased,
+    /// Destage takes an idle slot without acquire.
+    SlotNotAcquired,
+    /// Destage leaves an idle slot its numbers.
+    IdleNotRetired,
+    /// Destage retires an idle slot after it has let go of it.
+    RetiredAfterRelease,
+    /// Destage does not look at the floors of busy slots.
+    BusyIgnored,
+    /// What is not sealed does not lower the cut.
+    UnsealedIgnored,
+    /// A write takes the numbers it has, although the page it replaces may have higher ones.
+    NotFresh,
+    /// An open chunk does not say that it may get higher numbers.
+    SeqMaxNotSet,
+}
+
+struct Slot {
+    busy: Word,
+    floor: Word,
+    // Guarded by busy.
+    seq_next: AtomicU64,
+    seq_end: AtomicU64,
+    open: AtomicU64,
+}
+
+struct Page {
+    seq: Word,
+    linked: Word,
+}
+
+struct Chunk {
+    seq_min: Word,
+    seq_max: Word,
+    seq_last: AtomicU64,
+    fill: Word,
+    sealed: Word,
+    page: [Page; PAGES as usize],
+}
+
+/// Slots and chunks.
+pub struct Pool {
+    mutation: Mutation,
+    seq: Word,
+    slot: [Slot; SLOTS],
+    chunk: [Chunk; CHUNKS],
+    /// Chunks in the order they were opened; the pool's lock.
+    list: Mutex<Vec<usize>>,
+    /// The page that the one block has which is written again and again; its bucket.
+    block: Mutex<Option<(usize, u64)>>,
+}
+
+/// What a round chose.
+#[derive(Clone, Debug)]
+pub struct Round {
+    pub cut: u64,
+    /// Numbers of the pages that it writes.
+    pub seen: Vec<u64>,
+}
+
+fn locked<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+impl Pool {
+    pub fn new(mutation: Mutation) -> Self {
+        let steps = Steps::new();
+        let page = || Page { seq: steps.word(0), linked: steps.word(0) };
+        Self {
+            mutation,
+            seq: steps.word(1),
+            slot: std::array::from_fn(|_| Slot {
+                busy: steps.word(0),
+                floor: steps.word(NO_SEQ),
+                seq_next: AtomicU64::new(0),
+                seq_end: AtomicU64::new(0),
+                open: AtomicU64::new(NO_CHUNK),
+            }),
+            chunk: std::array::from_fn(|_| Chunk {
+                seq_min: steps.word(0),
+                seq_max: steps.word(0),
+                seq_last: AtomicU64::new(0),
+                fill: steps.word(0),
+                sealed: steps.word(0),
+                page: std::array::from_fn(|_| page()),
+            }),
+            list: Mutex::new(Vec::new()),
+            block: Mutex::new(None),
+        }
+    }
+
+    fn is(&self, mutation: Mutation) -> bool {
+        self.mutation == mutation
+    }
+
+    // --- slots
+
+    /// `fby_slot_try`
+    fn slot_try(&self, s: &Slot) -> bool {
+        let order = if self.is(Mutation::SlotNotAcquired) { Relaxed } else { AcqRel };
+        s.busy.load(Relaxed) == 0 && s.busy.cmpxchg(0, 1, order)
+    }
+
+    /// `fby_slot_release`
+    fn slot_release(&self, s: &Slot) {
+        s.busy.store(0, if self.is(Mutation::SlotNotReleased) { Relaxed } else { Release });
+    }
+
+    /// `fby_slot_retire`
+    fn slot_retire(&self, s: &Slot) {
+        s.seq_next.store(0, Relaxed);
+        s.seq_end.store(0, Relaxed);
+        s.floor.store(NO_SEQ, Release);
+    }
+
+    /// `fby_slot_seq`, of one number
+    fn slot_seq(&self, s: &Slot, fresh: bool) -> u64 {
+        let (mut next, mut end) = (s.seq_next.load(Relaxed), s.seq_end.load(Relaxed));
+        if next == end || fresh {
+            let order = if self.is(Mutation::CounterNotReleased) { Acquire } else { AcqRel };
+            let floor = self.seq.load(Relaxed);
+            if !self.is(Mutation::FloorAfterCounter) {
+                s.floor.store(floor, Relaxed);
+            }
+            next = self.seq.fetch_add(SEQ_BLOCK, order);
+            if self.is(Mutation::FloorAfterCounter) {
+                s.floor.store(floor, Relaxed);
+            }
+            end = next + SEQ_BLOCK;
+            s.seq_end.store(end, Relaxed);
+        }
+        assert!(next < end);
+        s.seq_next.store(next + 1, Relaxed);
+        next
+    }
+
+    /// `chunk_open`
+    fn chunk_open(&self, s: &Slot) {
+        let mut list = locked(&self.list);
+        let c = list.len();
+        let ch = &self.chunk[c];
+        ch.fill.store(0, Relaxed);
+        ch.sealed.store(0, Relaxed);
+        if !self.is(Mutation::SeqMaxNotSet) {
+            ch.seq_max.store(NO_SEQ, Relaxed);
+        }
+        let seq_min = self.seq.load(Relaxed);
+        ch.seq_min.store(seq_min, Relaxed);
+        ch.seq_last.store(seq_min, Relaxed);
+        list.push(c);
+        drop(list);
+        self.slot_retire(s);
+        s.open.store(c as u64, Relaxed);
+    }
+
+    /// Of the end of a write: `publish_end`, and `fby_slot_close` where the chunk is full.
+    fn publish_end(&self, s: &Slot, ch: &Chunk, seq: u64) {
+        let fill = ch.fill.load(Relaxed) + 1;
+        let floor = || {
+            let next = s.seq_next.load(Relaxed);
+            let order = if self.is(Mutation::FloorNotReleased) { Relaxed } else { Release };
+            s.floor.store(if next < s.seq_end.load(Relaxed) { next } else { NO_SEQ }, order);
+        };
+        if self.is(Mutation::FloorBeforeFill) {
+            floor();
+        }
+        ch.fill.store(fill, Relaxed);
+        ch.seq_last.store(seq, Relaxed);
+        if !self.is(Mutation::FloorBeforeFill) && !self.is(Mutation::FloorBeforePublish) {
+            floor();
+        }
+        if fill == PAGES {
+            ch.sealed.store(fill, Relaxed);
+            s.open.store(NO_CHUNK, Relaxed);
+            ch.seq_max.store(seq, Relaxed);
+        }
+    }
+
+    /// A write of a block of its own by `cpu`, or `again` of the one block: its number;
+    /// `None`: all slots are busy.
+    pub fn write(&self, cpu: usize, again: bool) -> Option<u64> {
+        let mut block = again.then(|| locked(&self.block));
+        let s = (0..SLOTS).map(|i| &self.slot[(cpu + i) % SLOTS]).find(|s| self.slot_try(s))?;
+        if s.open.load(Relaxed) == NO_CHUNK {
+            self.chunk_open(s);
+        }
+        let c = s.open.load(Relaxed) as usize;
+        let ch = &self.chunk[c];
+        let old = block.as_ref().and_then(|b| **b);
+        // `commit_fresh`
+        let fresh = old.is_some_and(|(old, _)| {
+            old != c && self.chunk[old].seq_max.load(Relaxed) >= s.seq_next.load(Relaxed)
+        });
+        let seq = self.slot_seq(s, fresh && !self.is(Mutation::NotFresh));
+        if self.is(Mutation::FloorBeforePublish) {
+            let next = s.seq_next.load(Relaxed);
+            s.floor.store(if next < s.seq_end.load(Relaxed) { next } else { NO_SEQ }, Release);
+        }
+        let page = &ch.page[ch.fill.load(Relaxed) as usize];
+        page.seq.store(seq, Relaxed);
+        page.linked.store(1, Release);
+        if let Some(b) = block.as_mut() {
+            let before = b.replace((c, seq));
+            assert!(before.is_none_or(|(_, s)| s < seq), "a newer version has a lower number");
+        }
+        drop(block);
+        self.publish_end(s, ch, seq);
+        self.slot_release(s);
+        Some(seq)
+    }
+
+    // --- destage
+
+    fn cut_of_counter(&self) -> u64 {
+        let order = if self.is(Mutation::CounterNotAcquired) { Relaxed } else { Acquire };
+        self.seq.load(order) - 1
+    }
+
+    /// `cut_below_in_flight`
+    fn cut_below_in_flight(&self) -> u64 {
+        let mut cut =
+            if self.is(Mutation::FloorsBeforeCounter) { NO_SEQ } else { self.cut_of_counter() };
+        for s in &self.slot {
+            if self.slot_try(s) {
+                let c = s.open.load(Relaxed);
+                if c != NO_CHUNK {
+                    let ch = &self.chunk[c as usize];
+                    ch.sealed.store(ch.fill.load(Relaxed), Relaxed);
+                }
+                if self.is(Mutation::RetiredAfterRelease) {
+                    self.slot_release(s);
+                    self.slot_retire(s);
+                    continue;
+                }
+                if !self.is(Mutation::IdleNotRetired) {
+                    self.slot_retire(s);
+                }
+                self.slot_release(s);
+                continue;
+            }
+            let order = if self.is(Mutation::FloorNotAcquired) { Relaxed } else { Acquire };
+            let floor = s.floor.load(order);
+            if floor != NO_SEQ && floor - 1 < cut && !self.is(Mutation::BusyIgnored) {
+                cut = floor - 1;
+            }
+        }
+        if self.is(Mutation::FloorsBeforeCounter) {
+            cut = cut.min(self.cut_of_counter());
+        }
+        cut
+    }
+
+    /// `collect`
+    pub fn collect(&self) -> Round {
+        let mut cut = self.cut_below_in_flight();
+        let (mut evicted, mut seen, mut at) = (NO_SEQ, Vec::new(), 0);
+        loop {
+            // `fby_chunk_walk`
+            let Some(c) = locked(&self.list).get(at).copied() else { break };
+            at += 1;
+            let ch = &self.chunk[c];
+            let mut low = ch.seq_min.load(Relaxed);
+            let sealed = ch.sealed.load(Relaxed);
+            if low > cut {
+                break;
+            }
+            for page in &ch.page[..sealed as usize] {
+                if page.linked.load(Acquire) == 0 {
+                    continue;
+                }
+                let seq = page.seq.load(Relaxed);
+                low = seq + 1;
+                if seq <= cut {
+                    seen.push(seq);
+                }
+            }
+            if ch.fill.load(Relaxed) > sealed
+                && low < evicted
+                && !self.is(Mutation::UnsealedIgnored)
+            {
+                evicted = low;
+            }
+        }
+        if evicted <= cut {
+            cut = evicted - 1;
+        }
+        seen.retain(|s| *s <= cut);
+        Round { cut, seen }
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("mutation", &self.mutation).finish_non_exhaustive()
+    }
+}
