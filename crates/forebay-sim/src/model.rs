@@ -153,6 +153,13 @@ impl Sector {
         }
     }
 
+    /// Something that was acknowledged, and not flushed, may be gone.
+    pub fn has_lost(&self) -> bool {
+        let promised =
+            |v: &&Value| v.kind != Kind::Discard && v.volatile.is_some_and(|at| at != NEVER);
+        self.values.iter().filter(promised).any(|v| v.ghost)
+    }
+
     pub fn taint(&mut self, now: u64) {
         self.tainted = Some(now);
     }

@@ -103,6 +103,10 @@ struct FlushTask {
     number: u64,
     start: u64,
     gate: Gate,
+    /// The engine has been asked.
+    begun: bool,
+    /// Something that it covers is lost: it must fail.
+    doomed: bool,
 }
 
 struct RangeTask {
@@ -240,7 +244,13 @@ impl World {
             self.model_begin(v, &sectors, id, kind);
             Task::Range(RangeTask { number, sectors, kind, id, done: 0, past: None, gate: None })
         } else if 99 - dice < 100 / self.plan.bypass.flush {
-            Task::Flush(FlushTask { number, start: self.tick, gate: Gate::default() })
+            Task::Flush(FlushTask {
+                number,
+                start: self.tick,
+                gate: Gate::default(),
+                begun: false,
+                doomed: false,
+            })
         } else {
             let id = self.fresh_id();
             self.model_begin(v, &sectors, id, Kind::Data);

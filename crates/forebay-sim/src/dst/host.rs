@@ -16,6 +16,7 @@ pub(super) struct Request {
     /// Of a flush: what was there when it was issued, and power cuts before.
     mark: u64,
     cuts: u64,
+    start: u64,
 }
 
 #[derive(Default)]
@@ -26,6 +27,8 @@ pub(super) struct OriginHealth {
     pub failing: u32,
     /// Its power was cut: the next flush says so, and no other.
     pub untold: bool,
+    /// A flush failed, something is lost, and no flush of all was told.
+    pub loss_untold: bool,
 }
 
 pub(super) const EIO: i32 = 5;
@@ -89,7 +92,7 @@ impl World {
         };
         let origin = &self.volumes[v].origin;
         let (mark, cuts) = (origin.flush_mark(), origin.cuts);
-        self.volumes[v].queue.push(Request { io, due, mark, cuts });
+        self.volumes[v].queue.push(Request { io, due, mark, cuts, start: self.tick });
         Ok(())
     }
 
@@ -114,7 +117,13 @@ impl World {
         let at = self.rng.pick(&ready);
         let request = self.volumes[v].queue.remove(at);
         let error = match request.io.op {
-            sys::FBY_IO_FLUSH => self.flush_lands(v, request.mark, request.cuts),
+            sys::FBY_IO_FLUSH => {
+                let error = self.flush_lands(v, request.mark, request.cuts);
+                if error == 0 {
+                    self.volumes[v].model.iter_mut().for_each(|s| s.flushed(request.start));
+                }
+                error
+            }
             _ => {
                 let fails = self.origin_fails(v);
                 self.land(v, &request, !fails);
@@ -182,6 +191,7 @@ impl World {
             self.volumes[v].origin.flush(mark);
         }
         if fails || told {
+            self.doom(v);
             EIO
         } else {
             0
@@ -334,6 +344,7 @@ impl World {
                         self.accept_losses(v);
                     }
                     self.volumes[v].attached = true;
+                    self.volumes[v].health.loss_untold = false;
                     return Ok(());
                 }
                 Err(e) if damaged && (e.is(sys::FBY_E_HOLES) || e.is(sys::FBY_E_HOLES_KNOWN)) => {}

@@ -8,7 +8,7 @@ use forebay_sys as sys;
 use crate::dst::host::EIO;
 use crate::dst::World;
 use crate::engine::Decision;
-use crate::model::Kind;
+use crate::model::{Kind, Sector};
 
 use super::{Client, FlushTask, Gate, Passed, Past, RangeTask, Task, WriteTask};
 
@@ -121,6 +121,21 @@ impl World {
         })
     }
 
+    /// A flush failed.  If something is lost, those that wait for one of all must be
+    /// told; if there is none, the next.
+    pub(in crate::dst) fn doom(&mut self, v: usize) {
+        let number = self.volumes[v].number;
+        if !self.volumes[v].model.iter().any(Sector::has_lost) {
+            return;
+        }
+        self.volumes[v].health.loss_untold = true;
+        for c in &mut self.clients {
+            if let Task::Flush(t) = &mut c.task {
+                t.doomed |= t.begun && t.number == number;
+            }
+        }
+    }
+
     /// Has the origin a flush of some client's?
     pub(in crate::dst) fn client_flushes(&self, v: usize) -> bool {
         self.clients.iter().any(|c| c.flushing(self.volumes[v].number))
@@ -170,9 +185,17 @@ impl World {
 
     pub(super) fn flush_step(&mut self, i: usize, mut t: FlushTask) -> Result<Task, String> {
         let (v, index) = self.index_of(t.number)?;
+        t.doomed |= self.volumes[v].health.loss_untold;
+        t.begun = true;
         match self.gate_step(i, v, index, &mut t.gate)? {
             Passed::NotYet => return Ok(Task::Flush(t)),
-            Passed::Failed => self.log(|| format!("the flush since {} fails", t.start)),
+            Passed::Failed => {
+                self.volumes[v].health.loss_untold = false;
+                self.log(|| format!("the flush since {} fails", t.start));
+            }
+            Passed::Well if t.doomed => {
+                return Err(format!("the flush since {} is not told of a loss", t.start));
+            }
             Passed::Well => {
                 self.tally.flushes += 1;
                 self.volumes[v].model.iter_mut().for_each(|s| s.flushed(t.start));
