@@ -48,12 +48,12 @@ const CHUNK_HEADER_BYTES: usize = 512;
 
 const PAGE: usize = 4096;
 
+/// Fills the slice with what is at a place of the media.
+type Read<'r, E> = dyn FnMut(usize, &mut [u8]) -> Result<(), E> + 'r;
+
 /// Names what is found on the media, if anything is.  A pool of our own is
 /// looked for before.  `read` gets pages of the media; its error ends the look.
-pub(super) fn find<E>(
-    len: usize,
-    read: &mut dyn FnMut(usize, &mut [u8]) -> Result<(), E>,
-) -> Result<Option<String>, E> {
+pub(super) fn find<E>(len: usize, read: &mut Read<'_, E>) -> Result<Option<String>, E> {
     let mut first = vec![0; (EDGE_BYTES + PAGE).min(len)];
     for (i, page) in first.chunks_mut(PAGE).enumerate() {
         read(i * PAGE, page)?;
