@@ -28,6 +28,26 @@ int fby_chunk_info(struct fby_pool *p, u32 chunk, struct fby_chunk_info *out)
 	return FBY_DONE;
 }
 
+u32 fby_lost_list(struct fby_pool *p, u16 volume, u32 *page, struct fby_report_block *out, u32 max)
+{
+	u32 n = 0;
+
+	for (; p->usable && n < max && *page < p->sb.nchunks << p->chunk_shift; ++*page) {
+		const struct fby_entry *e = &p->entry[*page];
+		u32 state = fby_load(&e->state);
+		u64 key = fby_load(&e->key);
+
+		if (!(state & FBY_ES_LINKED) || !((state & FBY_ES_DAMAGED) || FBY_ES_LOST(state)) ||
+		    key >> FBY_BLOCK_BITS != volume)
+			continue;
+		out[n].block = fby_key_block(key);
+		out[n].chunk = fby_page_chunk(p, *page);
+		out[n].page = (u16)fby_page_place(p, *page);
+		out[n++].volume = volume;
+	}
+	return n;
+}
+
 int fby_entry_info(struct fby_pool *p, u32 chunk, u32 page, bool check_data, struct fby_entry_info *out)
 {
 	const struct fby_entry *e;

@@ -191,6 +191,10 @@ void fby_pool_info(struct fby_pool *p, struct fby_pool_info *out);
 
 /* Last damaged blocks found; returns how many of max were filled. */
 u32 fby_damaged_list(struct fby_pool *p, struct fby_report_block *out, u32 max);
+/* Blocks of a volume whose newest data is lost, as far as that is known: what a
+ * drain cannot write.  Begins at *page, 0 at first, and moves it on; returns how
+ * many of max were filled, fewer at the end. */
+u32 fby_lost_list(struct fby_pool *p, u16 volume, u32 *page, struct fby_report_block *out, u32 max);
 
 /* Verifies the invariants of docs/design on the whole pool (check.c); no
  * request may be in flight unless quiet is false, when only what holds at any

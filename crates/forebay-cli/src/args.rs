@@ -10,23 +10,11 @@ use forebay::{AttachOptions, Holes, Persist, PoolOptions, WhenFull};
 
 use crate::units;
 
-/// Ends every --help: what a script can rely on.
-const EXIT_CODES: &str = "\
-Exit codes:
-  0  done
-  1  anything that has no code of its own
-  2  usage: an option or argument cannot be right
-  3  not found: no such file, no pool there, no such volume
-  4  busy: in use by another process
-  5  damaged: the pool, or a part of it, cannot be trusted
-  6  wrong origin: not the one recorded, of another size, or known by name alone
-  7  I/O error of the media or of an origin
-  8  no space: disk full, media too small, cache full
-  9  permission denied, or read-only
- 10  not supported: newer format, missing kernel or CPU feature
- 11  lost data: blocks known to be gone
- 12  holds data: not overwritten without --force
- 13  interrupted";
+/// Ends --help and the man page: what a script can rely on.
+fn exit_codes() -> String {
+    let lines = forebay::EXIT_CODES.iter().map(|(code, meaning)| format!("\n {code:2}  {meaning}"));
+    format!("Exit codes:{}", lines.collect::<String>())
+}
 
 const EXAMPLES: &str = "\
 Examples:
@@ -52,7 +40,7 @@ pub mod module;
 /// ordinary disk.
 #[derive(Debug, Parser)]
 #[command(name = "forebay", version, propagate_version = true)]
-#[command(after_help = format!("{EXAMPLES}\n{EXIT_CODES}"))]
+#[command(after_help = format!("{EXAMPLES}\n{}", exit_codes()))]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -520,12 +508,20 @@ pub struct DumpBlock {
 #[command(after_help = after!(
     "forebay drain /dev/pmem0                   all volumes",
     "forebay drain /dev/pmem0 data vm1 --json",
+    "forebay drain /dev/pmem0 data --accept-lost     gives up what is lost, after a look at forebay check",
 ))]
 pub struct Drain {
     /// The pool; while it is served, the server drains
     pub pool: PathBuf,
     /// Volumes; default: all
     pub volumes: Vec<String>,
+    /// Give up blocks whose newest data is lost: the origin's older data takes
+    /// their place.  Not while the pool is served
+    #[arg(long)]
+    pub accept_lost: bool,
+    /// End after so long, drained or not, as while an origin fails
+    #[arg(long, value_name = "TIME", value_parser = units::parse_time)]
+    pub timeout: Option<Duration>,
     #[command(flatten)]
     pub attach: Attach,
     #[command(flatten)]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context};
-use forebay::{control, FileOrigin, Origin};
+use forebay::{control, Completeness, FileOrigin, Origin, VolumeInfo};
 use rustix::io::Errno;
 use serde::Serialize;
 use serde_json::{json, Value};
@@ -286,26 +286,36 @@ pub fn detach(a: &DetachDevice) -> anyhow::Result<u8> {
     if a.json.json {
         let gone: Vec<_> = gone
             .iter()
-            .map(|l| json!({ "device": format!("/dev/{}", l.device), "volume": l.volume, "flushed": a.flush }))
+            .map(|(l, judged)| json!({ "device": format!("/dev/{}", l.device), "volume": l.volume, "flushed": a.flush, "origin": judged }))
             .collect();
         out::json(&gone)?;
-        return Ok(0);
     }
-    for l in &gone {
-        let state = match a.flush {
-            true => "the origin alone is complete",
-            false => "what is cached stays in the pool",
+    let mut code = 0;
+    for (l, judged) in &gone {
+        let line = |state: &dyn std::fmt::Display| {
+            format!("volume {}: /dev/{} is gone; {state}", l.volume, l.device)
         };
-        out::line(format_args!("volume {}: /dev/{} is gone; {state}", l.volume, l.device))?;
+        match judged.as_ref().map(|c| (c.exit_code(), c)) {
+            Some((worse, c)) if worse != 0 => {
+                eprintln!("forebay: {}", line(c));
+                code = if code == 0 { worse } else { code };
+            }
+            _ if a.json.json => {}
+            Some((_, c)) => out::line(line(c))?,
+            None => out::line(line(&"what is cached stays in the pool"))?,
+        }
     }
-    if gone.is_empty() {
+    if gone.is_empty() && !a.json.json {
         out::line("nothing is attached")?;
     }
-    Ok(0)
+    Ok(code)
 }
 
+/// With what is known of its origin, where it was flushed.
+type Gone = (Listed, Option<Completeness>);
+
 /// The newest first: it may lie on an older one.
-fn detach_devices(control: &dyn Control, a: &DetachDevice) -> anyhow::Result<Vec<Listed>> {
+fn detach_devices(control: &dyn Control, a: &DetachDevice) -> anyhow::Result<Vec<Gone>> {
     let there = module::list(control)?;
     let mut wanted = match a.all {
         true => there.clone(),
@@ -320,7 +330,7 @@ fn detach_devices(control: &dyn Control, a: &DetachDevice) -> anyhow::Result<Vec
     let (mut gone, mut first_error) = (Vec::new(), None);
     for l in wanted {
         match detach_one(control, &l, a.flush) {
-            Ok(()) => gone.push(l),
+            Ok(judged) => gone.push((l, judged)),
             Err(error) => match first_error {
                 None => first_error = Some(error),
                 Some(_) => eprintln!("forebay: {error}"),
@@ -333,7 +343,13 @@ fn detach_devices(control: &dyn Control, a: &DetachDevice) -> anyhow::Result<Vec
     }
 }
 
-fn detach_one(control: &dyn Control, l: &Listed, flush: bool) -> Result<(), Error> {
+/// Nobody writes to it between the two: a device in use is not detached.  Whoever
+/// did before is in the status that is asked for between them.
+fn detach_one(
+    control: &dyn Control,
+    l: &Listed,
+    flush: bool,
+) -> Result<Option<Completeness>, Error> {
     let what = format!("volume {}: /dev/{}", l.volume, l.device);
     if flush {
         module::ask(control, &what, &format!("command {} flush", l.device)).map_err(|e| {
@@ -344,11 +360,15 @@ fn detach_one(control: &dyn Control, l: &Listed, flush: bool) -> Result<(), Erro
             }
         })?;
     }
+    let judged = match flush {
+        true => Some(judge(&module::status(control, &l.device)?, l)),
+        false => None,
+    };
     // Whoever looks at a device that was just closed, as udev does, has it open.
     let patience = Instant::now() + PATIENCE;
     loop {
         match module::ask(control, &what, &format!("detach {}", l.device)) {
-            Ok(_) => return Ok(()),
+            Ok(_) => return Ok(judged),
             Err(e) if e.errno() != Some(Errno::BUSY) => return Err(e),
             Err(_) if Instant::now() < patience => std::thread::sleep(PAUSE),
             Err(e) => {
@@ -359,6 +379,27 @@ fn detach_one(control: &dyn Control, l: &Listed, flush: bool) -> Result<(), Erro
             }
         }
     }
+}
+
+/// As far as the module tells: lost blocks by number are in the pool, for
+/// `forebay check`.  A counter that it does not have is no zero.
+fn judge(status: &module::Status, l: &Listed) -> Completeness {
+    let number = |name| status.number(name);
+    let (Some(pages), Some(lost), Some(holes)) =
+        (number("pages"), number("lost_blocks"), number("holes"))
+    else {
+        return Completeness { volume: l.volume.clone(), ..Default::default() };
+    };
+    let v = VolumeInfo {
+        name: l.volume.clone(),
+        attached: true,
+        lost_blocks: lost,
+        holes,
+        holes_unknown: number("holes_unknown").unwrap_or(0),
+        last_error: (status.state == "origin_failed").then(|| "see dmesg".into()),
+        ..Default::default()
+    };
+    Completeness::judge(&v, pages.saturating_sub(lost), Vec::new(), None)
 }
 
 #[cfg(not(test))]
@@ -500,7 +541,7 @@ mod tests {
         };
         let gone = detach_devices(script, &a).map_err(|e| format!("{e:#}"))?;
         assert!(script.is_done());
-        Ok(gone.into_iter().map(|l| l.device).collect())
+        Ok(gone.into_iter().map(|(l, _)| l.device).collect())
     }
 
     #[test]
@@ -550,6 +591,7 @@ mod tests {
         let script = Script::new(&[
             ("list", LIST),
             ("command forebay1 flush", "ok\n"),
+            ("status forebay1", "ok ok pages=0 lost_blocks=0 holes=0 holes_unknown=0\n"),
             ("detach forebay1", "ok\n"),
         ]);
         assert_eq!(detach_words("vm --flush", &script).unwrap(), ["forebay1"]);
@@ -593,6 +635,28 @@ mod tests {
         let error = detach_words("--all", &script).unwrap_err();
         assert!(error.contains("volume vm"), "{error}");
         assert!(script.is_done());
+    }
+
+    /// What the module counts decides what is said of the origin.
+    #[test]
+    fn a_flush_that_leaves_something_is_not_complete() {
+        use forebay::Verdict::*;
+        let l = &module::list(&Script::new(&[("list", LIST)])).unwrap()[0];
+        for (counters, verdict) in [
+            ("ok pages=0 lost_blocks=0 holes=0 holes_unknown=0", Complete),
+            ("lost_data pages=2 lost_blocks=2 holes=0 holes_unknown=0", LostBlocks),
+            ("lost_data pages=0 lost_blocks=0 holes=1 holes_unknown=1", LostEntries),
+            ("ok pages=1 lost_blocks=0 holes=0 holes_unknown=0", Cached),
+            ("origin_failed pages=1 lost_blocks=0 holes=0 holes_unknown=0", OriginFails),
+            ("ok", Unknown),
+        ] {
+            let answer = format!("ok {counters}\n");
+            let script = Script::new(&[("status forebay0", &answer)]);
+            let judged = judge(&module::status(&script, "forebay0").unwrap(), l);
+            assert_eq!(judged.verdict, verdict, "{counters}");
+            assert_eq!(judged.complete, verdict == Complete, "{counters}");
+            assert_eq!(judged.exit_code() == 0, verdict == Complete, "{counters}");
+        }
     }
 
     #[test]

@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::Context;
-use forebay::{control, DrainProgress, Pool};
+use forebay::{
+    control, Completeness, DrainProgress, Error, Holes, Pool, Verdict, Volume, VolumeInfo,
+};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use serde_json::json;
 
@@ -16,65 +17,132 @@ use crate::{args, open, out, units};
 
 pub fn run(a: &args::Drain) -> anyhow::Result<u8> {
     let interrupt = Interrupt::watch()?;
-    let mut bars = Bars::new(interrupt);
+    let mut bars = Bars::new(interrupt, a.timeout);
     let drained = match connect(&a.pool)? {
         Some(first) => served(a, first, &mut bars),
         None => here(a, &mut bars),
     };
     bars.end();
-    drained?;
-    report(a, &bars.last)?;
-    Ok(0)
+    let Drained { judged, failed } = match drained {
+        Err(Error::Interrupted { .. }) if bars.timed_out => bars.unfinished(),
+        drained => drained?,
+    };
+    report(a, &bars.last, &judged)?;
+    match failed {
+        Some(error) => Err(error.into()),
+        None => Ok(judged.iter().map(Completeness::exit_code).find(|c| *c != 0).unwrap_or(0)),
+    }
+}
+
+/// What became of each volume, and the first error that kept one from being
+/// attached: the others are drained all the same.
+#[derive(Default)]
+struct Drained {
+    judged: Vec<Completeness>,
+    failed: Option<Error>,
 }
 
 /// Each drain takes a connection.
-fn served(a: &args::Drain, first: control::Client, bars: &mut Bars) -> anyhow::Result<()> {
+fn served(a: &args::Drain, first: control::Client, bars: &mut Bars) -> forebay::Result<Drained> {
+    if a.accept_lost {
+        return Err(Error::Usage {
+            what: format!(
+                "{}: it is served, and its clients may write what is lost anew",
+                a.pool.display()
+            ),
+            way_out: "stop the server before lost blocks are given up".into(),
+        });
+    }
+    let mut drained = Drained::default();
     if a.volumes.is_empty() {
-        return Ok(first.drain(None, &mut |volume, p| bars.show(volume, p))?);
+        drained.judged = first.drain(None, &mut |volume, p| bars.show(volume, p))?;
+        return Ok(drained);
     }
     let mut next = Some(first);
-    for volume in &a.volumes {
-        let client = match next.take() {
-            Some(client) => client,
-            None => connect(&a.pool)?.context("the server is gone")?,
+    for name in &a.volumes {
+        let Some(client) = next.take().map_or_else(|| connect(&a.pool), |c| Ok(Some(c)))? else {
+            return Err(Error::Stopped { name: name.clone(), why: "ended" });
         };
-        client.drain(Some(volume), &mut |volume, p| bars.show(volume, p))?;
+        drained.judged.extend(client.drain(Some(name), &mut |volume, p| bars.show(volume, p))?);
     }
-    Ok(())
+    Ok(drained)
 }
 
 fn connect(pool: &Path) -> forebay::Result<Option<control::Client>> {
     control::Client::for_pool(&control::runtime_dir(), pool)
 }
 
-fn here(a: &args::Drain, bars: &mut Bars) -> anyhow::Result<()> {
+fn here(a: &args::Drain, bars: &mut Bars) -> forebay::Result<Drained> {
     let pool = open::pool(&a.pool, &a.media.read_write())?;
     let drained = drain_pool(a, &pool, bars);
     // Interrupted or not, what is cached is safe and the pool closed in order.
     pool.close()?;
-    Ok(drained?)
+    drained
 }
 
-fn drain_pool(a: &args::Drain, pool: &Pool, bars: &mut Bars) -> forebay::Result<()> {
-    let names = match a.volumes.is_empty() {
-        true => pool.volumes().into_iter().map(|v| v.name).collect(),
-        false => a.volumes.clone(),
-    };
-    let mut first_error = None;
+fn drain_pool(a: &args::Drain, pool: &Pool, bars: &mut Bars) -> forebay::Result<Drained> {
+    let all = pool.volumes();
+    for name in &a.volumes {
+        pool.volume_info(name)?;
+    }
+    let asked = |v: &VolumeInfo| a.volumes.is_empty() || a.volumes.contains(&v.name);
+    let mut drained = Drained::default();
     let mut volumes = Vec::new();
-    for name in &names {
-        match pool.attach(name, &a.attach.options(name)) {
-            Ok(volume) => volumes.push(volume),
-            // The others can be drained all the same.
-            Err(error) => _ = first_error.get_or_insert(error),
+    for v in all.iter().filter(|v| asked(v)) {
+        match attach(a, pool, v) {
+            Ok(volume) => volumes.push((v, volume)),
+            Err(error) => {
+                let mut judged = pool.completeness(&v.name)?;
+                judged.not_attached(&error);
+                drained.judged.push(judged);
+                drained.failed.get_or_insert(error);
+            }
         }
     }
-    let drained = pool.drain_all(&mut |volume, p| bars.show(volume, p));
-    for volume in volumes {
+    let mut done = pool.drain_all(&mut |volume, p| bars.show(volume, p));
+    let lost = |c: &Completeness| c.verdict == Verdict::LostBlocks;
+    if a.accept_lost && done.as_ref().is_ok_and(|judged| judged.iter().any(lost)) {
+        done = give_up(pool, &volumes, bars);
+    }
+    let mut judged = done?;
+    judged.retain(|c| volumes.iter().any(|(v, _)| v.name == c.volume));
+    if a.attach.options("").holes == Holes::Accept || a.accept_lost {
+        for (v, _) in &volumes {
+            if let Some(c) = judged.iter_mut().find(|c| c.volume == v.name) {
+                c.accept_loss(Vec::new(), v.holes, v.holes_unknown);
+            }
+        }
+    }
+    drained.judged.extend(judged);
+    for (_, volume) in volumes {
         volume.detach()?;
     }
-    drained?;
-    first_error.map_or(Ok(()), Err)
+    Ok(drained)
+}
+
+fn attach(a: &args::Drain, pool: &Pool, v: &VolumeInfo) -> forebay::Result<Volume> {
+    let mut options = a.attach.options(&v.name);
+    if a.accept_lost {
+        options.holes = Holes::Accept;
+    }
+    pool.attach(&v.name, &options)
+}
+
+/// The lost blocks of all, by order, and another drain for what that wrote.
+fn give_up(
+    pool: &Pool,
+    volumes: &[(&VolumeInfo, Volume)],
+    bars: &mut Bars,
+) -> forebay::Result<Vec<Completeness>> {
+    let mut given_up = BTreeMap::new();
+    for (v, volume) in volumes {
+        given_up.insert(&v.name, volume.accept_lost()?);
+    }
+    let mut judged = pool.drain_all(&mut |volume, p| bars.show(volume, p))?;
+    for c in &mut judged {
+        c.accept_loss(given_up.remove(&c.volume).unwrap_or_default(), 0, 0);
+    }
+    Ok(judged)
 }
 
 /// A bar for each volume, on standard error if that is a terminal.
@@ -83,11 +151,15 @@ struct Bars {
     bars: BTreeMap<String, ProgressBar>,
     last: BTreeMap<String, DrainProgress>,
     interrupt: Interrupt,
+    end: Option<Instant>,
+    timed_out: bool,
 }
 
 impl Bars {
-    fn new(interrupt: Interrupt) -> Self {
+    fn new(interrupt: Interrupt, timeout: Option<Duration>) -> Self {
         Bars {
+            end: timeout.map(|t| Instant::now() + t),
+            timed_out: false,
             screen: MultiProgress::new(),
             bars: BTreeMap::new(),
             last: BTreeMap::new(),
@@ -119,10 +191,17 @@ impl Bars {
             ));
         }
         self.last.insert(volume.to_string(), p.clone());
-        match self.interrupt.came() {
+        self.timed_out = self.end.is_some_and(|end| Instant::now() >= end);
+        match self.interrupt.came() || self.timed_out {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         }
+    }
+
+    /// What was told last, at the end of the time that was given.
+    fn unfinished(&self) -> Drained {
+        let judged = self.last.iter().map(|(name, p)| Completeness::unfinished(name, p));
+        Drained { judged: judged.collect(), failed: None }
     }
 
     /// Above the bars, or alone where there is no terminal for them.
@@ -147,21 +226,37 @@ fn style() -> ProgressStyle {
     .expect("the template is right")
 }
 
-fn report(a: &args::Drain, last: &BTreeMap<String, DrainProgress>) -> anyhow::Result<()> {
+fn report(
+    a: &args::Drain,
+    last: &BTreeMap<String, DrainProgress>,
+    judged: &[Completeness],
+) -> anyhow::Result<()> {
+    let complete = judged.iter().all(|c| c.complete);
     if a.json.json {
-        return out::json(&json!({ "drained": last }));
+        out::json(&json!({ "drained": last, "complete": complete, "volumes": judged }))?;
     }
-    for (volume, p) in last {
-        let rate = p.origin_written_bytes as f64 / p.seconds.max(1e-3);
-        out::line(format_args!(
-            "volume {volume}: {} to its origin in {:.1} s ({}/s); the origin alone is complete",
-            units::bytes(p.origin_written_bytes),
-            p.seconds,
-            units::bytes(rate as u64),
-        ))?;
+    for c in judged {
+        let moved = last.get(&c.volume).map(|p| {
+            let rate = p.origin_written_bytes as f64 / p.seconds.max(1e-3);
+            format!(
+                "{} to its origin in {:.1} s ({}/s); ",
+                units::bytes(p.origin_written_bytes),
+                p.seconds,
+                units::bytes(rate as u64),
+            )
+        });
+        let moved = moved.unwrap_or_else(|| match c.complete {
+            true => "nothing was cached; ".into(),
+            false => String::new(),
+        });
+        match (c.exit_code(), a.json.json) {
+            (0, true) => {}
+            (0, false) => out::line(format_args!("volume {}: {moved}{c}", c.volume))?,
+            (_, _) => eprintln!("forebay: volume {}: {moved}{c}", c.volume),
+        }
     }
-    if last.is_empty() {
-        out::line("nothing was cached; the origins alone are complete")?;
+    if judged.is_empty() && !a.json.json {
+        out::line("the pool has no volumes; there is nothing to drain")?;
     }
     Ok(())
 }

@@ -37,7 +37,7 @@ fn main() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("forebay: {error:#}");
+            eprintln!("forebay: {}", text(&error));
             ExitCode::from(exit_code(&error))
         }
     }
@@ -67,12 +67,24 @@ fn run(command: Command) -> anyhow::Result<u8> {
     }
 }
 
-/// The table at the end of `forebay --help`.
+/// With its causes, but for those that a text before names already.
+fn text(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |all, cause| match &all[..] {
+        "" => cause,
+        all if all.contains(&cause) => all.into(),
+        all => format!("{all}: {cause}"),
+    })
+}
+
+/// Of the table at the end of `forebay --help`.
 fn exit_code(error: &anyhow::Error) -> u8 {
     let code = |e: &(dyn std::error::Error + 'static)| {
         let module = e.downcast_ref::<module::Error>();
         let own = e.downcast_ref::<forebay::Error>();
-        (module.map(module::Error::exit_code)).or(own.map(forebay::Error::exit_code))
+        (module.map(module::Error::exit_code))
+            .or(own.map(forebay::Error::exit_code))
+            // What the library calls an I/O error need not be one of a device here.
+            .or(e.downcast_ref().map(forebay::io_exit_code).filter(|code| *code != 7))
     };
     error.chain().find_map(code).unwrap_or(1)
 }

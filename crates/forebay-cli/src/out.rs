@@ -23,6 +23,16 @@ pub fn json_line(value: &impl Serialize) -> anyhow::Result<()> {
     Ok(std::io::stdout().lock().flush()?)
 }
 
+/// A path as a shell takes it.
+pub fn quoted(path: &std::path::Path) -> String {
+    let text = path.to_string_lossy();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%,=".contains(c);
+    match !text.is_empty() && text.chars().all(plain) {
+        true => text.into_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
 /// Columns as wide as their widest cell; the first is left-aligned, the others
 /// too where the header starts with '<'.
 pub struct Table {
@@ -68,6 +78,15 @@ impl Display for Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paths_for_a_shell() {
+        let q = |path: &str| quoted(path.as_ref());
+        assert_eq!(q("/dev/pmem0"), "/dev/pmem0");
+        assert_eq!(q("a b"), "'a b'");
+        assert_eq!(q("it's"), r"'it'\''s'");
+        assert_eq!(q("$x"), "'$x'");
+    }
 
     #[test]
     fn tables_line_up() {

@@ -141,8 +141,13 @@ fn default_socket(pool: &Path) -> anyhow::Result<PathBuf> {
 /// Makes the directory, or finds it to be its owner's alone.
 fn private_directory(path: &Path) -> anyhow::Result<()> {
     let name = path.display();
-    DirBuilder::new().recursive(true).mode(0o700).create(path).with_context(|| {
-        format!("{name}: cannot make the directory for the socket; choose another with --socket")
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|source| Error::Io {
+        path: path.into(),
+        doing: "making the directory for the socket",
+        source,
+        way_out:
+            "choose another with --socket, and for the control socket with FOREBAY_RUNTIME_DIR"
+                .into(),
     })?;
     let found = std::fs::metadata(path).with_context(|| format!("{name}: cannot look at it"))?;
     let me = rustix::process::geteuid().as_raw();
@@ -234,6 +239,8 @@ struct ReadyMessage<'a> {
     socket: &'a Path,
     volumes: Vec<ReadyVolume<'a>>,
     unserved: &'a [Unserved],
+    /// Why status, drain and set cannot ask this server.
+    control_note: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -251,6 +258,10 @@ fn announce(
     exports: &[Export],
     unserved: &[Unserved],
 ) -> anyhow::Result<()> {
+    let control_note = pool.status().control_note;
+    if let Some(why) = &control_note {
+        eprintln!("forebay: status, drain, set and top cannot reach this server: {why}");
+    }
     let volumes = exports.iter().map(|e| &e.volume);
     if a.json.json {
         let volumes = volumes.map(|v| ReadyVolume {
@@ -265,6 +276,7 @@ fn announce(
             socket: socket.path(),
             volumes: volumes.collect(),
             unserved,
+            control_note: control_note.as_deref(),
         });
     }
     let path = socket.path().display();

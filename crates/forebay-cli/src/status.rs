@@ -49,8 +49,12 @@ pub fn of_pool(path: &Path) -> anyhow::Result<PoolStatus> {
     const PATIENCE: Duration = Duration::from_secs(2);
     let start = Instant::now();
     loop {
-        if let Some(mut client) = control::Client::for_pool(&control::runtime_dir(), path)? {
-            return Ok(client.status()?);
+        match control::Client::for_pool(&control::runtime_dir(), path) {
+            Ok(Some(mut client)) => return Ok(client.status()?),
+            Ok(None) => {}
+            // A copy can be looked at beside the pool that is served.
+            Err(e @ forebay::Error::OtherPool { .. }) => eprintln!("forebay: note: {e}"),
+            Err(e) => return Err(e.into()),
         }
         match open::read_only(path) {
             Ok(pool) => {

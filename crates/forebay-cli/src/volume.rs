@@ -37,7 +37,7 @@ fn add(a: &args::VolumeAdd) -> anyhow::Result<u8> {
         a.origin.display(),
         added.block_size,
     ))?;
-    out::line(format_args!("next: forebay serve {}", a.pool.display()))?;
+    out::line(format_args!("next: forebay serve {}", out::quoted(&a.pool)))?;
     Ok(0)
 }
 
@@ -46,7 +46,7 @@ fn list(a: &args::VolumeList) -> anyhow::Result<u8> {
     if a.json.json {
         out::json(&volumes)?;
     } else if volumes.is_empty() {
-        let pool = a.pool.display();
+        let pool = out::quoted(&a.pool);
         out::line(format_args!("no volumes; add one: forebay volume add {pool} NAME ORIGIN"))?;
     } else {
         out::line(table(&volumes))?;

@@ -229,8 +229,8 @@ const CASES: &[Case] = &[
         name: "volume add: the pool as its own origin",
         prepare: POOL,
         command: "volume add pool w pool",
-        code: 4,
-        says: &["pool", "in use"],
+        code: 2,
+        says: &["pool", "pool itself"],
     },
     Case {
         name: "volume add: a name that is too long",

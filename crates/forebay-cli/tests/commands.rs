@@ -55,8 +55,9 @@ fn help_has_examples_and_exit_codes() {
         assert!(help.contains("Exit codes"), "{command}: {help}");
     }
     let help = b.run_ok(&["--help"]).stdout;
-    for code in 0..=13 {
-        assert!(help.contains(&format!("\n {code:2}  ")), "exit code {code}");
+    for (i, (code, meaning)) in forebay::EXIT_CODES.iter().enumerate() {
+        assert_eq!(i, usize::from(*code));
+        assert!(help.contains(&format!("\n {code:2}  {meaning}\n")), "exit code {code}");
     }
     assert!(!help.contains("demo-writer"), "{help}");
 }

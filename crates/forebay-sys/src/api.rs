@@ -342,6 +342,13 @@ extern "C" {
     pub fn fby_pool_set_options(p: *mut fby_pool, o: *const fby_options) -> c_int;
     pub fn fby_pool_info(p: *mut fby_pool, out: *mut fby_pool_info);
     pub fn fby_damaged_list(p: *mut fby_pool, out: *mut fby_report_block, max: u32) -> u32;
+    pub fn fby_lost_list(
+        p: *mut fby_pool,
+        volume: u16,
+        page: *mut u32,
+        out: *mut fby_report_block,
+        max: u32,
+    ) -> u32;
     pub fn fby_check(p: *mut fby_pool, quiet: bool, text: *mut c_char, text_bytes: u32) -> c_int;
 
     pub fn fby_volume_add(p: *mut fby_pool, s: *const fby_volume_spec, index: *mut u16) -> c_int;

@@ -7,14 +7,15 @@
 //!
 //! ```text
 //! {"op":"status"}                      {"status":{...}}
-//! {"op":"drain","volume":"v"}          {"progress":{"volume":"v",...}} ... {"done":true}
+//! {"op":"drain","volume":"v"}          {"progress":{"volume":"v",...}} ... {"drained":[{"volume":"v","complete":true,...}]}
 //! {"op":"set","options":{"idle_seconds":5}}   {"options":{...}}
 //! {"op":"set-volume","volume":"v","options":{"bypass_limit_bytes":1048576}}   {"done":true}
 //! anything else                        {"error":{"message":"...","exit_code":2}}
 //! ```
 //!
-//! Without `volume` it is all attached volumes.  Closing the connection
-//! ends a drain.  A connection on which nothing is asked for 5 s is closed.
+//! Without `volume` it is all volumes; a drain's answer judges those that are not
+//! attached too, and only what it calls complete is.  Closing the connection ends
+//! a drain.  A connection on which nothing is asked for 5 s is closed.
 
 mod client;
 mod server;
@@ -26,6 +27,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::bypass::VolumeChange;
+use crate::completeness::Completeness;
 use crate::error::{Error, Result};
 use crate::pool::{OptionsChange, OptionsInfo};
 use crate::status::{DrainProgress, PoolStatus, Uuid};
@@ -37,12 +39,22 @@ pub(crate) use server::Server;
 const LINE_MAX: usize = 1 << 20;
 
 /// Where sockets are: `$FOREBAY_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/forebay`,
-/// else `/run/forebay`.
+/// else `/run/forebay` for root, and for others a directory of their own.
 pub fn runtime_dir() -> PathBuf {
     let set = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     set("FOREBAY_RUNTIME_DIR")
         .or_else(|| set("XDG_RUNTIME_DIR").map(|dir| dir.join("forebay")))
-        .unwrap_or_else(|| PathBuf::from("/run/forebay"))
+        .unwrap_or_else(|| runtime_dir_of(rustix::process::geteuid().as_raw(), Path::new("/run")))
+}
+
+/// Root's is closed to everybody else, so they cannot share it.
+fn runtime_dir_of(user: u32, run: &Path) -> PathBuf {
+    let own = run.join(format!("user/{user}"));
+    match user {
+        0 => run.join("forebay"),
+        _ if own.is_dir() => own.join("forebay"),
+        _ => std::env::temp_dir().join(format!("forebay-{user}")),
+    }
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -64,6 +76,7 @@ enum Answer {
         progress: DrainProgress,
     },
     Done(bool),
+    Drained(Vec<Completeness>),
     Options(OptionsInfo),
     Error {
         message: String,
@@ -121,6 +134,16 @@ mod tests {
         assert!(text.starts_with(r#"{"progress":{"volume":"v","pages_start":0"#), "{text}");
         assert!(matches!(serde_json::from_str(&text).unwrap(), Answer::Progress { .. }));
         assert_eq!(serde_json::to_string(&Answer::Done(true)).unwrap(), r#"{"done":true}"#);
+    }
+
+    #[test]
+    fn each_user_has_a_directory() {
+        let run = std::env::temp_dir().join(format!("fby-run-{}", std::process::id()));
+        assert_eq!(runtime_dir_of(0, &run), run.join("forebay"));
+        assert_eq!(runtime_dir_of(7, &run), std::env::temp_dir().join("forebay-7"));
+        fs::create_dir_all(run.join("user/7")).unwrap();
+        assert_eq!(runtime_dir_of(7, &run), run.join("user/7/forebay"));
+        fs::remove_dir_all(&run).unwrap();
     }
 
     #[test]

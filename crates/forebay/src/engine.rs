@@ -435,6 +435,24 @@ impl Engine {
         out
     }
 
+    /// Numbers of a volume's lost blocks, ascending; at most `max`.
+    pub(crate) fn lost_blocks(&self, volume: u16, max: usize) -> Vec<u64> {
+        let (mut lost, mut page) = (Vec::new(), 0);
+        let mut some = [sys::fby_report_block::default(); 64];
+        while lost.len() < max {
+            let out = some.as_mut_ptr();
+            // SAFETY: the pool is open; out has room for 64.
+            let n = unsafe { sys::fby_lost_list(self.pool, volume, &mut page, out, 64) };
+            lost.extend(some[..n as usize].iter().map(|b| b.block));
+            if n < 64 {
+                break;
+            }
+        }
+        lost.truncate(max);
+        lost.sort_unstable();
+        lost
+    }
+
     /// Verifies the invariants; the text of the first that does not hold.
     pub(crate) fn check(&self, quiet: bool) -> EngineResult<Option<String>> {
         // All is quiet only while destage is, which seals chunks by itself.

@@ -3,29 +3,32 @@
 //!
 //! Each message names the thing (a path, a volume), the cause, and the way
 //! out.  [`Error::errno`] is what a block layer answers with, and
-//! [`Error::exit_code`] what a command exits with:
-//!
-//! | exit code | meaning |
-//! |---|---|
-//! | 2 | usage: an option or argument cannot be right |
-//! | 3 | not found: no such file, no pool there, no such volume |
-//! | 4 | busy: another process or handle uses the pool, the volume or the origin |
-//! | 5 | damaged: the pool, or a part of it, cannot be trusted |
-//! | 6 | wrong origin: its identity or size is not the recorded one, or it has but a name |
-//! | 7 | I/O error of the media or of an origin |
-//! | 8 | no space: disk full, media too small, cache full |
-//! | 9 | permission denied, or opened read-only |
-//! | 10 | not supported: newer format, missing kernel or CPU feature |
-//! | 11 | lost data: blocks or entries known to be gone |
-//! | 12 | the target of a format holds data, and no force was given |
-//! | 13 | interrupted by the caller |
-//!
-//! 1 is left to the command itself for all else.
+//! [`Error::exit_code`] what a command exits with; [`EXIT_CODES`] has the table.
 
 use std::io;
 use std::path::PathBuf;
 
 use rustix::io::Errno;
+
+/// What a command exits with, and what that means: a contract for scripts.  The
+/// command's help and man page are made from this.
+pub const EXIT_CODES: [(u8, &str); 15] = [
+    (0, "done"),
+    (1, "anything that has no code of its own"),
+    (2, "usage: an option or argument cannot be right"),
+    (3, "not found: no such file, no pool there, no such volume"),
+    (4, "busy: another process or handle uses the pool, the volume or the origin"),
+    (5, "damaged: the pool, or a part of it, cannot be trusted"),
+    (6, "wrong origin: not the one recorded, of another size, or known by name alone"),
+    (7, "I/O error of the media or of an origin"),
+    (8, "no space: disk full, media too small, cache full"),
+    (9, "permission denied, or read-only"),
+    (10, "not supported: newer format, missing kernel or CPU feature"),
+    (11, "lost data: blocks or entries known to be gone"),
+    (12, "holds data: not overwritten without --force"),
+    (13, "interrupted, also by the end of the server"),
+    (14, "not complete: the pool still holds what an origin lacks"),
+];
 
 /// Result with the library's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -132,6 +135,18 @@ pub enum Error {
         blocks: Vec<u64>,
     },
 
+    /// Another file or device of the same UUID is served.
+    #[error("{}: is not the pool that is served: process {pid} serves {}, which has the same UUID, as a copy has; name that one, or stop its server before the copy is used", asked.display(), served.display())]
+    OtherPool { asked: PathBuf, served: PathBuf, pid: u32 },
+
+    /// A drain that ended, and the origin alone is not all of the volume.
+    #[error("volume {}: {}", .0.volume, .0)]
+    Incomplete(Box<crate::Completeness>),
+
+    /// The volume was detached, or the server stopped, before a drain ended.
+    #[error("volume {name}: the drain did not end, because whoever has the pool open {why}; what is not on the origin yet stays safe in the pool, drain it again")]
+    Stopped { name: String, why: &'static str },
+
     /// The request reaches beyond the end of the volume.
     #[error("volume {name}: {len} bytes at offset {offset} reach beyond its end at {size}; stay within its size")]
     Range { name: String, offset: u64, len: u64, size: u64 },
@@ -143,6 +158,10 @@ pub enum Error {
     /// Something that writes, on what was opened for reading only.
     #[error("{what}: opened read-only; open it for writing")]
     ReadOnly { what: String },
+
+    /// The file system, or the device below it, takes no writes.
+    #[error("{}: is on a file system that is mounted read-only, or on a device that is read-only ({doing}); mount it for writing (mount -o remount,rw), or see the system log if an error made it so", path.display())]
+    ReadOnlySystem { path: PathBuf, doing: &'static str },
 
     /// The cache stayed full for longer than the caller wanted to wait.
     #[error("volume {name}: the cache stayed full for {waited_ms} ms{}; see that its origin works and is fast enough, or use a larger pool",
@@ -176,7 +195,7 @@ pub enum Error {
     Internal { what: String, code: i32, message: &'static str },
 }
 
-fn blocks_text(blocks: &[u64]) -> String {
+pub(crate) fn blocks_text(blocks: &[u64]) -> String {
     const NAMED: usize = 8;
     let list: Vec<String> = blocks.iter().take(NAMED).map(u64::to_string).collect();
     let more = match blocks.len().saturating_sub(NAMED) {
@@ -186,6 +205,17 @@ fn blocks_text(blocks: &[u64]) -> String {
     match blocks.len() {
         1 => format!("4 KiB block {} is", list[0]),
         _ => format!("4 KiB blocks {}{more} are", list.join(", ")),
+    }
+}
+
+/// The exit code for a command that fails with an error of the system.
+pub fn io_exit_code(error: &io::Error) -> u8 {
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => 9,
+        Some(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => 8,
+        Some(Errno::BUSY) => 4,
+        Some(Errno::NOENT) => 3,
+        _ => 7,
     }
 }
 
@@ -202,14 +232,14 @@ impl Error {
                 Errno::INVAL
             }
             Error::Permission { .. } => Errno::ACCESS,
-            Error::Busy { .. } | Error::PoolInUse { .. } => Errno::BUSY,
+            Error::Busy { .. } | Error::PoolInUse { .. } | Error::OtherPool { .. } => Errno::BUSY,
             Error::TooSmall { .. } | Error::Range { .. } | Error::Full { .. } => Errno::NOSPC,
             Error::NotBlank { .. } => Errno::EXIST,
             Error::Damaged { .. } | Error::Holes { .. } => Errno::BADMSG,
             Error::Unsupported { .. } => Errno::OPNOTSUPP,
-            Error::Lost { .. } => Errno::IO,
-            Error::ReadOnly { .. } => Errno::ROFS,
-            Error::Interrupted { .. } => Errno::INTR,
+            Error::Lost { .. } | Error::Incomplete(_) => Errno::IO,
+            Error::ReadOnly { .. } | Error::ReadOnlySystem { .. } => Errno::ROFS,
+            Error::Interrupted { .. } | Error::Stopped { .. } => Errno::INTR,
             Error::Control { .. } => Errno::IO,
             Error::Volume { code, .. } | Error::Internal { code, .. } => {
                 return crate::engine::errno(*code);
@@ -223,8 +253,7 @@ impl Error {
         e.raw_os_error()
     }
 
-    /// The exit code for a command that fails with this error; the table is at
-    /// the top of this module.
+    /// The exit code for a command that fails with this error, of [`EXIT_CODES`].
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::Usage { .. }
@@ -234,28 +263,23 @@ impl Error {
             | Error::Range { .. }
             | Error::Alignment { .. } => 2,
             Error::NotFound { .. } | Error::NotAPool { .. } | Error::NoVolume { .. } => 3,
-            Error::Busy { .. } | Error::PoolInUse { .. } => 4,
+            Error::Busy { .. } | Error::PoolInUse { .. } | Error::OtherPool { .. } => 4,
             Error::Damaged { .. } | Error::Internal { .. } => 5,
             Error::WrongOrigin { .. } => 6,
             Error::OriginIo { .. } => 7,
             Error::DiskFull { .. } | Error::TooSmall { .. } | Error::Full { .. } => 8,
-            Error::Permission { .. } | Error::ReadOnly { .. } => 9,
+            Error::Permission { .. } | Error::ReadOnly { .. } | Error::ReadOnlySystem { .. } => 9,
             Error::Unsupported { .. } => 10,
             Error::Lost { .. } | Error::Holes { .. } => 11,
             Error::NotBlank { .. } => 12,
-            Error::Interrupted { .. } => 13,
+            Error::Interrupted { .. } | Error::Stopped { .. } => 13,
+            Error::Incomplete(judged) => judged.exit_code(),
             Error::Control { code, .. } => match code {
                 0 => 7,
                 c => *c,
             },
             Error::Volume { code, .. } => crate::engine::exit_code(*code),
-            Error::Io { source, .. } => match source.raw_os_error().map(Errno::from_raw_os_error) {
-                Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => 9,
-                Some(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => 8,
-                Some(Errno::BUSY) => 4,
-                Some(Errno::NOENT) => 3,
-                _ => 7,
-            },
+            Error::Io { source, .. } => io_exit_code(source),
         }
     }
 
@@ -269,7 +293,7 @@ impl Error {
                 doing,
                 way_out: "run as its owner or change its permissions".into(),
             },
-            Some(Errno::ROFS) => Error::ReadOnly { what: path.display().to_string() },
+            Some(Errno::ROFS) => Error::ReadOnlySystem { path, doing },
             Some(Errno::NOTDIR) => Error::Usage {
                 what: format!("{}: a part of the path is not a directory", path.display()),
                 way_out: "check the path".into(),

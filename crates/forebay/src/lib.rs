@@ -63,6 +63,7 @@
 //! data.  With the cache drained the origin alone is complete.
 
 mod bypass;
+mod completeness;
 pub mod control;
 mod destage;
 mod dump;
@@ -80,8 +81,9 @@ mod volume;
 mod wait;
 
 pub use bypass::{VolumeChange, WhenFull};
+pub use completeness::{Completeness, Verdict};
 pub use dump::{BlockHistory, ChunkDump, ChunkState, EntryDump, EntryKind, SuperblockDump};
-pub use error::{Error, Result};
+pub use error::{io_exit_code, Error, Result, EXIT_CODES};
 pub use latency::PhaseLatency;
 pub use media::{
     create, inspect, kernels, CreateOptions, Inspection, InspectionState, Media, MediaInfo,

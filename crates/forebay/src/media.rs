@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 
 pub use create::{create, inspect, CreateOptions, Inspection, InspectionState, PoolSummary};
-pub(crate) use detect::{lock_holder, lock_soon};
+pub(crate) use detect::{id_of as detect_id, lock_holder, lock_soon};
 pub use map::Media;
 
 /// What kind of media a pool lies on.
@@ -129,6 +129,9 @@ pub struct MediaOptions {
 pub struct MediaInfo {
     /// As opened; `(memory)` for anonymous memory.
     pub path: PathBuf,
+    /// Which file or device that is, whatever its name: no copy has the same.
+    #[serde(default)]
+    pub id: String,
     pub kind: MediaKind,
     /// The method in use, never [`Persist::Auto`].
     pub persist: Persist,

@@ -42,6 +42,12 @@ pub trait Origin: Send + Sync + fmt::Debug {
     /// volume records it, at most 127 bytes; the id has no `|`.
     fn identity(&self) -> String;
 
+    /// What is other about it than when it was opened ("has 4096 bytes now, of
+    /// 8192"); asked before it is called complete.
+    fn changed(&self) -> Option<String> {
+        None
+    }
+
     /// For status and messages.
     fn info(&self) -> OriginInfo;
 

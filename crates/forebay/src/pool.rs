@@ -16,11 +16,12 @@ use std::time::{Duration, Instant};
 use forebay_sys as sys;
 use serde::{Deserialize, Serialize};
 
+use crate::completeness::Completeness;
 use crate::control;
 use crate::destage::{Destage, Shared};
 use crate::engine::{self, Code, Engine, Probe, ProbeState};
-use crate::error::{Error, Result};
-use crate::media::{Media, MediaInfo, MediaOptions};
+use crate::error::{blocks_text, Error, Result};
+use crate::media::{detect_id, Media, MediaInfo, MediaOptions};
 use crate::origin::{is_name, is_unasked_name, join_identity, split_identity, FileOrigin, Origin};
 use crate::status::{DrainProgress, PoolStatus, RecoveryReport, Uuid, VolumeInfo};
 use crate::volume::{self, AttachOptions, Volume};
@@ -367,6 +368,15 @@ impl Pool {
     /// as long as this takes.
     pub fn volume_add(&self, new: &NewVolume) -> Result<VolumeInfo> {
         self.0.core.check_writable()?;
+        if detect_id(&new.origin).is_some_and(|id| id == self.media().id) {
+            return Err(Error::Usage {
+                what: format!(
+                    "{}: is the pool itself, and cannot be an origin of it",
+                    new.origin.display()
+                ),
+                way_out: "name the disk or file that the pool is to be in front of".into(),
+            });
+        }
         let origin = FileOrigin::open(&new.origin, false)?;
         let identity = origin.identity();
         let (id, path) = split_identity(&identity);
@@ -428,7 +438,13 @@ impl Pool {
         let index = core.find(name)?;
         let removed = core.shared.engine.volume_remove(index, discard);
         core.shared.space.wake();
-        removed.map_err(|e| core.named_error(name, e))
+        removed.map_err(|e| match core.judge(index, false) {
+            // No drain would help: what it cannot write stays.
+            Ok(judged) if e.0 == sys::FBY_E_VOLUME_DIRTY && judged.lost_blocks > 0 => {
+                lost_blocks_stay(name, &judged)
+            }
+            _ => core.named_error(name, e),
+        })
     }
 
     /// Attaches a volume to its file or block device: the one recorded, or
@@ -555,15 +571,19 @@ impl Pool {
 
     /// Writes all that attached volumes hold to their origins, all at once.
     /// The progress function is called about ten times a second for each; when
-    /// it breaks, the drain ends with [`Error::Interrupted`].
+    /// it breaks, the drain ends with [`Error::Interrupted`].  Returns for each
+    /// volume of the pool, attached or not, whether its origin is complete now.
     pub fn drain_all(
         &self,
         progress: &mut dyn FnMut(&str, &DrainProgress) -> ControlFlow<()>,
-    ) -> Result<()> {
+    ) -> Result<Vec<Completeness>> {
         let core = &self.0.core;
-        let all = core.volumes().into_iter().filter(|v| v.attached);
-        let all: Vec<_> = all.map(|v| v.index).collect();
-        core.drain(&all, progress).map(|_| ())
+        core.drain(&core.named(None)?, progress).map(|(judged, _)| judged)
+    }
+
+    /// Is its origin, alone, all of the volume?
+    pub fn completeness(&self, name: &str) -> Result<Completeness> {
+        self.0.core.judge(self.0.core.find(name)?, false)
     }
 
     /// Ends all waits for space in the cache with [`Error::Full`], from now on:
@@ -601,6 +621,14 @@ pub fn origin_known_by_name(volume: &str, origin: &dyn Origin) -> Error {
             split_identity(&identity).0
         ),
         way_out: "give it an id (a virtual disk: a serial number; or a logical volume on it), or say that this machine's disks never change places (--origin-by-name)".into(),
+    }
+}
+
+fn lost_blocks_stay(name: &str, judged: &Completeness) -> Error {
+    Error::Holes {
+        name: name.into(),
+        cause: format!("it holds data that no drain can write: {} lost", blocks_text(&judged.lost)),
+        way_out: "overwrite these blocks and drain it, give them up (forebay drain --accept-lost), or discard all that it holds (--discard)".into(),
     }
 }
 

@@ -10,6 +10,7 @@ use crate::latency::PhaseLatency;
 use serde::{de, Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::bypass::WhenFull;
+use crate::completeness::Verdict;
 use crate::error::{Error, Result};
 use crate::media::{human_bytes, MediaInfo};
 
@@ -227,6 +228,9 @@ pub struct VolumeInfo {
     pub holes: u64,
     /// Of those, the ones whose block is unknown.
     pub holes_unknown: u64,
+    /// Whether the origin alone is all of it.
+    #[serde(default)]
+    pub verdict: Verdict,
     pub destage: DestageState,
     pub draining: bool,
     /// The last error of the origin or the engine; `None` when well.

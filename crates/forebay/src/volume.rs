@@ -462,12 +462,47 @@ impl Volume {
     /// before the call is there and flushed.  The progress function is called
     /// at the start, about ten times a second, and at the end; when it breaks,
     /// the drain ends with [`Error::Interrupted`].  While the origin fails it
-    /// goes on trying.
+    /// goes on trying.  `Ok` says that the origin alone is complete: where blocks
+    /// are lost, all else is written and the end is [`Error::Incomplete`].
     pub fn drain(
         &self,
         progress: &mut dyn FnMut(&DrainProgress) -> ControlFlow<()>,
     ) -> Result<DrainProgress> {
-        self.0.pool.core().drain(&[self.0.index], &mut |_, p| progress(p))
+        let core = self.0.pool.core();
+        let (judged, last) = core.drain(&[self.0.index], &mut |_, p| progress(p))?;
+        match judged.into_iter().find(|c| !c.complete) {
+            None => Ok(last),
+            Some(incomplete) => Err(Error::Incomplete(Box::new(incomplete))),
+        }
+    }
+
+    /// Gives lost blocks up: the origin's older data becomes their newest, by
+    /// writing it to the volume.  Returns them.  An explicit order, for which
+    /// nobody else may write to the volume meanwhile.
+    pub fn accept_lost(&self) -> Result<Vec<u64>> {
+        let engine = &self.0.pool.shared().engine;
+        let blocks = engine.lost_blocks(self.0.index, usize::MAX);
+        for &block in &blocks {
+            let offset = block * BLOCK;
+            let mut old = [0; BLOCK as usize];
+            let old = &mut old[..(self.0.size - offset).min(BLOCK) as usize];
+            let mut cached = [0; BLOCK as usize];
+            let cached = &mut cached[..old.len()];
+            let read = engine.read_block(self.0.index, block, 0, cached);
+            let (_, lost) = read.map_err(|e| self.error(e, offset, BLOCK))?;
+            self.read_missing(
+                old,
+                offset,
+                &[Run { start: offset / SECTOR, end: (offset + old.len() as u64) / SECTOR }],
+            )?;
+            let mut runs = Vec::new();
+            add_runs(&mut runs, 0, lost);
+            for run in runs {
+                let bytes = (run.start * SECTOR) as usize..(run.end * SECTOR) as usize;
+                self.write_at_durably(&old[bytes], offset + run.start * SECTOR)?;
+            }
+        }
+        Ok(blocks)
     }
 
     fn check(&self, offset: u64, len: u64) -> Result<()> {

@@ -115,7 +115,9 @@ fn drain(stage: &Stage, disk: &mut Disk) -> anyhow::Result<()> {
         }
     });
     bar.finish_and_clear();
-    drained?;
+    if let Some(incomplete) = drained?.into_iter().find(|c| !c.complete) {
+        return Err(forebay::Error::Incomplete(Box::new(incomplete)).into());
+    }
     disk.drain_seconds = start.elapsed().as_secs_f64();
     disk.drained_bytes = of_volume.values().map(|p| p.pages_destaged * PAGE).sum();
     let writes = OriginWrites::of(&volumes[0])?;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::{socket_path, Answer, Request, LINE_MAX};
 use crate::bypass::VolumeChange;
+use crate::completeness::Completeness;
 use crate::error::{Error, Result};
 use crate::media::inspect;
 use crate::pool::{OptionsChange, OptionsInfo};
@@ -50,11 +51,21 @@ impl Client {
         Ok(Some(Client { socket: path, stream: BufReader::new(stream) }))
     }
 
-    /// The same by the pool's path, which is looked at for its UUID.
+    /// The same by the pool's path, which is looked at for its UUID.  A copy of a
+    /// pool has the same one: what is served has to be this very file or device,
+    /// else it is [`Error::OtherPool`].
     pub fn for_pool(dir: &Path, pool: &Path) -> Result<Option<Client>> {
-        match inspect(pool)?.superblock {
-            Some(sb) => Client::connect(dir, sb.uuid),
-            None => Ok(None),
+        let asked = inspect(pool)?;
+        let Some(sb) = asked.superblock else { return Ok(None) };
+        let Some(mut client) = Client::connect(dir, sb.uuid)? else { return Ok(None) };
+        let answered = client.status()?;
+        match answered.media.id == asked.id {
+            true => Ok(Some(client)),
+            false => Err(Error::OtherPool {
+                asked: pool.into(),
+                served: answered.media.path,
+                pid: answered.pid,
+            }),
         }
     }
 
@@ -85,23 +96,27 @@ impl Client {
         }
     }
 
-    /// Drains a volume, or all that are attached.  When the progress function
-    /// breaks, the connection and with it the drain ends.
+    /// Drains a volume, or all that are attached, and returns for each volume,
+    /// attached or not, whether its origin is complete now.  When the progress
+    /// function breaks, the connection and with it the drain ends.
     pub fn drain(
         mut self,
         volume: Option<&str>,
         progress: &mut dyn FnMut(&str, &DrainProgress) -> ControlFlow<()>,
-    ) -> Result<()> {
+    ) -> Result<Vec<Completeness>> {
         self.send(&Request::Drain { volume: volume.map(Into::into) })?;
+        let mut last = volume.unwrap_or("of the pool").to_string();
         loop {
-            match self.receive()? {
-                Answer::Progress { volume, progress: p } => {
+            match self.receive_some()? {
+                Some(Answer::Progress { volume, progress: p }) => {
                     if progress(&volume, &p).is_break() {
                         return Err(Error::Interrupted { name: volume });
                     }
+                    last = volume;
                 }
-                Answer::Done(_) => return Ok(()),
-                other => return Err(self.unexpected(&other)),
+                Some(Answer::Drained(judged)) => return Ok(judged),
+                Some(other) => return Err(self.unexpected(&other)),
+                None => return Err(Error::Stopped { name: last, why: "ended" }),
             }
         }
     }
@@ -113,11 +128,19 @@ impl Client {
     }
 
     fn receive(&mut self) -> Result<Answer> {
+        let answer = self.receive_some()?;
+        answer.ok_or_else(|| self.failed("the connection was closed before the answer".into()))
+    }
+
+    /// `None`: the connection was closed.
+    fn receive_some(&mut self) -> Result<Option<Answer>> {
         let mut line = Vec::new();
         let read = self.stream.by_ref().take(LINE_MAX as u64).read_until(b'\n', &mut line);
         match read {
             Ok(_) if line.ends_with(b"\n") => {}
-            Ok(_) => return Err(self.failed("the connection was closed before the answer".into())),
+            Ok(n) if n < LINE_MAX => return Ok(None),
+            Ok(_) => return Err(self.failed("the answer is too long".into())),
+            Err(e) if e.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
             Err(e) => return Err(self.broken(e)),
         }
         match serde_json::from_slice(&line) {
@@ -127,7 +150,7 @@ impl Client {
                 way_out: "this is the answer of the process that has the pool open".into(),
                 code: exit_code,
             }),
-            Ok(answer) => Ok(answer),
+            Ok(answer) => Ok(Some(answer)),
             Err(e) => Err(self.failed(format!("the answer is not understood: {e}"))),
         }
     }

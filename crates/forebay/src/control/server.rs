@@ -179,13 +179,19 @@ fn drain(
     core: &Core,
     stop: &AtomicBool,
 ) -> Result<Answer> {
-    let volumes = core.drainable(volume)?;
-    core.drain(&volumes, &mut |name, progress| {
+    let volumes = core.named(volume)?;
+    let drained = core.drain(&volumes, &mut |name, progress| {
         let line = Answer::Progress { volume: name.into(), progress: progress.clone() };
         match send(stream, &line) {
             Ok(()) if !stop.load(Ordering::Acquire) => ControlFlow::Continue(()),
             _ => ControlFlow::Break(()),
         }
-    })?;
-    Ok(Answer::Done(true))
+    });
+    match drained {
+        Ok((judged, _)) => Ok(Answer::Drained(judged)),
+        Err(Error::Interrupted { name }) if stop.load(Ordering::Acquire) => {
+            Err(Error::Stopped { name, why: "stops" })
+        }
+        Err(e) => Err(e),
+    }
 }

@@ -57,6 +57,8 @@ pub struct Inspection {
     pub size_bytes: u64,
     /// One sentence, naming what was found.
     pub text: String,
+    /// As [`MediaInfo::id`](super::MediaInfo::id).
+    pub id: String,
     /// The pool's, when one was found.
     pub superblock: Option<crate::dump::SuperblockDump>,
 }
@@ -114,6 +116,7 @@ pub fn inspect(path: &Path) -> Result<Inspection> {
         state,
         size_bytes: media.info().size_bytes,
         text,
+        id: media.info().id.clone(),
         superblock: probe.superblock,
     })
 }
@@ -123,7 +126,14 @@ fn inspection_of_little(path: &Path, bytes: u64) -> Inspection {
         0 => (InspectionState::Blank, "an empty file".to_string()),
         n => (InspectionState::Other, format!("only {n} bytes")),
     };
-    Inspection { path: path.to_path_buf(), state, size_bytes: bytes, text, superblock: None }
+    Inspection {
+        path: path.to_path_buf(),
+        state,
+        size_bytes: bytes,
+        text,
+        id: String::new(),
+        superblock: None,
+    }
 }
 
 /// Makes a pool.
@@ -196,6 +206,7 @@ fn regular(path: &Path, fd: OwnedFd) -> Result<Opened> {
         shape: Shape::File { memory: super::detect::is_memory(&fs) },
         size_bytes: st.st_size as u64,
         device: (rustix::fs::major(st.st_dev), rustix::fs::minor(st.st_dev)),
+        id: super::detect::id_of_stat(&st),
         fd,
     })
 }

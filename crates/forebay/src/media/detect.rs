@@ -35,6 +35,7 @@ pub(super) struct Opened {
     pub size_bytes: u64,
     /// major:minor of the device it is, or lies on.
     pub device: (u32, u32),
+    pub id: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,9 +89,22 @@ pub(super) fn open(path: &Path, access: Access) -> Result<Opened> {
     lock(path, &fd, access)?;
     match file_type {
         FileType::RegularFile => open_file(path, fd),
-        FileType::BlockDevice => open_block(path, fd, st.st_rdev),
-        _ => open_dax(path, fd, st.st_rdev),
+        FileType::BlockDevice => open_block(path, fd, &st),
+        _ => open_dax(path, fd, &st),
     }
+}
+
+/// Of a file its file system and number, of a device its number.
+pub(super) fn id_of_stat(st: &rustix::fs::Stat) -> String {
+    match FileType::from_raw_mode(st.st_mode) {
+        FileType::RegularFile => format!("file:{:x}:{}", st.st_dev, st.st_ino),
+        kind => format!("{kind:?}:{:x}", st.st_rdev).to_lowercase(),
+    }
+}
+
+/// [`super::MediaInfo::id`] of what is at a path.
+pub(crate) fn id_of(path: &Path) -> Option<String> {
+    rustix::fs::stat(path).ok().map(|st| id_of_stat(&st))
 }
 
 fn check_type(path: &Path, file_type: FileType) -> Result<()> {
@@ -140,7 +154,7 @@ fn lock(path: &Path, fd: &OwnedFd, access: Access) -> Result<()> {
         Err(Errno::WOULDBLOCK) => Err(Error::Busy {
             path: path.into(),
             holder: lock_holder(fd),
-            way_out: "stop that process, or ask it with `forebay status`".into(),
+            way_out: "stop that process, or ask it with `forebay status` as its user, with its FOREBAY_RUNTIME_DIR".into(),
         }),
         Err(e) => Err(Error::system(path, "locking it", e.into())),
     }
@@ -208,6 +222,7 @@ fn open_file(path: &Path, fd: OwnedFd) -> Result<Opened> {
         shape: Shape::File { memory: is_memory(&fs) },
         size_bytes: st.st_size as u64,
         device: (rustix::fs::major(st.st_dev), rustix::fs::minor(st.st_dev)),
+        id: id_of_stat(&st),
     })
 }
 
@@ -217,8 +232,8 @@ pub(super) fn is_memory(fs: &rustix::fs::StatFs) -> bool {
     [TMPFS_MAGIC, RAMFS_MAGIC, HUGETLBFS_MAGIC].contains(&magic)
 }
 
-fn open_block(path: &Path, fd: OwnedFd, rdev: u64) -> Result<Opened> {
-    let device = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
+fn open_block(path: &Path, fd: OwnedFd, st: &rustix::fs::Stat) -> Result<Opened> {
+    let device = (rustix::fs::major(st.st_rdev), rustix::fs::minor(st.st_rdev));
     let sys = sysfs("block", device);
     // A partition has no queue directory of its own.
     let dax = [sys.join("queue/dax"), sys.join("../queue/dax")]
@@ -233,11 +248,11 @@ fn open_block(path: &Path, fd: OwnedFd, rdev: u64) -> Result<Opened> {
     }
     let size_bytes = rustix::fs::seek(&fd, rustix::fs::SeekFrom::End(0))
         .map_err(|e| Error::system(path, "asking for its size", e.into()))?;
-    Ok(Opened { fd, shape: Shape::FsdaxBlock, size_bytes, device })
+    Ok(Opened { fd, shape: Shape::FsdaxBlock, size_bytes, device, id: id_of_stat(st) })
 }
 
-fn open_dax(path: &Path, fd: OwnedFd, rdev: u64) -> Result<Opened> {
-    let device = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
+fn open_dax(path: &Path, fd: OwnedFd, st: &rustix::fs::Stat) -> Result<Opened> {
+    let device = (rustix::fs::major(st.st_rdev), rustix::fs::minor(st.st_rdev));
     let sys = sysfs("char", device);
     let is_dax = fs::read_link(sys.join("subsystem")).is_ok_and(|l| l.ends_with("dax"));
     if !is_dax {
@@ -265,7 +280,7 @@ fn open_dax(path: &Path, fd: OwnedFd, rdev: u64) -> Result<Opened> {
         .or_else(|| number("device/align"))
         .or_else(|| number("../../dax_region/align"))
         .unwrap_or(2 << 20);
-    Ok(Opened { fd, shape: Shape::DevDax { align_bytes }, size_bytes, device })
+    Ok(Opened { fd, shape: Shape::DevDax { align_bytes }, size_bytes, device, id: id_of_stat(st) })
 }
 
 fn sysfs(class: &str, (major, minor): (u32, u32)) -> PathBuf {

@@ -130,6 +130,7 @@ impl Media {
         let needed = needed_persist(kind, eadr);
         let info = MediaInfo {
             path: path.to_path_buf(),
+            id: opened.id.clone(),
             kind,
             persist,
             size_bytes,
@@ -160,6 +161,7 @@ impl Media {
         };
         let info = MediaInfo {
             path,
+            id: String::new(),
             kind: MediaKind::Shm,
             persist,
             size_bytes: bytes,

@@ -136,6 +136,10 @@ impl Origin for FaultyOrigin {
         self.inner.identity()
     }
 
+    fn changed(&self) -> Option<String> {
+        self.inner.changed()
+    }
+
     fn info(&self) -> OriginInfo {
         OriginInfo { note: "faults are injected".into(), ..self.inner.info() }
     }

@@ -204,6 +204,20 @@ impl Origin for FileOrigin {
         self.identity.clone()
     }
 
+    fn changed(&self) -> Option<String> {
+        let size = match rustix::fs::seek(&self.fd, rustix::fs::SeekFrom::End(0)) {
+            Ok(size) => size,
+            Err(e) => return Some(format!("cannot be asked for its size any more ({e})")),
+        };
+        if size != self.size_bytes {
+            let was = self.size_bytes;
+            return Some(format!("has {size} bytes, and had {was} when it was attached"));
+        }
+        let links = rustix::fs::fstat(&self.fd).map(|st| st.st_nlink);
+        let deleted = !self.block_device && links == Ok(0);
+        deleted.then(|| "was deleted: what was written to it is gone when it is closed".into())
+    }
+
     fn info(&self) -> OriginInfo {
         OriginInfo {
             name: self.path.display().to_string(),

@@ -11,6 +11,7 @@ use forebay_sys as sys;
 
 use super::{check_options, raw_duration, raw_verify, OptionsChange, OptionsInfo, Verify};
 use crate::bypass::VolumeChange;
+use crate::completeness::{Completeness, Verdict, LOST_LISTED};
 use crate::destage::Shared;
 use crate::engine::{self, Code, Ticket};
 use crate::error::{Error, Result};
@@ -130,7 +131,8 @@ impl Core {
             let noted = attached.as_ref().and_then(|a| a.last_error());
             noted.unwrap_or_else(|| std::io::Error::from_raw_os_error(info.last_error).to_string())
         });
-        Ok(VolumeInfo {
+        let mut v = VolumeInfo {
+            verdict: Verdict::Unknown,
             name: match info.used {
                 true => sys::text(&info.spec.name).into_owned(),
                 false => String::new(),
@@ -180,7 +182,10 @@ impl Core {
             flush_owed: info.flush_owed,
             bypass_limit_bytes: (limit != 0).then_some(limit),
             when_full,
-        })
+        };
+        let pages_left = v.pages.saturating_sub(v.lost_blocks);
+        v.verdict = Completeness::judge(&v, pages_left, Vec::new(), None).verdict;
+        Ok(v)
     }
 
     fn origin_info(&self, mut info: crate::status::OriginInfo) -> crate::status::OriginInfo {
@@ -330,7 +335,7 @@ impl Core {
 
     /// The volume named, or all that are attached.
     pub(crate) fn set_volume(&self, name: Option<&str>, change: &VolumeChange) -> Result<()> {
-        for index in self.drainable(name)? {
+        for index in self.settable(name)? {
             if let Some(attached) = self.shared.attached(index) {
                 attached.policy.change(change);
             }
@@ -340,8 +345,16 @@ impl Core {
 
     // --- drain -----------------------------------------------------------
 
+    /// What a drain is about: the volume named, or all that there are.
+    pub(crate) fn named(&self, name: Option<&str>) -> Result<Vec<u16>> {
+        match name {
+            Some(name) => self.find(name).map(|index| vec![index]),
+            None => Ok(self.volumes().iter().map(|v| v.index).collect()),
+        }
+    }
+
     /// Indices of attached volumes, all or the one named.
-    pub(crate) fn drainable(&self, name: Option<&str>) -> Result<Vec<u16>> {
+    fn settable(&self, name: Option<&str>) -> Result<Vec<u16>> {
         match name {
             Some(name) => {
                 let index = self.find(name)?;
@@ -354,18 +367,22 @@ impl Core {
         }
     }
 
-    /// Until all that was written to the volumes before is on their origins.
-    /// Returns the last progress of the last volume.
+    /// Until all that was written to the volumes before is on their origins, as
+    /// far as it is not lost.  Returns what is known then of each, attached or
+    /// not, and the last progress of the last one.
     pub(crate) fn drain(
         &self,
         volumes: &[u16],
         progress: &mut dyn FnMut(&str, &DrainProgress) -> ControlFlow<()>,
-    ) -> Result<DrainProgress> {
+    ) -> Result<(Vec<Completeness>, DrainProgress)> {
         self.check_writable()?;
         let started = Instant::now();
         let mut drains = Vec::new();
         for &index in volumes {
             let first = self.volume_info(index)?;
+            if !first.attached {
+                continue;
+            }
             let seq = self.shared.engine.info().seq;
             let begun = self.shared.engine.drain(index, true);
             begun.map_err(|e| self.volume_error(index, e))?;
@@ -374,13 +391,32 @@ impl Core {
         self.shared.kick.kick();
         let result = self.drain_until_clean(&mut drains, started, progress);
         let result = result.and_then(|last| {
-            volumes.iter().try_for_each(|&index| self.flush_owed(index)).map(|()| last)
+            drains.iter().try_for_each(|d| self.flush_owed(d.index)).map(|()| last)
         });
         for d in &drains {
             // Ended, interrupted or detached: nothing is to go on for us.
             let _ = self.shared.engine.drain(d.index, false);
         }
-        result
+        let last = result?;
+        let drained = |index| drains.iter().any(|d| d.index == index);
+        let judged = volumes.iter().map(|&index| self.judge(index, drained(index)));
+        Ok((judged.collect::<Result<_>>()?, last))
+    }
+
+    /// Is its origin, alone, all of the volume?  `drained`: all that the question
+    /// is about was written and flushed; pages that are there now are newer.
+    pub(crate) fn judge(&self, index: u16, drained: bool) -> Result<Completeness> {
+        let v = self.volume_info(index)?;
+        let lost = match v.lost_blocks {
+            0 => Vec::new(),
+            _ => self.shared.engine.lost_blocks(index, LOST_LISTED),
+        };
+        let pages_left = match drained {
+            true => 0,
+            false => v.pages.saturating_sub(v.lost_blocks),
+        };
+        let changed = self.shared.attached(index).and_then(|a| a.origin.changed());
+        Ok(Completeness::judge(&v, pages_left, lost, changed))
     }
 
     /// The origin alone is to be all of it: with what went past the cache.
@@ -413,7 +449,8 @@ impl Core {
             for d in drains.iter_mut().filter(|d| !d.ended) {
                 let now = self.volume_info(d.index)?;
                 if !now.attached {
-                    return Err(self.named_error(&d.name, Code(sys::FBY_E_VOLUME_DETACHED)));
+                    let why = "detached it, or stops";
+                    return Err(Error::Stopped { name: d.name.clone(), why });
                 }
                 // Not before its pages are let go, so that they are counted.
                 let passed = now.watermark >= d.seq - 1 && now.destage != DestageState::Committing;

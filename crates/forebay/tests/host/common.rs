@@ -85,6 +85,14 @@ pub fn drain(volume: &Volume) -> DrainProgress {
     volume.drain(&mut |_| ControlFlow::Continue(())).unwrap()
 }
 
+/// A drain that says what is lost: all else was written.
+pub fn drain_but_lost(volume: &Volume) -> Completeness {
+    match volume.drain(&mut |_| ControlFlow::Continue(())) {
+        Err(Error::Incomplete(judged)) => *judged,
+        other => panic!("{other:?}"),
+    }
+}
+
 /// Every invariant, and every checksum.
 pub fn assert_sound(pool: &Pool) {
     let report = pool.check(true).unwrap();

@@ -73,7 +73,8 @@ fn damaged_blocks_answer_eio_until_overwritten() {
     // A part of one is overwritten, the other stays: the rest of both is lost
     // through a drain and an opening.
     volume.write_at(&[3; 512], 5 * 4096 + 1024).unwrap();
-    drain(&volume);
+    let judged = drain_but_lost(&volume);
+    assert_eq!((judged.verdict, judged.lost), (Verdict::LostBlocks, vec![5, 9]));
     volume.detach().unwrap();
     pool.close().unwrap();
     let pool = open(&path);
@@ -162,5 +163,16 @@ fn lost_entries_need_an_order() {
         }
     }
     assert!(older <= 2, "{older} blocks show older data");
+    assert_eq!(drain_but_lost(&volume).verdict, Verdict::LostBlocks);
+
+    // The way out: what the origin has becomes the newest, and it is said which.
+    let given_up = volume.accept_lost().unwrap();
+    assert!(!given_up.is_empty());
     drain(&volume);
+    for block in given_up {
+        assert_eq!(read(&volume, block * 4096, 4096), [1; 4096], "block {block}");
+    }
+    volume.detach().unwrap();
+    assert!(pool.completeness("v").unwrap().complete);
+    pool.volume_remove("v", false).unwrap();
 }

@@ -147,7 +147,7 @@ fn opening() {
     let crc = forebay_sys::crc32c(0, &sb[..508]);
     sb[508..].copy_from_slice(&crc.to_le_bytes());
     write(&sb, 0).write_all_at(&sb, 4096).unwrap();
-    refused(&p, 10, "newer", || reopen(&p));
+    refused(&p, 10, "version", || reopen(&p));
     assert_eq!(inspect(&p).unwrap().state, InspectionState::PoolUnusable);
     // Cut short.
     write(&[], 0).set_len(5 * u64::from(CHUNK)).unwrap();

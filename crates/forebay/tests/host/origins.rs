@@ -232,7 +232,7 @@ fn an_origin_in_use_is_refused() {
         block_size: 0,
         ..Default::default()
     };
-    assert_eq!(pool.volume_add(&new).unwrap_err().exit_code(), 4);
+    assert_eq!(pool.volume_add(&new).unwrap_err().exit_code(), 2);
 }
 
 /// A loop device, detached at the end.

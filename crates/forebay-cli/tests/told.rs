@@ -1,0 +1,637 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Goal: whatever a pool's state, what each command tells of it is true, in
+//! words, in JSON and in its exit code.
+//!
+//! Method: a table with a row for each state and a column for each command that
+//! takes a pool; each cell is run in a directory of its own.  Both are enums of
+//! which the table is an array, so that a new one without its cells does not
+//! compile, and the columns are compared with the command's own man pages.
+//! Beside the table, two rules that hold in every cell: "complete" is said, and
+//! exit code 0 given, by a drain only when the origin holds byte for byte what
+//! was acknowledged; and no command dies of a signal.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Mutex;
+
+use common::{crc32c, Bench};
+use forebay::{AttachOptions, Pool, PoolOptions};
+use rustix::process::{kill_process, Pid, Signal};
+use serde_json::Value;
+
+// --- columns -----------------------------------------------------------------
+
+/// What is run, split at spaces, and the subcommand that it is.
+const COMMANDS: [(&str, &str); 18] = [
+    ("status", "status pool"),
+    ("top", "top pool"),
+    ("volume list", "volume list pool"),
+    ("check", "check pool"),
+    ("dump superblock", "dump superblock pool"),
+    ("dump volumes", "dump volumes pool"),
+    ("dump chunks", "dump chunks pool"),
+    ("dump entries", "dump entries pool 0"),
+    ("dump block", "dump block pool v 0"),
+    ("drain", "drain pool --timeout 60s"),
+    ("drain", "drain pool --timeout 60s --holes isolate"),
+    ("drain", "drain pool --timeout 60s --accept-lost"),
+    ("volume add", "volume add pool x other"),
+    ("volume remove", "volume remove pool v"),
+    ("set", "set pool --bypass-limit 1M"),
+    ("exporter", "exporter pool --textfile metrics"),
+    ("serve", "serve pool"),
+    ("attach", "attach pool v origin"),
+];
+const DRAINS: std::ops::Range<usize> = 9..12;
+const SERVE: usize = 16;
+
+/// Subcommands that look at no pool of theirs.
+const WITHOUT: [&str; 10] = [
+    "create",
+    "detach",
+    "list",
+    "bench engine",
+    "bench recovery",
+    "bench read",
+    "bench slots",
+    "demo",
+    "completions",
+    "man",
+];
+
+// --- rows --------------------------------------------------------------------
+
+/// A state, how it is made, and the exit codes and words of each column.  Words
+/// are those of the three drains; "" is for nothing in particular.
+struct Row {
+    state: &'static str,
+    make: fn(&Bench) -> World,
+    codes: [i32; COMMANDS.len()],
+    drains: [&'static str; 3],
+}
+
+/// What is around the pool while a command runs.
+#[derive(Default)]
+struct World {
+    server: Option<Server>,
+    /// The command line is run behind this one.
+    behind: Vec<String>,
+    /// Instead of a drain's usual one.
+    patience: Option<&'static str>,
+    pool: Option<Pool>,
+    /// Some of what was acknowledged is lost, or of another volume.
+    hopeless: bool,
+}
+
+struct Server {
+    child: Child,
+}
+
+impl Server {
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.signal(Signal::CONT);
+        self.signal(Signal::TERM);
+        self.child.wait().ok();
+    }
+}
+
+const BLOCKS: u64 = 24;
+
+fn data(block: u64) -> [u8; 4096] {
+    [0xa0 + block as u8; 4096]
+}
+
+/// What was acknowledged, as the origin alone should have it.
+fn expected() -> Vec<u8> {
+    let mut all = vec![0; 1 << 20];
+    for block in 0..BLOCKS {
+        all[block as usize * 4096..][..4096].copy_from_slice(&data(block));
+    }
+    all
+}
+
+fn dirty(b: &Bench) -> World {
+    b.make_volume();
+    b.write("other", &[0; 1 << 20]);
+    let all: Vec<_> = (0..BLOCKS).map(|block| (block * 4096, data(block))).collect();
+    let all: Vec<_> = all.iter().map(|(at, data)| (*at, &data[..])).collect();
+    b.write_all_to_volume(&all);
+    World::default()
+}
+
+fn serve(b: &Bench, pool: &str) -> Server {
+    let mut command = b.command(&["serve", pool, "--json"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let ready: Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}"));
+    assert!(ready["ready"] == true, "{line}");
+    Server { child }
+}
+
+fn served(b: &Bench) -> World {
+    let mut world = dirty(b);
+    world.server = Some(serve(b, "pool"));
+    world
+}
+
+/// Where a block's entry and data lie.
+fn place(b: &Bench, block: u64) -> (usize, usize) {
+    let options = PoolOptions { read_only: true, ..Default::default() };
+    let pool = Pool::open(&b.path("pool"), &options).unwrap();
+    let history = pool.block_history("v", block).unwrap();
+    let entry = history.entries.iter().find(|e| e.linked).expect("it is cached");
+    let sb = pool.superblock().unwrap();
+    let chunk = sb.data_offset_bytes + u64::from(entry.chunk) * u64::from(sb.chunk_size_bytes);
+    (chunk as usize + entry.page as usize * 64, chunk as usize + entry.page as usize * 4096)
+}
+
+fn damage_lines(b: &Bench, blocks: &[u64]) {
+    let lines: Vec<_> = blocks.iter().map(|block| place(b, *block).0).collect();
+    b.edit("pool", |bytes| {
+        for line in lines {
+            bytes[line + 8..line + 16].iter_mut().for_each(|byte| *byte ^= 0x5a);
+        }
+    });
+}
+
+fn lost(b: &Bench) -> World {
+    dirty(b);
+    let at = place(b, 1).1;
+    b.edit("pool", |bytes| bytes[at + 1000] ^= 1);
+    World { hopeless: true, ..World::default() }
+}
+
+fn edit_superblocks(b: &Bench, edit: fn(&mut [u8])) {
+    b.edit("pool", |bytes| {
+        for at in [0, 4096] {
+            let sb = &mut bytes[at..at + 512];
+            edit(sb);
+            let crc = crc32c(&sb[..508]);
+            sb[508..].copy_from_slice(&crc.to_le_bytes());
+        }
+    });
+}
+
+/// In a name space of mounts of its own, after what `mount` says.
+fn behind_mount(mount: &str) -> Vec<String> {
+    let script = format!("{mount} && exec \"$@\"");
+    ["unshare", "--mount", "sh", "-c", &script, "sh"].map(String::from).to_vec()
+}
+
+fn truncate(path: &Path) {
+    fs::File::options().write(true).open(path).unwrap().set_len(512 << 10).unwrap();
+}
+
+fn may_mount() -> bool {
+    let tried = Command::new("unshare").args(["--mount", "true"]).status();
+    tried.is_ok_and(|status| status.success())
+}
+
+const ROWS: &[Row] = &[
+    Row {
+        state: "dirty",
+        make: dirty,
+        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 2, 0, 0, 2],
+        drains: [
+            "the origin alone is complete",
+            "the origin alone is complete",
+            "the origin alone is complete",
+        ],
+    },
+    Row {
+        state: "clean",
+        make: |b| {
+            dirty(b);
+            b.run_ok(&["drain", "pool"]);
+            World::default()
+        },
+        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 2],
+        drains: [
+            "the origin alone is complete",
+            "the origin alone is complete",
+            "the origin alone is complete",
+        ],
+    },
+    Row {
+        state: "a lost block",
+        make: lost,
+        codes: [0, 1, 0, 11, 0, 0, 0, 0, 0, 11, 11, 0, 0, 4, 2, 0, 0, 2],
+        drains: [
+            "4 KiB block 1 is LOST",
+            "4 KiB block 1 is LOST",
+            "4 KiB block 1 is lost and given up",
+        ],
+    },
+    Row {
+        state: "a lost entry of a known block",
+        make: |b| {
+            dirty(b);
+            damage_lines(b, &[5]);
+            World { hopeless: true, ..World::default() }
+        },
+        codes: [0, 1, 0, 11, 0, 0, 0, 0, 0, 11, 11, 0, 0, 11, 2, 0, 11, 2],
+        drains: ["isolated", "4 KiB block 5 is LOST", "4 KiB block 5 is lost and given up"],
+    },
+    Row {
+        state: "lost entries of unknown blocks",
+        make: |b| {
+            dirty(b);
+            damage_lines(b, &[10, 11]);
+            World { hopeless: true, ..World::default() }
+        },
+        codes: [0, 1, 0, 11, 0, 0, 0, 0, 0, 11, 11, 0, 0, 11, 2, 0, 11, 2],
+        drains: ["holes accepted", "holes accepted", "were accepted"],
+    },
+    Row {
+        state: "served",
+        make: served,
+        codes: [0, 1, 0, 4, 0, 4, 4, 4, 4, 0, 0, 2, 4, 4, 0, 0, 4, 2],
+        drains: ["the origin alone is complete", "the origin alone is complete", "stop the server"],
+    },
+    Row {
+        state: "served, and a block is lost",
+        make: |b| {
+            let mut world = lost(b);
+            world.server = Some(serve(b, "pool"));
+            world
+        },
+        codes: [0, 1, 0, 4, 0, 4, 4, 4, 4, 11, 11, 2, 4, 4, 0, 0, 4, 2],
+        drains: ["4 KiB block 1 is LOST", "4 KiB block 1 is LOST", "stop the server"],
+    },
+    Row {
+        state: "served but for one volume",
+        make: |b| {
+            let mut world = dirty(b);
+            b.write("second", &[0; 1 << 20]);
+            b.run_ok(&["volume", "add", "pool", "w", "second"]);
+            let pool = Pool::open(&b.path("pool"), &PoolOptions::default()).unwrap();
+            pool.attach("w", &AttachOptions::default()).unwrap().write_at(&[1; 4096], 0).unwrap();
+            pool.close().unwrap();
+            fs::remove_file(b.path("second")).unwrap();
+            world.server = Some(serve(b, "pool"));
+            world.hopeless = true;
+            world
+        },
+        codes: [0, 1, 0, 4, 0, 4, 4, 4, 4, 14, 14, 2, 4, 4, 0, 0, 4, 2],
+        drains: [
+            "volume w: NOT complete: it is not attached",
+            "volume w: NOT complete: it is not attached",
+            "stop the server",
+        ],
+    },
+    Row {
+        state: "a copy of a served pool",
+        make: |b| {
+            let mut world = dirty(b);
+            fs::rename(b.path("pool"), b.path("served")).unwrap();
+            fs::copy(b.path("served"), b.path("pool")).unwrap();
+            world.server = Some(serve(b, "served"));
+            world
+        },
+        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 0, 4, 4, 0, 4, 2],
+        drains: [
+            "is not the pool that is served",
+            "is not the pool that is served",
+            "is not the pool that is served",
+        ],
+    },
+    Row {
+        state: "open in another process",
+        make: |b| {
+            let mut world = dirty(b);
+            world.pool = Some(Pool::open(&b.path("pool"), &PoolOptions::default()).unwrap());
+            world
+        },
+        codes: [4, 1, 4, 4, 0, 4, 4, 4, 4, 4, 4, 4, 4, 4, 2, 4, 4, 2],
+        drains: ["in use by process", "in use by process", "in use by process"],
+    },
+    Row {
+        state: "an origin that fails",
+        make: |b| {
+            let script = "trap '' XFSZ; ulimit -f 64; exec \"$@\"";
+            let behind = ["sh", "-c", script, "sh"].map(String::from).to_vec();
+            World { behind, patience: Some("1s"), ..dirty(b) }
+        },
+        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 7, 7, 7, 0, 4, 2, 0, 0, 2],
+        drains: [
+            "NOT complete: its origin fails",
+            "NOT complete: its origin fails",
+            "NOT complete: its origin fails",
+        ],
+    },
+    Row {
+        state: "the origin is gone",
+        make: |b| {
+            let world = dirty(b);
+            fs::remove_file(b.path("origin")).unwrap();
+            world
+        },
+        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 6, 6, 6, 0, 4, 2, 0, 6, 2],
+        drains: ["is not there", "is not there", "is not there"],
+    },
+    Row {
+        state: "the origin was truncated",
+        make: |b| {
+            let world = dirty(b);
+            truncate(&b.path("origin"));
+            world
+        },
+        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 6, 6, 6, 0, 4, 2, 0, 6, 2],
+        drains: ["it was truncated", "it was truncated", "it was truncated"],
+    },
+    Row {
+        state: "the origin was truncated while it is served",
+        make: |b| {
+            let world = served(b);
+            truncate(&b.path("origin"));
+            world
+        },
+        codes: [0, 1, 0, 4, 0, 4, 4, 4, 4, 6, 6, 2, 4, 4, 0, 0, 4, 2],
+        drains: [
+            "has 524288 bytes, and had 1048576",
+            "has 524288 bytes, and had 1048576",
+            "stop the server",
+        ],
+    },
+    Row {
+        state: "another origin of the same size",
+        make: |b| {
+            let world = dirty(b);
+            fs::rename(b.path("other"), b.path("origin")).unwrap();
+            b.write("other", &[0; 1 << 20]);
+            world
+        },
+        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 6, 6, 6, 0, 4, 2, 0, 6, 2],
+        drains: ["the volume was made for", "the volume was made for", "the volume was made for"],
+    },
+    Row {
+        state: "a server that is stopped",
+        make: |b| {
+            let world = served(b);
+            world.server.as_ref().unwrap().signal(Signal::STOP);
+            world
+        },
+        codes: [7, 1, 7, 4, 0, 4, 4, 4, 4, 7, 7, 7, 4, 4, 7, 7, 4, 2],
+        drains: ["control socket", "control socket", "control socket"],
+    },
+    Row {
+        state: "a file system mounted read-only",
+        make: |b| {
+            let mount =
+                "mount --bind \"$PWD\" \"$PWD\" && cd \"$PWD\" && mount -o remount,bind,ro .";
+            World { behind: behind_mount(mount), ..dirty(b) }
+        },
+        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 9, 9, 9, 9, 9, 2, 9, 9, 2],
+        drains: ["mounted read-only", "mounted read-only", "mounted read-only"],
+    },
+    Row {
+        state: "a sparse pool on a full tmpfs",
+        make: |b| {
+            let mount = "mkdir full && mount -t tmpfs -o size=256K none full && cp --sparse=always pool full/pool; \
+                         cd full && (cat /dev/zero >fill 2>/dev/null || true)";
+            World { behind: behind_mount(mount), ..dirty(b) }
+        },
+        codes: [8, 1, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 2],
+        drains: ["no space left", "no space left", "no space left"],
+    },
+    Row {
+        state: "a version that is not known",
+        make: |b| {
+            let world = dirty(b);
+            edit_superblocks(b, |sb| sb[8] = 99);
+            world
+        },
+        codes: [10, 1, 10, 10, 0, 10, 10, 10, 10, 10, 10, 10, 10, 10, 2, 10, 10, 2],
+        drains: ["version", "version", "version"],
+    },
+    Row {
+        state: "both superblocks damaged",
+        make: |b| {
+            let world = dirty(b);
+            b.edit("pool", |bytes| [100, 4196].iter().for_each(|at| bytes[*at] ^= 1));
+            world
+        },
+        codes: [5, 1, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 2, 5, 5, 2],
+        drains: ["superblock", "superblock", "superblock"],
+    },
+    Row {
+        state: "no pool there",
+        make: |b| {
+            b.write("origin", &[0; 1 << 20]);
+            b.write("other", &[0; 1 << 20]);
+            World::default()
+        },
+        codes: [3, 1, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3],
+        drains: ["no such file", "no such file", "no such file"],
+    },
+];
+
+// --- the test ----------------------------------------------------------------
+
+struct Said {
+    code: Option<i32>,
+    signal: Option<i32>,
+    text: String,
+    json: Option<Value>,
+}
+
+fn run(b: &Bench, world: &World, column: usize) -> Said {
+    let words = COMMANDS[column].1.replace("60s", world.patience.unwrap_or("60s"));
+    let words: Vec<_> = words.split(' ').collect();
+    let command = b.command(&words);
+    let mut behind = world.behind.iter();
+    let mut child = match behind.next() {
+        None => command,
+        Some(program) => {
+            let mut outer = Command::new(program);
+            outer.args(behind).arg(command.get_program()).args(command.get_args());
+            outer.current_dir(b.directory()).stdin(Stdio::null());
+            for (key, value) in command.get_envs() {
+                match value {
+                    Some(value) => outer.env(key, value),
+                    None => outer.env_remove(key),
+                };
+            }
+            outer
+        }
+    };
+    child.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = child.spawn().unwrap();
+    let mut text = String::new();
+    if column == SERVE {
+        // Ready, or ended.
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        stdout.read_line(&mut text).unwrap();
+        if !text.is_empty() {
+            kill_process(Pid::from_child(&child), Signal::TERM).ok();
+        }
+        std::io::copy(&mut stdout, &mut std::io::sink()).unwrap();
+    }
+    let out = child.wait_with_output().unwrap();
+    text += &String::from_utf8_lossy(&out.stdout);
+    text += &String::from_utf8_lossy(&out.stderr);
+    Said { code: out.status.code(), signal: out.status.signal(), text, json: None }
+}
+
+/// One cell; what is wrong about it.
+fn cell(row: &Row, column: usize) -> Vec<String> {
+    let b = Bench::new();
+    let world = (row.make)(&b);
+    if world.behind.first().is_some_and(|program| program == "unshare") && !may_mount() {
+        return Vec::new();
+    }
+    let mut said = run(&b, &world, column);
+    let mut wrong = Vec::new();
+    if said.signal.is_some() || said.code.is_none_or(|code| code > 64) {
+        wrong.push(format!("died: code {:?}, signal {:?}", said.code, said.signal));
+    }
+    if said.code != Some(row.codes[column]) {
+        wrong.push(format!("exit code {:?}, not {}", said.code, row.codes[column]));
+    }
+    if said.code != Some(0) && said.text.trim().is_empty() {
+        wrong.push("says nothing".into());
+    }
+    if DRAINS.contains(&column) {
+        let words = row.drains[column - DRAINS.start];
+        if !said.text.contains(words) {
+            wrong.push(format!("does not say {words:?}"));
+        }
+        // Again, for its JSON: it says the same of what is left.
+        let drained = fs::read(b.path("origin")).is_ok_and(|found| found == expected());
+        let claims = said.text.contains("alone is complete");
+        if claims && !drained {
+            wrong.push("says that the origin is complete, and it is not".into());
+        }
+        if said.code == Some(0)
+            && !drained
+            && !said.text.contains("given up")
+            && !said.text.contains("accepted")
+        {
+            wrong.push("exit code 0, and the origin is not complete".into());
+        }
+        if !world.hopeless && claims != (said.code == Some(0)) {
+            wrong.push("its words and its exit code differ".into());
+        }
+        said.json = again_as_json(&b, &world, column);
+        if let Some(json) = &said.json {
+            let complete = json["complete"] == true;
+            let each = json["volumes"].as_array().unwrap();
+            let all = each.iter().all(|v| v["complete"] == true);
+            if complete != all || (complete && !drained && !world.hopeless) {
+                wrong.push(format!("JSON says complete: {complete}: {json}"));
+            }
+        }
+    }
+    let told = said.text.trim().replace('\n', "\n      ");
+    wrong.into_iter().map(|w| format!("{w}\n      {told}")).collect()
+}
+
+/// None: it ended without any.
+fn again_as_json(b: &Bench, world: &World, column: usize) -> Option<Value> {
+    if !world.behind.is_empty() {
+        return None;
+    }
+    let words: Vec<_> = COMMANDS[column].1.split(' ').chain(["--json"]).collect();
+    serde_json::from_str(&b.run(&words).stdout).ok()
+}
+
+const CELL: &str = "FOREBAY_TEST_CELL";
+
+#[test]
+fn every_command_tells_the_truth_in_every_state() {
+    if !may_mount() {
+        eprintln!("no name space of mounts is to be had: rows with a mount are left out");
+    }
+    let cells = ROWS.len() * COMMANDS.len();
+    let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(|| loop {
+                let cell = next.fetch_add(1, Ordering::Relaxed);
+                if cell >= cells {
+                    return;
+                }
+                if let Some(failure) = cell_in_a_process(cell) {
+                    failures.lock().unwrap().push(failure);
+                }
+            });
+        }
+    });
+    let mut failures = failures.into_inner().unwrap();
+    failures.sort();
+    assert!(failures.is_empty(), "{} of {cells}:\n{}", failures.len(), failures.join("\n"));
+}
+
+/// Of its own: a thread that opens a pool while another forks would find it in
+/// use for a moment.
+fn cell_in_a_process(cell: usize) -> Option<String> {
+    let mut test = Command::new(std::env::current_exe().unwrap());
+    test.args(["--exact", "one_cell", "--ignored", "--nocapture"]).env(CELL, cell.to_string());
+    let out = test.output().unwrap();
+    let (row, column) = (cell / COMMANDS.len(), cell % COMMANDS.len());
+    let told = format!(
+        "{}: {}: {}{}",
+        ROWS[row].state,
+        COMMANDS[column].1,
+        String::from_utf8_lossy(&out.stdout),
+        String::from_utf8_lossy(&out.stderr)
+    );
+    (!out.status.success()).then_some(told)
+}
+
+#[test]
+#[ignore = "a part of the test above"]
+fn one_cell() {
+    let Ok(number) = std::env::var(CELL) else { return };
+    let number: usize = number.parse().unwrap();
+    let (row, column) = (&ROWS[number / COMMANDS.len()], number % COMMANDS.len());
+    let wrong = cell(row, column);
+    if !wrong.is_empty() {
+        eprintln!("{}", wrong.join("\n"));
+        std::process::exit(1);
+    }
+}
+
+/// A subcommand that is in no column and not among those without a pool.
+#[test]
+fn every_subcommand_has_its_place() {
+    let b = Bench::new();
+    b.run_ok(&["man", "man1"]);
+    let pages = fs::read_dir(b.path("man1")).unwrap();
+    let mut found: BTreeSet<String> = BTreeSet::new();
+    for page in pages {
+        let name = page.unwrap().file_name().into_string().unwrap();
+        let words = name.trim_end_matches(".1").replace('-', " ");
+        found.extend(words.strip_prefix("forebay ").map(str::to_owned));
+    }
+    // Those with subcommands of their own.
+    let groups: Vec<_> = found
+        .iter()
+        .filter(|name| found.iter().any(|other| other.starts_with(&format!("{name} "))))
+        .cloned()
+        .collect();
+    let hidden = ["demo writer", "systemd generator", "help"];
+    let known: BTreeSet<_> = COMMANDS.iter().map(|c| c.0).chain(WITHOUT).collect();
+    let missing: Vec<_> = found
+        .iter()
+        .filter(|name| !groups.contains(name) && !hidden.contains(&name.as_str()))
+        .filter(|name| !known.contains(name.as_str()))
+        .collect();
+    assert!(missing.is_empty(), "no column, and not among those without: {missing:?}");
+    let unknown: Vec<_> = known.iter().filter(|name| !found.contains(**name)).collect();
+    assert!(unknown.is_empty(), "there is no such subcommand: {unknown:?}");
+}

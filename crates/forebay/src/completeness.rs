@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Is the origin of a volume, alone, all of it?  The one place that says so: the
+//! text, the JSON and the exit code of whatever ends a use of a volume come from
+//! here, and nothing else may print that an origin is complete.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{blocks_text, Error};
+use crate::status::{DrainProgress, VolumeInfo};
+
+/// Lost blocks that are listed by number; all are counted.
+pub(crate) const LOST_LISTED: usize = 16384;
+
+/// One of them for each volume; the first that holds, from the top.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// Both copies of the volume's record are damaged: nothing is known.
+    RecordDamaged,
+    /// The origin is not what it was when it was attached.
+    OriginChanged,
+    /// Entries are lost, and nobody accepted that yet.
+    LostEntries,
+    /// The newest data of some blocks is lost; all else is on the origin or in
+    /// the pool.
+    LostBlocks,
+    /// Not attached, and the pool holds what its origin lacks.
+    NotAttached,
+    /// The origin does not take what the pool holds.
+    OriginFails,
+    /// The pool holds what the origin lacks.
+    Cached,
+    /// Some was lost, and given up by an explicit order; all else is there.
+    LossAccepted,
+    Complete,
+    /// Not judged.
+    #[default]
+    Unknown,
+}
+
+impl Verdict {
+    pub const ALL: [Verdict; 10] = [
+        Verdict::RecordDamaged,
+        Verdict::OriginChanged,
+        Verdict::LostEntries,
+        Verdict::LostBlocks,
+        Verdict::NotAttached,
+        Verdict::OriginFails,
+        Verdict::Cached,
+        Verdict::LossAccepted,
+        Verdict::Complete,
+        Verdict::Unknown,
+    ];
+
+    /// Of a command that was to make the origin complete.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Verdict::Complete | Verdict::LossAccepted => 0,
+            Verdict::RecordDamaged => 5,
+            Verdict::OriginChanged => 6,
+            Verdict::OriginFails => 7,
+            Verdict::LostEntries | Verdict::LostBlocks => 11,
+            Verdict::NotAttached | Verdict::Cached | Verdict::Unknown => 14,
+        }
+    }
+}
+
+/// What is known about the origin of a volume.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Completeness {
+    pub volume: String,
+    /// The origin alone is all of the volume.
+    pub complete: bool,
+    pub verdict: Verdict,
+    /// Pages of 4 KiB that the pool holds and the origin lacks.
+    pub pages_left: u64,
+    /// Blocks whose newest data is lost.
+    pub lost_blocks: u64,
+    /// Their numbers, in units of 4 KiB; the first 16384.
+    pub lost: Vec<u64>,
+    /// Entries that recovery found lost and nobody accepted yet.
+    pub lost_entries: u64,
+    /// Of those, the ones whose block is unknown.
+    pub lost_entries_unnamed: u64,
+    /// What is wrong with the origin.
+    pub origin: Option<String>,
+}
+
+impl Completeness {
+    /// `pages_left`: of what the question is about; a drain that ended leaves
+    /// none, whatever was written since.  `changed`: what is other about the
+    /// origin than when it was attached.
+    pub fn judge(
+        v: &VolumeInfo,
+        pages_left: u64,
+        lost: Vec<u64>,
+        changed: Option<String>,
+    ) -> Completeness {
+        let verdict = if v.damaged {
+            Verdict::RecordDamaged
+        } else if changed.is_some() {
+            Verdict::OriginChanged
+        } else if v.holes > 0 || v.holes_unknown > 0 {
+            Verdict::LostEntries
+        } else if v.lost_blocks > 0 {
+            Verdict::LostBlocks
+        } else if pages_left == 0 {
+            Verdict::Complete
+        } else if !v.attached {
+            Verdict::NotAttached
+        } else if v.last_error.is_some() {
+            Verdict::OriginFails
+        } else {
+            Verdict::Cached
+        };
+        Completeness {
+            volume: v.name.clone(),
+            complete: verdict == Verdict::Complete,
+            verdict,
+            pages_left,
+            lost_blocks: v.lost_blocks,
+            lost,
+            lost_entries: v.holes,
+            lost_entries_unnamed: v.holes_unknown,
+            origin: changed.or_else(|| v.last_error.clone()),
+        }
+    }
+
+    /// What was lost is given up by the operator's order.
+    pub fn accept_loss(&mut self, mut blocks: Vec<u64>, entries: u64, unnamed: u64) {
+        let clean = matches!(self.verdict, Verdict::Complete | Verdict::LossAccepted);
+        if clean && !(blocks.is_empty() && entries + unnamed == 0) {
+            self.verdict = Verdict::LossAccepted;
+            self.complete = false;
+            self.lost_blocks += blocks.len() as u64;
+            self.lost.append(&mut blocks);
+            self.lost_entries += entries;
+            self.lost_entries_unnamed += unnamed;
+        }
+    }
+
+    /// It could not be attached, so that nothing is known of its origin.
+    pub fn not_attached(&mut self, why: &Error) {
+        self.complete = false;
+        self.origin = Some(why.to_string());
+        if self.verdict == Verdict::Complete {
+            self.verdict = Verdict::NotAttached;
+        }
+    }
+
+    /// A drain that was given up.
+    pub fn unfinished(volume: &str, last: &DrainProgress) -> Completeness {
+        Completeness {
+            volume: volume.into(),
+            verdict: match last.origin_error {
+                Some(_) => Verdict::OriginFails,
+                None => Verdict::Cached,
+            },
+            pages_left: last.pages_left,
+            origin: last.origin_error.clone(),
+            ..Default::default()
+        }
+    }
+
+    pub fn exit_code(&self) -> u8 {
+        self.verdict.exit_code()
+    }
+
+    /// What to do; empty where there is nothing to do.
+    pub fn way_out(&self) -> &'static str {
+        match self.verdict {
+            Verdict::Complete | Verdict::LossAccepted => "",
+            Verdict::RecordDamaged => "forebay dump volumes shows its record; restore the pool from a copy, or remove the volume with --discard",
+            Verdict::OriginChanged => "stop the server and compare the origin with a backup before it is used",
+            Verdict::LostEntries => "--holes isolate takes those that have a name, --holes accept all; forebay check names them",
+            Verdict::LostBlocks => "overwrite them through the volume and drain again, or restore them from a backup; forebay drain --accept-lost, with no server running, gives them up",
+            Verdict::NotAttached => "stop the server, and drain the volume without it (--origin NAME=PATH where its origin is now)",
+            Verdict::OriginFails => "see the system log for the device; what is cached stays safe in the pool",
+            Verdict::Cached | Verdict::Unknown => "drain it again",
+        }
+    }
+}
+
+/// Begins with what holds, so that it can follow a volume's name and a colon.
+impl fmt::Display for Completeness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let origin = self.origin.as_deref().unwrap_or("it failed");
+        match self.verdict {
+            Verdict::Complete => f.write_str("the origin alone is complete")?,
+            Verdict::LossAccepted => {
+                f.write_str("all that is left is on the origin;")?;
+                if !self.lost.is_empty() {
+                    write!(
+                        f,
+                        " {} lost and given up by order: the origin has older data there",
+                        blocks_text(&self.lost)
+                    )?;
+                }
+                if self.lost_entries + self.lost_entries_unnamed > 0 {
+                    let n = self.lost_entries.max(self.lost_entries_unnamed);
+                    write!(f, " {n} lost entries were accepted: their blocks may have older data")?;
+                }
+            }
+            Verdict::RecordDamaged => {
+                f.write_str("NOT complete: both copies of the volume's record are damaged")?
+            }
+            Verdict::OriginChanged => write!(f, "NOT complete: its origin {origin}")?,
+            Verdict::LostEntries => write!(
+                f,
+                "NOT complete: at least {} entries are LOST, {} of them of unknown blocks",
+                self.lost_entries.max(self.lost_entries_unnamed),
+                self.lost_entries_unnamed
+            )?,
+            Verdict::LostBlocks => {
+                write!(
+                    f,
+                    "NOT complete: {} LOST: the origin has older data there, or none",
+                    blocks_text(&self.lost)
+                )?;
+                let more = self.lost_blocks.saturating_sub(self.lost.len() as u64);
+                if more > 0 {
+                    write!(f, " (and {more} more)")?;
+                }
+            }
+            Verdict::NotAttached => f.write_str("NOT complete: it is not attached")?,
+            Verdict::OriginFails => write!(f, "NOT complete: its origin fails ({origin})")?,
+            Verdict::Cached => f.write_str("NOT complete")?,
+            Verdict::Unknown => f.write_str("it is not known whether the origin is complete")?,
+        }
+        if self.pages_left > 0 && self.verdict != Verdict::LossAccepted {
+            write!(f, "; the pool holds {} pages of 4 KiB that the origin lacks", self.pages_left)?;
+        }
+        match self.way_out() {
+            "" => Ok(()),
+            way_out => write!(f, "; {way_out}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every combination of what can be wrong: complete is said of none of them,
+    /// neither by the verdict nor in words.
+    #[test]
+    fn nothing_but_complete_says_so() {
+        for bits in 0..1u32 << 7 {
+            let on = |bit: u32| bits >> bit & 1 == 1;
+            let pages_left = u64::from(on(0));
+            let v = VolumeInfo {
+                attached: on(1),
+                damaged: on(2),
+                holes: u64::from(on(3)),
+                holes_unknown: u64::from(on(4)),
+                lost_blocks: u64::from(on(5)),
+                last_error: on(6).then(|| "write: EIO".into()),
+                ..Default::default()
+            };
+            for changed in [None, Some("has 1 bytes".to_string())] {
+                let lost = vec![7; v.lost_blocks as usize];
+                let c = Completeness::judge(&v, pages_left, lost, changed.clone());
+                let wrong = on(0) || on(2) || on(3) || on(4) || on(5) || changed.is_some();
+                assert_eq!(c.complete, !wrong, "{c:?}");
+                assert_eq!(c.exit_code() == 0, !wrong, "{c:?}");
+                assert_eq!(c.to_string().contains("alone is complete"), !wrong, "{c}");
+                assert_eq!(c.to_string().contains("NOT complete"), wrong, "{c}");
+                assert_eq!(c.way_out().is_empty(), !wrong, "{c}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_loss_that_was_accepted_is_still_told() {
+        let mut c = Completeness {
+            volume: "v".into(),
+            complete: true,
+            verdict: Verdict::Complete,
+            ..Default::default()
+        };
+        c.accept_loss(Vec::new(), 0, 0);
+        assert!(c.complete);
+        c.accept_loss(vec![3, 9], 0, 0);
+        assert!(!c.complete && c.exit_code() == 0);
+        assert!(c.to_string().contains("4 KiB blocks 3, 9 are lost and given up"), "{c}");
+        assert!(!c.to_string().contains("alone is complete"), "{c}");
+    }
+}
