@@ -140,6 +140,7 @@ int main(void)
 	test_media();
 	test_paths();
 	test_corners();
+	test_recovery();
 	printf("inside: %u checks, %u failures\n", checks, failures);
 	return failures != 0;
 }

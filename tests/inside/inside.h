@@ -41,5 +41,6 @@ void test_calls(void); /* inside_calls.c */
 void test_media(void); /* inside_media.c */
 void test_paths(void); /* inside_paths.c */
 void test_corners(void); /* inside_corners.c */
+void test_recovery(void); /* inside_recovery.c */
 
 #endif

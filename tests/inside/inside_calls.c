@@ -127,6 +127,29 @@ static void bypass_parts(void)
 	pool_restore();
 }
 
+/* Who has to flush the origin: after a write or a zeroing of it, and not after a discard. */
+static void owed(void)
+{
+	struct fby_bypass past;
+	u64 done = 0;
+	u32 wake = 0;
+
+	EXPECT(flush(0) == FBY_ORIGIN && flush(0) == FBY_DONE);
+	EXPECT(fby_range(pool, 0, FBY_KIND_DISCARD, 64 * P, 32 * P, &done, &past, &wake) == FBY_ORIGIN);
+	fby_bypass_end(pool, &past, 0, &wake);
+	EXPECT(past.nsectors == 32 * P && flush(0) == FBY_DONE && pool->volume[0].bypasses == 0);
+	EXPECT(fby_range(pool, 0, FBY_KIND_ZERO, 64 * P, 32 * P, &done, &past, &wake) == FBY_ORIGIN);
+	EXPECT(flush(0) == FBY_DONE); /* it has not ended */
+	fby_bypass_end(pool, &past, 0, &wake);
+	EXPECT(flush(0) == FBY_ORIGIN && flush(0) == FBY_DONE && pool->volume[0].bypasses == 0);
+	EXPECT(bypass_at(64 * P, P) == FBY_DONE && flush(0) == FBY_ORIGIN && flush(0) == FBY_DONE);
+	EXPECT(pool->volume[0].bypasses == 1 && pool->volume[0].bypassed_sectors == P);
+	EXPECT(fby_bypass_begin(pool, &past, 0, 64 * P, P, 1) == FBY_DONE);
+	fby_bypass_end(pool, &past, 5, &wake); /* may have come to a part */
+	EXPECT(pool->volume[0].bypasses == 1 && flush(0) == FBY_ORIGIN);
+	pool_restore();
+}
+
 /* --- what is told --------------------------------------------------------- */
 
 static void numbers(void)
@@ -254,10 +277,13 @@ static void attaching(void)
 	ATTACH(-FBY_E_HOLES_KNOWN, a.holes = FBY_HOLES_FAIL);
 	pool->volume[2].rec.flags = FBY_VF_HOLES | FBY_VF_HOLES_UNKNOWN;
 	ATTACH(-FBY_E_HOLES, a.holes = FBY_HOLES_ISOLATE);
+	pool->volume[2].holes = 3;
+	pool->volume[2].holes_unknown = 4;
 	pool->volume[2].damaged = true;
 	ATTACH(-FBY_E_VOLUME_DAMAGED, (void)a);
 	pool->volume[2].damaged = false;
 	ATTACH(FBY_DONE, a.holes = FBY_HOLES_ACCEPT);
+	EXPECT(pool->volume[2].holes == 0 && pool->volume[2].holes_unknown == 0);
 	EXPECT(pool->volume[2].rec.flags == 0 && pool->volume[2].destage.buffer_sectors == 65536 / FBY_SECTOR);
 	EXPECT(pool->volume[2].destage.io[1].buf == pool->volume[2].destage.io[0].buf + 65536);
 
@@ -370,6 +396,7 @@ void test_calls(void)
 {
 	bounds();
 	bypass_parts();
+	owed();
 	numbers();
 	attaching();
 	walking();

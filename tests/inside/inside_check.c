@@ -273,6 +273,8 @@ static void volumes(void)
 	SAYS("a volume's lost blocks are miscounted");
 	pool->entry[page_of(open_chunk, FBY_FIRST_PAGE)].state |= FBY_ES_DAMAGED;
 	SAYS("a volume's lost blocks are miscounted: volume 0x0, counted 0x1");
+	pool->entry[page_of(closed_chunk, FBY_FIRST_PAGE)].state = FBY_ES_DAMAGED; /* of a page that is dead */
+	ALLOWED();
 	empty->rec.watermark = pool->seq;
 	SAYS("a watermark is above all sequence numbers");
 	empty->rec.watermark = pool->seq - 1;

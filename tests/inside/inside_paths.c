@@ -258,6 +258,43 @@ static void neighbours(void)
 	pool_restore();
 }
 
+/* After a flush that failed nothing is clean, and all is written again. */
+static void flush_fails(void)
+{
+	struct fby_io io;
+	struct fby_found f;
+	u64 now = 1000000000ull;
+	u32 writes = 0;
+
+	cpu = 1;
+	EXPECT(put(0, 100) == FBY_DONE);
+	pool->slot[1].busy = 1;
+	cpu = 0;
+	EXPECT(put(0, 100) == FBY_DONE);
+	for (u64 block = 18; block < 22; block++)
+		EXPECT(put(0, block) == FBY_DONE);
+	EXPECT(fby_volume_drain(pool, 0, true) == FBY_DONE);
+	while (step(now, &io) == FBY_ORIGIN && pool->volume[0].destage.phase != FBY_PH_BACKOFF) {
+		writes += io.op == FBY_IO_WRITE;
+		fby_destage_complete(pool, io.id, io.op == FBY_IO_FLUSH ? 5 : 0);
+	}
+	EXPECT(writes == 2 && pool->volume[0].destage.phase == FBY_PH_BACKOFF);
+	EXPECT(fby_volume_pages(pool, 0) == DATA_PAGES + 2 + 5 && pool->volume[0].rounds == 0);
+	for (u64 block = 16; block < 22; block++) {
+		fby_index_find(pool, fby_key(0, block), &f);
+		EXPECT(f.page != FBY_NO_PAGE && !(f.state & FBY_ES_CLEAN));
+	}
+	EXPECT(pool->volume[0].rec.watermark < pool->chunk[closed_chunk].seq_min);
+	pool->slot[1].busy = 0;
+	for (now += 1000000000, writes = 0; step(now, &io) == FBY_ORIGIN; now += 1000) {
+		for (u64 s = io.sector; io.op == FBY_IO_WRITE && s < io.sector + io.nsectors; s += P)
+			writes++;
+		fby_destage_complete(pool, io.id, 0);
+	}
+	EXPECT(writes == DATA_PAGES + 2 + 5 && fby_volume_pages(pool, 0) == 0);
+	pool_restore();
+}
+
 /* Moved out of a chunk that is mostly dead: the chunk comes back when the copies are
  * sealed, whichever slot they went through; what is lost stays where it is. */
 static void moved(u32 through)
@@ -394,6 +431,97 @@ static void delay(void)
 	pool_restore();
 }
 
+/* The rate that pages are let go at, from one second to the next. */
+static void rate(void)
+{
+	struct fby_volume *v = &pool->volume[0];
+	struct fby_pace *pace = &v->pace;
+
+	pool->pressure = true;
+	pool->now_ns = 1ull << 30; /* 1024 ms of 1.05 */
+	v->dead += 126; /* and block 0, before */
+	fby_pace_tick(pool, 0);
+	EXPECT(!pace->measured && pace->rate == 16384); /* too few to tell */
+	pool->now_ns += 1ull << 30;
+	v->dead += 1000;
+	fby_pace_tick(pool, 0);
+	EXPECT(pace->measured && pace->rate == 929);
+	pool->now_ns += 1ull << 30;
+	v->dead += 1000;
+	fby_pace_tick(pool, 0);
+	EXPECT(pace->rate == 929);
+	pool->now_ns += 1ull << 30;
+	v->dead += 2000;
+	v->moved += 1000; /* within the pool: not let go */
+	fby_pace_tick(pool, 0);
+	EXPECT(pace->rate == 929);
+	pool->pressure = false; /* nobody works on it: it shows nothing */
+	pool->now_ns += 1ull << 30;
+	v->dead += 5000;
+	fby_pace_tick(pool, 0);
+	EXPECT(pace->rate == 929);
+	pool->pressure = true;
+	pace->measured = false;
+	pool->now_ns += 1ull << 20;
+	v->dead += 0x3ffffffe;
+	fby_pace_tick(pool, 0);
+	EXPECT(pace->rate == 0x3fffffff);
+	pool_restore();
+}
+
+/* Larger pools than this one: their numbers are enough. */
+static void levels(void)
+{
+	pool->sb.nchunks = 80;
+	pool->nfree = 10;
+	EXPECT(!fby_space_short(pool));
+	pool->nfree = 9;
+	EXPECT(fby_space_short(pool));
+	pool->sb.nchunks = 16;
+	pool->nfree = 4;
+	EXPECT(!fby_space_short(pool) && fby_reserve(pool) == 2);
+	pool->nfree = 3;
+	EXPECT(fby_space_short(pool));
+	pool->sb.nchunks = 15;
+	EXPECT(fby_reserve(pool) == 1);
+	pool->sb.nchunks = 256;
+	pool->nfree = 256 - 240;
+	EXPECT(fby_pool_level(pool) == 0);
+	pool->nfree = 256 - 247;
+	EXPECT(fby_pool_level(pool) == 512);
+	pool->nfree = 2;
+	EXPECT(fby_pool_level(pool) == 1024);
+	pool_restore();
+}
+
+/* A round's pages, and whom the throttle slows. */
+static void rounds(void)
+{
+	struct fby_volume *v = &pool->volume[0];
+
+	v->pace.measured = true;
+	v->pace.rate = 400;
+	EXPECT(fby_pace_round(pool, 0, 1000) == 100 && fby_pace_round(pool, 0, 99) == 99);
+	v->pace.rate = 255;
+	EXPECT(fby_pace_round(pool, 0, 1000) == 64);
+	pool_restore();
+}
+
+/* What goes to the media of an entry without data. */
+static void without_data(void)
+{
+	struct fby_write w;
+
+	memset(&w, 0xff, sizeof(w));
+	EXPECT(fby_begin(pool, &w, 0, FBY_KIND_ZERO, 30 * P, P, 0) == FBY_DONE && w.wake == 0);
+	fby_write_copy(pool, &w, NULL, 0, 0);
+	EXPECT(w.page[0].data_crc == 0 && w.page[0].flags == 0 && w.page[0].lost == 0 && w.page[0].valid == 0xff);
+	fby_write_commit(pool, &w);
+	fby_write_publish(pool, &w);
+	EXPECT(get(30, buffer) == FBY_DONE && buffer[0] == 0 && buffer[FBY_PAGE - 1] == 0);
+	pool_restore();
+}
+
 void test_paths(void)
 {
 	pieces();
@@ -404,9 +532,14 @@ void test_paths(void)
 	aged();
 	timed();
 	neighbours();
+	flush_fails();
 	moved(0);
 	moved(1);
 	recovered();
 	latency();
 	delay();
+	rate();
+	levels();
+	rounds();
+	without_data();
 }
