@@ -399,8 +399,8 @@ const CASES: &[Case] = &[
             b.write("run/s", b"precious");
         },
         command: "serve pool --socket run/s",
-        code: 12,
-        says: &["run/s", "not a socket"],
+        code: 2,
+        says: &["run/s", "other than a socket"],
     },
     Case {
         name: "serve: no such pool",
