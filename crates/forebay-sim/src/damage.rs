@@ -134,7 +134,8 @@ fn script(state: State) -> Script {
     use Op::*;
     let mut ops = vec![
         Add(2),
-        Write(2, 0, 24),
+        // A chunk of one page.
+        Write(2, 0, 8),
         // Used and drained: free chunks with entries of older epochs.
         Write(0, 0, 64),
         Write(0, 0, 64),
@@ -678,13 +679,13 @@ pub fn run(job: &Job) -> Result<Row, String> {
     Ok(row)
 }
 
-/// All states and kinds, in parts for several threads.  Near pairs are few, and
-/// likely to matter: of these none is left out.
+/// All states and kinds, in parts for several threads.  Near pairs and ranges are few,
+/// and likely to matter: of these none is left out.
 pub fn jobs(every: usize, seed: u64, bound: u64, pair_cuts: bool) -> Vec<Job> {
     let parts = 8;
     let mut jobs = Vec::new();
     for kind in KINDS.into_iter().filter(|k| pair_cuts || *k != Kind::PairCuts) {
-        let every = if kind == Kind::Near { 1 } else { every };
+        let every = if matches!(kind, Kind::Near | Kind::Ranges) { 1 } else { every };
         for state in STATES {
             jobs.extend((0..parts).map(|part| Job {
                 state,
