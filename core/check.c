@@ -124,10 +124,16 @@ static bool check_volume_list(struct check *k, u16 volume, u32 *total)
 static bool check_lists(struct check *k)
 {
 	struct fby_pool *p = k->p;
-	u32 total = p->nfree;
+	u32 total = p->nfree, owed = 0, first = 0;
 
 	if (!check_free_list(k))
 		return false;
+	for (u32 v = 0; v < p->sb.nvolumes; v++) {
+		owed += fby_owed_to(&p->volume[v]);
+		first += fby_owed_to(&p->volume[v]) == FBY_ENTITLED;
+	}
+	if (owed != p->owed || first != p->owed_first)
+		return violated(k, "what volumes are entitled to is miscounted", "owed", p->owed, "counted", owed);
 	for (u32 v = 0; v < p->sb.nvolumes; v++)
 		if (!check_volume_list(k, (u16)v, &total))
 			return false;

@@ -16,9 +16,10 @@
 #include "slot.h"
 
 /* Chunks that the hand moves over when one is opened: behind by at most one in
- * so many of the pool; and when none is free. */
+ * so many of the pool. */
 #define SWEEP_OPEN 16u
-#define SWEEP_FULL 4096u
+/* Counts of dead pages that are looked at under one lock: 3 us. */
+#define SWEEP_COUNTS 4096u
 
 void fby_slot_retire(struct fby_slot *s)
 {
@@ -27,10 +28,70 @@ void fby_slot_retire(struct fby_slot *s)
 	fby_store_release(&s->floor, FBY_NO_SEQ);
 }
 
+/* --- what each volume is entitled to ----------------------------------------------
+ *
+ * An attached volume can have FBY_ENTITLED chunks, whatever others hold: a volume that has
+ * as many leaves what others have less.  It leaves half of the pool at most, so that the
+ * other half is for whoever writes.  Where the volumes are too many for that, a first
+ * chunk is kept for each before a second for some; and where half of the pool has not
+ * even so many chunks, they are for those that come first.
+ * A pool of fewer than 16 keeps none: there the chunks that lost blocks hold are much.
+ */
+
+u32 fby_owed_to(const struct fby_volume *v)
+{
+	u32 n = fby_load(&v->nchunks);
+
+	return v->attached && n < FBY_ENTITLED ? FBY_ENTITLED - n : 0;
+}
+
+static u32 half_at_most(const struct fby_pool *p, u32 n)
+{
+	u32 half = p->sb.nchunks < 16 ? 0 : (p->sb.nchunks - fby_reserve(p) + 1) / 2;
+
+	return n < half ? n : half;
+}
+
+u32 fby_owed(const struct fby_pool *p)
+{
+	return half_at_most(p, fby_load(&p->owed));
+}
+
+u32 fby_spare(const struct fby_pool *p)
+{
+	u32 nfree = fby_load(&p->nfree), owed = fby_owed(p);
+
+	return nfree > owed ? nfree - owed : 0;
+}
+
+/* Pool lock held.  add: 1, or ~0 before the volume's chunks or whether it is attached
+ * change. */
+static void count_owed(struct fby_pool *p, const struct fby_volume *v, u32 add)
+{
+	u32 owed = fby_owed_to(v);
+
+	fby_store(&p->owed, p->owed + add * owed);
+	p->owed_first += add * (owed == FBY_ENTITLED);
+}
+
+void fby_entitle(struct fby_pool *p, struct fby_volume *v, bool attached)
+{
+	fby_lock(&p->lock);
+	count_owed(p, v, ~0u);
+	v->attached = attached;
+	count_owed(p, v, 1);
+	fby_unlock(&p->lock);
+	/* A writer that was refused for the sake of another may have a chunk now. */
+	fby_fetch_or(&p->wake_owed, fby_fetch_and(&p->wait_mask, ~(u32)FBY_WAKE_SPACE) & FBY_WAKE_SPACE);
+}
+
+/* --- lists ------------------------------------------------------------------------- */
+
 void fby_chunk_list_append(struct fby_pool *p, struct fby_volume *v, u32 c)
 {
 	struct fby_chunk *ch = &p->chunk[c];
 
+	count_owed(p, v, ~0u);
 	ch->next = FBY_NO_CHUNK;
 	ch->prev = v->last;
 	if (v->last != FBY_NO_CHUNK)
@@ -39,6 +100,7 @@ void fby_chunk_list_append(struct fby_pool *p, struct fby_volume *v, u32 c)
 		v->first = c;
 	v->last = c;
 	fby_store(&v->nchunks, v->nchunks + 1);
+	count_owed(p, v, 1);
 }
 
 static void chunk_list_remove(struct fby_pool *p, struct fby_volume *v, u32 c)
@@ -46,6 +108,7 @@ static void chunk_list_remove(struct fby_pool *p, struct fby_volume *v, u32 c)
 	struct fby_chunk *ch = &p->chunk[c];
 
 	FBY_ASSERT(v->nchunks > 0);
+	count_owed(p, v, ~0u);
 	if (ch->prev != FBY_NO_CHUNK)
 		p->chunk[ch->prev].next = ch->next;
 	else
@@ -55,6 +118,7 @@ static void chunk_list_remove(struct fby_pool *p, struct fby_volume *v, u32 c)
 	else
 		v->last = ch->prev;
 	fby_store(&v->nchunks, v->nchunks - 1);
+	count_owed(p, v, 1);
 }
 
 void fby_chunk_to_free(struct fby_pool *p, u32 c)
@@ -127,14 +191,19 @@ static void wake_space(struct fby_pool *p, u32 *wake)
 		*wake |= FBY_WAKE_SPACE;
 }
 
-/* Pool lock held. */
-static bool sweep(struct fby_pool *p, u32 n)
+u32 fby_sweep_most(const struct fby_pool *p)
+{
+	return SWEEP_COUNTS / (p->opt.nslots + 1);
+}
+
+/* Pool lock held.  Ends early when more than enough chunks are free. */
+static bool sweep(struct fby_pool *p, u32 n, u32 enough)
 {
 	bool freed = false;
 
 	if (n > p->sb.nchunks)
 		n = p->sb.nchunks;
-	while (n-- > 0) {
+	while (n-- > 0 && p->nfree <= enough) {
 		freed |= free_if_empty(p, p->hand);
 		p->hand = p->hand + 1 < p->sb.nchunks ? p->hand + 1 : 0;
 	}
@@ -146,26 +215,45 @@ void fby_chunk_sweep(struct fby_pool *p, u32 n, u32 *wake)
 	bool freed;
 
 	fby_lock(&p->lock);
-	freed = sweep(p, n);
+	freed = sweep(p, n, ~0u);
 	fby_unlock(&p->lock);
 	if (freed)
 		wake_space(p, wake);
 }
 
+/* Pool lock held: free chunks that the volume has to leave, the reserve and what
+ * others are entitled to. */
+static u32 kept_free(const struct fby_pool *p, u16 volume, u32 flags)
+{
+	u32 reserve = flags & FBY_BEGIN_RELOCATE ? 1 : fby_reserve(p), owed = fby_owed_to(&p->volume[volume]);
+
+	if (flags & FBY_BEGIN_RESERVE)
+		return 0;
+	if (owed == FBY_ENTITLED || FBY_BUG(OWED_IGNORED))
+		return reserve;
+	return reserve + (owed ? half_at_most(p, p->owed_first) : fby_owed(p));
+}
+
 static u32 chunk_open(struct fby_pool *p, struct fby_slot *s, u16 volume, u32 flags, u32 *wake)
 {
 	struct fby_open_line l = { .magic = FBY_OPEN_MAGIC, .kind = FBY_CHUNK_CACHE, .volume = volume };
-	u32 least = flags & FBY_BEGIN_RESERVE ? 0 : flags & FBY_BEGIN_RELOCATE ? 1 : fby_reserve(p);
 	struct fby_chunk *ch;
 	bool freed;
-	u32 c;
+	u32 c, kept;
 
 	fby_lock(&p->lock);
-	freed = sweep(p, SWEEP_OPEN);
-	if (p->nfree <= least)
-		freed |= sweep(p, SWEEP_FULL);
-	if (p->nfree <= least) {
+	freed = sweep(p, SWEEP_OPEN, ~0u);
+	kept = kept_free(p, volume, flags);
+	/* Not the whole pool, or a full one would cost each writer that: the hand goes
+	 * on where it is, and destage's goes round while writers wait. */
+	if (p->nfree <= kept) {
+		freed |= sweep(p, fby_sweep_most(p), kept);
+		kept = kept_free(p, volume, flags);
+	}
+	if (p->nfree <= kept) {
 		fby_unlock(&p->lock);
+		if (freed)
+			wake_space(p, wake);
 		return FBY_NO_CHUNK;
 	}
 	c = p->free_first;
@@ -180,6 +268,7 @@ static u32 chunk_open(struct fby_pool *p, struct fby_slot *s, u16 volume, u32 fl
 	fby_store(&ch->fill, FBY_FIRST_PAGE);
 	ch->sealed = ch->tick_fill = FBY_FIRST_PAGE;
 	ch->last_block = FBY_NO_BLOCK;
+	ch->clean_for = 0;
 	ch->opened_ns = fby_load(&p->now_ns);
 	/* Release: who sees opens moved sees what was unlinked before; who sees
 	 * the new epoch sees opens moved. */
@@ -192,11 +281,11 @@ static u32 chunk_open(struct fby_pool *p, struct fby_slot *s, u16 volume, u32 fl
 	ch->seq_last = ch->seq_min;
 	fby_chunk_list_append(p, &p->volume[volume], c);
 	fby_count(&p->chunks_opened, 1);
+	fby_store(&s->volume[volume].open, c); /* who finds no chunk any more finds this */
 	fby_unlock(&p->lock);
 	/* readers see the new epoch before any new byte, new entries after opens */
 	fby_wmb();
 	fby_slot_retire(s); /* so that no seq in the chunk is below seq_min */
-	fby_store(&s->volume[volume].open, c);
 	l.chunk = c;
 	l.epoch = ch->epoch;
 	l.seq_min = ch->seq_min;
@@ -216,22 +305,77 @@ static u32 chunk_open(struct fby_pool *p, struct fby_slot *s, u16 volume, u32 fl
  */
 static bool destage_due(const struct fby_pool *p)
 {
-	u32 n = p->sb.nchunks, free = fby_load(&p->nfree);
+	u32 n = p->sb.nchunks, free = fby_spare(p);
 
 	if (free * 100ull > (u64)n * (100 - p->opt.high_watermark))
 		return false;
 	return fby_space_short(p) || fby_load(&p->chunks_opened) - fby_load(&p->stepped_opens) >= n / 64;
 }
 
-bool fby_slot_open(struct fby_pool *p, struct fby_slot *s, u16 volume, u32 flags, u32 *wake)
+/* A slot, taken, that has a chunk of the volume open.  NULL: none has, or *busy: it
+ * could not be taken. */
+static struct fby_slot *slot_with_chunk(struct fby_pool *p, u16 volume, bool *busy)
 {
-	FBY_ASSERT(s->volume[volume].open == FBY_NO_CHUNK);
-	if (chunk_open(p, s, volume, flags, wake) == FBY_NO_CHUNK)
+	*busy = false;
+	for (u32 i = 0; i < p->opt.nslots; i++) {
+		struct fby_slot *s = &p->slot[i];
+
+		if (fby_load(&s->volume[volume].open) == FBY_NO_CHUNK)
+			continue;
+		if (!fby_slot_try(s)) {
+			*busy = true;
+			continue;
+		}
+		if (s->volume[volume].open != FBY_NO_CHUNK)
+			return s;
+		fby_slot_release(s);
+	}
+	return NULL;
+}
+
+static bool slot_open(struct fby_pool *p, struct fby_slot *s, u16 volume, u32 flags, u32 *wake)
+{
+	u32 c = chunk_open(p, s, volume, flags, wake);
+
+	fby_destage_look(p, volume);
+	if (c == FBY_NO_CHUNK)
 		return false;
 	if (destage_due(p))
 		*wake |= FBY_WAKE_DESTAGE;
+	fby_volume_count(p, volume);
 	fby_pace_update(p, volume);
 	return true;
+}
+
+/* Is the volume to fill one chunk after the other, whatever slots its writers have?  Of
+ * two that it is entitled to, the second is for the time in which the first is destaged.
+ * So with few chunks it begins before the pool is full, or those that its slots have open
+ * would become full all at once. */
+static bool one_by_one(const struct fby_pool *p, u16 volume)
+{
+	return fby_starved(p) ||
+	       (fby_space_short(p) && fby_load(&p->volume[volume].nchunks) <= 2 * FBY_ENTITLED);
+}
+
+/* Where the volume gets no chunk there may be room in that of another slot. */
+struct fby_slot *fby_slot_open(struct fby_pool *p, struct fby_slot *s, u16 volume, u32 flags, u32 *wake,
+			       int *decision)
+{
+	struct fby_slot *other = NULL;
+	bool busy = false;
+
+	FBY_ASSERT(s->volume[volume].open == FBY_NO_CHUNK);
+	if (one_by_one(p, volume))
+		other = slot_with_chunk(p, volume, &busy);
+	if (!other && !busy) {
+		if (slot_open(p, s, volume, flags, wake))
+			return s;
+		/* Who had the last one may have opened it since. */
+		other = slot_with_chunk(p, volume, &busy);
+	}
+	fby_slot_release(s);
+	*decision = busy ? FBY_WAIT_SLOT : FBY_WAIT_SPACE;
+	return other;
 }
 
 void fby_chunk_seal(struct fby_pool *p, u32 c, bool closed)
@@ -273,8 +417,12 @@ void fby_slot_close(struct fby_pool *p, struct fby_slot *s, u16 volume, u32 *wak
 	ch->state = FBY_CS_CLOSED;
 	freed = free_if_empty(p, c);
 	fby_unlock(&p->lock);
-	if (freed)
+	if (freed) {
 		wake_space(p, wake);
+	} else if (fby_starved(p)) { /* it is wanted back before the next is full */
+		fby_destage_look(p, volume);
+		*wake |= FBY_WAKE_DESTAGE;
+	}
 }
 
 /* Pool lock held. */

@@ -7,7 +7,7 @@
 
 bool fby_starved(const struct fby_pool *p)
 {
-	return fby_load(&p->nfree) <= fby_reserve(p);
+	return fby_spare(p) <= fby_reserve(p);
 }
 
 bool fby_volume_clean(struct fby_pool *p, u16 index)
@@ -18,7 +18,8 @@ bool fby_volume_clean(struct fby_pool *p, u16 index)
 /* By what is live: dead pages are taken back by relocation, unless that finds none. */
 void fby_pressure_update(struct fby_pool *p)
 {
-	u64 live = fby_pool_pages(p) * 100, room = (u64)p->sb.nchunks * (p->chunk_pages - FBY_FIRST_PAGE);
+	u64 live = fby_load(&p->live) * 100;
+	u64 room = (u64)(p->sb.nchunks - fby_owed(p)) * (p->chunk_pages - FBY_FIRST_PAGE);
 	bool in_vain = fby_space_short(p) && p->looked_opens == fby_load(&p->chunks_opened);
 
 	if (live >= room * p->opt.high_watermark || in_vain || fby_starved(p))

@@ -26,8 +26,7 @@
 #define BACKOFF_MAX_NS 30000000000ull
 #define RELEASE_STEP 256u /* pages let go in one step */
 #define LOOK_STEP 1024u	  /* pages looked at for one request */
-#define SWEEP_NS 10000000ull /* while no chunk is free */
-#define SWEEP_STEP 4096u     /* chunks swept in one step */
+#define SWEEP_NS 10000000ull /* between two rounds of the hand while no chunk is free */
 
 enum carry { CARRY_NO = 0, CARRY_LOST, CARRY_DAMAGED };
 
@@ -163,6 +162,24 @@ static bool still_listed(struct fby_pool *p, u16 volume, const struct fby_round_
 
 /* --- write ---------------------------------------------------------------- */
 
+/*
+ * Pages become clean when a round has written them along.  That holds for the origin
+ * that was attached then: the chunk says which, and its pages are none the cleaner for
+ * another.  They are not written along either then, since the bits could not be told
+ * apart; their own round writes them.
+ */
+static bool may_be_clean(const struct fby_pool *p, u16 volume, u32 page)
+{
+	u32 clean_for = fby_load(&p->chunk[fby_page_chunk(p, page)].clean_for);
+
+	return clean_for == 0 || clean_for == p->volume[volume].attachment;
+}
+
+static bool is_clean(const struct fby_pool *p, u16 volume, u32 page, u32 state)
+{
+	return (state & FBY_ES_CLEAN) && (may_be_clean(p, volume, page) || FBY_BUG(CLEAN_OF_OTHER_ORIGIN));
+}
+
 struct build {
 	u8 op;
 	u64 sector;
@@ -194,7 +211,7 @@ static bool build_run(struct fby_pool *p, u16 volume, struct build *b)
 
 	if (!still_listed(p, volume, r, d->cut))
 		goto next_page;
-	if (state & FBY_ES_CLEAN) { /* whatever became of it here, the origin has it */
+	if (is_clean(p, volume, r->page, state)) { /* whatever became of it here, the origin has it */
 		r->carry = CARRY_NO;
 		goto next_page;
 	}
@@ -238,7 +255,7 @@ static bool pull_find(struct fby_pool *p, u16 volume, u64 block, struct fby_foun
 		return false;
 	fby_index_find(p, fby_key(volume, block), f);
 	return f->page != FBY_NO_PAGE && FBY_ES_KIND(f->state) == FBY_KIND_DATA && FBY_ES_VALID(f->state) == 0xff &&
-	       !(f->state & (FBY_ES_DAMAGED | FBY_ES_CLEAN)) &&
+	       !(f->state & (FBY_ES_DAMAGED | FBY_ES_CLEAN)) && may_be_clean(p, volume, f->page) &&
 	       fby_load(&p->chunk[fby_page_chunk(p, f->page)].seq_max) != FBY_NO_SEQ;
 }
 
@@ -276,7 +293,7 @@ static void pull_before(struct fby_pool *p, u16 volume, struct build *b)
 	struct fby_found f;
 
 	if (d->run || !still_listed(p, volume, r, d->cut) || FBY_ES_KIND(state) != FBY_KIND_DATA ||
-	    !(FBY_ES_VALID(state) & 1) || (state & (FBY_ES_CLEAN | FBY_ES_DAMAGED)))
+	    !(FBY_ES_VALID(state) & 1) || (state & FBY_ES_DAMAGED) || is_clean(p, volume, r->page, state))
 		return;
 	while (first > d->issued && r->k - first < FBY_BATCH_PAGES && pull_find(p, volume, first - 1, &f))
 		first--;
@@ -335,8 +352,10 @@ static void pulled_clean(struct fby_pool *p, u16 volume)
 			continue;
 		if (fby_index_get_locked(p, b, key) == r->page &&
 		    ((u32)fby_load(&p->chunk[fby_page_chunk(p, r->page)].epoch) == r->carry ||
-		     FBY_BUG(CLEAN_ANY_EPOCH)))
+		     FBY_BUG(CLEAN_ANY_EPOCH))) {
+			fby_store(&p->chunk[fby_page_chunk(p, r->page)].clean_for, p->volume[volume].attachment);
 			fby_store(&e->state, fby_load(&e->state) | FBY_ES_CLEAN);
+		}
 		fby_index_release(p, b);
 	}
 }
@@ -522,6 +541,8 @@ static int release_step(struct fby_pool *p, u16 volume, u32 *wake)
 	fby_store(&v->last_error, 0);
 	d->backoff_ns = 0;
 	d->n = 0;
+	fby_volume_count(p, volume);
+	fby_pace_update(p, volume);
 	fby_store(&d->phase, FBY_PH_IDLE);
 	return FBY_AGAIN;
 }
@@ -541,13 +562,15 @@ static int idle_step(struct fby_pool *p, u16 volume, u32 *wake)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
 
-	fby_pressure_update(p);
+	/* Not of what no other volume could have: idle slots fill it. */
+	bool needed = fby_starved(p) && fby_load(&p->volume[volume].nchunks) > FBY_ENTITLED;
+
 	/* What idle slots keep open for nothing, another volume may need. */
 	if (fby_starved(p) && fby_volume_clean(p, volume))
 		close_open_chunks(p, volume, wake);
 	if (!fby_destage_wanted(p, volume))
 		return FBY_DONE;
-	if (d->drain || (fby_starved(p) && !any_closed(p, volume)))
+	if (d->drain || (needed && !any_closed(p, volume)))
 		close_open_chunks(p, volume, wake);
 	collect(p, volume, wake);
 	if (d->n == 0)
@@ -612,7 +635,7 @@ static void leave_gate(struct fby_pool *p, u16 volume, u32 *wake)
 	v->destage.gate = false;
 }
 
-static int volume_step(struct fby_pool *p, u16 volume, struct fby_io *io, u64 *next_ns, u32 *wake)
+static int volume_step(struct fby_pool *p, u16 volume, struct fby_io *io, u32 *wake)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
 	int decision;
@@ -660,8 +683,8 @@ static int volume_step(struct fby_pool *p, u16 volume, struct fby_io *io, u64 *n
 			fby_store(&d->phase, FBY_PH_IDLE);
 			return FBY_AGAIN;
 		}
-		if (d->retry_ns < *next_ns)
-			*next_ns = d->retry_ns;
+		if (d->retry_ns < p->retry_ns)
+			p->retry_ns = d->retry_ns;
 		return FBY_DONE;
 	}
 	FBY_ASSERT(false);
@@ -688,6 +711,9 @@ static void tick(struct fby_pool *p)
 		}
 		fby_slot_release(s);
 	}
+	for (u32 v = 0; v < p->sb.nvolumes; v++)
+		if (p->volume[v].nchunks || p->volume[v].counted)
+			fby_volume_count(p, (u16)v);
 	fby_pace_share(p);
 	for (u32 v = 0; v < p->sb.nvolumes; v++)
 		if (p->volume[v].attached)
@@ -698,9 +724,9 @@ static void tick(struct fby_pool *p)
  * the hand has not come round. */
 static bool sweep_step(struct fby_pool *p, u64 *next_ns, u32 *wake)
 {
-	u32 n = p->sweep_left < SWEEP_STEP ? p->sweep_left : SWEEP_STEP;
+	u32 n = fby_sweep_most(p);
 
-	if (n == 0 && fby_starved(p)) {
+	if (p->sweep_left == 0 && fby_starved(p)) {
 		if (p->now_ns - p->sweep_ns >= SWEEP_NS) {
 			p->sweep_ns = p->now_ns;
 			p->sweep_left = p->sb.nchunks;
@@ -708,15 +734,86 @@ static bool sweep_step(struct fby_pool *p, u64 *next_ns, u32 *wake)
 		*next_ns = p->sweep_ns + SWEEP_NS;
 		return p->sweep_left > 0;
 	}
+	if (n > p->sweep_left)
+		n = p->sweep_left;
 	if (n)
 		fby_chunk_sweep(p, n, wake);
 	p->sweep_left -= n;
 	return p->sweep_left > 0;
 }
 
+/*
+ * All volumes are to be looked at: at each tick, when too much of the pool has become
+ * live, and when one's time has come to try its origin again.  Else only those of which
+ * something has come: a completion, a chunk opened or wanted, a drain.  So what a
+ * request costs does not grow with the number of volumes.
+ */
+static void look_at_all(struct fby_pool *p)
+{
+	for (u32 v = 0; v < p->sb.nvolumes; v++)
+		if (p->volume[v].attached)
+			fby_destage_look(p, (u16)v);
+}
+
+static void housekeeping(struct fby_pool *p)
+{
+	bool pressure = p->pressure, all = false;
+
+	if (p->now_ns - p->tick_ns >= TICK_NS) {
+		p->tick_ns = p->now_ns;
+		tick(p);
+		all = true;
+	}
+	fby_pressure_update(p);
+	if (p->now_ns >= p->retry_ns) {
+		p->retry_ns = FBY_NO_SEQ;
+		all = true;
+	}
+	if (all || p->pressure != pressure)
+		look_at_all(p);
+}
+
+static u16 lowest(u64 volumes)
+{
+	u32 low = (u32)volumes;
+
+	return (u16)(low ? __builtin_ctz(low) : 32 + __builtin_ctz((u32)(volumes >> 32)));
+}
+
+/* One step of each volume that is ready, beginning after the last one that had a turn. */
+static int volumes_step(struct fby_pool *p, struct fby_io *io, u32 *wake)
+{
+	u64 left = fby_load(&p->ready);
+	int decision = FBY_DONE;
+
+	while (left) {
+		u64 later = left >> p->next_volume << p->next_volume;
+		u16 volume = lowest(later ? later : left);
+		int r;
+
+		left &= ~(1ull << volume);
+		p->next_volume = (volume + 1u) % FBY_VOLUMES_MAX;
+		/* Before the look: what comes after it is for the next. */
+		fby_fetch_and(&p->ready, ~(1ull << volume));
+		if (!p->volume[volume].attached)
+			continue;
+		r = volume_step(p, volume, io, wake);
+		if (r != FBY_DONE)
+			fby_destage_look(p, volume);
+		if (r == FBY_ORIGIN) {
+			issue(p, volume, io);
+			return FBY_ORIGIN;
+		}
+		if (r == FBY_AGAIN)
+			decision = FBY_AGAIN;
+	}
+	return decision;
+}
+
 int fby_destage_step(struct fby_pool *p, u64 now_ns, struct fby_io *io, u64 *next_ns, u32 *wake)
 {
-	int decision = FBY_DONE;
+	bool again;
+	int decision;
 
 	*next_ns = FBY_NO_SEQ;
 	if (p->opt.read_only || !p->usable)
@@ -725,29 +822,14 @@ int fby_destage_step(struct fby_pool *p, u64 now_ns, struct fby_io *io, u64 *nex
 	fby_store(&p->stepped_opens, fby_load(&p->chunks_opened));
 	if (fby_load(&p->wake_owed))
 		*wake |= fby_fetch_and(&p->wake_owed, 0u);
-	if (now_ns - p->tick_ns >= TICK_NS) {
-		p->tick_ns = now_ns;
-		tick(p);
-	}
-	if (sweep_step(p, next_ns, wake) || fby_relocate_step(p, wake))
-		decision = FBY_AGAIN;
-	for (u32 i = 0; i < p->sb.nvolumes; i++) {
-		u16 volume = (u16)(p->next_volume++ % p->sb.nvolumes);
-		int r;
-
-		if (!p->volume[volume].attached)
-			continue;
-		r = volume_step(p, volume, io, next_ns, wake);
-		if (r == FBY_ORIGIN) {
-			issue(p, volume, io);
-			return FBY_ORIGIN;
-		}
-		if (r == FBY_AGAIN)
-			decision = FBY_AGAIN;
-	}
+	housekeeping(p);
+	again = sweep_step(p, next_ns, wake) || fby_relocate_step(p, wake);
+	decision = volumes_step(p, io, wake);
+	if (p->retry_ns < *next_ns)
+		*next_ns = p->retry_ns;
 	if (p->tick_ns + TICK_NS < *next_ns)
 		*next_ns = p->tick_ns + TICK_NS;
-	return decision;
+	return decision == FBY_DONE && again ? FBY_AGAIN : decision;
 }
 
 void fby_destage_complete(struct fby_pool *p, u32 id, int error)
@@ -761,6 +843,7 @@ void fby_destage_complete(struct fby_pool *p, u32 id, int error)
 		fby_gate_destage_ends(p, &p->volume[id / 64], error);
 	io->error = error;
 	fby_store_release(&io->status, (u32)FBY_IOS_DONE);
+	fby_destage_look(p, (u16)(id / 64));
 }
 
 int fby_volume_drain(struct fby_pool *p, u16 index, bool on)
@@ -772,5 +855,6 @@ int fby_volume_drain(struct fby_pool *p, u16 index, bool on)
 	if (p->opt.read_only)
 		return -FBY_E_READ_ONLY;
 	fby_store(&p->volume[index].destage.drain, on);
+	fby_destage_look(p, index);
 	return FBY_DONE;
 }

@@ -30,6 +30,9 @@
 #define FBY_NUMBER_START (1ull << 62)
 #define FBY_BUCKET_LOCK (1u << 31)
 #define FBY_SLOTS_MAX 64u
+/* Chunks of each attached volume that others leave it, if the pool is not too small: one
+ * to write while the other is destaged. */
+#define FBY_ENTITLED 2u
 #define FBY_SEQ_BLOCK 64u     /* sequence numbers a slot takes at once */
 #define FBY_DAMAGED_RING 64u
 #define FBY_ALIGNED __attribute__((aligned(64)))
@@ -79,6 +82,7 @@ struct fby_chunk {
 	u32 linked; /* of recovery: linked pages */
 	u16 dead_base; /* sum of its dead counts when it was opened */
 	u8 recover; /* enum in recovery.h */
+	u32 clean_for; /* the attachment whose origin has its clean pages; 0: it has none.  Of destage */
 };
 
 struct fby_slot_volume {
@@ -165,6 +169,7 @@ struct fby_pace {
 	u64 delay_ns; /* waited in all */
 	/* written by fby_destage_step and by who opens a chunk */
 	u64 cost_ns FBY_ALIGNED; /* of a page; 0: not throttled */
+	u32 level; /* how full the pool is for this volume */
 	u64 read_ns; /* coarse time when an origin read that somebody waited for ended last */
 	u32 foreground; /* origin reads that somebody waits for */
 	u32 rate; /* pages a second that are let go */
@@ -197,11 +202,13 @@ struct fby_volume {
 	struct fby_volume_record rec; /* as on the media */
 	bool damaged;
 	bool attached;
+	u32 attachment; /* attached so many times since the pool was opened */
 	u32 bypassing; /* those of range[] that are in use, by bit; set under the pool lock */
 	u64 blocks; /* 4 KiB units, rounded up */
 	/* guarded by the pool lock */
 	u32 first, last; /* its chunks, oldest first */
 	u32 nchunks;
+	u64 counted; /* its pages when they were counted last; the sum is pool.live */
 	/* shared */
 	u32 lost_blocks; /* linked pages with lost sectors, or damaged */
 	u32 lost_only;	 /* linked pages that hold nothing else: never destaged */
@@ -249,10 +256,14 @@ struct fby_pool {
 	u64 opens FBY_ALIGNED; /* chunk openings: entries may have been recycled if it moved */
 	u32 wait_mask FBY_ALIGNED; /* enum fby_wake: somebody sleeps for it */
 	u32 wake_owed; /* by calls that cannot tell their host; fby_destage_step does */
+	u64 ready FBY_ALIGNED; /* volumes, by bit, at which fby_destage_step is to look */
 
-	/* guarded by lock; nfree is read without it */
+	/* guarded by lock; nfree, owed and live are read without it */
 	struct fby_lock lock FBY_ALIGNED;
 	u32 free_first, free_last, nfree;
+	u32 owed; /* what attached volumes have less than FBY_ENTITLED chunks, in all */
+	u32 owed_first; /* those that have none */
+	u64 live; /* linked pages, as of the last count of each volume */
 	u32 hand; /* next chunk that the sweep looks at */
 	u64 chunks_opened;
 	u64 damaged_pages;
@@ -264,7 +275,9 @@ struct fby_pool {
 	u64 tick_ns, sweep_ns;
 	u32 sweep_left; /* chunks until the hand has come round */
 	u32 look, look_left; /* relocation: next chunk to look at, and how many until all were */
-	u32 sharers; /* volumes that hold much of the pool; fby_pace_share; never 0 */
+	u32 attached; /* volumes, counted at the last tick */
+	u32 share; /* pages of the pool that a volume may hold where others want it too; fby_pace_share */
+	u64 retry_ns; /* when a volume whose origin failed is to be tried again */
 	u64 looked_opens; /* chunks_opened when all had been looked at in vain */
 	u64 stepped_opens; /* chunks_opened at the last step */
 	u32 moved_from; /* pinned until what was moved out of it is sealed */
@@ -294,11 +307,22 @@ bool fby_open_line_read(struct fby_pool *p, u32 c, u32 which, struct fby_open_li
 bool fby_seal_line_read(struct fby_pool *p, u32 c, u32 which, struct fby_seal_line *out); /* which: of FBY_SEALS */
 
 /* --- chunk.c: slots, chunks, sequence numbers ------------------------------ */
-/* Opens a chunk of the volume for the slot, which is held and has none; false: no
- * space.  flags: of enum fby_begin_flags, for what is kept in reserve. */
-bool fby_slot_open(struct fby_pool *p, struct fby_slot *s, u16 volume, u32 flags, u32 *wake);
+/* A slot with an open chunk of the volume: s, which is held and has none, one being
+ * opened, or another, and s is released.  NULL: *decision, and nothing is held.
+ * flags: of enum fby_begin_flags, for what is kept in reserve. */
+struct fby_slot *fby_slot_open(struct fby_pool *p, struct fby_slot *s, u16 volume, u32 flags, u32 *wake,
+			       int *decision);
 /* Free chunks that writers leave alone. */
 u32 fby_reserve(const struct fby_pool *p);
+/* Chunks that are kept for volumes which have fewer than they are entitled to. */
+u32 fby_owed(const struct fby_pool *p);
+/* Free chunks besides these. */
+u32 fby_spare(const struct fby_pool *p);
+u32 fby_owed_to(const struct fby_volume *v);
+/* The volume is attached or detached: it is, or was, entitled to chunks. */
+void fby_entitle(struct fby_pool *p, struct fby_volume *v, bool attached);
+/* Counts the volume's pages into pool.live. */
+void fby_volume_count(struct fby_pool *p, u16 volume);
 /* Drops unused sequence numbers.  Slot held. */
 void fby_slot_retire(struct fby_slot *s);
 /* Says twice, with one fence, that the pages below fill are complete. */
@@ -312,6 +336,7 @@ u32 fby_chunk_live(const struct fby_pool *p, u32 c);
 u16 *fby_dead_row(const struct fby_pool *p, const struct fby_slot *s);
 /* Moves the hand over n chunks, and those that have become empty to the free list. */
 void fby_chunk_sweep(struct fby_pool *p, u32 n, u32 *wake);
+u32 fby_sweep_most(const struct fby_pool *p); /* as many at once as hold the lock for microseconds */
 void fby_chunk_list_append(struct fby_pool *p, struct fby_volume *v, u32 c); /* pool lock or recovery */
 void fby_chunk_to_free(struct fby_pool *p, u32 c); /* likewise */
 void fby_chunk_unpin(struct fby_pool *p, u32 c, enum fby_pin pin, u32 *wake);
@@ -348,13 +373,19 @@ int fby_carry(struct fby_pool *p, u16 volume, u64 block, u32 page, bool damaged,
 int fby_move(struct fby_pool *p, u16 volume, u64 block, u32 page, u32 *slot, u32 *wake);
 
 /* --- destage.c ---- */
+/* The next step is to look at the volume. */
+static inline void fby_destage_look(struct fby_pool *p, u16 volume)
+{
+	fby_fetch_or(&p->ready, 1ull << volume);
+}
+
 /* Lets go of what a round at its end has yet to release; no other I/O on the volume. */
 void fby_destage_settle(struct fby_pool *p, u16 volume);
 
 /* --- demand.c ---- */
 /* Has the volume an entry that max_age wants on the origin?  Pool lock held. */
 bool fby_volume_aged(const struct fby_pool *p, const struct fby_volume *v);
-bool fby_starved(const struct fby_pool *p); /* writers get no chunk */
+bool fby_starved(const struct fby_pool *p); /* writers get no chunk, but for what they are entitled to */
 void fby_pressure_update(struct fby_pool *p); /* is too much of the pool live? */
 bool fby_destage_wanted(struct fby_pool *p, u16 volume); /* now? */
 
@@ -367,10 +398,8 @@ void fby_relocate_settle(struct fby_pool *p, u16 volume, u32 *wake);
 
 /* --- pace.c ------------------------------------------------------------------- */
 void fby_pace_start(struct fby_pace *pace, u32 nbuffers);
-u32 fby_pool_level(const struct fby_pool *p); /* 0: below where throttling begins; 1024: full */
 void fby_pace_update(struct fby_pool *p, u16 volume); /* after the level changed; any thread */
-/* Counts the volumes that hold a sixteenth of the pool and more; before the ticks. */
-void fby_pace_share(struct fby_pool *p);
+void fby_pace_share(struct fby_pool *p); /* works out pool.share; before the ticks */
 void fby_pace_tick(struct fby_pool *p, u16 volume);
 u32 fby_pace_round(const struct fby_pool *p, u16 volume, u32 cap); /* pages of the next round */
 u32 fby_pace_depth(struct fby_pool *p, u16 volume);
@@ -399,7 +428,6 @@ void fby_gate_destage_leaves(struct fby_volume *v, u32 *wake);
 int fby_sb_write(struct fby_pool *p, bool clean);
 void fby_record_write(struct fby_pool *p, u16 volume);
 bool fby_record_read(struct fby_pool *p, u16 volume, u32 copy, struct fby_volume_record *out);
-u64 fby_pool_pages(const struct fby_pool *p); /* of all volumes */
 u64 fby_volume_pages(const struct fby_pool *p, u16 volume); /* linked; never fewer than stay linked meanwhile */
 u64 fby_volume_dead(const struct fby_pool *p, u16 volume); /* unlinked since open */
 u64 fby_digest(struct fby_pool *p, u64 *entries);

@@ -172,6 +172,7 @@ int fby_flush_end(struct fby_pool *p, struct fby_flush *t, int error, u32 *wake)
 		decision = ticket_look(g, t);
 	}
 	gate_release(g);
+	fby_destage_look(p, t->volume); /* it may wait for the gate */
 	*wake |= FBY_WAKE_FLUSH | FBY_WAKE_DESTAGE;
 	return decision;
 }

@@ -9,7 +9,8 @@
  *	DONE		it is done; a write is durable
  *	WAIT_BLOCK	another request holds the block: try again soon (about 1 us)
  *	WAIT_SLOT	all commit slots are busy: likewise
- *	WAIT_SPACE	the pool is full: try again when destage freed space
+ *	WAIT_SPACE	the pool is full for this volume: try again when destage freed
+ *			space; others, which have less than they are entitled to, may go on
  *	ORIGIN		the host does the part named in the result on the origin
  *	AGAIN		progress was made or a lock was busy: call again
  *	CACHED		of fby_bypass_begin: write that part through the cache

@@ -49,29 +49,14 @@ struct fby_span {
 	u64 start, top; /* live pages */
 };
 
-/* Where writes are spaced. */
+/* Where writes are spaced, of the chunks that are owed to nobody else. */
 static struct fby_span throttled(const struct fby_pool *p)
 {
-	u32 n = p->sb.nchunks, percent = (100 + p->opt.high_watermark) / 2;
+	u32 n = p->sb.nchunks - fby_owed(p), percent = (100 + p->opt.high_watermark) / 2;
 	u64 pages = p->chunk_pages - FBY_FIRST_PAGE;
 	struct fby_span r = { n * percent / 100 * pages, (n - fby_reserve(p)) * pages };
 
 	return r;
-}
-
-/* Of what is live, since dead pages are taken back without the origin; but where
- * relocation falls behind, of what is in use: in the last sixteenth, and not in so few
- * chunks that one of them is half of the way. */
-u32 fby_pool_level(const struct fby_pool *p)
-{
-	struct fby_span live = throttled(p);
-	u32 n = p->sb.nchunks, last = n / 8 < 8 ? n / 8 : 8;
-	u32 by_live = level_between(fby_pool_pages(p), live.start, live.top), by_use;
-
-	if (last < n / 16)
-		last = n / 16;
-	by_use = level_between(n - fby_load(&p->nfree), n - last, n - fby_reserve(p));
-	return by_live > by_use ? by_live : by_use;
 }
 
 /* Pages a second that may be taken in at this level. */
@@ -86,25 +71,84 @@ static u32 intake(u32 rate, u32 level)
 	return pages > least ? (u32)pages : least;
 }
 
+/*
+ * The pool divided among the volumes that hold much of it: each but those with less
+ * than half of such a share, whose pages are taken off first.  That makes the share
+ * larger, and again some may be below the half.
+ */
 void fby_pace_share(struct fby_pool *p)
 {
-	u64 much = throttled(p).top / 16;
-	u32 n = 0;
+	u32 top = (u32)throttled(p).top, share = 0, before, room, n; /* pages: below 2^32 */
 
-	for (u32 v = 0; v < p->sb.nvolumes; v++)
-		n += p->volume[v].attached && fby_volume_pages(p, (u16)v) >= much;
-	fby_store(&p->sharers, n ? n : 1u);
+	n = 0;
+	for (u32 i = 0; i < p->sb.nvolumes; i++)
+		n += p->volume[i].attached;
+	fby_store(&p->attached, n);
+	do {
+		before = share;
+		room = top;
+		n = 0;
+		for (u32 i = 0; i < p->sb.nvolumes; i++) {
+			const struct fby_volume *v = &p->volume[i];
+
+			if (v->attached && 2 * v->counted >= share)
+				n++;
+			else
+				room -= v->counted < room ? (u32)v->counted : room;
+		}
+		share = n ? room / n : room;
+	} while (n && share > before);
+	fby_store(&p->share, share);
 }
 
-/* The level as the volume feels it: with more than its share of the pool that of
- * a full one, so that an origin which stands still does not take the others' room. */
-static u32 volume_level(struct fby_pool *p, u16 volume)
+/*
+ * Live pages, since dead ones are taken back without the origin.  A volume with half
+ * of its share and more feels how full the pool is; with more than its share, that of a
+ * full one.  One with less feels only how much of its own is left: that of the share, or
+ * of what the others leave, whose origins may stand still.
+ */
+static u32 level_by_live(const struct fby_pool *p, const struct fby_volume *v)
 {
-	u32 share = (u32)throttled(p).top / fby_load(&p->sharers); /* pages: below 2^32 */
-	u32 level = fby_pool_level(p);
-	u32 above = level_between(fby_volume_pages(p, volume), share, (u64)share + share / 8);
+	struct fby_span pool = throttled(p);
+	u64 mine = fby_load(&v->counted), live = fby_load(&p->live), share = fby_load(&p->share);
+	u64 owed = (u64)fby_owed_to(v) * (p->chunk_pages - FBY_FIRST_PAGE);
+	u32 level = level_between(live, pool.start, pool.top), above;
+	u64 room;
 
-	return level ? level + ((LEVEL_ONE - level) * above >> 10) : 0;
+	if (2 * mine >= share) {
+		above = level_between(mine, share, share + share / 8);
+		return level ? level + ((LEVEL_ONE - level) * above >> 10) : 0;
+	}
+	room = pool.top + owed + mine > live ? pool.top + owed + mine - live : 0;
+	if (room > share)
+		room = share;
+	above = level_between(mine, (u32)room / 100 * ((100 + p->opt.high_watermark) / 2), room);
+	return above < level ? above : level;
+}
+
+/*
+ * Where relocation falls behind, chunks in use: in the last sixteenth, and not in so few
+ * chunks that one of them is half of the way.  For those who use them.
+ */
+static u32 level_by_use(const struct fby_pool *p, const struct fby_volume *v)
+{
+	u32 n = p->sb.nchunks, last = n / 8 < 8 ? n / 8 : 8, spare = fby_spare(p), reserve = fby_reserve(p);
+	u32 mine = fby_load(&v->nchunks);
+
+	if (last < n / 16)
+		last = n / 16;
+	if (mine <= FBY_ENTITLED || 2 * mine * fby_load(&p->attached) <= n)
+		return 0;
+	return level_between(n - spare, n - last, n - reserve);
+}
+
+/* How full the pool is for the volume.  0: below where throttling begins; 1024: full. */
+static u32 volume_level(const struct fby_pool *p, u16 volume)
+{
+	const struct fby_volume *v = &p->volume[volume];
+	u32 by_live = level_by_live(p, v), by_use = level_by_use(p, v);
+
+	return by_live > by_use ? by_live : by_use;
 }
 
 void fby_pace_update(struct fby_pool *p, u16 volume)
@@ -112,6 +156,7 @@ void fby_pace_update(struct fby_pool *p, u16 volume)
 	struct fby_pace *pace = &p->volume[volume].pace;
 	u32 level = volume_level(p, volume);
 
+	fby_store(&pace->level, level);
 	fby_store(&pace->cost_ns, level ? 1000000000u / intake(fby_load(&pace->rate), level) : 0);
 }
 
@@ -200,7 +245,7 @@ u32 fby_pace_depth(struct fby_pool *p, u16 volume)
 	 * filled in between. */
 	bool reads = fby_load(&pace->foreground) || (last && p->now_ns - last < READ_RECENT_NS);
 
-	return reads && fby_pool_level(p) == 0 ? (pace->depth + 3) / 4 : pace->depth;
+	return reads && fby_load(&pace->level) == 0 ? (pace->depth + 3) / 4 : pace->depth;
 }
 
 void fby_pace_latency(struct fby_pace *pace, u32 ns, bool alone)

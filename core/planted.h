@@ -55,6 +55,8 @@
 	X(FLUSH_OVERLAP_ONE_TOLD, "of two flushes that overlap, one is told of a failure") \
 	X(FLUSH_COVERS_NOTHING, "a bypassed write is durable by what was bypassed before it") \
 	X(RANGE_UNCLAIMED, "discards and zeroes past the cache do not claim their blocks") \
+	X(CLEAN_OF_OTHER_ORIGIN, "what was written along to one origin counts as clean for the next") \
+	X(OWED_IGNORED, "a volume takes the chunks that others are entitled to") \
 	X(MOVE_UNVERIFIED, "relocation gives damaged data a new checksum") \
 	X(SEAL_ONE_COPY, "a seal is written once, and its copy stays what it was") \
 	X(SEAL_COPY_NOT_HEALED, "recovery overwrites a seal while only one line of the newer one is there") \

@@ -291,7 +291,8 @@ int fby_pool_open(struct fby_pool **out, void *mem, u64 bytes, struct fby_media 
 	fby_lock_init(&p->lock);
 	open_volumes(p);
 	p->moved_from = FBY_NO_CHUNK;
-	p->sharers = 1;
+	p->share = ~0u;
+	p->retry_ns = FBY_NO_SEQ;
 	p->looked_opens = FBY_NO_SEQ;
 	open_slots(p);
 	*out = p;

@@ -24,7 +24,7 @@ bool fby_space_short(const struct fby_pool *p)
 {
 	u32 n = p->sb.nchunks / 8, least = fby_reserve(p) + 2;
 
-	return fby_load(&p->nfree) < (n > least ? n : least);
+	return fby_spare(p) < (n > least ? n : least);
 }
 
 /*

@@ -60,19 +60,6 @@ static inline u64 fby_slot_seq(struct fby_pool *p, struct fby_slot *s, u32 n, bo
 	return seq;
 }
 
-/* Is there room in the slot's open chunk of the volume, one opened if need be? */
-static inline bool fby_slot_room(struct fby_pool *p, struct fby_slot *s, u16 volume, u32 flags, u32 *wake)
-{
-	u32 c;
-
-	FBY_ASSERT(fby_load(&s->busy) == 1);
-	if (fby_unlikely(s->volume[volume].open == FBY_NO_CHUNK) && !fby_slot_open(p, s, volume, flags, wake))
-		return false;
-	c = s->volume[volume].open;
-	FBY_ASSERT(p->chunk[c].fill < p->chunk_pages);
-	return true;
-}
-
 /* A page was unlinked; counts are the caller's own, of a slot or of destage. */
 static inline void fby_page_dead(const struct fby_pool *p, u32 page, u16 *by_chunk, u64 *by_volume)
 {

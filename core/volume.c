@@ -170,14 +170,16 @@ u64 fby_volume_pages(const struct fby_pool *p, u16 volume)
 	return pages - dead;
 }
 
-u64 fby_pool_pages(const struct fby_pool *p)
+void fby_volume_count(struct fby_pool *p, u16 volume)
 {
-	u64 pages = 0;
+	struct fby_volume *v = &p->volume[volume];
+	u64 pages;
 
-	for (u32 v = 0; v < p->sb.nvolumes; v++)
-		if (fby_load(&p->volume[v].nchunks) > 0)
-			pages += fby_volume_pages(p, (u16)v);
-	return pages;
+	fby_lock(&p->lock);
+	pages = fby_volume_pages(p, volume);
+	fby_store(&p->live, p->live + pages - v->counted);
+	fby_store(&v->counted, pages);
+	fby_unlock(&p->lock);
 }
 
 /* Unlinks all; the record is free already, so nothing of it comes back. */
@@ -208,6 +210,7 @@ static void forget_pages(struct fby_pool *p, u16 volume)
 			fby_page_dead(p, page, fby_dead_row(p, NULL), &p->volume[volume].dead);
 		}
 	}
+	fby_volume_count(p, volume);
 	fby_fetch_or(&p->wake_owed, wake);
 }
 
@@ -305,18 +308,6 @@ static int attach_holes(struct fby_pool *p, u16 index, enum fby_holes policy)
 	return FBY_DONE;
 }
 
-/* What was written along is clean for the origin that was attached then. */
-static void forget_clean(struct fby_pool *p, u16 index)
-{
-	u32 c = FBY_NO_CHUNK, wake = 0;
-
-	while ((c = fby_chunk_walk(p, index, c, &wake)) != FBY_NO_CHUNK) {
-		for (u32 page = (c << p->chunk_shift) + FBY_FIRST_PAGE; page < (c + 1) << p->chunk_shift; page++)
-			fby_fetch_and(&p->entry[page].state, ~FBY_ES_CLEAN);
-	}
-	fby_fetch_or(&p->wake_owed, wake);
-}
-
 int fby_volume_attach(struct fby_pool *p, u16 index, const struct fby_attach *a)
 {
 	struct fby_volume *v;
@@ -345,15 +336,16 @@ int fby_volume_attach(struct fby_pool *p, u16 index, const struct fby_attach *a)
 	rc = attach_holes(p, index, a->holes);
 	if (rc)
 		return rc;
-	forget_clean(p, index);
 	attach_memory(v, a);
+	v->attachment++; /* what was written along before is clean for another origin */
 	fby_zero(&v->pace, sizeof(v->pace));
 	fby_pace_start(&v->pace, a->nbuffers);
 	v->last_error = 0;
 	fby_zero(&v->gate, sizeof(v->gate));
 	v->gate.ended = FBY_BUG(ATTACH_FORGETS_BYPASS) ? 0 : 1; /* before a crash of the host, perhaps */
 	v->bypasses = v->bypassed_sectors = 0;
-	v->attached = true;
+	fby_entitle(p, v, true);
+	fby_destage_look(p, index);
 	return FBY_DONE;
 }
 
@@ -386,7 +378,7 @@ int fby_volume_detach(struct fby_pool *p, u16 index)
 	if (busy)
 		return -FBY_E_BUSY;
 	fby_destage_settle(p, index);
-	v->attached = false;
+	fby_entitle(p, v, false);
 	fby_zero(&v->destage, sizeof(v->destage));
 	return FBY_DONE;
 }

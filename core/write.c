@@ -115,13 +115,14 @@ FBY_INLINE struct fby_slot *begin_slot(struct fby_pool *p, struct fby_write *w, 
 		*decision = FBY_WAIT_SLOT;
 		return NULL;
 	}
-	if (fby_unlikely(!fby_slot_room(p, s, w->volume, flags, wake))) {
-		fby_slot_release(s);
-		*decision = FBY_WAIT_SPACE;
-		return NULL;
+	if (fby_unlikely(s->volume[w->volume].open == FBY_NO_CHUNK)) {
+		s = fby_slot_open(p, s, w->volume, flags, wake, decision);
+		if (!s)
+			return NULL;
 	}
 	w->chunk = s->volume[w->volume].open;
 	w->first_page = p->chunk[w->chunk].fill;
+	FBY_ASSERT(w->first_page < p->chunk_pages);
 	return s;
 }
 

@@ -26,6 +26,7 @@ pub mod gate;
 pub mod golden;
 pub mod hooks;
 pub mod images;
+pub mod isolation;
 pub mod media;
 pub mod model;
 pub mod origin;

@@ -11,7 +11,7 @@ use clap::{Args, Parser, Subcommand};
 use forebay_sim::dst;
 use forebay_sim::explore::{explore, explore_format, Bounds, Explored};
 use forebay_sim::script::{random, small, Script};
-use forebay_sim::{damage, flips, golden, hooks, pace};
+use forebay_sim::{damage, flips, golden, hooks, isolation, pace};
 use serde::Serialize;
 
 const NO_PANIC: &str = "no thread panics";
@@ -64,6 +64,9 @@ enum Command {
     /// A full cache in front of a disk of a steady rate, in virtual time
     #[command(after_help = PACE_EXAMPLES)]
     Pace(PaceArgs),
+    /// What a volume whose origin is ill costs its neighbour, in virtual time
+    #[command(after_help = ISOLATION_EXAMPLES)]
+    Isolation(IsolationArgs),
     /// Plant each deliberate mistake in the engine: each must be found
     #[cfg(feature = "planted-bugs")]
     Planted(PlantedArgs),
@@ -73,6 +76,16 @@ const PACE_EXAMPLES: &str = "Examples:
   forebay-sim pace                                       2,000 requests/s, 500 us
   forebay-sim pace --service 2500 --latency 2000 --flush 8000 --pool 16   a disk
   forebay-sim pace --service 50 --latency 80 --flush 500 --reads 10 --json";
+
+const ISOLATION_EXAMPLES: &str = "Examples:
+  forebay-sim isolation                    every way to be ill, light and heavy neighbours
+  forebay-sim isolation --idle 30 --chunk 256      in a pool of 63 chunks and 32 volumes";
+
+#[derive(Args)]
+struct IsolationArgs {
+    #[command(flatten)]
+    bench: isolation::Bench,
+}
 
 #[derive(Args)]
 struct PaceArgs {
@@ -178,6 +191,7 @@ fn main() -> ExitCode {
         Some(Command::Damage(args)) => run_damage(args, cli.threads, cli.json),
         Some(Command::Golden(args)) => run_golden(args, cli.json),
         Some(Command::Pace(args)) => run_pace(args, cli.json),
+        Some(Command::Isolation(args)) => run_isolation(&args.bench, cli.json),
         #[cfg(feature = "planted-bugs")]
         Some(Command::Planted(args)) => run_planted(args, cli.threads, cli.json),
         Some(Command::Explore(args)) => run_explore(args, cli.threads, cli.json),
@@ -528,6 +542,42 @@ fn run_pace(args: &PaceArgs, json: bool) -> bool {
     println!("writes that met full  {:10}", r.waits_space);
     println!("relocated             {:10.2}, of a hundred writes", r.relocated_percent);
     true
+}
+
+fn run_isolation(bench: &isolation::Bench, json: bool) -> bool {
+    let each = isolation::NEIGHBOURS.iter().map(|n| isolation::run(bench, *n));
+    let cells = match each.collect::<Result<Vec<_>, _>>() {
+        Ok(cells) => cells.concat(),
+        Err(e) => {
+            eprintln!("forebay-sim: {e}");
+            return false;
+        }
+    };
+    if json {
+        println!("{}", serde_json::to_string(&cells).expect("plain data"));
+    } else {
+        println!(
+            "{:14} {:10} {:>10} {:>10} {:>6} {:>12} {:>12} {:>6} {:>8}",
+            "ill", "neighbour", "writes/s", "was", "ratio", "p99.9 us", "was", "ratio", "chunks"
+        );
+        for c in &cells {
+            println!(
+                "{:14} {:10} {:10.0} {:10.0} {:6.3} {:12.1} {:12.1} {:6.2} {:>8}",
+                format!("{:?}", c.ill).to_lowercase(),
+                format!("{:?}", c.neighbour).to_lowercase(),
+                c.beside_ill.writes_per_s,
+                c.beside_well.writes_per_s,
+                c.throughput_ratio,
+                c.beside_ill.p999_us,
+                c.beside_well.p999_us,
+                c.p999_ratio,
+                format!("{}/{}", c.ill_chunks, c.chunks)
+            );
+        }
+    }
+    let broken: Vec<_> = cells.iter().filter_map(|c| isolation::kept(c).err()).collect();
+    broken.iter().for_each(|b| println!("NOT KEPT: {b}"));
+    broken.is_empty()
 }
 
 #[cfg(feature = "planted-bugs")]

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::explore::{explore, Bounds};
 use crate::script::{random, small};
-use crate::{damage, drains, dst, engine, flips, gate, hooks};
+use crate::{damage, drains, dst, engine, flips, gate, hooks, isolation};
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Hunt {
@@ -34,8 +34,12 @@ pub fn hunt(id: u32, limit: Duration) -> Option<(String, String)> {
     hooks::watchdog(Duration::from_secs(10));
     let start = Instant::now();
     let mut seeds = 1..;
-    let first: [(&str, fn() -> Result<(), String>); 2] =
-        [("a drain beside a flush", drains::told_once), ("the gate", gate::all)];
+    let first: [(&str, fn() -> Result<(), String>); 4] = [
+        ("a drain beside a flush", drains::told_once),
+        ("a drain to another origin", drains::another_origin),
+        ("the gate", gate::all),
+        ("isolation", isolation::quick),
+    ];
     for (by, look) in first {
         hooks::set_context(|| by.to_owned());
         if let Err(e) = look() {

@@ -5,7 +5,7 @@
 //! durable.  Either power is cut right then, or destage goes on by itself and
 //! drains all of it.
 
-use forebay_sim::drains::{told_once, Run, SECTORS};
+use forebay_sim::drains::{another_origin, told_once, Run, SECTORS};
 use forebay_sim::engine::Decision;
 use forebay_sim::origin::Loss;
 use forebay_sim::rng::Rng;
@@ -83,4 +83,10 @@ fn what_destage_was_told_is_an_error_for_the_next_flush() {
         }
         assert_eq!(failed, if bypassed { flushes } else { 0 });
     }
+}
+
+/// What was written along is clean for the origin that was attached then, and no other.
+#[test]
+fn another_origin_gets_all_that_is_cached() {
+    another_origin().unwrap();
 }
