@@ -416,6 +416,7 @@ extern "C" {
         wake: *mut u32,
     ) -> c_int;
     pub fn fby_write_delay(p: *mut fby_pool, volume: u16, nsectors: u32, now_ns: u64) -> u64;
+    pub fn fby_write_throttled(p: *const fby_pool, volume: u16) -> bool;
     pub fn fby_origin_foreground(p: *mut fby_pool, volume: u16, begin: bool);
     pub fn fby_bypass_begin(
         p: *mut fby_pool,

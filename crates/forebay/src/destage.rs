@@ -5,7 +5,8 @@
 //! The engine decides what to write and when; here its steps are run, its
 //! requests are started (writes to a file or device through io_uring, all else
 //! on a thread of the volume, so that an origin that hangs holds up no other),
-//! and their completions handed back.
+//! and their completions handed back.  How many requests of a volume are in flight
+//! is the engine's to bound, for each by itself.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -24,17 +25,13 @@ use crate::engine::{Engine, EngineResult, Gate, Io, Step, Ticket};
 use crate::error::{Error, Result};
 use crate::latency::Phases;
 use crate::origin::Origin;
-use crate::ring::Ring;
+use crate::ring::{Ring, Write};
 use crate::wait::{Flushes, Space};
 
-/// Most origin requests in flight, of all volumes.
-const DEPTH: u32 = 128;
 /// Writes handed to the kernel at once.
 const BATCH: usize = 8;
 /// Origins without a descriptor are written by so many threads.
 const WRITERS: usize = 4;
-/// Between two looks at the level, while it is high.
-const LOOK: Duration = Duration::from_millis(20);
 /// Longest sleep without a look.
 const NAP: Duration = Duration::from_millis(500);
 
@@ -79,9 +76,6 @@ pub(crate) struct Shared {
     /// By index.  An entry is there from before the engine attaches the volume
     /// until after it detached it.
     pub attached: RwLock<HashMap<u16, Arc<Attached>>>,
-    /// More than the high watermark is in use, or was a moment ago: writers ask
-    /// whether to wait.  Spares them a look at the clock, 30 of 700 ns.
-    pressing: AtomicBool,
     /// Destage requests in flight.
     in_flight: AtomicU32,
     stop: AtomicBool,
@@ -103,7 +97,6 @@ impl Shared {
             flushes: Flushes::default(),
             kick,
             attached: RwLock::default(),
-            pressing: AtomicBool::new(false),
             in_flight: AtomicU32::new(0),
             stop: AtomicBool::new(false),
             start: Instant::now(),
@@ -121,22 +114,7 @@ impl Shared {
             self.flushes.wake();
         }
         if mask & sys::FBY_WAKE_DESTAGE != 0 {
-            self.pressing.store(true, Ordering::Relaxed);
             self.kick.kick();
-        }
-    }
-
-    /// A chunk was opened above the high watermark lately.
-    pub(crate) fn pressing(&self) -> bool {
-        self.pressing.load(Ordering::Relaxed)
-    }
-
-    /// Ends the pressing when there is room again.
-    fn look_at_level(&self) {
-        let (info, high) = (self.engine.info(), self.engine.options().high_watermark);
-        let used = u64::from(info.chunks_used) * 100;
-        if used < u64::from(info.sb.nchunks) * u64::from(high) {
-            self.pressing.store(false, Ordering::Relaxed);
         }
     }
 
@@ -194,7 +172,8 @@ pub(crate) struct Attached {
 
 #[derive(Debug, Default)]
 struct Jobs {
-    queue: VecDeque<Io>,
+    /// And so many bytes of it are done.
+    queue: VecDeque<(Io, usize)>,
     end: bool,
 }
 
@@ -232,9 +211,9 @@ impl Attached {
     fn work(&self, shared: &Shared) {
         loop {
             let mut jobs = self.jobs.lock().unwrap_or_else(|e| e.into_inner());
-            let io = loop {
-                if let Some(io) = jobs.queue.pop_front() {
-                    break io;
+            let (io, done) = loop {
+                if let Some(job) = jobs.queue.pop_front() {
+                    break job;
                 }
                 if jobs.end {
                     return;
@@ -242,18 +221,18 @@ impl Attached {
                 jobs = self.ready.wait(jobs).unwrap_or_else(|e| e.into_inner());
             };
             drop(jobs);
-            let result = self.run(&io);
+            let result = self.run(&io, done);
             shared.complete(self, io, result);
             shared.kick.kick();
         }
     }
 
-    fn run(&self, io: &Io) -> io::Result<()> {
+    fn run(&self, io: &Io, done: usize) -> io::Result<()> {
         if self.stopping.load(Ordering::Acquire) {
             return Err(Errno::CANCELED.into());
         }
         match io.op {
-            sys::FBY_IO_WRITE => self.origin.write_at(io.data(), io.offset),
+            sys::FBY_IO_WRITE => self.origin.write_at(&io.data()[done..], io.offset + done as u64),
             sys::FBY_IO_ZERO => self.origin.write_zeroes(io.offset, io.len),
             // What it is to read as first, and then the advice.
             sys::FBY_IO_DISCARD => {
@@ -290,8 +269,8 @@ impl Attached {
         }
     }
 
-    fn queue(&self, io: Io) {
-        self.jobs.lock().unwrap_or_else(|e| e.into_inner()).queue.push_back(io);
+    fn queue(&self, io: Io, done: usize) {
+        self.jobs.lock().unwrap_or_else(|e| e.into_inner()).queue.push_back((io, done));
         self.ready.notify_one();
     }
 
@@ -344,7 +323,7 @@ pub(crate) struct Destage {
 impl Destage {
     pub(crate) fn start(shared: &Arc<Shared>, io_uring: bool) -> io::Result<Destage> {
         let opened = match io_uring {
-            true => Ring::new(DEPTH, shared.kick.fd()).map_err(|e| format!("no io_uring ({e})")),
+            true => Ring::new(shared.kick.fd()).map_err(|e| format!("no io_uring ({e})")),
             false => Err("no io_uring (switched off)".into()),
         };
         let _ = shared.ring.set(opened.as_ref().map(|_| ()).map_err(Clone::clone));
@@ -367,23 +346,14 @@ impl Drop for Destage {
 }
 
 fn run(shared: &Shared, mut ring: Option<Ring>) {
-    let mut looked = Instant::now();
     loop {
-        if shared.pressing() && looked.elapsed() >= LOOK {
-            shared.look_at_level();
-            looked = Instant::now();
-        }
         if let Some(ring) = &mut ring {
-            ring.reap(|w, result| shared.complete(&w.attached, w.io, result));
+            ring.reap(|w, result| ended(shared, w, result));
         }
-        let in_flight = shared.in_flight.load(Ordering::Acquire);
-        if shared.stop.load(Ordering::Acquire) && in_flight == 0 {
+        if shared.stop.load(Ordering::Acquire) && shared.in_flight.load(Ordering::Acquire) == 0 {
             return;
         }
-        let sleep = match in_flight < DEPTH {
-            true => step(shared, &mut ring),
-            false => Some(NAP),
-        };
+        let sleep = step(shared, &mut ring);
         let batched = ring.as_ref().map_or(0, Ring::unsubmitted);
         if batched > 0 && (sleep.is_some() || batched >= BATCH) {
             ring.as_mut().expect("it has some").submit();
@@ -391,6 +361,15 @@ fn run(shared: &Shared, mut ring: Option<Ring>) {
         if let Some(limit) = sleep {
             shared.kick.wait(limit);
         }
+    }
+}
+
+/// What the ring left of a write goes on a thread of the volume: here it would hold up
+/// all others.
+fn ended(shared: &Shared, w: Write, result: Option<io::Result<()>>) {
+    match result {
+        Some(result) => shared.complete(&w.attached, w.io, result),
+        None => w.attached.queue(w.io, w.done),
     }
 }
 
@@ -439,5 +418,5 @@ fn dispatch(shared: &Shared, ring: &mut Option<Ring>, io: Io) {
         }
         _ => io,
     };
-    attached.queue(io);
+    attached.queue(io, 0);
 }

@@ -634,6 +634,12 @@ impl Engine {
         }
     }
 
+    /// Might a write have to wait before it is acknowledged?
+    pub(crate) fn write_throttled(&self, volume: u16) -> bool {
+        // SAFETY: the pool is open.
+        unsafe { sys::fby_write_throttled(self.pool, volume) }
+    }
+
     /// Nanoseconds that a write should wait before it is acknowledged.
     pub(crate) fn write_delay(&self, volume: u16, nsectors: u32, now_ns: u64) -> u64 {
         // SAFETY: the pool is open.

