@@ -5,6 +5,7 @@
 
 mod bed;
 mod cases;
+mod isolation;
 mod measure;
 mod origin;
 mod page;
@@ -26,6 +27,7 @@ use origin::Speed;
     after_help = "Examples:
   forebay-load sustained --seconds 120
   forebay-load stall --seconds 10 --stalled 30
+  forebay-load isolation --json
   forebay-load mixed --disk sata --json > mixed.json
   forebay-load suite --seconds 20 --sustained 120 && xdg-open bench/index.html
   forebay-load page                      the page anew, after bench/apps.sh"
@@ -64,7 +66,10 @@ enum Case {
         #[arg(long, default_value_t = 30)]
         stalled: u64,
     },
-    /// All of them, --seconds each: JSON, plots and the page.
+    /// A volume beside another whose origin is ill, in each way: a quarter of
+    /// --seconds in health, and as long again.
+    Isolation,
+    /// All of them but isolation, --seconds each: JSON, plots and the page.
     Suite {
         /// Seconds of the sustained load.
         #[arg(long, default_value_t = 120)]
@@ -165,6 +170,7 @@ fn main() -> Result<()> {
         Case::Stall { stalled } => {
             print(cli.json, &cases::stall(cli.seconds, stalled, speed, say)?)
         }
+        Case::Isolation => print(cli.json, &isolation::isolation(cli.seconds, speed, say)?),
         Case::Suite { sustained, stalled, page: p } => {
             let disk = if matches!(cli.disk, Disk::Sata) { "sata" } else { "disk" };
             let times = suite::Times { each: cli.seconds, sustained, stalled };

@@ -24,7 +24,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    fn of(h: &Histogram<u64>) -> Latency {
+    pub fn of(h: &Histogram<u64>) -> Latency {
         let at = |q| h.value_at_quantile(q) as f64 / 1e3;
         Latency {
             p50_us: at(0.5),

@@ -4,7 +4,7 @@
 //! on top, so many of them overlap.  Content is kept in memory.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,26 @@ pub struct Speed {
     pub flush_us: u32,
 }
 
+/// What is wrong with a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[repr(u8)]
+pub enum Ill {
+    Well,
+    /// Every request but reads fails.
+    Errors,
+    /// No request ends.
+    Hangs,
+    /// A hundred times slower.
+    Slow,
+    /// Writes of PAST_BYTES fail, which are hardly destage's.
+    PastFails,
+    DiscardsFail,
+}
+
+/// Of a write that is meant to go past the cache.
+pub const PAST_BYTES: usize = 96 << 10;
+
 /// A disk of a given speed.  Clones are the same disk.
 #[derive(Clone, Debug)]
 pub struct RateOrigin {
@@ -35,7 +55,7 @@ pub struct RateOrigin {
 struct Shared {
     /// When what was accepted so far is served.
     free_at: Mutex<Instant>,
-    stalled: AtomicBool,
+    ill: AtomicU8,
     written: AtomicU64,
     writes: AtomicU64,
 }
@@ -48,7 +68,7 @@ impl RateOrigin {
             speed,
             shared: Arc::new(Shared {
                 free_at: Mutex::new(Instant::now()),
-                stalled: AtomicBool::new(false),
+                ill: AtomicU8::new(Ill::Well as u8),
                 written: AtomicU64::new(0),
                 writes: AtomicU64::new(0),
             }),
@@ -57,7 +77,30 @@ impl RateOrigin {
 
     /// While stalled, requests wait.
     pub fn stall(&self, on: bool) {
-        self.shared.stalled.store(on, Ordering::SeqCst);
+        self.fall_ill(if on { Ill::Hangs } else { Ill::Well });
+    }
+
+    pub fn fall_ill(&self, ill: Ill) {
+        self.shared.ill.store(ill as u8, Ordering::SeqCst);
+    }
+
+    pub fn illness(&self) -> Ill {
+        const ALL: [Ill; 6] =
+            [Ill::Well, Ill::Errors, Ill::Hangs, Ill::Slow, Ill::PastFails, Ill::DiscardsFail];
+        ALL[usize::from(self.shared.ill.load(Ordering::SeqCst))]
+    }
+
+    fn wait_while_hung(&self) {
+        while self.illness() == Ill::Hangs {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn fails(&self, ill: Ill) -> io::Result<()> {
+        match self.illness() {
+            now if now == Ill::Errors || now == ill => Err(io::Error::other("it is ill")),
+            _ => Ok(()),
+        }
     }
 
     /// Write requests so far, and their bytes.
@@ -67,12 +110,11 @@ impl RateOrigin {
     }
 
     fn serve(&self, bytes: usize) {
-        while self.shared.stalled.load(Ordering::SeqCst) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        self.wait_while_hung();
         let s = &self.speed;
         let each = 1e9 / f64::from(s.requests_per_s);
-        let cost = each.max(bytes as f64 * 1e9 / s.bytes_per_s as f64);
+        let times = if self.illness() == Ill::Slow { 100.0 } else { 1.0 };
+        let cost = times * each.max(bytes as f64 * 1e9 / s.bytes_per_s as f64);
         let end = {
             let mut free_at = self.shared.free_at.lock().unwrap_or_else(|e| e.into_inner());
             *free_at = (*free_at).max(Instant::now()) + Duration::from_nanos(cost as u64);
@@ -113,26 +155,29 @@ impl Origin for RateOrigin {
 
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         self.serve(data.len());
+        let past = if data.len() == PAST_BYTES { Ill::PastFails } else { Ill::Errors };
+        self.fails(past)?;
         self.shared.writes.fetch_add(1, Ordering::Relaxed);
         self.shared.written.fetch_add(data.len() as u64, Ordering::Relaxed);
         self.content.write_at(data, offset)
     }
 
     fn flush(&self) -> io::Result<()> {
-        while self.shared.stalled.load(Ordering::SeqCst) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        self.wait_while_hung();
         std::thread::sleep(Duration::from_micros(u64::from(self.speed.flush_us)));
+        self.fails(Ill::Errors)?;
         self.content.flush()
     }
 
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         self.serve(0);
+        self.fails(Ill::DiscardsFail)?;
         self.content.discard(offset, len)
     }
 
     fn write_zeroes(&self, offset: u64, len: u64) -> io::Result<()> {
         self.serve(0);
+        self.fails(Ill::Errors)?;
         self.content.write_zeroes(offset, len)
     }
 }
