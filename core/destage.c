@@ -21,12 +21,10 @@
 #include "sort.h"
 #include "slot.h"
 
-#define TICK_NS 100000000ull
 #define BACKOFF_MIN_NS 100000000ull
 #define BACKOFF_MAX_NS 30000000000ull
 #define RELEASE_STEP 256u /* pages let go in one step */
 #define LOOK_STEP 1024u	  /* pages looked at for one request */
-#define SWEEP_NS 10000000ull /* between two rounds of the hand while no chunk is free */
 
 enum carry { CARRY_NO = 0, CARRY_LOST, CARRY_DAMAGED };
 
@@ -607,7 +605,7 @@ static void reap(struct fby_pool *p, u16 volume)
 	}
 }
 
-static void issue(struct fby_pool *p, u16 volume, struct fby_io *io)
+void fby_destage_issue(struct fby_pool *p, u16 volume, struct fby_io *io)
 {
 	struct fby_volume *v = &p->volume[volume];
 	struct fby_io_slot *slot = &v->destage.io[io->id % 64];
@@ -635,7 +633,7 @@ static void leave_gate(struct fby_pool *p, u16 volume, u32 *wake)
 	v->destage.gate = false;
 }
 
-static int volume_step(struct fby_pool *p, u16 volume, struct fby_io *io, u32 *wake)
+int fby_destage_volume(struct fby_pool *p, u16 volume, struct fby_io *io, u32 *wake)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
 	int decision;
@@ -689,147 +687,6 @@ static int volume_step(struct fby_pool *p, u16 volume, struct fby_io *io, u32 *w
 	}
 	FBY_ASSERT(false);
 	return FBY_DONE;
-}
-
-/* Seals what was there at the tick before, so that later damage to it is told from
- * a torn tail. */
-static void tick(struct fby_pool *p)
-{
-	for (u32 i = 0; i < p->opt.nslots; i++) {
-		struct fby_slot *s = &p->slot[i];
-
-		if (!fby_slot_try(s))
-			continue;
-		for (u32 v = 0; v < p->sb.nvolumes; v++) {
-			u32 c = s->volume[v].open;
-
-			if (c == FBY_NO_CHUNK)
-				continue;
-			if (p->chunk[c].sealed < p->chunk[c].tick_fill)
-				fby_chunk_seal(p, c, false);
-			p->chunk[c].tick_fill = p->chunk[c].fill;
-		}
-		fby_slot_release(s);
-	}
-	for (u32 v = 0; v < p->sb.nvolumes; v++)
-		if (p->volume[v].nchunks || p->volume[v].counted)
-			fby_volume_count(p, (u16)v);
-	fby_pace_share(p);
-	for (u32 v = 0; v < p->sb.nvolumes; v++)
-		if (p->volume[v].attached)
-			fby_pace_tick(p, (u16)v);
-}
-
-/* While writers wait for space: chunks that others have overwritten whole.  True:
- * the hand has not come round. */
-static bool sweep_step(struct fby_pool *p, u64 *next_ns, u32 *wake)
-{
-	u32 n = fby_sweep_most(p);
-
-	if (p->sweep_left == 0 && fby_starved(p)) {
-		if (p->now_ns - p->sweep_ns >= SWEEP_NS) {
-			p->sweep_ns = p->now_ns;
-			p->sweep_left = p->sb.nchunks;
-		}
-		*next_ns = p->sweep_ns + SWEEP_NS;
-		return p->sweep_left > 0;
-	}
-	if (n > p->sweep_left)
-		n = p->sweep_left;
-	if (n)
-		fby_chunk_sweep(p, n, wake);
-	p->sweep_left -= n;
-	return p->sweep_left > 0;
-}
-
-/*
- * All volumes are to be looked at: at each tick, when too much of the pool has become
- * live, and when one's time has come to try its origin again.  Else only those of which
- * something has come: a completion, a chunk opened or wanted, a drain.  So what a
- * request costs does not grow with the number of volumes.
- */
-static void look_at_all(struct fby_pool *p)
-{
-	for (u32 v = 0; v < p->sb.nvolumes; v++)
-		if (p->volume[v].attached)
-			fby_destage_look(p, (u16)v);
-}
-
-static void housekeeping(struct fby_pool *p)
-{
-	bool pressure = p->pressure, all = false;
-
-	if (p->now_ns - p->tick_ns >= TICK_NS) {
-		p->tick_ns = p->now_ns;
-		tick(p);
-		all = true;
-	}
-	fby_pressure_update(p);
-	if (p->now_ns >= p->retry_ns) {
-		p->retry_ns = FBY_NO_SEQ;
-		all = true;
-	}
-	if (all || p->pressure != pressure)
-		look_at_all(p);
-}
-
-static u16 lowest(u64 volumes)
-{
-	u32 low = (u32)volumes;
-
-	return (u16)(low ? __builtin_ctz(low) : 32 + __builtin_ctz((u32)(volumes >> 32)));
-}
-
-/* One step of each volume that is ready, beginning after the last one that had a turn. */
-static int volumes_step(struct fby_pool *p, struct fby_io *io, u32 *wake)
-{
-	u64 left = fby_load(&p->ready);
-	int decision = FBY_DONE;
-
-	while (left) {
-		u64 later = left >> p->next_volume << p->next_volume;
-		u16 volume = lowest(later ? later : left);
-		int r;
-
-		left &= ~(1ull << volume);
-		p->next_volume = (volume + 1u) % FBY_VOLUMES_MAX;
-		/* Before the look: what comes after it is for the next. */
-		fby_fetch_and(&p->ready, ~(1ull << volume));
-		if (!p->volume[volume].attached)
-			continue;
-		r = volume_step(p, volume, io, wake);
-		if (r != FBY_DONE)
-			fby_destage_look(p, volume);
-		if (r == FBY_ORIGIN) {
-			issue(p, volume, io);
-			return FBY_ORIGIN;
-		}
-		if (r == FBY_AGAIN)
-			decision = FBY_AGAIN;
-	}
-	return decision;
-}
-
-int fby_destage_step(struct fby_pool *p, u64 now_ns, struct fby_io *io, u64 *next_ns, u32 *wake)
-{
-	bool again;
-	int decision;
-
-	*next_ns = FBY_NO_SEQ;
-	if (p->opt.read_only || !p->usable)
-		return FBY_DONE;
-	fby_store(&p->now_ns, now_ns);
-	fby_store(&p->stepped_opens, fby_load(&p->chunks_opened));
-	if (fby_load(&p->wake_owed))
-		*wake |= fby_fetch_and(&p->wake_owed, 0u);
-	housekeeping(p);
-	again = sweep_step(p, next_ns, wake) || fby_relocate_step(p, wake);
-	decision = volumes_step(p, io, wake);
-	if (p->retry_ns < *next_ns)
-		*next_ns = p->retry_ns;
-	if (p->tick_ns + TICK_NS < *next_ns)
-		*next_ns = p->tick_ns + TICK_NS;
-	return decision == FBY_DONE && again ? FBY_AGAIN : decision;
 }
 
 void fby_destage_complete(struct fby_pool *p, u32 id, int error)

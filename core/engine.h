@@ -379,6 +379,9 @@ static inline void fby_destage_look(struct fby_pool *p, u16 volume)
 	fby_fetch_or(&p->ready, 1ull << volume);
 }
 
+/* One step of the volume's round: as fby_destage_step, and *io then goes to issue. */
+int fby_destage_volume(struct fby_pool *p, u16 volume, struct fby_io *io, u32 *wake);
+void fby_destage_issue(struct fby_pool *p, u16 volume, struct fby_io *io);
 /* Lets go of what a round at its end has yet to release; no other I/O on the volume. */
 void fby_destage_settle(struct fby_pool *p, u16 volume);
 
