@@ -16,11 +16,13 @@
  *
  * Locks, by rank:
  *   1 pools	fbk_pools_lock: the list of pools, their reference counts
+ *     claims	in media_dax.c: the claimed media
  *   2 pool	fbk_pool.lock: what the engine wants ordered: destage step,
  *		volume add, attach and detach.  No I/O is waited for under it.
- *   3 wait	fbk_pool.wait_lock: the lists of waiting bios
+ *   3 started	fbk_pool.started_lock: the list of started volumes
+ *     wait	fbk_volume.wait_lock: its waiting bios
  *     late	fbk_pool.late_lock: those done whose end is put off
- *     zero	fbk_pool.zero_lock
+ *     send	fbk_volume.send_lock
  */
 #ifndef FBK_H
 #define FBK_H
@@ -29,7 +31,9 @@
 #include <linux/blkdev.h>
 #include <linux/hrtimer.h>
 #include <linux/list.h>
+#include <linux/mempool.h>
 #include <linux/mutex.h>
+#include <linux/rcupdate.h>
 #include <linux/version.h>
 #include <linux/workqueue.h>
 
@@ -43,6 +47,8 @@ struct file;
 
 /* The cache device, ours alone from claim to release. */
 struct fbk_claim {
+	struct list_head list; /* claims lock */
+	void (*gone)(struct fbk_claim *c); /* the device is being taken away: use it no more */
 	struct block_device *bdev;
 	struct file *file; /* its opening, from 6.9 on */
 	struct dax_device *dax;
@@ -54,7 +60,9 @@ struct fbk_claim {
 /* Opens a block device for reading and writing, and for holder alone. */
 int fbk_bdev_open(dev_t dev, void *holder, struct file **file, struct block_device **bdev);
 void fbk_bdev_close(struct file *file, struct block_device *bdev);
-/* All from start_sector on, a whole number of pages.  text: why not, for whoever set it up. */
+/* All from start_sector on, a whole number of pages; ->gone is the caller's to set.
+ * text: why not, for whoever set it up.
+ */
 int fbk_claim(struct fbk_claim *c, dev_t dev, u64 start_sector, char **text);
 void fbk_release(struct fbk_claim *c);
 /* Is the start of the media, where others keep their superblocks, all zero? */
@@ -74,23 +82,36 @@ struct fbk_pool {
 	struct mutex lock; /* one call at a time of those that the engine wants so; volume[] */
 	struct fbk_volume *volume[FBY_VOLUMES_MAX]; /* started ones; lock */
 
-	struct workqueue_struct *wq; /* destage and the waiting */
-	struct delayed_work destage;
-	struct delayed_work retry;
+	/* The media is being unbound.  Whoever calls the engine looks at it first, in
+	 * the same RCU read section or under lock; those have ended when it may go.
+	 */
+	bool gone;
 
-	spinlock_t wait_lock; /* the lists of those who wait */
-	struct list_head wait_busy;  /* for a block or a slot; wait_lock */
-	struct list_head wait_space; /* wait_lock */
-	struct list_head wait_flush; /* wait_lock */
-	struct work_struct flush;
+	struct workqueue_struct *wq; /* destage */
+	struct delayed_work destage;
+
+	spinlock_t started_lock;
+	struct list_head started; /* volumes, that a wake may concern; started_lock */
 
 	spinlock_t late_lock; /* taken in softirq */
 	struct list_head late; /* soonest first */
 	struct hrtimer late_timer;
-
-	spinlock_t zero_lock;	     /* taken in interrupts */
-	struct list_head zero_again; /* origin requests to repeat */
 };
+
+/* May the engine be called?  Looked at in an RCU read section or under the pool's lock. */
+static inline bool fbk_usable(const struct fbk_pool *p)
+{
+	return fby_asserts_hold() && likely(!READ_ONCE(p->gone));
+}
+
+/* Why it may not, as an error of the engine's. */
+static inline int fbk_unusable(const struct fbk_pool *p)
+{
+	return READ_ONCE(p->gone) ? -FBY_E_LOST : -FBY_E_INVARIANT;
+}
+
+/* Takes the pool's lock, or fails as the media is gone. */
+int fbk_pool_enter(struct fbk_pool *p);
 
 struct fbk_open {
 	bool create; /* format if the media is blank; never otherwise */
@@ -113,6 +134,7 @@ struct fbk_volume {
 	const void *owner; /* whose device: tells a reload from a second user */
 	u32 nbuffers, buffer_bytes, round_pages;
 	enum fby_holes holes;
+	bool by_name;  /* what the origin is called may be its id */
 	bool whole;    /* the device is as large as the volume, which may be rounded down */
 	u32 bypass_sectors; /* writes of so many and more go past the cache; 0: none */
 	bool bypass_full;   /* writes that find no space do */
@@ -125,6 +147,27 @@ struct fbk_volume {
 	u64 mem_bytes;
 	atomic_t in_flight; /* requests of destage */
 	struct bio flush_bio; /* of whoever the engine lets in */
+	u32 drainers; /* fbk_pool.lock */
+
+	/* Its own, so that an origin that hangs holds up nobody else. */
+	struct workqueue_struct *wq;	   /* the waiting, and what goes to the origin */
+	struct workqueue_struct *range_wq; /* discards and zeroes */
+	mempool_t ios;
+	struct bio_set clones;	 /* of clients' bios */
+	struct bio_set requests; /* of destage */
+
+	struct list_head list; /* fbk_pool.started */
+	struct delayed_work retry;
+	unsigned int busy_tries; /* in a row that got nowhere; the work's */
+	spinlock_t wait_lock;
+	struct list_head wait_busy;  /* for a block or a slot; wait_lock */
+	struct list_head wait_space; /* wait_lock */
+	struct list_head wait_flush; /* wait_lock */
+	struct work_struct flush;
+
+	spinlock_t send_lock; /* taken in interrupts */
+	struct list_head send; /* requests of destage to be sent; send_lock */
+	struct work_struct send_work;
 };
 
 /* Checks name, size, identity, memory; nothing is attached yet. */
@@ -134,7 +177,7 @@ void fbk_volume_free(struct fbk_volume *v);
 /* From now on bios may come; until stop has returned. */
 int fbk_volume_start(struct fbk_volume *v);
 void fbk_volume_stop(struct fbk_volume *v);
-/* Destage all; -EINTR when the caller got a signal, else an error of the origin. */
+/* Destage all that was written before; -EINTR when the caller got a signal, else an error of the origin. */
 int fbk_volume_drain(struct fbk_volume *v);
 void fbk_kick_destage(struct fbk_pool *p);
 /* Does what a wake mask says. */
@@ -217,16 +260,16 @@ int fbk_write_more(struct fbk_io *io);
 int fbk_write_past(struct fbk_io *io, u32 least);
 void fbk_end(struct fbk_io *io, int error);
 void fbk_end_status(struct fbk_io *io, blk_status_t status);
-/* The same in memory that lasts. */
+/* The same in memory that lasts; NULL: it may not wait for that. */
 struct fbk_io *fbk_io_lasting(struct fbk_io *io);
 /* Of a write or range, in full: now, or when the throttle lets it. */
 void fbk_end_written(struct fbk_io *io);
 
 /* waiting.c */
 void fbk_wait(struct fbk_io *io, enum fby_decision why);
-static inline bool fbk_others_wait(struct fbk_pool *p)
+static inline bool fbk_others_wait(struct fbk_volume *v)
 {
-	return !list_empty_careful(&p->wait_space);
+	return !list_empty_careful(&v->wait_space);
 }
 
 /* False: the throttle lets it end now. */
@@ -243,13 +286,14 @@ void fbk_flush_work(struct work_struct *work);
 
 /* origin_io.c */
 void fbk_origin_submit(struct fbk_pool *p, const struct fby_io *io);
-void fbk_origin_again(struct fbk_pool *p);
 void fbk_origin_wait_idle(struct fbk_volume *v);
-int fbk_origin_init(void);
-void fbk_origin_exit(void);
+int fbk_origin_init(struct fbk_volume *v);
+void fbk_origin_exit(struct fbk_volume *v);
 
 int fbk_io_init(void);
 void fbk_io_exit(void);
+int fbk_io_volume_init(struct fbk_volume *v);
+void fbk_io_volume_exit(struct fbk_volume *v);
 int fbk_target_init(void);
 void fbk_target_exit(void);
 int fbk_native_init(void);

@@ -28,7 +28,7 @@ static void flush_bio_end(struct bio *bio)
 	io->status = bio->bi_status;
 	bio_uninit(bio);
 	INIT_WORK(&io->work, flush_ended);
-	queue_work(io->volume->pool->wq, &io->work);
+	queue_work(io->volume->wq, &io->work);
 }
 
 /* The volume's bio is free: the engine lets in one flush at a time. */
@@ -44,15 +44,15 @@ static void flush_send(struct fbk_io *io)
 
 void fbk_flush_work(struct work_struct *work)
 {
-	struct fbk_pool *p = container_of(work, struct fbk_pool, flush);
+	struct fbk_volume *v = container_of(work, struct fbk_volume, flush);
 	struct fbk_io *io, *next;
 	LIST_HEAD(waiting);
 
-	spin_lock(&p->wait_lock);
-	list_splice_init(&p->wait_flush, &waiting);
-	spin_unlock(&p->wait_lock);
+	spin_lock(&v->wait_lock);
+	list_splice_init(&v->wait_flush, &waiting);
+	spin_unlock(&v->wait_lock);
 	list_for_each_entry_safe(io, next, &waiting, node) {
-		int rc = fby_flush_begin(p->engine, io->volume->index, &io->ticket);
+		int rc = fby_flush_begin(v->pool->engine, v->index, &io->ticket);
 
 		if (rc == FBY_WAIT_FLUSH)
 			continue;
@@ -63,9 +63,9 @@ void fbk_flush_work(struct work_struct *work)
 			fbk_end(io, rc);
 		cond_resched();
 	}
-	spin_lock(&p->wait_lock);
-	list_splice(&waiting, &p->wait_flush);
-	spin_unlock(&p->wait_lock);
+	spin_lock(&v->wait_lock);
+	list_splice(&waiting, &v->wait_flush);
+	spin_unlock(&v->wait_lock);
 }
 
 void fbk_flush_cover(struct fbk_io *io)
@@ -78,10 +78,10 @@ void fbk_flush_cover(struct fbk_io *io)
 
 void fbk_flush(struct fbk_io *io)
 {
-	struct fbk_pool *p = io->volume->pool;
+	struct fbk_volume *v = io->volume;
 
-	spin_lock(&p->wait_lock);
-	list_add_tail(&io->node, &p->wait_flush);
-	spin_unlock(&p->wait_lock);
-	queue_work(p->wq, &p->flush);
+	spin_lock(&v->wait_lock);
+	list_add_tail(&io->node, &v->wait_flush);
+	spin_unlock(&v->wait_lock);
+	queue_work(v->wq, &v->flush);
 }

@@ -32,6 +32,10 @@ static struct page *frame_page(frame_t frame)
 
 #define BLANK_BYTES BIT(20)
 
+/* Pools may lie on partitions of one device, which has one holder: all of them. */
+static DEFINE_MUTEX(claims_lock);
+static LIST_HEAD(claims);
+
 int fbk_bdev_open(dev_t dev, void *holder, struct file **file, struct block_device **bdev)
 {
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 9, 0)
@@ -121,12 +125,63 @@ static int map_all(struct fbk_claim *c, u64 start_bytes)
 	return 0;
 }
 
+/* Called by whoever unbinds the device, which waits for this; and for a page that
+ * failed, where the kernel is to go on as it would for a device that nobody holds.
+ */
+static int notify_failure(struct dax_device *dax, u64 offset, u64 len, int flags)
+{
+	struct fbk_claim *c;
+
+	if (offset || len != U64_MAX)
+		return -EOPNOTSUPP;
+	mutex_lock(&claims_lock);
+	list_for_each_entry(c, &claims, list)
+		if (c->dax == dax)
+			c->gone(c);
+	mutex_unlock(&claims_lock);
+	return 0;
+}
+
+static const struct dax_holder_operations holder_ops = { .notify_failure = notify_failure };
+
+/* Claims lock held: its first claim makes us its holder, its last one ends that. */
+static bool is_held(struct dax_device *dax)
+{
+	struct fbk_claim *c;
+
+	list_for_each_entry(c, &claims, list)
+		if (c->dax == dax)
+			return true;
+	return false;
+}
+
+static int hold_dax(struct fbk_claim *c, u64 *start)
+{
+	mutex_lock(&claims_lock);
+	c->dax = fs_dax_get_by_bdev(c->bdev, start, NULL, NULL);
+	if (c->dax && !is_held(c->dax)) {
+		fs_put_dax(c->dax, NULL);
+		c->dax = fs_dax_get_by_bdev(c->bdev, start, &claims, &holder_ops);
+	}
+	if (c->dax)
+		list_add(&c->list, &claims);
+	mutex_unlock(&claims_lock);
+	return c->dax ? 0 : -EOPNOTSUPP;
+}
+
+static void drop_dax(struct fbk_claim *c)
+{
+	mutex_lock(&claims_lock);
+	list_del(&c->list);
+	fs_put_dax(c->dax, is_held(c->dax) ? NULL : &claims);
+	mutex_unlock(&claims_lock);
+}
+
 int fbk_claim(struct fbk_claim *c, dev_t dev, u64 start_sector, char **text)
 {
 	u64 start = 0;
 	int rc, id;
 
-	memset(c, 0, sizeof(*c));
 	rc = fbk_bdev_open(dev, c, &c->file, &c->bdev);
 	if (rc) {
 		*text = rc == -EBUSY ? "The cache device is in use: unmount it or stop what has it open" :
@@ -138,12 +193,12 @@ int fbk_claim(struct fbk_claim *c, dev_t dev, u64 start_sector, char **text)
 	*text = "start_sector lies beyond the end of the cache device";
 	if (start_sector >= bdev_nr_sectors(c->bdev))
 		goto no_dax;
-	rc = -EOPNOTSUPP;
-	c->dax = fs_dax_get_by_bdev(c->bdev, &start, NULL, NULL);
-	*text = "The cache device has no DAX access: a pmem device in fsdax mode is wanted";
-	if (!c->dax)
+	*text = "The cache device has no DAX access: a pmem device in fsdax mode, that nothing else holds, is wanted";
+	rc = hold_dax(c, &start);
+	if (rc)
 		goto no_dax;
 	*text = "The cache device needs a system call to make data durable, which the module cannot do";
+	rc = -EOPNOTSUPP;
 	if (!dax_synchronous(c->dax))
 		goto no_map;
 	*text = "Mapping the cache device";
@@ -158,7 +213,7 @@ int fbk_claim(struct fbk_claim *c, dev_t dev, u64 start_sector, char **text)
 		goto no_map;
 	return 0;
 no_map:
-	fs_put_dax(c->dax, NULL);
+	drop_dax(c);
 no_dax:
 	fbk_bdev_close(c->file, c->bdev);
 	return rc;
@@ -170,7 +225,7 @@ void fbk_release(struct fbk_claim *c)
 		vunmap(c->media.base);
 	/* The page cache has not seen what we wrote. */
 	invalidate_bdev(c->bdev);
-	fs_put_dax(c->dax, NULL);
+	drop_dax(c);
 	fbk_bdev_close(c->file, c->bdev);
 }
 

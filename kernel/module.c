@@ -14,9 +14,6 @@ static int __init fbk_init(void)
 	rc = fbk_io_init();
 	if (rc)
 		return rc;
-	rc = fbk_origin_init();
-	if (rc)
-		goto no_origin;
 	rc = fbk_target_init();
 	if (rc)
 		goto no_target;
@@ -27,8 +24,6 @@ static int __init fbk_init(void)
 no_native:
 	fbk_target_exit();
 no_target:
-	fbk_origin_exit();
-no_origin:
 	fbk_io_exit();
 	return rc;
 }
@@ -37,7 +32,6 @@ static void __exit fbk_exit(void)
 {
 	fbk_native_exit();
 	fbk_target_exit();
-	fbk_origin_exit();
 	fbk_io_exit();
 }
 

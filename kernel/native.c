@@ -10,7 +10,7 @@
  * say in words what went wrong.
  *
  *	attach CACHE ORIGIN VOLUME [OPTION [VALUE]]...	"forebayN"
- *	detach forebayN
+ *	detach forebayN [clean]	clean: only if the origin has everything
  *	status forebayN
  *	command forebayN flush|cleaner|clear_stats|set OPTION VALUE
  *	list		a line each: name, cache, origin, volume, options
@@ -83,26 +83,33 @@ static const struct block_device_operations native_fops = {
 	.open = native_open,
 };
 
-/* No volatile cache is announced: what is acknowledged is durable.  Nor is I/O
- * accounted for unless somebody turns queue/iostats on, as on the bare device: that
- * is a thirtieth of a write.
+/* The origin's limits, for what goes there as it comes, but those that are ours: bios
+ * of any size are taken, no volatile cache is announced since what is acknowledged is
+ * durable, and a request that may not wait is only sent there if the origin can do that.
+ * Nor is I/O accounted for unless somebody turns queue/iostats on, as on the bare device:
+ * that is a thirtieth of a write.
  */
+static void set_limits(const struct native *n, struct queue_limits *limits)
+{
+	limits->logical_block_size = n->setup.volume.block_size;
+	limits->physical_block_size = max_t(unsigned int, limits->physical_block_size, FBY_PAGE);
+	limits->io_min = max_t(unsigned int, limits->io_min, FBY_PAGE);
+	limits->max_hw_sectors = UINT_MAX;
+	limits->max_write_zeroes_sectors = UINT_MAX >> SECTOR_SHIFT;
+	limits->max_hw_discard_sectors = bdev_max_discard_sectors(n->origin) ? UINT_MAX >> SECTOR_SHIFT : 0;
+	limits->discard_granularity = limits->max_hw_discard_sectors ? FBY_PAGE : 0;
+	limits->discard_alignment = 0;
+}
+
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 11, 0)
 static struct gendisk *alloc_disk(const struct native *n)
 {
-	struct queue_limits limits = {
-		.logical_block_size = n->setup.volume.block_size,
-		.physical_block_size = FBY_PAGE,
-		.io_min = FBY_PAGE,
-		.max_hw_sectors = UINT_MAX,
-		.max_write_zeroes_sectors = UINT_MAX >> SECTOR_SHIFT,
-		.features = BLK_FEAT_NOWAIT,
-	};
+	struct queue_limits limits;
 
-	if (bdev_max_discard_sectors(n->origin)) {
-		limits.max_hw_discard_sectors = UINT_MAX >> SECTOR_SHIFT;
-		limits.discard_granularity = FBY_PAGE;
-	}
+	blk_set_stacking_limits(&limits);
+	queue_limits_stack_bdev(&limits, n->origin, 0, "forebay");
+	limits.features = (limits.features & BLK_FEAT_STABLE_WRITES) | BLK_FEAT_NOWAIT;
+	set_limits(n, &limits);
 	return blk_alloc_disk(&limits, NUMA_NO_NODE);
 }
 #else
@@ -114,18 +121,16 @@ static struct gendisk *alloc_disk(const struct native *n)
 	if (!disk)
 		return ERR_PTR(-ENOMEM);
 	q = disk->queue;
-	blk_queue_logical_block_size(q, n->setup.volume.block_size);
-	blk_queue_physical_block_size(q, FBY_PAGE);
-	blk_queue_io_min(q, FBY_PAGE);
+	blk_set_stacking_limits(&q->limits);
+	disk_stack_limits(disk, n->origin, 0);
+	set_limits(n, &q->limits);
 	blk_queue_max_hw_sectors(q, UINT_MAX);
-	blk_queue_max_write_zeroes_sectors(q, UINT_MAX >> SECTOR_SHIFT);
+	blk_queue_max_discard_sectors(q, q->limits.max_hw_discard_sectors);
 	blk_queue_flag_set(QUEUE_FLAG_NONROT, q);
 	blk_queue_flag_set(QUEUE_FLAG_NOWAIT, q);
 	blk_queue_flag_clear(QUEUE_FLAG_IO_STAT, q);
-	if (bdev_max_discard_sectors(n->origin)) {
-		blk_queue_max_discard_sectors(q, UINT_MAX >> SECTOR_SHIFT);
-		q->limits.discard_granularity = FBY_PAGE;
-	}
+	if (bdev_stable_writes(n->origin))
+		blk_queue_flag_set(QUEUE_FLAG_STABLE_WRITES, q);
 	return disk;
 }
 #endif
@@ -238,8 +243,10 @@ fail:
 	return rc;
 }
 
-static int native_detach(struct native *n, char **error)
+static int native_detach(struct native *n, bool if_clean, char **error)
 {
+	struct fbk_volume *v = &n->setup.volume;
+
 	*error = "A command is running on the device: wait for it";
 	if (n->commands)
 		return -EBUSY;
@@ -248,6 +255,11 @@ static int native_detach(struct native *n, char **error)
 	if (disk_openers(n->disk)) {
 		mutex_unlock(&n->disk->open_mutex);
 		return -EBUSY;
+	}
+	*error = "Something was written since it was flushed";
+	if (if_clean && !fby_volume_clean(v->pool->engine, v->index)) {
+		mutex_unlock(&n->disk->open_mutex);
+		return -EAGAIN;
 	}
 	n->removed = true;
 	mutex_unlock(&n->disk->open_mutex);
@@ -321,7 +333,7 @@ static int run_command(struct control *c, unsigned int argc, char **argv, char *
 		return -ENODEV;
 	*error = "Wanted: attach, detach, status, command or list";
 	if (!strcmp(argv[0], "detach")) {
-		rc = native_detach(n, error);
+		rc = native_detach(n, argc == 3 && !strcmp(argv[2], "clean"), error);
 	} else if (!strcmp(argv[0], "command")) {
 		*error = "The command failed; the kernel's log may say why";
 		n->commands++;

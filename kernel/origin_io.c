@@ -8,18 +8,23 @@
 
 #include "fbk.h"
 
-#define RESERVE 64u
+#define RESERVE 2u /* beside one for each buffer */
+
+enum means {
+	AS_ASKED,
+	ZEROES_WRITTEN, /* for which the origin has no operation */
+	ADVICE,		/* a discard of what reads as zeroes: that it fails is no error */
+};
 
 struct request {
 	struct fbk_pool *pool;
 	struct fbk_volume *volume;
 	struct fby_io io;
 	struct list_head node;
-	bool advice; /* a discard of what reads as zeroes: that it fails is no error */
+	enum means means;
 	struct bio bio; /* last */
 };
 
-static struct bio_set fbk_requests;
 /* Of the module's life, so that the last completion may still ring it. */
 static DECLARE_WAIT_QUEUE_HEAD(fbk_idle);
 
@@ -36,28 +41,33 @@ static void request_done(struct request *r, int error)
 		wake_up_all(&fbk_idle);
 }
 
+static void request_send(struct request *r)
+{
+	struct fbk_volume *v = r->volume;
+	unsigned long flags;
+
+	spin_lock_irqsave(&v->send_lock, flags);
+	list_add_tail(&r->node, &v->send);
+	spin_unlock_irqrestore(&v->send_lock, flags);
+	queue_work(v->wq, &v->send_work);
+}
+
 static void request_end(struct bio *bio)
 {
 	struct request *r = container_of(bio, struct request, bio);
-	struct fbk_pool *p = r->pool;
-	unsigned long flags;
 
-	if (r->advice) {
+	/* Zeroes are to be written, if the origin cannot; then comes the advice. */
+	if (r->means == ADVICE) {
 		request_done(r, 0);
-		return;
+	} else if (bio_op(bio) == REQ_OP_WRITE_ZEROES && bio->bi_status) {
+		r->means = ZEROES_WRITTEN;
+		request_send(r);
+	} else if (r->io.op == FBY_IO_DISCARD && !bio->bi_status && bdev_max_discard_sectors(r->volume->origin)) {
+		r->means = ADVICE;
+		request_send(r);
+	} else {
+		request_done(r, -blk_status_to_errno(bio->bi_status));
 	}
-	/* Zeroes are to be written, if the origin cannot; then comes the advice.  Not from
-	 * here.
-	 */
-	if ((bio_op(bio) == REQ_OP_WRITE_ZEROES && bio->bi_status) ||
-	    (r->io.op == FBY_IO_DISCARD && !bio->bi_status && bdev_max_discard_sectors(r->volume->origin))) {
-		spin_lock_irqsave(&p->zero_lock, flags);
-		list_add_tail(&r->node, &p->zero_again);
-		spin_unlock_irqrestore(&p->zero_lock, flags);
-		fbk_kick_destage(p);
-		return;
-	}
-	request_done(r, -blk_status_to_errno(bio->bi_status));
 }
 
 static void add_buffer(struct bio *bio, void *buf, u64 bytes)
@@ -74,34 +84,24 @@ static void add_buffer(struct bio *bio, void *buf, u64 bytes)
 	}
 }
 
-enum means { AS_ASKED, ZEROES_WRITTEN, ADVICE };
-
 /* nsectors is at most a buffer's, so the bio holds it. */
-static void request_send(struct fbk_pool *p, struct fbk_volume *v, const struct fby_io *io, enum means means)
+static void request_submit(struct request *r)
 {
+	const struct fby_io *io = &r->io;
 	u64 bytes = io->nsectors * FBY_SECTOR;
 	blk_opf_t opf = REQ_OP_WRITE;
-	unsigned short pages = 0;
-	struct request *r;
-	struct bio *bio;
+	struct bio *bio = &r->bio;
 
 	if (io->op == FBY_IO_FLUSH)
 		opf |= REQ_PREFLUSH;
-	else if (means == ADVICE)
+	else if (r->means == ADVICE)
 		opf = REQ_OP_DISCARD;
-	else if (io->op != FBY_IO_WRITE && means == AS_ASKED)
+	else if (io->op != FBY_IO_WRITE && r->means == AS_ASKED)
 		opf = REQ_OP_WRITE_ZEROES;
-	else
-		pages = DIV_ROUND_UP_ULL(bytes, PAGE_SIZE);
-	bio = bio_alloc_bioset(v->origin, pages, opf, GFP_NOIO, &fbk_requests);
-	r = container_of(bio, struct request, bio);
-	r->pool = p;
-	r->volume = v;
-	r->io = *io;
-	r->advice = means == ADVICE;
+	bio_reset(bio, r->volume->origin, opf);
 	bio->bi_end_io = request_end;
 	bio->bi_iter.bi_sector = io->sector;
-	if (pages) {
+	if (opf == REQ_OP_WRITE) {
 		if (io->buf)
 			flush_kernel_vmap_range(io->buf, bytes);
 		add_buffer(bio, io->buf, bytes);
@@ -111,40 +111,44 @@ static void request_send(struct fbk_pool *p, struct fbk_volume *v, const struct 
 	submit_bio_noacct(bio);
 }
 
+/* Where an origin has no room for more requests this sleeps, and holds up only its
+ * own volume.
+ */
+static void send_work(struct work_struct *work)
+{
+	struct fbk_volume *v = container_of(work, struct fbk_volume, send_work);
+	struct request *r;
+
+	for (;;) {
+		spin_lock_irq(&v->send_lock);
+		r = list_first_entry_or_null(&v->send, struct request, node);
+		if (r)
+			list_del(&r->node);
+		spin_unlock_irq(&v->send_lock);
+		if (!r)
+			return;
+		request_submit(r);
+	}
+}
+
 void fbk_origin_submit(struct fbk_pool *p, const struct fby_io *io)
 {
 	struct fbk_volume *v = p->volume[io->volume];
+	struct request *r;
 
 	if (unlikely(!v) || READ_ONCE(v->stopping)) {
 		fby_destage_complete(p->engine, io->id, ECANCELED);
 		return;
 	}
 	atomic_inc(&v->in_flight);
-	request_send(p, v, io, bdev_write_zeroes_sectors(v->origin) ? AS_ASKED : ZEROES_WRITTEN);
-}
-
-void fbk_origin_again(struct fbk_pool *p)
-{
-	struct request *r;
-
-	for (;;) {
-		struct fbk_volume *v;
-		enum means means;
-		struct fby_io io;
-
-		spin_lock_irq(&p->zero_lock);
-		r = list_first_entry_or_null(&p->zero_again, struct request, node);
-		if (r)
-			list_del(&r->node);
-		spin_unlock_irq(&p->zero_lock);
-		if (!r)
-			return;
-		io = r->io;
-		v = r->volume;
-		means = r->bio.bi_status ? ZEROES_WRITTEN : ADVICE;
-		bio_put(&r->bio);
-		request_send(p, v, &io, means);
-	}
+	r = container_of(bio_alloc_bioset(v->origin, DIV_ROUND_UP(v->buffer_bytes, PAGE_SIZE), REQ_OP_WRITE, GFP_NOIO,
+					  &v->requests),
+			 struct request, bio);
+	r->pool = p;
+	r->volume = v;
+	r->io = *io;
+	r->means = bdev_write_zeroes_sectors(v->origin) ? AS_ASKED : ZEROES_WRITTEN;
+	request_send(r);
 }
 
 void fbk_origin_wait_idle(struct fbk_volume *v)
@@ -152,12 +156,15 @@ void fbk_origin_wait_idle(struct fbk_volume *v)
 	wait_event(fbk_idle, atomic_read(&v->in_flight) == 0);
 }
 
-int fbk_origin_init(void)
+int fbk_origin_init(struct fbk_volume *v)
 {
-	return bioset_init(&fbk_requests, RESERVE, offsetof(struct request, bio), BIOSET_NEED_BVECS);
+	INIT_WORK(&v->send_work, send_work);
+	INIT_LIST_HEAD(&v->send);
+	spin_lock_init(&v->send_lock);
+	return bioset_init(&v->requests, v->nbuffers + RESERVE, offsetof(struct request, bio), BIOSET_NEED_BVECS);
 }
 
-void fbk_origin_exit(void)
+void fbk_origin_exit(struct fbk_volume *v)
 {
-	bioset_exit(&fbk_requests);
+	bioset_exit(&v->requests);
 }

@@ -119,6 +119,8 @@ static bool parse_flag(struct fbk_setup *s, const char *name)
 		s->open.create = true;
 	else if (!strcmp(name, "accept_changed_origin"))
 		s->accept_changed = true;
+	else if (!strcmp(name, "origin_by_name"))
+		s->volume.by_name = true;
 	else if (!strcmp(name, "cleaner"))
 		s->volume.cleaner = true;
 	else if (!strcmp(name, "metadata_only"))
@@ -250,6 +252,8 @@ static const char *state_name(const struct fbk_setup *s, const struct counters *
 {
 	if (!fby_asserts_hold())
 		return "broken";
+	if (READ_ONCE(s->volume.pool->gone))
+		return "media_gone";
 	if (!s->volume.started)
 		return "suspended";
 	if (c->volume.last_error)
@@ -307,7 +311,7 @@ void fbk_setup_options(struct fbk_setup *s, char *result, unsigned int maxlen)
 	fby_pool_options(s->volume.pool->engine, &o);
 	n += 2 * !!s->origin_id[0] + 2 * s->slots_given + 2 * !!s->open.start_sector;
 	n += 2 * !!s->volume.bypass_sectors + 2 * s->volume.bypass_full;
-	n += s->volume.cleaner + s->volume.metadata_only + s->flush_on_suspend;
+	n += s->volume.by_name + s->volume.cleaner + s->volume.metadata_only + s->flush_on_suspend;
 	EMIT("%s %u", s->volume.name, n);
 	EMIT(" high_watermark %u low_watermark %u max_age %llu idle %llu verify %s checksums %s writeback_jobs %u",
 	     o.high_watermark, o.low_watermark, div64_u64(o.max_age_ns, NS_PER_MS), div64_u64(o.idle_ns, NS_PER_MS),
@@ -322,6 +326,8 @@ void fbk_setup_options(struct fbk_setup *s, char *result, unsigned int maxlen)
 		EMIT(" bypass_limit %llu", (u64)s->volume.bypass_sectors * FBY_SECTOR);
 	if (s->volume.bypass_full)
 		EMIT(" when_full bypass");
+	if (s->volume.by_name)
+		EMIT(" origin_by_name");
 	if (s->volume.cleaner)
 		EMIT(" cleaner");
 	if (s->volume.metadata_only)
@@ -341,7 +347,9 @@ static int command_set(struct fbk_setup *s, const char *name, const char *value)
 	rc = parse_bypass_option(&s->volume, name, value);
 	if (rc != 1)
 		return rc;
-	mutex_lock(&p->lock);
+	rc = fbk_pool_enter(p);
+	if (rc)
+		return rc;
 	fby_pool_options(p->engine, &o);
 	rc = parse_pool_option(&o, name, value) ? -FBY_E_GEOMETRY : 0;
 	if (!rc)

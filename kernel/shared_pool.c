@@ -36,14 +36,52 @@ void fbk_kick_destage(struct fbk_pool *p)
 	mod_delayed_work(p->wq, &p->destage, 0);
 }
 
+/* Whether a volume's bios wait its work finds out: it may have them in its hands. */
+static void wake_volumes(struct fbk_pool *p, bool space, bool flush)
+{
+	struct fbk_volume *v;
+
+	spin_lock(&p->started_lock);
+	list_for_each_entry(v, &p->started, list) {
+		if (space)
+			mod_delayed_work(v->wq, &v->retry, 0);
+		if (flush)
+			queue_work(v->wq, &v->flush);
+	}
+	spin_unlock(&p->started_lock);
+}
+
 void fbk_wake(struct fbk_pool *p, u32 wake)
 {
 	if (wake & FBY_WAKE_DESTAGE)
 		fbk_kick_destage(p);
 	if (wake & FBY_WAKE_SPACE)
-		mod_delayed_work(p->wq, &p->retry, 0);
+		wake_volumes(p, true, false);
 	if (wake & FBY_WAKE_FLUSH)
-		queue_work(p->wq, &p->flush);
+		wake_volumes(p, false, true);
+}
+
+int fbk_pool_enter(struct fbk_pool *p)
+{
+	mutex_lock(&p->lock);
+	if (!p->gone)
+		return 0;
+	mutex_unlock(&p->lock);
+	return -ENODEV;
+}
+
+/* The cache device is being unbound.  When this returns nobody touches it, nor will. */
+static void pool_gone(struct fbk_claim *c)
+{
+	struct fbk_pool *p = container_of(c, struct fbk_pool, claim);
+
+	WRITE_ONCE(p->gone, true);
+	synchronize_rcu(); /* reads and writes */
+	mutex_lock(&p->lock); /* a start, destage */
+	mutex_unlock(&p->lock);
+	pr_err("forebay: %pg: the cache device was taken away: its volumes answer with errors; what they hold is on it\n",
+	       c->bdev);
+	wake_volumes(p, true, true);
 }
 
 /* A cleaner's volume is drained again and again. */
@@ -63,15 +101,16 @@ static void destage_work(struct work_struct *work)
 	u32 steps;
 	int rc = FBY_AGAIN;
 
-	fbk_origin_again(p);
-	mutex_lock(&p->lock);
+	if (fbk_pool_enter(p))
+		return;
 	rearm_cleaners(p);
 	mutex_unlock(&p->lock);
 	for (steps = 0; steps < STEPS_AT_ONCE && rc != FBY_DONE && fby_asserts_hold(); steps++) {
 		struct fby_io io;
 		u32 wake = 0;
 
-		mutex_lock(&p->lock);
+		if (fbk_pool_enter(p))
+			return;
 		now = ktime_get_ns();
 		rc = fby_destage_step(p->engine, now, &io, &next, &wake);
 		mutex_unlock(&p->lock);
@@ -242,6 +281,21 @@ static void pool_free(struct fbk_pool *p)
 	kfree(p);
 }
 
+static void close_engine(struct fbk_pool *p)
+{
+	const char *why = "the device was taken away";
+
+	if (!fbk_pool_enter(p)) {
+		int rc = fby_asserts_hold() ? fby_pool_close(p->engine) : -FBY_E_INVARIANT;
+
+		mutex_unlock(&p->lock);
+		why = rc < 0 ? fby_error_message(rc) : NULL;
+	}
+	if (why)
+		pr_warn("forebay: %pg: not closed cleanly: %s\n", p->claim.bdev, why);
+	vfree(p->mem);
+}
+
 static struct fbk_pool *pool_open(dev_t dev, const struct fbk_open *o, char **text)
 {
 	struct fbk_pool *p = kzalloc(sizeof(*p), GFP_KERNEL);
@@ -253,38 +307,37 @@ static struct fbk_pool *pool_open(dev_t dev, const struct fbk_open *o, char **te
 	p->dev = dev;
 	p->refs = 1;
 	mutex_init(&p->lock);
-	spin_lock_init(&p->wait_lock);
-	spin_lock_init(&p->zero_lock);
+	spin_lock_init(&p->started_lock);
 	spin_lock_init(&p->late_lock);
 	INIT_LIST_HEAD(&p->late);
-	INIT_LIST_HEAD(&p->wait_busy);
-	INIT_LIST_HEAD(&p->wait_space);
-	INIT_LIST_HEAD(&p->wait_flush);
-	INIT_WORK(&p->flush, fbk_flush_work);
-	INIT_LIST_HEAD(&p->zero_again);
+	INIT_LIST_HEAD(&p->started);
 	INIT_DELAYED_WORK(&p->destage, destage_work);
-	INIT_DELAYED_WORK(&p->retry, fbk_retry_work);
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 13, 0)
 	hrtimer_setup(&p->late_timer, fbk_late_timer, CLOCK_MONOTONIC, HRTIMER_MODE_ABS_SOFT);
 #else
 	hrtimer_init(&p->late_timer, CLOCK_MONOTONIC, HRTIMER_MODE_ABS_SOFT);
 	p->late_timer.function = fbk_late_timer;
 #endif
+	p->claim.gone = pool_gone;
 	rc = fbk_claim(&p->claim, dev, o->start_sector, text);
 	if (rc) {
 		mutex_destroy(&p->lock);
 		kfree(p);
 		return ERR_PTR(rc);
 	}
-	rc = open_engine(p, o, text);
+	*text = "The cache device was taken away";
+	rc = fbk_pool_enter(p);
+	if (!rc) {
+		rc = open_engine(p, o, text);
+		mutex_unlock(&p->lock);
+	}
 	if (rc) {
 		pool_free(p);
 		return ERR_PTR(rc);
 	}
-	p->wq = alloc_workqueue("forebay", WQ_MEM_RECLAIM | WQ_UNBOUND, 2);
+	p->wq = alloc_workqueue("forebay", WQ_MEM_RECLAIM | WQ_UNBOUND, 1);
 	if (!p->wq) {
-		fby_pool_close(p->engine);
-		vfree(p->mem);
+		close_engine(p);
 		pool_free(p);
 		return ERR_PTR(-ENOMEM);
 	}
@@ -294,17 +347,10 @@ static struct fbk_pool *pool_open(dev_t dev, const struct fbk_open *o, char **te
 
 static void pool_close(struct fbk_pool *p)
 {
-	int rc;
-
 	cancel_delayed_work_sync(&p->destage);
-	cancel_delayed_work_sync(&p->retry);
-	cancel_work_sync(&p->flush);
 	destroy_workqueue(p->wq);
 	hrtimer_cancel(&p->late_timer);
-	rc = fby_asserts_hold() ? fby_pool_close(p->engine) : -FBY_E_INVARIANT;
-	if (rc < 0)
-		pr_warn("forebay: %pg: not closed cleanly: %s\n", p->claim.bdev, fby_error_message(rc));
-	vfree(p->mem);
+	close_engine(p);
 	pool_free(p);
 }
 
@@ -316,6 +362,11 @@ struct fbk_pool *fbk_pool_get(dev_t dev, const struct fbk_open *o, char **text)
 	list_for_each_entry(p, &fbk_pools, list) {
 		if (p->dev != dev)
 			continue;
+		*text = "The cache device was taken away";
+		if (READ_ONCE(p->gone)) {
+			p = ERR_PTR(-ENODEV);
+			goto out;
+		}
 		*text = "The pool is open with another start_sector";
 		if (p->claim.start_sector == o->start_sector)
 			p->refs++;
@@ -343,8 +394,9 @@ void fbk_pool_put(struct fbk_pool *p)
 
 /* --- volumes --------------------------------------------------------------------- */
 
-/* The recorded identity is "id|path".  Without the id at hand, the path must lead
- * to the same device, or the id name it.
+/* The recorded identity is "id|path".  What the module knows by itself of a device is
+ * only what it is called today, as its path is: two disks may change their names.  So a
+ * name will do where the record says that it does ("name:"), or whoever attaches.
  */
 static bool same_origin(const struct fbk_volume *v, const char *recorded, const char *origin_id)
 {
@@ -355,10 +407,28 @@ static bool same_origin(const struct fbk_volume *v, const char *recorded, const 
 
 	if (origin_id)
 		return strlen(origin_id) == n && !strncmp(origin_id, recorded, n);
+	snprintf(name, sizeof(name), "name:%pg", v->origin);
+	if (strlen(name) == n && !strncmp(name, recorded, n))
+		return true;
+	if (!v->by_name)
+		return false;
 	snprintf(name, sizeof(name), "blk:%pg", v->origin);
 	if (strlen(name) == n && !strncmp(name, recorded, n))
 		return true;
 	return path && path[1] && !lookup_bdev(path + 1, &dev) && dev == v->origin->bd_dev;
+}
+
+static int identity_of(const struct fbk_volume *v, const char *origin_id, char *identity, size_t bytes, char **text)
+{
+	if (!origin_id && !v->by_name) {
+		*text = "What the origin is called is no id, as disks may change their names: give origin_id, or say origin_by_name";
+		return -EINVAL;
+	}
+	if (origin_id)
+		snprintf(identity, bytes, "%s|/dev/%pg", origin_id, v->origin);
+	else
+		snprintf(identity, bytes, "name:%pg|/dev/%pg", v->origin, v->origin);
+	return 0;
 }
 
 /* A volume of whose record both copies are damaged has no name any more. */
@@ -387,30 +457,37 @@ static int add_volume(struct fbk_volume *v, const char *origin_id, char **text)
 	if (!s)
 		return -ENOMEM;
 	strscpy(s->name, v->name, sizeof(s->name));
-	if (origin_id)
-		snprintf(s->identity, sizeof(s->identity), "%s|/dev/%pg", origin_id, v->origin);
-	else
-		snprintf(s->identity, sizeof(s->identity), "blk:%pg|/dev/%pg", v->origin, v->origin);
+	rc = identity_of(v, origin_id, s->identity, sizeof(s->identity), text);
+	if (rc) {
+		kfree(s);
+		return rc;
+	}
 	generate_random_uuid(s->uuid);
 	s->origin_sectors = v->sectors;
 	s->block_size = bdev_logical_block_size(v->origin);
-	mutex_lock(&v->pool->lock);
-	rc = fby_volume_add(v->pool->engine, s, &v->index);
-	mutex_unlock(&v->pool->lock);
+	*text = "The cache device was taken away";
+	rc = fbk_pool_enter(v->pool);
+	if (!rc) {
+		rc = fby_volume_add(v->pool->engine, s, &v->index);
+		mutex_unlock(&v->pool->lock);
+	}
 	kfree(s);
+	if (rc == -ENODEV)
+		return rc;
 	return rc < 0 ? engine_error(rc, text) : 0;
 }
 
 static int rebind_volume(struct fbk_volume *v, const char *origin_id, char **text)
 {
 	char identity[FBY_IDENTITY_MAX + 1];
-	int rc;
+	int rc = identity_of(v, origin_id, identity, sizeof(identity), text);
 
-	if (origin_id)
-		snprintf(identity, sizeof(identity), "%s|/dev/%pg", origin_id, v->origin);
-	else
-		snprintf(identity, sizeof(identity), "blk:%pg|/dev/%pg", v->origin, v->origin);
-	mutex_lock(&v->pool->lock);
+	if (rc)
+		return rc;
+	*text = "The cache device was taken away";
+	rc = fbk_pool_enter(v->pool);
+	if (rc)
+		return rc;
 	rc = fby_volume_rebind(v->pool->engine, v->index, identity, v->sectors);
 	mutex_unlock(&v->pool->lock);
 	return rc < 0 ? engine_error(rc, text) : 0;
@@ -428,7 +505,9 @@ static int check_origin(struct fbk_volume *v, struct fby_volume_info *info, cons
 	}
 	same = same_origin(v, info->spec.identity, origin_id);
 	if (!same && !accept_changed) {
-		*text = "The origin is not the one the volume was made for; if it holds the same data, say accept_changed_origin";
+		*text = origin_id || v->by_name ?
+				"The origin is not the one the volume was made for; if it holds the same data, say accept_changed_origin" :
+				"The origin cannot be told from another: give origin_id, or say origin_by_name if it keeps its name";
 		return -ESTALE;
 	}
 	if (v->whole && v->sectors - info->spec.origin_sectors < info->spec.block_size / FBY_SECTOR)
@@ -477,6 +556,9 @@ int fbk_volume_prepare(struct fbk_volume *v, const char *origin_id, bool create,
 	if (rc)
 		return rc;
 	*text = "No memory for the volume's buffers";
+	rc = fbk_io_volume_init(v);
+	if (rc)
+		return rc;
 	v->mem_bytes = fby_volume_bytes(engine, v->round_pages, v->nbuffers, v->buffer_bytes);
 	v->mem = vzalloc(v->mem_bytes);
 	return v->mem ? 0 : -ENOMEM;
@@ -485,6 +567,7 @@ int fbk_volume_prepare(struct fbk_volume *v, const char *origin_id, bool create,
 void fbk_volume_free(struct fbk_volume *v)
 {
 	fbk_volume_stop(v);
+	fbk_io_volume_exit(v);
 	vfree(v->mem);
 }
 
@@ -522,7 +605,11 @@ int fbk_volume_start(struct fbk_volume *v)
 	v->stopping = false;
 	v->requeue = false;
 	memset(v->mem, 0, v->mem_bytes);
-	mutex_lock(&p->lock);
+	rc = fbk_pool_enter(p);
+	if (rc) {
+		kfree(info);
+		return rc;
+	}
 	rc = fby_volume_info(p->engine, v->index, info);
 	if (!rc) {
 		struct fby_attach a = {
@@ -547,6 +634,9 @@ int fbk_volume_start(struct fbk_volume *v)
 		return fbk_errno(rc);
 	}
 	v->started = true;
+	spin_lock(&p->started_lock);
+	list_add_tail(&v->list, &p->started);
+	spin_unlock(&p->started_lock);
 	flush_once(v);
 	fbk_kick_destage(p);
 	return 0;
@@ -565,7 +655,7 @@ void fbk_volume_stop(struct fbk_volume *v)
 	WRITE_ONCE(v->stopping, true);
 	for (;;) {
 		mutex_lock(&p->lock);
-		rc = fby_volume_detach(p->engine, v->index);
+		rc = p->gone ? 0 : fby_volume_detach(p->engine, v->index);
 		if (rc != -FBY_E_BUSY || !fby_asserts_hold())
 			p->volume[v->index] = NULL;
 		mutex_unlock(&p->lock);
@@ -575,39 +665,86 @@ void fbk_volume_stop(struct fbk_volume *v)
 		usleep_range(500, 2000);
 	}
 	fbk_origin_wait_idle(v);
+	spin_lock(&p->started_lock);
+	list_del(&v->list);
+	spin_unlock(&p->started_lock);
+	cancel_delayed_work_sync(&v->retry);
+	cancel_work_sync(&v->flush);
 	v->started = false;
 }
 
-int fbk_volume_drain(struct fbk_volume *v)
+/* While somebody drains, nothing moves within the pool: what was written before has a
+ * lower number than *seq, and keeps it.
+ */
+static int drain_begin(struct fbk_volume *v, struct fby_pool_info *info, u64 *seq)
 {
 	struct fbk_pool *p = v->pool;
-	struct fby_volume_info *info = kmalloc(sizeof(*info), GFP_NOIO);
-	u64 errors;
-	int rc = 0;
+	int rc = fbk_pool_enter(p);
 
-	if (!info)
-		return -ENOMEM;
-	fby_volume_info(p->engine, v->index, info);
+	if (rc)
+		return rc;
+	v->drainers++;
+	rc = fby_volume_drain(p->engine, v->index, true);
+	fby_pool_info(p->engine, info);
+	*seq = info->seq;
+	mutex_unlock(&p->lock);
+	return rc < 0 ? fbk_errno(rc) : 0;
+}
+
+/* Destage has ended it if there was nothing to do for a moment. */
+static int drain_on(struct fbk_volume *v)
+{
+	int rc = fbk_pool_enter(v->pool);
+
+	if (rc)
+		return rc;
+	rc = fby_volume_drain(v->pool->engine, v->index, true);
+	mutex_unlock(&v->pool->lock);
+	fbk_kick_destage(v->pool);
+	return rc < 0 ? fbk_errno(rc) : 0;
+}
+
+static void drain_end(struct fbk_volume *v)
+{
+	mutex_lock(&v->pool->lock);
+	if (--v->drainers == 0 && !v->pool->gone)
+		fby_volume_drain(v->pool->engine, v->index, false);
+	mutex_unlock(&v->pool->lock);
+}
+
+/* Until what was written before is on the origin, or a newer version of its block is in
+ * the pool; not until clean, as others may go on writing.
+ */
+int fbk_volume_drain(struct fbk_volume *v)
+{
+	struct fby_pool *engine = v->pool->engine;
+	struct fby_volume_info *info = kmalloc(sizeof(*info), GFP_NOIO);
+	struct fby_pool_info *pool = kmalloc(sizeof(*pool), GFP_NOIO);
+	u64 errors, seq = 0;
+	int rc = -ENOMEM;
+
+	if (!info || !pool)
+		goto out;
+	fby_volume_info(engine, v->index, info);
 	errors = info->origin_errors;
-	while (!fby_volume_clean(p->engine, v->index)) {
-		mutex_lock(&p->lock);
-		rc = fby_volume_drain(p->engine, v->index, true);
-		mutex_unlock(&p->lock);
-		if (rc < 0) {
-			rc = fbk_errno(rc);
+	rc = drain_begin(v, pool, &seq);
+	if (rc == -ENODEV)
+		goto out;
+	while (!rc && !fby_volume_clean(engine, v->index) && info->watermark + 1 < seq) {
+		rc = drain_on(v);
+		if (rc)
 			break;
-		}
-		fbk_kick_destage(p);
 		if (msleep_interruptible(2)) {
 			rc = -EINTR;
 			break;
 		}
-		fby_volume_info(p->engine, v->index, info);
-		if (info->origin_errors != errors && info->last_error) {
+		fby_volume_info(engine, v->index, info);
+		if (info->origin_errors != errors && info->last_error)
 			rc = -info->last_error;
-			break;
-		}
 	}
+	drain_end(v);
+out:
+	kfree(pool);
 	kfree(info);
 	return rc;
 }

@@ -115,7 +115,7 @@ static void forebay_presuspend(struct dm_target *ti)
 	if (!dm_noflush_suspending(ti))
 		return;
 	WRITE_ONCE(t->setup.volume.requeue, true);
-	mod_delayed_work(t->setup.volume.pool->wq, &t->setup.volume.pool->retry, 0);
+	mod_delayed_work(t->setup.volume.wq, &t->setup.volume.retry, 0);
 }
 
 static void forebay_presuspend_undo(struct dm_target *ti)

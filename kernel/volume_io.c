@@ -24,14 +24,14 @@
 
 #define NVEC 20u
 #define SPINS 64u
-#define CLONES 64u
-#define IOS 64u
+/* In reserve for each volume, and how many works of it go on at a time. */
+#define CLONES 16u
+#define IOS 32u
+#define RANGES 16
+#define VOLUME_WORKS 8 /* the waiting, the requests of destage, the ends of writes past the cache */
 #define PAST_LEAST 128u /* sectors: less before a cached block is not worth a request */
 
-static struct bio_set fbk_clones;
 static struct kmem_cache *fbk_io_cache;
-static mempool_t fbk_ios;
-static struct workqueue_struct *fbk_range_wq;
 
 static __always_inline void end_status(struct fbk_io *io, blk_status_t status)
 {
@@ -40,7 +40,7 @@ static __always_inline void end_status(struct fbk_io *io, blk_status_t status)
 	if (io->began)
 		bio_end_io_acct(bio, io->began);
 	if (unlikely(io->memory == FBK_IO_POOLED))
-		mempool_free(io, &fbk_ios);
+		mempool_free(io, &io->volume->ios);
 	bio->bi_status = status;
 	bio_endio(bio);
 }
@@ -70,14 +70,16 @@ void fbk_end_written(struct fbk_io *io)
 		end_written(io);
 }
 
-/* Waits at most for another bio to end, which needs nothing of this one. */
+/* Waits at most for another bio of the volume to end, which needs nothing of this one. */
 struct fbk_io *fbk_io_lasting(struct fbk_io *io)
 {
 	struct fbk_io *copy;
 
 	if (io->memory != FBK_IO_STACK)
 		return io;
-	copy = mempool_alloc(&fbk_ios, GFP_NOIO);
+	copy = mempool_alloc(&io->volume->ios, io->bio->bi_opf & REQ_NOWAIT ? GFP_NOWAIT : GFP_NOIO);
+	if (!copy)
+		return NULL;
 	*copy = *io;
 	copy->memory = FBK_IO_POOLED;
 	return copy;
@@ -137,13 +139,13 @@ static int write_gathered(struct fbk_io *io, u32 *sectors, u32 *wake)
 	return FBY_DONE;
 }
 
-static __always_inline int write_more(struct fbk_io *io)
+static __always_inline int write_pieces(struct fbk_io *io)
 {
 	struct fbk_volume *v = io->volume;
 	u32 spins = 0;
 
-	if (unlikely(!fby_asserts_hold()))
-		return -FBY_E_INVARIANT;
+	if (unlikely(!fbk_usable(v->pool)))
+		return fbk_unusable(v->pool);
 	while (io->iter.bi_size) {
 		struct bio_vec bv = mp_bvec_iter_bvec(io->bio->bi_io_vec, io->iter);
 		u32 sectors = 0, wake = 0;
@@ -175,6 +177,16 @@ static __always_inline int write_more(struct fbk_io *io)
 		cpu_relax();
 	}
 	return FBY_DONE;
+}
+
+static __always_inline int write_more(struct fbk_io *io)
+{
+	int decision;
+
+	rcu_read_lock();
+	decision = write_pieces(io);
+	rcu_read_unlock();
+	return decision;
 }
 
 int fbk_write_more(struct fbk_io *io)
@@ -211,7 +223,7 @@ static __always_inline void map_write(struct fbk_io *io)
 		if (!fbk_write_past(io, least))
 			return;
 	}
-	if (likely(!fbk_others_wait(io->volume->pool)))
+	if (likely(!fbk_others_wait(io->volume)))
 		decision = write_more(io);
 	if (likely(decision == FBY_DONE))
 		end_written(io);
@@ -264,7 +276,7 @@ static void past_clone_end(struct bio *clone)
 	io->status = clone->bi_status;
 	bio_put(clone);
 	INIT_WORK(&io->work, past_work);
-	queue_work(io->volume->pool->wq, &io->work);
+	queue_work(io->volume->wq, &io->work);
 }
 
 int fbk_write_past(struct fbk_io *io, u32 least)
@@ -274,12 +286,12 @@ int fbk_write_past(struct fbk_io *io, u32 least)
 	struct bio *clone;
 	int rc;
 
-	if (unlikely(!fby_asserts_hold()))
-		return -FBY_E_INVARIANT;
+	if (unlikely(!fbk_usable(v->pool)))
+		return fbk_unusable(v->pool);
 	rc = fby_bypass_begin(v->pool->engine, &io->past, v->index, io->sector + io->done, left, min(least, left));
 	if (rc)
 		return rc;
-	clone = bio_alloc_clone(v->origin, io->bio, GFP_NOIO, &fbk_clones);
+	clone = bio_alloc_clone(v->origin, io->bio, GFP_NOIO, &v->clones);
 	clone->bi_iter = io->iter;
 	clone->bi_iter.bi_size = io->past.nsectors * FBY_SECTOR;
 	clone->bi_iter.bi_sector = io->sector + io->done;
@@ -321,14 +333,20 @@ struct run {
 /* The io moves to memory that lasts with the first. */
 static void read_run(struct fbk_io **at, struct run *r)
 {
-	struct fbk_io *io = *at;
+	struct fbk_io *io = *at, *lasting;
+	struct fbk_volume *v = io->volume;
 	bool nowait = io->bio->bi_opf & REQ_NOWAIT;
 	struct bio *clone;
 
 	if (!r->n)
 		return;
-	io = *at = fbk_io_lasting(io);
-	clone = bio_alloc_clone(io->volume->origin, io->bio, nowait ? GFP_NOWAIT : GFP_NOIO, &fbk_clones);
+	lasting = nowait && !bdev_nowait(v->origin) ? NULL : fbk_io_lasting(io);
+	if (!lasting) {
+		io->status = BLK_STS_AGAIN;
+		return;
+	}
+	io = *at = lasting;
+	clone = bio_alloc_clone(v->origin, io->bio, nowait ? GFP_NOWAIT : GFP_NOIO, &v->clones);
 	if (!clone) {
 		io->status = BLK_STS_AGAIN;
 		return;
@@ -361,13 +379,27 @@ static void add_runs(struct fbk_io **io, struct run *r, u32 base, u8 mask)
 	}
 }
 
+static int read_block(struct fbk_volume *v, u64 sector, u32 n, void *to, u8 *origin)
+{
+	struct fbk_pool *p = v->pool;
+	u8 lost;
+	int rc;
+
+	rcu_read_lock();
+	rc = unlikely(READ_ONCE(p->gone)) ? fbk_unusable(p) :
+		     fby_read_block(p->engine, v->index, sector / FBY_PAGE_SECTORS, sector % FBY_PAGE_SECTORS, n, to,
+				    origin, &lost);
+	rcu_read_unlock();
+	return rc;
+}
+
 /* One sector, whose memory lies in pieces. */
-static int read_split(struct fbk_io *io, struct bvec_iter iter, u64 block, u32 first, u8 *origin)
+static int read_split(struct fbk_io *io, struct bvec_iter iter, u64 sector, u8 *origin)
 {
 	struct bio *bio = io->bio;
-	u8 data[FBY_SECTOR] __uninitialized, lost;
+	u8 data[FBY_SECTOR] __uninitialized;
 	u32 at = 0;
-	int rc = fby_read_block(io->volume->pool->engine, io->volume->index, block, first, 1, data, origin, &lost);
+	int rc = read_block(io->volume, sector, 1, data, origin);
 
 	while (rc == FBY_DONE && at < FBY_SECTOR) {
 		struct bio_vec bv = bio_iter_iovec(bio, iter);
@@ -382,7 +414,6 @@ static int read_split(struct fbk_io *io, struct bvec_iter iter, u64 block, u32 f
 
 static enum fbk_map map_read(struct fbk_io *io)
 {
-	struct fby_pool *engine = io->volume->pool->engine;
 	struct bio *bio = io->bio;
 	struct bvec_iter iter = bio->bi_iter;
 	u32 total = bio_sectors(bio), at = 0;
@@ -395,15 +426,14 @@ static enum fbk_map map_read(struct fbk_io *io)
 		u64 sector = io->sector + at;
 		u32 first = sector % FBY_PAGE_SECTORS;
 		u32 n = min3(FBY_PAGE_SECTORS - first, total - at, bv.bv_len / FBY_SECTOR);
-		u8 origin, lost;
+		u8 origin;
 		int rc;
 
 		if (likely(n)) {
-			rc = fby_read_block(engine, io->volume->index, sector / FBY_PAGE_SECTORS, first, n,
-					    page_address(bv.bv_page) + bv.bv_offset, &origin, &lost);
+			rc = read_block(io->volume, sector, n, page_address(bv.bv_page) + bv.bv_offset, &origin);
 		} else {
 			n = 1;
-			rc = read_split(io, iter, sector / FBY_PAGE_SECTORS, first, &origin);
+			rc = read_split(io, iter, sector, &origin);
 		}
 		if (rc < 0)
 			io->status = errno_to_blk_status(fbk_errno(rc));
@@ -462,14 +492,18 @@ static void range_work(struct work_struct *work)
 	struct fbk_volume *v = io->volume;
 	enum fby_kind kind = bio_op(io->bio) == REQ_OP_DISCARD ? FBY_KIND_DISCARD : FBY_KIND_ZERO;
 	u64 total = bio_sectors(io->bio), done = 0;
-	int rc = 0;
+	int rc;
 
-	while (rc >= 0 && fby_asserts_hold()) {
+	for (;;) {
 		u32 wake = 0;
 
-		rc = fby_range(v->pool->engine, v->index, kind, io->sector, total, &done, &io->past, &wake);
+		rcu_read_lock();
+		rc = fbk_usable(v->pool) ? fby_range(v->pool->engine, v->index, kind, io->sector, total, &done,
+						     &io->past, &wake) :
+					   fbk_unusable(v->pool);
+		rcu_read_unlock();
 		fbk_wake(v->pool, wake);
-		if (rc == FBY_DONE)
+		if (rc <= FBY_DONE)
 			break;
 		if (rc == FBY_ORIGIN) {
 			rc = range_past(io, io->sector + done);
@@ -492,7 +526,7 @@ static void range_work(struct work_struct *work)
 	if (rc == FBY_DONE)
 		fbk_end_written(io);
 	else
-		fbk_end(io, rc < 0 ? rc : -FBY_E_INVARIANT);
+		fbk_end(io, rc);
 }
 
 /* --- all ----------------------------------------------------------------------------- */
@@ -524,7 +558,7 @@ enum fbk_map fbk_map(struct fbk_volume *v, struct fbk_io *io, struct bio *bio, u
 		}
 		io = fbk_io_lasting(io);
 		INIT_WORK(&io->work, range_work);
-		queue_work(fbk_range_wq, &io->work);
+		queue_work(v->range_wq, &io->work);
 		return FBK_TAKEN;
 	default:
 		fbk_end_status(io, BLK_STS_NOTSUPP);
@@ -532,37 +566,47 @@ enum fbk_map fbk_map(struct fbk_volume *v, struct fbk_io *io, struct bio *bio, u
 	}
 }
 
+int fbk_io_volume_init(struct fbk_volume *v)
+{
+	int rc;
+
+	INIT_DELAYED_WORK(&v->retry, fbk_retry_work);
+	INIT_LIST_HEAD(&v->wait_busy);
+	INIT_LIST_HEAD(&v->wait_space);
+	INIT_LIST_HEAD(&v->wait_flush);
+	INIT_WORK(&v->flush, fbk_flush_work);
+	spin_lock_init(&v->wait_lock);
+	rc = mempool_init_slab_pool(&v->ios, IOS, fbk_io_cache);
+	if (!rc)
+		rc = bioset_init(&v->clones, CLONES, 0, BIOSET_NEED_RESCUER);
+	if (!rc)
+		rc = fbk_origin_init(v);
+	if (rc)
+		return rc;
+	v->wq = alloc_workqueue("forebay_volume", WQ_MEM_RECLAIM | WQ_UNBOUND, VOLUME_WORKS);
+	v->range_wq = alloc_workqueue("forebay_range", WQ_MEM_RECLAIM | WQ_UNBOUND, RANGES);
+	return v->wq && v->range_wq ? 0 : -ENOMEM;
+}
+
+/* Of one that was never initialized, too. */
+void fbk_io_volume_exit(struct fbk_volume *v)
+{
+	if (v->range_wq)
+		destroy_workqueue(v->range_wq);
+	if (v->wq)
+		destroy_workqueue(v->wq);
+	fbk_origin_exit(v);
+	bioset_exit(&v->clones);
+	mempool_exit(&v->ios);
+}
+
 int fbk_io_init(void)
 {
-	int rc = -ENOMEM;
-
 	fbk_io_cache = KMEM_CACHE(fbk_io, SLAB_HWCACHE_ALIGN);
-	if (!fbk_io_cache)
-		return rc;
-	rc = mempool_init_slab_pool(&fbk_ios, IOS, fbk_io_cache);
-	if (rc)
-		goto no_ios;
-	rc = bioset_init(&fbk_clones, CLONES, 0, BIOSET_NEED_RESCUER | BIOSET_PERCPU_CACHE);
-	if (rc)
-		goto no_clones;
-	rc = -ENOMEM;
-	fbk_range_wq = alloc_workqueue("forebay_range", WQ_MEM_RECLAIM | WQ_UNBOUND, 16);
-	if (!fbk_range_wq)
-		goto no_wq;
-	return 0;
-no_wq:
-	bioset_exit(&fbk_clones);
-no_clones:
-	mempool_exit(&fbk_ios);
-no_ios:
-	kmem_cache_destroy(fbk_io_cache);
-	return rc;
+	return fbk_io_cache ? 0 : -ENOMEM;
 }
 
 void fbk_io_exit(void)
 {
-	destroy_workqueue(fbk_range_wq);
-	bioset_exit(&fbk_clones);
-	mempool_exit(&fbk_ios);
 	kmem_cache_destroy(fbk_io_cache);
 }

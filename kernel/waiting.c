@@ -2,9 +2,12 @@
 /*
  * waiting.c - writes that the engine told to wait, before or after.
  *
- * Whoever holds a block or a slot never sleeps with it, so those are tried
- * again at once by a work, or soon where writes past the cache hold blocks for as
- * long as the origin takes.  Space comes from destage, or from a write that
+ * Each volume has its own lists and its own work: what waits for one origin holds
+ * up no other volume.
+ *
+ * Whoever holds a block or a slot never sleeps with it nor loses its CPU, so those
+ * are tried again at once by a work, or soon where that gets nowhere: what goes past
+ * the cache holds blocks for as long as the origin takes.  Space comes from destage, or from a write that
  * empties a chunk; the engine tells by a wake mask.  No wake is lost: a bio is
  * put on its list and the work queued, the work announces that it waits and
  * only then tries, and a wake after that queues the work again.  The timer is
@@ -13,24 +16,25 @@
 #include "fbk.h"
 
 #define SPACE_RETRY (HZ / 10)
+#define AT_ONCE 8u /* tries in a row that get nowhere, before there is a jiffy between them */
 
 static void relist(struct fbk_io *io, enum fby_decision why)
 {
-	struct fbk_pool *p = io->volume->pool;
+	struct fbk_volume *v = io->volume;
 
-	spin_lock(&p->wait_lock);
-	list_add_tail(&io->node, why == FBY_WAIT_SPACE ? &p->wait_space : &p->wait_busy);
-	spin_unlock(&p->wait_lock);
+	spin_lock(&v->wait_lock);
+	list_add_tail(&io->node, why == FBY_WAIT_SPACE ? &v->wait_space : &v->wait_busy);
+	spin_unlock(&v->wait_lock);
 }
 
 void fbk_wait(struct fbk_io *io, enum fby_decision why)
 {
-	struct fbk_pool *p = io->volume->pool;
+	struct fbk_volume *v = io->volume;
 
 	relist(io, why);
-	mod_delayed_work(p->wq, &p->retry, 0);
+	mod_delayed_work(v->wq, &v->retry, 0);
 	if (why == FBY_WAIT_SPACE)
-		fbk_kick_destage(p);
+		fbk_kick_destage(v->pool);
 }
 
 /* False: it waits again. */
@@ -52,54 +56,70 @@ static bool retry(struct fbk_io *io, int *decision)
 	return true;
 }
 
-/* Those that wait for space stay in order, and behind the first that finds none. */
-void fbk_retry_work(struct work_struct *work)
+/* Those that wait for a block or a slot, once each.  True: some still do. */
+static bool retry_busy(struct fbk_volume *v)
 {
-	struct fbk_pool *p = container_of(to_delayed_work(work), struct fbk_pool, retry);
-	LIST_HEAD(busy);
-	LIST_HEAD(space);
 	struct fbk_io *io, *next;
-	bool again = false;
-	unsigned long pause = 0; /* jiffies */
-	int decision = FBY_DONE;
+	bool again = false, any = false;
+	LIST_HEAD(busy);
+	int decision;
 
-	spin_lock(&p->wait_lock);
-	list_splice_init(&p->wait_busy, &busy);
-	spin_unlock(&p->wait_lock);
+	spin_lock(&v->wait_lock);
+	list_splice_init(&v->wait_busy, &busy);
+	spin_unlock(&v->wait_lock);
 	list_for_each_entry_safe(io, next, &busy, node) {
 		list_del(&io->node);
-		if (!retry(io, &decision)) {
-			if (READ_ONCE(io->volume->bypass_sectors) || READ_ONCE(io->volume->bypass_full))
-				pause = 1;
+		if (retry(io, &decision)) {
+			any = true;
+		} else {
 			relist(io, decision);
 			again = true;
 		}
 		cond_resched();
 	}
+	v->busy_tries = any || !again ? 0 : v->busy_tries + 1;
+	return again;
+}
 
-	fby_wait_prepare(p->engine, FBY_WAIT_SPACE);
+/* Those that wait for space stay in order, and behind the first that finds none. */
+static int retry_space(struct fbk_volume *v)
+{
+	int decision = FBY_DONE;
+	struct fbk_io *io;
+
 	for (;;) {
-		spin_lock(&p->wait_lock);
-		io = list_first_entry_or_null(&p->wait_space, struct fbk_io, node);
+		spin_lock(&v->wait_lock);
+		io = list_first_entry_or_null(&v->wait_space, struct fbk_io, node);
 		if (io)
 			list_del(&io->node);
-		spin_unlock(&p->wait_lock);
+		spin_unlock(&v->wait_lock);
 		if (!io)
-			break;
+			return FBY_DONE;
 		if (!retry(io, &decision)) {
-			spin_lock(&p->wait_lock);
-			list_add(&io->node, &p->wait_space);
-			spin_unlock(&p->wait_lock);
-			break;
+			spin_lock(&v->wait_lock);
+			list_add(&io->node, &v->wait_space);
+			spin_unlock(&v->wait_lock);
+			return decision;
 		}
 		cond_resched();
 	}
-	if (io && decision == FBY_WAIT_SPACE) {
-		fbk_kick_destage(p);
-		queue_delayed_work(p->wq, &p->retry, SPACE_RETRY);
-	} else if (io || again) {
-		queue_delayed_work(p->wq, &p->retry, pause);
-	}
+}
+
+void fbk_retry_work(struct work_struct *work)
+{
+	struct fbk_volume *v = container_of(to_delayed_work(work), struct fbk_volume, retry);
+	bool again = retry_busy(v);
+	int decision;
+
+	if (fbk_others_wait(v)) /* who is put there now queues the work again */
+		fby_wait_prepare(v->pool->engine, FBY_WAIT_SPACE);
+	decision = retry_space(v);
+	if (decision == FBY_WAIT_SPACE)
+		fbk_kick_destage(v->pool);
+	if (again || (decision != FBY_DONE && decision != FBY_WAIT_SPACE))
+		queue_delayed_work(v->wq, &v->retry, v->busy_tries < AT_ONCE ? 0 : 1);
+	else if (decision == FBY_WAIT_SPACE)
+		queue_delayed_work(v->wq, &v->retry, SPACE_RETRY);
 }
 
 /*
@@ -118,6 +138,8 @@ bool fbk_end_late(struct fbk_io *io)
 	if (!delay)
 		return false;
 	io = fbk_io_lasting(io);
+	if (!io)
+		return false;
 	io->due_ns = now + delay;
 	spin_lock_irqsave(&p->late_lock, flags);
 	list_for_each_entry_reverse(other, &p->late, node)

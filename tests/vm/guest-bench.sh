@@ -32,9 +32,9 @@ for i in 2 3; do
 	forebay create /dev/pmem$i >/tmp/step.log 2>&1 || fail "$(cat /tmp/step.log)"
 done
 dmsetup create --noudevsync --noudevrules target \
-	--table "0 $origin_sectors forebay /dev/mapper/o1 /dev/pmem2 t 1 create" || fail "target"
+	--table "0 $origin_sectors forebay /dev/mapper/o1 /dev/pmem2 t 2 create origin_by_name" || fail "target"
 dmsetup mknodes target
-control attach /dev/pmem3 /dev/mapper/o2 n create >/tmp/step.log || fail "$(cat /tmp/step.log)"
+control attach /dev/pmem3 /dev/mapper/o2 n create origin_by_name >/tmp/step.log || fail "$(cat /tmp/step.log)"
 
 device() {
 	case $1 in

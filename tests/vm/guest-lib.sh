@@ -51,10 +51,14 @@ load_module() {
 	dmesg -n 1
 }
 
+# The disks of these tests keep their names, so those will do as ids.
+by_name=origin_by_name
+
 # attach NAME ORIGIN VOLUME [OPTIONS...]
 attach() {
 	local name=$1 origin=$2 volume=$3 sectors
 	shift 3
+	set -- $by_name "$@"
 	sectors=$(blockdev --getsz "$origin")
 	dmsetup create --noudevsync --noudevrules "$name" \
 		--table "0 $sectors forebay $origin $pool $volume $# $*" || return 1
@@ -107,7 +111,7 @@ dev_attach() {
 		device=/dev/mapper/$name
 		attach "$@"
 	else
-		answer=$(control attach $pool "${@:2}") || { echo "$answer"; return 1; }
+		answer=$(control attach $pool "${@:2}" $by_name) || { echo "$answer"; return 1; }
 		device=/dev/${answer#ok }
 		ln -sfn "$device" "/tmp/native.$name"
 		test -b "$device"

@@ -351,24 +351,27 @@ fn detach_one(
     flush: bool,
 ) -> Result<Option<Completeness>, Error> {
     let what = format!("volume {}: /dev/{}", l.volume, l.device);
-    if flush {
+    let flushed = || -> Result<Option<Completeness>, Error> {
+        if !flush {
+            return Ok(None);
+        }
         module::ask(control, &what, &format!("command {} flush", l.device)).map_err(|e| {
-            let errno = e.errno();
-            match errno {
+            match e.errno() {
                 Some(Errno::INTR | Errno::NODEV) => e,
                 _ => e.or_do("its origin may fail, see forebay list; what is cached stays safe in the pool, and without --flush it can be detached"),
             }
         })?;
-    }
-    let judged = match flush {
-        true => Some(judge(&module::status(control, &l.device)?, l)),
-        false => None,
+        Ok(Some(judge(&module::status(control, &l.device)?, l)))
     };
+    let mut judged = flushed()?;
+    // A flush ends while others write; then the origin lacks what they wrote.
+    let order = format!("detach {}{}", l.device, if flush { " clean" } else { "" });
     // Whoever looks at a device that was just closed, as udev does, has it open.
     let patience = Instant::now() + PATIENCE;
     loop {
-        match module::ask(control, &what, &format!("detach {}", l.device)) {
+        match module::ask(control, &what, &order) {
             Ok(_) => return Ok(judged),
+            Err(e) if e.errno() == Some(Errno::AGAIN) => judged = flushed()?,
             Err(e) if e.errno() != Some(Errno::BUSY) => return Err(e),
             Err(_) if Instant::now() < patience => std::thread::sleep(PAUSE),
             Err(e) => {
@@ -592,7 +595,10 @@ mod tests {
             ("list", LIST),
             ("command forebay1 flush", "ok\n"),
             ("status forebay1", "ok ok pages=0 lost_blocks=0 holes=0 holes_unknown=0\n"),
-            ("detach forebay1", "ok\n"),
+            ("detach forebay1 clean", "error 11 Something was written since it was flushed\n"),
+            ("command forebay1 flush", "ok\n"),
+            ("status forebay1", "ok ok pages=0 lost_blocks=0 holes=0 holes_unknown=0\n"),
+            ("detach forebay1 clean", "ok\n"),
         ]);
         assert_eq!(detach_words("vm --flush", &script).unwrap(), ["forebay1"]);
         let script = Script::new(&[

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+#
+# Goal: an origin that hangs holds up its own volume and no other, and what is asked
+# of a volume that is in use has an end.  Method: volumes a and b of one pool, each
+# over a linear mapping, so that an origin hangs when that is suspended and fails when
+# it is replaced.  Nothing here depends on how long something takes but by limits far
+# beyond it.
+#	$1...	the items, all by default
+. "$(dirname "$0")/guest-lib.sh"
+kind=native
+failed=0
+limit=40 # seconds
+
+# expect TEXT COMMAND...: as step, but goes on.
+expect() {
+	local what=$1
+	shift
+	if "$@" >/tmp/step.log 2>&1; then
+		passed=$((passed + 1))
+		echo "ok: $what"
+	else
+		failed=$((failed + 1))
+		echo "FAIL: $what: $(tail -n 2 /tmp/step.log | tr '\n' ' ')"
+	fi
+}
+
+ended() { ! kill -0 "$1" 2>/dev/null; }
+# ends TEXT COMMAND...: within the limit, and well.  Not by timeout, which waits for
+# a program that the kernel does not let go.
+ends() {
+	local what=$1 pid
+	shift
+	"$@" >/tmp/ends.log 2>&1 &
+	pid=$!
+	expect "$what" until_true $limit ended $pid
+	ended $pid && expect "$what, without an error" wait $pid
+}
+
+linear() { echo "0 $(blockdev --getsz "$1") linear $1 0"; }
+reload() { # NAME TABLE
+	dmsetup suspend --noflush --nolockfs "$1" && dmsetup load "$1" --table "$2" && dmsetup resume --noudevsync "$1"
+}
+fill() { dd if=/dev/zero of="$1" bs=1M count=200 oflag=direct status=none; }
+written() { dmsetup status b >/tmp/now 2>&1; ! cmp -s /tmp/now /tmp/then; }
+
+begin() { # OPTIONS of b
+	local o n=0
+	forebay create $pool --force >/tmp/step.log 2>&1 || fail "create: $(cat /tmp/step.log)"
+	for o in a b; do
+		dmsetup create --noudevsync --noudevrules o$o --table "$(linear /dev/ram$n)"
+		dmsetup mknodes o$o
+		n=$((n + 1))
+	done
+	dev_attach a /dev/mapper/oa a create max_age 0 idle 0 || fail "attach a: $(cat /tmp/answer)"
+	a=$device
+	kind=target dev_attach b /dev/mapper/ob b create "$@" || fail "attach b"
+	b=/dev/mapper/b
+}
+finish() {
+	wait
+	dev_detach a || fail "detach a: $(cat /tmp/answer)"
+	kind=target dev_detach b || fail "detach b"
+	dmsetup remove --noudevsync --retry oa
+	dmsetup remove --noudevsync --retry ob
+}
+
+all_stuck() { [ "$(grep -ls blkdiscard /proc/[0-9]*/comm | sed 's/comm/stat/' | xargs cat 2>/dev/null | grep -c ') D ')" = 20 ]; }
+# 20 zeroings of a hang; b's go on.
+item_ranges() {
+	local i
+	begin
+	dmsetup suspend --nolockfs oa
+	for i in {0..19}; do
+		blkdiscard -f -z -o $((i << 20)) -l 1048576 "$a" &
+	done
+	until_true 120 all_stuck || fail "the zeroings do not hang"
+	ends "zero a range of another volume" blkdiscard -z -l 1048576 $b
+	dmsetup resume --noudevsync oa
+	finish
+}
+
+# a has filled the pool, and its writers wait.
+item_waiting() {
+	begin when_full bypass
+	dmsetup suspend --nolockfs oa
+	fill "$a" &
+	sleep 4
+	ends "a write that goes past the full cache" dd if=/dev/zero of=$b bs=4k count=2000 oflag=direct status=none
+	expect "change what a full cache means" dmsetup message b 0 set when_full wait
+	reload ob "0 $(blockdev --getsz /dev/ram1) error"
+	fill $b &
+	sleep 4
+	ends "suspend a volume whose writers wait" dmsetup suspend --noflush --nolockfs b
+	reload ob "$(linear /dev/ram1)"
+	dmsetup resume --noudevsync b
+	dmsetup resume --noudevsync oa
+	finish
+}
+
+# Somebody writes all the time, and destage ends all the same.
+item_flush() {
+	local writer
+	begin
+	fio --name=steady --filename="$a" --rw=randwrite --bs=4k --size=32M --direct=1 --ioengine=psync --numjobs=2 \
+		--time_based --runtime=300 >/tmp/fio.log 2>&1 &
+	writer=$!
+	sleep 3
+	for _ in 1 2 3; do
+		ends "flush beside a steady writer" dev_command a flush
+	done
+	expect "the writer still writes" kill -0 $writer
+	kill $writer
+	finish
+}
+
+# Whoever has a slot has a CPU, and there are as many: nobody finds them all taken, but
+# for one that looks while others change places.
+item_slots() {
+	local waits writes
+	begin
+	fio --name=jobs --filename="$a" --rw=randwrite --bs=4k --size=16M --direct=1 --ioengine=psync --numjobs=4 \
+		--time_based --runtime=5 >/tmp/fio.log 2>&1
+	waits=$(dev_counter a waits_slot) writes=$(dev_counter a writes)
+	echo "neighbours: $waits waits for a slot, $writes writes by 4 jobs on $(nproc) CPUs"
+	expect "slots for as many writers as there are CPUs" test $((waits * 100)) -lt "$writes"
+	finish
+}
+
+# What the disk says of itself is its origin's; what may not wait does not.
+nowait() {
+	python3 - "$1" <<-'END'
+		import mmap, os, sys
+		fd = os.open(sys.argv[1], os.O_RDWR | os.O_DIRECT)
+		page = mmap.mmap(-1, 4096)
+		for offset, want in ((1 << 20, "EAGAIN"), (0, "data")):
+		    try:
+		        n = os.preadv(fd, [page], offset, os.RWF_NOWAIT)
+		        print("at", offset, n, "bytes, wanted", want)
+		        if want != "data":
+		            sys.exit(1)
+		    except BlockingIOError:
+		        print("at", offset, "EAGAIN, wanted", want)
+		        if want != "EAGAIN":
+		            sys.exit(1)
+	END
+}
+item_limits() {
+	echo 1 >/sys/block/ram2/queue/stable_writes
+	dmsetup create --noudevsync --noudevrules slow --table "0 $(blockdev --getsz /dev/ram2) delay /dev/ram2 0 0"
+	dmsetup mknodes slow
+	forebay create $pool --force >/tmp/step.log 2>&1 || fail "create"
+	dev_attach l /dev/mapper/slow l create max_age 0 idle 0 || fail "attach: $(cat /tmp/answer)"
+	dd if=/dev/urandom of="$device" bs=4k count=1 oflag=direct status=none
+	expect "a read that may not wait, of an origin that cannot do that" nowait "$device"
+	expect "stable writes are wanted, as the origin wants them" grep -q 1 "/sys/block/$(basename "$device")/queue/stable_writes"
+	dev_detach l
+	dmsetup remove --noudevsync slow
+}
+
+# A name is no id, unless somebody says so.
+turned_down() { ! control attach $pool "$@" && grep -q origin_by_name /tmp/answer; }
+item_names() {
+	forebay create $pool --force >/tmp/step.log 2>&1 || fail "create"
+	expect "make a volume on an origin with an id" control attach $pool /dev/ram0 x create origin_id serial:1
+	control detach "$(sed 's/ok //' /tmp/answer)"
+	expect "the path alone is refused" turned_down /dev/ram0 x
+	expect "making one by name is refused" turned_down /dev/ram1 y create
+	expect "and with consent is not" control attach $pool /dev/ram1 y create origin_by_name
+	control detach "$(sed 's/ok //' /tmp/answer)"
+	expect "which is recorded" control attach $pool /dev/ram1 y
+	control detach "$(sed 's/ok //' /tmp/answer)"
+	expect "another name is another origin" refuses_other
+}
+refuses_other() { ! control attach $pool /dev/ram2 y origin_by_name && grep -q 'not the one' /tmp/answer; }
+
+# The cache device is unbound under load: errors, and what was acknowledged is on it.
+item_unbind() {
+	local namespace writer
+	begin
+	dd if=/dev/urandom of=/tmp/data bs=1M count=1 status=none
+	dd if=/tmp/data of="$a" bs=64k oflag=direct status=none
+	fio --name=load --filename="$a" --offset=16M --rw=randrw --bs=16k --size=32M --direct=1 --ioengine=psync --numjobs=2 \
+		--time_based --runtime=300 >/tmp/fio.log 2>&1 &
+	writer=$!
+	sleep 3
+	namespace=$(basename "$(readlink -f /sys/block/pmem0/device)")
+	ends "unbind the cache device" eval "echo $namespace >/sys/bus/nd/drivers/nd_pmem/unbind"
+	expect "its writers get errors" until_true $limit ended $writer
+	expect "its state says so" test "$(dev_state a)" = media_gone
+	finish
+	expect "bind it again" eval "echo $namespace >/sys/bus/nd/drivers/nd_pmem/bind"
+	expect "it is back" until_true $limit test -b $pool
+	dmsetup create --noudevsync --noudevrules oa --table "$(linear /dev/ram0)"
+	dmsetup mknodes oa
+	expect "attach it again" dev_attach a /dev/mapper/oa a
+	expect "what was written is there" cmp -n 1048576 /tmp/data "$device"
+	expect "detach it" dev_detach a
+	dmsetup remove --noudevsync oa
+}
+
+load_module
+for item in ${*:-ranges waiting flush slots limits names unbind}; do
+	item_$item
+done
+step "unload" /run/busybox rmmod forebay
+clean_dmesg
+echo "neighbours: $passed passed, $failed failed"
+[ $failed = 0 ]
