@@ -31,6 +31,7 @@ help:
 	@echo 'make bench-peers     beside libpmemblk and the origin alone (2 minutes)'
 	@echo 'make bench-apps      redis, mariadb, rocksdb, postgresql, varmail on ext4 beside the origin alone (10 minutes, root)'
 	@echo 'make soak SECONDS=n  new seeds of the simulator and the crash explorer for so long'
+	@echo 'make hostile         COUNT=5000 SEED=n: mutated pools, each looked at, read and drained (1 minute)'
 	@echo 'make fuzz SECONDS=n  libFuzzer on each target for so long'
 	@echo 'make mutants         single changes to core, port, library: do tests find them? (hours; resumes)'
 	@echo 'make coverage        branches of core that the tests take (8 minutes)'
@@ -91,6 +92,13 @@ soak:
 	cargo build --release -p forebay-sim
 	$(built)/forebay-sim --first $(FIRST) --seconds $$(($(SECONDS) / 2))
 	$(built)/forebay-sim explore --seed $(FIRST) --images 1000000000000 --seconds $$(($(SECONDS) / 2))
+
+COUNT ?= 5000
+SEED ?= $(FIRST)
+.PHONY: hostile
+hostile:
+	@scripts/need build
+	HOSTILE_COUNT=$(COUNT) HOSTILE_SEED=$(SEED) cargo test -q --release -p forebay --test hostile -- --nocapture
 
 fuzz:
 	@scripts/need check

@@ -219,6 +219,9 @@ static int do_write(int fd, uint64_t *buf, uint32_t first, uint32_t n, bool fua)
 	for (uint32_t i = 0; i < n; i++) {
 		struct sector *s = &sectors[first + i];
 
+		/* In the order in which do_flush sees it doubted rather than not. */
+		if (before != flush_failures)
+			s->doubted = 1;
 		s->acked = s->issued;
 		s->doubted = before != flush_failures;
 		if (fua || !past || !buf)
@@ -228,22 +231,47 @@ static int do_write(int fd, uint64_t *buf, uint32_t first, uint32_t n, bool fua)
 	return 0;
 }
 
-static int do_flush(int fd)
+/* Odd while the thread's flush is on its way, and until all that it doubts is marked. */
+static _Atomic uint32_t flushing[THREADS];
+
+/* Until each flush of another thread that is on its way now has its result. */
+static void others_end(uint32_t self)
 {
-	uint32_t *acked = malloc(TOTAL * sizeof(*acked));
+	for (uint32_t i = 0; i < THREADS; i++)
+		for (uint32_t now = flushing[i]; i != self && now % 2 && flushing[i] == now;)
+			usleep(100);
+}
+
+/*
+ * Two that overlap: the one that fails may have been first, and have told of what was
+ * lost; then the other's success does not vouch for that.
+ */
+static int do_flush(int fd, uint32_t self)
+{
+	uint32_t *acked = malloc(TOTAL * sizeof(*acked)), before = flush_failures;
 	int error;
 
-	for (uint32_t i = 0; i < TOTAL; i++)
-		acked[i] = sectors[i].doubted ? 0 : (uint32_t)sectors[i].acked;
-	error = request(fd, NBD_FLUSH, 0, 0, 0, NULL);
-	if (error > 0)
-		flush_failures++;
+	flushing[self]++;
 	for (uint32_t i = 0; i < TOTAL; i++) {
+		acked[i] = sectors[i].acked;
+		if (sectors[i].doubted)
+			acked[i] = 0;
+	}
+	error = request(fd, NBD_FLUSH, 0, 0, 0, NULL);
+	if (error > 0) { /* counted twice: who begins in between has not seen all marks */
+		flush_failures++;
+		for (uint32_t i = 0; i < TOTAL; i++)
+			if (sectors[i].acked > sectors[i].kept)
+				sectors[i].doubted = 1;
+		flush_failures++;
+	}
+	flushing[self]++;
+	if (!error)
+		others_end(self);
+	for (uint32_t i = 0; i < TOTAL && !error && flush_failures == before; i++) {
 		uint32_t kept = sectors[i].kept;
 
-		if (error > 0 && sectors[i].acked > kept)
-			sectors[i].doubted = 1;
-		while (!error && acked[i] > kept && !atomic_compare_exchange_weak(&sectors[i].kept, &kept, acked[i]))
+		while (acked[i] > kept && !atomic_compare_exchange_weak(&sectors[i].kept, &kept, acked[i]))
 			;
 	}
 	free(acked);
@@ -285,7 +313,7 @@ static void *worker(void *arg)
 		first += self * PART;
 		switch (random >> 16 & 31) {
 		case 0:
-			error = do_flush(fd);
+			error = do_flush(fd, self);
 			break;
 		case 1:
 			error = do_read(fd, buf, first, n);

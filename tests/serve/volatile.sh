@@ -136,7 +136,7 @@ done
 say "the cuts took $total sectors away"
 
 # A flush that fails, and takes with it what it should have kept.
-for way in cached; do
+for way in cached large full; do
 	fresh
 	for ((round = 0; round < rounds; round++)); do
 		cut_load $way 1 keep=0 fail=5

@@ -70,6 +70,7 @@ pub(crate) fn volume_error(name: &str, e: Code) -> Error {
         sys::FBY_E_NAME => "use 1 to 63 of these characters",
         sys::FBY_E_GEOMETRY => "use an origin of at least one block and at most 2^60 bytes",
         sys::FBY_E_BUSY => "try again when they are done",
+        sys::FBY_E_ORIGIN_IO => "what went past the cache since the flush before may be lost: write it again; what is cached is safe",
         _ => {
             let what = format!("volume {name}");
             return Error::Internal { what, code: e.0, message: e.message() };
