@@ -27,6 +27,7 @@ pub mod golden;
 pub mod hooks;
 pub mod images;
 pub mod isolation;
+pub mod log_order;
 pub mod media;
 pub mod model;
 pub mod origin;

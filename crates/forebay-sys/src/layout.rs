@@ -83,10 +83,28 @@ fn structs_and_constants_are_as_in_c() {
         fby_io { id, volume, op, pad, sector, nsectors, buf }
         fby_chunk_info { number, volume, state, epoch, seq_min, seq_max, fill, live }
         fby_entry_info { valid, current, linked, data_ok, line }
+        fby_log_counters { txg, n }
+        fby_log_node { txg, gen, id, before, place }
+        fby_log_row { txg, n }
+        fby_log_table { row }
+        fby_log_position { synced, gen, id, live, last, seal_gen, seal }
+        fby_log_result { end, replayed, obsolete, earlier, twins, damaged, left, witness, first_damaged }
         fby_media_ops { write, write_crc, fence, read_crc }
         fby_media { base, size, ops, host }
     }
     values! { map;
+        FBY_LOG_TXGS,
+        FBY_LOG_OK,
+        FBY_LOG_OBSOLETE,
+        FBY_LOG_SKIPS,
+        FBY_LOG_BACKWARDS,
+        FBY_LOG_FULL,
+        FBY_LOG_REPLAYED,
+        FBY_LOG_DAMAGED,
+        FBY_LOG_STOP,
+        FBY_LOG_COMPLETE,
+        FBY_LOG_MISSING,
+        FBY_LOG_STOPPED,
         FBY_SECTOR,
         FBY_PAGE,
         FBY_PAGE_SECTORS,

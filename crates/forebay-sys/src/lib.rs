@@ -11,6 +11,7 @@
 mod api;
 mod errors;
 mod format;
+mod log_order;
 #[cfg(feature = "planted-bugs")]
 mod planted;
 mod port;
@@ -18,6 +19,7 @@ mod port;
 pub use api::*;
 pub use errors::*;
 pub use format::*;
+pub use log_order::*;
 #[cfg(feature = "planted-bugs")]
 pub use planted::*;
 pub use port::*;
