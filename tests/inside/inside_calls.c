@@ -360,7 +360,7 @@ static void idle(void)
 	EXPECT(write_at(1, 20 * P, P) == FBY_DONE);
 	now += 499999999;
 	EXPECT(fby_destage_step(pool, now, &io, &next, &wake) == FBY_DONE);
-	now += 1;
+	now += 100000000; /* the next tick */
 	while (fby_destage_step(pool, now, &io, &next, &wake) == FBY_AGAIN)
 		;
 	EXPECT(io.volume == 0 && io.op == FBY_IO_WRITE);

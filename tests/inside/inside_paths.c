@@ -171,7 +171,7 @@ static void aged(void)
 	EXPECT(step(now, &io) == FBY_DONE);
 	EXPECT(put(0, 18) == FBY_DONE);
 	EXPECT(pool->chunk[open_chunk].sealed < pool->chunk[open_chunk].fill);
-	while (step(now + 1, &io) == FBY_ORIGIN) {
+	while (step(now + 100000000, &io) == FBY_ORIGIN) { /* the next tick */
 		for (u64 s = io.sector; io.volume == 0 && s < io.sector + io.nsectors; s++)
 			seen[s / P] = true;
 		fby_destage_complete(pool, io.id, 0);
@@ -472,6 +472,7 @@ static void rate(void)
 /* Larger pools than this one: their numbers are enough. */
 static void levels(void)
 {
+	pool->owed = 0;
 	pool->sb.nchunks = 80;
 	pool->nfree = 10;
 	EXPECT(!fby_space_short(pool));
@@ -485,12 +486,17 @@ static void levels(void)
 	pool->sb.nchunks = 15;
 	EXPECT(fby_reserve(pool) == 1);
 	pool->sb.nchunks = 256;
+	pool->volume[0].nchunks = 200;
+	pool->attached = 1;
 	pool->nfree = 256 - 240;
-	EXPECT(fby_pool_level(pool) == 0);
+	fby_pace_update(pool, 0);
+	EXPECT(pool->volume[0].pace.level == 0);
 	pool->nfree = 256 - 247;
-	EXPECT(fby_pool_level(pool) == 512);
+	fby_pace_update(pool, 0);
+	EXPECT(pool->volume[0].pace.level == 512);
 	pool->nfree = 2;
-	EXPECT(fby_pool_level(pool) == 1024);
+	fby_pace_update(pool, 0);
+	EXPECT(pool->volume[0].pace.level == 1024);
 	pool_restore();
 }
 
