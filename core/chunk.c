@@ -186,7 +186,7 @@ u32 fby_reserve(const struct fby_pool *p)
 /* After chunks were freed. */
 static void wake_space(struct fby_pool *p, u32 *wake)
 {
-	if (fby_load(&p->nfree) > fby_reserve(p) &&
+	if (fby_load(&p->nfree) > 1 && /* enough for who has none; see kept_free */
 	    (fby_fetch_and(&p->wait_mask, ~(u32)FBY_WAKE_SPACE) & FBY_WAKE_SPACE))
 		*wake |= FBY_WAKE_SPACE;
 }
@@ -229,7 +229,11 @@ static u32 kept_free(const struct fby_pool *p, u16 volume, u32 flags)
 
 	if (flags & FBY_BEGIN_RESERVE)
 		return 0;
-	if (owed == FBY_ENTITLED || FBY_BUG(OWED_IGNORED))
+	/* Its first one also from what is kept for relocation: what volumes that are not
+	 * attached hold never becomes free, and it would wait for ever. */
+	if (owed == FBY_ENTITLED && !FBY_BUG(OWED_IGNORED))
+		return 1;
+	if (FBY_BUG(OWED_IGNORED))
 		return reserve;
 	return reserve + (owed ? half_at_most(p, p->owed_first) : fby_owed(p));
 }

@@ -64,7 +64,7 @@ struct Past {
 struct Gate {
     ticket: Ticket,
     /// What was there when it was issued, when it ends, power cuts before.
-    sent: Option<(u64, u64, u64)>,
+    sent: Option<(u64, u64, u64, u64)>,
 }
 
 /// What became of a flush.

@@ -148,7 +148,7 @@ impl World {
         index: u16,
         g: &mut Gate,
     ) -> Result<Passed, String> {
-        let Some((mark, due, cuts)) = g.sent else {
+        let Some((mark, due, cuts, since)) = g.sent else {
             return match self.engine.flush_begin(index, &mut g.ticket) {
                 Ok(Decision::Done) => Ok(Passed::Well),
                 Ok(Decision::WaitFlush) => {
@@ -161,7 +161,7 @@ impl World {
                 }
                 Ok(Decision::Origin) => {
                     let (due, o) = (self.origin_delay(), &self.volumes[v].origin);
-                    g.sent = Some((o.flush_mark(), due, o.cuts));
+                    g.sent = Some((o.flush_mark(), due, o.cuts, self.tick));
                     Ok(Passed::NotYet)
                 }
                 Err(e) if e.is(sys::FBY_E_ORIGIN_IO) => Ok(Passed::Failed),
@@ -174,6 +174,10 @@ impl World {
         g.sent = None;
         self.tally.origin_flushes += 1;
         let error = self.flush_lands(v, mark, cuts);
+        if error == 0 {
+            // Whoever asked for it, it is of all that had ended when it was sent.
+            self.volumes[v].model.iter_mut().for_each(|s| s.flushed(since));
+        }
         let (result, wake) = self.engine.flush_end(&mut g.ticket, error);
         self.wake(wake);
         match result {
