@@ -31,7 +31,7 @@ static void tick(struct fby_pool *p)
 		fby_slot_release(s);
 	}
 	for (u32 v = 0; v < p->sb.nvolumes; v++)
-		if (p->volume[v].nchunks || p->volume[v].counted)
+		if (fby_load(&p->volume[v].nchunks) || fby_load(&p->volume[v].counted))
 			fby_volume_count(p, (u16)v);
 	fby_pace_share(p);
 	for (u32 v = 0; v < p->sb.nvolumes; v++)

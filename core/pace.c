@@ -90,11 +90,12 @@ void fby_pace_share(struct fby_pool *p)
 		n = 0;
 		for (u32 i = 0; i < p->sb.nvolumes; i++) {
 			const struct fby_volume *v = &p->volume[i];
+			u64 counted = fby_load(&v->counted);
 
-			if (v->attached && 2 * v->counted >= share)
+			if (v->attached && 2 * counted >= share)
 				n++;
 			else
-				room -= v->counted < room ? (u32)v->counted : room;
+				room -= counted < room ? (u32)counted : room;
 		}
 		share = n ? room / n : room;
 	} while (n && share > before);
