@@ -229,12 +229,12 @@ static u32 kept_free(const struct fby_pool *p, u16 volume, u32 flags)
 
 	if (flags & FBY_BEGIN_RESERVE)
 		return 0;
-	/* Its first one also from what is kept for relocation: what volumes that are not
-	 * attached hold never becomes free, and it would wait for ever. */
-	if (owed == FBY_ENTITLED && !FBY_BUG(OWED_IGNORED))
-		return 1;
 	if (FBY_BUG(OWED_IGNORED))
 		return reserve;
+	/* Its first one also from what is kept for relocation: what volumes that are not
+	 * attached hold never becomes free, and it would wait for ever. */
+	if (owed == FBY_ENTITLED)
+		return 1;
 	return reserve + (owed ? half_at_most(p, p->owed_first) : fby_owed(p));
 }
 

@@ -133,8 +133,7 @@ impl<'a> Model<'a> {
             present.iter().filter(|node| node.txg > self.synced && name(node) > last).collect();
         names.sort_by_key(|node| name(node));
         let (mut expected, mut passed) = (Expected::default(), last.0 >= self.seal_gen);
-        let mut calls = 0;
-        for node in names {
+        for (calls, node) in names.into_iter().enumerate() {
             if !passed && node.gen >= self.seal_gen && !self.seal_holds() {
                 return expected;
             }
@@ -144,7 +143,6 @@ impl<'a> Model<'a> {
             if calls == stop {
                 return expected;
             }
-            calls += 1;
             if damaged.contains(&name(node)) {
                 continue;
             }
