@@ -345,6 +345,7 @@ int fby_volume_attach(struct fby_pool *p, u16 index, const struct fby_attach *a)
 	v->gate.ended = FBY_BUG(ATTACH_FORGETS_BYPASS) ? 0 : 1; /* before a crash of the host, perhaps */
 	v->bypasses = v->bypassed_sectors = 0;
 	fby_entitle(p, v, true);
+	fby_pace_share(p);
 	fby_destage_look(p, index);
 	return FBY_DONE;
 }
@@ -379,6 +380,7 @@ int fby_volume_detach(struct fby_pool *p, u16 index)
 		return -FBY_E_BUSY;
 	fby_destage_settle(p, index);
 	fby_entitle(p, v, false);
+	fby_pace_share(p);
 	fby_zero(&v->destage, sizeof(v->destage));
 	return FBY_DONE;
 }
