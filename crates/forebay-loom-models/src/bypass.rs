@@ -12,11 +12,95 @@ use std::sync::atomic::{AtomicU64 as Count, Ordering::SeqCst};
 use loom::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use loom::sync::{Mutex, MutexGuard};
 
-use crate::{Steps, Word};
+use crate::{Follows, Steps, Word};
 
 const LOCK: u64 = 1;
 const RANGES: usize = 2;
 const BLOCK: u64 = 7;
+
+/// What of the C this model follows.
+pub const FOLLOWS: Follows = Follows {
+    functions: "
+core/index.h fby_index_try
+    load p->bucket[b]
+    cmpxchg p->bucket[b]
+core/index.h fby_index_release
+    load p->bucket[b]
+    store_release p->bucket[b]
+core/bypass.c fby_bypass_meets
+    load_acquire v->bypassing
+    load r->first
+    load r->end
+core/bypass.c range_claim
+    lock
+    load_acquire v->bypassing
+    load r->end
+    load r->first
+    load r->first
+    store v->range[*place].first
+    store v->range[*place].end
+    fetch_or v->bypassing
+    unlock
+core/bypass.c range_release
+    fetch_and v->bypassing
+core/bypass.c uncached_until
+    call fby_index_try
+    call fby_index_release
+core/bypass.c fby_past_begin
+    call range_claim
+    fetch_add p->waits[FBY_WAIT_BLOCK]
+    load v->gate.lost
+    call uncached_until
+    store v->range[b->place].end
+    call range_release
+    call range_release
+    fetch_add p->waits[FBY_WAIT_BLOCK]
+core/bypass.c fby_bypass_end
+    fetch_add v->bypasses
+    fetch_add v->bypassed_sectors
+    fetch_add v->gate.ended
+    call range_release
+    load p->wait_mask
+core/write.c begin_lock
+    call fby_index_try
+    load p->bucket[g->bucket]
+    call fby_index_release
+core/write.c begin_shrink
+    call fby_index_release
+core/write.c begin_bypassing
+    call fby_bypass_meets
+    call begin_shrink
+core/write.c begin
+    call begin_lock
+    load p->volume[volume].bypassing
+    call begin_bypassing
+    call begin_shrink
+core/write.c write_block
+    load p->opt.no_checksums
+    call fby_index_try
+    load p->bucket[g.bucket]
+    load p->volume[volume].bypassing
+    call fby_bypass_meets
+    call fby_index_release
+    call media_data
+core/destage.c release_page
+    call fby_index_try
+    call fby_index_release
+    load p->entry[page].state
+    load p->entry[page].state
+    fetch_add v->lost_blocks
+    load p->entry[page].state
+    fetch_add v->lost_only
+    call fby_index_release
+",
+    guarded: &[],
+    words: &["bypassing", "range"],
+    besides: &[
+        ("gate_owes", "flushes; the model has none"),
+        ("fby_volume_detach", "no request of the volume is in flight then"),
+        ("fby_volume_info", "a figure to show"),
+    ],
+};
 
 /// One step left out, out of order or weaker, which the model has to catch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

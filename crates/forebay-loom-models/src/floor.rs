@@ -12,7 +12,7 @@ use loom::sync::atomic::AtomicU64;
 use loom::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use loom::sync::{Mutex, MutexGuard};
 
-use crate::{Steps, Word};
+use crate::{Follows, Steps, Word};
 
 const SLOTS: usize = 2;
 const CHUNKS: usize = 4;
@@ -20,6 +20,131 @@ const PAGES: u64 = 2;
 const SEQ_BLOCK: u64 = 2;
 const NO_SEQ: u64 = u64::MAX;
 const NO_CHUNK: u64 = u64::MAX;
+
+/// What of the C this model follows.
+pub const FOLLOWS: Follows = Follows {
+    functions: "
+core/slot.h fby_slot_try
+    load s->busy
+    cmpxchg s->busy
+core/slot.h fby_slot_release
+    store_release s->busy
+core/slot.h fby_slot_seq
+    store s->floor
+    load p->seq
+    set seq_next
+    fetch_add p->seq
+    set seq_end
+core/chunk.c fby_slot_retire
+    set seq_next
+    set seq_end
+    store_release s->floor
+core/chunk.c chunk_open
+    lock
+    unlock
+    store p->nfree
+    store ch->fill
+    load p->now_ns
+    store_release p->opens
+    store_release ch->epoch
+    store ch->seq_max
+    store ch->seq_min
+    load p->seq
+    set seq_last
+    store s->volume[volume].open
+    unlock
+    wmb
+    call fby_slot_retire
+    call media_lines
+    call media_fence_chunk
+core/chunk.c fby_chunk_seal
+    call media_lines
+    call media_lines
+    call media_fence_chunk
+    store ch->sealed
+core/chunk.c fby_slot_close
+    call fby_chunk_seal
+    store s->volume[volume].open
+    store ch->seq_max
+    lock
+    unlock
+core/chunk.c fby_chunk_walk
+    lock
+    unlock
+core/write.c commit_fresh
+    load p->chunk[c].seq_max
+core/write.c commit
+    call commit_fresh
+    call fby_slot_seq
+    call commit_lines
+core/write.c publish
+    call publish_page
+    call publish_end
+core/write.c publish_page
+    load p->entry[g->old].state
+    fetch_add v->lost_blocks
+    fetch_add v->lost_only
+core/write.c publish_end
+    store ch->fill
+    set seq_last
+    store_release s->floor
+    call fby_slot_close
+    call fby_slot_release
+    load p->wait_mask
+core/write.c write_batches
+    call commit
+    call publish
+core/write.c commit_lines
+    call media_fence_chunk
+    call media_lines
+    call media_fence_chunk
+core/destage.c still_listed
+    rmb
+    load e->state
+    load e->key
+    load p->chunk[fby_page_chunk(p, r->page)].seq_min
+core/write.c write_block
+    load p->opt.no_checksums
+    load p->bucket[g.bucket]
+    load p->volume[volume].bypassing
+    call media_data
+    call fby_slot_seq
+    call commit_fresh
+    call commit_lines
+    call publish_page
+    call publish_end
+core/destage.c cut_below_in_flight
+    load_acquire p->seq
+    call fby_slot_try
+    load p->chunk[c].sealed
+    load p->chunk[c].fill
+    call fby_chunk_seal
+    call fby_slot_retire
+    call fby_slot_release
+    load_acquire s->floor
+core/destage.c collect_page
+    load_acquire p->entry[r.page].state
+core/destage.c collect
+    load_acquire p->volume[volume].gate.lost
+    call cut_below_in_flight
+    call fby_chunk_walk
+    load p->chunk[c].seq_min
+    load p->chunk[c].sealed
+    call collect_page
+    load p->chunk[c].fill
+    load p->entry[d->page[i].page].key
+",
+    guarded: &["seq_next", "seq_end", "seq_last"],
+    words: &["busy", "floor", "seq", "seq_max"],
+    besides: &[
+        ("pull_find", "a closed chunk or not: the page is verified again where it counts"),
+        ("move_pages", "the age of what was moved, after the move"),
+        ("fby_volume_add", "the volume has no entries"),
+        ("fby_volume_remove", "no request of the volume is in flight then"),
+        ("fby_pool_info", "a figure to show"),
+        ("fby_chunk_info", "a figure to show"),
+    ],
+};
 
 /// One step left out, out of order or weaker, which the model has to catch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

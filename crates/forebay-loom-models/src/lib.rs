@@ -9,6 +9,21 @@
 //! | [`floor`] | sequence numbers of slots, and the cut of a destage round |
 //! | [`bypass`] | writes past the cache beside writes through it |
 
+/// The C that a model follows; `tests/follows.rs` compares it with the source, so that
+/// neither changes alone.
+#[derive(Clone, Copy, Debug)]
+pub struct Follows {
+    /// A line `file function` for each function, and indented what other threads can see
+    /// of it, in the order of its text.
+    pub functions: &'static str,
+    /// Fields that plain stores set under a lock word of the model.
+    pub guarded: &'static [&'static str],
+    /// Fields that no other function may touch by an atomic access.
+    pub words: &'static [&'static str],
+    /// But for these, and why the model need not have them.
+    pub besides: &'static [(&'static str, &'static str)],
+}
+
 pub mod bypass;
 pub mod floor;
 pub mod reader;

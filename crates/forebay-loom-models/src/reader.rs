@@ -12,11 +12,143 @@
 use loom::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use loom::sync::atomic::{fence, AtomicU32, AtomicU64};
 
+use crate::Follows;
+
 /// "No page": the end of a chain.
 pub const NO_PAGE: u32 = 0;
 const LOCK: u32 = 1 << 31;
 const LINKED: u32 = 1;
 const PAGES: usize = 4;
+
+/// What of the C this model follows.
+pub const FOLLOWS: Follows = Follows {
+    functions: "
+core/index.h fby_index_try
+    load p->bucket[b]
+    cmpxchg p->bucket[b]
+core/index.h fby_index_release
+    load p->bucket[b]
+    store_release p->bucket[b]
+core/index.h fby_index_get_locked
+    load p->bucket[b]
+core/index.h fby_index_place_locked
+    load at
+core/index.h fby_index_put_locked
+    call fby_index_place_locked
+    load at
+    store e->key
+    store e->next
+    store_release e->state
+    store_release at
+    load at
+    store p->entry[old].state
+core/index.h fby_index_del_locked
+    call fby_index_place_locked
+    store_release at
+    load at
+    store p->entry[page].state
+core/index.h fby_index_find_once
+    load_acquire p->opens
+    load_acquire p->bucket[b]
+    load p->entry[page].key
+    load_acquire p->entry[page].next
+    load_acquire p->opens
+    load_acquire p->chunk[fby_page_chunk(p, page)].epoch
+    load_acquire p->entry[page].state
+    rmb
+    load p->opens
+    load p->bucket[b]
+core/index.h fby_index_find
+    call fby_index_find_once
+core/destage.c pull
+    call fby_page_read
+    rmb
+    load p->chunk[fby_page_chunk(p, f.page)].epoch
+core/read.c still_there
+    rmb
+    load p->chunk[fby_page_chunk(p, f->page)].epoch
+core/read.c read_cached
+    call fby_page_read
+    call still_there
+core/read.c fby_read_block
+    fetch_add rs->reads
+    call fby_index_find
+    fetch_add rs->miss_sectors
+    call read_cached
+    fetch_add rs->hit_sectors
+core/chunk.c chunk_open
+    lock
+    unlock
+    store p->nfree
+    store ch->fill
+    load p->now_ns
+    store_release p->opens
+    store_release ch->epoch
+    store ch->seq_max
+    store ch->seq_min
+    load p->seq
+    store s->volume[volume].open
+    unlock
+    wmb
+    call media_lines
+    call media_fence_chunk
+core/write.c publish_page
+    load p->entry[g->old].state
+    call fby_index_put_locked
+    call fby_index_release
+    fetch_add v->lost_blocks
+    fetch_add v->lost_only
+core/write.c publish
+    call publish_page
+core/write.c store_runs
+    call media_data
+core/write.c copy
+    load p->opt.no_checksums
+    call store_runs
+    call store_runs
+core/write.c commit_lines
+    call media_fence_chunk
+    call media_lines
+    call media_fence_chunk
+core/write.c commit
+    call commit_lines
+core/page.c fby_page_read
+core/write.c write_batches
+    call copy
+    call commit
+    call publish
+core/write.c write_block
+    load p->opt.no_checksums
+    call fby_index_try
+    load p->bucket[g.bucket]
+    load p->volume[volume].bypassing
+    call fby_index_release
+    call media_data
+    call commit_lines
+    call publish_page
+core/destage.c release_page
+    call fby_index_try
+    call fby_index_get_locked
+    call fby_index_get_locked
+    call fby_index_release
+    load p->entry[page].state
+    load p->entry[page].state
+    fetch_add v->lost_blocks
+    load p->entry[page].state
+    fetch_add v->lost_only
+    call fby_index_del_locked
+    call fby_index_release
+",
+    guarded: &[],
+    words: &["opens", "epoch", "bucket"],
+    besides: &[
+        ("pulled_clean", "the bucket is held"),
+        ("begin_lock", "a hint what to prefetch"),
+        ("fby_index_held", "in assertions"),
+        ("fby_chunk_info", "a figure to show"),
+        ("fby_entry_info", "a figure to show"),
+    ],
+};
 
 /// One step left out or out of order, which the model has to catch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
