@@ -101,14 +101,28 @@ const CASES: &[Case] = &[
         says: &["pool", "directory"],
     },
     Case {
-        name: "create: on a symbolic link",
+        name: "create: on a symbolic link to something else",
         prepare: |b| {
-            b.write("target", &[0; 4096]);
+            b.write("target", &[7; 16 << 20]);
             symlink("target", b.path("pool")).unwrap();
         },
+        command: "create pool",
+        code: 12,
+        says: &["pool", "nothing was written", "--force"],
+    },
+    Case {
+        name: "create: on a symbolic link to nothing",
+        prepare: |b| symlink("target", b.path("pool")).unwrap(),
         command: "create pool --size 16M",
+        code: 3,
+        says: &["pool", "no such file"],
+    },
+    Case {
+        name: "status: a symbolic link to itself",
+        prepare: |b| symlink("pool", b.path("pool")).unwrap(),
+        command: "status pool",
         code: 2,
-        says: &["pool", "symbolic link"],
+        says: &["pool", "symbolic link that leads nowhere"],
     },
     Case {
         name: "create: on a character device that is no memory",
@@ -496,7 +510,8 @@ fn content(b: &Bench) -> BTreeMap<String, Content> {
                 directories.push(path);
                 all.insert(name, None);
             } else {
-                all.insert(name, Some(fs::read(&path).unwrap()));
+                // None: a link to nothing.
+                all.insert(name, fs::read(&path).ok());
             }
         }
     }

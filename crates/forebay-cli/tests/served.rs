@@ -129,6 +129,37 @@ fn a_server_that_says_it_is_ready_can_be_reached() {
     println!("found in use {busy} times");
 }
 
+/// As /dev/mapper and /dev/disk/by-id have them, and a link to a link.
+#[test]
+fn a_pool_is_found_by_a_symbolic_link() {
+    let bench = pool_of_two();
+    std::fs::rename(bench.path("pool"), bench.path("file")).unwrap();
+    std::os::unix::fs::symlink("file", bench.path("link")).unwrap();
+    std::os::unix::fs::symlink("link", bench.path("pool")).unwrap();
+    let mut served = Served::start(&bench, &[]); // by the name of the outer link
+    assert_eq!(served.connect("v").write(4096, &[5; 4096]), 0);
+    for name in ["pool", "link", "file"] {
+        let status = bench.run_ok(&["status", name, "--json"]).stdout;
+        let pid = format!("\"pid\": {},", served.process.id());
+        assert!(status.contains(&pid), "{name}: {status}");
+        bench.run_ok(&["exporter", name, "--textfile", "metrics"]);
+        let metrics = std::fs::read_to_string(bench.path("metrics")).unwrap();
+        assert!(metrics.contains("forebay_volume_cached_bytes"), "{metrics}");
+        bench.run_ok(&["set", name, "--bypass-limit", "1M"]);
+        let told = bench.run(&["check", name]);
+        assert!(told.code == Some(4) && told.stderr.contains("in use by process"), "{told:?}");
+    }
+    let drained = bench.run_ok(&["drain", "link"]).stdout;
+    assert!(drained.contains("volume v: 4 KiB to its origin"), "{drained}");
+    assert_eq!(std::fs::read(bench.path("v")).unwrap()[4096..8192], [5; 4096]);
+    assert_eq!(served.stop(), Some(0));
+    bench.write("other", &[0; 1 << 20]);
+    bench.run_ok(&["volume", "add", "pool", "x", "other"]);
+    for words in ["check pool", "drain pool", "volume list pool", "dump superblock pool"] {
+        bench.run_ok(&words.split(' ').collect::<Vec<_>>());
+    }
+}
+
 #[test]
 fn a_stopped_server_is_told_as_such() {
     let bench = pool_of_two();

@@ -45,10 +45,10 @@ pub enum Error {
     #[error("{}: no such file or device; {way_out}", path.display())]
     NotFound { path: PathBuf, way_out: String },
 
-    /// The path is a symbolic link; media is opened by its own name only.
-    #[error("{}: is a symbolic link{}; name the file or device itself", path.display(),
-            target.as_ref().map(|t| format!(" to {}", t.display())).unwrap_or_default())]
-    Symlink { path: PathBuf, target: Option<PathBuf> },
+    /// The path is a symbolic link that is not followed: another user's, or without end.
+    #[error("{}: is a symbolic link {what}{}; name the file or device itself", path.display(),
+            target.as_ref().map(|t| format!(" (to {})", t.display())).unwrap_or_default())]
+    Symlink { path: PathBuf, what: String, target: Option<PathBuf> },
 
     /// Neither a regular file nor a device that can hold what is asked.
     #[error("{}: is {what}; {way_out}", path.display())]

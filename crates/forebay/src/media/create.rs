@@ -367,7 +367,7 @@ fn format_existing(path: &Path, o: &CreateOptions) -> Result<PoolSummary> {
 
 /// An empty file takes the size asked for; a file of another size keeps it.
 fn grow_empty_file(path: &Path, o: &CreateOptions) -> Result<()> {
-    let st = rustix::fs::lstat(path).map_err(|e| Error::system(path, "looking at it", e.into()))?;
+    let st = rustix::fs::stat(path).map_err(|e| Error::system(path, "looking at it", e.into()))?;
     let file_type = rustix::fs::FileType::from_raw_mode(st.st_mode);
     if file_type != rustix::fs::FileType::RegularFile {
         return Ok(());

@@ -64,14 +64,15 @@ impl Shape {
 }
 
 pub(super) fn open(path: &Path, access: Access) -> Result<Opened> {
-    let mut flags = OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let mut flags = OFlags::CLOEXEC | OFlags::NONBLOCK;
     flags |= match access {
         Access::Write => OFlags::RDWR,
         Access::Read | Access::Peek => OFlags::RDONLY,
     };
     // The type first: opening a FIFO or a device of another kind may have
     // effects of its own.
-    let before = rustix::fs::lstat(path).map_err(|e| open_error(path, e))?;
+    check_link(path)?;
+    let before = rustix::fs::stat(path).map_err(|e| open_error(path, e))?;
     let file_type = FileType::from_raw_mode(before.st_mode);
     check_type(path, file_type)?;
     if file_type == FileType::BlockDevice && access != Access::Peek {
@@ -107,12 +108,25 @@ pub(crate) fn id_of(path: &Path) -> Option<String> {
     rustix::fs::stat(path).ok().map(|st| id_of_stat(&st))
 }
 
+/// A link is followed, as those of /dev/disk/by-id and /dev/mapper have to be, if it is
+/// root's or ours: anybody else's, in a directory that is open to all, could make us
+/// take another file than the one that was meant.
+fn check_link(path: &Path) -> Result<()> {
+    let st = rustix::fs::lstat(path).map_err(|e| open_error(path, e))?;
+    let trusted = [0, rustix::process::geteuid().as_raw()].contains(&st.st_uid);
+    match FileType::from_raw_mode(st.st_mode) {
+        FileType::Symlink if !trusted => Err(Error::Symlink {
+            path: path.into(),
+            what: format!("of user {}", st.st_uid),
+            target: fs::read_link(path).ok(),
+        }),
+        _ => Ok(()),
+    }
+}
+
 fn check_type(path: &Path, file_type: FileType) -> Result<()> {
     let what = match file_type {
         FileType::RegularFile | FileType::BlockDevice | FileType::CharacterDevice => return Ok(()),
-        FileType::Symlink => {
-            return Err(Error::Symlink { path: path.into(), target: fs::read_link(path).ok() })
-        }
         FileType::Directory => "a directory",
         FileType::Fifo => "a FIFO",
         FileType::Socket => "a socket",
@@ -127,7 +141,11 @@ fn check_type(path: &Path, file_type: FileType) -> Result<()> {
 
 fn open_error(path: &Path, e: Errno) -> Error {
     match e {
-        Errno::LOOP => Error::Symlink { path: path.into(), target: fs::read_link(path).ok() },
+        Errno::LOOP => Error::Symlink {
+            path: path.into(),
+            what: "that leads nowhere".into(),
+            target: fs::read_link(path).ok(),
+        },
         // O_EXCL on a block device: mounted, a member of something, or ours.
         Errno::BUSY => Error::Busy {
             path: path.into(),

@@ -67,7 +67,7 @@ fn creating() {
     refused(&p, 2, "a directory", || make(&p, &o));
     let p = at("link");
     std::os::unix::fs::symlink(at("data"), &p).unwrap();
-    refused(&p, 2, "symbolic link", || make(&p, &o));
+    refused(&p, 12, "--force", || make(&p, &existing));
 
     // A pool is never taken for blank; with force it is gone.
     let p = dir.pool(8);
@@ -83,6 +83,22 @@ fn creating() {
     let p = at("data");
     make(&p, &CreateOptions { force: true, size_bytes: None, ..o }).unwrap();
     assert!(reopen(&p).unwrap().volumes().is_empty());
+}
+
+/// One of ours or of root's is followed; another user's could lead anywhere.
+#[test]
+fn symbolic_links_to_a_pool() {
+    let dir = Dir::new("links");
+    let p = dir.pool(8);
+    let link = dir.path("link");
+    std::os::unix::fs::symlink(&p, &link).unwrap();
+    let uuid = reopen(&p).unwrap().uuid();
+    assert_eq!(reopen(&link).unwrap().uuid(), uuid);
+    if std::os::unix::fs::lchown(&link, Some(4242), None).is_err() {
+        eprintln!("not root: a link of another user was not tried");
+        return;
+    }
+    refused(&link, 2, "a symbolic link of user 4242", || reopen(&link));
 }
 
 /// On a disk that is full there is an error and no file.
