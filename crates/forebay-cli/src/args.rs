@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use forebay::{AttachOptions, Holes, Persist, PoolOptions, WhenFull};
 
 use crate::units;
@@ -85,12 +85,32 @@ pub enum Command {
     Completions(Completions),
     /// Write the man pages into a directory
     Man(Man),
+}
+
+/// What Forebay itself runs, and nobody is offered: not by the help, a completion or a
+/// man page.
+#[derive(Debug, Parser)]
+#[command(name = "forebay", version)]
+pub struct Internal {
+    #[command(subcommand)]
+    pub command: InternalCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum InternalCommand {
     /// The process that the demo kills
-    #[command(hide = true)]
     DemoWriter(DemoWriter),
     /// What makes systemd's units from /etc/forebay.d
-    #[command(hide = true)]
     SystemdGenerator(module::SystemdGenerator),
+}
+
+impl Internal {
+    /// None: the first word is one of [`Command`], or an option.
+    pub fn asked() -> Option<Internal> {
+        let word = std::env::args_os().nth(1)?;
+        let known = Internal::command().get_subcommands().any(|c| word == c.get_name());
+        known.then(Internal::parse)
+    }
 }
 
 // --- options that several commands share -----------------------------------

@@ -28,12 +28,15 @@ mod volume;
 
 use std::process::ExitCode;
 
-use args::{Cli, Command};
+use args::{Cli, Command, Internal, InternalCommand};
 use clap::Parser;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    match run(cli.command) {
+    let ran = match Internal::asked() {
+        Some(internal) => run_internal(internal.command),
+        None => run(Cli::parse().command),
+    };
+    match ran {
         Ok(code) => ExitCode::from(code),
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
@@ -62,8 +65,13 @@ fn run(command: Command) -> anyhow::Result<u8> {
         Command::Demo(a) => demo::run(&a),
         Command::Completions(a) => docs::completions(&a),
         Command::Man(a) => docs::man(&a),
-        Command::DemoWriter(a) => demo::writer::run(&a),
-        Command::SystemdGenerator(a) => generator::run(&a),
+    }
+}
+
+fn run_internal(command: InternalCommand) -> anyhow::Result<u8> {
+    match command {
+        InternalCommand::DemoWriter(a) => demo::writer::run(&a),
+        InternalCommand::SystemdGenerator(a) => generator::run(&a),
     }
 }
 

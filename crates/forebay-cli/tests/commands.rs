@@ -7,6 +7,7 @@ mod common;
 use std::fs;
 
 use common::Bench;
+use forebay::{NewVolume, Pool, PoolOptions};
 use serde_json::Value;
 
 fn json(b: &Bench, words: &[&str]) -> Value {
@@ -42,6 +43,9 @@ const ALL: &[&str] = &[
     "man",
 ];
 
+/// Run by Forebay itself.
+const INTERNAL: [&str; 2] = ["demo-writer", "systemd-generator"];
+
 #[test]
 fn help_has_examples_and_exit_codes() {
     let b = Bench::new();
@@ -59,7 +63,10 @@ fn help_has_examples_and_exit_codes() {
         assert_eq!(i, usize::from(*code));
         assert!(help.contains(&format!("\n {code:2}  {meaning}\n")), "exit code {code}");
     }
-    assert!(!help.contains("demo-writer"), "{help}");
+    for word in INTERNAL {
+        assert!(!help.contains(word), "{help}");
+        assert_eq!(b.run(&[word]).code, Some(2), "{word} is gone");
+    }
 }
 
 #[test]
@@ -96,6 +103,34 @@ fn a_pool_from_creation_to_drain() {
     let removed = json(&b, &["volume", "remove", "pool", "v"]);
     assert_eq!(removed["removed"], "v");
     assert_eq!(json(&b, &["volume", "list", "pool"]), Value::Array(vec![]));
+}
+
+/// One more than a pool can hold.
+#[test]
+fn the_65th_volume_is_told_the_limit_and_the_way_out() {
+    let b = Bench::new();
+    let refused = |limit: u32, words: &[&str]| {
+        b.run_ok(&[&["create", "pool", "--size", "4M", "--chunk-size", "64K"], words].concat());
+        for n in 0..=limit {
+            b.write(&format!("origin{n}"), &[0; 4096]);
+        }
+        let pool = Pool::open(&b.path("pool"), &PoolOptions::default()).unwrap();
+        for n in 0..limit {
+            let (name, origin) = (format!("v{n}"), b.path(&format!("origin{n}")));
+            pool.volume_add(&NewVolume { name, origin, ..Default::default() }).unwrap();
+        }
+        pool.close().unwrap();
+        let out = b.run(&["volume", "add", "pool", "more", &format!("origin{limit}")]);
+        fs::remove_file(b.path("pool")).unwrap();
+        assert_eq!(out.code, Some(8), "{out:?}");
+        out.stderr
+    };
+    let told = refused(64, &[]);
+    assert!(told.contains("the pool has 64 volumes, and none can have more"), "{told}");
+    assert!(told.contains("put it into another pool"), "{told}");
+    let told = refused(3, &["--volumes", "3"]);
+    assert!(told.contains("the pool was made for 3 volumes, and has them"), "{told}");
+    assert!(told.contains("forebay create --volumes, up to 64"), "{told}");
 }
 
 #[test]
@@ -156,6 +191,9 @@ fn completions_know_every_subcommand() {
         for word in ALL.iter().flat_map(|c| c.split(' ')) {
             assert!(script.contains(word), "{shell}: {word}");
         }
+        for word in INTERNAL {
+            assert!(!script.contains(word), "{shell} offers {word}");
+        }
     }
 }
 
@@ -170,6 +208,34 @@ fn each_subcommand_has_a_man_page() {
     }
     let page = fs::read_to_string(b.path("man1/forebay.1")).unwrap();
     assert!(page.contains("Exit codes"), "{page}");
+    for word in INTERNAL {
+        assert!(!page.contains(&word.replace('-', "\\-")), "{page}");
+        assert!(!b.path(&format!("man1/forebay-{word}.1")).exists(), "{word} has a page");
+    }
+}
+
+/// What a synopsis says, without the marks of the typesetter.
+fn synopsis(page: &str) -> String {
+    let (_, rest) = page.split_once(".SH SYNOPSIS\n").unwrap();
+    let line = rest.lines().find(|line| !line.starts_with('.')).unwrap();
+    line.replace("\\fB", "").replace("\\fI", "").replace("\\fR", "").replace("\\-", "-")
+}
+
+#[test]
+fn a_synopsis_shows_what_options_take() {
+    let b = Bench::new();
+    b.run_ok(&["man", "man1"]);
+    let of = |name: &str| {
+        let page = fs::read_to_string(b.path(&format!("man1/{name}.1"))).unwrap();
+        synopsis(&page)
+    };
+    let create = of("forebay-create");
+    assert!(create.starts_with("forebay create [--size SIZE] [--chunk-size SIZE] "), "{create}");
+    assert!(create.ends_with(" POOL"), "{create}");
+    assert!(of("forebay-status").contains(" [--watch[=TIME]]"), "{}", of("forebay-status"));
+    assert!(of("forebay-drain").contains(" [--origin NAME=PATH...]"), "{}", of("forebay-drain"));
+    assert!(of("forebay-drain").ends_with(" POOL [VOLUMES...]"), "{}", of("forebay-drain"));
+    assert!(of("forebay").ends_with(" COMMAND"), "{}", of("forebay"));
 }
 
 #[test]

@@ -429,8 +429,11 @@ impl Pool {
                 code: sys::FBY_E_VOLUME_EXISTS,
             });
         }
-        let index = core.shared.engine.volume_add(&spec);
-        core.volume_info(index.map_err(|e| core.named_error(name, e))?)
+        let index = core.shared.engine.volume_add(&spec).map_err(|e| match e.0 {
+            sys::FBY_E_VOLUME_TABLE_FULL => table_full(name, core.shared.engine.info().sb.nvolumes),
+            _ => core.named_error(name, e),
+        })?;
+        core.volume_info(index)
     }
 
     /// Removes a volume that is not attached.  One that holds data that is
@@ -626,6 +629,20 @@ pub fn origin_known_by_name(volume: &str, origin: &dyn Origin) -> Error {
         ),
         way_out: "give it an id (a virtual disk: a serial number; or a logical volume on it), or say that this machine's disks never change places (--origin-by-name)".into(),
     }
+}
+
+fn table_full(name: &str, volumes: u32) -> Error {
+    let (cause, way_out) = match volumes {
+        sys::FBY_VOLUMES_MAX => (
+            format!("the pool has {volumes} volumes, and none can have more"),
+            "remove one that is not needed, or put it into another pool".into(),
+        ),
+        _ => (
+            format!("the pool was made for {volumes} volumes, and has them"),
+            format!("remove one that is not needed, or put it into another pool, made for more (forebay create --volumes, up to {})", sys::FBY_VOLUMES_MAX),
+        ),
+    };
+    Error::Volume { name: name.into(), cause, way_out, code: sys::FBY_E_VOLUME_TABLE_FULL }
 }
 
 fn lost_blocks_stay(name: &str, judged: &Completeness) -> Error {

@@ -61,7 +61,7 @@ pub(crate) fn volume_error(name: &str, e: Code) -> Error {
         }
         sys::FBY_E_NO_VOLUME => "see the list of volumes",
         sys::FBY_E_VOLUME_EXISTS => "use another name",
-        sys::FBY_E_VOLUME_TABLE_FULL => "remove a volume, or create a pool with more records",
+        sys::FBY_E_VOLUME_TABLE_FULL => "remove a volume, or use another pool",
         sys::FBY_E_VOLUME_DAMAGED => "the data of the volume is not touched; restore the volume table from a copy, or remove the volume and discard what it holds",
         sys::FBY_E_VOLUME_BUSY => "detach it first",
         sys::FBY_E_VOLUME_DETACHED => "attach it first",
