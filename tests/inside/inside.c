@@ -16,7 +16,7 @@ u32 closed_chunk, open_chunk, other_chunk;
 
 struct fby_media media;
 static u8 *memory, *saved_memory, *saved_media;
-static u64 memory_bytes;
+static u64 memory_bytes, saved_bytes; /* what is saved has some of what lies behind it */
 static void *attach_memory[3];
 
 unsigned int cpu; /* chooses the slot */
@@ -94,9 +94,10 @@ void pool_make(void)
 	must("format", fby_format(&media, &f));
 	fby_probe(&media, &probe);
 	memory_bytes = fby_pool_bytes(&probe.sb, 2);
+	saved_bytes = memory_bytes + 4 * FBY_PAGE;
 	if (!memory)
-		memory = zeroed(memory_bytes);
-	memset(memory, 0, memory_bytes);
+		memory = zeroed(saved_bytes);
+	memset(memory, 0, saved_bytes);
 	must("open", fby_pool_open(&pool, memory, memory_bytes, &media, &o));
 	must("recovery", fby_recover_chunks(pool, 0, pool->sb.nchunks));
 	must("recovery", fby_recover_finish(pool, &report));
@@ -117,17 +118,22 @@ void pool_make(void)
 void pool_save(void)
 {
 	if (!saved_memory) {
-		saved_memory = zeroed(memory_bytes);
+		saved_memory = zeroed(saved_bytes);
 		saved_media = zeroed(media.size);
 	}
-	memcpy(saved_memory, memory, memory_bytes);
+	memcpy(saved_memory, memory, saved_bytes);
 	memcpy(saved_media, media.base, media.size);
 }
 
 void pool_restore(void)
 {
-	memcpy(memory, saved_memory, memory_bytes);
+	memcpy(memory, saved_memory, saved_bytes);
 	memcpy(media.base, saved_media, media.size);
+}
+
+bool pool_same(void)
+{
+	return memcmp(memory, saved_memory, saved_bytes) == 0 && memcmp(media.base, saved_media, media.size) == 0;
 }
 
 int main(void)
@@ -141,6 +147,7 @@ int main(void)
 	test_paths();
 	test_corners();
 	test_recovery();
+	test_destage();
 	printf("inside: %u checks, %u failures\n", checks, failures);
 	return failures != 0;
 }

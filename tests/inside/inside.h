@@ -27,6 +27,7 @@ extern unsigned int failures, checks, cpu;
 void pool_make(void);
 void pool_save(void);	 /* what pool_restore goes back to */
 void pool_restore(void);
+bool pool_same(void); /* nothing has changed, not even behind the pool's memory */
 void expect_at(bool good, const char *file, int line, const char *what);
 #define EXPECT(condition) expect_at((condition), __FILE__, __LINE__, #condition)
 
@@ -42,5 +43,6 @@ void test_media(void); /* inside_media.c */
 void test_paths(void); /* inside_paths.c */
 void test_corners(void); /* inside_corners.c */
 void test_recovery(void); /* inside_recovery.c */
+void test_destage(void); /* inside_destage.c */
 
 #endif

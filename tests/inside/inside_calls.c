@@ -130,6 +130,7 @@ static void bypass_parts(void)
 /* Who has to flush the origin: after a write or a zeroing of it, and not after a discard. */
 static void owed(void)
 {
+	struct fby_flush one = { 0 };
 	struct fby_bypass past;
 	u64 done = 0;
 	u32 wake = 0;
@@ -147,6 +148,11 @@ static void owed(void)
 	EXPECT(fby_bypass_begin(pool, &past, 0, 64 * P, P, 1) == FBY_DONE);
 	fby_bypass_end(pool, &past, 5, &wake); /* may have come to a part */
 	EXPECT(pool->volume[0].bypasses == 1 && flush(0) == FBY_ORIGIN);
+	memset(&past, 0xff, sizeof(past));
+	EXPECT(fby_bypass_begin(pool, &past, 0, 64 * P, P, 1) == FBY_DONE);
+	fby_bypass_end(pool, &past, 0, &wake);
+	fby_flush_cover(pool, &one, &past); /* nothing has failed since it began */
+	EXPECT(fby_flush_begin(pool, 0, &one) == FBY_ORIGIN && fby_flush_end(pool, &one, 0, &wake) == FBY_DONE);
 	pool_restore();
 }
 
@@ -223,7 +229,8 @@ static void numbers(void)
 	EXPECT(read_at(0, 5, 0, 8) == -FBY_E_LOST);
 	EXPECT(fby_damaged_list(pool, damaged, 4) == 2 && damaged[0].block == 5 && damaged[1].block == 0);
 	EXPECT(damaged[1].chunk == open_chunk && damaged[1].page == FBY_FIRST_PAGE && damaged[1].volume == 0);
-	EXPECT(fby_damaged_list(pool, damaged, 1) == 1 && damaged[0].block == 5);
+	damaged[1].block = 77;
+	EXPECT(fby_damaged_list(pool, damaged, 1) == 1 && damaged[0].block == 5 && damaged[1].block == 77);
 	fby_lock(&pool->lock); /* it was given back */
 	fby_unlock(&pool->lock);
 	fby_pool_info(pool, &i);
@@ -232,6 +239,36 @@ static void numbers(void)
 	pool->usable = false;
 	EXPECT(fby_chunk_info(pool, 0, &c) == -FBY_E_RECOVERY_INCOMPLETE);
 	EXPECT(fby_entry_info(pool, 0, FBY_FIRST_PAGE, true, &e) == -FBY_E_RECOVERY_INCOMPLETE);
+	pool_restore();
+}
+
+/* Lost blocks of a volume, from a page on, so many at a time. */
+static void lost_blocks(void)
+{
+	u32 first = (closed_chunk << pool->chunk_shift) + FBY_FIRST_PAGE + 5, page = 0;
+	u32 second = (open_chunk << pool->chunk_shift) + FBY_FIRST_PAGE + 1;
+	struct fby_report_block b[3];
+
+	EXPECT(fby_lost_list(pool, 0, &page, b, 3) == 0 && page == NCHUNKS << pool->chunk_shift);
+	fby_page_mark(pool, first, fby_key(0, 5), FBY_ES_DAMAGED);
+	fby_page_mark(pool, (other_chunk << pool->chunk_shift) + FBY_FIRST_PAGE, fby_key(1, 0), FBY_ES_DAMAGED);
+	pool->entry[second].state |= FBY_ES(0, 0, 1);
+	page = 0;
+	memset(b, 0x55, sizeof(b));
+	EXPECT(fby_lost_list(pool, 0, &page, b, 3) == 2 && page == NCHUNKS << pool->chunk_shift);
+	EXPECT(b[0].block == 5 && b[0].chunk == closed_chunk && b[0].page == FBY_FIRST_PAGE + 5 && b[0].volume == 0);
+	EXPECT(b[1].block == 16 && b[1].chunk == open_chunk && b[1].page == FBY_FIRST_PAGE + 1 && b[1].volume == 0);
+	EXPECT(b[2].block == 0x5555555555555555ull && fby_lost_list(pool, 0, &page, b, 3) == 0);
+	page = 0;
+	memset(b, 0x55, sizeof(b));
+	EXPECT(fby_lost_list(pool, 0, &page, b, 1) == 1 && page == first + 1 && b[1].block == 0x5555555555555555ull);
+	EXPECT(fby_lost_list(pool, 0, &page, b, 1) == 1 && page == second + 1 && b[0].block == 16);
+	EXPECT(fby_lost_list(pool, 0, &page, b, 1) == 0);
+	page = 0;
+	EXPECT(fby_lost_list(pool, 1, &page, b, 3) == 1 && b[0].block == 0 && b[0].volume == 1);
+	page = 0;
+	pool->usable = false;
+	EXPECT(fby_lost_list(pool, 0, &page, b, 3) == 0);
 	pool_restore();
 }
 
@@ -398,6 +435,7 @@ void test_calls(void)
 	bypass_parts();
 	owed();
 	numbers();
+	lost_blocks();
 	attaching();
 	walking();
 	idle();

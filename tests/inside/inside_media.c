@@ -57,6 +57,11 @@ static void superblocks(void)
 	SB(-FBY_E_GEOMETRY, sb.nchunks = 3);
 	SB(-FBY_E_GEOMETRY, sb.nchunks++); /* beyond the media_size that it tells */
 	SB(-FBY_E_GEOMETRY, sb.nchunks = FBY_CHUNKS_MAX + 1; sb.media_size = ~0ull);
+	SB(-FBY_E_MEDIA_SIZE, sb.nchunks = FBY_CHUNKS_MAX; sb.media_size = ~0ull);
+	SB(-FBY_E_GEOMETRY, sb.chunk_size = 0);
+	SB(-FBY_E_NUMBERS, sb.clean_seq = FBY_NUMBER_END);
+	SB(-FBY_E_NUMBERS, sb.generation = FBY_NUMBER_END);
+	SB(0, sb.clean_seq = sb.generation = FBY_NUMBER_END - 1);
 	SB(-FBY_E_MEDIA_SIZE, sb.nchunks++; sb.media_size += sb.chunk_size);
 	SB(-FBY_E_GEOMETRY, sb.data_offset += sb.chunk_size; sb.nchunks = 4);
 	SB(-FBY_E_GEOMETRY, sb.data_offset = 0);
@@ -73,7 +78,12 @@ static void two_superblocks(void)
 	finish(copy());
 	fby_probe(&media, &probe);
 	EXPECT(probe.primary_valid && probe.copy_valid && probe.sb.generation == generation + 1);
-	copy()->generation -= 2;
+	copy()->generation--;
+	copy()->clean_digest++;
+	finish(copy());
+	fby_probe(&media, &probe); /* of two that are as new the primary counts */
+	EXPECT(probe.sb.generation == generation && probe.sb.clean_digest == primary()->clean_digest);
+	copy()->generation--;
 	finish(copy());
 	fby_probe(&media, &probe);
 	EXPECT(probe.sb.generation == generation);
@@ -144,6 +154,48 @@ static void records(void)
 		EXPECT(!fby_record_read(pool, 1, 0, &out) && fby_record_read(pool, 1, 1, &out));
 		((u8 *)record(1, 0))[i / 8] ^= (u8)(1u << i % 8);
 	}
+}
+
+/* --- which of two copies is stored first ------------------------------------ */
+
+static const struct fby_media_ops *sound;
+static const u8 *first_stored;
+
+static void noting_write(struct fby_media *m, void *dst, const void *src, size_t n)
+{
+	if (!first_stored)
+		first_stored = dst;
+	sound->write(m, dst, src, n);
+}
+
+/* Copies by whether they are whole and how new: the one that counts is stored last. */
+static void stored_last(bool whole0, bool whole1, u64 newer0, u64 newer1, u32 first)
+{
+	struct fby_media_ops noting = *media.ops;
+	struct fby_superblock *sb[2] = { primary(), copy() };
+	struct fby_volume_record *r[2] = { record(1, 0), record(1, 1) };
+	u64 newer[2] = { newer0, newer1 };
+	bool whole[2] = { whole0, whole1 };
+
+	for (u32 i = 0; i < 2; i++) {
+		sb[i]->generation += newer[i];
+		finish(sb[i]);
+		sb[i]->crc += !whole[i];
+		r[i]->counter += newer[i];
+		r[i]->crc = fby_crc32c(pool->line_seed, r[i], sizeof(*r[i]) - 4) + !whole[i];
+	}
+	sound = media.ops;
+	noting.write = noting_write;
+	media.ops = &noting;
+	first_stored = NULL;
+	fby_record_write(pool, 1);
+	EXPECT(first_stored == (u8 *)r[first]);
+	first_stored = NULL;
+	fby_sb_write(pool, false);
+	EXPECT(first_stored == (u8 *)sb[first] || (whole0 == whole1 && newer0 == newer1));
+	media.ops = sound;
+	EXPECT(sb[0]->crc == sb[1]->crc && memcmp(r[0], r[1], sizeof(*r[0])) == 0);
+	pool_restore();
 }
 
 /* --- names ---------------------------------------------------------------- */
@@ -242,6 +294,14 @@ void test_media(void)
 	superblocks();
 	two_superblocks();
 	records();
+	stored_last(true, true, 0, 0, 0);
+	stored_last(true, true, 1, 0, 1);
+	stored_last(true, true, 0, 1, 0);
+	stored_last(true, false, 0, 0, 1);
+	stored_last(true, false, 0, 1, 1);
+	stored_last(false, true, 0, 0, 0);
+	stored_last(false, true, 1, 0, 0);
+	stored_last(false, false, 0, 0, 0);
 	names();
 	layout();
 	options();

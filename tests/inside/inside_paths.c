@@ -89,6 +89,17 @@ static void due(void)
 		block++;
 	EXPECT(pool->nfree == 1 && put(0, block) == FBY_WAIT_SPACE && pool->waits[FBY_WAIT_SPACE] == 2);
 	pool_restore();
+	pool->opt.high_watermark = 50; /* 4 of 8 are free: not below, and that is enough */
+	for (block = 30; pool->nfree > 4; block++)
+		EXPECT(put(0, block) == FBY_DONE);
+	EXPECT(wake & FBY_WAKE_DESTAGE);
+	pool_restore();
+	EXPECT(fby_volume_detach(pool, 1) == FBY_DONE && fby_volume_remove(pool, 1, true) == FBY_DONE);
+	pool->opt.high_watermark = 38; /* 5 of 8 are more than 62 in a hundred */
+	for (block = 30; pool->nfree > 5; block++)
+		EXPECT(put(0, block) == FBY_DONE);
+	EXPECT(!(wake & FBY_WAKE_DESTAGE));
+	pool_restore();
 }
 
 /* Whoever waits for room is told when a pin was the last that held a chunk. */
@@ -210,13 +221,20 @@ static void timed(void)
 	fby_destage_complete(pool, none.id, 5);
 	EXPECT(step(now + 100006000, &none) == FBY_DONE && d->backoff_ns == 200000000);
 	pool_restore();
+	EXPECT(fby_volume_drain(pool, 0, true) == FBY_DONE);
+	EXPECT(step(now, &first) == FBY_ORIGIN && step(now, &second) == FBY_ORIGIN);
+	fby_destage_complete(pool, first.id, 0);
+	EXPECT(step(now + (1ull << 31), &none) != FBY_AGAIN && pace->latency_ns == 0); /* too long to count */
+	fby_destage_complete(pool, second.id, 0);
+	EXPECT(step(now + (1ull << 31) - 1, &none) == FBY_ORIGIN && pace->latency_ns != 0);
+	pool_restore();
 }
 
 /* Neighbours above the cut are written along and clean afterwards: the next round lets
  * go of them and writes the others. */
 static void neighbours(void)
 {
-	static const u8 along[] = { 18, 19, 20, 15 };
+	static const u8 along[] = { 18, 19, 8, 15 }; /* 8: in a gap of what is listed */
 	struct fby_io io;
 	struct fby_found f;
 	u64 now = 1000000000ull;
@@ -233,9 +251,9 @@ static void neighbours(void)
 	EXPECT(fby_volume_drain(pool, 0, true) == FBY_DONE);
 	for (; step(now, &io) == FBY_ORIGIN && pool->volume[0].rounds == 0; now += 1000) {
 		if (io.op == FBY_IO_WRITE) {
-			EXPECT(writes++ == 0 ? io.sector == 0 && io.nsectors == 8 * P :
-					       io.sector == 15 * P && io.nsectors == 6 * P);
-			for (u32 i = 0; i < io.nsectors / P && io.sector == 0; i++)
+			EXPECT(writes++ == 0 ? io.sector == 0 && io.nsectors == 9 * P :
+					       io.sector == 15 * P && io.nsectors == 5 * P);
+			for (u32 i = 0; i < 8 && io.sector == 0; i++)
 				EXPECT(((u8 *)io.buf)[i * FBY_PAGE] == i + 1);
 		}
 		fby_destage_complete(pool, io.id, 0);
@@ -313,8 +331,7 @@ static void moved(u32 through)
 	seq = pool->seq;
 	pool->opt.high_watermark = pool->opt.low_watermark = 100;
 	fby_wait_prepare(pool, FBY_WAIT_SPACE);
-	for (u32 i = 0; i < 4 && pool->chunk[from].state == FBY_CS_CLOSED; i++)
-		fby_destage_step(pool, 1000000000ull + i, &io, &next, &wake);
+	fby_destage_step(pool, 1000000000ull, &io, &next, &wake); /* all of it in one step */
 	EXPECT(pool->chunk[from].state == FBY_CS_FREE && pool->moved_from == FBY_NO_CHUNK);
 	EXPECT(pool->volume[0].moved == 1 && pool->chunk[from].pinned == 0 && pool->moved_slots == 0);
 	fby_index_find(pool, fby_key(0, 7), &f);
@@ -379,7 +396,7 @@ static void latency(void)
 	EXPECT(pace.base_ns == 1600 && pace.latency_ns == 1700);
 	fby_pace_latency(&pace, 800, true);
 	EXPECT(pace.base_ns == 1500 && pace.latency_ns == 1644);
-	fby_pace_latency(&pace, 1000000, false); /* counts for four times the base */
+	fby_pace_latency(&pace, 8000, false); /* counts for four times the base */
 	EXPECT(pace.base_ns == 1500 && pace.latency_ns == 1644 - 102 + 375);
 
 	pace.base_ns = 1000;
@@ -420,7 +437,10 @@ static void delay(void)
 	EXPECT(pace->next_ns == now + 1000000000 + 1000000);
 	EXPECT(fby_write_delay(pool, 0, P, now + 5000000000ull) == 0);
 
+	pool_restore();
 	fby_origin_foreground(pool, 3, true);
+	fby_origin_foreground(pool, 3, false);
+	EXPECT(pool_same());
 	fby_origin_foreground(pool, 0, true);
 	fby_origin_foreground(pool, 0, true);
 	fby_origin_foreground(pool, 0, false);
@@ -497,6 +517,12 @@ static void levels(void)
 	pool->nfree = 2;
 	fby_pace_update(pool, 0);
 	EXPECT(pool->volume[0].pace.level == 1024);
+	pool->volume[0].pace.rate = 127; /* a sixteenth of it, and 8 at least */
+	fby_pace_update(pool, 0);
+	EXPECT(pool->volume[0].pace.cost_ns == 1000000000 / 8);
+	pool->volume[0].pace.rate = 144;
+	fby_pace_update(pool, 0);
+	EXPECT(pool->volume[0].pace.cost_ns == 1000000000 / 9);
 	pool_restore();
 }
 

@@ -17,6 +17,11 @@ static void finish(struct fby_page_line *l)
 	fby_line_finish(pool->line_seed, l);
 }
 
+static struct fby_volume_record *record(u32 volume, u32 copy)
+{
+	return (struct fby_volume_record *)(media.base + FBY_VT_OFFSET) + volume * 2 + copy;
+}
+
 /* As after a crash, now. */
 static void recover(void)
 {
@@ -120,6 +125,172 @@ static void beyond(u8 kind, u8 valid, u8 lost, u64 block, bool counts)
 	pool_restore();
 }
 
+/* One at its volume's watermark is none of those that count. */
+static void beyond_and_destaged(void)
+{
+	struct fby_page_line *l = line(open_chunk, 1);
+
+	l->block = VOLUME_SECTORS / FBY_PAGE_SECTORS;
+	finish(l);
+	for (u32 i = 0; i < 2; i++) {
+		record(0, i)->watermark = l->seq;
+		record(0, i)->crc = fby_crc32c(pool->line_seed, record(0, i), sizeof(*record(0, i)) - 4);
+	}
+	recover();
+	EXPECT(report.damaged == 0 && report.holes == 0 && pool->volume[0].recovered == 1);
+	pool_restore();
+}
+
+/* Two lines next to each other: the second's block has a name, the first's has none. */
+static void hole_without_name(void)
+{
+	fby_chunk_seal(pool, open_chunk, false);
+	memset(line(open_chunk, 0), 0, 2 * FBY_LINE);
+	recover();
+	EXPECT(report.holes == 2 && pool->volume[0].holes == 1 && pool->volume[0].holes_unknown == 1);
+	EXPECT(pool->volume[0].rec.flags == (FBY_VF_HOLES | FBY_VF_HOLES_UNKNOWN) && pool->volume[1].rec.flags == 0);
+	pool_restore();
+}
+
+/* --- lines of the chunk itself -------------------------------------------- */
+
+static void lose_seals(u32 c, u32 which) /* by bit */
+{
+	for (u32 i = 0; i < FBY_SEALS; i++)
+		if (which >> i & 1)
+			memset(fby_seal_at(pool, c, i), 0, FBY_LINE);
+}
+
+static void lose_open(u32 c, u32 which)
+{
+	memset(fby_line_at(pool, c, FBY_LINE_OPEN + which), 0, FBY_LINE);
+}
+
+static u64 counter_of(u32 c, u32 which)
+{
+	struct fby_seal_line l;
+
+	return fby_seal_line_read(pool, c, which, &l) ? l.counter : ~0ull;
+}
+
+static u64 epoch_of(u32 c, u32 which)
+{
+	struct fby_open_line l;
+
+	return fby_open_line_read(pool, c, which, &l) ? l.epoch : ~0ull;
+}
+
+/* unknown: volumes, by bit, that may have lost something. */
+static void told(u64 holes, u32 unknown)
+{
+	recover();
+	EXPECT(report.holes == holes && report.nholes_named == 0);
+	for (u32 v = 0; v < 3; v++) {
+		EXPECT(pool->volume[v].rec.flags == (unknown >> v & 1 ? FBY_VF_HOLES_UNKNOWN : 0));
+		EXPECT(record(v, 0)->flags == pool->volume[v].rec.flags);
+	}
+	for (u32 c = 0; c < NCHUNKS; c++) /* all are put right */
+		for (u32 i = 0; i < FBY_SEALS; i++)
+			EXPECT(counter_of(c, i) != ~0ull && epoch_of(c, i & 1) != ~0ull);
+}
+
+/* Fewer seal lines than any crash leaves. */
+static void seals_lost(void)
+{
+	u32 unused = NCHUNKS - 1;
+
+	lose_seals(other_chunk, 5);
+	told(0, 0); /* two are left */
+	EXPECT(report.chunk_headers_lost == 2 && pool->volume[1].recovered == 2);
+	pool_restore();
+	lose_seals(other_chunk, 13);
+	told(1, 2);
+	pool_restore();
+	lose_seals(other_chunk, 15);
+	told(1, 2);
+	pool_restore();
+	lose_seals(other_chunk, 15);
+	lose_open(other_chunk, 0); /* its entries tell the volume */
+	told(1, 2);
+	EXPECT(pool->volume[1].recovered == 2 && epoch_of(other_chunk, 0) == 2 && epoch_of(other_chunk, 1) == 1);
+	pool_restore();
+	lose_seals(other_chunk, 15);
+	lose_open(other_chunk, 1); /* there may have been a later one */
+	told(1, 7);
+	pool_restore();
+	lose_seals(unused, 15); /* as formatted, by both open lines */
+	told(0, 0);
+	pool_restore();
+	lose_seals(unused, 15);
+	lose_open(unused, 1); /* perhaps it was more than that */
+	told(1, 7);
+	EXPECT(pool->chunk[unused].epoch == 3 && epoch_of(unused, 0) == 0 && epoch_of(unused, 1) == 3);
+	pool_restore();
+	lose_seals(unused, 15);
+	lose_open(unused, 0);
+	lose_open(unused, 1); /* above every epoch that there is */
+	told(1, 7);
+	EXPECT(pool->chunk[unused].epoch == 3 && epoch_of(unused, 0) == 2 && epoch_of(unused, 1) == 3);
+	pool_restore();
+}
+
+/* What is whole stays as it is until the rest is. */
+static void seals_kept(void)
+{
+	u32 unused = NCHUNKS - 1;
+
+	lose_seals(unused, 10);
+	told(0, 0);
+	EXPECT(counter_of(unused, 0) == 0 && counter_of(unused, 2) == 0);
+	EXPECT(counter_of(unused, 1) == 1 && counter_of(unused, 3) == 1);
+	pool_restore();
+	lose_seals(unused, 4); /* its copy */
+	told(0, 0);
+	EXPECT(counter_of(unused, 2) == 0 && counter_of(unused, 1) == 1 && counter_of(unused, 3) == 1);
+	pool_restore();
+}
+
+/* Seals that say an epoch that no chunk has, and no open line. */
+static void epoch_of_nothing(void)
+{
+	u32 unused = NCHUNKS - 1;
+
+	for (u32 i = 0; i < FBY_SEALS; i++) {
+		struct fby_seal_line *l = (struct fby_seal_line *)fby_seal_at(pool, unused, i);
+
+		l->epoch = 0;
+		fby_line_finish(pool->line_seed, l);
+	}
+	lose_open(unused, 0);
+	lose_open(unused, 1);
+	told(0, 0);
+	EXPECT(pool->chunk[unused].epoch == 1 && epoch_of(unused, 0) == 0 && epoch_of(unused, 1) == 1);
+	pool_restore();
+}
+
+/* Cleanly closed, with entries that were destaged: they come back for a volume whose
+ * records are gone, and the others have lost nothing for that. */
+static void record_lost_clean(u16 volume)
+{
+	u64 now = 1000000000ull, next;
+	u32 wake = 0;
+	struct fby_io io;
+
+	EXPECT(fby_volume_drain(pool, volume, true) == FBY_DONE);
+	for (int r = FBY_AGAIN; r != FBY_DONE; now++) {
+		r = fby_destage_step(pool, now, &io, &next, &wake);
+		if (r == FBY_ORIGIN)
+			fby_destage_complete(pool, io.id, 0);
+	}
+	EXPECT(fby_volume_clean(pool, volume) && fby_pool_close(pool) == FBY_DONE);
+	memset(record(volume, 0), 0x55, 2 * sizeof(*record(0, 0)));
+	recover();
+	EXPECT(report.clean && pool->volume[volume].damaged && report.holes == 0);
+	for (u16 v = 0; v < 3; v++)
+		EXPECT(pool->volume[v].holes_unknown == 0);
+	pool_restore();
+}
+
 /* What format leaves: lines of both parities, and a pool that begins with the first numbers. */
 static void formatted(void)
 {
@@ -142,6 +313,7 @@ static void formatted(void)
 	}
 	recover();
 	EXPECT(report.clean && report.entries == 0);
+	EXPECT(record(0, 0)->counter == 1 && record(2, 1)->counter == 1 && pool->sb.generation == 2);
 	EXPECT(pool->nfree == NCHUNKS);
 	EXPECT(pool->seq == 2);
 	pool_restore();
@@ -151,6 +323,7 @@ void test_recovery(void)
 {
 	torn();
 	repaired();
+	hole(0, closed_chunk, 3, 3);
 	hole(0, open_chunk, 1, 16);
 	hole(0, open_chunk, 2, 17);
 	hole(1, other_chunk, 0, 0);
@@ -159,5 +332,12 @@ void test_recovery(void)
 	beyond(FBY_KIND_DATA, 0xff, 0, VOLUME_SECTORS / FBY_PAGE_SECTORS, true);
 	beyond(FBY_KIND_DATA, 0, 1, VOLUME_SECTORS / FBY_PAGE_SECTORS, true);
 	beyond(FBY_KIND_VOID, 0, 0, VOLUME_SECTORS / FBY_PAGE_SECTORS, false);
+	beyond_and_destaged();
+	hole_without_name();
+	seals_lost();
+	seals_kept();
+	epoch_of_nothing();
+	record_lost_clean(0);
+	record_lost_clean(1);
 	formatted();
 }

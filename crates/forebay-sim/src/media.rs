@@ -156,6 +156,7 @@ pub struct State {
     poison: BTreeSet<u32>,
     armed: Option<u32>,
     captured: Option<Capture>,
+    unfenced: Vec<(u16, usize, usize)>, // actor, and the bytes around all that it stored
     misuse: Option<String>,
 }
 
@@ -185,6 +186,11 @@ impl State {
         self.counts.stores += 1;
         self.counts.bytes += src.len() as u64;
         self.counts.lines += (src.len() / LINE) as u64;
+        let end = at + src.len();
+        match self.unfenced.iter_mut().find(|u| u.0 == self.actor) {
+            Some(u) => (u.1, u.2) = (u.1.min(at), u.2.max(end)),
+            None => self.unfenced.push((self.actor, at, end)),
+        }
         for (i, bytes) in src.chunks_exact(LINE).enumerate() {
             let mut words = [0; LINE_WORDS];
             for (w, b) in words.iter_mut().zip(bytes.chunks_exact(8)) {
@@ -194,8 +200,17 @@ impl State {
         }
     }
 
-    fn fence(&mut self) {
+    /// `[start, start + n)` has to hold all that the actor stored: media that need a
+    /// system call for it make nothing else durable.
+    fn fence(&mut self, start: usize, n: usize) {
         self.counts.fences += 1;
+        if let Some(i) = self.unfenced.iter().position(|u| u.0 == self.actor) {
+            let (_, first, end) = self.unfenced.swap_remove(i);
+            if first < start || end > start.saturating_add(n) {
+                self.misuse =
+                    Some(format!("fence of {n} bytes at {start} after stores to {first}..{end}"));
+            }
+        }
         match self.armed {
             Some(0) => {
                 self.armed = None;
@@ -312,6 +327,7 @@ impl Media {
             poison: BTreeSet::new(),
             armed: None,
             captured: None,
+            unfenced: Vec::new(),
             misuse: None,
         }));
         let raw = Box::new(sys::fby_media { base, size, ops: &OPS, host: state.cast() });
@@ -382,6 +398,7 @@ impl Media {
             durable.bytes_mut().copy_from_slice(image);
         }
         s.pending.clear();
+        s.unfenced.clear();
         s.armed = None;
         s.captured = None;
     }
@@ -464,9 +481,10 @@ unsafe extern "C" fn op_write_crc(
     }
 }
 
-unsafe extern "C" fn op_fence(m: *mut sys::fby_media, start: *const std::ffi::c_void, _n: usize) {
+unsafe extern "C" fn op_fence(m: *mut sys::fby_media, start: *const std::ffi::c_void, n: usize) {
     // SAFETY: called by the engine with its media.
-    unsafe { at(m, start) }.0.fence();
+    let (state, offset) = unsafe { at(m, start) };
+    state.fence(offset, n);
 }
 
 unsafe extern "C" fn op_read_crc(
@@ -520,10 +538,22 @@ mod tests {
         store(&mut m, 1, 3, 7);
         store(&mut m, 2, 4, 8);
         m.set_actor(1);
-        m.state_mut().fence();
+        m.state_mut().fence(0, 4096);
         assert_eq!(values(&m, 3), [7; 8]);
         assert_eq!(values(&m, 4), [0; 8]);
         assert_eq!(m.state().pending.len(), 1);
+    }
+
+    #[test]
+    fn a_fence_that_leaves_out_a_store_is_misuse() {
+        let mut m = Media::new(4096, Flavour::NonTemporal);
+        for (start, n, misused) in
+            [(128, 64, false), (0, 192, false), (128, 63, true), (192, 999, true)]
+        {
+            store(&mut m, 0, 2, 7);
+            m.state_mut().fence(start, n);
+            assert_eq!(m.misuse().is_some(), misused, "{n} bytes at {start}");
+        }
     }
 
     #[test]
@@ -556,11 +586,11 @@ mod tests {
         let mut m = Media::new(4096, Flavour::NonTemporal);
         m.arm(1);
         store(&mut m, 0, 1, 5);
-        m.state_mut().fence();
+        m.state_mut().fence(0, 4096);
         store(&mut m, 0, 1, 6);
-        m.state_mut().fence();
+        m.state_mut().fence(0, 4096);
         store(&mut m, 0, 2, 9);
-        m.state_mut().fence();
+        m.state_mut().fence(0, 4096);
         let c = m.state_mut().captured.take().unwrap();
         assert_eq!(c.durable.line(1), [5; 8]);
         assert_eq!(c.pending.len(), 1);

@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * inside_destage.c - destage and relocation where something comes between two of their
+ * steps, or within one: a page is replaced while it is read, the gate or a slot is held,
+ * an origin fails.  What threads do by chance is done here at one place.
+ */
+#include "inside.h"
+
+#define P FBY_PAGE_SECTORS
+
+static u8 buffer[FBY_PAGE];
+static const u64 now = 1000000000ull;
+static u32 wake;
+
+static int put(u16 volume, u64 block)
+{
+	u32 done = 0;
+
+	return fby_write(pool, volume, block * P, P, buffer, &done, &wake);
+}
+
+static int zero(u64 block)
+{
+	struct fby_bypass past;
+	u64 done = 0;
+
+	return fby_range(pool, 0, FBY_KIND_ZERO, block * P, P, &done, &past, &wake);
+}
+
+static int get(u64 block)
+{
+	u8 origin, lost;
+
+	return fby_read_block(pool, 0, block, 0, P, buffer, &origin, &lost);
+}
+
+static u32 page_of(u64 block)
+{
+	struct fby_found f;
+
+	fby_index_find(pool, fby_key(0, block), &f);
+	return f.page;
+}
+
+static int step(struct fby_io *io)
+{
+	u64 next;
+
+	return fby_destage_step(pool, now, io, &next, &wake);
+}
+
+static int next_io(struct fby_io *io)
+{
+	int decision;
+
+	do
+		decision = step(io);
+	while (decision == FBY_AGAIN);
+	return decision;
+}
+
+/* Up to the phase, all requests done. */
+static void until(enum fby_phase phase)
+{
+	struct fby_io io;
+
+	EXPECT(fby_volume_drain(pool, 0, true) == FBY_DONE);
+	for (u32 i = 0; i < 1000 && pool->volume[0].destage.phase != phase; i++)
+		if (step(&io) == FBY_ORIGIN)
+			fby_destage_complete(pool, io.id, 0);
+	EXPECT(pool->volume[0].destage.phase == phase);
+}
+
+static void drained(void)
+{
+	struct fby_io io;
+
+	EXPECT(fby_volume_drain(pool, 0, true) == FBY_DONE);
+	while (next_io(&io) == FBY_ORIGIN)
+		fby_destage_complete(pool, io.id, 0);
+	EXPECT(fby_volume_clean(pool, 0));
+}
+
+/* --- while a page is read -------------------------------------------------- */
+
+static const struct fby_media_ops *sound;
+static struct fby_media_ops hooked;
+static const u8 *where;
+static void (*meanwhile)(void);
+
+static int hooked_read(struct fby_media *m, void *dst, const void *src, size_t n, u32 *crc)
+{
+	const u8 *at = src;
+	int r = sound->read_crc(m, dst, src, n, crc);
+
+	if (meanwhile && at <= where && where < at + n) {
+		void (*call)(void) = meanwhile;
+
+		meanwhile = NULL;
+		call();
+	}
+	return r;
+}
+
+/* The next time that the block's data is read, and only then. */
+static void when_read(u64 block, void (*call)(void))
+{
+	where = fby_page_data(pool, page_of(block));
+	meanwhile = call;
+	if (media.ops != &hooked) {
+		sound = media.ops;
+		hooked = *sound;
+		hooked.read_crc = hooked_read;
+		media.ops = &hooked;
+	}
+}
+
+static void unhook(void)
+{
+	EXPECT(meanwhile == NULL);
+	media.ops = sound;
+	pool_restore();
+}
+
+static void put_3(void)
+{
+	EXPECT(put(0, 3) == FBY_DONE);
+}
+
+static void reopen(void)
+{
+	pool->chunk[open_chunk].epoch++;
+}
+
+/* Replaced while it was copied for the origin: what was copied does not go there. */
+static void replaced(void)
+{
+	struct fby_io io;
+
+	EXPECT(fby_volume_drain(pool, 0, true) == FBY_DONE && step(&io) == FBY_AGAIN);
+	when_read(3, put_3);
+	EXPECT(next_io(&io) == FBY_ORIGIN && io.sector == 0 && io.nsectors == 3 * P);
+	fby_destage_complete(pool, io.id, 0);
+	EXPECT(next_io(&io) == FBY_ORIGIN && io.sector == 4 * P && io.nsectors == 4 * P);
+	fby_destage_complete(pool, io.id, 0);
+	drained();
+	unhook();
+}
+
+/* As in inside_paths.c: 0 to 7, 16 and 17 are listed, and 8, 15, 18 and 19 are later. */
+static void with_neighbours(void)
+{
+	cpu = 1;
+	EXPECT(put(0, 100) == FBY_DONE);
+	pool->slot[1].busy = 1;
+	cpu = 0;
+	EXPECT(put(0, 100) == FBY_DONE && put(0, 18) == FBY_DONE && put(0, 19) == FBY_DONE);
+	EXPECT(put(0, 8) == FBY_DONE && put(0, 15) == FBY_DONE);
+	EXPECT(fby_volume_drain(pool, 0, true) == FBY_DONE);
+}
+
+/* A neighbour's chunk was opened again while it was copied. */
+static void neighbour_gone(void)
+{
+	struct fby_io io;
+
+	with_neighbours();
+	when_read(8, reopen);
+	EXPECT(next_io(&io) == FBY_ORIGIN && io.sector == 0 && io.nsectors == 8 * P);
+	unhook();
+}
+
+/* A listed page's chunk was: nothing is written along for its sake. */
+static void listed_gone(void)
+{
+	struct fby_io io;
+
+	with_neighbours();
+	EXPECT(step(&io) == FBY_AGAIN);
+	pool->chunk[open_chunk].seq_min = FBY_NO_SEQ;
+	EXPECT(next_io(&io) == FBY_ORIGIN && io.sector == 0 && io.nsectors == 9 * P);
+	fby_destage_complete(pool, io.id, 0);
+	EXPECT(next_io(&io) == FBY_ORIGIN && io.op == FBY_IO_FLUSH);
+	pool_restore();
+}
+
+/* --- the gate ---------------------------------------------------------------- */
+
+/* A client's flush fails when the round has written all: it is done again, with the gate
+ * held from its start. */
+static void again_with_gate(void)
+{
+	struct fby_flush t = { 0 };
+	struct fby_io io;
+
+	until(FBY_PH_FLUSH);
+	EXPECT(fby_flush_begin(pool, 0, &t) == FBY_ORIGIN);
+	EXPECT(next_io(&io) == FBY_DONE && pool->volume[0].destage.phase == FBY_PH_FLUSH);
+	EXPECT(fby_flush_end(pool, &t, 5, &wake) == -FBY_E_ORIGIN_IO);
+	EXPECT(step(&io) == FBY_AGAIN && pool->volume[0].destage.phase == FBY_PH_IDLE && pool->volume[0].destage.gate);
+}
+
+static bool gate_free(void)
+{
+	struct fby_flush t = { 0 };
+
+	return fby_flush_begin(pool, 0, &t) == FBY_ORIGIN && fby_flush_end(pool, &t, 0, &wake) == FBY_DONE;
+}
+
+static void gate_left(void)
+{
+	struct fby_flush t = { 0 };
+	struct fby_io io;
+
+	again_with_gate(); /* nothing is wanted any more */
+	wake = 0;
+	EXPECT(fby_flush_begin(pool, 0, &t) == FBY_WAIT_FLUSH && fby_volume_drain(pool, 0, false) == FBY_DONE);
+	EXPECT(next_io(&io) == FBY_DONE && (wake & FBY_WAKE_FLUSH) && !pool->volume[0].destage.gate && gate_free());
+	pool_restore();
+
+	again_with_gate(); /* its writes fail */
+	EXPECT(next_io(&io) == FBY_ORIGIN && io.op == FBY_IO_WRITE);
+	fby_destage_complete(pool, io.id, 5);
+	wake = 0;
+	while (next_io(&io) == FBY_ORIGIN)
+		fby_destage_complete(pool, io.id, 0);
+	EXPECT(pool->volume[0].destage.phase == FBY_PH_BACKOFF && (wake & FBY_WAKE_FLUSH) && gate_free());
+	pool_restore();
+
+	again_with_gate(); /* it goes well */
+	drained();
+	EXPECT(fby_volume_pages(pool, 0) == 0 && pool->volume[0].rounds == 1);
+	pool_restore();
+
+	again_with_gate(); /* and detached in between */
+	EXPECT(fby_volume_detach(pool, 0) == FBY_DONE);
+	pool_restore();
+}
+
+/* --- what is lost -------------------------------------------------------------- */
+
+static void damage_data(u64 block)
+{
+	fby_page_data(pool, page_of(block))[9] ^= 1;
+}
+
+/* Slots or the block are busy when it is to be carried: again, and at once. */
+static void carry_waits(void)
+{
+	u32 bucket = fby_index_bucket(pool, fby_key(0, 16));
+	struct fby_io io;
+
+	damage_data(16);
+	until(FBY_PH_CARRY);
+	pool->slot[0].busy = pool->slot[1].busy = 1;
+	EXPECT(step(&io) == FBY_AGAIN && step(&io) == FBY_AGAIN && pool->volume[0].destage.phase == FBY_PH_CARRY);
+	pool->slot[0].busy = pool->slot[1].busy = 0;
+	EXPECT(fby_index_try(pool, bucket));
+	EXPECT(step(&io) == FBY_AGAIN && step(&io) == FBY_AGAIN && pool->volume[0].destage.phase == FBY_PH_CARRY);
+	fby_index_release(pool, bucket);
+	drained();
+	EXPECT(pool->volume[0].lost_only == 1 && pool->volume[0].lost_blocks == 1 && get(16) == -FBY_E_LOST);
+	pool_restore();
+}
+
+/* The line of a zeroed block is damaged, so its number is unknown: were it let go, it might
+ * be readable at the next start, above the watermark, and come back over something newer. */
+static void zeroed_line_damaged(void)
+{
+	EXPECT(zero(16) == FBY_DONE);
+	fby_line_at(pool, fby_page_chunk(pool, page_of(16)), fby_page_place(pool, page_of(16)))[8] ^= 3;
+	EXPECT(get(16) == FBY_DONE);
+	drained();
+	EXPECT(pool->volume[0].lost_blocks == 1 && get(16) == -FBY_E_LOST);
+	pool_restore();
+}
+
+/* --- relocation ------------------------------------------------------------------ */
+
+/* What a call finds on its stack is nothing that it may count on. */
+__attribute__((noinline)) static void spoil_stack(void)
+{
+	volatile u8 bytes[4096];
+
+	for (u32 i = 0; i < sizeof(bytes); i++)
+		bytes[i] = 0xff;
+}
+
+/* A zeroed block is moved as its line alone. */
+static void zero_moved(void)
+{
+	const struct fby_page_line *l;
+	u64 bytes;
+	u32 slot;
+
+	EXPECT(zero(16) == FBY_DONE);
+	bytes = pool->slot[0].media_bytes;
+	spoil_stack();
+	EXPECT(fby_move(pool, 0, 16, page_of(16), &slot, &wake) == FBY_DONE && slot == 0);
+	EXPECT(pool->slot[0].media_bytes == bytes + FBY_LINE);
+	l = (void *)fby_line_at(pool, fby_page_chunk(pool, page_of(16)), fby_page_place(pool, page_of(16)));
+	EXPECT(l->kind == FBY_KIND_ZERO && l->valid == 0xff && l->lost == 0 && l->flags == 0 && l->data_crc == 0);
+	EXPECT(FBY_ES_LOST(pool->entry[page_of(16)].state) == 0 && get(16) == FBY_DONE);
+	pool_restore();
+}
+
+/* Few chunks are free, and the closed one holds block 7 alone. */
+static void mostly_dead(void)
+{
+	for (u64 block = 40; pool->nfree > 2; block++)
+		EXPECT(put(0, block) == FBY_DONE);
+	for (u64 block = 1; block < DATA_PAGES - 1; block++)
+		EXPECT(put(0, block) == FBY_DONE);
+	EXPECT(fby_chunk_live(pool, closed_chunk) == 1 && fby_space_short(pool));
+}
+
+#define NOT_MOVED(...) \
+	do { \
+		mostly_dead(); \
+		__VA_ARGS__; \
+		while (fby_relocate_step(pool, &wake)) \
+			; \
+		EXPECT(page_of(7) == (closed_chunk << pool->chunk_shift) + FBY_FIRST_PAGE + 7); \
+		EXPECT(pool->chunk[closed_chunk].pinned == 0 || pool->chunk[closed_chunk].pinned == FBY_PIN_WALK); \
+		pool_restore(); \
+	} while (0)
+
+/* Each reason to leave a chunk where it is, by itself. */
+static void not_moved(void)
+{
+	struct fby_destage *d = &pool->volume[0].destage;
+	struct fby_chunk *ch = &pool->chunk[closed_chunk];
+
+	mostly_dead();
+	EXPECT(fby_relocate_step(pool, &wake) && page_of(7) != (closed_chunk << pool->chunk_shift) + FBY_FIRST_PAGE + 7);
+	pool_restore();
+	NOT_MOVED(ch->pinned = FBY_PIN_WALK);
+	NOT_MOVED(pool->volume[0].attached = false);
+	NOT_MOVED(d->drain = true);
+	NOT_MOVED(pool->opt.max_age_ns = 1; pool->now_ns = 1);
+	NOT_MOVED(d->phase = FBY_PH_CARRY; d->cut = ch->seq_min);
+	NOT_MOVED(d->phase = FBY_PH_RELEASE; d->cut = ch->seq_min);
+	NOT_MOVED(pool->pressure = true; pool->volume[0].rec.watermark = ch->seq_min);
+	NOT_MOVED(pool->nfree = 3);
+	mostly_dead(); /* and what is none */
+	d->phase = FBY_PH_CARRY;
+	d->cut = ch->seq_min - 1;
+	pool->pressure = true;
+	EXPECT(fby_relocate_step(pool, &wake) && page_of(7) != (closed_chunk << pool->chunk_shift) + FBY_FIRST_PAGE + 7);
+	pool_restore();
+}
+
+void test_destage(void)
+{
+	replaced();
+	neighbour_gone();
+	listed_gone();
+	gate_left();
+	carry_waits();
+	zeroed_line_damaged();
+	zero_moved();
+	not_moved();
+}
