@@ -53,7 +53,8 @@ LEAVE = {'preproc_def', 'preproc_function_def', 'preproc_include', 'preproc_call
          'struct_specifier', 'sizeof_expression', 'alignof_expression', 'offsetof_expression',
          'static_assert_declaration', 'gnu_asm_expression', 'type_descriptor', 'subscript_designator',
          'comment', 'array_declarator'}
-CALLS_LEFT = {'FBY_ASSERT', 'FBY_STATIC_ASSERT', 'FBY_BUG', 'fby_prefetch', 'fby_prefetchw', 'fby_relax'}
+CALLS_LEFT = {'FBY_ASSERT', 'FBY_STATIC_ASSERT', 'FBY_BUG', 'fby_prefetch', 'fby_prefetchw', 'fby_relax',
+              'begin_prefetch', 'page_prefetch'}
 # Calls whose order another thread or the media can see.
 EFFECT = re.compile(r'(fby_(store|fetch|lock|unlock|index|slot|record|chunk|page|wmb)\w*|media_\w+|fby_wmb|store_\w+'
                     r'|publish\w*|fby_bypass\w*|fby_flush\w*|fby_gate\w*)$')
@@ -236,7 +237,11 @@ class File:
         if bare.type == 'call_expression' and self.callee(bare) in CALLS_LEFT:
             return self.inside(node)
         if self.planted(bare):
-            return self.inside(node, {condition.id: self.text(condition)})
+            kept = {condition.id: self.text(condition)}
+            only = node.child_by_field_name('consequence')
+            if re.match(r'\(*FBY_BUG', self.text(bare)) and only is not None:
+                kept[only.id] = self.text(only)
+            return self.inside(node, kept)
         if bare.type == 'assignment_expression' or bare.type in ('true', 'false', 'number_literal'):
             return self.inside(node)
         text = '(' + self.forced(bare, self.emit(bare)) + ')'

@@ -183,11 +183,9 @@ def build(tier):
     mutants, refused = make_sources()
     print(f'mutants: {len(mutants)} in {len(sources())} files; {refused} more do not compile', flush=True)
     env = {'FOREBAY_SOURCES': SOURCES, 'CARGO_TARGET_DIR': os.path.join(WORK, 'build')}
-    if tier == 1:
+    if tier < 3:
         return mutants, steps_of(programs(env, ('forebay-sim', 'forebay-sys')), tier)
     run = programs(env)
-    if tier == 2:
-        return mutants, steps_of(run, tier)
     engine = [f for f in sorted(glob.glob(f'{SOURCES}/*/*.c')) if not os.path.basename(f).startswith('linux')]
     stress = [f'{ROOT}/tests/stress/stress.c']
     asan = ['-O1', '-fno-omit-frame-pointer', '-fsanitize=address,undefined', '-fno-sanitize-recover=all']
@@ -201,36 +199,40 @@ def build(tier):
     return mutants, steps_of(run)
 
 
-# What `make check` runs, in portions, the cheap ones first: tier 1 takes seconds, 2 the
-# engine's hosts too, 3 sanitizers and long runs.  A shaky step has threads and a clock
-# of its own, and counts only if it fails twice.
+# What `make check` runs, in portions, the cheap ones first: tier 1 takes seconds, 2 is the
+# rest of the simulator's, 3 the engine's hosts, sanitizers and long runs.  A shaky step has
+# threads and a clock of its own, and counts only if it fails twice.
 def steps_of(run, tier=3):
     sim = [run['forebay-sim'], '--threads', '1']
     table = os.path.join(os.path.dirname(run['inside']), 'persist.txt')  # of these sources: a checkout may go on
     shutil.copy(os.path.join(ROOT, 'tests/golden/persist.txt'), table)
-    steps = [('golden', [*sim, 'golden', '--file', table], False)]
-    for test in ('inside', 'decision_table', 'relocation', 'origin_errors', 'kernels'):
-        steps.append((test, [run[test]] + ['--test-threads=1'] * (test != 'inside'), False))
-    steps += [
+
+    def tests(*names):
+        return [(name, [run[name], '--test-threads=1'], False) for name in names]
+
+    steps = [
+        ('inside', [run['inside']], False),
+        ('golden', [*sim, 'golden', '--file', table], False),
+        *tests('forebay_sim unit', 'decision_table', 'relocation', 'kernels', 'origin_errors', 'numbers', 'log_order'),
         ('seeds 20', [*sim, '--runs', '20'], False),
         ('explore 20', [*sim, 'explore', '--bound', '20', '--images', '1000'], False),
-        ('explore 200', [*sim, 'explore', '--bound', '200', '--images', '1000'], False),
-        ('seeds 100', [*sim, '--first', '21', '--runs', '80'], False),
     ]
     if tier == 1:
         return steps
-    known = {name for name, _, _ in steps} | {'forebay-sim', 'short', 'pace', 'host'}
-    for test in sorted(set(run) - known):
-        if not test.startswith(('stress', 'fuzz-')):
-            steps.append((test, [run[test], '--test-threads=1'], True))
     steps += [
-        ('host', [run['host'], '--test-threads=2'], True),
+        ('seeds 100', [*sim, '--first', '21', '--runs', '80'], False),
+        ('explore 200', [*sim, 'explore', '--bound', '200', '--images', '1000'], False),
+        ('damage, every 29th', [*sim, 'damage', '--every', '29', '--bound', '2'], False),
         ('flips, every 8th', [*sim, 'flips', '--every', '8', '--data', '2000'], False),
-        ('short', [run['short'], '--test-threads=1'], False),
-        ('pace', [run['pace'], '--test-threads=1'], False),
+        *tests('pace', 'isolation', 'short'),
     ]
     if tier == 2:
         return steps
+    known = {name for name, _, _ in steps} | {'forebay-sim', 'host'}
+    for test in sorted(set(run) - known):
+        if not test.startswith(('stress', 'fuzz-')):
+            steps.append((test, [run[test], '--test-threads=1'], True))
+    steps.append(('host', [run['host'], '--test-threads=2'], True))
     for target in ('image', 'volumes', 'ops'):
         steps.append((f'fuzz {target}', [run[f'fuzz-{target}'], '-n', '1000', '-s', '1', '-o', '/dev/null',
                                          f'{ROOT}/fuzz/corpus/{target}'], False))
