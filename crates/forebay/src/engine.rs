@@ -7,9 +7,11 @@
 //! one thread at a time take a lock here (`admin`).  The contract is
 //! core/forebay.h.
 
+mod drain;
 mod errors;
 mod past;
 
+pub(crate) use drain::Draining;
 pub(crate) use errors::{exit_code, open_error, volume_error};
 pub(crate) use past::{Bypass, Gate, Ticket};
 
@@ -303,8 +305,17 @@ pub(crate) struct Engine {
     memory: Mapping,
     media: Media,
     /// Keeps volume add, remove, attach, detach, rebind and destage steps
-    /// apart.  Guards the destage memory of the attached volumes.
-    admin: Mutex<HashMap<u16, Arc<Mapping>>>,
+    /// apart.
+    admin: Mutex<Admin>,
+}
+
+/// Of volumes, by their index.
+#[derive(Default)]
+struct Admin {
+    /// Destage memory of those that are attached.
+    memory: HashMap<u16, Arc<Mapping>>,
+    /// How many drain it.
+    drains: HashMap<u16, u32>,
 }
 
 // SAFETY: the engine may be called from any thread; where it wants one at a
@@ -347,7 +358,7 @@ impl Engine {
             sys::fby_pool_open(&mut pool, mem, bytes, media.as_raw(), o)
         };
         done(r).map_err(|e| open_error(&path, e))?;
-        let engine = Engine { pool, memory, media, admin: Mutex::new(HashMap::new()) };
+        let engine = Engine { pool, memory, media, admin: Mutex::default() };
         engine.recover_chunks(probe.raw.nchunks, threads).map_err(|e| open_error(&path, e))?;
         let mut report = sys::fby_recovery_report::default();
         // SAFETY: every chunk was scanned once, and the scanning threads ended.
@@ -385,7 +396,7 @@ impl Engine {
     /// attached: without one there is no request, and destage does nothing.
     pub(crate) fn close(&self) -> EngineResult<()> {
         let admin = self.admin();
-        if !admin.is_empty() {
+        if !admin.memory.is_empty() {
             return Err(Code(sys::FBY_E_BUSY));
         }
         // SAFETY: no request is in flight, since no volume is attached, and
@@ -402,10 +413,10 @@ impl Engine {
     }
 
     pub(crate) fn destage_memory_bytes(&self) -> u64 {
-        self.admin().values().map(|m| m.len() as u64).sum()
+        self.admin().memory.values().map(|m| m.len() as u64).sum()
     }
 
-    fn admin(&self) -> MutexGuard<'_, HashMap<u16, Arc<Mapping>>> {
+    fn admin(&self) -> MutexGuard<'_, Admin> {
         self.admin.lock().unwrap_or_else(|e| e.into_inner())
     }
 
@@ -541,7 +552,7 @@ impl Engine {
         // after which no call is made).
         let r = done(unsafe { sys::fby_volume_attach(self.pool, index, &raw) });
         if r.is_ok() {
-            admin.insert(index, Arc::new(memory));
+            admin.memory.insert(index, Arc::new(memory));
         }
         Ok(r)
     }
@@ -550,7 +561,7 @@ impl Engine {
         let mut admin = self.admin();
         // SAFETY: the pool is open; admin keeps volume calls apart.
         done(unsafe { sys::fby_volume_detach(self.pool, index) })?;
-        admin.remove(&index);
+        admin.memory.remove(&index);
         Ok(())
     }
 
@@ -675,7 +686,7 @@ impl Engine {
                 offset: io.sector * 512,
                 len: io.nsectors * 512,
                 buf: io.buf.cast(),
-                _memory: admin.get(&io.volume).cloned().ok_or(Code(sys::FBY_E_INVARIANT))?,
+                _memory: admin.memory.get(&io.volume).cloned().ok_or(Code(sys::FBY_E_INVARIANT))?,
             })),
             Decision::Again => Ok(Step::Again),
             Decision::Done => Ok(Step::Sleep { next_ns }),
@@ -687,11 +698,6 @@ impl Engine {
         // SAFETY: the pool is open; the request is one that a step handed out
         // and is consumed, so it is completed once.
         unsafe { sys::fby_destage_complete(self.pool, io.id, errno) }
-    }
-
-    pub(crate) fn drain(&self, index: u16, on: bool) -> EngineResult<()> {
-        // SAFETY: the pool is open.
-        done(unsafe { sys::fby_volume_drain(self.pool, index, on) })
     }
 
     pub(crate) fn clean(&self, index: u16) -> bool {

@@ -13,7 +13,7 @@ use super::{check_options, raw_duration, raw_verify, OptionsChange, OptionsInfo,
 use crate::bypass::VolumeChange;
 use crate::completeness::{Completeness, Verdict, LOST_LISTED};
 use crate::destage::Shared;
-use crate::engine::{self, Code, Ticket};
+use crate::engine::{self, Code, Draining, Ticket};
 use crate::error::{Error, Result};
 use crate::origin::split_identity;
 use crate::status::{
@@ -38,11 +38,9 @@ pub(crate) struct Core {
 }
 
 /// A drain of one volume.
-struct Drain {
-    index: u16,
+struct Drain<'e> {
     name: String,
-    /// What was written before it began is below.
-    seq: u64,
+    draining: Draining<'e>,
     first: VolumeInfo,
     ended: bool,
 }
@@ -383,22 +381,16 @@ impl Core {
             if !first.attached {
                 continue;
             }
-            let seq = self.shared.engine.info().seq;
-            let begun = self.shared.engine.drain(index, true);
-            begun.map_err(|e| self.volume_error(index, e))?;
-            drains.push(Drain { index, name: first.name.clone(), seq, first, ended: false });
+            let draining = self.shared.engine.drain(index);
+            let draining = draining.map_err(|e| self.volume_error(index, e))?;
+            drains.push(Drain { name: first.name.clone(), draining, first, ended: false });
         }
-        self.shared.kick.kick();
         let result = self.drain_until_clean(&mut drains, started, progress);
         let result = result.and_then(|last| {
-            drains.iter().try_for_each(|d| self.flush_owed(d.index)).map(|()| last)
+            drains.iter().try_for_each(|d| self.flush_owed(d.draining.index)).map(|()| last)
         });
-        for d in &drains {
-            // Ended, interrupted or detached: nothing is to go on for us.
-            let _ = self.shared.engine.drain(d.index, false);
-        }
         let last = result?;
-        let drained = |index| drains.iter().any(|d| d.index == index);
+        let drained = |index| drains.iter().any(|d| d.draining.index == index);
         let judged = volumes.iter().map(|&index| self.judge(index, drained(index)));
         Ok((judged.collect::<Result<_>>()?, last))
     }
@@ -435,26 +427,31 @@ impl Core {
 
     fn drain_until_clean(
         &self,
-        drains: &mut [Drain],
+        drains: &mut [Drain<'_>],
         started: Instant,
         progress: &mut dyn FnMut(&str, &DrainProgress) -> ControlFlow<()>,
     ) -> Result<DrainProgress> {
         let mut last = DrainProgress::default();
         let mut told = None::<Instant>;
         loop {
+            self.shared.kick.kick();
             let tell = told.is_none_or(|t| t.elapsed() >= DRAIN_PROGRESS);
             if tell {
                 told = Some(Instant::now());
             }
             for d in drains.iter_mut().filter(|d| !d.ended) {
-                let now = self.volume_info(d.index)?;
+                let Draining { index, seq, .. } = d.draining;
+                let now = self.volume_info(index)?;
                 if !now.attached {
                     let why = "detached it, or stops";
                     return Err(Error::Stopped { name: d.name.clone(), why });
                 }
                 // Not before its pages are let go, so that they are counted.
-                let passed = now.watermark >= d.seq - 1 && now.destage != DestageState::Committing;
-                d.ended = passed || self.shared.engine.clean(d.index);
+                let passed = now.watermark >= seq - 1 && now.destage != DestageState::Committing;
+                d.ended = passed || self.shared.engine.clean(index);
+                if !d.ended {
+                    d.draining.go_on();
+                }
                 if !tell && !d.ended {
                     continue;
                 }

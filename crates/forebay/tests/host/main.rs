@@ -9,6 +9,7 @@ mod common;
 mod contention;
 mod control;
 mod damage;
+mod drains;
 mod faults;
 mod flushes;
 mod full;
