@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* port_test.h - what the two halves of the port's test share. */
+#ifndef PORT_TEST_H
+#define PORT_TEST_H
+
+#include <stdbool.h>
+
+void expect_at(bool good, const char *file, int line, const char *what);
+#define EXPECT(condition) expect_at((condition), __FILE__, __LINE__, #condition)
+
+/* Runs the function in a process of its own and returns wait's status; error: what it wrote
+ * to stderr, up to 4095 bytes and a zero. */
+int in_child(void (*function)(void), char *error);
+
+/* What a CPU may lack: numbers of libgcc's bits.  PORT_TEST_WITHOUT=n leaves n out. */
+enum { SSE4_2 = 8, AVX2 = 10, AVX512F = 15, PCLMUL = 19, AVX512VL = 20, VPCLMULQDQ = 33 };
+
+void test_faults(void); /* port_fault_test.c */
+
+#endif
