@@ -69,18 +69,17 @@ void fby_record_write(struct fby_pool *p, u16 volume)
 	}
 }
 
+/* Of a name that ends. */
 static bool name_ok(const char *name)
 {
-	u32 n;
-
-	for (n = 0; name[n] && n <= FBY_NAME_MAX; n++) {
+	for (u32 n = 0; name[n]; n++) {
 		char c = name[n];
 
 		if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
 		      c == '_' || c == '-'))
 			return false;
 	}
-	return n > 0 && n <= FBY_NAME_MAX;
+	return name[0] != 0;
 }
 
 static bool name_equal(const char *a, const char *b)

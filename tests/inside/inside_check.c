@@ -115,6 +115,10 @@ static void slots(void)
 	SAYS("a slot's open chunk is not open");
 	idle->volume[0].open = pool->sb.nchunks;
 	SAYS("a slot's open chunk is not open");
+	idle->volume[0].open = pool->sb.nchunks; /* whatever lies there */
+	pool->chunk[pool->sb.nchunks].state = FBY_CS_OPEN;
+	pool->chunk[pool->sb.nchunks].volume = 0;
+	SAYS("a slot's open chunk is not open");
 	idle->volume[0].open = other_chunk;
 	SAYS("a slot's open chunk is not open");
 	idle->volume[0].open = open_chunk;
@@ -153,6 +157,39 @@ static void chains(void)
 	SAYS("linked pages are in no chain");
 }
 
+/* A chain that leads into a ring. */
+static void ring(void)
+{
+	u32 page[3], b = bucket_of(page_of(open_chunk, FBY_FIRST_PAGE));
+	u64 block = 0;
+
+	for (u32 i = 0; i < 3; i++, block++) {
+		page[i] = page_of(open_chunk, FBY_FIRST_PAGE + i);
+		pool->bucket[bucket_of(page[i])] = FBY_NO_PAGE;
+		while (fby_index_bucket(pool, fby_key(0, block)) != b)
+			block++;
+		pool->entry[page[i]].key = fby_key(0, block);
+	}
+	pool->bucket[b] = page[0];
+	pool->entry[page[0]].next = page[1];
+	pool->entry[page[1]].next = page[2];
+	pool->entry[page[2]].next = page[1];
+	SAYS("a block has two pages");
+}
+
+/* Page takes the place of another in the index, with this key. */
+static void relink(u32 page, u32 old, u64 key)
+{
+	u32 state = pool->entry[old].state & ~FBY_ES_LINKED, from = bucket_of(old), b = fby_index_bucket(pool, key);
+
+	EXPECT(fby_index_try(pool, from));
+	fby_index_del_locked(pool, from, old);
+	fby_index_release(pool, from);
+	EXPECT(fby_index_try(pool, b));
+	fby_index_put_locked(pool, b, key, page, state, FBY_NO_PAGE);
+	fby_index_release(pool, b);
+}
+
 /* --- lines ---------------------------------------------------------------- */
 
 static struct fby_page_line *line(u32 chunk, u32 place)
@@ -175,6 +212,13 @@ static void linked_lines(void)
 	EXPECT(l->block == 16 && l->volume == 0);
 	ch->fill--;
 	SAYS("a page is linked where nothing was written");
+	relink(page_of(pool->free_first, FBY_FIRST_PAGE), page_of(open_chunk, place), fby_key(0, 16));
+	pool->slot[0].dead[open_chunk]++;
+	SAYS("a page is linked where nothing was written: chunk 0x3");
+	l->volume = 1; /* and the index agrees */
+	finish(l);
+	relink(page_of(open_chunk, place), page_of(open_chunk, place), fby_key(1, 16));
+	SAYS("a line and the index differ on the block");
 	l->block++;
 	finish(l);
 	SAYS("a line and the index differ on the block");
@@ -284,6 +328,10 @@ static void volumes(void)
 	ALLOWED();
 	v->rec.reserved[0] = 1;
 	SAYS("a volume's record is not that of the media: volume 0x0");
+	v->rec.state = FBY_VOL_FREE; /* what it holds is none that a recovery would take */
+	SAYS("a volume's record is not that of the media: volume 0x0");
+	media.base[FBY_VT_OFFSET] ^= 1; /* of a damaged copy nothing is said */
+	ALLOWED();
 	v->rec.reserved[0] = 1;
 	pool->opt.read_only = true;
 	ALLOWED();
@@ -337,6 +385,7 @@ void test_check(void)
 	lists();
 	slots();
 	chains();
+	ring();
 	linked_lines();
 	unlinked_lines();
 	chunks();

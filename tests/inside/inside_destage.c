@@ -194,7 +194,7 @@ static void again_with_gate(void)
 	struct fby_io io;
 
 	until(FBY_PH_FLUSH);
-	EXPECT(fby_flush_begin(pool, 0, &t) == FBY_ORIGIN);
+	EXPECT(fby_flush_begin(pool, 0, &t) == FBY_ORIGIN && fby_volume_detach(pool, 0) == -FBY_E_BUSY);
 	EXPECT(next_io(&io) == FBY_DONE && pool->volume[0].destage.phase == FBY_PH_FLUSH);
 	EXPECT(fby_flush_end(pool, &t, 5, &wake) == -FBY_E_ORIGIN_IO);
 	EXPECT(step(&io) == FBY_AGAIN && pool->volume[0].destage.phase == FBY_PH_IDLE && pool->volume[0].destage.gate);
@@ -263,6 +263,47 @@ static void carry_waits(void)
 	pool_restore();
 }
 
+/* No room for any, and one of two was replaced meanwhile: the cut goes below the other. */
+static void carry_less(void)
+{
+	struct fby_destage *d = &pool->volume[0].destage;
+	u64 seq = fby_page_seq(pool, page_of(16), 0);
+	struct fby_io io;
+
+	damage_data(16);
+	damage_data(17);
+	until(FBY_PH_CARRY);
+	pool->entry[page_of(17)].state &= ~FBY_ES_LINKED;
+	pool->nfree = 0;
+	EXPECT(step(&io) == FBY_AGAIN && d->phase == FBY_PH_COMMIT && d->cut == seq - 1 && !d->failed);
+	EXPECT(d->n == DATA_PAGES); /* with block 0, which is older */
+	pool_restore();
+}
+
+/* Much of a round is gone: it is passed over in portions. */
+static void long_round(void)
+{
+	struct fby_destage *d = &pool->volume[2].destage;
+	struct fby_attach a = { .origin_sectors = VOLUME_SECTORS, .identity = "memory", .round_pages = 2048,
+				.nbuffers = 2, .buffer_bytes = 65536 };
+	struct fby_io io;
+
+	EXPECT(fby_volume_detach(pool, 2) == FBY_DONE);
+	a.mem_bytes = fby_volume_bytes(pool, a.round_pages, a.nbuffers, a.buffer_bytes);
+	a.mem = aligned_alloc(FBY_PAGE, a.mem_bytes);
+	memset(a.mem, 0, a.mem_bytes);
+	EXPECT(fby_volume_attach(pool, 2, &a) == FBY_DONE);
+	d->phase = FBY_PH_WRITE;
+	d->n = 1500;
+	for (u32 i = 0; i < d->n; i++)
+		d->page[i].page = FBY_FIRST_PAGE; /* another volume's */
+	EXPECT(step(&io) == FBY_AGAIN && d->pos == 1024 && d->phase == FBY_PH_WRITE);
+	EXPECT(step(&io) == FBY_AGAIN && d->pos == 1500 && d->phase == FBY_PH_WRITE);
+	EXPECT(step(&io) == FBY_AGAIN && d->phase == FBY_PH_FLUSH);
+	free(a.mem);
+	pool_restore();
+}
+
 /* The line of a zeroed block is damaged, so its number is unknown: were it let go, it might
  * be readable at the next start, above the watermark, and come back over something newer. */
 static void zeroed_line_damaged(void)
@@ -302,6 +343,35 @@ static void zero_moved(void)
 	EXPECT(l->kind == FBY_KIND_ZERO && l->valid == 0xff && l->lost == 0 && l->flags == 0 && l->data_crc == 0);
 	EXPECT(FBY_ES_LOST(pool->entry[page_of(16)].state) == 0 && get(16) == FBY_DONE);
 	pool_restore();
+}
+
+static void take_slot(void)
+{
+	pool->slot[0].busy = 1;
+}
+
+static void other_cpu(void)
+{
+	cpu = 1;
+	when_read(6, take_slot);
+}
+
+/* A writer has taken the slot through which the first copies went: the chunk stays until
+ * they are sealed. */
+static void copies_unsealed(void)
+{
+	for (u64 block = 40; pool->nfree > 2; block++)
+		EXPECT(put(0, block) == FBY_DONE);
+	for (u64 block = 1; block < DATA_PAGES - 3; block++)
+		EXPECT(put(0, block) == FBY_DONE);
+	when_read(5, other_cpu);
+	EXPECT(fby_relocate_step(pool, &wake) && pool->moved_from == closed_chunk && pool->moved_slots == 1);
+	EXPECT(pool->chunk[closed_chunk].pinned == FBY_PIN_MOVED && pool->volume[0].moved == 3);
+	pool->slot[0].busy = 0;
+	EXPECT(fby_relocate_step(pool, &wake) && pool->moved_from == FBY_NO_CHUNK && pool->moved_slots == 0);
+	EXPECT(pool->chunk[closed_chunk].state == FBY_CS_FREE);
+	cpu = 0;
+	unhook();
 }
 
 /* Few chunks are free, and the closed one holds block 7 alone. */
@@ -357,7 +427,10 @@ void test_destage(void)
 	listed_gone();
 	gate_left();
 	carry_waits();
+	carry_less();
+	long_round();
 	zeroed_line_damaged();
 	zero_moved();
+	copies_unsealed();
 	not_moved();
 }

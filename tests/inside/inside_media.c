@@ -69,6 +69,28 @@ static void superblocks(void)
 	SB(-FBY_E_BAD_SUPERBLOCK, sb.magic++); /* both, but its chunks tell */
 }
 
+/* Larger than where the first chunks of a pool of small ones would be. */
+static void large_blank(void)
+{
+	struct fby_media large = { .size = 66 * CHUNK_BYTES, .ops = media.ops };
+	struct fby_open_line *l;
+	struct fby_probe probe;
+
+	large.base = aligned_alloc(FBY_PAGE, large.size);
+	memset(large.base, 0, large.size);
+	fby_probe(&large, &probe);
+	EXPECT(probe.state == FBY_PROBE_BLANK && probe.error == -FBY_E_NO_SUPERBLOCK);
+	l = (struct fby_open_line *)(large.base + 65 * CHUNK_BYTES);
+	l->magic = FBY_OPEN_MAGIC; /* a pool has some before it */
+	fby_probe(&large, &probe);
+	EXPECT(probe.state == FBY_PROBE_BLANK);
+	l = (struct fby_open_line *)(large.base + 64 * CHUNK_BYTES);
+	l[1].magic = FBY_OPEN_MAGIC;
+	fby_probe(&large, &probe);
+	EXPECT(probe.state == FBY_PROBE_DAMAGED && probe.error == -FBY_E_BAD_SUPERBLOCK);
+	free(large.base);
+}
+
 static void two_superblocks(void)
 {
 	struct fby_probe probe;
@@ -101,6 +123,7 @@ static void two_superblocks(void)
 	fby_probe(&media, &probe);
 	EXPECT(probe.state == FBY_PROBE_BLANK && probe.error == -FBY_E_NO_SUPERBLOCK);
 	pool_restore();
+	large_blank();
 }
 
 /* --- records -------------------------------------------------------------- */

@@ -486,6 +486,15 @@ static void rate(void)
 	v->dead += 0x3ffffffe;
 	fby_pace_tick(pool, 0);
 	EXPECT(pace->rate == 0x3fffffff);
+	fby_pace_tick(pool, 0); /* at the same moment */
+	EXPECT(pace->rate == 0x3fffffff);
+	pool->now_ns += 1ull << 30;
+	v->dead += 0x3fffffff; /* that many are an error */
+	fby_pace_tick(pool, 0);
+	EXPECT(pace->rate == 0x3fffffff);
+	pool->now_ns += 1ull << 30;
+	fby_pace_tick(pool, 0);
+	EXPECT(pace->rate == 0x3fffffff - 0x7ffffff);
 	pool_restore();
 }
 
@@ -523,6 +532,23 @@ static void levels(void)
 	pool->volume[0].pace.rate = 144;
 	fby_pace_update(pool, 0);
 	EXPECT(pool->volume[0].pace.cost_ns == 1000000000 / 9);
+	pool_restore();
+}
+
+/* Half way between where writes are spaced and full, in a pool of 256 GiB. */
+static void large_level(void)
+{
+	struct fby_volume *v = &pool->volume[0];
+	u64 pages = 1ull << 25;
+
+	pool->sb.nchunks = 1u << 22;
+	pool->owed = 0;
+	pool->share = 1;
+	v->counted = 1;
+	pool->nfree = 1u << 21;
+	pool->live = pages / 10 * 9;
+	fby_pace_update(pool, 0);
+	EXPECT(v->pace.level >= 511 && v->pace.level <= 513);
 	pool_restore();
 }
 
@@ -572,6 +598,7 @@ void test_paths(void)
 	delay();
 	rate();
 	levels();
+	large_level();
 	rounds();
 	without_data();
 }

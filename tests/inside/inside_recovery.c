@@ -152,6 +152,127 @@ static void hole_without_name(void)
 	pool_restore();
 }
 
+/* Numbers and blocks that say of the lines before them what cannot be. */
+static void neighbours_that_lie(void)
+{
+	struct fby_page_line *l = line(open_chunk, 1);
+
+	l->block = 0; /* the page before it in its batch would be block -1 */
+	l->batch_first = FBY_FIRST_PAGE;
+	l->batch_count = 2;
+	finish(l);
+	memset(line(open_chunk, 0), 0, FBY_LINE);
+	fby_chunk_seal(pool, open_chunk, false);
+	recover();
+	EXPECT(report.holes == 1 && pool->volume[0].holes_unknown == 1);
+	pool_restore();
+
+	l = line(open_chunk, 2);
+	l->prev_seq = 1; /* two lines are before it, and their numbers were 0 and 1 then: on the origin */
+	finish(l);
+	memset(line(open_chunk, 0), 0, 2 * FBY_LINE);
+	fby_chunk_seal(pool, open_chunk, false);
+	recover();
+	EXPECT(report.holes == 0 && pool->volume[0].rec.watermark >= 1);
+	pool_restore();
+}
+
+/* A settled line of an epoch before, with a wrong bit: put right it is none of this one. */
+static void repaired_in_vain(void)
+{
+	struct fby_page_line *l = line(open_chunk, 1);
+
+	fby_chunk_seal(pool, open_chunk, false);
+	l->epoch--;
+	finish(l);
+	l->block ^= 4;
+	recover();
+	EXPECT(report.lines_repaired == 0 && report.holes == 1 && report.holes_named[0].block == 16);
+	pool_restore();
+}
+
+/* A sector of the last block that the volume has not. */
+static void beyond_in_part(void)
+{
+	struct fby_page_line *l = line(open_chunk, 1);
+
+	for (u32 i = 0; i < 2; i++) {
+		record(0, i)->origin_sectors = VOLUME_SECTORS - 4;
+		record(0, i)->crc = fby_crc32c(pool->line_seed, record(0, i), sizeof(*record(0, i)) - 4);
+	}
+	l->block = VOLUME_SECTORS / FBY_PAGE_SECTORS - 1;
+	l->valid = 0x1f;
+	finish(l);
+	recover();
+	EXPECT(report.damaged == 1);
+	pool_restore();
+	for (u32 i = 0; i < 2; i++) {
+		record(0, i)->origin_sectors = VOLUME_SECTORS - 4;
+		record(0, i)->crc = fby_crc32c(pool->line_seed, record(0, i), sizeof(*record(0, i)) - 4);
+	}
+	l->block = VOLUME_SECTORS / FBY_PAGE_SECTORS - 1;
+	l->valid = 0x0f;
+	l->flags = FBY_PF_NOCRC;
+	finish(l);
+	recover();
+	EXPECT(report.damaged == 0 && report.dropped == 0);
+	pool_restore();
+}
+
+/* The newest data is on the origin, says a line that nobody writes yet. */
+static void bypass_line(void)
+{
+	struct fby_page_line *l = line(open_chunk, 1);
+	u8 origin, lost, data[FBY_PAGE];
+
+	l->kind = FBY_KIND_BYPASS;
+	l->valid = 0;
+	finish(l);
+	recover();
+	EXPECT(report.damaged == 0 && pool->volume[0].lost_blocks == 0 && pool->volume[0].lost_only == 0);
+	pool->volume[0].attached = true;
+	EXPECT(fby_read_block(pool, 0, 16, 0, FBY_PAGE_SECTORS, data, &origin, &lost) == FBY_ORIGIN && origin == 0xff);
+	pool_restore();
+}
+
+/* The first line of a chunk that has lost its open lines is put right: no entry is older
+ * than its chunk.  The check of recover() says so. */
+static void repaired_first(void)
+{
+	fby_chunk_seal(pool, open_chunk, false);
+	((u8 *)line(open_chunk, 0))[8] ^= 4;
+	memset(fby_line_at(pool, open_chunk, FBY_LINE_OPEN), 0, 2 * FBY_LINE);
+	for (u32 i = 0; i < FBY_SEALS; i++) { /* that one alone is left which says where it ends */
+		struct fby_seal_line *l = (struct fby_seal_line *)fby_seal_at(pool, open_chunk, i);
+
+		if (l->counter != pool->chunk[open_chunk].seal_counter)
+			memset(l, 0, FBY_LINE);
+	}
+	recover();
+	EXPECT(report.lines_repaired == 1 && report.holes == 0);
+	EXPECT(pool->chunk[open_chunk].seq_min <= line(open_chunk, 0)->seq);
+	pool_restore();
+}
+
+/* More is lost than the report has names for. */
+static void many_holes(void)
+{
+	u32 done = 0, wake = 0, holes = 0;
+	static u8 data[FBY_PAGE];
+
+	for (u64 block = 40; fby_write(pool, 0, block * FBY_PAGE_SECTORS, FBY_PAGE_SECTORS, data, &done, &wake) == FBY_DONE;)
+		block++;
+	for (u32 c = 0; c < NCHUNKS; c++)
+		if (pool->chunk[c].state == FBY_CS_CLOSED && c != closed_chunk) {
+			memset(line(c, 0), 0, DATA_PAGES * FBY_LINE);
+			holes += DATA_PAGES;
+		}
+	EXPECT(holes > FBY_REPORT_MAX);
+	recover();
+	EXPECT(report.holes == holes && report.nholes_named == FBY_REPORT_MAX && report.ndropped_named == 0);
+	pool_restore();
+}
+
 /* --- lines of the chunk itself -------------------------------------------- */
 
 static void lose_seals(u32 c, u32 which) /* by bit */
@@ -268,6 +389,28 @@ static void epoch_of_nothing(void)
 	pool_restore();
 }
 
+/* A chunk that may have held more, in a pool that was closed: what was counted then tells,
+ * unless a loss stands in for an entry. */
+static void seals_lost_clean(void)
+{
+	EXPECT(fby_pool_close(pool) == FBY_DONE);
+	lose_seals(other_chunk, 7);
+	told(0, 0);
+	pool_restore();
+	fby_chunk_seal(pool, other_chunk, false);
+	EXPECT(fby_pool_close(pool) == FBY_DONE);
+	lose_seals(other_chunk, 5 << (pool->chunk[other_chunk].seal_counter & 1)); /* the closing one */
+	told(0, 0);
+	pool_restore();
+	EXPECT(fby_pool_close(pool) == FBY_DONE);
+	lose_seals(closed_chunk, 15);
+	memset(line(other_chunk, 0), 0, FBY_LINE);
+	recover();
+	EXPECT(report.holes == 2 && pool->volume[0].rec.flags == FBY_VF_HOLES_UNKNOWN);
+	EXPECT(pool->volume[1].rec.flags == FBY_VF_HOLES);
+	pool_restore();
+}
+
 /* Cleanly closed, with entries that were destaged: they come back for a volume whose
  * records are gone, and the others have lost nothing for that. */
 static void record_lost_clean(u16 volume)
@@ -337,6 +480,13 @@ void test_recovery(void)
 	seals_lost();
 	seals_kept();
 	epoch_of_nothing();
+	neighbours_that_lie();
+	repaired_in_vain();
+	beyond_in_part();
+	bypass_line();
+	repaired_first();
+	many_holes();
+	seals_lost_clean();
 	record_lost_clean(0);
 	record_lost_clean(1);
 	formatted();
