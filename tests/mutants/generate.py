@@ -329,9 +329,12 @@ class File:
     def emit_call_expression(self, node):
         callee = self.callee(node)
         function = node.child_by_field_name('function')
-        text = self.inside(node, {function.id: self.text(function)})
-        if callee.startswith('_mm'):  # some of its arguments have to be constants
-            return self.text(node)
+        kept = {function.id: self.text(function)}
+        if callee.startswith('_mm'):  # a number among its arguments may have to be constant
+            kept |= {a.id: self.text(a) for a in node.child_by_field_name('arguments').named_children
+                     if a.type == 'number_literal'}
+        text = self.inside(node, kept) if len(kept) == 1 else (
+            kept[function.id] + self.inside(node.child_by_field_name('arguments'), kept))
         if callee in WEAKER:
             n = self.mutant(node, 'order', self.text(node), WEAKER[callee])
             if n:
