@@ -186,8 +186,9 @@ struct fby_pace {
 struct fby_gate {
 	u32 held; /* by whose flush is in flight */
 	u32 lost; /* failures that may have lost what went past the cache, or destage's blocks */
-	u32 told; /* so many of them a flush of all that was written has reported */
-	u64 ended; /* requests past the cache that ended so far, and one */
+	u32 told; /* so many of them need not be told any more to a flush of all that was written */
+	u64 lost_upto; /* so many requests had ended at the last one; ~0: not known yet */
+	u64 ended; /* requests past the cache, and parts of them, that ended so far, and one */
 	u64 flushed; /* so many of them had ended when a flush began that succeeded */
 	u64 upto; /* ended, when the flush in flight began; its holder's */
 };

@@ -16,6 +16,12 @@
  *
  * Failures are numbered (gate.lost).  A ticket holds the number up to which its
  * caller need not be told, and which requests past the cache it has to cover.
+ *
+ * A flush of all that was written is told for all who have written.  But a failure may
+ * have lost more than what it stands for.  What was acknowledged after it began is for a
+ * later flush of all to tell, so the failure counts as told only when one was told that
+ * stands for all requests which had ended by then (gate.lost_upto).  What was not
+ * acknowledged yet is told by itself (fby_flush_later).
  * Nothing here takes a lock: the end of a flush may come from an interrupt.
  */
 #include "engine.h"
@@ -34,6 +40,19 @@ static void gate_release(struct fby_gate *g)
 static bool gate_owes(const struct fby_volume *v)
 {
 	return fby_load_acquire(&v->bypassing) || fby_load(&v->gate.flushed) < fby_load(&v->gate.ended);
+}
+
+/* The flush that holds the gate failed.  Who sees the failure sees for how many requests
+ * it has to stand, or that this is not known yet.  And a request that is acknowledged
+ * meanwhile is one of them, or finds the failure: see fby_flush_later. */
+static u32 gate_failed(struct fby_gate *g)
+{
+	u32 lost;
+
+	fby_store(&g->lost_upto, ~0ull);
+	lost = fby_fetch_add(&g->lost, 1u) + 1;
+	fby_store(&g->lost_upto, fby_load_acquire(&g->ended));
+	return lost;
 }
 
 /* The flush that holds the gate succeeded. */
@@ -62,7 +81,7 @@ void fby_gate_destage_sends(struct fby_volume *v)
 void fby_gate_destage_failed(struct fby_volume *v)
 {
 	if (gate_owes(v))
-		fby_fetch_add(&v->gate.lost, 1u);
+		(void)gate_failed(&v->gate);
 }
 
 void fby_gate_destage_ends(struct fby_pool *p, struct fby_volume *v, int error)
@@ -95,6 +114,19 @@ void fby_flush_cover(struct fby_pool *p, struct fby_flush *t, const struct fby_b
 	t->upto = fby_load_acquire(&p->volume[b->volume].gate.ended) - FBY_BUG(FLUSH_COVERS_NOTHING);
 }
 
+int fby_flush_later(struct fby_pool *p, struct fby_flush *t)
+{
+	struct fby_gate *g = &p->volume[t->volume].gate;
+
+	FBY_ASSERT(t->state == TICKET_PAST);
+	if (FBY_BUG(FLUSH_TELLS_FOR_LATER))
+		return FBY_DONE;
+	/* Once more: a flush of all that began before this stands for parts of it at most. */
+	fby_fetch_add(&g->ended, 1ull);
+	/* Likewise, so that the two are ordered; see gate_failed. */
+	return fby_fetch_add(&g->lost, 0u) == t->seen ? FBY_DONE : -FBY_E_ORIGIN_IO;
+}
+
 static void ticket_new(struct fby_pool *p, struct fby_flush *t, u16 volume)
 {
 	struct fby_gate *g = &p->volume[volume].gate;
@@ -107,11 +139,11 @@ static void ticket_new(struct fby_pool *p, struct fby_flush *t, u16 volume)
 	fby_fetch_add(&p->slot[fby_cpu() % p->opt.nslots].flushes, 1ull);
 }
 
-/* The caller is told of all failures so far, and the next need not be, if it asked
- * for all that was written. */
+/* The caller is told of all failures so far.  The next need not be, if this one stands
+ * for all that may be lost. */
 static int ticket_fails(struct fby_gate *g, struct fby_flush *t, u32 lost)
 {
-	if (t->all)
+	if (t->all && !t->aside && (t->upto >= fby_load(&g->lost_upto) || FBY_BUG(FLUSH_TELLS_FOR_LATER)))
 		fby_store(&g->told, lost);
 	return -FBY_E_ORIGIN_IO;
 }
@@ -164,7 +196,7 @@ int fby_flush_end(struct fby_pool *p, struct fby_flush *t, int error, u32 *wake)
 	t->state = t->all ? TICKET_ALL : TICKET_PAST;
 	if (error) {
 		/* Of destage's blocks too, if all that it covers has been flushed since. */
-		u32 lost = fby_fetch_add(&g->lost, 1u) + 1;
+		u32 lost = gate_failed(g);
 
 		decision = ticket_fails(g, t, lost);
 	} else {

@@ -365,7 +365,8 @@ void fby_origin_foreground(struct fby_pool *p, u16 volume, bool begin);
  * end: before the write is acknowledged, also if the origin failed.
  * Acknowledged, it is as durable as the origin makes it: until the next flush of
  * the origin, not at all.  So a host that bypasses has to pass on flushes, or to
- * make each such write durable before it acknowledges it; see fby_flush_begin.
+ * make each such write durable before it acknowledges it; see fby_flush_begin and
+ * fby_flush_later.
  * The write itself flushes nothing (no FUA): its error is its own.
  */
 struct fby_bypass {
@@ -405,20 +406,25 @@ int fby_range(struct fby_pool *p, u16 volume, enum fby_kind kind, u64 sector, u6
  *	be lost.
  * end: error is that of the origin, 0 or an errno number; the result is that of
  *	the whole flush, DONE or -FBY_E_ORIGIN_IO.
+ * later: of a ticket that covers a bypassed write, before that is acknowledged without
+ *	being durable yet.  DONE: a later flush of all makes it so, or is told.
+ *	-FBY_E_ORIGIN_IO: a flush failed since it began, and what it wrote may be lost.
  * When a flush fails, destage's or another's, every ticket is told that stands for
- * something which may be lost by it: those waiting at that moment, and if there
- * is none for all, the next one.
+ * something which may be lost by it: those waiting at that moment, and then each for
+ * all until one was told that began after all that may be lost was acknowledged.
  */
-struct fby_flush { /* private */
+struct fby_flush { /* private, but for aside */
 	u64 upto;
 	u32 seen;
 	u16 volume;
 	u8 state;
 	bool all;
+	bool aside; /* the host's own, not of who has written: what it is told, the next is told as well */
 };
 int fby_flush_begin(struct fby_pool *p, u16 volume, struct fby_flush *t);
 int fby_flush_end(struct fby_pool *p, struct fby_flush *t, int error, u32 *wake);
 void fby_flush_cover(struct fby_pool *p, struct fby_flush *t, const struct fby_bypass *b);
+int fby_flush_later(struct fby_pool *p, struct fby_flush *t);
 
 /* Announces that the caller is about to sleep for a WAIT decision. */
 void fby_wait_prepare(struct fby_pool *p, enum fby_decision d);

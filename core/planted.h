@@ -53,6 +53,7 @@
 	X(HOST_FAILURE_IGNORED, "destage goes on although the origin told another that it failed") \
 	X(FLUSH_FAILURE_TOLD_LATE, "a failed flush of destage's is unknown until its next step") \
 	X(FLUSH_OVERLAP_ONE_TOLD, "of two flushes that overlap, one is told of a failure") \
+	X(FLUSH_TELLS_FOR_LATER, "a flush that is told of a failure hides it from what was written after it began") \
 	X(FLUSH_COVERS_NOTHING, "a bypassed write is durable by what was bypassed before it") \
 	X(RANGE_UNCLAIMED, "discards and zeroes past the cache do not claim their blocks") \
 	X(CLEAN_OF_OTHER_ORIGIN, "what was written along to one origin counts as clean for the next") \

@@ -102,6 +102,13 @@ pub struct Ticket {
     raw: sys::fby_flush,
 }
 
+impl Ticket {
+    /// A host's own, beside those of its clients.
+    pub fn aside() -> Self {
+        Self { raw: sys::fby_flush { aside: true, ..Default::default() } }
+    }
+}
+
 /// A request for an origin, its data copied.
 #[derive(Clone, Debug)]
 pub struct Io {
@@ -544,6 +551,11 @@ impl Engine {
         // SAFETY: the pool is open; the ticket was told to flush the origin.
         let r = unsafe { sys::fby_flush_end(self.pool(), &mut t.raw, error, &mut wake) };
         (done(r), wake)
+    }
+
+    pub fn flush_later(&mut self, t: &mut Ticket) -> Result<()> {
+        // SAFETY: the pool is open; the ticket covers something.
+        done(unsafe { sys::fby_flush_later(self.pool(), &mut t.raw) })
     }
 
     pub fn wait_prepare(&mut self, d: Decision) {

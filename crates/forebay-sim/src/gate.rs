@@ -12,6 +12,9 @@ pub fn all() -> Result<(), String> {
     destage_tells_at_once()?;
     all_are_told()?;
     each_is_told_of_its_own()?;
+    what_ends_beside_a_failing_flush_is_told()?;
+    a_part_that_is_lost_is_told()?;
+    a_flush_aside_hides_nothing()?;
     a_zeroing_past_the_cache_is_claimed()
 }
 
@@ -91,6 +94,96 @@ fn each_is_told_of_its_own() -> Result<(), String> {
     want("its flush goes to the origin", sent == Ok(Decision::Origin))?;
     want("its failure is told", run.engine.flush_end(&mut own, EIO).0.is_err())?;
     want("and to a flush of all", run.flush(0).is_err())
+}
+
+/// What is acknowledged while a flush is in flight may be lost by its failure, and is
+/// not what that flush, or one that waits for it, stands for: the next flush of all is
+/// told as well.  A write that was in flight then is told itself.
+fn what_ends_beside_a_failing_flush_is_told() -> Result<(), String> {
+    for (of_destage, in_flight) in [(false, false), (true, false), (false, true), (true, true)] {
+        let mut run = run_past();
+        let mut a = Ticket::default();
+        let io = of_destage.then(|| run.drain_to_the_flush());
+        let first = run.engine.flush_begin(0, &mut a).map_err(|e| e.to_string())?;
+        let (_, part, _) = run.engine.bypass_begin(0, 56, 8, 1);
+        let (mut part, mut b) = (part, Ticket::default());
+        want("blocks that are not cached", part.is_some())?;
+        if !in_flight {
+            run.engine.bypass_end_covered(part.take().expect("it has begun"), 0, Some(&mut b));
+            want("it may be acknowledged", run.engine.flush_later(&mut b).is_ok())?;
+        }
+        run.lose();
+        match io {
+            Some(io) => {
+                run.engine.destage_complete(io.id, EIO);
+                want("it waits for destage", first == Decision::WaitFlush)?;
+                want("who waited is told", run.engine.flush_begin(0, &mut a).is_err())?;
+            }
+            None => want("its failure is told", run.engine.flush_end(&mut a, EIO).0.is_err())?,
+        }
+        match part {
+            Some(part) => {
+                run.engine.bypass_end_covered(part, 0, Some(&mut b));
+                want("what was in flight then is told", run.engine.flush_later(&mut b).is_err())?;
+            }
+            None => want("what ended beside it is told to the next", run.flush(0).is_err())?,
+        }
+        want("and once", run.flush(0) == Ok(Decision::Origin))?;
+        run.past(9, 48, 8);
+        want("what is written then is well", run.flush(0) == Ok(Decision::Origin))?;
+    }
+    Ok(())
+}
+
+/// A write past the cache in two parts: between them a flush of all that began after the
+/// first is told of a failure.  It stands for no write that was not acknowledged.
+fn a_part_that_is_lost_is_told() -> Result<(), String> {
+    for before in [true, false] {
+        let mut run = run_past();
+        let (mut write, mut a) = (Ticket::default(), Ticket::default());
+        let (_, part, _) = run.engine.bypass_begin(0, 56, 8, 1);
+        let part = part.ok_or("blocks that are not cached")?;
+        run.engine.bypass_end_covered(part, 0, Some(&mut write));
+        want("it is sent", run.engine.flush_begin(0, &mut a) == Ok(Decision::Origin))?;
+        if before {
+            run.lose();
+            want("it is told", run.engine.flush_end(&mut a, EIO).0.is_err())?;
+            want("so is the write", run.engine.flush_later(&mut write).is_err())?;
+        } else {
+            // The rest went through the cache.
+            want("it may be acknowledged", run.engine.flush_later(&mut write).is_ok())?;
+            run.lose();
+            want("it is told", run.engine.flush_end(&mut a, EIO).0.is_err())?;
+            want("so is the next, for the write", run.flush(0).is_err())?;
+        }
+        want("once", run.flush(0) == Ok(Decision::Origin))?;
+    }
+    Ok(())
+}
+
+/// A host's own flush is told, and hides nothing from those who have written.
+fn a_flush_aside_hides_nothing() -> Result<(), String> {
+    for destage in [false, true] {
+        let mut run = run_past();
+        let mut own = Ticket::aside();
+        let io = destage.then(|| run.drain_to_the_flush());
+        let begun = run.engine.flush_begin(0, &mut own).map_err(|e| e.to_string())?;
+        run.lose();
+        match io {
+            Some(io) => {
+                run.engine.destage_complete(io.id, EIO);
+                want("it waits for destage", begun == Decision::WaitFlush)?;
+                want("it is told", run.engine.flush_begin(0, &mut own).is_err())?;
+            }
+            None => want("it is told", run.engine.flush_end(&mut own, EIO).0.is_err())?,
+        }
+        want("and again", run.engine.flush_begin(0, &mut Ticket::aside()).is_err())?;
+        want("so are those who have written", run.flush(0).is_err())?;
+        want("once", run.flush(0) == Ok(Decision::Origin))?;
+        let after = run.engine.flush_begin(0, &mut Ticket::aside());
+        want("and then it is not told any more", after == Ok(Decision::Done))?;
+    }
+    Ok(())
 }
 
 /// A zeroing (or discard) and a write of one block: the second to come waits.

@@ -153,11 +153,10 @@ impl Sector {
         }
     }
 
-    /// Something that was acknowledged, and not flushed, may be gone.
-    pub fn has_lost(&self) -> bool {
-        let promised =
-            |v: &&Value| v.kind != Kind::Discard && v.volatile.is_some_and(|at| at != NEVER);
-        self.values.iter().filter(promised).any(|v| v.ghost)
+    /// When that was acknowledged which was not flushed, and may be gone.
+    pub fn lost(&self) -> impl Iterator<Item = u64> + '_ {
+        let gone = |v: &&Value| v.kind != Kind::Discard && v.ghost;
+        self.values.iter().filter(gone).filter_map(|v| v.volatile).filter(|at| *at != NEVER)
     }
 
     pub fn taint(&mut self, now: u64) {

@@ -266,6 +266,7 @@ pub struct fby_flush {
     pub volume: u16,
     pub state: u8,
     pub all: bool,
+    pub aside: bool,
 }
 
 #[repr(C)]
@@ -434,6 +435,7 @@ extern "C" {
         error: c_int,
         wake: *mut u32,
     ) -> c_int;
+    pub fn fby_flush_later(p: *mut fby_pool, t: *mut fby_flush) -> c_int;
     pub fn fby_flush_cover(p: *mut fby_pool, t: *mut fby_flush, b: *const fby_bypass);
     pub fn fby_wait_prepare(p: *mut fby_pool, d: u32);
 

@@ -237,6 +237,7 @@ const struct fby_layout fby_layouts[] = {
 	MEMBER(fby_flush, volume),
 	MEMBER(fby_flush, state),
 	MEMBER(fby_flush, all),
+	MEMBER(fby_flush, aside),
 	SIZE(fby_io),
 	MEMBER(fby_io, id),
 	MEMBER(fby_io, volume),

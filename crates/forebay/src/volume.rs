@@ -148,8 +148,8 @@ struct Part<'a> {
     through: u32,
     done: u32,
     past: u32,
-    /// Covers what goes past the cache, if the write is to be durable.
-    durable: Option<&'a mut Ticket>,
+    /// Covers what goes past the cache.
+    ticket: &'a mut Ticket,
 }
 
 enum Past {
@@ -300,20 +300,27 @@ impl Volume {
     /// Writes.  Durable when it returns, but for what was let go past the cache
     /// (see [`AttachOptions::bypass_limit_bytes`]): that is, after a flush.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
-        self.write(data, offset, None).map(drop)
+        let mut ticket = Ticket::default();
+        match self.write(data, offset, &mut ticket)? {
+            0 => Ok(()),
+            _ => {
+                let later = self.0.pool.shared().engine.flush_later(&mut ticket);
+                later.map_err(|e| self.error(e, offset, data.len() as u64))
+            }
+        }
     }
 
     /// Writes.  Durable when it returns, in any case.
     pub fn write_at_durably(&self, data: &[u8], offset: u64) -> Result<()> {
         let mut ticket = Ticket::default();
-        match self.write(data, offset, Some(&mut ticket))? {
+        match self.write(data, offset, &mut ticket)? {
             0 => Ok(()),
             _ => self.flush_ticket("flush", offset, data.len() as u64, &mut ticket),
         }
     }
 
     /// Returns the sectors that went past the cache.
-    fn write(&self, data: &[u8], offset: u64, mut durable: Option<&mut Ticket>) -> Result<u32> {
+    fn write(&self, data: &[u8], offset: u64, ticket: &mut Ticket) -> Result<u32> {
         self.check(offset, data.len() as u64)?;
         let attached = &self.0.attached;
         let (timed, large) = (sampled(), attached.policy.large(data.len()));
@@ -323,8 +330,7 @@ impl Volume {
             for data in data.chunks(WRITE_MAX) {
                 let total = (data.len() / SECTOR as usize) as u32;
                 let through = if large { 0 } else { total };
-                let durable = durable.as_deref_mut();
-                let mut part = Part { sector, data, total, through, done: 0, past: 0, durable };
+                let mut part = Part { sector, data, total, through, done: 0, past: 0, ticket };
                 self.write_part(&mut part, large, timed)?;
                 self.throttle(u64::from(total - part.past) * SECTOR);
                 sector += u64::from(total);
@@ -411,7 +417,7 @@ impl Volume {
         let latency = &self.0.attached.latency;
         let written = latency.time(Phase::Bypass, || self.origin().write_at(data, offset));
         engine.origin_foreground(index, false);
-        self.past_ends(&mut bypass, &written, p.durable.as_deref_mut());
+        self.past_ends(&mut bypass, &written, Some(p.ticket));
         self.origin_io("write past the cache", offset, data.len() as u64, |_| written)?;
         p.done += n;
         p.past += n;

@@ -50,6 +50,8 @@ struct WriteTask {
     durable: bool,
     /// Of what went past the cache, then.
     gate: Option<Gate>,
+    /// The same where it is not.
+    later: Option<Ticket>,
 }
 
 /// On its way past the cache.
@@ -103,8 +105,8 @@ struct FlushTask {
     number: u64,
     start: u64,
     gate: Gate,
-    /// The engine has been asked.
-    begun: bool,
+    /// When the engine was asked first.
+    begun: Option<u64>,
     /// Something that it covers is lost: it must fail.
     doomed: bool,
 }
@@ -248,7 +250,7 @@ impl World {
                 number,
                 start: self.tick,
                 gate: Gate::default(),
-                begun: false,
+                begun: None,
                 doomed: false,
             })
         } else {
@@ -271,6 +273,7 @@ impl World {
                 through: 0,
                 durable: id.is_multiple_of(3),
                 gate: None,
+                later: None,
             })
         };
         self.clients[i].task = task;
@@ -396,6 +399,12 @@ impl World {
     }
 
     fn write_done(&mut self, t: &WriteTask) -> Task {
+        if let (Some(mut later), Some(v)) = (t.later, self.volume_at(t.number)) {
+            if self.engine.flush_later(&mut later).is_err() {
+                self.log(|| format!("write {} met a flush that failed", t.id));
+                return self.model_fail(v, &t.sectors, t.id);
+            }
+        }
         self.tally.writes += 1;
         if !self.engine.media.captured() {
             self.model_end(t.number, &t.sectors, t.id);

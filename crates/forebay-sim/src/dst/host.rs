@@ -27,8 +27,9 @@ pub(super) struct OriginHealth {
     pub failing: u32,
     /// Its power was cut: the next flush says so, and no other.
     pub untold: bool,
-    /// A flush failed, something is lost, and no flush of all was told.
-    pub loss_untold: bool,
+    /// When that was acknowledged which a flush has lost since, where no flush of all
+    /// that covers it was told.
+    pub losses_untold: Vec<u64>,
 }
 
 pub(super) const EIO: i32 = 5;
@@ -344,7 +345,7 @@ impl World {
                         self.accept_losses(v);
                     }
                     self.volumes[v].attached = true;
-                    self.volumes[v].health.loss_untold = false;
+                    self.volumes[v].health.losses_untold.clear();
                     return Ok(());
                 }
                 Err(e) if damaged && (e.is(sys::FBY_E_HOLES) || e.is(sys::FBY_E_HOLES_KNOWN)) => {}

@@ -44,6 +44,14 @@ impl Drop for Bypass<'_> {
 #[derive(Debug, Default)]
 pub(crate) struct Ticket(sys::fby_flush);
 
+impl Ticket {
+    /// For all as well, but of none of those who have written: what it is told, the
+    /// next of theirs is told too.
+    pub(crate) fn aside() -> Ticket {
+        Ticket(sys::fby_flush { aside: true, ..Default::default() })
+    }
+}
+
 /// A flush that the origin has; counts as failed if it is dropped before its end.
 #[derive(Debug)]
 pub(crate) struct Flush<'a> {
@@ -115,6 +123,12 @@ impl Engine {
             sys::fby_range(self.pool, volume, kind, sector, nsectors, done, &mut raw, wake)
         })?;
         Ok((d, Bypass { engine: self, raw, begun: d == Decision::Origin }))
+    }
+
+    /// What the ticket covers is acknowledged without a flush.
+    pub(crate) fn flush_later(&self, ticket: &mut Ticket) -> EngineResult<()> {
+        // SAFETY: the pool is open; the ticket covers something, and is not in flight.
+        done(unsafe { sys::fby_flush_later(self.pool, &mut ticket.0) })
     }
 
     pub(crate) fn flush<'a>(

@@ -414,7 +414,7 @@ impl Core {
     /// The origin alone is to be all of it: with what went past the cache.
     fn flush_owed(&self, index: u16) -> Result<()> {
         let Some(attached) = self.shared.attached(index) else { return Ok(()) };
-        let flushed = attached.flush(&self.shared, index, &mut Ticket::default());
+        let flushed = attached.flush(&self.shared, index, &mut Ticket::aside());
         let flushed = flushed.map_err(|source| Error::OriginIo {
             name: self.volume_name(index).unwrap_or_default(),
             doing: "flush",

@@ -311,6 +311,63 @@ fn no_loss_is_untold_where_flushes_overlap() {
     disk.assert_unmet();
 }
 
+/// A flush is in flight, a write past the cache is acknowledged, the flush fails and
+/// takes the write along.  Whoever flushes after the write is told.
+#[test]
+fn a_failing_flush_does_not_hide_what_was_acknowledged_beside_it() {
+    let dir = Dir::new("beside");
+    let pool = Pool::open(&dir.pool(40), &unthrottled()).unwrap();
+    let disk = Disk::new();
+    let volume = attach_disk(&pool, &disk);
+    volume.flush().unwrap();
+    volume.write_at(&[1; 64 << 10], 1 << 20).unwrap();
+    let ((entered, flushing), (go, wait)) = (channel::<()>(), channel::<()>());
+    let (wait, first, lost) = (Mutex::new(wait), AtomicBool::new(true), disk.clone());
+    disk.hook(move |op, _| {
+        if op != "flush" || !first.swap(false, Ordering::SeqCst) {
+            return Ok(());
+        }
+        let _ = entered.send(());
+        let _ = wait.lock().unwrap().recv_timeout(LIMIT);
+        lost.lose();
+        Err(fails())
+    });
+    std::thread::scope(|s| {
+        let flusher = s.spawn(|| volume.flush());
+        flushing.recv_timeout(LIMIT).expect("it comes to the origin");
+        volume.write_at(&[2; 64 << 10], 2 << 20).unwrap();
+        go.send(()).unwrap();
+        assert!(flusher.join().unwrap().is_err());
+    });
+    volume.flush().expect_err("the write is lost");
+    assert!(disk.state().durable[2 << 20..][..64 << 10].iter().all(|b| *b == 0));
+    volume.flush().expect("it is told once");
+}
+
+/// The flush of a drain fails.  It is told, and so is the next flush of a client.
+#[test]
+fn a_failing_drain_hides_nothing_from_clients() {
+    let dir = Dir::new("aside");
+    let pool = Pool::open(&dir.pool(40), &unthrottled()).unwrap();
+    let disk = Disk::new();
+    let volume = attach_disk(&pool, &disk);
+    volume.flush().unwrap();
+    volume.write_at(&[1; 64 << 10], 1 << 20).unwrap();
+    let (first, lost) = (AtomicBool::new(true), disk.clone());
+    disk.hook(move |op, _| {
+        if op != "flush" || !first.swap(false, Ordering::SeqCst) {
+            return Ok(());
+        }
+        lost.lose();
+        Err(fails())
+    });
+    let drained = volume.drain(&mut |_| ControlFlow::Continue(()));
+    drained.expect_err("what went past the cache is lost");
+    volume.flush().expect_err("it is lost");
+    volume.flush().expect("it is told once");
+    drain_soon(&volume);
+}
+
 /// A client whose writes past the cache fail again and again says nothing of what
 /// destage has written.
 #[test]

@@ -55,9 +55,12 @@ impl World {
         let n = u64::from(past.part.nsectors());
         let fails = self.origin_fails(v);
         self.past_lands(v, &t, n, !fails);
-        let ticket = t.durable.then(|| &mut t.gate.get_or_insert_default().ticket);
+        let ticket = match t.durable {
+            true => &mut t.gate.get_or_insert_default().ticket,
+            false => t.later.get_or_insert_default(),
+        };
         let error = if fails { EIO } else { 0 };
-        let wake = self.engine.bypass_end_covered(past.part, error, ticket);
+        let wake = self.engine.bypass_end_covered(past.part, error, Some(ticket));
         self.log(|| format!("write {} past the cache ends, failed: {fails}", t.id));
         self.wake(wake);
         self.tally.bypasses += 1;
@@ -121,19 +124,18 @@ impl World {
         })
     }
 
-    /// A flush failed.  If something is lost, those that wait for one of all must be
-    /// told; if there is none, the next.
+    /// A flush failed.  If something is lost, those that wait for one of all and cover it
+    /// must be told, and then each until one that covers it was told.
     pub(in crate::dst) fn doom(&mut self, v: usize) {
         let number = self.volumes[v].number;
-        if !self.volumes[v].model.iter().any(Sector::has_lost) {
-            return;
-        }
-        self.volumes[v].health.loss_untold = true;
+        let lost: Vec<u64> = self.volumes[v].model.iter().flat_map(Sector::lost).collect();
         for c in &mut self.clients {
             if let Task::Flush(t) = &mut c.task {
-                t.doomed |= t.begun && t.number == number;
+                let covers = |begun| lost.iter().any(|at| *at <= begun);
+                t.doomed |= t.number == number && t.begun.is_some_and(covers);
             }
         }
+        self.volumes[v].health.losses_untold.extend(lost);
     }
 
     /// Has the origin a flush of some client's?
@@ -189,12 +191,13 @@ impl World {
 
     pub(super) fn flush_step(&mut self, i: usize, mut t: FlushTask) -> Result<Task, String> {
         let (v, index) = self.index_of(t.number)?;
-        t.doomed |= self.volumes[v].health.loss_untold;
-        t.begun = true;
+        let begun = *t.begun.get_or_insert(self.tick);
+        let untold = &mut self.volumes[v].health.losses_untold;
+        t.doomed |= untold.iter().any(|at| *at <= begun);
         match self.gate_step(i, v, index, &mut t.gate)? {
             Passed::NotYet => return Ok(Task::Flush(t)),
             Passed::Failed => {
-                self.volumes[v].health.loss_untold = false;
+                self.volumes[v].health.losses_untold.retain(|at| *at > begun);
                 self.log(|| format!("the flush since {} fails", t.start));
             }
             Passed::Well if t.doomed => {
@@ -237,7 +240,7 @@ impl World {
         }
     }
 
-    fn model_fail(&mut self, v: usize, sectors: &Range<u64>, id: u64) -> Task {
+    pub(super) fn model_fail(&mut self, v: usize, sectors: &Range<u64>, id: u64) -> Task {
         let tick = self.tick;
         for s in sectors.clone() {
             self.volumes[v].model[s as usize].write_fail(id, tick);
