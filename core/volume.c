@@ -399,6 +399,7 @@ static enum fby_destage_state public_state(enum fby_phase phase)
 int fby_volume_info(struct fby_pool *p, u16 index, struct fby_volume_info *out)
 {
 	struct fby_volume *v;
+	u32 cost_ns;
 
 	fby_zero(out, sizeof(*out));
 	if (index >= p->sb.nvolumes)
@@ -429,7 +430,8 @@ int fby_volume_info(struct fby_pool *p, u16 index, struct fby_volume_info *out)
 	out->pages_relocated = fby_load(&v->moved);
 	out->rounds = fby_load(&v->rounds);
 	out->throttle_ns = fby_load(&v->pace.delay_ns);
-	out->intake_limit = fby_load(&v->pace.cost_ns) ? 1000000000u / (u32)fby_load(&v->pace.cost_ns) : 0;
+	cost_ns = (u32)fby_load(&v->pace.cost_ns); /* once: it changes meanwhile */
+	out->intake_limit = cost_ns ? 1000000000u / cost_ns : 0;
 	out->drain_rate = fby_load(&v->pace.rate);
 	out->origin_depth = fby_load(&v->pace.depth);
 	for (u32 busy = fby_load(&v->bypassing); busy; busy &= busy - 1)
