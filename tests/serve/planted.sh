@@ -13,7 +13,8 @@ export CARGO_TARGET_DIR=$PWD/target/planted-host
 # name | file | what stands there | what takes its place
 mistakes='
 the file is not flushed|crates/forebay/src/origin/file.rs|Ok(retry(.. rustix::fs::fdatasync(&self.fd))?)|Ok(())
-FUA past the cache is not flushed|crates/forebay/src/volume.rs|_ => self.flush(),|_ => Ok(()),
+a durable write past the cache is not flushed|crates/forebay/src/volume.rs|if past > 0 {|if past > u64::MAX - 1 {
+write-through does not wait for the origin|crates/forebay/src/volume.rs|Mode::WriteThrough => self.settle(offset, len),|Mode::WriteThrough => Ok(()),
 a flush is not passed on|crates/forebay-nbd/src/connection.rs|command::FLUSH => volume.flush()?,|command::FLUSH => {}
 '
 failed=0 found=0

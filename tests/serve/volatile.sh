@@ -71,10 +71,11 @@ declare -A served=(
 	[cached]=""
 	[large]="--bypass-limit 16K"
 	[full]="--when-full bypass --high-watermark 95 --low-watermark 90"
+	[through]="--write-through"
 )
 promise() { # WAY KEY=NUMBER...
 	case "$*" in
-	cached*) ;;
+	cached* | through*) ;;
 	*fail=*) echo losing ;;
 	*) echo past ;;
 	esac
@@ -134,6 +135,21 @@ for way in cached large full; do
 done
 [ $total -gt 0 ] || fail "the cuts took nothing away: the test tested less than it says"
 say "the cuts took $total sectors away"
+
+# Written through: the pool is lost with the power, and the disk alone has all that was
+# acknowledged, also where flushes fail.
+past=0
+for ((round = 0; round < rounds; round++)); do
+	for trouble in keep=0 keep=1 fail=5; do
+		fresh
+		cut_load through 0.6 flush_us=2000 $trouble
+		rm "$pool"
+		load verify-file "$work/platter" "$work/log" >"$work/verify.log" || { show "$work/verify.log"; fail "written through ($trouble), and the disk alone lacks it (seed $seed)"; }
+		grep -q '^nbdload: [1-9]' "$work/verify.log" || fail "nothing was written through"
+	done
+done
+[ $past -gt 20 ] || fail "$past writes past the cache: the test tested less than it says"
+say "through: $((3 * rounds)) cuts of pool and disk, $past writes; the last: $(sed -n 's/^nbdload: //p' "$work/verify.log")"
 
 # A flush that fails, and takes with it what it should have kept.
 for way in cached large full; do

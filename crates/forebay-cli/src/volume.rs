@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `forebay volume add|list|remove`.
 
-use forebay::{NewVolume, VolumeInfo};
+use forebay::{Mode, NewVolume, VolumeInfo};
 use serde_json::json;
 
 use crate::out::Table;
@@ -76,6 +76,7 @@ fn state(v: &VolumeInfo) -> String {
         (true, ..) => "record DAMAGED".into(),
         (_, false, _) => "detached".into(),
         (_, true, Some(error)) => format!("origin FAILS: {error}"),
+        (_, true, None) if v.mode != Mode::WriteBack => format!("{}, {}", v.mode, v.destage),
         (_, true, None) if v.draining => "draining".into(),
         (_, true, None) => v.destage.to_string(),
     }

@@ -20,7 +20,7 @@ use forebay_sys as sys;
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::io::Errno;
 
-use crate::bypass::Policy;
+use crate::bypass::{Mode, Policy};
 use crate::engine::{Engine, EngineResult, Gate, Io, Step, Ticket};
 use crate::error::{Error, Result};
 use crate::latency::Phases;
@@ -354,12 +354,26 @@ fn run(shared: &Shared, mut ring: Option<Ring>) {
             return;
         }
         let sleep = step(shared, &mut ring);
+        if sleep.is_some() {
+            drain_again(shared);
+        }
         let batched = ring.as_ref().map_or(0, Ring::unsubmitted);
         if batched > 0 && (sleep.is_some() || batched >= BATCH) {
             ring.as_mut().expect("it has some").submit();
         }
         if let Some(limit) = sleep {
             shared.kick.wait(limit);
+        }
+    }
+}
+
+/// Volumes that keep nothing in the pool: for the step after the sleep.
+fn drain_again(shared: &Shared) {
+    let attached = shared.attached.read().unwrap_or_else(|e| e.into_inner());
+    for (&index, _) in attached.iter().filter(|(_, a)| a.policy.mode() != Mode::WriteBack) {
+        if !shared.engine.clean(index) {
+            // It may be attached only in a moment.
+            let _ = shared.engine.drain_on(index);
         }
     }
 }

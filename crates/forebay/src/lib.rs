@@ -62,6 +62,7 @@
 //! block whose cached copy is damaged answers [`Error::Lost`], never older
 //! data.  With the cache drained the origin alone is complete.
 
+mod attach;
 mod bypass;
 mod completeness;
 pub mod control;
@@ -80,7 +81,8 @@ mod status;
 mod volume;
 mod wait;
 
-pub use bypass::{VolumeChange, WhenFull};
+pub use attach::{AttachOptions, Holes};
+pub use bypass::{Mode, VolumeChange, WhenFull};
 pub use completeness::{Completeness, Verdict};
 pub use dump::{BlockHistory, ChunkDump, ChunkState, EntryDump, EntryKind, SuperblockDump};
 pub use error::{io_exit_code, Error, Result, EXIT_CODES};
@@ -98,4 +100,4 @@ pub use status::{
     CheckReport, Counters, DestageState, DrainProgress, OriginInfo, PoolStatus, RecoveryReport,
     ReportBlock, Uuid, VolumeInfo,
 };
-pub use volume::{AttachOptions, Holes, Volume};
+pub use volume::Volume;

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use forebay_sys as sys;
 use serde::{Deserialize, Serialize};
 
+use crate::attach::AttachOptions;
 use crate::completeness::Completeness;
 use crate::control;
 use crate::destage::{Destage, Shared};
@@ -24,7 +25,7 @@ use crate::error::{blocks_text, Error, Result};
 use crate::media::{detect_id, Media, MediaInfo, MediaOptions};
 use crate::origin::{is_name, is_unasked_name, join_identity, split_identity, FileOrigin, Origin};
 use crate::status::{DrainProgress, PoolStatus, RecoveryReport, Uuid, VolumeInfo};
-use crate::volume::{self, AttachOptions, Volume};
+use crate::volume::{self, Volume};
 
 pub(crate) use report::Core;
 

@@ -9,7 +9,7 @@ use std::str::FromStr;
 use crate::latency::PhaseLatency;
 use serde::{de, Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::bypass::WhenFull;
+use crate::bypass::{Mode, WhenFull};
 use crate::completeness::Verdict;
 use crate::error::{Error, Result};
 use crate::media::{human_bytes, MediaInfo};
@@ -267,6 +267,8 @@ pub struct VolumeInfo {
     pub bypass_limit_bytes: Option<u64>,
     #[serde(default)]
     pub when_full: WhenFull,
+    #[serde(default)]
+    pub mode: Mode,
     /// How long the phases of its requests took, since it was attached.
     pub latency: Vec<PhaseLatency>,
 }

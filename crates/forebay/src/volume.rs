@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Attached volumes: reads, writes, discards and drains.
 
-use std::fmt;
 use std::io;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use forebay_sys as sys;
 
-use crate::bypass::{VolumeChange, WhenFull};
+use crate::attach::{sizes, AttachOptions, Holes};
+use crate::bypass::{Mode, VolumeChange, WhenFull};
 use crate::destage::{errno_of, Attached, Workers};
 use crate::engine::{self, Bypass, Code, Decision, Ticket, Wait};
 use crate::error::{Error, Result};
@@ -28,78 +26,12 @@ const WRITE_MAX: usize = 1 << 30;
 const GAP_MAX: u64 = 64 << 10;
 /// What a range may take of the cache, about.
 const RANGE_CACHED: u64 = 64 << 10;
-/// Less than this between cached blocks is not worth a request to the origin.
-const BYPASS_LEAST: u32 = 128;
+/// Pages from which on a cleaner's writes wait for the block that they meet, and how
+/// long: blocks that are written again and again would keep the pool from emptying.
+const NEARLY_CLEAN: u64 = 16384;
+const CLEANER_PATIENCE: Duration = Duration::from_millis(100);
 const BLOCK: u64 = 4096;
 const SECTOR: u64 = 512;
-
-/// What to do about entries that recovery found lost, when a volume is
-/// attached.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Holes {
-    /// Refuse.
-    #[default]
-    Fail,
-    /// Blocks that can be named answer EIO; refuse if some cannot.
-    Isolate,
-    /// Those that cannot be named may show older data.
-    Accept,
-}
-
-impl fmt::Display for Holes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Holes::Fail => "fail",
-            Holes::Isolate => "isolate",
-            Holes::Accept => "accept",
-        })
-    }
-}
-
-impl FromStr for Holes {
-    type Err = Error;
-
-    fn from_str(s: &str) -> Result<Holes> {
-        match s {
-            "fail" => Ok(Holes::Fail),
-            "isolate" => Ok(Holes::Isolate),
-            "accept" => Ok(Holes::Accept),
-            _ => Err(Error::usage(
-                format!("holes policy \"{s}\" is not known"),
-                "use fail, isolate or accept",
-            )),
-        }
-    }
-}
-
-/// How to attach a volume.
-#[derive(Clone, Debug, Default)]
-pub struct AttachOptions {
-    /// Where the origin is now; `None`: where it was.
-    pub origin: Option<PathBuf>,
-    pub holes: Holes,
-    /// Attach though the origin's id is not the recorded one, or it has grown,
-    /// and record what it is now.  Onto an origin that holds other data, what
-    /// is cached would destroy that.
-    pub accept_changed_origin: bool,
-    /// Record an origin by its name where the system has no better id of it.
-    /// Disks that change places are then taken for each other.
-    pub origin_by_name: bool,
-    /// How long a write may wait for space; `None`: as long as it takes.
-    pub full_timeout: Option<Duration>,
-    /// Origin writes of destage in flight, 1 to 64; 0: 16.
-    pub queue_depth: u32,
-    /// Largest origin write, a multiple of 4096; 0: 256 KiB.
-    pub buffer_bytes: u32,
-    /// Most pages written before the origin is flushed, at least 16; 0: 16384.
-    pub round_pages: u32,
-    /// Writes of so many bytes and more go past the cache, straight to the
-    /// origin, as far as their blocks are not cached; 0: none.  They are as
-    /// durable as the origin makes them, so after the next [`Volume::flush`].
-    pub bypass_limit_bytes: u64,
-    /// What a write does when the pool is full; bypassed ones as above.
-    pub when_full: WhenFull,
-}
 
 /// An attached volume; a handle to clone.  All calls may come from any number
 /// of threads.  It is detached when the last handle is dropped, or by
@@ -159,6 +91,14 @@ enum Past {
     Busy,
 }
 
+/// What the pool has of a part of a block.
+enum Held {
+    Nothing,
+    /// Lost sectors, and nothing that destage could write.
+    Lost,
+    Data,
+}
+
 /// Sectors of a request that are to be read from the origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
@@ -190,6 +130,7 @@ impl Volume {
         attached.policy.change(&VolumeChange {
             bypass_limit_bytes: Some(o.bypass_limit_bytes),
             when_full: Some(o.when_full),
+            mode: Some(o.mode),
         });
         let started = attached.start(shared);
         let workers =
@@ -300,6 +241,9 @@ impl Volume {
     /// Writes.  Durable when it returns, but for what was let go past the cache
     /// (see [`AttachOptions::bypass_limit_bytes`]): that is, after a flush.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
+        if self.0.attached.policy.mode() == Mode::WriteThrough {
+            return self.write_at_durably(data, offset);
+        }
         let mut ticket = Ticket::default();
         match self.write(data, offset, &mut ticket)? {
             0 => Ok(()),
@@ -312,42 +256,51 @@ impl Volume {
 
     /// Writes.  Durable when it returns, in any case.
     pub fn write_at_durably(&self, data: &[u8], offset: u64) -> Result<()> {
+        let (mode, len) = (self.0.attached.policy.mode(), data.len() as u64);
         let mut ticket = Ticket::default();
-        match self.write(data, offset, &mut ticket)? {
-            0 => Ok(()),
-            _ => self.flush_ticket("flush", offset, data.len() as u64, &mut ticket),
+        let past = self.write(data, offset, &mut ticket)? * SECTOR;
+        if past > 0 {
+            self.flush_ticket("flush", offset, len, &mut ticket)?;
+        }
+        match mode {
+            Mode::WriteThrough if past < len => self.settle(offset, len),
+            _ => Ok(()),
         }
     }
 
     /// Returns the sectors that went past the cache.
-    fn write(&self, data: &[u8], offset: u64, ticket: &mut Ticket) -> Result<u32> {
+    fn write(&self, data: &[u8], offset: u64, ticket: &mut Ticket) -> Result<u64> {
         self.check(offset, data.len() as u64)?;
         let attached = &self.0.attached;
-        let (timed, large) = (sampled(), attached.policy.large(data.len()));
+        let (timed, least) = (sampled(), attached.policy.past(data.len()));
         attached.latency.time_if(timed, Phase::Write, || {
             let mut past = 0;
             let mut sector = offset / SECTOR;
             for data in data.chunks(WRITE_MAX) {
                 let total = (data.len() / SECTOR as usize) as u32;
-                let through = if large { 0 } else { total };
+                let through = if least.is_some() { 0 } else { total };
                 let mut part = Part { sector, data, total, through, done: 0, past: 0, ticket };
-                self.write_part(&mut part, large, timed)?;
+                self.write_part(&mut part, least, timed)?;
                 self.throttle(u64::from(total - part.past) * SECTOR);
                 sector += u64::from(total);
-                past |= part.past;
+                past += u64::from(part.past);
             }
             Ok(past)
         })
     }
 
-    fn write_part(&self, p: &mut Part<'_>, large: bool, timed: bool) -> Result<()> {
+    /// `least`: it goes past the cache, in pieces of so many sectors and more.
+    fn write_part(&self, p: &mut Part<'_>, least: Option<u32>, timed: bool) -> Result<()> {
         let mut waiter = Waiter::default();
         while p.done < p.total {
             let before = p.done;
             let wait = match p.done < p.through {
                 true => self.write_through(p, timed)?,
-                false => match self.write_past(p, BYPASS_LEAST)? {
+                false => match self.write_past(p, least.unwrap_or(1))? {
                     Past::Written => None,
+                    Past::Cached(_) if self.let_go((p.sector + u64::from(p.done)) * SECTOR)? => {
+                        None
+                    }
                     Past::Cached(n) => {
                         p.through = p.done + n;
                         None
@@ -362,7 +315,7 @@ impl Volume {
             match wait {
                 None => {}
                 Some(Wait::Space) if bypass() => match self.write_past(p, 1)? {
-                    Past::Written if large => p.through = p.through.max(p.done),
+                    Past::Written if least.is_some() => p.through = p.through.max(p.done),
                     Past::Written => {}
                     _ => self.wait(&mut waiter, Wait::Space)?,
                 },
@@ -424,9 +377,87 @@ impl Volume {
         Ok(Past::Written)
     }
 
+    // --- modes without new data in the pool --------------------------------
+
+    /// Until the origin has the range, flushed: until nothing of it is cached but what
+    /// is lost, since a block is let go of only then.  That destage has passed a write
+    /// would not be enough, as the block may have been written again meanwhile, and that
+    /// is what is destaged.
+    fn settle(&self, offset: u64, len: u64) -> Result<()> {
+        let failures = self.info()?.origin_errors;
+        let (mut at, end) = (offset, offset + len);
+        while at < end {
+            let n = (BLOCK - at % BLOCK).min(end - at);
+            match self.held(at, n)? {
+                Held::Data => self.wait_for_destage(at, n, failures)?,
+                Held::Nothing | Held::Lost => at += n,
+            }
+        }
+        Ok(())
+    }
+
+    /// A write came to a block that is cached, and is to go past the cache.  True: the
+    /// block was let go of meanwhile.
+    fn let_go(&self, offset: u64) -> Result<bool> {
+        let limit = match self.0.attached.policy.mode() {
+            Mode::WriteThrough => Duration::MAX,
+            Mode::Cleaner if self.info()?.pages <= NEARLY_CLEAN => CLEANER_PATIENCE,
+            Mode::Cleaner | Mode::WriteBack => return Ok(false),
+        };
+        let (start, failures) = (Instant::now(), self.info()?.origin_errors);
+        let offset = offset - offset % BLOCK;
+        let len = BLOCK.min(self.0.size - offset);
+        loop {
+            match self.held(offset, len)? {
+                Held::Nothing => return Ok(true),
+                Held::Lost => return Ok(false),
+                Held::Data if start.elapsed() >= limit => return Ok(false),
+                Held::Data => {}
+            }
+            match self.wait_for_destage(offset, len, failures) {
+                // The cache takes what the origin does not.
+                Err(_) if limit == CLEANER_PATIENCE => return Ok(false),
+                waited => waited?,
+            }
+        }
+    }
+
+    /// What the pool has of a part of a block.
+    fn held(&self, offset: u64, len: u64) -> Result<Held> {
+        let (first, n) = (offset % BLOCK / SECTOR, len / SECTOR);
+        let bytes = &mut [0; BLOCK as usize][..len as usize];
+        let engine = &self.0.pool.shared().engine;
+        let read = engine.read_block(self.0.index, offset / BLOCK, first as u32, bytes);
+        let (origin, lost) = read.map_err(|e| self.error(e, offset, len))?;
+        let all = ((1u32 << n) - 1) << first;
+        Ok(match (u32::from(origin) & all, u32::from(origin | lost) & all) {
+            (not_held, _) if not_held == all => Held::Nothing,
+            (_, not_good) if not_good == all => Held::Lost,
+            _ => Held::Data,
+        })
+    }
+
+    /// An error: the origin failed since, or the server stops.
+    fn wait_for_destage(&self, offset: u64, len: u64, failures: u64) -> Result<()> {
+        const LOOK: Duration = Duration::from_millis(1);
+        let shared = self.0.pool.shared();
+        let drained = shared.engine.drain_on(self.0.index);
+        drained.map_err(|e| self.error(e, offset, len))?;
+        shared.kick.kick();
+        std::thread::sleep(LOOK);
+        let info = self.info()?;
+        if info.origin_errors == failures && !shared.space.aborted() {
+            return Ok(());
+        }
+        let why = info.last_error.unwrap_or_else(|| "the server stops".into());
+        let result = Err(io::Error::other(why));
+        self.origin_io("write through the cache", offset, len, |_| result)
+    }
+
     /// Changes what may change while it is attached.
     pub fn set(&self, change: &VolumeChange) {
         self.0.attached.policy.change(change);
+        self.0.pool.shared().kick.kick();
     }
 
     /// All acknowledged writes are durable when it returns.  They are anyway,
@@ -456,7 +487,11 @@ impl Volume {
 
     /// The range reads as zeroes afterwards.  Durable when it returns.
     pub fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
-        self.range(true, offset, len)
+        self.range(true, offset, len)?;
+        match self.0.attached.policy.mode() {
+            Mode::WriteThrough => self.settle(offset, len),
+            Mode::WriteBack | Mode::Cleaner => Ok(()),
+        }
     }
 
     /// Zeroing large ranges is faster than writing them.
@@ -723,31 +758,6 @@ fn add_runs(runs: &mut Vec<Run>, first: u64, mask: u8) {
             _ => runs.push(Run { start: sector, end: sector + 1 }),
         }
     }
-}
-
-struct Sizes {
-    round_pages: u32,
-    buffers: u32,
-    buffer_bytes: u32,
-}
-
-fn sizes(o: &AttachOptions) -> Result<Sizes> {
-    let or = |value, default| if value == 0 { default } else { value };
-    let sizes = Sizes {
-        round_pages: or(o.round_pages, 16384),
-        buffers: or(o.queue_depth, 16),
-        buffer_bytes: or(o.buffer_bytes, 256 << 10),
-    };
-    if sizes.buffers > 64 || !sizes.buffer_bytes.is_multiple_of(4096) || sizes.round_pages < 16 {
-        return Err(Error::usage(
-            format!(
-                "{} requests of {} bytes in rounds of {} pages are not possible",
-                sizes.buffers, sizes.buffer_bytes, sizes.round_pages
-            ),
-            "use 1 to 64 requests, a multiple of 4096 bytes, at least 16 pages",
-        ));
-    }
-    Ok(sizes)
 }
 
 #[cfg(test)]

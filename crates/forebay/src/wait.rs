@@ -73,6 +73,10 @@ impl Space {
         self.wake();
     }
 
+    pub(crate) fn aborted(&self) -> bool {
+        self.aborted.load(Ordering::SeqCst)
+    }
+
     #[cfg(test)]
     fn waiting(&self) -> u32 {
         self.waiting.load(Ordering::Relaxed)
@@ -119,7 +123,7 @@ impl Waiter {
         }
         let since = *self.space_since.get_or_insert_with(Instant::now);
         let waited = since.elapsed();
-        if space.aborted.load(Ordering::SeqCst) || timeout.is_some_and(|t| waited >= t) {
+        if space.aborted() || timeout.is_some_and(|t| waited >= t) {
             return Err(GaveUp { waited });
         }
         match self.announced.take() {

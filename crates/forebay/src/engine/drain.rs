@@ -23,6 +23,12 @@ impl Engine {
         Ok(Draining { engine: self, index, seq: self.info().seq })
     }
 
+    /// For as long as no drain ends: for whoever asks again and again.
+    pub(crate) fn drain_on(&self, index: u16) -> EngineResult<()> {
+        let _admin = self.admin();
+        self.set_drain(index, true)
+    }
+
     fn set_drain(&self, index: u16, on: bool) -> EngineResult<()> {
         // SAFETY: the pool is open.
         done(unsafe { sys::fby_volume_drain(self.pool, index, on) })
@@ -33,8 +39,7 @@ impl Draining<'_> {
     /// Destage has ended it if there was nothing to do for a moment.  A volume that
     /// was detached says so itself.
     pub(crate) fn go_on(&self) {
-        let _admin = self.engine.admin();
-        let _ = self.engine.set_drain(self.index, true);
+        let _ = self.engine.drain_on(self.index);
     }
 }
 

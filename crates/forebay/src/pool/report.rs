@@ -123,6 +123,7 @@ impl Core {
         let policy = attached.as_ref().map(|a| &a.policy);
         let limit = policy.map_or(0, |p| p.limit_bytes());
         let when_full = policy.map(|p| p.when_full()).unwrap_or_default();
+        let mode = policy.map(|p| p.mode()).unwrap_or_default();
         let recorded = sys::text(&info.spec.identity).into_owned();
         let (id, path) = split_identity(&recorded);
         let last_error = (info.last_error != 0).then(|| {
@@ -180,6 +181,7 @@ impl Core {
             flush_owed: info.flush_owed,
             bypass_limit_bytes: (limit != 0).then_some(limit),
             when_full,
+            mode,
         };
         let pages_left = v.pages.saturating_sub(v.lost_blocks);
         v.verdict = Completeness::judge(&v, pages_left, Vec::new(), None).verdict;
@@ -338,6 +340,7 @@ impl Core {
                 attached.policy.change(change);
             }
         }
+        self.shared.kick.kick();
         Ok(())
     }
 

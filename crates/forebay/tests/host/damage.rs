@@ -27,7 +27,7 @@ fn flip(path: &std::path::Path, at: u64, mask: u8) {
 }
 
 /// Flips a bit in the cached data of a block.
-fn damage(path: &std::path::Path, block: u64, byte: u64) {
+pub fn damage(path: &std::path::Path, block: u64, byte: u64) {
     let (chunk, page) = place(path, block);
     flip(path, chunk + page * 4096 + byte, 0x10);
 }

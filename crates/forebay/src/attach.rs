@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How a volume is attached.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::bypass::{Mode, WhenFull};
+use crate::error::{Error, Result};
+
+/// What to do about entries that recovery found lost, when a volume is
+/// attached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Holes {
+    /// Refuse.
+    #[default]
+    Fail,
+    /// Blocks that can be named answer EIO; refuse if some cannot.
+    Isolate,
+    /// Those that cannot be named may show older data.
+    Accept,
+}
+
+impl fmt::Display for Holes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Holes::Fail => "fail",
+            Holes::Isolate => "isolate",
+            Holes::Accept => "accept",
+        })
+    }
+}
+
+impl FromStr for Holes {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Holes> {
+        match s {
+            "fail" => Ok(Holes::Fail),
+            "isolate" => Ok(Holes::Isolate),
+            "accept" => Ok(Holes::Accept),
+            _ => Err(Error::usage(
+                format!("holes policy \"{s}\" is not known"),
+                "use fail, isolate or accept",
+            )),
+        }
+    }
+}
+
+/// How to attach a volume.
+#[derive(Clone, Debug, Default)]
+pub struct AttachOptions {
+    /// Where the origin is now; `None`: where it was.
+    pub origin: Option<PathBuf>,
+    pub holes: Holes,
+    /// Attach though the origin's id is not the recorded one, or it has grown,
+    /// and record what it is now.  Onto an origin that holds other data, what
+    /// is cached would destroy that.
+    pub accept_changed_origin: bool,
+    /// Record an origin by its name where the system has no better id of it.
+    /// Disks that change places are then taken for each other.
+    pub origin_by_name: bool,
+    /// How long a write may wait for space; `None`: as long as it takes.
+    pub full_timeout: Option<Duration>,
+    /// Origin writes of destage in flight, 1 to 64; 0: 16.
+    pub queue_depth: u32,
+    /// Largest origin write, a multiple of 4096; 0: 256 KiB.
+    pub buffer_bytes: u32,
+    /// Most pages written before the origin is flushed, at least 16; 0: 16384.
+    pub round_pages: u32,
+    /// Writes of so many bytes and more go past the cache, straight to the
+    /// origin, as far as their blocks are not cached; 0: none.  They are as
+    /// durable as the origin makes them, so after the next [`Volume::flush`].
+    pub bypass_limit_bytes: u64,
+    /// What a write does when the pool is full; bypassed ones as above.
+    pub when_full: WhenFull,
+    pub mode: Mode,
+}
+
+pub(crate) struct Sizes {
+    pub round_pages: u32,
+    pub buffers: u32,
+    pub buffer_bytes: u32,
+}
+
+pub(crate) fn sizes(o: &AttachOptions) -> Result<Sizes> {
+    let or = |value, default| if value == 0 { default } else { value };
+    let sizes = Sizes {
+        round_pages: or(o.round_pages, 16384),
+        buffers: or(o.queue_depth, 16),
+        buffer_bytes: or(o.buffer_bytes, 256 << 10),
+    };
+    if sizes.buffers > 64 || !sizes.buffer_bytes.is_multiple_of(4096) || sizes.round_pages < 16 {
+        return Err(Error::usage(
+            format!(
+                "{} requests of {} bytes in rounds of {} pages are not possible",
+                sizes.buffers, sizes.buffer_bytes, sizes.round_pages
+            ),
+            "use 1 to 64 requests, a multiple of 4096 bytes, at least 16 pages",
+        ));
+    }
+    Ok(sizes)
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Write-through: what was acknowledged is on the origin, flushed, whatever was cached
+//! before and whoever writes beside.  Cleaner: the pool empties, and stays empty.
+//! Method: an origin with a volatile cache, of which only the durable part is looked at.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::common::*;
+use crate::disk::{Disk, SIZE};
+use forebay::*;
+
+const LIMIT: Duration = Duration::from_secs(100);
+
+fn attach_mode(pool: &Pool, disk: &Disk, mode: Mode) -> Volume {
+    if pool.volumes().is_empty() {
+        pool.volume_add_origin("v", disk, 0).unwrap();
+    }
+    let options = AttachOptions { mode, ..Default::default() };
+    pool.attach_origin("v", Box::new(disk.clone()), &options).unwrap()
+}
+
+fn set(volume: &Volume, mode: Mode) {
+    volume.set(&VolumeChange { mode: Some(mode), ..Default::default() });
+    assert_eq!(volume.info().unwrap().mode, mode);
+}
+
+fn durable(disk: &Disk, offset: u64, len: usize) -> Vec<u8> {
+    disk.state().durable[offset as usize..offset as usize + len].to_vec()
+}
+
+fn until_empty(volume: &Volume) {
+    let start = Instant::now();
+    while volume.info().unwrap().pages > 0 {
+        assert!(start.elapsed() < LIMIT, "the pool does not empty: {:?}", volume.info());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn written_through_is_on_the_origin_alone() {
+    let dir = Dir::new("through");
+    let pool = Pool::open(&dir.pool(40), &unthrottled()).unwrap();
+    let disk = Disk::new();
+    let volume = attach_mode(&pool, &disk, Mode::WriteBack);
+    // Nothing of it is on the origin.
+    volume.write_at(&[1; 64 << 10], 0).unwrap();
+    assert_eq!(durable(&disk, 0, 64 << 10), [0; 64 << 10]);
+    set(&volume, Mode::WriteThrough);
+    // A sector of a cached block, a range half of which is cached, and one that is not.
+    for (offset, len) in [(512, 512), (60 << 10, 8 << 10), (1 << 20, 512), (2 << 20, 300 << 10)] {
+        let data = vec![len as u8 | 2; len];
+        volume.write_at(&data, offset).unwrap();
+        assert_eq!(durable(&disk, offset, len), data, "{len} bytes at {offset}");
+        assert_eq!(read(&volume, offset, len), data);
+    }
+    // A small zeroing is an entry of the pool, a large one goes past it.
+    for (offset, len) in [(2 << 20, 4096), (1 << 20, 512), ((2 << 20) + 8192, 200 << 10)] {
+        volume.write_zeroes(offset, len).unwrap();
+        assert_eq!(durable(&disk, offset, len as usize), vec![0; len as usize], "at {offset}");
+    }
+    until_empty(&volume);
+    assert_eq!(durable(&disk, 0, 512), [1; 512], "what was cached before is left behind");
+    assert_sound(&pool);
+    disk.assert_unmet();
+}
+
+/// Each thread has a sector of its own in the same blocks, so that what one has
+/// published is superseded by another's before destage comes to it.
+#[test]
+fn written_through_beside_others_of_the_same_blocks() {
+    const THREADS: u64 = 4;
+    let dir = Dir::new("beside");
+    let pool = Pool::open(&dir.pool(40), &unthrottled()).unwrap();
+    let disk = Disk::new();
+    disk.hook(|op, _| {
+        std::thread::sleep(Duration::from_micros(if op == "flush" { 500 } else { 50 }));
+        Ok(())
+    });
+    let volume = attach_mode(&pool, &disk, Mode::WriteBack);
+    for round in 1..=12 {
+        set(&volume, Mode::WriteBack);
+        for block in 0..8 {
+            volume.write_at(&[0xee; 4096], block * 4096).unwrap();
+        }
+        set(&volume, Mode::WriteThrough);
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (volume, disk) = (&volume, &disk);
+                scope.spawn(move || {
+                    let mut rng = Rng::new(round * THREADS + thread);
+                    for n in 1..=20 {
+                        let offset = rng.below(8) * 4096 + thread * 512;
+                        let zero = n % 4 == 0; // an entry of the pool
+                        let data = match zero {
+                            true => [0; 512],
+                            false => sector(thread, offset, round * 100 + n),
+                        };
+                        match zero {
+                            true => volume.write_zeroes(offset, 512).unwrap(),
+                            false => volume.write_at(&data, offset).unwrap(),
+                        }
+                        assert!(durable(disk, offset, 512) == data, "round {round}, write {n}");
+                    }
+                });
+            }
+        });
+    }
+    let info = volume.info().unwrap();
+    assert!(info.rounds > 12 && info.bypasses > 100, "both ways are taken: {info:?}");
+    assert_sound(&pool);
+}
+
+#[test]
+fn an_origin_that_fails_is_told_to_whoever_writes_through() {
+    let dir = Dir::new("through-fails");
+    let pool = Pool::open(&dir.pool(40), &unthrottled()).unwrap();
+    let disk = Disk::new();
+    let volume = attach_mode(&pool, &disk, Mode::WriteBack);
+    volume.write_at(&[1; 8192], 0).unwrap();
+    disk.hook(|_, _| Err(std::io::Error::from_raw_os_error(5)));
+    set(&volume, Mode::WriteThrough);
+    for offset in [0, 1 << 20] {
+        let e = volume.write_at(&[2; 4096], offset).unwrap_err();
+        assert!(matches!(e, Error::OriginIo { .. }) && e.exit_code() == 7, "{e}");
+    }
+    let e = volume.write_zeroes(4096, 4096).unwrap_err();
+    assert_eq!(e.exit_code(), 7, "{e}");
+    disk.hook(|_, _| Ok(()));
+    volume.write_at(&[3; 4096], 0).unwrap();
+    assert_eq!(durable(&disk, 0, 4096), [3; 4096]);
+    disk.assert_unmet();
+}
+
+/// What is left of a block stays lost, and does not hold up what was overwritten.
+#[test]
+fn a_lost_block_is_written_through() {
+    let dir = Dir::new("through-lost");
+    let path = dir.pool(16);
+    let disk = Disk::new();
+    let pool = open(&path);
+    let volume = attach_mode(&pool, &disk, Mode::WriteBack);
+    volume.write_at(&[1; 8192], 0).unwrap();
+    volume.detach().unwrap();
+    pool.close().unwrap();
+    crate::damage::damage(&path, 1, 700);
+    let pool = open(&path);
+    let volume = attach_mode(&pool, &disk, Mode::WriteThrough);
+    assert!(matches!(volume.read_at(&mut [0; 4096], 4096), Err(Error::Lost { .. })));
+    volume.write_at(&[2; 1024], 4096).unwrap();
+    assert_eq!(durable(&disk, 4096, 1024), [2; 1024]);
+    assert_eq!(volume.info().unwrap().lost_blocks, 1);
+    volume.write_at(&[3; 4096], 4096).unwrap();
+    assert_eq!(durable(&disk, 4096, 4096), [3; 4096]);
+    until_empty(&volume);
+    assert_eq!(durable(&disk, 0, 4096), [1; 4096]);
+}
+
+#[test]
+fn a_cleaner_empties_the_pool_beside_writers() {
+    let dir = Dir::new("cleaner");
+    let pool = Pool::open(&dir.pool(40), &unthrottled()).unwrap();
+    let disk = Disk::new();
+    let volume = attach_mode(&pool, &disk, Mode::WriteBack);
+    volume.write_at(&[1; 512 << 10], 0).unwrap();
+    set(&volume, Mode::Cleaner);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut n = 0;
+            while !stop.load(Ordering::Relaxed) {
+                n += 1;
+                // What is not cached, and now and then what was.
+                let offset = (1 << 20) + n % 100 * 4096;
+                volume.write_at(&[n as u8; 4096], offset).unwrap();
+                if n % 50 == 0 {
+                    volume.write_at(&[n as u8; 512], n % 64 * 4096).unwrap();
+                }
+            }
+            n
+        });
+        until_empty(&volume);
+        stop.store(true, Ordering::Relaxed);
+        assert!(writer.join().unwrap() > 0);
+    });
+    let before = volume.info().unwrap().bypasses;
+    volume.write_at(&[9; 4096], 3 << 20).unwrap();
+    let info = volume.info().unwrap();
+    assert_eq!((info.bypasses - before, info.flush_owed), (1, true));
+    volume.flush().unwrap();
+    assert_eq!(durable(&disk, 3 << 20, 4096), [9; 4096]);
+    until_empty(&volume);
+    let now = read(&volume, 0, SIZE);
+    assert!(disk.state().now == now, "the origin alone is not all of it");
+    assert_sound(&pool);
+    disk.assert_unmet();
+}
