@@ -5,8 +5,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
-use forebay::{AttachOptions, Holes, Persist, PoolOptions, WhenFull};
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use forebay::{Persist, PoolOptions};
 
 use crate::units;
 
@@ -34,6 +34,9 @@ macro_rules! after {
 }
 
 pub mod module;
+mod serve;
+
+pub use serve::{Attach, HolesArg, Serve, Set, Tuning};
 
 /// A small persistent memory in front of a large block device: synchronous
 /// writes become durable in about a microsecond, and the disk stays an
@@ -65,7 +68,7 @@ pub enum Command {
     Status(Status),
     /// Watch a pool live in the terminal: rates, space, volumes, latencies
     Top(Top),
-    /// Change volumes while they are served
+    /// Show and change the options of a pool that is served
     Set(Set),
     /// Give a pool's status to Prometheus
     Exporter(Exporter),
@@ -248,146 +251,6 @@ pub struct VolumeRemove {
     pub media: MediaArgs,
     #[command(flatten)]
     pub json: Json,
-}
-
-// --- serve -----------------------------------------------------------------
-
-#[derive(Args, Debug)]
-#[command(after_help = after!(
-    "forebay serve /dev/pmem0",
-    "forebay serve /dev/shm/pool --socket /run/user/1000/fb/nbd.sock",
-    "forebay serve /dev/pmem0 --origin data=/dev/sdc      the disk has moved",
-    "forebay serve /dev/pmem0 --json > ready &           URIs, processes, as JSON",
-))]
-pub struct Serve {
-    /// The pool
-    pub pool: PathBuf,
-    /// Unix socket; its directory must be its owner's alone (mode 0700)
-    #[arg(long, value_name = "PATH")]
-    pub socket: Option<PathBuf>,
-    /// Request threads of each connection
-    #[arg(long, value_name = "N", default_value = "16", value_parser = clap::value_parser!(u32).range(1..=256))]
-    pub threads: u32,
-    #[command(flatten)]
-    pub attach: Attach,
-    #[command(flatten)]
-    pub past: Past,
-    /// Open the pool read-only and serve it so
-    #[arg(long)]
-    pub read_only: bool,
-    #[command(flatten)]
-    pub tuning: Tuning,
-    #[command(flatten)]
-    pub media: MediaArgs,
-    /// Print the readiness message as one line of JSON
-    #[command(flatten)]
-    pub json: Json,
-    /// Make an empty file at PATH when connections are accepted
-    #[arg(long, value_name = "PATH")]
-    pub ready_file: Option<PathBuf>,
-}
-
-/// How volumes are attached to their origins.
-#[derive(Args, Clone, Debug)]
-pub struct Attach {
-    /// Where a volume's origin is now, if it moved
-    #[arg(long, value_name = "NAME=PATH", value_parser = units::parse_name_path)]
-    pub origin: Vec<(String, PathBuf)>,
-    /// Attach though an origin is not the recorded one, or has grown; onto
-    /// other data, what is cached would destroy that
-    #[arg(long)]
-    pub accept_changed_origin: bool,
-    /// Take an origin that the system knows by its name alone, and record that
-    /// the name is enough
-    #[arg(long)]
-    pub origin_by_name: bool,
-    /// What to do about entries that recovery found lost
-    #[arg(long, value_name = "POLICY", default_value = "fail")]
-    pub holes: HolesArg,
-}
-
-/// What goes past the cache.
-#[derive(Args, Clone, Debug)]
-pub struct Past {
-    /// Writes of so many bytes and more go straight to the origin, as far as
-    /// their blocks are not cached; 0: none.  They are durable after a flush
-    #[arg(long, value_name = "SIZE", value_parser = units::parse_size, help_heading = "Past the cache")]
-    pub bypass_limit: Option<u64>,
-    /// What a write does when the pool is full: wait, or bypass
-    #[arg(long, value_name = "POLICY", help_heading = "Past the cache")]
-    pub when_full: Option<WhenFull>,
-}
-
-#[derive(Args, Debug)]
-#[command(after_help = after!(
-    "forebay set /dev/pmem0 --bypass-limit 1M            writes of 1 MiB and more",
-    "forebay set /dev/pmem0 --volume db --bypass-limit 0 --when-full bypass",
-))]
-pub struct Set {
-    /// The pool; it must be served
-    pub pool: PathBuf,
-    /// Only this volume
-    #[arg(long, value_name = "NAME")]
-    pub volume: Option<String>,
-    #[command(flatten)]
-    pub past: Past,
-    #[command(flatten)]
-    pub json: Json,
-}
-
-impl Attach {
-    /// Of one volume.
-    pub fn options(&self, volume: &str) -> AttachOptions {
-        let mut moved = self.origin.iter().rev();
-        AttachOptions {
-            origin: (moved.find(|(name, _)| name == volume)).map(|(_, path)| path.clone()),
-            accept_changed_origin: self.accept_changed_origin,
-            origin_by_name: self.origin_by_name,
-            holes: match self.holes {
-                HolesArg::Fail => Holes::Fail,
-                HolesArg::Isolate => Holes::Isolate,
-                HolesArg::Accept => Holes::Accept,
-            },
-            ..Default::default()
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum HolesArg {
-    /// Do not attach the volume
-    Fail,
-    /// Blocks that can be named answer with an I/O error
-    Isolate,
-    /// Those that cannot be named may show older data
-    Accept,
-}
-
-/// Options of an open pool, passed on as they are.
-#[derive(Args, Clone, Debug)]
-pub struct Tuning {
-    /// Commit slots: how many writers the media serves at once, 1 to 64; auto, the
-    /// default, is what suits media, CPUs and the pool's size
-    #[arg(long, value_name = "N|auto", value_parser = units::parse_slots, help_heading = "Tuning")]
-    pub slots: Option<u32>,
-    /// Checksum new data
-    #[arg(long, value_name = "BOOL", default_value = "true", action = clap::ArgAction::Set, help_heading = "Tuning")]
-    pub checksums: bool,
-    /// Verify checksums of reads: always, first or never
-    #[arg(long, value_name = "WHEN", help_heading = "Tuning", value_parser = ["always", "first", "never"])]
-    pub verify: Option<String>,
-    /// Start writing to the origin when so much of the pool is in use
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100), help_heading = "Tuning")]
-    pub high_watermark: Option<u32>,
-    /// Stop there
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=99), help_heading = "Tuning")]
-    pub low_watermark: Option<u32>,
-    /// Write to the origin what is older: 500ms, 30s, 5m
-    #[arg(long, value_name = "TIME", value_parser = units::parse_time, help_heading = "Tuning")]
-    pub max_age: Option<Duration>,
-    /// Write a volume to its origin when nothing wrote to it for so long
-    #[arg(long, value_name = "TIME", value_parser = units::parse_time, help_heading = "Tuning")]
-    pub idle: Option<Duration>,
 }
 
 // --- status, check, dump, drain --------------------------------------------

@@ -87,6 +87,7 @@ fn attach_all(a: &args::Serve, pool: &Pool) -> (Vec<Export>, Vec<Unserved>) {
         let options = AttachOptions {
             bypass_limit_bytes: a.past.bypass_limit.unwrap_or(0),
             when_full: a.past.when_full.unwrap_or_default(),
+            mode: a.mode(),
             ..a.attach.options(&name)
         };
         match pool.attach(&name, &options) {

@@ -27,6 +27,7 @@ const ALL: &[&str] = &[
     "list",
     "status",
     "top",
+    "set",
     "exporter",
     "check",
     "dump superblock",

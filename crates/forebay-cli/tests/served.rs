@@ -160,6 +160,98 @@ fn a_pool_is_found_by_a_symbolic_link() {
     }
 }
 
+fn set(bench: &Bench, words: &[&str]) -> serde_json::Value {
+    let out = bench.run_ok(&[&["set", "pool", "--json"], words].concat());
+    serde_json::from_str(&out.stdout).unwrap()
+}
+
+#[test]
+fn options_are_shown_and_set_until_the_next_start() {
+    let bench = pool_of_two();
+    let defaults = set(&bench, &[]);
+    assert_eq!((&defaults["served"], &defaults["changed"]), (&false.into(), &false.into()));
+    let text = bench.run_ok(&["set", "pool"]).stdout;
+    assert!(text.contains("high-watermark  60 %") && text.contains("not served"), "{text}");
+    let out = bench.run(&["set", "pool", "--max-age", "5s"]);
+    assert!(out.code == Some(2) && out.stderr.contains("a pool keeps no options"), "{out:?}");
+
+    let mut served = Served::start(&bench, &["--max-age", "30s", "--mode", "write-through"]);
+    let now = set(&bench, &[]);
+    assert_eq!((&now["served"], &now["options"]["max_age_seconds"]), (&true.into(), &30.0.into()));
+    assert_eq!(now["volumes"][1]["mode"], "write-through");
+    let text = bench.run_ok(&["set", "pool"]).stdout;
+    assert!(text.contains("max-age         30 s"), "{text}");
+    assert!(text.contains("w       write-through          none  wait"), "{text}");
+    let words = "--high-watermark 80 --low-watermark 40 --max-age none --idle 2s --verify first \
+                 --checksums false --bypass-limit 1M --when-full bypass --mode cleaner";
+    let now = set(&bench, &words.split_whitespace().collect::<Vec<_>>());
+    let options = serde_json::json!({
+        "slots": defaults["options"]["slots"], "checksums": false, "verify": "first",
+        "high_watermark_percent": 80, "low_watermark_percent": 40,
+        "max_age_seconds": null, "idle_seconds": 2.0,
+    });
+    assert_eq!((&now["options"], &now["changed"]), (&options, &true.into()));
+    let volume = |name| {
+        serde_json::json!({
+            "name": name, "mode": "cleaner", "bypass_limit_bytes": 1 << 20, "when_full": "bypass",
+        })
+    };
+    assert_eq!(now["volumes"], serde_json::json!([volume("v"), volume("w")]));
+    let now = set(&bench, &["--volume", "w", "--mode", "write-back"]);
+    assert_eq!(now["volumes"].as_array().unwrap().len(), 1);
+    assert_eq!(set(&bench, &[])["volumes"][0], volume("v"));
+    // Refused as a whole, and says why.
+    for (words, code, says) in [
+        ("--low-watermark 90", 2, "watermarks of 80 % and 90 %"),
+        ("--volume w --max-age 1s", 2, "are the pool's"),
+        ("--volume no --mode cleaner", 3, "volume no: not in pool"),
+        ("--volume no", 3, "volume no: not in pool"),
+        ("--mode through", 2, "write-back, write-through or cleaner"),
+        ("--max-age soon", 2, "or none"),
+    ] {
+        let words: Vec<_> = ["set", "pool"].into_iter().chain(words.split(' ')).collect();
+        let out = bench.run(&words);
+        assert!(out.code == Some(code) && out.stderr.contains(says), "{words:?}: {out:?}");
+    }
+    assert_eq!(set(&bench, &[])["options"], options);
+    assert_eq!(served.stop(), Some(0));
+    let served = Served::start(&bench, &[]);
+    assert_eq!(set(&bench, &[])["options"], defaults["options"], "options were kept");
+    drop(served);
+}
+
+/// As its help says: with it a pool is emptied without a word to its clients.
+#[test]
+fn a_cleaner_empties_the_pool_and_write_through_keeps_it_empty() {
+    let bench = pool_of_two();
+    let mut served = Served::start(&bench, &[]);
+    assert_eq!(served.connect("v").write(0, &[1; 65536]), 0);
+    assert_eq!(served.stop(), Some(0));
+    let mut served = Served::start(&bench, &["--cleaner"]);
+    let pages = || {
+        let status = bench.run_ok(&["status", "pool", "--json"]).stdout;
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        status["pages_cached"].as_u64().unwrap()
+    };
+    let start = Instant::now();
+    while pages() > 0 {
+        assert!(start.elapsed() < Duration::from_secs(60), "the pool does not empty");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(std::fs::read(bench.path("v")).unwrap()[..65536], [1; 65536]);
+    let text = bench.run_ok(&["status", "pool"]).stdout;
+    assert!(text.contains("cleaner, idle"), "{text}");
+    assert_eq!(served.stop(), Some(0));
+    let served = Served::start(&bench, &["--write-through"]);
+    assert_eq!(served.connect("w").write(4096, &[2; 4096]), 0);
+    assert_eq!(std::fs::read(bench.path("w")).unwrap()[4096..8192], [2; 4096]);
+    assert_eq!(pages(), 0);
+    for words in ["--cleaner --write-through", "--cleaner --mode write-back"] {
+        let words: Vec<_> = ["serve", "pool"].into_iter().chain(words.split(' ')).collect();
+        assert_eq!(bench.run(&words).code, Some(2), "{words:?}");
+    }
+}
+
 #[test]
 fn a_stopped_server_is_told_as_such() {
     let bench = pool_of_two();

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The arguments of what serves a pool, and of what changes that.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use forebay::{AttachOptions, Holes, Mode, OptionsChange, Verify, VolumeChange, WhenFull};
+
+use super::{Json, MediaArgs};
+use crate::units;
+
+#[derive(Args, Debug)]
+#[command(after_help = after!(
+    "forebay serve /dev/pmem0",
+    "forebay serve /dev/shm/pool --socket /run/user/1000/fb/nbd.sock",
+    "forebay serve /dev/pmem0 --origin data=/dev/sdc      the disk has moved",
+    "forebay serve /dev/pmem0 --cleaner                   until nothing is cached",
+    "forebay serve /dev/pmem0 --json > ready &           URIs, processes, as JSON",
+))]
+pub struct Serve {
+    /// The pool
+    pub pool: PathBuf,
+    /// Unix socket; its directory must be its owner's alone (mode 0700)
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Request threads of each connection
+    #[arg(long, value_name = "N", default_value = "16", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub threads: u32,
+    #[command(flatten)]
+    pub attach: Attach,
+    #[command(flatten)]
+    pub past: Past,
+    /// Empty the pool: --mode cleaner
+    #[arg(long, conflicts_with_all = ["mode", "write_through"], help_heading = "Past the cache")]
+    pub cleaner: bool,
+    /// Keep nothing but on the origins: --mode write-through
+    #[arg(long, conflicts_with = "mode", help_heading = "Past the cache")]
+    pub write_through: bool,
+    /// Open the pool read-only and serve it so
+    #[arg(long)]
+    pub read_only: bool,
+    #[command(flatten)]
+    pub tuning: Tuning,
+    #[command(flatten)]
+    pub media: MediaArgs,
+    /// Print the readiness message as one line of JSON
+    #[command(flatten)]
+    pub json: Json,
+    /// Make an empty file at PATH when connections are accepted
+    #[arg(long, value_name = "PATH")]
+    pub ready_file: Option<PathBuf>,
+}
+
+/// How volumes are attached to their origins.
+#[derive(Args, Clone, Debug)]
+pub struct Attach {
+    /// Where a volume's origin is now, if it moved
+    #[arg(long, value_name = "NAME=PATH", value_parser = units::parse_name_path)]
+    pub origin: Vec<(String, PathBuf)>,
+    /// Attach though an origin is not the recorded one, or has grown; onto
+    /// other data, what is cached would destroy that
+    #[arg(long)]
+    pub accept_changed_origin: bool,
+    /// Take an origin that the system knows by its name alone, and record that
+    /// the name is enough
+    #[arg(long)]
+    pub origin_by_name: bool,
+    /// What to do about entries that recovery found lost
+    #[arg(long, value_name = "POLICY", default_value = "fail")]
+    pub holes: HolesArg,
+}
+
+/// What goes past the cache.
+#[derive(Args, Clone, Debug)]
+pub struct Past {
+    /// Writes of so many bytes and more go straight to the origin, as far as
+    /// their blocks are not cached; 0: none.  They are durable after a flush
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_size, help_heading = "Past the cache")]
+    pub bypass_limit: Option<u64>,
+    /// What a write does when the pool is full: wait, or bypass
+    #[arg(long, value_name = "POLICY", help_heading = "Past the cache")]
+    pub when_full: Option<WhenFull>,
+    /// What a volume uses the pool for: write-back, what else; write-through, a write
+    /// is acknowledged when its origin has it, flushed; cleaner, all that is cached
+    /// goes to the origin, and new writes past the cache.  Durable after a flush are
+    /// those of a cleaner
+    #[arg(long, value_name = "MODE", help_heading = "Past the cache")]
+    pub mode: Option<Mode>,
+}
+
+impl Past {
+    pub fn change(&self) -> VolumeChange {
+        VolumeChange {
+            bypass_limit_bytes: self.bypass_limit,
+            when_full: self.when_full,
+            mode: self.mode,
+        }
+    }
+}
+
+impl Serve {
+    pub fn mode(&self) -> Mode {
+        match (self.cleaner, self.write_through) {
+            (true, _) => Mode::Cleaner,
+            (_, true) => Mode::WriteThrough,
+            _ => self.past.mode.unwrap_or_default(),
+        }
+    }
+}
+
+/// Without options: shows those in effect, of the pool and of each volume.
+///
+/// What is set holds until the pool is served again: a pool keeps no options, those of
+/// forebay serve count.  A pool that nobody serves has none to change; for the devices
+/// of the kernel module see docs/kernel.md.
+#[derive(Args, Debug)]
+#[command(after_help = after!(
+    "forebay set /dev/pmem0                                shows them",
+    "forebay set /dev/pmem0 --high-watermark 80 --low-watermark 40 --max-age 30s",
+    "forebay set /dev/pmem0 --max-age none --verify first",
+    "forebay set /dev/pmem0 --bypass-limit 1M             writes of 1 MiB and more, of all volumes",
+    "forebay set /dev/pmem0 --volume db --mode write-through",
+    "forebay set /dev/pmem0 --json | jq .options",
+))]
+pub struct Set {
+    /// The pool
+    pub pool: PathBuf,
+    /// Only this volume
+    #[arg(long, value_name = "NAME")]
+    pub volume: Option<String>,
+    #[command(flatten)]
+    pub past: Past,
+    #[command(flatten)]
+    pub options: SetOptions,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+/// Those of [`Tuning`] that can change while the pool is open.
+#[derive(Args, Clone, Debug)]
+pub struct SetOptions {
+    /// Checksum new data
+    #[arg(long, value_name = "BOOL", help_heading = "Pool")]
+    pub checksums: Option<bool>,
+    /// Verify checksums of reads: always, first or never
+    #[arg(long, value_name = "WHEN", help_heading = "Pool")]
+    pub verify: Option<Verify>,
+    /// Start writing to the origin when so much of the pool is in use
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100), help_heading = "Pool")]
+    pub high_watermark: Option<u32>,
+    /// Stop there
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=99), help_heading = "Pool")]
+    pub low_watermark: Option<u32>,
+    /// Write to the origin what is older: 500ms, 30s, 5m, or none
+    #[arg(long, value_name = "TIME|none", value_parser = time_or_none, help_heading = "Pool")]
+    pub max_age: Option<Duration>,
+    /// Write a volume to its origin when nothing wrote to it for so long, or none
+    #[arg(long, value_name = "TIME|none", value_parser = time_or_none, help_heading = "Pool")]
+    pub idle: Option<Duration>,
+}
+
+impl SetOptions {
+    pub fn change(&self) -> OptionsChange {
+        OptionsChange {
+            checksums: self.checksums,
+            verify: self.verify,
+            high_watermark_percent: self.high_watermark,
+            low_watermark_percent: self.low_watermark,
+            max_age_seconds: self.max_age.map(|t| t.as_secs_f64()),
+            idle_seconds: self.idle.map(|t| t.as_secs_f64()),
+        }
+    }
+}
+
+impl Attach {
+    /// Of one volume.
+    pub fn options(&self, volume: &str) -> AttachOptions {
+        let mut moved = self.origin.iter().rev();
+        AttachOptions {
+            origin: (moved.find(|(name, _)| name == volume)).map(|(_, path)| path.clone()),
+            accept_changed_origin: self.accept_changed_origin,
+            origin_by_name: self.origin_by_name,
+            holes: match self.holes {
+                HolesArg::Fail => Holes::Fail,
+                HolesArg::Isolate => Holes::Isolate,
+                HolesArg::Accept => Holes::Accept,
+            },
+            ..Default::default()
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum HolesArg {
+    /// Do not attach the volume
+    Fail,
+    /// Blocks that can be named answer with an I/O error
+    Isolate,
+    /// Those that cannot be named may show older data
+    Accept,
+}
+
+/// Options of an open pool, passed on as they are.
+#[derive(Args, Clone, Debug)]
+pub struct Tuning {
+    /// Commit slots: how many writers the media serves at once, 1 to 64; auto, the
+    /// default, is what suits media, CPUs and the pool's size
+    #[arg(long, value_name = "N|auto", value_parser = units::parse_slots, help_heading = "Tuning")]
+    pub slots: Option<u32>,
+    /// Checksum new data
+    #[arg(long, value_name = "BOOL", default_value = "true", action = clap::ArgAction::Set, help_heading = "Tuning")]
+    pub checksums: bool,
+    /// Verify checksums of reads: always, first or never
+    #[arg(long, value_name = "WHEN", help_heading = "Tuning", value_parser = ["always", "first", "never"])]
+    pub verify: Option<String>,
+    /// Start writing to the origin when so much of the pool is in use
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100), help_heading = "Tuning")]
+    pub high_watermark: Option<u32>,
+    /// Stop there
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=99), help_heading = "Tuning")]
+    pub low_watermark: Option<u32>,
+    /// Write to the origin what is older: 500ms, 30s, 5m
+    #[arg(long, value_name = "TIME", value_parser = units::parse_time, help_heading = "Tuning")]
+    pub max_age: Option<Duration>,
+    /// Write a volume to its origin when nothing wrote to it for so long
+    #[arg(long, value_name = "TIME", value_parser = units::parse_time, help_heading = "Tuning")]
+    pub idle: Option<Duration>,
+}
+
+/// Zero from "none".
+fn time_or_none(text: &str) -> Result<Duration, String> {
+    match text {
+        "none" => Ok(Duration::ZERO),
+        _ => units::parse_time(text).map_err(|wrong| format!("{wrong}, or none")),
+    }
+}
