@@ -216,7 +216,7 @@ pub struct Listed {
 }
 
 /// Options without a value.
-const SWITCHES: &[&str] = &["cleaner", "flush_on_suspend"];
+const SWITCHES: &[&str] = &["origin_by_name", "cleaner", "metadata_only", "flush_on_suspend"];
 
 pub fn list(control: &dyn Control) -> Result<Vec<Listed>, Error> {
     let what = "list of devices";
@@ -417,6 +417,22 @@ pub mod tests {
         assert_eq!(all[0].options["max_age"].as_deref(), Some("1000"));
         assert!(all[1].options.is_empty());
         assert!(list(&Script::new(&[("list", "ok\n")])).unwrap().is_empty());
+    }
+
+    /// Each option that the module lists by its name alone is known here as such, or what
+    /// follows would be taken for its value.
+    #[test]
+    fn switches_are_those_of_the_module() {
+        let emitted = include_str!("../../../kernel/setup.c").split("EMIT(\" ").skip(1);
+        let emitted = emitted.map(|text| text.split('"').next().unwrap_or_default());
+        let switches: Vec<_> =
+            emitted.filter(|text| !text.contains(' ') && !text.contains('=')).collect();
+        assert_eq!(switches, SWITCHES);
+        let options = format!("{} {}", SWITCHES.len() + 2, SWITCHES.join(" "));
+        let line = format!("ok\nforebay0 259:0 sdb data {options} max_age 5\n");
+        let all = list(&Script::new(&[("list", &line)])).unwrap();
+        assert_eq!(all[0].options.len(), SWITCHES.len() + 1);
+        assert_eq!(all[0].options["max_age"].as_deref(), Some("5"));
     }
 
     #[test]
