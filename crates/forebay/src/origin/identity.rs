@@ -7,7 +7,7 @@
 //! | file | inode number and time of birth; a copy is another origin |
 //! | device-mapper, md | their UUID |
 //! | disk with a wwid or serial | that |
-//! | loop device | the id of its backing file |
+//! | loop device | the id of its backing file, and where in it the device begins |
 //! | partition | the id of its disk, its number |
 //! | other block device | `name:` and its name, which tells no two disks apart |
 //!
@@ -62,8 +62,11 @@ fn of_sysfs(sys: &Path) -> Option<String> {
         return Some(format!("{}-part{number}", of_sysfs(sys.parent()?)?));
     }
     if let Some(backing) = text(sys, "loop/backing_file") {
-        let file = fs::File::open(&backing).ok()?;
-        return of_file(&file).ok().map(|id| format!("loop:{id}"));
+        let file = of_file(fs::File::open(&backing).ok()?).ok()?;
+        return Some(match text(sys, "loop/offset").filter(|offset| offset != "0") {
+            Some(offset) => format!("loop:{file}+{offset}"),
+            None => format!("loop:{file}"),
+        });
     }
     let names = [
         ("dm/uuid", "dm"),
@@ -123,6 +126,23 @@ mod tests {
         assert!(id.starts_with("wwid:") && id.len() == 5 + 64, "{id}");
         fs::write(part.join("partition"), "2\n").unwrap();
         assert_eq!(of_sysfs(&part).unwrap(), format!("{id}-part2"));
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    /// Two of them may show different parts of one file.
+    #[test]
+    fn a_loop_device_is_known_by_its_file_and_where_it_begins() {
+        let dir = std::env::temp_dir().join(format!("fby-loop-{}", std::process::id()));
+        fs::create_dir_all(dir.join("loop")).unwrap();
+        let image = dir.join("image");
+        fs::write(&image, "x").unwrap();
+        let of_image = of_file(fs::File::open(&image).unwrap()).unwrap();
+        fs::write(dir.join("loop/backing_file"), format!("{}\n", image.display())).unwrap();
+        assert_eq!(of_sysfs(&dir).unwrap(), format!("loop:{of_image}"));
+        fs::write(dir.join("loop/offset"), "0\n").unwrap();
+        assert_eq!(of_sysfs(&dir).unwrap(), format!("loop:{of_image}"));
+        fs::write(dir.join("loop/offset"), "1048576\n").unwrap();
+        assert_eq!(of_sysfs(&dir).unwrap(), format!("loop:{of_image}+1048576"));
         fs::remove_dir_all(&dir).unwrap();
     }
 
