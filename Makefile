@@ -183,7 +183,9 @@ install: build
 	$(built)/forebay completions fish > $(completions)/fish/vendor_completions.d/forebay.fish
 	install -D -m 644 packaging/udev/65-forebay.rules $(DESTDIR)$(libdir)/udev/rules.d/65-forebay.rules
 	install -d $(DESTDIR)$(libdir)/systemd/system $(DESTDIR)$(libdir)/systemd/system-generators
-	sed $(places) packaging/systemd/forebay@.service.in > $(DESTDIR)$(libdir)/systemd/system/forebay@.service
+	for unit in forebay@ forebay-serve@; do \
+		sed $(places) packaging/systemd/$$unit.service.in > $(DESTDIR)$(libdir)/systemd/system/$$unit.service || exit 1; \
+	done
 	sed $(places) packaging/systemd/forebay-generator.in \
 		> $(DESTDIR)$(libdir)/systemd/system-generators/forebay-generator
 	chmod 755 $(DESTDIR)$(libdir)/systemd/system-generators/forebay-generator

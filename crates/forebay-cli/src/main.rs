@@ -17,6 +17,7 @@ mod generator;
 mod http;
 mod interrupt;
 mod module;
+mod notify;
 mod open;
 mod out;
 mod serve;

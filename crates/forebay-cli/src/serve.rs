@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use crate::create::media_text;
 use crate::interrupt::Interrupt;
-use crate::{args, open, out, units};
+use crate::{args, notify, open, out, units};
 
 /// sockaddr_un takes no longer ones.
 const SOCKET_PATH_MAX: usize = 107;
@@ -57,10 +57,17 @@ fn serve(
     announce(a, pool, &socket, exports, unserved)?;
     // Removed again when it is dropped, before the socket.
     let _ready = ready.map(ReadyFile::make).transpose()?;
+    notify::send(&format!(
+        "READY=1\nSTATUS=Serving {} of {} volumes",
+        exports.len(),
+        exports.len() + unserved.len()
+    ))?;
     let stop = Stop { grace: STOP_GRACE, abort: &|| pool.abort_waits() };
     let stopping = || interrupt.came();
-    forebay_nbd::serve(socket.listener(), exports, a.threads, &stopping, stop)
-        .with_context(|| format!("{}: cannot serve there", path.display()))
+    let served = forebay_nbd::serve(socket.listener(), exports, a.threads, &stopping, stop);
+    // Nobody may be there to be told any more.
+    let _ = notify::send("STOPPING=1");
+    served.with_context(|| format!("{}: cannot serve there", path.display()))
 }
 
 fn pool_options(a: &args::Serve) -> anyhow::Result<PoolOptions> {

@@ -10,6 +10,10 @@ use forebay::{AttachOptions, Holes, Mode, OptionsChange, Verify, VolumeChange, W
 use super::{Json, MediaArgs};
 use crate::units;
 
+/// A volume that cannot be attached is left out, and named; the others are served.
+///
+/// What it tells a service manager is sd_notify's READY=1 and STOPPING=1; the unit
+/// forebay-serve@.service is made for it (systemctl start forebay-serve@dev-pmem0).
 #[derive(Args, Debug)]
 #[command(after_help = after!(
     "forebay serve /dev/pmem0",
