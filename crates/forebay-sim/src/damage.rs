@@ -22,12 +22,13 @@ use std::mem::offset_of;
 use forebay_sys as sys;
 use serde::Serialize;
 
-use crate::engine::{Attach, Decision, Engine};
+use crate::engine::{Attach, Engine};
 use crate::hooks;
 use crate::images::{hash_overlay, hash_region, Images, Layout, Overlay, Words};
 use crate::media::{settle, Flavour, LineStore, Media, MediaEvent, Region};
 use crate::origin::Origin;
 use crate::pattern;
+use crate::reading::{read_volume, LOST};
 use crate::rng::mix;
 use crate::script::{attach_of, name, number, record, Geometry, Mark, Op, Script};
 
@@ -127,8 +128,6 @@ enum Fate {
     Refused,
     Passed,
 }
-
-const LOST: u64 = u64::MAX - 2;
 
 fn script(state: State) -> Script {
     use Op::*;
@@ -436,39 +435,15 @@ impl Bench {
         for holes in policies {
             let a = Attach { identity: &identity, holes, ..a.clone() };
             match self.engine.volume_attach(index, &a) {
-                Ok(()) => return Ok(Contents::Read(holes, self.read(vol, index)?)),
+                Ok(()) => {
+                    let ids = read_volume(&mut self.engine, index, &self.origins[vol])?;
+                    return Ok(Contents::Read(holes, ids));
+                }
                 Err(e) if e.is(sys::FBY_E_HOLES) || e.is(sys::FBY_E_HOLES_KNOWN) => {}
                 Err(e) => return Err(format!("attach of volume {vol}: {e}")),
             }
         }
         Err(format!("volume {vol} is refused, holes accepted"))
-    }
-
-    fn read(&mut self, vol: usize, index: u16) -> Result<Vec<u64>, String> {
-        let mut ids = Vec::new();
-        let sectors = self.script.volumes[vol];
-        for block in 0..sectors.div_ceil(8) {
-            let n = (sectors - block * 8).min(8) as usize;
-            let mut buf = [0; 4096];
-            let r = self.engine.read_block(index, block, 0, &mut buf[..n * 512]);
-            match r.result {
-                Ok(Decision::Done | Decision::Origin) => {}
-                Err(e) if e.is(sys::FBY_E_LOST) => {}
-                other => return Err(format!("read of block {block}: {other:?}")),
-            }
-            for (k, bytes) in buf.chunks_exact(512).take(n).enumerate() {
-                let sector = block * 8 + k as u64;
-                ids.push(if r.lost >> k & 1 == 1 {
-                    LOST
-                } else if r.origin >> k & 1 == 1 {
-                    self.origins[vol].read(sector)
-                } else {
-                    pattern::read(pattern::place(number(vol), sector), bytes)
-                        .ok_or(format!("volume {vol} sector {sector} holds no whole sector"))?
-                });
-            }
-        }
-        Ok(ids)
     }
 
     fn judge_sector(

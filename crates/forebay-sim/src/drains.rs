@@ -7,6 +7,7 @@ use crate::engine::{identity, volume_spec, Attach, Decision, Engine, Io, Ticket}
 use crate::media::{Flavour, Media};
 use crate::origin::{Loss, Origin};
 use crate::pattern;
+use crate::reading::read_volume;
 use crate::rng::Rng;
 use crate::script::data;
 use forebay_sys as sys;
@@ -120,19 +121,7 @@ impl Run {
     }
 
     pub fn read_all(&mut self) -> Vec<u64> {
-        let mut ids = Vec::new();
-        for block in 0..SECTORS / 8 {
-            let mut buf = [0; 4096];
-            let r = self.engine.read_block(0, block, 0, &mut buf);
-            assert!(r.result.is_ok(), "block {block}: {:?}", r.result);
-            for (k, bytes) in (0..8).zip(buf.chunks_exact(512)) {
-                let sector = block * 8 + k;
-                let cached = pattern::read(pattern::place(NUMBER, sector), bytes);
-                let from_origin = r.origin >> k & 1 == 1;
-                ids.push(if from_origin { Some(self.origin.read(sector)) } else { cached });
-            }
-        }
-        ids.into_iter().map(|id| id.expect("a whole sector")).collect()
+        read_volume(&mut self.engine, 0, &self.origin).expect("whole sectors")
     }
 }
 

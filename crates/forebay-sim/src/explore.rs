@@ -30,6 +30,7 @@ use crate::media::{settle, Flavour, LineStore, Media, MediaEvent, Region};
 use crate::model::Sector;
 use crate::origin::{Loss, Origin};
 use crate::pattern;
+use crate::reading::{read_volume, LOST};
 use crate::rng::{mix, Rng};
 use crate::script::{attach_of, data, name, number, record, Mark, Script, FIRST_ID};
 
@@ -208,7 +209,6 @@ struct Explorer<'a> {
     options: sys::fby_options,
     seen: Hashes,
     out: Explored,
-    sector_buf: Vec<u8>,
     deadline: Option<Instant>,
 }
 
@@ -276,35 +276,13 @@ impl Explorer<'_> {
                 self.engine
                     .volume_attach(index, &Attach { identity: &identity, ..a })
                     .map_err(|e| format!("attach of volume {vol}: {e}"))?;
-                self.read_volume(vol, index, &origins[vol])
+                let ids = read_volume(&mut self.engine, index, &origins[vol])?;
+                match ids.contains(&LOST) {
+                    true => Err(format!("volume {vol} has lost a sector")),
+                    false => Ok(ids),
+                }
             })
             .collect()
-    }
-
-    fn read_volume(&mut self, vol: usize, index: u16, origin: &Origin) -> Result<Vec<u64>, String> {
-        let sectors = origin.sectors();
-        let mut ids = Vec::with_capacity(sectors as usize);
-        let mut buf = std::mem::take(&mut self.sector_buf);
-        buf.resize(4096, 0);
-        for block in 0..sectors.div_ceil(8) {
-            let n = (sectors - block * 8).min(8);
-            let r =
-                self.engine.read_block(index, block, 0, &mut buf[..n as usize * pattern::SECTOR]);
-            if r.lost != 0 || !matches!(r.result, Ok(Decision::Done | Decision::Origin)) {
-                return Err(format!("read of block {block} of volume {vol}: {:?}", r.result));
-            }
-            for (i, bytes) in buf.chunks_exact(pattern::SECTOR).take(n as usize).enumerate() {
-                let sector = block * 8 + i as u64;
-                let id = if r.origin >> i & 1 == 1 {
-                    Some(origin.read(sector))
-                } else {
-                    pattern::read(pattern::place(number(vol), sector), bytes)
-                };
-                ids.push(id.ok_or(format!("volume {vol} sector {sector} holds no whole sector"))?);
-            }
-        }
-        self.sector_buf = buf;
-        Ok(ids)
     }
 
     fn judge(&self, got: &[Vec<u64>], oracle: &Oracle) -> Result<(), String> {
@@ -585,7 +563,6 @@ fn explorer(script: &Script, bounds: Bounds, start: Region) -> Explorer<'_> {
         options: sys::fby_options { nslots: g.nslots, ..Default::default() },
         seen: Hashes::default(),
         out: Explored { scripts: 1, ..Explored::default() },
-        sector_buf: Vec::new(),
         deadline: None,
     }
 }

@@ -25,6 +25,7 @@ use crate::hooks;
 use crate::media::Media;
 use crate::origin::Origin;
 use crate::pattern;
+use crate::reading::{read_volume, LOST};
 use crate::rng::Rng;
 use crate::script::{attach_of, name, number, record, Geometry, Op, Recording, Script};
 
@@ -68,8 +69,6 @@ pub struct Row {
     /// Attach needed to be told that older data may show; none did.
     pub accepted: u64,
 }
-
-const LOST: u64 = u64::MAX - 2;
 
 fn script(last: &[Op], name: &str) -> Script {
     use Op::*;
@@ -222,35 +221,9 @@ impl Flipper {
                 }
             }
             result.map_err(|e| format!("attach of volume {vol}: {e}"))?;
-            all.push(self.read_volume(vol, index, origin)?);
+            all.push(read_volume(&mut self.engine, index, origin)?);
         }
         Ok((all, asked))
-    }
-
-    fn read_volume(&mut self, vol: usize, index: u16, origin: &Origin) -> Result<Vec<u64>, String> {
-        let mut ids = Vec::new();
-        for block in 0..origin.sectors().div_ceil(8) {
-            let n = (origin.sectors() - block * 8).min(8) as usize;
-            let mut buf = [0; 4096];
-            let r = self.engine.read_block(index, block, 0, &mut buf[..n * 512]);
-            match r.result {
-                Ok(Decision::Done | Decision::Origin) => {}
-                Err(e) if e.is(sys::FBY_E_LOST) => {}
-                other => return Err(format!("read of block {block}: {other:?}")),
-            }
-            for (k, bytes) in buf.chunks_exact(512).take(n).enumerate() {
-                let sector = block * 8 + k as u64;
-                ids.push(if r.lost >> k & 1 == 1 {
-                    LOST
-                } else if r.origin >> k & 1 == 1 {
-                    origin.read(sector)
-                } else {
-                    pattern::read(pattern::place(number(vol), sector), bytes)
-                        .ok_or(format!("volume {vol} sector {sector} holds no whole sector"))?
-                });
-            }
-        }
-        Ok(ids)
     }
 
     /// The page that a byte belongs to, by its line or by its data.

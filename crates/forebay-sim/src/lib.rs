@@ -35,6 +35,7 @@ pub mod pace;
 pub mod pattern;
 #[cfg(feature = "planted-bugs")]
 pub mod planted;
+pub mod reading;
 pub mod rng;
 pub mod script;
 pub mod workloads;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `forebay-sim`: makes losing data something that the tests find.
 
+mod sweep;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -14,7 +16,7 @@ use forebay_sim::script::{random, small, Script};
 use forebay_sim::{damage, flips, golden, hooks, isolation, pace};
 use serde::Serialize;
 
-const NO_PANIC: &str = "no thread panics";
+use sweep::{in_threads, Report, Row, NO_PANIC};
 
 #[derive(Parser)]
 #[command(
@@ -235,12 +237,7 @@ fn run_seeds(cli: &Cli) -> bool {
             Err(e) => violations.lock().expect(NO_PANIC).push(e),
         }
     };
-    let threads = if cli.seed.is_some() { 1 } else { cli.threads.max(1) };
-    std::thread::scope(|s| {
-        for _ in 0..threads {
-            s.spawn(worker);
-        }
-    });
+    in_threads(if cli.seed.is_some() { 1 } else { cli.threads }, worker);
     let report = SeedsReport {
         totals: totals.into_inner().expect(NO_PANIC),
         seconds: start.elapsed().as_secs_f64(),
@@ -329,11 +326,7 @@ fn run_explore(args: &ExploreArgs, threads: usize, json: bool) -> bool {
             Err(e) => violations.lock().expect(NO_PANIC).push(e),
         }
     };
-    std::thread::scope(|s| {
-        for _ in 0..threads.max(1) {
-            s.spawn(worker);
-        }
-    });
+    in_threads(threads, worker);
     let report = ExploreReport {
         totals: totals.into_inner().expect(NO_PANIC),
         seconds: start.elapsed().as_secs_f64(),
@@ -348,125 +341,54 @@ fn run_explore(args: &ExploreArgs, threads: usize, json: bool) -> bool {
     report.violations.is_empty()
 }
 
-#[derive(Serialize)]
-struct FlipsReport {
-    rows: Vec<flips::Row>,
-    seconds: f64,
-    violations: Vec<String>,
+impl Row for flips::Row {
+    const COLUMNS: &'static [&'static str] =
+        &["pool", "flipped in", "flips", "harmless", "isolated", "torn", "asked", "accepted"];
+
+    fn cells(&self) -> Vec<String> {
+        let words = [format!("{:?}", self.state), format!("{:?}", self.region)];
+        let numbers =
+            [self.flips, self.harmless, self.isolated, self.torn, self.asked, self.accepted];
+        cells(words, &numbers)
+    }
+}
+
+impl Row for damage::Row {
+    const COLUMNS: &'static [&'static str] =
+        &["pool", "damage", "images", "harmless", "isolated", "accepted", "refused", "passed"];
+
+    fn cells(&self) -> Vec<String> {
+        let words = [format!("{:?}", self.state), format!("{:?}", self.kind)];
+        let numbers =
+            [self.images, self.harmless, self.isolated, self.accepted, self.refused, self.passed];
+        cells(words, &numbers)
+    }
+
+    fn merge(&mut self, other: &Self) -> bool {
+        let same = (self.state, self.kind) == (other.state, other.kind);
+        if same {
+            self.add(other);
+        }
+        same
+    }
+}
+
+fn cells(words: [String; 2], numbers: &[u64]) -> Vec<String> {
+    let words = words.iter().map(|w| w.to_lowercase());
+    words.chain(numbers.iter().map(u64::to_string)).collect()
 }
 
 fn run_flips(args: &FlipsArgs, threads: usize, json: bool) -> bool {
-    let start = Instant::now();
     let jobs = flips::jobs(args.data);
-    let next = AtomicUsize::new(0);
-    let rows = Mutex::new(Vec::new());
-    let violations = Mutex::new(Vec::new());
-    let worker = || loop {
-        let n = next.fetch_add(1, Ordering::Relaxed);
-        let Some(&(state, region, random)) = jobs.get(n) else { return };
-        match flips::flip_region(state, region, args.every, random, args.seed) {
-            Ok(row) => rows.lock().expect(NO_PANIC).push((n, row)),
-            Err(e) => violations.lock().expect(NO_PANIC).push(e),
-        }
-    };
-    std::thread::scope(|s| {
-        for _ in 0..threads.max(1) {
-            s.spawn(worker);
-        }
-    });
-    let mut rows = rows.into_inner().expect(NO_PANIC);
-    rows.sort_by_key(|(n, _)| *n);
-    let report = FlipsReport {
-        rows: rows.into_iter().map(|(_, row)| row).collect(),
-        seconds: start.elapsed().as_secs_f64(),
-        violations: violations.into_inner().expect(NO_PANIC),
-    };
-    if json {
-        println!("{}", serde_json::to_string(&report).expect("plain data"));
-    } else {
-        println!(
-            "{:8} {:11} {:>8} {:>9} {:>9} {:>6} {:>6} {:>9}",
-            "pool", "flipped in", "flips", "harmless", "isolated", "torn", "asked", "accepted"
-        );
-        for r in &report.rows {
-            println!(
-                "{:8} {:11} {:8} {:9} {:9} {:6} {:6} {:9}",
-                format!("{:?}", r.state).to_lowercase(),
-                format!("{:?}", r.region).to_lowercase(),
-                r.flips,
-                r.harmless,
-                r.isolated,
-                r.torn,
-                r.asked,
-                r.accepted
-            );
-        }
-        println!("{:.1} s", report.seconds);
-        report.violations.iter().for_each(|v| println!("VIOLATION: {v}"));
-    }
-    report.violations.is_empty()
-}
-
-#[derive(Serialize)]
-struct DamageReport {
-    rows: Vec<damage::Row>,
-    seconds: f64,
-    violations: Vec<String>,
+    Report::run(threads, &jobs, |&(state, region, random)| {
+        flips::flip_region(state, region, args.every, random, args.seed)
+    })
+    .print(json)
 }
 
 fn run_damage(args: &DamageArgs, threads: usize, json: bool) -> bool {
-    let start = Instant::now();
     let jobs = damage::jobs(args.every, args.seed, args.bound, args.pair_cuts);
-    let next = AtomicUsize::new(0);
-    let rows = Mutex::new(Vec::<damage::Row>::new());
-    let violations = Mutex::new(Vec::new());
-    let worker = || loop {
-        let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
-        match damage::run(job) {
-            Ok(row) => {
-                let mut rows = rows.lock().expect(NO_PANIC);
-                match rows.iter_mut().find(|r| (r.state, r.kind) == (row.state, row.kind)) {
-                    Some(sum) => sum.add(&row),
-                    None => rows.push(row),
-                }
-            }
-            Err(e) => violations.lock().expect(NO_PANIC).push(e),
-        }
-    };
-    std::thread::scope(|s| {
-        for _ in 0..threads.max(1) {
-            s.spawn(worker);
-        }
-    });
-    let report = DamageReport {
-        rows: rows.into_inner().expect(NO_PANIC),
-        seconds: start.elapsed().as_secs_f64(),
-        violations: violations.into_inner().expect(NO_PANIC),
-    };
-    if json {
-        println!("{}", serde_json::to_string(&report).expect("plain data"));
-    } else {
-        println!(
-            "{:9} {:9} {:>8} {:>9} {:>9} {:>9} {:>8} {:>7}",
-            "pool", "damage", "images", "harmless", "isolated", "accepted", "refused", "passed"
-        );
-        for r in &report.rows {
-            println!(
-                "{:9} {:9} {:8} {:9} {:9} {:9} {:8} {:7}",
-                format!("{:?}", r.state).to_lowercase(),
-                format!("{:?}", r.kind).to_lowercase(),
-                r.images,
-                r.harmless,
-                r.isolated,
-                r.accepted,
-                r.refused,
-                r.passed
-            );
-        }
-        println!("{:.1} s", report.seconds);
-        report.violations.iter().for_each(|v| println!("VIOLATION: {v}"));
-    }
-    report.violations.is_empty()
+    Report::run(threads, &jobs, damage::run).print(json)
 }
 
 fn run_golden(args: &GoldenArgs, json: bool) -> bool {
@@ -604,11 +526,8 @@ fn run_planted(args: &PlantedArgs, threads: usize, json: bool) -> bool {
         .into_iter()
         .filter(|(_, name, _)| args.only.as_ref().is_none_or(|only| only == name))
         .collect();
-    let next = AtomicUsize::new(0);
     let hunts = Mutex::new(Vec::new());
-    let worker = || loop {
-        let n = next.fetch_add(1, Ordering::Relaxed);
-        let Some(&(id, name, what)) = bugs.get(n) else { return };
+    sweep::each(threads, &bugs, |_, &(id, name, what)| {
         let start = Instant::now();
         let (caught_by, evidence) = hunt_apart(&program, id, limit);
         hooks::progress();
@@ -619,11 +538,6 @@ fn run_planted(args: &PlantedArgs, threads: usize, json: bool) -> bool {
             println!("{name:28} {seconds:6.2} s  {by}");
         }
         hunts.lock().expect(NO_PANIC).push(hunt);
-    };
-    std::thread::scope(|s| {
-        for _ in 0..threads.max(1) {
-            s.spawn(worker);
-        }
     });
     let hunts = hunts.into_inner().expect(NO_PANIC);
     let caught = hunts.iter().filter(|h| h.caught_by.is_some()).count();

@@ -16,6 +16,9 @@ use crate::explore::{explore, Bounds};
 use crate::script::{random, small};
 use crate::{damage, drains, dst, engine, flips, gate, hooks, isolation};
 
+/// A case of its own: its name, and what is to hold.
+type Directed = (&'static str, fn() -> Result<(), String>);
+
 #[derive(Clone, Debug, Serialize)]
 pub struct Hunt {
     pub bug: String,
@@ -34,7 +37,7 @@ pub fn hunt(id: u32, limit: Duration) -> Option<(String, String)> {
     hooks::watchdog(Duration::from_secs(10));
     let start = Instant::now();
     let mut seeds = 1..;
-    let first: [(&str, fn() -> Result<(), String>); 4] = [
+    let first: [Directed; 4] = [
         ("a drain beside a flush", drains::told_once),
         ("a drain to another origin", drains::another_origin),
         ("the gate", gate::all),
