@@ -66,12 +66,13 @@ static bool idle_long(struct fby_pool *p, u16 volume)
 	return p->now_ns - d->idle_since_ns >= p->opt.idle_ns;
 }
 
-/* Would the blocks that are lost, and nothing else, fit in fewer chunks? */
+/* Would the blocks that are lost, and nothing else, fit in fewer chunks?  By a single
+ * round: several would leave chunks half full between them, and never end. */
 static bool worth_packing(struct fby_pool *p, const struct fby_volume *v)
 {
-	u32 room = p->chunk_pages - FBY_FIRST_PAGE, n = fby_load(&v->nchunks);
+	u32 room = p->chunk_pages - FBY_FIRST_PAGE, n = fby_load(&v->nchunks), lost = fby_load(&v->lost_blocks);
 
-	return n > 1 && (u64)fby_load(&v->lost_blocks) <= (u64)(n - 1) * room;
+	return n > 1 && (u64)lost <= (u64)(n - 1) * room && lost <= fby_round_most(&v->destage);
 }
 
 bool fby_destage_wanted(struct fby_pool *p, u16 volume)
@@ -85,5 +86,5 @@ bool fby_destage_wanted(struct fby_pool *p, u16 volume)
 		return true;
 	fby_store(&v->destage.drain, false);
 	/* only lost blocks are left: carried forward again just for space */
-	return fby_starved(p) && worth_packing(p, v);
+	return fby_starved(p) && (worth_packing(p, v) || FBY_BUG(PACKED_FOR_EVER));
 }

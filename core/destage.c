@@ -108,8 +108,10 @@ static void collect(struct fby_pool *p, u16 volume, u32 *wake)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
 	u64 evicted = FBY_NO_SEQ;
-	u32 c = FBY_NO_CHUNK, cap = fby_pace_round(p, volume, d->cap - d->cap / 4);
+	u32 c = FBY_NO_CHUNK, cap = fby_round_most(d);
 
+	if (!fby_volume_clean(p, volume)) /* else it only packs, and not by halves */
+		cap = fby_pace_round(p, volume, cap);
 	d->n = d->pos = d->run = d->pulled = 0;
 	d->issued = 0;
 	d->failed = false;

@@ -386,6 +386,12 @@ void fby_destage_issue(struct fby_pool *p, u16 volume, struct fby_io *io);
 /* Lets go of what a round at its end has yet to release; no other I/O on the volume. */
 void fby_destage_settle(struct fby_pool *p, u16 volume);
 
+/* Pages that a round lists at most; the rest is for those that it writes along. */
+static inline u32 fby_round_most(const struct fby_destage *d)
+{
+	return d->cap - d->cap / 4;
+}
+
 /* --- demand.c ---- */
 /* Has the volume an entry that max_age wants on the origin?  Pool lock held. */
 bool fby_volume_aged(const struct fby_pool *p, const struct fby_volume *v);

@@ -246,6 +246,8 @@ u32 fby_pace_depth(struct fby_pool *p, u16 volume)
 	 * filled in between. */
 	bool reads = fby_load(&pace->foreground) || (last && p->now_ns - last < READ_RECENT_NS);
 
+	if (reads && FBY_BUG(READS_LEAVE_NONE))
+		return 0;
 	return reads && fby_load(&pace->level) == 0 ? (pace->depth + 3) / 4 : pace->depth;
 }
 

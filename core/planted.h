@@ -63,7 +63,9 @@
 	X(SEAL_COPY_NOT_HEALED, "recovery overwrites a seal while only one line of the newer one is there") \
 	X(SEAL_EPOCH_IGNORED, "the epoch of a seal does not count where the open line is lost") \
 	X(HEADERS_LOST_SILENT, "a chunk without seals is taken for one that was never sealed") \
-	X(LOSS_FORGOTTEN_AFTER_CLEAN, "recovery writes down what is lost after it has cleared the clean flag")
+	X(LOSS_FORGOTTEN_AFTER_CLEAN, "recovery writes down what is lost after it has cleared the clean flag") \
+	X(PACKED_FOR_EVER, "lost blocks are carried forward for space again and again, though that makes none") \
+	X(READS_LEAVE_NONE, "while somebody reads from the origin, destage has no request, and its round ends early")
 
 enum fby_planted_id {
 	FBY_BUG_NONE = 0,

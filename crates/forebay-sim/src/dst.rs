@@ -7,7 +7,7 @@
 //! fby_check() after each step; recovery reports no loss that was not caused;
 //! nobody sleeps for ever; and in the end, with the faults over, all requests
 //! and a drain of everything take a bounded number of steps, after which the
-//! origins alone hold what the model says.
+//! origins alone hold what the model says, and destage comes to rest.
 //!
 //! The host that is simulated sleeps as strictly as the contract lets it: a
 //! waiting client runs again only when a wake mask has its bit, and in half of
@@ -69,6 +69,10 @@ pub struct Tally {
     pub bypasses: u64,
     pub bypass_errors: u64,
     pub origin_flushes: u64,
+    /// Attaches to a copy of the origin that has nothing of what is cached.
+    pub origins_changed: u64,
+    /// Runs at whose end only lost blocks were left, and destage came to rest.
+    pub rests: u64,
 }
 
 impl Tally {
@@ -106,6 +110,8 @@ impl Tally {
         sum(&mut self.bypasses, o.bypasses);
         sum(&mut self.bypass_errors, o.bypass_errors);
         sum(&mut self.origin_flushes, o.origin_flushes);
+        sum(&mut self.origins_changed, o.origins_changed);
+        sum(&mut self.rests, o.rests);
     }
 
     pub fn faults(&self) -> u64 {
@@ -145,6 +151,8 @@ struct Plan {
     bypass: Bypass,
     /// One volume that fits in the pool, overwritten again and again.
     hot: bool,
+    /// Volumes are attached to other origins, too.
+    other_origins: bool,
 }
 
 /// Writes past the cache.
@@ -230,7 +238,12 @@ impl Plan {
             options,
             bypass: Bypass { flush: 100, ..Bypass::default() },
             hot: seed % 5 == 3 && !periodic,
+            other_origins: seed % 6 == 1 || seed % 12 == 2,
         };
+        if plan.other_origins {
+            plan.clients = plan.clients.min(2);
+            plan.size_bits = 6;
+        }
         if let Some(bypass) = Bypass::new(seed) {
             plan.origin_fault = bypass.origin_fault;
             plan.bypass = bypass;
@@ -250,6 +263,13 @@ impl Plan {
             if media_faults {
                 plan.media_fault = 20;
             }
+            plan.check_every = 1;
+        }
+        if seed % 11 == 5 && media_faults {
+            // A small pool, and so much damage that lost blocks fill much of it.
+            plan.geometry.chunk_pages = 16;
+            plan.geometry.nchunks = 4 + (seed / 11 % 4) as u32;
+            plan.media_fault = 6;
             plan.check_every = 1;
         }
         if periodic {
@@ -275,6 +295,8 @@ struct Volume {
     model: Vec<Sector>,
     queue: Vec<Request>,
     health: OriginHealth,
+    /// Of destage, when last looked at.
+    rounds: u64,
 }
 
 struct World {
@@ -499,14 +521,14 @@ impl World {
 
     fn finish(&mut self) -> Verdict {
         self.settle()?;
+        for v in 0..self.volumes.len() {
+            if self.tally.wedged == 0 {
+                self.drain(v)?;
+            }
+        }
+        self.rest()?;
         if self.tally.wedged > 0 {
             return Ok(());
-        }
-        for v in 0..self.volumes.len() {
-            self.drain(v)?;
-            if self.tally.wedged > 0 {
-                return Ok(());
-            }
         }
         for v in 0..self.volumes.len() {
             self.judge_origin(v)?;

@@ -137,6 +137,15 @@ impl Origin {
         self.now.copy_from_slice(&self.durable);
     }
 
+    /// A copy takes its place that is durable and has nothing of these sectors.
+    pub fn replace(&mut self, without: &[bool]) {
+        for (id, _) in self.now.iter_mut().zip(without).filter(|(_, without)| **without) {
+            *id = BAD;
+        }
+        self.flush_all();
+        self.durable.copy_from_slice(&self.now);
+    }
+
     /// The bytes of a sector, for a host that reads it.
     pub fn bytes(&self, sector: u64, out: &mut [u8]) {
         match self.read(sector) {

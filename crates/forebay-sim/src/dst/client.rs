@@ -453,6 +453,7 @@ impl World {
             if part.due > self.tick && !self.calm {
                 return Ok(Task::Read(t));
             }
+            self.engine.origin_foreground(index, false);
             if part.cuts != self.volumes[v].origin.cuts {
                 return Ok(Task::Idle); // the origin answered with an error
             }
@@ -482,6 +483,7 @@ impl World {
             }
             t.at += n;
             if r.origin != 0 {
+                self.engine.origin_foreground(index, true);
                 let due = self.origin_delay();
                 let (mask, cuts) = (r.origin, self.volumes[v].origin.cuts);
                 t.origin = Some(OriginPart { block, first: block * 8, mask, start, due, cuts });

@@ -41,7 +41,36 @@ impl World {
         if self.plan.strict && !self.calm && self.destage_at > self.now_ns {
             return Ok(());
         }
-        self.destage_once().map(|_| ())
+        self.destage_once()?;
+        match self.plan.other_origins && self.faulty {
+            true => self.move_after_round(),
+            false => Ok(()),
+        }
+    }
+
+    /// A round has ended, and some of what it wrote along is still cached: a good moment
+    /// to attach the volume to another origin.
+    fn move_after_round(&mut self) -> Verdict {
+        for v in 0..self.volumes.len() {
+            let Some(index) = self.volumes[v].index.filter(|_| self.volumes[v].attached) else {
+                continue;
+            };
+            let info = self.engine.volume_info(index).map_err(|e| format!("info: {e}"))?;
+            let ended = info.rounds != std::mem::replace(&mut self.volumes[v].rounds, info.rounds);
+            if ended && info.pages > 0 && !self.in_use(v) && !self.engine.media.captured() {
+                self.attach_anew(v)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn attach_anew(&mut self, v: usize) -> Verdict {
+        self.idle_origin(v)?;
+        self.detach(v)?;
+        match self.volumes[v].attached {
+            true => Ok(()),
+            false => self.attach(v),
+        }
     }
 
     fn destage_once(&mut self) -> Result<Decision, String> {
@@ -275,12 +304,39 @@ impl World {
         Err(format!("drain of volume {} does not end", self.volumes[v].number))
     }
 
+    /// What is left can only be lost blocks.  Their chunks may be packed for the space, but
+    /// not for ever: nobody writes, so the rounds must end.
+    pub(super) fn rest(&mut self) -> Verdict {
+        let rounds = |w: &mut Self| -> u64 {
+            let index: Vec<u16> = w.volumes.iter().filter_map(|v| v.index).collect();
+            index.iter().filter_map(|&i| w.engine.volume_info(i).ok()).map(|i| i.rounds).sum()
+        };
+        if !self.damaged {
+            return Ok(());
+        }
+        let (before, most) = (rounds(self), u64::from(self.plan.geometry.nchunks));
+        for step in 0..64 * most {
+            self.tick += 1;
+            self.now_ns += if step % 16 == 0 { 40_000_000 } else { 10_000 };
+            self.destage_once()?;
+            self.origin_step()?;
+            self.check()?;
+        }
+        let n = rounds(self) - before;
+        if n > most {
+            return Err(format!("{n} rounds of destage and no end, with only lost blocks left"));
+        }
+        self.tally.rests += 1;
+        Ok(())
+    }
+
     // --- volumes -----------------------------------------------------------------
 
     pub(super) fn add_volume(&mut self) -> Verdict {
         let number = self.next_number;
         self.next_number += 1;
-        let block_size = if self.rng.one_in(3) { 4096 } else { 512 };
+        let whole_blocks = self.rng.one_in(3) || self.plan.other_origins;
+        let block_size = if whole_blocks { 4096 } else { 512 };
         let sectors = match self.rng.below(4) {
             0 => self.rng.range(1, 16),
             1 | 2 => self.rng.range(16, 200),
@@ -290,6 +346,7 @@ impl World {
             _ if self.plan.periodic => 64,
             // Two fifths of the pool.
             _ if self.plan.hot => u64::from(self.plan.geometry.nchunks) * 24,
+            _ if self.plan.other_origins => 240,
             4096 => sectors.div_ceil(8) * 8,
             _ => sectors,
         };
@@ -317,6 +374,7 @@ impl World {
             model: vec![Sector::new(id); sectors as usize],
             queue: Vec::new(),
             health: OriginHealth::default(),
+            rounds: 0,
         });
         if !self.engine.media.captured() {
             self.uncertain = 0;
@@ -327,11 +385,13 @@ impl World {
     pub(super) fn attach(&mut self, v: usize) -> Verdict {
         let Some(index) = self.volumes[v].index else { return Ok(()) };
         let identity = identity(self.volumes[v].number);
+        // Small rounds leave neighbours to be written along.
+        let rounds: &[u32] = if self.plan.other_origins { &[16] } else { &[16, 17, 64, 256] };
         let mut a = Attach {
             origin_sectors: self.volumes[v].origin.sectors(),
             identity: &identity,
             holes: sys::FBY_HOLES_FAIL,
-            round_pages: self.rng.pick(&[16, 17, 64, 256]),
+            round_pages: self.rng.pick(rounds),
             nbuffers: self.rng.range(1, 4) as u32,
             buffer_bytes: 4096 * self.rng.range(1, 16) as u32,
         };
@@ -346,6 +406,9 @@ impl World {
                     }
                     self.volumes[v].attached = true;
                     self.volumes[v].health.losses_untold.clear();
+                    if self.plan.other_origins && self.rng.one_in(2) {
+                        self.change_origin(v, index)?;
+                    }
                     return Ok(());
                 }
                 Err(e) if damaged && (e.is(sys::FBY_E_HOLES) || e.is(sys::FBY_E_HOLES_KNOWN)) => {}
@@ -353,6 +416,35 @@ impl World {
             }
         }
         Err(format!("volume {} cannot be attached", self.volumes[v].number))
+    }
+
+    /// The volume turns out to be attached to another origin: it has all that is not
+    /// cached, flushed, and nothing of what is.
+    fn change_origin(&mut self, v: usize, index: u16) -> Verdict {
+        if self.volumes[v].health.untold {
+            return Ok(()); // that a power cut took something must be told by the same
+        }
+        let sectors = self.volumes[v].origin.sectors();
+        let mut cached = vec![false; sectors as usize];
+        for block in 0..sectors.div_ceil(8) {
+            let mut buf = [0; 4096];
+            let n = (sectors - block * 8).min(8) as usize;
+            let r = self.engine.read_block(index, block, 0, &mut buf[..n * 512]);
+            match r.result {
+                Ok(Decision::Done | Decision::Origin) => {}
+                Err(e) if e.is(sys::FBY_E_LOST) => {}
+                other => return Err(format!("look at block {block}: {other:?}")),
+            }
+            for k in 0..n {
+                cached[block as usize * 8 + k] = (r.origin | r.lost) >> k & 1 == 0;
+            }
+        }
+        self.log(|| format!("volume {} has another origin", self.volumes[v].number));
+        self.tally.origins_changed += 1;
+        let tick = self.tick;
+        self.volumes[v].origin.replace(&cached);
+        self.volumes[v].model.iter_mut().for_each(|s| s.flushed(tick));
+        Ok(())
     }
 
     /// The user said that older data may show.
