@@ -116,6 +116,10 @@ static void bypass_parts(void)
 	fby_bypass_end(pool, &a, 0, &wake);
 	EXPECT(write_at(0, 15 * P, P) == FBY_DONE);
 	pool_restore();
+	EXPECT(fby_bypass_begin(pool, &a, 0, 60 * P, P, 1) == FBY_DONE);
+	EXPECT(fby_bypass_begin(pool, &b, 0, 40 * P, 3, 1) == FBY_DONE && b.nsectors == 3); /* that block alone */
+	EXPECT(pool->volume[0].range[b.place].first == 40 && pool->volume[0].range[b.place].end == 41);
+	pool_restore();
 	EXPECT(fby_bypass_begin(pool, &a, 0, 12 * P, 8 * P, 4 * P + 1) == FBY_CACHED);
 	EXPECT(a.nsectors == 6 * P); /* what comes before, and with it all that is cached */
 	EXPECT(fby_bypass_begin(pool, &a, 0, 16 * P, 8 * P, 1) == FBY_CACHED && a.nsectors == 2 * P);
@@ -239,6 +243,55 @@ static void numbers(void)
 	pool->usable = false;
 	EXPECT(fby_chunk_info(pool, 0, &c) == -FBY_E_RECOVERY_INCOMPLETE);
 	EXPECT(fby_entry_info(pool, 0, FBY_FIRST_PAGE, true, &e) == -FBY_E_RECOVERY_INCOMPLETE);
+	pool_restore();
+}
+
+/* Numbers that are only handed on, each another one. */
+static void volume_numbers(void)
+{
+	static const enum fby_destage_state state[] = {
+		[FBY_PH_IDLE] = FBY_DESTAGE_IDLE, [FBY_PH_WRITE] = FBY_DESTAGE_WRITING,
+		[FBY_PH_FLUSH] = FBY_DESTAGE_FLUSHING, [FBY_PH_FLUSHING] = FBY_DESTAGE_FLUSHING,
+		[FBY_PH_CARRY] = FBY_DESTAGE_COMMITTING, [FBY_PH_COMMIT] = FBY_DESTAGE_COMMITTING,
+		[FBY_PH_RELEASE] = FBY_DESTAGE_COMMITTING, [FBY_PH_BACKOFF] = FBY_DESTAGE_BACKOFF,
+	};
+	struct fby_volume *v = &pool->volume[0];
+	struct fby_volume_info i;
+
+	v->rec.watermark = 11;
+	v->lost_blocks = 12;
+	v->destage.drain = true;
+	v->last_error = 13;
+	v->origin_errors = 14;
+	v->origin_writes = 15;
+	v->origin_sectors = 16;
+	v->origin_flushes = 17;
+	v->pages_destaged = 18;
+	v->moved = 19;
+	v->rounds = 20;
+	v->pace.delay_ns = 21;
+	v->pace.rate = 22;
+	v->pace.depth = 23;
+	v->bypassing = 0x10005;
+	v->bypasses = 24;
+	v->bypassed_sectors = 25;
+	EXPECT(fby_volume_info(pool, 0, &i) == FBY_DONE);
+	EXPECT(i.watermark == 11 && i.lost_blocks == 12 && i.draining && i.last_error == 13 && i.origin_errors == 14);
+	EXPECT(i.origin_writes == 15 && i.origin_sectors_written == 16 && i.origin_flushes == 17);
+	EXPECT(i.pages_destaged == 18 && i.pages_relocated == 19 && i.rounds == 20 && i.throttle_ns == 21);
+	EXPECT(i.drain_rate == 22 && i.origin_depth == 23 && i.bypassing == 3 && i.bypasses == 24);
+	EXPECT(i.bypassed_sectors == 25 && i.holes == 0 && i.holes_unknown == 0);
+	v->rec.flags = FBY_VF_HOLES; /* found by a start before this one: at least one */
+	EXPECT(fby_volume_info(pool, 0, &i) == FBY_DONE && i.holes == 1 && i.holes_unknown == 0);
+	v->rec.flags = FBY_VF_HOLES_UNKNOWN;
+	EXPECT(fby_volume_info(pool, 0, &i) == FBY_DONE && i.holes == 0 && i.holes_unknown == 1);
+	v->holes = 26;
+	v->holes_unknown = 27;
+	EXPECT(fby_volume_info(pool, 0, &i) == FBY_DONE && i.holes == 26 && i.holes_unknown == 27);
+	for (u32 phase = FBY_PH_IDLE; phase <= FBY_PH_BACKOFF; phase++) {
+		v->destage.phase = phase;
+		EXPECT(fby_volume_info(pool, 0, &i) == FBY_DONE && i.destage == state[phase]);
+	}
 	pool_restore();
 }
 
@@ -435,6 +488,7 @@ void test_calls(void)
 	bypass_parts();
 	owed();
 	numbers();
+	volume_numbers();
 	lost_blocks();
 	attaching();
 	walking();

@@ -214,6 +214,46 @@ static void large(void)
 	pool_restore();
 }
 
+/* In a pool of 20 chunks a volume leaves two in reserve, and two for each other that has none. */
+static void kept_free(u32 volumes)
+{
+	struct fby_media m = { .size = 21 * CHUNK_BYTES, .ops = media.ops };
+	struct fby_format f = { .uuid = { 7 }, .chunk_size = CHUNK_BYTES, .nvolumes = 2 };
+	struct fby_volume_spec s = { .name = "a", .identity = "i", .origin_sectors = 8192, .block_size = 512 };
+	struct fby_options o = { .nslots = 1 };
+	struct fby_attach a = { .origin_sectors = 8192, .identity = "i", .round_pages = 64, .nbuffers = 1,
+				.buffer_bytes = FBY_PAGE };
+	u32 kept = 2 + (volumes - 1) * FBY_ENTITLED, done = 0;
+	void *attach[2], *memory;
+	struct fby_probe probe;
+	struct fby_pool *p;
+	u64 bytes;
+	u16 index;
+
+	m.base = aligned_alloc(FBY_PAGE, m.size);
+	memset(m.base, 0, m.size);
+	EXPECT(fby_format(&m, &f) == FBY_DONE);
+	fby_probe(&m, &probe);
+	bytes = fby_pool_bytes(&probe.sb, 1);
+	memory = aligned_alloc(FBY_PAGE, fby_round_up(bytes, FBY_PAGE));
+	memset(memory, 0, bytes);
+	EXPECT(fby_pool_open(&p, memory, bytes, &m, &o) == FBY_DONE && fby_recover_chunks(p, 0, 20) == FBY_DONE);
+	EXPECT(fby_recover_finish(p, NULL) == FBY_DONE);
+	a.mem_bytes = fby_volume_bytes(p, 64, 1, FBY_PAGE);
+	for (u32 v = 0; v < volumes; v++, s.name[0]++) {
+		a.mem = attach[v] = aligned_alloc(FBY_PAGE, a.mem_bytes);
+		memset(a.mem, 0, a.mem_bytes);
+		EXPECT(fby_volume_add(p, &s, &index) == FBY_DONE && fby_volume_attach(p, index, &a) == FBY_DONE);
+	}
+	for (u64 block = 0; fby_write(p, 0, block * P, P, buffer, &done, &wake) == FBY_DONE; block++)
+		;
+	EXPECT(p->nfree == kept && p->volume[0].nchunks == 20 - kept);
+	for (u32 v = 0; v < volumes; v++)
+		free(attach[v]);
+	free(memory);
+	free(m.base);
+}
+
 /* --- calls at a wrong time ------------------------------------------------ */
 
 static void refused(void)
@@ -285,4 +325,6 @@ void test_corners(void)
 	large();
 	refused();
 	held();
+	kept_free(1);
+	kept_free(2);
 }

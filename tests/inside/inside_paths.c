@@ -77,6 +77,12 @@ static void due(void)
 {
 	u64 block = 30;
 
+	fby_wait_prepare(pool, FBY_WAIT_SPACE);
+	while (pool->nfree > 3)
+		EXPECT(put(0, block++) == FBY_DONE && !(wake & FBY_WAKE_SPACE)); /* none was freed */
+	pool_restore();
+	block = 30;
+	wake = 0;
 	for (u32 free = pool->nfree; free > 1; free--) {
 		while (pool->nfree == free) {
 			EXPECT(!(wake & FBY_WAKE_DESTAGE) || pool->nfree <= 3);
@@ -122,6 +128,7 @@ static void unpinned(void)
 /* A busy block, and a busy slot. */
 static void busy(void)
 {
+	u32 done = 0;
 	struct fby_bypass b;
 	struct fby_write w;
 	u32 bucket = fby_index_bucket(pool, fby_key(0, 30));
@@ -131,6 +138,16 @@ static void busy(void)
 	EXPECT(put(0, 30) == FBY_WAIT_BLOCK && fby_write_begin(pool, &w, 0, 30 * P, 2 * P) == FBY_WAIT_BLOCK);
 	EXPECT(fby_write_begin(pool, &w, 0, 29 * P, 2 * P) == FBY_DONE && w.npages == 1);
 	EXPECT(pool->waits[FBY_WAIT_BLOCK] == 3);
+	fby_index_release(pool, bucket);
+	wake = 0;
+	EXPECT(fby_write(pool, 0, 31 * P, 3 * P + 1, buffer, &done, &wake) == FBY_DONE && done == 3 * P + 1);
+	EXPECT(wake == 0);
+	fby_wait_prepare(pool, FBY_WAIT_BLOCK); /* whoever waits is told by any way to write */
+	EXPECT(put(0, 30) == FBY_DONE && wake == FBY_WAKE_BLOCK);
+	wake = FBY_WAKE_SPACE;
+	done = 0;
+	EXPECT(fby_write(pool, 0, 30 * P, 1, buffer, &done, &wake) == FBY_DONE);
+	EXPECT(wake == (FBY_WAKE_SPACE | FBY_WAKE_BLOCK));
 	pool_restore();
 	pool->slot[0].busy = 1; /* the other one is taken */
 	EXPECT(put(0, 30) == FBY_DONE && pool->slot[1].volume[0].open != FBY_NO_CHUNK);
@@ -331,7 +348,7 @@ static void moved(u32 through)
 	seq = pool->seq;
 	pool->opt.high_watermark = pool->opt.low_watermark = 100;
 	fby_wait_prepare(pool, FBY_WAIT_SPACE);
-	fby_destage_step(pool, 1000000000ull, &io, &next, &wake); /* all of it in one step */
+	EXPECT(fby_destage_step(pool, 1000000000ull, &io, &next, &wake) == FBY_AGAIN); /* all of it in one step */
 	EXPECT(pool->chunk[from].state == FBY_CS_FREE && pool->moved_from == FBY_NO_CHUNK);
 	EXPECT(pool->volume[0].moved == 1 && pool->chunk[from].pinned == 0 && pool->moved_slots == 0);
 	fby_index_find(pool, fby_key(0, 7), &f);
@@ -535,6 +552,128 @@ static void levels(void)
 	pool_restore();
 }
 
+/* 102 chunks of 8 pages, of which 100 are for writers and 81 for bursts. */
+static void large_pool(u64 live, u64 a, u64 b, u64 c)
+{
+	u64 counted[] = { a, b, c };
+
+	pool->sb.nchunks = 102;
+	pool->owed = 0;
+	pool->nfree = 102;
+	pool->live = live;
+	for (u32 v = 0; v < 3; v++) {
+		pool->volume[v].counted = counted[v];
+		pool->volume[v].nchunks = 0;
+	}
+}
+
+static u32 shared(u64 a, u64 b, u64 c, bool first_attached)
+{
+	u32 share;
+
+	large_pool(0, a, b, c);
+	pool->volume[0].attached = first_attached;
+	fby_pace_share(pool);
+	EXPECT(pool->attached == 2u + first_attached);
+	share = pool->share;
+	pool_restore();
+	return share;
+}
+
+/* The pool divided among those that hold half of such a share, the others' pages taken off. */
+static void shares(void)
+{
+	EXPECT(shared(0, 0, 0, true) == 800);
+	EXPECT(shared(600, 100, 20, true) == 680);
+	EXPECT(shared(400, 300, 20, true) == 390);
+	EXPECT(shared(133, 133, 133, true) == 266);
+	EXPECT(shared(132, 133, 133, true) == 402);
+	EXPECT(shared(300, 400, 0, false) == 500);
+	EXPECT(shared(700, 0, 0, false) == 100 && shared(800, 0, 0, false) == 0 && shared(2000, 7, 0, false) == 0);
+}
+
+static u32 level(u32 share, u64 mine, u64 live)
+{
+	u32 l;
+
+	large_pool(live, mine, 0, 0);
+	pool->share = share;
+	fby_pace_update(pool, 0);
+	l = pool->volume[0].pace.level;
+	pool_restore();
+	return l;
+}
+
+/* How full the pool feels: with its share, more, and less than half of it. */
+static void live_levels(void)
+{
+	EXPECT(level(680, 600, 648) == 0 && level(680, 600, 649) == 6 && level(680, 600, 700) == 350);
+	EXPECT(level(680, 340, 700) == 350 && level(680, 680, 700) == 350);
+	EXPECT(level(680, 722, 700) == 350 + 332 && level(680, 765, 700) == 1024 && level(680, 722, 600) == 0);
+	EXPECT(level(680, 600, 800) == 1024);
+	EXPECT(level(400, 100, 760) == 269 && level(500, 200, 766) == 455 && level(400, 60, 760) == 0);
+	EXPECT(level(400, 199, 950) == 1024 && level(400, 100, 1000) == 1024);
+}
+
+/* And by chunks in use, for those that use many. */
+static u32 use_level(u32 mine, u32 attached, u32 nfree)
+{
+	u32 l;
+
+	large_pool(0, 0, 0, 0);
+	pool->volume[0].nchunks = mine;
+	pool->attached = attached;
+	pool->nfree = nfree;
+	fby_pace_update(pool, 0);
+	l = pool->volume[0].pace.level;
+	pool_restore();
+	return l;
+}
+
+static void use_levels(void)
+{
+	EXPECT(use_level(25, 2, 5) == 0 && use_level(26, 2, 5) == 512 && use_level(51, 1, 5) == 0);
+	EXPECT(use_level(52, 1, 8) == 0 && use_level(52, 1, 7) == 170 && use_level(52, 1, 2) == 1024);
+	EXPECT(use_level(2, 60, 2) == 0 && use_level(3, 60, 2) == 1024);
+}
+
+static bool pressed(u64 live, bool before)
+{
+	bool now;
+
+	large_pool(live, 0, 0, 0);
+	pool->owed = 10;
+	pool->pressure = before;
+	fby_pressure_update(pool);
+	now = pool->pressure;
+	pool_restore();
+	return now;
+}
+
+/* 92 chunks are nobody else's, 736 pages: from 60 of a hundred on, down to 50. */
+static void pressures(void)
+{
+	EXPECT(!pressed(441, false) && pressed(442, false));
+	EXPECT(pressed(369, true) && !pressed(368, true) && pressed(441, true) && !pressed(369, false));
+}
+
+/* Each volume that is attached is measured at each tick. */
+static void ticks(void)
+{
+	struct fby_io io;
+	u64 next;
+
+	EXPECT(fby_volume_detach(pool, 2) == FBY_DONE);
+	EXPECT(fby_destage_step(pool, 1000000000ull, &io, &next, &wake) == FBY_DONE);
+	EXPECT(pool->volume[0].pace.sample_ns == 1000000000ull && pool->volume[1].pace.sample_ns == 1000000000ull);
+	EXPECT(pool->volume[2].pace.sample_ns == 0 && pool->attached == 2);
+	EXPECT(fby_destage_step(pool, 1099999999ull, &io, &next, &wake) == FBY_DONE && next == 1100000000ull);
+	EXPECT(pool->volume[0].pace.sample_ns == 1000000000ull);
+	EXPECT(fby_destage_step(pool, 1100000000ull, &io, &next, &wake) == FBY_DONE);
+	EXPECT(pool->volume[0].pace.sample_ns == 1100000000ull);
+	pool_restore();
+}
+
 /* Half way between where writes are spaced and full, in a pool of 256 GiB. */
 static void large_level(void)
 {
@@ -599,6 +738,11 @@ void test_paths(void)
 	rate();
 	levels();
 	large_level();
+	shares();
+	live_levels();
+	use_levels();
+	pressures();
+	ticks();
 	rounds();
 	without_data();
 }

@@ -4,6 +4,7 @@
  * what it leaves in memory for those who come after it.
  */
 #include "inside.h"
+#include "log_order.h"
 
 static struct fby_recovery_report report;
 
@@ -462,8 +463,35 @@ static void formatted(void)
 	pool_restore();
 }
 
+/* --- the order of a log ---------------------------------------------------- */
+
+static enum fby_log_verdict replay(void *arg, const struct fby_log_node *node, const struct fby_log_position *next)
+{
+	(void)arg;
+	(void)node;
+	(void)next;
+	return FBY_LOG_REPLAYED;
+}
+
+/* An entry that counts more txgs than there can be: three are looked at, as it has. */
+static void log_that_lies(void)
+{
+	struct fby_log_node node = { .txg = 1, .gen = 1, .id = 1, .before = { 10, { 1, 2, 3 } }, .place = 77 };
+	struct fby_log_position at;
+	struct fby_log_result r;
+
+	fby_log_claim_order(&at, 0, &node, 1);
+	EXPECT(at.seal_gen == 2 && at.seal.txg == 10);
+	EXPECT(at.seal.n[0] == 1 && at.seal.n[1] == 2 && at.seal.n[2] == 3);
+	memset(&at, 0, sizeof(at));
+	memset(node.before.n, 0, sizeof(node.before.n));
+	fby_log_replay_order(&at, &node, 1, replay, NULL, &r);
+	EXPECT(r.replayed == 1 && r.end == FBY_LOG_COMPLETE);
+}
+
 void test_recovery(void)
 {
+	log_that_lies();
 	torn();
 	repaired();
 	hole(0, closed_chunk, 3, 3);

@@ -215,7 +215,7 @@ class File:
         if self.bool_result and value.type not in ('true', 'false'):
             text = self.forced(value, text)
         elif self.plain_result and not self.bool_result and value.type != 'number_literal' and (
-                self.text(value) != 'FBY_DONE'):  # which is 0
+                self.text(value) not in ('FBY_DONE', 'NULL')):  # which are 0
             n = self.mutant(node, 'ret0', self.text(node))
             text = f'(FBY_M({n}) ? 0 : ({text}))' if n else text
         return f'return {text};'
