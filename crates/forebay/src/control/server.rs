@@ -121,26 +121,33 @@ fn serve(stream: UnixStream, core: &Core, stop: &AtomicBool) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(TICK))?;
     stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
-    let mut reader = BufReader::new(stream.try_clone()?);
+    let mut reader = BufReader::new(&stream);
     let mut line = Vec::new();
     let mut asked = Instant::now();
-    while !stop.load(Ordering::Acquire) && asked.elapsed() < IDLE {
-        match reader.read_until(b'\n', &mut line) {
+    while !stop.load(Ordering::Acquire) && asked.elapsed() < IDLE && line.len() <= LINE_MAX {
+        match read_some(&mut reader, &mut line) {
             Ok(0) => return Ok(()),
             Ok(_) if line.ends_with(b"\n") => {
                 answer(&line, &stream, core, stop)?;
                 line.clear();
                 asked = Instant::now();
             }
-            Ok(_) => return Ok(()),
+            Ok(_) => {}
             Err(e) if again(&e) => {}
             Err(e) => return Err(e),
         }
-        if line.len() > LINE_MAX {
-            return Ok(());
-        }
     }
     Ok(())
+}
+
+/// Of the line what has come, so that whoever sends and never ends it is looked at in
+/// between.
+fn read_some(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<usize> {
+    let come = reader.fill_buf()?;
+    let end = come.iter().position(|&b| b == b'\n').map_or(come.len(), |newline| newline + 1);
+    line.extend(&come[..end]);
+    reader.consume(end);
+    Ok(end)
 }
 
 fn again(e: &io::Error) -> bool {

@@ -5,6 +5,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::ops::ControlFlow;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::common::*;
 use forebay::control::Client;
@@ -111,4 +113,43 @@ fn idle_connections_keep_nobody_out() {
     idle[0].write_all(b"{\"op\":").unwrap();
     let mut client = Client::connect(&dir.path("run"), pool.uuid()).unwrap().unwrap();
     assert_eq!(client.status().unwrap().uuid, pool.uuid());
+}
+
+/// What a client sends without ever ending its line is not kept.
+#[test]
+fn a_line_without_an_end_is_refused() {
+    let dir = Dir::new("endless");
+    dir.pool(8);
+    let pool = serve(&dir);
+    let mut stream = UnixStream::connect(pool.status().control_socket.unwrap()).unwrap();
+    let taken = (0..64).position(|_| stream.write_all(&[b'x'; 1 << 20]).is_err());
+    assert!(taken.is_some(), "64 MiB were taken");
+}
+
+/// Nor does a client that never stops sending keep the pool open.
+#[test]
+fn closing_waits_for_no_line() {
+    let dir = Dir::new("trickle");
+    dir.pool(8);
+    let pool = serve(&dir);
+    let mut stream = UnixStream::connect(pool.status().control_socket.unwrap()).unwrap();
+    let closed = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let trickle = scope.spawn(|| {
+            // Longer than any closing takes, and more often than the server looks.
+            let started = Instant::now();
+            while !closed.load(Ordering::Acquire) {
+                if started.elapsed() > Duration::from_secs(30) {
+                    return false;
+                }
+                let _ = stream.write_all(b"x");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            true
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        pool.close().unwrap();
+        closed.store(true, Ordering::Release);
+        assert!(trickle.join().unwrap(), "it was not closed before the client ended");
+    });
 }
