@@ -120,9 +120,14 @@ impl Internal {
 
 #[derive(Args, Debug, Clone, Default)]
 pub struct Json {
-    /// Print JSON instead of text
+    /// Print JSON instead of text, of an error too
     #[arg(long)]
     pub json: bool,
+}
+
+/// Also of a command line that is wrong.
+pub fn wants_json() -> bool {
+    std::env::args_os().skip(1).take_while(|word| word != "--").any(|word| word == "--json")
 }
 
 /// How the media is written.

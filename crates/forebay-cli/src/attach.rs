@@ -52,7 +52,7 @@ pub fn run(a: &AttachDevice) -> anyhow::Result<u8> {
                 options: options(&a.device, &a.tuning)?,
             };
             if a.dry_run {
-                return Ok(out::line(line(&wanted)?).map(|()| 0)?);
+                return out::line(line(&wanted)?).map(|()| 0);
             }
             let attached = attach(&control, &wanted)?;
             report(a, &[attached])?;
@@ -69,7 +69,7 @@ fn configured(a: &AttachDevice, control: &dyn Control) -> anyhow::Result<u8> {
     let Config { volumes, mistakes } = config::read(path);
     // Mistakes elsewhere do not concern a volume that was asked for by name.
     for mistake in &mistakes {
-        eprintln!("forebay: {mistake}");
+        out::warn(format_args!("forebay: {mistake}"));
     }
     for name in &a.only {
         if !volumes.iter().any(|v| v.name == *name) {
@@ -90,7 +90,7 @@ fn configured(a: &AttachDevice, control: &dyn Control) -> anyhow::Result<u8> {
             options: v.options.clone(),
         };
         let done = match a.dry_run {
-            true => line(&wanted).and_then(|line| Ok(out::line(line)?)),
+            true => line(&wanted).and_then(out::line),
             false => attach_unless(control, &wanted).map(|done| attached.push(done)),
         };
         // The others all the same.
@@ -98,7 +98,7 @@ fn configured(a: &AttachDevice, control: &dyn Control) -> anyhow::Result<u8> {
             let error = error.context(format!("{}:{}", v.file.display(), v.line));
             match first_error {
                 None => first_error = Some(error),
-                Some(_) => eprintln!("forebay: {error:#}"),
+                Some(_) => out::warn(format_args!("forebay: {error:#}")),
             }
         }
     }
@@ -297,7 +297,7 @@ pub fn detach(a: &DetachDevice) -> anyhow::Result<u8> {
         };
         match judged.as_ref().map(|c| (c.exit_code(), c)) {
             Some((worse, c)) if worse != 0 => {
-                eprintln!("forebay: {}", line(c));
+                out::warn(format_args!("forebay: {}", line(c)));
                 code = if code == 0 { worse } else { code };
             }
             _ if a.json.json => {}
@@ -333,7 +333,7 @@ fn detach_devices(control: &dyn Control, a: &DetachDevice) -> anyhow::Result<Vec
             Ok(judged) => gone.push((l, judged)),
             Err(error) => match first_error {
                 None => first_error = Some(error),
-                Some(_) => eprintln!("forebay: {error}"),
+                Some(_) => out::warn(format_args!("forebay: {error}")),
             },
         }
     }

@@ -208,7 +208,7 @@ impl Bars {
     fn warn(&self, text: &str) {
         let shown = !self.screen.is_hidden() && self.screen.println(text).is_ok();
         if !shown {
-            eprintln!("{text}");
+            out::warn(text);
         }
     }
 
@@ -252,7 +252,7 @@ fn report(
         match (c.exit_code(), a.json.json) {
             (0, true) => {}
             (0, false) => out::line(format_args!("volume {}: {moved}{c}", c.volume))?,
-            (_, _) => eprintln!("forebay: volume {}: {moved}{c}", c.volume),
+            (_, _) => out::warn(format_args!("forebay: volume {}: {moved}{c}", c.volume)),
         }
     }
     if judged.is_empty() && !a.json.json {

@@ -11,13 +11,14 @@ use anyhow::Context;
 
 use crate::args::module::SystemdGenerator;
 use crate::config::{self, Config, Volume};
+use crate::out;
 
 /// A mistake in a file is told to the log, and keeps no other volume from its
 /// unit.
 pub fn run(a: &SystemdGenerator) -> anyhow::Result<u8> {
     let Config { volumes, mistakes } = config::read(&a.config);
     for mistake in &mistakes {
-        eprintln!("forebay: {mistake}");
+        out::warn(format_args!("forebay: {mistake}"));
     }
     for v in &volumes {
         generate(a, v).with_context(|| format!("{}: units", a.normal.display()))?;

@@ -2,6 +2,9 @@
 //! The command `forebay`.  Each subcommand is a function in a file of its
 //! name; what it prints and what it exits with is decided here.
 
+// They panic where nobody reads any more.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod args;
 mod attach;
 mod bench;
@@ -35,16 +38,32 @@ use clap::Parser;
 fn main() -> ExitCode {
     let ran = match Internal::asked() {
         Some(internal) => run_internal(internal.command),
-        None => run(Cli::parse().command),
+        None => match Cli::try_parse() {
+            Ok(cli) => run(cli.command),
+            Err(error) => return usage(&error),
+        },
     };
     match ran {
         Ok(code) => ExitCode::from(code),
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("forebay: {}", text(&error));
-            ExitCode::from(exit_code(&error))
+            let (text, code) = (text(&error), exit_code(&error));
+            out::warn(format_args!("forebay: {text}"));
+            if args::wants_json() {
+                out::json_error(&text, code);
+            }
+            ExitCode::from(code)
         }
     }
+}
+
+/// A mistake on the command line, or a call for help.
+fn usage(error: &clap::Error) -> ExitCode {
+    let _ = error.print();
+    let code = error.exit_code() as u8;
+    if error.use_stderr() && args::wants_json() {
+        out::json_error(error.to_string().trim_end(), code);
+    }
+    ExitCode::from(code)
 }
 
 fn run(command: Command) -> anyhow::Result<u8> {
@@ -96,12 +115,4 @@ fn exit_code(error: &anyhow::Error) -> u8 {
             .or(e.downcast_ref().map(forebay::io_exit_code).filter(|code| *code != 7))
     };
     error.chain().find_map(code).unwrap_or(1)
-}
-
-/// `forebay dump | head` is no error.
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error
-        .chain()
-        .filter_map(|e| e.downcast_ref::<std::io::Error>())
-        .any(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
 }

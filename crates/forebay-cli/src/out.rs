@@ -3,24 +3,54 @@
 
 use std::fmt::Display;
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use anyhow::Context;
 use serde::Serialize;
 
-/// Prints a line; a closed pipe is an error here, and `main` takes it for the
-/// end.
-pub fn line(text: impl Display) -> std::io::Result<()> {
-    writeln!(std::io::stdout().lock(), "{text}")
+/// Something was printed.
+static PRINTED: AtomicBool = AtomicBool::new(false);
+/// Whoever read it has gone.
+static UNREAD: AtomicBool = AtomicBool::new(false);
+
+/// Prints a line.  Nobody who reads it is no error: what was to be done is done, and
+/// the exit code tells of it.
+pub fn line(text: impl Display) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => UNREAD.store(true, Relaxed),
+        written => written.context("standard output cannot be written")?,
+    }
+    PRINTED.store(true, Relaxed);
+    Ok(())
+}
+
+/// To end what prints again and again.
+pub fn is_unread() -> bool {
+    UNREAD.load(Relaxed)
+}
+
+/// Tells of trouble on standard error, if anybody listens there.
+pub fn warn(text: impl Display) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
 /// Pretty JSON, as a value that ends with a newline.
 pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
-    Ok(line(serde_json::to_string_pretty(value)?)?)
+    line(serde_json::to_string_pretty(value)?)
 }
 
 /// One line of JSON: for what is printed again and again.
 pub fn json_line(value: &impl Serialize) -> anyhow::Result<()> {
-    line(serde_json::to_string(value)?)?;
-    Ok(std::io::stdout().lock().flush()?)
+    line(serde_json::to_string(value)?)
+}
+
+/// For a command that was to print JSON and fails; what it printed before is all.
+pub fn json_error(message: &str, exit_code: u8) {
+    if !PRINTED.load(Relaxed) {
+        let error = serde_json::json!({ "message": message, "exit_code": exit_code });
+        let _ = json(&serde_json::json!({ "error": error }));
+    }
 }
 
 /// A path as a shell takes it.

@@ -6,7 +6,9 @@
 //! The socket is made after the pool was locked and removed before it is let go, so
 //! of two servers of one pool only one ever has it.
 
+use std::borrow::Cow;
 use std::fs::DirBuilder;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -54,7 +56,6 @@ fn serve(
     interrupt: &Interrupt,
 ) -> anyhow::Result<()> {
     let socket = PrivateSocket::bind(path)?;
-    announce(a, pool, &socket, exports, unserved)?;
     // Removed again when it is dropped, before the socket.
     let _ready = ready.map(ReadyFile::make).transpose()?;
     notify::send(&format!(
@@ -62,6 +63,7 @@ fn serve(
         exports.len(),
         exports.len() + unserved.len()
     ))?;
+    announce(a, pool, &socket, exports, unserved)?;
     let stop = Stop { grace: STOP_GRACE, abort: &|| pool.abort_waits() };
     let stopping = || interrupt.came();
     let served = forebay_nbd::serve(socket.listener(), exports, a.threads, &stopping, stop);
@@ -100,7 +102,7 @@ fn attach_all(a: &args::Serve, pool: &Pool) -> (Vec<Export>, Vec<Unserved>) {
         match pool.attach(&name, &options) {
             Ok(volume) => exports.push(Export { volume, read_only: a.read_only }),
             Err(cause) => {
-                eprintln!("forebay: volume {name} is not served: {cause}");
+                out::warn(format_args!("forebay: volume {name} is not served: {cause}"));
                 unserved.push(Unserved { name, error: cause.to_string(), cause });
             }
         }
@@ -173,13 +175,13 @@ fn private_directory(path: &Path) -> anyhow::Result<()> {
 
 /// As in NBD's specification of URIs.
 fn uri(socket: &Path, volume: &str) -> String {
-    let path = socket.to_string_lossy();
-    format!("nbd+unix:///{}?socket={}", escape(volume), escape(&path))
+    let path = socket.as_os_str().as_bytes();
+    format!("nbd+unix:///{}?socket={}", escape(volume.as_bytes()), escape(path))
 }
 
-fn escape(text: &str) -> String {
+fn escape(bytes: &[u8]) -> String {
     let mut escaped = String::new();
-    for byte in text.bytes() {
+    for &byte in bytes {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
                 escaped.push(byte.into());
@@ -244,7 +246,7 @@ struct Unserved {
 struct ReadyMessage<'a> {
     ready: bool,
     pid: u32,
-    socket: &'a Path,
+    socket: Cow<'a, str>,
     volumes: Vec<ReadyVolume<'a>>,
     unserved: &'a [Unserved],
     /// Why status, drain and set cannot ask this server.
@@ -268,7 +270,9 @@ fn announce(
 ) -> anyhow::Result<()> {
     let control_note = pool.status().control_note;
     if let Some(why) = &control_note {
-        eprintln!("forebay: status, drain, set and top cannot reach this server: {why}");
+        out::warn(format_args!(
+            "forebay: status, drain, set and top cannot reach this server: {why}"
+        ));
     }
     let volumes = exports.iter().map(|e| &e.volume);
     if a.json.json {
@@ -281,7 +285,7 @@ fn announce(
         return out::json_line(&ReadyMessage {
             ready: true,
             pid: std::process::id(),
-            socket: socket.path(),
+            socket: socket.path().to_string_lossy(),
             volumes: volumes.collect(),
             unserved,
             control_note: control_note.as_deref(),
@@ -317,6 +321,8 @@ fn announce(
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+
     use super::*;
 
     #[test]
@@ -325,5 +331,6 @@ mod tests {
             uri(Path::new("/no such dir/a&b"), "my disk?"),
             "nbd+unix:///my%20disk%3F?socket=/no%20such%20dir/a%26b"
         );
+        assert_eq!(uri(OsStr::from_bytes(b"/a\xff").as_ref(), "v"), "nbd+unix:///v?socket=/a%FF");
     }
 }

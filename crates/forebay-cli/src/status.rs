@@ -18,7 +18,7 @@ pub fn run(a: &args::Status) -> anyhow::Result<u8> {
     };
     let interrupt = Interrupt::watch()?;
     let mut before: Option<(Instant, PoolStatus)> = None;
-    while !interrupt.came() {
+    while !interrupt.came() && !out::is_unread() {
         let now = Instant::now();
         let status = of_pool(&a.pool)?;
         let rates = before
@@ -53,7 +53,9 @@ pub fn of_pool(path: &Path) -> anyhow::Result<PoolStatus> {
             Ok(Some(mut client)) => return Ok(client.status()?),
             Ok(None) => {}
             // A copy can be looked at beside the pool that is served.
-            Err(e @ forebay::Error::OtherPool { .. }) => eprintln!("forebay: note: {e}"),
+            Err(e @ forebay::Error::OtherPool { .. }) => {
+                out::warn(format_args!("forebay: note: {e}"))
+            }
             Err(e) => return Err(e.into()),
         }
         match open::read_only(path) {
@@ -106,7 +108,7 @@ fn print(a: &args::Status, s: &PoolStatus, rates: Option<&Rates>) -> anyhow::Res
         (false, Some(_)) if is_terminal() => out::line("\x1b[H\x1b[2J")?,
         (false, Some(_)) => out::line("")?,
     }
-    out::line(text(s, rates)).map_err(Into::into)
+    out::line(text(s, rates))
 }
 
 fn is_terminal() -> bool {

@@ -540,13 +540,14 @@ fn cell(row: &Row, column: usize) -> Vec<String> {
     wrong.into_iter().map(|w| format!("{w}\n      {told}")).collect()
 }
 
-/// None: it ended without any.
+/// None: it ended with an error alone.
 fn again_as_json(b: &Bench, world: &World, column: usize) -> Option<Value> {
     if !world.behind.is_empty() {
         return None;
     }
     let words: Vec<_> = COMMANDS[column].1.split(' ').chain(["--json"]).collect();
-    serde_json::from_str(&b.run(&words).stdout).ok()
+    let said: Value = serde_json::from_str(&b.run(&words).stdout).unwrap();
+    said.get("error").is_none().then_some(said)
 }
 
 const CELL: &str = "FOREBAY_TEST_CELL";

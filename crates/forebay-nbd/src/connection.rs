@@ -18,7 +18,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::Scope;
 
 use crate::protocol::{self as nbd, command, error, flag, Request, REPLY_BYTES, REQUEST_BYTES};
-use crate::{Export, REQUEST_MAX_BYTES};
+use crate::{warn, Export, REQUEST_MAX_BYTES};
 
 /// A buffer that grew beyond this is given back after its request.
 const KEPT_BYTES: usize = 1 << 20;
@@ -100,14 +100,14 @@ impl<'c, R: Read + Send, W: Write + Send> Connection<'c, R, W> {
             Ok(Ok(())) => 0,
             Ok(Err(failure)) => {
                 if let Some(message) = failure.message {
-                    eprintln!("forebay: {message}");
+                    warn(message);
                 }
                 failure.error
             }
             // To a test it is a finding.
             Err(panic) if cfg!(debug_assertions) => resume_unwind(panic),
             Err(_) => {
-                eprintln!("forebay: volume {volume}: a request panicked; please report it");
+                warn(format_args!("volume {volume}: a request panicked; please report it"));
                 error::IO
             }
         }

@@ -7,7 +7,7 @@
 use std::io::{self, Read, Write};
 
 use crate::protocol::{self as nbd, info, option, option_reply, take, transmission};
-use crate::{Export, PREFERRED_BYTES, REQUEST_MAX_BYTES};
+use crate::{warn, Export, PREFERRED_BYTES, REQUEST_MAX_BYTES};
 
 /// The longest data of an option that is looked at: a name has up to 4096 bytes.
 const DATA_MAX: usize = 16 << 10;
@@ -93,7 +93,7 @@ impl<'e, R: Read, W: Write> Session<'_, 'e, R, W> {
     /// The old way to choose: the answer is the export, or the end.
     fn export_name(&mut self, name: &[u8], no_zeroes: bool) -> io::Result<Option<&'e Export>> {
         let Some(export) = find(self.exports, name) else {
-            eprintln!("forebay: {}", unknown(self.exports, name));
+            warn(unknown(self.exports, name));
             return Ok(None);
         };
         let mut bytes = export.volume.size_bytes().to_be_bytes().to_vec();

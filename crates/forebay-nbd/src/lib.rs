@@ -6,11 +6,15 @@
 //! that are in wide use.  Here a connection is its threads, and shares with the
 //! others nothing but the volumes.
 
+// They panic where nobody reads any more.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod connection;
 mod handshake;
 mod protocol;
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::io::{self, BufReader, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -70,13 +74,13 @@ pub fn serve(
                 lock(connections).insert(number, second);
                 let thread = std::thread::Builder::new().name("fby-nbd".into());
                 thread.spawn_scoped(scope, move || {
+                    let _listed = Listed { connections, number };
                     // A client that breaks off is no news.
                     let _ = converse(&stream, exports, threads);
-                    lock(connections).remove(&number);
                 })
             });
             if let Err(e) = started {
-                eprintln!("forebay: a connection was refused: {e}");
+                warn(format_args!("a connection was refused: {e}"));
                 lock(connections).remove(&number);
             }
         }
@@ -85,8 +89,25 @@ pub fn serve(
     Ok(())
 }
 
+/// A connection, until its thread ends in whatever way.
+struct Listed<'s> {
+    connections: &'s Connections,
+    number: u64,
+}
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        lock(self.connections).remove(&self.number);
+    }
+}
+
 fn lock(connections: &Connections) -> std::sync::MutexGuard<'_, HashMap<u64, UnixStream>> {
     connections.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A log that takes nothing any more ends no request.
+fn warn(text: impl Display) {
+    let _ = writeln!(io::stderr().lock(), "forebay: {text}");
 }
 
 /// None: to stop.

@@ -17,10 +17,10 @@ mod map;
 mod signature;
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::error::{Error, Result};
 
@@ -128,6 +128,7 @@ pub struct MediaOptions {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MediaInfo {
     /// As opened; `(memory)` for anonymous memory.
+    #[serde(serialize_with = "path_as_text")]
     pub path: PathBuf,
     /// Which file or device that is, whatever its name: no copy has the same.
     #[serde(default)]
@@ -143,6 +144,14 @@ pub struct MediaInfo {
     pub kernel: String,
     /// One sentence about what this media is good for.
     pub note: String,
+}
+
+/// A path need not be text, JSON has to be.
+pub(crate) fn path_as_text<S: Serializer>(
+    path: &Path,
+    to: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    to.collect_str(&path.display())
 }
 
 /// Names of the copy kernels this CPU can run, best first.

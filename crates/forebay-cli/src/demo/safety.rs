@@ -293,7 +293,7 @@ fn verify(stage: &Stage, expected: &mut Expected, safety: &mut Safety) -> anyhow
     safety.sectors_compared += expected.sector_count();
     safety.lost += writes_lost(&losses);
     for loss in losses.iter().take(5) {
-        eprintln!("LOST: {loss:?}");
+        crate::out::warn(format_args!("LOST: {loss:?}"));
     }
     volume.detach()?;
     Ok(pool.close()?)

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A small NBD client that can misbehave, and a `forebay serve` to try it on.
 
+use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::Bench;
@@ -113,6 +114,8 @@ impl Client {
     }
 }
 
+const SOCKET: &str = "run/nbd";
+
 /// `forebay serve`, ready; killed when dropped.
 pub struct Served {
     pub process: Child,
@@ -127,12 +130,21 @@ impl Served {
 
     /// The exit code, if it ended instead of getting ready.
     pub fn try_start(bench: &Bench, options: &[&str]) -> Result<Served, i32> {
-        let socket = bench.path("run/nbd");
-        let words = ["serve", "pool", "--socket", socket.to_str().unwrap(), "--json"];
-        let mut command = bench.command(&[&words, options].concat());
+        let mut command = Served::command(bench, "pool");
+        command.args(options);
+        Served::ready(bench, command)
+    }
+
+    pub fn command(bench: &Bench, pool: impl AsRef<OsStr>) -> Command {
+        let mut command = bench.command(&["serve", "--json", "--socket"]);
+        command.arg(bench.path(SOCKET)).arg(pool);
+        command
+    }
+
+    pub fn ready(bench: &Bench, mut command: Command) -> Result<Served, i32> {
         let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let ready = BufReader::new(process.stdout.take().unwrap());
-        let mut served = Served { process, socket, ready };
+        let mut served = Served { process, socket: bench.path(SOCKET), ready };
         match served.ready_line() {
             true => Ok(served),
             false => Err(served.process.wait().unwrap().code().unwrap()),

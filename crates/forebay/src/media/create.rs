@@ -39,6 +39,7 @@ pub struct CreateOptions {
 /// A pool that was made.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PoolSummary {
+    #[serde(serialize_with = "super::path_as_text")]
     pub path: PathBuf,
     pub uuid: Uuid,
     pub chunk_size_bytes: u32,
@@ -52,6 +53,7 @@ pub struct PoolSummary {
 /// What is at a path.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Inspection {
+    #[serde(serialize_with = "super::path_as_text")]
     pub path: PathBuf,
     pub state: InspectionState,
     pub size_bytes: u64,
