@@ -88,7 +88,9 @@ fn drain_pool(a: &args::Drain, pool: &Pool, bars: &mut Bars) -> forebay::Result<
     let asked = |v: &VolumeInfo| a.volumes.is_empty() || a.volumes.contains(&v.name);
     let mut drained = Drained::default();
     let mut volumes = Vec::new();
-    for v in all.iter().filter(|v| asked(v)) {
+    // Without a name, so it cannot be attached.
+    let damaged = |c: &Completeness| c.verdict == Verdict::RecordDamaged;
+    for v in all.iter().filter(|v| asked(v) && !v.damaged) {
         match attach(a, pool, v) {
             Ok(volume) => volumes.push((v, volume)),
             Err(error) => {
@@ -105,7 +107,9 @@ fn drain_pool(a: &args::Drain, pool: &Pool, bars: &mut Bars) -> forebay::Result<
         done = give_up(pool, &volumes, bars);
     }
     let mut judged = done?;
-    judged.retain(|c| volumes.iter().any(|(v, _)| v.name == c.volume));
+    judged.retain(|c| {
+        volumes.iter().any(|(v, _)| v.name == c.volume) || (a.volumes.is_empty() && damaged(c))
+    });
     if a.attach.options("").holes == Holes::Accept || a.accept_lost {
         for (v, _) in &volumes {
             if let Some(c) = judged.iter_mut().find(|c| c.volume == v.name) {

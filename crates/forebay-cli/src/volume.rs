@@ -72,6 +72,9 @@ pub fn table(volumes: &[VolumeInfo]) -> Table {
 }
 
 fn state(v: &VolumeInfo) -> String {
+    if let (false, Some(why)) = (v.damaged, &v.origin_changed) {
+        return format!("origin CHANGED: {why}");
+    }
     match (v.damaged, v.attached, &v.last_error) {
         (true, ..) => "record DAMAGED".into(),
         (_, false, _) => "detached".into(),

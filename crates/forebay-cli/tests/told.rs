@@ -29,7 +29,7 @@ use serde_json::Value;
 // --- columns -----------------------------------------------------------------
 
 /// What is run, split at spaces, and the subcommand that it is.
-const COMMANDS: [(&str, &str); 18] = [
+const COMMANDS: [(&str, &str); 19] = [
     ("status", "status pool"),
     ("top", "top pool"),
     ("volume list", "volume list pool"),
@@ -48,9 +48,12 @@ const COMMANDS: [(&str, &str); 18] = [
     ("exporter", "exporter pool --textfile metrics"),
     ("serve", "serve pool"),
     ("attach", "attach pool v origin"),
+    ("set", "set pool"),
 ];
 const DRAINS: std::ops::Range<usize> = 9..12;
 const SERVE: usize = 16;
+const STATUS: usize = 0;
+const CHECK: usize = 3;
 
 /// Subcommands that look at no pool of theirs.
 const WITHOUT: [&str; 10] = [
@@ -69,11 +72,14 @@ const WITHOUT: [&str; 10] = [
 // --- rows --------------------------------------------------------------------
 
 /// A state, how it is made, and the exit codes and words of each column.  Words
-/// are those of the three drains; "" is for nothing in particular.
+/// are those of status, of check and of the three drains; "" is for nothing in
+/// particular.
 struct Row {
     state: &'static str,
     make: fn(&Bench) -> World,
     codes: [i32; COMMANDS.len()],
+    status: &'static str,
+    check: &'static str,
     drains: [&'static str; 3],
 }
 
@@ -205,7 +211,9 @@ const ROWS: &[Row] = &[
     Row {
         state: "dirty",
         make: dirty,
-        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 2, 0, 0, 2],
+        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 2, 0, 0, 2, 0],
+        status: "detached",
+        check: "no errors",
         drains: [
             "the origin alone is complete",
             "the origin alone is complete",
@@ -219,7 +227,9 @@ const ROWS: &[Row] = &[
             b.run_ok(&["drain", "pool"]);
             World::default()
         },
-        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 2],
+        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 2, 0],
+        status: "detached",
+        check: "no errors",
         drains: [
             "the origin alone is complete",
             "the origin alone is complete",
@@ -229,11 +239,46 @@ const ROWS: &[Row] = &[
     Row {
         state: "a lost block",
         make: lost,
-        codes: [0, 1, 0, 11, 0, 0, 0, 0, 0, 11, 11, 0, 0, 4, 2, 0, 0, 2],
+        codes: [0, 1, 0, 11, 0, 0, 0, 0, 0, 11, 11, 0, 0, 4, 2, 0, 0, 2, 0],
+        status: "",
+        check: "4 KiB block 1 is LOST",
         drains: [
             "4 KiB block 1 is LOST",
             "4 KiB block 1 is LOST",
             "4 KiB block 1 is lost and given up",
+        ],
+    },
+    Row {
+        state: "a partly lost block",
+        make: |b| {
+            let world = lost(b);
+            // One sector of it is good again.
+            b.write_to_volume(4096 + 512, &[0xa1; 512]);
+            world
+        },
+        codes: [0, 1, 0, 11, 0, 0, 0, 0, 0, 11, 11, 0, 0, 11, 2, 0, 0, 2, 0],
+        status: "",
+        check: "4 KiB block 1 is LOST",
+        drains: [
+            "4 KiB block 1 is LOST",
+            "4 KiB block 1 is LOST",
+            "4 KiB block 1 is lost and given up",
+        ],
+    },
+    Row {
+        state: "a volume whose records are both damaged",
+        make: |b| {
+            dirty(b);
+            b.edit("pool", |bytes| [8192, 8448].iter().for_each(|at| bytes[at + 40] ^= 1));
+            World { hopeless: true, ..World::default() }
+        },
+        codes: [0, 1, 0, 5, 0, 0, 0, 0, 3, 5, 5, 5, 0, 3, 2, 0, 3, 2, 0],
+        status: "record DAMAGED",
+        check: "both copies of the volume's record are damaged",
+        drains: [
+            "both copies of the volume's record are damaged",
+            "both copies of the volume's record are damaged",
+            "both copies of the volume's record are damaged",
         ],
     },
     Row {
@@ -243,7 +288,9 @@ const ROWS: &[Row] = &[
             damage_lines(b, &[5]);
             World { hopeless: true, ..World::default() }
         },
-        codes: [0, 1, 0, 11, 0, 0, 0, 0, 0, 11, 11, 0, 0, 11, 2, 0, 11, 2],
+        codes: [0, 1, 0, 11, 0, 0, 0, 0, 0, 11, 11, 0, 0, 11, 2, 0, 11, 2, 0],
+        status: "",
+        check: "entries are LOST",
         drains: ["isolated", "4 KiB block 5 is LOST", "4 KiB block 5 is lost and given up"],
     },
     Row {
@@ -253,13 +300,17 @@ const ROWS: &[Row] = &[
             damage_lines(b, &[10, 11]);
             World { hopeless: true, ..World::default() }
         },
-        codes: [0, 1, 0, 11, 0, 0, 0, 0, 0, 11, 11, 0, 0, 11, 2, 0, 11, 2],
+        codes: [0, 1, 0, 11, 0, 0, 0, 0, 0, 11, 11, 0, 0, 11, 2, 0, 11, 2, 0],
+        status: "",
+        check: "entries are LOST",
         drains: ["holes accepted", "holes accepted", "were accepted"],
     },
     Row {
         state: "served",
         make: served,
-        codes: [0, 1, 0, 4, 0, 4, 4, 4, 4, 0, 0, 2, 4, 4, 0, 0, 4, 2],
+        codes: [0, 1, 0, 4, 0, 4, 4, 4, 4, 0, 0, 2, 4, 4, 0, 0, 4, 2, 0],
+        status: "idle",
+        check: "in use by process",
         drains: ["the origin alone is complete", "the origin alone is complete", "stop the server"],
     },
     Row {
@@ -269,7 +320,9 @@ const ROWS: &[Row] = &[
             world.server = Some(serve(b, "pool"));
             world
         },
-        codes: [0, 1, 0, 4, 0, 4, 4, 4, 4, 11, 11, 2, 4, 4, 0, 0, 4, 2],
+        codes: [0, 1, 0, 4, 0, 4, 4, 4, 4, 11, 11, 2, 4, 4, 0, 0, 4, 2, 0],
+        status: "",
+        check: "in use by process",
         drains: ["4 KiB block 1 is LOST", "4 KiB block 1 is LOST", "stop the server"],
     },
     Row {
@@ -286,7 +339,9 @@ const ROWS: &[Row] = &[
             world.hopeless = true;
             world
         },
-        codes: [0, 1, 0, 4, 0, 4, 4, 4, 4, 14, 14, 2, 4, 4, 0, 0, 4, 2],
+        codes: [0, 1, 0, 4, 0, 4, 4, 4, 4, 14, 14, 2, 4, 4, 0, 0, 4, 2, 0],
+        status: "origin CHANGED: is not at",
+        check: "in use by process",
         drains: [
             "volume w: NOT complete: it is not attached",
             "volume w: NOT complete: it is not attached",
@@ -302,7 +357,9 @@ const ROWS: &[Row] = &[
             world.server = Some(serve(b, "served"));
             world
         },
-        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 0, 4, 4, 0, 4, 2],
+        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 0, 4, 4, 0, 4, 2, 0],
+        status: "",
+        check: "no errors",
         drains: [
             "is not the pool that is served",
             "is not the pool that is served",
@@ -316,7 +373,9 @@ const ROWS: &[Row] = &[
             world.pool = Some(Pool::open(&b.path("pool"), &PoolOptions::default()).unwrap());
             world
         },
-        codes: [4, 1, 4, 4, 0, 4, 4, 4, 4, 4, 4, 4, 4, 4, 2, 4, 4, 2],
+        codes: [4, 1, 4, 4, 0, 4, 4, 4, 4, 4, 4, 4, 4, 4, 2, 4, 4, 2, 4],
+        status: "in use by process",
+        check: "in use by process",
         drains: ["in use by process", "in use by process", "in use by process"],
     },
     Row {
@@ -326,7 +385,9 @@ const ROWS: &[Row] = &[
             let behind = ["sh", "-c", script, "sh"].map(String::from).to_vec();
             World { behind, patience: Some("1s"), ..dirty(b) }
         },
-        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 7, 7, 7, 0, 4, 2, 0, 0, 2],
+        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 7, 7, 7, 0, 4, 2, 0, 0, 2, 0],
+        status: "",
+        check: "no errors",
         drains: [
             "NOT complete: its origin fails",
             "NOT complete: its origin fails",
@@ -340,7 +401,9 @@ const ROWS: &[Row] = &[
             fs::remove_file(b.path("origin")).unwrap();
             world
         },
-        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 6, 6, 6, 0, 4, 2, 0, 6, 2],
+        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 6, 6, 6, 0, 4, 2, 0, 6, 2, 0],
+        status: "origin CHANGED: is not at",
+        check: "no errors",
         drains: ["is not there", "is not there", "is not there"],
     },
     Row {
@@ -350,7 +413,9 @@ const ROWS: &[Row] = &[
             truncate(&b.path("origin"));
             world
         },
-        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 6, 6, 6, 0, 4, 2, 0, 6, 2],
+        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 6, 6, 6, 0, 4, 2, 0, 6, 2, 0],
+        status: "has 524288 bytes, the volume 1048576: it was truncated",
+        check: "no errors",
         drains: ["it was truncated", "it was truncated", "it was truncated"],
     },
     Row {
@@ -360,7 +425,9 @@ const ROWS: &[Row] = &[
             truncate(&b.path("origin"));
             world
         },
-        codes: [0, 1, 0, 4, 0, 4, 4, 4, 4, 6, 6, 2, 4, 4, 0, 0, 4, 2],
+        codes: [0, 1, 0, 4, 0, 4, 4, 4, 4, 6, 6, 2, 4, 4, 0, 0, 4, 2, 0],
+        status: "has 524288 bytes, and had 1048576",
+        check: "in use by process",
         drains: [
             "has 524288 bytes, and had 1048576",
             "has 524288 bytes, and had 1048576",
@@ -375,7 +442,9 @@ const ROWS: &[Row] = &[
             b.write("other", &[0; 1 << 20]);
             world
         },
-        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 6, 6, 6, 0, 4, 2, 0, 6, 2],
+        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 6, 6, 6, 0, 4, 2, 0, 6, 2, 0],
+        status: "origin CHANGED: is another",
+        check: "no errors",
         drains: ["the volume was made for", "the volume was made for", "the volume was made for"],
     },
     Row {
@@ -385,7 +454,9 @@ const ROWS: &[Row] = &[
             world.server.as_ref().unwrap().signal(Signal::STOP);
             world
         },
-        codes: [7, 1, 7, 4, 0, 4, 4, 4, 4, 7, 7, 7, 4, 4, 7, 7, 4, 2],
+        codes: [7, 1, 7, 4, 0, 4, 4, 4, 4, 7, 7, 7, 4, 4, 7, 7, 4, 2, 7],
+        status: "control socket",
+        check: "in use by process",
         drains: ["control socket", "control socket", "control socket"],
     },
     Row {
@@ -395,7 +466,9 @@ const ROWS: &[Row] = &[
                 "mount --bind \"$PWD\" \"$PWD\" && cd \"$PWD\" && mount -o remount,bind,ro .";
             World { behind: behind_mount(mount), ..dirty(b) }
         },
-        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 9, 9, 9, 9, 9, 2, 9, 9, 2],
+        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 9, 9, 9, 9, 9, 2, 9, 9, 2, 0],
+        status: "",
+        check: "no errors",
         drains: ["mounted read-only", "mounted read-only", "mounted read-only"],
     },
     Row {
@@ -405,7 +478,9 @@ const ROWS: &[Row] = &[
                          cd full && (cat /dev/zero >fill 2>/dev/null || true)";
             World { behind: behind_mount(mount), ..dirty(b) }
         },
-        codes: [8, 1, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 2],
+        codes: [8, 1, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 2, 8],
+        status: "no space left",
+        check: "no space left",
         drains: ["no space left", "no space left", "no space left"],
     },
     Row {
@@ -415,7 +490,9 @@ const ROWS: &[Row] = &[
             edit_superblocks(b, |sb| sb[8] = 99);
             world
         },
-        codes: [10, 1, 10, 10, 0, 10, 10, 10, 10, 10, 10, 10, 10, 10, 2, 10, 10, 2],
+        codes: [10, 1, 10, 10, 0, 10, 10, 10, 10, 10, 10, 10, 10, 10, 2, 10, 10, 2, 10],
+        status: "version",
+        check: "version",
         drains: ["version", "version", "version"],
     },
     Row {
@@ -425,7 +502,9 @@ const ROWS: &[Row] = &[
             b.edit("pool", |bytes| [100, 4196].iter().for_each(|at| bytes[*at] ^= 1));
             world
         },
-        codes: [5, 1, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 2, 5, 5, 2],
+        codes: [5, 1, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 2, 5, 5, 2, 5],
+        status: "superblock",
+        check: "superblock",
         drains: ["superblock", "superblock", "superblock"],
     },
     Row {
@@ -435,7 +514,9 @@ const ROWS: &[Row] = &[
             b.write("other", &[0; 1 << 20]);
             World::default()
         },
-        codes: [3, 1, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3],
+        codes: [3, 1, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3],
+        status: "no such file",
+        check: "no such file",
         drains: ["no such file", "no such file", "no such file"],
     },
 ];
@@ -504,6 +585,14 @@ fn cell(row: &Row, column: usize) -> Vec<String> {
     }
     if said.code != Some(0) && said.text.trim().is_empty() {
         wrong.push("says nothing".into());
+    }
+    let words = match column {
+        STATUS => row.status,
+        CHECK => row.check,
+        _ => "",
+    };
+    if !said.text.contains(words) {
+        wrong.push(format!("does not say {words:?}"));
     }
     if DRAINS.contains(&column) {
         let words = row.drains[column - DRAINS.start];

@@ -8,7 +8,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{blocks_text, Error};
-use crate::status::{DrainProgress, VolumeInfo};
+use crate::status::{CheckReport, DrainProgress, VolumeInfo};
 
 /// Lost blocks that are listed by number; all are counted.
 pub(crate) const LOST_LISTED: usize = 16384;
@@ -65,6 +65,24 @@ impl Verdict {
             Verdict::NotAttached | Verdict::Cached | Verdict::Unknown => 14,
         }
     }
+
+    /// Something of the pool itself is damaged or lost, wherever the rest of it is.
+    pub fn is_damage(self) -> bool {
+        matches!(self, Verdict::RecordDamaged | Verdict::LostEntries | Verdict::LostBlocks)
+    }
+}
+
+impl CheckReport {
+    /// Of a look for damage: what the origins lack is none, as long as the pool has it.
+    pub fn exit_code(&self) -> u8 {
+        let found = self.volumes.iter().map(|c| c.verdict).filter(|v| v.is_damage());
+        // One that no volume can be named for.
+        let unnamed = (!self.damaged.is_empty()).then_some(Verdict::LostBlocks);
+        let broken = self.invariant.is_some().then_some(Verdict::RecordDamaged);
+        let codes = found.chain(unnamed).chain(broken).map(Verdict::exit_code);
+        // A pool that cannot be trusted, before one that has lost something.
+        codes.min().unwrap_or(0)
+    }
 }
 
 /// What is known about the origin of a volume.
@@ -116,7 +134,10 @@ impl Completeness {
             Verdict::Cached
         };
         Completeness {
-            volume: v.name.clone(),
+            volume: match v.name.as_str() {
+                "" => format!("number {}", v.index),
+                name => name.into(),
+            },
             complete: verdict == Verdict::Complete,
             verdict,
             pages_left,
@@ -270,6 +291,28 @@ mod tests {
                 assert_eq!(c.way_out().is_empty(), !wrong, "{c}");
             }
         }
+    }
+
+    #[test]
+    fn a_check_ends_with_the_worst_that_it_found() {
+        let of = |verdicts: &[Verdict]| CheckReport {
+            volumes: (verdicts.iter())
+                .map(|v| Completeness { verdict: *v, ..Default::default() })
+                .collect(),
+            ..Default::default()
+        };
+        for verdict in Verdict::ALL {
+            let code = if verdict.is_damage() { verdict.exit_code() } else { 0 };
+            assert_eq!(of(&[verdict]).exit_code(), code, "{verdict:?}");
+            assert_eq!(of(&[Verdict::Complete, verdict]).exit_code(), code, "{verdict:?}");
+        }
+        let both = of(&[Verdict::LostBlocks, Verdict::RecordDamaged]);
+        assert_eq!(both.exit_code(), 5);
+        let broken = CheckReport { invariant: Some("x".into()), ..of(&[Verdict::LostBlocks]) };
+        assert_eq!(broken.exit_code(), 5);
+        let block = crate::ReportBlock { volume: None, block: None, chunk: 0, page: 1 };
+        let unnamed = CheckReport { damaged: vec![block], ..of(&[Verdict::Cached]) };
+        assert_eq!(unnamed.exit_code(), 11);
     }
 
     #[test]

@@ -17,6 +17,7 @@ use std::os::fd::BorrowedFd;
 use crate::status::OriginInfo;
 
 pub use faulty::{FaultOp, Faults, FaultyOrigin};
+pub(crate) use file::changed;
 pub use file::FileOrigin;
 pub(crate) use identity::{is_name, is_unasked_name};
 pub use mem::MemOrigin;

@@ -10,7 +10,7 @@ use crate::latency::PhaseLatency;
 use serde::{de, Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::bypass::{Mode, WhenFull};
-use crate::completeness::Verdict;
+use crate::completeness::{Completeness, Verdict};
 use crate::error::{Error, Result};
 use crate::media::{human_bytes, MediaInfo};
 
@@ -231,6 +231,10 @@ pub struct VolumeInfo {
     /// Whether the origin alone is all of it.
     #[serde(default)]
     pub verdict: Verdict,
+    /// What is other about its origin than when it was attached or recorded; looked
+    /// for by [`crate::Pool::status`] only.
+    #[serde(default)]
+    pub origin_changed: Option<String>,
     pub destage: DestageState,
     pub draining: bool,
     /// The last error of the origin or the engine; `None` when well.
@@ -398,6 +402,8 @@ pub struct CheckReport {
     pub damaged_volumes: Vec<u16>,
     /// Entries that recovery found lost.
     pub holes: u64,
+    /// What is known of each volume, with what was found.
+    pub volumes: Vec<Completeness>,
     pub recovery: RecoveryReport,
     pub seconds: f64,
 }
@@ -415,11 +421,8 @@ impl fmt::Display for CheckReport {
         if let Some(text) = &self.invariant {
             write!(f, "\ninvariant does not hold: {text}")?;
         }
-        for v in &self.damaged_volumes {
-            write!(f, "\nvolume record {v}: both copies are damaged")?;
-        }
-        if self.holes > 0 {
-            write!(f, "\n{} entries are lost", self.holes)?;
+        for c in self.volumes.iter().filter(|c| c.verdict.is_damage()) {
+            write!(f, "\nvolume {}: {c}", c.volume)?;
         }
         for b in &self.damaged {
             write!(f, "\ndamaged: {b}")?;

@@ -334,6 +334,41 @@ impl Origin for FileOrigin {
     }
 }
 
+/// What is other about what is at a path than what a volume recorded, as far as a look
+/// without a claim can tell.
+pub(crate) fn changed(path: &Path, id: &str, size_bytes: u64) -> Option<String> {
+    let name = path.display();
+    let st = match rustix::fs::stat(path) {
+        Ok(st) => st,
+        Err(Errno::NOENT | Errno::NOTDIR) => return Some(format!("is not at {name}")),
+        Err(_) => return None,
+    };
+    let block_device = match FileType::from_raw_mode(st.st_mode) {
+        FileType::RegularFile => false,
+        FileType::BlockDevice => true,
+        _ => return Some(format!("is neither a file nor a block device: {name}")),
+    };
+    let flags = access(true) | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let fd = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+    let now = match block_device {
+        true => identity::of_block(rustix::fs::major(st.st_rdev), rustix::fs::minor(st.st_rdev)),
+        false => identity::of_file(&fd).ok()?,
+    };
+    if now != id && !identity::is_unasked_name(id, &now) {
+        return Some(format!("is another: {name} is {now}, the volume was made for {id}"));
+    }
+    let size = rustix::fs::seek(&fd, rustix::fs::SeekFrom::End(0)).ok()?;
+    match size.cmp(&size_bytes) {
+        std::cmp::Ordering::Less => {
+            Some(format!("has {size} bytes, the volume {size_bytes}: it was truncated"))
+        }
+        std::cmp::Ordering::Greater => {
+            Some(format!("has {size} bytes, the volume {size_bytes}: it has grown"))
+        }
+        std::cmp::Ordering::Equal => None,
+    }
+}
+
 fn unsuitable(path: &Path, kind: FileType) -> Error {
     Error::Unsuitable {
         path: path.into(),

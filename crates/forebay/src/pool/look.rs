@@ -37,10 +37,9 @@ impl Pool {
         if data {
             self.check_data(&mut report).map_err(|e| core.pool_error(e))?;
         }
-        report.ok = report.invariant.is_none()
-            && report.damaged.is_empty()
-            && report.damaged_volumes.is_empty()
-            && report.holes == 0;
+        let volumes = all.into_iter().map(|v| core.judge_with(v, &report.damaged));
+        report.volumes = volumes.collect();
+        report.ok = report.exit_code() == 0;
         report.seconds = started.elapsed().as_secs_f64();
         Ok(report)
     }

@@ -15,7 +15,7 @@ use crate::completeness::{Completeness, Verdict, LOST_LISTED};
 use crate::destage::Shared;
 use crate::engine::{self, Code, Draining, Ticket};
 use crate::error::{Error, Result};
-use crate::origin::split_identity;
+use crate::origin::{self, split_identity};
 use crate::status::{
     Counters, DestageState, DrainProgress, PoolStatus, RecoveryReport, ReportBlock, Uuid,
     VolumeInfo,
@@ -132,6 +132,7 @@ impl Core {
         });
         let mut v = VolumeInfo {
             verdict: Verdict::Unknown,
+            origin_changed: None,
             name: match info.used {
                 true => sys::text(&info.spec.name).into_owned(),
                 false => String::new(),
@@ -263,7 +264,7 @@ impl Core {
                 waits_space: info.waits_space,
                 damaged_pages: info.damaged_pages,
             },
-            volumes: self.volumes(),
+            volumes: self.volumes().into_iter().map(|v| self.with_origin(v)).collect(),
             damaged_blocks: {
                 let damaged = engine.damaged(DAMAGED_LISTED);
                 damaged.iter().map(|b| self.report_block(b)).collect()
@@ -279,6 +280,19 @@ impl Core {
             destage_failure: self.shared.failure(),
             checksum_kernel: engine::checksum_kernel().into(),
         }
+    }
+
+    /// With a look at its origin: the one in use, or else what is at its recorded path.
+    fn with_origin(&self, mut v: VolumeInfo) -> VolumeInfo {
+        v.origin_changed = match (self.shared.attached(v.index), &v.origin_path) {
+            (Some(attached), _) => attached.origin.changed(),
+            (None, Some(path)) => origin::changed(path.as_ref(), &v.identity, v.size_bytes),
+            (None, None) => None,
+        };
+        let pages_left = v.pages.saturating_sub(v.lost_blocks);
+        let changed = v.origin_changed.clone();
+        v.verdict = Completeness::judge(&v, pages_left, Vec::new(), changed).verdict;
+        v
     }
 
     pub(crate) fn options(&self) -> OptionsInfo {
@@ -412,6 +426,21 @@ impl Core {
         };
         let changed = self.shared.attached(index).and_then(|a| a.origin.changed());
         Ok(Completeness::judge(&v, pages_left, lost, changed))
+    }
+
+    /// The same of a pool that nobody writes to, with blocks that a check found damaged
+    /// and that nobody has read yet.
+    pub(super) fn judge_with(&self, mut v: VolumeInfo, found: &[ReportBlock]) -> Completeness {
+        let mut lost = self.shared.engine.lost_blocks(v.index, LOST_LISTED);
+        let known = lost.len();
+        let of_it = found.iter().filter(|b| b.volume.as_ref() == Some(&v.name));
+        lost.extend(of_it.filter_map(|b| b.block));
+        lost.sort_unstable();
+        lost.dedup();
+        v.lost_blocks += lost.len().saturating_sub(known) as u64;
+        lost.truncate(LOST_LISTED);
+        let pages_left = v.pages.saturating_sub(v.lost_blocks);
+        Completeness::judge(&v, pages_left, lost, None)
     }
 
     /// The origin alone is to be all of it: with what went past the cache.
