@@ -393,6 +393,9 @@ static void attaching(void)
 	EXPECT(fby_volume_find(pool, "v", &index) == -FBY_E_NO_VOLUME);
 	EXPECT(fby_volume_find(pool, "v21", &index) == -FBY_E_NO_VOLUME);
 	EXPECT(fby_volume_remove(pool, 3, true) == -FBY_E_NO_VOLUME);
+	pool->volume[2].rec.flags = FBY_VF_HOLES; /* something was lost */
+	EXPECT(fby_volume_remove(pool, 2, false) == -FBY_E_VOLUME_DIRTY);
+	pool->volume[2].rec.flags = 0;
 	EXPECT(fby_volume_remove(pool, 2, false) == FBY_DONE && fby_volume_remove(pool, 2, false) == -FBY_E_NO_VOLUME);
 	EXPECT(pool->volume[2].rec.watermark == pool->seq - 1);
 	EXPECT(fby_volume_detach(pool, 1) == FBY_DONE && fby_volume_remove(pool, 1, false) == -FBY_E_VOLUME_DIRTY);

@@ -83,6 +83,11 @@ static void lists(void)
 	pool->volume[2].last = other_chunk; /* of an empty one */
 	SAYS("a volume's chunk list is miscounted");
 
+	pool->owed++;
+	SAYS("what volumes are entitled to is miscounted");
+	pool->owed_first++;
+	SAYS("what volumes are entitled to is miscounted");
+
 	pool->nfree--; /* and the list is one shorter */
 	for (u32 c = spare; c != pool->free_last; c = pool->chunk[c].next)
 		if (pool->chunk[c].next == pool->free_last) {

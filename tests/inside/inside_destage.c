@@ -170,6 +170,19 @@ static void neighbour_gone(void)
 	unhook();
 }
 
+/* A neighbour's chunk has pages that are clean for an origin of before. */
+static void neighbour_of_another(void)
+{
+	struct fby_io io;
+
+	with_neighbours();
+	pool->chunk[open_chunk].clean_for = pool->volume[0].attachment + 1;
+	EXPECT(next_io(&io) == FBY_ORIGIN && io.sector == 0 && io.nsectors == 8 * P);
+	fby_destage_complete(pool, io.id, 0);
+	EXPECT(next_io(&io) == FBY_ORIGIN && io.sector == 16 * P && io.nsectors == 2 * P);
+	pool_restore();
+}
+
 /* A listed page's chunk was: nothing is written along for its sake. */
 static void listed_gone(void)
 {
@@ -438,6 +451,7 @@ void test_destage(void)
 {
 	replaced();
 	neighbour_gone();
+	neighbour_of_another();
 	listed_gone();
 	gate_left();
 	released_by(false);

@@ -456,6 +456,7 @@ static void delay(void)
 
 	pool_restore();
 	fby_origin_foreground(pool, 3, true);
+	EXPECT(pool_same());
 	fby_origin_foreground(pool, 3, false);
 	EXPECT(pool_same());
 	fby_origin_foreground(pool, 0, true);
@@ -597,6 +598,7 @@ static u32 level(u32 share, u64 mine, u64 live)
 	u32 l;
 
 	large_pool(live, mine, 0, 0);
+	pool->opt.high_watermark = mine & 1 ? 61 : 60; /* half of 161 is 80, too */
 	pool->share = share;
 	fby_pace_update(pool, 0);
 	l = pool->volume[0].pace.level;
@@ -612,6 +614,7 @@ static void live_levels(void)
 	EXPECT(level(680, 722, 700) == 350 + 332 && level(680, 765, 700) == 1024 && level(680, 722, 600) == 0);
 	EXPECT(level(680, 600, 800) == 1024);
 	EXPECT(level(400, 100, 760) == 269 && level(500, 200, 766) == 455 && level(400, 60, 760) == 0);
+	EXPECT(level(400, 10, 800) == 393 && level(500, 201, 766) == 461);
 	EXPECT(level(400, 199, 950) == 1024 && level(400, 100, 1000) == 1024);
 }
 

@@ -477,6 +477,7 @@ static enum fby_log_verdict replay(void *arg, const struct fby_log_node *node, c
 static void log_that_lies(void)
 {
 	struct fby_log_node node = { .txg = 1, .gen = 1, .id = 1, .before = { 10, { 1, 2, 3 } }, .place = 77 };
+	struct fby_log_node twin[2] = { { .txg = 1, .gen = 1, .id = 1 }, { .txg = 1, .gen = 1, .id = 1 } };
 	struct fby_log_position at;
 	struct fby_log_result r;
 
@@ -487,6 +488,14 @@ static void log_that_lies(void)
 	memset(node.before.n, 0, sizeof(node.before.n));
 	fby_log_replay_order(&at, &node, 1, replay, NULL, &r);
 	EXPECT(r.replayed == 1 && r.end == FBY_LOG_COMPLETE);
+	memset(&at, 0, sizeof(at));
+	memset(&node.before, 0, sizeof(node.before));
+	at.gen = 1;
+	at.live.row[1].txg = 5; /* which cannot be, with nothing synced */
+	fby_log_replay_order(&at, &node, 1, replay, NULL, &r);
+	EXPECT(r.replayed == 0 && r.end == FBY_LOG_MISSING && r.witness.id == 1);
+	fby_log_claim_order(&at, 0, twin, 2); /* nobody can tell which is false: neither counts */
+	EXPECT(at.seal_gen == 1 && at.seal.txg == 0);
 }
 
 void test_recovery(void)
