@@ -166,7 +166,7 @@ def programs(env, names=('forebay-sim', 'forebay-sys', 'forebay')):
     port = [f for f in glob.glob(f'{where}/port/*_copy.c') if not os.path.basename(f).startswith('linux')]
     built['port'] = os.path.join(env['CARGO_TARGET_DIR'], 'port')
     subprocess.run(['clang', '-w', '-std=gnu11', '-O2', '-g', '-pthread', *env.get('CFLAGS', '').split(),
-                    f'-I{where}/core', f'-I{where}/port', *glob.glob(f'{ROOT}/tests/port/*.c'), *port,
+                    '-fsanitize=bounds', '-fsanitize-trap=bounds', f'-I{where}/core', f'-I{where}/port', *glob.glob(f'{ROOT}/tests/port/*.c'), *port,
                     *glob.glob(f'{where}/core/mutant.c'), '-o', built['port']], check=True)
     return built
 
@@ -518,16 +518,15 @@ def rust_steps():
         if not message.get('executable') or not message['profile']['test']:
             continue
         program, kind = message['executable'], message['target']['kind'][0]
-        name = message['target']['name'] + ('' if kind == 'test' else f' {kind} unit')
+        name = message['target']['name'] + ('' if kind == 'test' else f' {kind}')
         if NOT_RUN.search(name):
             continue
         tests = subprocess.run([program, '--list'], capture_output=True, text=True, check=True).stdout
-        groups = {match[1] for match in re.finditer(r'^((?:\w+::)?).*: test$', tests, re.M)}
-        for group in sorted(groups) if kind == 'test' else ['']:
-            steps.append((f'{name} {group}'.rstrip(': '), [program, *([group] if group else []), '--test-threads=2'], True))
-    # Units first, then the library's tests, then the command's, and what takes longest.
-    order = ['unit', 'host ', 'bad_input', 'served', 'commands', 'hostile', 'told']
-    return sorted(steps, key=lambda step: next((at for at, word in enumerate(order) if word in step[0]), 0))
+        module = r'^((?:\w+::)?)\S+: test$' if kind == 'test' else r'^((?:\w+::)*)\w+: test$'
+        for group in sorted({match[1] for match in re.finditer(module, tests, re.M)}):
+            command = [program, *([group] if group else []), '--test-threads=2']
+            steps.append((f'{name} {group}'.rstrip(': '), command, True))
+    return steps
 
 
 def rust_mutants(args):
@@ -536,9 +535,10 @@ def rust_mutants(args):
     print(f'mutants: {len(mutants) - len(lost)}; {refused + len(lost)} more rustc refuses', flush=True)
     steps = rust_steps()
     base = baseline(steps, 'baseline-rust.json')
+    steps.sort(key=lambda step: base[step[0]]['cpu'] + base[step[0]]['wall'])
     chosen = [(n, m['key']) for n, m in enumerate(mutants, 1) if args.only in m['key'] and n not in lost]
     chosen.sort(key=lambda each: hashlib.sha1(f'{args.seed} {each[1]}'.encode()).digest())
-    return [(key, lambda before, n=n: try_mutant(n, steps, base, before, wall=(3, 20))) for n, key in chosen]
+    return [(key, lambda before, n=n: try_mutant(n, steps, base, before, wall=(3, 40))) for n, key in chosen]
 
 
 # --- report -----------------------------------------------------------------

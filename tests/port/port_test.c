@@ -12,6 +12,7 @@
  * (port_features.c).  The copies themselves: crates/forebay-sys/tests/kernels.rs.
  */
 #define _GNU_SOURCE
+#include <cpuid.h>
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
@@ -42,9 +43,24 @@ static int test_msync(void *start, size_t n, int flags)
 	return msync_result;
 }
 
+static int given_cpuid = -2; /* -2: what the CPU says; -1: it has no such leaf */
+
+static int test_cpuid(unsigned int leaf, unsigned int sub, unsigned int *a, unsigned int *b, unsigned int *c,
+		      unsigned int *d)
+{
+	int known = __get_cpuid_count(leaf, sub, a, b, c, d);
+
+	if (given_cpuid == -2)
+		return known;
+	*b = leaf == 7 && sub == 0 ? (unsigned int)given_cpuid : 0;
+	return given_cpuid != -1;
+}
+
+#define __get_cpuid_count test_cpuid
 #define sched_getcpu test_getcpu
 #define msync(start, n, flags) test_msync(start, n, flags)
 #include "posix.c"
+#undef __get_cpuid_count
 #undef sched_getcpu
 #undef msync
 
@@ -404,6 +420,30 @@ static void expected_kernels(int without, char *list)
 		sse4_2 ? "sse4.2" : "table");
 }
 
+static void test_choice_of_flush(void)
+{
+	static const struct {
+		int cpuid;
+		void (*flush)(const void *start, size_t n);
+	} cases[] = { { -1, flush_clflush },
+		      { 0, flush_clflush },
+		      { ~(3 << 23), flush_clflush },
+		      { 1 << 23, flush_clflushopt },
+		      { 1 << 24, flush_clwb },
+		      { 3 << 23, flush_clwb } };
+	void (*own)(const void *start, size_t n) = flush;
+	size_t i;
+
+	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		given_cpuid = cases[i].cpuid;
+		flush = flush_clflush;
+		choose_flush();
+		EXPECT(flush == cases[i].flush);
+	}
+	given_cpuid = -2;
+	flush = own;
+}
+
 static const char *program;
 static char without_text[16];
 
@@ -437,7 +477,7 @@ static void test_choice(void)
 int main(int argc, char **argv)
 {
 	static void (*const tests[])(void) = { test_assertion, test_lock, test_cpu, test_crc, test_msync_fence,
-					       test_reads, test_choice, test_faults, test_instructions };
+					       test_reads, test_choice_of_flush, test_choice, test_faults, test_instructions };
 	const char *const *name;
 	size_t i;
 

@@ -141,3 +141,30 @@ pub fn take<const N: usize>(input: &mut impl Read) -> io::Result<[u8; N]> {
     input.read_exact(&mut bytes)?;
     Ok(bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_linux_are_told_as_the_nearest() {
+        let told = [
+            (1, error::PERM),
+            (13, error::PERM),
+            (30, error::PERM),
+            (12, error::NOMEM),
+            (22, error::INVAL),
+            (27, error::NOSPC),
+            (28, error::NOSPC),
+            (122, error::NOSPC),
+            (95, error::NOTSUP),
+            (108, error::SHUTDOWN),
+            (5, error::IO),
+            (0, error::IO),
+            (61, error::IO),
+        ];
+        for (errno, wanted) in told {
+            assert_eq!(error_of(errno), wanted, "errno {errno}");
+        }
+    }
+}

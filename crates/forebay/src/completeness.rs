@@ -293,6 +293,23 @@ mod tests {
         }
     }
 
+    /// Nothing cached, and nothing known of the origin: not complete.
+    #[test]
+    fn what_cannot_be_attached_is_not_complete() {
+        let why = Error::usage("the origin is gone", "bring it back");
+        let judged = |lost_blocks| {
+            let v = VolumeInfo { lost_blocks, ..Default::default() };
+            let mut c = Completeness::judge(&v, 0, vec![7; lost_blocks as usize], None);
+            c.not_attached(&why);
+            assert!(!c.complete && c.exit_code() != 0, "{c:?}");
+            assert!(c.to_string().starts_with("NOT complete"), "{c}");
+            assert!(c.origin.is_some_and(|o| o.contains("the origin is gone")));
+            c.verdict
+        };
+        assert_eq!(judged(0), Verdict::NotAttached);
+        assert_eq!(judged(1), Verdict::LostBlocks);
+    }
+
     #[test]
     fn a_check_ends_with_the_worst_that_it_found() {
         let of = |verdicts: &[Verdict]| CheckReport {

@@ -311,3 +311,34 @@ impl Error {
         Error::Usage { what: what.into(), way_out: way_out.into() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn errors_of_the_system_by_their_cause() {
+        let told = [
+            (Errno::ACCESS, 9, "permissions"),
+            (Errno::PERM, 9, "permissions"),
+            (Errno::ROFS, 9, "mounted read-only"),
+            (Errno::NOENT, 3, "check the path"),
+            (Errno::NOTDIR, 2, "is not a directory"),
+            (Errno::NOSPC, 8, "system log"),
+            (Errno::DQUOT, 8, "system log"),
+            (Errno::FBIG, 8, "system log"),
+            (Errno::BUSY, 4, "system log"),
+            (Errno::IO, 7, "system log"),
+        ];
+        for (errno, exit, text) in told {
+            let e = Error::system(Path::new("/a/b"), "opening it", errno.into());
+            assert!(e.to_string().starts_with("/a/b: ") && e.to_string().contains(text), "{e}");
+            assert_eq!(e.exit_code(), exit, "{e}");
+            if errno != Errno::NOTDIR {
+                assert_eq!(io_exit_code(&errno.into()), exit, "{e}");
+            }
+        }
+    }
+}

@@ -93,3 +93,61 @@ pub(crate) fn exit_code(code: i32) -> u8 {
         _ => 2,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// Each code with the exit code and a word of the way out; 0: an internal error.
+    #[test]
+    fn a_volumes_errors_name_the_way_out() {
+        let told = [
+            (sys::FBY_E_READ_ONLY, 9, "open it for writing"),
+            (sys::FBY_E_HOLES, 11, "restore from a backup"),
+            (sys::FBY_E_HOLES_KNOWN, 11, "holes isolated"),
+            (sys::FBY_E_NO_VOLUME, 3, "the list of volumes"),
+            (sys::FBY_E_VOLUME_EXISTS, 2, "another name"),
+            (sys::FBY_E_VOLUME_TABLE_FULL, 8, "remove a volume"),
+            (sys::FBY_E_VOLUME_DAMAGED, 5, "restore the volume table"),
+            (sys::FBY_E_VOLUME_BUSY, 4, "detach it first"),
+            (sys::FBY_E_VOLUME_DETACHED, 2, "attach it first"),
+            (sys::FBY_E_VOLUME_DIRTY, 4, "attach and drain it first"),
+            (sys::FBY_E_ORIGIN_SIZE, 6, "the right origin"),
+            (sys::FBY_E_ORIGIN_IDENTITY, 6, "the right origin"),
+            (sys::FBY_E_NAME, 2, "1 to 63"),
+            (sys::FBY_E_GEOMETRY, 2, "at least one block"),
+            (sys::FBY_E_BUSY, 4, "when they are done"),
+            (sys::FBY_E_ORIGIN_IO, 7, "write it again"),
+            (sys::FBY_E_INVARIANT, 5, "internal error"),
+            (sys::FBY_E_LOST, 11, "internal error"),
+        ];
+        for (code, exit, way_out) in told {
+            let text = volume_error("data", Code(code)).to_string();
+            assert!(text.contains("data") && text.contains(way_out), "{code}: {text}");
+            assert_eq!(exit_code(code), exit, "{text}");
+        }
+    }
+
+    #[test]
+    fn why_a_pool_does_not_open() {
+        let told = [
+            (sys::FBY_E_NO_SUPERBLOCK, "no superblock was found"),
+            (sys::FBY_E_BAD_SUPERBLOCK, "the first 8 KiB"),
+            (sys::FBY_E_VERSION, "the version of Forebay that made it"),
+            (sys::FBY_E_FEATURE, "the version of Forebay that made it"),
+            (sys::FBY_E_FEATURE_RO, "open it read-only"),
+            (sys::FBY_E_MEDIA_SIZE, "Restore its size"),
+            (sys::FBY_E_READ_ONLY, "opened read-only"),
+            (sys::FBY_E_GEOMETRY, "`forebay dump`"),
+            (sys::FBY_E_VOLUME_DAMAGED, "`forebay dump`"),
+            (sys::FBY_E_NUMBERS, "`forebay dump`"),
+            (sys::FBY_E_BUSY, "internal error"),
+        ];
+        for (code, why) in told {
+            let text = open_error(Path::new("/pool"), Code(code)).to_string();
+            assert!(text.starts_with("/pool: ") && text.contains(why), "{code}: {text}");
+        }
+    }
+}

@@ -8,7 +8,7 @@
 //! pool.  Media that holds anything is never formatted without force.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -326,15 +326,19 @@ fn allocate(path: &Path, fd: &OwnedFd, size_bytes: u64) -> Result<()> {
     }
     let clone =
         fd.as_fd().try_clone_to_owned().map_err(|e| Error::system(path, "keeping it open", e))?;
-    let mut file = File::from(clone);
+    fill(&mut File::from(clone), size_bytes).map_err(|e| match Errno::from_io_error(&e) {
+        Some(e @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => full(e),
+        _ => Error::system(path, "filling it", e),
+    })
+}
+
+/// With zeroes, where the file system cannot allocate.
+fn fill(file: &mut impl Write, size_bytes: u64) -> io::Result<()> {
     let zeroes = vec![0u8; 1 << 20];
     let mut left = size_bytes;
     while left > 0 {
         let n = left.min(zeroes.len() as u64) as usize;
-        file.write_all(&zeroes[..n]).map_err(|e| match Errno::from_io_error(&e) {
-            Some(e @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => full(e),
-            _ => Error::system(path, "filling it", e),
-        })?;
+        file.write_all(&zeroes[..n])?;
         left -= n as u64;
     }
     Ok(())
@@ -453,4 +457,21 @@ fn format(path: &Path, media: &Media, o: &CreateOptions) -> Result<PoolSummary> 
         max_volumes: sb.max_volumes,
         media: media.info().clone(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whole pieces, parts of one, and a file system that is full in the middle.
+    #[test]
+    fn files_are_filled_to_their_size() {
+        for size in [0, 1, 1 << 20, (1 << 20) + 1, (3 << 20) + 4096] {
+            let mut written = Vec::new();
+            fill(&mut written, size).unwrap();
+            assert!(written.len() as u64 == size && written.iter().all(|b| *b == 0), "{size}");
+        }
+        let mut room = [1u8; 1 << 20];
+        assert!(fill(&mut &mut room[..], (1 << 20) + 1).is_err());
+    }
 }

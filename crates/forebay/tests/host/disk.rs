@@ -58,6 +58,13 @@ impl Disk {
         *self.hook.lock().unwrap() = Some(Arc::new(f));
     }
 
+    /// A call of the hook that panicked left its marks.
+    pub fn forget_calls(&self) {
+        let mut s = self.state();
+        s.flushing = false;
+        s.busy.clear();
+    }
+
     /// All that was not flushed.
     pub fn lose(&self) {
         let mut s = self.state();

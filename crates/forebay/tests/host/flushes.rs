@@ -378,3 +378,34 @@ fn everything_ends_over_a_slow_disk() {
     drain_soon(&volume);
     assert_sound(&pool);
 }
+
+/// An origin of the embedder's own that panics in the middle of a flush or of a write
+/// past the cache: it counts as failed, and holds up nobody after it.
+#[test]
+fn an_origin_that_panics_holds_up_nobody() {
+    let dir = Dir::new("panics");
+    let pool = open(&dir.pool(40));
+    let disk = Disk::new();
+    let volume = attach_disk(&pool, &disk);
+    let (gone, done) = channel();
+    for panics_at in ["flush", "write"] {
+        disk.hook(move |op, _| if op == panics_at { panic!("of the test") } else { Ok(()) });
+        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            volume.write_at(&[1; 64 << 10], 0)?;
+            volume.flush()
+        }));
+        assert!(ended.is_err(), "{panics_at}");
+        disk.hook(|_, _| Ok(()));
+        disk.forget_calls();
+        let (volume, gone) = (volume.clone(), gone.clone());
+        std::thread::spawn(move || {
+            let _ = volume.flush(); // it may be told of the one that failed
+            volume.write_at(&[2; 64 << 10], 0).unwrap();
+            volume.flush().unwrap();
+            let _ = gone.send(());
+        });
+        done.recv_timeout(LIMIT).expect(panics_at);
+    }
+    disk.assert_unmet();
+    assert!(disk.state().durable[..64 << 10].iter().all(|b| *b == 2));
+}

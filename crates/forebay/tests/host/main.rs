@@ -20,5 +20,6 @@ mod media;
 mod misuse;
 mod model;
 mod modes;
+mod nbd;
 mod origins;
 mod volumes;

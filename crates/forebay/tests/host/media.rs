@@ -66,3 +66,22 @@ fn on_the_media_named() {
     let e = Pool::open(path, &weaker).unwrap_err();
     assert!(matches!(e, Error::WeakerPersist { .. }), "{e}");
 }
+
+/// By force: what stood at the start and at the end, where file systems and
+/// partition tables are known by, is gone.
+#[test]
+fn force_leaves_nothing_that_is_known() {
+    let dir = Dir::new("force");
+    let (path, o) = (dir.path("pool"), CreateOptions { force: true, ..small(16) });
+    let size = o.size_bytes.unwrap() as usize;
+    std::fs::write(&path, vec![0x5a; size]).unwrap();
+    create(&path, &o).unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    let old = |part: &[u8]| part.chunks(64).filter(|line| line.iter().all(|b| *b == 0x5a)).count();
+    assert_eq!(
+        (bytes.len(), old(&bytes[..64 << 10]), old(&bytes[size - (64 << 10)..])),
+        (size, 0, 0)
+    );
+    let status = open(&path).status();
+    assert!(status.destage_failure.is_none(), "{status:?}");
+}

@@ -190,3 +190,21 @@ fn weaker_persist_methods() {
         assert!(!pool.media().durable && pool.media().note.contains("can be lost"));
     }
 }
+
+#[test]
+fn words_of_options() {
+    let verify = |word: &str| word.parse::<Verify>();
+    assert!(matches!(verify("always"), Ok(Verify::Always)));
+    assert!(matches!(verify("first"), Ok(Verify::First)));
+    assert!(matches!(verify("never"), Ok(Verify::Never)));
+    assert_eq!(verify("often").unwrap_err().exit_code(), 2);
+    let holes = |word: &str| word.parse::<Holes>();
+    assert!(matches!(holes("fail"), Ok(Holes::Fail)));
+    assert!(matches!(holes("isolate"), Ok(Holes::Isolate)));
+    assert!(matches!(holes("accept"), Ok(Holes::Accept)));
+    assert_eq!(holes("some").unwrap_err().exit_code(), 2);
+    let full = |word: &str| word.parse::<WhenFull>();
+    assert!(matches!(full("wait"), Ok(WhenFull::Wait)));
+    assert!(matches!(full("bypass"), Ok(WhenFull::Bypass)));
+    assert_eq!(full("stop").unwrap_err().exit_code(), 2);
+}
