@@ -3,22 +3,26 @@
  * ackload.c - load whose every acknowledged write is known after a power cut.
  *
  *	ackload verify DEVICE LOG	what LOG says was acknowledged is there
- *	ackload load DEVICE LOG SECONDS SEED
+ *	ackload load DEVICE LOG SECONDS SEED [zero]
  *
  * Each sector holds its number, a generation and a pattern made from both.  A
  * thread has one write in flight, of 1 to 128 sectors in its own part of the
  * device; when it is acknowledged the generations go to LOG, another device,
  * which must be outside what the cut takes away.  After a cut a sector may have
  * the generation in LOG or the one after it, never an older one or a mixture.
+ * With `zero` one request in eight zeroes 1 to 1024 sectors, which is a generation
+ * too; LOG says before it which sectors it may reach.
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -27,11 +31,17 @@
 #define PART 8192u /* sectors of a thread */
 #define TOTAL (THREADS * PART)
 #define MOST 128u
+#define MOST_ZEROED 1024u
+/* In LOG, beside a sector's generation. */
+#define ZEROED (1u << 31) /* that was a zeroing */
+#define ZEROING (1u << 30) /* one is in flight */
+#define GENERATION (ZEROING - 1)
 #define LOG_ENTRIES (SECTOR / sizeof(uint32_t))
 
 static int device, log_device;
 static uint32_t *generation; /* acknowledged, by sector; as in LOG */
 static time_t until;
+static int zeroing;
 static uint64_t seed;
 static uint64_t writes[THREADS];
 
@@ -92,6 +102,31 @@ static void write_log(uint32_t first, uint32_t n)
 		die("writing the log");
 }
 
+static void zero(uint32_t first, uint32_t n)
+{
+	uint64_t range[2] = { (uint64_t)first * SECTOR, (uint64_t)n * SECTOR };
+
+	for (uint32_t i = first; i < first + n; i++)
+		generation[i] |= ZEROING;
+	write_log(first, n);
+	if (ioctl(device, BLKZEROOUT, range))
+		die("zeroing");
+	for (uint32_t i = first; i < first + n; i++)
+		generation[i] = ((generation[i] & GENERATION) + 1) | ZEROED;
+	write_log(first, n);
+}
+
+static void overwrite(uint64_t *buf, uint32_t first, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		fill(buf + i * SECTOR / 8, first + i, (generation[first + i] & GENERATION) + 1);
+	if (pwrite(device, buf, n * SECTOR, (off_t)first * SECTOR) != (ssize_t)(n * SECTOR))
+		die("writing");
+	for (uint32_t i = first; i < first + n; i++)
+		generation[i] = (generation[i] & GENERATION) + 1;
+	write_log(first, n);
+}
+
 static void *writer(void *arg)
 {
 	uint32_t self = (uint32_t)(uintptr_t)arg;
@@ -102,17 +137,16 @@ static void *writer(void *arg)
 
 		random = mix(random);
 		n = random % 3 == 0 ? 1 + (uint32_t)(random >> 8) % MOST : random % 3 == 1 ? 8 : 1;
+		if (zeroing && (random >> 56) % 8 == 0)
+			n = 1 + (uint32_t)(random >> 8) % MOST_ZEROED;
 		first = (uint32_t)(random >> 32) % (PART - n);
 		if (random % 3 == 1)
 			first &= ~7u;
 		first += self * PART;
-		for (uint32_t i = 0; i < n; i++)
-			fill(buf + i * SECTOR / 8, first + i, generation[first + i] + 1);
-		if (pwrite(device, buf, n * SECTOR, (off_t)first * SECTOR) != (ssize_t)(n * SECTOR))
-			die("writing");
-		for (uint32_t i = 0; i < n; i++)
-			generation[first + i]++;
-		write_log(first, n);
+		if (zeroing && (random >> 56) % 8 == 0)
+			zero(first, n);
+		else
+			overwrite(buf, first, n);
 		writes[self]++;
 	}
 	free(buf);
@@ -129,19 +163,21 @@ static int verify(void)
 			die("reading");
 		for (uint32_t i = 0; i < MOST; i++) {
 			int64_t g = holds(buf + i * SECTOR / 8, first + i);
-			uint32_t acknowledged = generation[first + i];
+			uint32_t logged = generation[first + i], acknowledged = logged & GENERATION;
 
 			written += acknowledged > 0;
-			if (g == acknowledged)
+			generation[first + i] &= ~ZEROING;
+			if (g == (logged & ZEROED ? 0 : acknowledged))
 				continue;
-			if (g == (int64_t)acknowledged + 1) {
+			if (g == (logged & ZEROING ? 0 : (int64_t)acknowledged + 1)) {
 				newer++;
-				generation[first + i]++;
+				generation[first + i] = (acknowledged + 1) | (logged & ZEROING ? ZEROED : 0);
 				continue;
 			}
 			if (bad++ < 10)
-				printf("sector %u: generation %lld, acknowledged %u\n", first + i, (long long)g,
-				       acknowledged);
+				printf("sector %u: generation %lld, acknowledged %u%s%s\n", first + i, (long long)g,
+				       acknowledged, logged & ZEROED ? ", zeroed" : "",
+				       logged & ZEROING ? ", a zeroing in flight" : "");
 		}
 	}
 	write_log(0, TOTAL);
@@ -184,8 +220,9 @@ int main(int argc, char **argv)
 {
 	const ssize_t bytes = TOTAL * sizeof(uint32_t);
 
-	if (argc != 4 && argc != 6)
+	if (argc != 4 && argc != 6 && (argc != 7 || strcmp(argv[6], "zero")))
 		return 2;
+	zeroing = argc == 7;
 	device = open_direct(argv[2]);
 	log_device = open_direct(argv[3]);
 	generation = aligned((size_t)bytes);

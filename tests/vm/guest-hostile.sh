@@ -7,12 +7,7 @@ command=$root/out/vm/forebay
 [ -x "$command" ] || command=$root/target/release/forebay
 tool=$1 pools=$2 seed=$3 planted=${4:-}
 
-if [ -n "$planted" ]; then
-	step "load a forebay.ko with a mistake" /run/busybox insmod "$root/out/kernel-$release-$planted/kernel/forebay.ko"
-	dmesg -n 1
-else
-	load_module
-fi
+load_module $planted
 # Its programs in a root of their own, in memory.  Those of the host come over 9p: the
 # guest is idle until the host has answered, and its clock, which then goes from
 # timer to timer at once, would be minutes ahead by then.  That looks like a hang.

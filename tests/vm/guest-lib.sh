@@ -46,8 +46,10 @@ refused() {
 
 forebay() { "$root/out/vm/forebay" "$@"; }
 
-load_module() {
-	step "load forebay.ko" /run/busybox insmod "$root/out/kernel-$release/kernel/forebay.ko"
+load_module() { # [MISTAKE]: the module, or the one of that name by build_planted
+	local mistake=${1:-${planted:-}}
+	step "load forebay.ko${mistake:+ with the mistake $mistake}" \
+		/run/busybox insmod "$root/out/kernel-$release${mistake:+-$mistake}/kernel/forebay.ko"
 	dmesg -n 1
 }
 

@@ -16,7 +16,7 @@ module_env=() # what runs the module's build: a command, or nothing
 
 # Modules that the guest loads at boot, and with them what they depend on.
 modules=(virtio_pci virtio_blk 9p 9pnet_virtio overlay nd_e820 nd_btt nd_pmem dm-mod dm-delay dm-flakey
-	dm-writecache brd null_blk loop ext4 xfs crc32c_generic libcrc32c)
+	dm-log-writes dm-writecache brd null_blk loop ext4 xfs crc32c_generic libcrc32c)
 
 say() { echo "vm: $*" >&2; }
 
@@ -106,6 +106,26 @@ build_module() {
 		say "the module builds with warnings; log: out/kernel-$release.log"
 		return 1
 	fi
+}
+
+# build_planted NAME [FILE SED]...: a module with a mistake, by sed on a copy of the sources;
+# the guest loads it by load_module NAME.
+build_planted() {
+	local out=$root/out/kernel-$release-$1 file
+	make -s -C "$root/kernel" tree OUT="$out" || return 1
+	for (( ; $# > 1; )); do
+		file=$2
+		rm -f "$out/$file" && sed -E "$3" "$root/$file" >"$out/$file" || return 1
+		if cmp -s "$root/$file" "$out/$file"; then
+			say "the mistake ${out##*-} no longer fits $file"
+			return 1
+		fi
+		shift 2
+	done
+	"${module_env[@]}" make -s -C "$KDIR" M="$out/kernel" CONFIG_DEBUG_INFO_BTF_MODULES= modules >"$out.log" 2>&1 || {
+		tail -n 20 "$out.log" >&2
+		return 1
+	}
 }
 
 run_kmod() { # NAME ARGS: the package's kmod under one of its names
@@ -263,7 +283,7 @@ build_tools() {
 	if [ "$command" -nt "$root/out/vm/forebay" ]; then
 		strip -o "$root/out/vm/forebay.new" "$command" && mv "$root/out/vm/forebay.new" "$root/out/vm/forebay" || return 1
 	fi
-	for name in ackload fsx; do
+	for name in ackload fsx replay; do
 		[ "$root/out/vm/$name" -nt "$root/tests/vm/$name.c" ] && continue
 		gcc -std=gnu11 -O2 -Wall -Wextra -Werror -pthread -o "$root/out/vm/$name.new" "$root/tests/vm/$name.c" &&
 			mv "$root/out/vm/$name.new" "$root/out/vm/$name" || return 1

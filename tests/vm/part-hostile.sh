@@ -2,25 +2,6 @@
 # [POOLS [SEED [GUESTS]]]: mutated pools, until 2000 were attached, on a kernel with KASAN and lockdep; planted mistakes first.
 # PLANTED=0: without those.
 
-# build_planted NAME [FILE SED]...: a module with a mistake, by sed on a copy of the engine.
-build_planted() {
-	local out=$root/out/kernel-$release-$1 file
-	make -s -C "$root/kernel" tree OUT="$out" || return 1
-	for (( ; $# > 1; )); do
-		file=$2
-		rm -f "$out/$file" && sed -E "$3" "$root/$file" >"$out/$file" || return 1
-		if cmp -s "$root/$file" "$out/$file"; then
-			say "the mistake ${out##*-} no longer fits $file"
-			return 1
-		fi
-		shift 2
-	done
-	make -s -C "$KDIR" M="$out/kernel" CONFIG_DEBUG_INFO_BTF_MODULES= modules >"$out.log" 2>&1 || {
-		tail -n 20 "$out.log" >&2
-		return 1
-	}
-}
-
 # caught NAME SEED PATTERN [FILE SED]...: with that mistake, the first that the tool
 # or the kernel says of it fits PATTERN.  From SEED on it is near; nothing else
 # depends on that number.

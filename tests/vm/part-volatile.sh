@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# [ITEM...]: disks that lose what was not flushed (dm-log-writes), power cuts of pool and disks; planted mistakes found.
+# ITEM: cached; large (writes past the cache by size); planted.
+part() {
+	set -- "${@:-cached large planted}"
+	if [[ " $* " == *" planted "* ]]; then
+		# Who flushes is told that it was done: destage; writes past the cache; zeroings.
+		build_planted volatile-destage kernel/origin_io.c \
+			's/if \(unlikely\(!v\)/if (io->op == FBY_IO_FLUSH) {\n fby_destage_complete(p->engine, io->id, 0);\n fbk_kick_destage(p);\n return;\n}\n&/' || return
+		build_planted volatile-past kernel/flush_io.c 's/submit_bio_noacct\(/bio_endio(/' || return
+		build_planted volatile-range kernel/volume_io.c '/if \(!rc && bio_op\(io->bio\) == REQ_OP_WRITE_ZEROES\)/,+1d' || return
+	fi
+	pmem_mb=24
+	# shellcheck disable=SC2068 # words
+	guest volatile 1500 guest-volatile.sh $@
+}
