@@ -104,7 +104,8 @@ impl FileOrigin {
         }
         let id = match block_device {
             true => {
-                identity::of_block(rustix::fs::major(st.st_rdev), rustix::fs::minor(st.st_rdev))
+                let (major, minor) = (rustix::fs::major(st.st_rdev), rustix::fs::minor(st.st_rdev));
+                identity::of_block(fd.as_fd(), major, minor)
             }
             false => identity::of_file(&fd).map_err(|e| Error::system(path, "looking at it", e))?,
         };
@@ -351,7 +352,10 @@ pub(crate) fn changed(path: &Path, id: &str, size_bytes: u64) -> Option<String> 
     let flags = access(true) | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let fd = rustix::fs::open(path, flags, Mode::empty()).ok()?;
     let now = match block_device {
-        true => identity::of_block(rustix::fs::major(st.st_rdev), rustix::fs::minor(st.st_rdev)),
+        true => {
+            let (major, minor) = (rustix::fs::major(st.st_rdev), rustix::fs::minor(st.st_rdev));
+            identity::of_block(fd.as_fd(), major, minor)
+        }
         false => identity::of_file(&fd).ok()?,
     };
     if now != id && !identity::is_unasked_name(id, &now) {

@@ -18,6 +18,7 @@
 //! no consent.
 
 use std::fs;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, StatxFlags};
@@ -33,11 +34,11 @@ pub(super) fn of_file(fd: impl std::os::fd::AsFd) -> std::io::Result<String> {
     Ok(format!("file:{}{born}", st.stx_ino))
 }
 
-/// Id of a block device, by its number.
-pub(super) fn of_block(major: u32, minor: u32) -> String {
+/// Id of a block device, by its number; `fd` is the device.
+pub(super) fn of_block(fd: BorrowedFd<'_>, major: u32, minor: u32) -> String {
     let sys = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
     let sys = fs::canonicalize(&sys).unwrap_or(sys);
-    of_sysfs(&sys).unwrap_or_else(|| {
+    of_sysfs(&sys, &|| backing_file(fd)).unwrap_or_else(|| {
         let name = sys.file_name().map(|n| n.to_string_lossy().into_owned());
         format!("{NAME}{}", name.unwrap_or_else(|| format!("{major}:{minor}")))
     })
@@ -57,12 +58,22 @@ pub(crate) fn is_unasked_name(recorded: &str, id: &str) -> bool {
     matches!(names, (Some(a), Some(b)) if a == b)
 }
 
-fn of_sysfs(sys: &Path) -> Option<String> {
+/// Device and inode number of a file.
+type Inode = (u64, u64);
+
+/// `backing` says what a loop device has open: at the path that sysfs names another
+/// file may be by now, or in our name space.  An inode that is open is nobody else's.
+fn of_sysfs(sys: &Path, backing: &dyn Fn() -> Option<Inode>) -> Option<String> {
     if let Some(number) = text(sys, "partition") {
-        return Some(format!("{}-part{number}", of_sysfs(sys.parent()?)?));
+        return Some(format!("{}-part{number}", of_sysfs(sys.parent()?, backing)?));
     }
-    if let Some(backing) = text(sys, "loop/backing_file") {
-        let file = of_file(fs::File::open(&backing).ok()?).ok()?;
+    if let Some(path) = text(sys, "loop/backing_file") {
+        let file = fs::File::open(&path).ok()?;
+        let found = rustix::fs::fstat(&file).ok()?;
+        if backing() != Some((found.st_dev, found.st_ino)) {
+            return None;
+        }
+        let file = of_file(&file).ok()?;
         return Some(match text(sys, "loop/offset").filter(|offset| offset != "0") {
             Some(offset) => format!("loop:{file}+{offset}"),
             None => format!("loop:{file}"),
@@ -77,6 +88,16 @@ fn of_sysfs(sys: &Path) -> Option<String> {
         ("device/serial", "serial"),
     ];
     names.iter().find_map(|(file, kind)| Some(format!("{kind}:{}", text(sys, file)?)))
+}
+
+fn backing_file(device: BorrowedFd<'_>) -> Option<Inode> {
+    /// Of linux/loop.h; the first two of the 29 words of `struct loop_info64` are the
+    /// device and the inode number.
+    const LOOP_GET_STATUS64: rustix::ioctl::Opcode = 0x4c05;
+    type Request = rustix::ioctl::Getter<LOOP_GET_STATUS64, [u64; 29]>;
+    // SAFETY: of a loop device, which was asked for in sysfs, it writes that structure.
+    let info = unsafe { rustix::ioctl::ioctl(device, Request::new()) }.ok()?;
+    Some((info[0], info[1]))
 }
 
 /// Content of a sysfs file, in characters that an identity may have, short.
@@ -116,16 +137,16 @@ mod tests {
         fs::create_dir_all(&part).unwrap();
         // As QEMU's virtio disks without a serial number have it.
         fs::write(disk.join("serial"), "").unwrap();
-        assert_eq!(of_sysfs(&disk), None);
+        assert_eq!(of_sysfs(&disk, &|| None), None);
         fs::write(part.join("partition"), "2\n").unwrap();
-        assert_eq!(of_sysfs(&part), None, "a partition of a disk that has but a name");
+        assert_eq!(of_sysfs(&part, &|| None), None, "a partition of a disk that has but a name");
         fs::write(disk.join("serial"), "AB  12|3\n").unwrap();
-        assert_eq!(of_sysfs(&disk).unwrap(), "serial:AB_12_3");
+        assert_eq!(of_sysfs(&disk, &|| None).unwrap(), "serial:AB_12_3");
         fs::write(disk.join("wwid"), format!("t10.{}\n", "x".repeat(100))).unwrap();
-        let id = of_sysfs(&disk).unwrap();
+        let id = of_sysfs(&disk, &|| None).unwrap();
         assert!(id.starts_with("wwid:") && id.len() == 5 + 64, "{id}");
         fs::write(part.join("partition"), "2\n").unwrap();
-        assert_eq!(of_sysfs(&part).unwrap(), format!("{id}-part2"));
+        assert_eq!(of_sysfs(&part, &|| None).unwrap(), format!("{id}-part2"));
         fs::remove_dir_all(&dir).unwrap();
     }
 
@@ -136,20 +157,26 @@ mod tests {
         fs::create_dir_all(dir.join("loop")).unwrap();
         let image = dir.join("image");
         fs::write(&image, "x").unwrap();
+        let st = rustix::fs::stat(&image).unwrap();
+        let open = || Some((st.st_dev, st.st_ino));
         let of_image = of_file(fs::File::open(&image).unwrap()).unwrap();
         fs::write(dir.join("loop/backing_file"), format!("{}\n", image.display())).unwrap();
-        assert_eq!(of_sysfs(&dir).unwrap(), format!("loop:{of_image}"));
+        assert_eq!(of_sysfs(&dir, &open).unwrap(), format!("loop:{of_image}"));
         fs::write(dir.join("loop/offset"), "0\n").unwrap();
-        assert_eq!(of_sysfs(&dir).unwrap(), format!("loop:{of_image}"));
+        assert_eq!(of_sysfs(&dir, &open).unwrap(), format!("loop:{of_image}"));
         fs::write(dir.join("loop/offset"), "1048576\n").unwrap();
-        assert_eq!(of_sysfs(&dir).unwrap(), format!("loop:{of_image}+1048576"));
+        assert_eq!(of_sysfs(&dir, &open).unwrap(), format!("loop:{of_image}+1048576"));
+        // Another file has come to the path since, or the device does not say.
+        assert_eq!(of_sysfs(&dir, &|| Some((st.st_dev, st.st_ino + 1))), None);
+        assert_eq!(of_sysfs(&dir, &|| None), None);
         fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]
     fn names_are_told_apart_from_ids() {
         // No such device: what is left is its number.
-        let id = of_block(4095, 1_048_575);
+        let null = fs::File::open("/dev/null").unwrap();
+        let id = of_block(std::os::fd::AsFd::as_fd(&null), 4095, 1_048_575);
         assert_eq!(id, "name:4095:1048575");
         assert!(is_name(&id) && is_name("name:vda"));
         for id in ["wwid:naa.5", "serial:vda", "loop:file:1-2", "file:1", "blk:vda"] {
