@@ -402,11 +402,8 @@ impl Core {
             let draining = draining.map_err(|e| self.volume_error(index, e))?;
             drains.push(Drain { name: first.name.clone(), draining, first, ended: false });
         }
-        let result = self.drain_until_clean(&mut drains, started, progress);
-        let result = result.and_then(|last| {
-            drains.iter().try_for_each(|d| self.flush_owed(d.draining.index)).map(|()| last)
-        });
-        let last = result?;
+        let last = self.drain_until_clean(&mut drains, started, progress)?;
+        self.flush_all(&drains, started, progress)?;
         let drained = |index| drains.iter().any(|d| d.draining.index == index);
         let judged = volumes.iter().map(|&index| self.judge(index, drained(index)));
         Ok((judged.collect::<Result<_>>()?, last))
@@ -441,6 +438,46 @@ impl Core {
         lost.truncate(LOST_LISTED);
         let pages_left = v.pages.saturating_sub(v.lost_blocks);
         Completeness::judge(&v, pages_left, lost, None)
+    }
+
+    /// All at once, and each is told of for as long as its origin takes.
+    fn flush_all(
+        &self,
+        drains: &[Drain<'_>],
+        started: Instant,
+        progress: &mut dyn FnMut(&str, &DrainProgress) -> ControlFlow<()>,
+    ) -> Result<()> {
+        std::thread::scope(|scope| {
+            let mut flushes = Vec::new();
+            for d in drains {
+                let index = d.draining.index;
+                let thread = std::thread::Builder::new()
+                    .spawn_scoped(scope, move || self.flush_owed(index))
+                    .map_err(|e| self.system("starting a thread", e))?;
+                flushes.push((d, thread));
+            }
+            let (mut told, mut given_up) = (Instant::now(), None);
+            while flushes.iter().any(|(_, flush)| !flush.is_finished()) {
+                std::thread::sleep(DRAIN_LOOK);
+                if told.elapsed() < DRAIN_PROGRESS {
+                    continue;
+                }
+                told = Instant::now();
+                for (d, _) in flushes.iter().filter(|(_, flush)| !flush.is_finished()) {
+                    let now = self.volume_info(d.draining.index)?;
+                    let now = VolumeInfo { destage: DestageState::Flushing, ..now };
+                    let p =
+                        DrainProgress { pages_left: 0, ..drain_progress(&d.first, &now, started) };
+                    if progress(&d.name, &p).is_break() {
+                        given_up = Some(d.name.clone());
+                    }
+                }
+            }
+            for (_, flush) in flushes {
+                flush.join().expect("a flush does not panic")?;
+            }
+            given_up.map_or(Ok(()), |name| Err(Error::Interrupted { name }))
+        })
     }
 
     /// The origin alone is to be all of it: with what went past the cache.

@@ -230,6 +230,37 @@ fn a_failing_drain_hides_nothing_from_clients() {
     drain_soon(&volume);
 }
 
+/// A drain goes on to tell of itself while the origin takes its time for the last flush,
+/// or whoever asked for it would take the server for dead.
+#[test]
+fn a_drain_is_heard_of_while_it_flushes() {
+    let dir = Dir::new("heard-of");
+    let pool = Pool::open(&dir.pool(40), &unthrottled()).unwrap();
+    let disk = Disk::new();
+    let volume = attach_disk(&pool, &disk);
+    volume.write_at(&[1; 64 << 10], 1 << 20).unwrap();
+    let flushing = Arc::new(AtomicBool::new(false));
+    let (heard, (tell, told)) = (Arc::new(AtomicU64::new(0)), channel::<()>());
+    let (entered, told) = (flushing.clone(), Mutex::new(told));
+    disk.hook(move |op, _| {
+        if op == "flush" {
+            entered.store(true, Ordering::SeqCst);
+            let _ = told.lock().unwrap().recv_timeout(LIMIT / 10);
+        }
+        Ok(())
+    });
+    let count = heard.clone();
+    let drained = volume.drain(&mut |p| {
+        let during = flushing.load(Ordering::SeqCst) && p.state == DestageState::Flushing;
+        if during && count.fetch_add(1, Ordering::SeqCst) == 2 {
+            let _ = tell.send(());
+        }
+        ControlFlow::Continue(())
+    });
+    drained.unwrap();
+    assert!(heard.load(Ordering::SeqCst) > 2, "nothing was heard of it");
+}
+
 /// A client whose writes past the cache fail again and again says nothing of what
 /// destage has written.
 #[test]
