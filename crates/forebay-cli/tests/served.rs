@@ -252,6 +252,64 @@ fn a_cleaner_empties_the_pool_and_write_through_keeps_it_empty() {
     }
 }
 
+/// A drain that is given up at once, since no time is left before it begins.
+#[test]
+fn a_drain_that_runs_out_of_time_says_what_is_left() {
+    let bench = Bench::new();
+    bench.make_volume();
+    bench.write_to_volume(0, &[7; 512 << 10]);
+    for server in [false, true] {
+        let served = server.then(|| Served::start(&bench, &[]));
+        let words = ["drain", "pool", "--timeout", "0.000001s"];
+        let out = bench.run(&words);
+        assert_eq!(out.code, Some(14), "{out:?}");
+        let says = "the pool holds 128 pages of 4 KiB that the origin lacks; drain it again";
+        assert!(out.stderr.contains(says) && !out.stdout.contains("complete"), "{out:?}");
+        drop(served);
+    }
+    let out = bench.run(&["drain", "pool", "--timeout", "60s", "--json"]);
+    assert!(out.code == Some(0) && out.stdout.contains("\"complete\": true"), "{out:?}");
+    assert_eq!(std::fs::read(bench.path("origin")).unwrap()[..512 << 10], [7; 512 << 10]);
+}
+
+/// The origin takes nothing, so the drain goes on until its server is told to stop.
+#[test]
+fn a_drain_whose_server_stops_says_that_the_pool_still_has_it() {
+    let bench = Bench::new();
+    bench.make_volume();
+    bench.write_to_volume(0, &[7; 512 << 10]);
+    let nbd = bench.path("run/nbd");
+    let serve = bench.command(&["serve", "pool", "--socket", nbd.to_str().unwrap(), "--json"]);
+    let mut limited = std::process::Command::new("sh");
+    limited.args(["-c", "trap '' XFSZ; ulimit -f 64; exec \"$@\"", "sh"]);
+    limited.arg(serve.get_program()).args(serve.get_args()).current_dir(bench.directory());
+    limited.env("FOREBAY_RUNTIME_DIR", bench.path("run")).stderr(std::process::Stdio::null());
+    let mut server = limited.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let stdout = server.stdout.take().unwrap();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
+    assert!(line.contains("\"ready\":true"), "{line}");
+    let mut drain = bench.command(&["drain", "pool"]);
+    let drain = drain.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let start = Instant::now();
+    while !bench.run_ok(&["status", "pool", "--json"]).stdout.contains("\"draining\": true") {
+        assert!(start.elapsed() < Duration::from_secs(60), "it does not drain");
+    }
+    let pid = rustix::process::Pid::from_child(&server);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let out = drain.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(13), "{said}");
+    assert!(
+        said.contains("volume v: the drain did not end, because whoever has the pool open"),
+        "{said}"
+    );
+    assert!(said.contains("stays safe in the pool, drain it again"), "{said}");
+    assert!(server.wait().unwrap().success());
+    bench.run_ok(&["drain", "pool"]);
+    assert_eq!(std::fs::read(bench.path("origin")).unwrap()[..512 << 10], [7; 512 << 10]);
+}
+
 #[test]
 fn a_stopped_server_is_told_as_such() {
     let bench = pool_of_two();
