@@ -29,7 +29,7 @@ pub fn run(a: &args::Create) -> anyhow::Result<u8> {
         units::bytes(made.chunk_size_bytes.into()),
     ))?;
     out::line(format_args!("media: {}", media_text(&made.media)))?;
-    out::line(format_args!("next: forebay volume add {pool} NAME ORIGIN"))?;
+    out::line(format_args!("next: forebay volume add {} NAME ORIGIN", out::quoted(&made.path)))?;
     Ok(0)
 }
 

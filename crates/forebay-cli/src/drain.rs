@@ -85,6 +85,7 @@ fn drain_pool(a: &args::Drain, pool: &Pool, bars: &mut Bars) -> forebay::Result<
     for name in &a.volumes {
         pool.volume_info(name)?;
     }
+    a.attach.check(pool)?;
     let asked = |v: &VolumeInfo| a.volumes.is_empty() || a.volumes.contains(&v.name);
     let mut drained = Drained::default();
     let mut volumes = Vec::new();

@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 
 #[derive(Clone)]
 pub struct Interrupt(Arc<AtomicBool>);
@@ -24,4 +24,10 @@ impl Interrupt {
     pub fn came(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
+}
+
+/// What is written beyond the limit on a file's size then fails, as on a full disk,
+/// instead of ending the process.
+pub fn outlive_file_size_limit() -> std::io::Result<()> {
+    signal_hook::flag::register(SIGXFSZ, Arc::default()).map(drop)
 }

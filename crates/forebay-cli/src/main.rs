@@ -39,7 +39,9 @@ fn main() -> ExitCode {
     let ran = match Internal::asked() {
         Some(internal) => run_internal(internal.command),
         None => match Cli::try_parse() {
-            Ok(cli) => run(cli.command),
+            Ok(cli) => interrupt::outlive_file_size_limit()
+                .map_err(Into::into)
+                .and_then(|()| run(cli.command)),
             Err(error) => return usage(&error),
         },
     };

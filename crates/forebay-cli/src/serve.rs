@@ -33,6 +33,10 @@ pub fn run(a: &args::Serve) -> anyhow::Result<u8> {
     let path = socket_path(a)?;
     let ready = a.ready_file.as_deref().map(ReadyFile::new).transpose()?;
     let pool = open::pool(&a.pool, &pool_options(a)?)?;
+    if let Err(error) = a.attach.check(&pool) {
+        pool.close()?;
+        return Err(error.into());
+    }
     let (exports, unserved) = attach_all(a, &pool);
     let served = match exports.is_empty() {
         true => Err(nothing_to_serve(a, &pool, unserved)),

@@ -54,6 +54,9 @@ pub fn parse_slots(text: &str) -> Result<u32, String> {
     }
 }
 
+/// A clock can be moved on by so much, and nobody waits longer.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
 /// A time from "2", "500ms", "1.5s", "5m", "1h"; a bare number is seconds.
 pub fn parse_time(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is not a time; write 500ms, 30s, 5m or 1h");
@@ -68,6 +71,7 @@ pub fn parse_time(text: &str) -> Result<Duration, String> {
         _ => return Err(wrong()),
     };
     match Duration::try_from_secs_f64(seconds) {
+        Ok(time) if time > LONGEST => Err(format!("{text:?} is more than 100 years")),
         Ok(time) if !time.is_zero() => Ok(time),
         _ => Err(wrong()),
     }
@@ -151,7 +155,8 @@ mod tests {
         assert_eq!(parse_time("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(parse_time("2"), Ok(Duration::from_secs(2)));
         assert_eq!(parse_time("1.5m"), Ok(Duration::from_secs(90)));
-        for text in ["", "s", "0", "-1s", "1d", "1e400", "inf"] {
+        assert_eq!(parse_time("876000h"), Ok(LONGEST));
+        for text in ["", "s", "0", "-1s", "1d", "1e400", "inf", "900000h", "5000000000000000h"] {
             assert!(parse_time(text).is_err(), "{text}");
         }
     }

@@ -682,3 +682,27 @@ fn a_damaged_block_is_lost_by_name_and_nothing_else_is() {
     // Without the data's checksums there is nothing to see.
     assert_eq!(b.run(&["check", "pool", "--no-data"]).code, Some(0));
 }
+
+#[test]
+fn an_origin_of_no_volume_is_refused() {
+    let b = Bench::new();
+    b.make_volume();
+    for command in ["serve", "drain"] {
+        let out = b.run(&[command, "pool", "--origin", "w=origin"]);
+        assert_eq!(out.code, Some(3), "{command}: {}{}", out.stdout, out.stderr);
+        assert!(out.stderr.contains("volume w: not in pool pool; it has v"), "{}", out.stderr);
+    }
+}
+
+/// A limit is an error as any other, and no sudden end.
+#[test]
+fn a_limit_on_files_is_told() {
+    let b = Bench::new();
+    let create = b.command(&["create", "pool", "--size", "16M"]);
+    let mut limited = std::process::Command::new("bash");
+    limited.args(["-c", "ulimit -f 1024; exec \"$0\" \"$@\""]).arg(create.get_program());
+    let out = limited.args(create.get_args()).current_dir(b.directory()).output().unwrap();
+    let told = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!(out.status.code(), Some(8), "{told}");
+    assert!(told.contains("pool") && told.contains("too large"), "{told}");
+}

@@ -208,6 +208,20 @@ pub(crate) fn blocks_text(blocks: &[u64]) -> String {
     }
 }
 
+/// What a failed system call wants.
+fn way_out(errno: Option<Errno>) -> &'static str {
+    match errno {
+        Some(Errno::MFILE | Errno::NFILE) => {
+            "allow more open files (ulimit -n, LimitNOFILE= of a unit)"
+        }
+        Some(Errno::NOMEM) => "free memory, or allow more (ulimit -v, MemoryMax= of a unit)",
+        Some(Errno::AGAIN) => "allow more threads and memory (ulimit -u, TasksMax= of a unit)",
+        Some(Errno::NOSPC | Errno::DQUOT) => "free space there",
+        Some(Errno::FBIG) => "allow larger files (ulimit -f, LimitFSIZE= of a unit)",
+        _ => "see the system log for its cause",
+    }
+}
+
 /// The exit code for a command that fails with an error of the system.
 pub fn io_exit_code(error: &io::Error) -> u8 {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
@@ -298,12 +312,15 @@ impl Error {
                 what: format!("{}: a part of the path is not a directory", path.display()),
                 way_out: "check the path".into(),
             },
-            _ => Error::Io {
-                path,
-                doing,
-                source,
-                way_out: "see the system log for its cause".into(),
+            Some(Errno::NAMETOOLONG) => Error::Usage {
+                what: format!("{}: the path, or a name in it, is too long", path.display()),
+                way_out: "use a shorter one".into(),
             },
+            Some(Errno::LOOP) => Error::Usage {
+                what: format!("{}: its symbolic links lead in a circle", path.display()),
+                way_out: "check the path".into(),
+            },
+            errno => Error::Io { path, doing, source, way_out: way_out(errno).into() },
         }
     }
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -167,7 +167,11 @@ fn lock(path: &Path, fd: &OwnedFd, access: Access) -> Result<()> {
         Access::Read => FlockOperation::NonBlockingLockShared,
         Access::Write => FlockOperation::NonBlockingLockExclusive,
     };
-    match lock_soon(fd, operation) {
+    let locked = match (lock_soon(fd, operation), access) {
+        (Err(Errno::WOULDBLOCK), Access::Write) => lock_after_readers(fd),
+        (locked, _) => locked,
+    };
+    match locked {
         Ok(()) => Ok(()),
         Err(Errno::WOULDBLOCK) => Err(Error::Busy {
             path: path.into(),
@@ -189,6 +193,23 @@ pub(crate) fn lock_soon(fd: &OwnedFd, operation: FlockOperation) -> Result<(), E
         }
     }
     rustix::fs::flock(fd, operation)
+}
+
+/// Those that only look at a pool, as status and the exporter, are gone soon.
+fn lock_after_readers(fd: &OwnedFd) -> Result<(), Errno> {
+    const PATIENCE: Duration = Duration::from_secs(3);
+    let start = Instant::now();
+    loop {
+        // Refused by a writer, who may stay for ever.
+        rustix::fs::flock(fd, FlockOperation::NonBlockingLockShared)?;
+        match rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) if start.elapsed() < PATIENCE => {
+                rustix::fs::flock(fd, FlockOperation::Unlock)?;
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            done => return done,
+        }
+    }
 }
 
 /// The process that holds the flock, from /proc/locks; only a hint.

@@ -208,3 +208,27 @@ fn words_of_options() {
     assert!(matches!(full("bypass"), Ok(WhenFull::Bypass)));
     assert_eq!(full("stop").unwrap_err().exit_code(), 2);
 }
+
+/// Whoever only looks at a pool does not keep its server from starting.
+#[test]
+fn a_writer_waits_for_readers() {
+    let dir = Dir::new("readers");
+    let path = dir.pool(8);
+    let reader = PoolOptions { read_only: true, ..Default::default() };
+    let reader = Pool::open(&path, &reader).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(std::time::Duration::from_millis(500));
+            reader.close().unwrap();
+        });
+        open(&path).close().unwrap();
+    });
+}
+
+#[test]
+fn paths_that_cannot_be() {
+    let dir = Dir::new("paths");
+    let long = dir.path(&"x".repeat(300));
+    refused(&long, 2, "too long", || reopen(&long));
+    refused(&long, 2, "too long", || create(&long, &small(8)));
+}
