@@ -22,20 +22,32 @@ const POOL_BYTES: u64 = 128 << 20;
 const VOLUME_BYTES: u64 = 4 * POOL_BYTES;
 const CLIENTS: u64 = 4;
 /// Between two writes of a client of a light neighbour.
-const LIGHT_PAUSE: Duration = Duration::from_millis(8);
+const LIGHT_PAUSE: Duration = Duration::from_millis(2);
 
 const ILLS: [Ill; 5] = [Ill::Errors, Ill::Hangs, Ill::Slow, Ill::PastFails, Ill::DiscardsFail];
+/// What the other volume is asked for: the same in health and in illness.
+const MIXES: [Ill; 3] = [Ill::Well, Ill::PastFails, Ill::DiscardsFail];
+/// Pools in a round: two neighbours, each beside health for each mix, and all the ills.
+const POOLS: usize = 2 * (ILLS.len() + MIXES.len());
+
+/// What is promised, as docs/isolation.md says.
+const LEAST_THROUGHPUT: f64 = 0.9;
+const MOST_P999: f64 = 2.0;
 
 #[derive(Debug, Serialize)]
 pub struct Isolation {
     pub speed: Speed,
-    /// Measured, of each cell, after as long again in which both volumes were well.
+    pub rounds: usize,
+    /// Measured in each round of each cell, after half as long in which both volumes were
+    /// well and half as long after that.
     pub seconds: f64,
     pub cells: Vec<Cell>,
 }
 
+/// Of all rounds together.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Had {
+    pub writes: u64,
     pub writes_per_s: f64,
     pub latency: Latency,
 }
@@ -46,8 +58,13 @@ pub struct Cell {
     pub neighbour: &'static str,
     pub beside_well: Had,
     pub beside_ill: Had,
+    /// Of each round, beside the healthy volume of the same round.
+    pub throughput_ratios: Vec<f64>,
+    pub p999_ratios: Vec<f64>,
+    /// Their medians.
     pub throughput_ratio: f64,
     pub p999_ratio: f64,
+    pub kept: bool,
 }
 
 fn attach(pool: &Pool, name: &str, speed: Speed) -> Result<Bed> {
@@ -62,11 +79,16 @@ fn attach(pool: &Pool, name: &str, speed: Speed) -> Result<Bed> {
     Ok(Bed { volume, origin, blocks: VOLUME_BYTES / BLOCK })
 }
 
+/// The place in MIXES of what goes with an illness.
+fn mix_of(ill: Ill) -> usize {
+    MIXES.iter().position(|mix| *mix == ill).unwrap_or(0)
+}
+
 /// One request of the other volume; whether it fails is its own affair.
-fn other_request(bed: &Bed, ill: Ill, rng: &mut SmallRng, large: &[u8]) {
+fn other_request(bed: &Bed, mix: Ill, rng: &mut SmallRng, large: &[u8]) {
     let offset = rng.random_range(0..bed.blocks - 64) * BLOCK;
     let odd = rng.random_range(0..10) < 3;
-    let done = match ill {
+    let done = match mix {
         Ill::PastFails if odd => bed.volume.write_at(large, offset),
         Ill::DiscardsFail if odd => bed.volume.discard(offset, BLOCK),
         _ => bed.volume.write_at(&large[..BLOCK as usize], offset),
@@ -74,15 +96,19 @@ fn other_request(bed: &Bed, ill: Ill, rng: &mut SmallRng, large: &[u8]) {
     drop(done);
 }
 
-/// What the neighbour has in the second half of the time, in which the other is ill.
-fn beside(seconds: u64, light: bool, ill: Ill, speed: Speed) -> Result<Had> {
+/// Latencies of the neighbour while the other is ill, for so long.
+fn beside(
+    length: Duration,
+    light: bool,
+    (mix, ill): (Ill, Ill),
+    speed: Speed,
+) -> Result<Histogram<u64>> {
     let pool = bed::pool(POOL_BYTES)?;
     let (well, other) = (attach(&pool, "well", speed)?, attach(&pool, "other", speed)?);
     let (stop, counts) = (AtomicBool::new(false), AtomicBool::new(false));
-    let length = Duration::from_secs(seconds);
     let neighbour = |n: u64| -> Result<Histogram<u64>> {
         let mut rng = SmallRng::seed_from_u64(n);
-        let mut latencies = Histogram::new_with_bounds(1, 600_000_000_000, 3)?;
+        let mut latencies = empty()?;
         let data = [7; BLOCK as usize];
         while !stop.load(Ordering::Relaxed) {
             if light {
@@ -96,57 +122,133 @@ fn beside(seconds: u64, light: bool, ill: Ill, speed: Speed) -> Result<Had> {
         }
         Ok(latencies)
     };
-    let all = std::thread::scope(|scope| -> Result<Histogram<u64>> {
+    std::thread::scope(|scope| -> Result<Histogram<u64>> {
         for n in 0..CLIENTS {
             let (other, stop) = (&other, &stop);
             scope.spawn(move || {
                 let mut rng = SmallRng::seed_from_u64(77 + n);
                 let large = vec![9; PAST_BYTES];
                 while !stop.load(Ordering::Relaxed) {
-                    other_request(other, other.origin.illness(), &mut rng, &large);
+                    other_request(other, mix, &mut rng, &large);
                 }
             });
         }
         let neighbour = &neighbour;
         let threads: Vec<_> = (0..CLIENTS).map(|n| scope.spawn(move || neighbour(n))).collect();
-        std::thread::sleep(length);
+        std::thread::sleep(length / 2);
         other.origin.fall_ill(ill);
+        std::thread::sleep(length / 2);
         counts.store(true, Ordering::Relaxed);
         std::thread::sleep(length);
         counts.store(false, Ordering::Relaxed);
         stop.store(true, Ordering::Relaxed);
         other.origin.fall_ill(Ill::Well);
-        let mut all = Histogram::new_with_bounds(1, 600_000_000_000, 3)?;
+        let mut all = empty()?;
         for t in threads {
             all.add(t.join().map_err(|_| anyhow::anyhow!("a client panicked"))??)?;
         }
         pool.abort_waits();
         Ok(all)
-    })?;
-    Ok(Had { writes_per_s: all.len() as f64 / seconds as f64, latency: Latency::of(&all) })
+    })
 }
 
-pub fn isolation(seconds: u64, speed: Speed, say: Say<'_>) -> Result<Isolation> {
-    let each = (seconds / 4).max(1);
+fn empty() -> Result<Histogram<u64>> {
+    Ok(Histogram::new_with_bounds(1, 600_000_000_000, 3)?)
+}
+
+fn median(all: &[f64]) -> f64 {
+    let mut sorted = all.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let n = sorted.len();
+    match n {
+        0 => f64::NAN,
+        _ => (sorted[(n - 1) / 2] + sorted[n / 2]) / 2.0,
+    }
+}
+
+fn had(rounds: &[Histogram<u64>], length: Duration) -> Result<Had> {
+    let mut all = empty()?;
+    for h in rounds {
+        all.add(h)?;
+    }
+    let seconds = length.as_secs_f64() * rounds.len() as f64;
+    Ok(Had {
+        writes: all.len(),
+        writes_per_s: all.len() as f64 / seconds,
+        latency: Latency::of(&all),
+    })
+}
+
+fn ratios(
+    of: &[Histogram<u64>],
+    to: &[Histogram<u64>],
+    what: fn(&Histogram<u64>) -> f64,
+) -> Vec<f64> {
+    of.iter().zip(to).map(|(of, to)| what(of) / what(to)).collect()
+}
+
+/// Rounds of the whole table, so that what else the machine does meets all cells alike.
+pub fn isolation(seconds: u64, rounds: usize, speed: Speed, say: Say<'_>) -> Result<Isolation> {
+    let length = Duration::from_secs(seconds).div_f64(2.0 * POOLS as f64);
     let mut cells = Vec::new();
     for (neighbour, light) in [("light", true), ("heavy", false)] {
-        let beside_well = beside(each, light, Ill::Well, speed)?;
-        for ill in ILLS {
-            let beside_ill = beside(each, light, ill, speed)?;
-            let cell = Cell {
-                ill,
+        let mut well: [Vec<Histogram<u64>>; MIXES.len()] = Default::default();
+        let mut ill: [Vec<Histogram<u64>>; ILLS.len()] = Default::default();
+        for round in 0..rounds {
+            say(&format!("{neighbour} neighbour, round {}", round + 1));
+            for (all, mix) in well.iter_mut().zip(MIXES) {
+                all.push(beside(length, light, (mix, Ill::Well), speed)?);
+            }
+            for (all, kind) in ill.iter_mut().zip(ILLS) {
+                all.push(beside(length, light, (MIXES[mix_of(kind)], kind), speed)?);
+            }
+        }
+        for (all, kind) in ill.iter().zip(ILLS) {
+            let well = &well[mix_of(kind)];
+            let throughput_ratios = ratios(all, well, |h| h.len() as f64);
+            let p999_ratios = ratios(all, well, |h| h.value_at_quantile(0.999) as f64);
+            let (throughput_ratio, p999_ratio) = (median(&throughput_ratios), median(&p999_ratios));
+            cells.push(Cell {
+                ill: kind,
                 neighbour,
-                beside_well,
-                beside_ill,
-                throughput_ratio: beside_ill.writes_per_s / beside_well.writes_per_s,
-                p999_ratio: beside_ill.latency.p999_us / beside_well.latency.p999_us,
-            };
-            say(&format!(
-                "{neighbour:6} beside {ill:?}: throughput {:.2}, p99.9 {:.2} times",
-                cell.throughput_ratio, cell.p999_ratio
-            ));
-            cells.push(cell);
+                beside_well: had(well, length)?,
+                beside_ill: had(all, length)?,
+                throughput_ratios,
+                p999_ratios,
+                throughput_ratio,
+                p999_ratio,
+                kept: throughput_ratio >= LEAST_THROUGHPUT && p999_ratio <= MOST_P999,
+            });
         }
     }
-    Ok(Isolation { speed, seconds: each as f64, cells })
+    Ok(Isolation { speed, rounds, seconds: length.as_secs_f64(), cells })
+}
+
+impl Isolation {
+    /// As docs/isolation.md has it.
+    pub fn table(&self) -> String {
+        let mut text = String::from(
+            "| neighbour | the other | writes/s | beside health | ratio (each round) | p99.9 us \
+             | beside health | ratio (each round) | kept |\n|---|---|---|---|---|---|---|---|---|\n",
+        );
+        let list =
+            |all: &[f64]| all.iter().map(|r| format!("{r:.2}")).collect::<Vec<_>>().join(" ");
+        for c in &self.cells {
+            text += &format!(
+                "| {} | {} | {:.0} | {:.0} | {:.2} ({}) | {:.0} | {:.0} | {:.2} ({}) | {} |\n",
+                c.neighbour,
+                c.ill.words(),
+                c.beside_ill.writes_per_s,
+                c.beside_well.writes_per_s,
+                c.throughput_ratio,
+                list(&c.throughput_ratios),
+                c.beside_ill.latency.p999_us,
+                c.beside_well.latency.p999_us,
+                c.p999_ratio,
+                list(&c.p999_ratios),
+                if c.kept { "yes" } else { "no" },
+            );
+        }
+        text
+    }
 }

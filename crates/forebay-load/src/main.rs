@@ -66,9 +66,13 @@ enum Case {
         #[arg(long, default_value_t = 30)]
         stalled: u64,
     },
-    /// A volume beside another whose origin is ill, in each way: a quarter of
-    /// --seconds in health, and as long again.
-    Isolation,
+    /// A volume beside another whose origin is ill, in each way, and beside it in
+    /// health: --seconds a round.
+    Isolation {
+        /// Rounds, whose medians count.
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+    },
     /// All of them but isolation, --seconds each: JSON, plots and the page.
     Suite {
         /// Seconds of the sustained load.
@@ -170,7 +174,14 @@ fn main() -> Result<()> {
         Case::Stall { stalled } => {
             print(cli.json, &cases::stall(cli.seconds, stalled, speed, say)?)
         }
-        Case::Isolation => print(cli.json, &isolation::isolation(cli.seconds, speed, say)?),
+        Case::Isolation { rounds } => {
+            let report = isolation::isolation(cli.seconds, rounds, speed, say)?;
+            if !cli.json {
+                print!("{}", report.table());
+                return Ok(());
+            }
+            print(true, &report)
+        }
         Case::Suite { sustained, stalled, page: p } => {
             let disk = if matches!(cli.disk, Disk::Sata) { "sata" } else { "disk" };
             let times = suite::Times { each: cli.seconds, sustained, stalled };

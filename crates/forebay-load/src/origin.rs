@@ -40,6 +40,19 @@ pub enum Ill {
     DiscardsFail,
 }
 
+impl Ill {
+    pub fn words(self) -> &'static str {
+        match self {
+            Ill::Well => "in health",
+            Ill::Errors => "fails",
+            Ill::Hangs => "hangs",
+            Ill::Slow => "100 times slower",
+            Ill::PastFails => "fails past the cache",
+            Ill::DiscardsFail => "fails discards",
+        }
+    }
+}
+
 /// Of a write that is meant to go past the cache.
 pub const PAST_BYTES: usize = 96 << 10;
 
