@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+#
+# Goal: an origin in the page cache tells one flush that it lost what was written;
+# destage counts nothing as written that may be lost, whoever was told.
+# Method: a loop device over a disk whose writes fail (dm-flakey), so that writes
+# succeed and the flush after them fails, once; a mapping over that which knows no
+# zeroing, or that would fail by itself; zeroings past the cache, each with a
+# flush of its own, beside drains.  No drain may succeed.  Then the disk is well
+# again, and has to have all that was acknowledged.
+#	$1 target or native   $2 what is planted, if anything
+. "$(dirname "$0")/guest-lib.sh"
+kind=$1
+sectors=$((100 * 2048))
+
+origin_table() { # linear, or writes (fail, reads do not)
+	local target="linear /dev/ram0 0"
+	[ "$1" = writes ] && target="flakey /dev/ram0 0 0 600 1 error_writes"
+	dmsetup suspend --noflush org && dmsetup load org --table "0 $sectors $target" && dmsetup resume --noudevsync org
+}
+put() { # ROUND: 64 blocks of it
+	yes "blocks of round $1" | head -c 262144 >/tmp/blocks
+	dd if=/tmp/blocks of="$device" bs=4096 oflag=direct status=none
+}
+zeroes() {
+	while [ -e /tmp/go ]; do
+		blkdiscard -f -z -o "$1" -l $((1 << 20)) "$device" >/dev/null 2>&1 || refusals=$((refusals + 1))
+	done
+	echo $refusals >"/tmp/refusals.$1"
+}
+
+load_module $2
+step "a disk" dmsetup create --noudevsync --noudevrules --uuid FBY-org org --table "0 $sectors linear /dev/ram0 0"
+dmsetup mknodes org
+step "an origin in the page cache" losetup /dev/loop0 /dev/mapper/org
+step "which cannot zero" dmsetup create --noudevsync --noudevrules cached --table "0 $sectors delay /dev/loop0 0 0"
+dmsetup mknodes cached
+step "make the pool" forebay create $pool
+step "attach, and make the volume" dev_attach fast /dev/mapper/cached disk create
+step "write" put 0
+step "drain" dev_command fast flush
+
+step "writes of the disk fail" origin_table writes
+refusals=0
+touch /tmp/go
+zeroes $((32 << 20)) &
+zeroes $((48 << 20)) &
+for round in 1 2 3 4 5 6 7 8; do
+	step "write $round, to the cache" put "$round"
+	refused "drain $round" "error" dev_command fast flush
+done
+rm /tmp/go
+wait
+echo "flush-$kind: zeroings refused: $(cat /tmp/refusals.$((32 << 20))), $(cat /tmp/refusals.$((48 << 20)))"
+[ "$(cat /tmp/refusals.$((32 << 20)))" -gt 0 ] || fail "no zeroing was told that the disk fails"
+step "the disk is well again" origin_table linear
+echo 3 >/proc/sys/vm/drop_caches
+dd if="$device" of=/tmp/back bs=4096 count=64 iflag=direct status=none
+step "all is there" cmp /tmp/blocks /tmp/back
+step "drain" until_true 300 dev_command fast flush
+[ "$(dev_state fast)" = ok ] || fail "state is $(dev_state fast)"
+step "zeroes past the cache" blkdiscard -f -z -o $((32 << 20)) -l $((1 << 20)) "$device"
+step "detach" dev_detach fast
+step "the mapping ends" dmsetup remove --noudevsync cached
+step "the loop ends" losetup -d /dev/loop0
+echo 3 >/proc/sys/vm/drop_caches
+dd if=/dev/mapper/org of=/tmp/back bs=4096 count=64 iflag=direct status=none
+step "the disk alone" cmp /tmp/blocks /tmp/back
+step "unload" /run/busybox rmmod forebay
+clean_dmesg
+echo "flush-$kind: $passed passed"
