@@ -134,7 +134,7 @@ static void bypass_parts(void)
 /* Who has to flush the origin: after a write or a zeroing of it, and not after a discard. */
 static void owed(void)
 {
-	struct fby_flush one = { 0 };
+	struct fby_flush one = { 0 }, all = { 0 };
 	struct fby_bypass past;
 	u64 done = 0;
 	u32 wake = 0;
@@ -156,7 +156,14 @@ static void owed(void)
 	EXPECT(fby_bypass_begin(pool, &past, 0, 64 * P, P, 1) == FBY_DONE);
 	fby_bypass_end(pool, &past, 0, &wake);
 	fby_flush_cover(pool, &one, &past); /* nothing has failed since it began */
+	EXPECT(fby_flush_later(pool, &one) == FBY_DONE);
 	EXPECT(fby_flush_begin(pool, 0, &one) == FBY_ORIGIN && fby_flush_end(pool, &one, 0, &wake) == FBY_DONE);
+	EXPECT(bypass_at(80 * P, P) == FBY_DONE && fby_bypass_begin(pool, &past, 0, 64 * P, P, 1) == FBY_DONE);
+	EXPECT(fby_flush_begin(pool, 0, &all) == FBY_ORIGIN && fby_flush_end(pool, &all, 5, &wake) < 0);
+	fby_bypass_end(pool, &past, 0, &wake);
+	memset(&one, 0, sizeof(one));
+	fby_flush_cover(pool, &one, &past);
+	EXPECT(fby_flush_later(pool, &one) == -FBY_E_ORIGIN_IO); /* a flush failed while it was on its way */
 	pool_restore();
 }
 

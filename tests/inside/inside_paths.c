@@ -660,6 +660,32 @@ static void pressures(void)
 	EXPECT(pressed(369, true) && !pressed(368, true) && pressed(441, true) && !pressed(369, false));
 }
 
+/* Nothing but lost blocks is left: they are carried again if that frees a chunk, by a single
+ * round, and if chunks are short. */
+static bool packed(u32 nchunks, u32 lost, u32 cap, u32 nfree)
+{
+	struct fby_volume *v = &pool->volume[2];
+	bool wanted;
+
+	pool->pressure = true;
+	pool->nfree = nfree;
+	v->nchunks = nchunks;
+	v->lost_blocks = lost;
+	v->destage.cap = cap;
+	v->destage.drain = true;
+	wanted = fby_destage_wanted(pool, 2);
+	EXPECT(!v->destage.drain);
+	pool_restore();
+	return wanted;
+}
+
+static void packing(void)
+{
+	EXPECT(packed(2, 8, 64, 1) && !packed(2, 9, 64, 1) && packed(3, 16, 64, 1) && !packed(3, 17, 64, 1));
+	EXPECT(!packed(1, 0, 64, 1) && !packed(1, 1, 64, 1) && !packed(2, 8, 64, 2));
+	EXPECT(packed(9, 48, 64, 1) && !packed(9, 49, 64, 1));
+}
+
 /* Each volume that is attached is measured at each tick. */
 static void ticks(void)
 {
@@ -745,6 +771,7 @@ void test_paths(void)
 	live_levels();
 	use_levels();
 	pressures();
+	packing();
 	ticks();
 	rounds();
 	without_data();
