@@ -239,7 +239,6 @@ struct fby_read_stats {
 struct fby_pool {
 	/* fixed after open */
 	struct fby_media *media;
-	u8 *base;
 	struct fby_superblock sb;
 	struct fby_options opt;
 	struct fby_entry *entry;
@@ -469,24 +468,25 @@ static inline u32 fby_page_place(const struct fby_pool *p, u32 page)
 	return page & (p->chunk_pages - 1);
 }
 
-static inline u8 *fby_chunk_base(const struct fby_pool *p, u32 c)
+/* Offsets on the media. */
+static inline u64 fby_chunk_at(const struct fby_pool *p, u32 c)
 {
-	return p->base + p->sb.data_offset + (u64)c * p->sb.chunk_size;
+	return p->sb.data_offset + (u64)c * p->sb.chunk_size;
 }
 
-static inline u8 *fby_line_at(const struct fby_pool *p, u32 c, u32 i)
+static inline u64 fby_line_at(const struct fby_pool *p, u32 c, u32 i)
 {
-	return fby_chunk_base(p, c) + (u64)i * FBY_LINE;
+	return fby_chunk_at(p, c) + (u64)i * FBY_LINE;
 }
 
-static inline u8 *fby_seal_at(const struct fby_pool *p, u32 c, u32 which)
+static inline u64 fby_seal_at(const struct fby_pool *p, u32 c, u32 which)
 {
 	return fby_line_at(p, c, FBY_LINE_SEAL + (which & 1) + (which >> 1) * FBY_LINE_SEAL_COPY);
 }
 
-static inline u8 *fby_page_data(const struct fby_pool *p, u32 page)
+static inline u64 fby_page_at(const struct fby_pool *p, u32 page)
 {
-	return p->base + p->sb.data_offset + ((u64)page << 12);
+	return p->sb.data_offset + ((u64)page << 12);
 }
 
 static inline u8 fby_mask(u32 first, u32 n)

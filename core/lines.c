@@ -3,7 +3,7 @@
  * lines.c - the 64-byte lines of a chunk: checksums and validation.  The media
  * is never trusted: a line is copied once and only the copy is judged and used.
  */
-#include "engine.h"
+#include "media.h"
 
 #define LINE_CRC_BYTES (FBY_LINE - 4)
 #define CRC32C_POLY_REFLECTED 0x82f63b78u
@@ -125,7 +125,7 @@ bool fby_page_line_read(struct fby_pool *p, u32 c, u32 i, struct fby_page_line *
 	FBY_ASSERT(i >= FBY_FIRST_PAGE && i < p->chunk_pages);
 	if (repaired)
 		*repaired = false;
-	if (fby_port_read(p->media, out, fby_line_at(p, c, i), FBY_LINE))
+	if (!media_read(p->media, out, fby_line_at(p, c, i), FBY_LINE))
 		return false;
 	if (!fby_line_crc_ok(p, out)) {
 		if (!repaired || !page_line_repairable(p, c, i, out) || !line_repair(p, out))
@@ -137,7 +137,7 @@ bool fby_page_line_read(struct fby_pool *p, u32 c, u32 i, struct fby_page_line *
 
 bool fby_open_line_read(struct fby_pool *p, u32 c, u32 which, struct fby_open_line *out)
 {
-	if (fby_port_read(p->media, out, fby_line_at(p, c, FBY_LINE_OPEN + which), FBY_LINE))
+	if (!media_read(p->media, out, fby_line_at(p, c, FBY_LINE_OPEN + which), FBY_LINE))
 		return false;
 	return fby_line_crc_ok(p, out) && out->magic == FBY_OPEN_MAGIC && out->chunk == c &&
 	       out->kind <= FBY_CHUNK_CACHE && (out->volume < p->sb.nvolumes || out->kind == FBY_CHUNK_FREE) &&
@@ -147,7 +147,7 @@ bool fby_open_line_read(struct fby_pool *p, u32 c, u32 which, struct fby_open_li
 
 bool fby_seal_line_read(struct fby_pool *p, u32 c, u32 which, struct fby_seal_line *out)
 {
-	if (fby_port_read(p->media, out, fby_seal_at(p, c, which), FBY_LINE))
+	if (!media_read(p->media, out, fby_seal_at(p, c, which), FBY_LINE))
 		return false;
 	return fby_line_crc_ok(p, out) && out->magic == FBY_SEAL_MAGIC && out->chunk == c &&
 	       out->fill >= FBY_FIRST_PAGE && out->fill <= p->chunk_pages && out->closed <= 1 &&

@@ -33,7 +33,7 @@ static bool sb_read(struct fby_media *m, u64 offset, struct fby_superblock *sb)
 	u32 unused = 0;
 
 	if (fby_media_size(m) < offset + sizeof(*sb) ||
-	    fby_port_read_crc(m, sb, fby_media_base(m) + offset, sizeof(*sb), &unused)) {
+	    !media_read_crc(m, sb, offset, sizeof(*sb), &unused)) {
 		fby_zero(sb, sizeof(*sb));
 		return false;
 	}
@@ -48,7 +48,7 @@ static bool chunk_traces(struct fby_media *m)
 			struct fby_open_line l[2];
 			u32 unused = 0;
 
-			if (!fby_port_read_crc(m, l, fby_media_base(m) + at, sizeof(l), &unused) &&
+			if (media_read_crc(m, l, at, sizeof(l), &unused) &&
 			    (l[0].magic == FBY_OPEN_MAGIC || l[1].magic == FBY_OPEN_MAGIC))
 				return true;
 		}
@@ -98,15 +98,15 @@ void fby_probe(struct fby_media *m, struct fby_probe *out)
 
 static void sb_store(struct fby_media *m, u64 offset, const struct fby_superblock *sb)
 {
-	media_lines(m, fby_media_base(m) + offset, sb, sizeof(*sb));
-	media_fence(m, fby_media_base(m) + offset, sizeof(*sb));
+	media_lines(m, offset, sb, sizeof(*sb));
+	media_fence(m, offset, sizeof(*sb));
 }
 
 static void format_volumes(struct fby_media *m, u32 seed, u32 nvolumes)
 {
 	for (u32 i = 0; i < nvolumes; i++) {
 		struct fby_volume_record r = { .counter = 1, .index = i, .state = FBY_VOL_FREE };
-		u8 *at = fby_media_base(m) + FBY_VT_OFFSET + i * 2u * sizeof(r);
+		u64 at = FBY_VT_OFFSET + i * 2u * sizeof(r);
 
 		r.crc = fby_crc32c(seed, &r, sizeof(r) - 4);
 		media_lines(m, at, &r, sizeof(r));
@@ -117,7 +117,7 @@ static void format_volumes(struct fby_media *m, u32 seed, u32 nvolumes)
 /* All open and seal lines valid, so that afterwards a chunk without them is damaged. */
 static void format_chunk(struct fby_media *m, u32 seed, const struct fby_superblock *sb, u32 c)
 {
-	u8 *at = fby_media_base(m) + sb->data_offset + (u64)c * sb->chunk_size;
+	u64 at = sb->data_offset + (u64)c * sb->chunk_size;
 	static const u8 zero[FBY_FIRST_PAGE * FBY_LINE];
 
 	media_lines(m, at, zero, sizeof(zero));
@@ -159,13 +159,13 @@ int fby_format(struct fby_media *m, const struct fby_format *f)
 	sb.crc = sb_crc(&sb);
 	seed = fby_crc32c(0, sb.uuid, 16);
 
-	media_lines(m, fby_media_base(m) + FBY_SB_OFFSET, zero, FBY_PAGE);
-	media_lines(m, fby_media_base(m) + FBY_SB_COPY_OFFSET, zero, FBY_PAGE);
-	media_fence(m, fby_media_base(m), FBY_VT_OFFSET);
+	media_lines(m, FBY_SB_OFFSET, zero, FBY_PAGE);
+	media_lines(m, FBY_SB_COPY_OFFSET, zero, FBY_PAGE);
+	media_fence(m, 0, FBY_VT_OFFSET);
 	format_volumes(m, seed, sb.nvolumes);
 	for (u32 c = 0; c < sb.nchunks; c++)
 		format_chunk(m, seed, &sb, c);
-	media_fence(m, fby_media_base(m), sb.media_size);
+	media_fence(m, 0, sb.media_size);
 	sb_store(m, FBY_SB_COPY_OFFSET, &sb);
 	sb_store(m, FBY_SB_OFFSET, &sb);
 	return FBY_DONE;
@@ -271,7 +271,6 @@ int fby_pool_open(struct fby_pool **out, void *mem, u64 bytes, struct fby_media 
 	if (bytes < l.total || (uintptr_t)mem % 64)
 		return -FBY_E_NO_MEMORY;
 	p->media = m;
-	p->base = fby_media_base(m);
 	p->sb = probe.sb;
 	p->opt = opt;
 	p->memory_bytes = l.total;

@@ -37,21 +37,22 @@
  *			CRC of a then b
  *
  *  media: struct fby_media, opaque to the engine but for size
- *  19 fby_media_base(m)	first byte, mapped, 4 KiB aligned
+ *  19 fby_media_direct(m, at, n)	[at, at+n) in memory, or NULL where the
+ *			media is none: to prefetch, nothing else
  *  20 fby_media_size(m)	bytes
- *  21 fby_port_write(m, dst, src, n)	copy to the media, past the caches
- *			where the media has them; n a multiple of 64; dst 64-byte
- *			aligned, src any
- *  22 fby_port_write_crc(m, dst, src, n, crc)	the same; returns the
+ *  21 fby_port_write(m, at, src, n)	copy to the media at offset at, past the
+ *			caches where the media has them; at and n multiples of 64,
+ *			src of any alignment
+ *  22 fby_port_write_crc(m, at, src, n, crc)	the same; returns the
  *			CRC32C of src continued from crc, computed in the same pass
- *  23 fby_port_fence(m, start, n)	all that this thread wrote before is
- *			durable when it returns; [start, start+n) bounds it, for
+ *  23 fby_port_fence(m, at, n)	all that this thread wrote before is
+ *			durable when it returns; [at, at+n) bounds it, for
  *			media that need a system call
- *  24 fby_port_read_crc(m, dst, src, n, &crc)	copy from the media and
- *			continue crc; dst may be NULL (checksum only); n a multiple
- *			of 64; 0, or nonzero when the media reported an error
- *			(machine check): dst and crc are then void
- *  25 fby_port_read(m, dst, src, n)	the same without a checksum; dst may be
+ *  24 fby_port_read_crc(m, dst, at, n, &crc)	copy from the media and
+ *			continue crc; dst may be NULL (checksum only); at and n
+ *			multiples of 64; 0, or nonzero when the media reported an
+ *			error (machine check): dst and crc are then void
+ *  25 fby_port_read(m, dst, at, n)	the same without a checksum; dst may be
  *			NULL: is it readable?
  *  26 fby_uninitialized	of a variable: spare clearing it where the compiler would
  */

@@ -6,9 +6,9 @@
 #include "media.h"
 #include "slot.h"
 
-static u8 *record_at(const struct fby_pool *p, u32 volume, u32 copy)
+static u64 record_at(u32 volume, u32 copy)
 {
-	return p->base + FBY_VT_OFFSET + (volume * 2u + copy) * sizeof(struct fby_volume_record);
+	return FBY_VT_OFFSET + (volume * 2u + copy) * sizeof(struct fby_volume_record);
 }
 
 static u32 record_crc(const struct fby_pool *p, const struct fby_volume_record *r)
@@ -44,7 +44,7 @@ bool fby_record_read(struct fby_pool *p, u16 volume, u32 copy, struct fby_volume
 {
 	u32 unused = 0;
 
-	return !fby_port_read_crc(p->media, out, record_at(p, volume, copy), sizeof(*out), &unused) &&
+	return media_read_crc(p->media, out, record_at(volume, copy), sizeof(*out), &unused) &&
 	       record_crc(p, out) == out->crc && record_sane(p, volume, out);
 }
 
@@ -63,9 +63,9 @@ void fby_record_write(struct fby_pool *p, u16 volume)
 	for (u32 i = 0; i < 2; i++) {
 		u32 copy = first ^ i;
 
-		media_lines(p->media, record_at(p, volume, copy), r, sizeof(*r));
+		media_lines(p->media, record_at(volume, copy), r, sizeof(*r));
 		if (!FBY_BUG(WATERMARK_NO_FENCE))
-			media_fence(p->media, record_at(p, volume, copy), sizeof(*r));
+			media_fence(p->media, record_at(volume, copy), sizeof(*r));
 	}
 }
 

@@ -195,7 +195,7 @@ FBY_INLINE u32 store_runs(struct fby_pool *p, u32 page, u8 mask, u32 base, const
 	u32 crc = 0, s = 0, n;
 
 	while ((n = fby_run(mask, s, &s)) != 0) {
-		crc = media_data(p->media, fby_page_data(p, page) + s * FBY_SECTOR, src + (s - base) * FBY_SECTOR,
+		crc = media_data(p->media, fby_page_at(p, page) + s * FBY_SECTOR, src + (s - base) * FBY_SECTOR,
 				 n * FBY_SECTOR, crc, checksum);
 		s += n;
 	}
@@ -462,7 +462,7 @@ FBY_INLINE int write_block(struct fby_pool *p, u16 volume, u64 block, const u8 *
 	}
 	page = (w.chunk << p->chunk_shift) + w.first_page;
 	fby_prefetchw(&p->entry[page]);
-	g.data_crc = media_data(p->media, fby_page_data(p, page), buf, FBY_PAGE, 0, checksum);
+	g.data_crc = media_data(p->media, fby_page_at(p, page), buf, FBY_PAGE, 0, checksum);
 	g.flags = checksum ? 0 : FBY_PF_NOCRC;
 	find_old(p, &w, &g);
 	w.seq = fby_slot_seq(p, s, 1, commit_fresh(p, s, w.chunk, g.old));

@@ -31,48 +31,40 @@ u32 fuzz_take(struct fuzz_input *in, u32 bytes)
 
 /* --- operations of the media --------------------------------------------------- */
 
-static u64 offset_of(const void *at, size_t n)
+static void check_range(const struct fby_media *m, u64 at, size_t n)
 {
-	u64 offset = (u64)((const u8 *)at - fuzz_media.base);
-
-	if ((const u8 *)at < fuzz_media.base || offset > fuzz_media.size || n > fuzz_media.size - offset)
-		fuzz_finding("access outside the media", offset, n);
-	if (n % FBY_LINE)
-		fuzz_finding("access of part of a line", offset, n);
-	return offset;
+	if (at > m->size || n > m->size - at)
+		fuzz_finding("access outside the media", at, n);
+	if (n % FBY_LINE || at % FBY_LINE)
+		fuzz_finding("access of part of a line", at, n);
 }
 
-static void media_write(struct fby_media *m, void *dst, const void *src, size_t n)
+static void media_write(struct fby_media *m, u64 at, const void *src, size_t n)
 {
-	(void)m;
-	if (offset_of(dst, n) % FBY_LINE)
-		fuzz_finding("store off alignment", offset_of(dst, n), n);
-	memcpy(dst, src, n);
+	check_range(m, at, n);
+	memcpy(m->base + at, src, n);
 }
 
-static u32 media_write_crc(struct fby_media *m, void *dst, const void *src, size_t n, u32 crc)
+static u32 media_write_crc(struct fby_media *m, u64 at, const void *src, size_t n, u32 crc)
 {
-	media_write(m, dst, src, n);
+	media_write(m, at, src, n);
 	return fby_crc32c(crc, src, n);
 }
 
-static void media_fence(struct fby_media *m, const void *start, size_t n)
+static void media_fence(struct fby_media *m, u64 at, size_t n)
 {
-	(void)m;
-	offset_of(start, n);
+	check_range(m, at, n);
 }
 
-static int media_read_crc(struct fby_media *m, void *dst, const void *src, size_t n, u32 *crc)
+static int media_read_crc(struct fby_media *m, void *dst, u64 at, size_t n, u32 *crc)
 {
-	u64 offset = offset_of(src, n);
-
-	(void)m;
+	check_range(m, at, n);
 	for (u32 i = 0; i < npoison; i++)
-		if (poison[i] >= offset && poison[i] < offset + n)
+		if (poison[i] >= at && poison[i] < at + n)
 			return 1;
-	*crc = fby_crc32c(*crc, src, n);
+	*crc = fby_crc32c(*crc, m->base + at, n);
 	if (dst)
-		memcpy(dst, src, n);
+		memcpy(dst, m->base + at, n);
 	return 0;
 }
 

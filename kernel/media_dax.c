@@ -236,7 +236,7 @@ bool fbk_claim_blank(struct fbk_claim *c)
 	u32 crc = 0;
 
 	for (at = 0; at < n; at += sizeof(piece))
-		if (fby_port_read_crc(&c->media, piece, c->media.base + at, sizeof(piece), &crc) ||
+		if (fby_port_read_crc(&c->media, piece, at, sizeof(piece), &crc) ||
 		    memchr_inv(piece, 0, sizeof(piece)))
 			return false;
 	return true;

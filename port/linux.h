@@ -94,21 +94,21 @@ struct fby_media {
 	u64 size;
 };
 
-#define fby_media_base(m) ((m)->base)
+#define fby_media_direct(m, at, n) ((m)->base + (at))
 #define fby_media_size(m) ((m)->size)
 
-void fby_port_write(struct fby_media *m, void *dst, const void *src, size_t n);
-u32 fby_port_write_crc(struct fby_media *m, void *dst, const void *src, size_t n, u32 crc);
-static inline void fby_port_fence(struct fby_media *m, const void *start, size_t n)
+void fby_port_write(struct fby_media *m, u64 at, const void *src, size_t n);
+u32 fby_port_write_crc(struct fby_media *m, u64 at, const void *src, size_t n, u32 crc);
+static inline void fby_port_fence(struct fby_media *m, u64 at, size_t n)
 {
 	(void)m;
-	(void)start;
+	(void)at;
 	(void)n;
 	pmem_wmb();
 }
 
-int fby_port_read_crc(struct fby_media *m, void *dst, const void *src, size_t n, u32 *crc); /* crc may be NULL */
-#define fby_port_read(m, dst, src, n) fby_port_read_crc((m), (dst), (src), (n), NULL)
+int fby_port_read_crc(struct fby_media *m, void *dst, u64 at, size_t n, u32 *crc); /* crc may be NULL */
+#define fby_port_read(m, dst, at, n) fby_port_read_crc((m), (dst), (at), (n), NULL)
 #define fby_uninitialized __uninitialized
 
 /* Tables of the checksum; before anything else of the port. */

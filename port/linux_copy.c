@@ -301,14 +301,14 @@ u32 fby_crc32c(u32 crc, const void *p, size_t n)
 	return ~raw_bytes(p, n, ~crc);
 }
 
-void fby_port_write(struct fby_media *m, void *dst, const void *src, size_t n)
+void fby_port_write(struct fby_media *m, u64 at, const void *src, size_t n)
 {
-	write_lines(dst, src, n);
+	write_lines(m->base + at, src, n);
 }
 
-u32 fby_port_write_crc(struct fby_media *m, void *dst, const void *src, size_t n, u32 crc)
+u32 fby_port_write_crc(struct fby_media *m, u64 at, const void *src, size_t n, u32 crc)
 {
-	return ~write_lines_crc(dst, src, n, ~crc);
+	return ~write_lines_crc(m->base + at, src, n, ~crc);
 }
 
 /*
@@ -316,20 +316,21 @@ u32 fby_port_write_crc(struct fby_media *m, void *dst, const void *src, size_t n
  * process scribbles in meanwhile.  The checked copy has just had those lines in
  * its hands, so this does not meet an error that it did not.
  */
-int fby_port_read_crc(struct fby_media *m, void *dst, const void *src, size_t n, u32 *crc)
+int fby_port_read_crc(struct fby_media *m, void *dst, u64 at, size_t n, u32 *crc)
 {
+	const u8 *src = m->base + at;
 	u8 piece[PIECE] __aligned(8) __uninitialized;
 	u32 raw = crc ? ~*crc : 0;
-	size_t at, part;
+	size_t done, part;
 
-	for (at = 0; at < n; at += part) {
-		void *to = dst ? (u8 *)dst + at : piece;
+	for (done = 0; done < n; done += part) {
+		void *to = dst ? (u8 *)dst + done : piece;
 
-		part = dst ? n - at : min_t(size_t, n - at, PIECE);
-		if (read_lines(to, (const u8 *)src + at, part))
+		part = dst ? n - done : min_t(size_t, n - done, PIECE);
+		if (read_lines(to, src + done, part))
 			return 1;
 		if (crc)
-			raw = raw_lines((const u8 *)src + at, part, raw);
+			raw = raw_lines(src + done, part, raw);
 	}
 	if (crc)
 		*crc = ~raw;

@@ -75,10 +75,10 @@ unsigned int fby_cpu(void)
 
 /* --- fences and flushes -------------------------------------------------- */
 
-void fby_posix_fence_store(struct fby_media *m, const void *start, size_t n)
+void fby_posix_fence_store(struct fby_media *m, u64 at, size_t n)
 {
 	(void)m;
-	(void)start;
+	(void)at;
 	(void)n;
 #if defined(__x86_64__)
 	_mm_sfence();
@@ -95,17 +95,16 @@ void fby_posix_fence_store(struct fby_media *m, const void *start, size_t n)
  * them, and the caller is about to acknowledge.  So the process ends here, with
  * nothing acknowledged; recovery treats the write as torn.
  */
-void fby_posix_fence_msync(struct fby_media *m, const void *start, size_t n)
+void fby_posix_fence_msync(struct fby_media *m, u64 at, size_t n)
 {
 	static long page_bytes;
 	uintptr_t first, end;
 	int error;
 
-	(void)m;
 	if (fby_unlikely(!fby_load(&page_bytes)))
 		fby_store(&page_bytes, sysconf(_SC_PAGESIZE));
-	first = (uintptr_t)start & ~((uintptr_t)fby_load(&page_bytes) - 1);
-	end = (uintptr_t)start + n;
+	first = (uintptr_t)(m->base + at) & ~((uintptr_t)fby_load(&page_bytes) - 1);
+	end = (uintptr_t)(m->base + at) + n;
 	if (msync((void *)first, end - first, MS_SYNC) == 0)
 		return;
 	error = errno;

@@ -95,28 +95,28 @@ u32 fby_crc32c(u32 crc, const void *p, size_t n);
 /* What a kind of media does for each of the port's names; see core/port.h. */
 struct fby_media;
 struct fby_media_ops {
-	void (*write)(struct fby_media *m, void *dst, const void *src, size_t n);
-	u32 (*write_crc)(struct fby_media *m, void *dst, const void *src, size_t n, u32 crc);
-	void (*fence)(struct fby_media *m, const void *start, size_t n);
-	int (*read_crc)(struct fby_media *m, void *dst, const void *src, size_t n, u32 *crc);
+	void (*write)(struct fby_media *m, u64 at, const void *src, size_t n);
+	u32 (*write_crc)(struct fby_media *m, u64 at, const void *src, size_t n, u32 crc);
+	void (*fence)(struct fby_media *m, u64 at, size_t n);
+	int (*read_crc)(struct fby_media *m, void *dst, u64 at, size_t n, u32 *crc);
 };
 
 /* The host owns it; it outlives the pool opened on it. */
 struct fby_media {
-	u8 *base;
+	u8 *base; /* mapped, 4 KiB aligned; NULL: it is no memory */
 	u64 size;
 	const struct fby_media_ops *ops;
 	void *host; /* for the ops */
 };
 
-#define fby_media_base(m) ((m)->base)
+#define fby_media_direct(m, at, n) ((m)->base ? (m)->base + (at) : NULL)
 #define fby_media_size(m) ((m)->size)
-#define fby_port_write(m, dst, src, n) ((m)->ops->write((m), (dst), (src), (n)))
-#define fby_port_write_crc(m, dst, src, n, crc) ((m)->ops->write_crc((m), (dst), (src), (n), (crc)))
-#define fby_port_fence(m, start, n) ((m)->ops->fence((m), (start), (n)))
-#define fby_port_read_crc(m, dst, src, n, crc) ((m)->ops->read_crc((m), (dst), (src), (n), (crc)))
+#define fby_port_write(m, at, src, n) ((m)->ops->write((m), (at), (src), (n)))
+#define fby_port_write_crc(m, at, src, n, crc) ((m)->ops->write_crc((m), (at), (src), (n), (crc)))
+#define fby_port_fence(m, at, n) ((m)->ops->fence((m), (at), (n)))
+#define fby_port_read_crc(m, dst, at, n, crc) ((m)->ops->read_crc((m), (dst), (at), (n), (crc)))
 /* The sum costs nothing beside the copy here. */
-#define fby_port_read(m, dst, src, n) fby_port_read_crc((m), (dst), (src), (n), &(u32){ 0 })
+#define fby_port_read(m, dst, at, n) fby_port_read_crc((m), (dst), (at), (n), &(u32){ 0 })
 #define fby_uninitialized
 
 /*

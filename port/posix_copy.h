@@ -26,8 +26,8 @@ struct fby_media_kernel {
 };
 
 /* Of posix.c, for the kernels' tables. */
-void fby_posix_fence_store(struct fby_media *m, const void *start, size_t n);
-void fby_posix_fence_msync(struct fby_media *m, const void *start, size_t n);
+void fby_posix_fence_store(struct fby_media *m, u64 at, size_t n);
+void fby_posix_fence_msync(struct fby_media *m, u64 at, size_t n);
 /* Writes back the cache lines of [start, start+n); ordered by fence_store. */
 void fby_posix_flush(const void *start, size_t n);
 
@@ -51,53 +51,42 @@ extern const struct fby_media_kernel fby_kernel_generic;
  *	load_crc(dst, src, n, crc)                         dst may be NULL
  */
 #define FBY_MEDIA_KERNEL_OPS(k) \
-	static void k##_nt_write(struct fby_media *m, void *dst, const void *src, size_t n) \
+	static void k##_nt_write(struct fby_media *m, u64 at, const void *src, size_t n) \
 	{ \
-		(void)m; \
-		k##_stream(dst, src, n); \
+		k##_stream(m->base + at, src, n); \
 	} \
-	static u32 k##_nt_write_crc(struct fby_media *m, void *dst, const void *src, size_t n, \
-				    u32 crc) \
+	static u32 k##_nt_write_crc(struct fby_media *m, u64 at, const void *src, size_t n, u32 crc) \
 	{ \
-		(void)m; \
-		return k##_stream_crc(dst, src, n, crc); \
+		return k##_stream_crc(m->base + at, src, n, crc); \
 	} \
-	static void k##_clwb_write(struct fby_media *m, void *dst, const void *src, size_t n) \
+	static void k##_clwb_write(struct fby_media *m, u64 at, const void *src, size_t n) \
 	{ \
-		(void)m; \
-		k##_store(dst, src, n); \
-		fby_posix_flush(dst, n); \
+		k##_store(m->base + at, src, n); \
+		fby_posix_flush(m->base + at, n); \
 	} \
-	static u32 k##_clwb_write_crc(struct fby_media *m, void *dst, const void *src, size_t n, \
-				      u32 crc) \
+	static u32 k##_clwb_write_crc(struct fby_media *m, u64 at, const void *src, size_t n, u32 crc) \
 	{ \
-		(void)m; \
-		crc = k##_store_crc(dst, src, n, crc); \
-		fby_posix_flush(dst, n); \
+		crc = k##_store_crc(m->base + at, src, n, crc); \
+		fby_posix_flush(m->base + at, n); \
 		return crc; \
 	} \
-	static void k##_cached_write(struct fby_media *m, void *dst, const void *src, size_t n) \
+	static void k##_cached_write(struct fby_media *m, u64 at, const void *src, size_t n) \
 	{ \
-		(void)m; \
-		k##_store(dst, src, n); \
+		k##_store(m->base + at, src, n); \
 	} \
-	static u32 k##_cached_write_crc(struct fby_media *m, void *dst, const void *src, size_t n, \
-					u32 crc) \
+	static u32 k##_cached_write_crc(struct fby_media *m, u64 at, const void *src, size_t n, u32 crc) \
 	{ \
-		(void)m; \
-		return k##_store_crc(dst, src, n, crc); \
+		return k##_store_crc(m->base + at, src, n, crc); \
 	} \
-	static int k##_read_crc(struct fby_media *m, void *dst, const void *src, size_t n, \
-				u32 *crc) \
+	static int k##_read_crc(struct fby_media *m, void *dst, u64 at, size_t n, u32 *crc) \
 	{ \
 		jmp_buf guard; \
 \
-		(void)m; \
 		if (fby_unlikely(_setjmp(guard))) \
 			return 1; \
 		fby_posix_read_guard = &guard; \
 		__asm__ volatile("" ::: "memory"); \
-		*crc = k##_load_crc(dst, src, n, *crc); \
+		*crc = k##_load_crc(dst, m->base + at, n, *crc); \
 		__asm__ volatile("" ::: "memory"); \
 		fby_posix_read_guard = NULL; \
 		return 0; \

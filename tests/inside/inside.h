@@ -21,6 +21,12 @@
 
 extern struct fby_pool *pool;
 extern struct fby_media media;
+
+static inline u8 *memory_at(u64 at)
+{
+	return media.base + at;
+}
+
 extern unsigned int failures, checks, cpu;
 
 /* Opens the pool anew, as it is below: all its memory and media can be spoilt. */

@@ -230,13 +230,13 @@ static void numbers(void)
 	EXPECT(e.valid && e.current && e.linked && e.data_ok && e.line.block == 0);
 	EXPECT(fby_entry_info(pool, closed_chunk, FBY_FIRST_PAGE, true, &e) == FBY_DONE && !e.linked && e.data_ok);
 	EXPECT(fby_entry_info(pool, open_chunk, FBY_FIRST_PAGE + 3, true, &e) == FBY_DONE && !e.valid && !e.data_ok);
-	fby_page_data(pool, (open_chunk << pool->chunk_shift) + FBY_FIRST_PAGE)[9] ^= 1;
+	memory_at(fby_page_at(pool, (open_chunk << pool->chunk_shift) + FBY_FIRST_PAGE))[9] ^= 1;
 	EXPECT(fby_entry_info(pool, open_chunk, FBY_FIRST_PAGE, true, &e) == FBY_DONE && e.valid && !e.data_ok);
 	EXPECT(fby_entry_info(pool, open_chunk, FBY_FIRST_PAGE, false, &e) == FBY_DONE && e.data_ok);
 
 	EXPECT(fby_damaged_list(pool, damaged, 4) == 0);
 	EXPECT(read_at(0, 0, 0, 8) == -FBY_E_LOST && read_at(0, 0, 0, 8) == -FBY_E_LOST);
-	fby_page_data(pool, (closed_chunk << pool->chunk_shift) + FBY_FIRST_PAGE + 5)[9] ^= 1;
+	memory_at(fby_page_at(pool, (closed_chunk << pool->chunk_shift) + FBY_FIRST_PAGE + 5))[9] ^= 1;
 	EXPECT(read_at(0, 5, 0, 8) == -FBY_E_LOST);
 	EXPECT(fby_damaged_list(pool, damaged, 4) == 2 && damaged[0].block == 5 && damaged[1].block == 0);
 	EXPECT(damaged[1].chunk == open_chunk && damaged[1].page == FBY_FIRST_PAGE && damaged[1].volume == 0);

@@ -199,7 +199,7 @@ static void relink(u32 page, u32 old, u64 key)
 
 static struct fby_page_line *line(u32 chunk, u32 place)
 {
-	return (struct fby_page_line *)fby_line_at(pool, chunk, place);
+	return (struct fby_page_line *)memory_at(fby_line_at(pool, chunk, place));
 }
 
 static void finish(struct fby_page_line *l)
@@ -289,8 +289,8 @@ static void unlinked_lines(void)
 static void chunks(void)
 {
 	struct fby_chunk *ch = &pool->chunk[open_chunk];
-	struct fby_open_line *l = (struct fby_open_line *)fby_line_at(pool, open_chunk,
-								      FBY_LINE_OPEN + (ch->epoch & 1));
+	struct fby_open_line *l = (struct fby_open_line *)memory_at(fby_line_at(pool, open_chunk,
+								      FBY_LINE_OPEN + (ch->epoch & 1)));
 
 	l->epoch += 2;
 	fby_line_finish(pool->line_seed, l);
@@ -299,7 +299,7 @@ static void chunks(void)
 	fby_line_finish(pool->line_seed, l);
 	pool->opt.read_only = true;
 	ALLOWED();
-	fby_line_at(pool, open_chunk, FBY_LINE_OPEN + (~ch->epoch & 1))[5] ^= 1; /* the older one is damaged */
+	memory_at(fby_line_at(pool, open_chunk, FBY_LINE_OPEN + (~ch->epoch & 1)))[5] ^= 1; /* the older one is damaged */
 	ALLOWED();
 	l->magic ^= 1; /* the newest is damaged */
 	ALLOWED();

@@ -100,13 +100,11 @@ static void closes(void)
 /* --- media that cannot be read -------------------------------------------- */
 
 static const struct fby_media_ops *sound;
-static const u8 *bad_first, *bad_end;
+static u64 bad_first, bad_end;
 
-static int failing_read(struct fby_media *m, void *dst, const void *src, size_t n, u32 *crc)
+static int failing_read(struct fby_media *m, void *dst, u64 at, size_t n, u32 *crc)
 {
-	const u8 *at = src;
-
-	return at < bad_end && at + n > bad_first ? 1 : sound->read_crc(m, dst, src, n, crc);
+	return at < bad_end && at + n > bad_first ? 1 : sound->read_crc(m, dst, at, n, crc);
 }
 
 static void unreadable(void)
@@ -123,18 +121,18 @@ static void unreadable(void)
 	sound = media.ops;
 	failing.read_crc = failing_read;
 	media.ops = &failing;
-	bad_first = media.base;
-	bad_end = media.base + media.size;
+	bad_first = 0;
+	bad_end = media.size;
 	EXPECT(!fby_record_read(pool, 0, 0, &record) && !fby_open_line_read(pool, 0, 0, &open));
 	EXPECT(!fby_seal_line_read(pool, 0, 0, &seal) && !fby_page_line_read(pool, 0, place, &line, &repaired));
 	EXPECT(fby_page_seq(pool, page, 77) == 77);
 	fby_probe(&media, &probe);
 	EXPECT(probe.state == FBY_PROBE_BLANK); /* nothing tells of a pool */
-	bad_end = media.base + FBY_VT_OFFSET;
+	bad_end = FBY_VT_OFFSET;
 	fby_probe(&media, &probe);
 	EXPECT(probe.state == FBY_PROBE_DAMAGED && !probe.primary_valid && !probe.copy_valid);
 	EXPECT(fby_page_seq(pool, page, 77) != 77);
-	bad_first = fby_page_data(pool, page) + FBY_PAGE - 64;
+	bad_first = fby_page_at(pool, page) + FBY_PAGE - 64;
 	bad_end = bad_first + 64;
 	EXPECT(get(0, 16) == -FBY_E_LOST && get(0, 17) == FBY_DONE && get(0, 0) == FBY_DONE);
 	media.ops = sound;
@@ -147,7 +145,7 @@ static void unreadable(void)
 
 static void pages(void)
 {
-	struct fby_page_line *l = (struct fby_page_line *)fby_line_at(pool, open_chunk, FBY_FIRST_PAGE + 1);
+	struct fby_page_line *l = (struct fby_page_line *)memory_at(fby_line_at(pool, open_chunk, FBY_FIRST_PAGE + 1));
 	u32 page = (open_chunk << pool->chunk_shift) + FBY_FIRST_PAGE + 1, slot;
 	struct fby_report_block list[80];
 	u64 key = fby_key(0, 16);

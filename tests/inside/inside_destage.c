@@ -85,13 +85,12 @@ static void drained(void)
 
 static const struct fby_media_ops *sound;
 static struct fby_media_ops hooked;
-static const u8 *where;
+static u64 where;
 static void (*meanwhile)(void);
 
-static int hooked_read(struct fby_media *m, void *dst, const void *src, size_t n, u32 *crc)
+static int hooked_read(struct fby_media *m, void *dst, u64 at, size_t n, u32 *crc)
 {
-	const u8 *at = src;
-	int r = sound->read_crc(m, dst, src, n, crc);
+	int r = sound->read_crc(m, dst, at, n, crc);
 
 	if (meanwhile && at <= where && where < at + n) {
 		void (*call)(void) = meanwhile;
@@ -105,7 +104,7 @@ static int hooked_read(struct fby_media *m, void *dst, const void *src, size_t n
 /* The next time that the block's data is read, and only then. */
 static void when_read(u64 block, void (*call)(void))
 {
-	where = fby_page_data(pool, page_of(block));
+	where = fby_page_at(pool, page_of(block));
 	meanwhile = call;
 	if (media.ops != &hooked) {
 		sound = media.ops;
@@ -268,7 +267,7 @@ static void released_by(bool close)
 
 static void damage_data(u64 block)
 {
-	fby_page_data(pool, page_of(block))[9] ^= 1;
+	memory_at(fby_page_at(pool, page_of(block)))[9] ^= 1;
 }
 
 /* Slots or the block are busy when it is to be carried: again, and at once. */
@@ -336,7 +335,7 @@ static void long_round(void)
 static void zeroed_line_damaged(void)
 {
 	EXPECT(zero(16) == FBY_DONE);
-	fby_line_at(pool, fby_page_chunk(pool, page_of(16)), fby_page_place(pool, page_of(16)))[8] ^= 3;
+	memory_at(fby_line_at(pool, fby_page_chunk(pool, page_of(16)), fby_page_place(pool, page_of(16))))[8] ^= 3;
 	EXPECT(get(16) == FBY_DONE);
 	drained();
 	EXPECT(pool->volume[0].lost_blocks == 1 && get(16) == -FBY_E_LOST);
@@ -366,7 +365,7 @@ static void zero_moved(void)
 	spoil_stack();
 	EXPECT(fby_move(pool, 0, 16, page_of(16), &slot, &wake) == FBY_DONE && slot == 0);
 	EXPECT(pool->slot[0].media_bytes == bytes + FBY_LINE);
-	l = (void *)fby_line_at(pool, fby_page_chunk(pool, page_of(16)), fby_page_place(pool, page_of(16)));
+	l = (void *)memory_at(fby_line_at(pool, fby_page_chunk(pool, page_of(16)), fby_page_place(pool, page_of(16))));
 	EXPECT(l->kind == FBY_KIND_ZERO && l->valid == 0xff && l->lost == 0 && l->flags == 0 && l->data_crc == 0);
 	EXPECT(FBY_ES_LOST(pool->entry[page_of(16)].state) == 0 && get(16) == FBY_DONE);
 	pool_restore();

@@ -9,7 +9,7 @@
 /* As read by recovery, which puts nothing right here. */
 static bool page_ok(const struct fby_page_line *l)
 {
-	struct fby_page_line *at = (struct fby_page_line *)fby_line_at(pool, open_chunk, FBY_FIRST_PAGE + 1), out;
+	struct fby_page_line *at = (struct fby_page_line *)memory_at(fby_line_at(pool, open_chunk, FBY_FIRST_PAGE + 1)), out;
 	bool good;
 
 	*at = *l;
@@ -29,7 +29,7 @@ static bool page_ok(const struct fby_page_line *l)
 
 static void page_line(void)
 {
-	const struct fby_page_line was = *(struct fby_page_line *)fby_line_at(pool, open_chunk, FBY_FIRST_PAGE + 1);
+	const struct fby_page_line was = *(struct fby_page_line *)memory_at(fby_line_at(pool, open_chunk, FBY_FIRST_PAGE + 1));
 
 	PAGE(true, (void)l);
 	PAGE(false, l.chunk++);
@@ -80,7 +80,7 @@ static void page_line(void)
 static void page_line_repair(void)
 {
 	u32 place = FBY_FIRST_PAGE + 1;
-	u8 *at = fby_line_at(pool, open_chunk, place), was[FBY_LINE];
+	u8 *at = memory_at(fby_line_at(pool, open_chunk, place)), was[FBY_LINE];
 	struct fby_page_line out;
 	bool repaired;
 
@@ -114,12 +114,12 @@ static void page_line_repair(void)
 
 static struct fby_open_line *at_open(u32 which)
 {
-	return (struct fby_open_line *)fby_line_at(pool, closed_chunk, FBY_LINE_OPEN + which);
+	return (struct fby_open_line *)memory_at(fby_line_at(pool, closed_chunk, FBY_LINE_OPEN + which));
 }
 
 static struct fby_seal_line *at_seal(u32 which)
 {
-	return (struct fby_seal_line *)fby_seal_at(pool, closed_chunk, which);
+	return (struct fby_seal_line *)memory_at(fby_seal_at(pool, closed_chunk, which));
 }
 
 static void open_line(u32 which)

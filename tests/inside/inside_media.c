@@ -182,13 +182,14 @@ static void records(void)
 /* --- which of two copies is stored first ------------------------------------ */
 
 static const struct fby_media_ops *sound;
-static const u8 *first_stored;
+static u64 first_stored;
+#define NOTHING (~0ull)
 
-static void noting_write(struct fby_media *m, void *dst, const void *src, size_t n)
+static void noting_write(struct fby_media *m, u64 at, const void *src, size_t n)
 {
-	if (!first_stored)
-		first_stored = dst;
-	sound->write(m, dst, src, n);
+	if (first_stored == NOTHING)
+		first_stored = at;
+	sound->write(m, at, src, n);
 }
 
 /* Copies by whether they are whole and how new: the one that counts is stored last. */
@@ -210,12 +211,12 @@ static void stored_last(bool whole0, bool whole1, u64 newer0, u64 newer1, u32 fi
 	sound = media.ops;
 	noting.write = noting_write;
 	media.ops = &noting;
-	first_stored = NULL;
+	first_stored = NOTHING;
 	fby_record_write(pool, 1);
-	EXPECT(first_stored == (u8 *)r[first]);
-	first_stored = NULL;
+	EXPECT(memory_at(first_stored) == (u8 *)r[first]);
+	first_stored = NOTHING;
 	fby_sb_write(pool, false);
-	EXPECT(first_stored == (u8 *)sb[first] || (whole0 == whole1 && newer0 == newer1));
+	EXPECT(memory_at(first_stored) == (u8 *)sb[first] || (whole0 == whole1 && newer0 == newer1));
 	media.ops = sound;
 	EXPECT(sb[0]->crc == sb[1]->crc && memcmp(r[0], r[1], sizeof(*r[0])) == 0);
 	pool_restore();

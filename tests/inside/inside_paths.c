@@ -162,7 +162,7 @@ static void busy(void)
 
 static int read_after(enum fby_verify verify, bool once_before)
 {
-	u8 *data = fby_page_data(pool, (open_chunk << pool->chunk_shift) + FBY_FIRST_PAGE + 1);
+	u8 *data = memory_at(fby_page_at(pool, (open_chunk << pool->chunk_shift) + FBY_FIRST_PAGE + 1));
 	int r;
 
 	pool->opt.verify = verify;

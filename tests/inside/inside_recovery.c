@@ -10,7 +10,7 @@ static struct fby_recovery_report report;
 
 static struct fby_page_line *line(u32 chunk, u32 nth)
 {
-	return (struct fby_page_line *)fby_line_at(pool, chunk, FBY_FIRST_PAGE + nth);
+	return (struct fby_page_line *)memory_at(fby_line_at(pool, chunk, FBY_FIRST_PAGE + nth));
 }
 
 static void finish(struct fby_page_line *l)
@@ -41,7 +41,7 @@ static void recover(void)
 /* The data of the last batch did not arrive: dropped, and gone for good. */
 static void torn(void)
 {
-	fby_page_data(pool, (open_chunk << pool->chunk_shift) + FBY_FIRST_PAGE + 2)[7] ^= 1;
+	memory_at(fby_page_at(pool, (open_chunk << pool->chunk_shift) + FBY_FIRST_PAGE + 2))[7] ^= 1;
 	recover();
 	EXPECT(report.dropped == 1 && report.ndropped_named == 1 && report.dropped_named[0].block == 17);
 	EXPECT(report.dropped_named[0].chunk == open_chunk && report.dropped_named[0].volume == 0);
@@ -242,9 +242,9 @@ static void repaired_first(void)
 {
 	fby_chunk_seal(pool, open_chunk, false);
 	((u8 *)line(open_chunk, 0))[8] ^= 4;
-	memset(fby_line_at(pool, open_chunk, FBY_LINE_OPEN), 0, 2 * FBY_LINE);
+	memset(memory_at(fby_line_at(pool, open_chunk, FBY_LINE_OPEN)), 0, 2 * FBY_LINE);
 	for (u32 i = 0; i < FBY_SEALS; i++) { /* that one alone is left which says where it ends */
-		struct fby_seal_line *l = (struct fby_seal_line *)fby_seal_at(pool, open_chunk, i);
+		struct fby_seal_line *l = (struct fby_seal_line *)memory_at(fby_seal_at(pool, open_chunk, i));
 
 		if (l->counter != pool->chunk[open_chunk].seal_counter)
 			memset(l, 0, FBY_LINE);
@@ -280,12 +280,12 @@ static void lose_seals(u32 c, u32 which) /* by bit */
 {
 	for (u32 i = 0; i < FBY_SEALS; i++)
 		if (which >> i & 1)
-			memset(fby_seal_at(pool, c, i), 0, FBY_LINE);
+			memset(memory_at(fby_seal_at(pool, c, i)), 0, FBY_LINE);
 }
 
 static void lose_open(u32 c, u32 which)
 {
-	memset(fby_line_at(pool, c, FBY_LINE_OPEN + which), 0, FBY_LINE);
+	memset(memory_at(fby_line_at(pool, c, FBY_LINE_OPEN + which)), 0, FBY_LINE);
 }
 
 static u64 counter_of(u32 c, u32 which)
@@ -378,7 +378,7 @@ static void epoch_of_nothing(void)
 	u32 unused = NCHUNKS - 1;
 
 	for (u32 i = 0; i < FBY_SEALS; i++) {
-		struct fby_seal_line *l = (struct fby_seal_line *)fby_seal_at(pool, unused, i);
+		struct fby_seal_line *l = (struct fby_seal_line *)memory_at(fby_seal_at(pool, unused, i));
 
 		l->epoch = 0;
 		fby_line_finish(pool->line_seed, l);

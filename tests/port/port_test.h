@@ -5,6 +5,11 @@
 
 #include <stdbool.h>
 
+#include "posix.h"
+
+/* Media that begins at p. */
+#define MEDIA(p) (&(struct fby_media){ .base = (u8 *)(p) })
+
 void expect_at(bool good, const char *file, int line, const char *what);
 #define EXPECT(condition) expect_at((condition), __FILE__, __LINE__, #condition)
 

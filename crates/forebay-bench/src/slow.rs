@@ -86,18 +86,18 @@ unsafe fn bucket<'a>(m: *mut fby_media) -> &'a Bucket {
     unsafe { &*(*m).host.cast::<Bucket>() }
 }
 
-unsafe extern "C" fn write(m: *mut fby_media, dst: *mut c_void, src: *const c_void, n: usize) {
+unsafe extern "C" fn write(m: *mut fby_media, at: u64, src: *const c_void, n: usize) {
     // SAFETY: the caller's promises are passed on.
     unsafe {
         let b = bucket(m);
-        (b.real.write)(m, dst, src, n);
+        (b.real.write)(m, at, src, n);
         b.take(n);
     }
 }
 
 unsafe extern "C" fn write_crc(
     m: *mut fby_media,
-    dst: *mut c_void,
+    at: u64,
     src: *const c_void,
     n: usize,
     crc: u32,
@@ -105,17 +105,17 @@ unsafe extern "C" fn write_crc(
     // SAFETY: the caller's promises are passed on.
     unsafe {
         let b = bucket(m);
-        let crc = (b.real.write_crc)(m, dst, src, n, crc);
+        let crc = (b.real.write_crc)(m, at, src, n, crc);
         b.take(n);
         crc
     }
 }
 
-unsafe extern "C" fn fence(m: *mut fby_media, start: *const c_void, n: usize) {
+unsafe extern "C" fn fence(m: *mut fby_media, at: u64, n: usize) {
     // SAFETY: the caller's promises are passed on.
     unsafe {
         let b = bucket(m);
-        (b.real.fence)(m, start, n);
+        (b.real.fence)(m, at, n);
         b.settle();
     }
 }
@@ -123,12 +123,12 @@ unsafe extern "C" fn fence(m: *mut fby_media, start: *const c_void, n: usize) {
 unsafe extern "C" fn read_crc(
     m: *mut fby_media,
     dst: *mut c_void,
-    src: *const c_void,
+    at: u64,
     n: usize,
     crc: *mut u32,
 ) -> c_int {
     // SAFETY: the caller's promises are passed on.
-    unsafe { (bucket(m).real.read_crc)(m, dst, src, n, crc) }
+    unsafe { (bucket(m).real.read_crc)(m, dst, at, n, crc) }
 }
 
 static SLOW: fby_media_ops = fby_media_ops { write, write_crc, fence, read_crc };
@@ -147,9 +147,8 @@ mod tests {
             let data = [7u8; 4096];
             // SAFETY: the first page of media that nobody else has.
             unsafe {
-                let base: *mut c_void = (*raw).base.cast();
-                ((*(*raw).ops).write)(raw, base, data.as_ptr().cast(), 4096);
-                ((*(*raw).ops).fence)(raw, base, 4096);
+                ((*(*raw).ops).write)(raw, 0, data.as_ptr().cast(), 4096);
+                ((*(*raw).ops).fence)(raw, 0, 4096);
             }
         };
         store(); // without a limit

@@ -3,6 +3,7 @@
 //! write and read.
 
 use std::ffi::c_void;
+use std::marker::PhantomData;
 use std::ptr;
 
 use forebay_sys::{
@@ -75,7 +76,7 @@ impl Random {
 /// A share of the media, written chunk after chunk, page after page, by one
 /// thread, in a circle.
 pub(crate) struct Strip<'a> {
-    memory: &'a Memory,
+    memory: PhantomData<&'a Memory>,
     ops: fby_media_ops,
     media: fby_media,
     first: usize,
@@ -100,24 +101,25 @@ impl<'a> Strip<'a> {
         if chunks == 0 {
             return Err(BenchError::Options("the media is too small for its threads".to_owned()));
         }
-        let media = fby_media { base: memory.at(0), size: 0, ops, host: ptr::null_mut() };
+        let size = memory.len() as u64;
+        let media = fby_media { base: memory.at(0), size, ops, host: ptr::null_mut() };
         let at = (0, FIRST_PAGE);
+        let memory = PhantomData;
         Ok(Self { memory, ops: *ops, media, first, chunks, chunk: at.0, page: at.1, seq: 0 })
     }
 
     /// The next page, and its line in the chunk's header array.
     #[inline]
-    fn next(&mut self) -> (*mut u8, *mut u8, u64) {
+    fn next(&mut self) -> (u64, u64, u64) {
         let base = self.first + self.chunk * CHUNK;
-        let place =
-            (self.memory.at(base + self.page * PAGE), self.memory.at(base + self.page * LINE));
+        let place = (base + self.page * PAGE, base + self.page * LINE);
         self.page += 1;
         if self.page == CHUNK_PAGES {
             self.page = FIRST_PAGE;
             self.chunk = (self.chunk + 1) % self.chunks;
         }
         self.seq += 1;
-        (place.0, place.1, self.seq)
+        (place.0 as u64, place.1 as u64, self.seq)
     }
 }
 
@@ -131,8 +133,8 @@ impl Stroke for Raw<'_> {
         let (ops, media) = (self.0.ops, &raw mut self.0.media);
         // SAFETY: a page of the strip, which is ours; the source has a page.
         unsafe {
-            (ops.write)(media, data.cast(), self.1.next().as_ptr().cast(), PAGE);
-            (ops.fence)(media, data.cast(), PAGE);
+            (ops.write)(media, data, self.1.next().as_ptr().cast(), PAGE);
+            (ops.fence)(media, data, PAGE);
         }
         Ok(())
     }
@@ -152,11 +154,11 @@ impl Stroke for Floor<'_> {
         // has a page, and a header is 64 bytes without padding.
         unsafe {
             header.data_crc =
-                (ops.write_crc)(media, data.cast(), self.1.next().as_ptr().cast(), PAGE, 0);
+                (ops.write_crc)(media, data, self.1.next().as_ptr().cast(), PAGE, 0);
             let bytes = ptr::from_ref(&header).cast::<[u8; LINE - 4]>();
             header.crc = crc32c(0, &*bytes);
-            (ops.write)(media, line.cast(), ptr::from_ref(&header).cast::<c_void>(), LINE);
-            (ops.fence)(media, data.cast(), PAGE);
+            (ops.write)(media, line, ptr::from_ref(&header).cast::<c_void>(), LINE);
+            (ops.fence)(media, data, PAGE);
         }
         Ok(())
     }

@@ -443,60 +443,58 @@ impl Drop for Media {
     }
 }
 
-/// The state behind a media handle and an address in it as an offset.
+/// The state behind a media handle.
 ///
 /// # Safety
 /// `m` is the `raw` of a living [`Media`].
-unsafe fn at<'a>(m: *mut sys::fby_media, p: *const std::ffi::c_void) -> (&'a mut State, usize) {
+unsafe fn state<'a>(m: *mut sys::fby_media) -> &'a mut State {
     // SAFETY: the caller vouches for m; no other reference to the state lives
     // during a call into the engine.
-    let (state, base) = unsafe { (&mut *(*m).host.cast::<State>(), (*m).base as usize) };
-    (state, (p as usize).wrapping_sub(base))
+    unsafe { &mut *(*m).host.cast::<State>() }
 }
 
 unsafe extern "C" fn op_write(
     m: *mut sys::fby_media,
-    dst: *mut std::ffi::c_void,
+    at: u64,
     src: *const std::ffi::c_void,
     n: usize,
 ) {
     // SAFETY: called by the engine with its media and n readable bytes at src,
     // which is not in the media: the engine copies within it by way of memory.
-    let ((state, offset), src) =
-        unsafe { (at(m, dst), std::slice::from_raw_parts(src.cast::<u8>(), n)) };
-    state.write(offset, src);
+    let (state, src) = unsafe { (state(m), std::slice::from_raw_parts(src.cast::<u8>(), n)) };
+    state.write(at as usize, src);
 }
 
 unsafe extern "C" fn op_write_crc(
     m: *mut sys::fby_media,
-    dst: *mut std::ffi::c_void,
+    at: u64,
     src: *const std::ffi::c_void,
     n: usize,
     crc: u32,
 ) -> u32 {
     // SAFETY: as op_write; fby_crc32c reads n bytes at src.
     unsafe {
-        op_write(m, dst, src, n);
+        op_write(m, at, src, n);
         sys::fby_crc32c(crc, src, n)
     }
 }
 
-unsafe extern "C" fn op_fence(m: *mut sys::fby_media, start: *const std::ffi::c_void, n: usize) {
+unsafe extern "C" fn op_fence(m: *mut sys::fby_media, at: u64, n: usize) {
     // SAFETY: called by the engine with its media.
-    let (state, offset) = unsafe { at(m, start) };
-    state.fence(offset, n);
+    unsafe { state(m) }.fence(at as usize, n);
 }
 
 unsafe extern "C" fn op_read_crc(
     m: *mut sys::fby_media,
     dst: *mut std::ffi::c_void,
-    src: *const std::ffi::c_void,
+    at: u64,
     n: usize,
     crc: *mut u32,
 ) -> std::ffi::c_int {
     // SAFETY: called by the engine with its media.
-    let (state, offset) = unsafe { at(m, src) };
-    if offset % LINE != 0
+    let state = unsafe { state(m) };
+    let offset = at as usize;
+    if !offset.is_multiple_of(LINE)
         || !n.is_multiple_of(LINE)
         || offset.checked_add(n).is_none_or(|e| e > state.visible.len())
     {
@@ -507,13 +505,14 @@ unsafe extern "C" fn op_read_crc(
     if !state.poison.is_empty() && state.poison.range(first..last).next().is_some() {
         return 1;
     }
-    // SAFETY: the range was checked; dst, if any, has room for n bytes outside
-    // the media, and crc is the engine's.
+    let src = &state.visible.bytes()[offset..offset + n];
+    // SAFETY: dst, if any, has room for n bytes outside the media, and crc is the
+    // engine's.
     unsafe {
         if !dst.is_null() {
-            std::ptr::copy_nonoverlapping(src.cast::<u8>(), dst.cast::<u8>(), n);
+            std::ptr::copy_nonoverlapping(src.as_ptr(), dst.cast::<u8>(), n);
         }
-        *crc = sys::fby_crc32c(*crc, src, n);
+        *crc = sys::crc32c(*crc, src);
     }
     0
 }

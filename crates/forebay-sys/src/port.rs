@@ -9,12 +9,11 @@ use crate::errors::static_text;
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct fby_media_ops {
-    pub write: unsafe extern "C" fn(*mut fby_media, *mut c_void, *const c_void, usize),
-    pub write_crc:
-        unsafe extern "C" fn(*mut fby_media, *mut c_void, *const c_void, usize, u32) -> u32,
-    pub fence: unsafe extern "C" fn(*mut fby_media, *const c_void, usize),
+    pub write: unsafe extern "C" fn(*mut fby_media, u64, *const c_void, usize),
+    pub write_crc: unsafe extern "C" fn(*mut fby_media, u64, *const c_void, usize, u32) -> u32,
+    pub fence: unsafe extern "C" fn(*mut fby_media, u64, usize),
     pub read_crc:
-        unsafe extern "C" fn(*mut fby_media, *mut c_void, *const c_void, usize, *mut u32) -> c_int,
+        unsafe extern "C" fn(*mut fby_media, *mut c_void, u64, usize, *mut u32) -> c_int,
 }
 
 #[repr(C)]

@@ -4,7 +4,6 @@
 //! from and to every alignment that matters; the bytes, their surroundings and
 //! the CRC are compared with a bit-by-bit CRC32C.
 
-use std::ffi::c_void;
 use std::ptr;
 
 use forebay_sys::{
@@ -65,13 +64,13 @@ fn noise(len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Every usable kernel with every method.
-fn each(mut test: impl FnMut(&str, *mut fby_media)) {
+/// Every usable kernel with every method, on memory that is the media's.
+fn each(memory: *mut u8, size: usize, mut test: impl FnMut(&str, *mut fby_media)) {
     for kernel in posix_kernels() {
         for (persist, method) in METHODS {
             let Some(ops) = posix_media_ops(persist, Some(kernel)) else { continue };
-            let mut media =
-                fby_media { base: ptr::null_mut(), size: 0, ops, host: ptr::null_mut() };
+            let size = size as u64;
+            let mut media = fby_media { base: memory, size, ops, host: ptr::null_mut() };
             test(&format!("{kernel} {method}"), &raw mut media);
         }
     }
@@ -82,19 +81,20 @@ fn ops(media: *mut fby_media) -> fby_media_ops {
     unsafe { *(*media).ops }
 }
 
-fn fence(media: *mut fby_media, bytes: &[u8]) {
+fn fence(media: *mut fby_media, at: usize, len: usize) {
     // SAFETY: the range is mapped memory, all that msync asks for.
-    unsafe { (ops(media).fence)(media, bytes.as_ptr().cast::<c_void>(), bytes.len()) }
+    unsafe { (ops(media).fence)(media, at as u64, len) }
 }
 
 #[test]
 fn writes_of_every_length_and_alignment() {
     let data = noise(LONGEST + 4096);
     let mut space = Aligned::new(LONGEST + 256);
+    let memory = space.slice().as_mut_ptr();
     // Media starts on a line and not on a page, with room to see an overrun.
     let sums: Vec<Vec<u32>> = ALIGNMENTS.iter().map(|&a| line_sums(&data[a..], 0x1234)).collect();
 
-    each(|name, media| {
+    each(memory, LONGEST + 256, |name, media| {
         for (a, &align) in ALIGNMENTS.iter().enumerate() {
             for (lines, &sum) in sums[a].iter().enumerate() {
                 let len = lines * 64;
@@ -102,23 +102,17 @@ fn writes_of_every_length_and_alignment() {
                 for crc in [false, true] {
                     let area = &mut space.slice()[..len + 192];
                     area.fill(GUARD);
-                    let dst = area[64..].as_mut_ptr().cast();
-                    // SAFETY: dst and src have len bytes, dst is on a line.
+                    // SAFETY: src and the media from byte 64 on have len bytes.
                     unsafe {
                         if crc {
-                            let got = (ops(media).write_crc)(
-                                media,
-                                dst,
-                                src.as_ptr().cast(),
-                                len,
-                                0x1234,
-                            );
+                            let write = ops(media).write_crc;
+                            let got = write(media, 64, src.as_ptr().cast(), len, 0x1234);
                             assert_eq!(got, sum, "{name} align {align} len {len}");
                         } else {
-                            (ops(media).write)(media, dst, src.as_ptr().cast(), len);
+                            (ops(media).write)(media, 64, src.as_ptr().cast(), len);
                         }
                     }
-                    fence(media, area);
+                    fence(media, 0, len + 192);
                     assert!(area[64..64 + len] == *src, "{name} align {align} len {len}");
                     let around = area[..64].iter().chain(&area[64 + len..]);
                     assert!(around.clone().all(|&b| b == GUARD), "{name} align {align} len {len}");
@@ -131,11 +125,12 @@ fn writes_of_every_length_and_alignment() {
 #[test]
 fn reads_of_every_length_and_alignment() {
     let mut space = Aligned::new(LONGEST + 64);
+    let memory = space.slice().as_mut_ptr();
     let media_bytes = &mut space.slice()[64..];
     media_bytes.copy_from_slice(&noise(LONGEST));
     let sums = line_sums(media_bytes, 0);
 
-    each(|name, media| {
+    each(memory, LONGEST + 64, |name, media| {
         let mut area = vec![GUARD; LONGEST + 4096 + 64];
         for align in ALIGNMENTS {
             for (lines, &sum) in sums.iter().enumerate() {
@@ -144,9 +139,7 @@ fn reads_of_every_length_and_alignment() {
                 area[..align + len + 64].fill(GUARD);
                 let dst = area[align..].as_mut_ptr().cast();
                 // SAFETY: dst and the media have len bytes, the media's are on a line.
-                let r = unsafe {
-                    (ops(media).read_crc)(media, dst, media_bytes.as_ptr().cast(), len, &mut crc)
-                };
+                let r = unsafe { (ops(media).read_crc)(media, dst, 64, len, &mut crc) };
                 assert_eq!((r, crc), (0, sum), "{name} align {align} len {len}");
                 assert!(area[align..align + len] == media_bytes[..len], "{name} {align} {len}");
                 let around = area[..align].iter().chain(&area[align + len..align + len + 64]);
@@ -157,8 +150,7 @@ fn reads_of_every_length_and_alignment() {
             let mut crc = 0;
             // SAFETY: dst NULL asks for the checksum only.
             let r = unsafe {
-                let src = media_bytes.as_ptr().cast();
-                (ops(media).read_crc)(media, ptr::null_mut(), src, lines * 64, &mut crc)
+                (ops(media).read_crc)(media, ptr::null_mut(), 64, lines * 64, &mut crc)
             };
             assert_eq!((r, crc), (0, sum), "{name} checksum only, {lines} lines");
         }
@@ -179,14 +171,14 @@ fn sums_continue_across_pieces() {
     let data = noise(4096);
     let whole = slow_crc32c(0, &data);
     let mut space = Aligned::new(4096);
-    each(|name, media| {
+    let memory = space.slice().as_mut_ptr();
+    each(memory, 4096, |name, media| {
         for cut in (0..=4096).step_by(512) {
-            let at = space.slice().as_mut_ptr();
             // SAFETY: both pieces lie within the 4096 bytes of data and of space.
             let crc = unsafe {
                 let write = ops(media).write_crc;
-                let crc = write(media, at.cast(), data.as_ptr().cast(), cut, 0);
-                write(media, at.add(cut).cast(), data[cut..].as_ptr().cast(), 4096 - cut, crc)
+                let crc = write(media, 0, data.as_ptr().cast(), cut, 0);
+                write(media, cut as u64, data[cut..].as_ptr().cast(), 4096 - cut, crc)
             };
             assert_eq!(crc, whole, "{name} cut at {cut}");
         }

@@ -115,17 +115,17 @@ pub(crate) fn media_ops(
     sys::posix_media_ops(persist, kernel)
 }
 
-/// Stores zeroes to a range of the media and makes them durable.
 /// Copies from media; a multiple of 64 bytes from one.  False: it cannot be read.
 pub(crate) fn media_read(media: &Media, at: usize, to: &mut [u8]) -> bool {
     let m = media.as_raw();
     // SAFETY: m is valid as long as media.
-    let (base, size, ops) = unsafe { ((*m).base, (*m).size as usize, &*(*m).ops) };
+    let (size, ops) = unsafe { ((*m).size as usize, &*(*m).ops) };
     assert!((at | to.len()).is_multiple_of(64) && at + to.len() <= size);
     // SAFETY: within the mapping and within the slice, aligned as it asks for.
-    unsafe { (ops.read_crc)(m, to.as_mut_ptr().cast(), base.add(at).cast(), to.len(), &mut 0) == 0 }
+    unsafe { (ops.read_crc)(m, to.as_mut_ptr().cast(), at as u64, to.len(), &mut 0) == 0 }
 }
 
+/// Stores zeroes to a range of the media and makes them durable.
 pub(crate) fn media_zero(media: &Media, start: usize, len: usize) {
     const ZERO: [u8; 4096] = [0; 4096];
     let m = media.as_raw();
@@ -133,11 +133,10 @@ pub(crate) fn media_zero(media: &Media, start: usize, len: usize) {
     // and lies within the writable mapping, on which no engine is open.
     unsafe {
         let ops = &*(*m).ops;
-        let base = (*m).base.add(start);
-        for at in (0..len).step_by(ZERO.len()) {
-            (ops.write)(m, base.add(at).cast(), ZERO.as_ptr().cast(), ZERO.len());
+        for at in (start..start + len).step_by(ZERO.len()) {
+            (ops.write)(m, at as u64, ZERO.as_ptr().cast(), ZERO.len());
         }
-        (ops.fence)(m, base.cast(), len);
+        (ops.fence)(m, start as u64, len);
     }
 }
 

@@ -67,13 +67,10 @@ static void heal(u64 at, u64 n)
 	spin_unlock_irqrestore(&poison_lock, flags);
 }
 
-/* fby_port_read_crc(m, dst, src, n, crc): 1 is no business of the return handler. */
+/* fby_port_read_crc(m, dst, at, n, crc): 1 is no business of the return handler. */
 static int read_begins(struct kretprobe_instance *ri, struct pt_regs *regs)
 {
-	struct fby_media *m = (void *)regs_get_kernel_argument(regs, 0);
-	u8 *src = (void *)regs_get_kernel_argument(regs, 2);
-
-	return !overlaps(src - m->base, regs_get_kernel_argument(regs, 3));
+	return !overlaps(regs_get_kernel_argument(regs, 2), regs_get_kernel_argument(regs, 3));
 }
 
 static int read_ends(struct kretprobe_instance *ri, struct pt_regs *regs)
@@ -82,13 +79,10 @@ static int read_ends(struct kretprobe_instance *ri, struct pt_regs *regs)
 	return 0;
 }
 
-/* fby_port_write(m, dst, src, n), fby_port_write_crc(m, dst, src, n, crc) */
+/* fby_port_write(m, at, src, n), fby_port_write_crc(m, at, src, n, crc) */
 static int write_begins(struct kprobe *p, struct pt_regs *regs)
 {
-	struct fby_media *m = (void *)regs_get_kernel_argument(regs, 0);
-	u8 *dst = (void *)regs_get_kernel_argument(regs, 1);
-
-	heal(dst - m->base, regs_get_kernel_argument(regs, 3));
+	heal(regs_get_kernel_argument(regs, 1), regs_get_kernel_argument(regs, 3));
 	return 0;
 }
 
