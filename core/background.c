@@ -33,7 +33,7 @@ static void tick(struct fby_pool *p)
 	for (u32 v = 0; v < p->sb.nvolumes; v++)
 		if (fby_load(&p->volume[v].nchunks) || fby_load(&p->volume[v].counted))
 			fby_volume_count(p, (u16)v);
-	fby_pace_share(p);
+	fby_share_update(p);
 	for (u32 v = 0; v < p->sb.nvolumes; v++)
 		if (p->volume[v].attached)
 			fby_pace_tick(p, (u16)v);

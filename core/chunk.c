@@ -28,70 +28,13 @@ void fby_slot_retire(struct fby_slot *s)
 	fby_store_release(&s->floor, FBY_NO_SEQ);
 }
 
-/* --- what each volume is entitled to ----------------------------------------------
- *
- * An attached volume can have FBY_ENTITLED chunks, whatever others hold: a volume that has
- * as many leaves what others have less.  It leaves half of the pool at most, so that the
- * other half is for whoever writes.  Where the volumes are too many for that, a first
- * chunk is kept for each before a second for some; and where half of the pool has not
- * even so many chunks, they are for those that come first.
- * A pool of fewer than 16 keeps none: there the chunks that lost blocks hold are much.
- */
-
-u32 fby_owed_to(const struct fby_volume *v)
-{
-	u32 n = fby_load(&v->nchunks);
-
-	return v->attached && n < FBY_ENTITLED ? FBY_ENTITLED - n : 0;
-}
-
-static u32 half_at_most(const struct fby_pool *p, u32 n)
-{
-	u32 half = p->sb.nchunks < 16 ? 0 : (p->sb.nchunks - fby_reserve(p) + 1) / 2;
-
-	return n < half ? n : half;
-}
-
-u32 fby_owed(const struct fby_pool *p)
-{
-	return half_at_most(p, fby_load(&p->owed));
-}
-
-u32 fby_spare(const struct fby_pool *p)
-{
-	u32 nfree = fby_load(&p->nfree), owed = fby_owed(p);
-
-	return nfree > owed ? nfree - owed : 0;
-}
-
-/* Pool lock held.  add: 1, or ~0 before the volume's chunks or whether it is attached
- * change. */
-static void count_owed(struct fby_pool *p, const struct fby_volume *v, u32 add)
-{
-	u32 owed = fby_owed_to(v);
-
-	fby_store(&p->owed, p->owed + add * owed);
-	p->owed_first += add * (owed == FBY_ENTITLED);
-}
-
-void fby_entitle(struct fby_pool *p, struct fby_volume *v, bool attached)
-{
-	fby_lock(&p->lock);
-	count_owed(p, v, ~0u);
-	v->attached = attached;
-	count_owed(p, v, 1);
-	fby_unlock(&p->lock);
-	/* A writer that was refused for the sake of another may have a chunk now. */
-	fby_fetch_or(&p->wake_owed, fby_fetch_and(&p->wait_mask, ~(u32)FBY_WAKE_SPACE) & FBY_WAKE_SPACE);
-}
-
 /* --- lists ------------------------------------------------------------------------- */
 
 void fby_chunk_list_append(struct fby_pool *p, struct fby_volume *v, u32 c)
 {
 	struct fby_chunk *ch = &p->chunk[c];
 
-	count_owed(p, v, ~0u);
+	fby_owed_count(p, v, ~0u);
 	ch->next = FBY_NO_CHUNK;
 	ch->prev = v->last;
 	if (v->last != FBY_NO_CHUNK)
@@ -100,7 +43,7 @@ void fby_chunk_list_append(struct fby_pool *p, struct fby_volume *v, u32 c)
 		v->first = c;
 	v->last = c;
 	fby_store(&v->nchunks, v->nchunks + 1);
-	count_owed(p, v, 1);
+	fby_owed_count(p, v, 1);
 }
 
 static void chunk_list_remove(struct fby_pool *p, struct fby_volume *v, u32 c)
@@ -108,7 +51,7 @@ static void chunk_list_remove(struct fby_pool *p, struct fby_volume *v, u32 c)
 	struct fby_chunk *ch = &p->chunk[c];
 
 	FBY_ASSERT(v->nchunks > 0);
-	count_owed(p, v, ~0u);
+	fby_owed_count(p, v, ~0u);
 	if (ch->prev != FBY_NO_CHUNK)
 		p->chunk[ch->prev].next = ch->next;
 	else
@@ -118,7 +61,7 @@ static void chunk_list_remove(struct fby_pool *p, struct fby_volume *v, u32 c)
 	else
 		v->last = ch->prev;
 	fby_store(&v->nchunks, v->nchunks - 1);
-	count_owed(p, v, 1);
+	fby_owed_count(p, v, 1);
 }
 
 void fby_chunk_to_free(struct fby_pool *p, u32 c)
@@ -176,17 +119,10 @@ static bool free_if_empty(struct fby_pool *p, u32 c)
 	return true;
 }
 
-/* One for destage, which must be able to carry damage forward; and where that is
- * no great part of the pool one for relocation, which makes more of it. */
-u32 fby_reserve(const struct fby_pool *p)
-{
-	return p->sb.nchunks >= 16 ? 2 : 1;
-}
-
 /* After chunks were freed. */
 static void wake_space(struct fby_pool *p, u32 *wake)
 {
-	if (fby_load(&p->nfree) > 1 && /* enough for who has none; see kept_free */
+	if (fby_load(&p->nfree) > 1 && /* enough for who has none; see fby_kept_free */
 	    (fby_fetch_and(&p->wait_mask, ~(u32)FBY_WAKE_SPACE) & FBY_WAKE_SPACE))
 		*wake |= FBY_WAKE_SPACE;
 }
@@ -221,23 +157,6 @@ void fby_chunk_sweep(struct fby_pool *p, u32 n, u32 *wake)
 		wake_space(p, wake);
 }
 
-/* Pool lock held: free chunks that the volume has to leave, the reserve and what
- * others are entitled to. */
-static u32 kept_free(const struct fby_pool *p, u16 volume, u32 flags)
-{
-	u32 reserve = flags & FBY_BEGIN_RELOCATE ? 1 : fby_reserve(p), owed = fby_owed_to(&p->volume[volume]);
-
-	if (flags & FBY_BEGIN_RESERVE)
-		return 0;
-	if (FBY_BUG(OWED_IGNORED))
-		return reserve;
-	/* Its first one also from what is kept for relocation: what volumes that are not
-	 * attached hold never becomes free, and it would wait for ever. */
-	if (owed == FBY_ENTITLED)
-		return 1;
-	return reserve + (owed ? half_at_most(p, p->owed_first) : fby_owed(p));
-}
-
 static u32 chunk_open(struct fby_pool *p, struct fby_slot *s, u16 volume, u32 flags, u32 *wake)
 {
 	struct fby_open_line l = { .magic = FBY_OPEN_MAGIC, .kind = FBY_CHUNK_CACHE, .volume = volume };
@@ -247,12 +166,12 @@ static u32 chunk_open(struct fby_pool *p, struct fby_slot *s, u16 volume, u32 fl
 
 	fby_lock(&p->lock);
 	freed = sweep(p, SWEEP_OPEN, ~0u);
-	kept = kept_free(p, volume, flags);
+	kept = fby_kept_free(p, volume, flags);
 	/* Not the whole pool, or a full one would cost each writer that: the hand goes
 	 * on where it is, and destage's goes round while writers wait. */
 	if (p->nfree <= kept) {
 		freed |= sweep(p, fby_sweep_most(p), kept);
-		kept = kept_free(p, volume, flags);
+		kept = fby_kept_free(p, volume, flags);
 	}
 	if (p->nfree <= kept) {
 		fby_unlock(&p->lock);
@@ -302,20 +221,6 @@ static u32 chunk_open(struct fby_pool *p, struct fby_slot *s, u16 volume, u32 fl
 	return c;
 }
 
-/*
- * Has destage something to look at?  Above the watermark most of the chunks may be
- * overwritten ones, which the next opening takes back: then a look for every 64th of
- * the pool will do, and each tick has one.  Relocation keeps pace with openings.
- */
-static bool destage_due(const struct fby_pool *p)
-{
-	u32 n = p->sb.nchunks, free = fby_spare(p);
-
-	if (free * 100ull > (u64)n * (100 - p->opt.high_watermark))
-		return false;
-	return fby_space_short(p) || fby_load(&p->chunks_opened) - fby_load(&p->stepped_opens) >= n / 64;
-}
-
 /* A slot, taken, that has a chunk of the volume open.  NULL: none has, or *busy: it
  * could not be taken. */
 static struct fby_slot *slot_with_chunk(struct fby_pool *p, u16 volume, bool *busy)
@@ -344,10 +249,10 @@ static bool slot_open(struct fby_pool *p, struct fby_slot *s, u16 volume, u32 fl
 	fby_destage_look(p, volume);
 	if (c == FBY_NO_CHUNK)
 		return false;
-	if (destage_due(p))
+	if (fby_destage_due(p))
 		*wake |= FBY_WAKE_DESTAGE;
 	fby_volume_count(p, volume);
-	fby_pace_update(p, volume);
+	fby_level_update(p, volume);
 	return true;
 }
 
@@ -358,7 +263,7 @@ static bool slot_open(struct fby_pool *p, struct fby_slot *s, u16 volume, u32 fl
 static bool one_by_one(const struct fby_pool *p, u16 volume)
 {
 	return fby_starved(p) ||
-	       (fby_space_short(p) && fby_load(&p->volume[volume].nchunks) <= 2 * FBY_ENTITLED);
+	       (fby_short(p) && fby_load(&p->volume[volume].nchunks) <= 2 * FBY_ENTITLED);
 }
 
 /* Where the volume gets no chunk there may be room in that of another slot. */

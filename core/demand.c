@@ -5,27 +5,9 @@
  */
 #include "engine.h"
 
-bool fby_starved(const struct fby_pool *p)
-{
-	return fby_spare(p) <= fby_reserve(p);
-}
-
 bool fby_volume_clean(struct fby_pool *p, u16 index)
 {
 	return fby_volume_pages(p, index) == fby_load(&p->volume[index].lost_only);
-}
-
-/* By what is live: dead pages are taken back by relocation, unless that finds none. */
-void fby_pressure_update(struct fby_pool *p)
-{
-	u64 live = fby_load(&p->live) * 100;
-	u64 room = (u64)(p->sb.nchunks - fby_owed(p)) * (p->chunk_pages - FBY_FIRST_PAGE);
-	bool in_vain = fby_space_short(p) && p->looked_opens == fby_load(&p->chunks_opened);
-
-	if (live >= room * p->opt.high_watermark || in_vain || fby_starved(p))
-		p->pressure = true;
-	else if (live <= room * p->opt.low_watermark)
-		p->pressure = false;
 }
 
 bool fby_volume_aged(const struct fby_pool *p, const struct fby_volume *v)

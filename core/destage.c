@@ -542,7 +542,7 @@ static int release_step(struct fby_pool *p, u16 volume, u32 *wake)
 	d->backoff_ns = 0;
 	d->n = 0;
 	fby_volume_count(p, volume);
-	fby_pace_update(p, volume);
+	fby_level_update(p, volume);
 	fby_store(&d->phase, FBY_PH_IDLE);
 	return FBY_AGAIN;
 }

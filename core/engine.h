@@ -168,9 +168,7 @@ struct fby_pace {
 	u64 next_ns FBY_ALIGNED; /* when the next page may be taken in */
 	u64 delay_ns; /* waited in all */
 	/* written by fby_destage_step and by who opens a chunk */
-	u64 cost_ns FBY_ALIGNED; /* of a page; 0: not throttled */
-	u32 level; /* how full the pool is for this volume */
-	u64 read_ns; /* coarse time when an origin read that somebody waited for ended last */
+	u64 read_ns FBY_ALIGNED; /* coarse time when an origin read that somebody waited for ended last */
 	u32 foreground; /* origin reads that somebody waits for */
 	u32 rate; /* pages a second that are let go */
 	/* owned by fby_destage_step */
@@ -204,7 +202,9 @@ struct fby_volume {
 	bool damaged;
 	bool attached;
 	u32 attachment; /* attached so many times since the pool was opened */
+	/* writers look at these two each time */
 	u32 bypassing; /* those of range[] that are in use, by bit; set under the pool lock */
+	u32 level; /* how full the pool is for it; fby_level_update */
 	u64 blocks; /* 4 KiB units, rounded up */
 	/* guarded by the pool lock */
 	u32 first, last; /* its chunks, oldest first */
@@ -276,7 +276,7 @@ struct fby_pool {
 	u32 sweep_left; /* chunks until the hand has come round */
 	u32 look, look_left; /* relocation: next chunk to look at, and how many until all were */
 	u32 attached; /* volumes, counted at the last tick */
-	u32 share; /* pages of the pool that a volume may hold where others want it too; fby_pace_share */
+	u32 share; /* pages of the pool that a volume may hold where others want it too; fby_share_update */
 	u64 retry_ns; /* when a volume whose origin failed is to be tried again */
 	u64 looked_opens; /* chunks_opened when all had been looked at in vain */
 	u64 stepped_opens; /* chunks_opened at the last step */
@@ -306,12 +306,7 @@ bool fby_page_line_read(struct fby_pool *p, u32 c, u32 i, struct fby_page_line *
 bool fby_open_line_read(struct fby_pool *p, u32 c, u32 which, struct fby_open_line *out);
 bool fby_seal_line_read(struct fby_pool *p, u32 c, u32 which, struct fby_seal_line *out); /* which: of FBY_SEALS */
 
-/* --- chunk.c: slots, chunks, sequence numbers ------------------------------ */
-/* A slot with an open chunk of the volume: s, which is held and has none, one being
- * opened, or another, and s is released.  NULL: *decision, and nothing is held.
- * flags: of enum fby_begin_flags, for what is kept in reserve. */
-struct fby_slot *fby_slot_open(struct fby_pool *p, struct fby_slot *s, u16 volume, u32 flags, u32 *wake,
-			       int *decision);
+/* --- fullness.c ---------------------------------------------------------------- */
 /* Free chunks that writers leave alone. */
 u32 fby_reserve(const struct fby_pool *p);
 /* Chunks that are kept for volumes which have fewer than they are entitled to. */
@@ -319,8 +314,34 @@ u32 fby_owed(const struct fby_pool *p);
 /* Free chunks besides these. */
 u32 fby_spare(const struct fby_pool *p);
 u32 fby_owed_to(const struct fby_volume *v);
+/* Pool lock held.  add: 1, or ~0 before the volume's chunks or whether it is attached
+ * change. */
+void fby_owed_count(struct fby_pool *p, const struct fby_volume *v, u32 add);
 /* The volume is attached or detached: it is, or was, entitled to chunks. */
 void fby_entitle(struct fby_pool *p, struct fby_volume *v, bool attached);
+/* Pool lock held: free chunks that the volume has to leave, the reserve and what
+ * others are entitled to.  flags: of enum fby_begin_flags. */
+u32 fby_kept_free(const struct fby_pool *p, u16 volume, u32 flags);
+bool fby_starved(const struct fby_pool *p); /* writers get no chunk, but for what they are entitled to */
+bool fby_short(const struct fby_pool *p); /* so few chunks are free that relocation begins */
+bool fby_destage_due(const struct fby_pool *p); /* has destage something to look at? */
+void fby_pressure_update(struct fby_pool *p); /* is too much of the pool live? */
+struct fby_span {
+	u64 start, top; /* live pages */
+};
+struct fby_span fby_throttled_span(const struct fby_pool *p);
+void fby_share_update(struct fby_pool *p); /* works out pool.share; before the levels */
+/* Works out the volume's level, how full the pool is for it: 0, below where throttling
+ * begins, to FBY_LEVEL_FULL.  Any thread. */
+#define FBY_LEVEL_FULL 1024u
+void fby_level_update(struct fby_pool *p, u16 volume);
+
+/* --- chunk.c: slots, chunks, sequence numbers ------------------------------ */
+/* A slot with an open chunk of the volume: s, which is held and has none, one being
+ * opened, or another, and s is released.  NULL: *decision, and nothing is held.
+ * flags: of enum fby_begin_flags, for what is kept in reserve. */
+struct fby_slot *fby_slot_open(struct fby_pool *p, struct fby_slot *s, u16 volume, u32 flags, u32 *wake,
+			       int *decision);
 /* Counts the volume's pages into pool.live. */
 void fby_volume_count(struct fby_pool *p, u16 volume);
 /* Drops unused sequence numbers.  Slot held. */
@@ -394,12 +415,9 @@ static inline u32 fby_round_most(const struct fby_destage *d)
 /* --- demand.c ---- */
 /* Has the volume an entry that max_age wants on the origin?  Pool lock held. */
 bool fby_volume_aged(const struct fby_pool *p, const struct fby_volume *v);
-bool fby_starved(const struct fby_pool *p); /* writers get no chunk, but for what they are entitled to */
-void fby_pressure_update(struct fby_pool *p); /* is too much of the pool live? */
 bool fby_destage_wanted(struct fby_pool *p, u16 volume); /* now? */
 
 /* --- relocate.c ---- */
-bool fby_space_short(const struct fby_pool *p); /* so few chunks are free that relocation begins */
 /* One chunk's worth of relocation, if there is cause; true: call again soon. */
 bool fby_relocate_step(struct fby_pool *p, u32 *wake);
 /* No slot has a chunk of the volume open. */
@@ -407,9 +425,8 @@ void fby_relocate_settle(struct fby_pool *p, u16 volume, u32 *wake);
 
 /* --- pace.c ------------------------------------------------------------------- */
 void fby_pace_start(struct fby_pace *pace, u32 nbuffers);
-void fby_pace_update(struct fby_pool *p, u16 volume); /* after the level changed; any thread */
-void fby_pace_share(struct fby_pool *p); /* works out pool.share; before the ticks */
 void fby_pace_tick(struct fby_pool *p, u16 volume);
+u32 fby_pace_intake(const struct fby_pool *p, u16 volume); /* pages a second that may be written; 0: no limit */
 u32 fby_pace_round(const struct fby_pool *p, u16 volume, u32 cap); /* pages of the next round */
 u32 fby_pace_depth(struct fby_pool *p, u16 volume);
 void fby_pace_latency(struct fby_pace *pace, u32 ns, bool alone);

@@ -23,7 +23,6 @@
 #define BURST_NS 5000000ull /* unused time that a volume may save up */
 #define DELAY_MAX_NS 1000000000ull
 #define READ_RECENT_NS 10000000ull
-#define LEVEL_ONE 1024u
 
 void fby_pace_start(struct fby_pace *pace, u32 nbuffers)
 {
@@ -31,38 +30,10 @@ void fby_pace_start(struct fby_pace *pace, u32 nbuffers)
 	pace->depth = nbuffers < 4 ? nbuffers : 4;
 }
 
-/* How far used has come from start to top, 0 to LEVEL_ONE. */
-static u32 level_between(u64 used, u64 start, u64 top)
-{
-	u64 above = used > start ? used - start : 0, range = top > start ? top - start : 0;
-
-	if (above == 0)
-		return 0;
-	while (range >> 20) {
-		range >>= 1;
-		above >>= 1;
-	}
-	return above >= range ? LEVEL_ONE : ((u32)above << 10) / (u32)range;
-}
-
-struct fby_span {
-	u64 start, top; /* live pages */
-};
-
-/* Where writes are spaced, of the chunks that are owed to nobody else. */
-static struct fby_span throttled(const struct fby_pool *p)
-{
-	u32 n = p->sb.nchunks - fby_owed(p), percent = (100 + p->opt.high_watermark) / 2;
-	u64 pages = p->chunk_pages - FBY_FIRST_PAGE;
-	struct fby_span r = { n * percent / 100 * pages, (n - fby_reserve(p)) * pages };
-
-	return r;
-}
-
 /* Pages a second that may be taken in at this level. */
 static u32 intake(u32 rate, u32 level)
 {
-	u32 share = level < LEVEL_ONE ? 2 * (LEVEL_ONE - level) : 0;
+	u32 share = level < FBY_LEVEL_FULL ? 2 * (FBY_LEVEL_FULL - level) : 0;
 	u64 pages = (u64)rate * share >> 10;
 	/* In a pool of few chunks one more is most of the range: never much
 	 * slower than what is let go. */
@@ -71,94 +42,19 @@ static u32 intake(u32 rate, u32 level)
 	return pages > least ? (u32)pages : least;
 }
 
-/*
- * The pool divided among the volumes that hold much of it: each but those with less
- * than half of such a share, whose pages are taken off first.  That makes the share
- * larger, and again some may be below the half.
- */
-void fby_pace_share(struct fby_pool *p)
+/* Nanoseconds that a page has to wait for; 0: not throttled. */
+static u64 page_cost(const struct fby_pool *p, u16 volume)
 {
-	u32 top = (u32)throttled(p).top, share = 0, before, room, n; /* pages: below 2^32 */
+	u32 level = fby_load(&p->volume[volume].level);
 
-	n = 0;
-	for (u32 i = 0; i < p->sb.nvolumes; i++)
-		n += p->volume[i].attached;
-	fby_store(&p->attached, n);
-	do {
-		before = share;
-		room = top;
-		n = 0;
-		for (u32 i = 0; i < p->sb.nvolumes; i++) {
-			const struct fby_volume *v = &p->volume[i];
-			u64 counted = fby_load(&v->counted);
-
-			if (v->attached && 2 * counted >= share)
-				n++;
-			else
-				room -= counted < room ? (u32)counted : room;
-		}
-		share = n ? room / n : room;
-	} while (n && share > before);
-	fby_store(&p->share, share);
+	return level ? 1000000000u / intake(fby_load(&p->volume[volume].pace.rate), level) : 0;
 }
 
-/*
- * Live pages, since dead ones are taken back without the origin.  A volume with half
- * of its share and more feels how full the pool is; with more than its share, that of a
- * full one.  One with less feels only how much of its own is left: that of the share, or
- * of what the others leave, whose origins may stand still.
- */
-static u32 level_by_live(const struct fby_pool *p, const struct fby_volume *v)
+u32 fby_pace_intake(const struct fby_pool *p, u16 volume)
 {
-	struct fby_span pool = throttled(p);
-	u64 mine = fby_load(&v->counted), live = fby_load(&p->live), share = fby_load(&p->share);
-	u64 owed = (u64)fby_owed_to(v) * (p->chunk_pages - FBY_FIRST_PAGE);
-	u32 level = level_between(live, pool.start, pool.top), above;
-	u64 room;
+	u64 cost = page_cost(p, volume);
 
-	if (2 * mine >= share) {
-		above = level_between(mine, share, share + share / 8);
-		return level ? level + ((LEVEL_ONE - level) * above >> 10) : 0;
-	}
-	room = pool.top + owed + mine > live ? pool.top + owed + mine - live : 0;
-	if (room > share)
-		room = share;
-	above = level_between(mine, (u32)room / 100 * ((100 + p->opt.high_watermark) / 2), room);
-	return above < level ? above : level;
-}
-
-/*
- * Where relocation falls behind, chunks in use: in the last sixteenth, and not in so few
- * chunks that one of them is half of the way.  For those who use them.
- */
-static u32 level_by_use(const struct fby_pool *p, const struct fby_volume *v)
-{
-	u32 n = p->sb.nchunks, last = n / 8 < 8 ? n / 8 : 8, spare = fby_spare(p), reserve = fby_reserve(p);
-	u32 mine = fby_load(&v->nchunks);
-
-	if (last < n / 16)
-		last = n / 16;
-	if (mine <= FBY_ENTITLED || 2 * mine * fby_load(&p->attached) <= n)
-		return 0;
-	return level_between(n - spare, n - last, n - reserve);
-}
-
-/* How full the pool is for the volume.  0: below where throttling begins; 1024: full. */
-static u32 volume_level(const struct fby_pool *p, u16 volume)
-{
-	const struct fby_volume *v = &p->volume[volume];
-	u32 by_live = level_by_live(p, v), by_use = level_by_use(p, v);
-
-	return by_live > by_use ? by_live : by_use;
-}
-
-void fby_pace_update(struct fby_pool *p, u16 volume)
-{
-	struct fby_pace *pace = &p->volume[volume].pace;
-	u32 level = volume_level(p, volume);
-
-	fby_store(&pace->level, level);
-	fby_store(&pace->cost_ns, level ? 1000000000u / intake(fby_load(&pace->rate), level) : 0);
+	return cost ? 1000000000u / (u32)cost : 0;
 }
 
 void fby_pace_tick(struct fby_pool *p, u16 volume)
@@ -175,17 +71,17 @@ void fby_pace_tick(struct fby_pool *p, u16 volume)
 		if (now > RATE_MAX)
 			now = RATE_MAX;
 		/* Only while the origin is worked on does it show what it can do. */
-		if ((p->pressure || fby_space_short(p)) && (pace->measured || gone >= ROUND_FIRST / 2)) {
+		if ((p->pressure || fby_short(p)) && (pace->measured || gone >= ROUND_FIRST / 2)) {
 			fby_store(&pace->rate, pace->measured ? pace->rate - (pace->rate >> 3) + (now >> 3) : now);
 			pace->measured = true;
 		}
 	}
-	fby_pace_update(p, volume);
+	fby_level_update(p, volume);
 }
 
 bool fby_write_throttled(const struct fby_pool *p, u16 volume)
 {
-	return volume < p->sb.nvolumes && fby_load(&p->volume[volume].pace.cost_ns) != 0;
+	return volume < p->sb.nvolumes && fby_load(&p->volume[volume].level) != 0;
 }
 
 u64 fby_write_delay(struct fby_pool *p, u16 volume, u32 nsectors, u64 now_ns)
@@ -196,7 +92,7 @@ u64 fby_write_delay(struct fby_pool *p, u16 volume, u32 nsectors, u64 now_ns)
 	if (volume >= p->sb.nvolumes)
 		return 0;
 	pace = &p->volume[volume].pace;
-	cost = fby_load(&pace->cost_ns);
+	cost = page_cost(p, volume);
 	if (fby_likely(cost == 0))
 		return 0;
 	cost *= (nsectors + FBY_PAGE_SECTORS - 1) / FBY_PAGE_SECTORS;
@@ -221,7 +117,7 @@ u64 fby_write_delay(struct fby_pool *p, u16 volume, u32 nsectors, u64 now_ns)
 u32 fby_pace_round(const struct fby_pool *p, u16 volume, u32 cap)
 {
 	const struct fby_pace *pace = &p->volume[volume].pace;
-	struct fby_span live = throttled(p);
+	struct fby_span live = fby_throttled_span(p);
 	u64 pages = pace->rate / 4; /* a quarter of a second */
 	/* Let go in steps that are small beside what the throttle steers by, or
 	 * the level swings from one end to the other. */
@@ -248,7 +144,7 @@ u32 fby_pace_depth(struct fby_pool *p, u16 volume)
 
 	if (reads && FBY_BUG(READS_LEAVE_NONE))
 		return 0;
-	return reads && fby_load(&pace->level) == 0 ? (pace->depth + 3) / 4 : pace->depth;
+	return reads && fby_load(&p->volume[volume].level) == 0 ? (pace->depth + 3) / 4 : pace->depth;
 }
 
 void fby_pace_latency(struct fby_pace *pace, u32 ns, bool alone)

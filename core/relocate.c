@@ -20,13 +20,6 @@
 
 #define LOOK 256u /* chunks compared at once */
 
-bool fby_space_short(const struct fby_pool *p)
-{
-	u32 n = p->sb.nchunks / 8, least = fby_reserve(p) + 2;
-
-	return fby_spare(p) < (n > least ? n : least);
-}
-
 /*
  * Is destage about to let go of the chunk's pages?  Moved in a round that does, they
  * would stay, in room that was opened to carry what is lost: round after round, for
@@ -159,7 +152,7 @@ bool fby_relocate_step(struct fby_pool *p, u32 *wake)
 			let_go(p, wake);
 		return true;
 	}
-	if (!fby_space_short(p) || p->looked_opens == opened)
+	if (!fby_short(p) || p->looked_opens == opened)
 		return false;
 	if (p->look_left == 0)
 		p->look_left = p->sb.nchunks;

@@ -344,7 +344,8 @@ int fby_volume_attach(struct fby_pool *p, u16 index, const struct fby_attach *a)
 	v->gate.ended = FBY_BUG(ATTACH_FORGETS_BYPASS) ? 0 : 1; /* before a crash of the host, perhaps */
 	v->bypasses = v->bypassed_sectors = 0;
 	fby_entitle(p, v, true);
-	fby_pace_share(p);
+	fby_share_update(p);
+	fby_level_update(p, index);
 	fby_destage_look(p, index);
 	return FBY_DONE;
 }
@@ -379,7 +380,7 @@ int fby_volume_detach(struct fby_pool *p, u16 index)
 		return -FBY_E_BUSY;
 	fby_destage_settle(p, index);
 	fby_entitle(p, v, false);
-	fby_pace_share(p);
+	fby_share_update(p);
 	fby_zero(&v->destage, sizeof(v->destage));
 	return FBY_DONE;
 }
@@ -399,7 +400,6 @@ static enum fby_destage_state public_state(enum fby_phase phase)
 int fby_volume_info(struct fby_pool *p, u16 index, struct fby_volume_info *out)
 {
 	struct fby_volume *v;
-	u32 cost_ns;
 
 	fby_zero(out, sizeof(*out));
 	if (index >= p->sb.nvolumes)
@@ -430,8 +430,7 @@ int fby_volume_info(struct fby_pool *p, u16 index, struct fby_volume_info *out)
 	out->pages_relocated = fby_load(&v->moved);
 	out->rounds = fby_load(&v->rounds);
 	out->throttle_ns = fby_load(&v->pace.delay_ns);
-	cost_ns = (u32)fby_load(&v->pace.cost_ns); /* once: it changes meanwhile */
-	out->intake_limit = cost_ns ? 1000000000u / cost_ns : 0;
+	out->intake_limit = fby_pace_intake(p, index);
 	out->drain_rate = fby_load(&v->pace.rate);
 	out->origin_depth = fby_load(&v->pace.depth);
 	for (u32 busy = fby_load(&v->bypassing); busy; busy &= busy - 1)

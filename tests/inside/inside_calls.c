@@ -210,7 +210,8 @@ static void numbers(void)
 	EXPECT(fby_flush_end(pool, &first, 0, &wake) == FBY_DONE && (wake & FBY_WAKE_FLUSH));
 	EXPECT(flush(0) == FBY_DONE);
 	EXPECT(bypass_at(100 * P, 16) == FBY_DONE);
-	fby_store(&pool->volume[0].pace.cost_ns, 1ull);
+	fby_store(&pool->volume[0].level, 512u);
+	fby_store(&pool->volume[0].pace.rate, 1000000000u);
 	EXPECT(fby_volume_info(pool, 0, &v) == FBY_DONE);
 	EXPECT(v.flush_owed && v.bypasses == 1 && v.bypassed_sectors == 16 && v.intake_limit == 1000000000);
 	EXPECT(flush(0) == FBY_ORIGIN && flush(0) == FBY_DONE);

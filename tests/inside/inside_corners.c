@@ -205,7 +205,8 @@ static void large(void)
 	EXPECT(fby_volume_detach(pool, 2) == -FBY_E_BUSY);
 	pool_restore();
 
-	fby_store(&pool->volume[0].pace.cost_ns, 1000ull);
+	fby_store(&pool->volume[0].level, 512u);
+	fby_store(&pool->volume[0].pace.rate, 1000000u);
 	fby_store(&pool->volume[0].pace.next_ns, ~0ull / 2); /* a clock that went back */
 	EXPECT(fby_write_delay(pool, 0, P, 10000000000ull) == 1000000000);
 	EXPECT(pool->volume[0].pace.next_ns == 10000000000ull + 1000000000 + 1000);

@@ -407,7 +407,7 @@ static void mostly_dead(void)
 		EXPECT(put(0, block) == FBY_DONE);
 	for (u64 block = 1; block < DATA_PAGES - 1; block++)
 		EXPECT(put(0, block) == FBY_DONE);
-	EXPECT(fby_chunk_live(pool, closed_chunk) == 1 && fby_space_short(pool));
+	EXPECT(fby_chunk_live(pool, closed_chunk) == 1 && fby_short(pool));
 }
 
 #define NOT_MOVED(...) \

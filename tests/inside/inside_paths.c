@@ -343,7 +343,7 @@ static void moved(u32 through)
 		EXPECT(put(0, block++) == FBY_DONE);
 	for (block = 1; block < DATA_PAGES - 1; block++) /* block 7 alone is still in it */
 		EXPECT(put(0, block) == FBY_DONE);
-	EXPECT(fby_chunk_live(pool, from) == 1 && fby_space_short(pool));
+	EXPECT(fby_chunk_live(pool, from) == 1 && fby_short(pool));
 	cpu = through;
 	seq = pool->seq;
 	pool->opt.high_watermark = pool->opt.low_watermark = 100;
@@ -442,7 +442,8 @@ static void delay(void)
 
 	EXPECT(fby_write_delay(pool, 3, P, now) == 0 && !fby_write_throttled(pool, 3));
 	EXPECT(fby_write_delay(pool, 0, P, now) == 0 && !fby_write_throttled(pool, 0));
-	fby_store(&pace->cost_ns, 1000000ull);
+	fby_store(&pool->volume[0].level, 512u); /* as much as is let go */
+	fby_store(&pace->rate, 1000u);
 	EXPECT(fby_write_throttled(pool, 0));
 	for (u32 i = 0; i < 5; i++)
 		EXPECT(fby_write_delay(pool, 0, P, now) == 0);
@@ -522,34 +523,34 @@ static void levels(void)
 	pool->owed = 0;
 	pool->sb.nchunks = 80;
 	pool->nfree = 10;
-	EXPECT(!fby_space_short(pool));
+	EXPECT(!fby_short(pool));
 	pool->nfree = 9;
-	EXPECT(fby_space_short(pool));
+	EXPECT(fby_short(pool));
 	pool->sb.nchunks = 16;
 	pool->nfree = 4;
-	EXPECT(!fby_space_short(pool) && fby_reserve(pool) == 2);
+	EXPECT(!fby_short(pool) && fby_reserve(pool) == 2);
 	pool->nfree = 3;
-	EXPECT(fby_space_short(pool));
+	EXPECT(fby_short(pool));
 	pool->sb.nchunks = 15;
 	EXPECT(fby_reserve(pool) == 1);
 	pool->sb.nchunks = 256;
 	pool->volume[0].nchunks = 200;
 	pool->attached = 1;
 	pool->nfree = 256 - 240;
-	fby_pace_update(pool, 0);
-	EXPECT(pool->volume[0].pace.level == 0);
+	fby_level_update(pool, 0);
+	EXPECT(pool->volume[0].level == 0);
 	pool->nfree = 256 - 247;
-	fby_pace_update(pool, 0);
-	EXPECT(pool->volume[0].pace.level == 512);
+	fby_level_update(pool, 0);
+	EXPECT(pool->volume[0].level == 512);
 	pool->nfree = 2;
-	fby_pace_update(pool, 0);
-	EXPECT(pool->volume[0].pace.level == 1024);
+	fby_level_update(pool, 0);
+	EXPECT(pool->volume[0].level == 1024);
 	pool->volume[0].pace.rate = 127; /* a sixteenth of it, and 8 at least */
-	fby_pace_update(pool, 0);
-	EXPECT(pool->volume[0].pace.cost_ns == 1000000000 / 8);
+	fby_level_update(pool, 0);
+	EXPECT(fby_pace_intake(pool, 0) == 8);
 	pool->volume[0].pace.rate = 144;
-	fby_pace_update(pool, 0);
-	EXPECT(pool->volume[0].pace.cost_ns == 1000000000 / 9);
+	fby_level_update(pool, 0);
+	EXPECT(fby_pace_intake(pool, 0) == 9);
 	pool_restore();
 }
 
@@ -574,7 +575,7 @@ static u32 shared(u64 a, u64 b, u64 c, bool first_attached)
 
 	large_pool(0, a, b, c);
 	pool->volume[0].attached = first_attached;
-	fby_pace_share(pool);
+	fby_share_update(pool);
 	EXPECT(pool->attached == 2u + first_attached);
 	share = pool->share;
 	pool_restore();
@@ -600,8 +601,8 @@ static u32 level(u32 share, u64 mine, u64 live)
 	large_pool(live, mine, 0, 0);
 	pool->opt.high_watermark = mine & 1 ? 61 : 60; /* half of 161 is 80, too */
 	pool->share = share;
-	fby_pace_update(pool, 0);
-	l = pool->volume[0].pace.level;
+	fby_level_update(pool, 0);
+	l = pool->volume[0].level;
 	pool_restore();
 	return l;
 }
@@ -627,8 +628,8 @@ static u32 use_level(u32 mine, u32 attached, u32 nfree)
 	pool->volume[0].nchunks = mine;
 	pool->attached = attached;
 	pool->nfree = nfree;
-	fby_pace_update(pool, 0);
-	l = pool->volume[0].pace.level;
+	fby_level_update(pool, 0);
+	l = pool->volume[0].level;
 	pool_restore();
 	return l;
 }
@@ -715,8 +716,8 @@ static void large_level(void)
 	v->counted = 1;
 	pool->nfree = 1u << 21;
 	pool->live = pages / 10 * 9;
-	fby_pace_update(pool, 0);
-	EXPECT(v->pace.level >= 511 && v->pace.level <= 513);
+	fby_level_update(pool, 0);
+	EXPECT(v->level >= 511 && v->level <= 513);
 	pool_restore();
 }
 
