@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #include "fuzz.h"
-#include "planted.h"
+#include "medium/planted.h"
 
 #define INPUT_MAX (64u << 10)
 #define FILES_MAX 4096u

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
  * fbk.h - the module: pools that several devices share, their volumes, and the
- * way of a bio through them.  The engine (core/forebay.h) decides; this does
+ * way of a bio through them.  The engine (core/api/forebay.h) decides; this does
  * what it asks for.
  *
  *	target.c	the device-mapper target

@@ -2,7 +2,7 @@
 /*
  * flush_io.c - what went past the cache is made durable before its bio ends.
  *
- * All flushes of an origin go through the engine's gate (core/flush.c), one at a
+ * All flushes of an origin go through the engine's gate (core/cache/flush.c), one at a
  * time, so bios that come together share one.  A work asks for each that waits;
  * the one that is let in sends a flush, the others stay on the list until the end
  * of a flush, whose wake mask queues the work again.  A wake is not lost: the

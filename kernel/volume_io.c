@@ -6,7 +6,7 @@
  * caller's context: no allocation, no queue, nothing to wait for but a full
  * pool.  A read takes what is cached from the pool first and has the rest read
  * from the origin after that, in one clone of the bio for each run of sectors;
- * that order is what makes it right, see core/read.c.  Discards and zeroes may
+ * that order is what makes it right, see core/cache/read.c.  Discards and zeroes may
  * need the origin in between, so a work does them.
  *
  * Where that is asked for, large writes and those that find no space go past the

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
  * linux.h - the port for the Linux kernel, 6.1 and later: READ_ONCE and the
- * atomics for shared memory, DAX for the media.  core/port.h lists the names.
+ * atomics for shared memory, DAX for the media.  core/medium/port.h lists the names.
  *
  * Shared words are plain integers to the engine and atomic_t to the kernel's
  * operations, which have the same layout; so KCSAN and KASAN see every access.

@@ -2,7 +2,7 @@
 /*
  * posix.h - the port for user space: compiler builtins for shared memory, a
  * table of functions for the media, so that one build of the engine serves
- * real media, plain files and the simulator.  core/port.h lists the names.
+ * real media, plain files and the simulator.  core/medium/port.h lists the names.
  */
 #ifndef FBY_PORT_POSIX_H
 #define FBY_PORT_POSIX_H
@@ -92,7 +92,7 @@ unsigned int fby_cpu(void);
 
 u32 fby_crc32c(u32 crc, const void *p, size_t n);
 
-/* What a kind of media does for each of the port's names; see core/port.h. */
+/* What a kind of media does for each of the port's names; see core/medium/port.h. */
 struct fby_media;
 struct fby_media_ops {
 	void (*write)(struct fby_media *m, u64 at, const void *src, size_t n);

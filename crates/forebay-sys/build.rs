@@ -16,7 +16,11 @@ use std::{env, fs, io};
 fn main() -> io::Result<()> {
     let changed = env::var_os("FOREBAY_SOURCES").map(PathBuf::from);
     let root = changed.clone().map_or_else(root, Ok)?;
-    let mut sources = c_files(&root.join("core"))?;
+    let mut sources = Vec::new();
+    for layer in fs::read_dir(root.join("core"))? {
+        sources.extend(c_files(&layer?.path())?);
+    }
+    sources.sort();
     sources.extend(c_files(&root.join("port"))?);
     sources.push(PathBuf::from("src/layout.c"));
 
@@ -24,6 +28,7 @@ fn main() -> io::Result<()> {
     build
         .files(&sources)
         .include(root.join("core"))
+        .include(root.join("core/api"))
         .include(root.join("port"))
         .std("gnu11")
         .opt_level(2)

@@ -40,7 +40,7 @@ def build():
     env = {'CFLAGS': ' '.join(FLAGS), 'CARGO_TARGET_DIR': os.path.join(WORK, 'build'), 'LLVM_PROFILE_FILE': os.devnull,
            'RUSTFLAGS': f'-Clink-arg=-u__llvm_profile_runtime -Clink-arg={runtime} -Clink-arg=-lc'}
     made = mutants.programs(env)
-    engine = [f for f in sorted(glob.glob(f'{ROOT}/core/*.c') + glob.glob(f'{ROOT}/port/*.c'))
+    engine = [f for f in sorted(glob.glob(f'{ROOT}/core/*/*.c') + glob.glob(f'{ROOT}/port/*.c'))
               if not os.path.basename(f).startswith('linux')]
     compiler = ['clang', '-w', '-std=gnu11', '-g', '-pthread', '-O1', *FLAGS, *(f'-I{ROOT}/{d}' for d in (
         'core', 'port', 'fuzz'))]

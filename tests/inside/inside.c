@@ -99,20 +99,20 @@ void pool_make(void)
 		memory = zeroed(saved_bytes);
 	memset(memory, 0, saved_bytes);
 	must("open", fby_pool_open(&pool, memory, memory_bytes, &media, &o));
-	must("recovery", fby_recover_chunks(pool, 0, pool->sb.nchunks));
+	must("recovery", fby_recover_chunks(pool, 0, pool->space.store.sb.nchunks));
 	must("recovery", fby_recover_finish(pool, &report));
 	for (u16 v = 0; v < 3; v++)
 		volume_make(v);
 	for (u64 block = 0; block < DATA_PAGES; block++)
 		put(0, block);
-	closed_chunk = pool->volume[0].first;
+	closed_chunk = pool->space.owner[0].first;
 	put(0, 0);
 	put(0, 16);
 	put(0, 17);
-	open_chunk = pool->volume[0].last;
+	open_chunk = pool->space.owner[0].last;
 	put(1, 0);
 	put(1, 1);
-	other_chunk = pool->volume[1].first;
+	other_chunk = pool->space.owner[1].first;
 }
 
 void pool_save(void)

@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "index.h"
-#include "media.h"
-#include "slot.h"
+#include "cache/index.h"
+#include "pool/parts.h"
+#include "space/slot.h"
 
 #define CHUNK_BYTES 65536u
 #define NCHUNKS 8u

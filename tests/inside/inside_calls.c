@@ -4,7 +4,7 @@
  * tell: every counter after operations of which each one is known.
  */
 #include "inside.h"
-#include "sort.h"
+#include "drain/sort.h"
 
 #define P FBY_PAGE_SECTORS
 
@@ -76,14 +76,14 @@ static void bounds(void)
 	EXPECT(read_at(0, 0, 8, 1) == -FBY_E_RANGE);
 	EXPECT(read_at(0, 0, 7, 2) == -FBY_E_RANGE);
 	EXPECT(read_at(0, 0, 7, 1) == FBY_DONE);
-	pool->volume[2].rec.block_size = FBY_PAGE;
+	pool->space.owner[2].rec.block_size = FBY_PAGE;
 	EXPECT(write_at(2, 0, P) == FBY_DONE);
 	EXPECT(write_at(2, 0, 1) == -FBY_E_ALIGNMENT);
 	EXPECT(write_at(2, 1, P) == -FBY_E_ALIGNMENT);
-	pool->volume[2].attached = false;
+	pool->space.owner[2].attached = false;
 	EXPECT(write_at(2, 0, P) == -FBY_E_VOLUME_DETACHED);
 	EXPECT(read_at(2, 0, 0, 8) == -FBY_E_VOLUME_DETACHED);
-	pool->opt.read_only = true;
+	pool->space.opt.read_only = true;
 	EXPECT(write_at(1, 0, P) == -FBY_E_READ_ONLY);
 	pool_restore();
 }
@@ -118,7 +118,7 @@ static void bypass_parts(void)
 	pool_restore();
 	EXPECT(fby_bypass_begin(pool, &a, 0, 60 * P, P, 1) == FBY_DONE);
 	EXPECT(fby_bypass_begin(pool, &b, 0, 40 * P, 3, 1) == FBY_DONE && b.nsectors == 3); /* that block alone */
-	EXPECT(pool->volume[0].range[b.place].first == 40 && pool->volume[0].range[b.place].end == 41);
+	EXPECT(pool->cache.volume[0].range[b.place].first == 40 && pool->cache.volume[0].range[b.place].end == 41);
 	pool_restore();
 	EXPECT(fby_bypass_begin(pool, &a, 0, 12 * P, 8 * P, 4 * P + 1) == FBY_CACHED);
 	EXPECT(a.nsectors == 6 * P); /* what comes before, and with it all that is cached */
@@ -142,16 +142,16 @@ static void owed(void)
 	EXPECT(flush(0) == FBY_ORIGIN && flush(0) == FBY_DONE);
 	EXPECT(fby_range(pool, 0, FBY_KIND_DISCARD, 64 * P, 32 * P, &done, &past, &wake) == FBY_ORIGIN);
 	fby_bypass_end(pool, &past, 0, &wake);
-	EXPECT(past.nsectors == 32 * P && flush(0) == FBY_DONE && pool->volume[0].bypasses == 0);
+	EXPECT(past.nsectors == 32 * P && flush(0) == FBY_DONE && pool->cache.volume[0].bypasses == 0);
 	EXPECT(fby_range(pool, 0, FBY_KIND_ZERO, 64 * P, 32 * P, &done, &past, &wake) == FBY_ORIGIN);
 	EXPECT(flush(0) == FBY_DONE); /* it has not ended */
 	fby_bypass_end(pool, &past, 0, &wake);
-	EXPECT(flush(0) == FBY_ORIGIN && flush(0) == FBY_DONE && pool->volume[0].bypasses == 0);
+	EXPECT(flush(0) == FBY_ORIGIN && flush(0) == FBY_DONE && pool->cache.volume[0].bypasses == 0);
 	EXPECT(bypass_at(64 * P, P) == FBY_DONE && flush(0) == FBY_ORIGIN && flush(0) == FBY_DONE);
-	EXPECT(pool->volume[0].bypasses == 1 && pool->volume[0].bypassed_sectors == P);
+	EXPECT(pool->cache.volume[0].bypasses == 1 && pool->cache.volume[0].bypassed_sectors == P);
 	EXPECT(fby_bypass_begin(pool, &past, 0, 64 * P, P, 1) == FBY_DONE);
 	fby_bypass_end(pool, &past, 5, &wake); /* may have come to a part */
-	EXPECT(pool->volume[0].bypasses == 1 && flush(0) == FBY_ORIGIN);
+	EXPECT(pool->cache.volume[0].bypasses == 1 && flush(0) == FBY_ORIGIN);
 	memset(&past, 0xff, sizeof(past));
 	EXPECT(fby_bypass_begin(pool, &past, 0, 64 * P, P, 1) == FBY_DONE);
 	fby_bypass_end(pool, &past, 0, &wake);
@@ -180,7 +180,7 @@ static void numbers(void)
 	u32 wake = 0;
 
 	fby_pool_info(pool, &i);
-	EXPECT(i.memory_bytes == pool->memory_bytes && i.nslots == 2 && i.seq == pool->seq);
+	EXPECT(i.memory_bytes == pool->memory_bytes && i.nslots == 2 && i.seq == pool->space.seq);
 	EXPECT(i.chunks_free == NCHUNKS - 3 && i.chunks_used == 3 && i.chunks_open == 2 && i.chunks_opened == 3);
 	EXPECT(i.pages == NCHUNKS * DATA_PAGES && i.pages_linked == DATA_PAGES + 2 + 2);
 	EXPECT(i.writes == DATA_PAGES + 5 && i.written_sectors == i.writes * P && i.commits == i.writes);
@@ -210,8 +210,8 @@ static void numbers(void)
 	EXPECT(fby_flush_end(pool, &first, 0, &wake) == FBY_DONE && (wake & FBY_WAKE_FLUSH));
 	EXPECT(flush(0) == FBY_DONE);
 	EXPECT(bypass_at(100 * P, 16) == FBY_DONE);
-	fby_store(&pool->volume[0].level, 512u);
-	fby_store(&pool->volume[0].pace.rate, 1000000000u);
+	fby_store(&pool->space.owner[0].level, 512u);
+	fby_store(&pool->drain.volume[0].pace.rate, 1000000000u);
 	EXPECT(fby_volume_info(pool, 0, &v) == FBY_DONE);
 	EXPECT(v.flush_owed && v.bypasses == 1 && v.bypassed_sectors == 16 && v.intake_limit == 1000000000);
 	EXPECT(flush(0) == FBY_ORIGIN && flush(0) == FBY_DONE);
@@ -220,35 +220,35 @@ static void numbers(void)
 
 	EXPECT(fby_chunk_info(pool, NCHUNKS, &c) == -FBY_E_GEOMETRY);
 	EXPECT(fby_chunk_info(pool, closed_chunk, &c) == FBY_DONE && c.number == closed_chunk && c.volume == 0);
-	EXPECT(c.state == FBY_CS_CLOSED && c.fill == pool->chunk_pages && c.live == DATA_PAGES - 1);
+	EXPECT(c.state == FBY_CS_CLOSED && c.fill == pool->space.store.chunk_pages && c.live == DATA_PAGES - 1);
 	EXPECT(c.seq_max == c.seq_min + DATA_PAGES - 1);
 	EXPECT(fby_chunk_info(pool, open_chunk, &c) == FBY_DONE && c.state == FBY_CS_OPEN && c.live == 3);
 	EXPECT(c.seq_max == c.seq_min + 2);
 	EXPECT(fby_entry_info(pool, NCHUNKS, FBY_FIRST_PAGE, true, &e) == -FBY_E_GEOMETRY);
 	EXPECT(fby_entry_info(pool, 0, FBY_FIRST_PAGE - 1, true, &e) == -FBY_E_GEOMETRY);
-	EXPECT(fby_entry_info(pool, 0, pool->chunk_pages, true, &e) == -FBY_E_GEOMETRY);
+	EXPECT(fby_entry_info(pool, 0, pool->space.store.chunk_pages, true, &e) == -FBY_E_GEOMETRY);
 	EXPECT(fby_entry_info(pool, open_chunk, FBY_FIRST_PAGE, true, &e) == FBY_DONE);
 	EXPECT(e.valid && e.current && e.linked && e.data_ok && e.line.block == 0);
 	EXPECT(fby_entry_info(pool, closed_chunk, FBY_FIRST_PAGE, true, &e) == FBY_DONE && !e.linked && e.data_ok);
 	EXPECT(fby_entry_info(pool, open_chunk, FBY_FIRST_PAGE + 3, true, &e) == FBY_DONE && !e.valid && !e.data_ok);
-	memory_at(fby_page_at(pool, (open_chunk << pool->chunk_shift) + FBY_FIRST_PAGE))[9] ^= 1;
+	memory_at(fby_page_at(&pool->space.store, fby_page_number(&pool->space, open_chunk, FBY_FIRST_PAGE)))[9] ^= 1;
 	EXPECT(fby_entry_info(pool, open_chunk, FBY_FIRST_PAGE, true, &e) == FBY_DONE && e.valid && !e.data_ok);
 	EXPECT(fby_entry_info(pool, open_chunk, FBY_FIRST_PAGE, false, &e) == FBY_DONE && e.data_ok);
 
 	EXPECT(fby_damaged_list(pool, damaged, 4) == 0);
 	EXPECT(read_at(0, 0, 0, 8) == -FBY_E_LOST && read_at(0, 0, 0, 8) == -FBY_E_LOST);
-	memory_at(fby_page_at(pool, (closed_chunk << pool->chunk_shift) + FBY_FIRST_PAGE + 5))[9] ^= 1;
+	memory_at(fby_page_at(&pool->space.store, fby_page_number(&pool->space, closed_chunk, FBY_FIRST_PAGE + 5)))[9] ^= 1;
 	EXPECT(read_at(0, 5, 0, 8) == -FBY_E_LOST);
 	EXPECT(fby_damaged_list(pool, damaged, 4) == 2 && damaged[0].block == 5 && damaged[1].block == 0);
 	EXPECT(damaged[1].chunk == open_chunk && damaged[1].page == FBY_FIRST_PAGE && damaged[1].volume == 0);
 	damaged[1].block = 77;
 	EXPECT(fby_damaged_list(pool, damaged, 1) == 1 && damaged[0].block == 5 && damaged[1].block == 77);
-	fby_lock(&pool->lock); /* it was given back */
-	fby_unlock(&pool->lock);
+	fby_lock(&pool->space.lock); /* it was given back */
+	fby_unlock(&pool->space.lock);
 	fby_pool_info(pool, &i);
 	EXPECT(i.damaged_pages == 2);
 	EXPECT(fby_volume_info(pool, 0, &v) == FBY_DONE && v.lost_blocks == 2);
-	pool->usable = false;
+	pool->space.usable = false;
 	EXPECT(fby_chunk_info(pool, 0, &c) == -FBY_E_RECOVERY_INCOMPLETE);
 	EXPECT(fby_entry_info(pool, 0, FBY_FIRST_PAGE, true, &e) == -FBY_E_RECOVERY_INCOMPLETE);
 	pool_restore();
@@ -263,41 +263,44 @@ static void volume_numbers(void)
 		[FBY_PH_CARRY] = FBY_DESTAGE_COMMITTING, [FBY_PH_COMMIT] = FBY_DESTAGE_COMMITTING,
 		[FBY_PH_RELEASE] = FBY_DESTAGE_COMMITTING, [FBY_PH_BACKOFF] = FBY_DESTAGE_BACKOFF,
 	};
-	struct fby_volume *v = &pool->volume[0];
+	struct fby_owner *owner = &pool->space.owner[0];
+	struct fby_cached *cv = &pool->cache.volume[0];
+	struct fby_drained *dv = &pool->drain.volume[0];
+	struct fby_recovered *rv = &pool->recovery.volume[0];
 	struct fby_volume_info i;
 
-	v->rec.watermark = 11;
-	v->lost_blocks = 12;
-	v->destage.drain = true;
-	v->last_error = 13;
-	v->origin_errors = 14;
-	v->origin_writes = 15;
-	v->origin_sectors = 16;
-	v->origin_flushes = 17;
-	v->pages_destaged = 18;
-	v->moved = 19;
-	v->rounds = 20;
-	v->pace.delay_ns = 21;
-	v->pace.rate = 22;
-	v->pace.depth = 23;
-	v->bypassing = 0x10005;
-	v->bypasses = 24;
-	v->bypassed_sectors = 25;
+	owner->rec.watermark = 11;
+	cv->lost_blocks = 12;
+	dv->destage.drain = true;
+	dv->last_error = 13;
+	dv->origin_errors = 14;
+	dv->origin_writes = 15;
+	dv->origin_sectors = 16;
+	dv->origin_flushes = 17;
+	dv->pages_destaged = 18;
+	dv->moved = 19;
+	dv->rounds = 20;
+	dv->pace.delay_ns = 21;
+	dv->pace.rate = 22;
+	dv->pace.depth = 23;
+	cv->bypassing = 0x10005;
+	cv->bypasses = 24;
+	cv->bypassed_sectors = 25;
 	EXPECT(fby_volume_info(pool, 0, &i) == FBY_DONE);
 	EXPECT(i.watermark == 11 && i.lost_blocks == 12 && i.draining && i.last_error == 13 && i.origin_errors == 14);
 	EXPECT(i.origin_writes == 15 && i.origin_sectors_written == 16 && i.origin_flushes == 17);
 	EXPECT(i.pages_destaged == 18 && i.pages_relocated == 19 && i.rounds == 20 && i.throttle_ns == 21);
 	EXPECT(i.drain_rate == 22 && i.origin_depth == 23 && i.bypassing == 3 && i.bypasses == 24);
 	EXPECT(i.bypassed_sectors == 25 && i.holes == 0 && i.holes_unknown == 0);
-	v->rec.flags = FBY_VF_HOLES; /* found by a start before this one: at least one */
+	owner->rec.flags = FBY_VF_HOLES; /* found by a start before this one: at least one */
 	EXPECT(fby_volume_info(pool, 0, &i) == FBY_DONE && i.holes == 1 && i.holes_unknown == 0);
-	v->rec.flags = FBY_VF_HOLES_UNKNOWN;
+	owner->rec.flags = FBY_VF_HOLES_UNKNOWN;
 	EXPECT(fby_volume_info(pool, 0, &i) == FBY_DONE && i.holes == 0 && i.holes_unknown == 1);
-	v->holes = 26;
-	v->holes_unknown = 27;
+	rv->holes = 26;
+	rv->holes_unknown = 27;
 	EXPECT(fby_volume_info(pool, 0, &i) == FBY_DONE && i.holes == 26 && i.holes_unknown == 27);
 	for (u32 phase = FBY_PH_IDLE; phase <= FBY_PH_BACKOFF; phase++) {
-		v->destage.phase = phase;
+		dv->destage.phase = phase;
 		EXPECT(fby_volume_info(pool, 0, &i) == FBY_DONE && i.destage == state[phase]);
 	}
 	pool_restore();
@@ -306,17 +309,17 @@ static void volume_numbers(void)
 /* Lost blocks of a volume, from a page on, so many at a time. */
 static void lost_blocks(void)
 {
-	u32 first = (closed_chunk << pool->chunk_shift) + FBY_FIRST_PAGE + 5, page = 0;
-	u32 second = (open_chunk << pool->chunk_shift) + FBY_FIRST_PAGE + 1;
+	u32 first = fby_page_number(&pool->space, closed_chunk, FBY_FIRST_PAGE + 5), page = 0;
+	u32 second = fby_page_number(&pool->space, open_chunk, FBY_FIRST_PAGE + 1);
 	struct fby_report_block b[3];
 
-	EXPECT(fby_lost_list(pool, 0, &page, b, 3) == 0 && page == NCHUNKS << pool->chunk_shift);
-	fby_page_mark(pool, first, fby_key(0, 5), FBY_ES_DAMAGED);
-	fby_page_mark(pool, (other_chunk << pool->chunk_shift) + FBY_FIRST_PAGE, fby_key(1, 0), FBY_ES_DAMAGED);
-	pool->entry[second].state |= FBY_ES(0, 0, 1);
+	EXPECT(fby_lost_list(pool, 0, &page, b, 3) == 0 && page == NCHUNKS << pool->space.store.chunk_shift);
+	fby_page_mark(&pool->cache, first, fby_key(0, 5), FBY_ES_DAMAGED);
+	fby_page_mark(&pool->cache, fby_page_number(&pool->space, other_chunk, FBY_FIRST_PAGE), fby_key(1, 0), FBY_ES_DAMAGED);
+	pool->cache.entry[second].state |= FBY_ES(0, 0, 1);
 	page = 0;
 	memset(b, 0x55, sizeof(b));
-	EXPECT(fby_lost_list(pool, 0, &page, b, 3) == 2 && page == NCHUNKS << pool->chunk_shift);
+	EXPECT(fby_lost_list(pool, 0, &page, b, 3) == 2 && page == NCHUNKS << pool->space.store.chunk_shift);
 	EXPECT(b[0].block == 5 && b[0].chunk == closed_chunk && b[0].page == FBY_FIRST_PAGE + 5 && b[0].volume == 0);
 	EXPECT(b[1].block == 16 && b[1].chunk == open_chunk && b[1].page == FBY_FIRST_PAGE + 1 && b[1].volume == 0);
 	EXPECT(b[2].block == 0x5555555555555555ull && fby_lost_list(pool, 0, &page, b, 3) == 0);
@@ -328,7 +331,7 @@ static void lost_blocks(void)
 	page = 0;
 	EXPECT(fby_lost_list(pool, 1, &page, b, 3) == 1 && b[0].block == 0 && b[0].volume == 1);
 	page = 0;
-	pool->usable = false;
+	pool->space.usable = false;
 	EXPECT(fby_lost_list(pool, 0, &page, b, 3) == 0);
 	pool_restore();
 }
@@ -338,7 +341,7 @@ static void lost_blocks(void)
 static struct fby_attach again(void)
 {
 	return (struct fby_attach){ .origin_sectors = VOLUME_SECTORS, .identity = "memory",
-				    .mem = pool->volume[2].destage.page, .round_pages = 64, .nbuffers = 2,
+				    .mem = pool->drain.volume[2].destage.page, .round_pages = 64, .nbuffers = 2,
 				    .buffer_bytes = 65536,
 				    .mem_bytes = fby_volume_bytes(pool, 64, 2, 65536) };
 }
@@ -371,48 +374,48 @@ static void attaching(void)
 	ATTACH(-FBY_E_GEOMETRY, a.buffer_bytes = FBY_PAGE + 512);
 	ATTACH(-FBY_E_GEOMETRY, a.round_pages = 15);
 	ATTACH(-FBY_E_NO_MEMORY, a.mem_bytes--);
-	pool->volume[2].rec.flags = FBY_VF_HOLES;
+	pool->space.owner[2].rec.flags = FBY_VF_HOLES;
 	ATTACH(-FBY_E_HOLES_KNOWN, a.holes = FBY_HOLES_FAIL);
-	pool->volume[2].rec.flags = FBY_VF_HOLES | FBY_VF_HOLES_UNKNOWN;
+	pool->space.owner[2].rec.flags = FBY_VF_HOLES | FBY_VF_HOLES_UNKNOWN;
 	ATTACH(-FBY_E_HOLES, a.holes = FBY_HOLES_ISOLATE);
-	pool->volume[2].holes = 3;
-	pool->volume[2].holes_unknown = 4;
-	pool->volume[2].damaged = true;
+	pool->recovery.volume[2].holes = 3;
+	pool->recovery.volume[2].holes_unknown = 4;
+	pool->space.owner[2].damaged = true;
 	ATTACH(-FBY_E_VOLUME_DAMAGED, (void)a);
-	pool->volume[2].damaged = false;
+	pool->space.owner[2].damaged = false;
 	ATTACH(FBY_DONE, a.holes = FBY_HOLES_ACCEPT);
-	EXPECT(pool->volume[2].holes == 0 && pool->volume[2].holes_unknown == 0);
-	EXPECT(pool->volume[2].rec.flags == 0 && pool->volume[2].destage.buffer_sectors == 65536 / FBY_SECTOR);
-	EXPECT(pool->volume[2].destage.io[1].buf == pool->volume[2].destage.io[0].buf + 65536);
+	EXPECT(pool->recovery.volume[2].holes == 0 && pool->recovery.volume[2].holes_unknown == 0);
+	EXPECT(pool->space.owner[2].rec.flags == 0 && pool->drain.volume[2].destage.buffer_sectors == 65536 / FBY_SECTOR);
+	EXPECT(pool->drain.volume[2].destage.io[1].buf == pool->drain.volume[2].destage.io[0].buf + 65536);
 
 	EXPECT(fby_volume_detach(pool, 2) == FBY_DONE);
 	EXPECT(fby_volume_rebind(pool, 3, "other", VOLUME_SECTORS) == -FBY_E_NO_VOLUME);
 	EXPECT(fby_volume_rebind(pool, 2, "other", VOLUME_SECTORS - 1) == -FBY_E_ORIGIN_SIZE);
 	EXPECT(fby_volume_rebind(pool, 2, "other", VOLUME_SECTORS + 9) == FBY_DONE);
-	EXPECT(strcmp(pool->volume[2].rec.identity, "other") == 0 && pool->volume[2].blocks == VOLUME_SECTORS / P + 2);
+	EXPECT(strcmp(pool->space.owner[2].rec.identity, "other") == 0 && pool->cache.volume[2].blocks == VOLUME_SECTORS / P + 2);
 	memset(buffer, 'x', 200);
 	buffer[FBY_IDENTITY_MAX + 1] = 0;
 	EXPECT(fby_volume_rebind(pool, 2, (char *)buffer, VOLUME_SECTORS + 9) == -FBY_E_NAME);
 	buffer[FBY_IDENTITY_MAX] = 0;
 	EXPECT(fby_volume_rebind(pool, 2, (char *)buffer, VOLUME_SECTORS + 9) == FBY_DONE);
-	EXPECT(strcmp(pool->volume[2].rec.identity, (char *)buffer) == 0);
+	EXPECT(strcmp(pool->space.owner[2].rec.identity, (char *)buffer) == 0);
 
 	EXPECT(fby_volume_find(pool, "v2", &index) == FBY_DONE && index == 2);
 	EXPECT(fby_volume_find(pool, "v", &index) == -FBY_E_NO_VOLUME);
 	EXPECT(fby_volume_find(pool, "v21", &index) == -FBY_E_NO_VOLUME);
 	EXPECT(fby_volume_remove(pool, 3, true) == -FBY_E_NO_VOLUME);
-	pool->volume[2].rec.flags = FBY_VF_HOLES; /* something was lost */
+	pool->space.owner[2].rec.flags = FBY_VF_HOLES; /* something was lost */
 	EXPECT(fby_volume_remove(pool, 2, false) == -FBY_E_VOLUME_DIRTY);
-	pool->volume[2].rec.flags = 0;
+	pool->space.owner[2].rec.flags = 0;
 	EXPECT(fby_volume_remove(pool, 2, false) == FBY_DONE && fby_volume_remove(pool, 2, false) == -FBY_E_NO_VOLUME);
-	EXPECT(pool->volume[2].rec.watermark == pool->seq - 1);
+	EXPECT(pool->space.owner[2].rec.watermark == pool->space.seq - 1);
 	EXPECT(fby_volume_detach(pool, 1) == FBY_DONE && fby_volume_remove(pool, 1, false) == -FBY_E_VOLUME_DIRTY);
-	EXPECT(fby_volume_remove(pool, 1, true) == FBY_DONE && pool->nfree == NCHUNKS - 2);
-	pool->usable = false;
+	EXPECT(fby_volume_remove(pool, 1, true) == FBY_DONE && pool->space.nfree == NCHUNKS - 2);
+	pool->space.usable = false;
 	EXPECT(fby_volume_remove(pool, 1, true) == -FBY_E_RECOVERY_INCOMPLETE);
 	EXPECT(fby_volume_rebind(pool, 0, "other", VOLUME_SECTORS) == -FBY_E_RECOVERY_INCOMPLETE);
 	ATTACH(-FBY_E_RECOVERY_INCOMPLETE, (void)a);
-	pool->opt.read_only = true;
+	pool->space.opt.read_only = true;
 	EXPECT(fby_volume_remove(pool, 1, true) == -FBY_E_READ_ONLY);
 	pool_restore();
 }
@@ -422,22 +425,22 @@ static void attaching(void)
 /* A chunk that is walked over is not opened again under the walk. */
 static void walking(void)
 {
-	u32 wake = 0, before = pool->nfree, c = fby_chunk_walk(pool, 0, FBY_NO_CHUNK, &wake);
+	u32 wake = 0, before = pool->space.nfree, c = fby_chunk_walk(&pool->space, 0, FBY_NO_CHUNK, &wake);
 
-	EXPECT(c == closed_chunk && pool->chunk[c].pinned == FBY_PIN_WALK);
+	EXPECT(c == closed_chunk && pool->space.chunk[c].pinned == FBY_PIN_WALK);
 	for (u64 block = 1; block < DATA_PAGES; block++) /* all that it still held */
 		EXPECT(write_at(0, block * P, P) == FBY_DONE);
-	EXPECT(fby_chunk_live(pool, c) == 0);
-	fby_chunk_sweep(pool, NCHUNKS, &wake);
-	EXPECT(pool->chunk[c].state == FBY_CS_CLOSED && pool->nfree == before - 1);
+	EXPECT(fby_chunk_live(&pool->space, c) == 0);
+	fby_chunk_sweep(&pool->space, NCHUNKS, &wake);
+	EXPECT(pool->space.chunk[c].state == FBY_CS_CLOSED && pool->space.nfree == before - 1);
 	fby_wait_prepare(pool, FBY_WAIT_SPACE);
 	wake = 0;
-	EXPECT(fby_chunk_walk(pool, 0, c, &wake) == open_chunk);
-	EXPECT(pool->chunk[c].state == FBY_CS_FREE && pool->nfree == before && wake == FBY_WAKE_SPACE);
-	EXPECT(pool->chunk[open_chunk].pinned == FBY_PIN_WALK);
-	fby_chunk_walk_end(pool, open_chunk, &wake);
-	EXPECT(pool->chunk[open_chunk].pinned == 0);
-	fby_chunk_walk_end(pool, FBY_NO_CHUNK, &wake);
+	EXPECT(fby_chunk_walk(&pool->space, 0, c, &wake) == open_chunk);
+	EXPECT(pool->space.chunk[c].state == FBY_CS_FREE && pool->space.nfree == before && wake == FBY_WAKE_SPACE);
+	EXPECT(pool->space.chunk[open_chunk].pinned == FBY_PIN_WALK);
+	fby_chunk_walk_end(&pool->space, open_chunk, &wake);
+	EXPECT(pool->space.chunk[open_chunk].pinned == 0);
+	fby_chunk_walk_end(&pool->space, FBY_NO_CHUNK, &wake);
 	pool_restore();
 }
 

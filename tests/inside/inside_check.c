@@ -39,28 +39,28 @@ static void allowed_at(const char *file, int line)
 
 static u32 page_of(u32 chunk, u32 place)
 {
-	return (chunk << pool->chunk_shift) + place;
+	return fby_page_number(&pool->space, chunk, place);
 }
 
 /* --- lists ---------------------------------------------------------------- */
 
 static void lists(void)
 {
-	struct fby_volume *v = &pool->volume[0];
-	struct fby_chunk *first = &pool->chunk[v->first], *last = &pool->chunk[v->last];
-	u32 spare = pool->free_first;
+	struct fby_owner *owner = &pool->space.owner[0];
+	struct fby_chunk *first = &pool->space.chunk[owner->first], *last = &pool->space.chunk[owner->last];
+	u32 spare = pool->space.free_first;
 
-	EXPECT(v->first == closed_chunk && v->last == open_chunk && pool->nfree == NCHUNKS - 3);
-	pool->free_first = pool->sb.nchunks;
+	EXPECT(owner->first == closed_chunk && owner->last == open_chunk && pool->space.nfree == NCHUNKS - 3);
+	pool->space.free_first = pool->space.store.sb.nchunks;
 	SAYS("the free list is broken: after 0x0, chunk 0x8");
-	pool->chunk[spare].state = FBY_CS_CLOSED;
+	pool->space.chunk[spare].state = FBY_CS_CLOSED;
 	SAYS("a chunk in use is on the free list");
-	pool->chunk[spare].fill = FBY_FIRST_PAGE + 1;
+	pool->space.chunk[spare].fill = FBY_FIRST_PAGE + 1;
 	SAYS("a free chunk has live pages");
-	pool->free_last = spare;
+	pool->space.free_last = spare;
 	SAYS("the free list ends elsewhere");
 
-	last->next = pool->sb.nchunks;
+	last->next = pool->space.store.sb.nchunks;
 	SAYS("a volume's chunk list is broken");
 	first->volume = 1;
 	SAYS("a chunk is on the wrong list");
@@ -74,24 +74,24 @@ static void lists(void)
 	SAYS("a volume's chunks are out of order");
 	last->fill = FBY_FIRST_PAGE - 1;
 	SAYS("a chunk's fill is out of range");
-	first->fill = pool->chunk_pages + 1;
+	first->fill = pool->space.store.chunk_pages + 1;
 	SAYS("a chunk's fill is out of range");
-	v->nchunks++;
+	owner->nchunks++;
 	SAYS("a volume's chunk list is miscounted");
-	v->last = closed_chunk;
+	owner->last = closed_chunk;
 	SAYS("a volume's chunk list is miscounted");
-	pool->volume[2].last = other_chunk; /* of an empty one */
+	pool->space.owner[2].last = other_chunk; /* of an empty one */
 	SAYS("a volume's chunk list is miscounted");
 
-	pool->owed++;
+	pool->space.owed++;
 	SAYS("what volumes are entitled to is miscounted");
-	pool->owed_first++;
+	pool->space.owed_first++;
 	SAYS("what volumes are entitled to is miscounted");
 
-	pool->nfree--; /* and the list is one shorter */
-	for (u32 c = spare; c != pool->free_last; c = pool->chunk[c].next)
-		if (pool->chunk[c].next == pool->free_last) {
-			pool->free_last = c;
+	pool->space.nfree--; /* and the list is one shorter */
+	for (u32 c = spare; c != pool->space.free_last; c = pool->space.chunk[c].next)
+		if (pool->space.chunk[c].next == pool->space.free_last) {
+			pool->space.free_last = c;
 			break;
 		}
 	SAYS("chunks are on no list: listed 0x7, of 0x8");
@@ -101,10 +101,10 @@ static void lists(void)
 
 static void slots(void)
 {
-	struct fby_slot *s = &pool->slot[0], *idle = &pool->slot[1];
+	struct fby_slot *s = &pool->space.slot[0], *idle = &pool->space.slot[1];
 
 	EXPECT(s->volume[0].open == open_chunk && s->volume[1].open == other_chunk);
-	EXPECT(s->seq_next < s->seq_end && s->floor == s->seq_next && s->seq_end == pool->seq);
+	EXPECT(s->seq_next < s->seq_end && s->floor == s->seq_next && s->seq_end == pool->space.seq);
 	idle->busy = 1;
 	SAYS("a slot is busy while all is quiet: slot 0x1");
 	s->seq_next = s->seq_end + 1;
@@ -116,13 +116,13 @@ static void slots(void)
 	ALLOWED();
 	s->floor = s->seq_next + 1;
 	SAYS("a slot's floor is above its next");
-	idle->volume[0].open = pool->free_first;
+	idle->volume[0].open = pool->space.free_first;
 	SAYS("a slot's open chunk is not open");
-	idle->volume[0].open = pool->sb.nchunks;
+	idle->volume[0].open = pool->space.store.sb.nchunks;
 	SAYS("a slot's open chunk is not open");
-	idle->volume[0].open = pool->sb.nchunks; /* whatever lies there */
-	pool->chunk[pool->sb.nchunks].state = FBY_CS_OPEN;
-	pool->chunk[pool->sb.nchunks].volume = 0;
+	idle->volume[0].open = pool->space.store.sb.nchunks; /* whatever lies there */
+	pool->space.chunk[pool->space.store.sb.nchunks].state = FBY_CS_OPEN;
+	pool->space.chunk[pool->space.store.sb.nchunks].volume = 0;
 	SAYS("a slot's open chunk is not open");
 	idle->volume[0].open = other_chunk;
 	SAYS("a slot's open chunk is not open");
@@ -136,29 +136,29 @@ static void slots(void)
 
 static u32 bucket_of(u32 page)
 {
-	return fby_index_bucket(pool, pool->entry[page].key);
+	return fby_index_bucket(&pool->cache, pool->cache.entry[page].key);
 }
 
 static void chains(void)
 {
 	u32 page = page_of(open_chunk, FBY_FIRST_PAGE), other = page + 1;
-	u32 pages = pool->sb.nchunks << pool->chunk_shift;
+	u32 pages = pool->space.store.sb.nchunks << pool->space.store.chunk_shift;
 
-	EXPECT(pool->entry[page].next == FBY_NO_PAGE && pool->bucket[bucket_of(page)] == page);
-	pool->bucket[bucket_of(page)] |= FBY_BUCKET_LOCK;
+	EXPECT(pool->cache.entry[page].next == FBY_NO_PAGE && pool->cache.bucket[bucket_of(page)] == page);
+	pool->cache.bucket[bucket_of(page)] |= FBY_BUCKET_LOCK;
 	SAYS("a bucket's chain is broken or held");
-	pool->entry[page].next = pages;
+	pool->cache.entry[page].next = pages;
 	SAYS("a bucket's chain is broken or held");
-	pool->entry[page].state &= ~FBY_ES_LINKED;
+	pool->cache.entry[page].state &= ~FBY_ES_LINKED;
 	SAYS("a page in a chain is not linked");
-	pool->entry[page].key = pool->entry[other].key;
+	pool->cache.entry[page].key = pool->cache.entry[other].key;
 	SAYS("a page hangs in the wrong bucket");
 	/* The same block twice in its bucket. */
-	pool->bucket[bucket_of(other)] = FBY_NO_PAGE;
-	pool->entry[other].key = pool->entry[page].key;
-	pool->entry[page].next = other;
+	pool->cache.bucket[bucket_of(other)] = FBY_NO_PAGE;
+	pool->cache.entry[other].key = pool->cache.entry[page].key;
+	pool->cache.entry[page].next = other;
 	SAYS("a block has two pages");
-	pool->bucket[bucket_of(page)] = FBY_NO_PAGE;
+	pool->cache.bucket[bucket_of(page)] = FBY_NO_PAGE;
 	SAYS("linked pages are in no chain");
 }
 
@@ -170,55 +170,56 @@ static void ring(void)
 
 	for (u32 i = 0; i < 3; i++, block++) {
 		page[i] = page_of(open_chunk, FBY_FIRST_PAGE + i);
-		pool->bucket[bucket_of(page[i])] = FBY_NO_PAGE;
-		while (fby_index_bucket(pool, fby_key(0, block)) != b)
+		pool->cache.bucket[bucket_of(page[i])] = FBY_NO_PAGE;
+		while (fby_index_bucket(&pool->cache, fby_key(0, block)) != b)
 			block++;
-		pool->entry[page[i]].key = fby_key(0, block);
+		pool->cache.entry[page[i]].key = fby_key(0, block);
 	}
-	pool->bucket[b] = page[0];
-	pool->entry[page[0]].next = page[1];
-	pool->entry[page[1]].next = page[2];
-	pool->entry[page[2]].next = page[1];
+	pool->cache.bucket[b] = page[0];
+	pool->cache.entry[page[0]].next = page[1];
+	pool->cache.entry[page[1]].next = page[2];
+	pool->cache.entry[page[2]].next = page[1];
 	SAYS("a block has two pages");
 }
 
 /* Page takes the place of another in the index, with this key. */
 static void relink(u32 page, u32 old, u64 key)
 {
-	u32 state = pool->entry[old].state & ~FBY_ES_LINKED, from = bucket_of(old), b = fby_index_bucket(pool, key);
+	u32 state = pool->cache.entry[old].state & ~FBY_ES_LINKED, from = bucket_of(old), b = fby_index_bucket(&pool->cache, key);
 
-	EXPECT(fby_index_try(pool, from));
-	fby_index_del_locked(pool, from, old);
-	fby_index_release(pool, from);
-	EXPECT(fby_index_try(pool, b));
-	fby_index_put_locked(pool, b, key, page, state, FBY_NO_PAGE);
-	fby_index_release(pool, b);
+	EXPECT(fby_index_try(&pool->cache, from));
+	fby_index_del_locked(&pool->cache, from, old);
+	fby_index_release(&pool->cache, from);
+	EXPECT(fby_index_try(&pool->cache, b));
+	fby_index_put_locked(&pool->cache, b, key, page, state, FBY_NO_PAGE);
+	fby_index_release(&pool->cache, b);
 }
 
 /* --- lines ---------------------------------------------------------------- */
 
 static struct fby_page_line *line(u32 chunk, u32 place)
 {
-	return (struct fby_page_line *)memory_at(fby_line_at(pool, chunk, place));
+	return (struct fby_page_line *)memory_at(fby_line_at(&pool->space.store, chunk, place));
 }
 
 static void finish(struct fby_page_line *l)
 {
-	fby_line_finish(pool->line_seed, l);
+	fby_line_finish(pool->space.store.line_seed, l);
 }
 
 static void linked_lines(void)
 {
 	u32 place = FBY_FIRST_PAGE + 1;
 	struct fby_page_line *l = line(open_chunk, place);
-	struct fby_chunk *ch = &pool->chunk[open_chunk];
-	struct fby_volume *v = &pool->volume[0];
+	struct fby_chunk *ch = &pool->space.chunk[open_chunk];
+	struct fby_owner *owner = &pool->space.owner[0];
+	struct fby_cached *cv = &pool->cache.volume[0];
 
 	EXPECT(l->block == 16 && l->volume == 0);
 	ch->fill--;
 	SAYS("a page is linked where nothing was written");
-	relink(page_of(pool->free_first, FBY_FIRST_PAGE), page_of(open_chunk, place), fby_key(0, 16));
-	pool->slot[0].dead[open_chunk]++;
+	relink(page_of(pool->space.free_first, FBY_FIRST_PAGE), page_of(open_chunk, place), fby_key(0, 16));
+	pool->space.slot[0].dead[open_chunk]++;
 	SAYS("a page is linked where nothing was written: chunk 0x3");
 	l->volume = 1; /* and the index agrees */
 	finish(l);
@@ -232,27 +233,27 @@ static void linked_lines(void)
 	SAYS("a line and the index differ on the content");
 	l->valid = 0x7f;
 	l->lost = 0x80;
-	pool->entry[page_of(open_chunk, place)].state = FBY_ES(FBY_KIND_DATA, 0x7f, 0) | FBY_ES_LINKED;
+	pool->cache.entry[page_of(open_chunk, place)].state = FBY_ES(FBY_KIND_DATA, 0x7f, 0) | FBY_ES_LINKED;
 	finish(l);
 	SAYS("a line and the index differ on the content");
 	l->kind = FBY_KIND_ZERO;
 	finish(l);
 	SAYS("a line and the index differ on the content");
-	l->seq = pool->seq;
+	l->seq = pool->space.seq;
 	finish(l);
 	SAYS("a sequence number was never given out");
 	l->seq = ch->seq_min - 1;
 	l->prev_seq = 0;
 	finish(l);
 	SAYS("a page is older than its chunk");
-	v->rec.watermark = l->seq; /* those before it are lower */
+	owner->rec.watermark = l->seq; /* those before it are lower */
 	SAYS("a page below the watermark is linked");
-	v->blocks = 17; /* of block 17 */
+	cv->blocks = 17; /* of block 17 */
 	SAYS("a block is beyond its volume: page");
-	v->blocks = 18;
+	cv->blocks = 18;
 	ALLOWED();
-	v->blocks = 17; /* a damaged record says nothing of it; nor is it compared */
-	v->damaged = true;
+	cv->blocks = 17; /* a damaged record says nothing of it; nor is it compared */
+	owner->damaged = true;
 	ALLOWED();
 }
 
@@ -260,14 +261,14 @@ static void linked_lines(void)
 static void unlinked_lines(void)
 {
 	struct fby_page_line *old = line(closed_chunk, FBY_FIRST_PAGE), *now = line(open_chunk, FBY_FIRST_PAGE);
-	struct fby_slot *s = &pool->slot[0];
+	struct fby_slot *s = &pool->space.slot[0];
 	u32 page = page_of(open_chunk, FBY_FIRST_PAGE + 2), b = bucket_of(page);
 
 	EXPECT(old->block == 0 && now->block == 0 && old->seq < now->seq);
-	EXPECT(fby_index_try(pool, b));
-	fby_index_del_locked(pool, b, page);
-	fby_index_release(pool, b);
-	fby_page_dead(pool, page, s->dead, &s->volume[0].dead);
+	EXPECT(fby_index_try(&pool->cache, b));
+	fby_index_del_locked(&pool->cache, b, page);
+	fby_index_release(&pool->cache, b);
+	fby_page_dead(&pool->space, page, s->dead, &s->volume[0].dead);
 	SAYS("recovery would bring back a block that is not cached");
 	old->seq = now->seq + 1;
 	finish(old);
@@ -277,7 +278,7 @@ static void unlinked_lines(void)
 	ALLOWED();
 	old->seq = now->seq + 1; /* at or below the watermark it does not count */
 	finish(old);
-	pool->opt.read_only = true; /* and read only, nobody settled it */
+	pool->space.opt.read_only = true; /* and read only, nobody settled it */
 	ALLOWED();
 	old->seq = now->seq + 1;
 	old->kind = FBY_KIND_VOID;
@@ -288,22 +289,22 @@ static void unlinked_lines(void)
 
 static void chunks(void)
 {
-	struct fby_chunk *ch = &pool->chunk[open_chunk];
-	struct fby_open_line *l = (struct fby_open_line *)memory_at(fby_line_at(pool, open_chunk,
+	struct fby_chunk *ch = &pool->space.chunk[open_chunk];
+	struct fby_open_line *l = (struct fby_open_line *)memory_at(fby_line_at(&pool->space.store, open_chunk,
 								      FBY_LINE_OPEN + (ch->epoch & 1)));
 
 	l->epoch += 2;
-	fby_line_finish(pool->line_seed, l);
+	fby_line_finish(pool->space.store.line_seed, l);
 	SAYS("a chunk's epoch is not that of the media");
 	l->epoch += 2;
-	fby_line_finish(pool->line_seed, l);
-	pool->opt.read_only = true;
+	fby_line_finish(pool->space.store.line_seed, l);
+	pool->space.opt.read_only = true;
 	ALLOWED();
-	memory_at(fby_line_at(pool, open_chunk, FBY_LINE_OPEN + (~ch->epoch & 1)))[5] ^= 1; /* the older one is damaged */
+	memory_at(fby_line_at(&pool->space.store, open_chunk, FBY_LINE_OPEN + (~ch->epoch & 1)))[5] ^= 1; /* the older one is damaged */
 	ALLOWED();
 	l->magic ^= 1; /* the newest is damaged */
 	ALLOWED();
-	pool->slot[0].dead[closed_chunk]++;
+	pool->space.slot[0].dead[closed_chunk]++;
 	SAYS("a chunk's live count is wrong");
 }
 
@@ -311,38 +312,39 @@ static void chunks(void)
 
 static void volumes(void)
 {
-	struct fby_volume *v = &pool->volume[0], *empty = &pool->volume[2];
+	struct fby_owner *owner = &pool->space.owner[0], *empty = &pool->space.owner[2];
+	struct fby_cached *v = &pool->cache.volume[0];
 	struct fby_bypass bypass;
 
-	v->dead++;
+	owner->dead++;
 	SAYS("a volume's pages are miscounted");
 	v->lost_blocks++;
 	SAYS("a volume's lost blocks are miscounted");
 	v->lost_only++;
 	SAYS("a volume's lost blocks are miscounted");
-	pool->entry[page_of(open_chunk, FBY_FIRST_PAGE)].state |= FBY_ES_DAMAGED;
+	pool->cache.entry[page_of(open_chunk, FBY_FIRST_PAGE)].state |= FBY_ES_DAMAGED;
 	SAYS("a volume's lost blocks are miscounted: volume 0x0, counted 0x1");
-	pool->entry[page_of(closed_chunk, FBY_FIRST_PAGE)].state = FBY_ES_DAMAGED; /* of a page that is dead */
+	pool->cache.entry[page_of(closed_chunk, FBY_FIRST_PAGE)].state = FBY_ES_DAMAGED; /* of a page that is dead */
 	ALLOWED();
-	empty->rec.watermark = pool->seq;
+	empty->rec.watermark = pool->space.seq;
 	SAYS("a watermark is above all sequence numbers");
-	empty->rec.watermark = pool->seq - 1;
+	empty->rec.watermark = pool->space.seq - 1;
 	SAYS("a volume's record is not that of the media: volume 0x2, copy 0x0");
-	empty->rec.watermark = pool->seq - 1;
-	fby_record_write(pool, 2);
+	empty->rec.watermark = pool->space.seq - 1;
+	fby_record_write(&pool->space.store, 2, &pool->space.owner[2].rec);
 	ALLOWED();
-	v->rec.reserved[0] = 1;
+	owner->rec.reserved[0] = 1;
 	SAYS("a volume's record is not that of the media: volume 0x0");
-	v->rec.state = FBY_VOL_FREE; /* what it holds is none that a recovery would take */
+	owner->rec.state = FBY_VOL_FREE; /* what it holds is none that a recovery would take */
 	SAYS("a volume's record is not that of the media: volume 0x0");
 	media.base[FBY_VT_OFFSET] ^= 1; /* of a damaged copy nothing is said */
 	ALLOWED();
-	v->rec.reserved[0] = 1;
-	pool->opt.read_only = true;
+	owner->rec.reserved[0] = 1;
+	pool->space.opt.read_only = true;
 	ALLOWED();
 	empty->rec.state = FBY_VOL_FREE;
-	empty->rec.watermark = pool->seq;
-	fby_record_write(pool, 2);
+	empty->rec.watermark = pool->space.seq;
+	fby_record_write(&pool->space.store, 2, &pool->space.owner[2].rec);
 	ALLOWED();
 
 	EXPECT(fby_bypass_begin(pool, &bypass, 0, 40 * FBY_PAGE_SECTORS, 2 * FBY_PAGE_SECTORS, 1) == FBY_DONE);
@@ -360,7 +362,7 @@ static void words(void)
 {
 	char small[12];
 
-	pool->volume[0].dead += 0x123456789abcull;
+	pool->space.owner[0].dead += 0x123456789abcull;
 	EXPECT(fby_check(pool, QUIET, text, sizeof(text)) == -FBY_E_INVARIANT);
 	EXPECT(strcmp(text, "a volume's pages are miscounted: volume 0x0, counted 0xa") == 0);
 	EXPECT(fby_check(pool, false, text, sizeof(text)) == FBY_DONE); /* in use: the lists alone */
@@ -371,15 +373,15 @@ static void words(void)
 	small[0] = 'y';
 	EXPECT(fby_check(pool, QUIET, small, 0) == -FBY_E_INVARIANT && small[0] == 'y');
 	pool_restore();
-	pool->volume[0].nchunks += 0x12345670;
+	pool->space.owner[0].nchunks += 0x12345670;
 	EXPECT(fby_check(pool, false, text, sizeof(text)) == -FBY_E_INVARIANT);
 	pool_restore();
-	pool->volume[1].rec.watermark = 0xfedcba9876543210ull;
+	pool->space.owner[1].rec.watermark = 0xfedcba9876543210ull;
 	EXPECT(fby_check(pool, QUIET, text, sizeof(text)) == -FBY_E_INVARIANT);
 	pool_restore();
-	pool->volume[2].rec.watermark = 0xfedcba9876543210ull;
+	pool->space.owner[2].rec.watermark = 0xfedcba9876543210ull;
 	SAYS("a watermark is above all sequence numbers: volume 0x2, watermark 0xfedcba9876543210");
-	pool->usable = false;
+	pool->space.usable = false;
 	EXPECT(fby_check(pool, QUIET, text, sizeof(text)) == -FBY_E_RECOVERY_INCOMPLETE && text[0] == 0);
 	pool_restore();
 }

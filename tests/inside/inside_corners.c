@@ -71,7 +71,7 @@ static void opens(void)
 	memset(media.base + FBY_SB_COPY_OFFSET, 0, FBY_PAGE);
 	EXPECT(fby_pool_open(&p, mem, bytes, &media, &good) == -FBY_E_FEATURE_RO);
 	good.read_only = true;
-	EXPECT(fby_pool_open(&p, mem, bytes, &media, &good) == FBY_DONE && p->report.chunk_headers_lost == 1);
+	EXPECT(fby_pool_open(&p, mem, bytes, &media, &good) == FBY_DONE && p->recovery.report.chunk_headers_lost == 1);
 	EXPECT(fby_recover_chunks(p, 0, NCHUNKS) == FBY_DONE && fby_recover_finish(p, NULL) == FBY_DONE);
 	EXPECT(fby_recover_finish(p, NULL) != FBY_DONE); /* once */
 	EXPECT(fby_pool_close(p) == FBY_DONE);
@@ -84,14 +84,14 @@ static void closes(void)
 	struct fby_io io;
 	u64 next;
 
-	pool->slot[1].busy = 1;
-	EXPECT(fby_pool_close(pool) == -FBY_E_BUSY && pool->usable);
-	EXPECT(pool->slot[0].busy == 0 && put(0, 50) == FBY_DONE);
-	pool->slot[1].busy = 0;
-	pool->volume[1].destage.outstanding = 1;
+	pool->space.slot[1].busy = 1;
+	EXPECT(fby_pool_close(pool) == -FBY_E_BUSY && pool->space.usable);
+	EXPECT(pool->space.slot[0].busy == 0 && put(0, 50) == FBY_DONE);
+	pool->space.slot[1].busy = 0;
+	pool->drain.volume[1].destage.outstanding = 1;
 	EXPECT(fby_pool_close(pool) == -FBY_E_BUSY && fby_volume_detach(pool, 1) == -FBY_E_BUSY);
-	pool->volume[1].destage.outstanding = 0;
-	EXPECT(fby_pool_close(pool) == FBY_DONE && !pool->usable && (pool->sb.flags & FBY_SB_CLEAN));
+	pool->drain.volume[1].destage.outstanding = 0;
+	EXPECT(fby_pool_close(pool) == FBY_DONE && !pool->space.usable && (pool->space.store.sb.flags & FBY_SB_CLEAN));
 	EXPECT(fby_pool_close(pool) == FBY_DONE);
 	EXPECT(fby_destage_step(pool, 1, &io, &next, &wake) == FBY_DONE && next == ~0ull);
 	pool_restore();
@@ -110,7 +110,7 @@ static int failing_read(struct fby_media *m, void *dst, u64 at, size_t n, u32 *c
 static void unreadable(void)
 {
 	struct fby_media_ops failing = *media.ops;
-	u32 place = FBY_FIRST_PAGE + 1, page = (open_chunk << pool->chunk_shift) + place;
+	u32 place = FBY_FIRST_PAGE + 1, page = fby_page_number(&pool->space, open_chunk, place);
 	struct fby_volume_record record;
 	struct fby_page_line line;
 	struct fby_open_line open;
@@ -123,21 +123,21 @@ static void unreadable(void)
 	media.ops = &failing;
 	bad_first = 0;
 	bad_end = media.size;
-	EXPECT(!fby_record_read(pool, 0, 0, &record) && !fby_open_line_read(pool, 0, 0, &open));
-	EXPECT(!fby_seal_line_read(pool, 0, 0, &seal) && !fby_page_line_read(pool, 0, place, &line, &repaired));
-	EXPECT(fby_page_seq(pool, page, 77) == 77);
+	EXPECT(!fby_record_read(&pool->space.store, 0, 0, &record) && !fby_open_line_read(&pool->space.store, 0, 0, &open));
+	EXPECT(!fby_seal_line_read(&pool->space.store, 0, 0, &seal) && !fby_page_line_read(&pool->space, 0, place, &line, &repaired));
+	EXPECT(fby_page_seq(&pool->cache, page, 77) == 77);
 	fby_probe(&media, &probe);
 	EXPECT(probe.state == FBY_PROBE_BLANK); /* nothing tells of a pool */
 	bad_end = FBY_VT_OFFSET;
 	fby_probe(&media, &probe);
 	EXPECT(probe.state == FBY_PROBE_DAMAGED && !probe.primary_valid && !probe.copy_valid);
-	EXPECT(fby_page_seq(pool, page, 77) != 77);
-	bad_first = fby_page_at(pool, page) + FBY_PAGE - 64;
+	EXPECT(fby_page_seq(&pool->cache, page, 77) != 77);
+	bad_first = fby_page_at(&pool->space.store, page) + FBY_PAGE - 64;
 	bad_end = bad_first + 64;
 	EXPECT(get(0, 16) == -FBY_E_LOST && get(0, 17) == FBY_DONE && get(0, 0) == FBY_DONE);
 	media.ops = sound;
 	EXPECT(get(0, 16) == -FBY_E_LOST); /* it stays so until it is written */
-	EXPECT(put(0, 16) == FBY_DONE && get(0, 16) == FBY_DONE && pool->volume[0].lost_blocks == 0);
+	EXPECT(put(0, 16) == FBY_DONE && get(0, 16) == FBY_DONE && pool->cache.volume[0].lost_blocks == 0);
 	pool_restore();
 }
 
@@ -145,36 +145,36 @@ static void unreadable(void)
 
 static void pages(void)
 {
-	struct fby_page_line *l = (struct fby_page_line *)memory_at(fby_line_at(pool, open_chunk, FBY_FIRST_PAGE + 1));
-	u32 page = (open_chunk << pool->chunk_shift) + FBY_FIRST_PAGE + 1, slot;
+	struct fby_page_line *l = (struct fby_page_line *)memory_at(fby_line_at(&pool->space.store, open_chunk, FBY_FIRST_PAGE + 1));
+	u32 page = fby_page_number(&pool->space, open_chunk, FBY_FIRST_PAGE + 1), slot;
 	struct fby_report_block list[80];
 	u64 key = fby_key(0, 16);
 
 	l->valid = 0x7f;
-	fby_line_finish(pool->line_seed, l);
+	fby_line_finish(pool->space.store.line_seed, l);
 	EXPECT(get(0, 16) == -FBY_E_LOST);
 	pool_restore();
 	l->block = 18;
-	fby_line_finish(pool->line_seed, l);
+	fby_line_finish(pool->space.store.line_seed, l);
 	EXPECT(get(0, 16) == -FBY_E_LOST);
 	pool_restore();
 
-	fby_page_mark(pool, page - 1, key, FBY_ES_DAMAGED); /* not its page */
-	EXPECT(pool->damaged_pages == 0);
-	fby_page_mark(pool, page, key, FBY_ES_DAMAGED);
-	fby_page_mark(pool, page, key, FBY_ES_DAMAGED); /* once */
-	EXPECT(pool->damaged_pages == 1 && pool->volume[0].lost_blocks == 1 && pool->ndamaged == 1);
-	EXPECT(fby_carry(pool, 0, 16, page - 1, true, &wake) == FBY_DONE); /* not its page */
-	EXPECT(fby_carry(pool, 0, 99, page, true, &wake) == FBY_DONE);
-	EXPECT(pool->chunk[open_chunk].fill == FBY_FIRST_PAGE + 3);
-	EXPECT(fby_carry(pool, 0, 16, page, true, &wake) == FBY_DONE);
-	EXPECT(pool->chunk[open_chunk].fill == FBY_FIRST_PAGE + 4);
-	EXPECT(pool->volume[0].lost_blocks == 1 && pool->volume[0].lost_only == 1 && get(0, 16) == -FBY_E_LOST);
-	pool->slot[0].busy = pool->slot[1].busy = 1;
-	EXPECT(fby_move(pool, 0, 17, page + 1, &slot, &wake) == FBY_WAIT_SLOT && slot == ~0u);
-	pool->slot[0].busy = pool->slot[1].busy = 0;
-	pool->ndamaged = FBY_DAMAGED_RING + 5; /* it has come round */
-	pool->damaged[4].block = 444;
+	fby_page_mark(&pool->cache, page - 1, key, FBY_ES_DAMAGED); /* not its page */
+	EXPECT(pool->cache.damaged_pages == 0);
+	fby_page_mark(&pool->cache, page, key, FBY_ES_DAMAGED);
+	fby_page_mark(&pool->cache, page, key, FBY_ES_DAMAGED); /* once */
+	EXPECT(pool->cache.damaged_pages == 1 && pool->cache.volume[0].lost_blocks == 1 && pool->cache.ndamaged == 1);
+	EXPECT(fby_carry(&pool->cache, 0, 16, page - 1, true, &wake) == FBY_DONE); /* not its page */
+	EXPECT(fby_carry(&pool->cache, 0, 99, page, true, &wake) == FBY_DONE);
+	EXPECT(pool->space.chunk[open_chunk].fill == FBY_FIRST_PAGE + 3);
+	EXPECT(fby_carry(&pool->cache, 0, 16, page, true, &wake) == FBY_DONE);
+	EXPECT(pool->space.chunk[open_chunk].fill == FBY_FIRST_PAGE + 4);
+	EXPECT(pool->cache.volume[0].lost_blocks == 1 && pool->cache.volume[0].lost_only == 1 && get(0, 16) == -FBY_E_LOST);
+	pool->space.slot[0].busy = pool->space.slot[1].busy = 1;
+	EXPECT(fby_move(&pool->cache, 0, 17, page + 1, &slot, &wake) == FBY_WAIT_SLOT && slot == ~0u);
+	pool->space.slot[0].busy = pool->space.slot[1].busy = 0;
+	pool->cache.ndamaged = FBY_DAMAGED_RING + 5; /* it has come round */
+	pool->cache.damaged[4].block = 444;
 	EXPECT(fby_damaged_list(pool, list, 80) == FBY_DAMAGED_RING && list[0].block == 444);
 	pool_restore();
 }
@@ -188,7 +188,7 @@ static void large(void)
 
 	EXPECT(fby_volume_detach(pool, 2) == FBY_DONE);
 	EXPECT(fby_volume_rebind(pool, 2, "memory", sectors) == FBY_DONE);
-	pool->volume[2].attached = true;
+	pool->space.owner[2].attached = true;
 	EXPECT(fby_bypass_begin(pool, &past, 2, 3, 8192 * P, 1) == FBY_DONE && past.nsectors == 2048 * P - 3);
 	fby_bypass_end(pool, &past, 0, &wake);
 	EXPECT(fby_range(pool, 2, FBY_KIND_DISCARD, 0, sectors, &done, &past, &wake) == FBY_ORIGIN);
@@ -205,11 +205,11 @@ static void large(void)
 	EXPECT(fby_volume_detach(pool, 2) == -FBY_E_BUSY);
 	pool_restore();
 
-	fby_store(&pool->volume[0].level, 512u);
-	fby_store(&pool->volume[0].pace.rate, 1000000u);
-	fby_store(&pool->volume[0].pace.next_ns, ~0ull / 2); /* a clock that went back */
+	fby_store(&pool->space.owner[0].level, 512u);
+	fby_store(&pool->drain.volume[0].pace.rate, 1000000u);
+	fby_store(&pool->drain.volume[0].pace.next_ns, ~0ull / 2); /* a clock that went back */
 	EXPECT(fby_write_delay(pool, 0, P, 10000000000ull) == 1000000000);
-	EXPECT(pool->volume[0].pace.next_ns == 10000000000ull + 1000000000 + 1000);
+	EXPECT(pool->drain.volume[0].pace.next_ns == 10000000000ull + 1000000000 + 1000);
 	pool_restore();
 }
 
@@ -246,7 +246,7 @@ static void kept_free(u32 volumes)
 	}
 	for (u64 block = 0; fby_write(p, 0, block * P, P, buffer, &done, &wake) == FBY_DONE; block++)
 		;
-	EXPECT(p->nfree == kept && p->volume[0].nchunks == 20 - kept);
+	EXPECT(p->space.nfree == kept && p->space.owner[0].nchunks == 20 - kept);
 	for (u32 v = 0; v < volumes; v++)
 		free(attach[v]);
 	free(memory);
@@ -273,18 +273,18 @@ static void refused(void)
 	spec.name[5] = 0;
 	EXPECT(fby_volume_detach(pool, 2) == FBY_DONE && fby_volume_drain(pool, 2, true) == -FBY_E_VOLUME_DETACHED);
 	EXPECT(fby_flush_begin(pool, 2, &flush) == -FBY_E_VOLUME_DETACHED);
-	pool->volume[2].damaged = true;
-	pool->volume[2].rec.state = FBY_VOL_FREE;
+	pool->space.owner[2].damaged = true;
+	pool->space.owner[2].rec.state = FBY_VOL_FREE;
 	EXPECT(fby_volume_add(pool, &spec, &index) == -FBY_E_VOLUME_TABLE_FULL); /* what it was may come back */
 	EXPECT(fby_volume_remove(pool, 2, false) == -FBY_E_VOLUME_DIRTY);
-	EXPECT(fby_volume_remove(pool, 2, true) == FBY_DONE && !pool->volume[2].damaged);
+	EXPECT(fby_volume_remove(pool, 2, true) == FBY_DONE && !pool->space.owner[2].damaged);
 	EXPECT(fby_volume_attach(pool, 2, &a) == -FBY_E_NO_VOLUME);
 	spec.block_size = 4096;
 	spec.origin_sectors = 9;
 	EXPECT(fby_volume_add(pool, &spec, &index) == -FBY_E_GEOMETRY);
 	spec.origin_sectors = 16;
-	EXPECT(fby_volume_add(pool, &spec, &index) == FBY_DONE && index == 2 && pool->volume[2].blocks == 2);
-	pool->opt.read_only = true;
+	EXPECT(fby_volume_add(pool, &spec, &index) == FBY_DONE && index == 2 && pool->cache.volume[2].blocks == 2);
+	pool->space.opt.read_only = true;
 	EXPECT(fby_volume_add(pool, &spec, &index) == -FBY_E_READ_ONLY);
 	EXPECT(fby_volume_drain(pool, 0, true) == -FBY_E_READ_ONLY && fby_flush_begin(pool, 0, &flush) == FBY_DONE);
 	pool_restore();
@@ -295,22 +295,22 @@ static void refused(void)
 /* A chunk that was moved out of is held until the copies are sealed. */
 static void held(void)
 {
-	pool->moved_from = closed_chunk;
-	pool->moved_slots = 2;
-	pool->chunk[closed_chunk].pinned = FBY_PIN_MOVED;
-	pool->slot[1].busy = 1; /* a copy went through it */
-	EXPECT(fby_relocate_step(pool, &wake) && pool->moved_from == closed_chunk && pool->moved_slots == 2);
-	fby_relocate_settle(pool, 1, &wake);
-	EXPECT(pool->moved_from == closed_chunk && pool->chunk[closed_chunk].pinned == FBY_PIN_MOVED);
-	pool->slot[1].busy = 0;
-	EXPECT(fby_relocate_step(pool, &wake) && pool->moved_from == FBY_NO_CHUNK);
-	EXPECT(pool->chunk[closed_chunk].pinned == 0 && pool->slot[1].busy == 0);
+	pool->drain.moved_from = closed_chunk;
+	pool->drain.moved_slots = 2;
+	pool->space.chunk[closed_chunk].pinned = FBY_PIN_MOVED;
+	pool->space.slot[1].busy = 1; /* a copy went through it */
+	EXPECT(fby_relocate_step(&pool->drain, &wake) && pool->drain.moved_from == closed_chunk && pool->drain.moved_slots == 2);
+	fby_relocate_settle(&pool->drain, 1, &wake);
+	EXPECT(pool->drain.moved_from == closed_chunk && pool->space.chunk[closed_chunk].pinned == FBY_PIN_MOVED);
+	pool->space.slot[1].busy = 0;
+	EXPECT(fby_relocate_step(&pool->drain, &wake) && pool->drain.moved_from == FBY_NO_CHUNK);
+	EXPECT(pool->space.chunk[closed_chunk].pinned == 0 && pool->space.slot[1].busy == 0);
 	pool_restore();
-	pool->moved_from = closed_chunk;
-	pool->chunk[closed_chunk].pinned = FBY_PIN_MOVED;
-	EXPECT(fby_volume_detach(pool, 1) == FBY_DONE && pool->moved_from == closed_chunk);
-	EXPECT(fby_volume_detach(pool, 0) == FBY_DONE && pool->moved_from == FBY_NO_CHUNK);
-	EXPECT(pool->chunk[closed_chunk].pinned == 0 && pool->wake_owed == 0); /* nobody waits */
+	pool->drain.moved_from = closed_chunk;
+	pool->space.chunk[closed_chunk].pinned = FBY_PIN_MOVED;
+	EXPECT(fby_volume_detach(pool, 1) == FBY_DONE && pool->drain.moved_from == closed_chunk);
+	EXPECT(fby_volume_detach(pool, 0) == FBY_DONE && pool->drain.moved_from == FBY_NO_CHUNK);
+	EXPECT(pool->space.chunk[closed_chunk].pinned == 0 && pool->space.wake_owed == 0); /* nobody waits */
 	pool_restore();
 }
 

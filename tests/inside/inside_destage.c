@@ -38,7 +38,7 @@ static u32 page_of(u64 block)
 {
 	struct fby_found f;
 
-	fby_index_find(pool, fby_key(0, block), &f);
+	fby_index_find(&pool->cache, fby_key(0, block), &f);
 	return f.page;
 }
 
@@ -65,10 +65,10 @@ static void until(enum fby_phase phase)
 	struct fby_io io;
 
 	EXPECT(fby_volume_drain(pool, 0, true) == FBY_DONE);
-	for (u32 i = 0; i < 1000 && pool->volume[0].destage.phase != phase; i++)
+	for (u32 i = 0; i < 1000 && pool->drain.volume[0].destage.phase != phase; i++)
 		if (step(&io) == FBY_ORIGIN)
 			fby_destage_complete(pool, io.id, 0);
-	EXPECT(pool->volume[0].destage.phase == phase);
+	EXPECT(pool->drain.volume[0].destage.phase == phase);
 }
 
 static void drained(void)
@@ -104,7 +104,7 @@ static int hooked_read(struct fby_media *m, void *dst, u64 at, size_t n, u32 *cr
 /* The next time that the block's data is read, and only then. */
 static void when_read(u64 block, void (*call)(void))
 {
-	where = fby_page_at(pool, page_of(block));
+	where = fby_page_at(&pool->space.store, page_of(block));
 	meanwhile = call;
 	if (media.ops != &hooked) {
 		sound = media.ops;
@@ -128,7 +128,7 @@ static void put_3(void)
 
 static void reopen(void)
 {
-	pool->chunk[open_chunk].epoch++;
+	pool->space.chunk[open_chunk].epoch++;
 }
 
 /* Replaced while it was copied for the origin: what was copied does not go there. */
@@ -151,7 +151,7 @@ static void with_neighbours(void)
 {
 	cpu = 1;
 	EXPECT(put(0, 100) == FBY_DONE);
-	pool->slot[1].busy = 1;
+	pool->space.slot[1].busy = 1;
 	cpu = 0;
 	EXPECT(put(0, 100) == FBY_DONE && put(0, 18) == FBY_DONE && put(0, 19) == FBY_DONE);
 	EXPECT(put(0, 8) == FBY_DONE && put(0, 15) == FBY_DONE);
@@ -175,7 +175,7 @@ static void neighbour_of_another(void)
 	struct fby_io io;
 
 	with_neighbours();
-	pool->chunk[open_chunk].clean_for = pool->volume[0].attachment + 1;
+	pool->space.chunk[open_chunk].clean_for = pool->drain.volume[0].attachment + 1;
 	EXPECT(next_io(&io) == FBY_ORIGIN && io.sector == 0 && io.nsectors == 8 * P);
 	fby_destage_complete(pool, io.id, 0);
 	EXPECT(next_io(&io) == FBY_ORIGIN && io.sector == 16 * P && io.nsectors == 2 * P);
@@ -189,8 +189,8 @@ static void listed_gone(void)
 
 	with_neighbours();
 	EXPECT(step(&io) == FBY_AGAIN);
-	pool->chunk[open_chunk].seq_min = FBY_NO_SEQ;
-	pool->volume[0].destage.pos = DATA_PAGES; /* blocks 16 and 17 alone, not 15 for their sake */
+	pool->space.chunk[open_chunk].seq_min = FBY_NO_SEQ;
+	pool->drain.volume[0].destage.pos = DATA_PAGES; /* blocks 16 and 17 alone, not 15 for their sake */
 	EXPECT(next_io(&io) == FBY_ORIGIN && io.op == FBY_IO_FLUSH);
 	pool_restore();
 }
@@ -206,9 +206,9 @@ static void again_with_gate(void)
 
 	until(FBY_PH_FLUSH);
 	EXPECT(fby_flush_begin(pool, 0, &t) == FBY_ORIGIN && fby_volume_detach(pool, 0) == -FBY_E_BUSY);
-	EXPECT(next_io(&io) == FBY_DONE && pool->volume[0].destage.phase == FBY_PH_FLUSH);
+	EXPECT(next_io(&io) == FBY_DONE && pool->drain.volume[0].destage.phase == FBY_PH_FLUSH);
 	EXPECT(fby_flush_end(pool, &t, 5, &wake) == -FBY_E_ORIGIN_IO);
-	EXPECT(step(&io) == FBY_AGAIN && pool->volume[0].destage.phase == FBY_PH_IDLE && pool->volume[0].destage.gate);
+	EXPECT(step(&io) == FBY_AGAIN && pool->drain.volume[0].destage.phase == FBY_PH_IDLE && pool->drain.volume[0].destage.gate);
 }
 
 static bool gate_free(void)
@@ -226,7 +226,7 @@ static void gate_left(void)
 	again_with_gate(); /* nothing is wanted any more */
 	wake = 0;
 	EXPECT(fby_flush_begin(pool, 0, &t) == FBY_WAIT_FLUSH && fby_volume_drain(pool, 0, false) == FBY_DONE);
-	EXPECT(next_io(&io) == FBY_DONE && (wake & FBY_WAKE_FLUSH) && !pool->volume[0].destage.gate && gate_free());
+	EXPECT(next_io(&io) == FBY_DONE && (wake & FBY_WAKE_FLUSH) && !pool->drain.volume[0].destage.gate && gate_free());
 	pool_restore();
 
 	again_with_gate(); /* its writes fail */
@@ -235,13 +235,13 @@ static void gate_left(void)
 	wake = 0;
 	while (next_io(&io) == FBY_ORIGIN)
 		fby_destage_complete(pool, io.id, 0);
-	EXPECT(pool->volume[0].destage.phase == FBY_PH_BACKOFF && (wake & FBY_WAKE_FLUSH) && gate_free());
+	EXPECT(pool->drain.volume[0].destage.phase == FBY_PH_BACKOFF && (wake & FBY_WAKE_FLUSH) && gate_free());
 	pool_restore();
 
 	again_with_gate(); /* it goes well */
 	drained();
-	EXPECT(fby_volume_pages(pool, 0) == 0 && pool->volume[0].rounds == 1);
-	EXPECT(pool->nfree == NCHUNKS - 1); /* its chunks, at once */
+	EXPECT(fby_volume_pages(&pool->space, 0) == 0 && pool->drain.volume[0].rounds == 1);
+	EXPECT(pool->space.nfree == NCHUNKS - 1); /* its chunks, at once */
 	pool_restore();
 
 	again_with_gate(); /* and detached in between */
@@ -255,10 +255,10 @@ static void released_by(bool close)
 	char text[200];
 
 	until(FBY_PH_RELEASE);
-	EXPECT(fby_volume_pages(pool, 0) != 0);
+	EXPECT(fby_volume_pages(&pool->space, 0) != 0);
 	EXPECT((close ? fby_pool_close(pool) : fby_volume_detach(pool, 0)) == FBY_DONE);
-	EXPECT(fby_volume_pages(pool, 0) == 0);
-	pool->usable = true;
+	EXPECT(fby_volume_pages(&pool->space, 0) == 0);
+	pool->space.usable = true;
 	EXPECT(fby_check(pool, true, text, sizeof(text)) == FBY_DONE);
 	pool_restore();
 }
@@ -267,40 +267,40 @@ static void released_by(bool close)
 
 static void damage_data(u64 block)
 {
-	memory_at(fby_page_at(pool, page_of(block)))[9] ^= 1;
+	memory_at(fby_page_at(&pool->space.store, page_of(block)))[9] ^= 1;
 }
 
 /* Slots or the block are busy when it is to be carried: again, and at once. */
 static void carry_waits(void)
 {
-	u32 bucket = fby_index_bucket(pool, fby_key(0, 16));
+	u32 bucket = fby_index_bucket(&pool->cache, fby_key(0, 16));
 	struct fby_io io;
 
 	damage_data(16);
 	until(FBY_PH_CARRY);
-	pool->slot[0].busy = pool->slot[1].busy = 1;
-	EXPECT(step(&io) == FBY_AGAIN && step(&io) == FBY_AGAIN && pool->volume[0].destage.phase == FBY_PH_CARRY);
-	pool->slot[0].busy = pool->slot[1].busy = 0;
-	EXPECT(fby_index_try(pool, bucket));
-	EXPECT(step(&io) == FBY_AGAIN && step(&io) == FBY_AGAIN && pool->volume[0].destage.phase == FBY_PH_CARRY);
-	fby_index_release(pool, bucket);
+	pool->space.slot[0].busy = pool->space.slot[1].busy = 1;
+	EXPECT(step(&io) == FBY_AGAIN && step(&io) == FBY_AGAIN && pool->drain.volume[0].destage.phase == FBY_PH_CARRY);
+	pool->space.slot[0].busy = pool->space.slot[1].busy = 0;
+	EXPECT(fby_index_try(&pool->cache, bucket));
+	EXPECT(step(&io) == FBY_AGAIN && step(&io) == FBY_AGAIN && pool->drain.volume[0].destage.phase == FBY_PH_CARRY);
+	fby_index_release(&pool->cache, bucket);
 	drained();
-	EXPECT(pool->volume[0].lost_only == 1 && pool->volume[0].lost_blocks == 1 && get(16) == -FBY_E_LOST);
+	EXPECT(pool->cache.volume[0].lost_only == 1 && pool->cache.volume[0].lost_blocks == 1 && get(16) == -FBY_E_LOST);
 	pool_restore();
 }
 
 /* No room for any, and one of two was replaced meanwhile: the cut goes below the other. */
 static void carry_less(void)
 {
-	struct fby_destage *d = &pool->volume[0].destage;
-	u64 seq = fby_page_seq(pool, page_of(16), 0);
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+	u64 seq = fby_page_seq(&pool->cache, page_of(16), 0);
 	struct fby_io io;
 
 	damage_data(16);
 	damage_data(17);
 	until(FBY_PH_CARRY);
-	pool->entry[page_of(17)].state &= ~FBY_ES_LINKED;
-	pool->nfree = 0;
+	pool->cache.entry[page_of(17)].state &= ~FBY_ES_LINKED;
+	pool->space.nfree = 0;
 	EXPECT(step(&io) == FBY_AGAIN && d->phase == FBY_PH_COMMIT && d->cut == seq - 1 && !d->failed);
 	EXPECT(d->n == DATA_PAGES); /* with block 0, which is older */
 	pool_restore();
@@ -309,7 +309,7 @@ static void carry_less(void)
 /* Much of a round is gone: it is passed over in portions. */
 static void long_round(void)
 {
-	struct fby_destage *d = &pool->volume[2].destage;
+	struct fby_destage *d = &pool->drain.volume[2].destage;
 	struct fby_attach a = { .origin_sectors = VOLUME_SECTORS, .identity = "memory", .round_pages = 2048,
 				.nbuffers = 2, .buffer_bytes = 65536 };
 	struct fby_io io;
@@ -335,10 +335,10 @@ static void long_round(void)
 static void zeroed_line_damaged(void)
 {
 	EXPECT(zero(16) == FBY_DONE);
-	memory_at(fby_line_at(pool, fby_page_chunk(pool, page_of(16)), fby_page_place(pool, page_of(16))))[8] ^= 3;
+	memory_at(fby_line_at(&pool->space.store, fby_page_chunk(&pool->space.store, page_of(16)), fby_page_place(&pool->space.store, page_of(16))))[8] ^= 3;
 	EXPECT(get(16) == FBY_DONE);
 	drained();
-	EXPECT(pool->volume[0].lost_blocks == 1 && get(16) == -FBY_E_LOST);
+	EXPECT(pool->cache.volume[0].lost_blocks == 1 && get(16) == -FBY_E_LOST);
 	pool_restore();
 }
 
@@ -361,19 +361,19 @@ static void zero_moved(void)
 	u32 slot;
 
 	EXPECT(zero(16) == FBY_DONE);
-	bytes = pool->slot[0].media_bytes;
+	bytes = pool->space.slot[0].media_bytes;
 	spoil_stack();
-	EXPECT(fby_move(pool, 0, 16, page_of(16), &slot, &wake) == FBY_DONE && slot == 0);
-	EXPECT(pool->slot[0].media_bytes == bytes + FBY_LINE);
-	l = (void *)memory_at(fby_line_at(pool, fby_page_chunk(pool, page_of(16)), fby_page_place(pool, page_of(16))));
+	EXPECT(fby_move(&pool->cache, 0, 16, page_of(16), &slot, &wake) == FBY_DONE && slot == 0);
+	EXPECT(pool->space.slot[0].media_bytes == bytes + FBY_LINE);
+	l = (void *)memory_at(fby_line_at(&pool->space.store, fby_page_chunk(&pool->space.store, page_of(16)), fby_page_place(&pool->space.store, page_of(16))));
 	EXPECT(l->kind == FBY_KIND_ZERO && l->valid == 0xff && l->lost == 0 && l->flags == 0 && l->data_crc == 0);
-	EXPECT(FBY_ES_LOST(pool->entry[page_of(16)].state) == 0 && get(16) == FBY_DONE);
+	EXPECT(FBY_ES_LOST(pool->cache.entry[page_of(16)].state) == 0 && get(16) == FBY_DONE);
 	pool_restore();
 }
 
 static void take_slot(void)
 {
-	pool->slot[0].busy = 1;
+	pool->space.slot[0].busy = 1;
 }
 
 static void other_cpu(void)
@@ -386,16 +386,16 @@ static void other_cpu(void)
  * they are sealed. */
 static void copies_unsealed(void)
 {
-	for (u64 block = 40; pool->nfree > 2; block++)
+	for (u64 block = 40; pool->space.nfree > 2; block++)
 		EXPECT(put(0, block) == FBY_DONE);
 	for (u64 block = 1; block < DATA_PAGES - 3; block++)
 		EXPECT(put(0, block) == FBY_DONE);
 	when_read(5, other_cpu);
-	EXPECT(fby_relocate_step(pool, &wake) && pool->moved_from == closed_chunk && pool->moved_slots == 1);
-	EXPECT(pool->chunk[closed_chunk].pinned == FBY_PIN_MOVED && pool->volume[0].moved == 3);
-	pool->slot[0].busy = 0;
-	EXPECT(fby_relocate_step(pool, &wake) && pool->moved_from == FBY_NO_CHUNK && pool->moved_slots == 0);
-	EXPECT(pool->chunk[closed_chunk].state == FBY_CS_FREE);
+	EXPECT(fby_relocate_step(&pool->drain, &wake) && pool->drain.moved_from == closed_chunk && pool->drain.moved_slots == 1);
+	EXPECT(pool->space.chunk[closed_chunk].pinned == FBY_PIN_MOVED && pool->drain.volume[0].moved == 3);
+	pool->space.slot[0].busy = 0;
+	EXPECT(fby_relocate_step(&pool->drain, &wake) && pool->drain.moved_from == FBY_NO_CHUNK && pool->drain.moved_slots == 0);
+	EXPECT(pool->space.chunk[closed_chunk].state == FBY_CS_FREE);
 	cpu = 0;
 	unhook();
 }
@@ -403,46 +403,46 @@ static void copies_unsealed(void)
 /* Few chunks are free, and the closed one holds block 7 alone. */
 static void mostly_dead(void)
 {
-	for (u64 block = 40; pool->nfree > 2; block++)
+	for (u64 block = 40; pool->space.nfree > 2; block++)
 		EXPECT(put(0, block) == FBY_DONE);
 	for (u64 block = 1; block < DATA_PAGES - 1; block++)
 		EXPECT(put(0, block) == FBY_DONE);
-	EXPECT(fby_chunk_live(pool, closed_chunk) == 1 && fby_short(pool));
+	EXPECT(fby_chunk_live(&pool->space, closed_chunk) == 1 && fby_short(&pool->space));
 }
 
 #define NOT_MOVED(...) \
 	do { \
 		mostly_dead(); \
 		__VA_ARGS__; \
-		while (fby_relocate_step(pool, &wake)) \
+		while (fby_relocate_step(&pool->drain, &wake)) \
 			; \
-		EXPECT(page_of(7) == (closed_chunk << pool->chunk_shift) + FBY_FIRST_PAGE + 7); \
-		EXPECT(pool->chunk[closed_chunk].pinned == 0 || pool->chunk[closed_chunk].pinned == FBY_PIN_WALK); \
+		EXPECT(page_of(7) == fby_page_number(&pool->space, closed_chunk, FBY_FIRST_PAGE + 7)); \
+		EXPECT(pool->space.chunk[closed_chunk].pinned == 0 || pool->space.chunk[closed_chunk].pinned == FBY_PIN_WALK); \
 		pool_restore(); \
 	} while (0)
 
 /* Each reason to leave a chunk where it is, by itself. */
 static void not_moved(void)
 {
-	struct fby_destage *d = &pool->volume[0].destage;
-	struct fby_chunk *ch = &pool->chunk[closed_chunk];
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+	struct fby_chunk *ch = &pool->space.chunk[closed_chunk];
 
 	mostly_dead();
-	EXPECT(fby_relocate_step(pool, &wake) && page_of(7) != (closed_chunk << pool->chunk_shift) + FBY_FIRST_PAGE + 7);
+	EXPECT(fby_relocate_step(&pool->drain, &wake) && page_of(7) != fby_page_number(&pool->space, closed_chunk, FBY_FIRST_PAGE + 7));
 	pool_restore();
 	NOT_MOVED(ch->pinned = FBY_PIN_WALK);
-	NOT_MOVED(pool->volume[0].attached = false);
+	NOT_MOVED(pool->space.owner[0].attached = false);
 	NOT_MOVED(d->drain = true);
-	NOT_MOVED(pool->opt.max_age_ns = 1; pool->now_ns = 1);
+	NOT_MOVED(pool->space.opt.max_age_ns = 1; pool->space.now_ns = 1);
 	NOT_MOVED(d->phase = FBY_PH_CARRY; d->cut = ch->seq_min);
 	NOT_MOVED(d->phase = FBY_PH_RELEASE; d->cut = ch->seq_min);
-	NOT_MOVED(pool->pressure = true; pool->volume[0].rec.watermark = ch->seq_min);
-	NOT_MOVED(pool->nfree = 3);
+	NOT_MOVED(pool->space.pressure = true; pool->space.owner[0].rec.watermark = ch->seq_min);
+	NOT_MOVED(pool->space.nfree = 3);
 	mostly_dead(); /* and what is none */
 	d->phase = FBY_PH_CARRY;
 	d->cut = ch->seq_min - 1;
-	pool->pressure = true;
-	EXPECT(fby_relocate_step(pool, &wake) && page_of(7) != (closed_chunk << pool->chunk_shift) + FBY_FIRST_PAGE + 7);
+	pool->space.pressure = true;
+	EXPECT(fby_relocate_step(&pool->drain, &wake) && page_of(7) != fby_page_number(&pool->space, closed_chunk, FBY_FIRST_PAGE + 7));
 	pool_restore();
 }
 

@@ -9,12 +9,12 @@
 /* As read by recovery, which puts nothing right here. */
 static bool page_ok(const struct fby_page_line *l)
 {
-	struct fby_page_line *at = (struct fby_page_line *)memory_at(fby_line_at(pool, open_chunk, FBY_FIRST_PAGE + 1)), out;
+	struct fby_page_line *at = (struct fby_page_line *)memory_at(fby_line_at(&pool->space.store, open_chunk, FBY_FIRST_PAGE + 1)), out;
 	bool good;
 
 	*at = *l;
-	fby_line_finish(pool->line_seed, at);
-	good = fby_page_line_read(pool, open_chunk, FBY_FIRST_PAGE + 1, &out, NULL);
+	fby_line_finish(pool->space.store.line_seed, at);
+	good = fby_page_line_read(&pool->space, open_chunk, FBY_FIRST_PAGE + 1, &out, NULL);
 	EXPECT(!good || memcmp(&out, at, sizeof(out)) == 0);
 	return good;
 }
@@ -29,14 +29,14 @@ static bool page_ok(const struct fby_page_line *l)
 
 static void page_line(void)
 {
-	const struct fby_page_line was = *(struct fby_page_line *)memory_at(fby_line_at(pool, open_chunk, FBY_FIRST_PAGE + 1));
+	const struct fby_page_line was = *(struct fby_page_line *)memory_at(fby_line_at(&pool->space.store, open_chunk, FBY_FIRST_PAGE + 1));
 
 	PAGE(true, (void)l);
 	PAGE(false, l.chunk++);
 	PAGE(false, l.chunk = 0);
 	PAGE(false, l.page++; l.batch_first = l.page);
-	PAGE(false, l.volume = (u16)pool->sb.nvolumes);
-	PAGE(true, l.volume = (u16)(pool->sb.nvolumes - 1));
+	PAGE(false, l.volume = (u16)pool->space.store.sb.nvolumes);
+	PAGE(true, l.volume = (u16)(pool->space.store.sb.nvolumes - 1));
 	PAGE(false, l.seq = 0; l.prev_seq = 0);
 	PAGE(true, l.seq = 1; l.prev_seq = 0);
 	PAGE(false, l.seq = FBY_NUMBER_END);
@@ -80,23 +80,23 @@ static void page_line(void)
 static void page_line_repair(void)
 {
 	u32 place = FBY_FIRST_PAGE + 1;
-	u8 *at = memory_at(fby_line_at(pool, open_chunk, place)), was[FBY_LINE];
+	u8 *at = memory_at(fby_line_at(&pool->space.store, open_chunk, place)), was[FBY_LINE];
 	struct fby_page_line out;
 	bool repaired;
 
 	memcpy(was, at, sizeof(was));
 	for (u32 bit = 0; bit < FBY_LINE * 8; bit++) {
 		at[bit / 8] ^= (u8)(1u << bit % 8);
-		EXPECT(!fby_page_line_read(pool, open_chunk, place, &out, NULL));
+		EXPECT(!fby_page_line_read(&pool->space, open_chunk, place, &out, NULL));
 		repaired = false;
-		EXPECT(fby_page_line_read(pool, open_chunk, place, &out, &repaired) && repaired);
+		EXPECT(fby_page_line_read(&pool->space, open_chunk, place, &out, &repaired) && repaired);
 		EXPECT(memcmp(&out, was, sizeof(was)) == 0);
 		at[(bit + 77) / 8 % FBY_LINE] ^= 4;
-		EXPECT(!fby_page_line_read(pool, open_chunk, place, &out, &repaired));
+		EXPECT(!fby_page_line_read(&pool->space, open_chunk, place, &out, &repaired));
 		memcpy(at, was, sizeof(was));
 	}
 	repaired = true;
-	EXPECT(fby_page_line_read(pool, open_chunk, place, &out, &repaired) && !repaired);
+	EXPECT(fby_page_line_read(&pool->space, open_chunk, place, &out, &repaired) && !repaired);
 	pool_restore();
 }
 
@@ -106,20 +106,20 @@ static void page_line_repair(void)
 		const struct fby_##kind##_line before = l; \
 \
 		change; \
-		fby_line_finish(pool->line_seed, &l); \
+		fby_line_finish(pool->space.store.line_seed, &l); \
 		*at = l; \
-		EXPECT(fby_##kind##_line_read(pool, closed_chunk, which, &out) == (good)); \
+		EXPECT(fby_##kind##_line_read(&pool->space.store, closed_chunk, which, &out) == (good)); \
 		*at = before; \
 	} while (0)
 
 static struct fby_open_line *at_open(u32 which)
 {
-	return (struct fby_open_line *)memory_at(fby_line_at(pool, closed_chunk, FBY_LINE_OPEN + which));
+	return (struct fby_open_line *)memory_at(fby_line_at(&pool->space.store, closed_chunk, FBY_LINE_OPEN + which));
 }
 
 static struct fby_seal_line *at_seal(u32 which)
 {
-	return (struct fby_seal_line *)memory_at(fby_seal_at(pool, closed_chunk, which));
+	return (struct fby_seal_line *)memory_at(fby_seal_at(&pool->space.store, closed_chunk, which));
 }
 
 static void open_line(u32 which)
@@ -128,8 +128,8 @@ static void open_line(u32 which)
 	LINE(open, which, false, l.magic++);
 	LINE(open, which, false, l.chunk++);
 	LINE(open, which, false, l.kind = FBY_CHUNK_CACHE + 1);
-	LINE(open, which, true, l.kind = FBY_CHUNK_CACHE; l.volume = (u16)(pool->sb.nvolumes - 1));
-	LINE(open, which, false, l.kind = FBY_CHUNK_CACHE; l.volume = (u16)pool->sb.nvolumes);
+	LINE(open, which, true, l.kind = FBY_CHUNK_CACHE; l.volume = (u16)(pool->space.store.sb.nvolumes - 1));
+	LINE(open, which, false, l.kind = FBY_CHUNK_CACHE; l.volume = (u16)pool->space.store.sb.nvolumes);
 	LINE(open, which, true, l.kind = FBY_CHUNK_FREE; l.volume = FBY_NO_VOLUME);
 	LINE(open, which, false, l.epoch++);
 	LINE(open, which, true, l.epoch += 2);
@@ -148,8 +148,8 @@ static void seal_line(u32 which)
 	LINE(seal, which, false, l.chunk++);
 	LINE(seal, which, true, l.fill = FBY_FIRST_PAGE);
 	LINE(seal, which, false, l.fill = FBY_FIRST_PAGE - 1);
-	LINE(seal, which, true, l.fill = (u16)pool->chunk_pages);
-	LINE(seal, which, false, l.fill = (u16)(pool->chunk_pages + 1));
+	LINE(seal, which, true, l.fill = (u16)pool->space.store.chunk_pages);
+	LINE(seal, which, false, l.fill = (u16)(pool->space.store.chunk_pages + 1));
 	LINE(seal, which, true, l.closed = 1);
 	LINE(seal, which, false, l.closed = 2);
 	LINE(seal, which, false, l.counter++);
@@ -159,8 +159,8 @@ static void seal_line(u32 which)
 	LINE(seal, which, false, l.seq_max = FBY_NUMBER_END);
 	LINE(seal, which, true, l.seq_max = FBY_NUMBER_END - 1);
 	LINE(seal, which, false, l.counter = FBY_NUMBER_END + (which & 1));
-	LINE(seal, which, true, l.volume = (u16)(pool->sb.nvolumes - 1));
-	LINE(seal, which, false, l.volume = (u16)pool->sb.nvolumes);
+	LINE(seal, which, true, l.volume = (u16)(pool->space.store.sb.nvolumes - 1));
+	LINE(seal, which, false, l.volume = (u16)pool->space.store.sb.nvolumes);
 	LINE(seal, which, true, l.volume = FBY_NO_VOLUME);
 	LINE(seal, which, false, l.reserved1 = 1);
 	LINE(seal, which, false, l.reserved0 = 1);

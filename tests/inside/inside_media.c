@@ -138,9 +138,9 @@ static struct fby_volume_record *record(u32 volume, u32 which)
 		struct fby_volume_record r = *record(1, 1), out; \
 \
 		change; \
-		r.crc = fby_crc32c(pool->line_seed, &r, sizeof(r) - 4); \
+		r.crc = fby_crc32c(pool->space.store.line_seed, &r, sizeof(r) - 4); \
 		*record(1, 1) = r; \
-		EXPECT(fby_record_read(pool, 1, 1, &out) == (good)); \
+		EXPECT(fby_record_read(&pool->space.store, 1, 1, &out) == (good)); \
 		pool_restore(); \
 	} while (0)
 
@@ -174,7 +174,7 @@ static void records(void)
 		struct fby_volume_record out;
 
 		((u8 *)record(1, 0))[i / 8] ^= (u8)(1u << i % 8);
-		EXPECT(!fby_record_read(pool, 1, 0, &out) && fby_record_read(pool, 1, 1, &out));
+		EXPECT(!fby_record_read(&pool->space.store, 1, 0, &out) && fby_record_read(&pool->space.store, 1, 1, &out));
 		((u8 *)record(1, 0))[i / 8] ^= (u8)(1u << i % 8);
 	}
 }
@@ -206,16 +206,16 @@ static void stored_last(bool whole0, bool whole1, u64 newer0, u64 newer1, u32 fi
 		finish(sb[i]);
 		sb[i]->crc += !whole[i];
 		r[i]->counter += newer[i];
-		r[i]->crc = fby_crc32c(pool->line_seed, r[i], sizeof(*r[i]) - 4) + !whole[i];
+		r[i]->crc = fby_crc32c(pool->space.store.line_seed, r[i], sizeof(*r[i]) - 4) + !whole[i];
 	}
 	sound = media.ops;
 	noting.write = noting_write;
 	media.ops = &noting;
 	first_stored = NOTHING;
-	fby_record_write(pool, 1);
+	fby_record_write(&pool->space.store, 1, &pool->space.owner[1].rec);
 	EXPECT(memory_at(first_stored) == (u8 *)r[first]);
 	first_stored = NOTHING;
-	fby_sb_write(pool, false);
+	fby_sb_write(&pool->space.store, false);
 	EXPECT(memory_at(first_stored) == (u8 *)sb[first] || (whole0 == whole1 && newer0 == newer1));
 	media.ops = sound;
 	EXPECT(sb[0]->crc == sb[1]->crc && memcmp(r[0], r[1], sizeof(*r[0])) == 0);
@@ -231,7 +231,7 @@ static int add(const char *name)
 	int r;
 
 	memcpy(s.name, name, strlen(name));
-	pool->volume[2].rec.state = FBY_VOL_FREE;
+	pool->space.owner[2].rec.state = FBY_VOL_FREE;
 	r = fby_volume_add(pool, &s, &index);
 	pool_restore();
 	return r;
@@ -264,12 +264,15 @@ static void layout(void)
 	const u8 *mem = (u8 *)pool, *end = mem + pool->memory_bytes;
 	const struct { const void *at; u64 bytes; } part[] = {
 		{ pool, sizeof(*pool) },
-		{ pool->slot, 2 * sizeof(*pool->slot) },
-		{ pool->chunk, NCHUNKS * sizeof(*pool->chunk) },
-		{ pool->volume, 3 * sizeof(*pool->volume) },
-		{ pool->dead, 3 * NCHUNKS * sizeof(*pool->dead) },
-		{ pool->bucket, pool->nbuckets * sizeof(*pool->bucket) },
-		{ pool->entry, (NCHUNKS << pool->chunk_shift) * sizeof(*pool->entry) },
+		{ pool->space.slot, 2 * sizeof(*pool->space.slot) },
+		{ pool->space.chunk, NCHUNKS * sizeof(*pool->space.chunk) },
+		{ pool->space.owner, 3 * sizeof(*pool->space.owner) },
+		{ pool->cache.volume, 3 * sizeof(*pool->cache.volume) },
+		{ pool->drain.volume, 3 * sizeof(*pool->drain.volume) },
+		{ pool->recovery.volume, 3 * sizeof(*pool->recovery.volume) },
+		{ pool->space.dead, 3 * NCHUNKS * sizeof(*pool->space.dead) },
+		{ pool->cache.bucket, pool->cache.nbuckets * sizeof(*pool->cache.bucket) },
+		{ pool->cache.entry, (NCHUNKS << pool->space.store.chunk_shift) * sizeof(*pool->cache.entry) },
 	};
 	u32 n = sizeof(part) / sizeof(part[0]);
 
@@ -278,9 +281,9 @@ static void layout(void)
 
 		EXPECT((u64)(at - mem) % 64 == 0 && at + part[i].bytes <= next && next < at + part[i].bytes + 64);
 	}
-	EXPECT(pool->nbuckets % 16 == 0 && pool->nbuckets >= NCHUNKS << pool->chunk_shift);
-	EXPECT(fby_pool_bytes(&pool->sb, 2) == pool->memory_bytes);
-	EXPECT(fby_pool_bytes(&pool->sb, 0) == fby_pool_bytes(&pool->sb, 4));
+	EXPECT(pool->cache.nbuckets % 16 == 0 && pool->cache.nbuckets >= NCHUNKS << pool->space.store.chunk_shift);
+	EXPECT(fby_pool_bytes(&pool->space.store.sb, 2) == pool->memory_bytes);
+	EXPECT(fby_pool_bytes(&pool->space.store.sb, 0) == fby_pool_bytes(&pool->space.store.sb, 4));
 }
 
 #define OPTIONS(result, ...) \

@@ -78,31 +78,31 @@ static void due(void)
 	u64 block = 30;
 
 	fby_wait_prepare(pool, FBY_WAIT_SPACE);
-	while (pool->nfree > 3)
+	while (pool->space.nfree > 3)
 		EXPECT(put(0, block++) == FBY_DONE && !(wake & FBY_WAKE_SPACE)); /* none was freed */
 	pool_restore();
 	block = 30;
 	wake = 0;
-	for (u32 free = pool->nfree; free > 1; free--) {
-		while (pool->nfree == free) {
-			EXPECT(!(wake & FBY_WAKE_DESTAGE) || pool->nfree <= 3);
+	for (u32 free = pool->space.nfree; free > 1; free--) {
+		while (pool->space.nfree == free) {
+			EXPECT(!(wake & FBY_WAKE_DESTAGE) || pool->space.nfree <= 3);
 			EXPECT(put(0, block++) == FBY_DONE);
 		}
-		EXPECT(!(wake & FBY_WAKE_DESTAGE) == (pool->nfree > 3));
+		EXPECT(!(wake & FBY_WAKE_DESTAGE) == (pool->space.nfree > 3));
 		wake = 0;
 	}
 	while (put(0, block) == FBY_DONE)
 		block++;
-	EXPECT(pool->nfree == 1 && put(0, block) == FBY_WAIT_SPACE && pool->waits[FBY_WAIT_SPACE] == 2);
+	EXPECT(pool->space.nfree == 1 && put(0, block) == FBY_WAIT_SPACE && pool->cache.waits[FBY_WAIT_SPACE] == 2);
 	pool_restore();
-	pool->opt.high_watermark = 50; /* 4 of 8 are free: not below, and that is enough */
-	for (block = 30; pool->nfree > 4; block++)
+	pool->space.opt.high_watermark = 50; /* 4 of 8 are free: not below, and that is enough */
+	for (block = 30; pool->space.nfree > 4; block++)
 		EXPECT(put(0, block) == FBY_DONE);
 	EXPECT(wake & FBY_WAKE_DESTAGE);
 	pool_restore();
 	EXPECT(fby_volume_detach(pool, 1) == FBY_DONE && fby_volume_remove(pool, 1, true) == FBY_DONE);
-	pool->opt.high_watermark = 38; /* 5 of 8 are more than 62 in a hundred */
-	for (block = 30; pool->nfree > 5; block++)
+	pool->space.opt.high_watermark = 38; /* 5 of 8 are more than 62 in a hundred */
+	for (block = 30; pool->space.nfree > 5; block++)
 		EXPECT(put(0, block) == FBY_DONE);
 	EXPECT(!(wake & FBY_WAKE_DESTAGE));
 	pool_restore();
@@ -113,15 +113,15 @@ static void unpinned(void)
 {
 	u32 told = 0;
 
-	pool->chunk[closed_chunk].pinned = FBY_PIN_MOVED | FBY_PIN_WALK;
+	pool->space.chunk[closed_chunk].pinned = FBY_PIN_MOVED | FBY_PIN_WALK;
 	for (u64 block = 1; block < DATA_PAGES; block++)
 		EXPECT(put(0, block) == FBY_DONE);
 	fby_wait_prepare(pool, FBY_WAIT_SPACE);
-	fby_chunk_unpin(pool, closed_chunk, FBY_PIN_MOVED, &told);
-	EXPECT(told == 0 && pool->chunk[closed_chunk].state == FBY_CS_CLOSED);
-	fby_chunk_unpin(pool, closed_chunk, FBY_PIN_WALK, &told);
-	EXPECT(told == FBY_WAKE_SPACE && pool->chunk[closed_chunk].state == FBY_CS_FREE);
-	EXPECT(!(pool->wait_mask & FBY_WAKE_SPACE));
+	fby_chunk_unpin(&pool->space, closed_chunk, FBY_PIN_MOVED, &told);
+	EXPECT(told == 0 && pool->space.chunk[closed_chunk].state == FBY_CS_CLOSED);
+	fby_chunk_unpin(&pool->space, closed_chunk, FBY_PIN_WALK, &told);
+	EXPECT(told == FBY_WAKE_SPACE && pool->space.chunk[closed_chunk].state == FBY_CS_FREE);
+	EXPECT(!(pool->space.wait_mask & FBY_WAKE_SPACE));
 	pool_restore();
 }
 
@@ -131,14 +131,14 @@ static void busy(void)
 	u32 done = 0;
 	struct fby_bypass b;
 	struct fby_write w;
-	u32 bucket = fby_index_bucket(pool, fby_key(0, 30));
+	u32 bucket = fby_index_bucket(&pool->cache, fby_key(0, 30));
 
-	EXPECT(fby_index_try(pool, bucket) && !fby_index_try(pool, bucket));
+	EXPECT(fby_index_try(&pool->cache, bucket) && !fby_index_try(&pool->cache, bucket));
 	EXPECT(fby_bypass_begin(pool, &b, 0, 30 * P, P, 1) == FBY_WAIT_BLOCK);
 	EXPECT(put(0, 30) == FBY_WAIT_BLOCK && fby_write_begin(pool, &w, 0, 30 * P, 2 * P) == FBY_WAIT_BLOCK);
 	EXPECT(fby_write_begin(pool, &w, 0, 29 * P, 2 * P) == FBY_DONE && w.npages == 1);
-	EXPECT(pool->waits[FBY_WAIT_BLOCK] == 3);
-	fby_index_release(pool, bucket);
+	EXPECT(pool->cache.waits[FBY_WAIT_BLOCK] == 3);
+	fby_index_release(&pool->cache, bucket);
 	wake = 0;
 	EXPECT(fby_write(pool, 0, 31 * P, 3 * P + 1, buffer, &done, &wake) == FBY_DONE && done == 3 * P + 1);
 	EXPECT(wake == 0);
@@ -149,12 +149,12 @@ static void busy(void)
 	EXPECT(fby_write(pool, 0, 30 * P, 1, buffer, &done, &wake) == FBY_DONE);
 	EXPECT(wake == (FBY_WAKE_SPACE | FBY_WAKE_BLOCK));
 	pool_restore();
-	pool->slot[0].busy = 1; /* the other one is taken */
-	EXPECT(put(0, 30) == FBY_DONE && pool->slot[1].volume[0].open != FBY_NO_CHUNK);
-	pool->slot[1].busy = 1;
+	pool->space.slot[0].busy = 1; /* the other one is taken */
+	EXPECT(put(0, 30) == FBY_DONE && pool->space.slot[1].volume[0].open != FBY_NO_CHUNK);
+	pool->space.slot[1].busy = 1;
 	EXPECT(put(0, 30) == FBY_WAIT_SLOT && fby_write_begin(pool, &w, 0, 8, 8) == FBY_WAIT_SLOT);
-	EXPECT(pool->waits[FBY_WAIT_SLOT] == 2);
-	EXPECT(!(pool->bucket[bucket] & FBY_BUCKET_LOCK));
+	EXPECT(pool->cache.waits[FBY_WAIT_SLOT] == 2);
+	EXPECT(!(pool->cache.bucket[bucket] & FBY_BUCKET_LOCK));
 	pool_restore();
 }
 
@@ -162,10 +162,10 @@ static void busy(void)
 
 static int read_after(enum fby_verify verify, bool once_before)
 {
-	u8 *data = memory_at(fby_page_at(pool, (open_chunk << pool->chunk_shift) + FBY_FIRST_PAGE + 1));
+	u8 *data = memory_at(fby_page_at(&pool->space.store, fby_page_number(&pool->space, open_chunk, FBY_FIRST_PAGE + 1)));
 	int r;
 
-	pool->opt.verify = verify;
+	pool->space.opt.verify = verify;
 	if (once_before)
 		EXPECT(get(16, buffer) == FBY_DONE);
 	data[100] ^= 1;
@@ -193,12 +193,12 @@ static void aged(void)
 	bool seen[32] = { false };
 
 	EXPECT(fby_destage_step(pool, now, &io, &next, &wake) == FBY_DONE && next == now + 100000000);
-	EXPECT(pool->volume[0].destage.phase == FBY_PH_IDLE);
-	pool->opt.max_age_ns = 5000000000ull;
+	EXPECT(pool->drain.volume[0].destage.phase == FBY_PH_IDLE);
+	pool->space.opt.max_age_ns = 5000000000ull;
 	now += 3999999999ull; /* all chunks were opened at 0 */
 	EXPECT(step(now, &io) == FBY_DONE);
 	EXPECT(put(0, 18) == FBY_DONE);
-	EXPECT(pool->chunk[open_chunk].sealed < pool->chunk[open_chunk].fill);
+	EXPECT(pool->space.chunk[open_chunk].sealed < pool->space.chunk[open_chunk].fill);
 	while (step(now + 100000000, &io) == FBY_ORIGIN) { /* the next tick */
 		for (u64 s = io.sector; io.volume == 0 && s < io.sector + io.nsectors; s++)
 			seen[s / P] = true;
@@ -206,18 +206,18 @@ static void aged(void)
 	}
 	for (u32 block = 0; block < 19; block++)
 		EXPECT(seen[block] == (block < DATA_PAGES || block >= 16));
-	EXPECT(fby_volume_clean(pool, 0) && fby_volume_clean(pool, 1) && pool->volume[0].rounds == 1);
-	EXPECT(pool->volume[0].pages_destaged == DATA_PAGES + 3 && pool->volume[0].origin_flushes == 1);
-	EXPECT(pool->volume[0].origin_sectors == (DATA_PAGES + 3) * P && pool->volume[0].origin_errors == 0);
-	EXPECT(pool->volume[0].rec.watermark >= pool->chunk[open_chunk].seq_last);
+	EXPECT(fby_volume_clean(pool, 0) && fby_volume_clean(pool, 1) && pool->drain.volume[0].rounds == 1);
+	EXPECT(pool->drain.volume[0].pages_destaged == DATA_PAGES + 3 && pool->drain.volume[0].origin_flushes == 1);
+	EXPECT(pool->drain.volume[0].origin_sectors == (DATA_PAGES + 3) * P && pool->drain.volume[0].origin_errors == 0);
+	EXPECT(pool->space.owner[0].rec.watermark >= pool->space.chunk[open_chunk].seq_last);
 	pool_restore();
 }
 
 /* How long requests took: of one alone, and of all. */
 static void timed(void)
 {
-	struct fby_pace *pace = &pool->volume[0].pace;
-	struct fby_destage *d = &pool->volume[0].destage;
+	struct fby_pace *pace = &pool->drain.volume[0].pace;
+	struct fby_destage *d = &pool->drain.volume[0].destage;
 	struct fby_io first, second, none;
 	u64 now = 1000000000ull;
 
@@ -232,8 +232,8 @@ static void timed(void)
 	EXPECT(step(now + 4000, &none) == FBY_ORIGIN);
 	EXPECT(pace->base_ns == 4000 && pace->latency_ns == 4000 - 250 + 187);
 	fby_destage_complete(pool, none.id, 5);
-	EXPECT(step(now + 5000, &none) == FBY_DONE && pool->volume[0].last_error == 5);
-	EXPECT(d->phase == FBY_PH_BACKOFF && pool->volume[0].origin_errors == 1 && d->outstanding == 0);
+	EXPECT(step(now + 5000, &none) == FBY_DONE && pool->drain.volume[0].last_error == 5);
+	EXPECT(d->phase == FBY_PH_BACKOFF && pool->drain.volume[0].origin_errors == 1 && d->outstanding == 0);
 	EXPECT(step(now + 100004999, &none) == FBY_DONE && step(now + 100005000, &none) == FBY_ORIGIN);
 	fby_destage_complete(pool, none.id, 5);
 	EXPECT(step(now + 100006000, &none) == FBY_DONE && d->backoff_ns == 200000000);
@@ -259,14 +259,14 @@ static void neighbours(void)
 
 	cpu = 1;
 	EXPECT(put(0, 100) == FBY_DONE);
-	pool->slot[1].busy = 1; /* a write of it is in flight: the cut stays below */
+	pool->space.slot[1].busy = 1; /* a write of it is in flight: the cut stays below */
 	cpu = 0;
 	EXPECT(put(0, 100) == FBY_DONE);
 	for (u32 i = 0; i < 4; i++)
 		EXPECT(put(0, along[i]) == FBY_DONE);
-	EXPECT(pool->chunk[open_chunk].state == FBY_CS_CLOSED);
+	EXPECT(pool->space.chunk[open_chunk].state == FBY_CS_CLOSED);
 	EXPECT(fby_volume_drain(pool, 0, true) == FBY_DONE);
-	for (; step(now, &io) == FBY_ORIGIN && pool->volume[0].rounds == 0; now += 1000) {
+	for (; step(now, &io) == FBY_ORIGIN && pool->drain.volume[0].rounds == 0; now += 1000) {
 		if (io.op == FBY_IO_WRITE) {
 			EXPECT(writes++ == 0 ? io.sector == 0 && io.nsectors == 9 * P :
 					       io.sector == 15 * P && io.nsectors == 5 * P);
@@ -275,21 +275,21 @@ static void neighbours(void)
 		}
 		fby_destage_complete(pool, io.id, 0);
 	}
-	EXPECT(writes == 2 && fby_volume_pages(pool, 0) == 5);
+	EXPECT(writes == 2 && fby_volume_pages(&pool->space, 0) == 5);
 	for (u32 i = 0; i < 4; i++) {
-		fby_index_find(pool, fby_key(0, along[i]), &f);
+		fby_index_find(&pool->cache, fby_key(0, along[i]), &f);
 		EXPECT(f.page != FBY_NO_PAGE && (f.state & FBY_ES_CLEAN));
 	}
-	fby_index_find(pool, fby_key(0, 100), &f);
+	fby_index_find(&pool->cache, fby_key(0, 100), &f);
 	EXPECT(f.page != FBY_NO_PAGE && !(f.state & FBY_ES_CLEAN));
-	pool->slot[1].busy = 0;
+	pool->space.slot[1].busy = 0;
 	EXPECT(fby_volume_drain(pool, 0, true) == FBY_DONE);
 	for (writes = 0; step(now, &io) == FBY_ORIGIN; now += 1000) {
 		writes += io.op == FBY_IO_WRITE;
 		EXPECT(io.op != FBY_IO_WRITE || (io.sector == 100 * P && io.nsectors == P));
 		fby_destage_complete(pool, io.id, 0);
 	}
-	EXPECT(writes == 1 && fby_volume_pages(pool, 0) == 0 && pool->volume[0].rounds == 2);
+	EXPECT(writes == 1 && fby_volume_pages(&pool->space, 0) == 0 && pool->drain.volume[0].rounds == 2);
 	pool_restore();
 }
 
@@ -303,30 +303,30 @@ static void flush_fails(void)
 
 	cpu = 1;
 	EXPECT(put(0, 100) == FBY_DONE);
-	pool->slot[1].busy = 1;
+	pool->space.slot[1].busy = 1;
 	cpu = 0;
 	EXPECT(put(0, 100) == FBY_DONE);
 	for (u64 block = 18; block < 22; block++)
 		EXPECT(put(0, block) == FBY_DONE);
 	EXPECT(fby_volume_drain(pool, 0, true) == FBY_DONE);
-	while (step(now, &io) == FBY_ORIGIN && pool->volume[0].destage.phase != FBY_PH_BACKOFF) {
+	while (step(now, &io) == FBY_ORIGIN && pool->drain.volume[0].destage.phase != FBY_PH_BACKOFF) {
 		writes += io.op == FBY_IO_WRITE;
 		fby_destage_complete(pool, io.id, io.op == FBY_IO_FLUSH ? 5 : 0);
 	}
-	EXPECT(writes == 2 && pool->volume[0].destage.phase == FBY_PH_BACKOFF);
-	EXPECT(fby_volume_pages(pool, 0) == DATA_PAGES + 2 + 5 && pool->volume[0].rounds == 0);
+	EXPECT(writes == 2 && pool->drain.volume[0].destage.phase == FBY_PH_BACKOFF);
+	EXPECT(fby_volume_pages(&pool->space, 0) == DATA_PAGES + 2 + 5 && pool->drain.volume[0].rounds == 0);
 	for (u64 block = 16; block < 22; block++) {
-		fby_index_find(pool, fby_key(0, block), &f);
+		fby_index_find(&pool->cache, fby_key(0, block), &f);
 		EXPECT(f.page != FBY_NO_PAGE && !(f.state & FBY_ES_CLEAN));
 	}
-	EXPECT(pool->volume[0].rec.watermark < pool->chunk[closed_chunk].seq_min);
-	pool->slot[1].busy = 0;
+	EXPECT(pool->space.owner[0].rec.watermark < pool->space.chunk[closed_chunk].seq_min);
+	pool->space.slot[1].busy = 0;
 	for (now += 1000000000, writes = 0; step(now, &io) == FBY_ORIGIN; now += 1000) {
 		for (u64 s = io.sector; io.op == FBY_IO_WRITE && s < io.sector + io.nsectors; s += P)
 			writes++;
 		fby_destage_complete(pool, io.id, 0);
 	}
-	EXPECT(writes == DATA_PAGES + 2 + 5 && fby_volume_pages(pool, 0) == 0);
+	EXPECT(writes == DATA_PAGES + 2 + 5 && fby_volume_pages(&pool->space, 0) == 0);
 	pool_restore();
 }
 
@@ -339,31 +339,31 @@ static void moved(u32 through)
 	u32 from = closed_chunk, copy = FBY_NO_PAGE, slot = 5;
 	struct fby_found f;
 
-	while (pool->nfree > 2)
+	while (pool->space.nfree > 2)
 		EXPECT(put(0, block++) == FBY_DONE);
 	for (block = 1; block < DATA_PAGES - 1; block++) /* block 7 alone is still in it */
 		EXPECT(put(0, block) == FBY_DONE);
-	EXPECT(fby_chunk_live(pool, from) == 1 && fby_short(pool));
+	EXPECT(fby_chunk_live(&pool->space, from) == 1 && fby_short(&pool->space));
 	cpu = through;
-	seq = pool->seq;
-	pool->opt.high_watermark = pool->opt.low_watermark = 100;
+	seq = pool->space.seq;
+	pool->space.opt.high_watermark = pool->space.opt.low_watermark = 100;
 	fby_wait_prepare(pool, FBY_WAIT_SPACE);
 	EXPECT(fby_destage_step(pool, 1000000000ull, &io, &next, &wake) == FBY_AGAIN); /* all of it in one step */
-	EXPECT(pool->chunk[from].state == FBY_CS_FREE && pool->moved_from == FBY_NO_CHUNK);
-	EXPECT(pool->volume[0].moved == 1 && pool->chunk[from].pinned == 0 && pool->moved_slots == 0);
-	fby_index_find(pool, fby_key(0, 7), &f);
+	EXPECT(pool->space.chunk[from].state == FBY_CS_FREE && pool->drain.moved_from == FBY_NO_CHUNK);
+	EXPECT(pool->drain.volume[0].moved == 1 && pool->space.chunk[from].pinned == 0 && pool->drain.moved_slots == 0);
+	fby_index_find(&pool->cache, fby_key(0, 7), &f);
 	copy = f.page;
-	EXPECT(through == 0 || fby_page_chunk(pool, copy) == pool->slot[1].volume[0].open);
-	EXPECT(pool->chunk[fby_page_chunk(pool, copy)].sealed > fby_page_place(pool, copy));
-	EXPECT(fby_page_seq(pool, copy, 0) >= seq - FBY_SEQ_BLOCK);
+	EXPECT(through == 0 || fby_page_chunk(&pool->space.store, copy) == pool->space.slot[1].volume[0].open);
+	EXPECT(pool->space.chunk[fby_page_chunk(&pool->space.store, copy)].sealed > fby_page_place(&pool->space.store, copy));
+	EXPECT(fby_page_seq(&pool->cache, copy, 0) >= seq - FBY_SEQ_BLOCK);
 	EXPECT(get(7, buffer) == FBY_DONE && buffer[0] == 8);
 	wake = 0;
-	EXPECT(fby_move(pool, 0, 7, copy - 1, &slot, &wake) == FBY_DONE && slot == ~0u); /* not its page */
-	EXPECT(fby_move(pool, 0, 99, copy, &slot, &wake) == FBY_DONE && slot == ~0u); /* not cached */
+	EXPECT(fby_move(&pool->cache, 0, 7, copy - 1, &slot, &wake) == FBY_DONE && slot == ~0u); /* not its page */
+	EXPECT(fby_move(&pool->cache, 0, 99, copy, &slot, &wake) == FBY_DONE && slot == ~0u); /* not cached */
 	slot = 5;
-	fby_page_mark(pool, copy, fby_key(0, 7), FBY_ES_DAMAGED);
-	EXPECT(fby_move(pool, 0, 7, copy, &slot, &wake) == FBY_DONE && slot == ~0u && wake == 0);
-	EXPECT(pool->slot[through].busy == 0);
+	fby_page_mark(&pool->cache, copy, fby_key(0, 7), FBY_ES_DAMAGED);
+	EXPECT(fby_move(&pool->cache, 0, 7, copy, &slot, &wake) == FBY_DONE && slot == ~0u && wake == 0);
+	EXPECT(pool->space.slot[through].busy == 0);
 	cpu = 0;
 	pool_restore();
 }
@@ -374,7 +374,7 @@ static void recovered(void)
 {
 	struct fby_options o = { .nslots = 2 };
 	struct fby_recovery_report r;
-	u64 bytes = pool->memory_bytes, seq = pool->seq;
+	u64 bytes = pool->memory_bytes, seq = pool->space.seq;
 
 	memset(pool, 0, bytes);
 	EXPECT(fby_pool_open(&pool, pool, bytes, &media, &o) == FBY_DONE);
@@ -386,9 +386,9 @@ static void recovered(void)
 	EXPECT(fby_recover_finish(pool, &r) == FBY_DONE);
 	EXPECT(!r.clean && r.chunks == NCHUNKS && r.entries == DATA_PAGES + 5);
 	EXPECT(r.dropped == 0 && r.holes == 0 && r.damaged == 0 && r.lines_repaired == 0 && r.chunk_headers_lost == 0);
-	EXPECT(pool->volume[0].recovered == DATA_PAGES + 2 && pool->volume[1].recovered == 2);
-	EXPECT(pool->seq > seq - FBY_SEQ_BLOCK && fby_recover_chunks(pool, 0, 1) == -FBY_E_BUSY);
-	EXPECT(pool->chunk[open_chunk].last_block == 17 && pool->chunk[other_chunk].last_block == 1);
+	EXPECT(pool->space.owner[0].recovered == DATA_PAGES + 2 && pool->space.owner[1].recovered == 2);
+	EXPECT(pool->space.seq > seq - FBY_SEQ_BLOCK && fby_recover_chunks(pool, 0, 1) == -FBY_E_BUSY);
+	EXPECT(pool->space.chunk[open_chunk].last_block == 17 && pool->space.chunk[other_chunk].last_block == 1);
 	EXPECT(fby_check(pool, true, NULL, 0) == FBY_DONE);
 	pool_restore();
 }
@@ -437,12 +437,12 @@ static void latency(void)
 /* Spaced by the cost of a page, after a burst of 5 ms. */
 static void delay(void)
 {
-	struct fby_pace *pace = &pool->volume[0].pace;
+	struct fby_pace *pace = &pool->drain.volume[0].pace;
 	u64 now = 10000000000ull;
 
 	EXPECT(fby_write_delay(pool, 3, P, now) == 0 && !fby_write_throttled(pool, 3));
 	EXPECT(fby_write_delay(pool, 0, P, now) == 0 && !fby_write_throttled(pool, 0));
-	fby_store(&pool->volume[0].level, 512u); /* as much as is let go */
+	fby_store(&pool->space.owner[0].level, 512u); /* as much as is let go */
 	fby_store(&pace->rate, 1000u);
 	EXPECT(fby_write_throttled(pool, 0));
 	for (u32 i = 0; i < 5; i++)
@@ -464,7 +464,7 @@ static void delay(void)
 	fby_origin_foreground(pool, 0, true);
 	fby_origin_foreground(pool, 0, false);
 	EXPECT(pace->foreground == 1);
-	pool->now_ns = 77;
+	pool->space.now_ns = 77;
 	fby_origin_foreground(pool, 0, false);
 	EXPECT(pace->foreground == 0 && pace->read_ns == 77);
 	pool_restore();
@@ -473,46 +473,47 @@ static void delay(void)
 /* The rate that pages are let go at, from one second to the next. */
 static void rate(void)
 {
-	struct fby_volume *v = &pool->volume[0];
-	struct fby_pace *pace = &v->pace;
+	struct fby_owner *owner = &pool->space.owner[0];
+	struct fby_drained *dv = &pool->drain.volume[0];
+	struct fby_pace *pace = &dv->pace;
 
-	pool->pressure = true;
-	pool->now_ns = 1ull << 30; /* 1024 ms of 1.05 */
-	v->dead += 126; /* and block 0, before */
-	fby_pace_tick(pool, 0);
+	pool->space.pressure = true;
+	pool->space.now_ns = 1ull << 30; /* 1024 ms of 1.05 */
+	owner->dead += 126; /* and block 0, before */
+	fby_pace_tick(&pool->drain, 0);
 	EXPECT(!pace->measured && pace->rate == 16384); /* too few to tell */
-	pool->now_ns += 1ull << 30;
-	v->dead += 1000;
-	fby_pace_tick(pool, 0);
+	pool->space.now_ns += 1ull << 30;
+	owner->dead += 1000;
+	fby_pace_tick(&pool->drain, 0);
 	EXPECT(pace->measured && pace->rate == 929);
-	pool->now_ns += 1ull << 30;
-	v->dead += 1000;
-	fby_pace_tick(pool, 0);
+	pool->space.now_ns += 1ull << 30;
+	owner->dead += 1000;
+	fby_pace_tick(&pool->drain, 0);
 	EXPECT(pace->rate == 929);
-	pool->now_ns += 1ull << 30;
-	v->dead += 2000;
-	v->moved += 1000; /* within the pool: not let go */
-	fby_pace_tick(pool, 0);
+	pool->space.now_ns += 1ull << 30;
+	owner->dead += 2000;
+	dv->moved += 1000; /* within the pool: not let go */
+	fby_pace_tick(&pool->drain, 0);
 	EXPECT(pace->rate == 929);
-	pool->pressure = false; /* nobody works on it: it shows nothing */
-	pool->now_ns += 1ull << 30;
-	v->dead += 5000;
-	fby_pace_tick(pool, 0);
+	pool->space.pressure = false; /* nobody works on it: it shows nothing */
+	pool->space.now_ns += 1ull << 30;
+	owner->dead += 5000;
+	fby_pace_tick(&pool->drain, 0);
 	EXPECT(pace->rate == 929);
-	pool->pressure = true;
+	pool->space.pressure = true;
 	pace->measured = false;
-	pool->now_ns += 1ull << 20;
-	v->dead += 0x3ffffffe;
-	fby_pace_tick(pool, 0);
+	pool->space.now_ns += 1ull << 20;
+	owner->dead += 0x3ffffffe;
+	fby_pace_tick(&pool->drain, 0);
 	EXPECT(pace->rate == 0x3fffffff);
-	fby_pace_tick(pool, 0); /* at the same moment */
+	fby_pace_tick(&pool->drain, 0); /* at the same moment */
 	EXPECT(pace->rate == 0x3fffffff);
-	pool->now_ns += 1ull << 30;
-	v->dead += 0x3fffffff; /* that many are an error */
-	fby_pace_tick(pool, 0);
+	pool->space.now_ns += 1ull << 30;
+	owner->dead += 0x3fffffff; /* that many are an error */
+	fby_pace_tick(&pool->drain, 0);
 	EXPECT(pace->rate == 0x3fffffff);
-	pool->now_ns += 1ull << 30;
-	fby_pace_tick(pool, 0);
+	pool->space.now_ns += 1ull << 30;
+	fby_pace_tick(&pool->drain, 0);
 	EXPECT(pace->rate == 0x3fffffff - 0x7ffffff);
 	pool_restore();
 }
@@ -520,37 +521,37 @@ static void rate(void)
 /* Larger pools than this one: their numbers are enough. */
 static void levels(void)
 {
-	pool->owed = 0;
-	pool->sb.nchunks = 80;
-	pool->nfree = 10;
-	EXPECT(!fby_short(pool));
-	pool->nfree = 9;
-	EXPECT(fby_short(pool));
-	pool->sb.nchunks = 16;
-	pool->nfree = 4;
-	EXPECT(!fby_short(pool) && fby_reserve(pool) == 2);
-	pool->nfree = 3;
-	EXPECT(fby_short(pool));
-	pool->sb.nchunks = 15;
-	EXPECT(fby_reserve(pool) == 1);
-	pool->sb.nchunks = 256;
-	pool->volume[0].nchunks = 200;
-	pool->attached = 1;
-	pool->nfree = 256 - 240;
-	fby_level_update(pool, 0);
-	EXPECT(pool->volume[0].level == 0);
-	pool->nfree = 256 - 247;
-	fby_level_update(pool, 0);
-	EXPECT(pool->volume[0].level == 512);
-	pool->nfree = 2;
-	fby_level_update(pool, 0);
-	EXPECT(pool->volume[0].level == 1024);
-	pool->volume[0].pace.rate = 127; /* a sixteenth of it, and 8 at least */
-	fby_level_update(pool, 0);
-	EXPECT(fby_pace_intake(pool, 0) == 8);
-	pool->volume[0].pace.rate = 144;
-	fby_level_update(pool, 0);
-	EXPECT(fby_pace_intake(pool, 0) == 9);
+	pool->space.owed = 0;
+	pool->space.store.sb.nchunks = 80;
+	pool->space.nfree = 10;
+	EXPECT(!fby_short(&pool->space));
+	pool->space.nfree = 9;
+	EXPECT(fby_short(&pool->space));
+	pool->space.store.sb.nchunks = 16;
+	pool->space.nfree = 4;
+	EXPECT(!fby_short(&pool->space) && fby_reserve(&pool->space) == 2);
+	pool->space.nfree = 3;
+	EXPECT(fby_short(&pool->space));
+	pool->space.store.sb.nchunks = 15;
+	EXPECT(fby_reserve(&pool->space) == 1);
+	pool->space.store.sb.nchunks = 256;
+	pool->space.owner[0].nchunks = 200;
+	pool->space.attached = 1;
+	pool->space.nfree = 256 - 240;
+	fby_level_update(&pool->space, 0);
+	EXPECT(pool->space.owner[0].level == 0);
+	pool->space.nfree = 256 - 247;
+	fby_level_update(&pool->space, 0);
+	EXPECT(pool->space.owner[0].level == 512);
+	pool->space.nfree = 2;
+	fby_level_update(&pool->space, 0);
+	EXPECT(pool->space.owner[0].level == 1024);
+	pool->drain.volume[0].pace.rate = 127; /* a sixteenth of it, and 8 at least */
+	fby_level_update(&pool->space, 0);
+	EXPECT(fby_pace_intake(&pool->drain, 0) == 8);
+	pool->drain.volume[0].pace.rate = 144;
+	fby_level_update(&pool->space, 0);
+	EXPECT(fby_pace_intake(&pool->drain, 0) == 9);
 	pool_restore();
 }
 
@@ -559,13 +560,13 @@ static void large_pool(u64 live, u64 a, u64 b, u64 c)
 {
 	u64 counted[] = { a, b, c };
 
-	pool->sb.nchunks = 102;
-	pool->owed = 0;
-	pool->nfree = 102;
-	pool->live = live;
+	pool->space.store.sb.nchunks = 102;
+	pool->space.owed = 0;
+	pool->space.nfree = 102;
+	pool->space.live = live;
 	for (u32 v = 0; v < 3; v++) {
-		pool->volume[v].counted = counted[v];
-		pool->volume[v].nchunks = 0;
+		pool->space.owner[v].counted = counted[v];
+		pool->space.owner[v].nchunks = 0;
 	}
 }
 
@@ -574,10 +575,10 @@ static u32 shared(u64 a, u64 b, u64 c, bool first_attached)
 	u32 share;
 
 	large_pool(0, a, b, c);
-	pool->volume[0].attached = first_attached;
-	fby_share_update(pool);
-	EXPECT(pool->attached == 2u + first_attached);
-	share = pool->share;
+	pool->space.owner[0].attached = first_attached;
+	fby_share_update(&pool->space);
+	EXPECT(pool->space.attached == 2u + first_attached);
+	share = pool->space.share;
 	pool_restore();
 	return share;
 }
@@ -599,10 +600,10 @@ static u32 level(u32 share, u64 mine, u64 live)
 	u32 l;
 
 	large_pool(live, mine, 0, 0);
-	pool->opt.high_watermark = mine & 1 ? 61 : 60; /* half of 161 is 80, too */
-	pool->share = share;
-	fby_level_update(pool, 0);
-	l = pool->volume[0].level;
+	pool->space.opt.high_watermark = mine & 1 ? 61 : 60; /* half of 161 is 80, too */
+	pool->space.share = share;
+	fby_level_update(&pool->space, 0);
+	l = pool->space.owner[0].level;
 	pool_restore();
 	return l;
 }
@@ -625,11 +626,11 @@ static u32 use_level(u32 mine, u32 attached, u32 nfree)
 	u32 l;
 
 	large_pool(0, 0, 0, 0);
-	pool->volume[0].nchunks = mine;
-	pool->attached = attached;
-	pool->nfree = nfree;
-	fby_level_update(pool, 0);
-	l = pool->volume[0].level;
+	pool->space.owner[0].nchunks = mine;
+	pool->space.attached = attached;
+	pool->space.nfree = nfree;
+	fby_level_update(&pool->space, 0);
+	l = pool->space.owner[0].level;
 	pool_restore();
 	return l;
 }
@@ -646,10 +647,10 @@ static bool pressed(u64 live, bool before)
 	bool now;
 
 	large_pool(live, 0, 0, 0);
-	pool->owed = 10;
-	pool->pressure = before;
-	fby_pressure_update(pool);
-	now = pool->pressure;
+	pool->space.owed = 10;
+	pool->space.pressure = before;
+	fby_pressure_update(&pool->space);
+	now = pool->space.pressure;
 	pool_restore();
 	return now;
 }
@@ -665,17 +666,17 @@ static void pressures(void)
  * round, and if chunks are short. */
 static bool packed(u32 nchunks, u32 lost, u32 cap, u32 nfree)
 {
-	struct fby_volume *v = &pool->volume[2];
+	struct fby_destage *d = &pool->drain.volume[2].destage;
 	bool wanted;
 
-	pool->pressure = true;
-	pool->nfree = nfree;
-	v->nchunks = nchunks;
-	v->lost_blocks = lost;
-	v->destage.cap = cap;
-	v->destage.drain = true;
-	wanted = fby_destage_wanted(pool, 2);
-	EXPECT(!v->destage.drain);
+	pool->space.pressure = true;
+	pool->space.nfree = nfree;
+	pool->space.owner[2].nchunks = nchunks;
+	pool->cache.volume[2].lost_blocks = lost;
+	d->cap = cap;
+	d->drain = true;
+	wanted = fby_destage_wanted(&pool->drain, 2);
+	EXPECT(!d->drain);
 	pool_restore();
 	return wanted;
 }
@@ -695,42 +696,42 @@ static void ticks(void)
 
 	EXPECT(fby_volume_detach(pool, 2) == FBY_DONE);
 	EXPECT(fby_destage_step(pool, 1000000000ull, &io, &next, &wake) == FBY_DONE);
-	EXPECT(pool->volume[0].pace.sample_ns == 1000000000ull && pool->volume[1].pace.sample_ns == 1000000000ull);
-	EXPECT(pool->volume[2].pace.sample_ns == 0 && pool->attached == 2);
+	EXPECT(pool->drain.volume[0].pace.sample_ns == 1000000000ull && pool->drain.volume[1].pace.sample_ns == 1000000000ull);
+	EXPECT(pool->drain.volume[2].pace.sample_ns == 0 && pool->space.attached == 2);
 	EXPECT(fby_destage_step(pool, 1099999999ull, &io, &next, &wake) == FBY_DONE && next == 1100000000ull);
-	EXPECT(pool->volume[0].pace.sample_ns == 1000000000ull);
+	EXPECT(pool->drain.volume[0].pace.sample_ns == 1000000000ull);
 	EXPECT(fby_destage_step(pool, 1100000000ull, &io, &next, &wake) == FBY_DONE);
-	EXPECT(pool->volume[0].pace.sample_ns == 1100000000ull);
+	EXPECT(pool->drain.volume[0].pace.sample_ns == 1100000000ull);
 	pool_restore();
 }
 
 /* Half way between where writes are spaced and full, in a pool of 256 GiB. */
 static void large_level(void)
 {
-	struct fby_volume *v = &pool->volume[0];
+	struct fby_owner *owner = &pool->space.owner[0];
 	u64 pages = 1ull << 25;
 
-	pool->sb.nchunks = 1u << 22;
-	pool->owed = 0;
-	pool->share = 1;
-	v->counted = 1;
-	pool->nfree = 1u << 21;
-	pool->live = pages / 10 * 9;
-	fby_level_update(pool, 0);
-	EXPECT(v->level >= 511 && v->level <= 513);
+	pool->space.store.sb.nchunks = 1u << 22;
+	pool->space.owed = 0;
+	pool->space.share = 1;
+	owner->counted = 1;
+	pool->space.nfree = 1u << 21;
+	pool->space.live = pages / 10 * 9;
+	fby_level_update(&pool->space, 0);
+	EXPECT(owner->level >= 511 && owner->level <= 513);
 	pool_restore();
 }
 
 /* A round's pages, and whom the throttle slows. */
 static void rounds(void)
 {
-	struct fby_volume *v = &pool->volume[0];
+	struct fby_drained *dv = &pool->drain.volume[0];
 
-	v->pace.measured = true;
-	v->pace.rate = 400;
-	EXPECT(fby_pace_round(pool, 0, 1000) == 100 && fby_pace_round(pool, 0, 99) == 99);
-	v->pace.rate = 255;
-	EXPECT(fby_pace_round(pool, 0, 1000) == 64);
+	dv->pace.measured = true;
+	dv->pace.rate = 400;
+	EXPECT(fby_pace_round(&pool->drain, 0, 1000) == 100 && fby_pace_round(&pool->drain, 0, 99) == 99);
+	dv->pace.rate = 255;
+	EXPECT(fby_pace_round(&pool->drain, 0, 1000) == 64);
 	pool_restore();
 }
 
@@ -740,7 +741,7 @@ static void without_data(void)
 	struct fby_write w;
 
 	memset(&w, 0xff, sizeof(w));
-	EXPECT(fby_begin(pool, &w, 0, FBY_KIND_ZERO, 30 * P, P, 0) == FBY_DONE && w.wake == 0);
+	EXPECT(fby_begin(&pool->cache, &w, 0, FBY_KIND_ZERO, 30 * P, P, 0) == FBY_DONE && w.wake == 0);
 	fby_write_copy(pool, &w, NULL, 0, 0);
 	EXPECT(w.page[0].data_crc == 0 && w.page[0].flags == 0 && w.page[0].lost == 0 && w.page[0].valid == 0xff);
 	fby_write_commit(pool, &w);

@@ -4,18 +4,18 @@
  * what it leaves in memory for those who come after it.
  */
 #include "inside.h"
-#include "log_order.h"
+#include "log/log_order.h"
 
 static struct fby_recovery_report report;
 
 static struct fby_page_line *line(u32 chunk, u32 nth)
 {
-	return (struct fby_page_line *)memory_at(fby_line_at(pool, chunk, FBY_FIRST_PAGE + nth));
+	return (struct fby_page_line *)memory_at(fby_line_at(&pool->space.store, chunk, FBY_FIRST_PAGE + nth));
 }
 
 static void finish(struct fby_page_line *l)
 {
-	fby_line_finish(pool->line_seed, l);
+	fby_line_finish(pool->space.store.line_seed, l);
 }
 
 static struct fby_volume_record *record(u32 volume, u32 copy)
@@ -33,20 +33,20 @@ static void recover(void)
 	memset(pool, 0, bytes);
 	EXPECT(fby_pool_open(&pool, pool, bytes, &media, &o) == FBY_DONE);
 	EXPECT(fby_recover_chunks(pool, 0, NCHUNKS) == FBY_DONE && fby_recover_finish(pool, &report) == FBY_DONE);
-	for (u32 page = 0; page < NCHUNKS << pool->chunk_shift; page++)
-		EXPECT(!(pool->entry[page].state & (FBY_ES_HOLE | FBY_ES_VOID | FBY_ES_REPAIR)));
+	for (u32 page = 0; page < NCHUNKS << pool->space.store.chunk_shift; page++)
+		EXPECT(!(pool->cache.entry[page].state & (FBY_ES_HOLE | FBY_ES_VOID | FBY_ES_REPAIR)));
 	EXPECT(fby_check(pool, true, text, sizeof(text)) == FBY_DONE);
 }
 
 /* The data of the last batch did not arrive: dropped, and gone for good. */
 static void torn(void)
 {
-	memory_at(fby_page_at(pool, (open_chunk << pool->chunk_shift) + FBY_FIRST_PAGE + 2))[7] ^= 1;
+	memory_at(fby_page_at(&pool->space.store, fby_page_number(&pool->space, open_chunk, FBY_FIRST_PAGE + 2)))[7] ^= 1;
 	recover();
 	EXPECT(report.dropped == 1 && report.ndropped_named == 1 && report.dropped_named[0].block == 17);
 	EXPECT(report.dropped_named[0].chunk == open_chunk && report.dropped_named[0].volume == 0);
 	EXPECT(report.dropped_named[0].page == FBY_FIRST_PAGE + 2);
-	EXPECT(pool->volume[0].recovered == DATA_PAGES + 1 && pool->volume[0].rec.flags == 0);
+	EXPECT(pool->space.owner[0].recovered == DATA_PAGES + 1 && pool->space.owner[0].rec.flags == 0);
 	EXPECT(line(open_chunk, 2)->kind == FBY_KIND_VOID);
 	recover();
 	EXPECT(report.dropped == 0 && report.entries == DATA_PAGES + 4);
@@ -62,7 +62,7 @@ static void repaired(void)
 	recover();
 	EXPECT(report.lines_repaired == 1 && report.holes == 0 && report.dropped == 0);
 	EXPECT(memcmp(&was, line(open_chunk, 1), sizeof(was)) == 0);
-	EXPECT(pool->volume[0].recovered == DATA_PAGES + 2);
+	EXPECT(pool->space.owner[0].recovered == DATA_PAGES + 2);
 	pool_restore();
 }
 
@@ -71,18 +71,18 @@ static void hole(u16 volume, u32 chunk, u32 nth, u64 block)
 {
 	u32 pages = volume ? 2 : DATA_PAGES + 2;
 
-	fby_chunk_seal(pool, chunk, false);
+	fby_chunk_seal(&pool->space, chunk, false);
 	memset(line(chunk, nth), 0, FBY_LINE);
 	recover();
 	EXPECT(report.holes == 1 && report.nholes_named == 1 && report.holes_named[0].block == block);
 	EXPECT(report.holes_named[0].volume == volume && report.holes_named[0].page == FBY_FIRST_PAGE + nth);
 	for (u16 v = 0; v < 3; v++) {
-		EXPECT(pool->volume[v].rec.flags == (v == volume ? FBY_VF_HOLES : 0));
-		EXPECT(pool->volume[v].lost_blocks == (v == volume) && pool->volume[v].lost_only == (v == volume));
+		EXPECT(pool->space.owner[v].rec.flags == (v == volume ? FBY_VF_HOLES : 0));
+		EXPECT(pool->cache.volume[v].lost_blocks == (v == volume) && pool->cache.volume[v].lost_only == (v == volume));
 	}
-	EXPECT(pool->volume[volume].recovered == pages && pool->volume[volume].holes == 1);
+	EXPECT(pool->space.owner[volume].recovered == pages && pool->recovery.volume[volume].holes == 1);
 	recover(); /* a second start knows it, too */
-	EXPECT(pool->volume[volume].rec.flags == FBY_VF_HOLES && pool->volume[volume].lost_blocks == 1);
+	EXPECT(pool->space.owner[volume].rec.flags == FBY_VF_HOLES && pool->cache.volume[volume].lost_blocks == 1);
 	pool_restore();
 }
 
@@ -91,11 +91,11 @@ static void last_number(void)
 {
 	u64 lost = line(other_chunk, 1)->seq;
 
-	EXPECT(lost == pool->chunk[other_chunk].seq_last);
-	fby_chunk_seal(pool, other_chunk, false);
+	EXPECT(lost == pool->space.chunk[other_chunk].seq_last);
+	fby_chunk_seal(&pool->space, other_chunk, false);
 	memset(line(other_chunk, 1), 0, FBY_LINE);
 	recover();
-	EXPECT(pool->seq > lost && report.holes == 1);
+	EXPECT(pool->space.seq > lost && report.holes == 1);
 	pool_restore();
 }
 
@@ -105,9 +105,9 @@ static void record_lost(void)
 	memset(media.base + FBY_VT_OFFSET + 2 * sizeof(struct fby_volume_record), 0x55,
 	       2 * sizeof(struct fby_volume_record));
 	recover();
-	EXPECT(pool->volume[1].damaged && !pool->volume[0].damaged && pool->volume[1].recovered == 2);
-	EXPECT(pool->chunk[other_chunk].state == FBY_CS_CLOSED && pool->chunk[other_chunk].volume == 1);
-	EXPECT(fby_volume_remove(pool, 1, true) == FBY_DONE && pool->chunk[other_chunk].state == FBY_CS_FREE);
+	EXPECT(pool->space.owner[1].damaged && !pool->space.owner[0].damaged && pool->space.owner[1].recovered == 2);
+	EXPECT(pool->space.chunk[other_chunk].state == FBY_CS_CLOSED && pool->space.chunk[other_chunk].volume == 1);
+	EXPECT(fby_volume_remove(pool, 1, true) == FBY_DONE && pool->space.chunk[other_chunk].state == FBY_CS_FREE);
 	pool_restore();
 }
 
@@ -135,21 +135,21 @@ static void beyond_and_destaged(void)
 	finish(l);
 	for (u32 i = 0; i < 2; i++) {
 		record(0, i)->watermark = l->seq;
-		record(0, i)->crc = fby_crc32c(pool->line_seed, record(0, i), sizeof(*record(0, i)) - 4);
+		record(0, i)->crc = fby_crc32c(pool->space.store.line_seed, record(0, i), sizeof(*record(0, i)) - 4);
 	}
 	recover();
-	EXPECT(report.damaged == 0 && report.holes == 0 && pool->volume[0].recovered == 1);
+	EXPECT(report.damaged == 0 && report.holes == 0 && pool->space.owner[0].recovered == 1);
 	pool_restore();
 }
 
 /* Two lines next to each other: the second's block has a name, the first's has none. */
 static void hole_without_name(void)
 {
-	fby_chunk_seal(pool, open_chunk, false);
+	fby_chunk_seal(&pool->space, open_chunk, false);
 	memset(line(open_chunk, 0), 0, 2 * FBY_LINE);
 	recover();
-	EXPECT(report.holes == 2 && pool->volume[0].holes == 1 && pool->volume[0].holes_unknown == 1);
-	EXPECT(pool->volume[0].rec.flags == (FBY_VF_HOLES | FBY_VF_HOLES_UNKNOWN) && pool->volume[1].rec.flags == 0);
+	EXPECT(report.holes == 2 && pool->recovery.volume[0].holes == 1 && pool->recovery.volume[0].holes_unknown == 1);
+	EXPECT(pool->space.owner[0].rec.flags == (FBY_VF_HOLES | FBY_VF_HOLES_UNKNOWN) && pool->space.owner[1].rec.flags == 0);
 	pool_restore();
 }
 
@@ -163,18 +163,18 @@ static void neighbours_that_lie(void)
 	l->batch_count = 2;
 	finish(l);
 	memset(line(open_chunk, 0), 0, FBY_LINE);
-	fby_chunk_seal(pool, open_chunk, false);
+	fby_chunk_seal(&pool->space, open_chunk, false);
 	recover();
-	EXPECT(report.holes == 1 && pool->volume[0].holes_unknown == 1);
+	EXPECT(report.holes == 1 && pool->recovery.volume[0].holes_unknown == 1);
 	pool_restore();
 
 	l = line(open_chunk, 2);
 	l->prev_seq = 1; /* two lines are before it, and their numbers were 0 and 1 then: on the origin */
 	finish(l);
 	memset(line(open_chunk, 0), 0, 2 * FBY_LINE);
-	fby_chunk_seal(pool, open_chunk, false);
+	fby_chunk_seal(&pool->space, open_chunk, false);
 	recover();
-	EXPECT(report.holes == 0 && pool->volume[0].rec.watermark >= 1);
+	EXPECT(report.holes == 0 && pool->space.owner[0].rec.watermark >= 1);
 	pool_restore();
 }
 
@@ -183,7 +183,7 @@ static void repaired_in_vain(void)
 {
 	struct fby_page_line *l = line(open_chunk, 1);
 
-	fby_chunk_seal(pool, open_chunk, false);
+	fby_chunk_seal(&pool->space, open_chunk, false);
 	l->epoch--;
 	finish(l);
 	l->block ^= 4;
@@ -199,7 +199,7 @@ static void beyond_in_part(void)
 
 	for (u32 i = 0; i < 2; i++) {
 		record(0, i)->origin_sectors = VOLUME_SECTORS - 4;
-		record(0, i)->crc = fby_crc32c(pool->line_seed, record(0, i), sizeof(*record(0, i)) - 4);
+		record(0, i)->crc = fby_crc32c(pool->space.store.line_seed, record(0, i), sizeof(*record(0, i)) - 4);
 	}
 	l->block = VOLUME_SECTORS / FBY_PAGE_SECTORS - 1;
 	l->valid = 0x1f;
@@ -209,7 +209,7 @@ static void beyond_in_part(void)
 	pool_restore();
 	for (u32 i = 0; i < 2; i++) {
 		record(0, i)->origin_sectors = VOLUME_SECTORS - 4;
-		record(0, i)->crc = fby_crc32c(pool->line_seed, record(0, i), sizeof(*record(0, i)) - 4);
+		record(0, i)->crc = fby_crc32c(pool->space.store.line_seed, record(0, i), sizeof(*record(0, i)) - 4);
 	}
 	l->block = VOLUME_SECTORS / FBY_PAGE_SECTORS - 1;
 	l->valid = 0x0f;
@@ -230,8 +230,8 @@ static void bypass_line(void)
 	l->valid = 0;
 	finish(l);
 	recover();
-	EXPECT(report.damaged == 0 && pool->volume[0].lost_blocks == 0 && pool->volume[0].lost_only == 0);
-	pool->volume[0].attached = true;
+	EXPECT(report.damaged == 0 && pool->cache.volume[0].lost_blocks == 0 && pool->cache.volume[0].lost_only == 0);
+	pool->space.owner[0].attached = true;
 	EXPECT(fby_read_block(pool, 0, 16, 0, FBY_PAGE_SECTORS, data, &origin, &lost) == FBY_ORIGIN && origin == 0xff);
 	pool_restore();
 }
@@ -240,18 +240,18 @@ static void bypass_line(void)
  * than its chunk.  The check of recover() says so. */
 static void repaired_first(void)
 {
-	fby_chunk_seal(pool, open_chunk, false);
+	fby_chunk_seal(&pool->space, open_chunk, false);
 	((u8 *)line(open_chunk, 0))[8] ^= 4;
-	memset(memory_at(fby_line_at(pool, open_chunk, FBY_LINE_OPEN)), 0, 2 * FBY_LINE);
+	memset(memory_at(fby_line_at(&pool->space.store, open_chunk, FBY_LINE_OPEN)), 0, 2 * FBY_LINE);
 	for (u32 i = 0; i < FBY_SEALS; i++) { /* that one alone is left which says where it ends */
-		struct fby_seal_line *l = (struct fby_seal_line *)memory_at(fby_seal_at(pool, open_chunk, i));
+		struct fby_seal_line *l = (struct fby_seal_line *)memory_at(fby_seal_at(&pool->space.store, open_chunk, i));
 
-		if (l->counter != pool->chunk[open_chunk].seal_counter)
+		if (l->counter != pool->space.chunk[open_chunk].seal_counter)
 			memset(l, 0, FBY_LINE);
 	}
 	recover();
 	EXPECT(report.lines_repaired == 1 && report.holes == 0);
-	EXPECT(pool->chunk[open_chunk].seq_min <= line(open_chunk, 0)->seq);
+	EXPECT(pool->space.chunk[open_chunk].seq_min <= line(open_chunk, 0)->seq);
 	pool_restore();
 }
 
@@ -264,7 +264,7 @@ static void many_holes(void)
 	for (u64 block = 40; fby_write(pool, 0, block * FBY_PAGE_SECTORS, FBY_PAGE_SECTORS, data, &done, &wake) == FBY_DONE;)
 		block++;
 	for (u32 c = 0; c < NCHUNKS; c++)
-		if (pool->chunk[c].state == FBY_CS_CLOSED && c != closed_chunk) {
+		if (pool->space.chunk[c].state == FBY_CS_CLOSED && c != closed_chunk) {
 			memset(line(c, 0), 0, DATA_PAGES * FBY_LINE);
 			holes += DATA_PAGES;
 		}
@@ -280,26 +280,26 @@ static void lose_seals(u32 c, u32 which) /* by bit */
 {
 	for (u32 i = 0; i < FBY_SEALS; i++)
 		if (which >> i & 1)
-			memset(memory_at(fby_seal_at(pool, c, i)), 0, FBY_LINE);
+			memset(memory_at(fby_seal_at(&pool->space.store, c, i)), 0, FBY_LINE);
 }
 
 static void lose_open(u32 c, u32 which)
 {
-	memset(memory_at(fby_line_at(pool, c, FBY_LINE_OPEN + which)), 0, FBY_LINE);
+	memset(memory_at(fby_line_at(&pool->space.store, c, FBY_LINE_OPEN + which)), 0, FBY_LINE);
 }
 
 static u64 counter_of(u32 c, u32 which)
 {
 	struct fby_seal_line l;
 
-	return fby_seal_line_read(pool, c, which, &l) ? l.counter : ~0ull;
+	return fby_seal_line_read(&pool->space.store, c, which, &l) ? l.counter : ~0ull;
 }
 
 static u64 epoch_of(u32 c, u32 which)
 {
 	struct fby_open_line l;
 
-	return fby_open_line_read(pool, c, which, &l) ? l.epoch : ~0ull;
+	return fby_open_line_read(&pool->space.store, c, which, &l) ? l.epoch : ~0ull;
 }
 
 /* unknown: volumes, by bit, that may have lost something. */
@@ -308,8 +308,8 @@ static void told(u64 holes, u32 unknown)
 	recover();
 	EXPECT(report.holes == holes && report.nholes_named == 0);
 	for (u32 v = 0; v < 3; v++) {
-		EXPECT(pool->volume[v].rec.flags == (unknown >> v & 1 ? FBY_VF_HOLES_UNKNOWN : 0));
-		EXPECT(record(v, 0)->flags == pool->volume[v].rec.flags);
+		EXPECT(pool->space.owner[v].rec.flags == (unknown >> v & 1 ? FBY_VF_HOLES_UNKNOWN : 0));
+		EXPECT(record(v, 0)->flags == pool->space.owner[v].rec.flags);
 	}
 	for (u32 c = 0; c < NCHUNKS; c++) /* all are put right */
 		for (u32 i = 0; i < FBY_SEALS; i++)
@@ -323,7 +323,7 @@ static void seals_lost(void)
 
 	lose_seals(other_chunk, 5);
 	told(0, 0); /* two are left */
-	EXPECT(report.chunk_headers_lost == 2 && pool->volume[1].recovered == 2);
+	EXPECT(report.chunk_headers_lost == 2 && pool->space.owner[1].recovered == 2);
 	pool_restore();
 	lose_seals(other_chunk, 13);
 	told(1, 2);
@@ -334,7 +334,7 @@ static void seals_lost(void)
 	lose_seals(other_chunk, 15);
 	lose_open(other_chunk, 0); /* its entries tell the volume */
 	told(1, 2);
-	EXPECT(pool->volume[1].recovered == 2 && epoch_of(other_chunk, 0) == 2 && epoch_of(other_chunk, 1) == 1);
+	EXPECT(pool->space.owner[1].recovered == 2 && epoch_of(other_chunk, 0) == 2 && epoch_of(other_chunk, 1) == 1);
 	pool_restore();
 	lose_seals(other_chunk, 15);
 	lose_open(other_chunk, 1); /* there may have been a later one */
@@ -346,13 +346,13 @@ static void seals_lost(void)
 	lose_seals(unused, 15);
 	lose_open(unused, 1); /* perhaps it was more than that */
 	told(1, 7);
-	EXPECT(pool->chunk[unused].epoch == 3 && epoch_of(unused, 0) == 0 && epoch_of(unused, 1) == 3);
+	EXPECT(pool->space.chunk[unused].epoch == 3 && epoch_of(unused, 0) == 0 && epoch_of(unused, 1) == 3);
 	pool_restore();
 	lose_seals(unused, 15);
 	lose_open(unused, 0);
 	lose_open(unused, 1); /* above every epoch that there is */
 	told(1, 7);
-	EXPECT(pool->chunk[unused].epoch == 3 && epoch_of(unused, 0) == 2 && epoch_of(unused, 1) == 3);
+	EXPECT(pool->space.chunk[unused].epoch == 3 && epoch_of(unused, 0) == 2 && epoch_of(unused, 1) == 3);
 	pool_restore();
 }
 
@@ -378,15 +378,15 @@ static void epoch_of_nothing(void)
 	u32 unused = NCHUNKS - 1;
 
 	for (u32 i = 0; i < FBY_SEALS; i++) {
-		struct fby_seal_line *l = (struct fby_seal_line *)memory_at(fby_seal_at(pool, unused, i));
+		struct fby_seal_line *l = (struct fby_seal_line *)memory_at(fby_seal_at(&pool->space.store, unused, i));
 
 		l->epoch = 0;
-		fby_line_finish(pool->line_seed, l);
+		fby_line_finish(pool->space.store.line_seed, l);
 	}
 	lose_open(unused, 0);
 	lose_open(unused, 1);
 	told(0, 0);
-	EXPECT(pool->chunk[unused].epoch == 1 && epoch_of(unused, 0) == 0 && epoch_of(unused, 1) == 1);
+	EXPECT(pool->space.chunk[unused].epoch == 1 && epoch_of(unused, 0) == 0 && epoch_of(unused, 1) == 1);
 	pool_restore();
 }
 
@@ -398,17 +398,17 @@ static void seals_lost_clean(void)
 	lose_seals(other_chunk, 7);
 	told(0, 0);
 	pool_restore();
-	fby_chunk_seal(pool, other_chunk, false);
+	fby_chunk_seal(&pool->space, other_chunk, false);
 	EXPECT(fby_pool_close(pool) == FBY_DONE);
-	lose_seals(other_chunk, 5 << (pool->chunk[other_chunk].seal_counter & 1)); /* the closing one */
+	lose_seals(other_chunk, 5 << (pool->space.chunk[other_chunk].seal_counter & 1)); /* the closing one */
 	told(0, 0);
 	pool_restore();
 	EXPECT(fby_pool_close(pool) == FBY_DONE);
 	lose_seals(closed_chunk, 15);
 	memset(line(other_chunk, 0), 0, FBY_LINE);
 	recover();
-	EXPECT(report.holes == 2 && pool->volume[0].rec.flags == FBY_VF_HOLES_UNKNOWN);
-	EXPECT(pool->volume[1].rec.flags == FBY_VF_HOLES);
+	EXPECT(report.holes == 2 && pool->space.owner[0].rec.flags == FBY_VF_HOLES_UNKNOWN);
+	EXPECT(pool->space.owner[1].rec.flags == FBY_VF_HOLES);
 	pool_restore();
 }
 
@@ -429,9 +429,9 @@ static void record_lost_clean(u16 volume)
 	EXPECT(fby_volume_clean(pool, volume) && fby_pool_close(pool) == FBY_DONE);
 	memset(record(volume, 0), 0x55, 2 * sizeof(*record(0, 0)));
 	recover();
-	EXPECT(report.clean && pool->volume[volume].damaged && report.holes == 0);
+	EXPECT(report.clean && pool->space.owner[volume].damaged && report.holes == 0);
 	for (u16 v = 0; v < 3; v++)
-		EXPECT(pool->volume[v].holes_unknown == 0);
+		EXPECT(pool->recovery.volume[v].holes_unknown == 0);
 	pool_restore();
 }
 
@@ -446,20 +446,20 @@ static void formatted(void)
 	EXPECT(fby_format(&media, &f) == FBY_DONE);
 	for (u32 c = 0; c < NCHUNKS; c++) {
 		for (u32 which = 0; which < 2; which++) {
-			EXPECT(fby_open_line_read(pool, c, which, &open) && open.epoch == which);
+			EXPECT(fby_open_line_read(&pool->space.store, c, which, &open) && open.epoch == which);
 			EXPECT(open.kind == FBY_CHUNK_FREE && open.seq_min == 0);
 		}
 		for (u32 which = 0; which < FBY_SEALS; which++) {
-			EXPECT(fby_seal_line_read(pool, c, which, &seal) && seal.counter == (which & 1));
+			EXPECT(fby_seal_line_read(&pool->space.store, c, which, &seal) && seal.counter == (which & 1));
 			EXPECT(seal.epoch == 1 && seal.closed && seal.fill == FBY_FIRST_PAGE);
 			EXPECT(seal.volume == FBY_NO_VOLUME && seal.last_block == FBY_NO_BLOCK);
 		}
 	}
 	recover();
 	EXPECT(report.clean && report.entries == 0);
-	EXPECT(record(0, 0)->counter == 1 && record(2, 1)->counter == 1 && pool->sb.generation == 2);
-	EXPECT(pool->nfree == NCHUNKS);
-	EXPECT(pool->seq == 2);
+	EXPECT(record(0, 0)->counter == 1 && record(2, 1)->counter == 1 && pool->space.store.sb.generation == 2);
+	EXPECT(pool->space.nfree == NCHUNKS);
+	EXPECT(pool->space.seq == 2);
 	pool_restore();
 }
 

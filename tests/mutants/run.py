@@ -42,11 +42,11 @@ SOURCES = os.path.join(WORK, 'src')
 OUT = os.path.join(ROOT, 'out/mutants')
 JUDGED = os.path.join(ROOT, 'tests/mutants/judged.txt')
 
-CORE = ['core/*.c', 'core/engine.h', 'core/forebay.h', 'core/index.h', 'core/media.h', 'core/slot.h', 'core/sort.h']
+CORE = ['core/*/*.c', 'core/*/*.h']
 PORT = ['port/*.c', 'port/*.h']
 PREFIX = {'core': 'core/', 'port': 'port/', 'rust': 'crates/'}  # of their keys
 CARGO_MUTANTS = '27.1.0'
-NOT_HERE = re.compile(r'port/linux|core/(errors|planted)')  # the kernel's, and tables of names
+NOT_HERE = re.compile(r'port/linux|core/\w+/(errors|planted|port|format)')  # the kernel's, and tables of names
 
 
 # --- build ------------------------------------------------------------------
@@ -56,7 +56,7 @@ def sources():
     return [n for n in names if not NOT_HERE.match(n)]
 
 
-CLANG = ['clang', '-w', '-std=gnu11', '-pthread', f'-I{SOURCES}/core', f'-I{SOURCES}/port']
+CLANG = ['clang', '-w', '-std=gnu11', '-pthread', f'-I{SOURCES}/core', f'-I{SOURCES}/core/api', f'-I{SOURCES}/port']
 
 
 def does_not_compile():
@@ -65,8 +65,8 @@ def does_not_compile():
     bad = set()
     where = os.path.join(WORK, 'syntax')
     os.makedirs(where, exist_ok=True)
-    newest = max(os.path.getmtime(f) for f in glob.glob(f'{SOURCES}/*/*.h'))
-    for file in sorted(glob.glob(f'{SOURCES}/*/*.c')):
+    newest = max(os.path.getmtime(f) for f in glob.glob(f'{SOURCES}/**/*.h', recursive=True))
+    for file in sorted(glob.glob(f'{SOURCES}/**/*.c', recursive=True)):
         good = os.path.join(where, os.path.basename(file))
         if os.path.basename(file).startswith('linux') or (
                 os.path.exists(good) and os.path.getmtime(good) > max(newest, os.path.getmtime(file))):
@@ -88,7 +88,7 @@ def does_not_compile():
 def not_compiled(mutants):
     """Numbers of mutants that the compiler never sees: those of other machines."""
     seen = set()
-    for file in sorted(glob.glob(f'{SOURCES}/*/*.c')):
+    for file in sorted(glob.glob(f'{SOURCES}/**/*.c', recursive=True)):
         if not os.path.basename(file).startswith('linux'):
             text = subprocess.run([*CLANG, '-E', '-P', file], check=True, capture_output=True, text=True).stdout
             seen.update(map(int, re.findall(r'fby_mutant_on\[(\d+)\]', text)))
@@ -117,17 +117,17 @@ def make_sources():
     while True:
         files, mutants = generate.generate(ROOT, sources(), leave)
         for part in ('core', 'port'):
-            for path in glob.glob(os.path.join(ROOT, part, '*.[ch]')):
+            for path in glob.glob(os.path.join(ROOT, part, '**/*.[ch]'), recursive=True):
                 name = os.path.relpath(path, ROOT)
                 if name not in files:
                     with open(path, 'rb') as f:
                         files[name] = f.read()
         for name in ('mutant.c', 'mutant.h'):
             with open(os.path.join(ROOT, 'tests/mutants', name), 'rb') as f:
-                files['core/' + name] = f.read()
+                files['core/api/' + name] = f.read()  # which all see
         for name, data in files.items():
             write_if_new(os.path.join(SOURCES, name), data)
-        for path in glob.glob(f'{SOURCES}/*/*'):
+        for path in glob.glob(f'{SOURCES}/**/*.[ch]', recursive=True):
             if os.path.relpath(path, SOURCES) not in files:
                 os.unlink(path)
         bad = does_not_compile() or not_compiled(mutants)
@@ -159,15 +159,15 @@ def programs(env, names=('forebay-sim', 'forebay-sys', 'forebay')):
     where = env.get('FOREBAY_SOURCES', ROOT)
     built['inside'] = os.path.join(env['CARGO_TARGET_DIR'], 'inside')
     subprocess.run(['clang', '-w', '-std=gnu11', '-g', '-pthread', *env.get('CFLAGS', '').split(),
-                    f'-I{where}/core', f'-I{where}/port', *inside, built.pop('engine'), '-Wl,--wrap=fby_cpu', '-o',
+                    f'-I{where}/core', f'-I{where}/core/api', f'-I{where}/port', *inside, built.pop('engine'), '-Wl,--wrap=fby_cpu', '-o',
                     built['inside']],
                    check=True)
     # Its posix.c and posix_fault.c are part of the test.
     port = [f for f in glob.glob(f'{where}/port/*_copy.c') if not os.path.basename(f).startswith('linux')]
     built['port'] = os.path.join(env['CARGO_TARGET_DIR'], 'port')
     subprocess.run(['clang', '-w', '-std=gnu11', '-O2', '-g', '-pthread', *env.get('CFLAGS', '').split(),
-                    '-fsanitize=bounds', '-fsanitize-trap=bounds', f'-I{where}/core', f'-I{where}/port', *glob.glob(f'{ROOT}/tests/port/*.c'), *port,
-                    *glob.glob(f'{where}/core/mutant.c'), '-o', built['port']], check=True)
+                    '-fsanitize=bounds', '-fsanitize-trap=bounds', f'-I{where}/core', f'-I{where}/core/api', f'-I{where}/port', *glob.glob(f'{ROOT}/tests/port/*.c'), *port,
+                    *glob.glob(f'{where}/core/api/mutant.c'), '-o', built['port']], check=True)
     return built
 
 
@@ -175,7 +175,7 @@ def objects(flavour, flags, files):
     """Compiles what changed, for several programs of one flavour; returns the objects."""
     where = os.path.join(WORK, flavour)
     os.makedirs(where, exist_ok=True)
-    newest = max(os.path.getmtime(f) for f in glob.glob(f'{SOURCES}/*/*.h'))
+    newest = max(os.path.getmtime(f) for f in glob.glob(f'{SOURCES}/**/*.h', recursive=True))
     made = []
 
     def one(file):
@@ -203,7 +203,7 @@ def build(tier):
     if tier < 3:
         return mutants, steps_of(programs(env, ('forebay-sys', 'forebay-sim')[:tier + 1]), tier)
     run = programs(env)
-    engine = [f for f in sorted(glob.glob(f'{SOURCES}/*/*.c')) if not os.path.basename(f).startswith('linux')]
+    engine = [f for f in sorted(glob.glob(f'{SOURCES}/**/*.c', recursive=True)) if not os.path.basename(f).startswith('linux')]
     stress = [f'{ROOT}/tests/stress/stress.c']
     asan = ['-O1', '-fno-omit-frame-pointer', '-fsanitize=address,undefined', '-fno-sanitize-recover=all']
     tsan = ['-O1', '-fno-omit-frame-pointer', '-fsanitize=thread']

@@ -33,7 +33,7 @@
 #include <unistd.h>
 
 #include "forebay.h"
-#include "planted.h"
+#include "medium/planted.h"
 
 #define MEDIA_BYTES (3u << 20)
 #define CHUNK_BYTES (64u << 10)

@@ -153,7 +153,7 @@ class Writecache:
 
 
 class Forebay:
-    """core/format.h"""
+    """core/format/format.h"""
 
     name = "Forebay"
 

@@ -71,7 +71,7 @@ done <<-END
 	[   12.3] rcu: INFO: rcu_preempt self-detected stall on CPU
 	[   12.3] Oops: general protection fault, probably for non-canonical address 0xdead
 	[   12.3] BUG: KASAN: slab-use-after-free in fby_write_begin+0x1/0x2
-	[   12.3] forebay: assertion failed at core/write.c:1
+	[   12.3] forebay: assertion failed at core/cache/write.c:1
 END
 dmesg >/tmp/line
 found "nothing in the messages of this boot" complaints /tmp/line

@@ -19,7 +19,7 @@
 
 #include <stdarg.h>
 
-#include "format.h"
+#include "format/format.h"
 
 #define MEDIA_MAX (64u << 20)
 #define BASES_MAX 12u

@@ -36,23 +36,23 @@ part() {
 	# Nothing here waits for the host: when all its CPUs are idle, the guest goes on
 	# at its next timer, at once.
 	accel=("${accel[@]/%shift=1/shift=1,sleep=off}")
-	gcc -O2 -Wall -Wextra -Werror -pthread -I"$root/core" -I"$root/port" -o "$out_vm/hostile" \
+	gcc -O2 -Wall -Wextra -Werror -pthread -I"$root/core" -I"$root/core/api" -I"$root/port" -o "$out_vm/hostile" \
 		"$here"/hostile.c "$here"/hostile_host.c "$here"/hostile_mutate.c || return 1
 	if [ "${PLANTED:-1}" = 1 ]; then
 		caught range 35 'outside the volumes|beyond end of device' \
-			core/scan.c 's/if \(out_of_range\(p, s, l\)\)/if (0 \&\& out_of_range(p, s, l))/' &
+			core/recover/scan.c 's/if \(out_of_range\(p, s, l\)\)/if (0 \&\& out_of_range(p, s, l))/' &
 		pids+=($!)
 		# The engine's own assertion would tell before the kernel does.
 		caught fill 1 'KASAN: |BUG: unable to handle page fault' \
-			core/lines.c 's/ && out->fill <= p->chunk_pages//; s/ && i < p->chunk_pages//' &
+			core/format/lines.c 's/ && out->fill <= st->chunk_pages//; s/ && i < st->chunk_pages//' &
 		pids+=($!)
 		side_by_side || return 1
 		# A seal may reach as far as in the largest chunk there can be; recovery minds
 		# the end of this pool's, destage does not.  What it looks at past the last
 		# entry of the index is zero, and means nothing.
 		caught past 35552 'BUG: KASAN: vmalloc-out-of-bounds ' \
-			core/lines.c 's/out->fill <= p->chunk_pages/out->fill <= FBY_CHUNK_PAGES_MAX/' \
-			core/scan.c 's/(ch->fill = )(s\.sealed > FBY_FIRST_PAGE)/\1s.sealed > p->chunk_pages ? p->chunk_pages : \2/' ||
+			core/format/lines.c 's/out->fill <= st->chunk_pages/out->fill <= FBY_CHUNK_PAGES_MAX/' \
+			core/recover/scan.c 's/(ch->fill = )(s\.sealed > FBY_FIRST_PAGE)/\1s.sealed > p->space->store.chunk_pages ? p->space->store.chunk_pages : \2/' ||
 			return 1
 	fi
 	for ((g = 0; g < guests; g++)); do

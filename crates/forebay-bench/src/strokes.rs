@@ -153,8 +153,7 @@ impl Stroke for Floor<'_> {
         // SAFETY: a page and its line of the strip, which is ours; the source
         // has a page, and a header is 64 bytes without padding.
         unsafe {
-            header.data_crc =
-                (ops.write_crc)(media, data, self.1.next().as_ptr().cast(), PAGE, 0);
+            header.data_crc = (ops.write_crc)(media, data, self.1.next().as_ptr().cast(), PAGE, 0);
             let bytes = ptr::from_ref(&header).cast::<[u8; LINE - 4]>();
             header.crc = crc32c(0, &*bytes);
             (ops.write)(media, line, ptr::from_ref(&header).cast::<c_void>(), LINE);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The protocol by which a write past the cache and a write through it never both
-//! proceed with one block: `core/bypass.c` (the range is shown, then each block's bucket
-//! is taken for a moment), and in `core/write.c` the bucket, then a look at the ranges.
+//! proceed with one block: `core/cache/bypass.c` (the range is shown, then each block's bucket
+//! is taken for a moment), and in `core/cache/write.c` the bucket, then a look at the ranges.
 //!
 //! One block.  What the origin has is a word, and so is the block's page; a write
 //! through the cache publishes, and destage brings the page to the origin and lets go of
@@ -21,17 +21,17 @@ const BLOCK: u64 = 7;
 /// What of the C this model follows.
 pub const FOLLOWS: Follows = Follows {
     functions: "
-core/index.h fby_index_try
+core/cache/index.h fby_index_try
     load p->bucket[b]
     cmpxchg p->bucket[b]
-core/index.h fby_index_release
+core/cache/index.h fby_index_release
     load p->bucket[b]
     store_release p->bucket[b]
-core/bypass.c fby_bypass_meets
+core/cache/bypass.c fby_bypass_meets
     load_acquire v->bypassing
     load r->first
     load r->end
-core/bypass.c range_claim
+core/cache/bypass.c range_claim
     lock
     load_acquire v->bypassing
     load r->end
@@ -41,12 +41,12 @@ core/bypass.c range_claim
     store v->range[*place].end
     fetch_or v->bypassing
     unlock
-core/bypass.c range_release
+core/cache/bypass.c range_release
     fetch_and v->bypassing
-core/bypass.c uncached_until
+core/cache/bypass.c uncached_until
     call fby_index_try
     call fby_index_release
-core/bypass.c fby_past_begin
+core/cache/bypass.c fby_past_begin
     call range_claim
     fetch_add p->waits[FBY_WAIT_BLOCK]
     load v->gate.lost
@@ -55,42 +55,40 @@ core/bypass.c fby_past_begin
     call range_release
     call range_release
     fetch_add p->waits[FBY_WAIT_BLOCK]
-core/bypass.c fby_bypass_end
+core/cache/bypass.c fby_cache_bypass_end
     fetch_add v->bypasses
     fetch_add v->bypassed_sectors
     fetch_add v->gate.ended
     call range_release
-    load p->wait_mask
-core/write.c begin_lock
+    load p->space->wait_mask
+core/cache/write.c begin_lock
     call fby_index_try
     load p->bucket[g->bucket]
     call fby_index_release
-core/write.c begin_shrink
+core/cache/write.c begin_shrink
     call fby_index_release
-core/write.c begin_bypassing
+core/cache/write.c begin_bypassing
     call fby_bypass_meets
     call begin_shrink
-core/write.c begin
+core/cache/write.c begin
     call begin_lock
     load p->volume[volume].bypassing
     call begin_bypassing
     call begin_shrink
-core/write.c write_block
-    load p->opt.no_checksums
+core/cache/write.c write_block
+    load p->space->opt.no_checksums
     call fby_index_try
     load p->bucket[g.bucket]
     load p->volume[volume].bypassing
     call fby_bypass_meets
     call fby_index_release
     call media_data
-core/destage.c release_page
+core/drain/destage.c release_page
     call fby_index_try
     call fby_index_release
-    load p->entry[page].state
-    load p->entry[page].state
-    fetch_add v->lost_blocks
-    load p->entry[page].state
-    fetch_add v->lost_only
+    load p->cache->entry[page].state
+    fetch_add cv->lost_blocks
+    fetch_add cv->lost_only
     call fby_index_release
 ",
     guarded: &[],

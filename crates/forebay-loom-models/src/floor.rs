@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The protocol by which destage chooses a cut that passes nothing that is not yet
-//! published: `core/slot.h` (slots and their numbers), `chunk_open` and
-//! `fby_slot_close` of `core/chunk.c`, the end of a write in `core/write.c`, and
-//! `cut_below_in_flight` and `collect` of `core/destage.c`.
+//! published: `core/space/slot.h` (slots and their numbers), `chunk_open` and
+//! `fby_slot_close` of `core/space/chunk.c`, the end of a write in `core/cache/write.c`, and
+//! `cut_below_in_flight` and `fby_round_collect` of `core/drain/collect.c`.
 //!
 //! Two slots, chunks of two pages, two numbers at a time, so that all of it happens in
 //! three writes.  Each write is of a block of its own: nothing is superseded, and a
@@ -24,22 +24,22 @@ const NO_CHUNK: u64 = u64::MAX;
 /// What of the C this model follows.
 pub const FOLLOWS: Follows = Follows {
     functions: "
-core/slot.h fby_slot_try
+core/space/slot.h fby_slot_try
     load s->busy
     cmpxchg s->busy
-core/slot.h fby_slot_release
+core/space/slot.h fby_slot_release
     store_release s->busy
-core/slot.h fby_slot_seq
+core/space/slot.h fby_slot_seq
     store s->floor
     load p->seq
     set seq_next
     fetch_add p->seq
     set seq_end
-core/chunk.c fby_slot_retire
+core/space/chunk.c fby_slot_retire
     set seq_next
     set seq_end
     store_release s->floor
-core/chunk.c chunk_open
+core/space/chunk.c chunk_open
     lock
     unlock
     store p->nfree
@@ -56,55 +56,55 @@ core/chunk.c chunk_open
     wmb
     call fby_slot_retire
     call media_lines
-    call media_fence_chunk
-core/chunk.c fby_chunk_seal
+    call fby_fence_chunk
+core/space/chunk.c fby_chunk_seal
     call media_lines
     call media_lines
-    call media_fence_chunk
+    call fby_fence_chunk
     store ch->sealed
-core/chunk.c fby_slot_close
+core/space/chunk.c fby_slot_close
     call fby_chunk_seal
     store s->volume[volume].open
     store ch->seq_max
     lock
     unlock
-core/chunk.c fby_chunk_walk
+core/space/chunk.c fby_chunk_walk
     lock
     unlock
-core/write.c commit_fresh
-    load p->chunk[c].seq_max
-core/write.c commit
+core/cache/write.c commit_fresh
+    load p->space->chunk[c].seq_max
+core/cache/write.c commit
     call commit_fresh
     call fby_slot_seq
     call commit_lines
-core/write.c publish
+core/cache/write.c publish
     call publish_page
     call publish_end
-core/write.c publish_page
+core/cache/write.c publish_page
     load p->entry[g->old].state
     fetch_add v->lost_blocks
     fetch_add v->lost_only
-core/write.c publish_end
+core/cache/write.c publish_end
     store ch->fill
     set seq_last
     store_release s->floor
     call fby_slot_close
     call fby_slot_release
-    load p->wait_mask
-core/write.c write_batches
+    load p->space->wait_mask
+core/cache/write.c write_batches
     call commit
     call publish
-core/write.c commit_lines
-    call media_fence_chunk
+core/cache/write.c commit_lines
+    call fby_fence_chunk
     call media_lines
-    call media_fence_chunk
-core/destage.c still_listed
+    call fby_fence_chunk
+core/drain/request.c fby_round_listed
     rmb
     load e->state
     load e->key
-    load p->chunk[fby_page_chunk(p, r->page)].seq_min
-core/write.c write_block
-    load p->opt.no_checksums
+    load fby_chunk_of(p->space, r->page)->seq_min
+core/cache/write.c write_block
+    load p->space->opt.no_checksums
     load p->bucket[g.bucket]
     load p->volume[volume].bypassing
     call media_data
@@ -113,26 +113,26 @@ core/write.c write_block
     call commit_lines
     call publish_page
     call publish_end
-core/destage.c cut_below_in_flight
-    load_acquire p->seq
+core/drain/collect.c cut_below_in_flight
+    load_acquire p->space->seq
     call fby_slot_try
-    load p->chunk[c].sealed
-    load p->chunk[c].fill
+    load ch->sealed
+    load ch->fill
     call fby_chunk_seal
     call fby_slot_retire
     call fby_slot_release
     load_acquire s->floor
-core/destage.c collect_page
-    load_acquire p->entry[r.page].state
-core/destage.c collect
-    load_acquire p->volume[volume].gate.lost
+core/drain/collect.c collect_page
+    load_acquire p->cache->entry[r.page].state
+core/drain/collect.c fby_round_collect
+    load_acquire p->cache->volume[volume].gate.lost
     call cut_below_in_flight
     call fby_chunk_walk
-    load p->chunk[c].seq_min
-    load p->chunk[c].sealed
+    load p->space->chunk[c].seq_min
+    load p->space->chunk[c].sealed
     call collect_page
-    load p->chunk[c].fill
-    load p->entry[d->page[i].page].key
+    load p->space->chunk[c].fill
+    load p->cache->entry[d->page[i].page].key
 ",
     guarded: &["seq_next", "seq_end", "seq_last"],
     words: &["busy", "floor", "seq", "seq_max"],
@@ -419,7 +419,7 @@ impl Pool {
         cut
     }
 
-    /// `collect`
+    /// `fby_round_collect`
     pub fn collect(&self) -> Round {
         let mut cut = self.cut_below_in_flight();
         let (mut evicted, mut seen, mut at) = (NO_SEQ, Vec::new(), 0);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The protocol by which the engine's readers find and copy a page without a
-//! lock, written again over loom's atomics: `core/index.h` (find, put, delete),
-//! `core/read.c` (copy, then look whether the page was the block's all the
-//! while) and `chunk_open` of `core/chunk.c`.  Each step here carries the name
+//! lock, written again over loom's atomics: `core/cache/index.h` (find, put, delete),
+//! `core/cache/read.c` (copy, then look whether the page was the block's all the
+//! while) and `chunk_open` of `core/space/chunk.c`.  Each step here carries the name
 //! and the memory order of the C it stands for; docs/testing.md argues why what
 //! is left out does not matter.
 //!
@@ -23,17 +23,17 @@ const PAGES: usize = 4;
 /// What of the C this model follows.
 pub const FOLLOWS: Follows = Follows {
     functions: "
-core/index.h fby_index_try
+core/cache/index.h fby_index_try
     load p->bucket[b]
     cmpxchg p->bucket[b]
-core/index.h fby_index_release
+core/cache/index.h fby_index_release
     load p->bucket[b]
     store_release p->bucket[b]
-core/index.h fby_index_get_locked
+core/cache/index.h fby_index_get_locked
     load p->bucket[b]
-core/index.h fby_index_place_locked
+core/cache/index.h fby_index_place_locked
     load at
-core/index.h fby_index_put_locked
+core/cache/index.h fby_index_put_locked
     call fby_index_place_locked
     load at
     store e->key
@@ -42,41 +42,41 @@ core/index.h fby_index_put_locked
     store_release at
     load at
     store p->entry[old].state
-core/index.h fby_index_del_locked
+core/cache/index.h fby_index_del_locked
     call fby_index_place_locked
     store_release at
     load at
     store p->entry[page].state
-core/index.h fby_index_find_once
-    load_acquire p->opens
+core/cache/index.h fby_index_find_once
+    load_acquire p->space->opens
     load_acquire p->bucket[b]
     load p->entry[page].key
     load_acquire p->entry[page].next
-    load_acquire p->opens
-    load_acquire p->chunk[fby_page_chunk(p, page)].epoch
+    load_acquire p->space->opens
+    load_acquire fby_chunk_of(p->space, page)->epoch
     load_acquire p->entry[page].state
     rmb
-    load p->opens
+    load p->space->opens
     load p->bucket[b]
-core/index.h fby_index_find
+core/cache/index.h fby_index_find
     call fby_index_find_once
-core/destage.c pull
+core/drain/request.c pull
     call fby_page_read
     rmb
-    load p->chunk[fby_page_chunk(p, f.page)].epoch
-core/read.c still_there
+    load fby_chunk_of(p->space, f.page)->epoch
+core/cache/read.c still_there
     rmb
-    load p->chunk[fby_page_chunk(p, f->page)].epoch
-core/read.c read_cached
+    load fby_chunk_of(p->space, f->page)->epoch
+core/cache/read.c read_cached
     call fby_page_read
     call still_there
-core/read.c fby_read_block
+core/cache/read.c fby_cache_read_block
     fetch_add rs->reads
     call fby_index_find
     fetch_add rs->miss_sectors
     call read_cached
     fetch_add rs->hit_sectors
-core/chunk.c chunk_open
+core/space/chunk.c chunk_open
     lock
     unlock
     store p->nfree
@@ -91,34 +91,34 @@ core/chunk.c chunk_open
     unlock
     wmb
     call media_lines
-    call media_fence_chunk
-core/write.c publish_page
+    call fby_fence_chunk
+core/cache/write.c publish_page
     load p->entry[g->old].state
     call fby_index_put_locked
     call fby_index_release
     fetch_add v->lost_blocks
     fetch_add v->lost_only
-core/write.c publish
+core/cache/write.c publish
     call publish_page
-core/write.c store_runs
+core/cache/write.c store_runs
     call media_data
-core/write.c copy
-    load p->opt.no_checksums
+core/cache/write.c copy
+    load p->space->opt.no_checksums
     call store_runs
     call store_runs
-core/write.c commit_lines
-    call media_fence_chunk
+core/cache/write.c commit_lines
+    call fby_fence_chunk
     call media_lines
-    call media_fence_chunk
-core/write.c commit
+    call fby_fence_chunk
+core/cache/write.c commit
     call commit_lines
-core/page.c fby_page_read
-core/write.c write_batches
+core/cache/page.c fby_page_read
+core/cache/write.c write_batches
     call copy
     call commit
     call publish
-core/write.c write_block
-    load p->opt.no_checksums
+core/cache/write.c write_block
+    load p->space->opt.no_checksums
     call fby_index_try
     load p->bucket[g.bucket]
     load p->volume[volume].bypassing
@@ -126,23 +126,25 @@ core/write.c write_block
     call media_data
     call commit_lines
     call publish_page
-core/destage.c release_page
+core/drain/destage.c release_page
     call fby_index_try
     call fby_index_get_locked
     call fby_index_get_locked
     call fby_index_release
-    load p->entry[page].state
-    load p->entry[page].state
-    fetch_add v->lost_blocks
-    load p->entry[page].state
-    fetch_add v->lost_only
+    load p->cache->entry[page].state
+    fetch_add cv->lost_blocks
+    fetch_add cv->lost_only
     call fby_index_del_locked
     call fby_index_release
 ",
     guarded: &[],
     words: &["opens", "epoch", "bucket"],
     besides: &[
-        ("pulled_clean", "the bucket is held"),
+        ("fby_round_clean", "the bucket is held"),
+        (
+            "fby_page_line_read",
+            "whether a damaged line may be repaired; still_there looks after it",
+        ),
         ("begin_lock", "a hint what to prefetch"),
         ("fby_index_held", "in assertions"),
         ("fby_chunk_info", "a figure to show"),

@@ -11,7 +11,7 @@
 //! changes are planted in copies of the source, and each must be reported.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use forebay_loom_models::{bypass, floor, reader, Follows};
 
@@ -24,13 +24,17 @@ type Sources = BTreeMap<String, String>;
 fn sources() -> Sources {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut all = Sources::new();
-    for dir in ["core", "port"] {
-        for file in std::fs::read_dir(root.join(dir)).unwrap() {
-            let path = file.unwrap().path();
-            if path.extension().is_some_and(|e| e == "c" || e == "h") {
-                let name = path.file_name().unwrap().to_string_lossy();
-                all.insert(format!("{dir}/{name}"), std::fs::read_to_string(&path).unwrap());
-            }
+    let list = |dir: &Path| -> Vec<PathBuf> {
+        std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect()
+    };
+    let mut files = list(&root.join("port"));
+    for layer in list(&root.join("core")) {
+        files.extend(list(&layer));
+    }
+    for path in files {
+        if path.extension().is_some_and(|e| e == "c" || e == "h") {
+            let name = path.strip_prefix(&root).unwrap().to_string_lossy().into_owned();
+            all.insert(name, std::fs::read_to_string(&path).unwrap());
         }
     }
     all
@@ -128,7 +132,7 @@ fn steps(body: &str, guarded: &[&str], calls: &[&str]) -> Vec<String> {
             out.push(format!("{short} {}", first.trim_start_matches('&')));
         } else if ["rmb", "wmb", "lock", "unlock"].contains(&short) {
             out.push(short.to_owned());
-        } else if name.starts_with("media_") || calls.contains(&name) {
+        } else if name.starts_with("media_") || name == "fby_fence_chunk" || calls.contains(&name) {
             out.push(format!("call {name}"));
         }
     }
@@ -259,30 +263,38 @@ fn the_ports_orders_are_those_of_the_models() {
 const PLANTED: [(&str, &str, &str); 11] = [
     // The counter before the floor.
     (
-        "core/slot.h",
+        "core/space/slot.h",
         "\t\tfby_store(&s->floor, fby_load(&p->seq));\n\
          \t\ts->seq_next = fby_fetch_add(&p->seq, (u64)FBY_SEQ_BLOCK);\n",
         "\t\ts->seq_next = fby_fetch_add(&p->seq, (u64)FBY_SEQ_BLOCK);\n\
          \t\tfby_store(&s->floor, s->seq_next);\n",
     ),
     // The floor before the fill.
-    ("core/write.c", "\tfby_store(&ch->fill, ch->fill + w->npages);\n", ""),
-    ("core/write.c", "fby_store_release(&s->floor,", "fby_store(&s->floor,"),
-    ("core/destage.c", "floor = fby_load_acquire(&s->floor);", "floor = fby_load(&s->floor);"),
+    ("core/cache/write.c", "\tfby_store(&ch->fill, ch->fill + w->npages);\n", ""),
+    ("core/cache/write.c", "fby_store_release(&s->floor,", "fby_store(&s->floor,"),
+    (
+        "core/drain/collect.c",
+        "floor = fby_load_acquire(&s->floor);",
+        "floor = fby_load(&s->floor);",
+    ),
     // The bucket, then the range.
     (
-        "core/bypass.c",
+        "core/cache/bypass.c",
         "\tstop = uncached_until(p, volume, first, end, &cached);\n",
         "\tstop = fby_load(&v->gate.lost);\n",
     ),
-    ("core/write.c", "if (fby_unlikely(fby_load(&p->volume[volume].bypassing))) {", "if (0) {"),
-    ("core/bypass.c", "\tfby_lock(&p->lock);\n\tbusy =", "\tbusy ="),
-    ("core/index.h", "fby_store_release(&e->state, state", "fby_store(&e->state, state"),
-    ("core/read.c", "\tfby_rmb();\n", ""),
-    ("core/chunk.c", "\tfby_wmb();\n", ""),
+    (
+        "core/cache/write.c",
+        "if (fby_unlikely(fby_load(&p->volume[volume].bypassing))) {",
+        "if (0) {",
+    ),
+    ("core/cache/bypass.c", "\tfby_lock(&p->space->lock);\n\tbusy =", "\tbusy ="),
+    ("core/cache/index.h", "fby_store_release(&e->state, state", "fby_store(&e->state, state"),
+    ("core/cache/read.c", "\tfby_rmb();\n", ""),
+    ("core/space/chunk.c", "\tfby_wmb();\n", ""),
     // Somebody new.
     (
-        "core/demand.c",
+        "core/space/fullness.c",
         "bool fby_starved(const",
         "static u64 fresh(struct fby_slot *s)\n{\n\treturn fby_load(&s->floor);\n}\n\n\
          bool fby_starved(const",

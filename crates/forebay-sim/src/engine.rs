@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The engine as the simulator drives it: the calls of `core/forebay.h`, one to
+//! The engine as the simulator drives it: the calls of `core/api/forebay.h`, one to
 //! one, made safe by owning the media and all memory that the engine is given.
 //! After a crash the pool is abandoned, as a dead process would leave it.
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The order of a log's entries (`core/log_order.c`) against a model that knows
+//! The order of a log's entries (`core/log/log_order.c`) against a model that knows
 //! what was appended: random logs, entries hidden, damaged and found again,
 //! replay stopped and resumed anywhere.
 

@@ -116,7 +116,7 @@ struct PlantedArgs {
     /// Only this one
     #[arg(long)]
     only: Option<String>,
-    /// In this process: the number of one, see core/planted.h
+    /// In this process: the number of one, see core/medium/planted.h
     #[arg(long, hide = true)]
     hunt: Option<u32>,
 }
@@ -174,7 +174,7 @@ fn main() -> ExitCode {
     if let Some(name) = &cli.plant {
         let bug = forebay_sys::planted_bugs().into_iter().find(|(_, n, _)| n == name);
         let Some((id, ..)) = bug else {
-            eprintln!("forebay-sim: no planted bug is named {name}, see core/planted.h");
+            eprintln!("forebay-sim: no planted bug is named {name}, see core/medium/planted.h");
             return ExitCode::FAILURE;
         };
         forebay_sim::engine::plant(id);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Plants each of the engine's deliberate mistakes (core/planted.h) in turn and
+//! Plants each of the engine's deliberate mistakes (core/medium/planted.h) in turn and
 //! lets the explorer, the simulation, the flips and the damages look for it.  One that none
 //! of them finds is a bug in them.
 //!

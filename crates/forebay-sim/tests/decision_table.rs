@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Each row of recovery's decision table (`decision` in core/scan.c): a line
+//! Each row of recovery's decision table (`decision` in core/recover/scan.c): a line
 //! of each class at each place of a chunk, made by hand on an image that the
 //! engine left, and what the next start makes of it.  Every row is recovered
 //! twice, the second time from what the first left, and must come out the same.

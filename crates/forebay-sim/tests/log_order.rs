@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which entries of a log are replayed when some are missing (core/log_order.c):
+//! Which entries of a log are replayed when some are missing (core/log/log_order.c):
 //! a table of small logs, as ZIL-PMEM's section 7.2.1 has it, then random logs
 //! against a model.
 //!

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `core/forebay.h`: the contract between the engine and its hosts.
+//! `core/api/forebay.h`: the contract between the engine and its hosts.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::marker::{PhantomData, PhantomPinned};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `core/errors.h`: the numbers, and the engine's own name, message and errno
+//! `core/api/errors.h`: the numbers, and the engine's own name, message and errno
 //! for each.
 
 use std::ffi::{c_char, c_int, CStr};

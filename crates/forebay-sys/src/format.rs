@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `core/format.h`: what is on the media.
+//! `core/format/format.h`: what is on the media.
 
 use crate::zeroed_default;
 

@@ -4,7 +4,7 @@
  * Rust side (layout.rs), which names the same.
  */
 #include "forebay.h"
-#include "log_order.h"
+#include "log/log_order.h"
 
 struct fby_layout {
 	const char *name; /* of a struct, "struct.member" or a constant */
@@ -396,7 +396,7 @@ const struct fby_layout fby_layout_errors[] = {
 };
 
 #ifdef FBY_PLANTED_BUGS
-#include "planted.h"
+#include "medium/planted.h"
 
 const u32 fby_layout_bug_count = FBY_BUG_COUNT;
 #endif

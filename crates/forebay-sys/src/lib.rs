@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The engine's C interface as it is: `core/forebay.h`, `core/format.h`,
-//! `core/errors.h` and `port/posix.h`, written out by hand and compared with C
+//! The engine's C interface as it is: `core/api/forebay.h`, `core/format/format.h`,
+//! `core/api/errors.h` and `port/posix.h`, written out by hand and compared with C
 //! (sizes, offsets, values) by the tests.  The contract of each function is in
 //! those headers; the crate `forebay` is the safe way to use them.
 //!

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `core/log_order.h`: how a log's entries depend on each other.
+//! `core/log/log_order.h`: how a log's entries depend on each other.
 
 use std::ffi::c_void;
 

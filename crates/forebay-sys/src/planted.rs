@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `core/planted.h`: the engine's deliberate mistakes, for the tests that must
+//! `core/medium/planted.h`: the engine's deliberate mistakes, for the tests that must
 //! find each of them.
 
 use std::ffi::c_char;

@@ -5,15 +5,14 @@ use std::ffi::{c_char, c_int, c_uint, c_void, CStr, CString};
 
 use crate::errors::static_text;
 
-/// What a kind of media does; `core/port.h` has the contract of each.
+/// What a kind of media does; `core/medium/port.h` has the contract of each.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct fby_media_ops {
     pub write: unsafe extern "C" fn(*mut fby_media, u64, *const c_void, usize),
     pub write_crc: unsafe extern "C" fn(*mut fby_media, u64, *const c_void, usize, u32) -> u32,
     pub fence: unsafe extern "C" fn(*mut fby_media, u64, usize),
-    pub read_crc:
-        unsafe extern "C" fn(*mut fby_media, *mut c_void, u64, usize, *mut u32) -> c_int,
+    pub read_crc: unsafe extern "C" fn(*mut fby_media, *mut c_void, u64, usize, *mut u32) -> c_int,
 }
 
 #[repr(C)]

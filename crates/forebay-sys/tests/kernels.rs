@@ -149,9 +149,8 @@ fn reads_of_every_length_and_alignment() {
         for (lines, &sum) in sums.iter().enumerate() {
             let mut crc = 0;
             // SAFETY: dst NULL asks for the checksum only.
-            let r = unsafe {
-                (ops(media).read_crc)(media, ptr::null_mut(), 64, lines * 64, &mut crc)
-            };
+            let r =
+                unsafe { (ops(media).read_crc)(media, ptr::null_mut(), 64, lines * 64, &mut crc) };
             assert_eq!((r, crc), (0, sum), "{name} checksum only, {lines} lines");
         }
     });

@@ -5,7 +5,7 @@
 //! memory are owned here for as long as the engine may touch them; recovery is
 //! over before an [`Engine`] exists; and the calls that the contract wants from
 //! one thread at a time take a lock here (`admin`).  The contract is
-//! core/forebay.h.
+//! core/api/forebay.h.
 
 mod drain;
 mod errors;

@@ -343,10 +343,13 @@ mod tests {
             (Errno::ROFS, 9, "mounted read-only"),
             (Errno::NOENT, 3, "check the path"),
             (Errno::NOTDIR, 2, "is not a directory"),
-            (Errno::NOSPC, 8, "system log"),
-            (Errno::DQUOT, 8, "system log"),
-            (Errno::FBIG, 8, "system log"),
+            (Errno::NOSPC, 8, "free space"),
+            (Errno::DQUOT, 8, "free space"),
+            (Errno::FBIG, 8, "ulimit -f"),
             (Errno::BUSY, 4, "system log"),
+            (Errno::MFILE, 7, "ulimit -n"),
+            (Errno::NOMEM, 7, "ulimit -v"),
+            (Errno::AGAIN, 7, "ulimit -u"),
             (Errno::IO, 7, "system log"),
         ];
         for (errno, exit, text) in told {

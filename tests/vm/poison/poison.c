@@ -19,7 +19,7 @@
 #define LINES_MAX 512u
 #define LINE 64u
 
-/* core/port.h, port/linux.h */
+/* core/medium/port.h, port/linux.h */
 struct fby_media {
 	u8 *base;
 	u64 size;

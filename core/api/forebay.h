@@ -1,0 +1,495 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
+/*
+ * forebay.h - the contract between the engine and its hosts.
+ *
+ * The engine stores to persistent memory and asks its host for all else.  No
+ * call blocks, allocates, or does I/O on an origin.  A call returns a decision
+ * (enum fby_decision) or -FBY_E_x; the host acts on it in one switch:
+ *
+ *	DONE		it is done; a write is durable
+ *	WAIT_BLOCK	another request holds the block: try again soon (about 1 us)
+ *	WAIT_SLOT	all commit slots are busy: likewise
+ *	WAIT_SPACE	the pool is full for this volume: try again when destage freed
+ *			space; others, which have less than they are entitled to, may go on
+ *	ORIGIN		the host does the part named in the result on the origin
+ *	AGAIN		progress was made or a lock was busy: call again
+ *	CACHED		of fby_bypass_begin: write that part through the cache
+ *	WAIT_FLUSH	a flush of the origin is in flight: try again when it ended
+ *
+ * A WAIT decision holds nothing; the caller starts over.  A host that wants to
+ * sleep calls fby_wait_prepare(), tries once more, sleeps, and is woken by
+ * whoever gets the matching bit in a wake mask (enum fby_wake).  WAIT_FLUSH needs
+ * no announcement: whoever ends a flush has its bit.
+ *
+ * Threads: fby_write*, fby_read_block, fby_range, fby_bypass_*, fby_flush_*, the
+ * info calls and fby_destage_complete may run in any number of threads;
+ * fby_bypass_end, fby_flush_end and fby_destage_complete in interrupts, too.
+ * Format, open, recovery and close are the host's to order; fby_recover_chunks may run in parallel on disjoint
+ * ranges.  Volume add, remove, attach and detach and fby_destage_step exclude
+ * each other (the host holds one mutex per pool around them); they run beside
+ * I/O, but remove and detach not beside I/O on the same volume.
+ *
+ * Units: sector is 512 bytes, block and page 4 KiB, time nanoseconds of any
+ * monotonic clock of the host's.
+ */
+#ifndef FOREBAY_H
+#define FOREBAY_H
+
+#include "medium/port.h"
+#include "api/errors.h"
+#include "format/format.h"
+
+struct fby_pool;
+
+enum fby_decision {
+	FBY_DONE = 0,
+	FBY_WAIT_BLOCK,
+	FBY_WAIT_SLOT,
+	FBY_WAIT_SPACE,
+	FBY_ORIGIN,
+	FBY_AGAIN,
+	FBY_CACHED,
+	FBY_WAIT_FLUSH,
+};
+
+/* Bits of a wake mask: whom the host should wake. */
+enum fby_wake {
+	FBY_WAKE_BLOCK = 1u << FBY_WAIT_BLOCK,
+	FBY_WAKE_SLOT = 1u << FBY_WAIT_SLOT,
+	FBY_WAKE_SPACE = 1u << FBY_WAIT_SPACE,
+	FBY_WAKE_DESTAGE = 1u << 7, /* call fby_destage_step */
+	FBY_WAKE_FLUSH = 1u << 8,   /* those whom fby_flush_begin told to wait */
+};
+
+int fby_error_errno(int error); /* error: a (negative) return value; a positive errno number */
+const char *fby_error_message(int error);
+const char *fby_error_name(int error);
+
+/* --- media: formatting and what is on it (pool.c) ----------------------- */
+
+struct fby_format {
+	u8 uuid[16];	/* of the new pool; random, from the host */
+	u32 chunk_size; /* bytes; a power of two, 64 KiB to 2 MiB; 0: 2 MiB */
+	u32 nvolumes;	/* 1 to 64; 0: 64 */
+};
+
+/* Formats [0, size) of the media.  Whether that may be done is the host's to
+ * decide, see fby_probe.  Superblocks last: cut short, there is no pool. */
+int fby_format(struct fby_media *m, const struct fby_format *f);
+
+enum fby_probe_state {
+	FBY_PROBE_BLANK,      /* nothing of Forebay's found */
+	FBY_PROBE_POOL,	      /* at least one valid superblock */
+	FBY_PROBE_DAMAGED,    /* no valid superblock, but traces of a pool */
+};
+
+struct fby_probe {
+	enum fby_probe_state state;
+	int error;	    /* why it cannot be opened, -FBY_E_x, or 0 */
+	bool primary_valid; /* superblock at 0 */
+	bool copy_valid;    /* superblock at 4096 */
+	struct fby_superblock sb; /* the one that counts, if state is POOL */
+};
+
+/* Looks, writes nothing. */
+void fby_probe(struct fby_media *m, struct fby_probe *out);
+
+/* --- pool (pool.c, recovery.c) ------------------------------------------ */
+
+enum fby_verify {
+	FBY_VERIFY_ALWAYS = 0, /* every read from the pool */
+	FBY_VERIFY_FIRST,      /* the first read of a page since open */
+	FBY_VERIFY_NEVER,
+};
+
+/* What to do about lost entries when a volume is attached. */
+enum fby_holes {
+	FBY_HOLES_FAIL = 0, /* refuse */
+	FBY_HOLES_ISOLATE,  /* go on: blocks that can be named answer EIO; refuse if some cannot be named */
+	FBY_HOLES_ACCEPT,   /* go on: those that cannot be named may show older data */
+};
+
+struct fby_options {
+	u32 nslots;	  /* commit slots, 1 to 64; 0: 4 */
+	bool read_only;	  /* nothing is written to the media */
+	bool no_checksums; /* data of new writes carries none; two fences then */
+	enum fby_verify verify;
+	u32 high_watermark; /* per cent of chunks in use where destage starts; 0: 60 */
+	u32 low_watermark;  /* ... and where it stops; 0: 50 */
+	u64 max_age_ns;	    /* destage what is older; 0: no limit */
+	u64 idle_ns;	    /* destage a volume not written for so long; 0: never */
+};
+
+/* Bytes of zeroed, 64-byte aligned memory that fby_pool_open needs. */
+u64 fby_pool_bytes(const struct fby_superblock *sb, u32 nslots);
+
+/* Reads superblock and volume table, lays the pool out in mem, which stays the
+ * host's and must outlive it.  I/O is possible after fby_recover_finish. */
+int fby_pool_open(struct fby_pool **out, void *mem, u64 bytes, struct fby_media *m,
+		  const struct fby_options *o);
+
+/* What recovery saw.  dropped and holes: the first few are named. */
+#define FBY_REPORT_MAX 32
+struct fby_report_block {
+	u64 block; /* ~0: unknown */
+	u32 chunk;
+	u16 page;
+	u16 volume; /* 0xffff: unknown */
+};
+struct fby_recovery_report {
+	bool clean; /* the pool had been closed cleanly */
+	u64 chunks;
+	u64 entries; /* valid, above their watermark */
+	u64 blocks;  /* linked: the newest of each block */
+	u64 dropped; /* torn tail pages of writes never acknowledged */
+	u64 damaged; /* entries whose data failed its checksum where it cannot be torn */
+	u64 holes;   /* entries lost */
+	u64 lines_repaired; /* single-bit errors in lines, put right */
+	u64 chunk_headers_lost; /* open or seal lines found damaged */
+	u32 ndropped_named;
+	u32 nholes_named;
+	struct fby_report_block dropped_named[FBY_REPORT_MAX];
+	struct fby_report_block holes_named[FBY_REPORT_MAX];
+};
+
+/* Scan chunks [first, first+n); each chunk exactly once, in any order, from
+ * any number of threads.  Writes nothing. */
+int fby_recover_chunks(struct fby_pool *p, u32 first, u32 n);
+
+/* After all chunks: decides, then voids dropped entries and closes chunks (if
+ * not read-only).  Then the pool is usable. */
+int fby_recover_finish(struct fby_pool *p, struct fby_recovery_report *report);
+
+/* Closes every chunk and, if all went well, marks the pool clean.  No request
+ * may be in flight.  Does not drain. */
+int fby_pool_close(struct fby_pool *p);
+
+void fby_pool_options(struct fby_pool *p, struct fby_options *out);
+/* Changes what may change while open: verify, watermarks, ages, no_checksums. */
+int fby_pool_set_options(struct fby_pool *p, const struct fby_options *o);
+
+struct fby_pool_info {
+	struct fby_superblock sb;
+	u64 memory_bytes; /* of the engine: mem of open */
+	u32 nslots;
+	u32 chunks_free;
+	u32 chunks_open;
+	u32 chunks_used; /* with open ones */
+	u64 pages;	 /* data pages the pool can hold */
+	u64 pages_linked;
+	u64 seq; /* next */
+	/* since open */
+	u64 writes, written_sectors, merges;
+	u64 commits, media_bytes;
+	u64 reads; /* blocks */
+	u64 read_hit_sectors, read_miss_sectors;
+	u64 discards, zeroes, flushes;
+	u64 chunks_opened;
+	u64 waits_block, waits_slot, waits_space;
+	u64 damaged_pages; /* found since open */
+};
+void fby_pool_info(struct fby_pool *p, struct fby_pool_info *out);
+
+/* Last damaged blocks found; returns how many of max were filled. */
+u32 fby_damaged_list(struct fby_pool *p, struct fby_report_block *out, u32 max);
+/* Blocks of a volume whose newest data is lost, as far as that is known: what a
+ * drain cannot write.  Begins at *page, 0 at first, and moves it on; returns how
+ * many of max were filled, fewer at the end. */
+u32 fby_lost_list(struct fby_pool *p, u16 volume, u32 *page, struct fby_report_block *out, u32 max);
+
+/* Verifies the invariants of docs/design on the whole pool (check.c); no
+ * request may be in flight unless quiet is false, when only what holds at any
+ * moment is verified.  0 or -FBY_E_INVARIANT, and text says which and where. */
+int fby_check(struct fby_pool *p, bool quiet, char *text, u32 text_bytes);
+
+/* --- volumes (volume.c) ------------------------------------------------- */
+
+struct fby_volume_spec {
+	char name[FBY_NAME_MAX + 1];
+	char identity[FBY_IDENTITY_MAX + 1];
+	u8 uuid[16];
+	u64 origin_sectors;
+	u32 block_size; /* 512 or 4096 */
+};
+
+enum fby_destage_state {
+	FBY_DESTAGE_IDLE = 0,
+	FBY_DESTAGE_WRITING,
+	FBY_DESTAGE_FLUSHING,
+	FBY_DESTAGE_COMMITTING,
+	FBY_DESTAGE_BACKOFF, /* the origin failed; retried later */
+};
+
+struct fby_volume_info {
+	struct fby_volume_spec spec;
+	u64 watermark;
+	bool used;	/* the record is in use */
+	bool damaged;	/* both copies of the record are */
+	bool attached;
+	u64 pages;	/* linked */
+	u64 lost_blocks; /* linked pages with lost sectors */
+	u64 holes, holes_unknown; /* lost entries that no attach has accepted yet (at least) */
+	u32 chunks;
+	enum fby_destage_state destage;
+	bool draining;
+	int last_error;	   /* errno number of the origin's last failure, 0 when well */
+	u64 origin_errors; /* since attach */
+	u64 origin_writes, origin_sectors_written, origin_flushes;
+	u64 pages_destaged; /* entries whose data went to the origin */
+	u64 pages_relocated; /* moved within the pool, to have their chunks back */
+	u64 writes, written_sectors;
+	u64 rounds;
+	u64 throttle_ns; /* asked for by fby_write_delay, in all */
+	u32 intake_limit; /* pages a second that may be written now; 0: no limit */
+	u32 drain_rate;	  /* pages a second that are let go, by the last second or so */
+	u32 origin_depth; /* origin writes in flight that destage aims at */
+	u32 bypassing;	  /* bypassed writes in flight */
+	u64 bypasses, bypassed_sectors; /* since attach */
+	bool flush_owed;  /* the next flush goes to the origin */
+};
+
+int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *index);
+/* Refused while attached; and while it holds data, unless discard. */
+int fby_volume_remove(struct fby_pool *p, u16 index, bool discard);
+int fby_volume_find(struct fby_pool *p, const char *name, u16 *index);
+int fby_volume_info(struct fby_pool *p, u16 index, struct fby_volume_info *out);
+/* Records a new identity or a larger size for a detached volume. */
+int fby_volume_rebind(struct fby_pool *p, u16 index, const char *identity, u64 origin_sectors);
+
+/* Memory that attach needs for the volume's destage: the round list, and
+ * nbuffers bounce buffers of buffer_bytes (multiple of 4096), 4 KiB aligned. */
+u64 fby_volume_bytes(struct fby_pool *p, u32 round_pages, u32 nbuffers, u32 buffer_bytes);
+
+struct fby_attach {
+	u64 origin_sectors;   /* as the host finds it now */
+	const char *identity; /* likewise */
+	enum fby_holes holes;
+	void *mem;	  /* fby_volume_bytes of zeroed memory, 4 KiB aligned; the host's, until detach */
+	u64 mem_bytes;
+	u32 round_pages;  /* most pages in one destage round */
+	u32 nbuffers;	  /* most origin requests in flight, 1 to 64 */
+	u32 buffer_bytes; /* largest origin write */
+};
+int fby_volume_attach(struct fby_pool *p, u16 index, const struct fby_attach *a);
+/* No request of the volume may be in flight, destage included: BUSY if so.
+ * What is cached stays cached. */
+int fby_volume_detach(struct fby_pool *p, u16 index);
+
+/* --- I/O ---------------------------------------------------------------- */
+
+struct fby_vec {
+	const void *base;
+	u32 len; /* bytes */
+};
+
+struct fby_wpage { /* private to write.c */
+	u64 block;
+	u32 bucket;
+	u32 old; /* linked page it replaces, or 0 */
+	u32 data_crc;
+	u8 mask;  /* sectors this request writes */
+	u8 valid; /* sectors the new page holds */
+	u8 lost;
+	u8 flags; /* enum fby_page_flags */
+};
+
+/* A write in flight, the caller's memory; fields are the engine's but for the
+ * results.  A request longer than 64 KiB takes several. */
+struct fby_write {
+	u16 volume;
+	u8 kind; /* enum fby_kind */
+	u8 npages;
+	u32 nsectors; /* result of begin: sectors this batch takes, from the first on */
+	u32 wake;     /* result of publish: enum fby_wake */
+	u32 slot;
+	u32 chunk;
+	u32 first_page;
+	u64 seq;
+	struct fby_wpage page[FBY_BATCH_PAGES];
+};
+
+/*
+ * The steps of a write, in order; fby_write() is their sum.
+ * begin: locks blocks, takes a slot and room.  DONE, or WAIT holding nothing, or
+ *	an error.
+ * copy: stores the data.  vec holds at least nsectors; pieces of any length.
+ * commit: sequence numbers, headers, fence.  Durable when it returns.
+ * publish: makes it visible, releases all.
+ * Nothing may run between begin and publish that waits for another write.
+ */
+int fby_write_begin(struct fby_pool *p, struct fby_write *w, u16 volume, u64 sector, u32 nsectors);
+void fby_write_copy(struct fby_pool *p, struct fby_write *w, const struct fby_vec *vec, u32 nvec,
+		    u64 skip); /* skip: bytes at the start of vec not part of this batch */
+void fby_write_commit(struct fby_pool *p, struct fby_write *w);
+void fby_write_publish(struct fby_pool *p, struct fby_write *w);
+
+/* Writes nsectors from buf.  *done counts the sectors written so far and says
+ * where to go on: zero it first, call again with the same arguments after a
+ * WAIT.  *wake collects wake bits. */
+int fby_write(struct fby_pool *p, u16 volume, u64 sector, u32 nsectors, const void *buf, u32 *done,
+	      u32 *wake);
+
+/*
+ * Reads of one block the sectors [first, first+n), n >= 1, within the block,
+ * into dst (n * 512 bytes).  Those cached are copied and verified; *origin is
+ * the mask of sectors (bit 0: sector 0 of the block) that the caller reads
+ * from the origin, after this call and without touching the others; *lost the
+ * mask of those that are lost.  DONE; ORIGIN if *origin is not empty;
+ * -FBY_E_LOST if *lost is not.
+ */
+int fby_read_block(struct fby_pool *p, u16 volume, u64 block, u32 first, u32 n, void *dst, u8 *origin,
+		   u8 *lost);
+
+/*
+ * Throttling: after a write (or range), how long the host should let the caller
+ * wait before it is acknowledged, so that intake matches what the origin takes.
+ * 0, after one load, while there is room.  At most 1 s; now_ns is the clock of
+ * fby_destage_step.  The write itself is durable already.
+ */
+u64 fby_write_delay(struct fby_pool *p, u16 volume, u32 nsectors, u64 now_ns);
+/* False: it would be 0; spares a host the look at its clock. */
+bool fby_write_throttled(const struct fby_pool *p, u16 volume);
+
+/* Brackets a read of the origin that somebody waits for: destage leaves it room. */
+void fby_origin_foreground(struct fby_pool *p, u16 volume, bool begin);
+
+/*
+ * Bypass: a write that goes past the cache, straight to the origin.  Only blocks
+ * that are not cached may: the origin has the newest of them, and no entry of
+ * theirs can come back at a start.
+ * begin: DONE: the host writes sectors [sector, + b->nsectors) to the origin and
+ *	then calls end; writes through the cache to these blocks wait meanwhile.
+ *	CACHED: the first b->nsectors are to be written through the cache.  Fewer
+ *	than least sectors before a cached block are CACHED too.  WAIT_BLOCK: some
+ *	request holds the first block, or too many are in flight.
+ * end: before the write is acknowledged, also if the origin failed.
+ * Acknowledged, it is as durable as the origin makes it: until the next flush of
+ * the origin, not at all.  So a host that bypasses has to pass on flushes, or to
+ * make each such write durable before it acknowledges it; see fby_flush_begin and
+ * fby_flush_later.
+ * The write itself flushes nothing (no FUA): its error is its own.
+ */
+struct fby_bypass {
+	u16 volume;
+	u16 place; /* private, as are seen and kind */
+	u32 nsectors; /* result of begin */
+	u32 seen;
+	u8 kind; /* enum fby_kind */
+};
+int fby_bypass_begin(struct fby_pool *p, struct fby_bypass *b, u16 volume, u64 sector, u32 nsectors, u32 least);
+void fby_bypass_end(struct fby_pool *p, struct fby_bypass *b, int error, u32 *wake);
+
+/*
+ * Discards or zeroes (kind: FBY_KIND_DISCARD or FBY_KIND_ZERO) a prefix of the
+ * range.  *done counts sectors, as in fby_write.  DONE: all of it.  ORIGIN: the
+ * host discards or zeroes [sector + *done, + past->nsectors) on the origin, calls
+ * fby_bypass_end for past, adds past->nsectors to *done if the origin did not
+ * fail, and calls again.  Before a zeroing is acknowledged, what went to the
+ * origin is made durable as a bypassed write is: fby_flush_cover for each part.
+ */
+int fby_range(struct fby_pool *p, u16 volume, enum fby_kind kind, u64 sector, u64 nsectors, u64 *done,
+	      struct fby_bypass *past, u32 *wake);
+
+/*
+ * Flushes.  An origin tells only once, to whoever asks first, that it lost writes
+ * of its cache.  So all flushes of an origin go by these calls, one at a time,
+ * destage's included, and no other request to it may contain one.
+ *
+ * A ticket is the memory of one flush that somebody waits for.  Zeroed, it stands
+ * for all that was acknowledged before; after fby_flush_cover, for that bypassed
+ * write or zeroing alone (call it after fby_bypass_end, for each part).
+ * begin: DONE: all that the ticket stands for is durable, which is at once where
+ *	nothing was bypassed.  (The first flush after an attach goes to the origin:
+ *	a host that crashed may have left some.)  ORIGIN: the host flushes the
+ *	origin, and calls end, once.  WAIT_FLUSH: call again with the same ticket
+ *	after a wake.  -FBY_E_ORIGIN_IO: something that the ticket stands for may
+ *	be lost.
+ * end: error is that of the origin, 0 or an errno number; the result is that of
+ *	the whole flush, DONE or -FBY_E_ORIGIN_IO.
+ * later: of a ticket that covers a bypassed write, before that is acknowledged without
+ *	being durable yet.  DONE: a later flush of all makes it so, or is told.
+ *	-FBY_E_ORIGIN_IO: a flush failed since it began, and what it wrote may be lost.
+ * When a flush fails, destage's or another's, every ticket is told that stands for
+ * something which may be lost by it: those waiting at that moment, and then each for
+ * all until one was told that began after all that may be lost was acknowledged.
+ */
+struct fby_flush { /* private, but for aside */
+	u64 upto;
+	u32 seen;
+	u16 volume;
+	u8 state;
+	bool all;
+	bool aside; /* the host's own, not of who has written: what it is told, the next is told as well */
+};
+int fby_flush_begin(struct fby_pool *p, u16 volume, struct fby_flush *t);
+int fby_flush_end(struct fby_pool *p, struct fby_flush *t, int error, u32 *wake);
+void fby_flush_cover(struct fby_pool *p, struct fby_flush *t, const struct fby_bypass *b);
+int fby_flush_later(struct fby_pool *p, struct fby_flush *t);
+
+/* Announces that the caller is about to sleep for a WAIT decision. */
+void fby_wait_prepare(struct fby_pool *p, enum fby_decision d);
+
+/* --- destage (destage.c) ------------------------------------------------- */
+
+enum fby_io_op {
+	FBY_IO_WRITE = 1,
+	FBY_IO_ZERO,
+	/* It reads as zeroes afterwards, as with ZERO; and then, if the origin can, it
+	 * may be given back, which is advice: that this fails is no error. */
+	FBY_IO_DISCARD,
+	FBY_IO_FLUSH,
+};
+
+/* A request for the origin of a volume; buf is valid until it is completed. */
+struct fby_io {
+	u32 id;
+	u16 volume;
+	u8 op; /* enum fby_io_op */
+	u8 pad;
+	u64 sector;
+	u64 nsectors;
+	void *buf;
+};
+
+/*
+ * One step.  ORIGIN: *io is a request to start; call again.  AGAIN: call
+ * again, soon.  DONE: nothing to do until a completion, a WAKE_DESTAGE, or
+ * *next_ns (~0: never).  *wake: whom to wake.
+ */
+int fby_destage_step(struct fby_pool *p, u64 now_ns, struct fby_io *io, u64 *next_ns, u32 *wake);
+
+/* error: 0 or an errno number.  Notes it, and whoever is to be told of a flush that
+ * failed is told from now on. */
+void fby_destage_complete(struct fby_pool *p, u32 id, int error);
+
+/* Destage until nothing that was written before is left (drain), and so long
+ * as on; ends by itself when clean.  Progress is in fby_volume_info. */
+int fby_volume_drain(struct fby_pool *p, u16 index, bool on);
+
+/* True when the volume has nothing to destage: all that is linked is lost. */
+bool fby_volume_clean(struct fby_pool *p, u16 index);
+
+/* --- looking into a pool (dump.c): for tools, on an open pool ------------- */
+
+struct fby_chunk_info {
+	u32 number;
+	u16 volume; /* 0xffff: none */
+	u8 state;   /* 0 free, 1 open, 2 closed */
+	u64 epoch;
+	u64 seq_min, seq_max;
+	u32 fill; /* first page not written */
+	u32 live;
+};
+int fby_chunk_info(struct fby_pool *p, u32 chunk, struct fby_chunk_info *out);
+
+struct fby_entry_info {
+	bool valid;  /* the line's checksum and fields */
+	bool current; /* of the chunk's epoch */
+	bool linked; /* the newest of its block */
+	bool data_ok; /* the data's checksum */
+	struct fby_page_line line; /* as read */
+};
+/* page: FBY_FIRST_PAGE up to the chunk's pages. */
+int fby_entry_info(struct fby_pool *p, u32 chunk, u32 page, bool check_data, struct fby_entry_info *out);
+
+#endif

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
+/*
+ * cache.h - blocks of volumes in the pool: the index, reading, writing, and what goes past
+ * the cache.
+ */
+#ifndef FBY_CACHE_H
+#define FBY_CACHE_H
+
+#include "space/space.h"
+
+#define FBY_DAMAGED_RING 64u
+#define FBY_BUCKET_LOCK (1u << 31)
+
+/* Entry state: what the linked page holds. */
+#define FBY_ES_VALID(s) ((u8)(s))
+#define FBY_ES_LOST(s) ((u8)((s) >> 8))
+#define FBY_ES_KIND(s) (((s) >> 16) & 15u)
+#define FBY_ES_LINKED (1u << 20)
+#define FBY_ES_VERIFIED (1u << 21) /* checksum seen good since open */
+#define FBY_ES_DAMAGED (1u << 22)  /* checksum seen bad: its valid sectors are lost */
+#define FBY_ES_CLEAN (1u << 26)	   /* on the flushed origin too: destage need not write it */
+/* Of recovery alone, gone when it ends: what is to be written over the line. */
+#define FBY_ES_HOLE (1u << 23)	 /* it is lost, and stands for its block as lost; key ~0: block unknown */
+#define FBY_ES_VOID (1u << 24)	 /* nothing: a torn tail, or a lost line that is of no account */
+#define FBY_ES_REPAIR (1u << 25) /* the line put right */
+#define FBY_ES(kind, valid, lost) ((u32)(valid) | (u32)(lost) << 8 | (u32)(kind) << 16)
+
+/* One per page, guarded by its bucket's lock while linked; read without it. */
+struct fby_entry {
+	u64 key; /* volume << 48 | block */
+	u32 next; /* page number, chain of the bucket */
+	u32 state;
+};
+
+/* Flushes of the origin, one at a time; see flush.c. */
+#define FBY_GATE_HELD 1u
+#define FBY_GATE_DESTAGE 2u /* destage waits, and is next */
+struct fby_gate {
+	u32 held; /* by whose flush is in flight */
+	u32 lost; /* failures that may have lost what went past the cache, or destage's blocks */
+	u32 told; /* so many of them need not be told any more to a flush of all that was written */
+	u64 lost_upto; /* so many requests had ended at the last one; ~0: not known yet */
+	u64 ended; /* requests past the cache, and parts of them, that ended so far, and one */
+	u64 flushed; /* so many of them had ended when a flush began that succeeded */
+	u64 upto; /* ended, when the flush in flight began; its holder's */
+};
+
+/* Blocks that are being written past the cache; see bypass.c. */
+#define FBY_BYPASS_MAX 32u
+struct fby_bypass_range {
+	u64 first, end;
+};
+
+struct fby_cached {
+	/* writers look at it each time */
+	u32 bypassing; /* those of range[] that are in use, by bit; set under the pool lock */
+	u32 lost_blocks; /* linked pages with lost sectors, or damaged */
+	u32 lost_only;	 /* linked pages that hold nothing else: never destaged */
+	u64 blocks; /* 4 KiB units, rounded up */
+	u64 bypasses, bypassed_sectors;
+	struct fby_bypass_range range[FBY_BYPASS_MAX] FBY_ALIGNED;
+	struct fby_gate gate FBY_ALIGNED;
+};
+
+/* Counters that readers share; striped by CPU to keep readers apart. */
+struct fby_read_stats {
+	u64 reads FBY_ALIGNED;
+	u64 hit_sectors, miss_sectors;
+};
+#define FBY_READ_STRIPES 16u
+
+struct fby_cache {
+	/* fixed after open */
+	struct fby_space *space;
+	struct fby_entry *entry;
+	u32 *bucket;
+	u32 nbuckets;
+	struct fby_cached *volume;
+
+	u64 damaged_pages FBY_ALIGNED;
+	u32 ndamaged; /* guarded by the pool lock, as is the ring */
+	struct fby_report_block damaged[FBY_DAMAGED_RING];
+	u64 waits[4];
+	struct fby_read_stats read_stats[FBY_READ_STRIPES];
+};
+
+/* --- page.c: reading a page of the pool, verified --------------------------- */
+enum fby_page_result { FBY_PAGE_OK = 0, FBY_PAGE_DAMAGED };
+/* Copies the sectors in want (subset of valid) to dst, sector s at dst + (s - base) * 512; verifies all. */
+enum fby_page_result fby_page_read(struct fby_cache *p, u32 page, u64 key, u32 state, u8 want, u32 base, u8 *dst,
+				   bool verify);
+/* Seq that its line says, one wrong bit put right; unknown if it cannot be read. */
+u64 fby_page_seq(struct fby_cache *p, u32 page, u64 unknown);
+/* All that the line says is valid could be read, and has its checksum if it carries one. */
+bool fby_page_data_ok(struct fby_cache *p, u32 page, const struct fby_page_line *l);
+/* Notes that the page is damaged, if it still is the block's; needs the block, tries for it. */
+void fby_page_mark(struct fby_cache *p, u32 page, u64 key, u32 flag);
+
+/* --- write.c ----------------------------------------------------------------- */
+int fby_begin(struct fby_cache *p, struct fby_write *w, u16 volume, enum fby_kind kind, u64 sector, u32 nsectors,
+	      u32 flags);
+/* Appends an entry of what is lost of the page's block, in its place, if it still is
+ * the block's.  DONE or WAIT. */
+int fby_carry(struct fby_cache *p, u16 volume, u64 block, u32 page, bool damaged, u32 *wake);
+
+/* Appends what page holds once more, if it is still the block's, sound and whole: the
+ * same bytes under a new seq.  DONE, *slot: where, or ~0; or WAIT. */
+int fby_move(struct fby_cache *p, u16 volume, u64 block, u32 page, u32 *slot, u32 *wake);
+
+/* --- bypass.c ------------------------------------------------------------------- */
+/* Is the block, whose bucket the caller holds, being written past the cache? */
+bool fby_bypass_meets(const struct fby_cached *v, u64 block);
+/* fby_bypass_begin for any kind, of whole blocks unless it is FBY_KIND_DATA. */
+int fby_past_begin(struct fby_cache *p, struct fby_bypass *b, u16 volume, u8 kind, u64 sector, u64 nsectors, u32 least);
+
+/* --- flush.c -------------------------------------------------------------------- */
+/* Takes the gate for destage.  False: a flush is in flight; whose end wakes destage,
+ * and meanwhile no other gets in. */
+bool fby_gate_destage(struct fby_cached *v);
+void fby_gate_destage_sends(struct fby_cached *v);
+/* Its flush is over; any context. */
+void fby_gate_destage_ends(struct fby_cache *p, struct fby_cached *v, int error);
+/* It failed, and what went past the cache may be lost with it. */
+void fby_gate_destage_failed(struct fby_cached *v);
+/* The gate is not needed after all. */
+void fby_gate_destage_leaves(struct fby_cached *v, u32 *wake);
+
+/* --- digest.c ------------------------------------------------------------------------ */
+u64 fby_digest(struct fby_cache *p, u64 *entries);
+
+static inline u64 fby_key(u16 volume, u64 block)
+{
+	return (u64)volume << FBY_BLOCK_BITS | block;
+}
+
+static inline u64 fby_key_block(u64 key)
+{
+	return key & ((1ull << FBY_BLOCK_BITS) - 1);
+}
+
+/* Does an entry of this state hold nothing but the news that its block is lost? */
+static inline bool fby_lost_only(u32 state)
+{
+	return (state & FBY_ES_LINKED) && FBY_ES_VALID(state) == 0 && FBY_ES_LOST(state) != 0;
+}
+
+/* May the user write, discard or zero [sector, +nsectors), at least so many? */
+FBY_INLINE int fby_request_check(const struct fby_cache *p, u16 volume, u64 sector, u64 nsectors, u64 least)
+{
+	const struct fby_owner *o;
+
+	if (fby_unlikely(volume >= p->space->store.sb.nvolumes))
+		return -FBY_E_NO_VOLUME;
+	o = &p->space->owner[volume];
+	if (fby_unlikely(!o->attached))
+		return -FBY_E_VOLUME_DETACHED;
+	if (fby_unlikely(p->space->opt.read_only))
+		return -FBY_E_READ_ONLY;
+	if (fby_unlikely(nsectors < least || sector > o->rec.origin_sectors ||
+			 nsectors > o->rec.origin_sectors - sector))
+		return -FBY_E_RANGE;
+	if (fby_unlikely(o->rec.block_size == FBY_PAGE && ((sector | nsectors) % FBY_PAGE_SECTORS) != 0))
+		return -FBY_E_ALIGNMENT;
+	return FBY_DONE;
+}
+
+/* --- what hosts call; forebay.h says what each does ------------------------------- */
+int fby_cache_write(struct fby_cache *p, u16 volume, u64 sector, u32 nsectors, const void *buf, u32 *done, u32 *wake);
+int fby_cache_write_begin(struct fby_cache *p, struct fby_write *w, u16 volume, u64 sector, u32 nsectors);
+void fby_cache_write_copy(struct fby_cache *p, struct fby_write *w, const struct fby_vec *vec, u32 nvec, u64 skip);
+void fby_cache_write_commit(struct fby_cache *p, struct fby_write *w);
+void fby_cache_write_publish(struct fby_cache *p, struct fby_write *w);
+int fby_cache_read_block(struct fby_cache *p, u16 volume, u64 block, u32 first, u32 n, void *dst, u8 *origin,
+			 u8 *lost);
+int fby_cache_range(struct fby_cache *p, u16 volume, enum fby_kind kind, u64 sector, u64 nsectors, u64 *done,
+		    struct fby_bypass *past, u32 *wake);
+int fby_cache_bypass_begin(struct fby_cache *p, struct fby_bypass *b, u16 volume, u64 sector, u32 nsectors, u32 least);
+void fby_cache_bypass_end(struct fby_cache *p, struct fby_bypass *b, int error, u32 *wake);
+int fby_cache_flush_begin(struct fby_cache *p, u16 volume, struct fby_flush *t);
+int fby_cache_flush_end(struct fby_cache *p, struct fby_flush *t, int error, u32 *wake);
+int fby_cache_flush_later(struct fby_cache *p, struct fby_flush *t);
+void fby_cache_flush_cover(struct fby_cache *p, struct fby_flush *t, const struct fby_bypass *b);
+
+#endif

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * background.c - what fby_destage_step does for the pool: the tick (seals, counts,
+ * rates), chunks that have become empty, relocation, and a turn of each volume at which
+ * destage is to look.
+ */
+#include "drain/drain.h"
+#include "space/slot.h"
+
+#define TICK_NS 100000000ull
+#define SWEEP_NS 10000000ull /* between two rounds of the hand while no chunk is free */
+
+/* Seals what was there at the tick before, so that later damage to it is told from
+ * a torn tail. */
+static void tick(struct fby_drain *p)
+{
+	for (u32 i = 0; i < p->space->opt.nslots; i++) {
+		struct fby_slot *s = &p->space->slot[i];
+
+		if (!fby_slot_try(s))
+			continue;
+		for (u32 v = 0; v < p->space->store.sb.nvolumes; v++) {
+			u32 c = s->volume[v].open;
+
+			if (c == FBY_NO_CHUNK)
+				continue;
+			if (p->space->chunk[c].sealed < p->space->chunk[c].tick_fill)
+				fby_chunk_seal(p->space, c, false);
+			p->space->chunk[c].tick_fill = p->space->chunk[c].fill;
+		}
+		fby_slot_release(s);
+	}
+	for (u32 v = 0; v < p->space->store.sb.nvolumes; v++)
+		if (fby_load(&p->space->owner[v].nchunks) || fby_load(&p->space->owner[v].counted))
+			fby_volume_count(p->space, (u16)v);
+	fby_share_update(p->space);
+	for (u32 v = 0; v < p->space->store.sb.nvolumes; v++)
+		if (p->space->owner[v].attached)
+			fby_pace_tick(p, (u16)v);
+}
+
+/* While writers wait for space: chunks that others have overwritten whole.  True:
+ * the hand has not come round. */
+static bool sweep_step(struct fby_drain *p, u64 *next_ns, u32 *wake)
+{
+	u32 n = fby_sweep_most(p->space);
+
+	if (p->sweep_left == 0 && fby_starved(p->space)) {
+		if (p->space->now_ns - p->sweep_ns >= SWEEP_NS) {
+			p->sweep_ns = p->space->now_ns;
+			p->sweep_left = p->space->store.sb.nchunks;
+		}
+		*next_ns = p->sweep_ns + SWEEP_NS;
+		return p->sweep_left > 0;
+	}
+	if (n > p->sweep_left)
+		n = p->sweep_left;
+	if (n)
+		fby_chunk_sweep(p->space, n, wake);
+	p->sweep_left -= n;
+	return p->sweep_left > 0;
+}
+
+/*
+ * All volumes are to be looked at: at each tick, when too much of the pool has become
+ * live, and when one's time has come to try its origin again.  Else only those of which
+ * something has come: a completion, a chunk opened or wanted, a drain.  So what a
+ * request costs does not grow with the number of volumes.
+ */
+static void look_at_all(struct fby_drain *p)
+{
+	for (u32 v = 0; v < p->space->store.sb.nvolumes; v++)
+		if (p->space->owner[v].attached)
+			fby_destage_look(p->space, (u16)v);
+}
+
+static void housekeeping(struct fby_drain *p)
+{
+	bool pressure = p->space->pressure, all = false;
+
+	if (p->space->now_ns - p->tick_ns >= TICK_NS) {
+		p->tick_ns = p->space->now_ns;
+		tick(p);
+		all = true;
+	}
+	fby_pressure_update(p->space);
+	if (p->space->now_ns >= p->retry_ns) {
+		p->retry_ns = FBY_NO_SEQ;
+		all = true;
+	}
+	if (all || p->space->pressure != pressure)
+		look_at_all(p);
+}
+
+static u16 lowest(u64 volumes)
+{
+	u32 low = (u32)volumes;
+
+	return (u16)(low ? __builtin_ctz(low) : 32 + __builtin_ctz((u32)(volumes >> 32)));
+}
+
+/* One step of each volume that is ready, beginning after the last one that had a turn. */
+static int volumes_step(struct fby_drain *p, struct fby_io *io, u32 *wake)
+{
+	u64 left = fby_load(&p->space->ready);
+	int decision = FBY_DONE;
+
+	while (left) {
+		u64 later = left >> p->next_volume << p->next_volume;
+		u16 volume = lowest(later ? later : left);
+		int r;
+
+		left &= ~(1ull << volume);
+		p->next_volume = (volume + 1u) % FBY_VOLUMES_MAX;
+		/* Before the look: what comes after it is for the next. */
+		fby_fetch_and(&p->space->ready, ~(1ull << volume));
+		if (!p->space->owner[volume].attached)
+			continue;
+		r = fby_destage_volume(p, volume, io, wake);
+		if (r != FBY_DONE)
+			fby_destage_look(p->space, volume);
+		if (r == FBY_ORIGIN) {
+			fby_destage_issue(p, volume, io);
+			return FBY_ORIGIN;
+		}
+		if (r == FBY_AGAIN)
+			decision = FBY_AGAIN;
+	}
+	return decision;
+}
+
+int fby_drain_step(struct fby_drain *p, u64 now_ns, struct fby_io *io, u64 *next_ns, u32 *wake)
+{
+	bool again;
+	int decision;
+
+	*next_ns = FBY_NO_SEQ;
+	if (p->space->opt.read_only || !p->space->usable)
+		return FBY_DONE;
+	fby_store(&p->space->now_ns, now_ns);
+	fby_store(&p->space->stepped_opens, fby_load(&p->space->chunks_opened));
+	if (fby_load(&p->space->wake_owed))
+		*wake |= fby_fetch_and(&p->space->wake_owed, 0u);
+	housekeeping(p);
+	again = sweep_step(p, next_ns, wake) || fby_relocate_step(p, wake);
+	decision = volumes_step(p, io, wake);
+	if (p->retry_ns < *next_ns)
+		*next_ns = p->retry_ns;
+	if (p->tick_ns + TICK_NS < *next_ns)
+		*next_ns = p->tick_ns + TICK_NS;
+	return decision == FBY_DONE && again ? FBY_AGAIN : decision;
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * collect.c - what a round of destage is of: the cut, and every linked page at or below
+ * it, sorted by block.
+ */
+#include "drain/round.h"
+#include "drain/sort.h"
+#include "space/slot.h"
+
+/* Every seq at or below the result is published or will never be used.  Seals on
+ * the way what idle slots have written for the volume. */
+static u64 cut_below_in_flight(struct fby_drain *p, u16 volume)
+{
+	u64 cut = fby_load_acquire(&p->space->seq) - 1;
+
+	for (u32 i = 0; i < p->space->opt.nslots; i++) {
+		struct fby_slot *s = &p->space->slot[i];
+		u64 floor;
+
+		if (fby_slot_try(s)) {
+			u32 c = s->volume[volume].open;
+			const struct fby_chunk *ch = c == FBY_NO_CHUNK ? NULL : &p->space->chunk[c];
+
+			if (ch && fby_load(&ch->sealed) != fby_load(&ch->fill))
+				fby_chunk_seal(p->space, c, false);
+			fby_slot_retire(s);
+			fby_slot_release(s);
+			continue;
+		}
+		floor = fby_load_acquire(&s->floor);
+		if (floor != FBY_NO_SEQ && floor - 1 < cut && !FBY_BUG(CUT_PAST_IN_FLIGHT))
+			cut = floor - 1;
+	}
+	return cut;
+}
+
+/* *low: no page from here on in this chunk has a lower seq.  A page whose line
+ * is damaged is taken for that: early enough in any case. */
+static void collect_page(struct fby_drain *p, struct fby_destage *d, u32 cap, u32 page, u64 *low, u64 *evicted)
+{
+	struct fby_round_page r = { .k = *low, .page = page };
+	u32 state = fby_load_acquire(&p->cache->entry[r.page].state);
+	struct fby_page_line l;
+	bool repaired;
+	u64 out;
+
+	if (!(state & FBY_ES_LINKED))
+		return;
+	if (fby_page_line(p->space, page, &l, &repaired))
+		r.k = l.seq;
+	else
+		r.carry = CARRY_DAMAGED;
+	*low = r.k + 1;
+	if (r.k > d->cut)
+		return;
+	out = fby_heap_add(d->page, &d->n, cap, r);
+	if (out < *evicted)
+		*evicted = out;
+}
+
+void fby_round_collect(struct fby_drain *p, u16 volume, u32 *wake)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+	u64 evicted = FBY_NO_SEQ;
+	u32 c = FBY_NO_CHUNK, cap = fby_round_most(d);
+
+	if (!fby_drain_clean(p, volume)) /* else it only packs, and not by halves */
+		cap = fby_pace_round(p, volume, cap);
+	d->n = d->pos = d->run = d->pulled = 0;
+	d->issued = 0;
+	d->failed = false;
+	d->lost = fby_load_acquire(&p->cache->volume[volume].gate.lost);
+	d->cut = cut_below_in_flight(p, volume);
+	while ((c = fby_chunk_walk(p->space, volume, c, wake)) != FBY_NO_CHUNK) {
+		u64 seq_min = fby_load(&p->space->chunk[c].seq_min), low = seq_min;
+		u32 sealed = fby_load(&p->space->chunk[c].sealed);
+
+		if (seq_min > d->cut)
+			break; /* and so are all after it */
+		if (d->n == cap && seq_min > d->page[0].k) {
+			if (seq_min < evicted) /* the round is full: its pages fall out unseen */
+				evicted = seq_min;
+			break;
+		}
+		for (u32 i = FBY_FIRST_PAGE; i < sealed; i++)
+			collect_page(p, d, cap, fby_page_number(p->space, c, i), &low, &evicted);
+		/* Not what is unsealed: a write to the origin may be torn, and
+		 * then damage to the page here must not pass for a torn tail. */
+		if (fby_load(&p->space->chunk[c].fill) > sealed && low < evicted)
+			evicted = low;
+	}
+	fby_chunk_walk_end(p->space, c, wake);
+	if (evicted <= d->cut)
+		d->cut = evicted - 1;
+	for (u32 i = 0; i < d->n;) { /* a tie with what fell out must fall out too */
+		if (d->page[i].k > d->cut) {
+			d->page[i] = d->page[--d->n];
+			continue;
+		}
+		d->page[i].k = fby_key_block(fby_load(&p->cache->entry[d->page[i].page].key));
+		i++;
+	}
+	fby_heap_sort(d->page, d->n);
+}
+

@@ -1,0 +1,412 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * destage.c - cached pages to the origin, in rounds, one volume at a time each:
+ *
+ *	collect	choose the cut, a sequence number; list every linked page at or
+ *		below it (what is superseded costs nothing), sorted by block
+ *	write	to the origin, neighbours merged into large requests; a neighbour
+ *		above the cut is written along, and when the flush is done it is
+ *		clean: a later round lets go of it without writing it
+ *	flush	the origin
+ *	carry	what is lost goes forward as fresh entries, so the cut can pass it
+ *	commit	the watermark, durable
+ *	release	the pages
+ *
+ * A round writes each block once and the next begins when it has ended: never
+ * two origin writes for a block in flight.  On an error of the origin the round
+ * is given up and nothing is released; a new one begins after a pause.
+ */
+#include "cache/index.h"
+#include "drain/round.h"
+#include "space/slot.h"
+
+#define BACKOFF_MIN_NS 100000000ull
+#define BACKOFF_MAX_NS 30000000000ull
+#define RELEASE_STEP 256u /* pages let go in one step */
+
+static int write_step(struct fby_drain *p, u16 volume, struct fby_io *io)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+	struct fby_build b = { 0 };
+	u32 id;
+
+	for (id = 0; id < d->nbuffers && fby_load(&d->io[id].status) != FBY_IOS_FREE; id++)
+		;
+	if (d->failed || d->outstanding >= fby_pace_depth(p, volume) || id == d->nbuffers || d->pos == d->n) {
+		if (d->outstanding == 0) {
+			fby_pace_adapt(&p->volume[volume].pace, d->nbuffers);
+			fby_store(&d->phase, d->failed ? FBY_PH_BACKOFF : FBY_PH_FLUSH);
+		}
+		return d->outstanding == 0 ? FBY_AGAIN : FBY_DONE;
+	}
+	b.buf = d->io[id].buf;
+	b.max = d->buffer_sectors;
+	fby_round_request(p, volume, &b);
+	if (b.n == 0)
+		return FBY_AGAIN;
+	io->op = b.op;
+	io->sector = b.sector;
+	io->nsectors = b.n;
+	io->buf = b.op == FBY_IO_WRITE ? b.buf : NULL;
+	io->id = volume * 64u + id;
+	return FBY_ORIGIN;
+}
+
+/* --- flush, carry, commit, release ---------------------------------------- */
+
+static int flush_step(struct fby_drain *p, u16 volume, struct fby_io *io)
+{
+	struct fby_cached *cv = &p->cache->volume[volume];
+	struct fby_drained *v = &p->volume[volume];
+	struct fby_destage *d = &v->destage;
+
+	if (!d->gate && !fby_gate_destage(cv))
+		return FBY_DONE; /* the end of that flush wakes destage */
+	d->gate = true;
+	/* The origin told another that it lost something, perhaps of this round: again.
+	 * With the gate held from the start, so that this happens to a round but once. */
+	if (fby_load_acquire(&cv->gate.lost) != d->lost && !FBY_BUG(HOST_FAILURE_IGNORED)) {
+		fby_store(&d->phase, FBY_PH_IDLE);
+		return FBY_AGAIN;
+	}
+	if (FBY_BUG(CLEAN_BEFORE_FLUSH))
+		fby_round_clean(p, volume);
+	d->gate = false; /* the request has it */
+	fby_gate_destage_sends(cv);
+	io->op = FBY_IO_FLUSH;
+	io->id = volume * 64u;
+	io->sector = io->nsectors = 0;
+	io->buf = NULL;
+	fby_store(&d->phase, FBY_PH_FLUSHING);
+	return FBY_ORIGIN;
+}
+
+/* No room for what is lost from page[pos] on: the cut goes below it, so that what
+ * is older is let go, which may make room for the next round.  False: nothing is
+ * older. */
+static bool carry_less(struct fby_drain *p, u16 volume)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+	u64 cut = d->cut;
+	u32 n = 0;
+
+	for (u32 i = d->pos; i < d->n; i++) {
+		const struct fby_round_page *r = &d->page[i];
+		u64 seq = fby_page_seq(p->cache, r->page, fby_load(&fby_chunk_of(p->space, r->page)->seq_min));
+
+		if (r->carry != CARRY_NO && fby_round_listed(p, volume, r, d->cut) && seq <= cut)
+			cut = seq - 1;
+	}
+	if (cut <= p->space->owner[volume].rec.watermark)
+		return false;
+	for (u32 i = 0; i < d->n; i++) /* what is above the cut stays until a later round */
+		if (fby_page_seq(p->cache, d->page[i].page, FBY_NO_SEQ) <= cut)
+			d->page[n++] = d->page[i];
+	d->n = n;
+	d->cut = cut;
+	return true;
+}
+
+static int carry_step(struct fby_drain *p, u16 volume, u32 *wake)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+
+	for (; d->pos < d->n; d->pos++) {
+		struct fby_round_page *r = &d->page[d->pos];
+
+		int decision;
+
+		if (r->carry == CARRY_NO || !fby_round_listed(p, volume, r, d->cut))
+			continue;
+		decision = fby_carry(p->cache, volume, r->k, r->page, r->carry == CARRY_DAMAGED, wake);
+		if (decision == FBY_WAIT_SPACE && carry_less(p, volume))
+			break;
+		if (decision == FBY_WAIT_SPACE) { /* more is lost than the reserve holds */
+			fby_store(&p->volume[volume].last_error, fby_error_errno(-FBY_E_LOST));
+			d->failed = true;
+			fby_store(&d->phase, FBY_PH_BACKOFF);
+			return FBY_AGAIN;
+		}
+		if (decision != FBY_DONE)
+			return FBY_AGAIN;
+	}
+	fby_store(&d->phase, FBY_PH_COMMIT);
+	return FBY_AGAIN;
+}
+
+static void commit(struct fby_drain *p, u16 volume)
+{
+	struct fby_owner *o = &p->space->owner[volume];
+	struct fby_drained *v = &p->volume[volume];
+
+	if (v->destage.cut > o->rec.watermark) {
+		fby_store(&o->rec.watermark, v->destage.cut);
+		if (!FBY_BUG(FREE_BEFORE_WATERMARK))
+			fby_owner_write(p->space, volume);
+	}
+	v->destage.pos = 0;
+	fby_store(&v->destage.phase, FBY_PH_RELEASE);
+}
+
+/* False: the block is busy. */
+static bool release_page(struct fby_drain *p, u16 volume, const struct fby_round_page *r, u64 cut)
+{
+	struct fby_owner *o = &p->space->owner[volume];
+	struct fby_cached *cv = &p->cache->volume[volume];
+	struct fby_drained *v = &p->volume[volume];
+	u64 key = fby_key(volume, r->k);
+	u32 b = fby_index_bucket(p->cache, key);
+	u32 page = r->page, state;
+
+	if (!fby_index_try(p->cache, b))
+		return false;
+#ifdef FBY_PLANTED_BUGS
+	if (FBY_BUG(RELEASE_NEWER) && fby_index_get_locked(p->cache, b, key) != FBY_NO_PAGE)
+		page = fby_index_get_locked(p->cache, b, key);
+	else
+#endif
+	if (!fby_round_listed(p, volume, r, cut)) {
+		fby_index_release(p->cache, b);
+		return true;
+	}
+	FBY_ASSERT(fby_index_get_locked(p->cache, b, key) == page);
+	state = fby_load(&p->cache->entry[page].state);
+	if ((state & FBY_ES_DAMAGED) || FBY_ES_LOST(state))
+		fby_fetch_add(&cv->lost_blocks, ~0u);
+	if (fby_lost_only(state))
+		fby_fetch_add(&cv->lost_only, ~0u);
+	fby_index_del_locked(p->cache, b, page);
+	fby_index_release(p->cache, b);
+	fby_page_dead(p->space, page, fby_dead_row(p->space, NULL), &o->dead);
+	fby_count(&v->pages_destaged, 1);
+	return true;
+}
+
+/* Nothing in them is above the cut, so most are empty now. */
+static void release_chunks(struct fby_drain *p, u16 volume, u64 cut, u32 *wake)
+{
+	u32 c = FBY_NO_CHUNK;
+
+	do
+		c = fby_chunk_walk(p->space, volume, c, wake);
+	while (c != FBY_NO_CHUNK && fby_load(&p->space->chunk[c].seq_min) <= cut);
+	fby_chunk_walk_end(p->space, c, wake);
+}
+
+static int release_step(struct fby_drain *p, u16 volume, u32 *wake)
+{
+	struct fby_drained *v = &p->volume[volume];
+	struct fby_destage *d = &v->destage;
+
+	for (u32 i = 0; i < RELEASE_STEP && d->pos < d->n; i++, d->pos++)
+		if (!release_page(p, volume, &d->page[d->pos], d->cut))
+			return FBY_AGAIN;
+	if (d->pos < d->n)
+		return FBY_AGAIN;
+	release_chunks(p, volume, d->cut, wake);
+	if (FBY_BUG(FREE_BEFORE_WATERMARK))
+		fby_owner_write(p->space, volume);
+	fby_count(&v->rounds, 1);
+	fby_store(&v->last_error, 0);
+	d->backoff_ns = 0;
+	d->n = 0;
+	fby_volume_count(p->space, volume);
+	fby_level_update(p->space, volume);
+	fby_store(&d->phase, FBY_PH_IDLE);
+	return FBY_AGAIN;
+}
+
+void fby_destage_settle(struct fby_drain *p, u16 volume)
+{
+	u32 wake = 0;
+
+	while (p->volume[volume].destage.phase == FBY_PH_RELEASE)
+		release_step(p, volume, &wake);
+	fby_fetch_or(&p->space->wake_owed, wake);
+}
+
+/* --- idle ------------------------------------------------------------------ */
+
+/* Closes the chunks that idle slots have open for the volume. */
+static void close_open_chunks(struct fby_drain *p, u16 volume, u32 *wake)
+{
+	for (u32 i = 0; i < p->space->opt.nslots; i++) {
+		struct fby_slot *s = &p->space->slot[i];
+
+		if (!fby_slot_try(s))
+			continue;
+		fby_slot_close(p->space, s, volume, wake);
+		fby_slot_release(s);
+	}
+}
+
+static bool any_closed(struct fby_drain *p, u16 volume)
+{
+	bool found = false;
+
+	fby_lock(&p->space->lock);
+	for (u32 c = p->space->owner[volume].first; c != FBY_NO_CHUNK && !found; c = p->space->chunk[c].next)
+		found = p->space->chunk[c].state == FBY_CS_CLOSED;
+	fby_unlock(&p->space->lock);
+	return found;
+}
+
+static int idle_step(struct fby_drain *p, u16 volume, u32 *wake)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+
+	/* Not of what no other volume could have: idle slots fill it. */
+	bool needed = fby_starved(p->space) && fby_load(&p->space->owner[volume].nchunks) > FBY_ENTITLED;
+
+	/* What idle slots keep open for nothing, another volume may need. */
+	if (fby_starved(p->space) && fby_drain_clean(p, volume))
+		close_open_chunks(p, volume, wake);
+	if (!fby_destage_wanted(p, volume))
+		return FBY_DONE;
+	if (d->drain || (needed && !any_closed(p, volume)))
+		close_open_chunks(p, volume, wake);
+	fby_round_collect(p, volume, wake);
+	if (d->n == 0)
+		return FBY_DONE;
+	fby_store(&d->phase, FBY_PH_WRITE);
+	return FBY_AGAIN;
+}
+
+/* --- the machine ------------------------------------------------------------ */
+
+static void reap(struct fby_drain *p, u16 volume)
+{
+	struct fby_drained *v = &p->volume[volume];
+	struct fby_destage *d = &v->destage;
+
+	for (u32 i = 0; i < d->nbuffers && d->outstanding > 0; i++) {
+		struct fby_io_slot *io = &d->io[i];
+
+		if (fby_load_acquire(&io->status) != FBY_IOS_DONE)
+			continue;
+		if (io->error) {
+			fby_store(&v->last_error, io->error);
+			fby_count(&v->origin_errors, 1);
+			if (FBY_BUG(FLUSH_FAILURE_TOLD_LATE) && d->phase == FBY_PH_FLUSHING)
+				fby_gate_destage_failed(&p->cache->volume[volume]);
+			if (!(FBY_BUG(ORIGIN_ERROR_DROPS) && d->phase == FBY_PH_WRITE) &&
+			    !(FBY_BUG(FLUSH_ERROR_IGNORED) && d->phase == FBY_PH_FLUSHING))
+				d->failed = true;
+		}
+		if (d->phase == FBY_PH_WRITE && p->space->now_ns - io->start_ns < 1ull << 31)
+			fby_pace_latency(&v->pace, (u32)(p->space->now_ns - io->start_ns), io->alone);
+		fby_store(&io->status, (u32)FBY_IOS_FREE);
+		d->outstanding--;
+	}
+}
+
+void fby_destage_issue(struct fby_drain *p, u16 volume, struct fby_io *io)
+{
+	struct fby_drained *v = &p->volume[volume];
+	struct fby_io_slot *slot = &v->destage.io[io->id % 64];
+
+	io->volume = volume;
+	slot->error = 0;
+	slot->start_ns = p->space->now_ns;
+	slot->alone = v->destage.outstanding == 0;
+	fby_store(&slot->status, (u32)FBY_IOS_BUSY);
+	v->destage.outstanding++;
+	if (io->op == FBY_IO_FLUSH) {
+		fby_count(&v->origin_flushes, 1);
+	} else {
+		fby_count(&v->origin_writes, 1);
+		fby_count(&v->origin_sectors, io->nsectors);
+	}
+}
+
+static void leave_gate(struct fby_drain *p, u16 volume, u32 *wake)
+{
+	struct fby_drained *v = &p->volume[volume];
+
+	if (v->destage.gate)
+		fby_gate_destage_leaves(&p->cache->volume[volume], wake);
+	v->destage.gate = false;
+}
+
+int fby_destage_volume(struct fby_drain *p, u16 volume, struct fby_io *io, u32 *wake)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+	int decision;
+
+	reap(p, volume);
+	switch (d->phase) {
+	case FBY_PH_IDLE:
+		decision = idle_step(p, volume, wake);
+		if (d->phase == FBY_PH_IDLE)
+			leave_gate(p, volume, wake);
+		return decision;
+	case FBY_PH_WRITE:
+		if (FBY_BUG(WATERMARK_BEFORE_FLUSH) && d->pos == d->n && d->outstanding == 0 && !d->failed) {
+			p->space->owner[volume].rec.watermark = d->cut;
+			fby_owner_write(p->space, volume);
+		}
+		return write_step(p, volume, io);
+	case FBY_PH_FLUSH:
+		return flush_step(p, volume, io);
+	case FBY_PH_FLUSHING:
+		if (d->outstanding > 0)
+			return FBY_DONE;
+		d->pos = 0;
+		if (!d->failed)
+			fby_round_clean(p, volume);
+		fby_store(&d->phase, d->failed ? FBY_PH_BACKOFF : FBY_PH_CARRY);
+		return FBY_AGAIN;
+	case FBY_PH_CARRY:
+		return carry_step(p, volume, wake);
+	case FBY_PH_COMMIT:
+		commit(p, volume);
+		return FBY_AGAIN;
+	case FBY_PH_RELEASE:
+		return release_step(p, volume, wake);
+	case FBY_PH_BACKOFF:
+		if (d->failed) { /* just come here */
+			d->failed = false;
+			leave_gate(p, volume, wake);
+			d->backoff_ns = d->backoff_ns ? d->backoff_ns * 2 : BACKOFF_MIN_NS;
+			if (d->backoff_ns > BACKOFF_MAX_NS)
+				d->backoff_ns = BACKOFF_MAX_NS;
+			d->retry_ns = p->space->now_ns + d->backoff_ns;
+		}
+		if (p->space->now_ns >= d->retry_ns) {
+			fby_store(&d->phase, FBY_PH_IDLE);
+			return FBY_AGAIN;
+		}
+		if (d->retry_ns < p->retry_ns)
+			p->retry_ns = d->retry_ns;
+		return FBY_DONE;
+	}
+	FBY_ASSERT(false);
+	return FBY_DONE;
+}
+
+void fby_drain_complete(struct fby_drain *p, u32 id, int error)
+{
+	struct fby_io_slot *io;
+
+	FBY_ASSERT(id / 64 < p->space->store.sb.nvolumes);
+	io = &p->volume[id / 64].destage.io[id % 64];
+	FBY_ASSERT(fby_load(&io->status) == FBY_IOS_BUSY);
+	if (fby_load(&p->volume[id / 64].destage.phase) == FBY_PH_FLUSHING)
+		fby_gate_destage_ends(p->cache, &p->cache->volume[id / 64], error);
+	io->error = error;
+	fby_store_release(&io->status, (u32)FBY_IOS_DONE);
+	fby_destage_look(p->space, (u16)(id / 64));
+}
+
+int fby_drain_start(struct fby_drain *p, u16 index, bool on)
+{
+	if (index >= p->space->store.sb.nvolumes || !p->space->owner[index].rec.state)
+		return -FBY_E_NO_VOLUME;
+	if (!p->space->owner[index].attached)
+		return -FBY_E_VOLUME_DETACHED;
+	if (p->space->opt.read_only)
+		return -FBY_E_READ_ONLY;
+	fby_store(&p->volume[index].destage.drain, on);
+	fby_destage_look(p->space, index);
+	return FBY_DONE;
+}

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * relocate.c - live pages out of mostly dead chunks.
+ *
+ * Random overwrites leave dead pages in every chunk of the log.  Without this
+ * the pool would fill with them, and destage would write to the origin what is
+ * hot only to get their space back.  So when few chunks are free the live pages
+ * of the emptiest are appended once more, as a writer of the same bytes would
+ * append them, and the chunk is free: the cleaning of a log-structured file
+ * system (Rosenblum and Ousterhout, 1992), greedy among a sample of chunks, with
+ * a bound on what is live, so that a write costs at most one more.  Destage is
+ * for what is live, and relocation gives way to it where entries grow old or
+ * the volume is drained.
+ *
+ * Bytes that were acknowledged long ago must not be taken for a torn tail, so a
+ * chunk that was moved out of is kept until the copies are sealed.
+ */
+#include "drain/drain.h"
+#include "space/slot.h"
+
+#define LOOK 256u /* chunks compared at once */
+
+/*
+ * Is destage about to let go of the chunk's pages?  Moved in a round that does, they
+ * would stay, in room that was opened to carry what is lost: round after round, for
+ * nothing.  And what the round before left of a chunk is the oldest there is, and
+ * first in the next: moved, it would come last, and the pool would lose a copy's room.
+ */
+static bool let_go_soon(const struct fby_drain *p, const struct fby_chunk *ch)
+{
+	const struct fby_destage *d = &p->volume[ch->volume].destage;
+
+	if (d->phase >= FBY_PH_CARRY && d->phase <= FBY_PH_RELEASE)
+		return ch->seq_min <= d->cut;
+	return p->space->pressure && d->phase != FBY_PH_BACKOFF &&
+	       ch->seq_min <= p->space->owner[ch->volume].rec.watermark;
+}
+
+/* Pool lock held: pages to be moved to have the chunk back; ~0: not worth it, or
+ * not allowed. */
+static u32 price(const struct fby_drain *p, u32 c)
+{
+	const struct fby_chunk *ch = &p->space->chunk[c];
+	u32 live;
+
+	if (ch->state != FBY_CS_CLOSED || ch->pinned)
+		return ~0u;
+	if (!p->space->owner[ch->volume].attached || fby_load(&p->volume[ch->volume].destage.drain) ||
+	    fby_volume_aged(p, ch->volume) || let_go_soon(p, ch))
+		return ~0u;
+	live = fby_chunk_live(p->space, c);
+	return 2 * live <= p->space->store.chunk_pages - FBY_FIRST_PAGE ? live : ~0u;
+}
+
+/* The cheapest of the next chunks, pinned; or none. */
+static u32 choose(struct fby_drain *p)
+{
+	u32 best = FBY_NO_CHUNK, least = ~0u;
+
+	fby_lock(&p->space->lock);
+	for (u32 i = 0; i < LOOK && p->look_left > 0; i++, p->look_left--) {
+		u32 cost = price(p, p->look);
+
+		if (cost < least) {
+			least = cost;
+			best = p->look;
+		}
+		p->look = p->look + 1 < p->space->store.sb.nchunks ? p->look + 1 : 0;
+	}
+	if (best != FBY_NO_CHUNK)
+		p->space->chunk[best].pinned |= FBY_PIN_MOVED;
+	fby_unlock(&p->space->lock);
+	return best;
+}
+
+/* Until max_age has its due, the volume is as old as the oldest of what was moved. */
+static void keep_age(struct fby_drain *p, u16 volume, u64 opened_ns, u64 seq)
+{
+	struct fby_drained *v = &p->volume[volume];
+
+	if (v->moved_seq <= p->space->owner[volume].rec.watermark || opened_ns < v->moved_ns)
+		v->moved_ns = opened_ns;
+	v->moved_seq = seq;
+}
+
+/* False: no room, or no slot, for now. */
+static bool move_pages(struct fby_drain *p, u32 c, u32 *wake)
+{
+	struct fby_chunk *ch = &p->space->chunk[c];
+	struct fby_drained *v = &p->volume[ch->volume];
+	u32 end = fby_page_number(p->space, c, ch->fill), slot;
+
+	for (u32 page = fby_page_number(p->space, c, FBY_FIRST_PAGE); page < end; page++) {
+		const struct fby_entry *e = &p->cache->entry[page];
+		int decision;
+
+		if (!(fby_load_acquire(&e->state) & FBY_ES_LINKED))
+			continue;
+		decision = fby_move(p->cache, ch->volume, fby_key_block(fby_load(&e->key)), page, &slot, wake);
+		if (decision == FBY_WAIT_SPACE || decision == FBY_WAIT_SLOT)
+			return false;
+		if (decision != FBY_DONE || slot == ~0u)
+			continue;
+		p->moved_slots |= 1ull << slot;
+		fby_count(&v->moved, 1);
+		keep_age(p, ch->volume, ch->opened_ns, fby_load_acquire(&p->space->seq) - 1);
+	}
+	return true;
+}
+
+/* Pool lock is taken: the chunk may be freed now. */
+static void let_go(struct fby_drain *p, u32 *wake)
+{
+	u32 c = p->moved_from;
+
+	p->moved_from = FBY_NO_CHUNK;
+	p->moved_slots = 0;
+	fby_chunk_unpin(p->space, c, FBY_PIN_MOVED, wake);
+}
+
+/* True if all copies are sealed. */
+static bool seal_copies(struct fby_drain *p)
+{
+	u16 volume = p->space->chunk[p->moved_from].volume;
+
+	for (u32 i = 0; i < p->space->opt.nslots; i++) {
+		struct fby_slot *s = &p->space->slot[i];
+		u32 c;
+
+		if (!(p->moved_slots >> i & 1) || !fby_slot_try(s))
+			continue;
+		c = s->volume[volume].open;
+		if (c != FBY_NO_CHUNK && p->space->chunk[c].sealed != p->space->chunk[c].fill)
+			fby_chunk_seal(p->space, c, false);
+		fby_slot_release(s);
+		p->moved_slots &= ~(1ull << i);
+	}
+	return p->moved_slots == 0;
+}
+
+void fby_relocate_settle(struct fby_drain *p, u16 volume, u32 *wake)
+{
+	if (p->moved_from != FBY_NO_CHUNK && p->space->chunk[p->moved_from].volume == volume)
+		let_go(p, wake);
+}
+
+bool fby_relocate_step(struct fby_drain *p, u32 *wake)
+{
+	u64 opened = fby_load(&p->space->chunks_opened);
+	bool room;
+	u32 c;
+
+	if (p->moved_from != FBY_NO_CHUNK) {
+		if (seal_copies(p))
+			let_go(p, wake);
+		return true;
+	}
+	if (!fby_short(p->space) || p->space->looked_opens == opened)
+		return false;
+	if (p->look_left == 0)
+		p->look_left = p->space->store.sb.nchunks;
+	c = choose(p);
+	if (c == FBY_NO_CHUNK) {
+		if (p->look_left == 0)
+			p->space->looked_opens = opened;
+		return p->look_left > 0;
+	}
+	room = move_pages(p, c, wake);
+	p->look_left = 0;
+	p->moved_from = c;
+	if (seal_copies(p))
+		let_go(p, wake);
+	return room;
+}

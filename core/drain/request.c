@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * request.c - large requests to the origin from the pages of a round: neighbours are
+ * merged, and those that the round does not list written along where they fill a gap.
+ */
+#include "cache/index.h"
+#include "drain/round.h"
+
+#define LOOK_STEP 1024u	  /* pages looked at for one request */
+
+/* Is the page listed still what it was?  A chunk opened after the cut has
+ * seq_min above it. */
+bool fby_round_listed(struct fby_drain *p, u16 volume, const struct fby_round_page *r, u64 cut)
+{
+	const struct fby_entry *e = &p->cache->entry[r->page];
+
+	fby_rmb();
+	return (fby_load(&e->state) & FBY_ES_LINKED) && fby_load(&e->key) == fby_key(volume, r->k) &&
+	       fby_load(&fby_chunk_of(p->space, r->page)->seq_min) <= cut;
+}
+
+/*
+ * Pages become clean when a round has written them along.  That holds for the origin
+ * that was attached then: the chunk says which, and its pages are none the cleaner for
+ * another.  They are not written along either then, since the bits could not be told
+ * apart; their own round writes them.
+ */
+static bool may_be_clean(const struct fby_drain *p, u16 volume, u32 page)
+{
+	u32 clean_for = fby_load(&fby_chunk_of(p->space, page)->clean_for);
+
+	return clean_for == 0 || clean_for == p->volume[volume].attachment;
+}
+
+static bool is_clean(const struct fby_drain *p, u16 volume, u32 page, u32 state)
+{
+	return (state & FBY_ES_CLEAN) && (may_be_clean(p, volume, page) || FBY_BUG(CLEAN_OF_OTHER_ORIGIN));
+}
+
+/* Would sectors [sector, +n) go on the request?  The first always does. */
+static bool build_fits(struct fby_build *b, u8 op, u64 sector, u64 n)
+{
+	if (b->n == 0) {
+		b->op = op;
+		b->sector = sector;
+		return true;
+	}
+	return b->op == op && b->sector + b->n == sector && b->n + n <= b->max;
+}
+
+/* Adds the next run of sectors of page[pos].  False: the request is full. */
+static bool build_run(struct fby_drain *p, u16 volume, struct fby_build *b)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+	struct fby_round_page *r = &d->page[d->pos];
+	u32 state = fby_load_acquire(&p->cache->entry[r->page].state);
+	u64 key = fby_key(volume, r->k);
+	u32 start = 0, n;
+	u8 op = FBY_IO_WRITE;
+
+	if (!fby_round_listed(p, volume, r, d->cut))
+		goto next_page;
+	if (is_clean(p, volume, r->page, state)) { /* whatever became of it here, the origin has it */
+		r->carry = CARRY_NO;
+		goto next_page;
+	}
+	if (state & FBY_ES_DAMAGED)
+		r->carry = CARRY_DAMAGED;
+	else if (FBY_ES_LOST(state) && r->carry == CARRY_NO)
+		r->carry = CARRY_LOST;
+	n = fby_run(FBY_ES_VALID(state), d->run, &start);
+	if (n == 0 || r->carry == CARRY_DAMAGED)
+		goto next_page;
+	if (FBY_ES_KIND(state) != FBY_KIND_DATA)
+		op = FBY_ES_KIND(state) == FBY_KIND_ZERO ? FBY_IO_ZERO : FBY_IO_DISCARD;
+	if (!build_fits(b, op, r->k * FBY_PAGE_SECTORS + start, n))
+		return false;
+	if (op == FBY_IO_WRITE) {
+		enum fby_page_result got = fby_page_read(p->cache, r->page, key, state, fby_mask(start, n), start,
+							 b->buf + b->n * FBY_SECTOR, !FBY_BUG(DESTAGE_UNVERIFIED));
+
+		if (!fby_round_listed(p, volume, r, d->cut))
+			goto next_page;
+		if (got != FBY_PAGE_OK) {
+			r->carry = FBY_BUG(DAMAGE_DROPPED) ? CARRY_NO : CARRY_DAMAGED;
+			fby_page_mark(p->cache, r->page, key, FBY_ES_DAMAGED);
+			goto next_page;
+		}
+	}
+	b->n += n;
+	d->run = start + n;
+	return true;
+next_page:
+	d->pos++;
+	d->run = 0;
+	return true;
+}
+
+/* Is the block's page one to be written along?  Not in an open chunk: what is
+ * written now is likely to be written again. */
+static bool pull_find(struct fby_drain *p, u16 volume, u64 block, struct fby_found *f)
+{
+	if (block >= p->cache->volume[volume].blocks)
+		return false;
+	fby_index_find(p->cache, fby_key(volume, block), f);
+	return f->page != FBY_NO_PAGE && FBY_ES_KIND(f->state) == FBY_KIND_DATA && FBY_ES_VALID(f->state) == 0xff &&
+	       !(f->state & (FBY_ES_DAMAGED | FBY_ES_CLEAN)) && may_be_clean(p, volume, f->page) &&
+	       fby_load(&fby_chunk_of(p->space, f->page)->seq_max) != FBY_NO_SEQ;
+}
+
+/* Adds a block that is not listed, at the end of the request. */
+static bool pull(struct fby_drain *p, u16 volume, struct fby_build *b, u64 block)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+	struct fby_round_page *r = &d->page[d->cap - 1 - d->pulled];
+	struct fby_found f;
+
+	if (d->n + d->pulled >= d->cap || b->n + FBY_PAGE_SECTORS > b->max || block < d->issued ||
+	    !pull_find(p, volume, block, &f) ||
+	    fby_page_read(p->cache, f.page, fby_key(volume, block), f.state, 0xff, 0, b->buf + b->n * FBY_SECTOR,
+			  true) != FBY_PAGE_OK)
+		return false;
+	fby_rmb();
+	if (fby_load(&fby_chunk_of(p->space, f.page)->epoch) != f.epoch)
+		return false;
+	r->k = block;
+	r->page = f.page;
+	r->carry = (u32)f.epoch;
+	d->pulled++;
+	b->n += FBY_PAGE_SECTORS;
+	return true;
+}
+
+/* Begins the request with neighbours before the page that is next, if it begins
+ * at its first sector. */
+static void pull_before(struct fby_drain *p, u16 volume, struct fby_build *b)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+	const struct fby_round_page *r = &d->page[d->pos];
+	u32 state = fby_load_acquire(&p->cache->entry[r->page].state), before = d->pulled;
+	u64 first = r->k;
+	struct fby_found f;
+
+	if (d->run || !fby_round_listed(p, volume, r, d->cut) || FBY_ES_KIND(state) != FBY_KIND_DATA ||
+	    !(FBY_ES_VALID(state) & 1) || (state & FBY_ES_DAMAGED) || is_clean(p, volume, r->page, state))
+		return;
+	while (first > d->issued && r->k - first < FBY_BATCH_PAGES && pull_find(p, volume, first - 1, &f))
+		first--;
+	b->op = FBY_IO_WRITE;
+	b->sector = first * FBY_PAGE_SECTORS;
+	for (; first < r->k; first++) {
+		if (pull(p, volume, b, first))
+			continue;
+		d->pulled = before; /* replaced meanwhile: without it, and what is before it */
+		b->n = 0;
+		b->sector = (first + 1) * FBY_PAGE_SECTORS;
+	}
+}
+
+/* Goes on with neighbours where the list leaves a gap. */
+static bool pull_after(struct fby_drain *p, u16 volume, struct fby_build *b)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+	u64 end = b->sector + b->n, block = end / FBY_PAGE_SECTORS;
+
+	return b->n && b->op == FBY_IO_WRITE && end % FBY_PAGE_SECTORS == 0 &&
+	       (d->pos == d->n || (d->run == 0 && d->page[d->pos].k > block)) && pull(p, volume, b, block);
+}
+
+void fby_round_request(struct fby_drain *p, u16 volume, struct fby_build *b)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+
+	for (u32 look = 0; look < LOOK_STEP; look++) {
+		if (pull_after(p, volume, b))
+			continue;
+		if (d->pos == d->n)
+			break;
+		if (b->n == 0)
+			pull_before(p, volume, b);
+		if (!build_run(p, volume, b))
+			break;
+	}
+	if (b->n)
+		d->issued = (b->sector + b->n + FBY_PAGE_SECTORS - 1) / FBY_PAGE_SECTORS;
+}
+
+/* After the flush: what was written along need not be written again, if it is
+ * still what it was. */
+void fby_round_clean(struct fby_drain *p, u16 volume)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+
+	for (; d->pulled > 0; d->pulled--) {
+		const struct fby_round_page *r = &d->page[d->cap - d->pulled];
+		u64 key = fby_key(volume, r->k);
+		u32 b = fby_index_bucket(p->cache, key);
+		struct fby_entry *e = &p->cache->entry[r->page];
+
+		if (!fby_index_try(p->cache, b))
+			continue;
+		if (fby_index_get_locked(p->cache, b, key) == r->page &&
+		    ((u32)fby_load(&fby_chunk_of(p->space, r->page)->epoch) == r->carry ||
+		     FBY_BUG(CLEAN_ANY_EPOCH))) {
+			fby_store(&fby_chunk_of(p->space, r->page)->clean_for, p->volume[volume].attachment);
+			fby_store(&e->state, fby_load(&e->state) | FBY_ES_CLEAN);
+		}
+		fby_index_release(p->cache, b);
+	}
+}
+

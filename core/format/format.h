@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
+/*
+ * format.h - the on-media format, version 2.  docs/format.md tells the same
+ * in prose; a change here is a change there.
+ *
+ *	0        superblock            one 4 KiB page, 512 bytes used
+ *	4096     superblock, copy
+ *	8192     volume table          nvolumes records, two 256-byte copies each
+ *	data_offset (aligned to the chunk size)
+ *	         chunk 0 .. nchunks-1
+ *
+ * A chunk, of 16 to 512 pages of 4 KiB (production: 512 = 2 MiB):
+ *
+ *	byte 0   header array: one 64-byte line a page; line i describes page i.
+ *	         Lines 0 to 7 would describe the array itself and hold instead:
+ *	           0, 1  open header, even and odd epochs
+ *	           2, 3  seals of even and of odd counters
+ *	           6, 7  copies of these
+ *	           4, 5  reserved
+ *	         page 8 .. pages-1: data
+ *
+ * Everything is little endian; the engine refuses to build elsewhere.  Every
+ * checksum is CRC32C.  Those of lines start from the CRC of the pool's UUID,
+ * so that a line of another pool is never taken for one of this.  Reserved
+ * bytes are written as zero; a line with others in them is not valid.
+ */
+#ifndef FBY_FORMAT_H
+#define FBY_FORMAT_H
+
+#include "medium/port.h"
+
+#define FBY_SECTOR 512u
+#define FBY_PAGE 4096u
+#define FBY_PAGE_SECTORS 8u
+#define FBY_LINE 64u
+
+#define FBY_MAGIC 0x3159414245524f46ull /* "FOREBAY1" */
+#define FBY_VERSION 2u
+
+#define FBY_SB_OFFSET 0u
+#define FBY_SB_COPY_OFFSET 4096u
+#define FBY_VT_OFFSET 8192u
+
+#define FBY_CHUNK_PAGES_MIN 16u
+#define FBY_CHUNK_PAGES_MAX 512u
+#define FBY_FIRST_PAGE 8u /* first data page of a chunk */
+#define FBY_LINE_OPEN 0u  /* + (epoch & 1) */
+#define FBY_LINE_SEAL 2u  /* + (counter & 1), + FBY_LINE_SEAL_COPY for the copy */
+#define FBY_LINE_SEAL_COPY 4u
+
+#define FBY_VOLUMES_MAX 64u
+#define FBY_NAME_MAX 63u
+#define FBY_IDENTITY_MAX 127u
+#define FBY_BATCH_PAGES 16u	    /* 64 KiB: the largest commit */
+#define FBY_BLOCK_BITS 48	    /* blocks of 4 KiB: 2^60 bytes a volume */
+#define FBY_CHUNKS_MAX (1u << 22)   /* 8 TiB of 2 MiB chunks: page numbers stay in 31 bits */
+
+enum fby_sb_flags {
+	FBY_SB_CLEAN = 1u << 0, /* set by a clean close, cleared by the open that follows */
+};
+
+/* Written by format, by open (clean cleared) and by close (clean set): first
+ * the one that does not count, fence, then the other, fence.  The valid one with
+ * the highest generation counts. */
+struct fby_superblock {
+	u64 magic;
+	u32 version;
+	u32 flags; /* enum fby_sb_flags */
+	u64 features_compat;
+	u64 features_ro;
+	u64 features_incompat;
+	u8 uuid[16];
+	u64 generation; /* one more at each write */
+	u64 media_size; /* bytes */
+	u64 data_offset; /* bytes */
+	u32 chunk_size; /* bytes */
+	u32 nchunks;
+	u32 nvolumes; /* records in the volume table */
+	u32 reserved0;
+	u64 clean_entries; /* with CLEAN: linked pages at close */
+	u64 clean_digest;  /* with CLEAN: sum of a hash of each, order-free */
+	u64 clean_seq;	   /* with CLEAN: the next sequence number */
+	u8 reserved[388];
+	u32 crc; /* of all before it */
+};
+
+enum fby_volume_state {
+	FBY_VOL_FREE = 0,
+	FBY_VOL_USED = 1,
+};
+
+/* Set by recovery before it writes anything else, cleared by an attach that was
+ * told what to do about it: a loss is never forgotten by a second start. */
+enum fby_volume_flags {
+	FBY_VF_HOLES = 1u << 0,		/* entries were lost; their blocks are known and answer EIO */
+	FBY_VF_HOLES_UNKNOWN = 1u << 1, /* entries were lost, of blocks unknown */
+};
+#define FBY_VF_ALL 3u
+
+/* Both copies of a record are written, one after the other with a fence
+ * between, so that at rest they are equal and a single damaged copy is always
+ * told from the truth.  The valid one with the higher counter counts. */
+struct fby_volume_record {
+	u64 counter;
+	u32 index; /* own place in the table */
+	u32 state; /* enum fby_volume_state */
+	u64 watermark; /* every entry with seq <= this is on the flushed origin */
+	u64 origin_sectors; /* size of the origin, 512-byte sectors */
+	u8 uuid[16];
+	char name[FBY_NAME_MAX + 1]; /* zero-terminated */
+	char identity[FBY_IDENTITY_MAX + 1]; /* of the origin, from the host; zero-terminated */
+	u32 block_size; /* logical block: 512 or 4096 */
+	u32 flags; /* enum fby_volume_flags */
+	u8 reserved[4];
+	u32 crc;
+};
+
+#define FBY_OPEN_MAGIC 0x4e504f46u /* "FOPN" */
+#define FBY_SEAL_MAGIC 0x4c534f46u /* "FOSL" */
+
+enum fby_chunk_kind {
+	FBY_CHUNK_FREE = 0, /* as formatted */
+	FBY_CHUNK_CACHE = 1,
+};
+
+/* Line 0 or 1, by the parity of the epoch, so that a torn open leaves the one
+ * before readable.  Written when a slot opens the chunk, and fenced before any
+ * page line: a page line torn by a crash is then never taken for a damaged one
+ * of the epoch before.  A chunk always has at least one valid; else it is lost. */
+struct fby_open_line {
+	u32 magic;
+	u16 kind; /* enum fby_chunk_kind */
+	u16 volume; /* all entries of a chunk are of one volume */
+	u32 chunk; /* own number */
+	u32 reserved0;
+	u64 epoch; /* +1 at each opening */
+	u64 seq_min; /* no entry of this epoch has a lower seq */
+	u8 reserved[28];
+	u32 crc;
+};
+
+/* Lines 2 and 6, or 3 and 7, by the parity of the counter: each seal is written
+ * twice, with one fence.  Says that pages up to fill are complete on the media, so
+ * that damage among them is never taken for a torn tail.  Written when the slot
+ * leaves the chunk (closed), by an idle host, and by recovery.  A crash tears the
+ * two lines of one parity at most, and format leaves all four valid: a chunk with
+ * fewer than two valid ones is damaged, and entries of it may be missing.  No range
+ * of lines holds both of one parity and neither of the other. */
+struct fby_seal_line {
+	u32 magic;
+	u16 fill; /* first page not written */
+	u8 closed; /* 1: nothing will be appended in this epoch */
+	u8 reserved0;
+	u32 chunk;
+	u16 volume; /* as in the open line; 0xffff in a chunk as formatted */
+	u16 reserved1;
+	u64 counter; /* of the valid ones of this epoch the highest is the newest */
+	u64 epoch;
+	u64 seq_max; /* highest seq below fill */
+	u64 last_block; /* block of page fill-1, to name it if its line is lost */
+	u8 reserved[12];
+	u32 crc;
+};
+
+enum fby_kind {
+	FBY_KIND_DATA = 1,
+	FBY_KIND_ZERO = 2,    /* whole block, reads as zeroes; destaged as write-zeroes */
+	FBY_KIND_DISCARD = 3, /* whole block, reads as zeroes; destaged as discard */
+	FBY_KIND_BYPASS = 4,  /* the newest data is on the origin */
+	FBY_KIND_VOID = 5,    /* written by recovery over a torn, never acknowledged entry */
+};
+
+enum fby_page_flags {
+	FBY_PF_NOCRC = 1u << 0, /* written with checksums off: data_crc is 0 */
+};
+
+/* One cache line, one store group: describes one data page.  crc covers all
+ * of it; data_crc the valid sectors in order. */
+struct fby_page_line {
+	u64 seq;
+	u64 block; /* 4 KiB units */
+	u64 epoch; /* of the chunk */
+	u64 prev_block; /* block of the page before in this chunk; ~0 for the first: names it if its line is lost */
+	u32 chunk;
+	u16 page; /* own place in the chunk */
+	u16 volume;
+	u16 batch_first; /* first page of the write this belongs to */
+	u8 batch_count; /* its pages, 1 to 16 */
+	u8 kind; /* enum fby_kind */
+	u8 valid; /* sectors held here, bit 0 first */
+	u8 lost;  /* sectors whose data was lost; disjoint from valid */
+	u8 flags; /* enum fby_page_flags */
+	u8 reserved;
+	u64 prev_seq; /* of the page before in this chunk; 0 for the first: dates it if its line is lost */
+	u32 data_crc;
+	u32 crc;
+};
+
+FBY_STATIC_ASSERT(sizeof(struct fby_superblock) == 512, "superblock");
+FBY_STATIC_ASSERT(__builtin_offsetof(struct fby_superblock, crc) == 508, "superblock crc");
+FBY_STATIC_ASSERT(sizeof(struct fby_volume_record) == 256, "volume record");
+FBY_STATIC_ASSERT(__builtin_offsetof(struct fby_volume_record, crc) == 252, "volume record crc");
+FBY_STATIC_ASSERT(sizeof(struct fby_open_line) == FBY_LINE, "open line");
+FBY_STATIC_ASSERT(sizeof(struct fby_seal_line) == FBY_LINE, "seal line");
+FBY_STATIC_ASSERT(sizeof(struct fby_page_line) == FBY_LINE, "page line");
+FBY_STATIC_ASSERT(__builtin_offsetof(struct fby_page_line, crc) == 60, "page line crc");
+
+#endif

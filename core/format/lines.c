@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * lines.c - the 64-byte lines of a chunk: checksums and validation.  The media
+ * is never trusted: a line is copied once and only the copy is judged and used.
+ */
+#include "format/store.h"
+
+#define LINE_CRC_BYTES (FBY_LINE - 4)
+#define CRC32C_POLY_REFLECTED 0x82f63b78u
+
+static u32 line_crc(u32 seed, const void *line)
+{
+#ifdef FBY_PLANTED_BUGS
+	if (FBY_BUG(CRC_SKIPS_LOST)) {
+		struct fby_page_line l = *(const struct fby_page_line *)line;
+
+		l.valid = l.lost = 0;
+		return fby_crc32c(seed, &l, LINE_CRC_BYTES);
+	}
+#endif
+	return fby_crc32c(seed, line, LINE_CRC_BYTES);
+}
+
+static u32 line_stored_crc(const void *line)
+{
+	u32 crc;
+
+	fby_copy(&crc, (const u8 *)line + LINE_CRC_BYTES, 4);
+	return crc;
+}
+
+void fby_line_finish(u32 seed, void *line)
+{
+	u32 crc = line_crc(seed, line);
+
+	fby_copy((u8 *)line + LINE_CRC_BYTES, &crc, 4);
+}
+
+bool fby_line_crc_ok(const struct fby_store *st, const void *line)
+{
+	return line_crc(st->line_seed, line) == line_stored_crc(line);
+}
+
+/*
+ * CRC is linear: flipping a bit changes it by an amount that depends only on
+ * the bit's distance from the end.  Stepping through those amounts finds the
+ * bit, 1 ns a step; two bits at most 2^31 apart never look like one.
+ */
+static bool crc_single_bit(u32 diff, u32 n, u32 *bit)
+{
+	u32 s = CRC32C_POLY_REFLECTED; /* of the last bit of the last byte */
+	u32 i = n * 8;
+
+	while (i-- > 0) {
+		if (s == diff) {
+			*bit = i;
+			return true;
+		}
+		s = (s >> 1) ^ (s & 1 ? CRC32C_POLY_REFLECTED : 0);
+	}
+	return false;
+}
+
+static bool line_repair(const struct fby_store *st, void *line)
+{
+	u32 diff = line_crc(st->line_seed, line) ^ line_stored_crc(line);
+	u32 bit;
+
+	if ((diff & (diff - 1)) == 0) { /* the flip is in the checksum */
+		fby_line_finish(st->line_seed, line);
+		return true;
+	}
+	if (!crc_single_bit(diff, LINE_CRC_BYTES, &bit))
+		return false;
+	((u8 *)line)[bit / 8] ^= (u8)(1u << (bit % 8));
+	return fby_line_crc_ok(st, line);
+}
+
+static bool all_zero(const u8 *bytes, u32 n)
+{
+	u8 any = 0;
+
+	while (n-- > 0)
+		any |= *bytes++;
+	return any == 0;
+}
+
+static bool page_line_sane(const struct fby_store *st, u32 c, u32 i, const struct fby_page_line *l)
+{
+	bool masks;
+
+	switch (l->kind) {
+	case FBY_KIND_DATA:
+		masks = (l->valid & l->lost) == 0 && (l->valid | l->lost) != 0;
+		break;
+	case FBY_KIND_ZERO:
+	case FBY_KIND_DISCARD:
+		masks = l->valid == 0xff && l->lost == 0;
+		break;
+	case FBY_KIND_BYPASS:
+	case FBY_KIND_VOID:
+		masks = l->valid == 0 && l->lost == 0;
+		break;
+	default:
+		return false;
+	}
+	return masks && l->chunk == c && l->page == i && l->volume < st->sb.nvolumes && l->seq > 0 &&
+	       l->seq < FBY_NUMBER_END && l->epoch < FBY_NUMBER_END && l->block < 1ull << FBY_BLOCK_BITS &&
+	       l->batch_count >= 1 && l->batch_count <= FBY_BATCH_PAGES && l->batch_first >= FBY_FIRST_PAGE &&
+	       l->batch_first <= i && i - l->batch_first < l->batch_count &&
+	       l->batch_first + l->batch_count <= st->chunk_pages && (l->flags & ~FBY_PF_NOCRC) == 0 &&
+	       l->prev_seq < l->seq && l->reserved == 0;
+}
+
+/* A line that was never written is no candidate: two of its three places must fit. */
+static bool page_line_repairable(u32 c, u32 i, u64 epoch, const struct fby_page_line *l)
+{
+	u32 fits = (l->chunk == c) + (l->page == i) + (l->epoch == epoch);
+
+	return fits >= 2;
+}
+
+bool fby_page_line_judge(const struct fby_store *st, u32 c, u32 i, u64 epoch, struct fby_page_line *out, bool *repaired)
+{
+	FBY_ASSERT(i >= FBY_FIRST_PAGE && i < st->chunk_pages);
+	if (repaired)
+		*repaired = false;
+	if (!media_read(st->media, out, fby_line_at(st, c, i), FBY_LINE))
+		return false;
+	if (!fby_line_crc_ok(st, out)) {
+		if (!repaired || !page_line_repairable(c, i, epoch, out) || !line_repair(st, out))
+			return false;
+		*repaired = true;
+	}
+	return page_line_sane(st, c, i, out);
+}
+
+bool fby_open_line_read(const struct fby_store *st, u32 c, u32 which, struct fby_open_line *out)
+{
+	if (!media_read(st->media, out, fby_line_at(st, c, FBY_LINE_OPEN + which), FBY_LINE))
+		return false;
+	return fby_line_crc_ok(st, out) && out->magic == FBY_OPEN_MAGIC && out->chunk == c &&
+	       out->kind <= FBY_CHUNK_CACHE && (out->volume < st->sb.nvolumes || out->kind == FBY_CHUNK_FREE) &&
+	       out->epoch < FBY_NUMBER_END && out->seq_min < FBY_NUMBER_END && (out->epoch & 1) == which &&
+	       out->reserved0 == 0 && all_zero(out->reserved, sizeof(out->reserved));
+}
+
+bool fby_seal_line_read(const struct fby_store *st, u32 c, u32 which, struct fby_seal_line *out)
+{
+	if (!media_read(st->media, out, fby_seal_at(st, c, which), FBY_LINE))
+		return false;
+	return fby_line_crc_ok(st, out) && out->magic == FBY_SEAL_MAGIC && out->chunk == c &&
+	       out->fill >= FBY_FIRST_PAGE && out->fill <= st->chunk_pages && out->closed <= 1 &&
+	       (out->volume < st->sb.nvolumes || out->volume == FBY_NO_VOLUME) && (out->counter & 1) == (which & 1) &&
+	       out->counter < FBY_NUMBER_END && out->epoch < FBY_NUMBER_END && out->seq_max < FBY_NUMBER_END &&
+	       out->reserved0 == 0 && out->reserved1 == 0 && all_zero(out->reserved, sizeof(out->reserved));
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * record.c - the records of the volume table: two copies each, of which at least one
+ * is whole at any moment.
+ */
+#include "format/store.h"
+
+static u64 record_at(u32 volume, u32 copy)
+{
+	return FBY_VT_OFFSET + (volume * 2u + copy) * sizeof(struct fby_volume_record);
+}
+
+static u32 record_crc(const struct fby_store *st, const struct fby_volume_record *r)
+{
+	return fby_crc32c(st->line_seed, r, sizeof(*r) - 4);
+}
+
+bool fby_text_ends(const char *s, u32 n)
+{
+	while (n > 0 && *s++)
+		n--;
+	return n > 0;
+}
+
+bool fby_record_sane(u32 volume, const struct fby_volume_record *r)
+{
+	u8 any = 0;
+
+	for (u32 i = 0; i < sizeof(r->reserved); i++)
+		any |= r->reserved[i];
+	if (any || (r->flags & ~FBY_VF_ALL) || r->index != volume || r->state > FBY_VOL_USED ||
+	    r->watermark >= FBY_NUMBER_END || r->counter >= FBY_NUMBER_END ||
+	    !fby_text_ends(r->name, sizeof(r->name)) || !fby_text_ends(r->identity, sizeof(r->identity)))
+		return false;
+	return r->state == FBY_VOL_FREE ||
+	       ((r->block_size == FBY_SECTOR || r->block_size == FBY_PAGE) && r->origin_sectors > 0 &&
+		r->origin_sectors <= 1ull << (FBY_BLOCK_BITS + 3) &&
+		(r->origin_sectors & (r->block_size / FBY_SECTOR - 1)) == 0);
+}
+
+bool fby_record_read(const struct fby_store *st, u16 volume, u32 copy, struct fby_volume_record *out)
+{
+	u32 unused = 0;
+
+	return media_read_crc(st->media, out, record_at(volume, copy), sizeof(*out), &unused) &&
+	       record_crc(st, out) == out->crc && fby_record_sane(volume, out);
+}
+
+/* Both copies, a fence after each: a crash leaves at least one whole, and the
+ * state of the volume is at any moment the older or the newer.  The copy that
+ * counts is written last: a crash or damage may have left the other one torn. */
+void fby_record_write(const struct fby_store *st, u16 volume, struct fby_volume_record *r)
+{
+	struct fby_volume_record a, b;
+	bool a_ok = fby_record_read(st, volume, 0, &a), b_ok = fby_record_read(st, volume, 1, &b);
+	u32 first = a_ok && (!b_ok || a.counter > b.counter);
+
+	r->counter++;
+	r->index = volume;
+	r->crc = record_crc(st, r);
+	for (u32 i = 0; i < 2; i++) {
+		u32 copy = first ^ i;
+
+		media_lines(st->media, record_at(volume, copy), r, sizeof(*r));
+		if (!FBY_BUG(WATERMARK_NO_FENCE))
+			media_fence(st->media, record_at(volume, copy), sizeof(*r));
+	}
+}
+

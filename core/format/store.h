@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
+/*
+ * store.h - a pool's media as its format has it: geometry, offsets, and what may be
+ * taken for a valid superblock, record or line.
+ *
+ * A page is named by its number: chunk * chunk_pages + place in the chunk.
+ * Numbers of the pages of header arrays name no data page; 0 is "none".
+ */
+#ifndef FBY_STORE_H
+#define FBY_STORE_H
+
+#include "format/format.h"
+#include "medium/medium.h"
+
+#define FBY_NO_PAGE 0u
+#define FBY_NO_CHUNK (~0u)
+#define FBY_NO_VOLUME 0xffffu
+#define FBY_NO_BLOCK (~0ull)
+/* No number on the media is as high as the first.  A pool that has one as high as the
+ * second is not opened: counting on from below it, at 10^9 a second, takes 146 years. */
+#define FBY_NUMBER_END (1ull << 63)
+#define FBY_NUMBER_START (1ull << 62)
+#define FBY_CHUNKS_MIN 4u
+/* A chunk's seal lines by number: bit 0 is the parity of the counter, bit 1 tells the copy. */
+#define FBY_SEALS 4u
+
+/* Fixed while the pool is open, but for what fby_sb_write changes. */
+struct fby_store {
+	struct fby_media *media;
+	struct fby_superblock sb;
+	u32 chunk_pages, chunk_shift;
+	u32 line_seed;
+};
+
+/* --- lines.c: build and validate lines; copies only ----------------------- */
+enum fby_line_class { FBY_LINE_CURRENT = 0, FBY_LINE_OLD, FBY_LINE_BAD, FBY_LINE_CLASSES };
+
+void fby_line_finish(u32 seed, void *line); /* fills the crc of any line */
+bool fby_line_crc_ok(const struct fby_store *st, const void *line);
+/* Copy page line (c, i) and judge it; repair: put single-bit errors right in the copy,
+ * where the line is one of this epoch of the chunk. */
+bool fby_page_line_judge(const struct fby_store *st, u32 c, u32 i, u64 epoch, struct fby_page_line *out,
+			 bool *repaired);
+bool fby_open_line_read(const struct fby_store *st, u32 c, u32 which, struct fby_open_line *out);
+/* which: of FBY_SEALS */
+bool fby_seal_line_read(const struct fby_store *st, u32 c, u32 which, struct fby_seal_line *out);
+
+/* --- superblock.c ------------------------------------------------------------- */
+bool fby_power_of_two(u64 x);
+u32 fby_sb_crc(const struct fby_superblock *sb);
+bool fby_sb_geometry_ok(const struct fby_superblock *sb);
+/* Copies the superblock at offset; true if its checksum holds. */
+bool fby_sb_read(struct fby_media *m, u64 offset, struct fby_superblock *sb);
+void fby_sb_store(struct fby_media *m, u64 at, const struct fby_superblock *sb);
+/* st->sb with a generation more, to both places.  clean: the caller has set sb.clean_*. */
+void fby_sb_write(struct fby_store *st, bool clean);
+
+/* --- record.c ------------------------------------------------------------------- */
+bool fby_text_ends(const char *s, u32 n);
+bool fby_record_sane(u32 volume, const struct fby_volume_record *r);
+bool fby_record_read(const struct fby_store *st, u16 volume, u32 copy, struct fby_volume_record *out);
+/* Counts r on and writes both copies; durable. */
+void fby_record_write(const struct fby_store *st, u16 volume, struct fby_volume_record *r);
+
+/* --- where things are ------------------------------------------------------------- */
+static inline u64 fby_chunk_at(const struct fby_store *st, u32 c)
+{
+	return st->sb.data_offset + (u64)c * st->sb.chunk_size;
+}
+
+static inline u64 fby_line_at(const struct fby_store *st, u32 c, u32 i)
+{
+	return fby_chunk_at(st, c) + (u64)i * FBY_LINE;
+}
+
+static inline u64 fby_seal_at(const struct fby_store *st, u32 c, u32 which)
+{
+	return fby_line_at(st, c, FBY_LINE_SEAL + (which & 1) + (which >> 1) * FBY_LINE_SEAL_COPY);
+}
+
+static inline u64 fby_page_at(const struct fby_store *st, u32 page)
+{
+	return st->sb.data_offset + ((u64)page << 12);
+}
+
+static inline u32 fby_page_chunk(const struct fby_store *st, u32 page)
+{
+	return page >> st->chunk_shift;
+}
+
+static inline u32 fby_page_place(const struct fby_store *st, u32 page)
+{
+	return page & (st->chunk_pages - 1);
+}
+
+static inline void fby_fence_chunk(const struct fby_store *st, u32 c)
+{
+	media_fence(st->media, fby_chunk_at(st, c), st->sb.chunk_size);
+}
+
+#endif

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * superblock.c - the superblock and its copy: what is valid, and which one counts.
+ */
+#include "format/store.h"
+
+u32 fby_sb_crc(const struct fby_superblock *sb)
+{
+	return fby_crc32c(0, sb, sizeof(*sb) - 4);
+}
+
+bool fby_power_of_two(u64 x)
+{
+	return x && (x & (x - 1)) == 0;
+}
+
+bool fby_sb_geometry_ok(const struct fby_superblock *sb)
+{
+	return fby_power_of_two(sb->chunk_size) && sb->chunk_size >= FBY_CHUNK_PAGES_MIN * FBY_PAGE &&
+	       sb->chunk_size <= FBY_CHUNK_PAGES_MAX * FBY_PAGE && sb->nvolumes >= 1 &&
+	       sb->nvolumes <= FBY_VOLUMES_MAX && sb->nchunks >= FBY_CHUNKS_MIN && sb->nchunks <= FBY_CHUNKS_MAX &&
+	       sb->data_offset == fby_round_up(FBY_VT_OFFSET + sb->nvolumes * 512u, sb->chunk_size) &&
+	       sb->media_size >= sb->data_offset + (u64)sb->nchunks * sb->chunk_size;
+}
+
+bool fby_sb_read(struct fby_media *m, u64 offset, struct fby_superblock *sb)
+{
+	u32 unused = 0;
+
+	if (fby_media_size(m) < offset + sizeof(*sb) ||
+	    !media_read_crc(m, sb, offset, sizeof(*sb), &unused)) {
+		fby_zero(sb, sizeof(*sb));
+		return false;
+	}
+	return sb->magic == FBY_MAGIC && fby_sb_crc(sb) == sb->crc;
+}
+
+void fby_sb_store(struct fby_media *m, u64 offset, const struct fby_superblock *sb)
+{
+	media_lines(m, offset, sb, sizeof(*sb));
+	media_fence(m, offset, sizeof(*sb));
+}
+
+/* Is the copy, not the primary, the one that an open would take? */
+static bool copy_counts(struct fby_media *m)
+{
+	struct fby_superblock sb;
+	bool primary = fby_sb_read(m, FBY_SB_OFFSET, &sb);
+	u64 generation = sb.generation;
+
+	return fby_sb_read(m, FBY_SB_COPY_OFFSET, &sb) && (!primary || sb.generation > generation);
+}
+
+void fby_sb_write(struct fby_store *st, bool clean)
+{
+	bool counts = copy_counts(st->media);
+
+	st->sb.generation++;
+	st->sb.flags = clean ? FBY_SB_CLEAN : 0;
+	if (!clean)
+		st->sb.clean_entries = st->sb.clean_digest = 0;
+	st->sb.crc = fby_sb_crc(&st->sb);
+	/* The one that counts last: a crash or damage may have left the other
+	 * one torn. */
+	fby_sb_store(st->media, counts ? FBY_SB_OFFSET : FBY_SB_COPY_OFFSET, &st->sb);
+	fby_sb_store(st->media, counts ? FBY_SB_COPY_OFFSET : FBY_SB_OFFSET, &st->sb);
+}

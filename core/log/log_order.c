@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * log_order.c - counters of a log's entries when they are appended, and the same
+ * counters when they are replayed (log_order.h).
+ */
+#include "log/log_order.h"
+
+/* --- tables of counters ----------------------------------------------------- */
+
+static u64 table_count(const struct fby_log_table *t, u64 txg)
+{
+	const struct fby_log_row *r = &t->row[txg & 3];
+
+	return r->txg == txg ? r->n : 0;
+}
+
+/* False: the row belongs to a later txg, so this one was synced long ago. */
+static bool table_add(struct fby_log_table *t, u64 txg)
+{
+	struct fby_log_row *r = &t->row[txg & 3];
+
+	if (r->txg > txg)
+		return false;
+	if (r->txg < txg) {
+		r->txg = txg;
+		r->n = 0;
+	}
+	r->n++;
+	return true;
+}
+
+static struct fby_log_counters table_counters(const struct fby_log_table *t)
+{
+	struct fby_log_counters c = { 0 };
+
+	for (u32 i = 0; i < 4; i++)
+		if (t->row[i].txg > c.txg)
+			c.txg = t->row[i].txg;
+	for (u32 i = 0; i < FBY_LOG_TXGS && c.txg > i; i++)
+		c.n[i] = table_count(t, c.txg - i);
+	return c;
+}
+
+/* Do the counters say what the table has, as far as txgs above synced go? */
+static bool counters_match(const struct fby_log_counters *c, const struct fby_log_table *t, u64 synced)
+{
+	for (u32 i = 0; i < FBY_LOG_TXGS && c->txg > i; i++)
+		if (c->txg - i > synced && c->n[i] != table_count(t, c->txg - i))
+			return false;
+	for (u32 i = 0; i < 4; i++) { /* what was counted has to be covered */
+		const struct fby_log_row *r = &t->row[i];
+
+		if (r->txg > synced && (r->txg > c->txg || c->txg - r->txg >= FBY_LOG_TXGS))
+			return false;
+	}
+	return true;
+}
+
+/* --- append ------------------------------------------------------------------ */
+
+enum fby_log_refusal fby_log_append_order(struct fby_log_position *at, u64 txg, bool new_generation,
+					  struct fby_log_node *node)
+{
+	bool next = new_generation || at->gen == 0;
+
+	if (txg <= at->synced)
+		return FBY_LOG_OBSOLETE;
+	if (txg - at->synced > FBY_LOG_TXGS)
+		return FBY_LOG_SKIPS;
+	if (at->gen + next == 0 || (!next && at->id + 1 == 0))
+		return FBY_LOG_FULL;
+	if (next) {
+		at->gen++;
+		at->id = 0;
+		at->last = at->live;
+	}
+	at->id++;
+	if (!table_add(&at->live, txg))
+		FBY_ASSERT(false); /* a row above synced + 3 */
+	node->txg = txg;
+	node->gen = at->gen;
+	node->id = at->id;
+	node->before = table_counters(&at->last);
+	return FBY_LOG_OK;
+}
+
+enum fby_log_refusal fby_log_sync_order(struct fby_log_position *at, u64 txg)
+{
+	if (txg < at->synced)
+		return FBY_LOG_BACKWARDS;
+	at->synced = txg;
+	return FBY_LOG_OK;
+}
+
+/* --- the order of a set ------------------------------------------------------- */
+
+static bool node_after(const struct fby_log_node *a, const struct fby_log_node *b)
+{
+	return a->gen > b->gen || (a->gen == b->gen && a->id > b->id);
+}
+
+/* Restores the max-heap [0, n) below i. */
+static void node_down(struct fby_log_node *a, u64 n, u64 i)
+{
+	struct fby_log_node x = a[i];
+
+	for (;;) {
+		u64 child = 2 * i + 1;
+
+		if (child >= n)
+			break;
+		if (child + 1 < n && node_after(&a[child + 1], &a[child]))
+			child++;
+		if (!node_after(&a[child], &x))
+			break;
+		a[i] = a[child];
+		i = child;
+	}
+	a[i] = x;
+}
+
+/* Heap sort: in place, and no input makes it slow.  A log that was scanned in
+ * the order of its appends is sorted already. */
+static void nodes_sort(struct fby_log_node *a, u64 n)
+{
+	u64 sorted = 1;
+
+	while (sorted < n && !node_after(&a[sorted - 1], &a[sorted]))
+		sorted++;
+	if (sorted >= n)
+		return;
+	for (u64 i = n / 2; i-- > 0;)
+		node_down(a, n, i);
+	while (n > 1) {
+		struct fby_log_node x = a[--n];
+
+		a[n] = a[0];
+		a[0] = x;
+		node_down(a, n, 0);
+	}
+}
+
+static bool same_name(const struct fby_log_node *a, const struct fby_log_node *b)
+{
+	return a->gen == b->gen && a->id == b->id;
+}
+
+/* Is a neighbour of node[i] its twin?  Nobody can tell which of the two is false. */
+static bool has_twin(const struct fby_log_node *node, u64 n, u64 i)
+{
+	return (i > 0 && same_name(&node[i - 1], &node[i])) || (i + 1 < n && same_name(&node[i], &node[i + 1]));
+}
+
+/* --- claim ---------------------------------------------------------------------- */
+
+/*
+ * The seal counts what the entries of the last generation say of those before them,
+ * and these entries themselves.  So it is right also where an earlier entry is
+ * missing now and found again by the time of the replay.
+ */
+void fby_log_claim_order(struct fby_log_position *at, u64 synced, struct fby_log_node *node, u64 n)
+{
+	struct fby_log_table t = { 0 };
+	u64 gen = 0;
+
+	fby_zero(at, sizeof(*at));
+	at->synced = synced;
+	nodes_sort(node, n);
+	for (u64 i = n; i-- > 0 && (gen == 0 || node[i].gen == gen);) {
+		const struct fby_log_counters *c = &node[i].before;
+
+		if (node[i].txg <= synced || has_twin(node, n, i))
+			continue;
+		if (gen == 0) {
+			gen = node[i].gen;
+			for (u32 k = 0; k < FBY_LOG_TXGS && c->txg > k; k++)
+				if (c->txg - k > synced)
+					t.row[(c->txg - k) & 3] = (struct fby_log_row){ c->txg - k, c->n[k] };
+		}
+		(void)table_add(&t, node[i].txg); /* false: forged, and refused when it is replayed */
+	}
+	at->seal_gen = gen + 1;
+	at->seal = table_counters(&t);
+}
+
+/* --- replay ----------------------------------------------------------------------- */
+
+/* Is the seal between the position and generation gen, and does it not hold? */
+static bool seal_broken(const struct fby_log_position *at, u64 gen)
+{
+	return at->seal_gen && at->gen < at->seal_gen && gen >= at->seal_gen &&
+	       !counters_match(&at->seal, &at->live, at->synced);
+}
+
+/* The position after the entry; false: something before it is missing. */
+static bool follow(const struct fby_log_position *at, const struct fby_log_node *e, struct fby_log_position *next)
+{
+	*next = *at;
+	if (e->gen > at->gen)
+		next->last = at->live;
+	next->gen = e->gen;
+	next->id = e->id;
+	return counters_match(&e->before, &next->last, at->synced) && table_add(&next->live, e->txg);
+}
+
+/* To be replayed at all?  Counts why not. */
+static bool wanted(const struct fby_log_position *at, const struct fby_log_node *node, u64 n, u64 i,
+		   struct fby_log_result *r)
+{
+	const struct fby_log_node *e = &node[i];
+
+	if (e->txg <= at->synced)
+		r->obsolete++;
+	else if (e->gen < at->gen || (e->gen == at->gen && e->id <= at->id))
+		r->earlier++;
+	else if (has_twin(node, n, i))
+		r->twins++;
+	else
+		return true;
+	return false;
+}
+
+static void witness_seal(const struct fby_log_position *at, struct fby_log_result *r)
+{
+	r->end = FBY_LOG_MISSING;
+	r->witness.gen = at->seal_gen;
+	r->witness.id = 0;
+	r->witness.before = at->seal;
+}
+
+/* Of node[i..): those that would have come. */
+static u64 count_wanted(const struct fby_log_position *at, const struct fby_log_node *node, u64 n, u64 i,
+			struct fby_log_result *r)
+{
+	u64 left = 0;
+
+	for (; i < n; i++)
+		left += wanted(at, node, n, i, r);
+	return left;
+}
+
+void fby_log_replay_order(struct fby_log_position *at, struct fby_log_node *node, u64 n, fby_log_replay_fn *replay,
+			  void *arg, struct fby_log_result *r)
+{
+	struct fby_log_position next;
+	u64 i;
+
+	fby_zero(r, sizeof(*r));
+	nodes_sort(node, n);
+	for (i = 0; i < n; i++) {
+		enum fby_log_verdict verdict;
+
+		if (!wanted(at, node, n, i, r))
+			continue;
+		if (seal_broken(at, node[i].gen)) {
+			witness_seal(at, r);
+			break;
+		}
+		if (!follow(at, &node[i], &next)) {
+			r->end = FBY_LOG_MISSING;
+			r->witness = node[i];
+			break;
+		}
+		verdict = replay(arg, &node[i], &next);
+		if (verdict == FBY_LOG_STOP) {
+			r->end = FBY_LOG_STOPPED;
+			break;
+		}
+		if (verdict == FBY_LOG_DAMAGED) {
+			if (r->damaged++ == 0)
+				r->first_damaged = node[i];
+			continue;
+		}
+		*at = next;
+		r->replayed++;
+	}
+	r->left = count_wanted(at, node, n, i, r);
+	if (i == n && seal_broken(at, at->seal_gen))
+		witness_seal(at, r);
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
+/*
+ * medium.h - every load, store, flush and fence of the media, by offset.  Nothing
+ * else in the engine touches it, so the simulator sees all there is, and a media
+ * need not be memory.
+ */
+#ifndef FBY_MEDIUM_H
+#define FBY_MEDIUM_H
+
+#include "medium/small.h"
+
+/* Data of one page: sectors at offset at, their CRC continued. */
+static inline u32 media_data(struct fby_media *m, u64 at, const void *src, u32 bytes, u32 crc, bool checksum)
+{
+	if (checksum)
+		return fby_port_write_crc(m, at, src, bytes, crc);
+	fby_port_write(m, at, src, bytes);
+	return 0;
+}
+
+/* n whole lines, or whole records. */
+static inline void media_lines(struct fby_media *m, u64 at, const void *src, u32 bytes)
+{
+	fby_port_write(m, at, src, bytes);
+}
+
+/* What this thread stored before is durable when it returns. */
+static inline void media_fence(struct fby_media *m, u64 at, u64 bytes)
+{
+	fby_port_fence(m, at, bytes);
+}
+
+/* Whole lines to dst; NULL: can they be read?  False: the media reported an error. */
+static inline bool media_read(struct fby_media *m, void *dst, u64 at, u32 bytes)
+{
+	return fby_port_read(m, dst, at, bytes) == 0;
+}
+
+/* The same, and their CRC continued. */
+static inline bool media_read_crc(struct fby_media *m, void *dst, u64 at, u32 bytes, u32 *crc)
+{
+	return fby_port_read_crc(m, dst, at, bytes, crc) == 0;
+}
+
+/* Soon to be read.  Inline, since gcc drops calls of functions that do nothing but
+ * prefetch. */
+FBY_INLINE void media_prefetch(struct fby_media *m, u64 at, u32 bytes)
+{
+	const u8 *p = fby_media_direct(m, at, bytes);
+
+	if (!p)
+		return;
+	for (u32 i = 0; i < bytes; i += 64)
+		fby_prefetch(p + i);
+}
+
+#endif

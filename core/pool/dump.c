@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * dump.c - looking into a pool, for tools: what a chunk is, what a line says,
+ * whether its data is whole.  Reads only.
+ */
+#include "pool/parts.h"
+
+int fby_chunk_info(struct fby_pool *p, u32 chunk, struct fby_chunk_info *out)
+{
+	const struct fby_chunk *ch;
+
+	fby_zero(out, sizeof(*out));
+	if (!p->space.usable)
+		return -FBY_E_RECOVERY_INCOMPLETE;
+	if (chunk >= p->space.store.sb.nchunks)
+		return -FBY_E_GEOMETRY;
+	ch = &p->space.chunk[chunk];
+	fby_lock(&p->space.lock);
+	out->number = chunk;
+	out->volume = ch->volume;
+	out->state = ch->state;
+	out->epoch = fby_load(&ch->epoch);
+	out->seq_min = fby_load(&ch->seq_min);
+	out->seq_max = ch->state == FBY_CS_OPEN ? ch->seq_last : fby_load(&ch->seq_max);
+	out->fill = fby_load(&ch->fill);
+	out->live = fby_chunk_live(&p->space, chunk);
+	fby_unlock(&p->space.lock);
+	return FBY_DONE;
+}
+
+u32 fby_lost_list(struct fby_pool *p, u16 volume, u32 *page, struct fby_report_block *out, u32 max)
+{
+	u32 n = 0, end = fby_page_number(&p->space, p->space.store.sb.nchunks, 0);
+
+	for (; p->space.usable && n < max && *page < end; ++*page) {
+		const struct fby_entry *e = &p->cache.entry[*page];
+		u32 state = fby_load(&e->state);
+		u64 key = fby_load(&e->key);
+
+		if (!(state & FBY_ES_LINKED) || !((state & FBY_ES_DAMAGED) || FBY_ES_LOST(state)) ||
+		    key >> FBY_BLOCK_BITS != volume)
+			continue;
+		out[n].block = fby_key_block(key);
+		out[n].chunk = fby_page_chunk(&p->space.store, *page);
+		out[n].page = (u16)fby_page_place(&p->space.store, *page);
+		out[n++].volume = volume;
+	}
+	return n;
+}
+
+int fby_entry_info(struct fby_pool *p, u32 chunk, u32 page, bool check_data, struct fby_entry_info *out)
+{
+	const struct fby_entry *e;
+	u32 number;
+
+	fby_zero(out, sizeof(*out));
+	if (!p->space.usable)
+		return -FBY_E_RECOVERY_INCOMPLETE;
+	if (chunk >= p->space.store.sb.nchunks || page < FBY_FIRST_PAGE || page >= p->space.store.chunk_pages)
+		return -FBY_E_GEOMETRY;
+	number = fby_page_number(&p->space, chunk, page);
+	e = &p->cache.entry[number];
+	out->valid = fby_page_line_read(&p->space, chunk, page, &out->line, NULL);
+	out->current = out->valid && out->line.epoch == fby_load(&p->space.chunk[chunk].epoch);
+	out->linked = (fby_load(&e->state) & FBY_ES_LINKED) &&
+		      (!out->valid || fby_load(&e->key) == fby_key(out->line.volume, out->line.block));
+	out->data_ok = out->valid && (!check_data || fby_page_data_ok(&p->cache, number, &out->line));
+	return FBY_DONE;
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * format_pool.c - an empty pool.
+ */
+#include "api/forebay.h"
+#include "format/store.h"
+
+static void format_volumes(struct fby_media *m, u32 seed, u32 nvolumes)
+{
+	for (u32 i = 0; i < nvolumes; i++) {
+		struct fby_volume_record r = { .counter = 1, .index = i, .state = FBY_VOL_FREE };
+		u64 at = FBY_VT_OFFSET + i * 2u * sizeof(r);
+
+		r.crc = fby_crc32c(seed, &r, sizeof(r) - 4);
+		media_lines(m, at, &r, sizeof(r));
+		media_lines(m, at + sizeof(r), &r, sizeof(r));
+	}
+}
+
+/* All open and seal lines valid, so that afterwards a chunk without them is damaged. */
+static void format_chunk(struct fby_media *m, u32 seed, const struct fby_superblock *sb, u32 c)
+{
+	u64 at = sb->data_offset + (u64)c * sb->chunk_size;
+	static const u8 zero[FBY_FIRST_PAGE * FBY_LINE];
+
+	media_lines(m, at, zero, sizeof(zero));
+	for (u32 i = 0; i < 2; i++) {
+		struct fby_open_line open = { .magic = FBY_OPEN_MAGIC, .chunk = c, .epoch = i };
+		struct fby_seal_line seal = { .magic = FBY_SEAL_MAGIC, .fill = FBY_FIRST_PAGE, .closed = 1, .chunk = c,
+					      .volume = FBY_NO_VOLUME, .counter = i, .epoch = 1,
+					      .last_block = FBY_NO_BLOCK };
+
+		fby_line_finish(seed, &open);
+		fby_line_finish(seed, &seal);
+		media_lines(m, at + (FBY_LINE_OPEN + i) * FBY_LINE, &open, FBY_LINE);
+		media_lines(m, at + (FBY_LINE_SEAL + i) * FBY_LINE, &seal, FBY_LINE);
+		media_lines(m, at + (FBY_LINE_SEAL + FBY_LINE_SEAL_COPY + i) * FBY_LINE, &seal, FBY_LINE);
+	}
+}
+
+int fby_format(struct fby_media *m, const struct fby_format *f)
+{
+	struct fby_superblock sb = { .magic = FBY_MAGIC, .version = FBY_VERSION, .generation = 1 };
+	static const u8 zero[FBY_PAGE];
+	u64 chunks;
+	u32 seed;
+
+	sb.chunk_size = f->chunk_size ? f->chunk_size : FBY_CHUNK_PAGES_MAX * FBY_PAGE;
+	sb.nvolumes = f->nvolumes ? f->nvolumes : FBY_VOLUMES_MAX;
+	if (!fby_power_of_two(sb.chunk_size) || sb.chunk_size < FBY_CHUNK_PAGES_MIN * FBY_PAGE ||
+	    sb.chunk_size > FBY_CHUNK_PAGES_MAX * FBY_PAGE || sb.nvolumes > FBY_VOLUMES_MAX)
+		return -FBY_E_GEOMETRY;
+	sb.media_size = fby_media_size(m);
+	sb.data_offset = fby_round_up(FBY_VT_OFFSET + sb.nvolumes * 512u, sb.chunk_size);
+	if (sb.media_size < sb.data_offset + (u64)FBY_CHUNKS_MIN * sb.chunk_size)
+		return -FBY_E_MEDIA_SMALL;
+	chunks = (sb.media_size - sb.data_offset) >> __builtin_ctz(sb.chunk_size);
+	sb.nchunks = chunks > FBY_CHUNKS_MAX ? FBY_CHUNKS_MAX : (u32)chunks;
+	sb.flags = FBY_SB_CLEAN;
+	sb.clean_seq = 1;
+	fby_copy(sb.uuid, f->uuid, 16);
+	sb.crc = fby_sb_crc(&sb);
+	seed = fby_crc32c(0, sb.uuid, 16);
+
+	media_lines(m, FBY_SB_OFFSET, zero, FBY_PAGE);
+	media_lines(m, FBY_SB_COPY_OFFSET, zero, FBY_PAGE);
+	media_fence(m, 0, FBY_VT_OFFSET);
+	format_volumes(m, seed, sb.nvolumes);
+	for (u32 c = 0; c < sb.nchunks; c++)
+		format_chunk(m, seed, &sb, c);
+	media_fence(m, 0, sb.media_size);
+	fby_sb_store(m, FBY_SB_COPY_OFFSET, &sb);
+	fby_sb_store(m, FBY_SB_OFFSET, &sb);
+	return FBY_DONE;
+}
+

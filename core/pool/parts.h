@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
+/*
+ * parts.h - the pool: its layers, side by side.
+ */
+#ifndef FBY_PARTS_H
+#define FBY_PARTS_H
+
+#include "drain/drain.h"
+#include "recover/recovery.h"
+
+struct fby_pool {
+	struct fby_space space;
+	struct fby_cache cache;
+	struct fby_drain drain;
+	struct fby_recovery recovery;
+	u64 memory_bytes;
+};
+
+#endif

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * pool.c - the pool in memory: open, close, options.
+ */
+#include "pool/parts.h"
+#include "space/slot.h"
+
+static u32 slots_of(u32 nslots)
+{
+	return nslots ? nslots : 4;
+}
+
+static u32 buckets_of(const struct fby_superblock *sb)
+{
+	u64 pages = (u64)sb->nchunks * (sb->chunk_size / FBY_PAGE);
+
+	return (u32)fby_round_up(pages, 16);
+}
+
+/* Places in mem, in order; sizes are multiples of 64. */
+struct layout {
+	u64 slots, chunks, owners, cached, drained, recovered, dead, buckets, entries, total;
+};
+
+static struct layout layout_of(const struct fby_superblock *sb, u32 nslots)
+{
+	u64 pages = (u64)sb->nchunks * (sb->chunk_size / FBY_PAGE);
+	struct layout l;
+
+	l.slots = fby_round_up(sizeof(struct fby_pool), 64);
+	l.chunks = l.slots + fby_round_up(nslots * sizeof(struct fby_slot), 64);
+	l.owners = l.chunks + fby_round_up(sb->nchunks * sizeof(struct fby_chunk), 64);
+	l.cached = l.owners + fby_round_up(sb->nvolumes * sizeof(struct fby_owner), 64);
+	l.drained = l.cached + fby_round_up(sb->nvolumes * sizeof(struct fby_cached), 64);
+	l.recovered = l.drained + fby_round_up(sb->nvolumes * sizeof(struct fby_drained), 64);
+	l.dead = l.recovered + fby_round_up(sb->nvolumes * sizeof(struct fby_recovered), 64);
+	l.buckets = l.dead + fby_round_up((nslots + 1) * (u64)sb->nchunks * sizeof(u16), 64);
+	l.entries = l.buckets + fby_round_up((u64)buckets_of(sb) * sizeof(u32), 64);
+	l.total = l.entries + fby_round_up(pages * sizeof(struct fby_entry), 64);
+	return l;
+}
+
+u64 fby_pool_bytes(const struct fby_superblock *sb, u32 nslots)
+{
+	return layout_of(sb, slots_of(nslots)).total;
+}
+
+static int options_normalize(struct fby_options *o)
+{
+	o->nslots = slots_of(o->nslots);
+	if (!o->high_watermark)
+		o->high_watermark = 60;
+	if (!o->low_watermark)
+		o->low_watermark = o->high_watermark > 10 ? o->high_watermark - 10 : 0;
+	if (o->nslots > FBY_SLOTS_MAX || o->high_watermark > 100 || o->low_watermark > o->high_watermark ||
+	    o->verify > FBY_VERIFY_NEVER)
+		return -FBY_E_GEOMETRY;
+	return FBY_DONE;
+}
+
+/* Not inlined, for the stack: its caller holds a superblock. */
+__attribute__((noinline)) static void open_volumes(struct fby_pool *p)
+{
+	for (u32 i = 0; i < p->space.store.sb.nvolumes; i++) {
+		struct fby_owner *owner = &p->space.owner[i];
+		struct fby_cached *cv = &p->cache.volume[i];
+		struct fby_volume_record a, b;
+		bool a_ok = fby_record_read(&p->space.store, (u16)i, 0, &a);
+		bool b_ok = fby_record_read(&p->space.store, (u16)i, 1, &b);
+
+		owner->first = owner->last = FBY_NO_CHUNK;
+		owner->damaged = !a_ok && !b_ok;
+		if (owner->damaged)
+			continue;
+		owner->rec = a_ok && (!b_ok || a.counter >= b.counter) ? a : b;
+		cv->blocks = (owner->rec.origin_sectors + FBY_PAGE_SECTORS - 1) / FBY_PAGE_SECTORS;
+		if (owner->rec.watermark > p->recovery.max_seq)
+			p->recovery.max_seq = owner->rec.watermark;
+	}
+}
+
+static void open_slots(struct fby_pool *p)
+{
+	for (u32 i = 0; i < p->space.opt.nslots; i++) {
+		p->space.slot[i].floor = FBY_NO_SEQ;
+		p->space.slot[i].dead = fby_dead_row(&p->space, &p->space.slot[i]);
+		for (u32 v = 0; v < FBY_VOLUMES_MAX; v++)
+			p->space.slot[i].volume[v].open = FBY_NO_CHUNK;
+	}
+}
+
+int fby_pool_open(struct fby_pool **out, void *mem, u64 bytes, struct fby_media *m, const struct fby_options *o)
+{
+	struct fby_pool *p = mem;
+	struct fby_options opt = *o;
+	struct fby_probe probe;
+	struct layout l;
+	int rc = options_normalize(&opt);
+
+	if (rc)
+		return rc;
+	fby_probe(m, &probe);
+	if (probe.error)
+		return probe.error;
+	if (probe.sb.features_ro && !opt.read_only)
+		return -FBY_E_FEATURE_RO;
+	l = layout_of(&probe.sb, opt.nslots);
+	if (bytes < l.total || (uintptr_t)mem % 64)
+		return -FBY_E_NO_MEMORY;
+	p->space.store.media = m;
+	p->space.store.sb = probe.sb;
+	p->space.opt = opt;
+	p->memory_bytes = l.total;
+	p->space.slot = (void *)((u8 *)mem + l.slots);
+	p->space.chunk = (void *)((u8 *)mem + l.chunks);
+	p->space.owner = (void *)((u8 *)mem + l.owners);
+	p->cache.volume = (void *)((u8 *)mem + l.cached);
+	p->drain.volume = (void *)((u8 *)mem + l.drained);
+	p->recovery.volume = (void *)((u8 *)mem + l.recovered);
+	p->cache.space = p->drain.space = p->recovery.space = &p->space;
+	p->drain.cache = p->recovery.cache = &p->cache;
+	p->space.dead = (void *)((u8 *)mem + l.dead);
+	p->cache.bucket = (void *)((u8 *)mem + l.buckets);
+	p->cache.entry = (void *)((u8 *)mem + l.entries);
+	p->space.store.chunk_pages = p->space.store.sb.chunk_size / FBY_PAGE;
+	p->space.store.chunk_shift = (u32)__builtin_ctz(p->space.store.chunk_pages);
+	p->cache.nbuckets = buckets_of(&p->space.store.sb);
+	p->space.store.line_seed = fby_crc32c(0, p->space.store.sb.uuid, 16);
+	p->recovery.report.clean = p->space.store.sb.flags & FBY_SB_CLEAN;
+	p->recovery.report.chunk_headers_lost = !probe.primary_valid + !probe.copy_valid;
+	p->recovery.max_seq = p->space.store.sb.clean_seq;
+	fby_lock_init(&p->space.lock);
+	open_volumes(p);
+	p->drain.moved_from = FBY_NO_CHUNK;
+	p->space.share = ~0u;
+	p->drain.retry_ns = FBY_NO_SEQ;
+	p->space.looked_opens = FBY_NO_SEQ;
+	open_slots(p);
+	*out = p;
+	return FBY_DONE;
+}
+
+int fby_pool_close(struct fby_pool *p)
+{
+	u32 wake = 0;
+
+	if (p->space.opt.read_only || !p->space.usable)
+		return FBY_DONE;
+	for (u32 i = 0; i < p->space.store.sb.nvolumes; i++)
+		if (p->drain.volume[i].destage.outstanding > 0)
+			return -FBY_E_BUSY;
+	for (u32 i = 0; i < p->space.opt.nslots; i++) {
+		struct fby_slot *s = &p->space.slot[i];
+
+		if (!fby_slot_try(s)) {
+			fby_fetch_or(&p->space.wake_owed, wake);
+			return -FBY_E_BUSY;
+		}
+		for (u32 v = 0; v < p->space.store.sb.nvolumes; v++)
+			fby_slot_close(&p->space, s, (u16)v, &wake);
+		fby_slot_release(s);
+	}
+	for (u32 i = 0; i < p->space.store.sb.nvolumes; i++)
+		fby_destage_settle(&p->drain, (u16)i);
+	p->space.usable = false;
+	p->space.store.sb.clean_seq = p->space.seq;
+	p->space.store.sb.clean_digest = fby_digest(&p->cache, &p->space.store.sb.clean_entries);
+	fby_sb_write(&p->space.store, true);
+	return FBY_DONE;
+}
+
+void fby_pool_options(struct fby_pool *p, struct fby_options *out)
+{
+	*out = p->space.opt;
+}
+
+int fby_pool_set_options(struct fby_pool *p, const struct fby_options *o)
+{
+	struct fby_options n = *o;
+	int rc;
+
+	n.nslots = p->space.opt.nslots;
+	n.read_only = p->space.opt.read_only;
+	rc = options_normalize(&n);
+	if (rc)
+		return rc;
+	fby_store(&p->space.opt.no_checksums, n.no_checksums);
+	p->space.opt.verify = n.verify;
+	p->space.opt.high_watermark = n.high_watermark;
+	p->space.opt.low_watermark = n.low_watermark;
+	p->space.opt.max_age_ns = n.max_age_ns;
+	p->space.opt.idle_ns = n.idle_ns;
+	return FBY_DONE;
+}

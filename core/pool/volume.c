@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * volume.c - volumes: add, remove, rebind, attach, detach.
+ */
+#include "cache/index.h"
+#include "pool/parts.h"
+#include "space/slot.h"
+
+/* Of a name that ends. */
+static bool name_ok(const char *name)
+{
+	for (u32 n = 0; name[n]; n++) {
+		char c = name[n];
+
+		if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+		      c == '_' || c == '-'))
+			return false;
+	}
+	return name[0] != 0;
+}
+
+static bool name_equal(const char *a, const char *b)
+{
+	while (*a && *a == *b)
+		a++, b++;
+	return *a == *b;
+}
+
+int fby_volume_find(struct fby_pool *p, const char *name, u16 *index)
+{
+	for (u32 i = 0; i < p->space.store.sb.nvolumes; i++) {
+		if (p->space.owner[i].rec.state == FBY_VOL_USED && name_equal(p->space.owner[i].rec.name, name)) {
+			*index = (u16)i;
+			return FBY_DONE;
+		}
+	}
+	return -FBY_E_NO_VOLUME;
+}
+
+static int writable(const struct fby_pool *p)
+{
+	if (p->space.opt.read_only)
+		return -FBY_E_READ_ONLY;
+	return p->space.usable ? FBY_DONE : -FBY_E_RECOVERY_INCOMPLETE;
+}
+
+int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *index)
+{
+	struct fby_volume_record r = { 0 };
+	struct fby_owner *owner;
+	struct fby_cached *cv;
+	struct fby_recovered *rv;
+	u32 i = 0;
+	int rc = writable(p);
+
+	if (rc)
+		return rc;
+	if (!fby_text_ends(s->name, sizeof(s->name)) || !name_ok(s->name) ||
+	    !fby_text_ends(s->identity, sizeof(s->identity)))
+		return -FBY_E_NAME;
+	if (fby_volume_find(p, s->name, index) == FBY_DONE)
+		return -FBY_E_VOLUME_EXISTS;
+	while (i < p->space.store.sb.nvolumes &&
+	       (p->space.owner[i].rec.state != FBY_VOL_FREE || p->space.owner[i].damaged))
+		i++;
+	if (i == p->space.store.sb.nvolumes)
+		return -FBY_E_VOLUME_TABLE_FULL;
+	owner = &p->space.owner[i];
+	cv = &p->cache.volume[i];
+	rv = &p->recovery.volume[i];
+	r.counter = owner->rec.counter;
+	r.index = i;
+	r.state = FBY_VOL_USED;
+	/* Nothing written so far can be taken for this volume's own: its first
+	 * chunk takes a fresh block of sequence numbers. */
+	r.watermark = FBY_BUG(NEW_VOLUME_OLD_WATERMARK) ? 0 : fby_load_acquire(&p->space.seq) - 1;
+	r.origin_sectors = s->origin_sectors;
+	r.block_size = s->block_size;
+	fby_copy(r.uuid, s->uuid, 16);
+	for (u32 n = 0; s->name[n]; n++)
+		r.name[n] = s->name[n];
+	for (u32 n = 0; s->identity[n]; n++)
+		r.identity[n] = s->identity[n];
+	if (!fby_record_sane(i, &r))
+		return -FBY_E_GEOMETRY;
+	owner->rec = r;
+	cv->blocks = (r.origin_sectors + FBY_PAGE_SECTORS - 1) / FBY_PAGE_SECTORS;
+	cv->lost_blocks = cv->lost_only = rv->holes = rv->holes_unknown = 0;
+	fby_owner_write(&p->space, (u16)i);
+	*index = (u16)i;
+	return FBY_DONE;
+}
+
+/* Unlinks all; the record is free already, so nothing of it comes back. */
+static void forget_pages(struct fby_pool *p, u16 volume)
+{
+	u32 wake = 0, c = FBY_NO_CHUNK;
+
+	for (u32 i = 0; i < p->space.opt.nslots; i++) {
+		struct fby_slot *s = &p->space.slot[i];
+
+		while (!fby_slot_try(s))
+			fby_relax();
+		fby_slot_close(&p->space, s, volume, &wake);
+		fby_slot_release(s);
+	}
+	while ((c = fby_chunk_walk(&p->space, volume, c, &wake)) != FBY_NO_CHUNK) {
+		u32 end = fby_page_number(&p->space, c + 1, 0);
+
+		for (u32 page = fby_page_number(&p->space, c, FBY_FIRST_PAGE); page < end; page++) {
+			struct fby_entry *e = &p->cache.entry[page];
+			u32 b;
+
+			if (!(fby_load(&e->state) & FBY_ES_LINKED))
+				continue;
+			b = fby_index_bucket(&p->cache, e->key);
+			while (!fby_index_try(&p->cache, b))
+				fby_relax();
+			fby_index_del_locked(&p->cache, b, page);
+			fby_index_release(&p->cache, b);
+			fby_page_dead(&p->space, page, fby_dead_row(&p->space, NULL), &p->space.owner[volume].dead);
+		}
+	}
+	fby_volume_count(&p->space, volume);
+	fby_fetch_or(&p->space.wake_owed, wake);
+}
+
+int fby_volume_remove(struct fby_pool *p, u16 index, bool discard)
+{
+	struct fby_owner *owner;
+	struct fby_cached *cv;
+	struct fby_recovered *rv;
+	int rc = writable(p);
+
+	if (rc)
+		return rc;
+	if (index >= p->space.store.sb.nvolumes)
+		return -FBY_E_NO_VOLUME;
+	owner = &p->space.owner[index];
+	cv = &p->cache.volume[index];
+	rv = &p->recovery.volume[index];
+	if (owner->rec.state == FBY_VOL_FREE && !owner->damaged)
+		return -FBY_E_NO_VOLUME;
+	if (owner->attached)
+		return -FBY_E_VOLUME_BUSY;
+	if (!discard && (owner->damaged || owner->rec.flags || fby_volume_pages(&p->space, index) > 0))
+		return -FBY_E_VOLUME_DIRTY;
+	owner->rec.state = FBY_VOL_FREE;
+	owner->rec.flags = 0;
+	owner->rec.watermark = fby_load_acquire(&p->space.seq) - 1;
+	fby_owner_write(&p->space, index);
+	owner->damaged = false;
+	forget_pages(p, index);
+	cv->lost_blocks = cv->lost_only = rv->holes = rv->holes_unknown = 0;
+	return FBY_DONE;
+}
+
+int fby_volume_rebind(struct fby_pool *p, u16 index, const char *identity, u64 origin_sectors)
+{
+	struct fby_owner *owner;
+	struct fby_cached *cv;
+	struct fby_volume_record r;
+	int rc = writable(p);
+	u32 n;
+
+	if (rc)
+		return rc;
+	if (index >= p->space.store.sb.nvolumes || p->space.owner[index].rec.state == FBY_VOL_FREE)
+		return -FBY_E_NO_VOLUME;
+	owner = &p->space.owner[index];
+	cv = &p->cache.volume[index];
+	if (owner->attached)
+		return -FBY_E_VOLUME_BUSY;
+	r = owner->rec;
+	if (origin_sectors < r.origin_sectors)
+		return -FBY_E_ORIGIN_SIZE;
+	r.origin_sectors = origin_sectors;
+	fby_zero(r.identity, sizeof(r.identity));
+	for (n = 0; identity[n] && n < FBY_IDENTITY_MAX; n++)
+		r.identity[n] = identity[n];
+	if (identity[n] || !fby_record_sane(index, &r))
+		return -FBY_E_NAME;
+	owner->rec = r;
+	cv->blocks = (r.origin_sectors + FBY_PAGE_SECTORS - 1) / FBY_PAGE_SECTORS;
+	fby_owner_write(&p->space, index);
+	return FBY_DONE;
+}
+
+/* --- attach and detach ------------------------------------------------------- */
+
+u64 fby_volume_bytes(struct fby_pool *p, u32 round_pages, u32 nbuffers, u32 buffer_bytes)
+{
+	(void)p;
+	return fby_round_up((u64)round_pages * sizeof(struct fby_round_page), FBY_PAGE) + (u64)nbuffers * buffer_bytes;
+}
+
+static void attach_memory(struct fby_drained *v, const struct fby_attach *a)
+{
+	struct fby_destage *d = &v->destage;
+	u8 *buf = (u8 *)a->mem + fby_round_up((u64)a->round_pages * sizeof(struct fby_round_page), FBY_PAGE);
+
+	fby_zero(d, sizeof(*d));
+	d->page = a->mem;
+	d->cap = a->round_pages;
+	d->nbuffers = a->nbuffers;
+	d->buffer_sectors = a->buffer_bytes / FBY_SECTOR;
+	for (u32 i = 0; i < a->nbuffers; i++)
+		d->io[i].buf = buf + (u64)i * a->buffer_bytes;
+}
+
+/* Entries that recovery found lost: go on as the policy says, and remember that
+ * it was said. */
+static int attach_holes(struct fby_pool *p, u16 index, enum fby_holes policy)
+{
+	struct fby_owner *owner = &p->space.owner[index];
+	struct fby_recovered *rv = &p->recovery.volume[index];
+
+	if (owner->rec.flags == 0)
+		return FBY_DONE;
+	if ((owner->rec.flags & FBY_VF_HOLES_UNKNOWN) && policy != FBY_HOLES_ACCEPT)
+		return -FBY_E_HOLES;
+	if (policy == FBY_HOLES_FAIL)
+		return -FBY_E_HOLES_KNOWN;
+	owner->rec.flags = 0;
+	rv->holes = rv->holes_unknown = 0;
+	if (!p->space.opt.read_only)
+		fby_owner_write(&p->space, index);
+	return FBY_DONE;
+}
+
+int fby_volume_attach(struct fby_pool *p, u16 index, const struct fby_attach *a)
+{
+	struct fby_owner *owner;
+	struct fby_cached *cv;
+	struct fby_drained *dv;
+	int rc;
+
+	if (!p->space.usable)
+		return -FBY_E_RECOVERY_INCOMPLETE;
+	if (index >= p->space.store.sb.nvolumes)
+		return -FBY_E_NO_VOLUME;
+	owner = &p->space.owner[index];
+	cv = &p->cache.volume[index];
+	dv = &p->drain.volume[index];
+	if (owner->damaged)
+		return -FBY_E_VOLUME_DAMAGED;
+	if (owner->rec.state != FBY_VOL_USED)
+		return -FBY_E_NO_VOLUME;
+	if (owner->attached)
+		return -FBY_E_VOLUME_BUSY;
+	if (a->origin_sectors != owner->rec.origin_sectors)
+		return -FBY_E_ORIGIN_SIZE;
+	if (!name_equal(a->identity, owner->rec.identity))
+		return -FBY_E_ORIGIN_IDENTITY;
+	if (a->nbuffers < 1 || a->nbuffers > 64 || a->buffer_bytes < FBY_PAGE || a->buffer_bytes % FBY_PAGE ||
+	    a->round_pages < 16)
+		return -FBY_E_GEOMETRY;
+	if (a->mem_bytes < fby_volume_bytes(p, a->round_pages, a->nbuffers, a->buffer_bytes))
+		return -FBY_E_NO_MEMORY;
+	rc = attach_holes(p, index, a->holes);
+	if (rc)
+		return rc;
+	attach_memory(dv, a);
+	dv->attachment++; /* what was written along before is clean for another origin */
+	fby_zero(&dv->pace, sizeof(dv->pace));
+	fby_pace_start(&dv->pace, a->nbuffers);
+	dv->last_error = 0;
+	fby_zero(&cv->gate, sizeof(cv->gate));
+	cv->gate.ended = FBY_BUG(ATTACH_FORGETS_BYPASS) ? 0 : 1; /* before a crash of the host, perhaps */
+	cv->bypasses = cv->bypassed_sectors = 0;
+	fby_entitle(&p->space, owner, true);
+	fby_share_update(&p->space);
+	fby_level_update(&p->space, index);
+	fby_destage_look(&p->space, index);
+	return FBY_DONE;
+}
+
+int fby_volume_detach(struct fby_pool *p, u16 index)
+{
+	struct fby_owner *owner;
+	struct fby_cached *cv;
+	struct fby_drained *dv;
+	bool busy = false;
+	u32 wake = 0;
+
+	if (index >= p->space.store.sb.nvolumes)
+		return -FBY_E_NO_VOLUME;
+	owner = &p->space.owner[index];
+	cv = &p->cache.volume[index];
+	dv = &p->drain.volume[index];
+	if (!owner->attached)
+		return -FBY_E_VOLUME_DETACHED;
+	if (dv->destage.outstanding > 0 || fby_load(&cv->bypassing) ||
+	    ((fby_load(&cv->gate.held) & FBY_GATE_HELD) && !dv->destage.gate))
+		return -FBY_E_BUSY;
+	if (!p->space.opt.read_only) {
+		for (u32 i = 0; i < p->space.opt.nslots; i++) {
+			busy = !fby_slot_try(&p->space.slot[i]);
+			if (busy)
+				break;
+			fby_slot_close(&p->space, &p->space.slot[i], index, &wake);
+			fby_slot_release(&p->space.slot[i]);
+		}
+	}
+	if (!busy)
+		fby_relocate_settle(&p->drain, index, &wake);
+	fby_fetch_or(&p->space.wake_owed, wake);
+	if (busy)
+		return -FBY_E_BUSY;
+	fby_destage_settle(&p->drain, index);
+	fby_entitle(&p->space, owner, false);
+	fby_share_update(&p->space);
+	fby_zero(&dv->destage, sizeof(dv->destage));
+	return FBY_DONE;
+}
+

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
+/*
+ * recovery.h - what the scan (scan.c) leaves for the finish (recovery.c).
+ */
+#ifndef FBY_RECOVERY_H
+#define FBY_RECOVERY_H
+
+#include "cache/cache.h"
+
+/* fby_chunk.recover */
+enum {
+	CR_LINES = 1u << 0,  /* some of its pages have a line to be written */
+	CR_OPEN0 = 1u << 1,  /* its open line of even epochs is not valid */
+	CR_OPEN1 = 1u << 2,  /* its open line of odd epochs is not valid */
+	CR_SEALS = 1u << 3,  /* a seal line is not valid, or not the same as its copy */
+	CR_CLOSED = 1u << 4, /* has a seal that says closed */
+	CR_DOUBT = 1u << 5,  /* so few seals are left that entries may be missing, of its volume */
+	CR_LOST = 1u << 6,   /* the same, and of which volume is not known either */
+};
+
+struct fby_recovered {
+	u32 holes, holes_unknown; /* of a volume */
+};
+
+/* Counters are added to by all its threads. */
+struct fby_recovery {
+	struct fby_space *space;
+	struct fby_cache *cache;
+	struct fby_recovered *volume;
+	struct fby_recovery_report report;
+	u64 max_epoch, max_seq;
+};
+
+/* --- what hosts call; forebay.h says what each does ------------------------------- */
+int fby_recovery_scan(struct fby_recovery *p, u32 first, u32 n);
+int fby_recovery_finish(struct fby_recovery *p, struct fby_recovery_report *report);
+
+/* No seq that the line of page (c, i), which cannot be read, may have had was above this. */
+u64 fby_hole_seq(struct fby_recovery *p, u32 c, u32 i);
+
+static inline void fby_report_add(struct fby_report_block *list, u32 *n, const struct fby_report_block *b)
+{
+	if (*n < FBY_REPORT_MAX)
+		list[(*n)++] = *b;
+}
+
+#endif

@@ -1,0 +1,483 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * scan.c - the first half of recovery: each chunk by itself, in parallel.  Its
+ * epoch, where its writes end, what each line is; links the newest entry of each
+ * block.  Writes nothing; recovery.c does the rest.
+ *
+ * Only the last batch of a chunk can be torn by a crash, since each ended with a
+ * fence.  The table below decides by a line's place and by what it is.
+ */
+#include "cache/index.h"
+#include "recover/recovery.h"
+
+enum place {
+	SETTLED, /* fenced long ago: sealed, or before the last batch */
+	TAIL,	 /* in the last batch, which a crash may have torn */
+	BEYOND,	 /* never written in this epoch */
+	PLACES
+};
+
+enum action {
+	LINK,	    /* an entry */
+	CHECK_DATA, /* an entry if its data arrived, else void */
+	HOLE,	    /* an entry was here and is lost */
+	VOID,	    /* torn, never acknowledged: make sure that it stays nothing */
+	NOTHING,
+};
+
+/* CURRENT: valid and of the chunk's epoch; OLD: valid, of an earlier one. */
+static const u8 decision[PLACES][FBY_LINE_CLASSES] = {
+	/*	      CURRENT	  OLD	   BAD */
+	[SETTLED] = { LINK,	  HOLE,	   HOLE },
+	[TAIL]	  = { CHECK_DATA, VOID,	   VOID },
+	[BEYOND]  = { NOTHING,	  NOTHING, NOTHING },
+};
+
+/* One chunk while it is scanned. */
+struct scan {
+	u32 c;
+	u32 last;  /* highest place of a CURRENT line; 0: none */
+	u32 batch; /* first page of its batch */
+	u32 opens, seals; /* valid ones of its lines */
+	u32 sealed, closed;
+	u32 linked;
+	struct fby_seal_line seal; /* the newest */
+	u64 last_block; /* of page sealed-1 */
+	u64 watermark;
+	u64 blocks;
+	u16 volume;
+	bool known;  /* seq_min and volume are those of the epoch */
+	bool ignore; /* the volume is gone */
+	u8 class[FBY_CHUNK_PAGES_MAX];
+};
+
+static void max_u64(u64 *to, u64 value)
+{
+	u64 now;
+
+	do
+		now = fby_load(to);
+	while (now < value && !fby_cmpxchg(to, now, value));
+}
+
+/* --- what the chunk is ------------------------------------------------------ */
+
+/* Epoch and volume are those of the newest valid open line. */
+static void scan_open(struct fby_recovery *p, struct scan *s)
+{
+	struct fby_chunk *ch = &p->space->chunk[s->c];
+	struct fby_open_line l;
+
+	s->opens = 0;
+	s->known = false;
+	s->volume = FBY_NO_VOLUME;
+	ch->epoch = ch->seq_min = 0;
+	for (u32 which = 0; which < 2; which++) {
+		if (!fby_open_line_read(&p->space->store, s->c, which, &l)) {
+			ch->recover |= which ? CR_OPEN1 : CR_OPEN0;
+			fby_fetch_add(&p->report.chunk_headers_lost, 1ull);
+			continue;
+		}
+		if (s->opens++ && l.epoch < ch->epoch)
+			continue;
+		ch->epoch = l.epoch;
+		ch->seq_min = l.seq_min;
+		s->known = l.kind == FBY_CHUNK_CACHE;
+		s->volume = s->known ? l.volume : FBY_NO_VOLUME;
+	}
+}
+
+/* The newest of the valid seals; where its epoch is above the chunk's, the open
+ * line of that one is lost. */
+static void scan_seals(struct fby_recovery *p, struct scan *s)
+{
+	struct fby_chunk *ch = &p->space->chunk[s->c];
+	u64 counter[2] = { 0, 0 };
+	struct fby_seal_line l;
+
+	s->seals = 0;
+	ch->seal_counter = 0;
+	fby_zero(&s->seal, sizeof(s->seal));
+	for (u32 which = 0; which < FBY_SEALS; which++) {
+		if (!fby_seal_line_read(&p->space->store, s->c, which, &l)) {
+			ch->recover |= CR_SEALS;
+			fby_fetch_add(&p->report.chunk_headers_lost, 1ull);
+			continue;
+		}
+		if (which >= 2 && l.counter != counter[which & 1])
+			ch->recover |= CR_SEALS;
+		counter[which & 1] = l.counter;
+		if (l.counter > ch->seal_counter)
+			ch->seal_counter = l.counter;
+		if (s->seals++ == 0 || l.epoch > s->seal.epoch ||
+		    (l.epoch == s->seal.epoch && l.counter > s->seal.counter))
+			s->seal = l;
+	}
+	if (s->seal.epoch > ch->epoch && !FBY_BUG(SEAL_EPOCH_IGNORED)) {
+		ch->epoch = s->seal.epoch;
+		ch->seq_min = 1;
+		s->volume = s->seal.volume;
+		s->known = false;
+	}
+}
+
+static u8 scan_line(struct fby_recovery *p, struct scan *s, u32 i, u64 *newest)
+{
+	struct fby_chunk *ch = &p->space->chunk[s->c];
+	struct fby_page_line l;
+
+	if (!fby_page_line_read(p->space, s->c, i, &l, NULL))
+		return FBY_LINE_BAD;
+	if (l.epoch > *newest)
+		*newest = l.epoch;
+	if (l.epoch != ch->epoch)
+		return l.epoch < ch->epoch ? FBY_LINE_OLD : FBY_LINE_BAD;
+	if (!s->known) { /* its open line is lost: the first entry tells */
+		s->volume = l.volume;
+		ch->seq_min = l.seq;
+		s->known = true;
+	}
+	if (l.volume != s->volume)
+		return FBY_LINE_BAD;
+	s->last = i;
+	s->batch = l.batch_first;
+	if (l.seq > ch->seq_max)
+		ch->seq_max = l.seq;
+	if (l.seq < ch->seq_min)
+		ch->seq_min = l.seq;
+	return FBY_LINE_CURRENT;
+}
+
+/* Classes of all lines.  Where they show that the newest open line is lost, the
+ * epoch they have is the chunk's, and all are looked at again: once. */
+static void scan_lines(struct fby_recovery *p, struct scan *s)
+{
+	struct fby_chunk *ch = &p->space->chunk[s->c];
+	u64 newest = ch->epoch;
+
+	for (u32 pass = 0; pass < 2; pass++) {
+		s->last = s->batch = 0;
+		ch->seq_max = 0;
+		for (u32 i = FBY_FIRST_PAGE; i < p->space->store.chunk_pages; i++)
+			s->class[i] = scan_line(p, s, i, &newest);
+		if (newest == ch->epoch)
+			break;
+		ch->epoch = newest;
+		s->known = false;
+	}
+	if (ch->seq_max == 0)
+		ch->seq_max = ch->seq_min;
+}
+
+/*
+ * A crash leaves at least two seal lines valid.  With fewer the chunk is damaged, and
+ * what it held beyond its readable lines is not known: of its volume, where both open
+ * lines or an entry say which one that is, else of any.
+ */
+static void scan_doubt(struct fby_recovery *p, struct scan *s, u64 opened)
+{
+	struct fby_chunk *ch = &p->space->chunk[s->c];
+
+	if (ch->epoch != opened)
+		ch->recover |= ch->epoch & 1 ? CR_OPEN1 : CR_OPEN0; /* lost, or stale: a cut kept it from arriving */
+	if (s->seals >= 2 || FBY_BUG(HEADERS_LOST_SILENT))
+		return;
+	if (s->opens == 2 || (s->opens == 1 && ch->epoch > opened))
+		ch->recover |= s->volume == FBY_NO_VOLUME ? 0 : CR_DOUBT;
+	else
+		ch->recover |= CR_LOST;
+}
+
+static void scan_end(struct fby_recovery *p, struct scan *s)
+{
+	struct fby_chunk *ch = &p->space->chunk[s->c];
+
+	s->sealed = s->closed = 0;
+	s->last_block = FBY_NO_BLOCK;
+	if (s->seals && s->seal.epoch == ch->epoch) {
+		s->sealed = s->seal.fill;
+		s->closed = s->seal.closed;
+		s->last_block = s->seal.last_block;
+		if (s->seal.seq_max > ch->seq_max)
+			ch->seq_max = s->seal.seq_max;
+	}
+	if (s->closed)
+		ch->recover |= CR_CLOSED;
+	else if (p->report.clean) { /* that seal is lost */
+		s->closed = 1;
+		if (s->last + 1 > s->sealed)
+			s->sealed = s->last + 1;
+	}
+}
+
+static void scan_volume(struct fby_recovery *p, struct scan *s)
+{
+	const struct fby_owner *o;
+	const struct fby_cached *cv;
+
+	s->ignore = true;
+	s->watermark = 0;
+	s->blocks = 1ull << FBY_BLOCK_BITS;
+	if (s->volume == FBY_NO_VOLUME)
+		return;
+	o = &p->space->owner[s->volume];
+	cv = &p->cache->volume[s->volume];
+	if (o->damaged) {
+		s->ignore = false;
+		return;
+	}
+	s->ignore = o->rec.state != FBY_VOL_USED;
+	s->blocks = cv->blocks;
+	if (!FBY_BUG(WATERMARK_IGNORED))
+		s->watermark = o->rec.watermark;
+}
+
+static enum place place_of(const struct scan *s, u32 i)
+{
+	if (i < s->sealed)
+		return SETTLED;
+	if (s->closed || i > s->last)
+		return BEYOND;
+	return i < s->batch ? SETTLED : TAIL;
+}
+
+/* --- linking ------------------------------------------------------------------ */
+
+/* Of a lost line at place i, no seq in it was above this: lines of a chunk ascend,
+ * and each says the seq of the one before it. */
+static u64 seq_before(const struct fby_page_line *next, u32 i)
+{
+	u64 last = next->prev_seq ? next->prev_seq : next->seq - 1;
+	u32 between = next->page - 1 - i;
+
+	return last > between ? last - between : 1;
+}
+
+u64 fby_hole_seq(struct fby_recovery *p, u32 c, u32 i)
+{
+	struct fby_page_line l;
+	bool repaired; /* as the scan reads it: its bound is to be the same */
+
+	for (u32 n = i + 1; n < p->space->store.chunk_pages; n++) {
+		if (fby_page_line_read(p->space, c, n, &l, &repaired) && l.epoch == p->space->chunk[c].epoch)
+			return seq_before(&l, i);
+	}
+	return p->space->chunk[c].seq_max;
+}
+
+/* Seq of a linked page; ~0 if its line cannot be read a second time. */
+static u64 linked_seq(struct fby_recovery *p, u32 page)
+{
+	if (fby_load(&p->cache->entry[page].state) & FBY_ES_HOLE)
+		return fby_hole_seq(p, fby_page_chunk(&p->space->store, page), fby_page_place(&p->space->store, page));
+	return fby_page_seq(p->cache, page, FBY_NO_SEQ);
+}
+
+static void count_lost(struct fby_recovery *p, u16 volume, u32 state, u32 by)
+{
+	if (FBY_ES_LOST(state))
+		fby_fetch_add(&p->cache->volume[volume].lost_blocks, by);
+	if (fby_lost_only(state | FBY_ES_LINKED))
+		fby_fetch_add(&p->cache->volume[volume].lost_only, by);
+}
+
+/* Bucket held: old gives way to a newer one. */
+static void supersede(struct fby_recovery *p, u16 volume, u32 old, u32 was)
+{
+	count_lost(p, volume, was, ~0u);
+	fby_fetch_add(&fby_chunk_of(p->space, old)->linked, ~0u);
+	fby_store(&p->cache->entry[old].state, was & FBY_ES_HOLE ? FBY_ES_VOID : was & FBY_ES_REPAIR);
+}
+
+/* Links the page unless the block has a newer one.  Any thread. */
+static void link_page(struct fby_recovery *p, struct scan *s, u32 i, u64 block, u32 state, u64 seq)
+{
+	u32 page = fby_page_number(p->space, s->c, i), old, was;
+	u64 key = fby_key(s->volume, block);
+	u32 b = fby_index_bucket(p->cache, key);
+
+	while (!fby_index_try(p->cache, b))
+		fby_relax();
+	old = fby_index_get_locked(p->cache, b, key);
+	was = old == FBY_NO_PAGE ? 0 : fby_load(&p->cache->entry[old].state);
+	if (old == FBY_NO_PAGE || (linked_seq(p, old) < seq && !FBY_BUG(LOWEST_SEQ_WINS))) {
+		fby_index_put_locked(p->cache, b, key, page, state, old);
+		count_lost(p, s->volume, state, 1);
+		s->linked++;
+		if (old != FBY_NO_PAGE)
+			supersede(p, s->volume, old, was);
+	} else {
+		fby_store(&p->cache->entry[page].state, state & FBY_ES_HOLE ? FBY_ES_VOID : state & FBY_ES_REPAIR);
+	}
+	fby_index_release(p->cache, b);
+}
+
+/* --- entries -------------------------------------------------------------------- */
+
+static void mark(struct fby_recovery *p, const struct scan *s, u32 i, u32 state)
+{
+	struct fby_entry *e = &p->cache->entry[fby_page_number(p->space, s->c, i)];
+
+	e->key = FBY_NO_BLOCK;
+	fby_store(&e->state, state);
+	p->space->chunk[s->c].recover |= CR_LINES;
+}
+
+/* The data of an entry as its line says it. */
+static bool data_arrived(struct fby_recovery *p, u32 page, const struct fby_page_line *l)
+{
+	return (l->flags & FBY_PF_NOCRC) || FBY_BUG(TORN_TAIL_ACCEPTED) || fby_page_data_ok(p->cache, page, l);
+}
+
+static void drop(struct fby_recovery *p, struct scan *s, u32 i, const struct fby_page_line *l)
+{
+	const struct fby_report_block b = { .block = l->block, .chunk = s->c, .page = (u16)i, .volume = s->volume };
+
+	mark(p, s, i, FBY_ES_VOID);
+	fby_fetch_add(&p->report.dropped, 1ull);
+	fby_lock(&p->space->lock);
+	fby_report_add(p->report.dropped_named, &p->report.ndropped_named, &b);
+	fby_unlock(&p->space->lock);
+}
+
+/* Sectors that the volume has not: the image contradicts itself, and the line is
+ * as good as lost.  The origin must never see them. */
+static bool out_of_range(struct fby_recovery *p, const struct scan *s, const struct fby_page_line *l)
+{
+	u64 sectors = p->space->owner[s->volume].rec.origin_sectors;
+
+	if (s->ignore || l->kind == FBY_KIND_VOID || l->seq <= s->watermark)
+		return false;
+	if (l->block >= s->blocks)
+		return true;
+	return !p->space->owner[s->volume].damaged && l->valid &&
+	       l->block * FBY_PAGE_SECTORS + 32u - (u32)__builtin_clz(l->valid) > sectors;
+}
+
+static void entry(struct fby_recovery *p, struct scan *s, u32 i, const struct fby_page_line *l, bool check,
+		  bool repaired)
+{
+	u32 page = fby_page_number(p->space, s->c, i);
+	u32 state = FBY_ES(l->kind, l->valid, l->lost);
+
+	if (repaired) {
+		fby_fetch_add(&p->report.lines_repaired, 1ull);
+		mark(p, s, i, FBY_ES_REPAIR);
+		state |= FBY_ES_REPAIR;
+		if (l->seq < p->space->chunk[s->c].seq_min)
+			p->space->chunk[s->c].seq_min = l->seq;
+		if (l->seq > p->space->chunk[s->c].seq_max)
+			p->space->chunk[s->c].seq_max = l->seq;
+	}
+	if (s->ignore || l->kind == FBY_KIND_VOID || l->seq <= s->watermark)
+		return;
+	if (check && !data_arrived(p, page, l)) {
+		drop(p, s, i, l);
+		return;
+	}
+	fby_fetch_add(&p->report.entries, 1ull);
+	if (FBY_BUG(DISCARD_FORGOTTEN) && (l->kind == FBY_KIND_DISCARD || l->kind == FBY_KIND_ZERO))
+		return;
+	link_page(p, s, i, l->block, state, l->seq);
+}
+
+/* The block of a lost line, from a neighbour of its batch, from the next line,
+ * or from the seal; ~0: unknown. */
+static u64 hole_block(const struct scan *s, u32 i, const struct fby_page_line *prev, const struct fby_page_line *next)
+{
+	if (prev && prev->batch_first + prev->batch_count > i)
+		return prev->block + (i - prev->page);
+	if (next && next->batch_first <= i)
+		return next->block >= next->page - i ? next->block - (next->page - i) : FBY_NO_BLOCK;
+	if (next)
+		return next->page == i + 1 ? next->prev_block : FBY_NO_BLOCK;
+	return i + 1 == s->sealed ? s->last_block : FBY_NO_BLOCK;
+}
+
+/* Pages [from, to) have no valid line of the epoch; prev and next do. */
+static void gap(struct fby_recovery *p, struct scan *s, u32 from, u32 to, const struct fby_page_line *prev,
+		const struct fby_page_line *next)
+{
+	for (u32 i = from; i < to; i++) {
+		enum action a = (enum action)decision[place_of(s, i)][s->class[i]];
+		u64 block, most;
+
+		if (a == VOID)
+			mark(p, s, i, FBY_ES_VOID);
+		/* At or below the watermark the origin has what is lost here. */
+		most = next ? seq_before(next, i) : p->space->chunk[s->c].seq_max;
+		if (a != HOLE || s->ignore || most <= s->watermark)
+			continue;
+		block = hole_block(s, i, prev, next);
+		mark(p, s, i, FBY_ES_HOLE);
+		if (block < s->blocks)
+			link_page(p, s, i, block, FBY_ES(FBY_KIND_DATA, 0, 0xff) | FBY_ES_HOLE, most);
+	}
+}
+
+static void scan_entries(struct fby_recovery *p, struct scan *s)
+{
+	struct fby_page_line line[2], *l = &line[0], *prev = NULL;
+	u32 end = p->space->chunk[s->c].fill, from = FBY_FIRST_PAGE;
+
+	for (u32 i = FBY_FIRST_PAGE; i < end; i++) {
+		enum place place = place_of(s, i);
+		/* Only where no crash can have torn it is a line put right. */
+		bool may = place == SETTLED && s->class[i] == FBY_LINE_BAD, repaired = false;
+
+		if (place == BEYOND || (s->class[i] != FBY_LINE_CURRENT && !may) ||
+		    !fby_page_line_read(p->space, s->c, i, l, may ? &repaired : NULL) ||
+		    l->epoch != p->space->chunk[s->c].epoch || l->volume != s->volume)
+			continue;
+		if (out_of_range(p, s, l)) {
+			fby_fetch_add(&p->report.damaged, 1ull);
+			s->class[i] = FBY_LINE_BAD;
+			continue;
+		}
+		gap(p, s, from, i, prev, l);
+		entry(p, s, i, l, decision[place][FBY_LINE_CURRENT] == CHECK_DATA, repaired);
+		from = i + 1;
+		prev = l;
+		l = prev == &line[0] ? &line[1] : &line[0];
+	}
+	gap(p, s, from, end, prev, NULL);
+}
+
+static void scan_chunk(struct fby_recovery *p, u32 c)
+{
+	struct fby_chunk *ch = &p->space->chunk[c];
+	struct scan s;
+	u64 opened;
+
+	s.c = c;
+	s.linked = 0;
+	ch->recover = 0;
+	scan_open(p, &s);
+	opened = ch->epoch;
+	scan_seals(p, &s);
+	scan_lines(p, &s);
+	scan_doubt(p, &s, opened);
+	scan_end(p, &s);
+	scan_volume(p, &s);
+	ch->volume = s.volume;
+	ch->fill = s.sealed > FBY_FIRST_PAGE ? s.sealed : FBY_FIRST_PAGE;
+	if (!s.closed && s.last + 1 > ch->fill)
+		ch->fill = s.last + 1;
+	ch->sealed = s.sealed;
+	scan_entries(p, &s);
+	max_u64(&p->max_epoch, ch->epoch);
+	max_u64(&p->max_seq, ch->seq_max);
+	fby_fetch_add(&ch->linked, s.linked);
+}
+
+int fby_recovery_scan(struct fby_recovery *p, u32 first, u32 n)
+{
+	if (p->space->usable)
+		return -FBY_E_BUSY;
+	if (first > p->space->store.sb.nchunks || n > p->space->store.sb.nchunks - first)
+		return -FBY_E_GEOMETRY;
+	for (u32 c = first; c < first + n; c++)
+		scan_chunk(p, c);
+	fby_fetch_add(&p->report.chunks, (u64)n);
+	return FBY_DONE;
+}

@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * chunk.c - commit slots, the chunks they append to, and sequence numbers.
+ *
+ * A slot belongs to one writer at a time and has at most one chunk open for
+ * each volume, so all entries of a chunk are of one volume: an origin that
+ * fails holds back its own chunks and no other's.
+ *
+ * Sequence numbers are handed to slots in blocks, so writers do not share the
+ * counter's cache line for each write.  Two rules keep that sound: a write
+ * takes a fresh block when its own numbers might not exceed that of a page it
+ * replaces, and a slot shows in floor a bound below all it may still publish,
+ * which the destage cut respects.
+ */
+#include "space/slot.h"
+
+/* Chunks that the hand moves over when one is opened: behind by at most one in
+ * so many of the pool. */
+#define SWEEP_OPEN 16u
+/* Counts of dead pages that are looked at under one lock: 3 us. */
+#define SWEEP_COUNTS 4096u
+
+void fby_slot_retire(struct fby_slot *s)
+{
+	FBY_ASSERT(fby_load(&s->busy) == 1);
+	s->seq_next = s->seq_end = 0;
+	fby_store_release(&s->floor, FBY_NO_SEQ);
+}
+
+/* --- lists ------------------------------------------------------------------------- */
+
+void fby_chunk_list_append(struct fby_space *p, struct fby_owner *v, u32 c)
+{
+	struct fby_chunk *ch = &p->chunk[c];
+
+	fby_owed_count(p, v, ~0u);
+	ch->next = FBY_NO_CHUNK;
+	ch->prev = v->last;
+	if (v->last != FBY_NO_CHUNK)
+		p->chunk[v->last].next = c;
+	else
+		v->first = c;
+	v->last = c;
+	fby_store(&v->nchunks, v->nchunks + 1);
+	fby_owed_count(p, v, 1);
+}
+
+static void chunk_list_remove(struct fby_space *p, struct fby_owner *v, u32 c)
+{
+	struct fby_chunk *ch = &p->chunk[c];
+
+	FBY_ASSERT(v->nchunks > 0);
+	fby_owed_count(p, v, ~0u);
+	if (ch->prev != FBY_NO_CHUNK)
+		p->chunk[ch->prev].next = ch->next;
+	else
+		v->first = ch->next;
+	if (ch->next != FBY_NO_CHUNK)
+		p->chunk[ch->next].prev = ch->prev;
+	else
+		v->last = ch->prev;
+	fby_store(&v->nchunks, v->nchunks - 1);
+	fby_owed_count(p, v, 1);
+}
+
+void fby_chunk_to_free(struct fby_space *p, u32 c)
+{
+	struct fby_chunk *ch = &p->chunk[c];
+
+	ch->state = FBY_CS_FREE;
+	ch->volume = FBY_NO_VOLUME;
+	ch->next = FBY_NO_CHUNK;
+	if (p->nfree == 0)
+		p->free_first = c;
+	else
+		p->chunk[p->free_last].next = c;
+	p->free_last = c;
+	fby_store(&p->nfree, p->nfree + 1);
+}
+
+u16 *fby_dead_row(const struct fby_space *p, const struct fby_slot *s)
+{
+	return p->dead + (u64)(s ? (u32)(s - p->slot) : p->opt.nslots) * p->store.sb.nchunks;
+}
+
+static u16 dead_sum(const struct fby_space *p, u32 c)
+{
+	const u16 *n = p->dead + c;
+	u16 sum = 0;
+
+	/* Acquire: all that was done with its dead pages is done. */
+	for (u32 i = 0; i <= p->opt.nslots; i++, n += p->store.sb.nchunks)
+		sum += fby_load_acquire(n);
+	return sum;
+}
+
+u32 fby_chunk_live(const struct fby_space *p, u32 c)
+{
+	const struct fby_chunk *ch = &p->chunk[c];
+	u16 dead = dead_sum(p, c) - ch->dead_base;
+	u32 filled = fby_load(&ch->fill) - FBY_FIRST_PAGE;
+
+	return filled > dead ? filled - dead : 0; /* while open, fill may lag behind */
+}
+
+/*
+ * Pool lock held.  The pages of an empty chunk are superseded by durable ones
+ * or below the watermark, so it may be opened again at once.
+ */
+static bool free_if_empty(struct fby_space *p, u32 c)
+{
+	struct fby_chunk *ch = &p->chunk[c];
+
+	if (ch->state != FBY_CS_CLOSED || ch->pinned || fby_chunk_live(p, c) != 0)
+		return false;
+	chunk_list_remove(p, &p->owner[ch->volume], c);
+	fby_chunk_to_free(p, c);
+	return true;
+}
+
+/* After chunks were freed. */
+static void wake_space(struct fby_space *p, u32 *wake)
+{
+	if (fby_load(&p->nfree) > 1 && /* enough for who has none; see fby_kept_free */
+	    (fby_fetch_and(&p->wait_mask, ~(u32)FBY_WAKE_SPACE) & FBY_WAKE_SPACE))
+		*wake |= FBY_WAKE_SPACE;
+}
+
+u32 fby_sweep_most(const struct fby_space *p)
+{
+	return SWEEP_COUNTS / (p->opt.nslots + 1);
+}
+
+/* Pool lock held.  Ends early when more than enough chunks are free. */
+static bool sweep(struct fby_space *p, u32 n, u32 enough)
+{
+	bool freed = false;
+
+	if (n > p->store.sb.nchunks)
+		n = p->store.sb.nchunks;
+	while (n-- > 0 && p->nfree <= enough) {
+		freed |= free_if_empty(p, p->hand);
+		p->hand = p->hand + 1 < p->store.sb.nchunks ? p->hand + 1 : 0;
+	}
+	return freed;
+}
+
+void fby_chunk_sweep(struct fby_space *p, u32 n, u32 *wake)
+{
+	bool freed;
+
+	fby_lock(&p->lock);
+	freed = sweep(p, n, ~0u);
+	fby_unlock(&p->lock);
+	if (freed)
+		wake_space(p, wake);
+}
+
+static u32 chunk_open(struct fby_space *p, struct fby_slot *s, u16 volume, u32 flags, u32 *wake)
+{
+	struct fby_open_line l = { .magic = FBY_OPEN_MAGIC, .kind = FBY_CHUNK_CACHE, .volume = volume };
+	struct fby_chunk *ch;
+	bool freed;
+	u32 c, kept;
+
+	fby_lock(&p->lock);
+	freed = sweep(p, SWEEP_OPEN, ~0u);
+	kept = fby_kept_free(p, volume, flags);
+	/* Not the whole pool, or a full one would cost each writer that: the hand goes
+	 * on where it is, and destage's goes round while writers wait. */
+	if (p->nfree <= kept) {
+		freed |= sweep(p, fby_sweep_most(p), kept);
+		kept = fby_kept_free(p, volume, flags);
+	}
+	if (p->nfree <= kept) {
+		fby_unlock(&p->lock);
+		if (freed)
+			wake_space(p, wake);
+		return FBY_NO_CHUNK;
+	}
+	c = p->free_first;
+	ch = &p->chunk[c];
+	p->free_first = ch->next;
+	fby_store(&p->nfree, p->nfree - 1);
+	if (freed)
+		wake_space(p, wake);
+	FBY_ASSERT(ch->state == FBY_CS_FREE && fby_chunk_live(p, c) == 0);
+	ch->state = FBY_CS_OPEN;
+	ch->volume = volume;
+	fby_store(&ch->fill, FBY_FIRST_PAGE);
+	ch->sealed = ch->tick_fill = FBY_FIRST_PAGE;
+	ch->last_block = FBY_NO_BLOCK;
+	ch->clean_for = 0;
+	ch->opened_ns = fby_load(&p->now_ns);
+	/* Release: who sees opens moved sees what was unlinked before; who sees
+	 * the new epoch sees opens moved. */
+	fby_store_release(&p->opens, p->opens + 1);
+	if (!FBY_BUG(STALE_EPOCH))
+		fby_store_release(&ch->epoch, ch->epoch + 1);
+	fby_store(&ch->seq_max, FBY_NO_SEQ);
+	ch->dead_base = dead_sum(p, c);
+	fby_store(&ch->seq_min, fby_load(&p->seq));
+	ch->seq_last = ch->seq_min;
+	fby_chunk_list_append(p, &p->owner[volume], c);
+	fby_count(&p->chunks_opened, 1);
+	fby_store(&s->volume[volume].open, c); /* who finds no chunk any more finds this */
+	fby_unlock(&p->lock);
+	/* readers see the new epoch before any new byte, new entries after opens */
+	fby_wmb();
+	fby_slot_retire(s); /* so that no seq in the chunk is below seq_min */
+	l.chunk = c;
+	l.epoch = ch->epoch;
+	l.seq_min = ch->seq_min;
+	fby_line_finish(p->store.line_seed, &l);
+	media_lines(p->store.media, fby_line_at(&p->store, c, FBY_LINE_OPEN + (l.epoch & 1)), &l, FBY_LINE);
+	/* Before any page line: else a crash could tear lines of the epoch before
+	 * under an open line that still says that one. */
+	if (!FBY_BUG(OPEN_NO_FENCE))
+		fby_fence_chunk(&p->store, c);
+	return c;
+}
+
+/* A slot, taken, that has a chunk of the volume open.  NULL: none has, or *busy: it
+ * could not be taken. */
+static struct fby_slot *slot_with_chunk(struct fby_space *p, u16 volume, bool *busy)
+{
+	*busy = false;
+	for (u32 i = 0; i < p->opt.nslots; i++) {
+		struct fby_slot *s = &p->slot[i];
+
+		if (fby_load(&s->volume[volume].open) == FBY_NO_CHUNK)
+			continue;
+		if (!fby_slot_try(s)) {
+			*busy = true;
+			continue;
+		}
+		if (s->volume[volume].open != FBY_NO_CHUNK)
+			return s;
+		fby_slot_release(s);
+	}
+	return NULL;
+}
+
+static bool slot_open(struct fby_space *p, struct fby_slot *s, u16 volume, u32 flags, u32 *wake)
+{
+	u32 c = chunk_open(p, s, volume, flags, wake);
+
+	fby_destage_look(p, volume);
+	if (c == FBY_NO_CHUNK)
+		return false;
+	if (fby_destage_due(p))
+		*wake |= FBY_WAKE_DESTAGE;
+	fby_volume_count(p, volume);
+	fby_level_update(p, volume);
+	return true;
+}
+
+/* Is the volume to fill one chunk after the other, whatever slots its writers have?  Of
+ * two that it is entitled to, the second is for the time in which the first is destaged.
+ * So with few chunks it begins before the pool is full, or those that its slots have open
+ * would become full all at once. */
+static bool one_by_one(const struct fby_space *p, u16 volume)
+{
+	return fby_starved(p) ||
+	       (fby_short(p) && fby_load(&p->owner[volume].nchunks) <= 2 * FBY_ENTITLED);
+}
+
+/* Where the volume gets no chunk there may be room in that of another slot. */
+struct fby_slot *fby_slot_open(struct fby_space *p, struct fby_slot *s, u16 volume, u32 flags, u32 *wake,
+			       int *decision)
+{
+	struct fby_slot *other = NULL;
+	bool busy = false;
+
+	FBY_ASSERT(s->volume[volume].open == FBY_NO_CHUNK);
+	if (one_by_one(p, volume))
+		other = slot_with_chunk(p, volume, &busy);
+	if (!other && !busy) {
+		if (slot_open(p, s, volume, flags, wake))
+			return s;
+		/* Who had the last one may have opened it since. */
+		other = slot_with_chunk(p, volume, &busy);
+	}
+	fby_slot_release(s);
+	*decision = busy ? FBY_WAIT_SLOT : FBY_WAIT_SPACE;
+	return other;
+}
+
+void fby_chunk_seal(struct fby_space *p, u32 c, bool closed)
+{
+	struct fby_chunk *ch = &p->chunk[c];
+	struct fby_seal_line l = { .magic = FBY_SEAL_MAGIC, .chunk = c };
+
+	l.fill = (u16)ch->fill;
+	l.closed = closed;
+	l.volume = ch->volume;
+	l.counter = ++ch->seal_counter;
+	l.epoch = ch->epoch;
+	l.seq_max = ch->seq_last;
+	l.last_block = ch->last_block;
+	fby_line_finish(p->store.line_seed, &l);
+	media_lines(p->store.media, fby_seal_at(&p->store, c, l.counter & 1), &l, FBY_LINE);
+	if (!FBY_BUG(SEAL_ONE_COPY))
+		media_lines(p->store.media, fby_seal_at(&p->store, c, (l.counter & 1) + FBY_SEALS / 2), &l, FBY_LINE);
+	/* Before the chunk can be freed and sealed again by another CPU, whose
+	 * store this one must not overtake. */
+	fby_fence_chunk(&p->store, c);
+	fby_store(&ch->sealed, ch->fill);
+}
+
+void fby_slot_close(struct fby_space *p, struct fby_slot *s, u16 volume, u32 *wake)
+{
+	u32 c = s->volume[volume].open;
+	struct fby_chunk *ch;
+	bool freed;
+
+	FBY_ASSERT(fby_load(&s->busy) == 1);
+	if (c == FBY_NO_CHUNK)
+		return;
+	ch = &p->chunk[c];
+	fby_chunk_seal(p, c, true);
+	fby_store(&s->volume[volume].open, FBY_NO_CHUNK);
+	fby_store(&ch->seq_max, ch->seq_last);
+	fby_lock(&p->lock);
+	ch->state = FBY_CS_CLOSED;
+	freed = free_if_empty(p, c);
+	fby_unlock(&p->lock);
+	if (freed) {
+		wake_space(p, wake);
+	} else if (fby_starved(p)) { /* it is wanted back before the next is full */
+		fby_destage_look(p, volume);
+		*wake |= FBY_WAKE_DESTAGE;
+	}
+}
+
+/* Pool lock held. */
+static bool unpin(struct fby_space *p, u32 c, enum fby_pin pin)
+{
+	p->chunk[c].pinned &= (u8)~pin;
+	return free_if_empty(p, c);
+}
+
+void fby_chunk_unpin(struct fby_space *p, u32 c, enum fby_pin pin, u32 *wake)
+{
+	bool freed;
+
+	fby_lock(&p->lock);
+	freed = unpin(p, c, pin);
+	fby_unlock(&p->lock);
+	if (freed)
+		wake_space(p, wake);
+}
+
+u32 fby_chunk_walk(struct fby_space *p, u16 volume, u32 after, u32 *wake)
+{
+	bool freed = false;
+	u32 c;
+
+	fby_lock(&p->lock);
+	c = after == FBY_NO_CHUNK ? p->owner[volume].first : p->chunk[after].next;
+	if (c != FBY_NO_CHUNK)
+		p->chunk[c].pinned |= FBY_PIN_WALK;
+	if (after != FBY_NO_CHUNK)
+		freed = unpin(p, after, FBY_PIN_WALK);
+	fby_unlock(&p->lock);
+	if (freed)
+		wake_space(p, wake);
+	return c;
+}
+
+void fby_chunk_walk_end(struct fby_space *p, u32 at, u32 *wake)
+{
+	if (at != FBY_NO_CHUNK)
+		fby_chunk_unpin(p, at, FBY_PIN_WALK, wake);
+}

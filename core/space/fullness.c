@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * fullness.c - how full the pool is: for a volume that wants a chunk, for relocation,
+ * for destage, for the throttle.  From little to much:
+ *
+ *	pressure	so much is live that destage works until it is less
+ *	level		how far a volume is between where it is throttled and full
+ *	short		so few chunks are free that relocation begins
+ *	starved		writers get none but for what they are entitled to
+ */
+#include "space/space.h"
+
+/* --- what each volume is entitled to ----------------------------------------------
+ *
+ * An attached volume can have FBY_ENTITLED chunks, whatever others hold: a volume that has
+ * as many leaves what others have less.  It leaves half of the pool at most, so that the
+ * other half is for whoever writes.  Where the volumes are too many for that, a first
+ * chunk is kept for each before a second for some; and where half of the pool has not
+ * even so many chunks, they are for those that come first.
+ * A pool of fewer than 16 keeps none: there the chunks that lost blocks hold are much.
+ */
+
+u32 fby_owed_to(const struct fby_owner *v)
+{
+	u32 n = fby_load(&v->nchunks);
+
+	return v->attached && n < FBY_ENTITLED ? FBY_ENTITLED - n : 0;
+}
+
+void fby_owed_count(struct fby_space *p, const struct fby_owner *v, u32 add)
+{
+	u32 owed = fby_owed_to(v);
+
+	fby_store(&p->owed, p->owed + add * owed);
+	p->owed_first += add * (owed == FBY_ENTITLED);
+}
+
+static u32 half_at_most(const struct fby_space *p, u32 n)
+{
+	u32 half = p->store.sb.nchunks < 16 ? 0 : (p->store.sb.nchunks - fby_reserve(p) + 1) / 2;
+
+	return n < half ? n : half;
+}
+
+u32 fby_owed(const struct fby_space *p)
+{
+	return half_at_most(p, fby_load(&p->owed));
+}
+
+void fby_entitle(struct fby_space *p, struct fby_owner *v, bool attached)
+{
+	fby_lock(&p->lock);
+	fby_owed_count(p, v, ~0u);
+	v->attached = attached;
+	fby_owed_count(p, v, 1);
+	fby_unlock(&p->lock);
+	/* A writer that was refused for the sake of another may have a chunk now. */
+	fby_fetch_or(&p->wake_owed, fby_fetch_and(&p->wait_mask, ~(u32)FBY_WAKE_SPACE) & FBY_WAKE_SPACE);
+}
+
+/* --- free chunks ------------------------------------------------------------------- */
+
+/* One for destage, which must be able to carry damage forward; and where that is
+ * no great part of the pool one for relocation, which makes more of it. */
+u32 fby_reserve(const struct fby_space *p)
+{
+	return p->store.sb.nchunks >= 16 ? 2 : 1;
+}
+
+u32 fby_spare(const struct fby_space *p)
+{
+	u32 nfree = fby_load(&p->nfree), owed = fby_owed(p);
+
+	return nfree > owed ? nfree - owed : 0;
+}
+
+u32 fby_kept_free(const struct fby_space *p, u16 volume, u32 flags)
+{
+	u32 reserve = flags & FBY_BEGIN_RELOCATE ? 1 : fby_reserve(p), owed = fby_owed_to(&p->owner[volume]);
+
+	if (flags & FBY_BEGIN_RESERVE)
+		return 0;
+	if (FBY_BUG(OWED_IGNORED))
+		return reserve;
+	/* Its first one also from what is kept for relocation: what volumes that are not
+	 * attached hold never becomes free, and it would wait for ever. */
+	if (owed == FBY_ENTITLED)
+		return 1;
+	return reserve + (owed ? half_at_most(p, p->owed_first) : fby_owed(p));
+}
+
+bool fby_starved(const struct fby_space *p)
+{
+	return fby_spare(p) <= fby_reserve(p);
+}
+
+bool fby_short(const struct fby_space *p)
+{
+	u32 n = p->store.sb.nchunks / 8, least = fby_reserve(p) + 2;
+
+	return fby_spare(p) < (n > least ? n : least);
+}
+
+/*
+ * Above the watermark most of the chunks may be overwritten ones, which the next
+ * opening takes back: then a look for every 64th of the pool will do, and each tick has
+ * one.  Relocation keeps pace with openings.
+ */
+bool fby_destage_due(const struct fby_space *p)
+{
+	u32 n = p->store.sb.nchunks, free = fby_spare(p);
+
+	if (free * 100ull > (u64)n * (100 - p->opt.high_watermark))
+		return false;
+	return fby_short(p) || fby_load(&p->chunks_opened) - fby_load(&p->stepped_opens) >= n / 64;
+}
+
+/* --- live pages ------------------------------------------------------------------------ */
+
+/* By what is live: dead pages are taken back by relocation, unless that finds none. */
+void fby_pressure_update(struct fby_space *p)
+{
+	u64 live = fby_load(&p->live) * 100;
+	u64 room = (u64)(p->store.sb.nchunks - fby_owed(p)) * (p->store.chunk_pages - FBY_FIRST_PAGE);
+	bool in_vain = fby_short(p) && p->looked_opens == fby_load(&p->chunks_opened);
+
+	if (live >= room * p->opt.high_watermark || in_vain || fby_starved(p))
+		p->pressure = true;
+	else if (live <= room * p->opt.low_watermark)
+		p->pressure = false;
+}
+
+/* How far used has come from start to top, 0 to FBY_LEVEL_FULL. */
+static u32 level_between(u64 used, u64 start, u64 top)
+{
+	u64 above = used > start ? used - start : 0, range = top > start ? top - start : 0;
+
+	if (above == 0)
+		return 0;
+	while (range >> 20) {
+		range >>= 1;
+		above >>= 1;
+	}
+	return above >= range ? FBY_LEVEL_FULL : ((u32)above << 10) / (u32)range;
+}
+
+/* Where writes are spaced, of the chunks that are owed to nobody else. */
+struct fby_span fby_throttled_span(const struct fby_space *p)
+{
+	u32 n = p->store.sb.nchunks - fby_owed(p), percent = (100 + p->opt.high_watermark) / 2;
+	u64 pages = p->store.chunk_pages - FBY_FIRST_PAGE;
+	struct fby_span r = { n * percent / 100 * pages, (n - fby_reserve(p)) * pages };
+
+	return r;
+}
+
+/*
+ * The pool divided among the volumes that hold much of it: each but those with less
+ * than half of such a share, whose pages are taken off first.  That makes the share
+ * larger, and again some may be below the half.
+ */
+void fby_share_update(struct fby_space *p)
+{
+	u32 top = (u32)fby_throttled_span(p).top, share = 0, before, room, n; /* pages: below 2^32 */
+
+	n = 0;
+	for (u32 i = 0; i < p->store.sb.nvolumes; i++)
+		n += p->owner[i].attached;
+	fby_store(&p->attached, n);
+	do {
+		before = share;
+		room = top;
+		n = 0;
+		for (u32 i = 0; i < p->store.sb.nvolumes; i++) {
+			const struct fby_owner *v = &p->owner[i];
+			u64 counted = fby_load(&v->counted);
+
+			if (v->attached && 2 * counted >= share)
+				n++;
+			else
+				room -= counted < room ? (u32)counted : room;
+		}
+		share = n ? room / n : room;
+	} while (n && share > before);
+	fby_store(&p->share, share);
+}
+
+/*
+ * Live pages, since dead ones are taken back without the origin.  A volume with half
+ * of its share and more feels how full the pool is; with more than its share, that of a
+ * full one.  One with less feels only how much of its own is left: that of the share, or
+ * of what the others leave, whose origins may stand still.
+ */
+static u32 level_by_live(const struct fby_space *p, const struct fby_owner *v)
+{
+	struct fby_span pool = fby_throttled_span(p);
+	u64 mine = fby_load(&v->counted), live = fby_load(&p->live), share = fby_load(&p->share);
+	u64 owed = (u64)fby_owed_to(v) * (p->store.chunk_pages - FBY_FIRST_PAGE);
+	u32 level = level_between(live, pool.start, pool.top), above;
+	u64 room;
+
+	if (2 * mine >= share) {
+		above = level_between(mine, share, share + share / 8);
+		return level ? level + ((FBY_LEVEL_FULL - level) * above >> 10) : 0;
+	}
+	room = pool.top + owed + mine > live ? pool.top + owed + mine - live : 0;
+	if (room > share)
+		room = share;
+	above = level_between(mine, (u32)room / 100 * ((100 + p->opt.high_watermark) / 2), room);
+	return above < level ? above : level;
+}
+
+/*
+ * Where relocation falls behind, chunks in use: in the last sixteenth, and not in so few
+ * chunks that one of them is half of the way.  For those who use them.
+ */
+static u32 level_by_use(const struct fby_space *p, const struct fby_owner *v)
+{
+	u32 n = p->store.sb.nchunks, last = n / 8 < 8 ? n / 8 : 8, spare = fby_spare(p), reserve = fby_reserve(p);
+	u32 mine = fby_load(&v->nchunks);
+
+	if (last < n / 16)
+		last = n / 16;
+	if (mine <= FBY_ENTITLED || 2 * mine * fby_load(&p->attached) <= n)
+		return 0;
+	return level_between(n - spare, n - last, n - reserve);
+}
+
+void fby_level_update(struct fby_space *p, u16 volume)
+{
+	struct fby_owner *v = &p->owner[volume];
+	u32 by_live = level_by_live(p, v), by_use = level_by_use(p, v);
+
+	fby_store(&v->level, by_live > by_use ? by_live : by_use);
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * owner.c - a volume's record, and how many pages it has, from counts that have one
+ * writer each.
+ */
+#include "space/space.h"
+
+u64 fby_volume_dead(const struct fby_space *p, u16 volume)
+{
+	u64 dead = fby_load_acquire(&p->owner[volume].dead);
+
+	for (u32 i = 0; i < p->opt.nslots; i++)
+		dead += fby_load_acquire(&p->slot[i].volume[volume].dead);
+	return dead;
+}
+
+/* The dead first: a page is counted before it is linked, and so before it can
+ * die.  The other way round what is replaced meanwhile would be subtracted. */
+u64 fby_volume_pages(const struct fby_space *p, u16 volume)
+{
+	u64 dead = fby_volume_dead(p, volume), pages = p->owner[volume].recovered;
+
+	for (u32 i = 0; i < p->opt.nslots; i++)
+		pages += fby_load(&p->slot[i].volume[volume].pages);
+	return pages - dead;
+}
+
+void fby_volume_count(struct fby_space *p, u16 volume)
+{
+	struct fby_owner *v = &p->owner[volume];
+	u64 pages;
+
+	fby_lock(&p->lock);
+	pages = fby_volume_pages(p, volume);
+	fby_store(&p->live, p->live + pages - v->counted);
+	fby_store(&v->counted, pages);
+	fby_unlock(&p->lock);
+}
+
+void fby_owner_write(struct fby_space *p, u16 volume)
+{
+	fby_record_write(&p->store, volume, &p->owner[volume].rec);
+}

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
+/*
+ * space.h - commit slots, chunks and whose they are, sequence numbers, and how full the
+ * pool is.  What is in the chunks is the business of the layers above.
+ *
+ * Locks, by rank (take in this order, release in any):
+ *   1 block	bit 31 of a bucket's head (cache/index.h): guards the chain of that
+ *		bucket and the linked page of each block in it.  Held by a writer from
+ *		begin to publish; others only try.
+ *   2 slot	fby_slot.busy: guards the slot and the chunks it has open.
+ *   3 pool	fby_space.lock: guards the free list, the owners' chunk lists
+ *		and the state of chunks.  A few instructions long.
+ *
+ * In each layer p is the pool as far as that layer knows it.
+ */
+#ifndef FBY_SPACE_H
+#define FBY_SPACE_H
+
+#include "api/forebay.h"
+#include "format/store.h"
+
+#define FBY_SLOTS_MAX 64u
+/* Chunks of each attached volume that others leave it, if the pool is not too small: one
+ * to write while the other is destaged. */
+#define FBY_ENTITLED 2u
+#define FBY_SEQ_BLOCK 64u     /* sequence numbers a slot takes at once */
+
+enum fby_chunk_state { FBY_CS_FREE = 0, FBY_CS_OPEN, FBY_CS_CLOSED };
+enum fby_pin { FBY_PIN_WALK = 1, FBY_PIN_MOVED = 2 };
+
+struct fby_chunk {
+	/* written by the slot that has it open, and under the pool lock */
+	u64 seq_min; /* no entry of this epoch is lower; ascending along a volume's list */
+	u64 seq_last; /* last one used */
+	u64 last_block; /* of page fill-1 */
+	u64 opened_ns; /* pool's coarse clock */
+	u64 seal_counter; /* of the last seal */
+	u32 fill; /* first page not written */
+	u32 sealed; /* fill of the seal on the media */
+	u32 tick_fill; /* fill at the last housekeeping */
+	u32 next, prev; /* volume's list, or free list (next) */
+	u16 volume;
+	u8 state;  /* enum fby_chunk_state */
+	u8 pinned; /* enum fby_pin: freeing waits */
+	/* read by all who look at its pages, written when it is opened or closed */
+	u64 epoch FBY_ALIGNED; /* of the media's open line */
+	u64 seq_max; /* highest seq in it; ~0 while open */
+	u32 linked; /* of recovery: linked pages */
+	u16 dead_base; /* sum of its dead counts when it was opened */
+	u8 recover; /* enum in recovery.h */
+	u32 clean_for; /* the attachment whose origin has its clean pages; 0: it has none.  Of destage */
+};
+
+struct fby_slot_volume {
+	u32 open; /* chunk this slot has open for the volume */
+	u32 pad;
+	u64 writes;
+	u64 sectors;
+	u64 pages; /* appended; counted before they are linked */
+	u64 dead; /* pages unlinked */
+};
+
+/*
+ * Pages die in counts that have one writer each: a slot's own, by chunk (ever,
+ * modulo 2^16) and by volume, and destage's.  So unlinking one costs no locked
+ * instruction and shares no line with other writers; what is left of a chunk is
+ * its fill less the sum of its counts, and a hand that sweeps over the chunks
+ * finds those that have become empty.
+ */
+
+/* One writer at a time.  Lives as long as the pool. */
+struct fby_slot {
+	u32 busy FBY_ALIGNED;
+	/* guarded by busy, but floor is read by destage */
+	u64 floor; /* no lower seq will be published by this slot; ~0: it holds none */
+	u64 seq_next, seq_end;
+	u64 commits, media_bytes, merges, ranges[6], flushes;
+	u16 *dead; /* by chunk: pages unlinked */
+	struct fby_slot_volume volume[FBY_VOLUMES_MAX];
+	struct fby_page_line line[FBY_BATCH_PAGES] FBY_ALIGNED;
+	u8 scratch[FBY_PAGE] FBY_ALIGNED;
+};
+
+/* Whose a chunk is, and what it has of the pool: a volume. */
+struct fby_owner {
+	struct fby_volume_record rec; /* as on the media */
+	bool damaged; /* its record cannot be read */
+	bool attached;
+	u32 level; /* how full the pool is for it; fby_level_update */
+	/* guarded by the pool lock */
+	u32 first, last; /* its chunks, oldest first */
+	u32 nchunks;
+	u64 counted; /* its pages when they were counted last; the sum is space.live */
+	u64 recovered; /* pages linked by recovery */
+	u64 dead FBY_ALIGNED; /* unlinked by destage and removal, who take turns */
+};
+
+struct fby_space {
+	/* fixed after open */
+	struct fby_store store;
+	struct fby_options opt;
+	struct fby_chunk *chunk;
+	struct fby_slot *slot;
+	struct fby_owner *owner;
+	u16 *dead; /* dead counts: a row of nchunks for each slot, and one for destage */
+	bool usable; /* recovered */
+
+	u64 seq FBY_ALIGNED; /* next sequence number; slots take blocks of it */
+	u64 opens FBY_ALIGNED; /* chunk openings: entries may have been recycled if it moved */
+	u32 wait_mask FBY_ALIGNED; /* enum fby_wake: somebody sleeps for it */
+	u32 wake_owed; /* by calls that cannot tell their host; fby_destage_step does */
+	u64 ready FBY_ALIGNED; /* volumes, by bit, at which fby_destage_step is to look */
+
+	/* guarded by lock; nfree, owed and live are read without it */
+	struct fby_lock lock FBY_ALIGNED;
+	u32 free_first, free_last, nfree;
+	u32 owed; /* what attached volumes have less than FBY_ENTITLED chunks, in all */
+	u32 owed_first; /* those that have none */
+	u64 live; /* linked pages, as of the last count of each volume */
+	u32 hand; /* next chunk that the sweep looks at */
+	u64 chunks_opened;
+
+	/* written by fby_destage_step */
+	u64 now_ns FBY_ALIGNED; /* coarse clock */
+	u32 attached; /* volumes, counted at the last tick */
+	u32 share; /* pages of the pool that a volume may hold where others want it too; fby_share_update */
+	u64 looked_opens; /* chunks_opened when relocation had looked at all chunks in vain */
+	u64 stepped_opens; /* chunks_opened at the last step */
+	bool pressure;
+};
+
+/* What a chunk is wanted for. */
+enum fby_begin_flags {
+	FBY_BEGIN_CACHED = 1u << 0, /* stop at a block that is not cached; none: FBY_ORIGIN */
+	FBY_BEGIN_RESERVE = 1u << 1, /* destage: may take the reserve */
+	FBY_BEGIN_RELOCATE = 1u << 2, /* relocation: all of it but one */
+};
+
+/* --- fullness.c ---------------------------------------------------------------- */
+/* Free chunks that writers leave alone. */
+u32 fby_reserve(const struct fby_space *p);
+/* Chunks that are kept for volumes which have fewer than they are entitled to. */
+u32 fby_owed(const struct fby_space *p);
+/* Free chunks besides these. */
+u32 fby_spare(const struct fby_space *p);
+u32 fby_owed_to(const struct fby_owner *v);
+/* Pool lock held.  add: 1, or ~0 before the volume's chunks or whether it is attached
+ * change. */
+void fby_owed_count(struct fby_space *p, const struct fby_owner *v, u32 add);
+/* The volume is attached or detached: it is, or was, entitled to chunks. */
+void fby_entitle(struct fby_space *p, struct fby_owner *v, bool attached);
+/* Pool lock held: free chunks that the volume has to leave, the reserve and what
+ * others are entitled to.  flags: of enum fby_begin_flags. */
+u32 fby_kept_free(const struct fby_space *p, u16 volume, u32 flags);
+bool fby_starved(const struct fby_space *p); /* writers get no chunk, but for what they are entitled to */
+bool fby_short(const struct fby_space *p); /* so few chunks are free that relocation begins */
+bool fby_destage_due(const struct fby_space *p); /* has destage something to look at? */
+void fby_pressure_update(struct fby_space *p); /* is too much of the pool live? */
+struct fby_span {
+	u64 start, top; /* live pages */
+};
+struct fby_span fby_throttled_span(const struct fby_space *p);
+void fby_share_update(struct fby_space *p); /* works out space.share; before the levels */
+/* Works out the volume's level, how full the pool is for it: 0, below where throttling
+ * begins, to FBY_LEVEL_FULL.  Any thread. */
+#define FBY_LEVEL_FULL 1024u
+void fby_level_update(struct fby_space *p, u16 volume);
+
+/* --- chunk.c: slots, chunks, sequence numbers ------------------------------ */
+/* A slot with an open chunk of the volume: s, which is held and has none, one being
+ * opened, or another, and s is released.  NULL: *decision, and nothing is held.
+ * flags: of enum fby_begin_flags, for what is kept in reserve. */
+struct fby_slot *fby_slot_open(struct fby_space *p, struct fby_slot *s, u16 volume, u32 flags, u32 *wake,
+			       int *decision);
+/* Drops unused sequence numbers.  Slot held. */
+void fby_slot_retire(struct fby_slot *s);
+/* Says twice, with one fence, that the pages below fill are complete. */
+void fby_chunk_seal(struct fby_space *p, u32 c, bool closed);
+/* Slot held: closes its open chunk of the volume, if any. */
+void fby_slot_close(struct fby_space *p, struct fby_slot *s, u16 volume, u32 *wake);
+/* Linked pages of the chunk.  Exact when it is closed and they are none; else what
+ * it is or was a moment ago.  Pool lock held, or all is quiet. */
+u32 fby_chunk_live(const struct fby_space *p, u32 c);
+/* Pages unlinked by slot s, or by destage if it is NULL. */
+u16 *fby_dead_row(const struct fby_space *p, const struct fby_slot *s);
+/* Moves the hand over n chunks, and those that have become empty to the free list. */
+void fby_chunk_sweep(struct fby_space *p, u32 n, u32 *wake);
+u32 fby_sweep_most(const struct fby_space *p); /* as many at once as hold the lock for microseconds */
+void fby_chunk_list_append(struct fby_space *p, struct fby_owner *v, u32 c); /* pool lock or recovery */
+void fby_chunk_to_free(struct fby_space *p, u32 c); /* likewise */
+void fby_chunk_unpin(struct fby_space *p, u32 c, enum fby_pin pin, u32 *wake);
+/* Walks a volume's chunks, oldest first, each pinned while it is looked at. */
+u32 fby_chunk_walk(struct fby_space *p, u16 volume, u32 after, u32 *wake);
+void fby_chunk_walk_end(struct fby_space *p, u32 at, u32 *wake);
+
+/* --- owner.c ------------------------------------------------------------------- */
+void fby_owner_write(struct fby_space *p, u16 volume); /* its record, counted on; durable */
+u64 fby_volume_pages(const struct fby_space *p, u16 volume); /* linked; never fewer than stay linked meanwhile */
+u64 fby_volume_dead(const struct fby_space *p, u16 volume); /* unlinked since open */
+/* Counts the volume's pages into space.live. */
+void fby_volume_count(struct fby_space *p, u16 volume);
+
+/* The next fby_destage_step is to look at the volume. */
+static inline void fby_destage_look(struct fby_space *p, u16 volume)
+{
+	fby_fetch_or(&p->ready, 1ull << volume);
+}
+
+static inline u32 fby_page_number(const struct fby_space *p, u32 c, u32 place)
+{
+	return (c << p->store.chunk_shift) + place;
+}
+
+static inline struct fby_chunk *fby_chunk_of(const struct fby_space *p, u32 page)
+{
+	return &p->chunk[fby_page_chunk(&p->store, page)];
+}
+
+/* Copy page line (c, i) and judge it; repair: put single-bit errors right in the copy. */
+static inline bool fby_page_line_read(struct fby_space *p, u32 c, u32 i, struct fby_page_line *out, bool *repaired)
+{
+	u64 epoch = fby_load(&p->chunk[c].epoch);
+
+	return fby_page_line_judge(&p->store, c, i, epoch, out, repaired);
+}
+
+static inline bool fby_page_line(struct fby_space *p, u32 page, struct fby_page_line *out, bool *repaired)
+{
+	return fby_page_line_read(p, fby_page_chunk(&p->store, page), fby_page_place(&p->store, page), out, repaired);
+}
+
+#endif
