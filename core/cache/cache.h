@@ -57,9 +57,9 @@ struct fby_cached {
 	u32 lost_blocks; /* linked pages with lost sectors, or damaged */
 	u32 lost_only;	 /* linked pages that hold nothing else: never destaged */
 	u64 blocks; /* 4 KiB units, rounded up */
-	u64 bypasses, bypassed_sectors;
 	struct fby_bypass_range range[FBY_BYPASS_MAX] FBY_ALIGNED;
 	struct fby_gate gate FBY_ALIGNED;
+	u64 bypasses, bypassed_sectors;
 };
 
 /* Counters that readers share; striped by CPU to keep readers apart. */

@@ -27,7 +27,7 @@ struct fby_recovery {
 	struct fby_space *space;
 	struct fby_cache *cache;
 	struct fby_recovered *volume;
-	struct fby_recovery_report report;
+	struct fby_recovery_report report FBY_ALIGNED;
 	u64 max_epoch, max_seq;
 };
 

@@ -43,7 +43,7 @@ def build():
     engine = [f for f in sorted(glob.glob(f'{ROOT}/core/*/*.c') + glob.glob(f'{ROOT}/port/*.c'))
               if not os.path.basename(f).startswith('linux')]
     compiler = ['clang', '-w', '-std=gnu11', '-g', '-pthread', '-O1', *FLAGS, *(f'-I{ROOT}/{d}' for d in (
-        'core', 'port', 'fuzz'))]
+        'core', 'core/api', 'port', 'fuzz'))]
     programs = {'stress-asan': [f'{ROOT}/tests/stress/stress.c']}
     for target in ('ops', 'image', 'volumes'):
         programs['fuzz-' + target] = [f'{ROOT}/fuzz/fuzz_{f}.c' for f in ('media', 'walk', 'run', target)]

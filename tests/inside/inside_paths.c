@@ -555,6 +555,20 @@ static void levels(void)
 	pool_restore();
 }
 
+/* Who attaches to a full pool is throttled from the first write on. */
+static void level_of_attach(void)
+{
+	static u8 memory[16 * 1024 + FBY_PAGE] __attribute__((aligned(4096)));
+	struct fby_attach a = { .identity = "memory", .origin_sectors = VOLUME_SECTORS, .round_pages = 64,
+				.nbuffers = 1, .buffer_bytes = FBY_PAGE, .mem = memory, .mem_bytes = sizeof(memory) };
+
+	EXPECT(fby_volume_detach(pool, 0) == FBY_DONE);
+	pool->space.owner[0].level = 0;
+	pool->space.owner[0].counted = pool->space.live = 1u << 20;
+	EXPECT(fby_volume_attach(pool, 0, &a) == FBY_DONE && fby_write_throttled(pool, 0));
+	pool_restore();
+}
+
 /* 102 chunks of 8 pages, of which 100 are for writers and 81 for bursts. */
 static void large_pool(u64 live, u64 a, u64 b, u64 c)
 {
@@ -769,6 +783,7 @@ void test_paths(void)
 	rate();
 	levels();
 	large_level();
+	level_of_attach();
 	shares();
 	live_levels();
 	use_levels();

@@ -54,9 +54,9 @@ LEAVE = {'preproc_def', 'preproc_function_def', 'preproc_include', 'preproc_call
          'static_assert_declaration', 'gnu_asm_expression', 'type_descriptor', 'subscript_designator',
          'comment', 'array_declarator'}
 CALLS_LEFT = {'FBY_ASSERT', 'FBY_STATIC_ASSERT', 'FBY_BUG', 'fby_prefetch', 'fby_prefetchw', 'fby_relax',
-              'begin_prefetch', 'page_prefetch'}
+              'begin_prefetch', 'page_prefetch', 'media_prefetch'}
 # Calls whose order another thread or the media can see.
-EFFECT = re.compile(r'(fby_(store|fetch|lock|unlock|index|slot|record|chunk|page|wmb)\w*|media_\w+|fby_wmb|store_\w+'
+EFFECT = re.compile(r'(fby_(store|fetch|lock|unlock|index|slot|record|owner|fence|chunk|page|wmb)\w*|media_\w+|fby_wmb|store_\w+'
                     r'|publish\w*|fby_bypass\w*|fby_flush\w*|fby_gate\w*)$')
 WEAKER = {'fby_store_release': 'fby_store', 'fby_load_acquire': 'fby_load'}
 COMPARE = {'<': '<=', '<=': '<', '>': '>=', '>=': '>', '==': '!=', '!=': '=='}

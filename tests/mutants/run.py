@@ -46,7 +46,7 @@ CORE = ['core/*/*.c', 'core/*/*.h']
 PORT = ['port/*.c', 'port/*.h']
 PREFIX = {'core': 'core/', 'port': 'port/', 'rust': 'crates/'}  # of their keys
 CARGO_MUTANTS = '27.1.0'
-NOT_HERE = re.compile(r'port/linux|core/\w+/(errors|planted|port|format)')  # the kernel's, and tables of names
+NOT_HERE = re.compile(r'port/linux|core/\w+/(errors\.|planted\.|port\.|format\.)')  # the kernel's, and tables of names
 
 
 # --- build ------------------------------------------------------------------

@@ -59,13 +59,13 @@ static void read_what_is_gone(void)
 			for (again = 0; again < 3; again++) {
 				const struct fby_media_ops *ops = fby_posix_media_ops((enum fby_persist)persist, *name);
 
-				if (ops->read_crc(MEDIA(p), to, 0, 4096, &crc) != 0 || to[4095] != 7)
+				if (ops->read_crc(MEDIA(p), to, MEDIA_AT, 4096, &crc) != 0 || to[4095] != 7)
 					_exit(2);
-				if (ops->read_crc(MEDIA(p + 4096), to, 0, 4096, &crc) != 1 || fby_posix_read_guard)
+				if (ops->read_crc(MEDIA(p + 4096), to, MEDIA_AT, 4096, &crc) != 1 || fby_posix_read_guard)
 					_exit(3);
-				if (ops->read_crc(MEDIA(p + SIZE - 64), NULL, 0, 64, &crc) != 1)
+				if (ops->read_crc(MEDIA(p + SIZE - 64), NULL, MEDIA_AT, 64, &crc) != 1)
 					_exit(4);
-				if (ops->read_crc(MEDIA(p), to, 0, 8192, &crc) != 1)
+				if (ops->read_crc(MEDIA(p), to, MEDIA_AT, 8192, &crc) != 1)
 					_exit(5);
 			}
 }
@@ -77,7 +77,7 @@ static void store_after_a_read(void)
 	u32 crc = 0;
 
 	fby_posix_watch(p, SIZE, "pool-1");
-	fby_posix_media_ops(FBY_PERSIST_NT, NULL)->read_crc(MEDIA(p), to, 0, 4096, &crc);
+	fby_posix_media_ops(FBY_PERSIST_NT, NULL)->read_crc(MEDIA(p), to, MEDIA_AT, 4096, &crc);
 	touch(p + 4096 + 1234);
 }
 

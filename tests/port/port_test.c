@@ -310,15 +310,15 @@ static void test_instructions_of(const char *name, enum fby_persist persist, u8 
 	u32 crc;
 
 	for (lines = 1; lines <= LINES; lines += LINES - 1) {
-		STEPS(ops->write(MEDIA(to), 0, from, 64 * lines));
+		STEPS(ops->write(MEDIA(to), MEDIA_AT, from, 64 * lines));
 		EXPECT(seen.stream_bytes == (streams ? 64 * lines : 0));
 		EXPECT(wrote_back(to, flushes ? lines : 0));
-		STEPS(crc = ops->write_crc(MEDIA(to), 0, from, 64 * lines, 5));
+		STEPS(crc = ops->write_crc(MEDIA(to), MEDIA_AT, from, 64 * lines, 5));
 		EXPECT(crc == crc_by_bits(5, from, 64 * lines));
 		EXPECT(seen.stream_bytes == (streams ? 64 * lines : 0));
 		EXPECT(wrote_back(to, flushes ? lines : 0));
 		EXPECT(seen.fences == 0);
-		STEPS(ops->fence(MEDIA(to), 0, 64 * lines));
+		STEPS(ops->fence(MEDIA(to), MEDIA_AT, 64 * lines));
 		EXPECT(seen.fences == (persist != FBY_PERSIST_MSYNC));
 	}
 }
@@ -353,7 +353,7 @@ static void test_instructions(void)
 static void fail_msync(void)
 {
 	msync_result = -1;
-	fby_posix_fence_msync(MEDIA(8192), 0, 100);
+	fby_posix_fence_msync(MEDIA(8192), MEDIA_AT, 100);
 }
 
 static void test_msync_fence(void)
@@ -364,11 +364,11 @@ static void test_msync_fence(void)
 	int status;
 
 	msync_calls = 0;
-	ops->fence(MEDIA(page + 4096 + 64), 0, 200);
+	ops->fence(MEDIA(page + 4096 + 64), MEDIA_AT, 200);
 	EXPECT(msync_calls == 1 && msync_start == page + 4096 && msync_bytes == 264 && msync_flags == MS_SYNC);
-	ops->fence(MEDIA(page + 4095), 0, 2);
+	ops->fence(MEDIA(page + 4095), MEDIA_AT, 2);
 	EXPECT(msync_calls == 2 && msync_start == page && msync_bytes == 4097);
-	ops->fence(MEDIA(page), 0, 4096);
+	ops->fence(MEDIA(page), MEDIA_AT, 4096);
 	EXPECT(msync_calls == 3 && msync_start == page && msync_bytes == 4096);
 	status = in_child(fail_msync, error);
 	EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
@@ -390,7 +390,7 @@ static void sum_what_is_read_only(void)
 		const struct fby_media_ops *ops = fby_posix_media_ops(FBY_PERSIST_NT, *name);
 
 		crc = 9;
-		if (ops->read_crc(MEDIA(p), NULL, 0, 8192, &crc) != 0 || crc != crc_by_bits(9, bytes, 8192))
+		if (ops->read_crc(MEDIA(p), NULL, MEDIA_AT, 8192, &crc) != 0 || crc != crc_by_bits(9, bytes, 8192))
 			_exit(1);
 		if (fby_posix_read_guard)
 			_exit(2);

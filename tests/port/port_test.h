@@ -7,8 +7,9 @@
 
 #include "posix.h"
 
-/* Media that begins at p. */
-#define MEDIA(p) (&(struct fby_media){ .base = (u8 *)(p) })
+/* Media that has p at offset MEDIA_AT. */
+#define MEDIA_AT 192
+#define MEDIA(p) (&(struct fby_media){ .base = (u8 *)((uintptr_t)(p) - MEDIA_AT) })
 
 void expect_at(bool good, const char *file, int line, const char *what);
 #define EXPECT(condition) expect_at((condition), __FILE__, __LINE__, #condition)

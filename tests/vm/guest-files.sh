@@ -40,7 +40,7 @@ one_fs() {
 	step "fio, mixed, with fsync" fio --name=g --directory=/tmp/mnt --size=4m --rw=randrw --bs=4k --ioengine=psync --fsync=8 \
 		--verify=crc32c --verify_fatal=1 --numjobs=2
 	step "copy files" cp -r "$root/kernel" /tmp/mnt/new
-	rm -r /tmp/mnt/old/pool.c
+	rm -r /tmp/mnt/old/pool
 	trim "$device" /tmp/mnt
 	sync
 	tree >/tmp/tree.last

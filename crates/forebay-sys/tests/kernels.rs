@@ -112,7 +112,7 @@ fn writes_of_every_length_and_alignment() {
                             (ops(media).write)(media, 64, src.as_ptr().cast(), len);
                         }
                     }
-                    fence(media, 0, len + 192);
+                    fence(media, 64, len + 128);
                     assert!(area[64..64 + len] == *src, "{name} align {align} len {len}");
                     let around = area[..64].iter().chain(&area[64 + len..]);
                     assert!(around.clone().all(|&b| b == GUARD), "{name} align {align} len {len}");
