@@ -190,7 +190,7 @@ static u32 chunk_open(struct fby_space *p, struct fby_slot *s, u16 volume, u32 f
 	fby_store(&ch->fill, FBY_FIRST_PAGE);
 	ch->sealed = ch->tick_fill = FBY_FIRST_PAGE;
 	ch->last_block = FBY_NO_BLOCK;
-	ch->clean_for = 0;
+	fby_store(&ch->clean_for, 0u);
 	ch->opened_ns = fby_load(&p->now_ns);
 	/* Release: who sees opens moved sees what was unlinked before; who sees
 	 * the new epoch sees opens moved. */

@@ -81,6 +81,7 @@ core/space/chunk.c chunk_open
     unlock
     store p->nfree
     store ch->fill
+    store ch->clean_for
     load p->now_ns
     store_release p->opens
     store_release ch->epoch
