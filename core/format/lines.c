@@ -113,14 +113,15 @@ static bool page_line_sane(const struct fby_store *st, u32 c, u32 i, const struc
 }
 
 /* A line that was never written is no candidate: two of its three places must fit. */
-static bool page_line_repairable(u32 c, u32 i, u64 epoch, const struct fby_page_line *l)
+static bool page_line_repairable(u32 c, u32 i, const u64 *epoch, const struct fby_page_line *l)
 {
-	u32 fits = (l->chunk == c) + (l->page == i) + (l->epoch == epoch);
+	u32 fits = (l->chunk == c) + (l->page == i) + (l->epoch == fby_load(epoch));
 
 	return fits >= 2;
 }
 
-bool fby_page_line_judge(const struct fby_store *st, u32 c, u32 i, u64 epoch, struct fby_page_line *out, bool *repaired)
+bool fby_page_line_judge(const struct fby_store *st, u32 c, u32 i, const u64 *epoch, struct fby_page_line *out,
+			 bool *repaired)
 {
 	FBY_ASSERT(i >= FBY_FIRST_PAGE && i < st->chunk_pages);
 	if (repaired)

@@ -38,8 +38,8 @@ enum fby_line_class { FBY_LINE_CURRENT = 0, FBY_LINE_OLD, FBY_LINE_BAD, FBY_LINE
 void fby_line_finish(u32 seed, void *line); /* fills the crc of any line */
 bool fby_line_crc_ok(const struct fby_store *st, const void *line);
 /* Copy page line (c, i) and judge it; repair: put single-bit errors right in the copy,
- * where the line is one of this epoch of the chunk. */
-bool fby_page_line_judge(const struct fby_store *st, u32 c, u32 i, u64 epoch, struct fby_page_line *out,
+ * where the line is one of the chunk's epoch, which another thread may be changing. */
+bool fby_page_line_judge(const struct fby_store *st, u32 c, u32 i, const u64 *epoch, struct fby_page_line *out,
 			 bool *repaired);
 bool fby_open_line_read(const struct fby_store *st, u32 c, u32 which, struct fby_open_line *out);
 /* which: of FBY_SEALS */

@@ -219,9 +219,7 @@ static inline struct fby_chunk *fby_chunk_of(const struct fby_space *p, u32 page
 /* Copy page line (c, i) and judge it; repair: put single-bit errors right in the copy. */
 static inline bool fby_page_line_read(struct fby_space *p, u32 c, u32 i, struct fby_page_line *out, bool *repaired)
 {
-	u64 epoch = fby_load(&p->chunk[c].epoch);
-
-	return fby_page_line_judge(&p->store, c, i, epoch, out, repaired);
+	return fby_page_line_judge(&p->store, c, i, &p->chunk[c].epoch, out, repaired);
 }
 
 static inline bool fby_page_line(struct fby_space *p, u32 page, struct fby_page_line *out, bool *repaired)

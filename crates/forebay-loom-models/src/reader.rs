@@ -143,7 +143,7 @@ core/drain/destage.c release_page
     besides: &[
         ("fby_round_clean", "the bucket is held"),
         (
-            "fby_page_line_read",
+            "page_line_repairable",
             "whether a damaged line may be repaired; still_there looks after it",
         ),
         ("begin_lock", "a hint what to prefetch"),
