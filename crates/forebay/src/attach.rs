@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How a volume is attached.
 
-use std::fmt;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use crate::bypass::{Mode, WhenFull};
 use crate::error::{Error, Result};
+use crate::words::words;
 
 /// What to do about entries that recovery found lost, when a volume is
 /// attached.
@@ -22,30 +21,9 @@ pub enum Holes {
     Accept,
 }
 
-impl fmt::Display for Holes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Holes::Fail => "fail",
-            Holes::Isolate => "isolate",
-            Holes::Accept => "accept",
-        })
-    }
-}
-
-impl FromStr for Holes {
-    type Err = Error;
-
-    fn from_str(s: &str) -> Result<Holes> {
-        match s {
-            "fail" => Ok(Holes::Fail),
-            "isolate" => Ok(Holes::Isolate),
-            "accept" => Ok(Holes::Accept),
-            _ => Err(Error::usage(
-                format!("holes policy \"{s}\" is not known"),
-                "use fail, isolate or accept",
-            )),
-        }
-    }
+words! {
+    Holes { "fail" => Fail, "isolate" => Isolate, "accept" => Accept }
+    unknown: "holes policy \"{}\" is not known", way_out: "use fail, isolate or accept"
 }
 
 /// How to attach a volume.

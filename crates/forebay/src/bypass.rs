@@ -3,13 +3,11 @@
 //! is full.  Off unless asked for, since such a write is durable only after a
 //! flush.
 
-use std::fmt;
-use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::Error;
+use crate::words::words;
 
 /// What a volume uses the pool for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,33 +25,12 @@ pub enum Mode {
 
 impl Mode {
     const ALL: [Mode; 3] = [Mode::WriteBack, Mode::WriteThrough, Mode::Cleaner];
-
-    fn name(self) -> &'static str {
-        match self {
-            Mode::WriteBack => "write-back",
-            Mode::WriteThrough => "write-through",
-            Mode::Cleaner => "cleaner",
-        }
-    }
 }
 
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for Mode {
-    type Err = Error;
-
-    fn from_str(s: &str) -> Result<Mode, Error> {
-        Mode::ALL.into_iter().find(|mode| mode.name() == s).ok_or_else(|| {
-            Error::usage(
-                format!("\"{s}\" is not a mode of a volume"),
-                "use write-back, write-through or cleaner",
-            )
-        })
-    }
+words! {
+    Mode { "write-back" => WriteBack, "write-through" => WriteThrough, "cleaner" => Cleaner }
+    unknown: "\"{}\" is not a mode of a volume",
+    way_out: "use write-back, write-through or cleaner"
 }
 
 /// What a write does when the pool is full.
@@ -67,28 +44,9 @@ pub enum WhenFull {
     Bypass,
 }
 
-impl fmt::Display for WhenFull {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            WhenFull::Wait => "wait",
-            WhenFull::Bypass => "bypass",
-        })
-    }
-}
-
-impl FromStr for WhenFull {
-    type Err = Error;
-
-    fn from_str(s: &str) -> Result<WhenFull, Error> {
-        match s {
-            "wait" => Ok(WhenFull::Wait),
-            "bypass" => Ok(WhenFull::Bypass),
-            _ => Err(Error::usage(
-                format!("\"{s}\" is nothing to do when full"),
-                "use wait or bypass",
-            )),
-        }
-    }
+words! {
+    WhenFull { "wait" => Wait, "bypass" => Bypass }
+    unknown: "\"{}\" is nothing to do when full", way_out: "use wait or bypass"
 }
 
 /// What to change of an attached volume; `None` stays as it is.

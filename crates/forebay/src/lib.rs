@@ -80,6 +80,7 @@ mod socket;
 mod status;
 mod volume;
 mod wait;
+mod words;
 
 pub use attach::{AttachOptions, Holes};
 pub use bypass::{Mode, VolumeChange, WhenFull};

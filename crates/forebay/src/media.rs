@@ -18,11 +18,10 @@ mod signature;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::error::{Error, Result};
+use crate::words::words;
 
 pub use create::{create, inspect, CreateOptions, Inspection, InspectionState, PoolSummary};
 pub(crate) use detect::{id_of as detect_id, lock_holder, lock_soon};
@@ -75,36 +74,9 @@ pub enum Persist {
     Msync,
 }
 
-impl fmt::Display for Persist {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Persist::Auto => "auto",
-            Persist::Nt => "nt",
-            Persist::Clwb => "clwb",
-            Persist::Eadr => "eadr",
-            Persist::Msync => "msync",
-        })
-    }
-}
-
-impl FromStr for Persist {
-    type Err = Error;
-
-    fn from_str(s: &str) -> Result<Persist> {
-        Ok(match s {
-            "auto" => Persist::Auto,
-            "nt" => Persist::Nt,
-            "clwb" => Persist::Clwb,
-            "eadr" => Persist::Eadr,
-            "msync" => Persist::Msync,
-            _ => {
-                return Err(Error::usage(
-                    format!("persist method \"{s}\" is not known"),
-                    "use auto, nt, clwb, eadr or msync",
-                ))
-            }
-        })
-    }
+words! {
+    Persist { "auto" => Auto, "nt" => Nt, "clwb" => Clwb, "eadr" => Eadr, "msync" => Msync }
+    unknown: "persist method \"{}\" is not known", way_out: "use auto, nt, clwb, eadr or msync"
 }
 
 /// How to open the media.  Fill in what matters and take the rest from

@@ -6,10 +6,8 @@ mod look;
 mod report;
 
 use std::collections::HashMap;
-use std::fmt;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
@@ -26,6 +24,7 @@ use crate::media::{detect_id, Media, MediaInfo, MediaOptions};
 use crate::origin::{is_name, is_unasked_name, join_identity, split_identity, FileOrigin, Origin};
 use crate::status::{DrainProgress, PoolStatus, RecoveryReport, Uuid, VolumeInfo};
 use crate::volume::{self, Volume};
+use crate::words::words;
 
 pub(crate) use report::Core;
 
@@ -41,30 +40,9 @@ pub enum Verify {
     Never,
 }
 
-impl fmt::Display for Verify {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Verify::Always => "always",
-            Verify::First => "first",
-            Verify::Never => "never",
-        })
-    }
-}
-
-impl FromStr for Verify {
-    type Err = Error;
-
-    fn from_str(s: &str) -> Result<Verify> {
-        match s {
-            "always" => Ok(Verify::Always),
-            "first" => Ok(Verify::First),
-            "never" => Ok(Verify::Never),
-            _ => Err(Error::usage(
-                format!("verify \"{s}\" is not known"),
-                "use always, first or never",
-            )),
-        }
-    }
+words! {
+    Verify { "always" => Always, "first" => First, "never" => Never }
+    unknown: "verify \"{}\" is not known", way_out: "use always, first or never"
 }
 
 /// How to open a pool.  Fill in what matters and take the rest from

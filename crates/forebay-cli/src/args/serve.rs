@@ -178,12 +178,12 @@ impl SetOptions {
 }
 
 impl Attach {
-    /// Of one volume.
     /// What is said of a volume that is not there was meant for another.
     pub fn check(&self, pool: &forebay::Pool) -> forebay::Result<()> {
         self.origin.iter().try_for_each(|(name, _)| pool.volume_info(name).map(drop))
     }
 
+    /// Of one volume.
     pub fn options(&self, volume: &str) -> AttachOptions {
         let mut moved = self.origin.iter().rev();
         AttachOptions {
