@@ -38,6 +38,7 @@ import tree_sitter
 import tree_sitter_c
 
 from keys import short
+from rewritten import Rewritten
 
 PARSER = tree_sitter.Parser(tree_sitter.Language(tree_sitter_c.language()))
 
@@ -64,7 +65,7 @@ ARITH = {'+': '-', '-': '+', '*': '+', '/': '*', '%': '+', '<<': '>>', '>>': '<<
 ASSIGN = {'+=': '-=', '-=': '+=', '|=': '&=', '&=': '|=', '<<=': '>>=', '>>=': '<<='}
 
 
-class File:
+class File(Rewritten):
     """One file: its mutants, and its text with all of them."""
 
     def __init__(self, name, source, mutants, leave):
@@ -76,9 +77,6 @@ class File:
         self.function = None
         self.bool_result = self.void_result = self.plain_result = False
         self.tree = PARSER.parse(BLANK.sub(lambda m: b' ' * len(m[0]), source))
-
-    def text(self, node):
-        return self.source[node.start_byte:node.end_byte].decode()
 
     def mutant(self, node, operator, before, after=''):
         """The number of a new mutant; 0 for one that is left out."""
@@ -109,21 +107,7 @@ class File:
             return self.emit_function(node)
         if self.function is None and not node.type.startswith(('translation_unit', 'preproc_', 'linkage')):
             return self.text(node)
-        handler = getattr(self, 'emit_' + node.type, None)
-        return handler(node) if handler else self.inside(node)
-
-    def inside(self, node, replaced=None):
-        """The node's text, each child emitted; replaced: {child id: text}."""
-        if not node.children:
-            return self.text(node)
-        out, at = [], node.start_byte
-        for child in node.children:
-            out.append(self.source[at:child.start_byte].decode())
-            given = (replaced or {}).get(child.id)
-            out.append(self.emit(child) if given is None else given)
-            at = child.end_byte
-        out.append(self.source[at:node.end_byte].decode())
-        return ''.join(out)
+        return super().emit(node)
 
     def constant(self, node):
         """Has the declaration to be known at compile time?"""

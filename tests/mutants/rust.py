@@ -20,6 +20,8 @@ import re
 import tree_sitter
 import tree_sitter_rust
 
+from rewritten import Rewritten
+
 PARSER = tree_sitter.Parser(tree_sitter.Language(tree_sitter_rust.language()))
 ON = 'crate::fby_mutant::on({})'
 MARK = re.compile(r'crate::fby_mutant::on\((\d+)\)')
@@ -33,7 +35,7 @@ def key_of(mutant, seen):
     return key if seen[key] == 1 else f'{key} #{seen[key]}'
 
 
-class File:
+class File(Rewritten):
     """One file, and its mutants: (number, what cargo-mutants says of it)."""
 
     def __init__(self, text, mutants):
@@ -70,25 +72,6 @@ class File:
         while node is not None and not node.type.endswith(wanted):
             node = node.parent
         return node and ('guard' if genre == 'MatchArmGuard' else 'node', node.id)
-
-    def text(self, node):
-        return self.source[node.start_byte:node.end_byte].decode()
-
-    def emit(self, node):
-        handler = getattr(self, 'emit_' + node.type, None)
-        return handler(node) if handler else self.inside(node)
-
-    def inside(self, node, replaced=None):
-        if not node.children:
-            return self.text(node)
-        out, at = [], node.start_byte
-        for child in node.children:
-            out.append(self.source[at:child.start_byte].decode())
-            given = (replaced or {}).get(child.id)
-            out.append(self.emit(child) if given is None else given)
-            at = child.end_byte
-        out.append(self.source[at:node.end_byte].decode())
-        return ''.join(out)
 
     def emit_block(self, node):
         text = self.inside(node)
