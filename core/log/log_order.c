@@ -5,55 +5,41 @@
  */
 #include "log/log_order.h"
 
-/* --- tables of counters ----------------------------------------------------- */
+/* --- counters ---------------------------------------------------------------- */
 
-static u64 table_count(const struct fby_log_table *t, u64 txg)
+static u64 count_of(const struct fby_log_counters *c, u64 txg)
 {
-	const struct fby_log_row *r = &t->row[txg & 3];
-
-	return r->txg == txg ? r->n : 0;
+	return txg <= c->txg && c->txg - txg < FBY_LOG_TXGS ? c->n[c->txg - txg] : 0;
 }
 
-/* False: the row belongs to a later txg, so this one was synced long ago. */
-static bool table_add(struct fby_log_table *t, u64 txg)
+/* False: a txg three later was counted, so this one was synced long ago. */
+static bool count(struct fby_log_counters *c, u64 txg)
 {
-	struct fby_log_row *r = &t->row[txg & 3];
+	struct fby_log_counters moved = { .txg = txg };
 
-	if (r->txg > txg)
+	if (txg > c->txg) {
+		for (u32 i = 0; i < FBY_LOG_TXGS && i < txg; i++)
+			moved.n[i] = count_of(c, txg - i);
+		*c = moved;
+	}
+	if (c->txg - txg >= FBY_LOG_TXGS)
 		return false;
-	if (r->txg < txg) {
-		r->txg = txg;
-		r->n = 0;
-	}
-	r->n++;
+	c->n[c->txg - txg]++;
 	return true;
 }
 
-static struct fby_log_counters table_counters(const struct fby_log_table *t)
+static bool counts_agree(const struct fby_log_counters *a, const struct fby_log_counters *b, u64 synced)
 {
-	struct fby_log_counters c = { 0 };
-
-	for (u32 i = 0; i < 4; i++)
-		if (t->row[i].txg > c.txg)
-			c.txg = t->row[i].txg;
-	for (u32 i = 0; i < FBY_LOG_TXGS && c.txg > i; i++)
-		c.n[i] = table_count(t, c.txg - i);
-	return c;
+	for (u32 i = 0; i < FBY_LOG_TXGS && a->txg > i; i++)
+		if (a->txg - i > synced && a->n[i] != count_of(b, a->txg - i))
+			return false;
+	return true;
 }
 
-/* Do the counters say what the table has, as far as txgs above synced go? */
-static bool counters_match(const struct fby_log_counters *c, const struct fby_log_table *t, u64 synced)
+/* Do both say the same, as far as txgs above synced go? */
+static bool counters_match(const struct fby_log_counters *a, const struct fby_log_counters *b, u64 synced)
 {
-	for (u32 i = 0; i < FBY_LOG_TXGS && c->txg > i; i++)
-		if (c->txg - i > synced && c->n[i] != table_count(t, c->txg - i))
-			return false;
-	for (u32 i = 0; i < 4; i++) { /* what was counted has to be covered */
-		const struct fby_log_row *r = &t->row[i];
-
-		if (r->txg > synced && (r->txg > c->txg || c->txg - r->txg >= FBY_LOG_TXGS))
-			return false;
-	}
-	return true;
+	return counts_agree(a, b, synced) && counts_agree(b, a, synced);
 }
 
 /* --- append ------------------------------------------------------------------ */
@@ -75,12 +61,12 @@ enum fby_log_refusal fby_log_append_order(struct fby_log_position *at, u64 txg, 
 		at->last = at->live;
 	}
 	at->id++;
-	if (!table_add(&at->live, txg))
-		FBY_ASSERT(false); /* a row above synced + 3 */
+	if (!count(&at->live, txg))
+		FBY_ASSERT(false); /* a txg above synced + 3 was counted */
 	node->txg = txg;
 	node->gen = at->gen;
 	node->id = at->id;
-	node->before = table_counters(&at->last);
+	node->before = at->last;
 	return FBY_LOG_OK;
 }
 
@@ -160,27 +146,21 @@ static bool has_twin(const struct fby_log_node *node, u64 n, u64 i)
  */
 void fby_log_claim_order(struct fby_log_position *at, u64 synced, struct fby_log_node *node, u64 n)
 {
-	struct fby_log_table t = { 0 };
 	u64 gen = 0;
 
 	fby_zero(at, sizeof(*at));
 	at->synced = synced;
 	nodes_sort(node, n);
 	for (u64 i = n; i-- > 0 && (gen == 0 || node[i].gen == gen);) {
-		const struct fby_log_counters *c = &node[i].before;
-
 		if (node[i].txg <= synced || has_twin(node, n, i))
 			continue;
 		if (gen == 0) {
 			gen = node[i].gen;
-			for (u32 k = 0; k < FBY_LOG_TXGS && c->txg > k; k++)
-				if (c->txg - k > synced)
-					t.row[(c->txg - k) & 3] = (struct fby_log_row){ c->txg - k, c->n[k] };
+			at->seal = node[i].before;
 		}
-		(void)table_add(&t, node[i].txg); /* false: forged, and refused when it is replayed */
+		(void)count(&at->seal, node[i].txg); /* false: forged, and refused when it is replayed */
 	}
 	at->seal_gen = gen + 1;
-	at->seal = table_counters(&t);
 }
 
 /* --- replay ----------------------------------------------------------------------- */
@@ -200,7 +180,7 @@ static bool follow(const struct fby_log_position *at, const struct fby_log_node 
 		next->last = at->live;
 	next->gen = e->gen;
 	next->id = e->id;
-	return counters_match(&e->before, &next->last, at->synced) && table_add(&next->live, e->txg);
+	return counters_match(&e->before, &next->last, at->synced) && count(&next->live, e->txg);
 }
 
 /* To be replayed at all?  Counts why not. */

@@ -21,7 +21,9 @@
 
 #define FBY_LOG_TXGS 3u /* unsynced at any time: open, quiescing, syncing */
 
-/* How many entries of txg, txg - 1 and txg - 2 there are. */
+/* How many entries of txg, txg - 1 and txg - 2 there are.  Older ones are synced: so
+ * three numbers do for a log's whole life.  (ZIL-PMEM keeps a table of four by txg
+ * modulo 4; what it can tell above the synced txg is the same.) */
 struct fby_log_counters {
 	u64 txg; /* 0: none at all */
 	u64 n[FBY_LOG_TXGS];
@@ -36,16 +38,6 @@ struct fby_log_node {
 	u64 place; /* the caller's: where the entry lies */
 };
 
-struct fby_log_row {
-	u64 txg;
-	u64 n;
-};
-
-/* Counters by txg modulo 4: of four txgs in a row one at least is synced. */
-struct fby_log_table {
-	struct fby_log_row row[4];
-};
-
 /*
  * Where a log stands: all that append or replay has to remember.  Replay hands a
  * new one out with each entry; stored together with the entry's effect it is the
@@ -54,8 +46,8 @@ struct fby_log_table {
 struct fby_log_position {
 	u64 synced;   /* entries of this txg and older are obsolete */
 	u64 gen, id;  /* last entry appended or replayed; 0, 0: none */
-	struct fby_log_table live; /* entries so far */
-	struct fby_log_table last; /* of the generations before gen */
+	struct fby_log_counters live; /* entries so far */
+	struct fby_log_counters last; /* of the generations before gen */
 	u64 seal_gen; /* 0: no seal; else no entry at or above it was there at the claim */
 	struct fby_log_counters seal; /* entries below seal_gen */
 };

@@ -491,7 +491,7 @@ static void log_that_lies(void)
 	memset(&at, 0, sizeof(at));
 	memset(&node.before, 0, sizeof(node.before));
 	at.gen = 1;
-	at.live.row[1].txg = 5; /* which cannot be, with nothing synced */
+	at.live.txg = 5; /* which cannot be, with nothing synced */
 	fby_log_replay_order(&at, &node, 1, replay, NULL, &r);
 	EXPECT(r.replayed == 0 && r.end == FBY_LOG_MISSING && r.witness.id == 1);
 	fby_log_claim_order(&at, 0, twin, 2); /* nobody can tell which is false: neither counts */

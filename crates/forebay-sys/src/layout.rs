@@ -85,8 +85,6 @@ fn structs_and_constants_are_as_in_c() {
         fby_entry_info { valid, current, linked, data_ok, line }
         fby_log_counters { txg, n }
         fby_log_node { txg, gen, id, before, place }
-        fby_log_row { txg, n }
-        fby_log_table { row }
         fby_log_position { synced, gen, id, live, last, seal_gen, seal }
         fby_log_result { end, replayed, obsolete, earlier, twins, damaged, left, witness, first_damaged }
         fby_media_ops { write, write_crc, fence, read_crc }

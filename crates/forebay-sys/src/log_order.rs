@@ -43,25 +43,12 @@ pub struct fby_log_node {
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct fby_log_row {
-    pub txg: u64,
-    pub n: u64,
-}
-
-#[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct fby_log_table {
-    pub row: [fby_log_row; 4],
-}
-
-#[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct fby_log_position {
     pub synced: u64,
     pub gen: u64,
     pub id: u64,
-    pub live: fby_log_table,
-    pub last: fby_log_table,
+    pub live: fby_log_counters,
+    pub last: fby_log_counters,
     pub seal_gen: u64,
     pub seal: fby_log_counters,
 }
@@ -80,7 +67,7 @@ pub struct fby_log_result {
     pub first_damaged: fby_log_node,
 }
 
-zeroed_default!(fby_log_counters, fby_log_node, fby_log_table, fby_log_position, fby_log_result);
+zeroed_default!(fby_log_counters, fby_log_node, fby_log_position, fby_log_result);
 
 pub type fby_log_replay_fn =
     unsafe extern "C" fn(*mut c_void, *const fby_log_node, *const fby_log_position) -> u32;
