@@ -36,7 +36,7 @@ macro_rules! after {
 pub mod module;
 mod serve;
 
-pub use serve::{Attach, HolesArg, Serve, Set, Tuning};
+pub use serve::{Attach, Serve, Set, Tuning};
 
 /// A small persistent memory in front of a large block device: synchronous
 /// writes become durable in about a microsecond, and the disk stays an

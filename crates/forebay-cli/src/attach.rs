@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::{json, Value};
 
 use crate::args::module::{AttachDevice, DetachDevice, DeviceOptions, ListDevices};
-use crate::args::{HolesArg, Tuning};
+use crate::args::Tuning;
 use crate::config::{self, Config};
 use crate::module::{self, Control, Device, Error, Listed};
 use crate::out::Table;
@@ -144,21 +144,16 @@ fn options(d: &DeviceOptions, t: &Tuning) -> anyhow::Result<Vec<String>> {
             way_out: "write 1ms to 1193h".into(),
         }),
     };
-    let holes = d.holes.map(|holes| match holes {
-        HolesArg::Fail => "fail",
-        HolesArg::Isolate => "isolate",
-        HolesArg::Accept => "accept",
-    });
     let with_value = [
         ("high_watermark", t.high_watermark.map(|n| n.to_string())),
         ("low_watermark", t.low_watermark.map(|n| n.to_string())),
         ("max_age", t.max_age.map(ms).transpose()?),
         ("idle", t.idle.map(ms).transpose()?),
-        ("verify", t.verify.clone()),
+        ("verify", t.verify.map(|v| v.to_string())),
         ("checksums", (!t.checksums).then(|| "off".into())),
         ("slots", t.slots.filter(|n| *n != 0).map(|n| n.to_string())),
         ("writeback_jobs", d.jobs.map(|n| n.to_string())),
-        ("holes", holes.map(Into::into)),
+        ("holes", d.holes.map(|holes| holes.to_string())),
         ("start_sector", d.start_sector.map(|n| n.to_string())),
     ];
     let switches = [

@@ -32,7 +32,7 @@ pub fn run(a: &args::Serve) -> anyhow::Result<u8> {
     let interrupt = Interrupt::watch()?;
     let path = socket_path(a)?;
     let ready = a.ready_file.as_deref().map(ReadyFile::new).transpose()?;
-    let pool = open::pool(&a.pool, &pool_options(a)?)?;
+    let pool = open::pool(&a.pool, &pool_options(a))?;
     if let Err(error) = a.attach.check(&pool) {
         pool.close()?;
         return Err(error.into());
@@ -76,20 +76,20 @@ fn serve(
     served.with_context(|| format!("{}: cannot serve there", path.display()))
 }
 
-fn pool_options(a: &args::Serve) -> anyhow::Result<PoolOptions> {
+fn pool_options(a: &args::Serve) -> PoolOptions {
     let t = &a.tuning;
-    Ok(PoolOptions {
+    PoolOptions {
         read_only: a.read_only,
         slots: t.slots.unwrap_or(0),
         checksums: t.checksums,
-        verify: t.verify.as_deref().map_or(Ok(forebay::Verify::default()), str::parse)?,
+        verify: t.verify.unwrap_or_default(),
         high_watermark_percent: t.high_watermark.unwrap_or(0),
         low_watermark_percent: t.low_watermark.unwrap_or(0),
         max_age: t.max_age,
         idle: t.idle,
         control: Some(control::runtime_dir()),
         ..a.media.read_write()
-    })
+    }
 }
 
 /// A volume that cannot be attached is left out; the others are served.

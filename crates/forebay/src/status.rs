@@ -228,7 +228,7 @@ pub struct VolumeInfo {
     pub holes: u64,
     /// Of those, the ones whose block is unknown.
     pub holes_unknown: u64,
-    /// Whether the origin alone is all of it.
+    /// Whether the origin alone is all of it; judged by [`crate::Pool::status`] only.
     #[serde(default)]
     pub verdict: Verdict,
     /// What is other about its origin than when it was attached or recorded; looked

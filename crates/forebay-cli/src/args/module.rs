@@ -4,8 +4,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use forebay::Holes;
 
-use super::{HolesArg, Json, Tuning};
+use super::{Json, Tuning};
 
 /// Makes a volume of a pool a block device of its own, without NBD; needs the
 /// module forebay, and persistent memory for the pool.
@@ -51,9 +52,10 @@ pub struct DeviceOptions {
     /// Requests of destage to the origin at once
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), help_heading = "Device")]
     pub jobs: Option<u32>,
-    /// What to do about entries that recovery found lost; default: fail
+    /// What to do about entries that recovery found lost: fail, isolate or accept, as
+    /// for forebay serve; default: fail
     #[arg(long, value_name = "POLICY", help_heading = "Device")]
-    pub holes: Option<HolesArg>,
+    pub holes: Option<Holes>,
     /// Write to the origin all the time, so that little is ever cached
     #[arg(long, help_heading = "Device")]
     pub cleaner: bool,

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use forebay::{AttachOptions, Holes, Mode, OptionsChange, Verify, VolumeChange, WhenFull};
 
 use super::{Json, MediaArgs};
@@ -70,9 +70,11 @@ pub struct Attach {
     /// the name is enough
     #[arg(long)]
     pub origin_by_name: bool,
-    /// What to do about entries that recovery found lost
+    /// What to do about entries that recovery found lost: fail, the volume is not
+    /// attached; isolate, blocks that can be named answer with an I/O error; accept,
+    /// those that cannot be named may show older data
     #[arg(long, value_name = "POLICY", default_value = "fail")]
-    pub holes: HolesArg,
+    pub holes: Holes,
 }
 
 /// What goes past the cache.
@@ -190,24 +192,10 @@ impl Attach {
             origin: (moved.find(|(name, _)| name == volume)).map(|(_, path)| path.clone()),
             accept_changed_origin: self.accept_changed_origin,
             origin_by_name: self.origin_by_name,
-            holes: match self.holes {
-                HolesArg::Fail => Holes::Fail,
-                HolesArg::Isolate => Holes::Isolate,
-                HolesArg::Accept => Holes::Accept,
-            },
+            holes: self.holes,
             ..Default::default()
         }
     }
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum HolesArg {
-    /// Do not attach the volume
-    Fail,
-    /// Blocks that can be named answer with an I/O error
-    Isolate,
-    /// Those that cannot be named may show older data
-    Accept,
 }
 
 /// Options of an open pool, passed on as they are.
@@ -221,8 +209,8 @@ pub struct Tuning {
     #[arg(long, value_name = "BOOL", default_value = "true", action = clap::ArgAction::Set, help_heading = "Tuning")]
     pub checksums: bool,
     /// Verify checksums of reads: always, first or never
-    #[arg(long, value_name = "WHEN", help_heading = "Tuning", value_parser = ["always", "first", "never"])]
-    pub verify: Option<String>,
+    #[arg(long, value_name = "WHEN", help_heading = "Tuning")]
+    pub verify: Option<Verify>,
     /// Start writing to the origin when so much of the pool is in use
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100), help_heading = "Tuning")]
     pub high_watermark: Option<u32>,

@@ -130,7 +130,7 @@ impl Core {
             let noted = attached.as_ref().and_then(|a| a.last_error());
             noted.unwrap_or_else(|| std::io::Error::from_raw_os_error(info.last_error).to_string())
         });
-        let mut v = VolumeInfo {
+        Ok(VolumeInfo {
             verdict: Verdict::Unknown,
             origin_changed: None,
             name: match info.used {
@@ -183,10 +183,7 @@ impl Core {
             bypass_limit_bytes: (limit != 0).then_some(limit),
             when_full,
             mode,
-        };
-        let pages_left = v.pages.saturating_sub(v.lost_blocks);
-        v.verdict = Completeness::judge(&v, pages_left, Vec::new(), None).verdict;
-        Ok(v)
+        })
     }
 
     fn origin_info(&self, mut info: crate::status::OriginInfo) -> crate::status::OriginInfo {
@@ -264,7 +261,7 @@ impl Core {
                 waits_space: info.waits_space,
                 damaged_pages: info.damaged_pages,
             },
-            volumes: self.volumes().into_iter().map(|v| self.with_origin(v)).collect(),
+            volumes: self.volumes().into_iter().map(|v| self.judged(v)).collect(),
             damaged_blocks: {
                 let damaged = engine.damaged(DAMAGED_LISTED);
                 damaged.iter().map(|b| self.report_block(b)).collect()
@@ -282,8 +279,9 @@ impl Core {
         }
     }
 
-    /// With a look at its origin: the one in use, or else what is at its recorded path.
-    fn with_origin(&self, mut v: VolumeInfo) -> VolumeInfo {
+    /// With its verdict, for which its origin is looked at: the one in use, or else what
+    /// is at its recorded path.
+    fn judged(&self, mut v: VolumeInfo) -> VolumeInfo {
         v.origin_changed = match (self.shared.attached(v.index), &v.origin_path) {
             (Some(attached), _) => attached.origin.changed(),
             (None, Some(path)) => origin::changed(path.as_ref(), &v.identity, v.size_bytes),
