@@ -33,7 +33,7 @@
 	X(ORIGIN_IDENTITY, 22, "the origin is not the one the volume was made for") \
 	X(HOLES, 74, "entries of this volume are lost and their blocks unknown") \
 	X(HOLES_KNOWN, 74, "entries of this volume are lost; isolating them was not allowed") \
-	X(NAME, 22, "the name is empty, too long, or has characters outside A-Z a-z 0-9 . _ -") \
+	X(NAME, 22, "the name is empty or too long, is . or .., begins with -, or has characters outside A-Z a-z 0-9 . _ -") \
 	X(RANGE, 28, "the request lies beyond the end of the volume") \
 	X(ALIGNMENT, 22, "the request is not aligned to the logical block size") \
 	X(LOST, 5, "the block was lost: its cached copy failed its checksum") \

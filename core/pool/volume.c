@@ -6,7 +6,15 @@
 #include "pool/parts.h"
 #include "space/slot.h"
 
-/* Of a name that ends. */
+static bool name_equal(const char *a, const char *b)
+{
+	while (*a && *a == *b)
+		a++, b++;
+	return *a == *b;
+}
+
+/* Of a name that ends.  One that is . or .., or begins with -, cannot be a file's, and
+ * a command takes it for something else. */
 static bool name_ok(const char *name)
 {
 	for (u32 n = 0; name[n]; n++) {
@@ -16,14 +24,7 @@ static bool name_ok(const char *name)
 		      c == '_' || c == '-'))
 			return false;
 	}
-	return name[0] != 0;
-}
-
-static bool name_equal(const char *a, const char *b)
-{
-	while (*a && *a == *b)
-		a++, b++;
-	return *a == *b;
+	return name[0] != 0 && name[0] != '-' && !name_equal(name, ".") && !name_equal(name, "..");
 }
 
 int fby_volume_find(struct fby_pool *p, const char *name, u16 *index)

@@ -250,6 +250,8 @@ static void names(void)
 		name[1] = (char)c;
 		EXPECT(add(name) == (good ? FBY_DONE : -FBY_E_NAME));
 	}
+	EXPECT(add(".") == -FBY_E_NAME && add("..") == -FBY_E_NAME && add("...") == FBY_DONE);
+	EXPECT(add(".x") == FBY_DONE && add("..x") == FBY_DONE && add("-") == -FBY_E_NAME && add("-x") == -FBY_E_NAME);
 	memset(name, 'n', FBY_NAME_MAX);
 	EXPECT(add(name) == FBY_DONE);
 	name[FBY_NAME_MAX] = 'n';

@@ -254,6 +254,46 @@ const CASES: &[Case] = &[
         says: &["name"],
     },
     Case {
+        name: "volume add: the name of a directory",
+        prepare: |b| {
+            b.make_volume();
+            b.write("other", &[0; 1 << 20]);
+        },
+        command: "volume add pool . other",
+        code: 2,
+        says: &["volume .: ", "is . or .."],
+    },
+    Case {
+        name: "volume add: the name of the directory above",
+        prepare: |b| {
+            b.make_volume();
+            b.write("other", &[0; 1 << 20]);
+        },
+        command: "volume add pool .. other",
+        code: 2,
+        says: &["volume ..: ", "is . or .."],
+    },
+    Case {
+        name: "volume add: a name that looks like an option",
+        prepare: |b| {
+            b.make_volume();
+            b.write("other", &[0; 1 << 20]);
+        },
+        command: "volume add pool -- -x other",
+        code: 2,
+        says: &["volume -x: ", "begins with -"],
+    },
+    Case {
+        name: "volume add: a name that ends options",
+        prepare: |b| {
+            b.make_volume();
+            b.write("other", &[0; 1 << 20]);
+        },
+        command: "volume add pool -- -- other",
+        code: 2,
+        says: &["volume --: ", "begins with -"],
+    },
+    Case {
         name: "volume add: block size that is none",
         prepare: VOLUME,
         command: "volume add pool w origin --block-size 1024",
@@ -648,6 +688,28 @@ fn a_volume_that_holds_data_is_removed_only_when_told() {
     b.run_ok(&["volume", "remove", "pool", "v", "--discard"]);
     let origin = fs::read(b.path("origin")).unwrap();
     assert!(origin[..4096].iter().all(|byte| *byte == 0));
+}
+
+/// As it was taken before.
+#[test]
+fn a_volume_whose_name_is_refused_today_is_removed_by_it() {
+    for name in ["-x", "--", ".", ".."] {
+        let b = Bench::new();
+        b.make_volume();
+        b.edit("pool", |bytes| {
+            for record in [8192, 8448] {
+                let record = &mut bytes[record..record + 256];
+                assert_eq!(&record[48..50], b"v\0");
+                // Two checksums differ by the same whatever they begin with.
+                let before = crc32c(&record[..252]);
+                record[48..48 + name.len()].copy_from_slice(name.as_bytes());
+                let change = (before ^ crc32c(&record[..252])).to_le_bytes();
+                record[252..].iter_mut().zip(change).for_each(|(byte, change)| *byte ^= change);
+            }
+        });
+        b.run_ok(&["volume", "remove", "pool", "--", name]);
+        assert_eq!(b.run_ok(&["volume", "list", "pool", "--json"]).stdout.trim(), "[]");
+    }
 }
 
 #[test]

@@ -127,7 +127,7 @@ pub struct OptionsChange {
 /// A volume to add.
 #[derive(Clone, Debug, Default)]
 pub struct NewVolume {
-    /// Characters A-Z a-z 0-9 . _ -, at most 63.
+    /// Characters A-Z a-z 0-9 . _ -, at most 63; not `.` or `..`, and not `-` first.
     pub name: String,
     /// File or block device; recorded with its id.
     pub origin: PathBuf,
