@@ -457,6 +457,20 @@ const CASES: &[Case] = &[
         says: &["run/s", "other than a socket"],
     },
     Case {
+        name: "serve: the pool as an origin",
+        prepare: VOLUME,
+        command: "serve pool --origin v=pool",
+        code: 2,
+        says: &["pool: is the pool itself", "name the disk or file"],
+    },
+    Case {
+        name: "drain: the pool as an origin",
+        prepare: VOLUME,
+        command: "drain pool --origin v=pool",
+        code: 2,
+        says: &["pool: is the pool itself", "name the disk or file"],
+    },
+    Case {
         name: "serve: no such pool",
         prepare: NOTHING,
         command: "serve pool",

@@ -351,15 +351,7 @@ impl Pool {
     /// as long as this takes.
     pub fn volume_add(&self, new: &NewVolume) -> Result<VolumeInfo> {
         self.0.core.check_writable()?;
-        if detect_id(&new.origin).is_some_and(|id| id == self.media().id) {
-            return Err(Error::Usage {
-                what: format!(
-                    "{}: is the pool itself, and cannot be an origin of it",
-                    new.origin.display()
-                ),
-                way_out: "name the disk or file that the pool is to be in front of".into(),
-            });
-        }
+        self.check_not_the_pool(&new.origin)?;
         let origin = FileOrigin::open(&new.origin, false)?;
         let identity = origin.identity();
         let (id, path) = split_identity(&identity);
@@ -373,6 +365,17 @@ impl Pool {
             return Err(origin_known_by_name(&new.name, &origin));
         }
         self.volume_add_origin(&new.name, &origin, new.block_size)
+    }
+
+    /// Nothing is told of whoever has it open: we have.
+    fn check_not_the_pool(&self, origin: &Path) -> Result<()> {
+        match detect_id(origin).is_some_and(|id| id == self.media().id) {
+            false => Ok(()),
+            true => Err(Error::usage(
+                format!("{}: is the pool itself, and cannot be an origin of it", origin.display()),
+                "name the disk or file that the pool is in front of",
+            )),
+        }
     }
 
     /// Adds a volume in front of any origin.
@@ -450,6 +453,7 @@ impl Pool {
         if info.attached {
             return Err(self.0.core.named_error(name, Code(sys::FBY_E_VOLUME_BUSY)));
         }
+        self.check_not_the_pool(&path)?;
         let origin = FileOrigin::open(&path, self.read_only()).map_err(|e| match e {
             Error::NotFound { path, .. } => Error::WrongOrigin {
                 name: name.into(),
