@@ -500,6 +500,13 @@ const CASES: &[Case] = &[
         says: &["volume w"],
     },
     Case {
+        name: "dump: a block beyond the volume",
+        prepare: VOLUME,
+        command: "dump block pool v 256",
+        code: 2,
+        says: &["volume v: block 256 of 4 KiB is beyond its end", "use 0 to 255"],
+    },
+    Case {
         name: "dump superblock: no pool",
         prepare: |b| b.write("pool", &[0x41; 8 << 20]),
         command: "dump superblock pool",

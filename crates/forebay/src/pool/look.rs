@@ -184,6 +184,13 @@ impl Pool {
     pub fn block_history(&self, volume: &str, block: u64) -> Result<BlockHistory> {
         let core = &self.0.core;
         let index = core.find(volume)?;
+        let blocks = core.volume_info(index)?.size_bytes.div_ceil(u64::from(sys::FBY_PAGE));
+        if block >= blocks {
+            return Err(Error::usage(
+                format!("volume {volume}: block {block} of 4 KiB is beyond its end"),
+                format!("use 0 to {}", blocks.saturating_sub(1)),
+            ));
+        }
         let mut entries = Vec::new();
         for chunk in 0..self.chunk_count() {
             for page in self.data_pages() {
