@@ -6,13 +6,17 @@
 use std::fmt::Write;
 use std::net::TcpListener;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use anyhow::{anyhow, Context};
-use forebay::{PoolStatus, PrivateSocket, VolumeInfo};
+use anyhow::Context;
+use forebay::{Error, PoolStatus, PrivateSocket, VolumeInfo};
 
 use crate::http::{self, Answer, Listener};
 use crate::interrupt::Interrupt;
 use crate::{args, out, status};
+
+/// For an answer of the server, so that a scrape has its own within its usual 10 s.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// A metric of the pool, or of a volume: name, type, help, value.
 type Row<T> = (&'static str, &'static str, &'static str, fn(&T) -> f64);
@@ -155,9 +159,19 @@ fn latencies(text: &mut String, pool: &str, volumes: &[&VolumeInfo]) {
     }
 }
 
+/// The one metric of a pool that does not answer.
+fn up(answers: bool) -> String {
+    let mut text = String::new();
+    head(&mut text, "forebay_up", "gauge", UP);
+    let _ = writeln!(text, "forebay_up {}", flag(answers));
+    text
+}
+
+const UP: &str = "1 if the pool could be asked, or looked at.";
+
 /// All metrics, in Prometheus' text format.
 pub fn metrics(s: &PoolStatus) -> String {
-    let mut text = String::new();
+    let mut text = up(true);
     let pool = format!("pool=\"{}\"", escaped(&s.uuid.to_string()));
     for (name, kind, help, value) in POOL {
         let name = format!("forebay_{name}");
@@ -183,12 +197,10 @@ pub fn run(a: &args::Exporter) -> anyhow::Result<u8> {
     }
     let (listener, place) = match (&a.listen, &a.socket) {
         (Some(address), _) => {
-            let listener = TcpListener::bind(address.as_str()).map_err(|e| {
-                anyhow!(
-                    "{address}: cannot listen there: {e}; name a free HOST:PORT of this machine"
-                )
-            })?;
-            (Listener::Tcp(listener), format!("http://{address}/metrics"))
+            let listener = listen(address)?;
+            // With the port that it got, where any would do.
+            let place = format!("http://{}/metrics", listener.local_addr()?);
+            (Listener::Tcp(listener), place)
         }
         (None, socket) => {
             let socket = socket
@@ -204,9 +216,38 @@ pub fn run(a: &args::Exporter) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-fn answer(path: &str, pool: &Path) -> Answer {
-    match path {
-        "/metrics" => match status::of_pool(pool) {
+fn listen(address: &str) -> Result<TcpListener, Error> {
+    use std::io::ErrorKind::*;
+    TcpListener::bind(address).map_err(|source| match (source.kind(), source.raw_os_error()) {
+        (AddrInUse, _) => Error::Busy {
+            path: address.into(),
+            holder: None,
+            way_out: "name another port, or 0 for one that is free".into(),
+        },
+        (PermissionDenied, _) => Error::Permission {
+            path: address.into(),
+            doing: "listening there",
+            way_out: "name a port from 1024 on".into(),
+        },
+        // No address, or no name of one, or somebody else's.
+        (InvalidInput | AddrNotAvailable, _) | (_, None) => Error::Usage {
+            what: format!("cannot listen on {address:?}: {source}"),
+            way_out: "write HOST:PORT, such as 127.0.0.1:9757, with an address of this machine"
+                .into(),
+        },
+        _ => Error::Io {
+            path: address.into(),
+            doing: "listening there",
+            source,
+            way_out: "see the system log for its cause".into(),
+        },
+    })
+}
+
+/// Of the target of a request; a collector may add parameters, which nothing is here for.
+fn answer(target: &str, pool: &Path) -> Answer {
+    match target.split_once('?').map_or(target, |(path, _)| path) {
+        "/metrics" => match status::of_pool_within(pool, PATIENCE) {
             Ok(s) => Answer {
                 status: "200 OK",
                 content_type: "text/plain; version=0.0.4; charset=utf-8",
@@ -219,22 +260,38 @@ fn answer(path: &str, pool: &Path) -> Answer {
     }
 }
 
-/// Again and again, each time as a whole, as the collector asks.
+/// Again and again, whether the pool answers or not.
 fn textfile(a: &args::Exporter, file: &Path) -> anyhow::Result<u8> {
     let interrupt = Interrupt::watch()?;
-    let new = file.with_extension("prom.new");
     loop {
-        std::fs::write(&new, metrics(&status::of_pool(&a.pool)?))
-            .and_then(|()| std::fs::rename(&new, file))
-            .with_context(|| format!("{}: cannot be written", file.display()))?;
+        match (status::of_pool_within(&a.pool, PATIENCE), a.every) {
+            (Ok(s), _) => replace(file, &metrics(&s))?,
+            (Err(e), Some(_)) => {
+                out::warn(format_args!("forebay: {e:#}"));
+                replace(file, &up(false))?;
+            }
+            (Err(e), None) => {
+                // What is wrong with the pool is the news, and not the file.
+                let _ = replace(file, &up(false));
+                return Err(e);
+            }
+        }
         let Some(every) = a.every else {
             return Ok(0);
         };
-        status::sleep_until(std::time::Instant::now() + every, &interrupt);
+        status::sleep_until(Instant::now() + every, &interrupt);
         if interrupt.came() {
             return Ok(0);
         }
     }
+}
+
+/// As a whole, as the collector asks.
+fn replace(file: &Path, text: &str) -> anyhow::Result<()> {
+    let new = file.with_extension("prom.new");
+    std::fs::write(&new, text)
+        .and_then(|()| std::fs::rename(&new, file))
+        .with_context(|| format!("{}: cannot be written", file.display()))
 }
 
 #[cfg(test)]
@@ -251,6 +308,7 @@ mod tests {
         let docs = include_str!("../../../docs/metrics.md");
         let rows = POOL.iter().map(|r| ("forebay_", r.0, r.1, r.2));
         let rows = rows.chain(VOLUME.iter().map(|r| ("forebay_volume_", r.0, r.1, r.2)));
+        let rows = rows.chain([("forebay_", "up", "gauge", UP)]);
         for (prefix, name, kind, help) in rows {
             let row = format!("| `{prefix}{name}` | {kind} | {help} |");
             assert!(docs.contains(&row), "docs/metrics.md lacks: {row}");

@@ -13,8 +13,10 @@ use std::time::{Duration, Instant};
 use forebay::PrivateSocket;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
-/// From the first byte of the request to the last of the answer.
-const CONNECTION: Duration = Duration::from_secs(10);
+/// For the answer to be taken, from when there is one.
+const ANSWER: Duration = Duration::from_secs(5);
+/// For the request: who is silent makes room sooner.
+const REQUEST: Duration = Duration::from_secs(2);
 /// Further ones wait to be accepted.
 const CONNECTIONS: usize = 32;
 /// Request line and headers.  A body is not read.
@@ -81,7 +83,7 @@ impl Listener {
             Listener::Tcp(listener) => listener.accept().map(|(s, _)| Stream::Tcp(s)),
         };
         match accepted {
-            Ok(stream) => Some(Timed { stream, until: Instant::now() + CONNECTION }),
+            Ok(stream) => Some(Timed { stream, until: Instant::now() + REQUEST }),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                 let fd = match self {
                     Listener::Unix(socket) => socket.listener().as_fd(),
@@ -121,6 +123,7 @@ fn converse(mut stream: Timed, get: &(dyn Fn(&str) -> Answer + Sync)) -> io::Res
         }
     };
     let Answer { status, content_type, body } = answer;
+    stream.until = Instant::now() + ANSWER;
     let length = body.len();
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {length}\r\n\

@@ -46,10 +46,21 @@ pub fn sleep_until(end: Instant, interrupt: &Interrupt) {
 /// The server's answer, or what a read-only look finds.  A process that has the
 /// pool but does not answer may be about to: one that starts or stops.
 pub fn of_pool(path: &Path) -> anyhow::Result<PoolStatus> {
+    of_pool_by(path, &|| control::Client::for_pool(&control::runtime_dir(), path))
+}
+
+/// The same for who has only so long for each answer of a server.
+pub fn of_pool_within(path: &Path, patience: Duration) -> anyhow::Result<PoolStatus> {
+    of_pool_by(path, &|| control::Client::for_pool_within(&control::runtime_dir(), path, patience))
+}
+
+type Ask<'a> = dyn Fn() -> forebay::Result<Option<control::Client>> + 'a;
+
+fn of_pool_by(path: &Path, ask: &Ask<'_>) -> anyhow::Result<PoolStatus> {
     const PATIENCE: Duration = Duration::from_secs(2);
     let start = Instant::now();
     loop {
-        match control::Client::for_pool(&control::runtime_dir(), path) {
+        match ask() {
             Ok(Some(mut client)) => return Ok(client.status()?),
             Ok(None) => {}
             // A copy can be looked at beside the pool that is served.

@@ -470,6 +470,35 @@ const CASES: &[Case] = &[
         code: 2,
         says: &["pool: is the pool itself", "name the disk or file"],
     },
+    // --- exporter ---
+    Case {
+        name: "exporter: not HOST:PORT",
+        prepare: VOLUME,
+        command: "exporter pool --listen x",
+        code: 2,
+        says: &["\"x\"", "HOST:PORT", "127.0.0.1:9757"],
+    },
+    Case {
+        name: "exporter: no port",
+        prepare: VOLUME,
+        command: "exporter pool --listen 127.0.0.1",
+        code: 2,
+        says: &["\"127.0.0.1\"", "HOST:PORT"],
+    },
+    Case {
+        name: "exporter: a port that is none",
+        prepare: VOLUME,
+        command: "exporter pool --listen 127.0.0.1:99999",
+        code: 2,
+        says: &["127.0.0.1:99999", "HOST:PORT"],
+    },
+    Case {
+        name: "exporter: another machine's address",
+        prepare: VOLUME,
+        command: "exporter pool --listen 192.0.2.1:9757",
+        code: 2,
+        says: &["192.0.2.1:9757", "an address of this machine"],
+    },
     Case {
         name: "serve: no such pool",
         prepare: NOTHING,

@@ -345,6 +345,85 @@ fn memory_that_cannot_be_written_ends_the_server_with_a_message() {
     assert!(log.contains("pool: the memory at byte") && log.contains("cut short"), "{log}");
 }
 
+/// `forebay exporter` on a free port of this machine; killed when dropped.
+struct Exporter(std::process::Child, String);
+
+impl Exporter {
+    fn start(bench: &Bench) -> Exporter {
+        let mut command = bench.command(&["exporter", "pool", "--listen", "127.0.0.1:0"]);
+        let mut process = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        let stdout = process.stdout.take().unwrap();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
+        let (_, address) = line.trim().split_once("http://").expect("it says where it listens");
+        Exporter(process, address.trim_end_matches("/metrics").into())
+    }
+
+    fn connect(&self) -> std::net::TcpStream {
+        let stream = std::net::TcpStream::connect(&self.1)
+            .unwrap_or_else(|e| panic!("nobody listens at {}: {e}", self.1));
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream
+    }
+
+    /// The whole answer; empty: it hung up.
+    fn get(&self, target: &str) -> String {
+        use std::io::{Read, Write};
+        let mut stream = self.connect();
+        write!(stream, "GET {target} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn the_exporter_says_its_port_and_takes_parameters() {
+    let bench = pool_of_two();
+    let exporter = Exporter::start(&bench);
+    for target in ["/metrics", "/metrics?x=1", "/metrics?"] {
+        let text = exporter.get(target);
+        assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{target}: {text}");
+        assert!(text.contains("\nforebay_up 1\n"), "{target}: {text}");
+    }
+    assert!(exporter.get("/metric").starts_with("HTTP/1.1 404 "));
+    assert!(exporter.get("/?x").starts_with("HTTP/1.1 200 "));
+}
+
+/// More than are served at once, and none of them says anything.
+#[test]
+fn the_exporter_answers_beside_many_that_say_nothing() {
+    let bench = pool_of_two();
+    let exporter = Exporter::start(&bench);
+    let idle: Vec<_> = (0..100).map(|_| exporter.connect()).collect();
+    assert!(exporter.get("/metrics").starts_with("HTTP/1.1 200 "));
+    drop(idle);
+}
+
+#[test]
+fn the_exporter_says_that_a_server_does_not_answer() {
+    let bench = pool_of_two();
+    let served = Served::start(&bench, &[]);
+    let exporter = Exporter::start(&bench);
+    assert!(exporter.get("/metrics").starts_with("HTTP/1.1 200 "));
+    served.signal("-STOP");
+    let text = exporter.get("/metrics");
+    let out = bench.run(&["exporter", "pool", "--textfile", "metrics"]);
+    served.signal("-CONT");
+    assert!(text.starts_with("HTTP/1.1 503 ") && text.contains("no answer for"), "{text:?}");
+    assert_eq!(out.code, Some(7), "{out:?}");
+    let written = std::fs::read_to_string(bench.path("metrics")).unwrap();
+    assert!(written.ends_with("\nforebay_up 0\n"), "{written}");
+    assert!(exporter.get("/metrics").starts_with("HTTP/1.1 200 "));
+}
+
 /// A scrape of the exporter, whatever others do to it.
 #[test]
 fn the_exporter_answers_beside_clients_that_do_not() {

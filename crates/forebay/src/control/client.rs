@@ -16,22 +16,27 @@ use crate::pool::{OptionsChange, OptionsInfo};
 use crate::socket;
 use crate::status::{DrainProgress, PoolStatus, Uuid};
 
-/// A server that says nothing for so long is taken for dead.  It answers at once, or
-/// when a connection that is idle has made room.
-const TIMEOUT: Duration = Duration::from_secs(10);
+/// A server that says nothing for so long is taken for dead, unless the caller has less
+/// time.  It answers at once, or when a connection that is idle has made room.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A connection to the process that has a pool open.
 #[derive(Debug)]
 pub struct Client {
     socket: PathBuf,
     stream: BufReader<UnixStream>,
+    patience: Duration,
 }
 
 impl Client {
     /// `None`: nobody answers for a pool of this UUID.
     pub fn connect(dir: &Path, uuid: Uuid) -> Result<Option<Client>> {
+        Client::connect_within(dir, uuid, PATIENCE)
+    }
+
+    fn connect_within(dir: &Path, uuid: Uuid, patience: Duration) -> Result<Option<Client>> {
         let path = socket_path(dir, uuid);
-        let stream = match socket::connect(&path, TIMEOUT) {
+        let stream = match socket::connect(&path, patience) {
             Ok(stream) => stream,
             Err(e)
                 if matches!(
@@ -41,23 +46,30 @@ impl Client {
             {
                 return Ok(None)
             }
-            Err(e) if silent(&e) => return Err(no_answer(&path)),
+            Err(e) if silent(&e) => return Err(no_answer(&path, patience)),
             Err(e) => return Err(Error::system(&path, "connecting to it", e)),
         };
         let set = stream
-            .set_read_timeout(Some(TIMEOUT))
-            .and_then(|()| stream.set_write_timeout(Some(TIMEOUT)));
+            .set_read_timeout(Some(patience))
+            .and_then(|()| stream.set_write_timeout(Some(patience)));
         set.map_err(|e| Error::system(&path, "setting it up", e))?;
-        Ok(Some(Client { socket: path, stream: BufReader::new(stream) }))
+        Ok(Some(Client { socket: path, stream: BufReader::new(stream), patience }))
     }
 
     /// The same by the pool's path, which is looked at for its UUID.  A copy of a
     /// pool has the same one: what is served has to be this very file or device,
     /// else it is [`Error::OtherPool`].
     pub fn for_pool(dir: &Path, pool: &Path) -> Result<Option<Client>> {
+        Client::for_pool_within(dir, pool, PATIENCE)
+    }
+
+    /// The same for who has only so long for each answer.
+    pub fn for_pool_within(dir: &Path, pool: &Path, patience: Duration) -> Result<Option<Client>> {
         let asked = inspect(pool)?;
         let Some(sb) = asked.superblock else { return Ok(None) };
-        let Some(mut client) = Client::connect(dir, sb.uuid)? else { return Ok(None) };
+        let Some(mut client) = Client::connect_within(dir, sb.uuid, patience)? else {
+            return Ok(None);
+        };
         let answered = client.status()?;
         match answered.media.id == asked.id {
             true => Ok(Some(client)),
@@ -157,7 +169,7 @@ impl Client {
 
     fn broken(&self, e: io::Error) -> Error {
         match silent(&e) {
-            true => no_answer(&self.socket),
+            true => no_answer(&self.socket, self.patience),
             false => self.failed(e.to_string()),
         }
     }
@@ -183,10 +195,10 @@ fn silent(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-fn no_answer(socket: &Path) -> Error {
+fn no_answer(socket: &Path, patience: Duration) -> Error {
     Error::Control {
         socket: socket.into(),
-        cause: format!("no answer for {} s", TIMEOUT.as_secs()),
+        cause: format!("no answer for {} s", patience.as_secs()),
         way_out: "the process that has the pool open is stopped or hangs: see it with ps, continue it (kill -CONT) or end it".into(),
         code: 0,
     }
