@@ -243,11 +243,12 @@ pub struct VolumeList {
 #[command(after_help = after!(
     "forebay drain /dev/pmem0 data && forebay volume remove /dev/pmem0 data",
     "forebay volume remove /dev/pmem0 data --discard   loses what is cached",
+    "forebay volume remove /dev/pmem0 '#3' --discard   whose record is damaged, by its number",
 ))]
 pub struct VolumeRemove {
     /// The pool
     pub pool: PathBuf,
-    /// The volume
+    /// The volume, or #N: the one of this number, whatever its name
     pub name: String,
     /// Remove it even if it holds data that is not on the origin; it is lost
     #[arg(long)]

@@ -29,7 +29,8 @@ pub fn run(a: &args::Drain) -> anyhow::Result<u8> {
     };
     report(a, &bars.last, &judged)?;
     match failed {
-        Some(error) => Err(error.into()),
+        // Of each it is told with its name.
+        Some(error) => Ok(error.exit_code()),
         None => Ok(judged.iter().map(Completeness::exit_code).find(|c| *c != 0).unwrap_or(0)),
     }
 }
@@ -82,11 +83,10 @@ fn here(a: &args::Drain, bars: &mut Bars) -> forebay::Result<Drained> {
 
 fn drain_pool(a: &args::Drain, pool: &Pool, bars: &mut Bars) -> forebay::Result<Drained> {
     let all = pool.volumes();
-    for name in &a.volumes {
-        pool.volume_info(name)?;
-    }
+    let named = a.volumes.iter().map(|name| Ok(pool.volume_info(name)?.index));
+    let named = named.collect::<forebay::Result<Vec<_>>>()?;
     a.attach.check(pool)?;
-    let asked = |v: &VolumeInfo| a.volumes.is_empty() || a.volumes.contains(&v.name);
+    let asked = |v: &VolumeInfo| named.is_empty() || named.contains(&v.index);
     let mut drained = Drained::default();
     let mut volumes = Vec::new();
     // Without a name, so it cannot be attached.
@@ -108,8 +108,10 @@ fn drain_pool(a: &args::Drain, pool: &Pool, bars: &mut Bars) -> forebay::Result<
         done = give_up(pool, &volumes, bars);
     }
     let mut judged = done?;
-    judged.retain(|c| {
-        volumes.iter().any(|(v, _)| v.name == c.volume) || (a.volumes.is_empty() && damaged(c))
+    let asked: Vec<_> = all.iter().filter(|v| asked(v)).map(VolumeInfo::label).collect();
+    judged.retain(|c| match damaged(c) {
+        true => asked.contains(&c.volume),
+        false => volumes.iter().any(|(v, _)| v.name == c.volume),
     });
     if a.attach.options("").holes == Holes::Accept || a.accept_lost {
         for (v, _) in &volumes {
@@ -191,8 +193,9 @@ impl Bars {
         if let (Some(error), true) =
             (&p.origin_error, before.is_none_or(|b| b.origin_error.is_none()))
         {
+            let way_out = p.origin_way_out.as_deref().unwrap_or("see the system log");
             self.warn(&format!(
-                "forebay: volume {volume}: {error}; trying again; what is cached stays in the pool"
+                "forebay: volume {volume}: {error}; {way_out}; trying again; what is cached stays in the pool"
             ));
         }
         self.last.insert(volume.to_string(), p.clone());

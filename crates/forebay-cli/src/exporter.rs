@@ -86,6 +86,9 @@ const VOLUME: &[Row<VolumeInfo>] = &[
     ("cached_bytes", "gauge", "Data cached of the volume.", |v| v.cached_bytes as f64),
     ("lost_blocks", "gauge", "Blocks that answer an I/O error.", |v| v.lost_blocks as f64),
     ("lost_entries", "gauge", "Entries found lost and not accepted.", |v| v.holes as f64),
+    ("origin_changed", "gauge", "1 if its origin is deleted, moved, or of another size.", |v| {
+        flag(v.origin_changed.is_some())
+    }),
     ("damaged", "gauge", "1 if the volume's record is damaged.", |v| flag(v.damaged)),
     ("writes_total", "counter", "Writes taken in.", |v| v.writes as f64),
     ("written_bytes_total", "counter", "Bytes taken in.", |v| v.written_bytes as f64),
@@ -133,7 +136,7 @@ fn head(text: &mut String, name: &str, kind: &str, help: &str) {
     let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }
 
-fn latencies(text: &mut String, pool: &str, volumes: &[&VolumeInfo]) {
+fn latencies(text: &mut String, pool: &str, volumes: &[VolumeInfo]) {
     let name = "forebay_phase_seconds";
     head(
         text,
@@ -145,7 +148,7 @@ fn latencies(text: &mut String, pool: &str, volumes: &[&VolumeInfo]) {
         for l in &v.latency {
             let labels = format!(
                 "{pool},volume=\"{}\",phase=\"{}\",sampled_one_in=\"{}\"",
-                escaped(&v.name),
+                escaped(&v.label()),
                 l.phase,
                 l.sampled_one_in
             );
@@ -178,16 +181,15 @@ pub fn metrics(s: &PoolStatus) -> String {
         head(&mut text, &name, kind, help);
         let _ = writeln!(text, "{name}{{{pool}}} {}", value(s));
     }
-    let volumes: Vec<_> = s.volumes.iter().filter(|v| !v.name.is_empty()).collect();
     for (name, kind, help, value) in VOLUME {
         let name = format!("forebay_volume_{name}");
         head(&mut text, &name, kind, help);
-        for v in &volumes {
-            let volume = escaped(&v.name);
+        for v in &s.volumes {
+            let volume = escaped(&v.label());
             let _ = writeln!(text, "{name}{{{pool},volume=\"{volume}\"}} {}", value(v));
         }
     }
-    latencies(&mut text, &pool, &volumes);
+    latencies(&mut text, &pool, &s.volumes);
     text
 }
 

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{anyhow, Context};
-use forebay::{control, AttachOptions, Error, Pool, PoolOptions, PrivateSocket};
+use forebay::{control, AttachOptions, Error, Pool, PoolOptions, PrivateSocket, VolumeInfo};
 use forebay_nbd::{Export, Stop};
 use serde::Serialize;
 
@@ -96,7 +96,7 @@ fn pool_options(a: &args::Serve) -> PoolOptions {
 fn attach_all(a: &args::Serve, pool: &Pool) -> (Vec<Export>, Vec<Unserved>) {
     let mut exports = Vec::new();
     let mut unserved = Vec::new();
-    for name in pool.volumes().into_iter().map(|v| v.name) {
+    for name in pool.volumes().iter().map(VolumeInfo::label) {
         let options = AttachOptions {
             bypass_limit_bytes: a.past.bypass_limit.unwrap_or(0),
             when_full: a.past.when_full.unwrap_or_default(),
@@ -121,7 +121,7 @@ fn nothing_to_serve(a: &args::Serve, pool: &Pool, unserved: Vec<Unserved>) -> an
         || Error::NoVolume {
             pool: a.pool.clone(),
             name: "to serve".into(),
-            known: pool.volumes().into_iter().map(|v| v.name).collect(),
+            known: pool.volumes().iter().map(VolumeInfo::label).collect(),
         },
         |u| u.cause,
     ))

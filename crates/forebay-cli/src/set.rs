@@ -57,7 +57,7 @@ fn show(a: &args::Set, s: &PoolStatus, changed: bool) -> anyhow::Result<()> {
         return Err(anyhow!(Error::NoVolume {
             pool: a.pool.clone(),
             name: name.clone(),
-            known: s.volumes.iter().map(|v| v.name.clone()).collect(),
+            known: s.volumes.iter().map(VolumeInfo::label).collect(),
         }));
     }
     let served = s.control_socket.is_some();

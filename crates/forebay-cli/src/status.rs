@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use forebay::{control, PoolStatus};
+use forebay::{control, PoolStatus, Verdict, VolumeInfo};
 
 use crate::create::media_text;
 use crate::interrupt::Interrupt;
@@ -178,6 +178,12 @@ fn text(s: &PoolStatus, rates: Option<&Rates>) -> String {
         true => "no volumes".into(),
         false => volume::table(&s.volumes).to_string(),
     });
+    let wrong = |v: &&VolumeInfo| {
+        v.verdict.is_damage() || [Verdict::OriginChanged, Verdict::OriginFails].contains(&v.verdict)
+    };
+    for c in s.volumes.iter().filter(wrong).map(VolumeInfo::completeness) {
+        lines.push(format!("volume {}: {c}", c.volume));
+    }
     for b in &s.damaged_blocks {
         lines.push(format!("damaged: {b}"));
     }

@@ -14,7 +14,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Gauge, Paragraph, Row, Sparkline, Table};
 use ratatui::Frame;
 
-use crate::{args, status, units};
+use crate::{args, status, units, volume};
 
 /// Looks kept for the curves.
 const HISTORY: usize = 240;
@@ -180,22 +180,20 @@ fn draw_curves(frame: &mut Frame, area: Rect, view: &View) {
 }
 
 fn volume_row(v: &VolumeInfo) -> Row<'static> {
-    let state = match (&v.last_error, v.attached) {
-        (_, false) => "detached".into(),
-        (Some(e), _) => e.clone(),
-        (None, true) if v.draining => format!("draining, {}", v.destage),
-        (None, true) => v.destage.to_string(),
-    };
-    let trouble = v.last_error.is_some() || v.lost_blocks > 0 || v.holes > 0;
+    let trouble = v.damaged
+        || v.origin_changed.is_some()
+        || v.last_error.is_some()
+        || v.lost_blocks > 0
+        || v.holes > 0;
     Row::new([
-        v.name.clone(),
+        v.label(),
         units::bytes(v.size_bytes),
         units::bytes(v.cached_bytes),
         format!("{}/s", units::bytes(v.drain_bytes_per_s)),
         v.intake_limit_bytes_per_s.map_or("none".into(), |b| format!("{}/s", units::bytes(b))),
         v.origin_depth.to_string(),
         v.lost_blocks.to_string(),
-        state,
+        volume::state(v),
     ])
     .style(Style::new().fg(if trouble { Color::Red } else { Color::Reset }))
 }
@@ -262,13 +260,21 @@ mod tests {
         };
         forebay::create(&pool, &o).unwrap();
         let mut view = View::new(status::of_pool(&pool).unwrap());
-        view.look(status::of_pool(&pool).unwrap());
+        let mut status = status::of_pool(&pool).unwrap();
+        status.volumes.push(VolumeInfo {
+            attached: true,
+            origin_changed: Some("was deleted".into()),
+            ..Default::default()
+        });
+        view.look(status);
         std::fs::remove_dir_all(&dir).unwrap();
         for (w, h) in [(1, 1), (20, 5), (80, 24), (200, 60)] {
             let mut terminal = Terminal::new(TestBackend::new(w, h)).unwrap();
             terminal.draw(|frame| draw(frame, &view)).unwrap();
             let text = terminal.backend().to_string();
             assert_eq!(text.contains("forebay-top-"), w >= 80, "{w}x{h}: {text}");
+            let told = text.contains("#0") && text.contains("origin CHANGED: was deleted");
+            assert_eq!(told, w >= 200, "{w}x{h}: {text}");
         }
     }
 }

@@ -59,7 +59,7 @@ pub fn table(volumes: &[VolumeInfo]) -> Table {
     for v in volumes {
         let origin = v.origin.as_ref().map(|o| o.name.clone());
         t.row(vec![
-            v.name.clone(),
+            v.label(),
             units::bytes(v.size_bytes),
             v.block_size.to_string(),
             units::bytes(v.cached_bytes),
@@ -71,7 +71,8 @@ pub fn table(volumes: &[VolumeInfo]) -> Table {
     t
 }
 
-fn state(v: &VolumeInfo) -> String {
+/// In a word or two; what is wrong first.
+pub fn state(v: &VolumeInfo) -> String {
     if let (false, Some(why)) = (v.damaged, &v.origin_changed) {
         return format!("origin CHANGED: {why}");
     }

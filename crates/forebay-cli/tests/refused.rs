@@ -68,6 +68,64 @@ fn a_volume_that_holds_data_is_removed_only_when_told() {
 }
 
 /// As it was taken before.
+/// With neither name nor data that could be trusted.
+#[test]
+fn a_volume_without_a_good_record_is_removed_by_its_number() {
+    let b = Bench::new();
+    b.make_volume();
+    b.write("other", &[0; 1 << 20]);
+    b.run_ok(&["volume", "add", "pool", "w", "other"]);
+    b.write_to_volume(0, &[7; 4096]);
+    b.edit("pool", |bytes| [8192, 8448].iter().for_each(|at| bytes[at + 40] ^= 1));
+    for words in ["status pool", "volume list pool", "volume remove pool v", "drain pool #0"] {
+        let out = b.run(&words.split(' ').collect::<Vec<_>>());
+        let told = out.stdout + &out.stderr;
+        assert!(told.contains("#0"), "{words}: {told}");
+    }
+    let out = b.run(&["volume", "remove", "pool", "#0"]);
+    assert!(out.code == Some(4) && out.stderr.contains("volume #0: "), "{out:?}");
+    for words in ["#2", "#64", "#", "#x"] {
+        let out = b.run(&["volume", "remove", "pool", words]);
+        assert!(out.code == Some(3) && out.stderr.contains("it has #0, w"), "{out:?}");
+    }
+    b.run_ok(&["volume", "remove", "pool", "#0", "--discard"]);
+    b.run_ok(&["volume", "remove", "pool", "#1"]);
+    assert_eq!(b.run_ok(&["check", "pool", "--json"]).code, Some(0));
+    b.run_ok(&["volume", "add", "pool", "v", "origin"]);
+}
+
+/// The cause and the way out of an origin that takes nothing.
+#[test]
+fn an_origin_without_space_is_told_as_that() {
+    let b = Bench::new();
+    b.make_volume();
+    b.write_to_volume(0, &[7; 512 << 10]);
+    let drain = b.command(&[
+        "drain",
+        "pool",
+        "--timeout",
+        "1s",
+        "--origin",
+        "v=small/origin",
+        "--accept-changed-origin",
+    ]);
+    let script = "mkdir small && mount -t tmpfs -o size=64K none small || exit 99; \
+                  truncate -s 1M small/origin; exec \"$@\"";
+    let mut outer = std::process::Command::new("unshare");
+    outer.args(["--mount", "sh", "-c", script, "sh"]).arg(drain.get_program());
+    outer.args(drain.get_args()).current_dir(b.directory());
+    let out = outer.env("FOREBAY_RUNTIME_DIR", b.path("run")).output().unwrap();
+    let told = String::from_utf8_lossy(&out.stderr);
+    if matches!(out.status.code(), Some(1 | 99)) && !told.contains("forebay:") {
+        eprintln!("no name space of mounts is to be had");
+        return;
+    }
+    assert_eq!(out.status.code(), Some(7), "{told}");
+    for words in ["No space left on device", "free space on the file system of the origin"] {
+        assert_eq!(told.matches(words).count(), 2, "while it tries, and at the end: {told}");
+    }
+}
+
 #[test]
 fn a_volume_whose_name_is_refused_today_is_removed_by_it() {
     for name in ["-x", "--", ".", ".."] {

@@ -272,9 +272,9 @@ const ROWS: &[Row] = &[
             b.edit("pool", |bytes| [8192, 8448].iter().for_each(|at| bytes[at + 40] ^= 1));
             World { hopeless: true, ..World::default() }
         },
-        codes: [0, 1, 0, 5, 0, 0, 0, 0, 3, 5, 5, 5, 0, 3, 2, 0, 3, 2, 0],
-        status: "record DAMAGED",
-        check: "both copies of the volume's record are damaged",
+        codes: [0, 1, 0, 5, 0, 0, 0, 0, 3, 5, 5, 5, 0, 3, 2, 0, 5, 2, 0],
+        status: "volume remove POOL '#0' --discard",
+        check: "volume remove POOL '#0' --discard",
         drains: [
             "both copies of the volume's record are damaged",
             "both copies of the volume's record are damaged",
@@ -389,9 +389,9 @@ const ROWS: &[Row] = &[
         status: "",
         check: "no errors",
         drains: [
-            "NOT complete: its origin fails",
-            "NOT complete: its origin fails",
-            "NOT complete: its origin fails",
+            "allow larger files (ulimit -f",
+            "allow larger files (ulimit -f",
+            "allow larger files (ulimit -f",
         ],
     },
     Row {
@@ -404,7 +404,11 @@ const ROWS: &[Row] = &[
         codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 6, 6, 6, 0, 4, 2, 0, 6, 2, 0],
         status: "origin CHANGED: is not at",
         check: "no errors",
-        drains: ["is not there", "is not there", "is not there"],
+        drains: [
+            "it could not be attached: origin",
+            "is not there; connect it, or say where it is now (--origin NAME=PATH)",
+            "it could not be attached: origin",
+        ],
     },
     Row {
         state: "the origin was truncated",
@@ -426,13 +430,40 @@ const ROWS: &[Row] = &[
             world
         },
         codes: [0, 1, 0, 4, 0, 4, 4, 4, 4, 6, 6, 2, 4, 4, 0, 0, 4, 2, 0],
-        status: "has 524288 bytes, and had 1048576",
+        status: "volume v: NOT complete: its origin has 524288 bytes, and had 1048576",
         check: "in use by process",
         drains: [
             "has 524288 bytes, and had 1048576",
             "has 524288 bytes, and had 1048576",
             "stop the server",
         ],
+    },
+    Row {
+        state: "the origin was deleted while it is served",
+        make: |b| {
+            let world = served(b);
+            fs::remove_file(b.path("origin")).unwrap();
+            world
+        },
+        codes: [0, 1, 0, 4, 0, 4, 4, 4, 4, 6, 6, 2, 4, 4, 0, 0, 4, 2, 0],
+        status: "volume v: NOT complete: its origin was deleted",
+        check: "in use by process",
+        drains: ["/fd/", "/fd/", "stop the server"],
+    },
+    Row {
+        state: "the origin was replaced while it is served",
+        make: |b| {
+            let mut world = served(b);
+            fs::rename(b.path("origin"), b.path("moved")).unwrap();
+            fs::rename(b.path("other"), b.path("origin")).unwrap();
+            b.write("other", &[0; 1 << 20]);
+            world.hopeless = true;
+            world
+        },
+        codes: [0, 1, 0, 4, 0, 4, 4, 4, 4, 6, 6, 2, 4, 4, 0, 0, 4, 2, 0],
+        status: "volume v: NOT complete: its origin was moved",
+        check: "in use by process",
+        drains: ["--origin NAME=PATH", "--origin NAME=PATH", "stop the server"],
     },
     Row {
         state: "another origin of the same size",
@@ -445,7 +476,11 @@ const ROWS: &[Row] = &[
         codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 6, 6, 6, 0, 4, 2, 0, 6, 2, 0],
         status: "origin CHANGED: is another",
         check: "no errors",
-        drains: ["the volume was made for", "the volume was made for", "the volume was made for"],
+        drains: [
+            "the volume was made for",
+            "say so (--accept-changed-origin)",
+            "the volume was made for",
+        ],
     },
     Row {
         state: "a server that is stopped",

@@ -3,11 +3,12 @@
 //! text, the JSON and the exit code of whatever ends a use of a volume come from
 //! here, and nothing else may print that an origin is complete.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{blocks_text, Error};
+use crate::error::{blocks_text, origin_way_out, Error};
 use crate::status::{CheckReport, DrainProgress, VolumeInfo};
 
 /// Lost blocks that are listed by number; all are counted.
@@ -102,8 +103,14 @@ pub struct Completeness {
     pub lost_entries: u64,
     /// Of those, the ones whose block is unknown.
     pub lost_entries_unnamed: u64,
-    /// What is wrong with the origin.
+    /// What is wrong with the origin, or why it could not be attached.
     pub origin: Option<String>,
+    /// What to do about an origin that fails.
+    #[serde(default)]
+    pub origin_way_out: Option<String>,
+    /// It was to be attached, and could not be.
+    #[serde(default)]
+    pub attach_failed: bool,
 }
 
 impl Completeness {
@@ -134,10 +141,7 @@ impl Completeness {
             Verdict::Cached
         };
         Completeness {
-            volume: match v.name.as_str() {
-                "" => format!("number {}", v.index),
-                name => name.into(),
-            },
+            volume: v.label(),
             complete: verdict == Verdict::Complete,
             verdict,
             pages_left,
@@ -145,7 +149,9 @@ impl Completeness {
             lost,
             lost_entries: v.holes,
             lost_entries_unnamed: v.holes_unknown,
-            origin: changed.or_else(|| v.last_error.clone()),
+            origin: changed.or_else(|| v.last_error.clone().filter(|_| v.attached)),
+            origin_way_out: v.last_error.is_some().then(|| origin_way_out(v.last_errno).into()),
+            attach_failed: false,
         }
     }
 
@@ -165,7 +171,9 @@ impl Completeness {
     /// It could not be attached, so that nothing is known of its origin.
     pub fn not_attached(&mut self, why: &Error) {
         self.complete = false;
-        self.origin = Some(why.to_string());
+        self.attach_failed = true;
+        let (why, name) = (why.to_string(), format!("volume {}: ", self.volume));
+        self.origin = Some(why.strip_prefix(&name).unwrap_or(&why).into());
         if self.verdict == Verdict::Complete {
             self.verdict = Verdict::NotAttached;
         }
@@ -181,6 +189,7 @@ impl Completeness {
             },
             pages_left: last.pages_left,
             origin: last.origin_error.clone(),
+            origin_way_out: last.origin_way_out.clone(),
             ..Default::default()
         }
     }
@@ -190,17 +199,25 @@ impl Completeness {
     }
 
     /// What to do; empty where there is nothing to do.
-    pub fn way_out(&self) -> &'static str {
-        match self.verdict {
+    pub fn way_out(&self) -> Cow<'static, str> {
+        Cow::Borrowed(match self.verdict {
             Verdict::Complete | Verdict::LossAccepted => "",
-            Verdict::RecordDamaged => "forebay dump volumes shows its record; restore the pool from a copy, or remove the volume with --discard",
-            Verdict::OriginChanged => "stop the server and compare the origin with a backup before it is used",
+            Verdict::RecordDamaged => return Cow::Owned(format!(
+                "restore the pool from a copy, or remove the volume and what it holds: forebay volume remove POOL '{}' --discard",
+                self.volume
+            )),
+            Verdict::OriginChanged => "compare the origin with a backup before it is used",
+            // The reason ends with it.
+            Verdict::NotAttached if self.attach_failed => "",
             Verdict::LostEntries => "--holes isolate takes those that have a name, --holes accept all; forebay check names them",
             Verdict::LostBlocks => "overwrite them through the volume and drain again, or restore them from a backup; forebay drain --accept-lost, with no server running, gives them up",
             Verdict::NotAttached => "stop the server, and drain the volume without it (--origin NAME=PATH where its origin is now)",
-            Verdict::OriginFails => "see the system log for the device; what is cached stays safe in the pool",
+            Verdict::OriginFails => return Cow::Owned(format!(
+                "{}; what is cached stays safe in the pool",
+                self.origin_way_out.as_deref().unwrap_or(origin_way_out(None))
+            )),
             Verdict::Cached | Verdict::Unknown => "drain it again",
-        }
+        })
     }
 }
 
@@ -234,6 +251,9 @@ impl fmt::Display for Completeness {
                 self.lost_entries.max(self.lost_entries_unnamed),
                 self.lost_entries_unnamed
             )?,
+            Verdict::LostBlocks if self.lost.is_empty() => {
+                write!(f, "NOT complete: the newest data of {} blocks is LOST", self.lost_blocks)?
+            }
             Verdict::LostBlocks => {
                 write!(
                     f,
@@ -245,6 +265,7 @@ impl fmt::Display for Completeness {
                     write!(f, " (and {more} more)")?;
                 }
             }
+            Verdict::NotAttached if self.attach_failed => f.write_str("NOT complete")?,
             Verdict::NotAttached => f.write_str("NOT complete: it is not attached")?,
             Verdict::OriginFails => write!(f, "NOT complete: its origin fails ({origin})")?,
             Verdict::Cached => f.write_str("NOT complete")?,
@@ -253,7 +274,10 @@ impl fmt::Display for Completeness {
         if self.pages_left > 0 && self.verdict != Verdict::LossAccepted {
             write!(f, "; the pool holds {} pages of 4 KiB that the origin lacks", self.pages_left)?;
         }
-        match self.way_out() {
+        if self.attach_failed {
+            write!(f, "; it could not be attached: {origin}")?;
+        }
+        match &*self.way_out() {
             "" => Ok(()),
             way_out => write!(f, "; {way_out}"),
         }

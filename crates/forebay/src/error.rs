@@ -222,6 +222,23 @@ fn way_out(errno: Option<Errno>) -> &'static str {
     }
 }
 
+/// What an origin wants that fails with this error.
+pub(crate) fn origin_way_out(errno: Option<i32>) -> &'static str {
+    match errno.map(Errno::from_raw_os_error) {
+        Some(Errno::NOSPC | Errno::DQUOT) => {
+            "free space on the file system of the origin, or raise its quota"
+        }
+        Some(Errno::FBIG) => "allow larger files (ulimit -f, LimitFSIZE= of a unit)",
+        Some(Errno::ROFS | Errno::ACCESS | Errno::PERM) => {
+            "see why the origin takes no writes any more (mount, blockdev --getro, the system log)"
+        }
+        Some(Errno::NODEV | Errno::NXIO | Errno::NOENT | Errno::STALE) => {
+            "the device or its server is gone: connect it, and attach the volume again"
+        }
+        _ => "see the system log for the device",
+    }
+}
+
 /// The exit code for a command that fails with an error of the system.
 pub fn io_exit_code(error: &io::Error) -> u8 {
     match error.raw_os_error().map(Errno::from_raw_os_error) {

@@ -406,7 +406,7 @@ impl Pool {
         if let Some(other) = core.volumes().into_iter().find(|v| v.identity == id) {
             return Err(Error::Volume {
                 name: name.into(),
-                cause: format!("its origin is already that of volume {}", other.name),
+                cause: format!("its origin is already that of volume {}", other.label()),
                 way_out: "use another origin, or remove that volume first".into(),
                 code: sys::FBY_E_VOLUME_EXISTS,
             });
@@ -440,13 +440,16 @@ impl Pool {
     /// where [`AttachOptions::origin`] says it is now.
     pub fn attach(&self, name: &str, o: &AttachOptions) -> Result<Volume> {
         let info = self.volume_info(name)?;
+        if info.damaged {
+            return Err(self.0.core.named_error(name, Code(sys::FBY_E_VOLUME_DAMAGED)));
+        }
         let path = match (&o.origin, &info.origin_path) {
             (Some(path), _) => path.clone(),
             (None, Some(path)) => PathBuf::from(path),
             (None, None) => {
                 return Err(Error::Usage {
                     what: format!("volume {name}: the path of its origin is not recorded"),
-                    way_out: "say where the origin is".into(),
+                    way_out: "say where the origin is (--origin NAME=PATH)".into(),
                 })
             }
         };
@@ -459,7 +462,7 @@ impl Pool {
                 name: name.into(),
                 origin: path.display().to_string(),
                 cause: "is not there".into(),
-                way_out: "connect it, or say where it is now (origin)".into(),
+                way_out: "connect it, or say where it is now (--origin NAME=PATH)".into(),
             },
             e => e,
         })?;
@@ -523,7 +526,7 @@ impl Pool {
                 format!(
                     "it is {id}, the volume was made for {recorded}"
                 ),
-                "attach the right one. If this holds the same data (a restored or moved copy), say so (accept-changed-origin); onto any other, cached data would destroy it",
+                "attach the right one. If this holds the same data (a restored or moved copy), say so (--accept-changed-origin); onto any other, cached data would destroy it",
             ));
         }
         if !same && is_name(id) && !o.origin_by_name {
@@ -538,7 +541,7 @@ impl Pool {
         if size > was && !o.accept_changed_origin {
             return Err(wrong(
                 format!("it has {size} bytes, the volume {was}: it has grown"),
-                "accept the new size (accept-changed-origin), and the volume grows",
+                "accept the new size (--accept-changed-origin), and the volume grows",
             ));
         }
         let grown = size / u64::from(info.block_size) * u64::from(info.block_size);

@@ -239,6 +239,9 @@ pub struct VolumeInfo {
     pub draining: bool,
     /// The last error of the origin or the engine; `None` when well.
     pub last_error: Option<String>,
+    /// Its number, as the system has it.
+    #[serde(default)]
+    pub last_errno: Option<i32>,
     pub origin_errors: u64,
     pub origin_writes: u64,
     pub origin_written_bytes: u64,
@@ -277,12 +280,28 @@ pub struct VolumeInfo {
     pub latency: Vec<PhaseLatency>,
 }
 
+impl VolumeInfo {
+    /// Its name, or the number by which one without a name is addressed.
+    pub fn label(&self) -> String {
+        match self.name.as_str() {
+            "" => format!("#{}", self.index),
+            name => name.into(),
+        }
+    }
+
+    /// What status says of it; without the numbers of lost blocks.
+    pub fn completeness(&self) -> Completeness {
+        let pages_left = self.pages.saturating_sub(self.lost_blocks);
+        Completeness::judge(self, pages_left, Vec::new(), self.origin_changed.clone())
+    }
+}
+
 impl fmt::Display for VolumeInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
             "{}: {}, logical block {}, {} cached",
-            self.name,
+            self.label(),
             human_bytes(self.size_bytes),
             self.block_size,
             human_bytes(self.cached_bytes)
@@ -380,6 +399,9 @@ pub struct DrainProgress {
     pub seconds: f64,
     /// The origin's last error, while it fails; the drain goes on trying.
     pub origin_error: Option<String>,
+    /// What to do about it.
+    #[serde(default)]
+    pub origin_way_out: Option<String>,
     pub state: DestageState,
 }
 

@@ -51,18 +51,21 @@ pub(crate) fn volume_error(name: &str, e: Code) -> Error {
         sys::FBY_E_READ_ONLY => return Error::ReadOnly { what: format!("volume {name}") },
         sys::FBY_E_HOLES => {
             let cause = e.message().to_string();
-            let way_out = "restore from a backup, or attach with holes accepted: blocks that are not named may then show older data".into();
+            let way_out = "restore from a backup, or attach with holes accepted (--holes accept): blocks that are not named may then show older data".into();
             return Error::Holes { name, cause, way_out };
         }
         sys::FBY_E_HOLES_KNOWN => {
             let cause = e.message().to_string();
-            let way_out = "attach with holes isolated: the blocks lost answer EIO until they are overwritten".into();
+            let way_out = "attach with holes isolated (--holes isolate): the blocks lost answer EIO until they are overwritten".into();
             return Error::Holes { name, cause, way_out };
+        }
+        sys::FBY_E_VOLUME_DAMAGED => {
+            let way_out = format!("the data of the volume is not touched; restore the volume table from a copy, or remove the volume and what it holds: forebay volume remove POOL '{name}' --discard");
+            return Error::Volume { name, cause: e.message().into(), way_out, code: e.0 };
         }
         sys::FBY_E_NO_VOLUME => "see the list of volumes",
         sys::FBY_E_VOLUME_EXISTS => "use another name",
         sys::FBY_E_VOLUME_TABLE_FULL => "remove a volume, or use another pool",
-        sys::FBY_E_VOLUME_DAMAGED => "the data of the volume is not touched; restore the volume table from a copy, or remove the volume and discard what it holds",
         sys::FBY_E_VOLUME_BUSY => "detach it first",
         sys::FBY_E_VOLUME_DETACHED => "attach it first",
         sys::FBY_E_VOLUME_DIRTY => "attach and drain it first, or discard what it holds",

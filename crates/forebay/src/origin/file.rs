@@ -142,6 +142,13 @@ impl FileOrigin {
         &self.path
     }
 
+    fn is_same(&self, own: &rustix::fs::Stat, found: &rustix::fs::Stat) -> bool {
+        match self.block_device {
+            true => own.st_rdev == found.st_rdev && own.st_mode == found.st_mode,
+            false => (own.st_dev, own.st_ino) == (found.st_dev, found.st_ino),
+        }
+    }
+
     /// Can O_DIRECT take the range as it is?
     fn fits(&self, offset: u64, len: u64) -> bool {
         self.direct.is_some_and(|a| (offset | len).is_multiple_of(a.offset as u64))
@@ -214,9 +221,25 @@ impl Origin for FileOrigin {
             let was = self.size_bytes;
             return Some(format!("has {size} bytes, and had {was} when it was attached"));
         }
-        let links = rustix::fs::fstat(&self.fd).map(|st| st.st_nlink);
-        let deleted = !self.block_device && links == Ok(0);
-        deleted.then(|| "was deleted: what was written to it is gone when it is closed".into())
+        let own = rustix::fs::fstat(&self.fd).ok()?;
+        if !self.block_device && own.st_nlink == 0 {
+            return Some(format!(
+                "was deleted, and is gone when the server ends: copy it from /proc/{}/fd/{} before",
+                std::process::id(),
+                self.fd.as_raw_fd()
+            ));
+        }
+        let what = match rustix::fs::stat(&self.path) {
+            Ok(found) if self.is_same(&own, &found) => return None,
+            Ok(_) => "something else",
+            Err(Errno::NOENT | Errno::NOTDIR) => "nothing",
+            // Nothing is known of it, as of a path that is another name space's.
+            Err(_) => return None,
+        };
+        Some(format!(
+            "was moved: {what} is at {} now; say where it is when it is attached again (--origin NAME=PATH)",
+            self.path.display()
+        ))
     }
 
     fn info(&self) -> OriginInfo {

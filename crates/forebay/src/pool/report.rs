@@ -14,7 +14,7 @@ use crate::bypass::VolumeChange;
 use crate::completeness::{Completeness, Verdict, LOST_LISTED};
 use crate::destage::Shared;
 use crate::engine::{self, Code, Draining, Ticket};
-use crate::error::{Error, Result};
+use crate::error::{origin_way_out, Error, Result};
 use crate::origin::{self, split_identity};
 use crate::status::{
     Counters, DestageState, DrainProgress, PoolStatus, RecoveryReport, ReportBlock, Uuid,
@@ -102,11 +102,19 @@ impl Core {
     // --- volumes ---------------------------------------------------------
 
     pub(super) fn find(&self, name: &str) -> Result<u16> {
-        self.shared.engine.volume_find(name).map_err(|_| Error::NoVolume {
+        let named = self.shared.engine.volume_find(name).ok();
+        named.or_else(|| self.numbered(name)).ok_or_else(|| Error::NoVolume {
             pool: self.path().to_path_buf(),
             name: name.into(),
-            known: self.volumes().into_iter().map(|v| v.name).collect(),
+            known: self.volumes().iter().map(VolumeInfo::label).collect(),
         })
+    }
+
+    /// One that has lost its name with its record is addressed as #N.
+    fn numbered(&self, name: &str) -> Option<u16> {
+        let index = name.strip_prefix('#')?.parse().ok()?;
+        let v = self.volume_info(index).ok()?;
+        (!v.name.is_empty() || v.damaged).then_some(index)
     }
 
     pub(crate) fn volumes(&self) -> Vec<VolumeInfo> {
@@ -163,6 +171,7 @@ impl Core {
             },
             draining: info.draining,
             last_error,
+            last_errno: (info.last_error != 0).then_some(info.last_error),
             origin_errors: info.origin_errors,
             origin_writes: info.origin_writes,
             origin_written_bytes: info.origin_sectors_written * 512,
@@ -287,9 +296,7 @@ impl Core {
             (None, Some(path)) => origin::changed(path.as_ref(), &v.identity, v.size_bytes),
             (None, None) => None,
         };
-        let pages_left = v.pages.saturating_sub(v.lost_blocks);
-        let changed = v.origin_changed.clone();
-        v.verdict = Completeness::judge(&v, pages_left, Vec::new(), changed).verdict;
+        v.verdict = v.completeness().verdict;
         v
     }
 
@@ -554,7 +561,7 @@ impl Core {
     }
 
     pub(crate) fn volume_error(&self, index: u16, e: Code) -> Error {
-        let name = self.volume_name(index).unwrap_or_else(|| format!("number {index}"));
+        let name = self.volume_name(index).unwrap_or_else(|| format!("#{index}"));
         self.named_error(&name, e)
     }
 
@@ -571,6 +578,7 @@ fn drain_progress(first: &VolumeInfo, now: &VolumeInfo, started: Instant) -> Dra
         origin_written_bytes: now.origin_written_bytes.saturating_sub(first.origin_written_bytes),
         seconds: started.elapsed().as_secs_f64(),
         origin_error: now.last_error.clone(),
+        origin_way_out: now.last_error.is_some().then(|| origin_way_out(now.last_errno).into()),
         state: now.destage,
     }
 }
