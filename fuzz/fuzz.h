@@ -41,6 +41,7 @@ static inline bool fuzz_left(const struct fuzz_input *in)
 extern struct fby_media fuzz_media;
 void fuzz_media_set(const u8 *image, u32 bytes, u32 size); /* the rest is zero */
 void fuzz_media_poison(u64 offset); /* reads of that line fail from now on */
+extern void (*fuzz_media_beside)(void); /* called once, before the next read of data */
 
 /* Base image i of fuzz_base_count: formatted; unclean with open chunks; clean;
  * drained; without checksums. */

@@ -46,7 +46,7 @@ def build():
         'core', 'core/api', 'port', 'fuzz'))]
     programs = {'stress-asan': [f'{ROOT}/tests/stress/stress.c']}
     for target in ('ops', 'image', 'volumes'):
-        programs['fuzz-' + target] = [f'{ROOT}/fuzz/fuzz_{f}.c' for f in ('media', 'walk', 'run', target)]
+        programs['fuzz-' + target] = mutants.fuzz_files(target)
     for name, files in programs.items():
         made[name] = os.path.join(WORK, name)
         subprocess.run([*compiler, *engine, *files, '-o', made[name]], check=True)

@@ -195,6 +195,11 @@ def link(name, flags, made):
     return out
 
 
+def fuzz_files(target):
+    return [f'{ROOT}/fuzz/fuzz_{name}.c' for name in ('media', 'walk', 'run', target)] + sorted(
+        glob.glob(f'{ROOT}/fuzz/fuzz_{target}_*.c'))
+
+
 def build(tier):
     """Returns the mutants and the steps up to the tier: (name, command, shaky)."""
     mutants, refused = make_sources()
@@ -210,7 +215,7 @@ def build(tier):
     made = objects('asan', asan, engine)
     run['stress-asan'] = link('stress-asan', asan, made + objects('asan', asan, stress))
     for target in ('ops', 'image', 'volumes'):
-        files = [f'{ROOT}/fuzz/fuzz_{f}.c' for f in ('media', 'walk', 'run', target)]
+        files = fuzz_files(target)
         run['fuzz-' + target] = link('fuzz-' + target, asan, made + objects('asan', asan, files))
     run['stress-tsan'] = link('stress-tsan', tsan, objects('tsan', tsan, engine + stress))
     return mutants, steps_of(run)
