@@ -76,6 +76,11 @@ static void bounds(void)
 	EXPECT(read_at(0, 0, 8, 1) == -FBY_E_RANGE);
 	EXPECT(read_at(0, 0, 7, 2) == -FBY_E_RANGE);
 	EXPECT(read_at(0, 0, 7, 1) == FBY_DONE);
+	for (u32 first = 0; first < P; first++) { /* into the sectors that were asked for, and no other */
+		memset(buffer, 0xee, FBY_PAGE);
+		EXPECT(read_at(0, 3, first, 1) == FBY_DONE && buffer[FBY_SECTOR - 1] == 4);
+		EXPECT(buffer[FBY_SECTOR] == 0xee && !memcmp(buffer + FBY_SECTOR, buffer + FBY_SECTOR + 1, FBY_PAGE - FBY_SECTOR - 1));
+	}
 	pool->space.owner[2].rec.block_size = FBY_PAGE;
 	EXPECT(write_at(2, 0, P) == FBY_DONE);
 	EXPECT(write_at(2, 0, 1) == -FBY_E_ALIGNMENT);
@@ -85,6 +90,19 @@ static void bounds(void)
 	EXPECT(read_at(2, 0, 0, 8) == -FBY_E_VOLUME_DETACHED);
 	pool->space.opt.read_only = true;
 	EXPECT(write_at(1, 0, P) == -FBY_E_READ_ONLY);
+	pool_restore();
+}
+
+/* Who waits for a block is told when entries of a range let go of it. */
+static void range_wakes(void)
+{
+	struct fby_bypass past;
+	u64 done = 0;
+	u32 wake = 0;
+
+	fby_wait_prepare(pool, FBY_WAIT_BLOCK);
+	EXPECT(fby_range(pool, 0, FBY_KIND_DISCARD, 16 * P, P, &done, &past, &wake) == FBY_DONE && done == P);
+	EXPECT(wake & FBY_WAKE_BLOCK);
 	pool_restore();
 }
 
@@ -356,7 +374,9 @@ static struct fby_attach again(void)
 
 static void attaching(void)
 {
+	const struct fby_volume_spec spec = { .name = "w", .identity = "i", .origin_sectors = 8, .block_size = 512 };
 	const struct fby_attach good = again();
+	u64 counter;
 	u16 index;
 
 	ATTACH(-FBY_E_VOLUME_BUSY, (void)a);
@@ -391,7 +411,10 @@ static void attaching(void)
 	EXPECT(fby_volume_detach(pool, 2) == FBY_DONE);
 	EXPECT(fby_volume_rebind(pool, 3, "other", VOLUME_SECTORS) == -FBY_E_NO_VOLUME);
 	EXPECT(fby_volume_rebind(pool, 2, "other", VOLUME_SECTORS - 1) == -FBY_E_ORIGIN_SIZE);
+	EXPECT(fby_volume_rebind(pool, 2, "other", VOLUME_SECTORS) == FBY_DONE);
+	EXPECT(pool->cache.volume[2].blocks == VOLUME_SECTORS / P);
 	EXPECT(fby_volume_rebind(pool, 2, "other", VOLUME_SECTORS + 9) == FBY_DONE);
+	EXPECT(pool->cache.volume[2].blocks == VOLUME_SECTORS / P + 2);
 	EXPECT(strcmp(pool->space.owner[2].rec.identity, "other") == 0 && pool->cache.volume[2].blocks == VOLUME_SECTORS / P + 2);
 	memset(buffer, 'x', 200);
 	buffer[FBY_IDENTITY_MAX + 1] = 0;
@@ -409,6 +432,9 @@ static void attaching(void)
 	pool->space.owner[2].rec.flags = 0;
 	EXPECT(fby_volume_remove(pool, 2, false) == FBY_DONE && fby_volume_remove(pool, 2, false) == -FBY_E_NO_VOLUME);
 	EXPECT(pool->space.owner[2].rec.watermark == pool->space.seq - 1);
+	counter = pool->space.owner[2].rec.counter; /* the newer record wins at a start */
+	EXPECT(fby_volume_add(pool, &spec, &index) == FBY_DONE && index == 2);
+	EXPECT(pool->space.owner[2].rec.counter > counter);
 	EXPECT(fby_volume_detach(pool, 1) == FBY_DONE && fby_volume_remove(pool, 1, false) == -FBY_E_VOLUME_DIRTY);
 	EXPECT(fby_volume_remove(pool, 1, true) == FBY_DONE && pool->space.nfree == NCHUNKS - 2);
 	pool->space.usable = false;
@@ -499,6 +525,7 @@ static void heap(void)
 void test_calls(void)
 {
 	bounds();
+	range_wakes();
 	bypass_parts();
 	owed();
 	numbers();

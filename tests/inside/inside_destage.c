@@ -289,6 +289,21 @@ static void carry_waits(void)
 	pool_restore();
 }
 
+/* Of a block some sectors are lost, and the rest was written anew: that is on the origin. */
+static void carry_part(void)
+{
+	u8 origin, lost;
+	u32 done = 0;
+
+	damage_data(16);
+	EXPECT(get(16) == -FBY_E_LOST);
+	EXPECT(fby_write(pool, 0, 16 * P, 1, buffer, &done, &wake) == FBY_DONE);
+	drained();
+	EXPECT(fby_read_block(pool, 0, 16, 0, 1, buffer, &origin, &lost) == FBY_ORIGIN && origin == 1 && lost == 0);
+	EXPECT(fby_read_block(pool, 0, 16, 1, 7, buffer, &origin, &lost) == -FBY_E_LOST && origin == 0 && lost == 0xfe);
+	pool_restore();
+}
+
 /* No room for any, and one of two was replaced meanwhile: the cut goes below the other. */
 static void carry_less(void)
 {
@@ -456,6 +471,7 @@ void test_destage(void)
 	released_by(false);
 	released_by(true);
 	carry_waits();
+	carry_part();
 	carry_less();
 	long_round();
 	zeroed_line_damaged();

@@ -314,6 +314,7 @@ static void flush_fails(void)
 		fby_destage_complete(pool, io.id, io.op == FBY_IO_FLUSH ? 5 : 0);
 	}
 	EXPECT(writes == 2 && pool->drain.volume[0].destage.phase == FBY_PH_BACKOFF);
+	EXPECT(pool->drain.volume[0].last_error == 5);
 	EXPECT(fby_volume_pages(&pool->space, 0) == DATA_PAGES + 2 + 5 && pool->drain.volume[0].rounds == 0);
 	for (u64 block = 16; block < 22; block++) {
 		fby_index_find(&pool->cache, fby_key(0, block), &f);
@@ -327,6 +328,7 @@ static void flush_fails(void)
 		fby_destage_complete(pool, io.id, 0);
 	}
 	EXPECT(writes == DATA_PAGES + 2 + 5 && fby_volume_pages(&pool->space, 0) == 0);
+	EXPECT(pool->drain.volume[0].last_error == 0);
 	pool_restore();
 }
 

@@ -412,6 +412,26 @@ static void seals_lost_clean(void)
 	pool_restore();
 }
 
+/* What a clean close notes down changes with each page that is linked. */
+static void digested(void)
+{
+	u64 n, all = fby_digest(&pool->cache, &n), fewer;
+	u32 found = 0, of_first = 0;
+
+	for (u32 page = 0; page < pool->space.store.sb.nchunks * pool->space.store.chunk_pages; page++) {
+		u32 *state = &pool->cache.entry[page].state, was = *state;
+
+		if (!(was & FBY_ES_LINKED))
+			continue;
+		*state = 0;
+		EXPECT(fby_digest(&pool->cache, &fewer) != all && fewer == n - 1);
+		*state = was;
+		found++;
+		of_first += page < pool->space.store.chunk_pages;
+	}
+	EXPECT(found == n && of_first > 0);
+}
+
 /* Cleanly closed, with entries that were destaged: they come back for a volume whose
  * records are gone, and the others have lost nothing for that. */
 static void record_lost_clean(u16 volume)
@@ -524,6 +544,7 @@ void test_recovery(void)
 	repaired_first();
 	many_holes();
 	seals_lost_clean();
+	digested();
 	record_lost_clean(0);
 	record_lost_clean(1);
 	formatted();

@@ -261,8 +261,8 @@ class File(Rewritten):
     def emit_binary_expression(self, node):
         left, right = node.child_by_field_name('left'), node.child_by_field_name('right')
         operator = self.text(node.child_by_field_name('operator'))
-        if operator == '&&' and self.text(left).startswith('FBY_BUG('):
-            return self.text(node)
+        if (operator, self.text(left).split('(')[0]) in (('&&', 'FBY_BUG'), ('||', '!FBY_BUG')):
+            return self.text(node)  # of planted bugs alone
         a, b = self.emit(left), self.emit(right)
         whole = self.text(node)
         if operator in ('&&', '||'):

@@ -461,7 +461,7 @@ class turn:
 
 # --- the library ------------------------------------------------------------
 
-RUST_TESTS = ('forebay', 'forebay-nbd', 'forebay-cli')
+RUST_TESTS = ('forebay', 'forebay-nbd', 'forebay-cli')  # the command's are last: of tier 3 alone
 NOT_RUN = re.compile(r'module$|create_killed$|fuzz_corpus$')  # of the kernel's module, and of core
 
 
@@ -510,10 +510,11 @@ def rust_sources():
             json.dump(sorted(leave), f)
 
 
-def rust_steps():
-    """The tests of the library, its server and the command: a step for each module of tests."""
+def rust_steps(tier):
+    """A step for each test: a mutant is tried by those alone that come past it.  Below tier 3
+    without the tests of the command."""
     copy, env = os.path.join(WORK, 'copy'), rust_env()
-    packages = [word for name in RUST_TESTS for word in ('-p', name)]
+    packages = [word for name in RUST_TESTS[:None if tier == 3 else -1] for word in ('-p', name)]
     done = subprocess.run(['cargo', 'test', '--no-run', *packages, '--message-format=json-render-diagnostics'], cwd=copy,
                           env=env, stdout=subprocess.PIPE, text=True)
     if done.returncode:
@@ -527,10 +528,8 @@ def rust_steps():
         if NOT_RUN.search(name):
             continue
         tests = subprocess.run([program, '--list'], capture_output=True, text=True, check=True).stdout
-        module = r'^((?:\w+::)?)\S+: test$' if kind == 'test' else r'^((?:\w+::)*)\w+: test$'
-        for group in sorted({match[1] for match in re.finditer(module, tests, re.M)}):
-            command = [program, *([group] if group else []), '--test-threads=2']
-            steps.append((f'{name} {group}'.rstrip(': '), command, True))
+        for test in re.findall(r'^(\S+): test$', tests, re.M):
+            steps.append((f'{name} {test}', [program, '--exact', test], True))
     return steps
 
 
@@ -538,7 +537,7 @@ def rust_mutants(args):
     """[(key, how to try it)]: cargo-mutants says what to change, rust.py puts it into one build."""
     mutants, lost, refused = rust_sources()
     print(f'mutants: {len(mutants) - len(lost)}; {refused + len(lost)} more rustc refuses', flush=True)
-    steps = rust_steps()
+    steps = rust_steps(args.tier)
     base = baseline(steps, 'baseline-rust.json')
     steps.sort(key=lambda step: base[step[0]]['cpu'] + base[step[0]]['wall'])
     chosen = [(n, m['key']) for n, m in enumerate(mutants, 1) if args.only in m['key'] and n not in lost]
