@@ -32,7 +32,8 @@ struct fby_entry {
 	u32 state;
 };
 
-/* Flushes of the origin, one at a time; see flush.c. */
+/* Flushes of the origin, one at a time; see flush.c.  All but held outlives a detach: it
+ * is as old as the volume, or the open pool. */
 #define FBY_GATE_HELD 1u
 #define FBY_GATE_DESTAGE 2u /* destage waits, and is next */
 struct fby_gate {
@@ -114,6 +115,9 @@ bool fby_bypass_meets(const struct fby_cached *v, u64 block);
 int fby_past_begin(struct fby_cache *p, struct fby_bypass *b, u16 volume, u8 kind, u64 sector, u64 nsectors, u32 least);
 
 /* --- flush.c -------------------------------------------------------------------- */
+/* Free, and a flush is owed, since a host that crashed may have left writes; what failed
+ * and was not told is still to be. */
+void fby_gate_attach(struct fby_cached *v);
 /* Takes the gate for destage.  False: a flush is in flight; whose end wakes destage,
  * and meanwhile no other gets in. */
 bool fby_gate_destage(struct fby_cached *v);

@@ -64,6 +64,17 @@ static void gate_flushed(struct fby_gate *g)
 		fby_store_release(&g->flushed, g->upto);
 }
 
+void fby_gate_attach(struct fby_cached *v)
+{
+	struct fby_gate *g = &v->gate;
+
+	if (FBY_BUG(ATTACH_FORGETS_FAILURE))
+		fby_zero(g, sizeof(*g));
+	g->held = 0; /* by a round of destage that the detach ended */
+	if (!FBY_BUG(ATTACH_FORGETS_BYPASS))
+		fby_fetch_add(&g->ended, 1ull);
+}
+
 /* --- destage -------------------------------------------------------------------- */
 
 bool fby_gate_destage(struct fby_cached *v)

@@ -50,6 +50,7 @@
 	X(FLUSH_FORGETS_BYPASS, "a flush is not forwarded after a bypassed write") \
 	X(FLUSH_TAKES_LATER, "a flush counts for what was bypassed while it was under way") \
 	X(ATTACH_FORGETS_BYPASS, "what was bypassed before a crash of the host counts as flushed") \
+	X(ATTACH_FORGETS_FAILURE, "a failed flush that nobody was told of is forgotten by the next attach") \
 	X(HOST_FAILURE_IGNORED, "destage goes on although the origin told another that it failed") \
 	X(FLUSH_FAILURE_TOLD_LATE, "a failed flush of destage's is unknown until its next step") \
 	X(FLUSH_OVERLAP_ONE_TOLD, "of two flushes that overlap, one is told of a failure") \

@@ -85,6 +85,7 @@ int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *ind
 	if (!fby_record_sane(i, &r))
 		return -FBY_E_GEOMETRY;
 	owner->rec = r;
+	fby_zero(&cv->gate, sizeof(cv->gate)); /* of the volume before it */
 	cv->blocks = (r.origin_sectors + FBY_PAGE_SECTORS - 1) / FBY_PAGE_SECTORS;
 	cv->lost_blocks = cv->lost_only = rv->holes = rv->holes_unknown = 0;
 	fby_owner_write(&p->space, (u16)i);
@@ -266,8 +267,7 @@ int fby_volume_attach(struct fby_pool *p, u16 index, const struct fby_attach *a)
 	fby_zero(&dv->pace, sizeof(dv->pace));
 	fby_pace_start(&dv->pace, a->nbuffers);
 	dv->last_error = 0;
-	fby_zero(&cv->gate, sizeof(cv->gate));
-	cv->gate.ended = FBY_BUG(ATTACH_FORGETS_BYPASS) ? 0 : 1; /* before a crash of the host, perhaps */
+	fby_gate_attach(cv);
 	cv->bypasses = cv->bypassed_sectors = 0;
 	fby_entitle(&p->space, owner, true);
 	fby_share_update(&p->space);

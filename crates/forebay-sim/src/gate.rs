@@ -15,6 +15,7 @@ pub fn all() -> Result<(), String> {
     what_ends_beside_a_failing_flush_is_told()?;
     a_part_that_is_lost_is_told()?;
     a_flush_aside_hides_nothing()?;
+    a_failure_outlives_the_attachment()?;
     a_zeroing_past_the_cache_is_claimed()
 }
 
@@ -182,6 +183,30 @@ fn a_flush_aside_hides_nothing() -> Result<(), String> {
         want("once", run.flush(0) == Ok(Decision::Origin))?;
         let after = run.engine.flush_begin(0, &mut Ticket::aside());
         want("and then it is not told any more", after == Ok(Decision::Done))?;
+    }
+    Ok(())
+}
+
+/// A failure that nobody was told of yet is told after a detach and an attach, and not
+/// to the first flush of a volume that is new.
+fn a_failure_outlives_the_attachment() -> Result<(), String> {
+    for told in [false, true] {
+        let mut run = run_past();
+        let io = run.drain_to_the_flush();
+        run.lose();
+        run.engine.destage_complete(io.id, EIO);
+        if told {
+            want("it is told", run.flush(0).is_err())?;
+        }
+        let step = run.engine.destage_step(0).map_err(|e| e.to_string())?;
+        want("destage waits before it tries again", step.io.is_none())?;
+        run.engine.volume_detach(0).map_err(|e| e.to_string())?;
+        run.attach();
+        if !told {
+            want("it is told after the attach", run.flush(0).is_err())?;
+        }
+        want("the first flush goes to the origin", run.flush(0) == Ok(Decision::Origin))?;
+        want("and the next need not", run.flush(0) == Ok(Decision::Done))?;
     }
     Ok(())
 }

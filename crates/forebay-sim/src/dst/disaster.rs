@@ -113,6 +113,8 @@ impl World {
 
     /// Opens and recovers; volumes are where their names are.
     pub(super) fn reopen(&mut self) -> Result<sys::fby_recovery_report, String> {
+        // That a flush failed is known for as long as the pool is open.
+        self.volumes.iter_mut().for_each(|v| v.health.losses_untold.clear());
         if self.rng.one_in(4) {
             self.plan.options.nslots = self.rng.range(1, 4) as u32;
         }

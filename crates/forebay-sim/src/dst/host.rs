@@ -405,7 +405,6 @@ impl World {
                         self.accept_losses(v);
                     }
                     self.volumes[v].attached = true;
-                    self.volumes[v].health.losses_untold.clear();
                     if self.plan.other_origins && self.rng.one_in(2) {
                         self.change_origin(v, index)?;
                     }
