@@ -412,15 +412,21 @@ int fby_range(struct fby_pool *p, u16 volume, enum fby_kind kind, u64 sector, u6
  * When a flush fails, destage's or another's, every ticket is told that stands for
  * something which may be lost by it: those waiting at that moment, and then each for
  * all until one was told that began after all that may be lost was acknowledged.
+ * Where a volume has several clients, that is once for each (as Linux tells each open
+ * file): the host keeps told for each, from fby_flush_told on, and gives it to its tickets.
  */
-struct fby_flush { /* private, but for aside */
+struct fby_flush { /* private, but for told, client and aside */
 	u64 upto;
 	u32 seen;
+	u32 told; /* of a client: the failures that it was told of before, and then that it was told of by this */
 	u16 volume;
 	u8 state;
 	bool all;
 	bool aside; /* the host's own, not of who has written: what it is told, the next is told as well */
+	bool client; /* of one of several who are told each for itself */
 };
+/* What a client that is new need not be told any more: as much as somebody was. */
+u32 fby_flush_told(struct fby_pool *p, u16 volume);
 int fby_flush_begin(struct fby_pool *p, u16 volume, struct fby_flush *t);
 int fby_flush_end(struct fby_pool *p, struct fby_flush *t, int error, u32 *wake);
 void fby_flush_cover(struct fby_pool *p, struct fby_flush *t, const struct fby_bypass *b);

@@ -182,6 +182,7 @@ int fby_cache_bypass_begin(struct fby_cache *p, struct fby_bypass *b, u16 volume
 void fby_cache_bypass_end(struct fby_cache *p, struct fby_bypass *b, int error, u32 *wake);
 int fby_cache_flush_begin(struct fby_cache *p, u16 volume, struct fby_flush *t);
 int fby_cache_flush_end(struct fby_cache *p, struct fby_flush *t, int error, u32 *wake);
+u32 fby_cache_flush_told(struct fby_cache *p, u16 volume);
 int fby_cache_flush_later(struct fby_cache *p, struct fby_flush *t);
 void fby_cache_flush_cover(struct fby_cache *p, struct fby_flush *t, const struct fby_bypass *b);
 

@@ -17,6 +17,9 @@
  * Failures are numbered (gate.lost).  A ticket holds the number up to which its
  * caller need not be told, and which requests past the cache it has to cover.
  *
+ * A client that is one of several brings with it what it was told, so that each is told
+ * of each failure; one that is new begins with what anybody was told.
+ *
  * A flush of all that was written is told for all who have written.  But a failure may
  * have lost more than what it stands for.  What was acknowledged after it began is for a
  * later flush of all to tell, so the failure counts as told only when one was told that
@@ -145,7 +148,7 @@ static void ticket_new(struct fby_cache *p, struct fby_flush *t, u16 volume)
 	t->state = TICKET_ALL;
 	t->all = true;
 	t->volume = volume;
-	t->seen = fby_load(&g->told);
+	t->seen = t->client ? t->told : fby_load(&g->told);
 	t->upto = fby_load_acquire(&g->ended);
 	fby_fetch_add(&p->space->slot[fby_cpu() % p->space->opt.nslots].flushes, 1ull);
 }
@@ -155,8 +158,14 @@ static void ticket_new(struct fby_cache *p, struct fby_flush *t, u16 volume)
 static int ticket_fails(struct fby_gate *g, struct fby_flush *t, u32 lost)
 {
 	if (t->all && !t->aside && (t->upto >= fby_load(&g->lost_upto) || FBY_BUG(FLUSH_TELLS_FOR_LATER)))
-		fby_store(&g->told, lost);
+		fby_store(&g->told, t->told = lost);
 	return -FBY_E_ORIGIN_IO;
+}
+
+u32 fby_cache_flush_told(struct fby_cache *p, u16 volume)
+{
+	FBY_ASSERT(volume < p->space->store.sb.nvolumes);
+	return fby_load(&p->volume[volume].gate.told);
 }
 
 /* DONE, an error, or ORIGIN: neither yet.  In this order: the success of a flush

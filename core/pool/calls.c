@@ -67,6 +67,11 @@ void fby_flush_cover(struct fby_pool *p, struct fby_flush *t, const struct fby_b
 	fby_cache_flush_cover(&p->cache, t, b);
 }
 
+u32 fby_flush_told(struct fby_pool *p, u16 volume)
+{
+	return fby_cache_flush_told(&p->cache, volume);
+}
+
 int fby_flush_later(struct fby_pool *p, struct fby_flush *t)
 {
 	return fby_cache_flush_later(&p->cache, t);

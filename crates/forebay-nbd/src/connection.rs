@@ -17,6 +17,8 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::Scope;
 
+use forebay::Flusher;
+
 use crate::protocol::{self as nbd, command, error, flag, Request, REPLY_BYTES, REQUEST_BYTES};
 use crate::{warn, Export, REQUEST_MAX_BYTES};
 
@@ -25,6 +27,8 @@ const KEPT_BYTES: usize = 1 << 20;
 
 pub(crate) struct Connection<'c, R, W> {
     export: &'c Export,
+    /// A flush that failed is told to each connection.
+    flusher: Flusher<'c>,
     threads: u32,
     /// None: the client said good-bye, or is gone.
     input: Mutex<Option<R>>,
@@ -50,7 +54,8 @@ impl<'c, R: Read + Send, W: Write + Send> Connection<'c, R, W> {
     ) -> Self {
         let (input, output) = (Mutex::new(Some(input)), Mutex::new(output));
         let (started, idle) = (AtomicU32::new(1), AtomicU32::new(1));
-        Connection { export, threads, input, output, hang_up, started, idle }
+        let flusher = export.volume.flusher();
+        Connection { export, flusher, threads, input, output, hang_up, started, idle }
     }
 
     /// Until the client is done and all is answered.
@@ -96,7 +101,9 @@ impl<'c, R: Read + Send, W: Write + Send> Connection<'c, R, W> {
     /// The error as the protocol has it, or 0.
     fn carry_out(&self, request: &Request, buffer: &mut [u8]) -> u32 {
         let volume = self.export.volume.name();
-        match catch_unwind(AssertUnwindSafe(|| execute(self.export, request, buffer))) {
+        match catch_unwind(AssertUnwindSafe(|| {
+            execute(self.export, &self.flusher, request, buffer)
+        })) {
             Ok(Ok(())) => 0,
             Ok(Err(failure)) => {
                 if let Some(message) = failure.message {
@@ -172,7 +179,12 @@ fn refuse(error: u32) -> Result<(), Failure> {
     Err(Failure { error, message: None })
 }
 
-fn execute(export: &Export, r: &Request, buffer: &mut [u8]) -> Result<(), Failure> {
+fn execute(
+    export: &Export,
+    flusher: &Flusher<'_>,
+    r: &Request,
+    buffer: &mut [u8],
+) -> Result<(), Failure> {
     let volume = &export.volume;
     let known = match r.command {
         command::WRITE_ZEROES => flag::FUA | flag::NO_HOLE | flag::FAST_ZERO,
@@ -198,8 +210,8 @@ fn execute(export: &Export, r: &Request, buffer: &mut [u8]) -> Result<(), Failur
         // Durable when it returns, but for what went past the cache.
         command::WRITE if fua => volume.write_at_durably(&buffer[data], r.offset)?,
         command::WRITE => volume.write_at(&buffer[data], r.offset)?,
-        command::FLUSH => volume.flush()?,
-        command::TRIM => trim(export, r, fua)?,
+        command::FLUSH => flusher.flush()?,
+        command::TRIM => trim(export, flusher, r, fua)?,
         // Always zeroes, never a mere discard: a discarded range of an origin may
         // read as anything.  Who asks for a fast one has the data to write instead.
         command::WRITE_ZEROES => {
@@ -214,7 +226,7 @@ fn execute(export: &Export, r: &Request, buffer: &mut [u8]) -> Result<(), Failur
 }
 
 /// A hint: only the whole blocks of the range are discarded.
-fn trim(export: &Export, r: &Request, fua: bool) -> Result<(), Failure> {
+fn trim(export: &Export, flusher: &Flusher<'_>, r: &Request, fua: bool) -> Result<(), Failure> {
     let volume = &export.volume;
     let block = u64::from(volume.block_size());
     let start = r.offset.next_multiple_of(block);
@@ -223,7 +235,7 @@ fn trim(export: &Export, r: &Request, fua: bool) -> Result<(), Failure> {
         volume.discard(start, end - start)?;
     }
     if fua {
-        volume.flush()?;
+        flusher.flush()?;
     }
     Ok(())
 }

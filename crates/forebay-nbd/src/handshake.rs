@@ -177,7 +177,8 @@ fn describe(export: &Export) -> String {
     format!("{} bytes, blocks of {}", volume.size_bytes(), volume.block_size())
 }
 
-/// Acknowledged is durable, so connections need not be kept apart (multi-conn).
+/// Acknowledged is durable, and a flush of one connection stands for all, so connections
+/// need not be kept apart (multi-conn).
 fn flags(export: &Export) -> u16 {
     use transmission::*;
     let all = HAS_FLAGS

@@ -107,6 +107,15 @@ impl Ticket {
     pub fn aside() -> Self {
         Self { raw: sys::fby_flush { aside: true, ..Default::default() } }
     }
+
+    /// Of one of several, who was told so much before.
+    pub fn client(told: u32) -> Self {
+        Self { raw: sys::fby_flush { client: true, told, ..Default::default() } }
+    }
+
+    pub fn told(&self) -> u32 {
+        self.raw.told
+    }
 }
 
 /// A request for an origin, its data copied.
@@ -551,6 +560,11 @@ impl Engine {
         // SAFETY: the pool is open; the ticket was told to flush the origin.
         let r = unsafe { sys::fby_flush_end(self.pool(), &mut t.raw, error, &mut wake) };
         (done(r), wake)
+    }
+
+    pub fn flush_told(&mut self, volume: u16) -> u32 {
+        // SAFETY: the pool is open.
+        unsafe { sys::fby_flush_told(self.pool(), volume) }
     }
 
     pub fn flush_later(&mut self, t: &mut Ticket) -> Result<()> {

@@ -16,6 +16,7 @@ pub fn all() -> Result<(), String> {
     a_part_that_is_lost_is_told()?;
     a_flush_aside_hides_nothing()?;
     a_failure_outlives_the_attachment()?;
+    each_client_is_told_once()?;
     a_zeroing_past_the_cache_is_claimed()
 }
 
@@ -209,6 +210,39 @@ fn a_failure_outlives_the_attachment() -> Result<(), String> {
         want("and the next need not", run.flush(0) == Ok(Decision::Done))?;
     }
     Ok(())
+}
+
+/// Each client is told, whoever was before, and once; one that is new is told of what
+/// nobody was told of, and not of older.
+fn each_client_is_told_once() -> Result<(), String> {
+    let mut run = run_past();
+    let begin = |run: &mut Run, told: u32| {
+        let mut ticket = Ticket::client(told);
+        let begun = run.engine.flush_begin(0, &mut ticket);
+        (begun.map_err(|e| e.to_string()), ticket.told())
+    };
+    let first = run.engine.flush_told(0);
+    let io = run.drain_to_the_flush();
+    run.lose();
+    run.engine.destage_complete(io.id, EIO);
+    let new = run.engine.flush_told(0);
+    let mut told = Vec::new();
+    for before in [first, first, new] {
+        let (begun, after) = begin(&mut run, before);
+        want("a client that nobody told is told", begun.is_err() && after != before)?;
+        told.push(after);
+    }
+    for client in told {
+        let mut ticket = Ticket::client(client);
+        let begun = run.engine.flush_begin(0, &mut ticket).map_err(|e| e.to_string())?;
+        want("it is not told again", begun != Decision::WaitFlush)?;
+        if begun == Decision::Origin {
+            run.engine.flush_end(&mut ticket, 0).0.map_err(|e| e.to_string())?;
+        }
+    }
+    let late = run.engine.flush_told(0);
+    let (begun, after) = begin(&mut run, late);
+    want("one that is new is not told what was told", begun.is_ok() && after == late)
 }
 
 /// A zeroing (or discard) and a write of one block: the second to come waits.

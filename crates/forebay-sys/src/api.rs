@@ -263,10 +263,12 @@ pub struct fby_bypass {
 pub struct fby_flush {
     pub upto: u64,
     pub seen: u32,
+    pub told: u32,
     pub volume: u16,
     pub state: u8,
     pub all: bool,
     pub aside: bool,
+    pub client: bool,
 }
 
 #[repr(C)]
@@ -435,6 +437,7 @@ extern "C" {
         error: c_int,
         wake: *mut u32,
     ) -> c_int;
+    pub fn fby_flush_told(p: *mut fby_pool, volume: u16) -> u32;
     pub fn fby_flush_later(p: *mut fby_pool, t: *mut fby_flush) -> c_int;
     pub fn fby_flush_cover(p: *mut fby_pool, t: *mut fby_flush, b: *const fby_bypass);
     pub fn fby_wait_prepare(p: *mut fby_pool, d: u32);

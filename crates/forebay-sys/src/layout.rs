@@ -79,7 +79,7 @@ fn structs_and_constants_are_as_in_c() {
         fby_wpage { block, bucket, old, data_crc, mask, valid, lost, flags }
         fby_write { volume, kind, npages, nsectors, wake, slot, chunk, first_page, seq, page }
         fby_bypass { volume, place, nsectors, seen, kind }
-        fby_flush { upto, seen, volume, state, all, aside }
+        fby_flush { upto, seen, told, volume, state, all, aside, client }
         fby_io { id, volume, op, pad, sector, nsectors, buf }
         fby_chunk_info { number, volume, state, epoch, seq_min, seq_max, fill, live }
         fby_entry_info { valid, current, linked, data_ok, line }

@@ -101,4 +101,4 @@ pub use status::{
     CheckReport, Counters, DestageState, DrainProgress, OriginInfo, PoolStatus, RecoveryReport,
     ReportBlock, Uuid, VolumeInfo,
 };
-pub use volume::Volume;
+pub use volume::{Flusher, Volume};

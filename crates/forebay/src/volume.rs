@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Attached volumes: reads, writes, discards and drains.
 
+mod flusher;
+
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
@@ -19,6 +21,8 @@ use crate::origin::Origin;
 use crate::pool;
 use crate::status::{DrainProgress, VolumeInfo};
 use crate::wait::Waiter;
+
+pub use flusher::Flusher;
 
 /// Longest write handed to the engine at once; it counts bytes in 32 bits.
 const WRITE_MAX: usize = 1 << 30;
@@ -463,6 +467,7 @@ impl Volume {
     /// All acknowledged writes are durable when it returns.  They are anyway,
     /// but for those that went past the cache: for them the origin is flushed,
     /// and once after an attach, since a host that crashed may have left some.
+    /// An error is told once; where several flush, each is told by its own [`Flusher`].
     pub fn flush(&self) -> Result<()> {
         self.flush_ticket("flush", 0, self.0.size, &mut Ticket::default())
     }

@@ -50,6 +50,15 @@ impl Ticket {
     pub(crate) fn aside() -> Ticket {
         Ticket(sys::fby_flush { aside: true, ..Default::default() })
     }
+
+    /// Of one of several, who was told so many failures before.
+    pub(crate) fn client(told: u32) -> Ticket {
+        Ticket(sys::fby_flush { client: true, told, ..Default::default() })
+    }
+
+    pub(crate) fn told(&self) -> u32 {
+        self.0.told
+    }
 }
 
 /// A flush that the origin has; counts as failed if it is dropped before its end.
@@ -123,6 +132,12 @@ impl Engine {
             sys::fby_range(self.pool, volume, kind, sector, nsectors, done, &mut raw, wake)
         })?;
         Ok((d, Bypass { engine: self, raw, begun: d == Decision::Origin }))
+    }
+
+    /// The failures that need not be told to a client that is new.
+    pub(crate) fn flush_told(&self, volume: u16) -> u32 {
+        // SAFETY: the pool is open, and has the volume.
+        unsafe { sys::fby_flush_told(self.pool, volume) }
     }
 
     /// What the ticket covers is acknowledged without a flush.

@@ -79,6 +79,30 @@ fn a_failed_flush_of_destages_is_told_at_once() {
     assert_eq!(told, 50, "times of 50 that the client was told");
 }
 
+/// Two connections, of which one is told first, and a third that comes later.
+#[test]
+fn a_failure_is_told_once_to_each_connection() {
+    let dir = Dir::new("each");
+    let pool = Pool::open(&dir.pool(40), &unthrottled()).unwrap();
+    let disk = Disk::new();
+    let volume = attach_disk(&pool, &disk);
+    volume.flush().unwrap();
+    let (first, second) = (volume.flusher(), volume.flusher());
+    volume.write_at(&[1; 64 << 10], 1 << 20).unwrap();
+    let (once, lost) = (AtomicBool::new(true), disk.clone());
+    disk.hook(move |op, _| {
+        if op != "flush" || !once.swap(false, Ordering::SeqCst) {
+            return Ok(());
+        }
+        lost.lose();
+        Err(fails())
+    });
+    let told = |flusher: &Flusher<'_>| flusher.flush().is_err();
+    assert_eq!([told(&first), told(&first)], [true, false]);
+    assert_eq!([told(&second), told(&second)], [true, false], "the second is told as well");
+    assert!(!told(&volume.flusher()), "who came later is told what was told before");
+}
+
 /// Durable writes and zeroings past the cache overlap, and now and then a flush
 /// fails, and all that was not flushed is gone.  What was acknowledged is there.
 #[test]

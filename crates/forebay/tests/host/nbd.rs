@@ -256,6 +256,49 @@ fn requests_that_are_refused() {
     assert_eq!(ask(&one, &all), [(PERM, 1), (PERM, 2), (PERM, 3), (0, 4)]);
 }
 
+/// A client over a stream of its own, past the handshake.
+fn connection<'s>(
+    scope: &'s std::thread::Scope<'s, '_>,
+    exports: &'s [Export],
+) -> impl FnMut(u64) -> u32 {
+    use std::io::{Read, Write};
+    let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    scope.spawn(move || {
+        let output = theirs.try_clone().unwrap();
+        let _ = converse_over(theirs, output, exports);
+    });
+    ours.write_all(&[&FLAGS.to_be_bytes()[..], &option(1, b"")].concat()).unwrap();
+    ours.read_exact(&mut [0; 28]).unwrap();
+    let mut ask = move |command, cookie| {
+        ours.write_all(&request(0, command, cookie, 0, 0)).unwrap();
+        let mut reply = [0; 16];
+        ours.read_exact(&mut reply).unwrap();
+        errors(&reply)[0].0
+    };
+    // A trim of nothing: from its answer on it is one of those who are told.
+    assert_eq!(ask(4, 0), 0);
+    move |cookie| ask(3, cookie)
+}
+
+/// A flush that fails is told to each connection, once.
+#[test]
+fn each_connection_is_told_that_a_flush_failed() {
+    let dir = Dir::new("nbd-flush");
+    let pool = open(&dir.pool(24));
+    let memory = MemOrigin::new(SIZE as usize).unwrap();
+    let (origin, faults) = FaultyOrigin::new(Box::new(memory.clone()));
+    pool.volume_add_origin("a", &memory, 0).unwrap();
+    let volume = pool.attach_origin("a", Box::new(origin), &AttachOptions::default()).unwrap();
+    let one = [Export { volume, read_only: false }];
+    faults.fail(FaultOp::Flush, 1, 1);
+    std::thread::scope(|scope| {
+        let (mut a, mut b) = (connection(scope, &one), connection(scope, &one));
+        assert_eq!([a(1), a(2)], [IO, 0]);
+        assert_eq!([b(1), b(2)], [IO, 0], "the second is told as well");
+        assert_eq!(connection(scope, &one)(1), 0, "who came later is told what was told before");
+    });
+}
+
 /// The error of an origin is the client's, and only that request's.
 #[test]
 fn an_origins_error_is_told() {
