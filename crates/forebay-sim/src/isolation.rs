@@ -150,7 +150,10 @@ impl Bed {
         let text = |e| {
             format!("a pool of {} MiB with chunks of {} KiB: {e}", bench.pool_mib, bench.chunk_kib)
         };
-        let sectors = bench.pool_mib * 4 * 2048;
+        // So many that next to nothing is overwritten while it is cached.  Overwrites that
+        // the pool absorbs come on top of what the origin takes, and how many these are
+        // goes by the room that a volume happens to hold.
+        let sectors = bench.pool_mib * 64 * 2048;
         let volumes = 2 + bench.idle;
         let mut engine = Engine::new(Media::bare((bench.pool_mib << 20) as usize));
         let options = sys::fby_options { nslots: SLOTS, no_checksums: true, ..Default::default() };
