@@ -282,6 +282,7 @@ void fuzz_patch(struct fuzz_input *in)
 {
 	u32 what = fuzz_take(in, 1), a = fuzz_take(in, 1), b = fuzz_take(in, 1), place = fuzz_take(in, 1);
 	u32 n = 1 + fuzz_take(in, 1) % 8, value = fuzz_take(in, 4), bytes, seed = line_seed();
+	u32 first = fby_first_page(FUZZ_PAGES);
 	u64 chunk = FUZZ_CHUNK + (u64)(a % FUZZ_CHUNKS) * FUZZ_CHUNK, at;
 	u64 wide = value;
 
@@ -306,7 +307,7 @@ void fuzz_patch(struct fuzz_input *in)
 		break;
 	case 5:
 		bytes = FBY_PAGE;
-		at = chunk + (FBY_FIRST_PAGE + b % (FUZZ_PAGES - FBY_FIRST_PAGE)) * FBY_PAGE;
+		at = chunk + (first + b % (FUZZ_PAGES - first)) * FBY_PAGE;
 		what |= 0x80;
 		break;
 	case 6:
@@ -314,7 +315,7 @@ void fuzz_patch(struct fuzz_input *in)
 		return;
 	default:
 		bytes = FBY_LINE;
-		at = chunk + (FBY_FIRST_PAGE + b % (FUZZ_PAGES - FBY_FIRST_PAGE)) * FBY_LINE;
+		at = chunk + fby_line_of_page(FUZZ_PAGES, first + b % (FUZZ_PAGES - first)) * FBY_LINE;
 		break;
 	}
 	if (n == 8) /* a wide field: small numbers, or the largest */

@@ -119,7 +119,7 @@ void fuzz_look(struct fby_pool *p)
 	for (u32 i = 0; i < info.sb.nchunks; i++) {
 		if (fby_chunk_info(p, i, &c) < 0)
 			continue;
-		for (u32 page = FBY_FIRST_PAGE; page < pages; page++)
+		for (u32 page = fby_first_page(pages); page < pages; page++)
 			fby_entry_info(p, i, page, true, &e);
 	}
 	fby_chunk_info(p, info.sb.nchunks, &c);

@@ -495,7 +495,7 @@ struct fby_entry_info {
 	bool data_ok; /* the data's checksum */
 	struct fby_page_line line; /* as read */
 };
-/* page: FBY_FIRST_PAGE up to the chunk's pages. */
+/* page: fby_first_page() up to the chunk's pages. */
 int fby_entry_info(struct fby_pool *p, u32 chunk, u32 page, bool check_data, struct fby_entry_info *out);
 
 #endif

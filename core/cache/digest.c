@@ -10,7 +10,7 @@ u64 fby_digest(struct fby_cache *p, u64 *entries)
 	u64 digest = 0, n = 0;
 
 	for (u32 c = 0; c < p->space->store.sb.nchunks; c++) {
-		for (u32 i = FBY_FIRST_PAGE; i < p->space->store.chunk_pages; i++) {
+		for (u32 i = p->space->store.first_page; i < p->space->store.chunk_pages; i++) {
 			u32 page = fby_page_number(p->space, c, i);
 			u32 state = fby_load(&p->entry[page].state);
 

@@ -296,7 +296,7 @@ FBY_INLINE void commit_line(struct fby_cache *p, const struct fby_write *w, cons
 		.lost = g->lost,
 		.flags = g->flags,
 		.reserved = 0,
-		.prev_seq = i > 0 ? seq - 1 : w->first_page > FBY_FIRST_PAGE ? ch->seq_last : 0,
+		.prev_seq = i > 0 ? seq - 1 : w->first_page > p->space->store.first_page ? ch->seq_last : 0,
 		.data_crc = g->data_crc,
 		.crc = 0,
 	};

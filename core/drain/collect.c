@@ -82,7 +82,7 @@ void fby_round_collect(struct fby_drain *p, u16 volume, u32 *wake)
 				evicted = seq_min;
 			break;
 		}
-		for (u32 i = FBY_FIRST_PAGE; i < sealed; i++)
+		for (u32 i = p->space->store.first_page; i < sealed; i++)
 			collect_page(p, d, cap, fby_page_number(p->space, c, i), &low, &evicted);
 		/* Not what is unsealed: a write to the origin may be torn, and
 		 * then damage to the page here must not pass for a torn tail. */

@@ -54,7 +54,7 @@ static bool idle_long(struct fby_drain *p, u16 volume)
  * round: several would leave chunks half full between them, and never end. */
 static bool worth_packing(struct fby_drain *p, u16 volume)
 {
-	u32 room = p->space->store.chunk_pages - FBY_FIRST_PAGE, n = fby_load(&p->space->owner[volume].nchunks);
+	u32 room = p->space->store.chunk_pages - p->space->store.first_page, n = fby_load(&p->space->owner[volume].nchunks);
 	u32 lost = fby_load(&p->cache->volume[volume].lost_blocks);
 
 	return n > 1 && (u64)lost <= (u64)(n - 1) * room && lost <= fby_round_most(&p->volume[volume].destage);

@@ -49,7 +49,7 @@ static u32 price(const struct fby_drain *p, u32 c)
 	    fby_volume_aged(p, ch->volume) || let_go_soon(p, ch))
 		return ~0u;
 	live = fby_chunk_live(p->space, c);
-	return 2 * live <= p->space->store.chunk_pages - FBY_FIRST_PAGE ? live : ~0u;
+	return 2 * live <= p->space->store.chunk_pages - p->space->store.first_page ? live : ~0u;
 }
 
 /* The cheapest of the next chunks, pinned; or none. */
@@ -90,7 +90,7 @@ static bool move_pages(struct fby_drain *p, u32 c, u32 *wake)
 	struct fby_drained *v = &p->volume[ch->volume];
 	u32 end = fby_page_number(p->space, c, ch->fill), slot;
 
-	for (u32 page = fby_page_number(p->space, c, FBY_FIRST_PAGE); page < end; page++) {
+	for (u32 page = fby_page_number(p->space, c, p->space->store.first_page); page < end; page++) {
 		const struct fby_entry *e = &p->cache->entry[page];
 		int decision;
 

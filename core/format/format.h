@@ -11,13 +11,15 @@
  *
  * A chunk, of 16 to 512 pages of 4 KiB (production: 512 = 2 MiB):
  *
- *	byte 0   header array: one 64-byte line a page; line i describes page i.
- *	         Lines 0 to 7 would describe the array itself and hold instead:
- *	           0, 1  open header, even and odd epochs
- *	           2, 3  seals of even and of odd counters
- *	           6, 7  copies of these
- *	           4, 5  reserved
- *	         page 8 .. pages-1: data
+ *	page 0 .. h-1      header array: lines of 64 bytes
+ *	           line 0, 1  open line, even and odd epochs
+ *	           line 2, 3  seals of even and of odd counters
+ *	           line 6, 7  copies of these
+ *	           line 4, 5  reserved
+ *	           line 8 ..  one a data page: line i - h + 8 describes page i
+ *	page h .. pages-1  data
+ *
+ *	h is the fewest pages that hold these lines: 1 of 16, 2 of 64, 8 of 512.
  *
  * Everything is little endian; the engine refuses to build elsewhere.  Every
  * checksum is CRC32C.  Those of lines start from the CRC of the pool's UUID,
@@ -43,7 +45,7 @@
 
 #define FBY_CHUNK_PAGES_MIN 16u
 #define FBY_CHUNK_PAGES_MAX 512u
-#define FBY_FIRST_PAGE 8u /* first data page of a chunk */
+#define FBY_CHUNK_LINES 8u /* of the chunk itself, before those of its pages */
 #define FBY_LINE_OPEN 0u  /* + (epoch & 1) */
 #define FBY_LINE_SEAL 2u  /* + (counter & 1), + FBY_LINE_SEAL_COPY for the copy */
 #define FBY_LINE_SEAL_COPY 4u
@@ -54,6 +56,21 @@
 #define FBY_BATCH_PAGES 16u	    /* 64 KiB: the largest commit */
 #define FBY_BLOCK_BITS 48	    /* blocks of 4 KiB: 2^60 bytes a volume */
 #define FBY_CHUNKS_MAX (1u << 22)   /* 8 TiB of 2 MiB chunks: page numbers stay in 31 bits */
+
+/* The first data page of a chunk of so many pages: as many hold the header array, which
+ * has the chunk's own lines and one for each page behind it. */
+static inline u32 fby_first_page(u32 chunk_pages)
+{
+	const u32 lines = FBY_PAGE / FBY_LINE; /* of a page */
+
+	return (chunk_pages + FBY_CHUNK_LINES + lines) / (lines + 1);
+}
+
+/* Which line of the header array describes the page. */
+static inline u32 fby_line_of_page(u32 chunk_pages, u32 page)
+{
+	return page - fby_first_page(chunk_pages) + FBY_CHUNK_LINES;
+}
 
 enum fby_sb_flags {
 	FBY_SB_CLEAN = 1u << 0, /* set by a clean close, cleared by the open that follows */

@@ -106,7 +106,7 @@ static bool page_line_sane(const struct fby_store *st, u32 c, u32 i, const struc
 	}
 	return masks && l->chunk == c && l->page == i && l->volume < st->sb.nvolumes && l->seq > 0 &&
 	       l->seq < FBY_NUMBER_END && l->epoch < FBY_NUMBER_END && l->block < 1ull << FBY_BLOCK_BITS &&
-	       l->batch_count >= 1 && l->batch_count <= FBY_BATCH_PAGES && l->batch_first >= FBY_FIRST_PAGE &&
+	       l->batch_count >= 1 && l->batch_count <= FBY_BATCH_PAGES && l->batch_first >= st->first_page &&
 	       l->batch_first <= i && i - l->batch_first < l->batch_count &&
 	       l->batch_first + l->batch_count <= st->chunk_pages && (l->flags & ~FBY_PF_NOCRC) == 0 &&
 	       l->prev_seq < l->seq && l->reserved == 0;
@@ -123,7 +123,7 @@ static bool page_line_repairable(u32 c, u32 i, const u64 *epoch, const struct fb
 bool fby_page_line_judge(const struct fby_store *st, u32 c, u32 i, const u64 *epoch, struct fby_page_line *out,
 			 bool *repaired)
 {
-	FBY_ASSERT(i >= FBY_FIRST_PAGE && i < st->chunk_pages);
+	FBY_ASSERT(i >= st->first_page && i < st->chunk_pages);
 	if (repaired)
 		*repaired = false;
 	if (!media_read(st->media, out, fby_line_at(st, c, i), FBY_LINE))
@@ -138,7 +138,7 @@ bool fby_page_line_judge(const struct fby_store *st, u32 c, u32 i, const u64 *ep
 
 bool fby_open_line_read(const struct fby_store *st, u32 c, u32 which, struct fby_open_line *out)
 {
-	if (!media_read(st->media, out, fby_line_at(st, c, FBY_LINE_OPEN + which), FBY_LINE))
+	if (!media_read(st->media, out, fby_open_at(st, c, which), FBY_LINE))
 		return false;
 	return fby_line_crc_ok(st, out) && out->magic == FBY_OPEN_MAGIC && out->chunk == c &&
 	       out->kind <= FBY_CHUNK_CACHE && (out->volume < st->sb.nvolumes || out->kind == FBY_CHUNK_FREE) &&
@@ -151,7 +151,7 @@ bool fby_seal_line_read(const struct fby_store *st, u32 c, u32 which, struct fby
 	if (!media_read(st->media, out, fby_seal_at(st, c, which), FBY_LINE))
 		return false;
 	return fby_line_crc_ok(st, out) && out->magic == FBY_SEAL_MAGIC && out->chunk == c &&
-	       out->fill >= FBY_FIRST_PAGE && out->fill <= st->chunk_pages && out->closed <= 1 &&
+	       out->fill >= st->first_page && out->fill <= st->chunk_pages && out->closed <= 1 &&
 	       (out->volume < st->sb.nvolumes || out->volume == FBY_NO_VOLUME) && (out->counter & 1) == (which & 1) &&
 	       out->counter < FBY_NUMBER_END && out->epoch < FBY_NUMBER_END && out->seq_max < FBY_NUMBER_END &&
 	       out->reserved0 == 0 && out->reserved1 == 0 && all_zero(out->reserved, sizeof(out->reserved));

@@ -29,7 +29,9 @@ struct fby_store {
 	struct fby_media *media;
 	struct fby_superblock sb;
 	u32 chunk_pages, chunk_shift;
+	u32 first_page; /* data begins there in each chunk */
 	u32 line_seed;
+	u64 page_lines; /* offset at which the line of page 0 of chunk 0 would be, had it one */
 };
 
 /* --- lines.c: build and validate lines; copies only ----------------------- */
@@ -49,6 +51,8 @@ bool fby_seal_line_read(const struct fby_store *st, u32 c, u32 which, struct fby
 bool fby_power_of_two(u64 x);
 u32 fby_sb_crc(const struct fby_superblock *sb);
 bool fby_sb_geometry_ok(const struct fby_superblock *sb);
+/* The superblock was found good. */
+void fby_store_start(struct fby_store *st, struct fby_media *m, const struct fby_superblock *sb);
 /* Copies the superblock at offset; true if its checksum holds. */
 bool fby_sb_read(struct fby_media *m, u64 offset, struct fby_superblock *sb);
 void fby_sb_store(struct fby_media *m, u64 at, const struct fby_superblock *sb);
@@ -68,14 +72,20 @@ static inline u64 fby_chunk_at(const struct fby_store *st, u32 c)
 	return st->sb.data_offset + (u64)c * st->sb.chunk_size;
 }
 
-static inline u64 fby_line_at(const struct fby_store *st, u32 c, u32 i)
+static inline u64 fby_open_at(const struct fby_store *st, u32 c, u32 which)
 {
-	return fby_chunk_at(st, c) + (u64)i * FBY_LINE;
+	return fby_chunk_at(st, c) + (FBY_LINE_OPEN + which) * FBY_LINE;
 }
 
 static inline u64 fby_seal_at(const struct fby_store *st, u32 c, u32 which)
 {
-	return fby_line_at(st, c, FBY_LINE_SEAL + (which & 1) + (which >> 1) * FBY_LINE_SEAL_COPY);
+	return fby_chunk_at(st, c) + (FBY_LINE_SEAL + (which & 1) + (which >> 1) * FBY_LINE_SEAL_COPY) * FBY_LINE;
+}
+
+/* The line of a data page. */
+static inline u64 fby_line_at(const struct fby_store *st, u32 c, u32 i)
+{
+	return st->page_lines + (u64)c * st->sb.chunk_size + (u64)i * FBY_LINE;
 }
 
 static inline u64 fby_page_at(const struct fby_store *st, u32 page)

@@ -113,7 +113,7 @@ static bool check_volume_list(struct check *k, u16 volume, u32 *total)
 		if (before != FBY_NO_CHUNK && p->space.chunk[before].seq_min > ch->seq_min)
 			return violated(k, "a volume's chunks are out of order", "chunk", before, "chunk", c);
 		fill = fby_load(&ch->fill);
-		if (fill < FBY_FIRST_PAGE || fill > p->space.store.chunk_pages)
+		if (fill < p->space.store.first_page || fill > p->space.store.chunk_pages)
 			return violated(k, "a chunk's fill is out of range", "chunk", c, "fill", fill);
 	}
 	if (n != owner->nchunks || before != owner->last)
@@ -317,7 +317,7 @@ static bool check_chunk(struct check *k, u32 c)
 	struct fby_chunk *ch = &p->space.chunk[c];
 	u32 linked = 0;
 
-	for (u32 i = FBY_FIRST_PAGE; i < p->space.store.chunk_pages; i++) {
+	for (u32 i = p->space.store.first_page; i < p->space.store.chunk_pages; i++) {
 		u32 page = fby_page_number(&p->space, c, i);
 		bool is_linked = p->cache.entry[page].state & FBY_ES_LINKED;
 		struct fby_page_line l;
@@ -384,7 +384,7 @@ static bool check_volume(struct check *k, u16 volume)
 	u64 linked = 0;
 
 	for (u32 c = owner->first; c != FBY_NO_CHUNK; c = p->space.chunk[c].next) {
-		for (u32 i = FBY_FIRST_PAGE; i < p->space.store.chunk_pages; i++) {
+		for (u32 i = p->space.store.first_page; i < p->space.store.chunk_pages; i++) {
 			u32 state = p->cache.entry[fby_page_number(&p->space, c, i)].state;
 
 			linked += (state & FBY_ES_LINKED) != 0;

@@ -56,7 +56,7 @@ int fby_entry_info(struct fby_pool *p, u32 chunk, u32 page, bool check_data, str
 	fby_zero(out, sizeof(*out));
 	if (!p->space.usable)
 		return -FBY_E_RECOVERY_INCOMPLETE;
-	if (chunk >= p->space.store.sb.nchunks || page < FBY_FIRST_PAGE || page >= p->space.store.chunk_pages)
+	if (chunk >= p->space.store.sb.nchunks || page < p->space.store.first_page || page >= p->space.store.chunk_pages)
 		return -FBY_E_GEOMETRY;
 	number = fby_page_number(&p->space, chunk, page);
 	e = &p->cache.entry[number];

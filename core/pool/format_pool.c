@@ -21,12 +21,13 @@ static void format_volumes(struct fby_media *m, u32 seed, u32 nvolumes)
 static void format_chunk(struct fby_media *m, u32 seed, const struct fby_superblock *sb, u32 c)
 {
 	u64 at = sb->data_offset + (u64)c * sb->chunk_size;
-	static const u8 zero[FBY_FIRST_PAGE * FBY_LINE];
+	u16 first = (u16)fby_first_page(sb->chunk_size / FBY_PAGE);
+	static const u8 zero[FBY_CHUNK_LINES * FBY_LINE];
 
 	media_lines(m, at, zero, sizeof(zero));
 	for (u32 i = 0; i < 2; i++) {
 		struct fby_open_line open = { .magic = FBY_OPEN_MAGIC, .chunk = c, .epoch = i };
-		struct fby_seal_line seal = { .magic = FBY_SEAL_MAGIC, .fill = FBY_FIRST_PAGE, .closed = 1, .chunk = c,
+		struct fby_seal_line seal = { .magic = FBY_SEAL_MAGIC, .fill = first, .closed = 1, .chunk = c,
 					      .volume = FBY_NO_VOLUME, .counter = i, .epoch = 1,
 					      .last_block = FBY_NO_BLOCK };
 

@@ -12,7 +12,7 @@ void fby_pool_info(struct fby_pool *p, struct fby_pool_info *out)
 	out->nslots = p->space.opt.nslots;
 	out->chunks_free = fby_load(&p->space.nfree);
 	out->chunks_used = p->space.store.sb.nchunks - out->chunks_free;
-	out->pages = (u64)p->space.store.sb.nchunks * (p->space.store.chunk_pages - FBY_FIRST_PAGE);
+	out->pages = (u64)p->space.store.sb.nchunks * (p->space.store.chunk_pages - p->space.store.first_page);
 	out->seq = fby_load(&p->space.seq);
 	for (u32 v = 0; v < p->space.store.sb.nvolumes; v++)
 		out->pages_linked += fby_volume_pages(&p->space, (u16)v);

@@ -107,8 +107,7 @@ int fby_pool_open(struct fby_pool **out, void *mem, u64 bytes, struct fby_media 
 	l = layout_of(&probe.sb, opt.nslots);
 	if (bytes < l.total || (uintptr_t)mem % 64)
 		return -FBY_E_NO_MEMORY;
-	p->space.store.media = m;
-	p->space.store.sb = probe.sb;
+	fby_store_start(&p->space.store, m, &probe.sb);
 	p->space.opt = opt;
 	p->memory_bytes = l.total;
 	p->space.slot = (void *)((u8 *)mem + l.slots);
@@ -122,10 +121,7 @@ int fby_pool_open(struct fby_pool **out, void *mem, u64 bytes, struct fby_media 
 	p->space.dead = (void *)((u8 *)mem + l.dead);
 	p->cache.bucket = (void *)((u8 *)mem + l.buckets);
 	p->cache.entry = (void *)((u8 *)mem + l.entries);
-	p->space.store.chunk_pages = p->space.store.sb.chunk_size / FBY_PAGE;
-	p->space.store.chunk_shift = (u32)__builtin_ctz(p->space.store.chunk_pages);
 	p->cache.nbuckets = buckets_of(&p->space.store.sb);
-	p->space.store.line_seed = fby_crc32c(0, p->space.store.sb.uuid, 16);
 	p->recovery.report.clean = p->space.store.sb.flags & FBY_SB_CLEAN;
 	p->recovery.report.chunk_headers_lost = !probe.primary_valid + !probe.copy_valid;
 	p->recovery.max_seq = p->space.store.sb.clean_seq;

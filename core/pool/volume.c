@@ -109,7 +109,7 @@ static void forget_pages(struct fby_pool *p, u16 volume)
 	while ((c = fby_chunk_walk(&p->space, volume, c, &wake)) != FBY_NO_CHUNK) {
 		u32 end = fby_page_number(&p->space, c + 1, 0);
 
-		for (u32 page = fby_page_number(&p->space, c, FBY_FIRST_PAGE); page < end; page++) {
+		for (u32 page = fby_page_number(&p->space, c, p->space.store.first_page); page < end; page++) {
 			struct fby_entry *e = &p->cache.entry[page];
 			u32 b;
 

@@ -20,7 +20,7 @@ static void unknown_loss(struct fby_recovery *p, u16 volume)
 
 static void count_holes(struct fby_recovery *p, u32 c)
 {
-	for (u32 i = FBY_FIRST_PAGE; i < p->space->chunk[c].fill; i++) {
+	for (u32 i = p->space->store.first_page; i < p->space->chunk[c].fill; i++) {
 		struct fby_entry *e = &p->cache->entry[fby_page_number(p->space, c, i)];
 		u32 state = fby_load(&e->state);
 		struct fby_report_block b = { .block = FBY_NO_BLOCK, .chunk = c, .page = (u16)i,
@@ -125,7 +125,7 @@ static void last_line(struct fby_recovery *p, u32 c, struct fby_page_line *l)
 {
 	u32 i = p->space->chunk[c].fill - 1;
 
-	if (i < FBY_FIRST_PAGE || !fby_page_line_read(p->space, c, i, l, NULL) || l->epoch != p->space->chunk[c].epoch)
+	if (i < p->space->store.first_page || !fby_page_line_read(p->space, c, i, l, NULL) || l->epoch != p->space->chunk[c].epoch)
 		l->kind = 0;
 }
 
@@ -173,7 +173,7 @@ static void write_lines(struct fby_recovery *p, u32 c)
 
 	last_line(p, c, &last);
 	/* From the end, so that what fby_hole_seq finds is the same in a second run. */
-	for (u32 i = p->space->chunk[c].fill; i-- > FBY_FIRST_PAGE;) {
+	for (u32 i = p->space->chunk[c].fill; i-- > p->space->store.first_page;) {
 		if (new_line(p, c, i, &last, &l))
 			media_lines(p->space->store.media, fby_line_at(&p->space->store, c, i), &l, FBY_LINE);
 	}
@@ -196,8 +196,7 @@ static void write_open(struct fby_recovery *p, u32 c)
 			l.seq_min = ch->seq_min;
 		}
 		fby_line_finish(p->space->store.line_seed, &l);
-		media_lines(p->space->store.media, fby_line_at(&p->space->store, c, FBY_LINE_OPEN + which), &l,
-			    FBY_LINE);
+		media_lines(p->space->store.media, fby_open_at(&p->space->store, c, which), &l, FBY_LINE);
 		fby_fence_chunk(&p->space->store, c);
 	}
 }
@@ -237,11 +236,11 @@ static void write_seals(struct fby_recovery *p, u32 c)
 	struct fby_chunk *ch = &p->space->chunk[c];
 	struct fby_page_line l;
 
-	if (FBY_BUG(TAIL_RESEALED_SHORT) && ch->fill > FBY_FIRST_PAGE)
+	if (FBY_BUG(TAIL_RESEALED_SHORT) && ch->fill > p->space->store.first_page)
 		ch->fill--;
 	ch->seq_last = ch->seq_max;
 	ch->last_block = FBY_NO_BLOCK;
-	if (ch->fill > FBY_FIRST_PAGE && fby_page_line_read(p->space, c, ch->fill - 1, &l, NULL))
+	if (ch->fill > p->space->store.first_page && fby_page_line_read(p->space, c, ch->fill - 1, &l, NULL))
 		ch->last_block = l.block;
 	for (u32 parity = 0; parity < 2; parity++)
 		copy_seal(p, c, parity);
@@ -278,7 +277,7 @@ static void finish_media(struct fby_recovery *p)
 			write_lines(p, c);
 		if (ch->recover & (CR_OPEN0 | CR_OPEN1))
 			write_open(p, c);
-		if ((ch->recover & CR_SEALS) || (!(ch->recover & CR_CLOSED) && ch->fill > FBY_FIRST_PAGE))
+		if ((ch->recover & CR_SEALS) || (!(ch->recover & CR_CLOSED) && ch->fill > p->space->store.first_page))
 			write_seals(p, c);
 	}
 	if (FBY_BUG(LOSS_FORGOTTEN_AFTER_CLEAN))
@@ -299,7 +298,7 @@ static void clear_marks(struct fby_recovery *p, u32 c)
 {
 	u32 end = fby_page_number(p->space, c + 1, 0);
 
-	for (u32 page = fby_page_number(p->space, c, FBY_FIRST_PAGE); page < end; page++) {
+	for (u32 page = fby_page_number(p->space, c, p->space->store.first_page); page < end; page++) {
 		u32 state = fby_load(&p->cache->entry[page].state);
 
 		fby_store(&p->cache->entry[page].state,
@@ -355,7 +354,7 @@ static void build_lists(struct fby_recovery *p)
 		ch->opened_ns = 0;
 		ch->tick_fill = ch->fill;
 		/* The counts are 0: those that died before are in the base. */
-		ch->dead_base = (u16)(fby_load(&ch->linked) - (ch->fill - FBY_FIRST_PAGE));
+		ch->dead_base = (u16)(fby_load(&ch->linked) - (ch->fill - p->space->store.first_page));
 		if (fby_load(&ch->linked) == 0) {
 			fby_chunk_to_free(p->space, c);
 			continue;

@@ -158,7 +158,7 @@ static void scan_lines(struct fby_recovery *p, struct scan *s)
 	for (u32 pass = 0; pass < 2; pass++) {
 		s->last = s->batch = 0;
 		ch->seq_max = 0;
-		for (u32 i = FBY_FIRST_PAGE; i < p->space->store.chunk_pages; i++)
+		for (u32 i = p->space->store.first_page; i < p->space->store.chunk_pages; i++)
 			s->class[i] = scan_line(p, s, i, &newest);
 		if (newest == ch->epoch)
 			break;
@@ -418,9 +418,9 @@ static void gap(struct fby_recovery *p, struct scan *s, u32 from, u32 to, const 
 static void scan_entries(struct fby_recovery *p, struct scan *s)
 {
 	struct fby_page_line line[2], *l = &line[0], *prev = NULL;
-	u32 end = p->space->chunk[s->c].fill, from = FBY_FIRST_PAGE;
+	u32 end = p->space->chunk[s->c].fill, from = p->space->store.first_page;
 
-	for (u32 i = FBY_FIRST_PAGE; i < end; i++) {
+	for (u32 i = p->space->store.first_page; i < end; i++) {
 		enum place place = place_of(s, i);
 		/* Only where no crash can have torn it is a line put right. */
 		bool may = place == SETTLED && s->class[i] == FBY_LINE_BAD, repaired = false;
@@ -460,7 +460,7 @@ static void scan_chunk(struct fby_recovery *p, u32 c)
 	scan_end(p, &s);
 	scan_volume(p, &s);
 	ch->volume = s.volume;
-	ch->fill = s.sealed > FBY_FIRST_PAGE ? s.sealed : FBY_FIRST_PAGE;
+	ch->fill = s.sealed > p->space->store.first_page ? s.sealed : p->space->store.first_page;
 	if (!s.closed && s.last + 1 > ch->fill)
 		ch->fill = s.last + 1;
 	ch->sealed = s.sealed;

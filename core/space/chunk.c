@@ -98,7 +98,7 @@ u32 fby_chunk_live(const struct fby_space *p, u32 c)
 {
 	const struct fby_chunk *ch = &p->chunk[c];
 	u16 dead = dead_sum(p, c) - ch->dead_base;
-	u32 filled = fby_load(&ch->fill) - FBY_FIRST_PAGE;
+	u32 filled = fby_load(&ch->fill) - p->store.first_page;
 
 	return filled > dead ? filled - dead : 0; /* while open, fill may lag behind */
 }
@@ -187,8 +187,8 @@ static u32 chunk_open(struct fby_space *p, struct fby_slot *s, u16 volume, u32 f
 	FBY_ASSERT(ch->state == FBY_CS_FREE && fby_chunk_live(p, c) == 0);
 	ch->state = FBY_CS_OPEN;
 	ch->volume = volume;
-	fby_store(&ch->fill, FBY_FIRST_PAGE);
-	ch->sealed = ch->tick_fill = FBY_FIRST_PAGE;
+	fby_store(&ch->fill, p->store.first_page);
+	ch->sealed = ch->tick_fill = p->store.first_page;
 	ch->last_block = FBY_NO_BLOCK;
 	fby_store(&ch->clean_for, 0u);
 	ch->opened_ns = fby_load(&p->now_ns);
@@ -212,7 +212,7 @@ static u32 chunk_open(struct fby_space *p, struct fby_slot *s, u16 volume, u32 f
 	l.epoch = ch->epoch;
 	l.seq_min = ch->seq_min;
 	fby_line_finish(p->store.line_seed, &l);
-	media_lines(p->store.media, fby_line_at(&p->store, c, FBY_LINE_OPEN + (l.epoch & 1)), &l, FBY_LINE);
+	media_lines(p->store.media, fby_open_at(&p->store, c, l.epoch & 1), &l, FBY_LINE);
 	/* Before any page line: else a crash could tear lines of the epoch before
 	 * under an open line that still says that one. */
 	if (!FBY_BUG(OPEN_NO_FENCE))

@@ -121,7 +121,7 @@ bool fby_destage_due(const struct fby_space *p)
 void fby_pressure_update(struct fby_space *p)
 {
 	u64 live = fby_load(&p->live) * 100;
-	u64 room = (u64)(p->store.sb.nchunks - fby_owed(p)) * (p->store.chunk_pages - FBY_FIRST_PAGE);
+	u64 room = (u64)(p->store.sb.nchunks - fby_owed(p)) * (p->store.chunk_pages - p->store.first_page);
 	bool in_vain = fby_short(p) && p->looked_opens == fby_load(&p->chunks_opened);
 
 	if (live >= room * p->opt.high_watermark || in_vain || fby_starved(p))
@@ -148,7 +148,7 @@ static u32 level_between(u64 used, u64 start, u64 top)
 struct fby_span fby_throttled_span(const struct fby_space *p)
 {
 	u32 n = p->store.sb.nchunks - fby_owed(p), percent = (100 + p->opt.high_watermark) / 2;
-	u64 pages = p->store.chunk_pages - FBY_FIRST_PAGE;
+	u64 pages = p->store.chunk_pages - p->store.first_page;
 	struct fby_span r = { n * percent / 100 * pages, (n - fby_reserve(p)) * pages };
 
 	return r;
@@ -195,7 +195,7 @@ static u32 level_by_live(const struct fby_space *p, const struct fby_owner *v)
 {
 	struct fby_span pool = fby_throttled_span(p);
 	u64 mine = fby_load(&v->counted), live = fby_load(&p->live), share = fby_load(&p->share);
-	u64 owed = (u64)fby_owed_to(v) * (p->store.chunk_pages - FBY_FIRST_PAGE);
+	u64 owed = (u64)fby_owed_to(v) * (p->store.chunk_pages - p->store.first_page);
 	u32 level = level_between(live, pool.start, pool.top), above;
 	u64 room;
 

@@ -84,6 +84,7 @@ void pool_make(void)
 	struct fby_options o = { .nslots = 2 };
 	struct fby_recovery_report report;
 	struct fby_probe probe;
+	u32 wake = 0;
 
 	if (!media.base) {
 		media.size = (NCHUNKS + 1) * CHUNK_BYTES;
@@ -103,8 +104,11 @@ void pool_make(void)
 	must("recovery", fby_recover_finish(pool, &report));
 	for (u16 v = 0; v < 3; v++)
 		volume_make(v);
-	for (u64 block = 0; block < DATA_PAGES; block++)
+	for (u64 block = 0; block < BLOCKS; block++)
 		put(0, block);
+	fby_slot_take(&pool->space);
+	fby_slot_close(&pool->space, &pool->space.slot[0], 0, &wake);
+	fby_slot_release(&pool->space.slot[0]);
 	closed_chunk = pool->space.owner[0].first;
 	put(0, 0);
 	put(0, 16);

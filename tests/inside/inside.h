@@ -16,7 +16,9 @@
 
 #define CHUNK_BYTES 65536u
 #define NCHUNKS 8u
-#define DATA_PAGES 8u /* of a chunk */
+#define FIRST_PAGE 1u  /* of data */
+#define DATA_PAGES 15u /* of a chunk */
+#define BLOCKS 8u      /* in the closed chunk, which is not full */
 #define VOLUME_SECTORS 1024u
 
 extern struct fby_pool *pool;
@@ -38,9 +40,15 @@ void expect_at(bool good, const char *file, int line, const char *what);
 #define EXPECT(condition) expect_at((condition), __FILE__, __LINE__, #condition)
 
 /* The pool, with two slots of which the first is used: volume 0 has block b, b = 0..7,
- * in a closed chunk, pages 8..15; then in its open chunk block 0 again, at page 8, and
+ * in a closed chunk, pages 1..8; then in its open chunk block 0 again, at page 1, and
  * blocks 16 and 17.  Volume 1 has blocks 0 and 1 in its open chunk.  Volume 2 is empty. */
 extern u32 closed_chunk, open_chunk, other_chunk;
+
+/* Chunks of 8 data pages: round numbers. */
+static inline void eight_pages(void)
+{
+	pool->space.store.first_page = pool->space.store.chunk_pages - 8;
+}
 
 void test_check(void); /* inside_check.c */
 void test_lines(void); /* inside_lines.c */

@@ -200,8 +200,8 @@ static void numbers(void)
 	fby_pool_info(pool, &i);
 	EXPECT(i.memory_bytes == pool->memory_bytes && i.nslots == 2 && i.seq == pool->space.seq);
 	EXPECT(i.chunks_free == NCHUNKS - 3 && i.chunks_used == 3 && i.chunks_open == 2 && i.chunks_opened == 3);
-	EXPECT(i.pages == NCHUNKS * DATA_PAGES && i.pages_linked == DATA_PAGES + 2 + 2);
-	EXPECT(i.writes == DATA_PAGES + 5 && i.written_sectors == i.writes * P && i.commits == i.writes);
+	EXPECT(i.pages == NCHUNKS * DATA_PAGES && i.pages_linked == BLOCKS + 2 + 2);
+	EXPECT(i.writes == BLOCKS + 5 && i.written_sectors == i.writes * P && i.commits == i.writes);
 	EXPECT(i.media_bytes == i.writes * (FBY_PAGE + FBY_LINE) && i.merges == 0);
 	EXPECT(i.reads == 0 && i.discards == 0 && i.zeroes == 0 && i.flushes == 0 && i.damaged_pages == 0);
 	EXPECT(i.waits_block == 0 && i.waits_slot == 0 && i.waits_space == 0);
@@ -214,14 +214,14 @@ static void numbers(void)
 	fby_pool_info(pool, &i);
 	EXPECT(i.reads == 3 && i.read_hit_sectors == 11 && i.read_miss_sectors == 5);
 	EXPECT(i.merges == 1 && i.zeroes == 2 && i.discards == 0 && i.flushes == 1);
-	EXPECT(i.writes == DATA_PAGES + 7 && i.pages_linked == DATA_PAGES + 2 + 2);
+	EXPECT(i.writes == BLOCKS + 7 && i.pages_linked == BLOCKS + 2 + 2);
 
 	EXPECT(fby_volume_info(pool, 3, &v) == -FBY_E_NO_VOLUME);
 	EXPECT(fby_volume_info(pool, 0, &v) == FBY_DONE);
 	EXPECT(v.used && v.attached && !v.damaged);
-	EXPECT(v.pages == DATA_PAGES + 2);
+	EXPECT(v.pages == BLOCKS + 2);
 	EXPECT(v.chunks == 2);
-	EXPECT(v.writes == DATA_PAGES + 5 && v.written_sectors == (DATA_PAGES + 3) * P + 1 + 2 * P);
+	EXPECT(v.writes == BLOCKS + 5 && v.written_sectors == (BLOCKS + 3) * P + 1 + 2 * P);
 	EXPECT(v.spec.origin_sectors == VOLUME_SECTORS && v.spec.block_size == 512 && v.spec.uuid[0] == 1);
 	EXPECT(strcmp(v.spec.name, "v0") == 0 && strcmp(v.spec.identity, "memory") == 0);
 	EXPECT(v.flush_owed && v.bypassing == 0 && v.intake_limit == 0 && v.last_error == 0 && !v.draining);
@@ -238,27 +238,27 @@ static void numbers(void)
 
 	EXPECT(fby_chunk_info(pool, NCHUNKS, &c) == -FBY_E_GEOMETRY);
 	EXPECT(fby_chunk_info(pool, closed_chunk, &c) == FBY_DONE && c.number == closed_chunk && c.volume == 0);
-	EXPECT(c.state == FBY_CS_CLOSED && c.fill == pool->space.store.chunk_pages && c.live == DATA_PAGES - 1);
-	EXPECT(c.seq_max == c.seq_min + DATA_PAGES - 1);
+	EXPECT(c.state == FBY_CS_CLOSED && c.fill == FIRST_PAGE + BLOCKS && c.live == BLOCKS - 1);
+	EXPECT(c.seq_max == c.seq_min + BLOCKS - 1);
 	EXPECT(fby_chunk_info(pool, open_chunk, &c) == FBY_DONE && c.state == FBY_CS_OPEN && c.live == 3);
 	EXPECT(c.seq_max == c.seq_min + 2);
-	EXPECT(fby_entry_info(pool, NCHUNKS, FBY_FIRST_PAGE, true, &e) == -FBY_E_GEOMETRY);
-	EXPECT(fby_entry_info(pool, 0, FBY_FIRST_PAGE - 1, true, &e) == -FBY_E_GEOMETRY);
+	EXPECT(fby_entry_info(pool, NCHUNKS, FIRST_PAGE, true, &e) == -FBY_E_GEOMETRY);
+	EXPECT(fby_entry_info(pool, 0, FIRST_PAGE - 1, true, &e) == -FBY_E_GEOMETRY);
 	EXPECT(fby_entry_info(pool, 0, pool->space.store.chunk_pages, true, &e) == -FBY_E_GEOMETRY);
-	EXPECT(fby_entry_info(pool, open_chunk, FBY_FIRST_PAGE, true, &e) == FBY_DONE);
+	EXPECT(fby_entry_info(pool, open_chunk, FIRST_PAGE, true, &e) == FBY_DONE);
 	EXPECT(e.valid && e.current && e.linked && e.data_ok && e.line.block == 0);
-	EXPECT(fby_entry_info(pool, closed_chunk, FBY_FIRST_PAGE, true, &e) == FBY_DONE && !e.linked && e.data_ok);
-	EXPECT(fby_entry_info(pool, open_chunk, FBY_FIRST_PAGE + 3, true, &e) == FBY_DONE && !e.valid && !e.data_ok);
-	memory_at(fby_page_at(&pool->space.store, fby_page_number(&pool->space, open_chunk, FBY_FIRST_PAGE)))[9] ^= 1;
-	EXPECT(fby_entry_info(pool, open_chunk, FBY_FIRST_PAGE, true, &e) == FBY_DONE && e.valid && !e.data_ok);
-	EXPECT(fby_entry_info(pool, open_chunk, FBY_FIRST_PAGE, false, &e) == FBY_DONE && e.data_ok);
+	EXPECT(fby_entry_info(pool, closed_chunk, FIRST_PAGE, true, &e) == FBY_DONE && !e.linked && e.data_ok);
+	EXPECT(fby_entry_info(pool, open_chunk, FIRST_PAGE + 3, true, &e) == FBY_DONE && !e.valid && !e.data_ok);
+	memory_at(fby_page_at(&pool->space.store, fby_page_number(&pool->space, open_chunk, FIRST_PAGE)))[9] ^= 1;
+	EXPECT(fby_entry_info(pool, open_chunk, FIRST_PAGE, true, &e) == FBY_DONE && e.valid && !e.data_ok);
+	EXPECT(fby_entry_info(pool, open_chunk, FIRST_PAGE, false, &e) == FBY_DONE && e.data_ok);
 
 	EXPECT(fby_damaged_list(pool, damaged, 4) == 0);
 	EXPECT(read_at(0, 0, 0, 8) == -FBY_E_LOST && read_at(0, 0, 0, 8) == -FBY_E_LOST);
-	memory_at(fby_page_at(&pool->space.store, fby_page_number(&pool->space, closed_chunk, FBY_FIRST_PAGE + 5)))[9] ^= 1;
+	memory_at(fby_page_at(&pool->space.store, fby_page_number(&pool->space, closed_chunk, FIRST_PAGE + 5)))[9] ^= 1;
 	EXPECT(read_at(0, 5, 0, 8) == -FBY_E_LOST);
 	EXPECT(fby_damaged_list(pool, damaged, 4) == 2 && damaged[0].block == 5 && damaged[1].block == 0);
-	EXPECT(damaged[1].chunk == open_chunk && damaged[1].page == FBY_FIRST_PAGE && damaged[1].volume == 0);
+	EXPECT(damaged[1].chunk == open_chunk && damaged[1].page == FIRST_PAGE && damaged[1].volume == 0);
 	damaged[1].block = 77;
 	EXPECT(fby_damaged_list(pool, damaged, 1) == 1 && damaged[0].block == 5 && damaged[1].block == 77);
 	fby_lock(&pool->space.lock); /* it was given back */
@@ -268,7 +268,7 @@ static void numbers(void)
 	EXPECT(fby_volume_info(pool, 0, &v) == FBY_DONE && v.lost_blocks == 2);
 	pool->space.usable = false;
 	EXPECT(fby_chunk_info(pool, 0, &c) == -FBY_E_RECOVERY_INCOMPLETE);
-	EXPECT(fby_entry_info(pool, 0, FBY_FIRST_PAGE, true, &e) == -FBY_E_RECOVERY_INCOMPLETE);
+	EXPECT(fby_entry_info(pool, 0, FIRST_PAGE, true, &e) == -FBY_E_RECOVERY_INCOMPLETE);
 	pool_restore();
 }
 
@@ -327,19 +327,19 @@ static void volume_numbers(void)
 /* Lost blocks of a volume, from a page on, so many at a time. */
 static void lost_blocks(void)
 {
-	u32 first = fby_page_number(&pool->space, closed_chunk, FBY_FIRST_PAGE + 5), page = 0;
-	u32 second = fby_page_number(&pool->space, open_chunk, FBY_FIRST_PAGE + 1);
+	u32 first = fby_page_number(&pool->space, closed_chunk, FIRST_PAGE + 5), page = 0;
+	u32 second = fby_page_number(&pool->space, open_chunk, FIRST_PAGE + 1);
 	struct fby_report_block b[3];
 
 	EXPECT(fby_lost_list(pool, 0, &page, b, 3) == 0 && page == NCHUNKS << pool->space.store.chunk_shift);
 	fby_page_mark(&pool->cache, first, fby_key(0, 5), FBY_ES_DAMAGED);
-	fby_page_mark(&pool->cache, fby_page_number(&pool->space, other_chunk, FBY_FIRST_PAGE), fby_key(1, 0), FBY_ES_DAMAGED);
+	fby_page_mark(&pool->cache, fby_page_number(&pool->space, other_chunk, FIRST_PAGE), fby_key(1, 0), FBY_ES_DAMAGED);
 	pool->cache.entry[second].state |= FBY_ES(0, 0, 1);
 	page = 0;
 	memset(b, 0x55, sizeof(b));
 	EXPECT(fby_lost_list(pool, 0, &page, b, 3) == 2 && page == NCHUNKS << pool->space.store.chunk_shift);
-	EXPECT(b[0].block == 5 && b[0].chunk == closed_chunk && b[0].page == FBY_FIRST_PAGE + 5 && b[0].volume == 0);
-	EXPECT(b[1].block == 16 && b[1].chunk == open_chunk && b[1].page == FBY_FIRST_PAGE + 1 && b[1].volume == 0);
+	EXPECT(b[0].block == 5 && b[0].chunk == closed_chunk && b[0].page == FIRST_PAGE + 5 && b[0].volume == 0);
+	EXPECT(b[1].block == 16 && b[1].chunk == open_chunk && b[1].page == FIRST_PAGE + 1 && b[1].volume == 0);
 	EXPECT(b[2].block == 0x5555555555555555ull && fby_lost_list(pool, 0, &page, b, 3) == 0);
 	page = 0;
 	memset(b, 0x55, sizeof(b));
@@ -454,15 +454,15 @@ static void walking(void)
 	u32 wake = 0, before = pool->space.nfree, c = fby_chunk_walk(&pool->space, 0, FBY_NO_CHUNK, &wake);
 
 	EXPECT(c == closed_chunk && pool->space.chunk[c].pinned == FBY_PIN_WALK);
-	for (u64 block = 1; block < DATA_PAGES; block++) /* all that it still held */
+	for (u64 block = 1; block < BLOCKS; block++) /* all that it still held */
 		EXPECT(write_at(0, block * P, P) == FBY_DONE);
 	EXPECT(fby_chunk_live(&pool->space, c) == 0);
 	fby_chunk_sweep(&pool->space, NCHUNKS, &wake);
-	EXPECT(pool->space.chunk[c].state == FBY_CS_CLOSED && pool->space.nfree == before - 1);
+	EXPECT(pool->space.chunk[c].state == FBY_CS_CLOSED && pool->space.nfree == before);
 	fby_wait_prepare(pool, FBY_WAIT_SPACE);
 	wake = 0;
 	EXPECT(fby_chunk_walk(&pool->space, 0, c, &wake) == open_chunk);
-	EXPECT(pool->space.chunk[c].state == FBY_CS_FREE && pool->space.nfree == before && wake == FBY_WAKE_SPACE);
+	EXPECT(pool->space.chunk[c].state == FBY_CS_FREE && pool->space.nfree == before + 1 && wake == FBY_WAKE_SPACE);
 	EXPECT(pool->space.chunk[open_chunk].pinned == FBY_PIN_WALK);
 	fby_chunk_walk_end(&pool->space, open_chunk, &wake);
 	EXPECT(pool->space.chunk[open_chunk].pinned == 0);

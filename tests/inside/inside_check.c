@@ -55,7 +55,7 @@ static void lists(void)
 	SAYS("the free list is broken: after 0x0, chunk 0x8");
 	pool->space.chunk[spare].state = FBY_CS_CLOSED;
 	SAYS("a chunk in use is on the free list");
-	pool->space.chunk[spare].fill = FBY_FIRST_PAGE + 1;
+	pool->space.chunk[spare].fill = FIRST_PAGE + 1;
 	SAYS("a free chunk has live pages");
 	pool->space.free_last = spare;
 	SAYS("the free list ends elsewhere");
@@ -72,7 +72,7 @@ static void lists(void)
 	SAYS("a chunk list does not lead back");
 	first->seq_min = last->seq_min + 1;
 	SAYS("a volume's chunks are out of order");
-	last->fill = FBY_FIRST_PAGE - 1;
+	last->fill = FIRST_PAGE - 1;
 	SAYS("a chunk's fill is out of range");
 	first->fill = pool->space.store.chunk_pages + 1;
 	SAYS("a chunk's fill is out of range");
@@ -141,7 +141,7 @@ static u32 bucket_of(u32 page)
 
 static void chains(void)
 {
-	u32 page = page_of(open_chunk, FBY_FIRST_PAGE), other = page + 1;
+	u32 page = page_of(open_chunk, FIRST_PAGE), other = page + 1;
 	u32 pages = pool->space.store.sb.nchunks << pool->space.store.chunk_shift;
 
 	EXPECT(pool->cache.entry[page].next == FBY_NO_PAGE && pool->cache.bucket[bucket_of(page)] == page);
@@ -165,11 +165,11 @@ static void chains(void)
 /* A chain that leads into a ring. */
 static void ring(void)
 {
-	u32 page[3], b = bucket_of(page_of(open_chunk, FBY_FIRST_PAGE));
+	u32 page[3], b = bucket_of(page_of(open_chunk, FIRST_PAGE));
 	u64 block = 0;
 
 	for (u32 i = 0; i < 3; i++, block++) {
-		page[i] = page_of(open_chunk, FBY_FIRST_PAGE + i);
+		page[i] = page_of(open_chunk, FIRST_PAGE + i);
 		pool->cache.bucket[bucket_of(page[i])] = FBY_NO_PAGE;
 		while (fby_index_bucket(&pool->cache, fby_key(0, block)) != b)
 			block++;
@@ -209,7 +209,7 @@ static void finish(struct fby_page_line *l)
 
 static void linked_lines(void)
 {
-	u32 place = FBY_FIRST_PAGE + 1;
+	u32 place = FIRST_PAGE + 1;
 	struct fby_page_line *l = line(open_chunk, place);
 	struct fby_chunk *ch = &pool->space.chunk[open_chunk];
 	struct fby_owner *owner = &pool->space.owner[0];
@@ -218,7 +218,7 @@ static void linked_lines(void)
 	EXPECT(l->block == 16 && l->volume == 0);
 	ch->fill--;
 	SAYS("a page is linked where nothing was written");
-	relink(page_of(pool->space.free_first, FBY_FIRST_PAGE), page_of(open_chunk, place), fby_key(0, 16));
+	relink(page_of(pool->space.free_first, FIRST_PAGE), page_of(open_chunk, place), fby_key(0, 16));
 	pool->space.slot[0].dead[open_chunk]++;
 	SAYS("a page is linked where nothing was written: chunk 0x3");
 	l->volume = 1; /* and the index agrees */
@@ -260,9 +260,9 @@ static void linked_lines(void)
 /* What a recovery would make of pages that are not linked. */
 static void unlinked_lines(void)
 {
-	struct fby_page_line *old = line(closed_chunk, FBY_FIRST_PAGE), *now = line(open_chunk, FBY_FIRST_PAGE);
+	struct fby_page_line *old = line(closed_chunk, FIRST_PAGE), *now = line(open_chunk, FIRST_PAGE);
 	struct fby_slot *s = &pool->space.slot[0];
-	u32 page = page_of(open_chunk, FBY_FIRST_PAGE + 2), b = bucket_of(page);
+	u32 page = page_of(open_chunk, FIRST_PAGE + 2), b = bucket_of(page);
 
 	EXPECT(old->block == 0 && now->block == 0 && old->seq < now->seq);
 	EXPECT(fby_index_try(&pool->cache, b));
@@ -290,8 +290,7 @@ static void unlinked_lines(void)
 static void chunks(void)
 {
 	struct fby_chunk *ch = &pool->space.chunk[open_chunk];
-	struct fby_open_line *l = (struct fby_open_line *)memory_at(fby_line_at(&pool->space.store, open_chunk,
-								      FBY_LINE_OPEN + (ch->epoch & 1)));
+	struct fby_open_line *l = (struct fby_open_line *)memory_at(fby_open_at(&pool->space.store, open_chunk, ch->epoch & 1));
 
 	l->epoch += 2;
 	fby_line_finish(pool->space.store.line_seed, l);
@@ -300,7 +299,7 @@ static void chunks(void)
 	fby_line_finish(pool->space.store.line_seed, l);
 	pool->space.opt.read_only = true;
 	ALLOWED();
-	memory_at(fby_line_at(&pool->space.store, open_chunk, FBY_LINE_OPEN + (~ch->epoch & 1)))[5] ^= 1; /* the older one is damaged */
+	memory_at(fby_open_at(&pool->space.store, open_chunk, ~ch->epoch & 1))[5] ^= 1; /* the older one is damaged */
 	ALLOWED();
 	l->magic ^= 1; /* the newest is damaged */
 	ALLOWED();
@@ -322,9 +321,9 @@ static void volumes(void)
 	SAYS("a volume's lost blocks are miscounted");
 	v->lost_only++;
 	SAYS("a volume's lost blocks are miscounted");
-	pool->cache.entry[page_of(open_chunk, FBY_FIRST_PAGE)].state |= FBY_ES_DAMAGED;
+	pool->cache.entry[page_of(open_chunk, FIRST_PAGE)].state |= FBY_ES_DAMAGED;
 	SAYS("a volume's lost blocks are miscounted: volume 0x0, counted 0x1");
-	pool->cache.entry[page_of(closed_chunk, FBY_FIRST_PAGE)].state = FBY_ES_DAMAGED; /* of a page that is dead */
+	pool->cache.entry[page_of(closed_chunk, FIRST_PAGE)].state = FBY_ES_DAMAGED; /* of a page that is dead */
 	ALLOWED();
 	empty->rec.watermark = pool->space.seq;
 	SAYS("a watermark is above all sequence numbers");

@@ -110,7 +110,7 @@ static int failing_read(struct fby_media *m, void *dst, u64 at, size_t n, u32 *c
 static void unreadable(void)
 {
 	struct fby_media_ops failing = *media.ops;
-	u32 place = FBY_FIRST_PAGE + 1, page = fby_page_number(&pool->space, open_chunk, place);
+	u32 place = FIRST_PAGE + 1, page = fby_page_number(&pool->space, open_chunk, place);
 	struct fby_volume_record record;
 	struct fby_page_line line;
 	struct fby_open_line open;
@@ -145,8 +145,8 @@ static void unreadable(void)
 
 static void pages(void)
 {
-	struct fby_page_line *l = (struct fby_page_line *)memory_at(fby_line_at(&pool->space.store, open_chunk, FBY_FIRST_PAGE + 1));
-	u32 page = fby_page_number(&pool->space, open_chunk, FBY_FIRST_PAGE + 1), slot;
+	struct fby_page_line *l = (struct fby_page_line *)memory_at(fby_line_at(&pool->space.store, open_chunk, FIRST_PAGE + 1));
+	u32 page = fby_page_number(&pool->space, open_chunk, FIRST_PAGE + 1), slot;
 	struct fby_report_block list[80];
 	u64 key = fby_key(0, 16);
 
@@ -166,9 +166,9 @@ static void pages(void)
 	EXPECT(pool->cache.damaged_pages == 1 && pool->cache.volume[0].lost_blocks == 1 && pool->cache.ndamaged == 1);
 	EXPECT(fby_carry(&pool->cache, 0, 16, page - 1, true, &wake) == FBY_DONE); /* not its page */
 	EXPECT(fby_carry(&pool->cache, 0, 99, page, true, &wake) == FBY_DONE);
-	EXPECT(pool->space.chunk[open_chunk].fill == FBY_FIRST_PAGE + 3);
+	EXPECT(pool->space.chunk[open_chunk].fill == FIRST_PAGE + 3);
 	EXPECT(fby_carry(&pool->cache, 0, 16, page, true, &wake) == FBY_DONE);
-	EXPECT(pool->space.chunk[open_chunk].fill == FBY_FIRST_PAGE + 4);
+	EXPECT(pool->space.chunk[open_chunk].fill == FIRST_PAGE + 4);
 	EXPECT(pool->cache.volume[0].lost_blocks == 1 && pool->cache.volume[0].lost_only == 1 && get(0, 16) == -FBY_E_LOST);
 	pool->space.slot[0].busy = pool->space.slot[1].busy = 1;
 	EXPECT(fby_move(&pool->cache, 0, 17, page + 1, &slot, &wake) == FBY_WAIT_SLOT && slot == ~0u);

@@ -190,7 +190,7 @@ static void listed_gone(void)
 	with_neighbours();
 	EXPECT(step(&io) == FBY_AGAIN);
 	pool->space.chunk[open_chunk].seq_min = FBY_NO_SEQ;
-	pool->drain.volume[0].destage.pos = DATA_PAGES; /* blocks 16 and 17 alone, not 15 for their sake */
+	pool->drain.volume[0].destage.pos = BLOCKS; /* blocks 16 and 17 alone, not 15 for their sake */
 	EXPECT(next_io(&io) == FBY_ORIGIN && io.op == FBY_IO_FLUSH);
 	pool_restore();
 }
@@ -317,7 +317,7 @@ static void carry_less(void)
 	pool->cache.entry[page_of(17)].state &= ~FBY_ES_LINKED;
 	pool->space.nfree = 0;
 	EXPECT(step(&io) == FBY_AGAIN && d->phase == FBY_PH_COMMIT && d->cut == seq - 1 && !d->failed);
-	EXPECT(d->n == DATA_PAGES); /* with block 0, which is older */
+	EXPECT(d->n == BLOCKS); /* with block 0, which is older */
 	pool_restore();
 }
 
@@ -337,7 +337,7 @@ static void long_round(void)
 	d->phase = FBY_PH_WRITE;
 	d->n = 1500;
 	for (u32 i = 0; i < d->n; i++)
-		d->page[i].page = FBY_FIRST_PAGE; /* another volume's */
+		d->page[i].page = FIRST_PAGE; /* another volume's */
 	EXPECT(step(&io) == FBY_AGAIN && d->pos == 1024 && d->phase == FBY_PH_WRITE);
 	EXPECT(step(&io) == FBY_AGAIN && d->pos == 1500 && d->phase == FBY_PH_WRITE);
 	EXPECT(step(&io) == FBY_AGAIN && d->phase == FBY_PH_FLUSH);
@@ -403,7 +403,7 @@ static void copies_unsealed(void)
 {
 	for (u64 block = 40; pool->space.nfree > 2; block++)
 		EXPECT(put(0, block) == FBY_DONE);
-	for (u64 block = 1; block < DATA_PAGES - 3; block++)
+	for (u64 block = 1; block < BLOCKS - 3; block++)
 		EXPECT(put(0, block) == FBY_DONE);
 	when_read(5, other_cpu);
 	EXPECT(fby_relocate_step(&pool->drain, &wake) && pool->drain.moved_from == closed_chunk && pool->drain.moved_slots == 1);
@@ -420,7 +420,7 @@ static void mostly_dead(void)
 {
 	for (u64 block = 40; pool->space.nfree > 2; block++)
 		EXPECT(put(0, block) == FBY_DONE);
-	for (u64 block = 1; block < DATA_PAGES - 1; block++)
+	for (u64 block = 1; block < BLOCKS - 1; block++)
 		EXPECT(put(0, block) == FBY_DONE);
 	EXPECT(fby_chunk_live(&pool->space, closed_chunk) == 1 && fby_short(&pool->space));
 }
@@ -431,7 +431,7 @@ static void mostly_dead(void)
 		__VA_ARGS__; \
 		while (fby_relocate_step(&pool->drain, &wake)) \
 			; \
-		EXPECT(page_of(7) == fby_page_number(&pool->space, closed_chunk, FBY_FIRST_PAGE + 7)); \
+		EXPECT(page_of(7) == fby_page_number(&pool->space, closed_chunk, FIRST_PAGE + 7)); \
 		EXPECT(pool->space.chunk[closed_chunk].pinned == 0 || pool->space.chunk[closed_chunk].pinned == FBY_PIN_WALK); \
 		pool_restore(); \
 	} while (0)
@@ -443,7 +443,7 @@ static void not_moved(void)
 	struct fby_chunk *ch = &pool->space.chunk[closed_chunk];
 
 	mostly_dead();
-	EXPECT(fby_relocate_step(&pool->drain, &wake) && page_of(7) != fby_page_number(&pool->space, closed_chunk, FBY_FIRST_PAGE + 7));
+	EXPECT(fby_relocate_step(&pool->drain, &wake) && page_of(7) != fby_page_number(&pool->space, closed_chunk, FIRST_PAGE + 7));
 	pool_restore();
 	NOT_MOVED(ch->pinned = FBY_PIN_WALK);
 	NOT_MOVED(pool->space.owner[0].attached = false);
@@ -457,7 +457,7 @@ static void not_moved(void)
 	d->phase = FBY_PH_CARRY;
 	d->cut = ch->seq_min - 1;
 	pool->space.pressure = true;
-	EXPECT(fby_relocate_step(&pool->drain, &wake) && page_of(7) != fby_page_number(&pool->space, closed_chunk, FBY_FIRST_PAGE + 7));
+	EXPECT(fby_relocate_step(&pool->drain, &wake) && page_of(7) != fby_page_number(&pool->space, closed_chunk, FIRST_PAGE + 7));
 	pool_restore();
 }
 

@@ -9,12 +9,12 @@
 /* As read by recovery, which puts nothing right here. */
 static bool page_ok(const struct fby_page_line *l)
 {
-	struct fby_page_line *at = (struct fby_page_line *)memory_at(fby_line_at(&pool->space.store, open_chunk, FBY_FIRST_PAGE + 1)), out;
+	struct fby_page_line *at = (struct fby_page_line *)memory_at(fby_line_at(&pool->space.store, open_chunk, FIRST_PAGE + 1)), out;
 	bool good;
 
 	*at = *l;
 	fby_line_finish(pool->space.store.line_seed, at);
-	good = fby_page_line_read(&pool->space, open_chunk, FBY_FIRST_PAGE + 1, &out, NULL);
+	good = fby_page_line_read(&pool->space, open_chunk, FIRST_PAGE + 1, &out, NULL);
 	EXPECT(!good || memcmp(&out, at, sizeof(out)) == 0);
 	return good;
 }
@@ -29,7 +29,7 @@ static bool page_ok(const struct fby_page_line *l)
 
 static void page_line(void)
 {
-	const struct fby_page_line was = *(struct fby_page_line *)memory_at(fby_line_at(&pool->space.store, open_chunk, FBY_FIRST_PAGE + 1));
+	const struct fby_page_line was = *(struct fby_page_line *)memory_at(fby_line_at(&pool->space.store, open_chunk, FIRST_PAGE + 1));
 
 	PAGE(true, (void)l);
 	PAGE(false, l.chunk++);
@@ -48,11 +48,11 @@ static void page_line(void)
 	PAGE(false, l.batch_count = 0);
 	PAGE(false, l.batch_count = FBY_BATCH_PAGES + 1);
 	PAGE(false, l.batch_count = DATA_PAGES); /* beyond the chunk */
-	PAGE(true, l.batch_count = DATA_PAGES - 1);
-	PAGE(false, l.batch_first = FBY_FIRST_PAGE - 1; l.batch_count = 4);
-	PAGE(true, l.batch_first = FBY_FIRST_PAGE; l.batch_count = 2);
-	PAGE(false, l.batch_first = FBY_FIRST_PAGE; l.batch_count = 1); /* ends before it */
-	PAGE(false, l.batch_first = FBY_FIRST_PAGE + 2; l.batch_count = 2); /* begins behind it */
+	PAGE(true, l.batch_count = BLOCKS - 1);
+	PAGE(false, l.batch_first = FIRST_PAGE - 1; l.batch_count = 4);
+	PAGE(true, l.batch_first = FIRST_PAGE; l.batch_count = 2);
+	PAGE(false, l.batch_first = FIRST_PAGE; l.batch_count = 1); /* ends before it */
+	PAGE(false, l.batch_first = FIRST_PAGE + 2; l.batch_count = 2); /* begins behind it */
 	PAGE(true, l.flags = FBY_PF_NOCRC);
 	PAGE(false, l.flags = 2);
 	PAGE(false, l.prev_seq = l.seq);
@@ -79,7 +79,7 @@ static void page_line(void)
 /* Each of its 512 bits is put right when asked, and refused when not; two are not. */
 static void page_line_repair(void)
 {
-	u32 place = FBY_FIRST_PAGE + 1;
+	u32 place = FIRST_PAGE + 1;
 	u8 *at = memory_at(fby_line_at(&pool->space.store, open_chunk, place)), was[FBY_LINE];
 	struct fby_page_line out;
 	bool repaired;
@@ -114,7 +114,7 @@ static void page_line_repair(void)
 
 static struct fby_open_line *at_open(u32 which)
 {
-	return (struct fby_open_line *)memory_at(fby_line_at(&pool->space.store, closed_chunk, FBY_LINE_OPEN + which));
+	return (struct fby_open_line *)memory_at(fby_open_at(&pool->space.store, closed_chunk, which));
 }
 
 static struct fby_seal_line *at_seal(u32 which)
@@ -146,8 +146,8 @@ static void seal_line(u32 which)
 	LINE(seal, which, true, (void)l);
 	LINE(seal, which, false, l.magic++);
 	LINE(seal, which, false, l.chunk++);
-	LINE(seal, which, true, l.fill = FBY_FIRST_PAGE);
-	LINE(seal, which, false, l.fill = FBY_FIRST_PAGE - 1);
+	LINE(seal, which, true, l.fill = FIRST_PAGE);
+	LINE(seal, which, false, l.fill = FIRST_PAGE - 1);
 	LINE(seal, which, true, l.fill = (u16)pool->space.store.chunk_pages);
 	LINE(seal, which, false, l.fill = (u16)(pool->space.store.chunk_pages + 1));
 	LINE(seal, which, true, l.closed = 1);

@@ -10,7 +10,7 @@ static struct fby_recovery_report report;
 
 static struct fby_page_line *line(u32 chunk, u32 nth)
 {
-	return (struct fby_page_line *)memory_at(fby_line_at(&pool->space.store, chunk, FBY_FIRST_PAGE + nth));
+	return (struct fby_page_line *)memory_at(fby_line_at(&pool->space.store, chunk, FIRST_PAGE + nth));
 }
 
 static void finish(struct fby_page_line *l)
@@ -41,15 +41,15 @@ static void recover(void)
 /* The data of the last batch did not arrive: dropped, and gone for good. */
 static void torn(void)
 {
-	memory_at(fby_page_at(&pool->space.store, fby_page_number(&pool->space, open_chunk, FBY_FIRST_PAGE + 2)))[7] ^= 1;
+	memory_at(fby_page_at(&pool->space.store, fby_page_number(&pool->space, open_chunk, FIRST_PAGE + 2)))[7] ^= 1;
 	recover();
 	EXPECT(report.dropped == 1 && report.ndropped_named == 1 && report.dropped_named[0].block == 17);
 	EXPECT(report.dropped_named[0].chunk == open_chunk && report.dropped_named[0].volume == 0);
-	EXPECT(report.dropped_named[0].page == FBY_FIRST_PAGE + 2);
-	EXPECT(pool->space.owner[0].recovered == DATA_PAGES + 1 && pool->space.owner[0].rec.flags == 0);
+	EXPECT(report.dropped_named[0].page == FIRST_PAGE + 2);
+	EXPECT(pool->space.owner[0].recovered == BLOCKS + 1 && pool->space.owner[0].rec.flags == 0);
 	EXPECT(line(open_chunk, 2)->kind == FBY_KIND_VOID);
 	recover();
-	EXPECT(report.dropped == 0 && report.entries == DATA_PAGES + 4);
+	EXPECT(report.dropped == 0 && report.entries == BLOCKS + 4);
 	pool_restore();
 }
 
@@ -62,20 +62,20 @@ static void repaired(void)
 	recover();
 	EXPECT(report.lines_repaired == 1 && report.holes == 0 && report.dropped == 0);
 	EXPECT(memcmp(&was, line(open_chunk, 1), sizeof(was)) == 0);
-	EXPECT(pool->space.owner[0].recovered == DATA_PAGES + 2);
+	EXPECT(pool->space.owner[0].recovered == BLOCKS + 2);
 	pool_restore();
 }
 
 /* A settled line of block 16 is gone: the block answers EIO, and that is remembered. */
 static void hole(u16 volume, u32 chunk, u32 nth, u64 block)
 {
-	u32 pages = volume ? 2 : DATA_PAGES + 2;
+	u32 pages = volume ? 2 : BLOCKS + 2;
 
 	fby_chunk_seal(&pool->space, chunk, false);
 	memset(line(chunk, nth), 0, FBY_LINE);
 	recover();
 	EXPECT(report.holes == 1 && report.nholes_named == 1 && report.holes_named[0].block == block);
-	EXPECT(report.holes_named[0].volume == volume && report.holes_named[0].page == FBY_FIRST_PAGE + nth);
+	EXPECT(report.holes_named[0].volume == volume && report.holes_named[0].page == FIRST_PAGE + nth);
 	for (u16 v = 0; v < 3; v++) {
 		EXPECT(pool->space.owner[v].rec.flags == (v == volume ? FBY_VF_HOLES : 0));
 		EXPECT(pool->cache.volume[v].lost_blocks == (v == volume) && pool->cache.volume[v].lost_only == (v == volume));
@@ -159,7 +159,7 @@ static void neighbours_that_lie(void)
 	struct fby_page_line *l = line(open_chunk, 1);
 
 	l->block = 0; /* the page before it in its batch would be block -1 */
-	l->batch_first = FBY_FIRST_PAGE;
+	l->batch_first = FIRST_PAGE;
 	l->batch_count = 2;
 	finish(l);
 	memset(line(open_chunk, 0), 0, FBY_LINE);
@@ -242,7 +242,7 @@ static void repaired_first(void)
 {
 	fby_chunk_seal(&pool->space, open_chunk, false);
 	((u8 *)line(open_chunk, 0))[8] ^= 4;
-	memset(memory_at(fby_line_at(&pool->space.store, open_chunk, FBY_LINE_OPEN)), 0, 2 * FBY_LINE);
+	memset(memory_at(fby_open_at(&pool->space.store, open_chunk, 0)), 0, 2 * FBY_LINE);
 	for (u32 i = 0; i < FBY_SEALS; i++) { /* that one alone is left which says where it ends */
 		struct fby_seal_line *l = (struct fby_seal_line *)memory_at(fby_seal_at(&pool->space.store, open_chunk, i));
 
@@ -265,8 +265,8 @@ static void many_holes(void)
 		block++;
 	for (u32 c = 0; c < NCHUNKS; c++)
 		if (pool->space.chunk[c].state == FBY_CS_CLOSED && c != closed_chunk) {
-			memset(line(c, 0), 0, DATA_PAGES * FBY_LINE);
-			holes += DATA_PAGES;
+			memset(line(c, 0), 0, BLOCKS * FBY_LINE);
+			holes += BLOCKS;
 		}
 	EXPECT(holes > FBY_REPORT_MAX);
 	recover();
@@ -285,7 +285,7 @@ static void lose_seals(u32 c, u32 which) /* by bit */
 
 static void lose_open(u32 c, u32 which)
 {
-	memset(memory_at(fby_line_at(&pool->space.store, c, FBY_LINE_OPEN + which)), 0, FBY_LINE);
+	memset(memory_at(fby_open_at(&pool->space.store, c, which)), 0, FBY_LINE);
 }
 
 static u64 counter_of(u32 c, u32 which)
@@ -471,7 +471,7 @@ static void formatted(void)
 		}
 		for (u32 which = 0; which < FBY_SEALS; which++) {
 			EXPECT(fby_seal_line_read(&pool->space.store, c, which, &seal) && seal.counter == (which & 1));
-			EXPECT(seal.epoch == 1 && seal.closed && seal.fill == FBY_FIRST_PAGE);
+			EXPECT(seal.epoch == 1 && seal.closed && seal.fill == FIRST_PAGE);
 			EXPECT(seal.volume == FBY_NO_VOLUME && seal.last_block == FBY_NO_BLOCK);
 		}
 	}

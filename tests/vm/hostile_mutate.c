@@ -114,13 +114,13 @@ static u8 *chunk_at(const struct image *m, u64 chunk)
 static u8 *some_page_line(const struct image *m, struct rng *r, u32 *chunk, u32 *page)
 {
 	const struct fby_superblock *sb = (const struct fby_superblock *)m->bytes;
-	u32 pages = sb->chunk_size / FBY_PAGE;
+	u32 pages = sb->chunk_size / FBY_PAGE, first = fby_first_page(pages);
 	u8 *at = NULL;
 
 	for (u32 tries = 0; tries < 64; tries++) {
 		*chunk = (u32)rng_below(r, image_chunks(m));
-		*page = FBY_FIRST_PAGE + (u32)rng_below(r, rng_one_in(r, 2) ? 8 : pages - FBY_FIRST_PAGE);
-		at = chunk_at(m, *chunk) + *page * FBY_LINE;
+		*page = first + (u32)rng_below(r, rng_one_in(r, 2) ? 8 : pages - first);
+		at = chunk_at(m, *chunk) + fby_line_of_page(pages, *page) * FBY_LINE;
 		if (((const struct fby_page_line *)at)->kind)
 			break;
 	}

@@ -52,7 +52,7 @@ part() {
 		# entry of the index is zero, and means nothing.
 		caught past 35552 'BUG: KASAN: vmalloc-out-of-bounds ' \
 			core/format/lines.c 's/out->fill <= st->chunk_pages/out->fill <= FBY_CHUNK_PAGES_MAX/' \
-			core/recover/scan.c 's/(ch->fill = )(s\.sealed > FBY_FIRST_PAGE)/\1s.sealed > p->space->store.chunk_pages ? p->space->store.chunk_pages : \2/' ||
+			core/recover/scan.c 's/(ch->fill = )(s\.sealed > p->space->store.first_page)/\1s.sealed > p->space->store.chunk_pages ? p->space->store.chunk_pages : \2/' ||
 			return 1
 	fi
 	for ((g = 0; g < guests; g++)); do

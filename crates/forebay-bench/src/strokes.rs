@@ -17,10 +17,10 @@ use crate::BenchError;
 
 const PAGE: usize = 4096;
 const LINE: usize = 64;
-/// As in a pool: 512 pages, of which the first 8 are header lines.
+/// As in a pool: 512 pages, of which the first are header lines.
 const CHUNK: usize = 2 << 20;
 const CHUNK_PAGES: usize = CHUNK / PAGE;
-const FIRST_PAGE: usize = 8;
+const FIRST_PAGE: usize = forebay_sys::fby_first_page(CHUNK_PAGES as u32) as usize;
 
 /// What is written: some pages of noise, small enough to stay in the cache as
 /// the data of a write that just happened does.

@@ -161,8 +161,8 @@ fn place(b: &Bench, block: u64) -> (usize, usize) {
     let history = pool.block_history("v", block).unwrap();
     let entry = history.entries.iter().find(|e| e.linked).expect("it is cached");
     let sb = pool.superblock().unwrap();
-    let chunk = sb.data_offset_bytes + u64::from(entry.chunk) * u64::from(sb.chunk_size_bytes);
-    (chunk as usize + entry.page as usize * 64, chunk as usize + entry.page as usize * 4096)
+    let (line, data) = (sb.line_at(entry.chunk, entry.page), sb.page_at(entry.chunk, entry.page));
+    (line as usize, data as usize)
 }
 
 fn damage_lines(b: &Bench, blocks: &[u64]) {

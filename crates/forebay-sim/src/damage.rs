@@ -136,13 +136,15 @@ fn script(state: State) -> Script {
         // A chunk of one page.
         Write(2, 0, 8),
         // Used and drained: free chunks with entries of older epochs.
-        Write(0, 0, 64),
-        Write(0, 0, 64),
+        Write(0, 0, 120),
+        Write(0, 0, 120),
         Drain(0),
         Write(1, 0, 16),
         Drain(1),
+        // A whole chunk of the newest entries, then some of them again.
         Write(0, 0, 40),
-        // Whole chunks of the newest entries, then some of them again.
+        Write(0, 88, 40),
+        Write(0, 72, 16),
         Write(0, 8, 8),
         Write(0, 65, 2),
         Discard(0, 16, 8),
@@ -164,7 +166,7 @@ fn script(state: State) -> Script {
     Script {
         name: format!("damage {state:?}").to_lowercase(),
         geometry: Geometry { chunk_pages: 16, nchunks: 8, nvolumes: 3, nslots: 1 },
-        volumes: vec![96, 32, 24],
+        volumes: vec![128, 32, 24],
         block_size: 512,
         ops,
         from: 0,
@@ -247,7 +249,7 @@ impl Bench {
             engine: Engine::new(media),
             base_hash: hash_region(&recording.end),
             base: recording.end,
-            layout: Layout { data_offset: g.data_offset(), chunk_size: u64::from(g.chunk_size()) },
+            layout: Layout::of(&g),
             options: sys::fby_options { nslots: 1, ..Default::default() },
             truth: Vec::new(),
             older: script
@@ -298,9 +300,12 @@ impl Bench {
         self.units.extend([unit(0, 8), unit(64, 8)]);
         self.units.extend((0..2 * g.nvolumes).map(|n| unit(128 + 4 * n, 4)));
         for chunk in 0..g.nchunks {
-            for i in (0..g.chunk_pages).filter(|i| !(4..6).contains(i)) {
-                let page = (i >= 8).then_some((chunk * g.chunk_pages + i) as usize);
-                let line = self.chunk_line(chunk, i);
+            for i in [0, 1, 2, 3, 6, 7] {
+                self.units.push(Unit { line: self.chunk_line(chunk, i), lines: 1, page: None });
+            }
+            for i in g.first_page()..g.chunk_pages {
+                let line = self.chunk_line(chunk, g.line_of(i));
+                let page = Some((chunk * g.chunk_pages + i) as usize);
                 self.units.push(Unit { line, lines: 1, page });
             }
         }
@@ -320,7 +325,8 @@ impl Bench {
                 magic(l) == sys::FBY_SEAL_MAGIC && u64_at(l, offset_of!(seal, epoch)) == epoch
             });
             let sealed = seals.map(|l| u16_at(l, offset_of!(seal, fill))).max().unwrap_or(0);
-            for (i, l) in lines.iter().enumerate().take(g.chunk_pages as usize).skip(8) {
+            for i in g.first_page() as usize..g.chunk_pages as usize {
+                let l = lines[g.line_of(i as u32) as usize];
                 if u64_at(l, offset_of!(page, epoch)) != epoch {
                     continue;
                 }
@@ -594,7 +600,7 @@ impl Bench {
         let mut areas = vec![(0, 8), (64, 72), (128, records)];
         areas.extend((0..g.nchunks).map(|c| {
             let first = self.chunk_line(c, 0);
-            (first, first + g.chunk_pages)
+            (first, first + g.lines())
         }));
         let within = |(from, to): (u32, u32)| {
             (from..to - 1).flat_map(move |a| (a + 2..=to).map(move |b| (a, b)))

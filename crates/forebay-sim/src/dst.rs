@@ -252,7 +252,7 @@ impl Plan {
             plan.geometry.nvolumes = 1;
             plan.geometry.chunk_pages = 16;
             plan.geometry.nchunks = 8 + (seed / 5 % 10) as u32;
-            plan.steps += 2000;
+            plan.steps += 4000;
             plan.size_bits = 6;
             plan.bypass.limit = 0;
             plan.options.high_watermark = 90;

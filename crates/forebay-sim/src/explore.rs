@@ -559,7 +559,7 @@ fn explorer(script: &Script, bounds: Bounds, start: Region) -> Explorer<'_> {
         engine: Engine::new(media),
         base_hash: hash_region(&start),
         base: start,
-        layout: Layout { data_offset: g.data_offset(), chunk_size: u64::from(g.chunk_size()) },
+        layout: Layout::of(&g),
         options: sys::fby_options { nslots: g.nslots, ..Default::default() },
         seen: Hashes::default(),
         out: Explored { scripts: 1, ..Explored::default() },

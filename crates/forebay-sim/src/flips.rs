@@ -74,12 +74,12 @@ fn script(last: &[Op], name: &str) -> Script {
     use Op::*;
     let mut ops = vec![
         // Used twice over and drained: stale lines of older epochs.
-        Write(0, 0, 64),
-        Write(0, 0, 64),
+        Write(0, 0, 120),
+        Write(0, 0, 120),
         Drain(0),
         Write(1, 0, 24),
         Drain(1),
-        Write(0, 0, 40),
+        Write(0, 0, 96),
         Write(0, 8, 8),
         // Partial pages, discards, zeroes.
         Write(0, 65, 2),
@@ -95,7 +95,7 @@ fn script(last: &[Op], name: &str) -> Script {
     Script {
         name: format!("flips {name}"),
         geometry: Geometry { chunk_pages: 16, nchunks: 8, nvolumes: 3, nslots: 1 },
-        volumes: vec![100, 40],
+        volumes: vec![120, 40],
         block_size: 512,
         ops,
         from: 0,
@@ -155,7 +155,7 @@ impl Flipper {
         let (truth, _) = self.read_all(&self.recording.origins.clone())?;
         for c in 0..g.nchunks {
             let mut last: Option<sys::fby_page_line> = None;
-            for page in 8..g.chunk_pages {
+            for page in g.first_page()..g.chunk_pages {
                 let e = self.engine.entry_info(c, page, true).map_err(|e| e.to_string())?;
                 if e.valid && e.current {
                     last = Some(e.line);
@@ -232,10 +232,14 @@ impl Flipper {
         let in_chunks = at.checked_sub(g.data_offset())?;
         let chunk = in_chunks / u64::from(g.chunk_size());
         let inside = in_chunks % u64::from(g.chunk_size());
-        let place = if inside < 8 * 4096 { inside / 64 } else { inside / 4096 };
-        (8..u64::from(g.chunk_pages))
-            .contains(&place)
-            .then_some((chunk * u64::from(g.chunk_pages) + place) as usize)
+        let first = u64::from(g.first_page());
+        let own = u64::from(sys::FBY_CHUNK_LINES);
+        let page = match inside / 4096 {
+            page if page >= first => page,
+            _ => (inside / 64).checked_sub(own)? + first,
+        };
+        let pages = u64::from(g.chunk_pages);
+        (page < pages).then_some((chunk * pages + page) as usize)
     }
 
     /// Compares with the truth: (sectors lost, blocks as before their last write).
@@ -341,18 +345,18 @@ impl Flipper {
         let g = self.script.geometry;
         let chunks =
             (0..u64::from(g.nchunks)).map(|c| g.data_offset() + c * u64::from(g.chunk_size()));
+        let own = u64::from(sys::FBY_CHUNK_LINES) * 64;
         let bytes: Vec<std::ops::Range<u64>> = match region {
             Region::Superblock => vec![0..512, 4096..4096 + 512],
             Region::Record => {
                 let records = (0..u64::from(g.nvolumes)).map(|v| 8192 + v * 512);
                 records.map(|at| at..at + 512).collect()
             }
-            Region::ChunkLine => chunks.map(|at| at..at + 8 * 64).collect(),
-            Region::PageLine => {
-                chunks.map(|at| at + 8 * 64..at + u64::from(g.chunk_pages) * 64).collect()
-            }
+            Region::ChunkLine => chunks.map(|at| at..at + own).collect(),
+            Region::PageLine => chunks.map(|at| at + own..at + u64::from(g.lines()) * 64).collect(),
             Region::Data => {
-                chunks.map(|at| at + 8 * 4096..at + u64::from(g.chunk_size())).collect()
+                let data = u64::from(g.first_page()) * 4096;
+                chunks.map(|at| at + data..at + u64::from(g.chunk_size())).collect()
             }
         };
         bytes.into_iter().map(|r| r.start * 8..r.end * 8).collect()

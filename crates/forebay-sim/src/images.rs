@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 
 use crate::media::{Flavour, LineStore, Region, LINE_WORDS};
 use crate::rng::{mix, Rng};
+use crate::script::Geometry;
 
 pub type Words = [u64; LINE_WORDS];
 
@@ -72,14 +73,24 @@ impl Landed {
 pub struct Layout {
     pub data_offset: u64,
     pub chunk_size: u64,
+    /// Of data, in each chunk.
+    pub first_page: u64,
 }
 
 impl Layout {
+    pub fn of(g: &Geometry) -> Self {
+        Self {
+            data_offset: g.data_offset(),
+            chunk_size: u64::from(g.chunk_size()),
+            first_page: u64::from(g.first_page()),
+        }
+    }
+
     /// The page that the line is data of.
     fn data_page(&self, line: u32) -> Option<u32> {
         let at = u64::from(line) * 64;
         let in_chunk = at.checked_sub(self.data_offset)? % self.chunk_size;
-        (in_chunk >= 8 * 4096).then_some((at / 4096) as u32)
+        (in_chunk >= self.first_page * 4096).then_some((at / 4096) as u32)
     }
 }
 
@@ -294,7 +305,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    const LAYOUT: Layout = Layout { data_offset: 1 << 16, chunk_size: 1 << 16 };
+    const LAYOUT: Layout = Layout { data_offset: 1 << 16, chunk_size: 1 << 16, first_page: 1 };
 
     fn hashes(pending: &[LineStore], flavour: Flavour, bound: u64) -> BTreeSet<u64> {
         let base = Region::new(1 << 17);

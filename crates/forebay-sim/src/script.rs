@@ -31,6 +31,21 @@ impl Geometry {
         self.chunk_pages * 4096
     }
 
+    /// The first data page of each chunk.
+    pub fn first_page(&self) -> u32 {
+        sys::fby_first_page(self.chunk_pages)
+    }
+
+    /// Which line of its chunk describes the page.
+    pub fn line_of(&self, page: u32) -> u32 {
+        sys::fby_line_of_page(self.chunk_pages, page)
+    }
+
+    /// Lines of a chunk that say something: its own and those of its pages.
+    pub fn lines(&self) -> u32 {
+        self.line_of(self.chunk_pages)
+    }
+
     pub fn data_offset(&self) -> u64 {
         let chunk = u64::from(self.chunk_size());
         (8192 + u64::from(self.nvolumes) * 512).div_ceil(chunk) * chunk

@@ -6,6 +6,9 @@ use crate::rng::Rng;
 use crate::script::{Geometry, Op, Script};
 
 const TINY: Geometry = Geometry { chunk_pages: 16, nchunks: 4, nvolumes: 2, nslots: 1 };
+/// Sectors that fill a chunk: one write, of 15 pages.
+const FULL: u64 = 15 * 8;
+const ALL: Op = Op::Write(0, 0, FULL as u32);
 
 /// The workloads that are explored exhaustively, each about one thing.
 pub fn small() -> Vec<Script> {
@@ -25,11 +28,14 @@ pub fn small() -> Vec<Script> {
         s("overwrite", TINY, &[64], &[Write(0, 8, 8), Write(0, 8, 8), Write(0, 8, 8)]),
         s("sectors", TINY, &[64], &[Write(0, 8, 1), Write(0, 10, 2), Write(0, 9, 1)]),
         s("batch", TINY, &[64], &[Write(0, 4, 20), Write(0, 0, 32)]),
-        s(
-            "fill a chunk and go on",
-            TINY,
-            &[64],
-            &[Write(0, 0, 56), Write(0, 0, 8), Write(0, 8, 8), Write(0, 16, 8)],
+        late(
+            1,
+            s(
+                "fill a chunk and go on",
+                TINY,
+                &[FULL],
+                &[Write(0, 0, FULL as u32 - 8), Write(0, 0, 8), Write(0, 8, 8), Write(0, 16, 8)],
+            ),
         ),
         s(
             "discard and zero",
@@ -43,15 +49,8 @@ pub fn small() -> Vec<Script> {
             s(
                 "drain, then the chunk again",
                 TINY,
-                &[64],
-                &[
-                    Write(0, 0, 64),
-                    Drain(0),
-                    Write(0, 0, 64),
-                    Drain(0),
-                    Write(0, 0, 64),
-                    Write(0, 3, 1),
-                ],
+                &[FULL],
+                &[ALL, Drain(0), ALL, Drain(0), ALL, Write(0, 3, 1)],
             ),
         ),
         late(
@@ -59,38 +58,19 @@ pub fn small() -> Vec<Script> {
             s(
                 "a chunk superseded as a whole",
                 TINY,
-                &[64],
-                &[
-                    Write(0, 0, 64),
-                    Write(0, 0, 64),
-                    Write(0, 0, 64),
-                    Write(0, 0, 64),
-                    Write(0, 0, 8),
-                ],
+                &[FULL],
+                &[ALL, ALL, ALL, ALL, Write(0, 0, 8)],
             ),
         ),
         late(
-            11,
+            18,
             s(
                 "a chunk of single writes, again with one",
                 TINY,
-                &[64],
-                &[
-                    // Three chunks full of writes of a block each, the first ones
-                    // superseded and not destaged; then all of it again in one batch.
-                    Write(0, 0, 8),
-                    Write(0, 8, 8),
-                    Write(0, 16, 8),
-                    Write(0, 24, 8),
-                    Write(0, 32, 8),
-                    Write(0, 40, 8),
-                    Write(0, 48, 8),
-                    Write(0, 56, 8),
-                    Write(0, 0, 64),
-                    Write(0, 0, 64),
-                    Write(0, 0, 64),
-                    Write(0, 0, 64),
-                ],
+                &[FULL],
+                // A chunk full of writes of a block each, superseded and not destaged;
+                // then the pool, and that chunk again in one batch.
+                &[(0..15).map(|b| Write(0, 8 * b, 8)).collect(), vec![ALL; 4]].concat(),
             ),
         ),
         s(
@@ -113,15 +93,15 @@ pub fn small() -> Vec<Script> {
             s(
                 "past the cache, over what was let go",
                 TINY,
-                &[64],
+                &[FULL],
                 &[
                     // Each block has entries in three chunks when it is let go.
-                    Write(0, 0, 64),
-                    Write(0, 0, 64),
-                    Write(0, 0, 64),
+                    ALL,
+                    ALL,
+                    ALL,
                     Discard(0, 8, 8),
                     Drain(0),
-                    Past(0, 0, 64),
+                    Past(0, 0, FULL as u32),
                     Write(0, 20, 8),
                     Kill,
                     Past(0, 40, 16),
@@ -212,19 +192,19 @@ pub fn small() -> Vec<Script> {
             s(
                 "a neighbour written along, then replaced in its place",
                 TINY,
-                &[128],
+                &[2 * FULL],
                 &[
-                    // A round for blocks 0 and 8 to 14, collected but not begun.
+                    // A round for block 0 and 14 far from it, collected but not begun.
                     Write(0, 0, 8),
-                    Write(0, 64, 56),
+                    Write(0, 128, FULL as u32 - 8),
                     Destage(0, 1),
                     // Neighbours of block 0, in a chunk of their own: written along.
-                    Write(0, 8, 64),
+                    Write(0, 8, FULL as u32),
                     Hold(0),
                     // Replaced until they are in the same places of the same chunk.
-                    Write(0, 8, 64),
-                    Write(0, 8, 64),
-                    Write(0, 8, 64),
+                    Write(0, 8, FULL as u32),
+                    Write(0, 8, FULL as u32),
+                    Write(0, 8, FULL as u32),
                     Unhold,
                     Drain(0),
                 ],
@@ -298,7 +278,7 @@ pub fn random(seed: u64, length: u32) -> Script {
         nvolumes: 2,
         nslots: rng.range(1, 2) as u32,
     };
-    let volumes = vec![8 * rng.range(2, 10), 8 * rng.range(1, 6)];
+    let volumes = vec![8 * rng.range(2, 20), 8 * rng.range(1, 11)];
     let block_size = if rng.one_in(3) { 4096 } else { 512 };
     let unit = u64::from(block_size / 512);
     let mut ops = Vec::new();
@@ -310,7 +290,7 @@ pub fn random(seed: u64, length: u32) -> Script {
         let vol = rng.index(2);
         let size = volumes[vol] / unit;
         let at = rng.below(size);
-        let longest = if rng.one_in(4) { 40 } else { 10 };
+        let longest = if rng.one_in(4) { 80 } else { 14 };
         let n = rng.range(1, (size - at).min(longest));
         let (at, n) = (at * unit, n * unit);
         // Every other one goes past the cache too.

@@ -16,8 +16,8 @@ const SECTORS: u64 = 8 * 64;
 const NUMBER: u64 = 1;
 const UUID: [u8; 16] = [9; 16];
 
-/// How the writer left the chunk: batches of pages 8 and 9 (blocks 0 and 1) and
-/// of pages 10 and 11 (blocks 32 and 33), the second also overwriting nothing.
+/// How the writer left the chunk: batches of pages 1 and 2 (blocks 0 and 1) and
+/// of pages 3 and 4 (blocks 32 and 33), the second also overwriting nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Left {
     /// Killed right after the second batch.
@@ -60,39 +60,39 @@ use Left::*;
 
 const TABLE: &[(Left, usize, Class, Outcome)] = &[
     // Settled: before the last batch, or below a seal.
-    (Open, 9, Current, Outcome::Entry),
-    (Open, 9, CurrentDataTorn, Outcome::Damaged),
-    (Open, 9, Old, Outcome::Hole),
-    (Open, 9, Bad, Outcome::Hole),
-    (Open, 9, BadByOneBit, Outcome::Repaired),
-    (Sealed, 10, Current, Outcome::Entry),
-    (Sealed, 10, CurrentDataTorn, Outcome::Damaged),
-    (Sealed, 10, Old, Outcome::Hole),
-    (Sealed, 10, Bad, Outcome::Hole),
-    (Sealed, 10, BadByOneBit, Outcome::Repaired),
-    (Sealed, 11, Bad, Outcome::Hole),
-    (Sealed, 11, Old, Outcome::Hole),
-    (Closed, 11, Bad, Outcome::Hole),
-    (Closed, 11, BadByOneBit, Outcome::Repaired),
+    (Open, 2, Current, Outcome::Entry),
+    (Open, 2, CurrentDataTorn, Outcome::Damaged),
+    (Open, 2, Old, Outcome::Hole),
+    (Open, 2, Bad, Outcome::Hole),
+    (Open, 2, BadByOneBit, Outcome::Repaired),
+    (Sealed, 3, Current, Outcome::Entry),
+    (Sealed, 3, CurrentDataTorn, Outcome::Damaged),
+    (Sealed, 3, Old, Outcome::Hole),
+    (Sealed, 3, Bad, Outcome::Hole),
+    (Sealed, 3, BadByOneBit, Outcome::Repaired),
+    (Sealed, 4, Bad, Outcome::Hole),
+    (Sealed, 4, Old, Outcome::Hole),
+    (Closed, 4, Bad, Outcome::Hole),
+    (Closed, 4, BadByOneBit, Outcome::Repaired),
     // Tail: the last batch, not sealed.
-    (Open, 10, Current, Outcome::Entry),
-    (Open, 10, CurrentDataTorn, Outcome::Nothing { dropped: 1 }),
-    (Open, 11, CurrentDataTorn, Outcome::Nothing { dropped: 1 }),
-    (Open, 10, Old, Outcome::Nothing { dropped: 0 }),
-    (Open, 10, Bad, Outcome::Nothing { dropped: 0 }),
-    (Open, 10, BadByOneBit, Outcome::Nothing { dropped: 0 }),
+    (Open, 3, Current, Outcome::Entry),
+    (Open, 3, CurrentDataTorn, Outcome::Nothing { dropped: 1 }),
+    (Open, 4, CurrentDataTorn, Outcome::Nothing { dropped: 1 }),
+    (Open, 3, Old, Outcome::Nothing { dropped: 0 }),
+    (Open, 3, Bad, Outcome::Nothing { dropped: 0 }),
+    (Open, 3, BadByOneBit, Outcome::Nothing { dropped: 0 }),
     // Beyond: not written in this epoch.
-    (Closed, 13, Made, Outcome::Nothing { dropped: 0 }),
-    (Closed, 13, Old, Outcome::Nothing { dropped: 0 }),
-    (Closed, 13, Bad, Outcome::Nothing { dropped: 0 }),
-    (Open, 13, Old, Outcome::Nothing { dropped: 0 }),
-    (Open, 13, Bad, Outcome::Nothing { dropped: 0 }),
+    (Closed, 6, Made, Outcome::Nothing { dropped: 0 }),
+    (Closed, 6, Old, Outcome::Nothing { dropped: 0 }),
+    (Closed, 6, Bad, Outcome::Nothing { dropped: 0 }),
+    (Open, 6, Old, Outcome::Nothing { dropped: 0 }),
+    (Open, 6, Bad, Outcome::Nothing { dropped: 0 }),
 ];
 
 fn block_of(page: usize) -> u64 {
     match page {
-        8 | 9 => page as u64 - 8,
-        10 | 11 => page as u64 + 22,
+        1 | 2 => page as u64 - 1,
+        3 | 4 => page as u64 + 29,
         _ => 50,
     }
 }
@@ -134,12 +134,13 @@ fn image(left: Left) -> Vec<u8> {
         Closed => e.volume_detach(0).unwrap(),
     }
     let info = e.chunk_info(0).unwrap();
-    assert_eq!((info.fill, info.live), (12, 4), "the test's own picture of the chunk");
+    assert_eq!((info.fill, info.live), (5, 4), "the test's own picture of the chunk");
     e.media.state().visible.bytes().to_vec()
 }
 
 fn line_at(page: usize) -> std::ops::Range<usize> {
-    OFFSET + page * 64..OFFSET + page * 64 + 64
+    let line = sys::fby_line_of_page((CHUNK / 4096) as u32, page as u32) as usize;
+    OFFSET + line * 64..OFFSET + line * 64 + 64
 }
 
 /// Changes the line through f, and makes its checksum right again.
@@ -153,18 +154,18 @@ fn edit(image: &mut [u8], page: usize, f: impl FnOnce(&mut [u8])) {
 fn put(image: &mut [u8], page: usize, class: Class) {
     let epoch = std::mem::offset_of!(sys::fby_page_line, epoch);
     let older = |line: &mut [u8]| line[epoch] -= 1;
-    let like_11 = |image: &mut [u8]| {
-        let line = image[line_at(11)].to_vec();
-        image[line_at(13)].copy_from_slice(&line);
-        let data = image[OFFSET + 11 * 4096..OFFSET + 12 * 4096].to_vec();
-        image[OFFSET + 13 * 4096..OFFSET + 14 * 4096].copy_from_slice(&data);
-        edit(image, 13, |line| {
+    let like_4 = |image: &mut [u8]| {
+        let line = image[line_at(4)].to_vec();
+        image[line_at(6)].copy_from_slice(&line);
+        let data = image[OFFSET + 4 * 4096..OFFSET + 5 * 4096].to_vec();
+        image[OFFSET + 6 * 4096..OFFSET + 7 * 4096].copy_from_slice(&data);
+        edit(image, 6, |line| {
             let at = |o: usize, v: u64, n: usize, line: &mut [u8]| {
                 line[o..o + n].copy_from_slice(&v.to_le_bytes()[..n]);
             };
             at(std::mem::offset_of!(sys::fby_page_line, block), 50, 8, line);
-            at(std::mem::offset_of!(sys::fby_page_line, page), 13, 2, line);
-            at(std::mem::offset_of!(sys::fby_page_line, batch_first), 13, 2, line);
+            at(std::mem::offset_of!(sys::fby_page_line, page), 6, 2, line);
+            at(std::mem::offset_of!(sys::fby_page_line, batch_first), 6, 2, line);
             at(std::mem::offset_of!(sys::fby_page_line, batch_count), 1, 1, line);
             let seq = std::mem::offset_of!(sys::fby_page_line, seq);
             line[seq] += 5;
@@ -174,14 +175,14 @@ fn put(image: &mut [u8], page: usize, class: Class) {
         Current => {}
         CurrentDataTorn => image[OFFSET + page * 4096..][64..192].fill(0xa5),
         Old => {
-            if page == 13 {
-                like_11(image);
+            if page == 6 {
+                like_4(image);
             }
             edit(image, page, older);
         }
         Bad => image[line_at(page)][8..40].fill(0xff),
         BadByOneBit => image[line_at(page)][9] ^= 4,
-        Made => like_11(image),
+        Made => like_4(image),
     }
 }
 

@@ -14,11 +14,11 @@ use forebay_sim::script::data;
 use forebay_sys as sys;
 
 /// Pages of data in a chunk.
-const ROOM: u64 = 8;
+const ROOM: u64 = 15;
 /// Of the lossy pool.
 const CHUNKS: u64 = 6;
-const LOST: u64 = 24;
-const SECTORS: u64 = 512;
+const LOST: u64 = 45;
+const SECTORS: u64 = 2048;
 
 struct Run {
     engine: Engine,
@@ -62,7 +62,7 @@ impl Run {
     /// Flips a bit in the data of each page of the first volume.
     fn damage(&mut self) {
         for chunk in 0..CHUNKS {
-            for page in 8..16 {
+            for page in 1..16 {
                 let entry = self.engine.entry_info(chunk as u32, page, true).unwrap();
                 if entry.linked && entry.line.volume == 0 {
                     let at = ((chunk + 1) << 16) + u64::from(page) * 4096;
@@ -96,7 +96,7 @@ fn lossy(round_pages: u32) -> Run {
     run.write(1, 0);
     run.engine.volume_detach(1).unwrap();
     run.attach(0, round_pages);
-    // A round takes 12 of them: 8 and 4, in two chunks.
+    // A small round takes 24 of them: 15 and 9, in two chunks.
     for block in 0..LOST {
         run.write(0, block);
     }
@@ -108,7 +108,7 @@ fn lossy(round_pages: u32) -> Run {
 
 #[test]
 fn packing_comes_to_rest() {
-    for round_pages in [16, 64] {
+    for round_pages in [32, 128] {
         let mut run = lossy(round_pages);
         let info = run.engine.volume_info(0).unwrap();
         assert_eq!((info.pages, info.lost_blocks), (LOST, LOST), "all of it is lost");
@@ -146,7 +146,7 @@ fn a_detached_volume_keeps_its_chunks_and_says_so() {
     let (mut run, filled) = beside_a_detached_one();
     let info = run.engine.volume_info(0).unwrap();
     assert!(!info.attached);
-    assert_eq!((info.pages, info.chunks), (40, 8), "chunks with dead pages stay whole");
+    assert_eq!((info.pages, info.chunks), (75, 8), "chunks with dead pages stay whole");
     // Two chunks are the reserve.
     assert_eq!(filled, 14 * ROOM, "all the rest is for who is attached");
     for _ in 0..500 {

@@ -113,7 +113,7 @@ fn image(closed: bool) -> Vec<u8> {
     e.open_all(&options()).unwrap();
     e.volume_add(&volume_spec("v", 1, SECTORS, 512)).unwrap();
     assert!(attach(&mut e));
-    (0..12).for_each(|block| write(&mut e, block, 2));
+    (0..20).for_each(|block| write(&mut e, block, 2));
     if closed {
         e.close().unwrap();
     }

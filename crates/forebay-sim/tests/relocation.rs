@@ -12,9 +12,9 @@ use forebay_sim::script::data;
 use forebay_sys as sys;
 
 const NUMBER: u64 = 1;
-/// 24 chunks of 8 pages of data.
+/// 24 chunks of 15 pages of data.
 const CHUNKS: u64 = 24;
-const PAGES: u64 = CHUNKS * 8;
+const PAGES: u64 = CHUNKS * 15;
 const SECTORS: u64 = PAGES * 8;
 
 struct Run {
@@ -81,7 +81,7 @@ impl Run {
         let mut tails = Vec::new();
         for chunk in 0..CHUNKS as u32 {
             let info = self.engine.chunk_info(chunk).unwrap();
-            if info.state == 1 && info.fill > 8 {
+            if info.state == 1 && info.fill > 1 {
                 let entry = self.engine.entry_info(chunk, info.fill - 1, true).unwrap();
                 assert!(entry.data_ok || !entry.linked);
                 if entry.linked {
@@ -125,17 +125,17 @@ fn what_was_moved_keeps_its_age() {
     let max_age_ns = 20_000_000_000;
     let (mut run, mut rng) = (Run::new(max_age_ns), Rng::new(8));
     let cold = 1; // among the hot blocks, and never written again
-    let began = run.now_ns;
+    let (began, hot) = (run.now_ns, PAGES / 3);
     let mut id = 0;
     while !run.destaged.contains(&cold) {
-        let block = if id < 60 { id } else { 2 + rng.below(58) };
+        let block = if id < hot { id } else { 2 + rng.below(hot - 2) };
         id += 1;
         run.write(id, block);
         run.destage();
         assert!(run.now_ns < began + 3 * max_age_ns, "it never went to the origin");
     }
     assert!(run.now_ns >= began + max_age_ns, "it went there before its time");
-    assert!(run.relocated() > 60, "it was not moved in between");
+    assert!(run.relocated() > hot, "it was not moved in between");
 }
 
 #[test]

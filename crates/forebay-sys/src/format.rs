@@ -17,7 +17,7 @@ pub const FBY_VT_OFFSET: u64 = 8192;
 
 pub const FBY_CHUNK_PAGES_MIN: u32 = 16;
 pub const FBY_CHUNK_PAGES_MAX: u32 = 512;
-pub const FBY_FIRST_PAGE: u32 = 8;
+pub const FBY_CHUNK_LINES: u32 = 8;
 pub const FBY_LINE_OPEN: u32 = 0;
 pub const FBY_LINE_SEAL: u32 = 2;
 pub const FBY_LINE_SEAL_COPY: u32 = 4;
@@ -28,6 +28,17 @@ pub const FBY_IDENTITY_MAX: usize = 127;
 pub const FBY_BATCH_PAGES: usize = 16;
 pub const FBY_BLOCK_BITS: u32 = 48;
 pub const FBY_CHUNKS_MAX: u32 = 1 << 22;
+
+/// The first data page of a chunk of so many pages.
+pub const fn fby_first_page(chunk_pages: u32) -> u32 {
+    let lines = FBY_PAGE / FBY_LINE;
+    (chunk_pages + FBY_CHUNK_LINES).div_ceil(lines + 1)
+}
+
+/// Which line of the header array describes the page.
+pub const fn fby_line_of_page(chunk_pages: u32, page: u32) -> u32 {
+    page - fby_first_page(chunk_pages) + FBY_CHUNK_LINES
+}
 
 /// `enum fby_sb_flags`
 pub const FBY_SB_CLEAN: u32 = 1 << 0;

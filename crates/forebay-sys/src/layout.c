@@ -323,7 +323,7 @@ const struct fby_layout fby_layouts[] = {
 	VALUE(FBY_VT_OFFSET),
 	VALUE(FBY_CHUNK_PAGES_MIN),
 	VALUE(FBY_CHUNK_PAGES_MAX),
-	VALUE(FBY_FIRST_PAGE),
+	VALUE(FBY_CHUNK_LINES),
 	VALUE(FBY_LINE_OPEN),
 	VALUE(FBY_LINE_SEAL),
 	VALUE(FBY_LINE_SEAL_COPY),
@@ -391,6 +391,16 @@ const struct fby_layout fby_layout_errors[] = {
 	FBY_ERRORS(ERROR)
 	{ NULL, 0 },
 };
+
+u32 fby_layout_first_page(u32 chunk_pages)
+{
+	return fby_first_page(chunk_pages);
+}
+
+u32 fby_layout_line_of_page(u32 chunk_pages, u32 page)
+{
+	return fby_line_of_page(chunk_pages, page);
+}
 
 #ifdef FBY_PLANTED_BUGS
 #include "medium/planted.h"

@@ -114,7 +114,7 @@ fn structs_and_constants_are_as_in_c() {
         FBY_VT_OFFSET,
         FBY_CHUNK_PAGES_MIN,
         FBY_CHUNK_PAGES_MAX,
-        FBY_FIRST_PAGE,
+        FBY_CHUNK_LINES,
         FBY_LINE_OPEN,
         FBY_LINE_SEAL,
         FBY_LINE_SEAL_COPY,
@@ -177,6 +177,32 @@ fn structs_and_constants_are_as_in_c() {
         FBY_PERSIST_MSYNC,
     }
     assert_same(&map, &from_c(&raw const fby_layouts));
+}
+
+/// As in C, and the fewest pages that hold all lines.
+#[test]
+fn header_arrays_are_as_large_as_a_chunk_needs() {
+    extern "C" {
+        fn fby_layout_first_page(chunk_pages: u32) -> u32;
+        fn fby_layout_line_of_page(chunk_pages: u32, page: u32) -> u32;
+    }
+    let mut pages = FBY_CHUNK_PAGES_MIN;
+    let mut first = Vec::new();
+    while pages <= FBY_CHUNK_PAGES_MAX {
+        let h = fby_first_page(pages);
+        // SAFETY: both compute, and nothing else.
+        let c =
+            unsafe { (fby_layout_first_page(pages), fby_layout_line_of_page(pages, pages - 1)) };
+        let last = fby_line_of_page(pages, pages - 1);
+        assert_eq!((h, last), c, "{pages} pages");
+        let holds = |h: u32| FBY_CHUNK_LINES + (pages - h) <= h * FBY_PAGE / FBY_LINE;
+        assert!(holds(h) && !holds(h - 1), "{pages} pages: {h}");
+        assert_eq!(fby_line_of_page(pages, h), FBY_CHUNK_LINES);
+        assert!(last < h * FBY_PAGE / FBY_LINE);
+        first.push(h);
+        pages *= 2;
+    }
+    assert_eq!(first, [1, 1, 2, 3, 5, 8], "of 16, 32, ... 512");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 use std::fmt;
 
+use forebay_sys as sys;
 use serde::{Deserialize, Serialize};
 
 use crate::status::Uuid;
@@ -31,6 +32,23 @@ pub struct SuperblockDump {
     /// The copy at 0, and the one at 4096.
     pub primary_valid: bool,
     pub copy_valid: bool,
+}
+
+impl SuperblockDump {
+    fn chunk_at(&self, chunk: u32) -> u64 {
+        self.data_offset_bytes + u64::from(chunk) * u64::from(self.chunk_size_bytes)
+    }
+
+    /// Where the data of a page of a chunk lies on the media, in bytes.
+    pub fn page_at(&self, chunk: u32, page: u32) -> u64 {
+        self.chunk_at(chunk) + u64::from(page * sys::FBY_PAGE)
+    }
+
+    /// Where the line that describes this page lies.
+    pub fn line_at(&self, chunk: u32, page: u32) -> u64 {
+        let line = sys::fby_line_of_page(self.chunk_size_bytes / sys::FBY_PAGE, page);
+        self.chunk_at(chunk) + u64::from(line * sys::FBY_LINE)
+    }
 }
 
 impl fmt::Display for SuperblockDump {

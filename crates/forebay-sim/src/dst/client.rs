@@ -234,7 +234,7 @@ impl World {
         let n = self.rng.range(1, most.min(size / unit - at));
         let mut sectors = at * unit..(at + n) * unit;
         if self.plan.periodic && !self.rng.one_in(8) {
-            let (from, to) = self.rng.pick(&[(0, 64), (0, 64), (0, 32), (32, 64), (8, 16)]);
+            let (from, to) = self.rng.pick(&[(0, 120), (0, 120), (0, 56), (56, 120), (8, 16)]);
             sectors = from..to;
         }
         let dice = self.rng.below(100);

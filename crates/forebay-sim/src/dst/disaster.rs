@@ -211,7 +211,7 @@ impl World {
         let g = self.plan.geometry;
         let c = self.rng.below(u64::from(g.nchunks)) as u32;
         let chunk = self.engine.chunk_info(c).map_err(|e| format!("chunk_info: {e}"))?;
-        let place = self.rng.range(8, u64::from(g.chunk_pages) - 1) as u32;
+        let place = self.rng.range(u64::from(g.first_page()), u64::from(g.chunk_pages) - 1) as u32;
         let entry =
             self.engine.entry_info(c, place, true).map_err(|e| format!("entry_info: {e}"))?;
         if !entry.linked || !entry.valid || !entry.data_ok {
@@ -223,7 +223,7 @@ impl World {
         };
         let soft = chunk.state == 1;
         let chunk_at = g.data_offset() + u64::from(c) * u64::from(g.chunk_size());
-        let line = (chunk_at / 64) as u32 + place;
+        let line = (chunk_at / 64) as u32 + g.line_of(place);
         let data = chunk_at + u64::from(place) * 4096;
         let kind = self.rng.below(5);
         self.log(|| {

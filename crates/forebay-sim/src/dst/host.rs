@@ -343,9 +343,10 @@ impl World {
             _ => self.rng.range(200, 1500),
         };
         let sectors = match block_size {
-            _ if self.plan.periodic => 64,
+            // A chunk of 16 pages.
+            _ if self.plan.periodic => 120,
             // Two fifths of the pool.
-            _ if self.plan.hot => u64::from(self.plan.geometry.nchunks) * 24,
+            _ if self.plan.hot => u64::from(self.plan.geometry.nchunks) * 48,
             _ if self.plan.other_origins => 240,
             4096 => sectors.div_ceil(8) * 8,
             _ => sectors,

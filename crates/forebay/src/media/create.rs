@@ -12,6 +12,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use forebay_sys as sys;
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, CWD};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -447,7 +448,8 @@ fn format(path: &Path, media: &Media, o: &CreateOptions) -> Result<PoolSummary> 
             way_out: "the media does not hold what is stored to it; see the system log".into(),
         }
     })?;
-    let data_pages = u64::from(sb.chunk_size_bytes / 4096 - 8);
+    let pages = sb.chunk_size_bytes / sys::FBY_PAGE;
+    let data_pages = u64::from(pages - sys::fby_first_page(pages));
     Ok(PoolSummary {
         path: path.to_path_buf(),
         uuid,

@@ -78,7 +78,8 @@ impl Pool {
     }
 
     fn data_pages(&self) -> std::ops::Range<u32> {
-        sys::FBY_FIRST_PAGE..self.engine().info().sb.chunk_size / sys::FBY_PAGE
+        let pages = self.engine().info().sb.chunk_size / sys::FBY_PAGE;
+        sys::fby_first_page(pages)..pages
     }
 
     fn volume_name(&self, index: u16) -> Option<String> {
@@ -112,7 +113,7 @@ impl Pool {
             epoch: c.epoch,
             seq_min: c.seq_min,
             seq_max: c.seq_max,
-            fill: c.fill.saturating_sub(sys::FBY_FIRST_PAGE),
+            fill: c.fill.saturating_sub(self.data_pages().start),
             live: c.live,
         })
     }

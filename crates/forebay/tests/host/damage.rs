@@ -7,16 +7,22 @@ use std::os::unix::fs::FileExt;
 use crate::common::*;
 use forebay::*;
 
-/// Where the linked entry of a block of a closed pool is: its chunk's first
-/// byte, and its page.
-fn place(path: &std::path::Path, block: u64) -> (u64, u64) {
+/// Where an entry lies: its place in its chunk, and in the file its line and its data.
+struct Place {
+    page: u32,
+    line_at: u64,
+    data_at: u64,
+}
+
+/// The linked entry of a block of a closed pool.
+fn place(path: &std::path::Path, block: u64) -> Place {
     let options = PoolOptions { read_only: true, ..Default::default() };
     let pool = Pool::open(path, &options).unwrap();
     let history = pool.block_history("v", block).unwrap();
     let entry = history.entries.iter().find(|e| e.linked).expect("it is not cached");
     let sb = pool.superblock().unwrap();
-    let chunk = sb.data_offset_bytes + u64::from(entry.chunk) * u64::from(sb.chunk_size_bytes);
-    (chunk, u64::from(entry.page))
+    let (chunk, page) = (entry.chunk, entry.page);
+    Place { page, line_at: sb.line_at(chunk, page), data_at: sb.page_at(chunk, page) }
 }
 
 fn flip(path: &std::path::Path, at: u64, mask: u8) {
@@ -28,13 +34,12 @@ fn flip(path: &std::path::Path, at: u64, mask: u8) {
 
 /// Flips a bit in the cached data of a block.
 pub fn damage(path: &std::path::Path, block: u64, byte: u64) {
-    let (chunk, page) = place(path, block);
-    flip(path, chunk + page * 4096 + byte, 0x10);
+    flip(path, place(path, block).data_at + byte, 0x10);
 }
 
 /// Destroys the entry's line, not just a bit of it.
-fn destroy(path: &std::path::Path, (chunk, page): (u64, u64)) {
-    (8..16).for_each(|byte| flip(path, chunk + page * 64 + byte, 0x5a));
+fn destroy(path: &std::path::Path, line_at: u64) {
+    (8..16).for_each(|byte| flip(path, line_at + byte, 0x5a));
 }
 
 #[test]
@@ -120,7 +125,7 @@ fn lost_entries_need_an_order() {
     };
 
     // One line lost: the entry after it tells which block it was.
-    destroy(&path, place(&path, 5));
+    destroy(&path, place(&path, 5).line_at);
     let pool = open(&path);
     assert_eq!(pool.recovery().holes, 1, "{}", pool.recovery());
     assert_eq!(pool.recovery().holes_named[0].block, Some(5));
@@ -145,9 +150,9 @@ fn lost_entries_need_an_order() {
     // Two lines in a row: the first has no name any more.
     std::fs::write(&path, &good).unwrap();
     origin.write_at(&[1; 24 * 4096], 0).unwrap();
-    let first = (0..24).map(|b| place(&path, b)).find(|p| p.1 == 9).unwrap();
-    destroy(&path, first);
-    destroy(&path, (first.0, first.1 + 1));
+    let first = (0..24).map(|b| place(&path, b)).find(|p| p.page == 2).unwrap();
+    destroy(&path, first.line_at);
+    destroy(&path, first.line_at + 64);
     let pool = open(&path);
     assert!(pool.recovery().holes >= 2, "{}", pool.recovery());
     for holes in [Holes::Fail, Holes::Isolate] {
