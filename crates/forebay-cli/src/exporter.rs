@@ -12,7 +12,7 @@ use anyhow::Context;
 use forebay::{Error, PoolStatus, PrivateSocket, VolumeInfo};
 
 use crate::http::{self, Answer, Listener};
-use crate::interrupt::Interrupt;
+use crate::interrupt::{Hangup, Interrupt};
 use crate::{args, out, status};
 
 /// For an answer of the server, so that a scrape has its own within its usual 10 s.
@@ -212,9 +212,13 @@ pub fn run(a: &args::Exporter) -> anyhow::Result<u8> {
             (Listener::Unix(PrivateSocket::bind(&socket)?), place)
         }
     };
-    let interrupt = Interrupt::watch()?;
+    let (interrupt, hangup) = (Interrupt::watch()?, Hangup::watch()?);
+    let stopping = || {
+        hangup.tell();
+        interrupt.came()
+    };
     out::line(format!("metrics of {} at {place}", a.pool.display()))?;
-    http::serve(&listener, &|| interrupt.came(), &|path| answer(path, &a.pool))?;
+    http::serve(&listener, &stopping, &|path| answer(path, &a.pool))?;
     Ok(0)
 }
 

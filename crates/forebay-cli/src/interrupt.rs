@@ -5,7 +5,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
-use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
+use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+
+use crate::out;
 
 #[derive(Clone)]
 pub struct Interrupt(Arc<AtomicBool>);
@@ -24,6 +27,32 @@ impl Interrupt {
     pub fn came(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
+}
+
+/// SIGHUP as a flag, for what runs as a service: a terminal that goes is no order to end,
+/// and there is nothing to reload.
+pub struct Hangup(Arc<AtomicBool>);
+
+impl Hangup {
+    pub fn watch() -> std::io::Result<Self> {
+        let flag = Arc::new(AtomicBool::new(false));
+        signal_hook::flag::register(SIGHUP, flag.clone())?;
+        Ok(Hangup(flag))
+    }
+
+    /// Says so, once for each.
+    pub fn tell(&self) {
+        if self.0.swap(false, Ordering::Relaxed) {
+            out::warn("forebay: SIGHUP: there is nothing to reload; options change by forebay set, and SIGTERM ends it");
+        }
+    }
+}
+
+/// As many open files as are allowed: a connection takes two.
+pub fn raise_open_files() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    // Where it cannot be, what there is has to do.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
 /// What is written beyond the limit on a file's size then fails, as on a full disk,

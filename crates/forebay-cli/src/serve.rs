@@ -19,7 +19,7 @@ use forebay_nbd::{Export, Stop};
 use serde::Serialize;
 
 use crate::create::media_text;
-use crate::interrupt::Interrupt;
+use crate::interrupt::{raise_open_files, Hangup, Interrupt};
 use crate::{args, notify, open, out, units};
 
 /// sockaddr_un takes no longer ones.
@@ -30,6 +30,7 @@ const STOP_GRACE: Duration = Duration::from_secs(5);
 
 pub fn run(a: &args::Serve) -> anyhow::Result<u8> {
     let interrupt = Interrupt::watch()?;
+    raise_open_files();
     let path = socket_path(a)?;
     let ready = a.ready_file.as_deref().map(ReadyFile::new).transpose()?;
     let pool = open::pool(&a.pool, &pool_options(a))?;
@@ -59,6 +60,7 @@ fn serve(
     ready: Option<ReadyFile>,
     interrupt: &Interrupt,
 ) -> anyhow::Result<()> {
+    let hangup = Hangup::watch()?;
     let socket = PrivateSocket::bind(path)?;
     // Removed again when it is dropped, before the socket.
     let _ready = ready.map(ReadyFile::make).transpose()?;
@@ -69,7 +71,10 @@ fn serve(
     ))?;
     announce(a, pool, &socket, exports, unserved)?;
     let stop = Stop { grace: STOP_GRACE, abort: &|| pool.abort_waits() };
-    let stopping = || interrupt.came();
+    let stopping = || {
+        hangup.tell();
+        interrupt.came()
+    };
     let served = forebay_nbd::serve(socket.listener(), exports, a.threads, &stopping, stop);
     // Nobody may be there to be told any more.
     let _ = notify::send("STOPPING=1");

@@ -345,6 +345,65 @@ fn memory_that_cannot_be_written_ends_the_server_with_a_message() {
     assert!(log.contains("pool: the memory at byte") && log.contains("cut short"), "{log}");
 }
 
+/// As of a daemon: there is nothing to reload, and a terminal that goes is no order.
+#[test]
+fn a_hangup_ends_no_server() {
+    let bench = pool_of_two();
+    let mut command = Served::command(&bench, "pool");
+    command.stderr(std::fs::File::create(bench.path("log")).unwrap());
+    let mut served = Served::ready(&bench, command).unwrap();
+    let mut client = served.connect("v");
+    assert_eq!(client.write(0, &[1; 4096]), 0);
+    served.signal("-HUP");
+    let start = Instant::now();
+    while !std::fs::read_to_string(bench.path("log")).unwrap().contains("nothing to reload") {
+        assert!(served.process.try_wait().unwrap().is_none(), "it ended");
+        assert!(start.elapsed() < Duration::from_secs(60), "it says nothing");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(client.read(0, 4096).unwrap(), [1; 4096]);
+    drop(client);
+    assert_eq!(served.stop(), Some(0));
+}
+
+/// More connections than there are descriptors for: some are refused, and that is
+/// told; those that are there go on.
+#[test]
+fn too_many_connections_are_refused_and_the_others_go_on() {
+    let bench = pool_of_two();
+    let serve = Served::command(&bench, "pool");
+    let mut limited = std::process::Command::new("sh");
+    limited.args(["-c", "ulimit -Sn 100 && ulimit -Hn 200; exec \"$@\"", "sh"]);
+    limited.arg(serve.get_program()).args(serve.get_args()).current_dir(bench.directory());
+    limited.env("FOREBAY_RUNTIME_DIR", bench.path("run"));
+    limited.stderr(std::fs::File::create(bench.path("log")).unwrap());
+    let mut served = Served::ready(&bench, limited).unwrap();
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", served.process.id())).unwrap();
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let files: Vec<_> = files.split_whitespace().skip(3).take(2).collect();
+    assert_eq!(files, ["200", "200"], "the soft limit is raised");
+    let mut first = served.connect("v");
+    let others: Vec<_> = (0..250).map(|_| Client::greeted(&served.socket)).collect();
+    let refused = others.iter().filter(|client| client.is_err()).count();
+    assert!((50..250).contains(&refused), "{refused} of 250 were refused");
+    assert_eq!(first.write(0, &[1; 4096]), 0);
+    bench.run_ok(&["status", "pool"]);
+    let log = || std::fs::read_to_string(bench.path("log")).unwrap();
+    assert_eq!(
+        log().matches("connections are open, and no more are taken").count(),
+        1,
+        "{}",
+        log()
+    );
+    drop(others);
+    let start = Instant::now();
+    while Client::connect(&served.socket, "v").is_err() {
+        assert!(start.elapsed() < Duration::from_secs(60), "for ever");
+    }
+    drop(first);
+    assert_eq!(served.stop(), Some(0));
+}
+
 /// `forebay exporter` on a free port of this machine; killed when dropped.
 struct Exporter(std::process::Child, String);
 

@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use connection::Connection;
 use forebay::Volume;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::process::{getrlimit, Resource};
 
 /// The largest request: what clients may rely on without asking.
 const REQUEST_MAX_BYTES: u32 = 32 << 20;
@@ -33,6 +34,12 @@ const PREFERRED_BYTES: u32 = 4096;
 const INPUT_BYTES: usize = 64 << 10;
 /// A client that has not chosen an export for so long is dropped.
 const HANDSHAKE: Duration = Duration::from_secs(30);
+/// Connections at once, if there are descriptors for them.
+const CONNECTIONS_MAX: usize = 1024;
+/// Descriptors of one.
+const DESCRIPTORS: usize = 2;
+/// Descriptors left for what else the process does.
+const DESCRIPTORS_LEFT: usize = 96;
 /// How soon it is seen that the server is to stop.
 const TICK: Duration = Duration::from_millis(20);
 
@@ -55,6 +62,15 @@ pub struct Stop<'s> {
 /// Connections by number, to shut them down.
 type Connections = Mutex<HashMap<u64, UnixStream>>;
 
+/// Further ones would take descriptors that the pool and its origins need.
+fn connections_max() -> usize {
+    let limit = getrlimit(Resource::Nofile).current;
+    let limit = limit.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
+    let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    let left = limit.saturating_sub(open + DESCRIPTORS_LEFT) / DESCRIPTORS;
+    left.clamp(1, CONNECTIONS_MAX)
+}
+
 /// Accepts connections until `stopping` says so; then takes no more requests, and
 /// returns when those that were taken are answered.
 pub fn serve(
@@ -66,10 +82,20 @@ pub fn serve(
 ) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let connections = Connections::default();
+    let (most, mut full) = (connections_max(), false);
     std::thread::scope(|scope| {
         for number in 0.. {
             let Some(stream) = accept(listener, stopping) else { break };
             let connections = &connections;
+            if lock(connections).len() >= most {
+                if !std::mem::replace(&mut full, true) {
+                    warn(format_args!(
+                        "{most} connections are open, and no more are taken until one ends; allow more open files (ulimit -n, LimitNOFILE= of a unit), up to {CONNECTIONS_MAX} connections"
+                    ));
+                }
+                continue;
+            }
+            full = false;
             let started = stream.try_clone().and_then(|second| {
                 lock(connections).insert(number, second);
                 let thread = std::thread::Builder::new().name("fby-nbd".into());

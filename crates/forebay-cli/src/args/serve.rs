@@ -14,6 +14,7 @@ use crate::units;
 ///
 /// What it tells a service manager is sd_notify's READY=1 and STOPPING=1; the unit
 /// forebay-serve@.service is made for it (systemctl start forebay-serve@dev-pmem0).
+/// SIGINT or SIGTERM ends it in order; SIGHUP does not, and there is nothing to reload.
 #[derive(Args, Debug)]
 #[command(after_help = after!(
     "forebay serve /dev/pmem0",
