@@ -254,6 +254,12 @@ mod tests {
         // A bucket is a quarter of a power of two wide.
         assert!((500.0..=640.0).contains(&s.p50_us), "{}", s.p50_us);
         assert!((990.0..=1200.0).contains(&s.p99_us), "{}", s.p99_us);
+        assert!((s.p99_us..=1200.0).contains(&s.p999_us), "{}", s.p999_us);
+        assert!((1000.0..=1200.0).contains(&s.max_us), "{}", s.max_us);
+        // 128 ns and on, in seconds: at most 512 microseconds took 512 of them.
+        assert_eq!(s.buckets[0], (128e-9, 0));
+        let half = s.buckets.iter().find(|b| (b.0 - 524288e-9).abs() < 1e-12).unwrap();
+        assert_eq!(half.1, 524);
         assert!(s.buckets.windows(2).all(|w| w[0].0 < w[1].0 && w[0].1 <= w[1].1));
         assert_eq!(s.buckets.last().unwrap().1, 1000);
     }

@@ -12,6 +12,7 @@ mod damage;
 mod disk;
 mod drains;
 mod faults;
+mod figures;
 mod flushes;
 mod full;
 mod isolation;
