@@ -152,6 +152,7 @@ int main(void)
 	test_corners();
 	test_recovery();
 	test_destage();
+	test_wakes();
 	printf("inside: %u checks, %u failures\n", checks, failures);
 	return failures != 0;
 }

@@ -58,5 +58,6 @@ void test_paths(void); /* inside_paths.c */
 void test_corners(void); /* inside_corners.c */
 void test_recovery(void); /* inside_recovery.c */
 void test_destage(void); /* inside_destage.c */
+void test_wakes(void); /* inside_wakes.c */
 
 #endif
