@@ -141,8 +141,8 @@ mutants-weekly:
 	$(MAKE) mutants RESULTS=$(OUT)/mutants/weekly FRESH=1 SAMPLE=100 SEED=$(shell date +%G-%V) ONLY='core port'
 	$(MAKE) mutants RESULTS=$(OUT)/mutants/weekly FRESH=1 SAMPLE=25 SEED=$(shell date +%G-%V) ONLY=rust
 
-mutants-report:
-	@tests/mutants/run.py report
+mutants-report: $(MUTANTS)/tools
+	@$(MUTANTS)/venv/bin/python tests/mutants/run.py report
 
 $(MUTANTS)/tools: tests/mutants/requirements.txt
 	@scripts/need mutants

@@ -269,7 +269,8 @@ class File(Rewritten):
             both = []
             for side, text in ((left, a), (right, b)):
                 inner = side.named_children[0] if side.type in ('unary_expression',) else side
-                fixed = inner.type == 'call_expression' and self.callee(inner) in CALLS_LEFT
+                fixed = (inner.type == 'call_expression' and self.callee(inner) in CALLS_LEFT) or re.match(
+                    r'[(!]*FBY_BUG\(', self.text(side))
                 n = 0 if fixed else self.mutant(side, 'drop', self.text(side), f'{operator} of {short(whole)}')
                 if n:
                     text = f'(FBY_M({n}) || ({text}))' if operator == '&&' else f'(!FBY_M({n}) && ({text}))'

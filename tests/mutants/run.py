@@ -478,21 +478,26 @@ def cargo_mutants():
     return tool
 
 
+def rust_listed():
+    return json.loads(subprocess.run([cargo_mutants(), 'mutants', '--list', '--json', '--dir', ROOT, '--config',
+                                      os.path.join(ROOT, '.cargo/mutants.toml')], check=True, capture_output=True,
+                                     text=True).stdout)
+
+
 def rust_sources():
     """The copy of the repository with all mutants in it; returns these, and how many rustc refuses."""
     import rust
     copy, env = os.path.join(WORK, 'copy'), rust_env()
     names = subprocess.run(['git', 'ls-files', '--cached', '--others', '--exclude-standard'], cwd=ROOT, check=True,
                            capture_output=True, text=True).stdout.splitlines()
-    listed = subprocess.run([cargo_mutants(), 'mutants', '--list', '--json', '--dir', ROOT, '--config',
-                             os.path.join(ROOT, '.cargo/mutants.toml')], check=True, capture_output=True, text=True)
+    listed = rust_listed()
     refused = os.path.join(WORK, 'refused-rust.json')
     leave = set()
     if os.path.exists(refused):
         with open(refused) as f:
             leave = set(json.load(f))
     while True:
-        texts, mutants, lost = rust.generate(ROOT, json.loads(listed.stdout), leave)
+        texts, mutants, lost = rust.generate(ROOT, [dict(m) for m in listed], leave)
         for name in names:
             if os.path.isfile(os.path.join(ROOT, name)):
                 with open(os.path.join(ROOT, name), 'rb') as f:
@@ -553,6 +558,19 @@ def judgments():
     return {key: match.groups() for key, match in found.items()}
 
 
+def keys_of(name):
+    """The mutants of the tree as it is, those that no compiler takes among them; None without the tools."""
+    try:
+        import generate
+        import rust
+    except ImportError:
+        return None
+    if name != 'rust':
+        return {m['key'] for m in generate.generate(ROOT, sources(), set())[1] if m['key'].startswith(PREFIX[name])}
+    seen = collections.Counter()
+    return {rust.key_of(mutant, seen) for mutant in rust_listed()}
+
+
 def report(names, known=None, chosen=None):
     judged = judgments()
     ok = True
@@ -560,6 +578,11 @@ def report(names, known=None, chosen=None):
         done = results_of(name)
         if chosen is not None:
             done = {key: r for key, r in done.items() if key in chosen}
+        else:
+            known = keys_of(name)
+            gone = [key for key in done if known is not None and key not in known]
+            done = {key: r for key, r in done.items() if key not in gone}
+            print(f'\n{name}: {len(gone)} results are of code that is gone' if gone else '')
         count = collections.Counter(r['result'] for r in done.values())
         by = collections.Counter(r['step'] for r in done.values() if r['result'] == 'found')
         alive = [k for k, r in sorted(done.items()) if r['result'] in ('survived', 'unreached')]
