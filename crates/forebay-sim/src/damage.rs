@@ -19,7 +19,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::mem::offset_of;
 
-use forebay_sys as sys;
+use forebay_engine::sys;
 use serde::Serialize;
 
 use crate::engine::{Attach, Engine};
@@ -242,7 +242,7 @@ impl Bench {
         let script = script(state);
         let g = script.geometry;
         let recording = record(&script)?;
-        let mut media = Media::bare(g.media_bytes());
+        let media = Media::bare(g.media_bytes());
         media.load(recording.end.bytes());
         let mut b = Self {
             state,
@@ -359,7 +359,7 @@ impl Bench {
     // --- images ----------------------------------------------------------------
 
     fn load(&mut self, over: &Overlay) {
-        let state = self.engine.media.state_mut();
+        let state = &mut *self.engine.media.state_mut();
         state.actor = 0;
         state.trace.get_or_insert_default().clear();
         for (line, words) in over {
@@ -371,7 +371,7 @@ impl Bench {
         if self.engine.is_open() {
             self.engine.abandon();
         }
-        let state = self.engine.media.state_mut();
+        let state = &mut *self.engine.media.state_mut();
         let trace = state.trace.take().unwrap_or_default();
         for event in &trace {
             if let MediaEvent::Store(s) = event {

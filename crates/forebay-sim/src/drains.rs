@@ -3,14 +3,14 @@
 
 use std::ops::Range;
 
-use crate::engine::{identity, volume_spec, Attach, Decision, Engine, Io, Ticket};
+use crate::engine::{identity, small_attach, volume_spec, Decision, Engine, Io, Past, Ticket};
 use crate::media::{Flavour, Media};
 use crate::origin::{Loss, Origin};
 use crate::pattern;
 use crate::reading::read_volume;
 use crate::rng::Rng;
 use crate::script::data;
-use forebay_sys as sys;
+use forebay_engine::sys;
 
 pub const SECTORS: u64 = 240;
 const NUMBER: u64 = 1;
@@ -58,18 +58,18 @@ impl Run {
 
     pub fn attach(&mut self) {
         let identity = identity(NUMBER);
-        self.engine.volume_attach(0, &Attach::small(SECTORS, &identity, 16)).unwrap();
+        self.engine.volume_attach(0, &small_attach(SECTORS, &identity, 16)).unwrap();
     }
 
     pub fn write(&mut self, id: u64, at: u64, n: u64) {
         let bytes = data(NUMBER, at..at + n, id);
-        assert_eq!(self.engine.write(0, at, &bytes, &mut 0).0, Ok(Decision::Done));
+        assert_eq!(self.engine.write(0, at, &bytes, &mut 0, &mut 0), Ok(Decision::Done));
         self.truth[at as usize..(at + n) as usize].fill(id);
     }
 
     pub fn range(&mut self, kind: u32, at: u64, n: u64) {
-        let r = self.engine.range(0, kind, at, n, &mut 0);
-        assert_eq!(r.result, Ok(Decision::Done));
+        let r = self.engine.range(0, kind, at, n, &mut 0, &mut 0);
+        assert!(matches!(r, Ok(Past::Done)), "{r:?}");
         self.truth[at as usize..(at + n) as usize].fill(pattern::ZERO);
     }
 
@@ -171,7 +171,7 @@ impl Run {
             if error == 0 {
                 self.origin.flush_all();
             }
-            self.engine.flush_end(&mut t, error).0?;
+            self.engine.flush_end(&mut t, error, &mut 0)?;
         }
         Ok(decision)
     }
@@ -186,11 +186,11 @@ impl Run {
     }
 
     pub fn past(&mut self, id: u64, at: u64, n: u64) {
-        let (_, begun, _) = self.engine.bypass_begin(0, at, n as u32, 1);
-        let begun = begun.expect("blocks that are not cached");
+        let past = self.engine.bypass_begin(0, at, n as u32, 1).unwrap();
+        let begun = past.begun().expect("blocks that are not cached");
         assert_eq!(u64::from(begun.nsectors()), n);
         self.origin.write_whole(at, &data(NUMBER, at..at + n, id));
-        self.engine.bypass_end(begun, 0);
+        self.engine.bypass_end(begun, 0, None);
         self.truth[at as usize..(at + n) as usize].fill(id);
     }
 }

@@ -17,10 +17,10 @@ mod client;
 mod disaster;
 mod host;
 
-use forebay_sys as sys;
+use forebay_engine::sys;
 use serde::Serialize;
 
-use crate::engine::{Decision, Engine};
+use crate::engine::{Decision, Engine, Wait};
 use crate::hooks;
 use crate::media::{Flavour, Media};
 use crate::model::Sector;
@@ -381,10 +381,10 @@ impl World {
         }
         for c in &mut self.clients {
             let bit = match c.asleep {
-                Some(Decision::WaitBlock) => sys::FBY_WAKE_BLOCK,
-                Some(Decision::WaitSlot) => sys::FBY_WAKE_SLOT,
-                Some(Decision::WaitSpace) => sys::FBY_WAKE_SPACE,
-                Some(Decision::WaitFlush) => sys::FBY_WAKE_FLUSH,
+                Some(Decision::Wait(Wait::Block)) => sys::FBY_WAKE_BLOCK,
+                Some(Decision::Wait(Wait::Slot)) => sys::FBY_WAKE_SLOT,
+                Some(Decision::Wait(Wait::Space)) => sys::FBY_WAKE_SPACE,
+                Some(Decision::Wait(Wait::Flush)) => sys::FBY_WAKE_FLUSH,
                 _ => continue,
             };
             if mask & bit != 0 {

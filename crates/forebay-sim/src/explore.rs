@@ -16,14 +16,15 @@
 //! judged once for each state of the oracle; distinct images are counted by
 //! hash of the whole media.
 
+use std::cell::Ref;
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::time::{Duration, Instant};
 
-use forebay_sys as sys;
+use forebay_engine::sys;
 use serde::Serialize;
 
-use crate::engine::{Attach, Decision, Engine};
+use crate::engine::{Attach, Decision, Engine, Wait};
 use crate::hooks;
 use crate::images::{hash_line, hash_region, Image, Images, Layout, Overlay, Words};
 use crate::media::{settle, Flavour, LineStore, Media, MediaEvent, Region};
@@ -213,13 +214,13 @@ struct Explorer<'a> {
 }
 
 impl Explorer<'_> {
-    fn trace(&self) -> &[MediaEvent] {
-        self.engine.media.state().trace.as_deref().unwrap_or(&[])
+    fn trace(&self) -> Ref<'_, [MediaEvent]> {
+        Ref::map(self.engine.media.state(), |s| s.trace.as_deref().unwrap_or(&[]))
     }
 
     /// The image as the media, nothing recorded yet.
     fn load(&mut self, image: &Image) {
-        let state = self.engine.media.state_mut();
+        let state = &mut *self.engine.media.state_mut();
         state.actor = 0;
         state.trace.get_or_insert_default().clear();
         for (line, words) in &image.lines {
@@ -232,7 +233,7 @@ impl Explorer<'_> {
         if self.engine.is_open() {
             self.engine.abandon();
         }
-        let state = self.engine.media.state_mut();
+        let state = &mut *self.engine.media.state_mut();
         let trace = state.trace.take().unwrap_or_default();
         for event in &trace {
             if let MediaEvent::Store(s) = event {
@@ -360,8 +361,8 @@ impl Explorer<'_> {
             let (at, n) = (at * unit, n * unit);
             let bytes = data(number(vol), at..at + n, id);
             let mut done = 0;
-            let (r, _) = self.engine.write(index, at, &bytes, &mut done);
-            if !matches!(r, Ok(Decision::Done | Decision::WaitSpace)) {
+            let r = self.engine.write(index, at, &bytes, &mut done, &mut 0);
+            if !matches!(r, Ok(Decision::Done | Decision::Wait(Wait::Space))) {
                 return Err(format!("write after recovery: {r:?}"));
             }
             want[vol][at as usize..(at + u64::from(done)) as usize].fill(id);
@@ -551,7 +552,7 @@ fn oracle(known: &[Known], now: u64) -> Oracle {
 /// Ready to explore what follows `start`.
 fn explorer(script: &Script, bounds: Bounds, start: Region) -> Explorer<'_> {
     let g = script.geometry;
-    let mut media = Media::bare(g.media_bytes());
+    let media = Media::bare(g.media_bytes());
     media.load(start.bytes());
     Explorer {
         script,
@@ -606,7 +607,7 @@ pub fn explore_format(script: &Script, bounds: Bounds) -> Result<Explored, Strin
     x.unload(&none);
     x.load(&none);
     x.engine.format([0xf0; 16], g.chunk_size(), g.nvolumes).map_err(|e| format!("format: {e}"))?;
-    let trace = x.trace().to_vec();
+    let trace: Vec<MediaEvent> = x.trace().to_vec();
     x.unload(&none);
     let mut pending: Vec<LineStore> = Vec::new();
     let mut made = false;

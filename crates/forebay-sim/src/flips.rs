@@ -17,7 +17,7 @@
 //! last batch of a chunk cannot be told from a torn write, and the block may be
 //! as it was before that write; and open while the bit flips.
 
-use forebay_sys as sys;
+use forebay_engine::sys;
 use serde::Serialize;
 
 use crate::engine::{Attach, Decision, Engine};
@@ -129,7 +129,7 @@ impl Flipper {
         };
         let script = script(last, name);
         let recording = record(&script)?;
-        let mut media = Media::bare(script.geometry.media_bytes());
+        let media = Media::bare(script.geometry.media_bytes());
         media.load(recording.end.bytes());
         let pages = (script.geometry.nchunks * script.geometry.chunk_pages) as usize;
         let mut f = Self {

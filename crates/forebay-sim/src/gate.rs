@@ -3,9 +3,9 @@
 //! meets these interleavings as well, but only now and then.
 
 use crate::drains::{Run, EIO, SECTORS};
-use crate::engine::{Decision, Ticket};
+use crate::engine::{Decision, Past, Ticket, Wait};
 use crate::pattern;
-use forebay_sys as sys;
+use forebay_engine::sys;
 
 /// Everything here; what is wrong.
 pub fn all() -> Result<(), String> {
@@ -54,17 +54,17 @@ fn all_are_told() -> Result<(), String> {
         let io = of_destage.then(|| run.drain_to_the_flush());
         let first = run.engine.flush_begin(0, &mut a).map_err(|e| e.to_string())?;
         let second = run.engine.flush_begin(0, &mut b).map_err(|e| e.to_string())?;
-        want("one flush is in flight at a time", second == Decision::WaitFlush)?;
+        want("one flush is in flight at a time", second == Decision::Wait(Wait::Flush))?;
         run.lose();
         match io {
             Some(io) => {
                 run.engine.destage_complete(io.id, EIO);
-                want("the first waits for destage", first == Decision::WaitFlush)?;
+                want("the first waits for destage", first == Decision::Wait(Wait::Flush))?;
                 want("the first is told", run.engine.flush_begin(0, &mut a).is_err())?;
             }
             None => {
                 want("the first goes to the origin", first == Decision::Origin)?;
-                want("the first is told", run.engine.flush_end(&mut a, EIO).0.is_err())?;
+                want("the first is told", run.engine.flush_end(&mut a, EIO, &mut 0).is_err())?;
             }
         }
         want("the second is told", run.engine.flush_begin(0, &mut b).is_err())?;
@@ -80,21 +80,21 @@ fn each_is_told_of_its_own() -> Result<(), String> {
     let io = run.drain_to_the_flush();
     run.engine.destage_complete(io.id, EIO);
     let mut own = Ticket::default();
-    let (_, part, _) = run.engine.bypass_begin(0, 56, 8, 1);
+    let part = run.engine.bypass_begin(0, 56, 8, 1).ok().and_then(Past::begun);
     let part = part.ok_or("blocks that are not cached")?;
-    run.engine.bypass_end_covered(part, 0, Some(&mut own));
+    run.engine.bypass_end(part, 0, Some(&mut own));
     let sent = run.engine.flush_begin(0, &mut own);
     want("its flush goes to the origin", sent == Ok(Decision::Origin))?;
-    want("its flush is no failure", run.engine.flush_end(&mut own, 0).0.is_ok())?;
+    want("its flush is no failure", run.engine.flush_end(&mut own, 0, &mut 0).is_ok())?;
     want("the failure before it is told to a flush of all", run.flush(0).is_err())?;
 
     let mut own = Ticket::default();
-    let (_, part, _) = run.engine.bypass_begin(0, 56, 8, 1);
+    let part = run.engine.bypass_begin(0, 56, 8, 1).ok().and_then(Past::begun);
     let part = part.ok_or("blocks that are not cached")?;
-    run.engine.bypass_end_covered(part, 0, Some(&mut own));
+    run.engine.bypass_end(part, 0, Some(&mut own));
     let sent = run.engine.flush_begin(0, &mut own);
     want("its flush goes to the origin", sent == Ok(Decision::Origin))?;
-    want("its failure is told", run.engine.flush_end(&mut own, EIO).0.is_err())?;
+    want("its failure is told", run.engine.flush_end(&mut own, EIO, &mut 0).is_err())?;
     want("and to a flush of all", run.flush(0).is_err())
 }
 
@@ -107,25 +107,27 @@ fn what_ends_beside_a_failing_flush_is_told() -> Result<(), String> {
         let mut a = Ticket::default();
         let io = of_destage.then(|| run.drain_to_the_flush());
         let first = run.engine.flush_begin(0, &mut a).map_err(|e| e.to_string())?;
-        let (_, part, _) = run.engine.bypass_begin(0, 56, 8, 1);
+        let part = run.engine.bypass_begin(0, 56, 8, 1).ok().and_then(Past::begun);
         let (mut part, mut b) = (part, Ticket::default());
         want("blocks that are not cached", part.is_some())?;
         if !in_flight {
-            run.engine.bypass_end_covered(part.take().expect("it has begun"), 0, Some(&mut b));
+            run.engine.bypass_end(part.take().expect("it has begun"), 0, Some(&mut b));
             want("it may be acknowledged", run.engine.flush_later(&mut b).is_ok())?;
         }
         run.lose();
         match io {
             Some(io) => {
                 run.engine.destage_complete(io.id, EIO);
-                want("it waits for destage", first == Decision::WaitFlush)?;
+                want("it waits for destage", first == Decision::Wait(Wait::Flush))?;
                 want("who waited is told", run.engine.flush_begin(0, &mut a).is_err())?;
             }
-            None => want("its failure is told", run.engine.flush_end(&mut a, EIO).0.is_err())?,
+            None => {
+                want("its failure is told", run.engine.flush_end(&mut a, EIO, &mut 0).is_err())?
+            }
         }
         match part {
             Some(part) => {
-                run.engine.bypass_end_covered(part, 0, Some(&mut b));
+                run.engine.bypass_end(part, 0, Some(&mut b));
                 want("what was in flight then is told", run.engine.flush_later(&mut b).is_err())?;
             }
             None => want("what ended beside it is told to the next", run.flush(0).is_err())?,
@@ -143,19 +145,19 @@ fn a_part_that_is_lost_is_told() -> Result<(), String> {
     for before in [true, false] {
         let mut run = run_past();
         let (mut write, mut a) = (Ticket::default(), Ticket::default());
-        let (_, part, _) = run.engine.bypass_begin(0, 56, 8, 1);
+        let part = run.engine.bypass_begin(0, 56, 8, 1).ok().and_then(Past::begun);
         let part = part.ok_or("blocks that are not cached")?;
-        run.engine.bypass_end_covered(part, 0, Some(&mut write));
+        run.engine.bypass_end(part, 0, Some(&mut write));
         want("it is sent", run.engine.flush_begin(0, &mut a) == Ok(Decision::Origin))?;
         if before {
             run.lose();
-            want("it is told", run.engine.flush_end(&mut a, EIO).0.is_err())?;
+            want("it is told", run.engine.flush_end(&mut a, EIO, &mut 0).is_err())?;
             want("so is the write", run.engine.flush_later(&mut write).is_err())?;
         } else {
             // The rest went through the cache.
             want("it may be acknowledged", run.engine.flush_later(&mut write).is_ok())?;
             run.lose();
-            want("it is told", run.engine.flush_end(&mut a, EIO).0.is_err())?;
+            want("it is told", run.engine.flush_end(&mut a, EIO, &mut 0).is_err())?;
             want("so is the next, for the write", run.flush(0).is_err())?;
         }
         want("once", run.flush(0) == Ok(Decision::Origin))?;
@@ -174,10 +176,10 @@ fn a_flush_aside_hides_nothing() -> Result<(), String> {
         match io {
             Some(io) => {
                 run.engine.destage_complete(io.id, EIO);
-                want("it waits for destage", begun == Decision::WaitFlush)?;
+                want("it waits for destage", begun == Decision::Wait(Wait::Flush))?;
                 want("it is told", run.engine.flush_begin(0, &mut own).is_err())?;
             }
-            None => want("it is told", run.engine.flush_end(&mut own, EIO).0.is_err())?,
+            None => want("it is told", run.engine.flush_end(&mut own, EIO, &mut 0).is_err())?,
         }
         want("and again", run.engine.flush_begin(0, &mut Ticket::aside()).is_err())?;
         want("so are those who have written", run.flush(0).is_err())?;
@@ -235,9 +237,9 @@ fn each_client_is_told_once() -> Result<(), String> {
     for client in told {
         let mut ticket = Ticket::client(client);
         let begun = run.engine.flush_begin(0, &mut ticket).map_err(|e| e.to_string())?;
-        want("it is not told again", begun != Decision::WaitFlush)?;
+        want("it is not told again", begun != Decision::Wait(Wait::Flush))?;
         if begun == Decision::Origin {
-            run.engine.flush_end(&mut ticket, 0).0.map_err(|e| e.to_string())?;
+            run.engine.flush_end(&mut ticket, 0, &mut 0).map_err(|e| e.to_string())?;
         }
     }
     let late = run.engine.flush_told(0);
@@ -248,19 +250,19 @@ fn each_client_is_told_once() -> Result<(), String> {
 /// A zeroing (or discard) and a write of one block: the second to come waits.
 fn a_zeroing_past_the_cache_is_claimed() -> Result<(), String> {
     for kind in [sys::FBY_KIND_ZERO, sys::FBY_KIND_DISCARD] {
-        let mut run = run_past();
-        let r = run.engine.range(0, kind, 40, SECTORS - 40, &mut 0);
-        let (Ok(Decision::Origin), Some(past)) = (r.result, r.past) else {
-            return Err(format!("a range that is not cached: {:?}", r.result));
+        let run = run_past();
+        let past = match run.engine.range(0, kind, 40, SECTORS - 40, &mut 0, &mut 0) {
+            Ok(Past::Origin(past)) => past,
+            other => return Err(format!("a range that is not cached: {other:?}")),
         };
         want("it ends at a cached block", past.nsectors() == 24)?;
         let data = vec![0; 8 * pattern::SECTOR];
-        let through = run.engine.write(0, 40, &data, &mut 0).0;
-        want("a write through the cache waits", through == Ok(Decision::WaitBlock))?;
-        let (over, ..) = run.engine.bypass_begin(0, 48, 8, 1);
-        want("a write past it waits", over == Ok(Decision::WaitBlock))?;
-        run.engine.bypass_end(past, 0);
-        let through = run.engine.write(0, 40, &data, &mut 0).0;
+        let through = run.engine.write(0, 40, &data, &mut 0, &mut 0);
+        want("a write through the cache waits", through == Ok(Decision::Wait(Wait::Block)))?;
+        let over = run.engine.bypass_begin(0, 48, 8, 1);
+        want("a write past it waits", matches!(over, Ok(Past::Wait(Wait::Block))))?;
+        run.engine.bypass_end(past, 0, None);
+        let through = run.engine.write(0, 40, &data, &mut 0, &mut 0);
         want("then no more", through == Ok(Decision::Done))?;
     }
     Ok(())
@@ -282,8 +284,8 @@ mod tests {
         let requests = Run::new().drain_beside(|_, _| {}).unwrap();
         let mut run = Run::new();
         let beside = run.drain_beside(|run, _| {
-            let (_, part, _) = run.engine.bypass_begin(0, 48, 8, 1);
-            run.engine.bypass_end(part.unwrap(), EIO);
+            let part = run.engine.bypass_begin(0, 48, 8, 1).unwrap().begun();
+            run.engine.bypass_end(part.unwrap(), EIO, None);
         });
         assert_eq!(beside, Ok(requests));
         run.assert_drained();
@@ -302,7 +304,7 @@ mod tests {
                     failed += 1;
                     run.lose();
                 }
-                Ok(d) => waited += u32::from(d == Decision::WaitFlush),
+                Ok(d) => waited += u32::from(d == Decision::Wait(Wait::Flush)),
             }
         });
         let beside = beside.unwrap();

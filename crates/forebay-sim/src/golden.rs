@@ -5,10 +5,10 @@
 
 use std::fmt::Write as _;
 
-use forebay_sys as sys;
+use forebay_engine::sys;
 use serde::Serialize;
 
-use crate::engine::{identity, volume_spec, Attach, Decision, Engine, Ticket};
+use crate::engine::{identity, volume_spec, Attach, Decision, Engine, Past, Ticket};
 use crate::hooks;
 use crate::media::{Counts, Media};
 use crate::script::data;
@@ -35,7 +35,7 @@ type Outcome = Result<(), String>;
 const SECTORS: u64 = 1 << 14;
 const NUMBER: u64 = 1;
 
-fn text(e: crate::engine::Error) -> String {
+fn text(e: crate::engine::Code) -> String {
     e.to_string()
 }
 
@@ -65,26 +65,26 @@ impl Bench {
     fn write(&mut self, sector: u64, n: u64) -> Outcome {
         self.id += 1;
         let bytes = data(NUMBER, sector..sector + n, self.id);
-        match self.engine.write(0, sector, &bytes, &mut 0) {
-            (Ok(Decision::Done), _) => Ok(()),
-            (other, _) => Err(format!("{other:?}")),
+        match self.engine.write(0, sector, &bytes, &mut 0, &mut 0) {
+            Ok(Decision::Done) => Ok(()),
+            other => Err(format!("{other:?}")),
         }
     }
 
     fn range(&mut self, kind: u32, sector: u64, n: u64) -> Outcome {
-        match self.engine.range(0, kind, sector, n, &mut 0).result {
-            Ok(Decision::Done) => Ok(()),
+        match self.engine.range(0, kind, sector, n, &mut 0, &mut 0) {
+            Ok(Past::Done) => Ok(()),
             other => Err(format!("{other:?}")),
         }
     }
 
     fn bypass(&mut self, sector: u64, n: u32) -> Outcome {
         match self.engine.bypass_begin(0, sector, n, 1) {
-            (Ok(Decision::Done), Some(b), _) if b.nsectors() == n => {
-                self.engine.bypass_end(b, 0);
+            Ok(Past::Origin(b)) if b.nsectors() == n => {
+                self.engine.bypass_end(b, 0, None);
                 Ok(())
             }
-            (other, ..) => Err(format!("{other:?}")),
+            other => Err(format!("{other:?}")),
         }
     }
 
@@ -163,7 +163,7 @@ pub fn measure() -> Result<Vec<Cost>, String> {
     b.cost("flush", |b| {
         let mut ticket = Ticket::default();
         match b.engine.flush_begin(0, &mut ticket).map_err(text)? {
-            Decision::Origin => b.engine.flush_end(&mut ticket, 0).0.map_err(text),
+            Decision::Origin => b.engine.flush_end(&mut ticket, 0, &mut 0).map_err(text),
             _ => Ok(()),
         }
     })?;

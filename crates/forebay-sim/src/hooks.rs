@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the engine's port asks of the machine, answered by the simulator; the
-//! linker puts these in place (build.rs).
+//! What a run says of itself when the engine's assertions fail or it hangs.
 
-use std::cell::Cell;
-use std::ffi::{c_char, c_int, c_uint, CStr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+pub use forebay_engine::hooks::set_cpu;
 
 /// What each thread is at.
 static CONTEXTS: Mutex<Vec<Arc<Mutex<String>>>> = Mutex::new(Vec::new());
 
 thread_local! {
-    static CPU: Cell<u32> = const { Cell::new(0) };
     static CONTEXT: Arc<Mutex<String>> = {
         let mine = Arc::new(Mutex::new(String::new()));
         CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&mine));
@@ -20,13 +18,9 @@ thread_local! {
     };
 }
 
-/// The CPU that the engine believes to run on, for this thread.
-pub fn set_cpu(cpu: u32) {
-    CPU.set(cpu);
-}
-
 /// What to say if the engine's assertions fail or it hangs: how to replay.
 pub fn set_context(text: impl FnOnce() -> String) {
+    forebay_engine::hooks::on_failed_assertion(failed);
     CONTEXT.with(|c| *c.lock().unwrap_or_else(PoisonError::into_inner) = text());
     progress();
 }
@@ -69,23 +63,7 @@ pub fn watchdog(limit: Duration) {
 pub const EXIT_ASSERTION: i32 = 70;
 pub const EXIT_HANG: i32 = 71;
 
-#[no_mangle]
-extern "C" fn __wrap_fby_cpu() -> c_uint {
-    CPU.get()
-}
-
-/// # Safety
-/// Called by FBY_ASSERT with string constants.
-#[no_mangle]
-unsafe extern "C" fn __wrap_fby_assert_failed(
-    condition: *const c_char,
-    file: *const c_char,
-    line: c_int,
-) -> ! {
-    // SAFETY: string constants of the C code.
-    let (condition, file) = unsafe { (CStr::from_ptr(condition), CStr::from_ptr(file)) };
-    let (condition, file) = (condition.to_string_lossy(), file.to_string_lossy());
-    let file = file.rsplit('/').next().unwrap_or("").to_owned();
+fn failed(condition: &str, file: &str, line: i32) -> ! {
     eprintln!("forebay-sim: assertion {condition} failed ({file}:{line}); {}", context());
     std::process::exit(EXIT_ASSERTION);
 }

@@ -11,11 +11,11 @@
 
 use serde::Serialize;
 
-use crate::engine::{identity, volume_spec, Attach, Decision, Engine};
+use crate::engine::{identity, small_attach, volume_spec, Attach, Decision, Engine, Past, Wait};
 use crate::hooks;
 use crate::media::Media;
 use crate::rng::Rng;
-use forebay_sys as sys;
+use forebay_engine::sys;
 
 /// What a write takes that nothing holds up.
 const WRITE_NS: u64 = 10_000;
@@ -166,7 +166,7 @@ impl Bed {
             let memory = Attach {
                 nbuffers: 16,
                 buffer_bytes: 256 << 10,
-                ..Attach::small(sectors, &identity, 4096)
+                ..small_attach(sectors, &identity, 4096)
             };
             engine.volume_attach(index, &memory).map_err(text)?;
         }
@@ -254,23 +254,23 @@ impl Bed {
         let odd = self.rng.percent(30);
         match self.origins[usize::from(volume)].ill {
             Ill::PastFails if odd => {
-                let (_, begun, _) = self.engine.bypass_begin(volume, block * 8, 8, 1);
-                let Some(bypass) = begun else { return false };
+                let past = self.engine.bypass_begin(volume, block * 8, 8, 1);
+                let Ok(Past::Origin(bypass)) = past else { return false };
                 let end_ns = self.serve(volume, false).expect("it does not hang");
-                let wake = self.engine.bypass_end(bypass, EIO);
+                let wake = self.engine.bypass_end(bypass, EIO, None);
                 self.wake(wake);
                 self.end(c, end_ns);
                 true
             }
             Ill::DiscardsFail if odd => {
-                let mut done = 0;
-                let r = self.engine.range(volume, sys::FBY_KIND_DISCARD, block * 8, 8, &mut done);
-                self.wake(r.wake);
-                if let Some(past) = r.past {
-                    let wake = self.engine.bypass_end(past, EIO);
+                let (kind, mut wake) = (sys::FBY_KIND_DISCARD, 0);
+                let r = self.engine.range(volume, kind, block * 8, 8, &mut 0, &mut wake);
+                self.wake(wake);
+                let cached = matches!(r, Ok(Past::Done));
+                if let Ok(Past::Origin(past)) = r {
+                    let wake = self.engine.bypass_end(past, EIO, None);
                     self.wake(wake);
                 }
-                let cached = r.result == Ok(Decision::Done);
                 if cached {
                     self.end(c, self.now_ns + WRITE_NS);
                 }
@@ -303,7 +303,8 @@ impl Bed {
         }
         let sector = self.clients[c].block * 8;
         for announced in [false, true] {
-            let (decision, wake) = self.engine.write(volume, sector, &[0; 4096], &mut 0);
+            let mut wake = 0;
+            let decision = self.engine.write(volume, sector, &[0; 4096], &mut 0, &mut wake);
             self.wake(wake);
             if wake & sys::FBY_WAKE_DESTAGE != 0 {
                 self.next_step_ns = self.now_ns;
@@ -313,10 +314,10 @@ impl Bed {
                     let delay_ns = self.engine.write_delay(volume, 8, self.now_ns);
                     return self.end(c, self.now_ns + delay_ns + WRITE_NS);
                 }
-                Decision::WaitSpace if !announced => {
-                    self.engine.wait_prepare(Decision::WaitSpace);
+                Decision::Wait(Wait::Space) if !announced => {
+                    self.engine.wait_prepare(Wait::Space);
                 }
-                Decision::WaitSpace => {}
+                Decision::Wait(Wait::Space) => {}
                 other => unreachable!("{other:?}: nothing else goes on"),
             }
         }

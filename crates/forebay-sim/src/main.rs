@@ -172,12 +172,12 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     #[cfg(feature = "planted-bugs")]
     if let Some(name) = &cli.plant {
-        let bug = forebay_sys::planted_bugs().into_iter().find(|(_, n, _)| n == name);
+        let bug = forebay_engine::sys::planted_bugs().into_iter().find(|(_, n, _)| n == name);
         let Some((id, ..)) = bug else {
             eprintln!("forebay-sim: no planted bug is named {name}, see core/medium/planted.h");
             return ExitCode::FAILURE;
         };
-        forebay_sim::engine::plant(id);
+        forebay_engine::planted::plant(id);
     }
     // Planted bugs are hunted in processes of their own, with watchdogs of their own.
     #[cfg(feature = "planted-bugs")]
@@ -522,7 +522,7 @@ fn run_planted(args: &PlantedArgs, threads: usize, json: bool) -> bool {
             return false;
         }
     };
-    let bugs: Vec<_> = forebay_sys::planted_bugs()
+    let bugs: Vec<_> = forebay_engine::sys::planted_bugs()
         .into_iter()
         .filter(|(_, name, _)| args.only.as_ref().is_none_or(|only| only == name))
         .collect();

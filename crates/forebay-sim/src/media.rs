@@ -18,10 +18,10 @@
 //! left with the older of the two values.  A fence vouches only for what the
 //! actor that issues it has stored; an actor is a simulated thread.
 
-use std::alloc::{alloc_zeroed, dealloc, Layout};
+use std::cell::{Ref, RefCell, RefMut};
 use std::collections::BTreeSet;
 
-use forebay_sys as sys;
+use forebay_engine::Store;
 
 use crate::rng::Rng;
 
@@ -42,51 +42,30 @@ pub struct LineStore {
     pub words: [u64; LINE_WORDS],
 }
 
-/// Zeroed memory, aligned to a page, that stays where it is.
-pub struct Region {
-    base: *mut u8,
-    bytes: usize,
-}
-
-// SAFETY: the region is plain memory that this value alone owns.
-unsafe impl Send for Region {}
+/// The bytes of a media.
+#[derive(Clone)]
+pub struct Region(Vec<u8>);
 
 impl Region {
-    const ALIGN: usize = 4096;
-
+    /// Zeroed.
     pub fn new(bytes: usize) -> Self {
-        let layout = Layout::from_size_align(bytes.max(1), Self::ALIGN).expect("size of a region");
-        // SAFETY: the layout's size is not zero.
-        let base = unsafe { alloc_zeroed(layout) };
-        assert!(!base.is_null(), "out of memory");
-        Self { base, bytes }
-    }
-
-    pub fn base(&self) -> *mut u8 {
-        self.base
+        Self(vec![0; bytes])
     }
 
     pub fn len(&self) -> usize {
-        self.bytes
+        self.0.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.bytes == 0
-    }
-
-    pub fn zero(&mut self) {
-        self.bytes_mut().fill(0);
+        self.0.is_empty()
     }
 
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: base is valid for bytes, initialised, and the engine, which
-        // also reads it, does not run while safe code holds the slice.
-        unsafe { std::slice::from_raw_parts(self.base, self.bytes) }
+        &self.0
     }
 
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in bytes(), and the borrow is unique.
-        unsafe { std::slice::from_raw_parts_mut(self.base, self.bytes) }
+        &mut self.0
     }
 
     pub fn line(&self, line: u32) -> [u64; LINE_WORDS] {
@@ -103,22 +82,6 @@ impl Region {
         for (w, b) in words.iter().zip(self.bytes_mut()[at..at + LINE].chunks_exact_mut(8)) {
             b.copy_from_slice(&w.to_le_bytes());
         }
-    }
-}
-
-impl Clone for Region {
-    fn clone(&self) -> Self {
-        let mut copy = Self::new(self.bytes);
-        copy.bytes_mut().copy_from_slice(self.bytes());
-        copy
-    }
-}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        let layout = Layout::from_size_align(self.bytes.max(1), Self::ALIGN).expect("as in new");
-        // SAFETY: allocated in new() with this layout.
-        unsafe { dealloc(self.base, layout) }
     }
 }
 
@@ -198,6 +161,17 @@ impl State {
             }
             self.store((at / LINE + i) as u32, &words);
         }
+    }
+
+    fn load(&mut self, image: &[u8]) {
+        self.visible.bytes_mut().copy_from_slice(image);
+        if let Some(durable) = &mut self.durable {
+            durable.bytes_mut().copy_from_slice(image);
+        }
+        self.pending.clear();
+        self.unfenced.clear();
+        self.armed = None;
+        self.captured = None;
     }
 
     /// `[start, start + n)` has to hold all that the actor stored: media that need a
@@ -284,23 +258,42 @@ pub fn crash_image(durable: &mut Region, pending: &[LineStore], flavour: Flavour
     }
 }
 
-/// The media that the engine is given.  It stays where it is while a pool is
-/// open on it, so all of it is behind a box.
-pub struct Media {
-    raw: Box<sys::fby_media>,
-    state: *mut State,
+/// The media that the engine is given.  The engine stores to it in its calls, and
+/// the simulator looks at it between them.
+pub struct Media(RefCell<State>);
+
+impl Store for Media {
+    fn size(&self) -> u64 {
+        self.state().visible.len() as u64
+    }
+
+    fn write(&self, at: u64, src: &[u8]) {
+        self.state_mut().write(at as usize, src);
+    }
+
+    fn fence(&self, at: u64, bytes: usize) {
+        self.state_mut().fence(at as usize, bytes);
+    }
+
+    fn read(&self, at: u64, bytes: usize, take: impl FnOnce(&[u8])) -> bool {
+        let state = self.state();
+        let at = at as usize;
+        if !at.is_multiple_of(LINE)
+            || !bytes.is_multiple_of(LINE)
+            || at.checked_add(bytes).is_none_or(|e| e > state.visible.len())
+        {
+            drop(state);
+            self.state_mut().misuse = Some(format!("media read of {bytes} bytes at {at}"));
+            return false;
+        }
+        let (first, last) = ((at / LINE) as u32, ((at + bytes) / LINE) as u32);
+        if !state.poison.is_empty() && state.poison.range(first..last).next().is_some() {
+            return false;
+        }
+        take(&state.visible.bytes()[at..at + bytes]);
+        true
+    }
 }
-
-// SAFETY: the state is owned by this value alone; the engine reaches it only
-// inside a call made by the thread that has the Media.
-unsafe impl Send for Media {}
-
-static OPS: sys::fby_media_ops = sys::fby_media_ops {
-    write: op_write,
-    write_crc: op_write_crc,
-    fence: op_fence,
-    read_crc: op_read_crc,
-};
 
 impl Media {
     /// Media that remembers what is durable and what is pending.
@@ -315,8 +308,7 @@ impl Media {
 
     fn with(visible: Region, books: bool, flavour: Flavour) -> Self {
         let durable = books.then(|| visible.clone());
-        let (base, size) = (visible.base(), visible.len() as u64);
-        let state = Box::into_raw(Box::new(State {
+        Self(RefCell::new(State {
             visible,
             durable,
             pending: Vec::new(),
@@ -329,42 +321,40 @@ impl Media {
             captured: None,
             unfenced: Vec::new(),
             misuse: None,
-        }));
-        let raw = Box::new(sys::fby_media { base, size, ops: &OPS, host: state.cast() });
-        Self { raw, state }
+        }))
     }
 
-    pub fn raw(&mut self) -> *mut sys::fby_media {
-        &mut *self.raw
+    /// Not for longer than until the next call of the engine.
+    pub fn state(&self) -> Ref<'_, State> {
+        self.0.borrow()
     }
 
-    pub fn state(&self) -> &State {
-        // SAFETY: made in with() by Box::into_raw, freed in drop; the engine
-        // does not run while safe code holds the reference.
-        unsafe { &*self.state }
+    /// Likewise.
+    pub fn state_mut(&self) -> RefMut<'_, State> {
+        self.0.borrow_mut()
     }
 
-    pub fn state_mut(&mut self) -> &mut State {
-        // SAFETY: as in state(), and the borrow is unique.
-        unsafe { &mut *self.state }
+    /// What is to be seen of it.
+    pub fn image(&self) -> Vec<u8> {
+        self.state().visible.bytes().to_vec()
     }
 
-    pub fn set_actor(&mut self, actor: u16) {
+    pub fn set_actor(&self, actor: u16) {
         self.state_mut().actor = actor;
     }
 
     /// The engine broke the port's contract.
-    pub fn misuse(&mut self) -> Option<String> {
+    pub fn misuse(&self) -> Option<String> {
         self.state_mut().misuse.take()
     }
 
     /// Keep a copy of the media just before the `n`th fence from now.
-    pub fn arm(&mut self, n: u32) {
+    pub fn arm(&self, n: u32) {
         self.state_mut().armed = Some(n);
         self.state_mut().captured = None;
     }
 
-    pub fn disarm(&mut self) {
+    pub fn disarm(&self) {
         self.state_mut().armed = None;
         self.state_mut().captured = None;
     }
@@ -374,39 +364,31 @@ impl Media {
     }
 
     /// Power cut: at the captured fence if there is one, else now.
-    pub fn power_cut(&mut self, rng: &mut Rng) {
-        let s = self.state_mut();
+    pub fn power_cut(&self, rng: &mut Rng) {
+        let s = &mut *self.state_mut();
         let (mut image, pending) = match s.captured.take() {
             Some(c) => (c.durable, c.pending),
             None => (s.durable.clone().expect("media with books"), std::mem::take(&mut s.pending)),
         };
         crash_image(&mut image, &pending, s.flavour, rng);
-        self.load(image.bytes());
+        s.load(image.bytes());
     }
 
     /// The process dies and the machine does not: every store is there.
-    pub fn process_kill(&mut self) {
-        let bytes = self.state().visible.bytes().to_vec();
+    pub fn process_kill(&self) {
+        let bytes = self.image();
         self.load(&bytes);
     }
 
     /// The image is what is visible and durable.
-    pub fn load(&mut self, image: &[u8]) {
-        let s = self.state_mut();
-        s.visible.bytes_mut().copy_from_slice(image);
-        if let Some(durable) = &mut s.durable {
-            durable.bytes_mut().copy_from_slice(image);
-        }
-        s.pending.clear();
-        s.unfenced.clear();
-        s.armed = None;
-        s.captured = None;
+    pub fn load(&self, image: &[u8]) {
+        self.state_mut().load(image);
     }
 
     /// Flips one bit, as the media would: in what is seen and in what stays.
-    pub fn flip(&mut self, bit: u64) {
+    pub fn flip(&self, bit: u64) {
         let (at, mask) = ((bit / 8) as usize, 1u8 << (bit % 8));
-        let s = self.state_mut();
+        let s = &mut *self.state_mut();
         s.visible.bytes_mut()[at] ^= mask;
         if let Some(durable) = &mut s.durable {
             durable.bytes_mut()[at] ^= mask;
@@ -415,8 +397,8 @@ impl Media {
 
     /// The lines report an error when read, until they are written; what a load
     /// that does not ask would see is garbage.
-    pub fn poison(&mut self, first_line: u32, lines: u32) {
-        let s = self.state_mut();
+    pub fn poison(&self, first_line: u32, lines: u32) {
+        let s = &mut *self.state_mut();
         for line in first_line..first_line + lines {
             s.poison.insert(line);
             let garbage = [0xdead_dead_dead_dead_u64; LINE_WORDS];
@@ -431,90 +413,9 @@ impl Media {
         self.state().poison.len()
     }
 
-    pub fn clear_poison(&mut self) {
+    pub fn clear_poison(&self) {
         self.state_mut().poison.clear();
     }
-}
-
-impl Drop for Media {
-    fn drop(&mut self) {
-        // SAFETY: from Box::into_raw in with(), and nobody else frees it.
-        drop(unsafe { Box::from_raw(self.state) });
-    }
-}
-
-/// The state behind a media handle.
-///
-/// # Safety
-/// `m` is the `raw` of a living [`Media`].
-unsafe fn state<'a>(m: *mut sys::fby_media) -> &'a mut State {
-    // SAFETY: the caller vouches for m; no other reference to the state lives
-    // during a call into the engine.
-    unsafe { &mut *(*m).host.cast::<State>() }
-}
-
-unsafe extern "C" fn op_write(
-    m: *mut sys::fby_media,
-    at: u64,
-    src: *const std::ffi::c_void,
-    n: usize,
-) {
-    // SAFETY: called by the engine with its media and n readable bytes at src,
-    // which is not in the media: the engine copies within it by way of memory.
-    let (state, src) = unsafe { (state(m), std::slice::from_raw_parts(src.cast::<u8>(), n)) };
-    state.write(at as usize, src);
-}
-
-unsafe extern "C" fn op_write_crc(
-    m: *mut sys::fby_media,
-    at: u64,
-    src: *const std::ffi::c_void,
-    n: usize,
-    crc: u32,
-) -> u32 {
-    // SAFETY: as op_write; fby_crc32c reads n bytes at src.
-    unsafe {
-        op_write(m, at, src, n);
-        sys::fby_crc32c(crc, src, n)
-    }
-}
-
-unsafe extern "C" fn op_fence(m: *mut sys::fby_media, at: u64, n: usize) {
-    // SAFETY: called by the engine with its media.
-    unsafe { state(m) }.fence(at as usize, n);
-}
-
-unsafe extern "C" fn op_read_crc(
-    m: *mut sys::fby_media,
-    dst: *mut std::ffi::c_void,
-    at: u64,
-    n: usize,
-    crc: *mut u32,
-) -> std::ffi::c_int {
-    // SAFETY: called by the engine with its media.
-    let state = unsafe { state(m) };
-    let offset = at as usize;
-    if !offset.is_multiple_of(LINE)
-        || !n.is_multiple_of(LINE)
-        || offset.checked_add(n).is_none_or(|e| e > state.visible.len())
-    {
-        state.misuse = Some(format!("media read of {n} bytes at {offset}"));
-        return 1;
-    }
-    let (first, last) = ((offset / LINE) as u32, ((offset + n) / LINE) as u32);
-    if !state.poison.is_empty() && state.poison.range(first..last).next().is_some() {
-        return 1;
-    }
-    let src = &state.visible.bytes()[offset..offset + n];
-    // SAFETY: dst, if any, has room for n bytes outside the media, and crc is the
-    // engine's.
-    unsafe {
-        if !dst.is_null() {
-            std::ptr::copy_nonoverlapping(src.as_ptr(), dst.cast::<u8>(), n);
-        }
-        *crc = sys::crc32c(*crc, src);
-    }
-    0
 }
 
 #[cfg(test)]

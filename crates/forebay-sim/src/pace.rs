@@ -9,10 +9,10 @@
 
 use serde::Serialize;
 
-use crate::engine::{identity, volume_spec, Attach, Decision, Engine};
+use crate::engine::{identity, small_attach, volume_spec, Attach, Decision, Engine};
 use crate::media::Media;
 use crate::rng::Rng;
-use forebay_sys as sys;
+use forebay_engine::sys;
 
 const NUMBER: u64 = 1;
 /// What a client takes for a request that is not held up.
@@ -115,7 +115,7 @@ impl Bed {
         let memory = Attach {
             nbuffers: 16,
             buffer_bytes: 256 << 10,
-            ..Attach::small(sectors, &identity, 4096)
+            ..small_attach(sectors, &identity, 4096)
         };
         engine.volume_attach(0, &memory).map_err(text)?;
         let mut bed = Self {
@@ -189,16 +189,18 @@ impl Bed {
 
     fn write(&mut self, block: u64) {
         loop {
-            let (decision, wake) = self.engine.write(0, block * 8, &[0; 4096], &mut 0);
+            let mut wake = 0;
+            let decision = self.engine.write(0, block * 8, &[0; 4096], &mut 0, &mut wake);
             if wake != 0 {
                 self.destage();
             }
             match decision.expect("the pool is sound") {
                 Decision::Done => break,
-                wait => {
+                Decision::Wait(wait) => {
                     self.engine.wait_prepare(wait);
                     self.advance(self.next_event_ns());
                 }
+                other => unreachable!("{other:?} of a write"),
             }
         }
         let delay_ns = self.engine.write_delay(0, 8, self.now_ns);

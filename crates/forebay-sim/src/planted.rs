@@ -33,7 +33,7 @@ pub struct Hunt {
 /// explorer's small workloads, the simulation, the flips, the damages, the explorer's
 /// random workloads.  Returns what caught it.
 pub fn hunt(id: u32, limit: Duration) -> Option<(String, String)> {
-    engine::plant(id);
+    forebay_engine::planted::plant(id);
     hooks::watchdog(Duration::from_secs(10));
     let start = Instant::now();
     let mut seeds = 1..;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A volume as its user sees it: which write each sector holds.
 
-use forebay_sys as sys;
+use forebay_engine::sys;
 
 use crate::engine::{Decision, Engine};
 use crate::origin::Origin;

@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use forebay_sys as sys;
+use forebay_engine::sys;
 
-use crate::engine::{identity, volume_spec, Attach, Decision, Engine, Ticket, Write};
+use crate::engine::{identity, volume_spec, Attach, Decision, Engine, Past, Ticket, Wait, Write};
 use crate::hooks;
 use crate::media::{Media, MediaEvent, Region};
 use crate::model::Kind;
@@ -258,8 +258,11 @@ impl Recorder<'_> {
         self.actor(actor);
         let index = self.volume(vol)?;
         let n = (sectors.end - sectors.start) as u32;
-        let (r, write) = self.engine.write_begin(index, sectors.start, n);
-        let write = write.ok_or(format!("begin by {actor}: {r:?}"))?;
+        let mut write = Write::default();
+        match self.engine.write_begin(&mut write, index, sectors.start, n) {
+            Ok(Decision::Done) => {}
+            other => return Err(format!("begin by {actor}: {other:?}")),
+        }
         let sectors = sectors.start..sectors.start + u64::from(write.nsectors());
         let id = self.fresh_id();
         let data = data(number(vol), sectors.clone(), id);
@@ -281,14 +284,14 @@ impl Recorder<'_> {
         let mut done = 0;
         for _ in 0..1000 {
             self.actor(0);
-            match self.engine.write(index, sector, data, &mut done) {
-                (Ok(Decision::Done), _) => return Ok(()),
-                (Ok(Decision::WaitSpace), _) => {
+            match self.engine.write(index, sector, data, &mut done, &mut 0) {
+                Ok(Decision::Done) => return Ok(()),
+                Ok(Decision::Wait(Wait::Space)) => {
                     for v in 0..self.origins.len() {
                         self.destage(v, 8)?;
                     }
                 }
-                (other, _) => return Err(format!("write: {other:?}")),
+                other => return Err(format!("write: {other:?}")),
             }
         }
         Err("a write found no space".into())
@@ -303,18 +306,21 @@ impl Recorder<'_> {
         while done < total {
             self.actor(0);
             let at = sectors.start + u64::from(done);
-            let (r, begun, n) = self.engine.bypass_begin(index, at, total - done, 1);
-            let bytes = &data[done as usize * pattern::SECTOR..][..n as usize * pattern::SECTOR];
-            if let Some(b) = begun {
-                self.origins[vol].write_whole(at, bytes);
-                self.mark(Mark::OriginPast { vol, sector: at, id, data: bytes.to_vec() });
-                self.engine.bypass_end(b, 0);
-            } else if r == Ok(Decision::Cached) {
-                self.write_data(index, at, bytes)?;
-            } else {
-                return Err(format!("a write past the cache: {r:?}"));
+            let rest = &data[done as usize * pattern::SECTOR..];
+            match self.engine.bypass_begin(index, at, total - done, 1) {
+                Ok(Past::Origin(b)) => {
+                    let bytes = &rest[..b.nsectors() as usize * pattern::SECTOR];
+                    self.origins[vol].write_whole(at, bytes);
+                    self.mark(Mark::OriginPast { vol, sector: at, id, data: bytes.to_vec() });
+                    done += b.nsectors();
+                    self.engine.bypass_end(b, 0, None);
+                }
+                Ok(Past::Cached(n)) => {
+                    self.write_data(index, at, &rest[..n as usize * pattern::SECTOR])?;
+                    done += n;
+                }
+                other => return Err(format!("a write past the cache: {other:?}")),
             }
-            done += n;
         }
         self.mark(Mark::End { vol, sectors, id });
         Ok(())
@@ -334,9 +340,9 @@ impl Recorder<'_> {
             Ok(Decision::Origin) => {
                 self.origins[vol].flush_all();
                 self.mark(Mark::OriginFlush { vol });
-                self.engine.flush_end(t, 0).0.map_err(|e| format!("flush: {e}"))?;
+                self.engine.flush_end(t, 0, &mut 0).map_err(|e| format!("flush: {e}"))?;
             }
-            Ok(Decision::WaitFlush) if self.held.is_some_and(|(v, _)| v == vol) => {
+            Ok(Decision::Wait(Wait::Flush)) if self.held.is_some_and(|(v, _)| v == vol) => {
                 return Ok(false)
             }
             other => return Err(format!("flush: {other:?}")),
@@ -353,9 +359,9 @@ impl Recorder<'_> {
         let (mut done, mut ticket) = (0, None::<Ticket>);
         for _ in 0..1000 {
             self.actor(0);
-            let r = self.engine.range(index, engine_kind, sectors.start, n, &mut done);
-            match r.result {
-                Ok(Decision::Done) => {
+            let past = self.engine.range(index, engine_kind, sectors.start, n, &mut done, &mut 0);
+            match past {
+                Ok(Past::Done) => {
                     let durable = match &mut ticket {
                         Some(t) => self.pass_gate(vol, t)?,
                         None => true,
@@ -365,16 +371,15 @@ impl Recorder<'_> {
                     }
                     return Ok(());
                 }
-                Ok(Decision::Origin) => {
-                    let past = r.past.ok_or("nothing for the origin")?;
+                Ok(Past::Origin(past)) => {
                     let (first, n) = (sectors.start + done, u64::from(past.nsectors()));
                     self.origins[vol].zero(first, n);
                     self.mark(Mark::OriginZero { vol, sectors: first..first + n });
                     let t = (kind == Kind::Zero).then(|| ticket.get_or_insert_default());
-                    self.engine.bypass_end_covered(past, 0, t);
+                    self.engine.bypass_end(past, 0, t);
                     done += n;
                 }
-                Ok(Decision::WaitSpace) => self.destage(vol, 8)?,
+                Ok(Past::Wait(Wait::Space)) => self.destage(vol, 8)?,
                 other => return Err(format!("range: {other:?}")),
             }
         }
@@ -468,7 +473,7 @@ impl Recorder<'_> {
             Op::Copy(actor) => {
                 self.actor(actor);
                 let w = self.writers.get_mut(&actor).ok_or("no write begun")?;
-                self.engine.write_copy(&mut w.write, &[&w.data], 0);
+                self.engine.write_copy(&mut w.write, &w.data, 0);
             }
             Op::Commit(actor) => {
                 self.actor(actor);
@@ -477,8 +482,8 @@ impl Recorder<'_> {
             }
             Op::Publish(actor) => {
                 self.actor(actor);
-                let w = self.writers.remove(&actor).ok_or("no write begun")?;
-                self.engine.write_publish(w.write);
+                let mut w = self.writers.remove(&actor).ok_or("no write begun")?;
+                self.engine.write_publish(&mut w.write);
                 self.mark(Mark::End { vol: w.vol, sectors: w.sectors, id: w.id });
             }
             Op::Past(vol, at, n) => self.past(vol, at..at + u64::from(n))?,

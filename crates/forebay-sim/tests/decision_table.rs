@@ -4,10 +4,10 @@
 //! engine left, and what the next start makes of it.  Every row is recovered
 //! twice, the second time from what the first left, and must come out the same.
 
+use forebay_engine::sys;
 use forebay_sim::engine::{identity, volume_spec, Attach, Decision, Engine};
 use forebay_sim::media::Media;
 use forebay_sim::script::data;
-use forebay_sys as sys;
 
 const CHUNK: usize = 1 << 16;
 const CHUNKS: usize = 5;
@@ -101,7 +101,7 @@ fn engine() -> Engine {
     Engine::new(Media::bare(OFFSET + CHUNKS * CHUNK))
 }
 
-fn attach(e: &mut Engine, holes: u32) -> Result<(), forebay_sim::engine::Error> {
+fn attach(e: &mut Engine, holes: u32) -> Result<(), forebay_sim::engine::Code> {
     let a = Attach {
         origin_sectors: SECTORS,
         identity: &identity(NUMBER),
@@ -122,7 +122,7 @@ fn image(left: Left) -> Vec<u8> {
     attach(&mut e, sys::FBY_HOLES_FAIL).unwrap();
     for (block, id) in [(0, 2), (32, 3)] {
         let bytes = data(NUMBER, block * 8..block * 8 + 16, id);
-        assert_eq!(e.write(0, block * 8, &bytes, &mut 0).0, Ok(Decision::Done));
+        assert_eq!(e.write(0, block * 8, &bytes, &mut 0, &mut 0), Ok(Decision::Done));
     }
     match left {
         Open => {}
@@ -135,7 +135,7 @@ fn image(left: Left) -> Vec<u8> {
     }
     let info = e.chunk_info(0).unwrap();
     assert_eq!((info.fill, info.live), (5, 4), "the test's own picture of the chunk");
-    e.media.state().visible.bytes().to_vec()
+    e.media.image()
 }
 
 fn line_at(page: usize) -> std::ops::Range<usize> {
@@ -191,7 +191,7 @@ fn outcome(image: &[u8], page: usize) -> (Outcome, Vec<u8>) {
     e.media.state_mut().visible.bytes_mut().copy_from_slice(image);
     let report = e.open_all(&sys::fby_options { nslots: 1, ..Default::default() }).unwrap();
     e.check(true).unwrap();
-    let after = e.media.state().visible.bytes().to_vec();
+    let after = e.media.image();
     let refused = attach(&mut e, sys::FBY_HOLES_FAIL).is_err();
     if refused {
         attach(&mut e, sys::FBY_HOLES_ISOLATE).unwrap();

@@ -8,10 +8,10 @@
 //! A volume that is not attached keeps its chunks, until it is attached and drained, or
 //! removed (docs/isolation.md).
 
-use forebay_sim::engine::{identity, volume_spec, Attach, Decision, Engine};
+use forebay_engine::sys;
+use forebay_sim::engine::{identity, small_attach, volume_spec, Decision, Engine, Wait};
 use forebay_sim::media::{Flavour, Media};
 use forebay_sim::script::data;
-use forebay_sys as sys;
 
 /// Pages of data in a chunk.
 const ROOM: u64 = 15;
@@ -42,15 +42,15 @@ impl Run {
     /// The first volume is number 1.
     fn attach(&mut self, index: u16, round_pages: u32) {
         let identity = identity(u64::from(index) + 1);
-        let attach = Attach::small(SECTORS, &identity, round_pages);
+        let attach = small_attach(SECTORS, &identity, round_pages);
         self.engine.volume_attach(index, &attach).unwrap();
     }
 
     fn try_write(&mut self, index: u16, block: u64) -> bool {
         let bytes = data(u64::from(index) + 1, block * 8..block * 8 + 8, 7);
-        match self.engine.write(index, block * 8, &bytes, &mut 0).0 {
+        match self.engine.write(index, block * 8, &bytes, &mut 0, &mut 0) {
             Ok(Decision::Done) => true,
-            Ok(Decision::WaitSpace) => false,
+            Ok(Decision::Wait(Wait::Space)) => false,
             other => panic!("block {block}: {other:?}"),
         }
     }

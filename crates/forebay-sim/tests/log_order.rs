@@ -6,9 +6,10 @@
 //! A log is drawn as its entries in the order of their appends, `3A` for entry A of
 //! txg 3; a bar begins a generation, and `s3` syncs txg 3.
 
-use forebay_sim::log_order::{append, claim, name, replay, run, sync, Name};
-use forebay_sys as sys;
-use forebay_sys::{fby_log_node as Node, fby_log_position as Position};
+use forebay_engine::log_order::{append, claim, replay, sync};
+use forebay_engine::sys;
+use forebay_engine::sys::{fby_log_node as Node, fby_log_position as Position};
+use forebay_sim::log_order::{name, run, Name};
 
 /// One replay of the entries not hidden.
 struct Stage {

@@ -7,10 +7,10 @@
 
 use std::mem::offset_of;
 
+use forebay_engine::sys;
 use forebay_sim::engine::{identity, volume_spec, Attach, Decision, Engine};
 use forebay_sim::media::Media;
 use forebay_sim::script::data;
-use forebay_sys as sys;
 
 const CHUNK: usize = 1 << 16;
 const CHUNKS: usize = 12;
@@ -102,7 +102,7 @@ fn options() -> sys::fby_options {
 
 fn write(e: &mut Engine, block: u64, id: u64) {
     let bytes = data(1, block * 8..block * 8 + 8, id);
-    let r = e.write(0, block * 8, &bytes, &mut 0).0;
+    let r = e.write(0, block * 8, &bytes, &mut 0, &mut 0);
     assert_eq!(r, Ok(Decision::Done));
 }
 
@@ -117,7 +117,7 @@ fn image(closed: bool) -> Vec<u8> {
     if closed {
         e.close().unwrap();
     }
-    e.media.state().visible.bytes().to_vec()
+    e.media.image()
 }
 
 /// Opened, written and read again; Ok(false): refused by name, before anything was

@@ -5,11 +5,11 @@
 //! durable.  Either power is cut right then, or destage goes on by itself and
 //! drains all of it.
 
+use forebay_engine::sys;
 use forebay_sim::drains::{another_origin, told_once, Run, SECTORS};
 use forebay_sim::engine::Decision;
 use forebay_sim::origin::Loss;
 use forebay_sim::rng::Rng;
-use forebay_sys as sys;
 
 #[test]
 fn whichever_request_fails_destage_tries_again_until_all_is_there() {

@@ -5,11 +5,11 @@
 
 use std::collections::BTreeSet;
 
-use forebay_sim::engine::{identity, volume_spec, Attach, Decision, Engine};
+use forebay_engine::sys;
+use forebay_sim::engine::{identity, small_attach, volume_spec, Decision, Engine, Wait};
 use forebay_sim::media::{Flavour, Media};
 use forebay_sim::rng::Rng;
 use forebay_sim::script::data;
-use forebay_sys as sys;
 
 const NUMBER: u64 = 1;
 /// 24 chunks of 15 pages of data.
@@ -44,18 +44,18 @@ impl Run {
 
     fn attach(&mut self) {
         let identity = identity(NUMBER);
-        self.engine.volume_attach(0, &Attach::small(SECTORS, &identity, 64)).unwrap();
+        self.engine.volume_attach(0, &small_attach(SECTORS, &identity, 64)).unwrap();
         self.destage(); // it tells the engine the time
     }
 
     fn write(&mut self, id: u64, block: u64) {
         let bytes = data(NUMBER, block * 8..block * 8 + 8, id);
         for _ in 0..50 {
-            let decision = self.engine.write(0, block * 8, &bytes, &mut 0).0.unwrap();
+            let decision = self.engine.write(0, block * 8, &bytes, &mut 0, &mut 0).unwrap();
             if decision == Decision::Done {
                 return;
             }
-            assert_eq!(decision, Decision::WaitSpace);
+            assert_eq!(decision, Decision::Wait(Wait::Space));
             self.destage();
         }
         panic!("no space for write {id}");

@@ -6,9 +6,9 @@ mod past;
 
 use std::ops::Range;
 
-use forebay_sys as sys;
+use forebay_engine::sys;
 
-use crate::engine::{Bypass, Decision, Ticket, Write};
+use crate::engine::{self, Bypass, Decision, Ticket, Wait, Write};
 use crate::model::Kind;
 use crate::origin::BAD;
 use crate::pattern;
@@ -301,8 +301,8 @@ impl World {
     /// A WAIT decision: announce, try once more, sleep.  True: it sleeps now.
     fn wait(&mut self, i: usize, d: Decision, announced: &mut Option<Decision>) -> bool {
         match d {
-            Decision::WaitBlock => self.tally.waits_block += 1,
-            Decision::WaitSlot => self.tally.waits_slot += 1,
+            Decision::Wait(Wait::Block) => self.tally.waits_block += 1,
+            Decision::Wait(Wait::Slot) => self.tally.waits_slot += 1,
             _ => {
                 self.tally.waits_space += 1;
                 // A host that is out of space calls destage.
@@ -315,7 +315,9 @@ impl World {
             self.log(|| format!("client {i} sleeps for {d:?}, {free} chunks free"));
             return true;
         }
-        self.engine.wait_prepare(d);
+        if let Decision::Wait(wait) = d {
+            self.engine.wait_prepare(wait);
+        }
         *announced = Some(d);
         false
     }
@@ -347,8 +349,8 @@ impl World {
                     if t.large && t.through <= t.done {
                         match self.past_begin(&mut t, v, index)? {
                             Decision::Done => break,
-                            Decision::WaitBlock
-                                if self.wait(i, Decision::WaitBlock, &mut announced) =>
+                            Decision::Wait(Wait::Block)
+                                if self.wait(i, Decision::Wait(Wait::Block), &mut announced) =>
                             {
                                 break
                             }
@@ -357,20 +359,21 @@ impl World {
                     }
                     let end = if t.large { t.through } else { total };
                     let (at, n) = (t.sectors.start + t.done, end - t.done);
-                    match self.engine.write_begin(index, at, n as u32) {
-                        (Ok(Decision::Done), Some(w)) => {
+                    let mut w = Write::default();
+                    match self.engine.write_begin(&mut w, index, at, n as u32) {
+                        Ok(Decision::Done) => {
                             t.begun = Some((w, Stage::Copy));
                             break;
                         }
-                        (Ok(Decision::WaitSpace), _)
+                        Ok(Decision::Wait(Wait::Space))
                             if self.plan.bypass.when_full
                                 && self.past_begin(&mut t, v, index)? == Decision::Done =>
                         {
                             break;
                         }
-                        (Ok(d), _) if self.wait(i, d, &mut announced) => break,
-                        (Ok(_), _) => {}
-                        (Err(e), _) => return Err(format!("write_begin: {e}")),
+                        Ok(d) if self.wait(i, d, &mut announced) => break,
+                        Ok(_) => {}
+                        Err(e) => return Err(format!("write_begin: {e}")),
                     }
                 }
             }
@@ -379,28 +382,28 @@ impl World {
                 let (a, b) = (self.rng.index(t.data.len()), self.rng.index(t.data.len()));
                 let (a, b) = (a.min(b), a.max(b));
                 let pieces = [&t.data[..a], &t.data[a..b], &t.data[b..]];
-                self.engine.write_copy(&mut w, &pieces, t.done * 512);
+                self.engine.write_copy_pieces(&mut w, &pieces, t.done * 512);
                 t.begun = Some((w, Stage::Commit));
             }
             Some((mut w, Stage::Commit)) => {
                 self.engine.write_commit(&mut w);
                 t.begun = Some((w, Stage::Publish));
             }
-            Some((w, Stage::Publish)) => {
+            Some((mut w, Stage::Publish)) => {
                 t.done += u64::from(w.nsectors());
-                let wake = self.engine.write_publish(w);
+                let wake = self.engine.write_publish(&mut w);
                 self.wake(wake);
                 if t.done == total && t.gate.is_none() {
-                    return Ok(self.write_done(&t));
+                    return Ok(self.write_done(&mut t));
                 }
             }
         }
         Ok(Task::Write(t))
     }
 
-    fn write_done(&mut self, t: &WriteTask) -> Task {
-        if let (Some(mut later), Some(v)) = (t.later, self.volume_at(t.number)) {
-            if self.engine.flush_later(&mut later).is_err() {
+    fn write_done(&mut self, t: &mut WriteTask) -> Task {
+        if let (Some(later), Some(v)) = (t.later.as_mut(), self.volume_at(t.number)) {
+            if self.engine.flush_later(later).is_err() {
                 self.log(|| format!("write {} met a flush that failed", t.id));
                 return self.model_fail(v, &t.sectors, t.id);
             }
@@ -416,16 +419,17 @@ impl World {
         let mut done = t.done as u32;
         let mut announced = None;
         loop {
-            let (r, wake) = self.engine.write(index, t.sectors.start, &t.data, &mut done);
+            let mut wake = 0;
+            let r = self.engine.write(index, t.sectors.start, &t.data, &mut done, &mut wake);
             t.done = u64::from(done);
             self.wake(wake);
             match r {
                 Ok(Decision::Done) if t.gate.is_some() => break,
-                Ok(Decision::Done) => return Ok(self.write_done(&t)),
-                Ok(Decision::WaitSpace) if self.plan.bypass.when_full => {
+                Ok(Decision::Done) => return Ok(self.write_done(&mut t)),
+                Ok(Decision::Wait(Wait::Space)) if self.plan.bypass.when_full => {
                     let v = self.volume_at(t.number).ok_or("its volume is gone")?;
                     if self.past_begin(&mut t, v, index)? == Decision::Done
-                        || self.wait(i, Decision::WaitSpace, &mut announced)
+                        || self.wait(i, Decision::Wait(Wait::Space), &mut announced)
                     {
                         break;
                     }
@@ -543,11 +547,12 @@ impl World {
         let kind = if t.kind == Kind::Zero { sys::FBY_KIND_ZERO } else { sys::FBY_KIND_DISCARD };
         let mut announced = None;
         loop {
-            let r = self.engine.range(index, kind, t.sectors.start, n, &mut t.done);
-            self.wake(r.wake);
-            match (r.result, r.past) {
-                (Ok(Decision::Done), _) => return self.range_gate(i, v, index, t),
-                (Ok(Decision::Origin), Some(part)) => {
+            let mut wake = 0;
+            let past = self.engine.range(index, kind, t.sectors.start, n, &mut t.done, &mut wake);
+            self.wake(wake);
+            match past {
+                Ok(engine::Past::Done) => return self.range_gate(i, v, index, t),
+                Ok(engine::Past::Origin(part)) => {
                     let first = t.sectors.start + t.done;
                     let sectors = first..first + u64::from(part.nsectors());
                     if sectors.is_empty() || sectors.end > t.sectors.end {
@@ -559,9 +564,12 @@ impl World {
                     t.past = Some(Past { part, due: self.origin_delay() });
                     break;
                 }
-                (Ok(d), _) if self.wait(i, d, &mut announced) => break,
-                (Ok(_), _) => {}
-                (Err(e), _) => return Err(format!("range: {e}")),
+                Ok(engine::Past::Wait(w)) => {
+                    if self.wait(i, Decision::Wait(w), &mut announced) {
+                        break;
+                    }
+                }
+                other => return Err(format!("range: {other:?}")),
             }
         }
         Ok(Task::Range(t))

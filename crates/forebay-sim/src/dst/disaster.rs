@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Crashes, what they leave, and media that fails.
 
-use forebay_sys as sys;
+use forebay_engine::sys;
 
 use crate::origin::Loss;
 

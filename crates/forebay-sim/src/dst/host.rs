@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The host: destage, the origins' requests in flight, volumes that come and go.
 
-use forebay_sys as sys;
+use forebay_engine::sys;
 
 use crate::engine::{identity, volume_spec, Attach, Decision, Io};
 use crate::model::Sector;

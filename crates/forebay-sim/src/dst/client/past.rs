@@ -3,11 +3,11 @@
 
 use std::ops::Range;
 
-use forebay_sys as sys;
+use forebay_engine::sys;
 
 use crate::dst::host::EIO;
 use crate::dst::World;
-use crate::engine::Decision;
+use crate::engine::{self, Decision, Wait};
 use crate::model::{Kind, Sector};
 
 use super::{Client, FlushTask, Gate, Passed, Past, RangeTask, Task, WriteTask};
@@ -22,8 +22,9 @@ impl World {
     ) -> Result<Decision, String> {
         let (at, left) = (t.sectors.start + t.done, t.sectors.end - t.sectors.start - t.done);
         let least = if t.large { self.plan.bypass.least } else { 1 };
-        let (r, begun, n) = self.engine.bypass_begin(index, at, left as u32, least);
-        if let Some(b) = begun {
+        let past = self.engine.bypass_begin(index, at, left as u32, least);
+        if let Ok(engine::Past::Origin(b)) = past {
+            let n = b.nsectors();
             let sectors = at..at + u64::from(n);
             if n == 0 || u64::from(n) > left {
                 return Err(format!("{n} of {left} sectors are to go past the cache"));
@@ -36,15 +37,15 @@ impl World {
             t.past = Some(Past { part: b, due });
             return Ok(Decision::Done);
         }
-        match r {
-            Ok(Decision::Cached) if n == 0 || u64::from(n) > left => {
+        match past {
+            Ok(engine::Past::Cached(n)) if n == 0 || u64::from(n) > left => {
                 Err(format!("{n} of {left} sectors are to go through the cache"))
             }
-            Ok(Decision::Cached) => {
+            Ok(engine::Past::Cached(n)) => {
                 t.through = t.done + u64::from(n);
                 Ok(Decision::Cached)
             }
-            Ok(Decision::WaitBlock) => Ok(Decision::WaitBlock),
+            Ok(engine::Past::Wait(Wait::Block)) => Ok(Decision::Wait(Wait::Block)),
             other => Err(format!("bypass_begin: {other:?}")),
         }
     }
@@ -60,7 +61,7 @@ impl World {
             false => t.later.get_or_insert_default(),
         };
         let error = if fails { EIO } else { 0 };
-        let wake = self.engine.bypass_end_covered(past.part, error, Some(ticket));
+        let wake = self.engine.bypass_end(past.part, error, Some(ticket));
         self.log(|| format!("write {} past the cache ends, failed: {fails}", t.id));
         self.wake(wake);
         self.tally.bypasses += 1;
@@ -70,7 +71,7 @@ impl World {
         }
         t.done += n;
         match t.done == t.sectors.end - t.sectors.start && t.gate.is_none() {
-            true => self.write_done(&t),
+            true => self.write_done(&mut t),
             false => Task::Write(t),
         }
     }
@@ -153,9 +154,9 @@ impl World {
         let Some((mark, due, cuts, since)) = g.sent else {
             return match self.engine.flush_begin(index, &mut g.ticket) {
                 Ok(Decision::Done) => Ok(Passed::Well),
-                Ok(Decision::WaitFlush) => {
+                Ok(Decision::Wait(Wait::Flush)) => {
                     self.tally.waits_flush += 1;
-                    self.clients[i].asleep = Some(Decision::WaitFlush);
+                    self.clients[i].asleep = Some(Decision::Wait(Wait::Flush));
                     Ok(Passed::NotYet)
                 }
                 Ok(Decision::Origin) if self.client_flushes(v) || self.destage_flushes(v) => {
@@ -180,7 +181,8 @@ impl World {
             // Whoever asked for it, it is of all that had ended when it was sent.
             self.volumes[v].model.iter_mut().for_each(|s| s.flushed(since));
         }
-        let (result, wake) = self.engine.flush_end(&mut g.ticket, error);
+        let mut wake = 0;
+        let result = self.engine.flush_end(&mut g.ticket, error, &mut wake);
         self.wake(wake);
         match result {
             Ok(()) if error == 0 => Ok(Passed::Well),
@@ -222,14 +224,14 @@ impl World {
     ) -> Result<Task, String> {
         let passed = match &mut t.gate {
             Some(gate) => self.gate_step(i, v, index, gate)?,
-            None => return Ok(self.write_done(&t)),
+            None => return Ok(self.write_done(&mut t)),
         };
         match passed {
             Passed::NotYet => Ok(Task::Write(t)),
             Passed::Failed => Ok(self.model_fail(v, &t.sectors, t.id)),
             Passed::Well => {
                 self.model_flushed(v, &t.sectors, t.id);
-                Ok(self.write_done(&t))
+                Ok(self.write_done(&mut t))
             }
         }
     }
@@ -260,7 +262,7 @@ impl World {
         let zero = t.kind == Kind::Zero;
         let ticket = zero.then(|| &mut t.gate.get_or_insert_default().ticket);
         let error = if fails { EIO } else { 0 };
-        let wake = self.engine.bypass_end_covered(past.part, error, ticket);
+        let wake = self.engine.bypass_end(past.part, error, ticket);
         self.wake(wake);
         if fails {
             return self.model_fail(v, &t.sectors, t.id);

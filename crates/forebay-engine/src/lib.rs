@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The engine for safe Rust: the only crate that calls `core/api/forebay.h`, and,
+//! beside `forebay-sys`, the only one with `unsafe` code for it.
+//!
+//! It owns what the engine is given (the pool's memory, the media, the memory of
+//! attached volumes) for as long as the engine may touch it, and it keeps apart the
+//! calls that the contract wants one at a time.  It decides nothing: when to wait,
+//! what to do about an error and what to tell a person is the caller's.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`Engine`] | an open pool; `engine.rs` the requests and destage, `volumes.rs` the volumes, `past.rs` what goes past the cache, `open.rs` opening and recovery |
+//! | [`Media`], [`Soft`] | what a pool lies on: mapped memory, or a [`Store`] written in Rust |
+//! | [`Memory`] | zeroed memory and mappings |
+//! | [`log_order`] | the order of a log's entries |
+//! | `hooks`, `planted` | for the simulator: the CPU's number, failed assertions, deliberate mistakes |
+
+mod code;
+mod engine;
+#[cfg(feature = "hooks")]
+pub mod hooks;
+pub mod log_order;
+mod media;
+mod memory;
+mod open;
+mod past;
+#[cfg(feature = "planted-bugs")]
+pub mod planted;
+mod soft;
+mod volumes;
+
+/// Constants and plain structs of the C interface.  Its functions are unsafe to
+/// call, and [`Engine`] is the way to them.
+pub use forebay_sys as sys;
+
+pub use code::{Code, Decision, Result, Wait};
+pub use engine::{BlockRead, Engine, Io, Step, Write};
+pub use media::{format, probe, Media, Medium, Pace, Persist};
+pub use memory::Memory;
+pub use open::OpenError;
+pub use past::{Bypass, Past, Ticket};
+pub use soft::{Soft, Store};
+pub use volumes::Attach;
+
+/// Bytes of the header line of a page, as they lie on the media.
+pub fn line_bytes(line: &sys::fby_page_line) -> &[u8; 64] {
+    // SAFETY: 64 bytes of integers without padding, which the tests of forebay-sys
+    // compare with C; any of their values is a byte.
+    unsafe { &*std::ptr::from_ref(line).cast() }
+}

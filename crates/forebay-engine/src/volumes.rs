@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The pool's volumes: added, removed, attached, drained.
+
+use std::ffi::CString;
+use std::sync::Arc;
+
+use forebay_sys as sys;
+
+use crate::code::{done, Code, Result};
+use crate::engine::Engine;
+use crate::media::Medium;
+use crate::open::{allocate, OpenError};
+
+/// Arguments of an attach.
+#[derive(Clone, Debug)]
+pub struct Attach<'a> {
+    pub origin_sectors: u64,
+    pub identity: &'a str,
+    /// `FBY_HOLES_x`
+    pub holes: u32,
+    pub round_pages: u32,
+    pub nbuffers: u32,
+    pub buffer_bytes: u32,
+}
+
+fn c_string(text: &str) -> Result<CString> {
+    CString::new(text).map_err(|_| Code(sys::FBY_E_NAME))
+}
+
+impl<M: Medium> Engine<M> {
+    pub fn volume_add(&self, spec: &sys::fby_volume_spec) -> Result<u16> {
+        let _admin = self.admin();
+        let mut index = 0;
+        // SAFETY: the pool is open; admin keeps volume calls apart.
+        done(unsafe { sys::fby_volume_add(self.pool, spec, &mut index) })?;
+        Ok(index)
+    }
+
+    /// No I/O of the volume may be under way, which it is not: it is not attached.
+    pub fn volume_remove(&self, index: u16, discard: bool) -> Result<()> {
+        let _admin = self.admin();
+        // SAFETY: the pool is open; admin keeps volume calls apart.
+        done(unsafe { sys::fby_volume_remove(self.pool, index, discard) })
+    }
+
+    pub fn volume_find(&self, name: &str) -> Result<u16> {
+        let (name, mut index) = (c_string(name)?, 0);
+        let _admin = self.admin();
+        // SAFETY: the pool is open; name is zero-terminated.
+        done(unsafe { sys::fby_volume_find(self.pool, name.as_ptr(), &mut index) })?;
+        Ok(index)
+    }
+
+    pub fn volume_info(&self, index: u16) -> Result<sys::fby_volume_info> {
+        let mut info = sys::fby_volume_info::default();
+        // SAFETY: the pool is open; info is ours.
+        done(unsafe { sys::fby_volume_info(self.pool, index, &mut info) })?;
+        Ok(info)
+    }
+
+    /// Records a new identity or a larger size of a volume that is not attached.
+    pub fn volume_rebind(&self, index: u16, identity: &str, sectors: u64) -> Result<()> {
+        let identity = c_string(identity)?;
+        let _admin = self.admin();
+        // SAFETY: the pool is open; identity is zero-terminated.
+        done(unsafe { sys::fby_volume_rebind(self.pool, index, identity.as_ptr(), sectors) })
+    }
+
+    /// Attaches with memory of its own, which is kept until the detach.
+    pub fn volume_attach(&self, index: u16, a: &Attach<'_>) -> std::result::Result<(), OpenError> {
+        let mut admin = self.admin();
+        // SAFETY: the pool is open; a plain computation.
+        let bytes =
+            unsafe { sys::fby_volume_bytes(self.pool, a.round_pages, a.nbuffers, a.buffer_bytes) };
+        let (memory, identity) = (allocate(bytes, false)?, c_string(a.identity)?);
+        let raw = sys::fby_attach {
+            origin_sectors: a.origin_sectors,
+            identity: identity.as_ptr(),
+            holes: a.holes,
+            mem: memory.as_ptr().cast(),
+            mem_bytes: bytes,
+            round_pages: a.round_pages,
+            nbuffers: a.nbuffers,
+            buffer_bytes: a.buffer_bytes,
+        };
+        // SAFETY: the pool is open, admin keeps volume calls apart, and the
+        // memory stays in the map until the detach (or until self is dropped,
+        // after which no call is made).
+        done(unsafe { sys::fby_volume_attach(self.pool, index, &raw) })?;
+        admin.insert(index, Arc::new(memory));
+        Ok(())
+    }
+
+    /// Refused as busy while requests of the volume, destage's included, are in
+    /// flight.  What is cached stays cached.
+    pub fn volume_detach(&self, index: u16) -> Result<()> {
+        let mut admin = self.admin();
+        // SAFETY: the pool is open; admin keeps volume calls apart.
+        done(unsafe { sys::fby_volume_detach(self.pool, index) })?;
+        admin.remove(&index);
+        Ok(())
+    }
+
+    /// Destages all that it holds, for as long as on, or until it is clean.  Returns
+    /// the number that what is written from now on does not go below: between two
+    /// steps, since a page that one moves has a lower number before.
+    pub fn volume_drain(&self, index: u16, on: bool) -> Result<u64> {
+        let _admin = self.admin();
+        // SAFETY: the pool is open.
+        done(unsafe { sys::fby_volume_drain(self.pool, index, on) })?;
+        Ok(self.info().seq)
+    }
+
+    /// Has it nothing to destage?
+    pub fn volume_clean(&self, index: u16) -> bool {
+        // SAFETY: the pool is open.
+        unsafe { sys::fby_volume_clean(self.pool, index) }
+    }
+}
