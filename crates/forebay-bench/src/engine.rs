@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use forebay_sys::posix_kernels;
+use forebay_engine::sys::posix_kernels;
 use serde::Serialize;
 
 use crate::memory::{MediaChoice, Memory};

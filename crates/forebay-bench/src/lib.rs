@@ -14,6 +14,7 @@
 //! The first three talk to the engine directly; origins take what destage gives
 //! them and store nothing.  The media is DRAM standing in for persistent memory, and
 //! reports say which kind.
+#![forbid(unsafe_code)]
 
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("pools are mapped whole: 64-bit machines only");

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Mapped memory: the media, and what the engine and its volumes need.
 
-use std::ffi::c_void;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::ptr::{self, NonNull};
+use std::sync::Arc;
 
+use forebay_engine::{Media, Memory as Mapped, Persist};
 use rustix::fs::{fallocate, openat, FallocateFlags, Mode, OFlags, CWD};
-use rustix::mm::{madvise, mmap, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
 
 use crate::BenchError;
 
@@ -54,15 +53,9 @@ impl Unmapped {
 /// Zeroed memory, page aligned, unmapped when dropped.
 #[derive(Debug)]
 pub(crate) struct Memory {
-    base: NonNull<c_void>,
-    len: usize,
+    mapped: Arc<Mapped>,
     file: Option<OwnedFd>,
 }
-
-// SAFETY: plain memory; who may access which part is the user's to order.
-unsafe impl Send for Memory {}
-// SAFETY: as above.
-unsafe impl Sync for Memory {}
 
 fn system(what: String) -> impl FnOnce(rustix::io::Errno) -> BenchError {
     move |errno| BenchError::System { what, source: errno.into() }
@@ -71,7 +64,12 @@ fn system(what: String) -> impl FnOnce(rustix::io::Errno) -> BenchError {
 impl Memory {
     pub fn new(choice: &MediaChoice, len: u64) -> Result<Self, BenchError> {
         match choice {
-            MediaChoice::Anonymous => Self::anonymous(len),
+            MediaChoice::Anonymous => {
+                let mapped = length(len).and_then(|len| Mapped::anonymous(len, true));
+                let what = format!("mapping {len} bytes (choose a smaller pool)");
+                let mapped = mapped.map_err(|source| BenchError::System { what, source })?;
+                Ok(Self { mapped: Arc::new(mapped), file: None })
+            }
             MediaChoice::File(dir) => {
                 let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
                 let file = openat(CWD, dir, flags, Mode::RUSR | Mode::WUSR).map_err(system(
@@ -86,26 +84,18 @@ impl Memory {
         }
     }
 
-    pub fn anonymous(len: u64) -> Result<Self, BenchError> {
-        let len = length(len)?;
-        let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping where the system likes.
-        let base = unsafe { mmap_anonymous(ptr::null_mut(), len, prot, MapFlags::PRIVATE) }
-            .map_err(system(format!("mapping {len} bytes (choose a smaller pool)")))?;
-        let memory = Self { base: nonnull(base)?, len, file: None };
-        // SAFETY: the mapping is ours.  Advice only: without huge pages it is slower.
-        let _ = unsafe { madvise(base, len, Advice::LinuxHugepage) };
-        Ok(memory)
+    fn of_file(file: OwnedFd, len: u64) -> Result<Self, BenchError> {
+        let mapped = length(len).and_then(|len| Mapped::of_file(file.as_fd(), len, true, false));
+        let what = format!("mapping {len} bytes of a file (choose a smaller pool)");
+        let mapped = mapped.map_err(|source| BenchError::System { what, source })?;
+        Ok(Self { mapped: Arc::new(mapped), file: Some(file) })
     }
 
-    fn of_file(file: OwnedFd, len: u64) -> Result<Self, BenchError> {
-        let len = length(len)?;
-        let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping where the system likes, of a file that has len
-        // bytes reserved and that nobody else can open.
-        let base = unsafe { mmap(ptr::null_mut(), len, prot, MapFlags::SHARED, &file, 0) }
-            .map_err(system(format!("mapping {len} bytes of a file (choose a smaller pool)")))?;
-        Ok(Self { base: nonnull(base)?, len, file: Some(file) })
+    /// The first `bytes` of it as media, written past the caches.
+    pub fn media(&self, bytes: u64) -> Result<Media, BenchError> {
+        Media::new(self.mapped.clone(), bytes, Persist::Nt, None).ok_or_else(|| {
+            BenchError::Options("this CPU has no way to write past its caches".to_owned())
+        })
     }
 
     /// Faults all pages in, so that no measurement does.
@@ -117,23 +107,11 @@ impl Memory {
     /// among each other in the machine, and none in a slower place than others.
     pub fn populate_in_turns(&self, parts: usize) {
         const STEP: usize = 2 << 20;
-        let part = self.len / parts;
+        let part = self.len() / parts;
         for offset in (0..part).step_by(STEP) {
             for first in (0..parts).map(|i| i * part + offset) {
-                self.populate_range(first, STEP.min(part - offset));
+                self.mapped.populate(first..first + STEP.min(part - offset));
             }
-        }
-    }
-
-    fn populate_range(&self, first: usize, len: usize) {
-        let base = self.at(first);
-        // SAFETY: within the mapping; populating changes no byte.
-        if unsafe { madvise(base.cast(), len, Advice::LinuxPopulateWrite) }.is_ok() {
-            return;
-        }
-        for at in (first..first + len).step_by(4096) {
-            // SAFETY: within the mapping, which is still all zeroes.
-            unsafe { self.at(at).write_volatile(0) };
         }
     }
 
@@ -141,37 +119,19 @@ impl Memory {
     /// lost and stays.
     pub fn unmap(mut self) -> Unmapped {
         match self.file.take() {
-            Some(file) => Unmapped::File(file, self.len as u64),
+            Some(file) => Unmapped::File(file, self.len() as u64),
             None => Unmapped::Still(self),
         }
     }
 
-    pub fn at(&self, offset: usize) -> *mut u8 {
-        assert!(offset < self.len);
-        // SAFETY: within the mapping.
-        unsafe { self.base.as_ptr().cast::<u8>().add(offset) }
-    }
-
     pub fn len(&self) -> usize {
-        self.len
+        self.mapped.len()
     }
 }
 
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours and its users borrowed it or hold it.
-        let _ = unsafe { munmap(self.base.as_ptr(), self.len) };
+fn length(len: u64) -> io::Result<usize> {
+    match usize::try_from(len) {
+        Ok(len) if len > 0 => Ok(len),
+        _ => Err(io::ErrorKind::InvalidInput.into()),
     }
-}
-
-fn length(len: u64) -> Result<usize, BenchError> {
-    let len = usize::try_from(len).ok().filter(|&len| len > 0);
-    len.ok_or_else(|| BenchError::Options("a size of 0 bytes, or more than can be mapped".into()))
-}
-
-fn nonnull(base: *mut c_void) -> Result<NonNull<c_void>, BenchError> {
-    NonNull::new(base).ok_or_else(|| BenchError::System {
-        what: "mapping memory at address 0".to_owned(),
-        source: io::ErrorKind::Unsupported.into(),
-    })
 }

@@ -7,13 +7,14 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Barrier;
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use forebay::{
     create, AttachOptions, CreateOptions, Media, MediaOptions, MemOrigin, Persist, Pool,
     PoolOptions, Volume,
 };
+use forebay_engine::sys;
 use rustix::time::{clock_gettime, ClockId};
 use serde::Serialize;
 
@@ -106,7 +107,7 @@ struct Seen {
 struct Bed {
     volume: Volume,
     _pool: Pool,
-    bucket: Box<Bucket>,
+    bucket: Arc<Bucket>,
     slots: u32,
     blocks: u64,
 }
@@ -130,14 +131,9 @@ fn media(o: &SlotsOptions) -> Result<Media, BenchError> {
 
 /// What `create` does, on anonymous memory.
 fn format(media: &Media) -> Result<(), BenchError> {
-    let format = forebay_sys::fby_format { uuid: *b"forebay-slots 01", ..Default::default() };
-    // SAFETY: the media is mapped, and nobody else's.
-    let rc = unsafe { forebay_sys::fby_format(media.as_raw(), &format) };
-    if rc < 0 {
-        let reason = forebay_sys::error_message(rc);
-        return Err(BenchError::Engine { what: "format the pool", reason });
-    }
-    Ok(())
+    let format = sys::fby_format { uuid: *b"forebay-slots 01", ..Default::default() };
+    let done = forebay_engine::format(media.mapped(), &format);
+    done.map_err(|e| BenchError::Engine { what: "format the pool", reason: e.message() })
 }
 
 fn bed(o: &SlotsOptions, slots: u32) -> Result<Bed, BenchError> {
@@ -145,7 +141,8 @@ fn bed(o: &SlotsOptions, slots: u32) -> Result<Bed, BenchError> {
     if o.dir.is_none() {
         format(&media)?;
     }
-    let bucket = Bucket::install(&media);
+    let bucket = Arc::new(Bucket::new());
+    let media = media.paced(bucket.clone());
     let pool = Pool::open_media(media, &PoolOptions { slots, ..Default::default() })?;
     let blocks = match o.blocks {
         0 => pool.status().pages / 32,

@@ -2,13 +2,8 @@
 //! The single operations that are compared: `raw`, `floor`, and the engine's
 //! write and read.
 
-use std::ffi::c_void;
-use std::marker::PhantomData;
-use std::ptr;
-
-use forebay_sys::{
-    crc32c, fby_media, fby_media_ops, fby_page_line, posix_media_ops, FBY_PERSIST_NT,
-};
+use forebay_engine::sys::{crc32c, fby_page_line};
+use forebay_engine::{line_bytes, Media};
 
 use crate::memory::Memory;
 use crate::pool::Pool;
@@ -20,7 +15,7 @@ const LINE: usize = 64;
 /// As in a pool: 512 pages, of which the first are header lines.
 const CHUNK: usize = 2 << 20;
 const CHUNK_PAGES: usize = CHUNK / PAGE;
-const FIRST_PAGE: usize = forebay_sys::fby_first_page(CHUNK_PAGES as u32) as usize;
+const FIRST_PAGE: usize = forebay_engine::sys::fby_first_page(CHUNK_PAGES as u32) as usize;
 
 /// What is written: some pages of noise, small enough to stay in the cache as
 /// the data of a write that just happened does.
@@ -75,10 +70,8 @@ impl Random {
 
 /// A share of the media, written chunk after chunk, page after page, by one
 /// thread, in a circle.
-pub(crate) struct Strip<'a> {
-    memory: PhantomData<&'a Memory>,
-    ops: fby_media_ops,
-    media: fby_media,
+pub(crate) struct Strip {
+    media: Media,
     first: usize,
     chunks: usize,
     chunk: usize,
@@ -86,26 +79,16 @@ pub(crate) struct Strip<'a> {
     seq: u64,
 }
 
-// SAFETY: media is private to the strip and its operations do not care which
-// thread calls them.
-unsafe impl Send for Strip<'_> {}
-
-impl<'a> Strip<'a> {
+impl Strip {
     /// `bytes` of `memory` from `first` on, which nobody else writes.
-    pub fn new(memory: &'a Memory, first: usize, bytes: usize) -> Result<Self, BenchError> {
-        let ops = posix_media_ops(FBY_PERSIST_NT, None).ok_or_else(|| {
-            BenchError::Options("this CPU has no way to write past its caches".to_owned())
-        })?;
+    pub fn new(memory: &Memory, first: usize, bytes: usize) -> Result<Self, BenchError> {
         assert!(first.is_multiple_of(CHUNK) && first + bytes <= memory.len());
         let chunks = bytes / CHUNK;
         if chunks == 0 {
             return Err(BenchError::Options("the media is too small for its threads".to_owned()));
         }
-        let size = memory.len() as u64;
-        let media = fby_media { base: memory.at(0), size, ops, host: ptr::null_mut() };
-        let at = (0, FIRST_PAGE);
-        let memory = PhantomData;
-        Ok(Self { memory, ops: *ops, media, first, chunks, chunk: at.0, page: at.1, seq: 0 })
+        let media = memory.media(memory.len() as u64)?;
+        Ok(Self { media, first, chunks, chunk: 0, page: FIRST_PAGE, seq: 0 })
     }
 
     /// The next page, and its line in the chunk's header array.
@@ -124,41 +107,32 @@ impl<'a> Strip<'a> {
 }
 
 /// Non-temporal copy and fence.
-pub(crate) struct Raw<'a>(pub Strip<'a>, pub Source);
+pub(crate) struct Raw(pub Strip, pub Source);
 
-impl Stroke for Raw<'_> {
+impl Stroke for Raw {
     #[inline]
     fn stroke(&mut self) -> Result<(), BenchError> {
         let (data, ..) = self.0.next();
-        let (ops, media) = (self.0.ops, &raw mut self.0.media);
-        // SAFETY: a page of the strip, which is ours; the source has a page.
-        unsafe {
-            (ops.write)(media, data, self.1.next().as_ptr().cast(), PAGE);
-            (ops.fence)(media, data, PAGE);
-        }
+        self.0.media.write(data, self.1.next());
+        self.0.media.fence(data, PAGE);
         Ok(())
     }
 }
 
 /// The same with CRC32C of the data in the same pass and a header line that has
 /// a CRC32C of its own, before the one fence; and nothing else.
-pub(crate) struct Floor<'a>(pub Strip<'a>, pub Source);
+pub(crate) struct Floor(pub Strip, pub Source);
 
-impl Stroke for Floor<'_> {
+impl Stroke for Floor {
     #[inline]
     fn stroke(&mut self) -> Result<(), BenchError> {
         let (data, line, seq) = self.0.next();
-        let (ops, media) = (self.0.ops, &raw mut self.0.media);
-        let mut header = fby_page_line { seq, ..Default::default() };
-        // SAFETY: a page and its line of the strip, which is ours; the source
-        // has a page, and a header is 64 bytes without padding.
-        unsafe {
-            header.data_crc = (ops.write_crc)(media, data, self.1.next().as_ptr().cast(), PAGE, 0);
-            let bytes = ptr::from_ref(&header).cast::<[u8; LINE - 4]>();
-            header.crc = crc32c(0, &*bytes);
-            (ops.write)(media, line, ptr::from_ref(&header).cast::<c_void>(), LINE);
-            (ops.fence)(media, data, PAGE);
-        }
+        let media = &self.0.media;
+        let data_crc = media.write_crc(data, self.1.next(), 0);
+        let mut header = fby_page_line { seq, data_crc, ..Default::default() };
+        header.crc = crc32c(0, &line_bytes(&header)[..LINE - 4]);
+        media.write(line, line_bytes(&header));
+        media.fence(data, PAGE);
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The command `forebay`.  Each subcommand is a function in a file of its
 //! name; what it prints and what it exits with is decided here.
-
+#![forbid(unsafe_code)]
 // They panic where nobody reads any more.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 

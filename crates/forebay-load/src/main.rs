@@ -2,6 +2,7 @@
 //! Forebay under load: sustained, hot set, mixed, the tail of fsync, a stalled
 //! origin.  The origin is memory that serves requests at a steady rate, so what
 //! is compared is how the cache uses a disk and not which disk it is.
+#![forbid(unsafe_code)]
 
 mod bed;
 mod cases;

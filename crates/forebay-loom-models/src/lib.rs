@@ -8,6 +8,7 @@
 //! | [`reader`] | finding and copying a page without a lock |
 //! | [`floor`] | sequence numbers of slots, and the cut of a destage round |
 //! | [`bypass`] | writes past the cache beside writes through it |
+#![forbid(unsafe_code)]
 
 /// The C that a model follows; `tests/follows.rs` compares it with the source, so that
 /// neither changes alone.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `forebay-sim`: makes losing data something that the tests find.
+#![forbid(unsafe_code)]
 
 mod sweep;
 

@@ -16,15 +16,18 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use forebay_sys as sys;
+use forebay_engine::sys;
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::io::Errno;
 
 use crate::bypass::{Mode, Policy};
-use crate::engine::{Engine, EngineResult, Gate, Io, Step, Ticket};
+use crate::drains::{drain_on, Drains};
+use crate::engine::{Engine, EngineResult, Io, Step, Ticket};
 use crate::error::{Error, Result};
 use crate::latency::Phases;
+use crate::media::Media;
 use crate::origin::Origin;
+use crate::past::{gate, Gate};
 use crate::ring::{Ring, Write};
 use crate::wait::{Flushes, Space};
 
@@ -69,7 +72,9 @@ impl Kick {
 /// What the threads of a pool share.
 #[derive(Debug)]
 pub(crate) struct Shared {
+    pub media: Media,
     pub engine: Engine,
+    pub drains: Drains,
     pub space: Space,
     pub flushes: Flushes,
     pub kick: Kick,
@@ -88,11 +93,13 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(engine: Engine) -> Result<Shared> {
-        let kick = Kick::new()
-            .map_err(|e| Error::system(&engine.media().info().path, "making an eventfd", e))?;
+    pub(crate) fn new(media: Media, engine: Engine) -> Result<Shared> {
+        let kick =
+            Kick::new().map_err(|e| Error::system(&media.info().path, "making an eventfd", e))?;
         Ok(Shared {
+            media,
             engine,
+            drains: Drains::default(),
             space: Space::default(),
             flushes: Flushes::default(),
             kick,
@@ -253,7 +260,7 @@ impl Attached {
     ) -> io::Result<EngineResult<()>> {
         loop {
             let seen = shared.flushes.ended();
-            match shared.engine.flush(index, ticket) {
+            match gate(&shared.engine, index, ticket) {
                 Ok(Gate::Done) => return Ok(Ok(())),
                 Ok(Gate::Wait) => shared.flushes.sleep(seen),
                 Ok(Gate::Origin(mut flush)) => {
@@ -371,9 +378,9 @@ fn run(shared: &Shared, mut ring: Option<Ring>) {
 fn drain_again(shared: &Shared) {
     let attached = shared.attached.read().unwrap_or_else(|e| e.into_inner());
     for (&index, _) in attached.iter().filter(|(_, a)| a.policy.mode() != Mode::WriteBack) {
-        if !shared.engine.clean(index) {
+        if !shared.engine.volume_clean(index) {
             // It may be attached only in a moment.
-            let _ = shared.engine.drain_on(index);
+            let _ = drain_on(&shared.engine, index);
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use forebay_sys as sys;
+use forebay_engine::sys;
 use serde::{Deserialize, Serialize};
 
 use crate::status::Uuid;

@@ -5,10 +5,15 @@
 //! out.  [`Error::errno`] is what a block layer answers with, and
 //! [`Error::exit_code`] what a command exits with; [`EXIT_CODES`] has the table.
 
+mod engine;
+
 use std::io;
 use std::path::PathBuf;
 
+use forebay_engine::Code;
 use rustix::io::Errno;
+
+pub(crate) use engine::{open_error, volume_error};
 
 /// What a command exits with, and what that means: a contract for scripts.  The
 /// command's help and man page are made from this.
@@ -273,7 +278,7 @@ impl Error {
             Error::Interrupted { .. } | Error::Stopped { .. } => Errno::INTR,
             Error::Control { .. } => Errno::IO,
             Error::Volume { code, .. } | Error::Internal { code, .. } => {
-                return crate::engine::errno(*code);
+                return Code(*code).errno();
             }
             Error::DiskFull { source, .. }
             | Error::OriginIo { source, .. }
@@ -309,7 +314,7 @@ impl Error {
                 0 => 7,
                 c => *c,
             },
-            Error::Volume { code, .. } => crate::engine::exit_code(*code),
+            Error::Volume { code, .. } => engine::exit_code(*code),
             Error::Io { source, .. } => io_exit_code(source),
         }
     }

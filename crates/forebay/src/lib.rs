@@ -61,19 +61,21 @@
 //! instruction; it survives a power cut if [`MediaInfo::durable`] is true.  A
 //! block whose cached copy is damaged answers [`Error::Lost`], never older
 //! data.  With the cache drained the origin alone is complete.
+#![deny(unsafe_code)]
 
 mod attach;
 mod bypass;
 mod completeness;
 pub mod control;
 mod destage;
+mod drains;
 mod dump;
 mod engine;
 mod error;
 mod latency;
-mod mapping;
 mod media;
 mod origin;
+mod past;
 mod pool;
 mod ring;
 mod socket;

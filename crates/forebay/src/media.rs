@@ -128,7 +128,7 @@ pub(crate) fn path_as_text<S: Serializer>(
 
 /// Names of the copy kernels this CPU can run, best first.
 pub fn kernels() -> Vec<&'static str> {
-    crate::engine::kernels()
+    forebay_engine::sys::posix_kernels()
 }
 
 /// Bytes with a unit, for messages.

@@ -8,6 +8,7 @@
 mod faulty;
 mod file;
 mod identity;
+mod ioctl;
 mod mem;
 
 use std::fmt;
@@ -91,7 +92,7 @@ pub(crate) fn split_identity(identity: &str) -> (&str, Option<&str>) {
 
 /// Puts an identity together; a path that does not fit is left out.
 pub(crate) fn join_identity(id: &str, path: &str) -> String {
-    const MAX: usize = forebay_sys::FBY_IDENTITY_MAX;
+    const MAX: usize = forebay_engine::sys::FBY_IDENTITY_MAX;
     match id.len() + 1 + path.len() <= MAX {
         true => format!("{id}|{path}"),
         false => format!("{id}|"),

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
-use forebay_sys as sys;
+use forebay_engine::sys;
 use serde::{Deserialize, Serialize};
 
 use crate::attach::AttachOptions;
@@ -19,7 +19,7 @@ use crate::completeness::Completeness;
 use crate::control;
 use crate::destage::{Destage, Shared};
 use crate::engine::{self, Code, Engine, Probe, ProbeState};
-use crate::error::{blocks_text, Error, Result};
+use crate::error::{blocks_text, open_error, Error, Result};
 use crate::media::{detect_id, Media, MediaInfo, MediaOptions};
 use crate::origin::{is_name, is_unasked_name, join_identity, split_identity, FileOrigin, Origin};
 use crate::status::{DrainProgress, PoolStatus, RecoveryReport, Uuid, VolumeInfo};
@@ -270,8 +270,9 @@ impl Pool {
             0 => std::thread::available_parallelism().map_or(2, |n| n.get().max(2)),
             n => n,
         };
-        let (engine, report) = Engine::open(media, &probe, &options, threads)?;
-        let core = Arc::new(Core::new(Shared::new(engine)?, read_only, report, threads, started));
+        let (engine, report) = engine::open(&media, &options, threads)?;
+        let core =
+            Arc::new(Core::new(Shared::new(media, engine)?, read_only, report, threads, started));
         let pool = Pool(Arc::new(Inner {
             control: Mutex::new(None),
             destage: Mutex::new(None),
@@ -307,7 +308,7 @@ impl Pool {
     }
 
     pub fn media(&self) -> &MediaInfo {
-        self.engine().media().info()
+        self.0.core.shared.media.info()
     }
 
     pub fn read_only(&self) -> bool {
@@ -672,12 +673,12 @@ fn check_options(o: &sys::fby_options) -> Result<()> {
 
 fn check_probe(path: &Path, media: &Media, probe: &Probe) -> Result<()> {
     match (probe.state, probe.error) {
-        (ProbeState::Pool, 0) => Ok(()),
+        (ProbeState::Pool, None) => Ok(()),
         (ProbeState::Blank, _) => Err(Error::NotAPool {
             path: path.into(),
             found: media.found().unwrap_or_else(|| "it is blank".into()),
         }),
-        (_, e) => Err(engine::open_error(path, Code(e))),
+        (_, e) => Err(open_error(path, e.unwrap_or(Code(sys::FBY_E_INVARIANT)))),
     }
 }
 

@@ -6,6 +6,7 @@
 //! have in flight, so that origins which hang do not fill it.  Nor may they use up the
 //! kernel's threads for requests that cannot be started without a wait: of these there
 //! may be as many as requests.
+#![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

@@ -8,16 +8,17 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use forebay_sys as sys;
+use forebay_engine::sys;
 
 use crate::attach::{sizes, AttachOptions, Holes};
 use crate::bypass::{Mode, VolumeChange, WhenFull};
 use crate::destage::{errno_of, Attached, Workers};
-use crate::engine::{self, Bypass, Code, Decision, Ticket, Wait};
+use crate::drains::drain_on;
+use crate::engine::{self, Code, Decision, Memory, Ticket, Wait};
 use crate::error::{Error, Result};
 use crate::latency::{sampled, Phase};
-use crate::mapping::Mapping;
 use crate::origin::Origin;
+use crate::past::Bypass;
 use crate::pool;
 use crate::status::{DrainProgress, VolumeInfo};
 use crate::wait::Waiter;
@@ -149,19 +150,16 @@ impl Volume {
                 Holes::Accept => sys::FBY_HOLES_ACCEPT,
             },
             round_pages: sizes.round_pages,
-            buffers: sizes.buffers,
+            nbuffers: sizes.buffers,
             buffer_bytes: sizes.buffer_bytes,
         };
         let table = || shared.attached.write().unwrap_or_else(|e| e.into_inner());
         // Before, since requests may come at once.
         table().insert(index, attached.clone());
-        match shared.engine.volume_attach(index, &raw) {
-            Ok(Ok(())) => {}
-            refused => {
-                table().remove(&index);
-                let code = refused?.err().unwrap_or(Code(sys::FBY_E_INVARIANT));
-                return Err(pool.core().named_error(&info.name, code));
-            }
+        if let Err(e) = shared.engine.volume_attach(index, &raw) {
+            table().remove(&index);
+            let named = |e| pool.core().named_error(&info.name, e);
+            return Err(engine::attach_error(pool.core().path(), e, named));
         }
         shared.kick.kick();
         Ok(Volume(Arc::new(Inner {
@@ -339,7 +337,7 @@ impl Volume {
             false => engine.write(index, p.sector, data, &mut p.done, &mut wake),
             true => {
                 let latency = &self.0.attached.latency;
-                engine.write_timed(index, p.sector, data, &mut p.done, &mut wake, latency)
+                engine::write_timed(engine, index, p.sector, data, &mut p.done, &mut wake, latency)
             }
         };
         if wake != 0 {
@@ -360,15 +358,16 @@ impl Volume {
         let (index, engine) = (self.0.index, &shared.engine);
         let sector = p.sector + u64::from(p.done);
         let (offset, left) = (sector * SECTOR, p.total - p.done);
-        let (decision, mut bypass) = engine
+        let begun = engine
             .bypass_begin(index, sector, left, least)
             .map_err(|e| self.error(e, offset, u64::from(left) * SECTOR))?;
-        let n = bypass.nsectors();
-        match decision {
-            Decision::Done => {}
-            Decision::Cached => return Ok(Past::Cached(n)),
+        let begun = match begun {
+            forebay_engine::Past::Origin(begun) => begun,
+            forebay_engine::Past::Cached(n) => return Ok(Past::Cached(n)),
             _ => return Ok(Past::Busy),
-        }
+        };
+        let mut bypass = Bypass::new(engine, begun);
+        let n = bypass.nsectors();
         let data = &p.data[p.done as usize * SECTOR as usize..][..n as usize * SECTOR as usize];
         engine.origin_foreground(index, true);
         let latency = &self.0.attached.latency;
@@ -432,7 +431,7 @@ impl Volume {
         let bytes = &mut [0; BLOCK as usize][..len as usize];
         let engine = &self.0.pool.shared().engine;
         let read = engine.read_block(self.0.index, offset / BLOCK, first as u32, bytes);
-        let (origin, lost) = read.map_err(|e| self.error(e, offset, len))?;
+        let (origin, lost) = read.masks().map_err(|e| self.error(e, offset, len))?;
         let all = ((1u32 << n) - 1) << first;
         Ok(match (u32::from(origin) & all, u32::from(origin | lost) & all) {
             (not_held, _) if not_held == all => Held::Nothing,
@@ -445,7 +444,7 @@ impl Volume {
     fn wait_for_destage(&self, offset: u64, len: u64, failures: u64) -> Result<()> {
         const LOOK: Duration = Duration::from_millis(1);
         let shared = self.0.pool.shared();
-        let drained = shared.engine.drain_on(self.0.index);
+        let drained = drain_on(&shared.engine, self.0.index);
         drained.map_err(|e| self.error(e, offset, len))?;
         shared.kick.kick();
         std::thread::sleep(LOOK);
@@ -535,7 +534,7 @@ impl Volume {
             let mut cached = [0; BLOCK as usize];
             let cached = &mut cached[..old.len()];
             let read = engine.read_block(self.0.index, block, 0, cached);
-            let (_, lost) = read.map_err(|e| self.error(e, offset, BLOCK))?;
+            let (_, lost) = read.masks().map_err(|e| self.error(e, offset, BLOCK))?;
             self.read_missing(
                 old,
                 offset,
@@ -637,7 +636,7 @@ impl Volume {
             let n = (BLOCK - at % BLOCK).min(rest.len() as u64);
             let (dst, after) = std::mem::take(&mut rest).split_at_mut(n as usize);
             let read = engine.read_block(self.0.index, at / BLOCK, first as u32, dst);
-            let (origin, lost_mask) = read.map_err(|e| self.error(e, offset, len))?;
+            let (origin, lost_mask) = read.masks().map_err(|e| self.error(e, offset, len))?;
             if lost_mask != 0 {
                 lost.push(at / BLOCK);
             }
@@ -680,7 +679,7 @@ impl Volume {
     fn read_joined(&self, buf: &mut [u8], offset: u64, group: &[Run]) -> Result<bool> {
         let start = group[0].start * SECTOR;
         let len = (group[group.len() - 1].end * SECTOR - start) as usize;
-        let mut whole = Mapping::anonymous(len, false, false)
+        let mut whole = Memory::zeroed(len)
             .map_err(|e| Error::system(self.0.pool.core().path(), "allocating memory", e))?;
         let bytes = &mut whole.bytes_mut()[..len];
         if self.origin().read_at(bytes, start).is_err() {
@@ -702,8 +701,9 @@ impl Volume {
         loop {
             let (before, mut wake) = (done, 0);
             let (sector, n) = (offset / SECTOR, len / SECTOR);
-            let engine = &shared.engine;
-            let step = engine.range(self.0.index, zero, sector, n, &mut done, &mut wake);
+            let (engine, index) = (&shared.engine, self.0.index);
+            let kind = if zero { sys::FBY_KIND_ZERO } else { sys::FBY_KIND_DISCARD };
+            let step = engine.range(index, kind, sector, n, &mut done, &mut wake);
             if wake != 0 {
                 shared.wake(wake);
             }
@@ -711,21 +711,22 @@ impl Volume {
                 waiter.reset();
             }
             match step.map_err(|e| self.error(e, offset, len))? {
-                (Decision::Done, _) => {
+                forebay_engine::Past::Done => {
                     if let Some(ticket) = &mut ticket {
                         self.flush_ticket("write of zeroes", offset, len, ticket)?;
                     }
                     self.throttle(len.min(RANGE_CACHED));
                     return Ok(());
                 }
-                (Decision::Wait(w), _) => self.wait(&mut waiter, w)?,
-                (Decision::Origin, past) => {
+                forebay_engine::Past::Wait(w) => self.wait(&mut waiter, w)?,
+                forebay_engine::Past::Origin(begun) => {
+                    let past = Bypass::new(engine, begun);
                     let n = u64::from(past.nsectors());
                     let ticket = zero.then(|| ticket.get_or_insert_default());
                     self.range_past(zero, (sector + done) * SECTOR, past, ticket)?;
                     done += n;
                 }
-                (Decision::Again | Decision::Cached, _) => {}
+                forebay_engine::Past::Cached(_) => {}
             }
         }
     }

@@ -129,7 +129,7 @@ impl Waiter {
         match self.announced.take() {
             None => {
                 self.announced = Some(space.came());
-                engine.wait_prepare_space();
+                engine.wait_prepare(Wait::Space);
                 kick();
             }
             Some(seen) => {

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use forebay::{inspect, AttachOptions, Error, Holes, Pool, PoolOptions, Verify, Volume};
-use forebay_sys::crc32c;
+use forebay_engine::sys::crc32c;
 
 use crate::sparse::SparseOrigin;
 

@@ -12,14 +12,14 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use forebay_sys as sys;
+use forebay_engine::sys;
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, CWD};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::detect::{Access, Opened, Shape};
 use super::{human_bytes, signature, Media, MediaInfo, MediaOptions};
-use crate::engine::{self, Probe, ProbeState};
+use crate::engine::{self, Code, Probe, ProbeState};
 use crate::error::{Error, Result};
 use crate::status::Uuid;
 
@@ -82,6 +82,10 @@ pub enum InspectionState {
     Other,
 }
 
+fn why(probe: &Probe) -> &'static str {
+    probe.error.map_or("", Code::message)
+}
+
 /// Looks at what is at the path.  Takes no lock and writes nothing, so it can
 /// be used beside a process that has the pool open.
 pub fn inspect(path: &Path) -> Result<Inspection> {
@@ -93,7 +97,7 @@ pub fn inspect(path: &Path) -> Result<Inspection> {
     };
     let probe = engine::probe(&media);
     let (state, text) = match probe.state {
-        ProbeState::Pool if probe.error == 0 => (
+        ProbeState::Pool if probe.error.is_none() => (
             InspectionState::Pool,
             match (probe.primary_valid, probe.copy_valid) {
                 (true, true) => "a Forebay pool".to_string(),
@@ -103,11 +107,11 @@ pub fn inspect(path: &Path) -> Result<Inspection> {
         ),
         ProbeState::Pool => (
             InspectionState::PoolUnusable,
-            format!("a Forebay pool, but {}", engine::message(probe.error)),
+            format!("a Forebay pool, but {}", why(&probe)),
         ),
         ProbeState::Damaged => (
             InspectionState::Damaged,
-            format!("a damaged Forebay pool: {}", engine::message(probe.error)),
+            format!("a damaged Forebay pool: {}", why(&probe)),
         ),
         ProbeState::Blank => match media.found() {
             Some(found) => (InspectionState::Other, found),
@@ -438,16 +442,17 @@ fn format(path: &Path, media: &Media, o: &CreateOptions) -> Result<PoolSummary> 
     let uuid = Uuid::random()?;
     engine::format(media, uuid, o.chunk_size_bytes, o.max_volumes)?;
     let probe = engine::probe(media);
-    let sb = probe.superblock.filter(|s| probe.error == 0 && s.uuid == uuid).ok_or_else(|| {
-        Error::Damaged {
-            path: path.into(),
-            cause: format!(
-                "{} formatted, but the superblock does not read back",
-                human_bytes(media.info().size_bytes)
-            ),
-            way_out: "the media does not hold what is stored to it; see the system log".into(),
-        }
-    })?;
+    let sb =
+        probe.superblock.filter(|s| probe.error.is_none() && s.uuid == uuid).ok_or_else(|| {
+            Error::Damaged {
+                path: path.into(),
+                cause: format!(
+                    "{} formatted, but the superblock does not read back",
+                    human_bytes(media.info().size_bytes)
+                ),
+                way_out: "the media does not hold what is stored to it; see the system log".into(),
+            }
+        })?;
     let pages = sb.chunk_size_bytes / sys::FBY_PAGE;
     let data_pages = u64::from(pages - sys::fby_first_page(pages));
     Ok(PoolSummary {

@@ -1,45 +1,33 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Mapped media: the engine's `struct fby_media` and what keeps it alive.
 
-use std::cell::UnsafeCell;
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use forebay_sys as sys;
+use forebay_engine::{Media as Mapped, Memory, Pace};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags};
 
 use super::detect::{self, Access, Opened, Shape};
 use super::{human_bytes, kernels, signature, MediaInfo, MediaKind, MediaOptions, Persist};
 use crate::engine;
 use crate::error::{Error, Result};
-use crate::mapping::Mapping;
 
 /// Media, opened, locked and mapped.
 pub struct Media {
     info: MediaInfo,
-    /// Before the mapping, so that it ends first.
-    _watch: Option<Watch>,
-    map: Mapping,
-    /// What the engine sees.  In a cell because it takes it as mutable; boxed
-    /// because the engine keeps its address.
-    raw: Box<UnsafeCell<sys::fby_media>>,
+    /// What the engine sees.
+    mapped: Arc<Mapped>,
     read_only: bool,
     /// Memory modules it is interleaved over, where that can be told.
     modules: Option<u32>,
     /// Holds the lock, or the exclusive claim.
     _fd: Option<OwnedFd>,
 }
-
-// SAFETY: the struct in the cell is written before the media is shared and
-// only read afterwards; the mapping behind it is the engine's to synchronise.
-unsafe impl Send for Media {}
-// SAFETY: as above.
-unsafe impl Sync for Media {}
 
 impl std::fmt::Debug for Media {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -119,13 +107,10 @@ impl Media {
             && detect::caches_are_durable(opened.shape, opened.device);
         let persist = choose_persist(path, kind, eadr, o)?;
         if kind == MediaKind::Shm {
-            map.advise(Advice::LinuxHugepage);
+            map.prefer_huge_pages();
         }
         if o.populate {
-            map.advise(match writable {
-                true => Advice::LinuxPopulateWrite,
-                false => Advice::LinuxPopulateRead,
-            });
+            map.populate(0..map.len());
         }
         let needed = needed_persist(kind, eadr);
         let info = MediaInfo {
@@ -146,8 +131,11 @@ impl Media {
     pub fn anonymous(bytes: u64, o: &MediaOptions) -> Result<Media> {
         let path = PathBuf::from("(memory)");
         let len = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let map = Mapping::anonymous(len, true, o.populate)
+        let map = Memory::anonymous(len, true)
             .map_err(|e| Error::system(&path, "allocating memory", e))?;
+        if o.populate {
+            map.populate(0..map.len());
+        }
         let persist = match o.persist {
             Persist::Auto => Persist::Nt,
             // There is no file to write back to.
@@ -174,7 +162,7 @@ impl Media {
 
     fn assemble(
         mut info: MediaInfo,
-        map: Mapping,
+        map: Memory,
         o: &MediaOptions,
         read_only: bool,
         fd: Option<OwnedFd>,
@@ -189,20 +177,22 @@ impl Media {
                 )
             })?),
         };
-        let ops = engine::media_ops(info.persist, kernel).ok_or_else(|| Error::Unsupported {
+        let persist = persist_of(info.persist);
+        let mapped = persist.and_then(|p| Mapped::new(Arc::new(map), info.size_bytes, p, kernel));
+        let mapped = mapped.ok_or_else(|| Error::Unsupported {
             path: info.path.clone(),
             cause: format!("this CPU cannot do persist method {}", info.persist),
             way_out: "leave the persist method and the copy kernel at auto".into(),
         })?;
         info.kernel = kernel.or(known.first().copied()).unwrap_or("generic").into();
-        let raw = Box::new(UnsafeCell::new(sys::fby_media {
-            base: map.as_ptr(),
-            size: info.size_bytes,
-            ops,
-            host: std::ptr::null_mut(),
-        }));
-        let watch = fd.is_some().then(|| Watch::new(&map, &info.path));
-        Ok(Media { info, _watch: watch, map, raw, read_only, modules: None, _fd: fd })
+        let mapped = match fd {
+            Some(_) => {
+                let name = CString::new(info.path.as_os_str().as_bytes()).unwrap_or_default();
+                mapped.watched(name)
+            }
+            None => mapped,
+        };
+        Ok(Media { info, mapped: Arc::new(mapped), read_only, modules: None, _fd: fd })
     }
 
     /// What it is.
@@ -210,15 +200,21 @@ impl Media {
         &self.info
     }
 
-    /// For the raw engine calls of `forebay-sys`.  Valid as long as self.
-    pub fn as_raw(&self) -> *mut sys::fby_media {
-        self.raw.get()
+    /// What the engine sees of it.
+    pub fn mapped(&self) -> &Arc<Mapped> {
+        &self.mapped
+    }
+
+    /// The same media, slowed from now on; it must not be in use yet.
+    pub fn paced(self, pace: Arc<dyn Pace>) -> Media {
+        let mapped = Arc::into_inner(self.mapped).expect("nobody else has it");
+        Media { mapped: Arc::new(mapped.paced(pace)), ..self }
     }
 
     /// What is there, if it is not a pool; `None`: nothing.
     pub(crate) fn found(&self) -> Option<String> {
-        let len = self.map.len();
-        signature::find(len, &mut |at, page| match engine::media_read(self, at, page) {
+        let len = self.mapped.size() as usize;
+        signature::find(len, &mut |at, page| match self.mapped.read(at as u64, page) {
             true => Ok(()),
             false => Err(format!("memory that cannot be read (at byte {at})")),
         })
@@ -238,29 +234,19 @@ impl Media {
     /// Zeroes a page-aligned range durably.  For create, on media without a
     /// pool that anybody wants to keep.
     pub(super) fn wipe(&self, start: usize, len: usize) {
-        assert!(!self.read_only && start.is_multiple_of(4096) && len.is_multiple_of(4096));
-        assert!(start.checked_add(len).is_some_and(|e| e <= self.map.len()));
-        engine::media_zero(self, start, len);
+        assert!(!self.read_only);
+        self.mapped.zero(start as u64, len);
     }
 }
 
-/// Faults in the mapping are told as what they are.
-struct Watch(std::ffi::c_int);
-
-impl Watch {
-    fn new(map: &Mapping, path: &Path) -> Watch {
-        let name = CString::new(path.as_os_str().as_bytes()).unwrap_or_default();
-        // A handler may be at it at any time: never freed.
-        let name = name.into_raw();
-        // SAFETY: the range is mapped until the watch ends, the name for ever.
-        Watch(unsafe { sys::fby_posix_watch(map.as_ptr().cast(), map.len() as u64, name) })
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        // SAFETY: what watch returned, once.
-        unsafe { sys::fby_posix_unwatch(self.0) };
+/// `None`: auto, which is none.
+fn persist_of(persist: Persist) -> Option<forebay_engine::Persist> {
+    match persist {
+        Persist::Auto => None,
+        Persist::Nt => Some(forebay_engine::Persist::Nt),
+        Persist::Clwb => Some(forebay_engine::Persist::Clwb),
+        Persist::Eadr => Some(forebay_engine::Persist::Eadr),
+        Persist::Msync => Some(forebay_engine::Persist::Msync),
     }
 }
 
@@ -291,11 +277,10 @@ fn usable_bytes(path: &Path, opened: &Opened, len: Option<u64>) -> Result<u64> {
 }
 
 /// Maps it, trying the synchronous way first where there may be one.
-fn map_shape(path: &Path, opened: &Opened, len: usize, writable: bool) -> Result<(Mapping, bool)> {
+fn map_shape(path: &Path, opened: &Opened, len: usize, writable: bool) -> Result<(Memory, bool)> {
     let fd = opened.fd.as_fd();
     if let Shape::File { memory: false } = opened.shape {
-        let flags = MapFlags::SHARED_VALIDATE | MapFlags::SYNC;
-        match Mapping::of_file(fd, len, writable, flags) {
+        match Memory::of_file(fd, len, writable, true) {
             Ok(map) => return Ok((map, true)),
             // EOPNOTSUPP: no DAX.  EINVAL: a kernel that does not know it.
             Err(e) if matches!(Errno::from_io_error(&e), Some(Errno::OPNOTSUPP | Errno::INVAL)) => {
@@ -303,7 +288,7 @@ fn map_shape(path: &Path, opened: &Opened, len: usize, writable: bool) -> Result
             Err(e) => return Err(map_error(path, e)),
         }
     }
-    let map = Mapping::of_file(fd, len, writable, MapFlags::SHARED);
+    let map = Memory::of_file(fd, len, writable, false);
     Ok((map.map_err(|e| map_error(path, e))?, false))
 }
 

@@ -16,9 +16,9 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
-use super::{check_range, identity, join_identity, split_identity, Origin};
+use super::{check_range, identity, ioctl, join_identity, split_identity, Origin};
+use crate::engine::Memory;
 use crate::error::{Error, Result};
-use crate::mapping::Mapping;
 use crate::media::{lock_holder, lock_soon};
 use crate::status::OriginInfo;
 
@@ -28,9 +28,6 @@ const BOUNCE: usize = 1 << 20;
 const BOUNCES_KEPT: usize = 8;
 /// Bytes zeroed by one system call, so that an error names a place.
 const ZERO_STEP: u64 = 1 << 30;
-
-/// `_IO(0x12, 119)`, of linux/fs.h
-const BLKDISCARD: rustix::ioctl::Opcode = 0x1277;
 
 /// What O_DIRECT wants, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +50,7 @@ pub struct FileOrigin {
     fd: OwnedFd,
     /// Without O_DIRECT, where some requests need it.
     buffered: Option<OwnedFd>,
-    bounces: Mutex<Vec<Mapping>>,
+    bounces: Mutex<Vec<Memory>>,
 }
 
 impl FileOrigin {
@@ -163,7 +160,7 @@ impl FileOrigin {
         let kept = self.bounces.lock().unwrap_or_else(|e| e.into_inner()).pop();
         let mut bounce = match kept {
             Some(b) => b,
-            None => Mapping::anonymous(BOUNCE, false, false)?,
+            None => Memory::zeroed(BOUNCE)?,
         };
         let result = f(bounce.bytes_mut());
         let mut kept = self.bounces.lock().unwrap_or_else(|e| e.into_inner());
@@ -188,7 +185,7 @@ impl FileOrigin {
 
     /// Zeroes by writing.
     fn write_zero_bytes(&self, offset: u64, len: u64) -> io::Result<()> {
-        let mut zero = Mapping::anonymous(BOUNCE, false, false)?;
+        let mut zero = Memory::zeroed(BOUNCE)?;
         let (mut at, end) = (offset, offset + len);
         while at < end {
             let n = (end - at).min(BOUNCE as u64);
@@ -307,7 +304,7 @@ impl Origin for FileOrigin {
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         check_range(self.size_bytes, offset, len)?;
         let done = match self.block_device {
-            true => discard_device(self.fd.as_fd(), offset, len),
+            true => retry(|| ioctl::discard(self.fd.as_fd(), offset, len)),
             false => {
                 let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
                 retry(|| rustix::fs::fallocate(&self.fd, flags, offset, len))
@@ -518,15 +515,6 @@ fn write_full(fd: BorrowedFd<'_>, data: &[u8], offset: u64) -> io::Result<()> {
         done += n;
     }
     Ok(())
-}
-
-fn discard_device(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), Errno> {
-    type Request = rustix::ioctl::Setter<BLKDISCARD, [u64; 2]>;
-    retry(|| {
-        // SAFETY: BLKDISCARD reads two u64 and changes no memory; the range was
-        // checked to lie in the device.
-        unsafe { rustix::ioctl::ioctl(fd, Request::new([offset, len])) }
-    })
 }
 
 #[cfg(test)]

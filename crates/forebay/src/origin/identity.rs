@@ -23,6 +23,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, StatxFlags};
 
+use super::ioctl::{backing_file, Inode};
+
 /// Id of a regular file.
 pub(super) fn of_file(fd: impl std::os::fd::AsFd) -> std::io::Result<String> {
     let want = StatxFlags::INO | StatxFlags::BTIME;
@@ -58,9 +60,6 @@ pub(crate) fn is_unasked_name(recorded: &str, id: &str) -> bool {
     matches!(names, (Some(a), Some(b)) if a == b)
 }
 
-/// Device and inode number of a file.
-type Inode = (u64, u64);
-
 /// `backing` says what a loop device has open: at the path that sysfs names another
 /// file may be by now, or in our name space.  An inode that is open is nobody else's.
 fn of_sysfs(sys: &Path, backing: &dyn Fn() -> Option<Inode>) -> Option<String> {
@@ -90,16 +89,6 @@ fn of_sysfs(sys: &Path, backing: &dyn Fn() -> Option<Inode>) -> Option<String> {
     names.iter().find_map(|(file, kind)| Some(format!("{kind}:{}", text(sys, file)?)))
 }
 
-fn backing_file(device: BorrowedFd<'_>) -> Option<Inode> {
-    /// Of linux/loop.h; the first two of the 29 words of `struct loop_info64` are the
-    /// device and the inode number.
-    const LOOP_GET_STATUS64: rustix::ioctl::Opcode = 0x4c05;
-    type Request = rustix::ioctl::Getter<LOOP_GET_STATUS64, [u64; 29]>;
-    // SAFETY: of a loop device, which was asked for in sysfs, it writes that structure.
-    let info = unsafe { rustix::ioctl::ioctl(device, Request::new()) }.ok()?;
-    Some((info[0], info[1]))
-}
-
 /// Content of a sysfs file, in characters that an identity may have, short.
 fn text(sys: &Path, file: &str) -> Option<String> {
     const MAX: usize = 64;
@@ -118,7 +107,7 @@ fn text(sys: &Path, file: &str) -> Option<String> {
         0 => None,
         n if n > MAX => {
             // The end differs between disks of a kind, the start does not.
-            let crc = forebay_sys::crc32c(0, clean.as_bytes());
+            let crc = forebay_engine::sys::crc32c(0, clean.as_bytes());
             Some(format!("{crc:08x}_{}", &clean[n - (MAX - 9)..]))
         }
         _ => Some(clean),

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use forebay_sys as sys;
+use forebay_engine::sys;
 
 use super::Pool;
 use crate::dump::{BlockHistory, ChunkDump, ChunkState, EntryDump, EntryKind, SuperblockDump};
@@ -91,7 +91,7 @@ impl Pool {
 
     /// The superblock as it is on the media now.
     pub fn superblock(&self) -> Result<SuperblockDump> {
-        let probe = engine::probe(self.engine().media());
+        let probe = engine::probe(&self.0.core.shared.media);
         probe.superblock.ok_or_else(|| Error::Damaged {
             path: self.path().to_path_buf(),
             cause: "neither superblock is valid any more".into(),

@@ -7,14 +7,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use forebay_sys as sys;
+use forebay_engine::sys;
 
 use super::{check_options, raw_duration, raw_verify, OptionsChange, OptionsInfo, Verify};
 use crate::bypass::VolumeChange;
 use crate::completeness::{Completeness, Verdict, LOST_LISTED};
 use crate::destage::Shared;
-use crate::engine::{self, Code, Draining, Ticket};
-use crate::error::{origin_way_out, Error, Result};
+use crate::drains::Draining;
+use crate::engine::{Code, Ticket};
+use crate::error::{open_error, origin_way_out, volume_error, Error, Result};
 use crate::origin::{self, split_identity};
 use crate::status::{
     Counters, DestageState, DrainProgress, PoolStatus, RecoveryReport, ReportBlock, Uuid,
@@ -85,7 +86,7 @@ impl Core {
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.shared.engine.media().info().path
+        &self.shared.media.info().path
     }
 
     pub(crate) fn uuid(&self) -> Uuid {
@@ -234,7 +235,7 @@ impl Core {
             pid: std::process::id(),
             uuid: Uuid(info.sb.uuid),
             read_only: self.read_only,
-            media: engine.media().info().clone(),
+            media: self.shared.media.info().clone(),
             recovery: self.recovery.clone(),
             options: self.options(),
             chunk_size_bytes: info.sb.chunk_size,
@@ -284,7 +285,7 @@ impl Core {
                 _ => None,
             },
             destage_failure: self.shared.failure(),
-            checksum_kernel: engine::checksum_kernel().into(),
+            checksum_kernel: sys::posix_crc_kernel().into(),
         }
     }
 
@@ -403,7 +404,7 @@ impl Core {
             if !first.attached {
                 continue;
             }
-            let draining = self.shared.engine.drain(index);
+            let draining = self.shared.drains.begin(&self.shared.engine, index);
             let draining = draining.map_err(|e| self.volume_error(index, e))?;
             drains.push(Drain { name: first.name.clone(), draining, first, ended: false });
         }
@@ -522,7 +523,7 @@ impl Core {
                 }
                 // Not before its pages are let go, so that they are counted.
                 let passed = now.watermark >= seq - 1 && now.destage != DestageState::Committing;
-                d.ended = passed || self.shared.engine.clean(index);
+                d.ended = passed || self.shared.engine.volume_clean(index);
                 if !d.ended {
                     d.draining.go_on();
                 }
@@ -556,7 +557,7 @@ impl Core {
             sys::FBY_E_BUSY => {
                 Error::PoolInUse { pool: self.path().to_path_buf(), volumes: Vec::new() }
             }
-            _ => engine::open_error(self.path(), e),
+            _ => open_error(self.path(), e),
         }
     }
 
@@ -566,7 +567,7 @@ impl Core {
     }
 
     pub(crate) fn named_error(&self, name: &str, e: Code) -> Error {
-        engine::volume_error(name, e)
+        volume_error(name, e)
     }
 }
 

@@ -160,7 +160,7 @@ fn opening() {
     // From the future.
     let mut sb = good[..512].to_vec();
     sb[8] = 99;
-    let crc = forebay_sys::crc32c(0, &sb[..508]);
+    let crc = forebay_engine::sys::crc32c(0, &sb[..508]);
     sb[508..].copy_from_slice(&crc.to_le_bytes());
     write(&sb, 0).write_all_at(&sb, 4096).unwrap();
     refused(&p, 10, "version", || reopen(&p));

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the engine's errors mean to a person, and the exit codes of those of a volume.
 
-use forebay_sys as sys;
+use forebay_engine::{sys, Code};
 
-use super::Code;
-use crate::error::Error;
+use super::Error;
 
 /// Why a pool could not be opened, with the way out.
 pub(crate) fn open_error(path: &std::path::Path, e: Code) -> Error {
@@ -83,7 +82,7 @@ pub(crate) fn volume_error(name: &str, e: Code) -> Error {
 }
 
 /// The exit code of an error of the engine about a volume.
-pub(crate) fn exit_code(code: i32) -> u8 {
+pub(super) fn exit_code(code: i32) -> u8 {
     match code {
         sys::FBY_E_NO_VOLUME => 3,
         sys::FBY_E_VOLUME_BUSY | sys::FBY_E_BUSY | sys::FBY_E_VOLUME_DIRTY => 4,
