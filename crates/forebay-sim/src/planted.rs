@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::explore::{explore, Bounds};
 use crate::script::{random, small};
-use crate::{damage, drains, dst, engine, flips, gate, hooks, isolation};
+use crate::{damage, drains, dst, flips, gate, hooks, isolation};
 
 /// A case of its own: its name, and what is to hold.
 type Directed = (&'static str, fn() -> Result<(), String>);
