@@ -15,7 +15,9 @@
  *	command forebayN flush|cleaner|clear_stats|set OPTION VALUE
  *	list		a line each: name, cache, origin, volume, options
  *
- * An answer begins with "ok" or with "error NUMBER TEXT".
+ * An answer begins with "ok" or with "error NUMBER TEXT".  An origin that hangs while its
+ * device is attached or detached holds up nobody else: list and status have it meanwhile,
+ * what else names it is answered EBUSY.
  *
  * /sys/block/forebayN/forebay/ has the names that udev makes stable links of:
  * volume, pool.
@@ -35,10 +37,12 @@
 #define ANSWER_BYTES (16u << 10)
 
 struct native {
-	struct list_head list;
+	struct list_head list; /* lock */
 	struct gendisk *disk;
 	int number;
-	unsigned int commands; /* running on it */
+	char name[DISK_NAME_LEN];
+	unsigned int commands; /* running on it; lock */
+	bool changing; /* being attached or detached, by the only one that may touch it; lock */
 	bool removed; /* disk->open_mutex */
 	dev_t origin_dev;
 	struct file *origin_file;
@@ -46,7 +50,9 @@ struct native {
 	struct fbk_setup setup;
 };
 
-/* The list and its devices; let go while a command runs, which may take long. */
+/* The list and its devices; let go while anything is done that waits for an origin.  What
+ * is in the list has an open setup.
+ */
 static DEFINE_MUTEX(fbk_native_lock);
 static LIST_HEAD(fbk_natives);
 static DEFINE_IDA(fbk_numbers);
@@ -174,19 +180,26 @@ static int add_native_disk(struct native *n, char **error)
 		return rc;
 	}
 	*error = "The disk could not be added";
-	n->number = ida_alloc(&fbk_numbers, GFP_KERNEL);
-	if (n->number < 0)
-		return n->number;
-	snprintf(n->disk->disk_name, sizeof(n->disk->disk_name), "forebay%d", n->number);
+	strscpy(n->disk->disk_name, n->name, sizeof(n->disk->disk_name));
 	n->disk->fops = &native_fops;
 	n->disk->private_data = n;
 	set_capacity(n->disk, n->setup.volume.sectors);
 	return device_add_disk(NULL, n->disk, native_groups);
 }
 
+static int native_enter(char **error)
+{
+	*error = "Interrupted while a pool was opened";
+	return mutex_lock_interruptible(&fbk_native_lock) ? -EINTR : 0;
+}
+
 /* The disk is gone or was never added. */
 static void native_free(struct native *n)
 {
+	fbk_volume_stop(&n->setup.volume);
+	mutex_lock(&fbk_native_lock);
+	list_del(&n->list);
+	mutex_unlock(&fbk_native_lock);
 	fbk_setup_close(&n->setup);
 	if (n->disk)
 		put_disk(n->disk);
@@ -197,8 +210,63 @@ static void native_free(struct native *n)
 	kfree(n);
 }
 
-/* Lock held by these.  argv: CACHE ORIGIN VOLUME OPTIONS... */
-static int native_attach(struct native **out, unsigned int argc, char **argv, char **error)
+static int open_origin(struct native *n, const char *path, char **error)
+{
+	int rc;
+
+	*error = "No such origin";
+	rc = fbk_device_number(path, &n->origin_dev);
+	if (rc)
+		return rc;
+	*error = "The origin cannot be opened for us alone: unmount it or stop what has it open";
+	rc = fbk_bdev_open(n->origin_dev, n, &n->origin_file, &n->origin);
+	if (rc)
+		n->origin = NULL;
+	return rc;
+}
+
+/* Opens the pool and puts the device into the list.  Lock held: two that attach one
+ * volume are told apart here, before either may change what is recorded of its origin.
+ */
+static int open_volume(struct native *n, const char *cache, const char *volume, char **error)
+{
+	struct native *other;
+	dev_t dev;
+	int rc;
+
+	*error = "No such cache device";
+	rc = fbk_device_number(cache, &dev);
+	if (rc)
+		return rc;
+	*error = "The volume is in use by another device";
+	list_for_each_entry(other, &fbk_natives, list)
+		if (other->setup.cache == dev && !strcmp(other->setup.volume.name, volume))
+			return -EBUSY;
+	rc = fbk_setup_open(&n->setup, n->origin, bdev_nr_sectors(n->origin), cache, volume, n, error);
+	if (rc)
+		return rc;
+	*error = "No number for the disk";
+	n->number = ida_alloc(&fbk_numbers, GFP_KERNEL);
+	if (n->number < 0)
+		return n->number;
+	snprintf(n->name, sizeof(n->name), "forebay%d", n->number);
+	n->changing = true;
+	list_add_tail(&n->list, &fbk_natives);
+	return 0;
+}
+
+/* Waits for the origin as long as that takes, with no lock. */
+static int native_start(struct native *n, char **error)
+{
+	int rc;
+
+	*error = "The volume could not be attached; the kernel's log says why";
+	rc = fbk_volume_start(&n->setup.volume);
+	return rc ? rc : add_native_disk(n, error);
+}
+
+/* argv: CACHE ORIGIN VOLUME OPTIONS...  Returns the device's number. */
+static int native_attach(unsigned int argc, char **argv, char **error)
 {
 	struct native *n;
 	int rc;
@@ -210,63 +278,54 @@ static int native_attach(struct native **out, unsigned int argc, char **argv, ch
 	n = kzalloc(sizeof(*n), GFP_KERNEL);
 	if (!n)
 		return -ENOMEM;
+	INIT_LIST_HEAD(&n->list);
 	n->number = -1;
 	rc = fbk_setup_parse(&n->setup, argc - 3, argv + 3, error);
-	if (rc)
-		goto fail;
 	n->setup.volume.whole = true;
-	*error = "No such origin";
-	rc = fbk_device_number(argv[1], &n->origin_dev);
-	if (rc)
-		goto fail;
-	*error = "The origin cannot be opened for us alone: unmount it or stop what has it open";
-	rc = fbk_bdev_open(n->origin_dev, n, &n->origin_file, &n->origin);
-	if (rc) {
-		n->origin = NULL;
-		goto fail;
+	if (!rc)
+		rc = open_origin(n, argv[1], error);
+	if (!rc)
+		rc = native_enter(error);
+	if (!rc) {
+		rc = open_volume(n, argv[0], argv[2], error);
+		mutex_unlock(&fbk_native_lock);
 	}
-	rc = fbk_setup_open(&n->setup, n->origin, bdev_nr_sectors(n->origin), argv[0], argv[2], n, error);
-	if (rc)
-		goto fail;
-	*error = "The volume could not be attached; the kernel's log says why";
-	rc = fbk_volume_start(&n->setup.volume);
-	if (rc)
-		goto fail;
-	rc = add_native_disk(n, error);
-	if (rc)
-		goto fail;
-	list_add_tail(&n->list, &fbk_natives);
-	*out = n;
-	return 0;
-fail:
-	native_free(n);
+	if (!rc)
+		rc = native_start(n, error);
+	if (rc) {
+		native_free(n);
+		return rc;
+	}
+	mutex_lock(&fbk_native_lock);
+	rc = n->number;
+	n->changing = false;
+	mutex_unlock(&fbk_native_lock);
 	return rc;
 }
 
-static int native_detach(struct native *n, bool if_clean, char **error)
+/* Lock held.  0: the device is the caller's to remove. */
+static int detach_begin(struct native *n, bool if_clean, char **error)
 {
 	struct fbk_volume *v = &n->setup.volume;
+	int rc = 0;
 
 	*error = "A command is running on the device: wait for it";
 	if (n->commands)
 		return -EBUSY;
 	*error = "The device is open: unmount it or stop what uses it";
-	mutex_lock(&n->disk->open_mutex);
-	if (disk_openers(n->disk)) {
-		mutex_unlock(&n->disk->open_mutex);
+	if (!mutex_trylock(&n->disk->open_mutex)) /* whoever has it may wait for the origin */
 		return -EBUSY;
+	if (disk_openers(n->disk)) {
+		rc = -EBUSY;
+	} else if (if_clean && !fby_volume_clean(v->pool->engine, v->index)) {
+		*error = "Something was written since it was flushed";
+		rc = -EAGAIN;
+	} else {
+		n->removed = true;
+		n->changing = true;
 	}
-	*error = "Something was written since it was flushed";
-	if (if_clean && !fby_volume_clean(v->pool->engine, v->index)) {
-		mutex_unlock(&n->disk->open_mutex);
-		return -EAGAIN;
-	}
-	n->removed = true;
 	mutex_unlock(&n->disk->open_mutex);
-	list_del(&n->list);
-	del_gendisk(n->disk);
-	native_free(n);
-	return 0;
+	return rc;
 }
 
 static struct native *native_find(const char *name, char **error)
@@ -275,7 +334,7 @@ static struct native *native_find(const char *name, char **error)
 
 	*error = "No such device";
 	list_for_each_entry(n, &fbk_natives, list)
-		if (!strcmp(n->disk->disk_name, name))
+		if (!strcmp(n->name, name))
 			return n;
 	return NULL;
 }
@@ -301,57 +360,96 @@ static void answer_list(struct control *c)
 {
 	struct native *n;
 
+	answer(c, "ok\n");
 	list_for_each_entry(n, &fbk_natives, list) {
-		answer(c, "%s %u:%u %pg ", n->disk->disk_name, MAJOR(n->setup.cache), MINOR(n->setup.cache), n->origin);
+		answer(c, "%s %u:%u %pg ", n->name, MAJOR(n->setup.cache), MINOR(n->setup.cache), n->origin);
 		fbk_setup_options(&n->setup, c->answer + c->bytes, sizeof(c->answer) - c->bytes);
 		c->bytes += strlen(c->answer + c->bytes);
 		answer(c, "\n");
 	}
 }
 
-static int run_command(struct control *c, unsigned int argc, char **argv, char **error)
+static void answer_status(struct control *c, struct native *n)
 {
-	struct native *n = NULL;
-	int rc = 0;
+	answer(c, "ok ");
+	fbk_setup_status(&n->setup, c->answer + c->bytes, sizeof(c->answer) - c->bytes - 1);
+	c->bytes += strlen(c->answer + c->bytes);
+	answer(c, "\n");
+}
 
-	*error = "Wanted: attach, detach, status, command or list";
-	if (argc && !strcmp(argv[0], "list")) {
-		answer(c, "ok\n");
-		answer_list(c);
-		return 0;
-	}
-	if (argc && !strcmp(argv[0], "attach")) {
-		rc = native_attach(&n, argc - 1, argv + 1, error);
-		if (!rc)
-			answer(c, "ok %s\n", n->disk->disk_name);
+static int run_detach(struct native *n, bool if_clean, char **error)
+{
+	int rc = detach_begin(n, if_clean, error);
+
+	if (rc)
 		return rc;
-	}
-	if (argc < 2)
-		return -EINVAL;
-	n = native_find(argv[1], error);
+	mutex_unlock(&fbk_native_lock);
+	del_gendisk(n->disk);
+	native_free(n);
+	mutex_lock(&fbk_native_lock);
+	return 0;
+}
+
+static int run_setup_command(struct native *n, unsigned int argc, char **argv, char **error)
+{
+	int rc;
+
+	*error = "The command failed; the kernel's log may say why";
+	n->commands++;
+	mutex_unlock(&fbk_native_lock);
+	rc = fbk_setup_command(&n->setup, argc, argv);
+	mutex_lock(&fbk_native_lock);
+	n->commands--;
+	return rc;
+}
+
+/* Lock held, and let go by those that wait.  argv: what to do, with which device, and how. */
+static int run_on_device(struct control *c, unsigned int argc, char **argv, char **error)
+{
+	struct native *n = native_find(argv[1], error);
+	int rc;
+
 	if (!n)
 		return -ENODEV;
-	*error = "Wanted: attach, detach, status, command or list";
-	if (!strcmp(argv[0], "detach")) {
-		rc = native_detach(n, argc == 3 && !strcmp(argv[2], "clean"), error);
-	} else if (!strcmp(argv[0], "command")) {
-		*error = "The command failed; the kernel's log may say why";
-		n->commands++;
-		mutex_unlock(&fbk_native_lock);
-		rc = fbk_setup_command(&n->setup, argc - 2, argv + 2);
-		mutex_lock(&fbk_native_lock);
-		n->commands--;
-	} else if (!strcmp(argv[0], "status")) {
-		answer(c, "ok ");
-		fbk_setup_status(&n->setup, c->answer + c->bytes, sizeof(c->answer) - c->bytes - 1);
-		c->bytes += strlen(c->answer + c->bytes);
-		answer(c, "\n");
+	if (!strcmp(argv[0], "status")) {
+		answer_status(c, n);
 		return 0;
-	} else {
-		return -EINVAL;
 	}
+	*error = "The device is being attached or detached: wait for that";
+	if (n->changing)
+		return -EBUSY;
+	if (!strcmp(argv[0], "detach"))
+		rc = run_detach(n, argc == 3 && !strcmp(argv[2], "clean"), error);
+	else
+		rc = run_setup_command(n, argc - 2, argv + 2, error);
 	if (!rc)
 		answer(c, "ok\n");
+	return rc;
+}
+
+static int run_command(struct control *c, unsigned int argc, char **argv, char **error)
+{
+	static const char *const to_device[] = { "detach", "status", "command" };
+	bool list = argc && !strcmp(argv[0], "list");
+	int rc;
+
+	*error = "Wanted: attach, detach, status, command or list";
+	if (argc && !strcmp(argv[0], "attach")) {
+		rc = native_attach(argc - 1, argv + 1, error);
+		if (rc >= 0)
+			answer(c, "ok forebay%d\n", rc);
+		return min(rc, 0);
+	}
+	if (!list && (argc < 2 || match_string(to_device, ARRAY_SIZE(to_device), argv[0]) < 0))
+		return -EINVAL;
+	rc = native_enter(error);
+	if (rc)
+		return rc;
+	if (list)
+		answer_list(c);
+	else
+		rc = run_on_device(c, argc, argv, error);
+	mutex_unlock(&fbk_native_lock);
 	return rc;
 }
 
@@ -366,15 +464,8 @@ static void run_text(struct control *c, char *text)
 			argv[argc++] = word;
 	c->bytes = 0;
 	c->at = 0;
-	/* An attach recovers a pool, which may take its time. */
-	if (mutex_lock_interruptible(&fbk_native_lock)) {
-		rc = -EINTR;
-		error = "Interrupted while another command ran";
-	} else {
-		if (!word)
-			rc = run_command(c, argc, argv, &error);
-		mutex_unlock(&fbk_native_lock);
-	}
+	if (!word)
+		rc = run_command(c, argc, argv, &error);
 	if (rc) {
 		c->bytes = 0;
 		answer(c, "error %d %s\n", -rc, error);
@@ -463,7 +554,6 @@ void fbk_native_exit(void)
 
 	misc_deregister(&control_device);
 	list_for_each_entry_safe(n, next, &fbk_natives, list) {
-		list_del(&n->list);
 		del_gendisk(n->disk);
 		native_free(n);
 	}

@@ -173,6 +173,52 @@ item_names() {
 }
 refuses_other() { ! control attach $pool /dev/ram2 y origin_by_name && grep -q 'not the one' /tmp/answer; }
 
+# c's origin hangs while c is attached, and then while it is detached.
+detach_waits() { ! control detach "$1" && grep -q "being attached or detached" /tmp/answer; }
+not_again() { ! control attach $pool /dev/mapper/oc c && grep -q "for us alone\|in use" /tmp/answer; }
+listed() { control list | grep -q "^$1 "; }
+others_go_on() { # WHILE
+	ends "list while $1" listed "$c"
+	ends "the status of another volume while $1" dev_status a
+	ends "its own status while $1" control status "$c"
+	ends "attach another volume while $1" dev_attach d /dev/mapper/od d create
+	ends "detach it while $1" dev_detach d
+	ends "a command of another volume while $1" dev_command a flush
+	ends "detach it while $1: it is told to wait" detach_waits "$c"
+	ends "attach it while $1: it is told that it is in use" not_again
+}
+destages() { control status "$c" | grep -q destage=writing; }
+item_control() {
+	local c=forebay1 o pid
+	begin
+	for o in oc od; do
+		dmsetup create --noudevsync --noudevrules $o --table "0 65536 linear /dev/ram2 $([ $o = oc ] && echo 0 || echo 65536)"
+	done
+	dmsetup mknodes
+	dmsetup suspend --nolockfs oc
+	dev_attach c /dev/mapper/oc c create max_age 0 idle 0 >/tmp/attach.c 2>&1 &
+	pid=$!
+	ends "a device is listed while it is attached" until_true $limit listed $c
+	others_go_on "an origin hangs in an attach"
+	dmsetup resume --noudevsync oc
+	expect "the attach ends" wait $pid
+	dd if=/dev/zero of=/dev/$c bs=1M count=2 oflag=direct status=none
+	dmsetup suspend --noflush --nolockfs oc
+	control command $c cleaner >/dev/null
+	expect "c destages" until_true $limit destages
+	control detach $c >/tmp/detach.c 2>&1 &
+	pid=$!
+	until_true $limit test ! -e /dev/$c
+	others_go_on "an origin hangs in a detach"
+	dmsetup resume --noudevsync oc
+	expect "the detach ends" wait $pid
+	expect "attach it again" dev_attach c /dev/mapper/oc c
+	dev_detach c
+	dmsetup remove --noudevsync --retry oc
+	dmsetup remove --noudevsync --retry od
+	finish
+}
+
 # The cache device is unbound under load: errors, and what was acknowledged is on it.
 item_unbind() {
 	local namespace writer
@@ -199,7 +245,7 @@ item_unbind() {
 }
 
 load_module
-for item in ${*:-ranges waiting flush slots limits names unbind}; do
+for item in ${*:-ranges waiting flush slots limits names control unbind}; do
 	item_$item
 done
 step "unload" /run/busybox rmmod forebay
