@@ -61,7 +61,11 @@ fn volumes(a: &args::DumpPool, pool: &Pool) -> anyhow::Result<()> {
     for v in &volumes {
         out::line(format_args!(
             "record {:2}  {}  uuid {}  watermark {}  identity {}",
-            v.index, v, v.uuid, v.watermark, v.identity
+            v.index,
+            v,
+            v.uuid,
+            v.watermark,
+            forebay::printable(&v.identity)
         ))?;
     }
     Ok(())

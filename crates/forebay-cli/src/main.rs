@@ -49,7 +49,7 @@ fn main() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             let (text, code) = (text(&error), exit_code(&error));
-            out::warn(format_args!("forebay: {text}"));
+            out::warn(format_args!("forebay: {}", forebay::printable(&text)));
             if args::wants_json() {
                 out::json_error(&text, code);
             }
@@ -60,7 +60,11 @@ fn main() -> ExitCode {
 
 /// A mistake on the command line, or a call for help.
 fn usage(error: &clap::Error) -> ExitCode {
-    let _ = error.print();
+    // With its colours, unless there is something else in it.
+    match std::env::args_os().any(|word| word.to_string_lossy().contains(char::is_control)) {
+        true => out::warn(forebay::printable(&error.to_string())),
+        false => drop(error.print()),
+    }
     let code = error.exit_code() as u8;
     if error.use_stderr() && args::wants_json() {
         out::json_error(error.to_string().trim_end(), code);

@@ -6,6 +6,7 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use anyhow::Context;
+use forebay::printable;
 use serde::Serialize;
 
 /// Something was printed.
@@ -16,6 +17,20 @@ static UNREAD: AtomicBool = AtomicBool::new(false);
 /// Prints a line.  Nobody who reads it is no error: what was to be done is done, and
 /// the exit code tells of it.
 pub fn line(text: impl Display) -> anyhow::Result<()> {
+    raw_line(printable_lines(&text.to_string()))
+}
+
+/// Of several lines each.
+fn printable_lines(text: &str) -> String {
+    text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
+}
+
+/// To the top left corner, and clear from there.
+pub fn clear() -> anyhow::Result<()> {
+    raw_line("\x1b[H\x1b[2J")
+}
+
+fn raw_line(text: impl Display) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     match writeln!(out, "{text}").and_then(|()| out.flush()) {
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => UNREAD.store(true, Relaxed),
@@ -32,6 +47,7 @@ pub fn is_unread() -> bool {
 
 /// Tells of trouble on standard error, if anybody listens there.
 pub fn warn(text: impl Display) {
+    let text = printable_lines(&text.to_string());
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
@@ -77,7 +93,7 @@ impl Table {
 
     pub fn row(&mut self, cells: Vec<String>) {
         assert_eq!(cells.len(), self.header.len());
-        self.rows.push(cells);
+        self.rows.push(cells.iter().map(|cell| printable(cell).into_owned()).collect());
     }
 }
 

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use forebay::{control, PoolStatus, Verdict, VolumeInfo};
+use forebay::{control, printable, PoolStatus, Verdict, VolumeInfo};
 
 use crate::create::media_text;
 use crate::interrupt::Interrupt;
@@ -115,8 +115,7 @@ fn print(a: &args::Status, s: &PoolStatus, rates: Option<&Rates>) -> anyhow::Res
         (true, None) => return out::json(s),
         (true, Some(_)) => return out::json_line(s),
         (false, None) => {}
-        // To the top left corner, and clear from there.
-        (false, Some(_)) if is_terminal() => out::line("\x1b[H\x1b[2J")?,
+        (false, Some(_)) if is_terminal() => out::clear()?,
         (false, Some(_)) => out::line("")?,
     }
     out::line(text(s, rates))
@@ -128,7 +127,7 @@ fn is_terminal() -> bool {
 
 fn text(s: &PoolStatus, rates: Option<&Rates>) -> String {
     let mut lines = vec![
-        format!("pool      {} ({})", s.media.path.display(), s.uuid),
+        format!("pool      {} ({})", printable(&s.media.path.to_string_lossy()), s.uuid),
         format!("media     {}", media_text(&s.media)),
         format!("opened    {}", s.recovery),
         format!(

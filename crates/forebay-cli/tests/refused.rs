@@ -126,22 +126,75 @@ fn an_origin_without_space_is_told_as_that() {
     }
 }
 
+/// In both records of the volume v.
+fn rename_on_media(b: &Bench, name: &str) {
+    b.edit("pool", |bytes| {
+        for record in [8192, 8448] {
+            let record = &mut bytes[record..record + 256];
+            assert_eq!(&record[48..50], b"v\0");
+            // Two checksums differ by the same whatever they begin with.
+            let before = crc32c(&record[..252]);
+            record[48..48 + name.len()].copy_from_slice(name.as_bytes());
+            let change = (before ^ crc32c(&record[..252])).to_le_bytes();
+            record[252..].iter_mut().zip(change).for_each(|(byte, change)| *byte ^= change);
+        }
+    });
+}
+
+const EVIL: &str = "v\x1b[31m\nforged\u{9b}";
+
+fn says_no_controls(what: &str, out: &common::Output) {
+    let told = format!("{}{}", out.stdout, out.stderr);
+    let bad = told.contains(|c: char| c.is_control() && c != '\n');
+    assert!(!bad && !told.contains("\nforged"), "{what}: {told:?}");
+}
+
+/// Names of a media that nobody can vouch for, and arguments.
+#[test]
+fn control_characters_are_shown_and_do_nothing() {
+    let b = Bench::new();
+    b.make_volume();
+    b.write_to_volume(0, &[7; 4096]);
+    rename_on_media(&b, EVIL);
+    for words in [
+        "status pool",
+        "volume list pool",
+        "set pool",
+        "check pool",
+        "dump volumes pool",
+        "dump chunks pool",
+        "drain pool x",
+        "drain pool --timeout 0.000001s",
+        "drain pool",
+    ] {
+        let out = b.run(&words.split(' ').collect::<Vec<_>>());
+        says_no_controls(words, &out);
+        let names = words != "check pool";
+        let shown = (out.stdout + &out.stderr).contains("v\\u{1b}[31m\\nforged");
+        assert_eq!(shown, names, "{words}");
+    }
+    for words in [
+        &["status", EVIL][..],
+        &["volume", "add", "pool", "w", EVIL],
+        &["volume", "add", "pool", EVIL, "other"],
+        &["volume", "remove", "pool", "w", EVIL],
+        &["serve", "pool", "--origin", EVIL],
+        &[EVIL],
+    ] {
+        let out = b.run(words);
+        assert_ne!(out.code, Some(0), "{out:?}");
+        says_no_controls(&format!("{words:?}"), &out);
+    }
+    // It can be addressed by what is shown.
+    b.run_ok(&["volume", "remove", "pool", "v\\u{1b}[31m\\nforged\\u{9b}"]);
+}
+
 #[test]
 fn a_volume_whose_name_is_refused_today_is_removed_by_it() {
     for name in ["-x", "--", ".", ".."] {
         let b = Bench::new();
         b.make_volume();
-        b.edit("pool", |bytes| {
-            for record in [8192, 8448] {
-                let record = &mut bytes[record..record + 256];
-                assert_eq!(&record[48..50], b"v\0");
-                // Two checksums differ by the same whatever they begin with.
-                let before = crc32c(&record[..252]);
-                record[48..48 + name.len()].copy_from_slice(name.as_bytes());
-                let change = (before ^ crc32c(&record[..252])).to_le_bytes();
-                record[252..].iter_mut().zip(change).for_each(|(byte, change)| *byte ^= change);
-            }
-        });
+        rename_on_media(&b, name);
         b.run_ok(&["volume", "remove", "pool", "--", name]);
         assert_eq!(b.run_ok(&["volume", "list", "pool", "--json"]).stdout.trim(), "[]");
     }

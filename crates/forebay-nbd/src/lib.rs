@@ -22,7 +22,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use connection::Connection;
-use forebay::Volume;
+use forebay::{printable, Volume};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::process::{getrlimit, Resource};
 
@@ -133,7 +133,8 @@ fn lock(connections: &Connections) -> std::sync::MutexGuard<'_, HashMap<u64, Uni
 
 /// A log that takes nothing any more ends no request.
 fn warn(text: impl Display) {
-    let _ = writeln!(io::stderr().lock(), "forebay: {text}");
+    let text = text.to_string();
+    let _ = writeln!(io::stderr().lock(), "forebay: {}", printable(&text));
 }
 
 /// None: to stop.

@@ -77,6 +77,7 @@ mod media;
 mod origin;
 mod past;
 mod pool;
+mod printable;
 mod ring;
 mod socket;
 mod status;
@@ -98,6 +99,7 @@ pub use origin::{FaultOp, Faults, FaultyOrigin, FileOrigin, MemOrigin, Origin};
 pub use pool::{
     origin_known_by_name, NewVolume, OptionsChange, OptionsInfo, Pool, PoolOptions, Verify,
 };
+pub use printable::printable;
 pub use socket::PrivateSocket;
 pub use status::{
     CheckReport, Counters, DestageState, DrainProgress, OriginInfo, PoolStatus, RecoveryReport,

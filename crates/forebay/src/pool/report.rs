@@ -17,6 +17,7 @@ use crate::drains::Draining;
 use crate::engine::{Code, Ticket};
 use crate::error::{open_error, origin_way_out, volume_error, Error, Result};
 use crate::origin::{self, split_identity};
+use crate::printable::printable;
 use crate::status::{
     Counters, DestageState, DrainProgress, PoolStatus, RecoveryReport, ReportBlock, Uuid,
     VolumeInfo,
@@ -104,7 +105,8 @@ impl Core {
 
     pub(super) fn find(&self, name: &str) -> Result<u16> {
         let named = self.shared.engine.volume_find(name).ok();
-        named.or_else(|| self.numbered(name)).ok_or_else(|| Error::NoVolume {
+        let shown = || self.volumes().iter().find(|v| v.name == name).map(|v| v.index);
+        named.or_else(shown).or_else(|| self.numbered(name)).ok_or_else(|| Error::NoVolume {
             pool: self.path().to_path_buf(),
             name: name.into(),
             known: self.volumes().iter().map(VolumeInfo::label).collect(),
@@ -143,7 +145,7 @@ impl Core {
             verdict: Verdict::Unknown,
             origin_changed: None,
             name: match info.used {
-                true => sys::text(&info.spec.name).into_owned(),
+                true => printable(&sys::text(&info.spec.name)).into_owned(),
                 false => String::new(),
             },
             index,
@@ -213,7 +215,7 @@ impl Core {
 
     fn volume_name(&self, index: u16) -> Option<String> {
         let info = self.shared.engine.volume_info(index).ok()?;
-        info.used.then(|| sys::text(&info.spec.name).into_owned())
+        info.used.then(|| printable(&sys::text(&info.spec.name)).into_owned())
     }
 
     pub(super) fn report_block(&self, b: &sys::fby_report_block) -> ReportBlock {
