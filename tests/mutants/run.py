@@ -6,7 +6,7 @@ run.py self-test            the tool itself: see self_test()
 
 Runs the tests against the mutants that generate.py makes of core/ and port/: for
 each, the steps by cost until one fails.  A step that never comes past a mutant
-is not run for it.  Those of crates/forebay and crates/forebay-nbd are cargo-mutants',
+is not run for it.  Those of crates/forebay and crates/forebay-server are cargo-mutants',
 put into one build by rust.py, with the tests of the library and of the command.  What
 came of each goes to out/mutants/NAME.jsonl at once, and the next run goes on after it;
 --fresh begins again.  The order is that of a hash of seed and key, so a sample is a
@@ -461,7 +461,7 @@ class turn:
 
 # --- the library ------------------------------------------------------------
 
-RUST_TESTS = ('forebay', 'forebay-nbd', 'forebay-cli')
+RUST_TESTS = ('forebay', 'forebay-server', 'forebay-cli')
 NOT_RUN = re.compile(r'module$|create_killed$|fuzz_corpus$')  # of the kernel's module, and of core
 
 
@@ -502,7 +502,7 @@ def rust_sources():
             if os.path.isfile(os.path.join(ROOT, name)):
                 with open(os.path.join(ROOT, name), 'rb') as f:
                     write_if_new(os.path.join(copy, name), texts[name].encode() if name in texts else f.read())
-        done = subprocess.run(['cargo', 'check', '--lib', '-p', 'forebay', '-p', 'forebay-nbd',
+        done = subprocess.run(['cargo', 'check', '--lib', '-p', 'forebay', '-p', 'forebay-server',
                                '--message-format=json'], cwd=copy, env=env, stdout=subprocess.PIPE,
                               stderr=subprocess.DEVNULL, text=True)
         if done.returncode == 0:

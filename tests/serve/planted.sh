@@ -15,7 +15,7 @@ mistakes='
 the file is not flushed|crates/forebay/src/origin/file.rs|Ok(retry(.. rustix::fs::fdatasync(&self.fd))?)|Ok(())
 a durable write past the cache is not flushed|crates/forebay/src/volume.rs|if past > 0 {|if past > u64::MAX - 1 {
 write-through does not wait for the origin|crates/forebay/src/volume.rs|Mode::WriteThrough => self.settle(offset, len),|Mode::WriteThrough => Ok(()),
-a flush is not passed on|crates/forebay-nbd/src/connection.rs|command::FLUSH => volume.flush()?,|command::FLUSH => {}
+a flush is not passed on|crates/forebay-server/src/nbd/connection.rs|command::FLUSH => volume.flush()?,|command::FLUSH => {}
 '
 failed=0 found=0
 while IFS='|' read -r name file from to; do

@@ -3,195 +3,19 @@
 //! a Unix socket of mode 0600, on an address if one is named, or into a file
 //! for node_exporter's textfile collector.
 
-use std::fmt::Write;
-use std::net::TcpListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use forebay::{Error, PoolStatus, PrivateSocket, VolumeInfo};
+use forebay::PrivateSocket;
+use forebay_server::http::{self, Listener};
+use forebay_server::metrics::{answer, listen, metrics, up};
 
-use crate::http::{self, Answer, Listener};
 use crate::interrupt::{Hangup, Interrupt};
 use crate::{args, out, status};
 
 /// For an answer of the server, so that a scrape has its own within its usual 10 s.
 const PATIENCE: Duration = Duration::from_secs(3);
-
-/// A metric of the pool, or of a volume: name, type, help, value.
-type Row<T> = (&'static str, &'static str, &'static str, fn(&T) -> f64);
-
-fn flag(b: bool) -> f64 {
-    f64::from(u8::from(b))
-}
-
-const POOL: &[Row<PoolStatus>] = &[
-    ("chunks", "gauge", "Chunks of the pool.", |s| f64::from(s.chunks)),
-    ("chunks_used", "gauge", "Chunks that hold entries or are open.", |s| f64::from(s.chunks_used)),
-    ("capacity_bytes", "gauge", "Data the pool can hold.", |s| s.capacity_bytes as f64),
-    ("cached_bytes", "gauge", "Data the pool holds.", |s| s.cached_bytes as f64),
-    ("memory_bytes", "gauge", "Memory of the engine and of destage.", |s| {
-        (s.memory_bytes + s.destage_memory_bytes) as f64
-    }),
-    ("media_durable", "gauge", "1 if an acknowledged write survives a power cut.", |s| {
-        flag(s.media.durable)
-    }),
-    ("recovery_seconds", "gauge", "Time the last opening took.", |s| s.recovery.seconds),
-    ("recovery_clean", "gauge", "1 if the pool had been closed cleanly.", |s| {
-        flag(s.recovery.clean)
-    }),
-    ("uptime_seconds", "gauge", "Since the pool was opened.", |s| s.uptime_seconds),
-    ("writes_total", "counter", "Writes taken in.", |s| s.counters.writes as f64),
-    ("written_bytes_total", "counter", "Bytes taken in.", |s| s.counters.written_bytes as f64),
-    ("merges_total", "counter", "Partial writes merged with a cached page.", |s| {
-        s.counters.merges as f64
-    }),
-    ("commits_total", "counter", "Commits to the media; each is one fence.", |s| {
-        s.counters.commits as f64
-    }),
-    ("media_bytes_total", "counter", "Bytes stored to the media.", |s| {
-        s.counters.media_bytes as f64
-    }),
-    ("read_hit_bytes_total", "counter", "Bytes read from the cache.", |s| {
-        s.counters.read_hit_bytes as f64
-    }),
-    ("read_miss_bytes_total", "counter", "Bytes read from origins.", |s| {
-        s.counters.read_miss_bytes as f64
-    }),
-    ("discards_total", "counter", "Blocks discarded.", |s| s.counters.discards as f64),
-    ("zeroes_total", "counter", "Blocks zeroed.", |s| s.counters.zeroes as f64),
-    ("flushes_total", "counter", "Flushes; those owed for bypassed writes went on.", |s| {
-        s.counters.flushes as f64
-    }),
-    ("waits_block_total", "counter", "Requests that found their block busy.", |s| {
-        s.counters.waits_block as f64
-    }),
-    ("waits_slot_total", "counter", "Requests that found all slots busy.", |s| {
-        s.counters.waits_slot as f64
-    }),
-    ("waits_space_total", "counter", "Requests that found the pool full.", |s| {
-        s.counters.waits_space as f64
-    }),
-    ("damaged_pages_total", "counter", "Cached pages found damaged.", |s| {
-        s.counters.damaged_pages as f64
-    }),
-    ("destage_failed", "gauge", "1 if destage ended for an internal error.", |s| {
-        flag(s.destage_failure.is_some())
-    }),
-];
-
-const VOLUME: &[Row<VolumeInfo>] = &[
-    ("attached", "gauge", "1 while the origin is attached.", |v| flag(v.attached)),
-    ("size_bytes", "gauge", "Size of the volume.", |v| v.size_bytes as f64),
-    ("cached_bytes", "gauge", "Data cached of the volume.", |v| v.cached_bytes as f64),
-    ("lost_blocks", "gauge", "Blocks that answer an I/O error.", |v| v.lost_blocks as f64),
-    ("lost_entries", "gauge", "Entries found lost and not accepted.", |v| v.holes as f64),
-    ("origin_changed", "gauge", "1 if its origin is deleted, moved, or of another size.", |v| {
-        flag(v.origin_changed.is_some())
-    }),
-    ("damaged", "gauge", "1 if the volume's record is damaged.", |v| flag(v.damaged)),
-    ("writes_total", "counter", "Writes taken in.", |v| v.writes as f64),
-    ("written_bytes_total", "counter", "Bytes taken in.", |v| v.written_bytes as f64),
-    ("origin_writes_total", "counter", "Requests written to the origin.", |v| {
-        v.origin_writes as f64
-    }),
-    ("origin_written_bytes_total", "counter", "Bytes written to the origin.", |v| {
-        v.origin_written_bytes as f64
-    }),
-    ("origin_flushes_total", "counter", "Flushes of the origin.", |v| v.origin_flushes as f64),
-    ("origin_errors_total", "counter", "Errors of the origin.", |v| v.origin_errors as f64),
-    (
-        "pages_relocated_total",
-        "counter",
-        "Pages moved within the pool, to have mostly dead chunks back.",
-        |v| v.pages_relocated as f64,
-    ),
-    ("pages_destaged_total", "counter", "Pages written to the origin and let go.", |v| {
-        v.pages_destaged as f64
-    }),
-    ("rounds_total", "counter", "Destage rounds completed.", |v| v.rounds as f64),
-    ("drain_bytes_per_second", "gauge", "What is let go, by the last second or so.", |v| {
-        v.drain_bytes_per_s as f64
-    }),
-    ("intake_limit_bytes_per_second", "gauge", "What may be written now; 0: no limit.", |v| {
-        v.intake_limit_bytes_per_s.unwrap_or(0) as f64
-    }),
-    ("throttled_seconds_total", "counter", "Delay asked of writers.", |v| v.throttled_seconds),
-    ("bypasses_total", "counter", "Writes that went past the cache.", |v| v.bypasses as f64),
-    ("bypassed_bytes_total", "counter", "Bytes that went past the cache.", |v| {
-        v.bypassed_bytes as f64
-    }),
-    ("flush_owed", "gauge", "1 while the next flush goes to the origin.", |v| flag(v.flush_owed)),
-    ("origin_depth", "gauge", "Origin writes in flight that destage aims at.", |v| {
-        f64::from(v.origin_depth)
-    }),
-];
-
-/// A label's value, escaped as the text format asks.
-fn escaped(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
-}
-
-fn head(text: &mut String, name: &str, kind: &str, help: &str) {
-    let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-}
-
-fn latencies(text: &mut String, pool: &str, volumes: &[VolumeInfo]) {
-    let name = "forebay_phase_seconds";
-    head(
-        text,
-        name,
-        "histogram",
-        "How long the phases of requests took; sampled_one_in says of how many one was timed.",
-    );
-    for v in volumes {
-        for l in &v.latency {
-            let labels = format!(
-                "{pool},volume=\"{}\",phase=\"{}\",sampled_one_in=\"{}\"",
-                escaped(&v.label()),
-                l.phase,
-                l.sampled_one_in
-            );
-            for (end, n) in &l.buckets {
-                let _ = writeln!(text, "{name}_bucket{{{labels},le=\"{end:e}\"}} {n}");
-            }
-            let _ = writeln!(text, "{name}_bucket{{{labels},le=\"+Inf\"}} {}", l.count);
-            let _ = writeln!(text, "{name}_sum{{{labels}}} {}", l.total_seconds);
-            let _ = writeln!(text, "{name}_count{{{labels}}} {}", l.count);
-        }
-    }
-}
-
-/// The one metric of a pool that does not answer.
-fn up(answers: bool) -> String {
-    let mut text = String::new();
-    head(&mut text, "forebay_up", "gauge", UP);
-    let _ = writeln!(text, "forebay_up {}", flag(answers));
-    text
-}
-
-const UP: &str = "1 if the pool could be asked, or looked at.";
-
-/// All metrics, in Prometheus' text format.
-pub fn metrics(s: &PoolStatus) -> String {
-    let mut text = up(true);
-    let pool = format!("pool=\"{}\"", escaped(&s.uuid.to_string()));
-    for (name, kind, help, value) in POOL {
-        let name = format!("forebay_{name}");
-        head(&mut text, &name, kind, help);
-        let _ = writeln!(text, "{name}{{{pool}}} {}", value(s));
-    }
-    for (name, kind, help, value) in VOLUME {
-        let name = format!("forebay_volume_{name}");
-        head(&mut text, &name, kind, help);
-        for v in &s.volumes {
-            let volume = escaped(&v.label());
-            let _ = writeln!(text, "{name}{{{pool},volume=\"{volume}\"}} {}", value(v));
-        }
-    }
-    latencies(&mut text, &pool, &s.volumes);
-    text
-}
 
 pub fn run(a: &args::Exporter) -> anyhow::Result<u8> {
     if let Some(file) = &a.textfile {
@@ -218,52 +42,10 @@ pub fn run(a: &args::Exporter) -> anyhow::Result<u8> {
         interrupt.came()
     };
     out::line(format!("metrics of {} at {place}", a.pool.display()))?;
-    http::serve(&listener, &stopping, &|path| answer(path, &a.pool))?;
+    http::serve(&listener, &stopping, &|target| {
+        answer(target, || status::of_pool_within(&a.pool, PATIENCE).map_err(|e| format!("{e:#}")))
+    })?;
     Ok(0)
-}
-
-fn listen(address: &str) -> Result<TcpListener, Error> {
-    use std::io::ErrorKind::*;
-    TcpListener::bind(address).map_err(|source| match (source.kind(), source.raw_os_error()) {
-        (AddrInUse, _) => Error::Busy {
-            path: address.into(),
-            holder: None,
-            way_out: "name another port, or 0 for one that is free".into(),
-        },
-        (PermissionDenied, _) => Error::Permission {
-            path: address.into(),
-            doing: "listening there",
-            way_out: "name a port from 1024 on".into(),
-        },
-        // No address, or no name of one, or somebody else's.
-        (InvalidInput | AddrNotAvailable, _) | (_, None) => Error::Usage {
-            what: format!("cannot listen on {address:?}: {source}"),
-            way_out: "write HOST:PORT, such as 127.0.0.1:9757, with an address of this machine"
-                .into(),
-        },
-        _ => Error::Io {
-            path: address.into(),
-            doing: "listening there",
-            source,
-            way_out: "see the system log for its cause".into(),
-        },
-    })
-}
-
-/// Of the target of a request; a collector may add parameters, which nothing is here for.
-fn answer(target: &str, pool: &Path) -> Answer {
-    match target.split_once('?').map_or(target, |(path, _)| path) {
-        "/metrics" => match status::of_pool_within(pool, PATIENCE) {
-            Ok(s) => Answer {
-                status: "200 OK",
-                content_type: "text/plain; version=0.0.4; charset=utf-8",
-                body: metrics(&s),
-            },
-            Err(e) => Answer::text("503 Service Unavailable", format!("{e:#}\n")),
-        },
-        "/" => Answer::text("200 OK", "Forebay: see /metrics\n"),
-        _ => Answer::text("404 Not Found", "not here: see /metrics\n"),
-    }
 }
 
 /// Again and again, whether the pool answers or not.
@@ -298,38 +80,4 @@ fn replace(file: &Path, text: &str) -> anyhow::Result<()> {
     std::fs::write(&new, text)
         .and_then(|()| std::fs::rename(&new, file))
         .with_context(|| format!("{}: cannot be written", file.display()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn labels_are_escaped() {
-        assert_eq!(escaped("a\"b\\c\nd"), "a\\\"b\\\\c\\nd");
-    }
-
-    #[test]
-    fn docs_list_each_metric() {
-        let docs = include_str!("../../../docs/metrics.md");
-        let rows = POOL.iter().map(|r| ("forebay_", r.0, r.1, r.2));
-        let rows = rows.chain(VOLUME.iter().map(|r| ("forebay_volume_", r.0, r.1, r.2)));
-        let rows = rows.chain([("forebay_", "up", "gauge", UP)]);
-        for (prefix, name, kind, help) in rows {
-            let row = format!("| `{prefix}{name}` | {kind} | {help} |");
-            assert!(docs.contains(&row), "docs/metrics.md lacks: {row}");
-        }
-        assert!(docs.contains("`forebay_phase_seconds` | histogram"));
-    }
-
-    #[test]
-    fn names_are_unique_and_counters_end_in_total() {
-        let all = POOL.iter().map(|r| (format!("forebay_{}", r.0), r.1));
-        let all: Vec<_> =
-            all.chain(VOLUME.iter().map(|r| (format!("forebay_volume_{}", r.0), r.1))).collect();
-        for (i, (name, kind)) in all.iter().enumerate() {
-            assert_eq!(*kind == "counter", name.ends_with("_total"), "{name}");
-            assert!(all[..i].iter().all(|(n, _)| n != name), "{name}");
-        }
-    }
 }

@@ -16,7 +16,7 @@ use forebay::{
     AttachOptions, Holes, MediaOptions, OptionsChange, OptionsInfo, Persist, Pool, PoolOptions,
     PoolStatus, Verify,
 };
-use forebay_nbd::Export;
+use forebay_server::nbd::Export;
 
 use crate::image::{good_error, Scratch, CHUNK, CHUNKS};
 use crate::sparse::SparseOrigin;
@@ -100,7 +100,7 @@ fn nbd(data: &[u8]) {
         let exports = [Export { volume, read_only: false }];
         let talk = |input: &[u8]| {
             let mut output = Vec::new();
-            let ended = forebay_nbd::converse_over(input, &mut output, &exports);
+            let ended = forebay_server::nbd::converse_over(input, &mut output, &exports);
             (ended.is_ok(), output)
         };
         let good = good_client();

@@ -21,6 +21,5 @@ mod media;
 mod misuse;
 mod model;
 mod modes;
-mod nbd;
 mod origins;
 mod volumes;

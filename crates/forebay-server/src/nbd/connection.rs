@@ -19,8 +19,8 @@ use std::thread::Scope;
 
 use forebay::Flusher;
 
-use crate::protocol::{self as nbd, command, error, flag, Request, REPLY_BYTES, REQUEST_BYTES};
-use crate::{warn, Export, REQUEST_MAX_BYTES};
+use super::protocol::{self as nbd, command, error, flag, Request, REPLY_BYTES, REQUEST_BYTES};
+use super::{warn, Export, REQUEST_MAX_BYTES};
 
 /// A buffer that grew beyond this is given back after its request.
 const KEPT_BYTES: usize = 1 << 20;

@@ -25,11 +25,13 @@ const HEADERS_MAX: usize = 64;
 /// How soon it is seen that the server is to stop.
 const TICK: Duration = Duration::from_millis(50);
 
+#[derive(Debug)]
 pub enum Listener {
     Unix(PrivateSocket),
     Tcp(TcpListener),
 }
 
+#[derive(Debug)]
 pub struct Answer {
     pub status: &'static str,
     pub content_type: &'static str,

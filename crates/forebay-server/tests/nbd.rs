@@ -5,9 +5,13 @@
 
 use std::io::Cursor;
 
-use crate::common::*;
+use common::*;
 use forebay::*;
-use forebay_nbd::{converse_over, Export};
+use forebay_server::nbd::{converse_over, Export};
+
+#[path = "../../forebay/tests/host/common.rs"]
+#[allow(dead_code)]
+mod common;
 
 const OPTION: u64 = 0x4948_4156_454f_5054;
 const OPTION_REPLY: u64 = 0x0003_e889_0455_65a9;

@@ -6,10 +6,10 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-use anyhow::Context;
+use crate::{system, Result};
 
 /// Without a manager that asks for it, nothing.
-pub fn send(state: &str) -> anyhow::Result<()> {
+pub(crate) fn send(state: &str) -> Result<()> {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else {
         return Ok(());
     };
@@ -17,9 +17,8 @@ pub fn send(state: &str) -> anyhow::Result<()> {
         let socket = UnixDatagram::unbound()?;
         socket.send_to_addr(state.as_bytes(), &to)
     });
-    sent.map(drop).with_context(|| {
-        format!("{}: cannot tell the service manager {state:?}", name.to_string_lossy())
-    })
+    let name = name.to_string_lossy();
+    sent.map(drop).map_err(system(format!("{name}: cannot tell the service manager {state:?}")))
 }
 
 /// A path, or a name that begins with @ and is in no file system.

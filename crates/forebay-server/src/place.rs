@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where a server is found: its socket, the URIs of its exports, and the file that is
+//! there while it accepts connections.
+
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use forebay::{control, Uuid};
+
+use crate::{system, Error, Result};
+
+/// sockaddr_un takes no longer ones.
+const SOCKET_PATH_MAX: usize = 107;
+
+/// Of a pool, where no other is named.
+pub fn default_socket(pool: Uuid) -> PathBuf {
+    control::runtime_dir().join(format!("{pool}.nbd"))
+}
+
+/// Whole, short enough, and in a directory that is its owner's alone, which is made.
+pub fn usable_socket(path: &Path) -> Result<PathBuf> {
+    let name = || format!("{}: cannot be made absolute", path.display());
+    let path = std::path::absolute(path).map_err(|e| system(name())(e))?;
+    if path.as_os_str().len() > SOCKET_PATH_MAX {
+        return Err(Error::Pool(forebay::Error::Usage {
+            what: format!(
+                "{}: longer than the {SOCKET_PATH_MAX} bytes that a Unix socket's path can have",
+                path.display()
+            ),
+            way_out: "give a shorter one with --socket".into(),
+        }));
+    }
+    private_directory(path.parent().unwrap_or(Path::new("/")))?;
+    Ok(path)
+}
+
+/// Makes the directory, or finds it to be its owner's alone.
+fn private_directory(path: &Path) -> Result<()> {
+    let name = path.display();
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|source| {
+        forebay::Error::Io {
+            path: path.into(),
+            doing: "making the directory for the socket",
+            source,
+            way_out:
+                "choose another with --socket, and for the control socket with FOREBAY_RUNTIME_DIR"
+                    .into(),
+        }
+    })?;
+    let found = std::fs::metadata(path).map_err(system(format!("{name}: cannot look at it")))?;
+    let me = rustix::process::geteuid().as_raw();
+    if found.uid() != me || found.mode() & 0o077 != 0 {
+        return Err(Error::Pool(forebay::Error::Permission {
+            path: path.into(),
+            doing: "making a socket in it",
+            way_out: format!(
+                "whoever enters it could write to the volumes: chmod 700 it, as user {me}, or choose another with --socket"
+            ),
+        }));
+    }
+    Ok(())
+}
+
+/// As in NBD's specification of URIs.
+pub fn uri(socket: &Path, volume: &str) -> String {
+    let path = socket.as_os_str().as_bytes();
+    format!("nbd+unix:///{}?socket={}", escape(volume.as_bytes()), escape(path))
+}
+
+fn escape(bytes: &[u8]) -> String {
+    let mut escaped = String::new();
+    for &byte in bytes {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
+                escaped.push(byte.into());
+            }
+            _ => escaped += &format!("%{byte:02X}"),
+        }
+    }
+    escaped
+}
+
+/// An empty file that is there while connections are accepted.
+#[derive(Debug)]
+pub struct ReadyFile(PathBuf);
+
+impl ReadyFile {
+    /// An empty file is taken for one that a killed server left.  Anything else is
+    /// somebody's.
+    pub fn new(path: &Path) -> Result<ReadyFile> {
+        match std::fs::symlink_metadata(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(ReadyFile(path.into())),
+            Ok(found) if found.is_file() && found.len() == 0 => {
+                let cannot = format!("{}: cannot remove the old ready file", path.display());
+                std::fs::remove_file(path).map_err(system(cannot))?;
+                Ok(ReadyFile(path.into()))
+            }
+            Ok(_) => Err(Error::Pool(forebay::Error::Unsuitable {
+                path: path.into(),
+                what: "something other than an empty file".into(),
+                way_out: "it was left as it is; choose another path for the ready file".into(),
+            })),
+            Err(e) => Err(system(format!("{}: cannot look at it", path.display()))(e)),
+        }
+    }
+
+    /// What appeared there meanwhile is left alone too.
+    pub(crate) fn make(self) -> Result<ReadyFile> {
+        let made = std::fs::File::create_new(&self.0);
+        made.map_err(system(format!("{}: cannot make the ready file", self.0.display())))?;
+        Ok(self)
+    }
+}
+
+impl Drop for ReadyFile {
+    fn drop(&mut self) {
+        let ours = std::fs::symlink_metadata(&self.0).is_ok_and(|m| m.is_file() && m.len() == 0);
+        if ours {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+
+    use super::*;
+
+    #[test]
+    fn uris_escape_what_a_uri_cannot_hold() {
+        assert_eq!(
+            uri(Path::new("/no such dir/a&b"), "my disk?"),
+            "nbd+unix:///my%20disk%3F?socket=/no%20such%20dir/a%26b"
+        );
+        assert_eq!(uri(OsStr::from_bytes(b"/a\xff").as_ref(), "v"), "nbd+unix:///v?socket=/a%FF");
+    }
+}
