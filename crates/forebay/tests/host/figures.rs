@@ -188,3 +188,74 @@ fn an_answer_that_is_too_long_is_told() {
         assert!(e.contains(told), "{length}: {e}");
     }
 }
+
+/// Bytes are bytes: of so many sectors and pages each.
+#[test]
+fn a_volume_counts_in_bytes() {
+    let dir = Dir::new("bytes");
+    let pool = open(&dir.pool(16));
+    let origin = MemOrigin::new(64 * PAGE).unwrap();
+    let volume = attach(&pool, "v", &origin);
+    volume.write_at(&[1; 3 * PAGE], 0).unwrap();
+    volume.write_at(&[2; 512], 0).unwrap();
+    let info = volume.info().unwrap();
+    assert_eq!((info.size_bytes, info.pages, info.cached_bytes), (64 << 12, 3, 3 << 12));
+    assert_eq!((info.written_bytes, info.origin_written_bytes), ((3 << 12) + 512, 0));
+    drain(&volume);
+    let info = volume.info().unwrap();
+    assert_eq!((info.pages, info.cached_bytes, info.pages_destaged), (0, 0, 3));
+    assert_eq!((info.written_bytes, info.origin_written_bytes), ((3 << 12) + 512, 3 << 12));
+}
+
+/// Who is told that it is too small is told what is enough, and that is enough.
+#[test]
+fn the_least_size_is_enough() {
+    let dir = Dir::new("least");
+    let path = dir.path("pool");
+    let with = |bytes| CreateOptions { size_bytes: Some(bytes), ..small(4) };
+    let least = match create(&path, &with(PAGE as u64)) {
+        Err(Error::TooSmall { bytes, least_bytes, .. }) if bytes == PAGE as u64 => least_bytes,
+        other => panic!("{other:?}"),
+    };
+    let e = create(&path, &with(least - PAGE as u64)).unwrap_err();
+    assert!(matches!(e, Error::TooSmall { .. }), "{e}");
+    create(&path, &with(least)).unwrap();
+    assert!(open(&path).options().slots > 0);
+}
+
+/// The kernel in use is one of those that the CPU can run, which are named best first.
+#[test]
+fn kernels_are_named() {
+    let dir = Dir::new("kernels");
+    let pool = open(&dir.pool(8));
+    assert_eq!(kernels()[0], pool.status().media.kernel);
+    assert!(kernels().contains(&"generic"), "{:?}", kernels());
+}
+
+/// Whoever hangs up has closed the connection, and whoever says nothing does not answer.
+#[test]
+fn a_connection_that_ends_is_no_silence() {
+    let dir = Dir::new("silence");
+    let (path, run) = (dir.pool(8), dir.path("run"));
+    let uuid = inspect(&path).unwrap().superblock.unwrap().uuid;
+    std::fs::create_dir(&run).unwrap();
+    let listener = UnixListener::bind(run.join(format!("{uuid}.sock"))).unwrap();
+    for (hangs_up, told) in [(true, "closed"), (false, "no answer")] {
+        let e = std::thread::scope(|scope| {
+            let server = scope.spawn(|| {
+                let (mut stream, _) = listener.accept().unwrap();
+                if hangs_up {
+                    // Of what was sent one byte is read: the rest resets the connection.
+                    stream.read_exact(&mut [0]).unwrap();
+                    return None;
+                }
+                Some(stream)
+            });
+            let patience = std::time::Duration::from_millis(if hangs_up { 60_000 } else { 50 });
+            let got = Client::for_pool_within(&run, &path, patience);
+            let _kept = server.join().unwrap();
+            got.map(drop).unwrap_err().to_string()
+        });
+        assert!(e.contains(told), "{e}");
+    }
+}
