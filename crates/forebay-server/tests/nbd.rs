@@ -260,6 +260,20 @@ fn requests_that_are_refused() {
     assert_eq!(ask(&one, &all), [(PERM, 1), (PERM, 2), (PERM, 3), (0, 4)]);
 }
 
+/// Of what is trimmed the whole blocks are let go, and no byte beside them.
+#[test]
+fn a_trim_takes_whole_blocks() {
+    let dir = Dir::new("nbd-trim");
+    let (_pool, exports) = exports(&dir, &["a"]);
+    let volume = &exports[0].volume;
+    volume.write_at(&[7; 16384], 0).unwrap();
+    assert_eq!(ask(&exports, &[request(0, 4, 1, 100, 16384 - 200)]), [(0, 1)]);
+    let mut all = vec![0; 16384];
+    volume.read_at(&mut all, 0).unwrap();
+    assert!(all[..100].iter().chain(&all[16384 - 100..]).all(|b| *b == 7), "beside it");
+    assert!(all[4096..3 * 4096].iter().all(|b| *b == 0), "what was trimmed reads as zeroes");
+}
+
 /// A client over a stream of its own, past the handshake.
 fn connection<'s>(
     scope: &'s std::thread::Scope<'s, '_>,

@@ -114,6 +114,11 @@ fn a_check_says_whether_it_looked_at_data() {
     assert!(!with.quiet, "a volume is attached");
     volume.detach().unwrap();
     assert!(pool.check(false).unwrap().quiet);
+    pool.close().unwrap();
+    let pool = open(&dir.path("pool"));
+    let report = pool.check(false).unwrap();
+    assert_eq!((report.recovery.entries, report.recovery.clean), (3, true));
+    assert_eq!(&report.recovery, pool.recovery());
 }
 
 /// Always: at each read.  First: at the first of each page.  Never: what is there.
@@ -219,8 +224,9 @@ fn the_least_size_is_enough() {
     };
     let e = create(&path, &with(least - PAGE as u64)).unwrap_err();
     assert!(matches!(e, Error::TooSmall { .. }), "{e}");
-    create(&path, &with(least)).unwrap();
-    assert!(open(&path).options().slots > 0);
+    let summary = create(&path, &with(least)).unwrap();
+    let pages: usize = open(&path).entries(0, false).unwrap().len();
+    assert_eq!(summary.capacity_bytes, u64::from(summary.chunks) * (pages * PAGE) as u64);
 }
 
 /// The kernel in use is one of those that the CPU can run, which are named best first.
@@ -257,5 +263,45 @@ fn a_connection_that_ends_is_no_silence() {
             got.map(drop).unwrap_err().to_string()
         });
         assert!(e.contains(told), "{e}");
+    }
+}
+
+/// What cannot be is refused, each by itself.
+#[test]
+fn sizes_that_are_not_possible() {
+    let dir = Dir::new("sizes");
+    let pool = open(&dir.pool(16));
+    let origin = MemOrigin::new(64 * PAGE).unwrap();
+    pool.volume_add_origin("v", &origin, 0).unwrap();
+    let attach = |queue_depth, buffer_bytes, round_pages| {
+        let o = AttachOptions { queue_depth, buffer_bytes, round_pages, ..Default::default() };
+        pool.attach_origin("v", Box::new(origin.clone()), &o).map(drop)
+    };
+    for (depth, bytes, pages) in [(65, 0, 0), (0, 4095, 0), (0, 4097, 0), (0, 0, 15)] {
+        let e = attach(depth, bytes, pages).unwrap_err();
+        assert_eq!(e.exit_code(), 2, "{depth} {bytes} {pages}: {e}");
+    }
+    for (depth, bytes, pages) in [(64, 0, 0), (1, 4096, 16), (0, 8192, 0), (0, 0, 0)] {
+        attach(depth, bytes, pages).unwrap_or_else(|e| panic!("{depth} {bytes} {pages}: {e}"));
+    }
+}
+
+/// What is no origin is told as what it is.
+#[test]
+fn what_is_no_origin_is_named() {
+    let dir = Dir::new("unsuitable");
+    let pool = open(&dir.pool(16));
+    let (fifo, socket) = (dir.path("fifo"), dir.path("socket"));
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let _listener = UnixListener::bind(&socket).unwrap();
+    for (origin, what) in [
+        (fifo, "a FIFO"),
+        (socket, "a socket"),
+        (dir.path("."), "a directory"),
+        ("/dev/null".into(), "a character device"),
+    ] {
+        let new = NewVolume { name: "v".into(), origin, ..Default::default() };
+        let e = pool.volume_add(&new).unwrap_err().to_string();
+        assert!(e.contains(what), "{what}: {e}");
     }
 }

@@ -123,4 +123,6 @@ fn writers_are_held_back_before_it_is_full() {
         }
     }
     assert_eq!(pool.status().counters.waits_space, 0, "it ran into the wall");
+    // It is counted in nanoseconds, of which one is a thousand million times as much.
+    assert!(volume.info().unwrap().throttled_seconds < 1e6);
 }
