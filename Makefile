@@ -192,10 +192,11 @@ install: build
 
 # What DKMS builds the module from; then: dkms install forebay/$(version)
 install-dkms:
-	install -d $(dkmsdir)/kernel $(dkmsdir)/port $(dkmsdir)/LICENSES
+	install -d $(dkmsdir)/kernel $(dkmsdir)/port $(dkmsdir)/host $(dkmsdir)/LICENSES
 	install -m 644 kernel/Kbuild kernel/Makefile kernel/*.[ch] $(dkmsdir)/kernel
 	for layer in core/*; do install -D -m 644 -t $(dkmsdir)/$$layer $$layer/*; done
 	install -m 644 port/linux*.[ch] $(dkmsdir)/port
+	install -m 644 host/*.[ch] $(dkmsdir)/host
 	install -m 644 LICENSES/* $(dkmsdir)/LICENSES
 	sed 's/#MODULE_VERSION#/$(version)/' packaging/dkms.conf > $(dkmsdir)/dkms.conf
 

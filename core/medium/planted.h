@@ -66,7 +66,12 @@
 	X(HEADERS_LOST_SILENT, "a chunk without seals is taken for one that was never sealed") \
 	X(LOSS_FORGOTTEN_AFTER_CLEAN, "recovery writes down what is lost after it has cleared the clean flag") \
 	X(PACKED_FOR_EVER, "lost blocks are carried forward for space again and again, though that makes none") \
-	X(READS_LEAVE_NONE, "while somebody reads from the origin, destage has no request, and its round ends early")
+	X(READS_LEAVE_NONE, "while somebody reads from the origin, destage has no request, and its round ends early") \
+	X(REQUEST_LAST_RUN_FORGOTTEN, "a request's read leaves out what the origin has of its end") \
+	X(REQUEST_JOINED_FAILS, "a request's read fails where the origin cannot read what lies between its parts") \
+	X(REQUEST_ORIGIN_ERROR_DROPS, "a request whose write past the cache failed goes on as if it had not") \
+	X(REQUEST_FLUSH_LEFT_OUT, "a request that is to be durable is acknowledged without the flush that it is owed") \
+	X(REQUEST_UNSETTLED, "a write-through is acknowledged before the origin has what went through the cache")
 
 enum fby_planted_id {
 	FBY_BUG_NONE = 0,

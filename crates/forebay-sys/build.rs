@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Compiles the engine (core/), its port for user space (port/) and the table
-//! of C layouts that the tests compare with.
+//! Compiles the engine (core/), its port for user space (port/), the layer of its hosts
+//! (host/) and the table of C layouts that the tests compare with.
 //!
 //! `FOREBAY_SANITIZE=address,undefined` or `=thread` instruments the C code and
 //! links the compiler's runtime for it (gcc's; rustc drops the compiler's default
@@ -22,6 +22,9 @@ fn main() -> io::Result<()> {
     }
     sources.sort();
     sources.extend(c_files(&root.join("port"))?);
+    // Copies of core/ and port/ alone: the hosts' layer is the repository's.
+    let above = if root.join("host").is_dir() { root.clone() } else { self::root()? };
+    sources.extend(c_files(&above.join("host"))?);
     sources.push(PathBuf::from("src/layout.c"));
 
     let mut build = cc::Build::new();
@@ -30,6 +33,7 @@ fn main() -> io::Result<()> {
         .include(root.join("core"))
         .include(root.join("core/api"))
         .include(root.join("port"))
+        .include(&above)
         .std("gnu11")
         .opt_level(2)
         .debug(true)
@@ -67,7 +71,9 @@ fn main() -> io::Result<()> {
     println!("cargo:root={}", root.display());
     println!("cargo:rerun-if-env-changed=FOREBAY_SANITIZE");
     println!("cargo:rerun-if-env-changed=FOREBAY_SOURCES");
-    for watched in [root.join("core"), root.join("port"), PathBuf::from("src/layout.c")] {
+    for watched in
+        [root.join("core"), root.join("port"), above.join("host"), PathBuf::from("src/layout.c")]
+    {
         println!("cargo:rerun-if-changed={}", watched.display());
     }
     Ok(())

@@ -9,8 +9,9 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`Engine`] | an open pool; `engine.rs` the requests and destage, `volumes.rs` the volumes, `past.rs` what goes past the cache, `open.rs` opening and recovery |
+//! | [`Engine`] | an open pool; `engine.rs` the requests and destage, `volumes.rs` the volumes, `past.rs` what goes past the cache, `request.rs` whole requests of clients, `open.rs` opening and recovery |
 //! | [`Media`], [`Soft`] | what a pool lies on: mapped memory, or a [`Store`] written in Rust |
+//! | [`policy`] | what all hosts decide alike |
 //! | [`Memory`] | zeroed memory and mappings |
 //! | [`log_order`] | the order of a log's entries |
 //! | `hooks`, `planted` | for the simulator: the CPU's number, failed assertions, deliberate mistakes |
@@ -26,6 +27,8 @@ mod open;
 mod past;
 #[cfg(feature = "planted-bugs")]
 pub mod planted;
+pub mod policy;
+pub mod request;
 mod soft;
 mod volumes;
 

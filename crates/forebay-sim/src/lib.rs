@@ -9,6 +9,7 @@
 //! * [`flips`] flips each bit of what recovery trusts, and many of the data;
 //! * [`golden`] counts stores, lines, fences and bytes of each operation;
 //! * [`pace`] has a full cache and a disk of a steady rate in virtual time;
+//! * [`requests`] has many clients' requests in flight on one thread, by begin and resume;
 //! * [`planted`] proves that the others would find the mistakes they look for.
 //!
 //! docs/testing.md has the fault model.
@@ -36,6 +37,7 @@ pub mod pattern;
 #[cfg(feature = "planted-bugs")]
 pub mod planted;
 pub mod reading;
+pub mod requests;
 pub mod rng;
 pub mod script;
 pub mod workloads;

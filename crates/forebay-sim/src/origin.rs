@@ -63,6 +63,11 @@ impl Origin {
         self.now[sector as usize]
     }
 
+    /// What is left of the sector when all that was not flushed is lost.
+    pub fn durable(&self, sector: u64) -> u64 {
+        self.durable[sector as usize]
+    }
+
     pub fn volatile(&self) -> bool {
         !self.cache.is_empty()
     }

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::explore::{explore, Bounds};
 use crate::script::{random, small};
-use crate::{damage, drains, dst, flips, gate, hooks, isolation};
+use crate::{damage, drains, dst, flips, gate, hooks, isolation, requests};
 
 /// A case of its own: its name, and what is to hold.
 type Directed = (&'static str, fn() -> Result<(), String>);
@@ -37,10 +37,11 @@ pub fn hunt(id: u32, limit: Duration) -> Option<(String, String)> {
     hooks::watchdog(Duration::from_secs(10));
     let start = Instant::now();
     let mut seeds = 1..;
-    let first: [Directed; 4] = [
+    let first: [Directed; 5] = [
         ("a drain beside a flush", drains::told_once),
         ("a drain to another origin", drains::another_origin),
         ("the gate", gate::all),
+        ("clients' requests", requests::quick),
         ("isolation", isolation::quick),
     ];
     for (by, look) in first {

@@ -89,6 +89,11 @@ fn structs_and_constants_are_as_in_c() {
         fby_log_result { end, replayed, obsolete, earlier, twins, damaged, left, witness, first_damaged }
         fby_media_ops { write, write_crc, fence, read_crc }
         fby_media { base, size, ops, host }
+        fby_policy { bypass_sectors, mode, full_bypasses, metadata_only, durable }
+        fby_origin_found { id, sectors, logical_block, accept_changed, by_name, cannot_see_ids, same_path }
+        fby_run { start, end }
+        fby_asked { op, nruns, sector, nsectors }
+        fby_request { pool, policy, sector, nsectors, runs, max_runs, volume, op, flags, steps, data, ndata, skip, wake, why, step, foreground, io, lost, done, told, past_sectors, state, asked, covered, watching, gave_up, any_lost, alone, missing, base, nruns, run, least, looks, through, settled, failures, past, ticket }
     }
     values! { map;
         FBY_LOG_TXGS,
@@ -175,6 +180,54 @@ fn structs_and_constants_are_as_in_c() {
         FBY_PERSIST_CLWB,
         FBY_PERSIST_EADR,
         FBY_PERSIST_MSYNC,
+        FBY_DEFAULT_CHUNK_SIZE,
+        FBY_DEFAULT_HIGH_WATERMARK,
+        FBY_DEFAULT_QUEUE_DEPTH,
+        FBY_DEFAULT_QUEUE_DEPTH_MAX,
+        FBY_DEFAULT_BUFFER_BYTES,
+        FBY_DEFAULT_ROUND_PAGES,
+        FBY_DEFAULT_ROUND_PAGES_MIN,
+        FBY_DEFAULT_SLOTS_MAX,
+        FBY_DEFAULT_BYPASS_LEAST,
+        FBY_DEFAULT_JOIN_GAP,
+        FBY_DEFAULT_RANGE_THROTTLED,
+        FBY_DEFAULT_THROTTLE_SHORTEST_NS,
+        FBY_DEFAULT_DRAIN_LOOK_NS,
+        FBY_DEFAULT_NEARLY_CLEAN_PAGES,
+        FBY_DEFAULT_CLEANER_PATIENCE,
+        FBY_DEFAULT_WAIT_SPINS,
+        FBY_DEFAULT_SPACE_RETRY_NS,
+        FBY_DEFAULT_FLUSH_RETRY_NS,
+        FBY_MODE_WRITE_BACK,
+        FBY_MODE_WRITE_THROUGH,
+        FBY_MODE_CLEANER,
+        FBY_OP_READ,
+        FBY_OP_WRITE,
+        FBY_OP_DISCARD,
+        FBY_OP_ZERO,
+        FBY_OP_FLUSH,
+        FBY_REQ_DURABLE,
+        FBY_REQ_METADATA,
+        FBY_REQ_NOWAIT,
+        FBY_REQ_BEHIND,
+        FBY_REQ_ASIDE,
+        FBY_REQ_CLIENT,
+        FBY_NEXT_DONE,
+        FBY_NEXT_WAIT,
+        FBY_NEXT_ORIGIN,
+        FBY_NEXT_DATA,
+        FBY_NEXT_THROTTLE,
+        FBY_NEXT_DRAIN,
+        FBY_NEXT_LOST,
+        FBY_NEXT_STEP,
+        FBY_SENT,
+        FBY_ORIGIN_IS_SAME,
+        FBY_ORIGIN_IS_RENEWED,
+        FBY_ORIGIN_IS_BLOCK,
+        FBY_ORIGIN_IS_OTHER,
+        FBY_ORIGIN_IS_NAME,
+        FBY_ORIGIN_IS_SMALLER,
+        FBY_ORIGIN_IS_LARGER,
     }
     assert_same(&map, &from_c(&raw const fby_layouts));
 }

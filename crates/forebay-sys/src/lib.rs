@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The engine's C interface as it is: `core/api/forebay.h`, `core/format/format.h`,
-//! `core/api/errors.h` and `port/posix.h`, written out by hand and compared with C
+//! `core/api/errors.h`, `host/` and `port/posix.h`, written out by hand and compared with C
 //! (sizes, offsets, values) by the tests.  The contract of each function is in
 //! those headers; the crate `forebay` is the safe way to use them.
 //!
@@ -11,6 +11,7 @@
 mod api;
 mod errors;
 mod format;
+mod host;
 mod log_order;
 #[cfg(feature = "planted-bugs")]
 mod planted;
@@ -19,6 +20,7 @@ mod port;
 pub use api::*;
 pub use errors::*;
 pub use format::*;
+pub use host::*;
 pub use log_order::*;
 #[cfg(feature = "planted-bugs")]
 pub use planted::*;

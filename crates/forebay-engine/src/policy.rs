@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What all hosts of the engine decide alike: host/policy.h.
+
+use std::ffi::CString;
+
+use forebay_sys as sys;
+
+use crate::code::Code;
+
+/// So many bytes as sectors, up.
+pub fn policy_limit(bytes: u64) -> u32 {
+    // SAFETY: a plain computation.
+    unsafe { sys::fby_policy_limit(bytes) }
+}
+
+/// What was found where an origin is to be.
+#[derive(Clone, Copy, Debug)]
+pub struct Found<'a> {
+    /// Without a path.
+    pub id: &'a str,
+    pub sectors: u64,
+    pub logical_block: u32,
+    pub accept_changed: bool,
+    pub by_name: bool,
+}
+
+/// Is it the volume's origin?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Same,
+    /// And is to be recorded anew.
+    Renewed,
+    Block,
+    Other,
+    Name,
+    Smaller,
+    Larger,
+}
+
+/// And the sectors of it that the volume uses: whole blocks.
+pub fn judge_origin(recorded: &sys::fby_volume_spec, found: &Found<'_>) -> (Verdict, u64) {
+    let Ok(id) = CString::new(found.id) else { return (Verdict::Other, found.sectors) };
+    // SAFETY: a plain computation.
+    let sectors = unsafe { sys::fby_origin_usable(recorded.block_size, found.sectors) };
+    let raw = sys::fby_origin_found {
+        id: id.as_ptr(),
+        sectors,
+        logical_block: found.logical_block,
+        accept_changed: found.accept_changed,
+        by_name: found.by_name,
+        ..Default::default()
+    };
+    // SAFETY: the id is zero-terminated, the record's identity as the engine has filled it.
+    let verdict = match unsafe { sys::fby_origin_judge(recorded, &raw) } {
+        sys::FBY_ORIGIN_IS_SAME => Verdict::Same,
+        sys::FBY_ORIGIN_IS_RENEWED => Verdict::Renewed,
+        sys::FBY_ORIGIN_IS_BLOCK => Verdict::Block,
+        sys::FBY_ORIGIN_IS_NAME => Verdict::Name,
+        sys::FBY_ORIGIN_IS_SMALLER => Verdict::Smaller,
+        sys::FBY_ORIGIN_IS_LARGER => Verdict::Larger,
+        _ => Verdict::Other,
+    };
+    (verdict, sectors)
+}
+
+/// The id says no more than what the device is called today.
+pub fn is_name(id: &str) -> bool {
+    // SAFETY: zero-terminated.
+    CString::new(id).is_ok_and(|id| unsafe { sys::fby_origin_is_name(id.as_ptr()) })
+}
+
+/// The recorded id is the same name, but nobody was asked whether a name will do.
+pub fn is_unasked_name(recorded: &str, id: &str) -> bool {
+    let texts = (CString::new(recorded), CString::new(id));
+    let (Ok(recorded), Ok(id)) = texts else { return false };
+    // SAFETY: zero-terminated.
+    unsafe { sys::fby_origin_is_unasked_name(recorded.as_ptr(), id.as_ptr()) }
+}
+
+/// The exit code for an error of the engine.
+pub fn error_exit(code: Code) -> u8 {
+    // SAFETY: takes any number.
+    unsafe { sys::fby_error_exit(-code.0) as u8 }
+}
+
+/// The exit code for an error of the system.
+pub fn errno_exit(errno: i32) -> u8 {
+    // SAFETY: takes any number.
+    unsafe { sys::fby_errno_exit(errno) as u8 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each line: the record, what is found, whether the changed one or the name is
+    /// accepted, and the verdict.
+    #[test]
+    fn origins_by_their_ids() {
+        use Verdict::{Name, Other, Renewed, Same};
+        let table = [
+            ("serial:A|/dev/a", "serial:A", false, false, Same),
+            ("serial:A", "serial:A", false, false, Same),
+            ("serial:AB|/dev/a", "serial:A", false, false, Other),
+            ("serial:A|/dev/a", "serial:AB", false, false, Other),
+            ("serial:A|/dev/a", "serial:B", true, false, Renewed),
+            ("serial:A|/dev/a", "name:vda", false, false, Other),
+            ("serial:A|/dev/a", "name:vda", false, true, Other),
+            ("serial:A|/dev/a", "name:vda", true, false, Name),
+            ("serial:A|/dev/a", "name:vda", true, true, Renewed),
+            ("name:vda|/dev/vda", "name:vda", false, false, Same),
+            ("name:vda|/dev/vda", "name:vdb", false, true, Other),
+            ("blk:vda|/dev/vda", "name:vda", false, false, Name),
+            ("blk:vda|/dev/vda", "name:vda", false, true, Renewed),
+            ("blk:vda|/dev/vda", "name:vdb", false, true, Other),
+        ];
+        for (record, id, accept_changed, by_name, verdict) in table {
+            let spec = sys::fby_volume_spec {
+                identity: sys::c_text(record).unwrap(),
+                origin_sectors: 80,
+                block_size: 4096,
+                ..Default::default()
+            };
+            let found = Found { id, sectors: 80, logical_block: 512, accept_changed, by_name };
+            assert_eq!(judge_origin(&spec, &found), (verdict, 80), "{record} {id}");
+        }
+    }
+
+    #[test]
+    fn origins_by_their_sizes() {
+        use Verdict::{Block, Larger, Renewed, Same, Smaller};
+        let spec = sys::fby_volume_spec {
+            identity: sys::c_text("i|/p").unwrap(),
+            origin_sectors: 80,
+            block_size: 4096,
+            ..Default::default()
+        };
+        let table = [
+            (80, 512, false, (Same, 80)),
+            (80, 8192, true, (Block, 80)),
+            (79, 512, true, (Smaller, 72)),
+            (87, 512, false, (Same, 80)),
+            (88, 512, false, (Larger, 88)),
+            (95, 512, true, (Renewed, 88)),
+        ];
+        for (sectors, logical_block, accept_changed, verdict) in table {
+            let found = Found { id: "i", sectors, logical_block, accept_changed, by_name: false };
+            assert_eq!(judge_origin(&spec, &found), verdict, "{sectors} sectors");
+        }
+    }
+
+    #[test]
+    fn every_verdict_has_its_words() {
+        for verdict in sys::FBY_ORIGIN_IS_SAME..=sys::FBY_ORIGIN_IS_LARGER {
+            assert!(sys::origin_cause(verdict).len() > 20);
+        }
+    }
+
+    #[test]
+    fn limits_are_whole_sectors() {
+        let table = [(0, 0), (1, 1), (512, 1), (513, 2), (1 << 20, 2048), (u64::MAX, u32::MAX)];
+        assert!(table.iter().all(|&(bytes, sectors)| policy_limit(bytes) == sectors));
+    }
+}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/* policy.c - see policy.h. */
+#include "host/policy.h"
+
+#define NAME "name:"
+#define NAME_WITHOUT_CONSENT "blk:"
+
+u32 fby_policy_limit(u64 bytes)
+{
+	u64 sectors = (bytes >> 9) + ((bytes & 511) != 0);
+
+	return sectors < ~0u ? (u32)sectors : ~0u;
+}
+
+u64 fby_policy_delay(struct fby_pool *p, u16 volume, u64 nsectors, u64 now_ns)
+{
+	u64 delay = fby_write_delay(p, volume, nsectors < ~0u ? (u32)nsectors : ~0u, now_ns);
+
+	return delay < FBY_DEFAULT_THROTTLE_SHORTEST_NS ? 0 : delay;
+}
+
+/* --- origins --------------------------------------------------------------------- */
+
+/* What follows prefix in the text, or NULL if it does not begin with it. */
+static const char *after(const char *text, const char *prefix)
+{
+	while (*prefix)
+		if (*text++ != *prefix++)
+			return NULL;
+	return text;
+}
+
+/* Is the id of a recorded identity, up to its path, this one? */
+static bool id_is(const char *recorded, const char *id)
+{
+	const char *rest = after(recorded, id);
+
+	return rest && (*rest == '|' || *rest == '\0');
+}
+
+bool fby_origin_is_name(const char *id)
+{
+	return after(id, NAME) != NULL;
+}
+
+bool fby_origin_is_unasked_name(const char *recorded, const char *id)
+{
+	const char *was = after(recorded, NAME_WITHOUT_CONSENT), *is = after(id, NAME);
+
+	return was && is && id_is(was, is);
+}
+
+u64 fby_origin_usable(u32 block_size, u64 sectors)
+{
+	return sectors & ~(u64)(block_size / FBY_SECTOR - 1);
+}
+
+static enum fby_origin_verdict judge_id(const struct fby_volume_spec *recorded, const struct fby_origin_found *found)
+{
+	bool name = fby_origin_is_name(found->id);
+	bool unasked = fby_origin_is_unasked_name(recorded->identity, found->id);
+
+	if (id_is(recorded->identity, found->id))
+		return FBY_ORIGIN_IS_SAME;
+	if (found->cannot_see_ids && found->by_name && found->same_path)
+		return FBY_ORIGIN_IS_SAME;
+	if (name && !found->by_name && (unasked || found->accept_changed))
+		return FBY_ORIGIN_IS_NAME;
+	if (!unasked && !found->accept_changed)
+		return name && found->cannot_see_ids && !found->by_name ? FBY_ORIGIN_IS_NAME : FBY_ORIGIN_IS_OTHER;
+	return FBY_ORIGIN_IS_RENEWED;
+}
+
+enum fby_origin_verdict fby_origin_judge(const struct fby_volume_spec *recorded, const struct fby_origin_found *found)
+{
+	enum fby_origin_verdict id = judge_id(recorded, found);
+
+	if (found->logical_block > recorded->block_size)
+		return FBY_ORIGIN_IS_BLOCK;
+	if (id != FBY_ORIGIN_IS_SAME && id != FBY_ORIGIN_IS_RENEWED)
+		return id;
+	if (found->sectors < recorded->origin_sectors)
+		return FBY_ORIGIN_IS_SMALLER;
+	if (found->sectors == recorded->origin_sectors)
+		return id;
+	return found->accept_changed ? FBY_ORIGIN_IS_RENEWED : FBY_ORIGIN_IS_LARGER;
+}
+
+const char *fby_origin_cause(enum fby_origin_verdict v)
+{
+	static const char *const causes[FBY_ORIGIN_COUNT] = {
+#define FBY_ORIGIN_ROW(name, cause) [FBY_ORIGIN_IS_##name] = cause,
+		FBY_ORIGINS(FBY_ORIGIN_ROW)
+#undef FBY_ORIGIN_ROW
+	};
+
+	return causes[v];
+}
+
+/* --- exit codes ------------------------------------------------------------------------ */
+
+/* The numbers are a contract with scripts: EXIT_CODES of the library has their meaning. */
+enum {
+	EXIT_USAGE = 2,
+	EXIT_NOT_FOUND = 3,
+	EXIT_BUSY = 4,
+	EXIT_DAMAGED = 5,
+	EXIT_WRONG_ORIGIN = 6,
+	EXIT_IO = 7,
+	EXIT_NO_SPACE = 8,
+	EXIT_NOT_ALLOWED = 9,
+	EXIT_LOST = 11,
+};
+
+u32 fby_error_exit(int error)
+{
+	switch (-error) {
+	case FBY_E_NO_VOLUME:
+		return EXIT_NOT_FOUND;
+	case FBY_E_VOLUME_BUSY:
+	case FBY_E_BUSY:
+	case FBY_E_VOLUME_DIRTY:
+		return EXIT_BUSY;
+	case FBY_E_VOLUME_DAMAGED:
+	case FBY_E_INVARIANT:
+		return EXIT_DAMAGED;
+	case FBY_E_ORIGIN_SIZE:
+	case FBY_E_ORIGIN_IDENTITY:
+		return EXIT_WRONG_ORIGIN;
+	case FBY_E_ORIGIN_IO:
+		return EXIT_IO;
+	case FBY_E_VOLUME_TABLE_FULL:
+		return EXIT_NO_SPACE;
+	case FBY_E_READ_ONLY:
+		return EXIT_NOT_ALLOWED;
+	case FBY_E_HOLES:
+	case FBY_E_HOLES_KNOWN:
+	case FBY_E_LOST:
+		return EXIT_LOST;
+	default:
+		return EXIT_USAGE;
+	}
+}
+
+/* Linux's numbers, spelled out because there is no errno.h here. */
+u32 fby_errno_exit(int error)
+{
+	switch (error) {
+	case 1:	 /* EPERM */
+	case 13: /* EACCES */
+	case 30: /* EROFS */
+		return EXIT_NOT_ALLOWED;
+	case 2: /* ENOENT */
+		return EXIT_NOT_FOUND;
+	case 16: /* EBUSY */
+		return EXIT_BUSY;
+	case 27:  /* EFBIG */
+	case 28:  /* ENOSPC */
+	case 122: /* EDQUOT */
+		return EXIT_NO_SPACE;
+	default:
+		return EXIT_IO;
+	}
+}
