@@ -2,9 +2,20 @@
 //! Drains of a volume: any number at once, each until it ends by itself.
 
 use std::collections::HashMap;
+use std::ops::ControlFlow;
 use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
-use crate::engine::{Engine, EngineResult};
+use crate::completeness::{Completeness, LOST_LISTED};
+use crate::core::Core;
+use crate::engine::{Engine, EngineResult, Ticket};
+use crate::error::{origin_way_out, Error, Result};
+use crate::status::{DestageState, DrainProgress, ReportBlock, VolumeInfo};
+
+/// Between two looks at a drain.
+const DRAIN_LOOK: Duration = Duration::from_millis(5);
+/// Between two calls of a progress function.
+const DRAIN_PROGRESS: Duration = Duration::from_millis(100);
 
 /// How many drain each volume, by its index.
 #[derive(Debug, Default)]
@@ -58,5 +69,193 @@ impl Drop for Draining<'_> {
         if *drains == 0 {
             let _ = self.engine.volume_drain(self.index, false);
         }
+    }
+}
+
+/// A drain of one volume.
+struct Drain<'e> {
+    name: String,
+    draining: Draining<'e>,
+    first: VolumeInfo,
+    ended: bool,
+}
+
+impl Core {
+    /// What a drain is about: the volume named, or all that there are.
+    pub(crate) fn named(&self, name: Option<&str>) -> Result<Vec<u16>> {
+        match name {
+            Some(name) => self.find(name).map(|index| vec![index]),
+            None => Ok(self.volumes().iter().map(|v| v.index).collect()),
+        }
+    }
+
+    /// Until all that was written to the volumes before is on their origins, as
+    /// far as it is not lost.  Returns what is known then of each, attached or
+    /// not, and the last progress of the last one.
+    pub(crate) fn drain(
+        &self,
+        volumes: &[u16],
+        progress: &mut dyn FnMut(&str, &DrainProgress) -> ControlFlow<()>,
+    ) -> Result<(Vec<Completeness>, DrainProgress)> {
+        self.check_writable()?;
+        let started = Instant::now();
+        let mut drains = Vec::new();
+        for &index in volumes {
+            let first = self.volume_info(index)?;
+            if !first.attached {
+                continue;
+            }
+            let draining = self.drains.begin(&self.engine, index);
+            let draining = draining.map_err(|e| self.volume_error(index, e))?;
+            drains.push(Drain { name: first.name.clone(), draining, first, ended: false });
+        }
+        let last = self.drain_until_clean(&mut drains, started, progress)?;
+        self.flush_all(&drains, started, progress)?;
+        let drained = |index| drains.iter().any(|d| d.draining.index == index);
+        let judged = volumes.iter().map(|&index| self.judge(index, drained(index)));
+        Ok((judged.collect::<Result<_>>()?, last))
+    }
+
+    /// Is its origin, alone, all of the volume?  `drained`: all that the question
+    /// is about was written and flushed; pages that are there now are newer.
+    pub(crate) fn judge(&self, index: u16, drained: bool) -> Result<Completeness> {
+        let v = self.volume_info(index)?;
+        let lost = match v.lost_blocks {
+            0 => Vec::new(),
+            _ => self.engine.lost_blocks(index, LOST_LISTED),
+        };
+        let pages_left = match drained {
+            true => 0,
+            false => v.pages.saturating_sub(v.lost_blocks),
+        };
+        let changed = self.attached(index).and_then(|a| a.origin.changed());
+        Ok(Completeness::judge(&v, pages_left, lost, changed))
+    }
+
+    /// The same of a pool that nobody writes to, with blocks that a check found damaged
+    /// and that nobody has read yet.
+    pub(crate) fn judge_with(&self, mut v: VolumeInfo, found: &[ReportBlock]) -> Completeness {
+        let mut lost = self.engine.lost_blocks(v.index, LOST_LISTED);
+        let known = lost.len();
+        let of_it = found.iter().filter(|b| b.volume.as_ref() == Some(&v.name));
+        lost.extend(of_it.filter_map(|b| b.block));
+        lost.sort_unstable();
+        lost.dedup();
+        v.lost_blocks += lost.len().saturating_sub(known) as u64;
+        lost.truncate(LOST_LISTED);
+        let pages_left = v.pages.saturating_sub(v.lost_blocks);
+        Completeness::judge(&v, pages_left, lost, None)
+    }
+
+    /// All at once, and each is told of for as long as its origin takes.
+    fn flush_all(
+        &self,
+        drains: &[Drain<'_>],
+        started: Instant,
+        progress: &mut dyn FnMut(&str, &DrainProgress) -> ControlFlow<()>,
+    ) -> Result<()> {
+        std::thread::scope(|scope| {
+            let mut flushes = Vec::new();
+            for d in drains {
+                let index = d.draining.index;
+                let thread = std::thread::Builder::new()
+                    .spawn_scoped(scope, move || self.flush_owed(index))
+                    .map_err(|e| self.system("starting a thread", e))?;
+                flushes.push((d, thread));
+            }
+            let (mut told, mut given_up) = (Instant::now(), None);
+            while flushes.iter().any(|(_, flush)| !flush.is_finished()) {
+                std::thread::sleep(DRAIN_LOOK);
+                if told.elapsed() < DRAIN_PROGRESS {
+                    continue;
+                }
+                told = Instant::now();
+                for (d, _) in flushes.iter().filter(|(_, flush)| !flush.is_finished()) {
+                    let now = self.volume_info(d.draining.index)?;
+                    let now = VolumeInfo { destage: DestageState::Flushing, ..now };
+                    let p =
+                        DrainProgress { pages_left: 0, ..drain_progress(&d.first, &now, started) };
+                    if progress(&d.name, &p).is_break() {
+                        given_up = Some(d.name.clone());
+                    }
+                }
+            }
+            for (_, flush) in flushes {
+                flush.join().expect("a flush does not panic")?;
+            }
+            given_up.map_or(Ok(()), |name| Err(Error::Interrupted { name }))
+        })
+    }
+
+    /// The origin alone is to be all of it: with what went past the cache.
+    fn flush_owed(&self, index: u16) -> Result<()> {
+        let Some(attached) = self.attached(index) else { return Ok(()) };
+        let flushed = attached.flush(self, index, &mut Ticket::aside());
+        let flushed = flushed.map_err(|source| Error::OriginIo {
+            name: self.volume_name(index).unwrap_or_default(),
+            doing: "flush",
+            offset: 0,
+            len: 0,
+            source,
+        })?;
+        flushed.map_err(|e| self.volume_error(index, e))
+    }
+
+    fn drain_until_clean(
+        &self,
+        drains: &mut [Drain<'_>],
+        started: Instant,
+        progress: &mut dyn FnMut(&str, &DrainProgress) -> ControlFlow<()>,
+    ) -> Result<DrainProgress> {
+        let mut last = DrainProgress::default();
+        let mut told = None::<Instant>;
+        loop {
+            self.kick.kick();
+            let tell = told.is_none_or(|t| t.elapsed() >= DRAIN_PROGRESS);
+            if tell {
+                told = Some(Instant::now());
+            }
+            for d in drains.iter_mut().filter(|d| !d.ended) {
+                let Draining { index, seq, .. } = d.draining;
+                let now = self.volume_info(index)?;
+                if !now.attached {
+                    let why = "detached it, or stops";
+                    return Err(Error::Stopped { name: d.name.clone(), why });
+                }
+                // Not before its pages are let go, so that they are counted.
+                let passed = now.watermark >= seq - 1 && now.destage != DestageState::Committing;
+                d.ended = passed || self.engine.volume_clean(index);
+                if !d.ended {
+                    d.draining.go_on();
+                }
+                if !tell && !d.ended {
+                    continue;
+                }
+                last = drain_progress(&d.first, &now, started);
+                if d.ended {
+                    last.pages_left = 0;
+                }
+                if progress(&d.name, &last).is_break() && !d.ended {
+                    return Err(Error::Interrupted { name: d.name.clone() });
+                }
+            }
+            if drains.iter().all(|d| d.ended) {
+                return Ok(last);
+            }
+            std::thread::sleep(DRAIN_LOOK);
+        }
+    }
+}
+
+fn drain_progress(first: &VolumeInfo, now: &VolumeInfo, started: Instant) -> DrainProgress {
+    DrainProgress {
+        pages_start: first.pages - first.lost_blocks.min(first.pages),
+        pages_left: now.pages - now.lost_blocks.min(now.pages),
+        pages_destaged: now.pages_destaged.saturating_sub(first.pages_destaged),
+        origin_written_bytes: now.origin_written_bytes.saturating_sub(first.origin_written_bytes),
+        seconds: started.elapsed().as_secs_f64(),
+        origin_error: now.last_error.clone(),
+        origin_way_out: now.last_error.is_some().then(|| origin_way_out(now.last_errno).into()),
+        state: now.destage,
     }
 }

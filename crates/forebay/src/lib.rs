@@ -67,6 +67,7 @@ mod attach;
 mod bypass;
 mod completeness;
 pub mod control;
+mod core;
 mod destage;
 mod drains;
 mod dump;

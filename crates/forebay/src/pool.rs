@@ -17,7 +17,8 @@ use serde::{Deserialize, Serialize};
 use crate::attach::AttachOptions;
 use crate::completeness::Completeness;
 use crate::control;
-use crate::destage::{Destage, Shared};
+use crate::core::Core;
+use crate::destage::Destage;
 use crate::engine::{self, Code, Engine, Probe, ProbeState};
 use crate::error::{blocks_text, open_error, Error, Result};
 use crate::media::{detect_id, Media, MediaInfo, MediaOptions};
@@ -25,8 +26,6 @@ use crate::origin::{is_name, is_unasked_name, join_identity, split_identity, Fil
 use crate::status::{DrainProgress, PoolStatus, RecoveryReport, Uuid, VolumeInfo};
 use crate::volume::{self, Volume};
 use crate::words::words;
-
-pub(crate) use report::Core;
 
 /// When the checksum of cached data is verified as it is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -129,7 +128,7 @@ pub struct OptionsChange {
 pub struct NewVolume {
     /// Characters A-Z a-z 0-9 . _ -, at most 63; not `.` or `..`, and not `-` first.
     pub name: String,
-    /// File or block device; recorded with its id.
+    /// File or block device, recorded with its id.
     pub origin: PathBuf,
     /// Logical block: 512 or 4096, no smaller than the origin's; 0: the
     /// origin's.
@@ -143,7 +142,8 @@ pub struct NewVolume {
 #[derive(Debug)]
 pub struct Pool(Arc<Inner>);
 
-/// What the handles share.
+/// What handles and volumes keep open: the last of them to go stops the threads and
+/// closes the pool.
 #[derive(Debug)]
 pub(crate) struct Inner {
     /// Told first to stop, so that nobody else has it when the pool closes.
@@ -160,11 +160,7 @@ pub(crate) struct Inner {
 type Volumes<'a> = MutexGuard<'a, HashMap<u16, Weak<volume::Inner>>>;
 
 impl Inner {
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.core.shared
-    }
-
-    pub(crate) fn core(&self) -> &Core {
+    pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
     }
 
@@ -181,14 +177,14 @@ impl Inner {
         *closed = true;
         drop(self.control.lock().unwrap_or_else(|e| e.into_inner()).take());
         drop(self.destage.lock().unwrap_or_else(|e| e.into_inner()).take());
-        self.core.shared.engine.close().map_err(|e| self.core.pool_error(e))
+        self.core.engine.close().map_err(|e| self.core.pool_error(e))
     }
 
     /// The destage thread runs from the first attach on.
     fn start_destage(&self) -> Result<()> {
         let mut destage = self.destage.lock().unwrap_or_else(|e| e.into_inner());
         if destage.is_none() && !self.core.read_only {
-            let started = Destage::start(self.shared(), self.io_uring);
+            let started = Destage::start(&self.core, self.io_uring);
             *destage = Some(started.map_err(|e| self.core.system("starting a thread", e))?);
         }
         Ok(())
@@ -196,8 +192,8 @@ impl Inner {
 
     /// Called when the last handle of a volume goes.
     pub(crate) fn detach(&self, index: u16) -> Result<()> {
-        let shared = self.shared();
-        if let Some(attached) = shared.attached(index) {
+        let core = &self.core;
+        if let Some(attached) = core.attached(index) {
             attached.stopping.store(true, std::sync::atomic::Ordering::Release);
         }
         // Requests in flight end, new ones are refused by us, and so the
@@ -207,23 +203,23 @@ impl Inner {
         // Not locked while it waits: the origin may hang, and others are to be attached.
         let (mut volumes, done) = loop {
             let volumes = self.volumes();
-            match shared.engine.volume_detach(index) {
+            match core.engine.volume_detach(index) {
                 Err(Code(sys::FBY_E_BUSY)) => drop(volumes),
                 done => break (volumes, done),
             }
             match tries {
                 ..YIELDS => std::thread::yield_now(),
                 _ => {
-                    shared.kick.kick();
+                    core.kick.kick();
                     std::thread::sleep(Duration::from_micros(500));
                 }
             }
             tries += 1;
         };
-        shared.attached.write().unwrap_or_else(|e| e.into_inner()).remove(&index);
+        core.attached.write().unwrap_or_else(|e| e.into_inner()).remove(&index);
         volumes.remove(&index);
         // Chunks were closed and may be free now.
-        shared.space.wake();
+        core.space.wake();
         done.map_err(|e| self.core.volume_error(index, e))
     }
 }
@@ -271,8 +267,7 @@ impl Pool {
             n => n,
         };
         let (engine, report) = engine::open(&media, &options, threads)?;
-        let core =
-            Arc::new(Core::new(Shared::new(media, engine)?, read_only, report, threads, started));
+        let core = Arc::new(Core::new(media, engine, read_only, report, threads, started)?);
         let pool = Pool(Arc::new(Inner {
             control: Mutex::new(None),
             destage: Mutex::new(None),
@@ -308,7 +303,7 @@ impl Pool {
     }
 
     pub fn media(&self) -> &MediaInfo {
-        self.0.core.shared.media.info()
+        self.0.core.media.info()
     }
 
     pub fn read_only(&self) -> bool {
@@ -345,7 +340,7 @@ impl Pool {
     }
 
     fn engine(&self) -> &Engine {
-        &self.0.core.shared.engine
+        &self.0.core.engine
     }
 
     /// Adds a volume in front of a file or block device, which is claimed for
@@ -412,8 +407,8 @@ impl Pool {
                 code: sys::FBY_E_VOLUME_EXISTS,
             });
         }
-        let index = core.shared.engine.volume_add(&spec).map_err(|e| match e.0 {
-            sys::FBY_E_VOLUME_TABLE_FULL => table_full(name, core.shared.engine.info().sb.nvolumes),
+        let index = core.engine.volume_add(&spec).map_err(|e| match e.0 {
+            sys::FBY_E_VOLUME_TABLE_FULL => table_full(name, core.engine.info().sb.nvolumes),
             _ => core.named_error(name, e),
         })?;
         core.volume_info(index)
@@ -426,8 +421,8 @@ impl Pool {
         core.check_writable()?;
         let _volumes = self.0.volumes();
         let index = core.find(name)?;
-        let removed = core.shared.engine.volume_remove(index, discard);
-        core.shared.space.wake();
+        let removed = core.engine.volume_remove(index, discard);
+        core.space.wake();
         removed.map_err(|e| match core.judge(index, false) {
             // No drain would help: what it cannot write stays.
             Ok(judged) if e.0 == sys::FBY_E_VOLUME_DIRTY && judged.lost_blocks > 0 => {
@@ -481,6 +476,9 @@ impl Pool {
         let core = &self.0.core;
         let index = core.find(name)?;
         let info = core.volume_info(index)?;
+        if info.damaged {
+            return Err(core.named_error(name, Code(sys::FBY_E_VOLUME_DAMAGED)));
+        }
         if info.attached {
             return Err(core.named_error(name, Code(sys::FBY_E_VOLUME_BUSY)));
         }
@@ -550,7 +548,7 @@ impl Pool {
         if !renew || core.read_only {
             return Ok(recorded);
         }
-        let rebound = core.shared.engine.volume_rebind(info.index, &now, grown / 512);
+        let rebound = core.engine.volume_rebind(info.index, &now, grown / 512);
         rebound.map_err(|e| core.named_error(&info.name, e))?;
         Ok(now)
     }
@@ -583,7 +581,7 @@ impl Pool {
     /// Ends all waits for space in the cache with [`Error::Full`], from now on:
     /// for a server that has to stop while an origin does not take writes.
     pub fn abort_waits(&self) {
-        self.0.core.shared.space.abort();
+        self.0.core.space.abort();
     }
 
     /// Closes the pool and marks it clean; what is cached stays cached.

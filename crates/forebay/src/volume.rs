@@ -130,14 +130,14 @@ impl Volume {
         o: &AttachOptions,
     ) -> Result<Volume> {
         let sizes = sizes(o)?;
-        let shared = pool.shared();
+        let core = pool.core();
         let attached = Arc::new(Attached::new(origin));
         attached.policy.change(&VolumeChange {
             bypass_limit_bytes: Some(o.bypass_limit_bytes),
             when_full: Some(o.when_full),
             mode: Some(o.mode),
         });
-        let started = attached.start(shared);
+        let started = attached.start(core);
         let workers =
             started.map_err(|e| Error::system(pool.core().path(), "starting a thread", e))?;
         let size = pool.core().volume_info(index)?.size_bytes;
@@ -153,15 +153,15 @@ impl Volume {
             nbuffers: sizes.buffers,
             buffer_bytes: sizes.buffer_bytes,
         };
-        let table = || shared.attached.write().unwrap_or_else(|e| e.into_inner());
+        let table = || core.attached.write().unwrap_or_else(|e| e.into_inner());
         // Before, since requests may come at once.
         table().insert(index, attached.clone());
-        if let Err(e) = shared.engine.volume_attach(index, &raw) {
+        if let Err(e) = core.engine.volume_attach(index, &raw) {
             table().remove(&index);
             let named = |e| pool.core().named_error(&info.name, e);
             return Err(engine::attach_error(pool.core().path(), e, named));
         }
-        shared.kick.kick();
+        core.kick.kick();
         Ok(Volume(Arc::new(Inner {
             pool: pool.clone(),
             attached,
@@ -250,7 +250,7 @@ impl Volume {
         match self.write(data, offset, &mut ticket)? {
             0 => Ok(()),
             _ => {
-                let later = self.0.pool.shared().engine.flush_later(&mut ticket);
+                let later = self.0.pool.core().engine.flush_later(&mut ticket);
                 later.map_err(|e| self.error(e, offset, data.len() as u64))
             }
         }
@@ -329,8 +329,8 @@ impl Volume {
 
     /// Through the cache, up to `through`, or what it waits for.
     fn write_through(&self, p: &mut Part<'_>, timed: bool) -> Result<Option<Wait>> {
-        let shared = self.0.pool.shared();
-        let (index, engine) = (self.0.index, &shared.engine);
+        let core = self.0.pool.core();
+        let (index, engine) = (self.0.index, &core.engine);
         let data = &p.data[..p.through as usize * SECTOR as usize];
         let mut wake = 0;
         let decision = match timed {
@@ -341,7 +341,7 @@ impl Volume {
             }
         };
         if wake != 0 {
-            shared.wake(wake);
+            core.wake(wake);
         }
         match decision.map_err(|e| self.error(e, p.sector * SECTOR, p.data.len() as u64))? {
             Decision::Done => Ok(None),
@@ -354,8 +354,8 @@ impl Volume {
 
     /// Past the cache, the first sectors of what is left.
     fn write_past(&self, p: &mut Part<'_>, least: u32) -> Result<Past> {
-        let shared = self.0.pool.shared();
-        let (index, engine) = (self.0.index, &shared.engine);
+        let core = self.0.pool.core();
+        let (index, engine) = (self.0.index, &core.engine);
         let sector = p.sector + u64::from(p.done);
         let (offset, left) = (sector * SECTOR, p.total - p.done);
         let begun = engine
@@ -429,7 +429,7 @@ impl Volume {
     fn held(&self, offset: u64, len: u64) -> Result<Held> {
         let (first, n) = (offset % BLOCK / SECTOR, len / SECTOR);
         let bytes = &mut [0; BLOCK as usize][..len as usize];
-        let engine = &self.0.pool.shared().engine;
+        let engine = &self.0.pool.core().engine;
         let read = engine.read_block(self.0.index, offset / BLOCK, first as u32, bytes);
         let (origin, lost) = read.masks().map_err(|e| self.error(e, offset, len))?;
         let all = ((1u32 << n) - 1) << first;
@@ -443,13 +443,13 @@ impl Volume {
     /// An error: the origin failed since, or the server stops.
     fn wait_for_destage(&self, offset: u64, len: u64, failures: u64) -> Result<()> {
         const LOOK: Duration = Duration::from_millis(1);
-        let shared = self.0.pool.shared();
-        let drained = drain_on(&shared.engine, self.0.index);
+        let core = self.0.pool.core();
+        let drained = drain_on(&core.engine, self.0.index);
         drained.map_err(|e| self.error(e, offset, len))?;
-        shared.kick.kick();
+        core.kick.kick();
         std::thread::sleep(LOOK);
         let info = self.info()?;
-        if info.origin_errors == failures && !shared.space.aborted() {
+        if info.origin_errors == failures && !core.space.aborted() {
             return Ok(());
         }
         let why = info.last_error.unwrap_or_else(|| "the server stops".into());
@@ -460,7 +460,7 @@ impl Volume {
     /// Changes what may change while it is attached.
     pub fn set(&self, change: &VolumeChange) {
         self.0.attached.policy.change(change);
-        self.0.pool.shared().kick.kick();
+        self.0.pool.core().kick.kick();
     }
 
     /// All acknowledged writes are durable when it returns.  They are anyway,
@@ -478,7 +478,7 @@ impl Volume {
         len: u64,
         ticket: &mut Ticket,
     ) -> Result<()> {
-        let flushed = self.0.attached.flush(self.0.pool.shared(), self.0.index, ticket);
+        let flushed = self.0.attached.flush(self.0.pool.core(), self.0.index, ticket);
         let told = self.origin_io(doing, offset, len, |_| flushed)?;
         told.map_err(|e| self.error(e, offset, len))
     }
@@ -525,7 +525,7 @@ impl Volume {
     /// writing it to the volume.  Returns them.  An explicit order, for which
     /// nobody else may write to the volume meanwhile.
     pub fn accept_lost(&self) -> Result<Vec<u64>> {
-        let engine = &self.0.pool.shared().engine;
+        let engine = &self.0.pool.core().engine;
         let blocks = engine.lost_blocks(self.0.index, usize::MAX);
         for &block in &blocks {
             let offset = block * BLOCK;
@@ -570,13 +570,13 @@ impl Volume {
     /// sleep: it adds to that of the next write.
     fn throttle(&self, bytes: u64) {
         const SHORTEST: Duration = Duration::from_micros(100);
-        let shared = self.0.pool.shared();
+        let core = self.0.pool.core();
         // Spares a look at the clock, 30 of 700 ns.
-        if !shared.engine.write_throttled(self.0.index) {
+        if !core.engine.write_throttled(self.0.index) {
             return;
         }
         let sectors = u32::try_from(bytes / SECTOR).unwrap_or(u32::MAX);
-        let delay = shared.engine.write_delay(self.0.index, sectors, shared.now_ns());
+        let delay = core.engine.write_delay(self.0.index, sectors, core.now_ns());
         let delay = Duration::from_nanos(delay);
         if delay >= SHORTEST {
             self.0.attached.latency.time(Phase::Throttle, || std::thread::sleep(delay));
@@ -593,11 +593,11 @@ impl Volume {
     }
 
     fn wait(&self, waiter: &mut Waiter, w: Wait) -> Result<()> {
-        let shared = self.0.pool.shared();
+        let core = self.0.pool.core();
         let timeout = self.0.full_timeout;
         let phase = if w == Wait::Space { Phase::WaitSpace } else { Phase::WaitSlot };
         let waited = self.0.attached.latency.time(phase, || {
-            waiter.wait(&shared.engine, &shared.space, w, timeout, || shared.kick.kick())
+            waiter.wait(&core.engine, &core.space, w, timeout, || core.kick.kick())
         });
         waited.map_err(|gave_up| Error::Full {
             name: self.0.name.clone(),
@@ -627,7 +627,7 @@ impl Volume {
     /// Copies what is cached; `missing` gets the rest, ascending and joined.
     /// Returns the blocks that are lost.
     fn read_cached(&self, buf: &mut [u8], offset: u64, missing: &mut Vec<Run>) -> Result<Vec<u64>> {
-        let engine = &self.0.pool.shared().engine;
+        let engine = &self.0.pool.core().engine;
         let mut lost = Vec::new();
         let (mut at, len) = (offset, buf.len() as u64);
         let mut rest = buf;
@@ -650,7 +650,7 @@ impl Volume {
     }
 
     fn read_missing(&self, buf: &mut [u8], offset: u64, missing: &[Run]) -> Result<()> {
-        let engine = &self.0.pool.shared().engine;
+        let engine = &self.0.pool.core().engine;
         engine.origin_foreground(self.0.index, true);
         let latency = &self.0.attached.latency;
         let result = latency.time(Phase::OriginRead, || self.read_groups(buf, offset, missing));
@@ -695,17 +695,17 @@ impl Volume {
 
     fn range(&self, zero: bool, offset: u64, len: u64) -> Result<()> {
         self.check(offset, len)?;
-        let shared = self.0.pool.shared();
+        let core = self.0.pool.core();
         let mut waiter = Waiter::default();
         let (mut done, mut ticket) = (0, None);
         loop {
             let (before, mut wake) = (done, 0);
             let (sector, n) = (offset / SECTOR, len / SECTOR);
-            let (engine, index) = (&shared.engine, self.0.index);
+            let (engine, index) = (&core.engine, self.0.index);
             let kind = if zero { sys::FBY_KIND_ZERO } else { sys::FBY_KIND_DISCARD };
             let step = engine.range(index, kind, sector, n, &mut done, &mut wake);
             if wake != 0 {
-                shared.wake(wake);
+                core.wake(wake);
             }
             if done > before {
                 waiter.reset();
@@ -750,7 +750,7 @@ impl Volume {
     fn past_ends(&self, past: &mut Bypass<'_>, r: &io::Result<()>, ticket: Option<&mut Ticket>) {
         let wake = past.end(r.as_ref().err().map_or(0, errno_of), ticket);
         if wake != 0 {
-            self.0.pool.shared().wake(wake);
+            self.0.pool.core().wake(wake);
         }
     }
 }

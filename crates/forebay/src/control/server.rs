@@ -12,8 +12,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::{private_dir, socket_path, Answer, Request, LINE_MAX};
+use crate::core::Core;
 use crate::error::{Error, Result};
-use crate::pool::Core;
 use crate::socket::PrivateSocket;
 
 /// Connections at once; further ones wait to be accepted, which is no longer than

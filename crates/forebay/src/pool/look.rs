@@ -91,7 +91,7 @@ impl Pool {
 
     /// The superblock as it is on the media now.
     pub fn superblock(&self) -> Result<SuperblockDump> {
-        let probe = engine::probe(&self.0.core.shared.media);
+        let probe = engine::probe(&self.0.core.media);
         probe.superblock.ok_or_else(|| Error::Damaged {
             path: self.path().to_path_buf(),
             cause: "neither superblock is valid any more".into(),

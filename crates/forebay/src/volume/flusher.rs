@@ -19,7 +19,7 @@ pub struct Flusher<'v> {
 
 impl Volume {
     pub fn flusher(&self) -> Flusher<'_> {
-        let told = self.0.pool.shared().engine.flush_told(self.0.index);
+        let told = self.0.pool.core().engine.flush_told(self.0.index);
         Flusher { volume: self, told: AtomicU32::new(told) }
     }
 }

@@ -264,3 +264,29 @@ fn a_pool_in_a_plain_file() {
         assert_eq!(read(&volume, 0, 16 * 4096), [round; 16 * 4096]);
     }
 }
+
+/// A volume whose record is lost has a number and no name.  To attach it is refused as
+/// that, by whichever name and with whichever origin, and no name that is empty finds it.
+#[test]
+fn a_volume_without_its_record_is_not_attached() {
+    let dir = Dir::new("norecord");
+    let path = dir.pool(16);
+    let origin = MemOrigin::new(1 << 20).unwrap();
+    open(&path).volume_add_origin("v", &origin, 0).unwrap();
+    // Both copies: all that is not zero between the superblocks and the first chunk.
+    let mut bytes = std::fs::read(&path).unwrap();
+    let table = &mut bytes[8192..CHUNK as usize];
+    for record in table.chunks_exact_mut(256).filter(|r| r.iter().any(|b| *b != 0)) {
+        record[8] ^= 1;
+    }
+    std::fs::write(&path, bytes).unwrap();
+    let pool = open(&path);
+    assert!(pool.volumes()[0].damaged);
+    let attach = |name: &str| {
+        let origin = Box::new(origin.clone());
+        pool.attach_origin(name, origin, &AttachOptions::default()).unwrap_err()
+    };
+    let e = attach("#0");
+    assert_eq!(e.exit_code(), 5, "{e}");
+    assert!(matches!(attach(""), Error::NoVolume { .. }));
+}

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! An open pool as all who work on it share it.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock, RwLock};
+use std::time::{Duration, Instant};
+
+use forebay_engine::sys;
+
+use crate::destage::{errno_of, Attached, Kick};
+use crate::drains::Drains;
+use crate::engine::{Code, Engine, Io};
+use crate::error::{open_error, volume_error, Error, Result};
+use crate::media::Media;
+use crate::printable::printable;
+use crate::status::{RecoveryReport, Uuid, VolumeInfo};
+use crate::wait::{Flushes, Space};
+
+/// What handles and threads share of an open pool: its engine, what is attached, whom to
+/// wake.  It does not keep the pool open, which [`crate::Pool`] does.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub media: Media,
+    pub engine: Engine,
+    pub drains: Drains,
+    pub space: Space,
+    pub flushes: Flushes,
+    pub kick: Kick,
+    /// By index.  An entry is there from before the engine attaches the volume
+    /// until after it detached it.
+    pub attached: RwLock<HashMap<u16, Arc<Attached>>>,
+    /// Destage requests in flight.
+    pub in_flight: AtomicU32,
+    pub stop: AtomicBool,
+    start: Instant,
+    /// Whether destage writes go through io_uring, or why not; once the thread
+    /// was started.
+    pub ring: OnceLock<std::result::Result<(), String>>,
+    /// Why destage does not work at all: an internal error.
+    pub failure: OnceLock<String>,
+    pub read_only: bool,
+    pub recovery: RecoveryReport,
+    /// The socket that answers, or why there is none.
+    pub control: OnceLock<std::result::Result<PathBuf, String>>,
+}
+
+impl Core {
+    /// Recovered on so many threads, since that moment.
+    pub(crate) fn new(
+        media: Media,
+        engine: Engine,
+        read_only: bool,
+        report: sys::fby_recovery_report,
+        threads: usize,
+        started: Instant,
+    ) -> Result<Core> {
+        let kick =
+            Kick::new().map_err(|e| Error::system(&media.info().path, "making an eventfd", e))?;
+        let mut core = Core {
+            media,
+            engine,
+            drains: Drains::default(),
+            space: Space::default(),
+            flushes: Flushes::default(),
+            kick,
+            attached: RwLock::default(),
+            in_flight: AtomicU32::new(0),
+            stop: AtomicBool::new(false),
+            start: Instant::now(),
+            ring: OnceLock::new(),
+            failure: OnceLock::new(),
+            read_only,
+            recovery: RecoveryReport::default(),
+            control: OnceLock::new(),
+        };
+        let named = |blocks: &[sys::fby_report_block], n: u32| {
+            blocks.iter().take(n as usize).map(|b| core.report_block(b)).collect()
+        };
+        core.recovery = RecoveryReport {
+            clean: report.clean,
+            chunks: report.chunks,
+            entries: report.entries,
+            blocks: report.blocks,
+            dropped: report.dropped,
+            damaged: report.damaged,
+            holes: report.holes,
+            lines_repaired: report.lines_repaired,
+            chunk_headers_lost: report.chunk_headers_lost,
+            dropped_named: named(&report.dropped_named, report.ndropped_named),
+            holes_named: named(&report.holes_named, report.nholes_named),
+            seconds: started.elapsed().as_secs_f64(),
+            threads,
+        };
+        Ok(core)
+    }
+
+    /// Wakes whom the mask of an engine call names.
+    pub(crate) fn wake(&self, mask: u32) {
+        if mask & sys::FBY_WAKE_SPACE != 0 {
+            self.space.wake();
+        }
+        if mask & sys::FBY_WAKE_FLUSH != 0 {
+            self.flushes.wake();
+        }
+        if mask & sys::FBY_WAKE_DESTAGE != 0 {
+            self.kick.kick();
+        }
+    }
+
+    pub(crate) fn attached(&self, index: u16) -> Option<Arc<Attached>> {
+        self.attached.read().unwrap_or_else(|e| e.into_inner()).get(&index).cloned()
+    }
+
+    /// Time for the engine: never 0.
+    pub(crate) fn now_ns(&self) -> u64 {
+        1_000_000_000 + u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX / 2)
+    }
+
+    pub(crate) fn uptime(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// Whether destage writes go through io_uring, or why not; `None` before
+    /// the thread was started.
+    pub(crate) fn ring_state(&self) -> Option<&std::result::Result<(), String>> {
+        self.ring.get()
+    }
+
+    /// Why destage does not work at all, if so.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.failure.get().cloned()
+    }
+
+    /// A request ended: the engine is told, and the thread.
+    pub(crate) fn complete(&self, attached: &Attached, io: Io, result: io::Result<()>) {
+        let errno = result.as_ref().err().map_or(0, errno_of);
+        if let Err(e) = result {
+            attached.note_error(&io, &e);
+        }
+        self.engine.destage_complete(io, errno);
+        self.in_flight.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn set_control(&self, control: std::result::Result<PathBuf, String>) {
+        let _ = self.control.set(control);
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.media.info().path
+    }
+
+    pub(crate) fn uuid(&self) -> Uuid {
+        Uuid(self.engine.info().sb.uuid)
+    }
+
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        match self.read_only {
+            true => Err(Error::ReadOnly { what: format!("pool {}", self.path().display()) }),
+            false => Ok(()),
+        }
+    }
+
+    pub(crate) fn find(&self, name: &str) -> Result<u16> {
+        let named = self.engine.volume_find(name).ok();
+        // One that has lost its record has no name.
+        let same = |v: &&VolumeInfo| !name.is_empty() && v.name == name;
+        let shown = || self.volumes().iter().find(same).map(|v| v.index);
+        named.or_else(shown).or_else(|| self.numbered(name)).ok_or_else(|| Error::NoVolume {
+            pool: self.path().to_path_buf(),
+            name: name.into(),
+            known: self.volumes().iter().map(VolumeInfo::label).collect(),
+        })
+    }
+
+    /// One that has lost its name with its record is addressed as #N.
+    fn numbered(&self, name: &str) -> Option<u16> {
+        let index = name.strip_prefix('#')?.parse().ok()?;
+        let v = self.volume_info(index).ok()?;
+        (!v.name.is_empty() || v.damaged).then_some(index)
+    }
+
+    pub(crate) fn volume_name(&self, index: u16) -> Option<String> {
+        let info = self.engine.volume_info(index).ok()?;
+        info.used.then(|| printable(&sys::text(&info.spec.name)).into_owned())
+    }
+
+    // --- errors ----------------------------------------------------------
+
+    pub(crate) fn system(&self, doing: &'static str, e: std::io::Error) -> Error {
+        Error::system(self.path(), doing, e)
+    }
+
+    /// An error of the engine that is not about one volume.
+    pub(crate) fn pool_error(&self, e: Code) -> Error {
+        match e.0 {
+            sys::FBY_E_BUSY => {
+                Error::PoolInUse { pool: self.path().to_path_buf(), volumes: Vec::new() }
+            }
+            _ => open_error(self.path(), e),
+        }
+    }
+
+    pub(crate) fn volume_error(&self, index: u16, e: Code) -> Error {
+        let name = self.volume_name(index).unwrap_or_else(|| format!("#{index}"));
+        self.named_error(&name, e)
+    }
+
+    pub(crate) fn named_error(&self, name: &str, e: Code) -> Error {
+        volume_error(name, e)
+    }
+}
