@@ -214,7 +214,7 @@ pub struct VolumeAdd {
     pub pool: PathBuf,
     /// Name of the new volume, which is also its export's
     pub name: String,
-    /// Block device or file that the volume caches
+    /// Block device or file that the volume caches, by its path or file:///path
     pub origin: PathBuf,
     /// Logical block: 512 or 4096; default: the origin's own
     #[arg(long, value_name = "BYTES", value_parser = units::parse_block_size)]

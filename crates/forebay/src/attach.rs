@@ -29,7 +29,7 @@ words! {
 /// How to attach a volume.
 #[derive(Clone, Debug, Default)]
 pub struct AttachOptions {
-    /// Where the origin is now; `None`: where it was.
+    /// Where the origin is now, by path or `file:///path`; `None`: where it was.
     pub origin: Option<PathBuf>,
     pub holes: Holes,
     /// Attach though the origin's id is not the recorded one, or it has grown,

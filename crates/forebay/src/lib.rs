@@ -96,7 +96,9 @@ pub use media::{
     create, inspect, kernels, CreateOptions, Inspection, InspectionState, Media, MediaInfo,
     MediaKind, MediaOptions, Persist, PoolSummary,
 };
-pub use origin::{FaultOp, Faults, FaultyOrigin, FileOrigin, MemOrigin, Origin};
+pub use origin::{
+    open as open_origin, FaultOp, Faults, FaultyOrigin, FileOrigin, MemOrigin, Origin,
+};
 pub use pool::{
     origin_known_by_name, NewVolume, OptionsChange, OptionsInfo, Pool, PoolOptions, Verify,
 };

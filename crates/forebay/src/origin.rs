@@ -10,6 +10,7 @@ mod file;
 mod identity;
 mod ioctl;
 mod mem;
+mod open;
 
 use std::fmt;
 use std::io;
@@ -22,6 +23,8 @@ pub(crate) use file::changed;
 pub use file::FileOrigin;
 pub(crate) use identity::{is_name, is_unasked_name};
 pub use mem::MemOrigin;
+pub use open::open;
+pub(crate) use open::path_of;
 
 /// A block device behind a volume.  All calls may come from any number of
 /// threads at once; offsets and lengths are bytes, multiples of the volume's

@@ -22,7 +22,9 @@ use crate::destage::Destage;
 use crate::engine::{self, Code, Engine, Probe, ProbeState};
 use crate::error::{blocks_text, open_error, Error, Result};
 use crate::media::{detect_id, Media, MediaInfo, MediaOptions};
-use crate::origin::{is_name, is_unasked_name, join_identity, split_identity, FileOrigin, Origin};
+use crate::origin::{
+    self, is_name, is_unasked_name, join_identity, path_of, split_identity, Origin,
+};
 use crate::status::{DrainProgress, PoolStatus, RecoveryReport, Uuid, VolumeInfo};
 use crate::volume::{self, Volume};
 use crate::words::words;
@@ -128,7 +130,7 @@ pub struct OptionsChange {
 pub struct NewVolume {
     /// Characters A-Z a-z 0-9 . _ -, at most 63; not `.` or `..`, and not `-` first.
     pub name: String,
-    /// File or block device, recorded with its id.
+    /// File or block device, by its path or as `file:///path`; recorded with its id.
     pub origin: PathBuf,
     /// Logical block: 512 or 4096, no smaller than the origin's; 0: the
     /// origin's.
@@ -347,8 +349,8 @@ impl Pool {
     /// as long as this takes.
     pub fn volume_add(&self, new: &NewVolume) -> Result<VolumeInfo> {
         self.0.core.check_writable()?;
-        self.check_not_the_pool(&new.origin)?;
-        let origin = FileOrigin::open(&new.origin, false)?;
+        self.check_not_the_pool(&path_of(&new.origin)?)?;
+        let origin = origin::open(&new.origin, false)?;
         let identity = origin.identity();
         let (id, path) = split_identity(&identity);
         if path.is_none() {
@@ -452,8 +454,8 @@ impl Pool {
         if info.attached {
             return Err(self.0.core.named_error(name, Code(sys::FBY_E_VOLUME_BUSY)));
         }
-        self.check_not_the_pool(&path)?;
-        let origin = FileOrigin::open(&path, self.read_only()).map_err(|e| match e {
+        self.check_not_the_pool(&path_of(&path)?)?;
+        let origin = origin::open(&path, self.read_only()).map_err(|e| match e {
             Error::NotFound { path, .. } => Error::WrongOrigin {
                 name: name.into(),
                 origin: path.display().to_string(),

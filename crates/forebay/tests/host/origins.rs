@@ -327,3 +327,26 @@ fn block_devices() {
 fn pattern(place: u64, count: u64) -> [u8; 512] {
     sector(1, place, count)
 }
+
+/// Files by URI are the files that they name; other schemes are refused by name, when a
+/// volume is added and when it is attached.
+#[test]
+fn an_origin_is_named_by_path_or_uri() {
+    let dir = Dir::new("uri");
+    let disk = dir.file("a disk", 1 << 20);
+    let pool = open(&dir.pool(16));
+    let uri = format!("file://{}", disk.display()).replace(' ', "%20");
+    let new =
+        |origin: &str| NewVolume { name: "v".into(), origin: origin.into(), ..Default::default() };
+    let refused = pool.volume_add(&new("nbd://host/disk")).unwrap_err().to_string();
+    assert!(refused.contains("no kind of origin \"nbd\""), "{refused}");
+    let added = pool.volume_add(&new(&uri)).unwrap();
+    assert_eq!(added.origin_path.as_deref(), disk.to_str(), "the path is what is recorded");
+    let elsewhere = |origin: &str| {
+        let origin = Some(origin.into());
+        pool.attach("v", &AttachOptions { origin, ..Default::default() })
+    };
+    assert!(elsewhere("s3://bucket").is_err());
+    elsewhere(&uri).unwrap().detach().unwrap();
+    pool.attach("v", &AttachOptions::default()).unwrap().detach().unwrap();
+}
