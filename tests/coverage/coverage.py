@@ -28,7 +28,7 @@ import run as mutants  # noqa: E402
 
 WORK = os.path.join(ROOT, 'target/coverage')
 REASONS = os.path.join(ROOT, 'tests/coverage/untaken.txt')
-FLAGS = ['-fprofile-instr-generate', '-fcoverage-mapping']
+FLAGS = ['-fprofile-instr-generate', '-fcoverage-mapping', '-fprofile-update=atomic']  # two threads add up
 UNCOUNTED = re.compile(r'FBY_ASSERT|FBY_BUG|FBY_STATIC_ASSERT')
 
 

@@ -134,6 +134,12 @@ static void bypass_parts(void)
 	fby_bypass_end(pool, &a, 0, &wake);
 	EXPECT(write_at(0, 15 * P, P) == FBY_DONE);
 	pool_restore();
+	for (u32 i = 0; i < 32; i++)
+		EXPECT(fby_bypass_begin(pool, &a, 0, (40 + i) * P, P, 1) == FBY_DONE);
+	EXPECT(fby_bypass_begin(pool, &b, 0, 80 * P, P, 1) == FBY_WAIT_BLOCK); /* too many are in flight */
+	fby_bypass_end(pool, &a, 0, &wake);
+	EXPECT(fby_bypass_begin(pool, &b, 0, 80 * P, P, 1) == FBY_DONE);
+	pool_restore();
 	EXPECT(fby_bypass_begin(pool, &a, 0, 60 * P, P, 1) == FBY_DONE);
 	EXPECT(fby_bypass_begin(pool, &b, 0, 40 * P, 3, 1) == FBY_DONE && b.nsectors == 3); /* that block alone */
 	EXPECT(pool->cache.volume[0].range[b.place].first == 40 && pool->cache.volume[0].range[b.place].end == 41);

@@ -321,6 +321,21 @@ static void carry_less(void)
 	pool_restore();
 }
 
+/* A watermark that is as high already is not written again. */
+static void committed_before(void)
+{
+	struct fby_owner *owner = &pool->space.owner[0];
+	struct fby_io io;
+	u64 counter;
+
+	until(FBY_PH_COMMIT);
+	counter = owner->rec.counter;
+	owner->rec.watermark = pool->drain.volume[0].destage.cut;
+	EXPECT(step(&io) == FBY_AGAIN && pool->drain.volume[0].destage.phase == FBY_PH_RELEASE);
+	EXPECT(owner->rec.counter == counter);
+	pool_restore();
+}
+
 /* Much of a round is gone: it is passed over in portions. */
 static void long_round(void)
 {
@@ -398,9 +413,12 @@ static void other_cpu(void)
 }
 
 /* A writer has taken the slot through which the first copies went: the chunk stays until
- * they are sealed. */
-static void copies_unsealed(void)
+ * they are sealed, by relocation or by the tick before it. */
+static void copies_unsealed(bool tick)
 {
+	u64 counter;
+	u32 open;
+
 	for (u64 block = 40; pool->space.nfree > 2; block++)
 		EXPECT(put(0, block) == FBY_DONE);
 	for (u64 block = 1; block < BLOCKS - 3; block++)
@@ -409,7 +427,12 @@ static void copies_unsealed(void)
 	EXPECT(fby_relocate_step(&pool->drain, &wake) && pool->drain.moved_from == closed_chunk && pool->drain.moved_slots == 1);
 	EXPECT(pool->space.chunk[closed_chunk].pinned == FBY_PIN_MOVED && pool->drain.volume[0].moved == 3);
 	pool->space.slot[0].busy = 0;
+	open = pool->space.slot[0].volume[0].open;
+	if (tick)
+		fby_chunk_seal(&pool->space, open, false);
+	counter = pool->space.chunk[open].seal_counter;
 	EXPECT(fby_relocate_step(&pool->drain, &wake) && pool->drain.moved_from == FBY_NO_CHUNK && pool->drain.moved_slots == 0);
+	EXPECT(pool->space.chunk[open].seal_counter == counter + !tick);
 	EXPECT(pool->space.chunk[closed_chunk].state == FBY_CS_FREE);
 	cpu = 0;
 	unhook();
@@ -473,9 +496,11 @@ void test_destage(void)
 	carry_waits();
 	carry_part();
 	carry_less();
+	committed_before();
 	long_round();
 	zeroed_line_damaged();
 	zero_moved();
-	copies_unsealed();
+	copies_unsealed(false);
+	copies_unsealed(true);
 	not_moved();
 }

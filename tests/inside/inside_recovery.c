@@ -412,6 +412,22 @@ static void seals_lost_clean(void)
 	pool_restore();
 }
 
+/* More is there than was noted down, beside what is lost: then it was not this that was. */
+static void more_than_closed(void)
+{
+	EXPECT(fby_pool_close(pool) == FBY_DONE);
+	for (u32 at = 0; at <= FBY_PAGE; at += FBY_PAGE) {
+		struct fby_superblock *sb = (struct fby_superblock *)memory_at(at);
+
+		sb->clean_entries = BLOCKS;
+		sb->crc = fby_sb_crc(sb);
+	}
+	memset(line(other_chunk, 0), 0, FBY_LINE);
+	recover();
+	EXPECT(report.clean && (pool->space.owner[0].rec.flags & FBY_VF_HOLES_UNKNOWN));
+	pool_restore();
+}
+
 /* What a clean close notes down changes with each page that is linked. */
 static void digested(void)
 {
@@ -514,6 +530,12 @@ static void log_that_lies(void)
 	at.live.txg = 5; /* which cannot be, with nothing synced */
 	fby_log_replay_order(&at, &node, 1, replay, NULL, &r);
 	EXPECT(r.replayed == 0 && r.end == FBY_LOG_MISSING && r.witness.id == 1);
+	memset(&at, 0, sizeof(at));
+	at.gen = 1;
+	at.last = (struct fby_log_counters){ .txg = 1, .n = { 1 } };
+	node.before.txg = 9; /* so far on that it says nothing of txg 1, which is not synced */
+	fby_log_replay_order(&at, &node, 1, replay, NULL, &r);
+	EXPECT(r.replayed == 0 && r.end == FBY_LOG_MISSING);
 	fby_log_claim_order(&at, 0, twin, 2); /* nobody can tell which is false: neither counts */
 	EXPECT(at.seal_gen == 1 && at.seal.txg == 0);
 }
@@ -544,6 +566,7 @@ void test_recovery(void)
 	repaired_first();
 	many_holes();
 	seals_lost_clean();
+	more_than_closed();
 	digested();
 	record_lost_clean(0);
 	record_lost_clean(1);
