@@ -288,6 +288,27 @@ impl fmt::Display for Completeness {
 mod tests {
     use super::*;
 
+    /// Whatever was given up, by name or without one, it is no complete origin.
+    #[test]
+    fn a_loss_that_was_accepted_is_one() {
+        for (blocks, entries, unnamed) in
+            [(vec![7], 0, 0), (vec![], 1, 0), (vec![], 0, 1), (vec![], 1, 1)]
+        {
+            let v = VolumeInfo { attached: true, ..Default::default() };
+            let mut c = Completeness::judge(&v, 0, vec![], None);
+            assert!(c.complete);
+            c.accept_loss(blocks.clone(), entries, unnamed);
+            assert_eq!((c.verdict, c.complete), (Verdict::LossAccepted, false), "{c:?}");
+            assert_eq!(
+                (&c.lost, c.lost_entries, c.lost_entries_unnamed),
+                (&blocks, entries, unnamed)
+            );
+            c.accept_loss(blocks.clone(), entries, unnamed);
+            assert_eq!((c.lost_entries, c.lost_entries_unnamed), (2 * entries, 2 * unnamed));
+            assert_eq!(c.lost_blocks, 2 * blocks.len() as u64);
+        }
+    }
+
     /// Every combination of what can be wrong: complete is said of none of them,
     /// neither by the verdict nor in words.
     #[test]

@@ -305,3 +305,30 @@ fn what_is_no_origin_is_named() {
         assert!(e.contains(what), "{what}: {e}");
     }
 }
+
+/// An origin's error keeps its number, and an origin its name.
+#[test]
+fn an_origin_is_told_as_what_it_is() {
+    let dir = Dir::new("told");
+    let pool = open(&dir.pool(16));
+    let memory = MemOrigin::new(64 * PAGE).unwrap();
+    let (origin, faults) = FaultyOrigin::new(Box::new(memory.clone()));
+    pool.volume_add_origin("v", &memory, 0).unwrap();
+    let volume = pool.attach_origin("v", Box::new(origin), &AttachOptions::default()).unwrap();
+    assert_eq!(volume.info().unwrap().origin.unwrap().name, memory.info().name);
+    assert_eq!(
+        (memory.info().name.as_str(), memory.info().method.as_str()),
+        ("(memory)", "memory copy")
+    );
+    faults.break_writes();
+    volume.write_at(&[1; PAGE], 0).unwrap();
+    let told = |_: &DrainProgress| match volume.info().unwrap().last_errno {
+        Some(_) => std::ops::ControlFlow::Break(()),
+        None => std::ops::ControlFlow::Continue(()),
+    };
+    volume.drain(&mut |p| told(p)).unwrap_err();
+    assert_eq!(volume.info().unwrap().last_errno, Some(5));
+    faults.repair();
+    drain(&volume);
+    assert_eq!(volume.info().unwrap().last_errno, None);
+}
