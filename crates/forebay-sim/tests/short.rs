@@ -10,7 +10,7 @@ use forebay_sim::script::{random, small};
 use forebay_sim::{dst, flips, golden};
 
 fn tests_dir() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests")
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn numbers(file: &Path) -> Vec<u64> {
 
 #[test]
 fn seeds_that_found_something_find_nothing_more() {
-    for seed in numbers(&tests_dir().join("seeds/simulation.txt")) {
+    for seed in numbers(&tests_dir().join("seeds.txt")) {
         dst::run(seed, false).unwrap();
     }
 }
