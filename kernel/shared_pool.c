@@ -235,6 +235,9 @@ static int recover_pool(struct fbk_pool *p, u32 nchunks, char **text)
 		flush_work(&helper[i].work);
 	kfree(helper);
 	rc = r.error ? r.error : fby_recover_finish(p->engine, &p->report);
+	if (rc == -FBY_E_CHUNK_KIND || rc == -FBY_E_OWNER_KIND)
+		pr_err("forebay: %pg: %s %u is of kind %u\n", p->claim.bdev, rc == -FBY_E_CHUNK_KIND ? "chunk" : "record",
+		       p->report.unknown_at, p->report.unknown_kind);
 	if (rc < 0)
 		return engine_error(rc, text);
 	report_recovery(p, began);

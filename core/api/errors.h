@@ -40,7 +40,10 @@
 	X(ORIGIN_IO, 5, "the origin reported an I/O error") \
 	X(BUSY, 16, "requests are in flight") \
 	X(INVARIANT, 117, "an internal invariant does not hold") \
-	X(NUMBERS, 74, "a number is higher than a pool can reach: the media is damaged, or forged")
+	X(NUMBERS, 74, "a number is higher than a pool can reach: the media is damaged, or forged") \
+	X(GROUP, 95, "the pool is for media of which a cut may tear more at once than this Forebay knows") \
+	X(CHUNK_KIND, 95, "a chunk is of a kind that this Forebay does not know") \
+	X(OWNER_KIND, 95, "a record of the volume table is of a kind that this Forebay does not know")
 
 enum fby_error {
 	FBY_E_NONE = 0,

@@ -146,6 +146,8 @@ struct fby_recovery_report {
 	u64 holes;   /* entries lost */
 	u64 lines_repaired; /* single-bit errors in lines, put right */
 	u64 chunk_headers_lost; /* open or seal lines found damaged */
+	u32 unknown_at; /* with -FBY_E_CHUNK_KIND the chunk, with -FBY_E_OWNER_KIND the record: the first */
+	u32 unknown_kind; /* ... and its kind */
 	u32 ndropped_named;
 	u32 nholes_named;
 	struct fby_report_block dropped_named[FBY_REPORT_MAX];
@@ -157,7 +159,9 @@ struct fby_recovery_report {
 int fby_recover_chunks(struct fby_pool *p, u32 first, u32 n);
 
 /* After all chunks: decides, then voids dropped entries and closes chunks (if
- * not read-only).  Then the pool is usable. */
+ * not read-only).  Then the pool is usable.  With -FBY_E_CHUNK_KIND and -FBY_E_OWNER_KIND
+ * the report says which one, and nothing was written; opened read-only, the pool shows
+ * what is of kinds that are known. */
 int fby_recover_finish(struct fby_pool *p, struct fby_recovery_report *report);
 
 /* Closes every chunk and, if all went well, marks the pool clean.  No request
@@ -301,6 +305,9 @@ struct fby_write {
 	u8 npages;
 	u32 nsectors; /* result of begin: sectors this batch takes, from the first on */
 	u32 wake;     /* result of publish: enum fby_wake */
+	/* Likewise: 0, the batch is durable.  All media of today are memory and answer that; one
+	 * that commits in groups will say here what to wait for. */
+	u32 ticket;
 	u32 slot;
 	u32 chunk;
 	u32 first_page;
@@ -479,6 +486,7 @@ bool fby_volume_clean(struct fby_pool *p, u16 index);
 
 struct fby_chunk_info {
 	u32 number;
+	u16 kind; /* enum fby_chunk_kind; of a free chunk what it held */
 	u16 volume; /* 0xffff: none */
 	u8 state;   /* 0 free, 1 open, 2 closed */
 	u64 epoch;

@@ -134,7 +134,7 @@ FBY_INLINE int begin(struct fby_cache *p, struct fby_write *w, u16 volume, enum 
 
 	w->volume = volume;
 	w->kind = (u8)kind;
-	w->wake = 0;
+	w->wake = w->ticket = 0;
 	decision = begin_lock(p, w, sector, nsectors, flags);
 	if (decision == FBY_WAIT_BLOCK)
 		return begin_wait(p, w, FBY_WAIT_BLOCK);

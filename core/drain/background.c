@@ -32,7 +32,7 @@ static void tick(struct fby_drain *p)
 	}
 	for (u32 v = 0; v < p->space->store.sb.nvolumes; v++)
 		if (fby_load(&p->space->owner[v].nchunks) || fby_load(&p->space->owner[v].counted))
-			fby_volume_count(p->space, (u16)v);
+			fby_owner_count(p->space, (u16)v);
 	fby_share_update(p->space);
 	for (u32 v = 0; v < p->space->store.sb.nvolumes; v++)
 		if (p->space->owner[v].attached)

@@ -7,7 +7,7 @@
 
 bool fby_drain_clean(struct fby_drain *p, u16 index)
 {
-	return fby_volume_pages(p->space, index) == fby_load(&p->cache->volume[index].lost_only);
+	return fby_owner_pages(p->space, index) == fby_load(&p->cache->volume[index].lost_only);
 }
 
 bool fby_volume_aged(const struct fby_drain *p, u16 volume)

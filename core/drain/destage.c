@@ -210,7 +210,7 @@ static int release_step(struct fby_drain *p, u16 volume, u32 *wake)
 	fby_store(&v->last_error, 0);
 	d->backoff_ns = 0;
 	d->n = 0;
-	fby_volume_count(p->space, volume);
+	fby_owner_count(p->space, volume);
 	fby_level_update(p->space, volume);
 	fby_store(&d->phase, FBY_PH_IDLE);
 	return FBY_AGAIN;
@@ -400,7 +400,7 @@ void fby_drain_complete(struct fby_drain *p, u32 id, int error)
 
 int fby_drain_start(struct fby_drain *p, u16 index, bool on)
 {
-	if (index >= p->space->store.sb.nvolumes || !p->space->owner[index].rec.state)
+	if (index >= p->space->store.sb.nvolumes || !p->space->owner[index].rec.kind)
 		return -FBY_E_NO_VOLUME;
 	if (!p->space->owner[index].attached)
 		return -FBY_E_VOLUME_DETACHED;

@@ -60,7 +60,7 @@ u32 fby_pace_intake(const struct fby_drain *p, u16 volume)
 void fby_pace_tick(struct fby_drain *p, u16 volume)
 {
 	struct fby_pace *pace = &p->volume[volume].pace;
-	u64 dead = fby_volume_dead(p->space, volume) - p->volume[volume].moved, gone = dead - pace->dead;
+	u64 dead = fby_owner_dead(p->space, volume) - p->volume[volume].moved, gone = dead - pace->dead;
 	u64 ms = (p->space->now_ns - pace->sample_ns) >> 20; /* of 1.05 ms */
 	u32 now;
 

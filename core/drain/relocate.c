@@ -28,12 +28,12 @@
  */
 static bool let_go_soon(const struct fby_drain *p, const struct fby_chunk *ch)
 {
-	const struct fby_destage *d = &p->volume[ch->volume].destage;
+	const struct fby_destage *d = &p->volume[ch->owner].destage;
 
 	if (d->phase >= FBY_PH_CARRY && d->phase <= FBY_PH_RELEASE)
 		return ch->seq_min <= d->cut;
 	return p->space->pressure && d->phase != FBY_PH_BACKOFF &&
-	       ch->seq_min <= p->space->owner[ch->volume].rec.watermark;
+	       ch->seq_min <= p->space->owner[ch->owner].rec.watermark;
 }
 
 /* Pool lock held: pages to be moved to have the chunk back; ~0: not worth it, or
@@ -45,8 +45,8 @@ static u32 price(const struct fby_drain *p, u32 c)
 
 	if (ch->state != FBY_CS_CLOSED || ch->pinned)
 		return ~0u;
-	if (!p->space->owner[ch->volume].attached || fby_load(&p->volume[ch->volume].destage.drain) ||
-	    fby_volume_aged(p, ch->volume) || let_go_soon(p, ch))
+	if (!p->space->owner[ch->owner].attached || fby_load(&p->volume[ch->owner].destage.drain) ||
+	    fby_volume_aged(p, ch->owner) || let_go_soon(p, ch))
 		return ~0u;
 	live = fby_chunk_live(p->space, c);
 	return 2 * live <= p->space->store.chunk_pages - p->space->store.first_page ? live : ~0u;
@@ -87,7 +87,7 @@ static void keep_age(struct fby_drain *p, u16 volume, u64 opened_ns, u64 seq)
 static bool move_pages(struct fby_drain *p, u32 c, u32 *wake)
 {
 	struct fby_chunk *ch = &p->space->chunk[c];
-	struct fby_drained *v = &p->volume[ch->volume];
+	struct fby_drained *v = &p->volume[ch->owner];
 	u32 end = fby_page_number(p->space, c, ch->fill), slot;
 
 	for (u32 page = fby_page_number(p->space, c, p->space->store.first_page); page < end; page++) {
@@ -96,14 +96,14 @@ static bool move_pages(struct fby_drain *p, u32 c, u32 *wake)
 
 		if (!(fby_load_acquire(&e->state) & FBY_ES_LINKED))
 			continue;
-		decision = fby_move(p->cache, ch->volume, fby_key_block(fby_load(&e->key)), page, &slot, wake);
+		decision = fby_move(p->cache, ch->owner, fby_key_block(fby_load(&e->key)), page, &slot, wake);
 		if (decision == FBY_WAIT_SPACE || decision == FBY_WAIT_SLOT)
 			return false;
 		if (decision != FBY_DONE || slot == ~0u)
 			continue;
 		p->moved_slots |= 1ull << slot;
 		fby_count(&v->moved, 1);
-		keep_age(p, ch->volume, ch->opened_ns, fby_load_acquire(&p->space->seq) - 1);
+		keep_age(p, ch->owner, ch->opened_ns, fby_load_acquire(&p->space->seq) - 1);
 	}
 	return true;
 }
@@ -121,7 +121,7 @@ static void let_go(struct fby_drain *p, u32 *wake)
 /* True if all copies are sealed. */
 static bool seal_copies(struct fby_drain *p)
 {
-	u16 volume = p->space->chunk[p->moved_from].volume;
+	u16 volume = p->space->chunk[p->moved_from].owner;
 
 	for (u32 i = 0; i < p->space->opt.nslots; i++) {
 		struct fby_slot *s = &p->space->slot[i];
@@ -140,7 +140,7 @@ static bool seal_copies(struct fby_drain *p)
 
 void fby_relocate_settle(struct fby_drain *p, u16 volume, u32 *wake)
 {
-	if (p->moved_from != FBY_NO_CHUNK && p->space->chunk[p->moved_from].volume == volume)
+	if (p->moved_from != FBY_NO_CHUNK && p->space->chunk[p->moved_from].owner == volume)
 		let_go(p, wake);
 }
 

@@ -93,7 +93,7 @@ struct fby_superblock {
 	u32 chunk_size; /* bytes */
 	u32 nchunks;
 	u32 nvolumes; /* records in the volume table */
-	u32 reserved0;
+	u32 group_pages; /* at a chunk's end, one cut tears so many at most: FBY_BATCH_PAGES */
 	u64 clean_entries; /* with CLEAN: linked pages at close */
 	u64 clean_digest;  /* with CLEAN: sum of a hash of each, order-free */
 	u64 clean_seq;	   /* with CLEAN: the next sequence number */
@@ -101,9 +101,13 @@ struct fby_superblock {
 	u32 crc; /* of all before it */
 };
 
-enum fby_volume_state {
-	FBY_VOL_FREE = 0,
-	FBY_VOL_USED = 1,
+/* Who an owner of chunks is.  One table has all sorts of them, so that one number names
+ * any: in a chunk's lines, in each slot, in the engine's bit masks.  2: a log, 3: a map,
+ * to come.  A record of a kind that is not known here refuses the open. */
+enum fby_owner_kind {
+	FBY_OWNER_FREE = 0, /* nobody: the record is free */
+	FBY_OWNER_VOLUME = 1,
+	FBY_OWNER_KINDS
 };
 
 /* Set by recovery before it writes anything else, cleared by an attach that was
@@ -119,8 +123,8 @@ enum fby_volume_flags {
  * told from the truth.  The valid one with the higher counter counts. */
 struct fby_volume_record {
 	u64 counter;
-	u32 index; /* own place in the table */
-	u32 state; /* enum fby_volume_state */
+	u32 index; /* own place in the table; the same in a record of any kind, as are counter and crc */
+	u32 kind; /* enum fby_owner_kind */
 	u64 watermark; /* every entry with seq <= this is on the flushed origin */
 	u64 origin_sectors; /* size of the origin, 512-byte sectors */
 	u8 uuid[16];
@@ -135,9 +139,12 @@ struct fby_volume_record {
 #define FBY_OPEN_MAGIC 0x4e504f46u /* "FOPN" */
 #define FBY_SEAL_MAGIC 0x4c534f46u /* "FOSL" */
 
+/* What a chunk holds.  A whole open line of a kind that is not known here refuses the
+ * open: it is no damage. */
 enum fby_chunk_kind {
 	FBY_CHUNK_FREE = 0, /* as formatted */
-	FBY_CHUNK_CACHE = 1,
+	FBY_CHUNK_CACHE = 1, /* blocks of a volume */
+	FBY_CHUNK_KINDS
 };
 
 /* Line 0 or 1, by the parity of the epoch, so that a torn open leaves the one
@@ -146,8 +153,8 @@ enum fby_chunk_kind {
  * of the epoch before.  A chunk always has at least one valid; else it is lost. */
 struct fby_open_line {
 	u32 magic;
-	u16 kind; /* enum fby_chunk_kind */
-	u16 volume; /* all entries of a chunk are of one volume */
+	u16 kind; /* enum fby_chunk_kind; all before and epoch are the same for any kind */
+	u16 owner; /* all entries of a chunk are of one */
 	u32 chunk; /* own number */
 	u32 reserved0;
 	u64 epoch; /* +1 at each opening */
@@ -169,8 +176,8 @@ struct fby_seal_line {
 	u8 closed; /* 1: nothing will be appended in this epoch */
 	u8 reserved0;
 	u32 chunk;
-	u16 volume; /* as in the open line; 0xffff in a chunk as formatted */
-	u16 reserved1;
+	u16 owner; /* as in the open line; 0xffff in a chunk as formatted */
+	u16 kind; /* likewise; enum fby_chunk_kind */
 	u64 counter; /* of the valid ones of this epoch the highest is the newest */
 	u64 epoch;
 	u64 seq_max; /* highest seq below fill */
@@ -198,9 +205,7 @@ struct fby_page_line {
 	u64 block; /* 4 KiB units */
 	u64 epoch; /* of the chunk */
 	u64 prev_block; /* block of the page before in this chunk; ~0 for the first: names it if its line is lost */
-	u32 chunk;
-	u16 page; /* own place in the chunk */
-	u16 volume;
+	u64 prev_seq; /* of the page before in this chunk; 0 for the first: dates it if its line is lost */
 	u16 batch_first; /* first page of the write this belongs to */
 	u8 batch_count; /* its pages, 1 to 16 */
 	u8 kind; /* enum fby_kind */
@@ -208,7 +213,11 @@ struct fby_page_line {
 	u8 lost;  /* sectors whose data was lost; disjoint from valid */
 	u8 flags; /* enum fby_page_flags */
 	u8 reserved;
-	u64 prev_seq; /* of the page before in this chunk; 0 for the first: dates it if its line is lost */
+	/* From here on: what a tag that authenticates line and data would make needless.
+	 * The first three are where the line stands, so they can go into the tag's seed. */
+	u32 chunk;
+	u16 page; /* own place in the chunk */
+	u16 volume; /* the chunk's owner */
 	u32 data_crc;
 	u32 crc;
 };
@@ -221,5 +230,11 @@ FBY_STATIC_ASSERT(sizeof(struct fby_open_line) == FBY_LINE, "open line");
 FBY_STATIC_ASSERT(sizeof(struct fby_seal_line) == FBY_LINE, "seal line");
 FBY_STATIC_ASSERT(sizeof(struct fby_page_line) == FBY_LINE, "page line");
 FBY_STATIC_ASSERT(__builtin_offsetof(struct fby_page_line, crc) == 60, "page line crc");
+/* 12 bytes together for a tag of 96 bits, or 16 with the checksum's. */
+FBY_STATIC_ASSERT(__builtin_offsetof(struct fby_page_line, chunk) == 48 &&
+			  __builtin_offsetof(struct fby_page_line, page) == 52 &&
+			  __builtin_offsetof(struct fby_page_line, volume) == 54 &&
+			  __builtin_offsetof(struct fby_page_line, data_crc) == 56,
+		  "page line: room for a tag");
 
 #endif

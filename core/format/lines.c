@@ -106,7 +106,7 @@ static bool page_line_sane(const struct fby_store *st, u32 c, u32 i, const struc
 	}
 	return masks && l->chunk == c && l->page == i && l->volume < st->sb.nvolumes && l->seq > 0 &&
 	       l->seq < FBY_NUMBER_END && l->epoch < FBY_NUMBER_END && l->block < 1ull << FBY_BLOCK_BITS &&
-	       l->batch_count >= 1 && l->batch_count <= FBY_BATCH_PAGES && l->batch_first >= st->first_page &&
+	       l->batch_count >= 1 && l->batch_count <= fby_group_pages(st) && l->batch_first >= st->first_page &&
 	       l->batch_first <= i && i - l->batch_first < l->batch_count &&
 	       l->batch_first + l->batch_count <= st->chunk_pages && (l->flags & ~FBY_PF_NOCRC) == 0 &&
 	       l->prev_seq < l->seq && l->reserved == 0;
@@ -136,14 +136,27 @@ bool fby_page_line_judge(const struct fby_store *st, u32 c, u32 i, const u64 *ep
 	return page_line_sane(st, c, i, out);
 }
 
+/* What is more of a line whose kind is known here. */
+static bool open_line_sane(const struct fby_store *st, const struct fby_open_line *l)
+{
+	return (l->owner < st->sb.nvolumes || l->kind == FBY_CHUNK_FREE) && l->seq_min < FBY_NUMBER_END &&
+	       l->reserved0 == 0 && all_zero(l->reserved, sizeof(l->reserved));
+}
+
 bool fby_open_line_read(const struct fby_store *st, u32 c, u32 which, struct fby_open_line *out)
 {
 	if (!media_read(st->media, out, fby_open_at(st, c, which), FBY_LINE))
 		return false;
 	return fby_line_crc_ok(st, out) && out->magic == FBY_OPEN_MAGIC && out->chunk == c &&
-	       out->kind <= FBY_CHUNK_CACHE && (out->volume < st->sb.nvolumes || out->kind == FBY_CHUNK_FREE) &&
-	       out->epoch < FBY_NUMBER_END && out->seq_min < FBY_NUMBER_END && (out->epoch & 1) == which &&
-	       out->reserved0 == 0 && all_zero(out->reserved, sizeof(out->reserved));
+	       out->epoch < FBY_NUMBER_END && (out->epoch & 1) == which &&
+	       (out->kind >= FBY_CHUNK_KINDS || open_line_sane(st, out));
+}
+
+static bool seal_line_sane(const struct fby_store *st, const struct fby_seal_line *l)
+{
+	return l->fill >= st->first_page && l->fill <= st->chunk_pages && l->closed <= 1 &&
+	       (l->owner < st->sb.nvolumes || l->owner == FBY_NO_OWNER) && l->seq_max < FBY_NUMBER_END &&
+	       l->reserved0 == 0 && all_zero(l->reserved, sizeof(l->reserved));
 }
 
 bool fby_seal_line_read(const struct fby_store *st, u32 c, u32 which, struct fby_seal_line *out)
@@ -151,8 +164,6 @@ bool fby_seal_line_read(const struct fby_store *st, u32 c, u32 which, struct fby
 	if (!media_read(st->media, out, fby_seal_at(st, c, which), FBY_LINE))
 		return false;
 	return fby_line_crc_ok(st, out) && out->magic == FBY_SEAL_MAGIC && out->chunk == c &&
-	       out->fill >= st->first_page && out->fill <= st->chunk_pages && out->closed <= 1 &&
-	       (out->volume < st->sb.nvolumes || out->volume == FBY_NO_VOLUME) && (out->counter & 1) == (which & 1) &&
-	       out->counter < FBY_NUMBER_END && out->epoch < FBY_NUMBER_END && out->seq_max < FBY_NUMBER_END &&
-	       out->reserved0 == 0 && out->reserved1 == 0 && all_zero(out->reserved, sizeof(out->reserved));
+	       (out->counter & 1) == (which & 1) && out->counter < FBY_NUMBER_END && out->epoch < FBY_NUMBER_END &&
+	       (out->kind >= FBY_CHUNK_KINDS || seal_line_sane(st, out));
 }

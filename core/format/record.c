@@ -26,13 +26,16 @@ bool fby_record_sane(u32 volume, const struct fby_volume_record *r)
 {
 	u8 any = 0;
 
+	if (r->index != volume || r->counter >= FBY_NUMBER_END)
+		return false;
+	if (r->kind >= FBY_OWNER_KINDS) /* what more has to hold is not known here */
+		return true;
 	for (u32 i = 0; i < sizeof(r->reserved); i++)
 		any |= r->reserved[i];
-	if (any || (r->flags & ~FBY_VF_ALL) || r->index != volume || r->state > FBY_VOL_USED ||
-	    r->watermark >= FBY_NUMBER_END || r->counter >= FBY_NUMBER_END ||
+	if (any || (r->flags & ~FBY_VF_ALL) || r->watermark >= FBY_NUMBER_END ||
 	    !fby_text_ends(r->name, sizeof(r->name)) || !fby_text_ends(r->identity, sizeof(r->identity)))
 		return false;
-	return r->state == FBY_VOL_FREE ||
+	return r->kind == FBY_OWNER_FREE ||
 	       ((r->block_size == FBY_SECTOR || r->block_size == FBY_PAGE) && r->origin_sectors > 0 &&
 		r->origin_sectors <= 1ull << (FBY_BLOCK_BITS + 3) &&
 		(r->origin_sectors & (r->block_size / FBY_SECTOR - 1)) == 0);

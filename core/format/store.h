@@ -14,7 +14,7 @@
 
 #define FBY_NO_PAGE 0u
 #define FBY_NO_CHUNK (~0u)
-#define FBY_NO_VOLUME 0xffffu
+#define FBY_NO_OWNER 0xffffu
 #define FBY_NO_BLOCK (~0ull)
 /* No number on the media is as high as the first.  A pool that has one as high as the
  * second is not opened: counting on from below it, at 10^9 a second, takes 146 years. */
@@ -43,6 +43,7 @@ bool fby_line_crc_ok(const struct fby_store *st, const void *line);
  * where the line is one of the chunk's epoch, which another thread may be changing. */
 bool fby_page_line_judge(const struct fby_store *st, u32 c, u32 i, const u64 *epoch, struct fby_page_line *out,
 			 bool *repaired);
+/* Also true of a line of a kind that is not known here, of which no more is judged. */
 bool fby_open_line_read(const struct fby_store *st, u32 c, u32 which, struct fby_open_line *out);
 /* which: of FBY_SEALS */
 bool fby_seal_line_read(const struct fby_store *st, u32 c, u32 which, struct fby_seal_line *out);
@@ -70,6 +71,12 @@ void fby_record_write(const struct fby_store *st, u16 volume, struct fby_volume_
 static inline u64 fby_chunk_at(const struct fby_store *st, u32 c)
 {
 	return st->sb.data_offset + (u64)c * st->sb.chunk_size;
+}
+
+/* What one cut tears at the end of a chunk lies within so many pages: a batch. */
+static inline u32 fby_group_pages(const struct fby_store *st)
+{
+	return st->sb.group_pages;
 }
 
 static inline u64 fby_open_at(const struct fby_store *st, u32 c, u32 which)

@@ -106,7 +106,7 @@ static bool check_volume_list(struct check *k, u16 volume, u32 *total)
 		if (c >= p->space.store.sb.nchunks || n >= p->space.store.sb.nchunks)
 			return violated(k, "a volume's chunk list is broken", "volume", volume, "chunk", c);
 		ch = &p->space.chunk[c];
-		if (ch->state == FBY_CS_FREE || ch->volume != volume)
+		if (ch->state == FBY_CS_FREE || ch->owner != volume)
 			return violated(k, "a chunk is on the wrong list", "chunk", c, "volume", volume);
 		if (ch->prev != before)
 			return violated(k, "a chunk list does not lead back", "chunk", c, "prev", ch->prev);
@@ -175,7 +175,7 @@ static bool check_slots(struct check *k)
 			if (c == FBY_NO_CHUNK)
 				continue;
 			if (c >= p->space.store.sb.nchunks || p->space.chunk[c].state != FBY_CS_OPEN ||
-			    p->space.chunk[c].volume != v)
+			    p->space.chunk[c].owner != v)
 				return violated(k, "a slot's open chunk is not open", "slot", i, "chunk", c);
 		}
 	}
@@ -249,7 +249,7 @@ static bool check_linked_line(struct check *k, u32 page, const struct fby_page_l
 	const struct fby_cached *cv = &p->cache.volume[l->volume];
 	const struct fby_drained *dv = &p->drain.volume[l->volume];
 
-	if (fby_key(l->volume, l->block) != e->key || l->volume != fby_chunk_of(&p->space, page)->volume)
+	if (fby_key(l->volume, l->block) != e->key || l->volume != fby_chunk_of(&p->space, page)->owner)
 		return violated(k, "a line and the index differ on the block", "page", page, "block", l->block);
 	if (FBY_ES_VALID(e->state) != l->valid || FBY_ES_LOST(e->state) != l->lost ||
 	    FBY_ES_KIND(e->state) != l->kind)
@@ -270,7 +270,7 @@ static bool replayed(const struct fby_pool *p, u16 volume, u64 block)
 {
 	const struct fby_owner *owner = &p->space.owner[volume];
 
-	return owner->damaged || (owner->rec.state == FBY_VOL_USED && block < p->cache.volume[volume].blocks);
+	return owner->damaged || (owner->rec.kind == FBY_OWNER_VOLUME && block < p->cache.volume[volume].blocks);
 }
 
 /* A line that a recovery would take for an entry: is the page linked for its
@@ -322,7 +322,7 @@ static bool check_chunk(struct check *k, u32 c)
 		bool is_linked = p->cache.entry[page].state & FBY_ES_LINKED;
 		struct fby_page_line l;
 		bool readable = fby_page_line_read(&p->space, c, i, &l, NULL) && l.epoch == ch->epoch &&
-				(l.volume == ch->volume || !p->space.opt.read_only);
+				(l.volume == ch->owner || !p->space.opt.read_only);
 
 		linked += is_linked;
 		if (is_linked && (ch->state == FBY_CS_FREE || i >= ch->fill))
@@ -392,11 +392,11 @@ static bool check_volume(struct check *k, u16 volume)
 			only += fby_lost_only(state);
 		}
 	}
-	if (linked != fby_volume_pages(&p->space, volume))
+	if (linked != fby_owner_pages(&p->space, volume))
 		return violated(k, "a volume's pages are miscounted", "volume", volume, "counted", linked);
 	if (lost != cv->lost_blocks || only != cv->lost_only)
 		return violated(k, "a volume's lost blocks are miscounted", "volume", volume, "counted", lost);
-	if (owner->rec.state == FBY_VOL_USED && owner->rec.watermark >= p->space.seq)
+	if (owner->rec.kind == FBY_OWNER_VOLUME && owner->rec.watermark >= p->space.seq)
 		return violated(k, "a watermark is above all sequence numbers", "volume", volume, "watermark",
 				owner->rec.watermark);
 	return check_bypassing(k, volume) && (owner->damaged || check_record(k, volume));

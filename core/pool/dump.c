@@ -17,7 +17,8 @@ int fby_chunk_info(struct fby_pool *p, u32 chunk, struct fby_chunk_info *out)
 	ch = &p->space.chunk[chunk];
 	fby_lock(&p->space.lock);
 	out->number = chunk;
-	out->volume = ch->volume;
+	out->kind = ch->kind;
+	out->volume = ch->owner;
 	out->state = ch->state;
 	out->epoch = fby_load(&ch->epoch);
 	out->seq_min = fby_load(&ch->seq_min);

@@ -8,7 +8,7 @@
 static void format_volumes(struct fby_media *m, u32 seed, u32 nvolumes)
 {
 	for (u32 i = 0; i < nvolumes; i++) {
-		struct fby_volume_record r = { .counter = 1, .index = i, .state = FBY_VOL_FREE };
+		struct fby_volume_record r = { .counter = 1, .index = i, .kind = FBY_OWNER_FREE };
 		u64 at = FBY_VT_OFFSET + i * 2u * sizeof(r);
 
 		r.crc = fby_crc32c(seed, &r, sizeof(r) - 4);
@@ -28,7 +28,7 @@ static void format_chunk(struct fby_media *m, u32 seed, const struct fby_superbl
 	for (u32 i = 0; i < 2; i++) {
 		struct fby_open_line open = { .magic = FBY_OPEN_MAGIC, .chunk = c, .epoch = i };
 		struct fby_seal_line seal = { .magic = FBY_SEAL_MAGIC, .fill = first, .closed = 1, .chunk = c,
-					      .volume = FBY_NO_VOLUME, .counter = i, .epoch = 1,
+					      .owner = FBY_NO_OWNER, .counter = i, .epoch = 1,
 					      .last_block = FBY_NO_BLOCK };
 
 		fby_line_finish(seed, &open);
@@ -47,6 +47,7 @@ int fby_format(struct fby_media *m, const struct fby_format *f)
 	u32 seed;
 
 	sb.chunk_size = f->chunk_size ? f->chunk_size : FBY_CHUNK_PAGES_MAX * FBY_PAGE;
+	sb.group_pages = FBY_BATCH_PAGES;
 	sb.nvolumes = f->nvolumes ? f->nvolumes : FBY_VOLUMES_MAX;
 	if (!fby_power_of_two(sb.chunk_size) || sb.chunk_size < FBY_CHUNK_PAGES_MIN * FBY_PAGE ||
 	    sb.chunk_size > FBY_CHUNK_PAGES_MAX * FBY_PAGE || sb.nvolumes > FBY_VOLUMES_MAX)

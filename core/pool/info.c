@@ -15,7 +15,7 @@ void fby_pool_info(struct fby_pool *p, struct fby_pool_info *out)
 	out->pages = (u64)p->space.store.sb.nchunks * (p->space.store.chunk_pages - p->space.store.first_page);
 	out->seq = fby_load(&p->space.seq);
 	for (u32 v = 0; v < p->space.store.sb.nvolumes; v++)
-		out->pages_linked += fby_volume_pages(&p->space, (u16)v);
+		out->pages_linked += fby_owner_pages(&p->space, (u16)v);
 	for (u32 i = 0; i < p->space.opt.nslots; i++) {
 		const struct fby_slot *s = &p->space.slot[i];
 
@@ -89,10 +89,10 @@ int fby_volume_info(struct fby_pool *p, u16 index, struct fby_volume_info *out)
 	out->spec.origin_sectors = owner->rec.origin_sectors;
 	out->spec.block_size = owner->rec.block_size;
 	out->watermark = fby_load(&owner->rec.watermark);
-	out->used = owner->rec.state == FBY_VOL_USED;
+	out->used = owner->rec.kind == FBY_OWNER_VOLUME;
 	out->damaged = owner->damaged;
 	out->attached = owner->attached;
-	out->pages = fby_volume_pages(&p->space, index);
+	out->pages = fby_owner_pages(&p->space, index);
 	out->lost_blocks = fby_load(&cv->lost_blocks);
 	out->holes = rv->holes || !(owner->rec.flags & FBY_VF_HOLES) ? rv->holes : 1;
 	out->holes_unknown = rv->holes_unknown || !(owner->rec.flags & FBY_VF_HOLES_UNKNOWN) ? rv->holes_unknown : 1;

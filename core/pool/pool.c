@@ -73,6 +73,11 @@ __attribute__((noinline)) static void open_volumes(struct fby_pool *p)
 		if (owner->damaged)
 			continue;
 		owner->rec = a_ok && (!b_ok || a.counter >= b.counter) ? a : b;
+		owner->chunk_kind = FBY_CHUNK_CACHE;
+		if (owner->rec.kind >= FBY_OWNER_KINDS) {
+			fby_recovery_unknown(&p->recovery, -FBY_E_OWNER_KIND, i, owner->rec.kind);
+			continue;
+		}
 		cv->blocks = (owner->rec.origin_sectors + FBY_PAGE_SECTORS - 1) / FBY_PAGE_SECTORS;
 		if (owner->rec.watermark > p->recovery.max_seq)
 			p->recovery.max_seq = owner->rec.watermark;

@@ -28,6 +28,8 @@ static int sb_error(const struct fby_superblock *sb, u64 media_size)
 		return -FBY_E_VERSION;
 	if (sb->features_incompat)
 		return -FBY_E_FEATURE;
+	if (sb->group_pages != FBY_BATCH_PAGES)
+		return -FBY_E_GROUP;
 	if (!fby_sb_geometry_ok(sb))
 		return -FBY_E_GEOMETRY;
 	if (sb->media_size > media_size)

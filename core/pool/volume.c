@@ -30,7 +30,7 @@ static bool name_ok(const char *name)
 int fby_volume_find(struct fby_pool *p, const char *name, u16 *index)
 {
 	for (u32 i = 0; i < p->space.store.sb.nvolumes; i++) {
-		if (p->space.owner[i].rec.state == FBY_VOL_USED && name_equal(p->space.owner[i].rec.name, name)) {
+		if (p->space.owner[i].rec.kind == FBY_OWNER_VOLUME && name_equal(p->space.owner[i].rec.name, name)) {
 			*index = (u16)i;
 			return FBY_DONE;
 		}
@@ -62,7 +62,7 @@ int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *ind
 	if (fby_volume_find(p, s->name, index) == FBY_DONE)
 		return -FBY_E_VOLUME_EXISTS;
 	while (i < p->space.store.sb.nvolumes &&
-	       (p->space.owner[i].rec.state != FBY_VOL_FREE || p->space.owner[i].damaged))
+	       (p->space.owner[i].rec.kind != FBY_OWNER_FREE || p->space.owner[i].damaged))
 		i++;
 	if (i == p->space.store.sb.nvolumes)
 		return -FBY_E_VOLUME_TABLE_FULL;
@@ -71,7 +71,7 @@ int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *ind
 	rv = &p->recovery.volume[i];
 	r.counter = owner->rec.counter;
 	r.index = i;
-	r.state = FBY_VOL_USED;
+	r.kind = FBY_OWNER_VOLUME;
 	/* Nothing written so far can be taken for this volume's own: its first
 	 * chunk takes a fresh block of sequence numbers. */
 	r.watermark = FBY_BUG(NEW_VOLUME_OLD_WATERMARK) ? 0 : fby_load_acquire(&p->space.seq) - 1;
@@ -123,7 +123,7 @@ static void forget_pages(struct fby_pool *p, u16 volume)
 			fby_page_dead(&p->space, page, fby_dead_row(&p->space, NULL), &p->space.owner[volume].dead);
 		}
 	}
-	fby_volume_count(&p->space, volume);
+	fby_owner_count(&p->space, volume);
 	fby_fetch_or(&p->space.wake_owed, wake);
 }
 
@@ -141,13 +141,13 @@ int fby_volume_remove(struct fby_pool *p, u16 index, bool discard)
 	owner = &p->space.owner[index];
 	cv = &p->cache.volume[index];
 	rv = &p->recovery.volume[index];
-	if (owner->rec.state == FBY_VOL_FREE && !owner->damaged)
+	if (owner->rec.kind == FBY_OWNER_FREE && !owner->damaged)
 		return -FBY_E_NO_VOLUME;
 	if (owner->attached)
 		return -FBY_E_VOLUME_BUSY;
-	if (!discard && (owner->damaged || owner->rec.flags || fby_volume_pages(&p->space, index) > 0))
+	if (!discard && (owner->damaged || owner->rec.flags || fby_owner_pages(&p->space, index) > 0))
 		return -FBY_E_VOLUME_DIRTY;
-	owner->rec.state = FBY_VOL_FREE;
+	owner->rec.kind = FBY_OWNER_FREE;
 	owner->rec.flags = 0;
 	owner->rec.watermark = fby_load_acquire(&p->space.seq) - 1;
 	fby_owner_write(&p->space, index);
@@ -167,7 +167,7 @@ int fby_volume_rebind(struct fby_pool *p, u16 index, const char *identity, u64 o
 
 	if (rc)
 		return rc;
-	if (index >= p->space.store.sb.nvolumes || p->space.owner[index].rec.state == FBY_VOL_FREE)
+	if (index >= p->space.store.sb.nvolumes || p->space.owner[index].rec.kind == FBY_OWNER_FREE)
 		return -FBY_E_NO_VOLUME;
 	owner = &p->space.owner[index];
 	cv = &p->cache.volume[index];
@@ -246,7 +246,7 @@ int fby_volume_attach(struct fby_pool *p, u16 index, const struct fby_attach *a)
 	dv = &p->drain.volume[index];
 	if (owner->damaged)
 		return -FBY_E_VOLUME_DAMAGED;
-	if (owner->rec.state != FBY_VOL_USED)
+	if (owner->rec.kind != FBY_OWNER_VOLUME)
 		return -FBY_E_NO_VOLUME;
 	if (owner->attached)
 		return -FBY_E_VOLUME_BUSY;

@@ -14,7 +14,7 @@ static void unknown_loss(struct fby_recovery *p, u16 volume)
 	struct fby_owner *o = &p->space->owner[volume];
 	struct fby_recovered *v = &p->volume[volume];
 
-	if (o->rec.state == FBY_VOL_USED || o->damaged)
+	if (o->rec.kind == FBY_OWNER_VOLUME || o->damaged)
 		v->holes_unknown++;
 }
 
@@ -24,7 +24,7 @@ static void count_holes(struct fby_recovery *p, u32 c)
 		struct fby_entry *e = &p->cache->entry[fby_page_number(p->space, c, i)];
 		u32 state = fby_load(&e->state);
 		struct fby_report_block b = { .block = FBY_NO_BLOCK, .chunk = c, .page = (u16)i,
-					      .volume = p->space->chunk[c].volume };
+					      .volume = p->space->chunk[c].owner };
 
 		if (!(state & FBY_ES_HOLE))
 			continue;
@@ -70,7 +70,7 @@ static void count_doubts(struct fby_recovery *p)
 			lost = true;
 		if (!(p->space->chunk[c].recover & CR_DOUBT))
 			continue;
-		unknown_loss(p, p->space->chunk[c].volume);
+		unknown_loss(p, p->space->chunk[c].owner);
 		p->report.holes++;
 	}
 	if (lost)
@@ -148,7 +148,7 @@ static bool new_line(struct fby_recovery *p, u32 c, u32 i, const struct fby_page
 	l->prev_block = FBY_NO_BLOCK;
 	l->chunk = c;
 	l->page = (u16)i;
-	l->volume = p->space->chunk[c].volume;
+	l->volume = p->space->chunk[c].owner;
 	l->batch_first = (u16)i;
 	l->batch_count = 1;
 	l->kind = FBY_KIND_VOID;
@@ -190,9 +190,9 @@ static void write_open(struct fby_recovery *p, u32 c)
 		if (!(ch->recover & (which ? CR_OPEN1 : CR_OPEN0)))
 			continue;
 		l.epoch = (ch->epoch & 1) == which ? ch->epoch : ch->epoch - 1;
-		if (l.epoch == ch->epoch && ch->volume != FBY_NO_VOLUME) {
-			l.kind = FBY_CHUNK_CACHE;
-			l.volume = ch->volume;
+		if (l.epoch == ch->epoch && ch->owner != FBY_NO_OWNER) {
+			l.kind = ch->kind;
+			l.owner = ch->owner;
 			l.seq_min = ch->seq_min;
 		}
 		fby_line_finish(p->space->store.line_seed, &l);
@@ -359,11 +359,11 @@ static void build_lists(struct fby_recovery *p)
 			fby_chunk_to_free(p->space, c);
 			continue;
 		}
-		FBY_ASSERT(ch->volume != FBY_NO_VOLUME);
+		FBY_ASSERT(ch->owner != FBY_NO_OWNER);
 		ch->state = FBY_CS_CLOSED;
-		ch->next = p->space->owner[ch->volume].first;
-		p->space->owner[ch->volume].first = c;
-		p->space->owner[ch->volume].recovered += fby_load(&ch->linked);
+		ch->next = p->space->owner[ch->owner].first;
+		p->space->owner[ch->owner].first = c;
+		p->space->owner[ch->owner].recovered += fby_load(&ch->linked);
 	}
 	for (u32 i = 0; i < p->space->store.sb.nvolumes; i++) {
 		struct fby_owner *o = &p->space->owner[i];
@@ -400,6 +400,11 @@ int fby_recovery_finish(struct fby_recovery *p, struct fby_recovery_report *repo
 {
 	if (p->space->usable || p->report.chunks != p->space->store.sb.nchunks)
 		return -FBY_E_RECOVERY_INCOMPLETE;
+	if (p->unknown && !p->space->opt.read_only) {
+		if (report)
+			*report = p->report;
+		return p->unknown;
+	}
 	if (!p->space->opt.read_only && !numbers_low(p))
 		return -FBY_E_NUMBERS;
 	find_losses(p);
@@ -414,7 +419,7 @@ int fby_recovery_finish(struct fby_recovery *p, struct fby_recovery_report *repo
 		if (p->space->chunk[c].recover & CR_LINES)
 			clear_marks(p, c);
 	for (u32 v = 0; v < p->space->store.sb.nvolumes; v++)
-		p->report.blocks += fby_volume_pages(p->space, (u16)v);
+		p->report.blocks += fby_owner_pages(p->space, (u16)v);
 	p->space->usable = true;
 	if (report)
 		*report = p->report;

@@ -29,6 +29,7 @@ struct fby_recovery {
 	struct fby_recovered *volume;
 	struct fby_recovery_report report FBY_ALIGNED;
 	u64 max_epoch, max_seq;
+	int unknown; /* -FBY_E_x: something is of a kind that is not known here; see the report */
 };
 
 /* --- what hosts call; forebay.h says what each does ------------------------------- */
@@ -37,6 +38,18 @@ int fby_recovery_finish(struct fby_recovery *p, struct fby_recovery_report *repo
 
 /* No seq that the line of page (c, i), which cannot be read, may have had was above this. */
 u64 fby_hole_seq(struct fby_recovery *p, u32 c, u32 i);
+
+/* The first chunk, or record, of a kind that is not known here is the one told. */
+static inline void fby_recovery_unknown(struct fby_recovery *p, int error, u32 at, u32 kind)
+{
+	fby_lock(&p->space->lock);
+	if (!p->unknown || (p->unknown == error && at < p->report.unknown_at)) {
+		p->unknown = error;
+		p->report.unknown_at = at;
+		p->report.unknown_kind = kind;
+	}
+	fby_unlock(&p->space->lock);
+}
 
 static inline void fby_report_add(struct fby_report_block *list, u32 *n, const struct fby_report_block *b)
 {

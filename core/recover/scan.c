@@ -62,34 +62,48 @@ static void max_u64(u64 *to, u64 value)
 
 /* --- what the chunk is ------------------------------------------------------ */
 
-/* Epoch and volume are those of the newest valid open line. */
-static void scan_open(struct fby_recovery *p, struct scan *s)
+static bool unknown(struct fby_recovery *p, u32 c, u32 kind)
+{
+	if (kind < FBY_CHUNK_KINDS)
+		return false;
+	fby_recovery_unknown(p, -FBY_E_CHUNK_KIND, c, kind);
+	return true;
+}
+
+/* Epoch and volume are those of the newest valid open line.  False: one is of a kind that
+ * is not known here. */
+static bool scan_open(struct fby_recovery *p, struct scan *s)
 {
 	struct fby_chunk *ch = &p->space->chunk[s->c];
 	struct fby_open_line l;
 
 	s->opens = 0;
 	s->known = false;
-	s->volume = FBY_NO_VOLUME;
+	s->volume = FBY_NO_OWNER;
 	ch->epoch = ch->seq_min = 0;
+	ch->kind = FBY_CHUNK_FREE;
 	for (u32 which = 0; which < 2; which++) {
 		if (!fby_open_line_read(&p->space->store, s->c, which, &l)) {
 			ch->recover |= which ? CR_OPEN1 : CR_OPEN0;
 			fby_fetch_add(&p->report.chunk_headers_lost, 1ull);
 			continue;
 		}
+		if (unknown(p, s->c, l.kind))
+			return false;
 		if (s->opens++ && l.epoch < ch->epoch)
 			continue;
 		ch->epoch = l.epoch;
+		ch->kind = (u8)l.kind;
 		ch->seq_min = l.seq_min;
-		s->known = l.kind == FBY_CHUNK_CACHE;
-		s->volume = s->known ? l.volume : FBY_NO_VOLUME;
+		s->known = l.kind != FBY_CHUNK_FREE;
+		s->volume = s->known ? l.owner : FBY_NO_OWNER;
 	}
+	return true;
 }
 
 /* The newest of the valid seals; where its epoch is above the chunk's, the open
  * line of that one is lost. */
-static void scan_seals(struct fby_recovery *p, struct scan *s)
+static bool scan_seals(struct fby_recovery *p, struct scan *s)
 {
 	struct fby_chunk *ch = &p->space->chunk[s->c];
 	u64 counter[2] = { 0, 0 };
@@ -104,6 +118,8 @@ static void scan_seals(struct fby_recovery *p, struct scan *s)
 			fby_fetch_add(&p->report.chunk_headers_lost, 1ull);
 			continue;
 		}
+		if (unknown(p, s->c, l.kind))
+			return false;
 		if (which >= 2 && l.counter != counter[which & 1])
 			ch->recover |= CR_SEALS;
 		counter[which & 1] = l.counter;
@@ -115,10 +131,12 @@ static void scan_seals(struct fby_recovery *p, struct scan *s)
 	}
 	if (s->seal.epoch > ch->epoch && !FBY_BUG(SEAL_EPOCH_IGNORED)) {
 		ch->epoch = s->seal.epoch;
+		ch->kind = (u8)s->seal.kind;
 		ch->seq_min = 1;
-		s->volume = s->seal.volume;
+		s->volume = s->seal.owner;
 		s->known = false;
 	}
+	return true;
 }
 
 static u8 scan_line(struct fby_recovery *p, struct scan *s, u32 i, u64 *newest)
@@ -163,6 +181,7 @@ static void scan_lines(struct fby_recovery *p, struct scan *s)
 		if (newest == ch->epoch)
 			break;
 		ch->epoch = newest;
+		ch->kind = FBY_CHUNK_CACHE; /* such lines are of no other */
 		s->known = false;
 	}
 	if (ch->seq_max == 0)
@@ -183,7 +202,7 @@ static void scan_doubt(struct fby_recovery *p, struct scan *s, u64 opened)
 	if (s->seals >= 2 || FBY_BUG(HEADERS_LOST_SILENT))
 		return;
 	if (s->opens == 2 || (s->opens == 1 && ch->epoch > opened))
-		ch->recover |= s->volume == FBY_NO_VOLUME ? 0 : CR_DOUBT;
+		ch->recover |= s->volume == FBY_NO_OWNER ? 0 : CR_DOUBT;
 	else
 		ch->recover |= CR_LOST;
 }
@@ -218,7 +237,7 @@ static void scan_volume(struct fby_recovery *p, struct scan *s)
 	s->ignore = true;
 	s->watermark = 0;
 	s->blocks = 1ull << FBY_BLOCK_BITS;
-	if (s->volume == FBY_NO_VOLUME)
+	if (s->volume == FBY_NO_OWNER)
 		return;
 	o = &p->space->owner[s->volume];
 	cv = &p->cache->volume[s->volume];
@@ -226,7 +245,7 @@ static void scan_volume(struct fby_recovery *p, struct scan *s)
 		s->ignore = false;
 		return;
 	}
-	s->ignore = o->rec.state != FBY_VOL_USED;
+	s->ignore = o->rec.kind != FBY_OWNER_VOLUME;
 	s->blocks = cv->blocks;
 	if (!FBY_BUG(WATERMARK_IGNORED))
 		s->watermark = o->rec.watermark;
@@ -443,6 +462,15 @@ static void scan_entries(struct fby_recovery *p, struct scan *s)
 	gap(p, s, from, end, prev, NULL);
 }
 
+/* Of a kind that is not known here: it has no entries, for who may only read. */
+static void scan_nothing(struct fby_recovery *p, struct fby_chunk *ch)
+{
+	ch->recover = 0;
+	ch->epoch = ch->seq_min = ch->seq_max = 0;
+	ch->owner = FBY_NO_OWNER;
+	ch->fill = ch->sealed = p->space->store.first_page;
+}
+
 static void scan_chunk(struct fby_recovery *p, u32 c)
 {
 	struct fby_chunk *ch = &p->space->chunk[c];
@@ -452,14 +480,20 @@ static void scan_chunk(struct fby_recovery *p, u32 c)
 	s.c = c;
 	s.linked = 0;
 	ch->recover = 0;
-	scan_open(p, &s);
+	if (!scan_open(p, &s)) {
+		scan_nothing(p, ch);
+		return;
+	}
 	opened = ch->epoch;
-	scan_seals(p, &s);
+	if (!scan_seals(p, &s)) {
+		scan_nothing(p, ch);
+		return;
+	}
 	scan_lines(p, &s);
 	scan_doubt(p, &s, opened);
 	scan_end(p, &s);
 	scan_volume(p, &s);
-	ch->volume = s.volume;
+	ch->owner = s.volume;
 	ch->fill = s.sealed > p->space->store.first_page ? s.sealed : p->space->store.first_page;
 	if (!s.closed && s.last + 1 > ch->fill)
 		ch->fill = s.last + 1;

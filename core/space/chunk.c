@@ -68,7 +68,7 @@ void fby_chunk_to_free(struct fby_space *p, u32 c)
 	struct fby_chunk *ch = &p->chunk[c];
 
 	ch->state = FBY_CS_FREE;
-	ch->volume = FBY_NO_VOLUME;
+	ch->owner = FBY_NO_OWNER;
 	ch->next = FBY_NO_CHUNK;
 	if (p->nfree == 0)
 		p->free_first = c;
@@ -113,7 +113,7 @@ static bool free_if_empty(struct fby_space *p, u32 c)
 
 	if (ch->state != FBY_CS_CLOSED || ch->pinned || fby_chunk_live(p, c) != 0)
 		return false;
-	chunk_list_remove(p, &p->owner[ch->volume], c);
+	chunk_list_remove(p, &p->owner[ch->owner], c);
 	fby_chunk_to_free(p, c);
 	return true;
 }
@@ -156,21 +156,21 @@ void fby_chunk_sweep(struct fby_space *p, u32 n, u32 *wake)
 		wake_space(p, wake);
 }
 
-static u32 chunk_open(struct fby_space *p, struct fby_slot *s, u16 volume, u32 flags, u32 *wake)
+static u32 chunk_open(struct fby_space *p, struct fby_slot *s, u16 owner, u32 flags, u32 *wake)
 {
-	struct fby_open_line l = { .magic = FBY_OPEN_MAGIC, .kind = FBY_CHUNK_CACHE, .volume = volume };
+	struct fby_open_line l = { .magic = FBY_OPEN_MAGIC, .kind = p->owner[owner].chunk_kind, .owner = owner };
 	struct fby_chunk *ch;
 	bool freed;
 	u32 c, kept;
 
 	fby_lock(&p->lock);
 	freed = sweep(p, SWEEP_OPEN, ~0u);
-	kept = fby_kept_free(p, volume, flags);
+	kept = fby_kept_free(p, owner, flags);
 	/* Not the whole pool, or a full one would cost each writer that: the hand goes
 	 * on where it is, and destage's goes round while writers wait. */
 	if (p->nfree <= kept) {
 		freed |= sweep(p, fby_sweep_most(p), kept);
-		kept = fby_kept_free(p, volume, flags);
+		kept = fby_kept_free(p, owner, flags);
 	}
 	if (p->nfree <= kept) {
 		fby_unlock(&p->lock);
@@ -186,7 +186,8 @@ static u32 chunk_open(struct fby_space *p, struct fby_slot *s, u16 volume, u32 f
 		wake_space(p, wake);
 	FBY_ASSERT(ch->state == FBY_CS_FREE && fby_chunk_live(p, c) == 0);
 	ch->state = FBY_CS_OPEN;
-	ch->volume = volume;
+	ch->owner = owner;
+	ch->kind = (u8)l.kind;
 	fby_store(&ch->fill, p->store.first_page);
 	ch->sealed = ch->tick_fill = p->store.first_page;
 	ch->last_block = FBY_NO_BLOCK;
@@ -201,9 +202,9 @@ static u32 chunk_open(struct fby_space *p, struct fby_slot *s, u16 volume, u32 f
 	ch->dead_base = dead_sum(p, c);
 	fby_store(&ch->seq_min, fby_load(&p->seq));
 	ch->seq_last = ch->seq_min;
-	fby_chunk_list_append(p, &p->owner[volume], c);
+	fby_chunk_list_append(p, &p->owner[owner], c);
 	fby_count(&p->chunks_opened, 1);
-	fby_store(&s->volume[volume].open, c); /* who finds no chunk any more finds this */
+	fby_store(&s->volume[owner].open, c); /* who finds no chunk any more finds this */
 	fby_unlock(&p->lock);
 	/* readers see the new epoch before any new byte, new entries after opens */
 	fby_wmb();
@@ -222,36 +223,36 @@ static u32 chunk_open(struct fby_space *p, struct fby_slot *s, u16 volume, u32 f
 
 /* A slot, taken, that has a chunk of the volume open.  NULL: none has, or *busy: it
  * could not be taken. */
-static struct fby_slot *slot_with_chunk(struct fby_space *p, u16 volume, bool *busy)
+static struct fby_slot *slot_with_chunk(struct fby_space *p, u16 owner, bool *busy)
 {
 	*busy = false;
 	for (u32 i = 0; i < p->opt.nslots; i++) {
 		struct fby_slot *s = &p->slot[i];
 
-		if (fby_load(&s->volume[volume].open) == FBY_NO_CHUNK)
+		if (fby_load(&s->volume[owner].open) == FBY_NO_CHUNK)
 			continue;
 		if (!fby_slot_try(s)) {
 			*busy = true;
 			continue;
 		}
-		if (s->volume[volume].open != FBY_NO_CHUNK)
+		if (s->volume[owner].open != FBY_NO_CHUNK)
 			return s;
 		fby_slot_release(s);
 	}
 	return NULL;
 }
 
-static bool slot_open(struct fby_space *p, struct fby_slot *s, u16 volume, u32 flags, u32 *wake)
+static bool slot_open(struct fby_space *p, struct fby_slot *s, u16 owner, u32 flags, u32 *wake)
 {
-	u32 c = chunk_open(p, s, volume, flags, wake);
+	u32 c = chunk_open(p, s, owner, flags, wake);
 
-	fby_destage_look(p, volume);
+	fby_destage_look(p, owner);
 	if (c == FBY_NO_CHUNK)
 		return false;
 	if (fby_destage_due(p))
 		*wake |= FBY_WAKE_DESTAGE;
-	fby_volume_count(p, volume);
-	fby_level_update(p, volume);
+	fby_owner_count(p, owner);
+	fby_level_update(p, owner);
 	return true;
 }
 
@@ -259,27 +260,27 @@ static bool slot_open(struct fby_space *p, struct fby_slot *s, u16 volume, u32 f
  * two that it is entitled to, the second is for the time in which the first is destaged.
  * So with few chunks it begins before the pool is full, or those that its slots have open
  * would become full all at once. */
-static bool one_by_one(const struct fby_space *p, u16 volume)
+static bool one_by_one(const struct fby_space *p, u16 owner)
 {
 	return fby_starved(p) ||
-	       (fby_short(p) && fby_load(&p->owner[volume].nchunks) <= 2 * FBY_ENTITLED);
+	       (fby_short(p) && fby_load(&p->owner[owner].nchunks) <= 2 * FBY_ENTITLED);
 }
 
 /* Where the volume gets no chunk there may be room in that of another slot. */
-struct fby_slot *fby_slot_open(struct fby_space *p, struct fby_slot *s, u16 volume, u32 flags, u32 *wake,
+struct fby_slot *fby_slot_open(struct fby_space *p, struct fby_slot *s, u16 owner, u32 flags, u32 *wake,
 			       int *decision)
 {
 	struct fby_slot *other = NULL;
 	bool busy = false;
 
-	FBY_ASSERT(s->volume[volume].open == FBY_NO_CHUNK);
-	if (one_by_one(p, volume))
-		other = slot_with_chunk(p, volume, &busy);
+	FBY_ASSERT(s->volume[owner].open == FBY_NO_CHUNK);
+	if (one_by_one(p, owner))
+		other = slot_with_chunk(p, owner, &busy);
 	if (!other && !busy) {
-		if (slot_open(p, s, volume, flags, wake))
+		if (slot_open(p, s, owner, flags, wake))
 			return s;
 		/* Who had the last one may have opened it since. */
-		other = slot_with_chunk(p, volume, &busy);
+		other = slot_with_chunk(p, owner, &busy);
 	}
 	fby_slot_release(s);
 	*decision = busy ? FBY_WAIT_SLOT : FBY_WAIT_SPACE;
@@ -293,7 +294,8 @@ void fby_chunk_seal(struct fby_space *p, u32 c, bool closed)
 
 	l.fill = (u16)ch->fill;
 	l.closed = closed;
-	l.volume = ch->volume;
+	l.owner = ch->owner;
+	l.kind = ch->kind;
 	l.counter = ++ch->seal_counter;
 	l.epoch = ch->epoch;
 	l.seq_max = ch->seq_last;
@@ -308,9 +310,9 @@ void fby_chunk_seal(struct fby_space *p, u32 c, bool closed)
 	fby_store(&ch->sealed, ch->fill);
 }
 
-void fby_slot_close(struct fby_space *p, struct fby_slot *s, u16 volume, u32 *wake)
+void fby_slot_close(struct fby_space *p, struct fby_slot *s, u16 owner, u32 *wake)
 {
-	u32 c = s->volume[volume].open;
+	u32 c = s->volume[owner].open;
 	struct fby_chunk *ch;
 	bool freed;
 
@@ -319,7 +321,7 @@ void fby_slot_close(struct fby_space *p, struct fby_slot *s, u16 volume, u32 *wa
 		return;
 	ch = &p->chunk[c];
 	fby_chunk_seal(p, c, true);
-	fby_store(&s->volume[volume].open, FBY_NO_CHUNK);
+	fby_store(&s->volume[owner].open, FBY_NO_CHUNK);
 	fby_store(&ch->seq_max, ch->seq_last);
 	fby_lock(&p->lock);
 	ch->state = FBY_CS_CLOSED;
@@ -328,7 +330,7 @@ void fby_slot_close(struct fby_space *p, struct fby_slot *s, u16 volume, u32 *wa
 	if (freed) {
 		wake_space(p, wake);
 	} else if (fby_starved(p)) { /* it is wanted back before the next is full */
-		fby_destage_look(p, volume);
+		fby_destage_look(p, owner);
 		*wake |= FBY_WAKE_DESTAGE;
 	}
 }
@@ -351,13 +353,13 @@ void fby_chunk_unpin(struct fby_space *p, u32 c, enum fby_pin pin, u32 *wake)
 		wake_space(p, wake);
 }
 
-u32 fby_chunk_walk(struct fby_space *p, u16 volume, u32 after, u32 *wake)
+u32 fby_chunk_walk(struct fby_space *p, u16 owner, u32 after, u32 *wake)
 {
 	bool freed = false;
 	u32 c;
 
 	fby_lock(&p->lock);
-	c = after == FBY_NO_CHUNK ? p->owner[volume].first : p->chunk[after].next;
+	c = after == FBY_NO_CHUNK ? p->owner[owner].first : p->chunk[after].next;
 	if (c != FBY_NO_CHUNK)
 		p->chunk[c].pinned |= FBY_PIN_WALK;
 	if (after != FBY_NO_CHUNK)

@@ -74,9 +74,9 @@ u32 fby_spare(const struct fby_space *p)
 	return nfree > owed ? nfree - owed : 0;
 }
 
-u32 fby_kept_free(const struct fby_space *p, u16 volume, u32 flags)
+u32 fby_kept_free(const struct fby_space *p, u16 owner, u32 flags)
 {
-	u32 reserve = flags & FBY_BEGIN_RELOCATE ? 1 : fby_reserve(p), owed = fby_owed_to(&p->owner[volume]);
+	u32 reserve = flags & FBY_BEGIN_RELOCATE ? 1 : fby_reserve(p), owed = fby_owed_to(&p->owner[owner]);
 
 	if (flags & FBY_BEGIN_RESERVE)
 		return 0;
@@ -226,9 +226,9 @@ static u32 level_by_use(const struct fby_space *p, const struct fby_owner *v)
 	return level_between(n - spare, n - last, n - reserve);
 }
 
-void fby_level_update(struct fby_space *p, u16 volume)
+void fby_level_update(struct fby_space *p, u16 owner)
 {
-	struct fby_owner *v = &p->owner[volume];
+	struct fby_owner *v = &p->owner[owner];
 	u32 by_live = level_by_live(p, v), by_use = level_by_use(p, v);
 
 	fby_store(&v->level, by_live > by_use ? by_live : by_use);

@@ -5,39 +5,39 @@
  */
 #include "space/space.h"
 
-u64 fby_volume_dead(const struct fby_space *p, u16 volume)
+u64 fby_owner_dead(const struct fby_space *p, u16 owner)
 {
-	u64 dead = fby_load_acquire(&p->owner[volume].dead);
+	u64 dead = fby_load_acquire(&p->owner[owner].dead);
 
 	for (u32 i = 0; i < p->opt.nslots; i++)
-		dead += fby_load_acquire(&p->slot[i].volume[volume].dead);
+		dead += fby_load_acquire(&p->slot[i].volume[owner].dead);
 	return dead;
 }
 
 /* The dead first: a page is counted before it is linked, and so before it can
  * die.  The other way round what is replaced meanwhile would be subtracted. */
-u64 fby_volume_pages(const struct fby_space *p, u16 volume)
+u64 fby_owner_pages(const struct fby_space *p, u16 owner)
 {
-	u64 dead = fby_volume_dead(p, volume), pages = p->owner[volume].recovered;
+	u64 dead = fby_owner_dead(p, owner), pages = p->owner[owner].recovered;
 
 	for (u32 i = 0; i < p->opt.nslots; i++)
-		pages += fby_load(&p->slot[i].volume[volume].pages);
+		pages += fby_load(&p->slot[i].volume[owner].pages);
 	return pages - dead;
 }
 
-void fby_volume_count(struct fby_space *p, u16 volume)
+void fby_owner_count(struct fby_space *p, u16 owner)
 {
-	struct fby_owner *v = &p->owner[volume];
+	struct fby_owner *v = &p->owner[owner];
 	u64 pages;
 
 	fby_lock(&p->lock);
-	pages = fby_volume_pages(p, volume);
+	pages = fby_owner_pages(p, owner);
 	fby_store(&p->live, p->live + pages - v->counted);
 	fby_store(&v->counted, pages);
 	fby_unlock(&p->lock);
 }
 
-void fby_owner_write(struct fby_space *p, u16 volume)
+void fby_owner_write(struct fby_space *p, u16 owner)
 {
-	fby_record_write(&p->store, volume, &p->owner[volume].rec);
+	fby_record_write(&p->store, owner, &p->owner[owner].rec);
 }

@@ -39,7 +39,7 @@ struct fby_chunk {
 	u32 sealed; /* fill of the seal on the media */
 	u32 tick_fill; /* fill at the last housekeeping */
 	u32 next, prev; /* volume's list, or free list (next) */
-	u16 volume;
+	u16 owner;
 	u8 state;  /* enum fby_chunk_state */
 	u8 pinned; /* enum fby_pin: freeing waits */
 	/* read by all who look at its pages, written when it is opened or closed */
@@ -48,6 +48,7 @@ struct fby_chunk {
 	u32 linked; /* of recovery: linked pages */
 	u16 dead_base; /* sum of its dead counts when it was opened */
 	u8 recover; /* enum in recovery.h */
+	u8 kind; /* enum fby_chunk_kind, by its open line */
 	u32 clean_for; /* the attachment whose origin has its clean pages; 0: it has none.  Of destage */
 };
 
@@ -81,11 +82,12 @@ struct fby_slot {
 	u8 scratch[FBY_PAGE] FBY_ALIGNED;
 };
 
-/* Whose a chunk is, and what it has of the pool: a volume. */
+/* Whose a chunk is, and what it has of the pool: of any kind, today a volume. */
 struct fby_owner {
 	struct fby_volume_record rec; /* as on the media */
 	bool damaged; /* its record cannot be read */
 	bool attached;
+	u8 chunk_kind; /* of the chunks that are opened for it */
 	u32 level; /* how full the pool is for it; fby_level_update */
 	/* guarded by the pool lock */
 	u32 first, last; /* its chunks, oldest first */
@@ -151,7 +153,7 @@ void fby_owed_count(struct fby_space *p, const struct fby_owner *v, u32 add);
 void fby_entitle(struct fby_space *p, struct fby_owner *v, bool attached);
 /* Pool lock held: free chunks that the volume has to leave, the reserve and what
  * others are entitled to.  flags: of enum fby_begin_flags. */
-u32 fby_kept_free(const struct fby_space *p, u16 volume, u32 flags);
+u32 fby_kept_free(const struct fby_space *p, u16 owner, u32 flags);
 bool fby_starved(const struct fby_space *p); /* writers get no chunk, but for what they are entitled to */
 bool fby_short(const struct fby_space *p); /* so few chunks are free that relocation begins */
 bool fby_destage_due(const struct fby_space *p); /* has destage something to look at? */
@@ -164,20 +166,20 @@ void fby_share_update(struct fby_space *p); /* works out space.share; before the
 /* Works out the volume's level, how full the pool is for it: 0, below where throttling
  * begins, to FBY_LEVEL_FULL.  Any thread. */
 #define FBY_LEVEL_FULL 1024u
-void fby_level_update(struct fby_space *p, u16 volume);
+void fby_level_update(struct fby_space *p, u16 owner);
 
 /* --- chunk.c: slots, chunks, sequence numbers ------------------------------ */
 /* A slot with an open chunk of the volume: s, which is held and has none, one being
  * opened, or another, and s is released.  NULL: *decision, and nothing is held.
  * flags: of enum fby_begin_flags, for what is kept in reserve. */
-struct fby_slot *fby_slot_open(struct fby_space *p, struct fby_slot *s, u16 volume, u32 flags, u32 *wake,
+struct fby_slot *fby_slot_open(struct fby_space *p, struct fby_slot *s, u16 owner, u32 flags, u32 *wake,
 			       int *decision);
 /* Drops unused sequence numbers.  Slot held. */
 void fby_slot_retire(struct fby_slot *s);
 /* Says twice, with one fence, that the pages below fill are complete. */
 void fby_chunk_seal(struct fby_space *p, u32 c, bool closed);
 /* Slot held: closes its open chunk of the volume, if any. */
-void fby_slot_close(struct fby_space *p, struct fby_slot *s, u16 volume, u32 *wake);
+void fby_slot_close(struct fby_space *p, struct fby_slot *s, u16 owner, u32 *wake);
 /* Linked pages of the chunk.  Exact when it is closed and they are none; else what
  * it is or was a moment ago.  Pool lock held, or all is quiet. */
 u32 fby_chunk_live(const struct fby_space *p, u32 c);
@@ -190,20 +192,20 @@ void fby_chunk_list_append(struct fby_space *p, struct fby_owner *v, u32 c); /* 
 void fby_chunk_to_free(struct fby_space *p, u32 c); /* likewise */
 void fby_chunk_unpin(struct fby_space *p, u32 c, enum fby_pin pin, u32 *wake);
 /* Walks a volume's chunks, oldest first, each pinned while it is looked at. */
-u32 fby_chunk_walk(struct fby_space *p, u16 volume, u32 after, u32 *wake);
+u32 fby_chunk_walk(struct fby_space *p, u16 owner, u32 after, u32 *wake);
 void fby_chunk_walk_end(struct fby_space *p, u32 at, u32 *wake);
 
 /* --- owner.c ------------------------------------------------------------------- */
-void fby_owner_write(struct fby_space *p, u16 volume); /* its record, counted on; durable */
-u64 fby_volume_pages(const struct fby_space *p, u16 volume); /* linked; never fewer than stay linked meanwhile */
-u64 fby_volume_dead(const struct fby_space *p, u16 volume); /* unlinked since open */
+void fby_owner_write(struct fby_space *p, u16 owner); /* its record, counted on; durable */
+u64 fby_owner_pages(const struct fby_space *p, u16 owner); /* linked; never fewer than stay linked meanwhile */
+u64 fby_owner_dead(const struct fby_space *p, u16 owner); /* unlinked since open */
 /* Counts the volume's pages into space.live. */
-void fby_volume_count(struct fby_space *p, u16 volume);
+void fby_owner_count(struct fby_space *p, u16 owner);
 
 /* The next fby_destage_step is to look at the volume. */
-static inline void fby_destage_look(struct fby_space *p, u16 volume)
+static inline void fby_destage_look(struct fby_space *p, u16 owner)
 {
-	fby_fetch_or(&p->ready, 1ull << volume);
+	fby_fetch_or(&p->ready, 1ull << owner);
 }
 
 static inline u32 fby_page_number(const struct fby_space *p, u32 c, u32 place)

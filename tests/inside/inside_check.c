@@ -62,7 +62,7 @@ static void lists(void)
 
 	last->next = pool->space.store.sb.nchunks;
 	SAYS("a volume's chunk list is broken");
-	first->volume = 1;
+	first->owner = 1;
 	SAYS("a chunk is on the wrong list");
 	first->state = FBY_CS_FREE;
 	SAYS("a chunk is on the wrong list");
@@ -122,7 +122,7 @@ static void slots(void)
 	SAYS("a slot's open chunk is not open");
 	idle->volume[0].open = pool->space.store.sb.nchunks; /* whatever lies there */
 	pool->space.chunk[pool->space.store.sb.nchunks].state = FBY_CS_OPEN;
-	pool->space.chunk[pool->space.store.sb.nchunks].volume = 0;
+	pool->space.chunk[pool->space.store.sb.nchunks].owner = 0;
 	SAYS("a slot's open chunk is not open");
 	idle->volume[0].open = other_chunk;
 	SAYS("a slot's open chunk is not open");
@@ -334,14 +334,14 @@ static void volumes(void)
 	ALLOWED();
 	owner->rec.reserved[0] = 1;
 	SAYS("a volume's record is not that of the media: volume 0x0");
-	owner->rec.state = FBY_VOL_FREE; /* what it holds is none that a recovery would take */
+	owner->rec.kind = FBY_OWNER_FREE; /* what it holds is none that a recovery would take */
 	SAYS("a volume's record is not that of the media: volume 0x0");
 	media.base[FBY_VT_OFFSET] ^= 1; /* of a damaged copy nothing is said */
 	ALLOWED();
 	owner->rec.reserved[0] = 1;
 	pool->space.opt.read_only = true;
 	ALLOWED();
-	empty->rec.state = FBY_VOL_FREE;
+	empty->rec.kind = FBY_OWNER_FREE;
 	empty->rec.watermark = pool->space.seq;
 	fby_record_write(&pool->space.store, 2, &pool->space.owner[2].rec);
 	ALLOWED();

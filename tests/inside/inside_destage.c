@@ -240,7 +240,7 @@ static void gate_left(void)
 
 	again_with_gate(); /* it goes well */
 	drained();
-	EXPECT(fby_volume_pages(&pool->space, 0) == 0 && pool->drain.volume[0].rounds == 1);
+	EXPECT(fby_owner_pages(&pool->space, 0) == 0 && pool->drain.volume[0].rounds == 1);
 	EXPECT(pool->space.nfree == NCHUNKS - 1); /* its chunks, at once */
 	pool_restore();
 
@@ -255,9 +255,9 @@ static void released_by(bool close)
 	char text[200];
 
 	until(FBY_PH_RELEASE);
-	EXPECT(fby_volume_pages(&pool->space, 0) != 0);
+	EXPECT(fby_owner_pages(&pool->space, 0) != 0);
 	EXPECT((close ? fby_pool_close(pool) : fby_volume_detach(pool, 0)) == FBY_DONE);
-	EXPECT(fby_volume_pages(&pool->space, 0) == 0);
+	EXPECT(fby_owner_pages(&pool->space, 0) == 0);
 	pool->space.usable = true;
 	EXPECT(fby_check(pool, true, text, sizeof(text)) == FBY_DONE);
 	pool_restore();

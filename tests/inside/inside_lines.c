@@ -127,10 +127,13 @@ static void open_line(u32 which)
 	LINE(open, which, true, (void)l);
 	LINE(open, which, false, l.magic++);
 	LINE(open, which, false, l.chunk++);
-	LINE(open, which, false, l.kind = FBY_CHUNK_CACHE + 1);
-	LINE(open, which, true, l.kind = FBY_CHUNK_CACHE; l.volume = (u16)(pool->space.store.sb.nvolumes - 1));
-	LINE(open, which, false, l.kind = FBY_CHUNK_CACHE; l.volume = (u16)pool->space.store.sb.nvolumes);
-	LINE(open, which, true, l.kind = FBY_CHUNK_FREE; l.volume = FBY_NO_VOLUME);
+	/* Of a kind that is to come: it is what it says, and no more of it is judged. */
+	LINE(open, which, true, l.kind = FBY_CHUNK_KINDS; l.reserved0 = 1; l.seq_min = l.owner = 0xffff; l.reserved[3] = 1);
+	LINE(open, which, false, l.kind = FBY_CHUNK_KINDS; l.chunk++);
+	LINE(open, which, false, l.kind = FBY_CHUNK_KINDS; l.epoch++);
+	LINE(open, which, true, l.kind = FBY_CHUNK_CACHE; l.owner = (u16)(pool->space.store.sb.nvolumes - 1));
+	LINE(open, which, false, l.kind = FBY_CHUNK_CACHE; l.owner = (u16)pool->space.store.sb.nvolumes);
+	LINE(open, which, true, l.kind = FBY_CHUNK_FREE; l.owner = FBY_NO_OWNER);
 	LINE(open, which, false, l.epoch++);
 	LINE(open, which, true, l.epoch += 2);
 	LINE(open, which, false, l.epoch = FBY_NUMBER_END + which);
@@ -159,10 +162,12 @@ static void seal_line(u32 which)
 	LINE(seal, which, false, l.seq_max = FBY_NUMBER_END);
 	LINE(seal, which, true, l.seq_max = FBY_NUMBER_END - 1);
 	LINE(seal, which, false, l.counter = FBY_NUMBER_END + (which & 1));
-	LINE(seal, which, true, l.volume = (u16)(pool->space.store.sb.nvolumes - 1));
-	LINE(seal, which, false, l.volume = (u16)pool->space.store.sb.nvolumes);
-	LINE(seal, which, true, l.volume = FBY_NO_VOLUME);
-	LINE(seal, which, false, l.reserved1 = 1);
+	LINE(seal, which, true, l.owner = (u16)(pool->space.store.sb.nvolumes - 1));
+	LINE(seal, which, false, l.owner = (u16)pool->space.store.sb.nvolumes);
+	LINE(seal, which, true, l.owner = FBY_NO_OWNER);
+	LINE(seal, which, true, l.kind = FBY_CHUNK_CACHE);
+	LINE(seal, which, true, l.kind = FBY_CHUNK_KINDS; l.reserved0 = 1; l.fill = 0; l.reserved[3] = 1);
+	LINE(seal, which, false, l.kind = FBY_CHUNK_KINDS; l.counter++);
 	LINE(seal, which, false, l.reserved0 = 1);
 	for (u32 i = 0; i < sizeof(at_seal(0)->reserved); i++)
 		LINE(seal, which, false, l.reserved[i] = 1);

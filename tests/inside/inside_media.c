@@ -45,6 +45,8 @@ static void superblocks(void)
 	SB(-FBY_E_VERSION, sb.version++);
 	SB(-FBY_E_VERSION, sb.version--);
 	SB(-FBY_E_FEATURE, sb.features_incompat = 1ull << 63);
+	SB(-FBY_E_GROUP, sb.group_pages = FBY_BATCH_PAGES + 1);
+	SB(-FBY_E_GROUP, sb.group_pages = 0);
 	SB(0, sb.features_ro = 1; sb.features_compat = 1);
 	SB(-FBY_E_GEOMETRY, sb.chunk_size += 4096);
 	SB(-FBY_E_GEOMETRY, sb.chunk_size = FBY_CHUNK_PAGES_MIN * FBY_PAGE / 2);
@@ -149,7 +151,8 @@ static void records(void)
 	RECORD(true, (void)r);
 	RECORD(false, r.index = 0);
 	RECORD(false, r.index = 2);
-	RECORD(false, r.state = FBY_VOL_USED + 1);
+	RECORD(true, r.kind = FBY_OWNER_KINDS; r.flags = FBY_VF_ALL + 1; r.block_size = 0); /* one to come */
+	RECORD(false, r.kind = FBY_OWNER_KINDS; r.index = 0);
 	RECORD(true, r.flags = FBY_VF_ALL);
 	RECORD(false, r.flags = FBY_VF_ALL + 1);
 	RECORD(false, r.watermark = 1ull << 63);
@@ -167,7 +170,7 @@ static void records(void)
 	RECORD(true, r.origin_sectors = 1);
 	RECORD(true, r.origin_sectors = 1ull << (FBY_BLOCK_BITS + 3));
 	RECORD(false, r.origin_sectors = (1ull << (FBY_BLOCK_BITS + 3)) + 1);
-	RECORD(true, r.state = FBY_VOL_FREE; r.origin_sectors = 0; r.block_size = 0);
+	RECORD(true, r.kind = FBY_OWNER_FREE; r.origin_sectors = 0; r.block_size = 0);
 	for (u32 i = 0; i < sizeof(record(0, 0)->reserved); i++)
 		RECORD(false, r.reserved[i] = 1);
 	for (u32 i = 0; i < sizeof(struct fby_volume_record) * 8; i++) {
@@ -231,7 +234,7 @@ static int add(const char *name)
 	int r;
 
 	memcpy(s.name, name, strlen(name));
-	pool->space.owner[2].rec.state = FBY_VOL_FREE;
+	pool->space.owner[2].rec.kind = FBY_OWNER_FREE;
 	r = fby_volume_add(pool, &s, &index);
 	pool_restore();
 	return r;

@@ -56,7 +56,7 @@ static void pieces(void)
 			memcpy(apart[1], from + a, b - a);
 			memcpy(apart[2], from + b, n + skip - b);
 			memset(&w, 0xff, sizeof(w));
-			EXPECT(fby_write_begin(pool, &w, 0, 20 * P + 3, 13) == FBY_DONE && w.wake == 0);
+			EXPECT(fby_write_begin(pool, &w, 0, 20 * P + 3, 13) == FBY_DONE && w.wake == 0 && w.ticket == 0);
 			EXPECT(w.npages == 2 && w.nsectors == 13);
 			fby_write_copy(pool, &w, vec, 3, skip);
 			fby_write_commit(pool, &w);
@@ -274,7 +274,7 @@ static void neighbours(void)
 		}
 		fby_destage_complete(pool, io.id, 0);
 	}
-	EXPECT(writes == 2 && fby_volume_pages(&pool->space, 0) == 5);
+	EXPECT(writes == 2 && fby_owner_pages(&pool->space, 0) == 5);
 	for (u32 i = 0; i < 4; i++) {
 		fby_index_find(&pool->cache, fby_key(0, along[i]), &f);
 		EXPECT(f.page != FBY_NO_PAGE && (f.state & FBY_ES_CLEAN));
@@ -288,7 +288,7 @@ static void neighbours(void)
 		EXPECT(io.op != FBY_IO_WRITE || (io.sector == 100 * P && io.nsectors == P));
 		fby_destage_complete(pool, io.id, 0);
 	}
-	EXPECT(writes == 1 && fby_volume_pages(&pool->space, 0) == 0 && pool->drain.volume[0].rounds == 2);
+	EXPECT(writes == 1 && fby_owner_pages(&pool->space, 0) == 0 && pool->drain.volume[0].rounds == 2);
 	pool_restore();
 }
 
@@ -314,7 +314,7 @@ static void flush_fails(void)
 	}
 	EXPECT(writes == 2 && pool->drain.volume[0].destage.phase == FBY_PH_BACKOFF);
 	EXPECT(pool->drain.volume[0].last_error == 5);
-	EXPECT(fby_volume_pages(&pool->space, 0) == BLOCKS + 2 + 5 && pool->drain.volume[0].rounds == 0);
+	EXPECT(fby_owner_pages(&pool->space, 0) == BLOCKS + 2 + 5 && pool->drain.volume[0].rounds == 0);
 	for (u64 block = 16; block < 22; block++) {
 		fby_index_find(&pool->cache, fby_key(0, block), &f);
 		EXPECT(f.page != FBY_NO_PAGE && !(f.state & FBY_ES_CLEAN));
@@ -326,7 +326,7 @@ static void flush_fails(void)
 			writes++;
 		fby_destage_complete(pool, io.id, 0);
 	}
-	EXPECT(writes == BLOCKS + 2 + 5 && fby_volume_pages(&pool->space, 0) == 0);
+	EXPECT(writes == BLOCKS + 2 + 5 && fby_owner_pages(&pool->space, 0) == 0);
 	EXPECT(pool->drain.volume[0].last_error == 0);
 	pool_restore();
 }

@@ -106,7 +106,7 @@ static void record_lost(void)
 	       2 * sizeof(struct fby_volume_record));
 	recover();
 	EXPECT(pool->space.owner[1].damaged && !pool->space.owner[0].damaged && pool->space.owner[1].recovered == 2);
-	EXPECT(pool->space.chunk[other_chunk].state == FBY_CS_CLOSED && pool->space.chunk[other_chunk].volume == 1);
+	EXPECT(pool->space.chunk[other_chunk].state == FBY_CS_CLOSED && pool->space.chunk[other_chunk].owner == 1);
 	EXPECT(fby_volume_remove(pool, 1, true) == FBY_DONE && pool->space.chunk[other_chunk].state == FBY_CS_FREE);
 	pool_restore();
 }
@@ -488,7 +488,7 @@ static void formatted(void)
 		for (u32 which = 0; which < FBY_SEALS; which++) {
 			EXPECT(fby_seal_line_read(&pool->space.store, c, which, &seal) && seal.counter == (which & 1));
 			EXPECT(seal.epoch == 1 && seal.closed && seal.fill == FIRST_PAGE);
-			EXPECT(seal.volume == FBY_NO_VOLUME && seal.last_block == FBY_NO_BLOCK);
+			EXPECT(seal.owner == FBY_NO_OWNER && seal.last_block == FBY_NO_BLOCK);
 		}
 	}
 	recover();
@@ -540,6 +540,75 @@ static void log_that_lies(void)
 	EXPECT(at.seal_gen == 1 && at.seal.txg == 0);
 }
 
+/* --- kinds that are to come -------------------------------------------------- */
+
+static int opened(bool read_only)
+{
+	struct fby_options o = { .nslots = 2, .read_only = read_only };
+	u64 bytes = pool->memory_bytes;
+
+	memset(pool, 0, bytes);
+	EXPECT(fby_pool_open(&pool, pool, bytes, &media, &o) == FBY_DONE);
+	EXPECT(fby_recover_chunks(pool, 0, NCHUNKS) == FBY_DONE);
+	return fby_recover_finish(pool, &report);
+}
+
+/* Refused by name, and nothing is written; read-only the rest is there. */
+static void refused(int error, u32 at, u32 kind)
+{
+	u8 *before = malloc(media.size);
+	struct fby_chunk_info c;
+	struct fby_entry_info e;
+	char text[200];
+
+	memcpy(before, media.base, media.size);
+	EXPECT(opened(false) == error && report.unknown_at == at && report.unknown_kind == kind);
+	EXPECT(memcmp(before, media.base, media.size) == 0);
+	EXPECT(opened(true) == FBY_DONE && report.unknown_at == at && report.unknown_kind == kind);
+	EXPECT(fby_check(pool, true, text, sizeof(text)) == FBY_DONE);
+	EXPECT(fby_entry_info(pool, closed_chunk, FIRST_PAGE + 3, true, &e) == FBY_DONE && e.linked && e.data_ok);
+	EXPECT(fby_chunk_info(pool, closed_chunk, &c) == FBY_DONE && c.kind == FBY_CHUNK_CACHE && c.live > 0);
+	if (error == -FBY_E_CHUNK_KIND)
+		EXPECT(fby_chunk_info(pool, at, &c) == FBY_DONE && c.volume == FBY_NO_OWNER && c.live == 0);
+	EXPECT(memcmp(before, media.base, media.size) == 0);
+	free(before);
+	pool_restore();
+}
+
+static void chunk_to_come(bool seal, u32 which, u32 kind)
+{
+	struct fby_open_line *o = (void *)memory_at(fby_open_at(&pool->space.store, open_chunk, which));
+	struct fby_seal_line *l = (void *)memory_at(fby_seal_at(&pool->space.store, open_chunk, which));
+
+	if (seal)
+		l->kind = (u16)kind;
+	else
+		o->kind = (u16)kind;
+	fby_line_finish(pool->space.store.line_seed, seal ? (void *)l : (void *)o);
+	refused(-FBY_E_CHUNK_KIND, open_chunk, kind);
+}
+
+static void kinds_to_come(void)
+{
+	struct fby_open_line *o;
+
+	for (u32 which = 0; which < 2; which++)
+		chunk_to_come(false, which, FBY_CHUNK_KINDS);
+	for (u32 which = 0; which < FBY_SEALS; which++)
+		chunk_to_come(true, which, 0xffff);
+	for (u32 copy = 0; copy < 2; copy++) {
+		record(2, copy)->kind = FBY_OWNER_KINDS;
+		record(2, copy)->crc = fby_crc32c(pool->space.store.line_seed, record(2, copy), sizeof(struct fby_volume_record) - 4);
+	}
+	refused(-FBY_E_OWNER_KIND, 2, FBY_OWNER_KINDS);
+	/* A bit of it that flipped is damage. */
+	o = (void *)memory_at(fby_open_at(&pool->space.store, open_chunk, 0));
+	o->kind ^= 8;
+	recover();
+	EXPECT(report.chunk_headers_lost == 1 && report.unknown_kind == 0 && report.holes == 0);
+	pool_restore();
+}
+
 void test_recovery(void)
 {
 	log_that_lies();
@@ -571,4 +640,5 @@ void test_recovery(void)
 	record_lost_clean(0);
 	record_lost_clean(1);
 	formatted();
+	kinds_to_come();
 }

@@ -22,26 +22,26 @@ static const struct field superblock[] = {
 	FIELD(fby_superblock, features_compat), FIELD(fby_superblock, features_ro),
 	FIELD(fby_superblock, features_incompat), FIELD(fby_superblock, uuid), FIELD(fby_superblock, generation),
 	FIELD(fby_superblock, media_size), FIELD(fby_superblock, data_offset), FIELD(fby_superblock, chunk_size),
-	FIELD(fby_superblock, nchunks), FIELD(fby_superblock, nvolumes), FIELD(fby_superblock, reserved0),
+	FIELD(fby_superblock, nchunks), FIELD(fby_superblock, nvolumes), FIELD(fby_superblock, group_pages),
 	FIELD(fby_superblock, clean_entries), FIELD(fby_superblock, clean_digest), FIELD(fby_superblock, clean_seq),
 	FIELD(fby_superblock, reserved),
 };
 
 static const struct field record[] = {
-	FIELD(fby_volume_record, counter), FIELD(fby_volume_record, index), FIELD(fby_volume_record, state),
+	FIELD(fby_volume_record, counter), FIELD(fby_volume_record, index), FIELD(fby_volume_record, kind),
 	FIELD(fby_volume_record, watermark), FIELD(fby_volume_record, origin_sectors), FIELD(fby_volume_record, uuid),
 	FIELD(fby_volume_record, name), FIELD(fby_volume_record, identity), FIELD(fby_volume_record, block_size),
 	FIELD(fby_volume_record, flags), FIELD(fby_volume_record, reserved),
 };
 
 static const struct field open_line[] = {
-	FIELD(fby_open_line, magic), FIELD(fby_open_line, kind), FIELD(fby_open_line, volume),
+	FIELD(fby_open_line, magic), FIELD(fby_open_line, kind), FIELD(fby_open_line, owner),
 	FIELD(fby_open_line, chunk), FIELD(fby_open_line, epoch), FIELD(fby_open_line, seq_min),
 	FIELD(fby_open_line, reserved),
 };
 
 static const struct field seal_line[] = {
-	FIELD(fby_seal_line, volume), FIELD(fby_seal_line, fill), FIELD(fby_seal_line, closed),
+	FIELD(fby_seal_line, owner), FIELD(fby_seal_line, kind), FIELD(fby_seal_line, fill), FIELD(fby_seal_line, closed),
 	FIELD(fby_seal_line, chunk), FIELD(fby_seal_line, counter), FIELD(fby_seal_line, epoch),
 	FIELD(fby_seal_line, seq_max), FIELD(fby_seal_line, last_block),
 };

@@ -27,7 +27,7 @@ fn failed(what: &'static str) -> impl FnOnce(Code) -> BenchError {
 
 fn failed_open(what: &'static str) -> impl FnOnce(OpenError) -> BenchError {
     move |e| match e {
-        OpenError::Engine(e) => failed(what)(e),
+        OpenError::Engine(e) | OpenError::Unknown { code: e, .. } => failed(what)(e),
         OpenError::Memory { bytes, source } => BenchError::System {
             what: format!("mapping {bytes} bytes (choose a smaller pool)"),
             source,

@@ -258,6 +258,7 @@ impl<M: Medium> Engine<M> {
         assert_eq!(w.began, self.opening);
         // SAFETY: w was begun on this pool, and ends here.
         unsafe { sys::fby_write_publish(self.pool, &mut *w.raw) };
+        assert_eq!(w.raw.ticket, 0, "the media is memory: published is durable");
         w.began = 0;
         w.raw.wake
     }

@@ -22,6 +22,13 @@ pub enum OpenError {
         source: io::Error,
     },
     Engine(Code),
+    /// The chunk, or the record of the volume table, is of a kind that this version does
+    /// not know: `FBY_E_CHUNK_KIND` or `FBY_E_OWNER_KIND`.
+    Unknown {
+        code: Code,
+        at: u32,
+        kind: u32,
+    },
 }
 
 impl From<Code> for OpenError {
@@ -35,6 +42,7 @@ impl fmt::Display for OpenError {
         match self {
             OpenError::Memory { bytes, source } => write!(f, "{bytes} bytes of memory: {source}"),
             OpenError::Engine(e) => e.fmt(f),
+            OpenError::Unknown { code, at, kind } => write!(f, "{code} (number {at}, kind {kind})"),
         }
     }
 }
@@ -53,7 +61,7 @@ impl<M: Medium> Engine<M> {
         let (engine, chunks) = Engine::begin(media, options)?;
         // SAFETY: the only call, of all chunks once.
         unsafe { engine.scan(0, chunks) }?;
-        Ok(engine.finish()?)
+        engine.finish()
     }
 
     /// Superblock and volume table; recovery is to follow.
@@ -87,11 +95,17 @@ impl<M: Medium> Engine<M> {
         done(unsafe { sys::fby_recover_chunks(self.pool, first, n) })
     }
 
-    fn finish(self) -> Result<(Engine<M>, sys::fby_recovery_report)> {
+    fn finish(self) -> std::result::Result<(Engine<M>, sys::fby_recovery_report), OpenError> {
         let mut report = sys::fby_recovery_report::default();
         // SAFETY: every chunk was scanned once, and the scanning threads ended.
-        done(unsafe { sys::fby_recover_finish(self.pool, &mut report) })?;
-        Ok((self, report))
+        match done(unsafe { sys::fby_recover_finish(self.pool, &mut report) }) {
+            Ok(()) => Ok((self, report)),
+            Err(code) if code.is(sys::FBY_E_CHUNK_KIND) || code.is(sys::FBY_E_OWNER_KIND) => {
+                let (at, kind) = (report.unknown_at, report.unknown_kind);
+                Err(OpenError::Unknown { code, at, kind })
+            }
+            Err(code) => Err(code.into()),
+        }
     }
 }
 
@@ -123,7 +137,7 @@ impl<M: Medium + Sync> Engine<M> {
             let joined = others.into_iter().map(|t| t.join().expect("the scan does not panic"));
             joined.fold(own, Result::and)
         })?;
-        Ok(engine.finish()?)
+        engine.finish()
     }
 }
 

@@ -52,7 +52,7 @@ core/space/chunk.c chunk_open
     store ch->seq_min
     load p->seq
     set seq_last
-    store s->volume[volume].open
+    store s->volume[owner].open
     unlock
     wmb
     call fby_slot_retire
@@ -65,7 +65,7 @@ core/space/chunk.c fby_chunk_seal
     store ch->sealed
 core/space/chunk.c fby_slot_close
     call fby_chunk_seal
-    store s->volume[volume].open
+    store s->volume[owner].open
     store ch->seq_max
     lock
     unlock

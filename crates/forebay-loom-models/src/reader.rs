@@ -88,7 +88,7 @@ core/space/chunk.c chunk_open
     store ch->seq_max
     store ch->seq_min
     load p->seq
-    store s->volume[volume].open
+    store s->volume[owner].open
     unlock
     wmb
     call media_lines

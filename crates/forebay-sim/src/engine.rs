@@ -59,7 +59,7 @@ impl Deref for Engine {
 /// Memory there is, or the simulation cannot go on.
 fn code(e: OpenError) -> Code {
     match e {
-        OpenError::Engine(code) => code,
+        OpenError::Engine(code) | OpenError::Unknown { code, .. } => code,
         OpenError::Memory { .. } => panic!("{e}"),
     }
 }

@@ -117,6 +117,8 @@ pub struct fby_recovery_report {
     pub holes: u64,
     pub lines_repaired: u64,
     pub chunk_headers_lost: u64,
+    pub unknown_at: u32,
+    pub unknown_kind: u32,
     pub ndropped_named: u32,
     pub nholes_named: u32,
     pub dropped_named: [fby_report_block; FBY_REPORT_MAX],
@@ -240,6 +242,7 @@ pub struct fby_write {
     pub npages: u8,
     pub nsectors: u32,
     pub wake: u32,
+    pub ticket: u32,
     pub slot: u32,
     pub chunk: u32,
     pub first_page: u32,
@@ -287,6 +290,7 @@ pub struct fby_io {
 #[derive(Debug, Clone, Copy)]
 pub struct fby_chunk_info {
     pub number: u32,
+    pub kind: u16,
     pub volume: u16,
     pub state: u8,
     pub epoch: u64,

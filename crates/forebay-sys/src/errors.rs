@@ -50,6 +50,9 @@ errors! {
     FBY_E_BUSY = 28,
     FBY_E_INVARIANT = 29,
     FBY_E_NUMBERS = 30,
+    FBY_E_GROUP = 31,
+    FBY_E_CHUNK_KIND = 32,
+    FBY_E_OWNER_KIND = 33,
 }
 
 /// The engine's sentence for an error it returned.

@@ -43,9 +43,10 @@ pub const fn fby_line_of_page(chunk_pages: u32, page: u32) -> u32 {
 /// `enum fby_sb_flags`
 pub const FBY_SB_CLEAN: u32 = 1 << 0;
 
-/// `enum fby_volume_state`
-pub const FBY_VOL_FREE: u32 = 0;
-pub const FBY_VOL_USED: u32 = 1;
+/// `enum fby_owner_kind`
+pub const FBY_OWNER_FREE: u32 = 0;
+pub const FBY_OWNER_VOLUME: u32 = 1;
+pub const FBY_OWNER_KINDS: u32 = 2;
 
 /// `enum fby_volume_flags`
 pub const FBY_VF_HOLES: u32 = 1 << 0;
@@ -57,6 +58,7 @@ pub const FBY_SEAL_MAGIC: u32 = 0x4c53_4f46;
 /// `enum fby_chunk_kind`
 pub const FBY_CHUNK_FREE: u32 = 0;
 pub const FBY_CHUNK_CACHE: u32 = 1;
+pub const FBY_CHUNK_KINDS: u32 = 2;
 
 /// `enum fby_kind`
 pub const FBY_KIND_DATA: u32 = 1;
@@ -84,7 +86,7 @@ pub struct fby_superblock {
     pub chunk_size: u32,
     pub nchunks: u32,
     pub nvolumes: u32,
-    pub reserved0: u32,
+    pub group_pages: u32,
     pub clean_entries: u64,
     pub clean_digest: u64,
     pub clean_seq: u64,
@@ -97,7 +99,7 @@ pub struct fby_superblock {
 pub struct fby_volume_record {
     pub counter: u64,
     pub index: u32,
-    pub state: u32,
+    pub kind: u32,
     pub watermark: u64,
     pub origin_sectors: u64,
     pub uuid: [u8; 16],
@@ -114,7 +116,7 @@ pub struct fby_volume_record {
 pub struct fby_open_line {
     pub magic: u32,
     pub kind: u16,
-    pub volume: u16,
+    pub owner: u16,
     pub chunk: u32,
     pub reserved0: u32,
     pub epoch: u64,
@@ -131,8 +133,8 @@ pub struct fby_seal_line {
     pub closed: u8,
     pub reserved0: u8,
     pub chunk: u32,
-    pub volume: u16,
-    pub reserved1: u16,
+    pub owner: u16,
+    pub kind: u16,
     pub counter: u64,
     pub epoch: u64,
     pub seq_max: u64,
@@ -148,9 +150,7 @@ pub struct fby_page_line {
     pub block: u64,
     pub epoch: u64,
     pub prev_block: u64,
-    pub chunk: u32,
-    pub page: u16,
-    pub volume: u16,
+    pub prev_seq: u64,
     pub batch_first: u16,
     pub batch_count: u8,
     pub kind: u8,
@@ -158,7 +158,9 @@ pub struct fby_page_line {
     pub lost: u8,
     pub flags: u8,
     pub reserved: u8,
-    pub prev_seq: u64,
+    pub chunk: u32,
+    pub page: u16,
+    pub volume: u16,
     pub data_crc: u32,
     pub crc: u32,
 }

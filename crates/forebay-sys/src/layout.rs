@@ -61,27 +61,27 @@ fn assert_same(ours: &BTreeMap<String, u64>, theirs: &BTreeMap<String, u64>) {
 fn structs_and_constants_are_as_in_c() {
     let mut map = BTreeMap::new();
     structs! { map;
-        fby_superblock { magic, version, flags, features_compat, features_ro, features_incompat, uuid, generation, media_size, data_offset, chunk_size, nchunks, nvolumes, reserved0, clean_entries, clean_digest, clean_seq, reserved, crc }
-        fby_volume_record { counter, index, state, watermark, origin_sectors, uuid, name, identity, block_size, flags, reserved, crc }
-        fby_open_line { magic, kind, volume, chunk, reserved0, epoch, seq_min, reserved, crc }
-        fby_seal_line { magic, fill, closed, reserved0, chunk, volume, reserved1, counter, epoch, seq_max, last_block, reserved, crc }
-        fby_page_line { seq, block, epoch, prev_block, chunk, page, volume, batch_first, batch_count, kind, valid, lost, flags, reserved, prev_seq, data_crc, crc }
+        fby_superblock { magic, version, flags, features_compat, features_ro, features_incompat, uuid, generation, media_size, data_offset, chunk_size, nchunks, nvolumes, group_pages, clean_entries, clean_digest, clean_seq, reserved, crc }
+        fby_volume_record { counter, index, kind, watermark, origin_sectors, uuid, name, identity, block_size, flags, reserved, crc }
+        fby_open_line { magic, kind, owner, chunk, reserved0, epoch, seq_min, reserved, crc }
+        fby_seal_line { magic, fill, closed, reserved0, chunk, owner, kind, counter, epoch, seq_max, last_block, reserved, crc }
+        fby_page_line { seq, block, epoch, prev_block, prev_seq, batch_first, batch_count, kind, valid, lost, flags, reserved, chunk, page, volume, data_crc, crc }
         fby_format { uuid, chunk_size, nvolumes }
         fby_probe { state, error, primary_valid, copy_valid, sb }
         fby_options { nslots, read_only, no_checksums, verify, high_watermark, low_watermark, max_age_ns, idle_ns }
         fby_report_block { block, chunk, page, volume }
-        fby_recovery_report { clean, chunks, entries, blocks, dropped, damaged, holes, lines_repaired, chunk_headers_lost, ndropped_named, nholes_named, dropped_named, holes_named }
+        fby_recovery_report { clean, chunks, entries, blocks, dropped, damaged, holes, lines_repaired, chunk_headers_lost, unknown_at, unknown_kind, ndropped_named, nholes_named, dropped_named, holes_named }
         fby_pool_info { sb, memory_bytes, nslots, chunks_free, chunks_open, chunks_used, pages, pages_linked, seq, writes, written_sectors, merges, commits, media_bytes, reads, read_hit_sectors, read_miss_sectors, discards, zeroes, flushes, chunks_opened, waits_block, waits_slot, waits_space, damaged_pages }
         fby_volume_spec { name, identity, uuid, origin_sectors, block_size }
         fby_volume_info { spec, watermark, used, damaged, attached, pages, lost_blocks, holes, holes_unknown, chunks, destage, draining, last_error, origin_errors, origin_writes, origin_sectors_written, origin_flushes, pages_destaged, pages_relocated, writes, written_sectors, rounds, throttle_ns, intake_limit, drain_rate, origin_depth, bypassing, bypasses, bypassed_sectors, flush_owed }
         fby_attach { origin_sectors, identity, holes, mem, mem_bytes, round_pages, nbuffers, buffer_bytes }
         fby_vec { base, len }
         fby_wpage { block, bucket, old, data_crc, mask, valid, lost, flags }
-        fby_write { volume, kind, npages, nsectors, wake, slot, chunk, first_page, seq, page }
+        fby_write { volume, kind, npages, nsectors, wake, ticket, slot, chunk, first_page, seq, page }
         fby_bypass { volume, place, nsectors, seen, kind }
         fby_flush { upto, seen, told, volume, state, all, aside, client }
         fby_io { id, volume, op, pad, sector, nsectors, buf }
-        fby_chunk_info { number, volume, state, epoch, seq_min, seq_max, fill, live }
+        fby_chunk_info { number, kind, volume, state, epoch, seq_min, seq_max, fill, live }
         fby_entry_info { valid, current, linked, data_ok, line }
         fby_log_counters { txg, n }
         fby_log_node { txg, gen, id, before, place }
@@ -130,14 +130,16 @@ fn structs_and_constants_are_as_in_c() {
         FBY_BLOCK_BITS,
         FBY_CHUNKS_MAX,
         FBY_SB_CLEAN,
-        FBY_VOL_FREE,
-        FBY_VOL_USED,
+        FBY_OWNER_FREE,
+        FBY_OWNER_VOLUME,
+        FBY_OWNER_KINDS,
         FBY_VF_HOLES,
         FBY_VF_HOLES_UNKNOWN,
         FBY_OPEN_MAGIC,
         FBY_SEAL_MAGIC,
         FBY_CHUNK_FREE,
         FBY_CHUNK_CACHE,
+        FBY_CHUNK_KINDS,
         FBY_KIND_DATA,
         FBY_KIND_ZERO,
         FBY_KIND_DISCARD,

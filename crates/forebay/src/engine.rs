@@ -8,7 +8,7 @@ use std::sync::Arc;
 use forebay_engine::{sys, OpenError};
 
 use crate::dump::SuperblockDump;
-use crate::error::{open_error, Error, Result};
+use crate::error::{open_error, unknown_error, Error, Result};
 use crate::latency::{Phase, Phases};
 use crate::media::Media;
 use crate::status::Uuid;
@@ -29,6 +29,7 @@ pub(crate) fn open(
     let path = &media.info().path;
     Engine::open_threaded(media.mapped().clone(), o, threads).map_err(|e| match e {
         OpenError::Engine(e) => open_error(path, e),
+        OpenError::Unknown { code, at, kind } => unknown_error(path, code, at, kind),
         OpenError::Memory { bytes, source } => Error::Io {
             path: path.clone(),
             doing: "allocating memory for its index",
@@ -41,7 +42,7 @@ pub(crate) fn open(
 /// Why a volume of the pool at the path was not attached.
 pub(crate) fn attach_error(path: &Path, e: OpenError, named: impl FnOnce(Code) -> Error) -> Error {
     match e {
-        OpenError::Engine(e) => named(e),
+        OpenError::Engine(e) | OpenError::Unknown { code: e, .. } => named(e),
         OpenError::Memory { source, .. } => {
             Error::system(path, "allocating memory for destage", source)
         }

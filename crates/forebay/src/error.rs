@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use forebay_engine::Code;
 use rustix::io::Errno;
 
-pub(crate) use engine::{open_error, volume_error};
+pub(crate) use engine::{open_error, unknown_error, volume_error};
 
 /// What a command exits with, and what that means: a contract for scripts.  The
 /// command's help and man page are made from this.

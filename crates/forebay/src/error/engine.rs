@@ -18,7 +18,7 @@ pub(crate) fn open_error(path: &std::path::Path, e: Code) -> Error {
             cause,
             way_out: "nothing was written; keep the media as it is and restore the first 8 KiB from a copy if there is one".into(),
         },
-        sys::FBY_E_VERSION | sys::FBY_E_FEATURE => Error::Unsupported {
+        sys::FBY_E_VERSION | sys::FBY_E_FEATURE | sys::FBY_E_GROUP => Error::Unsupported {
             path,
             cause,
             way_out: "nothing was written; open it with the version of Forebay that made it".into(),
@@ -40,6 +40,16 @@ pub(crate) fn open_error(path: &std::path::Path, e: Code) -> Error {
             way_out: "nothing was written; see `forebay dump` and `forebay check`".into(),
         },
         _ => Error::Internal { what: path.display().to_string(), code: e.0, message: e.message() },
+    }
+}
+
+/// The pool has a chunk, or a record of its volume table, of a kind that is not known here.
+pub(crate) fn unknown_error(path: &std::path::Path, e: Code, at: u32, kind: u32) -> Error {
+    let what = if e.is(sys::FBY_E_CHUNK_KIND) { "chunk" } else { "record" };
+    Error::Unsupported {
+        path: path.to_path_buf(),
+        cause: format!("{} ({what} {at}, kind {kind})", e.message()),
+        way_out: "nothing was written; open it with the version of Forebay that wrote it. Read-only, as `forebay dump` and `forebay check` do, the rest can be looked at".into(),
     }
 }
 
@@ -133,12 +143,25 @@ mod tests {
     }
 
     #[test]
+    fn what_is_of_an_unknown_kind_is_named() {
+        for (code, what) in [
+            (sys::FBY_E_CHUNK_KIND, "(chunk 7, kind 9)"),
+            (sys::FBY_E_OWNER_KIND, "(record 7, kind 9)"),
+        ] {
+            let text = unknown_error(Path::new("/pool"), Code(code), 7, 9).to_string();
+            assert!(text.starts_with("/pool: ") && text.contains(what), "{text}");
+            assert!(text.contains("the version of Forebay that wrote it"), "{text}");
+        }
+    }
+
+    #[test]
     fn why_a_pool_does_not_open() {
         let told = [
             (sys::FBY_E_NO_SUPERBLOCK, "no superblock was found"),
             (sys::FBY_E_BAD_SUPERBLOCK, "the first 8 KiB"),
             (sys::FBY_E_VERSION, "the version of Forebay that made it"),
             (sys::FBY_E_FEATURE, "the version of Forebay that made it"),
+            (sys::FBY_E_GROUP, "the version of Forebay that made it"),
             (sys::FBY_E_FEATURE_RO, "open it read-only"),
             (sys::FBY_E_MEDIA_SIZE, "Restore its size"),
             (sys::FBY_E_READ_ONLY, "opened read-only"),
