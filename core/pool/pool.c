@@ -19,7 +19,7 @@ static u32 buckets_of(const struct fby_superblock *sb)
 
 /* Places in mem, in order; sizes are multiples of 64. */
 struct layout {
-	u64 slots, chunks, owners, cached, drained, recovered, dead, buckets, entries, total;
+	u64 slots, chunks, owners, cached, drained, recovered, scanned, dead, buckets, entries, total;
 };
 
 static struct layout layout_of(const struct fby_superblock *sb, u32 nslots)
@@ -33,7 +33,8 @@ static struct layout layout_of(const struct fby_superblock *sb, u32 nslots)
 	l.cached = l.owners + fby_round_up(sb->nvolumes * sizeof(struct fby_owner), 64);
 	l.drained = l.cached + fby_round_up(sb->nvolumes * sizeof(struct fby_cached), 64);
 	l.recovered = l.drained + fby_round_up(sb->nvolumes * sizeof(struct fby_drained), 64);
-	l.dead = l.recovered + fby_round_up(sb->nvolumes * sizeof(struct fby_recovered), 64);
+	l.scanned = l.recovered + fby_round_up(sb->nvolumes * sizeof(struct fby_recovered), 64);
+	l.dead = l.scanned + fby_round_up(sb->nchunks * sizeof(struct fby_scanned), 64);
 	l.buckets = l.dead + fby_round_up((nslots + 1) * (u64)sb->nchunks * sizeof(u16), 64);
 	l.entries = l.buckets + fby_round_up((u64)buckets_of(sb) * sizeof(u32), 64);
 	l.total = l.entries + fby_round_up(pages * sizeof(struct fby_entry), 64);
@@ -121,6 +122,7 @@ int fby_pool_open(struct fby_pool **out, void *mem, u64 bytes, struct fby_media 
 	p->cache.volume = (void *)((u8 *)mem + l.cached);
 	p->drain.volume = (void *)((u8 *)mem + l.drained);
 	p->recovery.volume = (void *)((u8 *)mem + l.recovered);
+	p->recovery.scanned = (void *)((u8 *)mem + l.scanned);
 	p->cache.space = p->drain.space = p->recovery.space = &p->space;
 	p->drain.cache = p->recovery.cache = &p->cache;
 	p->space.dead = (void *)((u8 *)mem + l.dead);

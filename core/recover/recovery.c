@@ -66,9 +66,9 @@ static void count_doubts(struct fby_recovery *p)
 	bool lost = false;
 
 	for (u32 c = 0; c < p->space->store.sb.nchunks; c++) {
-		if (p->space->chunk[c].recover & CR_LOST)
+		if (p->scanned[c].found & CR_LOST)
 			lost = true;
-		if (!(p->space->chunk[c].recover & CR_DOUBT))
+		if (!(p->scanned[c].found & CR_DOUBT))
 			continue;
 		unknown_loss(p, p->space->chunk[c].owner);
 		p->report.holes++;
@@ -85,9 +85,9 @@ static void find_losses(struct fby_recovery *p)
 		if (p->space->owner[v].damaged) /* what it has released is not known any more */
 			countable = false;
 	for (u32 c = 0; c < p->space->store.sb.nchunks; c++) {
-		if (p->space->chunk[c].recover & (CR_LOST | CR_DOUBT))
+		if (p->scanned[c].found & (CR_LOST | CR_DOUBT))
 			doubt = true;
-		if (p->space->chunk[c].recover & CR_LINES)
+		if (p->scanned[c].found & CR_LINES)
 			count_holes(p, c);
 	}
 	/* A clean close that adds up shows that what is lost held nothing: exactly, if
@@ -187,7 +187,7 @@ static void write_open(struct fby_recovery *p, u32 c)
 	for (u32 which = 0; which < 2; which++) {
 		struct fby_open_line l = { .magic = FBY_OPEN_MAGIC, .chunk = c };
 
-		if (!(ch->recover & (which ? CR_OPEN1 : CR_OPEN0)))
+		if (!(p->scanned[c].found & (which ? CR_OPEN1 : CR_OPEN0)))
 			continue;
 		l.epoch = (ch->epoch & 1) == which ? ch->epoch : ch->epoch - 1;
 		if (l.epoch == ch->epoch && ch->owner != FBY_NO_OWNER) {
@@ -244,7 +244,7 @@ static void write_seals(struct fby_recovery *p, u32 c)
 		ch->last_block = l.block;
 	for (u32 parity = 0; parity < 2; parity++)
 		copy_seal(p, c, parity);
-	if (!(ch->recover & CR_CLOSED))
+	if (!(p->scanned[c].found & CR_CLOSED))
 		fby_chunk_seal(p->space, c, true);
 	for (u32 n = 0; n < 2 && !seals_whole(p, c); n++)
 		fby_chunk_seal(p->space, c, true);
@@ -273,11 +273,11 @@ static void finish_media(struct fby_recovery *p)
 	for (u32 c = 0; c < p->space->store.sb.nchunks; c++) {
 		struct fby_chunk *ch = &p->space->chunk[c];
 
-		if (ch->recover & CR_LINES)
+		if (p->scanned[c].found & CR_LINES)
 			write_lines(p, c);
-		if (ch->recover & (CR_OPEN0 | CR_OPEN1))
+		if (p->scanned[c].found & (CR_OPEN0 | CR_OPEN1))
 			write_open(p, c);
-		if ((ch->recover & CR_SEALS) || (!(ch->recover & CR_CLOSED) && ch->fill > p->space->store.first_page))
+		if ((p->scanned[c].found & CR_SEALS) || (!(p->scanned[c].found & CR_CLOSED) && ch->fill > p->space->store.first_page))
 			write_seals(p, c);
 	}
 	if (FBY_BUG(LOSS_FORGOTTEN_AFTER_CLEAN))
@@ -288,10 +288,12 @@ static void finish_media(struct fby_recovery *p)
 /* --- finish: memory -------------------------------------------------------------------- */
 
 /* Of a chunk that has lost all: above any epoch that can be in it. */
-static void settle_epoch(struct fby_recovery *p, struct fby_chunk *ch)
+static void settle_epoch(struct fby_recovery *p, u32 c)
 {
+	struct fby_chunk *ch = &p->space->chunk[c];
+
 	if (ch->epoch == 0)
-		ch->epoch = ch->recover & CR_LOST ? p->max_epoch + 1 : 1;
+		ch->epoch = p->scanned[c].found & CR_LOST ? p->max_epoch + 1 : 1;
 }
 
 static void clear_marks(struct fby_recovery *p, u32 c)
@@ -354,8 +356,8 @@ static void build_lists(struct fby_recovery *p)
 		ch->opened_ns = 0;
 		ch->tick_fill = ch->fill;
 		/* The counts are 0: those that died before are in the base. */
-		ch->dead_base = (u16)(fby_load(&ch->linked) - (ch->fill - p->space->store.first_page));
-		if (fby_load(&ch->linked) == 0) {
+		ch->dead_base = (u16)(fby_load(&p->scanned[c].linked) - (ch->fill - p->space->store.first_page));
+		if (fby_load(&p->scanned[c].linked) == 0) {
 			fby_chunk_to_free(p->space, c);
 			continue;
 		}
@@ -363,7 +365,7 @@ static void build_lists(struct fby_recovery *p)
 		ch->state = FBY_CS_CLOSED;
 		ch->next = p->space->owner[ch->owner].first;
 		p->space->owner[ch->owner].first = c;
-		p->space->owner[ch->owner].recovered += fby_load(&ch->linked);
+		p->space->owner[ch->owner].recovered += fby_load(&p->scanned[c].linked);
 	}
 	for (u32 i = 0; i < p->space->store.sb.nvolumes; i++) {
 		struct fby_owner *o = &p->space->owner[i];
@@ -409,14 +411,14 @@ int fby_recovery_finish(struct fby_recovery *p, struct fby_recovery_report *repo
 		return -FBY_E_NUMBERS;
 	find_losses(p);
 	for (u32 c = 0; c < p->space->store.sb.nchunks; c++)
-		settle_epoch(p, &p->space->chunk[c]);
+		settle_epoch(p, c);
 	p->space->seq = FBY_BUG(NEXT_SEQ_REUSED) ? 1 : p->max_seq + 1;
 	if (!p->space->opt.read_only)
 		finish_media(p);
 	p->space->free_first = p->space->free_last = FBY_NO_CHUNK;
 	build_lists(p);
 	for (u32 c = 0; c < p->space->store.sb.nchunks; c++)
-		if (p->space->chunk[c].recover & CR_LINES)
+		if (p->scanned[c].found & CR_LINES)
 			clear_marks(p, c);
 	for (u32 v = 0; v < p->space->store.sb.nvolumes; v++)
 		p->report.blocks += fby_owner_pages(p->space, (u16)v);

@@ -7,7 +7,7 @@
 
 #include "cache/cache.h"
 
-/* fby_chunk.recover */
+/* fby_scanned.found */
 enum {
 	CR_LINES = 1u << 0,  /* some of its pages have a line to be written */
 	CR_OPEN0 = 1u << 1,  /* its open line of even epochs is not valid */
@@ -16,6 +16,13 @@ enum {
 	CR_CLOSED = 1u << 4, /* has a seal that says closed */
 	CR_DOUBT = 1u << 5,  /* so few seals are left that entries may be missing, of its volume */
 	CR_LOST = 1u << 6,   /* the same, and of which volume is not known either */
+};
+
+/* What the scan notes of a chunk for the finish.  Not in struct fby_chunk, where it would lie
+ * beside what each write reads; 8 bytes a chunk in an array of its own. */
+struct fby_scanned {
+	u32 linked; /* pages of it, counted by all threads */
+	u8 found; /* the above */
 };
 
 struct fby_recovered {
@@ -27,6 +34,7 @@ struct fby_recovery {
 	struct fby_space *space;
 	struct fby_cache *cache;
 	struct fby_recovered *volume;
+	struct fby_scanned *scanned; /* by chunk; of no meaning when recovery has ended */
 	struct fby_recovery_report report FBY_ALIGNED;
 	u64 max_epoch, max_seq;
 	int unknown; /* -FBY_E_x: something is of a kind that is not known here; see the report */

@@ -84,7 +84,7 @@ static bool scan_open(struct fby_recovery *p, struct scan *s)
 	ch->kind = FBY_CHUNK_FREE;
 	for (u32 which = 0; which < 2; which++) {
 		if (!fby_open_line_read(&p->space->store, s->c, which, &l)) {
-			ch->recover |= which ? CR_OPEN1 : CR_OPEN0;
+			p->scanned[s->c].found |= which ? CR_OPEN1 : CR_OPEN0;
 			fby_fetch_add(&p->report.chunk_headers_lost, 1ull);
 			continue;
 		}
@@ -114,14 +114,14 @@ static bool scan_seals(struct fby_recovery *p, struct scan *s)
 	fby_zero(&s->seal, sizeof(s->seal));
 	for (u32 which = 0; which < FBY_SEALS; which++) {
 		if (!fby_seal_line_read(&p->space->store, s->c, which, &l)) {
-			ch->recover |= CR_SEALS;
+			p->scanned[s->c].found |= CR_SEALS;
 			fby_fetch_add(&p->report.chunk_headers_lost, 1ull);
 			continue;
 		}
 		if (unknown(p, s->c, l.kind))
 			return false;
 		if (which >= 2 && l.counter != counter[which & 1])
-			ch->recover |= CR_SEALS;
+			p->scanned[s->c].found |= CR_SEALS;
 		counter[which & 1] = l.counter;
 		if (l.counter > ch->seal_counter)
 			ch->seal_counter = l.counter;
@@ -198,13 +198,13 @@ static void scan_doubt(struct fby_recovery *p, struct scan *s, u64 opened)
 	struct fby_chunk *ch = &p->space->chunk[s->c];
 
 	if (ch->epoch != opened)
-		ch->recover |= ch->epoch & 1 ? CR_OPEN1 : CR_OPEN0; /* lost, or stale: a cut kept it from arriving */
+		p->scanned[s->c].found |= ch->epoch & 1 ? CR_OPEN1 : CR_OPEN0; /* lost, or stale: a cut kept it from arriving */
 	if (s->seals >= 2 || FBY_BUG(HEADERS_LOST_SILENT))
 		return;
 	if (s->opens == 2 || (s->opens == 1 && ch->epoch > opened))
-		ch->recover |= s->volume == FBY_NO_OWNER ? 0 : CR_DOUBT;
+		p->scanned[s->c].found |= s->volume == FBY_NO_OWNER ? 0 : CR_DOUBT;
 	else
-		ch->recover |= CR_LOST;
+		p->scanned[s->c].found |= CR_LOST;
 }
 
 static void scan_end(struct fby_recovery *p, struct scan *s)
@@ -221,7 +221,7 @@ static void scan_end(struct fby_recovery *p, struct scan *s)
 			ch->seq_max = s->seal.seq_max;
 	}
 	if (s->closed)
-		ch->recover |= CR_CLOSED;
+		p->scanned[s->c].found |= CR_CLOSED;
 	else if (p->report.clean) { /* that seal is lost */
 		s->closed = 1;
 		if (s->last + 1 > s->sealed)
@@ -304,7 +304,7 @@ static void count_lost(struct fby_recovery *p, u16 volume, u32 state, u32 by)
 static void supersede(struct fby_recovery *p, u16 volume, u32 old, u32 was)
 {
 	count_lost(p, volume, was, ~0u);
-	fby_fetch_add(&fby_chunk_of(p->space, old)->linked, ~0u);
+	fby_fetch_add(&p->scanned[fby_page_chunk(&p->space->store, old)].linked, ~0u);
 	fby_store(&p->cache->entry[old].state, was & FBY_ES_HOLE ? FBY_ES_VOID : was & FBY_ES_REPAIR);
 }
 
@@ -339,7 +339,7 @@ static void mark(struct fby_recovery *p, const struct scan *s, u32 i, u32 state)
 
 	e->key = FBY_NO_BLOCK;
 	fby_store(&e->state, state);
-	p->space->chunk[s->c].recover |= CR_LINES;
+	p->scanned[s->c].found |= CR_LINES;
 }
 
 /* The data of an entry as its line says it. */
@@ -463,9 +463,11 @@ static void scan_entries(struct fby_recovery *p, struct scan *s)
 }
 
 /* Of a kind that is not known here: it has no entries, for who may only read. */
-static void scan_nothing(struct fby_recovery *p, struct fby_chunk *ch)
+static void scan_nothing(struct fby_recovery *p, u32 c)
 {
-	ch->recover = 0;
+	struct fby_chunk *ch = &p->space->chunk[c];
+
+	p->scanned[c].found = 0;
 	ch->epoch = ch->seq_min = ch->seq_max = 0;
 	ch->owner = FBY_NO_OWNER;
 	ch->fill = ch->sealed = p->space->store.first_page;
@@ -479,14 +481,14 @@ static void scan_chunk(struct fby_recovery *p, u32 c)
 
 	s.c = c;
 	s.linked = 0;
-	ch->recover = 0;
+	p->scanned[c].found = 0;
 	if (!scan_open(p, &s)) {
-		scan_nothing(p, ch);
+		scan_nothing(p, c);
 		return;
 	}
 	opened = ch->epoch;
 	if (!scan_seals(p, &s)) {
-		scan_nothing(p, ch);
+		scan_nothing(p, c);
 		return;
 	}
 	scan_lines(p, &s);
@@ -501,7 +503,7 @@ static void scan_chunk(struct fby_recovery *p, u32 c)
 	scan_entries(p, &s);
 	max_u64(&p->max_epoch, ch->epoch);
 	max_u64(&p->max_seq, ch->seq_max);
-	fby_fetch_add(&ch->linked, s.linked);
+	fby_fetch_add(&p->scanned[c].linked, s.linked);
 }
 
 int fby_recovery_scan(struct fby_recovery *p, u32 first, u32 n)

@@ -45,9 +45,7 @@ struct fby_chunk {
 	/* read by all who look at its pages, written when it is opened or closed */
 	u64 epoch FBY_ALIGNED; /* of the media's open line */
 	u64 seq_max; /* highest seq in it; ~0 while open */
-	u32 linked; /* of recovery: linked pages */
 	u16 dead_base; /* sum of its dead counts when it was opened */
-	u8 recover; /* enum in recovery.h */
 	u8 kind; /* enum fby_chunk_kind, by its open line */
 	u32 clean_for; /* the attachment whose origin has its clean pages; 0: it has none.  Of destage */
 };

@@ -275,6 +275,7 @@ static void layout(void)
 		{ pool->cache.volume, 3 * sizeof(*pool->cache.volume) },
 		{ pool->drain.volume, 3 * sizeof(*pool->drain.volume) },
 		{ pool->recovery.volume, 3 * sizeof(*pool->recovery.volume) },
+		{ pool->recovery.scanned, NCHUNKS * sizeof(*pool->recovery.scanned) },
 		{ pool->space.dead, 3 * NCHUNKS * sizeof(*pool->space.dead) },
 		{ pool->cache.bucket, pool->cache.nbuckets * sizeof(*pool->cache.bucket) },
 		{ pool->cache.entry, (NCHUNKS << pool->space.store.chunk_shift) * sizeof(*pool->cache.entry) },

@@ -87,7 +87,7 @@ static void counted(void)
 	owner[0].counted = 0;
 	owner[2].counted = 7;
 	step(now);
-	EXPECT(owner[0].counted == fby_volume_pages(&pool->space, 0) && owner[0].counted > owner[1].counted);
+	EXPECT(owner[0].counted == fby_owner_pages(&pool->space, 0) && owner[0].counted > owner[1].counted);
 	EXPECT(owner[1].counted == 2 && owner[2].counted == 0);
 	EXPECT(fby_volume_drain(pool, 0, true) == FBY_DONE);
 	step(now); /* no tick */
