@@ -471,6 +471,10 @@ struct fby_io {
  */
 int fby_destage_step(struct fby_pool *p, u64 now_ns, struct fby_io *io, u64 *next_ns, u32 *wake);
 
+/* An error of a request that the host gave up before the origin had it, as for a detach:
+ * ECANCELED.  Of a flush nothing is lost by that, and it is owed as before. */
+#define FBY_NOT_SENT 125
+
 /* error: 0 or an errno number.  Notes it, and whoever is to be told of a flush that
  * failed is told from now on. */
 void fby_destage_complete(struct fby_pool *p, u32 id, int error);

@@ -102,7 +102,7 @@ void fby_gate_destage_ends(struct fby_cache *p, struct fby_cached *v, int error)
 {
 	if (!error)
 		gate_flushed(&v->gate);
-	else if (!FBY_BUG(FLUSH_FAILURE_TOLD_LATE))
+	else if (error != FBY_NOT_SENT && !FBY_BUG(FLUSH_FAILURE_TOLD_LATE))
 		fby_gate_destage_failed(v);
 	gate_release(&v->gate);
 	fby_fetch_or(&p->space->wake_owed, FBY_WAKE_FLUSH);

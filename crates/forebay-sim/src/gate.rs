@@ -10,6 +10,7 @@ use forebay_engine::sys;
 /// Everything here; what is wrong.
 pub fn all() -> Result<(), String> {
     destage_tells_at_once()?;
+    what_was_not_sent_lost_nothing()?;
     all_are_told()?;
     each_is_told_of_its_own()?;
     what_ends_beside_a_failing_flush_is_told()?;
@@ -44,6 +45,15 @@ fn destage_tells_at_once() -> Result<(), String> {
     run.engine.destage_complete(io.id, EIO);
     want("a client's flush after a failed one of destage's is told", run.flush(0).is_err())?;
     want("it is told once", run.flush(0) == Ok(Decision::Origin))
+}
+
+/// A detach gives up the flush of destage before the origin has it.
+fn what_was_not_sent_lost_nothing() -> Result<(), String> {
+    let mut run = run_past();
+    let io = run.drain_to_the_flush();
+    run.engine.destage_complete(io.id, sys::FBY_NOT_SENT);
+    want("a client's flush is told of no failure", run.flush(0) == Ok(Decision::Origin))?;
+    want("and that one was of all", run.flush(0) == Ok(Decision::Done))
 }
 
 /// Two flushes overlap, and the origin tells one of them, or destage.

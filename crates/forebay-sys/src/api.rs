@@ -65,6 +65,9 @@ pub const FBY_IO_ZERO: u8 = 2;
 pub const FBY_IO_DISCARD: u8 = 3;
 pub const FBY_IO_FLUSH: u8 = 4;
 
+/// Of `fby_destage_complete`: the origin never had the request.
+pub const FBY_NOT_SENT: c_int = 125;
+
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct fby_format {

@@ -178,6 +178,7 @@ fn structs_and_constants_are_as_in_c() {
         FBY_IO_ZERO,
         FBY_IO_DISCARD,
         FBY_IO_FLUSH,
+        FBY_NOT_SENT,
         FBY_PERSIST_NT,
         FBY_PERSIST_CLWB,
         FBY_PERSIST_EADR,
