@@ -283,7 +283,7 @@ build_tools() {
 	if [ "$command" -nt "$root/out/vm/forebay" ]; then
 		strip -o "$root/out/vm/forebay.new" "$command" && mv "$root/out/vm/forebay.new" "$root/out/vm/forebay" || return 1
 	fi
-	for name in ackload fsx replay; do
+	for name in ackload fsx replay requests; do
 		[ "$root/out/vm/$name" -nt "$root/tests/vm/$name.c" ] && continue
 		gcc -std=gnu11 -O2 -Wall -Wextra -Werror -pthread -o "$root/out/vm/$name.new" "$root/tests/vm/$name.c" &&
 			mv "$root/out/vm/$name.new" "$root/out/vm/$name" || return 1
