@@ -256,7 +256,7 @@ static int idle_step(struct fby_drain *p, u16 volume, u32 *wake)
 	struct fby_destage *d = &p->volume[volume].destage;
 
 	/* Not of what no other volume could have: idle slots fill it. */
-	bool needed = fby_starved(p->space) && fby_load(&p->space->owner[volume].nchunks) > FBY_ENTITLED;
+	bool needed = fby_starved(p->space) && fby_load(&p->space->owner[volume].nchunks) > p->space->entitled;
 
 	/* What idle slots keep open for nothing, another volume may need. */
 	if (fby_starved(p->space) && fby_drain_clean(p, volume))

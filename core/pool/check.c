@@ -130,8 +130,8 @@ static bool check_lists(struct check *k)
 	if (!check_free_list(k))
 		return false;
 	for (u32 v = 0; v < p->space.store.sb.nvolumes; v++) {
-		owed += fby_owed_to(&p->space.owner[v]);
-		first += fby_owed_to(&p->space.owner[v]) == FBY_ENTITLED;
+		owed += fby_owed_to(&p->space, &p->space.owner[v]);
+		first += fby_owed_to(&p->space, &p->space.owner[v]) == p->space.entitled;
 	}
 	if (owed != p->space.owed || first != p->space.owed_first)
 		return violated(k, "what volumes are entitled to is miscounted", "owed", p->space.owed, "counted",

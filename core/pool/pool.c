@@ -114,6 +114,7 @@ int fby_pool_open(struct fby_pool **out, void *mem, u64 bytes, struct fby_media 
 	if (bytes < l.total || (uintptr_t)mem % 64)
 		return -FBY_E_NO_MEMORY;
 	fby_store_start(&p->space.store, m, &probe.sb);
+	p->space.entitled = fby_entitled(&p->space.store);
 	p->space.opt = opt;
 	p->memory_bytes = l.total;
 	p->space.slot = (void *)((u8 *)mem + l.slots);

@@ -257,13 +257,13 @@ static bool slot_open(struct fby_space *p, struct fby_slot *s, u16 owner, u32 fl
 }
 
 /* Is the volume to fill one chunk after the other, whatever slots its writers have?  Of
- * two that it is entitled to, the second is for the time in which the first is destaged.
+ * those that it is entitled to, the others are for the time in which one is destaged.
  * So with few chunks it begins before the pool is full, or those that its slots have open
  * would become full all at once. */
 static bool one_by_one(const struct fby_space *p, u16 owner)
 {
 	return fby_starved(p) ||
-	       (fby_short(p) && fby_load(&p->owner[owner].nchunks) <= 2 * FBY_ENTITLED);
+	       (fby_short(p) && fby_load(&p->owner[owner].nchunks) <= 2 * p->entitled);
 }
 
 /* Where the volume gets no chunk there may be room in that of another slot. */

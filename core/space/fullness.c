@@ -12,27 +12,42 @@
 
 /* --- what each volume is entitled to ----------------------------------------------
  *
- * An attached volume can have FBY_ENTITLED chunks, whatever others hold: a volume that has
- * as many leaves what others have less.  It leaves half of the pool at most, so that the
+ * An attached volume can have so many chunks, whatever others hold: two, one to write
+ * while the other is destaged, and as many as hold ENTITLED_PAGES where these are more
+ * and no great part of the pool.  A volume that has as many leaves what others have less.  It leaves half of the pool at most, so that the
  * other half is for whoever writes.  Where the volumes are too many for that, a first
  * chunk is kept for each before a second for some; and where half of the pool has not
  * even so many chunks, they are for those that come first.
  * A pool of fewer than 16 keeps none: there the chunks that lost blocks hold are much.
  */
 
-u32 fby_owed_to(const struct fby_owner *v)
+#define ENTITLED_CHUNKS 2u
+/* Of chunks of 64 KiB two hold 30 pages, which a light volume fills while its origin
+ * takes a round of them. */
+#define ENTITLED_PAGES 64u
+
+u32 fby_entitled(const struct fby_store *st)
+{
+	u32 pages = st->chunk_pages - st->first_page, n = (ENTITLED_PAGES + pages - 1) / pages;
+
+	if (n > st->sb.nchunks / 8)
+		n = st->sb.nchunks / 8;
+	return n > ENTITLED_CHUNKS ? n : ENTITLED_CHUNKS;
+}
+
+u32 fby_owed_to(const struct fby_space *p, const struct fby_owner *v)
 {
 	u32 n = fby_load(&v->nchunks);
 
-	return v->attached && n < FBY_ENTITLED ? FBY_ENTITLED - n : 0;
+	return v->attached && n < p->entitled ? p->entitled - n : 0;
 }
 
 void fby_owed_count(struct fby_space *p, const struct fby_owner *v, u32 add)
 {
-	u32 owed = fby_owed_to(v);
+	u32 owed = fby_owed_to(p, v);
 
 	fby_store(&p->owed, p->owed + add * owed);
-	p->owed_first += add * (owed == FBY_ENTITLED);
+	p->owed_first += add * (owed == p->entitled);
 }
 
 static u32 half_at_most(const struct fby_space *p, u32 n)
@@ -76,7 +91,7 @@ u32 fby_spare(const struct fby_space *p)
 
 u32 fby_kept_free(const struct fby_space *p, u16 owner, u32 flags)
 {
-	u32 reserve = flags & FBY_BEGIN_RELOCATE ? 1 : fby_reserve(p), owed = fby_owed_to(&p->owner[owner]);
+	u32 reserve = flags & FBY_BEGIN_RELOCATE ? 1 : fby_reserve(p), owed = fby_owed_to(p, &p->owner[owner]);
 
 	if (flags & FBY_BEGIN_RESERVE)
 		return 0;
@@ -84,7 +99,7 @@ u32 fby_kept_free(const struct fby_space *p, u16 owner, u32 flags)
 		return reserve;
 	/* Its first one also from what is kept for relocation: what volumes that are not
 	 * attached hold never becomes free, and it would wait for ever. */
-	if (owed == FBY_ENTITLED)
+	if (owed == p->entitled)
 		return 1;
 	return reserve + (owed ? half_at_most(p, p->owed_first) : fby_owed(p));
 }
@@ -195,7 +210,7 @@ static u32 level_by_live(const struct fby_space *p, const struct fby_owner *v)
 {
 	struct fby_span pool = fby_throttled_span(p);
 	u64 mine = fby_load(&v->counted), live = fby_load(&p->live), share = fby_load(&p->share);
-	u64 owed = (u64)fby_owed_to(v) * (p->store.chunk_pages - p->store.first_page);
+	u64 owed = (u64)fby_owed_to(p, v) * (p->store.chunk_pages - p->store.first_page);
 	u32 level = level_between(live, pool.start, pool.top), above;
 	u64 room;
 
@@ -221,7 +236,7 @@ static u32 level_by_use(const struct fby_space *p, const struct fby_owner *v)
 
 	if (last < n / 16)
 		last = n / 16;
-	if (mine <= FBY_ENTITLED || 2 * mine * fby_load(&p->attached) <= n)
+	if (mine <= p->entitled || 2 * mine * fby_load(&p->attached) <= n)
 		return 0;
 	return level_between(n - spare, n - last, n - reserve);
 }

@@ -20,9 +20,6 @@
 #include "format/store.h"
 
 #define FBY_SLOTS_MAX 64u
-/* Chunks of each attached volume that others leave it, if the pool is not too small: one
- * to write while the other is destaged. */
-#define FBY_ENTITLED 2u
 #define FBY_SEQ_BLOCK 64u     /* sequence numbers a slot takes at once */
 
 enum fby_chunk_state { FBY_CS_FREE = 0, FBY_CS_OPEN, FBY_CS_CLOSED };
@@ -104,6 +101,7 @@ struct fby_space {
 	struct fby_owner *owner;
 	u16 *dead; /* dead counts: a row of nchunks for each slot, and one for destage */
 	bool usable; /* recovered */
+	u32 entitled; /* chunks that each attached volume can have; fby_entitled */
 
 	u64 seq FBY_ALIGNED; /* next sequence number; slots take blocks of it */
 	u64 opens FBY_ALIGNED; /* chunk openings: entries may have been recycled if it moved */
@@ -114,7 +112,7 @@ struct fby_space {
 	/* guarded by lock; nfree, owed and live are read without it */
 	struct fby_lock lock FBY_ALIGNED;
 	u32 free_first, free_last, nfree;
-	u32 owed; /* what attached volumes have less than FBY_ENTITLED chunks, in all */
+	u32 owed; /* what attached volumes have less than they are entitled to, in all */
 	u32 owed_first; /* those that have none */
 	u64 live; /* linked pages, as of the last count of each volume */
 	u32 hand; /* next chunk that the sweep looks at */
@@ -143,7 +141,9 @@ u32 fby_reserve(const struct fby_space *p);
 u32 fby_owed(const struct fby_space *p);
 /* Free chunks besides these. */
 u32 fby_spare(const struct fby_space *p);
-u32 fby_owed_to(const struct fby_owner *v);
+/* Chunks of each attached volume that others leave it, in a pool of this geometry. */
+u32 fby_entitled(const struct fby_store *st);
+u32 fby_owed_to(const struct fby_space *p, const struct fby_owner *v);
 /* Pool lock held.  add: 1, or ~0 before the volume's chunks or whether it is attached
  * change. */
 void fby_owed_count(struct fby_space *p, const struct fby_owner *v, u32 add);

@@ -213,6 +213,24 @@ static void large(void)
 	pool_restore();
 }
 
+/* Two chunks, and as many as hold 64 pages where that is at most an eighth of the pool. */
+static void entitled(void)
+{
+	static const struct { u32 pages, nchunks, chunks; } is[] = {
+		{ 16, 4, 2 }, { 16, 23, 2 }, { 16, 24, 3 }, { 16, 39, 4 }, { 16, 40, 5 }, { 16, 4000, 5 },
+		{ 32, 23, 2 }, { 32, 24, 3 }, { 32, 4000, 3 }, { 64, 4000, 2 }, { 512, 63, 2 },
+	};
+	struct fby_store st = pool->space.store;
+
+	for (u32 i = 0; i < sizeof(is) / sizeof(is[0]); i++) {
+		st.chunk_pages = is[i].pages;
+		st.first_page = fby_first_page(st.chunk_pages);
+		st.sb.nchunks = is[i].nchunks;
+		EXPECT(fby_entitled(&st) == is[i].chunks);
+	}
+	EXPECT(pool->space.entitled == 2);
+}
+
 /* In a pool of 20 chunks a volume leaves two in reserve, and two for each other that has none. */
 static void kept_free(u32 volumes)
 {
@@ -222,7 +240,7 @@ static void kept_free(u32 volumes)
 	struct fby_options o = { .nslots = 1 };
 	struct fby_attach a = { .origin_sectors = 8192, .identity = "i", .round_pages = 64, .nbuffers = 1,
 				.buffer_bytes = FBY_PAGE };
-	u32 kept = 2 + (volumes - 1) * FBY_ENTITLED, done = 0;
+	u32 kept = 2 + (volumes - 1) * pool->space.entitled, done = 0;
 	void *attach[2], *memory;
 	struct fby_probe probe;
 	struct fby_pool *p;
@@ -316,6 +334,7 @@ static void held(void)
 
 void test_corners(void)
 {
+	entitled();
 	formats();
 	opens();
 	closes();
