@@ -4,6 +4,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use forebay_engine::sys;
+
 use crate::bypass::{Mode, WhenFull};
 use crate::error::{Error, Result};
 use crate::words::words;
@@ -65,11 +67,14 @@ pub(crate) struct Sizes {
 pub(crate) fn sizes(o: &AttachOptions) -> Result<Sizes> {
     let or = |value, default| if value == 0 { default } else { value };
     let sizes = Sizes {
-        round_pages: or(o.round_pages, 16384),
-        buffers: or(o.queue_depth, 16),
-        buffer_bytes: or(o.buffer_bytes, 256 << 10),
+        round_pages: or(o.round_pages, sys::FBY_DEFAULT_ROUND_PAGES),
+        buffers: or(o.queue_depth, sys::FBY_DEFAULT_QUEUE_DEPTH),
+        buffer_bytes: or(o.buffer_bytes, sys::FBY_DEFAULT_BUFFER_BYTES),
     };
-    if sizes.buffers > 64 || !sizes.buffer_bytes.is_multiple_of(4096) || sizes.round_pages < 16 {
+    if sizes.buffers > sys::FBY_DEFAULT_QUEUE_DEPTH_MAX
+        || !sizes.buffer_bytes.is_multiple_of(4096)
+        || sizes.round_pages < sys::FBY_DEFAULT_ROUND_PAGES_MIN
+    {
         return Err(Error::usage(
             format!(
                 "{} requests of {} bytes in rounds of {} pages are not possible",

@@ -3,8 +3,10 @@
 //! is full.  Off unless asked for, since such a write is durable only after a
 //! flush.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
+use std::sync::atomic::Ordering;
 
+use forebay_engine::policy::policy_limit;
+use forebay_engine::request::Policy as Raw;
 use serde::{Deserialize, Serialize};
 
 use crate::words::words;
@@ -59,78 +61,62 @@ pub struct VolumeChange {
     pub mode: Option<Mode>,
 }
 
-/// Less than this between cached blocks is not worth a request to the origin.
-const LARGE_LEAST: u32 = 128;
-
 /// Those of a volume in effect; any thread.
 #[derive(Debug, Default)]
-pub(crate) struct Policy {
-    limit: AtomicU64,
-    when_full: AtomicBool,
-    mode: AtomicU8,
-}
+pub(crate) struct Policy(pub Raw);
 
 impl Policy {
     pub(crate) fn change(&self, c: &VolumeChange) {
         if let Some(bytes) = c.bypass_limit_bytes {
-            self.limit.store(bytes, Ordering::Relaxed);
+            self.0.bypass_sectors.store(policy_limit(bytes), Ordering::Relaxed);
         }
         if let Some(what) = c.when_full {
-            self.when_full.store(what == WhenFull::Bypass, Ordering::Relaxed);
+            let bypasses = u8::from(what == WhenFull::Bypass);
+            self.0.full_bypasses.store(bypasses, Ordering::Relaxed);
         }
         if let Some(mode) = c.mode {
-            self.mode.store(mode as u8, Ordering::Relaxed);
+            self.0.mode.store(mode as u8, Ordering::Relaxed);
         }
     }
 
-    /// 0: none.
+    /// In whole sectors; 0: none.
     pub(crate) fn limit_bytes(&self) -> u64 {
-        self.limit.load(Ordering::Relaxed)
-    }
-
-    /// Does a write of so many bytes go past the cache, as far as it may?  Then from
-    /// how many sectors between cached blocks on.
-    pub(crate) fn past(&self, bytes: usize) -> Option<u32> {
-        let limit = self.limit_bytes();
-        match self.mode() {
-            Mode::WriteThrough | Mode::Cleaner => Some(1),
-            Mode::WriteBack => (limit != 0 && bytes as u64 >= limit).then_some(LARGE_LEAST),
-        }
+        u64::from(self.0.bypass_sectors.load(Ordering::Relaxed)) * 512
     }
 
     pub(crate) fn mode(&self) -> Mode {
-        Mode::ALL[usize::from(self.mode.load(Ordering::Relaxed))]
+        Mode::ALL[usize::from(self.0.mode.load(Ordering::Relaxed))]
     }
 
     pub(crate) fn when_full(&self) -> WhenFull {
-        match self.when_full.load(Ordering::Relaxed) {
-            true => WhenFull::Bypass,
-            false => WhenFull::Wait,
+        match self.0.full_bypasses.load(Ordering::Relaxed) {
+            0 => WhenFull::Wait,
+            _ => WhenFull::Bypass,
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use forebay_engine::sys;
+
     use super::*;
 
     #[test]
     fn what_is_not_named_stays() {
         let p = Policy::default();
-        assert!(p.past(usize::MAX).is_none() && p.when_full() == WhenFull::Wait);
-        p.change(&VolumeChange { bypass_limit_bytes: Some(4096), ..Default::default() });
-        assert!(
-            p.past(4096) == Some(LARGE_LEAST)
-                && p.past(4095).is_none()
-                && p.when_full() == WhenFull::Wait
-        );
+        assert!(p.limit_bytes() == 0 && p.when_full() == WhenFull::Wait);
+        p.change(&VolumeChange { bypass_limit_bytes: Some(4095), ..Default::default() });
+        assert!(p.limit_bytes() == 4096 && p.when_full() == WhenFull::Wait);
         p.change(&VolumeChange { when_full: Some(WhenFull::Bypass), ..Default::default() });
-        assert!(p.past(4096).is_some() && p.when_full() == WhenFull::Bypass);
-        p.change(&VolumeChange { mode: Some(Mode::WriteThrough), ..Default::default() });
-        assert!(p.past(512) == Some(1) && p.when_full() == WhenFull::Bypass);
-        for mode in Mode::ALL {
+        assert!(p.limit_bytes() == 4096 && p.when_full() == WhenFull::Bypass);
+        for (mode, raw) in Mode::ALL.into_iter().zip([
+            sys::FBY_MODE_WRITE_BACK,
+            sys::FBY_MODE_WRITE_THROUGH,
+            sys::FBY_MODE_CLEANER,
+        ]) {
             p.change(&VolumeChange { mode: Some(mode), ..Default::default() });
-            assert_eq!(p.mode(), mode);
+            assert!(p.mode() == mode && mode as u8 == raw && p.limit_bytes() == 4096);
             assert_eq!(mode.to_string().parse::<Mode>().unwrap(), mode);
             assert_eq!(serde_json::to_value(mode).unwrap(), mode.to_string());
         }

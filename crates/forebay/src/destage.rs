@@ -16,6 +16,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use forebay_engine::request::{Payload, Request, Runs, Wanted};
 use forebay_engine::sys;
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::io::Errno;
@@ -23,11 +24,11 @@ use rustix::io::Errno;
 use crate::bypass::{Mode, Policy};
 use crate::core::Core;
 use crate::drains::drain_on;
-use crate::engine::{EngineResult, Io, Step, Ticket};
+use crate::engine::{Code, EngineResult, Io, Step, Wait};
 use crate::latency::Phases;
 use crate::origin::Origin;
-use crate::past::{gate, Gate};
 use crate::ring::{Ring, Write};
+use crate::wait::Waiter;
 
 /// Writes handed to the kernel at once.
 const BATCH: usize = 8;
@@ -158,27 +159,29 @@ impl Attached {
         }
     }
 
-    /// A flush that is not destage's: the origin's error, or the engine's.
-    pub(crate) fn flush(
-        &self,
-        core: &Core,
-        index: u16,
-        ticket: &mut Ticket,
-    ) -> io::Result<EngineResult<()>> {
+    /// A flush that is not destage's, nor a client's: what it is told, the next of theirs is
+    /// told too.  The origin's error, or the engine's.
+    pub(crate) fn flush(&self, core: &Core, index: u16) -> io::Result<EngineResult<()>> {
+        let (op, flags) = (sys::FBY_OP_FLUSH, sys::FBY_REQ_ASIDE);
+        let w = Wanted { volume: index, op, flags, sector: 0, nsectors: 0 };
+        let mut request = Request::new(w, Runs::None, false);
+        let (mut result, mut flushed) = (None, Ok(()));
+        let mut waiter = Waiter::default();
         loop {
-            let seen = core.flushes.ended();
-            match gate(&core.engine, index, ticket) {
-                Ok(Gate::Done) => return Ok(Ok(())),
-                Ok(Gate::Wait) => core.flushes.sleep(seen),
-                Ok(Gate::Origin(mut flush)) => {
-                    let mut wake = 0;
-                    let flushed = self.origin.flush();
-                    let errno = flushed.as_ref().err().map_or(0, errno_of);
-                    let told = flush.end(errno, &mut wake);
-                    core.wake(wake);
-                    return flushed.map(|()| told);
+            let engine = &core.engine;
+            let next = engine.request_go(&mut request, &self.policy.0, Payload::None, result);
+            core.wake(request.wake());
+            match next {
+                sys::FBY_NEXT_DONE => return flushed.map(Ok),
+                sys::FBY_NEXT_WAIT => {
+                    let _ = waiter.wait(core, Wait::Flush, None);
+                    result = Some(0);
                 }
-                Err(e) => return Ok(Err(e)),
+                sys::FBY_NEXT_ORIGIN => {
+                    flushed = self.origin.flush();
+                    result = Some(flushed.as_ref().err().map_or(0, errno_of));
+                }
+                error => return flushed.map(|()| Err(Code(-error))),
             }
         }
     }

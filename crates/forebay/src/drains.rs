@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::completeness::{Completeness, LOST_LISTED};
 use crate::core::Core;
-use crate::engine::{Engine, EngineResult, Ticket};
+use crate::engine::{Engine, EngineResult};
 use crate::error::{origin_way_out, Error, Result};
 use crate::status::{DestageState, DrainProgress, ReportBlock, VolumeInfo};
 
@@ -190,7 +190,7 @@ impl Core {
     /// The origin alone is to be all of it: with what went past the cache.
     fn flush_owed(&self, index: u16) -> Result<()> {
         let Some(attached) = self.attached(index) else { return Ok(()) };
-        let flushed = attached.flush(self, index, &mut Ticket::aside());
+        let flushed = attached.flush(self, index);
         let flushed = flushed.map_err(|source| Error::OriginIo {
             name: self.volume_name(index).unwrap_or_default(),
             doing: "flush",

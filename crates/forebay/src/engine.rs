@@ -9,13 +9,10 @@ use forebay_engine::{sys, OpenError};
 
 use crate::dump::SuperblockDump;
 use crate::error::{open_error, unknown_error, Error, Result};
-use crate::latency::{Phase, Phases};
 use crate::media::Media;
 use crate::status::Uuid;
 
-pub(crate) use forebay_engine::{
-    Attach, Code, Decision, Io, Memory, Result as EngineResult, Step, Ticket, Wait,
-};
+pub(crate) use forebay_engine::{Attach, Code, Io, Memory, Result as EngineResult, Step, Wait};
 
 /// An open pool.
 pub(crate) type Engine = forebay_engine::Engine<Arc<forebay_engine::Media>>;
@@ -47,34 +44,6 @@ pub(crate) fn attach_error(path: &Path, e: OpenError, named: impl FnOnce(Code) -
             Error::system(path, "allocating memory for destage", source)
         }
     }
-}
-
-/// A write, step by step, and how long each takes.
-pub(crate) fn write_timed(
-    engine: &Engine,
-    volume: u16,
-    sector: u64,
-    data: &[u8],
-    done: &mut u32,
-    wake: &mut u32,
-    phases: &Phases,
-) -> EngineResult<Decision> {
-    let nsectors = (data.len() / 512) as u32;
-    let mut w = forebay_engine::Write::default();
-    while *done < nsectors {
-        let (at, left, skip) =
-            (sector + u64::from(*done), nsectors - *done, u64::from(*done) * 512);
-        let began = phases.time(Phase::Begin, || engine.write_begin(&mut w, volume, at, left));
-        match began? {
-            Decision::Done => {}
-            wait => return Ok(wait),
-        }
-        phases.time(Phase::Copy, || engine.write_copy(&mut w, data, skip));
-        phases.time(Phase::Commit, || engine.write_commit(&mut w));
-        *wake |= phases.time(Phase::Publish, || engine.write_publish(&mut w));
-        *done += w.nsectors();
-    }
-    Ok(Decision::Done)
 }
 
 /// What a look at media shows.

@@ -246,13 +246,7 @@ pub(crate) fn origin_way_out(errno: Option<i32>) -> &'static str {
 
 /// The exit code for a command that fails with an error of the system.
 pub fn io_exit_code(error: &io::Error) -> u8 {
-    match error.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => 9,
-        Some(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => 8,
-        Some(Errno::BUSY) => 4,
-        Some(Errno::NOENT) => 3,
-        _ => 7,
-    }
+    forebay_engine::policy::errno_exit(error.raw_os_error().unwrap_or(0))
 }
 
 impl Error {

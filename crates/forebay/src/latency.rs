@@ -201,14 +201,6 @@ impl Phases {
         result
     }
 
-    /// Times it if this request is one to be timed.
-    pub(crate) fn time_if<T>(&self, timed: bool, phase: Phase, f: impl FnOnce() -> T) -> T {
-        match timed {
-            true => self.time(phase, f),
-            false => f(),
-        }
-    }
-
     /// Phases that took place.
     pub(crate) fn summaries(&self) -> Vec<PhaseLatency> {
         let each = |(phase, name): &(Phase, &str)| {

@@ -48,7 +48,8 @@
 //! another writes the same block, while all commit slots are busy, while the
 //! cache is full, or while the origin is read.  Each pool has one destage
 //! thread, started with its first attached volume, and one or a few for each
-//! attached origin.  There is no global state: a process can have any number
+//! attached origin.  A front end that must not block has a [`Request`] for each
+//! thing asked of it, any number on one thread.  There is no global state: a process can have any number
 //! of pools open.
 //!
 //! # Errors
@@ -76,9 +77,9 @@ mod error;
 mod latency;
 mod media;
 mod origin;
-mod past;
 mod pool;
 mod printable;
+mod request;
 mod ring;
 mod socket;
 mod status;
@@ -103,6 +104,7 @@ pub use pool::{
     origin_known_by_name, NewVolume, OptionsChange, OptionsInfo, Pool, PoolOptions, Verify,
 };
 pub use printable::printable;
+pub use request::{OriginIo, OriginOp, Request, Step, Why};
 pub use socket::PrivateSocket;
 pub use status::{
     CheckReport, Counters, DestageState, DrainProgress, OriginInfo, PoolStatus, RecoveryReport,

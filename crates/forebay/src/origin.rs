@@ -21,7 +21,6 @@ use crate::status::OriginInfo;
 pub use faulty::{FaultOp, Faults, FaultyOrigin};
 pub(crate) use file::changed;
 pub use file::FileOrigin;
-pub(crate) use identity::{is_name, is_unasked_name};
 pub use mem::MemOrigin;
 pub use open::open;
 pub(crate) use open::path_of;

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
+use forebay_engine::policy::{self, is_name};
 use forebay_engine::sys;
 use serde::{Deserialize, Serialize};
 
@@ -22,9 +23,7 @@ use crate::destage::Destage;
 use crate::engine::{self, Code, Engine, Probe, ProbeState};
 use crate::error::{blocks_text, open_error, Error, Result};
 use crate::media::{detect_id, Media, MediaInfo, MediaOptions};
-use crate::origin::{
-    self, is_name, is_unasked_name, join_identity, path_of, split_identity, Origin,
-};
+use crate::origin::{self, join_identity, path_of, split_identity, Origin};
 use crate::status::{DrainProgress, PoolStatus, RecoveryReport, Uuid, VolumeInfo};
 use crate::volume::{self, Volume};
 use crate::words::words;
@@ -509,48 +508,46 @@ impl Pool {
             way_out: way_out.into(),
         };
         let (size, was) = (origin.size_bytes(), info.size_bytes);
-        if origin.logical_block() > info.block_size {
-            return Err(wrong(
+        let id = split_identity(&now).0;
+        let raw = core.engine.volume_info(info.index);
+        let raw = raw.map_err(|e| core.named_error(&info.name, e))?;
+        let found = policy::Found {
+            id,
+            sectors: size / 512,
+            logical_block: origin.logical_block(),
+            accept_changed: o.accept_changed_origin,
+            by_name: o.origin_by_name,
+        };
+        let (verdict, sectors) = policy::judge_origin(&raw.spec, &found);
+        match verdict {
+            policy::Verdict::Same if now == recorded => return Ok(recorded),
+            policy::Verdict::Same | policy::Verdict::Renewed => {}
+            policy::Verdict::Block => return Err(wrong(
                 format!(
                     "its logical block has {} bytes, the volume's {}",
                     origin.logical_block(),
                     info.block_size
                 ),
                 "attach an origin with a logical block no larger than the volume's",
-            ));
-        }
-        let id = split_identity(&now).0;
-        let same = id == info.identity;
-        let unasked = is_unasked_name(&info.identity, id);
-        if !same && !unasked && !o.accept_changed_origin {
-            return Err(wrong(
-                format!(
-                    "it is {id}, the volume was made for {recorded}"
-                ),
+            )),
+            policy::Verdict::Other => return Err(wrong(
+                format!("it is {id}, the volume was made for {recorded}"),
                 "attach the right one. If this holds the same data (a restored or moved copy), say so (--accept-changed-origin); onto any other, cached data would destroy it",
-            ));
-        }
-        if !same && is_name(id) && !o.origin_by_name {
-            return Err(origin_known_by_name(&info.name, origin));
-        }
-        if size < was {
-            return Err(wrong(
+            )),
+            policy::Verdict::Name => return Err(origin_known_by_name(&info.name, origin)),
+            policy::Verdict::Smaller => return Err(wrong(
                 format!("it has {size} bytes, the volume {was}: it was truncated, or is another"),
                 "restore its size",
-            ));
-        }
-        if size > was && !o.accept_changed_origin {
-            return Err(wrong(
+            )),
+            policy::Verdict::Larger => return Err(wrong(
                 format!("it has {size} bytes, the volume {was}: it has grown"),
                 "accept the new size (--accept-changed-origin), and the volume grows",
-            ));
+            )),
         }
-        let grown = size / u64::from(info.block_size) * u64::from(info.block_size);
-        let renew = grown != was || !same || now != recorded;
-        if !renew || core.read_only {
+        if core.read_only {
             return Ok(recorded);
         }
-        let rebound = core.engine.volume_rebind(info.index, &now, grown / 512);
+        let rebound = core.engine.volume_rebind(info.index, &now, sectors);
         rebound.map_err(|e| core.named_error(&info.name, e))?;
         Ok(now)
     }
@@ -655,13 +652,16 @@ fn raw_duration(d: Duration) -> u64 {
 
 /// What the engine would refuse without saying which.
 fn check_options(o: &sys::fby_options) -> Result<()> {
-    if o.nslots > 64 {
+    if o.nslots > sys::FBY_DEFAULT_SLOTS_MAX {
         return Err(Error::usage(
             format!("{} commit slots are too many", o.nslots),
             "use 1 to 64, or 0 for what suits the media",
         ));
     }
-    let high = if o.high_watermark == 0 { 60 } else { o.high_watermark };
+    let high = match o.high_watermark {
+        0 => sys::FBY_DEFAULT_HIGH_WATERMARK,
+        high => high,
+    };
     if high > 100 || o.low_watermark > high {
         return Err(Error::usage(
             format!("watermarks of {high} % and {} % are not possible", o.low_watermark),

@@ -10,17 +10,18 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::engine::{Engine, Wait};
+use forebay_engine::sys;
+
+use crate::core::Core;
+use crate::engine::Wait;
 
 /// Turns of about 0.3 us each.
 const SPINS: u32 = 16;
 const YIELDS: u32 = 64;
 const NAP: Duration = Duration::from_micros(50);
-/// Longest sleep for space before it is looked for again.
-const SPACE_NAP: Duration = Duration::from_millis(20);
-
-/// Longest sleep for a flush before it is looked for again.
-const FLUSH_NAP: Duration = Duration::from_millis(500);
+/// Longest sleep for space, or for a flush, before it is looked for again.
+const SPACE_NAP: Duration = Duration::from_nanos(sys::FBY_DEFAULT_SPACE_RETRY_NS as u64);
+const FLUSH_NAP: Duration = Duration::from_nanos(sys::FBY_DEFAULT_FLUSH_RETRY_NS as u64);
 
 /// Those who wait for a flush of an origin to end.
 #[derive(Debug, Default)]
@@ -107,20 +108,27 @@ pub(crate) struct GaveUp {
 }
 
 impl Waiter {
-    /// Waits a while; the request is to be tried again after it.  `kick` makes
-    /// destage look for work.
+    /// Waits a while; the request is to be tried again after it.
     pub(crate) fn wait(
         &mut self,
-        engine: &Engine,
-        space: &Space,
+        core: &Core,
         w: Wait,
         timeout: Option<Duration>,
-        kick: impl FnOnce(),
     ) -> Result<(), GaveUp> {
-        if w != Wait::Space {
-            self.wait_short();
-            return Ok(());
+        match w {
+            Wait::Space => return self.wait_for_space(core, timeout),
+            // Tried once more, so that no end of a flush is slept over.
+            Wait::Flush => match self.announced.take() {
+                None => self.announced = Some(core.flushes.ended()),
+                Some(seen) => core.flushes.sleep(seen),
+            },
+            Wait::Block | Wait::Slot => self.wait_short(),
         }
+        Ok(())
+    }
+
+    fn wait_for_space(&mut self, core: &Core, timeout: Option<Duration>) -> Result<(), GaveUp> {
+        let space = &core.space;
         let since = *self.space_since.get_or_insert_with(Instant::now);
         let waited = since.elapsed();
         if space.aborted() || timeout.is_some_and(|t| waited >= t) {
@@ -129,8 +137,8 @@ impl Waiter {
         match self.announced.take() {
             None => {
                 self.announced = Some(space.came());
-                engine.wait_prepare(Wait::Space);
-                kick();
+                core.engine.wait_prepare(Wait::Space);
+                core.kick.kick();
             }
             Some(seen) => {
                 let left = timeout.map_or(SPACE_NAP, |t| t - waited);

@@ -93,17 +93,7 @@ pub(crate) fn volume_error(name: &str, e: Code) -> Error {
 
 /// The exit code of an error of the engine about a volume.
 pub(super) fn exit_code(code: i32) -> u8 {
-    match code {
-        sys::FBY_E_NO_VOLUME => 3,
-        sys::FBY_E_VOLUME_BUSY | sys::FBY_E_BUSY | sys::FBY_E_VOLUME_DIRTY => 4,
-        sys::FBY_E_VOLUME_DAMAGED | sys::FBY_E_INVARIANT => 5,
-        sys::FBY_E_ORIGIN_SIZE | sys::FBY_E_ORIGIN_IDENTITY => 6,
-        sys::FBY_E_ORIGIN_IO => 7,
-        sys::FBY_E_VOLUME_TABLE_FULL => 8,
-        sys::FBY_E_READ_ONLY => 9,
-        sys::FBY_E_HOLES | sys::FBY_E_HOLES_KNOWN | sys::FBY_E_LOST => 11,
-        _ => 2,
-    }
+    forebay_engine::policy::error_exit(Code(code))
 }
 
 #[cfg(test)]

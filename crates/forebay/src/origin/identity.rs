@@ -47,18 +47,8 @@ pub(super) fn of_block(fd: BorrowedFd<'_>, major: u32, minor: u32) -> String {
 }
 
 const NAME: &str = "name:";
-const NAME_WITHOUT_CONSENT: &str = "blk:";
 
-/// The id says no more than what the device is called today.
-pub(crate) fn is_name(id: &str) -> bool {
-    id.starts_with(NAME)
-}
-
-/// The recorded id is the same name, but nobody was asked whether a name will do.
-pub(crate) fn is_unasked_name(recorded: &str, id: &str) -> bool {
-    let names = (recorded.strip_prefix(NAME_WITHOUT_CONSENT), id.strip_prefix(NAME));
-    matches!(names, (Some(a), Some(b)) if a == b)
-}
+pub(super) use forebay_engine::policy::{is_name, is_unasked_name};
 
 /// `backing` says what a loop device has open: at the path that sysfs names another
 /// file may be by now, or in our name space.  An inode that is open is nobody else's.

@@ -4,8 +4,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::Volume;
-use crate::engine::Ticket;
 use crate::error::Result;
+use crate::request::Request;
 
 /// One of several who flush a volume, such as a connection.  When a flush fails, what it
 /// may have lost is told to each of them once, as Linux tells it to each open file, and
@@ -27,9 +27,10 @@ impl Volume {
 impl Flusher<'_> {
     /// As [`Volume::flush`].
     pub fn flush(&self) -> Result<()> {
-        let mut ticket = Ticket::client(self.told.load(Ordering::Acquire));
-        let flushed = self.volume.flush_ticket("flush", 0, self.volume.0.size, &mut ticket);
-        self.told.fetch_max(ticket.told(), Ordering::AcqRel);
+        let told = self.told.load(Ordering::Acquire);
+        let mut request = Request::flush_of(self.volume.inner(), told);
+        let flushed = request.run();
+        self.told.fetch_max(request.told(), Ordering::AcqRel);
         flushed
     }
 }

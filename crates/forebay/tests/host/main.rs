@@ -22,4 +22,5 @@ mod misuse;
 mod model;
 mod modes;
 mod origins;
+mod requests;
 mod volumes;

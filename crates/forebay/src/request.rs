@@ -1,0 +1,513 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Requests of a volume that block nowhere, for front ends that have many in flight.
+//!
+//! [`Volume::read_at`] and the like carry a request out on the caller's thread.  A
+//! [`Request`] is what they are made of: [`Request::resume`] says what is to be done next,
+//! and is told how that went.  So one thread can have thousands in flight, over an
+//! origin that is read and written by io_uring or however else.
+//!
+//! ```no_run
+//! # use forebay::{Request, Step, Volume};
+//! # fn later(_: std::time::Duration) {}
+//! # fn example(volume: &Volume) -> forebay::Result<()> {
+//! let mut block = [0; 4096];
+//! let mut request = Request::read(volume, &mut block, 0)?;
+//! let mut step = request.begin();
+//! loop {
+//!     step = match step {
+//!         Step::Done(result) => return result,
+//!         Step::Origin(io) => {
+//!             let result = request.perform(&io); // or later, elsewhere
+//!             request.resume(result)
+//!         }
+//!         Step::Wait(_, at_most) => {
+//!             later(at_most);
+//!             request.resume(Ok(()))
+//!         }
+//!     };
+//! }
+//! # }
+//! ```
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use forebay_engine::request::{Payload, Runs, Wanted};
+use forebay_engine::sys;
+
+use crate::destage::errno_of;
+use crate::drains::drain_on;
+use crate::engine::{Code, Memory, Wait};
+use crate::error::{Error, Result};
+use crate::latency::{sampled, Phase};
+use crate::volume::{Inner, Volume};
+use crate::wait::Waiter;
+
+const SECTOR: u64 = 512;
+
+/// What a request wants next.
+#[derive(Debug)]
+pub enum Step {
+    /// It has ended.
+    Done(Result<()>),
+    /// This is to be done on the origin; then resume with the result.
+    Origin(OriginIo),
+    /// Resume after so long, or sooner where it is known that what it waits for has come;
+    /// for the throttle not sooner.  It holds nothing meanwhile.
+    Wait(Why, Duration),
+}
+
+/// What a request waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// Another request has the block, or a commit slot.
+    Busy,
+    /// The cache is full.
+    Space,
+    /// Another flush is in flight.
+    Flush,
+    /// The origin is to have what is cached.
+    Destage,
+    /// It is done; its caller is held, so that intake matches what the origin takes.
+    Throttle,
+}
+
+/// What the origin is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OriginIo {
+    pub op: OriginOp,
+    /// Bytes.
+    pub offset: u64,
+    pub len: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OriginOp {
+    /// See [`Request::fill`].
+    Read,
+    /// See [`Request::data`].
+    Write,
+    WriteZeroes,
+    Discard,
+    Flush,
+}
+
+/// A request of a volume.  Given up if it is dropped before its end; where it has written,
+/// each block then holds the old data or the new.
+#[derive(Debug)]
+pub struct Request<'a> {
+    volume: &'a Inner,
+    machine: forebay_engine::request::Request<'a>,
+    payload: Payload<'a>,
+    /// Bytes.
+    offset: u64,
+    len: u64,
+    asked: Asked,
+    /// Where not all is well.
+    ill: Option<Box<Ill>>,
+}
+
+#[derive(Debug, Default)]
+struct Ill {
+    lost: Vec<u64>,
+    /// Of the last part that the origin did not do.
+    failure: Option<(&'static str, OriginIo, io::Error)>,
+}
+
+/// What the result of resume is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    Nothing,
+    Origin,
+    Destage,
+}
+
+impl<'a> Request<'a> {
+    /// Reads, see [`Volume::read_at`].
+    pub fn read(volume: &'a Volume, buf: &'a mut [u8], offset: u64) -> Result<Request<'a>> {
+        volume.inner().check(offset, buf.len() as u64)?;
+        Ok(Request::read_into(volume.inner(), buf, offset, Runs::own(None)))
+    }
+
+    /// The caller has checked the range, here and below.
+    #[inline(always)]
+    pub(crate) fn read_into(
+        volume: &'a Inner,
+        buf: &'a mut [u8],
+        offset: u64,
+        runs: Runs<'a>,
+    ) -> Request<'a> {
+        let len = buf.len() as u64;
+        Request::new(volume, sys::FBY_OP_READ, 0, offset, len, Payload::Read(buf), runs, false)
+    }
+
+    /// Writes, see [`Volume::write_at`]; durable in any case, if asked.
+    pub fn write(
+        volume: &'a Volume,
+        data: &'a [u8],
+        offset: u64,
+        durable: bool,
+    ) -> Result<Request<'a>> {
+        volume.inner().check(offset, data.len() as u64)?;
+        Ok(Request::write_timed(volume.inner(), data, offset, durable, false))
+    }
+
+    /// See [`Volume::discard`].
+    pub fn discard(volume: &'a Volume, offset: u64, len: u64) -> Result<Request<'a>> {
+        Request::range(volume.inner(), sys::FBY_OP_DISCARD, offset, len)
+    }
+
+    /// See [`Volume::write_zeroes`].
+    pub fn write_zeroes(volume: &'a Volume, offset: u64, len: u64) -> Result<Request<'a>> {
+        Request::range(volume.inner(), sys::FBY_OP_ZERO, offset, len)
+    }
+
+    /// See [`Volume::flush`].
+    pub fn flush(volume: &'a Volume) -> Result<Request<'a>> {
+        let volume = volume.inner();
+        Request::range(volume, sys::FBY_OP_FLUSH, 0, volume.size())
+    }
+
+    /// Of one of several clients, who was told so many failures before.
+    pub(crate) fn flush_of(volume: &'a Inner, told: u32) -> Request<'a> {
+        let (op, flags, size) = (sys::FBY_OP_FLUSH, sys::FBY_REQ_CLIENT, volume.size());
+        let mut r = Request::new(volume, op, flags, 0, size, Payload::None, Runs::None, false);
+        r.machine.set_told(told);
+        r
+    }
+
+    /// ... and how many it need not be told after this.
+    pub(crate) fn told(&self) -> u32 {
+        self.machine.told()
+    }
+
+    fn range(volume: &'a Inner, op: u8, offset: u64, len: u64) -> Result<Request<'a>> {
+        volume.check(offset, len)?;
+        Ok(Request::new(volume, op, 0, offset, len, Payload::None, Runs::None, false))
+    }
+
+    #[inline(always)]
+    pub(crate) fn write_timed(
+        volume: &'a Inner,
+        data: &'a [u8],
+        offset: u64,
+        durable: bool,
+        timed: bool,
+    ) -> Request<'a> {
+        let flags = if durable { sys::FBY_REQ_DURABLE } else { 0 };
+        let len = data.len() as u64;
+        let payload = Payload::Write(data);
+        Request::new(volume, sys::FBY_OP_WRITE, flags, offset, len, payload, Runs::None, timed)
+    }
+
+    #[inline(always)]
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        volume: &'a Inner,
+        op: u8,
+        flags: u8,
+        offset: u64,
+        len: u64,
+        payload: Payload<'a>,
+        runs: Runs<'a>,
+        timed: bool,
+    ) -> Request<'a> {
+        let (sector, nsectors) = (offset / SECTOR, len / SECTOR);
+        let w = Wanted { volume: volume.index(), op, flags, sector, nsectors };
+        let machine = forebay_engine::request::Request::new(w, runs, timed);
+        Request { volume, machine, payload, offset, len, asked: Asked::Nothing, ill: None }
+    }
+
+    /// Once, first.
+    #[inline(always)]
+    pub fn begin(&mut self) -> Step {
+        let next = self.go(None);
+        self.step(next)
+    }
+
+    /// The result of what it wanted; of a wait `Ok`, or an error where nothing is to be
+    /// waited for any more.
+    pub fn resume(&mut self, result: io::Result<()>) -> Step {
+        let errno = result.as_ref().err().map_or(0, errno_of);
+        let failed = result.err().filter(|_| self.asked == Asked::Origin);
+        let failure = failed.map(|e| (self.doing(), self.origin_io(), e));
+        if failure.is_some() || self.ill.is_some() {
+            self.ill().failure = failure;
+        }
+        let next = self.go(Some(errno));
+        self.step(next)
+    }
+
+    #[inline(always)]
+    fn go(&mut self, result: Option<i32>) -> i32 {
+        let (engine, policy) = (&self.volume.core().engine, self.volume.policy());
+        let next = engine.request_go(&mut self.machine, policy, self.payload.lend(), result);
+        if self.machine.wake() != 0 {
+            self.volume.core().wake(self.machine.wake());
+        }
+        next
+    }
+
+    #[inline(always)]
+    fn step(&mut self, next: i32) -> Step {
+        match next {
+            sys::FBY_NEXT_DONE => Step::Done(Ok(())),
+            other => self.other_step(other),
+        }
+    }
+
+    #[inline(never)]
+    fn other_step(&mut self, mut next: i32) -> Step {
+        const BUSY: Duration = Duration::from_micros(50);
+        loop {
+            match next {
+                sys::FBY_NEXT_DONE => return Step::Done(Ok(())),
+                sys::FBY_NEXT_ORIGIN => {
+                    self.asked = Asked::Origin;
+                    return Step::Origin(self.origin_io());
+                }
+                sys::FBY_NEXT_WAIT => {
+                    let (why, ns) = match self.machine.why() {
+                        sys::FBY_WAIT_SPACE => (Why::Space, sys::FBY_DEFAULT_SPACE_RETRY_NS),
+                        sys::FBY_WAIT_FLUSH => (Why::Flush, sys::FBY_DEFAULT_FLUSH_RETRY_NS),
+                        _ => return Step::Wait(Why::Busy, BUSY),
+                    };
+                    return Step::Wait(why, Duration::from_nanos(ns.into()));
+                }
+                sys::FBY_NEXT_THROTTLE => match self.delay_ns() {
+                    0 => {}
+                    ns => return Step::Wait(Why::Throttle, Duration::from_nanos(ns)),
+                },
+                sys::FBY_NEXT_DRAIN => match self.drain() {
+                    Ok(()) => {
+                        let ns = sys::FBY_DEFAULT_DRAIN_LOOK_NS;
+                        return Step::Wait(Why::Destage, Duration::from_nanos(ns.into()));
+                    }
+                    Err(e) => return Step::Done(Err(e)),
+                },
+                sys::FBY_NEXT_LOST => {
+                    let block = self.machine.lost() / 8;
+                    self.ill().lost.push(block);
+                }
+                sys::FBY_NEXT_STEP => {
+                    next = self.timed_step();
+                    continue;
+                }
+                sys::FBY_NEXT_DATA => {}
+                error => return Step::Done(Err(self.error(Code(-error)))),
+            }
+            next = self.go(Some(0));
+        }
+    }
+
+    fn delay_ns(&self) -> u64 {
+        let core = self.volume.core();
+        core.engine.request_delay(&self.machine, core.now_ns())
+    }
+
+    /// A step of a sampled write was made, and another is to be.
+    fn timed_step(&mut self) -> i32 {
+        let phase = match self.machine.step() {
+            1 => Phase::Copy,
+            2 => Phase::Commit,
+            3 => Phase::Publish,
+            _ => return self.go(Some(0)),
+        };
+        let volume = self.volume;
+        volume.latency().time(phase, || self.go(Some(0)))
+    }
+
+    fn drain(&mut self) -> Result<()> {
+        self.asked = Asked::Destage;
+        let core = self.volume.core();
+        drain_on(&core.engine, self.volume.index()).map_err(|e| self.error(e))?;
+        core.kick.kick();
+        Ok(())
+    }
+
+    // --- the origin's part ------------------------------------------------------
+
+    fn origin_io(&self) -> OriginIo {
+        let asked = self.machine.asked();
+        let op = match asked.op {
+            sys::FBY_OP_READ => OriginOp::Read,
+            sys::FBY_OP_WRITE => OriginOp::Write,
+            sys::FBY_OP_ZERO => OriginOp::WriteZeroes,
+            sys::FBY_OP_DISCARD => OriginOp::Discard,
+            _ => OriginOp::Flush,
+        };
+        OriginIo { op, offset: asked.sector * SECTOR, len: asked.nsectors * SECTOR }
+    }
+
+    fn doing(&self) -> &'static str {
+        match self.machine.asked().op {
+            sys::FBY_OP_READ => "read",
+            sys::FBY_OP_WRITE => "write past the cache",
+            sys::FBY_OP_ZERO => "write of zeroes",
+            sys::FBY_OP_DISCARD => "discard",
+            _ => "flush",
+        }
+    }
+
+    fn bytes(&self, io: &OriginIo) -> std::ops::Range<usize> {
+        let start = (io.offset - self.offset) as usize;
+        start..start + io.len as usize
+    }
+
+    /// What the origin is to write.
+    pub fn data(&self, io: &OriginIo) -> &[u8] {
+        match &self.payload {
+            Payload::Write(data) if io.op == OriginOp::Write => &data[self.bytes(io)],
+            _ => &[],
+        }
+    }
+
+    /// Where all of what the origin reads belongs; `None`: parts of it are cached, and are
+    /// newer there.
+    pub fn place(&mut self, io: &OriginIo) -> Option<&mut [u8]> {
+        let (bytes, whole) = (self.bytes(io), self.machine.asked().nruns == 1);
+        match &mut self.payload {
+            Payload::Read(buf) if whole => Some(&mut buf[bytes]),
+            _ => None,
+        }
+    }
+
+    /// All of what the origin has read, of which each part goes to its place.
+    pub fn fill(&mut self, io: &OriginIo, whole: &[u8]) {
+        assert_eq!(whole.len() as u64, io.len);
+        if let Some(place) = self.place(io) {
+            place.copy_from_slice(whole);
+            return;
+        }
+        let first = self.bytes(io).start;
+        let runs: Vec<_> = self.machine.parts().collect();
+        let Payload::Read(buf) = &mut self.payload else { return };
+        for run in runs {
+            let (start, end) = (run.start as usize * 512, run.end as usize * 512);
+            buf[start..end].copy_from_slice(&whole[start - first..end - first]);
+        }
+    }
+
+    /// Does it, on the volume's own origin and the caller's thread.
+    pub fn perform(&mut self, io: &OriginIo) -> io::Result<()> {
+        let (origin, latency) = (self.volume.origin(), self.volume.latency());
+        match io.op {
+            OriginOp::Write => {
+                latency.time(Phase::Bypass, || origin.write_at(self.data(io), io.offset))
+            }
+            OriginOp::WriteZeroes => origin.write_zeroes(io.offset, io.len),
+            OriginOp::Discard => origin.discard(io.offset, io.len),
+            OriginOp::Flush => origin.flush(),
+            OriginOp::Read => latency.time(Phase::OriginRead, || match self.place(io) {
+                Some(place) => origin.read_at(place, io.offset),
+                None => {
+                    let mut whole = Memory::zeroed(io.len as usize)?;
+                    let whole = &mut whole.bytes_mut()[..io.len as usize];
+                    origin.read_at(whole, io.offset)?;
+                    self.fill(io, whole);
+                    Ok(())
+                }
+            }),
+        }
+    }
+
+    /// Carries it out on the caller's thread.
+    #[inline(always)]
+    pub(crate) fn run(&mut self) -> Result<()> {
+        match self.begin() {
+            Step::Done(result) => result,
+            step => self.run_on(step),
+        }
+    }
+
+    /// A write, begun with a look at the clock.
+    pub(crate) fn run_timed(&mut self) -> Result<()> {
+        let volume = self.volume;
+        let next = volume.latency().time(Phase::Begin, || self.go(None));
+        let step = self.step(next);
+        self.run_on(step)
+    }
+
+    #[inline(never)]
+    fn run_on(&mut self, mut step: Step) -> Result<()> {
+        let (volume, mut waiter) = (self.volume, Waiter::default());
+        let mut done = 0;
+        loop {
+            if self.machine.done() > done {
+                done = self.machine.done();
+                waiter.reset();
+            }
+            let result = match step {
+                Step::Done(result) => return result,
+                Step::Origin(io) => self.perform(&io),
+                Step::Wait(Why::Throttle, delay) => {
+                    volume.latency().time(Phase::Throttle, || std::thread::sleep(delay));
+                    Ok(())
+                }
+                Step::Wait(Why::Destage, pause) => {
+                    std::thread::sleep(pause);
+                    match volume.core().space.aborted() {
+                        true => Err(io::Error::other("the server stops")),
+                        false => Ok(()),
+                    }
+                }
+                Step::Wait(why, _) => {
+                    let wait = match why {
+                        Why::Space => Wait::Space,
+                        Why::Flush => Wait::Flush,
+                        _ => Wait::Block,
+                    };
+                    volume.wait(&mut waiter, wait)?;
+                    Ok(())
+                }
+            };
+            step = self.resume(result);
+        }
+    }
+
+    /// Reads, and counts those that need nothing of the origin.
+    #[inline(always)]
+    pub(crate) fn run_read(&mut self) -> Result<()> {
+        let start = sampled().then(Instant::now);
+        let step = self.begin();
+        if let (Some(start), Step::Done(Ok(()))) = (start, &step) {
+            self.volume.latency().add(Phase::ReadHit, start.elapsed());
+        }
+        match step {
+            Step::Done(result) => result,
+            step => self.run_on(step),
+        }
+    }
+
+    fn ill(&mut self) -> &mut Ill {
+        self.ill.get_or_insert_default()
+    }
+
+    #[cold]
+    fn error(&mut self, e: Code) -> Error {
+        let Ill { lost, failure } = *self.ill.take().unwrap_or_default();
+        let name = || self.volume.name().to_string();
+        match (e.0, failure) {
+            (sys::FBY_E_LOST, _) if !lost.is_empty() => Error::Lost { name: name(), blocks: lost },
+            (sys::FBY_E_ORIGIN_IO, None) if self.asked == Asked::Destage => {
+                let last = self.volume.info().ok().and_then(|info| info.last_error);
+                let why = last.unwrap_or_else(|| "the server stops".into());
+                let (doing, source) = ("write through the cache", io::Error::other(why));
+                Error::OriginIo { name: name(), doing, offset: self.offset, len: self.len, source }
+            }
+            (sys::FBY_E_ORIGIN_IO, Some((doing, io, source))) => {
+                let OriginIo { offset, len, .. } = io;
+                Error::OriginIo { name: name(), doing, offset, len, source }
+            }
+            _ => self.volume.error(e, self.offset, self.len),
+        }
+    }
+}
+
+impl Drop for Request<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // Whoever waits for what it held looks again in time.
+        let _ = self.volume.core().engine.request_end(&mut self.machine);
+    }
+}
