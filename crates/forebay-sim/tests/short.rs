@@ -94,7 +94,8 @@ fn flipped_bits_are_harmless_or_isolated() {
 
 #[test]
 fn operations_cost_what_the_golden_table_says() {
-    let file = tests_dir().join("golden/persist.txt");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let file = root.join("tests/golden/persist.txt");
     let kept = std::fs::read_to_string(&file).unwrap();
     let measured = golden::table(&golden::measure().unwrap());
     let differ = golden::differences(&kept, &measured);
