@@ -63,6 +63,7 @@ static inline bool fby_asserts_hold(void)
 #define fby_fetch_or(p, v) FBY_FETCH(or, p, v)
 #define fby_fetch_and(p, v) FBY_FETCH(and, p, v)
 
+#define fby_mb_after_atomic() smp_mb__after_atomic()
 #define fby_rmb() smp_rmb()
 #define fby_wmb() wmb() /* orders non-temporal stores too */
 #define fby_relax() cpu_relax()

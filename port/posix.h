@@ -51,10 +51,12 @@ _Noreturn void fby_assert_failed(const char *cond, const char *file, int line);
 #define fby_fetch_and(p, v) __atomic_fetch_and((p), (v), __ATOMIC_ACQ_REL)
 
 #if defined(__x86_64__)
+#define fby_mb_after_atomic() __atomic_signal_fence(__ATOMIC_SEQ_CST)
 #define fby_rmb() __atomic_thread_fence(__ATOMIC_ACQUIRE)
 #define fby_wmb() __builtin_ia32_sfence()
 #define fby_relax() __builtin_ia32_pause()
 #else
+#define fby_mb_after_atomic() __atomic_thread_fence(__ATOMIC_SEQ_CST)
 #define fby_rmb() __atomic_thread_fence(__ATOMIC_ACQUIRE)
 #define fby_wmb() __atomic_thread_fence(__ATOMIC_RELEASE)
 #define fby_relax() ((void)0)

@@ -43,7 +43,17 @@
 	X(NUMBERS, 74, "a number is higher than a pool can reach: the media is damaged, or forged") \
 	X(GROUP, 95, "the pool is for media of which a cut may tear more at once than this Forebay knows") \
 	X(CHUNK_KIND, 95, "a chunk is of a kind that this Forebay does not know") \
-	X(OWNER_KIND, 95, "a record of the volume table is of a kind that this Forebay does not know")
+	X(OWNER_KIND, 95, "a record of the volume table is of a kind that this Forebay does not know") \
+	X(NO_LOG, 2, "no such log") \
+	X(LOG_STATE, 22, "the log is not in the state for this") \
+	X(LOG_UNCLAIMED, 16, "the log holds entries of before the pool was opened, which are to be claimed and replayed first") \
+	X(LOG_OBSOLETE, 116, "the transaction group is synced already") \
+	X(LOG_SKIPS, 34, "the transaction group is more than three above the last one synced") \
+	X(LOG_BACKWARDS, 22, "a later transaction group is synced already") \
+	X(LOG_TOO_LARGE, 90, "the entry is larger than a chunk of the pool can hold") \
+	X(LOG_GUID, 17, "another log has this GUID, or it is zero") \
+	X(LOG_HEADER, 22, "the log's header is not one that this log has handed out") \
+	X(LOG_ENTRY, 74, "the entry cannot be read, or is not what it was when the log was claimed")
 
 enum fby_error {
 	FBY_E_NONE = 0,

@@ -107,6 +107,7 @@ struct fby_superblock {
 enum fby_owner_kind {
 	FBY_OWNER_FREE = 0, /* nobody: the record is free */
 	FBY_OWNER_VOLUME = 1,
+	FBY_OWNER_LOG = 2,
 	FBY_OWNER_KINDS
 };
 
@@ -144,6 +145,7 @@ struct fby_volume_record {
 enum fby_chunk_kind {
 	FBY_CHUNK_FREE = 0, /* as formatted */
 	FBY_CHUNK_CACHE = 1, /* blocks of a volume */
+	FBY_CHUNK_LOG = 2, /* entries of a log */
 	FBY_CHUNK_KINDS
 };
 

@@ -3,7 +3,7 @@
  * record.c - the records of the volume table: two copies each, of which at least one
  * is whole at any moment.
  */
-#include "format/store.h"
+#include "format/log_entry.h"
 
 static u64 record_at(u32 volume, u32 copy)
 {
@@ -22,12 +22,23 @@ bool fby_text_ends(const char *s, u32 n)
 	return n > 0;
 }
 
+static bool log_record_sane(const struct fby_log_record *r)
+{
+	struct fby_log_header h = { .state = r->state, .at = r->at };
+
+	return r->home <= FBY_LOG_CONSUMER && r->reserved0 == 0 &&
+	       r->reserved1 == 0 && r->reserved2 == 0 && (r->flags & ~FBY_VF_ALL) == 0 &&
+	       fby_text_ends(r->name, sizeof(r->name)) && fby_log_header_sane(&h);
+}
+
 bool fby_record_sane(u32 volume, const struct fby_volume_record *r)
 {
 	u8 any = 0;
 
 	if (r->index != volume || r->counter >= FBY_NUMBER_END)
 		return false;
+	if (r->kind == FBY_OWNER_LOG)
+		return log_record_sane((const void *)r);
 	if (r->kind >= FBY_OWNER_KINDS) /* what more has to hold is not known here */
 		return true;
 	for (u32 i = 0; i < sizeof(r->reserved); i++)

@@ -12,20 +12,33 @@ static u64 count_of(const struct fby_log_counters *c, u64 txg)
 	return txg <= c->txg && c->txg - txg < FBY_LOG_TXGS ? c->n[c->txg - txg] : 0;
 }
 
-/* False: a txg three later was counted, so this one was synced long ago. */
-static bool count(struct fby_log_counters *c, u64 txg)
+/* To txg as the newest. */
+static void move_on(struct fby_log_counters *c, u64 txg)
 {
 	struct fby_log_counters moved = { .txg = txg };
 
-	if (txg > c->txg) {
-		for (u32 i = 0; i < FBY_LOG_TXGS && i < txg; i++)
-			moved.n[i] = count_of(c, txg - i);
-		*c = moved;
-	}
+	if (txg <= c->txg)
+		return;
+	for (u32 i = 0; i < FBY_LOG_TXGS && i < txg; i++)
+		moved.n[i] = count_of(c, txg - i);
+	*c = moved;
+}
+
+bool fby_log_count(struct fby_log_counters *c, u64 txg)
+{
+	if (fby_unlikely(txg > c->txg))
+		move_on(c, txg);
 	if (c->txg - txg >= FBY_LOG_TXGS)
 		return false;
 	c->n[c->txg - txg]++;
 	return true;
+}
+
+void fby_log_count_all(struct fby_log_counters *c, const struct fby_log_counters *more)
+{
+	move_on(c, more->txg);
+	for (u32 i = 0; i < FBY_LOG_TXGS && i < c->txg; i++)
+		c->n[i] += count_of(more, c->txg - i);
 }
 
 static bool counts_agree(const struct fby_log_counters *a, const struct fby_log_counters *b, u64 synced)
@@ -44,15 +57,21 @@ static bool counters_match(const struct fby_log_counters *a, const struct fby_lo
 
 /* --- append ------------------------------------------------------------------ */
 
+enum fby_log_refusal fby_log_admit(u64 synced, u64 txg)
+{
+	if (txg <= synced)
+		return FBY_LOG_OBSOLETE;
+	return txg - synced > FBY_LOG_TXGS ? FBY_LOG_SKIPS : FBY_LOG_OK;
+}
+
 enum fby_log_refusal fby_log_append_order(struct fby_log_position *at, u64 txg, bool new_generation,
 					  struct fby_log_node *node)
 {
 	bool next = new_generation || at->gen == 0;
+	enum fby_log_refusal refusal = fby_log_admit(at->synced, txg);
 
-	if (txg <= at->synced)
-		return FBY_LOG_OBSOLETE;
-	if (txg - at->synced > FBY_LOG_TXGS)
-		return FBY_LOG_SKIPS;
+	if (refusal != FBY_LOG_OK)
+		return refusal;
 	if (at->gen + next == 0 || (!next && at->id + 1 == 0))
 		return FBY_LOG_FULL;
 	if (next) {
@@ -61,7 +80,7 @@ enum fby_log_refusal fby_log_append_order(struct fby_log_position *at, u64 txg, 
 		at->last = at->live;
 	}
 	at->id++;
-	if (!count(&at->live, txg))
+	if (!fby_log_count(&at->live, txg))
 		FBY_ASSERT(false); /* a txg above synced + 3 was counted */
 	node->txg = txg;
 	node->gen = at->gen;
@@ -158,7 +177,7 @@ void fby_log_claim_order(struct fby_log_position *at, u64 synced, struct fby_log
 			gen = node[i].gen;
 			at->seal = node[i].before;
 		}
-		(void)count(&at->seal, node[i].txg); /* false: forged, and refused when it is replayed */
+		(void)fby_log_count(&at->seal, node[i].txg); /* false: forged, and refused when it is replayed */
 	}
 	at->seal_gen = gen + 1;
 }
@@ -180,7 +199,7 @@ static bool follow(const struct fby_log_position *at, const struct fby_log_node 
 		next->last = at->live;
 	next->gen = e->gen;
 	next->id = e->id;
-	return counters_match(&e->before, &next->last, at->synced) && count(&next->live, e->txg);
+	return counters_match(&e->before, &next->last, at->synced) && fby_log_count(&next->live, e->txg);
 }
 
 /* To be replayed at all?  Counts why not. */

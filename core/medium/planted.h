@@ -66,6 +66,21 @@
 	X(HEADERS_LOST_SILENT, "a chunk without seals is taken for one that was never sealed") \
 	X(LOSS_FORGOTTEN_AFTER_CLEAN, "recovery writes down what is lost after it has cleared the clean flag") \
 	X(PACKED_FOR_EVER, "lost blocks are carried forward for space again and again, though that makes none") \
+	X(APPEND_NO_FENCE, "an entry of a log is acknowledged without its fence") \
+	X(COUNTERS_NOT_STORED, "an entry of a log does not say how many come before it") \
+	X(GENERATION_NOT_WAITED, "a generation begins while entries of the one before are in flight") \
+	X(TORN_ENTRY_ACCEPTED, "the last entry of a log counts, though its body did not arrive") \
+	X(GC_BY_WRONG_TXG, "chunks of a log are given back while the newest txg in them is unsynced") \
+	X(SEAL_OF_LOG_FORGOTTEN, "a claim does not say how many entries the last generation has") \
+	X(CHECKPOINT_BEFORE_EFFECT, "an entry counts as replayed before its effect is there") \
+	X(CHECKPOINT_FORGOTTEN, "an entry that was replayed does not count as replayed") \
+	X(HEADER_ENDS_WALK, "an entry whose header cannot be read hides those behind it in the chunk") \
+	X(GUID_IGNORED, "a claim takes entries of an earlier period") \
+	X(ENTRY_EPOCH_IGNORED, "entries of an earlier use of the chunk count") \
+	X(CREATE_NOT_RECORDED, "the record does not say that a log has begun") \
+	X(DESTROY_NOT_RECORDED, "the record does not say that a log has ended") \
+	X(MISSING_NOT_COUNTED, "recovery does not compare the entries of a chunk with what its seal says") \
+	X(SYNC_NOT_RECORDED, "a sync makes room for a txg that the record on the media does not allow") \
 	X(READS_LEAVE_NONE, "while somebody reads from the origin, destage has no request, and its round ends early") \
 	X(REQUEST_LAST_RUN_FORGOTTEN, "a request's read leaves out what the origin has of its end") \
 	X(REQUEST_JOINED_FAILS, "a request's read fails where the origin cannot read what lies between its parts") \

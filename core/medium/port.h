@@ -54,7 +54,9 @@
  *			error (machine check): dst and crc are then void
  *  25 fby_port_read(m, dst, at, n)	the same without a checksum; dst may be
  *			NULL: is it readable?
- *  26 fby_uninitialized	of a variable: spare clearing it where the compiler would
+ *  26 fby_mb_after_atomic()	behind one of 8 to 10: stores before it are seen before
+ *			loads after it are done
+ *  27 fby_uninitialized	of a variable: spare clearing it where the compiler would
  */
 #ifndef FBY_PORT_H
 #define FBY_PORT_H

@@ -19,7 +19,8 @@ static u32 buckets_of(const struct fby_superblock *sb)
 
 /* Places in mem, in order; sizes are multiples of 64. */
 struct layout {
-	u64 slots, chunks, owners, cached, drained, recovered, scanned, dead, buckets, entries, total;
+	u64 slots, chunks, owners, logs, log_parts, log_chunks, cached, drained, recovered, scanned, dead, buckets,
+		entries, total;
 };
 
 static struct layout layout_of(const struct fby_superblock *sb, u32 nslots)
@@ -30,7 +31,10 @@ static struct layout layout_of(const struct fby_superblock *sb, u32 nslots)
 	l.slots = fby_round_up(sizeof(struct fby_pool), 64);
 	l.chunks = l.slots + fby_round_up(nslots * sizeof(struct fby_slot), 64);
 	l.owners = l.chunks + fby_round_up(sb->nchunks * sizeof(struct fby_chunk), 64);
-	l.cached = l.owners + fby_round_up(sb->nvolumes * sizeof(struct fby_owner), 64);
+	l.logs = l.owners + fby_round_up(sb->nvolumes * sizeof(struct fby_owner), 64);
+	l.log_parts = l.logs + fby_round_up(sb->nvolumes * sizeof(struct fby_log), 64);
+	l.log_chunks = l.log_parts + (u64)nslots * sb->nvolumes * sizeof(struct fby_log_part);
+	l.cached = l.log_chunks + fby_round_up(sb->nchunks * sizeof(struct fby_log_chunk), 64);
 	l.drained = l.cached + fby_round_up(sb->nvolumes * sizeof(struct fby_cached), 64);
 	l.recovered = l.drained + fby_round_up(sb->nvolumes * sizeof(struct fby_drained), 64);
 	l.scanned = l.recovered + fby_round_up(sb->nvolumes * sizeof(struct fby_recovered), 64);
@@ -69,12 +73,19 @@ __attribute__((noinline)) static void open_volumes(struct fby_pool *p)
 		bool a_ok = fby_record_read(&p->space.store, (u16)i, 0, &a);
 		bool b_ok = fby_record_read(&p->space.store, (u16)i, 1, &b);
 
+		fby_lock_init(&p->logs.log[i].lock);
 		owner->first = owner->last = FBY_NO_CHUNK;
 		owner->damaged = !a_ok && !b_ok;
 		if (owner->damaged)
 			continue;
 		owner->rec = a_ok && (!b_ok || a.counter >= b.counter) ? a : b;
 		owner->chunk_kind = FBY_CHUNK_CACHE;
+		if (owner->rec.kind == FBY_OWNER_LOG) {
+			fby_logs_open(&p->logs, (u16)i);
+			owner->chunk_kind = FBY_CHUNK_LOG;
+			fby_entitle(&p->space, owner, true);
+			continue;
+		}
 		if (owner->rec.kind >= FBY_OWNER_KINDS) {
 			fby_recovery_unknown(&p->recovery, -FBY_E_OWNER_KIND, i, owner->rec.kind);
 			continue;
@@ -89,6 +100,7 @@ static void open_slots(struct fby_pool *p)
 {
 	for (u32 i = 0; i < p->space.opt.nslots; i++) {
 		p->space.slot[i].floor = FBY_NO_SEQ;
+		p->space.slot[i].log = FBY_NO_OWNER;
 		p->space.slot[i].dead = fby_dead_row(&p->space, &p->space.slot[i]);
 		for (u32 v = 0; v < FBY_VOLUMES_MAX; v++)
 			p->space.slot[i].volume[v].open = FBY_NO_CHUNK;
@@ -120,11 +132,15 @@ int fby_pool_open(struct fby_pool **out, void *mem, u64 bytes, struct fby_media 
 	p->space.slot = (void *)((u8 *)mem + l.slots);
 	p->space.chunk = (void *)((u8 *)mem + l.chunks);
 	p->space.owner = (void *)((u8 *)mem + l.owners);
+	p->logs.log = (void *)((u8 *)mem + l.logs);
+	p->logs.part = (void *)((u8 *)mem + l.log_parts);
+	p->logs.chunk = (void *)((u8 *)mem + l.log_chunks);
 	p->cache.volume = (void *)((u8 *)mem + l.cached);
 	p->drain.volume = (void *)((u8 *)mem + l.drained);
 	p->recovery.volume = (void *)((u8 *)mem + l.recovered);
 	p->recovery.scanned = (void *)((u8 *)mem + l.scanned);
-	p->cache.space = p->drain.space = p->recovery.space = &p->space;
+	p->cache.space = p->drain.space = p->recovery.space = p->logs.space = &p->space;
+	p->recovery.logs = &p->logs;
 	p->drain.cache = p->recovery.cache = &p->cache;
 	p->space.dead = (void *)((u8 *)mem + l.dead);
 	p->cache.bucket = (void *)((u8 *)mem + l.buckets);

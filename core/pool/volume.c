@@ -15,7 +15,7 @@ static bool name_equal(const char *a, const char *b)
 
 /* Of a name that ends.  One that is . or .., or begins with -, cannot be a file's, and
  * a command takes it for something else. */
-static bool name_ok(const char *name)
+bool fby_name_ok(const char *name)
 {
 	for (u32 n = 0; name[n]; n++) {
 		char c = name[n];
@@ -56,7 +56,7 @@ int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *ind
 
 	if (rc)
 		return rc;
-	if (!fby_text_ends(s->name, sizeof(s->name)) || !name_ok(s->name) ||
+	if (!fby_text_ends(s->name, sizeof(s->name)) || !fby_name_ok(s->name) ||
 	    !fby_text_ends(s->identity, sizeof(s->identity)))
 		return -FBY_E_NAME;
 	if (fby_volume_find(p, s->name, index) == FBY_DONE)
@@ -85,6 +85,7 @@ int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *ind
 	if (!fby_record_sane(i, &r))
 		return -FBY_E_GEOMETRY;
 	owner->rec = r;
+	owner->chunk_kind = FBY_CHUNK_CACHE;
 	fby_zero(&cv->gate, sizeof(cv->gate)); /* of the volume before it */
 	cv->blocks = (r.origin_sectors + FBY_PAGE_SECTORS - 1) / FBY_PAGE_SECTORS;
 	cv->lost_blocks = cv->lost_only = rv->holes = rv->holes_unknown = 0;
@@ -270,6 +271,7 @@ int fby_volume_attach(struct fby_pool *p, u16 index, const struct fby_attach *a)
 	fby_gate_attach(cv);
 	cv->bypasses = cv->bypassed_sectors = 0;
 	fby_entitle(&p->space, owner, true);
+	owner->attached = true;
 	fby_share_update(&p->space);
 	fby_level_update(&p->space, index);
 	fby_destage_look(&p->space, index);
@@ -309,6 +311,7 @@ int fby_volume_detach(struct fby_pool *p, u16 index)
 	if (busy)
 		return -FBY_E_BUSY;
 	fby_destage_settle(&p->drain, index);
+	owner->attached = false;
 	fby_entitle(&p->space, owner, false);
 	fby_share_update(&p->space);
 	fby_zero(&dv->destage, sizeof(dv->destage));

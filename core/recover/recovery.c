@@ -14,7 +14,7 @@ static void unknown_loss(struct fby_recovery *p, u16 volume)
 	struct fby_owner *o = &p->space->owner[volume];
 	struct fby_recovered *v = &p->volume[volume];
 
-	if (o->rec.kind == FBY_OWNER_VOLUME || o->damaged)
+	if (o->rec.kind == FBY_OWNER_VOLUME || o->rec.kind == FBY_OWNER_LOG || o->damaged)
 		v->holes_unknown++;
 }
 
@@ -239,9 +239,12 @@ static void write_seals(struct fby_recovery *p, u32 c)
 	if (FBY_BUG(TAIL_RESEALED_SHORT) && ch->fill > p->space->store.first_page)
 		ch->fill--;
 	ch->seq_last = ch->seq_max;
+	if (ch->kind == FBY_CHUNK_LOG)
+		goto copies;
 	ch->last_block = FBY_NO_BLOCK;
 	if (ch->fill > p->space->store.first_page && fby_page_line_read(p->space, c, ch->fill - 1, &l, NULL))
 		ch->last_block = l.block;
+copies:
 	for (u32 parity = 0; parity < 2; parity++)
 		copy_seal(p, c, parity);
 	if (!(p->scanned[c].found & CR_CLOSED))
@@ -365,7 +368,8 @@ static void build_lists(struct fby_recovery *p)
 		ch->state = FBY_CS_CLOSED;
 		ch->next = p->space->owner[ch->owner].first;
 		p->space->owner[ch->owner].first = c;
-		p->space->owner[ch->owner].recovered += fby_load(&p->scanned[c].linked);
+		if (ch->kind != FBY_CHUNK_LOG)
+			p->space->owner[ch->owner].recovered += fby_load(&p->scanned[c].linked);
 	}
 	for (u32 i = 0; i < p->space->store.sb.nvolumes; i++) {
 		struct fby_owner *o = &p->space->owner[i];

@@ -6,6 +6,7 @@
 #define FBY_RECOVERY_H
 
 #include "cache/cache.h"
+#include "log/logs.h"
 
 /* fby_scanned.found */
 enum {
@@ -33,6 +34,7 @@ struct fby_recovered {
 struct fby_recovery {
 	struct fby_space *space;
 	struct fby_cache *cache;
+	struct fby_logs *logs;
 	struct fby_recovered *volume;
 	struct fby_scanned *scanned; /* by chunk; of no meaning when recovery has ended */
 	struct fby_recovery_report report FBY_ALIGNED;

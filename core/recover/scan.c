@@ -473,6 +473,23 @@ static void scan_nothing(struct fby_recovery *p, u32 c)
 	ch->fill = ch->sealed = p->space->store.first_page;
 }
 
+/* A chunk of a log: where it ends, and how many entries it has and should have. */
+static void scan_log(struct fby_recovery *p, struct scan *s, u64 opened)
+{
+	struct fby_chunk *ch = &p->space->chunk[s->c];
+	bool ours = s->seals && s->seal.epoch == ch->epoch;
+
+	scan_doubt(p, s, opened);
+	ch->owner = s->volume;
+	if (ours && s->seal.closed)
+		p->scanned[s->c].found |= CR_CLOSED;
+	fby_logs_scan(p->logs, s->c, ours ? &s->seal : NULL);
+	max_u64(&p->max_epoch, ch->epoch);
+	max_u64(&p->max_seq, ch->seq_min);
+	fby_store(&p->scanned[s->c].linked,
+		  fby_logs_held(p->logs, s->c) ? ch->fill - p->space->store.first_page : 0);
+}
+
 static void scan_chunk(struct fby_recovery *p, u32 c)
 {
 	struct fby_chunk *ch = &p->space->chunk[c];
@@ -489,6 +506,10 @@ static void scan_chunk(struct fby_recovery *p, u32 c)
 	opened = ch->epoch;
 	if (!scan_seals(p, &s)) {
 		scan_nothing(p, c);
+		return;
+	}
+	if (ch->kind == FBY_CHUNK_LOG) {
+		scan_log(p, &s, opened);
 		return;
 	}
 	scan_lines(p, &s);

@@ -39,7 +39,7 @@ u32 fby_owed_to(const struct fby_space *p, const struct fby_owner *v)
 {
 	u32 n = fby_load(&v->nchunks);
 
-	return v->attached && n < p->entitled ? p->entitled - n : 0;
+	return v->active && n < p->entitled ? p->entitled - n : 0;
 }
 
 void fby_owed_count(struct fby_space *p, const struct fby_owner *v, u32 add)
@@ -66,7 +66,7 @@ void fby_entitle(struct fby_space *p, struct fby_owner *v, bool attached)
 {
 	fby_lock(&p->lock);
 	fby_owed_count(p, v, ~0u);
-	v->attached = attached;
+	v->active = attached;
 	fby_owed_count(p, v, 1);
 	fby_unlock(&p->lock);
 	/* A writer that was refused for the sake of another may have a chunk now. */
@@ -180,7 +180,7 @@ void fby_share_update(struct fby_space *p)
 
 	n = 0;
 	for (u32 i = 0; i < p->store.sb.nvolumes; i++)
-		n += p->owner[i].attached;
+		n += p->owner[i].active;
 	fby_store(&p->attached, n);
 	do {
 		before = share;
@@ -190,7 +190,7 @@ void fby_share_update(struct fby_space *p)
 			const struct fby_owner *v = &p->owner[i];
 			u64 counted = fby_load(&v->counted);
 
-			if (v->attached && 2 * counted >= share)
+			if (v->active && 2 * counted >= share)
 				n++;
 			else
 				room -= counted < room ? (u32)counted : room;

@@ -31,7 +31,9 @@ void fby_owner_count(struct fby_space *p, u16 owner)
 	u64 pages;
 
 	fby_lock(&p->lock);
-	pages = fby_owner_pages(p, owner);
+	/* A log's chunks are all that they can hold: nothing of one is moved or let go. */
+	pages = v->chunk_kind == FBY_CHUNK_LOG ? (u64)v->nchunks * (p->store.chunk_pages - p->store.first_page) :
+						 fby_owner_pages(p, owner);
 	fby_store(&p->live, p->live + pages - v->counted);
 	fby_store(&v->counted, pages);
 	fby_unlock(&p->lock);

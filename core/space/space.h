@@ -17,6 +17,7 @@
 #define FBY_SPACE_H
 
 #include "api/forebay.h"
+#include "format/log_format.h"
 #include "format/store.h"
 
 #define FBY_SLOTS_MAX 64u
@@ -51,7 +52,10 @@ struct fby_slot_volume {
 	u32 open; /* chunk this slot has open for the volume */
 	u32 pad;
 	u64 writes;
-	u64 sectors;
+	union {
+		u64 sectors;
+		u64 bytes; /* of a log */
+	};
 	u64 pages; /* appended; counted before they are linked */
 	u64 dead; /* pages unlinked */
 };
@@ -70,6 +74,7 @@ struct fby_slot {
 	/* guarded by busy, but floor is read by destage */
 	u64 floor; /* no lower seq will be published by this slot; ~0: it holds none */
 	u64 seq_next, seq_end;
+	u32 log; /* of which an entry is in flight; FBY_NO_VOLUME: of none */
 	u64 commits, media_bytes, merges, ranges[6], flushes;
 	u16 *dead; /* by chunk: pages unlinked */
 	struct fby_slot_volume volume[FBY_VOLUMES_MAX];
@@ -79,10 +84,14 @@ struct fby_slot {
 
 /* Whose a chunk is, and what it has of the pool: of any kind, today a volume. */
 struct fby_owner {
-	struct fby_volume_record rec; /* as on the media */
+	union { /* as on the media */
+		struct fby_volume_record rec;
+		struct fby_log_record log;
+	};
 	bool damaged; /* its record cannot be read */
 	bool attached;
 	u8 chunk_kind; /* of the chunks that are opened for it */
+	bool active; /* an attached volume, or a log: entitled to chunks */
 	u32 level; /* how full the pool is for it; fby_level_update */
 	/* guarded by the pool lock */
 	u32 first, last; /* its chunks, oldest first */

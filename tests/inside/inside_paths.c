@@ -591,7 +591,7 @@ static u32 shared(u64 a, u64 b, u64 c, bool first_attached)
 	u32 share;
 
 	large_pool(0, a, b, c);
-	pool->space.owner[0].attached = first_attached;
+	pool->space.owner[0].active = first_attached;
 	fby_share_update(&pool->space);
 	EXPECT(pool->space.attached == 2u + first_attached);
 	share = pool->space.share;

@@ -102,12 +102,19 @@ static void last_number(void)
 /* Both copies of the record: what is cached of it stays, until it is removed. */
 static void record_lost(void)
 {
+	struct fby_volume_spec again = { .name = "again", .identity = "i", .origin_sectors = VOLUME_SECTORS,
+					 .block_size = 512 };
+	u16 index;
+
 	memset(media.base + FBY_VT_OFFSET + 2 * sizeof(struct fby_volume_record), 0x55,
 	       2 * sizeof(struct fby_volume_record));
 	recover();
 	EXPECT(pool->space.owner[1].damaged && !pool->space.owner[0].damaged && pool->space.owner[1].recovered == 2);
 	EXPECT(pool->space.chunk[other_chunk].state == FBY_CS_CLOSED && pool->space.chunk[other_chunk].owner == 1);
 	EXPECT(fby_volume_remove(pool, 1, true) == FBY_DONE && pool->space.chunk[other_chunk].state == FBY_CS_FREE);
+	/* Its place in the table is free, for chunks of a kind that recovery knows. */
+	EXPECT(fby_volume_add(pool, &again, &index) == FBY_DONE && index == 1 &&
+	       pool->space.owner[1].chunk_kind == FBY_CHUNK_CACHE);
 	pool_restore();
 }
 

@@ -13,7 +13,7 @@
 //! | [`Media`], [`Soft`] | what a pool lies on: mapped memory, or a [`Store`] written in Rust |
 //! | [`policy`] | what all hosts decide alike |
 //! | [`Memory`] | zeroed memory and mappings |
-//! | [`log_order`] | the order of a log's entries |
+//! | [`logs`], [`log_order`] | the pool's logs; the order of a log's entries by itself |
 //! | `hooks`, `planted` | for the simulator: the CPU's number, failed assertions, deliberate mistakes |
 
 mod code;
@@ -21,6 +21,7 @@ mod engine;
 #[cfg(feature = "hooks")]
 pub mod hooks;
 pub mod log_order;
+pub mod logs;
 mod media;
 mod memory;
 mod open;
@@ -50,4 +51,11 @@ pub fn line_bytes(line: &sys::fby_page_line) -> &[u8; 64] {
     // SAFETY: 64 bytes of integers without padding, which the tests of forebay-sys
     // compare with C; any of their values is a byte.
     unsafe { &*std::ptr::from_ref(line).cast() }
+}
+
+/// Bytes of the header of an entry of a log, as they lie on the media.
+pub fn entry_bytes(entry: &sys::fby_log_entry) -> &[u8; 128] {
+    // SAFETY: 128 bytes of integers without padding, which the tests of forebay-sys
+    // compare with C; any of their values is a byte.
+    unsafe { &*std::ptr::from_ref(entry).cast() }
 }

@@ -53,6 +53,16 @@ errors! {
     FBY_E_GROUP = 31,
     FBY_E_CHUNK_KIND = 32,
     FBY_E_OWNER_KIND = 33,
+    FBY_E_NO_LOG = 34,
+    FBY_E_LOG_STATE = 35,
+    FBY_E_LOG_UNCLAIMED = 36,
+    FBY_E_LOG_OBSOLETE = 37,
+    FBY_E_LOG_SKIPS = 38,
+    FBY_E_LOG_BACKWARDS = 39,
+    FBY_E_LOG_TOO_LARGE = 40,
+    FBY_E_LOG_GUID = 41,
+    FBY_E_LOG_HEADER = 42,
+    FBY_E_LOG_ENTRY = 43,
 }
 
 /// The engine's sentence for an error it returned.

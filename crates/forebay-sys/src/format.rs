@@ -46,7 +46,8 @@ pub const FBY_SB_CLEAN: u32 = 1 << 0;
 /// `enum fby_owner_kind`
 pub const FBY_OWNER_FREE: u32 = 0;
 pub const FBY_OWNER_VOLUME: u32 = 1;
-pub const FBY_OWNER_KINDS: u32 = 2;
+pub const FBY_OWNER_LOG: u32 = 2;
+pub const FBY_OWNER_KINDS: u32 = 3;
 
 /// `enum fby_volume_flags`
 pub const FBY_VF_HOLES: u32 = 1 << 0;
@@ -58,7 +59,8 @@ pub const FBY_SEAL_MAGIC: u32 = 0x4c53_4f46;
 /// `enum fby_chunk_kind`
 pub const FBY_CHUNK_FREE: u32 = 0;
 pub const FBY_CHUNK_CACHE: u32 = 1;
-pub const FBY_CHUNK_KINDS: u32 = 2;
+pub const FBY_CHUNK_LOG: u32 = 2;
+pub const FBY_CHUNK_KINDS: u32 = 3;
 
 /// `enum fby_kind`
 pub const FBY_KIND_DATA: u32 = 1;

@@ -86,6 +86,12 @@ fn structs_and_constants_are_as_in_c() {
         fby_log_counters { txg, n }
         fby_log_node { txg, gen, id, before, place }
         fby_log_position { synced, gen, id, live, last, seal_gen, seal }
+        fby_log_header { guid, state, reserved, at }
+        fby_log_name { gen, id }
+        fby_log_info { name, used, damaged, consumer, claimed, incomplete, header, chunks, most, found, missing, appends, bytes }
+        fby_log_record { counter, index, kind, guid, state, home, reserved0, name, at, reserved1, flags, reserved2, crc }
+        fby_log_entry { magic, chunk, line, length, epoch, txg, gen, id, before, guid, previous, log, reserved, body_crc, crc }
+        fby_append { log, slot, chunk, entry }
         fby_log_result { end, replayed, obsolete, earlier, twins, damaged, left, witness, first_damaged }
         fby_media_ops { write, write_crc, fence, read_crc }
         fby_media { base, size, ops, host }
@@ -105,6 +111,11 @@ fn structs_and_constants_are_as_in_c() {
         FBY_LOG_REPLAYED,
         FBY_LOG_DAMAGED,
         FBY_LOG_STOP,
+        FBY_LOG_APPLIED,
+        FBY_LOG_CONSUMER,
+        FBY_LOG_NONE,
+        FBY_LOG_LOGGING,
+        FBY_LOG_REPLAYING,
         FBY_LOG_COMPLETE,
         FBY_LOG_MISSING,
         FBY_LOG_STOPPED,
@@ -132,6 +143,7 @@ fn structs_and_constants_are_as_in_c() {
         FBY_SB_CLEAN,
         FBY_OWNER_FREE,
         FBY_OWNER_VOLUME,
+        FBY_OWNER_LOG,
         FBY_OWNER_KINDS,
         FBY_VF_HOLES,
         FBY_VF_HOLES_UNKNOWN,
@@ -139,6 +151,7 @@ fn structs_and_constants_are_as_in_c() {
         FBY_SEAL_MAGIC,
         FBY_CHUNK_FREE,
         FBY_CHUNK_CACHE,
+        FBY_CHUNK_LOG,
         FBY_CHUNK_KINDS,
         FBY_KIND_DATA,
         FBY_KIND_ZERO,

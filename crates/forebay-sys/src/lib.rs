@@ -12,7 +12,7 @@ mod api;
 mod errors;
 mod format;
 mod host;
-mod log_order;
+mod log;
 #[cfg(feature = "planted-bugs")]
 mod planted;
 mod port;
@@ -21,7 +21,7 @@ pub use api::*;
 pub use errors::*;
 pub use format::*;
 pub use host::*;
-pub use log_order::*;
+pub use log::*;
 #[cfg(feature = "planted-bugs")]
 pub use planted::*;
 pub use port::*;

@@ -43,6 +43,7 @@ typedef _Bool bool;
 		barrier(); \
 		WRITE_ONCE(*(p), (v)); \
 	})
+#define smp_mb__after_atomic() barrier()
 #define smp_rmb() barrier()
 #define wmb() barrier()
 #define pmem_wmb() wmb()

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * log_entry.c - a log's entries and header: checksums and validation.  The media is
+ * never trusted: a header is copied once and only the copy is judged and used.
+ */
+#include "format/log_entry.h"
+
+#define CRC_BYTES (FBY_ENTRY_BYTES - 4)
+
+void fby_log_entry_finish(const struct fby_store *st, struct fby_log_entry *e)
+{
+	e->crc = fby_crc32c(st->line_seed, e, CRC_BYTES);
+}
+
+static bool counters_sane(const struct fby_log_counters *c)
+{
+	u64 any = 0;
+
+	for (u32 i = 0; i < FBY_LOG_TXGS; i++) {
+		if (c->n[i] >= FBY_NUMBER_END)
+			return false;
+		if (c->txg <= i)
+			any |= c->n[i]; /* there is no such txg */
+	}
+	return c->txg < FBY_NUMBER_END && any == 0;
+}
+
+static bool entry_sane(const struct fby_store *st, u32 c, u32 line, const struct fby_log_entry *e)
+{
+	u8 any = 0;
+
+	for (u32 i = 0; i < sizeof(e->reserved); i++)
+		any |= e->reserved[i];
+	return e->magic == FBY_ENTRY_MAGIC && e->chunk == c && e->line == line && e->length <= fby_entry_most(st) &&
+	       line + fby_entry_lines(e->length) <= fby_log_lines(st) && e->epoch < FBY_NUMBER_END &&
+	       e->txg > 0 && e->txg < FBY_NUMBER_END && e->gen > 0 && e->gen < FBY_NUMBER_END && e->id > 0 &&
+	       e->id < FBY_NUMBER_END && counters_sane(&e->before) && e->log < st->sb.nvolumes &&
+	       (e->previous == 0 || (e->previous >= FBY_LOG_FIRST_LINE && e->previous < line)) && any == 0;
+}
+
+bool fby_log_entry_read(const struct fby_store *st, u32 c, u32 line, struct fby_log_entry *e)
+{
+	if (line < FBY_LOG_FIRST_LINE || line + FBY_ENTRY_LINES > fby_log_lines(st))
+		return false;
+	if (!media_read(st->media, e, fby_log_line_at(st, c, line), FBY_ENTRY_BYTES))
+		return false;
+	/* Most lines that are looked at are no header: the cheap tests first. */
+	return e->magic == FBY_ENTRY_MAGIC && e->line == line && fby_crc32c(st->line_seed, e, CRC_BYTES) == e->crc &&
+	       entry_sane(st, c, line, e);
+}
+
+bool fby_log_body_read(const struct fby_store *st, const struct fby_log_entry *e, void *dst)
+{
+	u32 lines = fby_entry_lines(e->length) - FBY_ENTRY_LINES, crc = 0;
+
+	if (lines && !media_read_crc(st->media, dst, fby_log_line_at(st, e->chunk, e->line + FBY_ENTRY_LINES),
+				     lines * FBY_LINE, &crc))
+		return false;
+	return crc == e->body_crc;
+}
+
+bool fby_log_header_sane(const struct fby_log_header *h)
+{
+	const struct fby_log_position *at = &h->at;
+
+	return h->state <= FBY_LOG_REPLAYING && h->reserved == 0 && at->synced < FBY_NUMBER_END &&
+	       at->gen < FBY_NUMBER_END && at->id < FBY_NUMBER_END && at->seal_gen < FBY_NUMBER_END &&
+	       counters_sane(&at->live) && counters_sane(&at->last) && counters_sane(&at->seal);
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
+/*
+ * log_entry.h - entries of a log on a pool's media: where they are, and what may be
+ * taken for one.
+ */
+#ifndef FBY_LOG_ENTRY_H
+#define FBY_LOG_ENTRY_H
+
+#include "format/log_format.h"
+#include "format/store.h"
+
+/* Lines of a chunk; entries lie in [FBY_LOG_FIRST_LINE, this). */
+#define FBY_LOG_FIRST_LINE FBY_CHUNK_LINES
+static inline u32 fby_log_lines(const struct fby_store *st)
+{
+	return st->sb.chunk_size / FBY_LINE;
+}
+
+static inline u64 fby_log_line_at(const struct fby_store *st, u32 c, u32 line)
+{
+	return fby_chunk_at(st, c) + (u64)line * FBY_LINE;
+}
+
+/* The first line behind the entries of a chunk, and the same as a chunk's fill. */
+static inline u32 fby_log_line_of(const struct fby_store *st, u32 fill)
+{
+	return fill - st->first_page + FBY_LOG_FIRST_LINE;
+}
+
+static inline u32 fby_log_fill_of(const struct fby_store *st, u32 line)
+{
+	return line - FBY_LOG_FIRST_LINE + st->first_page;
+}
+
+/* Lines of an entry with a body of so many bytes. */
+static inline u32 fby_entry_lines(u32 length)
+{
+	return FBY_ENTRY_LINES + (length + FBY_LINE - 1) / FBY_LINE;
+}
+
+/* The longest body: one entry alone in a chunk. */
+static inline u32 fby_entry_most(const struct fby_store *st)
+{
+	return (fby_log_lines(st) - FBY_LOG_FIRST_LINE - FBY_ENTRY_LINES) * FBY_LINE;
+}
+
+void fby_log_entry_finish(const struct fby_store *st, struct fby_log_entry *e);
+/* Copies the header that begins at the line and judges it: of this place, of this epoch
+ * or an earlier one.  False: there is none. */
+bool fby_log_entry_read(const struct fby_store *st, u32 c, u32 line, struct fby_log_entry *e);
+/* Is the body as its header says?  Copied to dst (whole lines), unless that is NULL. */
+bool fby_log_body_read(const struct fby_store *st, const struct fby_log_entry *e, void *dst);
+bool fby_log_header_sane(const struct fby_log_header *h);
+
+#endif

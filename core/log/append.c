@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * append.c - appends an entry: the protocol of a page write (cache/write.c), with one
+ * fence.  Body and header are stored in any order; the checksums of both tell recovery
+ * whether all of it arrived.
+ *
+ * An entry has its place in the log before its first store to the media: a locked
+ * instruction waits for all stores before it, so behind those of the body it would be a
+ * second fence.
+ */
+#include "log/logs.h"
+#include "space/slot.h"
+
+static const int refused[] = {
+	[FBY_LOG_OK] = FBY_DONE,
+	[FBY_LOG_OBSOLETE] = -FBY_E_LOG_OBSOLETE,
+	[FBY_LOG_SKIPS] = -FBY_E_LOG_SKIPS,
+	[FBY_LOG_BACKWARDS] = -FBY_E_LOG_BACKWARDS,
+	[FBY_LOG_FULL] = -FBY_E_NUMBERS,
+};
+
+bool fby_logs_in_flight(const struct fby_logs *p, u16 log)
+{
+	for (u32 i = 0; i < p->space->opt.nslots; i++)
+		if (fby_load_acquire(&p->space->slot[i].log) == log)
+			return true;
+	return false;
+}
+
+static int append_check(const struct fby_logs *p, u16 log, u64 txg, u64 length)
+{
+	const struct fby_owner *o;
+	const struct fby_log *l;
+
+	if (log >= p->space->store.sb.nvolumes || p->space->owner[log].rec.kind != FBY_OWNER_LOG)
+		return -FBY_E_NO_LOG;
+	o = &p->space->owner[log];
+	l = &p->log[log];
+	if (o->damaged)
+		return -FBY_E_VOLUME_DAMAGED;
+	if (p->space->opt.read_only)
+		return -FBY_E_READ_ONLY;
+	if (!p->space->usable)
+		return -FBY_E_RECOVERY_INCOMPLETE;
+	if (length > fby_entry_most(&p->space->store))
+		return -FBY_E_LOG_TOO_LARGE;
+	if (txg >= FBY_NUMBER_START)
+		return -FBY_E_LOG_SKIPS;
+	if (!(fby_load(&l->gate) & FBY_GATE_OPEN))
+		return l->claimed || l->header.state != FBY_LOG_LOGGING ? -FBY_E_LOG_STATE : -FBY_E_LOG_UNCLAIMED;
+	return FBY_DONE;
+}
+
+static u64 length_of(const struct fby_vec *vec, u32 nvec)
+{
+	u64 n = 0;
+
+	for (u32 i = 0; i < nvec; i++)
+		n += vec[i].len;
+	return n;
+}
+
+static u32 free_line(const struct fby_logs *p, u32 c)
+{
+	return fby_log_line_of(&p->space->store, p->space->chunk[c].fill);
+}
+
+/* Slot held: a chunk without entries counts from nothing. */
+static void chunk_begin(struct fby_logs *p, u32 c)
+{
+	struct fby_chunk *ch = &p->space->chunk[c];
+
+	if (ch->fill != p->space->store.first_page)
+		return;
+	ch->seq_last = 0; /* highest txg */
+	ch->last_block = 0; /* entries */
+	p->chunk[c] = (struct fby_log_chunk){ 0 };
+}
+
+/* A slot with so many lines free in its open chunk of the log.  NULL: *decision. */
+static struct fby_slot *slot_with_room(struct fby_logs *p, u16 log, u32 lines, u32 *wake, int *decision)
+{
+	struct fby_slot *s = fby_slot_take(p->space);
+
+	if (!s) {
+		*decision = FBY_WAIT_SLOT;
+		return NULL;
+	}
+	/* Where chunks are few, the one that another slot has open is handed over, which
+	 * may be as full. */
+	for (u32 i = 0; i < 3; i++) {
+		if (s->volume[log].open == FBY_NO_CHUNK) {
+			s = fby_slot_open(p->space, s, log, 0, wake, decision);
+			if (!s)
+				return NULL;
+			chunk_begin(p, s->volume[log].open);
+		}
+		if (free_line(p, s->volume[log].open) + lines <= fby_log_lines(&p->space->store))
+			return s;
+		fby_slot_close(p->space, s, log, wake);
+	}
+	fby_slot_release(s);
+	*decision = FBY_WAIT_SLOT;
+	return NULL;
+}
+
+/* The body from line on; its checksum, that of the zeroes to the line's end with it. */
+static u32 store_body(const struct fby_store *st, u64 at, const struct fby_vec *vec, u32 nvec, u8 *scratch)
+{
+	u32 crc = 0, held = 0; /* bytes of a line in scratch */
+
+	for (u32 i = 0; i < nvec; i++) {
+		const u8 *src = vec[i].base;
+		u32 n = vec[i].len, part;
+
+		if (held) {
+			part = n < FBY_LINE - held ? n : FBY_LINE - held;
+			fby_copy(scratch + held, src, part);
+			held += part;
+			src += part;
+			n -= part;
+			if (held < FBY_LINE)
+				continue;
+			crc = media_data(st->media, at, scratch, FBY_LINE, crc, true);
+			at += FBY_LINE;
+			held = 0;
+		}
+		part = n & ~(FBY_LINE - 1);
+		if (part)
+			crc = media_data(st->media, at, src, part, crc, true);
+		at += part;
+		held = n - part;
+		fby_copy(scratch, src + part, held);
+	}
+	if (held) {
+		fby_zero(scratch + held, FBY_LINE - held);
+		crc = media_data(st->media, at, scratch, FBY_LINE, crc, true);
+	}
+	return crc;
+}
+
+/* Generation gen ends: what slots have counted of it counts for the next. */
+static void next_generation(struct fby_logs *p, u16 log)
+{
+	struct fby_log *l = &p->log[log];
+
+	for (u32 i = 0; i < p->space->opt.nslots; i++) {
+		const struct fby_log_part *part = fby_log_part(p, i, log);
+
+		if (part->gen == l->gen)
+			fby_log_count_all(&l->live, &part->live);
+	}
+	l->last = l->live;
+	l->gen++;
+}
+
+/* The slot is not in flight.  DONE: it is, and of a generation of its own if it was to
+ * begin one, or of one that another has begun. */
+static int begin_generation(struct fby_logs *p, u16 log, struct fby_slot *s, bool new_generation)
+{
+	struct fby_log *l = &p->log[log];
+	int decision = FBY_DONE;
+
+	fby_lock(&l->lock);
+	if (!(fby_load(&l->gate) & FBY_GATE_OPEN)) {
+		decision = -FBY_E_LOG_STATE;
+	} else if (new_generation || (fby_load(&l->gate) & FBY_GATE_NEXT)) {
+		/* Whoever comes from now on comes here, and the first to find none in flight
+		 * begins it: nobody depends on who wanted it. */
+		fby_fetch_or(&l->gate, (u32)FBY_GATE_NEXT);
+		fby_mb_after_atomic();
+		if (fby_logs_in_flight(p, log) && !FBY_BUG(GENERATION_NOT_WAITED))
+			decision = FBY_WAIT_SLOT;
+		else
+			next_generation(p, log);
+	}
+	if (decision == FBY_DONE) {
+		fby_store_release(&s->log, log);
+		fby_fetch_and(&l->gate, ~(u32)FBY_GATE_NEXT);
+	}
+	fby_unlock(&l->lock);
+	return decision;
+}
+
+/* The slot's entry is in flight, of the generation that is, or of a new one. */
+FBY_INLINE int enter(struct fby_logs *p, u16 log, struct fby_slot *s, bool new_generation)
+{
+	struct fby_log *l = &p->log[log];
+
+	if (!new_generation) {
+		(void)fby_cmpxchg(&s->log, (u32)FBY_NO_OWNER, (u32)log);
+		fby_mb_after_atomic();
+		if (fby_likely(fby_load_acquire(&l->gate) == FBY_GATE_OPEN))
+			return FBY_DONE;
+		fby_store_release(&s->log, FBY_NO_OWNER);
+	}
+	return begin_generation(p, log, s, new_generation);
+}
+
+/* The entry's place in the log.  Slot in flight. */
+FBY_INLINE int take_order(struct fby_logs *p, u16 log, u32 slot, u64 txg, struct fby_log_entry *e)
+{
+	struct fby_log_part *part = fby_log_part(p, slot, log);
+	const struct fby_log *l = &p->log[log];
+	int decision = refused[fby_log_admit(fby_load_acquire(&l->synced), txg)];
+
+	if (fby_unlikely(decision != FBY_DONE))
+		return decision;
+	if (fby_unlikely(part->gen != l->gen))
+		*part = (struct fby_log_part){ .gen = l->gen };
+	if (!fby_log_count(&part->live, txg))
+		return -FBY_E_LOG_OBSOLETE; /* synced since */
+	e->txg = txg;
+	e->gen = l->gen;
+	e->id = part->entries++ * p->space->opt.nslots + slot + 1;
+	if (!FBY_BUG(COUNTERS_NOT_STORED))
+		e->before = l->last;
+	return FBY_DONE;
+}
+
+/* All but its place in the log, and checksums. */
+FBY_INLINE void append_header(const struct fby_logs *p, struct fby_append *a, u32 length)
+{
+	struct fby_log_entry *e = &a->entry;
+
+	*e = (struct fby_log_entry){
+		.magic = FBY_ENTRY_MAGIC,
+		.chunk = a->chunk,
+		.line = free_line(p, a->chunk),
+		.length = length,
+		.epoch = p->space->chunk[a->chunk].epoch,
+		.log = a->log,
+		.previous = p->chunk[a->chunk].last_line,
+	};
+	fby_copy(e->guid, p->log[a->log].guid, sizeof(e->guid));
+}
+
+static void append_release(struct fby_logs *p, struct fby_slot *s, u32 *wake)
+{
+	fby_slot_release(s);
+	*wake |= fby_load(&p->space->wait_mask) & (FBY_WAKE_SLOT | FBY_WAKE_BLOCK);
+}
+
+FBY_INLINE int append_begin(struct fby_logs *p, struct fby_append *a, u16 log, u64 txg, bool new_generation,
+			    const struct fby_vec *vec, u32 nvec, u32 *wake)
+{
+	u64 length = length_of(vec, nvec);
+	int decision = append_check(p, log, txg, length);
+	struct fby_slot *s;
+	u64 at;
+
+	if (decision != FBY_DONE)
+		return decision;
+	s = slot_with_room(p, log, fby_entry_lines((u32)length), wake, &decision);
+	if (!s)
+		return decision;
+	a->log = log;
+	a->slot = (u32)(s - p->space->slot);
+	a->chunk = s->volume[log].open;
+	append_header(p, a, (u32)length);
+	decision = enter(p, log, s, new_generation);
+	if (fby_likely(decision == FBY_DONE)) {
+		decision = take_order(p, log, a->slot, txg, &a->entry);
+		if (fby_unlikely(decision != FBY_DONE))
+			fby_store_release(&s->log, FBY_NO_OWNER);
+	}
+	if (fby_unlikely(decision != FBY_DONE)) {
+		append_release(p, s, wake);
+		return decision;
+	}
+	at = fby_log_line_at(&p->space->store, a->chunk, a->entry.line + FBY_ENTRY_LINES);
+	a->entry.body_crc = store_body(&p->space->store, at, vec, nvec, s->scratch);
+	return FBY_DONE;
+}
+
+/* The chunk, and what is counted: before the fence, whose wait hides these stores. */
+FBY_INLINE void append_count(struct fby_logs *p, struct fby_slot *s, const struct fby_append *a, u32 lines)
+{
+	struct fby_chunk *ch = &p->space->chunk[a->chunk];
+
+	p->chunk[a->chunk].last_line = a->entry.line;
+	ch->last_block++;
+	if (a->entry.txg > ch->seq_last)
+		ch->seq_last = a->entry.txg;
+	fby_store(&ch->fill, fby_log_fill_of(&p->space->store, a->entry.line + lines));
+	fby_count(&s->commits, 1);
+	fby_count(&s->media_bytes, (u64)lines * FBY_LINE);
+	fby_count(&s->volume[a->log].writes, 1);
+	fby_count(&s->volume[a->log].bytes, a->entry.length);
+}
+
+FBY_INLINE void append_commit(struct fby_logs *p, struct fby_append *a, struct fby_log_name *name, u32 *wake)
+{
+	const struct fby_store *st = &p->space->store;
+	struct fby_slot *s = &p->space->slot[a->slot];
+	u32 lines = fby_entry_lines(a->entry.length);
+	u64 at = fby_log_line_at(st, a->chunk, a->entry.line);
+
+	fby_log_entry_finish(st, &a->entry);
+	media_lines(st->media, at, &a->entry, FBY_ENTRY_BYTES);
+	append_count(p, s, a, lines);
+	*name = (struct fby_log_name){ a->entry.gen, a->entry.id };
+	/* The commit point. */
+	if (!FBY_BUG(APPEND_NO_FENCE))
+		media_fence(st->media, at, (u64)lines * FBY_LINE);
+	/* Who finds the slot without an entry of the log sees that it is durable. */
+	fby_store_release(&s->log, FBY_NO_OWNER);
+	append_release(p, s, wake);
+}
+
+/* --- the steps one by one, and their sum ----------------------------------------- */
+
+int fby_logs_append_begin(struct fby_logs *p, struct fby_append *a, u16 log, u64 txg, bool new_generation,
+			  const struct fby_vec *vec, u32 nvec, u32 *wake)
+{
+	return append_begin(p, a, log, txg, new_generation, vec, nvec, wake);
+}
+
+void fby_logs_append_commit(struct fby_logs *p, struct fby_append *a, struct fby_log_name *name, u32 *wake)
+{
+	append_commit(p, a, name, wake);
+}
+
+int fby_logs_append(struct fby_logs *p, u16 log, u64 txg, bool new_generation, const struct fby_vec *vec, u32 nvec,
+		    struct fby_log_name *name, u32 *wake)
+{
+	struct fby_append a fby_uninitialized;
+	int decision = append_begin(p, &a, log, txg, new_generation, vec, nvec, wake);
+
+	if (decision == FBY_DONE)
+		append_commit(p, &a, name, wake);
+	return decision;
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * claim.c - what is left of a log after a crash: which entries there are, in which
+ * order, and one after the other to its consumer.
+ */
+#include "log/logs.h"
+
+static void node_of(const struct fby_store *st, const struct fby_log_entry *e, struct fby_log_node *node)
+{
+	node->txg = e->txg;
+	node->gen = e->gen;
+	node->id = e->id;
+	node->before = e->before;
+	node->place = fby_log_place(st, e->chunk, e->line);
+}
+
+/* Entries of the period, as many as there is room for; returns how many there are. */
+static u64 collect(const struct fby_logs *p, u16 log, const u8 guid[16], struct fby_log_node *node, u64 room)
+{
+	const struct fby_space *space = p->space;
+	u64 n = 0;
+
+	for (u32 c = space->owner[log].first; c != FBY_NO_CHUNK; c = space->chunk[c].next) {
+		struct fby_log_walk w = fby_log_walk(c, fby_log_line_of(&space->store, space->chunk[c].fill));
+		struct fby_log_entry e;
+
+		while (fby_log_next(space, &w, &e)) {
+			if (!fby_equal(e.guid, guid, sizeof(e.guid)) && !FBY_BUG(GUID_IGNORED))
+				continue;
+			if (n < room)
+				node_of(&space->store, &e, &node[n]);
+			n++;
+		}
+	}
+	return n;
+}
+
+static enum fby_log_verdict dry(void *arg, const struct fby_log_node *node, const struct fby_log_position *next)
+{
+	(void)arg;
+	(void)node;
+	(void)next;
+	return FBY_LOG_REPLAYED;
+}
+
+int fby_logs_claim(struct fby_logs *p, u16 log, u64 synced, struct fby_log_header *header, struct fby_log_node *node,
+		   u64 *n, struct fby_log_result *result)
+{
+	struct fby_log *l = &p->log[log];
+	int rc = fby_logs_check(p, log);
+	struct fby_log_position at;
+	u64 found;
+
+	if (rc)
+		return rc;
+	if (l->claimed)
+		return -FBY_E_LOG_STATE;
+	if (p->space->owner[log].log.home & FBY_LOG_CONSUMER) {
+		if (!header || !fby_log_header_sane(header) || synced >= FBY_NUMBER_START)
+			return -FBY_E_LOG_HEADER;
+		if (header->state != FBY_LOG_NONE && fby_logs_guid_taken(p, log, header->guid))
+			return -FBY_E_LOG_GUID;
+		l->header = *header;
+	}
+	fby_zero(result, sizeof(*result));
+	if (l->header.state == FBY_LOG_NONE) { /* and there is nothing to replay */
+		l->claimed = true;
+		*n = 0;
+		return FBY_DONE;
+	}
+	found = collect(p, log, l->header.guid, node, *n);
+	if (found > *n)
+		return -FBY_E_NO_MEMORY;
+	*n = found;
+	if (l->header.state == FBY_LOG_LOGGING) {
+		if (synced < l->header.at.synced)
+			synced = l->header.at.synced;
+		fby_log_claim_order(&l->header.at, synced, node, found);
+		if (FBY_BUG(SEAL_OF_LOG_FORGOTTEN))
+			l->header.at.seal_gen = 0;
+		l->header.state = FBY_LOG_REPLAYING;
+		fby_logs_write(p, log);
+	}
+	l->claimed = true;
+	if (header)
+		*header = l->header;
+	at = l->header.at;
+	fby_log_replay_order(&at, node, found, dry, NULL, result);
+	return FBY_DONE;
+}
+
+/* --- replay ------------------------------------------------------------------------ */
+
+struct replaying {
+	struct fby_logs *p;
+	u16 log;
+	fby_log_replay_fn *replay;
+	void *arg;
+};
+
+static void checkpoint(const struct replaying *r, const struct fby_log_position *next)
+{
+	struct fby_log *l = &r->p->log[r->log];
+
+	l->header.at = *next;
+	fby_logs_write(r->p, r->log);
+}
+
+static enum fby_log_verdict replay_entry(void *arg, const struct fby_log_node *node,
+					 const struct fby_log_position *next)
+{
+	const struct replaying *r = arg;
+	enum fby_log_verdict verdict;
+
+	if (FBY_BUG(CHECKPOINT_BEFORE_EFFECT))
+		checkpoint(r, next);
+	verdict = r->replay(r->arg, node, next);
+	if (verdict == FBY_LOG_REPLAYED && !FBY_BUG(CHECKPOINT_FORGOTTEN))
+		checkpoint(r, next);
+	return verdict;
+}
+
+int fby_logs_replay(struct fby_logs *p, u16 log, struct fby_log_node *node, u64 n, fby_log_replay_fn *replay,
+		    void *arg, struct fby_log_result *result)
+{
+	struct replaying r = { .p = p, .log = log, .replay = replay, .arg = arg };
+	struct fby_log *l = &p->log[log];
+	struct fby_log_position at;
+	int rc = fby_logs_check(p, log);
+
+	if (rc)
+		return rc;
+	if (!l->claimed || l->header.state != FBY_LOG_REPLAYING)
+		return l->claimed ? -FBY_E_LOG_STATE : -FBY_E_LOG_UNCLAIMED;
+	at = l->header.at;
+	fby_log_replay_order(&at, node, n, replay_entry, &r, result);
+	l->header.at = at;
+	return FBY_DONE;
+}
+
+/* The header is read again: what was there at the claim may not be there now. */
+int fby_logs_read(struct fby_logs *p, u16 log, const struct fby_log_node *node, void *dst, u32 room, u32 *length)
+{
+	const struct fby_store *st = &p->space->store;
+	u64 at = node->place & (fby_log_lines(st) - 1);
+	struct fby_log_entry e;
+	struct fby_log_node now;
+	u64 c = node->place >> (st->chunk_shift + 6);
+
+	*length = 0;
+	if (log >= st->sb.nvolumes || c >= st->sb.nchunks)
+		return -FBY_E_NO_LOG;
+	if (!fby_log_entry_read(st, (u32)c, (u32)at, &e) || e.log != log)
+		return -FBY_E_LOG_ENTRY;
+	fby_zero(&now, sizeof(now));
+	node_of(st, &e, &now);
+	if (!fby_equal(&now, node, sizeof(now)) || !fby_equal(e.guid, p->log[log].header.guid, sizeof(e.guid)))
+		return -FBY_E_LOG_ENTRY;
+	if (room < (fby_entry_lines(e.length) - FBY_ENTRY_LINES) * FBY_LINE)
+		return -FBY_E_NO_MEMORY;
+	if (!fby_log_body_read(st, &e, dst))
+		return -FBY_E_LOG_ENTRY;
+	*length = e.length;
+	return FBY_DONE;
+}

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
+/*
+ * logs.h - logs in the pool.  Entries are appended to chunks of the log by the commit
+ * slots; order.h says what entries are to each other.
+ *
+ * Writers of a generation share nothing that they store to: each slot counts the entries
+ * that it has appended to a log (fby_log_part), and numbers them by itself.  Who begins a
+ * generation waits until none is in flight, and adds these up.
+ *
+ *	an append			who begins a generation, or ends the log
+ *	slot.log = the log (locked)	gate: NEXT set, or OPEN cleared (locked)
+ *	loads gate: OPEN, not NEXT	loads each slot.log: of none
+ *	... its entry, the fence	adds up, gate: NEXT cleared
+ *	slot.log = none (release)
+ *
+ * So of the two one sees the other.  fby_log.lock, below slot in rank, keeps those apart
+ * who begin a generation.
+ */
+#ifndef FBY_LOGS_H
+#define FBY_LOGS_H
+
+#include "format/log_entry.h"
+#include "log/log_order.h"
+#include "space/space.h"
+
+enum fby_log_gate {
+	FBY_GATE_OPEN = 1u << 0, /* entries may be appended: logging, and created since the pool was opened */
+	FBY_GATE_NEXT = 1u << 1, /* somebody waits to begin a generation: the next to come begins one */
+};
+
+struct fby_log {
+	/* read by each append, written by who has the gate, all of it in two lines */
+	u32 gate FBY_ALIGNED;
+	bool claimed;
+	u64 gen;
+	u64 synced;
+	u8 guid[16];
+	struct fby_log_counters last; /* entries of the generations before gen */
+	/* under the lock */
+	struct fby_log_counters live FBY_ALIGNED; /* all entries, as of the beginning of gen */
+	struct fby_lock lock;
+	struct fby_log_header header; /* as it is kept; of position only synced while it is open */
+};
+
+/* A slot's part of the generation that it has last appended to. */
+struct fby_log_part {
+	u64 gen FBY_ALIGNED;
+	u64 entries;
+	struct fby_log_counters live;
+};
+
+/*
+ * What logs keep of a chunk, beside fby_chunk, where to them fill counts lines, seq_last
+ * and seq_max are the highest txg, and last_block is the number of entries.  So these are
+ * what a seal says.
+ */
+struct fby_log_chunk {
+	u32 last_line; /* where the last entry begins; 0: there is none */
+	u32 found; /* entries that recovery has found */
+	u32 missing; /* how many at least it has not */
+};
+
+struct fby_logs {
+	struct fby_space *space;
+	struct fby_log *log; /* by owner */
+	struct fby_log_part *part; /* by slot and owner */
+	struct fby_log_chunk *chunk;
+};
+
+static inline struct fby_log_part *fby_log_part(const struct fby_logs *p, u32 slot, u16 log)
+{
+	return &p->part[slot * p->space->store.sb.nvolumes + log];
+}
+
+/* --- append.c --------------------------------------------------------------------- */
+int fby_logs_append(struct fby_logs *p, u16 log, u64 txg, bool new_generation, const struct fby_vec *vec, u32 nvec,
+		    struct fby_log_name *name, u32 *wake);
+int fby_logs_append_begin(struct fby_logs *p, struct fby_append *a, u16 log, u64 txg, bool new_generation,
+			  const struct fby_vec *vec, u32 nvec, u32 *wake);
+void fby_logs_append_commit(struct fby_logs *p, struct fby_append *a, struct fby_log_name *name, u32 *wake);
+
+/* Is an entry of the log in flight? */
+bool fby_logs_in_flight(const struct fby_logs *p, u16 log);
+
+/* --- walk.c ------------------------------------------------------------------------ */
+/* A walk over the entries of a chunk's epoch, in [line, end). */
+struct fby_log_walk {
+	u32 c, end;
+	u32 line; /* where it goes on */
+	u32 last; /* where the last entry found begins; 0: none yet */
+	bool gap; /* before the last entry found, lines were passed over */
+};
+
+static inline struct fby_log_walk fby_log_walk(u32 c, u32 end)
+{
+	return (struct fby_log_walk){ .c = c, .end = end, .line = FBY_LOG_FIRST_LINE };
+}
+
+/* Recovery: what the chunk holds.  seal: the newest of its epoch, if there is one. */
+void fby_logs_scan(struct fby_logs *p, u32 c, const struct fby_seal_line *seal);
+/* After it: is there anything in the chunk that a claim may want? */
+bool fby_logs_held(const struct fby_logs *p, u32 c);
+bool fby_log_next(const struct fby_space *p, struct fby_log_walk *w, struct fby_log_entry *e);
+
+/* --- period.c: what happens to a log as a whole -------------------------------------- */
+/* -FBY_E_x, unless it is one whose record can be read, in a pool that is open. */
+int fby_logs_check(const struct fby_logs *p, u16 log);
+void fby_logs_open(struct fby_logs *p, u16 log); /* the header, from its record */
+void fby_logs_write(struct fby_logs *p, u16 log); /* the header, to its record if it is embedded */
+bool fby_logs_guid_taken(const struct fby_logs *p, u16 log, const u8 guid[16]);
+/* Gives back the closed chunks that have nothing above txg. */
+void fby_logs_free(struct fby_logs *p, u16 log, u64 txg, u32 *wake);
+int fby_logs_create(struct fby_logs *p, u16 log, const u8 guid[16], u64 synced, struct fby_log_header *header,
+		    u32 *wake);
+int fby_logs_sync(struct fby_logs *p, u16 log, u64 txg, struct fby_log_header *header, u32 *wake);
+int fby_logs_destroy(struct fby_logs *p, u16 log, struct fby_log_header *header, u32 *wake);
+int fby_logs_release(struct fby_logs *p, u16 log, u32 *wake);
+
+/* --- claim.c ------------------------------------------------------------------------- */
+int fby_logs_claim(struct fby_logs *p, u16 log, u64 synced, struct fby_log_header *header, struct fby_log_node *node,
+		   u64 *n, struct fby_log_result *result);
+int fby_logs_replay(struct fby_logs *p, u16 log, struct fby_log_node *node, u64 n, fby_log_replay_fn *replay,
+		    void *arg, struct fby_log_result *result);
+int fby_logs_read(struct fby_logs *p, u16 log, const struct fby_log_node *node, void *dst, u32 room, u32 *length);
+
+/* An entry's place, and back. */
+static inline u64 fby_log_place(const struct fby_store *st, u32 c, u32 line)
+{
+	return (u64)c * fby_log_lines(st) + line;
+}
+
+#endif

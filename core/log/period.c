@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * period.c - a log from its creation to its end: what changes its header, and which of
+ * its chunks are given back.  Always first the header, durable, then the chunks: else a
+ * crash between the two leaves a header that waits for entries which are gone.
+ */
+#include "log/logs.h"
+#include "space/slot.h"
+
+int fby_logs_check(const struct fby_logs *p, u16 log)
+{
+	if (log >= p->space->store.sb.nvolumes)
+		return -FBY_E_NO_LOG;
+	if (p->space->owner[log].damaged)
+		return -FBY_E_VOLUME_DAMAGED;
+	if (p->space->owner[log].rec.kind != FBY_OWNER_LOG)
+		return -FBY_E_NO_LOG;
+	return p->space->usable ? FBY_DONE : -FBY_E_RECOVERY_INCOMPLETE;
+}
+
+static int writable(const struct fby_logs *p, u16 log)
+{
+	int rc = fby_logs_check(p, log);
+
+	return rc == FBY_DONE && p->space->opt.read_only ? -FBY_E_READ_ONLY : rc;
+}
+
+static void header_to_record(const struct fby_log_header *h, struct fby_log_record *r)
+{
+	fby_copy(r->guid, h->guid, sizeof(r->guid));
+	r->state = h->state;
+	r->at = h->at;
+}
+
+void fby_logs_open(struct fby_logs *p, u16 log)
+{
+	const struct fby_log_record *r = &p->space->owner[log].log;
+	struct fby_log *l = &p->log[log];
+
+	fby_copy(l->header.guid, r->guid, sizeof(r->guid));
+	l->header.state = r->state;
+	l->header.at = r->at;
+}
+
+void fby_logs_write(struct fby_logs *p, u16 log)
+{
+	struct fby_log_record *r = &p->space->owner[log].log;
+
+	if ((r->home & FBY_LOG_CONSUMER) || p->space->opt.read_only)
+		return;
+	header_to_record(&p->log[log].header, r);
+	fby_owner_write(p->space, log);
+}
+
+bool fby_logs_guid_taken(const struct fby_logs *p, u16 log, const u8 guid[16])
+{
+	for (u32 i = 0; i < p->space->store.sb.nvolumes; i++)
+		if (i != log && p->space->owner[i].rec.kind == FBY_OWNER_LOG &&
+		    p->log[i].header.state != FBY_LOG_NONE && fby_equal(p->log[i].header.guid, guid, 16))
+			return true;
+	return false;
+}
+
+static bool guid_none(const u8 guid[16])
+{
+	u8 any = 0;
+
+	for (u32 i = 0; i < 16; i++)
+		any |= guid[i];
+	return any == 0;
+}
+
+void fby_logs_free(struct fby_logs *p, u16 log, u64 txg, u32 *wake)
+{
+	u16 *dead = fby_dead_row(p->space, NULL);
+
+	for (u32 c = fby_chunk_walk(p->space, log, FBY_NO_CHUNK, wake); c != FBY_NO_CHUNK;
+	     c = fby_chunk_walk(p->space, log, c, wake)) {
+		if (fby_load(&p->space->chunk[c].seq_max) <= txg) /* ~0 while it is open */
+			fby_store_release(&dead[c], (u16)(dead[c] + fby_chunk_live(p->space, c)));
+	}
+}
+
+/* The chunks that slots have open, if they have nothing above txg.  False: a slot is busy. */
+static bool close_open(struct fby_logs *p, u16 log, u64 txg, u32 *wake)
+{
+	bool all = true;
+
+	for (u32 i = 0; i < p->space->opt.nslots; i++) {
+		struct fby_slot *s = &p->space->slot[i];
+		u32 c;
+
+		if (fby_load(&s->volume[log].open) == FBY_NO_CHUNK)
+			continue;
+		if (!fby_slot_try(s)) {
+			all = false;
+			continue;
+		}
+		c = s->volume[log].open;
+		if (c != FBY_NO_CHUNK && p->space->chunk[c].seq_last <= txg)
+			fby_slot_close(p->space, s, log, wake);
+		fby_slot_release(s);
+	}
+	return all;
+}
+
+int fby_logs_release(struct fby_logs *p, u16 log, u32 *wake)
+{
+	int rc = writable(p, log);
+
+	if (rc)
+		return rc;
+	if (p->log[log].header.state != FBY_LOG_NONE)
+		return -FBY_E_LOG_STATE;
+	if (!p->log[log].claimed && (p->space->owner[log].log.home & FBY_LOG_CONSUMER))
+		return -FBY_E_LOG_UNCLAIMED; /* its consumer may know it in another state */
+	if (!close_open(p, log, FBY_NUMBER_END, wake))
+		return FBY_WAIT_SLOT;
+	fby_logs_free(p, log, FBY_NUMBER_END, wake);
+	return FBY_DONE;
+}
+
+int fby_logs_create(struct fby_logs *p, u16 log, const u8 guid[16], u64 synced, struct fby_log_header *header,
+		    u32 *wake)
+{
+	struct fby_log *l = &p->log[log];
+	int rc = fby_logs_release(p, log, wake); /* what was left of the last one */
+
+	if (rc)
+		return rc;
+	if (guid_none(guid) || fby_logs_guid_taken(p, log, guid))
+		return -FBY_E_LOG_GUID;
+	if (synced >= FBY_NUMBER_START)
+		return -FBY_E_NUMBERS;
+	fby_zero(&l->header, sizeof(l->header));
+	fby_copy(l->header.guid, guid, 16);
+	l->header.state = FBY_LOG_LOGGING;
+	l->header.at.synced = synced;
+	if (!FBY_BUG(CREATE_NOT_RECORDED))
+		fby_logs_write(p, log);
+	l->claimed = true;
+	/* Not what slots have of the last period: the generation is another. */
+	l->gen++;
+	l->synced = synced;
+	fby_copy(l->guid, guid, 16);
+	fby_zero(&l->live, sizeof(l->live));
+	l->last = l->live;
+	fby_store_release(&l->gate, FBY_GATE_OPEN);
+	if (header)
+		*header = l->header;
+	return FBY_DONE;
+}
+
+int fby_logs_sync(struct fby_logs *p, u16 log, u64 txg, struct fby_log_header *header, u32 *wake)
+{
+	struct fby_log *l = &p->log[log];
+	int rc = writable(p, log);
+
+	if (rc)
+		return rc;
+	if (!(fby_load(&l->gate) & FBY_GATE_OPEN))
+		return l->header.state == FBY_LOG_LOGGING && !l->claimed ? -FBY_E_LOG_UNCLAIMED : -FBY_E_LOG_STATE;
+	if (txg < l->header.at.synced)
+		return -FBY_E_LOG_BACKWARDS;
+	if (txg >= FBY_NUMBER_START)
+		return -FBY_E_NUMBERS;
+	if (txg > l->header.at.synced) {
+		/* First on the media: entries of the txgs that it makes room for may not be
+		 * there while the record says that three older ones are unsynced. */
+		struct fby_log_header h = { .state = FBY_LOG_LOGGING, .at.synced = txg };
+
+		fby_copy(h.guid, l->header.guid, sizeof(h.guid));
+		if (!FBY_BUG(SYNC_NOT_RECORDED) && !(p->space->owner[log].log.home & FBY_LOG_CONSUMER)) {
+			header_to_record(&h, &p->space->owner[log].log);
+			fby_owner_write(p->space, log);
+		}
+		l->header.at.synced = txg;
+		fby_store_release(&l->synced, txg);
+	}
+	if (fby_short(p->space))
+		(void)close_open(p, log, txg, wake);
+	fby_logs_free(p, log, FBY_BUG(GC_BY_WRONG_TXG) ? txg + 1 : txg, wake);
+	if (header) {
+		fby_zero(header, sizeof(*header));
+		fby_copy(header->guid, l->header.guid, 16);
+		header->state = FBY_LOG_LOGGING;
+		header->at.synced = txg;
+	}
+	return FBY_DONE;
+}
+
+int fby_logs_destroy(struct fby_logs *p, u16 log, struct fby_log_header *header, u32 *wake)
+{
+	struct fby_log *l = &p->log[log];
+	int rc = writable(p, log);
+
+	if (rc)
+		return rc;
+	fby_fetch_and(&l->gate, ~(u32)FBY_GATE_OPEN);
+	fby_mb_after_atomic();
+	if (fby_logs_in_flight(p, log))
+		return FBY_WAIT_SLOT; /* nobody begins any more: call again */
+	if (l->header.state != FBY_LOG_NONE) {
+		fby_zero(&l->header, sizeof(l->header));
+		l->claimed = true;
+		if (!FBY_BUG(DESTROY_NOT_RECORDED))
+			fby_logs_write(p, log);
+	}
+	if (header)
+		*header = l->header;
+	return p->space->owner[log].log.home & FBY_LOG_CONSUMER ? FBY_DONE : fby_logs_release(p, log, wake);
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * walk.c - the entries of one chunk: a walk that no damaged header stops, and what
+ * recovery learns by it.
+ */
+#include "log/logs.h"
+
+/*
+ * The next entry follows the last one, and says so; where that place has none, it is
+ * searched for, line by line.  A header of a later line may then lie in the body of the
+ * one that cannot be read, if the consumer put it there; but one that was written as a
+ * header names an entry before it that lies in the gap.
+ */
+static bool fits(const struct fby_space *p, const struct fby_log_walk *w, u32 line, const struct fby_log_entry *e)
+{
+	const struct fby_chunk *ch = &p->chunk[w->c];
+	bool next = line == (w->last ? w->line : FBY_LOG_FIRST_LINE);
+
+	return (e->epoch == ch->epoch || FBY_BUG(ENTRY_EPOCH_IGNORED)) && e->log == ch->owner && line + fby_entry_lines(e->length) <= w->end &&
+	       (next ? e->previous == w->last : e->previous >= w->line);
+}
+
+bool fby_log_next(const struct fby_space *p, struct fby_log_walk *w, struct fby_log_entry *e)
+{
+	for (u32 line = w->line; line + FBY_ENTRY_LINES <= w->end; line++) {
+		if (!fby_log_entry_read(&p->store, w->c, line, e) || !fits(p, w, line, e)) {
+			if (FBY_BUG(HEADER_ENDS_WALK))
+				return false;
+			continue;
+		}
+		w->gap = line != w->line;
+		w->last = line;
+		w->line = line + fby_entry_lines(e->length);
+		return true;
+	}
+	return false;
+}
+
+/*
+ * What is sealed was complete.  Behind it only the last entry can be torn by a crash, since
+ * each was fenced before the next began: where its body did not arrive it was never
+ * acknowledged.
+ */
+void fby_logs_scan(struct fby_logs *p, u32 c, const struct fby_seal_line *seal)
+{
+	const struct fby_store *st = &p->space->store;
+	struct fby_chunk *ch = &p->space->chunk[c];
+	u32 sealed = seal ? fby_log_line_of(st, seal->fill) : FBY_LOG_FIRST_LINE;
+	struct fby_log_walk w = fby_log_walk(c, seal && seal->closed ? sealed : fby_log_lines(st));
+	struct fby_log_entry e;
+	u32 found = 0, settled = 0, gaps = 0, end = sealed;
+	u64 txg = seal ? seal->seq_max : 0;
+
+	while (fby_log_next(p->space, &w, &e)) {
+		bool last = w.last >= sealed && !fby_log_body_read(st, &e, NULL) && !FBY_BUG(TORN_ENTRY_ACCEPTED);
+
+		if (last) {
+			struct fby_log_walk after = w;
+			struct fby_log_entry next;
+
+			if (!fby_log_next(p->space, &after, &next))
+				break;
+		}
+		if (w.last < sealed)
+			settled++;
+		else
+			gaps += w.gap;
+		found++;
+		if (e.txg > txg)
+			txg = e.txg;
+		if (w.line > end)
+			end = w.line;
+	}
+	p->chunk[c].found = found;
+	p->chunk[c].missing = FBY_BUG(MISSING_NOT_COUNTED) ? 0 : gaps + (seal && seal->last_block > settled ? (u32)seal->last_block - settled : 0);
+	ch->fill = fby_log_fill_of(st, end);
+	ch->sealed = fby_log_fill_of(st, sealed);
+	ch->seq_max = ch->seq_last = txg;
+	ch->last_block = found + p->chunk[c].missing;
+}
+
+bool fby_logs_held(const struct fby_logs *p, u32 c)
+{
+	const struct fby_chunk *ch = &p->space->chunk[c];
+	const struct fby_log *l;
+
+	if (ch->owner == FBY_NO_OWNER || ch->last_block == 0)
+		return false;
+	if (p->space->owner[ch->owner].damaged)
+		return true;
+	if (p->space->owner[ch->owner].rec.kind != FBY_OWNER_LOG)
+		return false;
+	if (p->space->owner[ch->owner].log.home & FBY_LOG_CONSUMER)
+		return true;
+	l = &p->log[ch->owner];
+	return l->header.state != FBY_LOG_NONE && ch->seq_max > l->header.at.synced;
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * log_calls.c - logs of the pool: add, remove, look; the rest is handed to their layer.
+ */
+#include "pool/parts.h"
+
+static bool name_equal(const char *a, const char *b)
+{
+	while (*a && *a == *b)
+		a++, b++;
+	return *a == *b;
+}
+
+int fby_log_find(struct fby_pool *p, const char *name, u16 *log)
+{
+	for (u32 i = 0; i < p->space.store.sb.nvolumes; i++) {
+		if (p->space.owner[i].rec.kind == FBY_OWNER_LOG && name_equal(p->space.owner[i].log.name, name)) {
+			*log = (u16)i;
+			return FBY_DONE;
+		}
+	}
+	return -FBY_E_NO_LOG;
+}
+
+int fby_log_add(struct fby_pool *p, const char *name, u32 flags, u16 *log)
+{
+	struct fby_log_record r = { .kind = FBY_OWNER_LOG, .home = flags };
+	struct fby_owner *owner;
+	u32 i = 0;
+
+	if (p->space.opt.read_only)
+		return -FBY_E_READ_ONLY;
+	if (!p->space.usable)
+		return -FBY_E_RECOVERY_INCOMPLETE;
+	if (!fby_text_ends(name, sizeof(r.name)) || !fby_name_ok(name))
+		return -FBY_E_NAME;
+	if (fby_log_find(p, name, log) == FBY_DONE || fby_volume_find(p, name, log) == FBY_DONE)
+		return -FBY_E_VOLUME_EXISTS;
+	while (i < p->space.store.sb.nvolumes &&
+	       (p->space.owner[i].rec.kind != FBY_OWNER_FREE || p->space.owner[i].damaged))
+		i++;
+	if (i == p->space.store.sb.nvolumes)
+		return -FBY_E_VOLUME_TABLE_FULL;
+	if (flags & ~(u32)FBY_LOG_CONSUMER)
+		return -FBY_E_GEOMETRY;
+	owner = &p->space.owner[i];
+	r.counter = owner->rec.counter;
+	r.index = i;
+	for (u32 n = 0; name[n]; n++)
+		r.name[n] = name[n];
+	owner->log = r;
+	fby_owner_write(&p->space, (u16)i);
+	fby_zero(&p->logs.log[i].header, sizeof(p->logs.log[i].header));
+	p->logs.log[i].gate = 0;
+	p->logs.log[i].claimed = true;
+	owner->chunk_kind = FBY_CHUNK_LOG;
+	fby_entitle(&p->space, owner, true);
+	*log = (u16)i;
+	return FBY_DONE;
+}
+
+int fby_log_remove(struct fby_pool *p, u16 log, bool discard)
+{
+	int rc = fby_logs_check(&p->logs, log);
+	struct fby_owner *owner;
+	u32 wake = 0;
+
+	if (rc)
+		return rc;
+	owner = &p->space.owner[log];
+	if (p->logs.log[log].header.state != FBY_LOG_NONE && !discard)
+		return -FBY_E_LOG_STATE;
+	if (!p->logs.log[log].claimed && !discard)
+		return -FBY_E_LOG_UNCLAIMED;
+	p->logs.log[log].claimed = true; /* what it held, its consumer does not want */
+	rc = fby_logs_destroy(&p->logs, log, NULL, &wake);
+	if (rc == FBY_DONE)
+		rc = fby_logs_release(&p->logs, log, &wake);
+	fby_fetch_or(&p->space.wake_owed, wake);
+	if (rc)
+		return rc;
+	owner->chunk_kind = FBY_CHUNK_CACHE;
+	owner->log = (struct fby_log_record){ .counter = owner->log.counter, .index = log };
+	fby_owner_write(&p->space, log);
+	fby_entitle(&p->space, owner, false);
+	return FBY_DONE;
+}
+
+int fby_log_info(struct fby_pool *p, u16 log, struct fby_log_info *out)
+{
+	const struct fby_owner *o;
+	const struct fby_log *l;
+
+	fby_zero(out, sizeof(*out));
+	if (log >= p->space.store.sb.nvolumes)
+		return -FBY_E_NO_LOG;
+	o = &p->space.owner[log];
+	l = &p->logs.log[log];
+	out->damaged = o->damaged;
+	out->used = !o->damaged && o->rec.kind == FBY_OWNER_LOG;
+	if (!out->used)
+		return -FBY_E_NO_LOG;
+	fby_copy(out->name, o->log.name, sizeof(out->name));
+	out->consumer = o->log.home & FBY_LOG_CONSUMER;
+	out->claimed = l->claimed;
+	fby_lock(&p->logs.log[log].lock);
+	out->header = l->header;
+	fby_unlock(&p->logs.log[log].lock);
+	out->chunks = fby_load(&o->nchunks);
+	out->most = fby_entry_most(&p->space.store);
+	fby_lock(&p->space.lock);
+	for (u32 c = o->first; c != FBY_NO_CHUNK; c = p->space.chunk[c].next) {
+		out->found += p->logs.chunk[c].found;
+		out->missing += p->logs.chunk[c].missing;
+	}
+	fby_unlock(&p->space.lock);
+	for (u32 i = 0; i < p->space.opt.nslots; i++)
+		out->appends += fby_load(&p->space.slot[i].volume[log].writes);
+	for (u32 i = 0; i < p->space.opt.nslots; i++)
+		out->bytes += fby_load(&p->space.slot[i].volume[log].bytes);
+	return FBY_DONE;
+}
+
+/* --- to the layer ---------------------------------------------------------------- */
+
+int fby_log_create(struct fby_pool *p, u16 log, const u8 guid[16], u64 synced, struct fby_log_header *header, u32 *wake)
+{
+	return fby_logs_create(&p->logs, log, guid, synced, header, wake);
+}
+
+int fby_log_append(struct fby_pool *p, u16 log, u64 txg, bool new_generation, const struct fby_vec *vec, u32 nvec,
+		   struct fby_log_name *name, u32 *wake)
+{
+	return fby_logs_append(&p->logs, log, txg, new_generation, vec, nvec, name, wake);
+}
+
+int fby_log_append_begin(struct fby_pool *p, struct fby_append *a, u16 log, u64 txg, bool new_generation,
+			 const struct fby_vec *vec, u32 nvec, u32 *wake)
+{
+	return fby_logs_append_begin(&p->logs, a, log, txg, new_generation, vec, nvec, wake);
+}
+
+void fby_log_append_commit(struct fby_pool *p, struct fby_append *a, struct fby_log_name *name, u32 *wake)
+{
+	fby_logs_append_commit(&p->logs, a, name, wake);
+}
+
+int fby_log_sync(struct fby_pool *p, u16 log, u64 txg, struct fby_log_header *header, u32 *wake)
+{
+	return fby_logs_sync(&p->logs, log, txg, header, wake);
+}
+
+int fby_log_claim(struct fby_pool *p, u16 log, u64 synced, struct fby_log_header *header, struct fby_log_node *node,
+		  u64 *n, struct fby_log_result *result)
+{
+	return fby_logs_claim(&p->logs, log, synced, header, node, n, result);
+}
+
+int fby_log_replay(struct fby_pool *p, u16 log, struct fby_log_node *node, u64 n, fby_log_replay_fn *replay, void *arg,
+		   struct fby_log_result *result)
+{
+	return fby_logs_replay(&p->logs, log, node, n, replay, arg, result);
+}
+
+int fby_log_read(struct fby_pool *p, u16 log, const struct fby_log_node *node, void *dst, u32 room, u32 *length)
+{
+	return fby_logs_read(&p->logs, log, node, dst, room, length);
+}
+
+int fby_log_destroy(struct fby_pool *p, u16 log, struct fby_log_header *header, u32 *wake)
+{
+	return fby_logs_destroy(&p->logs, log, header, wake);
+}
+
+int fby_log_release(struct fby_pool *p, u16 log, u32 *wake)
+{
+	return fby_logs_release(&p->logs, log, wake);
+}
