@@ -5,6 +5,7 @@
 
 use std::fmt::Write as _;
 
+use forebay_engine::logs::Header;
 use forebay_engine::sys;
 use serde::Serialize;
 
@@ -100,6 +101,39 @@ impl Bench {
         self.engine.volume_attach(0, &a).map_err(text)
     }
 
+    fn append(&mut self, txg: u64, bytes: usize) -> Outcome {
+        match self.engine.log_append(0, txg, true, &[&vec![7; bytes]], &mut 0).map_err(text)? {
+            (Decision::Done, _) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    }
+
+    fn logs(&mut self) -> Outcome {
+        let claim = |b: &mut Self| b.engine.log_claim(0, 0, &mut Header::default()).map_err(text);
+        self.cost("log add", |b| b.engine.log_add("l", 0).map(drop).map_err(text))?;
+        self.cost("log create", |b| {
+            b.engine.log_create(0, &[7; 16], 0, &mut 0).map(drop).map_err(text)
+        })?;
+        self.append(1, 8)?;
+        self.cost("append 128 B", |b| b.append(1, 128))?;
+        self.cost("append 100 B", |b| b.append(1, 100))?;
+        self.cost("append 4 KiB", |b| b.append(2, 4096))?;
+        self.cost("append 64 KiB", |b| b.append(2, 65536))?;
+        self.cost("log sync", |b| b.engine.log_sync(0, 1, &mut 0).map(drop).map_err(text))?;
+        self.engine.abandon();
+        self.cost("recovery, one chunk of a log was open", Bench::open)?;
+        self.cost("log claim", |b| claim(b).map(drop))?;
+        self.engine.abandon();
+        self.open()?;
+        let mut nodes = claim(self)?.0;
+        self.cost("log replay of two entries", |b| {
+            let replay = &mut |_: &_, _: &_| sys::FBY_LOG_REPLAYED;
+            b.engine.log_replay(0, &mut nodes, replay).map(drop).map_err(text)
+        })?;
+        self.cost("log destroy", |b| b.engine.log_destroy(0, &mut 0).map(drop).map_err(text))?;
+        self.cost("log remove", |b| b.engine.log_remove(0, false).map(drop).map_err(text))
+    }
+
     fn open(&mut self) -> Outcome {
         self.engine.open_all(&self.options).map(drop).map_err(text)
     }
@@ -187,6 +221,7 @@ pub fn measure() -> Result<Vec<Cost>, String> {
     b.engine.abandon();
     b.cost("recovery, nothing was open", Bench::open)?;
     b.cost("volume remove", |b| b.engine.volume_remove(0, true).map_err(text))?;
+    b.logs()?;
     Ok(b.costs)
 }
 

@@ -29,6 +29,7 @@ pub mod hooks;
 pub mod images;
 pub mod isolation;
 pub mod log_order;
+pub mod logs;
 pub mod media;
 pub mod model;
 pub mod origin;

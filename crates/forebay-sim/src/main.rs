@@ -14,7 +14,7 @@ use clap::{Args, Parser, Subcommand};
 use forebay_sim::dst;
 use forebay_sim::explore::{explore, explore_format, Bounds, Explored};
 use forebay_sim::script::{random, small, Script};
-use forebay_sim::{damage, flips, golden, hooks, isolation, pace};
+use forebay_sim::{damage, flips, golden, hooks, isolation, logs, pace};
 use serde::Serialize;
 
 use sweep::{in_threads, Report, Row, NO_PANIC};
@@ -58,6 +58,8 @@ struct Cli {
 enum Command {
     /// Recover every image that a power cut may leave
     Explore(ExploreArgs),
+    /// The same of logs: appends, syncs, claims and replays; and each bit of their headers
+    Logs(LogsArgs),
     /// Flip every bit of what recovery trusts, and random ones of the data
     Flips(FlipsArgs),
     /// Damage two structures at once, or a range, or one and cut the recovery
@@ -169,6 +171,22 @@ struct ExploreArgs {
     seconds: Option<u64>,
 }
 
+#[derive(Args)]
+struct LogsArgs {
+    /// Go on with random workloads until so many distinct images were seen
+    #[arg(long, default_value_t = 500_000)]
+    images: u64,
+    /// First seed of the random workloads
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Only the named workload, or "seed N"
+    #[arg(long)]
+    only: Option<String>,
+    /// Of so many bits of each header one is flipped
+    #[arg(long, default_value_t = 1)]
+    every: u32,
+}
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     #[cfg(feature = "planted-bugs")]
@@ -198,6 +216,7 @@ fn main() -> ExitCode {
         #[cfg(feature = "planted-bugs")]
         Some(Command::Planted(args)) => run_planted(args, cli.threads, cli.json),
         Some(Command::Explore(args)) => run_explore(args, cli.threads, cli.json),
+        Some(Command::Logs(args)) => run_logs(args, cli.threads, cli.json),
     };
     if ok {
         ExitCode::SUCCESS
@@ -260,6 +279,81 @@ struct ExploreReport {
     totals: Explored,
     seconds: f64,
     violations: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct LogsReport {
+    #[serde(flatten)]
+    totals: logs::Explored,
+    damaged: u64,
+    seconds: f64,
+    violations: Vec<String>,
+}
+
+fn run_logs(args: &LogsArgs, threads: usize, json: bool) -> bool {
+    let start = Instant::now();
+    let bounds = logs::Bounds { images: 512, nested: 8, nested_every: 16, go_on_every: 8 };
+    let mut fixed = logs::small();
+    if let Some(only) = &args.only {
+        fixed.retain(|s| s.name == *only);
+        if let Some(seed) = only.strip_prefix("seed ").and_then(|n| n.parse().ok()) {
+            fixed.push(logs::random(seed));
+        }
+        if fixed.is_empty() {
+            eprintln!("forebay-sim: no workload of logs is named '{only}'");
+            return false;
+        }
+    }
+    let (next, distinct) = (AtomicUsize::new(0), AtomicU64::new(0));
+    let totals = Mutex::new(logs::Explored::default());
+    let violations = Mutex::new(Vec::new());
+    let worker = || loop {
+        let n = next.fetch_add(1, Ordering::Relaxed);
+        let script = match fixed.get(n) {
+            Some(s) => s.clone(),
+            None if args.only.is_some() || distinct.load(Ordering::Relaxed) >= args.images => {
+                return;
+            }
+            None => logs::random(args.seed + (n - fixed.len()) as u64),
+        };
+        if !violations.lock().expect(NO_PANIC).is_empty() {
+            return;
+        }
+        match logs::explore(&script, bounds, None) {
+            Ok(seen) => {
+                distinct.fetch_add(seen.distinct, Ordering::Relaxed);
+                totals.lock().expect(NO_PANIC).add(&seen);
+            }
+            Err(e) => violations.lock().expect(NO_PANIC).push(e),
+        }
+    };
+    std::thread::scope(|scope| {
+        (0..threads).for_each(|_| drop(scope.spawn(worker)));
+    });
+    let mut violations: Vec<String> = violations.into_inner().expect(NO_PANIC);
+    let damaged = match args.only {
+        None => logs::damage::all(args.every.max(1)),
+        Some(_) => Ok(0),
+    };
+    let report = LogsReport {
+        totals: totals.into_inner().expect(NO_PANIC),
+        damaged: damaged.unwrap_or_else(|e| {
+            violations.push(format!("damage: {e}"));
+            0
+        }),
+        seconds: start.elapsed().as_secs_f64(),
+        violations,
+    };
+    if json {
+        println!("{}", serde_json::to_string(&report).expect("plain data"));
+    } else {
+        println!(
+            "{:?}, {} damaged images in {:.1} s",
+            report.totals, report.damaged, report.seconds
+        );
+        report.violations.iter().for_each(|v| println!("VIOLATION: {v}"));
+    }
+    report.violations.is_empty()
 }
 
 fn run_explore(args: &ExploreArgs, threads: usize, json: bool) -> bool {

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::explore::{explore, Bounds};
 use crate::script::{random, small};
-use crate::{damage, drains, dst, flips, gate, hooks, isolation, requests};
+use crate::{damage, drains, dst, flips, gate, hooks, isolation, logs, requests};
 
 /// A case of its own: its name, and what is to hold.
 type Directed = (&'static str, fn() -> Result<(), String>);
@@ -65,6 +65,24 @@ pub fn hunt(id: u32, limit: Duration) -> Option<(String, String)> {
             {
                 return Some((by, e));
             }
+        }
+        let images = images.min(512);
+        let bounds = logs::Bounds { images, nested: 4, nested_every: every, go_on_every: every };
+        let mut scripts = logs::small();
+        scripts.extend((0..8).map(|n| logs::random(u64::from(8 * round + n))));
+        for script in scripts {
+            let by = format!("logs '{}'", script.name);
+            hooks::set_context(|| by.clone());
+            if let Err(e) = logs::explore(
+                &script,
+                bounds,
+                Some(Duration::from_millis(200 << (2 * round).min(8))),
+            ) {
+                return Some((by, e));
+            }
+        }
+        if let Err(e) = logs::damage::all(61 >> round.min(5)) {
+            return Some(("logs, damaged".into(), e));
         }
         for seed in seeds.by_ref().take(200 << round.min(8)) {
             if start.elapsed() > limit {

@@ -1,0 +1,514 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The crash explorer for logs.  At each cut of a script's trace, for each image that the
+//! hardware may leave:
+//!
+//! * open, recovery, fby_check() and claim find nothing wrong or missing;
+//! * replay hands out each entry that was acknowledged and is unsynced, none that is
+//!   obsolete, replayed before, of another period or was never appended, in order, with
+//!   the bytes that were appended;
+//! * cut again inside that recovery, claim and replay, the rest is replayed by the next:
+//!   each entry once in all, but that of an embedded header the last effect before the cut
+//!   may come again;
+//! * ended and begun anew, the log holds what is appended then and nothing else.
+
+use std::collections::{BTreeSet, HashSet};
+use std::time::{Duration, Instant};
+
+use forebay_engine::logs::Header;
+use forebay_engine::sys;
+use serde::Serialize;
+
+use super::script::{body, guid, id_of, name, record, Mark, Script};
+use crate::engine::{Decision, Engine};
+use crate::hooks;
+use crate::images::{hash_line, hash_region, Image, Images, Layout, Overlay};
+use crate::media::{settle, Flavour, LineStore, Media, MediaEvent, Region};
+use crate::rng::mix;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Most images of one cut; more are sampled.
+    pub images: u64,
+    /// Most images of one cut inside a recovery.
+    pub nested: u64,
+    /// Of so many images one has its recovery and replay cut too.
+    pub nested_every: u64,
+    /// Of so many images one goes on with a new period.
+    pub go_on_every: u64,
+}
+
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Explored {
+    pub scripts: u64,
+    pub cuts: u64,
+    pub nested_cuts: u64,
+    pub images: u64,
+    pub distinct: u64,
+    pub replayed: u64,
+    /// Entries never acknowledged that were there all the same.
+    pub unacknowledged: u64,
+    /// Entries that came again since their header is embedded.
+    pub again: u64,
+}
+
+impl Explored {
+    pub fn add(&mut self, o: &Self) {
+        self.scripts += o.scripts;
+        self.cuts += o.cuts;
+        self.nested_cuts += o.nested_cuts;
+        self.images += o.images;
+        self.distinct += o.distinct;
+        self.replayed += o.replayed;
+        self.unacknowledged += o.unacknowledged;
+        self.again += o.again;
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    id: u64,
+    txg: u64,
+    acknowledged: bool,
+}
+
+/// What is known of a log at a place in the trace.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    consumer: bool,
+    entries: Vec<Entry>,
+    /// The highest txg of a sync that has ended, and of one that has begun.
+    synced: u64,
+    syncing: u64,
+    ending: bool,
+    effects: BTreeSet<u64>,
+    last_effect: Option<u64>,
+    header: Header,
+}
+
+impl Known {
+    fn apply(&mut self, mark: &Mark) {
+        match mark {
+            Mark::Begin { id, txg, .. } => {
+                self.entries.push(Entry { id: *id, txg: *txg, acknowledged: false });
+            }
+            Mark::End { id, .. } => {
+                self.entries.iter_mut().filter(|e| e.id == *id).for_each(|e| e.acknowledged = true);
+            }
+            Mark::Syncing { txg, .. } => self.syncing = *txg,
+            Mark::Synced { txg, .. } => self.synced = *txg,
+            Mark::Ending { .. } => self.ending = true,
+            Mark::Ended { .. } => {
+                self.ending = false;
+                self.entries.clear();
+                self.effects.clear();
+                self.last_effect = None;
+            }
+            Mark::Effect { id, .. } => self.effect(*id),
+            Mark::Stored { header, effect, .. } => {
+                self.header = *header;
+                effect.iter().for_each(|id| self.effect(*id));
+            }
+        }
+    }
+
+    fn effect(&mut self, id: u64) {
+        self.effects.insert(id);
+        self.last_effect = Some(id);
+    }
+
+    /// Is there an entry that a replay has to hand out?
+    fn owed(&self) -> impl Iterator<Item = u64> + '_ {
+        self.entries
+            .iter()
+            .filter(|e| e.acknowledged && e.txg > self.syncing && !self.effects.contains(&e.id))
+            .map(|e| e.id)
+    }
+
+    fn judge(&self, replayed: &[u64], none: bool, out: &mut Explored) -> Result<(), String> {
+        if none {
+            let owed = self.owed().next().filter(|_| !self.ending && !self.consumer);
+            return owed
+                .map_or(Ok(()), |id| Err(format!("the log is gone, and with it entry {id}")));
+        }
+        let mut seen = BTreeSet::new();
+        for (i, id) in replayed.iter().enumerate() {
+            let Some(entry) = self.entries.iter().find(|e| e.id == *id) else {
+                return Err(format!("entry {id} was replayed, which is none of this period"));
+            };
+            if !seen.insert(id) {
+                return Err(format!("entry {id} was replayed twice"));
+            }
+            if entry.txg <= self.synced {
+                return Err(format!("entry {id} of txg {} is obsolete", entry.txg));
+            }
+            if self.effects.contains(id) {
+                if self.consumer || i > 0 || self.last_effect != Some(*id) {
+                    return Err(format!("entry {id} was replayed again"));
+                }
+                out.again += 1;
+            }
+            out.unacknowledged += u64::from(!entry.acknowledged);
+        }
+        out.replayed += replayed.len() as u64;
+        match self.owed().find(|id| !seen.contains(id)) {
+            Some(id) => Err(format!("entry {id} was acknowledged and not replayed")),
+            None => Ok(()),
+        }
+    }
+}
+
+fn log_of(mark: &Mark) -> usize {
+    match mark {
+        Mark::Begin { log, .. }
+        | Mark::End { log, .. }
+        | Mark::Syncing { log, .. }
+        | Mark::Synced { log, .. }
+        | Mark::Ending { log }
+        | Mark::Ended { log }
+        | Mark::Effect { log, .. }
+        | Mark::Stored { log, .. } => *log,
+    }
+}
+
+/// What a recovery with its replay did: the trace, and where in it the marks are.
+struct Recovered {
+    trace: Vec<MediaEvent>,
+    marks: Vec<(usize, Mark)>,
+}
+
+struct Explorer<'a> {
+    script: &'a Script,
+    bounds: Bounds,
+    engine: Engine,
+    base: Region,
+    base_hash: u64,
+    layout: Layout,
+    options: sys::fby_options,
+    seen: HashSet<u64>,
+    out: Explored,
+}
+
+impl Explorer<'_> {
+    fn load(&mut self, image: &Image) {
+        let mut state = self.engine.media.state_mut();
+        state.actor = 0;
+        state.trace.get_or_insert_default().clear();
+        for (line, words) in &image.lines {
+            state.visible.set_line(*line, words);
+        }
+    }
+
+    /// Back to the base.
+    fn unload(&mut self, image: &Image) {
+        if self.engine.is_open() {
+            self.engine.abandon();
+        }
+        let mut state = self.engine.media.state_mut();
+        let trace = state.trace.take().unwrap_or_default();
+        for event in &trace {
+            if let MediaEvent::Store(s) = event {
+                state.visible.set_line(s.line, &self.base.line(s.line));
+            }
+        }
+        for (line, _) in &image.lines {
+            state.visible.set_line(*line, &self.base.line(*line));
+        }
+        state.trace = Some(trace);
+    }
+
+    fn at(&self) -> usize {
+        self.engine.media.state().trace.as_ref().map_or(0, Vec::len)
+    }
+
+    fn open(&mut self) -> Result<(), String> {
+        let report =
+            self.engine.open_all(&self.options).map_err(|e| format!("open after the cut: {e}"))?;
+        if report.holes != 0 || report.damaged != 0 {
+            return Err(format!("recovery reports {} holes", report.holes));
+        }
+        if let Some(misuse) = self.engine.media.misuse() {
+            return Err(misuse);
+        }
+        self.engine.check(true).map_err(|e| format!("after recovery: {e}"))
+    }
+
+    /// Claims and replays one log.
+    fn replay(
+        &mut self,
+        log: usize,
+        known: &Known,
+        marks: &mut Vec<(usize, Mark)>,
+    ) -> Result<(), String> {
+        let index = self.engine.log_find(&name(log)).map_err(|e| format!("find: {e}"))?;
+        let info = self.engine.log_info(index).map_err(|e| format!("info: {e}"))?;
+        if info.missing != 0 {
+            return Err(format!("recovery misses {} entries", info.missing));
+        }
+        let mut header = if known.consumer { known.header } else { info.header };
+        if header.state == sys::FBY_LOG_NONE {
+            self.engine.log_claim(index, 0, &mut header).map_err(|e| format!("claim: {e}"))?;
+            return known.judge(&[], true, &mut self.out);
+        }
+        let (mut nodes, claim) = self
+            .engine
+            .log_claim(index, known.syncing, &mut header)
+            .map_err(|e| format!("claim: {e}"))?;
+        if claim.end != sys::FBY_LOG_COMPLETE || claim.twins != 0 {
+            return Err(format!("claim: {claim:?}"));
+        }
+        if known.consumer {
+            marks.push((self.at(), Mark::Stored { log, header, effect: None }));
+        }
+        let (mut ids, mut wrong) = (Vec::new(), None);
+        let (engine, mut room) = (&self.engine, Vec::new());
+        let result = engine
+            .log_replay(index, &mut nodes, &mut |node, next| {
+                let id = engine.log_read(index, node, &mut room).ok().and_then(id_of);
+                let Some(id) = id else {
+                    wrong = Some((node.gen, node.id));
+                    return sys::FBY_LOG_DAMAGED;
+                };
+                ids.push(id);
+                let at = engine.media.state().trace.as_ref().map_or(0, Vec::len);
+                header.at = *next;
+                marks.push(match known.consumer {
+                    true => (at, Mark::Stored { log, header, effect: Some(id) }),
+                    false => (at, Mark::Effect { log, id }),
+                });
+                sys::FBY_LOG_REPLAYED
+            })
+            .map_err(|e| format!("replay: {e}"))?;
+        if let Some(name) = wrong {
+            return Err(format!("the body of entry {name:?} is not what was appended"));
+        }
+        if result.end != sys::FBY_LOG_COMPLETE {
+            return Err(format!("replay: {result:?}"));
+        }
+        known.judge(&ids, false, &mut self.out)
+    }
+
+    fn recover(&mut self, known: &[Known]) -> Result<Recovered, String> {
+        self.open()?;
+        let mut marks = Vec::new();
+        for (log, known) in known.iter().enumerate() {
+            self.replay(log, known, &mut marks).map_err(|e| format!("{}: {e}", name(log)))?;
+        }
+        if let Some(misuse) = self.engine.media.misuse() {
+            return Err(misuse);
+        }
+        self.engine.check(true).map_err(|e| format!("after replay: {e}"))?;
+        let trace = self.engine.media.state().trace.clone().unwrap_or_default();
+        Ok(Recovered { trace, marks })
+    }
+
+    /// A new period of each log: what is appended then is all that there is.
+    fn go_on(&mut self, known: &[Known]) -> Result<(), String> {
+        let mut now = Vec::new();
+        for (log, known) in known.iter().enumerate() {
+            let index = self.engine.log_find(&name(log)).map_err(|e| e.to_string())?;
+            self.engine.log_destroy(index, &mut 0).map_err(|e| format!("destroy: {e}"))?;
+            let guid = guid(log, 1000);
+            let created = self.engine.log_create(index, &guid, 9, &mut 0);
+            let (_, header) = created.map_err(|e| format!("create: {e}"))?;
+            let mut fresh = Known { consumer: known.consumer, header, ..Known::default() };
+            for (id, txg) in [(5000, 10), (5001, 12)] {
+                let appended = self.engine.log_append(index, txg, true, &[&body(id, 50)], &mut 0);
+                if !matches!(appended, Ok((Decision::Done, _))) {
+                    return Err(format!("append after the replay: {appended:?}"));
+                }
+                fresh.entries.push(Entry { id, txg, acknowledged: true });
+            }
+            now.push(fresh);
+        }
+        self.engine.check(true).map_err(|e| format!("begun anew: {e}"))?;
+        self.engine.abandon();
+        self.recover(&now).map_err(|e| format!("begun anew: {e}")).map(|_| ())
+    }
+
+    fn image(&mut self, image: &Image, known: &[Known]) -> Result<(), String> {
+        let pick = mix(image.hash);
+        self.load(image);
+        let mut result = self.recover(known);
+        if result.is_ok() && (pick >> 8).is_multiple_of(self.bounds.go_on_every) {
+            result = self.go_on(known).and(result);
+        }
+        self.unload(image);
+        let recovered = result?;
+        if (pick >> 24).is_multiple_of(self.bounds.nested_every) {
+            self.nested(image, &recovered, known, pick)?;
+        }
+        Ok(())
+    }
+
+    /// Cuts inside the recovery and the replay of `image`.
+    fn nested(
+        &mut self,
+        image: &Image,
+        recovered: &Recovered,
+        known: &[Known],
+        pick: u64,
+    ) -> Result<(), String> {
+        let mut durable: Overlay = image.lines.iter().copied().collect();
+        let mut pending: Vec<LineStore> = Vec::new();
+        let mut known = known.to_vec();
+        let mut marks = recovered.marks.iter().peekable();
+        for at in 0..=recovered.trace.len() {
+            let mut marked = false;
+            while let Some((_, mark)) = marks.next_if(|(pos, _)| *pos == at) {
+                known[log_of(mark)].apply(mark);
+                marked = true;
+            }
+            let event = recovered.trace.get(at);
+            if marked || matches!(event, Some(MediaEvent::Fence(_)) | None) {
+                self.out.nested_cuts += 1;
+                let images = Images::new(
+                    (&self.base, self.base_hash),
+                    &durable,
+                    &pending,
+                    Flavour::NonTemporal,
+                    self.layout,
+                    self.bounds.nested,
+                    pick ^ self.out.nested_cuts,
+                );
+                for nested in images {
+                    self.out.images += 1;
+                    self.seen.insert(nested.hash);
+                    self.load(&nested);
+                    let result = self.recover(&known).map(|_| ());
+                    self.unload(&nested);
+                    result
+                        .map_err(|e| format!("second cut, at event {at} of the recovery: {e}"))?;
+                }
+            }
+            match event {
+                Some(MediaEvent::Store(s)) => pending.push(*s),
+                Some(MediaEvent::Fence(actor)) => settle(&mut pending, *actor, |s| {
+                    durable.insert(s.line, s.words);
+                }),
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn cut(&mut self, pending: &[LineStore], known: &[Known], at: usize) -> Result<(), String> {
+        self.out.cuts += 1;
+        for flavour in [Flavour::NonTemporal, Flavour::Cached] {
+            let images = Images::new(
+                (&self.base, self.base_hash),
+                &Overlay::new(),
+                pending,
+                flavour,
+                self.layout,
+                self.bounds.images,
+                mix(at as u64 ^ (flavour as u64) << 32),
+            );
+            for (n, image) in images.enumerate() {
+                self.out.images += 1;
+                self.seen.insert(image.hash);
+                let hash = image.hash;
+                let script = &self.script.name;
+                hooks::set_context(|| format!("script '{script}' cut at event {at}, image {n}"));
+                self.image(&image, known).map_err(|e| {
+                    format!("cut at event {at}, {flavour:?} image {n} (hash {hash:016x}): {e}")
+                })?;
+            }
+            if pending.is_empty() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn settle(&mut self, pending: &mut Vec<LineStore>, actor: u16) {
+        let (base, hash) = (&mut self.base, &mut self.base_hash);
+        let visible = &mut self.engine.media.state_mut().visible;
+        settle(pending, actor, |s: &LineStore| {
+            let old = base.line(s.line);
+            *hash ^= hash_line(s.line, &old) ^ hash_line(s.line, &s.words);
+            base.set_line(s.line, &s.words);
+            visible.set_line(s.line, &s.words);
+        });
+    }
+}
+
+/// Explores one script; `limit` ends it early, with what was seen so far.
+pub fn explore(
+    script: &Script,
+    bounds: Bounds,
+    limit: Option<Duration>,
+) -> Result<Explored, String> {
+    let recording = record(script)?;
+    let deadline = limit.map(|l| Instant::now() + l);
+    let g = script.geometry;
+    let media = Media::bare(g.media_bytes());
+    media.load(recording.start.bytes());
+    let mut x = Explorer {
+        script,
+        bounds,
+        engine: Engine::new(media),
+        base_hash: hash_region(&recording.start),
+        base: recording.start,
+        layout: Layout {
+            data_offset: g.data_offset(),
+            chunk_size: u64::from(g.chunk_size()),
+            // Small entries lie there: each word of theirs lands or not.
+            first_page: 2,
+        },
+        options: sys::fby_options { nslots: g.nslots, ..Default::default() },
+        seen: HashSet::new(),
+        out: Explored { scripts: 1, ..Explored::default() },
+    };
+    let mut known: Vec<Known> =
+        script.consumer.iter().map(|&consumer| Known { consumer, ..Known::default() }).collect();
+    let mut marks = recording.marks.iter().peekable();
+    let mut pending: Vec<LineStore> = Vec::new();
+    let named = |e: String| format!("script '{}': {e}", script.name);
+    for at in 0..=recording.trace.len() {
+        if deadline.is_some_and(|d| Instant::now() > d) {
+            break;
+        }
+        let mut marked = false;
+        while let Some((_, mark)) = marks.next_if(|(pos, _)| *pos == at) {
+            known[log_of(mark)].apply(mark);
+            marked = at >= recording.from;
+        }
+        let event = recording.trace.get(at);
+        if marked || (at >= recording.from && matches!(event, Some(MediaEvent::Fence(_)) | None)) {
+            x.cut(&pending, &known, at).map_err(named)?;
+        }
+        match event {
+            Some(MediaEvent::Store(s)) => pending.push(*s),
+            Some(MediaEvent::Fence(actor)) => x.settle(&mut pending, *actor),
+            None => {}
+        }
+    }
+    x.out.distinct = x.seen.len() as u64;
+    Ok(x.out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{random, small};
+    use super::*;
+
+    const BOUNDS: Bounds = Bounds { images: 40, nested: 3, nested_every: 16, go_on_every: 8 };
+
+    #[test]
+    fn no_cut_of_the_small_scripts_loses_repeats_or_invents() {
+        for script in small() {
+            let seen = explore(&script, BOUNDS, None).unwrap_or_else(|e| panic!("{e}"));
+            assert!(seen.replayed > 0, "{}: {seen:?}", script.name);
+        }
+    }
+
+    #[test]
+    fn nor_of_random_ones() {
+        let mut all = Explored::default();
+        for seed in 0..30 {
+            let seen = explore(&random(seed), BOUNDS, Some(Duration::from_secs(20)));
+            all.add(&seen.unwrap_or_else(|e| panic!("{e}")));
+        }
+        assert!(all.again > 0 && all.unacknowledged > 0, "{all:?}");
+    }
+}

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Logs: what a crash leaves of them, at any cut of any of their operations.
+
+pub mod damage;
+mod explore;
+mod script;
+
+pub use explore::{explore, Bounds, Explored};
+pub use script::{random, small, Op, Script};
