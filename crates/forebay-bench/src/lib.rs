@@ -6,6 +6,7 @@
 //!   with CRC32C and one header line before the fence, and nothing else) and
 //!   `engine` (a whole write).  What slows the machine down for a while slows all
 //!   three, so their ratios hold where their figures do not.
+//! * [`logs()`] appends to logs, against the floor below that, and replays one.
 //! * [`reads()`] reads cached blocks with verification.
 //! * [`recovery()`] opens a large pool full of dirty pages.
 //! * [`slots()`] writes through the library with more and fewer commit slots, on
@@ -20,7 +21,9 @@
 compile_error!("pools are mapped whole: 64-bit machines only");
 
 mod engine;
+mod logs;
 mod memory;
+mod peer;
 mod pool;
 mod reads;
 mod recovery;
@@ -32,6 +35,7 @@ mod strokes;
 use serde::Serialize;
 
 pub use engine::{engine, EngineOptions, EngineReport, EngineThreads};
+pub use logs::{logs, LogAppends, LogOptions, LogReport};
 pub use memory::MediaChoice;
 pub use reads::{reads, ReadOptions, ReadReport, ReadThreads};
 pub use recovery::{recovery, RecoveryOptions, RecoveryReport};

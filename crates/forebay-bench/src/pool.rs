@@ -21,11 +21,11 @@ pub(crate) struct Pool {
     volume: u16,
 }
 
-fn failed(what: &'static str) -> impl FnOnce(Code) -> BenchError {
+pub(crate) fn failed(what: &'static str) -> impl FnOnce(Code) -> BenchError {
     move |e| BenchError::Engine { what, reason: e.message() }
 }
 
-fn failed_open(what: &'static str) -> impl FnOnce(OpenError) -> BenchError {
+pub(crate) fn failed_open(what: &'static str) -> impl FnOnce(OpenError) -> BenchError {
     move |e| match e {
         OpenError::Engine(e) | OpenError::Unknown { code: e, .. } => failed(what)(e),
         OpenError::Memory { bytes, source } => BenchError::System {

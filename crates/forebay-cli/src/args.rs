@@ -450,6 +450,16 @@ pub enum Bench {
         "forebay bench slots --media-rate 0 --dir /mnt/disk --persist msync",
     ))]
     Slots(BenchSlots),
+    /// Appends to logs, beside the least that a safe append needs; claim and replay
+    ///
+    /// To one log, and to one for each thread.  libpmemlog has no checksums and one
+    /// lock for each log; bench/pmemlog.c says how its program is made.
+    #[command(after_help = after!(
+        "forebay bench log",
+        "forebay bench log --bytes 128,4K --threads 1,2 --json",
+        "forebay bench log --pmemlog ./pmemlog",
+    ))]
+    Log(BenchLog),
 }
 
 #[derive(Args, Debug)]
@@ -494,6 +504,21 @@ pub struct BenchSlots {
     /// How stores are made durable: auto, nt, clwb, eadr or msync
     #[arg(long, value_name = "METHOD", default_value = "auto")]
     pub persist: Persist,
+    #[command(flatten)]
+    pub bench: BenchArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct BenchLog {
+    /// Bytes of an entry, one after the other
+    #[arg(long, value_name = "SIZE,...", value_delimiter = ',', value_parser = units::parse_size)]
+    pub bytes: Vec<u64>,
+    /// Bytes of entries to claim and replay; 0: none
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = units::parse_size)]
+    pub replay: u64,
+    /// A program that appends to PMDK's libpmemlog, to be measured in turn
+    #[arg(long, value_name = "PROGRAM")]
+    pub pmemlog: Option<PathBuf>,
     #[command(flatten)]
     pub bench: BenchArgs,
 }

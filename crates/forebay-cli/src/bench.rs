@@ -2,7 +2,7 @@
 //! `forebay bench`.
 
 use forebay_bench::{
-    EngineOptions, Figures, MediaChoice, ReadOptions, RecoveryOptions, SlotsOptions,
+    EngineOptions, Figures, LogOptions, MediaChoice, ReadOptions, RecoveryOptions, SlotsOptions,
 };
 
 use crate::args::{self, Bench, BenchMedia};
@@ -15,6 +15,7 @@ pub fn run(a: &Bench) -> anyhow::Result<u8> {
         Bench::Recovery(a) => recovery(a)?,
         Bench::Read(a) => read(a)?,
         Bench::Slots(a) => slots(a)?,
+        Bench::Log(a) => log(a)?,
     }
     Ok(0)
 }
@@ -159,6 +160,61 @@ fn slots(a: &args::BenchSlots) -> anyhow::Result<()> {
         "medians of {} interleaved rounds of {} ms, lowest and highest; {} CPUs; auto is {} slots\n\
          media: {}",
         report.rounds, report.turn_ms, report.cpus, report.auto_slots, report.media
+    ))?;
+    Ok(())
+}
+
+fn log(a: &args::BenchLog) -> anyhow::Result<()> {
+    let mut o =
+        LogOptions { replay_bytes: a.replay, pmemlog: a.pmemlog.clone(), ..Default::default() };
+    apply(&a.bench.media, &mut o.media, &mut o.pool_bytes, &mut o.rounds);
+    if !a.bench.threads.is_empty() {
+        o.threads = a.bench.threads.clone();
+    }
+    if !a.bytes.is_empty() {
+        let fits = |&bytes: &u64| u32::try_from(bytes).ok().filter(|n| (1..=1 << 20).contains(n));
+        let sizes: Option<Vec<u32>> = a.bytes.iter().map(fits).collect();
+        o.bytes = sizes.ok_or_else(|| anyhow::anyhow!("--bytes: 1 to 1M for an entry"))?;
+    }
+    let report = forebay_bench::logs(&o)?;
+    if a.bench.media.json.json {
+        return json(&report);
+    }
+    let mut table = Table::new(&[
+        "bytes",
+        "threads",
+        "logs",
+        "appends/s",
+        "p50",
+        "p99",
+        "p99.9",
+        "of floor",
+        "of libpmemlog",
+    ]);
+    for c in &report.appends {
+        table.row(vec![
+            c.bytes.to_string(),
+            c.threads.to_string(),
+            c.logs.to_string(),
+            units::count(c.ops_per_s as u64),
+            units::nanoseconds(c.append.p50_ns),
+            units::nanoseconds(c.append.p99_ns),
+            units::nanoseconds(c.append.p999_ns),
+            format!("{:.2}", c.over_floor),
+            c.over_libpmemlog.map_or("-".into(), |r| format!("{r:.2}")),
+        ]);
+    }
+    out::line(table)?;
+    let rate = |r: Option<f64>| r.map_or("-".into(), |r| units::bytes(r as u64));
+    out::line(format_args!(
+        "open and claim {}/s, replay {}/s, both {}/s; {} bytes of DRAM for each entry held\n\
+         medians of {} interleaved rounds; media: {}",
+        rate(report.claim_bytes_per_s),
+        rate(report.replay_bytes_per_s),
+        rate(report.claim_and_replay_bytes_per_s),
+        report.dram_bytes_per_entry,
+        report.rounds,
+        report.media,
     ))?;
     Ok(())
 }
