@@ -156,7 +156,25 @@ struct fby_log_info {
 	u64 found; /* entries in its chunks that the recovery has found, obsolete ones too */
 	u64 missing; /* of those that there were, how many at least it has not */
 	u64 appends, bytes; /* since open */
+	u64 unsynced; /* entries of unsynced txgs, while entries are appended */
+	u32 unsynced_txgs; /* that have some */
 };
 int fby_log_info(struct fby_pool *p, u16 log, struct fby_log_info *out);
+
+/* Looking at a chunk of a log, entry by entry. */
+struct fby_log_cursor { /* the caller's, zeroed to begin with */
+	u32 line; /* where it goes on */
+	u32 last; /* where the last entry found begins */
+};
+struct fby_log_entry_info {
+	bool found; /* false: there are no more */
+	bool gap;   /* lines before it are no entry: one was there, or some */
+	bool data_ok; /* its body, if that was checked */
+	struct fby_log_node node;
+	struct fby_log_entry entry;
+};
+/* The next one.  -FBY_E_NO_LOG: the chunk is not a log's. */
+int fby_log_entry_info(struct fby_pool *p, u32 chunk, struct fby_log_cursor *at, bool check_data,
+		       struct fby_log_entry_info *out);
 
 #endif

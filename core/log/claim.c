@@ -5,7 +5,7 @@
  */
 #include "log/logs.h"
 
-static void node_of(const struct fby_store *st, const struct fby_log_entry *e, struct fby_log_node *node)
+void fby_log_node_of(const struct fby_store *st, const struct fby_log_entry *e, struct fby_log_node *node)
 {
 	node->txg = e->txg;
 	node->gen = e->gen;
@@ -28,7 +28,7 @@ static u64 collect(const struct fby_logs *p, u16 log, const u8 guid[16], struct 
 			if (!fby_equal(e.guid, guid, sizeof(e.guid)) && !FBY_BUG(GUID_IGNORED))
 				continue;
 			if (n < room)
-				node_of(&space->store, &e, &node[n]);
+				fby_log_node_of(&space->store, &e, &node[n]);
 			n++;
 		}
 	}
@@ -153,7 +153,7 @@ int fby_logs_read(struct fby_logs *p, u16 log, const struct fby_log_node *node, 
 	if (!fby_log_entry_read(st, (u32)c, (u32)at, &e) || e.log != log)
 		return -FBY_E_LOG_ENTRY;
 	fby_zero(&now, sizeof(now));
-	node_of(st, &e, &now);
+	fby_log_node_of(st, &e, &now);
 	if (!fby_equal(&now, node, sizeof(now)) || !fby_equal(e.guid, p->log[log].header.guid, sizeof(e.guid)))
 		return -FBY_E_LOG_ENTRY;
 	if (room < (fby_entry_lines(e.length) - FBY_ENTRY_LINES) * FBY_LINE)

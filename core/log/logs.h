@@ -108,6 +108,8 @@ int fby_logs_check(const struct fby_logs *p, u16 log);
 void fby_logs_open(struct fby_logs *p, u16 log); /* the header, from its record */
 void fby_logs_write(struct fby_logs *p, u16 log); /* the header, to its record if it is embedded */
 bool fby_logs_guid_taken(const struct fby_logs *p, u16 log, const u8 guid[16]);
+/* While it is open: its entries above the synced txg, and how many txgs have some. */
+void fby_logs_unsynced(struct fby_logs *p, u16 log, u64 *entries, u32 *txgs);
 /* Gives back the closed chunks that have nothing above txg. */
 void fby_logs_free(struct fby_logs *p, u16 log, u64 txg, u32 *wake);
 int fby_logs_create(struct fby_logs *p, u16 log, const u8 guid[16], u64 synced, struct fby_log_header *header,
@@ -122,6 +124,8 @@ int fby_logs_claim(struct fby_logs *p, u16 log, u64 synced, struct fby_log_heade
 int fby_logs_replay(struct fby_logs *p, u16 log, struct fby_log_node *node, u64 n, fby_log_replay_fn *replay,
 		    void *arg, struct fby_log_result *result);
 int fby_logs_read(struct fby_logs *p, u16 log, const struct fby_log_node *node, void *dst, u32 room, u32 *length);
+
+void fby_log_node_of(const struct fby_store *st, const struct fby_log_entry *e, struct fby_log_node *node);
 
 /* An entry's place, and back. */
 static inline u64 fby_log_place(const struct fby_store *st, u32 c, u32 line)

@@ -210,3 +210,53 @@ int fby_logs_destroy(struct fby_logs *p, u16 log, struct fby_log_header *header,
 		*header = l->header;
 	return p->space->owner[log].log.home & FBY_LOG_CONSUMER ? FBY_DONE : fby_logs_release(p, log, wake);
 }
+
+/* False: the slot stayed busy, as between the two steps of an append. */
+static bool slot_soon(struct fby_slot *s)
+{
+	for (u32 i = 0; i < 1000; i++) {
+		if (fby_slot_try(s))
+			return true;
+		fby_relax();
+	}
+	return false;
+}
+
+/*
+ * First what the slots have counted of the newest generation.  If another has begun by the
+ * end, all of that is in what that one counts from.
+ */
+void fby_logs_unsynced(struct fby_logs *p, u16 log, u64 *entries, u32 *txgs)
+{
+	struct fby_log_counters parts = { 0 }, all = { 0 };
+	struct fby_log *l = &p->log[log];
+	u64 gen = 0, synced = fby_load(&l->synced);
+
+	*entries = 0;
+	*txgs = 0;
+	if (!(fby_load(&l->gate) & FBY_GATE_OPEN))
+		return;
+	for (u32 i = 0; i < p->space->opt.nslots; i++) {
+		const struct fby_log_part *part = fby_log_part(p, i, log);
+
+		if (!slot_soon(&p->space->slot[i]))
+			continue;
+		if (part->gen > gen) {
+			gen = part->gen;
+			fby_zero(&parts, sizeof(parts));
+		}
+		if (part->gen == gen)
+			fby_log_count_all(&parts, &part->live);
+		fby_slot_release(&p->space->slot[i]);
+	}
+	fby_fetch_or(&p->space->wake_owed, fby_load(&p->space->wait_mask) & (FBY_WAKE_SLOT | FBY_WAKE_BLOCK));
+	fby_lock(&l->lock);
+	all = l->live;
+	if (gen == l->gen)
+		fby_log_count_all(&all, &parts);
+	fby_unlock(&l->lock);
+	for (u32 i = 0; i < FBY_LOG_TXGS && all.txg > synced + i; i++) {
+		*entries += all.n[i];
+		*txgs += all.n[i] > 0;
+	}
+}

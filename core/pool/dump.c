@@ -68,3 +68,34 @@ int fby_entry_info(struct fby_pool *p, u32 chunk, u32 page, bool check_data, str
 	out->data_ok = out->valid && (!check_data || fby_page_data_ok(&p->cache, number, &out->line));
 	return FBY_DONE;
 }
+
+int fby_log_entry_info(struct fby_pool *p, u32 chunk, struct fby_log_cursor *at, bool check_data,
+		       struct fby_log_entry_info *out)
+{
+	const struct fby_store *st = &p->space.store;
+	const struct fby_chunk *ch;
+	struct fby_log_walk w;
+
+	fby_zero(out, sizeof(*out));
+	if (!p->space.usable)
+		return -FBY_E_RECOVERY_INCOMPLETE;
+	if (chunk >= st->sb.nchunks)
+		return -FBY_E_GEOMETRY;
+	ch = &p->space.chunk[chunk];
+	if (ch->owner == FBY_NO_OWNER || ch->kind != FBY_CHUNK_LOG)
+		return -FBY_E_NO_LOG;
+	w = fby_log_walk(chunk, fby_log_line_of(st, fby_load(&ch->fill)));
+	if (at->line > w.line) {
+		w.line = at->line;
+		w.last = at->last;
+	}
+	out->found = fby_log_next(&p->space, &w, &out->entry);
+	at->line = w.line;
+	at->last = w.last;
+	if (!out->found)
+		return FBY_DONE;
+	out->gap = w.gap;
+	out->data_ok = check_data && fby_log_body_read(st, &out->entry, NULL);
+	fby_log_node_of(st, &out->entry, &out->node);
+	return FBY_DONE;
+}

@@ -70,7 +70,7 @@ int fby_log_remove(struct fby_pool *p, u16 log, bool discard)
 	owner = &p->space.owner[log];
 	if (p->logs.log[log].header.state != FBY_LOG_NONE && !discard)
 		return -FBY_E_LOG_STATE;
-	if (!p->logs.log[log].claimed && !discard)
+	if (!p->logs.log[log].claimed && (owner->log.home & FBY_LOG_CONSUMER) && !discard)
 		return -FBY_E_LOG_UNCLAIMED;
 	p->logs.log[log].claimed = true; /* what it held, its consumer does not want */
 	rc = fby_logs_destroy(&p->logs, log, NULL, &wake);
@@ -106,6 +106,7 @@ int fby_log_info(struct fby_pool *p, u16 log, struct fby_log_info *out)
 	fby_lock(&p->logs.log[log].lock);
 	out->header = l->header;
 	fby_unlock(&p->logs.log[log].lock);
+	fby_logs_unsynced(&p->logs, log, &out->unsynced, &out->unsynced_txgs);
 	out->chunks = fby_load(&o->nchunks);
 	out->most = fby_entry_most(&p->space.store);
 	fby_lock(&p->space.lock);

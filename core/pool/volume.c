@@ -59,7 +59,7 @@ int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *ind
 	if (!fby_text_ends(s->name, sizeof(s->name)) || !fby_name_ok(s->name) ||
 	    !fby_text_ends(s->identity, sizeof(s->identity)))
 		return -FBY_E_NAME;
-	if (fby_volume_find(p, s->name, index) == FBY_DONE)
+	if (fby_volume_find(p, s->name, index) == FBY_DONE || fby_log_find(p, s->name, index) == FBY_DONE)
 		return -FBY_E_VOLUME_EXISTS;
 	while (i < p->space.store.sb.nvolumes &&
 	       (p->space.owner[i].rec.kind != FBY_OWNER_FREE || p->space.owner[i].damaged))

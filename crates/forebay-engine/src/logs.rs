@@ -5,6 +5,7 @@ use std::ffi::{c_void, CString};
 
 use forebay_sys as sys;
 pub use forebay_sys::{
+    fby_log_cursor as Cursor, fby_log_entry as RawEntry, fby_log_entry_info as EntryInfo,
     fby_log_header as Header, fby_log_info as LogInfo, fby_log_name as Name, fby_log_node as Node,
     fby_log_position as Position, fby_log_result as Outcome,
 };
@@ -73,6 +74,19 @@ impl<M: Medium> Engine<M> {
         // SAFETY: the pool is open; info is ours.
         done(unsafe { sys::fby_log_info(self.pool, log, &mut info) })?;
         Ok(info)
+    }
+
+    /// The next entry of a chunk of a log, for tools; `None`: there are no more.
+    pub fn log_entry_info(
+        &self,
+        chunk: u32,
+        at: &mut Cursor,
+        check_data: bool,
+    ) -> Result<Option<EntryInfo>> {
+        let mut info = EntryInfo::default();
+        // SAFETY: the pool is open; cursor and info are ours.
+        done(unsafe { sys::fby_log_entry_info(self.pool, chunk, at, check_data, &mut info) })?;
+        Ok(info.found.then_some(info))
     }
 
     /// DONE with the header; or a wait for slots.

@@ -88,7 +88,9 @@ fn structs_and_constants_are_as_in_c() {
         fby_log_position { synced, gen, id, live, last, seal_gen, seal }
         fby_log_header { guid, state, reserved, at }
         fby_log_name { gen, id }
-        fby_log_info { name, used, damaged, consumer, claimed, incomplete, header, chunks, most, found, missing, appends, bytes }
+        fby_log_cursor { line, last }
+        fby_log_entry_info { found, gap, data_ok, node, entry }
+        fby_log_info { name, used, damaged, consumer, claimed, incomplete, header, chunks, most, found, missing, appends, bytes, unsynced, unsynced_txgs }
         fby_log_record { counter, index, kind, guid, state, home, reserved0, name, at, reserved1, flags, reserved2, crc }
         fby_log_entry { magic, chunk, line, length, epoch, txg, gen, id, before, guid, previous, log, reserved, body_crc, crc }
         fby_append { log, slot, chunk, entry }

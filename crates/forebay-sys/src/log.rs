@@ -108,6 +108,25 @@ pub struct fby_log_info {
     pub missing: u64,
     pub appends: u64,
     pub bytes: u64,
+    pub unsynced: u64,
+    pub unsynced_txgs: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct fby_log_cursor {
+    pub line: u32,
+    pub last: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct fby_log_entry_info {
+    pub found: bool,
+    pub gap: bool,
+    pub data_ok: bool,
+    pub node: fby_log_node,
+    pub entry: fby_log_entry,
 }
 
 #[repr(C)]
@@ -168,6 +187,8 @@ zeroed_default!(
     fby_log_info,
     fby_log_record,
     fby_log_entry,
+    fby_log_cursor,
+    fby_log_entry_info,
 );
 
 pub type fby_log_replay_fn =
@@ -274,4 +295,11 @@ extern "C" {
     ) -> c_int;
     pub fn fby_log_release(p: *mut fby_pool, log: u16, wake: *mut u32) -> c_int;
     pub fn fby_log_info(p: *mut fby_pool, log: u16, out: *mut fby_log_info) -> c_int;
+    pub fn fby_log_entry_info(
+        p: *mut fby_pool,
+        chunk: u32,
+        at: *mut fby_log_cursor,
+        check_data: bool,
+        out: *mut fby_log_entry_info,
+    ) -> c_int;
 }
