@@ -116,13 +116,16 @@ u32 fby_error_exit(int error)
 {
 	switch (-error) {
 	case FBY_E_NO_VOLUME:
+	case FBY_E_NO_LOG:
 		return EXIT_NOT_FOUND;
 	case FBY_E_VOLUME_BUSY:
 	case FBY_E_BUSY:
 	case FBY_E_VOLUME_DIRTY:
+	case FBY_E_LOG_UNCLAIMED:
 		return EXIT_BUSY;
 	case FBY_E_VOLUME_DAMAGED:
 	case FBY_E_INVARIANT:
+	case FBY_E_LOG_ENTRY:
 		return EXIT_DAMAGED;
 	case FBY_E_ORIGIN_SIZE:
 	case FBY_E_ORIGIN_IDENTITY:

@@ -80,7 +80,8 @@ impl CheckReport {
         // One that no volume can be named for.
         let unnamed = (!self.damaged.is_empty()).then_some(Verdict::LostBlocks);
         let broken = self.invariant.is_some().then_some(Verdict::RecordDamaged);
-        let codes = found.chain(unnamed).chain(broken).map(Verdict::exit_code);
+        let log = self.logs.iter().any(|log| !log.is_ok()).then_some(Verdict::LostBlocks);
+        let codes = found.chain(unnamed).chain(broken).chain(log).map(Verdict::exit_code);
         // A pool that cannot be trusted, before one that has lost something.
         codes.min().unwrap_or(0)
     }

@@ -168,10 +168,19 @@ impl Core {
         // One that has lost its record has no name.
         let same = |v: &&VolumeInfo| !name.is_empty() && v.name == name;
         let shown = || self.volumes().iter().find(same).map(|v| v.index);
-        named.or_else(shown).or_else(|| self.numbered(name)).ok_or_else(|| Error::NoVolume {
-            pool: self.path().to_path_buf(),
-            name: name.into(),
-            known: self.volumes().iter().map(VolumeInfo::label).collect(),
+        let found = named.or_else(shown).or_else(|| self.numbered(name));
+        found.ok_or_else(|| match self.log_named(name) {
+            Some(_) => Error::Volume {
+                name: name.into(),
+                cause: "is a log, not a volume".into(),
+                way_out: "see `forebay log`".into(),
+                code: sys::FBY_E_NO_VOLUME,
+            },
+            None => Error::NoVolume {
+                pool: self.path().to_path_buf(),
+                name: name.into(),
+                known: self.volumes().iter().map(VolumeInfo::label).collect(),
+            },
         })
     }
 

@@ -108,6 +108,10 @@ pub struct ChunkDump {
     pub number: u32,
     pub state: ChunkState,
     pub volume: Option<String>,
+    /// The log, where it is one's: fill and live are then in lines of 64 bytes, seq_max is
+    /// a txg.
+    #[serde(default)]
+    pub log: Option<String>,
     pub epoch: u64,
     pub seq_min: u64,
     pub seq_max: u64,
@@ -129,7 +133,10 @@ impl fmt::Display for ChunkDump {
             self.live,
             self.seq_min,
             self.seq_max,
-            self.volume.as_deref().unwrap_or("-")
+            match &self.log {
+                Some(log) => format!("log {log}"),
+                None => self.volume.clone().unwrap_or_else(|| "-".into()),
+            }
         )
     }
 }

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use forebay_engine::Code;
 use rustix::io::Errno;
 
-pub(crate) use engine::{open_error, unknown_error, volume_error};
+pub(crate) use engine::{log_error, open_error, unknown_error, volume_error};
 
 /// What a command exits with, and what that means: a contract for scripts.  The
 /// command's help and man page are made from this.
@@ -122,6 +122,30 @@ pub enum Error {
         /// Positive number of the engine's error.
         code: i32,
     },
+
+    /// No log of this name.
+    #[error("log {name}: not in pool {}; {}", pool.display(),
+            if known.is_empty() { "it has no logs yet: make one with `forebay log create`".to_string() }
+            else { format!("it has {}", known.join(", ")) })]
+    NoLog { pool: PathBuf, name: String, known: Vec<String> },
+
+    /// The engine refused something about a log.
+    #[error("log {name}: {cause}; {way_out}")]
+    Log {
+        name: String,
+        cause: String,
+        way_out: String,
+        /// Positive number of the engine's error.
+        code: i32,
+    },
+
+    /// The pool stayed full for an append, for longer than the caller wanted to wait.
+    #[error("log {name}: no space for an append in {waited_ms} ms; sync the log, drain volumes, or use a larger pool")]
+    LogFull { name: String, waited_ms: u64 },
+
+    /// A replay that ended, and not all that was appended is replayed.
+    #[error("log {name}: replay {report}; read it again when the media is, or give up what is left, and restore its consumer from a backup")]
+    LogIncomplete { name: String, report: Box<crate::ReplayReport> },
 
     /// The origin is not what the volume was made for.
     #[error("volume {name}: origin {origin}: {cause}; {way_out}")]
@@ -256,22 +280,26 @@ impl Error {
             Error::Usage { .. } | Error::Alignment { .. } | Error::WeakerPersist { .. } => {
                 Errno::INVAL
             }
-            Error::NotFound { .. } | Error::NoVolume { .. } => Errno::NOENT,
+            Error::NotFound { .. } | Error::NoVolume { .. } | Error::NoLog { .. } => Errno::NOENT,
             Error::Symlink { .. } => Errno::LOOP,
             Error::Unsuitable { .. } | Error::NotAPool { .. } | Error::WrongOrigin { .. } => {
                 Errno::INVAL
             }
             Error::Permission { .. } => Errno::ACCESS,
             Error::Busy { .. } | Error::PoolInUse { .. } | Error::OtherPool { .. } => Errno::BUSY,
-            Error::TooSmall { .. } | Error::Range { .. } | Error::Full { .. } => Errno::NOSPC,
+            Error::TooSmall { .. }
+            | Error::Range { .. }
+            | Error::Full { .. }
+            | Error::LogFull { .. } => Errno::NOSPC,
             Error::NotBlank { .. } => Errno::EXIST,
             Error::Damaged { .. } | Error::Holes { .. } => Errno::BADMSG,
             Error::Unsupported { .. } => Errno::OPNOTSUPP,
             Error::Lost { .. } | Error::Incomplete(_) => Errno::IO,
+            Error::LogIncomplete { .. } => Errno::BADMSG,
             Error::ReadOnly { .. } | Error::ReadOnlySystem { .. } => Errno::ROFS,
             Error::Interrupted { .. } | Error::Stopped { .. } => Errno::INTR,
             Error::Control { .. } => Errno::IO,
-            Error::Volume { code, .. } | Error::Internal { code, .. } => {
+            Error::Volume { code, .. } | Error::Log { code, .. } | Error::Internal { code, .. } => {
                 return Code(*code).errno();
             }
             Error::DiskFull { source, .. }
@@ -292,15 +320,21 @@ impl Error {
             | Error::WeakerPersist { .. }
             | Error::Range { .. }
             | Error::Alignment { .. } => 2,
-            Error::NotFound { .. } | Error::NotAPool { .. } | Error::NoVolume { .. } => 3,
+            Error::NotFound { .. }
+            | Error::NotAPool { .. }
+            | Error::NoVolume { .. }
+            | Error::NoLog { .. } => 3,
             Error::Busy { .. } | Error::PoolInUse { .. } | Error::OtherPool { .. } => 4,
             Error::Damaged { .. } | Error::Internal { .. } => 5,
             Error::WrongOrigin { .. } => 6,
             Error::OriginIo { .. } => 7,
-            Error::DiskFull { .. } | Error::TooSmall { .. } | Error::Full { .. } => 8,
+            Error::DiskFull { .. }
+            | Error::TooSmall { .. }
+            | Error::Full { .. }
+            | Error::LogFull { .. } => 8,
             Error::Permission { .. } | Error::ReadOnly { .. } | Error::ReadOnlySystem { .. } => 9,
             Error::Unsupported { .. } => 10,
-            Error::Lost { .. } | Error::Holes { .. } => 11,
+            Error::Lost { .. } | Error::Holes { .. } | Error::LogIncomplete { .. } => 11,
             Error::NotBlank { .. } => 12,
             Error::Interrupted { .. } | Error::Stopped { .. } => 13,
             Error::Incomplete(judged) => judged.exit_code(),
@@ -308,7 +342,7 @@ impl Error {
                 0 => 7,
                 c => *c,
             },
-            Error::Volume { code, .. } => engine::exit_code(*code),
+            Error::Volume { code, .. } | Error::Log { code, .. } => engine::exit_code(*code),
             Error::Io { source, .. } => io_exit_code(source),
         }
     }

@@ -75,6 +75,7 @@ mod dump;
 mod engine;
 mod error;
 mod latency;
+mod log;
 mod media;
 mod origin;
 mod pool;
@@ -93,6 +94,10 @@ pub use completeness::{Completeness, Verdict};
 pub use dump::{BlockHistory, ChunkDump, ChunkState, EntryDump, EntryKind, SuperblockDump};
 pub use error::{io_exit_code, Error, Result, EXIT_CODES};
 pub use latency::PhaseLatency;
+pub use log::{
+    Claimed, Effect, EntryName, Generation, Log, LogCheck, LogEntry, LogEntryDump, LogHeader,
+    LogHome, LogInfo, LogOptions, LogState, ReplayEnd, ReplayReport, Witness, LOG_HEADER_BYTES,
+};
 pub use media::{
     create, inspect, kernels, CreateOptions, Inspection, InspectionState, Media, MediaInfo,
     MediaKind, MediaOptions, Persist, PoolSummary,

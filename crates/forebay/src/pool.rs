@@ -2,6 +2,8 @@
 //! Open pools: volumes added, removed, attached and detached; options, checks,
 //! and a look inside.
 
+mod log_look;
+mod logs;
 mod look;
 mod report;
 
@@ -154,6 +156,7 @@ pub(crate) struct Inner {
     /// One add, remove, attach or detach at a time.  Guards the attached
     /// volumes.  Rank: before all other locks.
     volumes: Mutex<HashMap<u16, Weak<volume::Inner>>>,
+    logs: logs::Open,
     closed: Mutex<bool>,
     io_uring: bool,
 }
@@ -274,6 +277,7 @@ impl Pool {
             destage: Mutex::new(None),
             core,
             volumes: Mutex::default(),
+            logs: Mutex::default(),
             closed: Mutex::new(false),
             io_uring: o.io_uring,
         }));

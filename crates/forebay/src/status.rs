@@ -12,6 +12,7 @@ use serde::{de, Deserialize, Deserializer, Serialize, Serializer};
 use crate::bypass::{Mode, WhenFull};
 use crate::completeness::{Completeness, Verdict};
 use crate::error::{Error, Result};
+use crate::log::{LogCheck, LogInfo};
 use crate::media::{human_bytes, MediaInfo};
 
 /// A UUID; as text in the usual form.
@@ -375,6 +376,8 @@ pub struct PoolStatus {
     pub uptime_seconds: f64,
     pub counters: Counters,
     pub volumes: Vec<VolumeInfo>,
+    #[serde(default)]
+    pub logs: Vec<LogInfo>,
     /// The last damaged blocks found.
     pub damaged_blocks: Vec<ReportBlock>,
     /// Socket that answers about this pool, if one could be made.
@@ -426,6 +429,9 @@ pub struct CheckReport {
     pub holes: u64,
     /// What is known of each volume, with what was found.
     pub volumes: Vec<Completeness>,
+    /// What is known of each log.
+    #[serde(default)]
+    pub logs: Vec<LogCheck>,
     pub recovery: RecoveryReport,
     pub seconds: f64,
 }
@@ -445,6 +451,9 @@ impl fmt::Display for CheckReport {
         }
         for c in self.volumes.iter().filter(|c| c.verdict.is_damage()) {
             write!(f, "\nvolume {}: {c}", c.volume)?;
+        }
+        for log in self.logs.iter().filter(|log| !log.is_ok()) {
+            write!(f, "\n{log}")?;
         }
         for b in &self.damaged {
             write!(f, "\ndamaged: {b}")?;

@@ -91,7 +91,43 @@ pub(crate) fn volume_error(name: &str, e: Code) -> Error {
     Error::Volume { name, cause: e.message().into(), way_out: way_out.into(), code: e.0 }
 }
 
-/// The exit code of an error of the engine about a volume.
+/// Why something about a log was refused, with the way out.
+pub(crate) fn log_error(name: &str, e: Code) -> Error {
+    let mut cause = e.message().to_string();
+    let way_out = match e.0 {
+        sys::FBY_E_READ_ONLY => return Error::ReadOnly { what: format!("log {name}") },
+        sys::FBY_E_VOLUME_DAMAGED => {
+            cause = "both copies of its record are damaged".into();
+            "its entries are not touched; restore the table from a copy"
+        }
+        sys::FBY_E_VOLUME_EXISTS => {
+            cause = "a volume or log of this name exists".into();
+            "use another name"
+        }
+        sys::FBY_E_VOLUME_TABLE_FULL => "remove a volume or log, or use another pool",
+        sys::FBY_E_NAME => "use another, of 1 to 63 characters",
+        sys::FBY_E_NO_LOG => "see the list of logs",
+        sys::FBY_E_LOG_STATE => "see `forebay log show`",
+        sys::FBY_E_LOG_UNCLAIMED => "claim it, replay it and create it anew",
+        sys::FBY_E_LOG_OBSOLETE | sys::FBY_E_LOG_SKIPS => {
+            "append to one of the three after the synced one"
+        }
+        sys::FBY_E_LOG_BACKWARDS => "sync a later one",
+        sys::FBY_E_LOG_TOO_LARGE => "split it, or use a pool of larger chunks",
+        sys::FBY_E_LOG_GUID => "use a random one",
+        sys::FBY_E_LOG_HEADER => "bring what was stored by the last call that returned a header",
+        sys::FBY_E_LOG_ENTRY => "see `forebay log dump`",
+        sys::FBY_E_NUMBERS => "use smaller numbers",
+        sys::FBY_E_BUSY => "try again when they are done",
+        _ => {
+            let what = format!("log {name}");
+            return Error::Internal { what, code: e.0, message: e.message() };
+        }
+    };
+    Error::Log { name: name.into(), cause, way_out: way_out.into(), code: e.0 }
+}
+
+/// The exit code of an error of the engine about a volume or log.
 pub(super) fn exit_code(code: i32) -> u8 {
     forebay_engine::policy::error_exit(Code(code))
 }

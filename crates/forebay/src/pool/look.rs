@@ -9,6 +9,7 @@ use super::Pool;
 use crate::dump::{BlockHistory, ChunkDump, ChunkState, EntryDump, EntryKind, SuperblockDump};
 use crate::engine::{self, EngineResult};
 use crate::error::{Error, Result};
+use crate::log::log_info;
 use crate::status::{CheckReport, ReportBlock};
 
 const NO_VOLUME: u16 = 0xffff;
@@ -39,6 +40,7 @@ impl Pool {
         }
         let volumes = all.into_iter().map(|v| core.judge_with(v, &report.damaged));
         report.volumes = volumes.collect();
+        report.logs = self.check_logs(data)?;
         report.ok = report.exit_code() == 0;
         report.seconds = started.elapsed().as_secs_f64();
         Ok(report)
@@ -110,6 +112,7 @@ impl Pool {
                 _ => ChunkState::Closed,
             },
             volume: self.volume_name(c.volume),
+            log: self.engine().log_info(c.volume).ok().map(|raw| log_info(c.volume, &raw).name),
             epoch: c.epoch,
             seq_min: c.seq_min,
             seq_max: c.seq_max,
@@ -122,7 +125,7 @@ impl Pool {
         (0..self.chunk_count()).map(|c| self.chunk(c)).collect()
     }
 
-    fn check_chunk(&self, number: u32) -> Result<()> {
+    pub(super) fn check_chunk(&self, number: u32) -> Result<()> {
         let chunks = self.chunk_count();
         match number < chunks {
             true => Ok(()),

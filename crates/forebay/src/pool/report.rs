@@ -169,6 +169,7 @@ impl Core {
                 damaged_pages: info.damaged_pages,
             },
             volumes: self.volumes().into_iter().map(|v| self.judged(v)).collect(),
+            logs: self.logs(),
             damaged_blocks: {
                 let damaged = engine.damaged(DAMAGED_LISTED);
                 damaged.iter().map(|b| self.report_block(b)).collect()

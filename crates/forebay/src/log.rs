@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Named logs: what their consumer has promised and not yet put where it belongs.
+
+mod claimed;
+mod dump;
+mod header;
+mod info;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_engine::logs::{Header, LogInfo as RawInfo};
+use forebay_engine::{sys, Decision};
+use serde::{Deserialize, Serialize};
+
+pub use claimed::{Claimed, Effect, LogEntry, ReplayEnd, ReplayReport, Witness};
+pub use dump::{LogCheck, LogEntryDump};
+pub use header::{LogHeader, LOG_HEADER_BYTES};
+pub(crate) use info::log_info;
+pub use info::{LogHome, LogInfo, LogState};
+
+use crate::core::Core;
+use crate::engine::{Code, Wait};
+use crate::error::{log_error, Error, Result};
+use crate::pool;
+use crate::status::Uuid;
+use crate::wait::Waiter;
+
+/// What an entry depends on: all of earlier generations, and nothing of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Generation {
+    /// The entry depends on all that were appended before.
+    New,
+    /// It depends on what the last one depends on, and not on that one.
+    Same,
+}
+
+/// Where an entry is in its log: its generation, and its number there, from 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct EntryName {
+    pub generation: u64,
+    pub id: u64,
+}
+
+impl std::fmt::Display for EntryName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.generation, self.id)
+    }
+}
+
+/// How to use a log.
+#[derive(Clone, Debug, Default)]
+pub struct LogOptions {
+    /// How long an append may wait for space in a full pool; `None`: as long as it takes.
+    /// Space comes when this log is synced, another one, or a volume destaged.
+    pub full_timeout: Option<Duration>,
+}
+
+/// A log of an open pool, which it keeps open: clone it, and use it from any number of
+/// threads.
+///
+/// A new log is in no state ([`LogState::None`]).  [`Log::create`] begins a logging
+/// period; an [`append`](Log::append) is durable when it returns, and its entry becomes
+/// obsolete when its transaction group (txg) is [synced](Log::sync).  After a crash or a
+/// close the log is [claimed](Log::claim), what is left of it replayed, and the next
+/// period begun:
+///
+/// ```
+/// use forebay::{create, CreateOptions, Effect, Generation, LogHome, LogOptions, LogState};
+/// use forebay::{Pool, PoolOptions};
+///
+/// # fn main() -> forebay::Result<()> {
+/// # let path = std::env::temp_dir().join(format!("doc-log-{}.pool", std::process::id()));
+/// # let size = CreateOptions {
+/// #     size_bytes: Some(8 << 20),
+/// #     chunk_size_bytes: 256 << 10,
+/// #     ..Default::default()
+/// # };
+/// create(&path, &size)?;
+/// let pool = Pool::open(&path, &PoolOptions::default())?;
+/// pool.log_add("intent", LogHome::Embedded)?;
+/// let log = pool.log("intent", &LogOptions::default())?;
+/// log.create(0)?;
+/// log.append(1, Generation::New, &[b"a=1"])?; // durable when it returns
+/// log.append(2, Generation::New, &[b"b=", b"2"])?;
+/// log.sync(1)?; // what txg 1 says is durable elsewhere
+/// # drop(log);
+/// # pool.close()?;
+///
+/// // After a crash:
+/// let pool = Pool::open(&path, &PoolOptions::default())?;
+/// let log = pool.log("intent", &LogOptions::default())?;
+/// assert_eq!(log.info()?.state, LogState::Logging);
+/// let mut claimed = log.claim()?;
+/// let mut left = Vec::new();
+/// claimed.replay(|entry, _checkpoint| {
+///     left.push(entry.data.to_vec()); // and make durable what it says
+///     Effect::Durable
+/// })?;
+/// assert_eq!(left, [b"b=2"]);
+/// claimed.destroy()?;
+/// log.create(2)?; // and so on
+/// # drop(log);
+/// # pool.close()?;
+/// # std::fs::remove_file(&path).unwrap();
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Replay in a volume of the same pool
+/// While entries are replayed nothing of the pool is held: their effects may be writes to
+/// its volumes, which may wait for space.
+#[derive(Clone, Debug)]
+pub struct Log(Arc<Inner>);
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pool: Arc<pool::Inner>,
+    index: u16,
+    name: String,
+    full_timeout: Option<Duration>,
+}
+
+impl Log {
+    pub(crate) fn open(pool: &Arc<pool::Inner>, index: u16, name: &str, o: &LogOptions) -> Log {
+        Log(Arc::new(Inner {
+            pool: pool.clone(),
+            index,
+            name: name.into(),
+            full_timeout: o.full_timeout,
+        }))
+    }
+
+    pub(crate) fn handle(&self) -> &Arc<Inner> {
+        &self.0
+    }
+
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    pub fn info(&self) -> Result<LogInfo> {
+        Ok(log_info(self.0.index, &self.raw_info()?))
+    }
+
+    /// Begins a logging period, from no state.  `synced` is the consumer's last synced
+    /// txg: the first entries are of the three after it.  Returns the header, which a
+    /// consumer that keeps it stores before the first append.
+    pub fn create(&self, synced: u64) -> Result<LogHeader> {
+        self.create_as(Uuid::random()?, synced)
+    }
+
+    /// The same with a GUID of the caller's, which no other log may have: in each period
+    /// another one.
+    pub fn create_as(&self, guid: Uuid, synced: u64) -> Result<LogHeader> {
+        let engine = &self.core().engine;
+        self.settled("create", |wake| engine.log_create(self.0.index, &guid.0, synced, wake))
+            .map(LogHeader)
+    }
+
+    /// Appends an entry of the txg, durable when it returns.  The pieces, one behind the
+    /// other, are its body.  Waits while others are at it, and for space as long as
+    /// [`LogOptions::full_timeout`] says.
+    pub fn append(&self, txg: u64, generation: Generation, pieces: &[&[u8]]) -> Result<EntryName> {
+        self.append_within(self.0.full_timeout, txg, generation, pieces)
+    }
+
+    /// The same; a full pool is [`Error::LogFull`] at once.
+    pub fn try_append(
+        &self,
+        txg: u64,
+        generation: Generation,
+        pieces: &[&[u8]],
+    ) -> Result<EntryName> {
+        self.append_within(Some(Duration::ZERO), txg, generation, pieces)
+    }
+
+    fn append_within(
+        &self,
+        limit: Option<Duration>,
+        txg: u64,
+        generation: Generation,
+        pieces: &[&[u8]],
+    ) -> Result<EntryName> {
+        let (core, mut waiter) = (self.core(), Waiter::default());
+        let new = generation == Generation::New;
+        loop {
+            let mut wake = 0;
+            let appended = core.engine.log_append(self.0.index, txg, new, pieces, &mut wake);
+            if wake != 0 {
+                core.wake(wake);
+            }
+            let wait = match appended.map_err(|e| self.append_error(e, txg, pieces))? {
+                (Decision::Wait(wait), _) => wait,
+                (_, name) => return Ok(EntryName { generation: name.gen, id: name.id }),
+            };
+            let waited = waiter.wait(core, wait, limit);
+            waited.map_err(|gave_up| Error::LogFull {
+                name: self.0.name.clone(),
+                waited_ms: gave_up.waited.as_millis() as u64,
+            })?;
+        }
+    }
+
+    /// What entries up to this txg say is durable elsewhere: they are obsolete.  Returns
+    /// the new header, for a consumer that keeps it.
+    pub fn sync(&self, txg: u64) -> Result<LogHeader> {
+        let mut wake = 0;
+        let synced = self.core().engine.log_sync(self.0.index, txg, &mut wake);
+        self.core().wake(wake);
+        synced.map(LogHeader).map_err(|e| self.error("sync", e))
+    }
+
+    /// Claims a log whose header is in the pool, once after each open of the pool; what
+    /// is left of it is then to be replayed.  In a pool opened for reading only nothing is
+    /// stored, so that this and the replay are a look.
+    pub fn claim(&self) -> Result<Claimed> {
+        let mut header = Header::default();
+        if self.raw_info()?.consumer {
+            return Err(self.refused(
+                "its header is with the consumer, and the claim was without it",
+                "claim it with the header stored (Log::claim_with)",
+                sys::FBY_E_LOG_HEADER,
+            ));
+        }
+        self.claim_as(0, &mut header)
+    }
+
+    /// The same of one whose header is with the consumer: as it was stored, and what is
+    /// synced as the consumer knows it.  Before all else [`Claimed::header`] is to be
+    /// stored.  Of a log that was never created, the header of no state is
+    /// `LogHeader::default()`.
+    pub fn claim_with(&self, stored: &LogHeader, synced: u64) -> Result<Claimed> {
+        if !self.raw_info()?.consumer {
+            return Err(self.refused(
+                "its header is in the pool, and the claim brought another",
+                "claim it without one (Log::claim)",
+                sys::FBY_E_LOG_HEADER,
+            ));
+        }
+        self.claim_as(synced, &mut stored.0.clone())
+    }
+
+    fn claim_as(&self, synced: u64, header: &mut Header) -> Result<Claimed> {
+        let claimed = self.core().engine.log_claim(self.0.index, synced, header);
+        let (nodes, outcome) = claimed.map_err(|e| self.error("claim", e))?;
+        Claimed::new(self.clone(), nodes, &outcome)
+    }
+
+    /// To no state, whatever it holds: its entries are obsolete, or given up.  Of a log
+    /// whose header is with the consumer the space is free when the header returned is
+    /// stored and [`Log::release`] called.
+    pub fn destroy(&self) -> Result<LogHeader> {
+        let engine = &self.core().engine;
+        self.settled("destroy", |wake| engine.log_destroy(self.0.index, wake)).map(LogHeader)
+    }
+
+    /// After [`Log::destroy`], when the consumer has stored its header.
+    pub fn release(&self) -> Result<()> {
+        let engine = &self.core().engine;
+        self.settled("release", |wake| Ok((engine.log_release(self.0.index, wake)?, ())))
+    }
+
+    fn core(&self) -> &Arc<Core> {
+        self.0.pool.core()
+    }
+
+    fn raw_info(&self) -> Result<RawInfo> {
+        self.core().engine.log_info(self.0.index).map_err(|e| self.error("look", e))
+    }
+
+    /// Calls again while a slot is busy, which it is for a moment.
+    fn settled<T>(
+        &self,
+        doing: &'static str,
+        mut f: impl FnMut(&mut u32) -> Result<(Decision, T), Code>,
+    ) -> Result<T> {
+        let (core, mut waiter) = (self.core(), Waiter::default());
+        loop {
+            let mut wake = 0;
+            let called = f(&mut wake);
+            core.wake(wake);
+            match called.map_err(|e| self.error(doing, e))? {
+                (Decision::Wait(_), _) => {
+                    // A slot is waited for as long as it takes.
+                    let _ = waiter.wait(core, Wait::Slot, None);
+                }
+                (_, done) => return Ok(done),
+            }
+        }
+    }
+
+    // --- errors ------------------------------------------------------------
+
+    fn refused(&self, cause: impl Into<String>, way_out: impl Into<String>, code: i32) -> Error {
+        Error::Log { name: self.0.name.clone(), cause: cause.into(), way_out: way_out.into(), code }
+    }
+
+    fn error(&self, doing: &'static str, e: Code) -> Error {
+        match (e.0, self.core().engine.log_info(self.0.index)) {
+            (sys::FBY_E_LOG_STATE, Ok(info)) => self.state_error(doing, &info),
+            _ => log_error(&self.0.name, e),
+        }
+    }
+
+    /// Not in the state for what was asked: which it is in, and what would be right.
+    fn state_error(&self, doing: &'static str, info: &RawInfo) -> Error {
+        let (cause, way_out) = match (doing, info.header.state, info.claimed) {
+            ("claim", _, true) => (
+                "it is claimed already",
+                "use the claim that was made; each open of the pool has one",
+            ),
+            (_, sys::FBY_LOG_REPLAYING, _) => (
+                "what is left of it is being replayed",
+                "replay it to the end, or give it up, and create it anew",
+            ),
+            (_, sys::FBY_LOG_LOGGING, _) => {
+                ("it is in use, with entries that count", "destroy it first")
+            }
+            _ => ("it is in no state: not created, or destroyed", "create it first"),
+        };
+        self.refused(format!("{doing} refused: {cause}"), way_out, sys::FBY_E_LOG_STATE)
+    }
+
+    fn append_error(&self, e: Code, txg: u64, pieces: &[&[u8]]) -> Error {
+        let Ok(info) = self.core().engine.log_info(self.0.index) else {
+            return self.error("append", e);
+        };
+        let synced = info.header.at.synced;
+        match e.0 {
+            sys::FBY_E_LOG_OBSOLETE => self.refused(
+                format!("append of txg {txg} refused: txg {synced} is synced already"),
+                format!("append to txg {} to {}", synced + 1, synced + sys::FBY_LOG_TXGS as u64),
+                e.0,
+            ),
+            sys::FBY_E_LOG_SKIPS => self.refused(
+                format!("append of txg {txg} refused: it is more than three above {synced}, the last one synced"),
+                format!("sync, or append to txg {} to {}", synced + 1, synced + sys::FBY_LOG_TXGS as u64),
+                e.0,
+            ),
+            sys::FBY_E_LOG_TOO_LARGE => self.refused(
+                format!(
+                    "append of {} bytes refused: the largest entry has {}",
+                    pieces.iter().map(|p| p.len()).sum::<usize>(),
+                    info.most
+                ),
+                "split it, or use a pool of larger chunks",
+                e.0,
+            ),
+            _ => self.error("append", e),
+        }
+    }
+}

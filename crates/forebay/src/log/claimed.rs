@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What is left of a log after a crash, and its replay.
+
+use std::fmt;
+
+use forebay_engine::log_order;
+use forebay_engine::logs::{Header, Node, Outcome, Position};
+use forebay_engine::sys;
+use serde::{Deserialize, Serialize};
+
+use super::{EntryName, Log, LogHeader, LogState};
+use crate::engine::Code;
+use crate::error::{log_error, Error, Result};
+
+/// An entry that is replayed; its bytes are verified.
+#[derive(Clone, Copy, Debug)]
+pub struct LogEntry<'a> {
+    pub name: EntryName,
+    pub txg: u64,
+    pub data: &'a [u8],
+}
+
+/// What became of an entry that was handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// What it says is durable; and of a log whose header is with the consumer, the
+    /// checkpoint with it.
+    Durable,
+    /// It is done, and not durable yet.  It comes again if the replay is cut off before
+    /// a later entry is [`Effect::Durable`], which says the same of all before it.
+    Applied,
+    /// It is not done: the replay ends here, and may go on later.
+    Stop,
+}
+
+/// How a replay ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReplayEnd {
+    /// All that there was is replayed.
+    #[default]
+    Complete,
+    /// An entry is missing, or damaged: what depends on it is not replayed.
+    Missing,
+    /// By the consumer.
+    Stopped,
+}
+
+/// The entry by which it shows that one before it is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Witness {
+    pub generation: u64,
+    /// 0: no entry, but what was noted of the last generation when the log was claimed.
+    pub id: u64,
+    pub txg: u64,
+}
+
+impl fmt::Display for Witness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.id {
+            0 => write!(f, "the count of generation {}", self.generation.saturating_sub(1)),
+            _ => write!(f, "entry {}.{} (txg {})", self.generation, self.id, self.txg),
+        }
+    }
+}
+
+/// What a replay did, or would come to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplayReport {
+    pub end: ReplayEnd,
+    pub replayed: u64,
+    /// Entries of synced txgs.
+    pub obsolete: u64,
+    /// Entries that were replayed before.
+    pub earlier: u64,
+    /// Entries that have the name of another: neither is taken.
+    pub twins: u64,
+    /// Entries that cannot be read.
+    pub damaged: u64,
+    pub first_damaged: Option<Witness>,
+    /// Entries not replayed: from the witness or the stop on.
+    pub left: u64,
+    /// Where `end` is [`ReplayEnd::Missing`].
+    pub witness: Option<Witness>,
+}
+
+fn witness(node: &Node) -> Option<Witness> {
+    let witness = Witness { generation: node.gen, id: node.id, txg: node.txg };
+    (node.gen != 0).then_some(witness)
+}
+
+impl ReplayReport {
+    pub(crate) fn of(outcome: &Outcome) -> ReplayReport {
+        ReplayReport {
+            end: match outcome.end {
+                sys::FBY_LOG_COMPLETE => ReplayEnd::Complete,
+                sys::FBY_LOG_MISSING => ReplayEnd::Missing,
+                _ => ReplayEnd::Stopped,
+            },
+            replayed: outcome.replayed,
+            obsolete: outcome.obsolete,
+            earlier: outcome.earlier,
+            twins: outcome.twins,
+            damaged: outcome.damaged,
+            first_damaged: witness(&outcome.first_damaged),
+            left: outcome.left,
+            witness: witness(&outcome.witness).filter(|_| outcome.end == sys::FBY_LOG_MISSING),
+        }
+    }
+}
+
+impl fmt::Display for ReplayReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.end {
+            ReplayEnd::Complete => write!(f, "complete: {} entries", self.replayed)?,
+            ReplayEnd::Stopped => write!(f, "stopped after {} entries", self.replayed)?,
+            ReplayEnd::Missing => {
+                write!(f, "INCOMPLETE after {} entries", self.replayed)?;
+                if let Some(w) = &self.witness {
+                    write!(f, ": one before {w} is missing or damaged")?;
+                }
+            }
+        }
+        if let Some(d) = &self.first_damaged {
+            write!(f, "; {} damaged, first {d}", self.damaged)?;
+        }
+        for (n, what) in [
+            (self.left, "left"),
+            (self.obsolete, "obsolete"),
+            (self.earlier, "replayed before"),
+            (self.twins, "of a name that another has"),
+        ] {
+            if n > 0 {
+                write!(f, "; {n} {what}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A log that was claimed: what is left of it, to be replayed and then destroyed, or given
+/// up.  Dropped before that it stays claimed, and its entries stay where they are: the next
+/// open of the pool can claim it again, and goes on where the replay was.
+#[derive(Debug)]
+pub struct Claimed {
+    log: Log,
+    nodes: Vec<Node>,
+    report: ReplayReport,
+    /// Nothing is left of what it holds.
+    complete: bool,
+}
+
+impl Claimed {
+    pub(super) fn new(log: Log, nodes: Vec<Node>, outcome: &Outcome) -> Result<Claimed> {
+        let complete = log.info()?.state == LogState::None;
+        Ok(Claimed { log, nodes, report: ReplayReport::of(outcome), complete })
+    }
+
+    /// What a replay would come to, as far as the entries' headers tell: their data is
+    /// read when they are replayed.
+    pub fn report(&self) -> &ReplayReport {
+        &self.report
+    }
+
+    /// Where the log stands: to be stored by a consumer that keeps it, after the claim.
+    pub fn header(&self) -> Result<LogHeader> {
+        Ok(LogHeader(self.log.raw_info()?.header))
+    }
+
+    /// Hands out the entries that are left, in order, each once.  `effect` makes durable
+    /// what an entry says, and stores the checkpoint in the same step if the header is
+    /// with the consumer; where the pool keeps it, it is stored after that, so that the
+    /// last entry before a crash may come twice.
+    ///
+    /// An entry that cannot be read is passed over, with all that depend on it: then
+    /// the end is [`Error::LogIncomplete`], which names it.  The replay may be called
+    /// again, and goes on where it ended.
+    pub fn replay(
+        &mut self,
+        mut effect: impl FnMut(&LogEntry<'_>, &LogHeader) -> Effect,
+    ) -> Result<ReplayReport> {
+        let header = self.log.raw_info()?.header;
+        if self.complete && header.state == sys::FBY_LOG_NONE {
+            return Ok(ReplayReport::default());
+        }
+        if header.state != sys::FBY_LOG_REPLAYING {
+            return Err(self.log.error("replay", Code(sys::FBY_E_LOG_STATE)));
+        }
+        let (mut at, mut room, mut failed) = (header.at, Vec::new(), None);
+        let outcome = log_order::replay(&mut at, &self.nodes, &mut |node, next| match self
+            .replay_one(&header, node, next, &mut room, &mut effect)
+        {
+            Ok(verdict) => verdict,
+            Err(e) => {
+                failed = Some(e);
+                sys::FBY_LOG_STOP
+            }
+        });
+        if let Some(e) = failed {
+            return Err(log_error(self.log.name(), e));
+        }
+        self.complete = outcome.end == sys::FBY_LOG_COMPLETE;
+        let report = ReplayReport::of(&outcome);
+        match report.end {
+            ReplayEnd::Missing => {
+                Err(Error::LogIncomplete { name: self.log.name().into(), report: Box::new(report) })
+            }
+            _ => Ok(report),
+        }
+    }
+
+    /// Nothing is held while the consumer is at work; then the engine is told of this
+    /// entry alone, and takes the position.
+    fn replay_one(
+        &self,
+        header: &Header,
+        node: &Node,
+        next: &Position,
+        room: &mut Vec<u8>,
+        effect: &mut impl FnMut(&LogEntry<'_>, &LogHeader) -> Effect,
+    ) -> std::result::Result<u32, Code> {
+        let (engine, index) = (&self.log.core().engine, self.log.0.index);
+        let data = match engine.log_read(index, node, room) {
+            Ok(data) => data,
+            Err(Code(sys::FBY_E_LOG_ENTRY)) => return Ok(sys::FBY_LOG_DAMAGED),
+            Err(e) => return Err(e),
+        };
+        let name = EntryName { generation: node.gen, id: node.id };
+        let checkpoint = LogHeader(Header { at: *next, ..*header });
+        let verdict = match effect(&LogEntry { name, txg: node.txg, data }, &checkpoint) {
+            Effect::Durable => sys::FBY_LOG_REPLAYED,
+            Effect::Applied => sys::FBY_LOG_APPLIED,
+            Effect::Stop => return Ok(sys::FBY_LOG_STOP),
+        };
+        let told = engine.log_replay(index, &mut [*node], &mut |_, _| verdict)?;
+        match told.replayed {
+            1 => Ok(verdict),
+            _ => Err(Code(sys::FBY_E_INVARIANT)),
+        }
+    }
+
+    /// After a complete replay: the log is in no state, and can be created anew.  Refused
+    /// while there is something left; see [`Claimed::give_up`].
+    pub fn destroy(self) -> Result<LogHeader> {
+        match self.complete {
+            true => self.log.destroy(),
+            false => Err(self.log.refused(
+                "destroy refused: it is not replayed to its end",
+                "replay it, or give up what is left (Claimed::give_up)",
+                sys::FBY_E_LOG_STATE,
+            )),
+        }
+    }
+
+    /// The same, and what is left is lost: an explicit order.
+    pub fn give_up(self) -> Result<LogHeader> {
+        self.log.destroy()
+    }
+}

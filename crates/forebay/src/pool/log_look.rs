@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What tools show of logs, and what a replay would come to: reads only.
+
+use std::collections::HashSet;
+
+use forebay_engine::logs::{Cursor, EntryInfo};
+use forebay_engine::{log_order, sys};
+
+use super::Pool;
+use crate::engine::Code;
+use crate::error::{log_error, Error, Result};
+use crate::log::{log_info, EntryName, LogCheck, LogEntryDump, LogHome, LogState, ReplayReport};
+use crate::status::Uuid;
+
+impl Pool {
+    /// The entries of a chunk of a log, in the order in which they lie there; `None`: it
+    /// is not a log's.
+    pub fn log_entries_of_chunk(
+        &self,
+        chunk: u32,
+        check_data: bool,
+    ) -> Result<Option<Vec<LogEntryDump>>> {
+        self.check_chunk(chunk)?;
+        let found = match self.walk(chunk, check_data) {
+            Err(Code(sys::FBY_E_NO_LOG)) => return Ok(None),
+            found => found.map_err(|e| self.0.core.pool_error(e))?,
+        };
+        Ok(Some(found.iter().map(|e| self.log_entry_dump(e, check_data)).collect()))
+    }
+
+    /// The entries of a log, in the order of their generations.
+    pub fn log_entries(&self, name: &str, check_data: bool) -> Result<Vec<LogEntryDump>> {
+        let index = self.0.core.find_log(name)?;
+        let found = self.walk_log(index, check_data).map_err(|e| log_error(name, e))?;
+        let mut all: Vec<_> = found.iter().map(|e| self.log_entry_dump(e, check_data)).collect();
+        all.sort_by_key(|e| (e.name, e.chunk, e.line));
+        Ok(all)
+    }
+
+    /// What the replay of a log would come to, with the data of its entries verified.
+    /// Of one that is not in use, and whose header is in the pool.
+    pub fn log_replay_dry(&self, name: &str) -> Result<ReplayReport> {
+        let index = self.0.core.find_log(name)?;
+        let info = self.log_info(name)?;
+        let refused = |cause: &str, way_out: &str| Error::Log {
+            name: name.into(),
+            cause: cause.into(),
+            way_out: way_out.into(),
+            code: sys::FBY_E_LOG_STATE,
+        };
+        if info.state == LogState::Logging && info.claimed {
+            return Err(refused(
+                "it is in use: nothing waits for a replay",
+                "see `forebay log show`",
+            ));
+        }
+        if info.home == LogHome::Consumer && !info.claimed {
+            let way_out = "claim it by the consumer, or list what it holds (`forebay log dump`)";
+            return Err(refused(
+                "its header, which says what is to be replayed, is with the consumer",
+                way_out,
+            ));
+        }
+        self.dry(index, true).map_err(|e| log_error(name, e))
+    }
+
+    fn dry(&self, index: u16, data: bool) -> Result<ReplayReport, Code> {
+        let header = self.engine().log_info(index)?.header;
+        if header.state == sys::FBY_LOG_NONE {
+            return Ok(ReplayReport::default());
+        }
+        let mut found = self.walk_log(index, data)?;
+        found.retain(|e| e.entry.guid == header.guid);
+        let bad = found.iter().filter(|e| data && !e.data_ok).map(|e| e.node.place);
+        let bad: HashSet<u64> = bad.collect();
+        let nodes: Vec<_> = found.iter().map(|e| e.node).collect();
+        let mut at = match header.state {
+            sys::FBY_LOG_LOGGING => log_order::claim(header.at.synced, &nodes),
+            _ => header.at,
+        };
+        let outcome =
+            log_order::replay(&mut at, &nodes, &mut |node, _| match bad.contains(&node.place) {
+                true => sys::FBY_LOG_DAMAGED,
+                false => sys::FBY_LOG_REPLAYED,
+            });
+        Ok(ReplayReport::of(&outcome))
+    }
+
+    /// Of each log: is anything missing or damaged of what is to be replayed?
+    pub(super) fn check_logs(&self, data: bool) -> Result<Vec<LogCheck>> {
+        let checked = self.0.core.logs().into_iter().map(|info| {
+            let in_use = info.state == LogState::Logging && info.claimed;
+            let of_consumer = info.home == LogHome::Consumer && !info.claimed;
+            let replay = match in_use || of_consumer {
+                true => None,
+                false => Some(self.dry(info.index, data).map_err(|e| log_error(&info.name, e))?),
+            };
+            let damaged = match of_consumer && data {
+                true => {
+                    let found = self.walk_log(info.index, true);
+                    let found = found.map_err(|e| log_error(&info.name, e))?;
+                    found.iter().filter(|e| !e.data_ok).count() as u64
+                }
+                false => replay.as_ref().map_or(0, |r| r.damaged),
+            };
+            Ok(LogCheck { log: info.name, replay, missing: info.missing, damaged })
+        });
+        checked.collect()
+    }
+
+    fn walk_log(&self, index: u16, data: bool) -> Result<Vec<EntryInfo>, Code> {
+        let mut all = Vec::new();
+        for chunk in 0..self.engine().info().sb.nchunks {
+            let info = self.engine().chunk_info(chunk)?;
+            if info.volume == index && info.state != 0 {
+                all.extend(self.walk(chunk, data)?);
+            }
+        }
+        Ok(all)
+    }
+
+    fn walk(&self, chunk: u32, data: bool) -> Result<Vec<EntryInfo>, Code> {
+        let (mut at, mut all) = (Cursor::default(), Vec::new());
+        while let Some(found) = self.engine().log_entry_info(chunk, &mut at, data)? {
+            all.push(found);
+        }
+        Ok(all)
+    }
+
+    fn log_entry_dump(&self, found: &EntryInfo, checked: bool) -> LogEntryDump {
+        let e = &found.entry;
+        let log = self.engine().log_info(e.log).ok();
+        let header = log.as_ref().map(|raw| raw.header);
+        LogEntryDump {
+            log: log.as_ref().map(|raw| log_info(e.log, raw).name),
+            name: EntryName { generation: e.gen, id: e.id },
+            txg: e.txg,
+            bytes: e.length,
+            chunk: e.chunk,
+            line: e.line,
+            epoch: e.epoch,
+            guid: Uuid(e.guid),
+            after_gap: found.gap,
+            obsolete: header.is_some_and(|h| h.guid == e.guid && e.txg <= h.at.synced),
+            data_ok: checked.then_some(found.data_ok),
+            data_crc: e.body_crc,
+        }
+    }
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Logs of an open pool: added, opened, removed, listed.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, Weak};
+
+use forebay_engine::{sys, Decision};
+
+use super::{table_full, Pool};
+use crate::core::Core;
+use crate::engine::Code;
+use crate::error::{log_error, Error, Result};
+use crate::log::{self, log_info, Log, LogHome, LogInfo, LogOptions};
+
+/// Logs that have handles, by number.
+pub(crate) type Open = Mutex<HashMap<u16, Vec<Weak<log::Inner>>>>;
+
+impl Core {
+    pub(crate) fn logs(&self) -> Vec<LogInfo> {
+        let engine = &self.engine;
+        let n = engine.info().sb.nvolumes as u16;
+        (0..n).filter_map(|i| Some(log_info(i, &engine.log_info(i).ok()?))).collect()
+    }
+
+    /// The log of the name, without a word about others.
+    pub(crate) fn log_named(&self, name: &str) -> Option<u16> {
+        self.engine.log_find(name).ok()
+    }
+
+    pub(crate) fn find_log(&self, name: &str) -> Result<u16> {
+        if let Some(index) = self.log_named(name) {
+            return Ok(index);
+        }
+        if self.volumes().iter().any(|v| v.name == name) {
+            return Err(Error::Log {
+                name: name.into(),
+                cause: "is a volume, not a log".into(),
+                way_out: "see `forebay volume`".into(),
+                code: sys::FBY_E_NO_LOG,
+            });
+        }
+        Err(Error::NoLog {
+            pool: self.path().to_path_buf(),
+            name: name.into(),
+            known: self.logs().into_iter().map(|l| l.name).collect(),
+        })
+    }
+}
+
+impl Pool {
+    /// A new log, in no state.  Its name is neither a volume's nor another log's.
+    pub fn log_add(&self, name: &str, home: LogHome) -> Result<LogInfo> {
+        let core = &self.0.core;
+        core.check_writable()?;
+        let _volumes = self.0.volumes();
+        let flags = match home {
+            LogHome::Embedded => 0,
+            LogHome::Consumer => sys::FBY_LOG_CONSUMER,
+        };
+        let added = core.engine.log_add(name, flags).map_err(|e| match e.0 {
+            sys::FBY_E_VOLUME_TABLE_FULL => table_full(name, core.engine.info().sb.nvolumes),
+            _ => log_error(name, e),
+        })?;
+        self.log_info_of(added, name)
+    }
+
+    /// Removes a log.  One that holds entries is removed with `discard` only: they are
+    /// lost.
+    pub fn log_remove(&self, name: &str, discard: bool) -> Result<()> {
+        let core = &self.0.core;
+        core.check_writable()?;
+        let _volumes = self.0.volumes();
+        let index = core.find_log(name)?;
+        let mut open = self.0.logs.lock().unwrap_or_else(|e| e.into_inner());
+        if open.get(&index).is_some_and(|all| all.iter().any(|w| w.strong_count() > 0)) {
+            return Err(Error::Log {
+                name: name.into(),
+                cause: "handles of it are in use".into(),
+                way_out: "drop them first".into(),
+                code: sys::FBY_E_BUSY,
+            });
+        }
+        open.remove(&index);
+        // A slot may be busy for a moment.
+        loop {
+            match core.engine.log_remove(index, discard) {
+                Ok(Decision::Wait(_)) => std::thread::yield_now(),
+                removed => break removed.map_err(|e| remove_error(name, e)),
+            };
+        }?;
+        core.space.wake();
+        Ok(())
+    }
+
+    /// A handle of a log; there may be several.
+    pub fn log(&self, name: &str, o: &LogOptions) -> Result<Log> {
+        let _volumes = self.0.volumes();
+        let index = self.0.core.find_log(name)?;
+        // Which seals what is appended, and makes free what is obsolete.
+        self.0.start_destage()?;
+        let log = Log::open(&self.0, index, name, o);
+        let mut open = self.0.logs.lock().unwrap_or_else(|e| e.into_inner());
+        let handles = open.entry(index).or_default();
+        handles.retain(|handle| handle.strong_count() > 0);
+        handles.push(std::sync::Arc::downgrade(log.handle()));
+        Ok(log)
+    }
+
+    /// Logs in the order of the table, whatever their state.
+    pub fn logs(&self) -> Vec<LogInfo> {
+        self.0.core.logs()
+    }
+
+    pub fn log_info(&self, name: &str) -> Result<LogInfo> {
+        self.log_info_of(self.0.core.find_log(name)?, name)
+    }
+
+    fn log_info_of(&self, index: u16, name: &str) -> Result<LogInfo> {
+        let info = self.engine().log_info(index).map_err(|e| log_error(name, e))?;
+        Ok(log_info(index, &info))
+    }
+}
+
+fn remove_error(name: &str, e: Code) -> Error {
+    match e.0 {
+        sys::FBY_E_LOG_STATE | sys::FBY_E_LOG_UNCLAIMED => Error::Log {
+            name: name.into(),
+            cause: "it holds entries, or may".into(),
+            way_out: "replay and destroy it first, or discard what it holds (--discard): its consumer then loses what it was promised".into(),
+            code: e.0,
+        },
+        _ => log_error(name, e),
+    }
+}
