@@ -17,6 +17,7 @@ mod flushes;
 mod full;
 mod isolation;
 mod kill;
+mod kv;
 mod logs;
 mod media;
 mod misuse;
