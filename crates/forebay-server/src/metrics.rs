@@ -4,7 +4,7 @@
 use std::fmt::Write;
 use std::net::TcpListener;
 
-use forebay::{Error, PoolStatus, VolumeInfo};
+use forebay::{Error, LogInfo, LogState, PoolStatus, VolumeInfo};
 
 use crate::http::Answer;
 
@@ -117,6 +117,28 @@ const VOLUME: &[Row<VolumeInfo>] = &[
     }),
 ];
 
+const LOG: &[Row<LogInfo>] = &[
+    ("entries", "gauge", "Entries of unsynced txgs; before a claim, all that were found.", |l| {
+        l.entries as f64
+    }),
+    ("unsynced_txgs", "gauge", "Txgs with entries that are not synced; 0 before a claim.", |l| {
+        l.unsynced_txgs as f64
+    }),
+    ("synced_txg", "gauge", "The last txg synced.", |l| l.synced_txg as f64),
+    ("missing_entries", "gauge", "Entries that there were, and were not found.", |l| {
+        l.missing as f64
+    }),
+    ("chunks", "gauge", "Chunks of the log.", |l| f64::from(l.chunks)),
+    ("held_chunks", "gauge", "Of these, those held for a claim and replay.", |l| {
+        f64::from(l.held_chunks)
+    }),
+    ("logging", "gauge", "1 while entries can be appended.", |l| {
+        flag(l.state == LogState::Logging && l.claimed)
+    }),
+    ("appends_total", "counter", "Entries appended.", |l| l.appends as f64),
+    ("appended_bytes_total", "counter", "Bytes of these entries.", |l| l.appended_bytes as f64),
+];
+
 /// A label's value, escaped as the text format asks.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
@@ -177,6 +199,14 @@ pub fn metrics(s: &PoolStatus) -> String {
         for v in &s.volumes {
             let volume = escaped(&v.label());
             let _ = writeln!(text, "{name}{{{pool},volume=\"{volume}\"}} {}", value(v));
+        }
+    }
+    for (name, kind, help, value) in LOG {
+        let name = format!("forebay_log_{name}");
+        head(&mut text, &name, kind, help);
+        for l in &s.logs {
+            let log = escaped(&l.name);
+            let _ = writeln!(text, "{name}{{{pool},log=\"{log}\"}} {}", value(l));
         }
     }
     latencies(&mut text, &pool, &s.volumes);
@@ -246,6 +276,7 @@ mod tests {
         let docs = include_str!("../../../docs/metrics.md");
         let rows = POOL.iter().map(|r| ("forebay_", r.0, r.1, r.2));
         let rows = rows.chain(VOLUME.iter().map(|r| ("forebay_volume_", r.0, r.1, r.2)));
+        let rows = rows.chain(LOG.iter().map(|r| ("forebay_log_", r.0, r.1, r.2)));
         let rows = rows.chain([("forebay_", "up", "gauge", UP)]);
         for (prefix, name, kind, help) in rows {
             let row = format!("| `{prefix}{name}` | {kind} | {help} |");
@@ -257,8 +288,9 @@ mod tests {
     #[test]
     fn names_are_unique_and_counters_end_in_total() {
         let all = POOL.iter().map(|r| (format!("forebay_{}", r.0), r.1));
+        let all = all.chain(VOLUME.iter().map(|r| (format!("forebay_volume_{}", r.0), r.1)));
         let all: Vec<_> =
-            all.chain(VOLUME.iter().map(|r| (format!("forebay_volume_{}", r.0), r.1))).collect();
+            all.chain(LOG.iter().map(|r| (format!("forebay_log_{}", r.0), r.1))).collect();
         for (i, (name, kind)) in all.iter().enumerate() {
             assert_eq!(*kind == "counter", name.ends_with("_total"), "{name}");
             assert!(all[..i].iter().all(|(n, _)| n != name), "{name}");
