@@ -33,9 +33,11 @@ macro_rules! after {
     };
 }
 
+pub mod log;
 pub mod module;
 mod serve;
 
+pub use log::Log;
 pub use serve::{Attach, Serve, Set, Tuning};
 
 /// A small persistent memory in front of a large block device: synchronous
@@ -56,6 +58,9 @@ pub enum Command {
     /// Add, list and remove the volumes of a pool
     #[command(subcommand)]
     Volume(Volume),
+    /// Logs of a pool: list, make, look at and remove them
+    #[command(subcommand)]
+    Log(Log),
     /// Serve a pool's volumes over NBD on a Unix socket
     Serve(Serve),
     /// Make a volume a block device, by the kernel module

@@ -17,7 +17,10 @@ pub fn run(a: &Dump) -> anyhow::Result<u8> {
         Dump::Volumes(a) => with_pool(&a.pool, |pool| volumes(a, pool))?,
         Dump::Chunks(a) => with_pool(&a.pool, |pool| chunks(a, pool))?,
         Dump::Entries(a) => {
-            with_pool(&a.pool, |pool| lines(&a.json, &pool.entries(a.chunk, a.data)?))?
+            with_pool(&a.pool, |pool| match pool.log_entries_of_chunk(a.chunk, a.data)? {
+                Some(entries) => lines(&a.json, &entries),
+                None => lines(&a.json, &pool.entries(a.chunk, a.data)?),
+            })?
         }
         Dump::Block(a) => {
             with_pool(&a.pool, |pool| value(&a.json, &pool.block_history(&a.volume, a.block)?))?

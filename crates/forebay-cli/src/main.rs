@@ -18,6 +18,7 @@ mod dump;
 mod exporter;
 mod generator;
 mod interrupt;
+mod log;
 mod module;
 mod open;
 mod out;
@@ -74,6 +75,7 @@ fn run(command: Command) -> anyhow::Result<u8> {
     match command {
         Command::Create(a) => create::run(&a),
         Command::Volume(a) => volume::run(&a),
+        Command::Log(a) => log::run(&a),
         Command::Serve(a) => serve::run(&a),
         Command::Attach(a) => attach::run(&a),
         Command::Detach(a) => attach::detach(&a),

@@ -9,7 +9,7 @@ use forebay::{control, printable, PoolStatus, Verdict, VolumeInfo};
 
 use crate::create::media_text;
 use crate::interrupt::Interrupt;
-use crate::{args, open, out, units, volume};
+use crate::{args, log, open, out, units, volume};
 
 pub fn run(a: &args::Status) -> anyhow::Result<u8> {
     let Some(period) = a.watch else {
@@ -177,6 +177,10 @@ fn text(s: &PoolStatus, rates: Option<&Rates>) -> String {
         true => "no volumes".into(),
         false => volume::table(&s.volumes).to_string(),
     });
+    if !s.logs.is_empty() {
+        lines.push(String::new());
+        lines.push(log::table(&s.logs).to_string());
+    }
     let wrong = |v: &&VolumeInfo| {
         v.verdict.is_damage() || [Verdict::OriginChanged, Verdict::OriginFails].contains(&v.verdict)
     };

@@ -14,7 +14,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Gauge, Paragraph, Row, Sparkline, Table};
 use ratatui::Frame;
 
-use crate::{args, status, units, volume};
+use crate::{args, log, status, units, volume};
 
 /// Looks kept for the curves.
 const HISTORY: usize = 240;
@@ -109,11 +109,16 @@ fn quits(event: &Event) -> bool {
 fn draw(frame: &mut Frame, view: &View) {
     let s = &view.status;
     let volumes = s.volumes.len() as u16 + 3;
-    let [top, gauge, curves, table, phases, bottom] = Layout::vertical([
+    let logs = match s.logs.len() as u16 {
+        0 => 0,
+        n => n + 3,
+    };
+    let [top, gauge, curves, table, logs, phases, bottom] = Layout::vertical([
         Constraint::Length(2),
         Constraint::Length(3),
         Constraint::Length(7),
         Constraint::Length(volumes),
+        Constraint::Length(logs),
         Constraint::Min(4),
         Constraint::Length(1),
     ])
@@ -133,6 +138,7 @@ fn draw(frame: &mut Frame, view: &View) {
     draw_space(frame, gauge, s);
     draw_curves(frame, curves, view);
     draw_volumes(frame, table, s);
+    draw_logs(frame, logs, s);
     draw_phases(frame, phases, s);
     frame.render_widget(Line::raw("q: quit"), bottom);
 }
@@ -214,6 +220,12 @@ fn draw_volumes(frame: &mut Frame, area: Rect, s: &PoolStatus) {
         .header(Row::new(header).style(Style::new().add_modifier(Modifier::BOLD)))
         .block(Block::bordered());
     frame.render_widget(table, area);
+}
+
+fn draw_logs(frame: &mut Frame, area: Rect, s: &PoolStatus) {
+    let text = log::table(&s.logs).to_string();
+    let lines: Vec<Line> = text.lines().map(|line| Line::raw(line.to_owned())).collect();
+    frame.render_widget(Paragraph::new(lines).block(Block::bordered()), area);
 }
 
 fn draw_phases(frame: &mut Frame, area: Rect, s: &PoolStatus) {

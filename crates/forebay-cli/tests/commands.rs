@@ -18,6 +18,12 @@ fn json(b: &Bench, words: &[&str]) -> Value {
 /// Every subcommand, by its words.
 const ALL: &[&str] = &[
     "create",
+    "log list",
+    "log create",
+    "log show",
+    "log dump",
+    "log replay",
+    "log destroy",
     "volume add",
     "volume list",
     "volume remove",

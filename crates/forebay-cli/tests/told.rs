@@ -55,8 +55,9 @@ const SERVE: usize = 16;
 const STATUS: usize = 0;
 const CHECK: usize = 3;
 
-/// Subcommands that look at no pool of theirs.
-const WITHOUT: [&str; 10] = [
+/// Subcommands that look at no pool of theirs; and those of logs, whose states are in
+/// tests/log.rs.
+const WITHOUT: [&str; 17] = [
     "create",
     "detach",
     "list",
@@ -64,6 +65,13 @@ const WITHOUT: [&str; 10] = [
     "bench recovery",
     "bench read",
     "bench slots",
+    "bench log",
+    "log list",
+    "log create",
+    "log show",
+    "log dump",
+    "log replay",
+    "log destroy",
     "demo",
     "completions",
     "man",
