@@ -53,28 +53,40 @@ static bool clean_mismatch(struct fby_recovery *p)
 	return entries > p->space->store.sb.clean_entries || p->space->store.sb.clean_entries - entries > unnamed;
 }
 
-static void any_loss(struct fby_recovery *p)
+static bool is_log(const struct fby_recovery *p, u16 owner)
 {
-	for (u32 v = 0; v < p->space->store.sb.nvolumes; v++)
-		unknown_loss(p, (u16)v);
-	p->report.holes++;
+	return owner != FBY_NO_OWNER && p->space->owner[owner].rec.kind == FBY_OWNER_LOG;
 }
 
-/* Chunks that may have held more than is left of them. */
-static void count_doubts(struct fby_recovery *p)
+/* logs: of these alone. */
+static void any_loss(struct fby_recovery *p, bool logs)
+{
+	bool any = !logs;
+
+	for (u32 v = 0; v < p->space->store.sb.nvolumes; v++) {
+		if (logs && !is_log(p, (u16)v))
+			continue;
+		any = true;
+		unknown_loss(p, (u16)v);
+	}
+	p->report.holes += any;
+}
+
+/* Chunks that may have held more than is left of them; likewise. */
+static void count_doubts(struct fby_recovery *p, bool logs)
 {
 	bool lost = false;
 
 	for (u32 c = 0; c < p->space->store.sb.nchunks; c++) {
 		if (p->scanned[c].found & CR_LOST)
 			lost = true;
-		if (!(p->scanned[c].found & CR_DOUBT))
+		if (!(p->scanned[c].found & CR_DOUBT) || (logs && !is_log(p, p->space->chunk[c].owner)))
 			continue;
 		unknown_loss(p, p->space->chunk[c].owner);
 		p->report.holes++;
 	}
 	if (lost)
-		any_loss(p);
+		any_loss(p, logs);
 }
 
 static void find_losses(struct fby_recovery *p)
@@ -91,11 +103,13 @@ static void find_losses(struct fby_recovery *p)
 			count_holes(p, c);
 	}
 	/* A clean close that adds up shows that what is lost held nothing: exactly, if
-	 * nothing stands in for a lost entry. */
+	 * nothing stands in for a lost entry.  It does not count those of logs. */
 	if (!countable || (doubt && p->report.holes))
-		count_doubts(p);
+		count_doubts(p, false);
 	else if (clean_mismatch(p))
-		any_loss(p);
+		any_loss(p, false);
+	else if (doubt)
+		count_doubts(p, true);
 	for (u32 i = 0; i < p->space->store.sb.nvolumes; i++) {
 		struct fby_owner *o = &p->space->owner[i];
 		struct fby_recovered *v = &p->volume[i];

@@ -101,6 +101,23 @@ static bool scan_open(struct fby_recovery *p, struct scan *s)
 	return true;
 }
 
+/* Where an open line is lost it may have been the newest: a log's first entry says so.
+ * (What lies at its place was never anybody's data.) */
+static void scan_first_entry(struct fby_recovery *p, struct scan *s)
+{
+	struct fby_chunk *ch = &p->space->chunk[s->c];
+	struct fby_log_entry e;
+
+	if (s->opens == 2 || !fby_log_entry_read(&p->space->store, s->c, FBY_LOG_FIRST_LINE, &e) ||
+	    e.epoch <= ch->epoch)
+		return;
+	ch->epoch = e.epoch;
+	ch->kind = FBY_CHUNK_LOG;
+	ch->seq_min = 1;
+	s->volume = e.log;
+	s->known = true;
+}
+
 /* The newest of the valid seals; where its epoch is above the chunk's, the open
  * line of that one is lost. */
 static bool scan_seals(struct fby_recovery *p, struct scan *s)
@@ -508,6 +525,7 @@ static void scan_chunk(struct fby_recovery *p, u32 c)
 		scan_nothing(p, c);
 		return;
 	}
+	scan_first_entry(p, &s);
 	if (ch->kind == FBY_CHUNK_LOG) {
 		scan_log(p, &s, opened);
 		return;
