@@ -25,7 +25,8 @@
 
 /* A new log, in state none.  Embedded unless flags say else. */
 int fby_log_add(struct fby_pool *p, const char *name, u32 flags, u16 *log);
-/* Refused while it is not in state none, unless discard: its entries are gone then. */
+/* Refused while it is not in state none, unless discard: its entries are gone then.  (Where
+ * its record is damaged, nobody knows that it was one: fby_volume_remove.) */
 int fby_log_remove(struct fby_pool *p, u16 log, bool discard);
 int fby_log_find(struct fby_pool *p, const char *name, u16 *log);
 

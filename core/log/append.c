@@ -77,6 +77,20 @@ static void chunk_begin(struct fby_logs *p, u32 c)
 	p->chunk[c] = (struct fby_log_chunk){ 0 };
 }
 
+static void append_release(struct fby_logs *p, struct fby_slot *s, u32 *wake)
+{
+	fby_slot_release(s);
+	*wake |= fby_load(&p->space->wait_mask) & (FBY_WAKE_SLOT | FBY_WAKE_BLOCK);
+}
+
+/* Of a log that has ended the slot leaves no chunk open: who ended it has looked, and the
+ * next to have its place in the table may be a volume. */
+static void refuse(struct fby_logs *p, struct fby_slot *s, u16 log, u32 *wake)
+{
+	fby_slot_close(p->space, s, log, wake);
+	append_release(p, s, wake);
+}
+
 /* A slot with so many lines free in its open chunk of the log.  NULL: *decision. */
 static struct fby_slot *slot_with_room(struct fby_logs *p, u16 log, u32 lines, u32 *wake, int *decision)
 {
@@ -93,8 +107,13 @@ static struct fby_slot *slot_with_room(struct fby_logs *p, u16 log, u32 lines, u
 			s = fby_slot_open(p->space, s, log, 0, wake, decision);
 			if (!s)
 				return NULL;
-			chunk_begin(p, s->volume[log].open);
 		}
+		if (fby_unlikely(p->space->chunk[s->volume[log].open].kind != FBY_CHUNK_LOG)) {
+			refuse(p, s, log, wake);
+			*decision = -FBY_E_NO_LOG; /* it was removed meanwhile */
+			return NULL;
+		}
+		chunk_begin(p, s->volume[log].open);
 		if (free_line(p, s->volume[log].open) + lines <= fby_log_lines(&p->space->store))
 			return s;
 		fby_slot_close(p->space, s, log, wake);
@@ -213,6 +232,8 @@ FBY_INLINE int take_order(struct fby_logs *p, u16 log, u32 slot, u64 txg, struct
 	e->txg = txg;
 	e->gen = l->gen;
 	e->id = part->entries++ * p->space->opt.nslots + slot + 1;
+	/* Not before it was in flight: the log may have been another's until then. */
+	fby_copy(e->guid, l->guid, sizeof(e->guid));
 	if (!FBY_BUG(COUNTERS_NOT_STORED))
 		e->before = l->last;
 	return FBY_DONE;
@@ -232,13 +253,6 @@ FBY_INLINE void append_header(const struct fby_logs *p, struct fby_append *a, u3
 		.log = a->log,
 		.previous = p->chunk[a->chunk].last_line,
 	};
-	fby_copy(e->guid, p->log[a->log].guid, sizeof(e->guid));
-}
-
-static void append_release(struct fby_logs *p, struct fby_slot *s, u32 *wake)
-{
-	fby_slot_release(s);
-	*wake |= fby_load(&p->space->wait_mask) & (FBY_WAKE_SLOT | FBY_WAKE_BLOCK);
 }
 
 FBY_INLINE int append_begin(struct fby_logs *p, struct fby_append *a, u16 log, u64 txg, bool new_generation,
@@ -265,7 +279,10 @@ FBY_INLINE int append_begin(struct fby_logs *p, struct fby_append *a, u16 log, u
 			fby_store_release(&s->log, FBY_NO_OWNER);
 	}
 	if (fby_unlikely(decision != FBY_DONE)) {
-		append_release(p, s, wake);
+		if (decision == -FBY_E_LOG_STATE)
+			refuse(p, s, log, wake);
+		else
+			append_release(p, s, wake);
 		return decision;
 	}
 	at = fby_log_line_at(&p->space->store, a->chunk, a->entry.line + FBY_ENTRY_LINES);

@@ -55,8 +55,10 @@ int fby_logs_claim(struct fby_logs *p, u16 log, u64 synced, struct fby_log_heade
 		return rc;
 	if (l->claimed)
 		return -FBY_E_LOG_STATE;
+	if (synced >= FBY_NUMBER_START) /* of an embedded log, too: it would be in the record */
+		return -FBY_E_NUMBERS;
 	if (p->space->owner[log].log.home & FBY_LOG_CONSUMER) {
-		if (!header || !fby_log_header_sane(header) || synced >= FBY_NUMBER_START)
+		if (!header || !fby_log_header_sane(header))
 			return -FBY_E_LOG_HEADER;
 		if (header->state != FBY_LOG_NONE && fby_logs_guid_taken(p, log, header->guid))
 			return -FBY_E_LOG_GUID;

@@ -72,12 +72,10 @@ static bool guid_none(const u8 guid[16])
 
 void fby_logs_free(struct fby_logs *p, u16 log, u64 txg, u32 *wake)
 {
-	u16 *dead = fby_dead_row(p->space, NULL);
-
 	for (u32 c = fby_chunk_walk(p->space, log, FBY_NO_CHUNK, wake); c != FBY_NO_CHUNK;
 	     c = fby_chunk_walk(p->space, log, c, wake)) {
 		if (fby_load(&p->space->chunk[c].seq_max) <= txg) /* ~0 while it is open */
-			fby_store_release(&dead[c], (u16)(dead[c] + fby_chunk_live(p->space, c)));
+			fby_chunk_give_back(p->space, c);
 	}
 }
 
@@ -125,6 +123,7 @@ int fby_logs_create(struct fby_logs *p, u16 log, const u8 guid[16], u64 synced, 
 {
 	struct fby_log *l = &p->log[log];
 	int rc = fby_logs_release(p, log, wake); /* what was left of the last one */
+	bool lossy;
 
 	if (rc)
 		return rc;
@@ -136,8 +135,13 @@ int fby_logs_create(struct fby_logs *p, u16 log, const u8 guid[16], u64 synced, 
 	fby_copy(l->header.guid, guid, 16);
 	l->header.state = FBY_LOG_LOGGING;
 	l->header.at.synced = synced;
+	/* What of the last period could not be read is of no concern to this one. */
+	lossy = p->space->owner[log].log.flags != 0;
+	p->space->owner[log].log.flags = 0;
 	if (!FBY_BUG(CREATE_NOT_RECORDED))
 		fby_logs_write(p, log);
+	if (lossy && (p->space->owner[log].log.home & FBY_LOG_CONSUMER))
+		fby_owner_write(p->space, log);
 	l->claimed = true;
 	/* Not what slots have of the last period: the generation is another. */
 	l->gen++;
@@ -193,12 +197,17 @@ int fby_logs_destroy(struct fby_logs *p, u16 log, struct fby_log_header *header,
 {
 	struct fby_log *l = &p->log[log];
 	int rc = writable(p, log);
+	bool busy;
 
 	if (rc)
 		return rc;
+	/* Under the lock, as those are who begin a generation. */
+	fby_lock(&l->lock);
 	fby_fetch_and(&l->gate, ~(u32)FBY_GATE_OPEN);
 	fby_mb_after_atomic();
-	if (fby_logs_in_flight(p, log))
+	busy = fby_logs_in_flight(p, log);
+	fby_unlock(&l->lock);
+	if (busy)
 		return FBY_WAIT_SLOT; /* nobody begins any more: call again */
 	if (l->header.state != FBY_LOG_NONE) {
 		fby_zero(&l->header, sizeof(l->header));

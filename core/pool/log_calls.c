@@ -67,6 +67,8 @@ int fby_log_remove(struct fby_pool *p, u16 log, bool discard)
 
 	if (rc)
 		return rc;
+	if (p->space.opt.read_only)
+		return -FBY_E_READ_ONLY;
 	owner = &p->space.owner[log];
 	if (p->logs.log[log].header.state != FBY_LOG_NONE && !discard)
 		return -FBY_E_LOG_STATE;
@@ -103,6 +105,7 @@ int fby_log_info(struct fby_pool *p, u16 log, struct fby_log_info *out)
 	fby_copy(out->name, o->log.name, sizeof(out->name));
 	out->consumer = o->log.home & FBY_LOG_CONSUMER;
 	out->claimed = l->claimed;
+	out->incomplete = o->log.flags != 0;
 	fby_lock(&p->logs.log[log].lock);
 	out->header = l->header;
 	fby_unlock(&p->logs.log[log].lock);

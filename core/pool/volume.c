@@ -110,6 +110,10 @@ static void forget_pages(struct fby_pool *p, u16 volume)
 	while ((c = fby_chunk_walk(&p->space, volume, c, &wake)) != FBY_NO_CHUNK) {
 		u32 end = fby_page_number(&p->space, c + 1, 0);
 
+		if (p->space.chunk[c].kind == FBY_CHUNK_LOG) { /* whose record could not be read */
+			fby_chunk_give_back(&p->space, c);
+			continue;
+		}
 		for (u32 page = fby_page_number(&p->space, c, p->space.store.first_page); page < end; page++) {
 			struct fby_entry *e = &p->cache.entry[page];
 			u32 b;
@@ -142,7 +146,7 @@ int fby_volume_remove(struct fby_pool *p, u16 index, bool discard)
 	owner = &p->space.owner[index];
 	cv = &p->cache.volume[index];
 	rv = &p->recovery.volume[index];
-	if (owner->rec.kind == FBY_OWNER_FREE && !owner->damaged)
+	if (owner->rec.kind != FBY_OWNER_VOLUME && !owner->damaged)
 		return -FBY_E_NO_VOLUME;
 	if (owner->attached)
 		return -FBY_E_VOLUME_BUSY;
@@ -168,7 +172,7 @@ int fby_volume_rebind(struct fby_pool *p, u16 index, const char *identity, u64 o
 
 	if (rc)
 		return rc;
-	if (index >= p->space.store.sb.nvolumes || p->space.owner[index].rec.kind == FBY_OWNER_FREE)
+	if (index >= p->space.store.sb.nvolumes || p->space.owner[index].rec.kind != FBY_OWNER_VOLUME)
 		return -FBY_E_NO_VOLUME;
 	owner = &p->space.owner[index];
 	cv = &p->cache.volume[index];

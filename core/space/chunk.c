@@ -103,6 +103,13 @@ u32 fby_chunk_live(const struct fby_space *p, u32 c)
 	return filled > dead ? filled - dead : 0; /* while open, fill may lag behind */
 }
 
+void fby_chunk_give_back(struct fby_space *p, u32 c)
+{
+	u16 *dead = fby_dead_row(p, NULL);
+
+	fby_store_release(&dead[c], (u16)(dead[c] + fby_chunk_live(p, c)));
+}
+
 /*
  * Pool lock held.  The pages of an empty chunk are superseded by durable ones
  * or below the watermark, so it may be opened again at once.

@@ -192,6 +192,9 @@ void fby_slot_close(struct fby_space *p, struct fby_slot *s, u16 owner, u32 *wak
 u32 fby_chunk_live(const struct fby_space *p, u32 c);
 /* Pages unlinked by slot s, or by destage if it is NULL. */
 u16 *fby_dead_row(const struct fby_space *p, const struct fby_slot *s);
+/* A chunk of a log, closed and pinned: nothing of it counts any more.  Of those who
+ * count in destage's row. */
+void fby_chunk_give_back(struct fby_space *p, u32 c);
 /* Moves the hand over n chunks, and those that have become empty to the free list. */
 void fby_chunk_sweep(struct fby_space *p, u32 n, u32 *wake);
 u32 fby_sweep_most(const struct fby_space *p); /* as many at once as hold the lock for microseconds */

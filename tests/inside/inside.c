@@ -20,10 +20,16 @@ static u64 memory_bytes, saved_bytes; /* what is saved has some of what lies beh
 static void *attach_memory[3];
 
 unsigned int cpu; /* chooses the slot */
+void (*cpu_meanwhile)(void);
 unsigned int __wrap_fby_cpu(void); /* in the port's place: linked with --wrap=fby_cpu */
 
 unsigned int __wrap_fby_cpu(void)
 {
+	void (*meanwhile)(void) = cpu_meanwhile;
+
+	cpu_meanwhile = NULL;
+	if (meanwhile)
+		meanwhile();
 	return cpu;
 }
 
@@ -153,6 +159,7 @@ int main(void)
 	test_recovery();
 	test_destage();
 	test_wakes();
+	test_logs();
 	printf("inside: %u checks, %u failures\n", checks, failures);
 	return failures != 0;
 }

@@ -30,6 +30,7 @@ static inline u8 *memory_at(u64 at)
 }
 
 extern unsigned int failures, checks, cpu;
+extern void (*cpu_meanwhile)(void); /* what another thread does, just before a slot is taken; once */
 
 /* Opens the pool anew, as it is below: all its memory and media can be spoilt. */
 void pool_make(void);
@@ -59,5 +60,6 @@ void test_corners(void); /* inside_corners.c */
 void test_recovery(void); /* inside_recovery.c */
 void test_destage(void); /* inside_destage.c */
 void test_wakes(void); /* inside_wakes.c */
+void test_logs(void); /* inside_logs.c */
 
 #endif

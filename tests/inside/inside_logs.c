@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * inside_logs.c - logs beside those who take them for a volume, who end them while an entry
+ * is appended, and who find their chunks spoilt.
+ */
+#include "inside.h"
+
+#define LOG 2u /* its place in the table */
+
+static const u8 guid[16] = { 9, 8, 7 };
+static struct fby_recovery_report report;
+
+static int append(u64 txg)
+{
+	const struct fby_vec body = { .base = "an entry", .len = 8 };
+	struct fby_log_name name;
+	u32 wake = 0;
+
+	return fby_log_append(pool, LOG, txg, true, &body, 1, &name, &wake);
+}
+
+/* In the place of volume 2. */
+static void log_make(u32 flags)
+{
+	u32 wake = 0;
+	u16 log;
+
+	EXPECT(fby_volume_detach(pool, LOG) == FBY_DONE && fby_volume_remove(pool, LOG, true) == FBY_DONE);
+	EXPECT(fby_log_add(pool, "log", flags, &log) == FBY_DONE && log == LOG);
+	EXPECT(fby_log_create(pool, LOG, guid, 0, NULL, &wake) == FBY_DONE);
+}
+
+static void recover(void)
+{
+	struct fby_options o = { .nslots = 2 };
+	u64 bytes = pool->memory_bytes;
+	char text[200];
+
+	memset(pool, 0, bytes);
+	EXPECT(fby_pool_open(&pool, pool, bytes, &media, &o) == FBY_DONE);
+	EXPECT(fby_recover_chunks(pool, 0, NCHUNKS) == FBY_DONE && fby_recover_finish(pool, &report) == FBY_DONE);
+	EXPECT(fby_check(pool, true, text, sizeof(text)) == FBY_DONE);
+}
+
+static void close_pool(void)
+{
+	for (u16 v = 0; v < 2; v++)
+		EXPECT(fby_volume_detach(pool, v) == FBY_DONE);
+	EXPECT(fby_pool_close(pool) == FBY_DONE);
+}
+
+static struct fby_log_info info(void)
+{
+	struct fby_log_info i;
+
+	EXPECT(fby_log_info(pool, LOG, &i) == FBY_DONE);
+	return i;
+}
+
+/* Its place is no volume's: nothing of it goes. */
+static void no_volume(void)
+{
+	log_make(0);
+	EXPECT(append(1) == FBY_DONE);
+	EXPECT(fby_volume_remove(pool, LOG, false) == -FBY_E_NO_VOLUME);
+	EXPECT(fby_volume_remove(pool, LOG, true) == -FBY_E_NO_VOLUME);
+	EXPECT(fby_volume_rebind(pool, LOG, "other", VOLUME_SECTORS) == -FBY_E_NO_VOLUME);
+	recover();
+	EXPECT(info().found == 1 && info().header.state == FBY_LOG_LOGGING);
+	pool_restore();
+}
+
+/* Nobody knows whose the place was; removed, it has no chunk: of the next volume there,
+ * destage would take the lines of a log's chunk for pages. */
+static void record_lost(void)
+{
+	log_make(0);
+	EXPECT(append(1) == FBY_DONE);
+	memset(media.base + FBY_VT_OFFSET + 2 * LOG * sizeof(struct fby_volume_record), 0x55,
+	       2 * sizeof(struct fby_volume_record));
+	recover();
+	EXPECT(pool->space.owner[LOG].damaged && pool->space.owner[LOG].nchunks == 1);
+	EXPECT(fby_log_remove(pool, LOG, true) == -FBY_E_VOLUME_DAMAGED);
+	EXPECT(fby_volume_remove(pool, LOG, false) == -FBY_E_VOLUME_DIRTY);
+	EXPECT(fby_volume_remove(pool, LOG, true) == FBY_DONE);
+	EXPECT(pool->space.owner[LOG].nchunks == 0 && pool->space.owner[LOG].first == FBY_NO_CHUNK);
+	pool_restore();
+}
+
+/* --- ended while an entry is appended ------------------------------------------- */
+
+static void remove_log(void)
+{
+	EXPECT(fby_log_remove(pool, LOG, true) == FBY_DONE);
+}
+
+static void destroy_log(void)
+{
+	u32 wake = 0;
+
+	EXPECT(fby_log_destroy(pool, LOG, NULL, &wake) == FBY_DONE);
+}
+
+static void volume_instead(void)
+{
+	struct fby_volume_spec s = { .name = "again", .identity = "i", .origin_sectors = VOLUME_SECTORS,
+				     .block_size = 512 };
+	u16 index;
+
+	remove_log();
+	EXPECT(fby_volume_add(pool, &s, &index) == FBY_DONE && index == LOG);
+}
+
+/* No slot keeps a chunk open of what is no log any more. */
+static void ended(void (*end)(void), int error)
+{
+	char text[200];
+
+	log_make(0);
+	cpu_meanwhile = end;
+	EXPECT(append(1) == error);
+	EXPECT(cpu_meanwhile == NULL);
+	EXPECT(pool->space.slot[0].volume[LOG].open == FBY_NO_CHUNK && pool->space.owner[LOG].nchunks == 0);
+	EXPECT(pool->space.slot[0].log == FBY_NO_OWNER && pool->space.slot[0].busy == 0);
+	EXPECT(fby_check(pool, true, text, sizeof(text)) == FBY_DONE);
+	pool_restore();
+}
+
+/* --- what it is told ---------------------------------------------------------------- */
+
+/* A number too high would be in the record, and not be believed by the next start. */
+static void claimed_too_high(void)
+{
+	struct fby_log_header h = { 0 };
+	struct fby_log_result r;
+	struct fby_log_node node[2];
+	u64 n = 2;
+
+	log_make(0);
+	EXPECT(append(1) == FBY_DONE && append(1) == FBY_DONE);
+	recover();
+	EXPECT(fby_log_claim(pool, LOG, FBY_NUMBER_END, &h, node, &n, &r) == -FBY_E_NUMBERS);
+	recover();
+	EXPECT(fby_log_claim(pool, LOG, 0, &h, node, &n, &r) == FBY_DONE && n == 2 && r.replayed == 2);
+	pool_restore();
+}
+
+/* Read-only it is not removed, and can be looked at afterwards. */
+static void read_only(void)
+{
+	struct fby_options o = { .nslots = 2, .read_only = true };
+	u64 bytes = pool->memory_bytes, n = 1;
+	struct fby_log_header h = { 0 };
+	struct fby_log_result r;
+	struct fby_log_node node;
+
+	log_make(0);
+	EXPECT(append(1) == FBY_DONE);
+	memset(pool, 0, bytes);
+	EXPECT(fby_pool_open(&pool, pool, bytes, &media, &o) == FBY_DONE);
+	EXPECT(fby_recover_chunks(pool, 0, NCHUNKS) == FBY_DONE && fby_recover_finish(pool, &report) == FBY_DONE);
+	EXPECT(fby_log_remove(pool, LOG, true) == -FBY_E_READ_ONLY);
+	EXPECT(fby_log_claim(pool, LOG, 0, &h, &node, &n, &r) == FBY_DONE && r.replayed == 1);
+	pool_restore();
+}
+
+/* --- its chunks spoilt --------------------------------------------------------------- */
+
+/* Three of its seals are gone: it may have had more, after a clean close as well, whose
+ * digest is of volumes.  The next period is whole. */
+static void doubtful(u32 flags, bool clean)
+{
+	u32 c, wake = 0;
+
+	log_make(flags);
+	EXPECT(append(1) == FBY_DONE);
+	c = pool->space.owner[LOG].first;
+	EXPECT(!info().incomplete);
+	if (clean)
+		close_pool();
+	for (u32 which = 0; which < 3; which++)
+		memset(memory_at(fby_seal_at(&pool->space.store, c, which)), 0x55, FBY_LINE);
+	recover();
+	EXPECT(report.clean == clean && info().incomplete && info().found == 1);
+	EXPECT(!clean || pool->space.owner[0].rec.flags == 0); /* that of volumes adds up */
+	recover();
+	EXPECT(info().incomplete);
+	if (flags & FBY_LOG_CONSUMER) {
+		struct fby_log_header none = { 0 };
+		struct fby_log_result r;
+		u64 n = 0;
+
+		EXPECT(fby_log_claim(pool, LOG, 0, &none, NULL, &n, &r) == FBY_DONE);
+	} else {
+		EXPECT(fby_log_destroy(pool, LOG, NULL, &wake) == FBY_DONE);
+	}
+	EXPECT(fby_log_create(pool, LOG, guid, 0, NULL, &wake) == FBY_DONE && !info().incomplete);
+	recover();
+	EXPECT(!info().incomplete);
+	pool_restore();
+}
+
+/* The line that says whose a chunk is: its first entry says so, too. */
+static void open_line_lost(bool sealed)
+{
+	u32 c, wake = 0;
+	u64 epoch;
+
+	log_make(0);
+	EXPECT(append(1) == FBY_DONE && append(1) == FBY_DONE);
+	c = pool->space.owner[LOG].first;
+	epoch = pool->space.chunk[c].epoch;
+	if (sealed)
+		fby_chunk_seal(&pool->space, c, false);
+	memset(memory_at(fby_open_at(&pool->space.store, c, epoch & 1)), 0x55, FBY_LINE);
+	for (u32 n = 0; n < 2; n++) {
+		recover();
+		EXPECT(report.chunk_headers_lost == !n && info().found == 2 && info().missing == 0);
+		EXPECT(pool->space.owner[LOG].first == c && pool->space.chunk[c].epoch == epoch);
+	}
+	EXPECT(fby_log_destroy(pool, LOG, NULL, &wake) == FBY_DONE && pool->space.owner[LOG].nchunks == 0);
+	pool_restore();
+}
+
+/* A cursor that was never handed out leads nowhere. */
+static void cursor_made_up(void)
+{
+	struct fby_log_cursor at = { 0 }, far = { .line = ~0u };
+	struct fby_log_entry_info e;
+	u32 c;
+
+	log_make(0);
+	EXPECT(append(1) == FBY_DONE);
+	c = pool->space.owner[LOG].first;
+	EXPECT(fby_log_entry_info(pool, c, &at, true, &e) == FBY_DONE && e.found && e.data_ok);
+	EXPECT(fby_log_entry_info(pool, c, &at, true, &e) == FBY_DONE && !e.found);
+	EXPECT(fby_log_entry_info(pool, c, &far, true, &e) == FBY_DONE && !e.found);
+	pool_restore();
+}
+
+void test_logs(void)
+{
+	cursor_made_up();
+	no_volume();
+	record_lost();
+	ended(remove_log, -FBY_E_NO_LOG);
+	ended(destroy_log, -FBY_E_LOG_STATE);
+	ended(volume_instead, -FBY_E_NO_LOG);
+	claimed_too_high();
+	read_only();
+	for (u32 flags = 0; flags <= FBY_LOG_CONSUMER; flags++) {
+		doubtful(flags, false);
+		doubtful(flags, true);
+	}
+	open_line_lost(false);
+	open_line_lost(true);
+}
