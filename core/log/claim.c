@@ -49,6 +49,7 @@ int fby_logs_claim(struct fby_logs *p, u16 log, u64 synced, struct fby_log_heade
 	struct fby_log *l = &p->log[log];
 	int rc = fby_logs_check(p, log);
 	struct fby_log_position at;
+	struct fby_log_header h;
 	u64 found;
 
 	if (rc)
@@ -62,7 +63,7 @@ int fby_logs_claim(struct fby_logs *p, u16 log, u64 synced, struct fby_log_heade
 			return -FBY_E_LOG_HEADER;
 		if (header->state != FBY_LOG_NONE && fby_logs_guid_taken(p, log, header->guid))
 			return -FBY_E_LOG_GUID;
-		l->header = *header;
+		fby_logs_header(l, header);
 	}
 	fby_zero(result, sizeof(*result));
 	if (l->header.state == FBY_LOG_NONE) { /* and there is nothing to replay */
@@ -77,10 +78,12 @@ int fby_logs_claim(struct fby_logs *p, u16 log, u64 synced, struct fby_log_heade
 	if (l->header.state == FBY_LOG_LOGGING) {
 		if (synced < l->header.at.synced)
 			synced = l->header.at.synced;
-		fby_log_claim_order(&l->header.at, synced, node, found);
+		h = l->header;
+		fby_log_claim_order(&h.at, synced, node, found);
 		if (FBY_BUG(SEAL_OF_LOG_FORGOTTEN))
-			l->header.at.seal_gen = 0;
-		l->header.state = FBY_LOG_REPLAYING;
+			h.at.seal_gen = 0;
+		h.state = FBY_LOG_REPLAYING;
+		fby_logs_header(l, &h);
 		fby_logs_write(p, log);
 	}
 	l->claimed = true;
@@ -100,11 +103,16 @@ struct replaying {
 	void *arg;
 };
 
+static void moved_to(struct fby_log *l, const struct fby_log_position *at)
+{
+	fby_lock(&l->lock);
+	l->header.at = *at;
+	fby_unlock(&l->lock);
+}
+
 static void checkpoint(const struct replaying *r, const struct fby_log_position *next)
 {
-	struct fby_log *l = &r->p->log[r->log];
-
-	l->header.at = *next;
+	moved_to(&r->p->log[r->log], next);
 	fby_logs_write(r->p, r->log);
 }
 
@@ -136,7 +144,7 @@ int fby_logs_replay(struct fby_logs *p, u16 log, struct fby_log_node *node, u64 
 		return l->claimed ? -FBY_E_LOG_STATE : -FBY_E_LOG_UNCLAIMED;
 	at = l->header.at;
 	fby_log_replay_order(&at, node, n, replay_entry, &r, result);
-	l->header.at = at;
+	moved_to(l, &at);
 	return FBY_DONE;
 }
 

@@ -42,6 +42,13 @@ void fby_logs_open(struct fby_logs *p, u16 log)
 	l->header.at = r->at;
 }
 
+void fby_logs_header(struct fby_log *l, const struct fby_log_header *h)
+{
+	fby_lock(&l->lock);
+	l->header = *h;
+	fby_unlock(&l->lock);
+}
+
 void fby_logs_write(struct fby_logs *p, u16 log)
 {
 	struct fby_log_record *r = &p->space->owner[log].log;
@@ -122,6 +129,7 @@ int fby_logs_create(struct fby_logs *p, u16 log, const u8 guid[16], u64 synced, 
 		    u32 *wake)
 {
 	struct fby_log *l = &p->log[log];
+	struct fby_log_header h = { .state = FBY_LOG_LOGGING, .at.synced = synced };
 	int rc = fby_logs_release(p, log, wake); /* what was left of the last one */
 	bool lossy;
 
@@ -131,10 +139,8 @@ int fby_logs_create(struct fby_logs *p, u16 log, const u8 guid[16], u64 synced, 
 		return -FBY_E_LOG_GUID;
 	if (synced >= FBY_NUMBER_START)
 		return -FBY_E_NUMBERS;
-	fby_zero(&l->header, sizeof(l->header));
-	fby_copy(l->header.guid, guid, 16);
-	l->header.state = FBY_LOG_LOGGING;
-	l->header.at.synced = synced;
+	fby_copy(h.guid, guid, 16);
+	fby_logs_header(l, &h);
 	/* What of the last period could not be read is of no concern to this one. */
 	lossy = p->space->owner[log].log.flags != 0;
 	p->space->owner[log].log.flags = 0;
@@ -178,7 +184,7 @@ int fby_logs_sync(struct fby_logs *p, u16 log, u64 txg, struct fby_log_header *h
 			header_to_record(&h, &p->space->owner[log].log);
 			fby_owner_write(p->space, log);
 		}
-		l->header.at.synced = txg;
+		fby_logs_header(l, &h);
 		fby_store_release(&l->synced, txg);
 	}
 	if (fby_short(p->space))
@@ -196,6 +202,7 @@ int fby_logs_sync(struct fby_logs *p, u16 log, u64 txg, struct fby_log_header *h
 int fby_logs_destroy(struct fby_logs *p, u16 log, struct fby_log_header *header, u32 *wake)
 {
 	struct fby_log *l = &p->log[log];
+	const struct fby_log_header none = { .state = FBY_LOG_NONE };
 	int rc = writable(p, log);
 	bool busy;
 
@@ -210,7 +217,7 @@ int fby_logs_destroy(struct fby_logs *p, u16 log, struct fby_log_header *header,
 	if (busy)
 		return FBY_WAIT_SLOT; /* nobody begins any more: call again */
 	if (l->header.state != FBY_LOG_NONE) {
-		fby_zero(&l->header, sizeof(l->header));
+		fby_logs_header(l, &none);
 		l->claimed = true;
 		if (!FBY_BUG(DESTROY_NOT_RECORDED))
 			fby_logs_write(p, log);

@@ -36,6 +36,16 @@ bool fby_log_next(const struct fby_space *p, struct fby_log_walk *w, struct fby_
 	return false;
 }
 
+/* Sealed entries that were not found.  A seal that says more than a chunk can hold lies. */
+static u32 unsettled(const struct fby_store *st, const struct fby_seal_line *seal, u32 settled)
+{
+	u64 most = fby_log_lines(st), n = seal ? seal->last_block : 0;
+
+	if (n > most)
+		n = most;
+	return n > settled ? (u32)n - settled : 0;
+}
+
 /*
  * What is sealed was complete.  Behind it only the last entry can be torn by a crash, since
  * each was fenced before the next began: where its body did not arrive it was never
@@ -72,7 +82,7 @@ void fby_logs_scan(struct fby_logs *p, u32 c, const struct fby_seal_line *seal)
 			end = w.line;
 	}
 	p->chunk[c].found = found;
-	p->chunk[c].missing = FBY_BUG(MISSING_NOT_COUNTED) ? 0 : gaps + (seal && seal->last_block > settled ? (u32)seal->last_block - settled : 0);
+	p->chunk[c].missing = FBY_BUG(MISSING_NOT_COUNTED) ? 0 : gaps + unsettled(st, seal, settled);
 	ch->fill = fby_log_fill_of(st, end);
 	ch->sealed = fby_log_fill_of(st, sealed);
 	ch->seq_max = ch->seq_last = txg;

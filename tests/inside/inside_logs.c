@@ -238,8 +238,26 @@ static void cursor_made_up(void)
 	pool_restore();
 }
 
+/* A seal that counts more than there can be does not hide what is there. */
+static void seal_that_lies(u64 entries)
+{
+	u32 c;
+
+	log_make(0);
+	EXPECT(append(1) == FBY_DONE && append(1) == FBY_DONE);
+	c = pool->space.owner[LOG].first;
+	pool->space.chunk[c].last_block = entries;
+	fby_chunk_seal(&pool->space, c, true);
+	recover();
+	EXPECT(info().found == 2 && info().missing == CHUNK_BYTES / FBY_LINE - 2);
+	pool_restore();
+}
+
 void test_logs(void)
 {
+	seal_that_lies(1ull << 32);
+	seal_that_lies((1ull << 32) - 1);
+	seal_that_lies(~0ull);
 	cursor_made_up();
 	no_volume();
 	record_lost();
