@@ -35,6 +35,7 @@ static void check_now(void)
 
 static void attach_all(void)
 {
+	model_open();
 	for (u32 v = 0; v < NVOL; v++) {
 		if (fuzz_attach(pool, (u16)v, FBY_HOLES_FAIL))
 			fuzz_finding("attach fails", v, 0);

@@ -220,11 +220,17 @@ void model_ticket_told(struct ticket *t)
 
 /* --- ends -------------------------------------------------------------------------- */
 
+void model_open(void)
+{
+	for (u32 v = 0; v < NVOL; v++) {
+		failed[v] = told[v] = 0;
+		for (u32 s = 0; s < SECTORS; s++)
+			sector_of[v][s].untold = false;
+	}
+}
+
 void model_attach(u32 volume)
 {
-	failed[volume] = told[volume] = 0;
-	for (struct sector *x = sector_of[volume]; x < sector_of[volume] + SECTORS; x++)
-		x->untold = false;
 	for (struct ticket *t = ticket; t < ticket + NTICKET; t++)
 		if (t->volume == volume)
 			t->stage = TICKET_NONE;

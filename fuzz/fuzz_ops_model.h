@@ -70,6 +70,8 @@ void model_show(u32 volume, u64 sector, u64 n, u32 version);
 void model_past(u32 volume, u64 sector, u64 n, u32 version, enum fby_kind kind);
 /* That was acknowledged. */
 void model_ack(u32 volume, u64 sector, u64 n, u32 version);
+/* A pool that is opened has forgotten what nobody was told of. */
+void model_open(void);
 /* The volume is attached anew, and with it all that was in flight is gone. */
 void model_attach(u32 volume);
 void model_crash(bool power);

@@ -72,10 +72,10 @@ verified() {
 
 for way in large full; do
 	case $way in
-	large) options=(--bypass-limit 16K) ;;
-	full) options=(--when-full bypass --high-watermark 95 --low-watermark 90) ;;
+	large) options=(--bypass-limit 16K) size=4M ;;
+	full) options=(--when-full bypass --high-watermark 95 --low-watermark 90) size=1536K ;; # soon full
 	esac
-	fresh 4M
+	fresh $size
 	past=0 through=0
 	for seconds in 0.7 1.5 1; do
 		killed $seconds "${options[@]}"

@@ -58,7 +58,7 @@ fresh() {
 	rm -f "$pool" "$work/platter" "$work/log"
 	truncate -s $bytes "$work/platter"
 	start_disk
-	"$FOREBAY" create "$pool" --size 4M --chunk-size 64K >/dev/null
+	"$FOREBAY" create "$pool" --size 1536K --chunk-size 64K >/dev/null
 	"$FOREBAY" volume add "$pool" data "$work/disk/disk" >/dev/null
 	stop_disk
 }

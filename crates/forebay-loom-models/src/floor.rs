@@ -144,6 +144,7 @@ core/drain/collect.c fby_round_collect
         ("fby_volume_remove", "no request of the volume is in flight then"),
         ("fby_pool_info", "a figure to show"),
         ("fby_chunk_info", "a figure to show"),
+        ("fby_logs_free", "of a log: the highest txg of a chunk that is closed"),
     ],
 };
 
