@@ -96,7 +96,10 @@ struct fby_log_entry {
 };
 
 FBY_STATIC_ASSERT(sizeof(struct fby_log_header) == 152, "log header");
-FBY_STATIC_ASSERT(sizeof(struct fby_log_record) == 256, "log record");
+FBY_STATIC_ASSERT(sizeof(struct fby_log_record) == sizeof(struct fby_volume_record), "log record");
+FBY_STATIC_ASSERT(__builtin_offsetof(struct fby_log_record, name) ==
+			  __builtin_offsetof(struct fby_volume_record, name),
+		  "one place for a name");
 FBY_STATIC_ASSERT(sizeof(struct fby_log_entry) == FBY_ENTRY_BYTES, "log entry");
 FBY_STATIC_ASSERT(__builtin_offsetof(struct fby_log_entry, crc) == FBY_ENTRY_BYTES - 4, "log entry crc");
 

@@ -29,15 +29,11 @@ bool fby_logs_in_flight(const struct fby_logs *p, u16 log)
 
 static int append_check(const struct fby_logs *p, u16 log, u64 txg, u64 length)
 {
-	const struct fby_owner *o;
 	const struct fby_log *l;
 
 	if (log >= p->space->store.sb.nvolumes || p->space->owner[log].rec.kind != FBY_OWNER_LOG)
 		return -FBY_E_NO_LOG;
-	o = &p->space->owner[log];
 	l = &p->log[log];
-	if (o->damaged)
-		return -FBY_E_VOLUME_DAMAGED;
 	if (p->space->opt.read_only)
 		return -FBY_E_READ_ONLY;
 	if (!p->space->usable)

@@ -16,8 +16,8 @@ static bool fits(const struct fby_space *p, const struct fby_log_walk *w, u32 li
 	const struct fby_chunk *ch = &p->chunk[w->c];
 	bool next = line == (w->last ? w->line : FBY_LOG_FIRST_LINE);
 
-	return (e->epoch == ch->epoch || FBY_BUG(ENTRY_EPOCH_IGNORED)) && e->log == ch->owner && line + fby_entry_lines(e->length) <= w->end &&
-	       (next ? e->previous == w->last : e->previous >= w->line);
+	return (e->epoch == ch->epoch || FBY_BUG(ENTRY_EPOCH_IGNORED)) && e->log == ch->owner &&
+	       line + fby_entry_lines(e->length) <= w->end && (next ? e->previous == w->last : e->previous >= w->line);
 }
 
 bool fby_log_next(const struct fby_space *p, struct fby_log_walk *w, struct fby_log_entry *e)

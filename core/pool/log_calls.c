@@ -4,41 +4,25 @@
  */
 #include "pool/parts.h"
 
-static bool name_equal(const char *a, const char *b)
-{
-	while (*a && *a == *b)
-		a++, b++;
-	return *a == *b;
-}
-
 int fby_log_find(struct fby_pool *p, const char *name, u16 *log)
 {
-	for (u32 i = 0; i < p->space.store.sb.nvolumes; i++) {
-		if (p->space.owner[i].rec.kind == FBY_OWNER_LOG && name_equal(p->space.owner[i].log.name, name)) {
-			*log = (u16)i;
-			return FBY_DONE;
-		}
-	}
-	return -FBY_E_NO_LOG;
+	return fby_table_find(p, FBY_OWNER_LOG, name, log) ? FBY_DONE : -FBY_E_NO_LOG;
 }
 
 int fby_log_add(struct fby_pool *p, const char *name, u32 flags, u16 *log)
 {
 	struct fby_log_record r = { .kind = FBY_OWNER_LOG, .home = flags };
 	struct fby_owner *owner;
-	u32 i = 0;
+	u32 i;
+	int rc = fby_table_writable(p);
 
-	if (p->space.opt.read_only)
-		return -FBY_E_READ_ONLY;
-	if (!p->space.usable)
-		return -FBY_E_RECOVERY_INCOMPLETE;
+	if (rc)
+		return rc;
 	if (!fby_text_ends(name, sizeof(r.name)) || !fby_name_ok(name))
 		return -FBY_E_NAME;
 	if (fby_log_find(p, name, log) == FBY_DONE || fby_volume_find(p, name, log) == FBY_DONE)
 		return -FBY_E_VOLUME_EXISTS;
-	while (i < p->space.store.sb.nvolumes &&
-	       (p->space.owner[i].rec.kind != FBY_OWNER_FREE || p->space.owner[i].damaged))
-		i++;
+	i = fby_table_place(p);
 	if (i == p->space.store.sb.nvolumes)
 		return -FBY_E_VOLUME_TABLE_FULL;
 	if (flags & ~(u32)FBY_LOG_CONSUMER)
@@ -118,10 +102,12 @@ int fby_log_info(struct fby_pool *p, u16 log, struct fby_log_info *out)
 		out->missing += p->logs.chunk[c].missing;
 	}
 	fby_unlock(&p->space.lock);
-	for (u32 i = 0; i < p->space.opt.nslots; i++)
-		out->appends += fby_load(&p->space.slot[i].volume[log].writes);
-	for (u32 i = 0; i < p->space.opt.nslots; i++)
-		out->bytes += fby_load(&p->space.slot[i].volume[log].bytes);
+	for (u32 i = 0; i < p->space.opt.nslots; i++) {
+		const struct fby_slot_volume *v = &p->space.slot[i].volume[log];
+
+		out->appends += fby_load(&v->writes);
+		out->bytes += fby_load(&v->bytes);
+	}
 	return FBY_DONE;
 }
 

@@ -9,8 +9,6 @@
 #include "log/logs.h"
 #include "recover/recovery.h"
 
-bool fby_name_ok(const char *name); /* of one that ends */
-
 struct fby_pool {
 	struct fby_space space;
 	struct fby_cache cache;
@@ -19,5 +17,13 @@ struct fby_pool {
 	struct fby_recovery recovery;
 	u64 memory_bytes;
 };
+
+/* --- table.c: of texts that end ---------------------------------------------------- */
+bool fby_name_equal(const char *a, const char *b);
+bool fby_name_ok(const char *name);
+/* Who has this name, of a kind (enum fby_owner_kind). */
+bool fby_table_find(const struct fby_pool *p, u32 kind, const char *name, u16 *index);
+u32 fby_table_place(const struct fby_pool *p); /* the first that is free; nvolumes: none */
+int fby_table_writable(const struct fby_pool *p); /* DONE or -FBY_E_x */
 
 #endif

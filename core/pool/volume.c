@@ -6,43 +6,9 @@
 #include "pool/parts.h"
 #include "space/slot.h"
 
-static bool name_equal(const char *a, const char *b)
-{
-	while (*a && *a == *b)
-		a++, b++;
-	return *a == *b;
-}
-
-/* Of a name that ends.  One that is . or .., or begins with -, cannot be a file's, and
- * a command takes it for something else. */
-bool fby_name_ok(const char *name)
-{
-	for (u32 n = 0; name[n]; n++) {
-		char c = name[n];
-
-		if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
-		      c == '_' || c == '-'))
-			return false;
-	}
-	return name[0] != 0 && name[0] != '-' && !name_equal(name, ".") && !name_equal(name, "..");
-}
-
 int fby_volume_find(struct fby_pool *p, const char *name, u16 *index)
 {
-	for (u32 i = 0; i < p->space.store.sb.nvolumes; i++) {
-		if (p->space.owner[i].rec.kind == FBY_OWNER_VOLUME && name_equal(p->space.owner[i].rec.name, name)) {
-			*index = (u16)i;
-			return FBY_DONE;
-		}
-	}
-	return -FBY_E_NO_VOLUME;
-}
-
-static int writable(const struct fby_pool *p)
-{
-	if (p->space.opt.read_only)
-		return -FBY_E_READ_ONLY;
-	return p->space.usable ? FBY_DONE : -FBY_E_RECOVERY_INCOMPLETE;
+	return fby_table_find(p, FBY_OWNER_VOLUME, name, index) ? FBY_DONE : -FBY_E_NO_VOLUME;
 }
 
 int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *index)
@@ -51,8 +17,8 @@ int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *ind
 	struct fby_owner *owner;
 	struct fby_cached *cv;
 	struct fby_recovered *rv;
-	u32 i = 0;
-	int rc = writable(p);
+	u32 i;
+	int rc = fby_table_writable(p);
 
 	if (rc)
 		return rc;
@@ -61,9 +27,7 @@ int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *ind
 		return -FBY_E_NAME;
 	if (fby_volume_find(p, s->name, index) == FBY_DONE || fby_log_find(p, s->name, index) == FBY_DONE)
 		return -FBY_E_VOLUME_EXISTS;
-	while (i < p->space.store.sb.nvolumes &&
-	       (p->space.owner[i].rec.kind != FBY_OWNER_FREE || p->space.owner[i].damaged))
-		i++;
+	i = fby_table_place(p);
 	if (i == p->space.store.sb.nvolumes)
 		return -FBY_E_VOLUME_TABLE_FULL;
 	owner = &p->space.owner[i];
@@ -137,7 +101,7 @@ int fby_volume_remove(struct fby_pool *p, u16 index, bool discard)
 	struct fby_owner *owner;
 	struct fby_cached *cv;
 	struct fby_recovered *rv;
-	int rc = writable(p);
+	int rc = fby_table_writable(p);
 
 	if (rc)
 		return rc;
@@ -167,7 +131,7 @@ int fby_volume_rebind(struct fby_pool *p, u16 index, const char *identity, u64 o
 	struct fby_owner *owner;
 	struct fby_cached *cv;
 	struct fby_volume_record r;
-	int rc = writable(p);
+	int rc = fby_table_writable(p);
 	u32 n;
 
 	if (rc)
@@ -257,7 +221,7 @@ int fby_volume_attach(struct fby_pool *p, u16 index, const struct fby_attach *a)
 		return -FBY_E_VOLUME_BUSY;
 	if (a->origin_sectors != owner->rec.origin_sectors)
 		return -FBY_E_ORIGIN_SIZE;
-	if (!name_equal(a->identity, owner->rec.identity))
+	if (!fby_name_equal(a->identity, owner->rec.identity))
 		return -FBY_E_ORIGIN_IDENTITY;
 	if (a->nbuffers < 1 || a->nbuffers > 64 || a->buffer_bytes < FBY_PAGE || a->buffer_bytes % FBY_PAGE ||
 	    a->round_pages < 16)

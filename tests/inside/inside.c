@@ -125,6 +125,18 @@ void pool_make(void)
 	other_chunk = pool->space.owner[1].first;
 }
 
+void pool_recover(struct fby_recovery_report *report)
+{
+	struct fby_options o = { .nslots = 2 };
+	u64 bytes = pool->memory_bytes;
+	char text[200];
+
+	memset(pool, 0, bytes);
+	EXPECT(fby_pool_open(&pool, pool, bytes, &media, &o) == FBY_DONE);
+	EXPECT(fby_recover_chunks(pool, 0, NCHUNKS) == FBY_DONE && fby_recover_finish(pool, report) == FBY_DONE);
+	EXPECT(fby_check(pool, true, text, sizeof(text)) == FBY_DONE);
+}
+
 void pool_save(void)
 {
 	if (!saved_memory) {

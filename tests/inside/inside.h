@@ -34,6 +34,7 @@ extern void (*cpu_meanwhile)(void); /* what another thread does, just before a s
 
 /* Opens the pool anew, as it is below: all its memory and media can be spoilt. */
 void pool_make(void);
+void pool_recover(struct fby_recovery_report *report); /* as after a crash, now */
 void pool_save(void);	 /* what pool_restore goes back to */
 void pool_restore(void);
 bool pool_same(void); /* nothing has changed, not even behind the pool's memory */

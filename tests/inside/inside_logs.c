@@ -32,14 +32,7 @@ static void log_make(u32 flags)
 
 static void recover(void)
 {
-	struct fby_options o = { .nslots = 2 };
-	u64 bytes = pool->memory_bytes;
-	char text[200];
-
-	memset(pool, 0, bytes);
-	EXPECT(fby_pool_open(&pool, pool, bytes, &media, &o) == FBY_DONE);
-	EXPECT(fby_recover_chunks(pool, 0, NCHUNKS) == FBY_DONE && fby_recover_finish(pool, &report) == FBY_DONE);
-	EXPECT(fby_check(pool, true, text, sizeof(text)) == FBY_DONE);
+	pool_recover(&report);
 }
 
 static void close_pool(void)

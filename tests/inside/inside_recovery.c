@@ -23,19 +23,11 @@ static struct fby_volume_record *record(u32 volume, u32 copy)
 	return (struct fby_volume_record *)(media.base + FBY_VT_OFFSET) + volume * 2 + copy;
 }
 
-/* As after a crash, now. */
 static void recover(void)
 {
-	struct fby_options o = { .nslots = 2 };
-	u64 bytes = pool->memory_bytes;
-	char text[200];
-
-	memset(pool, 0, bytes);
-	EXPECT(fby_pool_open(&pool, pool, bytes, &media, &o) == FBY_DONE);
-	EXPECT(fby_recover_chunks(pool, 0, NCHUNKS) == FBY_DONE && fby_recover_finish(pool, &report) == FBY_DONE);
+	pool_recover(&report);
 	for (u32 page = 0; page < NCHUNKS << pool->space.store.chunk_shift; page++)
 		EXPECT(!(pool->cache.entry[page].state & (FBY_ES_HOLE | FBY_ES_VOID | FBY_ES_REPAIR)));
-	EXPECT(fby_check(pool, true, text, sizeof(text)) == FBY_DONE);
 }
 
 /* The data of the last batch did not arrive: dropped, and gone for good. */

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * table.c - the volume table, whoever is in it: names, places, and may it be written.
+ */
+#include "pool/parts.h"
+
+bool fby_name_equal(const char *a, const char *b)
+{
+	while (*a && *a == *b)
+		a++, b++;
+	return *a == *b;
+}
+
+/* One that is . or .., or begins with -, cannot be a file's, and a command takes it for
+ * something else. */
+bool fby_name_ok(const char *name)
+{
+	for (u32 n = 0; name[n]; n++) {
+		char c = name[n];
+
+		if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+		      c == '_' || c == '-'))
+			return false;
+	}
+	return name[0] != 0 && name[0] != '-' && !fby_name_equal(name, ".") && !fby_name_equal(name, "..");
+}
+
+bool fby_table_find(const struct fby_pool *p, u32 kind, const char *name, u16 *index)
+{
+	for (u32 i = 0; i < p->space.store.sb.nvolumes; i++) {
+		const struct fby_volume_record *r = &p->space.owner[i].rec;
+
+		if (r->kind == kind && fby_name_equal(r->name, name)) {
+			*index = (u16)i;
+			return true;
+		}
+	}
+	return false;
+}
+
+u32 fby_table_place(const struct fby_pool *p)
+{
+	u32 i = 0;
+
+	while (i < p->space.store.sb.nvolumes &&
+	       (p->space.owner[i].rec.kind != FBY_OWNER_FREE || p->space.owner[i].damaged))
+		i++;
+	return i;
+}
+
+int fby_table_writable(const struct fby_pool *p)
+{
+	if (p->space.opt.read_only)
+		return -FBY_E_READ_ONLY;
+	return p->space.usable ? FBY_DONE : -FBY_E_RECOVERY_INCOMPLETE;
+}
