@@ -33,12 +33,18 @@ pub fn claim(synced: u64, nodes: &[Node]) -> Position {
     at
 }
 
-/// What the callback says of an entry: `FBY_LOG_REPLAYED`, `_DAMAGED` or `_STOP`.
+/// What the callback of a replay says of an entry: `FBY_LOG_REPLAYED`, `_APPLIED`,
+/// `_DAMAGED` or `_STOP`.
 pub type Verdict<'a> = &'a mut dyn FnMut(&Node, &Position) -> u32;
 
-unsafe extern "C" fn trampoline(arg: *mut c_void, node: *const Node, next: *const Position) -> u32 {
-    // SAFETY: `arg` is the `Verdict` that `replay` handed over, and both pointers
-    // are valid for the call.
+/// # Safety
+/// `arg` is a living `Verdict`, and both pointers are valid for the call.
+pub(crate) unsafe extern "C" fn trampoline(
+    arg: *mut c_void,
+    node: *const Node,
+    next: *const Position,
+) -> u32 {
+    // SAFETY: the caller, which is the engine for who handed `arg` over, vouches for it.
     unsafe { (*arg.cast::<Verdict>())(&*node, &*next) }
 }
 

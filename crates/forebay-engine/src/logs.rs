@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The pool's logs: `core/api/log.h`, which has the contract of each call.
 
-use std::ffi::{c_void, CString};
-
 use forebay_sys as sys;
 pub use forebay_sys::{
     fby_log_cursor as Cursor, fby_log_entry as RawEntry, fby_log_entry_info as EntryInfo,
@@ -12,7 +10,9 @@ pub use forebay_sys::{
 
 use crate::code::{decision, done, Code, Decision, Result};
 use crate::engine::Engine;
+use crate::log_order::{trampoline, Verdict};
 use crate::media::Medium;
+use crate::volumes::c_string;
 
 /// An append in two steps: begun, it is to be committed, without a wait for another.
 /// New, or committed, it can begin.
@@ -21,20 +21,6 @@ pub struct Append {
     raw: Box<sys::fby_append>,
     /// The opening that it began on; 0: it has not begun.
     began: u64,
-}
-
-/// What the callback of a replay says of an entry: `FBY_LOG_REPLAYED`, `_APPLIED`,
-/// `_DAMAGED` or `_STOP`.
-type Verdict<'a> = &'a mut dyn FnMut(&Node, &Position) -> u32;
-
-unsafe extern "C" fn trampoline(arg: *mut c_void, node: *const Node, next: *const Position) -> u32 {
-    // SAFETY: `arg` is the `Verdict` that `log_replay` handed over, and both pointers
-    // are valid for the call.
-    unsafe { (*arg.cast::<Verdict>())(&*node, &*next) }
-}
-
-fn c_string(text: &str) -> Result<CString> {
-    CString::new(text).map_err(|_| Code(sys::FBY_E_NAME))
 }
 
 fn vec_of(pieces: &[&[u8]]) -> Result<Vec<sys::fby_vec>> {

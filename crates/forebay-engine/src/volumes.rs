@@ -23,7 +23,7 @@ pub struct Attach<'a> {
     pub buffer_bytes: u32,
 }
 
-fn c_string(text: &str) -> Result<CString> {
+pub(crate) fn c_string(text: &str) -> Result<CString> {
     CString::new(text).map_err(|_| Code(sys::FBY_E_NAME))
 }
 

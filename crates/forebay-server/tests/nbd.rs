@@ -298,17 +298,23 @@ fn connection<'s>(
     move |cookie| ask(3, cookie)
 }
 
-/// A flush that fails is told to each connection, once.
-#[test]
-fn each_connection_is_told_that_a_flush_failed() {
-    let dir = Dir::new("nbd-flush");
+/// An export whose origin fails the next request of this kind.
+fn failing_once(dir: &Dir, op: FaultOp) -> (Pool, [Export; 1]) {
     let pool = open(&dir.pool(24));
     let memory = MemOrigin::new(SIZE as usize).unwrap();
     let (origin, faults) = FaultyOrigin::new(Box::new(memory.clone()));
     pool.volume_add_origin("a", &memory, 0).unwrap();
     let volume = pool.attach_origin("a", Box::new(origin), &AttachOptions::default()).unwrap();
     let one = [Export { volume, read_only: false }];
-    faults.fail(FaultOp::Flush, 1, 1);
+    faults.fail(op, 1, 1);
+    (pool, one)
+}
+
+/// A flush that fails is told to each connection, once.
+#[test]
+fn each_connection_is_told_that_a_flush_failed() {
+    let dir = Dir::new("nbd-flush");
+    let (_pool, one) = failing_once(&dir, FaultOp::Flush);
     std::thread::scope(|scope| {
         let (mut a, mut b) = (connection(scope, &one), connection(scope, &one));
         assert_eq!([a(1), a(2)], [IO, 0]);
@@ -321,12 +327,6 @@ fn each_connection_is_told_that_a_flush_failed() {
 #[test]
 fn an_origins_error_is_told() {
     let dir = Dir::new("nbd-origin");
-    let pool = open(&dir.pool(24));
-    let memory = MemOrigin::new(SIZE as usize).unwrap();
-    let (origin, faults) = FaultyOrigin::new(Box::new(memory.clone()));
-    pool.volume_add_origin("a", &memory, 0).unwrap();
-    let volume = pool.attach_origin("a", Box::new(origin), &AttachOptions::default()).unwrap();
-    let one = [Export { volume, read_only: false }];
-    faults.fail(FaultOp::Read, 1, 1);
+    let (_pool, one) = failing_once(&dir, FaultOp::Read);
     assert_eq!(ask(&one, &[request(0, 0, 1, 0, 4096), request(0, 3, 2, 0, 0)]), [(IO, 1), (0, 2)]);
 }

@@ -16,18 +16,17 @@
 //! judged once for each state of the oracle; distinct images are counted by
 //! hash of the whole media.
 
-use std::cell::Ref;
-use std::collections::HashSet;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::time::{Duration, Instant};
 
 use forebay_engine::sys;
 use serde::Serialize;
 
-use crate::engine::{Attach, Decision, Engine, Wait};
+pub use crate::bed::Bounds;
+use crate::bed::{Bed, Hashes};
+use crate::engine::{Attach, Decision, Wait};
 use crate::hooks;
-use crate::images::{hash_line, hash_region, Image, Images, Layout, Overlay, Words};
-use crate::media::{settle, Flavour, LineStore, Media, MediaEvent, Region};
+use crate::images::{Image, Layout, Overlay};
+use crate::media::{settle, Flavour, LineStore, MediaEvent, Region};
 use crate::model::Sector;
 use crate::origin::{Loss, Origin};
 use crate::pattern;
@@ -35,38 +34,8 @@ use crate::reading::{read_volume, LOST};
 use crate::rng::{mix, Rng};
 use crate::script::{attach_of, data, name, number, record, Mark, Script, FIRST_ID};
 
-/// Hashes are used as they are.
-#[derive(Default)]
-struct Same(u64);
-
-impl Hasher for Same {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("only u64")
-    }
-    fn write_u64(&mut self, n: u64) {
-        self.0 = n;
-    }
-}
-
 /// What each sector of each volume reads as.
 type Ids = Vec<Vec<u64>>;
-
-type Hashes = HashSet<u64, BuildHasherDefault<Same>>;
-
-#[derive(Clone, Copy, Debug)]
-pub struct Bounds {
-    /// Most images of one cut; more are sampled.
-    pub images: u64,
-    /// Most images of one cut inside a recovery.
-    pub nested: u64,
-    /// Of so many images one has its recovery cut too.
-    pub nested_every: u64,
-    /// Of so many images one is written on and drained.
-    pub go_on_every: u64,
-}
 
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Explored {
@@ -202,11 +171,7 @@ struct Oracle {
 struct Explorer<'a> {
     script: &'a Script,
     bounds: Bounds,
-    engine: Engine,
-    /// What is durable at the cut; the engine's media is equal to it between images.
-    base: Region,
-    base_hash: u64,
-    layout: Layout,
+    bed: Bed,
     options: sys::fby_options,
     seen: Hashes,
     out: Explored,
@@ -214,51 +179,22 @@ struct Explorer<'a> {
 }
 
 impl Explorer<'_> {
-    fn trace(&self) -> Ref<'_, [MediaEvent]> {
-        Ref::map(self.engine.media.state(), |s| s.trace.as_deref().unwrap_or(&[]))
-    }
-
-    /// The image as the media, nothing recorded yet.
-    fn load(&mut self, image: &Image) {
-        let state = &mut *self.engine.media.state_mut();
-        state.actor = 0;
-        state.trace.get_or_insert_default().clear();
-        for (line, words) in &image.lines {
-            state.visible.set_line(*line, words);
-        }
-    }
-
-    /// Back to the base.
-    fn unload(&mut self, image: &Image) {
-        if self.engine.is_open() {
-            self.engine.abandon();
-        }
-        let state = &mut *self.engine.media.state_mut();
-        let trace = state.trace.take().unwrap_or_default();
-        for event in &trace {
-            if let MediaEvent::Store(s) = event {
-                state.visible.set_line(s.line, &self.base.line(s.line));
-            }
-        }
-        for (line, _) in &image.lines {
-            state.visible.set_line(*line, &self.base.line(*line));
-        }
-        state.trace = Some(trace);
-    }
-
     fn recover(&mut self) -> Result<(), String> {
         self.out.recoveries += 1;
-        let report =
-            self.engine.open_all(&self.options).map_err(|e| format!("open after the cut: {e}"))?;
+        let report = self
+            .bed
+            .engine
+            .open_all(&self.options)
+            .map_err(|e| format!("open after the cut: {e}"))?;
         if report.holes != 0 || report.damaged != 0 {
             let (holes, damaged) = (report.holes, report.damaged);
             return Err(format!("recovery reports {holes} holes and {damaged} damaged entries"));
         }
         self.out.dropped += report.dropped;
-        if let Some(misuse) = self.engine.media.misuse() {
+        if let Some(misuse) = self.bed.engine.media.misuse() {
             return Err(misuse);
         }
-        self.engine.check(true).map_err(|e| format!("after recovery: {e}"))
+        self.bed.engine.check(true).map_err(|e| format!("after recovery: {e}"))
     }
 
     /// All sectors of all volumes, with the origins as given; attaches them.
@@ -266,7 +202,7 @@ impl Explorer<'_> {
         (0..origins.len())
             .map(|vol| {
                 let sectors = self.script.volumes[vol];
-                let index = match self.engine.volume_find(&name(vol)) {
+                let index = match self.bed.engine.volume_find(&name(vol)) {
                     Ok(index) => index,
                     Err(e) if e.is(sys::FBY_E_NO_VOLUME) => {
                         return Ok(vec![ABSENT; sectors as usize]);
@@ -274,10 +210,11 @@ impl Explorer<'_> {
                     Err(e) => return Err(format!("volume {vol}: {e}")),
                 };
                 let (identity, a) = attach_of(number(vol), sectors);
-                self.engine
+                self.bed
+                    .engine
                     .volume_attach(index, &Attach { identity: &identity, ..a })
                     .map_err(|e| format!("attach of volume {vol}: {e}"))?;
-                let ids = read_volume(&mut self.engine, index, &origins[vol])?;
+                let ids = read_volume(&mut self.bed.engine, index, &origins[vol])?;
                 match ids.contains(&LOST) {
                     true => Err(format!("volume {vol} has lost a sector")),
                     false => Ok(ids),
@@ -310,9 +247,9 @@ impl Explorer<'_> {
     fn image(&mut self, image: &Image, oracle: &Oracle) -> Result<(), String> {
         let pick = mix(image.hash);
         let origins = &oracle.origins[(pick % oracle.origins.len() as u64) as usize];
-        self.load(image);
+        self.bed.load(image);
         let result = self.recover().and_then(|()| {
-            let recovery = self.trace().len();
+            let recovery = self.bed.trace().len();
             let got = self.read_all(origins)?;
             self.judge(&got, oracle)?;
             Ok((got, recovery))
@@ -320,16 +257,16 @@ impl Explorer<'_> {
         let (got, recovery) = match result {
             Ok(ok) => ok,
             Err(e) => {
-                self.unload(image);
+                self.bed.unload(image);
                 return Err(e);
             }
         };
-        let trace: Vec<MediaEvent> = self.trace()[..recovery].to_vec();
+        let trace: Vec<MediaEvent> = self.bed.trace()[..recovery].to_vec();
         let mut result = Ok(());
         if (pick >> 8).is_multiple_of(self.bounds.go_on_every) {
             result = self.go_on(got.clone(), origins, pick);
         }
-        self.unload(image);
+        self.bed.unload(image);
         result?;
         if (pick >> 24).is_multiple_of(self.bounds.nested_every) {
             self.cut_recovery(image, &trace, &got, (oracle, origins), pick)?;
@@ -353,7 +290,7 @@ impl Explorer<'_> {
             if want[vol][0] == ABSENT {
                 continue;
             }
-            let index = self.engine.volume_find(&name(vol)).map_err(|e| e.to_string())?;
+            let index = self.bed.engine.volume_find(&name(vol)).map_err(|e| e.to_string())?;
             let unit = u64::from(self.script.block_size / 512);
             let size = want[vol].len() as u64 / unit;
             let at = rng.below(size);
@@ -361,14 +298,14 @@ impl Explorer<'_> {
             let (at, n) = (at * unit, n * unit);
             let bytes = data(number(vol), at..at + n, id);
             let mut done = 0;
-            let r = self.engine.write(index, at, &bytes, &mut done, &mut 0);
+            let r = self.bed.engine.write(index, at, &bytes, &mut done, &mut 0);
             if !matches!(r, Ok(Decision::Done | Decision::Wait(Wait::Space))) {
                 return Err(format!("write after recovery: {r:?}"));
             }
             want[vol][at as usize..(at + u64::from(done)) as usize].fill(id);
         }
-        self.engine.check(true).map_err(|e| format!("written on: {e}"))?;
-        self.engine.abandon();
+        self.bed.engine.check(true).map_err(|e| format!("written on: {e}"))?;
+        self.bed.engine.abandon();
         self.recover().map_err(|e| format!("written on: {e}"))?;
         let same = |got: &[Vec<u64>], what: &str| {
             differs(got, &want).map_or(Ok(()), |d| Err(format!("{what}: {d}")))
@@ -382,17 +319,18 @@ impl Explorer<'_> {
                 return Err(format!("drained, the origin of volume {vol} alone: {d}"));
             }
         }
-        self.engine.check(true).map_err(|e| format!("drained: {e}"))
+        self.bed.engine.check(true).map_err(|e| format!("drained: {e}"))
     }
 
     fn drain_all(&mut self, origins: &mut [Origin]) -> Result<(), String> {
         let index: Vec<Option<u16>> =
-            (0..origins.len()).map(|v| self.engine.volume_find(&name(v)).ok()).collect();
+            (0..origins.len()).map(|v| self.bed.engine.volume_find(&name(v)).ok()).collect();
         for i in index.iter().flatten() {
-            self.engine.volume_drain(*i, true).map_err(|e| format!("drain: {e}"))?;
+            self.bed.engine.volume_drain(*i, true).map_err(|e| format!("drain: {e}"))?;
         }
         for step in 1..20_000 {
-            let s = self.engine.destage_step(step * 1000).map_err(|e| format!("destage: {e}"))?;
+            let s =
+                self.bed.engine.destage_step(step * 1000).map_err(|e| format!("destage: {e}"))?;
             if let Some(io) = s.io {
                 let vol = index.iter().position(|i| *i == Some(io.volume)).ok_or("no volume")?;
                 match io.op {
@@ -400,9 +338,9 @@ impl Explorer<'_> {
                     sys::FBY_IO_FLUSH => origins[vol].flush_all(),
                     _ => origins[vol].zero(io.sector, io.nsectors),
                 }
-                self.engine.destage_complete(io.id, 0);
+                self.bed.engine.destage_complete(io.id, 0);
             } else if s.decision == Decision::Done {
-                let dirty = index.iter().flatten().find(|i| !self.engine.volume_clean(**i));
+                let dirty = index.iter().flatten().find(|i| !self.bed.engine.volume_clean(**i));
                 return dirty.map_or(Ok(()), |i| Err(format!("volume {i} stays dirty")));
             }
         }
@@ -425,12 +363,10 @@ impl Explorer<'_> {
                 MediaEvent::Store(s) => pending.push(*s),
                 MediaEvent::Fence(actor) => {
                     self.out.recovery_cuts += 1;
-                    let images = Images::new(
-                        (&self.base, self.base_hash),
+                    let images = self.bed.images(
                         &durable,
                         &pending,
                         Flavour::NonTemporal,
-                        self.layout,
                         self.bounds.nested,
                         pick ^ self.out.recovery_cuts,
                     );
@@ -458,9 +394,9 @@ impl Explorer<'_> {
         if !self.seen.insert(image.hash) {
             return Ok(());
         }
-        self.load(image);
+        self.bed.load(image);
         let got = self.recover().and_then(|()| self.read_all(origins));
-        self.unload(image);
+        self.bed.unload(image);
         let got = got?;
         self.out.changed += u64::from(got != want);
         self.judge(&got, oracle)
@@ -474,16 +410,7 @@ impl Explorer<'_> {
         for flavour in [Flavour::NonTemporal, Flavour::Cached] {
             let seed = mix(at as u64 ^ (flavour as u64) << 32);
             let none = Overlay::new();
-            let (layout, bound) = (self.layout, self.bounds.images);
-            let images = Images::new(
-                (&self.base, self.base_hash),
-                &none,
-                pending,
-                flavour,
-                layout,
-                bound,
-                seed,
-            );
+            let images = self.bed.images(&none, pending, flavour, self.bounds.images, seed);
             exhaustive &= images.exhaustive();
             if flavour == Flavour::Cached && exhaustive {
                 break; // every one of them has been among the others
@@ -511,17 +438,6 @@ impl Explorer<'_> {
         }
         self.out.cuts_exhaustive += u64::from(exhaustive);
         Ok(())
-    }
-
-    fn settle(&mut self, pending: &mut Vec<LineStore>, actor: u16) {
-        let (base, hash) = (&mut self.base, &mut self.base_hash);
-        let visible = &mut self.engine.media.state_mut().visible;
-        settle(pending, actor, |s: &LineStore| {
-            let old: Words = base.line(s.line);
-            *hash ^= hash_line(s.line, &old) ^ hash_line(s.line, &s.words);
-            base.set_line(s.line, &s.words);
-            visible.set_line(s.line, &s.words);
-        });
     }
 }
 
@@ -552,15 +468,10 @@ fn oracle(known: &[Known], now: u64) -> Oracle {
 /// Ready to explore what follows `start`.
 fn explorer(script: &Script, bounds: Bounds, start: Region) -> Explorer<'_> {
     let g = script.geometry;
-    let media = Media::bare(g.media_bytes());
-    media.load(start.bytes());
     Explorer {
         script,
         bounds,
-        engine: Engine::new(media),
-        base_hash: hash_region(&start),
-        base: start,
-        layout: Layout::of(&g),
+        bed: Bed::new(start, Layout::of(&g)),
         options: sys::fby_options { nslots: g.nslots, ..Default::default() },
         seen: Hashes::default(),
         out: Explored { scripts: 1, ..Explored::default() },
@@ -572,13 +483,13 @@ impl Explorer<'_> {
     /// Formatting was cut: there is the old pool with all that it held, the new
     /// one with nothing, or none, and that is said.
     fn formatted(&mut self, image: &Image, origins: &[Origin], old: &Ids) -> Result<bool, String> {
-        self.load(image);
-        let result = match self.engine.open_all(&self.options) {
+        self.bed.load(image);
+        let result = match self.bed.engine.open_all(&self.options) {
             Err(e) if e.is(sys::FBY_E_NO_SUPERBLOCK) || e.is(sys::FBY_E_BAD_SUPERBLOCK) => {
                 Ok(false)
             }
             Err(e) => Err(format!("open: {e}")),
-            Ok(report) => self.engine.check(true).and_then(|()| {
+            Ok(report) => self.bed.engine.check(true).and_then(|()| {
                 let got = self.read_all(origins)?;
                 if got == *old {
                     Ok(false)
@@ -589,7 +500,7 @@ impl Explorer<'_> {
                 }
             }),
         };
-        self.unload(image);
+        self.bed.unload(image);
         result
     }
 }
@@ -601,14 +512,17 @@ pub fn explore_format(script: &Script, bounds: Bounds) -> Result<Explored, Strin
     let mut x = explorer(script, bounds, recording.end);
     let origins = recording.origins;
     let none = Image { lines: Vec::new(), hash: 0 };
-    x.load(&none);
+    x.bed.load(&none);
     x.recover()?;
     let old = x.read_all(&origins)?;
-    x.unload(&none);
-    x.load(&none);
-    x.engine.format([0xf0; 16], g.chunk_size(), g.nvolumes).map_err(|e| format!("format: {e}"))?;
-    let trace: Vec<MediaEvent> = x.trace().to_vec();
-    x.unload(&none);
+    x.bed.unload(&none);
+    x.bed.load(&none);
+    x.bed
+        .engine
+        .format([0xf0; 16], g.chunk_size(), g.nvolumes)
+        .map_err(|e| format!("format: {e}"))?;
+    let trace: Vec<MediaEvent> = x.bed.trace().to_vec();
+    x.bed.unload(&none);
     let mut pending: Vec<LineStore> = Vec::new();
     let mut made = false;
     for (at, event) in trace.iter().enumerate() {
@@ -616,16 +530,12 @@ pub fn explore_format(script: &Script, bounds: Bounds) -> Result<Explored, Strin
             MediaEvent::Store(s) => pending.push(*s),
             MediaEvent::Fence(actor) => {
                 x.out.cuts += 1;
-                let base = (&x.base, x.base_hash);
-                let seed = mix(at as u64);
-                let images = Images::new(
-                    base,
+                let images = x.bed.images(
                     &Overlay::new(),
                     &pending,
                     Flavour::NonTemporal,
-                    x.layout,
                     bounds.images,
-                    seed,
+                    mix(at as u64),
                 );
                 x.out.cuts_exhaustive += u64::from(images.exhaustive());
                 for image in images {
@@ -639,7 +549,7 @@ pub fn explore_format(script: &Script, bounds: Bounds) -> Result<Explored, Strin
                         .formatted(&image, &origins, &old)
                         .map_err(|e| format!("format cut at event {at}: {e}"))?;
                 }
-                x.settle(&mut pending, *actor);
+                x.bed.settle(&mut pending, *actor);
             }
         }
     }
@@ -689,7 +599,7 @@ pub fn explore(
         }
         match event {
             Some(MediaEvent::Store(s)) => pending.push(*s),
-            Some(MediaEvent::Fence(actor)) => x.settle(&mut pending, *actor),
+            Some(MediaEvent::Fence(actor)) => x.bed.settle(&mut pending, *actor),
             None => {}
         }
     }

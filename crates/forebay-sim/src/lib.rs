@@ -17,6 +17,7 @@
 // Nothing here is for others to print; media and pools are megabytes.
 #![allow(missing_debug_implementations)]
 
+mod bed;
 pub mod damage;
 pub mod drains;
 pub mod dst;

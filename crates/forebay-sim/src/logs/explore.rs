@@ -11,7 +11,7 @@
 //!   may come again;
 //! * ended and begun anew, the log holds what is appended then and nothing else.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use forebay_engine::logs::Header;
@@ -19,23 +19,13 @@ use forebay_engine::sys;
 use serde::Serialize;
 
 use super::script::{body, guid, id_of, name, record, Mark, Script};
-use crate::engine::{Decision, Engine};
+pub use crate::bed::Bounds;
+use crate::bed::{Bed, Hashes};
+use crate::engine::Decision;
 use crate::hooks;
-use crate::images::{hash_line, hash_region, Image, Images, Layout, Overlay};
-use crate::media::{settle, Flavour, LineStore, Media, MediaEvent, Region};
+use crate::images::{Image, Layout, Overlay};
+use crate::media::{settle, Flavour, LineStore, MediaEvent};
 use crate::rng::mix;
-
-#[derive(Clone, Copy, Debug)]
-pub struct Bounds {
-    /// Most images of one cut; more are sampled.
-    pub images: u64,
-    /// Most images of one cut inside a recovery.
-    pub nested: u64,
-    /// Of so many images one has its recovery and replay cut too.
-    pub nested_every: u64,
-    /// Of so many images one goes on with a new period.
-    pub go_on_every: u64,
-}
 
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Explored {
@@ -179,57 +169,26 @@ struct Recovered {
 struct Explorer<'a> {
     script: &'a Script,
     bounds: Bounds,
-    engine: Engine,
-    base: Region,
-    base_hash: u64,
-    layout: Layout,
+    bed: Bed,
     options: sys::fby_options,
-    seen: HashSet<u64>,
+    seen: Hashes,
     out: Explored,
 }
 
 impl Explorer<'_> {
-    fn load(&mut self, image: &Image) {
-        let mut state = self.engine.media.state_mut();
-        state.actor = 0;
-        state.trace.get_or_insert_default().clear();
-        for (line, words) in &image.lines {
-            state.visible.set_line(*line, words);
-        }
-    }
-
-    /// Back to the base.
-    fn unload(&mut self, image: &Image) {
-        if self.engine.is_open() {
-            self.engine.abandon();
-        }
-        let mut state = self.engine.media.state_mut();
-        let trace = state.trace.take().unwrap_or_default();
-        for event in &trace {
-            if let MediaEvent::Store(s) = event {
-                state.visible.set_line(s.line, &self.base.line(s.line));
-            }
-        }
-        for (line, _) in &image.lines {
-            state.visible.set_line(*line, &self.base.line(*line));
-        }
-        state.trace = Some(trace);
-    }
-
-    fn at(&self) -> usize {
-        self.engine.media.state().trace.as_ref().map_or(0, Vec::len)
-    }
-
     fn open(&mut self) -> Result<(), String> {
-        let report =
-            self.engine.open_all(&self.options).map_err(|e| format!("open after the cut: {e}"))?;
+        let report = self
+            .bed
+            .engine
+            .open_all(&self.options)
+            .map_err(|e| format!("open after the cut: {e}"))?;
         if report.holes != 0 || report.damaged != 0 {
             return Err(format!("recovery reports {} holes", report.holes));
         }
-        if let Some(misuse) = self.engine.media.misuse() {
+        if let Some(misuse) = self.bed.engine.media.misuse() {
             return Err(misuse);
         }
-        self.engine.check(true).map_err(|e| format!("after recovery: {e}"))
+        self.bed.engine.check(true).map_err(|e| format!("after recovery: {e}"))
     }
 
     /// Claims and replays one log.
@@ -239,17 +198,18 @@ impl Explorer<'_> {
         known: &Known,
         marks: &mut Vec<(usize, Mark)>,
     ) -> Result<(), String> {
-        let index = self.engine.log_find(&name(log)).map_err(|e| format!("find: {e}"))?;
-        let info = self.engine.log_info(index).map_err(|e| format!("info: {e}"))?;
+        let index = self.bed.engine.log_find(&name(log)).map_err(|e| format!("find: {e}"))?;
+        let info = self.bed.engine.log_info(index).map_err(|e| format!("info: {e}"))?;
         if info.missing != 0 {
             return Err(format!("recovery misses {} entries", info.missing));
         }
         let mut header = if known.consumer { known.header } else { info.header };
         if header.state == sys::FBY_LOG_NONE {
-            self.engine.log_claim(index, 0, &mut header).map_err(|e| format!("claim: {e}"))?;
+            self.bed.engine.log_claim(index, 0, &mut header).map_err(|e| format!("claim: {e}"))?;
             return known.judge(&[], true, &mut self.out);
         }
         let (mut nodes, claim) = self
+            .bed
             .engine
             .log_claim(index, known.syncing, &mut header)
             .map_err(|e| format!("claim: {e}"))?;
@@ -257,19 +217,20 @@ impl Explorer<'_> {
             return Err(format!("claim: {claim:?}"));
         }
         if known.consumer {
-            marks.push((self.at(), Mark::Stored { log, header, effect: None }));
+            marks.push((self.bed.trace().len(), Mark::Stored { log, header, effect: None }));
         }
         let (mut ids, mut wrong) = (Vec::new(), None);
-        let (engine, mut room) = (&self.engine, Vec::new());
-        let result = engine
+        let (bed, mut room) = (&self.bed, Vec::new());
+        let result = bed
+            .engine
             .log_replay(index, &mut nodes, &mut |node, next| {
-                let id = engine.log_read(index, node, &mut room).ok().and_then(id_of);
+                let id = bed.engine.log_read(index, node, &mut room).ok().and_then(id_of);
                 let Some(id) = id else {
                     wrong = Some((node.gen, node.id));
                     return sys::FBY_LOG_DAMAGED;
                 };
                 ids.push(id);
-                let at = engine.media.state().trace.as_ref().map_or(0, Vec::len);
+                let at = bed.trace().len();
                 header.at = *next;
                 marks.push(match known.consumer {
                     true => (at, Mark::Stored { log, header, effect: Some(id) }),
@@ -293,11 +254,11 @@ impl Explorer<'_> {
         for (log, known) in known.iter().enumerate() {
             self.replay(log, known, &mut marks).map_err(|e| format!("{}: {e}", name(log)))?;
         }
-        if let Some(misuse) = self.engine.media.misuse() {
+        if let Some(misuse) = self.bed.engine.media.misuse() {
             return Err(misuse);
         }
-        self.engine.check(true).map_err(|e| format!("after replay: {e}"))?;
-        let trace = self.engine.media.state().trace.clone().unwrap_or_default();
+        self.bed.engine.check(true).map_err(|e| format!("after replay: {e}"))?;
+        let trace = self.bed.trace().to_vec();
         Ok(Recovered { trace, marks })
     }
 
@@ -305,14 +266,15 @@ impl Explorer<'_> {
     fn go_on(&mut self, known: &[Known]) -> Result<(), String> {
         let mut now = Vec::new();
         for (log, known) in known.iter().enumerate() {
-            let index = self.engine.log_find(&name(log)).map_err(|e| e.to_string())?;
-            self.engine.log_destroy(index, &mut 0).map_err(|e| format!("destroy: {e}"))?;
+            let index = self.bed.engine.log_find(&name(log)).map_err(|e| e.to_string())?;
+            self.bed.engine.log_destroy(index, &mut 0).map_err(|e| format!("destroy: {e}"))?;
             let guid = guid(log, 1000);
-            let created = self.engine.log_create(index, &guid, 9, &mut 0);
+            let created = self.bed.engine.log_create(index, &guid, 9, &mut 0);
             let (_, header) = created.map_err(|e| format!("create: {e}"))?;
             let mut fresh = Known { consumer: known.consumer, header, ..Known::default() };
             for (id, txg) in [(5000, 10), (5001, 12)] {
-                let appended = self.engine.log_append(index, txg, true, &[&body(id, 50)], &mut 0);
+                let appended =
+                    self.bed.engine.log_append(index, txg, true, &[&body(id, 50)], &mut 0);
                 if !matches!(appended, Ok((Decision::Done, _))) {
                     return Err(format!("append after the replay: {appended:?}"));
                 }
@@ -320,19 +282,19 @@ impl Explorer<'_> {
             }
             now.push(fresh);
         }
-        self.engine.check(true).map_err(|e| format!("begun anew: {e}"))?;
-        self.engine.abandon();
+        self.bed.engine.check(true).map_err(|e| format!("begun anew: {e}"))?;
+        self.bed.engine.abandon();
         self.recover(&now).map_err(|e| format!("begun anew: {e}")).map(|_| ())
     }
 
     fn image(&mut self, image: &Image, known: &[Known]) -> Result<(), String> {
         let pick = mix(image.hash);
-        self.load(image);
+        self.bed.load(image);
         let mut result = self.recover(known);
         if result.is_ok() && (pick >> 8).is_multiple_of(self.bounds.go_on_every) {
             result = self.go_on(known).and(result);
         }
-        self.unload(image);
+        self.bed.unload(image);
         let recovered = result?;
         if (pick >> 24).is_multiple_of(self.bounds.nested_every) {
             self.nested(image, &recovered, known, pick)?;
@@ -361,21 +323,19 @@ impl Explorer<'_> {
             let event = recovered.trace.get(at);
             if marked || matches!(event, Some(MediaEvent::Fence(_)) | None) {
                 self.out.nested_cuts += 1;
-                let images = Images::new(
-                    (&self.base, self.base_hash),
+                let images = self.bed.images(
                     &durable,
                     &pending,
                     Flavour::NonTemporal,
-                    self.layout,
                     self.bounds.nested,
                     pick ^ self.out.nested_cuts,
                 );
                 for nested in images {
                     self.out.images += 1;
                     self.seen.insert(nested.hash);
-                    self.load(&nested);
+                    self.bed.load(&nested);
                     let result = self.recover(&known).map(|_| ());
-                    self.unload(&nested);
+                    self.bed.unload(&nested);
                     result
                         .map_err(|e| format!("second cut, at event {at} of the recovery: {e}"))?;
                 }
@@ -394,12 +354,10 @@ impl Explorer<'_> {
     fn cut(&mut self, pending: &[LineStore], known: &[Known], at: usize) -> Result<(), String> {
         self.out.cuts += 1;
         for flavour in [Flavour::NonTemporal, Flavour::Cached] {
-            let images = Images::new(
-                (&self.base, self.base_hash),
+            let images = self.bed.images(
                 &Overlay::new(),
                 pending,
                 flavour,
-                self.layout,
                 self.bounds.images,
                 mix(at as u64 ^ (flavour as u64) << 32),
             );
@@ -419,17 +377,6 @@ impl Explorer<'_> {
         }
         Ok(())
     }
-
-    fn settle(&mut self, pending: &mut Vec<LineStore>, actor: u16) {
-        let (base, hash) = (&mut self.base, &mut self.base_hash);
-        let visible = &mut self.engine.media.state_mut().visible;
-        settle(pending, actor, |s: &LineStore| {
-            let old = base.line(s.line);
-            *hash ^= hash_line(s.line, &old) ^ hash_line(s.line, &s.words);
-            base.set_line(s.line, &s.words);
-            visible.set_line(s.line, &s.words);
-        });
-    }
 }
 
 /// Explores one script; `limit` ends it early, with what was seen so far.
@@ -441,22 +388,18 @@ pub fn explore(
     let recording = record(script)?;
     let deadline = limit.map(|l| Instant::now() + l);
     let g = script.geometry;
-    let media = Media::bare(g.media_bytes());
-    media.load(recording.start.bytes());
+    let layout = Layout {
+        data_offset: g.data_offset(),
+        chunk_size: u64::from(g.chunk_size()),
+        // Small entries lie there: each word of theirs lands or not.
+        first_page: 2,
+    };
     let mut x = Explorer {
         script,
         bounds,
-        engine: Engine::new(media),
-        base_hash: hash_region(&recording.start),
-        base: recording.start,
-        layout: Layout {
-            data_offset: g.data_offset(),
-            chunk_size: u64::from(g.chunk_size()),
-            // Small entries lie there: each word of theirs lands or not.
-            first_page: 2,
-        },
+        bed: Bed::new(recording.start, layout),
         options: sys::fby_options { nslots: g.nslots, ..Default::default() },
-        seen: HashSet::new(),
+        seen: Hashes::default(),
         out: Explored { scripts: 1, ..Explored::default() },
     };
     let mut known: Vec<Known> =
@@ -479,7 +422,7 @@ pub fn explore(
         }
         match event {
             Some(MediaEvent::Store(s)) => pending.push(*s),
-            Some(MediaEvent::Fence(actor)) => x.settle(&mut pending, *actor),
+            Some(MediaEvent::Fence(actor)) => x.bed.settle(&mut pending, *actor),
             None => {}
         }
     }
