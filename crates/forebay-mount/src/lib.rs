@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A directory tree shown through FUSE, whose fsync is an append to a log of a pool.
+//! docs/mount.md says what that is worth to whom; here is how it is parted:
+//!
+//! ```text
+//! record   what the log holds
+//! tree     the tree as both parts below use it; on a file system, or simulated
+//! live     operations: what is logged when, and when the tree is synced
+//! replay   what the tree should be, from the log, and making it so
+//! front    FUSE, above live
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod record;
+pub mod tree;

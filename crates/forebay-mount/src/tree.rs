@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The directory tree under a mount, as the live part and the replay use it: one trait,
+//! for the tree on a file system and for the simulated one of the tests.
+
+use std::fmt;
+
+use rustix::io::Errno;
+
+use crate::record::{Allocate, Kind, SetAttr, Time};
+
+pub type Result<T> = std::result::Result<T, Errno>;
+
+/// The identity of an inode for as long as its file system lives: the kernel's file
+/// handle, with its type in front.  Not given to another inode, also when the inode's
+/// number is used again.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Handle(pub Vec<u8>);
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|b| write!(f, "{b:02x}"))
+    }
+}
+
+/// Which tree it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TreeIdentity {
+    /// Of the file system: its UUID, or what statfs says.
+    pub file_system: [u8; 16],
+    pub root: Handle,
+    /// Where it is, for messages.
+    pub path: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attr {
+    pub kind: Kind,
+    /// The inode's number.
+    pub ino: u64,
+    /// Permission bits, with set-user-ID, set-group-ID and sticky.
+    pub mode: u32,
+    pub nlink: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub device: u64,
+    pub size: u64,
+    /// Of 512 bytes.
+    pub blocks: u64,
+    pub block_size: u32,
+    pub atime: Time,
+    pub mtime: Time,
+    pub ctime: Time,
+}
+
+/// What a new inode is to be.
+#[derive(Clone, Copy, Debug)]
+pub struct New<'a> {
+    pub kind: Kind,
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub device: u64,
+    /// Of a symlink.
+    pub target: &'a [u8],
+}
+
+/// A tree.  All calls may be made by several threads at once.  A name is a component, not
+/// a path; a symlink is never followed.
+pub trait Tree: Send + Sync {
+    /// An inode that is held: it stays what it is, also without a name, until dropped.
+    type Node: Clone + Send + Sync;
+
+    fn identity(&self) -> Result<TreeIdentity>;
+    fn root(&self) -> Self::Node;
+
+    /// The inode of this identity, wherever it is; `None`: there is none any more.  `path`
+    /// is where it was, relative to the root, for those who may not open by handle.
+    fn open(&self, handle: &Handle, path: &[u8]) -> Result<Option<Self::Node>>;
+    fn handle(&self, node: &Self::Node) -> Result<Handle>;
+    fn lookup(&self, dir: &Self::Node, name: &[u8]) -> Result<Option<Self::Node>>;
+    /// The names in a directory, without `.` and `..`.
+    fn names(&self, dir: &Self::Node) -> Result<Vec<Vec<u8>>>;
+    fn attr(&self, node: &Self::Node) -> Result<Attr>;
+
+    /// Fails if the name is there.  What it is made with holds whatever the umask and the
+    /// directory's default ACL say.
+    fn create(&self, dir: &Self::Node, name: &[u8], new: &New<'_>) -> Result<Self::Node>;
+    fn link(&self, node: &Self::Node, dir: &Self::Node, name: &[u8]) -> Result<()>;
+    fn unlink(&self, dir: &Self::Node, name: &[u8], directory: bool) -> Result<()>;
+    /// Replaces what has the new name; with `exchange` the two change places, with
+    /// `no_replace` it fails if there is one.
+    fn rename(
+        &self,
+        from: (&Self::Node, &[u8]),
+        to: (&Self::Node, &[u8]),
+        how: RenameHow,
+    ) -> Result<()>;
+
+    fn read_link(&self, node: &Self::Node) -> Result<Vec<u8>>;
+    /// As many bytes as there are up to the file's end.
+    fn read(&self, node: &Self::Node, offset: u64, bytes: &mut [u8]) -> Result<usize>;
+    /// All of them, or an error.
+    fn write(&self, node: &Self::Node, offset: u64, bytes: &[u8]) -> Result<()>;
+    fn truncate(&self, node: &Self::Node, size: u64) -> Result<()>;
+    fn allocate(&self, node: &Self::Node, mode: Allocate, offset: u64, length: u64) -> Result<()>;
+    fn set_attr(&self, node: &Self::Node, set: &SetAttr) -> Result<()>;
+    fn xattr(&self, node: &Self::Node, name: &[u8]) -> Result<Option<Vec<u8>>>;
+    fn set_xattr(&self, node: &Self::Node, name: &[u8], value: Option<&[u8]>) -> Result<()>;
+
+    /// Durable when it returns: the file's data and what finds it, or the directory's
+    /// names.
+    fn sync(&self, node: &Self::Node, data_only: bool) -> Result<()>;
+    /// All of the tree's file system.
+    fn sync_all(&self) -> Result<()>;
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RenameHow {
+    Replace,
+    NoReplace,
+    Exchange,
+}
