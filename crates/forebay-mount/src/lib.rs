@@ -12,5 +12,6 @@
 
 #![forbid(unsafe_code)]
 
+pub mod live;
 pub mod record;
 pub mod tree;

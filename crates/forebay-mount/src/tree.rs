@@ -77,6 +77,12 @@ pub trait Tree: Send + Sync {
     /// is where it was, relative to the root, for those who may not open by handle.
     fn open(&self, handle: &Handle, path: &[u8]) -> Result<Option<Self::Node>>;
     fn handle(&self, node: &Self::Node) -> Result<Handle>;
+    /// Where it is now, relative to the root, for [`Tree::open`]; empty where that needs
+    /// no path.
+    fn path_hint(&self, node: &Self::Node) -> Vec<u8> {
+        let _ = node;
+        Vec::new()
+    }
     fn lookup(&self, dir: &Self::Node, name: &[u8]) -> Result<Option<Self::Node>>;
     /// The names in a directory, without `.` and `..`.
     fn names(&self, dir: &Self::Node) -> Result<Vec<Vec<u8>>>;

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Transaction groups: what is synced in the tree together, and then in the log.
+//!
+//! An operation holds the open group from before its entry until the tree has it.  A group
+//! is closed (the next one opens), waited for until nobody holds it, synced in the tree,
+//! and then in the log.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::Inode;
+
+/// The log takes entries of three groups that are not synced: one is left unused, so that
+/// an operation never meets the limit.
+const MOST: u64 = 2;
+
+#[derive(Debug)]
+pub(super) struct Groups<N> {
+    state: Mutex<State<N>>,
+    changed: Condvar,
+    /// Bytes of the open group above which operations wait.
+    most_bytes: u64,
+}
+
+#[derive(Debug)]
+struct State<N> {
+    open: u64,
+    synced: u64,
+    /// Of the open group and the one before, by the number's last bit.
+    groups: [Group<N>; 2],
+    /// Somebody waits for space in the log.
+    space_wanted: bool,
+    /// Counts syncs, for those who wait for space.
+    syncs: u64,
+    ending: bool,
+    /// Nothing will be synced any more.
+    failed: bool,
+}
+
+#[derive(Debug)]
+struct Group<N> {
+    holders: u64,
+    touched: Vec<Arc<Inode<N>>>,
+    names: bool,
+    bytes: u64,
+    since: Option<Instant>,
+}
+
+// Not derived: that would ask it of N.
+impl<N> Default for Group<N> {
+    fn default() -> Self {
+        Group { holders: 0, touched: Vec::new(), names: false, bytes: 0, since: None }
+    }
+}
+
+/// A group that is closed, and that nobody holds.
+#[derive(Debug)]
+pub(super) struct Closed<N> {
+    pub txg: u64,
+    /// Inodes that its entries name.
+    pub touched: Vec<Arc<Inode<N>>>,
+    /// Names were changed, and not only data and attributes of files.
+    pub names: bool,
+}
+
+/// Holds a group open for what it was entered for.
+#[derive(Debug)]
+pub(super) struct Hold<'a, N> {
+    groups: &'a Groups<N>,
+    pub txg: u64,
+}
+
+impl<N> Drop for Hold<'_, N> {
+    fn drop(&mut self) {
+        let mut state = self.groups.lock();
+        let group = state.group(self.txg);
+        group.holders -= 1;
+        if group.holders == 0 && (self.txg != state.open || state.ending) {
+            self.groups.changed.notify_all();
+        }
+    }
+}
+
+impl<N> Hold<'_, N> {
+    /// The inode is kept until the group is synced, so that it has one fid in it.
+    pub fn keep(&self, inode: Arc<Inode<N>>) {
+        self.groups.lock().group(self.txg).touched.push(inode);
+    }
+
+    /// An entry was appended.
+    pub fn appended(&self, bytes: u64, names: bool, touched: &mut Vec<Arc<Inode<N>>>) {
+        let mut state = self.groups.lock();
+        let group = state.group(self.txg);
+        group.bytes += bytes;
+        group.names |= names;
+        group.touched.append(touched);
+        if group.since.is_none() {
+            group.since = Some(Instant::now());
+            self.groups.changed.notify_all();
+        }
+    }
+}
+
+impl<N> State<N> {
+    fn group(&mut self, txg: u64) -> &mut Group<N> {
+        &mut self.groups[(txg & 1) as usize]
+    }
+}
+
+/// What there is that is not synced.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Unsynced {
+    pub groups: u64,
+    pub bytes: u64,
+    /// Of the oldest entry.
+    pub age: Duration,
+}
+
+impl<N> Groups<N> {
+    pub fn new(synced: u64, most_bytes: u64) -> Groups<N> {
+        let state = State {
+            open: synced + 1,
+            synced,
+            groups: Default::default(),
+            space_wanted: false,
+            syncs: 0,
+            ending: false,
+            failed: false,
+        };
+        Groups { state: Mutex::new(state), changed: Condvar::new(), most_bytes }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<N>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State<N>>) -> MutexGuard<'a, State<N>> {
+        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Enters the open group.  Waits while that is too large and cannot be closed yet.
+    /// `None`: the mount has failed.
+    pub fn enter(&self) -> Option<Hold<'_, N>> {
+        let mut state = self.lock();
+        while !state.failed {
+            let open = state.open;
+            let group = state.group(open);
+            if group.bytes < self.most_bytes {
+                group.holders += 1;
+                return Some(Hold { groups: self, txg: open });
+            }
+            state = self.wait(state);
+        }
+        None
+    }
+
+    /// Enters the open group if something in it, or before it, is not synced.
+    pub fn enter_if_pending(&self) -> Option<Hold<'_, N>> {
+        let mut state = self.lock();
+        if state.groups.iter().all(|g| g.since.is_none()) {
+            return None;
+        }
+        let open = state.open;
+        state.group(open).holders += 1;
+        Some(Hold { groups: self, txg: open })
+    }
+
+    /// How many groups were synced: to be asked before an append that may find no space.
+    pub fn syncs(&self) -> u64 {
+        self.lock().syncs
+    }
+
+    /// Waits for space in the log, which holds no group of the caller's: until a group is
+    /// synced after `seen`, or the time is up.
+    pub fn wait_for_space(&self, seen: u64, limit: Duration) {
+        let mut state = self.lock();
+        state.space_wanted = true;
+        self.changed.notify_all();
+        let end = Instant::now() + limit;
+        while state.syncs == seen {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            state =
+                self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Waits until the open group is due, closes it, and waits until nobody holds it.
+    /// `None`: it is the end, and nothing is left.
+    pub fn next(&self, interval: Duration, bytes: u64) -> Option<Closed<N>> {
+        let mut state = self.lock();
+        loop {
+            let open = state.open;
+            let (wanted, ending) = (state.space_wanted, state.ending);
+            if state.failed {
+                return None;
+            }
+            let group = state.group(open);
+            let Some(since) = group.since else {
+                if ending && group.holders == 0 {
+                    return None;
+                }
+                // Nothing to sync: there may be space all the same by now.
+                if wanted {
+                    state.space_wanted = false;
+                    state.syncs += 1;
+                    self.changed.notify_all();
+                }
+                state = self.wait(state);
+                continue;
+            };
+            let left = interval.saturating_sub(since.elapsed());
+            if left.is_zero() || group.bytes >= bytes || wanted || ending {
+                break;
+            }
+            state =
+                self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let txg = state.open;
+        debug_assert!(txg - state.synced < MOST + 1);
+        state.open += 1;
+        state.space_wanted = false;
+        self.changed.notify_all();
+        while state.group(txg).holders > 0 {
+            state = self.wait(state);
+        }
+        let group = state.group(txg);
+        let touched = std::mem::take(&mut group.touched);
+        Some(Closed { txg, touched, names: group.names })
+    }
+
+    /// The log has forgotten the group.
+    pub fn synced(&self, txg: u64) {
+        let mut state = self.lock();
+        *state.group(txg) = Group::default();
+        state.synced = txg;
+        state.syncs += 1;
+        self.changed.notify_all();
+    }
+
+    /// What is not synced is to be, and then [`Groups::next`] ends.
+    pub fn end(&self) {
+        self.lock().ending = true;
+        self.changed.notify_all();
+    }
+
+    /// Closes the open group at once if there is something in it, and waits until all that
+    /// was there is synced, or never will be.
+    pub fn sync_now(&self) {
+        let mut state = self.lock();
+        let target = state.open;
+        while state.synced < target && !state.failed {
+            if state.groups.iter().all(|g| g.since.is_none()) {
+                return;
+            }
+            state.space_wanted = true;
+            self.changed.notify_all();
+            state = self.wait(state);
+        }
+    }
+
+    /// Nothing is synced any more: all who wait are told.
+    pub fn fail(&self) {
+        let mut state = self.lock();
+        state.failed = true;
+        state.syncs += 1;
+        self.changed.notify_all();
+    }
+
+    pub fn unsynced(&self) -> Unsynced {
+        let state = self.lock();
+        let mut unsynced = Unsynced::default();
+        for group in &state.groups {
+            if let Some(since) = group.since {
+                unsynced.groups += 1;
+                unsynced.bytes += group.bytes;
+                unsynced.age = unsynced.age.max(since.elapsed());
+            }
+        }
+        unsynced
+    }
+}

@@ -1,0 +1,786 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Operations on a tree: what is logged when, and when the tree is synced.
+//!
+//! - What changes names, attributes, sizes or allocation is **written ahead**: its entry is
+//!   durable before the tree sees it, so that the log knows each such change since the
+//!   tree's last sync, and the tree is never ahead of it.  If the tree then refuses, a
+//!   [`Record::Void`] takes the entry back.
+//! - **Data** goes to the tree at once and to the log when it is synced: [`Live::fsync`]
+//!   reads what was written since, and appends it.  More than a limit goes the tree's own
+//!   way: a real fsync, and a [`Record::Synced`] that makes earlier entries void, durable
+//!   before the caller is told.
+//! - In the **background** the transaction groups are closed by time and size, synced in
+//!   the tree, and then in the log ([`Live::background`]).
+//!
+//! When the tree cannot be synced nothing is forgotten: the log keeps its entries, every
+//! later change and sync is refused with EIO, and the next mount replays.  A file system
+//! that failed to write back a page may call it clean afterwards, so that another fsync
+//! that succeeds says nothing.
+//!
+//! # Who may call what
+//! All operations may be called by several threads.  Those that change the same directory
+//! come one after the other, as the kernel calls a FUSE server.
+
+mod groups;
+mod ranges;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::io::Errno;
+
+use crate::record::{
+    self, Allocate, Fid, Kind, Record, Records, SetAttr, DATA_OVERHEAD, NONE, ROOT,
+};
+use crate::tree::{Attr, New, RenameHow, Result, Tree, TreeIdentity};
+use groups::{Closed, Groups, Hold};
+use ranges::Ranges;
+
+/// Where entries go: a log of a pool.
+pub trait Journal: Send + Sync {
+    /// Durable when it returns, behind all that were appended before.
+    fn append(&self, txg: u64, pieces: &[&[u8]]) -> std::result::Result<(), JournalError>;
+    /// Entries of the group and of those before it are forgotten.
+    fn sync(&self, txg: u64) -> std::result::Result<(), JournalError>;
+    /// The longest body of an entry.
+    fn entry_max(&self) -> usize;
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JournalError {
+    /// No space now.  Nothing was appended.
+    #[error("the pool has no space for the log")]
+    Full,
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// How a tree is served.
+#[derive(Clone, Copy, Debug)]
+pub struct LiveOptions {
+    /// How long the oldest entry may be before its group is synced.
+    pub interval: Duration,
+    /// Bytes of entries after which a group is synced.
+    pub bytes: u64,
+    /// Bytes of one sync above which it goes the tree's own way.
+    pub sync_limit: u64,
+    /// How long one who waits for space sleeps before looking again.
+    pub space_wait: Duration,
+}
+
+impl Default for LiveOptions {
+    fn default() -> Self {
+        LiveOptions {
+            interval: Duration::from_secs(1),
+            bytes: 64 << 20,
+            sync_limit: 1 << 20,
+            space_wait: Duration::from_millis(100),
+        }
+    }
+}
+
+/// An inode of the tree that is known.
+#[derive(Debug)]
+pub struct Inode<N> {
+    pub ino: u64,
+    pub kind: Kind,
+    pub node: N,
+    fid: Fid,
+    /// The group in which it has a Bind.  Changed with the appender locked.
+    bound: AtomicU64,
+    content: Mutex<Content>,
+}
+
+#[derive(Debug, Default)]
+struct Content {
+    /// Written, and in no entry.
+    dirty: Ranges,
+    /// It was cut to nothing: how many bytes of what comes then are logged as they come.
+    replacing: Option<u64>,
+}
+
+impl<N> Inode<N> {
+    fn content(&self) -> MutexGuard<'_, Content> {
+        self.content.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Debug)]
+struct Known<N> {
+    inode: Arc<Inode<N>>,
+    /// As the kernel counts them.
+    lookups: u64,
+}
+
+/// What is appended one after the other.
+#[derive(Debug, Default)]
+struct Appender {
+    number: u64,
+    /// The group that has a Tree record.
+    named: u64,
+    binds: Records,
+}
+
+/// Why the mount is not what it was: nothing that it holds is lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    pub what: String,
+    pub errno: i32,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (errno {})", self.what, self.errno)
+    }
+}
+
+/// Counted since the mount began.
+#[derive(Debug, Default)]
+pub struct Counters {
+    pub syncs: AtomicU64,
+    /// Of these, those that went the tree's own way.
+    pub real_syncs: AtomicU64,
+    pub entries: AtomicU64,
+    pub bytes: AtomicU64,
+    pub groups: AtomicU64,
+}
+
+/// What is not synced in the tree yet.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pending {
+    pub groups: u64,
+    pub bytes: u64,
+    pub age: Duration,
+}
+
+#[derive(Debug)]
+pub struct Live<T: Tree, J: Journal> {
+    tree: T,
+    journal: J,
+    options: LiveOptions,
+    identity: TreeIdentity,
+    root: Arc<Inode<T::Node>>,
+    known: Mutex<HashMap<u64, Known<T::Node>>>,
+    next_fid: AtomicU64,
+    appender: Mutex<Appender>,
+    groups: Groups<T::Node>,
+    failure: OnceLock<Failure>,
+    pub counters: Counters,
+}
+
+type Held<'a, T> = Hold<'a, <T as Tree>::Node>;
+
+impl<T: Tree, J: Journal> Live<T, J> {
+    /// Over a tree that is synced, with a log that is empty and whose last synced group is
+    /// `synced`.
+    pub fn new(tree: T, journal: J, synced: u64, options: LiveOptions) -> Result<Self> {
+        let identity = tree.identity()?;
+        let node = tree.root();
+        let attr = tree.attr(&node)?;
+        let root = Arc::new(Inode {
+            ino: attr.ino,
+            kind: attr.kind,
+            node,
+            fid: ROOT,
+            bound: AtomicU64::new(0),
+            content: Mutex::default(),
+        });
+        Ok(Live {
+            identity,
+            known: Mutex::new(HashMap::from([(
+                attr.ino,
+                Known { inode: root.clone(), lookups: 1 },
+            )])),
+            root,
+            next_fid: AtomicU64::new(ROOT + 1),
+            appender: Mutex::default(),
+            groups: Groups::new(synced, options.bytes.saturating_mul(4)),
+            failure: OnceLock::new(),
+            counters: Counters::default(),
+            tree,
+            journal,
+            options,
+        })
+    }
+
+    pub fn tree(&self) -> &T {
+        &self.tree
+    }
+
+    pub fn journal(&self) -> &J {
+        &self.journal
+    }
+
+    pub fn root(&self) -> &Arc<Inode<T::Node>> {
+        &self.root
+    }
+
+    pub fn failure(&self) -> Option<&Failure> {
+        self.failure.get()
+    }
+
+    pub fn pending(&self) -> Pending {
+        let unsynced = self.groups.unsynced();
+        Pending { groups: unsynced.groups, bytes: unsynced.bytes, age: unsynced.age }
+    }
+
+    // --- inodes --------------------------------------------------------------
+
+    fn known(&self) -> MutexGuard<'_, HashMap<u64, Known<T::Node>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The inode that the kernel knows by this number.
+    pub fn inode(&self, ino: u64) -> Result<Arc<Inode<T::Node>>> {
+        self.known().get(&ino).map(|k| k.inode.clone()).ok_or(Errno::STALE)
+    }
+
+    /// The one object of an inode.  Its number is not used again while a node is held.
+    fn meet(
+        &self,
+        node: T::Node,
+        attr: &Attr,
+        fid: Option<Fid>,
+        lookups: u64,
+    ) -> Arc<Inode<T::Node>> {
+        let mut known = self.known();
+        let known = known.entry(attr.ino).or_insert_with(|| Known {
+            inode: Arc::new(Inode {
+                ino: attr.ino,
+                kind: attr.kind,
+                node,
+                fid: fid.unwrap_or_else(|| self.new_fid()),
+                bound: AtomicU64::new(0),
+                content: Mutex::default(),
+            }),
+            lookups: 0,
+        });
+        known.lookups += lookups;
+        known.inode.clone()
+    }
+
+    fn new_fid(&self) -> Fid {
+        self.next_fid.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A name is looked up for the kernel, which then knows the inode once more.
+    pub fn lookup(&self, dir: &Inode<T::Node>, name: &[u8]) -> Result<(Arc<Inode<T::Node>>, Attr)> {
+        let node = self.tree.lookup(&dir.node, name)?.ok_or(Errno::NOENT)?;
+        let attr = self.tree.attr(&node)?;
+        Ok((self.meet(node, &attr, None, 1), attr))
+    }
+
+    /// The kernel forgets that it looked an inode up, that often.
+    pub fn forget(&self, ino: u64, lookups: u64) {
+        let mut known = self.known();
+        if let Some(k) = known.get_mut(&ino) {
+            k.lookups = k.lookups.saturating_sub(lookups);
+        }
+        Self::drop_unused(&mut known, ino);
+    }
+
+    /// One that an entry of an unsynced group names is kept, so that it has one fid.
+    fn drop_unused(known: &mut HashMap<u64, Known<T::Node>>, ino: u64) {
+        if known.get(&ino).is_some_and(|k| k.lookups == 0 && Arc::strong_count(&k.inode) == 1) {
+            known.remove(&ino);
+        }
+    }
+
+    /// An inode that an operation is about, and that the kernel need not know.
+    fn existing(&self, dir: &Inode<T::Node>, name: &[u8]) -> Result<Option<Arc<Inode<T::Node>>>> {
+        let Some(node) = self.tree.lookup(&dir.node, name)? else { return Ok(None) };
+        let attr = self.tree.attr(&node)?;
+        Ok(Some(self.meet(node, &attr, None, 0)))
+    }
+
+    /// Drops what [`Live::existing`] met, if nobody else knows it.
+    fn done_with(&self, inode: Arc<Inode<T::Node>>) {
+        let ino = inode.ino;
+        drop(inode);
+        Self::drop_unused(&mut self.known(), ino);
+    }
+
+    // --- entries -------------------------------------------------------------
+
+    fn fail(&self, what: impl Into<String>, errno: Errno) -> Errno {
+        let _ = self.failure.set(Failure { what: what.into(), errno: errno.raw_os_error() });
+        self.groups.fail();
+        Errno::IO
+    }
+
+    fn alive(&self) -> Result<()> {
+        self.failure.get().map_or(Ok(()), |_| Err(Errno::IO))
+    }
+
+    /// Makes an entry durable; the group stays held until the tree has what it says.
+    /// `involved` are the inodes that its records name, but for one that is created.
+    fn ahead(
+        &self,
+        involved: &[&Arc<Inode<T::Node>>],
+        names: bool,
+        body: &Records,
+    ) -> Result<(Held<'_, T>, u64)> {
+        loop {
+            let syncs = self.groups.syncs();
+            let hold = self.groups.enter().ok_or(Errno::IO)?;
+            match self.append(&hold, involved, names, body)? {
+                Some(number) => return Ok((hold, number)),
+                // No group may be held by those who wait for one to be synced.
+                None => drop(hold),
+            }
+            self.groups.wait_for_space(syncs, self.options.space_wait);
+        }
+    }
+
+    /// `None`: there is no space.
+    fn append(
+        &self,
+        hold: &Held<'_, T>,
+        involved: &[&Arc<Inode<T::Node>>],
+        names: bool,
+        body: &Records,
+    ) -> Result<Option<u64>> {
+        self.append_as(true, hold, involved, names, body)
+    }
+
+    /// One that does not count leaves nothing to be synced.
+    fn append_as(
+        &self,
+        counts: bool,
+        hold: &Held<'_, T>,
+        involved: &[&Arc<Inode<T::Node>>],
+        names: bool,
+        body: &Records,
+    ) -> Result<Option<u64>> {
+        // One after the other: what an entry names is bound before it, and the order of
+        // the entries is that of the operations.
+        let mut appender = self.appender.lock().unwrap_or_else(PoisonError::into_inner);
+        let appender = &mut *appender;
+        let number = appender.number + 1;
+        appender.binds.clear();
+        let mut touched = Vec::new();
+        if appender.named != hold.txg {
+            appender.binds.push(&Record::Tree {
+                file_system: self.identity.file_system,
+                root: &self.identity.root.0,
+                path: &self.identity.path,
+            });
+        }
+        for (i, inode) in involved.iter().enumerate() {
+            let again = involved[..i].iter().any(|other| Arc::ptr_eq(other, inode));
+            if inode.bound.load(Ordering::Relaxed) == hold.txg || again {
+                continue;
+            }
+            let handle = self.tree.handle(&inode.node)?;
+            appender.binds.push(&Record::Bind {
+                fid: inode.fid,
+                kind: inode.kind,
+                handle: &handle.0,
+                path: &self.tree.path_hint(&inode.node),
+            });
+            touched.push((*inode).clone());
+        }
+        let records = appender.binds.count() + body.count();
+        let header = record::header(number, now_ns(), records);
+        let pieces = [&header[..], appender.binds.bytes(), body.bytes()];
+        let bytes = pieces.iter().map(|p| p.len() as u64).sum();
+        match self.journal.append(hold.txg, &pieces) {
+            Ok(()) => {}
+            Err(JournalError::Full) => return Ok(None),
+            Err(JournalError::Failed(what)) => return Err(self.fail(what, Errno::IO)),
+        }
+        appender.number = number;
+        appender.named = hold.txg;
+        for inode in &touched {
+            inode.bound.store(hold.txg, Ordering::Relaxed);
+        }
+        if counts {
+            hold.appended(bytes, names, &mut touched);
+        }
+        self.counters.entries.fetch_add(1, Ordering::Relaxed);
+        self.counters.bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(Some(number))
+    }
+
+    /// What the tree said to what the entry of this number announced.
+    fn outcome<R>(&self, hold: &Held<'_, T>, number: u64, done: Result<R>) -> Result<R> {
+        let Err(e) = &done else { return done };
+        // It is not to be replayed.  The group is held, so this cannot wait for a sync;
+        // what cannot be taken back is told as an error that leaves it open.
+        let void = Records::of(&Record::Void { number });
+        match self.append(hold, &[], false, &void) {
+            Ok(Some(_)) => done,
+            Ok(None) => Err(self.fail("no space to say that an operation failed", *e)),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// An operation: its entry, then the tree.
+    fn operation<R>(
+        &self,
+        involved: &[&Arc<Inode<T::Node>>],
+        names: bool,
+        record: &Record<'_>,
+        tree: impl FnOnce(&Held<'_, T>) -> Result<R>,
+    ) -> Result<R> {
+        self.alive()?;
+        let (hold, number) = self.ahead(involved, names, &Records::of(record))?;
+        self.outcome(&hold, number, tree(&hold))
+    }
+
+    /// The same of an inode's attributes or content.  One that has no name any more is
+    /// gone after a crash: of it nothing is logged.
+    fn change<R>(
+        &self,
+        inode: &Arc<Inode<T::Node>>,
+        record: &Record<'_>,
+        tree: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        self.alive()?;
+        match self.tree.attr(&inode.node)?.nlink {
+            0 => tree(),
+            _ => self.operation(&[inode], false, record, |_| tree()),
+        }
+    }
+
+    // --- names ---------------------------------------------------------------
+
+    /// Makes a new inode, which the kernel then knows.  What `new` says is exact, unless
+    /// the directory has a default ACL.
+    pub fn create(
+        &self,
+        dir: &Arc<Inode<T::Node>>,
+        name: &[u8],
+        new: &New<'_>,
+    ) -> Result<(Arc<Inode<T::Node>>, Attr)> {
+        if self.tree.lookup(&dir.node, name)?.is_some() {
+            return Err(Errno::EXIST);
+        }
+        let fid = self.new_fid();
+        let record = Record::Create {
+            dir: dir.fid,
+            name,
+            fid,
+            kind: new.kind,
+            mode: new.mode,
+            uid: new.uid,
+            gid: new.gid,
+            device: new.device,
+            target: new.target,
+        };
+        self.operation(&[dir], true, &record, |hold| {
+            let node = self.tree.create(&dir.node, name, new)?;
+            let attr = self.tree.attr(&node)?;
+            let inode = self.meet(node, &attr, Some(fid), 1);
+            hold.keep(inode.clone());
+            Ok((inode, attr))
+        })
+    }
+
+    /// Another name of an inode, which the kernel then knows once more.
+    pub fn link(
+        &self,
+        inode: &Arc<Inode<T::Node>>,
+        dir: &Arc<Inode<T::Node>>,
+        name: &[u8],
+    ) -> Result<Attr> {
+        if self.tree.lookup(&dir.node, name)?.is_some() {
+            return Err(Errno::EXIST);
+        }
+        let record = Record::Link { fid: inode.fid, dir: dir.fid, name };
+        self.operation(&[dir, inode], true, &record, |_| {
+            self.tree.link(&inode.node, &dir.node, name)
+        })?;
+        let attr = self.tree.attr(&inode.node)?;
+        self.meet(inode.node.clone(), &attr, None, 1);
+        Ok(attr)
+    }
+
+    pub fn unlink(&self, dir: &Arc<Inode<T::Node>>, name: &[u8], directory: bool) -> Result<()> {
+        let inode = self.existing(dir, name)?.ok_or(Errno::NOENT)?;
+        let done = match (directory, inode.kind == Kind::Directory) {
+            (true, false) => Err(Errno::NOTDIR),
+            (false, true) => Err(Errno::ISDIR),
+            _ => {
+                let record = Record::Unlink { dir: dir.fid, name, fid: inode.fid };
+                self.operation(&[dir, &inode], true, &record, |_| {
+                    self.tree.unlink(&dir.node, name, directory)
+                })
+            }
+        };
+        self.done_with(inode);
+        done
+    }
+
+    pub fn rename(
+        &self,
+        (from_dir, from): (&Arc<Inode<T::Node>>, &[u8]),
+        (to_dir, to): (&Arc<Inode<T::Node>>, &[u8]),
+        how: RenameHow,
+    ) -> Result<()> {
+        let inode = self.existing(from_dir, from)?.ok_or(Errno::NOENT)?;
+        let replaced = self.existing(to_dir, to)?;
+        let done = self.rename_known((from_dir, from), (to_dir, to), how, &inode, &replaced);
+        self.done_with(inode);
+        replaced.into_iter().for_each(|r| self.done_with(r));
+        done
+    }
+
+    fn rename_known(
+        &self,
+        (from_dir, from): (&Arc<Inode<T::Node>>, &[u8]),
+        (to_dir, to): (&Arc<Inode<T::Node>>, &[u8]),
+        how: RenameHow,
+        inode: &Arc<Inode<T::Node>>,
+        replaced: &Option<Arc<Inode<T::Node>>>,
+    ) -> Result<()> {
+        match (how, replaced) {
+            (RenameHow::NoReplace, Some(_)) => return Err(Errno::EXIST),
+            (RenameHow::Exchange, None) => return Err(Errno::NOENT),
+            // Two names of one inode: nothing is done.
+            (_, Some(other)) if other.ino == inode.ino => return Ok(()),
+            (RenameHow::Replace, Some(other)) => {
+                match (inode.kind == Kind::Directory, other.kind == Kind::Directory) {
+                    (true, false) => return Err(Errno::NOTDIR),
+                    (false, true) => return Err(Errno::ISDIR),
+                    _ => {}
+                }
+                // Nobody is to find the old file gone and the new one empty.
+                if inode.kind == Kind::File {
+                    self.log_content(inode)?;
+                }
+            }
+            _ => {}
+        }
+        let record = Record::Rename {
+            from_dir: from_dir.fid,
+            from,
+            to_dir: to_dir.fid,
+            to,
+            fid: inode.fid,
+            replaced: replaced.as_ref().map_or(NONE, |r| r.fid),
+            exchange: how == RenameHow::Exchange,
+        };
+        let mut involved = vec![from_dir, to_dir, inode];
+        involved.extend(replaced);
+        self.operation(&involved, true, &record, |_| {
+            self.tree.rename((&from_dir.node, from), (&to_dir.node, to), how)
+        })
+    }
+
+    // --- attributes ----------------------------------------------------------
+
+    pub fn attr(&self, inode: &Inode<T::Node>) -> Result<Attr> {
+        self.tree.attr(&inode.node)
+    }
+
+    pub fn set_attr(&self, inode: &Arc<Inode<T::Node>>, set: &SetAttr) -> Result<()> {
+        let record = Record::Attr { fid: inode.fid, set: *set };
+        self.change(inode, &record, || self.tree.set_attr(&inode.node, set))
+    }
+
+    pub fn set_xattr(
+        &self,
+        inode: &Arc<Inode<T::Node>>,
+        name: &[u8],
+        value: Option<&[u8]>,
+    ) -> Result<()> {
+        let record = Record::Xattr { fid: inode.fid, name, value };
+        self.change(inode, &record, || self.tree.set_xattr(&inode.node, name, value))
+    }
+
+    // --- content -------------------------------------------------------------
+
+    /// The file was written to, past [`Live::write`]: what a copy within the tree did.
+    pub fn written(&self, inode: &Inode<T::Node>, offset: u64, length: u64) {
+        inode.content().dirty.add(offset, offset.saturating_add(length));
+    }
+
+    /// What replaces a file's whole content is logged as it comes, up to the limit of a
+    /// sync: file systems take care of a file that is replaced by truncation, and the
+    /// kernel writes back before it is closed.
+    pub fn write(&self, inode: &Arc<Inode<T::Node>>, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.alive()?;
+        self.tree.write(&inode.node, offset, bytes)?;
+        let mut content = inode.content();
+        content.dirty.add(offset, offset.saturating_add(bytes.len() as u64));
+        if let Some(left) = content.replacing {
+            content.replacing = left.checked_sub(bytes.len() as u64);
+            if content.replacing.is_some() {
+                self.log_locked(inode, &mut content)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub fn truncate(&self, inode: &Arc<Inode<T::Node>>, size: u64) -> Result<()> {
+        let mut content = inode.content();
+        let record = Record::Truncate { fid: inode.fid, size };
+        self.change(inode, &record, || self.tree.truncate(&inode.node, size))?;
+        content.dirty.cut(size);
+        if size == 0 {
+            content.replacing = Some(self.options.sync_limit);
+        }
+        Ok(())
+    }
+
+    pub fn allocate(
+        &self,
+        inode: &Arc<Inode<T::Node>>,
+        mode: Allocate,
+        offset: u64,
+        length: u64,
+    ) -> Result<()> {
+        let _content = inode.content();
+        let record = Record::Allocate { fid: inode.fid, mode, offset, length };
+        self.change(inode, &record, || self.tree.allocate(&inode.node, mode, offset, length))
+    }
+
+    /// What was written before the call, and every change of names and attributes, is
+    /// durable when it returns.
+    pub fn fsync(&self, inode: &Arc<Inode<T::Node>>) -> Result<()> {
+        self.counters.syncs.fetch_add(1, Ordering::Relaxed);
+        self.alive()?;
+        self.log_content(inode)
+    }
+
+    fn log_content(&self, inode: &Arc<Inode<T::Node>>) -> Result<()> {
+        let mut content = inode.content();
+        content.replacing = None;
+        self.log_locked(inode, &mut content)
+    }
+
+    fn log_locked(&self, inode: &Arc<Inode<T::Node>>, content: &mut Content) -> Result<()> {
+        if content.dirty.is_empty() {
+            return Ok(());
+        }
+        let attr = self.tree.attr(&inode.node)?;
+        match content.dirty.parts() {
+            _ if attr.nlink == 0 => {}
+            Some(parts) if content.dirty.bytes() <= self.options.sync_limit => {
+                self.log_parts(inode, &attr, parts)?;
+            }
+            _ => self.sync_file(inode)?,
+        }
+        content.dirty.clear();
+        Ok(())
+    }
+
+    fn log_parts(
+        &self,
+        inode: &Arc<Inode<T::Node>>,
+        attr: &Attr,
+        parts: &[(u64, u64)],
+    ) -> Result<()> {
+        let most = self.most_records();
+        let mut body = Records::default();
+        for &(start, end) in parts {
+            let (mut at, end) = (start, end.min(attr.size));
+            while at < end {
+                if body.bytes().len() + DATA_OVERHEAD + 1 > most || body.count() == u16::MAX / 2 {
+                    self.ahead(&[inode], false, &body)?;
+                    body.clear();
+                }
+                let room = most - body.bytes().len() - DATA_OVERHEAD;
+                let length = (end - at).min(room as u64) as usize;
+                let what = (inode.fid, at, attr.size, attr.mtime);
+                let n = body.push_data(what, length, |b| self.tree.read(&inode.node, at, b))?;
+                // Cut by something that does not come through here: there is no more.
+                if n == 0 {
+                    break;
+                }
+                at += n as u64;
+            }
+        }
+        if !body.is_empty() {
+            self.ahead(&[inode], false, &body)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of records in an entry, beside its header and what it binds.
+    fn most_records(&self) -> usize {
+        let beside = record::HEADER + 2 * (record::HANDLE_MAX + 64) + 2 * 4096;
+        self.journal.entry_max().saturating_sub(beside).max(DATA_OVERHEAD + 512)
+    }
+
+    /// The tree's own way.  The content stays locked: nothing may be logged of it between
+    /// the sync and the entry that makes earlier ones void.
+    fn sync_file(&self, inode: &Arc<Inode<T::Node>>) -> Result<()> {
+        self.counters.real_syncs.fetch_add(1, Ordering::Relaxed);
+        self.tree.sync(&inode.node, false).inspect_err(|e| {
+            self.fail("the tree's file system failed to sync a file", *e);
+        })?;
+        self.ahead(&[inode], false, &Records::of(&Record::Synced { fid: inode.fid }))?;
+        Ok(())
+    }
+
+    // --- background ----------------------------------------------------------
+
+    /// Syncs groups in the tree and then in the log, until [`Live::end`] or a failure.
+    /// Runs on a thread of its own.
+    pub fn background(&self) {
+        while let Some(closed) = self.groups.next(self.options.interval, self.options.bytes) {
+            if self.sync_group(closed).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn sync_group(&self, closed: Closed<T::Node>) -> Result<()> {
+        let tree = self.sync_tree(&closed);
+        if let Err(e) = tree {
+            return Err(self.fail("the tree's file system failed to sync", e));
+        }
+        if let Err(e) = self.journal.sync(closed.txg) {
+            return Err(self.fail(e.to_string(), Errno::IO));
+        }
+        let Closed { txg, touched, .. } = closed;
+        for inode in touched {
+            self.done_with(inode);
+        }
+        self.groups.synced(txg);
+        self.counters.groups.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn sync_tree(&self, closed: &Closed<T::Node>) -> Result<()> {
+        // File systems differ in what the sync of one file or directory says of names that
+        // moved between others; of all of it there is no doubt.
+        const SINGLY: usize = 32;
+        if closed.names || closed.touched.len() > SINGLY {
+            return self.tree.sync_all();
+        }
+        closed.touched.iter().try_for_each(|inode| self.tree.sync(&inode.node, false))
+    }
+
+    /// While something is not synced the log is told each second that the mount lives, so
+    /// that replay can tell what was changed after it did.
+    pub fn beat(&self) {
+        if self.failure.get().is_some() {
+            return;
+        }
+        if let Some(hold) = self.groups.enter_if_pending() {
+            // No space is no harm.
+            let _ = self.append_as(false, &hold, &[], false, &Records::of(&Record::Alive));
+        }
+    }
+
+    /// Everything is synced in the tree, and the log is empty, when it returns.
+    pub fn sync(&self) -> Result<()> {
+        self.groups.sync_now();
+        self.alive()
+    }
+
+    /// [`Live::background`] syncs what there is, and returns.
+    pub fn end(&self) {
+        self.groups.end();
+    }
+}
+
+fn now_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
+}
