@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context};
-use forebay::{control, Completeness, FileOrigin, Origin, VolumeInfo};
+use forebay::{Completeness, FileOrigin, Origin, VolumeInfo};
+use forebay_server::{control::Client, runtime_dir};
 use rustix::io::Errno;
 use serde::Serialize;
 use serde_json::{json, Value};
@@ -250,8 +251,8 @@ fn taken(control: &dyn Control, w: &Wanted) -> Option<String> {
     if let Some(l) = there.iter().find(same) {
         return Some(format!("the origin is that of volume {}, /dev/{}", l.volume, l.device));
     }
-    let served = control::Client::for_pool(&control::runtime_dir(), &w.pool).ok()?;
-    let pid = served?.status().map(|s| format!(" (process {})", s.pid)).unwrap_or_default();
+    let served = Client::for_pool(&runtime_dir(), &w.pool).ok()?;
+    let pid = served?.status().map(|s| format!(" (process {})", s.pool.pid)).unwrap_or_default();
     Some(format!("the pool is served by forebay serve{pid}: stop that first"))
 }
 

@@ -6,9 +6,8 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use forebay::{
-    control, Completeness, DrainProgress, Error, Holes, Pool, Verdict, Volume, VolumeInfo,
-};
+use forebay::{Completeness, DrainProgress, Error, Holes, Pool, Verdict, Volume, VolumeInfo};
+use forebay_server::{control::Client, runtime_dir, Error as ServerError};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use serde_json::json;
 
@@ -20,11 +19,11 @@ pub fn run(a: &args::Drain) -> anyhow::Result<u8> {
     let mut bars = Bars::new(interrupt, a.timeout);
     let drained = match connect(&a.pool)? {
         Some(first) => served(a, first, &mut bars),
-        None => here(a, &mut bars),
+        None => here(a, &mut bars).map_err(Into::into),
     };
     bars.end();
     let Drained { judged, failed } = match drained {
-        Err(Error::Interrupted { .. }) if bars.timed_out => bars.unfinished(),
+        Err(ServerError::Pool(Error::Interrupted { .. })) if bars.timed_out => bars.unfinished(),
         drained => drained?,
     };
     report(a, &bars.last, &judged)?;
@@ -44,7 +43,7 @@ struct Drained {
 }
 
 /// Each drain takes a connection.
-fn served(a: &args::Drain, first: control::Client, bars: &mut Bars) -> forebay::Result<Drained> {
+fn served(a: &args::Drain, first: Client, bars: &mut Bars) -> forebay_server::Result<Drained> {
     if a.accept_lost {
         return Err(Error::Usage {
             what: format!(
@@ -52,7 +51,8 @@ fn served(a: &args::Drain, first: control::Client, bars: &mut Bars) -> forebay::
                 a.pool.display()
             ),
             way_out: "stop the server before lost blocks are given up".into(),
-        });
+        }
+        .into());
     }
     let mut drained = Drained::default();
     if a.volumes.is_empty() {
@@ -62,15 +62,15 @@ fn served(a: &args::Drain, first: control::Client, bars: &mut Bars) -> forebay::
     let mut next = Some(first);
     for name in &a.volumes {
         let Some(client) = next.take().map_or_else(|| connect(&a.pool), |c| Ok(Some(c)))? else {
-            return Err(Error::Stopped { name: name.clone(), why: "ended" });
+            return Err(Error::Stopped { name: name.clone(), why: "ended" }.into());
         };
         drained.judged.extend(client.drain(Some(name), &mut |volume, p| bars.show(volume, p))?);
     }
     Ok(drained)
 }
 
-fn connect(pool: &Path) -> forebay::Result<Option<control::Client>> {
-    control::Client::for_pool(&control::runtime_dir(), pool)
+fn connect(pool: &Path) -> forebay_server::Result<Option<Client>> {
+    Client::for_pool(&runtime_dir(), pool)
 }
 
 fn here(a: &args::Drain, bars: &mut Bars) -> forebay::Result<Drained> {
@@ -102,7 +102,7 @@ fn drain_pool(a: &args::Drain, pool: &Pool, bars: &mut Bars) -> forebay::Result<
             }
         }
     }
-    let mut done = pool.drain_all(&mut |volume, p| bars.show(volume, p));
+    let mut done = pool.drain(None, &mut |volume, p| bars.show(volume, p));
     let lost = |c: &Completeness| c.verdict == Verdict::LostBlocks;
     if a.accept_lost && done.as_ref().is_ok_and(|judged| judged.iter().any(lost)) {
         done = give_up(pool, &volumes, bars);
@@ -145,7 +145,7 @@ fn give_up(
     for (v, volume) in volumes {
         given_up.insert(&v.name, volume.accept_lost()?);
     }
-    let mut judged = pool.drain_all(&mut |volume, p| bars.show(volume, p))?;
+    let mut judged = pool.drain(None, &mut |volume, p| bars.show(volume, p))?;
     for c in &mut judged {
         c.accept_loss(given_up.remove(&c.volume).unwrap_or_default(), 0, 0);
     }

@@ -20,7 +20,7 @@ pub fn run(a: &args::Log) -> anyhow::Result<u8> {
 }
 
 fn list(a: &a::LogPool) -> anyhow::Result<u8> {
-    let logs = status::of_pool(&a.pool)?.logs;
+    let logs = status::of_pool(&a.pool)?.pool.logs;
     if a.json.json {
         out::json(&logs)?;
     } else if logs.is_empty() {
@@ -83,7 +83,7 @@ fn create(a: &a::LogCreate) -> anyhow::Result<u8> {
 }
 
 fn show(a: &a::LogName) -> anyhow::Result<u8> {
-    let status = status::of_pool(&a.pool)?;
+    let status = status::of_pool(&a.pool)?.pool;
     let log = status.logs.iter().find(|l| l.name == a.name).ok_or_else(|| Error::NoLog {
         pool: a.pool.clone(),
         name: a.name.clone(),

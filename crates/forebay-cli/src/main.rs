@@ -114,9 +114,11 @@ fn text(error: &anyhow::Error) -> String {
 fn exit_code(error: &anyhow::Error) -> u8 {
     let code = |e: &(dyn std::error::Error + 'static)| {
         let module = e.downcast_ref::<module::Error>();
-        let own = e.downcast_ref::<forebay::Error>();
+        let library = e.downcast_ref::<forebay::Error>();
+        let server = e.downcast_ref::<forebay_server::Error>();
         (module.map(module::Error::exit_code))
-            .or(own.map(forebay::Error::exit_code))
+            .or(library.map(forebay::Error::exit_code))
+            .or(server.map(forebay_server::Error::exit_code))
             // What the library calls an I/O error need not be one of a device here.
             .or(e.downcast_ref().map(forebay::io_exit_code).filter(|code| *code != 7))
     };

@@ -3,10 +3,10 @@
 //! what is printed of it.
 
 use std::borrow::Cow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use forebay::{control, AttachOptions, Error, PoolOptions, VolumeInfo};
-use forebay_server::{default_socket, uri, usable_socket, ReadyFile, Server};
+use forebay::{AttachOptions, Error, PoolOptions, VolumeInfo};
+use forebay_server::{default_socket, runtime_dir, uri, usable_socket, Exports, ReadyFile, Server};
 use serde::Serialize;
 
 use crate::create::media_text;
@@ -20,24 +20,14 @@ pub fn run(a: &args::Serve) -> anyhow::Result<u8> {
         Some(path) => usable_socket(path),
         None => usable_socket(&default_socket(open::superblock(&a.pool)?.uuid)),
     };
-    let path = path.map_err(told)?;
-    let ready = a.ready_file.as_deref().map(ReadyFile::new).transpose().map_err(told)?;
+    let path = path?;
+    let ready = a.ready_file.as_deref().map(ReadyFile::new).transpose()?;
     let pool = open::pool(&a.pool, &pool_options(a))?;
     if let Err(error) = a.attach.check(&pool) {
         pool.close()?;
         return Err(error.into());
     }
-    let server = Server::attach(pool, a.read_only, |name| attach_options(a, name));
-    for u in server.unserved() {
-        out::warn(format_args!("forebay: volume {} is not served: {}", u.name, u.cause));
-    }
-    if server.exports().is_empty() {
-        let known = server.pool().volumes().iter().map(VolumeInfo::label).collect();
-        let none = || Error::NoVolume { pool: a.pool.clone(), name: "to serve".into(), known };
-        // The first reason, or that there is no volume.
-        let first = server.close()?.into_iter().next();
-        return Err(first.map_or_else(none, |u| u.cause).into());
-    }
+    let server = Server::new(pool, &runtime_dir(), Vec::new());
     let served = serve(a, &server, &path, ready, &interrupt);
     // Whatever came of it, what is cached is safe and the pool closed in order.
     server.close()?;
@@ -52,21 +42,26 @@ fn serve(
     interrupt: &Interrupt,
 ) -> anyhow::Result<()> {
     let hangup = Hangup::watch()?;
-    let listening = server.listen(path, ready).map_err(told)?;
-    announce(a, server, listening.socket())?;
-    let stopping = || {
+    let exports = Exports::attach(server.pool(), a.read_only, |name| attach_options(a, name));
+    for u in exports.unserved() {
+        out::warn(format_args!("forebay: volume {} is not served: {}", u.name, u.cause));
+    }
+    if exports.exports().is_empty() {
+        let known = server.pool().volumes().iter().map(VolumeInfo::label).collect();
+        let none = || Error::NoVolume { pool: a.pool.clone(), name: "to serve".into(), known };
+        // The first reason, or that there is no volume.
+        let first = exports.detach()?.into_iter().next();
+        return Err(first.map_or_else(none, |u| u.cause).into());
+    }
+    let offer = Offer::new(&exports, path);
+    server.add(exports.listen(path, a.threads)?)?;
+    let ready = server.ready(ready)?;
+    announce(a, server, &offer)?;
+    ready.run(&|| {
         hangup.tell();
         interrupt.came()
-    };
-    listening.run(a.threads, &stopping).map_err(told)
-}
-
-/// With the library's own error in it, which has the exit code.
-fn told(e: forebay_server::Error) -> anyhow::Error {
-    match e {
-        forebay_server::Error::Pool(e) => e.into(),
-        forebay_server::Error::System { what, source } => anyhow::Error::from(source).context(what),
-    }
+    })?;
+    Ok(())
 }
 
 fn pool_options(a: &args::Serve) -> PoolOptions {
@@ -80,7 +75,6 @@ fn pool_options(a: &args::Serve) -> PoolOptions {
         low_watermark_percent: t.low_watermark.unwrap_or(0),
         max_age: t.max_age,
         idle: t.idle,
-        control: Some(control::runtime_dir()),
         ..a.media.read_write()
     }
 }
@@ -94,10 +88,41 @@ fn attach_options(a: &args::Serve, name: &str) -> AttachOptions {
     }
 }
 
+/// What is printed of the exports.
+struct Offer {
+    socket: PathBuf,
+    volumes: Vec<ReadyVolume>,
+    unserved: Vec<NotServed>,
+}
+
 #[derive(Serialize)]
-struct NotServed<'a> {
-    name: &'a str,
+struct ReadyVolume {
+    name: String,
+    uri: String,
+    size_bytes: u64,
+    block_size: u32,
+}
+
+#[derive(Serialize)]
+struct NotServed {
+    name: String,
     error: String,
+}
+
+impl Offer {
+    fn new(exports: &Exports, socket: &Path) -> Offer {
+        let volumes = exports.exports().iter().map(|e| &e.volume);
+        let volumes = volumes.map(|v| ReadyVolume {
+            name: v.name().into(),
+            uri: uri(socket, v.name()),
+            size_bytes: v.size_bytes(),
+            block_size: v.block_size(),
+        });
+        let unserved = exports.unserved().iter();
+        let unserved =
+            unserved.map(|u| NotServed { name: u.name.clone(), error: u.cause.to_string() });
+        Offer { socket: socket.into(), volumes: volumes.collect(), unserved: unserved.collect() }
+    }
 }
 
 #[derive(Serialize)]
@@ -105,66 +130,42 @@ struct ReadyMessage<'a> {
     ready: bool,
     pid: u32,
     socket: Cow<'a, str>,
-    volumes: Vec<ReadyVolume<'a>>,
-    unserved: Vec<NotServed<'a>>,
+    volumes: &'a [ReadyVolume],
+    unserved: &'a [NotServed],
     /// Why status, drain and set cannot ask this server.
     control_note: Option<&'a str>,
 }
 
-#[derive(Serialize)]
-struct ReadyVolume<'a> {
-    name: &'a str,
-    uri: String,
-    size_bytes: u64,
-    block_size: u32,
-}
-
-fn announce(a: &args::Serve, server: &Server, socket: &Path) -> anyhow::Result<()> {
-    let (pool, exports) = (server.pool(), server.exports());
-    let unserved: Vec<_> = server
-        .unserved()
-        .iter()
-        .map(|u| NotServed { name: &u.name, error: u.cause.to_string() })
-        .collect();
-    let control_note = pool.status().control_note;
+fn announce(a: &args::Serve, server: &Server, offer: &Offer) -> anyhow::Result<()> {
+    let control_note = server.status().control_note;
     if let Some(why) = &control_note {
         out::warn(format_args!(
             "forebay: status, drain, set and top cannot reach this server: {why}"
         ));
     }
-    let volumes = exports.iter().map(|e| &e.volume);
     if a.json.json {
-        let volumes = volumes.map(|v| ReadyVolume {
-            name: v.name(),
-            uri: uri(socket, v.name()),
-            size_bytes: v.size_bytes(),
-            block_size: v.block_size(),
-        });
         return out::json_line(&ReadyMessage {
             ready: true,
             pid: std::process::id(),
-            socket: socket.to_string_lossy(),
-            volumes: volumes.collect(),
-            unserved,
+            socket: offer.socket.to_string_lossy(),
+            volumes: &offer.volumes,
+            unserved: &offer.unserved,
             control_note: control_note.as_deref(),
         });
     }
-    let path = socket.display();
+    let (path, pool) = (offer.socket.display(), server.pool());
     out::line(format_args!("pool {}: {}", a.pool.display(), pool.recovery()))?;
     out::line(format_args!("media: {}", media_text(pool.media())))?;
-    for v in volumes {
-        let size = units::bytes(v.size_bytes());
-        let uri = uri(socket, v.name());
-        out::line(format_args!("ready: {} ({size})  '{uri}'", v.name()))?;
+    for v in &offer.volumes {
+        let size = units::bytes(v.size_bytes);
+        out::line(format_args!("ready: {} ({size})  '{}'", v.name, v.uri))?;
     }
-    for v in unserved {
+    for v in &offer.unserved {
         out::line(format_args!("NOT served: {}: {}", v.name, v.error))?;
     }
-    let Some(first) = exports.first() else {
+    let Some(ReadyVolume { name, uri, .. }) = offer.volumes.first() else {
         return Ok(());
     };
-    let name = first.volume.name();
-    let uri = uri(socket, name);
     out::line(format_args!(
         "connect, for example:\n  \
          nbdinfo '{uri}'\n  \

@@ -5,7 +5,8 @@
 use std::fmt::Display;
 
 use anyhow::anyhow;
-use forebay::{control, Error, OptionsChange, OptionsInfo, PoolStatus, VolumeChange, VolumeInfo};
+use forebay::{Error, OptionsChange, OptionsInfo, VolumeChange, VolumeInfo};
+use forebay_server::{control::Client, runtime_dir, ServerStatus};
 use serde_json::json;
 
 use crate::out::Table;
@@ -23,7 +24,7 @@ pub fn run(a: &args::Set) -> anyhow::Result<u8> {
     }
     let changes = of_pool || of_volumes;
     if changes {
-        let server = control::Client::for_pool(&control::runtime_dir(), &a.pool)?;
+        let server = Client::for_pool(&runtime_dir(), &a.pool)?;
         let mut server = server.ok_or_else(|| not_served(a))?;
         // First what may be refused, so that nothing is half done.
         if of_volumes && a.volume.is_some() {
@@ -50,7 +51,8 @@ fn not_served(a: &args::Set) -> anyhow::Error {
     })
 }
 
-fn show(a: &args::Set, s: &PoolStatus, changed: bool) -> anyhow::Result<()> {
+fn show(a: &args::Set, status: &ServerStatus, changed: bool) -> anyhow::Result<()> {
+    let s = &status.pool;
     let asked = |v: &&VolumeInfo| a.volume.as_ref().is_none_or(|name| v.name == *name);
     let volumes: Vec<_> = s.volumes.iter().filter(asked).collect();
     if let (Some(name), true) = (&a.volume, volumes.is_empty()) {
@@ -60,7 +62,7 @@ fn show(a: &args::Set, s: &PoolStatus, changed: bool) -> anyhow::Result<()> {
             known: s.volumes.iter().map(VolumeInfo::label).collect(),
         }));
     }
-    let served = s.control_socket.is_some();
+    let served = status.control_socket.is_some();
     if a.json.json {
         let volume = |v: &&VolumeInfo| {
             json!({

@@ -5,7 +5,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use forebay::{control, printable, PoolStatus, Verdict, VolumeInfo};
+use forebay::{printable, PoolStatus, Verdict, VolumeInfo};
+use forebay_server::{control::Client, runtime_dir, ServerStatus};
 
 use crate::create::media_text;
 use crate::interrupt::Interrupt;
@@ -17,14 +18,14 @@ pub fn run(a: &args::Status) -> anyhow::Result<u8> {
         return Ok(0);
     };
     let interrupt = Interrupt::watch()?;
-    let mut before: Option<(Instant, PoolStatus)> = None;
+    let mut before: Option<(Instant, ServerStatus)> = None;
     while !interrupt.came() && !out::is_unread() {
         let now = Instant::now();
         let status = of_pool(&a.pool)?;
         let rates = before
             .as_ref()
-            .filter(|(_, old)| old.pid == status.pid)
-            .map(|(at, old)| Rates::between(old, &status, now - *at));
+            .filter(|(_, old)| old.pool.pid == status.pool.pid)
+            .map(|(at, old)| Rates::between(&old.pool, &status.pool, now - *at));
         print(a, &status, rates.as_ref())?;
         before = Some((now, status));
         sleep_until(now + period, &interrupt);
@@ -45,18 +46,18 @@ pub fn sleep_until(end: Instant, interrupt: &Interrupt) {
 
 /// The server's answer, or what a read-only look finds.  A process that has the
 /// pool but does not answer may be about to: one that starts or stops.
-pub fn of_pool(path: &Path) -> anyhow::Result<PoolStatus> {
-    of_pool_by(path, &|| control::Client::for_pool(&control::runtime_dir(), path))
+pub fn of_pool(path: &Path) -> anyhow::Result<ServerStatus> {
+    of_pool_by(path, &|| Client::for_pool(&runtime_dir(), path))
 }
 
 /// The same for who has only so long for each answer of a server.
-pub fn of_pool_within(path: &Path, patience: Duration) -> anyhow::Result<PoolStatus> {
-    of_pool_by(path, &|| control::Client::for_pool_within(&control::runtime_dir(), path, patience))
+pub fn of_pool_within(path: &Path, patience: Duration) -> anyhow::Result<ServerStatus> {
+    of_pool_by(path, &|| Client::for_pool_within(&runtime_dir(), path, patience))
 }
 
-type Ask<'a> = dyn Fn() -> forebay::Result<Option<control::Client>> + 'a;
+type Ask<'a> = dyn Fn() -> forebay_server::Result<Option<Client>> + 'a;
 
-fn of_pool_by(path: &Path, ask: &Ask<'_>) -> anyhow::Result<PoolStatus> {
+fn of_pool_by(path: &Path, ask: &Ask<'_>) -> anyhow::Result<ServerStatus> {
     const PATIENCE: Duration = Duration::from_secs(2);
     let start = Instant::now();
     loop {
@@ -64,7 +65,7 @@ fn of_pool_by(path: &Path, ask: &Ask<'_>) -> anyhow::Result<PoolStatus> {
             Ok(Some(mut client)) => return Ok(client.status()?),
             Ok(None) => {}
             // A copy can be looked at beside the pool that is served.
-            Err(e @ forebay::Error::OtherPool { .. }) => {
+            Err(e @ forebay_server::Error::OtherPool { .. }) => {
                 out::warn(format_args!("forebay: note: {e}"))
             }
             Err(e) => return Err(e.into()),
@@ -73,7 +74,7 @@ fn of_pool_by(path: &Path, ask: &Ask<'_>) -> anyhow::Result<PoolStatus> {
             Ok(pool) => {
                 let status = pool.status();
                 pool.close()?;
-                return Ok(status);
+                return Ok(status.into());
             }
             Err(forebay::Error::Busy { .. }) if start.elapsed() < PATIENCE => {
                 std::thread::sleep(Duration::from_millis(100));
@@ -110,7 +111,7 @@ impl Rates {
     }
 }
 
-fn print(a: &args::Status, s: &PoolStatus, rates: Option<&Rates>) -> anyhow::Result<()> {
+fn print(a: &args::Status, s: &ServerStatus, rates: Option<&Rates>) -> anyhow::Result<()> {
     match (a.json.json, a.watch) {
         (true, None) => return out::json(s),
         (true, Some(_)) => return out::json_line(s),
@@ -125,7 +126,8 @@ fn is_terminal() -> bool {
     std::io::IsTerminal::is_terminal(&std::io::stdout())
 }
 
-fn text(s: &PoolStatus, rates: Option<&Rates>) -> String {
+fn text(served: &ServerStatus, rates: Option<&Rates>) -> String {
+    let s = &served.pool;
     let mut lines = vec![
         format!("pool      {} ({})", printable(&s.media.path.to_string_lossy()), s.uuid),
         format!("media     {}", media_text(&s.media)),
@@ -167,10 +169,14 @@ fn text(s: &PoolStatus, rates: Option<&Rates>) -> String {
             units::bytes(r.origin_written),
         ));
     }
-    match (&s.control_socket, &s.control_note) {
+    match (&served.control_socket, &served.control_note) {
         (Some(_), _) => lines.push(format!("served    by process {}", s.pid)),
         (None, Some(note)) => lines.push(format!("served    without a control socket: {note}")),
         (None, None) => lines.push("served    no".into()),
+    }
+    for service in &served.services {
+        let name = printable(&service.name);
+        lines.push(format!("{:9} {} at {name}", service.kind, service.summary));
     }
     lines.push(String::new());
     lines.push(match s.volumes.is_empty() {
@@ -186,6 +192,9 @@ fn text(s: &PoolStatus, rates: Option<&Rates>) -> String {
     };
     for c in s.volumes.iter().filter(wrong).map(VolumeInfo::completeness) {
         lines.push(format!("volume {}: {c}", c.volume));
+    }
+    for service in &served.services {
+        lines.extend(service.trouble.iter().map(|text| printable(text).into_owned()));
     }
     for b in &s.damaged_blocks {
         lines.push(format!("damaged: {b}"));

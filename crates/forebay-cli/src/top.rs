@@ -6,7 +6,8 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use forebay::{PoolStatus, VolumeInfo};
+use forebay::{printable, PoolStatus, VolumeInfo};
+use forebay_server::{Figure, ServerStatus, ServiceStatus};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -33,6 +34,9 @@ struct View {
     at: Instant,
     status: PoolStatus,
     rates: Rates,
+    services: Vec<ServiceStatus>,
+    /// Of each service its figures, of what is counted so many a second.
+    figures: Vec<String>,
     writes: VecDeque<u64>,
     destage: VecDeque<u64>,
 }
@@ -42,18 +46,21 @@ fn origin_written(s: &PoolStatus) -> u64 {
 }
 
 impl View {
-    fn new(status: PoolStatus) -> View {
+    fn new(served: ServerStatus) -> View {
         let empty = VecDeque::new;
         View {
             at: Instant::now(),
-            status,
+            status: served.pool,
             rates: Rates::default(),
+            figures: vec![String::new(); served.services.len()],
+            services: served.services,
             writes: empty(),
             destage: empty(),
         }
     }
 
-    fn look(&mut self, status: PoolStatus) {
+    fn look(&mut self, served: ServerStatus) {
+        let ServerStatus { pool: status, services, .. } = served;
         let (now, old) = (Instant::now(), &self.status);
         let seconds = (now - self.at).as_secs_f64().max(1e-3);
         let rate = |new: u64, old: u64| new.saturating_sub(old) as f64 / seconds;
@@ -66,8 +73,26 @@ impl View {
         };
         keep(&mut self.writes, self.rates.written as u64);
         keep(&mut self.destage, self.rates.origin_written as u64);
-        (self.at, self.status) = (now, status);
+        let figures = services.iter().map(|new| {
+            let same = |s: &&ServiceStatus| s.kind == new.kind && s.name == new.name;
+            figures(self.services.iter().find(same), new, seconds)
+        });
+        self.figures = figures.collect();
+        (self.at, self.status, self.services) = (now, status, services);
     }
+}
+
+/// In a few words; a counter is told by how much it rises.
+fn figures(old: Option<&ServiceStatus>, new: &ServiceStatus, seconds: f64) -> String {
+    let text = |f: &Figure| match f.name.strip_suffix("_total") {
+        None => format!("{} {}", f.name, f.value),
+        Some(name) => {
+            let before = old.and_then(|old| old.figures.iter().find(|o| o.name == f.name));
+            let before = before.map_or(f.value, |b| b.value);
+            format!("{name} {:.1}/s", (f.value - before).max(0.0) / seconds)
+        }
+    };
+    new.figures.iter().map(text).collect::<Vec<_>>().join("  ")
 }
 
 fn keep(history: &mut VecDeque<u64>, value: u64) {
@@ -113,12 +138,17 @@ fn draw(frame: &mut Frame, view: &View) {
         0 => 0,
         n => n + 3,
     };
-    let [top, gauge, curves, table, logs, phases, bottom] = Layout::vertical([
+    let services = match view.services.len() as u16 {
+        0 => 0,
+        n => n + 2,
+    };
+    let [top, gauge, curves, table, logs, served, phases, bottom] = Layout::vertical([
         Constraint::Length(2),
         Constraint::Length(3),
         Constraint::Length(7),
         Constraint::Length(volumes),
         Constraint::Length(logs),
+        Constraint::Length(services),
         Constraint::Min(4),
         Constraint::Length(1),
     ])
@@ -139,6 +169,7 @@ fn draw(frame: &mut Frame, view: &View) {
     draw_curves(frame, curves, view);
     draw_volumes(frame, table, s);
     draw_logs(frame, logs, s);
+    draw_services(frame, served, view);
     draw_phases(frame, phases, s);
     frame.render_widget(Line::raw("q: quit"), bottom);
 }
@@ -228,6 +259,16 @@ fn draw_logs(frame: &mut Frame, area: Rect, s: &PoolStatus) {
     frame.render_widget(Paragraph::new(lines).block(Block::bordered()), area);
 }
 
+fn draw_services(frame: &mut Frame, area: Rect, view: &View) {
+    let rows = view.services.iter().zip(&view.figures).map(|(s, figures)| {
+        let trouble = if s.trouble.is_empty() { Color::Reset } else { Color::Red };
+        Row::new([&s.kind, &s.name, &s.summary, figures].map(|text| printable(text).into_owned()))
+            .style(Style::new().fg(trouble))
+    });
+    let widths = [10, 30, 24].map(Constraint::Length).into_iter().chain([Constraint::Fill(1)]);
+    frame.render_widget(Table::new(rows, widths).block(Block::bordered().title("served")), area);
+}
+
 fn draw_phases(frame: &mut Frame, area: Rect, s: &PoolStatus) {
     let us = |t: f64| match t {
         t if t < 1000.0 => format!("{t:.1} us"),
@@ -273,12 +314,25 @@ mod tests {
         forebay::create(&pool, &o).unwrap();
         let mut view = View::new(status::of_pool(&pool).unwrap());
         let mut status = status::of_pool(&pool).unwrap();
-        status.volumes.push(VolumeInfo {
+        status.pool.volumes.push(VolumeInfo {
             attached: true,
             origin_changed: Some("was deleted".into()),
             ..Default::default()
         });
+        let figure = |name: &str, value| Figure { name: name.into(), help: "".into(), value };
+        let service = |syncs| ServiceStatus {
+            kind: "mount".into(),
+            name: "/m".into(),
+            figures: vec![figure("files", 3.0), figure("syncs_total", syncs)],
+            ..Default::default()
+        };
+        view.services.push(service(5.0));
+        view.at = Instant::now() - Duration::from_secs(10);
+        status.services.push(service(105.0));
         view.look(status);
+        let syncs = view.figures[0].strip_prefix("files 3  syncs ").unwrap();
+        let syncs: f64 = syncs.strip_suffix("/s").unwrap().parse().unwrap();
+        assert!(syncs > 0.0 && syncs <= 10.0, "{syncs}");
         std::fs::remove_dir_all(&dir).unwrap();
         for (w, h) in [(1, 1), (20, 5), (80, 24), (200, 60)] {
             let mut terminal = Terminal::new(TestBackend::new(w, h)).unwrap();
@@ -287,6 +341,7 @@ mod tests {
             assert_eq!(text.contains("forebay-top-"), w >= 80, "{w}x{h}: {text}");
             let told = text.contains("#0") && text.contains("origin CHANGED: was deleted");
             assert_eq!(told, w >= 200, "{w}x{h}: {text}");
+            assert_eq!(text.contains("mount      /m "), w >= 80, "{w}x{h}: {text}");
         }
     }
 }

@@ -42,7 +42,7 @@ fn add(a: &args::VolumeAdd) -> anyhow::Result<u8> {
 }
 
 fn list(a: &args::VolumeList) -> anyhow::Result<u8> {
-    let volumes = status::of_pool(&a.pool)?.volumes;
+    let volumes = status::of_pool(&a.pool)?.pool.volumes;
     if a.json.json {
         out::json(&volumes)?;
     } else if volumes.is_empty() {

@@ -10,8 +10,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use forebay::PrivateSocket;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
+
+use crate::PrivateSocket;
 
 /// For the answer to be taken, from when there is one.
 const ANSWER: Duration = Duration::from_secs(5);

@@ -7,9 +7,10 @@ use std::net::TcpListener;
 use forebay::{Error, LogInfo, LogState, PoolStatus, VolumeInfo};
 
 use crate::http::Answer;
+use crate::service::{Figure, ServerStatus, ServiceStatus};
 
-/// A metric of the pool, or of a volume: name, type, help, value.
-type Row<T> = (&'static str, &'static str, &'static str, fn(&T) -> f64);
+/// A metric of the pool, a volume or a service: name, type, help, value.
+pub type Row<T> = (&'static str, &'static str, &'static str, fn(&T) -> f64);
 
 fn flag(b: bool) -> f64 {
     f64::from(u8::from(b))
@@ -184,8 +185,40 @@ pub fn up(answers: bool) -> String {
 
 const UP: &str = "1 if the pool could be asked, or looked at.";
 
+/// What a service's status has of them.
+pub fn figures<T>(rows: &[Row<T>], of: &T) -> Vec<Figure> {
+    let figure = |(name, _, help, value): &Row<T>| Figure {
+        name: (*name).into(),
+        help: (*help).into(),
+        value: value(of),
+    };
+    rows.iter().map(figure).collect()
+}
+
+/// Those of one name side by side, as the format asks.
+fn of_services(text: &mut String, pool: &str, services: &[ServiceStatus]) {
+    let mut told = Vec::new();
+    for (kind, figure) in services.iter().flat_map(|s| s.figures.iter().map(move |f| (&s.kind, f)))
+    {
+        let name = format!("forebay_{kind}_{}", figure.name);
+        if told.contains(&name) {
+            continue;
+        }
+        let counts = figure.name.ends_with("_total");
+        head(text, &name, if counts { "counter" } else { "gauge" }, &figure.help);
+        for s in services.iter().filter(|s| s.kind == *kind) {
+            for f in s.figures.iter().filter(|f| f.name == figure.name) {
+                let _ =
+                    writeln!(text, "{name}{{{pool},name=\"{}\"}} {}", escaped(&s.name), f.value);
+            }
+        }
+        told.push(name);
+    }
+}
+
 /// All metrics, in Prometheus' text format.
-pub fn metrics(s: &PoolStatus) -> String {
+pub fn metrics(served: &ServerStatus) -> String {
+    let s = &served.pool;
     let mut text = up(true);
     let pool = format!("pool=\"{}\"", escaped(&s.uuid.to_string()));
     for (name, kind, help, value) in POOL {
@@ -210,6 +243,7 @@ pub fn metrics(s: &PoolStatus) -> String {
         }
     }
     latencies(&mut text, &pool, &s.volumes);
+    of_services(&mut text, &pool, &served.services);
     text
 }
 
@@ -246,7 +280,7 @@ pub fn listen(address: &str) -> Result<TcpListener, Error> {
 /// for.  `ask` asks the pool, or says why it cannot be asked.
 pub fn answer(
     target: &str,
-    ask: impl FnOnce() -> std::result::Result<PoolStatus, String>,
+    ask: impl FnOnce() -> std::result::Result<ServerStatus, String>,
 ) -> Answer {
     match target.split_once('?').map_or(target, |(path, _)| path) {
         "/metrics" => match ask() {
@@ -265,6 +299,7 @@ pub fn answer(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exports::FIGURES;
 
     #[test]
     fn labels_are_escaped() {
@@ -277,7 +312,8 @@ mod tests {
         let rows = POOL.iter().map(|r| ("forebay_", r.0, r.1, r.2));
         let rows = rows.chain(VOLUME.iter().map(|r| ("forebay_volume_", r.0, r.1, r.2)));
         let rows = rows.chain(LOG.iter().map(|r| ("forebay_log_", r.0, r.1, r.2)));
-        let rows = rows.chain([("forebay_", "up", "gauge", UP)]);
+        let exports = FIGURES.iter().map(|r| ("forebay_exports_", r.0, r.1, r.2));
+        let rows = rows.chain(exports).chain([("forebay_", "up", "gauge", UP)]);
         for (prefix, name, kind, help) in rows {
             let row = format!("| `{prefix}{name}` | {kind} | {help} |");
             assert!(docs.contains(&row), "docs/metrics.md lacks: {row}");
@@ -289,8 +325,9 @@ mod tests {
     fn names_are_unique_and_counters_end_in_total() {
         let all = POOL.iter().map(|r| (format!("forebay_{}", r.0), r.1));
         let all = all.chain(VOLUME.iter().map(|r| (format!("forebay_volume_{}", r.0), r.1)));
-        let all: Vec<_> =
-            all.chain(LOG.iter().map(|r| (format!("forebay_log_{}", r.0), r.1))).collect();
+        let all = all.chain(LOG.iter().map(|r| (format!("forebay_log_{}", r.0), r.1)));
+        let exports = FIGURES.iter().map(|r| (format!("forebay_exports_{}", r.0), r.1));
+        let all: Vec<_> = all.chain(exports).collect();
         for (i, (name, kind)) in all.iter().enumerate() {
             assert_eq!(*kind == "counter", name.ends_with("_total"), "{name}");
             assert!(all[..i].iter().all(|(n, _)| n != name), "{name}");

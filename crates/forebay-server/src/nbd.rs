@@ -14,7 +14,8 @@ use std::fmt::Display;
 use std::io::{self, BufReader, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use connection::Connection;
@@ -46,17 +47,44 @@ pub struct Export {
     pub read_only: bool,
 }
 
-/// How to stop.
-#[expect(missing_debug_implementations, reason = "a function has none")]
-pub struct Stop<'s> {
-    /// How long requests may go on after it.
-    pub grace: Duration,
-    /// Called after that, to end what still waits.
-    pub abort: &'s (dyn Fn() + Sync),
+/// What others see of a server that runs, and how they end it.
+#[derive(Debug, Default)]
+pub(crate) struct Door {
+    /// By number, to shut them down.
+    connections: Mutex<HashMap<u64, UnixStream>>,
+    taken: AtomicU64,
+    refused: AtomicU64,
+    /// It is to end, and by then without those that have not.
+    closed: OnceLock<Instant>,
 }
 
-/// Connections by number, to shut them down.
-type Connections = Mutex<HashMap<u64, UnixStream>>;
+impl Door {
+    /// Nobody comes in any more, no more requests are taken, and those that were have so
+    /// long.
+    pub(crate) fn close(&self, grace: Duration) {
+        let _ = self.closed.set(Instant::now() + grace);
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.get().is_some()
+    }
+
+    pub(crate) fn open(&self) -> usize {
+        self.connections().len()
+    }
+
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    fn connections(&self) -> MutexGuard<'_, HashMap<u64, UnixStream>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// Further ones would take descriptors that the pool and its origins need.
 fn connections_max() -> usize {
@@ -67,23 +95,15 @@ fn connections_max() -> usize {
     left.clamp(1, CONNECTIONS_MAX)
 }
 
-/// Accepts connections until `stopping` says so; then takes no more requests, and
-/// returns when those that were taken are answered.
-pub fn serve(
-    listener: &UnixListener,
-    exports: &[Export],
-    threads: u32,
-    stopping: &dyn Fn() -> bool,
-    stop: Stop<'_>,
-) -> io::Result<()> {
-    listener.set_nonblocking(true)?;
-    let connections = Connections::default();
+/// Accepts connections of a listener that does not block until the door closes; then
+/// returns when what was taken is answered.
+pub(crate) fn serve(listener: &UnixListener, exports: &[Export], threads: u32, door: &Door) {
     let (most, mut full) = (connections_max(), false);
     std::thread::scope(|scope| {
         for number in 0.. {
-            let Some(stream) = accept(listener, stopping) else { break };
-            let connections = &connections;
-            if lock(connections).len() >= most {
+            let Some(stream) = accept(listener, door) else { break };
+            if door.open() >= most {
+                door.refused.fetch_add(1, Ordering::Relaxed);
                 if !std::mem::replace(&mut full, true) {
                     warn(format_args!(
                         "{most} connections are open, and no more are taken until one ends; allow more open files (ulimit -n, LimitNOFILE= of a unit), up to {CONNECTIONS_MAX} connections"
@@ -93,38 +113,34 @@ pub fn serve(
             }
             full = false;
             let started = stream.try_clone().and_then(|second| {
-                lock(connections).insert(number, second);
+                door.connections().insert(number, second);
+                door.taken.fetch_add(1, Ordering::Relaxed);
                 let thread = std::thread::Builder::new().name("fby-nbd".into());
                 thread.spawn_scoped(scope, move || {
-                    let _listed = Listed { connections, number };
+                    let _listed = Listed { door, number };
                     // A client that breaks off is no news.
                     let _ = converse(&stream, exports, threads);
                 })
             });
             if let Err(e) = started {
                 warn(format_args!("a connection was refused: {e}"));
-                lock(connections).remove(&number);
+                door.connections().remove(&number);
             }
         }
-        wind_down(&connections, &stop);
+        wind_down(door);
     });
-    Ok(())
 }
 
 /// A connection, until its thread ends in whatever way.
 struct Listed<'s> {
-    connections: &'s Connections,
+    door: &'s Door,
     number: u64,
 }
 
 impl Drop for Listed<'_> {
     fn drop(&mut self) {
-        lock(self.connections).remove(&self.number);
+        self.door.connections().remove(&self.number);
     }
-}
-
-fn lock(connections: &Connections) -> std::sync::MutexGuard<'_, HashMap<u64, UnixStream>> {
-    connections.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A log that takes nothing any more ends no request.
@@ -134,9 +150,9 @@ fn warn(text: impl Display) {
 }
 
 /// None: to stop.
-fn accept(listener: &UnixListener, stopping: &dyn Fn() -> bool) -> Option<UnixStream> {
+fn accept(listener: &UnixListener, door: &Door) -> Option<UnixStream> {
     let tick = Timespec { tv_sec: 0, tv_nsec: TICK.subsec_nanos().into() };
-    while !stopping() {
+    while !door.is_closed() {
         match listener.accept() {
             Ok((stream, _)) => return Some(stream),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
@@ -151,17 +167,11 @@ fn accept(listener: &UnixListener, stopping: &dyn Fn() -> bool) -> Option<UnixSt
 
 /// Each connection reads the end of its stream; one that does not end by itself in
 /// time is cut, which ends what it sends.
-fn wind_down(connections: &Connections, stop: &Stop<'_>) {
-    let start = Instant::now();
-    let mut aborted = false;
-    while !lock(connections).is_empty() {
-        let late = start.elapsed() > stop.grace;
-        for stream in lock(connections).values() {
+fn wind_down(door: &Door) {
+    while door.open() > 0 {
+        let late = door.closed.get().is_some_and(|end| Instant::now() > *end);
+        for stream in door.connections().values() {
             let _ = stream.shutdown(if late { Shutdown::Both } else { Shutdown::Read });
-        }
-        if late && !aborted {
-            (stop.abort)();
-            aborted = true;
         }
         std::thread::sleep(TICK);
     }

@@ -8,16 +8,35 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use forebay::{control, Uuid};
+use forebay::Uuid;
 
 use crate::{system, Error, Result};
 
 /// sockaddr_un takes no longer ones.
 const SOCKET_PATH_MAX: usize = 107;
 
+/// Where sockets are: `$FOREBAY_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/forebay`,
+/// else `/run/forebay` for root, and for others a directory of their own.
+pub fn runtime_dir() -> PathBuf {
+    let set = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    set("FOREBAY_RUNTIME_DIR")
+        .or_else(|| set("XDG_RUNTIME_DIR").map(|dir| dir.join("forebay")))
+        .unwrap_or_else(|| runtime_dir_of(rustix::process::geteuid().as_raw(), Path::new("/run")))
+}
+
+/// Root's is closed to everybody else, so they cannot share it.
+fn runtime_dir_of(user: u32, run: &Path) -> PathBuf {
+    let own = run.join(format!("user/{user}"));
+    match user {
+        0 => run.join("forebay"),
+        _ if own.is_dir() => own.join("forebay"),
+        _ => std::env::temp_dir().join(format!("forebay-{user}")),
+    }
+}
+
 /// Of a pool, where no other is named.
 pub fn default_socket(pool: Uuid) -> PathBuf {
-    control::runtime_dir().join(format!("{pool}.nbd"))
+    runtime_dir().join(format!("{pool}.nbd"))
 }
 
 /// Whole, short enough, and in a directory that is its owner's alone, which is made.
@@ -33,21 +52,23 @@ pub fn usable_socket(path: &Path) -> Result<PathBuf> {
             way_out: "give a shorter one with --socket".into(),
         }));
     }
-    private_directory(path.parent().unwrap_or(Path::new("/")))?;
+    let parent = path.parent().unwrap_or(Path::new("/"));
+    private_directory(
+        parent,
+        "choose another with --socket, and for the control socket with FOREBAY_RUNTIME_DIR",
+    )?;
     Ok(path)
 }
 
 /// Makes the directory, or finds it to be its owner's alone.
-fn private_directory(path: &Path) -> Result<()> {
+pub(crate) fn private_directory(path: &Path, way_out: &str) -> Result<()> {
     let name = path.display();
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|source| {
         forebay::Error::Io {
             path: path.into(),
             doing: "making the directory for the socket",
             source,
-            way_out:
-                "choose another with --socket, and for the control socket with FOREBAY_RUNTIME_DIR"
-                    .into(),
+            way_out: way_out.into(),
         }
     })?;
     let found = std::fs::metadata(path).map_err(system(format!("{name}: cannot look at it")))?;
@@ -57,7 +78,7 @@ fn private_directory(path: &Path) -> Result<()> {
             path: path.into(),
             doing: "making a socket in it",
             way_out: format!(
-                "whoever enters it could write to the volumes: chmod 700 it, as user {me}, or choose another with --socket"
+                "whoever enters it could write to the volumes: chmod 700 it, as user {me}, or {way_out}"
             ),
         }));
     }
@@ -127,6 +148,8 @@ impl Drop for ReadyFile {
 #[cfg(test)]
 mod tests {
     use std::ffi::OsStr;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 
@@ -137,5 +160,30 @@ mod tests {
             "nbd+unix:///my%20disk%3F?socket=/no%20such%20dir/a%26b"
         );
         assert_eq!(uri(OsStr::from_bytes(b"/a\xff").as_ref(), "v"), "nbd+unix:///v?socket=/a%FF");
+    }
+
+    #[test]
+    fn each_user_has_a_directory() {
+        let run = std::env::temp_dir().join(format!("fby-run-{}", std::process::id()));
+        assert_eq!(runtime_dir_of(0, &run), run.join("forebay"));
+        assert_eq!(runtime_dir_of(7, &run), std::env::temp_dir().join("forebay-7"));
+        fs::create_dir_all(run.join("user/7")).unwrap();
+        assert_eq!(runtime_dir_of(7, &run), run.join("user/7/forebay"));
+        fs::remove_dir_all(&run).unwrap();
+    }
+
+    #[test]
+    fn the_directory_has_to_be_private() {
+        let dir = std::env::temp_dir().join(format!("fby-control-{}", std::process::id()));
+        private_directory(&dir, "name another").unwrap();
+        assert_eq!(fs::metadata(&dir).unwrap().permissions().mode() & 0o777, 0o700);
+        private_directory(&dir, "name another").unwrap();
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o750)).unwrap();
+        let e = private_directory(&dir, "name another").unwrap_err();
+        assert!(
+            e.to_string().contains("chmod 700 it") && e.to_string().contains("name another"),
+            "{e}"
+        );
+        fs::remove_dir(&dir).unwrap();
     }
 }

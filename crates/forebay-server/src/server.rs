@@ -1,103 +1,252 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The volumes of an open pool, served until somebody says stop.  What is cached then
-//! stays in the pool, which is marked clean.
+//! An open pool that is served until somebody says stop: its services, and the control
+//! socket that answers for it.  What is cached then stays in the pool, which is marked
+//! clean.
 //!
-//! The socket is made after the pool was locked and removed before it is let go, so
-//! of two servers of one pool only one ever has it.
+//! Sockets are made after the pool was locked and removed before it is let go, so of two
+//! servers of one pool only one ever has them.
 
-use std::path::Path;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
-use forebay::{AttachOptions, Pool, PrivateSocket, VolumeInfo};
+use forebay::Pool;
+use serde_json::Value;
 
-use crate::nbd::{self, Export, Stop};
-use crate::{notify, system, ReadyFile, Result};
+use crate::control::Responder;
+use crate::service::{Progress, ServerStatus, Service, ServiceStatus, Starter, Stop};
+use crate::{notify, Error, ReadyFile, Result};
 
 /// How long requests may go on after a signal to stop, and wait for space in a full
 /// cache: without an end they would wait as long as their origin fails.
 const STOP_GRACE: Duration = Duration::from_secs(5);
+/// How soon it is seen that the server is to stop.
+const TICK: Duration = Duration::from_millis(20);
 
-/// A volume that could not be attached.
-#[derive(Debug)]
-pub struct Unserved {
-    pub name: String,
-    pub cause: forebay::Error,
-}
-
-/// A pool with all its volumes attached, but for those that cannot be.
+/// A pool, its services, and who answers for them.
 #[derive(Debug)]
 pub struct Server {
+    shared: Arc<Shared>,
+    /// None: it could not be made, and status says why.
+    responder: Option<Responder>,
+}
+
+/// What the threads of the control socket share with the server.
+#[derive(Debug)]
+pub(crate) struct Shared {
     pool: Pool,
-    exports: Vec<Export>,
-    unserved: Vec<Unserved>,
+    starters: Vec<Box<dyn Starter>>,
+    services: Mutex<Services>,
+    control: OnceLock<std::result::Result<PathBuf, String>>,
+}
+
+#[derive(Debug, Default)]
+struct Services {
+    running: Vec<Arc<dyn Service>>,
+    /// No more are taken.
+    stopping: bool,
 }
 
 impl Server {
-    /// Attaches each volume with the options for its name.
-    pub fn attach(pool: Pool, read_only: bool, options: impl Fn(&str) -> AttachOptions) -> Server {
-        let (mut exports, mut unserved) = (Vec::new(), Vec::new());
-        for name in pool.volumes().iter().map(VolumeInfo::label) {
-            match pool.attach(&name, &options(&name)) {
-                Ok(volume) => exports.push(Export { volume, read_only }),
-                Err(cause) => unserved.push(Unserved { name, cause }),
-            }
-        }
-        Server { pool, exports, unserved }
+    /// Answers on a socket in the directory from now on.  A pool that cannot be asked
+    /// about is served all the same: status says why it cannot.
+    pub fn new(pool: Pool, control: &Path, starters: Vec<Box<dyn Starter>>) -> Server {
+        let (services, control_state) = Default::default();
+        let shared = Arc::new(Shared { pool, starters, services, control: control_state });
+        let (state, responder) = match Responder::start(control, &shared) {
+            Ok(responder) => (Ok(responder.socket().to_path_buf()), Some(responder)),
+            Err(e) => (Err(e.to_string()), None),
+        };
+        let _ = shared.control.set(state);
+        Server { shared, responder }
     }
 
     pub fn pool(&self) -> &Pool {
+        &self.shared.pool
+    }
+
+    pub fn status(&self) -> ServerStatus {
+        self.shared.status()
+    }
+
+    /// From now on it is the server's, which stops it.
+    pub fn add(&self, service: Arc<dyn Service>) -> Result<()> {
+        self.shared.add(service)
+    }
+
+    /// Makes the file, and tells a service manager: what was added can be reached.
+    pub fn ready(&self, file: Option<ReadyFile>) -> Result<Ready<'_>> {
+        let file = file.map(ReadyFile::make).transpose()?;
+        let services = self.shared.services().running.clone();
+        let what: Vec<_> = services.iter().map(|s| s.status().summary).collect();
+        notify::send(&format!("READY=1\nSTATUS=Serving {}", what.join(", ")))?;
+        Ok(Ready { server: self, file })
+    }
+
+    /// Stops all services, and closes the pool in order.  What failed before it is no
+    /// reason not to; the first error is told.
+    pub fn close(self) -> Result<()> {
+        let stopped = self.shared.stop_all();
+        // Nobody else has the pool when it closes.
+        drop(self.responder);
+        let closed = Arc::into_inner(self.shared).map_or(Ok(()), |shared| shared.pool.close());
+        stopped.and(closed.map_err(Error::Pool))
+    }
+}
+
+/// A server whose file is there, if it has one.
+#[derive(Debug)]
+pub struct Ready<'s> {
+    server: &'s Server,
+    file: Option<ReadyFile>,
+}
+
+impl Ready<'_> {
+    /// Until `stopping` says so, or no service is left; then stops all of them.
+    pub fn run(self, stopping: &dyn Fn() -> bool) -> Result<()> {
+        let shared = &self.server.shared;
+        let mut ended = Ok(());
+        while !stopping() && shared.any_running(&mut ended) {
+            std::thread::sleep(TICK);
+        }
+        drop(self.file);
+        // Nobody may be there to be told any more.
+        let _ = notify::send("STOPPING=1");
+        ended.and(shared.stop_all())
+    }
+}
+
+impl Shared {
+    pub(crate) fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    pub fn exports(&self) -> &[Export] {
-        &self.exports
+    fn services(&self) -> MutexGuard<'_, Services> {
+        self.services.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn unserved(&self) -> &[Unserved] {
-        &self.unserved
-    }
-
-    /// Makes the socket and then the file, and tells a service manager.
-    pub fn listen(&self, path: &Path, ready: Option<ReadyFile>) -> Result<Listening<'_>> {
-        let socket = PrivateSocket::bind(path)?;
-        let ready = ready.map(ReadyFile::make).transpose()?;
-        let (served, all) = (self.exports.len(), self.exports.len() + self.unserved.len());
-        notify::send(&format!("READY=1\nSTATUS=Serving {served} of {all} volumes"))?;
-        Ok(Listening { server: self, _ready: ready, socket })
-    }
-
-    /// Detaches all, and closes the pool in order.  A failure to serve before it is no
-    /// reason not to.
-    pub fn close(self) -> forebay::Result<Vec<Unserved>> {
-        for export in self.exports {
-            export.volume.detach()?;
+    pub(crate) fn status(&self) -> ServerStatus {
+        let services = self.services().running.clone();
+        let control = self.control.get();
+        ServerStatus {
+            control_socket: control.and_then(|c| c.as_ref().ok()).map(|s| s.display().to_string()),
+            control_note: control.and_then(|c| c.as_ref().err()).cloned(),
+            services: services.iter().map(|s| s.status()).collect(),
+            pool: self.pool.status(),
         }
-        self.pool.close()?;
-        Ok(self.unserved)
-    }
-}
-
-/// A server whose socket is there; it is removed when this is dropped, after the file.
-#[derive(Debug)]
-pub struct Listening<'s> {
-    server: &'s Server,
-    _ready: Option<ReadyFile>,
-    socket: PrivateSocket,
-}
-
-impl Listening<'_> {
-    pub fn socket(&self) -> &Path {
-        self.socket.path()
     }
 
-    /// Takes connections until `stopping` says so, each with so many threads; returns
-    /// when what was taken is answered.
-    pub fn run(&self, threads: u32, stopping: &dyn Fn() -> bool) -> Result<()> {
-        let (server, socket) = (self.server, &self.socket);
-        let stop = Stop { grace: STOP_GRACE, abort: &|| server.pool.abort_waits() };
-        let served = nbd::serve(socket.listener(), &server.exports, threads, stopping, stop);
-        // Nobody may be there to be told any more.
-        let _ = notify::send("STOPPING=1");
-        served.map_err(system(format!("{}: cannot serve there", socket.path().display())))
+    fn add(&self, service: Arc<dyn Service>) -> Result<()> {
+        let mut services = self.services();
+        let (kind, name) = (service.kind(), service.name());
+        let same = |s: &Arc<dyn Service>| s.kind() == kind && s.name() == name;
+        let refused = match (services.stopping, services.running.iter().any(same)) {
+            (true, _) => {
+                Error::service(13, format!("{kind} {name}: the server stops"), "start it anew")
+            }
+            (false, true) => {
+                Error::service(4, format!("{kind} {name}: runs already"), "see forebay status")
+            }
+            (false, false) => {
+                services.running.push(service);
+                return Ok(());
+            }
+        };
+        drop(services);
+        service.stop(&Stop { grace: Duration::ZERO, must: true })?;
+        Err(refused)
+    }
+
+    /// Takes away those that have ended by themselves.
+    fn any_running(&self, outcome: &mut Result<()>) -> bool {
+        let mut services = self.services();
+        let (ended, running): (Vec<_>, _) = services.running.drain(..).partition(|s| s.ended());
+        services.running = running;
+        let any = !services.running.is_empty();
+        drop(services);
+        for service in ended {
+            let stopped = service.stop(&Stop { grace: Duration::ZERO, must: true });
+            if outcome.is_ok() {
+                *outcome = stopped;
+            }
+        }
+        any
+    }
+
+    /// All at once.
+    fn stop_all(&self) -> Result<()> {
+        let running = {
+            let mut services = self.services();
+            services.stopping = true;
+            std::mem::take(&mut services.running)
+        };
+        let stop =
+            |service: &Arc<dyn Service>| service.stop(&Stop { grace: STOP_GRACE, must: true });
+        std::thread::scope(|scope| {
+            let start = Instant::now();
+            let stops: Vec<_> =
+                running.iter().map(|service| scope.spawn(move || stop(service))).collect();
+            while start.elapsed() < STOP_GRACE && stops.iter().any(|s| !s.is_finished()) {
+                std::thread::sleep(TICK);
+            }
+            if stops.iter().any(|s| !s.is_finished()) {
+                self.pool.abort_waits();
+            }
+            let results: Vec<_> =
+                stops.into_iter().map(|s| s.join().expect("a stop does not panic")).collect();
+            results.into_iter().collect()
+        })
+    }
+
+    // --- for clients of the control socket ---------------------------------
+
+    /// What a client may not start, it may not stop.
+    fn starter(&self, kind: &str) -> Result<&dyn Starter> {
+        let starter = self.starters.iter().find(|s| s.kind() == kind);
+        starter.map(AsRef::as_ref).ok_or_else(|| {
+            let known: Vec<_> = self.starters.iter().map(|s| s.kind()).collect();
+            let known = match known.is_empty() {
+                true => "it starts and stops none for others".into(),
+                false => format!("it knows {}", known.join(", ")),
+            };
+            Error::service(
+                2,
+                format!("this server does not start or stop services of kind {kind:?}"),
+                &known,
+            )
+        })
+    }
+
+    pub(crate) fn start(
+        &self,
+        kind: &str,
+        options: Value,
+        progress: &mut Progress<'_>,
+    ) -> Result<ServiceStatus> {
+        let service = self.starter(kind)?.start(&self.pool, options, progress)?;
+        self.add(service.clone())?;
+        Ok(service.status())
+    }
+
+    /// `keep`: what the pool holds for it stays there.
+    pub(crate) fn stop(
+        &self,
+        kind: &str,
+        name: &str,
+        keep: bool,
+        progress: &mut Progress<'_>,
+    ) -> Result<()> {
+        self.starter(kind)?;
+        let running = self.services().running.clone();
+        let service = running.iter().find(|s| s.kind() == kind && s.name() == name);
+        let service = service.ok_or_else(|| {
+            Error::service(3, format!("{kind} {name}: is not served"), "see forebay status")
+        })?;
+        if !keep {
+            service.drain(progress)?;
+        }
+        service.stop(&Stop { grace: STOP_GRACE, must: false })?;
+        self.services().running.retain(|s| !Arc::ptr_eq(s, service));
+        Ok(())
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, RwLock};
 use std::time::{Duration, Instant};
@@ -43,8 +43,6 @@ pub(crate) struct Core {
     pub failure: OnceLock<String>,
     pub read_only: bool,
     pub recovery: RecoveryReport,
-    /// The socket that answers, or why there is none.
-    pub control: OnceLock<std::result::Result<PathBuf, String>>,
 }
 
 impl Core {
@@ -74,7 +72,6 @@ impl Core {
             failure: OnceLock::new(),
             read_only,
             recovery: RecoveryReport::default(),
-            control: OnceLock::new(),
         };
         let named = |blocks: &[sys::fby_report_block], n: u32| {
             blocks.iter().take(n as usize).map(|b| core.report_block(b)).collect()
@@ -142,10 +139,6 @@ impl Core {
         }
         self.engine.destage_complete(io, errno);
         self.in_flight.fetch_sub(1, Ordering::AcqRel);
-    }
-
-    pub(crate) fn set_control(&self, control: std::result::Result<PathBuf, String>) {
-        let _ = self.control.set(control);
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -164,10 +164,6 @@ pub enum Error {
         blocks: Vec<u64>,
     },
 
-    /// Another file or device of the same UUID is served.
-    #[error("{}: is not the pool that is served: process {pid} serves {}, which has the same UUID, as a copy has; name that one, or stop its server before the copy is used", asked.display(), served.display())]
-    OtherPool { asked: PathBuf, served: PathBuf, pid: u32 },
-
     /// A drain that ended, and the origin alone is not all of the volume.
     #[error("volume {}: {}", .0.volume, .0)]
     Incomplete(Box<crate::Completeness>),
@@ -208,16 +204,6 @@ pub enum Error {
     /// The caller's progress function asked to stop.
     #[error("volume {name}: interrupted; what is not on the origin yet stays safe in the pool")]
     Interrupted { name: String },
-
-    /// Talking to the process that has the pool open failed.
-    #[error("control socket {}: {cause}; {way_out}", socket.display())]
-    Control {
-        socket: PathBuf,
-        cause: String,
-        way_out: String,
-        /// Exit code the other side named, or 0.
-        code: u8,
-    },
 
     /// The engine contradicted its own contract: a bug of ours.
     #[error("{what}: internal error {code} ({message}); please report it with the output of `forebay check`")]
@@ -286,7 +272,7 @@ impl Error {
                 Errno::INVAL
             }
             Error::Permission { .. } => Errno::ACCESS,
-            Error::Busy { .. } | Error::PoolInUse { .. } | Error::OtherPool { .. } => Errno::BUSY,
+            Error::Busy { .. } | Error::PoolInUse { .. } => Errno::BUSY,
             Error::TooSmall { .. }
             | Error::Range { .. }
             | Error::Full { .. }
@@ -298,7 +284,6 @@ impl Error {
             Error::LogIncomplete { .. } => Errno::BADMSG,
             Error::ReadOnly { .. } | Error::ReadOnlySystem { .. } => Errno::ROFS,
             Error::Interrupted { .. } | Error::Stopped { .. } => Errno::INTR,
-            Error::Control { .. } => Errno::IO,
             Error::Volume { code, .. } | Error::Log { code, .. } | Error::Internal { code, .. } => {
                 return Code(*code).errno();
             }
@@ -324,7 +309,7 @@ impl Error {
             | Error::NotAPool { .. }
             | Error::NoVolume { .. }
             | Error::NoLog { .. } => 3,
-            Error::Busy { .. } | Error::PoolInUse { .. } | Error::OtherPool { .. } => 4,
+            Error::Busy { .. } | Error::PoolInUse { .. } => 4,
             Error::Damaged { .. } | Error::Internal { .. } => 5,
             Error::WrongOrigin { .. } => 6,
             Error::OriginIo { .. } => 7,
@@ -338,17 +323,13 @@ impl Error {
             Error::NotBlank { .. } => 12,
             Error::Interrupted { .. } | Error::Stopped { .. } => 13,
             Error::Incomplete(judged) => judged.exit_code(),
-            Error::Control { code, .. } => match code {
-                0 => 7,
-                c => *c,
-            },
             Error::Volume { code, .. } | Error::Log { code, .. } => engine::exit_code(*code),
             Error::Io { source, .. } => io_exit_code(source),
         }
     }
 
     /// A failed system call on a path, told apart by its cause.
-    pub(crate) fn system(path: &std::path::Path, doing: &'static str, source: io::Error) -> Error {
+    pub fn system(path: &std::path::Path, doing: &'static str, source: io::Error) -> Error {
         let path = path.to_path_buf();
         match source.raw_os_error().map(Errno::from_raw_os_error) {
             Some(Errno::NOENT) => Error::NotFound { path, way_out: "check the path".into() },
@@ -374,7 +355,8 @@ impl Error {
         }
     }
 
-    pub(crate) fn usage(what: impl Into<String>, way_out: impl Into<String>) -> Error {
+    /// An option or argument that cannot be right.
+    pub fn usage(what: impl Into<String>, way_out: impl Into<String>) -> Error {
         Error::Usage { what: what.into(), way_out: way_out.into() }
     }
 }

@@ -50,7 +50,8 @@
 //! thread, started with its first attached volume, and one or a few for each
 //! attached origin.  A front end that must not block has a [`Request`] for each
 //! thing asked of it, any number on one thread.  There is no global state: a process can have any number
-//! of pools open.
+//! of pools open.  What serves one to other processes is a crate of its own,
+//! forebay-server.
 //!
 //! # Errors
 //! Every fallible call returns [`Error`], whose text names the thing, the cause
@@ -67,7 +68,6 @@
 mod attach;
 mod bypass;
 mod completeness;
-pub mod control;
 mod core;
 mod destage;
 mod drains;
@@ -82,7 +82,6 @@ mod pool;
 mod printable;
 mod request;
 mod ring;
-mod socket;
 mod status;
 mod volume;
 mod wait;
@@ -110,7 +109,6 @@ pub use pool::{
 };
 pub use printable::printable;
 pub use request::{OriginIo, OriginOp, Request, Step, Why};
-pub use socket::PrivateSocket;
 pub use status::{
     CheckReport, Counters, DestageState, DrainProgress, OriginInfo, PoolStatus, RecoveryReport,
     ReportBlock, Uuid, VolumeInfo,

@@ -18,8 +18,8 @@ use forebay_engine::sys;
 use serde::{Deserialize, Serialize};
 
 use crate::attach::AttachOptions;
+use crate::bypass::VolumeChange;
 use crate::completeness::Completeness;
-use crate::control;
 use crate::core::Core;
 use crate::destage::Destage;
 use crate::engine::{self, Code, Engine, Probe, ProbeState};
@@ -74,9 +74,6 @@ pub struct PoolOptions {
     pub io_uring: bool,
     /// Threads that recovery runs on; 0: one for each CPU, at least 2.
     pub recovery_threads: usize,
-    /// Directory for a socket that answers about this pool (see
-    /// [`crate::control`]); `None`: no socket.
-    pub control: Option<PathBuf>,
 }
 
 impl Default for PoolOptions {
@@ -93,7 +90,6 @@ impl Default for PoolOptions {
             idle: None,
             io_uring: true,
             recovery_threads: 0,
-            control: None,
         }
     }
 }
@@ -149,8 +145,6 @@ pub struct Pool(Arc<Inner>);
 /// closes the pool.
 #[derive(Debug)]
 pub(crate) struct Inner {
-    /// Told first to stop, so that nobody else has it when the pool closes.
-    control: Mutex<Option<control::Server>>,
     destage: Mutex<Option<Destage>>,
     core: Arc<Core>,
     /// One add, remove, attach or detach at a time.  Guards the attached
@@ -179,7 +173,6 @@ impl Inner {
             return Ok(());
         }
         *closed = true;
-        drop(self.control.lock().unwrap_or_else(|e| e.into_inner()).take());
         drop(self.destage.lock().unwrap_or_else(|e| e.into_inner()).take());
         self.core.engine.close().map_err(|e| self.core.pool_error(e))
     }
@@ -272,31 +265,14 @@ impl Pool {
         };
         let (engine, report) = engine::open(&media, &options, threads)?;
         let core = Arc::new(Core::new(media, engine, read_only, report, threads, started)?);
-        let pool = Pool(Arc::new(Inner {
-            control: Mutex::new(None),
+        Ok(Pool(Arc::new(Inner {
             destage: Mutex::new(None),
             core,
             volumes: Mutex::default(),
             logs: Mutex::default(),
             closed: Mutex::new(false),
             io_uring: o.io_uring,
-        }));
-        if let Some(dir) = &o.control {
-            pool.start_control(dir);
-        }
-        Ok(pool)
-    }
-
-    /// A pool that cannot be asked about still works: status says why.
-    fn start_control(&self, dir: &Path) {
-        let core = &self.0.core;
-        match control::Server::start(dir, core) {
-            Ok(server) => {
-                core.set_control(Ok(server.socket().to_path_buf()));
-                *self.0.control.lock().unwrap_or_else(|e| e.into_inner()) = Some(server);
-            }
-            Err(e) => core.set_control(Err(e.to_string())),
-        }
+        })))
     }
 
     pub fn path(&self) -> &Path {
@@ -342,6 +318,11 @@ impl Pool {
     /// Changes what can change while it is open.
     pub fn set_options(&self, change: &OptionsChange) -> Result<OptionsInfo> {
         self.0.core.set_options(change)
+    }
+
+    /// Changes a volume that is attached, or all that are.
+    pub fn set_volume(&self, name: Option<&str>, change: &VolumeChange) -> Result<()> {
+        self.0.core.set_volume(name, change)
     }
 
     fn engine(&self) -> &Engine {
@@ -564,16 +545,17 @@ impl Pool {
         volume.map(Volume::from_inner)
     }
 
-    /// Writes all that attached volumes hold to their origins, all at once.
-    /// The progress function is called about ten times a second for each; when
-    /// it breaks, the drain ends with [`Error::Interrupted`].  Returns for each
-    /// volume of the pool, attached or not, whether its origin is complete now.
-    pub fn drain_all(
+    /// Writes all that a volume holds to its origin, or all that attached volumes hold,
+    /// at once.  The progress function is called about ten times a second for each; when
+    /// it breaks, the drain ends with [`Error::Interrupted`].  Returns for each volume
+    /// asked for, attached or not, whether its origin is complete now.
+    pub fn drain(
         &self,
+        volume: Option<&str>,
         progress: &mut dyn FnMut(&str, &DrainProgress) -> ControlFlow<()>,
     ) -> Result<Vec<Completeness>> {
         let core = &self.0.core;
-        core.drain(&core.named(None)?, progress).map(|(judged, _)| judged)
+        core.drain(&core.named(volume)?, progress).map(|(judged, _)| judged)
     }
 
     /// Is its origin, alone, all of the volume?

@@ -380,10 +380,6 @@ pub struct PoolStatus {
     pub logs: Vec<LogInfo>,
     /// The last damaged blocks found.
     pub damaged_blocks: Vec<ReportBlock>,
-    /// Socket that answers about this pool, if one could be made.
-    pub control_socket: Option<String>,
-    /// Why there is none.
-    pub control_note: Option<String>,
     /// Why destage does not work at all: an internal error.
     pub destage_failure: Option<String>,
     /// Checksum kernel in use.

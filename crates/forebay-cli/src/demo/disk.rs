@@ -103,7 +103,7 @@ fn drain(stage: &Stage, disk: &mut Disk) -> anyhow::Result<()> {
         stage.bar(0, "  drain {bar:30} {bytes}/{total_bytes}  {binary_bytes_per_sec}, {eta} left");
     let mut of_volume = BTreeMap::new();
     let start = Instant::now();
-    let drained = pool.drain_all(&mut |volume, progress| {
+    let drained = pool.drain(None, &mut |volume, progress| {
         of_volume.insert(volume.to_string(), progress.clone());
         let total: u64 = of_volume.values().map(|p| p.pages_start).sum();
         let left: u64 = of_volume.values().map(|p| p.pages_left).sum();

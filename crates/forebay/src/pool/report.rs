@@ -127,7 +127,6 @@ impl Core {
     pub(crate) fn status(&self) -> PoolStatus {
         let engine = &self.engine;
         let info = engine.info();
-        let control = self.control.get();
         PoolStatus {
             pid: std::process::id(),
             uuid: Uuid(info.sb.uuid),
@@ -173,14 +172,6 @@ impl Core {
             damaged_blocks: {
                 let damaged = engine.damaged(DAMAGED_LISTED);
                 damaged.iter().map(|b| self.report_block(b)).collect()
-            },
-            control_socket: match control {
-                Some(Ok(socket)) => Some(socket.display().to_string()),
-                _ => None,
-            },
-            control_note: match control {
-                Some(Err(why)) => Some(why.clone()),
-                _ => None,
             },
             destage_failure: self.failure(),
             checksum_kernel: sys::posix_crc_kernel().into(),

@@ -3,12 +3,10 @@
 //! than the engine gives at once; and what each setting of `verify` lets pass.
 
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixListener;
 
 use crate::common::*;
-use forebay::control::Client;
 use forebay::*;
 
 const PAGE: usize = 4096;
@@ -167,33 +165,6 @@ fn a_random_name_is_one() {
     assert_eq!(digits[19], "89ab".chars().collect());
 }
 
-/// An answer may have a mebibyte; a longer one is an answer that is too long, and no
-/// end of the connection.
-#[test]
-fn an_answer_that_is_too_long_is_told() {
-    let dir = Dir::new("answer");
-    let run = dir.path("run");
-    std::fs::create_dir(&run).unwrap();
-    let uuid = Uuid::random().unwrap();
-    let listener = UnixListener::bind(run.join(format!("{uuid}.sock"))).unwrap();
-    for (length, told) in [(1 << 10, "closed"), ((1 << 20) - 1, "closed"), (1 << 20, "too long")] {
-        let e = std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let (mut stream, _) = listener.accept().unwrap();
-                let mut byte = [0];
-                while byte != *b"\n" {
-                    stream.read_exact(&mut byte).unwrap();
-                }
-                // Whoever has read enough may hang up.
-                let _ = stream.write_all(&vec![b' '; length]);
-            });
-            let mut client = Client::connect(&run, uuid).unwrap().unwrap();
-            client.status().unwrap_err().to_string()
-        });
-        assert!(e.contains(told), "{length}: {e}");
-    }
-}
-
 /// Bytes are bytes: of so many sectors and pages each.
 #[test]
 fn a_volume_counts_in_bytes() {
@@ -236,34 +207,6 @@ fn kernels_are_named() {
     let pool = open(&dir.pool(8));
     assert_eq!(kernels()[0], pool.status().media.kernel);
     assert!(kernels().contains(&"generic"), "{:?}", kernels());
-}
-
-/// Whoever hangs up has closed the connection, and whoever says nothing does not answer.
-#[test]
-fn a_connection_that_ends_is_no_silence() {
-    let dir = Dir::new("silence");
-    let (path, run) = (dir.pool(8), dir.path("run"));
-    let uuid = inspect(&path).unwrap().superblock.unwrap().uuid;
-    std::fs::create_dir(&run).unwrap();
-    let listener = UnixListener::bind(run.join(format!("{uuid}.sock"))).unwrap();
-    for (hangs_up, told) in [(true, "closed"), (false, "no answer")] {
-        let e = std::thread::scope(|scope| {
-            let server = scope.spawn(|| {
-                let (mut stream, _) = listener.accept().unwrap();
-                if hangs_up {
-                    // Of what was sent one byte is read: the rest resets the connection.
-                    stream.read_exact(&mut [0]).unwrap();
-                    return None;
-                }
-                Some(stream)
-            });
-            let patience = std::time::Duration::from_millis(if hangs_up { 60_000 } else { 50 });
-            let got = Client::for_pool_within(&run, &path, patience);
-            let _kept = server.join().unwrap();
-            got.map(drop).unwrap_err().to_string()
-        });
-        assert!(e.contains(told), "{e}");
-    }
 }
 
 /// What cannot be is refused, each by itself.

@@ -131,7 +131,7 @@ fn beside_hung_origins(pipe: Option<Arc<OwnedFd>>, release: impl FnOnce()) {
     let over = AtomicBool::new(false);
     let drained = std::thread::scope(|s| {
         s.spawn(|| {
-            let _ = pool.drain_all(&mut |_, _| match over.load(Ordering::Relaxed) {
+            let _ = pool.drain(None, &mut |_, _| match over.load(Ordering::Relaxed) {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),
             });

@@ -7,7 +7,6 @@ mod bypass;
 mod churn;
 mod common;
 mod contention;
-mod control;
 mod damage;
 mod disk;
 mod drains;

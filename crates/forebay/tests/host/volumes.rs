@@ -79,7 +79,7 @@ fn watermarks_of_many_volumes() {
         }
     }
     let mut told = std::collections::BTreeSet::new();
-    pool.drain_all(&mut |name, _| {
+    pool.drain(None, &mut |name, _| {
         told.insert(name.to_string());
         std::ops::ControlFlow::Continue(())
     })

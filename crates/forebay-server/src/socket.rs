@@ -20,7 +20,7 @@ use rustix::fs::{FlockOperation, Mode};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::error::{Error, Result};
+use forebay::{Error, Result};
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;

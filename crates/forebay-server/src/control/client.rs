@@ -7,14 +7,15 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use forebay::{
+    inspect, Completeness, DrainProgress, Error as PoolError, OptionsChange, OptionsInfo, Uuid,
+    VolumeChange,
+};
+use serde_json::Value;
+
 use super::{socket_path, Answer, Request, LINE_MAX};
-use crate::bypass::VolumeChange;
-use crate::completeness::Completeness;
-use crate::error::{Error, Result};
-use crate::media::inspect;
-use crate::pool::{OptionsChange, OptionsInfo};
-use crate::socket;
-use crate::status::{DrainProgress, PoolStatus, Uuid};
+use crate::service::{Progress, ServerStatus, ServiceStatus};
+use crate::{socket, Error, Result};
 
 /// A server that says nothing for so long is taken for dead, unless the caller has less
 /// time.  It answers at once, or when a connection that is idle has made room.
@@ -47,12 +48,12 @@ impl Client {
                 return Ok(None)
             }
             Err(e) if silent(&e) => return Err(no_answer(&path, patience)),
-            Err(e) => return Err(Error::system(&path, "connecting to it", e)),
+            Err(e) => return Err(PoolError::system(&path, "connecting to it", e).into()),
         };
         let set = stream
             .set_read_timeout(Some(patience))
             .and_then(|()| stream.set_write_timeout(Some(patience)));
-        set.map_err(|e| Error::system(&path, "setting it up", e))?;
+        set.map_err(|e| PoolError::system(&path, "setting it up", e))?;
         Ok(Some(Client { socket: path, stream: BufReader::new(stream), patience }))
     }
 
@@ -71,17 +72,17 @@ impl Client {
             return Ok(None);
         };
         let answered = client.status()?;
-        match answered.media.id == asked.id {
+        match answered.pool.media.id == asked.id {
             true => Ok(Some(client)),
             false => Err(Error::OtherPool {
                 asked: pool.into(),
-                served: answered.media.path,
-                pid: answered.pid,
+                served: answered.pool.media.path,
+                pid: answered.pool.pid,
             }),
         }
     }
 
-    pub fn status(&mut self) -> Result<PoolStatus> {
+    pub fn status(&mut self) -> Result<ServerStatus> {
         self.send(&Request::Status)?;
         match self.receive()? {
             Answer::Status(status) => Ok(*status),
@@ -122,13 +123,57 @@ impl Client {
             match self.receive_some()? {
                 Some(Answer::Progress { volume, progress: p }) => {
                     if progress(&volume, &p).is_break() {
-                        return Err(Error::Interrupted { name: volume });
+                        return Err(PoolError::Interrupted { name: volume }.into());
                     }
                     last = volume;
                 }
                 Some(Answer::Drained(judged)) => return Ok(judged),
                 Some(other) => return Err(self.unexpected(&other)),
-                None => return Err(Error::Stopped { name: last, why: "ended" }),
+                None => return Err(PoolError::Stopped { name: last, why: "ended" }.into()),
+            }
+        }
+    }
+
+    /// Has a service of the kind started.  When the progress function breaks, the
+    /// connection ends, and with it what is not finished.
+    pub fn start(
+        mut self,
+        kind: &str,
+        options: Value,
+        progress: &mut Progress<'_>,
+    ) -> Result<ServiceStatus> {
+        self.send(&Request::Start { kind: kind.into(), options })?;
+        match self.worked(progress)? {
+            Answer::Started(status) => Ok(*status),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Has one stopped; with `keep` what the pool holds for it stays there.
+    pub fn stop(
+        mut self,
+        kind: &str,
+        name: &str,
+        keep: bool,
+        progress: &mut Progress<'_>,
+    ) -> Result<()> {
+        self.send(&Request::Stop { kind: kind.into(), name: name.into(), keep })?;
+        match self.worked(progress)? {
+            Answer::Done(_) => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// The answer after all that is told of the way to it.
+    fn worked(&mut self, progress: &mut Progress<'_>) -> Result<Answer> {
+        loop {
+            match self.receive()? {
+                Answer::Working(work) if progress(&work).is_continue() => {}
+                Answer::Working(work) => {
+                    let what = format!("interrupted: {}", work.what);
+                    return Err(Error::service(13, what, "see forebay status"));
+                }
+                answer => return Ok(answer),
             }
         }
     }

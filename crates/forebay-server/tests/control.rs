@@ -1,20 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Asking the process that has the pool open.
+//! Goal: whoever serves a pool answers for it, and only he; what clients send, or do not
+//! send, holds up nobody.  Method: clients in this process, some of them rude.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::ops::ControlFlow;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::common::*;
-use forebay::control::Client;
+use common::*;
 use forebay::*;
+use forebay_server::control::Client;
+use forebay_server::Server;
 
-fn serve(dir: &Dir) -> Pool {
-    let options = PoolOptions { control: Some(dir.path("run")), ..Default::default() };
-    Pool::open(&dir.path("pool"), &options).unwrap()
+#[path = "../../forebay/tests/host/common.rs"]
+#[allow(dead_code)]
+mod common;
+
+fn serve(dir: &Dir) -> Server {
+    Server::new(open(&dir.path("pool")), &dir.path("run"), Vec::new())
 }
 
 #[test]
@@ -22,16 +27,17 @@ fn status_set_and_drain_from_outside() {
     let dir = Dir::new("control");
     let (path, run) = (dir.pool(16), dir.path("run"));
     assert!(Client::for_pool(&run, &path).unwrap().is_none(), "nobody is there yet");
-    let pool = serve(&dir);
+    let server = serve(&dir);
+    let pool = server.pool();
     let origin = MemOrigin::new(1 << 20).unwrap();
-    let volume = attach(&pool, "v", &origin);
+    let volume = attach(pool, "v", &origin);
     volume.write_at(&[1; 8 * 4096], 0).unwrap();
 
     let mut client = Client::for_pool(&run, &path).unwrap().unwrap();
     let status = client.status().unwrap();
-    assert_eq!(status.pid, std::process::id());
-    assert_eq!(status.volumes[0].pages, 8);
-    assert_eq!(status.uuid, pool.uuid());
+    assert_eq!(status.pool.pid, std::process::id());
+    assert_eq!(status.pool.volumes[0].pages, 8);
+    assert_eq!(status.pool.uuid, pool.uuid());
     let socket = std::fs::metadata(status.control_socket.unwrap()).unwrap();
     assert_eq!(socket.permissions().mode() & 0o777, 0o600);
     assert_eq!(std::fs::metadata(&run).unwrap().permissions().mode() & 0o777, 0o700);
@@ -60,7 +66,7 @@ fn status_set_and_drain_from_outside() {
     // A client that stays connected does not keep the pool open.
     drop(volume);
     let uuid = pool.uuid();
-    pool.close().unwrap();
+    server.close().unwrap();
     assert!(client.status().is_err());
     assert!(Client::connect(&run, uuid).unwrap().is_none());
     open(&path);
@@ -71,8 +77,8 @@ fn garbage_is_answered_and_a_stale_socket_replaced() {
     let dir = Dir::new("garbage");
     dir.pool(8);
     let uuid = {
-        let pool = serve(&dir);
-        let socket = pool.status().control_socket.unwrap();
+        let server = serve(&dir);
+        let socket = server.status().control_socket.unwrap();
         let mut stream = UnixStream::connect(socket).unwrap();
         stream.write_all(b"{\"op\":\"format\"}\nnonsense\n").unwrap();
         let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
@@ -80,13 +86,13 @@ fn garbage_is_answered_and_a_stale_socket_replaced() {
             let line = lines.next().unwrap().unwrap();
             assert!(line.contains("\"exit_code\":2"), "{line}");
         }
-        pool.uuid()
+        server.pool().uuid()
     };
     let stale = dir.path("run").join(format!("{uuid}.sock"));
     drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
-    let pool = serve(&dir);
+    let server = serve(&dir);
     let mut client = Client::connect(&dir.path("run"), uuid).unwrap().unwrap();
-    assert_eq!(client.status().unwrap().uuid, pool.uuid());
+    assert_eq!(client.status().unwrap().pool.uuid, server.pool().uuid());
 }
 
 /// A pool whose socket cannot be made works, and says why.
@@ -105,14 +111,14 @@ fn no_socket_is_a_note() {
 fn idle_connections_keep_nobody_out() {
     let dir = Dir::new("idle");
     dir.pool(16);
-    let pool = serve(&dir);
-    let socket = pool.status().control_socket.unwrap();
+    let server = serve(&dir);
+    let socket = server.status().control_socket.unwrap();
     // More than are served at once, less than may wait.
     let mut idle: Vec<_> = (0..100).map(|_| UnixStream::connect(&socket).unwrap()).collect();
     // One that never ends its line is idle too.
     idle[0].write_all(b"{\"op\":").unwrap();
-    let mut client = Client::connect(&dir.path("run"), pool.uuid()).unwrap().unwrap();
-    assert_eq!(client.status().unwrap().uuid, pool.uuid());
+    let mut client = Client::connect(&dir.path("run"), server.pool().uuid()).unwrap().unwrap();
+    assert_eq!(client.status().unwrap().pool.uuid, server.pool().uuid());
 }
 
 /// What a client sends without ever ending its line is not kept.
@@ -120,8 +126,8 @@ fn idle_connections_keep_nobody_out() {
 fn a_line_without_an_end_is_refused() {
     let dir = Dir::new("endless");
     dir.pool(8);
-    let pool = serve(&dir);
-    let mut stream = UnixStream::connect(pool.status().control_socket.unwrap()).unwrap();
+    let server = serve(&dir);
+    let mut stream = UnixStream::connect(server.status().control_socket.unwrap()).unwrap();
     let taken = (0..64).position(|_| stream.write_all(&[b'x'; 1 << 20]).is_err());
     assert!(taken.is_some(), "64 MiB were taken");
 }
@@ -131,8 +137,8 @@ fn a_line_without_an_end_is_refused() {
 fn closing_waits_for_no_line() {
     let dir = Dir::new("trickle");
     dir.pool(8);
-    let pool = serve(&dir);
-    let mut stream = UnixStream::connect(pool.status().control_socket.unwrap()).unwrap();
+    let server = serve(&dir);
+    let mut stream = UnixStream::connect(server.status().control_socket.unwrap()).unwrap();
     let closed = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let trickle = scope.spawn(|| {
@@ -148,8 +154,63 @@ fn closing_waits_for_no_line() {
             true
         });
         std::thread::sleep(Duration::from_millis(50));
-        pool.close().unwrap();
+        server.close().unwrap();
         closed.store(true, Ordering::Release);
         assert!(trickle.join().unwrap(), "it was not closed before the client ended");
     });
+}
+
+/// An answer may have a mebibyte; a longer one is an answer that is too long, and no
+/// end of the connection.
+#[test]
+fn an_answer_that_is_too_long_is_told() {
+    let dir = Dir::new("answer");
+    let run = dir.path("run");
+    std::fs::create_dir(&run).unwrap();
+    let uuid = Uuid::random().unwrap();
+    let listener = UnixListener::bind(run.join(format!("{uuid}.sock"))).unwrap();
+    for (length, told) in [(1 << 10, "closed"), ((1 << 20) - 1, "closed"), (1 << 20, "too long")] {
+        let e = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut byte = [0];
+                while byte != *b"\n" {
+                    stream.read_exact(&mut byte).unwrap();
+                }
+                // Whoever has read enough may hang up.
+                let _ = stream.write_all(&vec![b' '; length]);
+            });
+            let mut client = Client::connect(&run, uuid).unwrap().unwrap();
+            client.status().unwrap_err().to_string()
+        });
+        assert!(e.contains(told), "{length}: {e}");
+    }
+}
+
+/// Whoever hangs up has closed the connection, and whoever says nothing does not answer.
+#[test]
+fn a_connection_that_ends_is_no_silence() {
+    let dir = Dir::new("silence");
+    let (path, run) = (dir.pool(8), dir.path("run"));
+    let uuid = inspect(&path).unwrap().superblock.unwrap().uuid;
+    std::fs::create_dir(&run).unwrap();
+    let listener = UnixListener::bind(run.join(format!("{uuid}.sock"))).unwrap();
+    for (hangs_up, told) in [(true, "closed"), (false, "no answer")] {
+        let e = std::thread::scope(|scope| {
+            let server = scope.spawn(|| {
+                let (mut stream, _) = listener.accept().unwrap();
+                if hangs_up {
+                    // Of what was sent one byte is read: the rest resets the connection.
+                    stream.read_exact(&mut [0]).unwrap();
+                    return None;
+                }
+                Some(stream)
+            });
+            let patience = std::time::Duration::from_millis(if hangs_up { 60_000 } else { 50 });
+            let got = Client::for_pool_within(&run, &path, patience);
+            let _kept = server.join().unwrap();
+            got.map(drop).unwrap_err().to_string()
+        });
+        assert!(e.contains(told), "{e}");
+    }
 }

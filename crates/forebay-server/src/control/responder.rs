@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The side that has the pool open: a thread that accepts, and one for each
+//! The side that serves the pool: a thread that accepts, and one for each
 //! connection.
 
 use std::io::{self, BufRead, BufReader, Write};
@@ -11,10 +11,13 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::{private_dir, socket_path, Answer, Request, LINE_MAX};
-use crate::core::Core;
-use crate::error::{Error, Result};
-use crate::socket::PrivateSocket;
+use forebay::Error as PoolError;
+
+use super::{socket_path, Answer, Request, LINE_MAX};
+use crate::place::private_directory;
+use crate::server::Shared;
+use crate::service::Work;
+use crate::{PrivateSocket, Result};
 
 /// Connections at once; further ones wait to be accepted, which is no longer than
 /// an idle one is kept.
@@ -27,19 +30,19 @@ const TICK: Duration = Duration::from_millis(50);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
-pub(crate) struct Server {
+pub(crate) struct Responder {
     /// None: being dropped.
     socket: Option<PrivateSocket>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Server {
-    pub(crate) fn start(dir: &Path, core: &Arc<Core>) -> Result<Server> {
-        private_dir(dir)?;
-        let path = socket_path(dir, core.uuid());
+impl Responder {
+    pub(crate) fn start(dir: &Path, shared: &Arc<Shared>) -> Result<Responder> {
+        private_directory(dir, "name another with FOREBAY_RUNTIME_DIR")?;
+        let path = socket_path(dir, shared.pool().uuid());
         let socket = PrivateSocket::bind(&path).map_err(|e| match e {
-            Error::Busy { path, holder, .. } => Error::Busy {
+            PoolError::Busy { path, holder, .. } => PoolError::Busy {
                 path,
                 holder,
                 way_out: "another process answers for a pool of this UUID: a reader of this one, or a copy of it is open".into(),
@@ -48,17 +51,17 @@ impl Server {
         })?;
         let system = |doing| {
             let path = path.clone();
-            move |e: io::Error| Error::system(&path, doing, e)
+            move |e: io::Error| PoolError::system(&path, doing, e)
         };
         let listener = socket.listener().try_clone().map_err(system("setting it up"))?;
         listener.set_nonblocking(true).map_err(system("setting it up"))?;
         let stop = Arc::new(AtomicBool::new(false));
-        let (core, stop_too) = (core.clone(), stop.clone());
+        let (shared, stop_too) = (shared.clone(), stop.clone());
         let thread = std::thread::Builder::new()
             .name("fby-control".into())
-            .spawn(move || accept(&listener, &core, &stop_too))
+            .spawn(move || accept(&listener, &shared, &stop_too))
             .map_err(system("starting a thread"))?;
-        Ok(Server { socket: Some(socket), stop, thread: Some(thread) })
+        Ok(Responder { socket: Some(socket), stop, thread: Some(thread) })
     }
 
     pub(crate) fn socket(&self) -> &Path {
@@ -66,7 +69,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for Responder {
     fn drop(&mut self) {
         self.socket = None;
         self.stop.store(true, Ordering::Release);
@@ -77,7 +80,7 @@ impl Drop for Server {
 }
 
 /// Until told to stop; ends after all connections.
-fn accept(listener: &UnixListener, core: &Core, stop: &AtomicBool) {
+fn accept(listener: &UnixListener, shared: &Shared, stop: &AtomicBool) {
     let busy = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         while !stop.load(Ordering::Acquire) {
@@ -101,7 +104,7 @@ fn accept(listener: &UnixListener, core: &Core, stop: &AtomicBool) {
             let busy = &busy;
             let started = std::thread::Builder::new().spawn_scoped(scope, move || {
                 // A client that went away needs no answer.
-                let _ = serve(stream, core, stop);
+                let _ = serve(stream, shared, stop);
                 busy.fetch_sub(1, Ordering::AcqRel);
             });
             if started.is_err() {
@@ -117,7 +120,7 @@ fn readable(listener: &UnixListener) {
     let _ = poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&timeout));
 }
 
-fn serve(stream: UnixStream, core: &Core, stop: &AtomicBool) -> io::Result<()> {
+fn serve(stream: UnixStream, shared: &Shared, stop: &AtomicBool) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(TICK))?;
     stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
@@ -128,7 +131,7 @@ fn serve(stream: UnixStream, core: &Core, stop: &AtomicBool) -> io::Result<()> {
         match read_some(&mut reader, &mut line) {
             Ok(0) => return Ok(()),
             Ok(_) if line.ends_with(b"\n") => {
-                answer(&line, &stream, core, stop)?;
+                answer(&line, &stream, shared, stop)?;
                 line.clear();
                 asked = Instant::now();
             }
@@ -161,44 +164,55 @@ fn send(mut stream: &UnixStream, answer: &Answer) -> io::Result<()> {
     stream.write_all(&line)
 }
 
-fn answer(line: &[u8], stream: &UnixStream, core: &Core, stop: &AtomicBool) -> io::Result<()> {
-    let request = serde_json::from_slice::<Request>(line);
-    let result = match request {
-        Ok(Request::Status) => Ok(Answer::Status(Box::new(core.status()))),
-        Ok(Request::Set { options }) => core.set_options(&options).map(Answer::Options),
-        Ok(Request::SetVolume { volume, options }) => {
-            core.set_volume(volume.as_deref(), &options).map(|()| Answer::Done(true))
-        }
-        Ok(Request::Drain { volume }) => drain(volume.as_deref(), stream, core, stop),
-        Err(e) => Err(Error::usage(
-            format!("the request is not understood: {e}"),
-            "use the same version of Forebay on both sides",
-        )),
-    };
-    let answer = result
+fn answer(line: &[u8], stream: &UnixStream, shared: &Shared, stop: &AtomicBool) -> io::Result<()> {
+    let answer = carry_out(line, stream, shared, stop)
         .unwrap_or_else(|e| Answer::Error { message: e.to_string(), exit_code: e.exit_code() });
     send(stream, &answer)
 }
 
-fn drain(
-    volume: Option<&str>,
+fn carry_out(
+    line: &[u8],
     stream: &UnixStream,
-    core: &Core,
+    shared: &Shared,
     stop: &AtomicBool,
 ) -> Result<Answer> {
-    let volumes = core.named(volume)?;
-    let drained = core.drain(&volumes, &mut |name, progress| {
-        let line = Answer::Progress { volume: name.into(), progress: progress.clone() };
-        match send(stream, &line) {
-            Ok(()) if !stop.load(Ordering::Acquire) => ControlFlow::Continue(()),
-            _ => ControlFlow::Break(()),
+    let pool = shared.pool();
+    let request = serde_json::from_slice::<Request>(line).map_err(|e| {
+        PoolError::usage(
+            format!("the request is not understood: {e}"),
+            "use the same version of Forebay on both sides",
+        )
+    })?;
+    // A client that is gone waits for nothing.
+    let go_on = |progress: &Answer| match send(stream, progress) {
+        Ok(()) if !stop.load(Ordering::Acquire) => ControlFlow::Continue(()),
+        _ => ControlFlow::Break(()),
+    };
+    let mut working = |work: &Work| go_on(&Answer::Working(work.clone()));
+    Ok(match request {
+        Request::Status => Answer::Status(Box::new(shared.status())),
+        Request::Set { options } => Answer::Options(pool.set_options(&options)?),
+        Request::SetVolume { volume, options } => {
+            pool.set_volume(volume.as_deref(), &options)?;
+            Answer::Done(true)
         }
-    });
-    match drained {
-        Ok((judged, _)) => Ok(Answer::Drained(judged)),
-        Err(Error::Interrupted { name }) if stop.load(Ordering::Acquire) => {
-            Err(Error::Stopped { name, why: "stops" })
+        Request::Start { kind, options } => {
+            Answer::Started(Box::new(shared.start(&kind, options, &mut working)?))
         }
-        Err(e) => Err(e),
-    }
+        Request::Stop { kind, name, keep } => {
+            shared.stop(&kind, &name, keep, &mut working)?;
+            Answer::Done(true)
+        }
+        Request::Drain { volume } => {
+            let drained = pool.drain(volume.as_deref(), &mut |name, progress| {
+                go_on(&Answer::Progress { volume: name.into(), progress: progress.clone() })
+            });
+            Answer::Drained(drained.map_err(|e| match e {
+                PoolError::Interrupted { name } if stop.load(Ordering::Acquire) => {
+                    PoolError::Stopped { name, why: "stops" }
+                }
+                e => e,
+            })?)
+        }
+    })
 }

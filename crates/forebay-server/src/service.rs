@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a server does with its pool for others: the seam between [`crate::Server`],
+//! which knows pools, control socket and status, and the kinds of service that stand
+//! on it, which know their clients.  [`crate::exports`] is one kind.
+
+use std::fmt::Debug;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay::{Pool, PoolStatus};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::Result;
+
+/// A service that runs: it was started before the server has it.
+pub trait Service: Debug + Send + Sync {
+    /// A word that is the same for all of its kind, and a part of metrics' names.
+    fn kind(&self) -> &'static str;
+
+    /// By which clients name it; unique among those of its kind.
+    fn name(&self) -> &str;
+
+    /// For status, top and metrics.  Takes no lock that a request holds.
+    fn status(&self) -> ServiceStatus;
+
+    /// Brings home what the pool holds for its clients and only the service knows where
+    /// to bring.  The volumes' data is not that: the pool drains them.
+    fn drain(&self, _progress: &mut Progress<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    /// Takes nothing new, and returns when what was taken is answered and no handle of
+    /// the pool is left.  Several may call it at once, and again after it.  When it
+    /// fails it runs on, unless it had to end.
+    fn stop(&self, how: &Stop) -> Result<()>;
+
+    /// It came to its end without [`Service::stop`], which is called then.
+    fn ended(&self) -> bool;
+}
+
+/// Starts services of a kind when a client of the control socket asks for one.
+pub trait Starter: Debug + Send + Sync {
+    /// As its services'.
+    fn kind(&self) -> &'static str;
+
+    /// The options are the client's and any JSON.  What takes longer than a second says
+    /// how far it is about ten times a second, or the client takes the server for dead.
+    fn start(
+        &self,
+        pool: &Pool,
+        options: Value,
+        progress: &mut Progress<'_>,
+    ) -> Result<Arc<dyn Service>>;
+}
+
+/// Told how far something is; when it breaks, the caller gives up.
+pub type Progress<'p> = dyn FnMut(&Work) -> ControlFlow<()> + 'p;
+
+/// How far it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Work {
+    /// What is done, in a few words.
+    pub what: String,
+    pub done_bytes: u64,
+    pub total_bytes: u64,
+    /// What keeps it from going on, and what to do about it.
+    pub trouble: Option<String>,
+}
+
+/// How a service is to stop.
+#[derive(Clone, Copy, Debug)]
+pub struct Stop {
+    /// How long what was taken may go on; what is not answered then is cut off.
+    pub grace: Duration,
+    /// The server ends, so the service has to.  Otherwise it may refuse, as long as
+    /// clients hold something of it.
+    pub must: bool,
+}
+
+/// All that status says of a service.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ServiceStatus {
+    pub kind: String,
+    pub name: String,
+    /// A few words, without the name.
+    pub summary: String,
+    /// What is wrong with it, each with its way out.
+    pub trouble: Vec<String>,
+    pub figures: Vec<Figure>,
+    /// Anything of its kind.
+    #[serde(default)]
+    pub details: Value,
+}
+
+/// A number for top and metrics.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Figure {
+    /// Unique among those of its kind; a counter's ends in `_total`.
+    pub name: String,
+    pub help: String,
+    pub value: f64,
+}
+
+/// A pool and what a server does with it, or the pool alone where nobody serves it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ServerStatus {
+    #[serde(flatten)]
+    pub pool: PoolStatus,
+    /// Socket that answers about this pool; `None`: it is not served, or there is a note.
+    pub control_socket: Option<String>,
+    /// Why there is none though it is served.
+    pub control_note: Option<String>,
+    pub services: Vec<ServiceStatus>,
+}
+
+impl From<PoolStatus> for ServerStatus {
+    fn from(pool: PoolStatus) -> ServerStatus {
+        ServerStatus { pool, control_socket: None, control_note: None, services: Vec::new() }
+    }
+}
