@@ -13,11 +13,13 @@
 //! | [`Media`], [`Soft`] | what a pool lies on: mapped memory, or a [`Store`] written in Rust |
 //! | [`policy`] | what all hosts decide alike |
 //! | [`Memory`] | zeroed memory and mappings |
+//! | [`handle`] | file handles, which the system has no safe call for |
 //! | [`logs`], [`log_order`] | the pool's logs; the order of a log's entries by itself |
 //! | `hooks`, `planted` | for the simulator: the CPU's number, failed assertions, deliberate mistakes |
 
 mod code;
 mod engine;
+pub mod handle;
 #[cfg(feature = "hooks")]
 pub mod hooks;
 pub mod log_order;

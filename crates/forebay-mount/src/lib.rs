@@ -5,6 +5,7 @@
 //! ```text
 //! record   what the log holds
 //! tree     the tree as both parts below use it; on a file system, or simulated
+//! unix     the one on a file system
 //! live     operations: what is logged when, and when the tree is synced
 //! replay   what the tree should be, from the log, and making it so
 //! front    FUSE, above live
@@ -15,3 +16,4 @@
 pub mod live;
 pub mod record;
 pub mod tree;
+pub mod unix;

@@ -62,6 +62,10 @@ pub struct New<'a> {
     pub device: u64,
     /// Of a symlink.
     pub target: &'a [u8],
+    /// The default ACL of the directory, if it has one, is inherited and says what is left
+    /// of the mode, in which the umask of who asks must not count then.  Otherwise the mode
+    /// is as it is here, without an ACL.
+    pub inherit_acl: bool,
 }
 
 /// A tree.  All calls may be made by several threads at once.  A name is a component, not
@@ -88,8 +92,8 @@ pub trait Tree: Send + Sync {
     fn names(&self, dir: &Self::Node) -> Result<Vec<Vec<u8>>>;
     fn attr(&self, node: &Self::Node) -> Result<Attr>;
 
-    /// Fails if the name is there.  What it is made with holds whatever the umask and the
-    /// directory's default ACL say.
+    /// Fails if the name is there.  Owner, group and mode are those of `new`, whatever the
+    /// directory's set-group-ID bit says.
     fn create(&self, dir: &Self::Node, name: &[u8], new: &New<'_>) -> Result<Self::Node>;
     fn link(&self, node: &Self::Node, dir: &Self::Node, name: &[u8]) -> Result<()>;
     fn unlink(&self, dir: &Self::Node, name: &[u8], directory: bool) -> Result<()>;

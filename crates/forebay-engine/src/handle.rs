@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! File handles, and the UUID of a file system: what the system has no safe call for.
+
+use std::ffi::{c_char, c_int};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use rustix::fs::{AtFlags, OFlags};
+use rustix::io::Errno;
+use rustix::ioctl::{ioctl, Getter, Opcode};
+
+/// MAX_HANDLE_SZ of linux/exportfs.h; a handle as it is here has its type in front.
+const BYTES_MAX: usize = 128;
+const TYPE: usize = size_of::<i32>();
+/// AT_HANDLE_FID, of Linux 6.5: a handle that tells inodes apart and opens none.
+const HANDLE_FID: c_int = 0x200;
+/// `_IOR(0x15, 0, struct fsuuid2)`, of linux/fs.h, Linux 6.9.
+const FS_IOC_GETFSUUID: Opcode = 2 << 30 | 17 << 16 | 0x15 << 8;
+
+/// `struct file_handle` of fcntl.h with the longest handle there is.
+#[repr(C)]
+struct FileHandle {
+    bytes: u32,
+    kind: i32,
+    handle: [u8; BYTES_MAX],
+}
+
+extern "C" {
+    fn name_to_handle_at(
+        dir: c_int,
+        path: *const c_char,
+        handle: *mut FileHandle,
+        mount: *mut c_int,
+        flags: c_int,
+    ) -> c_int;
+    fn open_by_handle_at(mount: c_int, handle: *mut FileHandle, flags: c_int) -> c_int;
+}
+
+fn last_error() -> Errno {
+    Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+/// Of what the descriptor is of, which may be one of O_PATH.  Where the file system opens
+/// nothing by handle, it still tells inodes apart.
+pub fn file_handle(of: BorrowedFd<'_>) -> Result<Vec<u8>, Errno> {
+    let ask = |flags: c_int| {
+        let mut found = FileHandle { bytes: BYTES_MAX as u32, kind: 0, handle: [0; BYTES_MAX] };
+        let mut mount = 0;
+        // SAFETY: an empty string that ends; a handle with room for as many bytes as it
+        // says; an int.  The call writes to the last two.
+        let ret = unsafe {
+            name_to_handle_at(of.as_raw_fd(), c"".as_ptr(), &mut found, &mut mount, flags)
+        };
+        if ret != 0 {
+            return Err(last_error());
+        }
+        let bytes = found.handle.get(..found.bytes as usize).ok_or(Errno::OVERFLOW)?;
+        Ok([&found.kind.to_le_bytes()[..], bytes].concat())
+    };
+    let empty_path = AtFlags::EMPTY_PATH.bits() as c_int;
+    match ask(empty_path) {
+        Err(Errno::OPNOTSUPP) => ask(empty_path | HANDLE_FID).map_err(|_| Errno::OPNOTSUPP),
+        answer => answer,
+    }
+}
+
+/// Opens the inode of a handle of [`file_handle`].  `ESTALE`: there is none; `EPERM`: this
+/// process may not.  `mount` is open on the file system, and not by O_PATH.
+pub fn open_handle(mount: BorrowedFd<'_>, handle: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+    let (kind, bytes) = handle.split_first_chunk::<TYPE>().ok_or(Errno::INVAL)?;
+    let mut given = FileHandle {
+        bytes: bytes.len() as u32,
+        kind: i32::from_le_bytes(*kind),
+        handle: [0; BYTES_MAX],
+    };
+    given.handle.get_mut(..bytes.len()).ok_or(Errno::INVAL)?.copy_from_slice(bytes);
+    let flags = (flags | OFlags::CLOEXEC).bits() as c_int;
+    // SAFETY: the handle has as many bytes as it says, and the call only reads it.
+    let fd = unsafe { open_by_handle_at(mount.as_raw_fd(), &mut given, flags) };
+    if fd < 0 {
+        return Err(last_error());
+    }
+    // SAFETY: the call made it for us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Of the file system that the descriptor is on; an error where the kernel or the file
+/// system has none to tell.
+pub fn file_system_uuid(of: BorrowedFd<'_>) -> Result<[u8; 16], Errno> {
+    type Request = Getter<FS_IOC_GETFSUUID, [u8; 17]>;
+    // SAFETY: `struct fsuuid2` is a byte and sixteen, as the call's number says.
+    let [length, uuid @ ..] = unsafe { ioctl(of, Request::new()) }?;
+    match length {
+        16 => Ok(uuid),
+        _ => Err(Errno::OPNOTSUPP),
+    }
+}

@@ -1,0 +1,534 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A [`Tree`] that is a directory of a file system.
+//!
+//! An inode is held by a descriptor of O_PATH and reached through it, never by a path, so
+//! that the mount may lie over the tree.  What such a descriptor cannot do is done by
+//! another one, opened through /proc/self/fd.  So the process that opens a tree must be
+//! the one that uses it: a child's /proc/self/fd is its own.
+//!
+//! The umask of the process has to be 0.  Who may do what is the kernel's to decide, at
+//! the mount: here the process's own rights count.
+
+use std::collections::VecDeque;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use forebay_engine::handle::{file_handle, file_system_uuid, open_handle};
+use rustix::fs::{
+    self, AtFlags, Dir, FallocateFlags, FileType, Gid, Mode, OFlags, RenameFlags, ResolveFlags,
+    SeekFrom, Stat, StatVfs, Timespec, Timestamps, Uid, XattrFlags, UTIME_OMIT,
+};
+use rustix::io::Errno;
+
+use crate::record::{Allocate, Kind, SetAttr, Time};
+use crate::tree::{Attr, Handle, New, RenameHow, Result, Tree, TreeIdentity};
+
+/// A directory's ACL for what is made in it, and the ACL of an inode.
+pub const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
+pub const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
+
+const HELD: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const LISTED: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+const SET_IDS: u32 = 0o6000;
+
+/// An inode of a [`UnixTree`].
+#[derive(Clone, Debug)]
+pub struct Node(Arc<Held>);
+
+#[derive(Debug)]
+struct Held {
+    /// Of O_PATH; of a file that was made here, for reading and writing.
+    fd: OwnedFd,
+    made: bool,
+    kind: Kind,
+    ino: u64,
+    /// A file's, for reading and writing.
+    both: OnceLock<OwnedFd>,
+    /// Where that cannot be had: a file's for reading, and a directory's.
+    reading: OnceLock<OwnedFd>,
+}
+
+impl Node {
+    fn new(fd: OwnedFd, stat: &Stat, made: bool) -> Node {
+        Node(Arc::new(Held {
+            fd,
+            made,
+            kind: kind_of(stat),
+            ino: stat.st_ino,
+            both: OnceLock::new(),
+            reading: OnceLock::new(),
+        }))
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.fd.as_fd()
+    }
+
+    pub fn kind(&self) -> Kind {
+        self.0.kind
+    }
+
+    /// The inode's number.
+    pub fn ino(&self) -> u64 {
+        self.0.ino
+    }
+
+    /// A path that is this inode, whatever its names are, and also if it is a symlink.
+    fn path(&self) -> PathBuf {
+        use std::os::fd::AsRawFd;
+        format!("/proc/self/fd/{}", self.fd().as_raw_fd()).into()
+    }
+
+    fn reopen(&self, flags: OFlags) -> Result<OwnedFd> {
+        fs::open(self.path(), flags | OFlags::CLOEXEC, Mode::empty())
+    }
+
+    /// For reading, and for writing where the file lets itself be opened so.
+    pub fn reading(&self) -> Result<BorrowedFd<'_>> {
+        match self.kind() {
+            Kind::File => {}
+            Kind::Directory => return kept(&self.0.reading, || self.reopen(LISTED)),
+            _ => return Err(Errno::INVAL),
+        }
+        if let Some(fd) = self.0.reading.get() {
+            return Ok(fd.as_fd());
+        }
+        // A program that runs, a file that is immutable or another's.
+        self.writing().or_else(|_| kept(&self.0.reading, || self.reopen(OFlags::RDONLY)))
+    }
+
+    pub fn writing(&self) -> Result<BorrowedFd<'_>> {
+        match self.kind() {
+            Kind::File if self.0.made => Ok(self.fd()),
+            Kind::File => kept(&self.0.both, || self.reopen(OFlags::RDWR)),
+            Kind::Directory => Err(Errno::ISDIR),
+            _ => Err(Errno::INVAL),
+        }
+    }
+}
+
+/// Of two threads that open it the first one's is kept.
+fn kept(
+    cell: &OnceLock<OwnedFd>,
+    open: impl FnOnce() -> Result<OwnedFd>,
+) -> Result<BorrowedFd<'_>> {
+    if let Some(fd) = cell.get() {
+        return Ok(fd.as_fd());
+    }
+    let opened = open()?;
+    Ok(cell.get_or_init(|| opened).as_fd())
+}
+
+fn kind_of(stat: &Stat) -> Kind {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => Kind::Directory,
+        FileType::Symlink => Kind::Symlink,
+        FileType::Fifo => Kind::Fifo,
+        FileType::Socket => Kind::Socket,
+        FileType::CharacterDevice => Kind::CharDevice,
+        FileType::BlockDevice => Kind::BlockDevice,
+        _ => Kind::File,
+    }
+}
+
+fn file_type(kind: Kind) -> FileType {
+    match kind {
+        Kind::File => FileType::RegularFile,
+        Kind::Directory => FileType::Directory,
+        Kind::Symlink => FileType::Symlink,
+        Kind::Fifo => FileType::Fifo,
+        Kind::Socket => FileType::Socket,
+        Kind::CharDevice => FileType::CharacterDevice,
+        Kind::BlockDevice => FileType::BlockDevice,
+    }
+}
+
+fn permissions(mode: u32) -> Mode {
+    Mode::from_raw_mode(mode & 0o7777)
+}
+
+fn timespec(time: Option<Time>) -> Timespec {
+    match time {
+        Some(t) => Timespec { tv_sec: t.seconds, tv_nsec: t.nanoseconds.into() },
+        None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+    }
+}
+
+/// A component that the kernel takes for nothing else.
+fn component(name: &[u8]) -> Result<&OsStr> {
+    match name {
+        b"" => Err(Errno::NOENT),
+        b"." | b".." => Err(Errno::INVAL),
+        _ if name.contains(&b'/') => Err(Errno::INVAL),
+        _ => Ok(OsStr::from_bytes(name)),
+    }
+}
+
+/// A directory of a file system, as it is without what is mounted in it.
+#[derive(Debug)]
+pub struct UnixTree {
+    root: Node,
+    device: u64,
+    path: PathBuf,
+}
+
+impl UnixTree {
+    /// The root may be reached by symlinks; nothing in the tree is.
+    pub fn open(path: &Path) -> Result<UnixTree> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = fs::open(path, flags, Mode::empty())?;
+        let stat = fs::fstat(&fd)?;
+        let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.into());
+        Ok(UnixTree { root: Node::new(fd, &stat, false), device: stat.st_dev, path })
+    }
+
+    /// Holds what was opened, if it is of this file system; `made`: for reading and writing.
+    fn hold(&self, fd: OwnedFd, made: bool) -> Result<Node> {
+        let stat = fs::fstat(&fd)?;
+        match stat.st_dev == self.device {
+            true => Ok(Node::new(fd, &stat, made)),
+            false => Err(Errno::XDEV),
+        }
+    }
+
+    /// Neither through a symlink nor into what is mounted there.
+    fn child(&self, dir: &Node, name: &OsStr) -> Result<Node> {
+        let opened = fs::openat2(dir.fd(), name, HELD, Mode::empty(), ResolveFlags::NO_XDEV);
+        let fd = match opened {
+            Err(Errno::NOSYS) => fs::openat(dir.fd(), name, HELD, Mode::empty()),
+            opened => opened,
+        };
+        self.hold(fd?, false)
+    }
+
+    /// Where it is said to be, or anywhere: for a process that may not open by handle.
+    fn search(&self, handle: &Handle, path: &[u8]) -> Result<Option<Node>> {
+        let is_it = |node: &Node| Ok::<_, Errno>(&self.handle(node)? == handle);
+        let names = path.split(|b| *b == b'/').filter(|name| !name.is_empty());
+        let hinted = names.map(OsStr::from_bytes).try_fold(self.root(), |dir, name| {
+            self.child(&dir, name).ok().filter(|_| component(name.as_bytes()).is_ok()).ok_or(())
+        });
+        if let Ok(node) = hinted {
+            if is_it(&node)? {
+                return Ok(Some(node));
+            }
+        }
+        let mut directories = VecDeque::from([self.root()]);
+        while let Some(dir) = directories.pop_front() {
+            for name in self.names(&dir)? {
+                let node = match self.child(&dir, OsStr::from_bytes(&name)) {
+                    Err(Errno::XDEV | Errno::NOENT) => continue,
+                    node => node?,
+                };
+                if is_it(&node)? {
+                    return Ok(Some(node));
+                }
+                if node.kind() == Kind::Directory {
+                    directories.push_back(node);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Makes the name; what it is made with may not be all that was asked for.
+    fn make(&self, dir: &Node, name: &OsStr, new: &New<'_>) -> Result<Node> {
+        let mode = permissions(new.mode);
+        match new.kind {
+            Kind::File => {
+                let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+                // By who made it a file may be written, whatever its mode is.
+                let fd = fs::openat(dir.fd(), name, flags | OFlags::NOFOLLOW, mode)?;
+                return self.hold(fd, true);
+            }
+            Kind::Directory => fs::mkdirat(dir.fd(), name, mode)?,
+            Kind::Symlink => fs::symlinkat(OsStr::from_bytes(new.target), dir.fd(), name)?,
+            kind => fs::mknodat(dir.fd(), name, file_type(kind), mode, new.device)?,
+        }
+        self.child(dir, name)
+    }
+
+    /// Gives what was made the owner, the mode and the ACL that were asked for.
+    fn finish(&self, dir: &Node, node: &Node, new: &New<'_>) -> Result<()> {
+        let from_dir = new.kind != Kind::Symlink && self.xattr(dir, DEFAULT_ACL)?.is_some();
+        if from_dir && !new.inherit_acl {
+            for acl in [ACCESS_ACL, DEFAULT_ACL] {
+                match self.set_xattr(node, acl, None) {
+                    Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::ACCESS) => {}
+                    Err(e) => return Err(e),
+                }
+            }
+        }
+        let made = fs::fstat(node.fd())?;
+        let owner = (made.st_uid, made.st_gid) != (new.uid, new.gid);
+        if owner {
+            let set = SetAttr { uid: Some(new.uid), gid: Some(new.gid), ..Default::default() };
+            self.set_attr(node, &set)?;
+        }
+        if new.kind == Kind::Symlink {
+            return Ok(());
+        }
+        // What the directory's ACL left of the mode stays.
+        let wanted = match from_dir && new.inherit_acl {
+            true => made.st_mode & 0o1777 | new.mode & SET_IDS,
+            false => new.mode & 0o7777,
+        };
+        if made.st_mode & 0o7777 != wanted || (owner && wanted & SET_IDS != 0) {
+            self.set_attr(node, &SetAttr { mode: Some(wanted), ..Default::default() })?;
+        }
+        Ok(())
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Of the file system.
+    pub fn space(&self) -> Result<StatVfs> {
+        fs::fstatvfs(self.root.fd())
+    }
+
+    /// The names of an inode's extended attributes.
+    pub fn xattr_names(&self, node: &Node) -> Result<Vec<Vec<u8>>> {
+        let mut names = vec![0u8; 0x10000];
+        let length = fs::listxattr(node.path(), &mut names[..])?;
+        let names = names[..length].split(|b| *b == 0).filter(|name| !name.is_empty());
+        Ok(names.map(<[u8]>::to_vec).collect())
+    }
+
+    /// The next byte that is data, or with `hole` the next that is none.
+    pub fn seek(&self, node: &Node, offset: u64, hole: bool) -> Result<u64> {
+        // A descriptor of its own: the place in the file is the descriptor's.
+        let fd = node.reopen(OFlags::RDONLY)?;
+        fs::seek(&fd, if hole { SeekFrom::Hole(offset) } else { SeekFrom::Data(offset) })
+    }
+}
+
+impl Tree for UnixTree {
+    type Node = Node;
+
+    fn identity(&self) -> Result<TreeIdentity> {
+        let file_system = match file_system_uuid(self.root.reading()?) {
+            Ok(uuid) => uuid,
+            // What there is besides: for ext4 and btrfs made of the UUID.
+            Err(_) => {
+                let mut id = [0; 16];
+                id[..8].copy_from_slice(&self.space()?.f_fsid.to_le_bytes());
+                id
+            }
+        };
+        let path = self.path.as_os_str().as_bytes().to_vec();
+        Ok(TreeIdentity { file_system, root: self.handle(&self.root)?, path })
+    }
+
+    fn root(&self) -> Node {
+        self.root.clone()
+    }
+
+    fn open(&self, handle: &Handle, path: &[u8]) -> Result<Option<Node>> {
+        match open_handle(self.root.reading()?, &handle.0, HELD) {
+            Ok(fd) => self.hold(fd, false).map(Some),
+            Err(Errno::STALE) => Ok(None),
+            Err(Errno::PERM | Errno::OPNOTSUPP) => self.search(handle, path),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn handle(&self, node: &Node) -> Result<Handle> {
+        file_handle(node.fd()).map(Handle)
+    }
+
+    fn lookup(&self, dir: &Node, name: &[u8]) -> Result<Option<Node>> {
+        match self.child(dir, component(name)?) {
+            Err(Errno::NOENT) => Ok(None),
+            node => node.map(Some),
+        }
+    }
+
+    fn names(&self, dir: &Node) -> Result<Vec<Vec<u8>>> {
+        if dir.kind() != Kind::Directory {
+            return Err(Errno::NOTDIR);
+        }
+        let fd = fs::openat(dir.fd(), ".", LISTED, Mode::empty())?;
+        let mut names = Vec::new();
+        for entry in Dir::new(fd)? {
+            let entry = entry?;
+            match entry.file_name().to_bytes() {
+                b"." | b".." => {}
+                name => names.push(name.to_vec()),
+            }
+        }
+        Ok(names)
+    }
+
+    fn attr(&self, node: &Node) -> Result<Attr> {
+        let s = fs::fstat(node.fd())?;
+        let time = |seconds: i64, nanoseconds| Time { seconds, nanoseconds };
+        Ok(Attr {
+            kind: node.kind(),
+            ino: s.st_ino,
+            mode: s.st_mode & 0o7777,
+            nlink: s.st_nlink as u32,
+            uid: s.st_uid,
+            gid: s.st_gid,
+            device: s.st_rdev,
+            size: s.st_size as u64,
+            blocks: s.st_blocks as u64,
+            block_size: s.st_blksize as u32,
+            atime: time(s.st_atime as i64, s.st_atime_nsec as u32),
+            mtime: time(s.st_mtime as i64, s.st_mtime_nsec as u32),
+            ctime: time(s.st_ctime as i64, s.st_ctime_nsec as u32),
+        })
+    }
+
+    fn create(&self, dir: &Node, name: &[u8], new: &New<'_>) -> Result<Node> {
+        let named = component(name)?;
+        let node = self.make(dir, named, new)?;
+        if let Err(e) = self.finish(dir, &node, new) {
+            // What was asked for cannot be had: then there is to be nothing.
+            let _ = self.unlink(dir, name, new.kind == Kind::Directory);
+            return Err(e);
+        }
+        Ok(node)
+    }
+
+    fn link(&self, node: &Node, dir: &Node, name: &[u8]) -> Result<()> {
+        // The last step through /proc is to the inode itself, be it a symlink.
+        fs::linkat(fs::CWD, node.path(), dir.fd(), component(name)?, AtFlags::SYMLINK_FOLLOW)
+    }
+
+    fn unlink(&self, dir: &Node, name: &[u8], directory: bool) -> Result<()> {
+        let flags = if directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+        fs::unlinkat(dir.fd(), component(name)?, flags)
+    }
+
+    fn rename(&self, from: (&Node, &[u8]), to: (&Node, &[u8]), how: RenameHow) -> Result<()> {
+        let flags = match how {
+            RenameHow::Replace => RenameFlags::empty(),
+            RenameHow::NoReplace => RenameFlags::NOREPLACE,
+            RenameHow::Exchange => RenameFlags::EXCHANGE,
+        };
+        fs::renameat_with(from.0.fd(), component(from.1)?, to.0.fd(), component(to.1)?, flags)
+    }
+
+    fn read_link(&self, node: &Node) -> Result<Vec<u8>> {
+        match node.kind() {
+            Kind::Symlink => Ok(fs::readlinkat(node.fd(), "", Vec::new())?.into_bytes()),
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    fn read(&self, node: &Node, offset: u64, bytes: &mut [u8]) -> Result<usize> {
+        let fd = node.reading()?;
+        let mut done = 0;
+        while done < bytes.len() {
+            match rustix::io::pread(fd, &mut bytes[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write(&self, node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
+        let fd = node.writing()?;
+        let mut done = 0;
+        while done < bytes.len() {
+            match rustix::io::pwrite(fd, &bytes[done..], offset + done as u64) {
+                Ok(0) => return Err(Errno::IO),
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    fn truncate(&self, node: &Node, size: u64) -> Result<()> {
+        fs::ftruncate(node.writing()?, size)
+    }
+
+    fn allocate(&self, node: &Node, mode: Allocate, offset: u64, length: u64) -> Result<()> {
+        let flags = match mode {
+            Allocate::Extend => FallocateFlags::empty(),
+            Allocate::KeepSize => FallocateFlags::KEEP_SIZE,
+            Allocate::Punch => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+            Allocate::Zero => FallocateFlags::ZERO_RANGE,
+            Allocate::ZeroKeepSize => FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
+        };
+        fs::fallocate(node.writing()?, flags, offset, length)
+    }
+
+    /// The owner first: a new one takes the set-ID bits away.
+    fn set_attr(&self, node: &Node, set: &SetAttr) -> Result<()> {
+        if set.uid.is_some() || set.gid.is_some() {
+            let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
+            fs::chownat(node.fd(), "", uid, gid, AtFlags::EMPTY_PATH)?;
+        }
+        if let Some(mode) = set.mode {
+            if node.kind() == Kind::Symlink {
+                return Err(Errno::OPNOTSUPP);
+            }
+            fs::chmodat(fs::CWD, node.path(), permissions(mode), AtFlags::empty())?;
+        }
+        if set.atime.is_some() || set.mtime.is_some() {
+            let times = Timestamps {
+                last_access: timespec(set.atime),
+                last_modification: timespec(set.mtime),
+            };
+            fs::utimensat(node.fd(), "", &times, AtFlags::EMPTY_PATH)?;
+        }
+        Ok(())
+    }
+
+    fn xattr(&self, node: &Node, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        let (path, name) = (node.path(), OsStr::from_bytes(name));
+        // Most are short; the longest there can be is tried after that.
+        for most in [512, 0x10000] {
+            let mut value = vec![0u8; most];
+            match fs::getxattr(&path, name, &mut value[..]) {
+                Ok(length) => {
+                    value.truncate(length);
+                    return Ok(Some(value));
+                }
+                Err(Errno::RANGE) => {}
+                Err(Errno::NODATA) => return Ok(None),
+                // A file system without ACLs has none.
+                Err(Errno::OPNOTSUPP) if [DEFAULT_ACL, ACCESS_ACL].contains(&name.as_bytes()) => {
+                    return Ok(None);
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Err(Errno::TOOBIG)
+    }
+
+    fn set_xattr(&self, node: &Node, name: &[u8], value: Option<&[u8]>) -> Result<()> {
+        let (path, name) = (node.path(), OsStr::from_bytes(name));
+        match value {
+            Some(value) => fs::setxattr(path, name, value, XattrFlags::empty()),
+            None => fs::removexattr(path, name),
+        }
+    }
+
+    fn sync(&self, node: &Node, data_only: bool) -> Result<()> {
+        match (node.kind(), data_only) {
+            (Kind::File, true) => fs::fdatasync(node.reading()?),
+            (Kind::File | Kind::Directory, _) => fs::fsync(node.reading()?),
+            // What cannot be opened has no sync of its own.
+            _ => self.sync_all(),
+        }
+    }
+
+    fn sync_all(&self) -> Result<()> {
+        fs::syncfs(self.root.reading()?)
+    }
+}
+
+#[cfg(test)]
+mod tests;
