@@ -129,6 +129,7 @@ struct fbk_volume {
 	u16 index;
 	char name[FBY_NAME_MAX + 1];
 	struct block_device *origin;
+	char identity[FBY_IDENTITY_MAX + 1]; /* of the origin, as it was recorded when this was prepared */
 	u64 sectors;
 	u32 block_size;
 	const void *owner; /* whose device: tells a reload from a second user */

@@ -482,8 +482,7 @@ static int add_volume(struct fbk_volume *v, const char *origin_id, char **text)
 
 static int rebind_volume(struct fbk_volume *v, const char *origin_id, char **text)
 {
-	char identity[FBY_IDENTITY_MAX + 1];
-	int rc = identity_of(v, origin_id, identity, sizeof(identity), text);
+	int rc = identity_of(v, origin_id, v->identity, sizeof(v->identity), text);
 
 	if (rc)
 		return rc;
@@ -491,7 +490,7 @@ static int rebind_volume(struct fbk_volume *v, const char *origin_id, char **tex
 	rc = fbk_pool_enter(v->pool);
 	if (rc)
 		return rc;
-	rc = fby_volume_rebind(v->pool->engine, v->index, identity, v->sectors);
+	rc = fby_volume_rebind(v->pool->engine, v->index, v->identity, v->sectors);
 	mutex_unlock(&v->pool->lock);
 	return rc < 0 ? engine_error(rc, text) : 0;
 }
@@ -523,8 +522,10 @@ static int check_origin(struct fbk_volume *v, struct fby_volume_info *info, cons
 		*text = "The target is larger than the volume; to let it grow, say accept_changed_origin";
 		return -EINVAL;
 	}
-	if (same && v->sectors == info->spec.origin_sectors)
+	if (same && v->sectors == info->spec.origin_sectors) {
+		strscpy(v->identity, info->spec.identity, sizeof(v->identity));
 		return 0;
+	}
 	return rebind_volume(v, origin_id, text);
 }
 
@@ -594,44 +595,36 @@ static void flush_once(struct fbk_volume *v)
 			v->name, fbk_errno(rc));
 }
 
+/* The engine refuses it if another device has accepted another origin for the volume since
+ * it was prepared: a table may wait for its resume as long as it likes.
+ */
 int fbk_volume_start(struct fbk_volume *v)
 {
 	struct fbk_pool *p = v->pool;
-	struct fby_volume_info *info;
+	struct fby_attach a = {
+		.origin_sectors = v->sectors,
+		.identity = v->identity,
+		.holes = v->holes,
+		.mem = v->mem,
+		.mem_bytes = v->mem_bytes,
+		.round_pages = v->round_pages,
+		.nbuffers = v->nbuffers,
+		.buffer_bytes = v->buffer_bytes,
+	};
 	int rc;
 
 	if (v->started)
 		return 0;
-	info = kmalloc(sizeof(*info), GFP_NOIO);
-	if (!info)
-		return -ENOMEM;
 	v->stopping = false;
 	v->requeue = false;
 	memset(v->mem, 0, v->mem_bytes);
 	rc = fbk_pool_enter(p);
-	if (rc) {
-		kfree(info);
+	if (rc)
 		return rc;
-	}
-	rc = fby_volume_info(p->engine, v->index, info);
-	if (!rc) {
-		struct fby_attach a = {
-			.origin_sectors = v->sectors,
-			.identity = info->spec.identity, /* checked by prepare */
-			.holes = v->holes,
-			.mem = v->mem,
-			.mem_bytes = v->mem_bytes,
-			.round_pages = v->round_pages,
-			.nbuffers = v->nbuffers,
-			.buffer_bytes = v->buffer_bytes,
-		};
-
-		rc = fby_volume_attach(p->engine, v->index, &a);
-	}
+	rc = fby_volume_attach(p->engine, v->index, &a);
 	if (!rc)
 		p->volume[v->index] = v;
 	mutex_unlock(&p->lock);
-	kfree(info);
 	if (rc) {
 		pr_err("forebay: volume %s: %s\n", v->name, fby_error_message(rc));
 		return fbk_errno(rc);

@@ -63,7 +63,14 @@ unnamed() { by_name='' dev_attach "$@"; }
 
 quick_tools
 load_module
-step "disks" dmsetup create --noudevsync --noudevrules o --table "0 65536 linear /dev/ram0 0"
+# The mapper gives the device what its origin can; a RAM disk cannot zero.
+disk=/dev/ram0
+if [ "$kind" = target ]; then
+	disk=/dev/loop0
+	truncate -s 64M /run/disk
+	step "a disk that can zero" losetup $disk /run/disk
+fi
+step "disks" dmsetup create --noudevsync --noudevrules o --table "0 65536 linear $disk 0"
 dmsetup mknodes o
 origin=/dev/mapper/o
 
@@ -210,9 +217,6 @@ writer=$!
 waits() { [ "$(dev_counter v waits_space)" -gt 0 ]; }
 step "a writer waits for space" until_true 100 waits
 kill -0 $writer || fail "it does not"
-if [ "$kind" = target ]; then
-	step "suspend without a flush, and resume" eval "dmsetup suspend --noflush --nolockfs v && dmsetup resume --noudevsync v"
-fi
 step "the origin goes on" dmsetup resume --noudevsync o
 step "so does the writer" wait $writer
 same "what it wrote" 0 "$(head -c 31457280 "$device" | tr -d '\0' | wc -c)"
@@ -227,7 +231,7 @@ blkdiscard -f -z -o $((16 << 20)) -l 1048576 "$device" 2>/dev/null && fail "a ze
 step "bypass" dev_command v set bypass_limit 4096
 dd if=/tmp/data of="$device" bs=64K count=1 seek=200 oflag=direct status=none 2>/dev/null && fail "a write past the cache to an origin that fails"
 step "no bypass" dev_command v set bypass_limit 0
-echo "0 65536 linear /dev/ram0 0" | dmsetup load o && dmsetup suspend --noflush --nolockfs o && dmsetup resume --noudevsync o
+echo "0 65536 linear $disk 0" | dmsetup load o && dmsetup suspend --noflush --nolockfs o && dmsetup resume --noudevsync o
 step "drain, when it is well again" until_true 100 dev_command v drain
 same "state" ok "$(dev_state v)"
 on_origin /tmp/data 12288
@@ -295,6 +299,19 @@ step "its id, and it may grow" dev_attach w /dev/mapper/more w origin_id serial:
 same "size" 65544 "$(blockdev --getsz "$device")"
 step "detach" dev_detach w
 wrong "a volume that is not there" "no such volume" $origin none
+if [ "$kind" = target ]; then
+	# One device holds the volume while another accepts a changed origin.
+	step "attach" dev_attach v $origin v
+	step "suspend" dmsetup suspend v
+	step "another attaches it, on another origin" control attach $pool /dev/mapper/p v $by_name accept_changed_origin
+	read -r _ other </tmp/answer
+	refused "resuming beside it" "" dmsetup resume --noudevsync v
+	step "detach the other" control detach "$other"
+	refused "resuming on what is not its origin any more" "not the one the volume was made for" dmsetup resume --noudevsync v
+	step "remove" dmsetup remove --noudevsync v
+	step "attach, on the first again" dev_attach v $origin v accept_changed_origin
+	step "detach" dev_detach v
+fi
 step "unload" /run/busybox rmmod forebay
 step "the pool" forebay check $pool
 
@@ -313,5 +330,6 @@ step "detach" dev_detach v
 same "nothing is written before it" 0 "$(dd if=$pool bs=4K count=1 iflag=direct status=none | tr -d '\0' | wc -c)"
 step "unload" /run/busybox rmmod forebay
 for name in o p less more; do dmsetup remove --noudevsync $name; done
+[ "$kind" = native ] || losetup -d $disk
 clean_dmesg
 echo "requests-$kind: $passed passed"
