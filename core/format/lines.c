@@ -3,7 +3,7 @@
  * lines.c - the 64-byte lines of a chunk: checksums and validation.  The media
  * is never trusted: a line is copied once and only the copy is judged and used.
  */
-#include "format/log_entry.h"
+#include "format/kind.h"
 
 #define LINE_CRC_BYTES (FBY_LINE - 4)
 #define CRC32C_POLY_REFLECTED 0x82f63b78u
@@ -154,10 +154,7 @@ bool fby_open_line_read(const struct fby_store *st, u32 c, u32 which, struct fby
 
 static bool seal_line_sane(const struct fby_store *st, const struct fby_seal_line *l)
 {
-	/* Of a log fill counts lines. */
-	u32 most = l->kind == FBY_CHUNK_LOG ? fby_log_fill_of(st, fby_log_lines(st)) : st->chunk_pages;
-
-	return l->fill >= st->first_page && l->fill <= most && l->closed <= 1 &&
+	return l->fill >= st->first_page && l->fill <= fby_chunk_kinds[l->kind].fill_most(st) && l->closed <= 1 &&
 	       (l->owner < st->sb.nvolumes || l->owner == FBY_NO_OWNER) && l->seq_max < FBY_NUMBER_END &&
 	       l->reserved0 == 0 && all_zero(l->reserved, sizeof(l->reserved));
 }

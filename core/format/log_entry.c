@@ -49,6 +49,16 @@ bool fby_log_entry_read(const struct fby_store *st, u32 c, u32 line, struct fby_
 	       entry_sane(st, c, line, e);
 }
 
+bool fby_log_first(const struct fby_store *st, u32 c, struct fby_open_line *out)
+{
+	struct fby_log_entry e;
+
+	if (!fby_log_entry_read(st, c, FBY_LOG_FIRST_LINE, &e))
+		return false;
+	*out = (struct fby_open_line){ .kind = FBY_CHUNK_LOG, .owner = e.log, .epoch = e.epoch, .seq_min = 1 };
+	return true;
+}
+
 bool fby_log_body_read(const struct fby_store *st, const struct fby_log_entry *e, void *dst)
 {
 	u32 lines = fby_entry_lines(e->length) - FBY_ENTRY_LINES, crc = 0;

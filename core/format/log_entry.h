@@ -48,6 +48,8 @@ void fby_log_entry_finish(const struct fby_store *st, struct fby_log_entry *e);
 /* Copies the header that begins at the line and judges it: of this place, of this epoch
  * or an earlier one.  False: there is none. */
 bool fby_log_entry_read(const struct fby_store *st, u32 c, u32 line, struct fby_log_entry *e);
+/* The open line that the chunk's first entry speaks of.  False: it has none. */
+bool fby_log_first(const struct fby_store *st, u32 c, struct fby_open_line *out);
 /* Is the body as its header says?  Copied to dst (whole lines), unless that is NULL. */
 bool fby_log_body_read(const struct fby_store *st, const struct fby_log_entry *e, void *dst);
 bool fby_log_header_sane(const struct fby_log_header *h);

@@ -3,6 +3,7 @@
  * record.c - the records of the volume table: two copies each, of which at least one
  * is whole at any moment.
  */
+#include "format/kind.h"
 #include "format/log_entry.h"
 
 static u64 record_at(u32 volume, u32 copy)
@@ -22,8 +23,9 @@ bool fby_text_ends(const char *s, u32 n)
 	return n > 0;
 }
 
-static bool log_record_sane(const struct fby_log_record *r)
+bool fby_log_record_sane(const struct fby_volume_record *record)
 {
+	const struct fby_log_record *r = (const void *)record;
 	struct fby_log_header h = { .state = r->state, .at = r->at };
 
 	return r->home <= FBY_LOG_CONSUMER && r->reserved0 == 0 &&
@@ -31,16 +33,10 @@ static bool log_record_sane(const struct fby_log_record *r)
 	       fby_text_ends(r->name, sizeof(r->name)) && fby_log_header_sane(&h);
 }
 
-bool fby_record_sane(u32 volume, const struct fby_volume_record *r)
+bool fby_volume_record_sane(const struct fby_volume_record *r)
 {
 	u8 any = 0;
 
-	if (r->index != volume || r->counter >= FBY_NUMBER_END)
-		return false;
-	if (r->kind == FBY_OWNER_LOG)
-		return log_record_sane((const void *)r);
-	if (r->kind >= FBY_OWNER_KINDS) /* what more has to hold is not known here */
-		return true;
 	for (u32 i = 0; i < sizeof(r->reserved); i++)
 		any |= r->reserved[i];
 	if (any || (r->flags & ~FBY_VF_ALL) || r->watermark >= FBY_NUMBER_END ||
@@ -50,6 +46,13 @@ bool fby_record_sane(u32 volume, const struct fby_volume_record *r)
 	       ((r->block_size == FBY_SECTOR || r->block_size == FBY_PAGE) && r->origin_sectors > 0 &&
 		r->origin_sectors <= 1ull << (FBY_BLOCK_BITS + 3) &&
 		(r->origin_sectors & (r->block_size / FBY_SECTOR - 1)) == 0);
+}
+
+bool fby_record_sane(u32 volume, const struct fby_volume_record *r)
+{
+	/* What more has to hold of a kind that is not known here is not known either. */
+	return r->index == volume && r->counter < FBY_NUMBER_END &&
+	       (r->kind >= FBY_OWNER_KINDS || fby_owner_kinds[r->kind].sane(r));
 }
 
 bool fby_record_read(const struct fby_store *st, u16 volume, u32 copy, struct fby_volume_record *out)

@@ -63,6 +63,9 @@ void fby_sb_write(struct fby_store *st, bool clean);
 /* --- record.c ------------------------------------------------------------------- */
 bool fby_text_ends(const char *s, u32 n);
 bool fby_record_sane(u32 volume, const struct fby_volume_record *r);
+/* What holds of those of one kind: of a volume or nobody, of a log. */
+bool fby_volume_record_sane(const struct fby_volume_record *r);
+bool fby_log_record_sane(const struct fby_volume_record *r);
 bool fby_record_read(const struct fby_store *st, u16 volume, u32 copy, struct fby_volume_record *out);
 /* Counts r on and writes both copies; durable. */
 void fby_record_write(const struct fby_store *st, u16 volume, struct fby_volume_record *r);

@@ -19,6 +19,7 @@
 #ifndef FBY_LOGS_H
 #define FBY_LOGS_H
 
+#include "format/kind.h"
 #include "format/log_entry.h"
 #include "log/log_order.h"
 #include "space/space.h"
@@ -101,6 +102,8 @@ void fby_logs_scan(struct fby_logs *p, u32 c, const struct fby_seal_line *seal);
 /* After it: is there anything in the chunk that a claim may want? */
 bool fby_logs_held(const struct fby_logs *p, u32 c);
 bool fby_log_next(const struct fby_space *p, struct fby_log_walk *w, struct fby_log_entry *e);
+/* fby_check: is what is known of the chunk as its entries have it? */
+bool fby_logs_check_chunk(const struct fby_logs *p, u32 c, struct fby_violation *v);
 
 /* --- period.c: what happens to a log as a whole -------------------------------------- */
 /* -FBY_E_x, unless it is one whose record can be read, in a pool that is open. */

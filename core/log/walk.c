@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
  * walk.c - the entries of one chunk: a walk that no damaged header stops, and what
- * recovery learns by it.
+ * recovery and check learn by it.
  */
 #include "log/logs.h"
 
@@ -104,4 +104,28 @@ bool fby_logs_held(const struct fby_logs *p, u32 c)
 		return true;
 	l = &p->log[ch->owner];
 	return l->header.state != FBY_LOG_NONE && ch->seq_max > l->header.at.synced;
+}
+
+bool fby_logs_check_chunk(const struct fby_logs *p, u32 c, struct fby_violation *v)
+{
+	const struct fby_space *space = p->space;
+	const struct fby_chunk *ch = &space->chunk[c];
+	u32 live = fby_chunk_live(space, c), used = ch->fill - space->store.first_page;
+	struct fby_log_walk w = fby_log_walk(c, fby_log_line_of(&space->store, ch->fill));
+	struct fby_log_entry e;
+	u64 n = 0;
+
+	while (fby_log_next(space, &w, &e)) {
+		n++;
+		if (e.txg > ch->seq_last) {
+			*v = (struct fby_violation){ "an entry is of a later txg than its chunk", "chunk", "txg", c, e.txg };
+			return false;
+		}
+	}
+	if (n > ch->last_block) {
+		*v = (struct fby_violation){ "a chunk's entries are miscounted", "chunk", "counted", c, n };
+		return false;
+	}
+	*v = (struct fby_violation){ "a log's chunk is neither held nor free", "chunk", "live", c, live };
+	return live == used;
 }

@@ -16,6 +16,7 @@
  *		being written past the cache is cached
  */
 #include "cache/index.h"
+#include "format/kind.h"
 #include "pool/parts.h"
 
 struct check {
@@ -94,13 +95,6 @@ static bool check_free_list(struct check *k)
 	return true;
 }
 
-static u32 most_fill(const struct fby_pool *p, u8 kind)
-{
-	const struct fby_store *st = &p->space.store;
-
-	return kind == FBY_CHUNK_LOG ? fby_log_fill_of(st, fby_log_lines(st)) : st->chunk_pages;
-}
-
 static bool check_volume_list(struct check *k, u16 volume, u32 *total)
 {
 	struct fby_pool *p = k->p;
@@ -120,7 +114,7 @@ static bool check_volume_list(struct check *k, u16 volume, u32 *total)
 		if (before != FBY_NO_CHUNK && p->space.chunk[before].seq_min > ch->seq_min)
 			return violated(k, "a volume's chunks are out of order", "chunk", before, "chunk", c);
 		fill = fby_load(&ch->fill);
-		if (fill < p->space.store.first_page || fill > most_fill(p, ch->kind))
+		if (fill < p->space.store.first_page || fill > fby_chunk_kinds[ch->kind].fill_most(&p->space.store))
 			return violated(k, "a chunk's fill is out of range", "chunk", c, "fill", fill);
 	}
 	if (n != owner->nchunks || before != owner->last)
@@ -318,24 +312,12 @@ static bool check_epoch(struct check *k, u32 c)
 	return true;
 }
 
-static bool check_log_chunk(struct check *k, u32 c)
+static bool check_whole(struct check *k, u32 c)
 {
-	struct fby_pool *p = k->p;
-	const struct fby_chunk *ch = &p->space.chunk[c];
-	u32 live = fby_chunk_live(&p->space, c), used = ch->fill - p->space.store.first_page;
-	struct fby_log_walk w = fby_log_walk(c, fby_log_line_of(&p->space.store, ch->fill));
-	struct fby_log_entry e;
-	u64 n = 0;
+	struct fby_violation v;
 
-	while (fby_log_next(&p->space, &w, &e)) {
-		if (e.txg > ch->seq_last)
-			return violated(k, "an entry is of a later txg than its chunk", "chunk", c, "txg", e.txg);
-		n++;
-	}
-	if (n > ch->last_block)
-		return violated(k, "a chunk's entries are miscounted", "chunk", c, "counted", n);
-	if (live != used)
-		return violated(k, "a log's chunk is neither held nor free", "chunk", c, "live", live);
+	if (!fby_chunk_kinds[k->p->space.chunk[c].kind].check(k->p, c, &v))
+		return violated(k, v.what, v.a, v.x, v.b, v.y);
 	return check_epoch(k, c);
 }
 
@@ -345,8 +327,8 @@ static bool check_chunk(struct check *k, u32 c)
 	struct fby_chunk *ch = &p->space.chunk[c];
 	u32 linked = 0;
 
-	if (ch->owner != FBY_NO_OWNER && ch->kind == FBY_CHUNK_LOG)
-		return check_log_chunk(k, c);
+	if (ch->owner != FBY_NO_OWNER && fby_chunk_kinds[ch->kind].whole)
+		return check_whole(k, c);
 	for (u32 i = p->space.store.first_page; i < p->space.store.chunk_pages; i++) {
 		u32 page = fby_page_number(&p->space, c, i);
 		bool is_linked = p->cache.entry[page].state & FBY_ES_LINKED;
@@ -426,8 +408,6 @@ static bool check_volume(struct check *k, u16 volume)
 		return violated(k, "a volume's pages are miscounted", "volume", volume, "counted", linked);
 	if (lost != cv->lost_blocks || only != cv->lost_only)
 		return violated(k, "a volume's lost blocks are miscounted", "volume", volume, "counted", lost);
-	if (owner->rec.kind == FBY_OWNER_LOG)
-		return check_record(k, volume);
 	if (owner->rec.kind == FBY_OWNER_VOLUME && owner->rec.watermark >= p->space.seq)
 		return violated(k, "a watermark is above all sequence numbers", "volume", volume, "watermark",
 				owner->rec.watermark);

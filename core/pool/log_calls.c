@@ -20,7 +20,7 @@ int fby_log_add(struct fby_pool *p, const char *name, u32 flags, u16 *log)
 		return rc;
 	if (!fby_text_ends(name, sizeof(r.name)) || !fby_name_ok(name))
 		return -FBY_E_NAME;
-	if (fby_log_find(p, name, log) == FBY_DONE || fby_volume_find(p, name, log) == FBY_DONE)
+	if (fby_table_find(p, FBY_OWNER_KINDS, name, log))
 		return -FBY_E_VOLUME_EXISTS;
 	i = fby_table_place(p);
 	if (i == p->space.store.sb.nvolumes)

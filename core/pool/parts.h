@@ -21,7 +21,7 @@ struct fby_pool {
 /* --- table.c: of texts that end ---------------------------------------------------- */
 bool fby_name_equal(const char *a, const char *b);
 bool fby_name_ok(const char *name);
-/* Who has this name, of a kind (enum fby_owner_kind). */
+/* Who has this name, of a kind (enum fby_owner_kind), or of any (FBY_OWNER_KINDS). */
 bool fby_table_find(const struct fby_pool *p, u32 kind, const char *name, u16 *index);
 u32 fby_table_place(const struct fby_pool *p); /* the first that is free; nvolumes: none */
 int fby_table_writable(const struct fby_pool *p); /* DONE or -FBY_E_x */

@@ -2,6 +2,7 @@
 /*
  * pool.c - the pool in memory: open, close, options.
  */
+#include "format/kind.h"
 #include "pool/parts.h"
 #include "space/slot.h"
 
@@ -68,7 +69,6 @@ __attribute__((noinline)) static void open_volumes(struct fby_pool *p)
 {
 	for (u32 i = 0; i < p->space.store.sb.nvolumes; i++) {
 		struct fby_owner *owner = &p->space.owner[i];
-		struct fby_cached *cv = &p->cache.volume[i];
 		struct fby_volume_record a, b;
 		bool a_ok = fby_record_read(&p->space.store, (u16)i, 0, &a);
 		bool b_ok = fby_record_read(&p->space.store, (u16)i, 1, &b);
@@ -79,20 +79,12 @@ __attribute__((noinline)) static void open_volumes(struct fby_pool *p)
 		if (owner->damaged)
 			continue;
 		owner->rec = a_ok && (!b_ok || a.counter >= b.counter) ? a : b;
-		owner->chunk_kind = FBY_CHUNK_CACHE;
-		if (owner->rec.kind == FBY_OWNER_LOG) {
-			fby_logs_open(&p->logs, (u16)i);
-			owner->chunk_kind = FBY_CHUNK_LOG;
-			fby_entitle(&p->space, owner, true);
-			continue;
-		}
 		if (owner->rec.kind >= FBY_OWNER_KINDS) {
 			fby_recovery_unknown(&p->recovery, -FBY_E_OWNER_KIND, i, owner->rec.kind);
 			continue;
 		}
-		cv->blocks = (owner->rec.origin_sectors + FBY_PAGE_SECTORS - 1) / FBY_PAGE_SECTORS;
-		if (owner->rec.watermark > p->recovery.max_seq)
-			p->recovery.max_seq = owner->rec.watermark;
+		owner->chunk_kind = fby_owner_kinds[owner->rec.kind].chunk;
+		fby_owner_kinds[owner->rec.kind].open(p, (u16)i);
 	}
 }
 
@@ -140,7 +132,7 @@ int fby_pool_open(struct fby_pool **out, void *mem, u64 bytes, struct fby_media 
 	p->recovery.volume = (void *)((u8 *)mem + l.recovered);
 	p->recovery.scanned = (void *)((u8 *)mem + l.scanned);
 	p->cache.space = p->drain.space = p->recovery.space = p->logs.space = &p->space;
-	p->recovery.logs = &p->logs;
+	p->recovery.pool = p;
 	p->drain.cache = p->recovery.cache = &p->cache;
 	p->space.dead = (void *)((u8 *)mem + l.dead);
 	p->cache.bucket = (void *)((u8 *)mem + l.buckets);

@@ -30,7 +30,8 @@ bool fby_table_find(const struct fby_pool *p, u32 kind, const char *name, u16 *i
 	for (u32 i = 0; i < p->space.store.sb.nvolumes; i++) {
 		const struct fby_volume_record *r = &p->space.owner[i].rec;
 
-		if (r->kind == kind && fby_name_equal(r->name, name)) {
+		if ((r->kind == kind || (kind == FBY_OWNER_KINDS && r->kind != FBY_OWNER_FREE)) &&
+		    fby_name_equal(r->name, name)) {
 			*index = (u16)i;
 			return true;
 		}

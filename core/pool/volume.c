@@ -3,6 +3,7 @@
  * volume.c - volumes: add, remove, rebind, attach, detach.
  */
 #include "cache/index.h"
+#include "format/kind.h"
 #include "pool/parts.h"
 #include "space/slot.h"
 
@@ -25,7 +26,7 @@ int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *ind
 	if (!fby_text_ends(s->name, sizeof(s->name)) || !fby_name_ok(s->name) ||
 	    !fby_text_ends(s->identity, sizeof(s->identity)))
 		return -FBY_E_NAME;
-	if (fby_volume_find(p, s->name, index) == FBY_DONE || fby_log_find(p, s->name, index) == FBY_DONE)
+	if (fby_table_find(p, FBY_OWNER_KINDS, s->name, index))
 		return -FBY_E_VOLUME_EXISTS;
 	i = fby_table_place(p);
 	if (i == p->space.store.sb.nvolumes)
@@ -74,7 +75,7 @@ static void forget_pages(struct fby_pool *p, u16 volume)
 	while ((c = fby_chunk_walk(&p->space, volume, c, &wake)) != FBY_NO_CHUNK) {
 		u32 end = fby_page_number(&p->space, c + 1, 0);
 
-		if (p->space.chunk[c].kind == FBY_CHUNK_LOG) { /* whose record could not be read */
+		if (fby_chunk_kinds[p->space.chunk[c].kind].whole) { /* of whoever had this damaged record */
 			fby_chunk_give_back(&p->space, c);
 			continue;
 		}

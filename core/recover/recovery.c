@@ -14,7 +14,7 @@ static void unknown_loss(struct fby_recovery *p, u16 volume)
 	struct fby_owner *o = &p->space->owner[volume];
 	struct fby_recovered *v = &p->volume[volume];
 
-	if (o->rec.kind == FBY_OWNER_VOLUME || o->rec.kind == FBY_OWNER_LOG || o->damaged)
+	if ((o->rec.kind != FBY_OWNER_FREE && o->rec.kind < FBY_OWNER_KINDS) || o->damaged)
 		v->holes_unknown++;
 }
 
@@ -53,18 +53,19 @@ static bool clean_mismatch(struct fby_recovery *p)
 	return entries > p->space->store.sb.clean_entries || p->space->store.sb.clean_entries - entries > unnamed;
 }
 
-static bool is_log(const struct fby_recovery *p, u16 owner)
+/* Does a clean close count what the owner has?  It counts pages that are linked. */
+static bool uncounted(const struct fby_recovery *p, u16 owner)
 {
-	return owner != FBY_NO_OWNER && p->space->owner[owner].rec.kind == FBY_OWNER_LOG;
+	return owner != FBY_NO_OWNER && fby_chunk_kinds[p->space->owner[owner].chunk_kind].whole;
 }
 
-/* logs: of these alone. */
-static void any_loss(struct fby_recovery *p, bool logs)
+/* only: of owners that a clean close does not count. */
+static void any_loss(struct fby_recovery *p, bool only)
 {
-	bool any = !logs;
+	bool any = !only;
 
 	for (u32 v = 0; v < p->space->store.sb.nvolumes; v++) {
-		if (logs && !is_log(p, (u16)v))
+		if (only && !uncounted(p, (u16)v))
 			continue;
 		any = true;
 		unknown_loss(p, (u16)v);
@@ -73,20 +74,20 @@ static void any_loss(struct fby_recovery *p, bool logs)
 }
 
 /* Chunks that may have held more than is left of them; likewise. */
-static void count_doubts(struct fby_recovery *p, bool logs)
+static void count_doubts(struct fby_recovery *p, bool only)
 {
 	bool lost = false;
 
 	for (u32 c = 0; c < p->space->store.sb.nchunks; c++) {
 		if (p->scanned[c].found & CR_LOST)
 			lost = true;
-		if (!(p->scanned[c].found & CR_DOUBT) || (logs && !is_log(p, p->space->chunk[c].owner)))
+		if (!(p->scanned[c].found & CR_DOUBT) || (only && !uncounted(p, p->space->chunk[c].owner)))
 			continue;
 		unknown_loss(p, p->space->chunk[c].owner);
 		p->report.holes++;
 	}
 	if (lost)
-		any_loss(p, logs);
+		any_loss(p, only);
 }
 
 static void find_losses(struct fby_recovery *p)
@@ -103,7 +104,7 @@ static void find_losses(struct fby_recovery *p)
 			count_holes(p, c);
 	}
 	/* A clean close that adds up shows that what is lost held nothing: exactly, if
-	 * nothing stands in for a lost entry.  It does not count those of logs. */
+	 * nothing stands in for a lost entry. */
 	if (!countable || (doubt && p->report.holes))
 		count_doubts(p, false);
 	else if (clean_mismatch(p))
@@ -253,12 +254,11 @@ static void write_seals(struct fby_recovery *p, u32 c)
 	if (FBY_BUG(TAIL_RESEALED_SHORT) && ch->fill > p->space->store.first_page)
 		ch->fill--;
 	ch->seq_last = ch->seq_max;
-	if (ch->kind == FBY_CHUNK_LOG)
-		goto copies;
-	ch->last_block = FBY_NO_BLOCK;
-	if (ch->fill > p->space->store.first_page && fby_page_line_read(p->space, c, ch->fill - 1, &l, NULL))
-		ch->last_block = l.block;
-copies:
+	if (!fby_chunk_kinds[ch->kind].whole) {
+		ch->last_block = FBY_NO_BLOCK;
+		if (ch->fill > p->space->store.first_page && fby_page_line_read(p->space, c, ch->fill - 1, &l, NULL))
+			ch->last_block = l.block;
+	}
 	for (u32 parity = 0; parity < 2; parity++)
 		copy_seal(p, c, parity);
 	if (!(p->scanned[c].found & CR_CLOSED))
@@ -382,7 +382,7 @@ static void build_lists(struct fby_recovery *p)
 		ch->state = FBY_CS_CLOSED;
 		ch->next = p->space->owner[ch->owner].first;
 		p->space->owner[ch->owner].first = c;
-		if (ch->kind != FBY_CHUNK_LOG)
+		if (!fby_chunk_kinds[ch->kind].whole)
 			p->space->owner[ch->owner].recovered += fby_load(&p->scanned[c].linked);
 	}
 	for (u32 i = 0; i < p->space->store.sb.nvolumes; i++) {

@@ -6,7 +6,7 @@
 #define FBY_RECOVERY_H
 
 #include "cache/cache.h"
-#include "log/logs.h"
+#include "format/kind.h"
 
 /* fby_scanned.found */
 enum {
@@ -32,9 +32,9 @@ struct fby_recovered {
 
 /* Counters are added to by all its threads. */
 struct fby_recovery {
+	struct fby_pool *pool; /* for the rows of kinds */
 	struct fby_space *space;
 	struct fby_cache *cache;
-	struct fby_logs *logs;
 	struct fby_recovered *volume;
 	struct fby_scanned *scanned; /* by chunk; of no meaning when recovery has ended */
 	struct fby_recovery_report report FBY_ALIGNED;

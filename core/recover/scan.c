@@ -101,21 +101,23 @@ static bool scan_open(struct fby_recovery *p, struct scan *s)
 	return true;
 }
 
-/* Where an open line is lost it may have been the newest: a log's first entry says so.
- * (What lies at its place was never anybody's data.) */
-static void scan_first_entry(struct fby_recovery *p, struct scan *s)
+/* Where an open line is lost it may have been the newest: what is first in the chunk says
+ * so, of a kind that is whole.  (What lies at its place was never anybody's data.) */
+static void scan_first(struct fby_recovery *p, struct scan *s)
 {
 	struct fby_chunk *ch = &p->space->chunk[s->c];
-	struct fby_log_entry e;
+	struct fby_open_line l;
 
-	if (s->opens == 2 || !fby_log_entry_read(&p->space->store, s->c, FBY_LOG_FIRST_LINE, &e) ||
-	    e.epoch <= ch->epoch)
-		return;
-	ch->epoch = e.epoch;
-	ch->kind = FBY_CHUNK_LOG;
-	ch->seq_min = 1;
-	s->volume = e.log;
-	s->known = true;
+	for (u32 kind = 0; kind < FBY_CHUNK_KINDS && s->opens < 2; kind++) {
+		if (!fby_chunk_kinds[kind].whole || !fby_chunk_kinds[kind].first(&p->space->store, s->c, &l) ||
+		    l.epoch <= ch->epoch)
+			continue;
+		ch->epoch = l.epoch;
+		ch->kind = (u8)l.kind;
+		ch->seq_min = l.seq_min;
+		s->volume = l.owner;
+		s->known = true;
+	}
 }
 
 /* The newest of the valid seals; where its epoch is above the chunk's, the open
@@ -490,26 +492,45 @@ static void scan_nothing(struct fby_recovery *p, u32 c)
 	ch->fill = ch->sealed = p->space->store.first_page;
 }
 
-/* A chunk of a log: where it ends, and how many entries it has and should have. */
-static void scan_log(struct fby_recovery *p, struct scan *s, u64 opened)
+/* A chunk that is in use or free as a whole: its layer knows. */
+static void scan_whole(struct fby_recovery *p, struct scan *s, u64 opened)
 {
 	struct fby_chunk *ch = &p->space->chunk[s->c];
-	bool ours = s->seals && s->seal.epoch == ch->epoch;
+	bool ours = s->seals && s->seal.epoch == ch->epoch, used;
 
 	scan_doubt(p, s, opened);
 	ch->owner = s->volume;
 	if (ours && s->seal.closed)
 		p->scanned[s->c].found |= CR_CLOSED;
-	fby_logs_scan(p->logs, s->c, ours ? &s->seal : NULL);
+	used = fby_chunk_kinds[ch->kind].scan(p->pool, s->c, ours ? &s->seal : NULL);
 	max_u64(&p->max_epoch, ch->epoch);
 	max_u64(&p->max_seq, ch->seq_min);
-	fby_store(&p->scanned[s->c].linked,
-		  fby_logs_held(p->logs, s->c) ? ch->fill - p->space->store.first_page : 0);
+	fby_store(&p->scanned[s->c].linked, used ? ch->fill - p->space->store.first_page : 0);
+}
+
+/* A chunk of pages, each with its line. */
+static void scan_pages(struct fby_recovery *p, struct scan *s, u64 opened)
+{
+	struct fby_chunk *ch = &p->space->chunk[s->c];
+
+	scan_lines(p, s);
+	scan_doubt(p, s, opened);
+	scan_end(p, s);
+	scan_volume(p, s);
+	ch->owner = s->volume;
+	ch->fill = s->sealed > p->space->store.first_page ? s->sealed : p->space->store.first_page;
+	if (!s->closed && s->last + 1 > ch->fill)
+		ch->fill = s->last + 1;
+	ch->sealed = s->sealed;
+	scan_entries(p, s);
+	max_u64(&p->max_epoch, ch->epoch);
+	max_u64(&p->max_seq, ch->seq_max);
+	fby_fetch_add(&p->scanned[s->c].linked, s->linked);
 }
 
 static void scan_chunk(struct fby_recovery *p, u32 c)
 {
-	struct fby_chunk *ch = &p->space->chunk[c];
+	const struct fby_chunk *ch = &p->space->chunk[c];
 	struct scan s;
 	u64 opened;
 
@@ -525,24 +546,11 @@ static void scan_chunk(struct fby_recovery *p, u32 c)
 		scan_nothing(p, c);
 		return;
 	}
-	scan_first_entry(p, &s);
-	if (ch->kind == FBY_CHUNK_LOG) {
-		scan_log(p, &s, opened);
-		return;
-	}
-	scan_lines(p, &s);
-	scan_doubt(p, &s, opened);
-	scan_end(p, &s);
-	scan_volume(p, &s);
-	ch->owner = s.volume;
-	ch->fill = s.sealed > p->space->store.first_page ? s.sealed : p->space->store.first_page;
-	if (!s.closed && s.last + 1 > ch->fill)
-		ch->fill = s.last + 1;
-	ch->sealed = s.sealed;
-	scan_entries(p, &s);
-	max_u64(&p->max_epoch, ch->epoch);
-	max_u64(&p->max_seq, ch->seq_max);
-	fby_fetch_add(&p->scanned[c].linked, s.linked);
+	scan_first(p, &s);
+	if (fby_chunk_kinds[ch->kind].whole)
+		scan_whole(p, &s, opened);
+	else
+		scan_pages(p, &s, opened);
 }
 
 int fby_recovery_scan(struct fby_recovery *p, u32 first, u32 n)

@@ -3,6 +3,7 @@
  * owner.c - a volume's record, and how many pages it has, from counts that have one
  * writer each.
  */
+#include "format/kind.h"
 #include "space/space.h"
 
 u64 fby_owner_dead(const struct fby_space *p, u16 owner)
@@ -31,9 +32,9 @@ void fby_owner_count(struct fby_space *p, u16 owner)
 	u64 pages;
 
 	fby_lock(&p->lock);
-	/* A log's chunks are all that they can hold: nothing of one is moved or let go. */
-	pages = v->chunk_kind == FBY_CHUNK_LOG ? (u64)v->nchunks * (p->store.chunk_pages - p->store.first_page) :
-						 fby_owner_pages(p, owner);
+	pages = fby_chunk_kinds[v->chunk_kind].whole ?
+			(u64)v->nchunks * (p->store.chunk_pages - p->store.first_page) :
+			fby_owner_pages(p, owner);
 	fby_store(&p->live, p->live + pages - v->counted);
 	fby_store(&v->counted, pages);
 	fby_unlock(&p->lock);

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
+/*
+ * kind.h - what a kind of chunk, and of owner, is to those who treat all kinds alike.  The
+ * tables are in pool/kinds.c, above all layers, so that a row can name what each layer has
+ * for its kind: there, and in the enums of format.h, is which kinds exist.
+ */
+#ifndef FBY_KIND_H
+#define FBY_KIND_H
+
+#include "format/store.h"
+
+struct fby_pool;
+
+/* What fby_check has found: "what: a x, b y". */
+struct fby_violation {
+	const char *what, *a, *b;
+	u64 x, y;
+};
+
+/*
+ * A kind of chunk.  Of some each page lives and dies by itself, and has a line that recovery
+ * and check judge (recover/scan.c, pool/check.c).  Of the others a chunk is in use, or free,
+ * as a whole: it counts as all that it can hold, and what is in it only its own layer knows.
+ */
+struct fby_chunk_kind_row {
+	bool whole;
+	u32 (*fill_most)(const struct fby_store *st); /* no chunk's fill is higher */
+	/* Only of those that are whole: */
+	/* The open line that what is first in the chunk speaks of, where that line is lost.
+	 * False: nothing is there. */
+	bool (*first)(const struct fby_store *st, u32 c, struct fby_open_line *out);
+	/* Recovery: epoch and owner are known; settles fill, sealed, seq_max, seq_last and
+	 * last_block.  seal: the newest of the epoch, or NULL.  True: the chunk is in use. */
+	bool (*scan)(struct fby_pool *p, u32 c, const struct fby_seal_line *seal);
+	bool (*check)(struct fby_pool *p, u32 c, struct fby_violation *v); /* false: see v */
+};
+
+/* A kind of owner. */
+struct fby_owner_kind_row {
+	u8 chunk; /* enum fby_chunk_kind: what it fills */
+	bool (*sane)(const struct fby_volume_record *r); /* what holds of its records alone */
+	void (*open)(struct fby_pool *p, u16 owner); /* its record was read */
+};
+
+extern const struct fby_chunk_kind_row fby_chunk_kinds[];
+extern const struct fby_owner_kind_row fby_owner_kinds[];
+
+#endif

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * kinds.c - which kinds of chunk and of owner there are, and what each layer has for them.
+ */
+#include "format/kind.h"
+#include "pool/parts.h"
+
+/* --- chunks ---------------------------------------------------------------------- */
+
+static u32 pages_most(const struct fby_store *st)
+{
+	return st->chunk_pages;
+}
+
+static u32 log_most(const struct fby_store *st)
+{
+	return fby_log_fill_of(st, fby_log_lines(st));
+}
+
+static bool log_scan(struct fby_pool *p, u32 c, const struct fby_seal_line *seal)
+{
+	fby_logs_scan(&p->logs, c, seal);
+	return fby_logs_held(&p->logs, c);
+}
+
+static bool log_check(struct fby_pool *p, u32 c, struct fby_violation *v)
+{
+	return fby_logs_check_chunk(&p->logs, c, v);
+}
+
+const struct fby_chunk_kind_row fby_chunk_kinds[FBY_CHUNK_KINDS] = {
+	[FBY_CHUNK_FREE] = { .fill_most = pages_most },
+	[FBY_CHUNK_CACHE] = { .fill_most = pages_most },
+	[FBY_CHUNK_LOG] = { true, log_most, fby_log_first, log_scan, log_check },
+};
+
+/* --- owners ---------------------------------------------------------------------- */
+
+/* A free record may be that of a volume that was removed. */
+static void volume_open(struct fby_pool *p, u16 owner)
+{
+	const struct fby_volume_record *r = &p->space.owner[owner].rec;
+
+	p->cache.volume[owner].blocks = (r->origin_sectors + FBY_PAGE_SECTORS - 1) / FBY_PAGE_SECTORS;
+	if (r->watermark > p->recovery.max_seq)
+		p->recovery.max_seq = r->watermark;
+}
+
+static void log_open(struct fby_pool *p, u16 owner)
+{
+	fby_logs_open(&p->logs, owner);
+	fby_entitle(&p->space, &p->space.owner[owner], true);
+}
+
+const struct fby_owner_kind_row fby_owner_kinds[FBY_OWNER_KINDS] = {
+	[FBY_OWNER_FREE] = { FBY_CHUNK_CACHE, fby_volume_record_sane, volume_open },
+	[FBY_OWNER_VOLUME] = { FBY_CHUNK_CACHE, fby_volume_record_sane, volume_open },
+	[FBY_OWNER_LOG] = { FBY_CHUNK_LOG, fby_log_record_sane, log_open },
+};
