@@ -37,7 +37,7 @@
 #include <linux/version.h>
 #include <linux/workqueue.h>
 
-#include "forebay.h"
+#include "host/policy.h"
 #pragma pop_macro("current")
 #pragma pop_macro("noinline")
 #pragma pop_macro("round_up")
@@ -137,9 +137,7 @@ struct fbk_volume {
 	enum fby_holes holes;
 	bool by_name;  /* what the origin is called may be its id */
 	bool whole;    /* the device is as large as the volume, which may be rounded down */
-	u32 bypass_sectors; /* writes of so many and more go past the cache; 0: none */
-	bool bypass_full;   /* writes that find no space do */
-	bool metadata_only; /* so do all that are not marked as metadata */
+	struct fby_policy policy; /* what goes past the cache */
 	bool cleaner;  /* destage all the time */
 	bool stopping; /* requests of destage fail at once */
 	bool requeue;  /* waiting bios go back to whence they came */
@@ -243,6 +241,7 @@ struct fbk_io {
 	bool owed; /* a flush, before it may end well */
 	unsigned long began; /* of the accounting, or 0 */
 	bool foreground; /* the engine was told that somebody waits for the origin */
+	u32 past_sectors; /* of it that went past the cache: the throttle does not count them */
 };
 
 enum fbk_map {
@@ -263,8 +262,10 @@ void fbk_end(struct fbk_io *io, int error);
 void fbk_end_status(struct fbk_io *io, blk_status_t status);
 /* The same in memory that lasts; NULL: it may not wait for that. */
 struct fbk_io *fbk_io_lasting(struct fbk_io *io);
-/* Of a write or range, in full: now, or when the throttle lets it. */
+/* Of a write or range, in full: now, or when it is durable and the throttle lets it. */
 void fbk_end_written(struct fbk_io *io);
+/* The same of one that is durable. */
+void fbk_end_durable(struct fbk_io *io);
 
 /* waiting.c */
 void fbk_wait(struct fbk_io *io, enum fby_decision why);

@@ -10,6 +10,14 @@
  */
 #include "fbk.h"
 
+static void flushed(struct fbk_io *io, int rc)
+{
+	if (rc < 0)
+		fbk_end(io, rc);
+	else
+		fbk_end_durable(io);
+}
+
 static void flush_ended(struct work_struct *work)
 {
 	struct fbk_io *io = container_of(work, struct fbk_io, work);
@@ -18,7 +26,7 @@ static void flush_ended(struct work_struct *work)
 	int rc = fby_flush_end(p->engine, &io->ticket, -blk_status_to_errno(io->status), &wake);
 
 	fbk_wake(p, wake);
-	fbk_end(io, rc);
+	flushed(io, rc);
 }
 
 static void flush_bio_end(struct bio *bio)
@@ -60,7 +68,7 @@ void fbk_flush_work(struct work_struct *work)
 		if (rc == FBY_ORIGIN)
 			flush_send(io);
 		else
-			fbk_end(io, rc);
+			flushed(io, rc);
 		cond_resched();
 	}
 	spin_lock(&v->wait_lock);

@@ -12,9 +12,6 @@
 
 #include "fbk.h"
 
-#define JOBS_DEFAULT 16u
-#define BUFFER_BYTES (256u << 10)
-#define ROUND_PAGES 16384u
 #define NS_PER_MS 1000000ull
 
 /* --- options ------------------------------------------------------------------------ */
@@ -65,19 +62,19 @@ static int parse_bypass_option(struct fbk_volume *v, const char *name, const cha
 		rc = kstrtou64(value, 10, &bytes);
 		if (rc || bytes > (u64)U32_MAX * FBY_SECTOR)
 			return -EINVAL;
-		WRITE_ONCE(v->bypass_sectors, DIV_ROUND_UP_ULL(bytes, FBY_SECTOR));
+		WRITE_ONCE(v->policy.bypass_sectors, fby_policy_limit(bytes));
 		return 0;
 	}
 	if (!strcmp(name, "metadata_only")) { /* to change it; a table has the flag */
 		rc = match_string(switch_names, ARRAY_SIZE(switch_names), value);
 		if (rc >= 0)
-			WRITE_ONCE(v->metadata_only, rc == 1);
+			WRITE_ONCE(v->policy.metadata_only, rc == 1);
 		return min(rc, 0);
 	}
 	if (!strcmp(name, "when_full")) {
 		rc = match_string(full_names, ARRAY_SIZE(full_names), value);
 		if (rc >= 0)
-			WRITE_ONCE(v->bypass_full, rc == 1);
+			WRITE_ONCE(v->policy.full_bypasses, rc == 1);
 		return min(rc, 0);
 	}
 	return 1;
@@ -91,12 +88,12 @@ static int parse_device_option(struct fbk_setup *s, const char *name, const char
 
 	if (!strcmp(name, "writeback_jobs")) {
 		s->volume.nbuffers = n;
-		return rc || n < 1 || n > 64 ? -EINVAL : 0;
+		return rc || n < 1 || n > FBY_DEFAULT_QUEUE_DEPTH_MAX ? -EINVAL : 0;
 	}
 	if (!strcmp(name, "slots")) {
 		s->open.options.nslots = n;
 		s->slots_given = true;
-		return rc || n < 1 || n > 64 ? -EINVAL : 0;
+		return rc || n < 1 || n > FBY_DEFAULT_SLOTS_MAX ? -EINVAL : 0;
 	}
 	if (!strcmp(name, "holes")) {
 		rc = match_string(holes_names, ARRAY_SIZE(holes_names), value);
@@ -124,7 +121,7 @@ static bool parse_flag(struct fbk_setup *s, const char *name)
 	else if (!strcmp(name, "cleaner"))
 		s->volume.cleaner = true;
 	else if (!strcmp(name, "metadata_only"))
-		s->volume.metadata_only = true;
+		s->volume.policy.metadata_only = true;
 	else if (!strcmp(name, "flush_on_suspend"))
 		s->flush_on_suspend = true;
 	else
@@ -137,10 +134,11 @@ int fbk_setup_parse(struct fbk_setup *s, unsigned int argc, char **argv, char **
 	unsigned int at = 0;
 	int rc;
 
-	s->volume.nbuffers = JOBS_DEFAULT;
-	s->volume.buffer_bytes = BUFFER_BYTES;
-	s->volume.round_pages = ROUND_PAGES;
-	s->open.options.nslots = clamp(num_online_cpus(), 1u, 64u);
+	s->volume.nbuffers = FBY_DEFAULT_QUEUE_DEPTH;
+	s->volume.buffer_bytes = FBY_DEFAULT_BUFFER_BYTES;
+	s->volume.round_pages = FBY_DEFAULT_ROUND_PAGES;
+	s->volume.policy.durable = true; /* the devices announce no volatile write cache */
+	s->open.options.nslots = clamp(num_online_cpus(), 1u, (u32)FBY_DEFAULT_SLOTS_MAX);
 	while (at < argc) {
 		const char *name = argv[at++];
 
@@ -310,8 +308,8 @@ void fbk_setup_options(struct fbk_setup *s, char *result, unsigned int maxlen)
 
 	fby_pool_options(s->volume.pool->engine, &o);
 	n += 2 * !!s->origin_id[0] + 2 * s->slots_given + 2 * !!s->open.start_sector;
-	n += 2 * !!s->volume.bypass_sectors + 2 * s->volume.bypass_full;
-	n += s->volume.by_name + s->volume.cleaner + s->volume.metadata_only + s->flush_on_suspend;
+	n += 2 * !!s->volume.policy.bypass_sectors + 2 * s->volume.policy.full_bypasses;
+	n += s->volume.by_name + s->volume.cleaner + s->volume.policy.metadata_only + s->flush_on_suspend;
 	EMIT("%s %u", s->volume.name, n);
 	EMIT(" high_watermark %u low_watermark %u max_age %llu idle %llu verify %s checksums %s writeback_jobs %u",
 	     o.high_watermark, o.low_watermark, div64_u64(o.max_age_ns, NS_PER_MS), div64_u64(o.idle_ns, NS_PER_MS),
@@ -322,15 +320,15 @@ void fbk_setup_options(struct fbk_setup *s, char *result, unsigned int maxlen)
 		EMIT(" start_sector %llu", s->open.start_sector);
 	if (s->origin_id[0])
 		EMIT(" origin_id %s", s->origin_id);
-	if (s->volume.bypass_sectors)
-		EMIT(" bypass_limit %llu", (u64)s->volume.bypass_sectors * FBY_SECTOR);
-	if (s->volume.bypass_full)
+	if (s->volume.policy.bypass_sectors)
+		EMIT(" bypass_limit %llu", (u64)s->volume.policy.bypass_sectors * FBY_SECTOR);
+	if (s->volume.policy.full_bypasses)
 		EMIT(" when_full bypass");
 	if (s->volume.by_name)
 		EMIT(" origin_by_name");
 	if (s->volume.cleaner)
 		EMIT(" cleaner");
-	if (s->volume.metadata_only)
+	if (s->volume.policy.metadata_only)
 		EMIT(" metadata_only");
 	if (s->flush_on_suspend)
 		EMIT(" flush_on_suspend");

@@ -397,27 +397,12 @@ void fbk_pool_put(struct fbk_pool *p)
 
 /* --- volumes --------------------------------------------------------------------- */
 
-/* The recorded identity is "id|path".  What the module knows by itself of a device is
- * only what it is called today, as its path is: two disks may change their names.  So a
- * name will do where the record says that it does ("name:"), or whoever attaches.
- */
-static bool same_origin(const struct fbk_volume *v, const char *recorded, const char *origin_id)
+/* Does the recorded path, after the id, lead to it? */
+static bool at_path(const struct fbk_volume *v, const char *recorded)
 {
 	const char *path = strchr(recorded, '|');
-	size_t n = path ? path - recorded : strlen(recorded);
-	char name[FBY_IDENTITY_MAX + 1];
 	dev_t dev;
 
-	if (origin_id)
-		return strlen(origin_id) == n && !strncmp(origin_id, recorded, n);
-	snprintf(name, sizeof(name), "name:%pg", v->origin);
-	if (strlen(name) == n && !strncmp(name, recorded, n))
-		return true;
-	if (!v->by_name)
-		return false;
-	snprintf(name, sizeof(name), "blk:%pg", v->origin);
-	if (strlen(name) == n && !strncmp(name, recorded, n))
-		return true;
 	return path && path[1] && !lookup_bdev(path + 1, &dev) && dev == v->origin->bd_dev;
 }
 
@@ -441,8 +426,8 @@ static bool has_damaged_volume(struct fby_pool *engine)
 	bool found = !info;
 	u16 i;
 
-	for (i = 0; !found && i < FBY_VOLUMES_MAX && !fby_volume_info(engine, i, info); i++)
-		found = info->damaged;
+	for (i = 0; !found && i < FBY_VOLUMES_MAX; i++) /* a log has no such info, and others may follow it */
+		found = !fby_volume_info(engine, i, info) && info->damaged;
 	kfree(info);
 	return found;
 }
@@ -499,34 +484,41 @@ static int rebind_volume(struct fbk_volume *v, const char *origin_id, char **tex
 static int check_origin(struct fbk_volume *v, struct fby_volume_info *info, const char *origin_id,
 			bool accept_changed, char **text)
 {
-	bool same;
+	static const struct {
+		char *text;
+		int error;
+	} refused[FBY_ORIGIN_COUNT] = {
+		[FBY_ORIGIN_IS_BLOCK] = { "The origin's logical block is larger than the volume's", -EINVAL },
+		[FBY_ORIGIN_IS_OTHER] = { "The origin is not the one the volume was made for; if it holds the same data, say accept_changed_origin", -ESTALE },
+		[FBY_ORIGIN_IS_NAME] = { "The origin cannot be told from another: give origin_id, or say origin_by_name if it keeps its name", -ESTALE },
+		[FBY_ORIGIN_IS_SMALLER] = { "The target is smaller than the volume", -EINVAL },
+		[FBY_ORIGIN_IS_LARGER] = { "The target is larger than the volume; to let it grow, say accept_changed_origin", -EINVAL },
+	};
+	char name[FBY_IDENTITY_MAX + 1];
+	struct fby_origin_found found = {
+		.id = origin_id ? origin_id : name,
+		.logical_block = bdev_logical_block_size(v->origin),
+		.accept_changed = accept_changed,
+		.by_name = v->by_name || origin_id, /* whoever gives an id has seen to that */
+		.cannot_see_ids = true,
+		.same_path = !origin_id && v->by_name && at_path(v, info->spec.identity),
+	};
+	enum fby_origin_verdict verdict;
 
-	if (bdev_logical_block_size(v->origin) > info->spec.block_size) {
-		*text = "The origin's logical block is larger than the volume's";
-		return -EINVAL;
-	}
-	same = same_origin(v, info->spec.identity, origin_id);
-	if (!same && !accept_changed) {
-		*text = origin_id || v->by_name ?
-				"The origin is not the one the volume was made for; if it holds the same data, say accept_changed_origin" :
-				"The origin cannot be told from another: give origin_id, or say origin_by_name if it keeps its name";
-		return -ESTALE;
-	}
-	if (v->whole && v->sectors - info->spec.origin_sectors < info->spec.block_size / FBY_SECTOR)
-		v->sectors = info->spec.origin_sectors;
-	if (v->sectors < info->spec.origin_sectors) {
-		*text = "The target is smaller than the volume";
-		return -EINVAL;
-	}
-	if (v->sectors > info->spec.origin_sectors && !accept_changed) {
-		*text = "The target is larger than the volume; to let it grow, say accept_changed_origin";
-		return -EINVAL;
-	}
-	if (same && v->sectors == info->spec.origin_sectors) {
+	snprintf(name, sizeof(name), "name:%pg", v->origin);
+	/* A device may end in the middle of a block; a target has the size that it was given. */
+	if (v->whole)
+		v->sectors = fby_origin_usable(info->spec.block_size, v->sectors);
+	found.sectors = v->sectors;
+	verdict = fby_origin_judge(&info->spec, &found);
+	if (verdict == FBY_ORIGIN_IS_SAME) {
 		strscpy(v->identity, info->spec.identity, sizeof(v->identity));
 		return 0;
 	}
-	return rebind_volume(v, origin_id, text);
+	if (verdict == FBY_ORIGIN_IS_RENEWED)
+		return rebind_volume(v, origin_id, text);
+	*text = refused[verdict].text;
+	return refused[verdict].error;
 }
 
 int fbk_volume_prepare(struct fbk_volume *v, const char *origin_id, bool create, bool accept_changed, char **text)

@@ -23,13 +23,11 @@
 #include "fbk.h"
 
 #define NVEC 20u
-#define SPINS 64u
 /* In reserve for each volume, and how many works of it go on at a time. */
 #define CLONES 16u
 #define IOS 32u
 #define RANGES 16
 #define VOLUME_WORKS 8 /* the waiting, the requests of destage, the ends of writes past the cache */
-#define PAST_LEAST 128u /* sectors: less before a cached block is not worth a request */
 
 static struct kmem_cache *fbk_io_cache;
 
@@ -55,11 +53,17 @@ void fbk_end(struct fbk_io *io, int error)
 	fbk_end_status(io, error ? errno_to_blk_status(fbk_errno(error)) : BLK_STS_OK);
 }
 
+/* In full and durable: only its end may be put off. */
 static __always_inline void end_written(struct fbk_io *io)
 {
 	if (unlikely(fby_write_throttled(io->volume->pool->engine, io->volume->index)) && fbk_end_late(io))
 		return;
 	end_status(io, BLK_STS_OK);
+}
+
+void fbk_end_durable(struct fbk_io *io)
+{
+	end_written(io);
 }
 
 void fbk_end_written(struct fbk_io *io)
@@ -172,7 +176,7 @@ static __always_inline int write_pieces(struct fbk_io *io)
 			return decision;
 		if (decision == FBY_DONE)
 			continue;
-		if (spins++ == SPINS)
+		if (spins++ == FBY_DEFAULT_WAIT_SPINS)
 			return decision;
 		cpu_relax();
 	}
@@ -199,15 +203,9 @@ int fbk_write_more(struct fbk_io *io)
  */
 static __always_inline u32 write_past_least(const struct fbk_io *io)
 {
-	const struct fbk_volume *v = io->volume;
-	u32 limit = READ_ONCE(v->bypass_sectors);
-	bool only = READ_ONCE(v->metadata_only);
+	u32 least = fby_policy_past(&io->volume->policy, bio_sectors(io->bio), io->bio->bi_opf & REQ_META);
 
-	if (likely(!limit && !only) || (io->bio->bi_opf & REQ_NOWAIT))
-		return 0;
-	if (only && !(io->bio->bi_opf & REQ_META))
-		return 1;
-	return limit && bio_sectors(io->bio) >= limit ? PAST_LEAST : 0;
+	return likely(!least) || (io->bio->bi_opf & REQ_NOWAIT) ? 0 : least;
 }
 
 static __always_inline void map_write(struct fbk_io *io)
@@ -255,6 +253,7 @@ static void past_work(struct work_struct *work)
 	}
 	fbk_flush_cover(io);
 	io->done += n;
+	io->past_sectors += n;
 	bvec_iter_advance(io->bio->bi_io_vec, &io->iter, n * FBY_SECTOR);
 	if (!io->iter.bi_size) {
 		fbk_flush(io);
@@ -538,6 +537,7 @@ enum fbk_map fbk_map(struct fbk_volume *v, struct fbk_io *io, struct bio *bio, u
 	io->sector = sector;
 	io->foreground = false;
 	io->owed = false;
+	io->past_sectors = 0;
 	switch (bio_op(bio)) {
 	case REQ_OP_READ:
 		return map_read(io);

@@ -15,7 +15,7 @@
  */
 #include "fbk.h"
 
-#define SPACE_RETRY (HZ / 10)
+#define SPACE_RETRY nsecs_to_jiffies(FBY_DEFAULT_SPACE_RETRY_NS)
 #define AT_ONCE 8u /* tries in a row that get nowhere, before there is a jiffy between them */
 
 static void relist(struct fbk_io *io, enum fby_decision why)
@@ -45,7 +45,7 @@ static bool retry(struct fbk_io *io, int *decision)
 		return true;
 	}
 	*decision = fbk_write_more(io);
-	if (*decision == FBY_WAIT_SPACE && READ_ONCE(io->volume->bypass_full) && !fbk_write_past(io, 1))
+	if (*decision == FBY_WAIT_SPACE && READ_ONCE(io->volume->policy.full_bypasses) && !fbk_write_past(io, 1))
 		return true;
 	if (*decision > 0)
 		return false;
@@ -122,6 +122,14 @@ void fbk_retry_work(struct work_struct *work)
 		queue_delayed_work(v->wq, &v->retry, SPACE_RETRY);
 }
 
+/* Sectors that it may have taken of the cache. */
+static u32 taken(const struct fbk_io *io)
+{
+	u32 n = bio_sectors(io->bio);
+
+	return bio_op(io->bio) == REQ_OP_WRITE ? n - io->past_sectors : min_t(u32, n, FBY_DEFAULT_RANGE_THROTTLED);
+}
+
 /*
  * Between the high watermark and full, writes are spaced out by ending them
  * late: they are durable, only their callers are held.  A timer, as a jiffy is
@@ -131,7 +139,7 @@ bool fbk_end_late(struct fbk_io *io)
 {
 	struct fbk_pool *p = io->volume->pool;
 	u64 now = ktime_get_ns();
-	u64 delay = fby_write_delay(p->engine, io->volume->index, bio_sectors(io->bio), now);
+	u64 delay = fby_policy_delay(p->engine, io->volume->index, taken(io), now);
 	struct fbk_io *other;
 	unsigned long flags;
 

@@ -39,7 +39,7 @@ step "attach" forebay attach $pool data $origin --low-watermark 2 --high-waterma
 cat /tmp/step.log
 test -b /dev/forebay0 || fail "no /dev/forebay0"
 [ "$(cat /sys/block/forebay0/forebay/volume)" = data ] || fail "no name in sysfs"
-uuid=$(forebay status $pool --json 2>/dev/null | jq -r .uuid)
+uuid=$(forebay status $pool --json 2>/dev/null | jq -r '.uuid // empty') # an error is JSON, too
 [ -n "$uuid" ] || uuid=$(forebay dump superblock $pool --json | jq -r .uuid)
 [ "$(cat /sys/block/forebay0/forebay/pool)" = "$uuid" ] || fail "pool $(cat /sys/block/forebay0/forebay/pool), not $uuid"
 step "list" forebay list
