@@ -13,7 +13,15 @@
 
 #![forbid(unsafe_code)]
 
+mod affinity;
+mod front;
+mod latency;
 pub mod live;
+mod log;
+mod mount;
 pub mod record;
+mod shown;
 pub mod tree;
 pub mod unix;
+
+pub use mount::{Mount, MountError, MountOptions, MountStatus};

@@ -1,0 +1,698 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! FUSE, above [`Live`]: what the kernel asks, answered from the tree.
+//!
+//! The kernel checks permissions (`default_permissions`), keeps locks, and caches pages;
+//! what a mapping makes dirty it writes back before each FSYNC, so that this part sees
+//! exactly what is to be durable.  Files and directories are not opened here: requests name the inode, which
+//! the kernel holds by its lookups, and a file that is open elsewhere costs nothing.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use fuser::{
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileAttr, FileHandle, FileType, Filesystem,
+    Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use rustix::io::Errno;
+
+use crate::affinity;
+use crate::latency::Latency;
+use crate::live::{Inode, Live};
+use crate::log::PoolJournal;
+use crate::record::{Allocate, Kind, SetAttr, Time};
+use crate::tree::{Attr, New, RenameHow, Result, Tree};
+use crate::unix::{Node, UnixTree, ACCESS_ACL, DEFAULT_ACL};
+
+pub type TreeLive = Live<UnixTree, PoolJournal>;
+
+/// What the kernel knows of names and attributes it may believe for so long: nothing but
+/// the mount changes the tree.
+const BELIEVED: Duration = Duration::from_secs(60);
+
+/// FUSE's number of the root.
+const FUSE_ROOT: u64 = 1;
+
+const S_IFMT: u32 = 0o170000;
+const S_ISGID: u32 = 0o2000;
+const CAPABILITY: &[u8] = b"security.capability";
+
+pub struct Front {
+    live: Arc<TreeLive>,
+    latency: Arc<Latency>,
+    root: u64,
+    /// The kernel keeps what is written until it is synced, or long enough.
+    write_back: bool,
+}
+
+impl Front {
+    pub fn new(live: Arc<TreeLive>, latency: Arc<Latency>, write_back: bool) -> Front {
+        Front { root: live.root().ino, live, latency, write_back }
+    }
+
+    /// The kernel's numbers are the tree's, but for the root: it changes places with
+    /// whatever has number 1.
+    fn swap(&self, ino: u64) -> u64 {
+        match ino {
+            FUSE_ROOT => self.root,
+            _ if ino == self.root => FUSE_ROOT,
+            _ => ino,
+        }
+    }
+
+    fn inode(&self, ino: INodeNo) -> Result<Arc<Inode<Node>>> {
+        self.live.inode(self.swap(ino.0))
+    }
+
+    fn shown(&self, attr: &Attr) -> FileAttr {
+        FileAttr {
+            ino: INodeNo(self.swap(attr.ino)),
+            size: attr.size,
+            blocks: attr.blocks,
+            atime: system_time(attr.atime),
+            mtime: system_time(attr.mtime),
+            ctime: system_time(attr.ctime),
+            crtime: UNIX_EPOCH,
+            kind: file_type(attr.kind),
+            perm: attr.mode as u16,
+            nlink: attr.nlink,
+            uid: attr.uid,
+            gid: attr.gid,
+            rdev: attr.device as u32,
+            blksize: attr.block_size,
+            flags: 0,
+        }
+    }
+
+    fn entry(&self, reply: ReplyEntry, done: Result<Attr>) {
+        match done {
+            Ok(attr) => reply.entry(&BELIEVED, &self.shown(&attr), Generation(0)),
+            Err(e) => reply.error(errno(e)),
+        }
+    }
+
+    /// Who changes a file's content takes its set-user-ID and set-group-ID bits and its
+    /// capabilities away.
+    fn drop_privileges(&self, inode: &Arc<Inode<Node>>) -> Result<()> {
+        let mode = self.live.attr(inode)?.mode;
+        let without = without_set_ids(mode);
+        if without != mode {
+            let set = SetAttr { mode: Some(without), ..SetAttr::default() };
+            self.live.set_attr(inode, &set)?;
+        }
+        if self.live.tree().xattr(&inode.node, CAPABILITY)?.is_some() {
+            self.live.set_xattr(inode, CAPABILITY, None)?;
+        }
+        Ok(())
+    }
+
+    /// A new inode.  The kernel applies no umask, since a default ACL may stand in for it.
+    fn make(
+        &self,
+        req: &Request,
+        (parent, name): (INodeNo, &OsStr),
+        (kind, mode, umask): (Kind, u32, u32),
+        (device, target): (u64, &[u8]),
+    ) -> Result<Attr> {
+        let dir = self.inode(parent)?;
+        let above = self.live.attr(&dir)?;
+        let inherit_acl =
+            kind != Kind::Symlink && self.live.tree().xattr(&dir.node, DEFAULT_ACL)?.is_some();
+        let mut mode = mode & 0o7777;
+        if !inherit_acl {
+            mode &= !umask;
+        }
+        let mut gid = req.gid();
+        if above.mode & S_ISGID != 0 {
+            gid = above.gid;
+            if kind == Kind::Directory {
+                mode |= S_ISGID;
+            }
+        }
+        let new = New { kind, mode, uid: req.uid(), gid, device, target, inherit_acl };
+        let (inode, attr) = self.live.create(&dir, name.as_bytes(), &new)?;
+        match inherit_acl {
+            true => self.live.inherited(&inode, &[ACCESS_ACL, DEFAULT_ACL]),
+            false => Ok(attr),
+        }
+    }
+}
+
+/// A set-group-ID bit without the right to execute says something else, and stays.
+fn without_set_ids(mode: u32) -> u32 {
+    let kept = if mode & 0o010 != 0 { !0o6000 } else { !0o4000 };
+    mode & kept
+}
+
+fn system_time(t: Time) -> SystemTime {
+    let part = Duration::from_nanos(t.nanoseconds.into());
+    match t.seconds {
+        0.. => UNIX_EPOCH + Duration::from_secs(t.seconds as u64) + part,
+        before => UNIX_EPOCH - Duration::from_secs(before.unsigned_abs()) + part,
+    }
+}
+
+fn time_of(t: SystemTime) -> Time {
+    match t.duration_since(UNIX_EPOCH) {
+        Ok(d) => Time { seconds: d.as_secs() as i64, nanoseconds: d.subsec_nanos() },
+        Err(before) => {
+            let d = before.duration();
+            let (mut seconds, mut nanoseconds) = (-(d.as_secs() as i64), 0);
+            if d.subsec_nanos() > 0 {
+                seconds -= 1;
+                nanoseconds = 1_000_000_000 - d.subsec_nanos();
+            }
+            Time { seconds, nanoseconds }
+        }
+    }
+}
+
+fn time_or_now(t: TimeOrNow) -> Time {
+    match t {
+        TimeOrNow::SpecificTime(t) => time_of(t),
+        TimeOrNow::Now => time_of(SystemTime::now()),
+    }
+}
+
+fn file_type(kind: Kind) -> FileType {
+    match kind {
+        Kind::File => FileType::RegularFile,
+        Kind::Directory => FileType::Directory,
+        Kind::Symlink => FileType::Symlink,
+        Kind::Fifo => FileType::NamedPipe,
+        Kind::Socket => FileType::Socket,
+        Kind::CharDevice => FileType::CharDevice,
+        Kind::BlockDevice => FileType::BlockDevice,
+    }
+}
+
+/// Of a mode as mknod has it.
+fn kind_of(mode: u32) -> Result<Kind> {
+    Ok(match mode & S_IFMT {
+        0o100000 | 0 => Kind::File,
+        0o010000 => Kind::Fifo,
+        0o140000 => Kind::Socket,
+        0o020000 => Kind::CharDevice,
+        0o060000 => Kind::BlockDevice,
+        _ => return Err(Errno::INVAL),
+    })
+}
+
+fn errno(e: Errno) -> fuser::Errno {
+    fuser::Errno::from_i32(e.raw_os_error())
+}
+
+fn empty(reply: ReplyEmpty, done: Result<()>) {
+    match done {
+        Ok(()) => reply.ok(),
+        Err(e) => reply.error(errno(e)),
+    }
+}
+
+impl Filesystem for Front {
+    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        let needed = [
+            (InitFlags::FUSE_NO_OPEN_SUPPORT, "files that are not opened (Linux 3.16)"),
+            (InitFlags::FUSE_NO_OPENDIR_SUPPORT, "directories that are not opened (Linux 5.1)"),
+            (InitFlags::FUSE_DONT_MASK, "the umask (Linux 2.6.31)"),
+        ];
+        for (flag, what) in needed {
+            config.add_capabilities(flag).map_err(|_| {
+                std::io::Error::other(format!("this kernel's FUSE lacks {what}: use a newer one"))
+            })?;
+        }
+        for flag in [
+            InitFlags::FUSE_POSIX_ACL,
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_CACHE_SYMLINKS,
+            InitFlags::FUSE_ASYNC_DIO,
+            InitFlags::FUSE_MAX_PAGES,
+            // The kernel leaves set-user-ID bits and capabilities to us, and does not ask
+            // for them before each write.
+            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+        ] {
+            // Better with it, right without.
+            let _ = config.add_capabilities(flag);
+        }
+        if self.write_back {
+            let _ = config.add_capabilities(InitFlags::FUSE_WRITEBACK_CACHE);
+        }
+        let _ = config.set_max_background(64);
+        Ok(())
+    }
+
+    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let found = self.inode(parent).and_then(|dir| self.live.lookup(&dir, name.as_bytes()));
+        self.entry(reply, found.map(|(_, attr)| attr));
+    }
+
+    fn forget(&self, _req: &Request, ino: INodeNo, lookups: u64) {
+        if ino.0 != FUSE_ROOT {
+            self.live.forget(self.swap(ino.0), lookups);
+        }
+    }
+
+    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        match self.inode(ino).and_then(|inode| self.live.attr(&inode)) {
+            Ok(attr) => reply.attr(&BELIEVED, &self.shown(&attr)),
+            Err(e) => reply.error(errno(e)),
+        }
+    }
+
+    fn setattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let done = self.inode(ino).and_then(|inode| {
+            if let Some(size) = size {
+                if req.uid() != 0 {
+                    self.drop_privileges(&inode)?;
+                }
+                self.live.truncate(&inode, size)?;
+            }
+            let mut mode = mode.map(|m| m & 0o7777);
+            if (uid.is_some() || gid.is_some()) && inode.kind == Kind::File && mode.is_none() {
+                // As chown does it: the log is to say what comes of it.
+                let now = self.live.attr(&inode)?.mode;
+                mode = Some(without_set_ids(now)).filter(|without| *without != now);
+            }
+            let set = SetAttr {
+                mode,
+                uid,
+                gid,
+                atime: atime.map(time_or_now),
+                mtime: mtime.map(time_or_now),
+            };
+            if set != SetAttr::default() {
+                self.live.set_attr(&inode, &set)?;
+            }
+            self.live.attr(&inode)
+        });
+        match done {
+            Ok(attr) => reply.attr(&BELIEVED, &self.shown(&attr)),
+            Err(e) => reply.error(errno(e)),
+        }
+    }
+
+    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
+        match self.inode(ino).and_then(|inode| self.live.tree().read_link(&inode.node)) {
+            Ok(target) => reply.data(&target),
+            Err(e) => reply.error(errno(e)),
+        }
+    }
+
+    fn mknod(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let made = kind_of(mode).and_then(|kind| {
+            self.make(req, (parent, name), (kind, mode, umask), (rdev.into(), b""))
+        });
+        self.entry(reply, made);
+    }
+
+    fn mkdir(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let what = (Kind::Directory, mode, umask);
+        self.entry(reply, self.make(req, (parent, name), what, (0, b"")));
+    }
+
+    fn symlink(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        let target = target.as_os_str().as_bytes();
+        let what = (Kind::Symlink, 0o777, 0);
+        self.entry(reply, self.make(req, (parent, name), what, (0, target)));
+    }
+
+    fn link(&self, _req: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let linked = self
+            .inode(ino)
+            .and_then(|inode| self.live.link(&inode, &self.inode(parent)?, name.as_bytes()));
+        self.entry(reply, linked);
+    }
+
+    fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let dir = self.inode(parent);
+        empty(reply, dir.and_then(|dir| self.live.unlink(&dir, name.as_bytes(), false)));
+    }
+
+    fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let dir = self.inode(parent);
+        empty(reply, dir.and_then(|dir| self.live.unlink(&dir, name.as_bytes(), true)));
+    }
+
+    fn rename(
+        &self,
+        _req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let how = match flags {
+            f if f.is_empty() => Ok(RenameHow::Replace),
+            RenameFlags::RENAME_NOREPLACE => Ok(RenameHow::NoReplace),
+            RenameFlags::RENAME_EXCHANGE => Ok(RenameHow::Exchange),
+            _ => Err(Errno::INVAL),
+        };
+        let done = how.and_then(|how| {
+            let (from, to) = (self.inode(parent)?, self.inode(new_parent)?);
+            self.live.rename((&from, name.as_bytes()), (&to, new_name.as_bytes()), how)
+        });
+        empty(reply, done);
+    }
+
+    /// See the head of this file: ENOSYS says so for good.
+    fn open(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        reply.error(fuser::Errno::ENOSYS);
+    }
+
+    fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        reply.error(fuser::Errno::ENOSYS);
+    }
+
+    /// The kernel makes it of MKNOD then.
+    fn create(
+        &self,
+        _req: &Request,
+        _parent: INodeNo,
+        _name: &OsStr,
+        _mode: u32,
+        _umask: u32,
+        _flags: i32,
+        reply: ReplyCreate,
+    ) {
+        reply.error(fuser::Errno::ENOSYS);
+    }
+
+    /// What was written back when the file was closed is here already.
+    fn flush(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _lock_owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        reply.error(fuser::Errno::ENOSYS);
+    }
+
+    /// With `default_permissions` the kernel knows.
+    fn access(&self, _req: &Request, _ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
+        reply.error(fuser::Errno::ENOSYS);
+    }
+
+    fn read(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let read = self.inode(ino).and_then(|inode| {
+            let mut bytes = vec![0; size as usize];
+            let n = self.live.tree().read(&inode.node, offset, &mut bytes)?;
+            bytes.truncate(n);
+            Ok(bytes)
+        });
+        match read {
+            Ok(bytes) => reply.data(&bytes),
+            Err(e) => reply.error(errno(e)),
+        }
+    }
+
+    fn write(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let written = self.inode(ino).and_then(|inode| {
+            if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
+                self.drop_privileges(&inode)?;
+            }
+            self.live.write(&inode, offset, data)
+        });
+        match written {
+            Ok(()) => reply.written(data.len() as u32),
+            Err(e) => reply.error(errno(e)),
+        }
+    }
+
+    fn fsync(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        _datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        let start = Instant::now();
+        let done = self.inode(ino).and_then(|inode| self.live.fsync(&inode));
+        self.latency.took(start.elapsed());
+        empty(reply, done);
+        affinity::follow(req.pid());
+    }
+
+    /// Names are in the log since they changed.
+    fn fsyncdir(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        _datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        empty(reply, self.inode(ino).and_then(|inode| self.live.fsync(&inode)));
+    }
+
+    fn readdir(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let listed = self.inode(ino).and_then(|inode| {
+            self.live.tree().list(&inode.node, offset, |name, ino, kind, next| {
+                let kind = kind.map_or(FileType::RegularFile, file_type);
+                !reply.add(INodeNo(self.swap(ino)), next, kind, OsStr::from_bytes(name))
+            })
+        });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(e) => reply.error(errno(e)),
+        }
+    }
+
+    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        match self.live.tree().space() {
+            Ok(s) => reply.statfs(
+                s.f_blocks,
+                s.f_bfree,
+                s.f_bavail,
+                s.f_files,
+                s.f_ffree,
+                s.f_bsize as u32,
+                s.f_namemax as u32,
+                s.f_frsize as u32,
+            ),
+            Err(e) => reply.error(errno(e)),
+        }
+    }
+
+    fn setxattr(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        const XATTR_CREATE: i32 = 1;
+        const XATTR_REPLACE: i32 = 2;
+        let done = self.inode(ino).and_then(|inode| {
+            if flags != 0 {
+                let there = self.live.tree().xattr(&inode.node, name.as_bytes())?.is_some();
+                match flags {
+                    XATTR_CREATE if there => return Err(Errno::EXIST),
+                    XATTR_REPLACE if !there => return Err(Errno::NODATA),
+                    XATTR_CREATE | XATTR_REPLACE => {}
+                    _ => return Err(Errno::INVAL),
+                }
+            }
+            self.live.set_xattr(&inode, name.as_bytes(), Some(value))
+        });
+        empty(reply, done);
+    }
+
+    fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let value = self.inode(ino).and_then(|inode| {
+            self.live.tree().xattr(&inode.node, name.as_bytes())?.ok_or(Errno::NODATA)
+        });
+        xattr(reply, size, value);
+    }
+
+    fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let names = self.inode(ino).and_then(|inode| {
+            let mut list = Vec::new();
+            for name in self.live.tree().xattr_names(&inode.node)? {
+                list.extend_from_slice(&name);
+                list.push(0);
+            }
+            Ok(list)
+        });
+        xattr(reply, size, names);
+    }
+
+    fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let done = self.inode(ino).and_then(|inode| {
+            if self.live.tree().xattr(&inode.node, name.as_bytes())?.is_none() {
+                return Err(Errno::NODATA);
+            }
+            self.live.set_xattr(&inode, name.as_bytes(), None)
+        });
+        empty(reply, done);
+    }
+
+    fn fallocate(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        const KEEP_SIZE: i32 = 1;
+        const PUNCH_HOLE: i32 = 2;
+        const ZERO_RANGE: i32 = 16;
+        let how = match mode {
+            0 => Ok(Allocate::Extend),
+            KEEP_SIZE => Ok(Allocate::KeepSize),
+            m if m == PUNCH_HOLE | KEEP_SIZE => Ok(Allocate::Punch),
+            ZERO_RANGE => Ok(Allocate::Zero),
+            m if m == ZERO_RANGE | KEEP_SIZE => Ok(Allocate::ZeroKeepSize),
+            _ => Err(Errno::OPNOTSUPP),
+        };
+        let done = how.and_then(|how| {
+            let inode = self.inode(ino)?;
+            self.live.allocate(&inode, how, offset, length)
+        });
+        empty(reply, done);
+    }
+
+    fn lseek(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        const SEEK_DATA: i32 = 3;
+        const SEEK_HOLE: i32 = 4;
+        let found = self.inode(ino).and_then(|inode| {
+            let offset = u64::try_from(offset).map_err(|_| Errno::NXIO)?;
+            match whence {
+                SEEK_DATA => self.live.tree().seek(&inode.node, offset, false),
+                SEEK_HOLE => self.live.tree().seek(&inode.node, offset, true),
+                _ => Err(Errno::INVAL),
+            }
+        });
+        match found {
+            Ok(at) => reply.offset(at as i64),
+            Err(e) => reply.error(errno(e)),
+        }
+    }
+
+    fn copy_file_range(
+        &self,
+        _req: &Request,
+        from: INodeNo,
+        _fh_in: FileHandle,
+        from_at: u64,
+        to: INodeNo,
+        _fh_out: FileHandle,
+        to_at: u64,
+        length: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        // The reply counts in 32 bits.
+        let length = length.min(1 << 30);
+        let copied = self.inode(from).and_then(|from| {
+            let to = self.inode(to)?;
+            self.live.copy(&to, to_at, length, || {
+                self.live.tree().copy(&from.node, from_at, &to.node, to_at, length)
+            })
+        });
+        match copied {
+            Ok(n) => reply.written(n as u32),
+            Err(e) => reply.error(errno(e)),
+        }
+    }
+}
+
+fn xattr(reply: ReplyXattr, size: u32, value: Result<Vec<u8>>) {
+    match value {
+        Ok(value) if size == 0 => reply.size(value.len() as u32),
+        Ok(value) if value.len() > size as usize => reply.error(fuser::Errno::ERANGE),
+        Ok(value) => reply.data(&value),
+        Err(e) => reply.error(errno(e)),
+    }
+}

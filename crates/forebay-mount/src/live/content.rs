@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What is written to files, and their syncs.
+
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use super::{Content, Inode, Journal, Live};
+use crate::record::{self, Allocate, Record, Records, DATA_OVERHEAD};
+use crate::tree::{Attr, Result, Tree};
+
+impl<T: Tree, J: Journal> Live<T, J> {
+    /// A copy within the tree; `tree` says how many bytes it wrote.
+    pub fn copy(
+        &self,
+        to: &Inode<T::Node>,
+        offset: u64,
+        length: u64,
+        tree: impl FnOnce() -> Result<u64>,
+    ) -> Result<u64> {
+        self.alive()?;
+        let mut content = to.content();
+        // Written first: an error may come after a part of it.
+        content.dirty.add(offset, offset.saturating_add(length));
+        tree()
+    }
+
+    /// What replaces a file's whole content is logged as it comes, up to the limit of a
+    /// sync: file systems take care of a file that is replaced by truncation, and the
+    /// kernel writes back before it is closed.
+    pub fn write(&self, inode: &Arc<Inode<T::Node>>, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.alive()?;
+        self.tree.write(&inode.node, offset, bytes)?;
+        let mut content = inode.content();
+        content.dirty.add(offset, offset.saturating_add(bytes.len() as u64));
+        if let Some(left) = content.replacing {
+            content.replacing = left.checked_sub(bytes.len() as u64);
+            if content.replacing.is_some() {
+                self.log_locked(inode, &mut content)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub fn truncate(&self, inode: &Arc<Inode<T::Node>>, size: u64) -> Result<()> {
+        let mut content = inode.content();
+        let record = Record::Truncate { fid: inode.fid, size };
+        self.change(inode, &record, || self.tree.truncate(&inode.node, size))?;
+        content.dirty.cut(size);
+        if size == 0 {
+            content.replacing = Some(self.options.sync_limit);
+        }
+        Ok(())
+    }
+
+    pub fn allocate(
+        &self,
+        inode: &Arc<Inode<T::Node>>,
+        mode: Allocate,
+        offset: u64,
+        length: u64,
+    ) -> Result<()> {
+        let _content = inode.content();
+        let record = Record::Allocate { fid: inode.fid, mode, offset, length };
+        self.change(inode, &record, || self.tree.allocate(&inode.node, mode, offset, length))
+    }
+
+    /// What was written before the call, and every change of names and attributes, is
+    /// durable when it returns.
+    pub fn fsync(&self, inode: &Arc<Inode<T::Node>>) -> Result<()> {
+        self.counters.syncs.fetch_add(1, Ordering::Relaxed);
+        self.alive()?;
+        self.log_content(inode)
+    }
+
+    pub(super) fn log_content(&self, inode: &Arc<Inode<T::Node>>) -> Result<()> {
+        let mut content = inode.content();
+        content.replacing = None;
+        self.log_locked(inode, &mut content)
+    }
+
+    fn log_locked(&self, inode: &Arc<Inode<T::Node>>, content: &mut Content) -> Result<()> {
+        if content.dirty.is_empty() {
+            return Ok(());
+        }
+        let attr = self.tree.attr(&inode.node)?;
+        match content.dirty.parts() {
+            _ if attr.nlink == 0 => {}
+            Some(parts) if content.dirty.bytes() <= self.options.sync_limit => {
+                self.log_parts(inode, &attr, parts)?;
+            }
+            _ => self.sync_file(inode)?,
+        }
+        content.dirty.clear();
+        Ok(())
+    }
+
+    fn log_parts(
+        &self,
+        inode: &Arc<Inode<T::Node>>,
+        attr: &Attr,
+        parts: &[(u64, u64)],
+    ) -> Result<()> {
+        let most = self.most_records();
+        let mut body = Records::default();
+        for &(start, end) in parts {
+            let (mut at, end) = (start, end.min(attr.size));
+            while at < end {
+                if body.bytes().len() + DATA_OVERHEAD + 1 > most || body.count() == u16::MAX / 2 {
+                    self.ahead(&[inode], false, &body)?;
+                    body.clear();
+                }
+                let room = most - body.bytes().len() - DATA_OVERHEAD;
+                let length = (end - at).min(room as u64) as usize;
+                let what = (inode.fid, at, attr.size, attr.mtime);
+                let n = body.push_data(what, length, |b| self.tree.read(&inode.node, at, b))?;
+                // Cut by something that does not come through here: there is no more.
+                if n == 0 {
+                    break;
+                }
+                at += n as u64;
+            }
+        }
+        if !body.is_empty() {
+            self.ahead(&[inode], false, &body)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of records in an entry, beside its header and what it binds.
+    fn most_records(&self) -> usize {
+        let beside = record::HEADER + 2 * (record::HANDLE_MAX + 64) + 2 * 4096;
+        self.journal.entry_max().saturating_sub(beside).max(DATA_OVERHEAD + 512)
+    }
+
+    /// The tree's own way.  The content stays locked: nothing may be logged of it between
+    /// the sync and the entry that makes earlier ones void.
+    fn sync_file(&self, inode: &Arc<Inode<T::Node>>) -> Result<()> {
+        self.counters.real_syncs.fetch_add(1, Ordering::Relaxed);
+        self.tree.sync(&inode.node, false).inspect_err(|e| {
+            self.fail("the tree's file system failed to sync a file", *e);
+        })?;
+        self.ahead(&[inode], false, &Records::of(&Record::Synced { fid: inode.fid }))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The journal of a mount: a named log of a pool.
+
+use forebay::{Error, Generation, Log};
+
+use crate::live::{Journal, JournalError};
+
+#[derive(Debug)]
+pub struct PoolJournal {
+    log: Log,
+    entry_max: usize,
+}
+
+impl PoolJournal {
+    pub fn new(log: Log) -> forebay::Result<PoolJournal> {
+        let entry_max = log.info()?.largest_entry_bytes as usize;
+        Ok(PoolJournal { log, entry_max })
+    }
+
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+}
+
+impl Journal for PoolJournal {
+    fn append(&self, txg: u64, pieces: &[&[u8]]) -> Result<(), JournalError> {
+        match self.log.try_append(txg, Generation::New, pieces) {
+            Ok(_) => Ok(()),
+            Err(Error::LogFull { .. }) => Err(JournalError::Full),
+            Err(e) => Err(JournalError::Failed(e.to_string())),
+        }
+    }
+
+    fn sync(&self, txg: u64) -> Result<(), JournalError> {
+        self.log.sync(txg).map(|_| ()).map_err(|e| JournalError::Failed(e.to_string()))
+    }
+
+    fn entry_max(&self) -> usize {
+        self.entry_max
+    }
+}

@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A mount from its start, which replays, to its end, which brings everything home.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use forebay::{LogOptions, LogState, Pool};
+use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};
+use rustix::mount::{unmount, UnmountFlags};
+use rustix::process::{getrlimit, setrlimit, Resource};
+use serde::{Deserialize, Serialize};
+
+use crate::front::{Front, TreeLive};
+use crate::latency::Latency;
+use crate::live::{Live, LiveOptions};
+use crate::log::PoolJournal;
+use crate::tree::Tree;
+use crate::unix::UnixTree;
+
+/// How to mount.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// The log of the pool that holds what the tree does not have yet; made if it is not
+    /// there.
+    pub log: String,
+    pub read_only: bool,
+    /// Other users than the one who mounts may use it.
+    pub allow_other: bool,
+    /// The kernel keeps what is written and not synced for a while: writes are faster, a
+    /// sync takes a request more, and what is not synced is lost if the server dies.
+    pub write_back: bool,
+    /// How long a change may be in the log alone.
+    pub sync_interval: Duration,
+    /// How many bytes may be.
+    pub sync_bytes: u64,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        let live = LiveOptions::default();
+        MountOptions {
+            log: "mount".into(),
+            read_only: false,
+            allow_other: rustix::process::geteuid().is_root(),
+            write_back: false,
+            sync_interval: live.interval,
+            sync_bytes: live.bytes,
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    #[error("{path}: {cause}")]
+    Tree { path: String, cause: io::Error },
+    #[error("cannot mount at {path}: {cause}")]
+    Mount { path: String, cause: io::Error },
+    #[error("{0}")]
+    Pool(#[from] forebay::Error),
+    #[error(
+        "log {log} of the pool holds what {tree} does not have yet: replay it first \
+         (forebay replay)"
+    )]
+    Replay { log: String, tree: String },
+    #[error("{mountpoint}: {cause}; entries stay in log {log}, and the next mount replays them")]
+    Failed { mountpoint: String, log: String, cause: String },
+    #[error("{mountpoint} is in use: {cause}; end what uses it (fuser -vm {mountpoint})")]
+    Busy { mountpoint: String, cause: io::Error },
+}
+
+/// A mount as it is, ready for JSON.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MountStatus {
+    pub tree: String,
+    pub mountpoint: String,
+    pub log: String,
+    pub read_only: bool,
+    /// fsync, fdatasync and what the kernel makes of msync and O_SYNC.
+    pub syncs: u64,
+    /// Of these, those that were large and went the tree's own way.
+    pub real_syncs: u64,
+    /// What the server took for them; what FUSE adds is not in it.
+    pub sync_p50_us: Option<f64>,
+    pub sync_p99_us: Option<f64>,
+    pub log_entries: u64,
+    pub log_bytes: u64,
+    /// Transaction groups synced in the tree.
+    pub groups_synced: u64,
+    pub groups_unsynced: u64,
+    pub unsynced_bytes: u64,
+    /// Of the oldest change that is in the log alone.
+    pub unsynced_age_s: f64,
+    /// Why nothing is synced any more.
+    pub failure: Option<String>,
+}
+
+/// A tree that is mounted.
+#[derive(Debug)]
+pub struct Mount {
+    live: Arc<TreeLive>,
+    latency: Arc<Latency>,
+    options: MountOptions,
+    tree: PathBuf,
+    mountpoint: PathBuf,
+    unmounter: Mutex<SessionUnmounter>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// The session is over: somebody unmounted it.
+    ended: Arc<(Mutex<bool>, Condvar)>,
+}
+
+fn name(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// A FUSE mount whose server died is in the way of what is below it.
+fn clear_dead_mount(path: &Path) -> io::Result<()> {
+    const ENOTCONN: i32 = 107;
+    let dead = || std::fs::metadata(path).err().is_some_and(|e| e.raw_os_error() == Some(ENOTCONN));
+    for _ in 0..16 {
+        if !dead() {
+            break;
+        }
+        unmount(path, UnmountFlags::DETACH)?;
+    }
+    Ok(())
+}
+
+/// A descriptor an inode: as many as may be.
+fn raise_descriptors() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    let _ = setrlimit(Resource::Nofile, limit);
+}
+
+impl Mount {
+    /// Mounts a tree whose log holds nothing (see [`crate::replay`]), over itself if the
+    /// mountpoint is the tree.
+    pub fn start(
+        pool: &Pool,
+        tree: &Path,
+        mountpoint: &Path,
+        options: &MountOptions,
+    ) -> Result<Mount, MountError> {
+        let tree_error = |cause| MountError::Tree { path: name(tree), cause };
+        let mount_error = |cause| MountError::Mount { path: name(mountpoint), cause };
+        clear_dead_mount(tree).map_err(tree_error)?;
+        clear_dead_mount(mountpoint).map_err(mount_error)?;
+        raise_descriptors();
+        // What is made gets the mode that it is asked for.
+        rustix::process::umask(rustix::fs::Mode::empty());
+
+        let below = UnixTree::open(tree).map_err(|e| tree_error(e.into()))?;
+        // What was there before is durable: the log begins with nothing behind it.
+        below.sync_all().map_err(|e| tree_error(e.into()))?;
+        if pool.log_info(&options.log).is_err() {
+            pool.log_add(&options.log, forebay::LogHome::Embedded)?;
+        }
+        let log = pool.log(&options.log, &LogOptions::default())?;
+        let info = log.info()?;
+        if info.state != LogState::None {
+            return Err(MountError::Replay { log: options.log.clone(), tree: name(tree) });
+        }
+        let synced = info.synced_txg;
+        log.create(synced)?;
+        let live_options = LiveOptions {
+            interval: options.sync_interval,
+            bytes: options.sync_bytes,
+            ..LiveOptions::default()
+        };
+        let live = Live::new(below, PoolJournal::new(log)?, synced, live_options)
+            .map_err(|e| tree_error(e.into()))?;
+        let (live, latency) = (Arc::new(live), Arc::new(Latency::default()));
+        let front = Front::new(live.clone(), latency.clone(), options.write_back);
+        let mut session =
+            Session::new(front, mountpoint, &config(tree, options)).map_err(mount_error)?;
+        let mount = Mount {
+            live,
+            latency,
+            options: options.clone(),
+            tree: tree.into(),
+            mountpoint: mountpoint.into(),
+            unmounter: Mutex::new(session.unmount_callable()),
+            threads: Mutex::default(),
+            ended: Arc::default(),
+        };
+        mount.spawn(session).map_err(mount_error)?;
+        Ok(mount)
+    }
+
+    fn spawn(&self, session: Session<Front>) -> io::Result<()> {
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let ended = self.ended.clone();
+        threads.push(thread::Builder::new().name("mount-fuse".into()).spawn(move || {
+            // However it ends, it is over: what there is to tell is in the live part.
+            let _ = session.run();
+            *ended.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+            ended.1.notify_all();
+        })?);
+        let live = self.live.clone();
+        threads.push(
+            thread::Builder::new().name("mount-sync".into()).spawn(move || live.background())?,
+        );
+        let (live, ended) = (self.live.clone(), self.ended.clone());
+        threads.push(thread::Builder::new().name("mount-beat".into()).spawn(move || {
+            let mut over = ended.0.lock().unwrap_or_else(PoisonError::into_inner);
+            while !*over {
+                let second = Duration::from_secs(1);
+                let waited = ended.1.wait_timeout(over, second);
+                over = waited.unwrap_or_else(PoisonError::into_inner).0;
+                live.beat();
+            }
+        })?);
+        Ok(())
+    }
+
+    pub fn tree(&self) -> &Path {
+        &self.tree
+    }
+
+    pub fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// Somebody unmounted it.
+    pub fn ended(&self) -> bool {
+        *self.ended.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Until somebody unmounts it.
+    pub fn wait(&self) {
+        let mut over = self.ended.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*over {
+            over = self.ended.1.wait(over).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Brings home what is in the log, with the mount in use.
+    pub fn sync(&self) -> Result<(), MountError> {
+        self.live.sync().map_err(|_| self.failed())
+    }
+
+    fn failed(&self) -> MountError {
+        let cause = self.live.failure().map_or("it failed".into(), ToString::to_string);
+        let (mountpoint, log) = (name(&self.mountpoint), self.options.log.clone());
+        MountError::Failed { mountpoint, log, cause }
+    }
+
+    /// Unmounts it, if nobody uses it (or it is unmounted already), and brings home what is
+    /// in the log; with `keep` that stays there for the next mount.
+    pub fn unmount(&self, keep: bool) -> Result<(), MountError> {
+        if !self.ended() {
+            let at = |cause| MountError::Busy { mountpoint: name(&self.mountpoint), cause };
+            unmount(&self.mountpoint, UnmountFlags::empty()).map_err(|e| at(e.into()))?;
+            self.wait();
+        }
+        self.finish(keep)
+    }
+
+    /// The same for one who ends with it: programs that use it get errors from then on.
+    pub fn abandon(&self, keep: bool) -> Result<(), MountError> {
+        if !self.ended() {
+            let mut unmounter = self.unmounter.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = unmount(&self.mountpoint, UnmountFlags::DETACH);
+            let _ = unmounter.unmount();
+        }
+        self.finish(keep)
+    }
+
+    fn finish(&self, keep: bool) -> Result<(), MountError> {
+        match keep {
+            true => self.live.leave(),
+            false => self.live.end(),
+        }
+        let threads =
+            std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            if thread.thread().name() != Some("mount-fuse") || self.ended() {
+                let _ = thread.join();
+            }
+        }
+        if self.live.failure().is_some() {
+            return Err(self.failed());
+        }
+        if keep {
+            return Ok(());
+        }
+        self.live.journal().log().destroy()?;
+        Ok(())
+    }
+
+    pub fn status(&self) -> MountStatus {
+        let (counters, pending) = (&self.live.counters, self.live.pending());
+        let us = |d: Duration| d.as_nanos() as f64 / 1000.0;
+        MountStatus {
+            tree: name(&self.tree),
+            mountpoint: name(&self.mountpoint),
+            log: self.options.log.clone(),
+            read_only: self.options.read_only,
+            syncs: counters.syncs.load(Ordering::Relaxed),
+            real_syncs: counters.real_syncs.load(Ordering::Relaxed),
+            sync_p50_us: self.latency.below(500).map(us),
+            sync_p99_us: self.latency.below(990).map(us),
+            log_entries: counters.entries.load(Ordering::Relaxed),
+            log_bytes: counters.bytes.load(Ordering::Relaxed),
+            groups_synced: counters.groups.load(Ordering::Relaxed),
+            groups_unsynced: pending.groups,
+            unsynced_bytes: pending.bytes,
+            unsynced_age_s: pending.age.as_secs_f64(),
+            failure: self.live.failure().map(ToString::to_string),
+        }
+    }
+}
+
+fn config(tree: &Path, options: &MountOptions) -> Config {
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName(name(tree)),
+        MountOption::Subtype("forebay".into()),
+        MountOption::DefaultPermissions,
+    ];
+    if rustix::process::geteuid().is_root() {
+        config.mount_options.extend([MountOption::Suid, MountOption::Dev]);
+    }
+    if options.read_only {
+        config.mount_options.push(MountOption::RO);
+    }
+    config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+    // The kernel wakes them in turn: the fewer there are, the more likely it is one that
+    // ran where its client is.  One more than CPUs, for one that waits for the tree.
+    config.n_threads = Some(1 + thread::available_parallelism().map_or(1, usize::from));
+    config.clone_fd = true;
+    config
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A tree mounted and used, as root, where FUSE is at hand.
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{symlink, FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use forebay::{create, CreateOptions, LogState, Pool, PoolOptions};
+use forebay_mount::{Mount, MountError, MountOptions};
+
+struct Bed {
+    dir: PathBuf,
+    pool: Pool,
+}
+
+impl Bed {
+    /// `None`, and said so: FUSE cannot be used here.
+    fn new(name: &str) -> Option<Bed> {
+        if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+            eprintln!("skipped: {name} needs root and /dev/fuse");
+            return None;
+        }
+        let dir = std::env::temp_dir().join(format!("forebay-mount-{name}-{}", std::process::id()));
+        fs::create_dir_all(dir.join("tree")).unwrap();
+        fs::create_dir_all(dir.join("at")).unwrap();
+        let size = CreateOptions {
+            size_bytes: Some(16 << 20),
+            chunk_size_bytes: 256 << 10,
+            ..Default::default()
+        };
+        create(&dir.join("pool"), &size).unwrap();
+        let pool = Pool::open(&dir.join("pool"), &PoolOptions::default()).unwrap();
+        Some(Bed { dir, pool })
+    }
+
+    fn tree(&self) -> PathBuf {
+        self.dir.join("tree")
+    }
+
+    fn at(&self) -> PathBuf {
+        self.dir.join("at")
+    }
+
+    fn start(&self, at: &Path, options: &MountOptions) -> Mount {
+        Mount::start(&self.pool, &self.tree(), at, options).unwrap()
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn used(at: &Path) {
+    fs::create_dir(at.join("d")).unwrap();
+    let mut file = File::create_new(at.join("d/a")).unwrap();
+    file.write_all(b"first").unwrap();
+    file.sync_all().unwrap();
+    fs::rename(at.join("d/a"), at.join("b")).unwrap();
+    fs::hard_link(at.join("b"), at.join("d/c")).unwrap();
+    symlink("c", at.join("d/s")).unwrap();
+    assert_eq!(fs::read(at.join("d/s")).unwrap(), b"first");
+    file.write_all_at(b"second", 100_000).unwrap();
+    file.sync_data().unwrap();
+    file.set_len(100_003).unwrap();
+    file.set_permissions(fs::Permissions::from_mode(0o640)).unwrap();
+    assert_eq!(file.metadata().unwrap().nlink(), 2);
+    let mut end = String::new();
+    file = File::open(at.join("d/c")).unwrap();
+    file.seek(SeekFrom::Start(100_000)).unwrap();
+    file.read_to_string(&mut end).unwrap();
+    assert_eq!(end, "sec");
+    fs::write(at.join("gone"), vec![7; 3 << 20]).unwrap();
+    File::open(at.join("gone")).unwrap().sync_all().unwrap();
+    fs::remove_file(at.join("gone")).unwrap();
+    assert_eq!(fs::remove_dir(at.join("d")).unwrap_err().raw_os_error(), Some(39));
+    let mut names: Vec<_> =
+        fs::read_dir(at.join("d")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["c", "s"]);
+}
+
+fn as_it_should_be(tree: &Path) {
+    assert_eq!(fs::read_link(tree.join("d/s")).unwrap(), Path::new("c"));
+    let meta = fs::metadata(tree.join("b")).unwrap();
+    assert_eq!((meta.len(), meta.mode() & 0o7777, meta.nlink()), (100_003, 0o640, 2));
+    let content = fs::read(tree.join("d/c")).unwrap();
+    assert_eq!((&content[..5], &content[100_000..]), (&b"first"[..], &b"sec"[..]));
+    assert!(!tree.join("gone").exists());
+}
+
+#[test]
+fn what_is_done_in_the_mount_is_in_the_tree() {
+    let Some(bed) = Bed::new("used") else { return };
+    for write_back in [false, true] {
+        let options = MountOptions { write_back, ..Default::default() };
+        let mount = bed.start(&bed.at(), &options);
+        used(&bed.at());
+        let status = mount.status();
+        assert!(status.syncs >= 3 && status.real_syncs >= 1, "{status:?}");
+        assert_eq!(status.failure, None);
+        mount.sync().unwrap();
+        assert_eq!(mount.status().groups_unsynced, 0);
+        mount.unmount(false).unwrap();
+        assert_eq!(bed.pool.log_info("mount").unwrap().state, LogState::None);
+        as_it_should_be(&bed.tree());
+        fs::remove_dir_all(bed.tree()).unwrap();
+        fs::create_dir(bed.tree()).unwrap();
+    }
+}
+
+#[test]
+fn over_itself_it_is_in_the_way_until_it_ends() {
+    let Some(bed) = Bed::new("over") else { return };
+    fs::write(bed.tree().join("before"), "there").unwrap();
+    let mount = bed.start(&bed.tree(), &MountOptions::default());
+    assert_eq!(fs::read(bed.tree().join("before")).unwrap(), b"there");
+    used(&bed.tree());
+    let open = File::open(bed.tree().join("b")).unwrap();
+    let busy = mount.unmount(false).unwrap_err();
+    assert!(matches!(busy, MountError::Busy { .. }), "{busy}");
+    drop(open);
+    mount.unmount(false).unwrap();
+    as_it_should_be(&bed.tree());
+}
+
+#[test]
+fn what_is_kept_in_the_log_is_asked_for_before_the_next_mount() {
+    let Some(bed) = Bed::new("kept") else { return };
+    let long = std::time::Duration::from_secs(600);
+    let options = MountOptions { sync_interval: long, ..Default::default() };
+    let mount = bed.start(&bed.at(), &options);
+    used(&bed.at());
+    assert_eq!(mount.status().groups_synced, 0);
+    mount.unmount(true).unwrap();
+    let info = bed.pool.log_info("mount").unwrap();
+    assert!(info.state == LogState::Logging && info.entries > 0, "{info}");
+    let refused = Mount::start(&bed.pool, &bed.tree(), &bed.at(), &options).unwrap_err();
+    assert!(refused.to_string().contains("replay"), "{refused}");
+}
