@@ -17,14 +17,16 @@
 /* X(name, value, what it is) - the command's help, the library's options and the
  * module's take these. */
 #define FBY_DEFAULTS(X) \
-	X(CHUNK_SIZE, 2u << 20, "bytes of a chunk") \
-	X(HIGH_WATERMARK, 60u, "per cent of chunks in use where destage starts") \
+	X(CHUNK_SIZE, FBY_CHUNK_PAGES_MAX * FBY_PAGE, "bytes of a chunk, and the most") \
+	X(CHUNK_SIZE_MIN, FBY_CHUNK_PAGES_MIN * FBY_PAGE, "the least") \
+	X(HIGH_WATERMARK, FBY_HIGH_WATERMARK, "per cent of chunks in use where destage starts") \
+	X(WATERMARK_GAP, FBY_WATERMARK_GAP, "and so much less where it stops") \
 	X(QUEUE_DEPTH, 16u, "origin writes of destage in flight") \
 	X(QUEUE_DEPTH_MAX, 64u, "most that may be asked for") \
 	X(BUFFER_BYTES, 256u << 10, "largest origin write of destage") \
 	X(ROUND_PAGES, 16384u, "most pages written before the origin is flushed") \
 	X(ROUND_PAGES_MIN, 16u, "least that may be asked for") \
-	X(SLOTS_MAX, 64u, "most commit slots") \
+	X(SLOTS_MAX, FBY_SLOTS_MAX, "most commit slots") \
 	X(BYPASS_LEAST, 128u, "sectors between cached blocks that are worth a request past the cache") \
 	X(JOIN_GAP, 128u, "sectors read from the origin and not used, rather than asking twice") \
 	X(RANGE_THROTTLED, 128u, "sectors of a range that the throttle counts, as more is not cached") \

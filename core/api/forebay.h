@@ -109,13 +109,17 @@ enum fby_holes {
 	FBY_HOLES_ACCEPT,   /* go on: those that cannot be named may show older data */
 };
 
+#define FBY_SLOTS_MAX 64u
+#define FBY_HIGH_WATERMARK 60u
+#define FBY_WATERMARK_GAP 10u /* so much less than the high one is the low one */
+
 struct fby_options {
-	u32 nslots;	  /* commit slots, 1 to 64; 0: 4 */
+	u32 nslots;	  /* commit slots, 1 to FBY_SLOTS_MAX; 0: 4 */
 	bool read_only;	  /* nothing is written to the media */
 	bool no_checksums; /* data of new writes carries none; two fences then */
 	enum fby_verify verify;
-	u32 high_watermark; /* per cent of chunks in use where destage starts; 0: 60 */
-	u32 low_watermark;  /* ... and where it stops; 0: 50 */
+	u32 high_watermark; /* per cent of chunks in use where destage starts; 0: FBY_HIGH_WATERMARK */
+	u32 low_watermark;  /* ... and where it stops; 0: FBY_WATERMARK_GAP less */
 	u64 max_age_ns;	    /* destage what is older; 0: no limit */
 	u64 idle_ns;	    /* destage a volume not written for so long; 0: never */
 };

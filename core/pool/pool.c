@@ -55,9 +55,10 @@ static int options_normalize(struct fby_options *o)
 {
 	o->nslots = slots_of(o->nslots);
 	if (!o->high_watermark)
-		o->high_watermark = 60;
+		o->high_watermark = FBY_HIGH_WATERMARK;
 	if (!o->low_watermark)
-		o->low_watermark = o->high_watermark > 10 ? o->high_watermark - 10 : 0;
+		o->low_watermark =
+			o->high_watermark > FBY_WATERMARK_GAP ? o->high_watermark - FBY_WATERMARK_GAP : 0;
 	if (o->nslots > FBY_SLOTS_MAX || o->high_watermark > 100 || o->low_watermark > o->high_watermark ||
 	    o->verify > FBY_VERIFY_NEVER)
 		return -FBY_E_GEOMETRY;

@@ -20,7 +20,6 @@
 #include "format/log_format.h"
 #include "format/store.h"
 
-#define FBY_SLOTS_MAX 64u
 #define FBY_SEQ_BLOCK 64u     /* sequence numbers a slot takes at once */
 
 enum fby_chunk_state { FBY_CS_FREE = 0, FBY_CS_OPEN, FBY_CS_CLOSED };

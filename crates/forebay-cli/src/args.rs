@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
-use forebay::{Persist, PoolOptions};
+use forebay::{defaults, Persist, PoolOptions};
 
 use crate::units;
 
@@ -139,7 +139,7 @@ pub fn wants_json() -> bool {
 #[derive(Args, Debug, Clone, Default)]
 pub struct MediaArgs {
     /// How stores are made durable: auto, nt, clwb, eadr or msync
-    #[arg(long, value_name = "METHOD", default_value = "auto", help_heading = "Media")]
+    #[arg(long, value_name = "METHOD", default_value_t, help_heading = "Media")]
     pub persist: Persist,
     /// Copy kernel, instead of this CPU's fastest
     #[arg(long, value_name = "NAME", help_heading = "Media")]
@@ -180,11 +180,11 @@ pub struct Create {
     /// Size of a new file: bytes, or with K, M, G, T
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
     pub size: Option<u64>,
-    /// Chunk size, a power of two from 64K to 2M; 32K of each is its header, so smaller ones are for small pools
-    #[arg(long, value_name = "SIZE", value_parser = units::parse_chunk_size, default_value = "2M")]
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_chunk_size, default_value = units::size(defaults::CHUNK_SIZE_BYTES))]
+    #[arg(help = format!("Chunk size, {}; smaller ones are for small pools", units::chunk_sizes()))]
     pub chunk_size: u32,
-    /// Most volumes the pool can hold, 1 to 64
-    #[arg(long, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, value_name = "N", default_value_t = defaults::VOLUMES, value_parser = clap::value_parser!(u32).range(1..=i64::from(defaults::VOLUMES)))]
+    #[arg(help = format!("Most volumes the pool can hold, 1 to {}", defaults::VOLUMES))]
     pub volumes: u32,
     /// Format even if there is data; what is there is destroyed
     #[arg(long)]
@@ -507,7 +507,7 @@ pub struct BenchSlots {
     #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = units::parse_time)]
     pub turn: Duration,
     /// How stores are made durable: auto, nt, clwb, eadr or msync
-    #[arg(long, value_name = "METHOD", default_value = "auto")]
+    #[arg(long, value_name = "METHOD", default_value_t)]
     pub persist: Persist,
     #[command(flatten)]
     pub bench: BenchArgs,

@@ -139,10 +139,10 @@ const ORIGIN_KINDS: &str = "the module takes block devices: put a file behind lo
 /// The options as the module reads them.
 fn options(d: &DeviceOptions, t: &Tuning) -> anyhow::Result<Vec<String>> {
     let ms = |time: std::time::Duration| match u32::try_from(time.as_millis()) {
-        Ok(ms) if ms > 0 => Ok(ms.to_string()),
+        Ok(ms) if ms > 0 || time.is_zero() => Ok(ms.to_string()),
         _ => Err(forebay::Error::Usage {
             what: format!("a time of {} s is out of range", time.as_secs_f64()),
-            way_out: "write 1ms to 1193h".into(),
+            way_out: "write 1ms to 1193h, or none".into(),
         }),
     };
     let with_value = [

@@ -8,6 +8,7 @@ use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use forebay::defaults;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -259,15 +260,10 @@ impl Reader<'_> {
         let high = self.number(&f.high_watermark, "high_watermark", 1..101)?;
         let low = self.number(&f.low_watermark, "low_watermark", 0..100)?;
         if let (Some(at), Some(l)) = (&f.low_watermark, low) {
-            // 60 is the default of the other.
-            if l >= high.unwrap_or(60) {
-                let high = high.map_or("its default 60".into(), text);
+            let default = defaults::HIGH_WATERMARK_PERCENT;
+            if l >= high.unwrap_or(default) {
+                let high = high.map_or_else(|| format!("its default {default}"), text);
                 return Err(self.wrong(at, format!("low_watermark = {l} is not below high_watermark, {high}; lower it, or raise the other")));
-            }
-        }
-        if let (Some(at), Some(h), None) = (&f.high_watermark, high, low) {
-            if h <= 50 {
-                return Err(self.wrong(at, format!("high_watermark = {h} is not above low_watermark, its default 50; write that one too")));
             }
         }
         add("high_watermark", high.map(text));
@@ -276,7 +272,7 @@ impl Reader<'_> {
         add("idle", self.milliseconds(&f.idle, "idle")?.map(text));
         add("verify", self.word(&f.verify, "verify", &["always", "first", "never"])?);
         add("checksums", f.checksums.map(|on| if on { "on" } else { "off" }.into()));
-        add("slots", self.number(&f.slots, "slots", 1..65)?.map(text));
+        add("slots", self.number(&f.slots, "slots", 1..defaults::SLOTS_MAX + 1)?.map(text));
         let start = self.number(&f.start_sector, "start_sector", 0..u64::MAX >> 10)?;
         if let (Some(at), Some(n)) = (&f.start_sector, start) {
             if !n.is_multiple_of(8) {
@@ -301,7 +297,9 @@ impl Reader<'_> {
     ) -> Result<Volume, Mistake> {
         check_name(name.get_ref()).map_err(|e| self.wrong(name, e))?;
         let mut options = shared.to_vec();
-        if let Some(n) = self.number(&t.writeback_jobs, "writeback_jobs", 1..65)? {
+        if let Some(n) =
+            self.number(&t.writeback_jobs, "writeback_jobs", 1..defaults::QUEUE_DEPTH_MAX + 1)?
+        {
             options.extend(["writeback_jobs".into(), n.to_string()]);
         }
         if let Some(word) = self.word(&t.holes, "holes", &["fail", "isolate", "accept"])? {
@@ -486,9 +484,17 @@ flush_on_detach = true
         }
         let none = wrong("\npool = \"/dev/pmem0\"\n");
         assert_eq!(none.to_string(), "/etc/forebay.d/x.toml:2: the pool has no volume; add a table [volume.NAME] with its origin");
-        assert!(wrong("pool = \"/dev/p\"\nhigh_watermark = 40\n")
-            .to_string()
-            .contains("not above low_watermark"));
+    }
+
+    /// The low watermark follows the high one where it is not named.
+    #[test]
+    fn a_watermark_may_stand_alone() {
+        let with =
+            |line: &str| format!("pool = \"/dev/p\"\n{line}\n[volume.d]\norigin = \"/dev/sdb\"\n");
+        let options = |line| parse(Path::new("f"), &with(line)).unwrap()[0].options.join(" ");
+        assert_eq!(options("high_watermark = 40"), "high_watermark 40");
+        assert_eq!(options("low_watermark = 59"), "low_watermark 59");
+        assert!(wrong(&with("low_watermark = 60")).to_string().contains("its default 60"));
     }
 
     #[test]

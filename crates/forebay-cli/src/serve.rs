@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
-use forebay::{AttachOptions, Error, PoolOptions, VolumeInfo};
+use forebay::{AttachOptions, Error, VolumeInfo};
 use forebay_server::{default_socket, runtime_dir, uri, usable_socket, Exports, ReadyFile, Server};
 use serde::Serialize;
 
@@ -22,7 +22,7 @@ pub fn run(a: &args::Serve) -> anyhow::Result<u8> {
     };
     let path = path?;
     let ready = a.ready_file.as_deref().map(ReadyFile::new).transpose()?;
-    let pool = open::pool(&a.pool, &pool_options(a))?;
+    let pool = open::pool(&a.pool, &a.tuning.options(&a.media, a.read_only))?;
     if let Err(error) = a.attach.check(&pool) {
         pool.close()?;
         return Err(error.into());
@@ -62,21 +62,6 @@ fn serve(
         interrupt.came()
     })?;
     Ok(())
-}
-
-fn pool_options(a: &args::Serve) -> PoolOptions {
-    let t = &a.tuning;
-    PoolOptions {
-        read_only: a.read_only,
-        slots: t.slots.unwrap_or(0),
-        checksums: t.checksums,
-        verify: t.verify.unwrap_or_default(),
-        high_watermark_percent: t.high_watermark.unwrap_or(0),
-        low_watermark_percent: t.low_watermark.unwrap_or(0),
-        max_age: t.max_age,
-        idle: t.idle,
-        ..a.media.read_write()
-    }
 }
 
 fn attach_options(a: &args::Serve, name: &str) -> AttachOptions {

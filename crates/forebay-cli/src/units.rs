@@ -4,6 +4,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use forebay::defaults;
+
 /// Bytes from "4096", "64K", "512M", "1.5G", "2TiB".
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is not a size; write bytes, or a number with K, M, G or T");
@@ -31,9 +33,25 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
 
 pub fn parse_chunk_size(text: &str) -> Result<u32, String> {
     let bytes = parse_size(text)?;
+    let possible = defaults::CHUNK_SIZE_BYTES_MIN..=defaults::CHUNK_SIZE_BYTES;
     match u32::try_from(bytes) {
-        Ok(n) if n.is_power_of_two() && (64 << 10..=2 << 20).contains(&n) => Ok(n),
-        _ => Err("a chunk is a power of two from 64K to 2M".into()),
+        Ok(n) if n.is_power_of_two() && possible.contains(&n) => Ok(n),
+        _ => Err(format!("a chunk is {}", chunk_sizes())),
+    }
+}
+
+/// What a chunk can have, for help and messages.
+pub fn chunk_sizes() -> String {
+    let [least, most] = [defaults::CHUNK_SIZE_BYTES_MIN, defaults::CHUNK_SIZE_BYTES].map(size);
+    format!("a power of two from {least} to {most}")
+}
+
+/// As [`parse_size`] takes it: a whole number of the largest unit.
+pub fn size(bytes: u32) -> String {
+    match bytes.trailing_zeros() {
+        20..=29 => format!("{}M", bytes >> 20),
+        10..=19 => format!("{}K", bytes >> 10),
+        _ => bytes.to_string(),
     }
 }
 
@@ -45,12 +63,15 @@ pub fn parse_block_size(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Commit slots: 1 to 64, or 0 for "auto".
+/// Commit slots: 1 to the most, or 0 for "auto".
 pub fn parse_slots(text: &str) -> Result<u32, String> {
     match (text, text.parse()) {
         ("auto", _) => Ok(0),
-        (_, Ok(n @ 1..=64)) => Ok(n),
-        _ => Err(format!("{text:?} is not a number of slots; write 1 to 64, or auto")),
+        (_, Ok(n)) if (1..=defaults::SLOTS_MAX).contains(&n) => Ok(n),
+        _ => Err(format!(
+            "{text:?} is not a number of slots; write 1 to {}, or auto",
+            defaults::SLOTS_MAX
+        )),
     }
 }
 

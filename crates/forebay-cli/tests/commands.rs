@@ -6,6 +6,7 @@ mod common;
 
 use std::fs;
 
+use common::nbd::Served;
 use common::Bench;
 use forebay::{NewVolume, Pool, PoolOptions};
 use serde_json::Value;
@@ -52,6 +53,58 @@ const ALL: &[&str] = &[
 
 /// Run by Forebay itself.
 const INTERNAL: [&str; 2] = ["demo-writer", "systemd-generator"];
+
+/// What help calls a default is what a pool has that is made and served without options;
+/// where the low watermark is not named, it follows the high one.
+#[test]
+fn defaults_are_those_that_help_names() {
+    let b = Bench::new();
+    b.make_volume();
+    let default = |command: &str, option: &str| {
+        let help = b.run_ok(&[command, "--help"]).stdout;
+        let words: Vec<_> = help.split_whitespace().collect();
+        let of_it = words.iter().position(|w| *w == option).unwrap();
+        let at = words[of_it..].iter().position(|w| *w == "[default:").unwrap();
+        words[of_it + at + 1].trim_end_matches(']').to_string()
+    };
+    let options = |words: &[&str]| {
+        let mut served = Served::start(&b, words);
+        let json = b.run_ok(&["set", "pool", "--json"]).stdout;
+        assert_eq!(served.stop(), Some(0));
+        serde_json::from_str::<serde_json::Value>(&json).unwrap()
+    };
+    let all = options(&[]);
+    let o = &all["options"];
+    let high: u64 = default("serve", "--high-watermark").parse().unwrap();
+    let gap: u64 = default("serve", "--low-watermark").parse().unwrap();
+    assert_eq!(
+        (&o["high_watermark_percent"], &o["low_watermark_percent"]),
+        (&high.into(), &(high - gap).into())
+    );
+    assert_eq!(o["verify"], default("serve", "--verify"));
+    assert_eq!(o["checksums"].to_string(), default("serve", "--checksums"));
+    assert_eq!((default("serve", "--max-age"), &o["max_age_seconds"]), ("none".into(), &().into()));
+    assert_eq!((default("serve", "--idle"), &o["idle_seconds"]), ("none".into(), &().into()));
+    let volume = &all["volumes"][0];
+    assert_eq!(volume["mode"], default("serve", "--mode"));
+    assert_eq!(volume["when_full"], default("serve", "--when-full"));
+    assert_eq!(
+        (default("serve", "--bypass-limit"), &volume["bypass_limit_bytes"]),
+        ("0".into(), &().into())
+    );
+
+    let low = options(&["--high-watermark", "40", "--max-age", "none"]);
+    assert_eq!(low["options"]["low_watermark_percent"], 40 - gap);
+    assert!(low["options"]["max_age_seconds"].is_null());
+    let kernel = include_str!("../../../docs/kernel.md");
+    assert!(kernel.contains(&format!("destage starts ({high}) and stops ({gap} less)")));
+
+    let made = b.run_ok(&["create", "made", "--size", "16M", "--json"]).stdout;
+    let made: serde_json::Value = serde_json::from_str(&made).unwrap();
+    assert_eq!(made["max_volumes"].to_string(), default("create", "--volumes"));
+    let chunk = format!("{}M", made["chunk_size_bytes"].as_u64().unwrap() >> 20);
+    assert_eq!(chunk, default("create", "--chunk-size"));
+}
 
 #[test]
 fn help_has_examples_and_exit_codes() {

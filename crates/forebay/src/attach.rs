@@ -4,9 +4,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use forebay_engine::sys;
-
 use crate::bypass::{Mode, WhenFull};
+use crate::defaults;
 use crate::error::{Error, Result};
 use crate::words::words;
 
@@ -43,11 +42,13 @@ pub struct AttachOptions {
     pub origin_by_name: bool,
     /// How long a write may wait for space; `None`: as long as it takes.
     pub full_timeout: Option<Duration>,
-    /// Origin writes of destage in flight, 1 to 64; 0: 16.
+    /// Origin writes of destage in flight, 1 to [`defaults::QUEUE_DEPTH_MAX`]; 0:
+    /// [`defaults::QUEUE_DEPTH`].
     pub queue_depth: u32,
-    /// Largest origin write, a multiple of 4096; 0: 256 KiB.
+    /// Largest origin write, a multiple of 4096; 0: [`defaults::BUFFER_BYTES`].
     pub buffer_bytes: u32,
-    /// Most pages written before the origin is flushed, at least 16; 0: 16384.
+    /// Most pages written before the origin is flushed, at least
+    /// [`defaults::ROUND_PAGES_MIN`]; 0: [`defaults::ROUND_PAGES`].
     pub round_pages: u32,
     /// Writes of so many bytes and more go past the cache, straight to the
     /// origin, as far as their blocks are not cached; 0: none.  They are as
@@ -67,20 +68,24 @@ pub(crate) struct Sizes {
 pub(crate) fn sizes(o: &AttachOptions) -> Result<Sizes> {
     let or = |value, default| if value == 0 { default } else { value };
     let sizes = Sizes {
-        round_pages: or(o.round_pages, sys::FBY_DEFAULT_ROUND_PAGES),
-        buffers: or(o.queue_depth, sys::FBY_DEFAULT_QUEUE_DEPTH),
-        buffer_bytes: or(o.buffer_bytes, sys::FBY_DEFAULT_BUFFER_BYTES),
+        round_pages: or(o.round_pages, defaults::ROUND_PAGES),
+        buffers: or(o.queue_depth, defaults::QUEUE_DEPTH),
+        buffer_bytes: or(o.buffer_bytes, defaults::BUFFER_BYTES),
     };
-    if sizes.buffers > sys::FBY_DEFAULT_QUEUE_DEPTH_MAX
+    if sizes.buffers > defaults::QUEUE_DEPTH_MAX
         || !sizes.buffer_bytes.is_multiple_of(4096)
-        || sizes.round_pages < sys::FBY_DEFAULT_ROUND_PAGES_MIN
+        || sizes.round_pages < defaults::ROUND_PAGES_MIN
     {
         return Err(Error::usage(
             format!(
                 "{} requests of {} bytes in rounds of {} pages are not possible",
                 sizes.buffers, sizes.buffer_bytes, sizes.round_pages
             ),
-            "use 1 to 64 requests, a multiple of 4096 bytes, at least 16 pages",
+            format!(
+                "use 1 to {} requests, a multiple of 4096 bytes, at least {} pages",
+                defaults::QUEUE_DEPTH_MAX,
+                defaults::ROUND_PAGES_MIN
+            ),
         ));
     }
     Ok(sizes)

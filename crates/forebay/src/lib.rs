@@ -69,6 +69,7 @@ mod attach;
 mod bypass;
 mod completeness;
 mod core;
+pub mod defaults;
 mod destage;
 mod drains;
 mod dump;

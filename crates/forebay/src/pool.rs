@@ -21,6 +21,7 @@ use crate::attach::AttachOptions;
 use crate::bypass::VolumeChange;
 use crate::completeness::Completeness;
 use crate::core::Core;
+use crate::defaults;
 use crate::destage::Destage;
 use crate::engine::{self, Code, Engine, Probe, ProbeState};
 use crate::error::{blocks_text, open_error, Error, Result};
@@ -54,16 +55,17 @@ pub struct PoolOptions {
     /// Nothing is written to the media or to an origin.
     pub read_only: bool,
     pub media: MediaOptions,
-    /// Commit slots, the most writers to the media at once: 1 to 64; 0: what
-    /// suits media, CPUs and size.
+    /// Commit slots, the most writers to the media at once: 1 to
+    /// [`defaults::SLOTS_MAX`]; 0: what suits media, CPUs and size.
     pub slots: u32,
     /// Checksum the data of new writes.  Off: two fences a write, and damage
     /// is not noticed.
     pub checksums: bool,
     pub verify: Verify,
-    /// Destage starts when so much of the pool is in use; 0: 60.
+    /// Destage starts when so much of the pool is in use; 0:
+    /// [`defaults::HIGH_WATERMARK_PERCENT`].
     pub high_watermark_percent: u32,
-    /// ... and stops there; 0: ten less than high.
+    /// ... and stops there; 0: [`defaults::WATERMARK_GAP_PERCENT`] less than high.
     pub low_watermark_percent: u32,
     /// Destage what is older.
     pub max_age: Option<Duration>,
@@ -638,14 +640,14 @@ fn raw_duration(d: Duration) -> u64 {
 
 /// What the engine would refuse without saying which.
 fn check_options(o: &sys::fby_options) -> Result<()> {
-    if o.nslots > sys::FBY_DEFAULT_SLOTS_MAX {
+    if o.nslots > defaults::SLOTS_MAX {
         return Err(Error::usage(
             format!("{} commit slots are too many", o.nslots),
-            "use 1 to 64, or 0 for what suits the media",
+            format!("use 1 to {}, or 0 for what suits the media", defaults::SLOTS_MAX),
         ));
     }
     let high = match o.high_watermark {
-        0 => sys::FBY_DEFAULT_HIGH_WATERMARK,
+        0 => defaults::HIGH_WATERMARK_PERCENT,
         high => high,
     };
     if high > 100 || o.low_watermark > high {

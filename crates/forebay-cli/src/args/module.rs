@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use forebay::Holes;
+use forebay::{defaults, Holes};
 
 use super::{Json, Tuning};
 
@@ -49,12 +49,11 @@ pub struct AttachDevice {
 /// Options of one device, as the module names them.
 #[derive(Args, Clone, Debug, Default)]
 pub struct DeviceOptions {
-    /// Requests of destage to the origin at once
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), help_heading = "Device")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(defaults::QUEUE_DEPTH_MAX)), help_heading = "Device")]
+    #[arg(help = format!("Requests of destage to the origin at once [default: {}]", defaults::QUEUE_DEPTH))]
     pub jobs: Option<u32>,
-    /// What to do about entries that recovery found lost: fail, isolate or accept, as
-    /// for forebay serve; default: fail
     #[arg(long, value_name = "POLICY", help_heading = "Device")]
+    #[arg(help = format!("What to do about entries that recovery found lost: fail, isolate or accept, as for forebay serve [default: {}]", Holes::default()))]
     pub holes: Option<Holes>,
     /// Write to the origin all the time, so that little is ever cached
     #[arg(long, help_heading = "Device")]

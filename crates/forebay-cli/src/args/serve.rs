@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use forebay::{AttachOptions, Holes, Mode, OptionsChange, Verify, VolumeChange, WhenFull};
+use forebay::{
+    defaults, AttachOptions, Holes, Mode, OptionsChange, PoolOptions, Verify, VolumeChange,
+    WhenFull,
+};
 
 use super::{Json, MediaArgs};
 use crate::units;
@@ -16,6 +19,9 @@ use crate::units;
 /// forebay-serve@.service is made for it (systemctl start forebay-serve@dev-pmem0).
 /// SIGINT or SIGTERM ends it in order; SIGHUP does not, and there is nothing to reload.
 #[derive(Args, Debug)]
+#[command(mut_arg("when_full", |a| a.default_value(WhenFull::default().to_string())))]
+#[command(mut_arg("mode", |a| a.default_value(Mode::default().to_string())))]
+#[command(mut_arg("bypass_limit", |a| a.default_value("0")))]
 #[command(after_help = after!(
     "forebay serve /dev/pmem0",
     "forebay serve /dev/shm/pool --socket /run/user/1000/fb/nbd.sock",
@@ -74,7 +80,7 @@ pub struct Attach {
     /// What to do about entries that recovery found lost: fail, the volume is not
     /// attached; isolate, blocks that can be named answer with an I/O error; accept,
     /// those that cannot be named may show older data
-    #[arg(long, value_name = "POLICY", default_value = "fail")]
+    #[arg(long, value_name = "POLICY", default_value_t)]
     pub holes: Holes,
 }
 
@@ -199,31 +205,48 @@ impl Attach {
     }
 }
 
-/// Options of an open pool, passed on as they are.
+/// Options of an open pool, passed on where they are given.
 #[derive(Args, Clone, Debug)]
 pub struct Tuning {
-    /// Commit slots: how many writers the media serves at once, 1 to 64; auto, the
-    /// default, is what suits media, CPUs and the pool's size
     #[arg(long, value_name = "N|auto", value_parser = units::parse_slots, help_heading = "Tuning")]
+    #[arg(help = format!("Commit slots: how many writers the media serves at once, 1 to {}, or auto: what suits media, CPUs and the pool's size [default: auto]", defaults::SLOTS_MAX))]
     pub slots: Option<u32>,
     /// Checksum new data
-    #[arg(long, value_name = "BOOL", default_value = "true", action = clap::ArgAction::Set, help_heading = "Tuning")]
+    #[arg(long, value_name = "BOOL", default_value_t = PoolOptions::default().checksums, action = clap::ArgAction::Set, help_heading = "Tuning")]
     pub checksums: bool,
-    /// Verify checksums of reads: always, first or never
     #[arg(long, value_name = "WHEN", help_heading = "Tuning")]
+    #[arg(help = format!("Verify checksums of reads: always, first or never [default: {}]", Verify::default()))]
     pub verify: Option<Verify>,
-    /// Start writing to the origin when so much of the pool is in use
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100), help_heading = "Tuning")]
+    #[arg(help = format!("Start writing to the origin when so much of the pool is in use [default: {}]", defaults::HIGH_WATERMARK_PERCENT))]
     pub high_watermark: Option<u32>,
-    /// Stop there
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=99), help_heading = "Tuning")]
+    #[arg(help = format!("Stop there [default: {} less]", defaults::WATERMARK_GAP_PERCENT))]
     pub low_watermark: Option<u32>,
-    /// Write to the origin what is older: 500ms, 30s, 5m
-    #[arg(long, value_name = "TIME", value_parser = units::parse_time, help_heading = "Tuning")]
+    /// Write to the origin what is older: 500ms, 30s, 5m, or none [default: none]
+    #[arg(long, value_name = "TIME|none", value_parser = time_or_none, help_heading = "Tuning")]
     pub max_age: Option<Duration>,
-    /// Write a volume to its origin when nothing wrote to it for so long
-    #[arg(long, value_name = "TIME", value_parser = units::parse_time, help_heading = "Tuning")]
+    /// Write a volume to its origin when nothing wrote to it for so long, or none
+    /// [default: none]
+    #[arg(long, value_name = "TIME|none", value_parser = time_or_none, help_heading = "Tuning")]
     pub idle: Option<Duration>,
+}
+
+impl Tuning {
+    /// Of a pool that is opened with these; the rest is the media's.
+    pub fn options(&self, media: &MediaArgs, read_only: bool) -> PoolOptions {
+        PoolOptions {
+            read_only,
+            slots: self.slots.unwrap_or(0),
+            checksums: self.checksums,
+            verify: self.verify.unwrap_or_default(),
+            high_watermark_percent: self.high_watermark.unwrap_or(0),
+            low_watermark_percent: self.low_watermark.unwrap_or(0),
+            max_age: self.max_age.filter(|time| !time.is_zero()),
+            idle: self.idle.filter(|time| !time.is_zero()),
+            ..media.read_write()
+        }
+    }
 }
 
 /// Zero from "none".

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::detect::{Access, Opened, Shape};
 use super::{human_bytes, signature, Media, MediaInfo, MediaOptions};
+use crate::defaults;
 use crate::engine::{self, Code, Probe, ProbeState};
 use crate::error::{Error, Result};
 use crate::status::Uuid;
@@ -28,9 +29,10 @@ use crate::status::Uuid;
 pub struct CreateOptions {
     /// Bytes; needed for a new file, and for an existing empty one.
     pub size_bytes: Option<u64>,
-    /// Bytes, a power of two from 64 KiB to 2 MiB; 0: 2 MiB.
+    /// Bytes, a power of two from [`defaults::CHUNK_SIZE_BYTES_MIN`] to
+    /// [`defaults::CHUNK_SIZE_BYTES`], which 0 means.
     pub chunk_size_bytes: u32,
-    /// 1 to 64; 0: 64.
+    /// 1 to [`defaults::VOLUMES`], which 0 means.
     pub max_volumes: u32,
     /// Format even if the media holds something.
     pub force: bool,
@@ -157,23 +159,23 @@ pub fn create(path: &Path, o: &CreateOptions) -> Result<PoolSummary> {
 fn check_options(o: &CreateOptions) -> Result<CreateOptions> {
     let mut o = o.clone();
     if o.chunk_size_bytes == 0 {
-        o.chunk_size_bytes = 2 << 20;
+        o.chunk_size_bytes = defaults::CHUNK_SIZE_BYTES;
     }
-    if !o.chunk_size_bytes.is_power_of_two()
-        || !((64 << 10)..=(2 << 20)).contains(&o.chunk_size_bytes)
-    {
+    let possible = defaults::CHUNK_SIZE_BYTES_MIN..=defaults::CHUNK_SIZE_BYTES;
+    if !o.chunk_size_bytes.is_power_of_two() || !possible.contains(&o.chunk_size_bytes) {
+        let [least, most] = [possible.start(), possible.end()].map(|n| human_bytes((*n).into()));
         return Err(Error::usage(
             format!("chunk size {} bytes is not possible", o.chunk_size_bytes),
-            "use a power of two from 64 KiB to 2 MiB",
+            format!("use a power of two from {least} to {most}"),
         ));
     }
     if o.max_volumes == 0 {
-        o.max_volumes = 64;
+        o.max_volumes = defaults::VOLUMES;
     }
-    if o.max_volumes > 64 {
+    if o.max_volumes > defaults::VOLUMES {
         return Err(Error::usage(
             format!("{} volumes are more than a pool can hold", o.max_volumes),
-            "use 1 to 64",
+            format!("use 1 to {}", defaults::VOLUMES),
         ));
     }
     if o.media.read_only {
