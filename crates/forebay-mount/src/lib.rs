@@ -20,6 +20,7 @@ pub mod live;
 mod log;
 mod mount;
 pub mod record;
+pub mod replay;
 mod shown;
 pub mod tree;
 pub mod unix;

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a tree should be, from the log of its mount, and making it so.
+//!
+//! Nothing is done over in turn.  The entries say what was last: who is to have which
+//! name, what a file's content is to be ([`history`]).  The tree is somewhere between its
+//! last sync and the crash; it is looked up what is where, by identity ([`plan`]), and
+//! what differs is done ([`run`]).  All of it comes from the log and the tree alone, so it
+//! may be cut anywhere and begun again.
+//!
+//! An inode never loses its last name on the way: what is where it should not be, and is
+//! wanted elsewhere, goes by way of a directory in the root, [`STAGING`].  Before anything
+//! else is changed a list is made durable there of the inodes that the tree does not have:
+//! a file system that lost the inode may give its identity to one that the replay makes.
+
+mod history;
+mod plan;
+mod planted;
+mod run;
+mod staging;
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+
+use rustix::io::Errno;
+use serde::Serialize;
+
+use crate::record::BadEntry;
+use crate::tree::Tree;
+use history::History;
+use plan::Plan;
+
+pub use staging::tidy;
+
+/// In the root of the tree, from the beginning of a replay until [`tidy`].
+pub const STAGING: &[u8] = b".forebay-replay";
+
+/// What [`replay`] may do beyond what is certain.
+#[derive(Clone, Debug, Default)]
+pub struct ReplayOptions {
+    /// Go on where files are missing, where something is in the way (it is moved to
+    /// [`ReplayOptions::found`]), where files were changed after the crash, and where the
+    /// tree is at another path than it was.
+    pub accept: bool,
+    /// A directory outside the tree for the data that the log has of missing files.
+    pub salvage: Option<PathBuf>,
+    /// A directory in the tree's root, made when it is needed; `.forebay-found` if empty.
+    pub found: String,
+}
+
+/// Something that is done, in words.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Action {
+    pub action: &'static str,
+    pub path: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub detail: String,
+}
+
+impl std::fmt::Display for Action {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.action, self.path)?;
+        match self.detail.as_str() {
+            "" => Ok(()),
+            detail => write!(f, " ({detail})"),
+        }
+    }
+}
+
+/// What a replay would do, or did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Report {
+    pub entries: u64,
+    /// That the log's entries describe.
+    pub operations: u64,
+    /// What is done to the tree.
+    pub actions: Vec<Action>,
+    /// Files whose content is written, and how many bytes.
+    pub files: u64,
+    pub bytes: u64,
+    /// An earlier replay was cut off.
+    pub resumed: bool,
+    /// What the log has something of and the tree does not have any more.
+    pub missing: Vec<String>,
+    /// What is at a name that the log knows and is not explained by it.
+    pub conflicts: Vec<String>,
+    /// Files that something changed after the last entry.
+    pub changed: Vec<String>,
+    /// Where the tree was, if it is elsewhere now.
+    pub moved_from: Option<String>,
+    /// Files that were written to the salvage directory.
+    pub salvaged: Vec<String>,
+}
+
+impl Report {
+    /// Nothing of it needs [`ReplayOptions::accept`].
+    pub fn is_certain(&self) -> bool {
+        self.missing.is_empty()
+            && self.conflicts.is_empty()
+            && self.changed.is_empty()
+            && self.moved_from.is_none()
+    }
+}
+
+/// Some of many, in words.
+fn some(what: &[String]) -> String {
+    const SHOWN: usize = 5;
+    let mut words = what[..what.len().min(SHOWN)].join(", ");
+    if what.len() > SHOWN {
+        words += &format!(" and {} more", what.len() - SHOWN);
+    }
+    words
+}
+
+fn refusal(report: &Report) -> String {
+    let mut words = Vec::new();
+    if !report.missing.is_empty() {
+        words.push(format!("the tree lacks {}", some(&report.missing)));
+    }
+    if !report.conflicts.is_empty() {
+        words.push(format!("something else put there: {}", some(&report.conflicts)));
+    }
+    if !report.changed.is_empty() {
+        words.push(format!("changed after the crash: {}", some(&report.changed)));
+    }
+    if let Some(path) = &report.moved_from {
+        words.push(format!("the tree was at {path}: this may be a copy"));
+    }
+    words.join("; ")
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    #[error("entry {number} of the log cannot be understood: {cause}; nothing was changed")]
+    Entry { number: u64, cause: BadEntry },
+    #[error(
+        "the log contradicts itself{}: {what}; nothing was changed, and no replay is possible: \
+         what there is can be seen with `forebay log dump`",
+        if *number == 0 { String::new() } else { format!(" at entry {number}") }
+    )]
+    Inconsistent { number: u64, what: String },
+    #[error(
+        "the log is of another tree: of {log}, this is {tree}; nothing was changed: name the \
+         tree that the log is of"
+    )]
+    OtherTree { log: String, tree: String },
+    #[error(
+        "{}; nothing was changed: give the tree back as it was, or accept it (--accept; \
+         --salvage DIR keeps the data of what is missing)",
+        refusal(.0)
+    )]
+    Refused(Box<Report>),
+    #[error("{path}: cannot {what}: {cause}; the log keeps everything, replay again")]
+    Tree { path: String, what: &'static str, cause: Errno },
+    #[error("{path} is not as a replay leaves it ({what}): move it away")]
+    Staging { path: String, what: String },
+    #[error("cannot salvage to {path}: {cause}; nothing was changed")]
+    Salvage { path: String, cause: std::io::Error },
+}
+
+type Result<T> = std::result::Result<T, ReplayError>;
+
+/// What [`replay`] would do, and whether it may ([`Report::is_certain`]); nothing is
+/// changed.  `entries` are the bodies of all entries of the log, in its order.
+pub fn plan<T: Tree>(tree: &T, entries: &[Vec<u8>]) -> Result<Report> {
+    planned(tree, entries).map(|plan| plan.report())
+}
+
+/// Makes the tree what the log says, and durable.  Then the log may be destroyed, and
+/// after that the tree is to be given to [`tidy`].  `progress` gets what is done of how
+/// much.
+pub fn replay<T: Tree>(
+    tree: &T,
+    entries: &[Vec<u8>],
+    options: &ReplayOptions,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Report> {
+    let plan = planned(tree, entries)?;
+    let mut report = plan.report();
+    if !report.is_certain() && !options.accept {
+        return Err(ReplayError::Refused(Box::new(report)));
+    }
+    if let Some(dir) = &options.salvage {
+        report.salvaged = run::salvage(&plan, dir)?;
+    }
+    run::run(tree, plan, entries, options, progress)?;
+    Ok(report)
+}
+
+fn planned<'a, T: Tree>(tree: &T, entries: &'a [Vec<u8>]) -> Result<Plan<'a, T::Node>> {
+    // An rmdir that the tree refused, with the crash before the log was told, shows by
+    // the directory not being empty.  There are as many as threads were at work.
+    const MOST: usize = 100;
+    let mut refused = HashSet::new();
+    for _ in 0..MOST {
+        let history = History::of(entries, &refused)?;
+        let plan = Plan::of(tree, history, entries)?;
+        match plan.not_empty.is_empty() || planted::planted(planted::Bug::RefusedRmdirDone) {
+            true => return Ok(plan),
+            false => refused.extend(plan.not_empty),
+        }
+    }
+    let what = format!("more than {MOST} directories are removed that are not empty");
+    Err(ReplayError::Inconsistent { number: 0, what })
+}
+
+fn failed<T>(
+    done: crate::tree::Result<T>,
+    what: &'static str,
+    path: impl FnOnce() -> String,
+) -> Result<T> {
+    done.map_err(|cause| ReplayError::Tree { path: path(), what, cause })
+}
+
+/// As a message may show it.
+fn printable(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).chars().flat_map(char::escape_debug).collect()
+}

@@ -1,0 +1,523 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What is to be done to a tree: what the log says, compared with what is where.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+
+use super::history::{Change, History, Place};
+use super::planted::{planted, Bug};
+use super::staging::Staging;
+use super::{failed, printable, Action, ReplayError, Report, Result};
+use crate::record::{Fid, Kind, ROOT};
+use crate::tree::{Attr, Handle, Tree, TreeIdentity};
+
+/// One thing to be done, each by one or a few operations of the tree.
+#[derive(Clone, Copy, Debug)]
+pub enum Step<'a> {
+    /// A new inode, in the staging directory.
+    Make(Fid),
+    Content(Fid),
+    Attributes(Fid),
+    /// What is there is not explained: it goes to where things are found.
+    Aside(Place<'a>),
+    /// From where it should not be to the staging directory.
+    Stage(Fid, Place<'a>),
+    Unlink(Place<'a>),
+    RemoveDirectory(Place<'a>),
+    /// From the staging directory to its name.
+    Put(Fid, Place<'a>),
+    Link(Fid, Place<'a>),
+    /// From the staging directory, where it is not needed: the name, and whether it is a
+    /// directory.
+    Discard(Fid, bool),
+}
+
+/// A change later than the last entry by this is not the mount's.
+const SLACK_NS: i128 = 5_000_000_000;
+
+pub struct Plan<'a, N> {
+    pub history: History<'a>,
+    pub staging: Staging<N>,
+    /// The inodes that the tree has, by fid.
+    pub nodes: HashMap<Fid, N>,
+    /// The name in the staging directory.
+    pub staged: HashMap<Fid, Fid>,
+    pub steps: Vec<Step<'a>>,
+    pub missing: BTreeSet<Fid>,
+    /// Entries that remove directories that are not empty.
+    pub not_empty: HashSet<u64>,
+    conflicts: Vec<String>,
+    changed: Vec<String>,
+    moved_from: Option<String>,
+    entries: u64,
+}
+
+/// What is at the names that the log knows, and how the steps come of it.
+struct Look<'p, 'a, T: Tree> {
+    tree: &'p T,
+    plan: Plan<'a, T::Node>,
+    by_handle: HashMap<Handle, Fid>,
+    /// Those that will be there: found, or to be made.
+    there: HashSet<Fid>,
+    in_place: HashMap<Fid, u64>,
+    /// Names that are not right: who has them (`None`: not known).
+    wrong: Vec<(Place<'a>, Option<Fid>)>,
+    unlinks: HashMap<Fid, u64>,
+}
+
+impl<'a, N: Clone + Send + Sync> Plan<'a, N> {
+    pub fn of<T: Tree<Node = N>>(
+        tree: &T,
+        history: History<'a>,
+        entries: &[Vec<u8>],
+    ) -> Result<Plan<'a, N>> {
+        let moved_from = which_tree(tree, &history.trees)?;
+        let plan = Plan {
+            staging: Staging::find(tree, entries)?,
+            history,
+            nodes: HashMap::from([(ROOT, tree.root())]),
+            staged: HashMap::new(),
+            steps: Vec::new(),
+            missing: BTreeSet::new(),
+            not_empty: HashSet::new(),
+            conflicts: Vec::new(),
+            changed: Vec::new(),
+            moved_from,
+            entries: entries.len() as u64,
+        };
+        let mut look = Look {
+            tree,
+            plan,
+            by_handle: HashMap::new(),
+            there: HashSet::new(),
+            in_place: HashMap::new(),
+            wrong: Vec::new(),
+            unlinks: HashMap::new(),
+        };
+        look.find_by_handle()?;
+        look.find_staged()?;
+        look.find_by_name()?;
+        look.find_not_empty()?;
+        look.find_missing();
+        look.find_changed()?;
+        look.compare()?;
+        look.steps()?;
+        Ok(look.plan)
+    }
+
+    pub fn report(&self) -> Report {
+        let written = self.steps.iter().filter_map(|step| match step {
+            Step::Content(fid) => Some(&self.history.files[fid]),
+            _ => None,
+        });
+        let bytes = |change: &Change<'_>| match change {
+            Change::Write { bytes, .. } => bytes.len() as u64,
+            _ => 0,
+        };
+        Report {
+            entries: self.entries,
+            operations: self.history.operations,
+            actions: self.steps.iter().map(|step| self.action(step)).collect(),
+            files: written.clone().count() as u64,
+            bytes: written.flat_map(|f| &f.content).map(bytes).sum(),
+            resumed: self.staging.resumed,
+            missing: self.missing.iter().map(|fid| self.history.path(*fid)).collect(),
+            conflicts: self.conflicts.clone(),
+            changed: self.changed.clone(),
+            moved_from: self.moved_from.clone(),
+            salvaged: Vec::new(),
+        }
+    }
+
+    fn action(&self, step: &Step<'_>) -> Action {
+        let history = &self.history;
+        let (action, path) = match *step {
+            Step::Make(fid) => ("make", history.path(fid)),
+            Step::Content(fid) => ("write", history.path(fid)),
+            Step::Attributes(fid) => ("set attributes of", history.path(fid)),
+            Step::Aside(place) => ("move aside", history.place(place)),
+            Step::Stage(_, place) => ("move away", history.place(place)),
+            Step::Unlink(place) => ("unlink", history.place(place)),
+            Step::RemoveDirectory(place) => ("remove directory", history.place(place)),
+            Step::Put(_, place) => ("put in place", history.place(place)),
+            Step::Link(_, place) => ("link", history.place(place)),
+            Step::Discard(fid, _) => ("discard what an earlier replay left of", history.path(fid)),
+        };
+        let detail = match *step {
+            Step::Content(fid) => format!("{} changes", history.files[&fid].content.len()),
+            Step::Stage(fid, _) => format!("to be {}", history.path(fid)),
+            _ => String::new(),
+        };
+        Action { action, path, detail }
+    }
+}
+
+/// Refuses another tree; says where this one was, if it was elsewhere.
+fn which_tree<T: Tree>(tree: &T, logged: &[TreeIdentity]) -> Result<Option<String>> {
+    let is = failed(tree.identity(), "look", || ".".into())?;
+    let words = |t: &TreeIdentity| {
+        let id: String = t.file_system.iter().map(|b| format!("{b:02x}")).collect();
+        format!("{} (file system {id}, root {:?})", printable(&t.path), t.root)
+    };
+    for was in logged {
+        if was.file_system != is.file_system || was.root != is.root {
+            return Err(ReplayError::OtherTree { log: words(was), tree: words(&is) });
+        }
+    }
+    Ok(logged.iter().find(|was| was.path != is.path).map(|was| printable(&was.path)))
+}
+
+impl<'a, T: Tree> Look<'_, 'a, T> {
+    fn handle(&self, node: &T::Node, fid: Fid) -> Result<Handle> {
+        failed(self.tree.handle(node), "look at", || self.plan.history.path(fid))
+    }
+
+    fn attr(&self, node: &T::Node, fid: Fid) -> Result<Attr> {
+        failed(self.tree.attr(node), "look at", || self.plan.history.path(fid))
+    }
+
+    fn child(&self, dir: &T::Node, place: Place<'_>) -> Result<Option<T::Node>> {
+        match self.tree.lookup(dir, place.1) {
+            // Something is mounted there: nothing that the log knows.
+            Err(rustix::io::Errno::XDEV) => Ok(None),
+            found => failed(found, "look up", || self.plan.history.place(place)),
+        }
+    }
+
+    fn take(&mut self, fid: Fid, node: T::Node, handle: Handle) -> Result<()> {
+        if let Some(other) = self.by_handle.insert(handle, fid) {
+            let what = format!("files {other} and {fid} are one");
+            return Err(ReplayError::Inconsistent { number: 0, what });
+        }
+        self.plan.nodes.insert(fid, node);
+        Ok(())
+    }
+
+    fn find_by_handle(&mut self) -> Result<()> {
+        let root = self.tree.root();
+        let handle = self.handle(&root, ROOT)?;
+        self.by_handle.insert(handle, ROOT);
+        let wanted: Vec<_> = self.plan.history.files.iter().map(|(f, i)| (*f, i.clone())).collect();
+        for (fid, file) in wanted {
+            let Some(bytes) = file.handle else { continue };
+            let handle = Handle(bytes.to_vec());
+            let by_name = planted(Bug::ByName) && file.kind == Kind::File;
+            let own = self.plan.staging.own.contains(&handle);
+            if fid == ROOT || own || by_name || self.plan.staging.gone.contains(&fid) {
+                continue;
+            }
+            let node = match self.tree.open(&handle, file.hint) {
+                // What no kernel gave.
+                Err(rustix::io::Errno::INVAL) => None,
+                found => failed(found, "open", || self.plan.history.path(fid))?,
+            };
+            if let Some(node) = node {
+                let attr = self.attr(&node, fid)?;
+                if attr.kind == file.kind && attr.nlink > 0 {
+                    self.take(fid, node, handle)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What an earlier replay was moving.
+    fn find_staged(&mut self) -> Result<()> {
+        for (name, node) in std::mem::take(&mut self.plan.staging.entries) {
+            let handle = self.handle(&node, name)?;
+            let attr = self.attr(&node, name)?;
+            let directory = attr.kind == Kind::Directory;
+            let files = &self.plan.history.files;
+            let made = files.get(&name).is_some_and(|f| f.made.is_some() && f.kind == attr.kind);
+            let fid = match self.by_handle.get(&handle) {
+                Some(&known) => known,
+                None if made && !self.plan.nodes.contains_key(&name) => {
+                    self.take(name, node, handle)?;
+                    name
+                }
+                None => {
+                    self.plan.steps.push(Step::Discard(name, directory));
+                    continue;
+                }
+            };
+            if self.plan.history.files[&fid].names.is_empty() {
+                self.plan.steps.push(Step::Discard(name, directory));
+            } else {
+                self.plan.staged.insert(fid, name);
+            }
+        }
+        Ok(())
+    }
+
+    /// What was made since the tree's last sync, and has no handle that is still good, is
+    /// what the tree has at its name, if no other has that identity.
+    fn find_by_name(&mut self) -> Result<()> {
+        let by_directory = self.plan.history.by_directory();
+        let mut directories: VecDeque<Fid> = self.plan.nodes.keys().copied().collect();
+        let mut seen: HashSet<Fid> = directories.iter().copied().collect();
+        while let Some(dir) = directories.pop_front() {
+            let node = self.plan.nodes[&dir].clone();
+            for &(name, fid) in by_directory.get(&dir).into_iter().flatten() {
+                let file = &self.plan.history.files[&fid];
+                // In the first replay an inode whose handle is known is found by that.
+                let made =
+                    file.made.is_some() && (file.handle.is_none() || self.plan.staging.resumed);
+                let kind = file.kind;
+                let by_name =
+                    planted(Bug::ByName) || planted(Bug::OldIdentityTaken) && file.made.is_some();
+                if self.plan.nodes.contains_key(&fid) || !(made || by_name) {
+                    continue;
+                }
+                let Some(found) = self.child(&node, (dir, name))? else { continue };
+                let handle = self.handle(&found, fid)?;
+                let known =
+                    self.by_handle.contains_key(&handle) || self.plan.staging.own.contains(&handle);
+                if planted(Bug::OldIdentityTaken) && known {
+                    self.plan.nodes.insert(fid, found);
+                    self.by_handle.insert(handle, fid);
+                    continue;
+                }
+                if known || self.attr(&found, fid)?.kind != kind {
+                    continue;
+                }
+                self.take(fid, found, handle)?;
+                if seen.insert(fid) {
+                    directories.push_back(fid);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Directories that the log says were removed, and that cannot have been.
+    fn find_not_empty(&mut self) -> Result<()> {
+        let by_directory = self.plan.history.by_directory();
+        for (fid, file) in &self.plan.history.files {
+            let (Kind::Directory, Some(number)) = (file.kind, file.lost_name_by) else { continue };
+            if !file.names.is_empty() {
+                continue;
+            }
+            let mut full = by_directory.contains_key(fid);
+            if let (false, Some(node)) = (full, self.plan.nodes.get(fid)) {
+                let names = failed(self.tree.names(node), "list", || self.plan.history.path(*fid))?;
+                let names_known = &self.plan.history.names;
+                full = names.iter().any(|name| !names_known.contains_key(&(*fid, &name[..])));
+            }
+            if full {
+                self.plan.not_empty.insert(number);
+            }
+        }
+        Ok(())
+    }
+
+    fn find_missing(&mut self) {
+        let history = &self.plan.history;
+        let can_be_made = |fid: &Fid| {
+            let file = &history.files[fid];
+            file.made.is_some() && !file.synced
+        };
+        // What is made anew needs a directory to be in.
+        let by_directory = history.by_directory();
+        let mut there: HashSet<Fid> = self.plan.nodes.keys().copied().collect();
+        let mut directories: VecDeque<Fid> = there.iter().copied().collect();
+        while let Some(dir) = directories.pop_front() {
+            for (_, fid) in by_directory.get(&dir).into_iter().flatten() {
+                if can_be_made(fid) && there.insert(*fid) {
+                    directories.push_back(*fid);
+                }
+            }
+        }
+        for (fid, file) in &history.files {
+            let wanted = !file.names.is_empty()
+                || (file.lost_name_by.is_none() && file.made.is_none() && file.is_changed())
+                || by_directory.contains_key(fid);
+            if wanted && !there.contains(fid) {
+                self.plan.missing.insert(*fid);
+            }
+        }
+        self.there = there;
+    }
+
+    /// What was changed by something else after the mount was gone.  Once a replay has
+    /// begun this cannot be told any more.
+    fn find_changed(&mut self) -> Result<()> {
+        if self.plan.staging.resumed {
+            return Ok(());
+        }
+        let last = i128::from(self.plan.history.last_time_ns) + SLACK_NS;
+        let mut changed = Vec::new();
+        for (fid, node) in &self.plan.nodes {
+            if !self.plan.history.files[fid].is_changed() {
+                continue;
+            }
+            let ctime = self.attr(node, *fid)?.ctime;
+            if i128::from(ctime.seconds) * 1_000_000_000 + i128::from(ctime.nanoseconds) > last {
+                changed.push(self.plan.history.path(*fid));
+            }
+        }
+        changed.sort();
+        self.plan.changed = changed;
+        Ok(())
+    }
+
+    fn compare(&mut self) -> Result<()> {
+        let places: Vec<_> = self.plan.history.names.iter().map(|(p, n)| (*p, n.clone())).collect();
+        for (place, name) in places {
+            let Some(dir) = self.plan.nodes.get(&place.0) else { continue };
+            let Some(found) = self.child(&dir.clone(), place)? else { continue };
+            let handle = self.handle(&found, place.0)?;
+            match self.by_handle.get(&handle).copied() {
+                Some(fid) if name.now == Some(fid) => {
+                    *self.in_place.entry(fid).or_default() += 1;
+                }
+                Some(fid) => {
+                    let wanted = !self.plan.history.files[&fid].names.is_empty();
+                    let explained = fid != ROOT && (wanted || name.ever.contains(&fid));
+                    self.wrong.push((place, explained.then_some(fid)));
+                }
+                None => self.wrong.push((place, None)),
+            }
+        }
+        Ok(())
+    }
+
+    fn steps(&mut self) -> Result<()> {
+        let mut names = Vec::new();
+        let mut directories = BTreeMap::new();
+        let mut asides = Vec::new();
+        for (place, who) in std::mem::take(&mut self.wrong) {
+            let Some(fid) = who else {
+                asides.push(Step::Aside(place));
+                self.plan.conflicts.push(self.plan.history.place(place));
+                continue;
+            };
+            let file = &self.plan.history.files[&fid];
+            let wanted = file.names.iter().any(|(dir, _)| self.there.contains(dir));
+            let at_home = self.in_place.contains_key(&fid) || self.plan.staged.contains_key(&fid);
+            let stage = wanted && !at_home && !planted(Bug::UnlinkInsteadOfStaging);
+            match (file.names.is_empty(), stage) {
+                // Where it is to be is missing.
+                (false, false) if !wanted => asides.push(Step::Aside(place)),
+                (_, true) => {
+                    names.push(Step::Stage(fid, place));
+                    self.plan.staged.insert(fid, fid);
+                }
+                _ if file.kind == Kind::Directory => {
+                    directories.insert(fid, place);
+                }
+                _ => {
+                    names.push(Step::Unlink(place));
+                    *self.unlinks.entry(fid).or_default() += 1;
+                }
+            }
+        }
+        let discards = std::mem::take(&mut self.plan.steps);
+        let made = self.there.iter().filter(|fid| !self.plan.nodes.contains_key(fid));
+        let mut made: Vec<Fid> = made.copied().collect();
+        made.sort_unstable();
+        let mut steps: Vec<_> = made.iter().map(|fid| Step::Make(*fid)).collect();
+        self.plan.staged.extend(made.iter().map(|fid| (*fid, *fid)));
+        let changed = self.changed_files()?;
+        steps.extend(changed.iter().filter(|f| self.has_content(f)).map(|f| Step::Content(*f)));
+        let (dirs, others): (Vec<_>, Vec<_>) =
+            changed.into_iter().partition(|f| self.plan.history.files[f].kind == Kind::Directory);
+        steps.extend(others.into_iter().map(Step::Attributes));
+        steps.extend(asides);
+        steps.extend(names);
+        steps.extend(deepest_first(directories));
+        steps.extend(self.puts());
+        steps.extend(discards);
+        steps.extend(dirs.into_iter().map(Step::Attributes));
+        self.plan.steps = steps;
+        Ok(())
+    }
+
+    fn has_content(&self, fid: &Fid) -> bool {
+        !self.plan.history.files[fid].content.is_empty()
+    }
+
+    /// Those that the log says more of than names, and that will have a name.
+    fn changed_files(&self) -> Result<Vec<Fid>> {
+        let mut changed = Vec::new();
+        for (fid, file) in &self.plan.history.files {
+            if !file.is_changed() || !self.there.contains(fid) {
+                continue;
+            }
+            if let (true, Some(node)) = (file.names.is_empty(), self.plan.nodes.get(fid)) {
+                // Other names may be that the log does not speak of.
+                let unlinks = self.unlinks.get(fid).copied().unwrap_or(0);
+                let goes = match file.kind {
+                    Kind::Directory => file.lost_name_by.is_some(),
+                    _ => u64::from(self.attr(node, *fid)?.nlink) <= unlinks,
+                };
+                if goes {
+                    continue;
+                }
+            }
+            changed.push(*fid);
+        }
+        Ok(changed)
+    }
+
+    fn puts(&mut self) -> Vec<Step<'a>> {
+        let mut steps = Vec::new();
+        let mut used = HashSet::new();
+        for (&place, name) in &self.plan.history.names {
+            let Some(fid) = name.now.filter(|f| self.there.contains(f)) else { continue };
+            if !self.there.contains(&place.0) {
+                continue;
+            }
+            if let Some(dir) = self.plan.nodes.get(&place.0) {
+                let found = self.tree.lookup(dir, place.1).ok().flatten();
+                let handle = found.and_then(|node| self.tree.handle(&node).ok());
+                if handle.is_some_and(|h| self.by_handle.get(&h) == Some(&fid)) {
+                    continue;
+                }
+            }
+            let directory = self.plan.history.files[&fid].kind == Kind::Directory;
+            let staged = self.plan.staged.contains_key(&fid);
+            if staged && !self.in_place.contains_key(&fid) && used.insert(fid) {
+                steps.push(Step::Put(fid, place));
+            } else if directory {
+                // It is somewhere that no history of the log explains.
+                self.plan.conflicts.push(self.plan.history.place(place));
+            } else {
+                steps.push(Step::Link(fid, place));
+            }
+        }
+        // A name in the staging directory that is not needed.
+        for (fid, name) in &self.plan.staged {
+            if !used.contains(fid) {
+                let directory = self.plan.history.files[fid].kind == Kind::Directory;
+                steps.push(Step::Discard(*name, directory));
+            }
+        }
+        steps
+    }
+}
+
+/// Directories that are to be removed, none before those in it.
+fn deepest_first(places: BTreeMap<Fid, Place<'_>>) -> Vec<Step<'_>> {
+    let mut depths: HashMap<Fid, u64> = HashMap::new();
+    for &fid in places.keys() {
+        let (mut way, mut at) = (Vec::new(), fid);
+        let mut depth = loop {
+            if let Some(known) = depths.get(&at) {
+                break *known;
+            }
+            match places.get(&at) {
+                Some((parent, _)) if way.len() <= places.len() => {
+                    way.push(at);
+                    at = *parent;
+                }
+                _ => break 0,
+            }
+        };
+        for fid in way.into_iter().rev() {
+            depth += 1;
+            depths.insert(fid, depth);
+        }
+    }
+    let mut steps: Vec<_> = places.into_iter().collect();
+    steps.sort_by_key(|(fid, _)| std::cmp::Reverse(depths[fid]));
+    steps.into_iter().map(|(_, place)| Step::RemoveDirectory(place)).collect()
+}

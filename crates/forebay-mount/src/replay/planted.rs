@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Deliberate mistakes of the replay, one at a time, that the model has to find.  Only
+//! tests can plant one.
+
+/// A mistake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(test), allow(dead_code))]
+pub enum Bug {
+    ByName,
+    UnlinkForgotten,
+    RenameOverWithoutData,
+    SyncedWithoutEntry,
+    CheckpointTooEarly,
+    SizeNotRestored,
+    VoidIgnored,
+    SyncedIgnored,
+    OldIdentityTaken,
+    StagingForgotten,
+    LinkIsACopy,
+    ExchangeHalf,
+    GoneForgotten,
+    UnlinkInsteadOfStaging,
+    AttributesForgotten,
+    RefusedRmdirDone,
+}
+
+#[cfg(test)]
+pub const ALL: [Bug; 16] = [
+    Bug::ByName,
+    Bug::UnlinkForgotten,
+    Bug::RenameOverWithoutData,
+    Bug::SyncedWithoutEntry,
+    Bug::CheckpointTooEarly,
+    Bug::SizeNotRestored,
+    Bug::VoidIgnored,
+    Bug::SyncedIgnored,
+    Bug::OldIdentityTaken,
+    Bug::StagingForgotten,
+    Bug::LinkIsACopy,
+    Bug::ExchangeHalf,
+    Bug::GoneForgotten,
+    Bug::UnlinkInsteadOfStaging,
+    Bug::AttributesForgotten,
+    Bug::RefusedRmdirDone,
+];
+
+#[cfg(test)]
+thread_local! {
+    static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
+}
+
+/// On this thread, from now on.
+#[cfg(test)]
+pub fn plant(bug: Option<Bug>) {
+    PLANTED.set(bug);
+}
+
+#[cfg(test)]
+pub fn planted(bug: Bug) -> bool {
+    PLANTED.get() == Some(bug)
+}
+
+#[cfg(not(test))]
+#[inline(always)]
+pub fn planted(_: Bug) -> bool {
+    false
+}

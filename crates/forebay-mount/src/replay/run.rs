@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Does what was planned.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use rustix::io::Errno;
+
+use super::history::{Change, File, Place};
+use super::plan::{Plan, Step};
+use super::planted::{planted, Bug};
+use super::staging::name_of;
+use super::{failed, ReplayError, ReplayOptions, Result};
+use crate::record::{Allocate, Fid, Kind, SetAttr, ROOT};
+use crate::tree::{New, RenameHow, Tree};
+
+/// Steps need the inodes that earlier ones made.
+struct Run<'p, 'a, T: Tree> {
+    tree: &'p T,
+    plan: &'p Plan<'a, T::Node>,
+    nodes: HashMap<Fid, T::Node>,
+    staging: T::Node,
+    found: Option<T::Node>,
+    found_name: &'p str,
+    moved_aside: u64,
+}
+
+pub fn run<T: Tree>(
+    tree: &T,
+    mut plan: Plan<'_, T::Node>,
+    entries: &[Vec<u8>],
+    options: &ReplayOptions,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<()> {
+    let total = plan.steps.len() as u64 + 2;
+    progress(0, total);
+    let files = &plan.history.files;
+    let gone = files.iter().filter(|(fid, f)| f.handle.is_some() && !plan.nodes.contains_key(fid));
+    let gone: Vec<Fid> = gone.map(|(fid, _)| *fid).collect();
+    let staging = plan.staging.begin(tree, gone.into_iter(), entries)?;
+    progress(1, total);
+    let mut run = Run {
+        tree,
+        nodes: plan.nodes.clone(),
+        plan: &plan,
+        staging,
+        found: None,
+        found_name: match options.found.as_str() {
+            "" => ".forebay-found",
+            name => name,
+        },
+        moved_aside: 0,
+    };
+    for (i, step) in plan.steps.iter().enumerate() {
+        run.step(step)?;
+        progress(i as u64 + 2, total);
+    }
+    if !planted(Bug::CheckpointTooEarly) {
+        failed(tree.sync_all(), "sync", || ".".into())?;
+    }
+    progress(total, total);
+    Ok(())
+}
+
+impl<'a, T: Tree> Run<'_, 'a, T> {
+    fn node(&self, fid: Fid) -> &T::Node {
+        // A step is planned only for what is there, or made by an earlier one.
+        &self.nodes[&fid]
+    }
+
+    fn file(&self, fid: Fid) -> &File<'a> {
+        &self.plan.history.files[&fid]
+    }
+
+    fn at(&self, fid: Fid) -> impl FnOnce() -> String + '_ {
+        move || self.plan.history.path(fid)
+    }
+
+    fn step(&mut self, step: &Step<'a>) -> Result<()> {
+        match *step {
+            Step::Make(fid) => self.make(fid),
+            Step::Content(fid) => {
+                self.file(fid).content.iter().try_for_each(|change| self.change(fid, change))
+            }
+            Step::Attributes(fid) => self.attributes(fid),
+            Step::Aside(place) => self.aside(place),
+            Step::Stage(fid, (dir, name)) => {
+                let (from, to) = (self.node(dir), name_of(fid));
+                let moved =
+                    self.tree.rename((from, name), (&self.staging, &to), RenameHow::NoReplace);
+                failed(moved, "move away", || self.plan.history.place((dir, name)))
+            }
+            Step::Unlink(place) => self.unlink(place, false),
+            Step::RemoveDirectory(place) => self.unlink(place, true),
+            Step::Put(fid, (dir, name)) => {
+                let from = name_of(self.plan.staged[&fid]);
+                let to = (self.node(dir), name);
+                let moved = self.tree.rename((&self.staging, &from), to, RenameHow::NoReplace);
+                failed(moved, "put in place", || self.plan.history.place((dir, name)))
+            }
+            Step::Link(fid, place) => self.link(fid, place),
+            Step::Discard(name, directory) => {
+                match self.tree.unlink(&self.staging, &name_of(name), directory) {
+                    // Put in place by an earlier step.
+                    Err(Errno::NOENT) => Ok(()),
+                    done => failed(done, "discard", self.at(name)),
+                }
+            }
+        }
+    }
+
+    fn make(&mut self, fid: Fid) -> Result<()> {
+        let file = self.file(fid);
+        let Some(made) = file.made else { return Ok(()) };
+        let new = New {
+            kind: file.kind,
+            mode: made.mode,
+            uid: made.uid,
+            gid: made.gid,
+            device: made.device,
+            target: made.target,
+            inherit_acl: false,
+        };
+        let node = self.tree.create(&self.staging, &name_of(fid), &new);
+        let node = failed(node, "make", self.at(fid))?;
+        self.nodes.insert(fid, node);
+        Ok(())
+    }
+
+    fn change(&self, fid: Fid, change: &Change<'_>) -> Result<()> {
+        let node = self.node(fid);
+        match *change {
+            Change::Truncate { size } => {
+                failed(self.tree.truncate(node, size), "truncate", self.at(fid))
+            }
+            Change::Allocate { mode, offset, length } => {
+                failed(self.allocate(node, mode, offset, length), "allocate", self.at(fid))
+            }
+            Change::Write { offset, bytes, size } => {
+                failed(self.tree.write(node, offset, bytes), "write", self.at(fid))?;
+                let now = failed(self.tree.attr(node), "look at", self.at(fid))?.size;
+                match now < size {
+                    true => failed(self.tree.truncate(node, size), "truncate", self.at(fid)),
+                    false => Ok(()),
+                }
+            }
+        }
+    }
+
+    fn allocate(
+        &self,
+        node: &T::Node,
+        mode: Allocate,
+        offset: u64,
+        length: u64,
+    ) -> crate::tree::Result<()> {
+        match (self.tree.allocate(node, mode, offset, length), mode) {
+            // That blocks are there is a service; sizes and zeroes are content.
+            (Err(Errno::NOSPC | Errno::OPNOTSUPP), Allocate::KeepSize) => Ok(()),
+            (done, _) => done,
+        }
+    }
+
+    fn attributes(&self, fid: Fid) -> Result<()> {
+        if planted(Bug::AttributesForgotten) {
+            return Ok(());
+        }
+        let (file, node) = (self.file(fid), self.node(fid));
+        let set = |set: SetAttr| match set == SetAttr::default() {
+            true => Ok(()),
+            false => failed(self.tree.set_attr(node, &set), "set attributes of", self.at(fid)),
+        };
+        let a = file.attr;
+        let mode = a.mode.filter(|_| file.kind != Kind::Symlink);
+        set(SetAttr { uid: a.uid, gid: a.gid, ..SetAttr::default() })?;
+        if file.acl_last {
+            set(SetAttr { mode, ..SetAttr::default() })?;
+        }
+        for (name, value) in &file.xattrs {
+            match self.tree.set_xattr(node, name, *value) {
+                Err(Errno::NODATA) if value.is_none() => {}
+                done => failed(done, "set an extended attribute of", self.at(fid))?,
+            }
+        }
+        if !file.acl_last {
+            set(SetAttr { mode, ..SetAttr::default() })?;
+        }
+        set(SetAttr { atime: a.atime, mtime: a.mtime, ..SetAttr::default() })
+    }
+
+    fn unlink(&self, place: Place<'_>, directory: bool) -> Result<()> {
+        let done = self.tree.unlink(self.node(place.0), place.1, directory);
+        failed(done, "remove", || self.plan.history.place(place))
+    }
+
+    fn link(&mut self, fid: Fid, place: Place<'_>) -> Result<()> {
+        let (node, dir) = (self.node(fid), self.node(place.0));
+        if planted(Bug::LinkIsACopy) && self.file(fid).kind == Kind::File {
+            let copy = || {
+                let attr = self.tree.attr(node)?;
+                let mut bytes = vec![0; attr.size as usize];
+                self.tree.read(node, 0, &mut bytes)?;
+                let new = New {
+                    kind: Kind::File,
+                    mode: attr.mode,
+                    uid: attr.uid,
+                    gid: attr.gid,
+                    device: 0,
+                    target: b"",
+                    inherit_acl: false,
+                };
+                let made = self.tree.create(dir, place.1, &new)?;
+                self.tree.write(&made, 0, &bytes)
+            };
+            return failed(copy(), "link", || self.plan.history.place(place));
+        }
+        failed(self.tree.link(node, dir, place.1), "link", || self.plan.history.place(place))
+    }
+
+    /// Never over anything that is there.
+    fn aside(&mut self, place: Place<'_>) -> Result<()> {
+        let shown = || self.plan.history.place(place);
+        let root = self.node(ROOT).clone();
+        let dir = match &self.found {
+            Some(dir) => dir.clone(),
+            None => {
+                let name = self.found_name.as_bytes();
+                match failed(self.tree.lookup(&root, name), "look up", shown)? {
+                    Some(dir) => dir,
+                    None => {
+                        let new = New {
+                            kind: Kind::Directory,
+                            mode: 0o700,
+                            uid: rustix::process::geteuid().as_raw(),
+                            gid: rustix::process::getegid().as_raw(),
+                            device: 0,
+                            target: b"",
+                            inherit_acl: false,
+                        };
+                        failed(self.tree.create(&root, name, &new), "make", shown)?
+                    }
+                }
+            }
+        };
+        loop {
+            self.moved_aside += 1;
+            let to = format!("{}", self.moved_aside).into_bytes();
+            let from = (self.node(place.0), place.1);
+            match self.tree.rename(from, (&dir, &to), RenameHow::NoReplace) {
+                Err(Errno::EXIST) => {}
+                done => {
+                    failed(done, "move aside", shown)?;
+                    break;
+                }
+            }
+        }
+        self.found = Some(dir);
+        Ok(())
+    }
+}
+
+/// Writes what the log has of files that the tree does not have any more.
+pub fn salvage<N>(plan: &Plan<'_, N>, dir: &Path) -> Result<Vec<String>> {
+    let mut salvaged = Vec::new();
+    for fid in &plan.missing {
+        let file = &plan.history.files[fid];
+        if file.kind != Kind::File || file.content.is_empty() {
+            continue;
+        }
+        let words = plan.history.path(*fid);
+        let safe: String = words
+            .chars()
+            .map(|c| if c.is_alphanumeric() || matches!(c, '.' | '-' | '_') { c } else { '_' })
+            .take(100)
+            .collect();
+        let path = dir.join(format!("{fid}-{safe}"));
+        let write = || {
+            fs::create_dir_all(dir)?;
+            let out = fs::File::create(&path)?;
+            file.content.iter().try_for_each(|change| salvage_change(&out, change))?;
+            out.sync_all()
+        };
+        write()
+            .map_err(|cause| ReplayError::Salvage { path: path.display().to_string(), cause })?;
+        salvaged.push(format!("{words}: {}", path.display()));
+    }
+    Ok(salvaged)
+}
+
+fn salvage_change(out: &fs::File, change: &Change<'_>) -> io::Result<()> {
+    match *change {
+        Change::Truncate { size } => out.set_len(size),
+        Change::Write { offset, bytes, size } => {
+            out.write_all_at(bytes, offset)?;
+            match out.metadata()?.len() < size {
+                true => out.set_len(size),
+                false => Ok(()),
+            }
+        }
+        Change::Allocate { mode, offset, length } => {
+            let size = out.metadata()?.len();
+            let end = match mode {
+                Allocate::KeepSize => return Ok(()),
+                Allocate::Extend => return out.set_len(size.max(offset + length)),
+                Allocate::Zero => size.max(offset + length),
+                Allocate::Punch | Allocate::ZeroKeepSize => size,
+            };
+            // Zeroes, without as many bytes: what is behind them is kept aside.
+            let range = offset.min(size)..(offset + length).min(size);
+            let zeroes = vec![0; 1 << 16];
+            let mut at = range.start;
+            while at < range.end {
+                let n = zeroes.len().min((range.end - at) as usize);
+                out.write_all_at(&zeroes[..n], at)?;
+                at += n as u64;
+            }
+            out.set_len(end)
+        }
+    }
+}
