@@ -150,7 +150,7 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// The smallest value that `per_mille` of all are not above.
-fn quantile(sorted: &[u32], per_mille: usize) -> u64 {
+pub(crate) fn quantile(sorted: &[u32], per_mille: usize) -> u64 {
     let rank = (sorted.len() * per_mille).div_ceil(1000);
     sorted.get(rank.saturating_sub(1)).map_or(0, |&ns| u64::from(ns))
 }
