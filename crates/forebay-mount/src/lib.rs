@@ -20,9 +20,11 @@ pub mod live;
 mod log;
 mod mount;
 pub mod record;
+mod recovery;
 pub mod replay;
 mod shown;
 pub mod tree;
 pub mod unix;
 
 pub use mount::{Mount, MountError, MountOptions, MountStatus};
+pub use recovery::{Recovery, RecoveryError};

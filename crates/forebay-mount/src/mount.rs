@@ -137,7 +137,7 @@ fn raise_descriptors() {
 }
 
 impl Mount {
-    /// Mounts a tree whose log holds nothing (see [`crate::replay`]), over itself if the
+    /// Mounts a tree whose log holds nothing (see [`crate::Recovery`]), over itself if the
     /// mountpoint is the tree.
     pub fn start(
         pool: &Pool,
@@ -154,6 +154,8 @@ impl Mount {
         rustix::process::umask(rustix::fs::Mode::empty());
 
         let below = UnixTree::open(tree).map_err(|e| tree_error(e.into()))?;
+        // Of a replay that ended just before it would have done that.
+        crate::replay::tidy(&below).map_err(|e| tree_error(io::Error::other(e)))?;
         // What was there before is durable: the log begins with nothing behind it.
         below.sync_all().map_err(|e| tree_error(e.into()))?;
         if pool.log_info(&options.log).is_err() {

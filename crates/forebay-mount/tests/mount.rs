@@ -7,11 +7,13 @@ use std::os::unix::fs::{symlink, FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use forebay::{create, CreateOptions, LogState, Pool, PoolOptions};
-use forebay_mount::{Mount, MountError, MountOptions};
+use forebay_mount::replay::ReplayOptions;
+use forebay_mount::unix::UnixTree;
+use forebay_mount::{Mount, MountError, MountOptions, Recovery};
 
 struct Bed {
     dir: PathBuf,
-    pool: Pool,
+    pool: Option<Pool>,
 }
 
 impl Bed {
@@ -31,7 +33,7 @@ impl Bed {
         };
         create(&dir.join("pool"), &size).unwrap();
         let pool = Pool::open(&dir.join("pool"), &PoolOptions::default()).unwrap();
-        Some(Bed { dir, pool })
+        Some(Bed { dir, pool: Some(pool) })
     }
 
     fn tree(&self) -> PathBuf {
@@ -42,8 +44,18 @@ impl Bed {
         self.dir.join("at")
     }
 
+    fn pool(&self) -> &Pool {
+        self.pool.as_ref().unwrap()
+    }
+
+    /// As after a restart of the server.
+    fn reopen(&mut self) {
+        self.pool.take().unwrap().close().unwrap();
+        self.pool = Some(Pool::open(&self.dir.join("pool"), &PoolOptions::default()).unwrap());
+    }
+
     fn start(&self, at: &Path, options: &MountOptions) -> Mount {
-        Mount::start(&self.pool, &self.tree(), at, options).unwrap()
+        Mount::start(self.pool(), &self.tree(), at, options).unwrap()
     }
 }
 
@@ -104,7 +116,7 @@ fn what_is_done_in_the_mount_is_in_the_tree() {
         mount.sync().unwrap();
         assert_eq!(mount.status().groups_unsynced, 0);
         mount.unmount(false).unwrap();
-        assert_eq!(bed.pool.log_info("mount").unwrap().state, LogState::None);
+        assert_eq!(bed.pool().log_info("mount").unwrap().state, LogState::None);
         as_it_should_be(&bed.tree());
         fs::remove_dir_all(bed.tree()).unwrap();
         fs::create_dir(bed.tree()).unwrap();
@@ -128,15 +140,52 @@ fn over_itself_it_is_in_the_way_until_it_ends() {
 
 #[test]
 fn what_is_kept_in_the_log_is_asked_for_before_the_next_mount() {
-    let Some(bed) = Bed::new("kept") else { return };
+    let Some(mut bed) = Bed::new("kept") else { return };
     let long = std::time::Duration::from_secs(600);
     let options = MountOptions { sync_interval: long, ..Default::default() };
     let mount = bed.start(&bed.at(), &options);
     used(&bed.at());
     assert_eq!(mount.status().groups_synced, 0);
     mount.unmount(true).unwrap();
-    let info = bed.pool.log_info("mount").unwrap();
+    drop(mount);
+    let info = bed.pool().log_info("mount").unwrap();
     assert!(info.state == LogState::Logging && info.entries > 0, "{info}");
-    let refused = Mount::start(&bed.pool, &bed.tree(), &bed.at(), &options).unwrap_err();
+    let refused = Mount::start(bed.pool(), &bed.tree(), &bed.at(), &options).unwrap_err();
     assert!(refused.to_string().contains("replay"), "{refused}");
+    bed.reopen();
+    replayed(&bed);
+    let mount = bed.start(&bed.at(), &options);
+    as_it_should_be(&bed.at());
+    mount.unmount(false).unwrap();
+}
+
+/// The pool opened anew, and its log replayed onto the tree: how many actions that took.
+fn replayed(bed: &Bed) -> usize {
+    let tree = UnixTree::open(&bed.tree()).unwrap();
+    let mut recovery = Recovery::claim(bed.pool(), "mount").unwrap().expect("entries");
+    let report = recovery.run(&tree, &ReplayOptions::default(), &mut |_, _| ()).unwrap();
+    assert!(report.is_certain(), "{report:?}");
+    assert_eq!(bed.pool().log_info("mount").unwrap().state, LogState::None);
+    report.actions.len()
+}
+
+/// All entries are of one group; the tree is put back to where it was before the mount,
+/// as a power cut may leave it.
+#[test]
+fn a_tree_that_lost_everything_is_made_again_from_the_log() {
+    let Some(mut bed) = Bed::new("lost") else { return };
+    let long = std::time::Duration::from_secs(600);
+    let options = MountOptions { sync_interval: long, ..Default::default() };
+    let mount = bed.start(&bed.at(), &options);
+    used(&bed.at());
+    mount.unmount(true).unwrap();
+    drop(mount);
+    bed.reopen();
+    for name in ["d", "b"] {
+        let _ = fs::remove_dir_all(bed.tree().join(name));
+        let _ = fs::remove_file(bed.tree().join(name));
+    }
+    assert!(replayed(&bed) > 0);
+    as_it_should_be(&bed.tree());
+    assert_eq!(fs::read_dir(bed.tree()).unwrap().count(), 2);
 }
