@@ -113,6 +113,7 @@ pub struct ServerStatus {
     pub control_socket: Option<String>,
     /// Why there is none though it is served.
     pub control_note: Option<String>,
+    #[serde(default)]
     pub services: Vec<ServiceStatus>,
 }
 

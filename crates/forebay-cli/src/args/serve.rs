@@ -32,7 +32,8 @@ use crate::units;
 pub struct Serve {
     /// The pool
     pub pool: PathBuf,
-    /// Unix socket; its directory must be its owner's alone (mode 0700)
+    /// Unix socket; its directory must be its owner's alone (mode 0700).  Default: one of
+    /// the pool's UUID, in $FOREBAY_RUNTIME_DIR, or /run/forebay for root
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
     /// Request threads of each connection
@@ -94,10 +95,10 @@ pub struct Past {
     /// What a write does when the pool is full: wait, or bypass
     #[arg(long, value_name = "POLICY", help_heading = "Past the cache")]
     pub when_full: Option<WhenFull>,
-    /// What a volume uses the pool for: write-back, what else; write-through, a write
-    /// is acknowledged when its origin has it, flushed; cleaner, all that is cached
-    /// goes to the origin, and new writes past the cache.  Durable after a flush are
-    /// those of a cleaner
+    /// What a volume uses the pool for: write-back, a write is acknowledged when the
+    /// pool has it; write-through, when its origin has it, flushed; cleaner, all that is
+    /// cached goes to the origin, and new writes go past the cache and are durable after
+    /// a flush
     #[arg(long, value_name = "MODE", help_heading = "Past the cache")]
     pub mode: Option<Mode>,
 }
