@@ -41,6 +41,7 @@ static inline bool fuzz_left(const struct fuzz_input *in)
 extern struct fby_media fuzz_media;
 void fuzz_media_set(const u8 *image, u32 bytes, u32 size); /* the rest is zero */
 void fuzz_media_poison(u64 offset); /* reads of that line fail from now on */
+void fuzz_media_heal(void); /* and those of no line any more */
 extern void (*fuzz_media_beside)(void); /* called once, before the next read of data */
 
 /* Base image i of fuzz_base_count: formatted; unclean with open chunks; clean;
@@ -67,6 +68,10 @@ int fuzz_attach(struct fby_pool *p, u16 volume, enum fby_holes holes);
 extern u64 fuzz_now_ns; /* the clock of destage */
 typedef int (*fuzz_sink)(const struct fby_io *io);
 bool fuzz_destage(struct fby_pool *p, fuzz_sink sink, u32 steps);
+/* Claims, replays, ends each log and begins it anew, crashes, and replays again: *p is another
+ * then.  stored: the header that the consumer of a log says it has. */
+struct fby_log_header;
+void fuzz_use_logs(struct fby_pool **p, const struct fby_options *o, u32 bits, const struct fby_log_header *stored);
 /* Reads each block of the volume, at most max. */
 void fuzz_read_volume(struct fby_pool *p, u16 volume, u64 max);
 

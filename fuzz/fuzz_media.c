@@ -106,6 +106,11 @@ void fuzz_media_poison(u64 offset)
 		poison[npoison++] = offset;
 }
 
+void fuzz_media_heal(void)
+{
+	npoison = 0;
+}
+
 /* --- base images, made by the engine -------------------------------------------- */
 
 static u8 *base_image[FUZZ_BASES];

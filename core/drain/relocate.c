@@ -43,7 +43,7 @@ static u32 price(const struct fby_drain *p, u32 c)
 	const struct fby_chunk *ch = &p->space->chunk[c];
 	u32 live;
 
-	if (ch->state != FBY_CS_CLOSED || ch->pinned)
+	if (ch->state != FBY_CS_CLOSED || ch->pinned || ch->stays)
 		return ~0u;
 	if (!p->space->owner[ch->owner].attached || fby_load(&p->volume[ch->owner].destage.drain) ||
 	    fby_volume_aged(p, ch->owner) || let_go_soon(p, ch))
@@ -89,6 +89,7 @@ static bool move_pages(struct fby_drain *p, u32 c, u32 *wake)
 	struct fby_chunk *ch = &p->space->chunk[c];
 	struct fby_drained *v = &p->volume[ch->owner];
 	u32 end = fby_page_number(p->space, c, ch->fill), slot;
+	bool stays = true; /* nothing in it can be moved */
 
 	for (u32 page = fby_page_number(p->space, c, p->space->store.first_page); page < end; page++) {
 		const struct fby_entry *e = &p->cache->entry[page];
@@ -99,12 +100,15 @@ static bool move_pages(struct fby_drain *p, u32 c, u32 *wake)
 		decision = fby_move(p->cache, ch->owner, fby_key_block(fby_load(&e->key)), page, &slot, wake);
 		if (decision == FBY_WAIT_SPACE || decision == FBY_WAIT_SLOT)
 			return false;
+		stays = stays && decision == FBY_DONE && slot == ~0u;
 		if (decision != FBY_DONE || slot == ~0u)
 			continue;
 		p->moved_slots |= 1ull << slot;
 		fby_count(&v->moved, 1);
 		keep_age(p, ch->owner, ch->opened_ns, fby_load_acquire(&p->space->seq) - 1);
 	}
+	/* Or it would be the cheapest again, step by step without end. */
+	ch->stays = stays;
 	return true;
 }
 

@@ -197,6 +197,7 @@ static u32 chunk_open(struct fby_space *p, struct fby_slot *s, u16 owner, u32 fl
 	ch->kind = (u8)l.kind;
 	fby_store(&ch->fill, p->store.first_page);
 	ch->sealed = ch->tick_fill = p->store.first_page;
+	ch->stays = false;
 	ch->last_block = FBY_NO_BLOCK;
 	fby_store(&ch->clean_for, 0u);
 	ch->opened_ns = fby_load(&p->now_ns);

@@ -39,6 +39,7 @@ struct fby_chunk {
 	u16 owner;
 	u8 state;  /* enum fby_chunk_state */
 	u8 pinned; /* enum fby_pin: freeing waits */
+	bool stays; /* all that is left in it is lost, so relocation cannot empty it */
 	/* read by all who look at its pages, written when it is opened or closed */
 	u64 epoch FBY_ALIGNED; /* of the media's open line */
 	u64 seq_max; /* highest seq in it; ~0 while open */
