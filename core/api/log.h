@@ -15,6 +15,18 @@
  * new header, and the consumer stores it, together with the effect of an entry where the
  * call is replay's.
  *
+ * Threads: append (in both forms), read, info and entry_info may run in any number of
+ * threads, beside each other and beside all other calls, but for add and remove: no call
+ * that names a log may run while that log is added or removed, except an append, which is
+ * then refused.  All other calls exclude each other on all logs, and the volume calls and
+ * fby_destage_step, by the mutex that the host holds around those (forebay.h).
+ *
+ * Errors that any call may return, and that are not repeated at each: -FBY_E_NO_LOG (log is
+ * no log's number), -FBY_E_VOLUME_DAMAGED (neither copy of its record can be read; append
+ * and info say -FBY_E_NO_LOG), -FBY_E_RECOVERY_INCOMPLETE, and of those that change
+ * something, all but claim and replay, -FBY_E_READ_ONLY.  A call that returns an error has
+ * changed nothing, unless it says so.
+ *
  * After ZIL-PMEM (Schwarz, KIT 2021), chapter 5; docs/log.md says what differs.
  */
 #ifndef FOREBAY_LOG_H
@@ -23,21 +35,24 @@
 #include "api/forebay.h"
 #include "format/log_format.h"
 
-/* A new log, in state none.  Embedded unless flags say else. */
+/* A new log, in state none and claimed.  Embedded unless flags say else: enum
+ * fby_log_flags, others are -FBY_E_GEOMETRY.  -FBY_E_NAME, -FBY_E_VOLUME_EXISTS (volumes
+ * and logs have one name space), -FBY_E_VOLUME_TABLE_FULL. */
 int fby_log_add(struct fby_pool *p, const char *name, u32 flags, u16 *log);
-/* Refused while it is not in state none, unless discard: its entries are gone then.  (Where
- * its record is damaged, nobody knows that it was one: fby_volume_remove.) */
+/* -FBY_E_LOG_STATE while it is not in state none, -FBY_E_LOG_UNCLAIMED where its consumer
+ * may know it in another; with discard it is removed all the same, and its entries are
+ * gone.  WAIT_SLOT: an entry is being appended; it has ended (fby_log_destroy), call
+ * again.  (Where its record is damaged, nobody knows that it was one: fby_volume_remove.) */
 int fby_log_remove(struct fby_pool *p, u16 log, bool discard);
 int fby_log_find(struct fby_pool *p, const char *name, u16 *log);
 
-/*
- * Calls on one log but for append, read and info exclude each other, and those that add,
- * remove or attach a volume, and fby_destage_step: by the mutex that the host holds
- * around these.  header: where the new one is put, or NULL if it is embedded.
- */
+/* header, of the calls below: where the new one is put, or NULL if nobody wants it. */
 
-/* From state none.  guid: random, from the host, and of no other log: -FBY_E_LOG_GUID.
- * synced: the consumer's last synced txg; the first entries are of the three after it.
+/* From state none: else -FBY_E_LOG_STATE; of a log whose header is with its consumer, only
+ * once it is claimed: -FBY_E_LOG_UNCLAIMED.  guid: random, from the host, not zero, and of
+ * no other log: -FBY_E_LOG_GUID.  synced: the consumer's last synced txg (may be lower than
+ * in an earlier period; -FBY_E_NUMBERS: too high); the first entries are of the three after
+ * it.  WAIT_SLOT: a slot has a chunk of the last period open, and is busy.
  * A consumer with its own header appends only when it has stored it. */
 int fby_log_create(struct fby_pool *p, u16 log, const u8 guid[16], u64 synced, struct fby_log_header *header,
 		   u32 *wake);
@@ -50,16 +65,19 @@ struct fby_log_name {
  * Appends an entry of txg, which depends on all those of earlier generations and on
  * none of its own; new_generation: it begins one.  Durable when it returns DONE.
  * WAIT_SLOT: slots or earlier generations are busy; WAIT_SPACE: the pool is full for
- * this log; nothing is held, call again.  Any number of threads.
+ * this log; nothing is held, call again, or not: where a generation was to begin, the next
+ * entry begins it, whoever appends that.
  * -FBY_E_LOG_OBSOLETE, _SKIPS: txg is not one of the three after the synced one.
- * -FBY_E_LOG_TOO_LARGE: see fby_log_info.most.  -FBY_E_LOG_STATE, _UNCLAIMED.
+ * -FBY_E_LOG_TOO_LARGE: see fby_log_info.most.  -FBY_E_LOG_UNCLAIMED: it is from before
+ * the pool was opened; -FBY_E_LOG_STATE: it is not logging, or is being destroyed.
  */
 int fby_log_append(struct fby_pool *p, u16 log, u64 txg, bool new_generation, const struct fby_vec *vec, u32 nvec,
 		   struct fby_log_name *name, u32 *wake);
 
 /* The same in two steps.  begin: the body is stored, and the entry has its place in the
- * log.  commit: durable when it returns.  Nothing may run between the two that waits for
- * another append. */
+ * log.  commit: durable when it returns; it follows each begin that returned DONE.  Between
+ * the two a slot is held, and appends that begin a generation, and destroy, return
+ * WAIT_SLOT: so the thread may not wait there for another append. */
 struct fby_append { /* the caller's memory; the engine's fields */
 	u16 log;
 	u32 slot;
@@ -70,8 +88,20 @@ int fby_log_append_begin(struct fby_pool *p, struct fby_append *a, u16 log, u64 
 			 const struct fby_vec *vec, u32 nvec, u32 *wake);
 void fby_log_append_commit(struct fby_pool *p, struct fby_append *a, struct fby_log_name *name, u32 *wake);
 
-/* Entries up to txg are obsolete: the consumer has made durable elsewhere what they say.
- * Those that have no other with them give their chunks back.  Not backwards. */
+/*
+ * Entries up to txg are obsolete: the consumer has made durable elsewhere what they say.
+ * Chunks without others are given back: those that are closed; the ones that slots have
+ * open only where chunks are few, now or by a later fby_destage_step.
+ * -FBY_E_LOG_BACKWARDS: a later txg is synced; the same once more is no error.
+ * -FBY_E_LOG_STATE, -FBY_E_LOG_UNCLAIMED as of append.  -FBY_E_NUMBERS: too high.
+ *
+ * Appends may go on meanwhile.  One of a txg up to this one is refused as obsolete, or,
+ * where it began before, acknowledged and obsolete: a consumer has none of these under way
+ * when it calls this, or does not count on them.  One of a txg that only this sync makes
+ * room for is refused until the record says so.  A consumer's own header says so only when
+ * it has stored that; so it makes sure, before it calls this, that after a crash it would
+ * claim with this txg (synced of fby_log_claim).
+ */
 int fby_log_sync(struct fby_pool *p, u16 log, u64 txg, struct fby_log_header *header, u32 *wake);
 
 /* What of an entry's header says where it belongs. */
@@ -113,35 +143,53 @@ struct fby_log_result {
 };
 
 /*
- * Claim: after an open, for each log that is not in state none, before anything else.
- * Lists its entries in node[0..*n), for which the host gives room for *n: fby_log_info
- * says how many there are.  synced: of a consumer's log, what it has synced; else 0.
+ * Claim: after an open, once for each log that is not in state none, before it is synced,
+ * replayed, or created; a consumer's log in any state.  (Destroyed it may be, unread.)
+ * Lists its entries in node[0..*n), for which the host gives room for *n: found of
+ * fby_log_info is enough.  synced: what the consumer has synced, if it knows that by
+ * other means than the log; else 0.
  * From logging the log goes to replaying; replaying already, it stays where it was.
- * *header: of a consumer's log in: what it has stored; out: what it has to store.
- * *result: what a replay would come to.  In a pool that is open read-only nothing is
+ * *header: of a consumer's log in: what it has stored, zeroed if it has none yet; out: what
+ * it has to store before it replays.  Chunks with nothing of the header's period are given
+ * back.  *result: what a replay would come to.  In a pool that is open read-only nothing is
  * written, and the log may be looked at: claim, read, replay.
+ * -FBY_E_LOG_STATE: it is claimed.  -FBY_E_NO_MEMORY: room for *n is not enough; call again.
+ * -FBY_E_NUMBERS: synced is too high.  Of a consumer's log -FBY_E_LOG_HEADER: the header
+ * is missing, or none that can be; -FBY_E_LOG_GUID: it is that of another log.
  */
 int fby_log_claim(struct fby_pool *p, u16 log, u64 synced, struct fby_log_header *header, struct fby_log_node *node,
 		  u64 *n, struct fby_log_result *result);
 
 /*
  * Replays node[0..n) of the claim from where the log stands, in order; the callback does
- * what the entry says.  Embedded: its position is durable after each, so that an entry
- * whose effect was cut off before that comes again.  The log may be replayed as often as
- * its end is not COMPLETE: entries that could not be read may be there the next time.
+ * what the entry says.  Embedded: its position is durable after each that is REPLAYED, so
+ * that an entry whose effect was cut off before that comes again.  A consumer stores *next
+ * together with the effect, as position of its header.  The log may be replayed as often
+ * as the consumer likes: what was replayed does not come again, and entries that could not
+ * be read may be there the next time.  Entries that are lost are said in *result, and are
+ * no error.  -FBY_E_LOG_UNCLAIMED, -FBY_E_LOG_STATE: it is not claimed, not replaying.
+ *
+ * The callback runs under the host's mutex: it may call fby_log_read, and what needs no
+ * mutex, but wait for nothing that does, as space in the pool.  For that it stops, and the
+ * log is replayed on afterwards.
  */
 int fby_log_replay(struct fby_pool *p, u16 log, struct fby_log_node *node, u64 n, fby_log_replay_fn *replay, void *arg,
 		   struct fby_log_result *result);
 
 /* Copies the body of a claimed entry to dst, which has room for its bytes rounded up to
  * 64: verified, header and body, as it lies there now.  -FBY_E_LOG_ENTRY: it is not what
- * it was at the claim, or cannot be read. */
+ * it was at the claim, or cannot be read; dst may be written.  -FBY_E_NO_MEMORY: room is
+ * not enough, as fby_log_info.most, rounded up, is for any. */
 int fby_log_read(struct fby_pool *p, u16 log, const struct fby_log_node *node, void *dst, u32 room, u32 *length);
 
-/* To state none: all entries are obsolete, or given up.  Embedded: their chunks are
- * free.  A consumer's: they are when it has stored the header and calls
- * fby_log_release. */
+/* From any state to none: all entries are obsolete, or given up, claimed or not.  Embedded:
+ * their chunks are free.  A consumer's: they are when it has stored the header and calls
+ * fby_log_release.  WAIT_SLOT: an entry is being appended, or a slot that has a chunk open
+ * is busy; appends are refused from now on, and the log may have ended: call again until
+ * it is DONE. */
 int fby_log_destroy(struct fby_pool *p, u16 log, struct fby_log_header *header, u32 *wake);
+/* In state none: gives back what chunks it has.  Else -FBY_E_LOG_STATE; of a consumer's log
+ * that is not claimed -FBY_E_LOG_UNCLAIMED.  WAIT_SLOT: a slot is busy, call again. */
 int fby_log_release(struct fby_pool *p, u16 log, u32 *wake);
 
 struct fby_log_info {
@@ -155,11 +203,15 @@ struct fby_log_info {
 	u32 chunks;
 	u32 most; /* bytes of the largest entry */
 	u64 found; /* entries in its chunks that the recovery has found, obsolete ones too */
-	u64 missing; /* of those that there were, how many at least it has not */
+	/* Of those that there were, how many at least it has not.  Of a log whose header is with
+	 * its consumer before the claim: of earlier periods, too. */
+	u64 missing;
 	u64 appends, bytes; /* since open */
 	u64 unsynced; /* entries of unsynced txgs, while entries are appended */
 	u32 unsynced_txgs; /* that have some */
 };
+/* Of what changes meanwhile each figure is of some moment during the call.  -FBY_E_NO_LOG:
+ * also where the record is damaged; damaged says so. */
 int fby_log_info(struct fby_pool *p, u16 log, struct fby_log_info *out);
 
 /* Looking at a chunk of a log, entry by entry. */
@@ -174,7 +226,9 @@ struct fby_log_entry_info {
 	struct fby_log_node node;
 	struct fby_log_entry entry;
 };
-/* The next one.  -FBY_E_NO_LOG: the chunk is not a log's. */
+/* The next one.  -FBY_E_NO_LOG: the chunk is not a log's.  -FBY_E_GEOMETRY: there is no
+ * such chunk.  A chunk that is given back meanwhile may show entries of two uses, or end
+ * early. */
 int fby_log_entry_info(struct fby_pool *p, u32 chunk, struct fby_log_cursor *at, bool check_data,
 		       struct fby_log_entry_info *out);
 

@@ -35,6 +35,20 @@ static u64 collect(const struct fby_logs *p, u16 log, const u8 guid[16], struct 
 	return n;
 }
 
+/* Of a log whose header is with its consumer only a claim tells which chunks are of periods
+ * that have ended. */
+static void free_earlier(struct fby_logs *p, u16 log)
+{
+	u32 wake = 0;
+
+	for (u32 c = fby_chunk_walk(p->space, log, FBY_NO_CHUNK, &wake); c != FBY_NO_CHUNK;
+	     c = fby_chunk_walk(p->space, log, c, &wake)) {
+		if (fby_logs_earlier(p, c))
+			fby_chunk_give_back(p->space, c);
+	}
+	fby_fetch_or(&p->space->wake_owed, wake);
+}
+
 static enum fby_log_verdict dry(void *arg, const struct fby_log_node *node, const struct fby_log_position *next)
 {
 	(void)arg;
@@ -87,6 +101,8 @@ int fby_logs_claim(struct fby_logs *p, u16 log, u64 synced, struct fby_log_heade
 		fby_logs_write(p, log);
 	}
 	l->claimed = true;
+	if (!p->space->opt.read_only)
+		free_earlier(p, log);
 	if (header)
 		*header = l->header;
 	at = l->header.at;

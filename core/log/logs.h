@@ -99,7 +99,11 @@ static inline struct fby_log_walk fby_log_walk(u32 c, u32 end)
 
 /* Recovery: what the chunk holds.  seal: the newest of its epoch, if there is one. */
 void fby_logs_scan(struct fby_logs *p, u32 c, const struct fby_seal_line *seal);
-/* After it: is there anything in the chunk that a claim may want? */
+/* After it: are the chunk's entries of a period that has ended?  All entries of a chunk are
+ * of one period, since the end of a period closes all chunks of its log.  False where no
+ * entry can be read. */
+bool fby_logs_earlier(const struct fby_logs *p, u32 c);
+/* Likewise: is there anything in the chunk that a claim may want? */
 bool fby_logs_held(const struct fby_logs *p, u32 c);
 bool fby_log_next(const struct fby_space *p, struct fby_log_walk *w, struct fby_log_entry *e);
 /* fby_check: is what is known of the chunk as its entries have it? */
@@ -116,6 +120,8 @@ bool fby_logs_guid_taken(const struct fby_logs *p, u16 log, const u8 guid[16]);
 void fby_logs_unsynced(struct fby_logs *p, u16 log, u64 *entries, u32 *txgs);
 /* Gives back the closed chunks that have nothing above txg. */
 void fby_logs_free(struct fby_logs *p, u16 log, u64 txg, u32 *wake);
+/* Now and then: of logs whose consumers have fallen silent, where chunks are few. */
+void fby_logs_tick(struct fby_logs *p, u32 *wake);
 int fby_logs_create(struct fby_logs *p, u16 log, const u8 guid[16], u64 synced, struct fby_log_header *header,
 		    u32 *wake);
 int fby_logs_sync(struct fby_logs *p, u16 log, u64 txg, struct fby_log_header *header, u32 *wake);

@@ -109,6 +109,20 @@ static bool close_open(struct fby_logs *p, u16 log, u64 txg, u32 *wake)
 	return all;
 }
 
+void fby_logs_tick(struct fby_logs *p, u32 *wake)
+{
+	if (!fby_short(p->space) || FBY_BUG(SILENT_LOG_KEEPS))
+		return;
+	for (u32 i = 0; i < p->space->store.sb.nvolumes; i++) {
+		const struct fby_log *l = &p->log[i];
+
+		if (p->space->owner[i].rec.kind != FBY_OWNER_LOG || !(fby_load(&l->gate) & FBY_GATE_OPEN))
+			continue;
+		(void)close_open(p, (u16)i, l->header.at.synced, wake);
+		fby_logs_free(p, (u16)i, l->header.at.synced + FBY_BUG(SILENT_BY_WRONG_TXG), wake);
+	}
+}
+
 int fby_logs_release(struct fby_logs *p, u16 log, u32 *wake)
 {
 	int rc = writable(p, log);

@@ -89,6 +89,16 @@ void fby_logs_scan(struct fby_logs *p, u32 c, const struct fby_seal_line *seal)
 	ch->last_block = found + p->chunk[c].missing;
 }
 
+bool fby_logs_earlier(const struct fby_logs *p, u32 c)
+{
+	const struct fby_chunk *ch = &p->space->chunk[c];
+	struct fby_log_walk w = fby_log_walk(c, fby_log_line_of(&p->space->store, ch->fill));
+	struct fby_log_entry e;
+
+	return fby_log_next(p->space, &w, &e) && !fby_equal(e.guid, p->log[ch->owner].header.guid, sizeof(e.guid)) &&
+	       !FBY_BUG(EARLIER_PERIOD_HELD);
+}
+
 bool fby_logs_held(const struct fby_logs *p, u32 c)
 {
 	const struct fby_chunk *ch = &p->space->chunk[c];
@@ -103,7 +113,7 @@ bool fby_logs_held(const struct fby_logs *p, u32 c)
 	if (p->space->owner[ch->owner].log.home & FBY_LOG_CONSUMER)
 		return true;
 	l = &p->log[ch->owner];
-	return l->header.state != FBY_LOG_NONE && ch->seq_max > l->header.at.synced;
+	return l->header.state != FBY_LOG_NONE && ch->seq_max > l->header.at.synced && !fby_logs_earlier(p, c);
 }
 
 bool fby_logs_check_chunk(const struct fby_logs *p, u32 c, struct fby_violation *v)

@@ -75,6 +75,10 @@
 	X(CHECKPOINT_BEFORE_EFFECT, "an entry counts as replayed before its effect is there") \
 	X(CHECKPOINT_FORGOTTEN, "an entry that was replayed does not count as replayed") \
 	X(HEADER_ENDS_WALK, "an entry whose header cannot be read hides those behind it in the chunk") \
+	X(EARLIER_PERIOD_HELD, "chunks of a log's earlier period are held for the one that is") \
+	X(SILENT_LOG_KEEPS, "a log that has fallen silent keeps open chunks that it does not need") \
+	X(OPEN_LINE_OF_BEFORE, "the open line of a chunk says the kind that it had before") \
+	X(SILENT_BY_WRONG_TXG, "where space is short, chunks of a log are given back that its consumer has not synced") \
 	X(GUID_IGNORED, "a claim takes entries of an earlier period") \
 	X(ENTRY_EPOCH_IGNORED, "entries of an earlier use of the chunk count") \
 	X(CREATE_NOT_RECORDED, "the record does not say that a log has begun") \

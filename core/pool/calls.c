@@ -101,7 +101,12 @@ void fby_origin_foreground(struct fby_pool *p, u16 volume, bool begin)
 
 int fby_destage_step(struct fby_pool *p, u64 now_ns, struct fby_io *io, u64 *next_ns, u32 *wake)
 {
-	return fby_drain_step(&p->drain, now_ns, io, next_ns, wake);
+	u64 tick_ns = p->drain.tick_ns;
+	int decision = fby_drain_step(&p->drain, now_ns, io, next_ns, wake);
+
+	if (p->drain.tick_ns != tick_ns)
+		fby_logs_tick(&p->logs, wake);
+	return decision;
 }
 
 void fby_destage_complete(struct fby_pool *p, u32 id, int error)

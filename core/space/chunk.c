@@ -194,7 +194,9 @@ static u32 chunk_open(struct fby_space *p, struct fby_slot *s, u16 owner, u32 fl
 	FBY_ASSERT(ch->state == FBY_CS_FREE && fby_chunk_live(p, c) == 0);
 	ch->state = FBY_CS_OPEN;
 	ch->owner = owner;
-	ch->kind = (u8)l.kind;
+	if (FBY_BUG(OPEN_LINE_OF_BEFORE) && ch->kind != FBY_CHUNK_FREE)
+		l.kind = ch->kind;
+	ch->kind = p->owner[owner].chunk_kind;
 	fby_store(&ch->fill, p->store.first_page);
 	ch->sealed = ch->tick_fill = p->store.first_page;
 	ch->stays = false;

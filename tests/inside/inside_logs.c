@@ -231,6 +231,114 @@ static void cursor_made_up(void)
 	pool_restore();
 }
 
+/* --- chunks that it does not need --------------------------------------------------- */
+
+static void append_big(u64 txg)
+{
+	static u8 data[40000];
+	const struct fby_vec body = { .base = data, .len = sizeof(data) };
+	struct fby_log_name name;
+	u32 wake = 0;
+
+	EXPECT(fby_log_append(pool, LOG, txg, true, &body, 1, &name, &wake) == FBY_DONE);
+}
+
+/* A period that begins at a lower txg than the one before has ended: a crash later, what that
+ * one has left on the media is none of this one's. */
+static void lower_txgs(u32 flags)
+{
+	static const u8 next_guid[16] = { 1 };
+	struct fby_log_header header;
+	struct fby_log_result r;
+	struct fby_log_node node[4];
+	u32 wake = 0;
+	u64 n = 4;
+
+	log_make(flags);
+	for (u64 txg = 1; txg <= 50; txg++)
+		EXPECT(fby_log_sync(pool, LOG, txg, NULL, &wake) == FBY_DONE);
+	append_big(51);
+	append_big(52);
+	EXPECT(info().chunks == 2);
+	EXPECT(fby_log_destroy(pool, LOG, NULL, &wake) == FBY_DONE && fby_log_release(pool, LOG, &wake) == FBY_DONE);
+	EXPECT(fby_log_create(pool, LOG, next_guid, 0, &header, &wake) == FBY_DONE);
+	EXPECT(append(1) == FBY_DONE);
+	recover();
+	EXPECT(flags || (info().chunks == 1 && info().found == 1));
+	EXPECT(fby_log_claim(pool, LOG, 0, &header, node, &n, &r) == FBY_DONE && n == 1 && r.replayed == 1);
+	EXPECT(info().chunks == 1 && info().found == 1 && info().missing == 0);
+	recover();
+	n = 4;
+	EXPECT(fby_log_claim(pool, LOG, 0, &header, node, &n, &r) == FBY_DONE && n == 1 && r.replayed == 1);
+	pool_restore();
+}
+
+/* Of a chunk of which no entry can be read nobody knows the period: it stays. */
+static void period_unknown(void)
+{
+	u32 wake = 0, c;
+
+	log_make(0);
+	EXPECT(append(1) == FBY_DONE);
+	c = pool->space.owner[LOG].first;
+	fby_chunk_seal(&pool->space, c, true);
+	memset(memory_at(fby_log_line_at(&pool->space.store, c, FBY_LOG_FIRST_LINE)), 0x55, FBY_LINE);
+	recover();
+	EXPECT(info().chunks == 1 && info().found == 0 && info().missing == 1);
+	EXPECT(fby_log_destroy(pool, LOG, NULL, &wake) == FBY_DONE && info().chunks == 0);
+	pool_restore();
+}
+
+static void tick(void)
+{
+	static u64 now_ns;
+	struct fby_io io;
+	u64 next_ns;
+	u32 wake = 0;
+
+	now_ns += 1000000000;
+	EXPECT(fby_destage_step(pool, now_ns, &io, &next_ns, &wake) >= 0);
+}
+
+/* Few chunks are free then, and relocation has not made more. */
+static void fill_volume(u16 volume)
+{
+	static u8 data[FBY_PAGE];
+
+	for (u64 block = 2; block < 50; block++) { /* none twice: no chunk becomes empty */
+		u32 done = 0, wake = 0;
+
+		if (fby_short(&pool->space))
+			tick();
+		if (fby_short(&pool->space))
+			return;
+		EXPECT(fby_write(pool, volume, block * FBY_PAGE_SECTORS, FBY_PAGE_SECTORS, data, &done, &wake) ==
+		       FBY_DONE);
+	}
+}
+
+/* A log that has fallen silent keeps no open chunks that it does not need, where others do. */
+static void silent(u64 synced, u32 kept)
+{
+	u32 wake = 0;
+
+	log_make(0);
+	EXPECT(append(1) == FBY_DONE);
+	cpu = 1;
+	EXPECT(append(2) == FBY_DONE);
+	cpu = 0;
+	EXPECT(fby_log_sync(pool, LOG, synced, NULL, &wake) == FBY_DONE);
+	tick();
+	EXPECT(info().chunks == 2); /* there is enough for all */
+	fill_volume(1);
+	tick();
+	EXPECT(info().chunks == kept);
+	EXPECT(append(3) == FBY_DONE);
+	recover();
+	EXPECT(info().found == 3 - synced && info().missing == 0);
+	pool_restore();
+}
+
 /* A seal that counts more than there can be does not hide what is there. */
 static void seal_that_lies(u64 entries)
 {
@@ -263,6 +371,12 @@ void test_logs(void)
 		doubtful(flags, false);
 		doubtful(flags, true);
 	}
+	lower_txgs(0);
+	lower_txgs(FBY_LOG_CONSUMER);
+	period_unknown();
+	silent(0, 2);
+	silent(1, 1);
+	silent(2, 0);
 	open_line_lost(false);
 	open_line_lost(true);
 }
