@@ -23,7 +23,7 @@ use serde::Serialize;
 
 pub use crate::bed::Bounds;
 use crate::bed::{Bed, Hashes};
-use crate::engine::{Attach, Decision, Wait};
+use crate::engine::{Attach, Decision, Engine, Wait};
 use crate::hooks;
 use crate::images::{Image, Layout, Overlay};
 use crate::media::{settle, Flavour, LineStore, MediaEvent, Region};
@@ -35,7 +35,7 @@ use crate::rng::{mix, Rng};
 use crate::script::{attach_of, data, name, number, record, Mark, Script, FIRST_ID};
 
 /// What each sector of each volume reads as.
-type Ids = Vec<Vec<u64>>;
+pub(crate) type Ids = Vec<Vec<u64>>;
 
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Explored {
@@ -72,7 +72,7 @@ impl Explored {
 const ABSENT: u64 = u64::MAX - 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Presence {
+pub(crate) enum Presence {
     No,
     Maybe,
     Yes,
@@ -80,7 +80,7 @@ enum Presence {
 
 /// What is known of a volume at a place in the trace.
 #[derive(Clone)]
-struct Known {
+pub(crate) struct Known {
     presence: Presence,
     sectors: Vec<Sector>,
     ids: Vec<u64>,
@@ -88,7 +88,17 @@ struct Known {
 }
 
 impl Known {
-    fn apply(&mut self, mark: &Mark, now: u64) {
+    /// Of volume `vol`, when the recording begins.
+    pub fn new(vol: usize, sectors: u64, present: bool) -> Self {
+        Self {
+            presence: if present { Presence::Yes } else { Presence::No },
+            sectors: vec![Sector::new(FIRST_ID); sectors as usize],
+            ids: vec![FIRST_ID],
+            origin: Origin::new(number(vol), sectors, FIRST_ID),
+        }
+    }
+
+    pub fn apply(&mut self, mark: &Mark, now: u64) {
         match mark {
             Mark::Begin { sectors, id, kind, .. } => {
                 for s in sectors.clone() {
@@ -144,7 +154,7 @@ impl Known {
     }
 }
 
-fn volume_of(mark: &Mark) -> usize {
+pub(crate) fn volume_of(mark: &Mark) -> usize {
     match mark {
         Mark::Begin { vol, .. }
         | Mark::End { vol, .. }
@@ -161,11 +171,68 @@ fn volume_of(mark: &Mark) -> usize {
 }
 
 /// What must hold after a cut at one place.
-struct Oracle {
+pub(crate) struct Oracle {
     presence: Vec<Presence>,
     allowed: Vec<Vec<Vec<u64>>>,
     /// Ways for the origins to have been left.
-    origins: Vec<Vec<Origin>>,
+    pub origins: Vec<Vec<Origin>>,
+}
+
+impl Oracle {
+    /// Each sector is what it was read as, and the origins are these.
+    pub fn exactly(ids: &Ids, origins: Vec<Origin>) -> Self {
+        let there = |v: &Vec<u64>| if v[0] == ABSENT { Presence::No } else { Presence::Yes };
+        Self {
+            presence: ids.iter().map(there).collect(),
+            allowed: ids.iter().map(|v| v.iter().map(|id| vec![*id]).collect()).collect(),
+            origins: vec![origins],
+        }
+    }
+
+    pub fn judge(&self, got: &Ids) -> Result<(), String> {
+        for (vol, ids) in got.iter().enumerate() {
+            match (ids[0] == ABSENT, self.presence[vol]) {
+                (true, Presence::Yes) => return Err(format!("volume {vol} is gone")),
+                (false, Presence::No) => return Err(format!("volume {vol} is there again")),
+                (true, _) => continue,
+                (false, _) => {}
+            }
+            for (sector, id) in ids.iter().enumerate() {
+                let allowed = &self.allowed[vol][sector];
+                if !allowed.contains(id) {
+                    return Err(format!(
+                        "volume {vol} sector {sector} reads as write {id}, allowed are {allowed:?}"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// All sectors of all volumes, with the origins as given; attaches them.
+pub(crate) fn read_all(
+    engine: &mut Engine,
+    volumes: &[u64],
+    origins: &[Origin],
+) -> Result<Ids, String> {
+    let one = |(vol, &sectors): (usize, &u64)| {
+        let index = match engine.volume_find(&name(vol)) {
+            Ok(index) => index,
+            Err(e) if e.is(sys::FBY_E_NO_VOLUME) => return Ok(vec![ABSENT; sectors as usize]),
+            Err(e) => return Err(format!("volume {vol}: {e}")),
+        };
+        let (identity, a) = attach_of(number(vol), sectors);
+        engine
+            .volume_attach(index, &Attach { identity: &identity, ..a })
+            .map_err(|e| format!("attach of volume {vol}: {e}"))?;
+        let ids = read_volume(engine, index, &origins[vol])?;
+        match ids.contains(&LOST) {
+            true => Err(format!("volume {vol} has lost a sector")),
+            false => Ok(ids),
+        }
+    };
+    volumes.iter().enumerate().map(one).collect()
 }
 
 struct Explorer<'a> {
@@ -197,50 +264,8 @@ impl Explorer<'_> {
         self.bed.engine.check(true).map_err(|e| format!("after recovery: {e}"))
     }
 
-    /// All sectors of all volumes, with the origins as given; attaches them.
-    fn read_all(&mut self, origins: &[Origin]) -> Result<Vec<Vec<u64>>, String> {
-        (0..origins.len())
-            .map(|vol| {
-                let sectors = self.script.volumes[vol];
-                let index = match self.bed.engine.volume_find(&name(vol)) {
-                    Ok(index) => index,
-                    Err(e) if e.is(sys::FBY_E_NO_VOLUME) => {
-                        return Ok(vec![ABSENT; sectors as usize]);
-                    }
-                    Err(e) => return Err(format!("volume {vol}: {e}")),
-                };
-                let (identity, a) = attach_of(number(vol), sectors);
-                self.bed
-                    .engine
-                    .volume_attach(index, &Attach { identity: &identity, ..a })
-                    .map_err(|e| format!("attach of volume {vol}: {e}"))?;
-                let ids = read_volume(&mut self.bed.engine, index, &origins[vol])?;
-                match ids.contains(&LOST) {
-                    true => Err(format!("volume {vol} has lost a sector")),
-                    false => Ok(ids),
-                }
-            })
-            .collect()
-    }
-
-    fn judge(&self, got: &[Vec<u64>], oracle: &Oracle) -> Result<(), String> {
-        for (vol, ids) in got.iter().enumerate() {
-            match (ids[0] == ABSENT, oracle.presence[vol]) {
-                (true, Presence::Yes) => return Err(format!("volume {vol} is gone")),
-                (false, Presence::No) => return Err(format!("volume {vol} is there again")),
-                (true, _) => continue,
-                (false, _) => {}
-            }
-            for (sector, id) in ids.iter().enumerate() {
-                let allowed = &oracle.allowed[vol][sector];
-                if !allowed.contains(id) {
-                    return Err(format!(
-                        "volume {vol} sector {sector} reads as write {id}, allowed are {allowed:?}"
-                    ));
-                }
-            }
-        }
-        Ok(())
+    fn read_all(&mut self, origins: &[Origin]) -> Result<Ids, String> {
+        read_all(&mut self.bed.engine, &self.script.volumes, origins)
     }
 
     /// One image of a first cut.
@@ -251,7 +276,7 @@ impl Explorer<'_> {
         let result = self.recover().and_then(|()| {
             let recovery = self.bed.trace().len();
             let got = self.read_all(origins)?;
-            self.judge(&got, oracle)?;
+            oracle.judge(&got)?;
             Ok((got, recovery))
         });
         let (got, recovery) = match result {
@@ -399,7 +424,7 @@ impl Explorer<'_> {
         self.bed.unload(image);
         let got = got?;
         self.out.changed += u64::from(got != want);
-        self.judge(&got, oracle)
+        oracle.judge(&got)
     }
 
     /// All images of one cut.
@@ -448,7 +473,7 @@ fn differs(got: &[Vec<u64>], want: &[Vec<u64>]) -> Option<String> {
     })
 }
 
-fn oracle(known: &[Known], now: u64) -> Oracle {
+pub(crate) fn oracle(known: &[Known], now: u64) -> Oracle {
     let mut origins = vec![known.iter().map(|k| k.origin.clone()).collect::<Vec<_>>()];
     if known.iter().any(|k| k.origin.volatile()) {
         for (loss, seed) in [(Loss::All, 1), (Loss::Some, 2), (Loss::Some, 3)] {
@@ -570,12 +595,7 @@ pub fn explore(
     let mut x = explorer(script, bounds, recording.start);
     x.deadline = limit.map(|l| Instant::now() + l);
     let mut known: Vec<Known> = (0..script.volumes.len())
-        .map(|v| Known {
-            presence: if recording.present[v] { Presence::Yes } else { Presence::No },
-            sectors: vec![Sector::new(FIRST_ID); script.volumes[v] as usize],
-            ids: vec![FIRST_ID],
-            origin: Origin::new(number(v), script.volumes[v], FIRST_ID),
-        })
+        .map(|v| Known::new(v, script.volumes[v], recording.present[v]))
         .collect();
     let mut marks = recording.marks.iter().peekable();
     let mut pending: Vec<LineStore> = Vec::new();

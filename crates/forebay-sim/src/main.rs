@@ -294,10 +294,14 @@ fn run_logs(args: &LogsArgs, threads: usize, json: bool) -> bool {
     let start = Instant::now();
     let bounds = logs::Bounds { images: 512, nested: 8, nested_every: 16, go_on_every: 8 };
     let mut fixed = logs::small();
+    fixed.extend(logs::beside::small());
     if let Some(only) = &args.only {
         fixed.retain(|s| s.name == *only);
         if let Some(seed) = only.strip_prefix("seed ").and_then(|n| n.parse().ok()) {
             fixed.push(logs::random(seed));
+        }
+        if let Some(seed) = only.strip_prefix("mixed ").and_then(|n| n.parse().ok()) {
+            fixed.push(logs::beside::random(seed));
         }
         if fixed.is_empty() {
             eprintln!("forebay-sim: no workload of logs is named '{only}'");
@@ -314,7 +318,10 @@ fn run_logs(args: &LogsArgs, threads: usize, json: bool) -> bool {
             None if args.only.is_some() || distinct.load(Ordering::Relaxed) >= args.images => {
                 return;
             }
-            None => logs::random(args.seed + (n - fixed.len()) as u64),
+            None => match (args.seed, (n - fixed.len()) as u64) {
+                (seed, n) if n.is_multiple_of(2) => logs::random(seed + n / 2),
+                (seed, n) => logs::beside::random(seed + n / 2),
+            },
         };
         if !violations.lock().expect(NO_PANIC).is_empty() {
             return;

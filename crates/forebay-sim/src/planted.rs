@@ -37,12 +37,13 @@ pub fn hunt(id: u32, limit: Duration) -> Option<(String, String)> {
     hooks::watchdog(Duration::from_secs(10));
     let start = Instant::now();
     let mut seeds = 1..;
-    let first: [Directed; 5] = [
+    let first: [Directed; 6] = [
         ("a drain beside a flush", drains::told_once),
         ("a drain to another origin", drains::another_origin),
         ("the gate", gate::all),
         ("clients' requests", requests::quick),
         ("isolation", isolation::quick),
+        ("a log fallen silent", logs::silent),
     ];
     for (by, look) in first {
         hooks::set_context(|| by.to_owned());
@@ -69,7 +70,10 @@ pub fn hunt(id: u32, limit: Duration) -> Option<(String, String)> {
         let images = images.min(512);
         let bounds = logs::Bounds { images, nested: 4, nested_every: every, go_on_every: every };
         let mut scripts = logs::small();
-        scripts.extend((0..8).map(|n| logs::random(u64::from(8 * round + n))));
+        scripts.extend(logs::beside::small());
+        for n in (0..8).map(|n| u64::from(8 * round + n)) {
+            scripts.extend([logs::random(n), logs::beside::random(n)]);
+        }
         for script in scripts {
             let by = format!("logs '{}'", script.name);
             hooks::set_context(|| by.clone());

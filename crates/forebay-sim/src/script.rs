@@ -178,12 +178,13 @@ struct InFlight {
     data: Vec<u8>,
 }
 
-struct Recorder<'a> {
+/// The pool while it is recorded; logs' scripts record beside it.
+pub(crate) struct Recorder<'a> {
     script: &'a Script,
-    engine: Engine,
+    pub engine: Engine,
     origins: Vec<Origin>,
     index: Vec<Option<u16>>,
-    marks: Vec<(usize, Mark)>,
+    pub marks: Vec<(usize, Mark)>,
     writers: BTreeMap<u16, InFlight>,
     next_id: u64,
     now_ns: u64,
@@ -215,13 +216,58 @@ pub fn data(number: u64, sectors: Range<u64>, id: u64) -> Vec<u8> {
     data
 }
 
-impl Recorder<'_> {
+impl<'a> Recorder<'a> {
+    /// On a freshly formatted pool, with the volumes that are there from the beginning:
+    /// all but one that is added later.
+    pub fn new(script: &'a Script) -> Result<(Self, Vec<bool>), String> {
+        let g = script.geometry;
+        let mut r = Self {
+            script,
+            engine: Engine::new(Media::bare(g.media_bytes())),
+            origins: (0..script.volumes.len())
+                .map(|v| Origin::new(number(v), script.volumes[v], FIRST_ID))
+                .collect(),
+            index: vec![None; script.volumes.len()],
+            marks: Vec::new(),
+            writers: BTreeMap::new(),
+            next_id: FIRST_ID,
+            now_ns: 1_000_000,
+            options: sys::fby_options { nslots: g.nslots, ..Default::default() },
+            hold: false,
+            held: None,
+        };
+        let mut uuid = [0; 16];
+        let seed = script.name.bytes().fold(7, |h, b| mix(h ^ u64::from(b)));
+        uuid[..8].copy_from_slice(&seed.to_le_bytes());
+        r.engine.format(uuid, g.chunk_size(), g.nvolumes).map_err(|e| format!("format: {e}"))?;
+        r.engine.open_all(&r.options).map_err(|e| format!("open: {e}"))?;
+        let n = script.volumes.len();
+        let later = script.ops.iter().any(|op| matches!(op, Op::Add(v) if *v + 1 == n));
+        let present: Vec<bool> = (1..=n).map(|v| !(later && v == n)).collect();
+        for vol in (0..n).filter(|&v| present[v]) {
+            r.add(vol)?;
+        }
+        Ok((r, present))
+    }
+
+    /// From now on all is recorded; what the media holds.
+    pub fn begin_trace(&mut self) -> Region {
+        self.marks.clear();
+        self.engine.media.state_mut().trace = Some(Vec::new());
+        self.engine.media.state().visible.clone()
+    }
+
+    /// Where in the trace it is.
+    pub fn at(&self) -> usize {
+        self.engine.media.state().trace.as_ref().map_or(0, Vec::len)
+    }
+
     fn mark(&mut self, mark: Mark) {
-        let at = self.engine.media.state().trace.as_ref().map_or(0, Vec::len);
+        let at = self.at();
         self.marks.push((at, mark));
     }
 
-    fn actor(&mut self, actor: u16) {
+    pub fn actor(&mut self, actor: u16) {
         hooks::set_cpu(u32::from(actor));
         self.engine.media.set_actor(actor);
     }
@@ -429,7 +475,7 @@ impl Recorder<'_> {
     }
 
     /// What may not be done while requests to an origin are in flight.
-    fn when_idle<T>(
+    pub fn when_idle<T>(
         &mut self,
         mut call: impl FnMut(&mut Engine) -> crate::engine::Result<T>,
     ) -> Result<T, String> {
@@ -454,7 +500,7 @@ impl Recorder<'_> {
         Err(format!("drain of volume {vol} does not end"))
     }
 
-    fn reopen(&mut self) -> Result<(), String> {
+    pub fn reopen(&mut self) -> Result<(), String> {
         self.actor(0);
         self.engine.open_all(&self.options).map_err(|e| format!("open: {e}"))?;
         for vol in 0..self.index.len() {
@@ -465,7 +511,21 @@ impl Recorder<'_> {
         Ok(())
     }
 
+    /// A second's part passes, and the housekeeping is done.
+    pub fn tick(&mut self) -> Result<(), String> {
+        self.now_ns += 200_000_000;
+        self.destage_once().map(|_| ())
+    }
+
     fn step(&mut self, op: Op) -> Result<(), String> {
+        self.act(op)?;
+        match self.engine.is_open() {
+            true => self.engine.check(self.writers.is_empty()),
+            false => Ok(()),
+        }
+    }
+
+    pub fn act(&mut self, op: Op) -> Result<(), String> {
         self.actor(0);
         match op {
             Op::Write(vol, at, n) => self.write(vol, at..at + u64::from(n))?,
@@ -507,10 +567,8 @@ impl Recorder<'_> {
                 self.engine.destage_complete(id, 0);
             }
             Op::Tick => {
-                for _ in 0..2 {
-                    self.now_ns += 200_000_000;
-                    self.destage_once()?;
-                }
+                self.tick()?;
+                self.tick()?;
             }
             Op::Close => {
                 self.when_idle(Engine::close)?;
@@ -546,48 +604,19 @@ impl Recorder<'_> {
         if let Some(misuse) = self.engine.media.misuse() {
             return Err(misuse);
         }
-        self.engine.check(self.writers.is_empty())
+        Ok(())
     }
 }
 
 /// Runs the script on a freshly formatted pool.  An error is a violation: the
 /// scripts ask for nothing that may fail.
 pub fn record(script: &Script) -> Result<Recording, String> {
-    let g = script.geometry;
-    let options = sys::fby_options { nslots: g.nslots, ..Default::default() };
-    let mut r = Recorder {
-        script,
-        engine: Engine::new(Media::bare(g.media_bytes())),
-        origins: (0..script.volumes.len())
-            .map(|v| Origin::new(number(v), script.volumes[v], FIRST_ID))
-            .collect(),
-        index: vec![None; script.volumes.len()],
-        marks: Vec::new(),
-        writers: BTreeMap::new(),
-        next_id: FIRST_ID,
-        now_ns: 1_000_000,
-        options,
-        hold: false,
-        held: None,
-    };
-    let mut uuid = [0; 16];
-    let seed = script.name.bytes().fold(7, |h, b| mix(h ^ u64::from(b)));
-    uuid[..8].copy_from_slice(&seed.to_le_bytes());
-    r.engine.format(uuid, g.chunk_size(), g.nvolumes).map_err(|e| format!("format: {e}"))?;
-    r.engine.open_all(&r.options).map_err(|e| format!("open: {e}"))?;
-    let last = script.volumes.len() - 1;
-    let later = script.ops.iter().any(|op| matches!(op, Op::Add(v) if *v == last));
-    let present: Vec<bool> = (0..=last).map(|v| !(later && v == last)).collect();
-    for vol in (0..=last).filter(|&v| present[v]) {
-        r.add(vol)?;
-    }
-    let start = r.engine.media.state().visible.clone();
-    r.marks.clear();
-    r.engine.media.state_mut().trace = Some(Vec::new());
+    let (mut r, present) = Recorder::new(script)?;
+    let start = r.begin_trace();
     let mut from = 0;
     for (i, &op) in script.ops.iter().enumerate() {
         if i == script.from {
-            from = r.engine.media.state().trace.as_ref().map_or(0, Vec::len);
+            from = r.at();
         }
         hooks::set_context(|| format!("script {} step {i} {op:?}", script.name));
         r.step(op).map_err(|e| format!("script {} step {i} {op:?}: {e}", script.name))?;

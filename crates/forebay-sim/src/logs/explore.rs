@@ -9,23 +9,26 @@
 //! * cut again inside that recovery, claim and replay, the rest is replayed by the next:
 //!   each entry once in all, but that of an embedded header the last effect before the cut
 //!   may come again;
-//! * ended and begun anew, the log holds what is appended then and nothing else.
+//! * ended and begun anew, the log holds what is appended then and nothing else;
+//! * each sector of the volumes beside the logs reads as explore.rs wants it, each time.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use forebay_engine::logs::Header;
+use forebay_engine::logs::{Header, Node};
 use forebay_engine::sys;
 use serde::Serialize;
 
 use super::script::{body, guid, id_of, name, record, Mark, Script};
 pub use crate::bed::Bounds;
 use crate::bed::{Bed, Hashes};
-use crate::engine::Decision;
+use crate::engine::{Decision, Wait};
+use crate::explore::{self as blocks, Ids, Oracle};
 use crate::hooks;
 use crate::images::{Image, Layout, Overlay};
 use crate::media::{settle, Flavour, LineStore, MediaEvent};
 use crate::rng::mix;
+use crate::script::{self, data, number};
 
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Explored {
@@ -53,6 +56,9 @@ impl Explored {
         self.again += o.again;
     }
 }
+
+/// The write of a volume that is gone on with.
+const GONE_ON: u64 = 1_000_000;
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
@@ -160,10 +166,20 @@ fn log_of(mark: &Mark) -> usize {
     }
 }
 
+/// What must hold after a cut at one place.
+struct State<'a> {
+    logs: Vec<Known>,
+    volumes: &'a Oracle,
+    /// Which way the volumes' origins were left.
+    way: usize,
+}
+
 /// What a recovery with its replay did: the trace, and where in it the marks are.
 struct Recovered {
     trace: Vec<MediaEvent>,
     marks: Vec<(usize, Mark)>,
+    /// What the volumes hold.
+    ids: Ids,
 }
 
 struct Explorer<'a> {
@@ -216,6 +232,7 @@ impl Explorer<'_> {
         if claim.end != sys::FBY_LOG_COMPLETE || claim.twins != 0 {
             return Err(format!("claim: {claim:?}"));
         }
+        self.chunks(index, &nodes)?;
         if known.consumer {
             marks.push((self.bed.trace().len(), Mark::Stored { log, header, effect: None }));
         }
@@ -248,10 +265,24 @@ impl Explorer<'_> {
         known.judge(&ids, false, &mut self.out)
     }
 
-    fn recover(&mut self, known: &[Known]) -> Result<Recovered, String> {
+    /// Each chunk that a claimed log holds has entries of the period.
+    fn chunks(&self, index: u16, nodes: &[Node]) -> Result<(), String> {
+        let lines = u64::from(self.script.geometry.chunk_size() / 64);
+        let used: BTreeSet<u64> = nodes.iter().map(|node| node.place / lines).collect();
+        let info = self.bed.engine.log_info(index).map_err(|e| format!("info: {e}"))?;
+        match info.chunks as usize == used.len() {
+            true => Ok(()),
+            false => Err(format!("{} chunks are held, with entries in {used:?}", info.chunks)),
+        }
+    }
+
+    fn recover(&mut self, state: &State) -> Result<Recovered, String> {
         self.open()?;
+        let (volumes, origins) = (&self.script.volumes, &state.volumes.origins[state.way]);
+        let ids = blocks::read_all(&mut self.bed.engine, volumes, origins)?;
+        state.volumes.judge(&ids)?;
         let mut marks = Vec::new();
-        for (log, known) in known.iter().enumerate() {
+        for (log, known) in state.logs.iter().enumerate() {
             self.replay(log, known, &mut marks).map_err(|e| format!("{}: {e}", name(log)))?;
         }
         if let Some(misuse) = self.bed.engine.media.misuse() {
@@ -259,11 +290,11 @@ impl Explorer<'_> {
         }
         self.bed.engine.check(true).map_err(|e| format!("after replay: {e}"))?;
         let trace = self.bed.trace().to_vec();
-        Ok(Recovered { trace, marks })
+        Ok(Recovered { trace, marks, ids })
     }
 
     /// A new period of each log: what is appended then is all that there is.
-    fn go_on(&mut self, known: &[Known]) -> Result<(), String> {
+    fn begin_anew(&mut self, known: &[Known]) -> Result<Vec<Known>, String> {
         let mut now = Vec::new();
         for (log, known) in known.iter().enumerate() {
             let index = self.bed.engine.log_find(&name(log)).map_err(|e| e.to_string())?;
@@ -275,29 +306,60 @@ impl Explorer<'_> {
             for (id, txg) in [(5000, 10), (5001, 12)] {
                 let appended =
                     self.bed.engine.log_append(index, txg, true, &[&body(id, 50)], &mut 0);
-                if !matches!(appended, Ok((Decision::Done, _))) {
-                    return Err(format!("append after the replay: {appended:?}"));
+                match appended {
+                    Ok((Decision::Done, _)) => {
+                        fresh.entries.push(Entry { id, txg, acknowledged: true });
+                    }
+                    Ok((Decision::Wait(Wait::Space), _)) if !self.script.volumes.is_empty() => {}
+                    other => return Err(format!("append after the replay: {other:?}")),
                 }
-                fresh.entries.push(Entry { id, txg, acknowledged: true });
             }
             now.push(fresh);
         }
-        self.bed.engine.check(true).map_err(|e| format!("begun anew: {e}"))?;
-        self.bed.engine.abandon();
-        self.recover(&now).map_err(|e| format!("begun anew: {e}")).map(|_| ())
+        Ok(now)
     }
 
-    fn image(&mut self, image: &Image, known: &[Known]) -> Result<(), String> {
+    /// Of each volume the first block is written.
+    fn write_on(&mut self, ids: &mut Ids) -> Result<(), String> {
+        for (vol, ids) in ids.iter_mut().enumerate() {
+            let index = self.bed.engine.volume_find(&script::name(vol));
+            let Ok(index) = index else { continue };
+            let (bytes, mut done) = (data(number(vol), 0..8, GONE_ON), 0);
+            match self.bed.engine.write(index, 0, &bytes, &mut done, &mut 0) {
+                Ok(Decision::Done) => ids[..8].fill(GONE_ON),
+                Ok(Decision::Wait(Wait::Space)) => {} // of what is not destaged
+                other => return Err(format!("write after recovery: {other:?}")),
+            }
+        }
+        Ok(())
+    }
+
+    fn go_on(&mut self, state: &State, mut ids: Ids) -> Result<(), String> {
+        let logs = self.begin_anew(&state.logs)?;
+        self.write_on(&mut ids)?;
+        self.bed.engine.check(true).map_err(|e| format!("begun anew: {e}"))?;
+        self.bed.engine.abandon();
+        let volumes = &Oracle::exactly(&ids, state.volumes.origins[state.way].clone());
+        self.recover(&State { logs, volumes, way: 0 })
+            .map_err(|e| format!("begun anew: {e}"))
+            .map(|_| ())
+    }
+
+    fn image(&mut self, image: &Image, known: &[Known], volumes: &Oracle) -> Result<(), String> {
         let pick = mix(image.hash);
+        let way = (pick % volumes.origins.len() as u64) as usize;
+        let state = State { logs: known.to_vec(), volumes, way };
         self.bed.load(image);
-        let mut result = self.recover(known);
-        if result.is_ok() && (pick >> 8).is_multiple_of(self.bounds.go_on_every) {
-            result = self.go_on(known).and(result);
+        let mut result = self.recover(&state);
+        if let Ok(recovered) = &result {
+            if (pick >> 8).is_multiple_of(self.bounds.go_on_every) {
+                result = self.go_on(&state, recovered.ids.clone()).and(result);
+            }
         }
         self.bed.unload(image);
         let recovered = result?;
         if (pick >> 24).is_multiple_of(self.bounds.nested_every) {
-            self.nested(image, &recovered, known, pick)?;
+            self.nested(image, &recovered, state, pick)?;
         }
         Ok(())
     }
@@ -307,17 +369,16 @@ impl Explorer<'_> {
         &mut self,
         image: &Image,
         recovered: &Recovered,
-        known: &[Known],
+        mut state: State,
         pick: u64,
     ) -> Result<(), String> {
         let mut durable: Overlay = image.lines.iter().copied().collect();
         let mut pending: Vec<LineStore> = Vec::new();
-        let mut known = known.to_vec();
         let mut marks = recovered.marks.iter().peekable();
         for at in 0..=recovered.trace.len() {
             let mut marked = false;
             while let Some((_, mark)) = marks.next_if(|(pos, _)| *pos == at) {
-                known[log_of(mark)].apply(mark);
+                state.logs[log_of(mark)].apply(mark);
                 marked = true;
             }
             let event = recovered.trace.get(at);
@@ -334,7 +395,7 @@ impl Explorer<'_> {
                     self.out.images += 1;
                     self.seen.insert(nested.hash);
                     self.bed.load(&nested);
-                    let result = self.recover(&known).map(|_| ());
+                    let result = self.recover(&state).map(|_| ());
                     self.bed.unload(&nested);
                     result
                         .map_err(|e| format!("second cut, at event {at} of the recovery: {e}"))?;
@@ -351,7 +412,13 @@ impl Explorer<'_> {
         Ok(())
     }
 
-    fn cut(&mut self, pending: &[LineStore], known: &[Known], at: usize) -> Result<(), String> {
+    fn cut(
+        &mut self,
+        pending: &[LineStore],
+        known: &[Known],
+        volumes: &Oracle,
+        at: usize,
+    ) -> Result<(), String> {
         self.out.cuts += 1;
         for flavour in [Flavour::NonTemporal, Flavour::Cached] {
             let images = self.bed.images(
@@ -367,7 +434,7 @@ impl Explorer<'_> {
                 let hash = image.hash;
                 let script = &self.script.name;
                 hooks::set_context(|| format!("script '{script}' cut at event {at}, image {n}"));
-                self.image(&image, known).map_err(|e| {
+                self.image(&image, known, volumes).map_err(|e| {
                     format!("cut at event {at}, {flavour:?} image {n} (hash {hash:016x}): {e}")
                 })?;
             }
@@ -404,7 +471,12 @@ pub fn explore(
     };
     let mut known: Vec<Known> =
         script.consumer.iter().map(|&consumer| Known { consumer, ..Known::default() }).collect();
+    let mut volumes: Vec<blocks::Known> = (script.volumes.iter().enumerate())
+        .map(|(vol, &sectors)| blocks::Known::new(vol, sectors, true))
+        .collect();
     let mut marks = recording.marks.iter().peekable();
+    let mut block_marks = recording.block_marks.iter().peekable();
+    let mut now = 0;
     let mut pending: Vec<LineStore> = Vec::new();
     let named = |e: String| format!("script '{}': {e}", script.name);
     for at in 0..=recording.trace.len() {
@@ -414,11 +486,17 @@ pub fn explore(
         let mut marked = false;
         while let Some((_, mark)) = marks.next_if(|(pos, _)| *pos == at) {
             known[log_of(mark)].apply(mark);
-            marked = at >= recording.from;
+            marked = true;
+        }
+        while let Some((_, mark)) = block_marks.next_if(|(pos, _)| *pos == at) {
+            now += 1;
+            volumes[blocks::volume_of(mark)].apply(mark, now * 10);
+            marked = true;
         }
         let event = recording.trace.get(at);
-        if marked || (at >= recording.from && matches!(event, Some(MediaEvent::Fence(_)) | None)) {
-            x.cut(&pending, &known, at).map_err(named)?;
+        if at >= recording.from && (marked || matches!(event, Some(MediaEvent::Fence(_)) | None)) {
+            let oracle = blocks::oracle(&volumes, now * 10 + 5);
+            x.cut(&pending, &known, &oracle, at).map_err(named)?;
         }
         match event {
             Some(MediaEvent::Store(s)) => pending.push(*s),
@@ -432,7 +510,7 @@ pub fn explore(
 
 #[cfg(test)]
 mod tests {
-    use super::super::{random, small};
+    use super::super::{beside, random, small};
     use super::*;
 
     const BOUNDS: Bounds = Bounds { images: 40, nested: 3, nested_every: 16, go_on_every: 8 };
@@ -442,6 +520,16 @@ mod tests {
         for script in small() {
             let seen = explore(&script, BOUNDS, None).unwrap_or_else(|e| panic!("{e}"));
             assert!(seen.replayed > 0, "{}: {seen:?}", script.name);
+        }
+    }
+
+    #[test]
+    fn nor_beside_volumes() {
+        let bounds = Bounds { images: 12, nested: 2, nested_every: 32, go_on_every: 8 };
+        let seeds = (0..12).map(beside::random);
+        for script in beside::small().into_iter().chain(seeds) {
+            let limit = Some(Duration::from_secs(20));
+            explore(&script, bounds, limit).unwrap_or_else(|e| panic!("{e}"));
         }
     }
 

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Logs: what a crash leaves of them, at any cut of any of their operations.
 
+pub mod beside;
 pub mod damage;
 mod explore;
 mod script;
+mod silent;
 
 pub use explore::{explore, Bounds, Explored};
 pub use script::{random, small, Op, Script};
+pub use silent::silent;

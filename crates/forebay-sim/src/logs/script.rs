@@ -7,10 +7,9 @@ use forebay_engine::logs::{Append, Header};
 use forebay_engine::{sys, Wait};
 
 use crate::engine::{Decision, Engine};
-use crate::hooks;
-use crate::media::{Media, MediaEvent, Region};
+use crate::media::{MediaEvent, Region};
 use crate::rng::{mix, Rng};
-use crate::script::Geometry;
+use crate::script::{self as blocks, Geometry};
 
 #[derive(Clone, Copy, Debug)]
 pub enum Op {
@@ -28,7 +27,10 @@ pub enum Op {
     /// Claimed and replayed to the end, then a new period begins.
     Renew(usize),
     Destroy(usize),
-    Create(usize),
+    /// With what the consumer says that it has synced: less than before, perhaps.
+    Create(usize, u64),
+    /// Of the volumes in the same pool.
+    Block(blocks::Op),
 }
 
 #[derive(Clone, Debug)]
@@ -37,9 +39,25 @@ pub struct Script {
     pub geometry: Geometry,
     /// Whether each log's header is with its consumer.
     pub consumer: Vec<bool>,
+    /// Sizes of the volumes beside them, in sectors.
+    pub volumes: Vec<u64>,
     pub ops: Vec<Op>,
     /// Cuts begin before this operation.
     pub from: usize,
+}
+
+impl Script {
+    /// What of it is the volumes'.
+    pub fn blocks(&self) -> blocks::Script {
+        blocks::Script {
+            name: self.name.clone(),
+            geometry: self.geometry,
+            volumes: self.volumes.clone(),
+            block_size: 512,
+            ops: Vec::new(),
+            from: 0,
+        }
+    }
 }
 
 pub fn name(log: usize) -> String {
@@ -109,14 +127,14 @@ pub struct Recording {
     pub start: Region,
     pub trace: Vec<MediaEvent>,
     pub marks: Vec<(usize, Mark)>,
+    pub block_marks: Vec<(usize, blocks::Mark)>,
     /// Where in the trace cuts begin.
     pub from: usize,
 }
 
 struct Recorder<'a> {
     script: &'a Script,
-    engine: Engine,
-    options: sys::fby_options,
+    blocks: blocks::Recorder<'a>,
     index: Vec<u16>,
     period: Vec<u64>,
     synced: Vec<u64>,
@@ -124,18 +142,15 @@ struct Recorder<'a> {
     marks: Vec<(usize, Mark)>,
     writers: BTreeMap<u16, (Append, usize, u64)>,
     next_id: u64,
-    now_ns: u64,
 }
 
 impl Recorder<'_> {
     fn mark(&mut self, mark: Mark) {
-        let at = self.engine.media.state().trace.as_ref().map_or(0, Vec::len);
-        self.marks.push((at, mark));
+        self.marks.push((self.blocks.at(), mark));
     }
 
     fn actor(&mut self, actor: u16) {
-        hooks::set_cpu(u32::from(actor));
-        self.engine.media.set_actor(actor);
+        self.blocks.actor(actor);
     }
 
     fn store(&mut self, log: usize, header: Header, effect: Option<u64>) {
@@ -148,7 +163,8 @@ impl Recorder<'_> {
     fn create(&mut self, log: usize) -> Result<(), String> {
         self.period[log] += 1;
         let guid = guid(log, self.period[log]);
-        let created = self.engine.log_create(self.index[log], &guid, self.synced[log], &mut 0);
+        let created =
+            self.blocks.engine.log_create(self.index[log], &guid, self.synced[log], &mut 0);
         let (Decision::Done, header) = created.map_err(|e| format!("create: {e}"))? else {
             return Err("create: a slot is busy".into());
         };
@@ -163,7 +179,7 @@ impl Recorder<'_> {
         self.mark(Mark::Begin { log, id, txg });
         let body = body(id, bytes);
         let (first, rest) = body.split_at(body.len() / 3);
-        match self.engine.log_append(self.index[log], txg, next, &[first, rest], &mut 0) {
+        match self.blocks.engine.log_append(self.index[log], txg, next, &[first, rest], &mut 0) {
             Ok((Decision::Done, _)) => self.mark(Mark::End { log, id }),
             Ok((Decision::Wait(Wait::Space), _)) => {}
             other => return Err(format!("append of txg {txg}: {other:?}")),
@@ -185,7 +201,7 @@ impl Recorder<'_> {
         self.mark(Mark::Begin { log, id, txg });
         let body = body(id, n);
         let (mut append, index) = (Append::default(), self.index[log]);
-        match self.engine.log_append_begin(&mut append, index, txg, next, &[&body], &mut 0) {
+        match self.blocks.engine.log_append_begin(&mut append, index, txg, next, &[&body], &mut 0) {
             Ok(Decision::Done) => drop(self.writers.insert(actor, (append, log, id))),
             // An earlier generation is in flight, or the writers' slots are.
             Ok(Decision::Wait(Wait::Slot | Wait::Space)) => {}
@@ -197,7 +213,7 @@ impl Recorder<'_> {
     fn commit(&mut self, actor: u16) {
         self.actor(actor);
         if let Some((mut append, log, id)) = self.writers.remove(&actor) {
-            self.engine.log_append_commit(&mut append, &mut 0);
+            self.blocks.engine.log_append_commit(&mut append, &mut 0);
             self.mark(Mark::End { log, id });
         }
     }
@@ -205,8 +221,11 @@ impl Recorder<'_> {
     fn sync(&mut self, log: usize, txg: u64) -> Result<(), String> {
         self.actor(101);
         self.mark(Mark::Syncing { log, txg });
-        let header =
-            self.engine.log_sync(self.index[log], txg, &mut 0).map_err(|e| format!("sync: {e}"))?;
+        let header = self
+            .blocks
+            .engine
+            .log_sync(self.index[log], txg, &mut 0)
+            .map_err(|e| format!("sync: {e}"))?;
         self.synced[log] = txg;
         self.mark(Mark::Synced { log, txg });
         self.store(log, header, None);
@@ -217,13 +236,14 @@ impl Recorder<'_> {
         self.actor(0);
         self.mark(Mark::Ending { log });
         let (_, header) = self
+            .blocks
             .engine
             .log_destroy(self.index[log], &mut 0)
             .map_err(|e| format!("destroy: {e}"))?;
         self.store(log, header, None);
         self.mark(Mark::Ended { log });
         if self.script.consumer[log] {
-            let released = self.engine.log_release(self.index[log], &mut 0);
+            let released = self.blocks.engine.log_release(self.index[log], &mut 0);
             released.map_err(|e| format!("release: {e}"))?;
         }
         Ok(())
@@ -234,6 +254,7 @@ impl Recorder<'_> {
         let consumer = self.script.consumer[log];
         let mut header = self.header[log];
         let (mut nodes, claim) = self
+            .blocks
             .engine
             .log_claim(self.index[log], self.synced[log], &mut header)
             .map_err(|e| format!("claim: {e}"))?;
@@ -242,7 +263,7 @@ impl Recorder<'_> {
         }
         self.store(log, header, None);
         let (mut n, mut marks, index) = (0, Vec::new(), self.index[log]);
-        let (engine, mut room) = (&self.engine, Vec::new());
+        let (engine, mut room) = (&self.blocks.engine, Vec::new());
         let replayed = engine.log_replay(index, &mut nodes, &mut |node, next| {
             if n == most {
                 return sys::FBY_LOG_STOP;
@@ -271,17 +292,17 @@ impl Recorder<'_> {
 
     fn reopen(&mut self, most: u64) -> Result<(), String> {
         self.actor(0);
-        self.engine.close().map_err(|e| format!("close: {e}"))?;
-        self.engine.open_all(&self.options).map_err(|e| format!("open: {e}"))?;
+        self.blocks.when_idle(Engine::close).map_err(|e| format!("close: {e}"))?;
+        self.blocks.reopen()?;
         for log in 0..self.index.len() {
-            let state = self.engine.log_info(self.index[log]).map_err(|e| e.to_string())?;
+            let state = self.blocks.engine.log_info(self.index[log]).map_err(|e| e.to_string())?;
             let state =
                 if self.script.consumer[log] { self.header[log].state } else { state.header.state };
             if state != sys::FBY_LOG_NONE {
                 self.replay(log, most)?;
             } else {
                 let mut header = self.header[log];
-                let _ = self.engine.log_claim(self.index[log], 0, &mut header);
+                let _ = self.blocks.engine.log_claim(self.index[log], 0, &mut header);
             }
         }
         Ok(())
@@ -294,9 +315,7 @@ impl Recorder<'_> {
             Op::Commit(actor) => self.commit(actor),
             Op::Sync(log, txg) => self.sync(log, txg)?,
             Op::Tick => {
-                self.actor(100);
-                self.now_ns += 200_000_000;
-                self.engine.destage_step(self.now_ns).map_err(|e| format!("tick: {e}"))?;
+                self.blocks.tick().map_err(|e| format!("tick: {e}"))?;
             }
             Op::Reopen(most) => self.reopen(most)?,
             Op::Renew(log) => {
@@ -305,13 +324,19 @@ impl Recorder<'_> {
                 self.create(log)?;
             }
             Op::Destroy(log) => self.destroy(log)?,
-            Op::Create(log) => self.create(log)?,
+            Op::Block(op) => self.blocks.act(op)?,
+            Op::Create(log, synced) => {
+                self.mark(Mark::Syncing { log, txg: synced });
+                self.mark(Mark::Synced { log, txg: synced });
+                self.synced[log] = synced;
+                self.create(log)?;
+            }
         }
-        if let Some(misuse) = self.engine.media.misuse() {
+        if let Some(misuse) = self.blocks.engine.media.misuse() {
             return Err(misuse);
         }
-        if self.writers.is_empty() && self.engine.is_open() {
-            self.engine.check(true)?;
+        if self.writers.is_empty() && self.blocks.engine.is_open() {
+            self.blocks.engine.check(true)?;
         }
         Ok(())
     }
@@ -319,16 +344,12 @@ impl Recorder<'_> {
 
 /// Runs the script once.
 pub fn record(script: &Script) -> Result<Recording, String> {
-    let g = script.geometry;
-    let mut engine = Engine::new(Media::bare(g.media_bytes()));
-    let options = sys::fby_options { nslots: g.nslots, ..Default::default() };
-    engine.format([7; 16], g.chunk_size(), g.nvolumes).map_err(|e| format!("format: {e}"))?;
-    engine.open_all(&options).map_err(|e| format!("open: {e}"))?;
+    let beside = script.blocks();
+    let (blocks, _) = blocks::Recorder::new(&beside)?;
     let n = script.consumer.len();
     let mut r = Recorder {
         script,
-        engine,
-        options,
+        blocks,
         index: Vec::new(),
         period: vec![0; n],
         synced: vec![0; n],
@@ -336,30 +357,28 @@ pub fn record(script: &Script) -> Result<Recording, String> {
         marks: Vec::new(),
         writers: BTreeMap::new(),
         next_id: 0,
-        now_ns: 0,
     };
     for (log, &consumer) in script.consumer.iter().enumerate() {
         let flags = if consumer { sys::FBY_LOG_CONSUMER } else { 0 };
-        r.index.push(r.engine.log_add(&name(log), flags).map_err(|e| format!("add: {e}"))?);
+        r.index.push(r.blocks.engine.log_add(&name(log), flags).map_err(|e| format!("add: {e}"))?);
     }
     for log in 0..n {
         r.create(log)?;
     }
-    let start = r.engine.media.state().visible.clone();
-    r.engine.media.state_mut().trace = Some(Vec::new());
+    let start = r.blocks.begin_trace();
     for mark in &mut r.marks {
         mark.0 = 0;
     }
     let mut from = 0;
     for (i, &op) in script.ops.iter().enumerate() {
         if i == script.from {
-            from = r.engine.media.state().trace.as_ref().map_or(0, Vec::len);
+            from = r.blocks.at();
         }
         let before = &script.ops[..=i];
         r.step(op).map_err(|e| format!("script '{}', {before:?}: {e}", script.name))?;
     }
-    let trace = r.engine.media.state_mut().trace.take().unwrap_or_default();
-    Ok(Recording { start, trace, marks: r.marks, from })
+    let trace = r.blocks.engine.media.state_mut().trace.take().unwrap_or_default();
+    Ok(Recording { start, trace, marks: r.marks, block_marks: r.blocks.marks, from })
 }
 
 const TINY: Geometry = Geometry { chunk_pages: 16, nchunks: 6, nvolumes: 3, nslots: 1 };
@@ -373,6 +392,7 @@ pub fn small() -> Vec<Script> {
             name: format!("{name}{}", if consumer { ", consumer's header" } else { "" }),
             geometry,
             consumer: vec![consumer],
+            volumes: Vec::new(),
             ops: ops.to_vec(),
             from: 0,
         };
@@ -512,8 +532,21 @@ pub fn small() -> Vec<Script> {
                 Append(0, 1, true, 20),
                 Append(0, 1, true, 20),
                 Destroy(0),
-                Create(0),
+                Create(0, 0),
                 Append(0, 1, true, 20),
+            ],
+        ),
+        s(
+            "a period of lower txgs than the one before",
+            TINY,
+            &[
+                Sync(0, 50),
+                Append(0, 51, true, 40_000),
+                Append(0, 53, true, 40_000),
+                Destroy(0),
+                Create(0, 3),
+                Append(0, 4, true, 40_000),
+                Append(0, 5, true, 20),
             ],
         ),
     ]
@@ -556,8 +589,9 @@ pub fn random(seed: u64) -> Script {
                 busy.fill(false);
                 ops.push(Op::Renew(log));
                 for other in (0..logs).filter(|&o| o != log) {
+                    synced[other] = rng.below(synced[other] + 1);
                     ops.push(Op::Destroy(other));
-                    ops.push(Op::Create(other));
+                    ops.push(Op::Create(other, synced[other]));
                 }
             }
         }
@@ -566,5 +600,5 @@ pub fn random(seed: u64) -> Script {
     if rng.one_in(3) {
         ops.push(Op::Reopen(rng.range(0, 3)));
     }
-    Script { name: format!("random {seed}"), geometry, consumer, ops, from: 0 }
+    Script { name: format!("random {seed}"), geometry, consumer, volumes: Vec::new(), ops, from: 0 }
 }
