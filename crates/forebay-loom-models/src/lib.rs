@@ -8,6 +8,7 @@
 //! | [`reader`] | finding and copying a page without a lock |
 //! | [`floor`] | sequence numbers of slots, and the cut of a destage round |
 //! | [`bypass`] | writes past the cache beside writes through it |
+//! | [`generation`] | appends to a log beside one that begins a generation, a sync, the log's end |
 #![forbid(unsafe_code)]
 
 /// The C that a model follows; `tests/follows.rs` compares it with the source, so that
@@ -19,7 +20,8 @@ pub struct Follows {
     pub functions: &'static str,
     /// Fields that plain stores set under a lock word of the model.
     pub guarded: &'static [&'static str],
-    /// Fields that no other function may touch by an atomic access.
+    /// Fields, or objects as they are written, that no other function may touch by an
+    /// atomic access.
     pub words: &'static [&'static str],
     /// But for these, and why the model need not have them.
     pub besides: &'static [(&'static str, &'static str)],
@@ -27,6 +29,7 @@ pub struct Follows {
 
 pub mod bypass;
 pub mod floor;
+pub mod generation;
 pub mod reader;
 
 use std::fmt;

@@ -13,10 +13,14 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use forebay_loom_models::{bypass, floor, reader, Follows};
+use forebay_loom_models::{bypass, floor, generation, reader, Follows};
 
-const MODELS: [(&str, Follows); 3] =
-    [("bypass", bypass::FOLLOWS), ("floor", floor::FOLLOWS), ("reader", reader::FOLLOWS)];
+const MODELS: [(&str, Follows); 4] = [
+    ("bypass", bypass::FOLLOWS),
+    ("floor", floor::FOLLOWS),
+    ("generation", generation::FOLLOWS),
+    ("reader", reader::FOLLOWS),
+];
 
 /// Text of the engine's and the port's files, by name.
 type Sources = BTreeMap<String, String>;
@@ -130,7 +134,7 @@ fn steps(body: &str, guarded: &[&str], calls: &[&str]) -> Vec<String> {
             at += all.len();
         } else if ATOMIC.contains(&short) {
             out.push(format!("{short} {}", first.trim_start_matches('&')));
-        } else if ["rmb", "wmb", "lock", "unlock"].contains(&short) {
+        } else if ["rmb", "wmb", "mb_after_atomic", "lock", "unlock"].contains(&short) {
             out.push(short.to_owned());
         } else if name.starts_with("media_") || name == "fby_fence_chunk" || calls.contains(&name) {
             out.push(format!("call {name}"));
@@ -159,7 +163,7 @@ fn touches(body: &str, words: &[&str]) -> bool {
     steps(body, &[], &[]).iter().any(|step| {
         words.iter().any(|word| {
             step.split_once(' ').is_some_and(|(_, object)| {
-                object.split(['[', ']', '.', '>', '-']).any(|part| part == *word)
+                object == *word || object.split(['[', ']', '.', '>', '-']).any(|part| part == *word)
             })
         })
     })
@@ -260,7 +264,7 @@ fn the_ports_orders_are_those_of_the_models() {
 }
 
 /// Planted: file, text, and what it becomes.
-const PLANTED: [(&str, &str, &str); 11] = [
+const PLANTED: [(&str, &str, &str); 13] = [
     // The counter before the floor.
     (
         "core/space/slot.h",
@@ -292,6 +296,13 @@ const PLANTED: [(&str, &str, &str); 11] = [
     ("core/cache/index.h", "fby_store_release(&e->state, state", "fby_store(&e->state, state"),
     ("core/cache/read.c", "\tfby_rmb();\n", ""),
     ("core/space/chunk.c", "\tfby_wmb();\n", ""),
+    // The entry in flight, then the gate.
+    ("core/log/append.c", "\t\tfby_mb_after_atomic();\n\t\tif (fby_likely", "\t\tif (fby_likely"),
+    (
+        "core/log/append.c",
+        "\tfby_store_release(&s->log, FBY_NO_OWNER);\n\tappend_release",
+        "\tfby_store(&s->log, FBY_NO_OWNER);\n\tappend_release",
+    ),
     // Somebody new.
     (
         "core/space/fullness.c",
