@@ -20,6 +20,7 @@ struct replay {
 	u64 n;
 	u64 stop_at;
 	bool own; /* bodies are those of append_some */
+	u32 seen; /* of these; in one generation they come by slot, and not as they were appended */
 	u8 *room;
 	u32 most;
 };
@@ -27,6 +28,20 @@ struct replay {
 static u8 body_byte(u64 entry)
 {
 	return (u8)(0x5a ^ entry);
+}
+
+static void own_body(struct replay *r, u32 length)
+{
+	u32 entry = 0;
+
+	while (entry < APPENDS && body_byte(entry) != r->room[0])
+		entry++;
+	if (entry == APPENDS || length == 0 || (r->seen >> entry & 1))
+		fuzz_finding("a body that was not appended, or twice", r->gen, entry);
+	r->seen |= 1u << entry;
+	for (u32 i = 1; i < length; i++)
+		if (r->room[i] != r->room[0])
+			fuzz_finding("a body that was not appended", r->gen, i);
 }
 
 static enum fby_log_verdict take(void *arg, const struct fby_log_node *node, const struct fby_log_position *next)
@@ -49,9 +64,8 @@ static enum fby_log_verdict take(void *arg, const struct fby_log_node *node, con
 			fuzz_finding("an entry of our own cannot be read", node->gen, node->id);
 		return FBY_LOG_DAMAGED;
 	}
-	for (u32 i = 0; r->own && i < length; i++)
-		if (r->room[i] != body_byte(r->n - 1))
-			fuzz_finding("a body that was not appended", node->gen, i);
+	if (r->own)
+		own_body(r, length);
 	return FBY_LOG_REPLAYED;
 }
 
