@@ -62,12 +62,8 @@ impl Recovery {
     }
 
     /// What [`Recovery::run`] would do; nothing is changed.
-    pub fn plan<T: Tree>(
-        &self,
-        tree: &T,
-        options: &ReplayOptions,
-    ) -> Result<Report, RecoveryError> {
-        Ok(replay::plan(tree, &self.entries, options)?)
+    pub fn plan<T: Tree>(&self, tree: &T) -> Result<Report, RecoveryError> {
+        Ok(replay::plan(tree, &self.entries)?)
     }
 
     /// Makes the tree what the log says, durably, and the log empty.  `progress` gets what
