@@ -26,7 +26,7 @@ Operators:
   order   a release store or acquire load becomes a relaxed one
   swap    two statements next to each other, both of them effects that another
           thread or the media sees, in the other order
-Left alone: assertions, hints to the processor, planted bugs, and whatever has to
+Left alone: assertions, hints to processor and scheduler, planted bugs, and whatever has to
 be a constant at compile time.
 """
 import collections
@@ -44,8 +44,10 @@ PARSER = tree_sitter.Parser(tree_sitter.Language(tree_sitter_c.language()))
 
 # Words that tree-sitter takes for names of types or functions; blanked for it.
 BLANK = re.compile(
-    rb'\b(FBY_INLINE|FBY_ALIGNED|fby_uninitialized|TARGET)\b'
+    rb'\b(FBY_INLINE|FBY_ALIGNED|fby_uninitialized|TARGET|__init|__exit|__always_inline|__uninitialized|__user)\b'
     rb'|__attribute__\(\((?:[^()]|\([^()]*\))*\)\)')
+# The kernel's loops over lists, which look like calls.
+LOOPS = re.compile(rb'\blist_for_each_entry\w*')
 # What only a build with planted bugs compiles is not there at all.
 PLANTED = re.compile(rb'^#ifdef FBY_PLANTED_BUGS\n(?:.*?)(?:^#else\n(.*?))?^#endif[^\n]*\n', re.M | re.S)
 
@@ -55,7 +57,8 @@ LEAVE = {'preproc_def', 'preproc_function_def', 'preproc_include', 'preproc_call
          'static_assert_declaration', 'gnu_asm_expression', 'type_descriptor', 'subscript_designator',
          'comment', 'array_declarator'}
 CALLS_LEFT = {'FBY_ASSERT', 'FBY_STATIC_ASSERT', 'FBY_BUG', 'fby_prefetch', 'fby_prefetchw', 'fby_relax',
-              'begin_prefetch', 'page_prefetch', 'media_prefetch'}
+              'begin_prefetch', 'page_prefetch', 'media_prefetch', 'LIST_HEAD', 'cond_resched', 'cpu_relax',
+              'mutex_destroy', 'va_start', 'va_end'}
 # Calls whose order another thread or the media can see.
 EFFECT = re.compile(r'(fby_(store|fetch|lock|unlock|index|slot|record|owner|fence|chunk|page|wmb)\w*|media_\w+|fby_wmb|store_\w+'
                     r'|publish\w*|fby_bypass\w*|fby_flush\w*|fby_gate\w*)$')
@@ -76,7 +79,8 @@ class File(Rewritten):
         self.seen = collections.Counter()
         self.function = None
         self.bool_result = self.void_result = self.plain_result = False
-        self.tree = PARSER.parse(BLANK.sub(lambda m: b' ' * len(m[0]), source))
+        plain = BLANK.sub(lambda m: b' ' * len(m[0]), source)
+        self.tree = PARSER.parse(LOOPS.sub(lambda m: b'while'.ljust(len(m[0])), plain))
 
     def mutant(self, node, operator, before, after=''):
         """The number of a new mutant; 0 for one that is left out."""
@@ -141,6 +145,12 @@ class File(Rewritten):
         self.function = None
         return self.source[node.start_byte:body.start_byte].decode() + text
 
+    def emit_preproc_if(self, node):
+        condition = node.child_by_field_name('condition')
+        return self.inside(node, {condition.id: self.text(condition)})
+
+    emit_preproc_elif = emit_preproc_if
+
     # --- statements -------------------------------------------------------
 
     def emit_compound_statement(self, node):
@@ -172,6 +182,8 @@ class File(Rewritten):
         if expression is None or (expression.type == 'call_expression' and self.callee(expression) in CALLS_LEFT):
             return self.text(node)
         if expression.type == 'cast_expression' and self.text(expression).startswith('(void)'):
+            return self.text(node)
+        if self.text(expression) == 'fallthrough':
             return self.text(node)
         n = self.mutant(node, 'del', self.text(node))
         text = self.inside(node)
@@ -243,6 +255,10 @@ class File(Rewritten):
         """A loop may not begin; one that never ends would only be found."""
         condition = node.child_by_field_name('condition')
         update = node.child_by_field_name('update')
+        if LOOPS.match(self.source, node.start_byte):
+            n = self.mutant(condition, 'false', 'loop ' + self.text(condition))
+            text = self.inside(node, {condition.id: self.text(condition)})
+            return f'{{ if (!FBY_M({n})) {text} }}' if n else text
         replaced = {update.id: self.text(update)} if update is not None else {}
         if condition is not None and condition.type not in ('true', 'number_literal'):
             text = self.emit(condition)

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""run.py core|port|rust [--sample N] [--seed S] [--jobs J] [--only TEXT] [--under CMD] [--fresh]
+"""run.py core|port|kernel|rust [--sample N] [--seed S] [--jobs J] [--only TEXT] [--under CMD] [--fresh]
 run.py report [NAME]...     score and survivors of what was run
 run.py self-test            the tool itself: see self_test()
 
 Runs the tests against the mutants that generate.py makes of core/ and port/: for
 each, the steps by cost until one fails.  A step that never comes past a mutant
 is not run for it.  Those of crates/forebay and crates/forebay-server are cargo-mutants',
-put into one build by rust.py, with the tests of the library and of the command.  What
+put into one build by rust.py, with the tests of the library and of the command; those
+of kernel/ are tried in a guest (kernel.py).  What
 came of each goes to out/mutants/NAME.jsonl at once, and the next run goes on after it;
 --fresh begins again.  The order is that of a hash of seed and key, so a sample is a
 beginning of the whole, and grows.
@@ -34,6 +35,7 @@ import tempfile
 import threading
 import time
 
+import kernel
 import keys
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '../..'))
@@ -44,7 +46,7 @@ JUDGED = os.path.join(ROOT, 'tests/mutants/judged.txt')
 
 CORE = ['core/*/*.c', 'core/*/*.h']
 PORT = ['port/*.c', 'port/*.h']
-PREFIX = {'core': 'core/', 'port': 'port/', 'rust': 'crates/'}  # of their keys
+PREFIX = {'core': 'core/', 'port': 'port/', 'kernel': 'kernel/', 'rust': 'crates/'}  # of their keys
 CARGO_MUTANTS = '27.1.0'
 NOT_HERE = re.compile(r'port/linux|core/\w+/(errors\.|planted\.|port\.|format\.)')  # the kernel's, and tables of names
 
@@ -403,7 +405,10 @@ def finished(result, args):
 
 def run(name, args):
     os.makedirs(OUT, exist_ok=True)
-    everything = rust_mutants(args) if name == 'rust' else engine_mutants(name, args)
+    if name == 'kernel':
+        everything = kernel.attempts(args, ordered, write_if_new)
+    else:
+        everything = rust_mutants(args) if name == 'rust' else engine_mutants(name, args)
     file = os.path.join(OUT, name + '.jsonl')
     if args.fresh and os.path.exists(file):
         os.unlink(file)
@@ -431,7 +436,7 @@ def run(name, args):
         if result['result'] in ('survived', 'unreached'):
             print(f"  {result['result']:9} {result['seconds']:6.1f} s  {key}", flush=True)
 
-    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+    with concurrent.futures.ThreadPoolExecutor(1 if name == 'kernel' else args.jobs) as pool:
         try:
             for future in [pool.submit(one, *each) for each in todo]:
                 future.result()
@@ -566,7 +571,8 @@ def keys_of(name):
     except ImportError:
         return None
     if name != 'rust':
-        return {m['key'] for m in generate.generate(ROOT, sources(), set())[1] if m['key'].startswith(PREFIX[name])}
+        files = kernel.sources() if name == 'kernel' else sources()
+        return {m['key'] for m in generate.generate(ROOT, files, set())[1] if m['key'].startswith(PREFIX[name])}
     seen = collections.Counter()
     return {rust.key_of(mutant, seen) for mutant in rust_listed()}
 
@@ -789,7 +795,7 @@ REFUSED_RUST = {f'replace twice -> i32 with {n}' for n in (0, 1, -1)} | {f'repla
 def main():
     global OUT
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('what', choices=['core', 'port', 'rust', 'report', 'self-test'])
+    parser.add_argument('what', choices=['core', 'port', 'kernel', 'rust', 'report', 'self-test'])
     parser.add_argument('names', nargs='*')
     parser.add_argument('--sample', type=int, default=None)
     parser.add_argument('--seed', default='1')

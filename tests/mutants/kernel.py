@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""kernel.py - mutants of kernel/, for run.py: all of them in one forebay.ko, and a second
+module that says which one is on.  A guest tries one after the other, by scripts of
+tests/vm; where a mutant leaves anything behind, the next guest goes on."""
+import glob
+import hashlib
+import json
+import os
+import re
+import subprocess
+import time
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '../..'))
+WORK = os.path.join(ROOT, 'target/mutants')
+SOURCES = os.path.join(WORK, 'kernel')
+CONSOLE = os.path.join(ROOT, 'out/vm/mutants.console')
+# By tier, the cheap ones first: scripts of the guest and their arguments.
+STEPS = {0: ['requests:native'],
+         1: ['requests:target'],
+         2: ['smoke', 'native', 'bypass', 'flush:native', 'flush:target'],
+         3: ['neighbours', 'attach', 'faults:native', 'faults:target']}
+
+
+def vm(*words, **options):
+    return subprocess.Popen([os.path.join(ROOT, 'tests/vm/run'), 'mutants', *words], text=True, **options)
+
+
+def sources():
+    return [os.path.relpath(f, ROOT) for f in sorted(glob.glob(os.path.join(ROOT, 'kernel/*.c')))]
+
+
+def build(write_if_new):
+    """Builds the modules; returns the mutants."""
+    import generate
+    refused = os.path.join(WORK, 'refused-kernel.json')
+    leave = set()
+    if os.path.exists(refused):
+        with open(refused) as f:
+            leave = set(json.load(f))
+    while True:
+        files, mutants = generate.generate(ROOT, sources(), leave)
+        for name, data in files.items():
+            write_if_new(os.path.join(SOURCES, name), data)
+        for name, to in (('mutant.h', 'mutant.h'), ('mutant_kernel.c', 'mutant.c')):
+            with open(os.path.join(ROOT, 'tests/mutants', name), 'rb') as f:
+                write_if_new(os.path.join(SOURCES, 'kernel', to), f.read())
+        process = vm('build', SOURCES, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        said = process.communicate()[0]
+        bad = blamed(said)
+        if not bad and process.returncode == 0:
+            return mutants, len(leave)
+        if not bad:
+            raise SystemExit('the module with all mutants does not build, and none is the reason:\n' + said[-3000:])
+        leave |= {mutants[n - 1]['key'] for n in bad}
+        with open(refused, 'w') as f:
+            json.dump(sorted(leave), f)
+
+
+def blamed(said):
+    """Numbers of the mutants before each error of the compiler."""
+    bad = set()
+    for name, line, column in re.findall(r'^\S*?(\w+\.c):(\d+):(\d+): error:', said, re.M):
+        with open(os.path.join(SOURCES, 'kernel', name)) as f:
+            text = f.read().split('\n')[int(line) + 1]  # two lines were put in front
+        numbers = re.findall(r'FBY_M\((\d+)\)', text[:int(column)]) or re.findall(r'FBY_M\((\d+)\)', text)
+        if numbers:
+            bad.add(int(numbers[-1]))
+    return bad
+
+
+class Guest:
+    """Booted when it is needed.  A line to it is a number, seconds and steps; it tells
+    how each step begins and ends, and ends itself where a mutant left anything."""
+
+    def __init__(self):
+        self.process = None
+
+    def start(self):
+        open(CONSOLE, 'w').close()
+        self.at = 0
+        self.process = vm('try', stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                          start_new_session=True)
+        if next(self.told(1800), 'nothing') != 'ready':
+            raise SystemExit(f'no guest for the mutants; console: {CONSOLE}')
+
+    def told(self, limit):
+        """Its words, as they come; ends when it is gone or has said nothing for so long."""
+        last = time.time()
+        while self.process:
+            gone = self.process.poll() is not None or time.time() - last > limit
+            with open(CONSOLE, errors='replace') as f:
+                lines = f.read().split('\n')[:-1]
+            new, self.at = lines[self.at:], len(lines)
+            for line in new:
+                if line.startswith('mutant: '):
+                    last = time.time()
+                    yield line[len('mutant: '):].rstrip()
+            if gone:
+                self.stop()
+            time.sleep(0.5)
+
+    def tries(self, number, seconds, steps):
+        """Yields the words of each line about it: step, begins|passed|failed, ..."""
+        if not self.process:
+            self.start()
+        self.process.stdin.write(f'{number} {seconds} {" ".join(steps)}\n')
+        self.process.stdin.flush()
+        for line in self.told(seconds + 600):
+            words = line.split()
+            if words in ([str(number), 'done'], [str(number), 'left']):
+                if words[1] == 'left':
+                    self.stop()
+                return
+            if words[0] == str(number):
+                yield words[1:]
+        yield [None, 'gone']
+
+    def stop(self):
+        process, self.process = self.process, None
+        if process and process.poll() is None:
+            os.killpg(process.pid, 15)
+        if process:
+            process.wait()
+
+
+def why_gone():
+    with open(CONSOLE, errors='replace') as f:
+        words = re.findall(r'(?:BUG|Oops|Kernel panic|general protection|WARNING)[^\r\n]*', f.read())
+    return words[0] if words else 'it hangs'
+
+
+def baseline(guest, steps, text):
+    """{step: seconds, and which mutants it comes past}, kept for this text of the module."""
+    kept = os.path.join(WORK, 'baseline-kernel.json')
+    base = {}
+    if os.path.exists(kept):
+        with open(kept) as f:
+            base = {name: entry for name, entry in json.load(f).items() if entry['of'] == text}
+    for step in steps:
+        if step in base:
+            continue
+        reached = 0
+        for words in guest.tries(-1, 3600, [step]):
+            if words[1] == 'reached':
+                reached = int(words[2].replace(',', ''), 16)
+            elif words[1] == 'passed':
+                base[step] = {'of': text, 'seconds': int(words[2]), 'reached': [n for n in range(8192) if reached >> n & 1]}
+        if step not in base:
+            raise SystemExit(f'step {step} fails with no mutant; console: {CONSOLE}')
+        print(f'  {step:20} {base[step]["seconds"]:4} s, comes past {len(base[step]["reached"])}', flush=True)
+        with open(kept, 'w') as f:
+            json.dump(base, f)
+    return {step: {**base[step], 'reached': set(base[step]['reached'])} for step in steps}
+
+
+def try_mutant(guest, number, base, before):
+    """Runs the steps that it has not survived before, until one fails."""
+    passed = list(before.get('passed', []))
+    steps = [step for step in base if number in base[step]['reached'] and step not in passed]
+    current = None
+    if not steps:
+        return {'result': 'survived' if passed else 'unreached', 'passed': passed}
+    for step, what, *words in guest.tries(number, 10 * max(base[step]['seconds'] for step in steps) + 120, steps):
+        if what == 'gone' and current is None:
+            return try_mutant(guest, number, base, before)  # the guest died by itself
+        current = step or current
+        if what == 'passed':
+            passed.append(current)
+        elif what == 'failed':
+            how = 'does not end' if words[1] in ('124', '137') else 'code ' + words[1]
+            return {'result': 'found', 'step': current, 'how': how, 'evidence': ' '.join(words[2:])}
+        elif what == 'gone':
+            return {'result': 'found', 'step': current, 'how': 'the guest ends', 'evidence': why_gone()}
+    return {'result': 'survived', 'passed': passed}
+
+
+def attempts(args, ordered, write_if_new):
+    """[(key, how to try it)], in order."""
+    mutants, refused = build(write_if_new)
+    print(f'mutants: {len(mutants)} in kernel/; {refused} more do not compile', flush=True)
+    text = hashlib.sha256(b''.join(open(f, 'rb').read() for f in sorted(glob.glob(SOURCES + '/kernel/*.c')))).hexdigest()
+    guest = Guest()
+    base = baseline(guest, [step for tier in range(args.tier + 1) for step in STEPS[tier]], text)
+    return [(m['key'], lambda before, n=n: try_mutant(guest, n, base, before))
+            for n, m in ordered(mutants, 'kernel', args.seed, args.only)]

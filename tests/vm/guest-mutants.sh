@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+#
+# Goal: which mutants of the module the other scripts find.  Method: one after the other
+# is put on, and its steps are run until one fails.  After a failure the module has to
+# go and to work again without a mutant; else the guest ends, and the next one goes on.
+# The console has lines of a number, seconds and STEP[:ARGUMENT]...; -1 is no mutant, but
+# tells which ones a step comes past.
+. "$(dirname "$0")/guest-lib.sh"
+export planted=mutants PATH
+quick_tools
+parameters=/sys/module/mutant/parameters
+
+blank() {
+	local disk
+	dd if=/dev/zero of=$pool bs=1M oflag=direct status=none 2>/dev/null
+	for disk in /dev/ram?; do blkdiscard -f "$disk" 2>/dev/null; done
+	rm -rf /tmp/*
+	mkdir -p /tmp
+	: >/tmp/dmesg.before
+	dmesg -c >/dev/null
+}
+
+# Nothing of a step is left, not even in the kernel.
+tidy() {
+	local name
+	echo 0 >$parameters/on
+	for name in fio dd fsx ackload requests blkdiscard; do /run/busybox killall -9 "$name" 2>/dev/null; done
+	exec 9<&-
+	dmsetup ls | cut -f1 | while read -r name; do dmsetup resume --noudevsync "$name"; done 2>/dev/null
+	umount /tmp/mnt 2>/dev/null
+	[ ! -e /dev/forebay-control ] || control list | sed -n 's/^\(forebay[0-9]*\) .*/\1/p' | while read -r name; do control detach "$name"; done
+	dmsetup remove_all --noudevsync --retry 2>/dev/null
+	dmsetup remove_all --noudevsync --retry 2>/dev/null
+	[ ! -e /sys/module/forebay ] || /run/busybox rmmod forebay || return
+	! dmsetup ls | grep -q . && dmesg >/tmp/line && ! complaints /tmp/line && blank
+}
+works() {
+	(load_module && dev_attach a /dev/ram0 a create && dd if=/dev/zero of="$device" bs=64K count=4 oflag=direct status=none &&
+		dev_command a flush && dev_detach a && /run/busybox rmmod forebay && clean_dmesg) && blank && blkdiscard -z -l 4096 $pool
+}
+
+# try NUMBER SECONDS STEP...: 1 if a step failed and left something.
+try() {
+	local number=$1 seconds=$2 name began rc
+	shift 2
+	for name; do
+		echo "mutant: $number $name begins"
+		blank
+		echo "$number" >$parameters/on
+		began=$SECONDS
+		# shellcheck disable=SC2046 # words
+		timeout -k 5 "$seconds" bash "$root/tests/vm/guest-${name%%:*}.sh" $(tr : ' ' <<<"${name#"${name%%:*}"}") \
+			>/run/said 2>&1 </dev/null
+		rc=$?
+		[ "$number" != -1 ] || echo "mutant: $number $name reached $(cat $parameters/reached)"
+		if [ $rc = 0 ]; then
+			echo "mutant: $number $name passed $((SECONDS - began))"
+			continue
+		fi
+		echo "mutant: $number $name failed $((SECONDS - began)) $rc $(grep -aE -m 1 '^FAIL' /run/said | cut -c1-150)"
+		(tidy && kind=native works) >/run/said 2>&1 &
+		until_true 90 ended $! && wait $!
+		return
+	done
+}
+ended() { ! kill -0 "$1" 2>/dev/null; }
+
+step "load mutant.ko" /run/busybox insmod "$root/out/kernel-$release-mutants/kernel/mutant.ko"
+stty -echo
+echo "mutant: ready"
+while read -r line; do
+	# shellcheck disable=SC2086 # words
+	try ${line%$'\r'} || {
+		echo "mutant: ${line%% *} left"
+		exit 0
+	}
+	echo "mutant: ${line%% *} done"
+done

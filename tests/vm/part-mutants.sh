@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# build DIR | try: the module with the mutants of DIR; a guest that tries those it is told (by tests/mutants/run.py kernel).
+part() {
+	local out=$root/out/kernel-$release-mutants
+	case ${1:-} in
+	build)
+		make -s -C "$root/kernel" tree OUT="$out" || return
+		(cat "$root/kernel/Kbuild" && echo 'obj-m += mutant.o') >"$2/kernel/Kbuild"
+		cp -p --remove-destination "$2"/kernel/* "$out/kernel/" || return # in place of links; what is as it was keeps its time
+		make -k -s -C "$KDIR" M="$out/kernel" CONFIG_DEBUG_INFO_BTF_MODULES= modules 2>&1
+		;;
+	try)
+		pmem_mb=24 cpus=1 # half the emulation, and a mutant is seldom in a race
+		input=/proc/$$/fd/0
+		start_guest "$out_vm/mutants.console" "$here/guest-mutants.sh"
+		wait_guest 36000 "$out_vm/mutants.console"
+		;;
+	*)
+		say "run by tests/mutants/run.py kernel"
+		return 2
+		;;
+	esac
+}
