@@ -6,6 +6,7 @@ import glob
 import hashlib
 import json
 import os
+import queue
 import re
 import subprocess
 import time
@@ -13,7 +14,6 @@ import time
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '../..'))
 WORK = os.path.join(ROOT, 'target/mutants')
 SOURCES = os.path.join(WORK, 'kernel')
-CONSOLE = os.path.join(ROOT, 'out/vm/mutants.console')
 # By tier, the cheap ones first: scripts of the guest and their arguments.
 STEPS = {0: ['requests:native'],
          1: ['requests:target'],
@@ -69,26 +69,27 @@ def blamed(said):
 
 
 class Guest:
-    """Booted when it is needed.  A line to it is a number, seconds and steps; it tells
-    how each step begins and ends, and ends itself where a mutant left anything."""
+    """Booted when it is needed.  A line to it is a number, seconds of silence and a step; it
+    tells how the step begins and ends, and ends itself where a mutant left anything."""
 
-    def __init__(self):
+    def __init__(self, name='mutants'):
+        self.name, self.console = name, os.path.join(ROOT, f'out/vm/{name}.console')
         self.process = None
 
     def start(self):
-        open(CONSOLE, 'w').close()
+        open(self.console, 'w').close()
         self.at = 0
-        self.process = vm('try', stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        self.process = vm('try', self.name, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                           start_new_session=True)
         if next(self.told(1800), 'nothing') != 'ready':
-            raise SystemExit(f'no guest for the mutants; console: {CONSOLE}')
+            raise SystemExit(f'no guest for the mutants; console: {self.console}')
 
     def told(self, limit):
         """Its words, as they come; ends when it is gone or has said nothing for so long."""
         last = time.time()
         while self.process:
             gone = self.process.poll() is not None or time.time() - last > limit
-            with open(CONSOLE, errors='replace') as f:
+            with open(self.console, errors='replace') as f:
                 lines = f.read().split('\n')[:-1]
             new, self.at = lines[self.at:], len(lines)
             for line in new:
@@ -99,21 +100,21 @@ class Guest:
                 self.stop()
             time.sleep(0.5)
 
-    def tries(self, number, seconds, steps):
-        """Yields the words of each line about it: step, begins|passed|failed, ..."""
+    def tries(self, number, silent, step):
+        """Yields the words of each line about it: begins|reached|passed|failed, ..."""
         if not self.process:
             self.start()
-        self.process.stdin.write(f'{number} {seconds} {" ".join(steps)}\n')
+        self.process.stdin.write(f'{number} {silent} {step}\n')
         self.process.stdin.flush()
-        for line in self.told(seconds + 600):
+        for line in self.told(3600):
             words = line.split()
             if words in ([str(number), 'done'], [str(number), 'left']):
                 if words[1] == 'left':
                     self.stop()
                 return
             if words[0] == str(number):
-                yield words[1:]
-        yield [None, 'gone']
+                yield words[2:]
+        yield ['gone']
 
     def stop(self):
         process, self.process = self.process, None
@@ -123,14 +124,14 @@ class Guest:
             process.wait()
 
 
-def why_gone():
-    with open(CONSOLE, errors='replace') as f:
-        words = re.findall(r'(?:BUG|Oops|Kernel panic|general protection|WARNING)[^\r\n]*', f.read())
-    return words[0] if words else 'it hangs'
+    def why_gone(self):
+        with open(self.console, errors='replace') as f:
+            words = re.findall(r'(?:BUG|Oops|Kernel panic|general protection|WARNING)[^\r\n]*', f.read())
+        return words[0] if words else 'it hangs'
 
 
 def baseline(guest, steps, text):
-    """{step: seconds, and which mutants it comes past}, kept for this text of the module."""
+    """{step: seconds, the longest silence, which mutants it comes past}, kept for this text of the module."""
     kept = os.path.join(WORK, 'baseline-kernel.json')
     base = {}
     if os.path.exists(kept):
@@ -140,38 +141,53 @@ def baseline(guest, steps, text):
         if step in base:
             continue
         reached = 0
-        for words in guest.tries(-1, 3600, [step]):
-            if words[1] == 'reached':
-                reached = int(words[2].replace(',', ''), 16)
-            elif words[1] == 'passed':
-                base[step] = {'of': text, 'seconds': int(words[2]), 'reached': [n for n in range(8192) if reached >> n & 1]}
+        for what, *words in guest.tries(-1, 1800, step):
+            if what == 'reached':
+                reached = int(words[0].replace(',', ''), 16)
+            elif what == 'passed':
+                base[step] = {'of': text, 'seconds': int(words[0]), 'silent': int(words[1]),
+                              'reached': [n for n in range(8192) if reached >> n & 1]}
         if step not in base:
-            raise SystemExit(f'step {step} fails with no mutant; console: {CONSOLE}')
-        print(f'  {step:20} {base[step]["seconds"]:4} s, comes past {len(base[step]["reached"])}', flush=True)
+            raise SystemExit(f'step {step} fails with no mutant; console: {guest.console}')
+        print(f'  {step:20} {base[step]["seconds"]:4} s, silent for {base[step]["silent"]}, '
+              f'comes past {len(base[step]["reached"])}', flush=True)
         with open(kept, 'w') as f:
             json.dump(base, f)
     return {step: {**base[step], 'reached': set(base[step]['reached'])} for step in steps}
 
 
-def try_mutant(guest, number, base, before):
-    """Runs the steps that it has not survived before, until one fails."""
+def try_step(guest, number, step, silent):
+    """None when the step passes, else how it fails and what it said."""
+    begun = False
+    for what, *words in guest.tries(number, silent, step):
+        if what == 'begins':
+            begun = True
+        elif what == 'passed':
+            return None
+        elif what == 'failed':
+            said = ' '.join(words[2:])
+            return ('silent', f'for {silent} s after: {said}') if words[1] in ('124', '137') else ('code ' + words[1], said)
+    return ('the guest ends', guest.why_gone()) if begun else try_step(guest, number, step, silent)  # it died by itself
+
+
+def try_mutant(guests, number, base, before):
+    """Runs the steps that it has not survived before, until one fails.  One that is only
+    silent, or whose guest is, has to be so twice: the machine may be busy."""
     passed = list(before.get('passed', []))
     steps = [step for step in base if number in base[step]['reached'] and step not in passed]
-    current = None
-    if not steps:
-        return {'result': 'survived' if passed else 'unreached', 'passed': passed}
-    for step, what, *words in guest.tries(number, 10 * max(base[step]['seconds'] for step in steps) + 120, steps):
-        if what == 'gone' and current is None:
-            return try_mutant(guest, number, base, before)  # the guest died by itself
-        current = step or current
-        if what == 'passed':
-            passed.append(current)
-        elif what == 'failed':
-            how = 'does not end' if words[1] in ('124', '137') else 'code ' + words[1]
-            return {'result': 'found', 'step': current, 'how': how, 'evidence': ' '.join(words[2:])}
-        elif what == 'gone':
-            return {'result': 'found', 'step': current, 'how': 'the guest ends', 'evidence': why_gone()}
-    return {'result': 'survived', 'passed': passed}
+    guest = guests.get()
+    try:
+        for step in steps:
+            for _ in range(2):
+                failed = try_step(guest, number, step, 30 + 5 * base[step]['silent'])
+                if not failed or not (failed[0] == 'silent' or failed[1] == 'it hangs'):
+                    break
+            if failed:
+                return {'result': 'found', 'step': step, 'how': failed[0], 'evidence': failed[1]}
+            passed.append(step)
+    finally:
+        guests.put(guest)
+    return {'result': 'survived' if passed else 'unreached', 'passed': passed}
 
 
 def attempts(args, ordered, write_if_new):
@@ -179,7 +195,9 @@ def attempts(args, ordered, write_if_new):
     mutants, refused = build(write_if_new)
     print(f'mutants: {len(mutants)} in kernel/; {refused} more do not compile', flush=True)
     text = hashlib.sha256(b''.join(open(f, 'rb').read() for f in sorted(glob.glob(SOURCES + '/kernel/*.c')))).hexdigest()
-    guest = Guest()
-    base = baseline(guest, [step for tier in range(args.tier + 1) for step in STEPS[tier]], text)
-    return [(m['key'], lambda before, n=n: try_mutant(guest, n, base, before))
+    guests = queue.Queue()
+    for n in range(args.jobs):
+        guests.put(Guest(f'mutants-{n}'))
+    base = baseline(guests.queue[0], [step for tier in range(args.tier + 1) for step in STEPS[tier]], text)
+    return [(m['key'], lambda before, n=n: try_mutant(guests, n, base, before))
             for n, m in ordered(mutants, 'kernel', args.seed, args.only)]

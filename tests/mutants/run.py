@@ -436,7 +436,7 @@ def run(name, args):
         if result['result'] in ('survived', 'unreached'):
             print(f"  {result['result']:9} {result['seconds']:6.1f} s  {key}", flush=True)
 
-    with concurrent.futures.ThreadPoolExecutor(1 if name == 'kernel' else args.jobs) as pool:
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         try:
             for future in [pool.submit(one, *each) for each in todo]:
                 future.result()

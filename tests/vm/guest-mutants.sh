@@ -3,8 +3,8 @@
 # Goal: which mutants of the module the other scripts find.  Method: one after the other
 # is put on, and its steps are run until one fails.  After a failure the module has to
 # go and to work again without a mutant; else the guest ends, and the next one goes on.
-# The console has lines of a number, seconds and STEP[:ARGUMENT]...; -1 is no mutant, but
-# tells which ones a step comes past.
+# The console has lines of a number, the seconds that a step may be silent, and
+# STEP[:ARGUMENT]...; -1 is no mutant, but tells which ones a step comes past.
 . "$(dirname "$0")/guest-lib.sh"
 export planted=mutants PATH
 quick_tools
@@ -39,7 +39,27 @@ works() {
 		dev_command a flush && dev_detach a && /run/busybox rmmod forebay && clean_dmesg) && blank && blkdiscard -z -l 4096 $pool
 }
 
-# try NUMBER SECONDS STEP...: 1 if a step failed and left something.
+# listen PID SECONDS: reads what a step says; 124 when it has ended a silence as long as this.
+# Sets $longest, the longest silence.
+listen() {
+	local last=$SECONDS silent
+	longest=0
+	exec 6</run/said
+	while ! ended "$1"; do
+		silent=$((SECONDS - last))
+		[ $silent -le $longest ] || longest=$silent
+		if [ $silent -ge "$2" ]; then
+			kill "$1" # timeout, and so all that it started
+			wait "$1"
+			return 124
+		fi
+		while read -r -u 6; do last=$SECONDS; done
+		read -r -t 0.5 -u 7 # sleeps, and starts no program
+	done
+	wait "$1"
+}
+
+# try NUMBER SECONDS STEP...: 1 if a step failed, or was silent so long, and left something.
 try() {
 	local number=$1 seconds=$2 name began rc
 	shift 2
@@ -48,18 +68,21 @@ try() {
 		blank
 		echo "$number" >$parameters/on
 		began=$SECONDS
+		: >/run/said
 		# shellcheck disable=SC2046 # words
-		timeout -k 5 "$seconds" bash "$root/tests/vm/guest-${name%%:*}.sh" $(tr : ' ' <<<"${name#"${name%%:*}"}") \
-			>/run/said 2>&1 </dev/null
+		timeout -k 5 36000 bash "$root/tests/vm/guest-${name%%:*}.sh" $(tr : ' ' <<<"${name#"${name%%:*}"}") \
+			>/run/said 2>&1 </dev/null &
+		listen $! "$seconds"
 		rc=$?
 		[ "$number" != -1 ] || echo "mutant: $number $name reached $(cat $parameters/reached)"
 		if [ $rc = 0 ]; then
-			echo "mutant: $number $name passed $((SECONDS - began))"
+			echo "mutant: $number $name passed $((SECONDS - began)) $longest"
 			continue
 		fi
-		echo "mutant: $number $name failed $((SECONDS - began)) $rc $(grep -aE -m 1 '^FAIL' /run/said | cut -c1-150)"
+		echo "mutant: $number $name failed $((SECONDS - began)) $rc $( (grep -aE -m 1 '^FAIL' /run/said || tail -n 1 /run/said) | cut -c1-150)"
+		[ $rc != 124 ] || return # who does not end cannot be made to
 		(tidy && kind=native works) >/run/said 2>&1 &
-		until_true 90 ended $! && wait $!
+		until_true 40 ended $! && wait $!
 		return
 	done
 }
@@ -67,6 +90,7 @@ ended() { ! kill -0 "$1" 2>/dev/null; }
 
 step "load mutant.ko" /run/busybox insmod "$root/out/kernel-$release-mutants/kernel/mutant.ko"
 stty -echo
+mkfifo /run/never && exec 7<>/run/never
 echo "mutant: ready"
 while read -r line; do
 	# shellcheck disable=SC2086 # words

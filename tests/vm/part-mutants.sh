@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# build DIR | try: the module with the mutants of DIR; a guest that tries those it is told (by tests/mutants/run.py kernel).
+# build DIR | try NAME: the module with the mutants of DIR; a guest that tries those it is told (by tests/mutants/run.py kernel).
 part() {
 	local out=$root/out/kernel-$release-mutants
 	case ${1:-} in
@@ -12,8 +12,8 @@ part() {
 	try)
 		pmem_mb=24 cpus=1 # half the emulation, and a mutant is seldom in a race
 		input=/proc/$$/fd/0
-		start_guest "$out_vm/mutants.console" "$here/guest-mutants.sh"
-		wait_guest 36000 "$out_vm/mutants.console"
+		start_guest "$out_vm/$2.console" "$here/guest-mutants.sh"
+		wait_guest 36000 "$out_vm/$2.console"
 		;;
 	*)
 		say "run by tests/mutants/run.py kernel"
