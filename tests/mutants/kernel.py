@@ -17,8 +17,9 @@ SOURCES = os.path.join(WORK, 'kernel')
 # By tier, the cheap ones first: scripts of the guest and their arguments.
 STEPS = {0: ['requests:native'],
          1: ['requests:target'],
-         2: ['smoke', 'native', 'bypass', 'flush:native', 'flush:target'],
-         3: ['neighbours', 'attach', 'faults:native', 'faults:target']}
+         2: ['faults:native', 'faults:target'],
+         3: ['smoke', 'native', 'flush:native:8', 'bypass', 'neighbours', 'attach']}
+LOST = re.compile(r'Kernel panic|soft lockup')  # a CPU that does not come back
 
 
 def vm(*words, **options):
@@ -77,21 +78,25 @@ class Guest:
         self.process = None
 
     def start(self):
-        open(self.console, 'w').close()
-        self.at = 0
-        self.process = vm('try', self.name, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                          start_new_session=True)
-        if next(self.told(1800), 'nothing') != 'ready':
-            raise SystemExit(f'no guest for the mutants; console: {self.console}')
+        for _ in range(3):  # a busy machine
+            open(self.console, 'w').close()
+            self.at = 0
+            self.process = vm('try', self.name, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL, start_new_session=True)
+            if next(self.told(1800), 'nothing') == 'ready':
+                return
+            self.stop()
+        raise SystemExit(f'no guest for the mutants; console: {self.console}')
 
     def told(self, limit):
-        """Its words, as they come; ends when it is gone or has said nothing for so long."""
+        """Its words, as they come; ends when it is gone, has said nothing for so long, or its kernel is lost."""
         last = time.time()
         while self.process:
-            gone = self.process.poll() is not None or time.time() - last > limit
             with open(self.console, errors='replace') as f:
                 lines = f.read().split('\n')[:-1]
             new, self.at = lines[self.at:], len(lines)
+            gone = (self.process.poll() is not None or time.time() - last > limit
+                    or any(LOST.search(line) for line in new))
             for line in new:
                 if line.startswith('mutant: '):
                     last = time.time()
@@ -100,13 +105,15 @@ class Guest:
                 self.stop()
             time.sleep(0.5)
 
-    def tries(self, number, silent, step):
+    def tries(self, number, silent, step, limit=3600):
         """Yields the words of each line about it: begins|reached|passed|failed, ..."""
+        if self.process and self.process.poll() is not None:
+            self.stop()  # by itself
         if not self.process:
             self.start()
         self.process.stdin.write(f'{number} {silent} {step}\n')
         self.process.stdin.flush()
-        for line in self.told(3600):
+        for line in self.told(limit):
             words = line.split()
             if words in ([str(number), 'done'], [str(number), 'left']):
                 if words[1] == 'left':
@@ -156,10 +163,10 @@ def baseline(guest, steps, text):
     return {step: {**base[step], 'reached': set(base[step]['reached'])} for step in steps}
 
 
-def try_step(guest, number, step, silent):
+def try_step(guest, number, step, silent, limit):
     """None when the step passes, else how it fails and what it said."""
     begun = False
-    for what, *words in guest.tries(number, silent, step):
+    for what, *words in guest.tries(number, silent, step, limit):
         if what == 'begins':
             begun = True
         elif what == 'passed':
@@ -167,7 +174,7 @@ def try_step(guest, number, step, silent):
         elif what == 'failed':
             said = ' '.join(words[2:])
             return ('silent', f'for {silent} s after: {said}') if words[1] in ('124', '137') else ('code ' + words[1], said)
-    return ('the guest ends', guest.why_gone()) if begun else try_step(guest, number, step, silent)  # it died by itself
+    return ('the guest ends', guest.why_gone()) if begun else try_step(guest, number, step, silent, limit)  # it died by itself
 
 
 def try_mutant(guests, number, base, before):
@@ -179,7 +186,7 @@ def try_mutant(guests, number, base, before):
     try:
         for step in steps:
             for _ in range(2):
-                failed = try_step(guest, number, step, 30 + 5 * base[step]['silent'])
+                failed = try_step(guest, number, step, 30 + 5 * base[step]['silent'], 300 + 4 * base[step]['seconds'])
                 if not failed or not (failed[0] == 'silent' or failed[1] == 'it hangs'):
                     break
             if failed:

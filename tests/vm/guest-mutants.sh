@@ -12,7 +12,7 @@ parameters=/sys/module/mutant/parameters
 
 blank() {
 	local disk
-	dd if=/dev/zero of=$pool bs=1M oflag=direct status=none 2>/dev/null
+	for disk in /dev/pmem?; do dd if=/dev/zero of="$disk" bs=1M oflag=direct status=none 2>/dev/null; done
 	for disk in /dev/ram?; do blkdiscard -f "$disk" 2>/dev/null; done
 	rm -rf /tmp/*
 	mkdir -p /tmp
@@ -31,6 +31,7 @@ tidy() {
 	[ ! -e /dev/forebay-control ] || control list | sed -n 's/^\(forebay[0-9]*\) .*/\1/p' | while read -r name; do control detach "$name"; done
 	dmsetup remove_all --noudevsync --retry 2>/dev/null
 	dmsetup remove_all --noudevsync --retry 2>/dev/null
+	losetup -D
 	[ ! -e /sys/module/forebay ] || /run/busybox rmmod forebay || return
 	! dmsetup ls | grep -q . && dmesg >/tmp/line && ! complaints /tmp/line && blank
 }

@@ -10,7 +10,7 @@ part() {
 		make -k -s -C "$KDIR" M="$out/kernel" CONFIG_DEBUG_INFO_BTF_MODULES= modules 2>&1
 		;;
 	try)
-		pmem_mb=24 cpus=1 # half the emulation, and a mutant is seldom in a race
+		pmem_map='24M!4G,40M!4352M' cpus=1 # half the emulation, and a mutant is seldom in a race
 		input=/proc/$$/fd/0
 		start_guest "$out_vm/$2.console" "$here/guest-mutants.sh"
 		wait_guest 36000 "$out_vm/$2.console"
