@@ -7,7 +7,7 @@
 # zeroing, or that would fail by itself; zeroings past the cache, each with a
 # flush of its own, beside drains.  No drain may succeed.  Then the disk is well
 # again, and has to have all that was acknowledged.
-#	$1 target or native   $2 what is planted, if anything
+#	$1 target or native   $2 how many rounds   $3 what is planted, if anything
 . "$(dirname "$0")/guest-lib.sh"
 kind=$1
 sectors=$((100 * 2048))
@@ -28,7 +28,7 @@ zeroes() {
 	echo $refusals >"/tmp/refusals.$1"
 }
 
-load_module $2
+load_module $3
 step "a disk" dmsetup create --noudevsync --noudevrules --uuid FBY-org org --table "0 $sectors linear /dev/ram0 0"
 dmsetup mknodes org
 step "an origin in the page cache" losetup /dev/loop0 /dev/mapper/org
@@ -44,7 +44,7 @@ refusals=0
 touch /tmp/go
 zeroes $((32 << 20)) &
 zeroes $((48 << 20)) &
-for round in 1 2 3 4 5 6 7 8; do
+for ((round = 1; round <= $2; round++)); do
 	step "write $round, to the cache" put "$round"
 	refused "drain $round" "error" dev_command fast flush
 done

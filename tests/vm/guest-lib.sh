@@ -89,8 +89,8 @@ clean_dmesg() {
 # trim DEVICE MOUNTPOINT, where the origin knows discards.
 trim() {
 	local disk
-	disk=$(basename "$(readlink -f "$1")")
-	[ "$(cat "/sys/block/$disk/queue/discard_max_bytes")" = 0 ] && return
+	disk=$(stat -L -c %Hr:%Lr "$1")
+	[ "$(cat "/sys/dev/block/$disk/queue/discard_max_bytes")" = 0 ] && return
 	step "fstrim" fstrim "$2"
 }
 
