@@ -150,6 +150,23 @@ static NOINLINE int read_split(struct fby_request *r, u64 sector, u8 *origin, u8
 	return rc;
 }
 
+/* The engine has said what it has of n sectors of a block, the first of which is at. */
+static inline int block_read(struct fby_request *r, int rc, u64 at, u32 n, u8 origin)
+{
+	if (rc < 0 && rc != -FBY_E_LOST)
+		return rc;
+	if (rc != FBY_DONE) {
+		r->missing = origin;
+		r->base = (u32)r->done - at % FBY_PAGE_SECTORS;
+	}
+	r->done += n;
+	if (fby_likely(rc != -FBY_E_LOST))
+		return FBY_DONE;
+	r->any_lost = true;
+	r->lost = at;
+	return ask(r, FBY_NEXT_LOST);
+}
+
 /* The next block, or what the request has of it. */
 static int read_block(struct fby_request *r)
 {
@@ -171,19 +188,9 @@ static int read_block(struct fby_request *r)
 		n = 1;
 		rc = read_split(r, at, &origin, &lost);
 	}
-	if (rc < 0 && rc != -FBY_E_LOST)
-		return rc;
-	if (rc != FBY_DONE) {
-		r->missing = origin;
-		r->base = (u32)r->done - first;
-	}
-	r->done += n;
-	consume(r, (u64)n * FBY_SECTOR);
-	if (rc != -FBY_E_LOST)
-		return FBY_DONE;
-	r->any_lost = true;
-	r->lost = at;
-	return ask(r, FBY_NEXT_LOST);
+	if (rc == FBY_DONE || rc == FBY_ORIGIN || rc == -FBY_E_LOST)
+		consume(r, (u64)n * FBY_SECTOR);
+	return block_read(r, rc, at, n, origin);
 }
 
 /* What is cached first, and each of the other sectors from the origin after that: while a
@@ -204,6 +211,22 @@ static int read_on(struct fby_request *r)
 	if (r->nruns && !FBY_BUG(REQUEST_LAST_RUN_FORGOTTEN))
 		return ask_runs(r);
 	return r->any_lost ? -FBY_E_LOST : FBY_DONE;
+}
+
+/* Most reads are of one block whose memory is in one piece: most of these are done here. */
+static int read_first(struct fby_request *r)
+{
+	u32 first = r->sector % FBY_PAGE_SECTORS, n = (u32)r->nsectors;
+	u8 origin = 0, lost = 0;
+	int rc;
+
+	if (fby_unlikely(r->nsectors > FBY_PAGE_SECTORS - first || !r->nsectors || !r->ndata ||
+			 r->data->len - r->skip < n * FBY_SECTOR))
+		return read_on(r);
+	rc = fby_read_block(r->pool, r->volume, r->sector / FBY_PAGE_SECTORS, first, n, (u8 *)r->data->base + r->skip,
+			    &origin, &lost);
+	rc = block_read(r, rc, r->sector, n, origin);
+	return rc || !r->missing ? rc : read_on(r);
 }
 
 /* --- write, through the cache ---------------------------------------------------------------- */
@@ -558,6 +581,7 @@ int fby_request_begin(struct fby_request *r)
 {
 	static const u8 states[] = { STATE_READ, STATE_WRITE, STATE_RANGE, STATE_RANGE, STATE_FLUSH };
 
+	FBY_ASSERT(r->op != FBY_OP_READ || (r->max_runs && r->nsectors <= 1u << 31));
 	r->wake = 0;
 	r->why = 0;
 	r->step = 0;
@@ -568,6 +592,13 @@ int fby_request_begin(struct fby_request *r)
 	r->past_sectors = 0;
 	r->state = states[r->op];
 	r->asked = FBY_NEXT_DONE;
+	if (r->op == FBY_OP_READ) {
+		r->any_lost = false;
+		r->alone = false;
+		r->missing = 0;
+		r->nruns = 0;
+		return read_first(r);
+	}
 	r->covered = r->op == FBY_OP_FLUSH;
 	r->watching = false;
 	r->gave_up = false;
@@ -575,12 +606,6 @@ int fby_request_begin(struct fby_request *r)
 		r->least = r->flags & FBY_REQ_NOWAIT ? 0 : fby_policy_past(r->policy, r->nsectors, r->flags & FBY_REQ_METADATA);
 		r->through = r->least ? 0 : r->nsectors;
 		r->looks = 0;
-	} else if (r->op == FBY_OP_READ) {
-		FBY_ASSERT(r->max_runs && r->nsectors <= 1u << 31);
-		r->any_lost = false;
-		r->alone = false;
-		r->missing = 0;
-		r->nruns = 0;
 	} else if (r->op == FBY_OP_FLUSH) {
 		fby_zero(&r->ticket, sizeof(r->ticket));
 		r->ticket.aside = r->flags & FBY_REQ_ASIDE;
