@@ -19,15 +19,8 @@ static void tick(struct fby_drain *p)
 
 		if (!fby_slot_try(s))
 			continue;
-		for (u32 v = 0; v < p->space->store.sb.nvolumes; v++) {
-			u32 c = s->volume[v].open;
-
-			if (c == FBY_NO_CHUNK)
-				continue;
-			if (p->space->chunk[c].sealed < p->space->chunk[c].tick_fill)
-				fby_chunk_seal(p->space, c, false);
-			p->space->chunk[c].tick_fill = p->space->chunk[c].fill;
-		}
+		for (u32 v = 0; v < p->space->store.sb.nvolumes; v++)
+			fby_slot_seal(p->space, s, (u16)v, true);
 		fby_slot_release(s);
 	}
 	for (u32 v = 0; v < p->space->store.sb.nvolumes; v++)

@@ -18,11 +18,7 @@ static u64 cut_below_in_flight(struct fby_drain *p, u16 volume)
 		u64 floor;
 
 		if (fby_slot_try(s)) {
-			u32 c = s->volume[volume].open;
-			const struct fby_chunk *ch = c == FBY_NO_CHUNK ? NULL : &p->space->chunk[c];
-
-			if (ch && fby_load(&ch->sealed) != fby_load(&ch->fill))
-				fby_chunk_seal(p->space, c, false);
+			fby_slot_seal(p->space, s, volume, false);
 			fby_slot_retire(s);
 			fby_slot_release(s);
 			continue;

@@ -17,12 +17,18 @@
  * is given up and nothing is released; a new one begins after a pause.
  */
 #include "cache/index.h"
-#include "drain/round.h"
+#include "drain/planted_round.h"
 #include "space/slot.h"
 
 #define BACKOFF_MIN_NS 100000000ull
 #define BACKOFF_MAX_NS 30000000000ull
 #define RELEASE_STEP 256u /* pages let go in one step */
+
+static void go_on_to(struct fby_drain *p, u16 volume, enum fby_phase next)
+{
+	fby_planted_phase(p, volume, next);
+	fby_store(&p->volume[volume].destage.phase, next);
+}
 
 static int write_step(struct fby_drain *p, u16 volume, struct fby_io *io)
 {
@@ -35,7 +41,7 @@ static int write_step(struct fby_drain *p, u16 volume, struct fby_io *io)
 	if (d->failed || d->outstanding >= fby_pace_depth(p, volume) || id == d->nbuffers || d->pos == d->n) {
 		if (d->outstanding == 0) {
 			fby_pace_adapt(&p->volume[volume].pace, d->nbuffers);
-			fby_store(&d->phase, d->failed ? FBY_PH_BACKOFF : FBY_PH_FLUSH);
+			go_on_to(p, volume, d->failed ? FBY_PH_BACKOFF : FBY_PH_FLUSH);
 		}
 		return d->outstanding == 0 ? FBY_AGAIN : FBY_DONE;
 	}
@@ -66,18 +72,16 @@ static int flush_step(struct fby_drain *p, u16 volume, struct fby_io *io)
 	/* The origin told another that it lost something, perhaps of this round: again.
 	 * With the gate held from the start, so that this happens to a round but once. */
 	if (fby_load_acquire(&cv->gate.lost) != d->lost && !FBY_BUG(HOST_FAILURE_IGNORED)) {
-		fby_store(&d->phase, FBY_PH_IDLE);
+		go_on_to(p, volume, FBY_PH_IDLE);
 		return FBY_AGAIN;
 	}
-	if (FBY_BUG(CLEAN_BEFORE_FLUSH))
-		fby_round_clean(p, volume);
 	d->gate = false; /* the request has it */
 	fby_gate_destage_sends(cv);
 	io->op = FBY_IO_FLUSH;
 	io->id = volume * 64u;
 	io->sector = io->nsectors = 0;
 	io->buf = NULL;
-	fby_store(&d->phase, FBY_PH_FLUSHING);
+	go_on_to(p, volume, FBY_PH_FLUSHING);
 	return FBY_ORIGIN;
 }
 
@@ -124,13 +128,13 @@ static int carry_step(struct fby_drain *p, u16 volume, u32 *wake)
 		if (decision == FBY_WAIT_SPACE) { /* more is lost than the reserve holds */
 			fby_store(&p->volume[volume].last_error, fby_error_errno(-FBY_E_LOST));
 			d->failed = true;
-			fby_store(&d->phase, FBY_PH_BACKOFF);
+			go_on_to(p, volume, FBY_PH_BACKOFF);
 			return FBY_AGAIN;
 		}
 		if (decision != FBY_DONE)
 			return FBY_AGAIN;
 	}
-	fby_store(&d->phase, FBY_PH_COMMIT);
+	go_on_to(p, volume, FBY_PH_COMMIT);
 	return FBY_AGAIN;
 }
 
@@ -145,7 +149,7 @@ static void commit(struct fby_drain *p, u16 volume)
 			fby_owner_write(p->space, volume);
 	}
 	v->destage.pos = 0;
-	fby_store(&v->destage.phase, FBY_PH_RELEASE);
+	go_on_to(p, volume, FBY_PH_RELEASE);
 }
 
 /* False: the block is busy. */
@@ -156,16 +160,14 @@ static bool release_page(struct fby_drain *p, u16 volume, const struct fby_round
 	struct fby_drained *v = &p->volume[volume];
 	u64 key = fby_key(volume, r->k);
 	u32 b = fby_index_bucket(p->cache, key);
-	u32 page = r->page, state;
+	u32 page, state;
 
 	if (!fby_index_try(p->cache, b))
 		return false;
-#ifdef FBY_PLANTED_BUGS
-	if (FBY_BUG(RELEASE_NEWER) && fby_index_get_locked(p->cache, b, key) != FBY_NO_PAGE)
-		page = fby_index_get_locked(p->cache, b, key);
-	else
-#endif
-	if (!fby_round_listed(p, volume, r, cut)) {
+	page = fby_planted_release(p, b, key);
+	if (page == FBY_NO_PAGE && fby_round_listed(p, volume, r, cut))
+		page = r->page;
+	if (page == FBY_NO_PAGE) {
 		fby_index_release(p->cache, b);
 		return true;
 	}
@@ -204,15 +206,13 @@ static int release_step(struct fby_drain *p, u16 volume, u32 *wake)
 	if (d->pos < d->n)
 		return FBY_AGAIN;
 	release_chunks(p, volume, d->cut, wake);
-	if (FBY_BUG(FREE_BEFORE_WATERMARK))
-		fby_owner_write(p->space, volume);
 	fby_count(&v->rounds, 1);
 	fby_store(&v->last_error, 0);
 	d->backoff_ns = 0;
 	d->n = 0;
 	fby_owner_count(p->space, volume);
 	fby_level_update(p->space, volume);
-	fby_store(&d->phase, FBY_PH_IDLE);
+	go_on_to(p, volume, FBY_PH_IDLE);
 	return FBY_AGAIN;
 }
 
@@ -268,7 +268,7 @@ static int idle_step(struct fby_drain *p, u16 volume, u32 *wake)
 	fby_round_collect(p, volume, wake);
 	if (d->n == 0)
 		return FBY_DONE;
-	fby_store(&d->phase, FBY_PH_WRITE);
+	go_on_to(p, volume, FBY_PH_WRITE);
 	return FBY_AGAIN;
 }
 
@@ -287,10 +287,7 @@ static void reap(struct fby_drain *p, u16 volume)
 		if (io->error) {
 			fby_store(&v->last_error, io->error);
 			fby_count(&v->origin_errors, 1);
-			if (FBY_BUG(FLUSH_FAILURE_TOLD_LATE) && d->phase == FBY_PH_FLUSHING)
-				fby_gate_destage_failed(&p->cache->volume[volume]);
-			if (!(FBY_BUG(ORIGIN_ERROR_DROPS) && d->phase == FBY_PH_WRITE) &&
-			    !(FBY_BUG(FLUSH_ERROR_IGNORED) && d->phase == FBY_PH_FLUSHING))
+			if (!fby_planted_overlooked(p, volume))
 				d->failed = true;
 		}
 		if (d->phase == FBY_PH_WRITE && p->space->now_ns - io->start_ns < 1ull << 31)
@@ -341,10 +338,6 @@ int fby_destage_volume(struct fby_drain *p, u16 volume, struct fby_io *io, u32 *
 			leave_gate(p, volume, wake);
 		return decision;
 	case FBY_PH_WRITE:
-		if (FBY_BUG(WATERMARK_BEFORE_FLUSH) && d->pos == d->n && d->outstanding == 0 && !d->failed) {
-			p->space->owner[volume].rec.watermark = d->cut;
-			fby_owner_write(p->space, volume);
-		}
 		return write_step(p, volume, io);
 	case FBY_PH_FLUSH:
 		return flush_step(p, volume, io);
@@ -354,7 +347,7 @@ int fby_destage_volume(struct fby_drain *p, u16 volume, struct fby_io *io, u32 *
 		d->pos = 0;
 		if (!d->failed)
 			fby_round_clean(p, volume);
-		fby_store(&d->phase, d->failed ? FBY_PH_BACKOFF : FBY_PH_CARRY);
+		go_on_to(p, volume, d->failed ? FBY_PH_BACKOFF : FBY_PH_CARRY);
 		return FBY_AGAIN;
 	case FBY_PH_CARRY:
 		return carry_step(p, volume, wake);
@@ -373,7 +366,7 @@ int fby_destage_volume(struct fby_drain *p, u16 volume, struct fby_io *io, u32 *
 			d->retry_ns = p->space->now_ns + d->backoff_ns;
 		}
 		if (p->space->now_ns >= d->retry_ns) {
-			fby_store(&d->phase, FBY_PH_IDLE);
+			go_on_to(p, volume, FBY_PH_IDLE);
 			return FBY_AGAIN;
 		}
 		if (d->retry_ns < p->retry_ns)

@@ -129,13 +129,10 @@ static bool seal_copies(struct fby_drain *p)
 
 	for (u32 i = 0; i < p->space->opt.nslots; i++) {
 		struct fby_slot *s = &p->space->slot[i];
-		u32 c;
 
 		if (!(p->moved_slots >> i & 1) || !fby_slot_try(s))
 			continue;
-		c = s->volume[volume].open;
-		if (c != FBY_NO_CHUNK && p->space->chunk[c].sealed != p->space->chunk[c].fill)
-			fby_chunk_seal(p->space, c, false);
+		fby_slot_seal(p->space, s, volume, false);
 		fby_slot_release(s);
 		p->moved_slots &= ~(1ull << i);
 	}

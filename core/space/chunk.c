@@ -320,6 +320,21 @@ void fby_chunk_seal(struct fby_space *p, u32 c, bool closed)
 	fby_store(&ch->sealed, ch->fill);
 }
 
+void fby_slot_seal(struct fby_space *p, struct fby_slot *s, u16 owner, bool before)
+{
+	u32 c = s->volume[owner].open, fill;
+	struct fby_chunk *ch;
+
+	if (c == FBY_NO_CHUNK)
+		return;
+	ch = &p->chunk[c];
+	fill = fby_load(&ch->fill);
+	if (fby_load(&ch->sealed) < (before ? ch->tick_fill : fill))
+		fby_chunk_seal(p, c, false);
+	if (before)
+		ch->tick_fill = fill;
+}
+
 void fby_slot_close(struct fby_space *p, struct fby_slot *s, u16 owner, u32 *wake)
 {
 	u32 c = s->volume[owner].open;

@@ -185,6 +185,9 @@ struct fby_slot *fby_slot_open(struct fby_space *p, struct fby_slot *s, u16 owne
 void fby_slot_retire(struct fby_slot *s);
 /* Says twice, with one fence, that the pages below fill are complete. */
 void fby_chunk_seal(struct fby_space *p, u32 c, bool closed);
+/* Slot held: seals its open chunk of the volume, if any, unless all is sealed that it has,
+ * or that it had at the last call that was for this (before). */
+void fby_slot_seal(struct fby_space *p, struct fby_slot *s, u16 owner, bool before);
 /* Slot held: closes its open chunk of the volume, if any. */
 void fby_slot_close(struct fby_space *p, struct fby_slot *s, u16 owner, u32 *wake);
 /* Linked pages of the chunk.  Exact when it is closed and they are none; else what

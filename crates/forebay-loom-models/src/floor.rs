@@ -63,6 +63,10 @@ core/space/chunk.c fby_chunk_seal
     call media_lines
     call fby_fence_chunk
     store ch->sealed
+core/space/chunk.c fby_slot_seal
+    load ch->fill
+    load ch->sealed
+    call fby_chunk_seal
 core/space/chunk.c fby_slot_close
     call fby_chunk_seal
     store s->volume[owner].open
@@ -117,9 +121,7 @@ core/cache/write.c write_block
 core/drain/collect.c cut_below_in_flight
     load_acquire p->space->seq
     call fby_slot_try
-    load ch->sealed
-    load ch->fill
-    call fby_chunk_seal
+    call fby_slot_seal
     call fby_slot_retire
     call fby_slot_release
     load_acquire s->floor

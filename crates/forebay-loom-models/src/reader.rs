@@ -129,8 +129,6 @@ core/cache/write.c write_block
     call publish_page
 core/drain/destage.c release_page
     call fby_index_try
-    call fby_index_get_locked
-    call fby_index_get_locked
     call fby_index_release
     load p->cache->entry[page].state
     fetch_add cv->lost_blocks
