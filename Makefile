@@ -13,6 +13,8 @@ bindir = $(DESTDIR)$(PREFIX)/bin
 mandir = $(DESTDIR)$(PREFIX)/share/man/man1
 completions = $(DESTDIR)$(PREFIX)/share
 libdir = $(PREFIX)/lib
+# mount(8) looks nowhere else for what mounts a type of file system.
+sbindir = $(DESTDIR)/usr/sbin
 places = -e 's,@bindir@,$(PREFIX)/bin,g' -e 's,@unitdir@,$(libdir)/systemd/system,g'
 built = $(or $(CARGO_TARGET_DIR),target)/release
 version = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml)
@@ -173,6 +175,7 @@ vm-load vm-apps: build
 
 install: build
 	install -D -m 755 $(built)/forebay $(bindir)/forebay
+	install -D -m 755 packaging/mount.forebay $(sbindir)/mount.forebay
 	install -d $(mandir)
 	$(built)/forebay man $(mandir)
 	install -D -m 644 packaging/forebay.d.5 $(mandir)/../man5/forebay.d.5
@@ -183,7 +186,7 @@ install: build
 	$(built)/forebay completions fish > $(completions)/fish/vendor_completions.d/forebay.fish
 	install -D -m 644 packaging/udev/65-forebay.rules $(DESTDIR)$(libdir)/udev/rules.d/65-forebay.rules
 	install -d $(DESTDIR)$(libdir)/systemd/system $(DESTDIR)$(libdir)/systemd/system-generators
-	for unit in forebay@ forebay-serve@; do \
+	for unit in forebay@ forebay-serve@ forebay-mount@; do \
 		sed $(places) packaging/systemd/$$unit.service.in > $(DESTDIR)$(libdir)/systemd/system/$$unit.service || exit 1; \
 	done
 	sed $(places) packaging/systemd/forebay-generator.in \

@@ -35,9 +35,11 @@ macro_rules! after {
 
 pub mod log;
 pub mod module;
+mod mount;
 mod serve;
 
 pub use log::Log;
+pub use mount::{Mount, MountHow, Replay, Umount};
 pub use serve::{Attach, Serve, Set, Tuning};
 
 /// A small persistent memory in front of a large block device: synchronous
@@ -63,6 +65,12 @@ pub enum Command {
     Log(Log),
     /// Serve a pool's volumes over NBD on a Unix socket
     Serve(Serve),
+    /// Show a directory tree through FUSE: an fsync there is an append to a log of a pool
+    Mount(Mount),
+    /// Take such a mount away
+    Umount(Umount),
+    /// Bring home what a log holds for a tree that is not mounted
+    Replay(Replay),
     /// Make a volume a block device, by the kernel module
     Attach(module::AttachDevice),
     /// Take such a block device away

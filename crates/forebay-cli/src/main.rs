@@ -20,8 +20,10 @@ mod generator;
 mod interrupt;
 mod log;
 mod module;
+mod mount;
 mod open;
 mod out;
+mod replay;
 mod serve;
 mod set;
 mod status;
@@ -77,6 +79,9 @@ fn run(command: Command) -> anyhow::Result<u8> {
         Command::Volume(a) => volume::run(&a),
         Command::Log(a) => log::run(&a),
         Command::Serve(a) => serve::run(&a),
+        Command::Mount(a) => mount::run(&a),
+        Command::Replay(a) => replay::run(&a),
+        Command::Umount(a) => mount::umount(&a),
         Command::Attach(a) => attach::run(&a),
         Command::Detach(a) => attach::detach(&a),
         Command::List(a) => attach::list(&a),

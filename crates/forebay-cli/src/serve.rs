@@ -3,9 +3,11 @@
 //! what is printed of it.
 
 use std::borrow::Cow;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use forebay::{AttachOptions, Error, VolumeInfo};
+use forebay_mount::service::{self, MountRequest, Mounts};
 use forebay_server::{default_socket, runtime_dir, uri, usable_socket, Exports, ReadyFile, Server};
 use serde::Serialize;
 
@@ -22,13 +24,14 @@ pub fn run(a: &args::Serve) -> anyhow::Result<u8> {
     };
     let path = path?;
     let ready = a.ready_file.as_deref().map(ReadyFile::new).transpose()?;
+    let mounts = mounts(a)?;
     let pool = open::pool(&a.pool, &a.tuning.options(&a.media, a.read_only))?;
     if let Err(error) = a.attach.check(&pool) {
         pool.close()?;
         return Err(error.into());
     }
-    let server = Server::new(pool, &runtime_dir(), Vec::new());
-    let served = serve(a, &server, &path, ready, &interrupt);
+    let server = Server::new(pool, &runtime_dir(), vec![Box::new(Mounts)]);
+    let served = serve(a, &server, &path, &mounts, ready, &interrupt);
     // Whatever came of it, what is cached is safe and the pool closed in order.
     server.close()?;
     served.map(|()| 0)
@@ -38,23 +41,35 @@ fn serve(
     a: &args::Serve,
     server: &Server,
     path: &Path,
+    mounts: &[MountRequest],
     ready: Option<ReadyFile>,
     interrupt: &Interrupt,
 ) -> anyhow::Result<()> {
     let hangup = Hangup::watch()?;
+    for mount in mounts {
+        let going_on = || match interrupt.came() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        };
+        server.add(service::start(server.pool(), mount, &mut |_| going_on())?)?;
+    }
     let exports = Exports::attach(server.pool(), a.read_only, |name| attach_options(a, name));
     for u in exports.unserved() {
         out::warn(format_args!("forebay: volume {} is not served: {}", u.name, u.cause));
     }
-    if exports.exports().is_empty() {
+    if exports.exports().is_empty() && mounts.is_empty() {
         let known = server.pool().volumes().iter().map(VolumeInfo::label).collect();
         let none = || Error::NoVolume { pool: a.pool.clone(), name: "to serve".into(), known };
         // The first reason, or that there is no volume.
         let first = exports.detach()?.into_iter().next();
         return Err(first.map_or_else(none, |u| u.cause).into());
     }
-    let offer = Offer::new(&exports, path);
-    server.add(exports.listen(path, a.threads)?)?;
+    let offer = Offer::new(&exports, mounts, path);
+    // A pool without volumes is served for its mounts alone.
+    match exports.exports().is_empty() && exports.unserved().is_empty() {
+        true => drop(exports.detach()?),
+        false => server.add(exports.listen(path, a.threads)?)?,
+    }
     let ready = server.ready(ready)?;
     announce(a, server, &offer)?;
     ready.run(&|| {
@@ -73,8 +88,26 @@ fn attach_options(a: &args::Serve, name: &str) -> AttachOptions {
     }
 }
 
-/// What is printed of the exports.
+/// Those of the command line; each has a log of its own.
+fn mounts(a: &args::Serve) -> anyhow::Result<Vec<MountRequest>> {
+    let each = a.mount.iter().enumerate().map(|(i, mount)| {
+        let (tree, mountpoint) = match mount.split_once('=') {
+            Some((tree, mountpoint)) => (tree, Some(Path::new(mountpoint))),
+            None => (mount.as_str(), None),
+        };
+        let log = match i {
+            0 => "mount".into(),
+            i => format!("mount-{}", i + 1),
+        };
+        let how = args::MountHow { log, read_only: a.read_only, ..Default::default() };
+        crate::mount::request(Path::new(tree), mountpoint, &how)
+    });
+    each.collect()
+}
+
+/// What is printed of the exports and mounts.
 struct Offer {
+    mounts: Vec<PathBuf>,
     socket: PathBuf,
     volumes: Vec<ReadyVolume>,
     unserved: Vec<NotServed>,
@@ -95,7 +128,7 @@ struct NotServed {
 }
 
 impl Offer {
-    fn new(exports: &Exports, socket: &Path) -> Offer {
+    fn new(exports: &Exports, mounts: &[MountRequest], socket: &Path) -> Offer {
         let volumes = exports.exports().iter().map(|e| &e.volume);
         let volumes = volumes.map(|v| ReadyVolume {
             name: v.name().into(),
@@ -106,7 +139,12 @@ impl Offer {
         let unserved = exports.unserved().iter();
         let unserved =
             unserved.map(|u| NotServed { name: u.name.clone(), error: u.cause.to_string() });
-        Offer { socket: socket.into(), volumes: volumes.collect(), unserved: unserved.collect() }
+        Offer {
+            mounts: mounts.iter().map(|m| m.mountpoint.clone()).collect(),
+            socket: socket.into(),
+            volumes: volumes.collect(),
+            unserved: unserved.collect(),
+        }
     }
 }
 
@@ -117,6 +155,7 @@ struct ReadyMessage<'a> {
     socket: Cow<'a, str>,
     volumes: &'a [ReadyVolume],
     unserved: &'a [NotServed],
+    mounts: &'a [PathBuf],
     /// Why status, drain and set cannot ask this server.
     control_note: Option<&'a str>,
 }
@@ -135,6 +174,7 @@ fn announce(a: &args::Serve, server: &Server, offer: &Offer) -> anyhow::Result<(
             socket: offer.socket.to_string_lossy(),
             volumes: &offer.volumes,
             unserved: &offer.unserved,
+            mounts: &offer.mounts,
             control_note: control_note.as_deref(),
         });
     }
@@ -144,6 +184,9 @@ fn announce(a: &args::Serve, server: &Server, offer: &Offer) -> anyhow::Result<(
     for v in &offer.volumes {
         let size = units::bytes(v.size_bytes);
         out::line(format_args!("ready: {} ({size})  '{}'", v.name, v.uri))?;
+    }
+    for mountpoint in &offer.mounts {
+        out::line(format_args!("mounted: {}", mountpoint.display()))?;
     }
     for v in &offer.unserved {
         out::line(format_args!("NOT served: {}: {}", v.name, v.error))?;

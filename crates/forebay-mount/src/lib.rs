@@ -8,7 +8,9 @@
 //! unix     the one on a file system
 //! live     operations: what is logged when, and when the tree is synced
 //! replay   what the tree should be, from the log, and making it so
+//! recover  a replay from a log of a pool
 //! front    FUSE, above live
+//! service  mounts as services of a pool's server
 //! ```
 
 #![forbid(unsafe_code)]
@@ -20,11 +22,11 @@ pub mod live;
 mod log;
 mod mount;
 pub mod record;
-mod recovery;
+pub mod recover;
 pub mod replay;
+pub mod service;
 mod shown;
 pub mod tree;
 pub mod unix;
 
 pub use mount::{Mount, MountError, MountOptions, MountStatus};
-pub use recovery::{Recovery, RecoveryError};

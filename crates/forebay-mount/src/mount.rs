@@ -117,7 +117,7 @@ fn name(path: &Path) -> String {
 }
 
 /// A FUSE mount whose server died is in the way of what is below it.
-fn clear_dead_mount(path: &Path) -> io::Result<()> {
+pub(crate) fn clear_dead_mount(path: &Path) -> io::Result<()> {
     const ENOTCONN: i32 = 107;
     let dead = || std::fs::metadata(path).err().is_some_and(|e| e.raw_os_error() == Some(ENOTCONN));
     for _ in 0..16 {
@@ -137,7 +137,7 @@ fn raise_descriptors() {
 }
 
 impl Mount {
-    /// Mounts a tree whose log holds nothing (see [`crate::Recovery`]), over itself if the
+    /// Mounts a tree whose log holds nothing (see [`crate::recover`]), over itself if the
     /// mountpoint is the tree.
     pub fn start(
         pool: &Pool,
@@ -154,8 +154,6 @@ impl Mount {
         rustix::process::umask(rustix::fs::Mode::empty());
 
         let below = UnixTree::open(tree).map_err(|e| tree_error(e.into()))?;
-        // Of a replay that ended just before it would have done that.
-        crate::replay::tidy(&below).map_err(|e| tree_error(io::Error::other(e)))?;
         // What was there before is durable: the log begins with nothing behind it.
         below.sync_all().map_err(|e| tree_error(e.into()))?;
         if pool.log_info(&options.log).is_err() {
@@ -166,6 +164,8 @@ impl Mount {
         if info.state != LogState::None {
             return Err(MountError::Replay { log: options.log.clone(), tree: name(tree) });
         }
+        // Of a replay that ended just before it would have done that.
+        crate::replay::tidy(&below).map_err(|e| tree_error(io::Error::other(e)))?;
         let synced = info.synced_txg;
         log.create(synced)?;
         let live_options = LiveOptions {

@@ -7,9 +7,9 @@ use std::os::unix::fs::{symlink, FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use forebay::{create, CreateOptions, LogState, Pool, PoolOptions};
+use forebay_mount::recover::recover;
 use forebay_mount::replay::ReplayOptions;
-use forebay_mount::unix::UnixTree;
-use forebay_mount::{Mount, MountError, MountOptions, Recovery};
+use forebay_mount::{Mount, MountError, MountOptions};
 
 struct Bed {
     dir: PathBuf,
@@ -161,9 +161,9 @@ fn what_is_kept_in_the_log_is_asked_for_before_the_next_mount() {
 
 /// The pool opened anew, and its log replayed onto the tree: how many actions that took.
 fn replayed(bed: &Bed) -> usize {
-    let tree = UnixTree::open(&bed.tree()).unwrap();
-    let mut recovery = Recovery::claim(bed.pool(), "mount").unwrap().expect("entries");
-    let report = recovery.run(&tree, &ReplayOptions::default(), &mut |_, _| ()).unwrap();
+    let options = ReplayOptions::default();
+    let done = recover(bed.pool(), &bed.tree(), "mount", &options, false, &mut |_, _| ());
+    let report = done.unwrap().expect("entries");
     assert!(report.is_certain(), "{report:?}");
     assert_eq!(bed.pool().log_info("mount").unwrap().state, LogState::None);
     report.actions.len()

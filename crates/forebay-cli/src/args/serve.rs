@@ -27,6 +27,7 @@ use crate::units;
     "forebay serve /dev/shm/pool --socket /run/user/1000/fb/nbd.sock",
     "forebay serve /dev/pmem0 --origin data=/dev/sdc      the disk has moved",
     "forebay serve /dev/pmem0 --cleaner                   until nothing is cached",
+    "forebay serve /dev/pmem0 --mount /srv/data           a tree beside the volumes",
     "forebay serve /dev/pmem0 --json > ready &           URIs, processes, as JSON",
 ))]
 pub struct Serve {
@@ -52,6 +53,10 @@ pub struct Serve {
     /// Open the pool read-only and serve it so
     #[arg(long)]
     pub read_only: bool,
+    /// A tree to mount, over itself or elsewhere, as forebay mount does; the log of a
+    /// second one is mount-2, and so on
+    #[arg(long, value_name = "TREE[=MOUNTPOINT]", help_heading = "Mounts")]
+    pub mount: Vec<String>,
     #[command(flatten)]
     pub tuning: Tuning,
     #[command(flatten)]

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The arguments of what mounts a tree.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::{Json, MediaArgs};
+use crate::units;
+
+/// A server that has the pool open already mounts it, beside what else it serves;
+/// otherwise one is started, which ends with the last of its mounts.  What a log holds
+/// from before is replayed onto the tree first.
+#[derive(Args, Debug)]
+#[command(after_help = after!(
+    "forebay mount /dev/pmem0 /srv/data                    over the tree itself",
+    "forebay mount /dev/pmem0 /srv/data /mnt/fast          beside it",
+    "forebay mount /dev/pmem0 /var/lib/etcd --log etcd     a second tree has a log of its own",
+    "forebay mount /dev/pmem0 /srv/data --foreground       for a service manager",
+    "in /etc/fstab, by mount.forebay:",
+    "  /dev/pmem0  /srv/data  forebay  nofail  0 0         options: tree=DIR,log=NAME,ro,...",
+))]
+pub struct Mount {
+    /// The pool
+    pub pool: PathBuf,
+    /// A directory of an ordinary file system, which keeps all files
+    pub tree: PathBuf,
+    /// Where programs are to see it; default: over the tree itself, so that nothing reaches
+    /// the tree past the mount
+    pub mountpoint: Option<PathBuf>,
+    #[command(flatten)]
+    pub how: MountHow,
+    /// Stay in the foreground until a signal or an unmount
+    #[arg(long)]
+    pub foreground: bool,
+    #[command(flatten)]
+    pub media: MediaArgs,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct MountHow {
+    /// The log of the pool that holds what the tree does not have yet; it is made if it is
+    /// not there
+    #[arg(long, value_name = "NAME", default_value = "mount")]
+    pub log: String,
+    /// Nothing can be written through the mount
+    #[arg(long)]
+    pub read_only: bool,
+    /// Users other than the one who mounts may use it, by the permissions of its files;
+    /// root's mounts are so anyway
+    #[arg(long)]
+    pub allow_other: bool,
+    /// How long a change may be in the log alone before the tree is synced
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::parse_time)]
+    pub sync_interval: Duration,
+    /// How many bytes may be
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = units::parse_size)]
+    pub sync_bytes: u64,
+}
+
+/// What was logged is in the tree when it returns.
+#[derive(Args, Debug)]
+#[command(after_help = after!(
+    "forebay umount /srv/data",
+    "forebay umount /srv/data --keep     at once; the next mount replays what the tree lacks",
+))]
+pub struct Umount {
+    /// Where the tree is mounted
+    pub mountpoint: PathBuf,
+    /// Do not wait for the tree: what it lacks stays in the log
+    #[arg(long)]
+    pub keep: bool,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+impl Default for MountHow {
+    fn default() -> Self {
+        MountHow {
+            log: "mount".into(),
+            read_only: false,
+            allow_other: false,
+            sync_interval: Duration::from_secs(1),
+            sync_bytes: 64 << 20,
+        }
+    }
+}
+
+/// forebay mount does this by itself; here it can be seen before, and what a mount refuses
+/// can be ordered.  While a server has the pool open it is refused.
+#[derive(Args, Debug)]
+#[command(after_help = after!(
+    "forebay replay /dev/pmem0 /srv/data --dry-run            11: something is missing or was changed",
+    "forebay replay /dev/pmem0 /srv/data",
+    "forebay replay /dev/pmem0 /srv/data --accept --salvage /root/saved",
+))]
+pub struct Replay {
+    /// The pool
+    pub pool: PathBuf,
+    /// The tree that was mounted
+    pub tree: PathBuf,
+    /// The log that holds what the tree does not have
+    #[arg(long, value_name = "NAME", default_value = "mount")]
+    pub log: String,
+    /// Only tell what would be done: nothing is changed
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Go on where files of the log are missing in the tree, were changed after the crash,
+    /// or are in another place, as in a copy of the tree
+    #[arg(long)]
+    pub accept: bool,
+    /// Where to put the data that the log has of missing files
+    #[arg(long, value_name = "DIR")]
+    pub salvage: Option<PathBuf>,
+    #[command(flatten)]
+    pub media: MediaArgs,
+    #[command(flatten)]
+    pub json: Json,
+}

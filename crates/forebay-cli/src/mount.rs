@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `forebay mount` and `forebay umount`: a tree mounted by the server of its pool, or by
+//! one that is started for it.
+
+use std::io::{BufRead, BufReader, Read};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::Context;
+use forebay::Uuid;
+use forebay_mount::service::{self, whole, MountRequest, Mounts, KIND};
+use forebay_server::{
+    control::Client, runtime_dir, Error as ServerError, Server, ServiceStatus, Work,
+};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::args::MountHow;
+use crate::interrupt::{raise_open_files, Hangup, Interrupt};
+use crate::{args, open, out};
+
+pub fn run(a: &args::Mount) -> anyhow::Result<u8> {
+    let request = request(&a.tree, a.mountpoint.as_deref(), &a.how)?;
+    let pool = whole(&a.pool).unwrap_or_else(|_| a.pool.clone());
+    if let Some(client) = Client::for_pool(&runtime_dir(), &pool)? {
+        return by_server(a, client, &request);
+    }
+    match a.foreground {
+        true => here(a, &request),
+        false => by_child(a, &pool, &request),
+    }
+}
+
+/// With whole paths, for whoever mounts need not be in the same directory.
+pub fn request(
+    tree: &Path,
+    mountpoint: Option<&Path>,
+    how: &MountHow,
+) -> anyhow::Result<MountRequest> {
+    let found = |path: &Path| {
+        whole(path).with_context(|| format!("{}: cannot be looked at", path.display()))
+    };
+    let tree = found(tree)?;
+    let mountpoint = mountpoint.map(found).transpose()?.unwrap_or_else(|| tree.clone());
+    Ok(MountRequest {
+        tree,
+        mountpoint,
+        log: how.log.clone(),
+        read_only: how.read_only,
+        allow_other: how.allow_other || rustix::process::geteuid().is_root(),
+        sync_interval_s: how.sync_interval.as_secs_f64(),
+        sync_bytes: how.sync_bytes,
+    })
+}
+
+/// What is printed line by line in the foreground as JSON, and read by who started it.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Line {
+    Working(Work),
+    Mounted(Box<ServiceStatus>),
+}
+
+fn by_server(a: &args::Mount, mut client: Client, request: &MountRequest) -> anyhow::Result<u8> {
+    let interrupt = Interrupt::watch()?;
+    free(&client.status()?.services, request)?;
+    let mut bar = Bar::default();
+    let started = client.start(KIND, json!(request), &mut |work| {
+        bar.show(work);
+        match interrupt.came() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    });
+    bar.end();
+    announce(a, &started?)?;
+    Ok(0)
+}
+
+/// Each mount has its place and its log for itself.
+fn free(services: &[ServiceStatus], request: &MountRequest) -> forebay_server::Result<()> {
+    let mounts = || services.iter().filter(|s| s.kind == KIND);
+    let name = request.mountpoint.display().to_string();
+    if mounts().any(|s| s.name == name) {
+        let what = format!("{name}: this server has a mount there already");
+        return Err(ServerError::service(4, what, "see forebay status"));
+    }
+    if let Some(other) = mounts().find(|s| s.details["log"] == request.log.as_str()) {
+        let what = format!("log {}: the mount {} uses it", request.log, other.name);
+        return Err(ServerError::service(4, what, "give this one another: --log NAME"));
+    }
+    Ok(())
+}
+
+/// This process serves the pool until a signal comes or the last mount is gone.
+fn here(a: &args::Mount, request: &MountRequest) -> anyhow::Result<u8> {
+    let (interrupt, hangup) = (Interrupt::watch()?, Hangup::watch()?);
+    raise_open_files();
+    let pool = open::pool(&a.pool, &a.media.read_write())?;
+    let server = Server::new(pool, &runtime_dir(), vec![Box::new(Mounts)]);
+    let mut bar = Bar::default();
+    let mut told = Ok(());
+    let started = service::start(server.pool(), request, &mut |work| {
+        match a.json.json {
+            true => told = out::json_line(&Line::Working(work.clone())),
+            false => bar.show(work),
+        }
+        match interrupt.came() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    });
+    bar.end();
+    let served = started.map_err(anyhow::Error::from).and_then(|mount| {
+        told?;
+        let status = forebay_server::Service::status(&*mount);
+        server.add(mount)?;
+        let ready = server.ready(None)?;
+        match a.json.json {
+            true => out::json_line(&Line::Mounted(Box::new(status)))?,
+            false => announce(a, &status)?,
+        }
+        ready.run(&|| {
+            hangup.tell();
+            interrupt.came()
+        })?;
+        Ok(())
+    });
+    // Whatever came of it, what is logged is safe and the pool closed in order.
+    server.close()?;
+    served.map(|()| 0)
+}
+
+/// This command again, which stays; returns when it has mounted.
+fn by_child(a: &args::Mount, pool: &Path, request: &MountRequest) -> anyhow::Result<u8> {
+    let mut child = Command::new(std::env::current_exe()?);
+    child.arg("mount").args(["--foreground", "--json"]);
+    child.args(["--log", &request.log]);
+    child.args(["--sync-interval", &request.sync_interval_s.to_string()]);
+    child.args(["--sync-bytes", &request.sync_bytes.to_string()]);
+    child.args(["--persist", &a.media.persist.to_string()]);
+    let given = [
+        ("--read-only", request.read_only),
+        ("--allow-other", request.allow_other),
+        ("--allow-weaker", a.media.allow_weaker),
+    ];
+    child.args(given.iter().filter(|(_, given)| *given).map(|(option, _)| option));
+    if let Some(kernel) = &a.media.kernel {
+        child.args(["--kernel", kernel]);
+    }
+    child.arg("--").args([pool, &request.tree, &request.mountpoint]);
+    // Nothing of this terminal and directory is held.
+    child.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    std::os::unix::process::CommandExt::process_group(&mut child, 0);
+    let mut child = child.spawn().context("cannot start the server")?;
+    match mounted_by(&mut child)? {
+        Some(status) => announce(a, &status).map(|()| 0),
+        None => failed(a, child),
+    }
+}
+
+/// `None`: it ended before.
+fn mounted_by(child: &mut Child) -> anyhow::Result<Option<ServiceStatus>> {
+    let mut bar = Bar::default();
+    let said = BufReader::new(child.stdout.take().expect("it is a pipe"));
+    let mut mounted = None;
+    for line in said.lines() {
+        // The last is of an error, over several lines, and is on standard error too.
+        match serde_json::from_str(&line?) {
+            Ok(Line::Working(work)) => bar.show(&work),
+            Ok(Line::Mounted(status)) => {
+                mounted = Some(*status);
+                break;
+            }
+            Err(_) => break,
+        }
+    }
+    bar.end();
+    Ok(mounted)
+}
+
+/// Tells what the child told, and exits as it did.
+fn failed(a: &args::Mount, mut child: Child) -> anyhow::Result<u8> {
+    let mut said = String::new();
+    if let Some(mut errors) = child.stderr.take() {
+        errors.read_to_string(&mut said)?;
+    }
+    let code = child.wait()?.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
+    out::warn(said.trim_end());
+    if a.json.json {
+        out::json_error(said.trim_end().trim_start_matches("forebay: "), code);
+    }
+    Ok(code)
+}
+
+fn announce(a: &args::Mount, status: &ServiceStatus) -> anyhow::Result<()> {
+    if a.json.json {
+        return out::json(&status.details);
+    }
+    let mountpoint = out::quoted(Path::new(&status.name));
+    out::line(format_args!("mounted {mountpoint}: {}", status.summary))?;
+    out::line(format_args!("its end: forebay umount {mountpoint}"))
+}
+
+// --- umount ------------------------------------------------------------------
+
+pub fn umount(a: &args::Umount) -> anyhow::Result<u8> {
+    let mountpoint = whole(&a.mountpoint)
+        .with_context(|| format!("{}: cannot be looked at", a.mountpoint.display()))?;
+    let name = mountpoint.display().to_string();
+    let Some(client) = server_of(&name)? else {
+        return Err(nobody(&mountpoint).into());
+    };
+    let mut bar = Bar::default();
+    let stopped = client.stop(KIND, &name, a.keep, &mut |work| {
+        bar.show(work);
+        ControlFlow::Continue(())
+    });
+    bar.end();
+    stopped?;
+    match (a.json.json, a.keep) {
+        (true, _) => out::json(&json!({ "unmounted": name, "kept": a.keep }))?,
+        (false, false) => out::line(format_args!("unmounted {name}: its tree has everything"))?,
+        (false, true) => out::line(format_args!(
+            "unmounted {name}: what its tree lacks is in the log; the next mount replays it"
+        ))?,
+    }
+    Ok(0)
+}
+
+/// Who has a mount there, among the servers that can be asked.
+fn server_of(mountpoint: &str) -> anyhow::Result<Option<Client>> {
+    let directory = runtime_dir();
+    let sockets = match std::fs::read_dir(&directory) {
+        Ok(sockets) => sockets,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => {
+            return Err(e).with_context(|| format!("{}: cannot list it", directory.display()))
+        }
+    };
+    for socket in sockets {
+        let file = socket?.file_name();
+        let uuid = file.to_str().and_then(|file| file.strip_suffix(".sock"));
+        let Some(uuid) = uuid.and_then(|uuid| uuid.parse::<Uuid>().ok()) else { continue };
+        // What does not answer is no reason not to ask the others.
+        let Ok(Some(mut client)) = Client::connect(&directory, uuid) else { continue };
+        let Ok(status) = client.status() else { continue };
+        if status.services.iter().any(|s| s.kind == KIND && s.name == mountpoint) {
+            return Ok(Some(client));
+        }
+    }
+    Ok(None)
+}
+
+fn nobody(mountpoint: &Path) -> ServerError {
+    let name = mountpoint.display();
+    let dead = std::fs::metadata(mountpoint).is_err();
+    match dead {
+        true => ServerError::service(
+            7,
+            format!("{name}: the server of this mount has died"),
+            "forebay mount POOL TREE brings back all that was acknowledged, and takes this mount away",
+        ),
+        false => ServerError::service(
+            3,
+            format!("{name}: no server of a pool has a mount there"),
+            "see the mounts of a pool with forebay status POOL",
+        ),
+    }
+}
+
+// --- progress ----------------------------------------------------------------
+
+/// On standard error, if that is a terminal.
+#[derive(Default)]
+pub struct Bar(Option<ProgressBar>);
+
+impl Bar {
+    pub fn show(&mut self, work: &Work) {
+        let bar = self.0.get_or_insert_with(|| {
+            let style = "{msg:32} {bar:30} {bytes:>11}/{total_bytes:11} left {eta:>4}";
+            let style = ProgressStyle::with_template(style).expect("the template is right");
+            ProgressBar::new(0).with_style(style)
+        });
+        bar.set_length(work.total_bytes);
+        bar.set_position(work.done_bytes);
+        bar.set_message(work.trouble.clone().unwrap_or_else(|| work.what.clone()));
+    }
+
+    pub fn end(&self) {
+        if let Some(bar) = &self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}

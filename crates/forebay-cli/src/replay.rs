@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `forebay replay`: brings home what a log holds for a tree, without mounting it.
+
+use forebay::PoolOptions;
+use forebay_mount::recover::{recover, RecoverError};
+use forebay_mount::replay::{ReplayError, ReplayOptions, Report};
+use forebay_mount::service::whole;
+use forebay_server::Work;
+use serde_json::json;
+
+use crate::mount::Bar;
+use crate::out::Table;
+use crate::{args, open, out, units};
+
+pub fn run(a: &args::Replay) -> anyhow::Result<u8> {
+    let tree = whole(&a.tree).unwrap_or_else(|_| a.tree.clone());
+    let options =
+        ReplayOptions { accept: a.accept, salvage: a.salvage.clone(), ..ReplayOptions::default() };
+    let pool_options = PoolOptions { read_only: a.dry_run, ..a.media.read_write() };
+    let pool = open::pool(&a.pool, &pool_options)?;
+    let mut bar = Bar::default();
+    let what = format!("replaying onto {}", tree.display());
+    let done = recover(&pool, &tree, &a.log, &options, a.dry_run, &mut |done, total| {
+        bar.show(&Work { what: what.clone(), done_bytes: done, total_bytes: total, trouble: None });
+    });
+    bar.end();
+    // Replayed or not, what is logged is safe and the pool closed in order.
+    pool.close()?;
+    match done {
+        Err(RecoverError::Replay { cause: ReplayError::Refused(report), path }) => {
+            report_of(a, &report)?;
+            let refused = ReplayError::Refused(report);
+            out::warn(format_args!("forebay: {path}: {refused}"));
+            Ok(11)
+        }
+        Err(e) => Err(error(e)),
+        Ok(None) if a.json.json => out::json(&json!({ "log": a.log, "empty": true })).map(|()| 0),
+        Ok(None) => {
+            out::line(format_args!("log {}: it holds nothing; the tree has everything", a.log))?;
+            Ok(0)
+        }
+        Ok(Some(report)) => {
+            report_of(a, &report)?;
+            Ok(if a.dry_run && !report.is_certain() { 11 } else { 0 })
+        }
+    }
+}
+
+/// The library's has its exit code.
+fn error(e: RecoverError) -> anyhow::Error {
+    match e {
+        RecoverError::Pool(e) => e.into(),
+        RecoverError::Tree { path, cause } => anyhow::Error::from(cause).context(path),
+        e => e.into(),
+    }
+}
+
+fn report_of(a: &args::Replay, report: &Report) -> anyhow::Result<()> {
+    if a.json.json {
+        return out::json(&json!({
+            "log": a.log,
+            "empty": false,
+            "dry_run": a.dry_run,
+            "certain": report.is_certain(),
+            "replay": report,
+        }));
+    }
+    if !report.actions.is_empty() {
+        let mut table = Table::new(&["action", "<path", "<detail"]);
+        for action in &report.actions {
+            table.row(vec![action.action.into(), action.path.clone(), action.detail.clone()]);
+        }
+        out::line(table)?;
+    }
+    let would = if a.dry_run { "would change" } else { "changed" };
+    out::line(format_args!(
+        "log {}: {} entries; {would} {} things in the tree, {} of data in {} files{}",
+        a.log,
+        report.entries,
+        report.actions.len(),
+        units::bytes(report.bytes),
+        report.files,
+        if report.resumed { "; it went on where an earlier replay was cut off" } else { "" },
+    ))?;
+    for file in &report.salvaged {
+        out::line(format_args!("salvaged: {file}"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Mounts as a kind of service of a pool's server.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay::Pool;
+use forebay_server::{
+    Error, Figure, Progress, Result, Service, ServiceStatus, Starter, Stop, Work,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{json, Value};
+
+use crate::mount::{Mount, MountError, MountOptions, MountStatus};
+use crate::recover::{recover, RecoverError};
+use crate::replay::{ReplayError, ReplayOptions};
+
+/// The kind of service that mounts are, for clients of the control socket.
+pub const KIND: &str = "mount";
+
+/// What to mount, and how; the options of a start by the control socket.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MountRequest {
+    pub tree: PathBuf,
+    /// Whole paths, both; the same: over the tree itself.
+    pub mountpoint: PathBuf,
+    pub log: String,
+    pub read_only: bool,
+    pub allow_other: bool,
+    pub sync_interval_s: f64,
+    pub sync_bytes: u64,
+}
+
+impl MountRequest {
+    fn options(&self) -> Result<MountOptions> {
+        let interval = Duration::try_from_secs_f64(self.sync_interval_s);
+        let wrong = |_| Error::service(2, "the interval of syncs is no time", "give seconds");
+        Ok(MountOptions {
+            log: self.log.clone(),
+            read_only: self.read_only,
+            allow_other: self.allow_other,
+            sync_interval: interval.map_err(wrong)?,
+            sync_bytes: self.sync_bytes,
+            ..MountOptions::default()
+        })
+    }
+}
+
+/// A path without `.`, `..` and symlinks, also where the server of a mount over it has
+/// died.
+pub fn whole(path: &Path) -> io::Result<PathBuf> {
+    match path.canonicalize() {
+        Err(e) if e.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()) => {
+            let path = std::path::absolute(path)?;
+            match (path.parent(), path.file_name()) {
+                (Some(parent), Some(name)) => Ok(parent.canonicalize()?.join(name)),
+                _ => Err(e),
+            }
+        }
+        found => found,
+    }
+}
+
+fn told(e: MountError) -> Error {
+    let of_system = |cause: &io::Error| match forebay::io_exit_code(cause) {
+        // What the library calls an I/O error need not be one of a device here.
+        7 => 1,
+        code => code,
+    };
+    let code = match &e {
+        MountError::Pool(_) => 0,
+        MountError::Tree { cause, .. } | MountError::Mount { cause, .. } => of_system(cause),
+        MountError::Replay { .. } => 14,
+        MountError::Failed { .. } => 7,
+        MountError::Busy { .. } => 4,
+    };
+    match e {
+        MountError::Pool(e) => Error::Pool(e),
+        e => Error::service(code, e.to_string(), "see forebay mount --help"),
+    }
+}
+
+fn not_replayed(e: RecoverError) -> Error {
+    let way_out = "see what a replay would do: forebay replay --dry-run";
+    match e {
+        RecoverError::Pool(e) => Error::Pool(e),
+        RecoverError::Tree { path, cause } => told(MountError::Tree { path, cause }),
+        RecoverError::Replay { ref cause, .. } => {
+            let code = match cause {
+                ReplayError::Refused(_) => 11,
+                ReplayError::OtherTree { .. } => 6,
+                ReplayError::Entry { .. } | ReplayError::Inconsistent { .. } => 5,
+                _ => 7,
+            };
+            Error::service(code, e.to_string(), way_out)
+        }
+    }
+}
+
+/// Replays what its log holds, and mounts.
+pub fn start(
+    pool: &Pool,
+    request: &MountRequest,
+    progress: &mut Progress<'_>,
+) -> Result<Arc<MountService>> {
+    let what = format!("mounting {}", request.tree.display());
+    if progress(&Work { what: what.clone(), ..Work::default() }).is_break() {
+        return Err(Error::service(13, format!("interrupted: {what}"), "nothing was mounted"));
+    }
+    let options = request.options()?;
+    let replaying = format!("replaying onto {}", request.tree.display());
+    recover(
+        pool,
+        &request.tree,
+        &request.log,
+        &ReplayOptions::default(),
+        false,
+        &mut |done, total| {
+            let (done_bytes, total_bytes) = (done, total);
+            // Cut off it would only have to be done again.
+            let _ =
+                progress(&Work { what: replaying.clone(), done_bytes, total_bytes, trouble: None });
+        },
+    )
+    .map_err(not_replayed)?;
+    let mount = Mount::start(pool, &request.tree, &request.mountpoint, &options).map_err(told)?;
+    let name = request.mountpoint.display().to_string();
+    Ok(Arc::new(MountService { mount, name, home: AtomicBool::new(false) }))
+}
+
+/// Starts mounts for clients of the control socket.
+#[derive(Debug)]
+pub struct Mounts;
+
+impl Starter for Mounts {
+    fn kind(&self) -> &'static str {
+        KIND
+    }
+
+    fn start(
+        &self,
+        pool: &Pool,
+        options: Value,
+        progress: &mut Progress<'_>,
+    ) -> Result<Arc<dyn Service>> {
+        let request: MountRequest = serde_json::from_value(options).map_err(|e| {
+            let way_out = "use the same version of Forebay on both sides";
+            Error::service(2, format!("the request to mount is not understood: {e}"), way_out)
+        })?;
+        Ok(start(pool, &request, progress)?)
+    }
+}
+
+/// A mount that a server has.
+#[derive(Debug)]
+pub struct MountService {
+    mount: Mount,
+    name: String,
+    /// What was logged is to be brought home when it stops.
+    home: AtomicBool,
+}
+
+impl MountService {
+    pub fn mount(&self) -> &Mount {
+        &self.mount
+    }
+}
+
+fn figures(s: &MountStatus) -> Vec<Figure> {
+    let figure =
+        |name: &str, help: &str, value: f64| Figure { name: name.into(), help: help.into(), value };
+    let seconds = |us: Option<f64>| us.unwrap_or_default() / 1e6;
+    vec![
+        figure(
+            "syncs_total",
+            "fsync, fdatasync and what else asks for durability.",
+            s.syncs as f64,
+        ),
+        figure(
+            "real_syncs_total",
+            "Of these, those that were the tree's own.",
+            s.real_syncs as f64,
+        ),
+        figure(
+            "sync_p50_seconds",
+            "Half of the syncs took the server no longer.",
+            seconds(s.sync_p50_us),
+        ),
+        figure("sync_p99_seconds", "99 of 100 syncs took it no longer.", seconds(s.sync_p99_us)),
+        figure("log_entries_total", "Entries appended.", s.log_entries as f64),
+        figure("log_bytes_total", "Bytes of entries appended.", s.log_bytes as f64),
+        figure(
+            "groups_synced_total",
+            "Transaction groups synced in the tree.",
+            s.groups_synced as f64,
+        ),
+        figure("groups_unsynced", "Transaction groups in the log alone.", s.groups_unsynced as f64),
+        figure(
+            "unsynced_bytes",
+            "Bytes of entries that the tree may lack.",
+            s.unsynced_bytes as f64,
+        ),
+        figure("unsynced_age_seconds", "Age of the oldest of them.", s.unsynced_age_s),
+        figure(
+            "failed",
+            "1 if the tree cannot be synced any more.",
+            f64::from(u8::from(s.failure.is_some())),
+        ),
+    ]
+}
+
+impl Service for MountService {
+    fn kind(&self) -> &'static str {
+        KIND
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn status(&self) -> ServiceStatus {
+        let s = self.mount.status();
+        let trouble = s.failure.iter().map(|why| {
+            format!("{why}; entries stay in log {}: mend {}, then mount it again", s.log, s.tree)
+        });
+        ServiceStatus {
+            kind: KIND.into(),
+            name: self.name.clone(),
+            summary: format!("{} by log {}, {} syncs", s.tree, s.log, s.syncs),
+            trouble: trouble.collect(),
+            figures: figures(&s),
+            details: json!(s),
+        }
+    }
+
+    fn drain(&self, progress: &mut Progress<'_>) -> Result<()> {
+        let what = format!("{}: syncing its tree", self.name);
+        let total_bytes = self.mount.status().unsynced_bytes;
+        let _ = progress(&Work { what, total_bytes, ..Work::default() });
+        self.mount.sync().map_err(told)?;
+        self.home.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    fn stop(&self, how: &Stop) -> Result<()> {
+        match how.must {
+            true => self.mount.abandon(false),
+            false => self.mount.unmount(!self.home.swap(false, Ordering::AcqRel)),
+        }
+        .map_err(told)
+    }
+
+    fn ended(&self) -> bool {
+        self.mount.ended()
+    }
+}

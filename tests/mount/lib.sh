@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# shellcheck shell=bash
+# What the scripts of this directory share, on top of tests/serve/lib.sh: a file system
+# on a file, a pool, and a mount.
+
+[ -e /dev/fuse ] && [ "$(id -u)" = 0 ] || skip "no /dev/fuse, or not root"
+
+pool_size=${POOL_SIZE:-64M}
+mounted=''
+
+compile() { # PROGRAM gcc's arguments...
+	local program=$1
+	shift
+	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -pthread -o "$work/$program" "$@"
+}
+
+# make_disk SYSTEM SIZE: a new file system at $work/disk; skips what cannot be had.
+make_disk() {
+	need "mkfs.$1" losetup
+	rm -f "$work/image"
+	truncate -s "$2" "$work/image"
+	case $1 in
+	ext4) mkfs.ext4 -qF "$work/image" ;;
+	*) "mkfs.$1" -qf "$work/image" >/dev/null ;;
+	esac
+	mkdir -p "$work/disk"
+	mount -o loop "$work/image" "$work/disk" || skip "$1 cannot be mounted from a file here"
+}
+umount_disk() { ! mountpoint -q "$work/disk" || umount "$work/disk"; }
+at_end 'umount -l "$work/disk" 2>/dev/null || true'
+
+# start_mount TREE [OPTIONS]: over the tree itself; returns when programs can use it.
+start_mount() {
+	local tree=$1 tries
+	shift
+	[ -e "$pool" ] || "$FOREBAY" create "$pool" --size "$pool_size" >/dev/null
+	"$FOREBAY" mount "$pool" "$tree" --allow-other --foreground "$@" >>"$work/mount.log" 2>&1 &
+	server=$!
+	mounted=$tree
+	for ((tries = 0; tries < 1200; tries++)); do
+		[ "$(stat -f -c %T "$tree" 2>/dev/null)" = fuseblk ] && return
+		kill -0 "$server" 2>/dev/null || { tail -n 20 "$work/mount.log" >&2; fail "the mount ended before it was there"; }
+		sleep 0.05
+	done
+	fail "no mount after 60 s"
+}
+
+# In order: what was logged is in the tree.
+stop_mount() {
+	"$FOREBAY" umount "$mounted" >>"$work/mount.log" 2>&1 || fail "umount failed"
+	wait "$server" || fail "the mount's process ended with code $?"
+	server='' mounted=''
+}
+
+# No notice given.
+kill_mount() {
+	kill_server
+	[ -z "$mounted" ] || umount -l "$mounted" 2>/dev/null || true
+	mounted=''
+}
+at_end '[ -z "$mounted" ] || umount -l "$mounted" 2>/dev/null || true'
