@@ -170,7 +170,6 @@ impl<'a> History<'a> {
             }
             Record::Data { fid, offset, size, mtime, bytes } => {
                 let file = self.content(number, fid)?;
-                let size = if planted(Bug::SizeNotRestored) { 0 } else { size };
                 file.content.push(Change::Write { offset, bytes, size });
                 file.attr.mtime = Some(mtime);
             }
@@ -179,7 +178,9 @@ impl<'a> History<'a> {
                 if size == 0 {
                     file.content.clear();
                 }
-                file.content.push(Change::Truncate { size });
+                if !planted(Bug::SizeNotRestored) {
+                    file.content.push(Change::Truncate { size });
+                }
                 file.attr.mtime = Some(time(entry.time_ns));
             }
             Record::Allocate { fid, mode, offset, length } => {

@@ -18,6 +18,9 @@ mod planted;
 mod run;
 mod staging;
 
+#[cfg(test)]
+mod model;
+
 use std::collections::HashSet;
 use std::path::PathBuf;
 

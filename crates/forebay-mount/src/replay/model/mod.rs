@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Goal: whatever a crash leaves of a tree, the replay makes of it and of the log what was
+//! acknowledged.  Method: bounded workloads as ACE of CrashMonkey has them, run by the
+//! live part on a simulated tree; the crash after each event of tree and log, names and
+//! attributes as a prefix, data as a subset of sectors; replay, then an oracle; and the
+//! replay itself cut after each of its own events, and run again.
+
+mod oracle;
+pub mod sim;
+pub mod workloads;
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use super::planted::{plant, Bug, ALL};
+use super::{replay, ReplayOptions};
+use oracle::{judge, Truth};
+use sim::{Disk, Event, SimTree, State};
+use workloads::{acts, run, Act, Ran};
+
+/// SplitMix64.
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+    pub fn index(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    workloads: u64,
+    crashes: u64,
+    replays: u64,
+    cut_replays: u64,
+    distinct: HashSet<u64>,
+}
+
+fn hash(state: &State, log: &[Vec<u8>]) -> u64 {
+    let mut h = DefaultHasher::new();
+    (state, log).hash(&mut h);
+    h.finish()
+}
+
+/// What a crash leaves: names up to a point, and of the data nothing, all, or some.
+fn crash(disk: &Disk, rng: &mut Rng) -> State {
+    let point = rng.index(disk.points());
+    let how = rng.index(4);
+    let mut chance = Rng(rng.next());
+    disk.crash(point, &mut || match how {
+        0 => false,
+        1 => true,
+        _ => chance.next() & 1 == 1,
+    })
+}
+
+/// The entries that are left of the log.
+pub fn log_of(events: &[Event]) -> Vec<Vec<u8>> {
+    let synced =
+        events.iter().filter_map(|e| if let Event::LogSync(t) = e { Some(*t) } else { None });
+    let synced = synced.max().unwrap_or(0);
+    let left = events.iter().filter_map(|e| match e {
+        Event::Append(txg, body) if *txg > synced => Some(body.clone()),
+        _ => None,
+    });
+    left.collect()
+}
+
+/// Replays, and says what the tree's durable state comes to, with what happened on the way.
+fn replayed(state: &State, log: &[Vec<u8>]) -> Result<(State, Vec<Event>), String> {
+    let tree = SimTree::new(state.clone());
+    replay(&tree, log, &ReplayOptions::default(), &mut |_, _| {}).map_err(|e| e.to_string())?;
+    let (mut disk, trace) = (Disk::new(state.clone()), tree.trace());
+    trace.iter().for_each(|e| disk.feed(e));
+    Ok((disk.crash(0, &mut || false), trace))
+}
+
+/// The replay of one in `every` crashes is cut in its turn.
+fn explore(
+    ran: &Ran,
+    samples: usize,
+    every: usize,
+    rng: &mut Rng,
+    counts: &mut Counts,
+) -> Result<(), String> {
+    counts.workloads += 1;
+    let mut seen = HashSet::new();
+    let mut disk = Disk::new(ran.base.clone());
+    for at in 0..=ran.trace.len() {
+        if at > 0 {
+            disk.feed(&ran.trace[at - 1]);
+        }
+        let truths: Vec<&Truth> = ran.truths(at);
+        if truths.is_empty() {
+            continue;
+        }
+        let log = log_of(&ran.trace[..at]);
+        for sample in 0..samples {
+            let state = crash(&disk, rng);
+            counts.crashes += 1;
+            let key = hash(&state, &log);
+            counts.distinct.insert(key);
+            // The same state may be right before a step has ended, and wrong after it.
+            if !seen
+                .insert((key, truths.iter().map(|t| std::ptr::from_ref(*t)).collect::<Vec<_>>()))
+            {
+                continue;
+            }
+            let context = |e: String| format!("crash at event {at}, sample {sample}: {e}");
+            counts.replays += 1;
+            let (end, trace) = replayed(&state, &log).map_err(context)?;
+            judge(&end, &truths).map_err(context)?;
+            if rng.index(every) != 0 {
+                continue;
+            }
+            let mut again = Disk::new(state.clone());
+            for (cut, event) in trace.iter().enumerate() {
+                again.feed(event);
+                let state = crash(&again, rng);
+                counts.cut_replays += 1;
+                let context =
+                    |e: String| context(format!("replay cut after {cut} and run again: {e}"));
+                let (end, _) = replayed(&state, &log).map_err(context)?;
+                judge(&end, &truths).map_err(context)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The workloads of a length: all, or one in `every`.
+fn sweep(
+    length: u32,
+    every: u64,
+    samples: usize,
+    seed: u64,
+    counts: &mut Counts,
+) -> Option<String> {
+    let acts = acts();
+    let total = (acts.len() as u64).pow(length);
+    let mut rng = Rng(seed);
+    let mut n = seed % every;
+    while n < total {
+        let (mut rest, mut workload) = (n, Vec::new());
+        for _ in 0..length {
+            workload.extend(acts[(rest % acts.len() as u64) as usize].clone());
+            rest /= acts.len() as u64;
+        }
+        let ran = run(&workload, None);
+        if let Err(e) = explore(&ran, samples, 3, &mut rng, counts) {
+            return Some(format!("{workload:?} (length {length}, number {n}, seed {seed}): {e}"));
+        }
+        n += every;
+    }
+    None
+}
+
+fn told(counts: &Counts, what: &str) {
+    println!(
+        "{what}: {} workloads, {} crashes, {} distinct states, {} replays, {} of them cut and run again",
+        counts.workloads,
+        counts.crashes,
+        counts.distinct.len(),
+        counts.replays + counts.cut_replays,
+        counts.cut_replays
+    );
+}
+
+/// `MOUNT_MODEL=whole`: length 2 whole and more of length 3, in minutes.
+pub fn whole() -> bool {
+    std::env::var("MOUNT_MODEL").is_ok_and(|v| v == "whole")
+}
+
+#[test]
+fn bounded_workloads() {
+    let (two, three) = if whole() { (1, 1009) } else { (151, 40009) };
+    for (length, every, samples) in [(1, 1, 6), (2, two, 3), (3, three, 2)] {
+        let mut counts = Counts::default();
+        let violation = sweep(length, every, samples, 1, &mut counts);
+        told(&counts, &format!("length {length}"));
+        assert_eq!(violation, None);
+    }
+}
+
+/// For each mistake the workload that shows it.
+fn shown_by(bug: Bug) -> &'static [Act] {
+    use Act::*;
+    match bug {
+        Bug::ByName => &[Link("foo", "bar")],
+        Bug::UnlinkForgotten => &[Unlink("A/bar"), Fsync("A")],
+        Bug::RenameOverWithoutData => &[Write("foo", 0, 600), Rename("foo", "A/bar")],
+        Bug::SyncedWithoutEntry | Bug::SyncedIgnored => {
+            &[Write("foo", 0, 600), Fsync("foo"), Write("foo", 0, 1200), Fsync("foo")]
+        }
+        Bug::CheckpointTooEarly => &[Rename("foo", "A/bar"), Fsync("A/bar")],
+        Bug::SizeNotRestored => &[Truncate("foo", 700), Fsync("foo")],
+        Bug::VoidIgnored => &[Create("full")],
+        Bug::OldIdentityTaken => &[Unlink("foo"), Create("foo"), Fsync("foo")],
+        Bug::StagingForgotten => &[Create("bar")],
+        Bug::LinkIsACopy => &[Link("foo", "bar"), Fsync("foo")],
+        Bug::ExchangeHalf => &[Exchange("foo", "A/bar")],
+        // The staging directory and its list are the first two of what is made.
+        Bug::GoneForgotten => &[
+            Create("a"),
+            Chmod("a", 0o600),
+            Create("b"),
+            Chmod("b", 0o600),
+            Create("c"),
+            Write("c", 0, 600),
+            Fsync("c"),
+        ],
+        Bug::UnlinkInsteadOfStaging => &[Rename("foo", "bar")],
+        Bug::AttributesForgotten => &[Chmod("A", 0o700), Fsync("A")],
+        Bug::RefusedRmdirDone => &[Rmdir("A")],
+    }
+}
+
+#[test]
+fn planted_bugs_are_caught() {
+    let mut missed = Vec::new();
+    for bug in ALL {
+        let workload = shown_by(bug);
+        let explored = |bug| {
+            plant(bug);
+            let found = explore(&run(workload, bug), 40, 1, &mut Rng(1), &mut Counts::default());
+            plant(None);
+            found.err()
+        };
+        assert_eq!(explored(None), None, "{workload:?}, and no mistake");
+        match explored(Some(bug)) {
+            Some(by) => {
+                println!("{bug:?}: {workload:?}: {}", by.chars().take(400).collect::<String>())
+            }
+            None => missed.push(bug),
+        }
+    }
+    assert_eq!(missed, []);
+}
+
+#[test]
+fn acts_are_many() {
+    assert!(acts().len() > 60);
+    let _: &[Act] = &acts()[0];
+}

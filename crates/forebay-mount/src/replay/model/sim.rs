@@ -1,0 +1,513 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A tree in memory that remembers everything since its last sync, and from that makes
+//! what a file system may have kept at a crash.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use rustix::io::Errno;
+
+use crate::record::{Allocate, Kind, SetAttr, Time};
+use crate::tree::{Attr, Handle, New, RenameHow, Result, Tree, TreeIdentity};
+
+pub const ROOT_INO: u64 = 1;
+const SECTOR: usize = 512;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Inode {
+    pub kind: Kind,
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub mtime: i64,
+    pub data: Vec<u8>,
+    pub target: Vec<u8>,
+    pub names: BTreeMap<Vec<u8>, u64>,
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    pub nlink: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct State {
+    pub inodes: BTreeMap<u64, Inode>,
+    /// The next identity; after a crash those that are lost are given out again.
+    next: u64,
+}
+
+#[derive(Clone, Debug)]
+pub enum Op {
+    Create {
+        dir: u64,
+        name: Vec<u8>,
+        ino: u64,
+        kind: Kind,
+        mode: u32,
+        uid: u32,
+        gid: u32,
+        target: Vec<u8>,
+    },
+    Link {
+        ino: u64,
+        dir: u64,
+        name: Vec<u8>,
+    },
+    Unlink {
+        dir: u64,
+        name: Vec<u8>,
+    },
+    Rename {
+        from: (u64, Vec<u8>),
+        to: (u64, Vec<u8>),
+        exchange: bool,
+    },
+    Truncate {
+        ino: u64,
+        size: usize,
+    },
+    Zero {
+        ino: u64,
+        offset: usize,
+        end: usize,
+        grow: bool,
+    },
+    SetAttr {
+        ino: u64,
+        set: SetAttr,
+    },
+    Xattr {
+        ino: u64,
+        name: Vec<u8>,
+        value: Option<Vec<u8>>,
+    },
+    Write {
+        ino: u64,
+        offset: usize,
+        bytes: Vec<u8>,
+    },
+}
+
+/// What happened, in order: to the tree, and to the log.
+#[derive(Clone, Debug)]
+pub enum Event {
+    Op(Op),
+    SyncAll,
+    SyncFile(u64),
+    Append(u64, Vec<u8>),
+    LogSync(u64),
+}
+
+impl Inode {
+    fn new(kind: Kind) -> Inode {
+        Inode {
+            kind,
+            mode: 0o755,
+            uid: 0,
+            gid: 0,
+            mtime: 0,
+            data: Vec::new(),
+            target: Vec::new(),
+            names: BTreeMap::new(),
+            xattrs: BTreeMap::new(),
+            nlink: 1,
+        }
+    }
+}
+
+impl State {
+    pub fn empty() -> State {
+        let root = (ROOT_INO, Inode::new(Kind::Directory));
+        State { inodes: BTreeMap::from([root]), next: ROOT_INO + 1 }
+    }
+
+    fn get(&mut self, ino: u64) -> &mut Inode {
+        self.inodes.get_mut(&ino).expect("an inode of this state")
+    }
+
+    fn drop_name(&mut self, ino: u64) {
+        self.get(ino).nlink -= 1;
+    }
+
+    pub fn apply(&mut self, op: &Op) {
+        match op {
+            Op::Create { dir, name, ino, kind, mode, uid, gid, target } => {
+                let new = Inode {
+                    mode: *mode,
+                    uid: *uid,
+                    gid: *gid,
+                    target: target.clone(),
+                    ..Inode::new(*kind)
+                };
+                self.inodes.insert(*ino, new);
+                self.next = self.next.max(ino + 1);
+                self.get(*dir).names.insert(name.clone(), *ino);
+            }
+            Op::Link { ino, dir, name } => {
+                self.get(*dir).names.insert(name.clone(), *ino);
+                self.get(*ino).nlink += 1;
+            }
+            Op::Unlink { dir, name } => {
+                if let Some(ino) = self.get(*dir).names.remove(name) {
+                    self.drop_name(ino);
+                }
+            }
+            Op::Rename { from, to, exchange } => {
+                let moved = self.get(from.0).names.remove(&from.1).expect("it is there");
+                let old = self.get(to.0).names.insert(to.1.clone(), moved);
+                match old {
+                    Some(old) if *exchange => {
+                        self.get(from.0).names.insert(from.1.clone(), old);
+                    }
+                    Some(old) => self.drop_name(old),
+                    None => {}
+                }
+            }
+            Op::Truncate { ino, size } => self.get(*ino).data.resize(*size, 0),
+            Op::Zero { ino, offset, end, grow } => {
+                let data = &mut self.get(*ino).data;
+                if *grow && data.len() < *end {
+                    data.resize(*end, 0);
+                }
+                let end = (*end).min(data.len());
+                if *offset < end {
+                    data[*offset..end].fill(0);
+                }
+            }
+            Op::SetAttr { ino, set } => {
+                let i = self.get(*ino);
+                i.mode = set.mode.unwrap_or(i.mode);
+                i.uid = set.uid.unwrap_or(i.uid);
+                i.gid = set.gid.unwrap_or(i.gid);
+                i.mtime = set.mtime.map_or(i.mtime, |t| t.seconds);
+            }
+            Op::Xattr { ino, name, value } => {
+                let xattrs = &mut self.get(*ino).xattrs;
+                match value {
+                    Some(value) => drop(xattrs.insert(name.clone(), value.clone())),
+                    None => drop(xattrs.remove(name)),
+                }
+            }
+            Op::Write { ino, offset, bytes } => {
+                let data = &mut self.get(*ino).data;
+                if data.len() < offset + bytes.len() {
+                    data.resize(offset + bytes.len(), 0);
+                }
+                data[*offset..offset + bytes.len()].copy_from_slice(bytes);
+            }
+        }
+    }
+
+    /// Without what has no name: nobody holds it any more.
+    fn crashed(mut self) -> State {
+        self.inodes.retain(|_, i| i.nlink > 0);
+        self.next = self.inodes.keys().last().map_or(2, |k| k + 1);
+        self
+    }
+}
+
+/// What is durable, and what came since.
+#[derive(Clone, Debug)]
+pub struct Disk {
+    base: State,
+    pending: Vec<Op>,
+}
+
+impl Disk {
+    pub fn new(base: State) -> Disk {
+        Disk { base, pending: Vec::new() }
+    }
+
+    pub fn feed(&mut self, event: &Event) {
+        match event {
+            Event::Op(op) => self.pending.push(op.clone()),
+            Event::SyncAll => {
+                let pending = std::mem::take(&mut self.pending);
+                pending.iter().for_each(|op| self.base.apply(op));
+            }
+            // The journal's commit: all names and attributes, and this file's data.
+            Event::SyncFile(synced) => {
+                let other = |op: &Op| matches!(op, Op::Write { ino, .. } if ino != synced);
+                let (left, done) = std::mem::take(&mut self.pending).into_iter().partition(other);
+                self.pending = left;
+                let done: Vec<Op> = done;
+                done.iter().for_each(|op| self.base.apply(op));
+            }
+            Event::Append(..) | Event::LogSync(..) => {}
+        }
+    }
+
+    /// How many points there are at which names and attributes may have stopped.
+    pub fn points(&self) -> usize {
+        self.pending.len() + 1
+    }
+
+    /// Names and attributes up to `point`; of data before and after it, by the sector,
+    /// what `keep` says.
+    pub fn crash(&self, point: usize, keep: &mut dyn FnMut() -> bool) -> State {
+        let mut state = self.base.clone();
+        for (i, op) in self.pending.iter().enumerate() {
+            let Op::Write { ino, offset, bytes } = op else {
+                if i < point {
+                    state.apply(op);
+                }
+                continue;
+            };
+            if i >= point && self.pending[point..i].iter().any(|o| !matches!(o, Op::Write { .. })) {
+                continue;
+            }
+            let Some(inode) = state.inodes.get_mut(ino) else { continue };
+            let mut at = *offset;
+            while at < offset + bytes.len() {
+                let end = ((at / SECTOR + 1) * SECTOR).min(offset + bytes.len());
+                if keep() {
+                    if inode.data.len() < end {
+                        inode.data.resize(end, 0);
+                    }
+                    inode.data[at..end].copy_from_slice(&bytes[at - offset..end - offset]);
+                }
+                at = end;
+            }
+        }
+        state.crashed()
+    }
+}
+
+#[derive(Debug)]
+struct Inner {
+    now: State,
+    trace: Vec<Event>,
+}
+
+/// The tree as a running system sees it, and what happened to it.
+#[derive(Clone, Debug)]
+pub struct SimTree(Arc<Mutex<Inner>>);
+
+impl SimTree {
+    pub fn new(now: State) -> SimTree {
+        SimTree(Arc::new(Mutex::new(Inner { now, trace: Vec::new() })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap()
+    }
+
+    pub fn now(&self) -> State {
+        self.lock().now.clone()
+    }
+
+    pub fn event(&self, event: Event) {
+        self.lock().trace.push(event);
+    }
+
+    pub fn events(&self) -> usize {
+        self.lock().trace.len()
+    }
+
+    pub fn trace(&self) -> Vec<Event> {
+        self.lock().trace.clone()
+    }
+
+    fn op(&self, op: Op) -> Result<()> {
+        let mut inner = self.lock();
+        inner.now.apply(&op);
+        inner.trace.push(Event::Op(op));
+        Ok(())
+    }
+
+    fn with<R>(&self, ino: u64, f: impl FnOnce(&Inode) -> R) -> Result<R> {
+        self.lock().now.inodes.get(&ino).map(f).ok_or(Errno::STALE)
+    }
+
+    fn find(&self, dir: u64, name: &[u8]) -> Result<Option<u64>> {
+        self.with(dir, |i| i.names.get(name).copied())
+    }
+
+    fn within(&self, dir: u64, ino: u64) -> bool {
+        let state = &self.lock().now;
+        let (mut at, mut steps) = (vec![ino], 0);
+        while let Some(i) = at.pop() {
+            steps += 1;
+            if i == dir || steps > 1000 {
+                return true;
+            }
+            let inode = &state.inodes[&i];
+            at.extend(inode.names.values().filter(|c| state.inodes[c].kind == Kind::Directory));
+        }
+        false
+    }
+
+    pub fn is_within(&self, dir: u64, ino: u64) -> bool {
+        self.within(dir, ino)
+    }
+
+    fn may_replace(&self, moved: Kind, old: u64) -> Result<()> {
+        let (kind, empty) = self.with(old, |i| (i.kind, i.names.is_empty()))?;
+        match (moved == Kind::Directory, kind == Kind::Directory) {
+            (true, false) => Err(Errno::NOTDIR),
+            (false, true) => Err(Errno::ISDIR),
+            (true, true) if !empty => Err(Errno::NOTEMPTY),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The largest file.
+fn fits(size: u64) -> Result<()> {
+    match size > 1 << 20 {
+        true => Err(Errno::FBIG),
+        false => Ok(()),
+    }
+}
+
+impl Tree for SimTree {
+    type Node = u64;
+
+    fn identity(&self) -> Result<TreeIdentity> {
+        Ok(TreeIdentity {
+            file_system: [7; 16],
+            root: self.handle(&ROOT_INO)?,
+            path: b"/tree".to_vec(),
+        })
+    }
+    fn root(&self) -> u64 {
+        ROOT_INO
+    }
+    fn open(&self, handle: &Handle, _: &[u8]) -> Result<Option<u64>> {
+        let ino = u64::from_le_bytes(handle.0[..].try_into().map_err(|_| Errno::INVAL)?);
+        Ok(self.lock().now.inodes.contains_key(&ino).then_some(ino))
+    }
+    fn handle(&self, node: &u64) -> Result<Handle> {
+        Ok(Handle(node.to_le_bytes().to_vec()))
+    }
+    fn lookup(&self, dir: &u64, name: &[u8]) -> Result<Option<u64>> {
+        self.find(*dir, name)
+    }
+    fn names(&self, dir: &u64) -> Result<Vec<Vec<u8>>> {
+        self.with(*dir, |i| i.names.keys().cloned().collect())
+    }
+    fn attr(&self, node: &u64) -> Result<Attr> {
+        let ino = *node;
+        self.with(ino, |i| Attr {
+            kind: i.kind,
+            ino,
+            mode: i.mode,
+            nlink: i.nlink,
+            uid: i.uid,
+            gid: i.gid,
+            device: 0,
+            size: i.data.len() as u64,
+            blocks: 0,
+            block_size: 4096,
+            atime: Time::default(),
+            mtime: Time { seconds: i.mtime, nanoseconds: 0 },
+            ctime: Time::default(),
+        })
+    }
+    fn create(&self, dir: &u64, name: &[u8], new: &New<'_>) -> Result<u64> {
+        if self.find(*dir, name)?.is_some() {
+            return Err(Errno::EXIST);
+        }
+        // A file system that is full, for this name.
+        if name == b"full" {
+            return Err(Errno::NOSPC);
+        }
+        let ino = self.lock().now.next;
+        let (name, target) = (name.to_vec(), new.target.to_vec());
+        let &New { kind, mode, uid, gid, .. } = new;
+        self.op(Op::Create { dir: *dir, name, ino, kind, mode, uid, gid, target })?;
+        Ok(ino)
+    }
+    fn link(&self, node: &u64, dir: &u64, name: &[u8]) -> Result<()> {
+        if self.find(*dir, name)?.is_some() {
+            return Err(Errno::EXIST);
+        }
+        match self.with(*node, |i| (i.kind, i.nlink))? {
+            (Kind::Directory, _) => return Err(Errno::PERM),
+            (_, 0) => return Err(Errno::NOENT),
+            _ => {}
+        }
+        self.op(Op::Link { ino: *node, dir: *dir, name: name.to_vec() })
+    }
+    fn unlink(&self, dir: &u64, name: &[u8], directory: bool) -> Result<()> {
+        let ino = self.find(*dir, name)?.ok_or(Errno::NOENT)?;
+        let (kind, empty) = self.with(ino, |i| (i.kind, i.names.is_empty()))?;
+        match (directory, kind == Kind::Directory) {
+            (true, false) => return Err(Errno::NOTDIR),
+            (false, true) => return Err(Errno::ISDIR),
+            (true, true) if !empty => return Err(Errno::NOTEMPTY),
+            _ => {}
+        }
+        self.op(Op::Unlink { dir: *dir, name: name.to_vec() })
+    }
+    fn rename(&self, from: (&u64, &[u8]), to: (&u64, &[u8]), how: RenameHow) -> Result<()> {
+        let moved = self.find(*from.0, from.1)?.ok_or(Errno::NOENT)?;
+        let old = self.find(*to.0, to.1)?;
+        let kind = self.with(moved, |i| i.kind)?;
+        if kind == Kind::Directory && self.within(*to.0, moved) {
+            return Err(Errno::INVAL);
+        }
+        match (how, old) {
+            (RenameHow::NoReplace, Some(_)) => return Err(Errno::EXIST),
+            (RenameHow::Exchange, None) => return Err(Errno::NOENT),
+            (RenameHow::Exchange, Some(old)) if self.within(*from.0, old) => {
+                return Err(Errno::INVAL)
+            }
+            (RenameHow::Replace, Some(old)) => self.may_replace(kind, old)?,
+            _ => {}
+        }
+        let exchange = how == RenameHow::Exchange;
+        let (from, to) = ((*from.0, from.1.to_vec()), (*to.0, to.1.to_vec()));
+        self.op(Op::Rename { from, to, exchange })
+    }
+    fn read_link(&self, node: &u64) -> Result<Vec<u8>> {
+        self.with(*node, |i| i.target.clone())
+    }
+    fn read(&self, node: &u64, offset: u64, bytes: &mut [u8]) -> Result<usize> {
+        self.with(*node, |i| {
+            let from = (offset as usize).min(i.data.len());
+            let n = bytes.len().min(i.data.len() - from);
+            bytes[..n].copy_from_slice(&i.data[from..from + n]);
+            n
+        })
+    }
+    fn write(&self, node: &u64, offset: u64, bytes: &[u8]) -> Result<()> {
+        fits(offset.saturating_add(bytes.len() as u64))?;
+        self.op(Op::Write { ino: *node, offset: offset as usize, bytes: bytes.to_vec() })
+    }
+    fn truncate(&self, node: &u64, size: u64) -> Result<()> {
+        fits(size)?;
+        self.op(Op::Truncate { ino: *node, size: size as usize })
+    }
+    fn allocate(&self, node: &u64, mode: Allocate, offset: u64, length: u64) -> Result<()> {
+        fits(offset.saturating_add(length))?;
+        let (ino, offset, end) = (*node, offset as usize, (offset + length) as usize);
+        let size = self.with(ino, |i| i.data.len())?;
+        match mode {
+            Allocate::KeepSize => Ok(()),
+            Allocate::Extend => {
+                self.op(Op::Zero { ino, offset: end.min(size).max(size), end, grow: true })
+            }
+            Allocate::Zero => self.op(Op::Zero { ino, offset, end, grow: true }),
+            Allocate::Punch | Allocate::ZeroKeepSize => {
+                self.op(Op::Zero { ino, offset, end, grow: false })
+            }
+        }
+    }
+    fn set_attr(&self, node: &u64, set: &SetAttr) -> Result<()> {
+        self.op(Op::SetAttr { ino: *node, set: *set })
+    }
+    fn xattr(&self, node: &u64, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.with(*node, |i| i.xattrs.get(name).cloned())
+    }
+    fn set_xattr(&self, node: &u64, name: &[u8], value: Option<&[u8]>) -> Result<()> {
+        let (name, value) = (name.to_vec(), value.map(<[u8]>::to_vec));
+        self.op(Op::Xattr { ino: *node, name, value })
+    }
+    fn sync(&self, node: &u64, _: bool) -> Result<()> {
+        self.event(Event::SyncFile(*node));
+        Ok(())
+    }
+    fn sync_all(&self) -> Result<()> {
+        self.event(Event::SyncAll);
+        Ok(())
+    }
+}

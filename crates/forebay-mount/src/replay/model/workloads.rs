@@ -1,0 +1,415 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Bounded workloads, run by the live part, with what is allowed after each of their steps.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::super::planted::Bug;
+use super::oracle::{Bytes, Truth};
+use super::sim::{Event, Op, SimTree, State, ROOT_INO};
+use crate::live::{Inode, Journal, JournalError, Live, LiveOptions};
+use crate::record::{header, Allocate, Entry, Kind, Record, Records, SetAttr};
+use crate::tree::{New, RenameHow, Tree};
+
+type Path = &'static str;
+
+/// Of [`LiveOptions`], so that two writes are more than it.
+const SYNC_LIMIT: usize = 1000;
+
+#[derive(Clone, Copy, Debug)]
+pub enum Act {
+    Create(Path),
+    Mkdir(Path),
+    Symlink(Path),
+    Link(Path, Path),
+    Unlink(Path),
+    Rmdir(Path),
+    Rename(Path, Path),
+    Exchange(Path, Path),
+    Truncate(Path, usize),
+    Allocate(Path, Allocate, usize, usize),
+    Write(Path, usize, usize),
+    Chmod(Path, u32),
+    Xattr(Path),
+    Fsync(Path),
+    Sync,
+}
+
+/// Each operation, followed by each kind of sync.  The live part does the same for
+/// fdatasync as for fsync, and for what mmap wrote as for a write.
+pub fn acts() -> Vec<Vec<Act>> {
+    use Act::*;
+    let operations = [
+        (Create("bar"), "bar"),
+        (Create("A/foo"), "A/foo"),
+        (Create("full"), "foo"),
+        (Mkdir("C"), "C"),
+        (Mkdir("A/D"), "A/D"),
+        (Symlink("B/s"), "B"),
+        (Link("foo", "bar"), "foo"),
+        (Link("foo", "A/foo"), "A/foo"),
+        (Unlink("foo"), "foo"),
+        (Unlink("A/bar"), "A"),
+        (Rmdir("B"), "A"),
+        (Rmdir("A"), "A"),
+        (Rename("foo", "bar"), "bar"),
+        (Rename("foo", "A/bar"), "A/bar"),
+        (Rename("A/bar", "foo"), "foo"),
+        (Rename("A/bar", "B/foo"), "B/foo"),
+        (Rename("bar", "foo"), "foo"),
+        (Rename("A", "C"), "C"),
+        (Rename("A", "B"), "B"),
+        (Rename("B", "A/D"), "A/D"),
+        (Exchange("foo", "A/bar"), "foo"),
+        (Exchange("A", "B"), "A"),
+        (Truncate("foo", 0), "foo"),
+        (Truncate("foo", 700), "foo"),
+        (Truncate("A/bar", 3000), "A/bar"),
+        (Allocate("foo", crate::record::Allocate::Extend, 0, 4096), "foo"),
+        (Allocate("foo", crate::record::Allocate::Punch, 300, 700), "foo"),
+        (Write("foo", 0, 600), "foo"),
+        (Write("foo", 0, 1200), "foo"),
+        (Write("foo", 1300, 900), "foo"),
+        (Write("A/bar", 200, 1500), "A/bar"),
+        (Write("bar", 0, 800), "bar"),
+        (Write("A/foo", 0, 800), "A/foo"),
+        (Chmod("foo", 0o600), "foo"),
+        (Chmod("A", 0o700), "A"),
+        (Xattr("A/bar"), "A/bar"),
+    ];
+    let mut all = Vec::new();
+    for (operation, synced) in operations {
+        all.push(vec![operation]);
+        all.push(vec![operation, Fsync(synced)]);
+        all.push(vec![operation, Sync]);
+    }
+    all
+}
+
+#[derive(Clone, Debug)]
+struct SimJournal {
+    tree: SimTree,
+    bug: Option<Bug>,
+    renaming: Arc<AtomicBool>,
+}
+
+impl SimJournal {
+    /// Mistakes of the live part: what it does not log.
+    fn loses(&self, record: &Record<'_>) -> bool {
+        match self.bug {
+            Some(Bug::SyncedWithoutEntry) => matches!(record, Record::Synced { .. }),
+            Some(Bug::RenameOverWithoutData) => {
+                self.renaming.load(Ordering::Relaxed) && matches!(record, Record::Data { .. })
+            }
+            _ => false,
+        }
+    }
+
+    fn entry(&self, body: Vec<u8>) -> Vec<u8> {
+        if self.bug.is_none() {
+            return body;
+        }
+        let (entry, mut left) = (Entry::parse(&body).unwrap(), Records::default());
+        entry.records().map(Result::unwrap).filter(|r| !self.loses(r)).for_each(|r| left.push(&r));
+        [&header(entry.number, entry.time_ns, left.count())[..], left.bytes()].concat()
+    }
+}
+
+impl Journal for SimJournal {
+    fn append(&self, txg: u64, pieces: &[&[u8]]) -> Result<(), JournalError> {
+        self.tree.event(Event::Append(txg, self.entry(pieces.concat())));
+        Ok(())
+    }
+    fn sync(&self, txg: u64) -> Result<(), JournalError> {
+        self.tree.event(Event::LogSync(txg));
+        Ok(())
+    }
+    fn entry_max(&self) -> usize {
+        65536
+    }
+}
+
+#[derive(Debug)]
+struct Step {
+    start: usize,
+    end: usize,
+    /// While it goes on, besides what was before.
+    during: Vec<Truth>,
+    after: Truth,
+}
+
+/// A workload that was run.
+#[derive(Debug)]
+pub struct Ran {
+    pub base: State,
+    pub trace: Vec<Event>,
+    /// The tree at the end.
+    pub last: State,
+    first: Truth,
+    steps: Vec<Step>,
+}
+
+impl Ran {
+    /// What may be there after a crash behind so many events; none: behind the end.
+    pub fn truths(&self, at: usize) -> Vec<&Truth> {
+        let mut before = &self.first;
+        for step in &self.steps {
+            if at < step.end {
+                // Nothing of it has happened yet, or all may have.
+                let during = step.during.iter().filter(|_| at > step.start);
+                return std::iter::once(before).chain(during).collect();
+            }
+            before = &step.after;
+        }
+        let end = self.steps.last().map_or(0, |s| s.end);
+        if at == end {
+            vec![before]
+        } else {
+            vec![]
+        }
+    }
+}
+
+/// Directories A and B, files foo and A/bar.
+fn base() -> State {
+    let mut state = State::empty();
+    let data = |n: u8| (0..1300).map(|i| n + (i / 512) as u8).collect();
+    let mut create = |dir, name: &str, ino, kind| {
+        let (mode, target) = (0o755, Vec::new());
+        state.apply(&Op::Create {
+            dir,
+            name: name.into(),
+            ino,
+            kind,
+            mode,
+            uid: 0,
+            gid: 0,
+            target,
+        });
+    };
+    create(ROOT_INO, "A", 2, Kind::Directory);
+    create(ROOT_INO, "B", 3, Kind::Directory);
+    create(ROOT_INO, "foo", 4, Kind::File);
+    create(2, "bar", 5, Kind::File);
+    state.apply(&Op::Write { ino: 4, offset: 0, bytes: data(10) });
+    state.apply(&Op::Write { ino: 5, offset: 0, bytes: data(20) });
+    state
+}
+
+type SimLive = Live<SimTree, SimJournal>;
+type Node = Arc<Inode<u64>>;
+
+fn find(live: &SimLive, path: &str) -> Result<Node, Errno> {
+    let mut at = live.root().clone();
+    for name in path.split('/').filter(|n| !n.is_empty()) {
+        at = live.lookup(&at, name.as_bytes())?.0;
+    }
+    Ok(at)
+}
+
+fn parent<'p>(live: &SimLive, path: &'p str) -> Result<(Node, &'p [u8]), Errno> {
+    let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
+    Ok((find(live, dir)?, name.as_bytes()))
+}
+
+fn new(kind: Kind, target: &'static [u8]) -> New<'static> {
+    New { kind, mode: 0o644, uid: 1, gid: 2, device: 0, target, inherit_acl: false }
+}
+
+/// Who writes here says what: each write has its own bytes.
+fn bytes(step: usize, length: usize) -> Vec<u8> {
+    (0..length).map(|i| 100 + 10 * step as u8 + (i / 512) as u8).collect()
+}
+
+fn act(live: &SimLive, act: Act, step: usize) -> Result<(), Errno> {
+    let make = |path, new: New<'_>| {
+        let (dir, name) = parent(live, path)?;
+        live.create(&dir, name, &new).map(drop)
+    };
+    let rename = |from, to, how| {
+        let ((from_dir, from), (to_dir, to)) = (parent(live, from)?, parent(live, to)?);
+        // The kernel refuses it before the mount sees it.
+        let (moved, tree) = (live.tree().lookup(&from_dir.node, from)?, live.tree());
+        if moved.is_some_and(|m| tree.is_within(to_dir.node, m)) {
+            return Err(Errno::INVAL);
+        }
+        live.rename((&from_dir, from), (&to_dir, to), how)
+    };
+    match act {
+        Act::Create(path) => make(path, new(Kind::File, b"")),
+        Act::Mkdir(path) => make(path, new(Kind::Directory, b"")),
+        Act::Symlink(path) => make(path, New { mode: 0o777, ..new(Kind::Symlink, b"foo") }),
+        Act::Link(old, path) => {
+            let (inode, (dir, name)) = (find(live, old)?, parent(live, path)?);
+            live.link(&inode, &dir, name).map(drop)
+        }
+        Act::Unlink(path) | Act::Rmdir(path) => {
+            let (dir, name) = parent(live, path)?;
+            live.unlink(&dir, name, matches!(act, Act::Rmdir(_)))
+        }
+        Act::Rename(from, to) => rename(from, to, RenameHow::Replace),
+        Act::Exchange(from, to) => rename(from, to, RenameHow::Exchange),
+        Act::Truncate(path, size) => live.truncate(&find(live, path)?, size as u64),
+        Act::Allocate(path, mode, offset, length) => {
+            live.allocate(&find(live, path)?, mode, offset as u64, length as u64)
+        }
+        Act::Write(path, offset, length) => {
+            live.write(&find(live, path)?, offset as u64, &bytes(step, length))
+        }
+        Act::Chmod(path, mode) => {
+            let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+            live.set_attr(&find(live, path)?, &set)
+        }
+        Act::Xattr(path) => live.set_xattr(&find(live, path)?, b"user.x", Some(b"value")),
+        Act::Fsync(path) => live.fsync(&find(live, path)?),
+        Act::Sync => live.sync(),
+    }
+}
+
+/// What is allowed of contents after an act that was done.
+#[derive(Default)]
+struct Contents {
+    bytes: BTreeMap<u64, Bytes>,
+    /// Files that were cut to nothing: how many bytes of what is written are logged at once.
+    replacing: BTreeMap<u64, usize>,
+}
+
+impl Contents {
+    /// While it goes on, and after.
+    fn note(
+        &mut self,
+        act: Act,
+        ino: Option<u64>,
+        step: usize,
+        now: &State,
+    ) -> BTreeMap<u64, Bytes> {
+        let exact = |ino: u64| Bytes::exact(&now.inodes[&ino].data);
+        for (ino, inode) in &now.inodes {
+            if inode.kind == Kind::File && !self.bytes.contains_key(ino) {
+                self.bytes.insert(*ino, Bytes::default());
+            }
+        }
+        let Some(ino) = ino.filter(|i| now.inodes[i].kind == Kind::File) else {
+            return self.bytes.clone();
+        };
+        let entry = self.bytes.get_mut(&ino).unwrap();
+        match act {
+            Act::Write(_, offset, length) => {
+                entry.write(offset, &bytes(step, length));
+                let during = self.bytes.clone();
+                if let Some(left) = self.replacing.remove(&ino) {
+                    if let Some(left) = left.checked_sub(length) {
+                        self.replacing.insert(ino, left);
+                        self.bytes.insert(ino, exact(ino));
+                    }
+                }
+                return during;
+            }
+            Act::Truncate(_, size) => {
+                entry.allowed.resize(size, vec![0]);
+                entry.min = size;
+                if size == 0 {
+                    self.replacing.insert(ino, SYNC_LIMIT);
+                }
+            }
+            Act::Allocate(_, mode, offset, length) => {
+                let end = offset + length;
+                if mode == Allocate::Extend {
+                    let size = entry.allowed.len().max(end);
+                    entry.allowed.resize(size, vec![0]);
+                    entry.min = entry.min.max(end);
+                } else {
+                    let end = end.min(entry.allowed.len());
+                    entry.allowed[offset.min(end)..end].fill(vec![0]);
+                }
+            }
+            // A rename is one of what replaces another file.
+            Act::Fsync(_) | Act::Rename(..) => {
+                self.replacing.remove(&ino);
+                self.bytes.insert(ino, exact(ino));
+            }
+            _ => {}
+        }
+        self.bytes.clone()
+    }
+}
+
+fn ino_of(state: &State, path: &str) -> Option<u64> {
+    path.split('/')
+        .try_fold(ROOT_INO, |at, name| state.inodes[&at].names.get(name.as_bytes()).copied())
+}
+
+pub fn run(workload: &[Act], bug: Option<Bug>) -> Ran {
+    let base = base();
+    let tree = SimTree::new(base.clone());
+    let renaming = Arc::new(AtomicBool::new(false));
+    let journal = SimJournal { tree: tree.clone(), bug, renaming: renaming.clone() };
+    let options = LiveOptions {
+        interval: Duration::from_secs(3600),
+        sync_limit: SYNC_LIMIT as u64,
+        ..LiveOptions::default()
+    };
+    let live = Live::new(tree.clone(), journal, 0, options).unwrap();
+    let mut contents = Contents::default();
+    for ino in [4, 5] {
+        contents.bytes.insert(ino, Bytes::exact(&base.inodes[&ino].data));
+    }
+    let first = Truth { state: base.clone(), bytes: contents.bytes.clone() };
+    let mut steps = Vec::new();
+    std::thread::scope(|scope| {
+        scope.spawn(|| live.background());
+        for (i, &a) in workload.iter().enumerate() {
+            let (start, before) = (tree.events(), tree.now());
+            renaming.store(matches!(a, Act::Rename(..)), Ordering::Relaxed);
+            let ino = match a {
+                Act::Rename(from, to) => {
+                    // Over another file, that is.
+                    let over = ino_of(&before, to);
+                    ino_of(&before, from).filter(|i| over.is_some_and(|o| o != *i))
+                }
+                Act::Write(p, ..) | Act::Truncate(p, _) | Act::Allocate(p, ..) | Act::Fsync(p) => {
+                    ino_of(&before, p)
+                }
+                _ => None,
+            };
+            let done = act(&live, a, i);
+            let (end, state) = (tree.events(), tree.now());
+            let mut during = Vec::new();
+            let mut going_on = contents.bytes.clone();
+            if done.is_ok() {
+                going_on = contents.note(a, ino, i, &state);
+            } else if let Act::Create("full") = a {
+                // It failed, and the log was not told yet.
+                let (mut made, ino) = (before.clone(), 1000);
+                let (dir, name, target) = (ROOT_INO, b"full".to_vec(), Vec::new());
+                let kind = Kind::File;
+                made.apply(&Op::Create {
+                    dir,
+                    name,
+                    ino,
+                    kind,
+                    mode: 0o644,
+                    uid: 1,
+                    gid: 2,
+                    target,
+                });
+                let mut bytes = contents.bytes.clone();
+                bytes.insert(ino, Bytes::default());
+                during.push(Truth { state: made, bytes });
+            }
+            during.push(Truth { state: state.clone(), bytes: going_on });
+            steps.push(Step {
+                start,
+                end,
+                during,
+                after: Truth { state, bytes: contents.bytes.clone() },
+            });
+        }
+        live.end();
+    });
+    Ran { base, trace: tree.trace(), last: tree.now(), first, steps }
+}
