@@ -19,6 +19,8 @@ mod run;
 mod staging;
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod model;
 
 use std::collections::HashSet;
