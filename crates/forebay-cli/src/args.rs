@@ -473,6 +473,44 @@ pub enum Bench {
         "forebay bench log --pmemlog ./pmemlog",
     ))]
     Log(BenchLog),
+    /// Programs that wait for fsync, on a directory and on a mount of one beside it
+    ///
+    /// In turns, on the disk that the directory is on.  Needs FUSE and root.
+    #[command(after_help = after!(
+        "forebay bench mount",
+        "forebay bench mount --dir /srv --clients 1,4 --bytes 4096 --json",
+    ))]
+    Mount(BenchMount),
+}
+
+#[derive(Args, Debug)]
+pub struct BenchMount {
+    /// Where to make both directories; default: the one for temporary files
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Where to make the pool
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    pub media_dir: PathBuf,
+    /// Size of the pool
+    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = units::parse_size)]
+    pub pool_size: u64,
+    /// Bytes of a write, one after the other
+    #[arg(long, value_name = "SIZE,...", value_delimiter = ',', default_value = "128,4096", value_parser = units::parse_size)]
+    pub bytes: Vec<u64>,
+    /// Numbers of clients, one after the other
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,2,4", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub clients: Vec<u32>,
+    /// Rounds of each case
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: u32,
+    /// How long each of both has its turn in a round
+    #[arg(long, value_name = "TIME", default_value = "300ms", value_parser = units::parse_time)]
+    pub turn: Duration,
+    /// Measure a mount with --write-back
+    #[arg(long)]
+    pub write_back: bool,
+    #[command(flatten)]
+    pub json: Json,
 }
 
 #[derive(Args, Debug)]

@@ -16,12 +16,13 @@ pub fn run(a: &Bench) -> anyhow::Result<u8> {
         Bench::Read(a) => read(a)?,
         Bench::Slots(a) => slots(a)?,
         Bench::Log(a) => log(a)?,
+        Bench::Mount(a) => crate::bench_mount::run(a)?,
     }
     Ok(0)
 }
 
 /// The report, and the command that made it.
-fn json(report: &impl serde::Serialize) -> anyhow::Result<()> {
+pub fn json(report: &impl serde::Serialize) -> anyhow::Result<()> {
     let mut value = serde_json::to_value(report)?;
     let words: Vec<String> = std::env::args().skip(1).collect();
     value["command"] = format!("forebay {}", words.join(" ")).into();

@@ -8,6 +8,7 @@
 mod args;
 mod attach;
 mod bench;
+mod bench_mount;
 mod check;
 mod config;
 mod create;

@@ -50,6 +50,7 @@ pub fn request(
         log: how.log.clone(),
         read_only: how.read_only,
         allow_other: how.allow_other || rustix::process::geteuid().is_root(),
+        write_back: how.write_back,
         sync_interval_s: how.sync_interval.as_secs_f64(),
         sync_bytes: how.sync_bytes,
     })
@@ -144,6 +145,7 @@ fn by_child(a: &args::Mount, pool: &Path, request: &MountRequest) -> anyhow::Res
     let given = [
         ("--read-only", request.read_only),
         ("--allow-other", request.allow_other),
+        ("--write-back", request.write_back),
         ("--allow-weaker", a.media.allow_weaker),
     ];
     child.args(given.iter().filter(|(_, given)| *given).map(|(option, _)| option));

@@ -31,6 +31,7 @@ pub struct MountRequest {
     pub log: String,
     pub read_only: bool,
     pub allow_other: bool,
+    pub write_back: bool,
     pub sync_interval_s: f64,
     pub sync_bytes: u64,
 }
@@ -43,9 +44,9 @@ impl MountRequest {
             log: self.log.clone(),
             read_only: self.read_only,
             allow_other: self.allow_other,
+            write_back: self.write_back,
             sync_interval: interval.map_err(wrong)?,
             sync_bytes: self.sync_bytes,
-            ..MountOptions::default()
         })
     }
 }

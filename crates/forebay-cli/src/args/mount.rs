@@ -53,6 +53,10 @@ pub struct MountHow {
     /// root's mounts are so anyway
     #[arg(long)]
     pub allow_other: bool,
+    /// The kernel keeps what is written and not synced for a while: many small writes are
+    /// faster, a sync is slower, and what is not synced is lost if the server is killed
+    #[arg(long)]
+    pub write_back: bool,
     /// How long a change may be in the log alone before the tree is synced
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::parse_time)]
     pub sync_interval: Duration,
@@ -83,6 +87,7 @@ impl Default for MountHow {
             log: "mount".into(),
             read_only: false,
             allow_other: false,
+            write_back: false,
             sync_interval: Duration::from_secs(1),
             sync_bytes: 64 << 20,
         }
