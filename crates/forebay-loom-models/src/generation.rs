@@ -95,8 +95,6 @@ pub enum Mutation {
     NotWaited,
     /// The gate is cleared before the generation has begun.
     GateClearedEarly,
-    /// Its own entry is in flight only after the gate is cleared.
-    FlightAfterGate,
     /// A slot lets go of its entry before that is durable.
     LetGoEarly,
     /// A slot lets go of its entry without release.
@@ -224,9 +222,7 @@ impl Log {
             }
             self.next_generation();
         }
-        if self.is(Mutation::FlightAfterGate) {
-            self.clear_next();
-        }
+        // In either order: who looks at the slots holds the lock.
         self.slot[slot].store(LOG, Release);
         self.clear_next();
         drop(guard);
@@ -294,6 +290,8 @@ impl Log {
         let txg = self.synced.load(Relaxed) + 1;
         if self.is(Mutation::SyncedBeforeRecord) {
             self.synced.store(txg, Release);
+            // Another access, so that others run between.
+            self.gate.load(Relaxed);
         }
         self.recorded.store(txg, SeqCst);
         self.synced.store(txg, Release);

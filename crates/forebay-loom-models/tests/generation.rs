@@ -98,7 +98,6 @@ fn every_mutation_is_caught() {
         BeginNoBarrier,
         NotWaited,
         GateClearedEarly,
-        FlightAfterGate,
         LetGoEarly,
         LetGoRelaxed,
         LookRelaxed,
