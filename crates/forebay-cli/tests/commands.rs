@@ -334,6 +334,10 @@ fn the_demo_loses_nothing() {
     let results: Value = serde_json::from_str(&results).unwrap();
     assert_eq!(results["safety"]["kills"], 4);
     assert!(results["disk"]["blocks_compared"].as_u64().unwrap() > 0);
+    match results["mount"]["commits"].as_u64() {
+        Some(commits) => assert!(commits > 0 && results["mount"]["lost"] == 0, "{text}"),
+        None => assert!(text.contains("not shown: "), "{text}"),
+    }
     assert!(fs::read_to_string(directory.join("latency.svg")).unwrap().contains("<svg"));
     assert!(!directory.join("origin-speed.img").exists(), "litter");
 }

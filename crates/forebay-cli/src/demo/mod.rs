@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `forebay demo`: speed, safety, the drained disk, and what to do next, on a
-//! pool and origin files of its own.
+//! `forebay demo`: speed, safety, the drained disk, a mount, and what to do next, on
+//! pools, origin files and directories of its own.
 
 mod disk;
 mod histogram;
+mod mounted;
 mod pattern;
 mod plot;
 mod random;
@@ -26,6 +27,7 @@ use crate::interrupt::Interrupt;
 use crate::out::Table;
 use crate::{args, out, units};
 use disk::{Disk, OriginWrites};
+use mounted::Mounted;
 use safety::Safety;
 use speed::{Direct, Measured, Row, Run, Versions};
 
@@ -67,6 +69,8 @@ struct Results<'a> {
     ratios: Vec<f64>,
     safety: &'a Safety,
     disk: &'a Disk,
+    /// Not shown without root, FUSE and sqlite3.
+    mount: Option<&'a Mounted>,
     seconds: f64,
 }
 
@@ -97,6 +101,13 @@ pub fn run(a: &args::Demo) -> anyhow::Result<u8> {
     let disk = disk::run(&stage, &versions, &mut expected, origin_writes)?;
     stage.say(disk.text())?;
 
+    stage.say("\n4. A directory mounted: fsync of any program as an append to a log")?;
+    let mounted = mounted::run(&stage)?;
+    match &mounted {
+        Ok(shown) => stage.say(shown.text())?,
+        Err(why) => stage.say(format_args!("  not shown: {why}"))?,
+    }
+
     let results = Results {
         seed: stage.seed,
         media: &media,
@@ -105,6 +116,7 @@ pub fn run(a: &args::Demo) -> anyhow::Result<u8> {
         speed: rows.iter().map(Measured::row).collect(),
         safety: &safety,
         disk: &disk,
+        mount: mounted.as_ref().ok(),
         seconds: start.elapsed().as_secs_f64(),
     };
     let file = stage.path("results.json");
@@ -118,7 +130,7 @@ pub fn run(a: &args::Demo) -> anyhow::Result<u8> {
         results.seconds,
         file.display()
     ))?;
-    match safety.lost + disk.wrong {
+    match safety.lost + disk.wrong + mounted.map_or(0, |m| m.lost) {
         0 => Ok(0),
         _ => Ok(11),
     }
@@ -357,6 +369,8 @@ fn next_steps() -> &'static str {
      mkfs.ext4 nbd/nbd && mount -o loop nbd/nbd mnt\n  \
      A virtual machine on it:\n    \
      qemu-system-x86_64 -m 2G -enable-kvm -drive 'file=URI,format=raw,if=virtio'\n  \
+     A directory whose fsyncs are appends to the pool's memory:\n    \
+     forebay mount /dev/shm/pool DIRECTORY         (its end: forebay umount DIRECTORY)\n  \
      Watch it, then hand the disk back, complete and ordinary:\n    \
      forebay status /dev/shm/pool --watch\n    \
      forebay drain /dev/shm/pool"
