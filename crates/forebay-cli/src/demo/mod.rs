@@ -358,7 +358,7 @@ fn safety_text(s: &Safety) -> String {
 }
 
 fn next_steps() -> &'static str {
-    "\n4. What to type next\n  \
+    "\n5. What to type next\n  \
      A pool, a disk behind it, and a server (stop it with Ctrl-C; nothing is lost):\n    \
      forebay create /dev/shm/pool --size 1G        (or /dev/pmem0: survives a power cut)\n    \
      truncate -s 10G disk.img\n    \
