@@ -34,6 +34,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::io::Errno;
 
 use crate::record::{self, Fid, Kind, Record, Records, SetAttr, NONE, ROOT};
+use crate::replay::STAGING;
 use crate::tree::{Attr, New, RenameHow, Result, Tree, TreeIdentity};
 use groups::{Closed, Groups, Hold};
 use ranges::Ranges;
@@ -447,6 +448,14 @@ impl<T: Tree, J: Journal> Live<T, J> {
 
     // --- names ---------------------------------------------------------------
 
+    /// One name is the replay's own: it refuses a log that speaks of it.
+    fn nameable(&self, dir: &Inode<T::Node>, name: &[u8]) -> Result<()> {
+        match dir.fid == ROOT && name == STAGING {
+            true => Err(Errno::PERM),
+            false => Ok(()),
+        }
+    }
+
     /// Makes a new inode, which the kernel then knows.  What `new` says is exact, unless
     /// the directory has a default ACL.
     pub fn create(
@@ -455,6 +464,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         name: &[u8],
         new: &New<'_>,
     ) -> Result<(Arc<Inode<T::Node>>, Attr)> {
+        self.nameable(dir, name)?;
         if self.tree.lookup(&dir.node, name)?.is_some() {
             return Err(Errno::EXIST);
         }
@@ -486,6 +496,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         dir: &Arc<Inode<T::Node>>,
         name: &[u8],
     ) -> Result<Attr> {
+        self.nameable(dir, name)?;
         if self.tree.lookup(&dir.node, name)?.is_some() {
             return Err(Errno::EXIST);
         }
@@ -499,6 +510,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
     }
 
     pub fn unlink(&self, dir: &Arc<Inode<T::Node>>, name: &[u8], directory: bool) -> Result<()> {
+        self.nameable(dir, name)?;
         let inode = self.existing(dir, name)?.ok_or(Errno::NOENT)?;
         let done = match (directory, inode.kind == Kind::Directory) {
             (true, false) => Err(Errno::NOTDIR),
@@ -520,6 +532,8 @@ impl<T: Tree, J: Journal> Live<T, J> {
         (to_dir, to): (&Arc<Inode<T::Node>>, &[u8]),
         how: RenameHow,
     ) -> Result<()> {
+        self.nameable(from_dir, from)?;
+        self.nameable(to_dir, to)?;
         let inode = self.existing(from_dir, from)?.ok_or(Errno::NOENT)?;
         let replaced = self.existing(to_dir, to)?;
         let done = self.rename_known((from_dir, from), (to_dir, to), how, &inode, &replaced);
