@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::planted::{planted, Bug};
-use super::{printable, ReplayError, Result, STAGING};
+use super::{bad, parse, printable, ReplayError, Result, STAGING};
 use crate::record::{Allocate, Entry, Fid, Kind, Record, SetAttr, Time, NONE, ROOT};
 use crate::tree::TreeIdentity;
 
@@ -86,9 +86,10 @@ const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 
 impl<'a> History<'a> {
     /// `refused` are entries whose operations are known to have failed, besides those that
-    /// the log itself takes back.
+    /// the log itself takes back.  What they would have taken a name from has it, wherever
+    /// an earlier replay moved it.
     pub fn of(entries: &'a [Vec<u8>], refused: &HashSet<u64>) -> Result<History<'a>> {
-        let mut void = refused.clone();
+        let mut void = HashSet::new();
         for body in entries {
             let entry = parse(body)?;
             for record in entry.records() {
@@ -111,7 +112,10 @@ impl<'a> History<'a> {
                     // Later records may name what it would have made only by a Bind.
                     continue;
                 }
-                history.take(&entry, &record)?;
+                match refused.contains(&entry.number) && record.is_operation() {
+                    true => history.stays(entry.number, &record)?,
+                    false => history.take(&entry, &record)?,
+                }
             }
         }
         history.settle()?;
@@ -217,6 +221,20 @@ impl<'a> History<'a> {
         }
         self.operations += 1;
         Ok(())
+    }
+
+    /// The operation was not done: names are as they were.
+    fn stays(&mut self, number: u64, record: &Record<'a>) -> Result<()> {
+        match *record {
+            _ if planted(Bug::LeftOutLosesName) => Ok(()),
+            Record::Unlink { dir, name, fid } => self.name(number, (dir, name), fid, Some(fid)),
+            Record::Rename { from_dir, from, to_dir, to, fid, replaced, .. } => {
+                self.name(number, (from_dir, from), fid, Some(fid))?;
+                let there = (replaced != NONE).then_some(replaced);
+                self.name(number, (to_dir, to), replaced, there)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn bind(
@@ -372,14 +390,6 @@ fn file<'a>(kind: Kind) -> File<'a> {
 
 fn time(ns: u64) -> Time {
     Time { seconds: (ns / 1_000_000_000) as i64, nanoseconds: (ns % 1_000_000_000) as u32 }
-}
-
-fn parse(body: &[u8]) -> Result<Entry<'_>> {
-    Entry::parse(body).map_err(|cause| ReplayError::Entry { number: 0, cause })
-}
-
-fn bad<T>(number: u64, record: std::result::Result<T, crate::record::BadEntry>) -> Result<T> {
-    record.map_err(|cause| ReplayError::Entry { number, cause })
 }
 
 fn inconsistent(number: u64, what: String) -> ReplayError {

@@ -12,6 +12,7 @@
 //! else is changed a list is made durable there of the inodes that the tree does not have:
 //! a file system that lost the inode may give its identity to one that the replay makes.
 
+mod flight;
 mod history;
 mod plan;
 mod planted;
@@ -29,10 +30,12 @@ use std::path::PathBuf;
 use rustix::io::Errno;
 use serde::Serialize;
 
-use crate::record::BadEntry;
+use crate::record::{BadEntry, Entry};
 use crate::tree::Tree;
+use flight::{InFlight, Refusal};
 use history::History;
 use plan::Plan;
+use run::Failed;
 
 pub use staging::tidy;
 
@@ -44,7 +47,8 @@ pub const STAGING: &[u8] = b".forebay-replay";
 pub struct ReplayOptions {
     /// Go on where files are missing, where something is in the way (it is moved to
     /// [`ReplayOptions::found`]), where files were changed after the crash, and where the
-    /// tree is at another path than it was.
+    /// tree is at another path than it was.  Leave out what cannot be done if it may have
+    /// been under way at the crash, so that nobody was told that it is done.
     pub accept: bool,
     /// A directory outside the tree for the data that the log has of missing files.
     pub salvage: Option<PathBuf>,
@@ -94,6 +98,8 @@ pub struct Report {
     pub moved_from: Option<String>,
     /// Files that were written to the salvage directory.
     pub salvaged: Vec<String>,
+    /// Operations that the tree refuses and that were under way at the crash.
+    pub left_out: Vec<String>,
 }
 
 impl Report {
@@ -156,6 +162,12 @@ pub enum ReplayError {
     Refused(Box<Report>),
     #[error("{path}: cannot {what}: {cause}; the log keeps everything, replay again")]
     Tree { path: String, what: &'static str, cause: Errno },
+    #[error(
+        "{path}: cannot {what}: {cause}; the log keeps everything: mend that and replay again. \
+         It is the last change there, and may have been under way at the crash: then it may be \
+         left out (--accept)"
+    )]
+    UnderWay { path: String, what: &'static str, cause: Errno },
     #[error("{path} is not as a replay leaves it ({what}): move it away")]
     Staging { path: String, what: String },
     #[error("cannot salvage to {path}: {cause}; nothing was changed")]
@@ -167,7 +179,7 @@ type Result<T> = std::result::Result<T, ReplayError>;
 /// What [`replay`] would do, and whether it may ([`Report::is_certain`]); nothing is
 /// changed.  `entries` are the bodies of all entries of the log, in its order.
 pub fn plan<T: Tree>(tree: &T, entries: &[Vec<u8>]) -> Result<Report> {
-    planned(tree, entries).map(|plan| plan.report())
+    planned(tree, entries, &HashSet::new()).map(|plan| plan.report())
 }
 
 /// Makes the tree what the log says, and durable.  Then the log may be destroyed, and
@@ -179,7 +191,7 @@ pub fn replay<T: Tree>(
     options: &ReplayOptions,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Report> {
-    let plan = planned(tree, entries)?;
+    let (mut plan, mut refused) = (planned(tree, entries, &HashSet::new())?, HashSet::new());
     let mut report = plan.report();
     if !report.is_certain() && !options.accept {
         return Err(ReplayError::Refused(Box::new(report)));
@@ -187,15 +199,35 @@ pub fn replay<T: Tree>(
     if let Some(dir) = &options.salvage {
         report.salvaged = run::salvage(&plan, dir)?;
     }
-    run::run(tree, plan, entries, options, progress)?;
+    let in_flight = InFlight::of(entries)?;
+    // Each time one more operation is left out, so it ends.
+    while let Err(Failed { step, error }) = run::run(tree, plan, entries, options, progress) {
+        let ReplayError::Tree { path, what, cause } = error else { return Err(error) };
+        let refusal = step.and_then(|step| flight::refusal(&step, cause));
+        let number = step.and_then(|step| in_flight.of_step(&step));
+        match (number.filter(|n| !refused.contains(n)), refusal) {
+            (Some(number), Some(refusal)) if refusal == Refusal::ForGood || options.accept => {
+                refused.insert(number);
+                report.left_out.push(format!("{what} {path} ({cause})"));
+            }
+            (Some(_), Some(_)) => return Err(ReplayError::UnderWay { path, what, cause }),
+            _ => return Err(ReplayError::Tree { path, what, cause }),
+        }
+        plan = planned(tree, entries, &refused)?;
+    }
     Ok(report)
 }
 
-fn planned<'a, T: Tree>(tree: &T, entries: &'a [Vec<u8>]) -> Result<Plan<'a, T::Node>> {
+/// `refused` are entries whose operations are left out.
+fn planned<'a, T: Tree>(
+    tree: &T,
+    entries: &'a [Vec<u8>],
+    refused: &HashSet<u64>,
+) -> Result<Plan<'a, T::Node>> {
     // An rmdir that the tree refused, with the crash before the log was told, shows by
     // the directory not being empty.  There are as many as threads were at work.
     const MOST: usize = 100;
-    let mut refused = HashSet::new();
+    let mut refused = refused.clone();
     for _ in 0..MOST {
         let history = History::of(entries, &refused)?;
         let plan = Plan::of(tree, history, entries)?;
@@ -206,6 +238,14 @@ fn planned<'a, T: Tree>(tree: &T, entries: &'a [Vec<u8>]) -> Result<Plan<'a, T::
     }
     let what = format!("more than {MOST} directories are removed that are not empty");
     Err(ReplayError::Inconsistent { number: 0, what })
+}
+
+fn parse(body: &[u8]) -> Result<Entry<'_>> {
+    Entry::parse(body).map_err(|cause| ReplayError::Entry { number: 0, cause })
+}
+
+fn bad<T>(number: u64, record: std::result::Result<T, BadEntry>) -> Result<T> {
+    record.map_err(|cause| ReplayError::Entry { number, cause })
 }
 
 fn failed<T>(

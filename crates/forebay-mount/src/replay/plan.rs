@@ -125,6 +125,7 @@ impl<'a, N: Clone + Send + Sync> Plan<'a, N> {
             changed: self.changed.clone(),
             moved_from: self.moved_from.clone(),
             salvaged: Vec::new(),
+            left_out: Vec::new(),
         }
     }
 

@@ -22,10 +22,11 @@ pub enum Bug {
     UnlinkInsteadOfStaging,
     AttributesForgotten,
     RefusedRmdirDone,
+    LeftOutLosesName,
 }
 
 #[cfg(test)]
-pub const ALL: [Bug; 16] = [
+pub const ALL: [Bug; 17] = [
     Bug::ByName,
     Bug::UnlinkForgotten,
     Bug::RenameOverWithoutData,
@@ -42,6 +43,7 @@ pub const ALL: [Bug; 16] = [
     Bug::UnlinkInsteadOfStaging,
     Bug::AttributesForgotten,
     Bug::RefusedRmdirDone,
+    Bug::LeftOutLosesName,
 ];
 
 #[cfg(test)]

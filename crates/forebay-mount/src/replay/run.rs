@@ -28,13 +28,25 @@ struct Run<'p, 'a, T: Tree> {
     moved_aside: u64,
 }
 
-pub fn run<T: Tree>(
+/// At which step, if at one.
+pub struct Failed<'a> {
+    pub step: Option<Step<'a>>,
+    pub error: ReplayError,
+}
+
+impl From<ReplayError> for Failed<'_> {
+    fn from(error: ReplayError) -> Self {
+        Failed { step: None, error }
+    }
+}
+
+pub fn run<'a, T: Tree>(
     tree: &T,
-    mut plan: Plan<'_, T::Node>,
+    mut plan: Plan<'a, T::Node>,
     entries: &[Vec<u8>],
     options: &ReplayOptions,
     progress: &mut dyn FnMut(u64, u64),
-) -> Result<()> {
+) -> std::result::Result<(), Failed<'a>> {
     let total = plan.steps.len() as u64 + 2;
     progress(0, total);
     let files = &plan.history.files;
@@ -55,7 +67,7 @@ pub fn run<T: Tree>(
         moved_aside: 0,
     };
     for (i, step) in plan.steps.iter().enumerate() {
-        run.step(step)?;
+        run.step(step).map_err(|error| Failed { step: Some(*step), error })?;
         progress(i as u64 + 2, total);
     }
     if !planted(Bug::CheckpointTooEarly) {

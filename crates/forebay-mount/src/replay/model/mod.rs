@@ -13,7 +13,8 @@ use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::planted::{plant, Bug, ALL};
-use super::{replay, ReplayOptions};
+use super::{replay, ReplayError, ReplayOptions};
+use crate::record::{Entry, Record};
 use oracle::{judge, Truth};
 use sim::{Disk, Event, SimTree, State};
 use workloads::{acts, run, Act, Ran};
@@ -98,9 +99,6 @@ fn explore(
             disk.feed(&ran.trace[at - 1]);
         }
         let truths: Vec<&Truth> = ran.truths(at);
-        if truths.is_empty() {
-            continue;
-        }
         let log = log_of(&ran.trace[..at]);
         for sample in 0..samples {
             let state = crash(&disk, rng);
@@ -219,6 +217,7 @@ fn shown_by(bug: Bug) -> &'static [Act] {
         Bug::UnlinkInsteadOfStaging => &[Rename("foo", "bar")],
         Bug::AttributesForgotten => &[Chmod("A", 0o700), Fsync("A")],
         Bug::RefusedRmdirDone => &[Rmdir("A")],
+        Bug::LeftOutLosesName => &[Rename("foo", "A/long")],
     }
 }
 
@@ -242,6 +241,58 @@ fn planted_bugs_are_caught() {
         }
     }
     assert_eq!(missed, []);
+}
+
+/// Of which the log is at the first event: the entry is there, and no Void yet.
+#[test]
+fn what_was_under_way_is_left_out_if_that_is_accepted() {
+    use Act::*;
+    let accept = ReplayOptions { accept: true, ..ReplayOptions::default() };
+    let replay_of = |log: &[Vec<u8>], state: &State, options: &ReplayOptions| {
+        let tree = SimTree::new(state.clone());
+        (replay(&tree, log, options, &mut |_, _| {}), tree.now())
+    };
+    let ran = run(&[Create("quota")], None);
+    let log = log_of(&ran.trace[..1]);
+    assert_eq!(log.len(), 1);
+    let (refused, _) = replay_of(&log, &ran.base, &ReplayOptions::default());
+    assert!(matches!(refused, Err(ReplayError::UnderWay { .. })), "{refused:?}");
+    let (done, end) = replay_of(&log, &ran.base, &accept);
+    assert_eq!(done.unwrap().left_out, ["put in place quota (Disk quota exceeded (os error 122))"]);
+    let truth = ran.truths(0)[0];
+    judge(&end, &[truth]).unwrap();
+
+    // A later change of the same directory was begun: the first one was over.
+    let ran = run(&[Create("quota"), Create("bar")], None);
+    let mut log = log_of(&ran.trace);
+    log.retain(|body| {
+        let is_void = |r: Record<'_>| matches!(r, Record::Void { .. });
+        !Entry::parse(body).unwrap().records().any(|r| is_void(r.unwrap()))
+    });
+    assert_eq!(log.len(), 2);
+    let (refused, _) = replay_of(&log, &ran.base, &accept);
+    assert!(matches!(refused, Err(ReplayError::Tree { .. })), "{refused:?}");
+}
+
+/// The replay refuses a log that speaks of its own directory.
+#[test]
+fn no_program_can_have_the_replays_own_name() {
+    use Act::*;
+    const OWN: &str = ".forebay-replay";
+    let acts = [
+        Create(OWN),
+        Mkdir(OWN),
+        Symlink(OWN),
+        Link("foo", OWN),
+        Rename("foo", OWN),
+        Rename("A", OWN),
+        Exchange("foo", OWN),
+    ];
+    for act in acts {
+        let ran = run(&[act], None);
+        let log = log_of(&ran.trace);
+        assert!(log.is_empty() && ran.last == ran.base, "{act:?}");
+    }
 }
 
 #[test]

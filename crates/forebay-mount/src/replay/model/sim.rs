@@ -358,6 +358,16 @@ fn fits(size: u64) -> Result<()> {
     }
 }
 
+/// Names that it never takes.
+fn refused(name: &[u8]) -> Result<()> {
+    match name {
+        b"many" => Err(Errno::MLINK),
+        b"long" => Err(Errno::NAMETOOLONG),
+        b"quota" => Err(Errno::DQUOT),
+        _ => Ok(()),
+    }
+}
+
 impl Tree for SimTree {
     type Node = u64;
 
@@ -406,10 +416,11 @@ impl Tree for SimTree {
         if self.find(*dir, name)?.is_some() {
             return Err(Errno::EXIST);
         }
-        // A file system that is full, for this name.
+        // A file system that is full, for this name, and is not when it is made by another.
         if name == b"full" {
             return Err(Errno::NOSPC);
         }
+        refused(name)?;
         let ino = self.lock().now.next;
         let (name, target) = (name.to_vec(), new.target.to_vec());
         let &New { kind, mode, uid, gid, .. } = new;
@@ -423,7 +434,7 @@ impl Tree for SimTree {
         match self.with(*node, |i| (i.kind, i.nlink))? {
             (Kind::Directory, _) => return Err(Errno::PERM),
             (_, 0) => return Err(Errno::NOENT),
-            _ => {}
+            _ => refused(name)?,
         }
         self.op(Op::Link { ino: *node, dir: *dir, name: name.to_vec() })
     }
@@ -454,6 +465,7 @@ impl Tree for SimTree {
             (RenameHow::Replace, Some(old)) => self.may_replace(kind, old)?,
             _ => {}
         }
+        refused(to.1)?;
         let exchange = how == RenameHow::Exchange;
         let (from, to) = ((*from.0, from.1.to_vec()), (*to.0, to.1.to_vec()));
         self.op(Op::Rename { from, to, exchange })
@@ -487,9 +499,8 @@ impl Tree for SimTree {
                 self.op(Op::Zero { ino, offset: end.min(size).max(size), end, grow: true })
             }
             Allocate::Zero => self.op(Op::Zero { ino, offset, end, grow: true }),
-            Allocate::Punch | Allocate::ZeroKeepSize => {
-                self.op(Op::Zero { ino, offset, end, grow: false })
-            }
+            Allocate::Punch => self.op(Op::Zero { ino, offset, end, grow: false }),
+            Allocate::ZeroKeepSize => Err(Errno::OPNOTSUPP),
         }
     }
     fn set_attr(&self, node: &u64, set: &SetAttr) -> Result<()> {

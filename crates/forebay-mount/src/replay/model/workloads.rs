@@ -47,11 +47,13 @@ pub fn acts() -> Vec<Vec<Act>> {
         (Create("bar"), "bar"),
         (Create("A/foo"), "A/foo"),
         (Create("full"), "foo"),
+        (Create("long"), "foo"),
         (Mkdir("C"), "C"),
         (Mkdir("A/D"), "A/D"),
         (Symlink("B/s"), "B"),
         (Link("foo", "bar"), "foo"),
         (Link("foo", "A/foo"), "A/foo"),
+        (Link("foo", "many"), "foo"),
         (Unlink("foo"), "foo"),
         (Unlink("A/bar"), "A"),
         (Rmdir("B"), "A"),
@@ -64,6 +66,8 @@ pub fn acts() -> Vec<Vec<Act>> {
         (Rename("A", "C"), "C"),
         (Rename("A", "B"), "B"),
         (Rename("B", "A/D"), "A/D"),
+        (Rename("foo", "A/long"), "foo"),
+        (Rename("A", "long"), "A"),
         (Exchange("foo", "A/bar"), "foo"),
         (Exchange("A", "B"), "A"),
         (Truncate("foo", 0), "foo"),
@@ -71,6 +75,7 @@ pub fn acts() -> Vec<Vec<Act>> {
         (Truncate("A/bar", 3000), "A/bar"),
         (Allocate("foo", crate::record::Allocate::Extend, 0, 4096), "foo"),
         (Allocate("foo", crate::record::Allocate::Punch, 300, 700), "foo"),
+        (Allocate("foo", crate::record::Allocate::ZeroKeepSize, 300, 700), "foo"),
         (Write("foo", 0, 600), "foo"),
         (Write("foo", 0, 1200), "foo"),
         (Write("foo", 1300, 900), "foo"),
@@ -154,7 +159,7 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// What may be there after a crash behind so many events; none: behind the end.
+    /// What may be there after a crash behind so many events.
     pub fn truths(&self, at: usize) -> Vec<&Truth> {
         let mut before = &self.first;
         for step in &self.steps {
@@ -165,12 +170,7 @@ impl Ran {
             }
             before = &step.after;
         }
-        let end = self.steps.last().map_or(0, |s| s.end);
-        if at == end {
-            vec![before]
-        } else {
-            vec![]
-        }
+        vec![before]
     }
 }
 
@@ -360,7 +360,7 @@ pub fn run(workload: &[Act], bug: Option<Bug>) -> Ran {
     }
     let first = Truth { state: base.clone(), bytes: contents.bytes.clone() };
     let mut steps = Vec::new();
-    std::thread::scope(|scope| {
+    let trace = std::thread::scope(|scope| {
         scope.spawn(|| live.background());
         for (i, &a) in workload.iter().enumerate() {
             let (start, before) = (tree.events(), tree.now());
@@ -409,7 +409,10 @@ pub fn run(workload: &[Act], bug: Option<Bug>) -> Ran {
                 after: Truth { state, bytes: contents.bytes.clone() },
             });
         }
+        // What comes at the end is no part of it.
+        let trace = tree.trace();
         live.end();
+        trace
     });
-    Ran { base, trace: tree.trace(), last: tree.now(), first, steps }
+    Ran { base, trace, last: tree.now(), first, steps }
 }

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Operations that may have been under way at the crash: logged, refused by the tree, and
+//! the log not told.  Nobody was told that they are done, so one that the replay cannot do
+//! either may be left out.
+//!
+//! The kernel locks the directories and the inodes that an operation changes until it is
+//! answered.  So one is over if a later entry changes any of them; what remains is the
+//! last of each, and at most as many as there were threads.
+
+use std::collections::BTreeMap;
+
+use rustix::io::Errno;
+
+use super::history::Place;
+use super::plan::Step;
+use super::{bad, parse, Result};
+use crate::record::{Fid, Record, NONE};
+
+#[derive(Debug, Default)]
+struct Operation<'a> {
+    locked: Vec<Fid>,
+    made: Option<Fid>,
+    places: Vec<Place<'a>>,
+    content: Option<Fid>,
+    attributes: Option<Fid>,
+}
+
+impl<'a> Operation<'a> {
+    fn of(record: &Record<'a>) -> Option<Operation<'a>> {
+        let none = Operation::default();
+        Some(match *record {
+            Record::Create { dir, name, fid, .. } => {
+                Operation { locked: vec![dir], made: Some(fid), places: vec![(dir, name)], ..none }
+            }
+            Record::Link { fid, dir, name } | Record::Unlink { dir, name, fid } => {
+                Operation { locked: vec![dir, fid], places: vec![(dir, name)], ..none }
+            }
+            Record::Rename { from_dir, from, to_dir, to, fid, replaced, .. } => {
+                let mut locked = vec![from_dir, to_dir, fid, replaced];
+                locked.retain(|f| *f != NONE);
+                Operation { locked, places: vec![(from_dir, from), (to_dir, to)], ..none }
+            }
+            Record::Truncate { fid, .. } | Record::Allocate { fid, .. } => {
+                Operation { locked: vec![fid], content: Some(fid), ..none }
+            }
+            Record::Attr { fid, .. } | Record::Xattr { fid, .. } => {
+                Operation { locked: vec![fid], attributes: Some(fid), ..none }
+            }
+            _ => return None,
+        })
+    }
+
+    /// The step would do it.
+    fn is_of(&self, step: &Step<'_>) -> bool {
+        match *step {
+            Step::Make(fid) => self.made == Some(fid),
+            Step::Content(fid) => self.content == Some(fid),
+            Step::Attributes(fid) => self.attributes == Some(fid),
+            Step::Stage(_, place)
+            | Step::Unlink(place)
+            | Step::RemoveDirectory(place)
+            | Step::Put(_, place)
+            | Step::Link(_, place) => self.places.contains(&place),
+            Step::Aside(_) | Step::Discard(..) => false,
+        }
+    }
+}
+
+/// By the number of the entry.
+#[derive(Debug)]
+pub struct InFlight<'a>(BTreeMap<u64, Operation<'a>>);
+
+impl<'a> InFlight<'a> {
+    pub fn of(entries: &'a [Vec<u8>]) -> Result<InFlight<'a>> {
+        let mut left: BTreeMap<u64, Operation<'a>> = BTreeMap::new();
+        for body in entries {
+            let entry = parse(body)?;
+            for record in entry.records() {
+                let record = bad(entry.number, record)?;
+                match record {
+                    Record::Void { number } => drop(left.remove(&number)),
+                    // It has a handle: it was made.
+                    Record::Bind { fid, .. } => left.retain(|_, o| o.made != Some(fid)),
+                    _ => {}
+                }
+                let Some(operation) = Operation::of(&record) else { continue };
+                left.retain(|_, o| !o.locked.iter().any(|f| operation.locked.contains(f)));
+                left.insert(entry.number, operation);
+            }
+        }
+        Ok(InFlight(left))
+    }
+
+    /// The entry whose operation this step would do.
+    pub fn of_step(&self, step: &Step<'_>) -> Option<u64> {
+        self.0.iter().rev().find(|(_, o)| o.is_of(step)).map(|(number, _)| *number)
+    }
+}
+
+/// Why a tree may refuse an operation that it has refused before the crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It did, whatever space there is and however it is mounted: nobody was told that it
+    /// is done.
+    ForGood,
+    /// Perhaps: there may be less space or fewer rights now.
+    Perhaps,
+}
+
+pub fn refusal(step: &Step<'_>, cause: Errno) -> Option<Refusal> {
+    let of_inode = matches!(step, Step::Content(_) | Step::Attributes(_));
+    match cause {
+        Errno::MLINK | Errno::NAMETOOLONG | Errno::FBIG => Some(Refusal::ForGood),
+        Errno::OPNOTSUPP if matches!(step, Step::Content(_)) => Some(Refusal::ForGood),
+        Errno::NOSPC | Errno::DQUOT | Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP => {
+            Some(Refusal::Perhaps)
+        }
+        Errno::INVAL | Errno::RANGE | Errno::TOOBIG | Errno::TXTBSY if of_inode => {
+            Some(Refusal::Perhaps)
+        }
+        _ => None,
+    }
+}
