@@ -34,7 +34,7 @@ pub const HEADER: usize = 24;
 const RECORD: usize = 8;
 
 /// The longest name, target, path or extended attribute's value that Linux takes.
-const NAME_MAX: usize = 255;
+pub const NAME_MAX: usize = 255;
 const PATH_MAX: usize = 4096;
 const XATTR_MAX: usize = 65536;
 /// Of a file handle, with its type in front of it (MAX_HANDLE_SZ + 4).

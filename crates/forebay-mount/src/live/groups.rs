@@ -18,8 +18,9 @@ const MOST: u64 = 2;
 pub(super) struct Groups<N> {
     state: Mutex<State<N>>,
     changed: Condvar,
-    /// Bytes of the open group above which operations wait.
-    most_bytes: u64,
+    /// Bytes of the open group from which on it is due; with several times that operations
+    /// wait.
+    bytes: u64,
 }
 
 #[derive(Debug)]
@@ -33,8 +34,8 @@ struct State<N> {
     /// Counts syncs, for those who wait for space.
     syncs: u64,
     ending: bool,
-    /// Nothing will be synced any more.
-    failed: bool,
+    /// Nothing will be synced any more, and nothing may be entered.
+    over: bool,
 }
 
 #[derive(Debug)]
@@ -91,11 +92,16 @@ impl<N> Hold<'_, N> {
     pub fn appended(&self, bytes: u64, names: bool, touched: &mut Vec<Arc<Inode<N>>>) {
         let mut state = self.groups.lock();
         let group = state.group(self.txg);
+        let was_due = group.bytes >= self.groups.bytes;
         group.bytes += bytes;
+        let due = group.bytes >= self.groups.bytes && !was_due;
         group.names |= names;
         group.touched.append(touched);
-        if group.since.is_none() {
+        let first = group.since.is_none();
+        if first {
             group.since = Some(Instant::now());
+        }
+        if first || due {
             self.groups.changed.notify_all();
         }
     }
@@ -117,7 +123,7 @@ pub(super) struct Unsynced {
 }
 
 impl<N> Groups<N> {
-    pub fn new(synced: u64, most_bytes: u64) -> Groups<N> {
+    pub fn new(synced: u64, bytes: u64) -> Groups<N> {
         let state = State {
             open: synced + 1,
             synced,
@@ -125,9 +131,9 @@ impl<N> Groups<N> {
             space_wanted: false,
             syncs: 0,
             ending: false,
-            failed: false,
+            over: false,
         };
-        Groups { state: Mutex::new(state), changed: Condvar::new(), most_bytes }
+        Groups { state: Mutex::new(state), changed: Condvar::new(), bytes: bytes.max(1) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State<N>> {
@@ -139,13 +145,13 @@ impl<N> Groups<N> {
     }
 
     /// Enters the open group.  Waits while that is too large and cannot be closed yet.
-    /// `None`: the mount has failed.
+    /// `None`: nothing will be synced any more.
     pub fn enter(&self) -> Option<Hold<'_, N>> {
         let mut state = self.lock();
-        while !state.failed {
+        while !state.over {
             let open = state.open;
             let group = state.group(open);
-            if group.bytes < self.most_bytes {
+            if group.bytes < self.bytes.saturating_mul(4) {
                 group.holders += 1;
                 return Some(Hold { groups: self, txg: open });
             }
@@ -188,31 +194,29 @@ impl<N> Groups<N> {
     }
 
     /// Waits until the open group is due, closes it, and waits until nobody holds it.
-    /// `None`: it is the end, and nothing is left.
-    pub fn next(&self, interval: Duration, bytes: u64) -> Option<Closed<N>> {
+    /// `None`: it is the end, and nothing is left, nor comes any more.
+    pub fn next(&self, interval: Duration) -> Option<Closed<N>> {
         let mut state = self.lock();
         loop {
             let open = state.open;
             let (wanted, ending) = (state.space_wanted, state.ending);
-            if state.failed {
+            if state.over {
                 return None;
             }
             let group = state.group(open);
             let Some(since) = group.since else {
                 if ending && group.holders == 0 {
+                    state.over = true;
+                    self.changed.notify_all();
                     return None;
                 }
-                // Nothing to sync: there may be space all the same by now.
-                if wanted {
-                    state.space_wanted = false;
-                    state.syncs += 1;
-                    self.changed.notify_all();
-                }
+                // Nothing to sync: who wants space looks again by himself.
+                state.space_wanted = false;
                 state = self.wait(state);
                 continue;
             };
             let left = interval.saturating_sub(since.elapsed());
-            if left.is_zero() || group.bytes >= bytes || wanted || ending {
+            if left.is_zero() || group.bytes >= self.bytes || wanted || ending {
                 break;
             }
             state =
@@ -247,24 +251,33 @@ impl<N> Groups<N> {
     }
 
     /// Closes the open group at once if there is something in it, and waits until all that
-    /// was there is synced, or never will be.
-    pub fn sync_now(&self) {
+    /// was there is synced (`true`), or never will be.
+    pub fn sync_now(&self) -> bool {
         let mut state = self.lock();
         let target = state.open;
-        while state.synced < target && !state.failed {
+        while state.synced < target {
             if state.groups.iter().all(|g| g.since.is_none()) {
-                return;
+                return true;
+            }
+            if state.over {
+                return false;
             }
             state.space_wanted = true;
             self.changed.notify_all();
             state = self.wait(state);
         }
+        true
+    }
+
+    /// Nothing will be synced any more.
+    pub fn is_over(&self) -> bool {
+        self.lock().over
     }
 
     /// Nothing is synced any more: all who wait are told.
     pub fn fail(&self) {
         let mut state = self.lock();
-        state.failed = true;
+        state.over = true;
         state.syncs += 1;
         self.changed.notify_all();
     }

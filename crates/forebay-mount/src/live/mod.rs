@@ -25,7 +25,7 @@ mod content;
 mod groups;
 mod ranges;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -115,6 +115,30 @@ struct Known<N> {
     lookups: u64,
 }
 
+/// The inodes that are known, by number.
+#[derive(Debug)]
+struct Inodes<N> {
+    known: HashMap<u64, Known<N>>,
+    /// Those that were dropped with bytes that no sync covers yet: the next one to sync
+    /// the file may know it by another object, and means them too.
+    unsynced: HashSet<u64>,
+    /// The same of before the sync of the whole tree that is on its way.
+    syncing: HashSet<u64>,
+}
+
+impl<N> Inodes<N> {
+    /// One that an entry of an unsynced group names is kept, so that it has one fid.
+    fn drop_unused(&mut self, ino: u64) {
+        let unused = |k: &Known<N>| k.lookups == 0 && Arc::strong_count(&k.inode) == 1;
+        if !self.known.get(&ino).is_some_and(unused) {
+            return;
+        }
+        if self.known.remove(&ino).is_some_and(|k| !k.inode.content().dirty.is_empty()) {
+            self.unsynced.insert(ino);
+        }
+    }
+}
+
 /// What is appended one after the other.
 #[derive(Debug, Default)]
 struct Appender {
@@ -163,7 +187,7 @@ pub struct Live<T: Tree, J: Journal> {
     options: LiveOptions,
     identity: TreeIdentity,
     root: Arc<Inode<T::Node>>,
-    known: Mutex<HashMap<u64, Known<T::Node>>>,
+    inodes: Mutex<Inodes<T::Node>>,
     next_fid: AtomicU64,
     appender: Mutex<Appender>,
     groups: Groups<T::Node>,
@@ -190,14 +214,15 @@ impl<T: Tree, J: Journal> Live<T, J> {
         });
         Ok(Live {
             identity,
-            known: Mutex::new(HashMap::from([(
-                attr.ino,
-                Known { inode: root.clone(), lookups: 1 },
-            )])),
+            inodes: Mutex::new(Inodes {
+                known: HashMap::from([(attr.ino, Known { inode: root.clone(), lookups: 1 })]),
+                unsynced: HashSet::new(),
+                syncing: HashSet::new(),
+            }),
             root,
             next_fid: AtomicU64::new(ROOT + 1),
             appender: Mutex::default(),
-            groups: Groups::new(synced, options.bytes.saturating_mul(4)),
+            groups: Groups::new(synced, options.bytes),
             failure: OnceLock::new(),
             counters: Counters::default(),
             tree,
@@ -229,13 +254,13 @@ impl<T: Tree, J: Journal> Live<T, J> {
 
     // --- inodes --------------------------------------------------------------
 
-    fn known(&self) -> MutexGuard<'_, HashMap<u64, Known<T::Node>>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn inodes(&self) -> MutexGuard<'_, Inodes<T::Node>> {
+        self.inodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The inode that the kernel knows by this number.
     pub fn inode(&self, ino: u64) -> Result<Arc<Inode<T::Node>>> {
-        self.known().get(&ino).map(|k| k.inode.clone()).ok_or(Errno::STALE)
+        self.inodes().known.get(&ino).map(|k| k.inode.clone()).ok_or(Errno::STALE)
     }
 
     /// The one object of an inode.  Its number is not used again while a node is held.
@@ -246,17 +271,24 @@ impl<T: Tree, J: Journal> Live<T, J> {
         fid: Option<Fid>,
         lookups: u64,
     ) -> Arc<Inode<T::Node>> {
-        let mut known = self.known();
-        let known = known.entry(attr.ino).or_insert_with(|| Known {
-            inode: Arc::new(Inode {
+        let mut inodes = self.inodes();
+        let Inodes { known, unsynced, syncing } = &mut *inodes;
+        let known = known.entry(attr.ino).or_insert_with(|| {
+            let mut content = Content::default();
+            let unsynced = unsynced.remove(&attr.ino) || syncing.contains(&attr.ino);
+            // A new one has but the number of one that is gone.
+            if unsynced && fid.is_none() && attr.kind == Kind::File {
+                content.dirty.add_all();
+            }
+            let inode = Arc::new(Inode {
                 ino: attr.ino,
                 kind: attr.kind,
                 node,
                 fid: fid.unwrap_or_else(|| self.new_fid()),
                 bound: AtomicU64::new(0),
-                content: Mutex::default(),
-            }),
-            lookups: 0,
+                content: Mutex::new(content),
+            });
+            Known { inode, lookups: 0 }
         });
         known.lookups += lookups;
         known.inode.clone()
@@ -275,18 +307,11 @@ impl<T: Tree, J: Journal> Live<T, J> {
 
     /// The kernel forgets that it looked an inode up, that often.
     pub fn forget(&self, ino: u64, lookups: u64) {
-        let mut known = self.known();
-        if let Some(k) = known.get_mut(&ino) {
+        let mut inodes = self.inodes();
+        if let Some(k) = inodes.known.get_mut(&ino) {
             k.lookups = k.lookups.saturating_sub(lookups);
         }
-        Self::drop_unused(&mut known, ino);
-    }
-
-    /// One that an entry of an unsynced group names is kept, so that it has one fid.
-    fn drop_unused(known: &mut HashMap<u64, Known<T::Node>>, ino: u64) {
-        if known.get(&ino).is_some_and(|k| k.lookups == 0 && Arc::strong_count(&k.inode) == 1) {
-            known.remove(&ino);
-        }
+        inodes.drop_unused(ino);
     }
 
     /// An inode that an operation is about, and that the kernel need not know.
@@ -300,7 +325,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
     fn done_with(&self, inode: Arc<Inode<T::Node>>) {
         let ino = inode.ino;
         drop(inode);
-        Self::drop_unused(&mut self.known(), ino);
+        self.inodes().drop_unused(ino);
     }
 
     // --- entries -------------------------------------------------------------
@@ -312,7 +337,10 @@ impl<T: Tree, J: Journal> Live<T, J> {
     }
 
     fn alive(&self) -> Result<()> {
-        self.failure.get().map_or(Ok(()), |_| Err(Errno::IO))
+        match self.groups.is_over() {
+            false => Ok(()),
+            true => Err(Errno::IO),
+        }
     }
 
     /// Makes an entry durable; the group stays held until the tree has what it says.
@@ -386,7 +414,10 @@ impl<T: Tree, J: Journal> Live<T, J> {
         let records = appender.binds.count() + body.count();
         let header = record::header(number, now_ns(), records);
         let pieces = [&header[..], appender.binds.bytes(), body.bytes()];
-        let bytes = pieces.iter().map(|p| p.len() as u64).sum();
+        let bytes: u64 = pieces.iter().map(|p| p.len() as u64).sum();
+        if bytes > self.journal.entry_max() as u64 {
+            return Err(Errno::NOSPC);
+        }
         match self.journal.append(hold.txg, &pieces) {
             Ok(()) => {}
             Err(JournalError::Full) => return Ok(None),
@@ -406,16 +437,17 @@ impl<T: Tree, J: Journal> Live<T, J> {
     }
 
     /// What the tree said to what the entry of this number announced.
-    fn outcome<R>(&self, hold: &Held<'_, T>, number: u64, done: Result<R>) -> Result<R> {
-        let Err(e) = &done else { return done };
-        // It is not to be replayed.  The group is held, so this cannot wait for a sync;
-        // what cannot be taken back is told as an error that leaves it open.
-        let void = Records::of(&Record::Void { number });
-        match self.append(hold, &[], false, &void) {
-            Ok(Some(_)) => done,
-            Ok(None) => Err(self.fail("no space to say that an operation failed", *e)),
-            Err(e) => Err(e),
+    fn outcome<R>(&self, hold: Held<'_, T>, number: u64, done: Result<R>) -> Result<R> {
+        if done.is_err() {
+            // It is not to be replayed.
+            let void = Records::of(&Record::Void { number });
+            if self.append(&hold, &[], false, &void)?.is_none() {
+                // If the group is synced before there is space, this takes back nothing.
+                drop(hold);
+                self.ahead(&[], false, &void)?;
+            }
         }
+        done
     }
 
     /// An operation: its entry, then the tree.
@@ -428,7 +460,8 @@ impl<T: Tree, J: Journal> Live<T, J> {
     ) -> Result<R> {
         self.alive()?;
         let (hold, number) = self.ahead(involved, names, &Records::of(record))?;
-        self.outcome(&hold, number, tree(&hold))
+        let done = tree(&hold);
+        self.outcome(hold, number, done)
     }
 
     /// The same of an inode's attributes or content.  One that has no name any more is
@@ -448,11 +481,13 @@ impl<T: Tree, J: Journal> Live<T, J> {
 
     // --- names ---------------------------------------------------------------
 
-    /// One name is the replay's own: it refuses a log that speaks of it.
+    /// What a record can say, and is not the replay's own: that refuses a log that speaks of
+    /// it.
     fn nameable(&self, dir: &Inode<T::Node>, name: &[u8]) -> Result<()> {
-        match dir.fid == ROOT && name == STAGING {
-            true => Err(Errno::PERM),
-            false => Ok(()),
+        match name {
+            STAGING if dir.fid == ROOT => Err(Errno::PERM),
+            _ if name.len() > record::NAME_MAX => Err(Errno::NAMETOOLONG),
+            _ => Ok(()),
         }
     }
 
@@ -625,7 +660,8 @@ impl<T: Tree, J: Journal> Live<T, J> {
     /// Syncs groups in the tree and then in the log, until [`Live::end`] or a failure.
     /// Runs on a thread of its own.
     pub fn background(&self) {
-        while let Some(closed) = self.groups.next(self.options.interval, self.options.bytes) {
+        let _told = Told(self);
+        while let Some(closed) = self.groups.next(self.options.interval) {
             if self.sync_group(closed).is_err() {
                 return;
             }
@@ -654,27 +690,36 @@ impl<T: Tree, J: Journal> Live<T, J> {
         // moved between others; of all of it there is no doubt.
         const SINGLY: usize = 32;
         if closed.names || closed.touched.len() > SINGLY {
-            return self.tree.sync_all();
+            {
+                let mut inodes = self.inodes();
+                inodes.syncing = std::mem::take(&mut inodes.unsynced);
+            }
+            self.tree.sync_all()?;
+            self.inodes().syncing.clear();
+            return Ok(());
         }
         closed.touched.iter().try_for_each(|inode| self.tree.sync(&inode.node, false))
     }
 
     /// While something is not synced the log is told each second that the mount lives, so
-    /// that replay can tell what was changed after it did.
-    pub fn beat(&self) {
-        if self.failure.get().is_some() {
-            return;
+    /// that replay can tell what was changed after it did.  `false`: it does not any more.
+    pub fn beat(&self) -> bool {
+        if self.groups.is_over() {
+            return false;
         }
         if let Some(hold) = self.groups.enter_if_pending() {
             // No space is no harm.
             let _ = self.append_as(false, &hold, &[], false, &Records::of(&Record::Alive));
         }
+        true
     }
 
     /// Everything is synced in the tree, and the log is empty, when it returns.
     pub fn sync(&self) -> Result<()> {
-        self.groups.sync_now();
-        self.alive()
+        match self.groups.sync_now() && self.failure.get().is_none() {
+            true => Ok(()),
+            false => Err(Errno::IO),
+        }
     }
 
     /// [`Live::background`] returns as soon as it can, and the log keeps what it has.
@@ -682,12 +727,27 @@ impl<T: Tree, J: Journal> Live<T, J> {
         self.groups.fail();
     }
 
-    /// [`Live::background`] syncs what there is, and returns.
+    /// [`Live::background`] syncs what there is, and returns; what comes after that is
+    /// refused.
     pub fn end(&self) {
         self.groups.end();
+    }
+}
+
+/// Tells if the background is lost.
+struct Told<'a, T: Tree, J: Journal>(&'a Live<T, J>);
+
+impl<T: Tree, J: Journal> Drop for Told<'_, T, J> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail("the thread that syncs the tree is lost", Errno::IO);
+        }
     }
 }
 
 fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
 }
+
+#[cfg(test)]
+mod tests;

@@ -26,6 +26,12 @@ impl Ranges {
         (!self.everywhere).then_some(&self.parts)
     }
 
+    /// Adds all there is and will be.
+    pub fn add_all(&mut self) {
+        self.parts.clear();
+        self.everywhere = true;
+    }
+
     /// Adds [start, end).
     pub fn add(&mut self, mut start: u64, mut end: u64) {
         if start >= end || self.everywhere {
@@ -39,8 +45,7 @@ impl Ranges {
         }
         self.parts.splice(first..last, [(start, end)]);
         if self.parts.len() > MOST {
-            self.parts.clear();
-            self.everywhere = true;
+            self.add_all();
         }
     }
 

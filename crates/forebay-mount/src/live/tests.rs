@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Goal: nothing that was told to be durable is only in a page cache, nobody waits for
+//! what does not come, and one operation that fails takes no other with it.  On a
+//! directory of this machine, with a log in memory.
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc;
+use std::thread;
+
+use super::*;
+use crate::record::Entry;
+use crate::unix::UnixTree;
+
+#[derive(Debug)]
+struct MemoryLog {
+    entries: Mutex<Vec<(u64, Vec<u8>)>>,
+    full: AtomicBool,
+    /// This many more entries find space.
+    room: AtomicU64,
+    asked: AtomicU64,
+    panics: AtomicBool,
+    entry_max: usize,
+}
+
+impl Default for MemoryLog {
+    fn default() -> Self {
+        MemoryLog {
+            entries: Mutex::default(),
+            full: AtomicBool::new(false),
+            room: AtomicU64::new(u64::MAX),
+            asked: AtomicU64::new(0),
+            panics: AtomicBool::new(false),
+            entry_max: 64 << 10,
+        }
+    }
+}
+
+impl Journal for MemoryLog {
+    fn append(&self, txg: u64, pieces: &[&[u8]]) -> std::result::Result<(), JournalError> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let body = pieces.concat();
+        if body.len() > self.entry_max {
+            return Err(JournalError::Failed("an entry that is too large".into()));
+        }
+        if self.full.load(Ordering::Relaxed) {
+            match self.room.load(Ordering::Relaxed) {
+                0 => return Err(JournalError::Full),
+                n => self.room.store(n - 1, Ordering::Relaxed),
+            }
+        }
+        self.entries.lock().unwrap().push((txg, body));
+        Ok(())
+    }
+
+    fn sync(&self, txg: u64) -> std::result::Result<(), JournalError> {
+        assert!(!self.panics.load(Ordering::Relaxed), "planted");
+        self.entries.lock().unwrap().retain(|(t, _)| *t > txg);
+        self.full.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn entry_max(&self) -> usize {
+        self.entry_max
+    }
+}
+
+type TestLive = Live<UnixTree, MemoryLog>;
+
+struct Bed {
+    dir: PathBuf,
+    live: Arc<TestLive>,
+}
+
+const NEVER: Duration = Duration::from_secs(3600);
+
+impl Bed {
+    fn new(name: &str, options: LiveOptions) -> Bed {
+        rustix::process::umask(rustix::fs::Mode::empty());
+        let dir = format!("forebay-live-{name}-{}", std::process::id());
+        let dir = std::env::temp_dir().join(dir);
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir(&dir).unwrap();
+        let tree = UnixTree::open(&dir).unwrap();
+        let live = Arc::new(Live::new(tree, MemoryLog::default(), 0, options).unwrap());
+        Bed { dir, live }
+    }
+
+    /// Groups are synced when they are asked to be.
+    fn calm(name: &str) -> Bed {
+        Bed::new(name, LiveOptions { interval: NEVER, ..LiveOptions::default() })
+    }
+
+    fn background(&self) -> thread::JoinHandle<()> {
+        let live = self.live.clone();
+        thread::spawn(move || live.background())
+    }
+
+    fn create(&self, name: &str) -> Result<Arc<Inode<crate::unix::Node>>> {
+        let new = New {
+            kind: Kind::File,
+            mode: 0o644,
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            device: 0,
+            target: b"",
+            inherit_acl: false,
+        };
+        self.live.create(self.live.root(), name.as_bytes(), &new).map(|(inode, _)| inode)
+    }
+
+    /// What the log holds, in words.
+    fn logged(&self) -> String {
+        let entries = self.live.journal().entries.lock().unwrap();
+        let words = entries.iter().map(|(_, body)| {
+            let records = Entry::parse(body).unwrap().records();
+            format!("{:?}", records.map(|r| r.unwrap()).collect::<Vec<_>>())
+        });
+        words.collect::<Vec<_>>().join("\n")
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// What comes of it, or a failure of the test: it may take this long on a busy machine.
+fn bounded<R: Send + 'static>(what: &str, run: impl FnOnce() -> R + Send + 'static) -> R {
+    let (done, result) = mpsc::channel();
+    thread::spawn(move || done.send(run()));
+    result.recv_timeout(Duration::from_secs(20)).unwrap_or_else(|_| panic!("{what}: it hangs"))
+}
+
+#[test]
+fn what_was_written_before_the_kernel_forgot_the_file_is_synced() {
+    let bed = Bed::calm("forgotten");
+    let background = bed.background();
+    let file = bed.create("f").unwrap();
+    let ino = file.ino;
+    drop(file);
+    bed.live.sync().unwrap();
+    assert_eq!(bed.logged(), "");
+    bed.live.write(&bed.live.inode(ino).unwrap(), 0, b"precious").unwrap();
+    bed.live.forget(ino, 1);
+    assert!(bed.live.inode(ino).is_err(), "it is not known any more");
+    let (file, _) = bed.live.lookup(bed.live.root(), b"f").unwrap();
+    bed.live.fsync(&file).unwrap();
+    let logged = bed.logged();
+    assert!(logged.contains("Synced") || logged.contains("Data"), "nothing is: {logged}");
+    bed.live.sync().unwrap();
+    bed.live.fsync(&file).unwrap();
+    assert_eq!(bed.logged(), "", "it is synced");
+    bed.live.end();
+    background.join().unwrap();
+}
+
+/// A file that is made anew may have the number of one that was forgotten.
+#[test]
+fn a_new_file_has_nothing_to_sync_of_an_old_one() {
+    let bed = Bed::calm("number");
+    let background = bed.background();
+    for i in 0..20 {
+        let ino = {
+            let file = bed.create("f").unwrap();
+            bed.live.fsync(&file).unwrap();
+            bed.live.write(&file, 0, &[i; 10]).unwrap();
+            file.ino
+        };
+        bed.live.unlink(bed.live.root(), b"f", false).unwrap();
+        bed.live.forget(ino, 1);
+        bed.live.sync().unwrap();
+    }
+    assert_eq!(bed.live.counters.real_syncs.load(Ordering::Relaxed), 0);
+    bed.live.end();
+    background.join().unwrap();
+}
+
+#[test]
+fn what_is_too_large_for_an_entry_is_refused_and_nothing_else() {
+    let bed = Bed::calm("large");
+    let file = bed.create("f").unwrap();
+    let value = vec![1; 64 << 10];
+    let refused = bed.live.set_xattr(&file, b"user.large", Some(&value));
+    assert_eq!(refused.unwrap_err(), Errno::NOSPC);
+    assert_eq!(bed.live.failure(), None);
+    bed.live.write(&file, 0, b"data").unwrap();
+    bed.live.fsync(&file).unwrap();
+    assert!(bed.logged().contains("Data"));
+}
+
+#[test]
+fn a_group_that_is_large_is_synced_before_its_time() {
+    let options = LiveOptions { interval: NEVER, bytes: 1000, ..LiveOptions::default() };
+    let bed = Bed::new("size", options);
+    let background = bed.background();
+    let file = bed.create("f").unwrap();
+    let live = bed.live.clone();
+    bounded("a sync beside a large group", move || {
+        for i in 0..20 {
+            live.write(&file, 0, &[i; 1000]).unwrap();
+            live.fsync(&file).unwrap();
+        }
+    });
+    bed.live.end();
+    background.join().unwrap();
+}
+
+/// The log has space for what is to be done, and none for saying that it failed.
+#[test]
+fn a_failed_operation_is_taken_back_when_there_is_space() {
+    let bed = Bed::calm("void");
+    let background = bed.background();
+    let journal = bed.live.journal();
+    journal.room.store(1, Ordering::Relaxed);
+    journal.full.store(true, Ordering::Relaxed);
+    std::fs::create_dir(bed.dir.join("d")).unwrap();
+    std::fs::write(bed.dir.join("d/in"), "").unwrap();
+    let live = bed.live.clone();
+    let refused = bounded("a failed operation with a full log", move || {
+        live.unlink(&live.root().clone(), b"d", true)
+    });
+    assert_eq!(refused.unwrap_err(), Errno::NOTEMPTY);
+    assert_eq!(bed.live.failure(), None);
+    bed.live.end();
+    background.join().unwrap();
+}
+
+#[test]
+fn what_comes_after_the_end_is_refused() {
+    let bed = Bed::calm("end");
+    let background = bed.background();
+    let file = bed.create("f").unwrap();
+    bed.live.end();
+    background.join().unwrap();
+    assert_eq!(bed.logged(), "");
+    // The log may be destroyed from now on.
+    assert_eq!(bed.create("g").unwrap_err(), Errno::IO);
+    let written = bed.live.write(&file, 0, b"data");
+    assert!(written.is_err() || bed.live.fsync(&file).is_err());
+    assert_eq!(bed.logged(), "");
+}
+
+#[test]
+fn what_is_left_in_the_log_is_not_said_to_be_synced() {
+    let bed = Bed::calm("left");
+    let background = bed.background();
+    let file = bed.create("f").unwrap();
+    bed.live.leave();
+    background.join().unwrap();
+    assert!(bed.logged().contains("Create"));
+    assert!(bed.live.sync().is_err(), "it is in the log alone");
+    // A change after the last entry would look as if another had made it.
+    assert!(bed.live.write(&file, 0, b"late").is_err());
+}
+
+#[test]
+fn a_background_that_is_lost_is_told() {
+    let bed = Bed::calm("lost");
+    let background = bed.background();
+    bed.create("f").unwrap();
+    bed.live.journal().panics.store(true, Ordering::Relaxed);
+    let live = bed.live.clone();
+    let synced = bounded("a sync without a background", move || live.sync());
+    assert!(synced.is_err());
+    assert!(background.join().is_err());
+    assert!(bed.live.failure().is_some());
+    assert_eq!(bed.create("g").unwrap_err(), Errno::IO);
+}
+
+/// Others have the pool's space, and nothing of this log is to be synced.
+#[test]
+fn who_waits_for_space_sleeps() {
+    let bed = Bed::calm("sleep");
+    let background = bed.background();
+    let journal = bed.live.journal();
+    journal.room.store(0, Ordering::Relaxed);
+    journal.full.store(true, Ordering::Relaxed);
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| bed.create("f").map(|_| ()));
+        while journal.asked.load(Ordering::Relaxed) < 3 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        thread::sleep(Duration::from_millis(300));
+        let asked = journal.asked.load(Ordering::Relaxed);
+        journal.full.store(false, Ordering::Relaxed);
+        waits.join().unwrap().unwrap();
+        assert!(asked < 100, "it asked {asked} times");
+    });
+    bed.live.end();
+    background.join().unwrap();
+}
