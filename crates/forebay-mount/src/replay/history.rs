@@ -49,6 +49,8 @@ pub struct File<'a> {
     pub names: Vec<Place<'a>>,
     pub content: Vec<Change<'a>>,
     pub attr: SetAttr,
+    /// The time of modification is that of the content, and nobody's wish.
+    pub mtime_of_content: bool,
     pub xattrs: BTreeMap<&'a [u8], Option<&'a [u8]>>,
     /// The access ACL was set after the mode, which it changes; otherwise the mode came
     /// last, which changes the ACL.
@@ -56,6 +58,11 @@ pub struct File<'a> {
 }
 
 impl File<'_> {
+    fn modified(&mut self, at: Time) {
+        self.attr.mtime = Some(at);
+        self.mtime_of_content = true;
+    }
+
     /// The log speaks of more than that it is there.
     pub fn is_changed(&self) -> bool {
         !self.content.is_empty() || self.attr != SetAttr::default() || !self.xattrs.is_empty()
@@ -175,7 +182,7 @@ impl<'a> History<'a> {
             Record::Data { fid, offset, size, mtime, bytes } => {
                 let file = self.content(number, fid)?;
                 file.content.push(Change::Write { offset, bytes, size });
-                file.attr.mtime = Some(mtime);
+                file.modified(mtime);
             }
             Record::Truncate { fid, size } => {
                 let file = self.content(number, fid)?;
@@ -185,19 +192,20 @@ impl<'a> History<'a> {
                 if !planted(Bug::SizeNotRestored) {
                     file.content.push(Change::Truncate { size });
                 }
-                file.attr.mtime = Some(time(entry.time_ns));
+                file.modified(time(entry.time_ns));
             }
             Record::Allocate { fid, mode, offset, length } => {
                 let file = self.content(number, fid)?;
                 file.content.push(Change::Allocate { mode, offset, length });
                 if mode != Allocate::KeepSize {
-                    file.attr.mtime = Some(time(entry.time_ns));
+                    file.modified(time(entry.time_ns));
                 }
             }
             Record::Attr { fid, set } => {
                 let file = self.file(number, fid)?;
                 let a = &mut file.attr;
                 file.acl_last &= set.mode.is_none();
+                file.mtime_of_content &= set.mtime.is_none();
                 *a = SetAttr {
                     mode: set.mode.or(a.mode),
                     uid: set.uid.or(a.uid),
@@ -215,6 +223,9 @@ impl<'a> History<'a> {
                 let file = self.content(number, fid)?;
                 if !planted(Bug::SyncedIgnored) {
                     file.content.clear();
+                    if std::mem::take(&mut file.mtime_of_content) {
+                        file.attr.mtime = None;
+                    }
                 }
                 file.synced = true;
             }
@@ -383,6 +394,7 @@ fn file<'a>(kind: Kind) -> File<'a> {
         names: Vec::new(),
         content: Vec::new(),
         attr: SetAttr::default(),
+        mtime_of_content: false,
         xattrs: BTreeMap::new(),
         acl_last: false,
     }

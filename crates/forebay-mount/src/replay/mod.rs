@@ -260,3 +260,6 @@ fn failed<T>(
 fn printable(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).chars().flat_map(char::escape_debug).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Goal: what is right in the tree is left as it is.  On a directory of this machine.
+
+use super::*;
+use crate::record::{header, Kind, Record, Records, SetAttr, Time};
+use crate::tree::New;
+use crate::unix::UnixTree;
+
+fn time(seconds: i64) -> Time {
+    Time { seconds, nanoseconds: 0 }
+}
+
+/// The tree's own sync made it durable, with its time.
+#[test]
+fn a_time_before_the_trees_own_sync_is_not_set_again() {
+    let dir = std::env::temp_dir().join(format!("forebay-replay-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir(&dir).unwrap();
+    let tree = UnixTree::open(&dir).unwrap();
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let (kind, mode, target) = (Kind::File, 0o644, &b""[..]);
+    let new = New { kind, mode, uid, gid, device: 0, target, inherit_acl: false };
+    let node = tree.create(&tree.root(), b"f", &new).unwrap();
+    let set = SetAttr { mtime: Some(time(2000)), ..SetAttr::default() };
+    tree.set_attr(&node, &set).unwrap();
+
+    let is = tree.identity().unwrap();
+    let handle = tree.handle(&node).unwrap();
+    let records = [
+        Record::Tree { file_system: is.file_system, root: &is.root.0, path: &is.path },
+        Record::Bind { fid: 2, kind, handle: &handle.0, path: b"" },
+        Record::Data { fid: 2, offset: 0, size: 3, mtime: time(1000), bytes: b"old" },
+        Record::Synced { fid: 2 },
+    ];
+    let entries = |records: &[Record<'_>]| -> Vec<Vec<u8>> {
+        let numbered = records.iter().zip(1..);
+        let entry = |(record, number)| {
+            let body = Records::of(record);
+            [&header(number, u64::MAX >> 2, 1)[..], body.bytes()].concat()
+        };
+        numbered.map(entry).collect()
+    };
+    let report = plan(&tree, &entries(&records)).unwrap();
+    assert_eq!(report.actions, []);
+
+    // What was asked for explicitly was not the sync's to make durable.
+    let attr = Record::Attr { fid: 2, set };
+    let [a, b, c, d] = records;
+    let report = plan(&tree, &entries(&[a, b, c, attr, d])).unwrap();
+    assert_eq!(report.actions.len(), 1);
+    std::fs::remove_dir_all(&dir).unwrap();
+}
