@@ -9,14 +9,14 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileAttr, FileHandle, FileType, Filesystem,
-    Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr,
-    ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    Generation, INodeNo, InitFlags, KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags,
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLseek,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use rustix::io::Errno;
 
@@ -47,11 +47,18 @@ pub struct Front {
     root: u64,
     /// The kernel keeps what is written until it is synced, or long enough.
     write_back: bool,
+    /// To tell it what changed by itself.
+    kernel: Arc<OnceLock<Notifier>>,
 }
 
 impl Front {
     pub fn new(live: Arc<TreeLive>, latency: Arc<Latency>, write_back: bool) -> Front {
-        Front { root: live.root().ino, live, latency, write_back }
+        Front { root: live.root().ino, live, latency, write_back, kernel: Arc::default() }
+    }
+
+    /// To be set when there is one, before the first request.
+    pub fn kernel(&self) -> Arc<OnceLock<Notifier>> {
+        self.kernel.clone()
     }
 
     /// The kernel's numbers are the tree's, but for the root: it changes places with
@@ -103,11 +110,23 @@ impl Front {
         if without != mode {
             let set = SetAttr { mode: Some(without), ..SetAttr::default() };
             self.live.set_attr(inode, &set)?;
+            // The kernel would go by the mode that it knows, and run it as its owner.
+            if let Some(kernel) = self.kernel.get() {
+                let _ = kernel.inval_inode(INodeNo(self.swap(inode.ino)), -1, 0);
+            }
         }
         if self.live.tree().xattr(&inode.node, CAPABILITY)?.is_some() {
             self.live.set_xattr(inode, CAPABILITY, None)?;
         }
         Ok(())
+    }
+
+    /// Where the kernel does not say whether that is to be ([`WriteFlags`]).
+    fn content_changes(&self, req: &Request, inode: &Arc<Inode<Node>>) -> Result<()> {
+        match req.uid() {
+            0 => Ok(()),
+            _ => self.drop_privileges(inode),
+        }
     }
 
     /// A new inode.  The kernel applies no umask, since a default ACL may stand in for it.
@@ -283,9 +302,7 @@ impl Filesystem for Front {
     ) {
         let done = self.inode(ino).and_then(|inode| {
             if let Some(size) = size {
-                if req.uid() != 0 {
-                    self.drop_privileges(&inode)?;
-                }
+                self.content_changes(req, &inode)?;
                 self.live.truncate(&inode, size)?;
             }
             let mut mode = mode.map(|m| m & 0o7777);
@@ -609,7 +626,7 @@ impl Filesystem for Front {
 
     fn fallocate(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         _fh: FileHandle,
         offset: u64,
@@ -630,6 +647,7 @@ impl Filesystem for Front {
         };
         let done = how.and_then(|how| {
             let inode = self.inode(ino)?;
+            self.content_changes(req, &inode)?;
             self.live.allocate(&inode, how, offset, length)
         });
         empty(reply, done);
@@ -662,7 +680,7 @@ impl Filesystem for Front {
 
     fn copy_file_range(
         &self,
-        _req: &Request,
+        req: &Request,
         from: INodeNo,
         _fh_in: FileHandle,
         from_at: u64,
@@ -677,6 +695,7 @@ impl Filesystem for Front {
         let length = length.min(1 << 30);
         let copied = self.inode(from).and_then(|from| {
             let to = self.inode(to)?;
+            self.content_changes(req, &to)?;
             self.live.copy(&to, to_at, length, || {
                 self.live.tree().copy(&from.node, from_at, &to.node, to_at, length)
             })

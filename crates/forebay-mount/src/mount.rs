@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use forebay::{LogOptions, LogState, Pool};
+use forebay::{Log, LogOptions, LogState, Pool};
 use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};
 use rustix::mount::{unmount, UnmountFlags};
 use rustix::process::{getrlimit, setrlimit, Resource};
@@ -168,29 +168,49 @@ impl Mount {
         crate::replay::tidy(&below).map_err(|e| tree_error(io::Error::other(e)))?;
         let synced = info.synced_txg;
         log.create(synced)?;
+        let mounted = Mount::start_logging(below, log.clone(), synced, mountpoint, options);
+        if mounted.is_err() {
+            // It holds nothing.
+            let _ = log.destroy();
+        }
+        let (mount, session) = mounted?;
+        mount.spawn(session).map_err(mount_error)?;
+        Ok(mount)
+    }
+
+    fn start_logging(
+        below: UnixTree,
+        log: Log,
+        synced: u64,
+        mountpoint: &Path,
+        options: &MountOptions,
+    ) -> Result<(Mount, Session<Front>), MountError> {
+        let tree = below.path().to_path_buf();
+        let mount_error = |cause| MountError::Mount { path: name(mountpoint), cause };
         let live_options = LiveOptions {
             interval: options.sync_interval,
             bytes: options.sync_bytes,
             ..LiveOptions::default()
         };
         let live = Live::new(below, PoolJournal::new(log)?, synced, live_options)
-            .map_err(|e| tree_error(e.into()))?;
+            .map_err(|e| MountError::Tree { path: name(&tree), cause: e.into() })?;
         let (live, latency) = (Arc::new(live), Arc::new(Latency::default()));
         let front = Front::new(live.clone(), latency.clone(), options.write_back);
+        let kernel = front.kernel();
         let mut session =
-            Session::new(front, mountpoint, &config(tree, options)).map_err(mount_error)?;
+            Session::new(front, mountpoint, &config(&tree, options)).map_err(mount_error)?;
+        let _ = kernel.set(session.notifier());
         let mount = Mount {
             live,
             latency,
             options: options.clone(),
-            tree: tree.into(),
+            tree,
             mountpoint: mountpoint.into(),
             unmounter: Mutex::new(session.unmount_callable()),
             threads: Mutex::default(),
             ended: Arc::default(),
         };
-        mount.spawn(session).map_err(mount_error)?;
-        Ok(mount)
+        Ok((mount, session))
     }
 
     fn spawn(&self, session: Session<Front>) -> io::Result<()> {
@@ -209,11 +229,11 @@ impl Mount {
         let (live, ended) = (self.live.clone(), self.ended.clone());
         threads.push(thread::Builder::new().name("mount-beat".into()).spawn(move || {
             let mut over = ended.0.lock().unwrap_or_else(PoisonError::into_inner);
-            while !*over {
+            // A mount that is abandoned may be in use for longer than it is served.
+            while !*over && live.beat() {
                 let second = Duration::from_secs(1);
                 let waited = ended.1.wait_timeout(over, second);
                 over = waited.unwrap_or_else(PoisonError::into_inner).0;
-                live.beat();
             }
         })?);
         Ok(())

@@ -189,3 +189,83 @@ fn a_tree_that_lost_everything_is_made_again_from_the_log() {
     as_it_should_be(&bed.tree());
     assert_eq!(fs::read_dir(bed.tree()).unwrap().count(), 2);
 }
+
+/// What comes of it, or a failure of the test: it may take this long on a busy machine.
+fn bounded<R: Send + 'static>(what: &str, run: impl FnOnce() -> R + Send + 'static) -> R {
+    let (done, result) = std::sync::mpsc::channel();
+    std::thread::spawn(move || done.send(run()));
+    let limit = std::time::Duration::from_secs(20);
+    result.recv_timeout(limit).unwrap_or_else(|_| panic!("{what}: it hangs"))
+}
+
+#[test]
+fn a_mount_in_use_can_be_abandoned() {
+    let Some(bed) = Bed::new("abandoned") else { return };
+    let mount = bed.start(&bed.at(), &MountOptions::default());
+    let mut file = File::create_new(bed.at().join("open")).unwrap();
+    file.write_all(b"synced").unwrap();
+    file.sync_all().unwrap();
+    bounded("to abandon a mount that is in use", move || mount.abandon(false)).unwrap();
+    assert_eq!(fs::read(bed.tree().join("open")).unwrap(), b"synced");
+    // The log is gone: nothing may be told to be durable any more.
+    let late = file.write_all(b"late").and_then(|()| file.sync_all());
+    assert!(late.is_err());
+}
+
+#[test]
+fn what_cannot_be_mounted_leaves_no_log_behind() {
+    let Some(bed) = Bed::new("nowhere") else { return };
+    let nowhere = bed.dir.join("nowhere");
+    let started = Mount::start(bed.pool(), &bed.tree(), &nowhere, &MountOptions::default());
+    assert!(matches!(started, Err(MountError::Mount { .. })), "{started:?}");
+    assert_eq!(bed.pool().log_info("mount").unwrap().state, LogState::None);
+    bed.start(&bed.at(), &MountOptions::default()).unmount(false).unwrap();
+}
+
+/// A replay that was cut off knows by its list which inodes the tree had lost.
+#[test]
+fn a_mount_that_is_refused_leaves_the_replays_list() {
+    let Some(bed) = Bed::new("list") else { return };
+    let long = std::time::Duration::from_secs(600);
+    let options = MountOptions { sync_interval: long, ..Default::default() };
+    let mount = bed.start(&bed.at(), &options);
+    used(&bed.at());
+    mount.unmount(true).unwrap();
+    drop(mount);
+    let list = bed.tree().join(".forebay-replay/gone");
+    fs::create_dir(list.parent().unwrap()).unwrap();
+    fs::write(&list, "of the replay").unwrap();
+    Mount::start(bed.pool(), &bed.tree(), &bed.at(), &options).unwrap_err();
+    assert_eq!(fs::read(&list).unwrap(), b"of the replay");
+}
+
+/// Of another user than root.
+fn as_nobody(program: &str, args: &[&str]) -> std::process::Output {
+    use std::os::unix::process::CommandExt;
+    let mut command = std::process::Command::new(program);
+    command.args(args).uid(65534).gid(65534).output().unwrap()
+}
+
+#[test]
+fn who_changes_a_program_of_root_does_not_run_it_as_root() {
+    let Some(bed) = Bed::new("set-id") else { return };
+    let mount = bed.start(&bed.at(), &MountOptions::default());
+    let program = bed.at().join("id");
+    let shown = program.to_str().unwrap();
+    let privileged = || fs::set_permissions(&program, fs::Permissions::from_mode(0o4777)).unwrap();
+    let user = || String::from_utf8(as_nobody(shown, &["-u"]).stdout).unwrap();
+    fs::copy("/usr/bin/id", &program).unwrap();
+    let size = fs::metadata(&program).unwrap().len();
+    let of = format!("of={shown}");
+    let seek = format!("seek={size}");
+    privileged();
+    assert_eq!(user(), "0\n");
+    let dd = ["if=/dev/zero", &of, &seek, "bs=1", "count=1", "conv=notrunc"];
+    assert!(as_nobody("dd", &dd).status.success());
+    assert_eq!(user(), "65534\n", "after a write");
+    privileged();
+    assert_eq!(user(), "0\n");
+    assert!(as_nobody("fallocate", &["-o", "0", "-l", "1", shown]).status.success());
+    assert_eq!(user(), "65534\n", "after fallocate");
+    mount.unmount(false).unwrap();
+}
