@@ -36,6 +36,7 @@ use flight::{InFlight, Refusal};
 use history::History;
 use plan::Plan;
 use run::Failed;
+use staging::Staging;
 
 pub use staging::tidy;
 
@@ -196,6 +197,8 @@ pub fn replay<T: Tree>(
     if !report.is_certain() && !options.accept {
         return Err(ReplayError::Refused(Box::new(report)));
     }
+    let earlier = |n: &u64| format!("what entry {n} says (when the replay was cut off)");
+    report.left_out = plan.staging.left_out.iter().map(earlier).collect();
     if let Some(dir) = &options.salvage {
         report.salvaged = run::salvage(&plan, dir)?;
     }
@@ -207,6 +210,7 @@ pub fn replay<T: Tree>(
         let number = step.and_then(|step| in_flight.of_step(&step));
         match (number.filter(|n| !refused.contains(n)), refusal) {
             (Some(number), Some(refusal)) if refusal == Refusal::ForGood || options.accept => {
+                staging::leave_out(tree, entries, number)?;
                 refused.insert(number);
                 report.left_out.push(format!("{what} {path} ({cause})"));
             }
@@ -228,6 +232,7 @@ fn planned<'a, T: Tree>(
     // the directory not being empty.  There are as many as threads were at work.
     const MOST: usize = 100;
     let mut refused = refused.clone();
+    refused.extend(Staging::find(tree, entries)?.left_out);
     for _ in 0..MOST {
         let history = History::of(entries, &refused)?;
         let plan = Plan::of(tree, history, entries)?;

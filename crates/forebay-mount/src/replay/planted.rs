@@ -23,10 +23,11 @@ pub enum Bug {
     AttributesForgotten,
     RefusedRmdirDone,
     LeftOutLosesName,
+    LeftOutForgotten,
 }
 
 #[cfg(test)]
-pub const ALL: [Bug; 17] = [
+pub const ALL: [Bug; 18] = [
     Bug::ByName,
     Bug::UnlinkForgotten,
     Bug::RenameOverWithoutData,
@@ -44,6 +45,7 @@ pub const ALL: [Bug; 17] = [
     Bug::AttributesForgotten,
     Bug::RefusedRmdirDone,
     Bug::LeftOutLosesName,
+    Bug::LeftOutForgotten,
 ];
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 //! The directory in the tree's root by way of which things are moved.
 //!
 //! ```text
-//! .forebay-replay/gone   the log it is of, and the fids whose inodes the tree lacks
+//! .forebay-replay/gone   the log it is of, the fids whose inodes the tree lacks, and the
+//!                        numbers of entries that are left out
 //! .forebay-replay/N      the inode of fid N, on its way
 //! ```
 
@@ -24,6 +25,10 @@ pub struct Staging<N> {
     pub resumed: bool,
     /// Fids whose inodes the tree did not have when that began.
     pub gone: HashSet<Fid>,
+    /// Entries that it left out.
+    pub left_out: Vec<u64>,
+    /// Of the list, as far as it is good.
+    list_bytes: u64,
     /// What lies in the directory.
     pub entries: Vec<(Fid, N)>,
     /// Identities of the directory and of the list.
@@ -58,6 +63,8 @@ impl<N: Clone> Staging<N> {
             node: None,
             resumed: false,
             gone: HashSet::new(),
+            left_out: Vec::new(),
+            list_bytes: 0,
             entries: Vec::new(),
             own: Vec::new(),
         };
@@ -82,10 +89,14 @@ impl<N: Clone> Staging<N> {
             }
         }
         staging.node = Some(node);
-        if let Some(gone) = list.as_deref().and_then(|l| parse(l, &key(entries))) {
+        if let Some(list) = list.as_deref().and_then(|l| parse(l, &key(entries))) {
             staging.resumed = true;
+            staging.list_bytes = list.bytes;
             if !planted(Bug::GoneForgotten) {
-                staging.gone = gone;
+                staging.gone = list.gone;
+            }
+            if !planted(Bug::LeftOutForgotten) {
+                staging.left_out = list.left_out;
             }
         } else if !staging.entries.is_empty() {
             return foreign("it is of the replay of another log, and not empty");
@@ -127,6 +138,18 @@ impl<N: Clone> Staging<N> {
     }
 }
 
+/// Durable when it returns: from now on the replay of these entries does without this one.
+pub fn leave_out<T: Tree>(tree: &T, entries: &[Vec<u8>], number: u64) -> Result<()> {
+    let staging = Staging::find(tree, entries)?;
+    let absent = ReplayError::Staging { path: shown(), what: "its list is gone".into() };
+    let Some(node) = staging.node.filter(|_| staging.resumed) else { return Err(absent) };
+    let Some(list) = failed(tree.lookup(&node, LIST), "look", shown)? else { return Err(absent) };
+    let line = format!("{number}\n");
+    failed(tree.truncate(&list, staging.list_bytes), "write", shown)?;
+    failed(tree.write(&list, staging.list_bytes, line.as_bytes()), "write", shown)?;
+    failed(tree.sync_all(), "sync", shown)
+}
+
 fn new(kind: Kind, mode: u32) -> New<'static> {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     let (uid, gid) = (uid.as_raw(), gid.as_raw());
@@ -146,10 +169,29 @@ fn read<T: Tree>(tree: &T, node: &T::Node) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// `None`: it is of another log, or it is not all there.
-fn parse(list: &[u8], key: &str) -> Option<HashSet<Fid>> {
-    let text = std::str::from_utf8(list).ok()?.strip_prefix(key)?.strip_suffix(".\n")?;
-    text.lines().map(|line| fid_of(line.as_bytes())).collect()
+struct List {
+    gone: HashSet<Fid>,
+    left_out: Vec<u64>,
+    bytes: u64,
+}
+
+/// `None`: it is of another log, or it is not all there.  A line behind the dot that is not
+/// all there was not durable yet.
+fn parse(list: &[u8], key: &str) -> Option<List> {
+    let good = list.iter().rposition(|b| *b == b'\n').map_or(0, |last| last + 1);
+    let rest = list[..good].strip_prefix(key.as_bytes())?;
+    let lines = || rest.split_inclusive(|b| *b == b'\n');
+    let number = |line: &[u8]| fid_of(line.strip_suffix(b"\n")?);
+    let dot = lines().position(|line| line == b".\n")?;
+    let gone = lines().take(dot).map(number).collect::<Option<_>>()?;
+    let mut list = List { gone, left_out: Vec::new(), bytes: key.len() as u64 };
+    list.bytes += lines().take(dot + 1).map(|line| line.len() as u64).sum::<u64>();
+    for line in lines().skip(dot + 1) {
+        let Some(left_out) = number(line) else { break };
+        list.left_out.push(left_out);
+        list.bytes += line.len() as u64;
+    }
+    Some(list)
 }
 
 /// Removes what a replay that is over leaves: to be called when the log is destroyed, and

@@ -11,6 +11,7 @@ pub mod workloads;
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::{Duration, Instant};
 
 use super::planted::{plant, Bug, ALL};
 use super::{replay, ReplayError, ReplayOptions};
@@ -187,6 +188,27 @@ fn bounded_workloads() {
     }
 }
 
+/// `MOUNT_MODEL_SECONDS=n`, `MOUNT_MODEL_SEED=first`: workloads of length 2 to 5, a seed
+/// each, for so long.
+#[test]
+fn random_workloads() {
+    let number = |name| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
+    let limit = Duration::from_secs(number("MOUNT_MODEL_SECONDS").unwrap_or(0));
+    let (start, acts, mut counts) = (Instant::now(), acts(), Counts::default());
+    for seed in number("MOUNT_MODEL_SEED").unwrap_or(1).. {
+        let mut rng = Rng(seed);
+        let length = 2 + rng.index(4);
+        let workload: Vec<Act> =
+            (0..length).flat_map(|_| acts[rng.index(acts.len())].clone()).collect();
+        let violation = explore(&run(&workload, None), 4, 3, &mut rng, &mut counts).err();
+        assert_eq!(violation, None, "{workload:?} (seed {seed})");
+        if start.elapsed() >= limit {
+            break;
+        }
+    }
+    told(&counts, "length 2 to 5");
+}
+
 /// For each mistake the workload that shows it.
 fn shown_by(bug: Bug) -> &'static [Act] {
     use Act::*;
@@ -217,6 +239,8 @@ fn shown_by(bug: Bug) -> &'static [Act] {
         Bug::UnlinkInsteadOfStaging => &[Rename("foo", "bar")],
         Bug::AttributesForgotten => &[Chmod("A", 0o700), Fsync("A")],
         Bug::RefusedRmdirDone => &[Rmdir("A")],
+        // At its old name it is an inode that nothing knows.
+        Bug::LeftOutForgotten => &[Create("bar"), Rename("bar", "foo"), Rename("foo", "A/long")],
         Bug::LeftOutLosesName => &[Rename("foo", "A/long")],
     }
 }

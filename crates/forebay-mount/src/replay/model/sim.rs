@@ -86,6 +86,22 @@ pub enum Op {
     },
 }
 
+impl Op {
+    /// Of a write whose data is not there when a later operation is: what that left of it.
+    fn is_before(&mut self, later: &Op) {
+        let Op::Write { ino: of, offset: start, bytes } = self else { return };
+        match later {
+            Op::Truncate { ino, size } if ino == of => bytes.truncate(size.saturating_sub(*start)),
+            Op::Zero { ino, offset, end, .. } if ino == of => {
+                let last = end.saturating_sub(*start).min(bytes.len());
+                let first = offset.saturating_sub(*start).min(last);
+                bytes[first..last].fill(0);
+            }
+            _ => {}
+        }
+    }
+}
+
 /// What happened, in order: to the tree, and to the log.
 #[derive(Clone, Debug)]
 pub enum Event {
@@ -186,6 +202,7 @@ impl State {
                     None => drop(xattrs.remove(name)),
                 }
             }
+            Op::Write { bytes, .. } if bytes.is_empty() => {}
             Op::Write { ino, offset, bytes } => {
                 let data = &mut self.get(*ino).data;
                 if data.len() < offset + bytes.len() {
@@ -225,11 +242,14 @@ impl Disk {
             }
             // The journal's commit: all names and attributes, and this file's data.
             Event::SyncFile(synced) => {
-                let other = |op: &Op| matches!(op, Op::Write { ino, .. } if ino != synced);
-                let (left, done) = std::mem::take(&mut self.pending).into_iter().partition(other);
-                self.pending = left;
-                let done: Vec<Op> = done;
-                done.iter().for_each(|op| self.base.apply(op));
+                for op in std::mem::take(&mut self.pending) {
+                    if matches!(&op, Op::Write { ino, .. } if ino != synced) {
+                        self.pending.push(op);
+                        continue;
+                    }
+                    self.pending.iter_mut().for_each(|write| write.is_before(&op));
+                    self.base.apply(&op);
+                }
             }
             Event::Append(..) | Event::LogSync(..) => {}
         }
