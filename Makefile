@@ -33,6 +33,7 @@ help:
 	@echo 'make bench-peers     beside libpmemblk and the origin alone (2 minutes)'
 	@echo 'make bench-apps      redis, mariadb, rocksdb, postgresql, varmail on ext4 beside the origin alone (10 minutes, root)'
 	@echo 'make soak SECONDS=n  new seeds of the simulator and the crash explorer for so long'
+	@echo 'make mount-model SECONDS=n  the same for the replay of a mount onto a simulated tree'
 	@echo 'make hostile         COUNT=5000 SEED=n: mutated pools, each looked at, read and drained (1 minute)'
 	@echo 'make fuzz SECONDS=n  libFuzzer on each target for so long'
 	@echo 'make mutants         single changes to core, port, library: do tests find them? (hours; resumes)'
@@ -94,6 +95,12 @@ soak:
 	cargo build --release -p forebay-sim
 	$(built)/forebay-sim --first $(FIRST) --seconds $$(($(SECONDS) / 2))
 	$(built)/forebay-sim explore --seed $(FIRST) --images 1000000000000 --seconds $$(($(SECONDS) / 2))
+
+.PHONY: mount-model
+mount-model:
+	@scripts/need build
+	MOUNT_MODEL_SECONDS=$(SECONDS) MOUNT_MODEL_SEED=$(FIRST) \
+		cargo test -q --release -p forebay-mount random_workloads -- --nocapture
 
 COUNT ?= 5000
 SEED ?= $(FIRST)
