@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use forebay::{Log, LogOptions, LogState, Pool};
 use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};
+use rustix::io::Errno;
 use rustix::mount::{unmount, UnmountFlags};
 use rustix::process::{getrlimit, setrlimit, Resource};
 use serde::{Deserialize, Serialize};
@@ -154,6 +155,10 @@ impl Mount {
         rustix::process::umask(rustix::fs::Mode::empty());
 
         let below = UnixTree::open(tree).map_err(|e| tree_error(e.into()))?;
+        below.lock().map_err(|e| match e {
+            Errno::WOULDBLOCK => tree_error(io::Error::other("it is mounted already")),
+            e => tree_error(e.into()),
+        })?;
         // What was there before is durable: the log begins with nothing behind it.
         below.sync_all().map_err(|e| tree_error(e.into()))?;
         if pool.log_info(&options.log).is_err() {
@@ -304,6 +309,7 @@ impl Mount {
                 let _ = thread.join();
             }
         }
+        self.live.tree().unlock();
         if self.live.failure().is_some() {
             return Err(self.failed());
         }

@@ -18,8 +18,8 @@ use std::sync::{Arc, OnceLock};
 
 use forebay_engine::handle::{file_handle, file_system_uuid, open_handle};
 use rustix::fs::{
-    self, AtFlags, Dir, FallocateFlags, FileType, Gid, Mode, OFlags, RenameFlags, ResolveFlags,
-    SeekFrom, Stat, StatVfs, Timespec, Timestamps, Uid, XattrFlags, UTIME_OMIT,
+    self, AtFlags, Dir, FallocateFlags, FileType, FlockOperation, Gid, Mode, OFlags, RenameFlags,
+    ResolveFlags, SeekFrom, Stat, StatVfs, Timespec, Timestamps, Uid, XattrFlags, UTIME_OMIT,
 };
 use rustix::io::Errno;
 
@@ -284,6 +284,17 @@ impl UnixTree {
 
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// For one mount at a time: WOULDBLOCK if there is another, of whatever pool.
+    pub fn lock(&self) -> Result<()> {
+        fs::flock(self.root.reading()?, FlockOperation::NonBlockingLockExclusive)
+    }
+
+    pub fn unlock(&self) {
+        if let Ok(root) = self.root.reading() {
+            let _ = fs::flock(root, FlockOperation::Unlock);
+        }
     }
 
     /// Of the file system.

@@ -269,3 +269,19 @@ fn who_changes_a_program_of_root_does_not_run_it_as_root() {
     assert_eq!(user(), "65534\n", "after fallocate");
     mount.unmount(false).unwrap();
 }
+
+/// Two logs would each know half of what was done.
+#[test]
+fn a_tree_is_mounted_once_at_a_time() {
+    let Some(bed) = Bed::new("twice") else { return };
+    let mount = bed.start(&bed.at(), &MountOptions::default());
+    let elsewhere = bed.dir.join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    let other = MountOptions { log: "other".into(), ..Default::default() };
+    let second = Mount::start(bed.pool(), &bed.tree(), &elsewhere, &other);
+    let told = second.map(|second| second.unmount(false).unwrap()).unwrap_err();
+    assert!(told.to_string().contains("mounted already"), "{told}");
+    mount.unmount(false).unwrap();
+    let again = Mount::start(bed.pool(), &bed.tree(), &elsewhere, &other).unwrap();
+    again.unmount(false).unwrap();
+}
