@@ -193,10 +193,7 @@ pub fn replay<T: Tree>(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Report> {
     let (mut plan, mut refused) = (planned(tree, entries, &HashSet::new())?, HashSet::new());
-    let mut report = plan.report();
-    if !report.is_certain() && !options.accept {
-        return Err(ReplayError::Refused(Box::new(report)));
-    }
+    let mut report = allowed(plan.report(), options)?;
     let earlier = |n: &u64| format!("what entry {n} says (when the replay was cut off)");
     report.left_out = plan.staging.left_out.iter().map(earlier).collect();
     if let Some(dir) = &options.salvage {
@@ -218,8 +215,16 @@ pub fn replay<T: Tree>(
             _ => return Err(ReplayError::Tree { path, what, cause }),
         }
         plan = planned(tree, entries, &refused)?;
+        allowed(plan.report(), options)?;
     }
     Ok(report)
+}
+
+fn allowed(report: Report, options: &ReplayOptions) -> Result<Report> {
+    match report.is_certain() || options.accept {
+        true => Ok(report),
+        false => Err(ReplayError::Refused(Box::new(report))),
+    }
 }
 
 /// `refused` are entries whose operations are left out.
