@@ -17,7 +17,8 @@
  * Times: one that was set has to be the same; one that an operation left has to be now on
  * both.  Not compared, and why: the number of the root's inode and sizes of directories,
  * which are the file system's own; blocks, which depend on when data is written back;
- * times of access, which a cached read does not change.
+ * times of access, which a cached read does not change; data and holes of directories,
+ * whose ends ext4 has at 2^63 - 1 and FUSE at their size.
  *
  * Not tried, since no FUSE file system has them: FALLOC_FL_COLLAPSE_RANGE and
  * INSERT_RANGE, leases, RENAME_WHITEOUT.  O_DIRECT is used as it must be, aligned.
@@ -85,6 +86,9 @@ static struct timespec random_time(void)
 		return (struct timespec){ .tv_nsec = UTIME_OMIT };
 	if (one_in(6))
 		return (struct timespec){ .tv_nsec = UTIME_NOW };
+	/* File systems take the nearest time that they can keep. */
+	if (want.old && one_in(20))
+		return (struct timespec){ .tv_sec = one_in(2) ? INT64_MIN : INT64_MAX, .tv_nsec = below(1000000000) };
 	/* From 1930 on with old; ext4 takes 1901 to 2446. */
 	return (struct timespec){ .tv_sec = (int64_t)below(2600000000u) - (want.old ? 1200000000 : 0), .tv_nsec = below(1000000000) };
 }
@@ -152,6 +156,9 @@ static void change_attributes(void)
 		BOTH(chmod(path[side], wrong(2, side) ? mode & 01777 : mode));
 		break;
 	case 1:
+		/* A user's of nothing to nobody, which FUSE servers cannot tell from a write. */
+		if (user == -1u && group == -1u && setfsuid(-1) != 0)
+			group = 1002;
 		note("lchown %s %u %u", shown(0), user, group);
 		BOTH(lchown(path[side], user, group));
 		break;
@@ -329,16 +336,64 @@ static int64_t link_open(int side, void *arg)
 	return linkat(AT_FDCWD, name, AT_FDCWD, path[side], AT_SYMLINK_FOLLOW);
 }
 
-static void seek_file(const int *fd, off_t at)
+/* All that is there at [at, end), or the first of it. */
+static bool all_zero(int fd, off_t at, off_t end)
 {
-	int whence = one_in(2) ? SEEK_DATA : SEEK_HOLE;
+	char name[32];
+	ssize_t n;
+	int reader;
 
-	/* What is a hole is decided when data is written. */
-	for (int side = 0; side < SIDES; side++)
-		fsync(fd[side]);
-	note("lseek %lld %s", (long long)at, whence == SEEK_DATA ? "SEEK_DATA" : "SEEK_HOLE");
-	BOTH(lseek(fd[side], at, whence));
-	BOTH(lseek(fd[side], at, SEEK_SET));
+	snprintf(name, sizeof(name), "/proc/self/fd/%d", fd);
+	reader = open(name, O_RDONLY);
+	if (reader < 0)
+		return true; /* a user may not read all that he may write */
+	n = pread(reader, got[0], end - at < (off_t)BYTES_MAX ? (size_t)(end - at) : BYTES_MAX, at);
+	close(reader);
+	for (ssize_t i = 0; i < n; i++) {
+		if (got[0][i])
+			return false;
+	}
+	return true;
+}
+
+/* What is a hole depends on what is in memory; one has nothing but zeroes in it. */
+static int64_t seek_side(int side, void *arg)
+{
+	const off_t *at = arg;
+	int fd = files[at[2]][side];
+	off_t found = lseek(fd, at[0], at[1]), end = found;
+	struct stat st;
+
+	if (fstat(fd, &st) || at[0] >= st.st_size || (found < 0 && errno != ENXIO))
+		return found;
+	if (at[1] == SEEK_DATA && found < 0)
+		end = st.st_size;
+	if (end < at[0] || end > st.st_size)
+		differ("%s: %lld on side %d", history[op_number % 16], (long long)found, side);
+	if (at[1] == SEEK_DATA && !all_zero(fd, at[0], end))
+		differ("%s: data before %lld on side %d", history[op_number % 16], (long long)end, side);
+	if (at[1] == SEEK_HOLE && end < st.st_size && !all_zero(fd, end, end + 1))
+		differ("%s: no hole at %lld on side %d", history[op_number % 16], (long long)end, side);
+	return 0;
+}
+
+static void seek_file(unsigned slot, off_t at)
+{
+	off_t where[] = { at, one_in(2) ? SEEK_DATA : SEEK_HOLE, slot };
+	struct stat st;
+
+	if (!fstat(files[slot][0], &st) && S_ISDIR(st.st_mode))
+		return;
+	note("lseek %u: %lld %s", slot, (long long)at, where[1] == SEEK_DATA ? "SEEK_DATA" : "SEEK_HOLE");
+	both(seek_side, where);
+	BOTH(lseek(files[slot][side], at, SEEK_SET));
+}
+
+static bool is_fifo(unsigned slot)
+{
+	struct stat st;
+
+	return !fstat(files[slot][0], &st) && S_ISFIFO(st.st_mode);
 }
 
 static void use_file(unsigned slot)
@@ -366,7 +421,8 @@ static void use_file(unsigned slot)
 				      pwrite(fd[side], data, n, at));
 		break;
 	case 3:
-		if (file_direct[slot])
+		/* Of a FIFO the time stays, since no FUSE server hears of it. */
+		if (file_direct[slot] || is_fifo(slot))
 			break;
 		note("write %u: %zu bytes", slot, n);
 		BOTH(write(fd[side], data, n));
@@ -381,6 +437,9 @@ static void use_file(unsigned slot)
 		BOTH(ftruncate(fd[side], at));
 		break;
 	case 7:
+		/* In a hole btrfs punches none, and leaves set-ID bits. */
+		if (mode & FALLOC_FL_PUNCH_HOLE && setfsuid(-1) != 0)
+			mode = 0;
 		note("fallocate %u: mode %d, %zu bytes at %lld", slot, mode, n, (long long)at);
 		BOTH(fallocate(fd[side], mode, at, n));
 		break;
@@ -396,7 +455,7 @@ static void use_file(unsigned slot)
 		lock_file(fd);
 		break;
 	case 11:
-		seek_file(fd, at);
+		seek_file(slot, at);
 		break;
 	case 12:
 		if (file_direct[slot] || file_direct[another] || files[another][0] < 0)

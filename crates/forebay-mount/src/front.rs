@@ -104,10 +104,10 @@ impl Front {
 
     /// Who changes a file's content takes its set-user-ID and set-group-ID bits and its
     /// capabilities away.
-    fn drop_privileges(&self, inode: &Arc<Inode<Node>>) -> Result<()> {
-        let mode = self.live.attr(inode)?.mode;
-        let without = without_set_ids(mode);
-        if without != mode {
+    fn drop_privileges(&self, req: &Request, inode: &Arc<Inode<Node>>) -> Result<()> {
+        let attr = self.live.attr(inode)?;
+        let without = without_set_ids(req, &attr);
+        if without != attr.mode {
             let set = SetAttr { mode: Some(without), ..SetAttr::default() };
             self.live.set_attr(inode, &set)?;
             // The kernel would go by the mode that it knows, and run it as its owner.
@@ -125,7 +125,7 @@ impl Front {
     fn content_changes(&self, req: &Request, inode: &Arc<Inode<Node>>) -> Result<()> {
         match req.uid() {
             0 => Ok(()),
-            _ => self.drop_privileges(inode),
+            _ => self.drop_privileges(req, inode),
         }
     }
 
@@ -161,10 +161,25 @@ impl Front {
     }
 }
 
-/// A set-group-ID bit without the right to execute says something else, and stays.
-fn without_set_ids(mode: u32) -> u32 {
-    let kept = if mode & 0o010 != 0 { !0o6000 } else { !0o4000 };
-    mode & kept
+/// A set-group-ID bit without the right to execute says something else: it stays, if who
+/// changes the file is in the group.
+fn without_set_ids(req: &Request, attr: &Attr) -> u32 {
+    let stays = attr.mode & 0o2010 == S_ISGID && (req.uid() == 0 || in_group(req, attr.gid));
+    attr.mode & if stays { !0o4000 } else { !0o6000 }
+}
+
+/// Set-ID bits that a new owner takes away.
+fn has_mode_of_file(kind: Kind) -> bool {
+    !matches!(kind, Kind::Directory | Kind::Symlink)
+}
+
+fn in_group(req: &Request, gid: u32) -> bool {
+    let status = || std::fs::read_to_string(format!("/proc/{}/status", req.pid())).ok();
+    let listed = |status: String| {
+        let groups = status.lines().find_map(|line| line.strip_prefix("Groups:"));
+        groups.is_some_and(|g| g.split_whitespace().any(|g| g.parse() == Ok(gid)))
+    };
+    req.gid() == gid || status().is_some_and(listed)
 }
 
 fn system_time(t: Time) -> SystemTime {
@@ -175,25 +190,22 @@ fn system_time(t: Time) -> SystemTime {
     }
 }
 
-fn time_of(t: SystemTime) -> Time {
+/// A time of a request, as the kernel meant it: before 1970 fuser subtracts the nanoseconds
+/// where it should add them.
+fn requested(t: SystemTime) -> Time {
     match t.duration_since(UNIX_EPOCH) {
         Ok(d) => Time { seconds: d.as_secs() as i64, nanoseconds: d.subsec_nanos() },
         Err(before) => {
             let d = before.duration();
-            let (mut seconds, mut nanoseconds) = (-(d.as_secs() as i64), 0);
-            if d.subsec_nanos() > 0 {
-                seconds -= 1;
-                nanoseconds = 1_000_000_000 - d.subsec_nanos();
-            }
-            Time { seconds, nanoseconds }
+            Time { seconds: (d.as_secs() as i64).wrapping_neg(), nanoseconds: d.subsec_nanos() }
         }
     }
 }
 
 fn time_or_now(t: TimeOrNow) -> Time {
     match t {
-        TimeOrNow::SpecificTime(t) => time_of(t),
-        TimeOrNow::Now => time_of(SystemTime::now()),
+        TimeOrNow::SpecificTime(t) => requested(t),
+        TimeOrNow::Now => requested(SystemTime::now()),
     }
 }
 
@@ -306,10 +318,10 @@ impl Filesystem for Front {
                 self.live.truncate(&inode, size)?;
             }
             let mut mode = mode.map(|m| m & 0o7777);
-            if (uid.is_some() || gid.is_some()) && inode.kind == Kind::File && mode.is_none() {
+            if (uid.is_some() || gid.is_some()) && has_mode_of_file(inode.kind) && mode.is_none() {
                 // As chown does it: the log is to say what comes of it.
-                let now = self.live.attr(&inode)?.mode;
-                mode = Some(without_set_ids(now)).filter(|without| *without != now);
+                let now = self.live.attr(&inode)?;
+                mode = Some(without_set_ids(req, &now)).filter(|without| *without != now.mode);
             }
             let set = SetAttr {
                 mode,
@@ -320,6 +332,12 @@ impl Filesystem for Front {
             };
             if set != SetAttr::default() {
                 self.live.set_attr(&inode, &set)?;
+            } else if size.is_none() && has_mode_of_file(inode.kind) {
+                // The kernel asks for nothing where set-ID bits are to go, and only there;
+                // for a chown too, which may be anybody's.
+                if req.uid() == 0 || req.uid() == self.live.attr(&inode)?.uid {
+                    self.drop_privileges(req, &inode)?;
+                }
             }
             self.live.attr(&inode)
         });
@@ -483,7 +501,7 @@ impl Filesystem for Front {
 
     fn write(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         _fh: FileHandle,
         offset: u64,
@@ -495,7 +513,7 @@ impl Filesystem for Front {
     ) {
         let written = self.inode(ino).and_then(|inode| {
             if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
-                self.drop_privileges(&inode)?;
+                self.drop_privileges(req, &inode)?;
             }
             self.live.write(&inode, offset, data)
         });
