@@ -34,6 +34,7 @@ help:
 	@echo 'make bench-apps      redis, mariadb, rocksdb, postgresql, varmail on ext4 beside the origin alone (10 minutes, root)'
 	@echo 'make soak SECONDS=n  new seeds of the simulator and the crash explorer for so long'
 	@echo 'make mount-model SECONDS=n  the same for the replay of a mount onto a simulated tree'
+	@echo 'make mount-soak      a mount beside plain directories, 10^6 operations; 200 power cuts under databases (hours; root)'
 	@echo 'make hostile         COUNT=5000 SEED=n: mutated pools, each looked at, read and drained (1 minute)'
 	@echo 'make fuzz SECONDS=n  libFuzzer on each target for so long'
 	@echo 'make mutants         single changes to core, port, library: do tests find them? (hours; resumes)'
@@ -101,6 +102,15 @@ mount-model:
 	@scripts/need build
 	MOUNT_MODEL_SECONDS=$(SECONDS) MOUNT_MODEL_SEED=$(FIRST) \
 		cargo test -q --release -p forebay-mount random_workloads -- --nocapture
+
+CUTS ?= 200
+OPERATIONS ?= 1000000
+.PHONY: mount-soak
+mount-soak:
+	@scripts/need check
+	cargo build --release -p forebay-cli
+	tests/mount/differential.sh $(OPERATIONS)
+	tests/mount/cuts.sh $(CUTS) ext4 xfs
 
 COUNT ?= 5000
 SEED ?= $(FIRST)

@@ -7,7 +7,7 @@
 
 KIND is sqlite-delete, sqlite-truncate, sqlite-wal (synchronous=FULL), maildir or postgres.
 The number of each commit goes to the file ACKNOWLEDGED after the commit has returned; it
-lies where no cut reaches it.  What a commit writes follows from its number, so what is
+lies where no cut reaches it, and sockets beside it.  What a commit writes follows from its number, so what is
 found is compared byte by byte.
 """
 import os
@@ -18,6 +18,7 @@ import sqlite3
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 
 
@@ -27,7 +28,7 @@ def body(number):
 
 
 class Sqlite:
-    def __init__(self, directory, journal):
+    def __init__(self, directory, journal, outside):
         self.path = os.path.join(directory, journal + ".db")
         self.db = sqlite3.connect(self.path, isolation_level=None)
         self.db.execute("PRAGMA synchronous = FULL")
@@ -47,13 +48,15 @@ class Sqlite:
 
 
 class Maildir:
-    def __init__(self, directory, _):
+    def __init__(self, directory, _, outside):
         self.directory = directory
         for name in "tmp", "new":
             os.makedirs(os.path.join(directory, name), exist_ok=True)
         self.new = os.open(os.path.join(directory, "new"), os.O_RDONLY | os.O_DIRECTORY)
 
     def commit(self, number):
+        # Each is a file, which all later cuts look at.
+        time.sleep(0.002)
         name = os.path.join(self.directory, "tmp", str(number))
         with open(name, "wb") as mail:
             mail.write(body(number))
@@ -75,13 +78,12 @@ class Postgres:
 
     USER = 65534
 
-    def __init__(self, directory, _):
+    def __init__(self, directory, _, outside):
         os.makedirs(directory, exist_ok=True)
         os.chown(directory, self.USER, self.USER)
         os.chmod(directory, 0o700)
         data = os.path.join(directory, "data")
-        self.sockets = f"/tmp/forebay-pg-{os.getpid()}"
-        os.makedirs(self.sockets, exist_ok=True)
+        self.sockets = tempfile.mkdtemp(dir=outside)
         os.chown(self.sockets, self.USER, self.USER)
         own = {"user": self.USER, "group": self.USER, "extra_groups": [], "cwd": "/", "stdin": subprocess.DEVNULL}
         own["env"] = {**os.environ, "LC_ALL": "C", "PGUSER": "postgres"}
@@ -95,9 +97,15 @@ class Postgres:
             directory = os.open(data, os.O_RDONLY)
             os.fsync(directory)
         # Of a server that was killed: another process may have its number.
-        if os.path.exists(os.path.join(data, "postmaster.pid")):
-            os.unlink(os.path.join(data, "postmaster.pid"))
+        left = os.path.join(data, "postmaster.pid")
+        if os.path.exists(left):
+            lines = open(left).read().splitlines()
+            if len(lines) > 6:
+                subprocess.run(["ipcrm", "-m", lines[6].split()[1]], stderr=subprocess.DEVNULL, check=False)
+            os.unlink(left)
         options = ["-k", self.sockets, "-c", "listen_addresses=", "-c", "shared_buffers=16MB", "-c", "max_connections=5"]
+        # None that outlives a server which is killed.
+        options += ["-c", "dynamic_shared_memory_type=mmap"]
         self.server = subprocess.Popen(["postgres", "-D", data, *options], stderr=subprocess.DEVNULL, **own)
         for _ in range(1200):
             try:
@@ -166,7 +174,7 @@ KINDS = {"sqlite": Sqlite, "maildir": Maildir, "postgres": Postgres}
 def main():
     what, kind, directory, path = sys.argv[1:]
     family, _, journal = kind.partition("-")
-    store = KINDS[family](directory, journal)
+    store = KINDS[family](directory, journal, os.path.dirname(os.path.abspath(path)))
     acknowledged = [int(line) for line in open(path).read().split("\n")[:-1]] if os.path.exists(path) else []
     if what == "run":
         log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)

@@ -1,0 +1,150 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# Goal: what SQLite, PostgreSQL and a mail server were told is committed is there after
+# everything was killed and the disk lost what was not flushed.
+# Method: a disk with a volatile cache (tests/serve/volatile_disk.c), a file system on it,
+# a mount of that, programs that note each commit elsewhere (commits.py).  At a random
+# moment the power of the disk is cut and all is killed; then file system and mount come
+# back, and every commit that was noted is looked for, with its bytes.  The same with the
+# log thrown away must find lost commits, or the test tests nothing.
+#
+#	cuts.sh [CUTS [FILE SYSTEM...]]	(10; ext4)
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/../serve/lib.sh"
+. "$(dirname "$0")/lib.sh"
+need gcc python3 losetup setsid
+python3 -c 'import sqlite3' 2>/dev/null || skip "python3 without sqlite3"
+
+cuts=${1:-10}
+shift || true
+systems=("$@")
+[ $# -gt 0 ] || systems=(ext4)
+seed=${SEED:-1}
+bytes=$((512 << 20))
+compile volatile_disk "$root/tests/serve/volatile_disk.c"
+kinds=(sqlite-delete sqlite-truncate sqlite-wal maildir)
+command -v postgres >/dev/null && command -v initdb >/dev/null && kinds+=(postgres) ||
+	say "postgres is not installed: without it"
+
+# postgres runs as another user.
+chmod 711 "$work" "$shm"
+
+disk='' loop=''
+start_disk() { # SYSTEM, or nothing: as it is
+	local tries
+	mkdir -p "$work/drive" "$work/disk"
+	seed=$((seed + 1))
+	: >"$work/disk.log"
+	"$work/volatile_disk" "$work/drive" "$work/platter" $bytes seed=$seed keep=$((seed % 2)) >"$work/disk.log" 2>>"$work/disk.err" &
+	disk=$!
+	for ((tries = 0; tries < 400; tries++)); do
+		[ -s "$work/drive/disk" ] && break
+		kill -0 "$disk" 2>/dev/null || { disk=''; skip "cannot mount: $(cat "$work/disk.err")"; }
+		sleep 0.02
+	done
+	loop=$(losetup --find --show "$work/drive/disk") || skip "no loop device on it"
+	case ${1:-} in
+	'') ;;
+	ext4) mkfs.ext4 -qF "$loop" ;;
+	*) "mkfs.$1" -qf "$loop" >/dev/null ;;
+	esac
+	mount "$loop" "$work/disk" || fail "the file system cannot be mounted after the cut"
+}
+stop_disk() {
+	umount -l "$work/disk" 2>/dev/null || true
+	[ -z "$loop" ] || losetup -d "$loop" 2>/dev/null || true
+	[ -z "$disk" ] || { kill -TERM "$disk" && wait "$disk"; } 2>/dev/null || true
+	umount -l "$work/drive" 2>/dev/null || true
+	disk='' loop=''
+}
+at_end stop_disk
+
+programs=()
+run_programs() {
+	local kind
+	for kind in "${kinds[@]}"; do
+		setsid python3 "$root/tests/mount/commits.py" run "$kind" "$work/disk/tree/$kind" "$shm/$kind.acknowledged" >>"$work/$kind.log" 2>&1 &
+		programs+=($!)
+	done
+}
+# Each is the leader of its processes; the mount's server too is killed.
+cut_power() {
+	local program
+	kill -USR1 "$disk"
+	until grep -q '^cut:' "$work/disk.log"; do sleep 0.01; done
+	kill_mount
+	for program in "${programs[@]}"; do kill -KILL -- "-$program" 2>/dev/null || true; done
+	wait "${programs[@]}" 2>/dev/null || true
+	programs=()
+	stop_disk
+}
+at_end 'for program in "${programs[@]}"; do kill -KILL -- "-$program" 2>/dev/null; done'
+
+verify() {
+	local kind
+	: >"$work/verify.log"
+	for kind in "${kinds[@]}"; do
+		python3 "$root/tests/mount/commits.py" verify "$kind" "$work/disk/tree/$kind" "$shm/$kind.acknowledged" >>"$work/verify.log" 2>&1 || return 1
+	done
+}
+
+# A new file system and pool; what programs make at their start is made and brought home.
+prepare() { # SYSTEM
+	local kind
+	rm -f "$work/platter" "$pool" "$shm"/*.acknowledged
+	truncate -s $bytes "$work/platter"
+	start_disk "$1"
+	mkdir -p "$work/disk/tree"
+	for kind in "${kinds[@]}"; do
+		mkdir "$work/disk/tree/$kind"
+		: >"$shm/$kind.acknowledged"
+	done
+	start_mount "$work/disk/tree"
+	verify || { cat "$work/verify.log" >&2; fail "$1: the programs do not start"; }
+}
+
+# From a mount to the disk that is back, and not mounted yet.
+cut_under_load() {
+	run_programs
+	sleep "$((1 + RANDOM % 3)).$((RANDOM % 10))"
+	cut_power
+	lost=$((lost + $(sed -n '/^cut:/{s/.* \([0-9]*\) sectors lost/\1/p;q}' "$work/disk.log")))
+	start_disk
+}
+
+acknowledged() { cat "$shm"/*.acknowledged | wc -l; }
+
+for system in "${systems[@]}"; do
+	need "mkfs.$system"
+	lost=0 before=0
+	prepare "$system"
+	for ((round = 1; round <= cuts; round++)); do
+		cut_under_load
+		start_mount "$work/disk/tree"
+		verify || { cat "$work/verify.log" >&2; fail "$system, cut $round: a commit that was acknowledged is lost (seed $seed)"; }
+		# All that was promised is looked at after each cut: so anew now and then.
+		if ((round % 10 == 0 && round < cuts)); then
+			before=$((before + $(acknowledged)))
+			stop_mount
+			stop_disk
+			prepare "$system"
+		fi
+	done
+	[ $lost -gt 0 ] || fail "the cuts took nothing away: the test tested less than it says"
+	say "$system: $cuts cuts took $lost sectors, and none of $((before + $(acknowledged))) commits; at the end $(tr '\n' ';' <"$work/verify.log")"
+	stop_mount
+	stop_disk
+done
+
+# Without the log there is what the file system has: less than was promised.
+kinds=(maildir)
+prepare "${systems[0]}"
+for ((round = 1; round <= 5; round++)); do
+	cut_under_load
+	"$FOREBAY" log destroy "$pool" mount --discard >/dev/null
+	start_mount "$work/disk/tree"
+	verify || break
+done
+grep -q 'lost \[[0-9]' "$work/verify.log" || { cat "$work/verify.log" >&2; fail "5 cuts whose log was thrown away lost nothing: the test finds nothing"; }
+say "a cut whose log was thrown away: $(head -n 1 "$work/verify.log")"
+stop_mount
