@@ -103,7 +103,7 @@ class Postgres:
             if len(lines) > 6:
                 subprocess.run(["ipcrm", "-m", lines[6].split()[1]], stderr=subprocess.DEVNULL, check=False)
             os.unlink(left)
-        options = ["-k", self.sockets, "-c", "listen_addresses=", "-c", "shared_buffers=16MB", "-c", "max_connections=5"]
+        options = ["-k", self.sockets, "-c", "listen_addresses=", "-c", "shared_buffers=16MB", "-c", "max_connections=5", "-c", "max_wal_size=64MB"]
         # None that outlives a server which is killed.
         options += ["-c", "dynamic_shared_memory_type=mmap"]
         self.server = subprocess.Popen(["postgres", "-D", data, *options], stderr=subprocess.DEVNULL, **own)
