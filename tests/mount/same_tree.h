@@ -144,33 +144,27 @@ static void both(int64_t (*call)(int side, void *arg), void *arg)
 	compare(r);
 }
 
-/* The call is an expression in `side`. */
-#define BOTH(expression) \
+/* The call is an expression in `side`; `also` looks at what came of it, r_[side]. */
+#define BOTH_AND(expression, also) \
 	do { \
 		struct result r_[SIDES] = { 0 }; \
 		for (int side = 0; side < SIDES; side++) { \
 			errno = 0; \
 			r_[side].value = (expression); \
 			r_[side].error = r_[side].value < 0 ? errno : 0; \
+			also; \
 		} \
 		compare(r_); \
 	} while (0)
 
+#define BOTH(expression) BOTH_AND(expression, (void)0)
+
 /* The same, of which got[side] has so many bytes as it returned. */
 #define BOTH_GOT(expression) \
-	do { \
-		struct result r_[SIDES] = { 0 }; \
-		for (int side = 0; side < SIDES; side++) { \
-			errno = 0; \
-			r_[side].value = (expression); \
-			r_[side].error = r_[side].value < 0 ? errno : 0; \
-			if (r_[side].value > 0) { \
-				r_[side].length = r_[side].value; \
-				r_[side].sum = sum_of(got[side], r_[side].length); \
-			} \
-		} \
-		compare(r_); \
-	} while (0)
+	BOTH_AND(expression, if (r_[side].value > 0) { \
+		r_[side].length = r_[side].value; \
+		r_[side].sum = sum_of(got[side], r_[side].length); \
+	})
 
 static bool same_time(const struct timespec *a, const struct timespec *b)
 {

@@ -1,89 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `forebay bench mount`: a directory of the disk and a mount of one beside it.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-
-use anyhow::{bail, Context};
+use anyhow::bail;
 use forebay_bench::{mounts, MountBenchOptions, MountCase};
 
+use crate::mount_bed::MountBed;
 use crate::out::Table;
 use crate::{args, bench, out, units};
-
-/// Everything that the benchmark makes; gone when it is dropped.
-struct Bed {
-    dir: PathBuf,
-    pool: PathBuf,
-    server: Option<Child>,
-}
-
-impl Bed {
-    fn new(a: &args::BenchMount) -> anyhow::Result<Bed> {
-        let name = format!("forebay-bench-mount-{}", std::process::id());
-        let above = a.dir.clone().unwrap_or_else(std::env::temp_dir);
-        let pool = a.media_dir.join(format!("{name}.pool"));
-        let mut bed = Bed { dir: above.join(name), pool, server: None };
-        for part in ["plain", "tree", "at"] {
-            let part = bed.dir.join(part);
-            fs::create_dir_all(&part).with_context(|| format!("{}", part.display()))?;
-        }
-        let size = forebay::CreateOptions { size_bytes: Some(a.pool_size), ..Default::default() };
-        forebay::create(&bed.pool, &size)?;
-        bed.serve(a.write_back)?;
-        Ok(bed)
-    }
-
-    /// A process of its own, as it is used.
-    fn serve(&mut self, write_back: bool) -> anyhow::Result<()> {
-        let mut server = Command::new(std::env::current_exe()?);
-        server.args(["mount", "--foreground"]);
-        if write_back {
-            server.arg("--write-back");
-        }
-        server.args([&self.pool, &self.dir.join("tree"), &self.at()]);
-        let server = server.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
-        let server = self.server.insert(server);
-        let below = fs::metadata(&self.dir)?;
-        let end = Instant::now() + Duration::from_secs(60);
-        while same_device(&fs::metadata(self.dir.join("at"))?, &below) {
-            if let Some(status) = server.try_wait()? {
-                bail!("the server of the mount has ended with {status}; it needs FUSE and root");
-            }
-            if Instant::now() > end {
-                bail!("the mount did not come within a minute");
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Ok(())
-    }
-
-    fn at(&self) -> PathBuf {
-        self.dir.join("at")
-    }
-}
-
-fn same_device(a: &fs::Metadata, b: &fs::Metadata) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    a.dev() == b.dev()
-}
-
-impl Drop for Bed {
-    fn drop(&mut self) {
-        if let (Some(mut server), Ok(this)) = (self.server.take(), std::env::current_exe()) {
-            let at = self.at();
-            let mut umount = Command::new(this);
-            umount.args([Path::new("umount"), &at]).stdout(Stdio::null());
-            if !umount.status().is_ok_and(|s| s.success()) {
-                let _ = server.kill();
-            }
-            let _ = server.wait();
-        }
-        let _ = fs::remove_dir_all(&self.dir);
-        let _ = fs::remove_file(&self.pool);
-    }
-}
 
 pub fn run(a: &args::BenchMount) -> anyhow::Result<()> {
     let mut bytes = Vec::new();
@@ -91,9 +14,13 @@ pub fn run(a: &args::BenchMount) -> anyhow::Result<()> {
         bytes.push(u32::try_from(n).ok().filter(|n| (1..=1 << 20).contains(n)));
     }
     let Some(bytes) = bytes.into_iter().collect() else { bail!("--bytes: 1 to 1M") };
-    let bed = Bed::new(a)?;
+    let name = format!("forebay-bench-mount-{}", std::process::id());
+    let above = a.dir.clone().unwrap_or_else(std::env::temp_dir);
+    let pool = a.media_dir.join(format!("{name}.pool"));
+    let mut bed = MountBed::new(above.join(name), pool, a.pool_size)?;
+    bed.mount(if a.write_back { &["--write-back"] } else { &[] })?;
     let options = MountBenchOptions {
-        plain: bed.dir.join("plain"),
+        plain: bed.plain(),
         mount: bed.at(),
         cases: vec![MountCase::Append, MountCase::InPlace, MountCase::Replace],
         bytes,

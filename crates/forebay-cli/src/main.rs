@@ -22,6 +22,7 @@ mod interrupt;
 mod log;
 mod module;
 mod mount;
+mod mount_bed;
 mod open;
 mod out;
 mod replay;

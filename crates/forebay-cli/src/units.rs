@@ -47,7 +47,8 @@ pub fn chunk_sizes() -> String {
 }
 
 /// As [`parse_size`] takes it: a whole number of the largest unit.
-pub fn size(bytes: u32) -> String {
+pub fn size(bytes: impl Into<u64>) -> String {
+    let bytes = bytes.into();
     match bytes.trailing_zeros() {
         20..=29 => format!("{}M", bytes >> 20),
         10..=19 => format!("{}K", bytes >> 10),

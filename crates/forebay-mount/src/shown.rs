@@ -3,27 +3,14 @@
 
 use std::mem::MaybeUninit;
 
-use rustix::fs::{self, FileType, Mode, OFlags, RawDir, SeekFrom};
+use rustix::fs::{self, Mode, OFlags, RawDir, SeekFrom};
 
 use crate::record::Kind;
 use crate::tree::Result;
-use crate::unix::{Node, UnixTree};
+use crate::unix::{kind_of, Node, UnixTree};
 
 /// Bytes of a directory that are read at once.
 const LIST: usize = 32 << 10;
-
-fn kind_of(t: FileType) -> Option<Kind> {
-    Some(match t {
-        FileType::RegularFile => Kind::File,
-        FileType::Directory => Kind::Directory,
-        FileType::Symlink => Kind::Symlink,
-        FileType::Fifo => Kind::Fifo,
-        FileType::Socket => Kind::Socket,
-        FileType::CharacterDevice => Kind::CharDevice,
-        FileType::BlockDevice => Kind::BlockDevice,
-        FileType::Unknown => return None,
-    })
-}
 
 impl UnixTree {
     /// The entries of a directory from a place on, as its file system counts them: each

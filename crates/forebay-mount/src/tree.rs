@@ -119,7 +119,7 @@ pub trait Tree: Send + Sync {
 
     /// Durable when it returns: the file's data and what finds it, or the directory's
     /// names.
-    fn sync(&self, node: &Self::Node, data_only: bool) -> Result<()>;
+    fn sync(&self, node: &Self::Node) -> Result<()>;
     /// All of the tree's file system.
     fn sync_all(&self) -> Result<()>;
 }

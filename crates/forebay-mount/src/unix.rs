@@ -56,7 +56,7 @@ impl Node {
         Node(Arc::new(Held {
             fd,
             made,
-            kind: kind_of(stat),
+            kind: kind_of(FileType::from_raw_mode(stat.st_mode)).unwrap_or(Kind::File),
             ino: stat.st_ino,
             both: OnceLock::new(),
             reading: OnceLock::new(),
@@ -122,16 +122,18 @@ fn kept(
     Ok(cell.get_or_init(|| opened).as_fd())
 }
 
-fn kind_of(stat: &Stat) -> Kind {
-    match FileType::from_raw_mode(stat.st_mode) {
+/// `None`: the file system does not say.
+pub(crate) fn kind_of(t: FileType) -> Option<Kind> {
+    Some(match t {
+        FileType::RegularFile => Kind::File,
         FileType::Directory => Kind::Directory,
         FileType::Symlink => Kind::Symlink,
         FileType::Fifo => Kind::Fifo,
         FileType::Socket => Kind::Socket,
         FileType::CharacterDevice => Kind::CharDevice,
         FileType::BlockDevice => Kind::BlockDevice,
-        _ => Kind::File,
-    }
+        FileType::Unknown => return None,
+    })
 }
 
 fn file_type(kind: Kind) -> FileType {
@@ -527,10 +529,9 @@ impl Tree for UnixTree {
         }
     }
 
-    fn sync(&self, node: &Node, data_only: bool) -> Result<()> {
-        match (node.kind(), data_only) {
-            (Kind::File, true) => fs::fdatasync(node.reading()?),
-            (Kind::File | Kind::Directory, _) => fs::fsync(node.reading()?),
+    fn sync(&self, node: &Node) -> Result<()> {
+        match node.kind() {
+            Kind::File | Kind::Directory => fs::fsync(node.reading()?),
             // What cannot be opened has no sync of its own.
             _ => self.sync_all(),
         }

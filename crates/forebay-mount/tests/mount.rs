@@ -65,6 +65,12 @@ impl Drop for Bed {
     }
 }
 
+/// The tree's own sync does not come while a test runs.
+fn nothing_synced() -> MountOptions {
+    let long = std::time::Duration::from_secs(600);
+    MountOptions { sync_interval: long, ..Default::default() }
+}
+
 fn used(at: &Path) {
     fs::create_dir(at.join("d")).unwrap();
     let mut file = File::create_new(at.join("d/a")).unwrap();
@@ -141,8 +147,7 @@ fn over_itself_it_is_in_the_way_until_it_ends() {
 #[test]
 fn what_is_kept_in_the_log_is_asked_for_before_the_next_mount() {
     let Some(mut bed) = Bed::new("kept") else { return };
-    let long = std::time::Duration::from_secs(600);
-    let options = MountOptions { sync_interval: long, ..Default::default() };
+    let options = nothing_synced();
     let mount = bed.start(&bed.at(), &options);
     used(&bed.at());
     assert_eq!(mount.status().groups_synced, 0);
@@ -174,8 +179,7 @@ fn replayed(bed: &Bed) -> usize {
 #[test]
 fn a_tree_that_lost_everything_is_made_again_from_the_log() {
     let Some(mut bed) = Bed::new("lost") else { return };
-    let long = std::time::Duration::from_secs(600);
-    let options = MountOptions { sync_interval: long, ..Default::default() };
+    let options = nothing_synced();
     let mount = bed.start(&bed.at(), &options);
     used(&bed.at());
     mount.unmount(true).unwrap();
@@ -226,8 +230,7 @@ fn what_cannot_be_mounted_leaves_no_log_behind() {
 #[test]
 fn a_mount_that_is_refused_leaves_the_replays_list() {
     let Some(bed) = Bed::new("list") else { return };
-    let long = std::time::Duration::from_secs(600);
-    let options = MountOptions { sync_interval: long, ..Default::default() };
+    let options = nothing_synced();
     let mount = bed.start(&bed.at(), &options);
     used(&bed.at());
     mount.unmount(true).unwrap();

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::engine::Engine;
-use crate::images::{hash_line, hash_region, Image, Images, Layout, Overlay};
+use crate::images::{hash_line, hash_region, Image, Images, Layout, Overlay, Words};
 use crate::media::{settle, Flavour, LineStore, Media, MediaEvent, Region};
 
 /// Hashes are used as they are.
@@ -40,6 +40,34 @@ pub struct Bounds {
     pub go_on_every: u64,
 }
 
+/// Lays lines over the media, and begins to record.
+pub fn lay<'a>(engine: &Engine, lines: impl Iterator<Item = (u32, &'a Words)>) {
+    let state = &mut *engine.media.state_mut();
+    state.actor = 0;
+    state.trace.get_or_insert_default().clear();
+    for (line, words) in lines {
+        state.visible.set_line(line, words);
+    }
+}
+
+/// Back to the base: what was recorded is undone, and the lines that were laid over it.
+pub fn take_away(engine: &mut Engine, base: &Region, lines: impl Iterator<Item = u32>) {
+    if engine.is_open() {
+        engine.abandon();
+    }
+    let state = &mut *engine.media.state_mut();
+    let trace = state.trace.take().unwrap_or_default();
+    for event in &trace {
+        if let MediaEvent::Store(s) = event {
+            state.visible.set_line(s.line, &base.line(s.line));
+        }
+    }
+    for line in lines {
+        state.visible.set_line(line, &base.line(line));
+    }
+    state.trace = Some(trace);
+}
+
 pub struct Bed {
     pub engine: Engine,
     /// What is durable at the cut; the engine's media is equal to it between images.
@@ -63,30 +91,12 @@ impl Bed {
 
     /// The image as the media, nothing recorded yet.
     pub fn load(&mut self, image: &Image) {
-        let state = &mut *self.engine.media.state_mut();
-        state.actor = 0;
-        state.trace.get_or_insert_default().clear();
-        for (line, words) in &image.lines {
-            state.visible.set_line(*line, words);
-        }
+        lay(&self.engine, image.lines.iter().map(|(line, words)| (*line, words)));
     }
 
     /// Back to the base.
     pub fn unload(&mut self, image: &Image) {
-        if self.engine.is_open() {
-            self.engine.abandon();
-        }
-        let state = &mut *self.engine.media.state_mut();
-        let trace = state.trace.take().unwrap_or_default();
-        for event in &trace {
-            if let MediaEvent::Store(s) = event {
-                state.visible.set_line(s.line, &self.base.line(s.line));
-            }
-        }
-        for (line, _) in &image.lines {
-            state.visible.set_line(*line, &self.base.line(*line));
-        }
-        state.trace = Some(trace);
+        take_away(&mut self.engine, &self.base, image.lines.iter().map(|(line, _)| *line));
     }
 
     /// What a cut may leave of `pending`, with `durable` over the base.

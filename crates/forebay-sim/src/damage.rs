@@ -22,6 +22,7 @@ use std::mem::offset_of;
 use forebay_engine::sys;
 use serde::Serialize;
 
+use crate::bed::{lay, take_away};
 use crate::engine::{Attach, Engine};
 use crate::hooks;
 use crate::images::{hash_overlay, hash_region, Images, Layout, Overlay, Words};
@@ -359,29 +360,11 @@ impl Bench {
     // --- images ----------------------------------------------------------------
 
     fn load(&mut self, over: &Overlay) {
-        let state = &mut *self.engine.media.state_mut();
-        state.actor = 0;
-        state.trace.get_or_insert_default().clear();
-        for (line, words) in over {
-            state.visible.set_line(*line, words);
-        }
+        lay(&self.engine, over.iter().map(|(line, words)| (*line, words)));
     }
 
     fn unload(&mut self, over: &Overlay) {
-        if self.engine.is_open() {
-            self.engine.abandon();
-        }
-        let state = &mut *self.engine.media.state_mut();
-        let trace = state.trace.take().unwrap_or_default();
-        for event in &trace {
-            if let MediaEvent::Store(s) = event {
-                state.visible.set_line(s.line, &self.base.line(s.line));
-            }
-        }
-        for line in over.keys() {
-            state.visible.set_line(*line, &self.base.line(*line));
-        }
-        state.trace = Some(trace);
+        take_away(&mut self.engine, &self.base, over.keys().copied());
     }
 
     fn damage(&self, hits: &[(usize, How)]) -> Damage {

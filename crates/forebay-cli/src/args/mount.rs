@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use forebay_mount::MountOptions;
 
 use super::{Json, MediaArgs};
 use crate::units;
@@ -44,7 +45,7 @@ pub struct Mount {
 pub struct MountHow {
     /// The log of the pool that holds what the tree does not have yet; it is made if it is
     /// not there
-    #[arg(long, value_name = "NAME", default_value = "mount")]
+    #[arg(long, value_name = "NAME", default_value_t = MountOptions::default().log)]
     pub log: String,
     /// Nothing can be written through the mount
     #[arg(long)]
@@ -58,10 +59,10 @@ pub struct MountHow {
     #[arg(long)]
     pub write_back: bool,
     /// How long a change may be in the log alone before the tree is synced
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::parse_time)]
+    #[arg(long, value_name = "TIME", default_value = format!("{:?}", MountOptions::default().sync_interval), value_parser = units::parse_time)]
     pub sync_interval: Duration,
     /// How many bytes may be
-    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = units::parse_size)]
+    #[arg(long, value_name = "SIZE", default_value = units::size(MountOptions::default().sync_bytes), value_parser = units::parse_size)]
     pub sync_bytes: u64,
 }
 
@@ -83,13 +84,15 @@ pub struct Umount {
 
 impl Default for MountHow {
     fn default() -> Self {
+        let usual = MountOptions::default();
         MountHow {
-            log: "mount".into(),
-            read_only: false,
+            log: usual.log,
+            read_only: usual.read_only,
+            // root's are so by themselves.
             allow_other: false,
-            write_back: false,
-            sync_interval: Duration::from_secs(1),
-            sync_bytes: 64 << 20,
+            write_back: usual.write_back,
+            sync_interval: usual.sync_interval,
+            sync_bytes: usual.sync_bytes,
         }
     }
 }
@@ -100,7 +103,7 @@ impl Default for MountHow {
 #[command(after_help = after!(
     "forebay replay /dev/pmem0 /srv/data --dry-run            11: something is missing or was changed",
     "forebay replay /dev/pmem0 /srv/data",
-    "forebay replay /dev/pmem0 /srv/data --accept --salvage /root/saved",
+    "forebay replay /dev/pmem0 /srv/data --accept --salvage /var/tmp/saved",
 ))]
 pub struct Replay {
     /// The pool
@@ -108,7 +111,7 @@ pub struct Replay {
     /// The tree that was mounted
     pub tree: PathBuf,
     /// The log that holds what the tree does not have
-    #[arg(long, value_name = "NAME", default_value = "mount")]
+    #[arg(long, value_name = "NAME", default_value_t = MountOptions::default().log)]
     pub log: String,
     /// Only tell what would be done: nothing is changed
     #[arg(long)]

@@ -2,10 +2,8 @@
 //! Part four of the demo: SQLite's commits in a directory and in a mount of one, and what
 //! is left of them when everything is killed.
 
-use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -13,6 +11,7 @@ use anyhow::{bail, Context};
 use serde::Serialize;
 
 use super::Stage;
+use crate::mount_bed::MountBed;
 
 const POOL_BYTES: u64 = 64 << 20;
 
@@ -100,62 +99,6 @@ impl Drop for Sqlite {
     }
 }
 
-/// The server of the mount, and what it stands on.
-struct Bed {
-    pool: PathBuf,
-    dir: PathBuf,
-    server: Option<Child>,
-}
-
-impl Bed {
-    fn at(&self) -> PathBuf {
-        self.dir.join("at")
-    }
-
-    fn mount(&mut self) -> anyhow::Result<()> {
-        let mut server = Command::new(std::env::current_exe()?);
-        server.args(["mount", "--foreground"]);
-        server.args([&self.pool, &self.dir.join("tree"), &self.at()]);
-        let server = server.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
-        let server = self.server.insert(server);
-        let end = Instant::now() + Duration::from_secs(30);
-        let below = fs::metadata(&self.dir)?.dev();
-        // An error until the mount of a server that was killed is taken away.
-        while fs::metadata(self.dir.join("at")).map_or(true, |at| at.dev() == below) {
-            if let Some(status) = server.try_wait()? {
-                bail!("the server of the mount has ended with {status}");
-            }
-            if Instant::now() > end {
-                bail!("the mount did not come within 30 s");
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Ok(())
-    }
-
-    fn kill(&mut self) {
-        if let Some(mut server) = self.server.take() {
-            let _ = server.kill();
-            let _ = server.wait();
-        }
-    }
-}
-
-impl Drop for Bed {
-    fn drop(&mut self) {
-        if let (Some(mut server), Ok(this)) = (self.server.take(), std::env::current_exe()) {
-            let mut umount = Command::new(this);
-            umount.args([Path::new("umount"), &self.at()]).stdout(Stdio::null());
-            if !umount.status().is_ok_and(|s| s.success()) {
-                let _ = server.kill();
-            }
-            let _ = server.wait();
-        }
-        let _ = fs::remove_dir_all(&self.dir);
-        let _ = fs::remove_file(&self.pool);
-    }
-}
-
 /// Why this part cannot be shown here, if it cannot.
 fn lacking() -> Option<&'static str> {
     if !rustix::process::geteuid().is_root() {
@@ -173,22 +116,17 @@ pub fn run(stage: &Stage) -> anyhow::Result<Result<Mounted, &'static str>> {
     if let Some(why) = lacking() {
         return Ok(Err(why));
     }
-    let mut bed =
-        Bed { pool: stage.pool.with_extension("mount"), dir: stage.path("mount"), server: None };
-    for part in ["plain", "tree", "at"] {
-        fs::create_dir_all(bed.dir.join(part))?;
-    }
-    let size = forebay::CreateOptions { size_bytes: Some(POOL_BYTES), ..Default::default() };
-    forebay::create(&bed.pool, &size)?;
+    let pool = stage.pool.with_extension("mount");
+    let mut bed = MountBed::new(stage.path("mount"), pool, POOL_BYTES)?;
     let time = stage.time.min(Duration::from_secs(2));
-    let plain = Sqlite::open(&bed.dir.join("plain"))?.measure(stage, time)?;
-    bed.mount()?;
+    let plain = Sqlite::open(&bed.plain())?.measure(stage, time)?;
+    bed.mount(&[])?;
     let mut sqlite = Sqlite::open(&bed.at())?;
     let mounted = sqlite.measure(stage, time)?;
     let commits = sqlite.rows;
     bed.kill();
     drop(sqlite);
-    bed.mount()?;
+    bed.mount(&[])?;
     let mut sqlite = Sqlite::open(&bed.at())?;
     sqlite.say("PRAGMA integrity_check;\n", "ok")?;
     let mut lost = 0;

@@ -136,7 +136,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
     /// the sync and the entry that makes earlier ones void.
     fn sync_file(&self, inode: &Arc<Inode<T::Node>>) -> Result<()> {
         self.counters.real_syncs.fetch_add(1, Ordering::Relaxed);
-        self.tree.sync(&inode.node, false).inspect_err(|e| {
+        self.tree.sync(&inode.node).inspect_err(|e| {
             self.fail("the tree's file system failed to sync a file", *e);
         })?;
         self.ahead(&[inode], false, &Records::of(&Record::Synced { fid: inode.fid }))?;

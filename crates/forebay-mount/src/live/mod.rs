@@ -698,7 +698,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
             self.inodes().syncing.clear();
             return Ok(());
         }
-        closed.touched.iter().try_for_each(|inode| self.tree.sync(&inode.node, false))
+        closed.touched.iter().try_for_each(|inode| self.tree.sync(&inode.node))
     }
 
     /// While something is not synced the log is told each second that the mount lives, so

@@ -210,9 +210,8 @@ fn bytes_of_a_file() {
     }
     t.truncate(&node, 5).unwrap();
     assert_eq!(t.read(&node, 0, &mut bytes).unwrap(), 5);
-    t.sync(&node, true).unwrap();
-    t.sync(&node, false).unwrap();
-    t.sync(&bed.root, false).unwrap();
+    t.sync(&node).unwrap();
+    t.sync(&bed.root).unwrap();
     t.sync_all().unwrap();
     // Held, it lives on without a name.
     let found = bed.find("f").unwrap();

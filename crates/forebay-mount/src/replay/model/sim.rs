@@ -533,7 +533,7 @@ impl Tree for SimTree {
         let (name, value) = (name.to_vec(), value.map(<[u8]>::to_vec));
         self.op(Op::Xattr { ino: *node, name, value })
     }
-    fn sync(&self, node: &u64, _: bool) -> Result<()> {
+    fn sync(&self, node: &u64) -> Result<()> {
         self.event(Event::SyncFile(*node));
         Ok(())
     }
