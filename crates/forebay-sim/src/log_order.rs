@@ -26,13 +26,13 @@ pub struct Written {
 
 /// What the model expects of a replay.
 #[derive(Debug, Default, PartialEq)]
-struct Expected {
-    replayed: Vec<Name>,
-    complete: bool,
+pub struct Expected {
+    pub replayed: Vec<Name>,
+    pub complete: bool,
 }
 
 /// The model of one log across claim, losses and replays.
-struct Model<'a> {
+pub struct Model<'a> {
     written: &'a [Node],
     synced: u64,
     /// What the claim saw of the last generation that it saw.
@@ -42,7 +42,8 @@ struct Model<'a> {
 }
 
 impl<'a> Model<'a> {
-    fn new(written: &'a [Node], synced: u64, seen: &[Node]) -> Self {
+    /// Written, and what of it the claim sees.
+    pub fn new(written: &'a [Node], synced: u64, seen: &[Node]) -> Self {
         let live = |node: &&Node| node.txg > synced;
         let gen = seen.iter().filter(live).map(|node| node.gen).max().unwrap_or(0);
         let last_seen = seen.iter().filter(live).filter(|n| n.gen == gen).map(name).collect();
@@ -76,8 +77,14 @@ impl<'a> Model<'a> {
         self.satisfied(last) && seen == now
     }
 
-    /// One replay of what is present; `stop`: before that many entries more.
-    fn replay(&mut self, present: &[Node], damaged: &BTreeSet<Name>, stop: usize) -> Expected {
+    /// One replay of what is present; `stop` is asked before each entry, with the number of
+    /// those before it.
+    pub fn replay(
+        &mut self,
+        present: &[Node],
+        damaged: &BTreeSet<Name>,
+        stop: impl Fn(usize, Name) -> bool,
+    ) -> Expected {
         let last = self.replayed.last().copied().unwrap_or((0, 0));
         let mut names: Vec<&Node> =
             present.iter().filter(|node| node.txg > self.synced && name(node) > last).collect();
@@ -90,7 +97,7 @@ impl<'a> Model<'a> {
             if !self.satisfied(node.gen) {
                 return expected;
             }
-            if calls == stop {
+            if stop(calls, name(node)) {
                 return expected;
             }
             if damaged.contains(&name(node)) {
@@ -168,7 +175,7 @@ pub fn run(seed: u64) -> Result<(), String> {
         let damaged: BTreeSet<Name> =
             log.nodes.iter().filter(|_| rng.percent(hide / 2)).map(name).collect();
         let stop = if rng.one_in(2) { rng.index(log.nodes.len() + 1) } else { usize::MAX };
-        let expected = model.replay(&present, &damaged, stop);
+        let expected = model.replay(&present, &damaged, |calls, _| calls == stop);
         let (mut calls, mut stored, mut got) = (0, at, Vec::new());
         let outcome = replay(&mut at, &present, &mut |node, next| {
             if calls == stop {

@@ -1,446 +1,470 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which entries of a log are replayed when some are missing (core/log/log_order.c):
-//! a table of small logs, as ZIL-PMEM's section 7.2.1 has it, then random logs
-//! against a model.
-//!
-//! A log is drawn as its entries in the order of their appends, `3A` for entry A of
-//! txg 3; a bar begins a generation, and `s3` syncs txg 3.
+//! a table of small logs, as ZIL-PMEM's section 7.2.1 has it; the same logs with each
+//! small loss and each resumption against a model; then random logs against it.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_engine::log_order::{append, claim, replay, sync};
 use forebay_engine::sys;
 use forebay_engine::sys::{fby_log_node as Node, fby_log_position as Position};
-use forebay_sim::log_order::{name, run, Name};
+use forebay_sim::log_order::{name, run, Model, Name};
 
-/// One replay of the entries not hidden.
-struct Stage {
-    hide: &'static str,
-    damaged: &'static str,
-    /// Stopped before this entry.
-    stop: Option<char>,
-    replays: &'static str,
-    ends: End,
-}
+/// Shapes, and what becomes of them.
+///
+/// A shape is drawn with a line for each txg and a column for each generation; its
+/// entries were appended by generation, and in one generation by letter.  The writer has
+/// synced a txg only where it had to, to append one three above it.
+///
+/// A row of the table has the txg that is synced at the claim, the entries that the claim
+/// does not see, one replay after another, and what the case is.  A replay is:
+///
+/// ```text
+/// -AB     A and B are not there        ~A      A is there, its data cannot be read
+/// .A      stopped before A             ABC     these are replayed; 0: none
+/// ok      complete                     stop    stopped
+/// D:2     D is the witness of something that is missing, and 2 are left; =: the seal is
+/// ```
+const GRID: &str = "
+shape single
+    3 | A
+      +-1--
 
-#[derive(Debug, PartialEq)]
+    2 |     | A ok                                  | whole
+    3 |     | 0 ok                                  | synced
+    2 | A   | -A 0 ok                               | never seen: no different from never appended
+    2 |     | -A 0 =:0                              | lost after the claim
+    2 |     | ~A 0 =:0                              | damaged
+    2 |     | ~A 0 =:0; A ok; 0 ok                  | damaged, then read after all
+    2 |     | .A 0 stop; A ok; 0 ok                 | resumed
+    2 | A   | A ok                                  | appears after the claim
+    2 |     | -A 0 =:0; A ok                        | hidden, then there again
+    2 |     | A ok; -A 0 ok                         | lost after it was replayed
+
+shape one generation of one txg
+    3 | ABC
+      +-1----
+
+    2 |     | ABC ok                                | whole
+    3 |     | 0 ok                                  | synced
+    2 | A   | -A BC ok                              | A never seen: the rest does not depend on it
+    2 | B   | -B AC ok                              | B never seen
+    2 | C   | -C AB ok                              | C never seen
+    2 | AC  | -AC B ok                              | two never seen
+    2 |     | -A BC =:0                             | A lost after the claim
+    2 |     | -B AC =:0                             | B lost after the claim
+    2 |     | -C AB =:0                             | C lost after the claim
+    2 |     | -AB C =:0                             | two lost after the claim
+    2 |     | ~B AC =:0                             | damaged
+    2 |     | .A 0 stop; .B A stop; .C B stop; C ok | resumed at each
+    2 |     | -C AB =:0; C ok                       | hidden and back, ahead of the position
+    2 |     | -A BC =:0; 0 =:0                      | hidden and back, behind it: too late
+    2 |     | .C AB stop; -AB C ok                  | lost after they were replayed
+
+shape I
+    5 | C
+    4 | B   D
+    3 | A
+      +-1---2--
+
+    2 |     | ABCD ok                               | whole
+    3 |     | BCD ok                                | one txg synced
+    4 |     | C ok                                  | two txgs synced
+    5 |     | 0 ok                                  | all synced
+    2 | A   | -A BC D:1                             | A missing: the rest of its generation comes
+    2 | B   | -B AC D:1                             | B missing
+    2 | C   | -C AB D:1                             | C missing
+    2 | D   | -D ABC ok                             | the tail never seen
+    3 | A   | -A BCD ok                             | what is missing is synced
+    4 | D   | -D C ok                               | the same, of the tail
+    2 | AC  | -AC B D:1                             | two missing
+    2 | AB  | -AB C D:1                             | two missing
+    2 | BD  | -BD AC ok                             | two missing, and nobody left to tell
+    2 | ABC | -ABC 0 D:1                            | a whole generation missing
+    2 |     | -A BC D:1                             | A lost after the claim
+    2 |     | -B AC D:1                             | B lost after the claim
+    2 |     | -C AB D:1                             | C lost after the claim
+    2 |     | -D ABC =:0                            | the tail lost after the claim
+    3 |     | -D BC =:0                             | the same, one txg synced
+    4 |     | -C 0 =:0                              | the last that counts lost after the claim
+    2 |     | -ABCD 0 =:0                           | all lost after the claim
+    2 | D   | ABCD ok                               | the tail appears after the claim
+    2 | A   | ABCD ok                               | A missing at the claim alone
+    2 |     | ~B AC D:1                             | damaged
+    2 |     | ~D ABC =:0                            | the tail damaged
+    2 |     | ~D ABC =:0; D ok                      | damaged, then read after all
+    2 |     | .A 0 stop; .B A stop; .C B stop; .D C stop; D ok; 0 ok | resumed at each
+    2 | C   | -C AB D:1; CD ok                      | C appears ahead of the position
+    2 | A   | -A BC D:1; 0 D:1                      | A appears behind it: too late
+    2 | A   | -A BC D:1; -A 0 D:1                   | A still missing
+    2 |     | .C AB stop; -C 0 D:1; CD ok           | hidden ahead of the position, and back
+    2 |     | .C AB stop; -A CD ok                  | hidden behind it
+    2 |     | .D ABC stop; -ABC D ok                | all that was replayed is lost
+
+shape V
+    5 | A               E
+    4 |     B       D
+    3 |         C
+      +-1---2---3---4---5-
+
+    2 |     | ABCDE ok                              | whole
+    3 |     | ABDE ok                               | one txg synced
+    4 |     | AE ok                                 | two txgs synced
+    5 |     | 0 ok                                  | all synced
+    2 | A   | -A 0 B:4                              | A missing
+    2 | B   | -B A C:3                              | B missing
+    2 | C   | -C AB D:2                             | C missing
+    2 | D   | -D ABC E:1                            | D missing
+    2 | E   | -E ABCD ok                            | the tail never seen
+    3 | C   | -C ABDE ok                            | what is missing is synced
+    4 | BD  | -BD AE ok                             | the same, of two
+    3 | B   | -B A D:2                              | the next to tell is the one after the next
+    2 | BD  | -BD A C:2                             | two missing: the first is told
+    2 | DE  | -DE ABC ok                            | the last two never seen
+    2 |     | -A 0 B:4                              | A lost after the claim
+    2 |     | -B A C:3                              | B lost after the claim
+    2 |     | -C AB D:2                             | C lost after the claim
+    2 |     | -D ABC E:1                            | D lost after the claim
+    2 |     | -E ABCD =:0                           | the tail lost after the claim
+    2 |     | -DE ABC =:0                           | the last two lost after the claim
+    4 |     | -E A =:0                              | the tail lost, two txgs synced
+    2 |     | .A 0 stop; .B A stop; .C B stop; .D C stop; .E D stop; E ok; 0 ok | resumed at each
+    2 | C   | -C AB D:2; CDE ok                     | C appears ahead of the position
+    2 | C   | ABCDE ok                              | C missing at the claim alone
+    2 |     | .D ABC stop; -B DE ok                 | hidden behind the position
+    2 |     | .D ABC stop; -D 0 E:1; DE ok          | hidden ahead of it, and back
+
+shape peak
+    5 |         DE
+    4 |     C       F
+    3 | AB              G
+      +-1---2---3---4---5-
+
+    2 |     | ABCDEFG ok                            | whole
+    3 |     | CDEF ok                               | one txg synced
+    4 |     | DE ok                                 | two txgs synced
+    5 |     | 0 ok                                  | all synced
+    2 | A   | -A B C:5                              | A missing
+    2 | B   | -B A C:5                              | B missing
+    2 | C   | -C AB D:4                             | C missing
+    2 | D   | -D ABCE F:2                           | D missing: E does not depend on it
+    2 | E   | -E ABCD F:2                           | E missing
+    2 | F   | -F ABCDE G:1                          | F missing
+    2 | G   | -G ABCDEF ok                          | the tail never seen
+    2 | DE  | -DE ABC F:2                           | a whole generation missing
+    2 | AF  | -AF B C:4                             | two missing: the first is told
+    3 | F   | -F CDE ok                             | F missing, and who depends on it synced
+    3 |     | -F CDE =:0                            | the same, lost after the claim
+    4 |     | -E D =:0                              | one of two lost in the last generation
+    4 | E   | -E D ok                               | one of two never seen there
+    4 |     | -DE 0 =:0                             | the last generation lost
+    2 |     | -A B C:5                              | A lost after the claim
+    2 |     | -B A C:5                              | B lost after the claim
+    2 |     | -C AB D:4                             | C lost after the claim
+    2 |     | -D ABCE F:2                           | D lost after the claim
+    2 |     | -E ABCD F:2                           | E lost after the claim
+    2 |     | -F ABCDE G:1                          | F lost after the claim
+    2 |     | -G ABCDEF =:0                         | the tail lost after the claim
+    2 |     | .A 0 stop; .B A stop; .C B stop; .D C stop; .E D stop; .F E stop; .G F stop; G ok | resumed at each
+    2 | E   | -E ABCD F:2; EFG ok                   | E appears ahead of the position
+    2 | D   | -D ABCE F:2; 0 F:2                    | D appears behind it: too late
+    2 |     | .E ABCD stop; -D EFG ok               | hidden behind it
+
+shape ladder
+    5 |                 J
+    4 |             H
+    3 |     F   G
+    2 | C   E
+    1 | ABD
+      +-1---2---3---4---5-
+
+    2 |     | FGHJ ok                               | whole: txgs 1 and 2 had to be synced
+    3 |     | HJ ok                                 | one txg more synced
+    4 |     | J ok                                  | two more
+    5 |     | 0 ok                                  | all synced
+    2 | F   | -F 0 G:3                              | F missing
+    2 | G   | -G F H:2                              | G missing
+    2 | H   | -H FG J:1                             | H missing
+    2 | J   | -J FGH ok                             | the tail never seen
+    2 | FH  | -FH 0 G:2                             | two missing: the first is told
+    2 | GJ  | -GJ F H:1                             | the same
+    2 | A   | -A FGHJ ok                            | an obsolete one is not missed
+    2 |ABCDE| -ABCDE FGHJ ok                        | nor are all of them
+    3 | G   | -G HJ ok                              | what is missing is synced
+    2 |     | -F 0 G:3                              | F lost after the claim
+    2 |     | -G F H:2                              | G lost after the claim
+    2 |     | -H FG J:1                             | H lost after the claim
+    2 |     | -J FGH =:0                            | the tail lost after the claim
+    2 | G   | FGHJ ok                               | missing at the claim, there at the replay
+    2 |     | .F 0 stop; .G F stop; .H G stop; .J H stop; J ok; 0 ok | resumed at each
+    2 |     | .H FG stop; -F HJ ok                  | hidden behind the position
+";
+
+// --- the table's text ------------------------------------------------------------------
+
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
     Complete,
     Stopped,
-    /// An entry, or `=` for the seal, shows that something is missing; so many are
-    /// left.
-    Missing {
-        witness: char,
-        left: u64,
-    },
+    Missing { witness: char, left: u64 },
 }
 
-use End::{Complete, Missing, Stopped};
+/// One replay, and what is to come of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Stage {
+    hide: String,
+    damaged: String,
+    stop: Option<char>,
+}
 
-struct Case {
-    title: &'static str,
-    log: &'static str,
-    /// The txg that is synced at the claim.
+struct Row {
     synced: u64,
-    /// Hidden from the claim.
-    unseen: &'static str,
-    stages: &'static [Stage],
+    unseen: String,
+    stages: Vec<(Stage, String, End)>,
+    text: String,
 }
 
-const fn stage(hide: &'static str, replays: &'static str, ends: End) -> Stage {
-    Stage { hide, damaged: "", stop: None, replays, ends }
-}
-const fn stopped(stop: char, replays: &'static str) -> Stage {
-    Stage { hide: "", damaged: "", stop: Some(stop), replays, ends: Stopped }
-}
-const fn damaged(damaged: &'static str, replays: &'static str, ends: End) -> Stage {
-    Stage { hide: "", damaged, stop: None, replays, ends }
-}
-const fn missing(witness: char, left: u64) -> End {
-    Missing { witness, left }
+/// A drawn log: its entries with their letters, as they were appended.
+struct Shape {
+    name: String,
+    entries: Vec<(char, Node)>,
+    /// The txg that the writer has synced in the end.
+    synced: u64,
+    rows: Vec<Row>,
 }
 
-/// A generation of three txgs, and one that depends on it.
-const I: &str = "3A 4B 5C | 4D";
-/// Txgs that go on from generation to generation and come back.
-const V: &str = "3A 3B | 4C | 5D 5E | 4F | 3G";
-/// As in figure 5.5 of the thesis.
-const LADDER: &str = "1A 1B 2C 1D | 2E 3F | 3G | s1 4H | s2 5J";
+impl Shape {
+    fn shown(&self, hide: &str) -> Vec<Node> {
+        let there = |(letter, _): &&(char, Node)| !hide.contains(*letter);
+        self.entries.iter().filter(there).map(|(_, node)| *node).collect()
+    }
 
-const CASES: &[Case] = &[
-    Case { title: "no entry", log: "", synced: 2, unseen: "", stages: &[stage("", "", Complete)] },
-    Case {
-        title: "one entry",
-        log: "3A",
-        synced: 2,
-        unseen: "",
-        stages: &[stage("", "A", Complete)],
-    },
-    Case {
-        title: "one entry, obsolete",
-        log: "3A",
-        synced: 3,
-        unseen: "",
-        stages: &[stage("", "", Complete)],
-    },
-    Case {
-        title: "one entry, lost after the claim",
-        log: "3A",
-        synced: 2,
-        unseen: "",
-        stages: &[stage("A", "", missing('=', 0))],
-    },
-    Case {
-        title: "one entry, never seen",
-        log: "3A",
-        synced: 2,
-        unseen: "A",
-        stages: &[stage("A", "", Complete)],
-    },
-    Case {
-        title: "I: whole",
-        log: I,
-        synced: 2,
-        unseen: "",
-        stages: &[stage("", "ABCD", Complete)],
-    },
-    Case {
-        title: "I: without the first txg",
-        log: I,
-        synced: 3,
-        unseen: "",
-        stages: &[stage("", "BCD", Complete)],
-    },
-    Case {
-        title: "I: without two txgs",
-        log: I,
-        synced: 4,
-        unseen: "",
-        stages: &[stage("", "C", Complete)],
-    },
-    Case {
-        title: "I: all synced",
-        log: I,
-        synced: 5,
-        unseen: "",
-        stages: &[stage("", "", Complete)],
-    },
-    Case {
-        title: "I: A missing",
-        log: I,
-        synced: 2,
-        unseen: "A",
-        stages: &[stage("A", "BC", missing('D', 1))],
-    },
-    Case {
-        title: "I: B missing",
-        log: I,
-        synced: 2,
-        unseen: "B",
-        stages: &[stage("B", "AC", missing('D', 1))],
-    },
-    Case {
-        title: "I: C missing",
-        log: I,
-        synced: 2,
-        unseen: "C",
-        stages: &[stage("C", "AB", missing('D', 1))],
-    },
-    Case {
-        title: "I: the tail never seen",
-        log: I,
-        synced: 2,
-        unseen: "D",
-        stages: &[stage("D", "ABC", Complete)],
-    },
-    Case {
-        title: "I: the tail lost after the claim",
-        log: I,
-        synced: 2,
-        unseen: "",
-        stages: &[stage("D", "ABC", missing('=', 0))],
-    },
-    Case {
-        title: "I: two missing",
-        log: I,
-        synced: 2,
-        unseen: "AC",
-        stages: &[stage("AC", "B", missing('D', 1))],
-    },
-    Case {
-        title: "I: what is missing is synced",
-        log: I,
-        synced: 3,
-        unseen: "A",
-        stages: &[stage("A", "BCD", Complete)],
-    },
-    Case {
-        title: "I: the tail appears after the claim",
-        log: I,
-        synced: 2,
-        unseen: "D",
-        stages: &[stage("", "ABCD", Complete)],
-    },
-    Case {
-        title: "I: a damaged entry counts as missing",
-        log: I,
-        synced: 2,
-        unseen: "",
-        stages: &[damaged("B", "AC", missing('D', 1))],
-    },
-    Case {
-        title: "I: the damaged tail",
-        log: I,
-        synced: 2,
-        unseen: "",
-        stages: &[damaged("D", "ABC", missing('=', 0))],
-    },
-    Case {
-        title: "I: damaged, then read after all",
-        log: I,
-        synced: 2,
-        unseen: "",
-        stages: &[damaged("D", "ABC", missing('=', 0)), stage("", "D", Complete)],
-    },
-    Case {
-        title: "I: missing, found before it is passed",
-        log: I,
-        synced: 2,
-        unseen: "C",
-        stages: &[stage("C", "AB", missing('D', 1)), stage("", "CD", Complete)],
-    },
-    Case {
-        title: "I: missing, found when it is passed",
-        log: I,
-        synced: 2,
-        unseen: "A",
-        stages: &[stage("A", "BC", missing('D', 1)), stage("", "", missing('D', 1))],
-    },
-    Case {
-        title: "I: stopped and resumed",
-        log: I,
-        synced: 2,
-        unseen: "",
-        stages: &[
-            stopped('A', ""),
-            stopped('C', "AB"),
-            stage("", "CD", Complete),
-            stage("", "", Complete),
-        ],
-    },
-    Case {
-        title: "I: lost after it was replayed",
-        log: I,
-        synced: 2,
-        unseen: "",
-        stages: &[stopped('C', "AB"), stage("AB", "CD", Complete)],
-    },
-    Case {
-        title: "V: whole",
-        log: V,
-        synced: 2,
-        unseen: "",
-        stages: &[stage("", "ABCDEFG", Complete)],
-    },
-    Case {
-        title: "V: one synced",
-        log: V,
-        synced: 3,
-        unseen: "",
-        stages: &[stage("", "CDEF", Complete)],
-    },
-    Case {
-        title: "V: two synced",
-        log: V,
-        synced: 4,
-        unseen: "",
-        stages: &[stage("", "DE", Complete)],
-    },
-    Case {
-        title: "V: C missing",
-        log: V,
-        synced: 2,
-        unseen: "C",
-        stages: &[stage("C", "AB", missing('D', 4))],
-    },
-    Case {
-        title: "V: D missing",
-        log: V,
-        synced: 2,
-        unseen: "D",
-        stages: &[stage("D", "ABCE", missing('F', 2))],
-    },
-    Case {
-        title: "V: F missing, its dependant synced",
-        log: V,
-        synced: 3,
-        unseen: "F",
-        stages: &[stage("F", "CDE", Complete)],
-    },
-    Case {
-        title: "V: F lost after the claim",
-        log: V,
-        synced: 3,
-        unseen: "",
-        stages: &[stage("F", "CDE", missing('=', 0))],
-    },
-    Case {
-        title: "V: one of two lost in the last generation",
-        log: V,
-        synced: 4,
-        unseen: "",
-        stages: &[stage("E", "D", missing('=', 0))],
-    },
-    Case {
-        title: "V: a whole generation missing",
-        log: V,
-        synced: 2,
-        unseen: "DE",
-        stages: &[stage("DE", "ABC", missing('F', 2))],
-    },
-    Case {
-        title: "ladder: whole",
-        log: LADDER,
-        synced: 2,
-        unseen: "",
-        stages: &[stage("", "FGHJ", Complete)],
-    },
-    Case {
-        title: "ladder: G missing",
-        log: LADDER,
-        synced: 2,
-        unseen: "G",
-        stages: &[stage("G", "F", missing('H', 2))],
-    },
-    Case {
-        title: "ladder: F missing",
-        log: LADDER,
-        synced: 2,
-        unseen: "F",
-        stages: &[stage("F", "", missing('G', 3))],
-    },
-    Case {
-        title: "ladder: obsolete ones still there",
-        log: LADDER,
-        synced: 4,
-        unseen: "",
-        stages: &[stage("", "J", Complete)],
-    },
-    Case {
-        title: "ladder: missing at the claim, found at the replay",
-        log: LADDER,
-        synced: 2,
-        unseen: "G",
-        stages: &[stage("", "FGHJ", Complete)],
-    },
-];
+    fn letter(&self, at: Name) -> char {
+        self.entries.iter().find(|(_, node)| name(node) == at).map_or('=', |(letter, _)| *letter)
+    }
 
-/// The entries of a drawing, with their letters.
-fn draw(text: &str) -> Vec<(char, Node)> {
-    let (mut at, mut entries, mut next) = (Position::default(), Vec::new(), false);
-    let first = text.split_whitespace().find_map(|word| word[..1].parse::<u64>().ok());
-    sync(&mut at, first.map_or(0, |txg| txg - 1)).unwrap();
+    /// Those that count at the claim with the lowest synced txg.
+    fn letters(&self) -> impl Iterator<Item = char> + '_ {
+        self.entries.iter().filter(|(_, node)| node.txg > self.synced).map(|(letter, _)| *letter)
+    }
+
+    /// A replay by the engine: what came, and how it ended.
+    fn replay(&self, at: &mut Position, stage: &Stage) -> (String, End) {
+        let mut replayed = String::new();
+        let outcome = replay(at, &self.shown(&stage.hide), &mut |node, _| {
+            let letter = self.letter(name(node));
+            if stage.stop == Some(letter) {
+                return sys::FBY_LOG_STOP;
+            }
+            if stage.damaged.contains(letter) {
+                return sys::FBY_LOG_DAMAGED;
+            }
+            replayed.push(letter);
+            sys::FBY_LOG_REPLAYED
+        });
+        let end = match outcome.end {
+            sys::FBY_LOG_COMPLETE => End::Complete,
+            sys::FBY_LOG_STOPPED => End::Stopped,
+            _ => End::Missing { witness: self.letter(name(&outcome.witness)), left: outcome.left },
+        };
+        (replayed, end)
+    }
+}
+
+fn parse_stage(text: &str) -> (Stage, String, End) {
+    let (mut stage, mut replayed, mut end) = (Stage::default(), None, None);
     for word in text.split_whitespace() {
-        if word == "|" {
-            next = true;
-        } else if let Some(txg) = word.strip_prefix('s') {
-            sync(&mut at, txg.parse().unwrap()).unwrap();
-        } else {
-            let node = append(&mut at, word[..1].parse().unwrap(), next).expect(word);
-            entries.push((word.chars().nth(1).unwrap(), node));
-            next = false;
+        match (&word[..1], word) {
+            ("-", _) => stage.hide = word[1..].into(),
+            ("~", _) => stage.damaged = word[1..].into(),
+            (".", _) => stage.stop = word[1..].chars().next(),
+            (_, "ok") => end = Some(End::Complete),
+            (_, "stop") => end = Some(End::Stopped),
+            (_, "0") => replayed = Some(String::new()),
+            _ => match word.split_once(':') {
+                None => replayed = Some(word.into()),
+                Some((witness, left)) => {
+                    let witness = witness.chars().next().expect(word);
+                    end = Some(End::Missing { witness, left: left.parse().expect(word) });
+                }
+            },
         }
     }
-    entries
+    (stage, replayed.expect(text), end.expect(text))
 }
 
-fn shown(entries: &[(char, Node)], hide: &str) -> Vec<Node> {
-    entries.iter().filter(|(letter, _)| !hide.contains(*letter)).map(|(_, node)| *node).collect()
+fn parse_row(text: &str) -> Row {
+    let mut columns = text.split('|').map(str::trim);
+    let mut column = || columns.next().expect(text);
+    let (synced, unseen) = (column().parse().expect(text), column().into());
+    let stages = column().split(';').map(parse_stage).collect();
+    Row { synced, unseen, stages, text: text.trim().into() }
 }
+
+/// Appends what is drawn: lines of txgs, and a last one with the generations.
+fn parse_drawing(lines: &[&str]) -> (Vec<(char, Node)>, u64) {
+    let (axis, txgs) = lines.split_last().expect("a drawing");
+    let (_, axis) = axis.split_once('+').expect("an axis");
+    let mut drawn = BTreeMap::new();
+    for line in txgs {
+        let (txg, places) = line.split_once('|').expect(line);
+        let txg: u64 = txg.trim().parse().expect(line);
+        for (at, letter) in places.char_indices().filter(|(_, c)| c.is_alphabetic()) {
+            let generation = axis[..=at].rfind(|c: char| c.is_ascii_digit()).expect(line);
+            drawn.insert((generation, letter), txg);
+        }
+    }
+    let (mut at, mut entries, mut last) = (Position::default(), Vec::new(), 0);
+    sync(&mut at, drawn.values().min().expect("entries") - 1).unwrap();
+    for ((generation, letter), txg) in drawn {
+        if txg > at.synced + sys::FBY_LOG_TXGS as u64 {
+            sync(&mut at, txg - sys::FBY_LOG_TXGS as u64).unwrap();
+        }
+        entries.push((letter, append(&mut at, txg, generation != last).unwrap()));
+        last = generation;
+    }
+    (entries, at.synced)
+}
+
+fn shapes() -> Vec<Shape> {
+    let sections = GRID.split("\nshape ").skip(1);
+    let shape = |section: &str| {
+        let mut lines = section.lines();
+        let name = lines.next().unwrap().to_owned();
+        let drawing: Vec<&str> = lines.by_ref().take_while(|line| !line.is_empty()).collect();
+        let (entries, synced) = parse_drawing(&drawing);
+        let rows = lines.filter(|line| !line.is_empty()).map(parse_row).collect();
+        Shape { name, entries, synced, rows }
+    };
+    sections.map(shape).collect()
+}
+
+fn shape(name: &str) -> Shape {
+    shapes().into_iter().find(|shape| shape.name == name).expect(name)
+}
+
+// --- the table ---------------------------------------------------------------------------
 
 #[test]
 fn table() {
-    for case in CASES {
-        let entries = draw(case.log);
-        let letter = |at: Name| {
-            entries.iter().find(|(_, node)| name(node) == at).map_or('=', |(letter, _)| *letter)
+    let mut rows = 0;
+    for shape in shapes() {
+        for row in &shape.rows {
+            let mut at = claim(row.synced, &shape.shown(&row.unseen));
+            for (i, (stage, replayed, end)) in row.stages.iter().enumerate() {
+                let got = shape.replay(&mut at, stage);
+                let case = format!("shape {}: {}, replay {}", shape.name, row.text, i + 1);
+                assert_eq!(got, (replayed.clone(), *end), "{case}");
+            }
+            rows += 1;
+        }
+    }
+    println!("{rows} rows");
+}
+
+/// For each shape: each txg synced at the claim; each entry missing, at the claim and
+/// after it; two missing; a replay resumed at each entry.
+#[test]
+fn the_table_leaves_nothing_out() {
+    for shape in shapes() {
+        let last = shape.entries.iter().map(|(_, node)| node.txg).max().unwrap();
+        let has = |what: String, row: &dyn Fn(&Row) -> bool| {
+            assert!(shape.rows.iter().any(row), "shape {}: no row with {what}", shape.name);
         };
-        let mut at = claim(case.synced, &shown(&entries, case.unseen));
-        for (i, stage) in case.stages.iter().enumerate() {
-            let mut replayed = String::new();
-            let outcome = replay(&mut at, &shown(&entries, stage.hide), &mut |node, _| {
-                let letter = letter(name(node));
-                if stage.stop == Some(letter) {
-                    return sys::FBY_LOG_STOP;
-                }
-                if stage.damaged.contains(letter) {
-                    return sys::FBY_LOG_DAMAGED;
-                }
-                replayed.push(letter);
-                sys::FBY_LOG_REPLAYED
-            });
-            let ends = match outcome.end {
-                sys::FBY_LOG_COMPLETE => Complete,
-                sys::FBY_LOG_STOPPED => Stopped,
-                _ => Missing { witness: letter(name(&outcome.witness)), left: outcome.left },
+        for synced in shape.synced..=last {
+            let whole = |row: &Row| {
+                row.synced == synced
+                    && row.unseen.is_empty()
+                    && row.stages.len() == 1
+                    && row.stages[0].0 == Stage::default()
             };
-            assert_eq!(
-                (replayed.as_str(), &ends),
-                (stage.replays, &stage.ends),
-                "{}, replay {i}",
-                case.title
-            );
+            has(format!("txg {synced} synced"), &whole);
+        }
+        for letter in shape.letters() {
+            let letter = letter.to_string();
+            for unseen in ["", &letter] {
+                let missing = |row: &Row| row.unseen == unseen && row.stages[0].0.hide == letter;
+                has(format!("{letter} missing, unseen {unseen:?}"), &missing);
+            }
+        }
+        let resumed = |row: &Row| {
+            let stops: Vec<char> = row.stages.iter().filter_map(|(s, ..)| s.stop).collect();
+            shape.letters().all(|letter| stops.contains(&letter))
+        };
+        has("a replay resumed at each entry".into(), &resumed);
+        if shape.letters().count() > 1 {
+            has("two missing".into(), &|row| row.stages[0].0.hide.len() == 2);
         }
     }
 }
 
-/// Each entry of each shape missing at the claim, each txg synced, and the replay
-/// stopped before each entry: what is replayed in the end is the same as without
-/// the stop.
+// --- against the model ---------------------------------------------------------------------
+
+/// None, each one, and each two of these letters.
+fn few(letters: &[char]) -> Vec<String> {
+    let mut all = vec![String::new()];
+    for (i, a) in letters.iter().enumerate() {
+        all.push(a.to_string());
+        all.extend(letters[i + 1..].iter().map(|b| format!("{a}{b}")));
+    }
+    all
+}
+
+/// Two replays against the model, which knows what was appended.
+fn against_model(shape: &Shape, synced: u64, unseen: &str, stages: [&Stage; 2]) {
+    let written = shape.shown("");
+    let seen = shape.shown(unseen);
+    let (mut at, mut model) = (claim(synced, &seen), Model::new(&written, synced, &seen));
+    for (i, stage) in stages.into_iter().enumerate() {
+        let (replayed, end) = shape.replay(&mut at, stage);
+        let stop = stage.stop.map(|letter| {
+            name(&shape.entries.iter().find(|(found, _)| *found == letter).unwrap().1)
+        });
+        let expected =
+            model.replay(&shape.shown(&stage.hide), &BTreeSet::new(), |_, at| Some(at) == stop);
+        let letters: String = expected.replayed.iter().map(|at| shape.letter(*at)).collect();
+        let case = || {
+            format!(
+                "shape {}, synced {synced}, unseen {unseen:?}, {stages:?}, replay {i}",
+                shape.name
+            )
+        };
+        assert_eq!(replayed, letters, "{}", case());
+        assert_eq!(end == End::Complete, expected.complete, "{}", case());
+    }
+}
+
+/// Each shape, with each txg synced at the claim, and none, one or two entries missing at
+/// the claim, other ones, in a first replay that is stopped before any entry or none,
+/// and again others in a second one.
 #[test]
-fn a_stop_anywhere_changes_nothing() {
-    for drawing in [I, V, LADDER] {
-        let entries = draw(drawing);
-        for synced in 0..6 {
-            for hidden in 0..=entries.len() {
-                let present: Vec<Node> = entries
-                    .iter()
-                    .enumerate()
-                    .filter(|(i, _)| *i != hidden)
-                    .map(|(_, (_, node))| *node)
-                    .collect();
-                let start = claim(synced, &present);
-                let whole = {
-                    let (mut at, mut got) = (start, Vec::new());
-                    let outcome = replay(&mut at, &present, &mut |node, _| {
-                        got.push(name(node));
-                        sys::FBY_LOG_REPLAYED
-                    });
-                    (got, outcome.end, at)
-                };
-                for stop in 0..=entries.len() {
-                    let (mut at, mut got) = (start, Vec::new());
-                    let mut calls = 0;
-                    replay(&mut at, &present, &mut |node, _| {
-                        if calls == stop {
-                            return sys::FBY_LOG_STOP;
+fn every_small_loss_against_the_model() {
+    let mut cases = 0u64;
+    for shape in shapes() {
+        let letters: Vec<char> = shape.letters().collect();
+        let (few, last) = (few(&letters), shape.entries.iter().map(|(_, n)| n.txg).max().unwrap());
+        let stops = || std::iter::once(None).chain(letters.iter().map(|letter| Some(*letter)));
+        let again: Vec<Stage> =
+            few.iter().map(|hide| Stage { hide: hide.clone(), ..Stage::default() }).collect();
+        for synced in shape.synced..=last {
+            for unseen in &few {
+                for hide in &few {
+                    for stop in stops() {
+                        let first = Stage { hide: hide.clone(), stop, ..Stage::default() };
+                        for second in &again {
+                            against_model(&shape, synced, unseen, [&first, second]);
+                            cases += 1;
                         }
-                        calls += 1;
-                        got.push(name(node));
-                        sys::FBY_LOG_REPLAYED
-                    });
-                    let outcome = replay(&mut at, &present, &mut |node, _| {
-                        got.push(name(node));
-                        sys::FBY_LOG_REPLAYED
-                    });
-                    assert_eq!(
-                        (got, outcome.end, at),
-                        whole,
-                        "{drawing}, synced {synced}, stop {stop}"
-                    );
+                    }
                 }
             }
         }
     }
+    println!("{cases} cases");
+    assert!(cases > 500_000, "{cases}");
 }
+
+// --- single cases, and random ones ---------------------------------------------------------
 
 #[test]
 fn refused_appends_change_nothing() {
@@ -472,8 +496,7 @@ fn refused_appends_change_nothing() {
 /// neither is taken, and what depends on them shows it.
 #[test]
 fn twins_are_not_replayed() {
-    let entries = draw(I);
-    let mut nodes = shown(&entries, "");
+    let mut nodes = shape("I").shown("");
     let mut at = claim(2, &nodes);
     nodes.push(Node { place: 99, ..nodes[1] });
     let mut got = Vec::new();
@@ -491,8 +514,7 @@ fn twins_are_not_replayed() {
 /// An entry that was never appended does not stand in for one that is missing.
 #[test]
 fn a_forged_entry_is_told() {
-    let entries = draw(V);
-    let mut nodes = shown(&entries, "C");
+    let mut nodes = shape("peak").shown("C");
     nodes.push(Node { txg: 5, gen: 2, id: 1, before: nodes[2].before, place: 99 });
     let mut at = claim(2, &nodes);
     let outcome = replay(&mut at, &nodes, &mut |_, _| sys::FBY_LOG_REPLAYED);
@@ -501,7 +523,9 @@ fn a_forged_entry_is_told() {
 
 #[test]
 fn random_logs() {
-    for seed in 0..150_000 {
+    const LOGS: u64 = 150_000;
+    for seed in 0..LOGS {
         run(seed).unwrap_or_else(|what| panic!("{what}"));
     }
+    println!("{LOGS} random logs");
 }
