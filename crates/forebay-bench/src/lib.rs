@@ -42,7 +42,7 @@ pub use memory::MediaChoice;
 pub use mounts::{mounts, MountBenchOptions, MountCase, MountReport, MountRow};
 pub use reads::{reads, ReadOptions, ReadReport, ReadThreads};
 pub use recovery::{recovery, RecoveryOptions, RecoveryReport};
-pub use slots::{slots, SlotsCell, SlotsOptions, SlotsReport};
+pub use slots::{slots, SlotsCell, SlotsOptions, SlotsReport, SlotsTarget};
 
 /// Why a benchmark could not run.
 #[derive(Debug, thiserror::Error)]

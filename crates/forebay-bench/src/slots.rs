@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Commit slots: throughput and CPU time of a write against their number, with
-//! more writers than the media can serve (ZIL-PMEM, section 7.3.4).
+//! more writers than the media can serve (ZIL-PMEM, section 7.3.4).  Writers of a volume,
+//! or of a log, whose appends take the same slots.
 //!
 //! The library is what is measured, with the way it waits for a slot.  Cells of
 //! the table are visited in turns, so a slow moment of the machine falls on all.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use forebay::{
-    create, AttachOptions, CreateOptions, Media, MediaOptions, MemOrigin, Persist, Pool,
-    PoolOptions, Volume,
+    create, AttachOptions, CreateOptions, Error, Generation, Log, LogHome, Media, MediaOptions,
+    MemOrigin, Persist, Pool, PoolOptions, Volume,
 };
 use forebay_engine::sys;
 use rustix::time::{clock_gettime, ClockId};
@@ -24,10 +25,31 @@ use crate::strokes::{Random, Source};
 use crate::BenchError;
 
 const PAGE: u64 = 4096;
+/// Between two syncs of a log, while it is written to.
+const SYNC: Duration = Duration::from_millis(5);
+
+/// What is written to: blocks of a volume, or entries of a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SlotsTarget {
+    Volume,
+    Log,
+}
+
+impl SlotsTarget {
+    /// What a write of 4 KiB stores: a line beside it, or an entry's header.
+    fn stored(self) -> u64 {
+        match self {
+            SlotsTarget::Volume => PAGE + 64,
+            SlotsTarget::Log => PAGE + size_of::<sys::fby_log_entry>() as u64,
+        }
+    }
+}
 
 /// What [`slots()`] does.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SlotsOptions {
+    pub target: SlotsTarget,
     /// Bandwidth of the media; 0: what it has.
     pub media_bytes_per_s: u64,
     /// Numbers of writing threads.
@@ -52,6 +74,7 @@ pub struct SlotsOptions {
 impl Default for SlotsOptions {
     fn default() -> Self {
         Self {
+            target: SlotsTarget::Volume,
             media_bytes_per_s: 400_000_000,
             threads: vec![1, 2, 4, 16],
             slots: vec![1, 2, 4, 8, 16],
@@ -68,9 +91,10 @@ impl Default for SlotsOptions {
 /// What [`slots()`] found.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SlotsReport {
+    pub target: SlotsTarget,
     /// 0: not limited.
     pub media_bytes_per_s: u64,
-    /// What the bandwidth allows, at 4 KiB and one line a write; 0: not limited.
+    /// What the bandwidth allows, of 4 KiB and what is stored beside them; 0: not limited.
     pub media_writes_per_s: f64,
     /// What `slots = auto` takes on this media and machine.
     pub auto_slots: u32,
@@ -103,13 +127,54 @@ struct Seen {
     cpu_ns_per_write: Vec<f64>,
 }
 
+/// What writers share.
+enum Target {
+    /// So many blocks of it.
+    Volume(Volume, u64),
+    /// And its newest txg.
+    Log(Log, AtomicU64),
+}
+
+impl Target {
+    fn write(&self, random: &mut Random, data: &[u8]) -> Result<(), BenchError> {
+        match self {
+            Target::Volume(volume, blocks) => {
+                volume.write_at(data, random.below(*blocks) * PAGE)?;
+            }
+            Target::Log(log, txg) => loop {
+                match log.append(txg.load(Ordering::Relaxed), Generation::Same, &[data]) {
+                    Ok(_) => break,
+                    // Synced since it was looked at.
+                    Err(Error::Log { code, .. }) if code == sys::FBY_E_LOG_OBSOLETE => {}
+                    Err(e) => return Err(e.into()),
+                }
+            },
+        }
+        Ok(())
+    }
+
+    /// While others write: so that a log does not fill the pool.
+    fn wait(&self, length: Duration) -> Result<(), BenchError> {
+        let Target::Log(log, txg) = self else {
+            std::thread::sleep(length);
+            return Ok(());
+        };
+        let start = Instant::now();
+        while let Some(left) = length.checked_sub(start.elapsed()).filter(|left| !left.is_zero()) {
+            std::thread::sleep(left.min(SYNC));
+            let before = txg.fetch_add(1, Ordering::Relaxed);
+            log.sync(before - 1)?;
+        }
+        Ok(())
+    }
+}
+
 /// A pool with so many slots.  Dropped in this order.
 struct Bed {
-    volume: Volume,
+    target: Target,
     _pool: Pool,
     bucket: Arc<Bucket>,
     slots: u32,
-    blocks: u64,
 }
 
 fn media(o: &SlotsOptions) -> Result<Media, BenchError> {
@@ -144,6 +209,22 @@ fn bed(o: &SlotsOptions, slots: u32) -> Result<Bed, BenchError> {
     let bucket = Arc::new(Bucket::new());
     let media = media.paced(bucket.clone());
     let pool = Pool::open_media(media, &PoolOptions { slots, ..Default::default() })?;
+    let target = match o.target {
+        SlotsTarget::Volume => volume(&pool, o)?,
+        SlotsTarget::Log => {
+            pool.log_add("bench", LogHome::Embedded)?;
+            let log = pool.log("bench", &Default::default())?;
+            log.create(0)?;
+            Target::Log(log, AtomicU64::new(1))
+        }
+    };
+    let bed = Bed { target, slots: pool.options().slots, _pool: pool, bucket };
+    bed.bucket.limit(o.media_bytes_per_s);
+    Ok(bed)
+}
+
+/// Each of its blocks written.
+fn volume(pool: &Pool, o: &SlotsOptions) -> Result<Target, BenchError> {
     let blocks = match o.blocks {
         0 => pool.status().pages / 32,
         blocks => blocks,
@@ -151,13 +232,11 @@ fn bed(o: &SlotsOptions, slots: u32) -> Result<Bed, BenchError> {
     let origin = MemOrigin::new((blocks * PAGE) as usize)?;
     pool.volume_add_origin("bench", &origin, 512)?;
     let volume = pool.attach_origin("bench", Box::new(origin), &AttachOptions::default())?;
-    let bed = Bed { volume, slots: pool.options().slots, _pool: pool, bucket, blocks };
     let mut source = Source::new(1);
     for block in 0..blocks {
-        bed.volume.write_at(source.next(), block * PAGE)?;
+        volume.write_at(source.next(), block * PAGE)?;
     }
-    bed.bucket.limit(o.media_bytes_per_s);
-    Ok(bed)
+    Ok(Target::Volume(volume, blocks))
 }
 
 fn thread_cpu_ns() -> u64 {
@@ -175,8 +254,7 @@ fn turn(bed: &Bed, threads: u32, length: Duration, seed: u64) -> Result<(f64, f6
         let (began, cpu) = (Instant::now(), thread_cpu_ns());
         let mut writes = 0;
         while !stop.load(Ordering::Relaxed) {
-            let block = random.below(bed.blocks);
-            bed.volume.write_at(source.next(), block * PAGE)?;
+            bed.target.write(&mut random, source.next())?;
             writes += 1;
         }
         Ok((writes, thread_cpu_ns() - cpu, [began, Instant::now()]))
@@ -185,7 +263,7 @@ fn turn(bed: &Bed, threads: u32, length: Duration, seed: u64) -> Result<(f64, f6
         let writer = &writer;
         let all: Vec<_> = (0..threads).map(|n| scope.spawn(move || writer(n))).collect();
         start.wait();
-        std::thread::sleep(length);
+        let waited = bed.target.wait(length);
         stop.store(true, Ordering::Relaxed);
         let (mut writes, mut cpu_ns, mut times) = (0, 0, Vec::new());
         for t in all {
@@ -194,6 +272,7 @@ fn turn(bed: &Bed, threads: u32, length: Duration, seed: u64) -> Result<(f64, f6
             cpu_ns += cpu;
             times.extend(time);
         }
+        waited?;
         // From the first that began to the last that ended: all writes are within.
         let first = times.iter().min().copied().unwrap_or_else(Instant::now);
         let seconds = times.iter().max().map_or(0.0, |last| (*last - first).as_secs_f64());
@@ -256,8 +335,9 @@ pub fn slots(o: &SlotsOptions) -> Result<SlotsReport, BenchError> {
         ),
     };
     Ok(SlotsReport {
+        target: o.target,
         media_bytes_per_s: o.media_bytes_per_s,
-        media_writes_per_s: o.media_bytes_per_s as f64 / (PAGE + 64) as f64,
+        media_writes_per_s: o.media_bytes_per_s as f64 / o.target.stored() as f64,
         auto_slots,
         cpus: std::thread::available_parallelism().map_or(0, usize::from),
         rounds: o.rounds,

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use forebay_bench::{
-    engine, reads, recovery, slots, BenchError, EngineOptions, MediaChoice, ReadOptions,
-    RecoveryOptions, SlotsOptions,
+    engine, logs, reads, recovery, slots, BenchError, EngineOptions, LogOptions, MediaChoice,
+    ReadOptions, RecoveryOptions, SlotsOptions, SlotsTarget,
 };
 
 const SMALL: u64 = 64 << 20;
@@ -53,8 +53,11 @@ fn recovery_finds_all_that_was_written() {
 /// Throughput stays below what the media is slowed to, whatever the slots.
 #[test]
 fn slots_are_measured_on_slow_media() {
-    for dir in [None, Some(PathBuf::from("/dev/shm"))] {
+    let shm = || Some(PathBuf::from("/dev/shm"));
+    let volume = SlotsTarget::Volume;
+    for (target, dir) in [(volume, None), (volume, shm()), (SlotsTarget::Log, None)] {
         let options = SlotsOptions {
+            target,
             media_bytes_per_s: 20_000_000,
             threads: vec![1, 3],
             slots: vec![1, 2],
@@ -65,7 +68,7 @@ fn slots_are_measured_on_slow_media() {
             ..Default::default()
         };
         let report = slots(&options).unwrap();
-        assert!(report.auto_slots >= 1);
+        assert!(report.auto_slots >= 1 && report.target == target);
         let cells: Vec<_> = report.cells.iter().map(|c| (c.threads, c.slots)).collect();
         assert_eq!(cells, [(1, 1), (1, 2), (3, 1), (3, 2)]);
         for c in &report.cells {
@@ -76,6 +79,45 @@ fn slots_are_measured_on_slow_media() {
     }
     let none = SlotsOptions { slots: vec![], ..Default::default() };
     assert!(matches!(slots(&none), Err(BenchError::Options(_))));
+}
+
+/// Of a pool that a tenth of the writes would fill.
+#[test]
+fn a_log_does_not_fill_the_pool_that_it_is_measured_in() {
+    let options = SlotsOptions {
+        target: SlotsTarget::Log,
+        media_bytes_per_s: 0,
+        threads: vec![2],
+        slots: vec![2],
+        rounds: 1,
+        turn: Duration::from_millis(400),
+        pool_bytes: 32 << 20,
+        ..Default::default()
+    };
+    assert!(slots(&options).unwrap().cells[0].writes_per_s > 0.0);
+}
+
+#[test]
+fn logs_are_measured_at_each_size_and_number_of_threads() {
+    let options = LogOptions {
+        pool_bytes: SMALL,
+        bytes: vec![128, 4096],
+        rounds: 2,
+        replay_bytes: SMALL / 4,
+        ..Default::default()
+    };
+    let report = logs(&options).unwrap();
+    let cells: Vec<_> = report.appends.iter().map(|a| (a.threads, a.logs, a.bytes)).collect();
+    assert_eq!(
+        cells,
+        [(1, 1, 128), (1, 1, 4096), (2, 1, 128), (2, 1, 4096), (2, 2, 128), (2, 2, 4096)]
+    );
+    for a in &report.appends {
+        assert!(a.ops_per_s > 0.0 && a.over_floor == a.ops_per_s / a.floor.ops_per_s);
+    }
+    assert!(report.claim_bytes_per_s > Some(0.0) && report.replay_bytes_per_s > Some(0.0));
+    let none = LogOptions { threads: vec![0], ..Default::default() };
+    assert!(matches!(logs(&none), Err(BenchError::Options(_))));
 }
 
 #[test]

@@ -461,6 +461,7 @@ pub enum Bench {
         "forebay bench slots",
         "forebay bench slots --media-rate 2G --threads 4,16 --slots 1,2,3,4,8 --json",
         "forebay bench slots --media-rate 0 --dir /mnt/disk --persist msync",
+        "forebay bench slots --log",
     ))]
     Slots(BenchSlots),
     /// Appends to logs, beside the least that a safe append needs; claim and replay
@@ -546,6 +547,9 @@ pub struct BenchSlots {
     /// Numbers of commit slots, a pool for each
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=64))]
     pub slots: Vec<u32>,
+    /// Append entries of 4 KiB to a log instead of writing to a volume
+    #[arg(long, conflicts_with = "blocks")]
+    pub log: bool,
     /// Blocks of 4 KiB to write at random; default: few, so that destage is idle
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, value_parser = clap::value_parser!(u64).range(..1 << 28))]
     pub blocks: u64,

@@ -3,6 +3,7 @@
 
 use forebay_bench::{
     EngineOptions, Figures, LogOptions, MediaChoice, ReadOptions, RecoveryOptions, SlotsOptions,
+    SlotsTarget,
 };
 
 use crate::args::{self, Bench, BenchMedia};
@@ -121,6 +122,7 @@ fn recovery(a: &args::BenchRecovery) -> anyhow::Result<()> {
 
 fn slots(a: &args::BenchSlots) -> anyhow::Result<()> {
     let mut o = SlotsOptions {
+        target: if a.log { SlotsTarget::Log } else { SlotsTarget::Volume },
         media_bytes_per_s: a.media_rate,
         turn: a.turn,
         blocks: a.blocks,
@@ -140,8 +142,11 @@ fn slots(a: &args::BenchSlots) -> anyhow::Result<()> {
     if a.bench.media.json.json {
         return json(&report);
     }
-    let mut table =
-        Table::new(&["threads", "slots", "writes/s", "low", "high", "CPU a write", "low", "high"]);
+    let (rate, cpu) = match report.target {
+        SlotsTarget::Volume => ("writes/s", "CPU a write"),
+        SlotsTarget::Log => ("appends/s", "CPU an append"),
+    };
+    let mut table = Table::new(&["threads", "slots", rate, "low", "high", cpu, "low", "high"]);
     for c in &report.cells {
         let count = |n: f64| units::count(n as u64);
         let ns = |n: f64| units::nanoseconds(n as u64);
