@@ -24,6 +24,13 @@ file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o644)
 os.write(file, sys.argv[2].encode() + b"\n")
 os.fsync(file)' "$1" "$2"
 }
+uuid_of() { "$FOREBAY" dump superblock "$1" --json | sed -n 's/^ *"uuid": "\(.*\)",*$/\1/p' | head -n 1; }
+says() { # TEXT COMMAND...
+	local text=$1
+	shift
+	"$@" >"$work/says.log" 2>&1 || { cat "$work/says.log" >&2; fail "exit code $?: $*"; }
+	grep -q "$text" "$work/says.log" || { cat "$work/says.log" >&2; fail "it does not say $text: $*"; }
+}
 refused() { # CODE COMMAND...
 	local code=$1 got=0
 	shift
@@ -77,8 +84,8 @@ synced "$tree/kept" kept
 wait "$server" || fail "the server ended with code $?"
 server='' mounted=''
 "$FOREBAY" replay "$pool" "$tree" --dry-run >/dev/null || fail "replay --dry-run"
-"$FOREBAY" replay "$pool" "$tree" --json | grep -q '"empty": false' || fail "replay"
-"$FOREBAY" replay "$pool" "$tree" --json | grep -q '"empty": true' || fail "a second replay"
+says '"empty": false' "$FOREBAY" replay "$pool" "$tree" --json
+says '"empty": true' "$FOREBAY" replay "$pool" "$tree" --json
 shows "$tree/kept" kept
 
 # By the server of the volumes.
@@ -95,5 +102,49 @@ helper() { FOREBAY=echo "$root/packaging/mount.forebay" "$@"; }
 	"mount --log l --read-only -- /dev/pmem0 /t /srv/x" ] || fail "mount.forebay"
 [ "$(helper /dev/pmem0 '/srv/a b')" = "mount -- /dev/pmem0 /srv/a b /srv/a b" ] || fail "mount.forebay"
 refused 1 helper /dev/pmem0 /srv/x -o odd
+# A tree whose log holds what it lacks is marked: no other pool or log may have it, nor an
+# older copy of the pool, and nobody sees the mark through the mount.
+other=$shm/other
+"$FOREBAY" create "$other" --size 64M >/dev/null
+cp "$pool" "$shm/older"
+start_mount "$tree"
+ls -A "$tree" | grep -q '^\.forebay' && fail "the mark is seen through the mount"
+ln -s x "$tree/.forebay-mount" 2>/dev/null && fail "a program can have the mark's name"
+synced "$tree/marked" acknowledged
+kill_mount
+refused 12 "$FOREBAY" mount "$other" "$tree"
+grep -q "log mount of pool $(uuid_of "$pool")" "$work/refused.log" || fail "the log is not named: $(cat "$work/refused.log")"
+grep -q "forebay unmark" "$work/refused.log" || fail "the way out is not named"
+refused 12 "$FOREBAY" mount "$pool" "$tree" --log elsewhere
+refused 12 "$FOREBAY" replay "$other" "$tree"
+mkdir -p "$tree/below"
+refused 12 "$FOREBAY" mount "$other" "$tree/below"
+refused 11 "$FOREBAY" mount "$shm/older" "$tree"
+mv "$pool" "$shm/newer" && mv "$shm/older" "$pool"
+refused 11 "$FOREBAY" replay "$pool" "$tree" --dry-run
+mv "$shm/newer" "$pool"
+start_mount "$tree"
+shows "$tree/marked" acknowledged
+stop_mount
+ls -A "$tree" | grep -q '^\.forebay' && fail "a mark is left in a tree that has everything"
+
+# The loss accepted: in so many words, and the first log is not replayed onto what came after.
+start_mount "$tree"
+synced "$tree/lost" "to be lost"
+kill_mount
+refused 12 "$FOREBAY" unmark "$tree"
+refused 12 "$FOREBAY" unmark "$tree" --json
+grep -q '"removed": false' "$work/refused.log" || fail "unmark --json: $(cat "$work/refused.log")"
+says '"removed": true' "$FOREBAY" unmark "$tree" --accept-loss --json
+says '"marked": false' "$FOREBAY" unmark "$tree" --json
+own=$pool pool=$other
+start_mount "$tree"
+synced "$tree/lost" "by another"
+stop_mount
+pool=$own
+refused 11 "$FOREBAY" mount "$pool" "$tree"
+refused 11 "$FOREBAY" replay "$pool" "$tree"
+shows "$tree/lost" "by another"
+"$FOREBAY" log destroy "$pool" mount --discard >/dev/null || fail "log destroy"
 umount_disk
 say "mounted, killed, kept, replayed, served"

@@ -47,7 +47,7 @@ start_mount() {
 
 # In order: what was logged is in the tree.
 stop_mount() {
-	"$FOREBAY" umount "$mounted" >>"$work/mount.log" 2>&1 || fail "umount failed"
+	"$FOREBAY" umount "$mounted" >>"$work/mount.log" 2>&1 || { tail -n 5 "$work/mount.log" >&2; fail "umount failed"; }
 	wait "$server" || fail "the mount's process ended with code $?"
 	server='' mounted=''
 }

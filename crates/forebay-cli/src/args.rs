@@ -39,7 +39,7 @@ mod mount;
 mod serve;
 
 pub use log::Log;
-pub use mount::{Mount, MountHow, Replay, Umount};
+pub use mount::{Mount, MountHow, Replay, Umount, Unmark};
 pub use serve::{Attach, Serve, Set, Tuning};
 
 /// A small persistent memory in front of a large block device: synchronous
@@ -71,6 +71,8 @@ pub enum Command {
     Umount(Umount),
     /// Bring home what a log holds for a tree that is not mounted
     Replay(Replay),
+    /// Tell, or give up, what a log may hold of a tree whose pool is gone
+    Unmark(Unmark),
     /// Make a volume a block device, by the kernel module
     Attach(module::AttachDevice),
     /// Take such a block device away

@@ -84,6 +84,7 @@ fn run(command: Command) -> anyhow::Result<u8> {
         Command::Mount(a) => mount::run(&a),
         Command::Replay(a) => replay::run(&a),
         Command::Umount(a) => mount::umount(&a),
+        Command::Unmark(a) => replay::unmark(&a),
         Command::Attach(a) => attach::run(&a),
         Command::Detach(a) => attach::detach(&a),
         Command::List(a) => attach::list(&a),

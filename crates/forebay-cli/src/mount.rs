@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::Context;
 use forebay::Uuid;
-use forebay_mount::service::{self, whole, MountRequest, Mounts, KIND};
+use forebay_mount::service::{whole, MountRequest, Mounts, KIND};
 use forebay_server::{
     control::Client, runtime_dir, Error as ServerError, Server, ServiceStatus, Work,
 };
@@ -53,6 +53,9 @@ pub fn request(
         write_back: how.write_back,
         sync_interval_s: how.sync_interval.as_secs_f64(),
         sync_bytes: how.sync_bytes,
+        accept: how.accept,
+        // It need not be there.
+        salvage: how.salvage.as_deref().map(std::path::absolute).transpose()?,
     })
 }
 
@@ -100,10 +103,10 @@ fn here(a: &args::Mount, request: &MountRequest) -> anyhow::Result<u8> {
     let (interrupt, hangup) = (Interrupt::watch()?, Hangup::watch()?);
     raise_open_files();
     let pool = open::pool(&a.pool, &a.media.read_write())?;
-    let server = Server::new(pool, &runtime_dir(), vec![Box::new(Mounts)]);
+    let server = Server::new(pool, &runtime_dir(), vec![Box::new(Mounts::default())]);
     let mut bar = Bar::default();
     let mut told = Ok(());
-    let started = service::start(server.pool(), request, &mut |work| {
+    let started = Mounts::default().mount(server.pool(), request, &mut |work| {
         match a.json.json {
             true => told = out::json_line(&Line::Working(work.clone())),
             false => bar.show(work),
@@ -146,11 +149,15 @@ fn by_child(a: &args::Mount, pool: &Path, request: &MountRequest) -> anyhow::Res
         ("--read-only", request.read_only),
         ("--allow-other", request.allow_other),
         ("--write-back", request.write_back),
+        ("--accept", request.accept),
         ("--allow-weaker", a.media.allow_weaker),
     ];
     child.args(given.iter().filter(|(_, given)| *given).map(|(option, _)| option));
     if let Some(kernel) = &a.media.kernel {
         child.args(["--kernel", kernel]);
+    }
+    if let Some(dir) = &request.salvage {
+        child.arg("--salvage").arg(dir);
     }
     child.arg("--").args([pool, &request.tree, &request.mountpoint]);
     // Nothing of this terminal and directory is held.

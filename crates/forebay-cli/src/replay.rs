@@ -2,9 +2,10 @@
 //! `forebay replay`: brings home what a log holds for a tree, without mounting it.
 
 use forebay::PoolOptions;
-use forebay_mount::recover::{recover, RecoverError};
+use forebay_mount::mark::Found;
+use forebay_mount::recover::{self, Claims, RecoverError, Recovery};
 use forebay_mount::replay::{ReplayError, ReplayOptions, Report};
-use forebay_mount::service::whole;
+use forebay_mount::service::{not_replayed, whole};
 use forebay_server::Work;
 use serde_json::json;
 
@@ -14,16 +15,28 @@ use crate::{args, open, out, units};
 
 pub fn run(a: &args::Replay) -> anyhow::Result<u8> {
     let tree = whole(&a.tree).unwrap_or_else(|_| a.tree.clone());
-    let options =
-        ReplayOptions { accept: a.accept, salvage: a.salvage.clone(), ..ReplayOptions::default() };
     let pool_options = PoolOptions { read_only: a.dry_run, ..a.media.read_write() };
     let pool = open::pool(&a.pool, &pool_options)?;
     let mut bar = Bar::default();
     let what = format!("replaying onto {}", tree.display());
-    let done = recover(&pool, &tree, &a.log, &options, a.dry_run, &mut |done, total| {
+    let claims = Claims::default();
+    let recovery = Recovery {
+        pool: &pool,
+        claims: &claims,
+        tree: &tree,
+        log: &a.log,
+        options: ReplayOptions {
+            accept: a.accept,
+            salvage: a.salvage.clone(),
+            ..ReplayOptions::default()
+        },
+        dry_run: a.dry_run,
+    };
+    let done = recovery.run(&mut |done, total| {
         bar.show(&Work { what: what.clone(), done_bytes: done, total_bytes: total, trouble: None });
     });
     bar.end();
+    drop(claims);
     // Replayed or not, what is logged is safe and the pool closed in order.
     pool.close()?;
     match done {
@@ -51,6 +64,7 @@ fn error(e: RecoverError) -> anyhow::Error {
     match e {
         RecoverError::Pool(e) => e.into(),
         RecoverError::Tree { path, cause } => anyhow::Error::from(cause).context(path),
+        e @ RecoverError::Mark { .. } => not_replayed(e).into(),
         e => e.into(),
     }
 }
@@ -89,4 +103,42 @@ fn report_of(a: &args::Replay, report: &Report) -> anyhow::Result<()> {
         out::line(format_args!("left out, as it was under way at the crash: {what}"))?;
     }
     Ok(())
+}
+
+// --- unmark ------------------------------------------------------------------
+
+pub fn unmark(a: &args::Unmark) -> anyhow::Result<u8> {
+    let tree = whole(&a.tree).unwrap_or_else(|_| a.tree.clone());
+    let found = recover::unmark(&tree, a.accept_loss).map_err(error)?;
+    let mark = match &found {
+        Found::Marked(mark) => Some(mark),
+        Found::Nothing | Found::Done(_) | Found::Unknown => None,
+    };
+    let marked = mark.is_some() || found == Found::Unknown;
+    let removed = marked && a.accept_loss;
+    if a.json.json {
+        out::json(&json!({
+            "tree": tree.display().to_string(),
+            "marked": marked,
+            "mark": mark,
+            "removed": removed,
+        }))?;
+        return Ok(if marked && !removed { 12 } else { 0 });
+    }
+    let shown = out::quoted(&tree);
+    let by = match mark {
+        Some(mark) => mark.to_string(),
+        None => "what this version of Forebay does not understand".into(),
+    };
+    match (marked, removed) {
+        (false, _) => out::line(format_args!("{shown} is not marked: no log holds what it lacks"))?,
+        (true, true) => out::line(format_args!(
+            "{shown} was marked by {by}; what that log held and the tree lacks is given up"
+        ))?,
+        (true, false) => {
+            out::line(format_args!("{shown} is marked by {by}, which may hold what it lacks"))?;
+            out::line("with that pool: forebay mount or forebay replay; without: --accept-loss")?;
+        }
+    }
+    Ok(if marked && !removed { 12 } else { 0 })
 }

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use forebay::{AttachOptions, Error, VolumeInfo};
-use forebay_mount::service::{self, MountRequest, Mounts};
+use forebay_mount::service::{MountRequest, Mounts};
 use forebay_server::{default_socket, runtime_dir, uri, usable_socket, Exports, ReadyFile, Server};
 use serde::Serialize;
 
@@ -30,7 +30,7 @@ pub fn run(a: &args::Serve) -> anyhow::Result<u8> {
         pool.close()?;
         return Err(error.into());
     }
-    let server = Server::new(pool, &runtime_dir(), vec![Box::new(Mounts)]);
+    let server = Server::new(pool, &runtime_dir(), vec![Box::new(Mounts::default())]);
     let served = serve(a, &server, &path, &mounts, ready, &interrupt);
     // Whatever came of it, what is cached is safe and the pool closed in order.
     server.close()?;
@@ -51,7 +51,8 @@ fn serve(
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         };
-        server.add(service::start(server.pool(), mount, &mut |_| going_on())?)?;
+        let mounted = Mounts::default().mount(server.pool(), mount, &mut |_| going_on())?;
+        server.add(mounted)?;
     }
     let exports = Exports::attach(server.pool(), a.read_only, |name| attach_options(a, name));
     for u in exports.unserved() {

@@ -32,6 +32,7 @@ const ALL: &[&str] = &[
     "mount",
     "umount",
     "replay",
+    "unmark",
     "attach",
     "detach",
     "list",

@@ -57,7 +57,7 @@ const CHECK: usize = 3;
 
 /// Subcommands that look at no pool of theirs; and those of logs, whose states are in
 /// tests/log.rs.
-const WITHOUT: [&str; 21] = [
+const WITHOUT: [&str; 22] = [
     "create",
     "detach",
     "list",
@@ -70,6 +70,7 @@ const WITHOUT: [&str; 21] = [
     "mount",
     "umount",
     "replay",
+    "unmark",
     "log list",
     "log create",
     "log show",

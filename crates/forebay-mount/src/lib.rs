@@ -8,6 +8,7 @@
 //! unix     the one on a file system
 //! live     operations: what is logged when, and when the tree is synced
 //! replay   what the tree should be, from the log, and making it so
+//! mark     on a tree, while a log may hold what it lacks
 //! recover  a replay from a log of a pool
 //! front    FUSE, above live
 //! service  mounts as services of a pool's server
@@ -20,6 +21,7 @@ mod front;
 mod latency;
 pub mod live;
 mod log;
+pub mod mark;
 mod mount;
 pub mod record;
 pub mod recover;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use forebay::{Log, LogOptions, LogState, Pool};
+use forebay::{LogOptions, LogState, Pool};
 use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};
 use rustix::io::Errno;
 use rustix::mount::{unmount, UnmountFlags};
@@ -19,6 +19,7 @@ use crate::front::{Front, TreeLive};
 use crate::latency::Latency;
 use crate::live::{Live, LiveOptions};
 use crate::log::PoolJournal;
+use crate::mark::{self, Mark, MarkError};
 use crate::tree::Tree;
 use crate::unix::UnixTree;
 
@@ -67,10 +68,21 @@ pub enum MountError {
          (forebay replay)"
     )]
     Replay { log: String, tree: String },
+    #[error("{tree}: {cause}")]
+    Mark { tree: String, cause: MarkError },
     #[error("{mountpoint}: {cause}; entries stay in log {log}, and the next mount replays them")]
     Failed { mountpoint: String, log: String, cause: String },
     #[error("{mountpoint} is in use: {cause}; end what uses it (fuser -vm {mountpoint})")]
     Busy { mountpoint: String, cause: io::Error },
+}
+
+impl MountError {
+    fn of_mark(tree: &Path, cause: MarkError) -> MountError {
+        match cause {
+            MarkError::Pool(e) => e.into(),
+            cause => MountError::Mark { tree: name(tree), cause },
+        }
+    }
 }
 
 /// A mount as it is, ready for JSON.
@@ -137,6 +149,28 @@ fn raise_descriptors() {
     let _ = setrlimit(Resource::Nofile, limit);
 }
 
+/// For one who mounts or replays: by one at a time, and on a file system that can be
+/// synced.
+pub(crate) fn open_tree(path: &Path) -> io::Result<UnixTree> {
+    let tree = UnixTree::open(path)?;
+    if tree.is_fuse()? {
+        let what = "it is on a FUSE file system, which the kernel does not sync as a whole: \
+                    mount the tree that lies below";
+        return Err(io::Error::other(what));
+    }
+    tree.lock().map_err(|e| match e {
+        Errno::WOULDBLOCK => io::Error::other("it is mounted already, or a replay onto it goes on"),
+        e => e.into(),
+    })?;
+    Ok(tree)
+}
+
+/// All that the log holds is in the tree, and synced there.
+fn end_period(live: &TreeLive) -> Result<(), MountError> {
+    mark::end(live.tree(), || live.journal().log().destroy().map(drop))
+        .map_err(|e| MountError::of_mark(live.tree().path(), e))
+}
+
 impl Mount {
     /// Mounts a tree whose log holds nothing (see [`crate::recover`]), over itself if the
     /// mountpoint is the tree.
@@ -148,58 +182,65 @@ impl Mount {
     ) -> Result<Mount, MountError> {
         let tree_error = |cause| MountError::Tree { path: name(tree), cause };
         let mount_error = |cause| MountError::Mount { path: name(mountpoint), cause };
+        let mark_error = |cause| MountError::of_mark(tree, cause);
         clear_dead_mount(tree).map_err(tree_error)?;
         clear_dead_mount(mountpoint).map_err(mount_error)?;
         raise_descriptors();
         // What is made gets the mode that it is asked for.
         rustix::process::umask(rustix::fs::Mode::empty());
 
-        let below = UnixTree::open(tree).map_err(|e| tree_error(e.into()))?;
-        below.lock().map_err(|e| match e {
-            Errno::WOULDBLOCK => tree_error(io::Error::other("it is mounted already")),
-            e => tree_error(e.into()),
-        })?;
-        // What was there before is durable: the log begins with nothing behind it.
-        below.sync_all().map_err(|e| tree_error(e.into()))?;
+        let below = open_tree(tree).map_err(tree_error)?;
+        let found = mark::find_beside(&below).map_err(mark_error)?;
         if pool.log_info(&options.log).is_err() {
             pool.log_add(&options.log, forebay::LogHome::Embedded)?;
         }
         let log = pool.log(&options.log, &LogOptions::default())?;
         let info = log.info()?;
+        mark::judge(&found, pool.uuid(), &options.log, info.guid).map_err(mark_error)?;
         if info.state != LogState::None {
             return Err(MountError::Replay { log: options.log.clone(), tree: name(tree) });
         }
         // Of a replay that ended just before it would have done that.
         crate::replay::tidy(&below).map_err(|e| tree_error(io::Error::other(e)))?;
-        let synced = info.synced_txg;
-        log.create(synced)?;
-        let mounted = Mount::start_logging(below, log.clone(), synced, mountpoint, options);
-        if mounted.is_err() {
-            // It holds nothing.
-            let _ = log.destroy();
-        }
-        let (mount, session) = mounted?;
-        mount.spawn(session).map_err(mount_error)?;
-        Ok(mount)
-    }
-
-    fn start_logging(
-        below: UnixTree,
-        log: Log,
-        synced: u64,
-        mountpoint: &Path,
-        options: &MountOptions,
-    ) -> Result<(Mount, Session<Front>), MountError> {
-        let tree = below.path().to_path_buf();
-        let mount_error = |cause| MountError::Mount { path: name(mountpoint), cause };
         let live_options = LiveOptions {
             interval: options.sync_interval,
             bytes: options.sync_bytes,
             ..LiveOptions::default()
         };
-        let live = Live::new(below, PoolJournal::new(log)?, synced, live_options)
-            .map_err(|e| MountError::Tree { path: name(&tree), cause: e.into() })?;
-        let (live, latency) = (Arc::new(live), Arc::new(Latency::default()));
+        let journal = PoolJournal::new(log.clone())?;
+        let live = Live::new(below, journal, info.synced_txg, live_options)
+            .map_err(|e| tree_error(e.into()))?;
+        let live = Arc::new(live);
+        let create = || Ok(log.create(info.synced_txg)?.guid());
+        // What was there before is durable when it returns: the log begins with nothing
+        // behind it.
+        let begun = match options.read_only {
+            true => create()
+                .map_err(MountError::Pool)
+                .and_then(|_| live.tree().sync_all().map_err(|e| tree_error(e.into()))),
+            false => mark::begin(live.tree(), || Ok(Mark::new(pool, &options.log, create()?)))
+                .map_err(mark_error),
+        };
+        let shown = begun.and_then(|()| {
+            let (mount, session) = Mount::show(live.clone(), mountpoint, options)?;
+            mount.spawn(session).map_err(mount_error)?;
+            Ok(mount)
+        });
+        if shown.is_err() {
+            // It holds nothing.
+            let _ = end_period(&live);
+        }
+        shown
+    }
+
+    fn show(
+        live: Arc<TreeLive>,
+        mountpoint: &Path,
+        options: &MountOptions,
+    ) -> Result<(Mount, Session<Front>), MountError> {
+        let tree = live.tree().path().to_path_buf();
+        let mount_error = |cause| MountError::Mount { path: name(mountpoint), cause };
+        let latency = Arc::new(Latency::default());
         let front = Front::new(live.clone(), latency.clone(), options.write_back);
         let kernel = front.kernel();
         let mut session =
@@ -309,15 +350,13 @@ impl Mount {
                 let _ = thread.join();
             }
         }
+        let ended = match (self.live.failure(), keep) {
+            (Some(_), _) => Err(self.failed()),
+            (None, true) => Ok(()),
+            (None, false) => end_period(&self.live),
+        };
         self.live.tree().unlock();
-        if self.live.failure().is_some() {
-            return Err(self.failed());
-        }
-        if keep {
-            return Ok(());
-        }
-        self.live.journal().log().destroy()?;
-        Ok(())
+        ended
     }
 
     pub fn status(&self) -> MountStatus {

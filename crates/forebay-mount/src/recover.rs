@@ -1,70 +1,176 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A replay from a log of a pool onto a tree of a file system.
 
+use std::collections::HashMap;
+use std::io;
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use forebay::{Effect, LogOptions, LogState, Pool};
+use forebay::{Claimed, Effect, Log, LogOptions, LogState, Pool, ReplayReport};
 
-use crate::mount::clear_dead_mount;
+use crate::mark::{self, Found, MarkError, Verdict};
+use crate::mount::{clear_dead_mount, open_tree};
 use crate::replay::{self, ReplayError, ReplayOptions, Report};
 use crate::unix::UnixTree;
 
 #[derive(Debug, thiserror::Error)]
 pub enum RecoverError {
     #[error("{path}: {cause}")]
-    Tree { path: String, cause: std::io::Error },
+    Tree { path: String, cause: io::Error },
     #[error(transparent)]
     Pool(#[from] forebay::Error),
     #[error("{path}: {cause}")]
     Replay { path: String, cause: ReplayError },
+    #[error("{path}: {cause}")]
+    Mark { path: String, cause: MarkError },
 }
 
-/// Brings home what the log holds for the tree, and empties it; `dry_run` only tells what
-/// that would do.  `None`: it holds nothing.  `progress` gets what is done of how much.
-pub fn recover(
-    pool: &Pool,
-    tree: &Path,
-    log: &str,
-    options: &ReplayOptions,
-    dry_run: bool,
-    progress: &mut dyn FnMut(u64, u64),
-) -> Result<Option<Report>, RecoverError> {
-    let path = tree.display().to_string();
-    let at = |cause| RecoverError::Tree { path: path.clone(), cause };
-    let failed = |cause| RecoverError::Replay { path: path.clone(), cause };
-    if !dry_run {
-        clear_dead_mount(tree).map_err(at)?;
+/// What logs hold that were claimed and not replayed to the end.  A log is claimed once
+/// while its pool is open, and a replay that is refused may be tried again.  To be dropped
+/// before the pool is closed.
+#[derive(Debug, Default)]
+pub struct Claims(Mutex<HashMap<String, Held>>);
+
+#[derive(Debug)]
+struct Held {
+    claimed: Claimed,
+    entries: Vec<Vec<u8>>,
+    /// Entries are missing.
+    incomplete: Option<Box<ReplayReport>>,
+}
+
+impl Claims {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Held>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    let tree = UnixTree::open(tree).map_err(|e| at(e.into()))?;
-    if pool.log_info(log).is_err() {
-        return Ok(None);
+}
+
+impl Held {
+    fn claim(log: &Log) -> forebay::Result<Held> {
+        let mut claimed = log.claim()?;
+        let mut entries = Vec::new();
+        let handed_out = claimed.replay(|entry, _| {
+            entries.push(entry.data.to_vec());
+            Effect::Applied
+        });
+        let incomplete = match handed_out {
+            Err(forebay::Error::LogIncomplete { report, .. }) => Some(report),
+            Err(e) => return Err(e),
+            Ok(_) => None,
+        };
+        Ok(Held { claimed, entries, incomplete })
     }
-    let log = pool.log(log, &LogOptions::default())?;
-    if log.info()?.state == LogState::None {
-        if !dry_run {
-            // A replay may have ended between the log's end and this.
-            replay::tidy(&tree).map_err(failed)?;
+}
+
+/// A replay of one log onto one tree.
+#[derive(Debug)]
+pub struct Recovery<'a> {
+    pub pool: &'a Pool,
+    pub claims: &'a Claims,
+    pub tree: &'a Path,
+    pub log: &'a str,
+    pub options: ReplayOptions,
+    /// Only tells what it would do.
+    pub dry_run: bool,
+}
+
+impl Recovery<'_> {
+    /// Brings home what the log holds for the tree, and empties it.  `None`: it holds
+    /// nothing.  `progress` gets what is done of how much.
+    pub fn run(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<Option<Report>, RecoverError> {
+        let tree = self.open().map_err(|cause| RecoverError::Tree { path: self.path(), cause })?;
+        let info = self.pool.log_info(self.log).ok().filter(|info| info.state != LogState::None);
+        let period = info.as_ref().and_then(|info| info.guid);
+        let found = mark::find_beside(&tree).map_err(self.of_mark())?;
+        let verdict = mark::judge(&found, self.pool.uuid(), self.log, period);
+        let verdict = verdict.map_err(self.of_mark())?;
+        if info.is_none() || verdict == Verdict::Complete {
+            if !self.dry_run {
+                // A mount or a replay may have ended between its last steps.
+                if info.is_some() {
+                    self.pool.log(self.log, &LogOptions::default())?.destroy()?;
+                }
+                replay::tidy(&tree).map_err(self.of_replay())?;
+                mark::clear(&tree).map_err(self.of_mark())?;
+            }
+            return Ok(None);
         }
-        return Ok(None);
+        let held = match self.claims.lock().remove(self.log) {
+            Some(held) => held,
+            None => Held::claim(&self.pool.log(self.log, &LogOptions::default())?)?,
+        };
+        let report = self.bring_home(&tree, &held, verdict, progress);
+        if self.dry_run || report.is_err() {
+            self.claims.lock().insert(self.log.into(), held);
+            return report.map(Some);
+        }
+        // What depends on a missing entry is given up: that was accepted.
+        mark::end(&tree, || held.claimed.give_up().map(drop)).map_err(self.of_mark())?;
+        replay::tidy(&tree).map_err(self.of_replay())?;
+        report.map(Some)
     }
-    let mut claimed = log.claim()?;
-    let mut entries = Vec::new();
-    let handed_out = claimed.replay(|entry, _| {
-        entries.push(entry.data.to_vec());
-        Effect::Applied
-    });
-    match handed_out {
-        // What is left is given up by order alone.
-        Err(forebay::Error::LogIncomplete { .. }) if options.accept => {}
-        Err(e) => return Err(e.into()),
-        Ok(_) => {}
+
+    fn open(&self) -> io::Result<UnixTree> {
+        if self.dry_run {
+            return Ok(UnixTree::open(self.tree)?);
+        }
+        clear_dead_mount(self.tree)?;
+        open_tree(self.tree)
     }
-    if dry_run {
-        return replay::plan(&tree, &entries).map(Some).map_err(failed);
+
+    /// The tree has everything when it returns.
+    fn bring_home(
+        &self,
+        tree: &UnixTree,
+        held: &Held,
+        verdict: Verdict,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Report, RecoverError> {
+        if let (Some(report), false) = (&held.incomplete, self.options.accept) {
+            // What is left is given up by order alone.
+            let (name, report) = (self.log.into(), report.clone());
+            return Err(forebay::Error::LogIncomplete { name, report }.into());
+        }
+        if verdict == Verdict::Unmarked && !held.entries.is_empty() && !self.options.accept {
+            // That it is another tree says more.
+            replay::plan(tree, &held.entries).map_err(self.of_replay())?;
+            return Err(self.of_mark()(MarkError::Unmarked));
+        }
+        if self.dry_run {
+            return replay::plan(tree, &held.entries).map_err(self.of_replay());
+        }
+        replay::replay(tree, &held.entries, &self.options, progress).map_err(self.of_replay())
     }
-    let report = replay::replay(&tree, &entries, options, progress).map_err(failed)?;
-    // What depends on a missing entry is given up: that was accepted.
-    claimed.give_up()?;
-    replay::tidy(&tree).map_err(failed)?;
-    Ok(Some(report))
+
+    fn path(&self) -> String {
+        self.tree.display().to_string()
+    }
+
+    fn of_mark(&self) -> impl FnOnce(MarkError) -> RecoverError {
+        let path = self.path();
+        |cause| match cause {
+            MarkError::Pool(e) => e.into(),
+            cause => RecoverError::Mark { path, cause },
+        }
+    }
+
+    fn of_replay(&self) -> impl FnOnce(ReplayError) -> RecoverError {
+        let path = self.path();
+        |cause| RecoverError::Replay { path, cause }
+    }
+}
+
+/// Tells what mark a tree bears; with `accept_loss` it is taken away, and what its log
+/// holds given up.
+pub fn unmark(path: &Path, accept_loss: bool) -> Result<Found, RecoverError> {
+    let shown = || path.display().to_string();
+    let of_tree = |cause| RecoverError::Tree { path: shown(), cause };
+    let of_mark = |cause| RecoverError::Mark { path: shown(), cause };
+    clear_dead_mount(path).map_err(of_tree)?;
+    let tree = open_tree(path).map_err(of_tree)?;
+    let found = mark::find(&tree).map_err(of_mark)?;
+    if accept_loss {
+        mark::give_up(&tree).map_err(of_mark)?;
+    }
+    Ok(found)
 }

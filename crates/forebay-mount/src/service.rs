@@ -14,8 +14,9 @@ use forebay_server::{
 use serde::{Deserialize, Serialize};
 use serde_json::{json, Value};
 
+use crate::mark::MarkError;
 use crate::mount::{Mount, MountError, MountOptions, MountStatus};
-use crate::recover::{recover, RecoverError};
+use crate::recover::{Claims, RecoverError, Recovery};
 use crate::replay::{ReplayError, ReplayOptions};
 
 /// The kind of service that mounts are, for clients of the control socket.
@@ -34,6 +35,9 @@ pub struct MountRequest {
     pub write_back: bool,
     pub sync_interval_s: f64,
     pub sync_bytes: u64,
+    /// Of the replay before it: see [`ReplayOptions`].
+    pub accept: bool,
+    pub salvage: Option<PathBuf>,
 }
 
 impl MountRequest {
@@ -75,21 +79,38 @@ fn told(e: MountError) -> Error {
     let code = match &e {
         MountError::Pool(_) => 0,
         MountError::Tree { cause, .. } | MountError::Mount { cause, .. } => of_system(cause),
+        MountError::Mark { cause, .. } => of_mark(cause),
         MountError::Replay { .. } => 14,
         MountError::Failed { .. } => 7,
         MountError::Busy { .. } => 4,
     };
     match e {
         MountError::Pool(e) => Error::Pool(e),
+        e @ MountError::Mark { .. } => {
+            Error::service(code, e.to_string(), "see forebay unmark --help")
+        }
         e => Error::service(code, e.to_string(), "see forebay mount --help"),
     }
 }
 
-fn not_replayed(e: RecoverError) -> Error {
+/// An exit code.
+fn of_mark(cause: &MarkError) -> u8 {
+    match cause {
+        MarkError::Gone { .. } | MarkError::Unmarked => 11,
+        MarkError::Tree { cause, .. } => match forebay::io_exit_code(&(*cause).into()) {
+            7 => 1,
+            code => code,
+        },
+        _ => 12,
+    }
+}
+
+pub fn not_replayed(e: RecoverError) -> Error {
     let way_out = "see what a replay would do: forebay replay --dry-run";
     match e {
         RecoverError::Pool(e) => Error::Pool(e),
         RecoverError::Tree { path, cause } => told(MountError::Tree { path, cause }),
+        RecoverError::Mark { path: tree, cause } => told(MountError::Mark { tree, cause }),
         RecoverError::Replay { ref cause, .. } => {
             let code = match cause {
                 ReplayError::Refused(_) => 11,
@@ -102,40 +123,50 @@ fn not_replayed(e: RecoverError) -> Error {
     }
 }
 
-/// Replays what its log holds, and mounts.
-pub fn start(
-    pool: &Pool,
-    request: &MountRequest,
-    progress: &mut Progress<'_>,
-) -> Result<Arc<MountService>> {
-    let what = format!("mounting {}", request.tree.display());
-    if progress(&Work { what: what.clone(), ..Work::default() }).is_break() {
-        return Err(Error::service(13, format!("interrupted: {what}"), "nothing was mounted"));
-    }
-    let options = request.options()?;
-    let replaying = format!("replaying onto {}", request.tree.display());
-    recover(
-        pool,
-        &request.tree,
-        &request.log,
-        &ReplayOptions::default(),
-        false,
-        &mut |done, total| {
-            let (done_bytes, total_bytes) = (done, total);
+/// Mounts trees, also for clients of the control socket.
+#[derive(Debug, Default)]
+pub struct Mounts {
+    claims: Claims,
+}
+
+impl Mounts {
+    /// Replays what its log holds, and mounts.
+    pub fn mount(
+        &self,
+        pool: &Pool,
+        request: &MountRequest,
+        progress: &mut Progress<'_>,
+    ) -> Result<Arc<MountService>> {
+        let what = format!("mounting {}", request.tree.display());
+        if progress(&Work { what: what.clone(), ..Work::default() }).is_break() {
+            return Err(Error::service(13, format!("interrupted: {what}"), "nothing was mounted"));
+        }
+        let options = request.options()?;
+        let replaying = format!("replaying onto {}", request.tree.display());
+        let recovery = Recovery {
+            pool,
+            claims: &self.claims,
+            tree: &request.tree,
+            log: &request.log,
+            options: ReplayOptions {
+                accept: request.accept,
+                salvage: request.salvage.clone(),
+                ..ReplayOptions::default()
+            },
+            dry_run: false,
+        };
+        let replayed = recovery.run(&mut |done_bytes, total_bytes| {
             // Cut off it would only have to be done again.
             let _ =
                 progress(&Work { what: replaying.clone(), done_bytes, total_bytes, trouble: None });
-        },
-    )
-    .map_err(not_replayed)?;
-    let mount = Mount::start(pool, &request.tree, &request.mountpoint, &options).map_err(told)?;
-    let name = request.mountpoint.display().to_string();
-    Ok(Arc::new(MountService { mount, name, home: AtomicBool::new(false) }))
+        });
+        replayed.map_err(not_replayed)?;
+        let mount =
+            Mount::start(pool, &request.tree, &request.mountpoint, &options).map_err(told)?;
+        let name = request.mountpoint.display().to_string();
+        Ok(Arc::new(MountService { mount, name, home: AtomicBool::new(false) }))
+    }
 }
-
-/// Starts mounts for clients of the control socket.
-#[derive(Debug)]
-pub struct Mounts;
 
 impl Starter for Mounts {
     fn kind(&self) -> &'static str {
@@ -152,7 +183,7 @@ impl Starter for Mounts {
             let way_out = "use the same version of Forebay on both sides";
             Error::service(2, format!("the request to mount is not understood: {e}"), way_out)
         })?;
-        Ok(start(pool, &request, progress)?)
+        Ok(self.mount(pool, &request, progress)?)
     }
 }
 

@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 
 use rustix::fs::{self, Mode, OFlags, RawDir, SeekFrom};
 
+use crate::mark;
 use crate::record::Kind;
 use crate::tree::Result;
 use crate::unix::{kind_of, Node, UnixTree};
@@ -33,6 +34,9 @@ impl UnixTree {
         while let Some(entry) = entries.next() {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
+            if mark::is_own(name) {
+                continue;
+            }
             let (kind, next) = (kind_of(entry.file_type()), entry.next_entry_cookie());
             if !each(name, entry.ino(), kind, next) {
                 break;

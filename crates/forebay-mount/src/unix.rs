@@ -299,6 +299,33 @@ impl UnixTree {
         }
     }
 
+    /// Through FUSE: the kernel does not forward syncfs to its servers.
+    pub fn is_fuse(&self) -> Result<bool> {
+        const FUSE_SUPER_MAGIC: u64 = 0x6573_5546;
+        Ok(fs::fstatfs(self.root.fd())?.f_type as u64 & 0xffff_ffff == FUSE_SUPER_MAGIC)
+    }
+
+    /// A directory above the root for which this holds, as far up as the file system and
+    /// the process's rights reach.
+    pub fn above(&self, is: impl Fn(&Node) -> Result<bool>) -> Result<Option<PathBuf>> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let mut at = self.root.clone();
+        let mut path = self.path.as_path();
+        while let Ok(fd) = fs::openat(at.fd(), "..", flags, Mode::empty()) {
+            let stat = fs::fstat(&fd)?;
+            if stat.st_dev != self.device || stat.st_ino == at.ino() {
+                break;
+            }
+            (at, path) = (Node::new(fd, &stat, false), path.parent().unwrap_or(path));
+            match is(&at) {
+                Ok(false) | Err(Errno::ACCESS) => {}
+                Ok(true) => return Ok(Some(path.into())),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(None)
+    }
+
     /// Of the file system.
     pub fn space(&self) -> Result<StatVfs> {
         fs::fstatvfs(self.root.fd())

@@ -7,7 +7,7 @@ use std::os::unix::fs::{symlink, FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use forebay::{create, CreateOptions, LogState, Pool, PoolOptions};
-use forebay_mount::recover::recover;
+use forebay_mount::recover::{Claims, Recovery};
 use forebay_mount::replay::ReplayOptions;
 use forebay_mount::{Mount, MountError, MountOptions};
 
@@ -166,8 +166,15 @@ fn what_is_kept_in_the_log_is_asked_for_before_the_next_mount() {
 
 /// The pool opened anew, and its log replayed onto the tree: how many actions that took.
 fn replayed(bed: &Bed) -> usize {
-    let options = ReplayOptions::default();
-    let done = recover(bed.pool(), &bed.tree(), "mount", &options, false, &mut |_, _| ());
+    let recovery = Recovery {
+        pool: bed.pool(),
+        claims: &Claims::default(),
+        tree: &bed.tree(),
+        log: "mount",
+        options: ReplayOptions::default(),
+        dry_run: false,
+    };
+    let done = recovery.run(&mut |_, _| ());
     let report = done.unwrap().expect("entries");
     assert!(report.is_certain(), "{report:?}");
     assert_eq!(bed.pool().log_info("mount").unwrap().state, LogState::None);
@@ -287,4 +294,39 @@ fn a_tree_is_mounted_once_at_a_time() {
     mount.unmount(false).unwrap();
     let again = Mount::start(bed.pool(), &bed.tree(), &elsewhere, &other).unwrap();
     again.unmount(false).unwrap();
+}
+
+/// The kernel does not forward syncfs to FUSE servers: what is said to be synced is not.
+#[test]
+fn a_tree_on_a_mount_is_refused() {
+    let Some(bed) = Bed::new("fuse") else { return };
+    let mount = bed.start(&bed.at(), &MountOptions::default());
+    let (inner, there) = (bed.at().join("inner"), bed.dir.join("there"));
+    fs::create_dir(&inner).unwrap();
+    fs::create_dir(&there).unwrap();
+    let other = MountOptions { log: "other".into(), ..Default::default() };
+    let second = Mount::start(bed.pool(), &inner, &there, &other);
+    let told = second.map(|second| second.unmount(false).unwrap()).unwrap_err();
+    assert!(told.to_string().contains("FUSE"), "{told}");
+    mount.unmount(false).unwrap();
+}
+
+/// Another log may hold what it lacks.
+#[test]
+fn a_directory_that_is_marked_is_not_entered() {
+    let Some(bed) = Bed::new("marked") else { return };
+    let mount = bed.start(&bed.at(), &MountOptions::default());
+    fs::create_dir(bed.at().join("d")).unwrap();
+    symlink("{}", bed.tree().join("d/.forebay-mount")).unwrap();
+    assert!(fs::metadata(bed.at().join("d")).is_ok(), "the kernel knows it still");
+    mount.unmount(false).unwrap();
+    let mount = bed.start(&bed.at(), &MountOptions::default());
+    const EBUSY: Option<i32> = Some(16);
+    assert_eq!(fs::metadata(bed.at().join("d")).unwrap_err().raw_os_error(), EBUSY);
+    let inner = bed.tree().join("d/e");
+    fs::create_dir(&inner).unwrap();
+    mount.unmount(false).unwrap();
+    let refused = Mount::start(bed.pool(), &inner, &bed.at(), &MountOptions::default());
+    let told = refused.map(|mount| mount.unmount(false).unwrap()).unwrap_err();
+    assert!(told.to_string().contains("is marked"), "{told}");
 }

@@ -64,6 +64,14 @@ pub struct MountHow {
     /// How many bytes may be
     #[arg(long, value_name = "SIZE", default_value = units::size(MountOptions::default().sync_bytes), value_parser = units::parse_size)]
     pub sync_bytes: u64,
+    /// Where the log holds something from before: go on though files of it are missing in
+    /// the tree, were changed after the crash, or the tree is in another place; see forebay
+    /// replay, which can tell before
+    #[arg(long)]
+    pub accept: bool,
+    /// Where to put the data that the log has of missing files
+    #[arg(long, value_name = "DIR")]
+    pub salvage: Option<PathBuf>,
 }
 
 /// What was logged is in the tree when it returns.
@@ -93,6 +101,8 @@ impl Default for MountHow {
             write_back: usual.write_back,
             sync_interval: usual.sync_interval,
             sync_bytes: usual.sync_bytes,
+            accept: false,
+            salvage: None,
         }
     }
 }
@@ -125,6 +135,25 @@ pub struct Replay {
     pub salvage: Option<PathBuf>,
     #[command(flatten)]
     pub media: MediaArgs,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+/// While a tree is mounted, and after a crash until it is replayed, it bears a mark that
+/// says which log of which pool may hold what it lacks; no other pool or log may have it.
+/// The mark goes by itself when the tree has everything. This takes it away by order, for a
+/// pool that is gone: what its log holds of the tree is lost then.
+#[derive(Args, Debug)]
+#[command(after_help = after!(
+    "forebay unmark /srv/data                    only tells what the mark says; 12: there is one",
+    "forebay unmark /srv/data --accept-loss      acknowledged changes that the tree lacks are lost",
+))]
+pub struct Unmark {
+    /// A tree that is not mounted
+    pub tree: PathBuf,
+    /// Give up what was acknowledged and is in the log alone
+    #[arg(long)]
+    pub accept_loss: bool,
     #[command(flatten)]
     pub json: Json,
 }

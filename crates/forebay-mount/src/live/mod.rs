@@ -33,6 +33,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::io::Errno;
 
+use crate::mark;
 use crate::record::{self, Fid, Kind, Record, Records, SetAttr, NONE, ROOT};
 use crate::replay::STAGING;
 use crate::tree::{Attr, New, RenameHow, Result, Tree, TreeIdentity};
@@ -299,9 +300,16 @@ impl<T: Tree, J: Journal> Live<T, J> {
     }
 
     /// A name is looked up for the kernel, which then knows the inode once more.
+    /// A directory with a mark of its own is not entered: another log may hold what it lacks.
     pub fn lookup(&self, dir: &Inode<T::Node>, name: &[u8]) -> Result<(Arc<Inode<T::Node>>, Attr)> {
+        if mark::is_own(name) {
+            return Err(Errno::NOENT);
+        }
         let node = self.tree.lookup(&dir.node, name)?.ok_or(Errno::NOENT)?;
         let attr = self.tree.attr(&node)?;
+        if attr.kind == Kind::Directory && mark::is_marked(&self.tree, &node)? {
+            return Err(Errno::BUSY);
+        }
         Ok((self.meet(node, &attr, None, 1), attr))
     }
 
@@ -481,11 +489,12 @@ impl<T: Tree, J: Journal> Live<T, J> {
 
     // --- names ---------------------------------------------------------------
 
-    /// What a record can say, and is not the replay's own: that refuses a log that speaks of
-    /// it.
+    /// What a record can say, and is neither a mark nor the replay's own: that refuses a log
+    /// that speaks of it.
     fn nameable(&self, dir: &Inode<T::Node>, name: &[u8]) -> Result<()> {
         match name {
             STAGING if dir.fid == ROOT => Err(Errno::PERM),
+            _ if mark::is_own(name) => Err(Errno::PERM),
             _ if name.len() > record::NAME_MAX => Err(Errno::NAMETOOLONG),
             _ => Ok(()),
         }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::planted::{planted, Bug};
 use super::{bad, parse, printable, ReplayError, Result, STAGING};
+use crate::mark;
 use crate::record::{Allocate, Entry, Fid, Kind, Record, SetAttr, Time, NONE, ROOT};
 use crate::tree::TreeIdentity;
 
@@ -284,7 +285,7 @@ impl<'a> History<'a> {
         if self.file(number, place.0)?.kind != Kind::Directory {
             return says(number, format!("'{shown}' is in {}, which is no directory", place.0));
         }
-        if place == (ROOT, STAGING) {
+        if place == (ROOT, STAGING) || mark::is_own(place.1) {
             return says(number, format!("'{shown}' is the replay's own"));
         }
         for fid in now.into_iter().chain((was != NONE).then_some(was)) {

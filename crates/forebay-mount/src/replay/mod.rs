@@ -15,14 +15,14 @@
 mod flight;
 mod history;
 mod plan;
-mod planted;
+pub(crate) mod planted;
 mod run;
 mod staging;
 
 #[cfg(test)]
 mod fuzz;
 #[cfg(test)]
-mod model;
+pub(crate) mod model;
 
 use std::collections::HashSet;
 use std::path::PathBuf;

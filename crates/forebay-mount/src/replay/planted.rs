@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Deliberate mistakes of the replay, one at a time, that the model has to find.  Only
+//! Deliberate mistakes of the replay and of the marks, one at a time, that the model has to find.  Only
 //! tests can plant one.
 
 /// A mistake.
@@ -24,8 +24,13 @@ pub enum Bug {
     RefusedRmdirDone,
     LeftOutLosesName,
     LeftOutForgotten,
+    MarkNotSynced,
+    MarkRemovedAtOnce,
+    PeriodEndsFirst,
+    MarkOfAnyPeriod,
 }
 
+/// Of the replay.
 #[cfg(test)]
 pub const ALL: [Bug; 18] = [
     Bug::ByName,
@@ -47,6 +52,11 @@ pub const ALL: [Bug; 18] = [
     Bug::LeftOutLosesName,
     Bug::LeftOutForgotten,
 ];
+
+/// Of the marks.
+#[cfg(test)]
+pub const OF_MARKS: [Bug; 4] =
+    [Bug::MarkNotSynced, Bug::MarkRemovedAtOnce, Bug::PeriodEndsFirst, Bug::MarkOfAnyPeriod];
 
 #[cfg(test)]
 thread_local! {

@@ -241,6 +241,10 @@ fn shown_by(bug: Bug) -> &'static [Act] {
         Bug::RefusedRmdirDone => &[Rmdir("A")],
         // At its old name it is an inode that nothing knows.
         Bug::LeftOutForgotten => &[Create("bar"), Rename("bar", "foo"), Rename("foo", "A/long")],
+        Bug::MarkNotSynced
+        | Bug::MarkRemovedAtOnce
+        | Bug::PeriodEndsFirst
+        | Bug::MarkOfAnyPeriod => &[],
         Bug::LeftOutLosesName => &[Rename("foo", "A/long")],
     }
 }

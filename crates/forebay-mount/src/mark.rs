@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The mark on a tree while a log may hold what it lacks.
+//!
+//! ```text
+//! .forebay-mount -> {"pool":..,"log":..,"period":..,..}   the log of this period may hold
+//!                                                         what the tree lacks
+//! .forebay-done -> the same                               the tree has everything, and the
+//!                                                         log may still be there
+//! ```
+//!
+//! Both are symlinks in the tree's root: a symlink is made whole or not at all, every file
+//! system that a mount needs has them, and `ls -l` shows what they say.  The order, which
+//! [`begin`] and [`end`] keep:
+//!
+//! | step | a crash after it |
+//! |---|---|
+//! | the log's period begins | a period without entries, and no mark: nothing to replay |
+//! | the mark is durable | a mark and a period without entries: nothing to replay |
+//! | entries are appended, and synced in the tree | the period is replayed; nothing else may have the tree |
+//! | the tree is synced, then the mark is renamed, which is made durable | the tree has everything: the period is destroyed |
+//! | the period is destroyed | the tree has everything |
+//! | the renamed mark is removed | - |
+
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use forebay::Uuid;
+
+use crate::record::{Kind, SetAttr};
+use crate::replay::planted::{planted, Bug};
+use crate::tree::{self, New, RenameHow, Tree};
+use crate::unix::UnixTree;
+
+const MARK: &[u8] = b".forebay-mount";
+const DONE: &[u8] = b".forebay-done";
+
+/// A name that nobody sees in a mount, and that no program can have.
+pub fn is_own(name: &[u8]) -> bool {
+    name == MARK || name == DONE
+}
+
+/// What a mark says: which log, and in which of its periods.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    pub pool: Uuid,
+    pub log: String,
+    /// The GUID of the log's period, which no other period has.
+    pub period: Uuid,
+    /// When it was set, in seconds since 1970.
+    pub since: u64,
+    /// Where the pool was then.
+    pub at: String,
+}
+
+impl std::fmt::Display for Mark {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "log {} of pool {} (then at {})", self.log, self.pool, self.at)
+    }
+}
+
+impl Mark {
+    pub fn new(pool: &forebay::Pool, log: &str, period: Uuid) -> Mark {
+        // The shortest symlinks of the file systems have about 1000 bytes.
+        let at = pool.path().display().to_string().chars().take(200).collect();
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let since = now.map_or(0, |d| d.as_secs());
+        Mark { pool: pool.uuid(), log: log.into(), period, since, at }
+    }
+}
+
+/// What a tree's root says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    Nothing,
+    /// A log may hold what the tree lacks.
+    Marked(Mark),
+    /// The tree has all that the period held.
+    Done(Mark),
+    /// Something of the mark's name that is no mark.
+    Unknown,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum MarkError {
+    #[error(transparent)]
+    Pool(#[from] forebay::Error),
+    #[error("cannot {what} the mark of the mount (.forebay-mount): {cause}")]
+    Tree { what: &'static str, cause: Errno },
+    #[error(
+        "{mark} may hold what was acknowledged and the tree lacks: mount or replay it with \
+         that pool and log. If they are gone: forebay unmark TREE --accept-loss gives that up"
+    )]
+    Foreign { mark: Box<Mark> },
+    #[error(
+        "{mark} held what was acknowledged and the tree may lack, and it does not any more: \
+         this is an older copy of the pool, or the log was destroyed. Use the pool as it was; \
+         forebay unmark TREE --accept-loss gives up what it held"
+    )]
+    Gone { mark: Box<Mark> },
+    #[error(
+        "the log holds entries, and the tree does not have their mark: it is an older copy of \
+         the tree, or it was given up or mounted by another log since, and a replay may undo \
+         what came after. Replay onto the tree as it was, or accept that (--accept); forebay \
+         log destroy --discard gives the entries up"
+    )]
+    Unmarked,
+    #[error(
+        ".forebay-mount in it is no mark of this version of Forebay: use the version that made \
+         it, or see with ls -l what it is; forebay unmark TREE --accept-loss removes it"
+    )]
+    Unknown,
+    #[error(
+        "{directory} is marked, and this tree is a part of it: a log may hold what is lacking \
+         here; mount or replay that one first"
+    )]
+    Above { directory: String },
+}
+
+type Result<T> = std::result::Result<T, MarkError>;
+
+fn failed<T>(done: tree::Result<T>, what: &'static str) -> Result<T> {
+    done.map_err(|cause| MarkError::Tree { what, cause })
+}
+
+fn read<T: Tree>(tree: &T, dir: &T::Node, name: &[u8]) -> Result<Option<Option<Mark>>> {
+    let Some(node) = failed(tree.lookup(dir, name), "look for")? else { return Ok(None) };
+    let target = match tree.read_link(&node) {
+        Err(Errno::INVAL) => return Ok(Some(None)),
+        target => failed(target, "read")?,
+    };
+    Ok(Some(serde_json::from_slice(&target).ok()))
+}
+
+/// A directory has a mark, whatever it says.
+pub fn is_marked<T: Tree>(tree: &T, dir: &T::Node) -> tree::Result<bool> {
+    tree.lookup(dir, MARK).map(|found| found.is_some())
+}
+
+pub fn find<T: Tree>(tree: &T) -> Result<Found> {
+    let root = tree.root();
+    match read(tree, &root, MARK)? {
+        Some(Some(mark)) => return Ok(Found::Marked(mark)),
+        Some(None) => return Ok(Found::Unknown),
+        None => {}
+    }
+    Ok(match read(tree, &root, DONE)? {
+        Some(Some(mark)) => Found::Done(mark),
+        Some(None) => Found::Unknown,
+        None => Found::Nothing,
+    })
+}
+
+/// The same, of a tree that is no part of one that is marked, as far as can be seen.
+pub fn find_beside(tree: &UnixTree) -> Result<Found> {
+    let found = find(tree)?;
+    match failed(tree.above(|dir| is_marked(tree, dir)), "look for")? {
+        Some(directory) => Err(MarkError::Above { directory: directory.display().to_string() }),
+        None => Ok(found),
+    }
+}
+
+/// What a log and a tree are to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// What the log holds is this tree's.
+    Replay,
+    /// The tree has all of it.
+    Complete,
+    /// Entries of the log, if there are any, are not this tree's; nothing else is known.
+    Unmarked,
+}
+
+/// `period` is that of the log, if it is in one.
+pub fn judge(found: &Found, pool: Uuid, log: &str, period: Option<Uuid>) -> Result<Verdict> {
+    match found {
+        Found::Marked(mark) if Some(mark.period) == period || planted(Bug::MarkOfAnyPeriod) => {
+            Ok(Verdict::Replay)
+        }
+        Found::Marked(mark) if mark.pool == pool && mark.log == log => {
+            Err(MarkError::Gone { mark: Box::new(mark.clone()) })
+        }
+        Found::Marked(mark) => Err(MarkError::Foreign { mark: Box::new(mark.clone()) }),
+        Found::Unknown => Err(MarkError::Unknown),
+        Found::Done(mark) if Some(mark.period) == period => Ok(Verdict::Complete),
+        Found::Done(_) | Found::Nothing => Ok(Verdict::Unmarked),
+    }
+}
+
+/// Begins a period of the log: `create` does, and says how the mark is to be.  Durable when
+/// it returns, and with it all that the tree has; from now on entries may be appended.
+pub fn begin<T: Tree>(tree: &T, create: impl FnOnce() -> forebay::Result<Mark>) -> Result<()> {
+    let mark = create()?;
+    set(tree, &mark)
+}
+
+fn set<T: Tree>(tree: &T, mark: &Mark) -> Result<()> {
+    let target = serde_json::to_vec(mark).expect("a mark is JSON");
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    let new = New {
+        kind: Kind::Symlink,
+        mode: 0o777,
+        uid: uid.as_raw(),
+        gid: gid.as_raw(),
+        device: 0,
+        target: &target,
+        inherit_acl: false,
+    };
+    clear(tree)?;
+    with_times_kept(tree, || failed(tree.create(&tree.root(), MARK, &new), "set").map(drop))?;
+    match planted(Bug::MarkNotSynced) {
+        true => Ok(()),
+        false => failed(tree.sync_all(), "sync"),
+    }
+}
+
+/// Ends the period: `destroy` does.  Whatever it holds is in the tree, and synced there.
+pub fn end<T: Tree>(tree: &T, destroy: impl FnOnce() -> forebay::Result<()>) -> Result<()> {
+    if planted(Bug::PeriodEndsFirst) {
+        destroy()?;
+        done(tree)?;
+    } else {
+        done(tree)?;
+        destroy()?;
+    }
+    clear(tree)
+}
+
+/// Durable when it returns: the tree has everything.
+fn done<T: Tree>(tree: &T) -> Result<()> {
+    let root = tree.root();
+    if failed(tree.lookup(&root, MARK), "look for")?.is_none() {
+        return Ok(());
+    }
+    let renamed = || match planted(Bug::MarkRemovedAtOnce) {
+        true => tree.unlink(&root, MARK, false),
+        false => tree.rename((&root, MARK), (&root, DONE), RenameHow::Replace),
+    };
+    with_times_kept(tree, || failed(renamed(), "rename"))?;
+    failed(tree.sync_all(), "sync")
+}
+
+/// Removes what [`end`] leaves when it is cut off.
+pub fn clear<T: Tree>(tree: &T) -> Result<()> {
+    with_times_kept(tree, || remove_name(tree, DONE))
+}
+
+/// By order: what the log holds is given up.  Durable when it returns.
+pub fn give_up<T: Tree>(tree: &T) -> Result<()> {
+    with_times_kept(tree, || remove_name(tree, MARK).and_then(|()| remove_name(tree, DONE)))?;
+    failed(tree.sync_all(), "sync")
+}
+
+fn remove_name<T: Tree>(tree: &T, name: &[u8]) -> Result<()> {
+    match tree.unlink(&tree.root(), name, false) {
+        Err(Errno::NOENT) => Ok(()),
+        removed => failed(removed, "remove"),
+    }
+}
+
+/// To programs the root is as it was.
+fn with_times_kept<T: Tree>(tree: &T, change: impl FnOnce() -> Result<()>) -> Result<()> {
+    let root = tree.root();
+    let before = failed(tree.attr(&root), "look for")?;
+    change()?;
+    if failed(tree.attr(&root), "look for")?.mtime != before.mtime {
+        let (atime, mtime) = (Some(before.atime), Some(before.mtime));
+        // Only its owner can; to others it shows that there was a mount.
+        let _ = tree.set_attr(&root, &SetAttr { atime, mtime, ..SetAttr::default() });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

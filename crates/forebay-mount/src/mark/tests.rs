@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Goal: wherever a crash cuts a mount or its replay, the log that holds what the tree
+//! lacks is let at it and no other is.  Method: a simulated tree and the logs of two
+//! pools; the crash after each event of tree and logs, names as a prefix, data as a
+//! subset; each log is judged, and the replay is cut in its turn.
+
+use super::*;
+use crate::replay::model::sim::{Disk, Event, SimTree, State, ROOT_INO};
+use crate::replay::planted::{plant, OF_MARKS};
+
+const BEGIN: &[u8] = b"begin";
+const ENTRY: &[u8] = b"entry";
+const END: &[u8] = b"end";
+
+fn pool(n: u64) -> Uuid {
+    Uuid([n as u8; 16])
+}
+
+/// The log of a pool as it is after these events: its period, and how many entries count.
+fn log_of(events: &[Event], of: u64) -> (Option<Uuid>, usize) {
+    let (mut period, mut entries) = (None, 0);
+    for event in events {
+        let Event::Append(n, what) = event else { continue };
+        match &what[..] {
+            _ if *n != of => {}
+            END => (period, entries) = (None, 0),
+            ENTRY => entries += 1,
+            begin => {
+                let number = begin.strip_prefix(BEGIN).unwrap()[0];
+                period = Some(Uuid([0x80 | number; 16]));
+            }
+        }
+    }
+    (period, entries)
+}
+
+/// Events of the logs before a crash are events of the log after it.
+fn logs_only(events: &[Event]) -> Vec<Event> {
+    events.iter().filter(|e| matches!(e, Event::Append(..))).cloned().collect()
+}
+
+/// What an entry says; later ones say other than earlier ones.
+fn content(number: u8) -> Vec<u8> {
+    vec![number; 600]
+}
+
+fn begin_period(tree: &SimTree, of: u64, number: u8) {
+    begin(tree, || {
+        tree.event(Event::Append(of, [BEGIN, &[number]].concat()));
+        let period = Uuid([0x80 | number; 16]);
+        Ok(Mark { pool: pool(of), log: "mount".into(), period, since: 0, at: String::new() })
+    })
+    .unwrap();
+}
+
+fn end_period(tree: &SimTree, of: u64) {
+    end(tree, || {
+        tree.event(Event::Append(of, END.to_vec()));
+        Ok(())
+    })
+    .unwrap();
+}
+
+/// A mount with one acknowledged change.
+fn mount(tree: &SimTree, of: u64, number: u8) {
+    begin_period(tree, of, number);
+    tree.event(Event::Append(of, ENTRY.to_vec()));
+    tree.write(&FILE, 0, &content(number)).unwrap();
+}
+
+const FILE: u64 = 2;
+
+fn base() -> State {
+    let tree = SimTree::new(State::empty());
+    let new = New {
+        kind: Kind::File,
+        mode: 0o644,
+        uid: 0,
+        gid: 0,
+        device: 0,
+        target: b"",
+        inherit_acl: false,
+    };
+    assert_eq!(tree.create(&ROOT_INO, b"file", &new).unwrap(), FILE);
+    tree.write(&FILE, 0, &content(0)).unwrap();
+    tree.now()
+}
+
+fn judged(state: &State, of: u64, events: &[Event]) -> Result<Verdict> {
+    let found = find(&SimTree::new(state.clone())).unwrap();
+    judge(&found, pool(of), "mount", log_of(events, of).0)
+}
+
+/// `number` is what was acknowledged last, by the log of pool 1.
+fn check(state: &State, events: &[Event], number: u8) -> std::result::Result<(), String> {
+    let (_, entries) = log_of(events, 1);
+    let lacks = entries > 0 && state.inodes[&FILE].data != content(number);
+    match judged(state, 1, events) {
+        Err(e) => return Err(format!("the tree's own log is refused: {e}")),
+        Ok(Verdict::Complete) if lacks => return Err("said to be complete, and is not".into()),
+        Ok(Verdict::Unmarked) if entries > 0 => return Err("entries and no mark".into()),
+        Ok(_) => {}
+    }
+    match judged(state, 2, events) {
+        Ok(_) if lacks => Err("another log is let at a tree that lacks what was promised".into()),
+        _ => Ok(()),
+    }
+}
+
+/// As [`crate::recover`] does it.
+fn recover(tree: &SimTree, events: &[Event], number: u8) {
+    let (_, entries) = log_of(events, 1);
+    match judge(&find(tree).unwrap(), pool(1), "mount", log_of(events, 1).0).unwrap() {
+        Verdict::Complete if log_of(events, 1).0.is_some() => {
+            tree.event(Event::Append(1, END.to_vec()))
+        }
+        Verdict::Complete | Verdict::Unmarked if entries == 0 => {}
+        _ => {
+            tree.write(&FILE, 0, &content(number)).unwrap();
+            tree.sync_all().unwrap();
+            return end_period(tree, 1);
+        }
+    }
+    clear(tree).unwrap();
+}
+
+/// Every state that a crash behind each of these events leaves.
+fn crashes(base: &State, trace: &[Event], mut each: impl FnMut(usize, State)) {
+    let mut disk = Disk::new(base.clone());
+    for at in 0..=trace.len() {
+        if at > 0 {
+            disk.feed(&trace[at - 1]);
+        }
+        for point in 0..disk.points() {
+            for keep in [false, true] {
+                each(at, disk.crash(point, &mut || keep));
+            }
+        }
+    }
+}
+
+/// Mounted, used, ended, and mounted again; cut anywhere, replayed, cut again.
+fn explore() -> (usize, Option<String>) {
+    let base = base();
+    let tree = SimTree::new(base.clone());
+    mount(&tree, 1, 1);
+    tree.sync_all().unwrap();
+    end_period(&tree, 1);
+    mount(&tree, 1, 2);
+    tree.sync_all().unwrap();
+    end_period(&tree, 1);
+    let trace = tree.trace();
+    let last = |events: &[Event]| 1 + u8::from(log_of(events, 1).0 == Some(Uuid([0x82; 16])));
+    let (mut violation, mut checked) = (None, 0);
+    let mut see = |what: std::result::Result<(), String>, at: &dyn Fn() -> String| {
+        checked += 1;
+        if let Err(e) = what {
+            violation.get_or_insert_with(|| format!("{}: {e}", at()));
+        }
+    };
+    crashes(&base, &trace, |at, state| {
+        let (events, number) = (logs_only(&trace[..at]), last(&trace[..at]));
+        let good = check(&state, &events, number);
+        let bad = good.is_err();
+        see(good, &|| format!("crash behind event {at}"));
+        if bad {
+            return;
+        }
+        let again = SimTree::new(state.clone());
+        recover(&again, &events, number);
+        let replay = again.trace();
+        crashes(&state, &replay, |cut, state| {
+            let events = [&events[..], &logs_only(&replay[..cut])].concat();
+            let of = || format!("crash behind event {at}, its replay cut behind {cut}");
+            see(check(&state, &events, number), &of);
+        });
+        let none = is_marked(&again, &ROOT_INO).unwrap() || find(&again).unwrap() != Found::Nothing;
+        see(if none { Err("a mark is left".into()) } else { Ok(()) }, &|| "at the end".into());
+    });
+    (checked, violation)
+}
+
+#[test]
+fn no_other_log_is_let_at_a_tree_that_lacks_something() {
+    let (checked, violation) = explore();
+    println!("{checked} states judged");
+    assert_eq!(violation, None);
+    assert!(checked > 200, "{checked}");
+}
+
+#[test]
+fn planted_mistakes_are_caught() {
+    for bug in OF_MARKS {
+        plant(Some(bug));
+        let (_, violation) = explore();
+        plant(None);
+        println!("{bug:?}: {violation:?}");
+        assert!(violation.is_some(), "{bug:?} is not caught");
+    }
+}
+
+/// What was given up is not replayed onto what another log did since.
+#[test]
+fn what_was_given_up_does_not_come_back() {
+    let tree = SimTree::new(base());
+    mount(&tree, 1, 1);
+    give_up(&tree).unwrap();
+    let events = tree.trace();
+    assert_eq!(judged(&tree.now(), 2, &events).unwrap(), Verdict::Unmarked);
+    assert_eq!(judged(&tree.now(), 1, &events).unwrap(), Verdict::Unmarked);
+    assert_eq!(log_of(&events, 1).1, 1, "which has entries, so its replay is refused");
+    mount(&tree, 2, 2);
+    assert!(matches!(judged(&tree.now(), 1, &tree.trace()), Err(MarkError::Foreign { .. })));
+    // An older copy of the pool.
+    let now = tree.now();
+    assert!(matches!(judged(&now, 2, &events), Err(MarkError::Gone { .. })));
+}
+
+#[test]
+fn what_is_no_mark_is_refused() {
+    let tree = SimTree::new(State::empty());
+    let new = |kind, target| New {
+        kind,
+        mode: 0o777,
+        uid: 0,
+        gid: 0,
+        device: 0,
+        target,
+        inherit_acl: false,
+    };
+    for (kind, target) in [(Kind::Symlink, &b"{}"[..]), (Kind::Symlink, b"\xff"), (Kind::File, b"")]
+    {
+        tree.create(&ROOT_INO, MARK, &new(kind, target)).unwrap();
+        let found = find(&tree).unwrap();
+        assert_eq!(found, Found::Unknown);
+        assert!(judge(&found, pool(1), "mount", None).is_err());
+        tree.unlink(&ROOT_INO, MARK, false).unwrap();
+    }
+}
