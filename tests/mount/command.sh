@@ -59,6 +59,29 @@ shows "$work/disk/second/x" two
 exec 8>"$work/second/held"
 refused 4 "$FOREBAY" umount "$work/second"
 exec 8>&-
+# A replay that is refused can be tried again in the server that stays.
+synced "$work/second/y" kept
+sleep 1.5 # its creation is in the tree: it cannot be made from the log
+synced "$work/second/y" KEPT
+"$FOREBAY" umount "$work/second" --keep >/dev/null || fail "umount --keep of the second"
+rm "$work/disk/second/y"
+for again in 1 2; do
+	refused 11 "$FOREBAY" mount "$pool" "$work/disk/second" "$work/second" --log second
+	grep -q "the tree lacks" "$work/refused.log" || fail "try $again: $(cat "$work/refused.log")"
+done
+"$FOREBAY" mount "$pool" "$work/disk/second" "$work/second" --log second --accept --salvage "$work/saved" >/dev/null ||
+	fail "mount --accept"
+grep -q KEPT "$work/saved/"* || fail "nothing was salvaged"
+# Another mount namespace that holds it is named, and not waited for without end.
+unshare -m --propagation private sleep 600 &
+holds=$!
+at_end 'kill "$holds" 2>/dev/null || true'
+until [ "$(cat "/proc/$holds/comm")" = sleep ]; do sleep 0.05; done
+refused 4 timeout 60 "$FOREBAY" umount "$work/second"
+grep -q "process $holds (sleep)" "$work/refused.log" || fail "who holds it is not named: $(cat "$work/refused.log")"
+refused 4 timeout 60 "$FOREBAY" umount "$work/second"
+kill "$holds"
+wait "$holds" 2>/dev/null || true
 "$FOREBAY" umount "$work/second" >/dev/null || fail "umount of the second"
 refused 3 "$FOREBAY" umount "$work/second"
 refused 3 "$FOREBAY" mount "$pool" "$work/nowhere"

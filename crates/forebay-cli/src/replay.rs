@@ -19,10 +19,9 @@ pub fn run(a: &args::Replay) -> anyhow::Result<u8> {
     let pool = open::pool(&a.pool, &pool_options)?;
     let mut bar = Bar::default();
     let what = format!("replaying onto {}", tree.display());
-    let claims = Claims::default();
     let recovery = Recovery {
         pool: &pool,
-        claims: &claims,
+        claims: &Claims::default(),
         tree: &tree,
         log: &a.log,
         options: ReplayOptions {
@@ -36,7 +35,6 @@ pub fn run(a: &args::Replay) -> anyhow::Result<u8> {
         bar.show(&Work { what: what.clone(), done_bytes: done, total_bytes: total, trouble: None });
     });
     bar.end();
-    drop(claims);
     // Replayed or not, what is logged is safe and the pool closed in order.
     pool.close()?;
     match done {

@@ -23,6 +23,7 @@ pub mod live;
 mod log;
 pub mod mark;
 mod mount;
+mod namespaces;
 pub mod record;
 pub mod recover;
 pub mod replay;

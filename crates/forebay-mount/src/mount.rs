@@ -2,6 +2,7 @@
 //! A mount from its start, which replays, to its end, which brings everything home.
 
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -20,6 +21,7 @@ use crate::latency::Latency;
 use crate::live::{Live, LiveOptions};
 use crate::log::PoolJournal;
 use crate::mark::{self, Mark, MarkError};
+use crate::namespaces;
 use crate::tree::Tree;
 use crate::unix::UnixTree;
 
@@ -72,6 +74,13 @@ pub enum MountError {
     Mark { tree: String, cause: MarkError },
     #[error("{mountpoint}: {cause}; entries stay in log {log}, and the next mount replays them")]
     Failed { mountpoint: String, log: String, cause: String },
+    #[error(
+        "{mountpoint} is unmounted here, but not in another mount namespace{}: end what holds \
+         it, or unmount it there (nsenter -m -t PID umount {mountpoint}), and then once more \
+         here; until then it is served on, and nothing is lost",
+        if .by.is_empty() { String::new() } else { format!(", of {}", .by.join(", ")) }
+    )]
+    Held { mountpoint: String, by: Vec<String> },
     #[error("{mountpoint} is in use: {cause}; end what uses it (fuser -vm {mountpoint})")]
     Busy { mountpoint: String, cause: io::Error },
 }
@@ -123,7 +132,20 @@ pub struct Mount {
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// The session is over: somebody unmounted it.
     ended: Arc<(Mutex<bool>, Condvar)>,
+    end: Mutex<End>,
 }
+
+/// How far its end is.  A server that sees that the mount is gone ends it, and so does who
+/// took it away.
+#[derive(Debug, Default)]
+struct End {
+    /// Of the mount; it is unmounted in this namespace.
+    device: Option<u64>,
+    finished: bool,
+}
+
+/// How long other mount namespaces may take to follow an unmount.
+const HELD_WAIT: Duration = Duration::from_secs(5);
 
 fn name(path: &Path) -> String {
     path.display().to_string()
@@ -255,6 +277,7 @@ impl Mount {
             unmounter: Mutex::new(session.unmount_callable()),
             threads: Mutex::default(),
             ended: Arc::default(),
+            end: Mutex::default(),
         };
         Ok((mount, session))
     }
@@ -298,14 +321,6 @@ impl Mount {
         *self.ended.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Until somebody unmounts it.
-    pub fn wait(&self) {
-        let mut over = self.ended.0.lock().unwrap_or_else(PoisonError::into_inner);
-        while !*over {
-            over = self.ended.1.wait(over).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
     /// Brings home what is in the log, with the mount in use.
     pub fn sync(&self) -> Result<(), MountError> {
         self.live.sync().map_err(|_| self.failed())
@@ -320,25 +335,49 @@ impl Mount {
     /// Unmounts it, if nobody uses it (or it is unmounted already), and brings home what is
     /// in the log; with `keep` that stays there for the next mount.
     pub fn unmount(&self, keep: bool) -> Result<(), MountError> {
+        let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.ended() {
-            let at = |cause| MountError::Busy { mountpoint: name(&self.mountpoint), cause };
-            unmount(&self.mountpoint, UnmountFlags::empty()).map_err(|e| at(e.into()))?;
-            self.wait();
+            if end.device.is_none() {
+                let device = std::fs::metadata(&self.mountpoint).map(|m| m.dev());
+                let at = |cause| MountError::Busy { mountpoint: name(&self.mountpoint), cause };
+                unmount(&self.mountpoint, UnmountFlags::empty()).map_err(|e| at(e.into()))?;
+                end.device = Some(device.unwrap_or_default());
+            }
+            if !self.wait_for_end(HELD_WAIT) {
+                let mountpoint = name(&self.mountpoint);
+                let by = namespaces::that_see(end.device.unwrap_or_default());
+                return Err(MountError::Held { mountpoint, by });
+            }
         }
-        self.finish(keep)
+        self.finish(keep, &mut end)
     }
 
     /// The same for one who ends with it: programs that use it get errors from then on.
     pub fn abandon(&self, keep: bool) -> Result<(), MountError> {
+        let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.ended() {
             let mut unmounter = self.unmounter.lock().unwrap_or_else(PoisonError::into_inner);
             let _ = unmount(&self.mountpoint, UnmountFlags::DETACH);
             let _ = unmounter.unmount();
         }
-        self.finish(keep)
+        self.finish(keep, &mut end)
     }
 
-    fn finish(&self, keep: bool) -> Result<(), MountError> {
+    /// `true`: somebody unmounted it everywhere.
+    fn wait_for_end(&self, limit: Duration) -> bool {
+        let over = self.ended.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.ended.1.wait_timeout_while(over, limit, |over| !*over);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Who comes first says what becomes of the log.
+    fn finish(&self, keep: bool, end: &mut End) -> Result<(), MountError> {
+        if std::mem::replace(&mut end.finished, true) {
+            return match self.live.failure() {
+                Some(_) => Err(self.failed()),
+                None => Ok(()),
+            };
+        }
         match keep {
             true => self.live.leave(),
             false => self.live.end(),

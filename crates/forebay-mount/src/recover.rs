@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use forebay::{Claimed, Effect, Log, LogOptions, LogState, Pool, ReplayReport};
+use forebay::{Effect, Log, LogEntry, LogInfo, LogOptions, LogState, Pool, ReplayReport, Uuid};
 
 use crate::mark::{self, Found, MarkError, Verdict};
 use crate::mount::{clear_dead_mount, open_tree};
@@ -21,23 +22,16 @@ pub enum RecoverError {
     Pool(#[from] forebay::Error),
     #[error("{path}: {cause}")]
     Replay { path: String, cause: ReplayError },
+    #[error("log {log} is in use: by a mount of this server")]
+    InUse { log: String },
     #[error("{path}: {cause}")]
     Mark { path: String, cause: MarkError },
 }
 
 /// What logs hold that were claimed and not replayed to the end.  A log is claimed once
-/// while its pool is open, and a replay that is refused may be tried again.  To be dropped
-/// before the pool is closed.
+/// while its pool is open, and a replay that is refused may be tried again.
 #[derive(Debug, Default)]
 pub struct Claims(Mutex<HashMap<String, Held>>);
-
-#[derive(Debug)]
-struct Held {
-    claimed: Claimed,
-    entries: Vec<Vec<u8>>,
-    /// Entries are missing.
-    incomplete: Option<Box<ReplayReport>>,
-}
 
 impl Claims {
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Held>> {
@@ -45,20 +39,33 @@ impl Claims {
     }
 }
 
+#[derive(Debug)]
+struct Held {
+    period: Option<Uuid>,
+    entries: Vec<Vec<u8>>,
+    /// Entries are missing.
+    incomplete: Option<Box<ReplayReport>>,
+}
+
 impl Held {
-    fn claim(log: &Log) -> forebay::Result<Held> {
-        let mut claimed = log.claim()?;
+    /// `info` is that of the log.
+    fn of(pool: &Pool, log: &Log, info: &LogInfo) -> forebay::Result<Held> {
         let mut entries = Vec::new();
-        let handed_out = claimed.replay(|entry, _| {
-            entries.push(entry.data.to_vec());
-            Effect::Applied
-        });
+        let mut keep = |entry: &LogEntry<'_>| entries.push(entry.data.to_vec());
+        let handed_out = match info.state == LogState::Logging && info.claimed {
+            // A mount of this server left them there.
+            true => pool.log_left(log.name(), &mut keep),
+            false => log.claim()?.replay(|entry, _| {
+                keep(entry);
+                Effect::Applied
+            }),
+        };
         let incomplete = match handed_out {
             Err(forebay::Error::LogIncomplete { report, .. }) => Some(report),
             Err(e) => return Err(e),
             Ok(_) => None,
         };
-        Ok(Held { claimed, entries, incomplete })
+        Ok(Held { period: info.guid, entries, incomplete })
     }
 }
 
@@ -84,20 +91,23 @@ impl Recovery<'_> {
         let found = mark::find_beside(&tree).map_err(self.of_mark())?;
         let verdict = mark::judge(&found, self.pool.uuid(), self.log, period);
         let verdict = verdict.map_err(self.of_mark())?;
-        if info.is_none() || verdict == Verdict::Complete {
+        let log = match info {
+            Some(_) => Some(self.log()?),
+            None => None,
+        };
+        let (Some(log), Some(info), false) = (&log, &info, verdict == Verdict::Complete) else {
             if !self.dry_run {
                 // A mount or a replay may have ended between its last steps.
-                if info.is_some() {
-                    self.pool.log(self.log, &LogOptions::default())?.destroy()?;
-                }
+                log.map(|log| log.destroy()).transpose()?;
                 replay::tidy(&tree).map_err(self.of_replay())?;
                 mark::clear(&tree).map_err(self.of_mark())?;
             }
             return Ok(None);
-        }
-        let held = match self.claims.lock().remove(self.log) {
+        };
+        let held = self.claims.lock().remove(self.log).filter(|held| held.period == info.guid);
+        let held = match held {
             Some(held) => held,
-            None => Held::claim(&self.pool.log(self.log, &LogOptions::default())?)?,
+            None => Held::of(self.pool, log, info)?,
         };
         let report = self.bring_home(&tree, &held, verdict, progress);
         if self.dry_run || report.is_err() {
@@ -105,9 +115,22 @@ impl Recovery<'_> {
             return report.map(Some);
         }
         // What depends on a missing entry is given up: that was accepted.
-        mark::end(&tree, || held.claimed.give_up().map(drop)).map_err(self.of_mark())?;
+        mark::end(&tree, || log.destroy().map(drop)).map_err(self.of_mark())?;
         replay::tidy(&tree).map_err(self.of_replay())?;
         report.map(Some)
+    }
+
+    /// The handle of nobody else.
+    fn log(&self) -> Result<Log, RecoverError> {
+        // A mount that ended has one until who stopped it knows that.
+        const TRIES: u32 = 100;
+        for _ in 0..TRIES {
+            if !self.pool.log_in_use(self.log)? {
+                return Ok(self.pool.log(self.log, &LogOptions::default())?);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Err(RecoverError::InUse { log: self.log.into() })
     }
 
     fn open(&self) -> io::Result<UnixTree> {

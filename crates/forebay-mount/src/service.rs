@@ -82,7 +82,7 @@ fn told(e: MountError) -> Error {
         MountError::Mark { cause, .. } => of_mark(cause),
         MountError::Replay { .. } => 14,
         MountError::Failed { .. } => 7,
-        MountError::Busy { .. } => 4,
+        MountError::Busy { .. } | MountError::Held { .. } => 4,
     };
     match e {
         MountError::Pool(e) => Error::Pool(e),
@@ -109,6 +109,9 @@ pub fn not_replayed(e: RecoverError) -> Error {
     let way_out = "see what a replay would do: forebay replay --dry-run";
     match e {
         RecoverError::Pool(e) => Error::Pool(e),
+        e @ RecoverError::InUse { .. } => {
+            Error::service(4, e.to_string(), "give this one another: --log NAME")
+        }
         RecoverError::Tree { path, cause } => told(MountError::Tree { path, cause }),
         RecoverError::Mark { path: tree, cause } => told(MountError::Mark { tree, cause }),
         RecoverError::Replay { ref cause, .. } => {

@@ -181,6 +181,57 @@ fn replayed(bed: &Bed) -> usize {
     report.actions.len()
 }
 
+/// The server stays: its pool is not opened anew.
+#[test]
+fn what_is_kept_is_replayed_by_the_same_server() {
+    let Some(bed) = Bed::new("same") else { return };
+    let mount = bed.start(&bed.at(), &nothing_synced());
+    used(&bed.at());
+    mount.unmount(true).unwrap();
+    drop(mount);
+    for name in ["d", "b"] {
+        let _ = fs::remove_dir_all(bed.tree().join(name));
+        let _ = fs::remove_file(bed.tree().join(name));
+    }
+    assert!(replayed(&bed) > 0);
+    as_it_should_be(&bed.tree());
+}
+
+/// The server stops what has ended by itself, and a client stops it too.
+#[test]
+fn what_is_kept_stays_so() {
+    let Some(bed) = Bed::new("stays") else { return };
+    let mount = bed.start(&bed.at(), &nothing_synced());
+    used(&bed.at());
+    mount.unmount(true).unwrap();
+    mount.abandon(false).unwrap();
+    let info = bed.pool().log_info("mount").unwrap();
+    assert!(info.state == LogState::Logging && info.entries > 0, "{info}");
+}
+
+/// Another tree would get what is this one's, and the log would be destroyed.
+#[test]
+fn a_log_that_is_in_use_is_not_replayed() {
+    let Some(bed) = Bed::new("in-use") else { return };
+    let mount = bed.start(&bed.at(), &nothing_synced());
+    used(&bed.at());
+    let other = bed.dir.join("other");
+    fs::create_dir(&other).unwrap();
+    let recovery = Recovery {
+        pool: bed.pool(),
+        claims: &Claims::default(),
+        tree: &other,
+        log: "mount",
+        options: ReplayOptions { accept: true, ..ReplayOptions::default() },
+        dry_run: false,
+    };
+    let refused = recovery.run(&mut |_, _| ()).unwrap_err();
+    assert!(refused.to_string().contains("in use"), "{refused}");
+    let info = bed.pool().log_info("mount").unwrap();
+    assert!(info.state == LogState::Logging && info.entries > 0, "{info}");
+    mount.unmount(false).unwrap();
+}
+
 /// All entries are of one group; the tree is put back to where it was before the mount,
 /// as a power cut may leave it.
 #[test]

@@ -89,11 +89,7 @@ impl Server {
         let stopped = self.shared.stop_all();
         // Nobody else has the pool when it closes.
         drop(self.responder);
-        let closed =
-            Arc::into_inner(self.shared).map_or(Ok(()), |Shared { pool, starters, .. }| {
-                drop(starters);
-                pool.close()
-            });
+        let closed = Arc::into_inner(self.shared).map_or(Ok(()), |shared| shared.pool.close());
         stopped.and(closed.map_err(Error::Pool))
     }
 }

@@ -9,7 +9,10 @@ use forebay_engine::{log_order, sys};
 use super::Pool;
 use crate::engine::Code;
 use crate::error::{log_error, Error, Result};
-use crate::log::{log_info, EntryName, LogCheck, LogEntryDump, LogHome, LogState, ReplayReport};
+use crate::log::{
+    log_info, EntryName, LogCheck, LogEntry, LogEntryDump, LogHome, LogState, ReplayEnd,
+    ReplayReport,
+};
 use crate::status::Uuid;
 
 impl Pool {
@@ -62,6 +65,55 @@ impl Pool {
             ));
         }
         self.dry(index, true).map_err(|e| log_error(name, e))
+    }
+
+    /// Hands out the entries that count of a log that was created in this open of the pool,
+    /// and that nobody appends to: in the order of a replay.  For a consumer who left them
+    /// there and begins again, since a log is claimed once in each open.  Nothing is stored;
+    /// of an entry that is missing it tells as [`Claimed::replay`](crate::Claimed::replay).
+    pub fn log_left(
+        &self,
+        name: &str,
+        each: &mut dyn FnMut(&LogEntry<'_>),
+    ) -> Result<ReplayReport> {
+        let index = self.0.core.find_log(name)?;
+        let info = self.log_info(name)?;
+        if info.state != LogState::Logging || !info.claimed {
+            return Err(Error::Log {
+                name: name.into(),
+                cause: "it was not created in this open of the pool".into(),
+                way_out: "claim it (Log::claim)".into(),
+                code: sys::FBY_E_LOG_STATE,
+            });
+        }
+        let failed = |e| log_error(name, e);
+        let header = self.engine().log_info(index).map_err(failed)?.header;
+        let found = self.walk_log(index, false).map_err(failed)?;
+        let nodes: Vec<_> =
+            found.iter().filter(|e| e.entry.guid == header.guid).map(|e| e.node).collect();
+        let mut at = log_order::claim(header.at.synced, &nodes);
+        let (mut room, mut error) = (Vec::new(), None);
+        let outcome = log_order::replay(&mut at, &nodes, &mut |node, _| match self
+            .engine()
+            .log_read(index, node, &mut room)
+        {
+            Ok(data) => {
+                let name = EntryName { generation: node.gen, id: node.id };
+                each(&LogEntry { name, txg: node.txg, data });
+                sys::FBY_LOG_REPLAYED
+            }
+            Err(Code(sys::FBY_E_LOG_ENTRY)) => sys::FBY_LOG_DAMAGED,
+            Err(e) => {
+                error = Some(e);
+                sys::FBY_LOG_STOP
+            }
+        });
+        let report = Box::new(ReplayReport::of(&outcome));
+        match (error, report.end) {
+            (Some(e), _) => Err(failed(e)),
+            (None, ReplayEnd::Missing) => Err(Error::LogIncomplete { name: name.into(), report }),
+            (None, _) => Ok(*report),
+        }
     }
 
     fn dry(&self, index: u16, data: bool) -> Result<ReplayReport, Code> {

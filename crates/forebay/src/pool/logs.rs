@@ -72,7 +72,7 @@ impl Pool {
         let _volumes = self.0.volumes();
         let index = core.find_log(name)?;
         let mut open = self.0.logs.lock().unwrap_or_else(|e| e.into_inner());
-        if open.get(&index).is_some_and(|all| all.iter().any(|w| w.strong_count() > 0)) {
+        if has_handles(&open, index) {
             return Err(Error::Log {
                 name: name.into(),
                 cause: "handles of it are in use".into(),
@@ -90,6 +90,12 @@ impl Pool {
         }?;
         core.space.wake();
         Ok(())
+    }
+
+    /// There are handles of it.
+    pub fn log_in_use(&self, name: &str) -> Result<bool> {
+        let index = self.0.core.find_log(name)?;
+        Ok(has_handles(&self.0.logs.lock().unwrap_or_else(|e| e.into_inner()), index))
     }
 
     /// A handle of a log; there may be several.
@@ -119,6 +125,10 @@ impl Pool {
         let info = self.engine().log_info(index).map_err(|e| log_error(name, e))?;
         Ok(log_info(index, &info))
     }
+}
+
+fn has_handles(open: &HashMap<u16, Vec<Weak<log::Inner>>>, index: u16) -> bool {
+    open.get(&index).is_some_and(|all| all.iter().any(|w| w.strong_count() > 0))
 }
 
 fn remove_error(name: &str, e: Code) -> Error {
