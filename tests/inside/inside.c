@@ -172,6 +172,8 @@ int main(void)
 	test_destage();
 	test_wakes();
 	test_logs();
+	test_log_lines();
+	test_log_calls();
 	printf("inside: %u checks, %u failures\n", checks, failures);
 	return failures != 0;
 }

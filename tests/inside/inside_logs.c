@@ -3,14 +3,12 @@
  * inside_logs.c - logs beside those who take them for a volume, who end them while an entry
  * is appended, and who find their chunks spoilt.
  */
-#include "inside.h"
+#include "inside_log.h"
 
-#define LOG 2u /* its place in the table */
-
-static const u8 guid[16] = { 9, 8, 7 };
+const u8 log_guid[16] = { 9, 8, 7 };
 static struct fby_recovery_report report;
 
-static int append(u64 txg)
+int log_append(u64 txg)
 {
 	const struct fby_vec body = { .base = "an entry", .len = 8 };
 	struct fby_log_name name;
@@ -19,15 +17,38 @@ static int append(u64 txg)
 	return fby_log_append(pool, LOG, txg, true, &body, 1, &name, &wake);
 }
 
-/* In the place of volume 2. */
-static void log_make(u32 flags)
+void log_add(u16 volume, u32 flags)
 {
-	u32 wake = 0;
+	char name[] = "log0";
 	u16 log;
 
-	EXPECT(fby_volume_detach(pool, LOG) == FBY_DONE && fby_volume_remove(pool, LOG, true) == FBY_DONE);
-	EXPECT(fby_log_add(pool, "log", flags, &log) == FBY_DONE && log == LOG);
-	EXPECT(fby_log_create(pool, LOG, guid, 0, NULL, &wake) == FBY_DONE);
+	name[3] = (char)('0' + volume);
+	EXPECT(fby_volume_detach(pool, volume) == FBY_DONE && fby_volume_remove(pool, volume, true) == FBY_DONE);
+	EXPECT(fby_log_add(pool, name, flags, &log) == FBY_DONE && log == volume);
+}
+
+void log_make(u32 flags)
+{
+	u32 wake = 0;
+
+	log_add(LOG, flags);
+	EXPECT(fby_log_create(pool, LOG, log_guid, 0, NULL, &wake) == FBY_DONE);
+}
+
+struct fby_log_header log_header(u32 state)
+{
+	struct fby_log_header h = { .state = state };
+
+	memcpy(h.guid, log_guid, sizeof(h.guid));
+	return h;
+}
+
+struct fby_log_info log_info(void)
+{
+	struct fby_log_info i;
+
+	EXPECT(fby_log_info(pool, LOG, &i) == FBY_DONE);
+	return i;
 }
 
 static void recover(void)
@@ -42,24 +63,16 @@ static void close_pool(void)
 	EXPECT(fby_pool_close(pool) == FBY_DONE);
 }
 
-static struct fby_log_info info(void)
-{
-	struct fby_log_info i;
-
-	EXPECT(fby_log_info(pool, LOG, &i) == FBY_DONE);
-	return i;
-}
-
 /* Its place is no volume's: nothing of it goes. */
 static void no_volume(void)
 {
 	log_make(0);
-	EXPECT(append(1) == FBY_DONE);
+	EXPECT(log_append(1) == FBY_DONE);
 	EXPECT(fby_volume_remove(pool, LOG, false) == -FBY_E_NO_VOLUME);
 	EXPECT(fby_volume_remove(pool, LOG, true) == -FBY_E_NO_VOLUME);
 	EXPECT(fby_volume_rebind(pool, LOG, "other", VOLUME_SECTORS) == -FBY_E_NO_VOLUME);
 	recover();
-	EXPECT(info().found == 1 && info().header.state == FBY_LOG_LOGGING);
+	EXPECT(log_info().found == 1 && log_info().header.state == FBY_LOG_LOGGING);
 	pool_restore();
 }
 
@@ -68,7 +81,7 @@ static void no_volume(void)
 static void record_lost(void)
 {
 	log_make(0);
-	EXPECT(append(1) == FBY_DONE);
+	EXPECT(log_append(1) == FBY_DONE);
 	memset(media.base + FBY_VT_OFFSET + 2 * LOG * sizeof(struct fby_volume_record), 0x55,
 	       2 * sizeof(struct fby_volume_record));
 	recover();
@@ -111,7 +124,7 @@ static void ended(void (*end)(void), int error)
 
 	log_make(0);
 	cpu_meanwhile = end;
-	EXPECT(append(1) == error);
+	EXPECT(log_append(1) == error);
 	EXPECT(cpu_meanwhile == NULL);
 	EXPECT(pool->space.slot[0].volume[LOG].open == FBY_NO_CHUNK && pool->space.owner[LOG].nchunks == 0);
 	EXPECT(pool->space.slot[0].log == FBY_NO_OWNER && pool->space.slot[0].busy == 0);
@@ -130,7 +143,7 @@ static void claimed_too_high(void)
 	u64 n = 2;
 
 	log_make(0);
-	EXPECT(append(1) == FBY_DONE && append(1) == FBY_DONE);
+	EXPECT(log_append(1) == FBY_DONE && log_append(1) == FBY_DONE);
 	recover();
 	EXPECT(fby_log_claim(pool, LOG, FBY_NUMBER_END, &h, node, &n, &r) == -FBY_E_NUMBERS);
 	recover();
@@ -148,7 +161,7 @@ static void read_only(void)
 	struct fby_log_node node;
 
 	log_make(0);
-	EXPECT(append(1) == FBY_DONE);
+	EXPECT(log_append(1) == FBY_DONE);
 	memset(pool, 0, bytes);
 	EXPECT(fby_pool_open(&pool, pool, bytes, &media, &o) == FBY_DONE);
 	EXPECT(fby_recover_chunks(pool, 0, NCHUNKS) == FBY_DONE && fby_recover_finish(pool, &report) == FBY_DONE);
@@ -166,18 +179,18 @@ static void doubtful(u32 flags, bool clean)
 	u32 c, wake = 0;
 
 	log_make(flags);
-	EXPECT(append(1) == FBY_DONE);
+	EXPECT(log_append(1) == FBY_DONE);
 	c = pool->space.owner[LOG].first;
-	EXPECT(!info().incomplete);
+	EXPECT(!log_info().incomplete);
 	if (clean)
 		close_pool();
 	for (u32 which = 0; which < 3; which++)
 		memset(memory_at(fby_seal_at(&pool->space.store, c, which)), 0x55, FBY_LINE);
 	recover();
-	EXPECT(report.clean == clean && info().incomplete && info().found == 1);
+	EXPECT(report.clean == clean && log_info().incomplete && log_info().found == 1);
 	EXPECT(!clean || pool->space.owner[0].rec.flags == 0); /* that of volumes adds up */
 	recover();
-	EXPECT(info().incomplete);
+	EXPECT(log_info().incomplete);
 	if (flags & FBY_LOG_CONSUMER) {
 		struct fby_log_header none = { 0 };
 		struct fby_log_result r;
@@ -187,9 +200,9 @@ static void doubtful(u32 flags, bool clean)
 	} else {
 		EXPECT(fby_log_destroy(pool, LOG, NULL, &wake) == FBY_DONE);
 	}
-	EXPECT(fby_log_create(pool, LOG, guid, 0, NULL, &wake) == FBY_DONE && !info().incomplete);
+	EXPECT(fby_log_create(pool, LOG, log_guid, 0, NULL, &wake) == FBY_DONE && !log_info().incomplete);
 	recover();
-	EXPECT(!info().incomplete);
+	EXPECT(!log_info().incomplete);
 	pool_restore();
 }
 
@@ -200,7 +213,7 @@ static void open_line_lost(bool sealed)
 	u64 epoch;
 
 	log_make(0);
-	EXPECT(append(1) == FBY_DONE && append(1) == FBY_DONE);
+	EXPECT(log_append(1) == FBY_DONE && log_append(1) == FBY_DONE);
 	c = pool->space.owner[LOG].first;
 	epoch = pool->space.chunk[c].epoch;
 	if (sealed)
@@ -208,7 +221,7 @@ static void open_line_lost(bool sealed)
 	memset(memory_at(fby_open_at(&pool->space.store, c, epoch & 1)), 0x55, FBY_LINE);
 	for (u32 n = 0; n < 2; n++) {
 		recover();
-		EXPECT(report.chunk_headers_lost == !n && info().found == 2 && info().missing == 0);
+		EXPECT(report.chunk_headers_lost == !n && log_info().found == 2 && log_info().missing == 0);
 		EXPECT(pool->space.owner[LOG].first == c && pool->space.chunk[c].epoch == epoch);
 	}
 	EXPECT(fby_log_destroy(pool, LOG, NULL, &wake) == FBY_DONE && pool->space.owner[LOG].nchunks == 0);
@@ -223,10 +236,12 @@ static void cursor_made_up(void)
 	u32 c;
 
 	log_make(0);
-	EXPECT(append(1) == FBY_DONE);
+	EXPECT(log_append(1) == FBY_DONE);
 	c = pool->space.owner[LOG].first;
-	EXPECT(fby_log_entry_info(pool, c, &at, true, &e) == FBY_DONE && e.found && e.data_ok);
+	EXPECT(fby_log_entry_info(pool, c, &at, true, &e) == FBY_DONE && e.found && e.data_ok && !e.gap);
+	EXPECT(e.node.txg == 1);
 	EXPECT(fby_log_entry_info(pool, c, &at, true, &e) == FBY_DONE && !e.found);
+	EXPECT(!e.data_ok && !e.gap && e.node.txg == 0);
 	EXPECT(fby_log_entry_info(pool, c, &far, true, &e) == FBY_DONE && !e.found);
 	pool_restore();
 }
@@ -259,14 +274,14 @@ static void lower_txgs(u32 flags)
 		EXPECT(fby_log_sync(pool, LOG, txg, NULL, &wake) == FBY_DONE);
 	append_big(51);
 	append_big(52);
-	EXPECT(info().chunks == 2);
+	EXPECT(log_info().chunks == 2);
 	EXPECT(fby_log_destroy(pool, LOG, NULL, &wake) == FBY_DONE && fby_log_release(pool, LOG, &wake) == FBY_DONE);
 	EXPECT(fby_log_create(pool, LOG, next_guid, 0, &header, &wake) == FBY_DONE);
-	EXPECT(append(1) == FBY_DONE);
+	EXPECT(log_append(1) == FBY_DONE);
 	recover();
-	EXPECT(flags || (info().chunks == 1 && info().found == 1));
+	EXPECT(flags || (log_info().chunks == 1 && log_info().found == 1));
 	EXPECT(fby_log_claim(pool, LOG, 0, &header, node, &n, &r) == FBY_DONE && n == 1 && r.replayed == 1);
-	EXPECT(info().chunks == 1 && info().found == 1 && info().missing == 0);
+	EXPECT(log_info().chunks == 1 && log_info().found == 1 && log_info().missing == 0);
 	recover();
 	n = 4;
 	EXPECT(fby_log_claim(pool, LOG, 0, &header, node, &n, &r) == FBY_DONE && n == 1 && r.replayed == 1);
@@ -279,13 +294,15 @@ static void period_unknown(void)
 	u32 wake = 0, c;
 
 	log_make(0);
-	EXPECT(append(1) == FBY_DONE);
+	EXPECT(log_append(1) == FBY_DONE);
 	c = pool->space.owner[LOG].first;
 	fby_chunk_seal(&pool->space, c, true);
 	memset(memory_at(fby_log_line_at(&pool->space.store, c, FBY_LOG_FIRST_LINE)), 0x55, FBY_LINE);
 	recover();
-	EXPECT(info().chunks == 1 && info().found == 0 && info().missing == 1);
-	EXPECT(fby_log_destroy(pool, LOG, NULL, &wake) == FBY_DONE && info().chunks == 0);
+	EXPECT(log_info().chunks == 1 && log_info().found == 0 && log_info().missing == 1);
+	EXPECT(fby_log_destroy(pool, LOG, NULL, &wake) == FBY_DONE && log_info().chunks == 0);
+	recover(); /* of a log that is none nothing is held, whosever it was */
+	EXPECT(log_info().chunks == 0);
 	pool_restore();
 }
 
@@ -323,19 +340,19 @@ static void silent(u64 synced, u32 kept)
 	u32 wake = 0;
 
 	log_make(0);
-	EXPECT(append(1) == FBY_DONE);
+	EXPECT(log_append(1) == FBY_DONE);
 	cpu = 1;
-	EXPECT(append(2) == FBY_DONE);
+	EXPECT(log_append(2) == FBY_DONE);
 	cpu = 0;
 	EXPECT(fby_log_sync(pool, LOG, synced, NULL, &wake) == FBY_DONE);
 	tick();
-	EXPECT(info().chunks == 2); /* there is enough for all */
+	EXPECT(log_info().chunks == 2); /* there is enough for all */
 	fill_volume(1);
 	tick();
-	EXPECT(info().chunks == kept);
-	EXPECT(append(3) == FBY_DONE);
+	EXPECT(log_info().chunks == kept);
+	EXPECT(log_append(3) == FBY_DONE);
 	recover();
-	EXPECT(info().found == 3 - synced && info().missing == 0);
+	EXPECT(log_info().found == 3 - synced && log_info().missing == 0);
 	pool_restore();
 }
 
@@ -345,12 +362,12 @@ static void seal_that_lies(u64 entries)
 	u32 c;
 
 	log_make(0);
-	EXPECT(append(1) == FBY_DONE && append(1) == FBY_DONE);
+	EXPECT(log_append(1) == FBY_DONE && log_append(1) == FBY_DONE);
 	c = pool->space.owner[LOG].first;
 	pool->space.chunk[c].last_block = entries;
 	fby_chunk_seal(&pool->space, c, true);
 	recover();
-	EXPECT(info().found == 2 && info().missing == CHUNK_BYTES / FBY_LINE - 2);
+	EXPECT(log_info().found == 2 && log_info().missing == CHUNK_BYTES / FBY_LINE - 2);
 	pool_restore();
 }
 

@@ -1,0 +1,470 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * inside_log_calls.c - what the calls of logs answer: each call in each state a log can be
+ * in, in a pool that is read-only or not recovered yet, and of what is no log.
+ */
+#include "inside_log.h"
+
+enum call { APPEND, SYNC, CREATE, CLAIM, REPLAY, RELEASE, REMOVE, DESTROY, CALLS };
+
+static struct fby_log_node node[4];
+static u64 found;
+static struct fby_log_result result;
+static struct fby_recovery_report report;
+
+static enum fby_log_verdict replayed(void *arg, const struct fby_log_node *n, const struct fby_log_position *next)
+{
+	(void)arg;
+	(void)n;
+	(void)next;
+	return FBY_LOG_REPLAYED;
+}
+
+static int claim(u16 log, u64 synced, u32 state)
+{
+	struct fby_log_header h = log_header(state);
+
+	found = 4;
+	return fby_log_claim(pool, log, synced, &h, node, &found, &result);
+}
+
+static int call(enum call what, u16 log)
+{
+	const struct fby_vec body = { .base = "an entry", .len = 8 };
+	struct fby_log_name name;
+	u32 wake = 0;
+
+	switch (what) {
+	case APPEND:
+		return fby_log_append(pool, log, 1, false, &body, 1, &name, &wake);
+	case SYNC:
+		return fby_log_sync(pool, log, 0, NULL, &wake);
+	case CREATE:
+		return fby_log_create(pool, log, log_guid, 0, NULL, &wake);
+	case CLAIM:
+		return claim(log, 0, FBY_LOG_LOGGING);
+	case REPLAY:
+		return fby_log_replay(pool, log, node, found, replayed, NULL, &result);
+	case RELEASE:
+		return fby_log_release(pool, log, &wake);
+	case REMOVE:
+		return fby_log_remove(pool, log, false);
+	case DESTROY:
+		return fby_log_destroy(pool, log, NULL, &wake);
+	case CALLS:
+		break;
+	}
+	return 1;
+}
+
+/* --- in each state ------------------------------------------------------------------- */
+
+enum state { NONE, LOGGING, LEFT, REPLAYING, LEFT_REPLAYING, LEFT_NONE, STATES }; /* left: by a crash, unclaimed */
+
+static void enter(enum state state, u32 flags)
+{
+	u32 wake = 0;
+
+	log_make(flags);
+	if (state == NONE || state == LEFT_NONE)
+		EXPECT(fby_log_destroy(pool, LOG, NULL, &wake) == FBY_DONE);
+	else
+		EXPECT(log_append(1) == FBY_DONE);
+	if (state != NONE && state != LOGGING)
+		pool_recover(&report);
+	if (state == REPLAYING || state == LEFT_REPLAYING)
+		EXPECT(claim(LOG, 0, FBY_LOG_LOGGING) == FBY_DONE);
+	if (state == LEFT_REPLAYING)
+		pool_recover(&report);
+}
+
+#define WRONG (-FBY_E_LOG_STATE)
+#define FIRST (-FBY_E_LOG_UNCLAIMED)
+
+static const int embedded[STATES][CALLS] = {
+	/*		    append sync   create claim  replay release remove destroy */
+	[NONE]		  = { WRONG, WRONG, 0,     WRONG, WRONG, 0,     0,     0 },
+	[LOGGING]	  = { 0,     0,     WRONG, WRONG, WRONG, WRONG, WRONG, 0 },
+	[LEFT]		  = { FIRST, FIRST, WRONG, 0,     FIRST, WRONG, WRONG, 0 },
+	[REPLAYING]	  = { WRONG, WRONG, WRONG, WRONG, 0,     WRONG, WRONG, 0 },
+	[LEFT_REPLAYING]  = { WRONG, WRONG, WRONG, 0,     FIRST, WRONG, WRONG, 0 },
+	[LEFT_NONE]	  = { WRONG, WRONG, 0,     0,     FIRST, 0,     0,     0 },
+};
+
+/* Which of the three states it was left in only its consumer knows. */
+static const int consumers[STATES][CALLS] = {
+	[NONE]		  = { WRONG, WRONG, 0,     WRONG, WRONG, 0,     0,     0 },
+	[LOGGING]	  = { 0,     0,     WRONG, WRONG, WRONG, WRONG, WRONG, 0 },
+	[LEFT]		  = { WRONG, WRONG, FIRST, 0,     FIRST, FIRST, FIRST, 0 },
+	[REPLAYING]	  = { WRONG, WRONG, WRONG, WRONG, 0,     WRONG, WRONG, 0 },
+	[LEFT_REPLAYING]  = { WRONG, WRONG, FIRST, 0,     FIRST, FIRST, FIRST, 0 },
+	[LEFT_NONE]	  = { WRONG, WRONG, FIRST, 0,     FIRST, FIRST, FIRST, 0 },
+};
+
+static void in_each_state(u32 flags)
+{
+	for (u32 state = 0; state < STATES; state++)
+		for (u32 what = 0; what < CALLS; what++) {
+			const int want = flags ? consumers[state][what] : embedded[state][what];
+			int rc;
+
+			enter(state, flags);
+			rc = call(what, LOG);
+			EXPECT(rc == want);
+			if (rc != want)
+				printf("flags %u, state %u, call %u: %d, not %d\n", flags, state, what, rc, want);
+			pool_restore();
+		}
+}
+
+/* With the order to discard it goes in each of them. */
+static void discarded(u32 flags)
+{
+	for (u32 state = 0; state < STATES; state++) {
+		u16 log;
+
+		enter(state, flags);
+		EXPECT(fby_log_remove(pool, LOG, true) == FBY_DONE);
+		EXPECT(fby_log_find(pool, "log2", &log) == -FBY_E_NO_LOG);
+		EXPECT(pool->space.owner[LOG].nchunks == 0);
+		pool_recover(&report);
+		EXPECT(fby_log_find(pool, "log2", &log) == -FBY_E_NO_LOG);
+		pool_restore();
+	}
+}
+
+/* --- of what is no log, and in a pool that cannot --------------------------------------- */
+
+static void no_log(void)
+{
+	struct fby_log_info i;
+
+	for (u32 what = 0; what < CALLS; what++) {
+		EXPECT(call(what, 0) == -FBY_E_NO_LOG); /* a volume */
+		EXPECT(call(what, (u16)pool->space.store.sb.nvolumes) == -FBY_E_NO_LOG);
+		log_make(0);
+		pool->space.owner[LOG].damaged = true;
+		EXPECT(what == APPEND || call(what, LOG) == -FBY_E_VOLUME_DAMAGED);
+		pool_restore();
+		log_make(0);
+		pool->space.usable = false;
+		EXPECT(call(what, LOG) == -FBY_E_RECOVERY_INCOMPLETE);
+		pool_restore();
+	}
+	EXPECT(fby_log_info(pool, 0, &i) == -FBY_E_NO_LOG && !i.used && !i.damaged);
+	EXPECT(fby_log_info(pool, (u16)pool->space.store.sb.nvolumes, &i) == -FBY_E_NO_LOG);
+	log_make(0);
+	pool->space.owner[LOG].damaged = true;
+	EXPECT(fby_log_info(pool, LOG, &i) == -FBY_E_NO_LOG && !i.used && i.damaged);
+	pool_restore();
+}
+
+/* Whoever may only look may claim, replay and read, and leaves the media as it is. */
+static void read_only(u32 flags)
+{
+	static const int want[CALLS] = { -FBY_E_READ_ONLY, -FBY_E_READ_ONLY, -FBY_E_READ_ONLY, 0, 0,
+					 -FBY_E_READ_ONLY, -FBY_E_READ_ONLY, -FBY_E_READ_ONLY };
+	struct fby_options o = { .nslots = 2, .read_only = true };
+	static u8 media_before[(NCHUNKS + 1) * CHUNK_BYTES], body[FBY_LINE];
+	u64 bytes = pool->memory_bytes;
+	u32 length;
+
+	enter(LEFT, flags);
+	memcpy(media_before, media.base, sizeof(media_before));
+	memset(pool, 0, bytes);
+	EXPECT(fby_pool_open(&pool, pool, bytes, &media, &o) == FBY_DONE);
+	EXPECT(fby_recover_chunks(pool, 0, NCHUNKS) == FBY_DONE && fby_recover_finish(pool, &report) == FBY_DONE);
+	for (u32 what = 0; what < CALLS; what++) {
+		EXPECT(call(what, LOG) == want[what]);
+		EXPECT(what == CLAIM || what == REPLAY || call(what, 0) == -FBY_E_NO_LOG);
+	}
+	EXPECT(fby_log_read(pool, LOG, &node[0], body, sizeof(body), &length) == FBY_DONE && length == 8);
+	EXPECT(memcmp(media_before, media.base, sizeof(media_before)) == 0);
+	pool_restore();
+}
+
+/* Nor are chunks given back that a claim would give back. */
+static void read_only_earlier(bool may_write, u32 chunks)
+{
+	static const u8 next_guid[16] = { 1 };
+	struct fby_options o = { .nslots = 2, .read_only = !may_write };
+	struct fby_log_header h;
+	u64 bytes = pool->memory_bytes;
+	u32 wake = 0;
+
+	log_make(FBY_LOG_CONSUMER);
+	EXPECT(log_append(1) == FBY_DONE);
+	EXPECT(fby_log_destroy(pool, LOG, NULL, &wake) == FBY_DONE && fby_log_release(pool, LOG, &wake) == FBY_DONE);
+	EXPECT(fby_log_create(pool, LOG, next_guid, 0, &h, &wake) == FBY_DONE && log_append(1) == FBY_DONE);
+	memset(pool, 0, bytes);
+	EXPECT(fby_pool_open(&pool, pool, bytes, &media, &o) == FBY_DONE);
+	EXPECT(fby_recover_chunks(pool, 0, NCHUNKS) == FBY_DONE && fby_recover_finish(pool, &report) == FBY_DONE);
+	EXPECT(log_info().chunks == 2);
+	found = 4;
+	EXPECT(fby_log_claim(pool, LOG, 0, &h, node, &found, &result) == FBY_DONE && found == 1);
+	EXPECT(log_info().chunks == chunks);
+	pool_restore();
+}
+
+/* --- what create and claim are told -------------------------------------------------- */
+
+/* No two logs have one guid: their entries are known by it. */
+static void one_guid(void)
+{
+	static const u8 zero[16], last[16] = { [15] = 1 };
+	struct fby_log_header h = log_header(FBY_LOG_LOGGING);
+	u32 wake = 0;
+
+	log_make(0);
+	log_add(SECOND_LOG, 0);
+	EXPECT(fby_log_create(pool, SECOND_LOG, zero, 0, NULL, &wake) == -FBY_E_LOG_GUID);
+	EXPECT(fby_log_create(pool, SECOND_LOG, log_guid, 0, NULL, &wake) == -FBY_E_LOG_GUID);
+	EXPECT(fby_log_create(pool, SECOND_LOG, last, FBY_NUMBER_START, NULL, &wake) == -FBY_E_NUMBERS);
+	EXPECT(fby_log_create(pool, SECOND_LOG, last, FBY_NUMBER_START - 1, NULL, &wake) == FBY_DONE);
+	EXPECT(fby_log_destroy(pool, SECOND_LOG, NULL, &wake) == FBY_DONE);
+	EXPECT(fby_log_destroy(pool, LOG, NULL, &wake) == FBY_DONE); /* now nobody has it */
+	EXPECT(fby_log_create(pool, SECOND_LOG, log_guid, 0, NULL, &wake) == FBY_DONE);
+	pool_restore();
+	/* Nor by a claim: a consumer has mixed them up. */
+	log_make(0);
+	log_add(SECOND_LOG, FBY_LOG_CONSUMER);
+	pool_recover(&report);
+	EXPECT(claim(SECOND_LOG, 0, FBY_LOG_LOGGING) == -FBY_E_LOG_GUID);
+	EXPECT(claim(SECOND_LOG, 0, FBY_LOG_NONE) == FBY_DONE);
+	pool_restore();
+	/* But its own it may say again. */
+	log_make(FBY_LOG_CONSUMER);
+	EXPECT(log_append(1) == FBY_DONE);
+	pool_recover(&report);
+	found = 0;
+	EXPECT(fby_log_claim(pool, LOG, 0, &h, node, &found, &result) == -FBY_E_NO_MEMORY);
+	EXPECT(claim(LOG, 0, FBY_LOG_LOGGING) == FBY_DONE && found == 1);
+	pool_restore();
+}
+
+static void claimed(void)
+{
+	struct fby_log_header h = log_header(FBY_LOG_REPLAYING + 1);
+
+	enter(LEFT, FBY_LOG_CONSUMER);
+	found = 4;
+	EXPECT(fby_log_claim(pool, LOG, 0, NULL, node, &found, &result) == -FBY_E_LOG_HEADER);
+	EXPECT(fby_log_claim(pool, LOG, 0, &h, node, &found, &result) == -FBY_E_LOG_HEADER);
+	EXPECT(claim(LOG, FBY_NUMBER_START, FBY_LOG_LOGGING) == -FBY_E_NUMBERS);
+	EXPECT(claim(LOG, FBY_NUMBER_START - 1, FBY_LOG_LOGGING) == FBY_DONE && result.obsolete == 1);
+	pool_restore();
+	/* In state none nothing is replayed, whatever is there. */
+	enter(LEFT, FBY_LOG_CONSUMER);
+	memset(&result, 0x55, sizeof(result));
+	EXPECT(claim(LOG, 0, FBY_LOG_NONE) == FBY_DONE && found == 0 && result.replayed == 0 && result.left == 0);
+	pool_restore();
+	/* The later of what the record and the consumer know is synced; nobody need want a header. */
+	for (u64 synced = 0; synced < 4; synced++) {
+		u32 wake = 0;
+
+		log_make(0);
+		EXPECT(log_append(1) == FBY_DONE && log_append(2) == FBY_DONE && log_append(3) == FBY_DONE);
+		EXPECT(fby_log_sync(pool, LOG, 1, NULL, &wake) == FBY_DONE);
+		pool_recover(&report);
+		found = 4;
+		EXPECT(fby_log_claim(pool, LOG, synced, NULL, node, &found, &result) == FBY_DONE && found == 3);
+		EXPECT(log_info().header.at.synced == (synced < 1 ? 1 : synced));
+		EXPECT(result.replayed == (synced < 1 ? 2 : 3 - synced) && result.end == FBY_LOG_COMPLETE);
+		pool_restore();
+	}
+}
+
+static void appended(void)
+{
+	static u8 data[CHUNK_BYTES];
+	struct fby_vec body = { .base = data, .len = fby_entry_most(&pool->space.store) + 1 };
+	struct fby_log_name name;
+	u32 wake = 0;
+
+	log_make(0);
+	EXPECT(fby_log_append(pool, LOG, 1, false, &body, 1, &name, &wake) == -FBY_E_LOG_TOO_LARGE);
+	body.len--;
+	EXPECT(fby_log_append(pool, LOG, 1, false, &body, 1, &name, &wake) == FBY_DONE);
+	EXPECT(log_info().most == body.len);
+	EXPECT(fby_log_append(pool, LOG, 0, false, &body, 0, &name, &wake) == -FBY_E_LOG_OBSOLETE);
+	EXPECT(fby_log_append(pool, LOG, 4, false, &body, 0, &name, &wake) == -FBY_E_LOG_SKIPS);
+	EXPECT(fby_log_append(pool, LOG, 3, false, &body, 0, &name, &wake) == FBY_DONE);
+	EXPECT(fby_log_sync(pool, LOG, FBY_NUMBER_START, NULL, &wake) == -FBY_E_NUMBERS);
+	EXPECT(fby_log_sync(pool, LOG, FBY_NUMBER_START - 1, NULL, &wake) == FBY_DONE);
+	EXPECT(fby_log_sync(pool, LOG, FBY_NUMBER_START - 1, NULL, &wake) == FBY_DONE);
+	EXPECT(fby_log_sync(pool, LOG, FBY_NUMBER_START - 2, NULL, &wake) == -FBY_E_LOG_BACKWARDS);
+	EXPECT(fby_log_append(pool, LOG, FBY_NUMBER_START, false, &body, 0, &name, &wake) == -FBY_E_LOG_SKIPS);
+	pool_restore();
+}
+
+/* What unsynced entries there are, by two slots and over generations. */
+static void counted(void)
+{
+	const struct fby_vec body = { .base = "an entry", .len = 8 };
+	struct fby_log_name name;
+	u32 wake = 0;
+
+	for (u32 first = 0; first < 2; first++) {
+		log_make(0);
+		cpu = first;
+		EXPECT(log_append(1) == FBY_DONE);
+		EXPECT(log_info().unsynced == 1 && log_info().unsynced_txgs == 1);
+		cpu = !first;
+		EXPECT(log_append(1) == FBY_DONE); /* of the next generation: the other slot's count is of the last */
+		EXPECT(log_info().unsynced == 2 && log_info().unsynced_txgs == 1);
+		EXPECT(fby_log_append(pool, LOG, 3, false, &body, 1, &name, &wake) == FBY_DONE);
+		cpu = first;
+		EXPECT(fby_log_append(pool, LOG, 3, false, &body, 1, &name, &wake) == FBY_DONE);
+		EXPECT(log_info().unsynced == 4 && log_info().unsynced_txgs == 2);
+		EXPECT(log_info().appends == 4 && log_info().bytes == 32);
+		EXPECT(fby_log_sync(pool, LOG, 1, NULL, &wake) == FBY_DONE);
+		EXPECT(log_info().unsynced == 2 && log_info().unsynced_txgs == 1);
+		EXPECT(fby_log_destroy(pool, LOG, NULL, &wake) == FBY_DONE);
+		EXPECT(log_info().unsynced == 0 && log_info().unsynced_txgs == 0);
+		cpu = 0;
+		pool_restore();
+	}
+}
+
+/* Of what changes while it looks: of the three txgs, no others; whose part it is, and who is to
+ * be woken. */
+static void counted_of(void)
+{
+	struct fby_log_part *behind = fby_log_part(&pool->logs, pool->space.opt.nslots, LOG);
+	struct fby_log *l = &pool->logs.log[LOG];
+	struct fby_log_part kept;
+	u32 wake = 0;
+
+	log_make(0);
+	for (u64 txg = 1; txg <= 6; txg++) {
+		EXPECT(log_append(txg) == FBY_DONE);
+		EXPECT(txg > 3 || fby_log_sync(pool, LOG, txg, NULL, &wake) == FBY_DONE);
+	}
+	l->synced = 0; /* as it was when the look began */
+	EXPECT(log_info().unsynced == 3 && log_info().unsynced_txgs == 3);
+	EXPECT(pool->space.wake_owed == 0);
+	pool->space.wait_mask = FBY_WAKE_BLOCK | FBY_WAKE_SPACE;
+	EXPECT(log_info().unsynced == 3 && pool->space.wake_owed == FBY_WAKE_BLOCK);
+	pool_restore();
+
+	/* Behind the last slot's parts there is something else. */
+	log_make(0);
+	EXPECT(log_append(1) == FBY_DONE);
+	kept = *behind;
+	*behind = (struct fby_log_part){ .gen = l->gen, .live = { .txg = 1, .n = { 5 } } };
+	EXPECT(log_info().unsynced == 1);
+	EXPECT(log_append(1) == FBY_DONE);
+	*behind = kept;
+	EXPECT(log_info().unsynced == 2);
+	pool_restore();
+}
+
+/* Each entry says how many there were of each txg, in whichever order they came; of the entries
+ * of one generation any may come first. */
+static void in_any_order(void)
+{
+	static const u64 order[][4] = { { 3, 1, 2, 1 }, { 1, 3, 1, 3 }, { 2, 3, 1, 1 }, { 3, 2, 1, 3 } };
+
+	for (u32 i = 0; i < sizeof(order) / sizeof(order[0]); i++)
+		for (u32 slots = 0; slots < 16; slots++) {
+			log_make(0);
+			for (u32 n = 0; n < 4; n++) {
+				cpu = slots >> n & 1;
+				EXPECT(log_append(order[i][n]) == FBY_DONE);
+			}
+			cpu = 0;
+			EXPECT(log_info().unsynced == 4);
+			pool_recover(&report);
+			EXPECT(claim(LOG, 0, FBY_LOG_NONE) == FBY_DONE && found == 4);
+			EXPECT(result.replayed == 4 && result.end == FBY_LOG_COMPLETE && result.left == 0);
+			for (u32 n = 0; n < 4; n++)
+				EXPECT(node[n].txg == order[i][n] && node[n].gen == node[0].gen + n);
+			EXPECT(node[3].before.n[0] + node[3].before.n[1] + node[3].before.n[2] == 3);
+			pool_restore();
+		}
+}
+
+/* --- beside others --------------------------------------------------------------------- */
+
+/* Two slots, and both are busy; then one has an entry under way. */
+static void slots_busy(void)
+{
+	const struct fby_vec body = { .base = "an entry", .len = 8 };
+	struct fby_log_name name;
+	struct fby_append a;
+	u32 wake = 0;
+
+	log_make(0);
+	EXPECT(log_append(1) == FBY_DONE);
+	EXPECT(fby_slot_take(&pool->space) && fby_slot_take(&pool->space));
+	EXPECT(log_append(1) == FBY_WAIT_SLOT);
+	EXPECT(fby_log_destroy(pool, LOG, NULL, &wake) == FBY_WAIT_SLOT); /* one has its chunk open */
+	EXPECT(log_append(1) == -FBY_E_LOG_STATE);
+	pool_restore();
+
+	log_make(0);
+	EXPECT(fby_log_append_begin(pool, &a, LOG, 1, false, &body, 1, &wake) == FBY_DONE);
+	EXPECT(log_append(1) == FBY_WAIT_SLOT); /* a generation waits for those before it */
+	EXPECT(fby_log_remove(pool, LOG, true) == FBY_WAIT_SLOT);
+	EXPECT(log_info().header.state == FBY_LOG_LOGGING);
+	fby_log_append_commit(pool, &a, &name, &wake);
+	EXPECT(fby_log_remove(pool, LOG, true) == FBY_DONE);
+	pool_restore();
+}
+
+/* The chunk is as it was again. */
+static void says(struct fby_chunk *ch, const struct fby_chunk *before, const char *message)
+{
+	char text[200];
+	int rc = fby_check(pool, true, text, sizeof(text));
+
+	EXPECT(rc == -FBY_E_INVARIANT && strncmp(text, message, strlen(message)) == 0);
+	if (strncmp(text, message, strlen(message)) != 0)
+		fprintf(stderr, "inside: want '%s', got '%s'\n", message, text);
+	*ch = *before;
+	EXPECT(fby_check(pool, true, text, sizeof(text)) == FBY_DONE);
+}
+
+/* Of a log, fby_check compares each chunk with its entries. */
+static void checked(void)
+{
+	struct fby_chunk *ch, before;
+	char text[200];
+
+	log_make(0);
+	EXPECT(log_append(1) == FBY_DONE && log_append(2) == FBY_DONE);
+	ch = &pool->space.chunk[pool->space.owner[LOG].first];
+	before = *ch;
+	ch->seq_last = 1;
+	says(ch, &before, "an entry is of a later txg than its chunk: chunk 0x");
+	ch->last_block = 1;
+	says(ch, &before, "a chunk's entries are miscounted: chunk 0x");
+	ch->last_block = 3; /* one that cannot be read */
+	EXPECT(fby_check(pool, true, text, sizeof(text)) == FBY_DONE);
+	*ch = before;
+	ch->dead_base--; /* one line of it is free */
+	says(ch, &before, "a log's chunk is neither held nor free: chunk 0x");
+	ch->epoch += 2;
+	says(ch, &before, "a chunk's epoch is not that of the media");
+	pool_restore();
+}
+
+void test_log_calls(void)
+{
+	for (u32 flags = 0; flags <= FBY_LOG_CONSUMER; flags++) {
+		in_each_state(flags);
+		discarded(flags);
+		read_only(flags);
+	}
+	read_only_earlier(false, 2);
+	read_only_earlier(true, 1);
+	no_log();
+	one_guid();
+	claimed();
+	appended();
+	counted();
+	counted_of();
+	in_any_order();
+	slots_busy();
+	checked();
+}

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * inside_log_lines.c - what of a log lies on the media: each field of an entry, of a header
+ * and of a record is refused one off its bound and taken at it, with a right checksum.
+ */
+#include "inside_log.h"
+
+static u32 chunk, line; /* of the second entry of the log */
+
+static struct fby_log_entry *at_entry(void)
+{
+	return (struct fby_log_entry *)memory_at(fby_log_line_at(&pool->space.store, chunk, line));
+}
+
+#define ENTRY(good, change) \
+	do { \
+		const struct fby_log_entry before = *at_entry(); \
+		struct fby_log_entry e = before, out; \
+\
+		change; \
+		fby_log_entry_finish(&pool->space.store, &e); \
+		*at_entry() = e; \
+		EXPECT(fby_log_entry_read(&pool->space.store, chunk, line, &out) == (good)); \
+		*at_entry() = before; \
+	} while (0)
+
+static void entry(void)
+{
+	const struct fby_store *st = &pool->space.store;
+	u32 lines = fby_log_lines(st);
+	struct fby_log_entry out;
+	struct fby_open_line open;
+
+	log_make(0);
+	EXPECT(log_append(1) == FBY_DONE && log_append(2) == FBY_DONE);
+	chunk = pool->space.owner[LOG].first;
+	line = FBY_LOG_FIRST_LINE + fby_entry_lines(8);
+	ENTRY(true, (void)e);
+	ENTRY(false, e.magic++);
+	ENTRY(false, e.chunk++);
+	ENTRY(false, e.line++);
+	ENTRY(true, e.length = (lines - line - FBY_ENTRY_LINES) * FBY_LINE);
+	ENTRY(false, e.length = (lines - line - FBY_ENTRY_LINES) * FBY_LINE + 1);
+	ENTRY(false, e.length = ~0u);
+	ENTRY(true, e.epoch = FBY_NUMBER_END - 1);
+	ENTRY(false, e.epoch = FBY_NUMBER_END);
+	ENTRY(true, e.txg = 1);
+	ENTRY(false, e.txg = 0);
+	ENTRY(true, e.txg = FBY_NUMBER_END - 1);
+	ENTRY(false, e.txg = FBY_NUMBER_END);
+	ENTRY(true, e.gen = 1);
+	ENTRY(false, e.gen = 0);
+	ENTRY(true, e.gen = FBY_NUMBER_END - 1);
+	ENTRY(false, e.gen = FBY_NUMBER_END);
+	ENTRY(true, e.id = 1);
+	ENTRY(false, e.id = 0);
+	ENTRY(true, e.id = FBY_NUMBER_END - 1);
+	ENTRY(false, e.id = FBY_NUMBER_END);
+	ENTRY(true, e.log = (u16)(st->sb.nvolumes - 1));
+	ENTRY(false, e.log = (u16)st->sb.nvolumes);
+	ENTRY(true, e.previous = 0);
+	ENTRY(true, e.previous = FBY_LOG_FIRST_LINE);
+	ENTRY(false, e.previous = FBY_LOG_FIRST_LINE - 1);
+	ENTRY(true, e.previous = line - 1);
+	ENTRY(false, e.previous = line);
+	for (u32 i = 0; i < sizeof(out.reserved); i++)
+		ENTRY(false, e.reserved[i] = 1);
+	ENTRY(true, e.before.txg = FBY_NUMBER_END - 1);
+	ENTRY(false, e.before.txg = FBY_NUMBER_END);
+	for (u32 i = 0; i < FBY_LOG_TXGS; i++) {
+		ENTRY(true, e.before.txg = i + 1; e.before.n[i] = FBY_NUMBER_END - 1);
+		ENTRY(false, e.before.txg = i + 1; e.before.n[i] = FBY_NUMBER_END);
+		ENTRY(true, memset(&e.before, 0, sizeof(e.before)); e.before.txg = i);
+		ENTRY(false, memset(&e.before, 0, sizeof(e.before)); e.before.txg = i; e.before.n[i] = 1);
+	}
+	EXPECT(fby_log_first(st, chunk, &open) && open.kind == FBY_CHUNK_LOG && open.owner == LOG);
+	EXPECT(open.epoch == pool->space.chunk[chunk].epoch && open.seq_min == 1);
+	/* Where no header has room none is looked for: what is behind may be another's. */
+	EXPECT(!fby_log_entry_read(st, chunk, FBY_LOG_FIRST_LINE - 1, &out));
+	EXPECT(!fby_log_entry_read(st, chunk, lines - 1, &out) && !fby_log_entry_read(st, chunk, lines, &out));
+	pool_restore();
+}
+
+/* The longest entry is alone in its chunk, and the last header that can be is one without a
+ * body in the last two lines. */
+static void longest(void)
+{
+	const struct fby_store *st = &pool->space.store;
+	u32 lines = fby_log_lines(st);
+	struct fby_log_entry e, out;
+
+	log_make(0);
+	EXPECT(log_append(1) == FBY_DONE);
+	chunk = pool->space.owner[LOG].first;
+	line = FBY_LOG_FIRST_LINE;
+	ENTRY(true, e.length = fby_entry_most(st));
+	ENTRY(false, e.length = fby_entry_most(st) + 1);
+	EXPECT(fby_entry_most(st) == (lines - FBY_LOG_FIRST_LINE - FBY_ENTRY_LINES) * FBY_LINE);
+	e = *at_entry();
+	line = lines - FBY_ENTRY_LINES;
+	e.line = line;
+	e.length = 0;
+	fby_log_entry_finish(st, &e);
+	*at_entry() = e;
+	EXPECT(fby_log_entry_read(st, chunk, line, &out) && out.line == line);
+	ENTRY(false, e.length = 1);
+	pool_restore();
+}
+
+#define HEADER(good, change) \
+	do { \
+		struct fby_log_header h = log_header(FBY_LOG_REPLAYING); \
+\
+		change; \
+		EXPECT(fby_log_header_sane(&h) == (good)); \
+	} while (0)
+
+static void header(void)
+{
+	for (u32 state = 0; state <= FBY_LOG_REPLAYING; state++)
+		HEADER(true, h.state = state);
+	HEADER(false, h.state = FBY_LOG_REPLAYING + 1);
+	HEADER(false, h.reserved = 1);
+	HEADER(true, h.at.synced = FBY_NUMBER_END - 1);
+	HEADER(false, h.at.synced = FBY_NUMBER_END);
+	HEADER(true, h.at.gen = FBY_NUMBER_END - 1);
+	HEADER(false, h.at.gen = FBY_NUMBER_END);
+	HEADER(true, h.at.id = FBY_NUMBER_END - 1);
+	HEADER(false, h.at.id = FBY_NUMBER_END);
+	HEADER(true, h.at.seal_gen = FBY_NUMBER_END - 1);
+	HEADER(false, h.at.seal_gen = FBY_NUMBER_END);
+	HEADER(true, h.at.live.txg = h.at.last.txg = h.at.seal.txg = FBY_NUMBER_END - 1);
+	HEADER(false, h.at.live.txg = FBY_NUMBER_END);
+	HEADER(false, h.at.last.txg = FBY_NUMBER_END);
+	HEADER(false, h.at.seal.txg = FBY_NUMBER_END);
+}
+
+static struct fby_log_record *at_record(u32 copy)
+{
+	return (struct fby_log_record *)memory_at(FBY_VT_OFFSET +
+						   (2 * LOG + copy) * sizeof(struct fby_log_record));
+}
+
+#define RECORD(good, change) \
+	do { \
+		const struct fby_log_record before = *at_record(copy); \
+		struct fby_log_record r = before; \
+\
+		change; \
+		r.crc = fby_crc32c(pool->space.store.line_seed, &r, sizeof(r) - 4); \
+		*at_record(copy) = r; \
+		EXPECT(fby_record_read(&pool->space.store, LOG, copy, &out) == (good)); \
+		*at_record(copy) = before; \
+	} while (0)
+
+static void record(void)
+{
+	struct fby_volume_record out;
+
+	log_make(0);
+	for (u32 copy = 0; copy < 2; copy++) {
+		RECORD(true, (void)r);
+		RECORD(false, r.index++);
+		RECORD(true, r.counter = FBY_NUMBER_END - 1);
+		RECORD(false, r.counter = FBY_NUMBER_END);
+		RECORD(true, r.home = FBY_LOG_CONSUMER);
+		RECORD(false, r.home = FBY_LOG_CONSUMER + 1);
+		RECORD(false, r.reserved0 = 1);
+		RECORD(false, r.reserved1 = 1);
+		RECORD(false, r.reserved2 = 1);
+		RECORD(true, r.flags = FBY_VF_ALL);
+		RECORD(false, r.flags = FBY_VF_ALL + 1);
+		RECORD(false, memset(r.name, 'n', sizeof(r.name)));
+		RECORD(true, memset(r.name, 'n', sizeof(r.name) - 1));
+		RECORD(false, r.state = FBY_LOG_REPLAYING + 1);
+		RECORD(false, r.at.synced = FBY_NUMBER_END);
+	}
+	pool_restore();
+}
+
+void test_log_lines(void)
+{
+	entry();
+	longest();
+	header();
+	record();
+}
