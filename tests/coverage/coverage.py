@@ -45,7 +45,7 @@ def build():
     compiler = ['clang', '-w', '-std=gnu11', '-g', '-pthread', '-O1', *FLAGS, *(f'-I{ROOT}/{d}' for d in (
         'core', 'core/api', 'port', 'fuzz'))]
     programs = {'stress-asan': [f'{ROOT}/tests/stress/stress.c']}
-    for target in ('ops', 'image', 'volumes'):
+    for target in mutants.FUZZ_TARGETS:
         programs['fuzz-' + target] = mutants.fuzz_files(target)
     for name, files in programs.items():
         made[name] = os.path.join(WORK, name)

@@ -108,6 +108,16 @@ def write_if_new(path, data):
         f.write(data)
 
 
+def prune(copy, names):
+    """Nothing stays in a copy that the tree has no more: a crate that is gone stops cargo."""
+    for where, _, files in os.walk(copy, topdown=False):
+        for name in files:
+            if os.path.relpath(os.path.join(where, name), copy) not in names:
+                os.unlink(os.path.join(where, name))
+        if not os.listdir(where):
+            os.rmdir(where)
+
+
 def make_sources():
     """The copies with all mutants in them; returns these, and how many do not compile."""
     import generate
@@ -129,9 +139,7 @@ def make_sources():
                 files['core/api/' + name] = f.read()  # which all see
         for name, data in files.items():
             write_if_new(os.path.join(SOURCES, name), data)
-        for path in glob.glob(f'{SOURCES}/**/*.[ch]', recursive=True):
-            if os.path.relpath(path, SOURCES) not in files:
-                os.unlink(path)
+        prune(SOURCES, set(files))
         bad = does_not_compile() or not_compiled(mutants)
         if not bad:
             return mutants, len(leave)
@@ -197,8 +205,11 @@ def link(name, flags, made):
     return out
 
 
+FUZZ_TARGETS = ('image', 'volumes', 'logs', 'ops')
+
+
 def fuzz_files(target):
-    return [f'{ROOT}/fuzz/fuzz_{name}.c' for name in ('media', 'walk', 'run', target)] + sorted(
+    return [f'{ROOT}/fuzz/fuzz_{name}.c' for name in ('media', 'walk', 'walk_logs', 'run', target)] + sorted(
         glob.glob(f'{ROOT}/fuzz/fuzz_{target}_*.c'))
 
 
@@ -216,7 +227,7 @@ def build(tier):
     tsan = ['-O1', '-fno-omit-frame-pointer', '-fsanitize=thread']
     made = objects('asan', asan, engine)
     run['stress-asan'] = link('stress-asan', asan, made + objects('asan', asan, stress))
-    for target in ('ops', 'image', 'volumes'):
+    for target in FUZZ_TARGETS:
         files = fuzz_files(target)
         run['fuzz-' + target] = link('fuzz-' + target, asan, made + objects('asan', asan, files))
     run['stress-tsan'] = link('stress-tsan', tsan, objects('tsan', tsan, engine + stress))
@@ -240,9 +251,10 @@ def steps_of(run, tier=3):
     steps = [
         *own,
         ('golden', [*sim, 'golden', '--file', table], False),
-        *tests('forebay_sim unit', 'decision_table', 'relocation', 'origin_errors', 'numbers', 'log_order'),
+        *tests('decision_table', 'relocation', 'origin_errors', 'numbers', 'log_order'),
         ('seeds 20', [*sim, '--runs', '20'], False),
         ('explore 20', [*sim, 'explore', '--bound', '20', '--images', '1000'], False),
+        ('logs 8', [*sim, 'logs', '--bound', '8', '--images', '1', '--every', '97'], False),
     ]
     if tier == 1:
         return steps
@@ -251,7 +263,8 @@ def steps_of(run, tier=3):
         ('explore 200', [*sim, 'explore', '--bound', '200', '--images', '1000'], False),
         ('damage, every 29th', [*sim, 'damage', '--every', '29', '--bound', '2'], False),
         ('flips, every 8th', [*sim, 'flips', '--every', '8', '--data', '2000'], False),
-        *tests('pace', 'isolation', 'short'),
+        ('logs 64', [*sim, 'logs', '--bound', '64', '--images', '1000', '--every', '7'], False),
+        *tests('pace', 'isolation', 'short', 'held', 'requests', 'forebay_sim unit'),
     ]
     if tier == 2:
         return steps
@@ -260,7 +273,7 @@ def steps_of(run, tier=3):
         if not test.startswith(('stress', 'fuzz-')):
             steps.append((test, [run[test], '--test-threads=1'], True))
     steps.append(('host', [run['host'], '--test-threads=2'], True))
-    for target in ('image', 'volumes', 'ops'):
+    for target in FUZZ_TARGETS:
         steps.append((f'fuzz {target}', [run[f'fuzz-{target}'], '-n', '1000', '-s', '1', '-o', '/dev/null',
                                          f'{ROOT}/fuzz/corpus/{target}'], False))
     return steps + [
@@ -496,6 +509,7 @@ def rust_sources():
     names = subprocess.run(['git', 'ls-files', '--cached', '--others', '--exclude-standard'], cwd=ROOT, check=True,
                            capture_output=True, text=True).stdout.splitlines()
     listed = rust_listed()
+    prune(copy, set(names))
     refused = os.path.join(WORK, 'refused-rust.json')
     leave = set()
     if os.path.exists(refused):

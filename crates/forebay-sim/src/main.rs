@@ -185,6 +185,9 @@ struct LogsArgs {
     /// Of so many bits of each header one is flipped
     #[arg(long, default_value_t = 1)]
     every: u32,
+    /// Most images of one cut; more are sampled
+    #[arg(long, default_value_t = 512)]
+    bound: u64,
 }
 
 fn main() -> ExitCode {
@@ -292,7 +295,7 @@ struct LogsReport {
 
 fn run_logs(args: &LogsArgs, threads: usize, json: bool) -> bool {
     let start = Instant::now();
-    let bounds = logs::Bounds { images: 512, nested: 8, nested_every: 16, go_on_every: 8 };
+    let bounds = logs::Bounds { images: args.bound, nested: 8, nested_every: 16, go_on_every: 8 };
     let mut fixed = logs::small();
     fixed.extend(logs::beside::small());
     if let Some(only) = &args.only {
