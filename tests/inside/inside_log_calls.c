@@ -222,7 +222,8 @@ static void one_guid(void)
 	EXPECT(fby_log_create(pool, SECOND_LOG, last, FBY_NUMBER_START, NULL, &wake) == -FBY_E_NUMBERS);
 	EXPECT(fby_log_create(pool, SECOND_LOG, last, FBY_NUMBER_START - 1, NULL, &wake) == FBY_DONE);
 	EXPECT(fby_log_destroy(pool, SECOND_LOG, NULL, &wake) == FBY_DONE);
-	EXPECT(fby_log_destroy(pool, LOG, NULL, &wake) == FBY_DONE); /* now nobody has it */
+	EXPECT(fby_log_destroy(pool, LOG, NULL, &wake) == FBY_DONE);
+	memcpy(pool->logs.log[LOG].header.guid, log_guid, 16); /* nobody has it, whatever is left there */
 	EXPECT(fby_log_create(pool, SECOND_LOG, log_guid, 0, NULL, &wake) == FBY_DONE);
 	pool_restore();
 	/* Nor by a claim: a consumer has mixed them up. */
@@ -400,13 +401,14 @@ static void slots_busy(void)
 	EXPECT(log_append(1) == FBY_WAIT_SLOT);
 	EXPECT(fby_log_destroy(pool, LOG, NULL, &wake) == FBY_WAIT_SLOT); /* one has its chunk open */
 	EXPECT(log_append(1) == -FBY_E_LOG_STATE);
+	EXPECT(log_info().unsynced == 0 && pool->space.slot[0].busy == 1 && pool->space.slot[1].busy == 1);
 	pool_restore();
 
 	log_make(0);
 	EXPECT(fby_log_append_begin(pool, &a, LOG, 1, false, &body, 1, &wake) == FBY_DONE);
 	EXPECT(log_append(1) == FBY_WAIT_SLOT); /* a generation waits for those before it */
 	EXPECT(fby_log_remove(pool, LOG, true) == FBY_WAIT_SLOT);
-	EXPECT(log_info().header.state == FBY_LOG_LOGGING);
+	EXPECT(log_info().header.state == FBY_LOG_LOGGING && fby_log_sync(pool, LOG, 1, NULL, &wake) == -FBY_E_LOG_STATE);
 	fby_log_append_commit(pool, &a, &name, &wake);
 	EXPECT(fby_log_remove(pool, LOG, true) == FBY_DONE);
 	pool_restore();
@@ -423,6 +425,125 @@ static void says(struct fby_chunk *ch, const struct fby_chunk *before, const cha
 		fprintf(stderr, "inside: want '%s', got '%s'\n", message, text);
 	*ch = *before;
 	EXPECT(fby_check(pool, true, text, sizeof(text)) == FBY_DONE);
+}
+
+/* Who counts unsynced entries does not wait for a slot that stays busy. */
+static void counted_busy(void)
+{
+	log_make(0);
+	EXPECT(log_append(1) == FBY_DONE && log_append(1) == FBY_DONE);
+	EXPECT(fby_slot_take(&pool->space) == &pool->space.slot[0]);
+	EXPECT(log_info().unsynced == 1 && pool->space.slot[0].busy == 1 && pool->space.slot[1].busy == 0);
+	pool_restore();
+}
+
+/* Of a log that is none any more the tick gives back nothing: its consumer may not know yet. */
+static void tick_of_none(void)
+{
+	u32 wake = 0;
+
+	log_make(FBY_LOG_CONSUMER);
+	EXPECT(log_append(1) == FBY_DONE);
+	EXPECT(fby_log_destroy(pool, LOG, NULL, &wake) == FBY_DONE && log_info().chunks == 1);
+	pool->logs.log[LOG].header.at.synced = 1;
+	pool->space.nfree = 0;
+	EXPECT(fby_short(&pool->space));
+	fby_logs_tick(&pool->logs, &wake);
+	EXPECT(log_info().chunks == 1 && pool->space.slot[0].volume[LOG].open != FBY_NO_CHUNK);
+	pool->logs.log[LOG].gate = FBY_GATE_OPEN;
+	fby_logs_tick(&pool->logs, &wake);
+	EXPECT(pool->space.slot[0].volume[LOG].open == FBY_NO_CHUNK);
+	pool_restore();
+}
+
+/* --- the table, and looks ------------------------------------------------------------------ */
+
+static void added(void)
+{
+	static const char *const bad[] = { "", "-a", ".", "..", "a/b", "a b", "\xe4" };
+	char longest[FBY_NAME_MAX + 2] = { 0 };
+	struct fby_volume_info v;
+	u16 log = 77;
+
+	memset(longest, 'a', FBY_NAME_MAX + 1);
+	EXPECT(fby_log_add(pool, "more", 0, &log) == -FBY_E_VOLUME_TABLE_FULL);
+	EXPECT(fby_volume_detach(pool, LOG) == FBY_DONE && fby_volume_remove(pool, LOG, true) == FBY_DONE);
+	for (u32 i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		EXPECT(fby_log_add(pool, bad[i], 0, &log) == -FBY_E_NAME);
+	EXPECT(fby_log_add(pool, longest, 0, &log) == -FBY_E_NAME);
+	EXPECT(fby_log_add(pool, "v0", 0, &log) == -FBY_E_VOLUME_EXISTS);
+	EXPECT(fby_log_add(pool, "more", FBY_LOG_CONSUMER << 1, &log) == -FBY_E_GEOMETRY);
+	pool->space.opt.read_only = true;
+	EXPECT(fby_log_add(pool, "more", 0, &log) == -FBY_E_READ_ONLY);
+	pool->space.opt.read_only = false;
+	pool->space.usable = false;
+	EXPECT(fby_log_add(pool, "more", 0, &log) == -FBY_E_RECOVERY_INCOMPLETE);
+	pool->space.usable = true;
+	EXPECT(fby_log_find(pool, "more", &log) == -FBY_E_NO_LOG && fby_log_find(pool, "v0", &log) == -FBY_E_NO_LOG);
+	longest[FBY_NAME_MAX] = 0;
+	EXPECT(fby_log_add(pool, longest, FBY_LOG_CONSUMER, &log) == FBY_DONE && log == LOG);
+	EXPECT(fby_log_find(pool, longest, &log) == FBY_DONE && log == LOG && log_info().consumer);
+	EXPECT(strcmp(log_info().name, longest) == 0);
+	EXPECT(fby_volume_info(pool, LOG, &v) == -FBY_E_NO_VOLUME && fby_volume_info(pool, 1, &v) == FBY_DONE);
+	EXPECT(fby_volume_find(pool, longest, &log) == -FBY_E_NO_VOLUME);
+	EXPECT(fby_log_add(pool, "again", 0, &log) == -FBY_E_VOLUME_TABLE_FULL);
+	pool_restore();
+}
+
+#define READ(want, change) \
+	do { \
+		struct fby_log_node at = node[0]; \
+		u32 length = 77; \
+\
+		change; \
+		EXPECT(fby_log_read(pool, LOG, &at, body, sizeof(body), &length) == (want)); \
+		EXPECT(length == ((want) == FBY_DONE ? 8 : 0)); \
+	} while (0)
+
+/* What was claimed is looked at again: it is read as it was, or not at all. */
+static void read_again(void)
+{
+	const struct fby_store *st = &pool->space.store;
+	u8 body[FBY_LINE];
+	u32 length, c;
+
+	enter(REPLAYING, 0);
+	c = pool->space.owner[LOG].first;
+	EXPECT(found == 1 && node[0].place == fby_log_place(st, c, FBY_LOG_FIRST_LINE));
+	READ(FBY_DONE, (void)at);
+	EXPECT(memcmp(body, "an entry", 8) == 0);
+	READ(-FBY_E_NO_LOG, at.place = fby_log_place(st, NCHUNKS, FBY_LOG_FIRST_LINE));
+	READ(-FBY_E_LOG_ENTRY, at.place++);
+	READ(-FBY_E_LOG_ENTRY, at.place = fby_log_place(st, NCHUNKS - 1, FBY_LOG_FIRST_LINE));
+	READ(-FBY_E_LOG_ENTRY, at.txg++);
+	READ(-FBY_E_LOG_ENTRY, at.gen++);
+	READ(-FBY_E_LOG_ENTRY, at.id++);
+	READ(-FBY_E_LOG_ENTRY, at.before.n[2]++);
+	EXPECT(fby_log_read(pool, (u16)st->sb.nvolumes, &node[0], body, sizeof(body), &length) == -FBY_E_NO_LOG);
+	EXPECT(fby_log_read(pool, SECOND_LOG, &node[0], body, sizeof(body), &length) == -FBY_E_LOG_ENTRY);
+	EXPECT(fby_log_read(pool, LOG, &node[0], body, sizeof(body) - 1, &length) == -FBY_E_NO_MEMORY && length == 0);
+	pool->logs.log[LOG].header.guid[15]++;
+	READ(-FBY_E_LOG_ENTRY, (void)at);
+	pool->logs.log[LOG].header.guid[15]--;
+	*memory_at(fby_log_line_at(st, c, FBY_LOG_FIRST_LINE + FBY_ENTRY_LINES)) ^= 1;
+	READ(-FBY_E_LOG_ENTRY, (void)at);
+	pool_restore();
+}
+
+static void looked_at(void)
+{
+	struct fby_log_cursor at = { 0 };
+	struct fby_log_entry_info e;
+
+	log_make(0);
+	EXPECT(log_append(1) == FBY_DONE);
+	EXPECT(fby_log_entry_info(pool, NCHUNKS, &at, true, &e) == -FBY_E_GEOMETRY);
+	EXPECT(fby_log_entry_info(pool, closed_chunk, &at, true, &e) == -FBY_E_NO_LOG);
+	EXPECT(fby_log_entry_info(pool, pool->space.free_first, &at, true, &e) == -FBY_E_NO_LOG);
+	EXPECT(at.line == 0 && at.last == 0);
+	pool->space.usable = false;
+	EXPECT(fby_log_entry_info(pool, pool->space.owner[LOG].first, &at, true, &e) == -FBY_E_RECOVERY_INCOMPLETE);
+	pool_restore();
 }
 
 /* Of a log, fby_check compares each chunk with its entries. */
@@ -466,5 +587,10 @@ void test_log_calls(void)
 	counted_of();
 	in_any_order();
 	slots_busy();
+	counted_busy();
+	tick_of_none();
+	added();
+	read_again();
+	looked_at();
 	checked();
 }

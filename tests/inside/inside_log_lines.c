@@ -135,6 +135,160 @@ static void header(void)
 	HEADER(false, h.at.seal.txg = FBY_NUMBER_END);
 }
 
+/* --- what is read of it ---------------------------------------------------------------- */
+
+static const struct fby_media_ops *sound;
+static u64 bad_first, bad_end;
+
+static int failing_read(struct fby_media *m, void *dst, u64 at, size_t n, u32 *crc)
+{
+	return at < bad_end && at + n > bad_first ? 1 : sound->read_crc(m, dst, at, n, crc);
+}
+
+/* An entry that cannot be read, and one of which the body alone cannot; one without a body. */
+static void unreadable(void)
+{
+	struct fby_media_ops failing = *media.ops;
+	const struct fby_store *st = &pool->space.store;
+	struct fby_log_name name;
+	struct fby_log_entry e;
+	u32 wake = 0, empty;
+
+	log_make(0);
+	EXPECT(log_append(1) == FBY_DONE);
+	chunk = pool->space.owner[LOG].first;
+	line = FBY_LOG_FIRST_LINE;
+	empty = line + fby_entry_lines(8);
+	EXPECT(fby_log_append(pool, LOG, 1, false, NULL, 0, &name, &wake) == FBY_DONE);
+	sound = media.ops;
+	failing.read_crc = failing_read;
+	media.ops = &failing;
+	for (bad_first = fby_log_line_at(st, chunk, line); line < empty; line++, bad_first += FBY_LINE) {
+		bad_end = bad_first + FBY_LINE;
+		EXPECT(fby_log_entry_read(st, chunk, FBY_LOG_FIRST_LINE, &e) == (line == empty - 1));
+		EXPECT(line < empty - 1 || !fby_log_body_read(st, &e, NULL)); /* its line is the last of these */
+	}
+	EXPECT(fby_log_entry_read(st, chunk, empty, &e) && e.length == 0 && fby_log_body_read(st, &e, NULL));
+	e.body_crc++;
+	EXPECT(!fby_log_body_read(st, &e, NULL));
+	media.ops = sound;
+	EXPECT(fby_log_entry_read(st, chunk, FBY_LOG_FIRST_LINE, &e) && fby_log_body_read(st, &e, NULL));
+	pool_restore();
+}
+
+/* The lines of the three entries in a walk that goes to end, as digits; a small letter: after a gap. */
+static const char *walked(u32 end)
+{
+	struct fby_log_walk w = fby_log_walk(chunk, end);
+	static char text[8];
+	struct fby_log_entry e;
+	u32 n = 0;
+
+	while (fby_log_next(&pool->space, &w, &e) && n < sizeof(text) - 1) {
+		text[n++] = (char)((w.gap ? 'a' : 'A') + (w.last - FBY_LOG_FIRST_LINE) / fby_entry_lines(8));
+		EXPECT(w.line == w.last + fby_entry_lines(8));
+	}
+	text[n] = 0;
+	return text;
+}
+
+#define WALK(want, change) \
+	do { \
+		const struct fby_log_entry before = *at_entry(); \
+		struct fby_log_entry e = before; \
+\
+		change; \
+		fby_log_entry_finish(&pool->space.store, &e); \
+		*at_entry() = e; \
+		EXPECT(strcmp(walked(fby_log_lines(&pool->space.store)), want) == 0); \
+		*at_entry() = before; \
+	} while (0)
+
+/* Whole entries that are not of this place in this chunk: of an earlier use of it, or put into a
+ * body by the consumer. */
+static void walks(void)
+{
+	u32 lines = fby_entry_lines(8);
+	struct fby_log_entry_info e;
+	struct fby_log_cursor at = { 0 };
+
+	log_make(0);
+	for (u64 txg = 1; txg <= 3; txg++)
+		EXPECT(log_append(txg) == FBY_DONE);
+	chunk = pool->space.owner[LOG].first;
+	for (u32 end = 0; end <= 3 * lines; end++) {
+		static const char *const want[] = { "", "A", "AB", "ABC" };
+
+		EXPECT(strcmp(walked(FBY_LOG_FIRST_LINE + end), want[end / lines]) == 0);
+	}
+	line = FBY_LOG_FIRST_LINE;
+	WALK("ABC", (void)e);
+	WALK("bC", e.epoch -= 2);
+	WALK("bC", e.log = SECOND_LOG);
+	WALK("bC", e.magic++);
+	line += lines;
+	WALK("ABC", e.length = FBY_LINE); /* as long */
+	WALK("Ac", e.epoch += 2);
+	WALK("Ac", e.previous = 0);
+	WALK("Ac", e.previous = FBY_LOG_FIRST_LINE + 1);
+	line += lines;
+	WALK("AB", e.previous = FBY_LOG_FIRST_LINE);
+	WALK("AB", e.epoch++);
+	/* After a gap: the entry before lies in it, or is the one that cannot be read. */
+	memset(memory_at(fby_log_line_at(&pool->space.store, chunk, FBY_LOG_FIRST_LINE + lines)), 0, FBY_LINE);
+	WALK("Ac", (void)e);
+	WALK("Ac", e.previous = line - 1);
+	WALK("A", e.previous = FBY_LOG_FIRST_LINE);
+	WALK("A", e.previous = 0);
+	EXPECT(fby_log_entry_info(pool, chunk, &at, false, &e) == FBY_DONE && e.found && !e.gap && !e.data_ok);
+	memset(memory_at(fby_log_line_at(&pool->space.store, chunk, line + FBY_ENTRY_LINES)), 0x55, FBY_LINE);
+	EXPECT(fby_log_entry_info(pool, chunk, &at, true, &e) == FBY_DONE && e.found && e.gap && !e.data_ok);
+	EXPECT(e.entry.line == line && e.node.txg == 3 && at.last == line && at.line == line + lines);
+	pool_restore();
+}
+
+/* What recovery asks of a chunk: may a claim want what is in it? */
+static void held(void)
+{
+	struct fby_log *l = &pool->logs.log[LOG];
+	struct fby_chunk *ch;
+	u32 c;
+
+	log_make(0);
+	EXPECT(log_append(1) == FBY_DONE && log_append(2) == FBY_DONE);
+	pool_recover(&(struct fby_recovery_report){ 0 });
+	c = pool->space.owner[LOG].first;
+	ch = &pool->space.chunk[c];
+	EXPECT(fby_logs_held(&pool->logs, c) && !fby_logs_earlier(&pool->logs, c));
+	l->header.at.synced = 1;
+	EXPECT(fby_logs_held(&pool->logs, c));
+	l->header.at.synced = 2;
+	EXPECT(!fby_logs_held(&pool->logs, c));
+	pool->space.owner[LOG].log.home = FBY_LOG_CONSUMER; /* who may know better */
+	EXPECT(fby_logs_held(&pool->logs, c));
+	pool->space.owner[LOG].rec.kind = FBY_OWNER_VOLUME;
+	EXPECT(!fby_logs_held(&pool->logs, c));
+	pool->space.owner[LOG].damaged = true;
+	EXPECT(fby_logs_held(&pool->logs, c));
+	ch->last_block = 0;
+	EXPECT(!fby_logs_held(&pool->logs, c));
+	ch->last_block = 2;
+	ch->owner = FBY_NO_OWNER;
+	EXPECT(!fby_logs_held(&pool->logs, c));
+	pool_restore();
+	log_make(0);
+	EXPECT(log_append(1) == FBY_DONE);
+	l->header.guid[15]++;
+	c = pool->space.owner[LOG].first;
+	pool->space.chunk[c].seq_max = 1;
+	EXPECT(fby_logs_earlier(&pool->logs, c) && !fby_logs_held(&pool->logs, c));
+	l->header.guid[15]--;
+	EXPECT(!fby_logs_earlier(&pool->logs, c) && fby_logs_held(&pool->logs, c));
+	l->header.state = FBY_LOG_NONE;
+	EXPECT(!fby_logs_held(&pool->logs, c));
+	pool_restore();
+}
+
 static struct fby_log_record *at_record(u32 copy)
 {
 	return (struct fby_log_record *)memory_at(FBY_VT_OFFSET +
@@ -184,4 +338,7 @@ void test_log_lines(void)
 	longest();
 	header();
 	record();
+	unreadable();
+	walks();
+	held();
 }
