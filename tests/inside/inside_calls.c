@@ -428,6 +428,12 @@ static void attaching(void)
 	buffer[FBY_IDENTITY_MAX] = 0;
 	EXPECT(fby_volume_rebind(pool, 2, (char *)buffer, VOLUME_SECTORS + 9) == FBY_DONE);
 	EXPECT(strcmp(pool->space.owner[2].rec.identity, (char *)buffer) == 0);
+	pool->space.owner[2].rec.block_size = FBY_PAGE; /* of which the origin has whole ones */
+	pool->space.owner[2].rec.origin_sectors = VOLUME_SECTORS;
+	EXPECT(fby_volume_rebind(pool, 2, "other", VOLUME_SECTORS + P) == FBY_DONE);
+	EXPECT(fby_volume_rebind(pool, 2, "another", VOLUME_SECTORS + P + 1) != FBY_DONE);
+	EXPECT(strcmp(pool->space.owner[2].rec.identity, "other") == 0);
+	EXPECT(pool->space.owner[2].rec.origin_sectors == VOLUME_SECTORS + P);
 
 	EXPECT(fby_volume_find(pool, "v2", &index) == FBY_DONE && index == 2);
 	EXPECT(fby_volume_find(pool, "v", &index) == -FBY_E_NO_VOLUME);

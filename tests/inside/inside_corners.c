@@ -141,6 +141,18 @@ static void unreadable(void)
 	pool_restore();
 }
 
+/* An entry that is linked for another block than its line says is not linked, to who looks. */
+static void linked_otherwise(void)
+{
+	u32 page = fby_page_number(&pool->space, open_chunk, FIRST_PAGE + 1);
+	struct fby_entry_info e;
+
+	EXPECT(fby_entry_info(pool, open_chunk, FIRST_PAGE + 1, true, &e) == FBY_DONE && e.valid && e.linked);
+	pool->cache.entry[page].key ^= 1;
+	EXPECT(fby_entry_info(pool, open_chunk, FIRST_PAGE + 1, true, &e) == FBY_DONE && e.valid && !e.linked);
+	pool_restore();
+}
+
 /* --- pages ---------------------------------------------------------------- */
 
 static void pages(void)
@@ -339,6 +351,7 @@ void test_corners(void)
 	opens();
 	closes();
 	unreadable();
+	linked_otherwise();
 	pages();
 	large();
 	refused();

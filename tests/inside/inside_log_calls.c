@@ -151,6 +151,17 @@ static void no_log(void)
 		EXPECT(call(what, LOG) == -FBY_E_RECOVERY_INCOMPLETE);
 		pool_restore();
 	}
+	/* Behind the table there may be anything. */
+	for (u32 what = 0; what < CALLS; what++) {
+		u16 behind = (u16)pool->space.store.sb.nvolumes;
+
+		log_make(0);
+		pool->space.owner[behind] = pool->space.owner[LOG];
+		pool->logs.log[behind] = pool->logs.log[LOG];
+		EXPECT(call(what, behind) == -FBY_E_NO_LOG && fby_log_info(pool, behind, &i) == -FBY_E_NO_LOG);
+		EXPECT(memcmp(&pool->logs.log[behind], &pool->logs.log[LOG], sizeof(struct fby_log)) == 0);
+		pool_restore();
+	}
 	EXPECT(fby_log_info(pool, 0, &i) == -FBY_E_NO_LOG && !i.used && !i.damaged);
 	EXPECT(fby_log_info(pool, (u16)pool->space.store.sb.nvolumes, &i) == -FBY_E_NO_LOG);
 	log_make(0);
@@ -325,6 +336,35 @@ static void counted(void)
 		cpu = 0;
 		pool_restore();
 	}
+}
+
+/* What an append adds up, and the names it gives: numbers of a generation begin with 1. */
+static void named(void)
+{
+	static const u8 data[200];
+	const struct fby_vec body[] = { { .base = data, .len = 60 }, { .base = data, .len = 0 }, { .base = data, .len = 69 } };
+	struct fby_pool_info before, after;
+	struct fby_log_name name;
+	u64 gen;
+	u32 wake = 0;
+
+	log_make(0);
+	fby_pool_info(pool, &before);
+	EXPECT(fby_log_append(pool, LOG, 1, false, body, 3, &name, &wake) == FBY_DONE && name.id == 1);
+	gen = name.gen;
+	fby_pool_info(pool, &after);
+	EXPECT(after.commits - before.commits == 1);
+	EXPECT(after.media_bytes - before.media_bytes == (FBY_ENTRY_LINES + 3) * FBY_LINE);
+	EXPECT(log_info().appends == 1 && log_info().bytes == 129);
+	EXPECT(fby_log_append(pool, LOG, 1, false, body, 3, &name, &wake) == FBY_DONE);
+	EXPECT(name.gen == gen && name.id == 1 + pool->space.opt.nslots); /* no other slot gives this */
+	cpu = 1;
+	EXPECT(fby_log_append(pool, LOG, 1, false, body, 3, &name, &wake) == FBY_DONE);
+	EXPECT(name.gen == gen && name.id == 2);
+	cpu = 0;
+	EXPECT(fby_log_append(pool, LOG, 1, true, body, 3, &name, &wake) == FBY_DONE);
+	EXPECT(name.gen == gen + 1 && name.id == 1);
+	pool_restore();
 }
 
 /* Of what changes while it looks: of the three txgs, no others; whose part it is, and who is to
@@ -585,6 +625,7 @@ void test_log_calls(void)
 	appended();
 	counted();
 	counted_of();
+	named();
 	in_any_order();
 	slots_busy();
 	counted_busy();

@@ -172,9 +172,9 @@ static void read_only(void)
 
 /* --- its chunks spoilt --------------------------------------------------------------- */
 
-/* Three of its seals are gone: it may have had more, after a clean close as well, whose
+/* Three of its seals are gone, or all: it may have had more, after a clean close as well, whose
  * digest is of volumes.  The next period is whole. */
-static void doubtful(u32 flags, bool clean)
+static void doubtful(u32 flags, bool clean, u32 seals)
 {
 	u32 c, wake = 0;
 
@@ -184,7 +184,7 @@ static void doubtful(u32 flags, bool clean)
 	EXPECT(!log_info().incomplete);
 	if (clean)
 		close_pool();
-	for (u32 which = 0; which < 3; which++)
+	for (u32 which = 0; which < seals; which++)
 		memset(memory_at(fby_seal_at(&pool->space.store, c, which)), 0x55, FBY_LINE);
 	recover();
 	EXPECT(report.clean == clean && log_info().incomplete && log_info().found == 1);
@@ -203,6 +203,44 @@ static void doubtful(u32 flags, bool clean)
 	EXPECT(fby_log_create(pool, LOG, log_guid, 0, NULL, &wake) == FBY_DONE && !log_info().incomplete);
 	recover();
 	EXPECT(!log_info().incomplete);
+	pool_restore();
+}
+
+/* A chunk of which nothing is left, after a clean close that adds up for volumes: it was the
+ * log's, or nobody's. */
+static void all_lost(u32 flags)
+{
+	u32 c;
+
+	log_make(flags);
+	EXPECT(log_append(1) == FBY_DONE);
+	c = pool->space.owner[LOG].first;
+	close_pool();
+	memset(memory_at(fby_chunk_at(&pool->space.store, c)), 0x55, CHUNK_BYTES);
+	recover();
+	EXPECT(report.clean && report.holes == 1 && log_info().incomplete && log_info().found == 0);
+	for (u16 v = 0; v < 2; v++)
+		EXPECT(pool->space.owner[v].rec.flags == 0 && pool->recovery.volume[v].holes_unknown == 0);
+	pool_restore();
+}
+
+/* After a clean close a chunk that is free and in doubt has lost nothing of anybody. */
+static void free_in_doubt(void)
+{
+	u32 c, wake = 0;
+
+	log_make(0);
+	EXPECT(log_append(1) == FBY_DONE);
+	c = pool->space.owner[LOG].first;
+	EXPECT(fby_log_remove(pool, LOG, true) == FBY_DONE && pool->space.chunk[c].owner == FBY_NO_OWNER);
+	EXPECT(fby_volume_detach(pool, 0) == FBY_DONE && fby_volume_detach(pool, 1) == FBY_DONE);
+	EXPECT(fby_pool_close(pool) == FBY_DONE && wake == 0);
+	for (u32 which = 0; which < FBY_SEALS; which++)
+		memset(memory_at(fby_seal_at(&pool->space.store, c, which)), 0x55, FBY_LINE);
+	recover();
+	EXPECT(report.clean && report.holes == 0);
+	for (u16 v = 0; v < 2; v++)
+		EXPECT(pool->space.owner[v].rec.flags == 0);
 	pool_restore();
 }
 
@@ -385,9 +423,13 @@ void test_logs(void)
 	claimed_too_high();
 	read_only();
 	for (u32 flags = 0; flags <= FBY_LOG_CONSUMER; flags++) {
-		doubtful(flags, false);
-		doubtful(flags, true);
+		for (u32 seals = 3; seals <= FBY_SEALS; seals++) {
+			doubtful(flags, false, seals);
+			doubtful(flags, true, seals);
+		}
+		all_lost(flags);
 	}
+	free_in_doubt();
 	lower_txgs(0);
 	lower_txgs(FBY_LOG_CONSUMER);
 	period_unknown();
