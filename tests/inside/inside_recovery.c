@@ -587,6 +587,20 @@ static void chunk_to_come(bool seal, u32 which, u32 kind)
 	refused(-FBY_E_CHUNK_KIND, open_chunk, kind);
 }
 
+/* A line of the chunk's epoch that names another volume is none of its lines. */
+static void of_another(bool sealed)
+{
+	if (sealed)
+		fby_chunk_seal(&pool->space, open_chunk, false);
+	line(open_chunk, 1)->volume = 1;
+	fby_line_finish(pool->space.store.line_seed, line(open_chunk, 1));
+	recover();
+	EXPECT(report.holes == 1 && report.holes_named[0].block == 16 && report.holes_named[0].volume == 0);
+	EXPECT(pool->cache.volume[0].lost_blocks == 1 && pool->cache.volume[1].lost_blocks == 0);
+	EXPECT(pool->space.owner[1].recovered == 2);
+	pool_restore();
+}
+
 static void scan_in_order(u32 first, u32 second, int error, u32 at)
 {
 	struct fby_options o = { .nslots = 2 };
@@ -600,6 +614,7 @@ static void scan_in_order(u32 first, u32 second, int error, u32 at)
 	for (u32 c = 0; c < NCHUNKS; c++)
 		if (c != first && c != second)
 			EXPECT(fby_recover_chunks(pool, c, 1) == FBY_DONE);
+	EXPECT(fby_recover_finish(pool, NULL) == error); /* nobody need want the report */
 	EXPECT(fby_recover_finish(pool, &report) == error && report.unknown_at == at);
 }
 
@@ -645,7 +660,6 @@ static void lost_beside_one_to_come(void)
 	pool_restore();
 }
 
-/* Nobody need want the report. */
 static void unreported(void)
 {
 	struct fby_options o = { .nslots = 2 };
@@ -710,6 +724,8 @@ void test_recovery(void)
 	record_lost_clean(0);
 	record_lost_clean(1);
 	formatted();
+	of_another(false);
+	of_another(true);
 	kinds_to_come();
 	several_to_come();
 	lost_beside_one_to_come();
