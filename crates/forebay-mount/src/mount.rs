@@ -76,8 +76,8 @@ pub enum MountError {
     Failed { mountpoint: String, log: String, cause: String },
     #[error(
         "{mountpoint} is unmounted here, but not in another mount namespace{}: end what holds \
-         it, or unmount it there (nsenter -m -t PID umount {mountpoint}), and then once more \
-         here; until then it is served on, and nothing is lost",
+         it, or unmount it there (nsenter -m -t PID umount {mountpoint}); it is served on until \
+         then, and then brings home what is in the log",
         if .by.is_empty() { String::new() } else { format!(", of {}", .by.join(", ")) }
     )]
     Held { mountpoint: String, by: Vec<String> },

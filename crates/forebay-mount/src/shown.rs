@@ -25,7 +25,8 @@ impl UnixTree {
     ) -> Result<()> {
         // A descriptor of its own: the place is the descriptor's.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd = fs::openat(dir.reading()?, ".", flags, Mode::empty())?;
+        let dir = dir.reading()?;
+        let fd = self.room(|| fs::openat(&dir, ".", flags, Mode::empty()))?;
         if from != 0 {
             fs::seek(&fd, SeekFrom::Start(from))?;
         }

@@ -71,7 +71,8 @@ pub struct New<'a> {
 /// A tree.  All calls may be made by several threads at once.  A name is a component, not
 /// a path; a symlink is never followed.
 pub trait Tree: Send + Sync {
-    /// An inode that is held: it stays what it is, also without a name, until dropped.
+    /// An inode that is held: it stays what it is until dropped, also without a name if it
+    /// was pinned before it lost it.
     type Node: Clone + Send + Sync;
 
     fn identity(&self) -> Result<TreeIdentity>;
@@ -81,6 +82,11 @@ pub trait Tree: Send + Sync {
     /// is where it was, relative to the root, for those who may not open by handle.
     fn open(&self, handle: &Handle, path: &[u8]) -> Result<Option<Self::Node>>;
     fn handle(&self, node: &Self::Node) -> Result<Handle>;
+    /// It may lose its last name, and is to stay reachable, until this says otherwise.
+    fn pin(&self, node: &Self::Node, pinned: bool) -> Result<()> {
+        let _ = (node, pinned);
+        Ok(())
+    }
     /// Where it is now, relative to the root, for [`Tree::open`]; empty where that needs
     /// no path.
     fn path_hint(&self, node: &Self::Node) -> Vec<u8> {

@@ -1,27 +1,33 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A [`Tree`] that is a directory of a file system.
 //!
-//! An inode is held by a descriptor of O_PATH and reached through it, never by a path, so
-//! that the mount may lie over the tree.  What such a descriptor cannot do is done by
-//! another one, opened through /proc/self/fd.  So the process that opens a tree must be
-//! the one that uses it: a child's /proc/self/fd is its own.
+//! An inode is held by a descriptor of O_PATH or by its handle ([`held`]) and reached
+//! through that, never by a path, so that the mount may lie over the tree.  What such a
+//! descriptor cannot do is done by another one, opened through /proc/self/fd.  So the
+//! process that opens a tree must be the one that uses it: a child's /proc/self/fd is its
+//! own.
 //!
 //! The umask of the process has to be 0.  Who may do what is the kernel's to decide, at
 //! the mount: here the process's own rights count.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use forebay_engine::handle::{file_handle, file_system_uuid, open_handle};
+use forebay_engine::handle::{file_system_uuid, open_handle};
 use rustix::fs::{
     self, AtFlags, Dir, FallocateFlags, FileType, FlockOperation, Gid, Mode, OFlags, RenameFlags,
-    ResolveFlags, SeekFrom, Stat, StatVfs, Timespec, Timestamps, Uid, XattrFlags, UTIME_OMIT,
+    ResolveFlags, SeekFrom, StatVfs, Timespec, Timestamps, Uid, XattrFlags, UTIME_OMIT,
 };
 use rustix::io::Errno;
+
+mod held;
+
+use held::Cache;
+pub use held::Node;
 
 use crate::record::{Allocate, Kind, SetAttr, Time};
 use crate::tree::{Attr, Handle, New, RenameHow, Result, Tree, TreeIdentity};
@@ -33,94 +39,6 @@ pub const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 const HELD: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const LISTED: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 const SET_IDS: u32 = 0o6000;
-
-/// An inode of a [`UnixTree`].
-#[derive(Clone, Debug)]
-pub struct Node(Arc<Held>);
-
-#[derive(Debug)]
-struct Held {
-    /// Of O_PATH; of a file that was made here, for reading and writing.
-    fd: OwnedFd,
-    made: bool,
-    kind: Kind,
-    ino: u64,
-    /// A file's, for reading and writing.
-    both: OnceLock<OwnedFd>,
-    /// Where that cannot be had: a file's for reading, and a directory's.
-    reading: OnceLock<OwnedFd>,
-}
-
-impl Node {
-    fn new(fd: OwnedFd, stat: &Stat, made: bool) -> Node {
-        Node(Arc::new(Held {
-            fd,
-            made,
-            kind: kind_of(FileType::from_raw_mode(stat.st_mode)).unwrap_or(Kind::File),
-            ino: stat.st_ino,
-            both: OnceLock::new(),
-            reading: OnceLock::new(),
-        }))
-    }
-
-    fn fd(&self) -> BorrowedFd<'_> {
-        self.0.fd.as_fd()
-    }
-
-    pub fn kind(&self) -> Kind {
-        self.0.kind
-    }
-
-    /// The inode's number.
-    pub fn ino(&self) -> u64 {
-        self.0.ino
-    }
-
-    /// A path that is this inode, whatever its names are, and also if it is a symlink.
-    fn path(&self) -> PathBuf {
-        use std::os::fd::AsRawFd;
-        format!("/proc/self/fd/{}", self.fd().as_raw_fd()).into()
-    }
-
-    fn reopen(&self, flags: OFlags) -> Result<OwnedFd> {
-        fs::open(self.path(), flags | OFlags::CLOEXEC, Mode::empty())
-    }
-
-    /// For reading, and for writing where the file lets itself be opened so.
-    pub fn reading(&self) -> Result<BorrowedFd<'_>> {
-        match self.kind() {
-            Kind::File => {}
-            Kind::Directory => return kept(&self.0.reading, || self.reopen(LISTED)),
-            _ => return Err(Errno::INVAL),
-        }
-        if let Some(fd) = self.0.reading.get() {
-            return Ok(fd.as_fd());
-        }
-        // A program that runs, a file that is immutable or another's.
-        self.writing().or_else(|_| kept(&self.0.reading, || self.reopen(OFlags::RDONLY)))
-    }
-
-    pub fn writing(&self) -> Result<BorrowedFd<'_>> {
-        match self.kind() {
-            Kind::File if self.0.made => Ok(self.fd()),
-            Kind::File => kept(&self.0.both, || self.reopen(OFlags::RDWR)),
-            Kind::Directory => Err(Errno::ISDIR),
-            _ => Err(Errno::INVAL),
-        }
-    }
-}
-
-/// Of two threads that open it the first one's is kept.
-fn kept(
-    cell: &OnceLock<OwnedFd>,
-    open: impl FnOnce() -> Result<OwnedFd>,
-) -> Result<BorrowedFd<'_>> {
-    if let Some(fd) = cell.get() {
-        return Ok(fd.as_fd());
-    }
-    let opened = open()?;
-    Ok(cell.get_or_init(|| opened).as_fd())
-}
 
 /// `None`: the file system does not say.
 pub(crate) fn kind_of(t: FileType) -> Option<Kind> {
@@ -175,34 +93,45 @@ pub struct UnixTree {
     root: Node,
     device: u64,
     path: PathBuf,
+    cache: Arc<Cache>,
 }
 
 impl UnixTree {
     /// The root may be reached by symlinks; nothing in the tree is.
     pub fn open(path: &Path) -> Result<UnixTree> {
+        UnixTree::open_as(path, Cache::of)
+    }
+
+    fn open_as(path: &Path, cache: impl Fn(&OwnedFd) -> Arc<Cache>) -> Result<UnixTree> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = fs::open(path, flags, Mode::empty())?;
         let stat = fs::fstat(&fd)?;
         let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.into());
-        Ok(UnixTree { root: Node::new(fd, &stat, false), device: stat.st_dev, path })
+        let cache = cache(&fd);
+        let root = Node::new(&cache, fd, &stat, false);
+        // Its lock is its descriptor's, and so is what a sync of the file system tells.
+        root.pin()?;
+        Ok(UnixTree { root, device: stat.st_dev, path, cache })
     }
 
     /// Holds what was opened, if it is of this file system; `made`: for reading and writing.
     fn hold(&self, fd: OwnedFd, made: bool) -> Result<Node> {
         let stat = fs::fstat(&fd)?;
         match stat.st_dev == self.device {
-            true => Ok(Node::new(fd, &stat, made)),
+            true => Ok(Node::new(&self.cache, fd, &stat, made)),
             false => Err(Errno::XDEV),
         }
     }
 
     /// Neither through a symlink nor into what is mounted there.
     fn child(&self, dir: &Node, name: &OsStr) -> Result<Node> {
-        let opened = fs::openat2(dir.fd(), name, HELD, Mode::empty(), ResolveFlags::NO_XDEV);
-        let fd = match opened {
-            Err(Errno::NOSYS) => fs::openat(dir.fd(), name, HELD, Mode::empty()),
-            opened => opened,
-        };
+        let dir = dir.fd()?;
+        let fd = self.cache.room(|| {
+            match fs::openat2(&dir, name, HELD, Mode::empty(), ResolveFlags::NO_XDEV) {
+                Err(Errno::NOSYS) => fs::openat(&dir, name, HELD, Mode::empty()),
+                opened => opened,
+            }
+        });
         self.hold(fd?, false)
     }
 
@@ -243,12 +172,13 @@ impl UnixTree {
             Kind::File => {
                 let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
                 // By who made it a file may be written, whatever its mode is.
-                let fd = fs::openat(dir.fd(), name, flags | OFlags::NOFOLLOW, mode)?;
+                let (dir, flags) = (dir.fd()?, flags | OFlags::NOFOLLOW);
+                let fd = self.cache.room(|| fs::openat(&dir, name, flags, mode))?;
                 return self.hold(fd, true);
             }
-            Kind::Directory => fs::mkdirat(dir.fd(), name, mode)?,
-            Kind::Symlink => fs::symlinkat(OsStr::from_bytes(new.target), dir.fd(), name)?,
-            kind => fs::mknodat(dir.fd(), name, file_type(kind), mode, new.device)?,
+            Kind::Directory => fs::mkdirat(dir.fd()?, name, mode)?,
+            Kind::Symlink => fs::symlinkat(OsStr::from_bytes(new.target), dir.fd()?, name)?,
+            kind => fs::mknodat(dir.fd()?, name, file_type(kind), mode, new.device)?,
         }
         self.child(dir, name)
     }
@@ -264,7 +194,7 @@ impl UnixTree {
                 }
             }
         }
-        let made = fs::fstat(node.fd())?;
+        let made = fs::fstat(node.fd()?)?;
         let owner = (made.st_uid, made.st_gid) != (new.uid, new.gid);
         if owner {
             let set = SetAttr { uid: Some(new.uid), gid: Some(new.gid), ..Default::default() };
@@ -282,6 +212,11 @@ impl UnixTree {
             self.set_attr(node, &SetAttr { mode: Some(wanted), ..Default::default() })?;
         }
         Ok(())
+    }
+
+    /// See [`Cache::room`].
+    pub(crate) fn room<T>(&self, open: impl Fn() -> Result<T>) -> Result<T> {
+        self.cache.room(open)
     }
 
     pub fn path(&self) -> &Path {
@@ -302,7 +237,7 @@ impl UnixTree {
     /// Through FUSE: the kernel does not forward syncfs to its servers.
     pub fn is_fuse(&self) -> Result<bool> {
         const FUSE_SUPER_MAGIC: u64 = 0x6573_5546;
-        Ok(fs::fstatfs(self.root.fd())?.f_type as u64 & 0xffff_ffff == FUSE_SUPER_MAGIC)
+        Ok(fs::fstatfs(self.root.fd()?)?.f_type as u64 & 0xffff_ffff == FUSE_SUPER_MAGIC)
     }
 
     /// A directory above the root for which this holds, as far up as the file system and
@@ -311,12 +246,12 @@ impl UnixTree {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let mut at = self.root.clone();
         let mut path = self.path.as_path();
-        while let Ok(fd) = fs::openat(at.fd(), "..", flags, Mode::empty()) {
+        while let Ok(fd) = fs::openat(at.fd()?, "..", flags, Mode::empty()) {
             let stat = fs::fstat(&fd)?;
             if stat.st_dev != self.device || stat.st_ino == at.ino() {
                 break;
             }
-            (at, path) = (Node::new(fd, &stat, false), path.parent().unwrap_or(path));
+            (at, path) = (Node::new(&self.cache, fd, &stat, false), path.parent().unwrap_or(path));
             match is(&at) {
                 Ok(false) | Err(Errno::ACCESS) => {}
                 Ok(true) => return Ok(Some(path.into())),
@@ -328,13 +263,13 @@ impl UnixTree {
 
     /// Of the file system.
     pub fn space(&self) -> Result<StatVfs> {
-        fs::fstatvfs(self.root.fd())
+        fs::fstatvfs(self.root.fd()?)
     }
 
     /// The names of an inode's extended attributes.
     pub fn xattr_names(&self, node: &Node) -> Result<Vec<Vec<u8>>> {
         let mut names = vec![0u8; 0x10000];
-        let length = fs::listxattr(node.path(), &mut names[..])?;
+        let length = fs::listxattr(node.fd()?.path(), &mut names[..])?;
         let names = names[..length].split(|b| *b == 0).filter(|name| !name.is_empty());
         Ok(names.map(<[u8]>::to_vec).collect())
     }
@@ -342,7 +277,8 @@ impl UnixTree {
     /// The next byte that is data, or with `hole` the next that is none.
     pub fn seek(&self, node: &Node, offset: u64, hole: bool) -> Result<u64> {
         // A descriptor of its own: the place in the file is the descriptor's.
-        let fd = node.reopen(OFlags::RDONLY)?;
+        let held = node.fd()?;
+        let fd = self.cache.room(|| held.reopen(OFlags::RDONLY))?;
         fs::seek(&fd, if hole { SeekFrom::Hole(offset) } else { SeekFrom::Data(offset) })
     }
 }
@@ -351,7 +287,7 @@ impl Tree for UnixTree {
     type Node = Node;
 
     fn identity(&self) -> Result<TreeIdentity> {
-        let file_system = match file_system_uuid(self.root.reading()?) {
+        let file_system = match file_system_uuid(self.root.reading()?.as_fd()) {
             Ok(uuid) => uuid,
             // What there is besides: for ext4 and btrfs made of the UUID.
             Err(_) => {
@@ -369,7 +305,7 @@ impl Tree for UnixTree {
     }
 
     fn open(&self, handle: &Handle, path: &[u8]) -> Result<Option<Node>> {
-        match open_handle(self.root.reading()?, &handle.0, HELD) {
+        match self.cache.room(|| open_handle(self.root.reading()?.as_fd(), &handle.0, HELD)) {
             Ok(fd) => self.hold(fd, false).map(Some),
             Err(Errno::STALE) => Ok(None),
             Err(Errno::PERM | Errno::OPNOTSUPP) => self.search(handle, path),
@@ -378,7 +314,17 @@ impl Tree for UnixTree {
     }
 
     fn handle(&self, node: &Node) -> Result<Handle> {
-        file_handle(node.fd()).map(Handle)
+        node.handle()
+    }
+
+    fn pin(&self, node: &Node, pinned: bool) -> Result<()> {
+        match pinned {
+            true => node.pin(),
+            false => {
+                node.unpin();
+                Ok(())
+            }
+        }
     }
 
     fn lookup(&self, dir: &Node, name: &[u8]) -> Result<Option<Node>> {
@@ -392,7 +338,8 @@ impl Tree for UnixTree {
         if dir.kind() != Kind::Directory {
             return Err(Errno::NOTDIR);
         }
-        let fd = fs::openat(dir.fd(), ".", LISTED, Mode::empty())?;
+        let dir = dir.fd()?;
+        let fd = self.cache.room(|| fs::openat(&dir, ".", LISTED, Mode::empty()))?;
         let mut names = Vec::new();
         for entry in Dir::new(fd)? {
             let entry = entry?;
@@ -405,7 +352,7 @@ impl Tree for UnixTree {
     }
 
     fn attr(&self, node: &Node) -> Result<Attr> {
-        let s = fs::fstat(node.fd())?;
+        let s = fs::fstat(node.fd()?)?;
         let time = |seconds: i64, nanoseconds| Time { seconds, nanoseconds };
         Ok(Attr {
             kind: node.kind(),
@@ -437,12 +384,12 @@ impl Tree for UnixTree {
 
     fn link(&self, node: &Node, dir: &Node, name: &[u8]) -> Result<()> {
         // The last step through /proc is to the inode itself, be it a symlink.
-        fs::linkat(fs::CWD, node.path(), dir.fd(), component(name)?, AtFlags::SYMLINK_FOLLOW)
+        fs::linkat(fs::CWD, node.fd()?.path(), dir.fd()?, component(name)?, AtFlags::SYMLINK_FOLLOW)
     }
 
     fn unlink(&self, dir: &Node, name: &[u8], directory: bool) -> Result<()> {
         let flags = if directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-        fs::unlinkat(dir.fd(), component(name)?, flags)
+        fs::unlinkat(dir.fd()?, component(name)?, flags)
     }
 
     fn rename(&self, from: (&Node, &[u8]), to: (&Node, &[u8]), how: RenameHow) -> Result<()> {
@@ -451,12 +398,12 @@ impl Tree for UnixTree {
             RenameHow::NoReplace => RenameFlags::NOREPLACE,
             RenameHow::Exchange => RenameFlags::EXCHANGE,
         };
-        fs::renameat_with(from.0.fd(), component(from.1)?, to.0.fd(), component(to.1)?, flags)
+        fs::renameat_with(from.0.fd()?, component(from.1)?, to.0.fd()?, component(to.1)?, flags)
     }
 
     fn read_link(&self, node: &Node) -> Result<Vec<u8>> {
         match node.kind() {
-            Kind::Symlink => Ok(fs::readlinkat(node.fd(), "", Vec::new())?.into_bytes()),
+            Kind::Symlink => Ok(fs::readlinkat(node.fd()?, "", Vec::new())?.into_bytes()),
             _ => Err(Errno::INVAL),
         }
     }
@@ -465,7 +412,7 @@ impl Tree for UnixTree {
         let fd = node.reading()?;
         let mut done = 0;
         while done < bytes.len() {
-            match rustix::io::pread(fd, &mut bytes[done..], offset + done as u64) {
+            match rustix::io::pread(&fd, &mut bytes[done..], offset + done as u64) {
                 Ok(0) => break,
                 Ok(n) => done += n,
                 Err(Errno::INTR) => {}
@@ -479,7 +426,7 @@ impl Tree for UnixTree {
         let fd = node.writing()?;
         let mut done = 0;
         while done < bytes.len() {
-            match rustix::io::pwrite(fd, &bytes[done..], offset + done as u64) {
+            match rustix::io::pwrite(&fd, &bytes[done..], offset + done as u64) {
                 Ok(0) => return Err(Errno::IO),
                 Ok(n) => done += n,
                 Err(Errno::INTR) => {}
@@ -508,26 +455,27 @@ impl Tree for UnixTree {
     fn set_attr(&self, node: &Node, set: &SetAttr) -> Result<()> {
         if set.uid.is_some() || set.gid.is_some() {
             let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
-            fs::chownat(node.fd(), "", uid, gid, AtFlags::EMPTY_PATH)?;
+            fs::chownat(node.fd()?, "", uid, gid, AtFlags::EMPTY_PATH)?;
         }
         if let Some(mode) = set.mode {
             if node.kind() == Kind::Symlink {
                 return Err(Errno::OPNOTSUPP);
             }
-            fs::chmodat(fs::CWD, node.path(), permissions(mode), AtFlags::empty())?;
+            fs::chmodat(fs::CWD, node.fd()?.path(), permissions(mode), AtFlags::empty())?;
         }
         if set.atime.is_some() || set.mtime.is_some() {
             let times = Timestamps {
                 last_access: timespec(set.atime),
                 last_modification: timespec(set.mtime),
             };
-            fs::utimensat(node.fd(), "", &times, AtFlags::EMPTY_PATH)?;
+            fs::utimensat(node.fd()?, "", &times, AtFlags::EMPTY_PATH)?;
         }
         Ok(())
     }
 
     fn xattr(&self, node: &Node, name: &[u8]) -> Result<Option<Vec<u8>>> {
-        let (path, name) = (node.path(), OsStr::from_bytes(name));
+        let fd = node.fd()?;
+        let (path, name) = (fd.path(), OsStr::from_bytes(name));
         // Most are short; the longest there can be is tried after that.
         for most in [512, 0x10000] {
             let mut value = vec![0u8; most];
@@ -549,7 +497,8 @@ impl Tree for UnixTree {
     }
 
     fn set_xattr(&self, node: &Node, name: &[u8], value: Option<&[u8]>) -> Result<()> {
-        let (path, name) = (node.path(), OsStr::from_bytes(name));
+        let fd = node.fd()?;
+        let (path, name) = (fd.path(), OsStr::from_bytes(name));
         match value {
             Some(value) => fs::setxattr(path, name, value, XattrFlags::empty()),
             None => fs::removexattr(path, name),
@@ -558,8 +507,11 @@ impl Tree for UnixTree {
 
     fn sync(&self, node: &Node) -> Result<()> {
         match node.kind() {
-            Kind::File | Kind::Directory => fs::fsync(node.reading()?),
             // What cannot be opened has no sync of its own.
+            Kind::File | Kind::Directory if !node.begin_sync() => match node.reading() {
+                Ok(fd) => fs::fsync(fd),
+                Err(_) => self.sync_all(),
+            },
             _ => self.sync_all(),
         }
     }

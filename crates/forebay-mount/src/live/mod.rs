@@ -23,11 +23,11 @@
 
 mod content;
 mod groups;
+mod inodes;
 mod ranges;
 
-use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -38,6 +38,7 @@ use crate::record::{self, Fid, Kind, Record, Records, SetAttr, NONE, ROOT};
 use crate::replay::STAGING;
 use crate::tree::{Attr, New, RenameHow, Result, Tree, TreeIdentity};
 use groups::{Closed, Groups, Hold};
+use inodes::Inodes;
 use ranges::Ranges;
 
 /// Where entries go: a log of a pool.
@@ -90,6 +91,8 @@ pub struct Inode<N> {
     pub kind: Kind,
     pub node: N,
     fid: Fid,
+    /// It has no name any more, and gets none.
+    gone: AtomicBool,
     /// The group in which it has a Bind.  Changed with the appender locked.
     bound: AtomicU64,
     content: Mutex<Content>,
@@ -106,37 +109,6 @@ struct Content {
 impl<N> Inode<N> {
     fn content(&self) -> MutexGuard<'_, Content> {
         self.content.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-#[derive(Debug)]
-struct Known<N> {
-    inode: Arc<Inode<N>>,
-    /// As the kernel counts them.
-    lookups: u64,
-}
-
-/// The inodes that are known, by number.
-#[derive(Debug)]
-struct Inodes<N> {
-    known: HashMap<u64, Known<N>>,
-    /// Those that were dropped with bytes that no sync covers yet: the next one to sync
-    /// the file may know it by another object, and means them too.
-    unsynced: HashSet<u64>,
-    /// The same of before the sync of the whole tree that is on its way.
-    syncing: HashSet<u64>,
-}
-
-impl<N> Inodes<N> {
-    /// One that an entry of an unsynced group names is kept, so that it has one fid.
-    fn drop_unused(&mut self, ino: u64) {
-        let unused = |k: &Known<N>| k.lookups == 0 && Arc::strong_count(&k.inode) == 1;
-        if !self.known.get(&ino).is_some_and(unused) {
-            return;
-        }
-        if self.known.remove(&ino).is_some_and(|k| !k.inode.content().dirty.is_empty()) {
-            self.unsynced.insert(ino);
-        }
     }
 }
 
@@ -210,16 +182,13 @@ impl<T: Tree, J: Journal> Live<T, J> {
             kind: attr.kind,
             node,
             fid: ROOT,
+            gone: AtomicBool::new(false),
             bound: AtomicU64::new(0),
             content: Mutex::default(),
         });
         Ok(Live {
             identity,
-            inodes: Mutex::new(Inodes {
-                known: HashMap::from([(attr.ino, Known { inode: root.clone(), lookups: 1 })]),
-                unsynced: HashSet::new(),
-                syncing: HashSet::new(),
-            }),
+            inodes: Mutex::new(Inodes::of(&root)),
             root,
             next_fid: AtomicU64::new(ROOT + 1),
             appender: Mutex::default(),
@@ -251,89 +220,6 @@ impl<T: Tree, J: Journal> Live<T, J> {
     pub fn pending(&self) -> Pending {
         let unsynced = self.groups.unsynced();
         Pending { groups: unsynced.groups, bytes: unsynced.bytes, age: unsynced.age }
-    }
-
-    // --- inodes --------------------------------------------------------------
-
-    fn inodes(&self) -> MutexGuard<'_, Inodes<T::Node>> {
-        self.inodes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The inode that the kernel knows by this number.
-    pub fn inode(&self, ino: u64) -> Result<Arc<Inode<T::Node>>> {
-        self.inodes().known.get(&ino).map(|k| k.inode.clone()).ok_or(Errno::STALE)
-    }
-
-    /// The one object of an inode.  Its number is not used again while a node is held.
-    fn meet(
-        &self,
-        node: T::Node,
-        attr: &Attr,
-        fid: Option<Fid>,
-        lookups: u64,
-    ) -> Arc<Inode<T::Node>> {
-        let mut inodes = self.inodes();
-        let Inodes { known, unsynced, syncing } = &mut *inodes;
-        let known = known.entry(attr.ino).or_insert_with(|| {
-            let mut content = Content::default();
-            let unsynced = unsynced.remove(&attr.ino) || syncing.contains(&attr.ino);
-            // A new one has but the number of one that is gone.
-            if unsynced && fid.is_none() && attr.kind == Kind::File {
-                content.dirty.add_all();
-            }
-            let inode = Arc::new(Inode {
-                ino: attr.ino,
-                kind: attr.kind,
-                node,
-                fid: fid.unwrap_or_else(|| self.new_fid()),
-                bound: AtomicU64::new(0),
-                content: Mutex::new(content),
-            });
-            Known { inode, lookups: 0 }
-        });
-        known.lookups += lookups;
-        known.inode.clone()
-    }
-
-    fn new_fid(&self) -> Fid {
-        self.next_fid.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// A name is looked up for the kernel, which then knows the inode once more.
-    /// A directory with a mark of its own is not entered: another log may hold what it lacks.
-    pub fn lookup(&self, dir: &Inode<T::Node>, name: &[u8]) -> Result<(Arc<Inode<T::Node>>, Attr)> {
-        if mark::is_own(name) {
-            return Err(Errno::NOENT);
-        }
-        let node = self.tree.lookup(&dir.node, name)?.ok_or(Errno::NOENT)?;
-        let attr = self.tree.attr(&node)?;
-        if attr.kind == Kind::Directory && mark::is_marked(&self.tree, &node)? {
-            return Err(Errno::BUSY);
-        }
-        Ok((self.meet(node, &attr, None, 1), attr))
-    }
-
-    /// The kernel forgets that it looked an inode up, that often.
-    pub fn forget(&self, ino: u64, lookups: u64) {
-        let mut inodes = self.inodes();
-        if let Some(k) = inodes.known.get_mut(&ino) {
-            k.lookups = k.lookups.saturating_sub(lookups);
-        }
-        inodes.drop_unused(ino);
-    }
-
-    /// An inode that an operation is about, and that the kernel need not know.
-    fn existing(&self, dir: &Inode<T::Node>, name: &[u8]) -> Result<Option<Arc<Inode<T::Node>>>> {
-        let Some(node) = self.tree.lookup(&dir.node, name)? else { return Ok(None) };
-        let attr = self.tree.attr(&node)?;
-        Ok(Some(self.meet(node, &attr, None, 0)))
-    }
-
-    /// Drops what [`Live::existing`] met, if nobody else knows it.
-    fn done_with(&self, inode: Arc<Inode<T::Node>>) {
-        let ino = inode.ino;
-        drop(inode);
-        self.inodes().drop_unused(ino);
     }
 
     // --- entries -------------------------------------------------------------
@@ -561,8 +447,10 @@ impl<T: Tree, J: Journal> Live<T, J> {
             (false, true) => Err(Errno::ISDIR),
             _ => {
                 let record = Record::Unlink { dir: dir.fid, name, fid: inode.fid };
-                self.operation(&[dir, &inode], true, &record, |_| {
-                    self.tree.unlink(&dir.node, name, directory)
+                self.losing_name(&inode, || {
+                    self.operation(&[dir, &inode], true, &record, |_| {
+                        self.tree.unlink(&dir.node, name, directory)
+                    })
                 })
             }
         };
@@ -623,9 +511,15 @@ impl<T: Tree, J: Journal> Live<T, J> {
         };
         let mut involved = vec![from_dir, to_dir, inode];
         involved.extend(replaced);
-        self.operation(&involved, true, &record, |_| {
-            self.tree.rename((&from_dir.node, from), (&to_dir.node, to), how)
-        })
+        let rename = || {
+            self.operation(&involved, true, &record, |_| {
+                self.tree.rename((&from_dir.node, from), (&to_dir.node, to), how)
+            })
+        };
+        match replaced {
+            Some(replaced) => self.losing_name(replaced, rename),
+            None => rename(),
+        }
     }
 
     // --- attributes ----------------------------------------------------------
@@ -699,12 +593,9 @@ impl<T: Tree, J: Journal> Live<T, J> {
         // moved between others; of all of it there is no doubt.
         const SINGLY: usize = 32;
         if closed.names || closed.touched.len() > SINGLY {
-            {
-                let mut inodes = self.inodes();
-                inodes.syncing = std::mem::take(&mut inodes.unsynced);
-            }
+            self.inodes().sync_begins();
             self.tree.sync_all()?;
-            self.inodes().syncing.clear();
+            self.inodes().sync_ended();
             return Ok(());
         }
         closed.touched.iter().try_for_each(|inode| self.tree.sync(&inode.node))

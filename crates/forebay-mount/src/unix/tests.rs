@@ -312,3 +312,68 @@ fn attributes_and_extended_ones() {
         assert_eq!(t.set_xattr(node, b"odd.x", Some(b"")).err(), Some(Errno::OPNOTSUPP));
     }
 }
+
+/// By handle, and for a process that may not: what it holds is what it was.
+#[test]
+fn few_descriptors_hold_many_inodes() {
+    const MOST: usize = 20;
+    let bed = Bed::new("few");
+    for by_handle in [true, false] {
+        let cache = |fd: &OwnedFd| Cache::of(fd).limit(MOST, by_handle);
+        let tree = UnixTree::open_as(&bed.dir, cache).unwrap();
+        let by_handle = by_handle && am_root();
+        let content = |i: usize| format!("content {i}").into_bytes();
+        let make = |i: usize| {
+            let node = tree.create(&tree.root(), &content(i), &new(Kind::File, 0o644)).unwrap();
+            tree.write(&node, 0, &content(i)).unwrap();
+            node
+        };
+        let nodes: Vec<_> = (0..200).map(make).collect();
+        // The last name of some is gone, of which none has more than a handle by then.
+        for (i, node) in nodes.iter().enumerate().take(5) {
+            tree.pin(node, true).unwrap();
+            tree.unlink(&tree.root(), &content(i), false).unwrap();
+        }
+        for (i, node) in nodes.iter().enumerate() {
+            let mut bytes = [0; 20];
+            let n = tree.read(node, 0, &mut bytes).unwrap();
+            assert_eq!(&bytes[..n], content(i), "{i}");
+            assert_eq!(tree.attr(node).unwrap().nlink, u32::from(i >= 5), "{i}");
+            tree.sync(node).unwrap();
+        }
+        // Each has one besides, where it could not be opened again.
+        let most = if by_handle { MOST } else { nodes.len() + MOST };
+        assert!(tree.cache.open() <= most + 8, "{} are open", tree.cache.open());
+        // Only as many as are pinned stay, and the root.
+        tree.pin(&nodes[0], false).unwrap();
+        (0..3).for_each(|_| tree.cache.close_half());
+        let stale = tree.attr(&nodes[0]).err() == Some(Errno::STALE);
+        assert_eq!(stale, by_handle, "without its descriptor it is gone");
+        assert!(tree.attr(&nodes[1]).is_ok() && tree.attr(&nodes[150]).is_ok());
+        for i in 5..nodes.len() {
+            tree.unlink(&tree.root(), &content(i), false).unwrap();
+        }
+        drop(nodes);
+        assert!(tree.cache.open() <= 3, "{} are open", tree.cache.open());
+    }
+}
+
+/// The kernel tells an inode's own sync of the errors that it remembers.
+#[test]
+fn what_was_closed_after_a_write_is_synced_with_all() {
+    let bed = Bed::new("sight");
+    let cache = |fd: &OwnedFd| Cache::of(fd).limit(2, true);
+    let tree = UnixTree::open_as(&bed.dir, cache).unwrap();
+    let node = tree.create(&tree.root(), b"f", &new(Kind::File, 0o644)).unwrap();
+    assert!(!node.begin_sync());
+    tree.write(&node, 0, b"x").unwrap();
+    assert!(!node.begin_sync(), "it was held all the time");
+    tree.write(&node, 0, b"y").unwrap();
+    (0..3).for_each(|_| tree.cache.close_half());
+    tree.attr(&node).unwrap();
+    assert_eq!(node.begin_sync(), am_root());
+    assert!(!node.begin_sync());
+    (0..3).for_each(|_| tree.cache.close_half());
+    tree.read(&node, 0, &mut [0]).unwrap();
+    assert!(!node.begin_sync(), "nothing was written since");
+}

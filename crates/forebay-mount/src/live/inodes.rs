@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Inodes that the kernel knows, or an entry that is not synced.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::io::Errno;
+
+use super::{Content, Inode, Journal, Live};
+use crate::mark;
+use crate::record::{Fid, Kind};
+use crate::tree::{Attr, Result, Tree};
+
+#[derive(Debug)]
+struct Known<N> {
+    inode: Arc<Inode<N>>,
+    /// As the kernel counts them.
+    lookups: u64,
+}
+
+/// The inodes that are known, by number.
+#[derive(Debug)]
+pub(super) struct Inodes<N> {
+    known: HashMap<u64, Known<N>>,
+    /// Those that were dropped with bytes that no sync covers yet: the next one to sync
+    /// the file may know it by another object, and means them too.
+    unsynced: HashSet<u64>,
+    /// The same of before the sync of the whole tree that is on its way.
+    syncing: HashSet<u64>,
+}
+
+impl<N> Inodes<N> {
+    /// The root is known for as long as there is a mount.
+    pub fn of(root: &Arc<Inode<N>>) -> Inodes<N> {
+        let known = Known { inode: root.clone(), lookups: 1 };
+        Inodes {
+            known: HashMap::from([(root.ino, known)]),
+            unsynced: HashSet::new(),
+            syncing: HashSet::new(),
+        }
+    }
+
+    /// A sync of the whole tree begins.
+    pub fn sync_begins(&mut self) {
+        self.syncing = std::mem::take(&mut self.unsynced);
+    }
+
+    pub fn sync_ended(&mut self) {
+        self.syncing.clear();
+    }
+
+    /// One that an entry of an unsynced group names is kept, so that it has one fid; but for
+    /// one that is gone: its number may be another's soon.
+    fn drop_unused(&mut self, ino: u64) -> Option<Arc<Inode<N>>> {
+        let is_gone = |k: &Known<N>| k.inode.gone.load(Ordering::Relaxed);
+        let unused =
+            |k: &Known<N>| k.lookups == 0 && (is_gone(k) || Arc::strong_count(&k.inode) == 1);
+        if !self.known.get(&ino).is_some_and(unused) {
+            return None;
+        }
+        let known = self.known.remove(&ino)?;
+        if !is_gone(&known) && !known.inode.content().dirty.is_empty() {
+            self.unsynced.insert(ino);
+        }
+        Some(known.inode)
+    }
+}
+
+impl<T: Tree, J: Journal> Live<T, J> {
+    pub(super) fn inodes(&self) -> MutexGuard<'_, Inodes<T::Node>> {
+        self.inodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The inode that the kernel knows by this number.
+    pub fn inode(&self, ino: u64) -> Result<Arc<Inode<T::Node>>> {
+        self.inodes().known.get(&ino).map(|k| k.inode.clone()).ok_or(Errno::STALE)
+    }
+
+    /// The one object of an inode.  Its number is not used again while a node is held.
+    pub(super) fn meet(
+        &self,
+        node: T::Node,
+        attr: &Attr,
+        fid: Option<Fid>,
+        lookups: u64,
+    ) -> Arc<Inode<T::Node>> {
+        let mut inodes = self.inodes();
+        let Inodes { known, unsynced, syncing } = &mut *inodes;
+        let known = known.entry(attr.ino).or_insert_with(|| {
+            let mut content = Content::default();
+            let unsynced = unsynced.remove(&attr.ino) || syncing.contains(&attr.ino);
+            // A new one has but the number of one that is gone.
+            if unsynced && fid.is_none() && attr.kind == Kind::File {
+                content.dirty.add_all();
+            }
+            let inode = Arc::new(Inode {
+                ino: attr.ino,
+                kind: attr.kind,
+                node,
+                fid: fid.unwrap_or_else(|| self.new_fid()),
+                gone: AtomicBool::new(false),
+                bound: AtomicU64::new(0),
+                content: Mutex::new(content),
+            });
+            Known { inode, lookups: 0 }
+        });
+        known.lookups += lookups;
+        known.inode.clone()
+    }
+
+    pub(super) fn new_fid(&self) -> Fid {
+        self.next_fid.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A name is looked up for the kernel, which then knows the inode once more.
+    /// A directory with a mark of its own is not entered: another log may hold what it lacks.
+    pub fn lookup(&self, dir: &Inode<T::Node>, name: &[u8]) -> Result<(Arc<Inode<T::Node>>, Attr)> {
+        if mark::is_own(name) {
+            return Err(Errno::NOENT);
+        }
+        let node = self.tree.lookup(&dir.node, name)?.ok_or(Errno::NOENT)?;
+        let attr = self.tree.attr(&node)?;
+        if attr.kind == Kind::Directory && mark::is_marked(&self.tree, &node)? {
+            return Err(Errno::BUSY);
+        }
+        Ok((self.meet(node, &attr, None, 1), attr))
+    }
+
+    /// The kernel forgets that it looked an inode up, that often.
+    pub fn forget(&self, ino: u64, lookups: u64) {
+        let mut inodes = self.inodes();
+        if let Some(k) = inodes.known.get_mut(&ino) {
+            k.lookups = k.lookups.saturating_sub(lookups);
+        }
+        let dropped = inodes.drop_unused(ino);
+        drop(inodes);
+        self.unpin(dropped);
+    }
+
+    /// Nobody knows it any more, but perhaps an unsynced group.
+    fn unpin(&self, inode: Option<Arc<Inode<T::Node>>>) {
+        if let Some(inode) = inode {
+            let _ = self.tree.pin(&inode.node, false);
+        }
+    }
+
+    /// Of an operation that may take the last name of an inode that is in use.
+    pub(super) fn losing_name<R>(
+        &self,
+        inode: &Arc<Inode<T::Node>>,
+        operation: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        self.tree.pin(&inode.node, true)?;
+        let done = operation();
+        match self.tree.attr(&inode.node) {
+            Ok(attr) if attr.nlink > 0 => drop(self.tree.pin(&inode.node, false)),
+            Ok(_) => inode.gone.store(true, Ordering::Relaxed),
+            Err(_) => {}
+        }
+        done
+    }
+
+    /// An inode that an operation is about, and that the kernel need not know.
+    pub(super) fn existing(
+        &self,
+        dir: &Inode<T::Node>,
+        name: &[u8],
+    ) -> Result<Option<Arc<Inode<T::Node>>>> {
+        let Some(node) = self.tree.lookup(&dir.node, name)? else { return Ok(None) };
+        let attr = self.tree.attr(&node)?;
+        Ok(Some(self.meet(node, &attr, None, 0)))
+    }
+
+    /// Drops what [`Live::existing`] met, if nobody else knows it.
+    pub(super) fn done_with(&self, inode: Arc<Inode<T::Node>>) {
+        let ino = inode.ino;
+        drop(inode);
+        let dropped = self.inodes().drop_unused(ino);
+        self.unpin(dropped);
+    }
+}

@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Inodes that are held, by as few descriptors as may be.
+//!
+//! Where the process may open by file handle, an inode is its handle, and its descriptors
+//! are a cache: the oldest that were not used lately are closed when there are many.  One
+//! that may lose its last name is pinned before that ([`Node::pin`]), since a handle opens
+//! nothing that has none.  Where it may not, the descriptor of O_PATH stays, and those for
+//! reading and writing are the cache.
+//!
+//! A descriptor that is closed after a write, with no other that holds the inode, takes the
+//! knowledge with it whether the write-back failed ([`Node::begin_sync`]).
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use forebay_engine::handle::{file_handle, open_handle};
+use rustix::fs::{self, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use rustix::process::{getrlimit, Resource};
+
+use super::{kind_of, HELD, LISTED};
+use crate::record::Kind;
+use crate::tree::{Handle, Result};
+
+/// An open descriptor, which counts.
+#[derive(Debug)]
+pub struct Descriptor {
+    fd: OwnedFd,
+    cache: Arc<Cache>,
+}
+
+impl Descriptor {
+    /// A path that is this inode, whatever its names are, and also if it is a symlink; as
+    /// long as this lives.
+    pub fn path(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.fd.as_raw_fd()).into()
+    }
+
+    pub fn reopen(&self, flags: OFlags) -> Result<OwnedFd> {
+        fs::open(self.path(), flags | OFlags::CLOEXEC, Mode::empty())
+    }
+}
+
+impl AsFd for Descriptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        self.cache.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The descriptors of a tree.
+#[derive(Debug)]
+pub struct Cache {
+    /// A directory of the file system, where this process may open by handle.
+    mount: Option<OwnedFd>,
+    open: AtomicUsize,
+    most: usize,
+    /// Inodes with descriptors, the oldest first; some may be gone.
+    queue: Mutex<VecDeque<Weak<Held>>>,
+}
+
+impl Cache {
+    /// Of the file system that `root` is a directory of.
+    pub fn of(root: &OwnedFd) -> Arc<Cache> {
+        const MOST: u64 = 1 << 16;
+        let mount = fs::openat(root, ".", LISTED, Mode::empty()).ok().filter(|mount| {
+            let handle = file_handle(root.as_fd());
+            handle.is_ok_and(|handle| open_handle(mount.as_fd(), &handle, HELD).is_ok())
+        });
+        // The other half is for the rest of the process.
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let most = (limit / 2).clamp(16, MOST) as usize;
+        Arc::new(Cache { mount, open: AtomicUsize::new(0), most, queue: Mutex::default() })
+    }
+
+    /// As for a process that may open few, and perhaps none by handle.
+    #[cfg(test)]
+    pub(super) fn limit(self: Arc<Cache>, most: usize, by_handle: bool) -> Arc<Cache> {
+        let cache = Arc::into_inner(self).expect("nothing is held yet");
+        Arc::new(Cache { most, mount: cache.mount.filter(|_| by_handle), ..cache })
+    }
+
+    #[cfg(test)]
+    pub(super) fn open(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    fn counted(self: &Arc<Cache>, fd: OwnedFd) -> Arc<Descriptor> {
+        self.open.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Descriptor { fd, cache: self.clone() })
+    }
+
+    fn queue(&self) -> MutexGuard<'_, VecDeque<Weak<Held>>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Closes what was not used lately while more than `most` are open; looks at no more
+    /// than `looks` inodes.
+    fn close(&self, most: usize, looks: usize) {
+        let mut queue = self.queue();
+        if queue.len() > 64 + 4 * self.open.load(Ordering::Relaxed) {
+            queue.retain(|held| held.strong_count() > 0);
+        }
+        for _ in 0..looks {
+            if self.open.load(Ordering::Relaxed) <= most {
+                break;
+            }
+            let Some(weak) = queue.pop_front() else { break };
+            let Some(held) = weak.upgrade() else { continue };
+            // Who opens another of this one has it locked, and does not wait for it here.
+            let closed = held.slot.try_lock().is_ok_and(|mut slot| slot.close(held.fixed));
+            if !closed {
+                queue.push_back(weak);
+            }
+        }
+    }
+
+    /// What opens something for a moment; once more if the process has too many open.
+    pub fn room<T>(&self, open: impl Fn() -> Result<T>) -> Result<T> {
+        match open() {
+            Err(Errno::MFILE | Errno::NFILE) => {
+                self.close_half();
+                open()
+            }
+            opened => opened,
+        }
+    }
+
+    pub(super) fn close_half(&self) {
+        let most = self.open.load(Ordering::Relaxed) / 2;
+        let looks = 2 * self.queue().len();
+        self.close(most, looks);
+    }
+}
+
+/// An inode of a [`super::UnixTree`].
+#[derive(Clone, Debug)]
+pub struct Node(Arc<Held>);
+
+#[derive(Debug)]
+pub struct Held {
+    cache: Arc<Cache>,
+    handle: Result<Handle>,
+    kind: Kind,
+    ino: u64,
+    /// What is closed could not be opened again.
+    fixed: bool,
+    slot: Mutex<Slot>,
+}
+
+/// What is open of an inode.
+#[derive(Debug, Default)]
+struct Slot {
+    /// Of O_PATH; of a file that was made here, for reading and writing.
+    held: Option<Arc<Descriptor>>,
+    made: bool,
+    /// A file's, for reading and writing.
+    both: Option<Arc<Descriptor>>,
+    /// Where that cannot be had: a file's for reading, and a directory's.
+    reading: Option<Arc<Descriptor>>,
+    pinned: bool,
+    queued: bool,
+    /// Since the cache looked at it last.
+    used: bool,
+    /// Since the last sync.
+    written: bool,
+    /// It was closed after it was written.
+    lost_sight: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Want {
+    Any,
+    Reading,
+    Writing,
+}
+
+impl Slot {
+    fn has(&self, want: Want) -> Option<&Arc<Descriptor>> {
+        let made = || self.held.as_ref().filter(|_| self.made);
+        match want {
+            Want::Any => self.held.as_ref().or(self.both.as_ref()).or(self.reading.as_ref()),
+            Want::Reading => self.reading.as_ref(),
+            Want::Writing => made().or(self.both.as_ref()),
+        }
+    }
+
+    /// `false`: it was used lately, or is to stay.
+    fn close(&mut self, fixed: bool) -> bool {
+        if self.pinned || std::mem::take(&mut self.used) {
+            return false;
+        }
+        (self.both, self.reading) = (None, None);
+        if !fixed {
+            self.held = None;
+            self.made = false;
+            self.lost_sight |= self.written;
+        }
+        self.queued = false;
+        true
+    }
+}
+
+impl Node {
+    /// `made`: for reading and writing.
+    pub(super) fn new(cache: &Arc<Cache>, fd: OwnedFd, stat: &Stat, made: bool) -> Node {
+        let handle = file_handle(fd.as_fd()).map(Handle);
+        let held = cache.counted(fd);
+        let node = Node(Arc::new(Held {
+            cache: cache.clone(),
+            fixed: cache.mount.is_none() || handle.is_err(),
+            handle,
+            kind: kind_of(FileType::from_raw_mode(stat.st_mode)).unwrap_or(Kind::File),
+            ino: stat.st_ino,
+            slot: Mutex::new(Slot { held: Some(held), made, ..Slot::default() }),
+        }));
+        node.opened(node.slot());
+        node
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Slot> {
+        self.0.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It has a descriptor more.
+    fn opened(&self, mut slot: MutexGuard<'_, Slot>) {
+        const LOOKS: usize = 64;
+        let queued = std::mem::replace(&mut slot.queued, true);
+        drop(slot);
+        let cache = &self.0.cache;
+        if !queued {
+            cache.queue().push_back(Arc::downgrade(&self.0));
+        }
+        if cache.open.load(Ordering::Relaxed) > cache.most {
+            cache.close(cache.most, LOOKS);
+        }
+    }
+
+    pub fn kind(&self) -> Kind {
+        self.0.kind
+    }
+
+    /// The inode's number.
+    pub fn ino(&self) -> u64 {
+        self.0.ino
+    }
+
+    pub fn handle(&self) -> Result<Handle> {
+        self.0.handle.clone()
+    }
+
+    /// `writes`: for that, and not only to be open for it.
+    fn get(&self, want: Want, writes: bool) -> Result<Arc<Descriptor>> {
+        const TRIES: u32 = 3;
+        for last in (0..TRIES).rev() {
+            let mut slot = self.slot();
+            slot.used = true;
+            slot.written |= writes;
+            if let Some(fd) = slot.has(want) {
+                return Ok(fd.clone());
+            }
+            match self.open(&slot, want) {
+                Ok(fd) => {
+                    let fd = self.0.cache.counted(fd);
+                    *match want {
+                        Want::Any => &mut slot.held,
+                        Want::Reading => &mut slot.reading,
+                        Want::Writing => &mut slot.both,
+                    } = Some(fd.clone());
+                    self.opened(slot);
+                    return Ok(fd);
+                }
+                Err(Errno::MFILE | Errno::NFILE) if last > 0 => {
+                    drop(slot);
+                    self.0.cache.close_half();
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Err(Errno::MFILE)
+    }
+
+    fn open(&self, slot: &Slot, want: Want) -> Result<OwnedFd> {
+        let flags = match (want, self.kind()) {
+            (Want::Any, _) => HELD,
+            (Want::Reading, Kind::Directory) => LISTED,
+            (Want::Reading, _) => OFlags::RDONLY,
+            (Want::Writing, _) => OFlags::RDWR,
+        };
+        match (slot.has(Want::Any), &self.0.cache.mount, &self.0.handle) {
+            (Some(fd), ..) => fd.reopen(flags),
+            (None, Some(mount), Ok(handle)) => open_handle(mount.as_fd(), &handle.0, flags),
+            _ => Err(Errno::STALE),
+        }
+    }
+
+    /// Of whatever kind: for what O_PATH can do.
+    pub fn fd(&self) -> Result<Arc<Descriptor>> {
+        self.get(Want::Any, false)
+    }
+
+    /// For reading, and for writing where the file lets itself be opened so.
+    pub fn reading(&self) -> Result<Arc<Descriptor>> {
+        match self.kind() {
+            Kind::File => {}
+            Kind::Directory => return self.get(Want::Reading, false),
+            _ => return Err(Errno::INVAL),
+        }
+        if let Some(fd) = self.slot().has(Want::Reading) {
+            return Ok(fd.clone());
+        }
+        // A program that runs, a file that is immutable or another's.
+        self.get(Want::Writing, false).or_else(|_| self.get(Want::Reading, false))
+    }
+
+    pub fn writing(&self) -> Result<Arc<Descriptor>> {
+        match self.kind() {
+            Kind::File => self.get(Want::Writing, true),
+            Kind::Directory => Err(Errno::ISDIR),
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    /// It may lose its last name: from now on its descriptor stays.
+    pub fn pin(&self) -> Result<()> {
+        self.fd()?;
+        self.slot().pinned = true;
+        // It may have been closed in between.
+        self.fd().map(drop)
+    }
+
+    pub fn unpin(&self) {
+        self.slot().pinned = false;
+    }
+
+    /// What was written before is to be durable after this.  `true`: the inode's own sync
+    /// would not know of an error of its write-back.
+    pub fn begin_sync(&self) -> bool {
+        let mut slot = self.slot();
+        slot.written = false;
+        std::mem::take(&mut slot.lost_sight)
+    }
+}
