@@ -37,7 +37,8 @@
 
 /* A new log, in state none and claimed.  Embedded unless flags say else: enum
  * fby_log_flags, others are -FBY_E_GEOMETRY.  -FBY_E_NAME, -FBY_E_VOLUME_EXISTS (volumes
- * and logs have one name space), -FBY_E_VOLUME_TABLE_FULL. */
+ * and logs have one name space), -FBY_E_VOLUME_TABLE_FULL.  -FBY_E_VOLUME_DAMAGED: the
+ * record of one cannot be read, which may be a log of this name, with entries. */
 int fby_log_add(struct fby_pool *p, const char *name, u32 flags, u16 *log);
 /* -FBY_E_LOG_STATE while it is not in state none, -FBY_E_LOG_UNCLAIMED where its consumer
  * may know it in another; with discard it is removed all the same, and its entries are

@@ -27,6 +27,7 @@ bool fby_logs_in_flight(const struct fby_logs *p, u16 log)
 	return false;
 }
 
+/* Before a slot is taken: what is refused opens no chunk, and waits for none. */
 static int append_check(const struct fby_logs *p, u16 log, u64 txg, u64 length)
 {
 	const struct fby_log *l;
@@ -44,7 +45,7 @@ static int append_check(const struct fby_logs *p, u16 log, u64 txg, u64 length)
 		return -FBY_E_LOG_SKIPS;
 	if (!(fby_load(&l->gate) & FBY_GATE_OPEN))
 		return l->claimed || l->header.state != FBY_LOG_LOGGING ? -FBY_E_LOG_STATE : -FBY_E_LOG_UNCLAIMED;
-	return FBY_DONE;
+	return refused[fby_log_admit(fby_load(&l->synced), txg)];
 }
 
 static u64 length_of(const struct fby_vec *vec, u32 nvec)

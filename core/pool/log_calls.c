@@ -9,6 +9,15 @@ int fby_log_find(struct fby_pool *p, const char *name, u16 *log)
 	return fby_table_find(p, FBY_OWNER_LOG, name, log) ? FBY_DONE : -FBY_E_NO_LOG;
 }
 
+/* A record that cannot be read may be of any name: none is known to be free. */
+static bool names_known(const struct fby_pool *p)
+{
+	for (u32 i = 0; i < p->space.store.sb.nvolumes; i++)
+		if (p->space.owner[i].damaged)
+			return false;
+	return true;
+}
+
 int fby_log_add(struct fby_pool *p, const char *name, u32 flags, u16 *log)
 {
 	struct fby_log_record r = { .kind = FBY_OWNER_LOG, .home = flags };
@@ -22,6 +31,8 @@ int fby_log_add(struct fby_pool *p, const char *name, u32 flags, u16 *log)
 		return -FBY_E_NAME;
 	if (fby_table_find(p, FBY_OWNER_KINDS, name, log))
 		return -FBY_E_VOLUME_EXISTS;
+	if (!names_known(p))
+		return -FBY_E_VOLUME_DAMAGED;
 	i = fby_table_place(p);
 	if (i == p->space.store.sb.nvolumes)
 		return -FBY_E_VOLUME_TABLE_FULL;

@@ -76,10 +76,13 @@ static void no_volume(void)
 	pool_restore();
 }
 
-/* Nobody knows whose the place was; removed, it has no chunk: of the next volume there,
- * destage would take the lines of a log's chunk for pages. */
+/* Nobody knows whose the place was, so that no log is added, which might be it; removed, it
+ * has no chunk: of the next volume there, destage would take the lines of a log's chunk for
+ * pages. */
 static void record_lost(void)
 {
+	u16 index;
+
 	log_make(0);
 	EXPECT(log_append(1) == FBY_DONE);
 	memset(media.base + FBY_VT_OFFSET + 2 * LOG * sizeof(struct fby_volume_record), 0x55,
@@ -87,9 +90,11 @@ static void record_lost(void)
 	recover();
 	EXPECT(pool->space.owner[LOG].damaged && pool->space.owner[LOG].nchunks == 1);
 	EXPECT(fby_log_remove(pool, LOG, true) == -FBY_E_VOLUME_DAMAGED);
+	EXPECT(fby_log_add(pool, "another", 0, &index) == -FBY_E_VOLUME_DAMAGED);
 	EXPECT(fby_volume_remove(pool, LOG, false) == -FBY_E_VOLUME_DIRTY);
 	EXPECT(fby_volume_remove(pool, LOG, true) == FBY_DONE);
 	EXPECT(pool->space.owner[LOG].nchunks == 0 && pool->space.owner[LOG].first == FBY_NO_CHUNK);
+	EXPECT(fby_log_add(pool, "another", 0, &index) == FBY_DONE && index == LOG);
 	pool_restore();
 }
 
@@ -148,6 +153,32 @@ static void claimed_too_high(void)
 	EXPECT(fby_log_claim(pool, LOG, FBY_NUMBER_END, &h, node, &n, &r) == -FBY_E_NUMBERS);
 	recover();
 	EXPECT(fby_log_claim(pool, LOG, 0, &h, node, &n, &r) == FBY_DONE && n == 2 && r.replayed == 2);
+	pool_restore();
+}
+
+static enum fby_log_verdict nobody_asks(void *arg, const struct fby_log_node *node,
+					const struct fby_log_position *next)
+{
+	(void)arg;
+	(void)node;
+	(void)next;
+	EXPECT(false);
+	return FBY_LOG_STOP;
+}
+
+/* Not before the claim, and not of a log in use, nor of one in no state. */
+static void replayed_too_early(void)
+{
+	struct fby_log_node node[1] = { { .txg = 1, .gen = 1, .id = 1 } };
+	struct fby_log_result r;
+
+	log_make(0);
+	EXPECT(log_append(1) == FBY_DONE);
+	EXPECT(fby_log_replay(pool, LOG, node, 1, nobody_asks, NULL, &r) == -FBY_E_LOG_STATE);
+	recover();
+	EXPECT(fby_log_replay(pool, LOG, node, 1, nobody_asks, NULL, &r) == -FBY_E_LOG_UNCLAIMED);
+	destroy_log();
+	EXPECT(fby_log_replay(pool, LOG, node, 1, nobody_asks, NULL, &r) == -FBY_E_LOG_STATE);
 	pool_restore();
 }
 
@@ -420,6 +451,7 @@ void test_logs(void)
 	ended(destroy_log, -FBY_E_LOG_STATE);
 	ended(volume_instead, -FBY_E_NO_LOG);
 	claimed_too_high();
+	replayed_too_early();
 	read_only();
 	for (u32 flags = 0; flags <= FBY_LOG_CONSUMER; flags++) {
 		for (u32 seals = 3; seals <= FBY_SEALS; seals++) {

@@ -31,9 +31,12 @@ pub fn run(a: &args::Replay) -> anyhow::Result<u8> {
         },
         dry_run: a.dry_run,
     };
-    let done = recovery.run(&mut |done, total| {
-        bar.show(&Work { what: what.clone(), done_bytes: done, total_bytes: total, trouble: None });
-    });
+    let mut progress = |done_bytes, total_bytes| {
+        bar.show(&Work { what: what.clone(), done_bytes, total_bytes, trouble: None });
+    };
+    // A log that is not there is a wrong name, and not one that holds nothing.
+    let known = pool.log_info(&a.log).map_err(RecoverError::from);
+    let done = known.and_then(|_| recovery.run(&mut progress));
     bar.end();
     // Replayed or not, what is logged is safe and the pool closed in order.
     pool.close()?;

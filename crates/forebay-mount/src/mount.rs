@@ -213,7 +213,7 @@ impl Mount {
 
         let below = open_tree(tree).map_err(tree_error)?;
         let found = mark::find_beside(&below).map_err(mark_error)?;
-        if pool.log_info(&options.log).is_err() {
+        if let Err(forebay::Error::NoLog { .. }) = pool.log_info(&options.log) {
             pool.log_add(&options.log, forebay::LogHome::Embedded)?;
         }
         let log = pool.log(&options.log, &LogOptions::default())?;

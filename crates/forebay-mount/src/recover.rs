@@ -86,7 +86,10 @@ impl Recovery<'_> {
     /// nothing.  `progress` gets what is done of how much.
     pub fn run(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<Option<Report>, RecoverError> {
         let tree = self.open().map_err(|cause| RecoverError::Tree { path: self.path(), cause })?;
-        let info = self.pool.log_info(self.log).ok().filter(|info| info.state != LogState::None);
+        let info = match self.pool.log_info(self.log) {
+            Err(forebay::Error::NoLog { .. }) => None,
+            info => Some(info?).filter(|info| info.state != LogState::None),
+        };
         let period = info.as_ref().and_then(|info| info.guid);
         let found = mark::find_beside(&tree).map_err(self.of_mark())?;
         let verdict = mark::judge(&found, self.pool.uuid(), self.log, period);

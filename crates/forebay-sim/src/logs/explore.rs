@@ -216,8 +216,8 @@ impl Explorer<'_> {
     ) -> Result<(), String> {
         let index = self.bed.engine.log_find(&name(log)).map_err(|e| format!("find: {e}"))?;
         let info = self.bed.engine.log_info(index).map_err(|e| format!("info: {e}"))?;
-        if info.missing != 0 {
-            return Err(format!("recovery misses {} entries", info.missing));
+        if info.missing != 0 || info.incomplete {
+            return Err(format!("recovery misses {} entries, or chunks", info.missing));
         }
         let mut header = if known.consumer { known.header } else { info.header };
         if header.state == sys::FBY_LOG_NONE {

@@ -4,11 +4,12 @@
 use std::fmt;
 
 use forebay_engine::log_order;
-use forebay_engine::logs::{Header, Node, Outcome, Position};
+use forebay_engine::logs::{Header, LogInfo as RawInfo, Node, Outcome, Position};
 use forebay_engine::sys;
 use serde::{Deserialize, Serialize};
 
-use super::{EntryName, Log, LogHeader, LogState};
+use super::info::incomplete;
+use super::{EntryName, Log, LogHeader};
 use crate::engine::Code;
 use crate::error::{log_error, Error, Result};
 
@@ -40,7 +41,8 @@ pub enum ReplayEnd {
     /// All that there was is replayed.
     #[default]
     Complete,
-    /// An entry is missing, or damaged: what depends on it is not replayed.
+    /// An entry is missing, or damaged: what depends on it is not replayed.  Or all that
+    /// there is was replayed, and the pool knows of something that is not there.
     Missing,
     /// By the consumer.
     Stopped,
@@ -80,8 +82,13 @@ pub struct ReplayReport {
     pub first_damaged: Option<Witness>,
     /// Entries not replayed: from the witness or the stop on.
     pub left: u64,
-    /// Where `end` is [`ReplayEnd::Missing`].
+    /// Where `end` is [`ReplayEnd::Missing`]; `None`: no entry shows it.
     pub witness: Option<Witness>,
+    /// Entries that recovery has not found, and that there were; at least so many.  Some may
+    /// have been obsolete.
+    pub missing: u64,
+    /// Chunks were lost that held entries of the log, or may have.
+    pub incomplete: bool,
 }
 
 fn witness(node: &Node) -> Option<Witness> {
@@ -90,9 +97,12 @@ fn witness(node: &Node) -> Option<Witness> {
 }
 
 impl ReplayReport {
-    pub(crate) fn of(outcome: &Outcome) -> ReplayReport {
+    /// `info`: of the log.
+    pub(crate) fn of(outcome: &Outcome, info: &RawInfo) -> ReplayReport {
+        let incomplete = incomplete(info);
         ReplayReport {
             end: match outcome.end {
+                sys::FBY_LOG_COMPLETE if info.missing > 0 || incomplete => ReplayEnd::Missing,
                 sys::FBY_LOG_COMPLETE => ReplayEnd::Complete,
                 sys::FBY_LOG_MISSING => ReplayEnd::Missing,
                 _ => ReplayEnd::Stopped,
@@ -105,6 +115,8 @@ impl ReplayReport {
             first_damaged: witness(&outcome.first_damaged),
             left: outcome.left,
             witness: witness(&outcome.witness).filter(|_| outcome.end == sys::FBY_LOG_MISSING),
+            missing: info.missing,
+            incomplete,
         }
     }
 }
@@ -120,6 +132,12 @@ impl fmt::Display for ReplayReport {
                     write!(f, ": one before {w} is missing or damaged")?;
                 }
             }
+        }
+        if self.missing > 0 {
+            write!(f, "; {} entries MISSING", self.missing)?;
+        }
+        if self.incomplete {
+            f.write_str("; chunks of it may be LOST")?;
         }
         if let Some(d) = &self.first_damaged {
             write!(f, "; {} damaged, first {d}", self.damaged)?;
@@ -152,8 +170,9 @@ pub struct Claimed {
 
 impl Claimed {
     pub(super) fn new(log: Log, nodes: Vec<Node>, outcome: &Outcome) -> Result<Claimed> {
-        let complete = log.info()?.state == LogState::None;
-        Ok(Claimed { log, nodes, report: ReplayReport::of(outcome), complete })
+        let info = log.raw_info()?;
+        let complete = info.header.state == sys::FBY_LOG_NONE;
+        Ok(Claimed { log, nodes, report: ReplayReport::of(outcome, &info), complete })
     }
 
     /// What a replay would come to, as far as the entries' headers tell: their data is
@@ -173,13 +192,15 @@ impl Claimed {
     /// last entry before a crash may come twice.
     ///
     /// An entry that cannot be read is passed over, with all that depend on it: then
-    /// the end is [`Error::LogIncomplete`], which names it.  The replay may be called
-    /// again, and goes on where it ended.
+    /// the end is [`Error::LogIncomplete`], which names it.  So it is where recovery has not
+    /// found all that there was, though no entry depends on it: all that is left was handed
+    /// out then.  The replay may be called again, and goes on where it ended.
     pub fn replay(
         &mut self,
         mut effect: impl FnMut(&LogEntry<'_>, &LogHeader) -> Effect,
     ) -> Result<ReplayReport> {
-        let header = self.log.raw_info()?.header;
+        let info = self.log.raw_info()?;
+        let header = info.header;
         if self.complete && header.state == sys::FBY_LOG_NONE {
             return Ok(ReplayReport::default());
         }
@@ -199,8 +220,8 @@ impl Claimed {
         if let Some(e) = failed {
             return Err(log_error(self.log.name(), e));
         }
-        self.complete = outcome.end == sys::FBY_LOG_COMPLETE;
-        let report = ReplayReport::of(&outcome);
+        let report = ReplayReport::of(&outcome, &info);
+        self.complete = report.end == ReplayEnd::Complete;
         match report.end {
             ReplayEnd::Missing => {
                 Err(Error::LogIncomplete { name: self.log.name().into(), report: Box::new(report) })

@@ -68,6 +68,8 @@ pub struct LogCheck {
     pub replay: Option<ReplayReport>,
     /// Entries that there were, and recovery has not found; at least so many.
     pub missing: u64,
+    /// Chunks were lost that held entries of the log, or may have.
+    pub incomplete: bool,
     /// Entries whose data fails its checksum.
     pub damaged: u64,
 }
@@ -76,7 +78,8 @@ impl LogCheck {
     /// Nothing is lost.
     pub fn is_ok(&self) -> bool {
         let complete = |r: &ReplayReport| r.end == ReplayEnd::Complete && r.twins == 0;
-        self.missing == 0 && self.damaged == 0 && self.replay.as_ref().is_none_or(complete)
+        let found = self.missing == 0 && !self.incomplete;
+        found && self.damaged == 0 && self.replay.as_ref().is_none_or(complete)
     }
 }
 
@@ -87,6 +90,9 @@ impl fmt::Display for LogCheck {
             return f.write_str("nothing missing");
         }
         write!(f, "{} entries missing, {} damaged", self.missing, self.damaged)?;
+        if self.incomplete {
+            f.write_str(", chunks of it may be LOST")?;
+        }
         if let Some(replay) = &self.replay {
             write!(f, "; a replay would be {replay}")?;
         }

@@ -80,6 +80,8 @@ pub struct LogInfo {
     pub entries: u64,
     /// Entries that recovery has not found, and that there were; at least so many.
     pub missing: u64,
+    /// Chunks were lost that held entries of the log, or may have.
+    pub incomplete: bool,
     pub chunks: u32,
     /// Chunks that wait for a claim, or for the end of a replay.
     pub held_chunks: u32,
@@ -87,6 +89,12 @@ pub struct LogInfo {
     /// Since the pool was opened.
     pub appends: u64,
     pub appended_bytes: u64,
+}
+
+/// Of what is to be replayed something may be lost that no entry tells of.
+pub(super) fn incomplete(raw: &RawInfo) -> bool {
+    let ended = raw.header.state == sys::FBY_LOG_NONE && (raw.claimed || !raw.consumer);
+    raw.incomplete && !ended
 }
 
 pub(crate) fn log_info(index: u16, raw: &RawInfo) -> LogInfo {
@@ -108,6 +116,7 @@ pub(crate) fn log_info(index: u16, raw: &RawInfo) -> LogInfo {
         unsynced_txgs,
         entries,
         missing: raw.missing,
+        incomplete: incomplete(raw),
         chunks: raw.chunks,
         held_chunks: if open { 0 } else { raw.chunks },
         largest_entry_bytes: raw.most,
@@ -129,6 +138,9 @@ impl fmt::Display for LogInfo {
         }
         if self.missing > 0 {
             write!(f, ", {} entries MISSING", self.missing)?;
+        }
+        if self.incomplete {
+            f.write_str(", chunks of it may be LOST")?;
         }
         Ok(())
     }

@@ -87,7 +87,8 @@ impl Pool {
             });
         }
         let failed = |e| log_error(name, e);
-        let header = self.engine().log_info(index).map_err(failed)?.header;
+        let raw = self.engine().log_info(index).map_err(failed)?;
+        let header = raw.header;
         let found = self.walk_log(index, false).map_err(failed)?;
         let nodes: Vec<_> =
             found.iter().filter(|e| e.entry.guid == header.guid).map(|e| e.node).collect();
@@ -108,7 +109,7 @@ impl Pool {
                 sys::FBY_LOG_STOP
             }
         });
-        let report = Box::new(ReplayReport::of(&outcome));
+        let report = Box::new(ReplayReport::of(&outcome, &raw));
         match (error, report.end) {
             (Some(e), _) => Err(failed(e)),
             (None, ReplayEnd::Missing) => Err(Error::LogIncomplete { name: name.into(), report }),
@@ -117,7 +118,8 @@ impl Pool {
     }
 
     fn dry(&self, index: u16, data: bool) -> Result<ReplayReport, Code> {
-        let header = self.engine().log_info(index)?.header;
+        let info = self.engine().log_info(index)?;
+        let header = info.header;
         if header.state == sys::FBY_LOG_NONE {
             return Ok(ReplayReport::default());
         }
@@ -135,7 +137,7 @@ impl Pool {
                 true => sys::FBY_LOG_DAMAGED,
                 false => sys::FBY_LOG_REPLAYED,
             });
-        Ok(ReplayReport::of(&outcome))
+        Ok(ReplayReport::of(&outcome, &info))
     }
 
     /// Of each log: is anything missing or damaged of what is to be replayed?
@@ -155,7 +157,8 @@ impl Pool {
                 }
                 false => replay.as_ref().map_or(0, |r| r.damaged),
             };
-            Ok(LogCheck { log: info.name, replay, missing: info.missing, damaged })
+            let (missing, incomplete) = (info.missing, info.incomplete);
+            Ok(LogCheck { log: info.name, replay, missing, incomplete, damaged })
         });
         checked.collect()
     }

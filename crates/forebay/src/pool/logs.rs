@@ -2,6 +2,7 @@
 //! Logs of an open pool: added, opened, removed, listed.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::{Mutex, Weak};
 
 use forebay_engine::{sys, Decision};
@@ -11,6 +12,7 @@ use crate::core::Core;
 use crate::engine::Code;
 use crate::error::{log_error, Error, Result};
 use crate::log::{self, log_info, Log, LogHome, LogInfo, LogOptions};
+use crate::status::VolumeInfo;
 
 /// Logs that have handles, by number.
 pub(crate) type Open = Mutex<HashMap<u16, Vec<Weak<log::Inner>>>>;
@@ -39,16 +41,38 @@ impl Core {
                 code: sys::FBY_E_NO_LOG,
             });
         }
-        Err(Error::NoLog {
-            pool: self.path().to_path_buf(),
-            name: name.into(),
-            known: self.logs().into_iter().map(|l| l.name).collect(),
-        })
+        Err(Error::no_log(self.path(), name, &self.logs(), &self.volumes()))
+    }
+}
+
+impl Error {
+    /// What is said of a log that is not there, or may be one whose record is damaged.
+    pub fn no_log(pool: &Path, name: &str, logs: &[LogInfo], volumes: &[VolumeInfo]) -> Error {
+        let (pool, name) = (pool.to_path_buf(), name.to_owned());
+        match volumes.iter().find(|v| v.damaged) {
+            None => {
+                Error::NoLog { pool, name, known: logs.iter().map(|l| l.name.clone()).collect() }
+            }
+            Some(v) => Error::Damaged {
+                path: pool,
+                cause: format!(
+                    "no log {name} can be read, but both copies of record #{} are damaged, \
+                     which may be its",
+                    v.index
+                ),
+                way_out: format!(
+                    "restore the pool from a copy, or remove what the record was of, with all \
+                     that it holds: forebay volume remove POOL '#{}' --discard",
+                    v.index
+                ),
+            },
+        }
     }
 }
 
 impl Pool {
-    /// A new log, in no state.  Its name is neither a volume's nor another log's.
+    /// A new log, in no state.  Its name is neither a volume's nor another log's; and while
+    /// a record of the pool is damaged, which may be its, none is made.
     pub fn log_add(&self, name: &str, home: LogHome) -> Result<LogInfo> {
         let core = &self.0.core;
         core.check_writable()?;
@@ -59,6 +83,9 @@ impl Pool {
         };
         let added = core.engine.log_add(name, flags).map_err(|e| match e.0 {
             sys::FBY_E_VOLUME_TABLE_FULL => table_full(name, core.engine.info().sb.nvolumes),
+            sys::FBY_E_VOLUME_DAMAGED => {
+                Error::no_log(core.path(), name, &core.logs(), &core.volumes())
+            }
             _ => log_error(name, e),
         })?;
         self.log_info_of(added, name)

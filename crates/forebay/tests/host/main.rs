@@ -17,6 +17,8 @@ mod full;
 mod isolation;
 mod kill;
 mod kv;
+mod log_losses;
+mod log_refusals;
 mod logs;
 mod media;
 mod misuse;
