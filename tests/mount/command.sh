@@ -155,6 +155,21 @@ shows "$tree/marked" acknowledged
 stop_mount
 ls -A "$tree" | grep -q '^\.forebay' && fail "a mark is left in a tree that has everything"
 
+# What drains a pool syncs the trees of its mounts, and names the logs that it cannot empty.
+start_mount "$tree" --sync-interval 600s
+synced "$tree/drained" drained
+"$FOREBAY" status "$pool" --json | grep -q '"groups_unsynced": 0' && fail "nothing is left to drain"
+says '"complete": true' "$FOREBAY" drain "$pool" --json
+says '"groups_unsynced": 0' "$FOREBAY" status "$pool" --json
+synced "$tree/drained" DRAINED
+kill_mount
+refused 14 "$FOREBAY" drain "$pool"
+grep -q "log mount: it holds" "$work/refused.log" || fail "drain says nothing of the log: $(cat "$work/refused.log")"
+start_mount "$tree"
+stop_mount
+shows "$tree/drained" DRAINED
+says "nothing left to drain" "$FOREBAY" drain "$pool"
+
 # The loss accepted: in so many words, and the first log is not replayed onto what came after.
 start_mount "$tree"
 synced "$tree/lost" "to be lost"

@@ -143,6 +143,8 @@ prepare "${systems[0]}"
 for ((round = 1; round <= 5; round++)); do
 	cut_under_load
 	"$FOREBAY" log destroy "$pool" mount --discard >/dev/null
+	! "$FOREBAY" mount "$pool" "$work/disk/tree" 2>/dev/null || fail "a tree whose log was thrown away is mounted"
+	"$FOREBAY" unmark "$work/disk/tree" --accept-loss >/dev/null
 	start_mount "$work/disk/tree"
 	verify || break
 done

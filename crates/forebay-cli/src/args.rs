@@ -415,7 +415,7 @@ pub struct DumpBlock {
     "forebay drain /dev/pmem0 data --accept-lost     gives up what is lost, after a look at forebay check",
 ))]
 pub struct Drain {
-    /// The pool; while it is served, the server drains
+    /// The pool; while it is served, the server drains, and syncs the trees that it mounts
     pub pool: PathBuf,
     /// Volumes; default: all
     pub volumes: Vec<String>,

@@ -6,9 +6,12 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use forebay::{Completeness, DrainProgress, Error, Holes, Pool, Verdict, Volume, VolumeInfo};
+use forebay::{
+    Completeness, DrainProgress, Error, Holes, LogInfo, Pool, Verdict, Volume, VolumeInfo,
+};
 use forebay_server::{control::Client, runtime_dir, Error as ServerError};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use serde::Serialize;
 use serde_json::json;
 
 use crate::interrupt::Interrupt;
@@ -22,17 +25,21 @@ pub fn run(a: &args::Drain) -> anyhow::Result<u8> {
         None => here(a, &mut bars).map_err(Into::into),
     };
     bars.end();
-    let Drained { judged, failed } = match drained {
+    let Drained { judged, failed, left } = match drained {
         Err(ServerError::Pool(Error::Interrupted { .. })) if bars.timed_out => bars.unfinished(),
         drained => drained?,
     };
-    report(a, &bars.last, &judged)?;
+    report(a, &bars.last, &judged, &left)?;
+    let of_logs = if left.is_empty() { 0 } else { NOT_COMPLETE };
     match failed {
         // Of each it is told with its name.
         Some(error) => Ok(error.exit_code()),
-        None => Ok(judged.iter().map(Completeness::exit_code).find(|c| *c != 0).unwrap_or(0)),
+        None => Ok(judged.iter().map(Completeness::exit_code).find(|c| *c != 0).unwrap_or(of_logs)),
     }
 }
+
+/// Of [`forebay::EXIT_CODES`].
+const NOT_COMPLETE: u8 = 14;
 
 /// What became of each volume, and the first error that kept one from being
 /// attached: the others are drained all the same.
@@ -40,6 +47,20 @@ pub fn run(a: &args::Drain) -> anyhow::Result<u8> {
 struct Drained {
     judged: Vec<Completeness>,
     failed: Option<Error>,
+    left: Vec<LogLeft>,
+}
+
+/// A log with entries that only its consumer can bring home.
+#[derive(Serialize)]
+struct LogLeft {
+    log: String,
+    entries: u64,
+}
+
+/// `served` are the logs of mounts, which the server has synced.
+fn logs_left(logs: &[LogInfo], served: &[&str]) -> Vec<LogLeft> {
+    let left = logs.iter().filter(|l| l.entries > 0 && !served.contains(&l.name.as_str()));
+    left.map(|l| LogLeft { log: l.name.clone(), entries: l.entries }).collect()
 }
 
 /// Each drain takes a connection.
@@ -57,6 +78,11 @@ fn served(a: &args::Drain, first: Client, bars: &mut Bars) -> forebay_server::Re
     let mut drained = Drained::default();
     if a.volumes.is_empty() {
         drained.judged = first.drain(None, &mut |volume, p| bars.show(volume, p))?;
+        if let Some(mut client) = connect(&a.pool)? {
+            let status = client.status()?;
+            let served = status.services.iter().filter_map(|s| s.details["log"].as_str());
+            drained.left = logs_left(&status.pool.logs, &served.collect::<Vec<_>>());
+        }
         return Ok(drained);
     }
     let mut next = Some(first);
@@ -123,6 +149,9 @@ fn drain_pool(a: &args::Drain, pool: &Pool, bars: &mut Bars) -> forebay::Result<
     drained.judged.extend(judged);
     for (_, volume) in volumes {
         volume.detach()?;
+    }
+    if a.volumes.is_empty() {
+        drained.left = logs_left(&pool.logs(), &[]);
     }
     Ok(drained)
 }
@@ -209,7 +238,7 @@ impl Bars {
     /// What was told last, at the end of the time that was given.
     fn unfinished(&self) -> Drained {
         let judged = self.last.iter().map(|(name, p)| Completeness::unfinished(name, p));
-        Drained { judged: judged.collect(), failed: None }
+        Drained { judged: judged.collect(), ..Drained::default() }
     }
 
     /// Above the bars, or alone where there is no terminal for them.
@@ -238,10 +267,22 @@ fn report(
     a: &args::Drain,
     last: &BTreeMap<String, DrainProgress>,
     judged: &[Completeness],
+    left: &[LogLeft],
 ) -> anyhow::Result<()> {
-    let complete = judged.iter().all(|c| c.complete);
+    let complete = judged.iter().all(|c| c.complete) && left.is_empty();
     if a.json.json {
-        out::json(&json!({ "drained": last, "complete": complete, "volumes": judged }))?;
+        out::json(&json!({
+            "drained": last,
+            "complete": complete,
+            "volumes": judged,
+            "logs": left,
+        }))?;
+    }
+    for LogLeft { log, entries } in left {
+        out::warn(format_args!(
+            "forebay: log {log}: it holds {entries} entries, which are not drained: by its \
+             consumer alone, for a tree forebay mount or forebay replay"
+        ));
     }
     for c in judged {
         let moved = last.get(&c.volume).map(|p| {
@@ -263,8 +304,8 @@ fn report(
             (_, _) => out::warn(format_args!("forebay: volume {}: {moved}{c}", c.volume)),
         }
     }
-    if judged.is_empty() && !a.json.json {
-        out::line("the pool has no volumes; there is nothing to drain")?;
+    if judged.is_empty() && left.is_empty() && !a.json.json {
+        out::line("the pool has no volumes; there is nothing left to drain")?;
     }
     Ok(())
 }

@@ -3,7 +3,6 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -167,7 +166,7 @@ impl Mounts {
         let mount =
             Mount::start(pool, &request.tree, &request.mountpoint, &options).map_err(told)?;
         let name = request.mountpoint.display().to_string();
-        Ok(Arc::new(MountService { mount, name, home: AtomicBool::new(false) }))
+        Ok(Arc::new(MountService { mount, name }))
     }
 }
 
@@ -195,8 +194,6 @@ impl Starter for Mounts {
 pub struct MountService {
     mount: Mount,
     name: String,
-    /// What was logged is to be brought home when it stops.
-    home: AtomicBool,
 }
 
 impl MountService {
@@ -276,15 +273,13 @@ impl Service for MountService {
         let what = format!("{}: syncing its tree", self.name);
         let total_bytes = self.mount.status().unsynced_bytes;
         let _ = progress(&Work { what, total_bytes, ..Work::default() });
-        self.mount.sync().map_err(told)?;
-        self.home.store(true, Ordering::Release);
-        Ok(())
+        self.mount.sync().map_err(told)
     }
 
     fn stop(&self, how: &Stop) -> Result<()> {
         match how.must {
             true => self.mount.abandon(false),
-            false => self.mount.unmount(!self.home.swap(false, Ordering::AcqRel)),
+            false => self.mount.unmount(how.keep),
         }
         .map_err(told)
     }

@@ -153,7 +153,7 @@ impl Shared {
             }
         };
         drop(services);
-        service.stop(&Stop { grace: Duration::ZERO, must: true })?;
+        service.stop(&Stop { grace: Duration::ZERO, must: true, keep: false })?;
         Err(refused)
     }
 
@@ -165,7 +165,7 @@ impl Shared {
         let any = !services.running.is_empty();
         drop(services);
         for service in ended {
-            let stopped = service.stop(&Stop { grace: Duration::ZERO, must: true });
+            let stopped = service.stop(&Stop { grace: Duration::ZERO, must: true, keep: false });
             if outcome.is_ok() {
                 *outcome = stopped;
             }
@@ -180,8 +180,9 @@ impl Shared {
             services.stopping = true;
             std::mem::take(&mut services.running)
         };
-        let stop =
-            |service: &Arc<dyn Service>| service.stop(&Stop { grace: STOP_GRACE, must: true });
+        let stop = |service: &Arc<dyn Service>| {
+            service.stop(&Stop { grace: STOP_GRACE, must: true, keep: false })
+        };
         std::thread::scope(|scope| {
             let start = Instant::now();
             let stops: Vec<_> =
@@ -228,6 +229,12 @@ impl Shared {
         Ok(service.status())
     }
 
+    /// Brings home what the pool holds for services, the volumes' data apart.
+    pub(crate) fn drain(&self, progress: &mut Progress<'_>) -> Result<()> {
+        let running = self.services().running.clone();
+        running.iter().filter(|s| !s.ended()).try_for_each(|s| s.drain(progress))
+    }
+
     /// `keep`: what the pool holds for it stays there.
     pub(crate) fn stop(
         &self,
@@ -245,7 +252,7 @@ impl Shared {
         if !keep {
             service.drain(progress)?;
         }
-        service.stop(&Stop { grace: STOP_GRACE, must: false })?;
+        service.stop(&Stop { grace: STOP_GRACE, must: false, keep })?;
         self.services().running.retain(|s| !Arc::ptr_eq(s, service));
         Ok(())
     }

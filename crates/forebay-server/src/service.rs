@@ -78,6 +78,8 @@ pub struct Stop {
     /// The server ends, so the service has to.  Otherwise it may refuse, as long as
     /// clients hold something of it.
     pub must: bool,
+    /// What the pool holds for it stays there; otherwise [`Service::drain`] came before.
+    pub keep: bool,
 }
 
 /// All that status says of a service.

@@ -109,7 +109,7 @@ impl Client {
         }
     }
 
-    /// Drains a volume, or all that are attached, and returns for each volume,
+    /// Drains a volume, or all that are attached and what is held for services, and returns for each volume,
     /// attached or not, whether its origin is complete now.  When the progress
     /// function breaks, the connection and with it the drain ends.
     pub fn drain(
@@ -127,6 +127,7 @@ impl Client {
                     }
                     last = volume;
                 }
+                Some(Answer::Working(_)) => {}
                 Some(Answer::Drained(judged)) => return Ok(judged),
                 Some(other) => return Err(self.unexpected(&other)),
                 None => return Err(PoolError::Stopped { name: last, why: "ended" }.into()),

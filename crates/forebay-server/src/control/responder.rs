@@ -204,6 +204,9 @@ fn carry_out(
             Answer::Done(true)
         }
         Request::Drain { volume } => {
+            if volume.is_none() {
+                shared.drain(&mut working)?;
+            }
             let drained = pool.drain(volume.as_deref(), &mut |name, progress| {
                 go_on(&Answer::Progress { volume: name.into(), progress: progress.clone() })
             });
