@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
  * fuzz_image.c - open, recovery, check, dump, attach, reads, writes, destage and
- * close of an arbitrary image.
+ * close of an arbitrary image; and what can be done with the logs that it has
+ * (fuzz_logs.c begins with images that have some).
  *
  * The first byte chooses: 0 to 2, the rest is the image as it is; 3, the same
  * with every checksum put right; above, patches (fuzz_patch) on base image
@@ -10,6 +11,7 @@
 #include <string.h>
 
 #include "fuzz.h"
+#include "log.h"
 
 static struct fby_options options_of(u32 bits)
 {
@@ -88,11 +90,24 @@ static void use(struct fby_pool *p, u32 bits)
 	}
 }
 
+static bool has_log(struct fby_pool *p)
+{
+	struct fby_log_info log;
+	struct fby_pool_info info;
+
+	fby_pool_info(p, &info);
+	for (u32 i = 0; i < info.sb.nvolumes; i++)
+		if (fby_log_info(p, (u16)i, &log) == FBY_DONE)
+			return true;
+	return false;
+}
+
 int LLVMFuzzerTestOneInput(const u8 *data, size_t size)
 {
 	struct fuzz_input in = { data, data + size };
 	u32 mode = fuzz_take(&in, 1), bits = fuzz_take(&in, 1);
 	struct fby_options o = options_of(bits);
+	const struct fby_log_header none = { 0 };
 	struct fby_pool *p;
 
 	if (size < 3 || size > FUZZ_MEDIA_MAX)
@@ -104,6 +119,8 @@ int LLVMFuzzerTestOneInput(const u8 *data, size_t size)
 	fuzz_look(p);
 	use(p, bits);
 	fuzz_look(p);
+	if (has_log(p))
+		fuzz_use_logs(&p, &o, bits, &none);
 	if (bits & 4)
 		fby_pool_close(p);
 	/* What the engine left, clean or not, must open again. */

@@ -2,7 +2,9 @@
 //! Goal: whatever happens to the media of a dirty pool while nobody has it, check, dump,
 //! reads, writes and a drain end without a crash or a hang, and give of each block its
 //! newest content or an error, never other or older data; and a drain that
-//! says nothing is lost leaves an origin that is final.
+//! says nothing is lost leaves an origin that is final.  Of a log beside it dump, claim and
+//! replay give back nothing but what was appended, in order, each entry once; and a replay
+//! that says it is complete has all of it.
 //!
 //! Method: pools in three states (killed in the middle of a write's 200 ms, killed
 //! after its seals, closed), each with what it should hold; one mutation of the image
@@ -30,7 +32,9 @@ use common::*;
 use forebay::*;
 
 const BLOCKS: u64 = 48;
-const CHUNKS: u64 = 14;
+const CHUNKS: u64 = 18;
+/// The last txg of the log that is synced; of three later ones there are entries.
+const SYNCED: u64 = 4;
 const BATCH: u64 = 100;
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -41,11 +45,25 @@ struct State {
     /// Earlier images of the same pool.
     older: Vec<Vec<u8>>,
     origin: Vec<u8>,
+    /// Of the log.
+    entries: Vec<Entry>,
     /// By block: the count of its newest acknowledged write; 0: never written.
     newest: Vec<u64>,
     /// An older version of a block may show without an error.
     torn_passes: bool,
     closed: bool,
+}
+
+/// What was appended to the log, and is n-th.
+#[derive(Clone)]
+struct Entry {
+    name: EntryName,
+    txg: u64,
+}
+
+fn body(n: usize) -> Vec<u8> {
+    let bytes = 8 + n * 37 % 900;
+    (0..bytes).map(|i| if i < 8 { n.to_le_bytes()[i] } else { (n * 7 + i) as u8 }).collect()
 }
 
 fn page(block: u64, count: u64) -> Vec<u8> {
@@ -67,6 +85,10 @@ fn states(dir: &Dir, seed: u64) -> Vec<State> {
     let pool = open(&path);
     let volume = attach(&pool, "v", &origin);
     let (mut newest, mut older, mut count) = (vec![0; BLOCKS as usize], Vec::new(), 0);
+    pool.log_add("l", LogHome::Embedded).unwrap();
+    let log = pool.log("l", &LogOptions::default()).unwrap();
+    log.create(0).unwrap();
+    let mut entries = Vec::new();
     let image = || std::fs::read(&path).unwrap();
     for round in 0..6 {
         for _ in 0..20 {
@@ -76,6 +98,13 @@ fn states(dir: &Dir, seed: u64) -> Vec<State> {
             volume.write_at(&data, first * 4096).unwrap();
             (first..first + n).for_each(|b| newest[b as usize] = count);
         }
+        for _ in 0..12 {
+            let txg = round + 1 + rng.below(2);
+            let generation = if rng.below(3) == 0 { Generation::Same } else { Generation::New };
+            let name = log.append(txg, generation, &[&body(entries.len())]).unwrap();
+            entries.push(Entry { name, txg });
+        }
+        log.sync(round.min(SYNCED)).unwrap();
         if round == 2 {
             drain(&volume);
         }
@@ -86,6 +115,7 @@ fn states(dir: &Dir, seed: u64) -> Vec<State> {
         image,
         older: older.to_vec(),
         origin: origin.content(),
+        entries: entries.clone(),
         newest: newest.clone(),
         torn_passes,
         closed,
@@ -96,6 +126,7 @@ fn states(dir: &Dir, seed: u64) -> Vec<State> {
     std::thread::sleep(Duration::from_millis(700));
     let sealed = state("sealed", image(), &older, false, false);
     volume.detach().unwrap();
+    drop(log);
     pool.close().unwrap();
     let closed = state("closed", image(), &older, false, true);
     vec![killed, sealed, closed]
@@ -158,11 +189,52 @@ fn judge(state: &State, replayed: bool, block: u64, bytes: &[u8], what: &str) ->
     }
 }
 
+/// All that a user may do with the log; what is wrong.
+fn try_log(pool: &Pool, state: &State, replayed: bool) -> Result<(), String> {
+    let (_, dry) = (pool.log_entries("l", true), pool.log_replay_dry("l"));
+    let Ok(log) = pool.log("l", &LogOptions::default()) else { return Ok(()) };
+    let Ok(mut claimed) = log.claim() else { return Ok(()) };
+    let (mut last, mut came, mut wrong) = (EntryName::default(), Vec::new(), None);
+    let end = claimed.replay(|e, _| {
+        let n = e.data.first_chunk().map_or(usize::MAX, |n| usize::from_le_bytes(*n));
+        let appended = state.entries.get(n).filter(|of| of.name == e.name && of.txg == e.txg);
+        if appended.is_none() || e.data != body(n) {
+            wrong = Some(format!("entry {} was not appended", e.name));
+        }
+        if e.name <= last || (e.txg <= SYNCED && !replayed) {
+            wrong = Some(format!("entry {} again, or obsolete", e.name));
+        }
+        last = e.name;
+        came.push(n);
+        Effect::Applied
+    });
+    if let Some(text) = wrong {
+        return Err(format!("log: {text}"));
+    }
+    let counts = |e: &&Entry| e.txg > SYNCED;
+    let lacks = state.entries.iter().filter(counts).count().saturating_sub(came.len());
+    // What a crash tears is the last entry of a chunk.
+    if end.is_ok() && lacks > 0 && !replayed && !state.torn_passes {
+        return Err(format!("log: a complete replay lacks {lacks} entries"));
+    }
+    let complete = dry.is_ok_and(|r| r.end == ReplayEnd::Complete);
+    if complete != end.is_ok() {
+        return Err(format!("log: the dry run says complete: {complete}, the replay {end:?}"));
+    }
+    claimed.give_up().map_err(|e| format!("log: give up: {e}"))?;
+    log.create(9).map_err(|e| format!("log: create: {e}"))?;
+    match log.try_append(10, Generation::New, &[b"anew"]) {
+        Ok(_) | Err(Error::LogFull { .. }) => Ok(()),
+        Err(e) => Err(format!("log: append: {e}")),
+    }
+}
+
 /// All that a user may do with the pool; what is wrong.
 fn try_all(path: &Path, state: &State, replayed: bool) -> Result<&'static str, String> {
     let origin = MemOrigin::with_content(state.origin.clone(), 512).unwrap();
     let Ok(pool) = Pool::open(path, &PoolOptions::default()) else { return Ok("not opened") };
     let _ = pool.check(true);
+    try_log(&pool, state, replayed)?;
     let _ = pool.superblock();
     for chunk in 0..CHUNKS as u32 {
         let _ = (pool.chunk(chunk), pool.entries(chunk, true));
