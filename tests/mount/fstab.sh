@@ -1,0 +1,104 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# Goal: what is installed mounts a tree by a line of fstab and by a unit.
+# Method: `make install` into a directory; its mount.forebay where mount(8) looks, in a mount
+# namespace of its own, and lines of an fstab of its own; systemd-analyze on the unit.
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/../serve/lib.sh"
+. "$(dirname "$0")/lib.sh"
+need unshare python3 make
+
+# The debian package installs the same way, and tests/packages/run looks for these there.
+to=$work/root
+make -s -C "$root" install DESTDIR="$to" PREFIX=/usr >"$work/install.log" 2>&1 || { tail "$work/install.log" >&2; fail "make install"; }
+for file in usr/bin/forebay usr/sbin/mount.forebay usr/lib/systemd/system/forebay-mount@.service \
+	usr/share/man/man1/forebay-mount.1 usr/share/man/man1/forebay-unmark.1; do
+	[ -e "$to/$file" ] || fail "$file is not installed"
+	case $file in
+	usr/lib/* | *.1) ;;
+	*) [ -x "$to/$file" ] || fail "$file cannot be run" ;;
+	esac
+done
+grep -q "PREFIX=/usr DESTDIR" "$root/packaging/debian/rules" || fail "the package is installed in another way"
+
+# The unit as installed, its command where it is here.  One with a mistake is found.
+verify_unit() { MANPATH=$to/usr/share/man systemd-analyze verify "$1" >"$work/verify.log" 2>&1; }
+if command -v systemd-analyze >/dev/null; then
+	unit=$work/forebay-mount@srv-data.service
+	sed "s,/usr/bin/forebay,$to/usr/bin/forebay," "$to/usr/lib/systemd/system/forebay-mount@.service" >"$unit"
+	verify_unit "$unit" || { cat "$work/verify.log" >&2; fail "systemd-analyze verify"; }
+	for mistake in 's/^Type=notify/Type=notifies/' 's,^ExecStart=,&/nowhere,' 's/forebay-mount(1)/forebay-mounts(1)/'; do
+		mkdir -p "$work/wrong"
+		sed "$mistake" "$unit" >"$work/wrong/${unit##*/}"
+		verify_unit "$work/wrong/${unit##*/}" && [ ! -s "$work/verify.log" ] && fail "a unit with a mistake is not found: $mistake"
+	done
+	# What only a person can mend is not tried again: its tree is another log's, say.
+	for code in 2 5 6 9 10 11 12; do
+		grep -q "^RestartPreventExitStatus=.*\b$code\b" "$unit" || fail "the unit tries again after exit code $code"
+	done
+else
+	say "systemd-analyze is not there: the unit was not verified"
+fi
+
+# In a namespace where mount(8) finds the helper.
+make_disk ext4 64M
+mkdir "$work/disk/tree" "$work/disk/other" "$work/at"
+"$FOREBAY" create "$pool" --size 64M >/dev/null
+cat >"$work/fstab" <<F
+$pool $work/disk/tree forebay nofail,sync_interval=2s,x-systemd.automount 0 0
+$pool $work/at forebay noauto,tree=$work/disk/other,log=other 0 0
+/dev/shm/nowhere $work/wrong forebay noauto 0 0
+$pool $work/odd forebay noauto,odd=1 0 0
+F
+mkdir "$work/odd" "$work/upper" "$work/under"
+export work to pool FOREBAY
+cat >"$work/inside.sh" <<'S'
+set -eu
+fail() { echo "fstab: FAILED: $*" >&2; exit 1; }
+mount -t tmpfs none "$work/under"
+mkdir "$work/under/upper" "$work/under/work"
+mount -t overlay overlay -o "lowerdir=/usr/sbin,upperdir=$work/under/upper,workdir=$work/under/work" /usr/sbin || exit 77
+cp "$to/usr/sbin/mount.forebay" /usr/sbin/
+[ /sbin/mount.forebay -ef /usr/sbin/mount.forebay ] || exit 77
+code() { # WANTED COMMAND...
+	local wanted=$1 got=0
+	shift
+	"$@" >"$work/code.log" 2>&1 || got=$?
+	[ $got = "$wanted" ] || { cat "$work/code.log" >&2; fail "exit code $got, not $wanted: $*"; }
+}
+is_mounted() { grep -q " $1 fuse.* " /proc/mounts || grep -q " $1 fuseblk" /proc/mounts; }
+sync_to() { python3 -c 'import os, sys
+f = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR); os.write(f, b"by fstab\n"); os.fsync(f)' "$1"; }
+gone() { for _ in $(seq 600); do is_mounted "$1" || return 0; sleep 0.05; done; fail "$1 is still mounted"; }
+
+code 0 mount -T "$work/fstab" -a -t forebay
+is_mounted "$work/disk/tree" || fail "mount -a did not mount it"
+is_mounted "$work/at" && fail "noauto was mounted"
+code 0 mount -T "$work/fstab" "$work/at"
+is_mounted "$work/at" || fail "a tree beside its mountpoint is not mounted"
+sync_to "$work/disk/tree/a"
+sync_to "$work/at/b"
+[ "$(cat "$work/disk/other/b")" = "by fstab" ] || fail "tree= was not heeded"
+"$FOREBAY" status "$pool" --json | grep -q '"log": "other"' || fail "log= was not heeded"
+code 32 mount -T "$work/fstab" "$work/wrong"
+code 1 mount -T "$work/fstab" "$work/odd"
+grep -q "option odd=1 is not known" "$work/code.log" || fail "the unknown option is not named"
+# umount(8) knows nothing of logs: the server brings home what there is.
+code 0 umount "$work/at"
+code 0 umount "$work/disk/tree"
+gone "$work/at"
+gone "$work/disk/tree"
+for _ in $(seq 600); do
+	[ -L "$work/disk/tree/.forebay-mount" ] || [ -L "$work/disk/other/.forebay-mount" ] || break
+	sleep 0.05
+done
+[ "$(cat "$work/disk/tree/a" "$work/disk/other/b")" = "by fstab
+by fstab" ] || fail "the trees do not have what was synced"
+"$FOREBAY" mount "$pool" "$work/disk/tree" >/dev/null 2>&1 && "$FOREBAY" umount "$work/disk/tree" >/dev/null
+S
+got=0
+unshare -m bash "$work/inside.sh" || got=$?
+[ $got != 77 ] || skip "no overlay over /usr/sbin can be had here"
+[ $got = 0 ] || fail "in the namespace"
+umount_disk
+say "installed, mounted by lines of an fstab; the unit verified"
