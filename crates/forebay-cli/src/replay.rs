@@ -34,9 +34,12 @@ pub fn run(a: &args::Replay) -> anyhow::Result<u8> {
     let mut progress = |done_bytes, total_bytes| {
         bar.show(&Work { what: what.clone(), done_bytes, total_bytes, trouble: None });
     };
-    // A log that is not there is a wrong name, and not one that holds nothing.
-    let known = pool.log_info(&a.log).map_err(RecoverError::from);
-    let done = known.and_then(|_| recovery.run(&mut progress));
+    let done = match recovery.run(&mut progress) {
+        // A log that is not there is a wrong name, and not one that holds nothing; what the
+        // tree's mark says of another comes first.
+        Ok(None) => pool.log_info(&a.log).map(|_| None).map_err(RecoverError::from),
+        done => done,
+    };
     bar.end();
     // Replayed or not, what is logged is safe and the pool closed in order.
     pool.close()?;
