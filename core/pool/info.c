@@ -20,8 +20,10 @@ void fby_pool_info(struct fby_pool *p, struct fby_pool_info *out)
 		const struct fby_slot *s = &p->space.slot[i];
 
 		for (u32 v = 0; v < p->space.store.sb.nvolumes; v++) {
-			out->writes += fby_load(&s->volume[v].writes);
-			out->written_sectors += fby_load(&s->volume[v].sectors);
+			if (p->space.owner[v].rec.kind != FBY_OWNER_LOG) { /* else: appends, and bytes */
+				out->writes += fby_load(&s->volume[v].writes);
+				out->written_sectors += fby_load(&s->volume[v].sectors);
+			}
 			out->chunks_open += fby_load(&s->volume[v].open) != FBY_NO_CHUNK;
 		}
 		out->commits += fby_load(&s->commits);

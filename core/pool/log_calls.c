@@ -18,6 +18,15 @@ static bool names_known(const struct fby_pool *p)
 	return true;
 }
 
+/* Of who has this place in the table next, or had it.  Nobody appends or writes here now. */
+static void count_anew(struct fby_pool *p, u32 place)
+{
+	for (u32 i = 0; i < p->space.opt.nslots; i++) {
+		fby_store(&p->space.slot[i].volume[place].writes, (u64)0);
+		fby_store(&p->space.slot[i].volume[place].bytes, (u64)0);
+	}
+}
+
 int fby_log_add(struct fby_pool *p, const char *name, u32 flags, u16 *log)
 {
 	struct fby_log_record r = { .kind = FBY_OWNER_LOG, .home = flags };
@@ -49,6 +58,7 @@ int fby_log_add(struct fby_pool *p, const char *name, u32 flags, u16 *log)
 	p->logs.log[i].gate = 0;
 	p->logs.log[i].claimed = true;
 	owner->chunk_kind = FBY_CHUNK_LOG;
+	count_anew(p, i);
 	fby_entitle(&p->space, owner, true);
 	*log = (u16)i;
 	return FBY_DONE;
@@ -77,6 +87,7 @@ int fby_log_remove(struct fby_pool *p, u16 log, bool discard)
 	if (rc)
 		return rc;
 	owner->chunk_kind = FBY_CHUNK_CACHE;
+	count_anew(p, log);
 	owner->log = (struct fby_log_record){ .counter = owner->log.counter, .index = log };
 	fby_owner_write(&p->space, log);
 	fby_entitle(&p->space, owner, false);

@@ -17,6 +17,7 @@ mod full;
 mod isolation;
 mod kill;
 mod kv;
+mod log_ended;
 mod log_losses;
 mod log_refusals;
 mod logs;
