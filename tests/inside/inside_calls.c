@@ -221,6 +221,10 @@ static void numbers(void)
 	EXPECT(i.reads == 3 && i.read_hit_sectors == 11 && i.read_miss_sectors == 5);
 	EXPECT(i.merges == 1 && i.zeroes == 2 && i.discards == 0 && i.flushes == 1);
 	EXPECT(i.writes == BLOCKS + 7 && i.pages_linked == BLOCKS + 2 + 2);
+	pool->space.slot[0].ranges[FBY_KIND_DISCARD] = 3;
+	pool->space.slot[1].ranges[FBY_KIND_DISCARD] = 4;
+	fby_pool_info(pool, &i);
+	EXPECT(i.discards == 7 && i.zeroes == 2);
 
 	EXPECT(fby_volume_info(pool, 3, &v) == -FBY_E_NO_VOLUME);
 	EXPECT(fby_volume_info(pool, 0, &v) == FBY_DONE);
@@ -231,6 +235,9 @@ static void numbers(void)
 	EXPECT(v.spec.origin_sectors == VOLUME_SECTORS && v.spec.block_size == 512 && v.spec.uuid[0] == 1);
 	EXPECT(strcmp(v.spec.name, "v0") == 0 && strcmp(v.spec.identity, "memory") == 0);
 	EXPECT(v.flush_owed && v.bypassing == 0 && v.intake_limit == 0 && v.last_error == 0 && !v.draining);
+	pool->space.owner[0].attached = false;
+	EXPECT(fby_volume_info(pool, 0, &v) == FBY_DONE && !v.flush_owed && !v.attached);
+	pool->space.owner[0].attached = true;
 	EXPECT(fby_flush_end(pool, &first, 0, &wake) == FBY_DONE && (wake & FBY_WAKE_FLUSH));
 	EXPECT(flush(0) == FBY_DONE);
 	EXPECT(bypass_at(100 * P, 16) == FBY_DONE);

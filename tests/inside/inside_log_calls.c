@@ -425,6 +425,44 @@ static void in_any_order(void)
 		}
 }
 
+/* The next period counts from nothing, whatever the last one had come to. */
+static void period_after_period(void)
+{
+	static const u8 next_guid[16] = { 1 };
+	const struct fby_vec body = { .base = "an entry", .len = 8 };
+	struct fby_log_name name;
+	u32 wake = 0;
+
+	log_make(0);
+	EXPECT(log_append(1) == FBY_DONE && log_append(2) == FBY_DONE && log_append(3) == FBY_DONE);
+	EXPECT(fby_log_destroy(pool, LOG, NULL, &wake) == FBY_DONE);
+	EXPECT(fby_log_create(pool, LOG, next_guid, 0, NULL, &wake) == FBY_DONE && log_info().unsynced == 0);
+	EXPECT(fby_log_append(pool, LOG, 2, false, &body, 1, &name, &wake) == FBY_DONE && log_info().unsynced == 1);
+	pool_recover(&report);
+	EXPECT(claim(LOG, 0, FBY_LOG_NONE) == FBY_DONE && found == 1 && result.replayed == 1);
+	EXPECT(result.end == FBY_LOG_COMPLETE);
+	pool_restore();
+}
+
+/* Until there is no chunk: it waits for space, and has changed nothing. */
+static void full(void)
+{
+	static u8 data[CHUNK_BYTES];
+	const struct fby_vec body = { .base = data, .len = fby_entry_most(&pool->space.store) };
+	struct fby_log_name name;
+	u32 wake = 0, n = 0;
+	int rc;
+
+	log_make(0);
+	while ((rc = fby_log_append(pool, LOG, 1, false, &body, 1, &name, &wake)) == FBY_DONE && n < NCHUNKS)
+		n++;
+	EXPECT(rc == FBY_WAIT_SPACE && n > 0 && log_info().chunks == n && log_info().unsynced == n);
+	EXPECT(pool->space.slot[0].busy == 0 && pool->space.slot[0].log == FBY_NO_OWNER);
+	EXPECT(fby_log_sync(pool, LOG, 1, NULL, &wake) == FBY_DONE);
+	EXPECT(fby_log_append(pool, LOG, 2, false, &body, 1, &name, &wake) == FBY_DONE);
+	pool_restore();
+}
+
 /* --- beside others --------------------------------------------------------------------- */
 
 /* Two slots, and both are busy; then one has an entry under way. */
@@ -523,6 +561,8 @@ static void added(void)
 	longest[FBY_NAME_MAX] = 0;
 	EXPECT(fby_log_add(pool, longest, FBY_LOG_CONSUMER, &log) == FBY_DONE && log == LOG);
 	EXPECT(fby_log_find(pool, longest, &log) == FBY_DONE && log == LOG && log_info().consumer);
+	pool->space.owner[LOG].log.home = 0;
+	EXPECT(!log_info().consumer);
 	EXPECT(strcmp(log_info().name, longest) == 0);
 	EXPECT(fby_volume_info(pool, LOG, &v) == -FBY_E_NO_VOLUME && fby_volume_info(pool, 1, &v) == FBY_DONE);
 	EXPECT(fby_volume_find(pool, longest, &log) == -FBY_E_NO_VOLUME);
@@ -576,7 +616,14 @@ static void looked_at(void)
 	struct fby_log_entry_info e;
 
 	log_make(0);
-	EXPECT(log_append(1) == FBY_DONE);
+	for (u64 txg = 1; txg <= 3; txg++)
+		EXPECT(log_append(txg) == FBY_DONE);
+	for (u64 txg = 1; txg <= 3; txg++) {
+		EXPECT(fby_log_entry_info(pool, pool->space.owner[LOG].first, &at, true, &e) == FBY_DONE && e.found);
+		EXPECT(e.node.txg == txg && e.data_ok && !e.gap);
+	}
+	EXPECT(fby_log_entry_info(pool, pool->space.owner[LOG].first, &at, true, &e) == FBY_DONE && !e.found);
+	at = (struct fby_log_cursor){ 0 };
 	EXPECT(fby_log_entry_info(pool, NCHUNKS, &at, true, &e) == -FBY_E_GEOMETRY);
 	EXPECT(fby_log_entry_info(pool, closed_chunk, &at, true, &e) == -FBY_E_NO_LOG);
 	EXPECT(fby_log_entry_info(pool, pool->space.free_first, &at, true, &e) == -FBY_E_NO_LOG);
@@ -627,6 +674,8 @@ void test_log_calls(void)
 	counted_of();
 	named();
 	in_any_order();
+	period_after_period();
+	full();
 	slots_busy();
 	counted_busy();
 	tick_of_none();

@@ -28,14 +28,17 @@ static void entry(void)
 {
 	const struct fby_store *st = &pool->space.store;
 	u32 lines = fby_log_lines(st);
-	struct fby_log_entry out;
+	struct fby_log_entry out, first;
 	struct fby_open_line open;
 
 	log_make(0);
 	EXPECT(log_append(1) == FBY_DONE && log_append(2) == FBY_DONE);
 	chunk = pool->space.owner[LOG].first;
 	line = FBY_LOG_FIRST_LINE + fby_entry_lines(8);
+	first = *at_entry();
+	first.previous = 0;
 	ENTRY(true, (void)e);
+	ENTRY(true, e = first);
 	ENTRY(false, e.magic++);
 	ENTRY(false, e.chunk++);
 	ENTRY(false, e.line++);
@@ -75,8 +78,12 @@ static void entry(void)
 	}
 	EXPECT(fby_log_first(st, chunk, &open) && open.kind == FBY_CHUNK_LOG && open.owner == LOG);
 	EXPECT(open.epoch == pool->space.chunk[chunk].epoch && open.seq_min == 1);
-	/* Where no header has room none is looked for: what is behind may be another's. */
-	EXPECT(!fby_log_entry_read(st, chunk, FBY_LOG_FIRST_LINE - 1, &out));
+	/* Where no header can be none is looked for: before the first line, and behind the last. */
+	line = FBY_LOG_FIRST_LINE - 1;
+	out = *at_entry();
+	*at_entry() = (struct fby_log_entry){ 0 };
+	ENTRY(false, e = first; e.line = line);
+	*at_entry() = out;
 	EXPECT(!fby_log_entry_read(st, chunk, lines - 1, &out) && !fby_log_entry_read(st, chunk, lines, &out));
 	pool_restore();
 }

@@ -123,13 +123,16 @@ static void volume_instead(void)
 }
 
 /* No slot keeps a chunk open of what is no log any more. */
-static void ended(void (*end)(void), int error)
+static void ended(void (*end)(void), bool new_generation, int error)
 {
+	const struct fby_vec body = { .base = "an entry", .len = 8 };
+	struct fby_log_name name;
 	char text[200];
+	u32 wake = 0;
 
 	log_make(0);
 	cpu_meanwhile = end;
-	EXPECT(log_append(1) == error);
+	EXPECT(fby_log_append(pool, LOG, 1, new_generation, &body, 1, &name, &wake) == error);
 	EXPECT(cpu_meanwhile == NULL);
 	EXPECT(pool->space.slot[0].volume[LOG].open == FBY_NO_CHUNK && pool->space.owner[LOG].nchunks == 0);
 	EXPECT(pool->space.slot[0].log == FBY_NO_OWNER && pool->space.slot[0].busy == 0);
@@ -418,9 +421,28 @@ static void silent(u64 synced, u32 kept)
 	fill_volume(1);
 	tick();
 	EXPECT(log_info().chunks == kept);
+	for (u32 i = 0; i < 2; i++) /* what they need is as it was */
+		EXPECT((pool->space.slot[i].volume[LOG].open != FBY_NO_CHUNK) == (i + 1 > synced));
 	EXPECT(log_append(3) == FBY_DONE);
 	recover();
 	EXPECT(log_info().found == 3 - synced && log_info().missing == 0);
+	pool_restore();
+}
+
+/* An entry that cannot be read, in a chunk that was never sealed: the next one shows that it was. */
+static void gap_unsealed(void)
+{
+	u32 c;
+
+	log_make(0);
+	EXPECT(log_append(1) == FBY_DONE && log_append(2) == FBY_DONE && log_append(3) == FBY_DONE);
+	c = pool->space.owner[LOG].first;
+	EXPECT(pool->space.chunk[c].sealed == pool->space.store.first_page);
+	memset(memory_at(fby_log_line_at(&pool->space.store, c, FBY_LOG_FIRST_LINE + fby_entry_lines(8))), 0x55, FBY_LINE);
+	recover();
+	EXPECT(log_info().found == 2 && log_info().missing == 1);
+	recover();
+	EXPECT(log_info().found == 2 && log_info().missing == 1);
 	pool_restore();
 }
 
@@ -444,12 +466,15 @@ void test_logs(void)
 	seal_that_lies(1ull << 32);
 	seal_that_lies((1ull << 32) - 1);
 	seal_that_lies(~0ull);
+	gap_unsealed();
 	cursor_made_up();
 	no_volume();
 	record_lost();
-	ended(remove_log, -FBY_E_NO_LOG);
-	ended(destroy_log, -FBY_E_LOG_STATE);
-	ended(volume_instead, -FBY_E_NO_LOG);
+	for (u32 new_generation = 0; new_generation < 2; new_generation++) {
+		ended(remove_log, new_generation, -FBY_E_NO_LOG);
+		ended(destroy_log, new_generation, -FBY_E_LOG_STATE);
+		ended(volume_instead, new_generation, -FBY_E_NO_LOG);
+	}
 	claimed_too_high();
 	replayed_too_early();
 	read_only();
