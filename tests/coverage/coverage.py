@@ -29,6 +29,7 @@ import run as mutants  # noqa: E402
 WORK = os.path.join(ROOT, 'target/coverage')
 REASONS = os.path.join(ROOT, 'tests/coverage/untaken.txt')
 FLAGS = ['-fprofile-instr-generate', '-fcoverage-mapping', '-fprofile-update=atomic']  # two threads add up
+MORE_OF_THE_SAME = ('explore', 'seeds 4000', 'pace', 'isolation', 'short')  # minutes, and no branch that others do not take
 UNCOUNTED = re.compile(r'FBY_ASSERT|FBY_BUG|FBY_STATIC_ASSERT')
 
 
@@ -44,7 +45,7 @@ def build():
               if not os.path.basename(f).startswith('linux')]
     compiler = ['clang', '-w', '-std=gnu11', '-g', '-pthread', '-O1', *FLAGS, *(f'-I{ROOT}/{d}' for d in (
         'core', 'core/api', 'port', 'fuzz'))]
-    programs = {'stress-asan': [f'{ROOT}/tests/stress/stress.c']}
+    programs = {'stress-asan': [f'{ROOT}/tests/stress/stress.c'], 'stress-logs-asan': [f'{ROOT}/tests/stress/logs.c']}
     for target in mutants.FUZZ_TARGETS:
         programs['fuzz-' + target] = mutants.fuzz_files(target)
     for name, files in programs.items():
@@ -60,10 +61,11 @@ def measure():
     for old in glob.glob(os.path.join(WORK, '*.profraw')):
         os.unlink(old)
     os.environ['LLVM_PROFILE_FILE'] = os.path.join(WORK, '%m.profraw')
-    made['stress-tsan'] = made['stress-asan']
+    for name in ('stress', 'stress-logs'):  # steps that are left out
+        made[name + '-tsan'] = made[name + '-asan']
     failed = []
     for name, command, _ in mutants.steps_of(made):
-        if 'tsan' in name or name in ('explore', 'seeds 4000'):  # more of the same
+        if 'tsan' in name or name in MORE_OF_THE_SAME:
             continue
         wrong, words, _, seconds = mutants.once(command, 0)
         print(f'  {name:20} {seconds:6.1f} s{"  FAILED: " + wrong if wrong else ""}', flush=True)
@@ -72,7 +74,7 @@ def measure():
             print(words[-2000:])
     profile = os.path.join(WORK, 'all.profdata')
     subprocess.run(['llvm-profdata', 'merge', '-o', profile, *glob.glob(os.path.join(WORK, '*.profraw'))], check=True)
-    objects = sorted({p for n, p in made.items() if n != 'stress-tsan'})
+    objects = sorted(set(made.values()))
     exported = subprocess.run(['llvm-cov', 'export', '--instr-profile', profile, objects[0],
                                *(f'--object={o}' for o in objects[1:])], check=True, capture_output=True).stdout
     with open(os.path.join(WORK, 'export.json'), 'wb') as f:

@@ -222,15 +222,16 @@ def build(tier):
         return mutants, steps_of(programs(env, ('forebay-sys', 'forebay-sim')[:tier + 1]), tier)
     run = programs(env)
     engine = [f for f in sorted(glob.glob(f'{SOURCES}/**/*.c', recursive=True)) if not os.path.basename(f).startswith('linux')]
-    stress = [f'{ROOT}/tests/stress/stress.c']
+    stress = {'stress': [f'{ROOT}/tests/stress/stress.c'], 'stress-logs': [f'{ROOT}/tests/stress/logs.c']}
     asan = ['-O1', '-fno-omit-frame-pointer', '-fsanitize=address,undefined', '-fno-sanitize-recover=all']
     tsan = ['-O1', '-fno-omit-frame-pointer', '-fsanitize=thread']
     made = objects('asan', asan, engine)
-    run['stress-asan'] = link('stress-asan', asan, made + objects('asan', asan, stress))
+    for name, files in stress.items():
+        run[f'{name}-asan'] = link(f'{name}-asan', asan, made + objects('asan', asan, files))
+        run[f'{name}-tsan'] = link(f'{name}-tsan', tsan, objects('tsan', tsan, engine + files))
     for target in FUZZ_TARGETS:
         files = fuzz_files(target)
         run['fuzz-' + target] = link('fuzz-' + target, asan, made + objects('asan', asan, files))
-    run['stress-tsan'] = link('stress-tsan', tsan, objects('tsan', tsan, engine + stress))
     return mutants, steps_of(run)
 
 
@@ -278,6 +279,8 @@ def steps_of(run, tier=3):
                                          f'{ROOT}/fuzz/corpus/{target}'], False))
     return steps + [
         ('stress asan 3 s', [run['stress-asan'], '3', '1'], False),
+        ('stress of logs asan 2 s', [run['stress-logs-asan'], '2'], False),
+        ('stress of logs tsan 4 s', [run['stress-logs-tsan'], '4'], False),
         ('seeds 1500', [*sim, '--first', '101', '--runs', '1400'], False),
         ('explore 2000', [*sim, 'explore', '--bound', '2000', '--images', '1000'], False),
         ('stress tsan 8 s', [run['stress-tsan'], '8', '1'], False),
