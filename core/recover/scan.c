@@ -226,18 +226,31 @@ static void scan_doubt(struct fby_recovery *p, struct scan *s, u64 opened)
 		p->scanned[s->c].found |= CR_LOST;
 }
 
+/* The newest seal, if it is one of the chunk as it is now; else NULL.  One that counts fill
+ * as chunks of another kind do is forged. */
+static const struct fby_seal_line *own_seal(const struct fby_recovery *p, const struct scan *s)
+{
+	const struct fby_chunk *ch = &p->space->chunk[s->c];
+
+	if (!s->seals || s->seal.epoch != ch->epoch ||
+	    fby_chunk_kinds[s->seal.kind].whole != fby_chunk_kinds[ch->kind].whole)
+		return NULL;
+	return &s->seal;
+}
+
 static void scan_end(struct fby_recovery *p, struct scan *s)
 {
 	struct fby_chunk *ch = &p->space->chunk[s->c];
+	const struct fby_seal_line *seal = own_seal(p, s);
 
 	s->sealed = s->closed = 0;
 	s->last_block = FBY_NO_BLOCK;
-	if (s->seals && s->seal.epoch == ch->epoch) {
-		s->sealed = s->seal.fill;
-		s->closed = s->seal.closed;
-		s->last_block = s->seal.last_block;
-		if (s->seal.seq_max > ch->seq_max)
-			ch->seq_max = s->seal.seq_max;
+	if (seal) {
+		s->sealed = seal->fill;
+		s->closed = seal->closed;
+		s->last_block = seal->last_block;
+		if (seal->seq_max > ch->seq_max)
+			ch->seq_max = seal->seq_max;
 	}
 	if (s->closed)
 		p->scanned[s->c].found |= CR_CLOSED;
@@ -496,13 +509,14 @@ static void scan_nothing(struct fby_recovery *p, u32 c)
 static void scan_whole(struct fby_recovery *p, struct scan *s, u64 opened)
 {
 	struct fby_chunk *ch = &p->space->chunk[s->c];
-	bool ours = s->seals && s->seal.epoch == ch->epoch, used;
+	const struct fby_seal_line *seal = own_seal(p, s);
+	bool used;
 
 	scan_doubt(p, s, opened);
 	ch->owner = s->volume;
-	if (ours && s->seal.closed)
+	if (seal && seal->closed)
 		p->scanned[s->c].found |= CR_CLOSED;
-	used = fby_chunk_kinds[ch->kind].scan(p->pool, s->c, ours ? &s->seal : NULL);
+	used = fby_chunk_kinds[ch->kind].scan(p->pool, s->c, seal);
 	max_u64(&p->max_epoch, ch->epoch);
 	max_u64(&p->max_seq, ch->seq_min);
 	fby_store(&p->scanned[s->c].linked, used ? ch->fill - p->space->store.first_page : 0);

@@ -461,12 +461,31 @@ static void seal_that_lies(u64 entries)
 	pool_restore();
 }
 
+/* Nor does one that counts in pages say anything of a log's chunk. */
+static void seal_of_pages(void)
+{
+	u32 c;
+
+	log_make(0);
+	EXPECT(log_append(1) == FBY_DONE && log_append(1) == FBY_DONE);
+	c = pool->space.owner[LOG].first;
+	fby_chunk_seal(&pool->space, c, false);
+	pool->space.chunk[c].kind = FBY_CHUNK_CACHE;
+	pool->space.chunk[c].last_block = 9;
+	pool->space.chunk[c].fill = pool->space.store.first_page + 1;
+	fby_chunk_seal(&pool->space, c, true);
+	recover();
+	EXPECT(pool->space.chunk[c].kind == FBY_CHUNK_LOG && log_info().found == 2 && log_info().missing == 0);
+	pool_restore();
+}
+
 void test_logs(void)
 {
 	seal_that_lies(1ull << 32);
 	seal_that_lies((1ull << 32) - 1);
 	seal_that_lies(~0ull);
 	gap_unsealed();
+	seal_of_pages();
 	cursor_made_up();
 	no_volume();
 	record_lost();

@@ -601,6 +601,29 @@ static void of_another(bool sealed)
 	pool_restore();
 }
 
+/* A seal of the chunk's epoch and of another kind, which counts fill in lines, where the
+ * chunk's is of pages: forged, and not this chunk's. */
+static void seal_of_another_kind(u16 fill)
+{
+	struct fby_seal_line *l;
+	u32 which;
+
+	fby_chunk_seal(&pool->space, open_chunk, false);
+	which = (pool->space.chunk[open_chunk].seal_counter & 1) ^ 1;
+	for (u32 copy = which; copy < FBY_SEALS; copy += 2) {
+		l = (void *)memory_at(fby_seal_at(&pool->space.store, open_chunk, copy));
+		*l = *(struct fby_seal_line *)memory_at(fby_seal_at(&pool->space.store, open_chunk, which ^ 1));
+		l->counter++;
+		l->kind = FBY_CHUNK_LOG;
+		l->fill = fill;
+		fby_line_finish(pool->space.store.line_seed, l);
+	}
+	recover();
+	EXPECT(pool->space.chunk[open_chunk].kind == FBY_CHUNK_CACHE && pool->space.owner[0].recovered == BLOCKS + 2);
+	EXPECT(pool->space.chunk[open_chunk].fill == FIRST_PAGE + 3);
+	pool_restore();
+}
+
 static void scan_in_order(u32 first, u32 second, int error, u32 at)
 {
 	struct fby_options o = { .nslots = 2 };
@@ -726,6 +749,8 @@ void test_recovery(void)
 	formatted();
 	of_another(false);
 	of_another(true);
+	seal_of_another_kind(FIRST_PAGE + 2);
+	seal_of_another_kind((u16)(CHUNK_BYTES / FBY_LINE - FBY_CHUNK_LINES + FIRST_PAGE));
 	kinds_to_come();
 	several_to_come();
 	lost_beside_one_to_come();
