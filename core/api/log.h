@@ -70,7 +70,8 @@ struct fby_log_name {
  * entry begins it, whoever appends that.
  * -FBY_E_LOG_OBSOLETE, _SKIPS: txg is not one of the three after the synced one.
  * -FBY_E_LOG_TOO_LARGE: see fby_log_info.most.  -FBY_E_LOG_UNCLAIMED: it is from before
- * the pool was opened; -FBY_E_LOG_STATE: it is not logging, or is being destroyed.
+ * the pool was opened, and was logging then, or may have been as its consumer knows it;
+ * -FBY_E_LOG_STATE: it is not logging, or is being destroyed.
  */
 int fby_log_append(struct fby_pool *p, u16 log, u64 txg, bool new_generation, const struct fby_vec *vec, u32 nvec,
 		   struct fby_log_name *name, u32 *wake);

@@ -44,7 +44,7 @@ static int append_check(const struct fby_logs *p, u16 log, u64 txg, u64 length)
 	if (txg >= FBY_NUMBER_START)
 		return -FBY_E_LOG_SKIPS;
 	if (!(fby_load(&l->gate) & FBY_GATE_OPEN))
-		return l->claimed || l->header.state != FBY_LOG_LOGGING ? -FBY_E_LOG_STATE : -FBY_E_LOG_UNCLAIMED;
+		return fby_logs_shut(p, log);
 	return refused[fby_log_admit(fby_load(&l->synced), txg)];
 }
 

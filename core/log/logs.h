@@ -112,6 +112,9 @@ bool fby_logs_check_chunk(const struct fby_logs *p, u32 c, struct fby_violation 
 /* --- period.c: what happens to a log as a whole -------------------------------------- */
 /* -FBY_E_x, unless it is one whose record can be read, in a pool that is open. */
 int fby_logs_check(const struct fby_logs *p, u16 log);
+/* Why a log that is not open takes no entries: before the claim only the consumer knows in which
+ * state its log was left. */
+int fby_logs_shut(const struct fby_logs *p, u16 log);
 void fby_logs_open(struct fby_logs *p, u16 log); /* the header, from its record */
 void fby_logs_header(struct fby_log *l, const struct fby_log_header *h); /* the new one, for who looks meanwhile */
 void fby_logs_write(struct fby_logs *p, u16 log); /* the header, to its record if it is embedded */

@@ -18,6 +18,14 @@ int fby_logs_check(const struct fby_logs *p, u16 log)
 	return p->space->usable ? FBY_DONE : -FBY_E_RECOVERY_INCOMPLETE;
 }
 
+int fby_logs_shut(const struct fby_logs *p, u16 log)
+{
+	const struct fby_log *l = &p->log[log];
+	bool left = l->header.state == FBY_LOG_LOGGING || (p->space->owner[log].log.home & FBY_LOG_CONSUMER);
+
+	return left && !l->claimed ? -FBY_E_LOG_UNCLAIMED : -FBY_E_LOG_STATE;
+}
+
 static int writable(const struct fby_logs *p, u16 log)
 {
 	int rc = fby_logs_check(p, log);
@@ -183,7 +191,7 @@ int fby_logs_sync(struct fby_logs *p, u16 log, u64 txg, struct fby_log_header *h
 	if (rc)
 		return rc;
 	if (!(fby_load(&l->gate) & FBY_GATE_OPEN))
-		return l->header.state == FBY_LOG_LOGGING && !l->claimed ? -FBY_E_LOG_UNCLAIMED : -FBY_E_LOG_STATE;
+		return fby_logs_shut(p, log);
 	if (txg < l->header.at.synced)
 		return -FBY_E_LOG_BACKWARDS;
 	if (txg >= FBY_NUMBER_START)
@@ -230,9 +238,9 @@ int fby_logs_destroy(struct fby_logs *p, u16 log, struct fby_log_header *header,
 	fby_unlock(&l->lock);
 	if (busy)
 		return FBY_WAIT_SLOT; /* nobody begins any more: call again */
+	l->claimed = true; /* of a consumer's log, too, whose state nobody has told */
 	if (l->header.state != FBY_LOG_NONE) {
 		fby_logs_header(l, &none);
-		l->claimed = true;
 		if (!FBY_BUG(DESTROY_NOT_RECORDED))
 			fby_logs_write(p, log);
 	}

@@ -79,7 +79,6 @@ int fby_log_remove(struct fby_pool *p, u16 log, bool discard)
 		return -FBY_E_LOG_STATE;
 	if (!p->logs.log[log].claimed && (owner->log.home & FBY_LOG_CONSUMER) && !discard)
 		return -FBY_E_LOG_UNCLAIMED;
-	p->logs.log[log].claimed = true; /* what it held, its consumer does not want */
 	rc = fby_logs_destroy(&p->logs, log, NULL, &wake);
 	if (rc == FBY_DONE)
 		rc = fby_logs_release(&p->logs, log, &wake);

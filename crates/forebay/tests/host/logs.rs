@@ -165,7 +165,8 @@ fn a_consumer_keeps_the_header() {
         let pool = crashed(&dir);
         let log = log_of(&pool, "l");
         refused(&log, log.claim(), "with the consumer");
-        refused(&log, log.append(9, Generation::New, &[b"x"]), "");
+        refused(&log, log.append(9, Generation::New, &[b"x"]), "claimed and replayed first");
+        refused(&log, log.sync(9), "claimed and replayed first");
         let header = LogHeader::from_bytes(&stored).unwrap();
         let mut claimed = log.claim_with(&header, 0).unwrap();
         let mut kept = claimed.header().unwrap();
