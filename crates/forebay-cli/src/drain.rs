@@ -30,16 +30,12 @@ pub fn run(a: &args::Drain) -> anyhow::Result<u8> {
         drained => drained?,
     };
     report(a, &bars.last, &judged, &left)?;
-    let of_logs = if left.is_empty() { 0 } else { NOT_COMPLETE };
     match failed {
         // Of each it is told with its name.
         Some(error) => Ok(error.exit_code()),
-        None => Ok(judged.iter().map(Completeness::exit_code).find(|c| *c != 0).unwrap_or(of_logs)),
+        None => Ok(judged.iter().map(Completeness::exit_code).find(|c| *c != 0).unwrap_or(0)),
     }
 }
-
-/// Of [`forebay::EXIT_CODES`].
-const NOT_COMPLETE: u8 = 14;
 
 /// What became of each volume, and the first error that kept one from being
 /// attached: the others are drained all the same.
@@ -269,7 +265,8 @@ fn report(
     judged: &[Completeness],
     left: &[LogLeft],
 ) -> anyhow::Result<()> {
-    let complete = judged.iter().all(|c| c.complete) && left.is_empty();
+    // Of the volumes: what a log holds is its consumer's.
+    let complete = judged.iter().all(|c| c.complete);
     if a.json.json {
         out::json(&json!({
             "drained": last,
