@@ -62,6 +62,7 @@ not_now() { refused "$1" "" dev_command v "${@:2}"; }
 unnamed() { by_name='' dev_attach "$@"; }
 
 quick_tools
+taskset -p 1 $$ >/dev/null # one CPU and so one slot, whose chunks are filled in turn: the counters are known
 load_module
 # The mapper gives the device what its origin can; a RAM disk cannot zero.
 disk=/dev/ram0
@@ -205,6 +206,16 @@ counts zeroes=1 discards=0
 step "one discard" blkdiscard -f -o $((2 << 20)) -l 4096 "$device"
 counts zeroes=0 discards=1
 rm -f $copy && dd if="$device" of=$copy bs=1M count=4 iflag=direct status=none
+if [ "$kind" = target ]; then # a zeroing may give up what the disk has there, or may not
+	allocated() { stat -c %b /run/disk; }
+	dd if=/dev/urandom of="$device" bs=1M count=1 seek=24 oflag=direct status=none
+	step "drain" dev_command v drain
+	before=$(allocated)
+	step "a zeroing that keeps its place" blkdiscard -f -z -o $((24 << 20)) -l $((1 << 20)) "$device"
+	same "what the disk has allocated" "$before" "$(allocated)"
+	step "one that need not" fallocate -p -o $((24 << 20)) -l $((1 << 20)) "$device"
+	same "what the disk has allocated" $((before - 2048)) "$(allocated)"
+fi
 
 # --- past the cache -------------------------------------------------------------------
 

@@ -13,18 +13,21 @@
  *	zeroes	zeroings of a sector to 300 KiB, from each sector of a block
  *	discards	the same; each sector reads as before or as zeroes
  *	nowait	writes and reads that may not wait
+ *	late	writes that are begun together; they end in their order
  *	read	all, by reads of each shape, against the copy
  * Prints for each phase how many requests it made, and of how many sectors.
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/aio_abi.h>
 #include <linux/fs.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -184,6 +187,35 @@ static void phase_nowait(void)
 	}
 }
 
+/* Past what the other phases write; not in the copy. */
+static void phase_late(void)
+{
+	enum { N = 16, BIG = 64u << 10 };
+	static struct iocb all[N], *list[N];
+	struct io_event ended[N];
+	aio_context_t context = 0;
+
+	if (syscall(SYS_io_setup, N, &context))
+		die("io_setup", 0, 0);
+	for (uint64_t i = 0; i < N; i++) {
+		all[i] = (struct iocb){ .aio_data = i, .aio_lio_opcode = IOCB_CMD_PWRITE, .aio_fildes = (uint32_t)device,
+					.aio_buf = (uintptr_t)memory, .aio_nbytes = BIG, .aio_offset = (int64_t)((24u << 20) + i * BIG) };
+		list[i] = &all[i];
+	}
+	if (syscall(SYS_io_submit, context, (long)N, list) != N ||
+	    syscall(SYS_io_getevents, context, (long)N, (long)N, ended, NULL) != N)
+		die("writing", 0, N * BIG / SECTOR);
+	for (uint64_t i = 0; i < N; i++)
+		if (ended[i].data != i || ended[i].res != BIG) {
+			printf("requests: %llu ends as number %llu, with %lld\n", (unsigned long long)ended[i].data,
+			       (unsigned long long)i, (long long)ended[i].res);
+			exit(1);
+		} else {
+			counted(BIG / SECTOR);
+		}
+	syscall(SYS_io_destroy, context);
+}
+
 static void phase_read(void)
 {
 	for (uint32_t from = 0; from < 8; from++)
@@ -203,7 +235,7 @@ int main(int argc, char **argv)
 	} phases[] = {
 		{ "fill", phase_fill }, { "shapes", phase_shapes }, { "large", phase_large },
 		{ "zeroes", phase_zeroes }, { "discards", phase_discards }, { "nowait", phase_nowait },
-		{ "read", phase_read },
+		{ "late", phase_late }, { "read", phase_read },
 	};
 	int file;
 

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+#
+# Goal: what has to wait ends when it may and not before, in its order, and nothing of it
+# is left behind: writes behind one past the cache, drains that are killed, writers of a
+# full pool, writes held back by the throttle; the cache taken away while they wait.
+# Method: an origin that is suspended stands still for as long as a step wants it to, so
+# every state is met for certain; nothing here depends on how long anything takes.
+#	$1 target or native   $2... the items, all by default
+. "$(dirname "$0")/guest-lib.sh"
+kind=$1
+shift
+requests=$root/out/vm/requests
+
+same() { # TEXT WANTED HAS
+	[ "$2" = "$3" ] || fail "$1: $3, wanted $2"
+	passed=$((passed + 1))
+}
+hang() { step "the origin stands still" dmsetup suspend --noflush --nolockfs o; }
+go_on() { step "the origin goes on" dmsetup resume --noudevsync o; }
+put() { # FILE BLOCK_SIZE AT [COUNT]: AT in blocks of that size
+	dd if="$1" of="$device" bs="$2" seek="$3" count="${4:-1}" oflag=direct status=none
+}
+has() { # COUNTER NUMBER: or more
+	local n
+	n=$(dev_counter v "$1")
+	[ "$n" -ge "$2" ]
+}
+is() { [ "$(dev_counter v "$1")" = "$2" ]; }
+drain() { # no shell between, so that it can be killed
+	if [ "$kind" = target ]; then
+		exec dmsetup message v 0 drain
+	else
+		control command "$(node v)" drain
+	fi
+}
+gone() { ! kill -0 "$1" 2>/dev/null; }
+waiting() { # TEXT PID
+	kill -0 "$2" 2>/dev/null || fail "$1 did not wait"
+}
+ends() { # TEXT PID: well
+	step "$1 ends" until_true 90 gone "$2"
+	wait "$2" || fail "$1: error $?"
+}
+ends_badly() { # TEXT PID
+	step "$1 ends" until_true 90 gone "$2"
+	wait "$2" && fail "$1: no error"
+	passed=$((passed + 1))
+}
+
+# A pool and a volume of its own for each item.
+begin() {
+	load_module
+	step "an origin" dmsetup create --noudevsync --noudevrules o --table "0 65536 linear /dev/ram0 0"
+	dmsetup mknodes o
+	step "attach" dev_attach v /dev/mapper/o v create max_age 0 idle 0
+}
+finish() {
+	same "state" ok "$(dev_state v)"
+	step "detach" dev_detach v
+	step "forebay check" forebay check $pool
+	end
+}
+# Nothing is left, in memory either.
+end() {
+	step "the origin ends" dmsetup remove --noudevsync --retry o
+	grep -F '[forebay]' /proc/vmallocinfo && fail "the module has memory without a pool"
+	step "unload" /run/busybox rmmod forebay
+	[ ! -e /sys/kernel/slab/fbk_io ] || fail "its kind of memory outlives the module"
+	dd if=/dev/zero of=$pool bs=1M count=24 oflag=direct status=none 2>/dev/null
+}
+
+# By the throttle.
+item_late() {
+	begin
+	# Nothing was destaged yet, so the engine goes by the rate that it begins with.
+	step "set" dev_command v set low_watermark 2
+	step "set" dev_command v set high_watermark 5
+	hang
+	step "a part of the pool" put /dev/zero 1M 0 8
+	at=64 # of 128 KiB
+	throttled() { [ "$(dev_counter v intake_limit)" -gt 0 ] && [ "$(dev_counter v intake_limit)" -lt 9000 ]; }
+	until throttled; do
+		[ $at -lt 180 ] || fail "the throttle holds nothing back: $(dev_status v)"
+		put /dev/zero 128K $at || fail "a write that may be held back"
+		at=$((at + 1))
+	done
+	if [ "$kind" = native ]; then # the mapper may divide it
+		sleep 0.1 # what a volume may save up is less
+		before=$(dev_counter v throttle_ns)
+		step "a large write" put /dev/zero 512K 56
+		held=$(($(dev_counter v throttle_ns) - before))
+		[ $held -gt 5000000 ] || fail "128 pages were held back for $held ns, at $(dev_counter v intake_limit) pages a second"
+	fi
+	step "writes at once end in their order" "$requests" "$device" /tmp/late late
+	same "nobody waits for space" 0 "$(dev_counter v waits_space)"
+	go_on
+	step "drain" dev_command v drain
+	finish
+}
+
+# Behind a write past the cache.
+item_past() {
+	begin
+	step "past the cache from 64 KiB" dev_command v set bypass_limit 65536
+	hang
+	put /tmp/a 64K 16 &
+	past=$!
+	step "a write is past the cache" until_true 90 is bypassing 1
+	pids=()
+	for n in 20 24 28; do
+		put /tmp/ab 64K $n &
+		pids+=($!)
+	done
+	step "four are" until_true 90 is bypassing 4
+	put /tmp/b 4K 256 &
+	cached=$!
+	step "one to the cache waits for the block" until_true 90 has waits_block 1
+	blkdiscard -f -z -o $((16 * 65536 + 32768)) -l 4096 "$device" &
+	zeroes=$!
+	sleep 0.5
+	waiting "the write past the cache" $past
+	waiting "the write behind it" $cached
+	waiting "the zeroing behind it" $zeroes
+	go_on
+	ends "the write past the cache" $past
+	for n in "${pids[@]}"; do ends "another" "$n"; done
+	ends "the write behind it" $cached
+	ends "the zeroing behind it" $zeroes
+	(head -c 4096 /tmp/b && head -c 32768 /tmp/a | tail -c +4097 && head -c 4096 /dev/zero && tail -c +36865 /tmp/a) >/tmp/wanted
+	dd if="$device" bs=64K skip=16 count=1 iflag=direct status=none >/tmp/back
+	step "in this order" cmp /tmp/wanted /tmp/back
+	same "none is past the cache" 0 "$(dev_counter v bypassing)"
+	finish
+}
+
+# Drains that are killed.
+item_drains() {
+	begin
+	step "write" put /tmp/b 64K 4
+	hang
+	drain >/dev/null 2>&1 &
+	first=$!
+	step "a drain" until_true 90 is draining 1
+	drain >/dev/null 2>&1 &
+	second=$!
+	sleep 0.5
+	waiting "the drain" $first
+	waiting "the second drain" $second
+	kill -9 $second
+	step "it is killed" until_true 90 gone $second
+	same "the other drains" 1 "$(dev_counter v draining)"
+	kill -9 $first
+	step "so is the other" until_true 90 gone $first
+	step "nobody drains" until_true 90 is draining 0
+	go_on
+	finish
+}
+
+# For space, or past the full pool.
+item_full() {
+	begin
+	hang
+	step "a block that is cached" put /tmp/a 64K 497
+	dd if=/dev/zero of="$device" bs=1M count=30 oflag=direct status=none &
+	writer=$!
+	step "the pool is full" until_true 90 has waits_space 1
+	step "past the cache from 64 KiB" dev_command v set bypass_limit 65536
+	put /tmp/ab 128K 248 &
+	mixed=$!
+	step "a write begins past the cache, and not all of it may" until_true 90 has bypassing 1
+	step "the full pool may be passed by" dev_command v set when_full bypass
+	step "who waited goes past it" until_true 90 has bypassing 2
+	waiting "the writer" $writer
+	waiting "the mixed write" $mixed
+	step "no more" dev_command v set when_full wait
+	go_on
+	ends "the writer" $writer
+	ends "the mixed write" $mixed
+	same "what it wrote" 0 "$(head -c 31457280 "$device" | tr -d '\0' | wc -c)"
+	dd if="$device" bs=128K skip=248 count=1 iflag=direct status=none >/tmp/back
+	step "what the other wrote" cmp /tmp/ab /tmp/back
+	step "drain" dev_command v drain
+	dd if=/dev/mapper/o bs=128K skip=248 count=1 iflag=direct status=none >/tmp/back
+	step "so has the origin" cmp /tmp/ab /tmp/back
+	finish
+}
+
+# The cache is taken away while they wait.
+item_gone() {
+	begin
+	step "write" put /tmp/a 64K 497
+	hang
+	dd if=/dev/zero of="$device" bs=1M count=30 oflag=direct status=none 2>/dev/null &
+	writer=$!
+	step "the pool is full" until_true 90 has waits_space 1
+	drain >/dev/null 2>&1 &
+	first=$!
+	step "a drain" until_true 90 is draining 1
+	blkdiscard -f -z -o 0 -l 4096 "$device" 2>/dev/null &
+	zeroes=$!
+	sleep 0.5
+	waiting "the writer" $writer
+	waiting "the drain" $first
+	waiting "the zeroing" $zeroes
+	namespace=$(basename "$(readlink -f /sys/block/pmem0/device)")
+	(echo "$namespace" >/sys/bus/nd/drivers/nd_pmem/unbind) &
+	ends "unbinding the cache device" $!
+	ends_badly "the writer" $writer
+	ends_badly "the drain" $first
+	ends_badly "the zeroing" $zeroes
+	same "state" media_gone "$(dev_state v)"
+	go_on
+	dd if="$device" of=/dev/null bs=4K count=1 iflag=direct status=none 2>/dev/null && fail "a read without the cache"
+	put /tmp/a 4K 0 2>/dev/null && fail "a write without the cache"
+	dev_command v drain >/dev/null 2>&1 && fail "a drain without the cache"
+	dev_command v set idle 5 >/dev/null 2>&1 && fail "an option without the cache"
+	step "detach" dev_detach v
+	echo "$namespace" >/sys/bus/nd/drivers/nd_pmem/bind
+	step "the cache is back" until_true 90 test -b $pool
+	step "attach" dev_attach v /dev/mapper/o v
+	dd if="$device" bs=64K skip=497 count=1 iflag=direct status=none >/tmp/back
+	step "what was acknowledged is there" cmp /tmp/a /tmp/back
+	step "detach" dev_detach v
+	step "forebay check" forebay check $pool
+	end
+}
+
+# No wait: a cache that lies in two pieces.
+item_pieces() {
+	begin
+	step "detach" dev_detach v
+	dd if=/dev/zero of=/dev/pmem1 bs=1M count=16 oflag=direct status=none
+	dd if=/dev/zero of=$pool bs=1M count=16 oflag=direct status=none
+	step "a cache of two pieces" dmsetup create --noudevsync --noudevrules two \
+		--table "$(printf '0 16384 linear %s 0\n16384 16384 linear /dev/pmem1 0' $pool)"
+	dmsetup mknodes two
+	step "attach" eval "pool=/dev/mapper/two dev_attach w /dev/mapper/o w create"
+	step "fill, and read" "$requests" "$device" /tmp/copy fill read
+	dd if=/dev/zero of="$device" bs=1M count=12 seek=4 oflag=direct status=none || fail "writing to both pieces"
+	step "read" "$requests" "$device" /tmp/copy read
+	step "detach" dev_detach w
+	step "forebay check" forebay check /dev/mapper/two
+	dmsetup remove --noudevsync two
+	end
+}
+
+quick_tools
+for name in a b; do dd if=/dev/urandom of=/tmp/$name bs=64K count=1 status=none; done
+cat /tmp/a /tmp/b >/tmp/ab
+for item in ${*:-late past drains full gone pieces}; do
+	item_$item
+done
+clean_dmesg
+echo "waits-$kind: $passed passed"
