@@ -141,7 +141,7 @@ fuzz-rust:
 			-artifact_prefix=$(FUZZ_RUST)/finding-$$target- || exit 1; \
 	done
 
-# ONLY: core, port or rust.  SAMPLE: so many of each, chosen by SEED.  What ran before
+# ONLY: core, port, rust or kernel.  SAMPLE: so many of each, chosen by SEED.  What ran before
 # is not run again; FRESH=1 forgets it, AGAIN=1 tries survivors once more.  TIER=1 or 2:
 # only the cheap steps, for a first look.  JOBS at a time, each UNDER a command if others
 # use the machine.  docs/testing.md has more.

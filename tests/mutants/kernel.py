@@ -2,6 +2,7 @@
 """kernel.py - mutants of kernel/, for run.py: all of them in one forebay.ko, and a second
 module that says which one is on.  A guest tries one after the other, by scripts of
 tests/vm; where a mutant leaves anything behind, the next guest goes on."""
+import atexit
 import glob
 import hashlib
 import json
@@ -11,14 +12,17 @@ import re
 import subprocess
 import time
 
+import keys
+
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '../..'))
 WORK = os.path.join(ROOT, 'target/mutants')
 SOURCES = os.path.join(WORK, 'kernel')
 # By tier, the cheap ones first: scripts of the guest and their arguments.
 STEPS = {0: ['requests:native'],
          1: ['requests:target'],
-         2: ['faults:native', 'faults:target'],
-         3: ['smoke', 'native', 'flush:native:8', 'bypass', 'neighbours', 'attach']}
+         2: [f'waits:{kind}:{item}' for kind in ('native', 'target')
+             for item in ('late', 'past', 'drains', 'full', 'gone', 'pieces')],
+         3: ['faults:native', 'faults:target', 'smoke', 'native', 'flush:native:3', 'bypass', 'neighbours', 'attach']}
 LOST = re.compile(r'Kernel panic|soft lockup')  # a CPU that does not come back
 
 
@@ -31,14 +35,10 @@ def sources():
 
 
 def build(write_if_new):
-    """Builds the modules; returns the mutants."""
+    """Builds the modules; returns the mutants, and how many are left out."""
     import generate
-    refused = os.path.join(WORK, 'refused-kernel.json')
-    leave = set()
-    if os.path.exists(refused):
-        with open(refused) as f:
-            leave = set(json.load(f))
-    while True:
+
+    def without(leave):
         files, mutants = generate.generate(ROOT, sources(), leave)
         for name, data in files.items():
             write_if_new(os.path.join(SOURCES, name), data)
@@ -48,13 +48,20 @@ def build(write_if_new):
         process = vm('build', SOURCES, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         said = process.communicate()[0]
         bad = blamed(said)
-        if not bad and process.returncode == 0:
-            return mutants, len(leave)
-        if not bad:
+        if not bad and process.returncode:
             raise SystemExit('the module with all mutants does not build, and none is the reason:\n' + said[-3000:])
-        leave |= {mutants[n - 1]['key'] for n in bad}
-        with open(refused, 'w') as f:
-            json.dump(sorted(leave), f)
+        return mutants, {mutants[n - 1]['key'] for n in bad or not_compiled(said, mutants)}
+
+    return keys.leaving_out(os.path.join(WORK, 'refused-kernel.json'), without)
+
+
+def not_compiled(said, mutants):
+    """Numbers of those that are for other kernels, by what the preprocessor leaves."""
+    seen = set()
+    for file in glob.glob(os.path.join(re.findall(r'^preprocessed: (.*)$', said, re.M)[0], '*.i')):
+        with open(file) as f:
+            seen.update(map(int, re.findall(r'fby_mutant_on\[(\d+)\]', f.read())))
+    return set(range(1, len(mutants) + 1)) - seen
 
 
 def blamed(said):
@@ -205,6 +212,7 @@ def attempts(args, ordered, write_if_new):
     guests = queue.Queue()
     for n in range(args.jobs):
         guests.put(Guest(f'mutants-{n}'))
+        atexit.register(guests.queue[-1].stop)
     base = baseline(guests.queue[0], [step for tier in range(args.tier + 1) for step in STEPS[tier]], text)
     return [(m['key'], lambda before, n=n: try_mutant(guests, n, base, before))
             for n, m in ordered(mutants, 'kernel', args.seed, args.only)]

@@ -121,12 +121,8 @@ def prune(copy, names):
 def make_sources():
     """The copies with all mutants in them; returns these, and how many do not compile."""
     import generate
-    refused = os.path.join(WORK, 'refused.json')  # keys, of this run and those before
-    leave = set()
-    if os.path.exists(refused):
-        with open(refused) as f:
-            leave = set(json.load(f))
-    while True:
+
+    def without(leave):
         files, mutants = generate.generate(ROOT, sources(), leave)
         for part in ('core', 'port'):
             for path in glob.glob(os.path.join(ROOT, part, '**/*.[ch]'), recursive=True):
@@ -140,12 +136,9 @@ def make_sources():
         for name, data in files.items():
             write_if_new(os.path.join(SOURCES, name), data)
         prune(SOURCES, set(files))
-        bad = does_not_compile() or not_compiled(mutants)
-        if not bad:
-            return mutants, len(leave)
-        leave |= {mutants[n - 1]['key'] for n in bad}
-        with open(refused, 'w') as f:
-            json.dump(sorted(leave), f)
+        return mutants, {mutants[n - 1]['key'] for n in does_not_compile() or not_compiled(mutants)}
+
+    return keys.leaving_out(os.path.join(WORK, 'refused.json'), without)
 
 
 def programs(env, names=('forebay-sim', 'forebay-sys', 'forebay')):
@@ -513,12 +506,8 @@ def rust_sources():
                            capture_output=True, text=True).stdout.splitlines()
     listed = rust_listed()
     prune(copy, set(names))
-    refused = os.path.join(WORK, 'refused-rust.json')
-    leave = set()
-    if os.path.exists(refused):
-        with open(refused) as f:
-            leave = set(json.load(f))
-    while True:
+
+    def without(leave):
         texts, mutants, lost = rust.generate(ROOT, [dict(m) for m in listed], leave)
         for name in names:
             if os.path.isfile(os.path.join(ROOT, name)):
@@ -527,14 +516,13 @@ def rust_sources():
         done = subprocess.run(['cargo', 'check', '--lib', '-p', 'forebay', '-p', 'forebay-server',
                                '--message-format=json'], cwd=copy, env=env, stdout=subprocess.PIPE,
                               stderr=subprocess.DEVNULL, text=True)
-        if done.returncode == 0:
-            return mutants, lost, len(leave)
-        bad, strange = rust.blamed(texts, done.stdout.splitlines())
-        if not bad:
+        bad, strange = rust.blamed(texts, done.stdout.splitlines()) if done.returncode else ((), ())
+        if done.returncode and not bad:
             sys.exit('the copy does not compile, and no mutant is the reason:\n' + ''.join(strange))
-        leave |= {mutants[n - 1]['key'] for n in bad}
-        with open(refused, 'w') as f:
-            json.dump(sorted(leave), f)
+        return (mutants, lost), {mutants[n - 1]['key'] for n in bad}
+
+    (mutants, lost), refused = keys.leaving_out(os.path.join(WORK, 'refused-rust.json'), without)
+    return mutants, lost, refused
 
 
 def rust_steps(tier):
@@ -676,20 +664,24 @@ def self_test_rust():
         listed = subprocess.run([cargo_mutants(), 'mutants', '--list', '--json', '--dir', f'{where}/crates/known'],
                                 check=True, capture_output=True, text=True).stdout
         listed = [dict(m, file='crates/known/' + m['file']) for m in json.loads(listed)]
-        leave, program, file = set(), os.path.join(where, 'known'), os.path.join(where, 'crates/known/src/lib.rs')
-        for _ in range(3):
+        program = os.path.join(where, 'known')
+        changed = os.path.join(where, 'changed.rs')
+
+        def without(leave):
             texts, mutants, lost = rust.generate(where, listed, leave)
-            changed = os.path.join(where, 'changed.rs')
             with open(changed, 'w') as f:
                 f.write(texts['crates/known/src/lib.rs'])
             done = subprocess.run(['rustc', '--edition=2021', '-Awarnings', '--error-format=json', '-o', program, changed],
                                   capture_output=True, text=True)
-            if done.returncode == 0:
-                break
             messages = [json.dumps({'reason': 'compiler-message', 'message': json.loads(line)})
-                        for line in done.stderr.splitlines()]
+                        for line in done.stderr.splitlines()] if done.returncode else []
             bad, _ = rust.blamed({os.path.normpath(changed): texts['crates/known/src/lib.rs']}, messages)
-            leave |= {mutants[n - 1]['key'] for n in bad}
+            return (mutants, lost), {mutants[n - 1]['key'] for n in bad}
+
+        left = os.path.join(where, 'refused.json')
+        (mutants, lost), _ = keys.leaving_out(left, without)
+        with open(left) as f:
+            leave = json.load(f)
         results = {m['key'].split(' ', 1)[1]: bool(once([program], n)[0]) for n, m in enumerate(mutants, 1)}
         nothing = once([program], 0)[0]
     refused = {key.split(' ', 1)[1] for key in leave}

@@ -6,7 +6,8 @@
 # The console has lines of a number, the seconds that a step may be silent, and
 # STEP[:ARGUMENT]...; -1 is no mutant, but tells which ones a step comes past.
 . "$(dirname "$0")/guest-lib.sh"
-export planted=mutants PATH
+export planted=mutants
+plain_path=$PATH # of the steps, which take the quick tools if they can do with them
 quick_tools
 parameters=/sys/module/mutant/parameters
 
@@ -71,7 +72,7 @@ try() {
 		began=$SECONDS
 		: >/run/said
 		# shellcheck disable=SC2046 # words
-		timeout -k 5 36000 bash "$root/tests/vm/guest-${name%%:*}.sh" $(tr : ' ' <<<"${name#"${name%%:*}"}") \
+		PATH=$plain_path timeout -k 5 36000 bash "$root/tests/vm/guest-${name%%:*}.sh" $(tr : ' ' <<<"${name#"${name%%:*}"}") \
 			>/run/said 2>&1 </dev/null &
 		listen $! "$seconds"
 		rc=$?
