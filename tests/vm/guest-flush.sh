@@ -4,8 +4,9 @@
 # destage counts nothing as written that may be lost, whoever was told.
 # Method: a loop device over a disk whose writes fail (dm-flakey), so that writes
 # succeed and the flush after them fails, once; a mapping over that which knows no
-# zeroing, or that would fail by itself; zeroings past the cache, each with a
-# flush of its own, beside drains.  No drain may succeed.  Then the disk is well
+# zeroing, as that would fail by itself, and holds flushes back.  A zeroing past the cache
+# has its flush on its way when a drain begins: what the drain has written by the time
+# that flush gets there, it takes along.  No drain may succeed.  Then the disk is well
 # again, and has to have all that was acknowledged.
 #	$1 target or native   $2 how many rounds   $3 what is planted, if anything
 . "$(dirname "$0")/guest-lib.sh"
@@ -17,15 +18,19 @@ origin_table() { # linear, or writes (fail, reads do not)
 	[ "$1" = writes ] && target="flakey /dev/ram0 0 0 600 1 error_writes"
 	dmsetup suspend --noflush org && dmsetup load org --table "0 $sectors $target" && dmsetup resume --noudevsync org
 }
+written() { # sectors
+	local n
+	read -r _ _ _ _ _ _ n _ </sys/block/loop0/stat
+	echo "$n"
+}
+zeroed() { [ "$(written)" -ge $((before + 2048)) ]; }
 put() { # ROUND: 64 blocks of it
 	yes "blocks of round $1" | head -c 262144 >/tmp/blocks
 	dd if=/tmp/blocks of="$device" bs=4096 oflag=direct status=none
 }
-zeroes() {
-	while [ -e /tmp/go ]; do
-		blkdiscard -f -z -o "$1" -l $((1 << 20)) "$device" >/dev/null 2>&1 || refusals=$((refusals + 1))
-	done
-	echo $refusals >"/tmp/refusals.$1"
+flushes_take() { # MILLISECONDS: far more than what else a round does
+	dmsetup suspend --noflush cached &&
+		dmsetup load cached --table "0 $sectors delay /dev/loop0 0 0 /dev/loop0 0 0 /dev/loop0 0 $1" && dmsetup resume --noudevsync cached
 }
 
 load_module $3
@@ -40,18 +45,18 @@ step "write" put 0
 step "drain" dev_command fast flush
 
 step "writes of the disk fail" origin_table writes
-refusals=0
-touch /tmp/go
-zeroes $((32 << 20)) &
-zeroes $((48 << 20)) &
+step "flushes take long" flushes_take 4000
 for ((round = 1; round <= $2; round++)); do
 	step "write $round, to the cache" put "$round"
+	before=$(written)
+	blkdiscard -f -z -o $((32 << 20)) -l $((1 << 20)) "$device" >/dev/null 2>&1 &
+	zeroing=$!
+	step "zeroing $round has written, and flushes" until_true 90 zeroed
+	sleep 0.3
 	refused "drain $round" "error" dev_command fast flush
+	wait $zeroing && fail "zeroing $round was not told that the disk fails"
 done
-rm /tmp/go
-wait
-echo "flush-$kind: zeroings refused: $(cat /tmp/refusals.$((32 << 20))), $(cat /tmp/refusals.$((48 << 20)))"
-[ "$(cat /tmp/refusals.$((32 << 20)))" -gt 0 ] || fail "no zeroing was told that the disk fails"
+step "flushes are short" flushes_take 0
 step "the disk is well again" origin_table linear
 echo 3 >/proc/sys/vm/drop_caches
 dd if="$device" of=/tmp/back bs=4096 count=64 iflag=direct status=none

@@ -9,8 +9,8 @@ planted_flush() {
 	local console=$out_vm/flush-planted.console
 	build_planted flush-untold kernel/volume_io.c \
 		'/if \(!rc && bio_op\(io->bio\) == REQ_OP_WRITE_ZEROES\)/{ n; s/fbk_flush_cover\(io\)/rc = blkdev_issue_flush(v->origin)/ }' || return 1
-	start_guest "$console" "$here/guest-flush.sh" native 100 flush-untold # which of two flushes is told is chance
-	wait_guest 1200 "$console"
+	start_guest "$console" "$here/guest-flush.sh" native 3 flush-untold
+	wait_guest 600 "$console"
 	tr -d '\r' <"$console" | grep -aE -m 1 '^FAIL: (drain [0-9]+ was not refused|all is there)' >"$out_vm/flush-planted.said" || {
 		say "a flush that the engine does not hear of was not found; console: $console"
 		tr -d '\r' <"$console" | tail -n 25 >&2
@@ -25,7 +25,7 @@ part() {
 	for kind in ${*:-native planted}; do
 		case $kind in
 		planted) planted_flush ;;
-		*) guest flush-"$kind" 600 guest-flush.sh "$kind" 8 ;;
+		*) guest flush-"$kind" 600 guest-flush.sh "$kind" 3 ;;
 		esac || rc=1
 	done
 	return $rc
