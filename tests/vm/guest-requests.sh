@@ -194,6 +194,7 @@ step "set" dev_command v set metadata_only off
 step "set" dev_command v set when_full wait
 step "set" dev_command v set checksums on
 step "set" dev_command v set idle 0
+same "options" "v 17 high_watermark 70 low_watermark 20 max_age 100000 idle 0 verify first checksums on writeback_jobs 16 bypass_limit 16896 origin_by_name" "$(options_of)"
 step "drain" dev_command v drain
 step "clear the counters" dev_command v clear_stats
 for word in writes written_sectors reads zeroes origin_writes origin_flushes rounds pages_destaged; do

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# Goal: what has to wait ends when it may and not before, in its order, and nothing of it
+# Goal: what has to wait ends when it may and not before, and nothing of it
 # is left behind: writes behind one past the cache, drains that are killed, writers of a
 # full pool, writes held back by the throttle; the cache taken away while they wait.
 # Method: an origin that is suspended stands still for as long as a step wants it to, so
@@ -47,10 +47,14 @@ ends_badly() { # TEXT PID
 	passed=$((passed + 1))
 }
 
-# A pool and a volume of its own for each item.
+# A pool and a volume of its own for each item, on an origin whose upper half can stand
+# still by itself.
 begin() {
 	load_module
-	step "an origin" dmsetup create --noudevsync --noudevrules o --table "0 65536 linear /dev/ram0 0"
+	step "half of an origin" dmsetup create --noudevsync --noudevrules upper --table "0 32768 linear /dev/ram0 32768"
+	dmsetup mknodes upper
+	step "all of it" dmsetup create --noudevsync --noudevrules o \
+		--table "$(printf '0 32768 linear /dev/ram0 0\n32768 32768 linear /dev/mapper/upper 0')"
 	dmsetup mknodes o
 	step "attach" dev_attach v /dev/mapper/o v create max_age 0 idle 0
 }
@@ -63,6 +67,7 @@ finish() {
 # Nothing is left, in memory either.
 end() {
 	step "the origin ends" dmsetup remove --noudevsync --retry o
+	step "both halves" dmsetup remove --noudevsync --retry upper
 	grep -F '[forebay]' /proc/vmallocinfo && fail "the module has memory without a pool"
 	step "unload" /run/busybox rmmod forebay
 	[ ! -e /sys/kernel/slab/fbk_io ] || fail "its kind of memory outlives the module"
@@ -91,7 +96,7 @@ item_late() {
 		held=$(($(dev_counter v throttle_ns) - before))
 		[ $held -gt 5000000 ] || fail "128 pages were held back for $held ns, at $(dev_counter v intake_limit) pages a second"
 	fi
-	step "writes at once end in their order" "$requests" "$device" /tmp/late late
+	step "writes that are begun together" "$requests" "$device" /tmp/late late
 	same "nobody waits for space" 0 "$(dev_counter v waits_space)"
 	go_on
 	step "drain" dev_command v drain
@@ -130,6 +135,29 @@ item_past() {
 	dd if="$device" bs=64K skip=16 count=1 iflag=direct status=none >/tmp/back
 	step "in this order" cmp /tmp/wanted /tmp/back
 	same "none is past the cache" 0 "$(dev_counter v bypassing)"
+	finish
+}
+
+# A part of a write is past the cache; its rest waits for a block that another holds.
+item_rest() {
+	local half=$((16 << 20))
+	begin
+	step "past the cache from 64 KiB" dev_command v set bypass_limit 65536
+	step "half of the origin stands still" dmsetup suspend --noflush --nolockfs upper
+	put /tmp/a 64K 256 &
+	upper=$!
+	step "a write is past the cache" until_true 90 is bypassing 1
+	dd if=/tmp/ab of="$device" bs=128K seek=$((half - 65536)) count=1 oflag=direct,seek_bytes status=none &
+	both=$!
+	step "another, to both halves, waits" until_true 90 has waits_block 1
+	sleep 0.5
+	waiting "the write" $upper
+	waiting "the other" $both
+	step "it goes on" dmsetup resume --noudevsync upper
+	ends "the write" $upper
+	ends "the other" $both
+	dd if="$device" bs=64K skip=255 count=2 iflag=direct status=none >/tmp/back
+	step "in this order" cmp /tmp/ab /tmp/back
 	finish
 }
 
@@ -215,6 +243,7 @@ item_gone() {
 	dev_command v drain >/dev/null 2>&1 && fail "a drain without the cache"
 	dev_command v set idle 5 >/dev/null 2>&1 && fail "an option without the cache"
 	step "detach" dev_detach v
+	step "the pool could not be closed" eval 'dmesg | grep -q "not closed cleanly: the device was taken away"'
 	echo "$namespace" >/sys/bus/nd/drivers/nd_pmem/bind
 	step "the cache is back" until_true 90 test -b $pool
 	step "attach" dev_attach v /dev/mapper/o v
@@ -247,7 +276,7 @@ item_pieces() {
 quick_tools
 for name in a b; do dd if=/dev/urandom of=/tmp/$name bs=64K count=1 status=none; done
 cat /tmp/a /tmp/b >/tmp/ab
-for item in ${*:-late past drains full gone pieces}; do
+for item in ${*:-late past rest drains full gone pieces}; do
 	item_$item
 done
 clean_dmesg
