@@ -140,6 +140,29 @@ static void ended(void (*end)(void), bool new_generation, int error)
 	pool_restore();
 }
 
+static void sync_first(void)
+{
+	u32 wake = 0;
+
+	EXPECT(fby_log_sync(pool, LOG, 1, NULL, &wake) == FBY_DONE);
+}
+
+/* After the append was let in, and before it has its place: neither an entry nor a count of
+ * one is left of it. */
+static void synced_meanwhile(void)
+{
+	log_make(0);
+	EXPECT(log_append(1) == FBY_DONE);
+	cpu_meanwhile = sync_first;
+	EXPECT(log_append(1) == -FBY_E_LOG_OBSOLETE);
+	EXPECT(cpu_meanwhile == NULL);
+	EXPECT(pool->space.slot[0].log == FBY_NO_OWNER && pool->space.slot[0].busy == 0);
+	EXPECT(log_info().unsynced == 0 && log_append(2) == FBY_DONE && log_info().unsynced == 1);
+	recover();
+	EXPECT(log_info().found == 2 && log_info().missing == 0);
+	pool_restore();
+}
+
 /* --- what it is told ---------------------------------------------------------------- */
 
 /* A number too high would be in the record, and not be believed by the next start. */
@@ -494,6 +517,7 @@ void test_logs(void)
 		ended(destroy_log, new_generation, -FBY_E_LOG_STATE);
 		ended(volume_instead, new_generation, -FBY_E_NO_LOG);
 	}
+	synced_meanwhile();
 	claimed_too_high();
 	replayed_too_early();
 	read_only();
