@@ -204,6 +204,7 @@ static void numbers(void)
 	u32 wake = 0;
 
 	fby_pool_info(pool, &i);
+	EXPECT(i.sb.nchunks == NCHUNKS && i.sb.chunk_size == CHUNK_BYTES);
 	EXPECT(i.memory_bytes == pool->memory_bytes && i.nslots == 2 && i.seq == pool->space.seq);
 	EXPECT(i.chunks_free == NCHUNKS - 3 && i.chunks_used == 3 && i.chunks_open == 2 && i.chunks_opened == 3);
 	EXPECT(i.pages == NCHUNKS * DATA_PAGES && i.pages_linked == BLOCKS + 2 + 2);
@@ -252,7 +253,7 @@ static void numbers(void)
 	EXPECT(fby_chunk_info(pool, NCHUNKS, &c) == -FBY_E_GEOMETRY);
 	EXPECT(fby_chunk_info(pool, closed_chunk, &c) == FBY_DONE && c.number == closed_chunk && c.volume == 0);
 	EXPECT(c.state == FBY_CS_CLOSED && c.fill == FIRST_PAGE + BLOCKS && c.live == BLOCKS - 1);
-	EXPECT(c.seq_max == c.seq_min + BLOCKS - 1);
+	EXPECT(c.seq_max == c.seq_min + BLOCKS - 1 && c.epoch == pool->space.chunk[closed_chunk].epoch && c.epoch > 0);
 	EXPECT(fby_chunk_info(pool, open_chunk, &c) == FBY_DONE && c.state == FBY_CS_OPEN && c.live == 3);
 	EXPECT(c.seq_max == c.seq_min + 2);
 	EXPECT(fby_entry_info(pool, NCHUNKS, FIRST_PAGE, true, &e) == -FBY_E_GEOMETRY);
