@@ -355,6 +355,19 @@ static void counted(void)
 	}
 }
 
+/* Where numbers end, entries of this generation are refused, and a new one is not. */
+static void numbers_end(void)
+{
+	struct fby_log_position at = { .gen = 1, .id = ~0ull };
+	struct fby_log_node n;
+
+	EXPECT(fby_log_append_order(&at, 1, false, &n) == FBY_LOG_FULL);
+	EXPECT(fby_log_append_order(&at, 1, true, &n) == FBY_LOG_OK && n.gen == 2 && n.id == 1);
+	at.gen = ~0ull;
+	EXPECT(fby_log_append_order(&at, 1, true, &n) == FBY_LOG_FULL);
+	EXPECT(fby_log_append_order(&at, 1, false, &n) == FBY_LOG_OK && n.id == 2);
+}
+
 /* What an append adds up, and the names it gives: numbers of a generation begin with 1. */
 static void named(void)
 {
@@ -691,6 +704,7 @@ void test_log_calls(void)
 	counted();
 	counted_of();
 	named();
+	numbers_end();
 	in_any_order();
 	period_after_period();
 	full();
