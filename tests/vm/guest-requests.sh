@@ -62,7 +62,6 @@ not_now() { refused "$1" "" dev_command v "${@:2}"; }
 unnamed() { by_name='' dev_attach "$@"; }
 
 quick_tools
-taskset -p 1 $$ >/dev/null # one CPU and so one slot, whose chunks are filled in turn: the counters are known
 load_module
 # The mapper gives the device what its origin can; a RAM disk cannot zero.
 disk=/dev/ram0
