@@ -152,6 +152,15 @@ static inline void fby_request_data(struct fby_request *r, const struct fby_vec 
 	r->skip = 0;
 }
 
+/* So that fby_request_end may come in any case, and done is read before begin. */
+static inline void fby_request_unbegun(struct fby_request *r)
+{
+	r->step = 0;
+	r->foreground = false;
+	r->done = 0;
+	r->asked = FBY_NEXT_DONE;
+}
+
 int fby_request_begin(struct fby_request *r);
 int fby_request_resume(struct fby_request *r, int result);
 /* THROTTLE: nanoseconds, 0 to some; now_ns is the clock of fby_destage_step. */

@@ -8,9 +8,8 @@
  *	native.c	the native block device, and its control device
  *	setup.c		what both have in common: options, status, commands
  *	shared_pool.c	pools by cache device; start and stop of volumes; destage
- *	volume_io.c	bios: reads, writes, ranges
- *	waiting.c	bios that wait for a block, a slot or space
- *	flush_io.c	making durable what went past the cache
+ *	volume_io.c	bios: a request each, and what it asks for
+ *	waiting.c	those that wait for a block, a slot, space or a flush
  *	origin_io.c	requests of destage to an origin
  *	media_dax.c	claiming and mapping the cache device
  *
@@ -37,7 +36,7 @@
 #include <linux/version.h>
 #include <linux/workqueue.h>
 
-#include "host/policy.h"
+#include "host/client_request.h"
 #pragma pop_macro("current")
 #pragma pop_macro("noinline")
 #pragma pop_macro("round_up")
@@ -138,7 +137,6 @@ struct fbk_volume {
 	bool by_name;  /* what the origin is called may be its id */
 	bool whole;    /* the device is as large as the volume, which may be rounded down */
 	struct fby_policy policy; /* what goes past the cache */
-	bool cleaner;  /* destage all the time */
 	bool stopping; /* requests of destage fail at once */
 	bool requeue;  /* waiting bios go back to whence they came */
 	bool started;
@@ -178,6 +176,8 @@ int fbk_volume_start(struct fbk_volume *v);
 void fbk_volume_stop(struct fbk_volume *v);
 /* Destage all that was written before; -EINTR when the caller got a signal, else an error of the origin. */
 int fbk_volume_drain(struct fbk_volume *v);
+/* Destage is to go on, for somebody who looks again in a while. */
+int fbk_drain_on(struct fbk_volume *v);
 void fbk_kick_destage(struct fbk_pool *p);
 /* Does what a wake mask says. */
 void fbk_wake(struct fbk_pool *p, u32 wake);
@@ -225,23 +225,18 @@ struct fbk_io {
 	struct fbk_volume *volume;
 	struct bio *bio;
 	u64 sector; /* of the volume */
-	/* writes */
-	struct bvec_iter iter; /* what is left */
-	u32 done;	       /* sectors */
-	struct list_head node;
-	u64 due_ns; /* when it may end */
-	struct fby_bypass past; /* the part that is on its way to the origin */
-	struct fby_flush ticket; /* covers what went past the cache, if it is owed */
-	/* ranges, and writes past the cache */
+	struct fby_request request; /* of all of the bio but what was written at once */
+	struct fby_run run;	    /* its */
+	struct bvec_iter iter;	    /* the memory of its sectors from at on */
+	u32 at;
+	u8 memory;	/* enum fbk_memory */
+	bool remapped;	/* see FBK_REMAP */
+	atomic_t parts; /* reads: one for the request, one for each part sent to the origin */
+	blk_status_t status; /* of what was asked of the origin */
 	struct work_struct work;
-	/* reads: one for whoever looks up, one for each part sent to the origin */
-	atomic_t parts;
-	blk_status_t status;
-	u8 memory; /* enum fbk_memory */
-	bool owed; /* a flush, before it may end well */
-	unsigned long began; /* of the accounting, or 0 */
-	bool foreground; /* the engine was told that somebody waits for the origin */
-	u32 past_sectors; /* of it that went past the cache: the throttle does not count them */
+	struct list_head node; /* in a list of those that wait */
+	u64 due_ns;	       /* when it may end */
+	unsigned long began;   /* of the accounting, or 0 */
 };
 
 enum fbk_map {
@@ -252,23 +247,16 @@ enum fbk_map {
 /* io->memory and ->began are the caller's to set.  Not owned: never FBK_REMAP. */
 enum fbk_map fbk_map(struct fbk_volume *v, struct fbk_io *io, struct bio *bio, u64 sector);
 void fbk_remap_end(struct fbk_io *io);
-/* A piece of a write: 0 all done, else the engine's decision or error. */
-int fbk_write_more(struct fbk_io *io);
-/* The first of what is left, past the cache, if it is least sectors or all: 0 when
- * it is on its way; the io, in lasting memory, is then dealt with.
- */
-int fbk_write_past(struct fbk_io *io, u32 least);
-void fbk_end(struct fbk_io *io, int error);
+/* The next step of its request; the host layer says what it returns. */
+int fbk_resume(struct fbk_io *io, int result);
+/* Does what was returned; the io is dealt with then.  May sleep. */
+void fbk_go_on(struct fbk_io *io, int next);
+/* Gives the request up, if it has not ended, and ends the bio. */
 void fbk_end_status(struct fbk_io *io, blk_status_t status);
-/* The same in memory that lasts; NULL: it may not wait for that. */
-struct fbk_io *fbk_io_lasting(struct fbk_io *io);
-/* Of a write or range, in full: now, or when it is durable and the throttle lets it. */
-void fbk_end_written(struct fbk_io *io);
-/* The same of one that is durable. */
-void fbk_end_durable(struct fbk_io *io);
 
 /* waiting.c */
-void fbk_wait(struct fbk_io *io, enum fby_decision why);
+/* Until there is what next, which is WAIT or DRAIN, waits for; then it goes on. */
+void fbk_wait(struct fbk_io *io, int next);
 static inline bool fbk_others_wait(struct fbk_volume *v)
 {
 	return !list_empty_careful(&v->wait_space);
@@ -277,14 +265,8 @@ static inline bool fbk_others_wait(struct fbk_volume *v)
 /* False: the throttle lets it end now. */
 bool fbk_end_late(struct fbk_io *io);
 void fbk_retry_work(struct work_struct *work);
-enum hrtimer_restart fbk_late_timer(struct hrtimer *timer);
-
-/* flush_io.c */
-/* ->past has ended; before the io ends well, it is to be made durable. */
-void fbk_flush_cover(struct fbk_io *io);
-/* That, and then the end. */
-void fbk_flush(struct fbk_io *io);
 void fbk_flush_work(struct work_struct *work);
+enum hrtimer_restart fbk_late_timer(struct hrtimer *timer);
 
 /* origin_io.c */
 void fbk_origin_submit(struct fbk_pool *p, const struct fby_io *io);

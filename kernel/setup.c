@@ -18,6 +18,7 @@
 
 static const char *const verify_names[] = { "always", "first", "never" };
 static const char *const holes_names[] = { "fail", "isolate", "accept" };
+static const char *const mode_names[] = { "write-back", "write-through", "cleaner" }; /* enum fby_mode */
 static const char *const full_names[] = { "wait", "bypass" };
 static const char *const switch_names[] = { "off", "on" };
 
@@ -64,6 +65,12 @@ static int parse_bypass_option(struct fbk_volume *v, const char *name, const cha
 			return -EINVAL;
 		WRITE_ONCE(v->policy.bypass_sectors, fby_policy_limit(bytes));
 		return 0;
+	}
+	if (!strcmp(name, "mode")) {
+		rc = match_string(mode_names, ARRAY_SIZE(mode_names), value);
+		if (rc >= 0)
+			WRITE_ONCE(v->policy.mode, rc);
+		return min(rc, 0);
 	}
 	if (!strcmp(name, "metadata_only")) { /* to change it; a table has the flag */
 		rc = match_string(switch_names, ARRAY_SIZE(switch_names), value);
@@ -119,7 +126,7 @@ static bool parse_flag(struct fbk_setup *s, const char *name)
 	else if (!strcmp(name, "origin_by_name"))
 		s->volume.by_name = true;
 	else if (!strcmp(name, "cleaner"))
-		s->volume.cleaner = true;
+		s->volume.policy.mode = FBY_MODE_CLEANER;
 	else if (!strcmp(name, "metadata_only"))
 		s->volume.policy.metadata_only = true;
 	else if (!strcmp(name, "flush_on_suspend"))
@@ -309,7 +316,8 @@ void fbk_setup_options(struct fbk_setup *s, char *result, unsigned int maxlen)
 	fby_pool_options(s->volume.pool->engine, &o);
 	n += 2 * !!s->origin_id[0] + 2 * s->slots_given + 2 * !!s->open.start_sector;
 	n += 2 * !!s->volume.policy.bypass_sectors + 2 * s->volume.policy.full_bypasses;
-	n += s->volume.by_name + s->volume.cleaner + s->volume.policy.metadata_only + s->flush_on_suspend;
+	n += s->volume.by_name + s->volume.policy.metadata_only + s->flush_on_suspend;
+	n += s->volume.policy.mode == FBY_MODE_CLEANER ? 1 : s->volume.policy.mode == FBY_MODE_WRITE_THROUGH ? 2 : 0;
 	EMIT("%s %u", s->volume.name, n);
 	EMIT(" high_watermark %u low_watermark %u max_age %llu idle %llu verify %s checksums %s writeback_jobs %u",
 	     o.high_watermark, o.low_watermark, div64_u64(o.max_age_ns, NS_PER_MS), div64_u64(o.idle_ns, NS_PER_MS),
@@ -326,8 +334,10 @@ void fbk_setup_options(struct fbk_setup *s, char *result, unsigned int maxlen)
 		EMIT(" when_full bypass");
 	if (s->volume.by_name)
 		EMIT(" origin_by_name");
-	if (s->volume.cleaner)
+	if (s->volume.policy.mode == FBY_MODE_CLEANER)
 		EMIT(" cleaner");
+	if (s->volume.policy.mode == FBY_MODE_WRITE_THROUGH)
+		EMIT(" mode write-through");
 	if (s->volume.policy.metadata_only)
 		EMIT(" metadata_only");
 	if (s->flush_on_suspend)
@@ -376,7 +386,7 @@ int fbk_setup_command(struct fbk_setup *s, unsigned int argc, char **argv)
 		return 0;
 	}
 	if (!strcasecmp(argv[0], "cleaner")) {
-		WRITE_ONCE(s->volume.cleaner, true);
+		WRITE_ONCE(s->volume.policy.mode, FBY_MODE_CLEANER);
 		fbk_kick_destage(s->volume.pool);
 		return 0;
 	}

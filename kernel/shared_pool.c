@@ -84,13 +84,14 @@ static void pool_gone(struct fbk_claim *c)
 	wake_volumes(p, true, true);
 }
 
-/* A cleaner's volume is drained again and again. */
-static void rearm_cleaners(struct fbk_pool *p)
+/* Where new data goes past the cache, what is in it is drained again and again. */
+static void rearm_drains(struct fbk_pool *p)
 {
 	u32 i;
 
 	for (i = 0; i < FBY_VOLUMES_MAX; i++)
-		if (p->volume[i] && READ_ONCE(p->volume[i]->cleaner) && !fby_volume_clean(p->engine, i))
+		if (p->volume[i] && READ_ONCE(p->volume[i]->policy.mode) != FBY_MODE_WRITE_BACK &&
+		    !fby_volume_clean(p->engine, i))
 			fby_volume_drain(p->engine, i, true);
 }
 
@@ -103,7 +104,7 @@ static void destage_work(struct work_struct *work)
 
 	if (fbk_pool_enter(p))
 		return;
-	rearm_cleaners(p);
+	rearm_drains(p);
 	mutex_unlock(&p->lock);
 	for (steps = 0; steps < STEPS_AT_ONCE && rc != FBY_DONE && fby_asserts_hold(); steps++) {
 		struct fby_io io;
@@ -680,7 +681,7 @@ static int drain_begin(struct fbk_volume *v, struct fby_pool_info *info, u64 *se
 }
 
 /* Destage has ended it if there was nothing to do for a moment. */
-static int drain_on(struct fbk_volume *v)
+int fbk_drain_on(struct fbk_volume *v)
 {
 	int rc = fbk_pool_enter(v->pool);
 
@@ -719,7 +720,7 @@ int fbk_volume_drain(struct fbk_volume *v)
 	if (rc == -ENODEV)
 		goto out;
 	while (!rc && !fby_volume_clean(engine, v->index) && info->watermark + 1 < seq) {
-		rc = drain_on(v);
+		rc = fbk_drain_on(v);
 		if (rc)
 			break;
 		if (msleep_interruptible(2)) {

@@ -2,21 +2,18 @@
 /*
  * volume_io.c - the way of a bio through a volume.
  *
- * A write is copied to the pool in batches of at most 64 KiB and ended in the
- * caller's context: no allocation, no queue, nothing to wait for but a full
- * pool.  A read takes what is cached from the pool first and has the rest read
- * from the origin after that, in one clone of the bio for each run of sectors;
- * that order is what makes it right, see core/cache/read.c.  Discards and zeroes may
- * need the origin in between, so a work does them.
+ * What becomes of a bio is decided by host/client_request.c, which asks for one thing
+ * after the other; this does them.  A request begins in the caller's context, and mostly
+ * ends there: no allocation, no queue, nothing to wait for but a full pool.  What is asked
+ * of the origin is a clone of the bio, a flush, or a discard; a read goes on while
+ * its parts are on their way, all else is resumed by a work when the origin has ended.
  *
- * Where that is asked for, large writes and those that find no space go past the
- * cache, in a clone of the bio.  The engine says when to flush the origin for them
- * (flush_io.c), so they are durable too when they are acknowledged.
+ * The shortest way stands beside that: a write in one piece, of a volume that caches all
+ * and holds nobody back, is one call of the engine.
  *
  * Acknowledged is durable, so the devices announce no volatile write cache and
  * get no flushes; one that comes all the same is answered at once.
  */
-#include <linux/delay.h>
 #include <linux/mempool.h>
 #include <linux/slab.h>
 
@@ -27,9 +24,11 @@
 #define CLONES 16u
 #define IOS 32u
 #define RANGES 16
-#define VOLUME_WORKS 8 /* the waiting, the requests of destage, the ends of writes past the cache */
+#define VOLUME_WORKS 8 /* the waiting, the requests of destage, the ends of what the origin was asked */
 
 static struct kmem_cache *fbk_io_cache;
+
+/* --- the end ------------------------------------------------------------------------- */
 
 static __always_inline void end_status(struct fbk_io *io, blk_status_t status)
 {
@@ -43,276 +42,147 @@ static __always_inline void end_status(struct fbk_io *io, blk_status_t status)
 	bio_endio(bio);
 }
 
+/* What the request holds of the engine goes first: when its bios have ended, the volume may
+ * be stopped.
+ */
+static __always_inline void release(struct fbk_io *io)
+{
+	u32 wake = 0;
+
+	fby_request_end(&io->request, &wake);
+	if (unlikely(wake))
+		fbk_wake(io->volume->pool, wake);
+}
+
 void fbk_end_status(struct fbk_io *io, blk_status_t status)
 {
+	release(io);
 	end_status(io, status);
 }
 
-void fbk_end(struct fbk_io *io, int error)
+/* Of a read: one for the request, and one for each part that was sent to the origin. */
+static void part_done(struct fbk_io *io, blk_status_t status)
 {
-	fbk_end_status(io, error ? errno_to_blk_status(fbk_errno(error)) : BLK_STS_OK);
+	if (status)
+		WRITE_ONCE(io->status, status);
+	if (atomic_dec_and_test(&io->parts))
+		fbk_end_status(io, io->status);
 }
 
-/* In full and durable: only its end may be put off. */
-static __always_inline void end_written(struct fbk_io *io)
+/* The request has ended; an error of the origin is told as the origin told it. */
+static void ended(struct fbk_io *io, int error)
 {
-	if (unlikely(fby_write_throttled(io->volume->pool->engine, io->volume->index)) && fbk_end_late(io))
-		return;
-	end_status(io, BLK_STS_OK);
-}
+	blk_status_t status = BLK_STS_OK;
 
-void fbk_end_durable(struct fbk_io *io)
-{
-	end_written(io);
-}
-
-void fbk_end_written(struct fbk_io *io)
-{
-	if (io->owed)
-		fbk_flush(io);
+	if (error)
+		status = error == -FBY_E_ORIGIN_IO && io->status ? io->status : errno_to_blk_status(fbk_errno(error));
+	if (io->request.op == FBY_OP_READ && io->request.foreground)
+		part_done(io, status);
 	else
-		end_written(io);
-}
-
-/* Waits at most for another bio of the volume to end, which needs nothing of this one. */
-struct fbk_io *fbk_io_lasting(struct fbk_io *io)
-{
-	struct fbk_io *copy;
-
-	if (io->memory != FBK_IO_STACK)
-		return io;
-	copy = mempool_alloc(&io->volume->ios, io->bio->bi_opf & REQ_NOWAIT ? GFP_NOWAIT : GFP_NOIO);
-	if (!copy)
-		return NULL;
-	*copy = *io;
-	copy->memory = FBK_IO_POOLED;
-	return copy;
-}
-
-/* Somebody waits for the origin. */
-static void foreground(struct fbk_io *io)
-{
-	if (io->foreground)
-		return;
-	io->foreground = true;
-	fby_origin_foreground(io->volume->pool->engine, io->volume->index, true);
+		fbk_end_status(io, status);
 }
 
 void fbk_remap_end(struct fbk_io *io)
 {
-	if (!io->foreground)
+	if (!io->remapped)
 		return;
-	io->foreground = false;
-	fby_origin_foreground(io->volume->pool->engine, io->volume->index, false);
+	io->remapped = false;
+	release(io);
 }
 
-/* --- write ---------------------------------------------------------------------- */
+/* --- a step of the request ------------------------------------------------------------- */
 
-/* The first pieces of what is left of the bio; returns their sectors. */
-static u32 gather(struct bio *bio, struct bvec_iter iter, struct fby_vec *vec, u32 *nvec)
+/* The next pieces of the bio's memory. */
+static __always_inline void show(struct fbk_io *io, struct fby_vec *vec)
 {
-	u32 bytes = 0;
+	struct fby_request *r = &io->request;
+	struct bio *bio = io->bio;
+	struct bvec_iter iter;
+	u32 n, bytes = 0;
 
-	for (*nvec = 0; *nvec < NVEC && iter.bi_size && bytes < FBY_BATCH_PAGES * FBY_PAGE; ++*nvec) {
+	bvec_iter_advance(bio->bi_io_vec, &io->iter, ((u32)r->done - io->at) * FBY_SECTOR);
+	io->at = r->done;
+	iter = io->iter;
+	for (n = 0; n < NVEC && iter.bi_size && bytes < FBY_BATCH_PAGES * FBY_PAGE; n++) {
 		struct bio_vec bv = mp_bvec_iter_bvec(bio->bi_io_vec, iter);
 
-		vec[*nvec].base = page_address(bv.bv_page) + bv.bv_offset;
-		vec[*nvec].len = bv.bv_len;
+		vec[n].base = page_address(bv.bv_page) + bv.bv_offset;
+		vec[n].len = bv.bv_len;
 		bytes += bv.bv_len;
 		bvec_iter_advance(bio->bi_io_vec, &iter, bv.bv_len);
 	}
-	return bytes / FBY_SECTOR;
+	fby_request_data(r, vec, n);
 }
 
-/* A batch.  Not initialized: the kernel would clear 750 bytes for each write. */
-static int write_gathered(struct fbk_io *io, u32 *sectors, u32 *wake)
+/* To be asked again at once: who holds a block or a slot soon lets go of it. */
+static bool again(const struct fby_request *r, int next, u32 *spins)
 {
-	struct fby_pool *engine = io->volume->pool->engine;
+	if (next == FBY_NEXT_DATA || next == FBY_NEXT_LOST)
+		return true;
+	if (next != FBY_NEXT_WAIT || (r->why != FBY_WAIT_BLOCK && r->why != FBY_WAIT_SLOT))
+		return false;
+	cpu_relax();
+	return (*spins)++ < FBY_DEFAULT_WAIT_SPINS;
+}
+
+/* Begins the request or resumes it.  Where the engine may not be called any more it ends
+ * with an error, and what it holds is let go of by fby_request_end.  The list is not
+ * initialized: the kernel would clear it for each bio.
+ */
+static __always_inline int step(struct fbk_io *io, bool begin, int result)
+{
+	struct fbk_pool *p = io->volume->pool;
 	struct fby_vec vec[NVEC] __uninitialized;
-	struct fby_write w __uninitialized;
-	u32 nvec, n = gather(io->bio, io->iter, vec, &nvec);
-	int decision = fby_write_begin(engine, &w, io->volume->index, io->sector + io->done, n);
-
-	if (decision)
-		return decision;
-	fby_write_copy(engine, &w, vec, nvec, 0);
-	fby_write_commit(engine, &w);
-	fby_write_publish(engine, &w);
-	*sectors = w.nsectors;
-	*wake = w.wake;
-	return FBY_DONE;
-}
-
-static __always_inline int write_pieces(struct fbk_io *io)
-{
-	struct fbk_volume *v = io->volume;
+	struct fby_request *r = &io->request;
 	u32 spins = 0;
-
-	if (unlikely(!fbk_usable(v->pool)))
-		return fbk_unusable(v->pool);
-	while (io->iter.bi_size) {
-		struct bio_vec bv = mp_bvec_iter_bvec(io->bio->bi_io_vec, io->iter);
-		u32 sectors = 0, wake = 0;
-		int decision;
-
-		/* All that is left lies in one piece, as it mostly does: a call and no list. */
-		if (likely(bv.bv_len == io->iter.bi_size))
-			decision = fby_write(v->pool->engine, v->index, io->sector + io->done,
-					     bv.bv_len / FBY_SECTOR, page_address(bv.bv_page) + bv.bv_offset,
-					     &sectors, &wake);
-		else
-			decision = write_gathered(io, &sectors, &wake);
-		if (wake)
-			fbk_wake(v->pool, wake);
-		if (likely(decision == FBY_DONE && sectors * FBY_SECTOR == io->iter.bi_size)) {
-			io->iter.bi_size = 0;
-			return FBY_DONE;
-		}
-		if (sectors) {
-			io->done += sectors;
-			bvec_iter_advance(io->bio->bi_io_vec, &io->iter, sectors * FBY_SECTOR);
-		}
-		if (decision != FBY_DONE && decision != FBY_WAIT_BLOCK && decision != FBY_WAIT_SLOT)
-			return decision;
-		if (decision == FBY_DONE)
-			continue;
-		if (spins++ == FBY_DEFAULT_WAIT_SPINS)
-			return decision;
-		cpu_relax();
-	}
-	return FBY_DONE;
-}
-
-static __always_inline int write_more(struct fbk_io *io)
-{
-	int decision;
+	int next;
 
 	rcu_read_lock();
-	decision = write_pieces(io);
+	do {
+		next = fbk_usable(p) ? 0 : fbk_unusable(p);
+		if (unlikely(next))
+			break;
+		if (r->op <= FBY_OP_WRITE)
+			show(io, vec);
+		next = begin ? fby_request_begin(r) : fby_request_resume(r, result);
+		if (unlikely(r->wake))
+			fbk_wake(p, r->wake);
+		begin = false;
+		result = 0;
+	} while (unlikely(next) && again(r, next, &spins));
 	rcu_read_unlock();
-	return decision;
+	return next;
 }
 
-int fbk_write_more(struct fbk_io *io)
+int fbk_resume(struct fbk_io *io, int result)
 {
-	return write_more(io);
+	return step(io, false, result);
 }
 
-/* Sectors of the write's start that must not be cached for it to go past the
- * cache; 0: it goes through.
- */
-static __always_inline u32 write_past_least(const struct fbk_io *io)
-{
-	u32 least = fby_policy_past(&io->volume->policy, bio_sectors(io->bio), io->bio->bi_opf & REQ_META);
+/* --- what is asked of the origin -------------------------------------------------------- */
 
-	return likely(!least) || (io->bio->bi_opf & REQ_NOWAIT) ? 0 : least;
-}
-
-static __always_inline void map_write(struct fbk_io *io)
-{
-	struct bio *bio = io->bio;
-	int decision = FBY_WAIT_SPACE;
-	u32 least = write_past_least(io);
-
-	io->iter = bio->bi_iter;
-	io->done = 0;
-	if (unlikely(least)) {
-		io = fbk_io_lasting(io);
-		if (!fbk_write_past(io, least))
-			return;
-	}
-	if (likely(!fbk_others_wait(io->volume)))
-		decision = write_more(io);
-	if (likely(decision == FBY_DONE))
-		end_written(io);
-	else if (decision < 0)
-		fbk_end(io, decision);
-	else if (bio->bi_opf & REQ_NOWAIT)
-		fbk_end_status(io, BLK_STS_AGAIN);
-	else
-		fbk_wait(fbk_io_lasting(io), decision);
-}
-
-/* --- write, past the cache --------------------------------------------------------- */
-
-/* The origin ended the part that it was sent; the rest goes through the cache. */
-static void past_work(struct work_struct *work)
+/* It has ended, and the request goes on where that may sleep. */
+static void origin_work(struct work_struct *work)
 {
 	struct fbk_io *io = container_of(work, struct fbk_io, work);
-	struct fbk_pool *p = io->volume->pool;
-	u32 n = io->past.nsectors, wake = 0;
-	int decision;
 
-	fby_bypass_end(p->engine, &io->past, -blk_status_to_errno(io->status), &wake);
-	if (wake)
-		fbk_wake(p, wake);
-	fbk_remap_end(io);
-	if (io->status) {
-		fbk_end_status(io, io->status);
-		return;
-	}
-	fbk_flush_cover(io);
-	io->done += n;
-	io->past_sectors += n;
-	bvec_iter_advance(io->bio->bi_io_vec, &io->iter, n * FBY_SECTOR);
-	if (!io->iter.bi_size) {
-		fbk_flush(io);
-		return;
-	}
-	decision = fbk_write_more(io);
-	if (decision == FBY_DONE)
-		fbk_end_written(io);
-	else if (decision < 0)
-		fbk_end(io, decision);
-	else
-		fbk_wait(io, decision);
+	fbk_go_on(io, fbk_resume(io, -blk_status_to_errno(io->status)));
 }
 
-static void past_clone_end(struct bio *clone)
+static void origin_ended(struct fbk_io *io, blk_status_t status)
 {
-	struct fbk_io *io = clone->bi_private;
-
-	io->status = clone->bi_status;
-	bio_put(clone);
-	INIT_WORK(&io->work, past_work);
+	io->status = status;
+	INIT_WORK(&io->work, origin_work);
 	queue_work(io->volume->wq, &io->work);
 }
 
-int fbk_write_past(struct fbk_io *io, u32 least)
+static void write_clone_end(struct bio *clone)
 {
-	u32 left = io->iter.bi_size / FBY_SECTOR;
-	struct fbk_volume *v = io->volume;
-	struct bio *clone;
-	int rc;
+	struct fbk_io *io = clone->bi_private;
+	blk_status_t status = clone->bi_status;
 
-	if (unlikely(!fbk_usable(v->pool)))
-		return fbk_unusable(v->pool);
-	rc = fby_bypass_begin(v->pool->engine, &io->past, v->index, io->sector + io->done, left, min(least, left));
-	if (rc)
-		return rc;
-	clone = bio_alloc_clone(v->origin, io->bio, GFP_NOIO, &v->clones);
-	clone->bi_iter = io->iter;
-	clone->bi_iter.bi_size = io->past.nsectors * FBY_SECTOR;
-	clone->bi_iter.bi_sector = io->sector + io->done;
-	/* Its flush comes by the gate, and none otherwise. */
-	clone->bi_opf &= ~(REQ_POLLED | REQ_PREFLUSH | REQ_FUA);
-	clone->bi_private = io;
-	clone->bi_end_io = past_clone_end;
-	foreground(io);
-	submit_bio_noacct(clone);
-	return 0;
-}
-
-/* --- read ----------------------------------------------------------------------- */
-
-static void read_part_done(struct fbk_io *io, blk_status_t status)
-{
-	if (status)
-		WRITE_ONCE(io->status, status);
-	if (!atomic_dec_and_test(&io->parts))
-		return;
-	fbk_remap_end(io);
-	fbk_end_status(io, io->status);
+	bio_put(clone);
+	origin_ended(io, status);
 }
 
 static void read_clone_end(struct bio *clone)
@@ -321,141 +191,54 @@ static void read_clone_end(struct bio *clone)
 	blk_status_t status = clone->bi_status;
 
 	bio_put(clone);
-	read_part_done(io, status);
+	part_done(io, status);
 }
 
-/* Sectors of the bio that are to come from the origin; n is 0 when there are none. */
-struct run {
-	u32 at, n;
-};
-
-/* The io moves to memory that lasts with the first. */
-static void read_run(struct fbk_io **at, struct run *r)
+/* False: there is no memory now, or the origin may sleep, and the bio may not wait. */
+static bool send_clone(struct fbk_io *io, bio_end_io_t *end)
 {
-	struct fbk_io *io = *at, *lasting;
-	struct fbk_volume *v = io->volume;
+	const struct fby_asked *asked = &io->request.io;
 	bool nowait = io->bio->bi_opf & REQ_NOWAIT;
+	struct fbk_volume *v = io->volume;
 	struct bio *clone;
 
-	if (!r->n)
-		return;
-	lasting = nowait && !bdev_nowait(v->origin) ? NULL : fbk_io_lasting(io);
-	if (!lasting) {
-		io->status = BLK_STS_AGAIN;
-		return;
-	}
-	io = *at = lasting;
+	if (nowait && !bdev_nowait(v->origin))
+		return false;
 	clone = bio_alloc_clone(v->origin, io->bio, nowait ? GFP_NOWAIT : GFP_NOIO, &v->clones);
-	if (!clone) {
-		io->status = BLK_STS_AGAIN;
-		return;
-	}
-	bio_advance(clone, r->at * FBY_SECTOR);
-	clone->bi_iter.bi_size = r->n * FBY_SECTOR;
-	clone->bi_iter.bi_sector = io->sector + r->at;
-	clone->bi_opf &= ~REQ_POLLED;
+	if (!clone)
+		return false;
+	bio_advance(clone, (asked->sector - io->sector) * FBY_SECTOR);
+	clone->bi_iter.bi_size = asked->nsectors * FBY_SECTOR;
+	clone->bi_iter.bi_sector = asked->sector;
+	/* A flush comes by the gate, and none otherwise. */
+	clone->bi_opf &= ~(REQ_POLLED | REQ_PREFLUSH | REQ_FUA);
 	clone->bi_private = io;
-	clone->bi_end_io = read_clone_end;
-	atomic_inc(&io->parts);
-	foreground(io);
+	clone->bi_end_io = end;
+	if (end == read_clone_end)
+		atomic_inc(&io->parts);
 	submit_bio_noacct(clone);
-	r->n = 0;
+	return true;
 }
 
-/* The sectors in mask, of a block whose sector 0 is at base of the bio. */
-static void add_runs(struct fbk_io **io, struct run *r, u32 base, u8 mask)
+static void flush_end(struct bio *bio)
 {
-	u32 s;
+	struct fbk_io *io = bio->bi_private;
+	blk_status_t status = bio->bi_status;
 
-	for (s = 0; s < FBY_PAGE_SECTORS; s++) {
-		if (!(mask >> s & 1))
-			continue;
-		if (r->n && r->at + r->n != base + s)
-			read_run(io, r);
-		if (!r->n)
-			r->at = base + s;
-		r->n++;
-	}
+	bio_uninit(bio);
+	origin_ended(io, status);
 }
 
-static int read_block(struct fbk_volume *v, u64 sector, u32 n, void *to, u8 *origin)
+/* The volume's bio is free: the engine lets in one flush at a time. */
+static void send_flush(struct fbk_io *io)
 {
-	struct fbk_pool *p = v->pool;
-	u8 lost;
-	int rc;
+	struct fbk_volume *v = io->volume;
 
-	rcu_read_lock();
-	rc = unlikely(READ_ONCE(p->gone)) ? fbk_unusable(p) :
-		     fby_read_block(p->engine, v->index, sector / FBY_PAGE_SECTORS, sector % FBY_PAGE_SECTORS, n, to,
-				    origin, &lost);
-	rcu_read_unlock();
-	return rc;
+	bio_init(&v->flush_bio, v->origin, NULL, 0, REQ_OP_WRITE | REQ_PREFLUSH);
+	v->flush_bio.bi_private = io;
+	v->flush_bio.bi_end_io = flush_end;
+	submit_bio_noacct(&v->flush_bio);
 }
-
-/* One sector, whose memory lies in pieces. */
-static int read_split(struct fbk_io *io, struct bvec_iter iter, u64 sector, u8 *origin)
-{
-	struct bio *bio = io->bio;
-	u8 data[FBY_SECTOR] __uninitialized;
-	u32 at = 0;
-	int rc = read_block(io->volume, sector, 1, data, origin);
-
-	while (rc == FBY_DONE && at < FBY_SECTOR) {
-		struct bio_vec bv = bio_iter_iovec(bio, iter);
-		u32 n = min(bv.bv_len, FBY_SECTOR - at);
-
-		memcpy(page_address(bv.bv_page) + bv.bv_offset, data + at, n);
-		bvec_iter_advance(bio->bi_io_vec, &iter, n);
-		at += n;
-	}
-	return rc;
-}
-
-static enum fbk_map map_read(struct fbk_io *io)
-{
-	struct bio *bio = io->bio;
-	struct bvec_iter iter = bio->bi_iter;
-	u32 total = bio_sectors(bio), at = 0;
-	struct run run = {};
-
-	atomic_set(&io->parts, 1);
-	io->status = BLK_STS_OK;
-	while (at < total && !io->status) {
-		struct bio_vec bv = mp_bvec_iter_bvec(bio->bi_io_vec, iter);
-		u64 sector = io->sector + at;
-		u32 first = sector % FBY_PAGE_SECTORS;
-		u32 n = min3(FBY_PAGE_SECTORS - first, total - at, bv.bv_len / FBY_SECTOR);
-		u8 origin;
-		int rc;
-
-		if (likely(n)) {
-			rc = read_block(io->volume, sector, n, page_address(bv.bv_page) + bv.bv_offset, &origin);
-		} else {
-			n = 1;
-			rc = read_split(io, iter, sector, &origin);
-		}
-		if (rc < 0)
-			io->status = errno_to_blk_status(fbk_errno(rc));
-		else if (rc == FBY_ORIGIN)
-			add_runs(&io, &run, at - first, origin);
-		bvec_iter_advance(bio->bi_io_vec, &iter, n * FBY_SECTOR);
-		at += n;
-	}
-	if (!io->status) {
-		if (run.n == total && io->memory == FBK_IO_OWNED) {
-			foreground(io);
-			return FBK_REMAP;
-		}
-		read_run(&io, &run);
-	}
-	if (likely(io->memory != FBK_IO_POOLED && !io->foreground))
-		end_status(io, io->status); /* no part is on its way */
-	else
-		read_part_done(io, BLK_STS_OK);
-	return FBK_TAKEN;
-}
-
-/* --- discard, write-zeroes --------------------------------------------------------- */
 
 static int origin_range(struct fbk_volume *v, struct bio *bio, u64 sector, u64 n)
 {
@@ -469,102 +252,238 @@ static int origin_range(struct fbk_volume *v, struct bio *bio, u64 sector, u64 n
 				    bio->bi_opf & REQ_NOUNMAP ? BLKDEV_ZERO_NOUNMAP : 0);
 }
 
-/* The part that the engine has left to the origin; then a zeroing has to be made
- * durable, before it ends.
- */
-static int range_past(struct fbk_io *io, u64 sector)
-{
-	struct fbk_volume *v = io->volume;
-	int rc = origin_range(v, io->bio, sector, io->past.nsectors);
-	u32 wake = 0;
-
-	fby_bypass_end(v->pool->engine, &io->past, -rc, &wake);
-	fbk_wake(v->pool, wake);
-	if (!rc && bio_op(io->bio) == REQ_OP_WRITE_ZEROES)
-		fbk_flush_cover(io);
-	return rc;
-}
-
+/* Sleeps until the origin has ended. */
 static void range_work(struct work_struct *work)
 {
 	struct fbk_io *io = container_of(work, struct fbk_io, work);
-	struct fbk_volume *v = io->volume;
-	enum fby_kind kind = bio_op(io->bio) == REQ_OP_DISCARD ? FBY_KIND_DISCARD : FBY_KIND_ZERO;
-	u64 total = bio_sectors(io->bio), done = 0;
-	int rc;
+	const struct fby_asked *asked = &io->request.io;
+	int rc = origin_range(io->volume, io->bio, asked->sector, asked->nsectors);
 
-	for (;;) {
-		u32 wake = 0;
-
-		rcu_read_lock();
-		rc = fbk_usable(v->pool) ? fby_range(v->pool->engine, v->index, kind, io->sector, total, &done,
-						     &io->past, &wake) :
-					   fbk_unusable(v->pool);
-		rcu_read_unlock();
-		fbk_wake(v->pool, wake);
-		if (rc <= FBY_DONE)
-			break;
-		if (rc == FBY_ORIGIN) {
-			rc = range_past(io, io->sector + done);
-			if (rc) {
-				fbk_end_status(io, errno_to_blk_status(rc));
-				return;
-			}
-			done += io->past.nsectors;
-		} else if (rc == FBY_WAIT_SPACE && READ_ONCE(v->requeue)) {
-			fbk_end_status(io, BLK_STS_DM_REQUEUE);
-			return;
-		} else if (rc == FBY_WAIT_SPACE) {
-			fbk_kick_destage(v->pool);
-			usleep_range(1000, 4000);
-		} else {
-			/* Perhaps for as long as the origin takes to write the block. */
-			usleep_range(50, 200);
-		}
-	}
-	if (rc == FBY_DONE)
-		fbk_end_written(io);
-	else
-		fbk_end(io, rc);
+	io->status = errno_to_blk_status(rc);
+	fbk_go_on(io, fbk_resume(io, -rc));
 }
 
-/* --- all ----------------------------------------------------------------------------- */
+static void queue_range(struct fbk_io *io, work_func_t work)
+{
+	INIT_WORK(&io->work, work);
+	queue_work(io->volume->range_wq, &io->work);
+}
+
+/* --- on, until it ends or is on its way ----------------------------------------------------- */
+
+/* True: it is on its way.  False: *next is how it goes on. */
+static bool to_origin(struct fbk_io *io, int *next)
+{
+	switch (io->request.io.op) {
+	case FBY_OP_READ:
+		if (!send_clone(io, read_clone_end))
+			break;
+		*next = fbk_resume(io, FBY_SENT);
+		return false;
+	case FBY_OP_WRITE:
+		if (!send_clone(io, write_clone_end))
+			break;
+		return true;
+	case FBY_OP_FLUSH:
+		send_flush(io);
+		return true;
+	default:
+		queue_range(io, range_work);
+		return true;
+	}
+	io->status = BLK_STS_AGAIN;
+	*next = -FBY_E_ORIGIN_IO;
+	return false;
+}
+
+/* All of a read, and the mapper may send it there itself. */
+static bool may_remap(const struct fbk_io *io, int next)
+{
+	const struct fby_request *r = &io->request;
+
+	return next == FBY_NEXT_ORIGIN && r->op == FBY_OP_READ && io->memory == FBK_IO_OWNED &&
+	       r->io.nsectors == r->nsectors;
+}
+
+/* Waits at most for another bio of the volume to end, which needs nothing of this one. */
+static struct fbk_io *in_lasting_memory(struct fbk_io *io)
+{
+	struct fbk_io *copy;
+
+	if (io->memory != FBK_IO_STACK)
+		return io;
+	copy = mempool_alloc(&io->volume->ios, io->bio->bi_opf & REQ_NOWAIT ? GFP_NOWAIT : GFP_NOIO);
+	if (!copy)
+		return NULL;
+	*copy = *io;
+	copy->memory = FBK_IO_POOLED;
+	copy->request.runs = &copy->run;
+	return copy;
+}
+
+static enum fbk_map go_on(struct fbk_io *io, int next)
+{
+	if (may_remap(io, next)) {
+		io->remapped = true;
+		return FBK_REMAP;
+	}
+	while (next > 0) {
+		struct fbk_io *lasting = in_lasting_memory(io);
+
+		if (!lasting) { /* a write that the throttle would hold is done */
+			fbk_end_status(io, next == FBY_NEXT_THROTTLE ? BLK_STS_OK : BLK_STS_AGAIN);
+			return FBK_TAKEN;
+		}
+		io = lasting;
+		if (next == FBY_NEXT_ORIGIN) {
+			if (to_origin(io, &next))
+				return FBK_TAKEN;
+		} else if (next == FBY_NEXT_THROTTLE) {
+			if (fbk_end_late(io))
+				return FBK_TAKEN;
+			next = FBY_NEXT_DONE;
+		} else if (io->bio->bi_opf & REQ_NOWAIT) {
+			fbk_end_status(io, BLK_STS_AGAIN);
+			return FBK_TAKEN;
+		} else {
+			fbk_wait(io, next);
+			return FBK_TAKEN;
+		}
+	}
+	ended(io, next);
+	return FBK_TAKEN;
+}
+
+void fbk_go_on(struct fbk_io *io, int next)
+{
+	go_on(io, next);
+}
+
+/* --- the beginning -------------------------------------------------------------------------- */
+
+/* Of all but the first done sectors. */
+static __always_inline void prepare(struct fbk_io *io, enum fby_request_op op, u32 done)
+{
+	struct fby_request *r = &io->request;
+	struct fbk_volume *v = io->volume;
+	blk_opf_t opf = io->bio->bi_opf;
+
+	fby_request_unbegun(r);
+	r->pool = v->pool->engine;
+	r->policy = &v->policy;
+	r->sector = io->sector + done;
+	r->nsectors = bio_sectors(io->bio) - done;
+	r->runs = &io->run;
+	r->max_runs = 1;
+	r->volume = v->index;
+	r->op = op;
+	r->flags = (opf & REQ_META ? FBY_REQ_METADATA : 0) | (opf & REQ_NOWAIT ? FBY_REQ_NOWAIT : 0);
+	r->steps = NULL;
+	io->iter = io->bio->bi_iter;
+	if (unlikely(done))
+		bvec_iter_advance(io->bio->bi_io_vec, &io->iter, done * FBY_SECTOR);
+	io->at = 0;
+	io->status = BLK_STS_OK;
+}
+
+static __always_inline enum fbk_map begin(struct fbk_io *io)
+{
+	int next = step(io, true, 0);
+
+	if (unlikely(next || io->request.foreground))
+		return go_on(io, next);
+	fbk_end_status(io, BLK_STS_OK);
+	return FBK_TAKEN;
+}
+
+static void range_begin_work(struct work_struct *work)
+{
+	begin(container_of(work, struct fbk_io, work));
+}
+
+static enum fbk_map begin_range(struct fbk_io *io, enum fby_request_op op)
+{
+	if (io->bio->bi_opf & REQ_NOWAIT) {
+		end_status(io, BLK_STS_AGAIN);
+		return FBK_TAKEN;
+	}
+	io = in_lasting_memory(io);
+	prepare(io, op, 0);
+	queue_range(io, range_begin_work);
+	return FBK_TAKEN;
+}
+
+/* Returns the sectors that are written, as many as one call does. */
+static __always_inline u32 write_in_one_piece(struct fbk_io *io)
+{
+	struct bio *bio = io->bio;
+	struct bio_vec bv = mp_bvec_iter_bvec(bio->bi_io_vec, bio->bi_iter);
+	struct fbk_volume *v = io->volume;
+	struct fbk_pool *p = v->pool;
+	u32 done = 0, wake = 0;
+
+	if (unlikely(bv.bv_len != bio->bi_iter.bi_size || fbk_others_wait(v) ||
+		     fby_policy_past(&v->policy, bio_sectors(bio), bio->bi_opf & REQ_META) ||
+		     fby_write_throttled(p->engine, v->index)))
+		return 0;
+	rcu_read_lock();
+	if (likely(fbk_usable(p)))
+		fby_write(p->engine, v->index, io->sector, bio_sectors(bio), page_address(bv.bv_page) + bv.bv_offset,
+			  &done, &wake);
+	if (wake)
+		fbk_wake(p, wake);
+	rcu_read_unlock();
+	return done;
+}
+
+static __always_inline enum fbk_map begin_write(struct fbk_io *io)
+{
+	u32 done = write_in_one_piece(io);
+
+	if (likely(done == bio_sectors(io->bio))) {
+		end_status(io, BLK_STS_OK);
+		return FBK_TAKEN;
+	}
+	prepare(io, FBY_OP_WRITE, done);
+	if (fbk_others_wait(io->volume))
+		io->request.flags |= FBY_REQ_BEHIND;
+	return begin(io);
+}
+
+static __always_inline enum fbk_map begin_read(struct fbk_io *io)
+{
+	prepare(io, FBY_OP_READ, 0);
+	atomic_set(&io->parts, 1);
+	return begin(io);
+}
 
 enum fbk_map fbk_map(struct fbk_volume *v, struct fbk_io *io, struct bio *bio, u64 sector)
 {
 	io->volume = v;
 	io->bio = bio;
 	io->sector = sector;
-	io->foreground = false;
-	io->owed = false;
-	io->past_sectors = 0;
+	io->remapped = false;
 	switch (bio_op(bio)) {
 	case REQ_OP_READ:
-		return map_read(io);
+		return begin_read(io);
 	case REQ_OP_WRITE:
-		if (likely(bio_sectors(bio))) {
-			map_write(io);
-			return FBK_TAKEN;
-		}
+		if (likely(bio_sectors(bio)))
+			return begin_write(io);
 		fallthrough;
 	case REQ_OP_FLUSH:
-		fbk_end(io, 0);
+		end_status(io, BLK_STS_OK);
 		return FBK_TAKEN;
 	case REQ_OP_DISCARD:
+		return begin_range(io, FBY_OP_DISCARD);
 	case REQ_OP_WRITE_ZEROES:
-		if (bio->bi_opf & REQ_NOWAIT) {
-			fbk_end_status(io, BLK_STS_AGAIN);
-			return FBK_TAKEN;
-		}
-		io = fbk_io_lasting(io);
-		INIT_WORK(&io->work, range_work);
-		queue_work(v->range_wq, &io->work);
-		return FBK_TAKEN;
+		return begin_range(io, FBY_OP_ZERO);
 	default:
-		fbk_end_status(io, BLK_STS_NOTSUPP);
+		end_status(io, BLK_STS_NOTSUPP);
 		return FBK_TAKEN;
 	}
 }
+
+/* --- a volume's ------------------------------------------------------------------------------- */
 
 int fbk_io_volume_init(struct fbk_volume *v)
 {

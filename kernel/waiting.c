@@ -1,59 +1,84 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * waiting.c - writes that the engine told to wait, before or after.
+ * waiting.c - requests that wait: before, between two steps, or after the last.
  *
- * Each volume has its own lists and its own work: what waits for one origin holds
+ * Each volume has its own lists and its own works: what waits for one origin holds
  * up no other volume.
  *
  * Whoever holds a block or a slot never sleeps with it nor loses its CPU, so those
  * are tried again at once by a work, or soon where that gets nowhere: what goes past
- * the cache holds blocks for as long as the origin takes.  Space comes from destage, or from a write that
- * empties a chunk; the engine tells by a wake mask.  No wake is lost: a bio is
- * put on its list and the work queued, the work announces that it waits and
- * only then tries, and a wake after that queues the work again.  The timer is
- * only a safety net.
+ * the cache holds blocks for as long as the origin takes, and so does what waits for destage.
+ * Space comes from destage, or from a write that empties a chunk; the end of a flush
+ * lets the next one in.  The engine tells of both by a wake mask, and no wake is lost: a
+ * request is put on its list and the work queued, the work announces that it waits and
+ * only then tries, and a wake after that queues the work again; one that is queued while
+ * it runs runs once more.  The timer is only a safety net.
  */
 #include "fbk.h"
 
 #define SPACE_RETRY nsecs_to_jiffies(FBY_DEFAULT_SPACE_RETRY_NS)
 #define AT_ONCE 8u /* tries in a row that get nowhere, before there is a jiffy between them */
 
-static void relist(struct fbk_io *io, enum fby_decision why)
+enum awaited { NOTHING, BUSY, SPACE, FLUSH };
+
+static enum awaited awaited(const struct fbk_io *io, int next)
+{
+	if (next == FBY_NEXT_DRAIN)
+		return BUSY;
+	if (next != FBY_NEXT_WAIT)
+		return NOTHING;
+	switch (io->request.why) {
+	case FBY_WAIT_SPACE:
+		return SPACE;
+	case FBY_WAIT_FLUSH:
+		return FLUSH;
+	default:
+		return BUSY;
+	}
+}
+
+static void relist(struct fbk_io *io, enum awaited what)
 {
 	struct fbk_volume *v = io->volume;
 
 	spin_lock(&v->wait_lock);
-	list_add_tail(&io->node, why == FBY_WAIT_SPACE ? &v->wait_space : &v->wait_busy);
+	list_add_tail(&io->node, what == SPACE ? &v->wait_space : what == FLUSH ? &v->wait_flush : &v->wait_busy);
 	spin_unlock(&v->wait_lock);
+	if (what == FLUSH)
+		queue_work(v->wq, &v->flush);
 }
 
-void fbk_wait(struct fbk_io *io, enum fby_decision why)
+void fbk_wait(struct fbk_io *io, int next)
 {
+	enum awaited what = awaited(io, next);
 	struct fbk_volume *v = io->volume;
 
-	relist(io, why);
-	mod_delayed_work(v->wq, &v->retry, 0);
-	if (why == FBY_WAIT_SPACE)
+	if (next == FBY_NEXT_DRAIN)
+		fbk_drain_on(v);
+	relist(io, what);
+	if (what != FLUSH)
+		mod_delayed_work(v->wq, &v->retry, 0);
+	if (what == SPACE)
 		fbk_kick_destage(v->pool);
 }
 
-/* False: it waits again. */
-static bool retry(struct fbk_io *io, int *decision)
+/* What it waits for now, if it waits. */
+static enum awaited retry(struct fbk_io *io)
 {
+	enum awaited what;
+	int next;
+
 	if (READ_ONCE(io->volume->requeue)) {
 		fbk_end_status(io, BLK_STS_DM_REQUEUE);
-		return true;
+		return NOTHING;
 	}
-	*decision = fbk_write_more(io);
-	if (*decision == FBY_WAIT_SPACE && READ_ONCE(io->volume->policy.full_bypasses) && !fbk_write_past(io, 1))
-		return true;
-	if (*decision > 0)
-		return false;
-	if (*decision)
-		fbk_end(io, *decision);
-	else
-		fbk_end_written(io);
-	return true;
+	next = fbk_resume(io, 0);
+	if (next == FBY_NEXT_DRAIN)
+		fbk_drain_on(io->volume);
+	what = awaited(io, next);
+	if (what == NOTHING)
+		fbk_go_on(io, next);
+	return what;
 }
 
 /* Those that wait for a block or a slot, once each.  True: some still do. */
@@ -61,20 +86,21 @@ static bool retry_busy(struct fbk_volume *v)
 {
 	struct fbk_io *io, *next;
 	bool again = false, any = false;
+	enum awaited what;
 	LIST_HEAD(busy);
-	int decision;
 
 	spin_lock(&v->wait_lock);
 	list_splice_init(&v->wait_busy, &busy);
 	spin_unlock(&v->wait_lock);
 	list_for_each_entry_safe(io, next, &busy, node) {
 		list_del(&io->node);
-		if (retry(io, &decision)) {
-			any = true;
-		} else {
-			relist(io, decision);
+		what = retry(io);
+		if (what != NOTHING)
+			relist(io, what);
+		if (what == BUSY)
 			again = true;
-		}
+		else
+			any = true;
 		cond_resched();
 	}
 	v->busy_tries = any || !again ? 0 : v->busy_tries + 1;
@@ -82,9 +108,9 @@ static bool retry_busy(struct fbk_volume *v)
 }
 
 /* Those that wait for space stay in order, and behind the first that finds none. */
-static int retry_space(struct fbk_volume *v)
+static enum awaited retry_space(struct fbk_volume *v)
 {
-	int decision = FBY_DONE;
+	enum awaited what;
 	struct fbk_io *io;
 
 	for (;;) {
@@ -94,12 +120,15 @@ static int retry_space(struct fbk_volume *v)
 			list_del(&io->node);
 		spin_unlock(&v->wait_lock);
 		if (!io)
-			return FBY_DONE;
-		if (!retry(io, &decision)) {
+			return NOTHING;
+		what = retry(io);
+		if (what == FLUSH) {
+			relist(io, what);
+		} else if (what != NOTHING) {
 			spin_lock(&v->wait_lock);
 			list_add(&io->node, &v->wait_space);
 			spin_unlock(&v->wait_lock);
-			return decision;
+			return what;
 		}
 		cond_resched();
 	}
@@ -109,25 +138,43 @@ void fbk_retry_work(struct work_struct *work)
 {
 	struct fbk_volume *v = container_of(to_delayed_work(work), struct fbk_volume, retry);
 	bool again = retry_busy(v);
-	int decision;
+	enum awaited what;
 
 	if (fbk_others_wait(v)) /* who is put there now queues the work again */
 		fby_wait_prepare(v->pool->engine, FBY_WAIT_SPACE);
-	decision = retry_space(v);
-	if (decision == FBY_WAIT_SPACE)
+	what = retry_space(v);
+	if (what == SPACE)
 		fbk_kick_destage(v->pool);
-	if (again || (decision != FBY_DONE && decision != FBY_WAIT_SPACE))
+	if (again || what == BUSY)
 		queue_delayed_work(v->wq, &v->retry, v->busy_tries < AT_ONCE ? 0 : 1);
-	else if (decision == FBY_WAIT_SPACE)
+	else if (what == SPACE)
 		queue_delayed_work(v->wq, &v->retry, SPACE_RETRY);
 }
 
-/* Sectors that it may have taken of the cache. */
-static u32 taken(const struct fbk_io *io)
+/* Bios that come together share a flush: one is let in, the others stay on the list until
+ * its end.
+ */
+void fbk_flush_work(struct work_struct *work)
 {
-	u32 n = bio_sectors(io->bio);
+	struct fbk_volume *v = container_of(work, struct fbk_volume, flush);
+	struct fbk_io *io, *other;
+	LIST_HEAD(waiting);
 
-	return bio_op(io->bio) == REQ_OP_WRITE ? n - io->past_sectors : min_t(u32, n, FBY_DEFAULT_RANGE_THROTTLED);
+	spin_lock(&v->wait_lock);
+	list_splice_init(&v->wait_flush, &waiting);
+	spin_unlock(&v->wait_lock);
+	list_for_each_entry_safe(io, other, &waiting, node) {
+		int next = fbk_resume(io, 0);
+
+		if (awaited(io, next) == FLUSH)
+			continue;
+		list_del(&io->node);
+		fbk_go_on(io, next);
+		cond_resched();
+	}
+	spin_lock(&v->wait_lock);
+	list_splice(&waiting, &v->wait_flush);
+	spin_unlock(&v->wait_lock);
 }
 
 /*
@@ -139,14 +186,11 @@ bool fbk_end_late(struct fbk_io *io)
 {
 	struct fbk_pool *p = io->volume->pool;
 	u64 now = ktime_get_ns();
-	u64 delay = fby_policy_delay(p->engine, io->volume->index, taken(io), now);
+	u64 delay = fby_request_delay(&io->request, now);
 	struct fbk_io *other;
 	unsigned long flags;
 
 	if (!delay)
-		return false;
-	io = fbk_io_lasting(io);
-	if (!io)
 		return false;
 	io->due_ns = now + delay;
 	spin_lock_irqsave(&p->late_lock, flags);
@@ -178,6 +222,6 @@ enum hrtimer_restart fbk_late_timer(struct hrtimer *timer)
 	}
 	spin_unlock_irqrestore(&p->late_lock, flags);
 	list_for_each_entry_safe(io, next, &due, node)
-		fbk_end(io, 0);
+		fbk_end_status(io, BLK_STS_OK);
 	return HRTIMER_NORESTART;
 }

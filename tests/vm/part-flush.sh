@@ -7,8 +7,8 @@
 # for written what is lost.
 planted_flush() {
 	local console=$out_vm/flush-planted.console
-	build_planted flush-untold kernel/volume_io.c \
-		'/if \(!rc && bio_op\(io->bio\) == REQ_OP_WRITE_ZEROES\)/{ n; s/fbk_flush_cover\(io\)/rc = blkdev_issue_flush(v->origin)/ }' || return 1
+	build_planted flush-untold host/client_request.c 's/if \(op != FBY_OP_DISCARD\) \{/if (op == FBY_OP_WRITE) {/' \
+		kernel/volume_io.c 's/(int rc = origin_range\(.*\);)/\1\n\n\tif (!rc)\n\t\trc = blkdev_issue_flush(io->volume->origin);/' || return 1
 	start_guest "$console" "$here/guest-flush.sh" native 3 flush-untold
 	wait_guest 600 "$console"
 	tr -d '\r' <"$console" | grep -aE -m 1 '^FAIL: (drain [0-9]+ was not refused|all is there)' >"$out_vm/flush-planted.said" || {

@@ -7,8 +7,8 @@ part() {
 		# Who flushes is told that it was done: destage; writes past the cache; zeroings.
 		build_planted volatile-destage kernel/origin_io.c \
 			's/if \(unlikely\(!v\)/if (io->op == FBY_IO_FLUSH) {\n fby_destage_complete(p->engine, io->id, 0);\n fbk_kick_destage(p);\n return;\n}\n&/' || return
-		build_planted volatile-past kernel/flush_io.c 's/submit_bio_noacct\(/bio_endio(/' || return
-		build_planted volatile-range kernel/volume_io.c '/if \(!rc && bio_op\(io->bio\) == REQ_OP_WRITE_ZEROES\)/,+1d' || return
+		build_planted volatile-past kernel/volume_io.c 's/submit_bio_noacct\(&v->flush_bio/bio_endio(\&v->flush_bio/' || return
+		build_planted volatile-range host/client_request.c 's/if \(op != FBY_OP_DISCARD\) \{/if (op == FBY_OP_WRITE) {/' || return
 	fi
 	pmem_mb=24
 	# shellcheck disable=SC2068 # words
