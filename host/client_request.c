@@ -184,9 +184,11 @@ static int read_block(struct fby_request *r)
 		n = n < bytes / FBY_SECTOR ? n : bytes / FBY_SECTOR;
 		rc = fby_read_block(r->pool, r->volume, at / FBY_PAGE_SECTORS, first, n, (u8 *)r->data->base + r->skip,
 				    &origin, &lost);
-	} else {
+	} else if (available(r, 1)) {
 		n = 1;
 		rc = read_split(r, at, &origin, &lost);
+	} else {
+		return ask(r, FBY_NEXT_DATA);
 	}
 	if (rc == FBY_DONE || rc == FBY_ORIGIN || rc == -FBY_E_LOST)
 		consume(r, (u64)n * FBY_SECTOR);
@@ -236,8 +238,11 @@ static NOINLINE int copy_pieces(struct fby_request *r, u64 want)
 {
 	u32 n = available(r, want < BATCH_SECTORS ? want : BATCH_SECTORS);
 	struct fby_write w fby_uninitialized;
-	int decision = fby_write_begin(r->pool, &w, r->volume, r->sector + r->done, n);
+	int decision;
 
+	if (!n)
+		return ask(r, FBY_NEXT_DATA);
+	decision = fby_write_begin(r->pool, &w, r->volume, r->sector + r->done, n);
 	if (decision)
 		return decision;
 	fby_write_copy(r->pool, &w, r->data, r->ndata, r->skip);
@@ -288,7 +293,7 @@ static int copy_in(struct fby_request *r)
 	if (fby_unlikely(r->steps != NULL))
 		return copy_step(r, want);
 	n = (r->data->len - r->skip) / FBY_SECTOR;
-	if (fby_unlikely(n < want && n < BATCH_SECTORS && r->ndata > 1))
+	if (fby_unlikely(n < want && n < BATCH_SECTORS && (r->ndata > 1 || !n)))
 		return copy_pieces(r, want);
 	n = n < want ? n : (u32)want;
 	decision = fby_write(r->pool, r->volume, r->sector + r->done, n, (const u8 *)r->data->base + r->skip, &written,
@@ -603,6 +608,8 @@ int fby_request_begin(struct fby_request *r)
 	r->watching = false;
 	r->gave_up = false;
 	if (fby_likely(r->op == FBY_OP_WRITE)) {
+		if (fby_unlikely(r->flags & FBY_REQ_NOWAIT) && fby_load(&r->policy->mode) != FBY_MODE_WRITE_BACK)
+			return wait_for(r, FBY_WAIT_SPACE); /* for the origin, but it may not */
 		r->least = r->flags & FBY_REQ_NOWAIT ? 0 : fby_policy_past(r->policy, r->nsectors, r->flags & FBY_REQ_METADATA);
 		r->through = r->least ? 0 : r->nsectors;
 		r->looks = 0;
@@ -635,7 +642,8 @@ int fby_request_resume(struct fby_request *r, int result)
 
 	r->wake = 0;
 	r->asked = FBY_NEXT_DONE;
-	r->flags &= (u8)~FBY_REQ_BEHIND;
+	if (asked != FBY_NEXT_WAIT || r->why == FBY_WAIT_SPACE)
+		r->flags &= (u8)~FBY_REQ_BEHIND;
 	if (asked == FBY_NEXT_ORIGIN)
 		next = origin_ended(r, result);
 	else if (asked == FBY_NEXT_DRAIN)

@@ -23,7 +23,8 @@
  * WAIT		waits until the bit of r->why comes in a wake mask (fby_wait_prepare, one
  *		more try, sleep), or tries again	0
  * ORIGIN	r->io on the origin			0 or an errno number; of READ also SENT
- * DATA		names the next pieces of its memory	0
+ * DATA		names the next pieces of its memory,
+ *		at least a sector of it		    0
  * THROTTLE	waits for fby_request_delay()		0
  * DRAIN	fby_volume_drain(on), destage kicked;
  *		waits about FBY_DEFAULT_DRAIN_LOOK_NS	0, or an errno number: gives that up
@@ -53,7 +54,8 @@ enum fby_request_op {
 enum fby_request_flags {
 	FBY_REQ_DURABLE = 1,  /* writes: durable when it is done, in any case */
 	FBY_REQ_METADATA = 2, /* writes: of a file system's metadata */
-	FBY_REQ_NOWAIT = 4,   /* writes: never past the cache; the host ends it where it would wait */
+	FBY_REQ_NOWAIT = 4,   /* writes: never past the cache, so only to volumes that are written back;
+			       * the host ends it where it would wait */
 	FBY_REQ_BEHIND = 8,   /* writes: others wait for space already, so begin takes none */
 	FBY_REQ_ASIDE = 16,   /* flushes: see struct fby_flush */
 	FBY_REQ_CLIENT = 32,  /* flushes: likewise; told is set before */

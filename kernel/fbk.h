@@ -178,6 +178,8 @@ void fbk_volume_stop(struct fbk_volume *v);
 int fbk_volume_drain(struct fbk_volume *v);
 /* Destage is to go on, for somebody who looks again in a while. */
 int fbk_drain_on(struct fbk_volume *v);
+/* Its policy was changed: what is in the pool is drained all the time, or no more. */
+void fbk_mode_set(struct fbk_volume *v);
 void fbk_kick_destage(struct fbk_pool *p);
 /* Does what a wake mask says. */
 void fbk_wake(struct fbk_pool *p, u32 wake);

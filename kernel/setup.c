@@ -312,12 +312,13 @@ void fbk_setup_options(struct fbk_setup *s, char *result, unsigned int maxlen)
 {
 	struct fby_options o;
 	unsigned int sz = 0, n = 2 * 7;
+	u8 mode = READ_ONCE(s->volume.policy.mode);
 
 	fby_pool_options(s->volume.pool->engine, &o);
 	n += 2 * !!s->origin_id[0] + 2 * s->slots_given + 2 * !!s->open.start_sector;
 	n += 2 * !!s->volume.policy.bypass_sectors + 2 * s->volume.policy.full_bypasses;
 	n += s->volume.by_name + s->volume.policy.metadata_only + s->flush_on_suspend;
-	n += s->volume.policy.mode == FBY_MODE_CLEANER ? 1 : s->volume.policy.mode == FBY_MODE_WRITE_THROUGH ? 2 : 0;
+	n += mode == FBY_MODE_CLEANER ? 1 : mode == FBY_MODE_WRITE_THROUGH ? 2 : 0;
 	EMIT("%s %u", s->volume.name, n);
 	EMIT(" high_watermark %u low_watermark %u max_age %llu idle %llu verify %s checksums %s writeback_jobs %u",
 	     o.high_watermark, o.low_watermark, div64_u64(o.max_age_ns, NS_PER_MS), div64_u64(o.idle_ns, NS_PER_MS),
@@ -334,9 +335,9 @@ void fbk_setup_options(struct fbk_setup *s, char *result, unsigned int maxlen)
 		EMIT(" when_full bypass");
 	if (s->volume.by_name)
 		EMIT(" origin_by_name");
-	if (s->volume.policy.mode == FBY_MODE_CLEANER)
+	if (mode == FBY_MODE_CLEANER)
 		EMIT(" cleaner");
-	if (s->volume.policy.mode == FBY_MODE_WRITE_THROUGH)
+	if (mode == FBY_MODE_WRITE_THROUGH)
 		EMIT(" mode write-through");
 	if (s->volume.policy.metadata_only)
 		EMIT(" metadata_only");
@@ -353,6 +354,8 @@ static int command_set(struct fbk_setup *s, const char *name, const char *value)
 	int rc;
 
 	rc = parse_bypass_option(&s->volume, name, value);
+	if (!rc)
+		fbk_mode_set(&s->volume);
 	if (rc != 1)
 		return rc;
 	rc = fbk_pool_enter(p);
@@ -387,7 +390,7 @@ int fbk_setup_command(struct fbk_setup *s, unsigned int argc, char **argv)
 	}
 	if (!strcasecmp(argv[0], "cleaner")) {
 		WRITE_ONCE(s->volume.policy.mode, FBY_MODE_CLEANER);
-		fbk_kick_destage(s->volume.pool);
+		fbk_mode_set(&s->volume);
 		return 0;
 	}
 	if (!strcasecmp(argv[0], "clear_stats")) {

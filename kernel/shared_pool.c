@@ -5,6 +5,7 @@
  * their devices resume and suspend; one work per pool drives destage.
  */
 #include <linux/delay.h>
+#include <linux/sched/mm.h>
 #include <linux/slab.h>
 #include <linux/uuid.h>
 #include <linux/vmalloc.h>
@@ -120,8 +121,10 @@ static void destage_work(struct work_struct *work)
 			fbk_origin_submit(p, &io);
 		cond_resched();
 	}
-	if (!fby_asserts_hold())
+	if (!fby_asserts_hold()) {
+		wake_volumes(p, true, true); /* nobody else will: whoever waits ends with an error */
 		return;
+	}
 	now = ktime_get_ns();
 	/* Left alone if a completion has queued it already. */
 	queue_delayed_work(p->wq, &p->destage,
@@ -303,6 +306,7 @@ static void close_engine(struct fbk_pool *p)
 static struct fbk_pool *pool_open(dev_t dev, const struct fbk_open *o, char **text)
 {
 	struct fbk_pool *p = kzalloc(sizeof(*p), GFP_KERNEL);
+	unsigned int noio;
 	int rc;
 
 	*text = "No memory for the pool";
@@ -332,7 +336,9 @@ static struct fbk_pool *pool_open(dev_t dev, const struct fbk_open *o, char **te
 	*text = "The cache device was taken away";
 	rc = fbk_pool_enter(p);
 	if (!rc) {
+		noio = memalloc_noio_save(); /* bios of other pools take a lock of this kind */
 		rc = open_engine(p, o, text);
+		memalloc_noio_restore(noio);
 		mutex_unlock(&p->lock);
 	}
 	if (rc) {
@@ -691,6 +697,18 @@ int fbk_drain_on(struct fbk_volume *v)
 	mutex_unlock(&v->pool->lock);
 	fbk_kick_destage(v->pool);
 	return rc < 0 ? fbk_errno(rc) : 0;
+}
+
+void fbk_mode_set(struct fbk_volume *v)
+{
+	struct fbk_pool *p = v->pool;
+
+	if (!v->started || fbk_pool_enter(p))
+		return;
+	if (READ_ONCE(v->policy.mode) == FBY_MODE_WRITE_BACK && !v->drainers)
+		fby_volume_drain(p->engine, v->index, false);
+	mutex_unlock(&p->lock);
+	fbk_kick_destage(p);
 }
 
 static void drain_end(struct fbk_volume *v)

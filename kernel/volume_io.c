@@ -92,8 +92,8 @@ void fbk_remap_end(struct fbk_io *io)
 
 /* --- a step of the request ------------------------------------------------------------- */
 
-/* The next pieces of the bio's memory. */
-static __always_inline void show(struct fbk_io *io, struct fby_vec *vec)
+/* The next pieces of the bio's memory; returns their bytes. */
+static __always_inline u32 show(struct fbk_io *io, struct fby_vec *vec)
 {
 	struct fby_request *r = &io->request;
 	struct bio *bio = io->bio;
@@ -111,7 +111,15 @@ static __always_inline void show(struct fbk_io *io, struct fby_vec *vec)
 		bytes += bv.bv_len;
 		bvec_iter_advance(bio->bi_io_vec, &iter, bv.bv_len);
 	}
+	while (unlikely(bytes % FBY_SECTOR)) { /* whole sectors, wherever the pieces end */
+		u32 cut = min_t(u32, bytes % FBY_SECTOR, vec[n - 1].len);
+
+		vec[n - 1].len -= cut;
+		bytes -= cut;
+		n -= !vec[n - 1].len;
+	}
 	fby_request_data(r, vec, n);
+	return bytes;
 }
 
 /* To be asked again at once: who holds a block or a slot soon lets go of it. */
@@ -126,7 +134,8 @@ static bool again(const struct fby_request *r, int next, u32 *spins)
 }
 
 /* Begins the request or resumes it.  Where the engine may not be called any more it ends
- * with an error, and what it holds is let go of by fby_request_end.  The list is not
+ * with an error, and what it holds is let go of by fby_request_end; but reads go on when an
+ * assertion has failed, as long as the media is there.  The list is not
  * initialized: the kernel would clear it for each bio.
  */
 static __always_inline int step(struct fbk_io *io, bool begin, int result)
@@ -139,11 +148,12 @@ static __always_inline int step(struct fbk_io *io, bool begin, int result)
 
 	rcu_read_lock();
 	do {
-		next = fbk_usable(p) ? 0 : fbk_unusable(p);
-		if (unlikely(next))
+		next = fbk_unusable(p);
+		if (unlikely(r->op == FBY_OP_READ ? READ_ONCE(p->gone) : !fbk_usable(p)))
 			break;
-		if (r->op <= FBY_OP_WRITE)
-			show(io, vec);
+		next = -FBY_E_RANGE; /* a sector in more pieces than that */
+		if (r->op <= FBY_OP_WRITE && unlikely(!show(io, vec)) && io->iter.bi_size)
+			break;
 		next = begin ? fby_request_begin(r) : fby_request_resume(r, result);
 		if (unlikely(r->wake))
 			fbk_wake(p, r->wake);

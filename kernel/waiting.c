@@ -12,19 +12,20 @@
  * lets the next one in.  The engine tells of both by a wake mask, and no wake is lost: a
  * request is put on its list and the work queued, the work announces that it waits and
  * only then tries, and a wake after that queues the work again; one that is queued while
- * it runs runs once more.  The timer is only a safety net.
+ * it runs runs once more.  The timer is only a safety net, but for those that look at what
+ * destage has let go of: nobody tells them.
  */
 #include "fbk.h"
 
 #define SPACE_RETRY nsecs_to_jiffies(FBY_DEFAULT_SPACE_RETRY_NS)
 #define AT_ONCE 8u /* tries in a row that get nowhere, before there is a jiffy between them */
 
-enum awaited { NOTHING, BUSY, SPACE, FLUSH };
+enum awaited { NOTHING, BUSY, DESTAGE, SPACE, FLUSH };
 
 static enum awaited awaited(const struct fbk_io *io, int next)
 {
 	if (next == FBY_NEXT_DRAIN)
-		return BUSY;
+		return DESTAGE;
 	if (next != FBY_NEXT_WAIT)
 		return NOTHING;
 	switch (io->request.why) {
@@ -41,6 +42,9 @@ static void relist(struct fbk_io *io, enum awaited what)
 {
 	struct fbk_volume *v = io->volume;
 
+	if (what == DESTAGE)
+		fbk_drain_on(v);
+	io->due_ns = what == DESTAGE ? ktime_get_ns() + FBY_DEFAULT_DRAIN_LOOK_NS : 0;
 	spin_lock(&v->wait_lock);
 	list_add_tail(&io->node, what == SPACE ? &v->wait_space : what == FLUSH ? &v->wait_flush : &v->wait_busy);
 	spin_unlock(&v->wait_lock);
@@ -53,8 +57,6 @@ void fbk_wait(struct fbk_io *io, int next)
 	enum awaited what = awaited(io, next);
 	struct fbk_volume *v = io->volume;
 
-	if (next == FBY_NEXT_DRAIN)
-		fbk_drain_on(v);
 	relist(io, what);
 	if (what != FLUSH)
 		mod_delayed_work(v->wq, &v->retry, 0);
@@ -73,19 +75,26 @@ static enum awaited retry(struct fbk_io *io)
 		return NOTHING;
 	}
 	next = fbk_resume(io, 0);
-	if (next == FBY_NEXT_DRAIN)
-		fbk_drain_on(io->volume);
 	what = awaited(io, next);
 	if (what == NOTHING)
 		fbk_go_on(io, next);
 	return what;
 }
 
-/* Those that wait for a block or a slot, once each.  True: some still do. */
-static bool retry_busy(struct fbk_volume *v)
+/* What a pass over those that wait has come to. */
+struct pass {
+	bool any;   /* one got on */
+	bool busy;  /* some wait for a block or a slot */
+	bool looks; /* some look again, when a while has passed */
+	bool space;
+};
+
+/* Those that wait for a block or a slot, once each, and those that look at what destage
+ * has let go of, if it is time.
+ */
+static void retry_busy(struct fbk_volume *v, struct pass *pass)
 {
 	struct fbk_io *io, *next;
-	bool again = false, any = false;
 	enum awaited what;
 	LIST_HEAD(busy);
 
@@ -93,22 +102,28 @@ static bool retry_busy(struct fbk_volume *v)
 	list_splice_init(&v->wait_busy, &busy);
 	spin_unlock(&v->wait_lock);
 	list_for_each_entry_safe(io, next, &busy, node) {
+		if (io->due_ns > ktime_get_ns() && !READ_ONCE(v->requeue)) {
+			pass->looks = true;
+			continue;
+		}
 		list_del(&io->node);
 		what = retry(io);
 		if (what != NOTHING)
 			relist(io, what);
-		if (what == BUSY)
-			again = true;
-		else
-			any = true;
+		pass->busy |= what == BUSY;
+		pass->looks |= what == DESTAGE;
+		pass->any |= what != BUSY && what != DESTAGE;
 		cond_resched();
 	}
-	v->busy_tries = any || !again ? 0 : v->busy_tries + 1;
-	return again;
+	spin_lock(&v->wait_lock);
+	list_splice(&busy, &v->wait_busy);
+	spin_unlock(&v->wait_lock);
 }
 
-/* Those that wait for space stay in order, and behind the first that finds none. */
-static enum awaited retry_space(struct fbk_volume *v)
+/* Those that wait for space stay in order, and behind the first that finds none, or whose
+ * block somebody has.
+ */
+static void retry_space(struct fbk_volume *v, struct pass *pass)
 {
 	enum awaited what;
 	struct fbk_io *io;
@@ -120,16 +135,20 @@ static enum awaited retry_space(struct fbk_volume *v)
 			list_del(&io->node);
 		spin_unlock(&v->wait_lock);
 		if (!io)
-			return NOTHING;
+			return;
 		what = retry(io);
-		if (what == FLUSH) {
-			relist(io, what);
-		} else if (what != NOTHING) {
+		if (what == SPACE || what == BUSY) {
 			spin_lock(&v->wait_lock);
 			list_add(&io->node, &v->wait_space);
 			spin_unlock(&v->wait_lock);
-			return what;
+			pass->space |= what == SPACE;
+			pass->busy |= what == BUSY;
+			return;
 		}
+		if (what != NOTHING)
+			relist(io, what);
+		pass->looks |= what == DESTAGE;
+		pass->any = true;
 		cond_resched();
 	}
 }
@@ -137,17 +156,20 @@ static enum awaited retry_space(struct fbk_volume *v)
 void fbk_retry_work(struct work_struct *work)
 {
 	struct fbk_volume *v = container_of(to_delayed_work(work), struct fbk_volume, retry);
-	bool again = retry_busy(v);
-	enum awaited what;
+	struct pass pass = {};
 
+	retry_busy(v, &pass);
 	if (fbk_others_wait(v)) /* who is put there now queues the work again */
 		fby_wait_prepare(v->pool->engine, FBY_WAIT_SPACE);
-	what = retry_space(v);
-	if (what == SPACE)
+	retry_space(v, &pass);
+	if (pass.space)
 		fbk_kick_destage(v->pool);
-	if (again || what == BUSY)
+	v->busy_tries = pass.any || !pass.busy ? 0 : v->busy_tries + 1;
+	if (pass.busy)
 		queue_delayed_work(v->wq, &v->retry, v->busy_tries < AT_ONCE ? 0 : 1);
-	else if (what == SPACE)
+	else if (pass.looks)
+		queue_delayed_work(v->wq, &v->retry, nsecs_to_jiffies(FBY_DEFAULT_DRAIN_LOOK_NS) + 1);
+	else if (pass.space)
 		queue_delayed_work(v->wq, &v->retry, SPACE_RETRY);
 }
 

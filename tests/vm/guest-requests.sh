@@ -307,6 +307,7 @@ step "a cleaner" dev_command v cleaner
 run shapes read
 step "a cleaner needs no command" until_true 60 clean
 step "back to write-back" dev_command v set mode write-back
+same "draining" 0 "$(dev_counter v draining)"
 run fill
 counted
 step "write-through, over what is cached" dev_command v set mode write-through

@@ -292,9 +292,11 @@ impl Run<'_> {
         let mut cuts: Vec<usize> = (0..self.rng.range(0, 5))
             .map(|_| self.rng.pick(&[100, 412, 512, 1024, 4096, 9000]))
             .collect();
-        // A whole number of sectors in all.
+        // A sector at least, and mostly a whole number of them.
         let sum: usize = cuts.iter().sum();
-        cuts.push((512 - sum % 512) % 512);
+        if sum < 512 || self.rng.one_in(2) {
+            cuts.push((512 - sum % 512) % 512);
+        }
         cuts
     }
 
