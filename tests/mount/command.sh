@@ -59,6 +59,15 @@ shows "$work/disk/second/x" two
 exec 8>"$work/second/held"
 refused 4 "$FOREBAY" umount "$work/second"
 exec 8>&-
+# What somebody has mounted over it is not taken away.
+mount -t tmpfs none "$work/second"
+at_end 'umount "$work/second" 2>/dev/null || true'
+echo precious >"$work/second/other"
+refused 4 "$FOREBAY" umount "$work/second"
+grep -q "something else is mounted over it" "$work/refused.log" || fail "$(cat "$work/refused.log")"
+shows "$work/second/other" precious
+umount "$work/second"
+shows "$work/second/x" two
 # A replay that is refused can be tried again in the server that stays.
 synced "$work/second/y" kept
 sleep 1.5 # its creation is in the tree: it cannot be made from the log

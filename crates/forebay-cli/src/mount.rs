@@ -265,8 +265,7 @@ fn server_of(mountpoint: &str) -> anyhow::Result<Option<Client>> {
 
 fn nobody(mountpoint: &Path) -> ServerError {
     let name = mountpoint.display();
-    let dead = std::fs::metadata(mountpoint).is_err();
-    match dead {
+    match forebay_mount::is_dead(mountpoint) {
         true => ServerError::service(
             7,
             format!("{name}: the server of this mount has died"),

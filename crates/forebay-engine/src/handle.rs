@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! File handles, and the UUID of a file system: what the system has no safe call for.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_uint};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -34,6 +34,7 @@ extern "C" {
         flags: c_int,
     ) -> c_int;
     fn open_by_handle_at(mount: c_int, handle: *mut FileHandle, flags: c_int) -> c_int;
+    fn sync_file_range(file: c_int, offset: i64, bytes: i64, flags: c_uint) -> c_int;
 }
 
 fn last_error() -> Errno {
@@ -61,6 +62,19 @@ pub fn file_handle(of: BorrowedFd<'_>) -> Result<Vec<u8>, Errno> {
     match ask(empty_path) {
         Err(Errno::OPNOTSUPP) => ask(empty_path | HANDLE_FID).map_err(|_| Errno::OPNOTSUPP),
         answer => answer,
+    }
+}
+
+/// The error that a write-back of the file has met since the descriptor was opened, or since
+/// this or an fsync told of one.  Writes nothing and waits for nothing: what is asked for is
+/// a byte far beyond the end.
+pub fn write_back_error(file: BorrowedFd<'_>) -> Result<(), Errno> {
+    const FAR: i64 = 0x7fff_ffff_ffff_f000;
+    const WAIT_BEFORE: c_uint = 1;
+    // SAFETY: the call takes numbers alone.
+    match unsafe { sync_file_range(file.as_raw_fd(), FAR, 1, WAIT_BEFORE) } {
+        0 => Ok(()),
+        _ => Err(last_error()),
     }
 }
 

@@ -32,4 +32,4 @@ mod shown;
 pub mod tree;
 pub mod unix;
 
-pub use mount::{Mount, MountError, MountOptions, MountStatus};
+pub use mount::{is_dead, Mount, MountError, MountOptions, MountStatus};

@@ -251,6 +251,10 @@ pub fn give_up<T: Tree>(tree: &T) -> Result<()> {
 }
 
 fn remove_name<T: Tree>(tree: &T, name: &[u8]) -> Result<()> {
+    // Looked for first: a file system that is read-only refuses to remove what is not there.
+    if failed(tree.lookup(&tree.root(), name), "look for")?.is_none() {
+        return Ok(());
+    }
     match tree.unlink(&tree.root(), name, false) {
         Err(Errno::NOENT) => Ok(()),
         removed => failed(removed, "remove"),

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -128,6 +128,8 @@ pub struct Mount {
     options: MountOptions,
     tree: PathBuf,
     mountpoint: PathBuf,
+    /// What the mountpoint is a mount of.
+    device: OnceLock<u64>,
     unmounter: Mutex<SessionUnmounter>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// The session is over: somebody unmounted it.
@@ -139,9 +141,19 @@ pub struct Mount {
 /// took it away.
 #[derive(Debug, Default)]
 struct End {
-    /// Of the mount; it is unmounted in this namespace.
-    device: Option<u64>,
+    /// It is unmounted in this namespace.
+    unmounted: bool,
     finished: bool,
+}
+
+/// What is at the mountpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Ours,
+    /// Something else, over ours.
+    Covered,
+    /// Something else: somebody has unmounted ours.
+    Other,
 }
 
 /// How long other mount namespaces may take to follow an unmount.
@@ -151,12 +163,16 @@ fn name(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// A FUSE mount whose server died is in the way of what is below it.
+/// A FUSE mount whose server died.  Its attributes the kernel may still remember, but not how
+/// much space it has.
+pub fn is_dead(path: &Path) -> bool {
+    rustix::fs::statfs(path).is_err_and(|e| e == Errno::NOTCONN)
+}
+
+/// It is in the way of what is below it.
 pub(crate) fn clear_dead_mount(path: &Path) -> io::Result<()> {
-    const ENOTCONN: i32 = 107;
-    let dead = || std::fs::metadata(path).err().is_some_and(|e| e.raw_os_error() == Some(ENOTCONN));
     for _ in 0..16 {
-        if !dead() {
+        if !is_dead(path) {
             break;
         }
         unmount(path, UnmountFlags::DETACH)?;
@@ -246,6 +262,9 @@ impl Mount {
         let shown = begun.and_then(|()| {
             let (mount, session) = Mount::show(live.clone(), mountpoint, options)?;
             mount.spawn(session).map_err(mount_error)?;
+            if let Ok(at) = std::fs::metadata(mountpoint) {
+                let _ = mount.device.set(at.dev());
+            }
             Ok(mount)
         });
         if shown.is_err() {
@@ -274,6 +293,7 @@ impl Mount {
             options: options.clone(),
             tree,
             mountpoint: mountpoint.into(),
+            device: OnceLock::new(),
             unmounter: Mutex::new(session.unmount_callable()),
             threads: Mutex::default(),
             ended: Arc::default(),
@@ -337,15 +357,22 @@ impl Mount {
     pub fn unmount(&self, keep: bool) -> Result<(), MountError> {
         let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.ended() {
-            if end.device.is_none() {
-                let device = std::fs::metadata(&self.mountpoint).map(|m| m.dev());
-                let at = |cause| MountError::Busy { mountpoint: name(&self.mountpoint), cause };
-                unmount(&self.mountpoint, UnmountFlags::empty()).map_err(|e| at(e.into()))?;
-                end.device = Some(device.unwrap_or_default());
+            let at = |cause| MountError::Busy { mountpoint: name(&self.mountpoint), cause };
+            match self.place() {
+                _ if end.unmounted => {}
+                Place::Ours => {
+                    unmount(&self.mountpoint, UnmountFlags::empty()).map_err(|e| at(e.into()))?
+                }
+                Place::Covered => {
+                    let cause = "something else is mounted over it; unmount that first";
+                    return Err(at(io::Error::other(cause)));
+                }
+                Place::Other => {}
             }
+            end.unmounted = true;
             if !self.wait_for_end(HELD_WAIT) {
                 let mountpoint = name(&self.mountpoint);
-                let by = namespaces::that_see(end.device.unwrap_or_default());
+                let by = namespaces::that_see(self.device.get().copied().unwrap_or_default());
                 return Err(MountError::Held { mountpoint, by });
             }
         }
@@ -355,12 +382,24 @@ impl Mount {
     /// The same for one who ends with it: programs that use it get errors from then on.
     pub fn abandon(&self, keep: bool) -> Result<(), MountError> {
         let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.ended() {
+        if !self.ended() && self.place() == Place::Ours {
             let mut unmounter = self.unmounter.lock().unwrap_or_else(PoisonError::into_inner);
             let _ = unmount(&self.mountpoint, UnmountFlags::DETACH);
             let _ = unmounter.unmount();
         }
         self.finish(keep, &mut end)
+    }
+
+    /// Unmounting goes by path, and must not take away what another has mounted there.
+    fn place(&self) -> Place {
+        let Some(&device) = self.device.get() else { return Place::Ours };
+        match std::fs::metadata(&self.mountpoint) {
+            Ok(at) if at.dev() != device => match namespaces::is_here(device) {
+                true => Place::Covered,
+                false => Place::Other,
+            },
+            _ => Place::Ours,
+        }
     }
 
     /// `true`: somebody unmounted it everywhere.

@@ -123,6 +123,16 @@ pub trait Tree: Send + Sync {
     fn xattr(&self, node: &Self::Node, name: &[u8]) -> Result<Option<Vec<u8>>>;
     fn set_xattr(&self, node: &Self::Node, name: &[u8], value: Option<&[u8]>) -> Result<()>;
 
+    /// No write-back of a file's bytes is known to have failed; told once.  `false`: it
+    /// cannot be known, but by [`Tree::sync`].
+    fn is_intact(&self, node: &Self::Node) -> Result<bool> {
+        let _ = node;
+        Ok(true)
+    }
+    /// Another node of this inode was dropped with bytes that no sync covers.
+    fn was_dropped(&self, node: &Self::Node) {
+        let _ = node;
+    }
     /// Durable when it returns: the file's data and what finds it, or the directory's
     /// names.
     fn sync(&self, node: &Self::Node) -> Result<()>;

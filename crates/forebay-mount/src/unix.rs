@@ -17,7 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay_engine::handle::{file_system_uuid, open_handle};
+use forebay_engine::handle::{file_system_uuid, open_handle, write_back_error};
 use rustix::fs::{
     self, AtFlags, Dir, FallocateFlags, FileType, FlockOperation, Gid, Mode, OFlags, RenameFlags,
     ResolveFlags, SeekFrom, StatVfs, Timespec, Timestamps, Uid, XattrFlags, UTIME_OMIT,
@@ -505,14 +505,33 @@ impl Tree for UnixTree {
         }
     }
 
+    fn is_intact(&self, node: &Node) -> Result<bool> {
+        if let Ok(fd) = node.reading() {
+            write_back_error(fd.as_fd())?;
+        }
+        // After that: it may have been closed before it was opened here.
+        Ok(!node.has_lost_sight())
+    }
+
+    fn was_dropped(&self, node: &Node) {
+        node.lose_sight();
+    }
+
     fn sync(&self, node: &Node) -> Result<()> {
-        match node.kind() {
-            // What cannot be opened has no sync of its own.
-            Kind::File | Kind::Directory if !node.begin_sync() => match node.reading() {
-                Ok(fd) => fs::fsync(fd),
-                Err(_) => self.sync_all(),
+        let of_all = match node.kind() {
+            Kind::File | Kind::Directory => match node.reading() {
+                Ok(fd) => {
+                    fs::fsync(fd)?;
+                    node.take_lost_sight()
+                }
+                // What cannot be opened has no sync of its own.
+                Err(_) => true,
             },
-            _ => self.sync_all(),
+            _ => true,
+        };
+        match of_all {
+            true => self.sync_all(),
+            false => Ok(()),
         }
     }
 

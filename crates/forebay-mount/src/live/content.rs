@@ -85,27 +85,31 @@ impl<T: Tree, J: Journal> Live<T, J> {
         let attr = self.tree.attr(&inode.node)?;
         match content.dirty.parts() {
             _ if attr.nlink == 0 => {}
-            Some(parts) if content.dirty.bytes() <= self.options.sync_limit => {
-                self.log_parts(inode, &attr, parts)?;
-            }
+            Some(parts)
+                if content.dirty.bytes() <= self.options.sync_limit
+                    && self.log_parts(inode, &attr, parts)? => {}
             _ => self.sync_file(inode)?,
         }
         content.dirty.clear();
         Ok(())
     }
 
+    /// `false`: whether what is read back is what was written cannot be known.
     fn log_parts(
         &self,
         inode: &Arc<Inode<T::Node>>,
         attr: &Attr,
         parts: &[(u64, u64)],
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let most = self.most_records();
         let mut body = Records::default();
         for &(start, end) in parts {
             let (mut at, end) = (start, end.min(attr.size));
             while at < end {
                 if body.bytes().len() + DATA_OVERHEAD + 1 > most || body.count() == u16::MAX / 2 {
+                    if !self.is_intact(inode)? {
+                        return Ok(false);
+                    }
                     self.ahead(&[inode], false, &body)?;
                     body.clear();
                 }
@@ -121,9 +125,25 @@ impl<T: Tree, J: Journal> Live<T, J> {
             }
         }
         if !body.is_empty() {
+            if !self.is_intact(inode)? {
+                return Ok(false);
+            }
             self.ahead(&[inode], false, &body)?;
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// What was read back is what was written, and not what the disk had before: a page
+    /// whose write-back failed may have been dropped.  To be asked after the reading.
+    fn is_intact(&self, inode: &Arc<Inode<T::Node>>) -> Result<bool> {
+        let intact = {
+            let _syncing = self.syncs.begin();
+            self.tree
+                .is_intact(&inode.node)
+                .map_err(|e| self.fail("the tree's file system failed to write back a file", e))?
+        };
+        self.alive()?;
+        Ok(intact)
     }
 
     /// Bytes of records in an entry, beside its header and what it binds.
@@ -136,9 +156,13 @@ impl<T: Tree, J: Journal> Live<T, J> {
     /// the sync and the entry that makes earlier ones void.
     fn sync_file(&self, inode: &Arc<Inode<T::Node>>) -> Result<()> {
         self.counters.real_syncs.fetch_add(1, Ordering::Relaxed);
-        self.tree.sync(&inode.node).inspect_err(|e| {
-            self.fail("the tree's file system failed to sync a file", *e);
-        })?;
+        {
+            let _syncing = self.syncs.begin();
+            self.tree.sync(&inode.node).inspect_err(|e| {
+                self.fail("the tree's file system failed to sync a file", *e);
+            })?;
+        }
+        self.believe()?;
         self.ahead(&[inode], false, &Records::of(&Record::Synced { fid: inode.fid }))?;
         Ok(())
     }

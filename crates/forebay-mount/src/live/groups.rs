@@ -145,10 +145,11 @@ impl<N> Groups<N> {
     }
 
     /// Enters the open group.  Waits while that is too large and cannot be closed yet.
-    /// `None`: nothing will be synced any more.
+    /// `None`: nothing will be synced any more, or it is the end.
     pub fn enter(&self) -> Option<Hold<'_, N>> {
         let mut state = self.lock();
-        while !state.over {
+        // What ends takes nothing new, or it would not end while programs go on.
+        while !state.over && !state.ending {
             let open = state.open;
             let group = state.group(open);
             if group.bytes < self.bytes.saturating_mul(4) {

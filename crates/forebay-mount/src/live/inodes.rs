@@ -93,6 +93,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
             // A new one has but the number of one that is gone.
             if unsynced && fid.is_none() && attr.kind == Kind::File {
                 content.dirty.add_all();
+                self.tree.was_dropped(&node);
             }
             let inode = Arc::new(Inode {
                 ino: attr.ino,
@@ -121,8 +122,13 @@ impl<T: Tree, J: Journal> Live<T, J> {
         }
         let node = self.tree.lookup(&dir.node, name)?.ok_or(Errno::NOENT)?;
         let attr = self.tree.attr(&node)?;
-        if attr.kind == Kind::Directory && mark::is_marked(&self.tree, &node)? {
-            return Err(Errno::BUSY);
+        if attr.kind == Kind::Directory {
+            match mark::is_marked(&self.tree, &node) {
+                // Nobody enters what this process may not search.
+                Ok(false) | Err(Errno::ACCESS) => {}
+                Ok(true) => return Err(Errno::BUSY),
+                Err(e) => return Err(e),
+            }
         }
         Ok((self.meet(node, &attr, None, 1), attr))
     }

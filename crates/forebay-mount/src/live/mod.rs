@@ -25,6 +25,7 @@ mod content;
 mod groups;
 mod inodes;
 mod ranges;
+mod syncs;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -40,6 +41,7 @@ use crate::tree::{Attr, New, RenameHow, Result, Tree, TreeIdentity};
 use groups::{Closed, Groups, Hold};
 use inodes::Inodes;
 use ranges::Ranges;
+use syncs::Syncs;
 
 /// Where entries go: a log of a pool.
 pub trait Journal: Send + Sync {
@@ -165,6 +167,7 @@ pub struct Live<T: Tree, J: Journal> {
     appender: Mutex<Appender>,
     groups: Groups<T::Node>,
     failure: OnceLock<Failure>,
+    syncs: Syncs,
     pub counters: Counters,
 }
 
@@ -194,6 +197,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
             appender: Mutex::default(),
             groups: Groups::new(synced, options.bytes),
             failure: OnceLock::new(),
+            syncs: Syncs::default(),
             counters: Counters::default(),
             tree,
             journal,
@@ -572,10 +576,13 @@ impl<T: Tree, J: Journal> Live<T, J> {
     }
 
     fn sync_group(&self, closed: Closed<T::Node>) -> Result<()> {
-        let tree = self.sync_tree(&closed);
-        if let Err(e) = tree {
-            return Err(self.fail("the tree's file system failed to sync", e));
+        {
+            let _syncing = self.syncs.begin();
+            if let Err(e) = self.sync_tree(&closed) {
+                return Err(self.fail("the tree's file system failed to sync", e));
+            }
         }
+        self.believe()?;
         if let Err(e) = self.journal.sync(closed.txg) {
             return Err(self.fail(e.to_string(), Errno::IO));
         }
@@ -586,6 +593,15 @@ impl<T: Tree, J: Journal> Live<T, J> {
         self.groups.synced(txg);
         self.counters.groups.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// A sync of the tree has told a success: no other that was on its way has failed.
+    fn believe(&self) -> Result<()> {
+        self.syncs.wait_for_earlier();
+        match self.failure.get() {
+            None => Ok(()),
+            Some(_) => Err(Errno::IO),
+        }
     }
 
     fn sync_tree(&self, closed: &Closed<T::Node>) -> Result<()> {

@@ -134,6 +134,34 @@ fn bounded<R: Send + 'static>(what: &str, run: impl FnOnce() -> R + Send + 'stat
 }
 
 #[test]
+fn a_success_is_believed_when_earlier_syncs_have_ended() {
+    let syncs = Arc::new(Syncs::default());
+    let (first, second) = (syncs.begin(), syncs.begin());
+    let (done, told) = mpsc::channel();
+    let waiting = syncs.clone();
+    thread::spawn(move || {
+        waiting.wait_for_earlier();
+        done.send(())
+    });
+    assert!(told.recv_timeout(Duration::from_millis(50)).is_err(), "two are on their way");
+    drop(first);
+    assert!(told.recv_timeout(Duration::from_millis(50)).is_err(), "one still is");
+    drop(second);
+    told.recv_timeout(Duration::from_secs(20)).unwrap();
+}
+
+#[test]
+fn what_ends_takes_nothing_new() {
+    let bed = Bed::calm("ending");
+    let file = bed.create("f").unwrap();
+    bed.live.end();
+    bed.live.write(&file, 0, b"x").and_then(|()| bed.live.fsync(&file)).unwrap_err();
+    let background = bed.background();
+    bounded("the end", move || background.join().unwrap());
+    assert_eq!(bed.logged(), "");
+}
+
+#[test]
 fn what_was_written_before_the_kernel_forgot_the_file_is_synced() {
     let bed = Bed::calm("forgotten");
     let background = bed.background();

@@ -8,7 +8,7 @@
 //! reading and writing are the cache.
 //!
 //! A descriptor that is closed after a write, with no other that holds the inode, takes the
-//! knowledge with it whether the write-back failed ([`Node::begin_sync`]).
+//! knowledge with it whether the write-back failed ([`Node::has_lost_sight`]).
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -170,7 +170,7 @@ struct Slot {
     queued: bool,
     /// Since the cache looked at it last.
     used: bool,
-    /// Since the last sync.
+    /// At any time.
     written: bool,
     /// It was closed after it was written.
     lost_sight: bool,
@@ -341,11 +341,19 @@ impl Node {
         self.slot().pinned = false;
     }
 
-    /// What was written before is to be durable after this.  `true`: the inode's own sync
-    /// would not know of an error of its write-back.
-    pub fn begin_sync(&self) -> bool {
-        let mut slot = self.slot();
-        slot.written = false;
-        std::mem::take(&mut slot.lost_sight)
+    /// An inode's own sync, and what is read of it, does not know of an error of its
+    /// write-back.
+    pub fn has_lost_sight(&self) -> bool {
+        self.slot().lost_sight
+    }
+
+    pub fn lose_sight(&self) {
+        self.slot().lost_sight = true;
+    }
+
+    /// For one who syncs all then.  To be asked after the inode's own sync, whose
+    /// descriptor may have been closed and opened before it.
+    pub fn take_lost_sight(&self) -> bool {
+        std::mem::take(&mut self.slot().lost_sight)
     }
 }

@@ -365,15 +365,21 @@ fn what_was_closed_after_a_write_is_synced_with_all() {
     let cache = |fd: &OwnedFd| Cache::of(fd).limit(2, true);
     let tree = UnixTree::open_as(&bed.dir, cache).unwrap();
     let node = tree.create(&tree.root(), b"f", &new(Kind::File, 0o644)).unwrap();
-    assert!(!node.begin_sync());
+    assert!(!node.has_lost_sight());
     tree.write(&node, 0, b"x").unwrap();
-    assert!(!node.begin_sync(), "it was held all the time");
+    assert!(!node.has_lost_sight(), "it was held all the time");
+    assert!(tree.is_intact(&node).unwrap());
     tree.write(&node, 0, b"y").unwrap();
     (0..3).for_each(|_| tree.cache.close_half());
     tree.attr(&node).unwrap();
-    assert_eq!(node.begin_sync(), am_root());
-    assert!(!node.begin_sync());
-    (0..3).for_each(|_| tree.cache.close_half());
-    tree.read(&node, 0, &mut [0]).unwrap();
-    assert!(!node.begin_sync(), "nothing was written since");
+    assert_eq!(tree.is_intact(&node).unwrap(), !am_root());
+    tree.sync(&node).unwrap();
+
+    let tree = UnixTree::open(&bed.dir).unwrap();
+    let node = tree.lookup(&tree.root(), b"f").unwrap().unwrap();
+    assert!(tree.is_intact(&node).unwrap());
+    tree.was_dropped(&node);
+    assert!(!tree.is_intact(&node).unwrap());
+    tree.sync(&node).unwrap();
+    assert!(tree.is_intact(&node).unwrap());
 }

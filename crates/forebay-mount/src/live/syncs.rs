@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Syncs of the tree that are on their way.
+//!
+//! Linux tells each open file once that its write-back has failed, and syncs share
+//! descriptors: of two at once one gets the error, and the other a success that is none.
+//! So nobody believes a success before all syncs that had begun by then have told whether
+//! they failed.
+
+use std::collections::BTreeSet;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+#[derive(Debug, Default)]
+pub(super) struct Syncs {
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    next: u64,
+    on_the_way: BTreeSet<u64>,
+}
+
+/// One that has begun; dropped when its failure, if it failed, is known to all.
+#[derive(Debug)]
+pub(super) struct Syncing<'a> {
+    syncs: &'a Syncs,
+    number: u64,
+}
+
+impl Syncs {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn begin(&self) -> Syncing<'_> {
+        let mut state = self.lock();
+        let number = state.next;
+        state.next += 1;
+        state.on_the_way.insert(number);
+        Syncing { syncs: self, number }
+    }
+
+    /// Waits until all that have begun have ended.  The caller's own has.
+    pub fn wait_for_earlier(&self) {
+        let mut state = self.lock();
+        let next = state.next;
+        while state.on_the_way.first().is_some_and(|&n| n < next) {
+            state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Drop for Syncing<'_> {
+    fn drop(&mut self) {
+        self.syncs.lock().on_the_way.remove(&self.number);
+        self.syncs.ended.notify_all();
+    }
+}
