@@ -35,7 +35,8 @@ start_disk() { # SYSTEM, or nothing: as it is
 	mkdir -p "$work/drive" "$work/disk"
 	seed=$((seed + 1))
 	: >"$work/disk.log"
-	"$work/volatile_disk" "$work/drive" "$work/platter" $bytes seed=$seed keep=$((seed % 2)) >"$work/disk.log" 2>>"$work/disk.err" &
+	# ext4 does not mount where one of its superblock's two sectors is torn off.
+	"$work/volatile_disk" "$work/drive" "$work/platter" $bytes seed=$seed keep=$((seed % 2)) unit=8 >"$work/disk.log" 2>>"$work/disk.err" &
 	disk=$!
 	for ((tries = 0; tries < 400; tries++)); do
 		[ -s "$work/drive/disk" ] && break

@@ -16,9 +16,10 @@
  *	SIGTERM	the same, then unmounts and ends
  *
  * Keys: seed; keep (what the cut leaves of unsynced sectors: 0 nothing, 1 any
- * version of each); write_us, flush_us (how long each takes, side by side); fail (each
- * so many fsyncs fail once, and what was not synced is lost as by a cut); lie (an
- * fsync does nothing, which a test must find).
+ * version of each); unit (so many sectors of a write are kept or lost together: 1);
+ * write_us, flush_us (how long each takes, side by side); fail (each so many fsyncs fail
+ * once, and what was not synced is lost as by a cut); lie (an fsync does nothing, which a
+ * test must find).
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -60,8 +61,8 @@ static struct {
 	uint64_t writes, flushes, failed;
 	bool cut;
 	int fuse;
-	uint64_t seed, keep, write_us, flush_us, fail, lie;
-} disk = { .last = &disk.first, .keep = 1 };
+	uint64_t seed, keep, unit, write_us, flush_us, fail, lie;
+} disk = { .last = &disk.first, .keep = 1, .unit = 1 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -123,11 +124,18 @@ static uint64_t lose_unsynced(void)
 	uint64_t lost = 0;
 
 	for (; disk.first; forget_first()) {
-		for (uint64_t i = 0; i < disk.first->n; i++) {
-			uint8_t *n = &versions[disk.first->sector + i];
+		uint64_t decided = UINT64_MAX;
+		bool kept = false;
 
-			*n += *n < 254;
-			if (disk.keep && random_number() % (*n + 1u) == 0)
+		for (uint64_t i = 0; i < disk.first->n; i++) {
+			uint64_t unit = (disk.first->sector + i) / disk.unit;
+
+			if (unit != decided) {
+				versions[unit] += versions[unit] < 254;
+				kept = disk.keep && random_number() % (versions[unit] + 1u) == 0;
+				decided = unit;
+			}
+			if (kept)
 				store(disk.platter, disk.first, i);
 		}
 	}
@@ -383,7 +391,7 @@ static void option(const char *text)
 		const char *key;
 		uint64_t *value;
 	} keys[] = {
-		{ "seed=", &disk.seed }, { "keep=", &disk.keep }, { "write_us=", &disk.write_us },
+		{ "seed=", &disk.seed }, { "keep=", &disk.keep }, { "unit=", &disk.unit }, { "write_us=", &disk.write_us },
 		{ "flush_us=", &disk.flush_us }, { "fail=", &disk.fail }, { "lie=", &disk.lie },
 	};
 
@@ -412,6 +420,8 @@ int main(int argc, char **argv)
 	disk.bytes = strtoull(argv[3], NULL, 10) / SECTOR * SECTOR;
 	for (int i = 4; i < argc; i++)
 		option(argv[i]);
+	if (!disk.unit)
+		return 2;
 	load_platter();
 	sigemptyset(&signals);
 	sigaddset(&signals, SIGUSR1);
