@@ -263,10 +263,14 @@ fn turn(bed: &Bed, threads: u32, length: Duration, seed: u64) -> Result<(f64, f6
         let writer = &writer;
         let all: Vec<_> = (0..threads).map(|n| scope.spawn(move || writer(n))).collect();
         start.wait();
-        let waited = bed.target.wait(length);
+        let mut waited = bed.target.wait(length);
         stop.store(true, Ordering::Relaxed);
         let (mut writes, mut cpu_ns, mut times) = (0, 0, Vec::new());
         for t in all {
+            // One that waits for space sees the end when it has got it.
+            while waited.is_ok() && !t.is_finished() {
+                waited = bed.target.wait(SYNC);
+            }
             let (n, cpu, time) = t.join().expect("writers do not panic")?;
             writes += n;
             cpu_ns += cpu;
