@@ -85,7 +85,7 @@ const ANSWERS: [(&str, &[&str]); 5] = [
 #[test]
 fn requests_in_flight_keep_to_the_model() {
     let mut seen = Seen::new();
-    for seed in 1..=300 {
+    for seed in 1..=1000 {
         run(seed, &mut seen).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     }
     for (op, answers) in ANSWERS {
