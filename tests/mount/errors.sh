@@ -12,7 +12,7 @@ need python3 mkfs.ext4 losetup
 
 back=$work/back
 tree=$work/disk/tree
-mkdir -p "$back" "$work/disk" "$work/mm"
+mkdir -p "$back" "$work/disk"
 at_end 'umount -l "$work/disk" "$back" 2>/dev/null || true'
 disk() { mount -o loop,errors=continue "$back/image" "$work/disk" || skip "ext4 cannot be mounted from a file here"; }
 begin() { # MIB OF THE FILE
@@ -24,18 +24,7 @@ begin() { # MIB OF THE FILE
 	fallocate -l "$1M" "$tree/f"
 	sync -f "$tree"
 	rm -f "$pool"
-	start_mount "$tree" "$work/mm"
-	mounted=$work/mm
-}
-start_mount() {
-	"$FOREBAY" create "$pool" --size 64M >/dev/null
-	"$FOREBAY" mount "$pool" "$1" "$2" --foreground >>"$work/mount.log" 2>&1 &
-	server=$!
-	for ((tries = 0; tries < 1200; tries++)); do
-		[ "$(stat -f -c %T "$2" 2>/dev/null)" = fuseblk ] && return
-		sleep 0.05
-	done
-	fail "no mount after 60 s"
+	start_mount "$tree"
 }
 end() { # killed, room made, replayed
 	kill_mount
@@ -50,7 +39,7 @@ failure() { "$FOREBAY" status "$pool" --json | sed -n 's/^ *"failure": "\(.*\)",
 
 begin 4
 sleep 1.5 # nothing is on its way any more
-python3 - "$work/mm/f" "$back" "$work/disk" <<'P' || fail "an fsync of bytes that are gone said nothing"
+python3 - "$tree/f" "$back" "$work/disk" <<'P' || fail "an fsync of bytes that are gone said nothing"
 import os, subprocess, sys
 file = os.open(sys.argv[1], os.O_RDWR)
 os.pwrite(file, b"PRECIOUS" * 2048, 0)
@@ -69,7 +58,7 @@ end
 for after in 0.97 0.985 0.995; do
 	begin 64
 	sleep 1.5
-	python3 - "$work/mm/f" "$back" "$after" <<'P'
+	python3 - "$tree/f" "$back" "$after" <<'P'
 import os, subprocess, sys, time
 file = os.open(sys.argv[1], os.O_RDWR)
 subprocess.run(f"dd if=/dev/zero of={sys.argv[2]}/fill bs=64k", shell=True, stderr=subprocess.DEVNULL)

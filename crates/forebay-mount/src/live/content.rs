@@ -107,10 +107,9 @@ impl<T: Tree, J: Journal> Live<T, J> {
             let (mut at, end) = (start, end.min(attr.size));
             while at < end {
                 if body.bytes().len() + DATA_OVERHEAD + 1 > most || body.count() == u16::MAX / 2 {
-                    if !self.is_intact(inode)? {
+                    if !self.log_read_back(inode, &body)? {
                         return Ok(false);
                     }
-                    self.ahead(&[inode], false, &body)?;
                     body.clear();
                 }
                 let room = most - body.bytes().len() - DATA_OVERHEAD;
@@ -124,18 +123,13 @@ impl<T: Tree, J: Journal> Live<T, J> {
                 at += n as u64;
             }
         }
-        if !body.is_empty() {
-            if !self.is_intact(inode)? {
-                return Ok(false);
-            }
-            self.ahead(&[inode], false, &body)?;
-        }
-        Ok(true)
+        Ok(body.is_empty() || self.log_read_back(inode, &body)?)
     }
 
-    /// What was read back is what was written, and not what the disk had before: a page
-    /// whose write-back failed may have been dropped.  To be asked after the reading.
-    fn is_intact(&self, inode: &Arc<Inode<T::Node>>) -> Result<bool> {
+    /// Asks after the reading whether that was what was written, and not what the disk had
+    /// before: a page whose write-back failed may have been dropped.  `false`: it cannot be
+    /// known, and nothing was logged.
+    fn log_read_back(&self, inode: &Arc<Inode<T::Node>>, body: &Records) -> Result<bool> {
         let intact = {
             let _syncing = self.syncs.begin();
             self.tree
@@ -143,6 +137,9 @@ impl<T: Tree, J: Journal> Live<T, J> {
                 .map_err(|e| self.fail("the tree's file system failed to write back a file", e))?
         };
         self.alive()?;
+        if intact {
+            self.ahead(&[inode], false, body)?;
+        }
         Ok(intact)
     }
 
