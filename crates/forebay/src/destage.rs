@@ -11,6 +11,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
@@ -70,6 +71,13 @@ impl Kick {
 
 pub(crate) fn errno_of(e: &io::Error) -> i32 {
     e.raw_os_error().unwrap_or_else(|| Errno::IO.raw_os_error())
+}
+
+/// An origin may be the program's own code.  What it was asked for has an end whatever it
+/// does, or the volume would wait for it for ever.
+fn or_panic(f: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    let done = std::panic::catch_unwind(AssertUnwindSafe(f));
+    done.unwrap_or_else(|_| Err(io::Error::other("the origin's code panicked")))
 }
 
 /// The origin of an attached volume and what destage needs for it.
@@ -136,7 +144,7 @@ impl Attached {
                 jobs = self.ready.wait(jobs).unwrap_or_else(|e| e.into_inner());
             };
             drop(jobs);
-            let result = self.run(&io, done);
+            let result = or_panic(|| self.run(&io, done));
             core.complete(self, io, result);
             core.kick.kick();
         }
@@ -178,7 +186,7 @@ impl Attached {
                     result = Some(0);
                 }
                 sys::FBY_NEXT_ORIGIN => {
-                    flushed = self.origin.flush();
+                    flushed = or_panic(|| self.origin.flush());
                     result = Some(flushed.as_ref().err().map_or(0, errno_of));
                 }
                 error => return flushed.map(|()| Err(Code(-error))),

@@ -6,9 +6,11 @@ use std::ops::ControlFlow;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use forebay_engine::sys;
+
 use crate::completeness::{Completeness, LOST_LISTED};
 use crate::core::Core;
-use crate::engine::{Engine, EngineResult};
+use crate::engine::{Code, Engine, EngineResult};
 use crate::error::{origin_way_out, Error, Result};
 use crate::status::{DestageState, DrainProgress, ReportBlock, VolumeInfo};
 
@@ -106,7 +108,7 @@ impl Core {
                 continue;
             }
             let draining = self.drains.begin(&self.engine, index);
-            let draining = draining.map_err(|e| self.volume_error(index, e))?;
+            let draining = draining.map_err(|e| self.drain_error(index, e))?;
             drains.push(Drain { name: first.name.clone(), draining, first, ended: false });
         }
         let last = self.drain_until_clean(&mut drains, started, progress)?;
@@ -189,7 +191,8 @@ impl Core {
 
     /// The origin alone is to be all of it: with what went past the cache.
     fn flush_owed(&self, index: u16) -> Result<()> {
-        let Some(attached) = self.attached(index) else { return Ok(()) };
+        let detached = || self.drain_error(index, Code(sys::FBY_E_VOLUME_DETACHED));
+        let attached = self.attached(index).ok_or_else(detached)?;
         let flushed = attached.flush(self, index);
         let flushed = flushed.map_err(|source| Error::OriginIo {
             name: self.volume_name(index).unwrap_or_default(),
@@ -198,7 +201,17 @@ impl Core {
             len: 0,
             source,
         })?;
-        flushed.map_err(|e| self.volume_error(index, e))
+        flushed.map_err(|e| self.drain_error(index, e))
+    }
+
+    /// It was attached when the drain began.
+    fn drain_error(&self, index: u16, e: Code) -> Error {
+        match (e.0, self.volume_name(index)) {
+            (sys::FBY_E_VOLUME_DETACHED, Some(name)) => {
+                Error::Stopped { name, why: "detached it, or stops" }
+            }
+            _ => self.volume_error(index, e),
+        }
     }
 
     fn drain_until_clean(
@@ -219,8 +232,7 @@ impl Core {
                 let Draining { index, seq, .. } = d.draining;
                 let now = self.volume_info(index)?;
                 if !now.attached {
-                    let why = "detached it, or stops";
-                    return Err(Error::Stopped { name: d.name.clone(), why });
+                    return Err(self.drain_error(index, Code(sys::FBY_E_VOLUME_DETACHED)));
                 }
                 // Not before its pages are let go, so that they are counted.
                 let passed = now.watermark >= seq - 1 && now.destage != DestageState::Committing;

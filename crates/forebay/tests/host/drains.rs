@@ -73,3 +73,25 @@ fn several_end_beside_a_writer() {
         assert_eq!(ended, 80);
     });
 }
+
+/// What went past the cache is flushed at the end of a drain, and by then the volume is
+/// gone: nobody says that its origin is complete.
+#[test]
+fn a_volume_that_is_detached_meanwhile_is_not_called_complete() {
+    let dir = Dir::new("detached-meanwhile");
+    let pool = open(&dir.pool(24));
+    let memory = MemOrigin::new(1 << 20).unwrap();
+    let (origin, faults) = FaultyOrigin::new(Box::new(memory.clone()));
+    pool.volume_add_origin("v", &memory, 0).unwrap();
+    let past = AttachOptions { bypass_limit_bytes: 64 << 10, ..Default::default() };
+    let mut volume = Some(pool.attach_origin("v", Box::new(origin), &past).unwrap());
+    volume.as_ref().unwrap().write_at(&[7; 256 << 10], 0).unwrap();
+    assert_eq!(volume.as_ref().unwrap().info().unwrap().bypasses, 1);
+    let drained = pool.drain(None, &mut |_, p| {
+        assert_eq!(p.pages_left, 0);
+        volume = None;
+        ControlFlow::Continue(())
+    });
+    assert_eq!(faults.calls(FaultOp::Flush), 0);
+    assert!(matches!(drained, Err(Error::Stopped { .. })), "{drained:?}");
+}

@@ -317,3 +317,96 @@ fn memory_that_cannot_be_read_is_not_blank() {
     let e = Pool::open_media(media, &PoolOptions::default()).unwrap_err();
     assert!(e.to_string().contains("cannot be read (at byte 4096)"), "{e}");
 }
+
+/// Code of the program's own that panics.
+#[derive(Debug)]
+struct Panicking(MemOrigin, Arc<AtomicBool>);
+
+impl Panicking {
+    fn look(&self) {
+        assert!(!self.1.load(Ordering::Relaxed), "an origin that panics");
+    }
+}
+
+impl Origin for Panicking {
+    fn size_bytes(&self) -> u64 {
+        self.0.size_bytes()
+    }
+
+    fn logical_block(&self) -> u32 {
+        self.0.logical_block()
+    }
+
+    fn identity(&self) -> String {
+        self.0.identity()
+    }
+
+    fn info(&self) -> OriginInfo {
+        self.0.info()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.0.read_at(buf, offset)
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.look();
+        self.0.write_at(data, offset)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.look();
+        self.0.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.0.discard(offset, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.look();
+        self.0.write_zeroes(offset, len)
+    }
+}
+
+/// A panic of an origin is an error of it, again and again: nothing waits for the thread
+/// that it was on, and what comes after the mend is written.
+#[test]
+fn a_panic_of_an_origin_is_an_error_of_it() {
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let dir = Dir::new("panics");
+        let pool = open(&dir.pool(24));
+        let (memory, broken) = (MemOrigin::new(1 << 20).unwrap(), Arc::new(AtomicBool::new(true)));
+        let origin = Panicking(memory.clone(), broken.clone());
+        pool.volume_add_origin("v", &memory, 0).unwrap();
+        let past = AttachOptions { bypass_limit_bytes: 64 << 10, ..Default::default() };
+        let volume = pool.attach_origin("v", Box::new(origin), &past).unwrap();
+        // Each thread of the volume has its turn.
+        for block in 0..16 {
+            volume.write_at(&[7; 4096], block * 8192).unwrap();
+        }
+        while volume.info().unwrap().origin_errors < 8 {
+            let _ = volume.drain(&mut |p| match p.origin_error.is_some() {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            });
+        }
+        broken.store(false, Ordering::Relaxed);
+        drain(&volume);
+        assert_eq!(memory.content()[..4096], [7; 4096]);
+
+        // The drain's own flush, which then holds up none of ours.
+        volume.write_at(&[8; 256 << 10], 0).unwrap();
+        broken.store(true, Ordering::Relaxed);
+        let drained = volume.drain(&mut |_| ControlFlow::Continue(()));
+        assert!(matches!(drained, Err(Error::OriginIo { .. })), "{drained:?}");
+        broken.store(false, Ordering::Relaxed);
+        volume.flush().unwrap_err();
+        volume.flush().unwrap();
+        volume.detach().unwrap();
+        pool.close().unwrap();
+        tell.send(()).unwrap();
+    });
+    told.recv_timeout(Duration::from_secs(60)).expect("it ends");
+}
