@@ -173,7 +173,8 @@ int fby_recover_finish(struct fby_pool *p, struct fby_recovery_report *report);
 int fby_pool_close(struct fby_pool *p);
 
 void fby_pool_options(struct fby_pool *p, struct fby_options *out);
-/* Changes what may change while open: verify, watermarks, ages, no_checksums. */
+/* Changes what may change while open: verify, watermarks, ages, no_checksums.  Requests may
+ * be under way; calls of volumes, of options and of destage may not. */
 int fby_pool_set_options(struct fby_pool *p, const struct fby_options *o);
 
 struct fby_pool_info {

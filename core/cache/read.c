@@ -11,10 +11,11 @@
 
 static bool verify_now(const struct fby_cache *p, u32 state)
 {
+	u32 verify = fby_load(&p->space->opt.verify);
+
 	if (FBY_BUG(READ_UNVERIFIED))
 		return false;
-	return p->space->opt.verify == FBY_VERIFY_ALWAYS ||
-	       (p->space->opt.verify == FBY_VERIFY_FIRST && !(state & FBY_ES_VERIFIED));
+	return verify == FBY_VERIFY_ALWAYS || (verify == FBY_VERIFY_FIRST && !(state & FBY_ES_VERIFIED));
 }
 
 static bool still_there(const struct fby_cache *p, const struct fby_found *f)
@@ -42,7 +43,7 @@ static bool read_cached(struct fby_cache *p, u64 key, const struct fby_found *f,
 		if (r != FBY_PAGE_OK) {
 			fby_page_mark(p, f->page, key, FBY_ES_DAMAGED);
 			*lost |= here;
-		} else if (verify && p->space->opt.verify == FBY_VERIFY_FIRST) {
+		} else if (verify && fby_load(&p->space->opt.verify) == FBY_VERIFY_FIRST) {
 			fby_page_mark(p, f->page, key, FBY_ES_VERIFIED);
 		}
 	} else if (here) { /* zeroed or discarded: the whole block */

@@ -7,6 +7,8 @@
 
 bool fby_drain_clean(struct fby_drain *p, u16 index)
 {
+	if (index >= p->space->store.sb.nvolumes)
+		return true;
 	return fby_owner_pages(p->space, index) == fby_load(&p->cache->volume[index].lost_only);
 }
 
@@ -14,14 +16,14 @@ bool fby_volume_aged(const struct fby_drain *p, u16 volume)
 {
 	const struct fby_owner *o = &p->space->owner[volume];
 	const struct fby_drained *v = &p->volume[volume];
-	u64 oldest;
+	u64 oldest, max_age_ns = fby_load(&p->space->opt.max_age_ns);
 
-	if (p->space->opt.max_age_ns == 0 || o->first == FBY_NO_CHUNK)
+	if (max_age_ns == 0 || o->first == FBY_NO_CHUNK)
 		return false;
 	oldest = p->space->chunk[o->first].opened_ns;
 	if (v->moved_seq > o->rec.watermark && v->moved_ns < oldest)
 		oldest = v->moved_ns;
-	return p->space->now_ns - oldest >= p->space->opt.max_age_ns;
+	return p->space->now_ns - oldest >= max_age_ns;
 }
 
 static bool too_old(struct fby_drain *p, u16 volume)
@@ -37,9 +39,9 @@ static bool too_old(struct fby_drain *p, u16 volume)
 static bool idle_long(struct fby_drain *p, u16 volume)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
-	u64 writes = 0;
+	u64 writes = 0, idle_ns = fby_load(&p->space->opt.idle_ns);
 
-	if (p->space->opt.idle_ns == 0)
+	if (idle_ns == 0)
 		return false;
 	for (u32 i = 0; i < p->space->opt.nslots; i++)
 		writes += fby_load(&p->space->slot[i].volume[volume].writes);
@@ -47,7 +49,7 @@ static bool idle_long(struct fby_drain *p, u16 volume)
 		d->idle_writes = writes;
 		d->idle_since_ns = p->space->now_ns;
 	}
-	return p->space->now_ns - d->idle_since_ns >= p->space->opt.idle_ns;
+	return p->space->now_ns - d->idle_since_ns >= idle_ns;
 }
 
 /* Would the blocks that are lost, and nothing else, fit in fewer chunks?  By a single

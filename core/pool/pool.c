@@ -197,11 +197,12 @@ int fby_pool_set_options(struct fby_pool *p, const struct fby_options *o)
 	rc = options_normalize(&n);
 	if (rc)
 		return rc;
+	/* Requests look at them meanwhile. */
 	fby_store(&p->space.opt.no_checksums, n.no_checksums);
-	p->space.opt.verify = n.verify;
-	p->space.opt.high_watermark = n.high_watermark;
-	p->space.opt.low_watermark = n.low_watermark;
-	p->space.opt.max_age_ns = n.max_age_ns;
-	p->space.opt.idle_ns = n.idle_ns;
+	fby_store(&p->space.opt.verify, n.verify);
+	fby_store(&p->space.opt.high_watermark, n.high_watermark);
+	fby_store(&p->space.opt.low_watermark, n.low_watermark);
+	fby_store(&p->space.opt.max_age_ns, n.max_age_ns);
+	fby_store(&p->space.opt.idle_ns, n.idle_ns);
 	return FBY_DONE;
 }

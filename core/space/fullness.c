@@ -125,7 +125,7 @@ bool fby_destage_due(const struct fby_space *p)
 {
 	u32 n = p->store.sb.nchunks, free = fby_spare(p);
 
-	if (free * 100ull > (u64)n * (100 - p->opt.high_watermark))
+	if (free * 100ull > (u64)n * (100 - fby_load(&p->opt.high_watermark)))
 		return false;
 	return fby_short(p) || fby_load(&p->chunks_opened) - fby_load(&p->stepped_opens) >= n / 64;
 }
@@ -139,9 +139,9 @@ void fby_pressure_update(struct fby_space *p)
 	u64 room = (u64)(p->store.sb.nchunks - fby_owed(p)) * (p->store.chunk_pages - p->store.first_page);
 	bool in_vain = fby_short(p) && p->looked_opens == fby_load(&p->chunks_opened);
 
-	if (live >= room * p->opt.high_watermark || in_vain || fby_starved(p))
+	if (live >= room * fby_load(&p->opt.high_watermark) || in_vain || fby_starved(p))
 		p->pressure = true;
-	else if (live <= room * p->opt.low_watermark)
+	else if (live <= room * fby_load(&p->opt.low_watermark))
 		p->pressure = false;
 }
 
@@ -162,7 +162,7 @@ static u32 level_between(u64 used, u64 start, u64 top)
 /* Where writes are spaced, of the chunks that are owed to nobody else. */
 struct fby_span fby_throttled_span(const struct fby_space *p)
 {
-	u32 n = p->store.sb.nchunks - fby_owed(p), percent = (100 + p->opt.high_watermark) / 2;
+	u32 n = p->store.sb.nchunks - fby_owed(p), percent = (100 + fby_load(&p->opt.high_watermark)) / 2;
 	u64 pages = p->store.chunk_pages - p->store.first_page;
 	struct fby_span r = { n * percent / 100 * pages, (n - fby_reserve(p)) * pages };
 
@@ -221,7 +221,7 @@ static u32 level_by_live(const struct fby_space *p, const struct fby_owner *v)
 	room = pool.top + owed + mine > live ? pool.top + owed + mine - live : 0;
 	if (room > share)
 		room = share;
-	above = level_between(mine, (u32)room / 100 * ((100 + p->opt.high_watermark) / 2), room);
+	above = level_between(mine, (u32)room / 100 * ((100 + fby_load(&p->opt.high_watermark)) / 2), room);
 	return above < level ? above : level;
 }
 

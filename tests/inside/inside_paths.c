@@ -442,6 +442,7 @@ static void delay(void)
 	u64 now = 10000000000ull;
 
 	EXPECT(fby_write_delay(pool, 3, P, now) == 0 && !fby_write_throttled(pool, 3));
+	EXPECT(fby_volume_clean(pool, 3) && fby_volume_clean(pool, 0xffff));
 	EXPECT(fby_write_delay(pool, 0, P, now) == 0 && !fby_write_throttled(pool, 0));
 	fby_store(&pool->space.owner[0].level, 512u); /* as much as is let go */
 	fby_store(&pace->rate, 1000u);

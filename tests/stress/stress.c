@@ -597,15 +597,23 @@ static void verify_origins(void)
 				      origin[v].acked[s]);
 }
 
-/* A third volume comes, is looked at and goes, beside the others' I/O. */
+/* Beside the others' I/O a third volume comes, is looked at and goes, and what may change
+ * changes. */
 static void administer(void)
 {
 	struct fby_volume_info info;
 	struct fby_pool_info pool_info;
+	struct fby_options o;
 	u16 index;
 
 	pthread_mutex_lock(&admin);
 	volume_add("guest", &index);
+	fby_pool_options(pool, &o);
+	o.verify = (o.verify + 1) % 3;
+	o.high_watermark = o.high_watermark == 60 ? 70 : 60;
+	o.max_age_ns = o.max_age_ns ? 0 : 1000000000;
+	o.idle_ns = o.idle_ns ? 0 : 1000000000;
+	check_ok("options", fby_pool_set_options(pool, &o));
 	pthread_mutex_unlock(&admin);
 	fby_volume_info(pool, 0, &info);
 	fby_volume_info(pool, 1, &info);

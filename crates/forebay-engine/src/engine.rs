@@ -164,8 +164,8 @@ impl<M: Medium> Engine<M> {
     }
 
     pub fn options(&self) -> sys::fby_options {
-        let mut o = sys::fby_options::default();
-        // SAFETY: the pool is open; o is ours.
+        let (_admin, mut o) = (self.admin(), sys::fby_options::default());
+        // SAFETY: the pool is open; admin keeps setters away; o is ours.
         unsafe { sys::fby_pool_options(self.pool, &mut o) };
         o
     }
@@ -239,7 +239,8 @@ impl<M: Medium> Engine<M> {
     /// The vectors are of slices that are borrowed, `have` bytes in all.
     fn copy(&self, w: &mut Write, vec: &[sys::fby_vec], have: u64, skip: u64) {
         assert_eq!(w.began, self.opening);
-        assert!(have >= skip + u64::from(w.nsectors()) * 512);
+        let end = skip.checked_add(u64::from(w.nsectors()) * 512);
+        assert!(end.is_some_and(|end| have >= end));
         assert!(vec.iter().map(|v| u64::from(v.len)).sum::<u64>() == have);
         // SAFETY: w was begun on this pool; the pieces hold all its sectors.
         unsafe {

@@ -49,18 +49,21 @@ pub struct Ticket {
     raw: sys::fby_flush,
     /// The opening on which it was told to flush the origin; 0: it was not.
     sent: u64,
+    /// The opening of whose volume it has the number; 0: it has none yet.
+    opening: u64,
 }
 
 impl Ticket {
     /// For all as well, but of none of those who have written: what it is told, the
     /// next of theirs is told too.
     pub fn aside() -> Ticket {
-        Ticket { raw: sys::fby_flush { aside: true, ..Default::default() }, sent: 0 }
+        Ticket { raw: sys::fby_flush { aside: true, ..Default::default() }, ..Ticket::default() }
     }
 
     /// Of one of several, who was told so many failures before.
     pub fn client(told: u32) -> Ticket {
-        Ticket { raw: sys::fby_flush { client: true, told, ..Default::default() }, sent: 0 }
+        let raw = sys::fby_flush { client: true, told, ..Default::default() };
+        Ticket { raw, ..Ticket::default() }
     }
 
     pub fn told(&self) -> u32 {
@@ -124,16 +127,22 @@ impl<M: Medium> Engine<M> {
         // SAFETY: the pool is open; b was begun on it, and is consumed: it ends once.
         unsafe { sys::fby_bypass_end(self.pool, &mut b.raw, errno, &mut wake) };
         if let Some(t) = ticket {
-            assert_eq!(t.sent, 0);
+            self.take(t);
             // SAFETY: the pool is open; b has ended, the ticket is not in flight.
             unsafe { sys::fby_flush_cover(self.pool, &mut t.raw, &b.raw) };
         }
         wake
     }
 
+    /// The ticket is for this opening and for no other, and not in flight.
+    fn take(&self, t: &mut Ticket) {
+        assert!(t.sent == 0 && [0, self.opening].contains(&t.opening));
+        t.opening = self.opening;
+    }
+
     /// DONE: durable.  ORIGIN: flush the origin, and then [`Engine::flush_end`].
     pub fn flush_begin(&self, volume: u16, t: &mut Ticket) -> Result<Decision> {
-        assert_eq!(t.sent, 0);
+        self.take(t);
         // SAFETY: the pool is open; the ticket is ours, and not in flight.
         let d = decision(unsafe { sys::fby_flush_begin(self.pool, volume, &mut t.raw) })?;
         if d == Decision::Origin {
@@ -158,7 +167,7 @@ impl<M: Medium> Engine<M> {
 
     /// What the ticket covers is acknowledged without a flush.
     pub fn flush_later(&self, t: &mut Ticket) -> Result<()> {
-        assert_eq!(t.sent, 0);
+        self.take(t);
         // SAFETY: the pool is open; the ticket is ours, and not in flight.
         done(unsafe { sys::fby_flush_later(self.pool, &mut t.raw) })
     }

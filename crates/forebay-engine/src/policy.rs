@@ -39,6 +39,7 @@ pub enum Verdict {
 
 /// And the sectors of it that the volume uses: whole blocks.
 pub fn judge_origin(recorded: &sys::fby_volume_spec, found: &Found<'_>) -> (Verdict, u64) {
+    assert!(recorded.identity.contains(&0), "it does not end");
     let Ok(id) = CString::new(found.id) else { return (Verdict::Other, found.sectors) };
     // SAFETY: a plain computation.
     let sectors = unsafe { sys::fby_origin_usable(recorded.block_size, found.sectors) };
@@ -50,7 +51,7 @@ pub fn judge_origin(recorded: &sys::fby_volume_spec, found: &Found<'_>) -> (Verd
         by_name: found.by_name,
         ..Default::default()
     };
-    // SAFETY: the id is zero-terminated, the record's identity as the engine has filled it.
+    // SAFETY: the id is zero-terminated, and so is the record's identity.
     let verdict = match unsafe { sys::fby_origin_judge(recorded, &raw) } {
         sys::FBY_ORIGIN_IS_SAME => Verdict::Same,
         sys::FBY_ORIGIN_IS_RENEWED => Verdict::Renewed,

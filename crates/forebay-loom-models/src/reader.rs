@@ -70,6 +70,7 @@ core/cache/read.c still_there
 core/cache/read.c read_cached
     call fby_page_read
     call still_there
+    load p->space->opt.verify
 core/cache/read.c fby_cache_read_block
     fetch_add rs->reads
     call fby_index_find
