@@ -475,13 +475,26 @@ class turn:
 
 # --- the library ------------------------------------------------------------
 
-RUST_TESTS = ('forebay', 'forebay-server', 'forebay-cli')
-NOT_RUN = re.compile(r'module$|create_killed$|fuzz_corpus$')  # of the kernel's module, and of core
+RUST_LIBRARIES = ('forebay', 'forebay-engine', 'forebay-server', 'forebay-mount')
+NOT_RUN = re.compile(r'module$|create_killed$|fuzz_corpus$|^mount$')  # of the module, of core, of FUSE
 
 
 def rust_env():
-    return dict(os.environ, CARGO_TARGET_DIR=os.path.join(WORK, 'build-rust'),
-                RUSTFLAGS='-Awarnings -Aarithmetic_overflow -Aunconditional_panic')
+    """Most of a build was for debuggers, and for the speed of what others wrote."""
+    return dict(os.environ, CARGO_TARGET_DIR=os.path.join(WORK, 'build-rust'), CARGO_INCREMENTAL='0',
+                CARGO_PROFILE_DEV_DEBUG='0', RUSTFLAGS='-Awarnings -Aarithmetic_overflow -Aunconditional_panic')
+
+
+def rust_packages(tier):
+    names = RUST_LIBRARIES + ('forebay-cli',) * (tier == 3)
+    return [word for name in names for word in ('-p', name)]
+
+
+def cargo_copy(words):
+    """cargo, in the copy with all mutants in it."""
+    plain = ['--config', 'profile.dev.package."*".opt-level=0']
+    return subprocess.run(['cargo', *words, *plain], cwd=os.path.join(WORK, 'copy'), env=rust_env(),
+                          stdout=subprocess.PIPE, text=True)
 
 
 def cargo_mutants():
@@ -501,7 +514,7 @@ def rust_listed():
 def rust_sources():
     """The copy of the repository with all mutants in it; returns these, and how many rustc refuses."""
     import rust
-    copy, env = os.path.join(WORK, 'copy'), rust_env()
+    copy = os.path.join(WORK, 'copy')
     names = subprocess.run(['git', 'ls-files', '--cached', '--others', '--exclude-standard'], cwd=ROOT, check=True,
                            capture_output=True, text=True).stdout.splitlines()
     listed = rust_listed()
@@ -513,9 +526,7 @@ def rust_sources():
             if os.path.isfile(os.path.join(ROOT, name)):
                 with open(os.path.join(ROOT, name), 'rb') as f:
                     write_if_new(os.path.join(copy, name), texts[name].encode() if name in texts else f.read())
-        done = subprocess.run(['cargo', 'check', '--lib', '-p', 'forebay', '-p', 'forebay-server',
-                               '--message-format=json'], cwd=copy, env=env, stdout=subprocess.PIPE,
-                              stderr=subprocess.DEVNULL, text=True)
+        done = cargo_copy(['check', '--lib', *rust_packages(0), '--message-format=json'])
         bad, strange = rust.blamed(texts, done.stdout.splitlines()) if done.returncode else ((), ())
         if done.returncode and not bad:
             sys.exit('the copy does not compile, and no mutant is the reason:\n' + ''.join(strange))
@@ -528,10 +539,7 @@ def rust_sources():
 def rust_steps(tier):
     """A step for each test: a mutant is tried by those alone that come past it.  Below tier 3
     without the tests of the command."""
-    copy, env = os.path.join(WORK, 'copy'), rust_env()
-    packages = [word for name in RUST_TESTS for word in ('-p', name)]  # all, or others would have other features
-    done = subprocess.run(['cargo', 'test', '--no-run', *packages, '--message-format=json-render-diagnostics'], cwd=copy,
-                          env=env, stdout=subprocess.PIPE, text=True)
+    done = cargo_copy(['test', '--no-run', *rust_packages(tier), '--message-format=json-render-diagnostics'])
     if done.returncode:
         sys.exit('cargo test --no-run failed in the copy')
     steps = []
@@ -540,7 +548,7 @@ def rust_steps(tier):
             continue
         program, kind = message['executable'], message['target']['kind'][0]
         name = message['target']['name'] + ('' if kind == 'test' else f' {kind}')
-        if NOT_RUN.search(name) or (tier < 3 and '/forebay-cli/' in message['target']['src_path']):
+        if NOT_RUN.search(name):
             continue
         tests = subprocess.run([program, '--list'], capture_output=True, text=True, check=True).stdout
         for test in re.findall(r'^(\S+): test$', tests, re.M):

@@ -71,7 +71,13 @@ class File(Rewritten):
         wanted = {'MatchArm': 'match_arm', 'MatchArmGuard': 'match_pattern', 'StructField': 'field_initializer'}[genre]
         while node is not None and not node.type.endswith(wanted):
             node = node.parent
+        if node is not None and genre == 'MatchArm' and not any(map(self.takes_all, node.parent.children)):
+            return None  # what it took would be taken by none
         return node and ('guard' if genre == 'MatchArmGuard' else 'node', node.id)
+
+    def takes_all(self, arm):
+        pattern = arm.child_by_field_name('pattern')
+        return pattern is not None and re.fullmatch('_|[a-z]\\w*', self.text(pattern)) is not None
 
     def emit_block(self, node):
         text = self.inside(node)
