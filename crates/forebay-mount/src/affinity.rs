@@ -11,28 +11,44 @@ use std::cell::Cell;
 
 use rustix::thread::{sched_setaffinity, CpuSet};
 
-/// Each so many syncs of a thread it looks where its client is.
-const LOOK_EVERY: u32 = 16;
+/// After so many syncs of a thread it looks where its client is, and after more of them the
+/// longer that is the same CPU: a look takes as long as half of a sync.
+const LOOK_AFTER: u32 = 16;
+const LOOK_AFTER_MOST: u32 = 128;
+
+#[derive(Clone, Copy)]
+struct Place {
+    cpu: Option<usize>,
+    /// Syncs until the next look, and how many there were between the last two.
+    left: u32,
+    between: u32,
+}
 
 thread_local! {
-    static AT: Cell<(u32, Option<usize>)> = const { Cell::new((0, None)) };
+    static PLACE: Cell<Place> =
+        const { Cell::new(Place { cpu: None, left: 0, between: LOOK_AFTER }) };
 }
 
 /// Moves the calling thread to the CPU of this client's thread, now and then.
 pub fn follow(pid: u32) {
-    let (count, cpu) = AT.get();
-    AT.set((count.wrapping_add(1), cpu));
-    if !count.is_multiple_of(LOOK_EVERY) {
+    let place = PLACE.get();
+    if place.left > 0 {
+        PLACE.set(Place { left: place.left - 1, ..place });
         return;
     }
-    let Some(now) = cpu_of(pid).filter(|now| *now < CpuSet::MAX_CPU) else { return };
-    if cpu != Some(now) {
+    let now = cpu_of(pid).filter(|now| *now < CpuSet::MAX_CPU);
+    let between = match now == place.cpu {
+        true => (2 * place.between).min(LOOK_AFTER_MOST),
+        false => LOOK_AFTER,
+    };
+    let mut cpu = place.cpu;
+    if let Some(now) = now.filter(|now| cpu != Some(*now)) {
         let mut set = CpuSet::new();
         set.set(now);
         // Where that is not allowed the kernel places the thread as it likes.
-        let moved = sched_setaffinity(None, &set).is_ok();
-        AT.set((count.wrapping_add(1), moved.then_some(now)));
+        cpu = sched_setaffinity(None, &set).is_ok().then_some(now);
     }
+    PLACE.set(Place { cpu, left: between, between });
 }
 
 /// The CPU that a thread ran on last: field 39 of its stat.
