@@ -22,7 +22,7 @@ use rustix::io::Errno;
 
 use crate::affinity;
 use crate::latency::Latency;
-use crate::live::{Inode, Live};
+use crate::live::{Inode, Live, CAPABILITY};
 use crate::log::PoolJournal;
 use crate::record::{Allocate, Kind, SetAttr, Time};
 use crate::tree::{Attr, New, RenameHow, Result, Tree};
@@ -39,7 +39,6 @@ const FUSE_ROOT: u64 = 1;
 
 const S_IFMT: u32 = 0o170000;
 const S_ISGID: u32 = 0o2000;
-const CAPABILITY: &[u8] = b"security.capability";
 
 pub struct Front {
     live: Arc<TreeLive>,
@@ -115,7 +114,7 @@ impl Front {
                 let _ = kernel.inval_inode(INodeNo(self.swap(inode.ino)), -1, 0);
             }
         }
-        if self.live.tree().xattr(&inode.node, CAPABILITY)?.is_some() {
+        if self.live.xattr(inode, CAPABILITY)?.is_some() {
             self.live.set_xattr(inode, CAPABILITY, None)?;
         }
         Ok(())
@@ -158,6 +157,28 @@ impl Front {
             true => self.live.inherited(&inode, &[ACCESS_ACL, DEFAULT_ACL]),
             false => Ok(attr),
         }
+    }
+}
+
+/// What says that a name is not there, and may be believed as names that are: an inode that
+/// has no number.
+fn no_inode() -> FileAttr {
+    FileAttr {
+        ino: INodeNo(0),
+        size: 0,
+        blocks: 0,
+        atime: UNIX_EPOCH,
+        mtime: UNIX_EPOCH,
+        ctime: UNIX_EPOCH,
+        crtime: UNIX_EPOCH,
+        kind: FileType::RegularFile,
+        perm: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 0,
+        flags: 0,
     }
 }
 
@@ -278,7 +299,10 @@ impl Filesystem for Front {
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let found = self.inode(parent).and_then(|dir| self.live.lookup(&dir, name.as_bytes()));
-        self.entry(reply, found.map(|(_, attr)| attr));
+        match found {
+            Err(Errno::NOENT) => reply.entry(&BELIEVED, &no_inode(), Generation(0)),
+            found => self.entry(reply, found.map(|(_, attr)| attr)),
+        }
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, lookups: u64) {
@@ -538,16 +562,16 @@ impl Filesystem for Front {
         affinity::follow(req.pid());
     }
 
-    /// Names are in the log since they changed.
+    /// Names are in the log since they changed: nothing is to be asked for.
     fn fsyncdir(
         &self,
         _req: &Request,
-        ino: INodeNo,
+        _ino: INodeNo,
         _fh: FileHandle,
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
-        empty(reply, self.inode(ino).and_then(|inode| self.live.fsync(&inode)));
+        reply.error(fuser::Errno::ENOSYS);
     }
 
     fn readdir(
@@ -614,9 +638,9 @@ impl Filesystem for Front {
     }
 
     fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let value = self.inode(ino).and_then(|inode| {
-            self.live.tree().xattr(&inode.node, name.as_bytes())?.ok_or(Errno::NODATA)
-        });
+        let value = self
+            .inode(ino)
+            .and_then(|inode| self.live.xattr(&inode, name.as_bytes())?.ok_or(Errno::NODATA));
         xattr(reply, size, value);
     }
 

@@ -94,6 +94,10 @@ pub trait Tree: Send + Sync {
         Vec::new()
     }
     fn lookup(&self, dir: &Self::Node, name: &[u8]) -> Result<Option<Self::Node>>;
+    /// The attributes of what has the name, which is not held.
+    fn attr_of(&self, dir: &Self::Node, name: &[u8]) -> Result<Option<Attr>> {
+        self.lookup(dir, name)?.map(|node| self.attr(&node)).transpose()
+    }
     /// The names in a directory, without `.` and `..`.
     fn names(&self, dir: &Self::Node) -> Result<Vec<Vec<u8>>>;
     fn attr(&self, node: &Self::Node) -> Result<Attr>;

@@ -20,7 +20,8 @@ use std::sync::Arc;
 use forebay_engine::handle::{file_system_uuid, open_handle, write_back_error};
 use rustix::fs::{
     self, AtFlags, Dir, FallocateFlags, FileType, FlockOperation, Gid, Mode, OFlags, RenameFlags,
-    ResolveFlags, SeekFrom, StatVfs, Timespec, Timestamps, Uid, XattrFlags, UTIME_OMIT,
+    ResolveFlags, SeekFrom, StatVfs, StatxAttributes, StatxFlags, StatxTimestamp, Timespec,
+    Timestamps, Uid, XattrFlags, UTIME_OMIT,
 };
 use rustix::io::Errno;
 
@@ -332,6 +333,41 @@ impl Tree for UnixTree {
             Err(Errno::NOENT) => Ok(None),
             node => node.map(Some),
         }
+    }
+
+    fn attr_of(&self, dir: &Node, name: &[u8]) -> Result<Option<Attr>> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+        let s = match fs::statx(dir.fd()?, component(name)?, flags, StatxFlags::BASIC_STATS) {
+            Err(Errno::NOENT) => return Ok(None),
+            s => s?,
+        };
+        let known = s.stx_attributes_mask;
+        let kind = kind_of(FileType::from_raw_mode(s.stx_mode.into()));
+        // What is mounted there tells of itself; Linux before 5.8 does not say that it is.
+        let (true, Some(kind)) = (known.contains(StatxAttributes::MOUNT_ROOT), kind) else {
+            return self.lookup(dir, name)?.map(|node| self.attr(&node)).transpose();
+        };
+        if s.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)
+            || fs::makedev(s.stx_dev_major, s.stx_dev_minor) != self.device
+        {
+            return Err(Errno::XDEV);
+        }
+        let time = |t: StatxTimestamp| Time { seconds: t.tv_sec, nanoseconds: t.tv_nsec };
+        Ok(Some(Attr {
+            kind,
+            ino: s.stx_ino,
+            mode: u32::from(s.stx_mode) & 0o7777,
+            nlink: s.stx_nlink,
+            uid: s.stx_uid,
+            gid: s.stx_gid,
+            device: fs::makedev(s.stx_rdev_major, s.stx_rdev_minor),
+            size: s.stx_size,
+            blocks: s.stx_blocks,
+            block_size: s.stx_blksize,
+            atime: time(s.stx_atime),
+            mtime: time(s.stx_mtime),
+            ctime: time(s.stx_ctime),
+        }))
     }
 
     fn names(&self, dir: &Node) -> Result<Vec<Vec<u8>>> {

@@ -88,7 +88,8 @@ impl<T: Tree, J: Journal> Live<T, J> {
         let mut inodes = self.inodes();
         let Inodes { known, unsynced, syncing } = &mut *inodes;
         let known = known.entry(attr.ino).or_insert_with(|| {
-            let mut content = Content::default();
+            // A new one has none.
+            let mut content = Content { incapable: fid.is_some(), ..Content::default() };
             let unsynced = unsynced.remove(&attr.ino) || syncing.contains(&attr.ino);
             // A new one has but the number of one that is gone.
             if unsynced && fid.is_none() && attr.kind == Kind::File {
@@ -119,6 +120,13 @@ impl<T: Tree, J: Journal> Live<T, J> {
     pub fn lookup(&self, dir: &Inode<T::Node>, name: &[u8]) -> Result<(Arc<Inode<T::Node>>, Attr)> {
         if mark::is_own(name) {
             return Err(Errno::NOENT);
+        }
+        let attr = self.tree.attr_of(&dir.node, name)?.ok_or(Errno::NOENT)?;
+        if attr.kind != Kind::Directory {
+            if let Some(known) = self.inodes().known.get_mut(&attr.ino) {
+                known.lookups += 1;
+                return Ok((known.inode.clone(), attr));
+            }
         }
         let node = self.tree.lookup(&dir.node, name)?.ok_or(Errno::NOENT)?;
         let attr = self.tree.attr(&node)?;
@@ -173,6 +181,10 @@ impl<T: Tree, J: Journal> Live<T, J> {
         dir: &Inode<T::Node>,
         name: &[u8],
     ) -> Result<Option<Arc<Inode<T::Node>>>> {
+        let Some(attr) = self.tree.attr_of(&dir.node, name)? else { return Ok(None) };
+        if let Some(known) = self.inodes().known.get(&attr.ino) {
+            return Ok(Some(known.inode.clone()));
+        }
         let Some(node) = self.tree.lookup(&dir.node, name)? else { return Ok(None) };
         let attr = self.tree.attr(&node)?;
         Ok(Some(self.meet(node, &attr, None, 0)))

@@ -106,7 +106,12 @@ struct Content {
     dirty: Ranges,
     /// It was cut to nothing: how many bytes of what comes then are logged as they come.
     replacing: Option<u64>,
+    /// It is known to have no [`CAPABILITY`].
+    incapable: bool,
 }
+
+/// The kernel asks for it before a write, and again when it has asked for attributes.
+pub const CAPABILITY: &[u8] = b"security.capability";
 
 impl<N> Inode<N> {
     fn content(&self) -> MutexGuard<'_, Content> {
@@ -515,15 +520,35 @@ impl<T: Tree, J: Journal> Live<T, J> {
         };
         let mut involved = vec![from_dir, to_dir, inode];
         involved.extend(replaced);
+        let over_file = replaced.as_ref().is_some_and(|r| r.kind == Kind::File);
         let rename = || {
             self.operation(&involved, true, &record, |_| {
-                self.tree.rename((&from_dir.node, from), (&to_dir.node, to), how)
+                let (from, to) = ((&from_dir.node, from), (&to_dir.node, to));
+                match how == RenameHow::Replace && over_file {
+                    true => self.replace(from, to),
+                    false => self.tree.rename(from, to, how),
+                }
             })
         };
         match replaced {
             Some(replaced) => self.losing_name(replaced, rename),
             None => rename(),
         }
+    }
+
+    /// A file takes another's name.  Renamed over it, ext4 and btrfs would begin to write its
+    /// bytes back and keep the caller for that; they are in the log.  So the two change
+    /// places, and the other loses the name that it has then.
+    fn replace(&self, from: (&T::Node, &[u8]), to: (&T::Node, &[u8])) -> Result<()> {
+        let exchange = || self.tree.rename(from, to, RenameHow::Exchange);
+        if exchange().is_ok() {
+            if self.tree.unlink(from.0, from.1, false).is_ok() {
+                return Ok(());
+            }
+            exchange().map_err(|e| self.fail("two files cannot change places again", e))?;
+        }
+        // Not every file system can do that.
+        self.tree.rename(from, to, RenameHow::Replace)
     }
 
     // --- attributes ----------------------------------------------------------
@@ -552,12 +577,30 @@ impl<T: Tree, J: Journal> Live<T, J> {
         self.change(inode, &record, || self.tree.set_attr(&inode.node, set))
     }
 
+    pub fn xattr(&self, inode: &Inode<T::Node>, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        if name != CAPABILITY {
+            return self.tree.xattr(&inode.node, name);
+        }
+        let mut content = inode.content();
+        if content.incapable {
+            return Ok(None);
+        }
+        let value = self.tree.xattr(&inode.node, name)?;
+        content.incapable = value.is_none();
+        Ok(value)
+    }
+
     pub fn set_xattr(
         &self,
         inode: &Arc<Inode<T::Node>>,
         name: &[u8],
         value: Option<&[u8]>,
     ) -> Result<()> {
+        let _content = (name == CAPABILITY).then(|| {
+            let mut content = inode.content();
+            content.incapable = false;
+            content
+        });
         let record = Record::Xattr { fid: inode.fid, name, value };
         self.change(inode, &record, || self.tree.set_xattr(&inode.node, name, value))
     }

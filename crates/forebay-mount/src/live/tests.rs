@@ -319,3 +319,36 @@ fn who_waits_for_space_sleeps() {
     bed.live.end();
     background.join().unwrap();
 }
+
+/// A revision 2 of `struct vfs_cap_data`, that permits nothing.
+#[test]
+fn a_capability_that_is_set_is_told_to_who_was_told_of_none() {
+    let bed = Bed::calm("capability");
+    let file = bed.create("f").unwrap();
+    assert_eq!(bed.live.xattr(&file, CAPABILITY).unwrap(), None);
+    let value = [&[0, 0, 0, 2][..], &[0; 16]].concat();
+    if bed.live.set_xattr(&file, CAPABILITY, Some(&value)).is_err() {
+        return eprintln!("skipped: this user may set no capability");
+    }
+    assert_eq!(bed.live.xattr(&file, CAPABILITY).unwrap(), Some(value));
+    bed.live.set_xattr(&file, CAPABILITY, None).unwrap();
+    for _ in 0..2 {
+        assert_eq!(bed.live.xattr(&file, CAPABILITY).unwrap(), None);
+    }
+}
+
+#[test]
+fn a_file_that_takes_anothers_name_leaves_its_own() {
+    let bed = Bed::calm("replace");
+    let (new, old) = (bed.create("new").unwrap(), bed.create("old").unwrap());
+    bed.live.write(&new, 0, b"new").unwrap();
+    let root = bed.live.root();
+    bed.live.rename((root, b"new"), (root, b"old"), RenameHow::Replace).unwrap();
+    assert_eq!(std::fs::read(bed.dir.join("old")).unwrap(), b"new");
+    assert!(!bed.dir.join("new").exists());
+    assert_eq!(bed.live.attr(&old).unwrap().nlink, 0);
+    assert!(bed.logged().contains("Rename"), "{}", bed.logged());
+    // To the kernel it is one operation, and refused as one.
+    assert!(bed.live.rename((root, b"old"), (root, &[b'x'; 256]), RenameHow::Replace).is_err());
+    assert_eq!(std::fs::read(bed.dir.join("old")).unwrap(), b"new");
+}

@@ -178,6 +178,11 @@ impl<'a> History<'a> {
                 self.name(number, (to_dir, to), replaced, Some(fid))?;
                 if replaced != NONE && !exchange {
                     self.file(number, replaced)?.lost_name_by = Some(number);
+                    // Files change places before one loses its name.
+                    let way = self.names.entry((from_dir, from)).or_default();
+                    if !planted(Bug::ReplacedOnItsWay) {
+                        way.ever.push(replaced);
+                    }
                 }
             }
             Record::Data { fid, offset, size, mtime, bytes } => {

@@ -18,6 +18,7 @@ pub enum Bug {
     StagingForgotten,
     LinkIsACopy,
     ExchangeHalf,
+    ReplacedOnItsWay,
     GoneForgotten,
     UnlinkInsteadOfStaging,
     AttributesForgotten,
@@ -32,7 +33,7 @@ pub enum Bug {
 
 /// Of the replay.
 #[cfg(test)]
-pub const ALL: [Bug; 18] = [
+pub const ALL: [Bug; 19] = [
     Bug::ByName,
     Bug::UnlinkForgotten,
     Bug::RenameOverWithoutData,
@@ -45,6 +46,7 @@ pub const ALL: [Bug; 18] = [
     Bug::StagingForgotten,
     Bug::LinkIsACopy,
     Bug::ExchangeHalf,
+    Bug::ReplacedOnItsWay,
     Bug::GoneForgotten,
     Bug::UnlinkInsteadOfStaging,
     Bug::AttributesForgotten,

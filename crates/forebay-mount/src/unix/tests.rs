@@ -313,6 +313,31 @@ fn attributes_and_extended_ones() {
     }
 }
 
+#[test]
+fn what_a_name_is_of_is_told_without_holding_it() {
+    let bed = Bed::new("names");
+    let t = &bed.tree;
+    bed.create("f", Kind::File, 0o640);
+    bed.create("d", Kind::Directory, 0o750);
+    symlink("nowhere", bed.dir.join("s")).unwrap();
+    for name in ["f", "d", "s"] {
+        let held = t.lookup(&bed.root, name.as_bytes()).unwrap().unwrap();
+        let (told, is) = (t.attr_of(&bed.root, name.as_bytes()).unwrap(), t.attr(&held).unwrap());
+        assert_eq!(told, Some(is));
+    }
+    assert_eq!(t.attr_of(&bed.root, b"none").unwrap(), None);
+    assert_eq!(t.attr_of(&bed.root, b"..").err(), Some(Errno::INVAL));
+    // Of the same file system, so that its number alone does not say that it is another.
+    let below = bed.dir.join("d");
+    let bound = |other: &str| rustix::mount::mount_bind(bed.dir.join(other), &below);
+    if am_root() && bed.create("e", Kind::Directory, 0o755).kind() == Kind::Directory {
+        bound("e").unwrap();
+        let told = t.attr_of(&bed.root, b"d");
+        rustix::mount::unmount(&below, rustix::mount::UnmountFlags::DETACH).unwrap();
+        assert_eq!(told.err(), Some(Errno::XDEV));
+    }
+}
+
 /// By handle, and for a process that may not: what it holds is what it was.
 #[test]
 fn few_descriptors_hold_many_inodes() {

@@ -226,6 +226,7 @@ fn shown_by(bug: Bug) -> &'static [Act] {
         Bug::StagingForgotten => &[Create("bar")],
         Bug::LinkIsACopy => &[Link("foo", "bar"), Fsync("foo")],
         Bug::ExchangeHalf => &[Exchange("foo", "A/bar")],
+        Bug::ReplacedOnItsWay => &[Rename("foo", "A/bar")],
         // The staging directory and its list are the first two of what is made.
         Bug::GoneForgotten => &[
             Create("a"),
