@@ -42,7 +42,7 @@ sleep 1.5 # nothing is on its way any more
 python3 - "$tree/f" "$back" "$work/disk" <<'P' || fail "an fsync of bytes that are gone said nothing"
 import os, subprocess, sys
 file = os.open(sys.argv[1], os.O_RDWR)
-os.pwrite(file, b"PRECIOUS" * 2048, 0)
+os.pwrite(file, b"PRECIOUS" * (32 << 10), 0) # more than the server keeps
 subprocess.run(f"dd if=/dev/zero of={sys.argv[2]}/fill bs=64k; sync -f {sys.argv[3]}; echo 3 >/proc/sys/vm/drop_caches",
                shell=True, stderr=subprocess.DEVNULL)
 try:

@@ -4,8 +4,10 @@
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
+use super::recent::Writes;
 use super::{Content, Inode, Journal, Live};
 use crate::record::{self, Allocate, Record, Records, DATA_OVERHEAD};
+use crate::replay::planted::{planted, Bug};
 use crate::tree::{Attr, Result, Tree};
 
 impl<T: Tree, J: Journal> Live<T, J> {
@@ -21,6 +23,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         let mut content = to.content();
         // Written first: an error may come after a part of it.
         content.dirty.add(offset, offset.saturating_add(length));
+        content.kept = None;
         tree()
     }
 
@@ -29,8 +32,15 @@ impl<T: Tree, J: Journal> Live<T, J> {
     /// kernel writes back before it is closed.
     pub fn write(&self, inode: &Arc<Inode<T::Node>>, offset: u64, bytes: &[u8]) -> Result<()> {
         self.alive()?;
-        self.tree.write(&inode.node, offset, bytes)?;
+        // Locked before the tree has it: what is kept is in the order of the writes.
         let mut content = inode.content();
+        let kept = content.kept.take();
+        self.tree.write(&inode.node, offset, bytes)?;
+        content.kept = match (content.dirty.is_empty(), kept) {
+            (true, _) => self.recent.first(offset, bytes),
+            (false, Some(kept)) => self.recent.next(kept, offset, bytes),
+            (false, None) => None,
+        };
         content.dirty.add(offset, offset.saturating_add(bytes.len() as u64));
         if let Some(left) = content.replacing {
             content.replacing = left.checked_sub(bytes.len() as u64);
@@ -44,6 +54,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
     pub fn truncate(&self, inode: &Arc<Inode<T::Node>>, size: u64) -> Result<()> {
         let mut content = inode.content();
         let record = Record::Truncate { fid: inode.fid, size };
+        content.kept = None;
         self.change(inode, &record, || self.tree.truncate(&inode.node, size))?;
         content.dirty.cut(size);
         if size == 0 {
@@ -59,7 +70,10 @@ impl<T: Tree, J: Journal> Live<T, J> {
         offset: u64,
         length: u64,
     ) -> Result<()> {
-        let _content = inode.content();
+        let mut content = inode.content();
+        if !planted(Bug::KeptTooLong) {
+            content.kept = None;
+        }
         let record = Record::Allocate { fid: inode.fid, mode, offset, length };
         self.change(inode, &record, || self.tree.allocate(&inode.node, mode, offset, length))
     }
@@ -83,31 +97,63 @@ impl<T: Tree, J: Journal> Live<T, J> {
             return Ok(());
         }
         let attr = self.tree.attr(&inode.node)?;
-        match content.dirty.parts() {
+        let kept = content.kept.take().and_then(|kept| self.recent.take(kept));
+        let small = content.dirty.bytes() <= self.options.sync_limit;
+        match (content.dirty.parts().filter(|_| small), kept) {
             _ if attr.nlink == 0 => {}
-            Some(parts)
-                if content.dirty.bytes() <= self.options.sync_limit
-                    && self.log_parts(inode, &attr, parts)? => {}
+            (Some(parts), Some(kept)) if parts.last().is_some_and(|p| p.1 <= attr.size) => {
+                self.log_kept(inode, &attr, &kept)?;
+            }
+            (Some(parts), _) if self.log_as_read(inode, &attr, parts)? => {}
             _ => self.sync_file(inode)?,
         }
         content.dirty.clear();
         Ok(())
     }
 
+    /// The writes as they came, which the tree has whole.
+    fn log_kept(&self, inode: &Arc<Inode<T::Node>>, attr: &Attr, kept: &Writes) -> Result<()> {
+        let parts = kept.places.iter().map(|&(at, length)| (at, at + length as u64));
+        let mut rest = &kept.bytes[..];
+        let next = |_, b: &mut [u8]| {
+            let (bytes, behind) = rest.split_at(b.len().min(rest.len()));
+            rest = behind;
+            b[..bytes.len()].copy_from_slice(bytes);
+            Ok(bytes.len())
+        };
+        let log = |body: &Records| {
+            self.alive()?;
+            self.ahead(&[inode], false, body).map(|_| true)
+        };
+        self.log_parts((inode, attr), parts, next, log).map(drop)
+    }
+
     /// `false`: whether what is read back is what was written cannot be known.
-    fn log_parts(
+    fn log_as_read(
         &self,
         inode: &Arc<Inode<T::Node>>,
         attr: &Attr,
         parts: &[(u64, u64)],
     ) -> Result<bool> {
+        let parts = parts.iter().map(|&(start, end)| (start, end.min(attr.size)));
+        let read = |at, b: &mut [u8]| self.tree.read(&inode.node, at, b);
+        self.log_parts((inode, attr), parts, read, |body| self.log_read_back(inode, body))
+    }
+
+    /// Bytes of a file, in as few entries as take them.  `false`: `log` wants no more.
+    fn log_parts(
+        &self,
+        (inode, attr): (&Inode<T::Node>, &Attr),
+        parts: impl Iterator<Item = (u64, u64)>,
+        mut bytes: impl FnMut(u64, &mut [u8]) -> Result<usize>,
+        log: impl Fn(&Records) -> Result<bool>,
+    ) -> Result<bool> {
         let most = self.most_records();
         let mut body = Records::default();
-        for &(start, end) in parts {
-            let (mut at, end) = (start, end.min(attr.size));
+        for (mut at, end) in parts {
             while at < end {
                 if body.bytes().len() + DATA_OVERHEAD + 1 > most || body.count() == u16::MAX / 2 {
-                    if !self.log_read_back(inode, &body)? {
+                    if !log(&body)? {
                         return Ok(false);
                     }
                     body.clear();
@@ -115,7 +161,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
                 let room = most - body.bytes().len() - DATA_OVERHEAD;
                 let length = (end - at).min(room as u64) as usize;
                 let what = (inode.fid, at, attr.size, attr.mtime);
-                let n = body.push_data(what, length, |b| self.tree.read(&inode.node, at, b))?;
+                let n = body.push_data(what, length, |b| bytes(at, b))?;
                 // Cut by something that does not come through here: there is no more.
                 if n == 0 {
                     break;
@@ -123,7 +169,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
                 at += n as u64;
             }
         }
-        Ok(body.is_empty() || self.log_read_back(inode, &body)?)
+        Ok(body.is_empty() || log(&body)?)
     }
 
     /// Asks after the reading whether that was what was written, and not what the disk had

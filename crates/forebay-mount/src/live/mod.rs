@@ -25,6 +25,7 @@ mod content;
 mod groups;
 mod inodes;
 mod ranges;
+mod recent;
 mod syncs;
 
 use std::fmt;
@@ -41,6 +42,7 @@ use crate::tree::{Attr, New, RenameHow, Result, Tree, TreeIdentity};
 use groups::{Closed, Groups, Hold};
 use inodes::Inodes;
 use ranges::Ranges;
+use recent::{Kept, Recent};
 use syncs::Syncs;
 
 /// Where entries go: a log of a pool.
@@ -104,6 +106,8 @@ pub struct Inode<N> {
 struct Content {
     /// Written, and in no entry.
     dirty: Ranges,
+    /// All that is dirty is what was written by the writes that are kept here.
+    kept: Option<Kept>,
     /// It was cut to nothing: how many bytes of what comes then are logged as they come.
     replacing: Option<u64>,
     /// It is known to have no [`CAPABILITY`].
@@ -173,6 +177,7 @@ pub struct Live<T: Tree, J: Journal> {
     groups: Groups<T::Node>,
     failure: OnceLock<Failure>,
     syncs: Syncs,
+    recent: Recent,
     pub counters: Counters,
 }
 
@@ -203,6 +208,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
             groups: Groups::new(synced, options.bytes),
             failure: OnceLock::new(),
             syncs: Syncs::default(),
+            recent: Recent::default(),
             counters: Counters::default(),
             tree,
             journal,

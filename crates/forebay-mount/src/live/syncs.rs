@@ -19,6 +19,7 @@ pub(super) struct Syncs {
 struct State {
     next: u64,
     on_the_way: BTreeSet<u64>,
+    waiting: usize,
 }
 
 /// One that has begun; dropped when its failure, if it failed, is known to all.
@@ -45,15 +46,20 @@ impl Syncs {
     pub fn wait_for_earlier(&self) {
         let mut state = self.lock();
         let next = state.next;
+        state.waiting += 1;
         while state.on_the_way.first().is_some_and(|&n| n < next) {
             state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+        state.waiting -= 1;
     }
 }
 
 impl Drop for Syncing<'_> {
     fn drop(&mut self) {
-        self.syncs.lock().on_the_way.remove(&self.number);
-        self.syncs.ended.notify_all();
+        let mut state = self.syncs.lock();
+        state.on_the_way.remove(&self.number);
+        if state.waiting > 0 {
+            self.syncs.ended.notify_all();
+        }
     }
 }

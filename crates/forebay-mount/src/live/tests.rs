@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use super::*;
-use crate::record::Entry;
+use crate::record::{Allocate, Entry};
 use crate::unix::UnixTree;
 
 #[derive(Debug)]
@@ -351,4 +351,52 @@ fn a_file_that_takes_anothers_name_leaves_its_own() {
     // To the kernel it is one operation, and refused as one.
     assert!(bed.live.rename((root, b"old"), (root, &[b'x'; 256]), RenameHow::Replace).is_err());
     assert_eq!(std::fs::read(bed.dir.join("old")).unwrap(), b"new");
+}
+
+/// Bytes that the log was given in the end, as (offset, bytes).
+fn data(bed: &Bed) -> Vec<(u64, Vec<u8>)> {
+    let entries = bed.live.journal().entries.lock().unwrap();
+    let mut all = Vec::new();
+    for (_, body) in entries.iter() {
+        for record in Entry::parse(body).unwrap().records() {
+            if let Record::Data { offset, bytes, .. } = record.unwrap() {
+                all.push((offset, bytes.to_vec()));
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn what_was_written_last_is_logged_as_it_came() {
+    let bed = Bed::calm("kept");
+    let file = bed.create("f").unwrap();
+    bed.live.write(&file, 0, b"aaaa").unwrap();
+    bed.live.write(&file, 2, b"bb").unwrap();
+    // It is not read back.
+    std::fs::write(bed.dir.join("f"), b"others").unwrap();
+    bed.live.fsync(&file).unwrap();
+    assert_eq!(data(&bed), [(0, b"aaaa".to_vec()), (2, b"bb".to_vec())]);
+    bed.live.fsync(&file).unwrap();
+    assert_eq!(data(&bed).len(), 2, "there is nothing new");
+}
+
+/// After a change that is in the log by itself, and where more was written than is kept.
+#[test]
+fn what_is_not_kept_is_read_back() {
+    let bed = Bed::calm("read-back");
+    let file = bed.create("f").unwrap();
+    bed.live.write(&file, 0, b"aaaabbbb").unwrap();
+    bed.live.allocate(&file, Allocate::Punch, 2, 2).unwrap();
+    bed.live.fsync(&file).unwrap();
+    assert_eq!(data(&bed), [(0, b"aa\0\0bbbb".to_vec())]);
+    bed.live.write(&file, 0, b"cccc").unwrap();
+    bed.live.truncate(&file, 2).unwrap();
+    bed.live.fsync(&file).unwrap();
+    assert_eq!(data(&bed)[1..], [(0, b"cc".to_vec())]);
+    let large = vec![7; 100 << 10];
+    bed.live.write(&file, 0, &large).unwrap();
+    bed.live.fsync(&file).unwrap();
+    let logged: Vec<u8> = data(&bed)[2..].iter().flat_map(|(_, bytes)| bytes.clone()).collect();
+    assert_eq!(logged, large);
 }

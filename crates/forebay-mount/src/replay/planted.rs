@@ -25,15 +25,16 @@ pub enum Bug {
     RefusedRmdirDone,
     LeftOutLosesName,
     LeftOutForgotten,
+    KeptTooLong,
     MarkNotSynced,
     MarkRemovedAtOnce,
     PeriodEndsFirst,
     MarkOfAnyPeriod,
 }
 
-/// Of the replay.
+/// Of the replay, and of what is logged for it.
 #[cfg(test)]
-pub const ALL: [Bug; 19] = [
+pub const ALL: [Bug; 20] = [
     Bug::ByName,
     Bug::UnlinkForgotten,
     Bug::RenameOverWithoutData,
@@ -53,6 +54,7 @@ pub const ALL: [Bug; 19] = [
     Bug::RefusedRmdirDone,
     Bug::LeftOutLosesName,
     Bug::LeftOutForgotten,
+    Bug::KeptTooLong,
 ];
 
 /// Of the marks.

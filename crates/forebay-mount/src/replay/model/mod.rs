@@ -226,6 +226,11 @@ fn shown_by(bug: Bug) -> &'static [Act] {
         Bug::StagingForgotten => &[Create("bar")],
         Bug::LinkIsACopy => &[Link("foo", "bar"), Fsync("foo")],
         Bug::ExchangeHalf => &[Exchange("foo", "A/bar")],
+        Bug::KeptTooLong => &[
+            Write("foo", 0, 600),
+            Allocate("foo", crate::record::Allocate::Punch, 0, 512),
+            Fsync("foo"),
+        ],
         Bug::ReplacedOnItsWay => &[Rename("foo", "A/bar")],
         // The staging directory and its list are the first two of what is made.
         Bug::GoneForgotten => &[

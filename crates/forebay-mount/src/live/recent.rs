@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The bytes that were written last, so that a sync need not read them back.
+//!
+//! A few files are written and synced over and over.  What they were written since their last
+//! sync is kept, as it came, for as many files as there are slots.  A file holds a [`Kept`] for
+//! as long as that is all that it was written; who else needs the slot takes it, and then the
+//! file's bytes are read back.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Files.
+const SLOTS: usize = 32;
+/// Of one file.
+const MOST_BYTES: usize = 64 << 10;
+const MOST_WRITES: usize = 64;
+
+/// What is kept of a file, if nobody else has taken its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Kept {
+    slot: usize,
+    number: u64,
+}
+
+/// Writes in their order: offsets and lengths, and the bytes one behind the other.
+#[derive(Debug, Default)]
+pub(super) struct Writes {
+    pub places: Vec<(u64, usize)>,
+    pub bytes: Vec<u8>,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    /// Of who has it; 0: nobody.
+    number: u64,
+    used: u64,
+    writes: Writes,
+}
+
+#[derive(Debug, Default)]
+struct Slots {
+    slots: Vec<Slot>,
+    /// Counts uses.
+    clock: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Recent(Mutex<Slots>);
+
+impl Recent {
+    fn lock(&self) -> MutexGuard<'_, Slots> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps the first write since a file's sync.
+    pub fn first(&self, offset: u64, bytes: &[u8]) -> Option<Kept> {
+        if bytes.len() > MOST_BYTES {
+            return None;
+        }
+        let mut all = self.lock();
+        let all = &mut *all;
+        all.clock += 1;
+        if all.slots.len() < SLOTS && all.slots.iter().all(|s| s.number != 0) {
+            all.slots.push(Slot::default());
+        }
+        let oldest = all.slots.iter_mut().enumerate().min_by_key(|(_, s)| (s.number != 0, s.used));
+        let (slot, free) = oldest?;
+        free.writes.places.clear();
+        free.writes.bytes.clear();
+        (free.number, free.used) = (all.clock, all.clock);
+        free.writes.places.push((offset, bytes.len()));
+        free.writes.bytes.extend_from_slice(bytes);
+        Some(Kept { slot, number: all.clock })
+    }
+
+    /// Keeps another write behind those before.
+    pub fn next(&self, kept: Kept, offset: u64, bytes: &[u8]) -> Option<Kept> {
+        let mut all = self.lock();
+        all.clock += 1;
+        let clock = all.clock;
+        let slot = all.slots.get_mut(kept.slot).filter(|s| s.number == kept.number)?;
+        let writes = &mut slot.writes;
+        if writes.bytes.len() + bytes.len() > MOST_BYTES || writes.places.len() == MOST_WRITES {
+            slot.number = 0;
+            return None;
+        }
+        slot.used = clock;
+        writes.places.push((offset, bytes.len()));
+        writes.bytes.extend_from_slice(bytes);
+        Some(kept)
+    }
+
+    /// Takes what is kept; `None`: somebody else has the slot.
+    pub fn take(&self, kept: Kept) -> Option<Writes> {
+        let mut all = self.lock();
+        let slot = all.slots.get_mut(kept.slot).filter(|s| s.number == kept.number)?;
+        slot.number = 0;
+        Some(std::mem::take(&mut slot.writes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_are_kept_in_their_order() {
+        let recent = Recent::default();
+        let kept = recent.first(100, b"abc").unwrap();
+        let other = recent.first(0, b"other").unwrap();
+        assert_eq!(recent.next(kept, 101, b"X"), Some(kept));
+        let writes = recent.take(kept).unwrap();
+        assert_eq!((writes.places, writes.bytes), (vec![(100, 3), (101, 1)], b"abcX".to_vec()));
+        assert!(recent.take(kept).is_none() && recent.next(kept, 0, b"").is_none());
+        assert_eq!(recent.take(other).unwrap().bytes, b"other");
+    }
+
+    #[test]
+    fn the_one_that_was_used_longest_ago_gives_way() {
+        let recent = Recent::default();
+        let all: Vec<Kept> = (0..SLOTS as u64).map(|i| recent.first(i, b"x").unwrap()).collect();
+        assert_eq!(recent.next(all[0], 7, b"y"), Some(all[0]));
+        let more = recent.first(0, b"z").unwrap();
+        assert!(recent.take(all[1]).is_none(), "the oldest");
+        assert!(recent.next(all[1], 0, b"w").is_none());
+        assert_eq!(recent.take(more).unwrap().bytes, b"z");
+        assert_eq!(recent.take(all[0]).unwrap().bytes, b"xy");
+        assert_eq!(recent.take(all[2]).unwrap().bytes, b"x");
+    }
+
+    #[test]
+    fn too_much_of_one_file_is_not_kept() {
+        let recent = Recent::default();
+        assert!(recent.first(0, &vec![0; MOST_BYTES + 1]).is_none());
+        let kept = recent.first(0, &vec![0; MOST_BYTES]).unwrap();
+        assert!(recent.next(kept, 0, b"x").is_none());
+        assert!(recent.take(kept).is_none());
+        let kept = recent.first(0, b"").unwrap();
+        assert!((1..MOST_WRITES).all(|_| recent.next(kept, 0, b"").is_some()));
+        assert!(recent.next(kept, 0, b"").is_none());
+    }
+}
