@@ -80,7 +80,8 @@ enum Command {
 const PACE_EXAMPLES: &str = "Examples:
   forebay-sim pace                                       2,000 requests/s, 500 us
   forebay-sim pace --service 2500 --latency 2000 --flush 8000 --pool 16   a disk
-  forebay-sim pace --service 50 --latency 80 --flush 500 --reads 10 --json";
+  forebay-sim pace --service 50 --latency 80 --flush 500 --reads 10 --json
+  forebay-sim pace --pool 512 --chunk 2048 --times 2 --seconds 60 --zipf 0.9 --sequential 20";
 
 const ISOLATION_EXAMPLES: &str = "Examples:
   forebay-sim isolation                    every way to be ill, light and heavy neighbours
@@ -567,7 +568,11 @@ fn run_pace(args: &PaceArgs, json: bool) -> bool {
         r.slowest_window_per_s, r.windows_with_nothing
     );
     println!("writes that met full  {:10}", r.waits_space);
-    println!("relocated             {:10.2}, of a hundred writes", r.relocated_percent);
+    println!("copies for a write    {:10.3}", r.copies_per_write);
+    println!(
+        "longest run first     {:10.3} writes for each with 0.8 of the pool dirty, {:.3} with 0.9",
+        r.ideal_at_80, r.ideal_at_90
+    );
     true
 }
 

@@ -3,15 +3,20 @@
 //! takes, and what comes out is what the throttle and the planner make of it.
 //! Nothing here depends on the machine, so a change of a percent shows.
 //!
-//! One client stands for many: it writes blocks at random and goes on when the
+//! One client stands for many: it writes blocks by a pattern and goes on when the
 //! engine lets its write end; so many of a hundred requests are reads, which it
 //! does not wait for.
 
+mod ideal;
+mod pattern;
+
 use serde::Serialize;
+
+use pattern::Blocks;
+pub use pattern::Pattern;
 
 use crate::engine::{identity, small_attach, volume_spec, Attach, Decision, Engine};
 use crate::media::Media;
-use crate::rng::Rng;
 use forebay_engine::sys;
 
 const NUMBER: u64 = 1;
@@ -50,11 +55,34 @@ pub struct Load {
     /// Of a hundred requests
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..100))]
     pub reads: u64,
-    /// Measured, of virtual time, after as much was written as the pool holds
+    /// Most pages of a round of destage; the default is that of hosts
+    #[arg(long = "round", default_value_t = 16384)]
+    pub round_pages: u32,
+    /// Seconds of virtual time after as much was written as the pool holds
+    #[arg(long = "settle", default_value_t = 2)]
+    pub settle_s: u64,
+    /// Measured, of virtual time, after that
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     pub seconds: u64,
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub pattern: Pattern,
+    /// Nanoseconds that destage is at for each page that it moves within the pool
+    #[arg(long = "copy", default_value_t = 1000)]
+    pub copy_ns: u64,
+}
+
+impl Load {
+    fn blocks(&self) -> u64 {
+        self.pool_mib * self.times * 256
+    }
+
+    /// The same ones each time.
+    fn pattern(&self) -> Blocks {
+        Blocks::new(self.pattern, self.blocks(), self.seed)
+    }
 }
 
 /// Of the measured time.
@@ -67,10 +95,14 @@ pub struct Report {
     pub origin_writes_per_s: f64,
     /// Taken in for one that the origin was sent: overwritten in the cache or merged.
     pub writes_per_origin_write: f64,
+    /// The same where no more than four fifths of the pool, or nine tenths, are ever dirty
+    /// and the longest run goes first.
+    pub ideal_at_80: f64,
+    pub ideal_at_90: f64,
     pub pages_per_origin_write: f64,
     pub rounds_per_s: f64,
-    /// Of a hundred writes: pages that relocation wrote once more.
-    pub relocated_percent: f64,
+    /// Pages that were moved within the pool, for each write.
+    pub copies_per_write: f64,
     /// Share of the time in which the disk worked.
     pub disk_busy: f64,
     /// Share of the pool that held live pages at the end.
@@ -98,6 +130,10 @@ struct Bed {
     stop: Option<(u64, u64)>,
     in_flight: Vec<(u64, Request)>,
     next_step_ns: u64,
+    copy_ns: u64,
+    copied: u64,
+    /// Destage moves pages until then.
+    copying_ns: u64,
 }
 
 impl Bed {
@@ -115,7 +151,7 @@ impl Bed {
         let memory = Attach {
             nbuffers: 16,
             buffer_bytes: 256 << 10,
-            ..small_attach(sectors, &identity, 4096)
+            ..small_attach(sectors, &identity, load.round_pages)
         };
         engine.volume_attach(0, &memory).map_err(text)?;
         let mut bed = Self {
@@ -127,6 +163,9 @@ impl Bed {
             stop: None,
             in_flight: Vec::new(),
             next_step_ns: 0,
+            copy_ns: load.copy_ns,
+            copied: 0,
+            copying_ns: 0,
         };
         bed.destage();
         Ok(bed)
@@ -149,8 +188,15 @@ impl Bed {
     /// All that destage has to do now.
     fn destage(&mut self) {
         loop {
+            if self.copying_ns > self.now_ns {
+                self.next_step_ns = self.copying_ns;
+                return;
+            }
             let step = self.engine.destage_step(self.now_ns).expect("the pool is sound");
             self.next_step_ns = step.next_ns;
+            let copied = volume(self).pages_relocated;
+            self.copying_ns = self.now_ns + (copied - self.copied) * self.copy_ns;
+            self.copied = copied;
             match step.io {
                 Some(io) => self.submit(Request::Destage(io.id), io.op == sys::FBY_IO_FLUSH),
                 None if step.decision == Decision::Again => {}
@@ -220,17 +266,15 @@ impl Bed {
 
 /// Errors: a pool that cannot be made, or has no room for the volume's record.
 pub fn run(load: &Load, disk: &Disk) -> Result<Report, String> {
-    let blocks = load.pool_mib * load.times * 256;
     let mut bed = Bed::new(load, disk)?;
-    let mut rng = Rng::new(load.seed);
+    let mut blocks = load.pattern();
     let (mut writes, mut reads) = (0, 0);
     let mut request = |bed: &mut Bed| {
-        let block = rng.below(blocks);
-        if rng.percent(load.reads) {
-            bed.read(block);
+        if blocks.rng.percent(load.reads) {
+            bed.read(blocks.any());
             reads += 1;
         } else {
-            bed.write(block);
+            bed.write(blocks.written());
             writes += 1;
         }
         (writes, reads)
@@ -240,7 +284,7 @@ pub fn run(load: &Load, disk: &Disk) -> Result<Report, String> {
     while before.0 < load.pool_mib * 256 {
         before = request(&mut bed);
     }
-    let settled_ns = bed.now_ns + 2_000_000_000;
+    let settled_ns = bed.now_ns + load.settle_s * 1_000_000_000;
     while bed.now_ns < settled_ns {
         before = request(&mut bed);
     }
@@ -266,6 +310,11 @@ pub fn run(load: &Load, disk: &Disk) -> Result<Report, String> {
     let mean = windows.iter().sum::<u64>() as f64 / windows.len() as f64;
     let square =
         windows.iter().map(|&w| (w as f64 - mean).powi(2)).sum::<f64>() / windows.len() as f64;
+    let ideal = |percent: u64| {
+        let most = load.pool_mib * 256 * percent / 100;
+        let writes = after.0 - before.0;
+        ideal::writes_per_request(load.pattern(), load.blocks(), most, writes)
+    };
     Ok(Report {
         load: *load,
         disk: *disk,
@@ -273,11 +322,13 @@ pub fn run(load: &Load, disk: &Disk) -> Result<Report, String> {
         reads_per_s: rate(after.1 - before.1),
         origin_writes_per_s: sent / seconds,
         writes_per_origin_write: (after.0 - before.0) as f64 / sent,
+        ideal_at_80: ideal(80),
+        ideal_at_90: ideal(90),
         pages_per_origin_write: (now.origin_sectors_written - info.origin_sectors_written) as f64
             / 8.0
             / sent,
         rounds_per_s: rate(now.rounds - info.rounds),
-        relocated_percent: (now.pages_relocated - info.pages_relocated) as f64 * 100.0
+        copies_per_write: (now.pages_relocated - info.pages_relocated) as f64
             / (after.0 - before.0) as f64,
         disk_busy: rate(bed.busy_ns - busy_ns) / 1e9,
         live: now.pages as f64 / (load.pool_mib * 256) as f64,
