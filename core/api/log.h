@@ -67,7 +67,8 @@ struct fby_log_name {
  * none of its own; new_generation: it begins one.  Durable when it returns DONE.
  * WAIT_SLOT: slots or earlier generations are busy; WAIT_SPACE: the pool is full for
  * this log; nothing is held, call again, or not: where a generation was to begin, the next
- * entry begins it, whoever appends that.
+ * entry begins it, whoever appends that.  So who calls again does so without
+ * new_generation, or others that append all the time may overtake it for ever.
  * -FBY_E_LOG_OBSOLETE, _SKIPS: txg is not one of the three after the synced one.
  * -FBY_E_LOG_TOO_LARGE: see fby_log_info.most.  -FBY_E_LOG_UNCLAIMED: it is from before
  * the pool was opened, and was logging then, or may have been as its consumer knows it;

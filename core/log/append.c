@@ -170,6 +170,17 @@ static void next_generation(struct fby_logs *p, u16 log)
 	l->gen++;
 }
 
+/* For who has to wait before it comes to begin_generation: the next to come begins one. */
+static void want_generation(struct fby_logs *p, u16 log)
+{
+	struct fby_log *l = &p->log[log];
+
+	fby_lock(&l->lock);
+	if (fby_load(&l->gate) & FBY_GATE_OPEN)
+		fby_fetch_or(&l->gate, (u32)FBY_GATE_NEXT);
+	fby_unlock(&l->lock);
+}
+
 /* The slot is not in flight.  DONE: it is, and of a generation of its own if it was to
  * begin one, or of one that another has begun. */
 static int begin_generation(struct fby_logs *p, u16 log, struct fby_slot *s, bool new_generation)
@@ -263,8 +274,11 @@ FBY_INLINE int append_begin(struct fby_logs *p, struct fby_append *a, u16 log, u
 	if (decision != FBY_DONE)
 		return decision;
 	s = slot_with_room(p, log, fby_entry_lines((u32)length), wake, &decision);
-	if (!s)
+	if (!s) {
+		if (new_generation && decision > FBY_DONE)
+			want_generation(p, log);
 		return decision;
+	}
 	a->log = log;
 	a->slot = (u32)(s - p->space->slot);
 	a->chunk = s->volume[log].open;

@@ -522,6 +522,40 @@ static void slots_busy(void)
 	pool_restore();
 }
 
+/* Who was to begin a generation and has to wait calls again without that: it is in one that was
+ * begun since, whoever has begun it, and whatever it had to wait for. */
+static void generation_wanted(void)
+{
+	const struct fby_vec body = { .base = "an entry", .len = 8 };
+	struct fby_log_name before, between, after;
+	struct fby_append a;
+	u32 wake = 0;
+
+	/* For those in flight; another overtakes it. */
+	log_make(0);
+	EXPECT(fby_log_append_begin(pool, &a, LOG, 1, false, &body, 1, &wake) == FBY_DONE);
+	EXPECT(fby_log_append(pool, LOG, 1, true, &body, 1, &after, &wake) == FBY_WAIT_SLOT);
+	fby_log_append_commit(pool, &a, &before, &wake);
+	EXPECT(fby_log_append_begin(pool, &a, LOG, 1, false, &body, 1, &wake) == FBY_DONE);
+	EXPECT(fby_log_append(pool, LOG, 1, false, &body, 1, &after, &wake) == FBY_DONE);
+	fby_log_append_commit(pool, &a, &between, &wake);
+	EXPECT(between.gen == before.gen + 1 && after.gen == between.gen);
+	pool_restore();
+
+	/* For a slot. */
+	log_make(0);
+	EXPECT(fby_log_append(pool, LOG, 1, false, &body, 1, &before, &wake) == FBY_DONE);
+	EXPECT(fby_slot_take(&pool->space) && fby_slot_take(&pool->space));
+	EXPECT(fby_log_append(pool, LOG, 1, false, &body, 1, &after, &wake) == FBY_WAIT_SLOT);
+	EXPECT(fby_log_append(pool, LOG, 1, true, &body, 1, &after, &wake) == FBY_WAIT_SLOT);
+	fby_slot_release(&pool->space.slot[0]);
+	EXPECT(fby_log_append(pool, LOG, 1, false, &body, 1, &after, &wake) == FBY_DONE);
+	EXPECT(after.gen == before.gen + 1);
+	EXPECT(fby_log_append(pool, LOG, 1, false, &body, 1, &between, &wake) == FBY_DONE);
+	EXPECT(between.gen == after.gen);
+	pool_restore();
+}
+
 /* The chunk is as it was again. */
 static void says(struct fby_chunk *ch, const struct fby_chunk *before, const char *message)
 {
@@ -709,6 +743,7 @@ void test_log_calls(void)
 	period_after_period();
 	full();
 	slots_busy();
+	generation_wanted();
 	counted_busy();
 	tick_of_none();
 	added();

@@ -74,6 +74,7 @@ core/log/period.c fby_logs_destroy
         ("append_check", "refuses early; enter looks again"),
         ("fby_logs_tick", "excluded from create and destroy by the host's mutex"),
         ("fby_logs_unsynced", "a figure to show"),
+        ("want_generation", "as begin_generation where others are in flight"),
     ],
 };
 

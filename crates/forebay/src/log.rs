@@ -183,7 +183,7 @@ impl Log {
         pieces: &[&[u8]],
     ) -> Result<EntryName> {
         let (core, mut waiter) = (self.core(), Waiter::default());
-        let new = generation == Generation::New;
+        let mut new = generation == Generation::New;
         loop {
             let mut wake = 0;
             let appended = core.engine.log_append(self.0.index, txg, new, pieces, &mut wake);
@@ -194,6 +194,9 @@ impl Log {
                 (Decision::Wait(wait), _) => wait,
                 (_, name) => return Ok(EntryName { generation: name.gen, id: name.id }),
             };
+            // The next entry begins the generation, this one or another's: to begin one more
+            // would let those who append all the time overtake it again and again.
+            new = false;
             let waited = waiter.wait(core, wait, limit);
             waited.map_err(|gave_up| Error::LogFull {
                 name: self.0.name.clone(),
@@ -203,7 +206,10 @@ impl Log {
     }
 
     /// What entries up to this txg say is durable elsewhere: they are obsolete.  Returns
-    /// the new header, for a consumer that keeps it.
+    /// the new header, for a consumer that keeps it; its chunks are free before that is
+    /// stored.  So such a consumer has stored the txg before it calls this, and names it
+    /// when it claims the log after a crash ([`Log::claim_with`]): a claim that knows only
+    /// an older one misses what was given back.
     pub fn sync(&self, txg: u64) -> Result<LogHeader> {
         let mut wake = 0;
         let synced = self.core().engine.log_sync(self.0.index, txg, &mut wake);

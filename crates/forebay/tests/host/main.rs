@@ -20,6 +20,7 @@ mod kv;
 mod log_ended;
 mod log_losses;
 mod log_refusals;
+mod log_threads;
 mod logs;
 mod media;
 mod misuse;
