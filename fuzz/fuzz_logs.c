@@ -5,8 +5,8 @@
  * be done with logs (fuzz_walk_logs.c).
  *
  * The first byte chooses the base image, the second the options, the third what the claim
- * is told, and which header a consumer has; patches follow, each after a byte that says
- * of which sort it is.
+ * is told, which header a consumer has, and whether there is a crash after it; patches
+ * follow, each after a byte that says of which sort it is.
  */
 #include <stdlib.h>
 #include <string.h>

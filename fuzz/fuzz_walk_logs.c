@@ -165,6 +165,28 @@ static u32 append_some(struct fby_pool *p, u16 log, struct fby_log_header *heade
 	return appended;
 }
 
+static void after_crash(struct fby_pool **p, const struct fby_options *o)
+{
+	*p = fuzz_open(o);
+	if (!*p)
+		fuzz_finding("a pool with logs does not open again", 0, 0);
+}
+
+/* Whatever it finds, a claim leaves what the next one can go on from. */
+static void claim_twice(struct fby_pool **p, const struct fby_options *o, u64 synced, struct fby_log_header *header,
+			u32 nlogs)
+{
+	bool claimed[FBY_VOLUMES_MAX];
+
+	for (u32 i = 0; i < nlogs; i++)
+		claimed[i] = claim(*p, (u16)i, synced, &header[i], false) != ~0ull;
+	after_crash(p, o);
+	for (u32 i = 0; i < nlogs; i++)
+		if (claimed[i] && claim(*p, (u16)i, synced, &header[i], false) == ~0ull)
+			fuzz_finding("a log that was claimed cannot be claimed again", i, synced);
+	after_crash(p, o);
+}
+
 void fuzz_use_logs(struct fby_pool **p, const struct fby_options *o, u32 bits, const struct fby_log_header *stored)
 {
 	struct fby_log_header header[FBY_VOLUMES_MAX] = { 0 };
@@ -174,10 +196,13 @@ void fuzz_use_logs(struct fby_pool **p, const struct fby_options *o, u32 bits, c
 	fby_pool_info(*p, &info);
 	nlogs = info.sb.nvolumes;
 	look(*p);
+	for (u32 i = 0; i < nlogs; i++)
+		header[i] = *stored;
+	if (bits & 0x40 && !o->read_only)
+		claim_twice(p, o, bits & 3, header, nlogs);
 	for (u32 i = 0; i < nlogs; i++) {
 		struct fby_log_info log;
 
-		header[i] = *stored;
 		if (fby_log_info(*p, (u16)i, &log))
 			continue;
 		if (claim(*p, (u16)i, bits & 3, &header[i], false) == ~0ull && !(bits & 8))
@@ -189,9 +214,7 @@ void fuzz_use_logs(struct fby_pool **p, const struct fby_options *o, u32 bits, c
 	fuzz_media_heal(); /* what is written now can be read */
 	if (o->read_only)
 		return;
-	*p = fuzz_open(o); /* after a crash */
-	if (!*p)
-		fuzz_finding("a pool with logs does not open again", bits, 0);
+	after_crash(p, o);
 	for (u32 i = 0; i < nlogs; i++) {
 		u64 replayed;
 

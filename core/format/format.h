@@ -57,6 +57,11 @@
 #define FBY_BLOCK_BITS 48	    /* blocks of 4 KiB: 2^60 bytes a volume */
 #define FBY_CHUNKS_MAX (1u << 22)   /* 8 TiB of 2 MiB chunks: page numbers stay in 31 bits */
 
+/* No number on the media is as high as the first.  A pool that has one as high as the
+ * second is not opened: counting on from below it, at 10^9 a second, takes 146 years. */
+#define FBY_NUMBER_END (1ull << 63)
+#define FBY_NUMBER_START (1ull << 62)
+
 /* The first data page of a chunk of so many pages: as many hold the header array, which
  * has the chunk's own lines and one for each page behind it. */
 static inline u32 fby_first_page(u32 chunk_pages)

@@ -12,19 +12,20 @@ void fby_log_entry_finish(const struct fby_store *st, struct fby_log_entry *e)
 	e->crc = fby_crc32c(st->line_seed, e, CRC_BYTES);
 }
 
-static bool counters_sane(const struct fby_log_counters *c)
+static bool counters_sane(const struct fby_log_counters *c, u64 end)
 {
 	u64 any = 0;
 
 	for (u32 i = 0; i < FBY_LOG_TXGS; i++) {
-		if (c->n[i] >= FBY_NUMBER_END)
+		if (c->n[i] >= end)
 			return false;
 		if (c->txg <= i)
 			any |= c->n[i]; /* there is no such txg */
 	}
-	return c->txg < FBY_NUMBER_END && any == 0;
+	return c->txg < end && any == 0;
 }
 
+/* Its numbers are so low that those which a header counts on from them are sane. */
 static bool entry_sane(const struct fby_store *st, u32 c, u32 line, const struct fby_log_entry *e)
 {
 	u8 any = 0;
@@ -33,8 +34,8 @@ static bool entry_sane(const struct fby_store *st, u32 c, u32 line, const struct
 		any |= e->reserved[i];
 	return e->magic == FBY_ENTRY_MAGIC && e->chunk == c && e->line == line && e->length <= fby_entry_most(st) &&
 	       line + fby_entry_lines(e->length) <= fby_log_lines(st) && e->epoch < FBY_NUMBER_END &&
-	       e->txg > 0 && e->txg < FBY_NUMBER_END && e->gen > 0 && e->gen < FBY_NUMBER_END && e->id > 0 &&
-	       e->id < FBY_NUMBER_END && counters_sane(&e->before) && e->log < st->sb.nvolumes &&
+	       e->txg > 0 && e->txg < FBY_NUMBER_START && e->gen > 0 && e->gen < FBY_NUMBER_START && e->id > 0 &&
+	       e->id < FBY_NUMBER_START && counters_sane(&e->before, FBY_NUMBER_START) && e->log < st->sb.nvolumes &&
 	       (e->previous == 0 || (e->previous >= FBY_LOG_FIRST_LINE && e->previous < line)) && any == 0;
 }
 
@@ -75,5 +76,6 @@ bool fby_log_header_sane(const struct fby_log_header *h)
 
 	return h->state <= FBY_LOG_REPLAYING && h->reserved == 0 && at->synced < FBY_NUMBER_END &&
 	       at->gen < FBY_NUMBER_END && at->id < FBY_NUMBER_END && at->seal_gen < FBY_NUMBER_END &&
-	       counters_sane(&at->live) && counters_sane(&at->last) && counters_sane(&at->seal);
+	       (at->seal_gen > 0 || h->state != FBY_LOG_REPLAYING) && counters_sane(&at->live, FBY_NUMBER_END) &&
+	       counters_sane(&at->last, FBY_NUMBER_END) && counters_sane(&at->seal, FBY_NUMBER_END);
 }

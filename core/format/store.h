@@ -16,10 +16,6 @@
 #define FBY_NO_CHUNK (~0u)
 #define FBY_NO_OWNER 0xffffu
 #define FBY_NO_BLOCK (~0ull)
-/* No number on the media is as high as the first.  A pool that has one as high as the
- * second is not opened: counting on from below it, at 10^9 a second, takes 146 years. */
-#define FBY_NUMBER_END (1ull << 63)
-#define FBY_NUMBER_START (1ull << 62)
 #define FBY_CHUNKS_MIN 4u
 /* A chunk's seal lines by number: bit 0 is the parity of the counter, bit 1 tells the copy. */
 #define FBY_SEALS 4u

@@ -199,7 +199,8 @@ static bool follow(const struct fby_log_position *at, const struct fby_log_node 
 		next->last = at->live;
 	next->gen = e->gen;
 	next->id = e->id;
-	return counters_match(&e->before, &next->last, at->synced) && fby_log_count(&next->live, e->txg);
+	return counters_match(&e->before, &next->last, at->synced) && fby_log_count(&next->live, e->txg) &&
+	       count_of(&next->live, e->txg) < FBY_NUMBER_END; /* else the position is forged */
 }
 
 /* To be replayed at all?  Counts why not. */

@@ -49,16 +49,16 @@ static void entry(void)
 	ENTRY(false, e.epoch = FBY_NUMBER_END);
 	ENTRY(true, e.txg = 1);
 	ENTRY(false, e.txg = 0);
-	ENTRY(true, e.txg = FBY_NUMBER_END - 1);
-	ENTRY(false, e.txg = FBY_NUMBER_END);
+	ENTRY(true, e.txg = FBY_NUMBER_START - 1);
+	ENTRY(false, e.txg = FBY_NUMBER_START);
 	ENTRY(true, e.gen = 1);
 	ENTRY(false, e.gen = 0);
-	ENTRY(true, e.gen = FBY_NUMBER_END - 1);
-	ENTRY(false, e.gen = FBY_NUMBER_END);
+	ENTRY(true, e.gen = FBY_NUMBER_START - 1);
+	ENTRY(false, e.gen = FBY_NUMBER_START);
 	ENTRY(true, e.id = 1);
 	ENTRY(false, e.id = 0);
-	ENTRY(true, e.id = FBY_NUMBER_END - 1);
-	ENTRY(false, e.id = FBY_NUMBER_END);
+	ENTRY(true, e.id = FBY_NUMBER_START - 1);
+	ENTRY(false, e.id = FBY_NUMBER_START);
 	ENTRY(true, e.log = (u16)(st->sb.nvolumes - 1));
 	ENTRY(false, e.log = (u16)st->sb.nvolumes);
 	ENTRY(true, e.previous = 0);
@@ -68,11 +68,11 @@ static void entry(void)
 	ENTRY(false, e.previous = line);
 	for (u32 i = 0; i < sizeof(out.reserved); i++)
 		ENTRY(false, e.reserved[i] = 1);
-	ENTRY(true, e.before.txg = FBY_NUMBER_END - 1);
-	ENTRY(false, e.before.txg = FBY_NUMBER_END);
+	ENTRY(true, e.before.txg = FBY_NUMBER_START - 1);
+	ENTRY(false, e.before.txg = FBY_NUMBER_START);
 	for (u32 i = 0; i < FBY_LOG_TXGS; i++) {
-		ENTRY(true, e.before.txg = i + 1; e.before.n[i] = FBY_NUMBER_END - 1);
-		ENTRY(false, e.before.txg = i + 1; e.before.n[i] = FBY_NUMBER_END);
+		ENTRY(true, e.before.txg = i + 1; e.before.n[i] = FBY_NUMBER_START - 1);
+		ENTRY(false, e.before.txg = i + 1; e.before.n[i] = FBY_NUMBER_START);
 		ENTRY(true, memset(&e.before, 0, sizeof(e.before)); e.before.txg = i);
 		ENTRY(false, memset(&e.before, 0, sizeof(e.before)); e.before.txg = i; e.before.n[i] = 1);
 	}
@@ -114,6 +114,66 @@ static void longest(void)
 	pool_restore();
 }
 
+static struct fby_log_node node[4];
+static struct fby_log_result result;
+
+static int claim(void)
+{
+	u64 n = 4;
+
+	return fby_log_claim(pool, LOG, 0, NULL, node, &n, &result);
+}
+
+static enum fby_log_verdict replayed(void *arg, const struct fby_log_node *n, const struct fby_log_position *next)
+{
+	(void)arg;
+	(void)n;
+	(void)next;
+	return FBY_LOG_REPLAYED;
+}
+
+/* Whatever entries say, no record is written that is not believed afterwards. */
+static void highest(void)
+{
+	struct fby_recovery_report report;
+
+	for (u32 what = 0; what < 4; what++) {
+		struct fby_log_entry e;
+
+		log_make(0);
+		EXPECT(log_append(1) == FBY_DONE && log_append(1) == FBY_DONE);
+		chunk = pool->space.owner[LOG].first;
+		line = FBY_LOG_FIRST_LINE + fby_entry_lines(8);
+		e = *at_entry();
+		*(what == 0 ? &e.gen : what == 1 ? &e.id : &e.before.n[0]) = FBY_NUMBER_END - 1;
+		if (what == 3) {
+			e.before.txg = FBY_NUMBER_END - 1;
+			e.txg = FBY_NUMBER_END - 1;
+		}
+		fby_log_entry_finish(&pool->space.store, &e);
+		*at_entry() = e;
+		pool_recover(&report);
+		EXPECT(claim() == FBY_DONE);
+		EXPECT(fby_log_replay(pool, LOG, node, 1, replayed, NULL, &result) == FBY_DONE);
+		pool_recover(&report);
+		EXPECT(claim() == FBY_DONE);
+		pool_restore();
+	}
+	/* Nor whatever a record says. */
+	log_make(0);
+	EXPECT(log_append(1) == FBY_DONE && log_append(1) == FBY_DONE);
+	pool_recover(&report);
+	EXPECT(claim() == FBY_DONE && node[1].before.n[0] == 1);
+	pool->logs.log[LOG].header.at.gen = node[1].gen;
+	pool->logs.log[LOG].header.at.last = node[1].before;
+	pool->logs.log[LOG].header.at.live = (struct fby_log_counters){ 1, { FBY_NUMBER_END - 1 } };
+	EXPECT(fby_log_replay(pool, LOG, node, 2, replayed, NULL, &result) == FBY_DONE);
+	EXPECT(result.replayed == 0 && result.end == FBY_LOG_MISSING);
+	pool_recover(&report);
+	EXPECT(claim() == FBY_DONE);
+	pool_restore();
+}
+
 #define HEADER(good, change) \
 	do { \
 		struct fby_log_header h = log_header(FBY_LOG_REPLAYING); \
@@ -128,6 +188,8 @@ static void header(void)
 		HEADER(true, h.state = state);
 	HEADER(false, h.state = FBY_LOG_REPLAYING + 1);
 	HEADER(false, h.reserved = 1);
+	HEADER(false, h.at.seal_gen = 0); /* nothing would tell of what was lost last */
+	HEADER(true, h.at.seal_gen = 0; h.state = FBY_LOG_LOGGING);
 	HEADER(true, h.at.synced = FBY_NUMBER_END - 1);
 	HEADER(false, h.at.synced = FBY_NUMBER_END);
 	HEADER(true, h.at.gen = FBY_NUMBER_END - 1);
@@ -343,6 +405,7 @@ void test_log_lines(void)
 {
 	entry();
 	longest();
+	highest();
 	header();
 	record();
 	unreadable();

@@ -37,7 +37,7 @@ void log_make(u32 flags)
 
 struct fby_log_header log_header(u32 state)
 {
-	struct fby_log_header h = { .state = state };
+	struct fby_log_header h = { .state = state, .at.seal_gen = state == FBY_LOG_REPLAYING };
 
 	memcpy(h.guid, log_guid, sizeof(h.guid));
 	return h;
