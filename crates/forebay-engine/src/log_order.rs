@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The order of a log's entries (`core/log/log_order.c`).
 
+use std::any::Any;
 use std::ffi::c_void;
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 
 use forebay_sys as sys;
 pub use forebay_sys::{
@@ -37,29 +39,43 @@ pub fn claim(synced: u64, nodes: &[Node]) -> Position {
 /// `_DAMAGED` or `_STOP`.
 pub type Verdict<'a> = &'a mut dyn FnMut(&Node, &Position) -> u32;
 
-/// # Safety
-/// `arg` is a living `Verdict`, and both pointers are valid for the call.
-pub(crate) unsafe extern "C" fn trampoline(
-    arg: *mut c_void,
-    node: *const Node,
-    next: *const Position,
-) -> u32 {
-    // SAFETY: the caller, which is the engine for who handed `arg` over, vouches for it.
-    unsafe { (*arg.cast::<Verdict>())(&*node, &*next) }
+/// What the C calls in the course of a replay.  A panic ends the replay, and goes on behind
+/// it: nothing unwinds through C.
+struct Guarded<'a> {
+    verdict: Verdict<'a>,
+    panic: Option<Box<dyn Any + Send>>,
 }
 
-pub fn replay(at: &mut Position, nodes: &[Node], mut verdict: Verdict) -> Outcome {
-    let (mut nodes, mut outcome) = (nodes.to_vec(), Outcome::default());
-    // SAFETY: as many nodes as said, and the callback's argument outlives the call.
-    unsafe {
-        sys::fby_log_replay_order(
-            at,
-            nodes.as_mut_ptr(),
-            nodes.len() as u64,
-            trampoline,
-            (&raw mut verdict).cast(),
-            &mut outcome,
-        );
+/// `call` gets the callback and its argument, and hands both to the engine.
+pub(crate) fn guarded<T>(
+    verdict: Verdict<'_>,
+    call: impl FnOnce(sys::fby_log_replay_fn, *mut c_void) -> T,
+) -> T {
+    let mut guarded = Guarded { verdict, panic: None };
+    let done = call(trampoline, (&raw mut guarded).cast());
+    match guarded.panic {
+        Some(panic) => resume_unwind(panic),
+        None => done,
     }
+}
+
+/// # Safety
+/// `arg` is a living `Guarded`, and both pointers are valid for the call.
+unsafe extern "C" fn trampoline(arg: *mut c_void, node: *const Node, next: *const Position) -> u32 {
+    // SAFETY: the caller, which is the engine for who handed `arg` over, vouches for it.
+    let (guarded, node, next) = unsafe { (&mut *arg.cast::<Guarded<'_>>(), &*node, &*next) };
+    catch_unwind(AssertUnwindSafe(|| (guarded.verdict)(node, next))).unwrap_or_else(|panic| {
+        guarded.panic = Some(panic);
+        sys::FBY_LOG_STOP
+    })
+}
+
+pub fn replay(at: &mut Position, nodes: &[Node], verdict: Verdict) -> Outcome {
+    let (mut nodes, mut outcome) = (nodes.to_vec(), Outcome::default());
+    let (node, n) = (nodes.as_mut_ptr(), nodes.len() as u64);
+    guarded(verdict, |callback, arg| {
+        // SAFETY: as many nodes as said, and the callback's argument outlives the call.
+        unsafe { sys::fby_log_replay_order(at, node, n, callback, arg, &mut outcome) };
+    });
     outcome
 }

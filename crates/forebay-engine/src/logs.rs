@@ -10,7 +10,7 @@ pub use forebay_sys::{
 
 use crate::code::{decision, done, Code, Decision, Result};
 use crate::engine::Engine;
-use crate::log_order::{trampoline, Verdict};
+use crate::log_order::{guarded, Verdict};
 use crate::media::Medium;
 use crate::volumes::c_string;
 
@@ -189,17 +189,16 @@ impl<M: Medium> Engine<M> {
         &self,
         log: u16,
         nodes: &mut [Node],
-        mut verdict: Verdict<'_>,
+        verdict: Verdict<'_>,
     ) -> Result<Outcome> {
         let mut outcome = Outcome::default();
+        let (node, n) = (nodes.as_mut_ptr(), nodes.len() as u64);
         let _admin = self.admin();
         // SAFETY: the pool is open; admin keeps such calls apart; as many nodes as
         // said, and the callback's argument outlives the call.
-        done(unsafe {
-            let (node, n) = (nodes.as_mut_ptr(), nodes.len() as u64);
-            let arg = (&raw mut verdict).cast();
-            sys::fby_log_replay(self.pool, log, node, n, trampoline, arg, &mut outcome)
-        })?;
+        done(guarded(verdict, |callback, arg| unsafe {
+            sys::fby_log_replay(self.pool, log, node, n, callback, arg, &mut outcome)
+        }))?;
         Ok(outcome)
     }
 

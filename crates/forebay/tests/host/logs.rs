@@ -150,6 +150,30 @@ fn what_is_only_applied_comes_again() {
     assert_eq!(replayed(&mut log_of(&second, "l").claim().unwrap()), ["3", "4", "5"]);
 }
 
+/// A consumer that panics ends its replay, not the process; the entry was not replayed.
+#[test]
+fn a_panic_of_the_consumer_is_its_own() {
+    let dir = Dir::new("log-panic");
+    let pool = pool_with_log(&dir, LogHome::Embedded);
+    let log = log_of(&pool, "l");
+    log.create(0).unwrap();
+    for n in 0..3 {
+        append(&log, 1, Generation::New, &n.to_string());
+    }
+    let pool = crashed(&dir);
+    let mut claimed = log_of(&pool, "l").claim().unwrap();
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        claimed.replay(|e, _| {
+            assert_ne!(e.data, b"1", "as the test wants it");
+            Effect::Durable
+        })
+    }));
+    let told = panicked.unwrap_err();
+    assert!(told.downcast_ref::<String>().unwrap().contains("as the test wants it"));
+    assert_eq!(replayed(&mut claimed), ["1", "2"]);
+    claimed.destroy().unwrap();
+}
+
 #[test]
 fn a_consumer_keeps_the_header() {
     let dir = Dir::new("log-consumer");
