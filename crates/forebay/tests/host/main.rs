@@ -18,6 +18,7 @@ mod isolation;
 mod kill;
 mod kv;
 mod log_ended;
+mod log_kill;
 mod log_losses;
 mod log_refusals;
 mod log_threads;
