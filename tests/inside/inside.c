@@ -169,6 +169,7 @@ int main(void)
 	test_paths();
 	test_corners();
 	test_recovery();
+	test_scan();
 	test_destage();
 	test_wakes();
 	test_logs();
