@@ -737,3 +737,23 @@ fn a_limit_on_files_is_told() {
     assert_eq!(out.status.code(), Some(8), "{told}");
     assert!(told.contains("pool") && told.contains("too large"), "{told}");
 }
+
+/// As under TasksMax= of a unit: what can be done on fewer threads is, and the rest is
+/// an error as any other.
+#[test]
+fn a_limit_on_threads_is_no_sudden_end() {
+    let b = Bench::new();
+    // Of so many chunks that several threads look at them.
+    b.run_ok(&["create", "pool", "--size", "16M", "--chunk-size", "64K"]);
+    b.write("origin", &[0; 1 << 20]);
+    b.run_ok(&["volume", "add", "pool", "v", "origin"]);
+    let limited = |words: &[&str]| common::as_a_user(&b, "ulimit -u 1;", words);
+    for words in [&["status", "pool"][..], &["check", "pool"], &["log", "create", "pool", "l"]] {
+        let out = limited(words).output().unwrap();
+        assert_eq!(out.status.code(), Some(0), "{words:?}: {out:?}");
+    }
+    let out = limited(&["drain", "pool"]).output().unwrap();
+    let told = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!(out.status.code(), Some(7), "{told}");
+    assert!(told.contains("NOT complete") && told.contains("TasksMax"), "{told}");
+}

@@ -7,6 +7,8 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -127,6 +129,22 @@ fn a_server_that_says_it_is_ready_can_be_reached() {
         before = Some(served);
     }
     println!("found in use {busy} times");
+}
+
+/// As when its clients' threads are all that it may have.
+#[test]
+fn a_server_that_can_start_no_thread_stops_in_order() {
+    let bench = pool_of_two();
+    std::fs::create_dir(bench.path("run")).unwrap();
+    let words = ["serve", "--json", "--socket", "run/nbd", "pool"];
+    let private = "chmod 700 run;";
+    let mut served = Served::ready(&bench, common::as_a_user(&bench, private, &words)).unwrap();
+    let mut limit = std::process::Command::new("prlimit");
+    limit.args(["--nproc=1:1", "--pid", &served.process.id().to_string()]);
+    assert!(common::of_a_user(&bench, &mut limit).status().unwrap().success());
+    assert_eq!(served.stop(), Some(0));
+    let superblock = bench.run_ok(&["dump", "superblock", "pool", "--json"]);
+    assert!(superblock.stdout.contains("\"clean\": true"), "{}", superblock.stdout);
 }
 
 /// As /dev/mapper and /dev/disk/by-id have them, and a link to a link.
@@ -287,7 +305,7 @@ fn a_drain_whose_server_stops_says_that_the_pool_still_has_it() {
     let mut server = limited.stdout(std::process::Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     let stdout = server.stdout.take().unwrap();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
+    BufReader::new(stdout).read_line(&mut line).unwrap();
     assert!(line.contains("\"ready\":true"), "{line}");
     let mut drain = bench.command(&["drain", "pool"]);
     let drain = drain.stderr(std::process::Stdio::piped()).spawn().unwrap();
@@ -410,10 +428,10 @@ struct Exporter(std::process::Child, String);
 impl Exporter {
     fn start(bench: &Bench) -> Exporter {
         let mut command = bench.command(&["exporter", "pool", "--listen", "127.0.0.1:0"]);
-        let mut process = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         let stdout = process.stdout.take().unwrap();
-        std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
+        BufReader::new(stdout).read_line(&mut line).unwrap();
         let (_, address) = line.trim().split_once("http://").expect("it says where it listens");
         Exporter(process, address.trim_end_matches("/metrics").into())
     }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::Builder;
 
 use forebay_sys as sys;
 
@@ -110,8 +111,8 @@ impl<M: Medium> Engine<M> {
 }
 
 impl<M: Medium + Sync> Engine<M> {
-    /// The same, on that many threads: they take ranges from a shared counter, so
-    /// that one with few entries does not wait for one with many.
+    /// The same, on that many threads, or as many as there can be: they take ranges from
+    /// a shared counter, so that one with few entries does not wait for one with many.
     pub fn open_threaded(
         media: M,
         options: &sys::fby_options,
@@ -132,7 +133,8 @@ impl<M: Medium + Sync> Engine<M> {
         };
         let threads = threads.clamp(1, chunks.div_ceil(RANGE).max(1) as usize);
         std::thread::scope(|s| {
-            let others: Vec<_> = (1..threads).map(|_| s.spawn(scan)).collect();
+            let started = (1..threads).map(|_| Builder::new().spawn_scoped(s, scan));
+            let others: Vec<_> = started.map_while(io::Result::ok).collect();
             let own = scan();
             let joined = others.into_iter().map(|t| t.join().expect("the scan does not panic"));
             joined.fold(own, Result::and)

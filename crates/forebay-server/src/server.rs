@@ -8,6 +8,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use forebay::Pool;
@@ -185,16 +186,22 @@ impl Shared {
         };
         std::thread::scope(|scope| {
             let start = Instant::now();
-            let stops: Vec<_> =
-                running.iter().map(|service| scope.spawn(move || stop(service))).collect();
+            let (mut stops, mut others) = (Vec::new(), Vec::new());
+            for service in &running {
+                match Builder::new().spawn_scoped(scope, move || stop(service)) {
+                    Ok(thread) => stops.push(thread),
+                    Err(_) => others.push(service),
+                }
+            }
             while start.elapsed() < STOP_GRACE && stops.iter().any(|s| !s.is_finished()) {
                 std::thread::sleep(TICK);
             }
-            if stops.iter().any(|s| !s.is_finished()) {
+            // While one is stopped by this thread nobody looks how long that takes.
+            if !others.is_empty() || stops.iter().any(|s| !s.is_finished()) {
                 self.pool.abort_waits();
             }
-            let results: Vec<_> =
-                stops.into_iter().map(|s| s.join().expect("a stop does not panic")).collect();
+            let stopped = stops.into_iter().map(|s| s.join().expect("a stop does not panic"));
+            let results: Vec<_> = stopped.chain(others.into_iter().map(stop)).collect();
             results.into_iter().collect()
         })
     }

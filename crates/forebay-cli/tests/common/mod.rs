@@ -5,6 +5,8 @@
 pub mod nbd;
 
 use std::fs;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -120,6 +122,31 @@ impl Drop for Bench {
     fn drop(&mut self) {
         fs::remove_dir_all(&self.0).ok();
     }
+}
+
+/// The command, after others of the shell, as a user whom a limit on threads holds.  None
+/// holds root: it becomes one whom nobody is, and who runs what is open, wherever it lies.
+pub fn as_a_user(b: &Bench, before: &str, words: &[&str]) -> Command {
+    let command = b.command(words);
+    let mut limited = Command::new("bash");
+    limited.args(["-c", &format!("{before} exec /proc/self/fd/0 \"$@\""), "bash"]);
+    limited.args(command.get_args()).current_dir(b.directory());
+    limited.env("FOREBAY_RUNTIME_DIR", b.path("run")).env_remove("XDG_RUNTIME_DIR");
+    limited.stdin(fs::File::open(command.get_program()).unwrap());
+    of_a_user(b, &mut limited);
+    limited
+}
+
+/// Run by that user, whose the directory becomes.
+pub fn of_a_user<'c>(b: &Bench, command: &'c mut Command) -> &'c mut Command {
+    const NOBODY: u32 = 61_857;
+    if chown(b.directory(), Some(NOBODY), Some(NOBODY)).is_err() {
+        return command;
+    }
+    for entry in fs::read_dir(b.directory()).unwrap() {
+        chown(entry.unwrap().path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    command.uid(NOBODY).gid(NOBODY)
 }
 
 /// The format's checksum, bit by bit.
