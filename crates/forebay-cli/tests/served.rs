@@ -131,6 +131,27 @@ fn a_server_that_says_it_is_ready_can_be_reached() {
     println!("found in use {busy} times");
 }
 
+/// Whoever waits for the file would take the server for dead.
+#[test]
+fn a_server_that_is_refused_leaves_the_ready_file_of_the_one_that_runs() {
+    let bench = pool_of_two();
+    let ready = bench.path("ready");
+    let option = ["--ready-file", ready.to_str().unwrap()];
+    let mut first = Served::start(&bench, &option);
+    assert!(ready.exists());
+    assert_eq!(Served::try_start(&bench, &option).err(), Some(4));
+    assert!(ready.exists(), "the second one took it away");
+    assert_eq!(first.stop(), Some(0));
+    assert!(!ready.exists());
+    // One that was killed leaves its own behind, which is no obstacle.
+    let mut killed = Served::start(&bench, &option);
+    killed.process.kill().unwrap();
+    killed.process.wait().unwrap();
+    assert!(ready.exists());
+    let mut last = Served::start(&bench, &option);
+    assert_eq!((last.stop(), ready.exists()), (Some(0), false));
+}
+
 /// As when its clients' threads are all that it may have.
 #[test]
 fn a_server_that_can_start_no_thread_stops_in_order() {

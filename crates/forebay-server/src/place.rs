@@ -2,13 +2,15 @@
 //! Where a server is found: its socket, the URIs of its exports, and the file that is
 //! there while it accepts connections.
 
-use std::fs::DirBuilder;
+use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use forebay::Uuid;
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
 
 use crate::{system, Error, Result};
 
@@ -106,18 +108,32 @@ fn escape(bytes: &[u8]) -> String {
 
 /// An empty file that is there while connections are accepted.
 #[derive(Debug)]
-pub struct ReadyFile(PathBuf);
+pub struct ReadyFile {
+    path: PathBuf,
+    /// Locked for as long as the file is there, by which another server knows that it is
+    /// not one of the dead.  None: not made yet.
+    file: Option<File>,
+}
 
 impl ReadyFile {
-    /// An empty file is taken for one that a killed server left.  Anything else is
-    /// somebody's.
+    /// An empty file that nobody has locked is taken for one that a killed server left.
+    /// Anything else is somebody's.
     pub fn new(path: &Path) -> Result<ReadyFile> {
+        let none = || Ok(ReadyFile { path: path.into(), file: None });
         match std::fs::symlink_metadata(path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(ReadyFile(path.into())),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => none(),
             Ok(found) if found.is_file() && found.len() == 0 => {
-                let cannot = format!("{}: cannot remove the old ready file", path.display());
-                std::fs::remove_file(path).map_err(system(cannot))?;
-                Ok(ReadyFile(path.into()))
+                let cannot =
+                    || system(format!("{}: cannot remove the old ready file", path.display()));
+                if !locked(&File::open(path).map_err(cannot())?) {
+                    return Err(Error::Pool(forebay::Error::Busy {
+                        path: path.into(),
+                        holder: None,
+                        way_out: "it is the ready file of a server that runs: stop that one, or choose another path".into(),
+                    }));
+                }
+                std::fs::remove_file(path).map_err(cannot())?;
+                none()
             }
             Ok(_) => Err(Error::Pool(forebay::Error::Unsuitable {
                 path: path.into(),
@@ -129,18 +145,25 @@ impl ReadyFile {
     }
 
     /// What appeared there meanwhile is left alone too.
-    pub(crate) fn make(self) -> Result<ReadyFile> {
-        let made = std::fs::File::create_new(&self.0);
-        made.map_err(system(format!("{}: cannot make the ready file", self.0.display())))?;
+    pub(crate) fn make(mut self) -> Result<ReadyFile> {
+        let cannot = format!("{}: cannot make the ready file", self.path.display());
+        let file = File::create_new(&self.path).map_err(system(cannot))?;
+        locked(&file);
+        self.file = Some(file);
         Ok(self)
     }
 }
 
+/// Locks it; false: another process has.
+fn locked(file: &File) -> bool {
+    rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) != Err(Errno::WOULDBLOCK)
+}
+
 impl Drop for ReadyFile {
     fn drop(&mut self) {
-        let ours = std::fs::symlink_metadata(&self.0).is_ok_and(|m| m.is_file() && m.len() == 0);
-        if ours {
-            let _ = std::fs::remove_file(&self.0);
+        let found = std::fs::symlink_metadata(&self.path);
+        if self.file.is_some() && found.is_ok_and(|m| m.is_file() && m.len() == 0) {
+            let _ = std::fs::remove_file(&self.path);
         }
     }
 }
