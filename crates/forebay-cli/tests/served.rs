@@ -168,6 +168,35 @@ fn a_server_that_can_start_no_thread_stops_in_order() {
     assert!(superblock.stdout.contains("\"clean\": true"), "{}", superblock.stdout);
 }
 
+/// As cleaners of /dev/shm do.  There is a way out for as long as the server runs; and
+/// after it nobody is told that what was cached stays in the pool.
+#[test]
+fn a_pool_that_is_deleted_under_its_server_is_told() {
+    for drained in [true, false] {
+        let bench = pool_of_two();
+        let mut command = Served::command(&bench, "pool");
+        let (reader, writer) = std::io::pipe().unwrap();
+        command.stderr(writer);
+        let mut served = Served::ready(&bench, command).unwrap();
+        assert_eq!(served.connect("v").write(0, &[7; 4096]), 0);
+        std::fs::remove_file(bench.path("pool")).unwrap();
+        let (send, lines) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            BufReader::new(reader).lines().try_for_each(|line| send.send(line.unwrap()))
+        });
+        let told = lines.recv_timeout(Duration::from_secs(60)).expect("nothing was told");
+        assert!(told.contains("its file was deleted"), "{told}");
+        let (_, way_out) = told.split_once("forebay drain ").unwrap();
+        if drained {
+            bench.run_ok(&["drain", way_out.trim_end_matches(')')]);
+            assert_eq!(std::fs::read(bench.path("v")).unwrap()[..4096], [7; 4096]);
+        }
+        assert_eq!(served.stop(), Some(if drained { 0 } else { 11 }));
+        let last = lines.recv().unwrap_or_default();
+        assert_eq!(last.contains("what it held is lost: 4096 bytes"), !drained, "{last}");
+    }
+}
+
 /// As /dev/mapper and /dev/disk/by-id have them, and a link to a link.
 #[test]
 fn a_pool_is_found_by_a_symbolic_link() {

@@ -144,7 +144,7 @@ impl Drop for Listed<'_> {
 }
 
 /// A log that takes nothing any more ends no request.
-fn warn(text: impl Display) {
+pub(crate) fn warn(text: impl Display) {
     let text = text.to_string();
     let _ = writeln!(io::stderr().lock(), "forebay: {}", printable(&text));
 }

@@ -16,13 +16,15 @@ use serde_json::Value;
 
 use crate::control::Responder;
 use crate::service::{Progress, ServerStatus, Service, ServiceStatus, Starter, Stop};
-use crate::{notify, Error, ReadyFile, Result};
+use crate::{nbd::warn, notify, Error, ReadyFile, Result};
 
 /// How long requests may go on after a signal to stop, and wait for space in a full
 /// cache: without an end they would wait as long as their origin fails.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 /// How soon it is seen that the server is to stop.
 const TICK: Duration = Duration::from_millis(20);
+/// How soon it is seen that the pool's file was deleted.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// A pool, its services, and who answers for them.
 #[derive(Debug)]
@@ -87,7 +89,7 @@ impl Server {
     /// Stops all services, and closes the pool in order.  What failed before it is no
     /// reason not to; the first error is told.
     pub fn close(self) -> Result<()> {
-        let stopped = self.shared.stop_all();
+        let stopped = self.shared.stop_all().and(self.shared.lost_if_deleted());
         // Nobody else has the pool when it closes.
         drop(self.responder);
         let closed = Arc::into_inner(self.shared).map_or(Ok(()), |shared| shared.pool.close());
@@ -106,9 +108,13 @@ impl Ready<'_> {
     /// Until `stopping` says so, or no service is left; then stops all of them.
     pub fn run(self, stopping: &dyn Fn() -> bool) -> Result<()> {
         let shared = &self.server.shared;
-        let mut ended = Ok(());
+        let (mut ended, mut looked, mut deleted) = (Ok(()), Instant::now(), false);
         while !stopping() && shared.any_running(&mut ended) {
             std::thread::sleep(TICK);
+            if !deleted && looked.elapsed() >= LOOK {
+                looked = Instant::now();
+                deleted = shared.warn_if_deleted();
+            }
         }
         drop(self.file);
         // Nobody may be there to be told any more.
@@ -135,6 +141,32 @@ impl Shared {
             services: services.iter().map(|s| s.status()).collect(),
             pool: self.pool.status(),
         }
+    }
+
+    /// While something can be done about it.
+    fn warn_if_deleted(&self) -> bool {
+        let Some(path) = self.pool.deleted() else { return false };
+        warn(format_args!(
+            "pool {}: its file was deleted, and all that it holds is gone when this process ends: bring it to the origins before (forebay drain {})",
+            self.pool.path().display(),
+            path.display(),
+        ));
+        true
+    }
+
+    /// Of a pool that nobody can open again.
+    fn lost_if_deleted(&self) -> Result<()> {
+        let status = self.pool.status();
+        let entries: u64 = status.logs.iter().map(|log| log.entries).sum();
+        if self.pool.deleted().is_none() || status.cached_bytes + entries == 0 {
+            return Ok(());
+        }
+        let (bytes, path) = (status.cached_bytes, self.pool.path().display());
+        Err(Error::service(
+            11,
+            format!("pool {path}: its file was deleted, and what it held is lost: {bytes} bytes of volumes, {entries} entries of logs"),
+            "restore the origins from a backup",
+        ))
     }
 
     fn add(&self, service: Arc<dyn Service>) -> Result<()> {

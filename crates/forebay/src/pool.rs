@@ -293,6 +293,12 @@ impl Pool {
         self.0.core.read_only
     }
 
+    /// Where its file can still be found, if it was deleted: with this process it is gone,
+    /// and all that is cached with it.
+    pub fn deleted(&self) -> Option<PathBuf> {
+        self.0.core.media.deleted()
+    }
+
     /// What recovery saw when the pool was opened.
     pub fn recovery(&self) -> &RecoveryReport {
         &self.0.core.recovery

@@ -3,7 +3,7 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub struct Media {
     /// Memory modules it is interleaved over, where that can be told.
     modules: Option<u32>,
     /// Holds the lock, or the exclusive claim.
-    _fd: Option<OwnedFd>,
+    fd: Option<OwnedFd>,
 }
 
 impl std::fmt::Debug for Media {
@@ -192,7 +192,7 @@ impl Media {
             }
             None => mapped,
         };
-        Ok(Media { info, mapped: Arc::new(mapped), read_only, modules: None, _fd: fd })
+        Ok(Media { info, mapped: Arc::new(mapped), read_only, modules: None, fd })
     }
 
     /// What it is.
@@ -223,6 +223,15 @@ impl Media {
 
     pub(crate) fn read_only(&self) -> bool {
         self.read_only
+    }
+
+    /// A path of its file, if that was deleted and is gone when this process ends.
+    pub(crate) fn deleted(&self) -> Option<PathBuf> {
+        let fd = self.fd.as_ref()?;
+        let st = rustix::fs::fstat(fd).ok()?;
+        let file = rustix::fs::FileType::from_raw_mode(st.st_mode).is_file();
+        let path = || format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd()).into();
+        (file && st.st_nlink == 0).then(path)
     }
 
     /// Writers that it serves best at once, in a pool of so many chunks.
