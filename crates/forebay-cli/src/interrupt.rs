@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! SIGINT and SIGTERM as a flag: whoever works looks at it and ends in order.
-//! The second one ends the process at once.
+//! One that comes later, when nobody seems to look, ends the process at once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::iterator::Signals;
 
 use crate::out;
+
+/// What comes sooner after the first is the same order once more: timeout(1) sends its
+/// signal to the process and to its group, and a terminal to all in the foreground.
+const ANOTHER: Duration = Duration::from_millis(500);
 
 #[derive(Clone)]
 pub struct Interrupt(Arc<AtomicBool>);
@@ -16,10 +22,22 @@ pub struct Interrupt(Arc<AtomicBool>);
 impl Interrupt {
     pub fn watch() -> std::io::Result<Self> {
         let flag = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM] {
-            // In this order: the shutdown looks at the flag before it is set.
-            signal_hook::flag::register_conditional_shutdown(signal, 13, flag.clone())?;
-            signal_hook::flag::register(signal, flag.clone())?;
+        let mut signals = Signals::new([SIGINT, SIGTERM])?;
+        let set = flag.clone();
+        let watching = std::thread::Builder::new().name("fby-signals".into()).spawn(move || {
+            let mut first = None;
+            for _ in signals.forever() {
+                set.store(true, Ordering::Relaxed);
+                if first.get_or_insert_with(Instant::now).elapsed() >= ANOTHER {
+                    signal_hook::low_level::exit(13);
+                }
+            }
+        });
+        if watching.is_err() {
+            // Where no thread can be had, the first one has to do.
+            for signal in [SIGINT, SIGTERM] {
+                signal_hook::flag::register(signal, flag.clone())?;
+            }
         }
         Ok(Interrupt(flag))
     }

@@ -152,6 +152,22 @@ fn a_server_that_is_refused_leaves_the_ready_file_of_the_one_that_runs() {
     assert_eq!((last.stop(), ready.exists()), (Some(0), false));
 }
 
+/// As timeout(1) sends it: to the process, and to its group.
+#[test]
+fn a_signal_that_comes_twice_at_once_is_one() {
+    let bench = pool_of_two();
+    for _ in 0..10 {
+        let mut served = Served::start(&bench, &[]);
+        let pid = served.process.id().to_string();
+        let kill = format!("kill -INT {pid}; kill -TERM {pid}");
+        let killed = std::process::Command::new("bash").args(["-c", &kill]).output().unwrap();
+        assert!(killed.stderr.is_empty(), "{killed:?}");
+        assert_eq!(served.wait(), Some(0));
+        let superblock = bench.run_ok(&["dump", "superblock", "pool", "--json"]);
+        assert!(superblock.stdout.contains("\"clean\": true"), "{}", superblock.stdout);
+    }
+}
+
 /// As when its clients' threads are all that it may have.
 #[test]
 fn a_server_that_can_start_no_thread_stops_in_order() {
