@@ -61,9 +61,11 @@ fn of_pool_by(path: &Path, ask: &Ask<'_>) -> anyhow::Result<ServerStatus> {
     const PATIENCE: Duration = Duration::from_secs(2);
     let start = Instant::now();
     loop {
-        match ask() {
-            Ok(Some(mut client)) => return Ok(client.status()?),
+        match ask().and_then(|client| client.map(|mut c| c.status()).transpose()) {
+            Ok(Some(status)) => return Ok(status),
             Ok(None) => {}
+            // It ended just then.
+            Err(e) if e.exit_code() == 13 => {}
             // A copy can be looked at beside the pool that is served.
             Err(e @ forebay_server::Error::OtherPool { .. }) => {
                 out::warn(format_args!("forebay: note: {e}"))

@@ -213,6 +213,30 @@ fn a_pool_that_is_deleted_under_its_server_is_told() {
     }
 }
 
+/// A server that stops just then is no error of an origin: what can look by itself does,
+/// and the rest is told what became of it.
+#[test]
+fn a_server_that_hangs_up_before_it_answers_has_stopped() {
+    let bench = pool_of_two();
+    let superblock = bench.run_ok(&["dump", "superblock", "pool", "--json"]).stdout;
+    let superblock: serde_json::Value = serde_json::from_str(&superblock).unwrap();
+    let run = bench.path("run");
+    std::fs::create_dir(&run).unwrap();
+    let socket = run.join(format!("{}.sock", superblock["uuid"].as_str().unwrap()));
+    let listener = std::os::unix::net::UnixListener::bind(socket).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut line = String::new();
+            BufReader::new(stream.unwrap()).read_line(&mut line).unwrap();
+        }
+    });
+    assert!(bench.run_ok(&["status", "pool"]).stdout.contains("served    no"));
+    for words in [&["drain", "pool"][..], &["set", "pool", "--idle", "1s"]] {
+        let out = bench.run(words);
+        assert_eq!(out.code, Some(13), "{words:?}: {}", out.stderr);
+    }
+}
+
 /// As /dev/mapper and /dev/disk/by-id have them, and a link to a link.
 #[test]
 fn a_pool_is_found_by_a_symbolic_link() {

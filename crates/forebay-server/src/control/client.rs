@@ -187,7 +187,13 @@ impl Client {
 
     fn receive(&mut self) -> Result<Answer> {
         let answer = self.receive_some()?;
-        answer.ok_or_else(|| self.failed("the connection was closed before the answer".into()))
+        answer.ok_or_else(|| Error::Control {
+            socket: self.socket.clone(),
+            cause: "the connection was closed before the answer".into(),
+            way_out: "the process that has the pool open has stopped, or was ended: try again"
+                .into(),
+            code: 13,
+        })
     }
 
     /// `None`: the connection was closed.
