@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `forebay completions` and `forebay man`, from the command's definitions.
 
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 
 use anyhow::Context;
@@ -16,7 +16,7 @@ use crate::out;
 pub fn completions(a: &args::Completions) -> anyhow::Result<u8> {
     let mut script = Vec::new();
     clap_complete::generate(a.shell, &mut Cli::command(), "forebay", &mut script);
-    std::io::stdout().lock().write_all(&script)?;
+    out::whole(&script)?;
     Ok(0)
 }
 

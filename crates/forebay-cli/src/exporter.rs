@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use forebay_server::http::{self, Listener};
 use forebay_server::metrics::{answer, listen, metrics, up};
-use forebay_server::{runtime_dir, PrivateSocket};
+use forebay_server::{runtime_dir, usable_socket, PrivateSocket};
 
 use crate::interrupt::{Hangup, Interrupt};
 use crate::{args, out, status};
@@ -29,7 +29,10 @@ pub fn run(a: &args::Exporter) -> anyhow::Result<u8> {
             (Listener::Tcp(listener), place)
         }
         (None, socket) => {
-            let socket = socket.clone().unwrap_or_else(|| runtime_dir().join("metrics.sock"));
+            let socket = match socket {
+                Some(socket) => socket.clone(),
+                None => usable_socket(&runtime_dir().join("metrics.sock"))?,
+            };
             let place = format!("unix:{}:/metrics", socket.display());
             (Listener::Unix(PrivateSocket::bind(&socket)?), place)
         }

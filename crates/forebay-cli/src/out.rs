@@ -31,8 +31,13 @@ pub fn clear() -> anyhow::Result<()> {
 }
 
 fn raw_line(text: impl Display) -> anyhow::Result<()> {
+    whole(format!("{text}\n").as_bytes())
+}
+
+/// As it is.
+pub fn whole(bytes: &[u8]) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
-    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+    match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => UNREAD.store(true, Relaxed),
         written => written.context("standard output cannot be written")?,
     }

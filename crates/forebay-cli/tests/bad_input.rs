@@ -558,6 +558,41 @@ const CASES: &[Case] = &[
         says: &["frobnicate"],
     },
     Case {
+        name: "create: a size that no file can have",
+        prepare: NOTHING,
+        command: "create pool --size 16777215T",
+        code: 8,
+        says: &["pool", "no space"],
+    },
+    Case {
+        name: "set: a low watermark that would mean the default",
+        prepare: POOL,
+        command: "set pool --low-watermark 0",
+        code: 2,
+        says: &["--low-watermark", "1..=99"],
+    },
+    Case {
+        name: "volume add: the name of a log",
+        prepare: |b| {
+            b.make_volume();
+            b.run_ok(&["log", "create", "pool", "intent"]);
+            b.write("free", &[0; 1 << 20]);
+        },
+        command: "volume add pool intent free",
+        code: 2,
+        says: &["volume intent", "volume or log of this name"],
+    },
+    Case {
+        name: "log create: a pool that has all it can",
+        prepare: |b| {
+            b.run_ok(&["create", "pool", "--size", "16M", "--volumes", "1"]);
+            b.run_ok(&["log", "create", "pool", "one"]);
+        },
+        command: "log create pool two",
+        code: 8,
+        says: &["log two", "--volumes"],
+    },
+    Case {
         name: "status: a time that is none",
         prepare: POOL,
         command: "status pool --watch=soon",

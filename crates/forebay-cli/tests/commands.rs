@@ -190,10 +190,10 @@ fn the_65th_volume_is_told_the_limit_and_the_way_out() {
         out.stderr
     };
     let told = refused(64, &[]);
-    assert!(told.contains("the pool has 64 volumes, and none can have more"), "{told}");
+    assert!(told.contains("the pool has 64 volumes and logs, and none can have more"), "{told}");
     assert!(told.contains("put it into another pool"), "{told}");
     let told = refused(3, &["--volumes", "3"]);
-    assert!(told.contains("the pool was made for 3 volumes, and has them"), "{told}");
+    assert!(told.contains("the pool was made for 3 volumes and logs, and has them"), "{told}");
     assert!(told.contains("forebay create --volumes, up to 64"), "{told}");
 }
 

@@ -551,6 +551,21 @@ impl Drop for Exporter {
     }
 }
 
+/// It is made where it is not there, as for a server.
+#[test]
+fn the_exporter_has_a_socket_where_no_server_was_yet() {
+    let bench = pool_of_two();
+    assert!(!bench.path("run").exists());
+    let mut command = bench.command(&["exporter", "pool"]);
+    let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let answers = std::os::unix::net::UnixStream::connect(bench.path("run/metrics.sock"));
+    process.kill().unwrap();
+    process.wait().unwrap();
+    assert!(answers.is_ok() && line.contains("metrics of pool"), "{line}");
+}
+
 #[test]
 fn the_exporter_says_its_port_and_takes_parameters() {
     let bench = pool_of_two();

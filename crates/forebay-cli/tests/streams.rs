@@ -51,6 +51,8 @@ fn a_loss_is_told_though_nobody_reads() {
             assert_eq!(command.status().unwrap().code(), Some(11), "{words:?}, {both}");
         }
     }
+    let script = b.command(&["completions", "bash"]).stdout(nobody_reads()).output().unwrap();
+    assert_eq!((script.status.code(), &script.stderr[..]), (Some(0), &b""[..]));
     // Nor does what is printed again and again go on for nobody.
     let mut watch = b.command(&["status", "pool", "--watch", "10ms"]);
     assert_eq!(watch.stdout(nobody_reads()).status().unwrap().code(), Some(0));
@@ -60,7 +62,7 @@ fn a_loss_is_told_though_nobody_reads() {
 fn an_output_that_takes_nothing_is_named() {
     let b = Bench::new();
     b.make_volume();
-    for words in [&["check", "pool"][..], &["status", "pool", "--json"]] {
+    for words in [&["check", "pool"][..], &["status", "pool", "--json"], &["completions", "bash"]] {
         let full = File::options().write(true).open("/dev/full").unwrap();
         let out = b.command(words).stdout(full).output().unwrap();
         let told = String::from_utf8_lossy(&out.stderr).into_owned();

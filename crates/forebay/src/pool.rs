@@ -402,7 +402,10 @@ impl Pool {
             });
         }
         let index = core.engine.volume_add(&spec).map_err(|e| match e.0 {
-            sys::FBY_E_VOLUME_TABLE_FULL => table_full(name, core.engine.info().sb.nvolumes),
+            sys::FBY_E_VOLUME_TABLE_FULL => {
+                let (cause, way_out) = table_full(core.engine.info().sb.nvolumes);
+                Error::Volume { name: name.into(), cause, way_out, code: e.0 }
+            }
             _ => core.named_error(name, e),
         })?;
         core.volume_info(index)
@@ -609,18 +612,18 @@ pub fn origin_known_by_name(volume: &str, origin: &dyn Origin) -> Error {
     }
 }
 
-fn table_full(name: &str, volumes: u32) -> Error {
-    let (cause, way_out) = match volumes {
+/// Cause and way out.
+fn table_full(volumes: u32) -> (String, String) {
+    match volumes {
         sys::FBY_VOLUMES_MAX => (
-            format!("the pool has {volumes} volumes, and none can have more"),
+            format!("the pool has {volumes} volumes and logs, and none can have more"),
             "remove one that is not needed, or put it into another pool".into(),
         ),
         _ => (
-            format!("the pool was made for {volumes} volumes, and has them"),
+            format!("the pool was made for {volumes} volumes and logs, and has them"),
             format!("remove one that is not needed, or put it into another pool, made for more (forebay create --volumes, up to {})", sys::FBY_VOLUMES_MAX),
         ),
-    };
-    Error::Volume { name: name.into(), cause, way_out, code: sys::FBY_E_VOLUME_TABLE_FULL }
+    }
 }
 
 fn lost_blocks_stay(name: &str, judged: &Completeness) -> Error {

@@ -169,7 +169,7 @@ pub struct SetOptions {
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100), help_heading = "Pool")]
     pub high_watermark: Option<u32>,
     /// Stop there
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=99), help_heading = "Pool")]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=99), help_heading = "Pool")]
     pub low_watermark: Option<u32>,
     /// Write to the origin what is older: 500ms, 30s, 5m, or none
     #[arg(long, value_name = "TIME|none", value_parser = time_or_none, help_heading = "Pool")]
@@ -226,7 +226,7 @@ pub struct Tuning {
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100), help_heading = "Tuning")]
     #[arg(help = format!("Start writing to the origin when so much of the pool is in use [default: {}]", defaults::HIGH_WATERMARK_PERCENT))]
     pub high_watermark: Option<u32>,
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=99), help_heading = "Tuning")]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=99), help_heading = "Tuning")]
     #[arg(help = format!("Stop there [default: {} less]", defaults::WATERMARK_GAP_PERCENT))]
     pub low_watermark: Option<u32>,
     /// Write to the origin what is older: 500ms, 30s, 5m, or none [default: none]

@@ -73,7 +73,10 @@ pub(crate) fn volume_error(name: &str, e: Code) -> Error {
             return Error::Volume { name, cause: e.message().into(), way_out, code: e.0 };
         }
         sys::FBY_E_NO_VOLUME => "see the list of volumes",
-        sys::FBY_E_VOLUME_EXISTS => "use another name",
+        sys::FBY_E_VOLUME_EXISTS => {
+            let cause = "a volume or log of this name exists".into();
+            return Error::Volume { name, cause, way_out: "use another name".into(), code: e.0 };
+        }
         sys::FBY_E_VOLUME_TABLE_FULL => "remove a volume, or use another pool",
         sys::FBY_E_VOLUME_BUSY => "detach it first",
         sys::FBY_E_VOLUME_DETACHED => "attach it first",

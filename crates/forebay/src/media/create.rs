@@ -325,6 +325,9 @@ fn allocate(path: &Path, fd: &OwnedFd, size_bytes: u64) -> Result<()> {
         bytes_wanted: size_bytes,
         source: e.into(),
     };
+    if i64::try_from(size_bytes).is_err() {
+        return Err(full(Errno::FBIG));
+    }
     match rustix::fs::fallocate(fd, FallocateFlags::empty(), 0, size_bytes) {
         Ok(()) => return Ok(()),
         Err(e @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => return Err(full(e)),

@@ -82,7 +82,10 @@ impl Pool {
             LogHome::Consumer => sys::FBY_LOG_CONSUMER,
         };
         let added = core.engine.log_add(name, flags).map_err(|e| match e.0 {
-            sys::FBY_E_VOLUME_TABLE_FULL => table_full(name, core.engine.info().sb.nvolumes),
+            sys::FBY_E_VOLUME_TABLE_FULL => {
+                let (cause, way_out) = table_full(core.engine.info().sb.nvolumes);
+                Error::Log { name: name.into(), cause, way_out, code: e.0 }
+            }
             sys::FBY_E_VOLUME_DAMAGED => {
                 Error::no_log(core.path(), name, &core.logs(), &core.volumes())
             }
