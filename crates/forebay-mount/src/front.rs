@@ -138,8 +138,8 @@ impl Front {
     ) -> Result<Attr> {
         let dir = self.inode(parent)?;
         let above = self.live.attr(&dir)?;
-        let inherit_acl =
-            kind != Kind::Symlink && self.live.tree().xattr(&dir.node, DEFAULT_ACL)?.is_some();
+        let no_acl_above = self.live.xattr(&dir, DEFAULT_ACL)?.is_none();
+        let inherit_acl = kind != Kind::Symlink && !no_acl_above;
         let mut mode = mode & 0o7777;
         if !inherit_acl {
             mode &= !umask;
@@ -151,7 +151,8 @@ impl Front {
                 mode |= S_ISGID;
             }
         }
-        let new = New { kind, mode, uid: req.uid(), gid, device, target, inherit_acl };
+        let uid = req.uid();
+        let new = New { kind, mode, uid, gid, device, target, inherit_acl, no_acl_above };
         let (inode, attr) = self.live.create(&dir, name.as_bytes(), &new)?;
         match inherit_acl {
             true => self.live.inherited(&inode, &[ACCESS_ACL, DEFAULT_ACL]),

@@ -204,6 +204,7 @@ fn set<T: Tree>(tree: &T, mark: &Mark) -> Result<()> {
         device: 0,
         target: &target,
         inherit_acl: false,
+        no_acl_above: false,
     };
     clear(tree)?;
     with_times_kept(tree, || failed(tree.create(&tree.root(), MARK, &new), "set").map(drop))?;

@@ -66,6 +66,8 @@ pub struct New<'a> {
     /// of the mode, in which the umask of who asks must not count then.  Otherwise the mode
     /// is as it is here, without an ACL.
     pub inherit_acl: bool,
+    /// The directory is known to have none.
+    pub no_acl_above: bool,
 }
 
 /// A tree.  All calls may be made by several threads at once.  A name is a component, not

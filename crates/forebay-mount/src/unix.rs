@@ -186,7 +186,8 @@ impl UnixTree {
 
     /// Gives what was made the owner, the mode and the ACL that were asked for.
     fn finish(&self, dir: &Node, node: &Node, new: &New<'_>) -> Result<()> {
-        let from_dir = new.kind != Kind::Symlink && self.xattr(dir, DEFAULT_ACL)?.is_some();
+        let may_have = new.kind != Kind::Symlink && !new.no_acl_above;
+        let from_dir = may_have && self.xattr(dir, DEFAULT_ACL)?.is_some();
         if from_dir && !new.inherit_acl {
             for acl in [ACCESS_ACL, DEFAULT_ACL] {
                 match self.set_xattr(node, acl, None) {

@@ -88,8 +88,9 @@ impl<T: Tree, J: Journal> Live<T, J> {
         let mut inodes = self.inodes();
         let Inodes { known, unsynced, syncing } = &mut *inodes;
         let known = known.entry(attr.ino).or_insert_with(|| {
-            // A new one has none.
-            let mut content = Content { incapable: fid.is_some(), ..Content::default() };
+            let mut content = Content::default();
+            // No new one has it.
+            content.lacks[0] = fid.is_some();
             let unsynced = unsynced.remove(&attr.ino) || syncing.contains(&attr.ino);
             // A new one has but the number of one that is gone.
             if unsynced && fid.is_none() && attr.kind == Kind::File {

@@ -39,6 +39,7 @@ use crate::mark;
 use crate::record::{self, Fid, Kind, Record, Records, SetAttr, NONE, ROOT};
 use crate::replay::STAGING;
 use crate::tree::{Attr, New, RenameHow, Result, Tree, TreeIdentity};
+use crate::unix::DEFAULT_ACL;
 use groups::{Closed, Groups, Hold};
 use inodes::Inodes;
 use ranges::Ranges;
@@ -110,12 +111,19 @@ struct Content {
     kept: Option<Kept>,
     /// It was cut to nothing: how many bytes of what comes then are logged as they come.
     replacing: Option<u64>,
-    /// It is known to have no [`CAPABILITY`].
-    incapable: bool,
+    /// Which of [`ASKED_OFTEN`] it is known not to have.
+    lacks: [bool; ASKED_OFTEN.len()],
 }
 
 /// The kernel asks for it before a write, and again when it has asked for attributes.
 pub const CAPABILITY: &[u8] = b"security.capability";
+/// Extended attributes that are asked for again and again, and that few inodes have: the
+/// second one at each create in a directory.
+const ASKED_OFTEN: [&[u8]; 2] = [CAPABILITY, DEFAULT_ACL];
+
+fn asked_often(name: &[u8]) -> Option<usize> {
+    ASKED_OFTEN.iter().position(|often| *often == name)
+}
 
 impl<N> Inode<N> {
     fn content(&self) -> MutexGuard<'_, Content> {
@@ -584,15 +592,13 @@ impl<T: Tree, J: Journal> Live<T, J> {
     }
 
     pub fn xattr(&self, inode: &Inode<T::Node>, name: &[u8]) -> Result<Option<Vec<u8>>> {
-        if name != CAPABILITY {
-            return self.tree.xattr(&inode.node, name);
-        }
+        let Some(which) = asked_often(name) else { return self.tree.xattr(&inode.node, name) };
         let mut content = inode.content();
-        if content.incapable {
+        if content.lacks[which] {
             return Ok(None);
         }
         let value = self.tree.xattr(&inode.node, name)?;
-        content.incapable = value.is_none();
+        content.lacks[which] = value.is_none();
         Ok(value)
     }
 
@@ -602,9 +608,9 @@ impl<T: Tree, J: Journal> Live<T, J> {
         name: &[u8],
         value: Option<&[u8]>,
     ) -> Result<()> {
-        let _content = (name == CAPABILITY).then(|| {
+        let _content = asked_often(name).map(|which| {
             let mut content = inode.content();
-            content.incapable = false;
+            content.lacks[which] = false;
             content
         });
         let record = Record::Xattr { fid: inode.fid, name, value };

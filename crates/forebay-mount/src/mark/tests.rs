@@ -80,6 +80,7 @@ fn base() -> State {
         device: 0,
         target: b"",
         inherit_acl: false,
+        no_acl_above: false,
     };
     assert_eq!(tree.create(&ROOT_INO, b"file", &new).unwrap(), FILE);
     tree.write(&FILE, 0, &content(0)).unwrap();
@@ -227,6 +228,7 @@ fn what_is_no_mark_is_refused() {
         device: 0,
         target,
         inherit_acl: false,
+        no_acl_above: false,
     };
     for (kind, target) in [(Kind::Symlink, &b"{}"[..]), (Kind::Symlink, b"\xff"), (Kind::File, b"")]
     {

@@ -135,6 +135,7 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
             device: made.device,
             target: made.target,
             inherit_acl: false,
+            no_acl_above: false,
         };
         let node = self.tree.create(&self.staging, &name_of(fid), &new);
         let node = failed(node, "make", self.at(fid))?;
@@ -223,6 +224,7 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
                     device: 0,
                     target: b"",
                     inherit_acl: false,
+                    no_acl_above: false,
                 };
                 let made = self.tree.create(dir, place.1, &new)?;
                 self.tree.write(&made, 0, &bytes)
@@ -251,6 +253,7 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
                             device: 0,
                             target: b"",
                             inherit_acl: false,
+                            no_acl_above: false,
                         };
                         failed(self.tree.create(&root, name, &new), "make", shown)?
                     }

@@ -153,7 +153,7 @@ pub fn leave_out<T: Tree>(tree: &T, entries: &[Vec<u8>], number: u64) -> Result<
 fn new(kind: Kind, mode: u32) -> New<'static> {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     let (uid, gid) = (uid.as_raw(), gid.as_raw());
-    New { kind, mode, uid, gid, device: 0, target: b"", inherit_acl: false }
+    New { kind, mode, uid, gid, device: 0, target: b"", inherit_acl: false, no_acl_above: false }
 }
 
 fn read<T: Tree>(tree: &T, node: &T::Node) -> Result<Vec<u8>> {

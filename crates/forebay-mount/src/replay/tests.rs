@@ -19,7 +19,8 @@ fn a_time_before_the_trees_own_sync_is_not_set_again() {
     let tree = UnixTree::open(&dir).unwrap();
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let (kind, mode, target) = (Kind::File, 0o644, &b""[..]);
-    let new = New { kind, mode, uid, gid, device: 0, target, inherit_acl: false };
+    let new =
+        New { kind, mode, uid, gid, device: 0, target, inherit_acl: false, no_acl_above: false };
     let node = tree.create(&tree.root(), b"f", &new).unwrap();
     let set = SetAttr { mtime: Some(time(2000)), ..SetAttr::default() };
     tree.set_attr(&node, &set).unwrap();

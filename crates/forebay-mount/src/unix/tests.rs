@@ -56,6 +56,7 @@ fn new(kind: Kind, mode: u32) -> New<'static> {
         device: 0,
         target: if kind == Kind::Symlink { b"nowhere" } else { b"" },
         inherit_acl: false,
+        no_acl_above: false,
     }
 }
 

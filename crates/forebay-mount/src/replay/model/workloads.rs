@@ -217,7 +217,16 @@ fn parent<'p>(live: &SimLive, path: &'p str) -> Result<(Node, &'p [u8]), Errno> 
 }
 
 fn new(kind: Kind, target: &'static [u8]) -> New<'static> {
-    New { kind, mode: 0o644, uid: 1, gid: 2, device: 0, target, inherit_acl: false }
+    New {
+        kind,
+        mode: 0o644,
+        uid: 1,
+        gid: 2,
+        device: 0,
+        target,
+        inherit_acl: false,
+        no_acl_above: false,
+    }
 }
 
 /// Who writes here says what: each write has its own bytes.
