@@ -30,11 +30,13 @@ umount_disk() { ! mountpoint -q "$work/disk" || umount "$work/disk"; }
 at_end 'umount -l "$work/disk" 2>/dev/null || true'
 
 # start_mount TREE [OPTIONS]: over the tree itself; returns when programs can use it.
+# MOUNT_OPTIONS="--log-writes" runs any of the tests with that.
 start_mount() {
 	local tree=$1 tries
 	shift
 	[ -e "$pool" ] || "$FOREBAY" create "$pool" --size "$pool_size" >/dev/null
-	"$FOREBAY" mount "$pool" "$tree" --allow-other --foreground "$@" >>"$work/mount.log" 2>&1 &
+	# shellcheck disable=SC2086
+	"$FOREBAY" mount "$pool" "$tree" --allow-other --foreground ${MOUNT_OPTIONS:-} "$@" >>"$work/mount.log" 2>&1 &
 	server=$!
 	mounted=$tree
 	for ((tries = 0; tries < 1200; tries++)); do

@@ -27,6 +27,8 @@ pub enum MountCase {
 }
 
 impl MountCase {
+    pub const ALL: [MountCase; 3] = [MountCase::Append, MountCase::InPlace, MountCase::Replace];
+
     pub fn name(self) -> &'static str {
         match self {
             MountCase::Append => "append",
@@ -246,7 +248,7 @@ mod tests {
         let options = MountBenchOptions {
             plain,
             mount,
-            cases: vec![MountCase::Append, MountCase::InPlace, MountCase::Replace],
+            cases: MountCase::ALL.to_vec(),
             bytes: vec![128],
             clients: vec![1, 2],
             rounds: 2,

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use forebay::{defaults, Persist, PoolOptions};
+use forebay_bench::MountCase;
 
 use crate::units;
 
@@ -482,8 +483,14 @@ pub enum Bench {
     #[command(after_help = after!(
         "forebay bench mount",
         "forebay bench mount --dir /srv --clients 1,4 --bytes 4096 --json",
+        "forebay bench mount --what replace --clients 1",
     ))]
     Mount(BenchMount),
+}
+
+fn what_of_mount(name: &str) -> Result<MountCase, String> {
+    let found = MountCase::ALL.into_iter().find(|case| case.name() == name);
+    found.ok_or_else(|| "append, in-place or replace".into())
 }
 
 #[derive(Args, Debug)]
@@ -512,6 +519,12 @@ pub struct BenchMount {
     /// Measure a mount with --write-back
     #[arg(long)]
     pub write_back: bool,
+    /// Measure a mount with --log-writes
+    #[arg(long)]
+    pub log_writes: bool,
+    /// Measure these alone
+    #[arg(long, value_name = "WHAT,...", value_delimiter = ',', default_value = "append,in-place,replace", value_parser = what_of_mount)]
+    pub what: Vec<MountCase>,
     #[command(flatten)]
     pub json: Json,
 }

@@ -2,7 +2,7 @@
 //! `forebay bench mount`: a directory of the disk and a mount of one beside it.
 
 use anyhow::bail;
-use forebay_bench::{mounts, MountBenchOptions, MountCase};
+use forebay_bench::{mounts, MountBenchOptions};
 
 use crate::mount_bed::MountBed;
 use crate::out::Table;
@@ -18,11 +18,13 @@ pub fn run(a: &args::BenchMount) -> anyhow::Result<()> {
     let above = a.dir.clone().unwrap_or_else(std::env::temp_dir);
     let pool = a.media_dir.join(format!("{name}.pool"));
     let mut bed = MountBed::new(above.join(name), pool, a.pool_size)?;
-    bed.mount(if a.write_back { &["--write-back"] } else { &[] })?;
+    let given = [("--write-back", a.write_back), ("--log-writes", a.log_writes)];
+    let given: Vec<&str> = given.iter().filter(|(_, given)| *given).map(|(how, _)| *how).collect();
+    bed.mount(&given)?;
     let options = MountBenchOptions {
         plain: bed.plain(),
         mount: bed.at(),
-        cases: vec![MountCase::Append, MountCase::InPlace, MountCase::Replace],
+        cases: a.what.clone(),
         bytes,
         clients: a.clients.clone(),
         rounds: a.rounds,

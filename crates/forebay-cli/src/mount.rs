@@ -51,6 +51,7 @@ pub fn request(
         read_only: how.read_only,
         allow_other: how.allow_other || rustix::process::geteuid().is_root(),
         write_back: how.write_back,
+        log_writes: how.log_writes,
         sync_interval_s: how.sync_interval.as_secs_f64(),
         sync_bytes: how.sync_bytes,
         accept: how.accept,
@@ -149,6 +150,7 @@ fn by_child(a: &args::Mount, pool: &Path, request: &MountRequest) -> anyhow::Res
         ("--read-only", request.read_only),
         ("--allow-other", request.allow_other),
         ("--write-back", request.write_back),
+        ("--log-writes", request.log_writes),
         ("--accept", request.accept),
         ("--allow-weaker", a.media.allow_weaker),
     ];

@@ -24,6 +24,7 @@ use crate::affinity;
 use crate::latency::Latency;
 use crate::live::{Inode, Live, CAPABILITY};
 use crate::log::PoolJournal;
+use crate::mount::MountOptions;
 use crate::record::{Allocate, Kind, SetAttr, Time};
 use crate::tree::{Attr, New, RenameHow, Result, Tree};
 use crate::unix::{Node, UnixTree, ACCESS_ACL, DEFAULT_ACL};
@@ -46,13 +47,22 @@ pub struct Front {
     root: u64,
     /// The kernel keeps what is written until it is synced, or long enough.
     write_back: bool,
+    /// What is written is durable when it was written.
+    log_writes: bool,
     /// To tell it what changed by itself.
     kernel: Arc<OnceLock<Notifier>>,
 }
 
 impl Front {
-    pub fn new(live: Arc<TreeLive>, latency: Arc<Latency>, write_back: bool) -> Front {
-        Front { root: live.root().ino, live, latency, write_back, kernel: Arc::default() }
+    pub fn new(live: Arc<TreeLive>, latency: Arc<Latency>, options: &MountOptions) -> Front {
+        Front {
+            root: live.root().ino,
+            live,
+            latency,
+            write_back: options.write_back,
+            log_writes: options.log_writes,
+            kernel: Arc::default(),
+        }
     }
 
     /// To be set when there is one, before the first request.
@@ -118,6 +128,21 @@ impl Front {
             self.live.set_xattr(inode, CAPABILITY, None)?;
         }
         Ok(())
+    }
+
+    fn sync(&self, inode: &Arc<Inode<Node>>) -> Result<()> {
+        let start = Instant::now();
+        let done = self.live.fsync(inode);
+        self.latency.took(start.elapsed());
+        done
+    }
+
+    /// The file's content was changed, and the program is about to be told.
+    fn written(&self, inode: &Arc<Inode<Node>>) -> Result<()> {
+        match self.log_writes {
+            true => self.sync(inode),
+            false => Ok(()),
+        }
     }
 
     /// Where the kernel does not say whether that is to be ([`WriteFlags`]).
@@ -540,11 +565,15 @@ impl Filesystem for Front {
             if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
                 self.drop_privileges(req, &inode)?;
             }
-            self.live.write(&inode, offset, data)
+            self.live.write(&inode, offset, data)?;
+            self.written(&inode)
         });
         match written {
             Ok(()) => reply.written(data.len() as u32),
             Err(e) => reply.error(errno(e)),
+        }
+        if self.log_writes {
+            affinity::follow(req.pid());
         }
     }
 
@@ -556,10 +585,11 @@ impl Filesystem for Front {
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
-        let start = Instant::now();
-        let done = self.inode(ino).and_then(|inode| self.live.fsync(&inode));
-        self.latency.took(start.elapsed());
-        empty(reply, done);
+        if self.log_writes {
+            // For good.
+            return reply.error(fuser::Errno::ENOSYS);
+        }
+        empty(reply, self.inode(ino).and_then(|inode| self.sync(&inode)));
         affinity::follow(req.pid());
     }
 
@@ -739,9 +769,10 @@ impl Filesystem for Front {
         let copied = self.inode(from).and_then(|from| {
             let to = self.inode(to)?;
             self.content_changes(req, &to)?;
-            self.live.copy(&to, to_at, length, || {
+            let n = self.live.copy(&to, to_at, length, || {
                 self.live.tree().copy(&from.node, from_at, &to.node, to_at, length)
-            })
+            })?;
+            self.written(&to).map(|()| n)
         });
         match copied {
             Ok(n) => reply.written(n as u32),

@@ -37,6 +37,8 @@ pub struct MountOptions {
     /// The kernel keeps what is written and not synced for a while: writes are faster, a
     /// sync takes a request more, and what is not synced is lost if the server dies.
     pub write_back: bool,
+    /// What is written is durable when the write returns, and a sync asks for nothing.
+    pub log_writes: bool,
     /// How long a change may be in the log alone.
     pub sync_interval: Duration,
     /// How many bytes may be.
@@ -51,6 +53,7 @@ impl Default for MountOptions {
             read_only: false,
             allow_other: rustix::process::geteuid().is_root(),
             write_back: false,
+            log_writes: false,
             sync_interval: live.interval,
             sync_bytes: live.bytes,
         }
@@ -282,7 +285,7 @@ impl Mount {
         let tree = live.tree().path().to_path_buf();
         let mount_error = |cause| MountError::Mount { path: name(mountpoint), cause };
         let latency = Arc::new(Latency::default());
-        let front = Front::new(live.clone(), latency.clone(), options.write_back);
+        let front = Front::new(live.clone(), latency.clone(), options);
         let kernel = front.kernel();
         let mut session =
             Session::new(front, mountpoint, &config(&tree, options)).map_err(mount_error)?;

@@ -32,6 +32,7 @@ pub struct MountRequest {
     pub read_only: bool,
     pub allow_other: bool,
     pub write_back: bool,
+    pub log_writes: bool,
     pub sync_interval_s: f64,
     pub sync_bytes: u64,
     /// Of the replay before it: see [`ReplayOptions`].
@@ -48,6 +49,7 @@ impl MountRequest {
             read_only: self.read_only,
             allow_other: self.allow_other,
             write_back: self.write_back,
+            log_writes: self.log_writes,
             sync_interval: interval.map_err(wrong)?,
             sync_bytes: self.sync_bytes,
         })

@@ -5,20 +5,41 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{symlink, FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use forebay::{create, CreateOptions, LogState, Pool, PoolOptions};
 use forebay_mount::recover::{Claims, Recovery};
 use forebay_mount::replay::ReplayOptions;
 use forebay_mount::{Mount, MountError, MountOptions};
 
+/// A child that was forked holds the files and locks of all tests until its program runs: who
+/// starts children is alone.
+static CHILDREN: RwLock<()> = RwLock::new(());
+
+#[allow(dead_code)]
+enum Beside {
+    Others(RwLockReadGuard<'static, ()>),
+    Nobody(RwLockWriteGuard<'static, ()>),
+}
+
 struct Bed {
     dir: PathBuf,
     pool: Option<Pool>,
+    _beside: Beside,
 }
 
 impl Bed {
     /// `None`, and said so: FUSE cannot be used here.
     fn new(name: &str) -> Option<Bed> {
+        Bed::beside(name, Beside::Others(CHILDREN.read().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// For a test that starts children.
+    fn alone(name: &str) -> Option<Bed> {
+        Bed::beside(name, Beside::Nobody(CHILDREN.write().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    fn beside(name: &str, beside: Beside) -> Option<Bed> {
         if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
             eprintln!("skipped: {name} needs root and /dev/fuse");
             return None;
@@ -33,7 +54,7 @@ impl Bed {
         };
         create(&dir.join("pool"), &size).unwrap();
         let pool = Pool::open(&dir.join("pool"), &PoolOptions::default()).unwrap();
-        Some(Bed { dir, pool: Some(pool) })
+        Some(Bed { dir, pool: Some(pool), _beside: beside })
     }
 
     fn tree(&self) -> PathBuf {
@@ -252,6 +273,40 @@ fn a_tree_that_lost_everything_is_made_again_from_the_log() {
     assert_eq!(fs::read_dir(bed.tree()).unwrap().count(), 2);
 }
 
+/// Nobody asks for a sync; what goes round write(2) is in it too.
+#[test]
+fn with_log_writes_a_write_is_durable_when_it_returns() {
+    let Some(mut bed) = Bed::new("log-writes") else { return };
+    for write_back in [false, true] {
+        let options = MountOptions { log_writes: true, write_back, ..nothing_synced() };
+        let mount = bed.start(&bed.at(), &options);
+        let large: Vec<u8> = (0..3 << 19).map(|i| (i / 512) as u8).collect();
+        let file = File::create_new(bed.at().join("written")).unwrap();
+        file.write_all_at(b"never synced", 0).unwrap();
+        file.write_all_at(&large, 4096).unwrap();
+        let copy = File::create_new(bed.at().join("copied")).unwrap();
+        if write_back {
+            file.sync_all().unwrap();
+        }
+        rustix::fs::copy_file_range(&file, None, &copy, None, 4096).unwrap();
+        assert_eq!(mount.status().real_syncs, 0);
+        drop((file, copy));
+        mount.unmount(true).unwrap();
+        drop(mount);
+        bed.reopen();
+        for name in ["written", "copied"] {
+            fs::remove_file(bed.tree().join(name)).unwrap();
+        }
+        assert!(replayed(&bed) > 0);
+        let (written, copied) = (bed.tree().join("written"), bed.tree().join("copied"));
+        let head = [&b"never synced"[..], &[0; 4096 - 12]].concat();
+        assert_eq!(fs::read(&copied).unwrap(), head);
+        assert!(fs::read(&written).unwrap() == [head, large].concat());
+        fs::remove_file(written).unwrap();
+        fs::remove_file(copied).unwrap();
+    }
+}
+
 /// What comes of it, or a failure of the test: it may take this long on a busy machine.
 fn bounded<R: Send + 'static>(what: &str, run: impl FnOnce() -> R + Send + 'static) -> R {
     let (done, result) = std::sync::mpsc::channel();
@@ -309,7 +364,7 @@ fn as_nobody(program: &str, args: &[&str]) -> std::process::Output {
 
 #[test]
 fn who_changes_a_program_of_root_does_not_run_it_as_root() {
-    let Some(bed) = Bed::new("set-id") else { return };
+    let Some(bed) = Bed::alone("set-id") else { return };
     let mount = bed.start(&bed.at(), &MountOptions::default());
     let program = bed.at().join("id");
     let shown = program.to_str().unwrap();

@@ -58,6 +58,11 @@ pub struct MountHow {
     /// faster, a sync is slower, and what is not synced is lost if the server is killed
     #[arg(long)]
     pub write_back: bool,
+    /// What is written is durable when the write returns, and a sync costs nothing: for
+    /// directories of which nearly all that is written is synced at once, as a database's
+    /// log.  All bytes go through the pool's log, so that copying much is slower
+    #[arg(long)]
+    pub log_writes: bool,
     /// How long a change may be in the log alone before the tree is synced
     #[arg(long, value_name = "TIME", default_value = format!("{:?}", MountOptions::default().sync_interval), value_parser = units::parse_time)]
     pub sync_interval: Duration,
@@ -99,6 +104,7 @@ impl Default for MountHow {
             // root's are so by themselves.
             allow_other: false,
             write_back: usual.write_back,
+            log_writes: usual.log_writes,
             sync_interval: usual.sync_interval,
             sync_bytes: usual.sync_bytes,
             accept: false,
