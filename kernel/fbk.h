@@ -271,7 +271,11 @@ void fbk_flush_work(struct work_struct *work);
 enum hrtimer_restart fbk_late_timer(struct hrtimer *timer);
 
 /* origin_io.c */
-void fbk_origin_submit(struct fbk_pool *p, const struct fby_io *io);
+/* The pool's lock is held since destage has asked for io: whose it is waits for it from now on, and
+ * stays until it has ended.
+ */
+struct fbk_volume *fbk_origin_expect(struct fbk_pool *p, const struct fby_io *io);
+void fbk_origin_submit(struct fbk_volume *v, const struct fby_io *io);
 void fbk_origin_wait_idle(struct fbk_volume *v);
 int fbk_origin_init(struct fbk_volume *v);
 void fbk_origin_exit(struct fbk_volume *v);

@@ -17,7 +17,6 @@ enum means {
 };
 
 struct request {
-	struct fbk_pool *pool;
 	struct fbk_volume *volume;
 	struct fby_io io;
 	struct list_head node;
@@ -28,17 +27,21 @@ struct request {
 /* Of the module's life, so that the last completion may still ring it. */
 static DECLARE_WAIT_QUEUE_HEAD(fbk_idle);
 
-static void request_done(struct request *r, int error)
+/* The volume and the pool may be gone after this. */
+static void let_go(struct fbk_volume *v)
 {
-	struct fbk_pool *p = r->pool;
-	struct fbk_volume *v = r->volume;
-
-	fby_destage_complete(p->engine, r->io.id, error);
-	fbk_kick_destage(p);
-	bio_put(&r->bio);
-	/* The volume and the pool may be gone after this. */
 	if (atomic_dec_and_test(&v->in_flight))
 		wake_up_all(&fbk_idle);
+}
+
+static void request_done(struct request *r, int error)
+{
+	struct fbk_volume *v = r->volume;
+
+	fby_destage_complete(v->pool->engine, r->io.id, error);
+	fbk_kick_destage(v->pool);
+	bio_put(&r->bio);
+	let_go(v);
 }
 
 static void request_send(struct request *r)
@@ -131,20 +134,26 @@ static void send_work(struct work_struct *work)
 	}
 }
 
-void fbk_origin_submit(struct fbk_pool *p, const struct fby_io *io)
+struct fbk_volume *fbk_origin_expect(struct fbk_pool *p, const struct fby_io *io)
 {
 	struct fbk_volume *v = p->volume[io->volume];
+
+	atomic_inc(&v->in_flight);
+	return v;
+}
+
+void fbk_origin_submit(struct fbk_volume *v, const struct fby_io *io)
+{
 	struct request *r;
 
-	if (unlikely(!v) || READ_ONCE(v->stopping)) {
-		fby_destage_complete(p->engine, io->id, ECANCELED);
+	if (READ_ONCE(v->stopping)) {
+		fby_destage_complete(v->pool->engine, io->id, ECANCELED);
+		let_go(v);
 		return;
 	}
-	atomic_inc(&v->in_flight);
 	r = container_of(bio_alloc_bioset(v->origin, DIV_ROUND_UP(v->buffer_bytes, PAGE_SIZE), REQ_OP_WRITE, GFP_NOIO,
 					  &v->requests),
 			 struct request, bio);
-	r->pool = p;
 	r->volume = v;
 	r->io = *io;
 	r->means = bdev_write_zeroes_sectors(v->origin) ? AS_ASKED : ZEROES_WRITTEN;

@@ -96,6 +96,27 @@ static void rearm_drains(struct fbk_pool *p)
 			fby_volume_drain(p->engine, i, true);
 }
 
+/* An error: the engine may not be called any more. */
+static int destage_step(struct fbk_pool *p, u64 *next)
+{
+	struct fbk_volume *v = NULL;
+	struct fby_io io;
+	u32 wake = 0;
+	int rc;
+
+	if (fbk_pool_enter(p))
+		return -FBY_E_LOST;
+	/* Under the lock, as volumes are stopped without the engine where this does not hold. */
+	rc = fby_asserts_hold() ? fby_destage_step(p->engine, ktime_get_ns(), &io, next, &wake) : -FBY_E_INVARIANT;
+	if (rc == FBY_ORIGIN)
+		v = fbk_origin_expect(p, &io);
+	mutex_unlock(&p->lock);
+	fbk_wake(p, wake & ~(u32)FBY_WAKE_DESTAGE);
+	if (v)
+		fbk_origin_submit(v, &io);
+	return rc;
+}
+
 static void destage_work(struct work_struct *work)
 {
 	struct fbk_pool *p = container_of(to_delayed_work(work), struct fbk_pool, destage);
@@ -107,21 +128,11 @@ static void destage_work(struct work_struct *work)
 		return;
 	rearm_drains(p);
 	mutex_unlock(&p->lock);
-	for (steps = 0; steps < STEPS_AT_ONCE && rc != FBY_DONE && fby_asserts_hold(); steps++) {
-		struct fby_io io;
-		u32 wake = 0;
-
-		if (fbk_pool_enter(p))
-			return;
-		now = ktime_get_ns();
-		rc = fby_destage_step(p->engine, now, &io, &next, &wake);
-		mutex_unlock(&p->lock);
-		fbk_wake(p, wake & ~(u32)FBY_WAKE_DESTAGE);
-		if (rc == FBY_ORIGIN)
-			fbk_origin_submit(p, &io);
+	for (steps = 0; steps < STEPS_AT_ONCE && rc > FBY_DONE; steps++) {
+		rc = destage_step(p, &next);
 		cond_resched();
 	}
-	if (!fby_asserts_hold()) {
+	if (rc < 0) {
 		wake_volumes(p, true, true); /* nobody else will: whoever waits ends with an error */
 		return;
 	}
@@ -686,14 +697,16 @@ static int drain_begin(struct fbk_volume *v, struct fby_pool_info *info, u64 *se
 	return rc < 0 ? fbk_errno(rc) : 0;
 }
 
-/* Destage has ended it if there was nothing to do for a moment. */
+/* Destage has ended it if there was nothing to do for a moment; and does nothing any more where an
+ * assertion has failed.
+ */
 int fbk_drain_on(struct fbk_volume *v)
 {
 	int rc = fbk_pool_enter(v->pool);
 
 	if (rc)
 		return rc;
-	rc = fby_volume_drain(v->pool->engine, v->index, true);
+	rc = fby_asserts_hold() ? fby_volume_drain(v->pool->engine, v->index, true) : -FBY_E_INVARIANT;
 	mutex_unlock(&v->pool->lock);
 	fbk_kick_destage(v->pool);
 	return rc < 0 ? fbk_errno(rc) : 0;

@@ -97,6 +97,48 @@ item_waiting() {
 	finish
 }
 
+# a's disk takes one request at a time, each for half a second: whoever has one to send sleeps for it.
+one_at_a_time() {
+	local disk=/sys/kernel/config/nullb/slow word
+	mkdir $disk || return 1
+	for word in size=1024 blocksize=512 queue_mode=2 submit_queues=1 hw_queue_depth=1 irqmode=2 completion_nsec=500000000 \
+		memory_backed=0 power=1; do
+		echo "${word#*=}" >$disk/"${word%=*}" || return 1
+	done
+	slow=/dev/slow
+	test -b "$slow"
+}
+sleeps() { grep -ls fbk_retry_work /proc/[0-9]*/stack | xargs -r grep -qs blk_mq_get_tag; }
+item_tags() {
+	local writers
+	begin
+	finish
+	mount -t configfs none /sys/kernel/config 2>/dev/null
+	step "a disk that takes one request at a time" one_at_a_time
+	forebay create $pool --force >/tmp/step.log 2>&1 || fail "create"
+	dmsetup create --noudevsync --noudevrules ob --table "$(linear /dev/ram1)"
+	dmsetup mknodes ob
+	dev_attach a "$slow" a create max_age 0 idle 0 when_full bypass || fail "attach a: $(cat /tmp/answer)"
+	a=$device
+	kind=target dev_attach b /dev/mapper/ob b create || fail "attach b"
+	fio --name=past --filename="$a" --rw=write --bs=64k --size=512M --direct=1 --ioengine=libaio --iodepth=16 \
+		--time_based --runtime=300 >/tmp/fio.log 2>&1 &
+	writers=$!
+	past() { [ "$(dev_counter a bypassing)" -gt 0 ]; }
+	expect "a's writes go past the full cache" until_true $limit past
+	expect "its retries sleep until the disk takes one" until_true $limit sleeps
+	ends "write to another volume" dd if=/dev/zero of=$b bs=4k count=200 oflag=direct status=none
+	ends "zero a range of it" blkdiscard -z -l 1048576 $b
+	ends "drain it" dmsetup message b 0 flush
+	expect "a's retries still sleep" until_true $limit sleeps
+	kill $writers
+	wait
+	dev_detach a || fail "detach a: $(cat /tmp/answer)"
+	kind=target dev_detach b || fail "detach b"
+	dmsetup remove --noudevsync --retry ob
+	rmdir /sys/kernel/config/nullb/slow
+}
+
 # Somebody writes all the time, and destage ends all the same.
 item_flush() {
 	local writer
@@ -244,8 +286,63 @@ item_unbind() {
 	dmsetup remove --noudevsync oa
 }
 
+take_away() { # the cache device
+	namespace=$(basename "$(readlink -f /sys/block/pmem0/device)")
+	ends "unbind the cache device while $1" eval "echo $namespace >/sys/bus/nd/drivers/nd_pmem/unbind"
+}
+bring_back() {
+	expect "bind it again" eval "echo $namespace >/sys/bus/nd/drivers/nd_pmem/bind"
+	expect "it is back" until_true $limit test -b $pool
+}
+load_instead() { # [MISTAKE]
+	step "unload" /run/busybox rmmod forebay
+	load_module "$@"
+}
+is() { [ "$(dev_counter a "$1")" = "$2" ]; }
+
+# Destage has asked for a request of a, and a is detached before it is sent.
+item_pause() {
+	local drain
+	load_instead neighbours-pause
+	begin
+	step "write" dd if=/dev/zero of="$a" bs=64k count=1 oflag=direct
+	(exec 3<>/dev/forebay-control && echo "command $(node a) flush" >&3) &
+	drain=$!
+	expect "it destages" until_true $limit is destage writing
+	take_away "a request is about to be sent"
+	ends "the flush" wait_for_end $drain
+	finish # when the pool is closed, the pause is over
+	bring_back
+	load_instead
+}
+wait_for_end() { until_true $limit ended "$1"; }
+
+# An assertion of the engine's fails.
+item_broken() {
+	load_instead neighbours-broken
+	begin
+	dmsetup suspend --noflush --nolockfs oa
+	step "write" dd if=/dev/zero of="$a" bs=64k count=1 oflag=direct
+	dev_command a flush >/tmp/flush.a 2>&1 &
+	drain=$!
+	expect "it destages" until_true $limit is destage writing
+	dev_command a clear_stats # the mistake
+	expect "its state says so" test "$(dev_state a)" = broken
+	expect "the flush ends" until_true $limit ended $drain
+	ended $drain && expect "with an error" not wait $drain
+	kill $drain 2>/dev/null
+	expect "one more is refused" not dev_command a flush
+	expect "so is a write" not dd if=/dev/zero of="$a" bs=64k count=1 oflag=direct
+	dmsetup resume --noudevsync oa
+	expect "the kernel was told" eval 'dmesg -c | grep -q "assertion"'
+	: >/tmp/dmesg.before
+	finish
+	load_instead
+}
+not() { ! "$@"; }
+
 load_module
-for item in ${*:-ranges waiting flush slots limits names control unbind}; do
+for item in ${*:-ranges waiting tags flush slots limits names control unbind}; do
 	item_$item
 done
 step "unload" /run/busybox rmmod forebay

@@ -6,7 +6,7 @@ part() {
 	if [[ " $* " == *" planted "* ]]; then
 		# Who flushes is told that it was done: destage; writes past the cache; zeroings.
 		build_planted volatile-destage kernel/origin_io.c \
-			's/if \(unlikely\(!v\)/if (io->op == FBY_IO_FLUSH) {\n fby_destage_complete(p->engine, io->id, 0);\n fbk_kick_destage(p);\n return;\n}\n&/' || return
+			's/if \(READ_ONCE\(v->stopping\)/if (io->op == FBY_IO_FLUSH) {\n fby_destage_complete(v->pool->engine, io->id, 0);\n fbk_kick_destage(v->pool);\n let_go(v);\n return;\n}\n&/' || return
 		build_planted volatile-past kernel/volume_io.c 's/submit_bio_noacct\(&v->flush_bio/bio_endio(\&v->flush_bio/' || return
 		build_planted volatile-range host/client_request.c 's/if \(op != FBY_OP_DISCARD\) \{/if (op == FBY_OP_WRITE) {/' || return
 	fi
