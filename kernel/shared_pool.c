@@ -586,18 +586,16 @@ void fbk_volume_free(struct fbk_volume *v)
 }
 
 /* Another host of the pool may have sent writes past the cache and crashed.  The
- * devices here announce no volatile cache, so no flush will come later.
+ * devices here announce no volatile cache, so no flush will come later.  begun: by
+ * fby_flush_begin, before destage could flush.
  */
-static void flush_once(struct fbk_volume *v)
+static void flush_once(struct fbk_volume *v, struct fby_flush *ticket, int begun)
 {
-	struct fby_flush ticket = {};
+	int rc = begun;
 	u32 wake = 0;
-	int rc;
 
-	while ((rc = fby_flush_begin(v->pool->engine, v->index, &ticket)) == FBY_WAIT_FLUSH)
-		usleep_range(500, 2000); /* destage has begun */
 	if (rc == FBY_ORIGIN) {
-		rc = fby_flush_end(v->pool->engine, &ticket, -blkdev_issue_flush(v->origin), &wake);
+		rc = fby_flush_end(v->pool->engine, ticket, -blkdev_issue_flush(v->origin), &wake);
 		fbk_wake(v->pool, wake);
 	}
 	if (rc)
@@ -621,7 +619,8 @@ int fbk_volume_start(struct fbk_volume *v)
 		.nbuffers = v->nbuffers,
 		.buffer_bytes = v->buffer_bytes,
 	};
-	int rc;
+	struct fby_flush ticket = {};
+	int rc, flush = FBY_DONE;
 
 	if (v->started)
 		return 0;
@@ -632,8 +631,10 @@ int fbk_volume_start(struct fbk_volume *v)
 	if (rc)
 		return rc;
 	rc = fby_volume_attach(p->engine, v->index, &a);
-	if (!rc)
+	if (!rc) {
 		p->volume[v->index] = v;
+		flush = fby_flush_begin(p->engine, v->index, &ticket);
+	}
 	mutex_unlock(&p->lock);
 	if (rc) {
 		pr_err("forebay: volume %s: %s\n", v->name, fby_error_message(rc));
@@ -643,7 +644,7 @@ int fbk_volume_start(struct fbk_volume *v)
 	spin_lock(&p->started_lock);
 	list_add_tail(&v->list, &p->started);
 	spin_unlock(&p->started_lock);
-	flush_once(v);
+	flush_once(v, &ticket, flush);
 	fbk_kick_destage(p);
 	return 0;
 }
