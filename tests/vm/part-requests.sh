@@ -3,7 +3,7 @@
 part() {
 	local kind rc=0
 	for kind in ${*:-native target}; do
-		pmem_map='24M!4G,40M!4352M' guest requests-"$kind" 900 guest-requests.sh "$kind" || rc=1
+		cpus=1 pmem_map='24M!4G,40M!4352M' guest requests-"$kind" 900 guest-requests.sh "$kind" || rc=1
 	done
 	return $rc
 }
