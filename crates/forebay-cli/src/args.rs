@@ -224,13 +224,16 @@ pub enum Volume {
 #[command(after_help = after!(
     "forebay volume add /dev/pmem0 data /dev/sdb",
     "forebay volume add /dev/pmem0 vm1 /srv/vm1.img --block-size 4096",
+    "forebay volume add /dev/pmem0 far 'nbd+unix:///export?socket=/run/far.sock'",
+    "forebay volume add /dev/pmem0 far nbd://10.0.0.7/export",
 ))]
 pub struct VolumeAdd {
     /// The pool
     pub pool: PathBuf,
     /// Name of the new volume, which is also its export's
     pub name: String,
-    /// Block device or file that the volume caches, by its path or file:///path
+    /// What the volume caches: a block device or file, by its path or file:///PATH, or an
+    /// export of an NBD server, by nbd+unix:///EXPORT?socket=PATH or nbd://HOST[:PORT]/EXPORT
     pub origin: PathBuf,
     /// Logical block: 512 or 4096; default: the origin's own
     #[arg(long, value_name = "BYTES", value_parser = units::parse_block_size)]

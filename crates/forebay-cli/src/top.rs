@@ -219,6 +219,7 @@ fn draw_curves(frame: &mut Frame, area: Rect, view: &View) {
 fn volume_row(v: &VolumeInfo) -> Row<'static> {
     let trouble = v.damaged
         || v.origin_changed.is_some()
+        || v.origin_away.is_some()
         || v.last_error.is_some()
         || v.lost_blocks > 0
         || v.holes > 0;

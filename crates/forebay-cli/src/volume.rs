@@ -76,6 +76,9 @@ pub fn state(v: &VolumeInfo) -> String {
     if let (false, Some(why)) = (v.damaged, &v.origin_changed) {
         return format!("origin CHANGED: {why}");
     }
+    if let Some(away) = &v.origin_away {
+        return format!("origin AWAY: {away}");
+    }
     match (v.damaged, v.attached, &v.last_error) {
         (true, ..) => "record DAMAGED".into(),
         (_, false, _) => "detached".into(),

@@ -80,6 +80,9 @@ const VOLUME: &[Row<VolumeInfo>] = &[
     ("origin_changed", "gauge", "1 if its origin is deleted, moved, or of another size.", |v| {
         flag(v.origin_changed.is_some())
     }),
+    ("origin_away", "gauge", "1 if its origin, on the network, cannot be reached.", |v| {
+        flag(v.origin_away.is_some())
+    }),
     ("damaged", "gauge", "1 if the volume's record is damaged.", |v| flag(v.damaged)),
     ("writes_total", "counter", "Writes taken in.", |v| v.writes as f64),
     ("written_bytes_total", "counter", "Bytes taken in.", |v| v.written_bytes as f64),

@@ -27,11 +27,49 @@ words! {
     unknown: "holes policy \"{}\" is not known", way_out: "use fail, isolate or accept"
 }
 
+/// What a request does while an origin on the network is away, or does not answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenAway {
+    /// It fails after a while.
+    #[default]
+    Error,
+    /// It waits as long as it takes.
+    Wait,
+}
+
+words! {
+    WhenAway { "error" => Error, "wait" => Wait }
+    unknown: "\"{}\" is not known for when an origin is away", way_out: "use wait or error"
+}
+
+/// The same, with the time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Away {
+    pub when: WhenAway,
+    /// After which it fails, if it does.
+    pub limit: Duration,
+}
+
+impl Default for Away {
+    fn default() -> Away {
+        Away { when: WhenAway::Error, limit: defaults::AWAY_LIMIT }
+    }
+}
+
+impl Away {
+    pub(crate) fn limit(&self) -> Option<Duration> {
+        (self.when == WhenAway::Error).then_some(self.limit)
+    }
+}
+
 /// How to attach a volume.
 #[derive(Clone, Debug, Default)]
 pub struct AttachOptions {
-    /// Where the origin is now, by path or `file:///path`; `None`: where it was.
+    /// Where the origin is now, by path or URI (see [`open_origin`](crate::open_origin));
+    /// `None`: where it was.
     pub origin: Option<PathBuf>,
+    /// Of an origin on the network.
+    pub away: Away,
     pub holes: Holes,
     /// Attach though the origin's id is not the recorded one, or it has grown,
     /// and record what it is now.  Onto an origin that holds other data, what

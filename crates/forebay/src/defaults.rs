@@ -2,6 +2,8 @@
 //! What an option is that nobody gives, and between what it can be.  All from
 //! `host/policy.h`, so that library, command, manual and kernel module say the same.
 
+use std::time::Duration;
+
 use forebay_engine::sys;
 
 /// Bytes of a chunk.
@@ -24,3 +26,5 @@ pub const BUFFER_BYTES: u32 = sys::FBY_DEFAULT_BUFFER_BYTES;
 /// Most pages written before the origin is flushed.
 pub const ROUND_PAGES: u32 = sys::FBY_DEFAULT_ROUND_PAGES;
 pub const ROUND_PAGES_MIN: u32 = sys::FBY_DEFAULT_ROUND_PAGES_MIN;
+/// How long a request waits for an origin on the network that is away.
+pub const AWAY_LIMIT: Duration = Duration::from_secs(30);

@@ -57,7 +57,7 @@ impl Kick {
         self.0.as_fd()
     }
 
-    fn wait(&self, limit: Duration) {
+    pub(crate) fn wait(&self, limit: Duration) {
         let timeout = rustix::event::Timespec {
             tv_sec: limit.as_secs() as i64,
             tv_nsec: i64::from(limit.subsec_nanos()),

@@ -79,7 +79,6 @@ mod latency;
 mod log;
 mod media;
 mod origin;
-mod pages;
 mod pool;
 mod printable;
 mod request;
@@ -89,7 +88,7 @@ mod volume;
 mod wait;
 mod words;
 
-pub use attach::{AttachOptions, Holes};
+pub use attach::{AttachOptions, Away, Holes, WhenAway};
 pub use bypass::{Mode, VolumeChange, WhenFull};
 pub use completeness::{Completeness, Verdict};
 pub use dump::{BlockHistory, ChunkDump, ChunkState, EntryDump, EntryKind, SuperblockDump};
@@ -104,9 +103,8 @@ pub use media::{
     MediaKind, MediaOptions, Persist, PoolSummary,
 };
 pub use origin::{
-    open as open_origin, FaultOp, Faults, FaultyOrigin, FileOrigin, MemOrigin, Origin,
+    open as open_origin, FaultOp, Faults, FaultyOrigin, FileOrigin, MemOrigin, NbdOrigin, Origin,
 };
-pub use pages::Pages;
 pub use pool::{
     origin_known_by_name, NewVolume, OptionsChange, OptionsInfo, Pool, PoolOptions, Verify,
 };

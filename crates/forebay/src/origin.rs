@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Origins: the block devices behind volumes.
 //!
-//! [`FileOrigin`] is a file or a block device.  An embedder may bring its own
+//! [`FileOrigin`] is a file or a block device, [`NbdOrigin`] an export of an NBD server.  An embedder may bring its own
 //! by implementing [`Origin`]; [`MemOrigin`] and [`FaultyOrigin`] are for
 //! tests.
 
@@ -10,24 +10,26 @@ mod file;
 mod identity;
 mod ioctl;
 mod mem;
+mod nbd;
 mod open;
 
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 
 use crate::status::OriginInfo;
 
 pub use faulty::{FaultOp, Faults, FaultyOrigin};
-pub(crate) use file::changed;
 pub use file::FileOrigin;
 pub use mem::MemOrigin;
+pub use nbd::NbdOrigin;
 pub use open::open;
-pub(crate) use open::path_of;
+pub(crate) use open::{place_of, Place};
 
 /// A block device behind a volume.  All calls may come from any number of
 /// threads at once; offsets and lengths are bytes, multiples of the volume's
-/// block size, and within the size.  A call that panics has failed.
+/// block size, and within the size.
 ///
 /// What the cache rests on: when [`flush`](Origin::flush) returns without an
 /// error, all writes that completed before it began survive a power cut.  Where
@@ -49,6 +51,11 @@ pub trait Origin: Send + Sync + fmt::Debug {
     /// What is other about it than when it was opened ("has 4096 bytes now, of
     /// 8192"); asked before it is called complete.
     fn changed(&self) -> Option<String> {
+        None
+    }
+
+    /// It cannot be asked for anything now; for how long, and why.
+    fn away(&self) -> Option<String> {
         None
     }
 
@@ -75,12 +82,25 @@ pub trait Origin: Send + Sync + fmt::Debug {
         false
     }
 
+    /// The volume is being detached by force: what waits for an origin that is away fails,
+    /// and so does what comes later.
+    fn give_up(&self) {}
+
     /// A descriptor that io_uring may write the range to instead of
     /// [`write_at`](Origin::write_at), from memory aligned to 4 KiB.  `None`:
     /// destage calls `write_at` on a thread.
     fn uring_fd(&self, offset: u64, len: u64) -> Option<BorrowedFd<'_>> {
         let _ = (offset, len);
         None
+    }
+}
+
+/// What is other now about an origin that nobody has open, and that was at this place;
+/// nothing is known of one on the network.
+pub(crate) fn changed(place: &Path, id: &str, size_bytes: u64) -> Option<String> {
+    match place_of(place).ok()? {
+        Place::Path(path) => file::changed(&path, id, size_bytes),
+        Place::Nbd(_) => None,
     }
 }
 

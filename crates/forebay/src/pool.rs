@@ -18,6 +18,7 @@ use forebay_engine::sys;
 use serde::{Deserialize, Serialize};
 
 use crate::attach::AttachOptions;
+use crate::attach::Away;
 use crate::bypass::VolumeChange;
 use crate::completeness::Completeness;
 use crate::core::Core;
@@ -26,8 +27,7 @@ use crate::destage::Destage;
 use crate::engine::{self, Code, Engine, Probe, ProbeState};
 use crate::error::{blocks_text, open_error, Error, Result};
 use crate::media::{detect_id, Media, MediaInfo, MediaOptions};
-use crate::origin::{self, join_identity, path_of, split_identity, Origin};
-use crate::pages::Pages;
+use crate::origin::{self, join_identity, place_of, split_identity, Origin, Place};
 use crate::status::{DrainProgress, PoolStatus, RecoveryReport, Uuid, VolumeInfo};
 use crate::volume::{self, Volume};
 use crate::words::words;
@@ -195,6 +195,7 @@ impl Inner {
         let core = &self.core;
         if let Some(attached) = core.attached(index) {
             attached.stopping.store(true, std::sync::atomic::Ordering::Release);
+            attached.origin.give_up();
         }
         // Requests in flight end, new ones are refused by us, and so the
         // round; a slot may be busy for a moment.
@@ -294,12 +295,6 @@ impl Pool {
         self.0.core.read_only
     }
 
-    /// Its pages, for a thread that maps them, of no lower priority than those that write:
-    /// they may have to wait for it.
-    pub fn pages(&self) -> Pages {
-        Pages::of(&self.0.core)
-    }
-
     /// Where its file can still be found, if it was deleted: with this process it is gone,
     /// and all that is cached with it.
     pub fn deleted(&self) -> Option<PathBuf> {
@@ -348,25 +343,26 @@ impl Pool {
     /// as long as this takes.
     pub fn volume_add(&self, new: &NewVolume) -> Result<VolumeInfo> {
         self.0.core.check_writable()?;
-        self.check_not_the_pool(&path_of(&new.origin)?)?;
-        let origin = origin::open(&new.origin, false)?;
+        self.check_not_the_pool(&new.origin)?;
+        let origin = origin::open(&new.origin, false, Away::default())?;
         let identity = origin.identity();
         let (id, path) = split_identity(&identity);
         if path.is_none() {
             return Err(Error::Usage {
-                what: format!("{}: this path cannot be recorded: it is not UTF-8, or longer than the {} bytes left beside the origin's id", origin.path().display(), sys::FBY_IDENTITY_MAX - id.len() - 1),
-                way_out: "name the origin by a shorter path, for example a link to it".into(),
+                what: format!("{}: this place cannot be recorded: it is not UTF-8, or longer than the {} bytes left beside the origin's id", origin.info().name, sys::FBY_IDENTITY_MAX - id.len() - 1),
+                way_out: "name the origin by a shorter one, for example a link to it".into(),
             });
         }
         if is_name(id) && !new.origin_by_name {
-            return Err(origin_known_by_name(&new.name, &origin));
+            return Err(origin_known_by_name(&new.name, origin.as_ref()));
         }
-        self.volume_add_origin(&new.name, &origin, new.block_size)
+        self.volume_add_origin(&new.name, origin.as_ref(), new.block_size)
     }
 
     /// Nothing is told of whoever has it open: we have.
     fn check_not_the_pool(&self, origin: &Path) -> Result<()> {
-        match detect_id(origin).is_some_and(|id| id == self.media().id) {
+        let Place::Path(origin) = place_of(origin)? else { return Ok(()) };
+        match detect_id(&origin).is_some_and(|id| id == self.media().id) {
             false => Ok(()),
             true => Err(Error::usage(
                 format!("{}: is the pool itself, and cannot be an origin of it", origin.display()),
@@ -456,8 +452,8 @@ impl Pool {
         if info.attached {
             return Err(self.0.core.named_error(name, Code(sys::FBY_E_VOLUME_BUSY)));
         }
-        self.check_not_the_pool(&path_of(&path)?)?;
-        let origin = origin::open(&path, self.read_only()).map_err(|e| match e {
+        self.check_not_the_pool(&path)?;
+        let origin = origin::open(&path, self.read_only(), o.away).map_err(|e| match e {
             Error::NotFound { path, .. } => Error::WrongOrigin {
                 name: name.into(),
                 origin: path.display().to_string(),
@@ -466,7 +462,7 @@ impl Pool {
             },
             e => e,
         })?;
-        self.attach_origin(name, Box::new(origin), o)
+        self.attach_origin(name, origin, o)
     }
 
     /// Attaches a volume to its origin, given by the caller.

@@ -236,6 +236,9 @@ pub struct VolumeInfo {
     /// for by [`crate::Pool::status`] only.
     #[serde(default)]
     pub origin_changed: Option<String>,
+    /// Since when its origin, on the network, cannot be asked for anything, and why.
+    #[serde(default)]
+    pub origin_away: Option<String>,
     pub destage: DestageState,
     pub draining: bool,
     /// The last error of the origin or the engine; `None` when well.

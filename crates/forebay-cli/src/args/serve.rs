@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::Args;
 use forebay::{
-    defaults, AttachOptions, Holes, Mode, OptionsChange, PoolOptions, Verify, VolumeChange,
-    WhenFull,
+    defaults, AttachOptions, Away, Holes, Mode, OptionsChange, PoolOptions, Verify, VolumeChange,
+    WhenAway, WhenFull,
 };
 
 use super::{Json, MediaArgs};
@@ -72,7 +72,7 @@ pub struct Serve {
 /// How volumes are attached to their origins.
 #[derive(Args, Clone, Debug)]
 pub struct Attach {
-    /// Where a volume's origin is now, if it moved
+    /// Where a volume's origin is now, if it moved: a path or a URI
     #[arg(long, value_name = "NAME=PATH", value_parser = units::parse_name_path)]
     pub origin: Vec<(String, PathBuf)>,
     /// Attach though an origin is not the recorded one, or has grown; onto
@@ -88,6 +88,13 @@ pub struct Attach {
     /// those that cannot be named may show older data
     #[arg(long, value_name = "POLICY", default_value_t)]
     pub holes: Holes,
+    /// What requests do while an origin on the network is away: error, they fail after
+    /// --away-limit; wait, they wait as long as it takes
+    #[arg(long, value_name = "POLICY", default_value_t)]
+    pub when_away: WhenAway,
+    /// After which they fail
+    #[arg(long, value_name = "TIME", value_parser = units::parse_time, default_value = "30s")]
+    pub away_limit: Duration,
 }
 
 /// What goes past the cache.
@@ -206,6 +213,7 @@ impl Attach {
             accept_changed_origin: self.accept_changed_origin,
             origin_by_name: self.origin_by_name,
             holes: self.holes,
+            away: Away { when: self.when_away, limit: self.away_limit },
             ..Default::default()
         }
     }

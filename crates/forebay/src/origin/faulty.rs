@@ -136,6 +136,14 @@ impl Origin for FaultyOrigin {
         self.inner.identity()
     }
 
+    fn away(&self) -> Option<String> {
+        self.inner.away()
+    }
+
+    fn give_up(&self) {
+        self.inner.give_up();
+    }
+
     fn changed(&self) -> Option<String> {
         self.inner.changed()
     }

@@ -357,7 +357,7 @@ impl Origin for FileOrigin {
 
 /// What is other about what is at a path than what a volume recorded, as far as a look
 /// without a claim can tell.
-pub(crate) fn changed(path: &Path, id: &str, size_bytes: u64) -> Option<String> {
+pub(super) fn changed(path: &Path, id: &str, size_bytes: u64) -> Option<String> {
     let name = path.display();
     let st = match rustix::fs::stat(path) {
         Ok(st) => st,

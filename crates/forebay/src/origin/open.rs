@@ -6,32 +6,55 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use super::FileOrigin;
+use super::{FileOrigin, NbdOrigin, Origin};
+use crate::attach::Away;
 use crate::error::{Error, Result};
 
-/// Opens the file or block device at a path, or at `file:///path`.  A path that looks
-/// like a URI is written with `./` before it.
-pub fn open(place: &Path, read_only: bool) -> Result<FileOrigin> {
-    FileOrigin::open(&path_of(place)?, read_only)
+/// Where an origin is.
+pub(crate) enum Place<'a> {
+    /// A file or block device.
+    Path(Cow<'a, Path>),
+    /// An export of an NBD server, by its URI.
+    Nbd(&'a str),
 }
 
-/// The path of a place.
-pub(crate) fn path_of(place: &Path) -> Result<Cow<'_, Path>> {
+/// Opens what is at a path or a URI: `file:///PATH`, `nbd+unix:///EXPORT?socket=PATH`,
+/// `nbd://HOST[:PORT]/EXPORT`.  A path that looks like a URI is written with `./` before it.
+/// `away` is for those on the network.
+pub fn open(place: &Path, read_only: bool, away: Away) -> Result<Box<dyn Origin>> {
+    Ok(match place_of(place)? {
+        Place::Path(path) => Box::new(FileOrigin::open(&path, read_only)?),
+        Place::Nbd(uri) => Box::new(NbdOrigin::open(uri, read_only, away)?),
+    })
+}
+
+pub(crate) fn place_of(place: &Path) -> Result<Place<'_>> {
     let Some((scheme, rest)) = split(place.as_os_str().as_bytes()) else {
-        return Ok(place.into());
+        return Ok(Place::Path(place.into()));
     };
     let refuse = |what: &str| {
         Err(Error::usage(
             format!("{}: {what}", place.display()),
-            "name a file or block device by its path, or by file:///path; ./ before a path that looks like a URI",
+            "name a file or block device by its path, or by file:///path, and an export of an NBD server by nbd+unix:///EXPORT?socket=PATH or nbd://HOST/EXPORT; ./ before a path that looks like a URI",
         ))
     };
     match (scheme.to_ascii_lowercase().as_slice(), rest) {
         (b"file", [b'/', ..]) => match unescaped(rest) {
-            Some(path) => Ok(PathBuf::from(OsString::from_vec(path)).into()),
+            Some(path) => Ok(Place::Path(PathBuf::from(OsString::from_vec(path)).into())),
             None => refuse("% is followed by two hexadecimal digits, not 00"),
         },
         (b"file", _) => refuse("files of other machines cannot be origins"),
+        (b"nbd" | b"nbd+unix", rest) => match place.to_str() {
+            Some(uri) if uri.bytes().all(|b| b.is_ascii_graphic()) => {
+                match (scheme.len() == 3, rest.first()) {
+                    (true, None | Some(b'/' | b'?' | b':')) => refuse("names no host"),
+                    (false, Some(b'/')) if uri.contains("?socket=/") => Ok(Place::Nbd(uri)),
+                    (false, _) => refuse("names no socket, by ?socket=/PATH"),
+                    (true, _) => Ok(Place::Nbd(uri)),
+                }
+            }
+            _ => refuse("a URI has printable ASCII alone, and %XX for what is none"),
+        },
         (scheme, _) => {
             let scheme = String::from_utf8_lossy(scheme);
             refuse(&format!("there is no kind of origin \"{scheme}\""))
@@ -85,7 +108,9 @@ mod tests {
             ("FILE:///a%20b%2f%C3", b"/a b/\xc3"),
         ];
         for (place, path) in places {
-            let found = path_of(Path::new(place)).unwrap();
+            let Place::Path(found) = place_of(Path::new(place)).unwrap() else {
+                panic!("{place} is no path");
+            };
             assert_eq!(found.as_os_str().as_bytes(), path, "{place}");
         }
     }
@@ -93,7 +118,14 @@ mod tests {
     #[test]
     fn other_places_are_refused_by_name() {
         for (place, why) in [
-            ("nbd://host/disk", "no kind of origin \"nbd\""),
+            ("nbds://host/disk", "no kind of origin \"nbds\""),
+            ("nbd://", "no host"),
+            ("nbd:///disk", "no host"),
+            ("nbd://:10809/disk", "no host"),
+            ("nbd+unix:///disk", "no socket"),
+            ("nbd+unix://host/disk?socket=/s", "no socket"),
+            ("nbd+unix:///disk?socket=s", "no socket"),
+            ("nbd://host/a disk", "printable ASCII"),
             ("S3://bucket", "no kind of origin \"s3\""),
             ("file://host/disk", "other machines"),
             ("file://", "other machines"),
@@ -101,7 +133,7 @@ mod tests {
             ("file:///a%0g", "hexadecimal"),
             ("file:///a%00", "not 00"),
         ] {
-            let e = open(Path::new(place), true).unwrap_err();
+            let e = open(Path::new(place), true, Away::default()).unwrap_err();
             let text = e.to_string();
             assert!(text.starts_with(place) && text.contains(why), "{text}");
             assert_eq!(e.exit_code(), 2, "{text}");

@@ -55,6 +55,7 @@ impl Core {
             identity: id.into(),
             origin_path: path.map(Into::into),
             latency: attached.as_ref().map(|a| a.latency.summaries()).unwrap_or_default(),
+            origin_away: attached.as_ref().and_then(|a| a.origin.away()),
             origin: attached.map(|a| self.origin_info(a.origin.info())),
             attached: info.attached,
             damaged: info.damaged,

@@ -27,6 +27,7 @@ mod media;
 mod misuse;
 mod model;
 mod modes;
+mod nbd_origins;
 mod origins;
 mod requests;
 mod volumes;

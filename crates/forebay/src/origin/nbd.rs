@@ -1,0 +1,756 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! An export of an NBD server as origin.
+//!
+//! A few links, each a thread with a connection, take requests from one queue and keep
+//! several in flight.  A link whose connection ends connects again, and what was in flight
+//! is sent anew: a read, a write or a zeroing may be done twice.  A flush goes to each link
+//! whose writes it is to cover, since the others may be connected to a server that was
+//! started after the one that took these had died.
+//!
+//! | what happens | what clients and destage are told |
+//! |---|---|
+//! | the server answers with an error | that error |
+//! | it closes the connection, or dies | nothing, if it is back in time; the next flush fails if writes were acknowledged since the last one, which a server that died may have lost |
+//! | it is away, or answers nothing | `--when-away`: nothing, or an error after a while |
+//! | it comes back with another size | errors as if it were away, and `status` says so |
+//!
+//! What a caller gave up on may still be written by a server that stands still, so what
+//! comes later for the same place waits until the server has answered or the connection
+//! has ended.  A connection is never ended for being slow.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::sync::mpsc::{sync_channel, SyncSender};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use forebay_nbd::{Command, Connection, Direction, Done, Export, Failure};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+
+use super::{check_range, join_identity, Origin};
+use crate::attach::Away;
+use crate::destage::Kick;
+use crate::error::{Error, Result};
+use crate::status::OriginInfo;
+
+/// Connections where the server allows several.
+const LINKS: usize = 4;
+/// Requests in flight on each.
+const DEPTH: usize = 16;
+/// Bytes of a request, at most.
+const MOST: u64 = 4 << 20;
+/// Bytes zeroed or trimmed by one request.
+const RANGE_MOST: u64 = 1 << 30;
+/// A connection that is not up by then is tried again, or when requests fail if sooner.
+const CONNECT: Duration = Duration::from_secs(10);
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// Of a server that ends.
+const SHUTDOWN: i32 = Errno::SHUTDOWN.raw_os_error();
+
+/// An export of an NBD server.
+#[derive(Debug)]
+pub struct NbdOrigin {
+    shared: Arc<Shared>,
+    export: Export,
+    logical_block: u32,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    uri: String,
+    away: Away,
+    state: Mutex<State>,
+    /// Something has ended, or is not waited for any more.
+    changed: Condvar,
+    /// Of the links.
+    kicks: Vec<Kick>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    next: u64,
+    queue: VecDeque<Request>,
+    sent: HashMap<u64, Sent>,
+    ended: HashMap<u64, io::Result<Vec<u8>>>,
+    /// Links that are up, a bit each.
+    up: u32,
+    links: [Written; LINKS],
+    /// Since when none is, and why.
+    away: Option<(Instant, String)>,
+    /// A connection ended while not all of its writes were flushed: the next flush says so.
+    lost: bool,
+    /// What the server said last, when it came back.
+    size_now: Option<u64>,
+    given_up: bool,
+    stop: bool,
+}
+
+/// Writes that were acknowledged by a connection, and so many of them are flushed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Written {
+    acknowledged: u64,
+    flushed: u64,
+}
+
+#[derive(Debug)]
+struct Request {
+    token: u64,
+    command: Command,
+    offset: u64,
+    len: u64,
+    /// By no other.
+    link: Option<usize>,
+}
+
+#[derive(Debug)]
+struct Sent {
+    kind: Kind,
+    offset: u64,
+    len: u64,
+    /// Somebody waits for it.
+    wanted: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Read,
+    Write,
+    Flush,
+    Trim,
+    Zero,
+}
+
+impl Request {
+    fn kind(&self) -> Kind {
+        match self.command {
+            Command::Read(_) => Kind::Read,
+            Command::Write(_) => Kind::Write,
+            Command::Flush => Kind::Flush,
+            Command::Trim(_) => Kind::Trim,
+            Command::Zero(_) => Kind::Zero,
+        }
+    }
+}
+
+impl Sent {
+    /// To be sent once more; data is what libnbd gave back.
+    fn again(&self, token: u64, data: Vec<u8>) -> Request {
+        let command = match self.kind {
+            Kind::Read => Command::Read(self.len as usize),
+            Kind::Write => Command::Write(data),
+            Kind::Flush => Command::Flush,
+            Kind::Trim => Command::Trim(self.len),
+            Kind::Zero => Command::Zero(self.len),
+        };
+        Request { token, command, offset: self.offset, len: self.len, link: None }
+    }
+
+    /// A write that the server may still do, though nobody waits for it.
+    fn is_stray_in(&self, range: &Range<u64>) -> bool {
+        let writes = !matches!(self.kind, Kind::Read | Kind::Flush);
+        !self.wanted && writes && self.offset < range.end && range.start < self.offset + self.len
+    }
+}
+
+impl State {
+    fn push(&mut self, command: Command, offset: u64, len: u64, link: Option<usize>) -> u64 {
+        let token = self.next;
+        self.next += 1;
+        self.queue.push_back(Request { token, command, offset, len, link });
+        token
+    }
+
+    fn next_of(&mut self, link: usize) -> Option<Request> {
+        let at = self.queue.iter().position(|r| r.link.is_none_or(|l| l == link))?;
+        self.queue.remove(at)
+    }
+
+    fn link_up(&mut self, link: usize) {
+        self.up |= 1 << link;
+        self.away = None;
+    }
+
+    fn link_down(&mut self, link: usize, why: &str) {
+        self.up &= !(1 << link);
+        if self.up == 0 {
+            let since = self.away.take().map_or_else(Instant::now, |(since, _)| since);
+            self.away = Some((since, why.into()));
+        }
+    }
+
+    fn end(&mut self, done: Done, link: usize) {
+        let Some(sent) = self.sent.remove(&done.token) else { return };
+        let writes = !matches!(sent.kind, Kind::Read | Kind::Flush);
+        self.links[link].acknowledged += u64::from(writes && done.result.is_ok());
+        if sent.wanted {
+            let result = match &done.result {
+                Ok(()) => Ok(done.data),
+                Err(e) => Err(io::Error::from_raw_os_error(e.errno())),
+            };
+            self.ended.insert(done.token, result);
+        }
+    }
+
+    /// The connection has ended, and what it wrote may be gone.
+    fn lose(&mut self, link: usize) {
+        let written = &mut self.links[link];
+        self.lost |= written.acknowledged > written.flushed;
+        written.flushed = written.acknowledged;
+        for r in std::mem::take(&mut self.queue) {
+            match r.link {
+                Some(l) if l == link => {
+                    self.ended.insert(r.token, Err(connection_lost()));
+                }
+                _ => self.queue.push_back(r),
+            }
+        }
+    }
+
+    /// They were in flight on a connection that has ended.
+    fn take_back(&mut self, gone: Vec<Done>) {
+        for done in gone {
+            match self.sent.remove(&done.token) {
+                // What it would have told of is what is lost.
+                Some(sent) if sent.kind == Kind::Flush && sent.wanted => {
+                    self.ended.insert(done.token, Err(connection_lost()));
+                }
+                Some(sent) if sent.wanted => {
+                    self.queue.push_front(sent.again(done.token, done.data));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn connection_lost() -> io::Error {
+    io::Error::other("the connection ended before what was written was flushed")
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// The server's answer, or the error by which it is done without one.
+    fn request(&self, command: Command, offset: u64, len: u64) -> io::Result<Vec<u8>> {
+        let began = Instant::now();
+        let range = offset..offset + len;
+        let mut state = self.state();
+        while state.sent.values().any(|sent| sent.is_stray_in(&range)) {
+            state = self.wait(state, began)?;
+        }
+        let token = state.push(command, offset, len, None);
+        let up: Vec<usize> = (0..LINKS).filter(|l| state.up >> l & 1 != 0).collect();
+        drop(state);
+        if !up.is_empty() {
+            // Any of them: one that is busy takes the request when it is less so.
+            self.kicks[up[token as usize % up.len()]].kick();
+        }
+        self.answer(token, began)
+    }
+
+    fn answer(&self, token: u64, began: Instant) -> io::Result<Vec<u8>> {
+        let mut state = self.state();
+        loop {
+            if let Some(result) = state.ended.remove(&token) {
+                return result;
+            }
+            state = match self.wait(state, began) {
+                Ok(state) => state,
+                Err(e) => {
+                    self.forget(token);
+                    return Err(e);
+                }
+            };
+        }
+    }
+
+    /// By each link that has something to flush.
+    fn flush(&self) -> io::Result<()> {
+        let began = Instant::now();
+        let mut state = self.state();
+        if std::mem::take(&mut state.lost) {
+            return Err(connection_lost());
+        }
+        let written = state.links;
+        let dirty = (0..LINKS).filter(|&l| written[l].acknowledged > written[l].flushed);
+        let flushes: Vec<(usize, u64)> =
+            dirty.map(|l| (l, state.push(Command::Flush, 0, 0, Some(l)))).collect();
+        drop(state);
+        if flushes.is_empty() {
+            return self.request(Command::Flush, 0, 0).map(|_| ());
+        }
+        flushes.iter().for_each(|&(link, _)| self.kicks[link].kick());
+        let answers: Vec<_> = flushes.iter().map(|&(_, token)| self.answer(token, began)).collect();
+        let mut state = self.state();
+        // One that ended meanwhile may have written before this flush.
+        let lost = std::mem::take(&mut state.lost);
+        for (&(link, _), answer) in flushes.iter().zip(answers) {
+            answer?;
+            let flushed = &mut state.links[link].flushed;
+            *flushed = written[link].acknowledged.max(*flushed);
+        }
+        match lost {
+            true => Err(connection_lost()),
+            false => Ok(()),
+        }
+    }
+
+    /// Until something has changed.
+    fn wait<'a>(
+        &'a self,
+        state: MutexGuard<'a, State>,
+        began: Instant,
+    ) -> io::Result<MutexGuard<'a, State>> {
+        if state.given_up {
+            return Err(Errno::CANCELED.into());
+        }
+        let Some(limit) = self.away.limit() else {
+            return Ok(self.changed.wait(state).unwrap_or_else(|e| e.into_inner()));
+        };
+        let left = limit.saturating_sub(began.elapsed());
+        if left.is_zero() {
+            let why = state.away.as_ref().map_or("it does not answer", |(_, why)| why);
+            let text = format!("{}: away for {} s: {why}", self.uri, limit.as_secs());
+            return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+        }
+        Ok(self.changed.wait_timeout(state, left).unwrap_or_else(|e| e.into_inner()).0)
+    }
+
+    fn forget(&self, token: u64) {
+        let mut state = self.state();
+        state.queue.retain(|r| r.token != token);
+        state.ended.remove(&token);
+        if let Some(sent) = state.sent.get_mut(&token) {
+            sent.wanted = false;
+        }
+    }
+
+    fn end(&self, give_up: bool) {
+        let mut state = self.state();
+        state.given_up = true;
+        state.stop |= !give_up;
+        drop(state);
+        self.changed.notify_all();
+        self.kicks.iter().for_each(Kick::kick);
+    }
+}
+
+// --- a link ------------------------------------------------------------------
+
+struct Link {
+    shared: Arc<Shared>,
+    number: usize,
+    /// What the export was when the origin was opened.
+    export: Option<Export>,
+}
+
+impl Link {
+    /// `first` is told how the first connection went; without one there is no second.
+    fn run(mut self, mut first: Option<SyncSender<std::result::Result<Export, Failure>>>) {
+        let mut pause = PAUSE_MIN;
+        while !self.shared.state().stop {
+            let why = match self.connect() {
+                Ok((connection, export)) => {
+                    self.export.get_or_insert(export);
+                    if let Some(first) = first.take() {
+                        let _ = first.send(Ok(export));
+                    }
+                    pause = PAUSE_MIN;
+                    match self.fits(&export) {
+                        Ok(()) => self.serve(connection),
+                        Err(why) => why,
+                    }
+                }
+                Err(e) => {
+                    if let Some(first) = first.take() {
+                        let _ = first.send(Err(e));
+                        return;
+                    }
+                    e.to_string()
+                }
+            };
+            let mut state = self.shared.state();
+            state.link_down(self.number, &why);
+            let stop = state.stop;
+            drop(state);
+            self.shared.changed.notify_all();
+            if !stop {
+                self.shared.kicks[self.number].wait(pause);
+                pause = (pause * 2).min(PAUSE_MAX);
+            }
+        }
+    }
+
+    fn connect(&self) -> std::result::Result<(Connection, Export), Failure> {
+        let failure = |text: &str| Failure::Nbd { text: text.into(), errno: 0 };
+        let mut connection = Connection::begin(&self.shared.uri)?;
+        let limit = self.shared.away.limit().map_or(CONNECT, |limit| limit.min(CONNECT));
+        let deadline = Instant::now() + limit;
+        while !connection.is_up() {
+            if connection.is_down() {
+                return Err(failure("the server closed the connection"));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.shared.state().stop {
+                return Err(failure(&format!("no answer in {limit:?}")));
+            }
+            self.wait(&mut connection, Some(left))?;
+        }
+        let export = connection.export()?;
+        Ok((connection, export))
+    }
+
+    /// Is it still what it was?  What has grown is used as it was.
+    fn fits(&self, now: &Export) -> std::result::Result<(), String> {
+        let was = self.export.as_ref().unwrap_or(now);
+        self.shared.state().size_now = Some(now.size_bytes);
+        if now.size_bytes < was.size_bytes {
+            return Err(format!("it has {} bytes now, of {}", now.size_bytes, was.size_bytes));
+        }
+        if now.read_only && !was.read_only {
+            return Err("it is read-only now".into());
+        }
+        if was.multi_conn && !now.multi_conn {
+            return Err("a flush of it is of one connection alone now".into());
+        }
+        if (was.can_flush && !now.can_flush) || now.block_min > was.block_min.max(512) {
+            return Err("its server cannot do what it could".into());
+        }
+        Ok(())
+    }
+
+    /// Until the connection ends; why.
+    fn serve(&self, mut connection: Connection) -> String {
+        self.shared.state().link_up(self.number);
+        loop {
+            // After whatever took the kick, and before the wait for the next.
+            if self.shared.state().stop {
+                return "it is let go of".into();
+            }
+            let mut down = self.send(&mut connection);
+            for done in connection.ended() {
+                let gone = matches!(&done.result, Err(e) if e.errno() == SHUTDOWN);
+                down |= gone || connection.is_down();
+                let mut state = self.shared.state();
+                match down && done.result.is_err() {
+                    true => state.take_back(vec![done]),
+                    false => state.end(done, self.number),
+                }
+                drop(state);
+                self.shared.changed.notify_all();
+            }
+            let found = match down || connection.is_down() {
+                true => Err("the server closed the connection".to_string()),
+                false => self.wait(&mut connection, None).map_err(|e| e.to_string()),
+            };
+            if let Err(why) = found {
+                self.lost(connection);
+                return why;
+            }
+        }
+    }
+
+    /// From the queue, as much as may be in flight.  True: the connection is no good.
+    fn send(&self, connection: &mut Connection) -> bool {
+        while connection.in_flight() < DEPTH && !connection.is_down() {
+            let mut state = self.shared.state();
+            let Some(r) = state.next_of(self.number) else { break };
+            let (kind, token) = (r.kind(), r.token);
+            let sent = Sent { kind, offset: r.offset, len: r.len, wanted: true };
+            state.sent.insert(token, sent);
+            drop(state);
+            if let Err(done) = connection.submit(token, r.command, r.offset) {
+                let down = connection.is_down();
+                let mut state = self.shared.state();
+                match down {
+                    true => state.take_back(vec![done]),
+                    false => state.end(done, self.number),
+                }
+                drop(state);
+                self.shared.changed.notify_all();
+            }
+        }
+        connection.is_down()
+    }
+
+    /// All that was in flight goes back, and what was acknowledged may be gone.
+    fn lost(&self, connection: Connection) {
+        let gone = connection.close();
+        let mut state = self.shared.state();
+        state.lose(self.number);
+        state.take_back(gone);
+        drop(state);
+        self.shared.changed.notify_all();
+        // Those that are up take over what is in the queue.
+        self.shared.kicks.iter().for_each(Kick::kick);
+    }
+
+    /// For the server, or for a request.
+    fn wait(
+        &self,
+        connection: &mut Connection,
+        limit: Option<Duration>,
+    ) -> std::result::Result<(), Failure> {
+        let kick = &self.shared.kicks[self.number];
+        let want = connection.direction();
+        let mut flags = PollFlags::empty();
+        flags.set(PollFlags::IN, want.read);
+        flags.set(PollFlags::OUT, want.write);
+        let timeout = limit
+            .map(|l| Timespec { tv_sec: l.as_secs() as i64, tv_nsec: i64::from(l.subsec_nanos()) });
+        let found = {
+            let Some(fd) = connection.fd() else {
+                return Err(Failure::Nbd { text: "it has no socket".into(), errno: 0 });
+            };
+            let mut fds = [
+                PollFd::from_borrowed_fd(fd, flags),
+                PollFd::from_borrowed_fd(kick.fd(), PollFlags::IN),
+            ];
+            // INTR or whatever: the caller looks either way.
+            let _ = rustix::event::poll(&mut fds, timeout.as_ref());
+            if !fds[1].revents().is_empty() {
+                let _ = rustix::io::read(kick.fd().as_fd(), &mut [0u8; 8]);
+            }
+            let got = fds[0].revents();
+            let ended = got.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL);
+            Direction {
+                read: got.contains(PollFlags::IN) || ended,
+                write: got.contains(PollFlags::OUT) || ended,
+            }
+        };
+        connection.notify(found)
+    }
+}
+
+// --- the origin --------------------------------------------------------------
+
+impl NbdOrigin {
+    /// Connects to the export; `nbd://HOST[:PORT]/EXPORT` or
+    /// `nbd+unix:///EXPORT?socket=PATH`.
+    pub fn open(uri: &str, read_only: bool, away: Away) -> Result<NbdOrigin> {
+        let unsuitable = |what: String, way_out: &str| Error::Unsuitable {
+            path: uri.into(),
+            what,
+            way_out: way_out.into(),
+        };
+        let system = |e| Error::system(uri.as_ref(), "connecting to it", e);
+        let kicks = (0..LINKS).map(|_| Kick::new()).collect::<io::Result<_>>().map_err(system)?;
+        let state = Mutex::default();
+        let shared = Shared { uri: uri.into(), away, state, changed: Condvar::new(), kicks };
+        let mut threads = Threads { shared: Arc::new(shared), links: Vec::new() };
+        let (tell, told) = sync_channel(1);
+        threads.start(None, Some(tell)).map_err(system)?;
+        let ended = || Failure::Nbd { text: "its thread ended".into(), errno: 0 };
+        let export = told.recv().unwrap_or_else(|_| Err(ended())).map_err(|e| match e {
+            Failure::NoLibrary(e) => Error::Unsupported {
+                path: uri.into(),
+                cause: format!("libnbd is needed for it, and cannot be used: {e}"),
+                way_out: "install it (Debian: apt install libnbd0)".into(),
+            },
+            e => unsuitable(
+                format!("not to be reached: {e}"),
+                "see that its server runs, and serves this export",
+            ),
+        })?;
+        let logical_block = match export.block_min {
+            0..=512 => 512,
+            513..=4096 => 4096,
+            least => {
+                return Err(unsuitable(
+                    format!("served in blocks of {least} bytes"),
+                    "serve it in blocks of 512 or 4096",
+                ))
+            }
+        };
+        if export.read_only && !read_only {
+            return Err(unsuitable("read-only".into(), "serve it writable"));
+        }
+        if !export.can_flush && !read_only {
+            return Err(unsuitable(
+                "served without flushes, so nothing that is written there is known to last".into(),
+                "use a server, or a plugin of it, that can flush",
+            ));
+        }
+        for _ in 1..if export.multi_conn { LINKS } else { 1 } {
+            threads.start(Some(export), None).map_err(system)?;
+        }
+        let (shared, threads) = threads.keep();
+        Ok(NbdOrigin { shared, export, logical_block, threads })
+    }
+
+    fn most(&self) -> u64 {
+        match self.export.block_max {
+            0 => MOST,
+            most => most.min(MOST).max(u64::from(self.logical_block)),
+        }
+    }
+
+    /// In pieces that the server takes.
+    fn ranges(
+        &self,
+        (offset, len): (u64, u64),
+        most: u64,
+        mut each: impl FnMut(u64, u64) -> io::Result<()>,
+    ) -> io::Result<()> {
+        check_range(self.size_bytes(), offset, len)?;
+        let (mut at, end) = (offset, offset + len);
+        while at < end {
+            let n = (end - at).min(most);
+            each(at, n)?;
+            at += n;
+        }
+        Ok(())
+    }
+
+    fn write_zero_bytes(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.ranges((offset, len), self.most(), |at, n| {
+            self.shared.request(Command::Write(vec![0; n as usize]), at, n).map(|_| ())
+        })
+    }
+}
+
+/// The links, until the origin has them; dropped before, they end.
+struct Threads {
+    shared: Arc<Shared>,
+    links: Vec<JoinHandle<()>>,
+}
+
+impl Threads {
+    fn start(
+        &mut self,
+        export: Option<Export>,
+        first: Option<SyncSender<std::result::Result<Export, Failure>>>,
+    ) -> io::Result<()> {
+        let link = Link { shared: self.shared.clone(), number: self.links.len(), export };
+        let thread = std::thread::Builder::new().name("fby-nbd".into());
+        self.links.push(thread.spawn(move || link.run(first))?);
+        Ok(())
+    }
+
+    fn keep(mut self) -> (Arc<Shared>, Vec<JoinHandle<()>>) {
+        (self.shared.clone(), std::mem::take(&mut self.links))
+    }
+}
+
+fn end(shared: &Shared, links: &mut Vec<JoinHandle<()>>) {
+    if !links.is_empty() {
+        shared.end(false);
+    }
+    for link in links.drain(..) {
+        let _ = link.join();
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        end(&self.shared, &mut self.links);
+    }
+}
+
+impl Drop for NbdOrigin {
+    fn drop(&mut self) {
+        end(&self.shared, &mut self.threads);
+    }
+}
+
+impl Origin for NbdOrigin {
+    fn size_bytes(&self) -> u64 {
+        let block = u64::from(self.logical_block);
+        self.export.size_bytes / block * block
+    }
+
+    fn logical_block(&self) -> u32 {
+        self.logical_block
+    }
+
+    /// NBD knows no id of an export: the URI is its name.
+    fn identity(&self) -> String {
+        let crc = |seed| forebay_engine::sys::crc32c(seed, self.shared.uri.as_bytes());
+        join_identity(&format!("nbd:{:08x}{:08x}", crc(0), crc(1)), &self.shared.uri)
+    }
+
+    fn changed(&self) -> Option<String> {
+        let (now, was) = (self.shared.state().size_now?, self.export.size_bytes);
+        (now != was).then(|| format!("has {now} bytes, and had {was} when it was attached"))
+    }
+
+    fn away(&self) -> Option<String> {
+        let state = self.shared.state();
+        let (since, why) = state.away.as_ref()?;
+        let waiting = state.queue.len();
+        let then = match self.shared.away.limit() {
+            Some(limit) => format!("fail after {} s", limit.as_secs()),
+            None => "wait for it".into(),
+        };
+        Some(format!("for {} s, {why}; {waiting} requests {then}", since.elapsed().as_secs()))
+    }
+
+    fn info(&self) -> OriginInfo {
+        let up = self.shared.state().up.count_ones();
+        OriginInfo {
+            name: self.shared.uri.clone(),
+            method: format!("NBD, {up} of {} connections", self.threads.len()),
+            note: String::new(),
+        }
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.ranges((offset, buf.len() as u64), self.most(), |at, n| {
+            let data = self.shared.request(Command::Read(n as usize), at, n)?;
+            let start = (at - offset) as usize;
+            buf[start..start + n as usize].copy_from_slice(&data);
+            Ok(())
+        })
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.ranges((offset, data.len() as u64), self.most(), |at, n| {
+            let start = (at - offset) as usize;
+            let piece = data[start..start + n as usize].to_vec();
+            self.shared.request(Command::Write(piece), at, n).map(|_| ())
+        })
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.shared.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        if !self.export.can_trim {
+            return Ok(());
+        }
+        self.ranges((offset, len), RANGE_MOST, |at, n| {
+            self.shared.request(Command::Trim(n), at, n).map(|_| ())
+        })
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> io::Result<()> {
+        if !self.export.can_zero {
+            return self.write_zero_bytes(offset, len);
+        }
+        self.ranges((offset, len), RANGE_MOST, |at, n| {
+            match self.shared.request(Command::Zero(n), at, n) {
+                Err(e) if e.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()) => {
+                    self.write_zero_bytes(at, n)
+                }
+                result => result.map(|_| ()),
+            }
+        })
+    }
+
+    fn write_zeroes_is_fast(&self) -> bool {
+        self.export.can_zero
+    }
+
+    fn give_up(&self) {
+        self.shared.end(true);
+    }
+}

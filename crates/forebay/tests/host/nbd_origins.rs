@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Exports of NBD servers as origins: nbdkit's and QEMU's, which are killed, stand still,
+//! shrink and fail.
+
+use std::ops::ControlFlow;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{kill_process, Pid, Signal};
+
+use crate::common::*;
+use forebay::*;
+
+const MIB: u64 = 1 << 20;
+/// Far longer than anything here takes, so that a test that fails ends.
+const LIMIT: Duration = Duration::from_secs(60);
+const SOON: Away = Away { when: WhenAway::Error, limit: Duration::from_millis(400) };
+const LATE: Away = Away { when: WhenAway::Error, limit: LIMIT };
+const NEVER: Away = Away { when: WhenAway::Wait, limit: LIMIT };
+
+/// A server and its socket; killed when it goes.
+struct Server {
+    child: Child,
+    socket: PathBuf,
+}
+
+impl Server {
+    fn start(dir: &Dir, program: &str, arguments: &[&str]) -> Server {
+        let socket = dir.path("socket");
+        let _ = std::fs::remove_file(&socket);
+        let mut command = Command::new(program);
+        match program {
+            "nbdkit" => command.args(["-f", "--exit-with-parent", "-U"]).arg(&socket),
+            _ => command.arg("-t").arg("-k").arg(&socket),
+        };
+        let child = command.args(arguments).stdout(Stdio::null()).spawn();
+        let child = child.unwrap_or_else(|e| panic!("{program}, see scripts/need: {e}"));
+        let began = Instant::now();
+        while !socket.exists() {
+            assert!(began.elapsed() < LIMIT, "{program} does not start");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Server { child, socket }
+    }
+
+    /// Of a file, which has what was flushed, and nothing else if the server is killed.
+    fn volatile(dir: &Dir, file: &Path) -> Server {
+        Server::start(dir, "nbdkit", &["--filter=cache", "file", file.to_str().unwrap()])
+    }
+
+    /// Of a file.
+    fn of_file(dir: &Dir, file: &Path) -> Server {
+        Server::start(dir, "nbdkit", &["file", file.to_str().unwrap()])
+    }
+
+    fn uri(&self) -> String {
+        format!("nbd+unix:///?socket={}", self.socket.display())
+    }
+
+    fn open(&self, away: Away) -> Result<Box<dyn Origin>> {
+        open_origin(self.uri().as_ref(), false, away)
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// All of its threads.
+    fn stop(&self) {
+        self.signal(Signal::STOP);
+        let tasks = format!("/proc/{}/task", self.child.id());
+        let stopped = |task: std::io::Result<std::fs::DirEntry>| {
+            let stat = std::fs::read_to_string(task.unwrap().path().join("stat"));
+            stat.is_ok_and(|s| s.rsplit_once(") ").is_some_and(|(_, s)| s.starts_with('T')))
+        };
+        let began = Instant::now();
+        while !std::fs::read_dir(&tasks).unwrap().all(stopped) {
+            assert!(began.elapsed() < LIMIT, "it goes on");
+        }
+    }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn page(fill: u8) -> Vec<u8> {
+    vec![fill; 4096]
+}
+
+fn read_page(origin: &dyn Origin, offset: u64) -> Vec<u8> {
+    let mut got = vec![0xee; 4096];
+    origin.read_at(&mut got, offset).unwrap();
+    got
+}
+
+#[test]
+fn what_is_written_is_on_the_export() {
+    let dir = Dir::new("nbd");
+    let file = dir.file("disk", 8 * MIB + 100);
+    let raw = ["-f", "raw", "-e", "8", file.to_str().unwrap()];
+    for server in ["nbdkit", "qemu-nbd"] {
+        let server = match server {
+            "nbdkit" => Server::of_file(&dir, &file),
+            _ => Server::start(&dir, "qemu-nbd", &raw),
+        };
+        let origin = server.open(LATE).unwrap();
+        assert_eq!((origin.size_bytes() / 4096, origin.logical_block()), (2048, 512));
+        assert_eq!(origin.changed(), None);
+        // Longer than a request may be.
+        let data: Vec<u8> = (0..5 * MIB).map(|i| (i / 512 % 251) as u8).collect();
+        origin.write_at(&data, MIB + 512).unwrap();
+        origin.write_zeroes(2 * MIB, MIB).unwrap();
+        origin.discard(7 * MIB, 4096).unwrap();
+        origin.flush().unwrap();
+        let mut want = vec![0; 8 * MIB as usize];
+        want[MIB as usize + 512..][..data.len()].copy_from_slice(&data);
+        want[2 * MIB as usize..3 * MIB as usize].fill(0);
+        let mut got = vec![0xee; want.len() - MIB as usize];
+        origin.read_at(&mut got, 0).unwrap();
+        assert!(got == want[..got.len()], "{}", server.uri());
+        assert!(std::fs::read(&file).unwrap()[..got.len()] == got, "{}", server.uri());
+        assert!(origin.read_at(&mut got, 2 * MIB).is_err(), "beyond the end");
+        let (id, place) =
+            origin.identity().split_once('|').map(|(i, p)| (i.len(), p.to_owned())).unwrap();
+        assert_eq!((id, place), (20, server.uri()));
+    }
+}
+
+/// The server of a volume is killed and started again while it is drained, and loses what
+/// it had not flushed: what was acknowledged reaches the export.
+#[test]
+fn a_server_that_dies_loses_nothing() {
+    let dir = Dir::new("nbd-dies");
+    let file = dir.file("disk", 16 * MIB);
+    let mut server = Server::volatile(&dir, &file);
+    let pool = open(&dir.pool(200));
+    pool.volume_add(&NewVolume {
+        name: "v".into(),
+        origin: server.uri().into(),
+        ..Default::default()
+    })
+    .unwrap();
+    let options =
+        AttachOptions { away: NEVER, round_pages: defaults::ROUND_PAGES_MIN, ..Default::default() };
+    let volume = pool.attach("v", &options).unwrap();
+    let mut rng = Rng::new(1);
+    let mut want = vec![0u8; 16 * MIB as usize];
+    for round in 0..6 {
+        for n in 0..300u64 {
+            let at = rng.below(4096) as usize * 4096;
+            want[at..at + 4096].fill((round * 40 + n % 40) as u8 + 1);
+            volume.write_at(&want[at..at + 4096], at as u64).unwrap();
+        }
+        std::thread::scope(|s| {
+            // It may be told of the flush that failed.
+            s.spawn(|| volume.drain(&mut |_| ControlFlow::Continue(())).is_ok());
+            std::thread::sleep(Duration::from_millis(rng.below(30)));
+            server.kill();
+            // Not at once: requests are to wait for it.
+            std::thread::sleep(Duration::from_millis(60));
+            server = Server::volatile(&dir, &file);
+        });
+    }
+    let began = Instant::now();
+    // A client is told first of what may be lost since before it was attached.
+    let settled = || volume.flush().and_then(|()| volume.drain(&mut |_| ControlFlow::Continue(())));
+    while let Err(e) = settled() {
+        assert!(began.elapsed() < LIMIT, "{e}");
+    }
+    assert_sound(&pool);
+    assert!(std::fs::read(&file).unwrap() == want);
+    volume.detach().unwrap();
+    pool.close().unwrap();
+}
+
+/// Writes that a server took and that no flush covers may be gone with it.
+#[test]
+fn the_flush_after_a_server_died_fails_once() {
+    let dir = Dir::new("nbd-flush");
+    let file = dir.file("disk", MIB);
+    let mut server = Server::of_file(&dir, &file);
+    let origin = server.open(LATE).unwrap();
+    let flush = |what: &str| match origin.flush() {
+        Ok(()) => true,
+        Err(e) => {
+            assert!(e.to_string().contains("connection ended before"), "{what}: {e}");
+            false
+        }
+    };
+    origin.write_at(&page(1), 0).unwrap();
+    assert!(flush("with nothing wrong"));
+    server.kill();
+    server = Server::of_file(&dir, &file);
+    assert_eq!(read_page(origin.as_ref(), 0), page(1));
+    assert!(flush("all was flushed before it died"));
+    for n in 0..8 {
+        origin.write_at(&page(2 + n), u64::from(n) * 4096).unwrap();
+    }
+    server.kill();
+    server = Server::of_file(&dir, &file);
+    assert_eq!(read_page(origin.as_ref(), 0), page(2));
+    assert!(!flush("and now not"));
+    assert!(flush("told once"));
+    drop(server);
+}
+
+/// It stands still: requests fail after a while, and when it goes on, what was given up
+/// does not come after what was written since.
+#[test]
+fn a_server_that_stands_still_holds_nobody_for_ever() {
+    let dir = Dir::new("nbd-stopped");
+    let file = dir.file("disk", MIB);
+    let server = Server::of_file(&dir, &file);
+    let origin = server.open(SOON).unwrap();
+    origin.write_at(&page(1), 0).unwrap();
+    server.stop();
+    for what in ["a write", "a write of the same place", "a read", "a flush"] {
+        let began = Instant::now();
+        let result = match what {
+            "a read" => origin.read_at(&mut page(0), 8192),
+            "a flush" => origin.flush(),
+            _ => origin.write_at(&page(2), 0),
+        };
+        let e = result.unwrap_err().to_string();
+        assert!(e.contains("away for") && e.contains("does not answer"), "{what}: {e}");
+        assert!(began.elapsed() < LIMIT / 2, "{what}");
+    }
+    std::thread::scope(|s| {
+        let waits = s.spawn(|| loop {
+            if origin.write_at(&page(3), 0).is_ok() {
+                return;
+            }
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        server.signal(Signal::CONT);
+        waits.join().unwrap();
+    });
+    assert_eq!(read_page(origin.as_ref(), 0), page(3));
+    origin.flush().unwrap();
+    drop(origin);
+    assert_eq!(std::fs::read(&file).unwrap()[..4096], page(3));
+}
+
+/// A volume whose server is away can be detached, and keeps its data.
+#[test]
+fn giving_up_ends_what_waits() {
+    let dir = Dir::new("nbd-gone");
+    let file = dir.file("disk", MIB);
+    let mut server = Server::of_file(&dir, &file);
+    let pool = open(&dir.pool(30));
+    let new = NewVolume { name: "v".into(), origin: server.uri().into(), ..Default::default() };
+    pool.volume_add(&new).unwrap();
+    let attach = || pool.attach("v", &AttachOptions { away: NEVER, ..Default::default() }).unwrap();
+    let volume = attach();
+    volume.write_at(&page(7), 4096).unwrap();
+    server.kill();
+    let deadline = Instant::now() + Duration::from_millis(500);
+    let drained = volume.drain(&mut |_| match Instant::now() < deadline {
+        true => ControlFlow::Continue(()),
+        false => ControlFlow::Break(()),
+    });
+    assert!(drained.is_err() || pool.volume_info("v").unwrap().cached_bytes > 0);
+    let v = pool.volume_info("v").unwrap();
+    let (away, origin) = (v.origin_away.unwrap(), v.origin.unwrap());
+    assert!(away.contains("requests wait for it") && origin.method.contains("0 of"), "{away}");
+    volume.detach().unwrap();
+    server = Server::of_file(&dir, &file);
+    let volume = attach();
+    drain(&volume);
+    volume.detach().unwrap();
+    pool.close().unwrap();
+    assert_eq!(std::fs::read(&file).unwrap()[4096..8192], page(7));
+    drop(server);
+}
+
+#[test]
+fn an_export_that_shrank_is_not_written_to() {
+    let dir = Dir::new("nbd-shrank");
+    let (file, small) = (dir.file("disk", MIB), dir.file("small", MIB / 2));
+    let mut server = Server::of_file(&dir, &file);
+    let origin = server.open(SOON).unwrap();
+    origin.write_at(&page(1), 0).unwrap();
+    server.kill();
+    server = Server::of_file(&dir, &small);
+    let e = origin.write_at(&page(2), 0).unwrap_err().to_string();
+    assert!(e.contains("it has 524288 bytes now, of 1048576"), "{e}");
+    let changed = origin.changed().unwrap();
+    assert!(changed.contains("has 524288 bytes, and had 1048576"), "{changed}");
+    assert!(std::fs::read(&small).unwrap().iter().all(|b| *b == 0));
+    server.kill();
+    server = Server::of_file(&dir, &file);
+    let began = Instant::now();
+    while origin.write_at(&page(2), 0).is_err() {
+        assert!(began.elapsed() < LIMIT);
+    }
+    assert_eq!(origin.changed(), None);
+    drop(server);
+}
+
+/// A server of shell commands whose answers are files of the directory.
+fn scripted(dir: &Dir, more: &[&str]) -> Server {
+    let file = dir.path("disk").display().to_string();
+    let ask = |what: &str| {
+        let no = dir.path(what).display().to_string();
+        format!("if [ -e {no} ]; then echo EIO {what} fails >&2; exit 1; fi")
+    };
+    let pread = format!(
+        "pread={}; dd if={file} iflag=skip_bytes,count_bytes skip=$4 count=$3 status=none",
+        ask("reads")
+    );
+    let pwrite = format!(
+        "pwrite={}; dd of={file} oflag=seek_bytes conv=notrunc seek=$4 status=none",
+        ask("writes")
+    );
+    let flush = format!("flush={}; exit 0", ask("flushes"));
+    let mut arguments = vec!["eval", "get_size=echo 1048576", "can_write=exit 0", &pread, &pwrite];
+    if !more.contains(&"can_flush=exit 3") {
+        arguments.extend(["can_flush=exit 0", &flush]);
+    }
+    arguments.extend(more);
+    Server::start(dir, "nbdkit", &arguments)
+}
+
+#[test]
+fn errors_of_the_server_are_passed_on() {
+    let dir = Dir::new("nbd-errors");
+    dir.file("disk", MIB);
+    let server = scripted(&dir, &[]);
+    let origin = server.open(LATE).unwrap();
+    origin.write_at(&page(1), 0).unwrap();
+    // It can neither zero nor trim: the one is done by writing, the other not at all.
+    origin.write_zeroes(0, 512).unwrap();
+    origin.discard(0, 4096).unwrap();
+    assert_eq!(read_page(origin.as_ref(), 0)[510..514], [0, 0, 1, 1]);
+    for what in ["reads", "writes", "flushes"] {
+        let no = dir.file(what, 0);
+        let result = match what {
+            "reads" => origin.read_at(&mut page(0), 0),
+            "writes" => origin.write_at(&page(2), 0),
+            _ => origin.flush(),
+        };
+        assert_eq!(result.unwrap_err().raw_os_error(), Some(5), "{what}");
+        std::fs::remove_file(no).unwrap();
+        assert_eq!(read_page(origin.as_ref(), 0)[510..514], [0, 0, 1, 1], "{what}");
+        origin.flush().unwrap();
+    }
+}
+
+#[test]
+fn what_cannot_be_an_origin_is_refused_by_name() {
+    let dir = Dir::new("nbd-refused");
+    let refused = |result: Result<Box<dyn Origin>>, why: &[&str]| {
+        let e = result.map(|_| ()).unwrap_err().to_string();
+        assert!(e.starts_with("nbd") && why.iter().all(|w| e.contains(w)), "{why:?}: {e}");
+    };
+    let socket = dir.path("nobody").display().to_string();
+    let uri = format!("nbd+unix:///?socket={socket}");
+    refused(open_origin(uri.as_ref(), false, LATE), &["not to be reached", "No such file"]);
+    // It listens and never answers.
+    let _listener = UnixListener::bind(&socket).unwrap();
+    let began = Instant::now();
+    refused(open_origin(uri.as_ref(), false, SOON), &["no answer in 400ms"]);
+    assert!(began.elapsed() < LIMIT / 2);
+    refused(
+        open_origin("nbd://localhost:1/x".as_ref(), false, LATE),
+        &["not to be reached", "refused"],
+    );
+
+    dir.file("disk", MIB);
+    for (more, why) in [
+        (&["can_flush=exit 3"][..], "without flushes"),
+        (
+            &["--filter=blocksize-policy", "blocksize-minimum=8192", "blocksize-preferred=8192"],
+            "blocks of 8192",
+        ),
+        (&["-r"], "read-only"),
+    ] {
+        let server = scripted(&dir, more);
+        refused(server.open(LATE), &[why]);
+        if why == "read-only" {
+            let origin = open_origin(server.uri().as_ref(), true, LATE).unwrap();
+            assert_eq!(read_page(origin.as_ref(), 0), page(0));
+        }
+    }
+    let server = scripted(&dir, &["--filter=blocksize-policy", "blocksize-minimum=4096"]);
+    assert_eq!(server.open(LATE).unwrap().logical_block(), 4096);
+    let file = dir.file("disk", MIB);
+    let server = Server::of_file(&dir, &file);
+    let wrong = server.uri().replace("///", "///other%20name");
+    let origin = open_origin(wrong.as_ref(), false, LATE).unwrap();
+    assert!(origin.identity().ends_with(&wrong), "nbdkit serves one export by any name");
+}
