@@ -26,7 +26,8 @@ const HOME: &str = "FOREBAY_TEST_LOG_HOME";
 const THREADS: u64 = 3;
 const ROUNDS: u64 = 6;
 const WORDS: usize = 6;
-const RECORD: usize = WORDS * 8 + LOG_HEADER_BYTES;
+/// A part of a page, at whose end SIGKILL may cut a write off.
+const RECORD: usize = 256;
 /// What a record is: of an entry, or of what is noted else.
 const ENTRY: u64 = 1;
 const SYNC_BEGINS: u64 = 2;
@@ -44,6 +45,7 @@ impl Notes {
     fn add(&self, words: [u64; WORDS], header: &LogHeader) {
         let mut record: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
         record.extend(header.to_bytes());
+        record.resize(RECORD, 0);
         (&self.0).write_all(&record).unwrap();
     }
 }
@@ -54,7 +56,10 @@ fn notes(dir: &Path, name: &str) -> Vec<Note> {
     let bytes = std::fs::read(dir.join(name)).unwrap_or_default();
     let note = |record: &[u8]| {
         let word = |i: usize| u64::from_le_bytes(record[i * 8..][..8].try_into().unwrap());
-        (std::array::from_fn(word), LogHeader::from_bytes(&record[WORDS * 8..]).unwrap())
+        (
+            std::array::from_fn(word),
+            LogHeader::from_bytes(&record[WORDS * 8..][..LOG_HEADER_BYTES]).unwrap(),
+        )
     };
     let records = bytes.chunks_exact(RECORD);
     assert!(records.remainder().is_empty(), "{name} is torn");
