@@ -42,7 +42,8 @@ pub enum ReplayEnd {
     #[default]
     Complete,
     /// An entry is missing, or damaged: what depends on it is not replayed.  Or all that
-    /// there is was replayed, and the pool knows of something that is not there.
+    /// there is was replayed, and the pool knows of something that is not there, or of two
+    /// that have one name.
     Missing,
     /// By the consumer.
     Stopped,
@@ -100,9 +101,11 @@ impl ReplayReport {
     /// `info`: of the log.
     pub(crate) fn of(outcome: &Outcome, info: &RawInfo) -> ReplayReport {
         let incomplete = incomplete(info);
+        // Of two of one name one was appended, and neither is taken.
+        let lost = info.missing > 0 || incomplete || outcome.twins > 0;
         ReplayReport {
             end: match outcome.end {
-                sys::FBY_LOG_COMPLETE if info.missing > 0 || incomplete => ReplayEnd::Missing,
+                sys::FBY_LOG_COMPLETE if lost => ReplayEnd::Missing,
                 sys::FBY_LOG_COMPLETE => ReplayEnd::Complete,
                 sys::FBY_LOG_MISSING => ReplayEnd::Missing,
                 _ => ReplayEnd::Stopped,

@@ -10,6 +10,8 @@ use std::path::Path;
 use crate::common::*;
 use forebay::*;
 
+/// In the superblock.
+const POOL_UUID_AT: usize = 40;
 const ENTRIES: [&str; 3] = ["first-entry", "second-entry", "third-entry"];
 
 fn made(dir: &Dir) {
@@ -47,10 +49,25 @@ fn zero_chunk(bytes: &mut [u8]) {
     bytes[at..at + 512 + 128].fill(0);
 }
 
+fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
+    let step = |crc: u32, _| (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg());
+    !bytes.iter().fold(!seed, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), step))
+}
+
+/// The last entry has the name of the one before it, and says the same of those before.
+fn two_of_one_name(bytes: &mut [u8]) {
+    let (second, third) = (header_at(bytes, ENTRIES[1]), header_at(bytes, ENTRIES[2]));
+    bytes.copy_within(second + 32..second + 80, third + 32);
+    let uuid = POOL_UUID_AT..POOL_UUID_AT + 16;
+    let crc = crc32c(crc32c(0, &bytes[uuid]), &bytes[third..third + 124]);
+    bytes[third + 124..third + 128].copy_from_slice(&crc.to_le_bytes());
+}
+
 /// What is done, and which entries come all the same.
 type Row = (&'static str, fn(&mut [u8]), &'static [&'static str]);
 
 const ROWS: &[Row] = &[
+    ("two of one name", two_of_one_name, &["first-entry"]),
     ("the last entry", |bytes| zero_header(bytes, 2), &["first-entry", "second-entry"]),
     ("the last two", |bytes| (1..3).for_each(|n| zero_header(bytes, n)), &["first-entry"]),
     ("all", |bytes| (0..3).for_each(|n| zero_header(bytes, n)), &[]),
@@ -80,6 +97,7 @@ fn a_replay_that_misses_entries_is_never_complete() {
             assert!(!check.logs[0].is_ok(), "{what}: {}", check.logs[0]);
             let dry = pool.log_replay_dry("l").unwrap();
             assert!(dry.end != ReplayEnd::Complete, "{what}: {dry}");
+            assert_eq!(dry.twins > 0, what.contains("one name"), "{what}: {dry}");
             let log = pool.log("l", &LogOptions::default()).unwrap();
             let mut claimed = log.claim().unwrap();
             assert_eq!(claimed.report().end, dry.end, "{what}");
