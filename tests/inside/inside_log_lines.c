@@ -245,6 +245,51 @@ static void unreadable(void)
 	pool_restore();
 }
 
+/* A body in two pieces, and an empty one between them, wherever it is cut; as it was, but for its
+ * last line, and zeroes behind it. */
+static void pieces(void)
+{
+	static u8 data[4 * FBY_LINE], back[4 * FBY_LINE];
+	const u32 most = sizeof(data) - 3;
+
+	for (u32 i = 0; i < sizeof(data); i++)
+		data[i] = (u8)(i * 7 + 1);
+	for (u32 cut = 0; cut <= most; cut++) {
+		const struct fby_vec body[3] = { { data, cut }, { data, 0 }, { data + cut, most - cut } };
+		struct fby_log_name name;
+		struct fby_log_entry e;
+		u32 wake = 0;
+
+		log_make(0);
+		EXPECT(fby_log_append(pool, LOG, 1, false, body, 3, &name, &wake) == FBY_DONE);
+		EXPECT(fby_log_entry_read(&pool->space.store, pool->space.owner[LOG].first, FBY_LOG_FIRST_LINE, &e));
+		EXPECT(e.length == most && fby_log_body_read(&pool->space.store, &e, back));
+		EXPECT(memcmp(back, data, most) == 0 && back[most] == 0 && back[most + 2] == 0);
+		pool_restore();
+	}
+}
+
+/* The entry behind the last seal, be it the first there or not: torn by a crash it is none, and
+ * none is missed. */
+static void torn(void)
+{
+	struct fby_recovery_report report;
+
+	for (u32 behind = 0; behind < 2; behind++) {
+		log_make(0);
+		EXPECT(log_append(1) == FBY_DONE);
+		chunk = pool->space.owner[LOG].first;
+		fby_chunk_seal(&pool->space, chunk, false);
+		for (u32 i = 0; i <= behind; i++)
+			EXPECT(log_append(1) == FBY_DONE);
+		line = FBY_LOG_FIRST_LINE + (1 + behind) * fby_entry_lines(8);
+		memory_at(fby_log_line_at(&pool->space.store, chunk, line + FBY_ENTRY_LINES))[3] ^= 1;
+		pool_recover(&report);
+		EXPECT(log_info().found == 1 + behind && log_info().missing == 0);
+		pool_restore();
+	}
+}
+
 /* The lines of the three entries in a walk that goes to end, as digits; a small letter: after a gap. */
 static const char *walked(u32 end)
 {
@@ -409,6 +454,8 @@ void test_log_lines(void)
 	header();
 	record();
 	unreadable();
+	pieces();
+	torn();
 	walks();
 	held();
 }
