@@ -292,6 +292,7 @@ def once(command, number, cpu=None, wall=None, reached=None):
     """Runs the command; returns (None or what was wrong, its last words, processor seconds, seconds)."""
     where = tempfile.mkdtemp(prefix='forebay-mutant-')
     env = dict(os.environ, FBY_MUTANT=str(number), TMPDIR=where, RUST_BACKTRACE='0',
+               PROPTEST_DISABLE_FAILURE_PERSISTENCE='1',
                TSAN_OPTIONS='halt_on_error=1', ASAN_OPTIONS='handle_abort=0:detect_leaks=0')
     if reached:
         env['FBY_MUTANT_REACHED'] = reached

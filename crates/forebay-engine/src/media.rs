@@ -162,6 +162,12 @@ impl Media {
         unsafe { (*self.raw.get()).size }
     }
 
+    /// Faults whole pages in if the system does it by itself; `false`: it does not.
+    pub fn populate(&self, at: u64, bytes: u64) -> bool {
+        assert!(at.saturating_add(bytes) <= self.size());
+        self.memory.try_populate(at as usize..(at + bytes) as usize)
+    }
+
     fn ops(&self) -> &sys::fby_media_ops {
         // SAFETY: both are written before the media is shared, and live as long.
         unsafe { &*(*self.raw.get()).ops }

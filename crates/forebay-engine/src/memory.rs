@@ -120,6 +120,11 @@ impl Memory {
         }
     }
 
+    /// The same if the system does it by itself: no byte is looked at.  `false`: it does not.
+    pub fn try_populate(&self, range: Range<usize>) -> bool {
+        self.writable() && self.kind != Kind::Heap && self.advise(range, Advice::LinuxPopulateWrite)
+    }
+
     /// Advice that the system does not know costs speed only.
     fn advise(&self, range: Range<usize>, advice: Advice) -> bool {
         assert!(range.start.is_multiple_of(PAGE) && range.start <= range.end);
@@ -191,5 +196,10 @@ mod tests {
         let mut huge = Memory::anonymous(3 << 20, true).unwrap();
         huge.populate(0..3 << 20);
         assert!(huge.bytes_mut().iter().all(|b| *b == 0));
+        assert!(!Memory::zeroed(PAGE).unwrap().try_populate(0..PAGE));
+        huge.bytes_mut()[5] = 5;
+        // Linux before 5.14 does not know it.
+        let _ = huge.try_populate(0..3 << 20);
+        assert!(huge.bytes_mut().iter().map(|b| u64::from(*b)).sum::<u64>() == 5);
     }
 }

@@ -4,12 +4,12 @@
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use forebay::{LogOptions, LogState, Pool};
+use forebay::{LogOptions, LogState, Pages, Pool};
 use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};
 use rustix::io::Errno;
 use rustix::mount::{unmount, UnmountFlags};
@@ -137,6 +137,7 @@ pub struct Mount {
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// The session is over: somebody unmounted it.
     ended: Arc<(Mutex<bool>, Condvar)>,
+    finishing: Arc<AtomicBool>,
     end: Mutex<End>,
 }
 
@@ -264,7 +265,7 @@ impl Mount {
         };
         let shown = begun.and_then(|()| {
             let (mount, session) = Mount::show(live.clone(), mountpoint, options)?;
-            mount.spawn(session).map_err(mount_error)?;
+            mount.spawn(session, pool.pages()).map_err(mount_error)?;
             if let Ok(at) = std::fs::metadata(mountpoint) {
                 let _ = mount.device.set(at.dev());
             }
@@ -300,12 +301,13 @@ impl Mount {
             unmounter: Mutex::new(session.unmount_callable()),
             threads: Mutex::default(),
             ended: Arc::default(),
+            finishing: Arc::default(),
             end: Mutex::default(),
         };
         Ok((mount, session))
     }
 
-    fn spawn(&self, session: Session<Front>) -> io::Result<()> {
+    fn spawn(&self, session: Session<Front>, mut pages: Pages) -> io::Result<()> {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         let ended = self.ended.clone();
         threads.push(thread::Builder::new().name("mount-fuse".into()).spawn(move || {
@@ -326,6 +328,13 @@ impl Mount {
                 let second = Duration::from_secs(1);
                 let waited = ended.1.wait_timeout(over, second);
                 over = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
+        })?);
+        let finishing = self.finishing.clone();
+        threads.push(thread::Builder::new().name("mount-pages".into()).spawn(move || {
+            while !finishing.load(Ordering::Relaxed) && pages.map_next() {
+                // A fifth of a CPU.
+                thread::sleep(Duration::from_micros(200));
             }
         })?);
         Ok(())
@@ -420,6 +429,7 @@ impl Mount {
                 None => Ok(()),
             };
         }
+        self.finishing.store(true, Ordering::Relaxed);
         match keep {
             true => self.live.leave(),
             false => self.live.end(),

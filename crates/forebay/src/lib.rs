@@ -79,6 +79,7 @@ mod latency;
 mod log;
 mod media;
 mod origin;
+mod pages;
 mod pool;
 mod printable;
 mod request;
@@ -105,6 +106,7 @@ pub use media::{
 pub use origin::{
     open as open_origin, FaultOp, Faults, FaultyOrigin, FileOrigin, MemOrigin, NbdOrigin, Origin,
 };
+pub use pages::Pages;
 pub use pool::{
     origin_known_by_name, NewVolume, OptionsChange, OptionsInfo, Pool, PoolOptions, Verify,
 };

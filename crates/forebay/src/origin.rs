@@ -29,7 +29,7 @@ pub(crate) use open::{place_of, Place};
 
 /// A block device behind a volume.  All calls may come from any number of
 /// threads at once; offsets and lengths are bytes, multiples of the volume's
-/// block size, and within the size.
+/// block size, and within the size.  A call that panics has failed.
 ///
 /// What the cache rests on: when [`flush`](Origin::flush) returns without an
 /// error, all writes that completed before it began survive a power cut.  Where

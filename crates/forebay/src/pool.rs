@@ -28,6 +28,7 @@ use crate::engine::{self, Code, Engine, Probe, ProbeState};
 use crate::error::{blocks_text, open_error, Error, Result};
 use crate::media::{detect_id, Media, MediaInfo, MediaOptions};
 use crate::origin::{self, join_identity, place_of, split_identity, Origin, Place};
+use crate::pages::Pages;
 use crate::status::{DrainProgress, PoolStatus, RecoveryReport, Uuid, VolumeInfo};
 use crate::volume::{self, Volume};
 use crate::words::words;
@@ -293,6 +294,12 @@ impl Pool {
 
     pub fn read_only(&self) -> bool {
         self.0.core.read_only
+    }
+
+    /// Its pages, for a thread that maps them, of no lower priority than those that write:
+    /// they may have to wait for it.
+    pub fn pages(&self) -> Pages {
+        Pages::of(&self.0.core)
     }
 
     /// Where its file can still be found, if it was deleted: with this process it is gone,

@@ -411,3 +411,36 @@ fn what_is_not_kept_is_read_back() {
     let logged: Vec<u8> = data(&bed)[2..].iter().flat_map(|(_, bytes)| bytes.clone()).collect();
     assert_eq!(logged, large);
 }
+
+/// Of two syncs at once one alone may be told that both have failed.
+#[test]
+fn a_sync_waits_for_what_one_beside_it_is_told() {
+    let bed = Bed::calm("beside");
+    let file = bed.create("f").unwrap();
+    let more_than_is_logged = vec![7; LiveOptions::default().sync_limit as usize + 1];
+    bed.live.write(&file, 0, &more_than_is_logged).unwrap();
+    let (beside, live) = (bed.live.syncs.begin(), bed.live.clone());
+    let (done, told) = mpsc::channel();
+    thread::spawn(move || done.send(live.fsync(&file)));
+    assert!(told.recv_timeout(Duration::from_millis(50)).is_err(), "the other is on its way");
+    bed.live.fail("planted", Errno::IO);
+    drop(beside);
+    assert_eq!(told.recv_timeout(Duration::from_secs(20)).unwrap(), Err(Errno::IO));
+}
+
+/// Replay goes by it to tell what something else changed after the crash.
+#[test]
+fn an_entry_says_when_it_was_made() {
+    let bed = Bed::calm("time");
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let before = now();
+    let file = bed.create("f").unwrap();
+    bed.live.write(&file, 0, b"bytes").unwrap();
+    bed.live.fsync(&file).unwrap();
+    let entries = bed.live.journal().entries.lock().unwrap();
+    assert!(!entries.is_empty());
+    for (_, body) in entries.iter() {
+        let made = Entry::parse(body).unwrap().time_ns;
+        assert!((before..=now()).contains(&made), "{made}");
+    }
+}

@@ -275,3 +275,21 @@ fn an_origin_is_told_as_what_it_is() {
     drain(&volume);
     assert_eq!(volume.info().unwrap().last_errno, None);
 }
+
+/// Of the index, and of each volume for as long as it is attached.
+#[test]
+fn memory_is_counted() {
+    let dir = Dir::new("memory");
+    let pool = open(&dir.pool(16));
+    let origin = MemOrigin::new(64 * PAGE).unwrap();
+    let used = || pool.status().destage_memory_bytes;
+    assert!(pool.status().memory_bytes > 16 * 8 * 16, "some for each page");
+    pool.volume_add_origin("v", &origin, 0).unwrap();
+    assert_eq!(used(), 0);
+    let (queue_depth, buffer_bytes, round_pages) = (2, 8192, 16);
+    let o = AttachOptions { queue_depth, buffer_bytes, round_pages, ..Default::default() };
+    let volume = pool.attach_origin("v", Box::new(origin.clone()), &o).unwrap();
+    assert_eq!(used(), 2 * 8192 + PAGE as u64);
+    volume.detach().unwrap();
+    assert_eq!(used(), 0);
+}

@@ -157,3 +157,36 @@ fn a_request_that_is_dropped_lets_go_of_its_blocks() {
     volume.write_at(&[8; 4096], 4096).unwrap();
     assert_eq!(read(&volume, 4096, 4096), [8; 4096]);
 }
+
+/// What is to be written has its data, what is read its place, and a flush neither.
+#[test]
+fn what_the_origin_is_asked_for_has_its_memory() {
+    const LEN: usize = 256 << 10;
+    let dir = Dir::new("memory-of-requests");
+    let pool = open(&dir.pool(16));
+    let origin = MemOrigin::new(4 * LEN).unwrap();
+    pool.volume_add_origin("v", &origin, 0).unwrap();
+    let past = AttachOptions { bypass_limit_bytes: 64 << 10, ..Default::default() };
+    let volume = pool.attach_origin("v", Box::new(origin.clone()), &past).unwrap();
+    let (data, mut back) = (vec![7; LEN], vec![0; LEN]);
+
+    let mut write = Request::write(&volume, &data, LEN as u64, true).unwrap();
+    let Step::Origin(io) = write.begin() else { panic!("it goes past the cache") };
+    assert_eq!((io.op, io.offset, io.len), (OriginOp::Write, LEN as u64, LEN as u64));
+    assert!(write.data(&io) == data && write.place(&io).is_none());
+    let done = write.perform(&io);
+    let Step::Origin(io) = write.resume(done) else { panic!("it is to be durable") };
+    assert_eq!(io.op, OriginOp::Flush);
+    assert!(write.data(&io).is_empty() && write.place(&io).is_none());
+    assert!(matches!(write.resume(Ok(())), Step::Done(Ok(()))));
+    drop(write);
+
+    let mut read = Request::read(&volume, &mut back, LEN as u64).unwrap();
+    let Step::Origin(io) = read.begin() else { panic!("nothing is cached") };
+    assert_eq!((io.op, io.offset, io.len), (OriginOp::Read, LEN as u64, LEN as u64));
+    assert!(read.data(&io).is_empty());
+    read.place(&io).unwrap().copy_from_slice(&origin.content()[LEN..2 * LEN]);
+    assert!(matches!(read.resume(Ok(())), Step::Done(Ok(()))));
+    drop(read);
+    assert!(back == data);
+}
