@@ -45,8 +45,7 @@ pub trait Starter: Debug + Send + Sync {
     /// As its services'.
     fn kind(&self) -> &'static str;
 
-    /// The options are the client's and any JSON.  What takes longer than a second says
-    /// how far it is about ten times a second, or the client takes the server for dead.
+    /// The options are the client's and any JSON.
     fn start(
         &self,
         pool: &Pool,

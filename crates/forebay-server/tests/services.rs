@@ -31,6 +31,9 @@ struct Seen {
     busy: AtomicBool,
     /// It came to its end by itself.
     ended: AtomicBool,
+    /// How often the client has to be told that it stops, before it has.
+    patient: AtomicUsize,
+    told: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -74,6 +77,13 @@ impl Service for Toy {
     fn stop(&self, how: &Stop) -> Result<()> {
         if self.seen.busy.load(SeqCst) && !how.must {
             return Err(Error::service(4, "a child plays with it", "wait"));
+        }
+        let start = Instant::now();
+        while self.seen.told.load(SeqCst) < self.seen.patient.load(SeqCst) {
+            if start.elapsed() > Duration::from_secs(30) {
+                return Err(Error::service(14, "nobody is told", "wait"));
+            }
+            std::thread::sleep(Duration::from_millis(5));
         }
         self.seen.stopped.fetch_add(1, SeqCst);
         Ok(())
@@ -159,6 +169,26 @@ fn clients_start_see_and_stop_them() {
     assert!(ask(&dir, &server).status().unwrap().services.is_empty());
     server.close().unwrap();
     assert_eq!(counts(&seen), (2, 1, 2));
+}
+
+/// A client takes one who says nothing for dead: what says nothing of its way while it
+/// takes its time is told of all the same.
+#[test]
+fn a_client_hears_of_what_takes_long() {
+    let dir = Dir::new("long");
+    let (server, seen) = serve(&dir);
+    let mut listen = |_: &Work| ControlFlow::Continue(());
+    ask(&dir, &server).start("toy", json!({ "name": "bear" }), &mut listen).unwrap();
+    seen.patient.store(3, SeqCst);
+    let mut words = Vec::new();
+    let stopped = ask(&dir, &server).stop("toy", "bear", true, &mut |work| {
+        words.push(work.what.clone());
+        seen.told.fetch_add(1, SeqCst);
+        ControlFlow::Continue(())
+    });
+    stopped.unwrap();
+    assert!(words.len() >= 3 && words.iter().all(|w| w == "stopping toy bear"), "{words:?}");
+    server.close().unwrap();
 }
 
 #[test]

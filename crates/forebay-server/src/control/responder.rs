@@ -7,8 +7,9 @@ use std::ops::ControlFlow;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use forebay::Error as PoolError;
@@ -16,7 +17,7 @@ use forebay::Error as PoolError;
 use super::{socket_path, Answer, Request, LINE_MAX};
 use crate::place::private_directory;
 use crate::server::Shared;
-use crate::service::Work;
+use crate::service::{Progress, Work};
 use crate::{PrivateSocket, Result};
 
 /// Connections at once; further ones wait to be accepted, which is no longer than
@@ -26,6 +27,8 @@ const CONNECTIONS: usize = 64;
 const IDLE: Duration = Duration::from_secs(5);
 /// How soon a waiting thread sees that it is to stop.
 const TICK: Duration = Duration::from_millis(50);
+/// A client that waits hears at least so often that it does not wait for the dead.
+const BEAT: Duration = Duration::from_millis(500);
 /// A client that does not take its answer for so long is dropped.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -188,7 +191,6 @@ fn carry_out(
         Ok(()) if !stop.load(Ordering::Acquire) => ControlFlow::Continue(()),
         _ => ControlFlow::Break(()),
     };
-    let mut working = |work: &Work| go_on(&Answer::Working(work.clone()));
     Ok(match request {
         Request::Status => Answer::Status(Box::new(shared.status())),
         Request::Set { options } => Answer::Options(pool.set_options(&options)?),
@@ -197,15 +199,17 @@ fn carry_out(
             Answer::Done(true)
         }
         Request::Start { kind, options } => {
-            Answer::Started(Box::new(shared.start(&kind, options, &mut working)?))
+            let start = |told: &mut Progress<'_>| shared.start(&kind, options, told);
+            Answer::Started(Box::new(beside(&go_on, format!("starting {kind}"), start)?))
         }
         Request::Stop { kind, name, keep } => {
-            shared.stop(&kind, &name, keep, &mut working)?;
+            let stop = |told: &mut Progress<'_>| shared.stop(&kind, &name, keep, told);
+            beside(&go_on, format!("stopping {kind} {name}"), stop)?;
             Answer::Done(true)
         }
         Request::Drain { volume } => {
             if volume.is_none() {
-                shared.drain(&mut working)?;
+                beside(&go_on, "draining".into(), |told| shared.drain(told))?;
             }
             let drained = pool.drain(volume.as_deref(), &mut |name, progress| {
                 go_on(&Answer::Progress { volume: name.into(), progress: progress.clone() })
@@ -216,6 +220,49 @@ fn carry_out(
                 }
                 e => e,
             })?)
+        }
+    })
+}
+
+/// Does what a service is asked for, on a thread of its own; the client is told what it
+/// says of its way, and, while it says nothing, the last of that again.
+fn beside<T: Send>(
+    go_on: &(impl Fn(&Answer) -> ControlFlow<()> + Sync),
+    what: String,
+    work: impl FnOnce(&mut Progress<'_>) -> Result<T> + Send,
+) -> Result<T> {
+    // One of the two sends at a time.
+    let last = Mutex::new((Instant::now(), Work { what, ..Work::default() }));
+    let lock = &|| -> MutexGuard<'_, (Instant, Work)> {
+        last.lock().unwrap_or_else(PoisonError::into_inner)
+    };
+    let send = &|mut last: MutexGuard<'_, (Instant, Work)>, work: Work| {
+        *last = (Instant::now(), work.clone());
+        go_on(&Answer::Working(work))
+    };
+    let (done, wait) = mpsc::channel();
+    thread::scope(|scope| {
+        let worker = scope.spawn(move || {
+            let mut tell = |work: &Work| send(lock(), work.clone());
+            // The other side is there until this has come.
+            let _ = done.send(work(&mut tell));
+        });
+        loop {
+            match wait.recv_timeout(BEAT) {
+                Ok(outcome) => return outcome,
+                Err(RecvTimeoutError::Disconnected) => {
+                    let panic = worker.join().expect_err("it has sent nothing");
+                    std::panic::resume_unwind(panic);
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    let last = lock();
+                    if last.0.elapsed() >= BEAT {
+                        let again = last.1.clone();
+                        // Who has gone away is met by the work itself.
+                        let _ = send(last, again);
+                    }
+                }
+            }
         }
     })
 }
