@@ -172,8 +172,10 @@ says '"complete": true' "$FOREBAY" drain "$pool" --json
 says '"groups_unsynced": 0' "$FOREBAY" status "$pool" --json
 synced "$tree/drained" DRAINED
 kill_mount
-refused 0 "$FOREBAY" drain "$pool"
-grep -q "log mount: it holds" "$work/refused.log" || fail "drain says nothing of the log: $(cat "$work/refused.log")"
+refused 14 "$FOREBAY" drain "$pool"
+grep -q "log mount: NOT drained: it holds" "$work/refused.log" || fail "drain says nothing of the log: $(cat "$work/refused.log")"
+refused 14 "$FOREBAY" drain "$pool" --json
+grep -q '"complete": false' "$work/refused.log" || fail "drain --json: $(cat "$work/refused.log")"
 start_mount "$tree"
 stop_mount
 shows "$tree/drained" DRAINED

@@ -414,14 +414,15 @@ pub struct DumpBlock {
 
 #[derive(Args, Debug)]
 #[command(after_help = after!(
-    "forebay drain /dev/pmem0                   all volumes",
+    "forebay drain /dev/pmem0                   all of it: then nothing needs the pool any more",
     "forebay drain /dev/pmem0 data vm1 --json",
     "forebay drain /dev/pmem0 data --accept-lost     gives up what is lost, after a look at forebay check",
 ))]
 pub struct Drain {
     /// The pool; while it is served, the server drains, and syncs the trees that it mounts
     pub pool: PathBuf,
-    /// Volumes; default: all
+    /// Volumes; default: all, and then a log that holds entries, which its consumer alone
+    /// brings home, is not drained either: named, with exit code 14
     pub volumes: Vec<String>,
     /// Give up blocks whose newest data is lost: the origin's older data takes
     /// their place.  Not while the pool is served

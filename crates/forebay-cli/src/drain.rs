@@ -7,11 +7,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use forebay::{
-    Completeness, DrainProgress, Error, Holes, LogInfo, Pool, Verdict, Volume, VolumeInfo,
+    Completeness, DrainProgress, Drained, Error, Holes, LogInfo, LogLeft, Pool, Verdict, Volume,
+    VolumeInfo,
 };
 use forebay_server::{control::Client, runtime_dir, Error as ServerError};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
-use serde::Serialize;
 use serde_json::json;
 
 use crate::interrupt::Interrupt;
@@ -25,42 +25,31 @@ pub fn run(a: &args::Drain) -> anyhow::Result<u8> {
         None => here(a, &mut bars).map_err(Into::into),
     };
     bars.end();
-    let Drained { judged, failed, left } = match drained {
+    let Outcome { drained, failed } = match drained {
         Err(ServerError::Pool(Error::Interrupted { .. })) if bars.timed_out => bars.unfinished(),
         drained => drained?,
     };
-    report(a, &bars.last, &judged, &left)?;
-    match failed {
-        // Of each it is told with its name.
-        Some(error) => Ok(error.exit_code()),
-        None => Ok(judged.iter().map(Completeness::exit_code).find(|c| *c != 0).unwrap_or(0)),
-    }
+    report(a, &bars.last, &drained)?;
+    // Of each it is told with its name.
+    Ok(failed.map_or_else(|| drained.exit_code(), |error| error.exit_code()))
 }
 
-/// What became of each volume, and the first error that kept one from being
-/// attached: the others are drained all the same.
+/// What became of it, and the first error that kept a volume from being attached: the
+/// others are drained all the same.
 #[derive(Default)]
-struct Drained {
-    judged: Vec<Completeness>,
+struct Outcome {
+    drained: Drained,
     failed: Option<Error>,
-    left: Vec<LogLeft>,
-}
-
-/// A log with entries that only its consumer can bring home.
-#[derive(Serialize)]
-struct LogLeft {
-    log: String,
-    entries: u64,
 }
 
 /// `served` are the logs of mounts, which the server has synced.
 fn logs_left(logs: &[LogInfo], served: &[&str]) -> Vec<LogLeft> {
-    let left = logs.iter().filter(|l| l.entries > 0 && !served.contains(&l.name.as_str()));
-    left.map(|l| LogLeft { log: l.name.clone(), entries: l.entries }).collect()
+    let others = logs.iter().filter(|l| !served.contains(&l.name.as_str()));
+    others.filter_map(LogLeft::judge).collect()
 }
 
 /// Each drain takes a connection.
-fn served(a: &args::Drain, first: Client, bars: &mut Bars) -> forebay_server::Result<Drained> {
+fn served(a: &args::Drain, first: Client, bars: &mut Bars) -> forebay_server::Result<Outcome> {
     if a.accept_lost {
         return Err(Error::Usage {
             what: format!(
@@ -71,31 +60,32 @@ fn served(a: &args::Drain, first: Client, bars: &mut Bars) -> forebay_server::Re
         }
         .into());
     }
-    let mut drained = Drained::default();
+    let mut outcome = Outcome::default();
+    let drained = &mut outcome.drained;
     if a.volumes.is_empty() {
-        drained.judged = first.drain(None, &mut |volume, p| bars.show(volume, p))?;
+        drained.volumes = first.drain(None, &mut |volume, p| bars.show(volume, p))?;
         if let Some(mut client) = connect(&a.pool)? {
             let status = client.status()?;
             let served = status.services.iter().filter_map(|s| s.details["log"].as_str());
-            drained.left = logs_left(&status.pool.logs, &served.collect::<Vec<_>>());
+            drained.logs = logs_left(&status.pool.logs, &served.collect::<Vec<_>>());
         }
-        return Ok(drained);
+        return Ok(outcome);
     }
     let mut next = Some(first);
     for name in &a.volumes {
         let Some(client) = next.take().map_or_else(|| connect(&a.pool), |c| Ok(Some(c)))? else {
             return Err(Error::Stopped { name: name.clone(), why: "ended" }.into());
         };
-        drained.judged.extend(client.drain(Some(name), &mut |volume, p| bars.show(volume, p))?);
+        drained.volumes.extend(client.drain(Some(name), &mut |volume, p| bars.show(volume, p))?);
     }
-    Ok(drained)
+    Ok(outcome)
 }
 
 fn connect(pool: &Path) -> forebay_server::Result<Option<Client>> {
     Client::for_pool(&runtime_dir(), pool)
 }
 
-fn here(a: &args::Drain, bars: &mut Bars) -> forebay::Result<Drained> {
+fn here(a: &args::Drain, bars: &mut Bars) -> forebay::Result<Outcome> {
     let pool = open::pool(&a.pool, &a.media.read_write())?;
     let drained = drain_pool(a, &pool, bars);
     // Interrupted or not, what is cached is safe and the pool closed in order.
@@ -103,13 +93,13 @@ fn here(a: &args::Drain, bars: &mut Bars) -> forebay::Result<Drained> {
     drained
 }
 
-fn drain_pool(a: &args::Drain, pool: &Pool, bars: &mut Bars) -> forebay::Result<Drained> {
+fn drain_pool(a: &args::Drain, pool: &Pool, bars: &mut Bars) -> forebay::Result<Outcome> {
     let all = pool.volumes();
     let named = a.volumes.iter().map(|name| Ok(pool.volume_info(name)?.index));
     let named = named.collect::<forebay::Result<Vec<_>>>()?;
     a.attach.check(pool)?;
     let asked = |v: &VolumeInfo| named.is_empty() || named.contains(&v.index);
-    let mut drained = Drained::default();
+    let Outcome { mut drained, mut failed } = Outcome::default();
     let mut volumes = Vec::new();
     // Without a name, so it cannot be attached.
     let damaged = |c: &Completeness| c.verdict == Verdict::RecordDamaged;
@@ -119,8 +109,8 @@ fn drain_pool(a: &args::Drain, pool: &Pool, bars: &mut Bars) -> forebay::Result<
             Err(error) => {
                 let mut judged = pool.completeness(&v.name)?;
                 judged.not_attached(&error);
-                drained.judged.push(judged);
-                drained.failed.get_or_insert(error);
+                drained.volumes.push(judged);
+                failed.get_or_insert(error);
             }
         }
     }
@@ -142,14 +132,14 @@ fn drain_pool(a: &args::Drain, pool: &Pool, bars: &mut Bars) -> forebay::Result<
             }
         }
     }
-    drained.judged.extend(judged);
+    drained.volumes.extend(judged);
     for (_, volume) in volumes {
         volume.detach()?;
     }
     if a.volumes.is_empty() {
-        drained.left = logs_left(&pool.logs(), &[]);
+        drained.logs = logs_left(&pool.logs(), &[]);
     }
-    Ok(drained)
+    Ok(Outcome { drained, failed })
 }
 
 fn attach(a: &args::Drain, pool: &Pool, v: &VolumeInfo) -> forebay::Result<Volume> {
@@ -232,9 +222,10 @@ impl Bars {
     }
 
     /// What was told last, at the end of the time that was given.
-    fn unfinished(&self) -> Drained {
+    fn unfinished(&self) -> Outcome {
         let judged = self.last.iter().map(|(name, p)| Completeness::unfinished(name, p));
-        Drained { judged: judged.collect(), ..Drained::default() }
+        let drained = Drained { volumes: judged.collect(), ..Drained::default() };
+        Outcome { drained, failed: None }
     }
 
     /// Above the bars, or alone where there is no terminal for them.
@@ -262,26 +253,20 @@ fn style() -> ProgressStyle {
 fn report(
     a: &args::Drain,
     last: &BTreeMap<String, DrainProgress>,
-    judged: &[Completeness],
-    left: &[LogLeft],
+    drained: &Drained,
 ) -> anyhow::Result<()> {
-    // Of the volumes: what a log holds is its consumer's.
-    let complete = judged.iter().all(|c| c.complete);
     if a.json.json {
         out::json(&json!({
             "drained": last,
-            "complete": complete,
-            "volumes": judged,
-            "logs": left,
+            "complete": drained.is_complete(),
+            "volumes": drained.volumes,
+            "logs": drained.logs,
         }))?;
     }
-    for LogLeft { log, entries } in left {
-        out::warn(format_args!(
-            "forebay: log {log}: it holds {entries} entries, which are not drained: by its \
-             consumer alone, for a tree forebay mount or forebay replay"
-        ));
+    for left in &drained.logs {
+        out::warn(format_args!("forebay: log {}: {left}", left.log));
     }
-    for c in judged {
+    for c in &drained.volumes {
         let moved = last.get(&c.volume).map(|p| {
             let rate = p.origin_written_bytes as f64 / p.seconds.max(1e-3);
             format!(
@@ -301,7 +286,7 @@ fn report(
             (_, _) => out::warn(format_args!("forebay: volume {}: {moved}{c}", c.volume)),
         }
     }
-    if judged.is_empty() && left.is_empty() && !a.json.json {
+    if drained.volumes.is_empty() && drained.logs.is_empty() && !a.json.json {
         out::line("the pool has no volumes; there is nothing left to drain")?;
     }
     Ok(())

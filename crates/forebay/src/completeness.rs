@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Is the origin of a volume, alone, all of it?  The one place that says so: the
-//! text, the JSON and the exit code of whatever ends a use of a volume come from
-//! here, and nothing else may print that an origin is complete.
+//! Is the origin of a volume, alone, all of it, and does a log hold nothing any more?
+//! The one place that says so: the text, the JSON and the exit code of whatever ends a
+//! use of a volume, or empties a pool, come from here, and nothing else may print that an
+//! origin is complete.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,6 +10,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{blocks_text, origin_way_out, Error};
+use crate::log::LogInfo;
 use crate::status::{CheckReport, DrainProgress, VolumeInfo};
 
 /// Lost blocks that are listed by number; all are counted.
@@ -285,9 +287,94 @@ impl fmt::Display for Completeness {
     }
 }
 
+/// A log that is not empty: only its consumer knows where its entries are to go.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LogLeft {
+    pub log: String,
+    /// [`Verdict::LostEntries`] or [`Verdict::Cached`].
+    pub verdict: Verdict,
+    pub entries: u64,
+    /// At least so many were there, and are not found.
+    pub missing: u64,
+}
+
+impl LogLeft {
+    /// `None`: it holds nothing.
+    pub fn judge(log: &LogInfo) -> Option<LogLeft> {
+        let (name, entries, missing) = (log.name.clone(), log.entries, log.missing);
+        let verdict = match (missing > 0 || log.incomplete, entries) {
+            (true, _) => Verdict::LostEntries,
+            (false, 1..) => Verdict::Cached,
+            (false, 0) => return None,
+        };
+        Some(LogLeft { log: name, verdict, entries, missing })
+    }
+}
+
+/// Begins with what holds, as that of a volume does.
+impl fmt::Display for LogLeft {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NOT drained: it holds {} entries", self.entries)?;
+        if self.verdict == Verdict::LostEntries {
+            write!(f, ", and at least {} are LOST", self.missing.max(1))?;
+        }
+        f.write_str(
+            "; its consumer alone brings them home: that of a mount is forebay mount or forebay \
+             replay",
+        )
+    }
+}
+
+/// All that a drain was asked for: is it done?
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Drained {
+    pub volumes: Vec<Completeness>,
+    /// Where the whole pool was meant, those of its logs that hold something.
+    pub logs: Vec<LogLeft>,
+}
+
+impl Drained {
+    pub fn is_complete(&self) -> bool {
+        self.volumes.iter().all(|c| c.complete) && self.logs.is_empty()
+    }
+
+    /// Of a volume first.
+    pub fn exit_code(&self) -> u8 {
+        let verdicts = self.volumes.iter().map(|c| c.verdict);
+        let mut codes = verdicts.chain(self.logs.iter().map(|l| l.verdict)).map(Verdict::exit_code);
+        codes.find(|code| *code != 0).unwrap_or(0)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What a log holds is not drained, whatever the volumes are.
+    #[test]
+    fn a_log_that_holds_something_is_not_drained() {
+        let complete = || Completeness {
+            complete: true,
+            verdict: Verdict::Complete,
+            ..Completeness::default()
+        };
+        for (entries, missing, code) in [(0, 0, 0), (3, 0, 14), (0, 1, 11), (3, 1, 11)] {
+            let log = LogInfo { entries, missing, ..LogInfo::default() };
+            let logs: Vec<_> = LogLeft::judge(&log).into_iter().collect();
+            assert_eq!(logs.is_empty(), code == 0);
+            for left in &logs {
+                assert!(left.to_string().starts_with("NOT drained"), "{left}");
+                assert_eq!(left.to_string().contains("LOST"), missing > 0, "{left}");
+            }
+            let drained = Drained { volumes: vec![complete()], logs };
+            assert_eq!((drained.exit_code(), drained.is_complete()), (code, code == 0));
+        }
+        let incomplete = LogInfo { incomplete: true, ..LogInfo::default() };
+        assert_eq!(LogLeft::judge(&incomplete).unwrap().verdict, Verdict::LostEntries);
+        let of_volume = Completeness { verdict: Verdict::OriginFails, ..complete() };
+        let logs = vec![LogLeft::judge(&LogInfo { entries: 1, ..LogInfo::default() }).unwrap()];
+        assert_eq!(Drained { volumes: vec![of_volume], logs }.exit_code(), 7);
+    }
 
     /// Whatever was given up, by name or without one, it is no complete origin.
     #[test]

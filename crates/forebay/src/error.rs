@@ -32,7 +32,7 @@ pub const EXIT_CODES: [(u8, &str); 15] = [
     (11, "lost data: blocks or entries known to be gone"),
     (12, "holds data: not overwritten without --force"),
     (13, "interrupted, also by the end of the server"),
-    (14, "not complete: the pool still holds what an origin lacks"),
+    (14, "not complete: the pool still holds what an origin, or a mounted tree, lacks"),
 ];
 
 /// Result with the library's [`Error`].

@@ -91,7 +91,7 @@ mod words;
 
 pub use attach::{AttachOptions, Away, Holes, WhenAway};
 pub use bypass::{Mode, VolumeChange, WhenFull};
-pub use completeness::{Completeness, Verdict};
+pub use completeness::{Completeness, Drained, LogLeft, Verdict};
 pub use dump::{BlockHistory, ChunkDump, ChunkState, EntryDump, EntryKind, SuperblockDump};
 pub use error::{io_exit_code, Error, Result, EXIT_CODES};
 pub use latency::PhaseLatency;
