@@ -155,6 +155,18 @@ refused 12 "$FOREBAY" mount "$pool" "$tree" --log elsewhere
 refused 12 "$FOREBAY" replay "$other" "$tree"
 mkdir -p "$tree/below"
 refused 12 "$FOREBAY" mount "$other" "$tree/below"
+# Nor by a mount that shows that part alone, whether the mark is uncovered or not.
+mkdir -p "$work/disk/a b/c" "$work/part" "$work/all"
+mount --bind "$tree/below" "$work/part"
+mount --bind "$tree" "$work/all"
+at_end 'umount "$work/part" "$work/all" 2>/dev/null || true'
+refused 12 "$FOREBAY" mount "$other" "$work/part"
+grep -q "is marked, and this tree is a part of it" "$work/refused.log" || fail "$(cat "$work/refused.log")"
+start_mount "$tree"
+refused 12 "$FOREBAY" mount "$other" "$work/part"
+refused 4 "$FOREBAY" mount "$other" "$work/all"
+kill_mount
+umount "$work/part" "$work/all"
 refused 11 "$FOREBAY" mount "$shm/older" "$tree"
 mv "$pool" "$shm/newer" && mv "$shm/older" "$pool"
 refused 11 "$FOREBAY" replay "$pool" "$tree" --dry-run
@@ -163,6 +175,68 @@ start_mount "$tree"
 shows "$tree/marked" acknowledged
 stop_mount
 ls -A "$tree" | grep -q '^\.forebay' && fail "a mark is left in a tree that has everything"
+# One that has no mark may be mounted in part, and a mark is refused and not seen at any depth.
+mount --bind "$tree/below" "$work/part"
+mkdir -p "$tree/deep/er/in" "$tree/deep/er/done"
+start_mount "$tree"
+ln -s x "$tree/deep/.forebay-mount" 2>/dev/null && fail "a program can have the mark's name below the root"
+ln -s x "$tree/deep/.forebay-done" 2>/dev/null && fail "a program can have the other mark's name below the root"
+stop_mount
+"$FOREBAY" mount "$other" "$work/part" >/dev/null || fail "a part of a tree without a mark is not mounted"
+"$FOREBAY" umount "$work/part" >/dev/null || fail "umount of a part"
+umount "$work/part"
+ln -s '{}' "$tree/deep/er/in/.forebay-mount"
+ln -s '{}' "$tree/deep/er/done/.forebay-done"
+start_mount "$tree"
+ls "$tree/deep/er/in" 2>/dev/null && fail "a directory with a mark of its own is entered"
+[ -z "$(ls -A "$tree/deep/er/done")" ] || fail "a mark that is over is seen"
+rmdir "$tree/deep/er/done" || fail "a directory that shows nothing is not empty"
+stop_mount
+rm -r "$tree/deep"
+
+# One who is not root replays onto what is his, whatever the modes of it say.
+if command -v setpriv >/dev/null; then
+	mkdir "$tree/own" && chown 1000:1000 "$tree/own"
+	chmod 711 "$shm" "$work"
+	as_user() { setpriv --reuid=1000 --regid=1000 --clear-groups env FOREBAY_RUNTIME_DIR="$work/user-run" "$@"; }
+	own=$pool pool=$shm/of-user
+	start_mount "$tree/own" --sync-interval 600s
+	as_user python3 - "$tree/own" <<'P' || fail "a program of the user"
+import os, sys
+os.chdir(sys.argv[1])
+def write(name, data):
+    file = os.open(name, os.O_RDWR | os.O_CREAT, 0o644)
+    os.write(file, data)
+    os.fsync(file)
+    os.close(file)
+os.mkdir("d")
+write("d/kept", b"kept")
+write("read-only", b"first")
+os.chmod("d", 0o500)
+P
+	stop_mount
+	start_mount "$tree/own" --sync-interval 600s
+	as_user python3 - "$tree/own" <<'P' || fail "a program of the user"
+import os, sys
+os.chdir(sys.argv[1])
+file = os.open("read-only", os.O_RDWR)
+os.pwrite(file, b"SECOND", 0)
+os.fchmod(file, 0o400)
+os.fsync(file)
+os.chmod("d", 0o700)
+os.rename("d/kept", "d/moved")
+os.chmod("d", 0o500)
+P
+	kill_mount
+	# As a crash may leave it: names and bytes of before, and the modes.
+	(cd "$tree/own" && mv d/moved d/kept && chmod 644 read-only && echo -n first >read-only && chmod 400 read-only)
+	chown 1000:1000 "$pool" "$tree/own"
+	as_user "$FOREBAY" replay "$pool" "$tree/own" >"$work/replay.log" 2>&1 || fail "the user's replay: $(cat "$work/replay.log")"
+	[ "$(stat -c %a "$tree/own/read-only" "$tree/own/d" | tr '\n' ' ')" = "400 500 " ] || fail "the modes are others: $(ls -la "$tree/own")"
+	[ "$(cat "$tree/own/read-only")" = SECOND ] || fail "what was synced is lost"
+	[ -e "$tree/own/d/moved" ] && [ ! -e "$tree/own/d/kept" ] || fail "a rename is lost"
+	pool=$own
+fi
 
 # What drains a pool syncs the trees of its mounts, and names the logs that it cannot empty.
 start_mount "$tree" --sync-interval 600s

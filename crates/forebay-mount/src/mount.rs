@@ -201,7 +201,10 @@ pub(crate) fn open_tree(path: &Path) -> io::Result<UnixTree> {
         return Err(io::Error::other(what));
     }
     tree.lock().map_err(|e| match e {
-        Errno::WOULDBLOCK => io::Error::other("it is mounted already, or a replay onto it goes on"),
+        Errno::WOULDBLOCK => {
+            let what = "it is mounted already, or a replay onto it goes on";
+            io::Error::new(io::ErrorKind::ResourceBusy, what)
+        }
         e => e.into(),
     })?;
     Ok(tree)

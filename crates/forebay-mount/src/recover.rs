@@ -12,6 +12,7 @@ use forebay::{Effect, Log, LogEntry, LogInfo, LogOptions, LogState, Pool, Replay
 use crate::mark::{self, Found, MarkError, Verdict};
 use crate::mount::{clear_dead_mount, open_tree};
 use crate::replay::{self, ReplayError, ReplayOptions, Report};
+use crate::tree::Tree;
 use crate::unix::UnixTree;
 
 #[derive(Debug, thiserror::Error)]
@@ -100,10 +101,8 @@ impl Recovery<'_> {
         };
         let (Some(log), Some(info), false) = (&log, &info, verdict == Verdict::Complete) else {
             if !self.dry_run {
-                // A mount or a replay may have ended between its last steps.
-                log.map(|log| log.destroy()).transpose()?;
-                replay::tidy(&tree).map_err(self.of_replay())?;
-                mark::clear(&tree).map_err(self.of_mark())?;
+                let destroy = || log.map_or(Ok(()), |log| log.destroy().map(drop));
+                clear(&tree, destroy).map_err(|e| self.of_end(e))?;
             }
             return Ok(None);
         };
@@ -118,8 +117,7 @@ impl Recovery<'_> {
             return report.map(Some);
         }
         // What depends on a missing entry is given up: that was accepted.
-        mark::end(&tree, || log.destroy().map(drop)).map_err(self.of_mark())?;
-        replay::tidy(&tree).map_err(self.of_replay())?;
+        end(&tree, || log.destroy().map(drop)).map_err(|e| self.of_end(e))?;
         report.map(Some)
     }
 
@@ -184,6 +182,40 @@ impl Recovery<'_> {
         let path = self.path();
         |cause| RecoverError::Replay { path, cause }
     }
+
+    fn of_end(&self, e: EndError) -> RecoverError {
+        match e {
+            EndError::Mark(e) => self.of_mark()(e),
+            EndError::Replay(e) => self.of_replay()(e),
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EndError {
+    #[error(transparent)]
+    Mark(#[from] MarkError),
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
+}
+
+/// All that the log holds is in the tree, and synced there: `destroy` empties it.
+pub(crate) fn end<T: Tree>(
+    tree: &T,
+    destroy: impl FnOnce() -> forebay::Result<()>,
+) -> Result<(), EndError> {
+    mark::end(tree, destroy)?;
+    Ok(replay::tidy(tree)?)
+}
+
+/// A mount or a replay may have ended between its last steps.
+pub(crate) fn clear<T: Tree>(
+    tree: &T,
+    destroy: impl FnOnce() -> forebay::Result<()>,
+) -> Result<(), EndError> {
+    destroy().map_err(MarkError::Pool)?;
+    replay::tidy(tree)?;
+    Ok(mark::clear(tree)?)
 }
 
 /// Tells what mark a tree bears; with `accept_loss` it is taken away, and what its log

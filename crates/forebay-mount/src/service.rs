@@ -73,6 +73,7 @@ pub fn whole(path: &Path) -> io::Result<PathBuf> {
 
 fn told(e: MountError) -> Error {
     let of_system = |cause: &io::Error| match forebay::io_exit_code(cause) {
+        _ if cause.kind() == io::ErrorKind::ResourceBusy => 4,
         // What the library calls an I/O error need not be one of a device here.
         7 => 1,
         code => code,

@@ -25,6 +25,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+mod above;
 mod held;
 
 use held::Cache;
@@ -136,7 +137,9 @@ impl UnixTree {
         self.hold(fd?, false)
     }
 
-    /// Where it is said to be, or anywhere: for a process that may not open by handle.
+    /// Where it is said to be, or anywhere: for a process that may not open by handle.  An
+    /// error where it may be in a directory of this user's that he cannot look into; into
+    /// another's he has moved nothing.
     fn search(&self, handle: &Handle, path: &[u8]) -> Result<Option<Node>> {
         let is_it = |node: &Node| Ok::<_, Errno>(&self.handle(node)? == handle);
         let names = path.split(|b| *b == b'/').filter(|name| !name.is_empty());
@@ -148,11 +151,25 @@ impl UnixTree {
                 return Ok(Some(node));
             }
         }
+        let user = rustix::process::geteuid().as_raw();
+        let closed = |dir: &Node| Ok::<_, Errno>(self.attr(dir)?.uid == user);
         let mut directories = VecDeque::from([self.root()]);
+        let mut any_closed = false;
         while let Some(dir) = directories.pop_front() {
-            for name in self.names(&dir)? {
+            let names = match self.names(&dir) {
+                Err(Errno::ACCESS) => {
+                    any_closed |= closed(&dir)?;
+                    continue;
+                }
+                names => names?,
+            };
+            for name in names {
                 let node = match self.child(&dir, OsStr::from_bytes(&name)) {
                     Err(Errno::XDEV | Errno::NOENT) => continue,
+                    Err(Errno::ACCESS) => {
+                        any_closed |= closed(&dir)?;
+                        break;
+                    }
                     node => node?,
                 };
                 if is_it(&node)? {
@@ -163,7 +180,10 @@ impl UnixTree {
                 }
             }
         }
-        Ok(None)
+        match any_closed {
+            true => Err(Errno::ACCESS),
+            false => Ok(None),
+        }
     }
 
     /// Makes the name; what it is made with may not be all that was asked for.
@@ -240,27 +260,6 @@ impl UnixTree {
     pub fn is_fuse(&self) -> Result<bool> {
         const FUSE_SUPER_MAGIC: u64 = 0x6573_5546;
         Ok(fs::fstatfs(self.root.fd()?)?.f_type as u64 & 0xffff_ffff == FUSE_SUPER_MAGIC)
-    }
-
-    /// A directory above the root for which this holds, as far up as the file system and
-    /// the process's rights reach.
-    pub fn above(&self, is: impl Fn(&Node) -> Result<bool>) -> Result<Option<PathBuf>> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let mut at = self.root.clone();
-        let mut path = self.path.as_path();
-        while let Ok(fd) = fs::openat(at.fd()?, "..", flags, Mode::empty()) {
-            let stat = fs::fstat(&fd)?;
-            if stat.st_dev != self.device || stat.st_ino == at.ino() {
-                break;
-            }
-            (at, path) = (Node::new(&self.cache, fd, &stat, false), path.parent().unwrap_or(path));
-            match is(&at) {
-                Ok(false) | Err(Errno::ACCESS) => {}
-                Ok(true) => return Ok(Some(path.into())),
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(None)
     }
 
     /// Of the file system.

@@ -472,7 +472,11 @@ impl<T: Tree, J: Journal> Live<T, J> {
                 let record = Record::Unlink { dir: dir.fid, name, fid: inode.fid };
                 self.losing_name(&inode, || {
                     self.operation(&[dir, &inode], true, &record, |_| {
-                        self.tree.unlink(&dir.node, name, directory)
+                        let unlink = || self.tree.unlink(&dir.node, name, directory);
+                        match directory {
+                            true => mark::emptied(&self.tree, &inode.node, unlink),
+                            false => unlink(),
+                        }
                     })
                 })
             }
@@ -534,13 +538,15 @@ impl<T: Tree, J: Journal> Live<T, J> {
         };
         let mut involved = vec![from_dir, to_dir, inode];
         involved.extend(replaced);
-        let over_file = replaced.as_ref().is_some_and(|r| r.kind == Kind::File);
+        let over = replaced.as_ref().filter(|_| how == RenameHow::Replace);
         let rename = || {
             self.operation(&involved, true, &record, |_| {
                 let (from, to) = ((&from_dir.node, from), (&to_dir.node, to));
-                match how == RenameHow::Replace && over_file {
-                    true => self.replace(from, to),
-                    false => self.tree.rename(from, to, how),
+                let rename = || self.tree.rename(from, to, how);
+                match over.map(|over| (over.kind, &over.node)) {
+                    Some((Kind::File, _)) => self.replace(from, to),
+                    Some((Kind::Directory, over)) => mark::emptied(&self.tree, over, rename),
+                    _ => rename(),
                 }
             })
         };

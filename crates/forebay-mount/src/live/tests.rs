@@ -444,3 +444,26 @@ fn an_entry_says_when_it_was_made() {
         assert!((before..=now()).contains(&made), "{made}");
     }
 }
+
+/// What the end of a mount of a directory left there when it was cut off nobody sees, and so
+/// it does not keep the directory from being empty.
+#[test]
+fn a_directory_with_a_mark_that_is_over_is_empty() {
+    let bed = Bed::calm("over");
+    let plant = |name: &str| {
+        std::fs::create_dir(bed.dir.join(name)).unwrap();
+        std::os::unix::fs::symlink("{}", bed.dir.join(name).join(".forebay-done")).unwrap();
+    };
+    for name in ["gone", "replaced", "full"] {
+        plant(name);
+    }
+    std::fs::create_dir(bed.dir.join("new")).unwrap();
+    std::fs::write(bed.dir.join("full/x"), b"x").unwrap();
+    let (live, root) = (&bed.live, bed.live.root());
+    live.unlink(root, b"gone", true).unwrap();
+    live.rename((root, b"new"), (root, b"replaced"), RenameHow::Replace).unwrap();
+    assert_eq!(live.unlink(root, b"full", true), Err(Errno::NOTEMPTY));
+    assert!(!bed.dir.join("gone").exists() && !bed.dir.join("new").exists());
+    assert!(!bed.dir.join("replaced/.forebay-done").is_symlink());
+    assert!(bed.dir.join("full/.forebay-done").is_symlink());
+}

@@ -81,6 +81,10 @@ impl<'a> InFlight<'a> {
                     Record::Void { number } => drop(left.remove(&number)),
                     // It has a handle: it was made.
                     Record::Bind { fid, .. } => left.retain(|_, o| o.made != Some(fid)),
+                    // A sync of a file waits for what changes its size or its blocks.
+                    Record::Data { fid, .. } | Record::Synced { fid } => {
+                        left.retain(|_, o| o.content != Some(fid))
+                    }
                     _ => {}
                 }
                 let Some(operation) = Operation::of(&record) else { continue };

@@ -6,7 +6,7 @@
 
 use super::model::sim::{SimTree, State};
 use super::model::workloads::{acts, run, Act};
-use super::model::{log_of, Rng};
+use super::model::Rng;
 use super::{plan, replay, ReplayOptions};
 use crate::record::{Entry, HEADER};
 
@@ -122,7 +122,7 @@ fn mutated_logs_are_an_error_or_a_plan() {
     for _ in 0..if super::model::whole() { 4_000 } else { 400 } {
         let workload: Vec<Act> = (0..3).flat_map(|_| acts[rng.index(acts.len())].clone()).collect();
         let ran = run(&workload, None);
-        let log = log_of(&ran.trace);
+        let log = ran.log();
         for _ in 0..20 {
             let mut changed = log.clone();
             for _ in 0..1 + rng.index(4) {

@@ -64,9 +64,18 @@ impl File<'_> {
         self.mtime_of_content = true;
     }
 
-    /// The log speaks of more than that it is there.
+    /// The log speaks of more than that it is there, and of names in it.
     pub fn is_changed(&self) -> bool {
-        !self.content.is_empty() || self.attr != SetAttr::default() || !self.xattrs.is_empty()
+        let mut attr = self.attr;
+        if self.has_times_of_names() {
+            attr.mtime = None;
+        }
+        !self.content.is_empty() || attr != SetAttr::default() || !self.xattrs.is_empty()
+    }
+
+    /// A directory whose time of modification is that of a name in it.
+    pub fn has_times_of_names(&self) -> bool {
+        self.kind == Kind::Directory && self.mtime_of_content
     }
 }
 
@@ -90,7 +99,7 @@ pub struct History<'a> {
     pub last_time_ns: u64,
 }
 
-const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
+pub const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 
 impl<'a> History<'a> {
     /// `refused` are entries whose operations are known to have failed, besides those that
@@ -131,7 +140,7 @@ impl<'a> History<'a> {
     }
 
     fn take(&mut self, entry: &Entry<'a>, record: &Record<'a>) -> Result<()> {
-        let number = entry.number;
+        let (number, at) = (entry.number, time(entry.time_ns));
         match *record {
             Record::Tree { file_system, root, path } => {
                 let root = crate::tree::Handle(root.to_vec());
@@ -158,12 +167,15 @@ impl<'a> History<'a> {
                 };
                 self.files.insert(fid, File { made: Some(made), attr, ..file(kind) });
                 self.name(number, (dir, name), NONE, Some(fid))?;
+                self.file(number, fid)?.modified(at);
+                self.file(number, dir)?.modified(at);
             }
             Record::Link { fid, dir, name } => {
                 if self.file(number, fid)?.kind == Kind::Directory {
                     return says(number, format!("directory {fid} gets a second name"));
                 }
                 self.name(number, (dir, name), NONE, Some(fid))?;
+                self.file(number, dir)?.modified(at);
             }
             Record::Unlink { dir, name, fid } => {
                 if planted(Bug::UnlinkForgotten) {
@@ -171,11 +183,14 @@ impl<'a> History<'a> {
                 }
                 self.name(number, (dir, name), fid, None)?;
                 self.file(number, fid)?.lost_name_by = Some(number);
+                self.file(number, dir)?.modified(at);
             }
             Record::Rename { from_dir, from, to_dir, to, fid, replaced, exchange } => {
                 let back = (exchange && !planted(Bug::ExchangeHalf)).then_some(replaced);
                 self.name(number, (from_dir, from), fid, back)?;
                 self.name(number, (to_dir, to), replaced, Some(fid))?;
+                self.file(number, from_dir)?.modified(at);
+                self.file(number, to_dir)?.modified(at);
                 if replaced != NONE && !exchange {
                     self.file(number, replaced)?.lost_name_by = Some(number);
                     // Files change places before one loses its name.
@@ -198,13 +213,13 @@ impl<'a> History<'a> {
                 if !planted(Bug::SizeNotRestored) {
                     file.content.push(Change::Truncate { size });
                 }
-                file.modified(time(entry.time_ns));
+                file.modified(at);
             }
             Record::Allocate { fid, mode, offset, length } => {
                 let file = self.content(number, fid)?;
                 file.content.push(Change::Allocate { mode, offset, length });
                 if mode != Allocate::KeepSize {
-                    file.modified(time(entry.time_ns));
+                    file.modified(at);
                 }
             }
             Record::Attr { fid, set } => {

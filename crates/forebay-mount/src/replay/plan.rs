@@ -7,6 +7,7 @@ use super::history::{Change, History, Place};
 use super::planted::{planted, Bug};
 use super::staging::Staging;
 use super::{failed, printable, Action, ReplayError, Report, Result};
+use crate::mark;
 use crate::record::{Fid, Kind, ROOT};
 use crate::tree::{Attr, Handle, Tree, TreeIdentity};
 
@@ -29,6 +30,21 @@ pub enum Step<'a> {
     /// From the staging directory, where it is not needed: the name, and whether it is a
     /// directory.
     Discard(Fid, bool),
+}
+
+impl Step<'_> {
+    /// Where it changes a name.
+    fn directory(&self) -> Option<Fid> {
+        match *self {
+            Step::Aside((dir, _))
+            | Step::Stage(_, (dir, _))
+            | Step::Unlink((dir, _))
+            | Step::RemoveDirectory((dir, _))
+            | Step::Put(_, (dir, _))
+            | Step::Link(_, (dir, _)) => Some(dir),
+            Step::Make(_) | Step::Content(_) | Step::Attributes(_) | Step::Discard(..) => None,
+        }
+    }
 }
 
 /// A change later than the last entry by this is not the mount's.
@@ -301,7 +317,10 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
             if let (false, Some(node)) = (full, self.plan.nodes.get(fid)) {
                 let names = failed(self.tree.names(node), "list", || self.plan.history.path(*fid))?;
                 let names_known = &self.plan.history.names;
-                full = names.iter().any(|name| !names_known.contains_key(&(*fid, &name[..])));
+                let counts = |name: &[u8]| !mark::is_over(name);
+                full = names
+                    .iter()
+                    .any(|name| counts(name) && !names_known.contains_key(&(*fid, &name[..])));
             }
             if full {
                 self.plan.not_empty.insert(number);
@@ -419,7 +438,7 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
         self.plan.staged.extend(made.iter().map(|fid| (*fid, *fid)));
         let changed = self.changed_files()?;
         steps.extend(changed.iter().filter(|f| self.has_content(f)).map(|f| Step::Content(*f)));
-        let (dirs, others): (Vec<_>, Vec<_>) =
+        let (mut dirs, others): (Vec<_>, Vec<_>) =
             changed.into_iter().partition(|f| self.plan.history.files[f].kind == Kind::Directory);
         steps.extend(others.into_iter().map(Step::Attributes));
         steps.extend(asides);
@@ -427,9 +446,25 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
         steps.extend(deepest_first(directories));
         steps.extend(self.puts());
         steps.extend(discards);
+        dirs.extend(self.directories_modified(&steps));
+        dirs.sort_unstable();
+        dirs.dedup();
         steps.extend(dirs.into_iter().map(Step::Attributes));
         self.plan.steps = steps;
         Ok(())
+    }
+
+    /// Those that these steps, or the ones of an earlier replay, give a time that is later
+    /// than the one of the last name that a program changed there.
+    fn directories_modified(&self, steps: &[Step<'a>]) -> Vec<Fid> {
+        let touched: HashSet<Fid> = steps.iter().filter_map(Step::directory).collect();
+        let files = self.there.iter().map(|fid| (*fid, &self.plan.history.files[fid]));
+        files
+            .filter(|(_, file)| file.has_times_of_names())
+            .filter(|(fid, _)| self.plan.staging.resumed || touched.contains(fid))
+            .filter(|(_, file)| !(file.names.is_empty() && file.lost_name_by.is_some()))
+            .map(|(fid, _)| fid)
+            .collect()
     }
 
     fn has_content(&self, fid: &Fid) -> bool {

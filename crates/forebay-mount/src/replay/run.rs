@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Does what was planned.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -9,11 +9,12 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-use super::history::{Change, File, Place};
+use super::history::{Change, File, Place, ACCESS_ACL};
 use super::plan::{Plan, Step};
 use super::planted::{planted, Bug};
-use super::staging::name_of;
+use super::staging::{name_of, note_mode};
 use super::{failed, ReplayError, ReplayOptions, Result};
+use crate::mark;
 use crate::record::{Allocate, Fid, Kind, SetAttr, ROOT};
 use crate::tree::{New, RenameHow, Tree};
 
@@ -21,8 +22,11 @@ use crate::tree::{New, RenameHow, Tree};
 struct Run<'p, 'a, T: Tree> {
     tree: &'p T,
     plan: &'p Plan<'a, T::Node>,
+    entries: &'p [Vec<u8>],
     nodes: HashMap<Fid, T::Node>,
     staging: T::Node,
+    /// Made writable for a process that is not root, and the mode before that.
+    unlocked: BTreeMap<Fid, u32>,
     found: Option<T::Node>,
     found_name: &'p str,
     moved_aside: u64,
@@ -56,7 +60,9 @@ pub fn run<'a, T: Tree>(
     progress(1, total);
     let mut run = Run {
         tree,
+        entries,
         nodes: plan.nodes.clone(),
+        unlocked: plan.staging.modes.clone(),
         plan: &plan,
         staging,
         found: None,
@@ -67,9 +73,10 @@ pub fn run<'a, T: Tree>(
         moved_aside: 0,
     };
     for (i, step) in plan.steps.iter().enumerate() {
-        run.step(step).map_err(|error| Failed { step: Some(*step), error })?;
+        run.step_as_owner(step).map_err(|error| Failed { step: Some(*step), error })?;
         progress(i as u64 + 2, total);
     }
+    run.lock_again()?;
     if !planted(Bug::CheckpointTooEarly) {
         failed(tree.sync_all(), "sync", || ".".into())?;
     }
@@ -89,6 +96,68 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
 
     fn at(&self, fid: Fid) -> impl FnOnce() -> String + '_ {
         move || self.plan.history.path(fid)
+    }
+
+    /// Who owns a file or a directory may change it, whatever its mode says of him.
+    fn step_as_owner(&mut self, step: &Step<'a>) -> Result<()> {
+        match self.step(step) {
+            Err(error @ ReplayError::Tree { cause: Errno::ACCESS, .. }) => {
+                match self.unlock(step)? {
+                    true => self.step(step),
+                    false => Err(error),
+                }
+            }
+            done => done,
+        }
+    }
+
+    /// `true`: something that the step changes is writable now, and was not.
+    fn unlock(&mut self, step: &Step<'a>) -> Result<bool> {
+        let (moved, dir) = match *step {
+            Step::Content(fid) | Step::Attributes(fid) => (Some(fid), None),
+            // A directory that goes elsewhere has another `..`.
+            Step::Stage(fid, (dir, _)) | Step::Put(fid, (dir, _)) => (Some(fid), Some(dir)),
+            Step::Link(_, (dir, _))
+            | Step::Unlink((dir, _))
+            | Step::RemoveDirectory((dir, _))
+            | Step::Aside((dir, _)) => (None, Some(dir)),
+            Step::Make(_) | Step::Discard(..) => return Ok(false),
+        };
+        let mut any = false;
+        for fid in moved.into_iter().chain(dir) {
+            let Some(node) = self.nodes.get(&fid) else { continue };
+            let attr = failed(self.tree.attr(node), "look at", self.at(fid))?;
+            let mode = match attr.kind {
+                Kind::Directory => attr.mode | 0o700,
+                Kind::File => attr.mode | 0o600,
+                _ => attr.mode,
+            };
+            if mode == attr.mode {
+                continue;
+            }
+            if !self.unlocked.contains_key(&fid) {
+                note_mode(self.tree, self.entries, fid, attr.mode)?;
+                self.unlocked.insert(fid, attr.mode);
+            }
+            let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+            // Another's stays as it is: that the step fails says it.
+            any |= self.tree.set_attr(node, &set).is_ok();
+        }
+        Ok(any)
+    }
+
+    fn lock_again(&self) -> Result<()> {
+        for (&fid, before) in &self.unlocked {
+            let Some(node) = self.nodes.get(&fid) else { continue };
+            let logged = |f: &File<'_>| f.attr.mode.is_some() || f.xattrs.contains_key(ACCESS_ACL);
+            if self.plan.history.files.get(&fid).is_some_and(logged) {
+                self.attributes(fid)?;
+                continue;
+            }
+            let set = SetAttr { mode: Some(*before), ..SetAttr::default() };
+            failed(self.tree.set_attr(node, &set), "set attributes of", self.at(fid))?;
+        }
+        Ok(())
     }
 
     fn step(&mut self, step: &Step<'a>) -> Result<()> {
@@ -189,23 +258,40 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
         let a = file.attr;
         let mode = a.mode.filter(|_| file.kind != Kind::Symlink);
         set(SetAttr { uid: a.uid, gid: a.gid, ..SetAttr::default() })?;
+        let set_xattr =
+            |(name, value): (&&[u8], &Option<&[u8]>)| match self.tree.set_xattr(node, name, *value)
+            {
+                Err(Errno::NODATA) if value.is_none() => Ok(()),
+                done => failed(done, "set an extended attribute of", self.at(fid)),
+            };
+        // Of them only the ACL and the mode change each other, and the mode may forbid the rest.
+        let (acl, others): (Vec<_>, Vec<_>) =
+            file.xattrs.iter().partition(|(name, _)| **name == ACCESS_ACL);
+        others.into_iter().try_for_each(set_xattr)?;
         if file.acl_last {
             set(SetAttr { mode, ..SetAttr::default() })?;
         }
-        for (name, value) in &file.xattrs {
-            match self.tree.set_xattr(node, name, *value) {
-                Err(Errno::NODATA) if value.is_none() => {}
-                done => failed(done, "set an extended attribute of", self.at(fid))?,
-            }
-        }
+        acl.into_iter().try_for_each(set_xattr)?;
         if !file.acl_last {
             set(SetAttr { mode, ..SetAttr::default() })?;
         }
-        set(SetAttr { atime: a.atime, mtime: a.mtime, ..SetAttr::default() })
+        let times = SetAttr { atime: a.atime, mtime: a.mtime, ..SetAttr::default() };
+        match set(times) {
+            // Who may change what is in it, and does not own it, changes its time by that alone.
+            Err(ReplayError::Tree { cause: Errno::PERM, .. }) if file.mtime_of_content => {
+                set(SetAttr { mtime: None, ..times })
+            }
+            done => done,
+        }
     }
 
     fn unlink(&self, place: Place<'_>, directory: bool) -> Result<()> {
-        let done = self.tree.unlink(self.node(place.0), place.1, directory);
+        let (dir, name) = (self.node(place.0), place.1);
+        let unlink = || self.tree.unlink(dir, name, directory);
+        let done = match self.tree.lookup(dir, name) {
+            Ok(Some(node)) if directory => mark::emptied(self.tree, &node, unlink),
+            _ => unlink(),
+        };
         failed(done, "remove", || self.plan.history.place(place))
     }
 

@@ -2,15 +2,16 @@
 //! The directory in the tree's root by way of which things are moved.
 //!
 //! ```text
-//! .forebay-replay/gone   the log it is of, the fids whose inodes the tree lacks, and the
-//!                        numbers of entries that are left out
+//! .forebay-replay/gone   the log it is of, the fids whose inodes the tree lacks, the numbers
+//!                        of entries that are left out, and the modes of what was made writable
 //! .forebay-replay/N      the inode of fid N, on its way
 //! ```
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use super::planted::{planted, Bug};
 use super::{failed, printable, ReplayError, Result, STAGING};
+use crate::mark;
 use crate::record::{Entry, Fid, Kind};
 use crate::tree::{Handle, New, Tree};
 
@@ -27,6 +28,8 @@ pub struct Staging<N> {
     pub gone: HashSet<Fid>,
     /// Entries that it left out.
     pub left_out: Vec<u64>,
+    /// What it made writable, and the mode that it had.
+    pub modes: BTreeMap<Fid, u32>,
     /// Of the list, as far as it is good.
     list_bytes: u64,
     /// What lies in the directory.
@@ -64,6 +67,7 @@ impl<N: Clone> Staging<N> {
             resumed: false,
             gone: HashSet::new(),
             left_out: Vec::new(),
+            modes: BTreeMap::new(),
             list_bytes: 0,
             entries: Vec::new(),
             own: Vec::new(),
@@ -98,6 +102,7 @@ impl<N: Clone> Staging<N> {
             if !planted(Bug::LeftOutForgotten) {
                 staging.left_out = list.left_out;
             }
+            staging.modes = list.modes;
         } else if !staging.entries.is_empty() {
             return foreign("it is of the replay of another log, and not empty");
         }
@@ -121,7 +126,10 @@ impl<N: Clone> Staging<N> {
         let root = tree.root();
         let node = match self.node.take() {
             Some(node) => node,
-            None => make(tree.create(&root, STAGING, &new(Kind::Directory, 0o700)))?,
+            None => {
+                let new = new(Kind::Directory, 0o700);
+                make(mark::with_times_kept(tree, || tree.create(&root, STAGING, &new)))?
+            }
         };
         let list = match failed(tree.lookup(&node, LIST), "look", shown)? {
             Some(list) => list,
@@ -140,11 +148,19 @@ impl<N: Clone> Staging<N> {
 
 /// Durable when it returns: from now on the replay of these entries does without this one.
 pub fn leave_out<T: Tree>(tree: &T, entries: &[Vec<u8>], number: u64) -> Result<()> {
+    add(tree, entries, &format!("{number}\n"))
+}
+
+/// Durable when it returns: the mode that the inode has before it is made writable.
+pub fn note_mode<T: Tree>(tree: &T, entries: &[Vec<u8>], fid: Fid, mode: u32) -> Result<()> {
+    add(tree, entries, &format!("{fid} {mode:o}\n"))
+}
+
+fn add<T: Tree>(tree: &T, entries: &[Vec<u8>], line: &str) -> Result<()> {
     let staging = Staging::find(tree, entries)?;
     let absent = ReplayError::Staging { path: shown(), what: "its list is gone".into() };
     let Some(node) = staging.node.filter(|_| staging.resumed) else { return Err(absent) };
     let Some(list) = failed(tree.lookup(&node, LIST), "look", shown)? else { return Err(absent) };
-    let line = format!("{number}\n");
     failed(tree.truncate(&list, staging.list_bytes), "write", shown)?;
     failed(tree.write(&list, staging.list_bytes, line.as_bytes()), "write", shown)?;
     failed(tree.sync_all(), "sync", shown)
@@ -172,6 +188,7 @@ fn read<T: Tree>(tree: &T, node: &T::Node) -> Result<Vec<u8>> {
 struct List {
     gone: HashSet<Fid>,
     left_out: Vec<u64>,
+    modes: BTreeMap<Fid, u32>,
     bytes: u64,
 }
 
@@ -184,14 +201,26 @@ fn parse(list: &[u8], key: &str) -> Option<List> {
     let number = |line: &[u8]| fid_of(line.strip_suffix(b"\n")?);
     let dot = lines().position(|line| line == b".\n")?;
     let gone = lines().take(dot).map(number).collect::<Option<_>>()?;
-    let mut list = List { gone, left_out: Vec::new(), bytes: key.len() as u64 };
+    let (left_out, modes, bytes) = (Vec::new(), BTreeMap::new(), key.len() as u64);
+    let mut list = List { gone, left_out, modes, bytes };
     list.bytes += lines().take(dot + 1).map(|line| line.len() as u64).sum::<u64>();
     for line in lines().skip(dot + 1) {
-        let Some(left_out) = number(line) else { break };
-        list.left_out.push(left_out);
+        match (number(line), mode_of(line)) {
+            (Some(left_out), _) => list.left_out.push(left_out),
+            // The first is the one that it had.
+            (None, Some((fid, mode))) => drop(list.modes.entry(fid).or_insert(mode)),
+            (None, None) => break,
+        }
         list.bytes += line.len() as u64;
     }
     Some(list)
+}
+
+fn mode_of(line: &[u8]) -> Option<(Fid, u32)> {
+    let line = std::str::from_utf8(line.strip_suffix(b"\n")?).ok()?;
+    let (fid, mode) = line.split_once(' ')?;
+    let mode = u32::from_str_radix(mode, 8).ok().filter(|mode| *mode <= 0o7777)?;
+    Some((fid_of(fid.as_bytes())?, mode))
 }
 
 /// Removes what a replay that is over leaves: to be called when the log is destroyed, and
@@ -210,5 +239,6 @@ pub fn tidy<T: Tree>(tree: &T) -> Result<()> {
     if !names.is_empty() {
         failed(tree.unlink(&node, LIST, false), "remove", shown)?;
     }
-    failed(tree.unlink(&root, STAGING, true), "remove", shown)
+    let remove = || tree.unlink(&root, STAGING, true);
+    failed(mark::with_times_kept(tree, remove), "remove", shown)
 }

@@ -10,12 +10,45 @@ fn time(seconds: i64) -> Time {
     Time { seconds, nanoseconds: 0 }
 }
 
+fn directory(name: &str) -> std::path::PathBuf {
+    let dir = std::env::temp_dir().join(format!("forebay-replay-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir(&dir).unwrap();
+    dir
+}
+
+/// An entry for each record.
+fn entries(records: &[Record<'_>]) -> Vec<Vec<u8>> {
+    let entry = |(record, number)| {
+        let body = Records::of(record);
+        [&header(number, u64::MAX >> 2, 1)[..], body.bytes()].concat()
+    };
+    records.iter().zip(1..).map(entry).collect()
+}
+
+/// To the mount it was empty.
+#[test]
+fn a_directory_with_a_mark_that_is_over_is_removed() {
+    let dir = directory("over");
+    std::fs::create_dir(dir.join("d")).unwrap();
+    std::os::unix::fs::symlink("{}", dir.join("d/.forebay-done")).unwrap();
+    let tree = UnixTree::open(&dir).unwrap();
+    let node = tree.lookup(&tree.root(), b"d").unwrap().unwrap();
+    let (is, handle) = (tree.identity().unwrap(), tree.handle(&node).unwrap());
+    let log = entries(&[
+        Record::Tree { file_system: is.file_system, root: &is.root.0, path: &is.path },
+        Record::Bind { fid: 2, kind: Kind::Directory, handle: &handle.0, path: b"d" },
+        Record::Unlink { dir: 1, name: b"d", fid: 2 },
+    ]);
+    replay(&tree, &log, &ReplayOptions::default(), &mut |_, _| {}).unwrap();
+    assert!(!dir.join("d").exists());
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
 /// The tree's own sync made it durable, with its time.
 #[test]
 fn a_time_before_the_trees_own_sync_is_not_set_again() {
-    let dir = std::env::temp_dir().join(format!("forebay-replay-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&dir);
-    std::fs::create_dir(&dir).unwrap();
+    let dir = directory("time");
     let tree = UnixTree::open(&dir).unwrap();
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let (kind, mode, target) = (Kind::File, 0o644, &b""[..]);
@@ -33,14 +66,6 @@ fn a_time_before_the_trees_own_sync_is_not_set_again() {
         Record::Data { fid: 2, offset: 0, size: 3, mtime: time(1000), bytes: b"old" },
         Record::Synced { fid: 2 },
     ];
-    let entries = |records: &[Record<'_>]| -> Vec<Vec<u8>> {
-        let numbered = records.iter().zip(1..);
-        let entry = |(record, number)| {
-            let body = Records::of(record);
-            [&header(number, u64::MAX >> 2, 1)[..], body.bytes()].concat()
-        };
-        numbered.map(entry).collect()
-    };
     let report = plan(&tree, &entries(&records)).unwrap();
     assert_eq!(report.actions, []);
 

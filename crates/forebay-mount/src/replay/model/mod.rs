@@ -3,7 +3,9 @@
 //! acknowledged.  Method: bounded workloads as ACE of CrashMonkey has them, run by the
 //! live part on a simulated tree; the crash after each event of tree and log, names and
 //! attributes as a prefix, data as a subset of sectors; replay, then an oracle; and the
-//! replay itself cut after each of its own events, and run again.
+//! replay itself cut after each of its own events, and run again.  The tree has the mark of
+//! its mount from its first entry to the replay's end: its log is let at it, and another
+//! only where it lacks nothing.
 
 mod oracle;
 pub mod sim;
@@ -13,12 +15,17 @@ use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};
 
-use super::planted::{plant, Bug, ALL};
-use super::{replay, ReplayError, ReplayOptions};
+use forebay::Uuid;
+
+use super::planted::{plant, Bug, ALL, OF_MARKS};
+use super::{printable, replay, ReplayError, ReplayOptions, STAGING};
+use crate::mark::{self, Verdict};
 use crate::record::{Entry, Record};
+use crate::recover;
+use crate::tree::Tree;
 use oracle::{judge, Truth};
-use sim::{Disk, Event, SimTree, State};
-use workloads::{acts, run, Act, Ran};
+use sim::{Disk, Event, SimTree, State, ROOT_INO};
+use workloads::{acts, run, Act, Ran, PERIOD, POOL};
 
 /// SplitMix64.
 pub struct Rng(pub u64);
@@ -45,7 +52,7 @@ struct Counts {
     distinct: HashSet<u64>,
 }
 
-fn hash(state: &State, log: &[Vec<u8>]) -> u64 {
+fn hash(state: &State, log: &Log) -> u64 {
     let mut h = DefaultHasher::new();
     (state, log).hash(&mut h);
     h.finish()
@@ -63,8 +70,20 @@ fn crash(disk: &Disk, rng: &mut Rng) -> State {
     })
 }
 
+/// The log is in a period.
+fn is_logging(events: &[Event]) -> bool {
+    let last = events.iter().rev().find_map(|e| match e {
+        Event::Period(on) => Some(*on),
+        _ => None,
+    });
+    last == Some(true)
+}
+
 /// The entries that are left of the log.
 pub fn log_of(events: &[Event]) -> Vec<Vec<u8>> {
+    if !is_logging(events) {
+        return Vec::new();
+    }
     let synced =
         events.iter().filter_map(|e| if let Event::LogSync(t) = e { Some(*t) } else { None });
     let synced = synced.max().unwrap_or(0);
@@ -75,18 +94,81 @@ pub fn log_of(events: &[Event]) -> Vec<Vec<u8>> {
     left.collect()
 }
 
-/// Replays, and says what the tree's durable state comes to, with what happened on the way.
-fn replayed(state: &State, log: &[Vec<u8>]) -> Result<(State, Vec<Event>), String> {
-    let tree = SimTree::new(state.clone());
-    replay(&tree, log, &ReplayOptions::default(), &mut |_, _| {}).map_err(|e| e.to_string())?;
+/// Who replays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    Root,
+    /// For whom modes count.
+    Owner,
+}
+
+/// Replays as [`crate::recover`] does, and says what the tree's durable state comes to, with
+/// what happened on the way.
+fn replayed(state: &State, log: &Log, who: Who) -> Result<(State, Vec<Event>), String> {
+    let tree = match who {
+        Who::Root => SimTree::new(state.clone()),
+        Who::Owner => SimTree::new(state.clone()).owned(),
+    };
+    let found = mark::find(&tree).map_err(|e| e.to_string())?;
+    let period = log.period.then_some(PERIOD);
+    let verdict = mark::judge(&found, POOL, "mount", period).map_err(|e| e.to_string())?;
+    let destroy = || {
+        tree.event(Event::Period(false));
+        Ok(())
+    };
+    if !log.period || verdict == Verdict::Complete {
+        recover::clear(&tree, destroy).map_err(|e| e.to_string())?;
+    } else {
+        if verdict == Verdict::Unmarked && !log.entries.is_empty() {
+            return Err("entries, and no mark".into());
+        }
+        let options = ReplayOptions::default();
+        replay(&tree, &log.entries, &options, &mut |_, _| {}).map_err(|e| e.to_string())?;
+        recover::end(&tree, destroy).map_err(|e| e.to_string())?;
+    }
     let (mut disk, trace) = (Disk::new(state.clone()), tree.trace());
     trace.iter().for_each(|e| disk.feed(e));
+    let left = tree.names(&ROOT_INO).unwrap();
+    if let Some(own) = left.iter().find(|n| mark::is_own(n) || **n == *STAGING) {
+        return Err(format!("{} is left in the tree", printable(own)));
+    }
     Ok((disk.crash(0, &mut || false), trace))
+}
+
+/// Another log may have the tree only if it lacks nothing.
+fn another(state: &State, truths: &[&Truth]) -> Result<(), String> {
+    let found = mark::find(&SimTree::new(state.clone())).map_err(|e| e.to_string())?;
+    match mark::judge(&found, Uuid([9; 16]), "mount", None) {
+        Ok(_) => judge(state, truths).map_err(|e| format!("another log may have it, and {e}")),
+        Err(_) => Ok(()),
+    }
+}
+
+/// What a crash leaves of the log.
+#[derive(Clone, Debug, Hash)]
+struct Log {
+    period: bool,
+    entries: Vec<Vec<u8>>,
+}
+
+impl Log {
+    fn of(events: &[Event]) -> Log {
+        Log { period: is_logging(events), entries: log_of(events) }
+    }
+
+    /// The same after these events of a replay.
+    fn after(&self, events: &[Event]) -> Log {
+        match events.iter().any(|e| matches!(e, Event::Period(false))) {
+            true => Log { period: false, entries: Vec::new() },
+            false => self.clone(),
+        }
+    }
 }
 
 /// The replay of one in `every` crashes is cut in its turn.
 fn explore(
     ran: &Ran,
+    who: Who,
     samples: usize,
     every: usize,
     rng: &mut Rng,
@@ -100,7 +182,7 @@ fn explore(
             disk.feed(&ran.trace[at - 1]);
         }
         let truths: Vec<&Truth> = ran.truths(at);
-        let log = log_of(&ran.trace[..at]);
+        let log = Log::of(&ran.trace[..at]);
         for sample in 0..samples {
             let state = crash(&disk, rng);
             counts.crashes += 1;
@@ -114,7 +196,8 @@ fn explore(
             }
             let context = |e: String| format!("crash at event {at}, sample {sample}: {e}");
             counts.replays += 1;
-            let (end, trace) = replayed(&state, &log).map_err(context)?;
+            another(&state, &truths).map_err(context)?;
+            let (end, trace) = replayed(&state, &log, who).map_err(context)?;
             judge(&end, &truths).map_err(context)?;
             if rng.index(every) != 0 {
                 continue;
@@ -126,7 +209,9 @@ fn explore(
                 counts.cut_replays += 1;
                 let context =
                     |e: String| context(format!("replay cut after {cut} and run again: {e}"));
-                let (end, _) = replayed(&state, &log).map_err(context)?;
+                let log = log.after(&trace[..=cut]);
+                another(&state, &truths).map_err(context)?;
+                let (end, _) = replayed(&state, &log, who).map_err(context)?;
                 judge(&end, &truths).map_err(context)?;
             }
         }
@@ -153,7 +238,7 @@ fn sweep(
             rest /= acts.len() as u64;
         }
         let ran = run(&workload, None);
-        if let Err(e) = explore(&ran, samples, 3, &mut rng, counts) {
+        if let Err(e) = explore(&ran, Who::Root, samples, 3, &mut rng, counts) {
             return Some(format!("{workload:?} (length {length}, number {n}, seed {seed}): {e}"));
         }
         n += every;
@@ -200,7 +285,8 @@ fn random_workloads() {
         let length = 2 + rng.index(4);
         let workload: Vec<Act> =
             (0..length).flat_map(|_| acts[rng.index(acts.len())].clone()).collect();
-        let violation = explore(&run(&workload, None), 4, 3, &mut rng, &mut counts).err();
+        let violation =
+            explore(&run(&workload, None), Who::Root, 4, 3, &mut rng, &mut counts).err();
         assert_eq!(violation, None, "{workload:?} (seed {seed})");
         if start.elapsed() >= limit {
             break;
@@ -250,7 +336,7 @@ fn shown_by(bug: Bug) -> &'static [Act] {
         Bug::MarkNotSynced
         | Bug::MarkRemovedAtOnce
         | Bug::PeriodEndsFirst
-        | Bug::MarkOfAnyPeriod => &[],
+        | Bug::MarkOfAnyPeriod => &[Write("foo", 0, 600), Fsync("foo")],
         Bug::LeftOutLosesName => &[Rename("foo", "A/long")],
     }
 }
@@ -258,11 +344,12 @@ fn shown_by(bug: Bug) -> &'static [Act] {
 #[test]
 fn planted_bugs_are_caught() {
     let mut missed = Vec::new();
-    for bug in ALL {
+    for bug in ALL.into_iter().chain(OF_MARKS) {
         let workload = shown_by(bug);
         let explored = |bug| {
             plant(bug);
-            let found = explore(&run(workload, bug), 40, 1, &mut Rng(1), &mut Counts::default());
+            let found =
+                explore(&run(workload, bug), Who::Root, 40, 1, &mut Rng(1), &mut Counts::default());
             plant(None);
             found.err()
         };
@@ -287,7 +374,7 @@ fn what_was_under_way_is_left_out_if_that_is_accepted() {
         (replay(&tree, log, options, &mut |_, _| {}), tree.now())
     };
     let ran = run(&[Create("quota")], None);
-    let log = log_of(&ran.trace[..1]);
+    let log = log_of(&ran.trace[..ran.worked.start + 1]);
     assert_eq!(log.len(), 1);
     let (refused, _) = replay_of(&log, &ran.base, &ReplayOptions::default());
     assert!(matches!(refused, Err(ReplayError::UnderWay { .. })), "{refused:?}");
@@ -298,7 +385,7 @@ fn what_was_under_way_is_left_out_if_that_is_accepted() {
 
     // A later change of the same directory was begun: the first one was over.
     let ran = run(&[Create("quota"), Create("bar")], None);
-    let mut log = log_of(&ran.trace);
+    let mut log = ran.log();
     log.retain(|body| {
         let is_void = |r: Record<'_>| matches!(r, Record::Void { .. });
         !Entry::parse(body).unwrap().records().any(|r| is_void(r.unwrap()))
@@ -324,9 +411,64 @@ fn no_program_can_have_the_replays_own_name() {
     ];
     for act in acts {
         let ran = run(&[act], None);
-        let log = log_of(&ran.trace);
-        assert!(log.is_empty() && ran.last == ran.base, "{act:?}");
+        let log = ran.log();
+        assert!(log.is_empty(), "{act:?}");
+        judge(&ran.last, &ran.truths(0)).unwrap();
     }
+}
+
+/// A sync of the file that came after it shows that the change of its size was done.
+#[test]
+fn what_a_sync_came_after_was_not_under_way() {
+    use Act::*;
+    let ran = run(&[Truncate("foo", 2 << 20), Write("foo", 0, 600), Fsync("foo")], None);
+    let mut log = ran.log();
+    let is_void = |body: &Vec<u8>| {
+        let mut records = Entry::parse(body).unwrap().records();
+        records.any(|r| matches!(r.unwrap(), Record::Void { .. }))
+    };
+    let voids = log.iter().filter(|body| is_void(body)).count();
+    assert_eq!(voids, 1, "the tree refuses such a size");
+    log.retain(|body| !is_void(body));
+    for accept in [false, true] {
+        let options = ReplayOptions { accept, ..ReplayOptions::default() };
+        let tree = SimTree::new(ran.base.clone());
+        let done = replay(&tree, &log, &options, &mut |_, _| {});
+        assert!(matches!(done, Err(ReplayError::Tree { .. })), "{accept}: {done:?}");
+    }
+}
+
+/// An owner who is not root: files that he may not write and directories that he may not
+/// change are replayed like others, and have their modes at the end, also when the replay
+/// was cut on the way.
+#[test]
+fn an_owner_replays_what_its_modes_forbid() {
+    use Act::*;
+    let workloads: &[&[Act]] = &[
+        &[Write("foo", 0, 600), Fsync("foo"), Chmod("foo", 0o400)],
+        // Its mode was set before the log began.
+        &[Chmod("foo", 0o400), Sync, Write("foo", 0, 600), Fsync("foo")],
+        &[Chmod("foo", 0o400), Sync, Xattr("foo"), Truncate("foo", 700)],
+        &[
+            Create("A/foo"),
+            Write("A/foo", 0, 800),
+            Fsync("A/foo"),
+            Chmod("A/foo", 0),
+            Chmod("A", 0o500),
+        ],
+        &[Chmod("A", 0o500), Sync, Unlink("A/bar"), Create("A/foo"), Link("foo", "A/D")],
+        &[Chmod("A", 0o500), Sync, Rename("foo", "A/bar"), Rename("A/bar", "B/foo")],
+        &[Mkdir("C"), Create("C/x"), Chmod("C", 0o500)],
+        &[Chmod("B", 0o500), Sync, Rename("B", "A/D"), Chmod("A", 0o500)],
+        &[Chmod("B", 0o500), Chmod("A", 0o500), Sync, Exchange("foo", "A/bar"), Rmdir("B")],
+    ];
+    let mut counts = Counts::default();
+    for workload in workloads {
+        let ran = run(workload, None);
+        let explored = explore(&ran, Who::Owner, 20, 1, &mut Rng(1), &mut counts);
+        assert_eq!(explored, Ok(()), "{workload:?}");
+    }
+    told(&counts, "as an owner");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::super::{printable, STAGING};
 use super::sim::{Inode, State, ROOT_INO};
+use crate::mark;
 use crate::record::Kind;
 
 /// Of each byte of a file the values that it may have; the file is at least `min` long.
@@ -42,7 +43,7 @@ fn paths(state: &State) -> BTreeMap<Vec<u8>, u64> {
     let (mut all, mut left) = (BTreeMap::new(), vec![(Vec::new(), ROOT_INO)]);
     while let Some((path, ino)) = left.pop() {
         for (name, child) in &state.inodes[&ino].names {
-            if ino == ROOT_INO && name == STAGING {
+            if ino == ROOT_INO && (name == STAGING || mark::is_own(name)) {
                 continue;
             }
             let path = [&path[..], b"/", name].concat();

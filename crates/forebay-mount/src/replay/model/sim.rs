@@ -110,6 +110,8 @@ pub enum Event {
     SyncFile(u64),
     Append(u64, Vec<u8>),
     LogSync(u64),
+    /// A logging period begins, or it ends and what it held is gone.
+    Period(bool),
 }
 
 impl Inode {
@@ -251,7 +253,7 @@ impl Disk {
                     self.base.apply(&op);
                 }
             }
-            Event::Append(..) | Event::LogSync(..) => {}
+            Event::Append(..) | Event::LogSync(..) | Event::Period(..) => {}
         }
     }
 
@@ -299,15 +301,32 @@ struct Inner {
 
 /// The tree as a running system sees it, and what happened to it.
 #[derive(Clone, Debug)]
-pub struct SimTree(Arc<Mutex<Inner>>);
+pub struct SimTree {
+    inner: Arc<Mutex<Inner>>,
+    /// Who uses it goes by the modes: all is his, and he is not root.
+    as_owner: bool,
+}
 
 impl SimTree {
     pub fn new(now: State) -> SimTree {
-        SimTree(Arc::new(Mutex::new(Inner { now, trace: Vec::new() })))
+        let inner = Arc::new(Mutex::new(Inner { now, trace: Vec::new() }));
+        SimTree { inner, as_owner: false }
+    }
+
+    pub fn owned(self) -> SimTree {
+        SimTree { as_owner: true, ..self }
+    }
+
+    fn writable(&self, ino: u64) -> Result<()> {
+        let needed = |i: &Inode| if i.kind == Kind::Directory { 0o300 } else { 0o200 };
+        match !self.as_owner || self.with(ino, |i| i.mode & needed(i) == needed(i))? {
+            true => Ok(()),
+            false => Err(Errno::ACCESS),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap()
+        self.inner.lock().unwrap()
     }
 
     pub fn now(&self) -> State {
@@ -436,6 +455,7 @@ impl Tree for SimTree {
         if self.find(*dir, name)?.is_some() {
             return Err(Errno::EXIST);
         }
+        self.writable(*dir)?;
         // A file system that is full, for this name, and is not when it is made by another.
         if name == b"full" {
             return Err(Errno::NOSPC);
@@ -456,6 +476,7 @@ impl Tree for SimTree {
             (_, 0) => return Err(Errno::NOENT),
             _ => refused(name)?,
         }
+        self.writable(*dir)?;
         self.op(Op::Link { ino: *node, dir: *dir, name: name.to_vec() })
     }
     fn unlink(&self, dir: &u64, name: &[u8], directory: bool) -> Result<()> {
@@ -467,6 +488,7 @@ impl Tree for SimTree {
             (true, true) if !empty => return Err(Errno::NOTEMPTY),
             _ => {}
         }
+        self.writable(*dir)?;
         self.op(Op::Unlink { dir: *dir, name: name.to_vec() })
     }
     fn rename(&self, from: (&u64, &[u8]), to: (&u64, &[u8]), how: RenameHow) -> Result<()> {
@@ -486,6 +508,11 @@ impl Tree for SimTree {
             _ => {}
         }
         refused(to.1)?;
+        self.writable(*from.0)?;
+        self.writable(*to.0)?;
+        if kind == Kind::Directory && from.0 != to.0 {
+            self.writable(moved)?;
+        }
         let exchange = how == RenameHow::Exchange;
         let (from, to) = ((*from.0, from.1.to_vec()), (*to.0, to.1.to_vec()));
         self.op(Op::Rename { from, to, exchange })
@@ -503,14 +530,17 @@ impl Tree for SimTree {
     }
     fn write(&self, node: &u64, offset: u64, bytes: &[u8]) -> Result<()> {
         fits(offset.saturating_add(bytes.len() as u64))?;
+        self.writable(*node)?;
         self.op(Op::Write { ino: *node, offset: offset as usize, bytes: bytes.to_vec() })
     }
     fn truncate(&self, node: &u64, size: u64) -> Result<()> {
         fits(size)?;
+        self.writable(*node)?;
         self.op(Op::Truncate { ino: *node, size: size as usize })
     }
     fn allocate(&self, node: &u64, mode: Allocate, offset: u64, length: u64) -> Result<()> {
         fits(offset.saturating_add(length))?;
+        self.writable(*node)?;
         let (ino, offset, end) = (*node, offset as usize, (offset + length) as usize);
         let size = self.with(ino, |i| i.data.len())?;
         match mode {
@@ -530,6 +560,7 @@ impl Tree for SimTree {
         self.with(*node, |i| i.xattrs.get(name).cloned())
     }
     fn set_xattr(&self, node: &u64, name: &[u8], value: Option<&[u8]>) -> Result<()> {
+        self.writable(*node)?;
         let (name, value) = (name.to_vec(), value.map(<[u8]>::to_vec));
         self.op(Op::Xattr { ino: *node, name, value })
     }

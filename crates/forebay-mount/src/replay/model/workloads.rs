@@ -2,16 +2,20 @@
 //! Bounded workloads, run by the live part, with what is allowed after each of their steps.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay::Uuid;
 use rustix::io::Errno;
 
 use super::super::planted::Bug;
+use super::log_of;
 use super::oracle::{Bytes, Truth};
 use super::sim::{Event, Op, SimTree, State, ROOT_INO};
 use crate::live::{Inode, Journal, JournalError, Live, LiveOptions};
+use crate::mark::{self, Mark};
 use crate::record::{header, Allocate, Entry, Kind, Record, Records, SetAttr};
 use crate::tree::{New, RenameHow, Tree};
 
@@ -151,14 +155,22 @@ struct Step {
 #[derive(Debug)]
 pub struct Ran {
     pub base: State,
+    /// From the mark to its end.
     pub trace: Vec<Event>,
-    /// The tree at the end.
+    /// Of these, what the workload did.
+    pub worked: Range<usize>,
+    /// The tree at its end.
     pub last: State,
     first: Truth,
     steps: Vec<Step>,
 }
 
 impl Ran {
+    /// Of a crash right after the workload.
+    pub fn log(&self) -> Vec<Vec<u8>> {
+        log_of(&self.trace[..self.worked.end])
+    }
+
     /// What may be there after a crash behind so many events.
     pub fn truths(&self, at: usize) -> Vec<&Truth> {
         let mut before = &self.first;
@@ -198,6 +210,13 @@ fn base() -> State {
     state.apply(&Op::Write { ino: 4, offset: 0, bytes: data(10) });
     state.apply(&Op::Write { ino: 5, offset: 0, bytes: data(20) });
     state
+}
+
+pub const POOL: Uuid = Uuid([1; 16]);
+pub const PERIOD: Uuid = Uuid([2; 16]);
+
+fn mark_of(period: Uuid) -> Mark {
+    Mark { pool: POOL, log: "mount".into(), period, since: 0, at: String::new() }
 }
 
 type SimLive = Live<SimTree, SimJournal>;
@@ -369,7 +388,13 @@ pub fn run(workload: &[Act], bug: Option<Bug>) -> Ran {
     }
     let first = Truth { state: base.clone(), bytes: contents.bytes.clone() };
     let mut steps = Vec::new();
-    let trace = std::thread::scope(|scope| {
+    mark::begin(&tree, || {
+        tree.event(Event::Period(true));
+        Ok(mark_of(PERIOD))
+    })
+    .unwrap();
+    let begun = tree.events();
+    let (worked, last) = std::thread::scope(|scope| {
         scope.spawn(|| live.background());
         for (i, &a) in workload.iter().enumerate() {
             let (start, before) = (tree.events(), tree.now());
@@ -418,10 +443,14 @@ pub fn run(workload: &[Act], bug: Option<Bug>) -> Ran {
                 after: Truth { state, bytes: contents.bytes.clone() },
             });
         }
-        // What comes at the end is no part of it.
-        let trace = tree.trace();
+        let at_end = (begun..tree.events(), tree.now());
         live.end();
-        trace
+        at_end
     });
-    Ran { base, trace, last: tree.now(), first, steps }
+    mark::end(&tree, || {
+        tree.event(Event::Period(false));
+        Ok(())
+    })
+    .unwrap();
+    Ran { base, trace: tree.trace(), worked, last, first, steps }
 }
