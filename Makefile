@@ -110,6 +110,7 @@ mount-soak:
 	@scripts/need check
 	cargo build --release -p forebay-cli
 	tests/mount/differential.sh $(OPERATIONS)
+	tests/mount/replayed.sh 20 10000 ext4 xfs btrfs
 	tests/mount/cuts.sh $(CUTS) ext4 xfs
 
 COUNT ?= 5000

@@ -5,11 +5,15 @@
     commits.py run KIND DIRECTORY ACKNOWLEDGED      until it is killed
     commits.py verify KIND DIRECTORY ACKNOWLEDGED   1: something acknowledged is not there
 
-KIND is sqlite-delete, sqlite-truncate, sqlite-wal (synchronous=FULL), maildir or postgres.
+KIND is sqlite-delete, sqlite-truncate, sqlite-wal (synchronous=FULL), maildir, postgres or
+etcd.
 The number of each commit goes to the file ACKNOWLEDGED after the commit has returned; it
 lies where no cut reaches it, and sockets beside it.  What a commit writes follows from its number, so what is
 found is compared byte by byte.
 """
+import base64
+import http.client
+import json
 import os
 import random
 import signal
@@ -168,7 +172,74 @@ class Postgres:
         return {int(number): bytes.fromhex(body) for number, body in rows}
 
 
-KINDS = {"sqlite": Sqlite, "maildir": Maildir, "postgres": Postgres}
+class Etcd:
+    """A member alone, spoken to through its gateway of JSON."""
+
+    def __init__(self, directory, _, outside):
+        client, peer = self.free_ports(2)
+        urls = {"client": f"http://127.0.0.1:{client}", "peer": f"http://127.0.0.1:{peer}"}
+        options = ["--name", "one", "--data-dir", os.path.join(directory, "data")]
+        for kind, url in urls.items():
+            options += [f"--listen-{kind}-urls", url]
+        options += ["--advertise-client-urls", urls["client"], "--initial-advertise-peer-urls", urls["peer"]]
+        options += ["--initial-cluster", f"one={urls['peer']}"]
+        # It is to write snapshots and shorten its log too, and to be there soon.
+        options += ["--snapshot-count", "300", "--heartbeat-interval", "50", "--election-timeout", "500"]
+        log = open(os.path.join(outside, "etcd.log"), "wb")
+        self.server = subprocess.Popen(["etcd", *options], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.connection = http.client.HTTPConnection("127.0.0.1", client, timeout=60)
+        for _ in range(1200):
+            try:
+                self.ask("range", {"key": self.coded(b"there?")})
+                break
+            except (OSError, RuntimeError, http.client.HTTPException):
+                self.connection.close()
+                if self.server.poll() is not None:
+                    sys.exit(f"etcd ended with {self.server.returncode}: {open(log.name).read()[-2000:]}")
+                time.sleep(0.05)
+        else:
+            sys.exit("etcd does not answer")
+
+    @staticmethod
+    def free_ports(count):
+        sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+        ports = [s.getsockname()[1] for s in sockets]
+        for s in sockets:
+            s.close()
+        return ports
+
+    @staticmethod
+    def coded(bytes):
+        return base64.b64encode(bytes).decode()
+
+    def ask(self, what, request):
+        self.connection.request("POST", f"/v3/kv/{what}", json.dumps(request))
+        answer = self.connection.getresponse()
+        text = answer.read()
+        if answer.status != 200:
+            raise RuntimeError(text.decode(errors="replace"))
+        return json.loads(text)
+
+    def commit(self, number):
+        self.ask("put", {"key": self.coded(b"%020d" % number), "value": self.coded(body(number))})
+
+    def found(self):
+        """In pieces: an answer has 4 MiB at most."""
+        found, after = {}, b"0"
+        while True:
+            piece = self.ask("range", {"key": self.coded(after), "range_end": self.coded(b"9"), "limit": 100})
+            for pair in piece.get("kvs", []):
+                after = base64.b64decode(pair["key"])
+                found[int(after)] = base64.b64decode(pair["value"])
+            after += b"\0"
+            if not piece.get("more"):
+                break
+        self.server.terminate()
+        self.server.wait()
+        return found
+
+
+KINDS = {"sqlite": Sqlite, "maildir": Maildir, "postgres": Postgres, "etcd": Etcd}
 
 
 def main():

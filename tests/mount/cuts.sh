@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: what SQLite, PostgreSQL and a mail server were told is committed is there after
+# Goal: what SQLite, PostgreSQL, etcd and a mail server were told is committed is there after
 # everything was killed and the disk lost what was not flushed.
 # Method: a disk with a volatile cache (tests/serve/volatile_disk.c), a file system on it,
 # a mount of that, programs that note each commit elsewhere (commits.py).  At a random
@@ -12,7 +12,8 @@
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
-need gcc python3 losetup setsid
+. "$(dirname "$0")/volatile.sh"
+need python3 setsid
 python3 -c 'import sqlite3' 2>/dev/null || skip "python3 without sqlite3"
 
 cuts=${1:-10}
@@ -20,45 +21,14 @@ shift || true
 systems=("$@")
 [ $# -gt 0 ] || systems=(ext4)
 seed=${SEED:-1}
-bytes=$((512 << 20))
-compile volatile_disk "$root/tests/serve/volatile_disk.c"
+bytes=$((768 << 20))
 kinds=(sqlite-delete sqlite-truncate sqlite-wal maildir)
 command -v postgres >/dev/null && command -v initdb >/dev/null && kinds+=(postgres) ||
 	say "postgres is not installed: without it"
+command -v etcd >/dev/null && kinds+=(etcd) || say "etcd is not installed (Debian: etcd-server): without it"
 
 # postgres runs as another user.
 chmod 711 "$work" "$shm"
-
-disk='' loop=''
-start_disk() { # SYSTEM, or nothing: as it is
-	local tries
-	mkdir -p "$work/drive" "$work/disk"
-	seed=$((seed + 1))
-	: >"$work/disk.log"
-	# ext4 does not mount where one of its superblock's two sectors is torn off.
-	"$work/volatile_disk" "$work/drive" "$work/platter" $bytes seed=$seed keep=$((seed % 2)) unit=8 >"$work/disk.log" 2>>"$work/disk.err" &
-	disk=$!
-	for ((tries = 0; tries < 400; tries++)); do
-		[ -s "$work/drive/disk" ] && break
-		kill -0 "$disk" 2>/dev/null || { disk=''; skip "cannot mount: $(cat "$work/disk.err")"; }
-		sleep 0.02
-	done
-	loop=$(losetup --find --show "$work/drive/disk") || skip "no loop device on it"
-	case ${1:-} in
-	'') ;;
-	ext4) mkfs.ext4 -qF "$loop" ;;
-	*) "mkfs.$1" -qf "$loop" >/dev/null ;;
-	esac
-	mount "$loop" "$work/disk" || fail "the file system cannot be mounted after the cut"
-}
-stop_disk() {
-	umount -l "$work/disk" 2>/dev/null || true
-	[ -z "$loop" ] || losetup -d "$loop" 2>/dev/null || true
-	[ -z "$disk" ] || { kill -TERM "$disk" && wait "$disk"; } 2>/dev/null || true
-	umount -l "$work/drive" 2>/dev/null || true
-	disk='' loop=''
-}
-at_end stop_disk
 
 programs=()
 run_programs() {
@@ -71,8 +41,7 @@ run_programs() {
 # Each is the leader of its processes; the mount's server too is killed.
 cut_power() {
 	local program
-	kill -USR1 "$disk"
-	until grep -q '^cut:' "$work/disk.log"; do sleep 0.01; done
+	cut_disk
 	kill_mount
 	for program in "${programs[@]}"; do kill -KILL -- "-$program" 2>/dev/null || true; done
 	wait "${programs[@]}" 2>/dev/null || true
@@ -109,7 +78,7 @@ cut_under_load() {
 	run_programs
 	sleep "$((1 + RANDOM % 3)).$((RANDOM % 10))"
 	cut_power
-	lost=$((lost + $(sed -n '/^cut:/{s/.* \([0-9]*\) sectors lost/\1/p;q}' "$work/disk.log")))
+	lost=$((lost + $(sectors_lost)))
 	start_disk
 }
 

@@ -11,8 +11,9 @@
  * attributes, which names are one inode, bytes, extended attributes, ACLs.
  *
  * Keys: ops (of each process), processes, seed, every; user (1: some operations are an
- * ordinary user's; root only); tmpfile (1: O_TMPFILE too); old (1: times before 1970 too); wrong (1 to 6: the second directory is made wrong in one
- * way, which must be found).
+ * ordinary user's; root only); tmpfile (1: O_TMPFILE too); old (1: times before 1970 too);
+ * wrong (1 to 6: the second directory is made wrong in one way, which must be found);
+ * compare (1: no operations, only what an earlier run with as many processes has left).
  *
  * Times: one that was set has to be the same; one that an operation left has to be now on
  * both.  Not compared, and why: the number of the root's inode and sizes of directories,
@@ -581,6 +582,10 @@ static void step(void)
 static int work(void)
 {
 	need((data = aligned_alloc(4096, BYTES_MAX)) != NULL, "memory");
+	if (want.compare) {
+		same_part();
+		return 0;
+	}
 	for (int side = 0; side < SIDES; side++) {
 		snprintf(path[side], sizeof(path[0]), "%s/p%u", want.directory[side], process);
 		need(!mkdir(path[side], 0777), path[side]);
@@ -613,7 +618,7 @@ int main(int argc, char **argv)
 		uint64_t *value;
 	} keys[] = { { "ops", &want.ops },     { "processes", &want.processes }, { "seed", &want.seed },
 		     { "every", &want.every }, { "user", &want.user },           { "wrong", &want.wrong },
-		     { "tmpfile", &want.tmpfile },   { "old", &want.old } };
+		     { "tmpfile", &want.tmpfile },   { "old", &want.old },         { "compare", &want.compare } };
 	char all[SIDES][4100];
 	int worst = 0;
 
@@ -638,6 +643,8 @@ int main(int argc, char **argv)
 		memset(got[side], 0, BYTES_MAX);
 		want.directory[side] = argv[1 + side];
 		snprintf(all[side], sizeof(all[0]), "%s/all", argv[1 + side]);
+		if (want.compare)
+			continue;
 		need(!mkdir(all[side], 0755), all[side]);
 		snprintf(name, sizeof(name), "%.4100s/file", all[side]);
 		need((fd = open(name, O_RDWR | O_CREAT, 0644)) >= 0, name);

@@ -33,7 +33,7 @@
 
 static struct {
 	const char *directory[SIDES];
-	uint64_t ops, processes, seed, every, user, tmpfile, old, wrong;
+	uint64_t ops, processes, seed, every, user, tmpfile, old, wrong, compare;
 } want = { .ops = 20000, .processes = 2, .seed = 1, .every = 500 };
 
 /* What an operation came to. */

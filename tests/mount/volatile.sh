@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# shellcheck shell=bash
+# A file system on a disk that loses what was not flushed when its power is cut: set seed
+# and bytes, make the file $work/platter of so many bytes, then start_disk.
+need gcc losetup
+compile volatile_disk "$root/tests/serve/volatile_disk.c"
+
+disk='' loop=''
+start_disk() { # SYSTEM, or nothing: as it is
+	local tries
+	mkdir -p "$work/drive" "$work/disk"
+	seed=$((seed + 1))
+	: >"$work/disk.log"
+	# ext4 does not mount where one of its superblock's two sectors is torn off.
+	"$work/volatile_disk" "$work/drive" "$work/platter" $bytes seed=$seed keep=$((seed % 2)) unit=8 >"$work/disk.log" 2>>"$work/disk.err" &
+	disk=$!
+	for ((tries = 0; tries < 400; tries++)); do
+		[ -s "$work/drive/disk" ] && break
+		kill -0 "$disk" 2>/dev/null || { disk=''; skip "cannot mount: $(cat "$work/disk.err")"; }
+		sleep 0.02
+	done
+	# Others look for a free one too, and take what was found.
+	for ((tries = 0; tries < 50; tries++)); do
+		loop=$(losetup --find --show "$work/drive/disk" 2>>"$work/disk.err") && break
+		loop=''
+		sleep 0.1
+	done
+	[ -n "$loop" ] || skip "no loop device on it: $(tail -n 1 "$work/disk.err")"
+	case ${1:-} in
+	'') ;;
+	ext4) mkfs.ext4 -qF "$loop" ;;
+	*) "mkfs.$1" -qf "$loop" >/dev/null ;;
+	esac
+	mount "$loop" "$work/disk" || fail "the file system cannot be mounted after the cut"
+}
+stop_disk() {
+	umount -l "$work/disk" 2>/dev/null || true
+	[ -z "$loop" ] || losetup -d "$loop" 2>/dev/null || true
+	[ -z "$disk" ] || { kill -TERM "$disk" && wait "$disk"; } 2>/dev/null || true
+	umount -l "$work/drive" 2>/dev/null || true
+	disk='' loop=''
+}
+at_end stop_disk
+
+cut_disk() {
+	kill -USR1 "$disk"
+	until grep -q '^cut:' "$work/disk.log"; do sleep 0.01; done
+}
+sectors_lost() { sed -n '/^cut:/{s/.* \([0-9]*\) sectors lost/\1/p;q}' "$work/disk.log"; }
