@@ -202,5 +202,8 @@ fn a_log_that_cannot_be_read_is_not_one_that_holds_nothing() {
             assert!(out.stderr.contains(says), "{words:?}: {}{}", out.stdout, out.stderr);
             assert!(!out.stdout.contains("everything"), "{words:?}: {}", out.stdout);
         }
+        // Whatever else is to be said of its state.
+        let listed = bench.run(&["log", "list", "pool"]).stdout;
+        assert_eq!(listed.contains("chunks of it may be LOST"), code == 11, "{listed}");
     }
 }
