@@ -6,8 +6,8 @@ run.py self-test            the tool itself: see self_test()
 
 Runs the tests against the mutants that generate.py makes of core/ and port/: for
 each, the steps by cost until one fails.  A step that never comes past a mutant
-is not run for it.  Those of crates/forebay and crates/forebay-server are cargo-mutants',
-put into one build by rust.py, with the tests of the library and of the command; those
+is not run for it.  Those of the library, its server and mounts are cargo-mutants', put
+into one build by rust.py, with their tests and, in tier 3, those of the command; those
 of kernel/ are tried in a guest (kernel.py).  What
 came of each goes to out/mutants/NAME.jsonl at once, and the next run goes on after it;
 --fresh begins again.  The order is that of a hash of seed and key, so a sample is a
