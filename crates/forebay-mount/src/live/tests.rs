@@ -467,3 +467,16 @@ fn a_directory_with_a_mark_that_is_over_is_empty() {
     assert!(!bed.dir.join("replaced/.forebay-done").is_symlink());
     assert!(bed.dir.join("full/.forebay-done").is_symlink());
 }
+
+/// What is closed is synced as soon as nobody holds it, and not before.
+#[test]
+fn a_closed_group_waits_for_who_holds_it() {
+    let groups = Arc::new(Groups::<()>::new(0, 1));
+    let hold = groups.enter().unwrap();
+    hold.appended(1, false, &mut Vec::new());
+    let (closing, (done, told)) = (groups.clone(), mpsc::channel());
+    thread::spawn(move || done.send(closing.next(NEVER).map(|closed| closed.txg)));
+    assert!(told.recv_timeout(Duration::from_millis(50)).is_err(), "it is held");
+    drop(hold);
+    assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(Some(1)));
+}
