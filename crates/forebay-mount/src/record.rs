@@ -664,3 +664,41 @@ impl<'a> Reader<'a> {
         Ok(record)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn made(name: &[u8], kind: Kind) -> Vec<u8> {
+        let (dir, fid, device) = (ROOT, 2, 0x801);
+        let target = if kind == Kind::Symlink { &b"t"[..] } else { b"" };
+        let (mode, uid, gid) = (0o644, 3, 4);
+        let record = Record::Create { dir, name, fid, kind, mode, uid, gid, device, target };
+        [&header(1, 1, 1)[..], Records::of(&record).bytes()].concat()
+    }
+
+    fn read(body: &[u8]) -> Result<Record<'_>, BadEntry> {
+        Entry::parse(body).unwrap().records().next().unwrap()
+    }
+
+    /// No name leads out of its directory, or to itself.
+    #[test]
+    fn names_that_are_none_are_refused() {
+        for name in [&b""[..], b".", b"..", b"/", b"a/b", b"../x", b"a\0", &[b'x'; 256]] {
+            assert!(read(&made(name, Kind::File)).is_err(), "{name:?}");
+        }
+        for name in [&b"..."[..], b".x", b"x.", b" ", b"\xff", &[b'x'; 255]] {
+            let body = made(name, Kind::File);
+            assert!(matches!(read(&body), Ok(Record::Create { name: n, .. }) if n == name));
+        }
+    }
+
+    #[test]
+    fn each_kind_is_read_as_it_was_written() {
+        use Kind::{BlockDevice, CharDevice, Directory, Fifo, File, Socket, Symlink};
+        for kind in [File, Directory, Symlink, Fifo, Socket, CharDevice, BlockDevice] {
+            let body = made(b"n", kind);
+            assert!(matches!(read(&body), Ok(Record::Create { kind: k, .. }) if k == kind));
+        }
+    }
+}
