@@ -5,6 +5,7 @@
 mod common;
 
 use std::fs;
+use std::process::Command;
 
 use common::{crc32c, Bench};
 
@@ -44,6 +45,28 @@ fn a_busy_origin_is_refused() {
         assert!(out.stderr.contains("origin: in use"), "{command}: {}", out.stderr);
     }
     drop(origin);
+    b.run_ok(&["drain", "pool"]);
+}
+
+/// What is mounted of it writes to the file, and asks for no lock.
+#[test]
+fn an_origin_that_is_a_loop_device_is_refused() {
+    let b = Bench::new();
+    b.make_volume();
+    let losetup = |words: &[&str]| Command::new("losetup").args(words).output();
+    let made = losetup(&["-f", "--show", b.path("origin").to_str().unwrap()]);
+    let Some(made) = made.ok().filter(|made| made.status.success()) else {
+        eprintln!("left out: there are no loop devices here");
+        return;
+    };
+    let device = String::from_utf8(made.stdout).unwrap();
+    let commands = ["drain pool", "volume add pool w origin"];
+    let tried = commands.map(|command| b.run(&command.split(' ').collect::<Vec<_>>()));
+    assert!(losetup(&["-d", device.trim()]).unwrap().status.success());
+    for out in tried {
+        assert_eq!(out.code, Some(4), "{out:?}");
+        assert!(out.stderr.contains(&format!("the disk of {}", device.trim())), "{out:?}");
+    }
     b.run_ok(&["drain", "pool"]);
 }
 

@@ -9,6 +9,7 @@ mod faulty;
 mod file;
 mod identity;
 mod ioctl;
+mod loops;
 mod mem;
 mod nbd;
 mod open;

@@ -16,7 +16,7 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
-use super::{check_range, identity, ioctl, join_identity, split_identity, Origin};
+use super::{check_range, identity, ioctl, join_identity, loops, split_identity, Origin};
 use crate::engine::Memory;
 use crate::error::{Error, Result};
 use crate::media::{lock_holder, lock_soon};
@@ -85,6 +85,9 @@ impl FileOrigin {
         }
         if !block_device {
             lock(path, &fd, read_only)?;
+            if !read_only {
+                not_a_loop_device(path, &st)?;
+            }
         }
         let size_bytes = rustix::fs::seek(&fd, rustix::fs::SeekFrom::End(0))
             .map_err(system("asking for its size"))?;
@@ -467,6 +470,24 @@ fn lock(path: &Path, fd: &OwnedFd, read_only: bool) -> Result<()> {
         }),
         Err(e) => Err(Error::system(path, "locking it", e.into())),
     }
+}
+
+/// A device that was just unmounted may have the file for a moment more.
+fn not_a_loop_device(path: &Path, st: &rustix::fs::Stat) -> Result<()> {
+    const TRIES: u32 = 20;
+    for _ in 1..TRIES {
+        match loops::device_of(st) {
+            None => return Ok(()),
+            Some(_) => std::thread::sleep(Duration::from_millis(2)),
+        }
+    }
+    loops::device_of(st).map_or(Ok(()), |device| {
+        Err(Error::Busy {
+            path: path.into(),
+            holder: None,
+            way_out: format!("it is the disk of /dev/{device}: unmount that and take it away (losetup -d); two users of one origin destroy its data"),
+        })
+    })
 }
 
 /// From the system where it tells (Linux 6.1), else the safe guess.
