@@ -357,7 +357,7 @@ impl Pool {
         if path.is_none() {
             return Err(Error::Usage {
                 what: format!("{}: this place cannot be recorded: it is not UTF-8, or longer than the {} bytes left beside the origin's id", origin.info().name, sys::FBY_IDENTITY_MAX - id.len() - 1),
-                way_out: "name the origin by a shorter one, for example a link to it".into(),
+                way_out: "name the origin by a shorter path, for example a link to it, or a shorter URI".into(),
             });
         }
         if is_name(id) && !new.origin_by_name {
