@@ -584,10 +584,13 @@ impl Pool {
         self.0.core.judge(self.0.core.find(name)?, false)
     }
 
-    /// Ends all waits for space in the cache with [`Error::Full`], from now on:
-    /// for a server that has to stop while an origin does not take writes.
+    /// Ends all waits for space in the cache with [`Error::Full`], from now on, and those
+    /// for an origin that is away: for a server that has to stop meanwhile.
     pub fn abort_waits(&self) {
-        self.0.core.space.abort();
+        let core = &self.0.core;
+        core.space.abort();
+        let attached = core.attached.read().unwrap_or_else(|e| e.into_inner());
+        attached.values().for_each(|a| a.origin.give_up());
     }
 
     /// Closes the pool and marks it clean; what is cached stays cached.

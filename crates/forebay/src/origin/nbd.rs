@@ -47,6 +47,8 @@ const MOST: u64 = 4 << 20;
 const RANGE_MOST: u64 = 1 << 30;
 /// A connection that is not up by then is tried again, or when requests fail if sooner.
 const CONNECT: Duration = Duration::from_secs(10);
+/// So long what is in flight may end when the origin is let go of.
+const LET_GO: Duration = Duration::from_secs(10);
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Of a server that ends.
@@ -151,6 +153,11 @@ impl Sent {
         Request { token, command, offset: self.offset, len: self.len, link: None }
     }
 
+    /// A flush that may yet be told what no other will be.
+    fn is_stray_flush(&self) -> bool {
+        !self.wanted && self.kind == Kind::Flush
+    }
+
     /// A write that the server may still do, though nobody waits for it.
     fn is_stray_in(&self, range: &Range<u64>) -> bool {
         let writes = !matches!(self.kind, Kind::Read | Kind::Flush);
@@ -188,6 +195,8 @@ impl State {
         let Some(sent) = self.sent.remove(&done.token) else { return };
         let writes = !matches!(sent.kind, Kind::Read | Kind::Flush);
         self.links[link].acknowledged += u64::from(writes && done.result.is_ok());
+        // The server may say it once, and said it to somebody who had gone.
+        self.lost |= sent.is_stray_flush() && done.result.is_err();
         if sent.wanted {
             let result = match &done.result {
                 Ok(()) => Ok(done.data),
@@ -199,6 +208,7 @@ impl State {
 
     /// The connection has ended, and what it wrote may be gone.
     fn lose(&mut self, link: usize) {
+        self.up &= !(1 << link);
         let written = &mut self.links[link];
         self.lost |= written.acknowledged > written.flushed;
         written.flushed = written.acknowledged;
@@ -223,7 +233,8 @@ impl State {
                 Some(sent) if sent.wanted => {
                     self.queue.push_front(sent.again(done.token, done.data));
                 }
-                _ => {}
+                Some(sent) => self.lost |= sent.is_stray_flush(),
+                None => {}
             }
         }
     }
@@ -276,6 +287,9 @@ impl Shared {
     fn flush(&self) -> io::Result<()> {
         let began = Instant::now();
         let mut state = self.state();
+        while state.sent.values().any(Sent::is_stray_flush) {
+            state = self.wait(state, began)?;
+        }
         if std::mem::take(&mut state.lost) {
             return Err(connection_lost());
         }
@@ -421,7 +435,15 @@ impl Link {
         if was.multi_conn && !now.multi_conn {
             return Err("a flush of it is of one connection alone now".into());
         }
-        if (was.can_flush && !now.can_flush) || now.block_min > was.block_min.max(512) {
+        let most = |e: &Export| if e.block_max == 0 { MOST } else { e.block_max.min(MOST) };
+        let lacks = [
+            was.can_flush && !now.can_flush,
+            was.can_zero && !now.can_zero,
+            was.can_trim && !now.can_trim,
+            now.block_min > was.block_min.max(512),
+            most(now) < most(was),
+        ];
+        if lacks.contains(&true) {
             return Err("its server cannot do what it could".into());
         }
         Ok(())
@@ -430,26 +452,43 @@ impl Link {
     /// Until the connection ends; why.
     fn serve(&self, mut connection: Connection) -> String {
         self.shared.state().link_up(self.number);
+        // Then nothing more is sent, and what was is to end first: the server might do it
+        // after what comes by another connection.
+        let (mut shuts_down, mut let_go) = (false, None);
         loop {
             // After whatever took the kick, and before the wait for the next.
             if self.shared.state().stop {
+                let_go.get_or_insert_with(|| Instant::now() + LET_GO);
+            }
+            let left = let_go.map(|by: Instant| by.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero() || connection.in_flight() == 0) {
                 return "it is let go of".into();
             }
-            let mut down = self.send(&mut connection);
+            let mut down = match shuts_down || let_go.is_some() {
+                true => connection.is_down(),
+                false => self.send(&mut connection),
+            };
             for done in connection.ended() {
-                let gone = matches!(&done.result, Err(e) if e.errno() == SHUTDOWN);
-                down |= gone || connection.is_down();
+                shuts_down |= matches!(&done.result, Err(e) if e.errno() == SHUTDOWN);
+                down |= connection.is_down();
                 let mut state = self.shared.state();
-                match down && done.result.is_err() {
+                match (down || shuts_down) && done.result.is_err() {
                     true => state.take_back(vec![done]),
                     false => state.end(done, self.number),
                 }
+                if shuts_down {
+                    state.up &= !(1 << self.number);
+                }
                 drop(state);
                 self.shared.changed.notify_all();
+                if shuts_down {
+                    self.kick_others();
+                }
             }
-            let found = match down || connection.is_down() {
+            down |= connection.is_down() || (shuts_down && connection.in_flight() == 0);
+            let found = match down {
                 true => Err("the server closed the connection".to_string()),
-                false => self.wait(&mut connection, None).map_err(|e| e.to_string()),
+                false => self.wait(&mut connection, left).map_err(|e| e.to_string()),
             };
             if let Err(why) = found {
                 self.lost(connection);
@@ -489,8 +528,13 @@ impl Link {
         state.take_back(gone);
         drop(state);
         self.shared.changed.notify_all();
-        // Those that are up take over what is in the queue.
-        self.shared.kicks.iter().for_each(Kick::kick);
+        self.kick_others();
+    }
+
+    /// Those that are up take over what is in the queue; the rest have their pause.
+    fn kick_others(&self) {
+        let up = self.shared.state().up & !(1 << self.number);
+        (0..LINKS).filter(|l| up >> l & 1 != 0).for_each(|l| self.shared.kicks[l].kick());
     }
 
     /// For the server, or for a request.

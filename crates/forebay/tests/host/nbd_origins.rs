@@ -2,10 +2,13 @@
 //! Exports of NBD servers as origins: nbdkit's and QEMU's, which are killed, stand still,
 //! shrink and fail.
 
+use std::io::{Read, Write};
 use std::ops::ControlFlow;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::process::{kill_process, Pid, Signal};
@@ -399,4 +402,184 @@ fn what_cannot_be_an_origin_is_refused_by_name() {
     let wrong = server.uri().replace("///", "///other%20name");
     let origin = open_origin(wrong.as_ref(), false, LATE).unwrap();
     assert!(origin.identity().ends_with(&wrong), "nbdkit serves one export by any name");
+}
+
+/// As [`scripted`], with requests at the same time; `slow` before a write or flush takes
+/// as long as the file of that name is there.
+fn slow_server(dir: &Dir, more: &[&str]) -> Server {
+    let path = |name: &str| dir.path(name).display().to_string();
+    let file = path("disk");
+    let pwrite = format!(
+        "pwrite=if [ -e {once} ] && rm {once} 2>/dev/null; then cat >{kept}; touch {came}; while [ -e {slow} ]; do sleep 0.02; done; dd if={kept} of={file} oflag=seek_bytes conv=notrunc seek=$4 status=none; touch {ended}; else dd of={file} oflag=seek_bytes conv=notrunc seek=$4 status=none; fi",
+        once = path("once-write"), kept = path("kept"), came = path("came"), slow = path("slow"), ended = path("ended")
+    );
+    let flush = format!(
+        "flush=if [ -e {once} ] && rm {once} 2>/dev/null; then touch {came}; while [ -e {slow} ]; do sleep 0.02; done; touch {ended}; echo EIO lost >&2; exit 1; fi; exit 0",
+        once = path("once-flush"), came = path("came"), slow = path("slow"), ended = path("ended")
+    );
+    let pread =
+        format!("pread=dd if={file} iflag=skip_bytes,count_bytes skip=$4 count=$3 status=none");
+    let mut arguments = vec![
+        "eval",
+        "thread_model=echo parallel",
+        "get_size=echo 1048576",
+        "can_write=exit 0",
+        "can_flush=exit 0",
+        &pwrite,
+        &flush,
+        &pread,
+    ];
+    arguments.extend(more);
+    Server::start(dir, "nbdkit", &arguments)
+}
+
+/// A server of shell scripts takes a while by itself.
+const SHELL: Away = Away { when: WhenAway::Error, limit: Duration::from_secs(3) };
+
+fn until(what: &str, mut is: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is() {
+        assert!(began.elapsed() < LIMIT, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A flush was given up, and then fails: what was written meanwhile may be lost, and a
+/// flush says so.
+#[test]
+fn a_flush_that_fails_after_it_was_given_up_is_told() {
+    let dir = Dir::new("nbd-late-flush");
+    dir.file("disk", MIB);
+    let server = slow_server(&dir, &[]);
+    let origin = server.open(SHELL).unwrap();
+    origin.write_at(&page(1), 0).unwrap();
+    let slow = dir.file("slow", 0);
+    dir.file("once-flush", 0);
+    assert!(origin.flush().unwrap_err().to_string().contains("away for"));
+    // Taken by the server before that flush has ended.
+    origin.write_at(&page(2), 4096).unwrap();
+    assert!(origin.flush().is_err(), "one that began before may yet tell of a loss");
+    std::fs::remove_file(slow).unwrap();
+    until("it ends", || dir.path("ended").exists());
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(origin.flush().is_err(), "the failure is told");
+    origin.flush().unwrap();
+}
+
+/// What was in flight when the origin was let go of does not come after what was written
+/// by the next one.
+#[test]
+fn what_is_let_go_of_does_not_come_later() {
+    let dir = Dir::new("nbd-late-write");
+    let file = dir.file("disk", MIB);
+    let server = slow_server(&dir, &[]);
+    let slow = dir.file("slow", 0);
+    dir.file("once-write", 0);
+    let origin = server.open(SHELL).unwrap();
+    assert!(origin.write_at(&page(1), 0).unwrap_err().to_string().contains("away for"));
+    assert!(dir.path("came").exists());
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            std::thread::sleep(Duration::from_millis(100));
+            std::fs::remove_file(&slow).unwrap();
+        });
+        drop(origin);
+        let origin = server.open(SHELL).unwrap();
+        origin.write_at(&page(2), 0).unwrap();
+        origin.flush().unwrap();
+    });
+    until("it ends", || dir.path("ended").exists());
+    assert!(std::fs::read(&file).unwrap()[..4096] == page(2), "the older write came later");
+}
+
+/// That of a server of 1 MiB which can do what the flags say, before all clients spoke.
+fn old_handshake(flags: u32) -> Vec<u8> {
+    let mut hello = b"NBDMAGIC\x00\x00\x42\x02\x81\x86\x12\x53".to_vec();
+    hello.extend(MIB.to_be_bytes());
+    hello.extend(flags.to_be_bytes());
+    hello.extend([0; 124]);
+    hello
+}
+
+/// A server that ends may still do what it has taken: that is waited for.
+#[test]
+fn what_a_server_that_ends_has_taken_is_waited_for() {
+    let dir = Dir::new("nbd-ends");
+    let socket = dir.path("socket");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(&old_handshake(1 | 4)).unwrap();
+        let taken = |stream: &mut UnixStream| {
+            let mut write = vec![0; 28 + 4096];
+            stream.read_exact(&mut write).unwrap();
+            write[8..16].to_vec()
+        };
+        let answer = |error: u32, cookie: &[u8]| {
+            [&0x6744_6698u32.to_be_bytes(), &error.to_be_bytes(), cookie].concat()
+        };
+        let (first, second) = (taken(&mut stream), taken(&mut stream));
+        stream.write_all(&answer(108, &second)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        let waits = stream.read(&mut [0; 28]).is_err();
+        let _ = stream.write_all(&answer(0, &first));
+        waits
+    });
+    let uri = format!("nbd+unix:///?socket={}", socket.display());
+    let origin = open_origin(uri.as_ref(), false, SOON).unwrap();
+    let ok = std::thread::scope(|s| {
+        let writes = [0, 8192].map(|at| {
+            let origin = &origin;
+            s.spawn(move || origin.write_at(&page(1), at).is_ok())
+        });
+        writes.map(|w| w.join().unwrap())
+    });
+    assert!(server.join().unwrap(), "the connection was closed");
+    assert!(ok[0] != ok[1], "one was done, and one has nobody who does it");
+}
+
+/// A server that takes connections and ends each at its first request is not tried
+/// again without a pause.
+#[test]
+fn a_server_that_hangs_up_is_not_asked_without_a_pause() {
+    let dir = Dir::new("nbd-hangs-up");
+    let socket = dir.path("socket");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let taken = Arc::new(AtomicU32::new(0));
+    let count = taken.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            count.fetch_add(1, Ordering::Relaxed);
+            std::thread::spawn(move || {
+                let mut stream = stream.unwrap();
+                stream.write_all(&old_handshake(1 | 4 | 256)).unwrap();
+                let _ = stream.read(&mut [0; 28]);
+            });
+        }
+    });
+    let uri = format!("nbd+unix:///?socket={}", socket.display());
+    let origin = open_origin(uri.as_ref(), false, SOON).unwrap();
+    assert!(origin.write_at(&page(1), 0).is_err());
+    // Of four links, each 50 ms after the last in 400 ms.
+    let taken = taken.load(Ordering::Relaxed);
+    assert!(taken < 50, "{taken} connections");
+}
+
+/// A server that has to stop is not held by requests that wait for an origin.
+#[test]
+fn aborting_ends_what_waits_for_an_origin() {
+    let dir = Dir::new("nbd-abort");
+    let file = dir.file("disk", MIB);
+    let mut server = Server::of_file(&dir, &file);
+    let pool = open(&dir.pool(30));
+    let new = NewVolume { name: "v".into(), origin: server.uri().into(), ..Default::default() };
+    pool.volume_add(&new).unwrap();
+    let volume = pool.attach("v", &AttachOptions { away: NEVER, ..Default::default() }).unwrap();
+    server.kill();
+    let (tell, told) = std::sync::mpsc::channel();
+    let reader = volume.clone();
+    std::thread::spawn(move || tell.send(reader.read_at(&mut page(0), 0).is_err()));
+    std::thread::sleep(Duration::from_millis(200));
+    pool.abort_waits();
+    assert_eq!(told.recv_timeout(Duration::from_secs(5)), Ok(true));
 }
