@@ -21,7 +21,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc::{sync_channel, SyncSender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -30,6 +30,7 @@ use std::time::{Duration, Instant};
 use forebay_nbd::{Command, Connection, Direction, Done, Export, Failure};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
+use rustix::net::sockopt;
 
 use super::{check_range, join_identity, Origin};
 use crate::attach::Away;
@@ -419,6 +420,7 @@ impl Link {
             self.wait(&mut connection, Some(left))?;
         }
         let export = connection.export()?;
+        connection.fd().iter().for_each(keep_alive);
         Ok((connection, export))
     }
 
@@ -572,6 +574,17 @@ impl Link {
         };
         connection.notify(found)
     }
+}
+
+/// A machine that has lost its power answers nothing: one that is back ends the connection
+/// when it is asked.  Slowly, so that a network that is cut is waited for as TCP does.
+fn keep_alive(socket: &BorrowedFd<'_>) {
+    let (every, times) = (Duration::from_secs(30), 20);
+    // A Unix socket has none of these, and needs none.
+    let _ = sockopt::set_socket_keepalive(socket, true);
+    let _ = sockopt::set_tcp_keepidle(socket, every);
+    let _ = sockopt::set_tcp_keepintvl(socket, every);
+    let _ = sockopt::set_tcp_keepcnt(socket, times);
 }
 
 // --- the origin --------------------------------------------------------------
