@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A link: a thread that has a connection, makes it again when it ends, and takes
+//! requests to it from the queue.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::mpsc::SyncSender;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay_nbd::{Connection, Direction, Export, Failure};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::net::sockopt;
+
+use super::*;
+
+pub(super) struct Link {
+    pub shared: Arc<Shared>,
+    pub number: usize,
+    /// What the export was when the origin was opened.
+    pub export: Option<Export>,
+}
+
+impl Link {
+    /// `first` is told how the first connection went; without one there is no second.
+    pub fn run(mut self, mut first: Option<SyncSender<std::result::Result<Export, Failure>>>) {
+        let mut pause = PAUSE_MIN;
+        while !self.shared.state().stop {
+            let why = match self.connect() {
+                Ok((connection, export)) => {
+                    self.export.get_or_insert(export);
+                    if let Some(first) = first.take() {
+                        let _ = first.send(Ok(export));
+                    }
+                    pause = PAUSE_MIN;
+                    match self.fits(&export) {
+                        Ok(()) => self.serve(connection),
+                        Err(why) => why,
+                    }
+                }
+                Err(e) => {
+                    if let Some(first) = first.take() {
+                        let _ = first.send(Err(e));
+                        return;
+                    }
+                    e.to_string()
+                }
+            };
+            let mut state = self.shared.state();
+            state.link_down(self.number, &why);
+            let stop = state.stop;
+            drop(state);
+            self.shared.changed.notify_all();
+            if !stop {
+                self.shared.kicks[self.number].wait(pause);
+                pause = (pause * 2).min(PAUSE_MAX);
+            }
+        }
+    }
+
+    fn connect(&self) -> std::result::Result<(Connection, Export), Failure> {
+        let failure = |text: &str| Failure::Nbd { text: text.into(), errno: 0 };
+        let mut connection = Connection::begin(&self.shared.uri)?;
+        let limit = self.shared.away.limit().map_or(CONNECT, |limit| limit.min(CONNECT));
+        let deadline = Instant::now() + limit;
+        while !connection.is_up() {
+            if connection.is_down() {
+                return Err(failure("the server closed the connection"));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.shared.state().stop {
+                return Err(failure(&format!("no answer in {limit:?}")));
+            }
+            self.wait(&mut connection, Some(left))?;
+        }
+        let export = connection.export()?;
+        connection.fd().iter().for_each(keep_alive);
+        Ok((connection, export))
+    }
+
+    /// Is it still what it was?  What has grown is used as it was.
+    fn fits(&self, now: &Export) -> std::result::Result<(), String> {
+        let was = self.export.as_ref().unwrap_or(now);
+        self.shared.state().size_now = Some(now.size_bytes);
+        if now.size_bytes < was.size_bytes {
+            return Err(format!("it has {} bytes now, of {}", now.size_bytes, was.size_bytes));
+        }
+        if now.read_only && !was.read_only {
+            return Err("it is read-only now".into());
+        }
+        if was.multi_conn && !now.multi_conn {
+            return Err("a flush of it is of one connection alone now".into());
+        }
+        let most = |e: &Export| if e.block_max == 0 { MOST } else { e.block_max.min(MOST) };
+        let lacks = [
+            was.can_flush && !now.can_flush,
+            was.can_zero && !now.can_zero,
+            was.can_trim && !now.can_trim,
+            now.block_min > was.block_min.max(512),
+            most(now) < most(was),
+        ];
+        if lacks.contains(&true) {
+            return Err("its server cannot do what it could".into());
+        }
+        Ok(())
+    }
+
+    /// Until the connection ends; why.
+    fn serve(&self, mut connection: Connection) -> String {
+        self.shared.state().link_up(self.number);
+        // Then nothing more is sent, and what was is to end first: the server might do it
+        // after what comes by another connection.
+        let (mut shuts_down, mut let_go) = (false, None);
+        loop {
+            // After whatever took the kick, and before the wait for the next.
+            if self.shared.state().stop {
+                let_go.get_or_insert_with(|| Instant::now() + LET_GO);
+            }
+            let left = let_go.map(|by: Instant| by.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero() || connection.in_flight() == 0) {
+                return "it is let go of".into();
+            }
+            let mut down = match shuts_down || let_go.is_some() {
+                true => connection.is_down(),
+                false => self.send(&mut connection),
+            };
+            for done in connection.ended() {
+                shuts_down |= matches!(&done.result, Err(e) if e.errno() == SHUTDOWN);
+                down |= connection.is_down();
+                let mut state = self.shared.state();
+                match (down || shuts_down) && done.result.is_err() {
+                    true => state.take_back(vec![done]),
+                    false => state.end(done, self.number),
+                }
+                if shuts_down {
+                    state.up &= !(1 << self.number);
+                }
+                drop(state);
+                self.shared.changed.notify_all();
+                if shuts_down {
+                    self.kick_others();
+                }
+            }
+            down |= connection.is_down() || (shuts_down && connection.in_flight() == 0);
+            let found = match down {
+                true => Err("the server closed the connection".to_string()),
+                false => self.wait(&mut connection, left).map_err(|e| e.to_string()),
+            };
+            if let Err(why) = found {
+                self.lost(connection);
+                return why;
+            }
+        }
+    }
+
+    /// From the queue, as much as may be in flight.  True: the connection is no good.
+    fn send(&self, connection: &mut Connection) -> bool {
+        while connection.in_flight() < DEPTH && !connection.is_down() {
+            let mut state = self.shared.state();
+            let Some(r) = state.next_of(self.number) else { break };
+            let (kind, token) = (r.kind(), r.token);
+            let sent = Sent { kind, offset: r.offset, len: r.len, wanted: true };
+            state.sent.insert(token, sent);
+            drop(state);
+            if let Err(done) = connection.submit(token, r.command, r.offset) {
+                let down = connection.is_down();
+                let mut state = self.shared.state();
+                match down {
+                    true => state.take_back(vec![done]),
+                    false => state.end(done, self.number),
+                }
+                drop(state);
+                self.shared.changed.notify_all();
+            }
+        }
+        connection.is_down()
+    }
+
+    /// All that was in flight goes back, and what was acknowledged may be gone.
+    fn lost(&self, connection: Connection) {
+        let gone = connection.close();
+        let mut state = self.shared.state();
+        state.lose(self.number);
+        state.take_back(gone);
+        drop(state);
+        self.shared.changed.notify_all();
+        self.kick_others();
+    }
+
+    /// Those that are up take over what is in the queue; the rest have their pause.
+    fn kick_others(&self) {
+        let up = self.shared.state().up & !(1 << self.number);
+        (0..LINKS).filter(|l| up >> l & 1 != 0).for_each(|l| self.shared.kicks[l].kick());
+    }
+
+    /// For the server, or for a request.
+    fn wait(
+        &self,
+        connection: &mut Connection,
+        limit: Option<Duration>,
+    ) -> std::result::Result<(), Failure> {
+        let kick = &self.shared.kicks[self.number];
+        let want = connection.direction();
+        let mut flags = PollFlags::empty();
+        flags.set(PollFlags::IN, want.read);
+        flags.set(PollFlags::OUT, want.write);
+        let timeout = limit
+            .map(|l| Timespec { tv_sec: l.as_secs() as i64, tv_nsec: i64::from(l.subsec_nanos()) });
+        let found = {
+            let Some(fd) = connection.fd() else {
+                return Err(Failure::Nbd { text: "it has no socket".into(), errno: 0 });
+            };
+            let mut fds = [
+                PollFd::from_borrowed_fd(fd, flags),
+                PollFd::from_borrowed_fd(kick.fd(), PollFlags::IN),
+            ];
+            // INTR or whatever: the caller looks either way.
+            let _ = rustix::event::poll(&mut fds, timeout.as_ref());
+            if !fds[1].revents().is_empty() {
+                let _ = rustix::io::read(kick.fd().as_fd(), &mut [0u8; 8]);
+            }
+            let got = fds[0].revents();
+            let ended = got.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL);
+            Direction {
+                read: got.contains(PollFlags::IN) || ended,
+                write: got.contains(PollFlags::OUT) || ended,
+            }
+        };
+        connection.notify(found)
+    }
+}
+
+/// A machine that has lost its power answers nothing: one that is back ends the connection
+/// when it is asked.  Slowly, so that a network that is cut is waited for as TCP does.
+fn keep_alive(socket: &BorrowedFd<'_>) {
+    let (every, times) = (Duration::from_secs(30), 20);
+    // A Unix socket has none of these, and needs none.
+    let _ = sockopt::set_socket_keepalive(socket, true);
+    let _ = sockopt::set_tcp_keepidle(socket, every);
+    let _ = sockopt::set_tcp_keepintvl(socket, every);
+    let _ = sockopt::set_tcp_keepcnt(socket, times);
+}
