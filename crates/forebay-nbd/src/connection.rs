@@ -45,12 +45,20 @@ pub enum Command {
     Zero(u64),
 }
 
+impl Command {
+    /// What the export holds.
+    pub fn changes(&self) -> bool {
+        matches!(self, Command::Write(_) | Command::Trim(_) | Command::Zero(_))
+    }
+}
+
 /// A command that has ended.
 #[derive(Debug)]
 pub struct Done {
-    /// Of [`Connection::submit`].
+    /// Both of [`Connection::submit`].
     pub token: u64,
-    /// What was read, or was to be written.
+    pub command: Command,
+    /// What was read.
     pub data: Vec<u8>,
     pub result: Result<(), Failure>,
 }
@@ -64,9 +72,16 @@ pub struct Direction {
 
 struct InFlight {
     token: u64,
-    /// libnbd has the address of its bytes until the command has ended or the handle is
-    /// closed; the Vec may move, they do not.
+    /// libnbd has the address of what is written, or read, until the command has ended or
+    /// the handle is closed; the Vecs may move, their bytes do not.
+    command: Command,
     data: Vec<u8>,
+}
+
+impl InFlight {
+    fn done(self, result: Result<(), Failure>) -> Done {
+        Done { token: self.token, command: self.command, data: self.data, result }
+    }
 }
 
 /// A connection; to be used by the thread that made it.
@@ -183,25 +198,25 @@ impl Connection {
         // SAFETY: the handle is ours; a buffer stays where it is until libnbd is done
         // with it (in_flight, and Drop).
         let cookie = unsafe {
-            match command {
+            match &command {
                 Command::Read(n) => {
-                    (nbd.aio_pread)(h, data.as_mut_ptr().cast(), n, offset, none, 0)
+                    (nbd.aio_pread)(h, data.as_mut_ptr().cast(), *n, offset, none, 0)
                 }
                 Command::Write(bytes) => {
-                    data = bytes;
-                    (nbd.aio_pwrite)(h, data.as_ptr().cast(), data.len(), offset, none, 0)
+                    (nbd.aio_pwrite)(h, bytes.as_ptr().cast(), bytes.len(), offset, none, 0)
                 }
                 Command::Flush => (nbd.aio_flush)(h, none, 0),
-                Command::Trim(n) => (nbd.aio_trim)(h, n, offset, none, 0),
-                Command::Zero(n) => (nbd.aio_zero)(h, n, offset, none, 0),
+                Command::Trim(n) => (nbd.aio_trim)(h, *n, offset, none, 0),
+                Command::Zero(n) => (nbd.aio_zero)(h, *n, offset, none, 0),
             }
         };
+        let op = InFlight { token, command, data };
         match u64::try_from(cookie) {
             Ok(cookie) => {
-                self.in_flight.insert(cookie, InFlight { token, data });
+                self.in_flight.insert(cookie, op);
                 Ok(())
             }
-            Err(_) => Err(Done { token, data, result: Err(last(nbd)) }),
+            Err(_) => Err(op.done(Err(last(nbd)))),
         }
     }
 
@@ -212,19 +227,18 @@ impl Connection {
     /// What has ended since.
     pub fn ended(&mut self) -> Vec<Done> {
         let (nbd, h) = (self.nbd, self.handle.as_ptr());
-        let mut done = Vec::new();
-        self.in_flight.retain(|&cookie, op| {
+        let ended = self.in_flight.keys().filter_map(|&cookie| {
             // SAFETY: the handle is ours; a command that has ended is told once, and
-            // then its buffer is not libnbd's any more.
-            let result = match unsafe { (nbd.aio_command_completed)(h, cookie) } {
-                0 => return true,
-                1 => Ok(()),
-                _ => Err(last(nbd)),
-            };
-            done.push(Done { token: op.token, data: std::mem::take(&mut op.data), result });
-            false
+            // then its buffers are not libnbd's any more.
+            match unsafe { (nbd.aio_command_completed)(h, cookie) } {
+                0 => None,
+                1 => Some((cookie, Ok(()))),
+                _ => Some((cookie, Err(last(nbd)))),
+            }
         });
-        done
+        let ended: Vec<_> = ended.collect();
+        let done = |(cookie, result)| Some(self.in_flight.remove(&cookie)?.done(result));
+        ended.into_iter().filter_map(done).collect()
     }
 
     /// Ends it.  What was in flight may still be done by the server, or not.
@@ -232,9 +246,7 @@ impl Connection {
         let gone = std::mem::take(&mut self.in_flight);
         drop(self); // and with it what libnbd knew of the buffers
         let failure = || Failure::Nbd { text: "the connection ended".into(), errno: 0 };
-        gone.into_values()
-            .map(|op| Done { token: op.token, data: op.data, result: Err(failure()) })
-            .collect()
+        gone.into_values().map(|op| op.done(Err(failure()))).collect()
     }
 
     fn ask(&self, question: unsafe extern "C" fn(*mut Handle) -> i32) -> bool {

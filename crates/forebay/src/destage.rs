@@ -58,13 +58,17 @@ impl Kick {
     }
 
     pub(crate) fn wait(&self, limit: Duration) {
-        let timeout = rustix::event::Timespec {
+        self.poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(limit));
+    }
+
+    /// Until one of these is ready, this among them, which is ready for the next kick then.
+    pub(crate) fn poll(&self, fds: &mut [PollFd<'_>], limit: Option<Duration>) {
+        let timeout = limit.map(|limit| rustix::event::Timespec {
             tv_sec: limit.as_secs() as i64,
             tv_nsec: i64::from(limit.subsec_nanos()),
-        };
-        let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
+        });
         // INTR or whatever: the caller looks for work either way.
-        let _ = rustix::event::poll(&mut fds, Some(&timeout));
+        let _ = rustix::event::poll(fds, timeout.as_ref());
         let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
     }
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Origins: the block devices behind volumes.
 //!
-//! [`FileOrigin`] is a file or a block device, [`NbdOrigin`] an export of an NBD server.  An embedder may bring its own
-//! by implementing [`Origin`]; [`MemOrigin`] and [`FaultyOrigin`] are for
-//! tests.
+//! [`FileOrigin`] is a file or a block device, [`NbdOrigin`] an export of an NBD
+//! server.  An embedder may bring its own by implementing [`Origin`]; [`MemOrigin`]
+//! and [`FaultyOrigin`] are for tests.
 
 mod faulty;
 mod file;

@@ -17,8 +17,7 @@ use forebay_engine::policy::{self, is_name};
 use forebay_engine::sys;
 use serde::{Deserialize, Serialize};
 
-use crate::attach::AttachOptions;
-use crate::attach::Away;
+use crate::attach::{AttachOptions, Away};
 use crate::bypass::VolumeChange;
 use crate::completeness::Completeness;
 use crate::core::Core;

@@ -58,10 +58,9 @@ const SHUTDOWN: i32 = Errno::SHUTDOWN.raw_os_error();
 /// An export of an NBD server.
 #[derive(Debug)]
 pub struct NbdOrigin {
-    shared: Arc<Shared>,
     export: Export,
     logical_block: u32,
-    threads: Vec<JoinHandle<()>>,
+    links: Links,
 }
 
 #[derive(Debug)]
@@ -113,56 +112,24 @@ struct Request {
 
 #[derive(Debug)]
 struct Sent {
-    kind: Kind,
+    changes: bool,
+    flush: bool,
     offset: u64,
     len: u64,
     /// Somebody waits for it.
     wanted: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Read,
-    Write,
-    Flush,
-    Trim,
-    Zero,
-}
-
-impl Request {
-    fn kind(&self) -> Kind {
-        match self.command {
-            Command::Read(_) => Kind::Read,
-            Command::Write(_) => Kind::Write,
-            Command::Flush => Kind::Flush,
-            Command::Trim(_) => Kind::Trim,
-            Command::Zero(_) => Kind::Zero,
-        }
-    }
-}
-
 impl Sent {
-    /// To be sent once more; data is what libnbd gave back.
-    fn again(&self, token: u64, data: Vec<u8>) -> Request {
-        let command = match self.kind {
-            Kind::Read => Command::Read(self.len as usize),
-            Kind::Write => Command::Write(data),
-            Kind::Flush => Command::Flush,
-            Kind::Trim => Command::Trim(self.len),
-            Kind::Zero => Command::Zero(self.len),
-        };
-        Request { token, command, offset: self.offset, len: self.len, link: None }
-    }
-
     /// A flush that may yet be told what no other will be.
     fn is_stray_flush(&self) -> bool {
-        !self.wanted && self.kind == Kind::Flush
+        !self.wanted && self.flush
     }
 
     /// A write that the server may still do, though nobody waits for it.
     fn is_stray_in(&self, range: &Range<u64>) -> bool {
-        let writes = !matches!(self.kind, Kind::Read | Kind::Flush);
-        !self.wanted && writes && self.offset < range.end && range.start < self.offset + self.len
+        let overlaps = self.offset < range.end && range.start < self.offset + self.len;
+        !self.wanted && self.changes && overlaps
     }
 }
 
@@ -194,8 +161,7 @@ impl State {
 
     fn end(&mut self, done: Done, link: usize) {
         let Some(sent) = self.sent.remove(&done.token) else { return };
-        let writes = !matches!(sent.kind, Kind::Read | Kind::Flush);
-        self.links[link].acknowledged += u64::from(writes && done.result.is_ok());
+        self.links[link].acknowledged += u64::from(sent.changes && done.result.is_ok());
         // The server may say it once, and said it to somebody who had gone.
         self.lost |= sent.is_stray_flush() && done.result.is_err();
         if sent.wanted {
@@ -223,21 +189,29 @@ impl State {
         }
     }
 
-    /// They were in flight on a connection that has ended.
-    fn take_back(&mut self, gone: Vec<Done>) {
-        for done in gone {
-            match self.sent.remove(&done.token) {
-                // What it would have told of is what is lost.
-                Some(sent) if sent.kind == Kind::Flush && sent.wanted => {
-                    self.ended.insert(done.token, Err(connection_lost()));
-                }
-                Some(sent) if sent.wanted => {
-                    self.queue.push_front(sent.again(done.token, done.data));
-                }
-                Some(sent) => self.lost |= sent.is_stray_flush(),
-                None => {}
+    /// It was in flight on a connection that has ended.
+    fn take_back(&mut self, done: Done) {
+        match self.sent.remove(&done.token) {
+            // What it would have told of is what is lost.
+            Some(sent) if sent.flush && sent.wanted => {
+                self.ended.insert(done.token, Err(connection_lost()));
             }
+            Some(sent) if sent.wanted => {
+                let Done { token, command, .. } = done;
+                let Sent { offset, len, .. } = sent;
+                self.queue.push_front(Request { token, command, offset, len, link: None });
+            }
+            Some(sent) => self.lost |= sent.is_stray_flush(),
+            None => {}
         }
+    }
+}
+
+/// Bytes of a request.
+fn most(export: &Export) -> u64 {
+    match export.block_max {
+        0 => MOST,
+        most => most.min(MOST),
     }
 }
 
@@ -373,9 +347,9 @@ impl NbdOrigin {
         let kicks = (0..LINKS).map(|_| Kick::new()).collect::<io::Result<_>>().map_err(system)?;
         let state = Mutex::default();
         let shared = Shared { uri: uri.into(), away, state, changed: Condvar::new(), kicks };
-        let mut threads = Threads { shared: Arc::new(shared), links: Vec::new() };
+        let mut links = Links { shared: Arc::new(shared), threads: Vec::new() };
         let (tell, told) = sync_channel(1);
-        threads.start(None, Some(tell)).map_err(system)?;
+        links.start(None, Some(tell)).map_err(system)?;
         let ended = || Failure::Nbd { text: "its thread ended".into(), errno: 0 };
         let export = told.recv().unwrap_or_else(|_| Err(ended())).map_err(|e| match e {
             Failure::NoLibrary(e) => Error::Unsupported {
@@ -408,17 +382,17 @@ impl NbdOrigin {
             ));
         }
         for _ in 1..if export.multi_conn { LINKS } else { 1 } {
-            threads.start(Some(export), None).map_err(system)?;
+            links.start(Some(export), None).map_err(system)?;
         }
-        let (shared, threads) = threads.keep();
-        Ok(NbdOrigin { shared, export, logical_block, threads })
+        Ok(NbdOrigin { export, logical_block, links })
+    }
+
+    fn shared(&self) -> &Shared {
+        &self.links.shared
     }
 
     fn most(&self) -> u64 {
-        match self.export.block_max {
-            0 => MOST,
-            most => most.min(MOST).max(u64::from(self.logical_block)),
-        }
+        most(&self.export).max(u64::from(self.logical_block))
     }
 
     /// In pieces that the server takes.
@@ -440,52 +414,37 @@ impl NbdOrigin {
 
     fn write_zero_bytes(&self, offset: u64, len: u64) -> io::Result<()> {
         self.ranges((offset, len), self.most(), |at, n| {
-            self.shared.request(Command::Write(vec![0; n as usize]), at, n).map(|_| ())
+            self.shared().request(Command::Write(vec![0; n as usize]), at, n).map(|_| ())
         })
     }
 }
 
-/// The links, until the origin has them; dropped before, they end.
-struct Threads {
+/// The threads with connections; dropped, they end.
+#[derive(Debug)]
+struct Links {
     shared: Arc<Shared>,
-    links: Vec<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
-impl Threads {
+impl Links {
     fn start(
         &mut self,
         export: Option<Export>,
         first: Option<SyncSender<std::result::Result<Export, Failure>>>,
     ) -> io::Result<()> {
-        let link = Link { shared: self.shared.clone(), number: self.links.len(), export };
+        let link = Link { shared: self.shared.clone(), number: self.threads.len(), export };
         let thread = std::thread::Builder::new().name("fby-nbd".into());
-        self.links.push(thread.spawn(move || link.run(first))?);
+        self.threads.push(thread.spawn(move || link.run(first))?);
         Ok(())
     }
-
-    fn keep(mut self) -> (Arc<Shared>, Vec<JoinHandle<()>>) {
-        (self.shared.clone(), std::mem::take(&mut self.links))
-    }
 }
 
-fn end(shared: &Shared, links: &mut Vec<JoinHandle<()>>) {
-    if !links.is_empty() {
-        shared.end(false);
-    }
-    for link in links.drain(..) {
-        let _ = link.join();
-    }
-}
-
-impl Drop for Threads {
+impl Drop for Links {
     fn drop(&mut self) {
-        end(&self.shared, &mut self.links);
-    }
-}
-
-impl Drop for NbdOrigin {
-    fn drop(&mut self) {
-        end(&self.shared, &mut self.threads);
+        self.shared.end(false);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
     }
 }
 
@@ -501,20 +460,20 @@ impl Origin for NbdOrigin {
 
     /// NBD knows no id of an export: the URI is its name.
     fn identity(&self) -> String {
-        let crc = |seed| forebay_engine::sys::crc32c(seed, self.shared.uri.as_bytes());
-        join_identity(&format!("nbd:{:08x}{:08x}", crc(0), crc(1)), &self.shared.uri)
+        let crc = |seed| forebay_engine::sys::crc32c(seed, self.shared().uri.as_bytes());
+        join_identity(&format!("nbd:{:08x}{:08x}", crc(0), crc(1)), &self.shared().uri)
     }
 
     fn changed(&self) -> Option<String> {
-        let (now, was) = (self.shared.state().size_now?, self.export.size_bytes);
+        let (now, was) = (self.shared().state().size_now?, self.export.size_bytes);
         (now != was).then(|| format!("has {now} bytes, and had {was} when it was attached"))
     }
 
     fn away(&self) -> Option<String> {
-        let state = self.shared.state();
+        let state = self.shared().state();
         let (since, why) = state.away.as_ref()?;
         let waiting = state.queue.len();
-        let then = match self.shared.away.limit() {
+        let then = match self.shared().away.limit() {
             Some(limit) => format!("fail after {} s", limit.as_secs()),
             None => "wait for it".into(),
         };
@@ -522,17 +481,17 @@ impl Origin for NbdOrigin {
     }
 
     fn info(&self) -> OriginInfo {
-        let up = self.shared.state().up.count_ones();
+        let up = self.shared().state().up.count_ones();
         OriginInfo {
-            name: self.shared.uri.clone(),
-            method: format!("NBD, {up} of {} connections", self.threads.len()),
+            name: self.shared().uri.clone(),
+            method: format!("NBD, {up} of {} connections", self.links.threads.len()),
             note: String::new(),
         }
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         self.ranges((offset, buf.len() as u64), self.most(), |at, n| {
-            let data = self.shared.request(Command::Read(n as usize), at, n)?;
+            let data = self.shared().request(Command::Read(n as usize), at, n)?;
             let start = (at - offset) as usize;
             buf[start..start + n as usize].copy_from_slice(&data);
             Ok(())
@@ -543,12 +502,12 @@ impl Origin for NbdOrigin {
         self.ranges((offset, data.len() as u64), self.most(), |at, n| {
             let start = (at - offset) as usize;
             let piece = data[start..start + n as usize].to_vec();
-            self.shared.request(Command::Write(piece), at, n).map(|_| ())
+            self.shared().request(Command::Write(piece), at, n).map(|_| ())
         })
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.shared.flush()
+        self.shared().flush()
     }
 
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
@@ -556,7 +515,7 @@ impl Origin for NbdOrigin {
             return Ok(());
         }
         self.ranges((offset, len), RANGE_MOST, |at, n| {
-            self.shared.request(Command::Trim(n), at, n).map(|_| ())
+            self.shared().request(Command::Trim(n), at, n).map(|_| ())
         })
     }
 
@@ -565,7 +524,7 @@ impl Origin for NbdOrigin {
             return self.write_zero_bytes(offset, len);
         }
         self.ranges((offset, len), RANGE_MOST, |at, n| {
-            match self.shared.request(Command::Zero(n), at, n) {
+            match self.shared().request(Command::Zero(n), at, n) {
                 Err(e) if e.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()) => {
                     self.write_zero_bytes(at, n)
                 }
@@ -579,6 +538,6 @@ impl Origin for NbdOrigin {
     }
 
     fn give_up(&self) {
-        self.shared.end(true);
+        self.shared().end(true);
     }
 }

@@ -96,6 +96,14 @@ impl Drop for Server {
     }
 }
 
+/// A pool with volume `v` on the server's export.
+fn pool_before(server: &Server, dir: &Dir, chunks: u64) -> Pool {
+    let pool = open(&dir.pool(chunks));
+    let new = NewVolume { name: "v".into(), origin: server.uri().into(), ..Default::default() };
+    pool.volume_add(&new).unwrap();
+    pool
+}
+
 fn page(fill: u8) -> Vec<u8> {
     vec![fill; 4096]
 }
@@ -146,13 +154,7 @@ fn a_server_that_dies_loses_nothing() {
     let dir = Dir::new("nbd-dies");
     let file = dir.file("disk", 16 * MIB);
     let mut server = Server::volatile(&dir, &file);
-    let pool = open(&dir.pool(200));
-    pool.volume_add(&NewVolume {
-        name: "v".into(),
-        origin: server.uri().into(),
-        ..Default::default()
-    })
-    .unwrap();
+    let pool = pool_before(&server, &dir, 200);
     let options =
         AttachOptions { away: NEVER, round_pages: defaults::ROUND_PAGES_MIN, ..Default::default() };
     let volume = pool.attach("v", &options).unwrap();
@@ -260,9 +262,7 @@ fn giving_up_ends_what_waits() {
     let dir = Dir::new("nbd-gone");
     let file = dir.file("disk", MIB);
     let mut server = Server::of_file(&dir, &file);
-    let pool = open(&dir.pool(30));
-    let new = NewVolume { name: "v".into(), origin: server.uri().into(), ..Default::default() };
-    pool.volume_add(&new).unwrap();
+    let pool = pool_before(&server, &dir, 30);
     let attach = || pool.attach("v", &AttachOptions { away: NEVER, ..Default::default() }).unwrap();
     let volume = attach();
     volume.write_at(&page(7), 4096).unwrap();
@@ -571,9 +571,7 @@ fn aborting_ends_what_waits_for_an_origin() {
     let dir = Dir::new("nbd-abort");
     let file = dir.file("disk", MIB);
     let mut server = Server::of_file(&dir, &file);
-    let pool = open(&dir.pool(30));
-    let new = NewVolume { name: "v".into(), origin: server.uri().into(), ..Default::default() };
-    pool.volume_add(&new).unwrap();
+    let pool = pool_before(&server, &dir, 30);
     let volume = pool.attach("v", &AttachOptions { away: NEVER, ..Default::default() }).unwrap();
     server.kill();
     let (tell, told) = std::sync::mpsc::channel();

@@ -2,13 +2,13 @@
 //! A link: a thread that has a connection, makes it again when it ends, and takes
 //! requests to it from the queue.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::mpsc::SyncSender;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_nbd::{Connection, Direction, Export, Failure};
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags};
 use rustix::net::sockopt;
 
 use super::*;
@@ -90,7 +90,6 @@ impl Link {
         if was.multi_conn && !now.multi_conn {
             return Err("a flush of it is of one connection alone now".into());
         }
-        let most = |e: &Export| if e.block_max == 0 { MOST } else { e.block_max.min(MOST) };
         let lacks = [
             was.can_flush && !now.can_flush,
             was.can_zero && !now.can_zero,
@@ -126,16 +125,10 @@ impl Link {
             for done in connection.ended() {
                 shuts_down |= matches!(&done.result, Err(e) if e.errno() == SHUTDOWN);
                 down |= connection.is_down();
-                let mut state = self.shared.state();
-                match (down || shuts_down) && done.result.is_err() {
-                    true => state.take_back(vec![done]),
-                    false => state.end(done, self.number),
-                }
                 if shuts_down {
-                    state.up &= !(1 << self.number);
+                    self.shared.state().up &= !(1 << self.number);
                 }
-                drop(state);
-                self.shared.changed.notify_all();
+                self.ended(done, down || shuts_down);
                 if shuts_down {
                     self.kick_others();
                 }
@@ -157,22 +150,26 @@ impl Link {
         while connection.in_flight() < DEPTH && !connection.is_down() {
             let mut state = self.shared.state();
             let Some(r) = state.next_of(self.number) else { break };
-            let (kind, token) = (r.kind(), r.token);
-            let sent = Sent { kind, offset: r.offset, len: r.len, wanted: true };
-            state.sent.insert(token, sent);
+            let Request { token, command, offset, len, .. } = r;
+            let (changes, flush) = (command.changes(), matches!(command, Command::Flush));
+            state.sent.insert(token, Sent { changes, flush, offset, len, wanted: true });
             drop(state);
-            if let Err(done) = connection.submit(token, r.command, r.offset) {
-                let down = connection.is_down();
-                let mut state = self.shared.state();
-                match down {
-                    true => state.take_back(vec![done]),
-                    false => state.end(done, self.number),
-                }
-                drop(state);
-                self.shared.changed.notify_all();
+            if let Err(done) = connection.submit(token, command, offset) {
+                self.ended(done, connection.is_down());
             }
         }
         connection.is_down()
+    }
+
+    /// `gone`: the connection is, or will be, so that an error is not the server's answer.
+    fn ended(&self, done: Done, gone: bool) {
+        let mut state = self.shared.state();
+        match gone && done.result.is_err() {
+            true => state.take_back(done),
+            false => state.end(done, self.number),
+        }
+        drop(state);
+        self.shared.changed.notify_all();
     }
 
     /// All that was in flight goes back, and what was acknowledged may be gone.
@@ -180,7 +177,7 @@ impl Link {
         let gone = connection.close();
         let mut state = self.shared.state();
         state.lose(self.number);
-        state.take_back(gone);
+        gone.into_iter().for_each(|done| state.take_back(done));
         drop(state);
         self.shared.changed.notify_all();
         self.kick_others();
@@ -203,8 +200,6 @@ impl Link {
         let mut flags = PollFlags::empty();
         flags.set(PollFlags::IN, want.read);
         flags.set(PollFlags::OUT, want.write);
-        let timeout = limit
-            .map(|l| Timespec { tv_sec: l.as_secs() as i64, tv_nsec: i64::from(l.subsec_nanos()) });
         let found = {
             let Some(fd) = connection.fd() else {
                 return Err(Failure::Nbd { text: "it has no socket".into(), errno: 0 });
@@ -213,11 +208,7 @@ impl Link {
                 PollFd::from_borrowed_fd(fd, flags),
                 PollFd::from_borrowed_fd(kick.fd(), PollFlags::IN),
             ];
-            // INTR or whatever: the caller looks either way.
-            let _ = rustix::event::poll(&mut fds, timeout.as_ref());
-            if !fds[1].revents().is_empty() {
-                let _ = rustix::io::read(kick.fd().as_fd(), &mut [0u8; 8]);
-            }
+            kick.poll(&mut fds, limit);
             let got = fds[0].revents();
             let ended = got.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL);
             Direction {
