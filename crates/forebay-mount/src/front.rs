@@ -26,8 +26,8 @@ use crate::live::{Inode, Live, CAPABILITY};
 use crate::log::PoolJournal;
 use crate::mount::MountOptions;
 use crate::record::{Allocate, Kind, SetAttr, Time};
-use crate::tree::{Attr, New, RenameHow, Result, Tree};
-use crate::unix::{Node, UnixTree, ACCESS_ACL, DEFAULT_ACL};
+use crate::tree::{Attr, New, RenameHow, Result, Tree, ACCESS_ACL, DEFAULT_ACL};
+use crate::unix::{Node, UnixTree};
 
 pub type TreeLive = Live<UnixTree, PoolJournal>;
 

@@ -8,6 +8,10 @@ use rustix::io::Errno;
 
 use crate::record::{Allocate, Kind, SetAttr, Time};
 
+/// A directory's ACL for what is made in it, and the ACL of an inode.
+pub const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
+pub const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
+
 pub type Result<T> = std::result::Result<T, Errno>;
 
 /// The identity of an inode for as long as its file system lives: the kernel's file

@@ -32,11 +32,9 @@ use held::Cache;
 pub use held::Node;
 
 use crate::record::{Allocate, Kind, SetAttr, Time};
-use crate::tree::{Attr, Handle, New, RenameHow, Result, Tree, TreeIdentity};
-
-/// A directory's ACL for what is made in it, and the ACL of an inode.
-pub const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
-pub const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
+use crate::tree::{
+    Attr, Handle, New, RenameHow, Result, Tree, TreeIdentity, ACCESS_ACL, DEFAULT_ACL,
+};
 
 const HELD: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const LISTED: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);

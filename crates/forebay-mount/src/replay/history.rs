@@ -10,7 +10,7 @@ use super::planted::{planted, Bug};
 use super::{bad, parse, printable, ReplayError, Result, STAGING};
 use crate::mark;
 use crate::record::{Allocate, Entry, Fid, Kind, Record, SetAttr, Time, NONE, ROOT};
-use crate::tree::TreeIdentity;
+use crate::tree::{TreeIdentity, ACCESS_ACL};
 
 /// Where a name is: a directory, and the name in it.
 pub type Place<'a> = (Fid, &'a [u8]);
@@ -98,8 +98,6 @@ pub struct History<'a> {
     /// Nanoseconds since 1970.
     pub last_time_ns: u64,
 }
-
-pub const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 
 impl<'a> History<'a> {
     /// `refused` are entries whose operations are known to have failed, besides those that

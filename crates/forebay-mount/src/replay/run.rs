@@ -9,14 +9,14 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-use super::history::{Change, File, Place, ACCESS_ACL};
+use super::history::{Change, File, Place};
 use super::plan::{Plan, Step};
 use super::planted::{planted, Bug};
 use super::staging::{name_of, note_mode};
 use super::{failed, ReplayError, ReplayOptions, Result};
 use crate::mark;
 use crate::record::{Allocate, Fid, Kind, SetAttr, ROOT};
-use crate::tree::{New, RenameHow, Tree};
+use crate::tree::{New, RenameHow, Tree, ACCESS_ACL};
 
 /// Steps need the inodes that earlier ones made.
 struct Run<'p, 'a, T: Tree> {
