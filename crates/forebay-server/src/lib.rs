@@ -12,7 +12,11 @@
 // They panic where nobody reads any more.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+use std::fmt::Display;
+use std::io::{self, Write};
 use std::path::PathBuf;
+
+use forebay::printable;
 
 pub mod control;
 pub mod exports;
@@ -30,6 +34,12 @@ pub use place::{default_socket, runtime_dir, uri, usable_socket, ReadyFile};
 pub use server::{Ready, Server};
 pub use service::{Figure, Progress, ServerStatus, Service, ServiceStatus, Starter, Stop, Work};
 pub use socket::PrivateSocket;
+
+/// A log that takes nothing any more ends no request.
+pub(crate) fn warn(text: impl Display) {
+    let text = text.to_string();
+    let _ = writeln!(io::stderr().lock(), "forebay: {}", printable(&text));
+}
 
 /// What can go wrong.
 #[derive(Debug, thiserror::Error)]

@@ -10,7 +10,6 @@ mod handshake;
 mod protocol;
 
 use std::collections::HashMap;
-use std::fmt::Display;
 use std::io::{self, BufReader, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -19,9 +18,11 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use connection::Connection;
-use forebay::{printable, Volume};
+use forebay::Volume;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::process::{getrlimit, Resource};
+
+use crate::warn;
 
 /// The largest request: what clients may rely on without asking.
 const REQUEST_MAX_BYTES: u32 = 32 << 20;
@@ -141,12 +142,6 @@ impl Drop for Listed<'_> {
     fn drop(&mut self) {
         self.door.connections().remove(&self.number);
     }
-}
-
-/// A log that takes nothing any more ends no request.
-pub(crate) fn warn(text: impl Display) {
-    let text = text.to_string();
-    let _ = writeln!(io::stderr().lock(), "forebay: {}", printable(&text));
 }
 
 /// None: to stop.

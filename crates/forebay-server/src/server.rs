@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::control::Responder;
 use crate::service::{Progress, ServerStatus, Service, ServiceStatus, Starter, Stop};
-use crate::{nbd::warn, notify, Error, ReadyFile, Result};
+use crate::{notify, warn, Error, ReadyFile, Result};
 
 /// How long requests may go on after a signal to stop, and wait for space in a full
 /// cache: without an end they would wait as long as their origin fails.

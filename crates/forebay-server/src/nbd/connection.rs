@@ -20,7 +20,8 @@ use std::thread::Scope;
 use forebay::Flusher;
 
 use super::protocol::{self as nbd, command, error, flag, Request, REPLY_BYTES, REQUEST_BYTES};
-use super::{warn, Export, REQUEST_MAX_BYTES};
+use super::{Export, REQUEST_MAX_BYTES};
+use crate::warn;
 
 /// A buffer that grew beyond this is given back after its request.
 const KEPT_BYTES: usize = 1 << 20;

@@ -7,7 +7,8 @@
 use std::io::{self, Read, Write};
 
 use super::protocol::{self as nbd, info, option, option_reply, take, transmission};
-use super::{warn, Export, PREFERRED_BYTES, REQUEST_MAX_BYTES};
+use super::{Export, PREFERRED_BYTES, REQUEST_MAX_BYTES};
+use crate::warn;
 
 /// The longest data of an option that is looked at: a name has up to 4096 bytes.
 const DATA_MAX: usize = 16 << 10;
