@@ -51,9 +51,10 @@
 	X(LOG_SKIPS, 34, "the transaction group is more than three above the last one synced") \
 	X(LOG_BACKWARDS, 22, "a later transaction group is synced already") \
 	X(LOG_TOO_LARGE, 90, "the entry is larger than a chunk of the pool can hold") \
-	X(LOG_GUID, 17, "another log has this GUID, or it is zero") \
+	X(LOG_GUID, 17, "another log or period has this GUID, or it is zero") \
 	X(LOG_HEADER, 22, "the log's header is not one that this log has handed out") \
-	X(LOG_ENTRY, 74, "the entry cannot be read, or is not what it was when the log was claimed")
+	X(LOG_ENTRY, 74, "the entry cannot be read, or is not what it was when the log was claimed") \
+	X(LOG_PERIOD, 116, "the log's header is of an earlier period than entries that the log holds")
 
 enum fby_error {
 	FBY_E_NONE = 0,

@@ -54,7 +54,8 @@ enum fby_log_state {
 /* In the log's record, or with its consumer, who keeps it together with what the log
  * is about. */
 struct fby_log_header {
-	u8 guid[16]; /* new for each logging period; what its entries are known by */
+	u8 guid[16]; /* new for each logging period; what its entries are known by.  In state
+		      * none that of the last one; zero: there was none */
 	u32 state;   /* enum fby_log_state */
 	u32 reserved;
 	struct fby_log_position at;
@@ -65,7 +66,7 @@ struct fby_log_record {
 	u64 counter;
 	u32 index;
 	u32 kind; /* FBY_OWNER_LOG */
-	u8 guid[16];
+	u8 guid[16]; /* as in the header; of a consumer's log this alone is kept here */
 	u32 state;
 	u32 home; /* enum fby_log_flags */
 	u64 reserved0;

@@ -35,6 +35,17 @@ static u64 collect(const struct fby_logs *p, u16 log, const u8 guid[16], struct 
 	return n;
 }
 
+/* Of a log whose header is with its consumer: is it that of an earlier period than the one
+ * that the record knows, which has entries?  (One without may be so new that its header
+ * was never stored.) */
+static bool header_stale(const struct fby_logs *p, u16 log, const struct fby_log_header *h)
+{
+	const u8 *newest = p->space->owner[log].log.guid;
+
+	return !fby_equal(h->guid, newest, sizeof(h->guid)) && !fby_logs_guid_none(newest) &&
+	       collect(p, log, newest, NULL, 0) > 0 && !FBY_BUG(STALE_HEADER_TAKEN);
+}
+
 /* Of a log whose header is with its consumer only a claim tells which chunks are of periods
  * that have ended. */
 static void free_earlier(struct fby_logs *p, u16 log)
@@ -77,6 +88,8 @@ int fby_logs_claim(struct fby_logs *p, u16 log, u64 synced, struct fby_log_heade
 			return -FBY_E_LOG_HEADER;
 		if (header->state != FBY_LOG_NONE && fby_logs_guid_taken(p, log, header->guid))
 			return -FBY_E_LOG_GUID;
+		if (header_stale(p, log, header))
+			return -FBY_E_LOG_PERIOD;
 		fby_logs_header(l, header);
 	}
 	fby_zero(result, sizeof(*result));

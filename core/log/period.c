@@ -67,6 +67,15 @@ void fby_logs_write(struct fby_logs *p, u16 log)
 	fby_owner_write(p->space, log);
 }
 
+bool fby_logs_guid_none(const u8 guid[16])
+{
+	u8 any = 0;
+
+	for (u32 i = 0; i < 16; i++)
+		any |= guid[i];
+	return any == 0;
+}
+
 bool fby_logs_guid_taken(const struct fby_logs *p, u16 log, const u8 guid[16])
 {
 	for (u32 i = 0; i < p->space->store.sb.nvolumes; i++)
@@ -74,15 +83,6 @@ bool fby_logs_guid_taken(const struct fby_logs *p, u16 log, const u8 guid[16])
 		    p->log[i].header.state != FBY_LOG_NONE && fby_equal(p->log[i].header.guid, guid, 16))
 			return true;
 	return false;
-}
-
-static bool guid_none(const u8 guid[16])
-{
-	u8 any = 0;
-
-	for (u32 i = 0; i < 16; i++)
-		any |= guid[i];
-	return any == 0;
 }
 
 void fby_logs_free(struct fby_logs *p, u16 log, u64 txg, u32 *wake)
@@ -151,24 +151,25 @@ int fby_logs_create(struct fby_logs *p, u16 log, const u8 guid[16], u64 synced, 
 		    u32 *wake)
 {
 	struct fby_log *l = &p->log[log];
+	struct fby_log_record *r = &p->space->owner[log].log;
 	struct fby_log_header h = { .state = FBY_LOG_LOGGING, .at.synced = synced };
 	int rc = fby_logs_release(p, log, wake); /* what was left of the last one */
-	bool lossy;
 
 	if (rc)
 		return rc;
-	if (guid_none(guid) || fby_logs_guid_taken(p, log, guid))
+	if (fby_logs_guid_none(guid) || fby_equal(guid, r->guid, 16) || fby_logs_guid_taken(p, log, guid))
 		return -FBY_E_LOG_GUID;
 	if (synced >= FBY_NUMBER_START)
 		return -FBY_E_NUMBERS;
 	fby_copy(h.guid, guid, 16);
 	fby_logs_header(l, &h);
 	/* What of the last period could not be read is of no concern to this one. */
-	lossy = p->space->owner[log].log.flags != 0;
-	p->space->owner[log].log.flags = 0;
+	r->flags = 0;
+	/* Of a consumer's log the record knows the period, and its state only he. */
+	fby_copy(r->guid, guid, 16);
+	if (!(r->home & FBY_LOG_CONSUMER))
+		header_to_record(&h, r);
 	if (!FBY_BUG(CREATE_NOT_RECORDED))
-		fby_logs_write(p, log);
-	if (lossy && (p->space->owner[log].log.home & FBY_LOG_CONSUMER))
 		fby_owner_write(p->space, log);
 	l->claimed = true;
 	/* Not what slots have of the last period: the generation is another. */
@@ -224,7 +225,7 @@ int fby_logs_sync(struct fby_logs *p, u16 log, u64 txg, struct fby_log_header *h
 int fby_logs_destroy(struct fby_logs *p, u16 log, struct fby_log_header *header, u32 *wake)
 {
 	struct fby_log *l = &p->log[log];
-	const struct fby_log_header none = { .state = FBY_LOG_NONE };
+	struct fby_log_header none = { .state = FBY_LOG_NONE };
 	int rc = writable(p, log);
 	bool busy;
 
@@ -240,6 +241,7 @@ int fby_logs_destroy(struct fby_logs *p, u16 log, struct fby_log_header *header,
 		return FBY_WAIT_SLOT; /* nobody begins any more: call again */
 	l->claimed = true; /* of a consumer's log, too, whose state nobody has told */
 	if (l->header.state != FBY_LOG_NONE) {
+		fby_copy(none.guid, l->header.guid, 16);
 		fby_logs_header(l, &none);
 		if (!FBY_BUG(DESTROY_NOT_RECORDED))
 			fby_logs_write(p, log);

@@ -12,7 +12,7 @@
 #define LOG 2u /* its place in the table */
 #define SECOND_LOG 1u
 
-extern const u8 log_guid[16];
+extern const u8 log_guid[16], next_guid[16]; /* of its first period, and of another */
 
 void log_add(u16 volume, u32 flags); /* in state none; named after its place */
 void log_make(u32 flags); /* LOG, logging from txg 0 on */

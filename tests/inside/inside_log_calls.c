@@ -40,7 +40,7 @@ static int call(enum call what, u16 log)
 	case SYNC:
 		return fby_log_sync(pool, log, 0, NULL, &wake);
 	case CREATE:
-		return fby_log_create(pool, log, log_guid, 0, NULL, &wake);
+		return fby_log_create(pool, log, next_guid, 0, NULL, &wake);
 	case CLAIM:
 		return claim(log, 0, FBY_LOG_LOGGING);
 	case REPLAY:
@@ -214,7 +214,6 @@ static void read_only(u32 flags)
 /* Nor are chunks given back that a claim would give back. */
 static void read_only_earlier(bool may_write, u32 chunks)
 {
-	static const u8 next_guid[16] = { 1 };
 	struct fby_options o = { .nslots = 2, .read_only = !may_write };
 	struct fby_log_header h;
 	u64 bytes = pool->memory_bytes;
@@ -268,6 +267,34 @@ static void one_guid(void)
 	found = 0;
 	EXPECT(fby_log_claim(pool, LOG, 0, &h, node, &found, &result) == -FBY_E_NO_MEMORY);
 	EXPECT(claim(LOG, 0, FBY_LOG_LOGGING) == FBY_DONE && found == 1);
+	pool_restore();
+}
+
+/* Nor two periods of one: a header of an earlier one gives up nothing of the newest. */
+static void one_period(void)
+{
+	struct fby_log_header zeroed = { 0 }, h;
+	u32 wake = 0;
+
+	log_make(FBY_LOG_CONSUMER);
+	EXPECT(fby_log_destroy(pool, LOG, &h, &wake) == FBY_DONE && memcmp(h.guid, log_guid, 16) == 0);
+	EXPECT(fby_log_release(pool, LOG, &wake) == FBY_DONE);
+	EXPECT(fby_log_create(pool, LOG, log_guid, 0, NULL, &wake) == -FBY_E_LOG_GUID);
+	EXPECT(fby_log_create(pool, LOG, next_guid, 0, &h, &wake) == FBY_DONE && log_append(1) == FBY_DONE);
+	pool_recover(&report);
+	EXPECT(memcmp(log_info().header.guid, next_guid, 16) == 0 && log_info().header.state == FBY_LOG_NONE);
+	for (u32 state = FBY_LOG_NONE; state <= FBY_LOG_LOGGING; state++)
+		EXPECT(claim(LOG, 0, state) == -FBY_E_LOG_PERIOD && !log_info().claimed);
+	EXPECT(fby_log_claim(pool, LOG, 0, &zeroed, node, &found, &result) == -FBY_E_LOG_PERIOD);
+	found = 4;
+	EXPECT(fby_log_claim(pool, LOG, 0, &h, node, &found, &result) == FBY_DONE && found == 1);
+	pool_restore();
+	/* Without an entry it is believed: what create returned may not have been stored. */
+	log_make(FBY_LOG_CONSUMER);
+	EXPECT(fby_log_destroy(pool, LOG, NULL, &wake) == FBY_DONE && fby_log_release(pool, LOG, &wake) == FBY_DONE);
+	EXPECT(fby_log_create(pool, LOG, next_guid, 0, NULL, &wake) == FBY_DONE);
+	pool_recover(&report);
+	EXPECT(claim(LOG, 0, FBY_LOG_LOGGING) == FBY_DONE && found == 0);
 	pool_restore();
 }
 
@@ -458,7 +485,6 @@ static void in_any_order(void)
 /* The next period counts from nothing, whatever the last one had come to. */
 static void period_after_period(void)
 {
-	static const u8 next_guid[16] = { 1 };
 	const struct fby_vec body = { .base = "an entry", .len = 8 };
 	struct fby_log_name name;
 	u32 wake = 0;
@@ -733,6 +759,7 @@ void test_log_calls(void)
 	read_only_earlier(true, 1);
 	no_log();
 	one_guid();
+	one_period();
 	claimed();
 	appended();
 	counted();

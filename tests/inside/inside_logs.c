@@ -5,7 +5,7 @@
  */
 #include "inside_log.h"
 
-const u8 log_guid[16] = { 9, 8, 7 };
+const u8 log_guid[16] = { 9, 8, 7 }, next_guid[16] = { 1 };
 static struct fby_recovery_report report;
 
 int log_append(u64 txg)
@@ -249,7 +249,7 @@ static void doubtful(u32 flags, bool clean, u32 seals)
 	recover();
 	EXPECT(log_info().incomplete);
 	if (flags & FBY_LOG_CONSUMER) {
-		struct fby_log_header none = { 0 };
+		struct fby_log_header none = log_header(FBY_LOG_NONE);
 		struct fby_log_result r;
 		u64 n = 0;
 
@@ -257,7 +257,7 @@ static void doubtful(u32 flags, bool clean, u32 seals)
 	} else {
 		EXPECT(fby_log_destroy(pool, LOG, NULL, &wake) == FBY_DONE);
 	}
-	EXPECT(fby_log_create(pool, LOG, log_guid, 0, NULL, &wake) == FBY_DONE && !log_info().incomplete);
+	EXPECT(fby_log_create(pool, LOG, next_guid, 0, NULL, &wake) == FBY_DONE && !log_info().incomplete);
 	recover();
 	EXPECT(!log_info().incomplete);
 	pool_restore();
@@ -356,7 +356,6 @@ static void append_big(u64 txg)
  * one has left on the media is none of this one's. */
 static void lower_txgs(u32 flags)
 {
-	static const u8 next_guid[16] = { 1 };
 	struct fby_log_header header;
 	struct fby_log_result r;
 	struct fby_log_node node[4];

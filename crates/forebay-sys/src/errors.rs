@@ -63,6 +63,7 @@ errors! {
     FBY_E_LOG_GUID = 41,
     FBY_E_LOG_HEADER = 42,
     FBY_E_LOG_ENTRY = 43,
+    FBY_E_LOG_PERIOD = 44,
 }
 
 /// The engine's sentence for an error it returned.

@@ -42,6 +42,8 @@ pub struct Explored {
     pub unacknowledged: u64,
     /// Entries that came again since their header is embedded.
     pub again: u64,
+    /// Claims that were refused, with a header of before the period.
+    pub stale: u64,
 }
 
 impl Explored {
@@ -54,6 +56,7 @@ impl Explored {
         self.replayed += o.replayed;
         self.unacknowledged += o.unacknowledged;
         self.again += o.again;
+        self.stale += o.stale;
     }
 }
 
@@ -79,6 +82,8 @@ struct Known {
     effects: BTreeSet<u64>,
     last_effect: Option<u64>,
     header: Header,
+    /// What its consumer had stored in earlier periods.
+    stale: Vec<Header>,
 }
 
 impl Known {
@@ -101,6 +106,9 @@ impl Known {
             }
             Mark::Effect { id, .. } => self.effect(*id),
             Mark::Stored { header, effect, .. } => {
+                if self.header.guid != header.guid {
+                    self.stale = vec![Header::default(), self.header];
+                }
                 self.header = *header;
                 effect.iter().for_each(|id| self.effect(*id));
             }
@@ -207,6 +215,23 @@ impl Explorer<'_> {
         self.bed.engine.check(true).map_err(|e| format!("after recovery: {e}"))
     }
 
+    /// While there is an entry to be replayed, a consumer's header of before its period is
+    /// refused, and nothing of the log has changed.
+    fn refused(&mut self, index: u16, known: &Known) -> Result<(), String> {
+        if !known.consumer || known.ending || known.owed().next().is_none() {
+            return Ok(());
+        }
+        for stale in &known.stale {
+            let before = self.bed.trace().len();
+            match self.bed.engine.log_claim(index, 0, &mut stale.clone()) {
+                Err(e) if e.0 == sys::FBY_E_LOG_PERIOD && self.bed.trace().len() == before => {}
+                other => return Err(format!("a claim with a stale header: {other:?}")),
+            }
+            self.out.stale += 1;
+        }
+        Ok(())
+    }
+
     /// Claims and replays one log.
     fn replay(
         &mut self,
@@ -219,6 +244,7 @@ impl Explorer<'_> {
         if info.missing != 0 || info.incomplete {
             return Err(format!("recovery misses {} entries, or chunks", info.missing));
         }
+        self.refused(index, known)?;
         let mut header = if known.consumer { known.header } else { info.header };
         if header.state == sys::FBY_LOG_NONE {
             self.bed.engine.log_claim(index, 0, &mut header).map_err(|e| format!("claim: {e}"))?;
@@ -302,7 +328,8 @@ impl Explorer<'_> {
             let guid = guid(log, 1000);
             let created = self.bed.engine.log_create(index, &guid, 9, &mut 0);
             let (_, header) = created.map_err(|e| format!("create: {e}"))?;
-            let mut fresh = Known { consumer: known.consumer, header, ..Known::default() };
+            let stale = vec![Header::default(), known.header];
+            let mut fresh = Known { consumer: known.consumer, header, stale, ..Known::default() };
             for (id, txg) in [(5000, 10), (5001, 12)] {
                 let appended =
                     self.bed.engine.log_append(index, txg, true, &[&body(id, 50)], &mut 0);
@@ -540,6 +567,6 @@ mod tests {
             let seen = explore(&random(seed), BOUNDS, Some(Duration::from_secs(20)));
             all.add(&seen.unwrap_or_else(|e| panic!("{e}")));
         }
-        assert!(all.again > 0 && all.unacknowledged > 0, "{all:?}");
+        assert!(all.again > 0 && all.stale > 0 && all.unacknowledged > 0, "{all:?}");
     }
 }

@@ -219,6 +219,40 @@ fn a_consumer_keeps_the_header() {
     claimed.give_up().unwrap();
 }
 
+/// From a backup of the consumer's store, say: nothing of the newer period may be given up,
+/// or taken for all that there is.
+#[test]
+fn a_header_of_an_earlier_period_is_refused_while_there_is_a_newer_one() {
+    let dir = Dir::new("log-stale");
+    let pool = pool_with_log(&dir, LogHome::Consumer);
+    let log = log_of(&pool, "l");
+    let logging = log.create(7).unwrap();
+    append(&log, 8, Generation::New, "of the first period");
+    let ended = log.destroy().unwrap();
+    assert_eq!((ended.state(), ended.guid()), (LogState::None, logging.guid()));
+    log.release().unwrap();
+    refused(&log, log.create_as(logging.guid(), 8), "or period has this GUID");
+    let newest = log.create(8).unwrap();
+    // It was not stored, and nothing appended: the one before is right.
+    let empty = |claimed: Claimed| assert_eq!(claimed.report().replayed, 0);
+    empty(log_of(&crashed(&dir), "l").claim_with(&ended, 0).unwrap());
+    append(&log, 9, Generation::New, "of the second");
+    let in_crashed = |f: &dyn Fn(&Log)| f(&log_of(&crashed(&dir), "l"));
+    in_crashed(&|log| {
+        for stale in [&LogHeader::default(), &logging, &ended] {
+            refused(log, log.claim_with(stale, 0), "of an earlier period than entries that the");
+            refused(log, log.create(9), "claimed and replayed first");
+        }
+        assert_eq!(replayed(&mut log.claim_with(&newest, 0).unwrap()), ["of the second"]);
+    });
+    // Whoever has lost the newest gives the entries up, by name.
+    in_crashed(&|log| {
+        log.destroy().unwrap();
+        log.release().unwrap();
+        log.create(9).unwrap();
+    });
+}
+
 #[test]
 fn replay_may_write_to_a_full_volume_of_the_same_pool() {
     let dir = Dir::new("log-volume");
@@ -429,7 +463,7 @@ fn names_and_guids_are_of_one_log() {
     pool.log_add("m", LogHome::Embedded).unwrap();
     let (log, second) = (log_of(&pool, "l"), log_of(&pool, "m"));
     let guid = log.create(0).unwrap().guid();
-    told(second.create_as(guid, 0).unwrap_err(), 2, "another log has this GUID");
+    told(second.create_as(guid, 0).unwrap_err(), 2, "another log or period has this GUID");
     told(second.create_as(Uuid::default(), 0).unwrap_err(), 2, "GUID");
     second.create(0).unwrap();
     told(pool.log_remove("m", true).unwrap_err(), 4, "handles of it are in use");
