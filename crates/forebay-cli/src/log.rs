@@ -20,7 +20,8 @@ pub fn run(a: &args::Log) -> anyhow::Result<u8> {
 }
 
 fn list(a: &a::LogPool) -> anyhow::Result<u8> {
-    let logs = status::of_pool(&a.pool)?.pool.logs;
+    let status = status::of_pool(&a.pool)?.pool;
+    let logs = status.logs;
     if a.json.json {
         out::json(&logs)?;
     } else if logs.is_empty() {
@@ -28,6 +29,16 @@ fn list(a: &a::LogPool) -> anyhow::Result<u8> {
         out::line(format_args!("no logs; make one: forebay log create {pool} NAME"))?;
     } else {
         out::line(table(&logs))?;
+    }
+    // Of which kind the record of one was, nobody can tell.
+    for v in status.volumes.iter().filter(|v| v.damaged) {
+        let pool = out::quoted(&a.pool);
+        out::warn(format_args!(
+            "{}: both copies of record {} are damaged, which may be a log's; nothing of it is \
+             touched: see forebay check {pool}",
+            a.pool.display(),
+            v.label(),
+        ));
     }
     Ok(0)
 }

@@ -203,7 +203,10 @@ fn a_log_that_cannot_be_read_is_not_one_that_holds_nothing() {
             assert!(!out.stdout.contains("everything"), "{words:?}: {}", out.stdout);
         }
         // Whatever else is to be said of its state.
-        let listed = bench.run(&["log", "list", "pool"]).stdout;
-        assert_eq!(listed.contains("chunks of it may be LOST"), code == 11, "{listed}");
+        let listed = bench.run(&["log", "list", "pool"]);
+        let (table, told) = (listed.stdout, listed.stderr);
+        assert_eq!(table.contains("chunks of it may be LOST"), code == 11, "{table}");
+        let damaged = told.contains("record #1 are damaged, which may be a log's");
+        assert_eq!(damaged, code == 5, "{told}");
     }
 }
