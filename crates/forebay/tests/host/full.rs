@@ -75,6 +75,57 @@ fn a_timeout_ends_the_wait_and_repair_the_trouble() {
     assert_eq!(volume.info().unwrap().last_error, None);
 }
 
+/// A write that finds no space in its middle: it is told, and each of its sectors is the old
+/// or the new one; or its rest is written when there is space again.
+#[test]
+fn a_write_finds_no_space_in_its_middle() {
+    const BLOCKS: u64 = 256;
+    let dir = Dir::new("middle");
+    let pool = Pool::open(&dir.pool(6), &unthrottled()).unwrap();
+    let memory = MemOrigin::new(BLOCKS as usize * 4096).unwrap();
+    let (origin, faults) = FaultyOrigin::new(Box::new(memory.clone()));
+    pool.volume_add_origin("v", &memory, 0).unwrap();
+    let options =
+        AttachOptions { full_timeout: Some(Duration::from_millis(300)), ..Default::default() };
+    let volume = pool.attach_origin("v", Box::new(origin), &options).unwrap();
+    let version = |count| (0..BLOCKS * 8).flat_map(|i| sector(1, i, count)).collect::<Vec<u8>>();
+    let counts = |bytes: &[u8]| -> Vec<u64> {
+        bytes.chunks(512).enumerate().map(|(i, s)| sector_count(s, 1, i as u64)).collect()
+    };
+    volume.write_at(&version(1), 0).unwrap();
+    drain(&volume);
+
+    faults.break_writes();
+    let e = volume.write_at(&version(2), 0).unwrap_err();
+    assert!(matches!(&e, Error::Full { .. }), "{e}");
+    let after = counts(&read(&volume, 0, BLOCKS as usize * 4096));
+    let new = after.iter().take_while(|count| **count == 2).count();
+    assert!(new > 0 && new < after.len(), "{new} sectors are new");
+    assert!(after[new..].iter().all(|count| *count == 1), "{after:?}");
+    faults.repair();
+    drain(&volume);
+    assert_eq!(counts(&memory.content()), after);
+    volume.detach().unwrap();
+
+    let (origin, faults) = FaultyOrigin::new(Box::new(memory.clone()));
+    let volume = pool.attach_origin("v", Box::new(origin), &AttachOptions::default()).unwrap();
+    faults.break_writes();
+    std::thread::scope(|s| {
+        let waits = pool.status().counters.waits_space;
+        let writer = s.spawn(|| volume.write_at(&version(3), 0));
+        while pool.status().counters.waits_space == waits {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!writer.is_finished());
+        faults.repair();
+        writer.join().unwrap().unwrap();
+    });
+    assert!(read(&volume, 0, BLOCKS as usize * 4096) == version(3));
+    drain(&volume);
+    assert!(memory.content() == version(3));
+    assert_sound(&pool);
+}
+
 #[test]
 fn waits_can_be_ended_for_a_shutdown() {
     let dir = Dir::new("abort");
