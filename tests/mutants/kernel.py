@@ -21,7 +21,7 @@ SOURCES = os.path.join(WORK, 'kernel')
 STEPS = {0: ['requests:native'],
          1: ['requests:target'],
          2: [f'waits:{kind}:{item}' for kind in ('native', 'target')
-             for item in ('late', 'past', 'rest', 'drains', 'full', 'gone', 'pieces')],
+             for item in ('late', 'past', 'rest', 'drains', 'full', 'middle', 'gone', 'pieces')],
          3: ['faults:native', 'faults:target', 'smoke', 'native', 'flush:native:3', 'bypass', 'neighbours', 'attach']}
 LOST = re.compile(r'Kernel panic|soft lockup')  # a CPU that does not come back
 

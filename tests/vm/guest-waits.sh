@@ -213,6 +213,46 @@ item_full() {
 	finish
 }
 
+# Whoever waits for space is told of it, and looks every 20 ms in case: not all the time.
+tries_seldom() {
+	local began=$EPOCHREALTIME before tries most
+	before=$(dev_counter v waits_space)
+	sleep 0.5
+	tries=$(($(dev_counter v waits_space) - before))
+	most=$((20 + (${EPOCHREALTIME/./} - ${began/./}) / 5000))
+	[ $tries -le $most ] || fail "who waits for space tried $tries times, wanted $most at most"
+}
+
+# A write whose memory is one piece, so that the module writes it by one call, and which
+# finds no space in its middle: its rest waits, or goes past the cache.
+item_middle() {
+	local sectors=$((2 << 11)) way
+	begin
+	echo 2 >/proc/sys/vm/nr_hugepages
+	step "writers are not held back before the pool is full" dev_command v set high_watermark 100
+	for way in waits passes; do
+		hang
+		"$requests" "$device" /tmp/whole whole &
+		writer=$!
+		step "the pool is full" until_true 90 has waits_space 1
+		tries_seldom
+		waiting "the writer" $writer
+		[ $(($(dev_counter v written_sectors) % sectors)) != 0 ] || fail "it found no space at the start of a write"
+		if [ $way = passes ]; then
+			step "the full pool may be passed by" dev_command v set when_full bypass
+			step "the rest goes past it" until_true 90 has bypassing 1
+		fi
+		go_on
+		ends "the writer" $writer
+		step "what it wrote" "$requests" "$device" /tmp/whole wholly
+		step "drain" dev_command v drain
+		step "so has the origin" "$requests" /dev/mapper/o /tmp/whole wholly
+		step "clear the counters" dev_command v clear_stats
+	done
+	[ "$(dev_counter v bypassed_sectors)" != 0 ] || fail "nothing went past the full pool"
+	finish
+}
+
 # The cache is taken away while they wait.
 item_gone() {
 	begin
@@ -276,7 +316,7 @@ item_pieces() {
 quick_tools
 for name in a b; do dd if=/dev/urandom of=/tmp/$name bs=64K count=1 status=none; done
 cat /tmp/a /tmp/b >/tmp/ab
-for item in ${*:-late past rest drains full gone pieces}; do
+for item in ${*:-late past rest drains full middle gone pieces}; do
 	item_$item
 done
 clean_dmesg

@@ -13,7 +13,10 @@
  *	zeroes	zeroings of a sector to 300 KiB, from each sector of a block
  *	discards	the same; each sector reads as before or as zeroes
  *	nowait	writes and reads that may not wait
- *	late	writes that are begun together, and may be held back; each ends, in full
+ *	late	writes that are begun together, and may be held back; each ends, in full, and
+ *		they do not end in reverse
+ *	whole	28 MiB, by writes of 2 MiB whose memory is one piece, a huge page
+ *	wholly	these, read at their places; the copy has which version
  *	read	all, by reads of each shape, against the copy
  * Prints for each phase how many requests it made, and of how many sectors.
  */
@@ -22,11 +25,13 @@
 #include <fcntl.h>
 #include <linux/aio_abi.h>
 #include <linux/fs.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -35,6 +40,8 @@
 #define BYTES (4u << 20)
 #define SECTORS (BYTES / SECTOR)
 #define PIECES 40u
+#define WHOLE (2u << 20)
+#define WHOLES 14u
 
 static int device;
 static uint8_t *copy, *memory;
@@ -187,7 +194,25 @@ static void phase_nowait(void)
 	}
 }
 
-/* Past what the other phases write; not in the copy. */
+/* The longest of those that ended later though they were begun earlier. */
+static uint32_t longest_in_reverse(const struct io_event *ended, uint32_t n)
+{
+	uint32_t most = 0, length[64];
+
+	for (uint32_t i = 0; i < n; i++) {
+		length[i] = 1;
+		for (uint32_t j = 0; j < i; j++)
+			if (ended[j].data > ended[i].data && length[j] >= length[i])
+				length[i] = length[j] + 1;
+		most = length[i] > most ? length[i] : most;
+	}
+	return most;
+}
+
+/* Past what the other phases write; not in the copy.  Those that are held back end in their
+ * order, and so do those that are not: two in reverse are one of each.  A third had to wait
+ * for a slot.
+ */
 static void phase_late(void)
 {
 	enum { N = 16, BIG = 64u << 10 };
@@ -213,7 +238,59 @@ static void phase_late(void)
 		}
 		counted(BIG / SECTOR);
 	}
+	if (longest_in_reverse(ended, N) > 4) {
+		printf("requests: writes ended in reverse:");
+		for (uint64_t i = 0; i < N; i++)
+			printf(" %llu", (unsigned long long)ended[i].data);
+		printf("\n");
+		exit(1);
+	}
 	syscall(SYS_io_destroy, context);
+}
+
+/* What the version of that sector begins with. */
+static void number(uint8_t *at, uint64_t version, uint64_t sector)
+{
+	uint64_t words[] = { version, sector };
+
+	memcpy(at, words, sizeof(words));
+	memset(at + sizeof(words), (int)(version + sector), SECTOR - sizeof(words));
+}
+
+/* Each of a size that the kernel takes as one bio with one piece of memory. */
+static void each_whole(bool writes)
+{
+	uint64_t *version = (uint64_t *)copy;
+	uint8_t wanted[SECTOR];
+	uint8_t *page = mmap(NULL, WHOLE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+
+	if (page == MAP_FAILED)
+		die("a huge page", 0, 0);
+	*version += writes;
+	for (uint32_t at = 0; at < WHOLES * WHOLE; at += WHOLE) {
+		for (uint32_t i = 0; writes && i < WHOLE; i += SECTOR)
+			number(page + i, *version, (at + i) / SECTOR);
+		if ((writes ? pwrite(device, page, WHOLE, at) : pread(device, page, WHOLE, at)) != WHOLE)
+			die(writes ? "writing" : "reading", at / SECTOR, WHOLE / SECTOR);
+		for (uint32_t i = 0; !writes && i < WHOLE; i += SECTOR) {
+			number(wanted, *version, (at + i) / SECTOR);
+			errno = EILSEQ;
+			if (memcmp(wanted, page + i, SECTOR))
+				die("other data", (at + i) / SECTOR, 1);
+		}
+		counted(WHOLE / SECTOR);
+	}
+	munmap(page, WHOLE);
+}
+
+static void phase_whole(void)
+{
+	each_whole(true);
+}
+
+static void phase_wholly(void)
+{
+	each_whole(false);
 }
 
 static void phase_read(void)
@@ -235,7 +312,7 @@ int main(int argc, char **argv)
 	} phases[] = {
 		{ "fill", phase_fill }, { "shapes", phase_shapes }, { "large", phase_large },
 		{ "zeroes", phase_zeroes }, { "discards", phase_discards }, { "nowait", phase_nowait },
-		{ "late", phase_late }, { "read", phase_read },
+		{ "late", phase_late }, { "whole", phase_whole }, { "wholly", phase_wholly }, { "read", phase_read },
 	};
 	int file;
 
