@@ -52,6 +52,8 @@ const CONNECT: Duration = Duration::from_secs(10);
 const LET_GO: Duration = Duration::from_secs(10);
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// A server that has not answered for so long is said to stand still.
+const STILL: Duration = Duration::from_secs(5);
 /// Of a server that ends.
 const SHUTDOWN: i32 = Errno::SHUTDOWN.raw_os_error();
 
@@ -108,6 +110,7 @@ struct Request {
     len: u64,
     /// By no other.
     link: Option<usize>,
+    began: Instant,
 }
 
 #[derive(Debug)]
@@ -116,6 +119,8 @@ struct Sent {
     flush: bool,
     offset: u64,
     len: u64,
+    link: usize,
+    began: Instant,
     /// Somebody waits for it.
     wanted: bool,
 }
@@ -137,8 +142,22 @@ impl State {
     fn push(&mut self, command: Command, offset: u64, len: u64, link: Option<usize>) -> u64 {
         let token = self.next;
         self.next += 1;
-        self.queue.push_back(Request { token, command, offset, len, link });
+        let began = Instant::now();
+        self.queue.push_back(Request { token, command, offset, len, link, began });
         token
+    }
+
+    /// Links that are up and can take more.
+    fn free(&self) -> impl Iterator<Item = usize> + '_ {
+        let in_flight = |link| self.sent.values().filter(|sent| sent.link == link).count();
+        (0..LINKS).filter(move |&l| self.up >> l & 1 != 0 && in_flight(l) < DEPTH)
+    }
+
+    /// Requests that are waited for, and since when the first of them.
+    fn waiting(&self) -> (usize, Option<Instant>) {
+        let sent = self.sent.values().filter(|sent| sent.wanted).map(|sent| sent.began);
+        let all = || sent.clone().chain(self.queue.iter().map(|r| r.began));
+        (all().count(), all().min())
     }
 
     fn next_of(&mut self, link: usize) -> Option<Request> {
@@ -198,8 +217,9 @@ impl State {
             }
             Some(sent) if sent.wanted => {
                 let Done { token, command, .. } = done;
-                let Sent { offset, len, .. } = sent;
-                self.queue.push_front(Request { token, command, offset, len, link: None });
+                let Sent { offset, len, began, .. } = sent;
+                let link = None;
+                self.queue.push_front(Request { token, command, offset, len, link, began });
             }
             Some(sent) => self.lost |= sent.is_stray_flush(),
             None => {}
@@ -233,11 +253,11 @@ impl Shared {
             state = self.wait(state, began)?;
         }
         let token = state.push(command, offset, len, None);
-        let up: Vec<usize> = (0..LINKS).filter(|l| state.up >> l & 1 != 0).collect();
+        let free: Vec<usize> = state.free().collect();
         drop(state);
-        if !up.is_empty() {
-            // Any of them: one that is busy takes the request when it is less so.
-            self.kicks[up[token as usize % up.len()]].kick();
+        if !free.is_empty() {
+            // If none is, the first that will be takes it.
+            self.kicks[free[token as usize % free.len()]].kick();
         }
         self.answer(token, began)
     }
@@ -471,8 +491,11 @@ impl Origin for NbdOrigin {
 
     fn away(&self) -> Option<String> {
         let state = self.shared().state();
-        let (since, why) = state.away.as_ref()?;
-        let waiting = state.queue.len();
+        let (waiting, oldest) = state.waiting();
+        let still = oldest.filter(|since| since.elapsed() >= STILL);
+        let still = still.map(|since| (since, "it does not answer"));
+        let away = state.away.as_ref().map(|(since, why)| (*since, why.as_str()));
+        let (since, why) = away.or(still)?;
         let then = match self.shared().away.limit() {
             Some(limit) => format!("fail after {} s", limit.as_secs()),
             None => "wait for it".into(),

@@ -252,8 +252,28 @@ fn a_server_that_stands_still_holds_nobody_for_ever() {
     });
     assert_eq!(read_page(origin.as_ref(), 0), page(3));
     origin.flush().unwrap();
+    assert_eq!(origin.away(), None);
     drop(origin);
     assert_eq!(std::fs::read(&file).unwrap()[..4096], page(3));
+}
+
+/// It has its connections, so only what waits tells of it.
+#[test]
+fn a_server_that_stands_still_is_told_of_by_status() {
+    let dir = Dir::new("nbd-still");
+    let file = dir.file("disk", MIB);
+    let server = Server::of_file(&dir, &file);
+    let origin = server.open(LATE).unwrap();
+    server.stop();
+    std::thread::scope(|s| {
+        let waits = s.spawn(|| origin.write_at(&page(3), 0));
+        until("it is told", || origin.away().is_some());
+        let told = origin.away().unwrap();
+        assert!(told.contains(" s, it does not answer; 1 requests fail after 60 s"), "{told}");
+        server.signal(Signal::CONT);
+        waits.join().unwrap().unwrap();
+    });
+    assert_eq!(origin.away(), None);
 }
 
 /// A volume whose server is away can be detached, and keeps its data.
@@ -563,6 +583,61 @@ fn a_server_that_hangs_up_is_not_asked_without_a_pause() {
     // Of four links, each 50 ms after the last in 400 ms.
     let taken = taken.load(Ordering::Relaxed);
     assert!(taken < 50, "{taken} connections");
+}
+
+/// One connection of four takes requests and answers none: it gets as many as one may have
+/// in flight, and the others do the rest.
+#[test]
+fn a_connection_that_stands_still_does_not_hold_the_others_up() {
+    let dir = Dir::new("nbd-one-still");
+    let socket = dir.path("socket");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let still = Arc::new(AtomicU32::new(u32::MAX));
+    let server = std::thread::spawn(move || {
+        for number in 0..4 {
+            let (mut stream, still) = (listener.accept().unwrap().0, still.clone());
+            stream.write_all(&old_handshake(1 | 4 | 256)).unwrap();
+            std::thread::spawn(move || {
+                let mut read = [0; 28];
+                while stream.read_exact(&mut read).is_ok() {
+                    let first = still.compare_exchange(
+                        u32::MAX,
+                        number,
+                        Ordering::Relaxed,
+                        Ordering::Relaxed,
+                    );
+                    if first.is_ok() || first == Err(number) {
+                        continue;
+                    }
+                    let answer = [&[0x67, 0x44, 0x66, 0x98, 0, 0, 0, 0], &read[8..16]].concat();
+                    let _ = stream.write_all(&answer);
+                    let _ = stream.write_all(&page(7));
+                }
+            });
+        }
+    });
+    let uri = format!("nbd+unix:///?socket={}", socket.display());
+    let origin = open_origin(uri.as_ref(), false, LATE).unwrap();
+    server.join().unwrap();
+    until("all are up", || origin.info().method.contains("4 of 4"));
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::scope(|s| {
+        let read = |number: u64| {
+            let (tell, origin) = (tell.clone(), &origin);
+            s.spawn(move || tell.send(origin.read_at(&mut page(0), number * 4096)));
+        };
+        let mut answered = 0;
+        // Each is answered or waits before the next is sent, so that none is sent along.
+        for number in 0..65 {
+            read(number);
+            answered += told.recv_timeout(Duration::from_millis(20)).iter().count();
+        }
+        while answered < 65 - 16 && told.recv_timeout(LIMIT / 4).is_ok() {
+            answered += 1;
+        }
+        origin.give_up();
+        assert_eq!(answered, 65 - 16);
+    });
 }
 
 /// A server that has to stop is not held by requests that wait for an origin.

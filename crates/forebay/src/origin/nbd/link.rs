@@ -150,13 +150,17 @@ impl Link {
         while connection.in_flight() < DEPTH && !connection.is_down() {
             let mut state = self.shared.state();
             let Some(r) = state.next_of(self.number) else { break };
-            let Request { token, command, offset, len, .. } = r;
+            let Request { token, command, offset, len, began, .. } = r;
             let (changes, flush) = (command.changes(), matches!(command, Command::Flush));
-            state.sent.insert(token, Sent { changes, flush, offset, len, wanted: true });
+            let (link, wanted) = (self.number, true);
+            state.sent.insert(token, Sent { changes, flush, offset, len, link, began, wanted });
             drop(state);
             if let Err(done) = connection.submit(token, command, offset) {
                 self.ended(done, connection.is_down());
             }
+        }
+        if connection.in_flight() == DEPTH {
+            self.kick_free();
         }
         connection.is_down()
     }
@@ -187,6 +191,15 @@ impl Link {
     fn kick_others(&self) {
         let up = self.shared.state().up & !(1 << self.number);
         (0..LINKS).filter(|l| up >> l & 1 != 0).for_each(|l| self.shared.kicks[l].kick());
+    }
+
+    /// What this one was kicked for, and cannot take.
+    fn kick_free(&self) {
+        let state = self.shared.state();
+        let left = state.queue.iter().any(|r| r.link.is_none());
+        let free = state.free().next().filter(|_| left);
+        drop(state);
+        free.iter().for_each(|&l| self.shared.kicks[l].kick());
     }
 
     /// For the server, or for a request.
