@@ -73,6 +73,11 @@ impl File<'_> {
         !self.content.is_empty() || attr != SetAttr::default() || !self.xattrs.is_empty()
     }
 
+    /// It was truncated to this size since the tree's last sync.
+    pub fn was_cut_to(&self, size: u64) -> bool {
+        self.content.iter().any(|c| matches!(c, Change::Truncate { size: to } if *to == size))
+    }
+
     /// A directory whose time of modification is that of a name in it.
     pub fn has_times_of_names(&self) -> bool {
         self.kind == Kind::Directory && self.mtime_of_content

@@ -369,8 +369,12 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
             if !self.plan.history.files[fid].is_changed() {
                 continue;
             }
-            let ctime = self.attr(node, *fid)?.ctime;
-            if i128::from(ctime.seconds) * 1_000_000_000 + i128::from(ctime.nanoseconds) > last {
+            let attr = self.attr(node, *fid)?;
+            let at =
+                i128::from(attr.ctime.seconds) * 1_000_000_000 + i128::from(attr.ctime.nanoseconds);
+            // What a crash cut off of a truncation ext4 finishes when it is mounted again, and
+            // then the file has the time of that.
+            if at > last && !self.plan.history.files[fid].was_cut_to(attr.size) {
                 changed.push(self.plan.history.path(*fid));
             }
         }

@@ -19,9 +19,13 @@ fn directory(name: &str) -> std::path::PathBuf {
 
 /// An entry for each record.
 fn entries(records: &[Record<'_>]) -> Vec<Vec<u8>> {
+    entries_of(u64::MAX >> 2, records)
+}
+
+fn entries_of(time_ns: u64, records: &[Record<'_>]) -> Vec<Vec<u8>> {
     let entry = |(record, number)| {
         let body = Records::of(record);
-        [&header(number, u64::MAX >> 2, 1)[..], body.bytes()].concat()
+        [&header(number, time_ns, 1)[..], body.bytes()].concat()
     };
     records.iter().zip(1..).map(entry).collect()
 }
@@ -74,5 +78,32 @@ fn a_time_before_the_trees_own_sync_is_not_set_again() {
     let [a, b, c, d] = records;
     let report = plan(&tree, &entries(&[a, b, c, attr, d])).unwrap();
     assert_eq!(report.actions.len(), 1);
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// ext4 finishes at its next mount what a crash cut off of a truncation, and the file has
+/// the time of that, however long the machine was off.
+#[test]
+fn a_truncation_that_the_file_system_finishes_is_nobodys_change() {
+    let dir = directory("truncated");
+    std::fs::write(dir.join("f"), b"now").unwrap();
+    let tree = UnixTree::open(&dir).unwrap();
+    let node = tree.lookup(&tree.root(), b"f").unwrap().unwrap();
+    let (is, handle) = (tree.identity().unwrap(), tree.handle(&node).unwrap());
+    let changed = |content: Record<'_>| {
+        let log = entries_of(
+            1_000_000_000,
+            &[
+                Record::Tree { file_system: is.file_system, root: &is.root.0, path: &is.path },
+                Record::Bind { fid: 2, kind: Kind::File, handle: &handle.0, path: b"f" },
+                content,
+            ],
+        );
+        plan(&tree, &log).unwrap().changed.len()
+    };
+    assert_eq!(changed(Record::Truncate { fid: 2, size: 3 }), 0);
+    assert_eq!(changed(Record::Truncate { fid: 2, size: 2 }), 1);
+    let data = Record::Data { fid: 2, offset: 0, size: 3, mtime: time(1), bytes: b"now" };
+    assert_eq!(changed(data), 1);
     std::fs::remove_dir_all(&dir).unwrap();
 }
