@@ -1,25 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A server's thread runs where its client runs.
 //!
-//! A client that syncs waits for the server, and the server for the client: one of the
+//! A client that asks waits for the server, and the server for the client: one of the
 //! two runs at a time.  On one CPU a request costs two context switches; on two it costs
 //! waking an idle CPU twice, which in a virtual machine takes longer than a disk's sync.
 //! The kernel wakes a sleeper where it ran last, so a thread that moves itself to its
 //! client's CPU is woken there by the next request.
+//!
+//! A client that reads much does not wait: the kernel asks for what comes next while it reads
+//! what there is, so there the server is to run elsewhere ([`leave`]).
 
 use std::cell::Cell;
+use std::sync::OnceLock;
 
-use rustix::thread::{sched_setaffinity, CpuSet};
+use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
 
-/// After so many syncs of a thread it looks where its client is, and after more of them the
-/// longer that is the same CPU: a look takes as long as half of a sync.
+/// After so many requests of a thread it looks where its client is, and after more of them the
+/// longer that is the same CPU: a look takes as long as half of a sync.  Neither is a read.
 const LOOK_AFTER: u32 = 16;
 const LOOK_AFTER_MOST: u32 = 128;
 
 #[derive(Clone, Copy)]
 struct Place {
     cpu: Option<usize>,
-    /// Syncs until the next look, and how many there were between the last two.
+    /// Requests until the next look, and how many there were between the last two.
     left: u32,
     between: u32,
 }
@@ -28,6 +32,9 @@ thread_local! {
     static PLACE: Cell<Place> =
         const { Cell::new(Place { cpu: None, left: 0, between: LOOK_AFTER }) };
 }
+
+/// Where a server's threads may run.
+static ALL: OnceLock<Option<CpuSet>> = OnceLock::new();
 
 /// Moves the calling thread to the CPU of this client's thread, now and then.
 pub fn follow(pid: u32) {
@@ -43,12 +50,23 @@ pub fn follow(pid: u32) {
     };
     let mut cpu = place.cpu;
     if let Some(now) = now.filter(|now| cpu != Some(*now)) {
+        // None has moved before the first one comes here.
+        ALL.get_or_init(|| sched_getaffinity(None).ok());
         let mut set = CpuSet::new();
         set.set(now);
         // Where that is not allowed the kernel places the thread as it likes.
         cpu = sched_setaffinity(None, &set).is_ok().then_some(now);
     }
     PLACE.set(Place { cpu, left: between, between });
+}
+
+/// The calling thread runs where the kernel likes, if it has followed a client.
+pub fn leave() {
+    let place = PLACE.get();
+    if let (Some(_), Some(Some(all))) = (place.cpu, ALL.get()) {
+        let _ = sched_setaffinity(None, all);
+        PLACE.set(Place { cpu: None, left: LOOK_AFTER, between: LOOK_AFTER });
+    }
 }
 
 /// The CPU that a thread ran on last: field 39 of its stat.
@@ -63,6 +81,16 @@ fn cpu_of(pid: u32) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn who_has_followed_leaves() {
+        let all = rustix::thread::sched_getaffinity(None).expect("a mask");
+        super::follow(std::process::id());
+        let followed = rustix::thread::sched_getaffinity(None).expect("a mask");
+        assert_eq!(followed.count(), 1);
+        super::leave();
+        assert_eq!(rustix::thread::sched_getaffinity(None).expect("a mask"), all);
+    }
+
     #[test]
     fn own_cpu_is_found() {
         let cpu = super::cpu_of(std::process::id()).expect("field 39");

@@ -6,6 +6,7 @@
 //! exactly what is to be durable.  Files and directories are not opened here: requests name the inode, which
 //! the kernel holds by its lookups, and a file that is open elsewhere costs nothing.
 
+use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -20,14 +21,17 @@ use fuser::{
 };
 use rustix::io::Errno;
 
+mod terms;
+
 use crate::affinity;
 use crate::latency::Latency;
 use crate::live::{Inode, Live, CAPABILITY};
 use crate::log::PoolJournal;
 use crate::mount::MountOptions;
-use crate::record::{Allocate, Kind, SetAttr, Time};
+use crate::record::{Allocate, Kind, SetAttr};
 use crate::tree::{Attr, New, RenameHow, Result, Tree, ACCESS_ACL, DEFAULT_ACL};
 use crate::unix::{Node, UnixTree};
+use terms::{errno, file_type, kind_of, no_inode, system_time, time_or_now};
 
 pub type TreeLive = Live<UnixTree, PoolJournal>;
 
@@ -38,8 +42,13 @@ const BELIEVED: Duration = Duration::from_secs(60);
 /// FUSE's number of the root.
 const FUSE_ROOT: u64 = 1;
 
-const S_IFMT: u32 = 0o170000;
 const S_ISGID: u32 = 0o2000;
+
+thread_local! {
+    /// What is read goes through here: a new buffer for each request would be new pages, which
+    /// the kernel would clear first.  As long as the longest request: 1 MiB.
+    static READ: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
 pub struct Front {
     live: Arc<TreeLive>,
@@ -186,28 +195,6 @@ impl Front {
     }
 }
 
-/// What says that a name is not there, and may be believed as names that are: an inode that
-/// has no number.
-fn no_inode() -> FileAttr {
-    FileAttr {
-        ino: INodeNo(0),
-        size: 0,
-        blocks: 0,
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
-        kind: FileType::RegularFile,
-        perm: 0,
-        nlink: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 0,
-        flags: 0,
-    }
-}
-
 /// A set-group-ID bit without the right to execute says something else: it stays, if who
 /// changes the file is in the group.
 fn without_set_ids(req: &Request, attr: &Attr) -> u32 {
@@ -227,61 +214,6 @@ fn in_group(req: &Request, gid: u32) -> bool {
         groups.is_some_and(|g| g.split_whitespace().any(|g| g.parse() == Ok(gid)))
     };
     req.gid() == gid || status().is_some_and(listed)
-}
-
-fn system_time(t: Time) -> SystemTime {
-    let part = Duration::from_nanos(t.nanoseconds.into());
-    match t.seconds {
-        0.. => UNIX_EPOCH + Duration::from_secs(t.seconds as u64) + part,
-        before => UNIX_EPOCH - Duration::from_secs(before.unsigned_abs()) + part,
-    }
-}
-
-/// A time of a request, as the kernel meant it: before 1970 fuser subtracts the nanoseconds
-/// where it should add them.
-fn requested(t: SystemTime) -> Time {
-    match t.duration_since(UNIX_EPOCH) {
-        Ok(d) => Time { seconds: d.as_secs() as i64, nanoseconds: d.subsec_nanos() },
-        Err(before) => {
-            let d = before.duration();
-            Time { seconds: (d.as_secs() as i64).wrapping_neg(), nanoseconds: d.subsec_nanos() }
-        }
-    }
-}
-
-fn time_or_now(t: TimeOrNow) -> Time {
-    match t {
-        TimeOrNow::SpecificTime(t) => requested(t),
-        TimeOrNow::Now => requested(SystemTime::now()),
-    }
-}
-
-fn file_type(kind: Kind) -> FileType {
-    match kind {
-        Kind::File => FileType::RegularFile,
-        Kind::Directory => FileType::Directory,
-        Kind::Symlink => FileType::Symlink,
-        Kind::Fifo => FileType::NamedPipe,
-        Kind::Socket => FileType::Socket,
-        Kind::CharDevice => FileType::CharDevice,
-        Kind::BlockDevice => FileType::BlockDevice,
-    }
-}
-
-/// Of a mode as mknod has it.
-fn kind_of(mode: u32) -> Result<Kind> {
-    Ok(match mode & S_IFMT {
-        0o100000 | 0 => Kind::File,
-        0o010000 => Kind::Fifo,
-        0o140000 => Kind::Socket,
-        0o020000 => Kind::CharDevice,
-        0o060000 => Kind::BlockDevice,
-        _ => return Err(Errno::INVAL),
-    })
-}
-
-fn errno(e: Errno) -> fuser::Errno {
-    fuser::Errno::from_i32(e.raw_os_error())
 }
 
 fn empty(reply: ReplyEmpty, done: Result<()>) {
@@ -323,12 +255,13 @@ impl Filesystem for Front {
         Ok(())
     }
 
-    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let found = self.inode(parent).and_then(|dir| self.live.lookup(&dir, name.as_bytes()));
         match found {
             Err(Errno::NOENT) => reply.entry(&BELIEVED, &no_inode(), Generation(0)),
             found => self.entry(reply, found.map(|(_, attr)| attr)),
         }
+        affinity::follow(req.pid());
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, lookups: u64) {
@@ -337,11 +270,12 @@ impl Filesystem for Front {
         }
     }
 
-    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         match self.inode(ino).and_then(|inode| self.live.attr(&inode)) {
             Ok(attr) => reply.attr(&BELIEVED, &self.shown(&attr)),
             Err(e) => reply.error(errno(e)),
         }
+        affinity::follow(req.pid());
     }
 
     fn setattr(
@@ -395,6 +329,7 @@ impl Filesystem for Front {
             Ok(attr) => reply.attr(&BELIEVED, &self.shown(&attr)),
             Err(e) => reply.error(errno(e)),
         }
+        affinity::follow(req.pid());
     }
 
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
@@ -418,6 +353,7 @@ impl Filesystem for Front {
             self.make(req, (parent, name), (kind, mode, umask), (rdev.into(), b""))
         });
         self.entry(reply, made);
+        affinity::follow(req.pid());
     }
 
     fn mkdir(
@@ -431,6 +367,7 @@ impl Filesystem for Front {
     ) {
         let what = (Kind::Directory, mode, umask);
         self.entry(reply, self.make(req, (parent, name), what, (0, b"")));
+        affinity::follow(req.pid());
     }
 
     fn symlink(
@@ -444,28 +381,32 @@ impl Filesystem for Front {
         let target = target.as_os_str().as_bytes();
         let what = (Kind::Symlink, 0o777, 0);
         self.entry(reply, self.make(req, (parent, name), what, (0, target)));
+        affinity::follow(req.pid());
     }
 
-    fn link(&self, _req: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn link(&self, req: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let linked = self
             .inode(ino)
             .and_then(|inode| self.live.link(&inode, &self.inode(parent)?, name.as_bytes()));
         self.entry(reply, linked);
+        affinity::follow(req.pid());
     }
 
-    fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let dir = self.inode(parent);
         empty(reply, dir.and_then(|dir| self.live.unlink(&dir, name.as_bytes(), false)));
+        affinity::follow(req.pid());
     }
 
-    fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let dir = self.inode(parent);
         empty(reply, dir.and_then(|dir| self.live.unlink(&dir, name.as_bytes(), true)));
+        affinity::follow(req.pid());
     }
 
     fn rename(
         &self,
-        _req: &Request,
+        req: &Request,
         parent: INodeNo,
         name: &OsStr,
         new_parent: INodeNo,
@@ -484,6 +425,7 @@ impl Filesystem for Front {
             self.live.rename((&from, name.as_bytes()), (&to, new_name.as_bytes()), how)
         });
         empty(reply, done);
+        affinity::follow(req.pid());
     }
 
     /// See the head of this file: ENOSYS says so for good.
@@ -537,16 +479,22 @@ impl Filesystem for Front {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let read = self.inode(ino).and_then(|inode| {
-            let mut bytes = vec![0; size as usize];
-            let n = self.live.tree().read(&inode.node, offset, &mut bytes)?;
-            bytes.truncate(n);
-            Ok(bytes)
-        });
-        match read {
-            Ok(bytes) => reply.data(&bytes),
-            Err(e) => reply.error(errno(e)),
+        const MUCH: u32 = 128 << 10;
+        if size >= MUCH {
+            affinity::leave();
         }
+        READ.with_borrow_mut(|bytes| {
+            if bytes.len() < size as usize {
+                bytes.resize(size as usize, 0);
+            }
+            let bytes = &mut bytes[..size as usize];
+            let read =
+                self.inode(ino).and_then(|inode| self.live.tree().read(&inode.node, offset, bytes));
+            match read {
+                Ok(n) => reply.data(&bytes[..n]),
+                Err(e) => reply.error(errno(e)),
+            }
+        });
     }
 
     fn write(
@@ -572,9 +520,7 @@ impl Filesystem for Front {
             Ok(()) => reply.written(data.len() as u32),
             Err(e) => reply.error(errno(e)),
         }
-        if self.log_writes {
-            affinity::follow(req.pid());
-        }
+        affinity::follow(req.pid());
     }
 
     fn fsync(
@@ -668,11 +614,12 @@ impl Filesystem for Front {
         empty(reply, done);
     }
 
-    fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+    fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let value = self
             .inode(ino)
             .and_then(|inode| self.live.xattr(&inode, name.as_bytes())?.ok_or(Errno::NODATA));
         xattr(reply, size, value);
+        affinity::follow(req.pid());
     }
 
     fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
