@@ -119,6 +119,8 @@ pub struct MountStatus {
     pub unsynced_bytes: u64,
     /// Of the oldest change that is in the log alone.
     pub unsynced_age_s: f64,
+    /// For how long a program has waited for space in the pool; 0: none does.
+    pub waits_for_space_s: f64,
     /// Why nothing is synced any more.
     pub failure: Option<String>,
 }
@@ -481,6 +483,7 @@ impl Mount {
             groups_unsynced: pending.groups,
             unsynced_bytes: pending.bytes,
             unsynced_age_s: pending.age.as_secs_f64(),
+            waits_for_space_s: self.live.waits_for_space().as_secs_f64(),
             failure: self.live.failure().map(ToString::to_string),
         }
     }

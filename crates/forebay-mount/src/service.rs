@@ -21,6 +21,9 @@ use crate::replay::{ReplayError, ReplayOptions};
 /// The kind of service that mounts are, for clients of the control socket.
 pub const KIND: &str = "mount";
 
+/// A wait for space in the log that is more than for the sync of a group.
+const SPACE_TROUBLE_S: f64 = 5.0;
+
 /// What to mount, and how; the options of a start by the control socket.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -241,6 +244,11 @@ fn figures(s: &MountStatus) -> Vec<Figure> {
         ),
         figure("unsynced_age_seconds", "Age of the oldest of them.", s.unsynced_age_s),
         figure(
+            "waits_for_space_seconds",
+            "For so long a program has waited for space in the pool; 0: none does.",
+            s.waits_for_space_s,
+        ),
+        figure(
             "failed",
             "1 if the tree cannot be synced any more.",
             f64::from(u8::from(s.failure.is_some())),
@@ -259,14 +267,18 @@ impl Service for MountService {
 
     fn status(&self) -> ServiceStatus {
         let s = self.mount.status();
-        let trouble = s.failure.iter().map(|why| {
+        let failed = s.failure.iter().map(|why| {
             format!("{why}; entries stay in log {}: mend {}, then mount it again", s.log, s.tree)
+        });
+        let waits = (s.failure.is_none() && s.waits_for_space_s >= SPACE_TROUBLE_S).then(|| {
+            let seconds = s.waits_for_space_s;
+            format!("a program has waited {seconds:.0} s for space in the pool, which volumes or other logs have filled, or for a sync of {}", s.tree)
         });
         ServiceStatus {
             kind: KIND.into(),
             name: self.name.clone(),
             summary: format!("{} by log {}, {} syncs", s.tree, s.log, s.syncs),
-            trouble: trouble.collect(),
+            trouble: failed.chain(waits).collect(),
             figures: figures(&s),
             details: json!(s),
         }

@@ -31,7 +31,7 @@ mod syncs;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::io::Errno;
 
@@ -184,6 +184,8 @@ pub struct Live<T: Tree, J: Journal> {
     groups: Groups<T::Node>,
     failure: OnceLock<Failure>,
     syncs: Syncs,
+    /// Since when each of those who wait for space in the log does.
+    waits: Mutex<Vec<Instant>>,
     recent: Recent,
     pub counters: Counters,
 }
@@ -215,6 +217,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
             groups: Groups::new(synced, options.bytes),
             failure: OnceLock::new(),
             syncs: Syncs::default(),
+            waits: Mutex::default(),
             recent: Recent::default(),
             counters: Counters::default(),
             tree,
@@ -244,6 +247,12 @@ impl<T: Tree, J: Journal> Live<T, J> {
         Pending { groups: unsynced.groups, bytes: unsynced.bytes, age: unsynced.age }
     }
 
+    /// For how long somebody has waited for space in the log; zero: nobody does.
+    pub fn waits_for_space(&self) -> Duration {
+        let waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
+        waits.iter().map(Instant::elapsed).max().unwrap_or_default()
+    }
+
     // --- entries -------------------------------------------------------------
 
     fn fail(&self, what: impl Into<String>, errno: Errno) -> Errno {
@@ -267,6 +276,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         names: bool,
         body: &Records,
     ) -> Result<(Held<'_, T>, u64)> {
+        let mut waits = None;
         loop {
             let syncs = self.groups.syncs();
             let hold = self.groups.enter().ok_or(Errno::IO)?;
@@ -275,6 +285,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
                 // No group may be held by those who wait for one to be synced.
                 None => drop(hold),
             }
+            waits.get_or_insert_with(|| Wait::begin(&self.waits));
             self.groups.wait_for_space(syncs, self.options.space_wait);
         }
     }
@@ -707,6 +718,29 @@ impl<T: Tree, J: Journal> Live<T, J> {
     /// refused.
     pub fn end(&self) {
         self.groups.end();
+    }
+}
+
+/// One who waits for space in the log.
+struct Wait<'a> {
+    waits: &'a Mutex<Vec<Instant>>,
+    since: Instant,
+}
+
+impl<'a> Wait<'a> {
+    fn begin(waits: &'a Mutex<Vec<Instant>>) -> Wait<'a> {
+        let since = Instant::now();
+        waits.lock().unwrap_or_else(PoisonError::into_inner).push(since);
+        Wait { waits, since }
+    }
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        let mut waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(i) = waits.iter().position(|since| *since == self.since) {
+            waits.swap_remove(i);
+        }
     }
 }
 
