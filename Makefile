@@ -109,6 +109,7 @@ OPERATIONS ?= 1000000
 mount-soak:
 	@scripts/need check
 	cargo build --release -p forebay-cli
+	tests/mount/fsx.sh 600
 	tests/mount/differential.sh $(OPERATIONS)
 	tests/mount/replayed.sh 20 10000 ext4 xfs btrfs
 	tests/mount/cuts.sh $(CUTS) ext4 xfs

@@ -8,8 +8,8 @@
  *
  * After the program of the same name that file systems have been tried with
  * since 1991: random reads and writes - through the page cache, past it and
- * through a mapping -, truncates, holes, zeroes, syncs, closing and opening
- * again, one after the other; each is done to the copy too, and whatever is read
+ * through a mapping -, truncates, holes, zeroes, allocation, copies of ranges
+ * (copy_file_range), syncs, closing and opening again, one after the other; each is done to the copy too, and whatever is read
  * must be what the copy says.  A device has no length to change: zeroes take the
  * place of truncates, and a discard is followed by a write, since it promises
  * nothing about what is read.  What was written depends on the operation, so
@@ -40,7 +40,7 @@
 
 #define OPS(X)                                                                                                        \
 	X(READ, 14) X(READ_DIRECT, 8) X(READ_MAPPED, 8) X(WRITE, 20) X(WRITE_DIRECT, 16) X(WRITE_MAPPED, 10)          \
-	X(RESIZE, 6) X(HOLE, 4) X(ZERO, 4) X(FSYNC, 4) X(FDATASYNC, 4) X(REOPEN, 2)
+	X(RESIZE, 6) X(HOLE, 4) X(ZERO, 4) X(ALLOCATE, 3) X(COPY, 4) X(FSYNC, 4) X(FDATASYNC, 4) X(REOPEN, 2)
 enum op {
 #define X(name, weight) OP_##name,
 	OPS(X)
@@ -281,6 +281,47 @@ static void do_hole(uint32_t first, uint32_t bytes)
 		memset(model + first, 0, first + bytes < length ? bytes : length - first);
 }
 
+/* A device has all that it can have. */
+static void do_allocate(uint32_t first, uint32_t bytes)
+{
+	int keep = below(2);
+
+	if (is_device || fallocate(file, keep ? FALLOC_FL_KEEP_SIZE : 0, first, bytes)) {
+		if (!is_device && errno != EOPNOTSUPP)
+			die("allocating");
+		skipped++;
+		return;
+	}
+	if (!keep)
+		grown_to(first + bytes);
+}
+
+/* Of the range to another one, which does not overlap it. */
+static void do_copy(uint32_t first, uint32_t bytes)
+{
+	off_t from = first, to;
+	ssize_t n;
+
+	if (first >= length || bytes > space - bytes)
+		bytes = 0;
+	else if (bytes > length - first)
+		bytes = length - first;
+	to = below(space - bytes + 1);
+	if (!bytes || is_device || (to < from + bytes && from < to + bytes)) {
+		skipped++;
+		return;
+	}
+	for (uint32_t left = bytes, at = first, where = (uint32_t)to; left; left -= (uint32_t)n) {
+		n = copy_file_range(file, &from, file, &to, left, 0);
+		if (n <= 0)
+			die("copying in");
+		memcpy(model + where, model + at, (size_t)n);
+		grown_to(where + (uint32_t)n);
+		at += (uint32_t)n;
+		where += (uint32_t)n;
+	}
+}
+
 static void do_resize(uint32_t to)
 {
 	if (ftruncate(file, to))
@@ -367,6 +408,10 @@ static void one(void)
 		return do_hole(first, bytes);
 	case OP_ZERO:
 		return do_zero(first, bytes);
+	case OP_ALLOCATE:
+		return do_allocate(first, bytes);
+	case OP_COPY:
+		return do_copy(first, bytes);
 	case OP_FSYNC:
 	case OP_FDATASYNC:
 		if (op == OP_FSYNC ? fsync(file) : fdatasync(file))
