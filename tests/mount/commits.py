@@ -93,9 +93,8 @@ class Postgres:
         own["env"] = {**os.environ, "LC_ALL": "C", "PGUSER": "postgres"}
         if not os.path.exists(os.path.join(data, "made")):
             subprocess.run(["rm", "-rf", data], check=True)
-            made = ["initdb", "-A", "trust", "-U", "postgres", "--no-sync", "-D", data]
+            made = ["initdb", "-A", "trust", "-U", "postgres", "-D", data]
             subprocess.run(made, check=True, stdout=subprocess.DEVNULL, **own)
-            os.sync()
             with open(os.path.join(data, "made"), "wb") as made:
                 os.fsync(made.fileno())
             directory = os.open(data, os.O_RDONLY)
