@@ -194,7 +194,7 @@ pub enum Error {
     Full { name: String, waited_ms: u64, last_error: Option<String> },
 
     /// I/O on the origin of a volume failed in the foreground.
-    #[error("volume {name}: {doing} of {len} bytes at offset {offset} on its origin failed: {source}; see the system log for the device, then try again")]
+    #[error("volume {name}: {doing} of {len} bytes at offset {offset} on its origin failed: {source}; see the log of its device or server, then try again")]
     OriginIo { name: String, doing: &'static str, offset: u64, len: u64, source: io::Error },
 
     /// A system call failed.
@@ -250,7 +250,7 @@ pub(crate) fn origin_way_out(errno: Option<i32>) -> &'static str {
         Some(Errno::NODEV | Errno::NXIO | Errno::NOENT | Errno::STALE) => {
             "the device or its server is gone: connect it, and attach the volume again"
         }
-        _ => "see the system log for the device",
+        _ => "see the log of its device or server",
     }
 }
 

@@ -1,0 +1,129 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# Goal: volumes on exports of NBD servers lose nothing that was acknowledged when these
+# are killed, with a cache of their own that forgets, and when they stand still for ten
+# seconds; everything ends; and a volume beside them on a file goes on.
+# Method: one pool with a volume on nbdkit (its cache filter loses what was not flushed),
+# one on qemu-nbd, one on a file.  nbdload.c writes to the first two, fio to the third,
+# whose rate in each phase is printed beside that before.  In the end the pool is drained,
+# nbdkit is killed once more, and the files alone have what was acknowledged.
+# It must also find a server that forgets what it was told to flush.
+#
+#	far.sh [SECONDS]	that the servers stand still (10)
+# shellcheck disable=SC2016 # expanded at the end
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/lib.sh"
+need gcc nbdkit qemu-nbd fio nbdinfo
+fio --enghelp=nbd >/dev/null 2>&1 || skip "this fio has no nbd engine"
+
+still=${1:-10}
+bytes=$((16 << 20))
+gcc -std=gnu11 -O2 -Wall -Wextra -Werror -pthread -o "$work/nbdload" "$root/tests/serve/nbdload.c"
+
+declare -A far=() # the servers' processes
+cache=writeback # nbdkit's; unsafe: its flushes do nothing
+loads=()
+at_end 'kill -KILL "${far[@]}" "${loads[@]}" 2>/dev/null'
+
+# start_far NAME: its socket is there when it returns.
+start_far() {
+	local name=$1 tries
+	rm -f "$work/$name.far"
+	case $name in
+	kit) nbdkit -f -U "$work/kit.far" --filter=cache file "$work/kit.disk" cache=$cache 2>>"$work/kit.log" & ;;
+	qemu) qemu-nbd -t -e 8 -f raw -k "$work/qemu.far" "$work/qemu.disk" 2>>"$work/qemu.log" & ;;
+	esac
+	far[$name]=$!
+	for ((tries = 0; tries < 400; tries++)); do
+		[ -S "$work/$name.far" ] && return
+		sleep 0.02
+	done
+	fail "$name does not start: $(cat "$work/$name.log")"
+}
+
+kill_far() {
+	kill -KILL "${far[$1]}"
+	wait "${far[$1]}" 2>/dev/null || true
+}
+
+fresh() {
+	rm -f "$pool" "$work"/*.disk "$work"/*.load
+	# In small chunks: one of few keeps no space for a volume beside others.
+	"$FOREBAY" create "$pool" --size 24M --chunk-size 256K >/dev/null
+	truncate -s 64M "$work/near.img"
+	"$FOREBAY" volume add "$pool" near "$work/near.img" >/dev/null
+	local name
+	for name in kit qemu; do
+		truncate -s $bytes "$work/$name.disk"
+		start_far $name
+		"$FOREBAY" volume add "$pool" $name "nbd+unix:///?socket=$work/$name.far" >/dev/null
+	done
+	start_server --low-watermark 20 --high-watermark 40
+}
+
+# load SECONDS: on both, in the background; sets loads.
+load() {
+	loads=()
+	local name
+	for name in kit qemu; do
+		"$work/nbdload" load "$work/run/nbd" $name "$work/$name.load" "$1" $((RANDOM + 1)) >"$work/$name.out" 2>&1 &
+		loads+=($!)
+	done
+}
+
+loads_end() {
+	local pid
+	for pid in "${loads[@]}"; do
+		wait "$pid" || { cat "$work"/*.out >&2; fail "a request failed, did not end, or read something else"; }
+	done
+}
+
+# rate SECONDS: writes a second to the volume on the file.
+rate() {
+	timeout $(($1 + 30)) fio --aux-path="$work" --name=near --ioengine=nbd --uri="$(uri near)" --rw=randwrite --bs=4k --size=8m \
+		--time_based --runtime="$1" --iodepth=1 --output-format=terse --terse-version=3 |
+		awk -F';' '{ print $49 }' | grep . || fail "the volume beside them does not go on"
+}
+
+fresh
+load $((still + 12))
+sleep 1
+before=$(rate 3)
+for name in kit qemu kit; do
+	kill_far $name
+	sleep 0.3
+	start_far $name
+	sleep 1
+done
+killed=$(rate 2)
+say "servers killed and started again, three times: the volume beside them $killed writes/s, before $before"
+kill -STOP "${far[@]}"
+halted=$(rate "$still")
+"$FOREBAY" status "$pool" | grep -q "it does not answer" || fail "status is silent about servers that stand still: $("$FOREBAY" status "$pool")"
+kill -CONT "${far[@]}"
+say "servers stand still for $still s: the volume beside them $halted writes/s; status says so"
+loads_end
+for name in kit qemu; do
+	"$work/nbdload" verify "$work/run/nbd" $name "$work/$name.load" >"$work/$name.out" 2>&1 ||
+		{ cat "$work/$name.out" >&2; fail "$name: acknowledged writes are lost"; }
+	say "$name: $(tail -n 1 "$work/$name.out")"
+done
+# Drained, and then the exports alone: nbdkit goes with what it has not flushed.
+alone() {
+	stop_server
+	"$FOREBAY" drain "$pool" >"$work/drain.out" 2>&1 || { cat "$work/drain.out" >&2; fail "drain"; }
+	local name
+	for name in kit qemu; do
+		kill_far $name
+		"$work/nbdload" verify-file "$work/$name.disk" "$work/$name.load" >"$work/$name.out" 2>&1 || return 1
+	done
+}
+alone || { cat "$work"/*.out >&2; fail "an export alone lacks acknowledged writes"; }
+say "drained: the exports alone have everything"
+
+cache=unsafe
+fresh
+load 2
+loads_end
+! alone || fail "a server that forgets what it was told to flush is not noticed: the test tests nothing"
+say "a server whose flushes do nothing is noticed"
