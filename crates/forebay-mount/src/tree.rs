@@ -100,6 +100,15 @@ pub trait Tree: Send + Sync {
         Vec::new()
     }
     fn lookup(&self, dir: &Self::Node, name: &[u8]) -> Result<Option<Self::Node>>;
+    fn lookup_with_attr(
+        &self,
+        dir: &Self::Node,
+        name: &[u8],
+    ) -> Result<Option<(Self::Node, Attr)>> {
+        let Some(node) = self.lookup(dir, name)? else { return Ok(None) };
+        let attr = self.attr(&node)?;
+        Ok(Some((node, attr)))
+    }
     /// The attributes of what has the name, which is not held.
     fn attr_of(&self, dir: &Self::Node, name: &[u8]) -> Result<Option<Attr>> {
         self.lookup(dir, name)?.map(|node| self.attr(&node)).transpose()

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use forebay_engine::handle::{file_system_uuid, open_handle, write_back_error};
 use rustix::fs::{
     self, AtFlags, Dir, FallocateFlags, FileType, FlockOperation, Gid, Mode, OFlags, RenameFlags,
-    ResolveFlags, SeekFrom, StatVfs, StatxAttributes, StatxFlags, StatxTimestamp, Timespec,
+    ResolveFlags, SeekFrom, Stat, StatVfs, StatxAttributes, StatxFlags, StatxTimestamp, Timespec,
     Timestamps, Uid, XattrFlags, UTIME_OMIT,
 };
 use rustix::io::Errno;
@@ -77,6 +77,25 @@ fn timespec(time: Option<Time>) -> Timespec {
     }
 }
 
+fn attr_of_stat(kind: Kind, s: &Stat) -> Attr {
+    let time = |seconds: i64, nanoseconds| Time { seconds, nanoseconds };
+    Attr {
+        kind,
+        ino: s.st_ino,
+        mode: s.st_mode & 0o7777,
+        nlink: s.st_nlink as u32,
+        uid: s.st_uid,
+        gid: s.st_gid,
+        device: s.st_rdev,
+        size: s.st_size as u64,
+        blocks: s.st_blocks as u64,
+        block_size: s.st_blksize as u32,
+        atime: time(s.st_atime as i64, s.st_atime_nsec as u32),
+        mtime: time(s.st_mtime as i64, s.st_mtime_nsec as u32),
+        ctime: time(s.st_ctime as i64, s.st_ctime_nsec as u32),
+    }
+}
+
 /// A component that the kernel takes for nothing else.
 fn component(name: &[u8]) -> Result<&OsStr> {
     match name {
@@ -115,16 +134,22 @@ impl UnixTree {
     }
 
     /// Holds what was opened, if it is of this file system; `made`: for reading and writing.
-    fn hold(&self, fd: OwnedFd, made: bool) -> Result<Node> {
+    fn hold(&self, fd: OwnedFd, made: bool) -> Result<(Node, Attr)> {
         let stat = fs::fstat(&fd)?;
-        match stat.st_dev == self.device {
-            true => Ok(Node::new(&self.cache, fd, &stat, made)),
-            false => Err(Errno::XDEV),
+        if stat.st_dev != self.device {
+            return Err(Errno::XDEV);
         }
+        let node = Node::new(&self.cache, fd, &stat, made);
+        let attr = attr_of_stat(node.kind(), &stat);
+        Ok((node, attr))
+    }
+
+    fn child(&self, dir: &Node, name: &OsStr) -> Result<Node> {
+        self.child_with_attr(dir, name).map(|(node, _)| node)
     }
 
     /// Neither through a symlink nor into what is mounted there.
-    fn child(&self, dir: &Node, name: &OsStr) -> Result<Node> {
+    fn child_with_attr(&self, dir: &Node, name: &OsStr) -> Result<(Node, Attr)> {
         let dir = dir.fd()?;
         let fd = self.cache.room(|| {
             match fs::openat2(&dir, name, HELD, Mode::empty(), ResolveFlags::NO_XDEV) {
@@ -193,7 +218,7 @@ impl UnixTree {
                 // By who made it a file may be written, whatever its mode is.
                 let (dir, flags) = (dir.fd()?, flags | OFlags::NOFOLLOW);
                 let fd = self.cache.room(|| fs::openat(&dir, name, flags, mode))?;
-                return self.hold(fd, true);
+                return self.hold(fd, true).map(|(node, _)| node);
             }
             Kind::Directory => fs::mkdirat(dir.fd()?, name, mode)?,
             Kind::Symlink => fs::symlinkat(OsStr::from_bytes(new.target), dir.fd()?, name)?,
@@ -305,7 +330,7 @@ impl Tree for UnixTree {
 
     fn open(&self, handle: &Handle, path: &[u8]) -> Result<Option<Node>> {
         match self.cache.room(|| open_handle(self.root.reading()?.as_fd(), &handle.0, HELD)) {
-            Ok(fd) => self.hold(fd, false).map(Some),
+            Ok(fd) => self.hold(fd, false).map(|(node, _)| Some(node)),
             Err(Errno::STALE) => Ok(None),
             Err(Errno::PERM | Errno::OPNOTSUPP) => self.search(handle, path),
             Err(e) => Err(e),
@@ -330,6 +355,13 @@ impl Tree for UnixTree {
         match self.child(dir, component(name)?) {
             Err(Errno::NOENT) => Ok(None),
             node => node.map(Some),
+        }
+    }
+
+    fn lookup_with_attr(&self, dir: &Node, name: &[u8]) -> Result<Option<(Node, Attr)>> {
+        match self.child_with_attr(dir, component(name)?) {
+            Err(Errno::NOENT) => Ok(None),
+            found => found.map(Some),
         }
     }
 
@@ -386,23 +418,7 @@ impl Tree for UnixTree {
     }
 
     fn attr(&self, node: &Node) -> Result<Attr> {
-        let s = fs::fstat(node.fd()?)?;
-        let time = |seconds: i64, nanoseconds| Time { seconds, nanoseconds };
-        Ok(Attr {
-            kind: node.kind(),
-            ino: s.st_ino,
-            mode: s.st_mode & 0o7777,
-            nlink: s.st_nlink as u32,
-            uid: s.st_uid,
-            gid: s.st_gid,
-            device: s.st_rdev,
-            size: s.st_size as u64,
-            blocks: s.st_blocks as u64,
-            block_size: s.st_blksize as u32,
-            atime: time(s.st_atime as i64, s.st_atime_nsec as u32),
-            mtime: time(s.st_mtime as i64, s.st_mtime_nsec as u32),
-            ctime: time(s.st_ctime as i64, s.st_ctime_nsec as u32),
-        })
+        Ok(attr_of_stat(node.kind(), &fs::fstat(node.fd()?)?))
     }
 
     fn create(&self, dir: &Node, name: &[u8], new: &New<'_>) -> Result<Node> {

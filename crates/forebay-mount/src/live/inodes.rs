@@ -129,8 +129,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
                 return Ok((known.inode.clone(), attr));
             }
         }
-        let node = self.tree.lookup(&dir.node, name)?.ok_or(Errno::NOENT)?;
-        let attr = self.tree.attr(&node)?;
+        let (node, attr) = self.tree.lookup_with_attr(&dir.node, name)?.ok_or(Errno::NOENT)?;
         if attr.kind == Kind::Directory {
             match mark::is_marked(&self.tree, &node) {
                 // Nobody enters what this process may not search.
@@ -186,8 +185,9 @@ impl<T: Tree, J: Journal> Live<T, J> {
         if let Some(known) = self.inodes().known.get(&attr.ino) {
             return Ok(Some(known.inode.clone()));
         }
-        let Some(node) = self.tree.lookup(&dir.node, name)? else { return Ok(None) };
-        let attr = self.tree.attr(&node)?;
+        let Some((node, attr)) = self.tree.lookup_with_attr(&dir.node, name)? else {
+            return Ok(None);
+        };
         Ok(Some(self.meet(node, &attr, None, 0)))
     }
 
