@@ -2,10 +2,14 @@
 # [N [CHAINS]]: the guest killed N times under load; every acknowledged write verified, ext4 and xfs clean.
 # A chain is one pool and one file system through all its cuts; chains run side by side.
 
+# What runs in the guest; it has the file system's disk as vdb, and vdc for what is to be known
+# after a cut.
+cut_script=guest-cut.sh
+
 # until_started CONSOLE: waits for the load to begin.
 until_started() {
 	local began=$SECONDS
-	until grep -aq 'ackload: started' "$1"; do
+	until grep -aq 'load: started' "$1"; do
 		guest_runs "$1" || return 1
 		[ $((SECONDS - began)) -lt 900 ] || return 1
 		sleep 0.1
@@ -25,18 +29,18 @@ chain() {
 	truncate -s 320M "$dir/fs"
 	for ((round = 1; round <= rounds && rc == 0; round++)); do
 		console=$out_vm/cut-$name.$round.console
-		start_guest "$console" "$here/guest-cut.sh" "$round" 600 "$fs"
+		start_guest "$console" "$here/$cut_script" "$round" 600 "$fs"
 		until_started "$console" || rc=1
 		[ $rc = 0 ] && sleep $((RANDOM % 4)).$((1000 + RANDOM % 9000))
 		kill -9 "$guest_pid" 2>/dev/null
 		wait "$guest_pid" 2>/dev/null
-		[ $rc = 0 ] && echo "cut $name.$round: $(tr -d '\r' <"$console" | grep -a 'sectors acknowledged' || echo first load)"
+		[ $rc = 0 ] && echo "cut $name.$round: $(tr -d '\r' <"$console" | grep -a ' acknowledged' || echo first load)"
 	done
 	if [ $rc != 0 ]; then
 		say "cut $name.$((round - 1)) failed; console: $console"
 		tr -d '\r' <"$console" | tail -n 25 >&2
 	else
-		show='FAIL|passed$' guest "cut-$fs" 900 guest-cut.sh "$round" 0 "$fs"
+		show='FAIL|passed$' guest "cut-$fs" 900 "$cut_script" "$round" 0 "$fs"
 		rc=$?
 	fi
 	if [ $rc = 0 ]; then
