@@ -90,9 +90,9 @@ fn attr_of_stat(kind: Kind, s: &Stat) -> Attr {
         size: s.st_size as u64,
         blocks: s.st_blocks as u64,
         block_size: s.st_blksize as u32,
-        atime: time(s.st_atime as i64, s.st_atime_nsec as u32),
-        mtime: time(s.st_mtime as i64, s.st_mtime_nsec as u32),
-        ctime: time(s.st_ctime as i64, s.st_ctime_nsec as u32),
+        atime: time(s.st_atime, s.st_atime_nsec as u32),
+        mtime: time(s.st_mtime, s.st_mtime_nsec as u32),
+        ctime: time(s.st_ctime, s.st_ctime_nsec as u32),
     }
 }
 
