@@ -30,6 +30,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define SECTOR 512u
@@ -118,10 +119,16 @@ static void tell_steps(void)
 /* A mapping has no bytes beyond the file's end, which then is not where it should be, or none to read. */
 static void bus_error(int signal)
 {
-	static const char text[] = "fsx: a mapped byte cannot be read or written\n";
+	static char text[256];
+	struct stat is = { .st_size = -1 };
+	int n;
 
 	(void)signal;
-	if (write(STDOUT_FILENO, text, sizeof(text) - 1) < 0)
+	fstat(file, &is);
+	n = snprintf(text, sizeof(text), "fsx: operation %llu: a mapped byte cannot be read or written: %u+%u of %lld bytes, not %u\n",
+		     (unsigned long long)now, steps[now % REMEMBERED].first, steps[now % REMEMBERED].bytes,
+		     (long long)is.st_size, length);
+	if (write(STDOUT_FILENO, text, (size_t)n) < 0)
 		_exit(2);
 	_exit(1);
 }
