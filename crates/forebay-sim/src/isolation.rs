@@ -75,6 +75,9 @@ pub struct Bench {
     /// Attached volumes besides, at which nobody writes
     #[arg(long, default_value_t = 0)]
     pub idle: u32,
+    /// Nanoseconds that destage is at for each page that it moves within the pool
+    #[arg(long = "copy", default_value_t = 1000)]
+    pub copy_ns: u64,
     /// Measured, of virtual time
     #[arg(long, default_value_t = 20)]
     pub seconds: u64,
@@ -89,6 +92,8 @@ pub struct Had {
     pub p50_us: f64,
     pub p999_us: f64,
     pub max_us: f64,
+    /// Pages that were moved within the pool meanwhile, of both volumes.
+    pub copies_per_s: f64,
 }
 
 /// The neighbour beside the volume in health, and beside the ill one.
@@ -135,6 +140,9 @@ struct Bed {
     blocks: u64,
     now_ns: u64,
     next_step_ns: u64,
+    /// Pages that destage has moved within the pool, and until when it does so.
+    copied: u64,
+    copying_ns: u64,
     origins: Vec<Origin>,
     in_flight: Vec<InFlight>,
     clients: Vec<Client>,
@@ -192,6 +200,8 @@ impl Bed {
             blocks: sectors / 8,
             now_ns: SECOND_NS,
             next_step_ns: 0,
+            copied: 0,
+            copying_ns: 0,
             origins: (0..volumes).map(|_| Origin { free_ns: 0, ill: Ill::Well }).collect(),
             in_flight: Vec::new(),
             clients,
@@ -222,13 +232,26 @@ impl Bed {
         Some(origin.free_ns)
     }
 
+    /// By both volumes: nobody writes at others.
+    fn copied(&mut self) -> u64 {
+        let of = |v| self.engine.volume_info(v).expect("it was added").pages_relocated;
+        [NEIGHBOUR, OTHER].into_iter().map(of).sum()
+    }
+
     /// All that destage has to do now.
     fn destage(&mut self) {
         hooks::set_cpu(0);
         loop {
+            if self.copying_ns > self.now_ns {
+                self.next_step_ns = self.copying_ns;
+                return;
+            }
             let step = self.engine.destage_step(self.now_ns).expect("the pool is sound");
             self.next_step_ns = step.next_ns;
             self.wake(step.wake);
+            let copied = self.copied();
+            self.copying_ns = self.now_ns + (copied - self.copied) * self.bench.copy_ns;
+            self.copied = copied;
             match step.io {
                 Some(io) => {
                     let ill = self.origins[usize::from(io.volume)].ill;
@@ -339,6 +362,7 @@ impl Bed {
                 return;
             }
             self.now_ns = at_ns;
+            hooks::progress();
             match (io, client) {
                 (Some(i), _) if io_ns <= at_ns => {
                     let io = self.in_flight.swap_remove(i);
@@ -358,11 +382,13 @@ impl Bed {
         self.run_to(self.now_ns + settle_ns);
         self.origins[usize::from(OTHER)].ill = ill;
         self.latencies_ns.clear();
+        let copied = self.copied();
         self.run_to(self.now_ns + self.bench.seconds * SECOND_NS);
         // A write that is still waiting counts for as long as it has waited.
         for c in self.clients.iter().filter(|c| c.volume == NEIGHBOUR && c.asleep) {
             self.latencies_ns.extend(c.begun_ns.map(|begun| self.now_ns - begun));
         }
+        let copies_per_s = (self.copied() - copied) as f64 / self.bench.seconds as f64;
         let ns = &mut self.latencies_ns;
         ns.sort_unstable();
         let at = |q: f64| match ns.len() {
@@ -374,6 +400,7 @@ impl Bed {
             p50_us: at(0.5),
             p999_us: at(0.999),
             max_us: at(1.0),
+            copies_per_s,
         }
     }
 }
@@ -421,6 +448,7 @@ pub fn quick() -> Result<(), String> {
         flush_us: 1000,
         light_per_s: 500,
         idle: 0,
+        copy_ns: 1000,
         seconds: 5,
         seed: 1,
     };

@@ -16,6 +16,7 @@ use pattern::Blocks;
 pub use pattern::Pattern;
 
 use crate::engine::{identity, small_attach, volume_spec, Attach, Decision, Engine};
+use crate::hooks;
 use crate::media::Media;
 use forebay_engine::sys;
 
@@ -218,6 +219,7 @@ impl Bed {
                 break;
             }
             self.now_ns = at_ns;
+            hooks::progress();
             let (ended, left) = std::mem::take(&mut self.in_flight)
                 .into_iter()
                 .partition(|(at, _)| *at <= self.now_ns);

@@ -11,6 +11,7 @@ const BENCH: Bench = Bench {
     flush_us: 1000,
     light_per_s: 500,
     idle: 0,
+    copy_ns: 1000,
     seconds: 20,
     seed: 1,
 };
