@@ -54,7 +54,7 @@
 	X(LOG_GUID, 17, "another log or period has this GUID, or it is zero") \
 	X(LOG_HEADER, 22, "the log's header is not one that this log has handed out") \
 	X(LOG_ENTRY, 74, "the entry cannot be read, or is not what it was when the log was claimed") \
-	X(LOG_PERIOD, 116, "the log's header is of an earlier period than entries that the log holds")
+	X(LOG_PERIOD, 116, "the header is older than the log's newest period")
 
 enum fby_error {
 	FBY_E_NONE = 0,

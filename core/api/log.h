@@ -54,8 +54,8 @@ int fby_log_find(struct fby_pool *p, const char *name, u16 *log);
  * neither of another log nor of this one's last period: -FBY_E_LOG_GUID.  synced: the consumer's last synced txg (may be lower than
  * in an earlier period; -FBY_E_NUMBERS: too high); the first entries are of the three after
  * it.  WAIT_SLOT: a slot has a chunk of the last period open, and is busy.
- * The record is written, of a consumer's log with the GUID alone: by that a claim tells its
- * newest period from those before.
+ * The record is written, of a consumer's log too: by its GUID a claim tells the newest
+ * period from those before.
  * A consumer with its own header appends only when it has stored it. */
 int fby_log_create(struct fby_pool *p, u16 log, const u8 guid[16], u64 synced, struct fby_log_header *header,
 		   u32 *wake);
@@ -160,9 +160,9 @@ struct fby_log_result {
  * written, and the log may be looked at: claim, read, replay.
  * -FBY_E_LOG_STATE: it is claimed.  -FBY_E_NO_MEMORY: room for *n is not enough; call again.
  * -FBY_E_NUMBERS: synced is too high.  Of a consumer's log -FBY_E_LOG_HEADER: the header
- * is missing, or none that can be; -FBY_E_LOG_GUID: it is that of another log; -FBY_E_LOG_PERIOD: there
- * are entries of a later period than the header's (or than none, zeroed), which this claim
- * would give up: the consumer brings a copy from before its last fby_log_create.
+ * is missing, or none that can be; -FBY_E_LOG_GUID: it is that of another log; -FBY_E_LOG_PERIOD: it is
+ * older than the newest period (zeroed: than all), so that this claim would give that up; or
+ * that has been released.  The consumer brings a copy of long ago; see docs/log.md.
  */
 int fby_log_claim(struct fby_pool *p, u16 log, u64 synced, struct fby_log_header *header, struct fby_log_node *node,
 		  u64 *n, struct fby_log_result *result);
@@ -195,7 +195,8 @@ int fby_log_read(struct fby_pool *p, u16 log, const struct fby_log_node *node, v
  * is busy; appends are refused from now on, and the log may have ended: call again until
  * it is DONE. */
 int fby_log_destroy(struct fby_pool *p, u16 log, struct fby_log_header *header, u32 *wake);
-/* In state none: gives back what chunks it has.  Else -FBY_E_LOG_STATE; of a consumer's log
+/* In state none: gives back what chunks it has.  A consumer has stored the header that says
+ * so: any other of its periods is refused from now on.  Else -FBY_E_LOG_STATE; of a consumer's log
  * that is not claimed -FBY_E_LOG_UNCLAIMED.  WAIT_SLOT: a slot is busy, call again. */
 int fby_log_release(struct fby_pool *p, u16 log, u32 *wake);
 

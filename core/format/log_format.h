@@ -43,6 +43,7 @@ struct fby_log_position {
 
 enum fby_log_flags {
 	FBY_LOG_CONSUMER = 1u << 0, /* its header is with the consumer */
+	FBY_LOG_STORED = 1u << 1, /* of the record alone: he is known to have stored that of this period */
 };
 
 enum fby_log_state {
@@ -66,8 +67,8 @@ struct fby_log_record {
 	u64 counter;
 	u32 index;
 	u32 kind; /* FBY_OWNER_LOG */
-	u8 guid[16]; /* as in the header; of a consumer's log this alone is kept here */
-	u32 state;
+	u8 guid[16]; /* as in the header; of a consumer's log that of the newest period */
+	u32 state; /* likewise: logging from its beginning until it is released */
 	u32 home; /* enum fby_log_flags */
 	u64 reserved0;
 	char name[FBY_NAME_MAX + 1];

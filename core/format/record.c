@@ -28,7 +28,7 @@ bool fby_log_record_sane(const struct fby_volume_record *record)
 	const struct fby_log_record *r = (const void *)record;
 	struct fby_log_header h = { .state = r->state, .at = r->at };
 
-	return r->home <= FBY_LOG_CONSUMER && r->reserved0 == 0 &&
+	return r->home <= (FBY_LOG_CONSUMER | FBY_LOG_STORED) && r->home != FBY_LOG_STORED && r->reserved0 == 0 &&
 	       r->reserved1 == 0 && r->reserved2 == 0 && (r->flags & ~FBY_VF_ALL) == 0 &&
 	       fby_text_ends(r->name, sizeof(r->name)) && fby_log_header_sane(&h);
 }

@@ -35,15 +35,34 @@ static u64 collect(const struct fby_logs *p, u16 log, const u8 guid[16], struct 
 	return n;
 }
 
-/* Of a log whose header is with its consumer: is it that of an earlier period than the one
- * that the record knows, which has entries?  (One without may be so new that its header
- * was never stored.) */
+/* Is there anything that an entry of the period may have left? */
+static bool traces(const struct fby_logs *p, u16 log, const u8 guid[16])
+{
+	const struct fby_space *space = p->space;
+	bool any = space->owner[log].log.flags != 0;
+
+	for (u32 c = space->owner[log].first; c != FBY_NO_CHUNK; c = space->chunk[c].next)
+		any |= p->chunk[c].missing > 0;
+	return any || collect(p, log, guid, NULL, 0) > 0;
+}
+
+/*
+ * Is a consumer's header older than the newest period, which the record knows?  Another
+ * one is right only where that period's beginning was cut: its header was not stored, no
+ * entry appended, and the one before had ended.
+ */
 static bool header_stale(const struct fby_logs *p, u16 log, const struct fby_log_header *h)
 {
-	const u8 *newest = p->space->owner[log].log.guid;
+	const struct fby_log_record *r = &p->space->owner[log].log;
+	bool ended = h->state == FBY_LOG_NONE;
 
-	return !fby_equal(h->guid, newest, sizeof(h->guid)) && !fby_logs_guid_none(newest) &&
-	       collect(p, log, newest, NULL, 0) > 0 && !FBY_BUG(STALE_HEADER_TAKEN);
+	if (fby_logs_guid_none(r->guid) || FBY_BUG(STALE_HEADER_TAKEN))
+		return false;
+	if (r->state == FBY_LOG_NONE)
+		return !ended;
+	if (fby_equal(h->guid, r->guid, sizeof(h->guid)))
+		return false;
+	return !ended || (r->home & FBY_LOG_STORED) || traces(p, log, r->guid);
 }
 
 /* Of a log whose header is with its consumer only a claim tells which chunks are of periods
@@ -73,9 +92,10 @@ int fby_logs_claim(struct fby_logs *p, u16 log, u64 synced, struct fby_log_heade
 {
 	struct fby_log *l = &p->log[log];
 	int rc = fby_logs_check(p, log);
+	struct fby_log_header h = l->header;
 	struct fby_log_position at;
-	struct fby_log_header h;
-	u64 found;
+	bool consumer;
+	u64 found = 0;
 
 	if (rc)
 		return rc;
@@ -83,29 +103,33 @@ int fby_logs_claim(struct fby_logs *p, u16 log, u64 synced, struct fby_log_heade
 		return -FBY_E_LOG_STATE;
 	if (synced >= FBY_NUMBER_START) /* of an embedded log, too: it would be in the record */
 		return -FBY_E_NUMBERS;
-	if (p->space->owner[log].log.home & FBY_LOG_CONSUMER) {
+	consumer = p->space->owner[log].log.home & FBY_LOG_CONSUMER;
+	if (consumer) {
 		if (!header || !fby_log_header_sane(header))
 			return -FBY_E_LOG_HEADER;
 		if (header->state != FBY_LOG_NONE && fby_logs_guid_taken(p, log, header->guid))
 			return -FBY_E_LOG_GUID;
 		if (header_stale(p, log, header))
 			return -FBY_E_LOG_PERIOD;
-		fby_logs_header(l, header);
+		h = *header;
 	}
-	fby_zero(result, sizeof(*result));
-	if (l->header.state == FBY_LOG_NONE) { /* and there is nothing to replay */
-		l->claimed = true;
-		*n = 0;
-		return FBY_DONE;
-	}
-	found = collect(p, log, l->header.guid, node, *n);
+	if (h.state != FBY_LOG_NONE)
+		found = collect(p, log, h.guid, node, *n);
 	if (found > *n)
 		return -FBY_E_NO_MEMORY;
 	*n = found;
-	if (l->header.state == FBY_LOG_LOGGING) {
-		if (synced < l->header.at.synced)
-			synced = l->header.at.synced;
-		h = l->header;
+	fby_zero(result, sizeof(*result));
+	if (consumer) {
+		fby_logs_header(l, &h);
+		fby_logs_stored(p, log);
+	}
+	if (h.state == FBY_LOG_NONE) { /* and there is nothing to replay */
+		l->claimed = true;
+		return FBY_DONE;
+	}
+	if (h.state == FBY_LOG_LOGGING) {
+		if (synced < h.at.synced)
+			synced = h.at.synced;
 		fby_log_claim_order(&h.at, synced, node, found);
 		if (FBY_BUG(SEAL_OF_LOG_FORGOTTEN))
 			h.at.seal_gen = 0;

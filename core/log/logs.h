@@ -118,6 +118,8 @@ int fby_logs_shut(const struct fby_logs *p, u16 log);
 void fby_logs_open(struct fby_logs *p, u16 log); /* the header, from its record */
 void fby_logs_header(struct fby_log *l, const struct fby_log_header *h); /* the new one, for who looks meanwhile */
 void fby_logs_write(struct fby_logs *p, u16 log); /* the header, to its record if it is embedded */
+/* A consumer's call shows that he has the header of the newest period: into the record. */
+void fby_logs_stored(struct fby_logs *p, u16 log);
 bool fby_logs_guid_none(const u8 guid[16]);
 bool fby_logs_guid_taken(const struct fby_logs *p, u16 log, const u8 guid[16]);
 /* While it is open: its entries above the synced txg, and how many txgs have some. */

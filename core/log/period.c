@@ -46,6 +46,8 @@ void fby_logs_open(struct fby_logs *p, u16 log)
 	struct fby_log *l = &p->log[log];
 
 	fby_copy(l->header.guid, r->guid, sizeof(r->guid));
+	if (r->home & FBY_LOG_CONSUMER)
+		return; /* and the state is what he says */
 	l->header.state = r->state;
 	l->header.at = r->at;
 }
@@ -76,13 +78,35 @@ bool fby_logs_guid_none(const u8 guid[16])
 	return any == 0;
 }
 
+/* In the state that it is in, or, before the claim, may be in. */
+static bool has_guid(const struct fby_logs *p, u16 log, const u8 guid[16])
+{
+	const struct fby_log_record *r = &p->space->owner[log].log;
+	const struct fby_log_header *h = &p->log[log].header;
+
+	return p->space->owner[log].rec.kind == FBY_OWNER_LOG &&
+	       ((h->state != FBY_LOG_NONE && fby_equal(h->guid, guid, 16)) ||
+		(r->state != FBY_LOG_NONE && fby_equal(r->guid, guid, 16)));
+}
+
 bool fby_logs_guid_taken(const struct fby_logs *p, u16 log, const u8 guid[16])
 {
 	for (u32 i = 0; i < p->space->store.sb.nvolumes; i++)
-		if (i != log && p->space->owner[i].rec.kind == FBY_OWNER_LOG &&
-		    p->log[i].header.state != FBY_LOG_NONE && fby_equal(p->log[i].header.guid, guid, 16))
+		if (i != log && has_guid(p, (u16)i, guid))
 			return true;
 	return false;
+}
+
+void fby_logs_stored(struct fby_logs *p, u16 log)
+{
+	struct fby_log_record *r = &p->space->owner[log].log;
+
+	if (!(r->home & FBY_LOG_CONSUMER) || (r->home & FBY_LOG_STORED) || p->space->opt.read_only ||
+	    !fby_equal(p->log[log].header.guid, r->guid, 16) || fby_logs_guid_none(r->guid) ||
+	    FBY_BUG(STORED_NOT_RECORDED))
+		return;
+	r->home |= FBY_LOG_STORED;
+	fby_owner_write(p->space, log);
 }
 
 void fby_logs_free(struct fby_logs *p, u16 log, u64 txg, u32 *wake)
@@ -133,6 +157,7 @@ void fby_logs_tick(struct fby_logs *p, u32 *wake)
 
 int fby_logs_release(struct fby_logs *p, u16 log, u32 *wake)
 {
+	struct fby_log_record *r = &p->space->owner[log].log;
 	int rc = writable(p, log);
 
 	if (rc)
@@ -143,6 +168,11 @@ int fby_logs_release(struct fby_logs *p, u16 log, u32 *wake)
 		return -FBY_E_LOG_UNCLAIMED; /* its consumer may know it in another state */
 	if (!close_open(p, log, FBY_NUMBER_END, wake))
 		return FBY_WAIT_SLOT;
+	if ((r->home & FBY_LOG_CONSUMER) && r->state != FBY_LOG_NONE) { /* he has stored its end */
+		r->state = FBY_LOG_NONE;
+		if (!FBY_BUG(END_NOT_RECORDED))
+			fby_owner_write(p->space, log);
+	}
 	fby_logs_free(p, log, FBY_NUMBER_END, wake);
 	return FBY_DONE;
 }
@@ -165,10 +195,8 @@ int fby_logs_create(struct fby_logs *p, u16 log, const u8 guid[16], u64 synced, 
 	fby_logs_header(l, &h);
 	/* What of the last period could not be read is of no concern to this one. */
 	r->flags = 0;
-	/* Of a consumer's log the record knows the period, and its state only he. */
-	fby_copy(r->guid, guid, 16);
-	if (!(r->home & FBY_LOG_CONSUMER))
-		header_to_record(&h, r);
+	header_to_record(&h, r);
+	r->home &= ~(u32)FBY_LOG_STORED;
 	if (!FBY_BUG(CREATE_NOT_RECORDED))
 		fby_owner_write(p->space, log);
 	l->claimed = true;
@@ -208,6 +236,7 @@ int fby_logs_sync(struct fby_logs *p, u16 log, u64 txg, struct fby_log_header *h
 			fby_owner_write(p->space, log);
 		}
 		fby_logs_header(l, &h);
+		fby_logs_stored(p, log); /* before entries are given back, which would show it */
 		fby_store_release(&l->synced, txg);
 	}
 	if (fby_short(p->space))

@@ -81,6 +81,8 @@
 	X(SILENT_BY_WRONG_TXG, "where space is short, chunks of a log are given back that its consumer has not synced") \
 	X(GUID_IGNORED, "a claim takes entries of an earlier period") \
 	X(STALE_HEADER_TAKEN, "a claim takes a header of an earlier period, and frees the chunks of the newest") \
+	X(STORED_NOT_RECORDED, "of a consumer who has stored a log's header the record does not know it") \
+	X(END_NOT_RECORDED, "the record does not say that a consumer's log was released") \
 	X(ENTRY_EPOCH_IGNORED, "entries of an earlier use of the chunk count") \
 	X(CREATE_NOT_RECORDED, "the record does not say that a log has begun") \
 	X(DESTROY_NOT_RECORDED, "the record does not say that a log has ended") \

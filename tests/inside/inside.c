@@ -175,6 +175,7 @@ int main(void)
 	test_logs();
 	test_log_lines();
 	test_log_calls();
+	test_log_periods();
 	printf("inside: %u checks, %u failures\n", checks, failures);
 	return failures != 0;
 }

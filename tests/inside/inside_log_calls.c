@@ -270,34 +270,6 @@ static void one_guid(void)
 	pool_restore();
 }
 
-/* Nor two periods of one: a header of an earlier one gives up nothing of the newest. */
-static void one_period(void)
-{
-	struct fby_log_header zeroed = { 0 }, h;
-	u32 wake = 0;
-
-	log_make(FBY_LOG_CONSUMER);
-	EXPECT(fby_log_destroy(pool, LOG, &h, &wake) == FBY_DONE && memcmp(h.guid, log_guid, 16) == 0);
-	EXPECT(fby_log_release(pool, LOG, &wake) == FBY_DONE);
-	EXPECT(fby_log_create(pool, LOG, log_guid, 0, NULL, &wake) == -FBY_E_LOG_GUID);
-	EXPECT(fby_log_create(pool, LOG, next_guid, 0, &h, &wake) == FBY_DONE && log_append(1) == FBY_DONE);
-	pool_recover(&report);
-	EXPECT(memcmp(log_info().header.guid, next_guid, 16) == 0 && log_info().header.state == FBY_LOG_NONE);
-	for (u32 state = FBY_LOG_NONE; state <= FBY_LOG_LOGGING; state++)
-		EXPECT(claim(LOG, 0, state) == -FBY_E_LOG_PERIOD && !log_info().claimed);
-	EXPECT(fby_log_claim(pool, LOG, 0, &zeroed, node, &found, &result) == -FBY_E_LOG_PERIOD);
-	found = 4;
-	EXPECT(fby_log_claim(pool, LOG, 0, &h, node, &found, &result) == FBY_DONE && found == 1);
-	pool_restore();
-	/* Without an entry it is believed: what create returned may not have been stored. */
-	log_make(FBY_LOG_CONSUMER);
-	EXPECT(fby_log_destroy(pool, LOG, NULL, &wake) == FBY_DONE && fby_log_release(pool, LOG, &wake) == FBY_DONE);
-	EXPECT(fby_log_create(pool, LOG, next_guid, 0, NULL, &wake) == FBY_DONE);
-	pool_recover(&report);
-	EXPECT(claim(LOG, 0, FBY_LOG_LOGGING) == FBY_DONE && found == 0);
-	pool_restore();
-}
-
 static void claimed(void)
 {
 	struct fby_log_header h = log_header(FBY_LOG_REPLAYING + 1);
@@ -759,7 +731,6 @@ void test_log_calls(void)
 	read_only_earlier(true, 1);
 	no_log();
 	one_guid();
-	one_period();
 	claimed();
 	appended();
 	counted();

@@ -432,7 +432,9 @@ static void record(void)
 		RECORD(true, r.counter = FBY_NUMBER_END - 1);
 		RECORD(false, r.counter = FBY_NUMBER_END);
 		RECORD(true, r.home = FBY_LOG_CONSUMER);
-		RECORD(false, r.home = FBY_LOG_CONSUMER + 1);
+		RECORD(true, r.home = FBY_LOG_CONSUMER | FBY_LOG_STORED);
+		RECORD(false, r.home = FBY_LOG_STORED);
+		RECORD(false, r.home = FBY_LOG_STORED << 1);
 		RECORD(false, r.reserved0 = 1);
 		RECORD(false, r.reserved1 = 1);
 		RECORD(false, r.reserved2 = 1);

@@ -248,8 +248,12 @@ impl Log {
     }
 
     fn claim_as(&self, synced: u64, header: &mut Header) -> Result<Claimed> {
+        let given = Uuid(header.guid);
         let claimed = self.core().engine.log_claim(self.0.index, synced, header);
-        let (nodes, outcome) = claimed.map_err(|e| self.error("claim", e))?;
+        let (nodes, outcome) = claimed.map_err(|e| match e.0 {
+            sys::FBY_E_LOG_PERIOD => self.stale(e, given),
+            _ => self.error("claim", e),
+        })?;
         Claimed::new(self.clone(), nodes, &outcome)
     }
 
@@ -307,6 +311,24 @@ impl Log {
             (sys::FBY_E_LOG_STATE, Ok(info)) => self.state_error(doing, &info),
             _ => log_error(&self.0.name, e),
         }
+    }
+
+    /// Which header is wanted, and which was brought.
+    fn stale(&self, e: Code, given: Uuid) -> Error {
+        let newest = match self.raw_info() {
+            Ok(info) => Uuid(info.header.guid),
+            Err(e) => return e,
+        };
+        let cause = match given {
+            given if given == newest => format!("{}: {given} has ended since then", e.message()),
+            given if given == Uuid::default() => {
+                format!("{}: {newest}, and none was brought", e.message())
+            }
+            given => format!("{}: {newest}, and that of {given} was brought", e.message()),
+        };
+        let way_out = "bring what was stored by the last call that returned a header; whoever has \
+                       lost that gives up what the log holds: destroy it, release it, create it";
+        self.refused(cause, way_out, e.0)
     }
 
     /// Not in the state for what was asked: which it is in, and what would be right.

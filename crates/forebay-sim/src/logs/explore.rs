@@ -82,8 +82,12 @@ struct Known {
     effects: BTreeSet<u64>,
     last_effect: Option<u64>,
     header: Header,
-    /// What its consumer had stored in earlier periods.
+    /// Ends of earlier periods, as its consumer had stored them.
+    ends: Vec<Header>,
+    /// What it had stored before a period was released.
     stale: Vec<Header>,
+    /// It has done what shows that it has stored a header of this period.
+    stored: bool,
 }
 
 impl Known {
@@ -96,8 +100,12 @@ impl Known {
                 self.entries.iter_mut().filter(|e| e.id == *id).for_each(|e| e.acknowledged = true);
             }
             Mark::Syncing { txg, .. } => self.syncing = *txg,
-            Mark::Synced { txg, .. } => self.synced = *txg,
+            Mark::Synced { txg, .. } => {
+                self.stored |= *txg > self.header.at.synced;
+                self.synced = *txg;
+            }
             Mark::Ending { .. } => self.ending = true,
+            Mark::Released { header, .. } => self.stale.push(*header),
             Mark::Ended { .. } => {
                 self.ending = false;
                 self.entries.clear();
@@ -107,8 +115,13 @@ impl Known {
             Mark::Effect { id, .. } => self.effect(*id),
             Mark::Stored { header, effect, .. } => {
                 if self.header.guid != header.guid {
-                    self.stale = vec![Header::default(), self.header];
+                    self.ends = vec![
+                        Header::default(),
+                        Header { at: <_>::default(), state: sys::FBY_LOG_NONE, ..self.header },
+                    ];
+                    self.stored = false;
                 }
+                self.stored |= header.state == sys::FBY_LOG_REPLAYING;
                 self.header = *header;
                 effect.iter().for_each(|id| self.effect(*id));
             }
@@ -169,6 +182,7 @@ fn log_of(mark: &Mark) -> usize {
         | Mark::Synced { log, .. }
         | Mark::Ending { log }
         | Mark::Ended { log }
+        | Mark::Released { log, .. }
         | Mark::Effect { log, .. }
         | Mark::Stored { log, .. } => *log,
     }
@@ -215,13 +229,14 @@ impl Explorer<'_> {
         self.bed.engine.check(true).map_err(|e| format!("after recovery: {e}"))
     }
 
-    /// While there is an entry to be replayed, a consumer's header of before its period is
-    /// refused, and nothing of the log has changed.
+    /// A consumer's header of before a period that was released is refused; and in a period
+    /// that has an entry to be replayed, or whose header was stored for certain, the end of
+    /// one before.  Nothing of the log has changed then.
     fn refused(&mut self, index: u16, known: &Known) -> Result<(), String> {
-        if !known.consumer || known.ending || known.owed().next().is_none() {
-            return Ok(());
-        }
-        for stale in &known.stale {
+        let logging = known.header.state != sys::FBY_LOG_NONE && !known.ending;
+        let newest = logging && (known.stored || known.owed().next().is_some());
+        let ends = known.ends.iter().filter(|_| newest);
+        for stale in known.stale.iter().chain(ends).filter(|_| known.consumer) {
             let before = self.bed.trace().len();
             match self.bed.engine.log_claim(index, 0, &mut stale.clone()) {
                 Err(e) if e.0 == sys::FBY_E_LOG_PERIOD && self.bed.trace().len() == before => {}
@@ -328,8 +343,8 @@ impl Explorer<'_> {
             let guid = guid(log, 1000);
             let created = self.bed.engine.log_create(index, &guid, 9, &mut 0);
             let (_, header) = created.map_err(|e| format!("create: {e}"))?;
-            let stale = vec![Header::default(), known.header];
-            let mut fresh = Known { consumer: known.consumer, header, stale, ..Known::default() };
+            let ends = vec![Header::default()];
+            let mut fresh = Known { consumer: known.consumer, header, ends, ..Known::default() };
             for (id, txg) in [(5000, 10), (5001, 12)] {
                 let appended =
                     self.bed.engine.log_append(index, txg, true, &[&body(id, 50)], &mut 0);

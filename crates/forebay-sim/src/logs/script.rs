@@ -110,6 +110,11 @@ pub enum Mark {
     Ended {
         log: usize,
     },
+    /// After which this one, of before the period's end, is stale.
+    Released {
+        log: usize,
+        header: Header,
+    },
     /// The entry's effect is there, of an embedded log's.
     Effect {
         log: usize,
@@ -234,6 +239,7 @@ impl Recorder<'_> {
 
     fn destroy(&mut self, log: usize) -> Result<(), String> {
         self.actor(0);
+        let before = self.header[log];
         self.mark(Mark::Ending { log });
         let (_, header) = self
             .blocks
@@ -245,6 +251,9 @@ impl Recorder<'_> {
         if self.script.consumer[log] {
             let released = self.blocks.engine.log_release(self.index[log], &mut 0);
             released.map_err(|e| format!("release: {e}"))?;
+            if before.state != sys::FBY_LOG_NONE {
+                self.mark(Mark::Released { log, header: before });
+            }
         }
         Ok(())
     }

@@ -118,10 +118,8 @@ pub(crate) fn log_error(name: &str, e: Code) -> Error {
         sys::FBY_E_LOG_BACKWARDS => "sync a later one",
         sys::FBY_E_LOG_TOO_LARGE => "split it, or use a pool of larger chunks",
         sys::FBY_E_LOG_GUID => "use a random one",
-        sys::FBY_E_LOG_HEADER => "bring what was stored by the last call that returned a header",
-        sys::FBY_E_LOG_PERIOD => {
-            "bring what was stored by the last call that returned a header, or give the entries \
-             up (`forebay log destroy --discard`)"
+        sys::FBY_E_LOG_HEADER | sys::FBY_E_LOG_PERIOD => {
+            "bring what was stored by the last call that returned a header"
         }
         sys::FBY_E_LOG_ENTRY => "see `forebay log dump`",
         sys::FBY_E_NUMBERS => "use smaller numbers",

@@ -111,7 +111,9 @@ pub(crate) fn log_info(index: u16, raw: &RawInfo) -> LogInfo {
         home: if raw.consumer { LogHome::Consumer } else { LogHome::Embedded },
         state,
         claimed: raw.claimed,
-        guid: (state != LogState::None).then_some(Uuid(h.guid)),
+        // Before the claim of a consumer's log that of its newest period, ended or not.
+        guid: (state != LogState::None || (raw.consumer && !raw.claimed && h.guid != [0; 16]))
+            .then_some(Uuid(h.guid)),
         synced_txg: at.synced,
         unsynced_txgs,
         entries,

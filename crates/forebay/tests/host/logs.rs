@@ -233,23 +233,42 @@ fn a_header_of_an_earlier_period_is_refused_while_there_is_a_newer_one() {
     log.release().unwrap();
     refused(&log, log.create_as(logging.guid(), 8), "or period has this GUID");
     let newest = log.create(8).unwrap();
-    // It was not stored, and nothing appended: the one before is right.
-    let empty = |claimed: Claimed| assert_eq!(claimed.report().replayed, 0);
-    empty(log_of(&crashed(&dir), "l").claim_with(&ended, 0).unwrap());
-    append(&log, 9, Generation::New, "of the second");
     let in_crashed = |f: &dyn Fn(&Log)| f(&log_of(&crashed(&dir), "l"));
+    let given_up = |log: &Log| {
+        log.destroy().unwrap();
+        log.release().unwrap();
+    };
+    // It was not stored, and nothing appended: the end of the one before is right.
     in_crashed(&|log| {
-        for stale in [&LogHeader::default(), &logging, &ended] {
-            refused(log, log.claim_with(stale, 0), "of an earlier period than entries that the");
+        refused(log, log.claim_with(&logging, 0), "newest period: ");
+        assert_eq!(log.claim_with(&ended, 0).unwrap().report().replayed, 0);
+    });
+    append(&log, 9, Generation::New, "of the second");
+    in_crashed(&|log| {
+        assert_eq!(log.info().unwrap().guid, Some(newest.guid()));
+        let both = format!("{}, and that of {} was brought", newest.guid(), ended.guid());
+        for (stale, says) in [
+            (&LogHeader::default(), "and none was brought"),
+            (&logging, both.as_str()),
+            (&ended, "whoever has lost that gives up what the log holds"),
+        ] {
+            refused(log, log.claim_with(stale, 0), says);
             refused(log, log.create(9), "claimed and replayed first");
         }
         assert_eq!(replayed(&mut log.claim_with(&newest, 0).unwrap()), ["of the second"]);
     });
-    // Whoever has lost the newest gives the entries up, by name.
+    // All of it is synced, and its chunks are given back.
+    log.sync(9).unwrap();
+    in_crashed(&|log| refused(log, log.claim_with(&ended, 0), "newest period: "));
+    // Given up by name, by one who stores nothing of what is in no state.
     in_crashed(&|log| {
-        log.destroy().unwrap();
-        log.release().unwrap();
+        given_up(log);
         log.create(9).unwrap();
+    });
+    given_up(&log);
+    in_crashed(&|log| {
+        refused(log, log.claim_with(&newest, 0), "has ended since then");
+        assert_eq!(log.claim_with(&LogHeader::default(), 0).unwrap().report().replayed, 0);
     });
 }
 
