@@ -15,11 +15,21 @@ use crate::mount_bed::MountBed;
 
 const POOL_BYTES: u64 = 64 << 20;
 
+/// How SQLite keeps its journal, and what that asks of a file system for each commit.
+const JOURNALS: [(&str, &str); 2] =
+    [("wal", "a write and a sync"), ("delete", "a file created and removed, several syncs")];
+
+/// SQLite, synchronous=FULL, one row a commit.
+#[derive(Debug, Serialize)]
+pub struct Commits {
+    pub journal: &'static str,
+    pub plain_per_s: f64,
+    pub mount_per_s: f64,
+}
+
 #[derive(Debug, Serialize)]
 pub struct Mounted {
-    /// SQLite, synchronous=FULL, a rollback journal, one row a commit.
-    pub plain_commits_per_s: f64,
-    pub mount_commits_per_s: f64,
+    pub rates: Vec<Commits>,
     /// Acknowledged in the mount before SQLite and the server were killed.
     pub commits: u64,
     /// Of these, not there after the next mount.
@@ -28,14 +38,19 @@ pub struct Mounted {
 
 impl Mounted {
     pub fn text(&self) -> String {
-        format!(
-            "  SQLite commits a second: directory {:.0}, mounted {:.0} ({:.1} times)\n  \
-             SQLite and the server killed with SIGKILL after {} commits, mounted again: {} lost",
-            self.plain_commits_per_s,
-            self.mount_commits_per_s,
-            self.mount_commits_per_s / self.plain_commits_per_s,
-            self.commits,
-            self.lost
+        let mut text = String::from("  SQLite commits a second:\n");
+        for (rate, (_, asks)) in self.rates.iter().zip(JOURNALS) {
+            text += &format!(
+                "    journal {:6} directory {:6.0}, mounted {:6.0} ({:.1} times); {asks}\n",
+                rate.journal,
+                rate.plain_per_s,
+                rate.mount_per_s,
+                rate.mount_per_s / rate.plain_per_s
+            );
+        }
+        text + &format!(
+            "  SQLite and the server killed with SIGKILL after {} commits, mounted again: {} lost",
+            self.commits, self.lost
         )
     }
 }
@@ -49,12 +64,13 @@ struct Sqlite {
 }
 
 impl Sqlite {
-    fn open(directory: &Path) -> anyhow::Result<Sqlite> {
+    fn open(directory: &Path, journal: &str) -> anyhow::Result<Sqlite> {
         let mut program = Command::new("sqlite3");
-        program.arg("-batch").arg(directory.join("demo.db"));
+        program.arg("-batch").arg(directory.join(format!("{journal}.db")));
         let mut program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let told = BufReader::new(program.stdout.take().context("sqlite3's output")?);
         let mut sqlite = Sqlite { program, told, rows: 0 };
+        sqlite.say(&format!("PRAGMA journal_mode={journal};\n"), journal)?;
         sqlite.say(
             "PRAGMA synchronous=FULL; CREATE TABLE IF NOT EXISTS t (n INTEGER PRIMARY KEY);\n\
              SELECT 'ready';\n",
@@ -118,21 +134,37 @@ pub fn run(stage: &Stage) -> anyhow::Result<Result<Mounted, &'static str>> {
     }
     let pool = stage.pool.with_extension("mount");
     let mut bed = MountBed::new(stage.path("mount"), pool, POOL_BYTES)?;
-    let time = stage.time.min(Duration::from_secs(2));
-    let plain = Sqlite::open(&bed.plain())?.measure(stage, time)?;
+    let time = stage.time.min(Duration::from_secs(1));
+    let all = |bed: &MountBed, mounted: bool| -> anyhow::Result<Vec<(f64, Sqlite)>> {
+        let each = JOURNALS.iter().map(|(journal, _)| {
+            let directory = if mounted { bed.at() } else { bed.plain() };
+            let mut sqlite = Sqlite::open(&directory, journal)?;
+            Ok((sqlite.measure(stage, time)?, sqlite))
+        });
+        each.collect()
+    };
+    let plain = all(&bed, false)?;
     bed.mount(&[])?;
-    let mut sqlite = Sqlite::open(&bed.at())?;
-    let mounted = sqlite.measure(stage, time)?;
-    let commits = sqlite.rows;
+    let mounted = all(&bed, true)?;
+    let told: Vec<u64> = mounted.iter().map(|(_, sqlite)| sqlite.rows).collect();
+    let rates = JOURNALS.iter().zip(&plain).zip(&mounted);
+    let rates = rates.map(|(((journal, _), plain), mounted)| Commits {
+        journal,
+        plain_per_s: plain.0,
+        mount_per_s: mounted.0,
+    });
+    let rates = rates.collect();
     bed.kill();
-    drop(sqlite);
+    drop(mounted);
     bed.mount(&[])?;
-    let mut sqlite = Sqlite::open(&bed.at())?;
-    sqlite.say("PRAGMA integrity_check;\n", "ok")?;
     let mut lost = 0;
-    for n in 1..=commits {
-        let asked = format!("SELECT count(*) FROM t WHERE n = {n};\n");
-        lost += u64::from(sqlite.say(&asked, "1").is_err());
+    for ((journal, _), rows) in JOURNALS.iter().zip(&told) {
+        let mut sqlite = Sqlite::open(&bed.at(), journal)?;
+        sqlite.say("PRAGMA integrity_check;\n", "ok")?;
+        for n in 1..=*rows {
+            let asked = format!("SELECT count(*) FROM t WHERE n = {n};\n");
+            lost += u64::from(sqlite.say(&asked, "1").is_err());
+        }
     }
-    Ok(Ok(Mounted { plain_commits_per_s: plain, mount_commits_per_s: mounted, commits, lost }))
+    Ok(Ok(Mounted { rates, commits: told.iter().sum(), lost }))
 }
