@@ -68,7 +68,7 @@ static uint64_t random_state, data_seed, now, total;
 static uint64_t done[OP_COUNT], skipped;
 static const char *plant = "";
 static uint64_t plant_at;
-static unsigned int plant_times = 16; /* one alone may be overwritten before it is read */
+static unsigned int plant_times = 64; /* a few may be overwritten before they are read */
 
 struct step {
 	uint64_t at;
