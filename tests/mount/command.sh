@@ -273,5 +273,16 @@ refused 11 "$FOREBAY" mount "$pool" "$tree"
 refused 11 "$FOREBAY" replay "$pool" "$tree"
 shows "$tree/lost" "by another"
 "$FOREBAY" log destroy "$pool" mount --discard >/dev/null || fail "log destroy"
+
+# A server that cannot be asked, since others may enter its directory, says so; without its
+# mount it ends.
+mkdir -m 755 "$work/open"
+says "umount cannot reach this server: .*chmod 700" env FOREBAY_RUNTIME_DIR="$work/open" "$FOREBAY" mount "$pool" "$tree"
+umount "$tree"
+for ((tries = 0; tries < 200; tries++)); do
+	"$FOREBAY" dump superblock "$pool" --json 2>/dev/null | grep -q '"clean": true' && break
+	sleep 0.05
+done
+((tries < 200)) || fail "the server of a mount that was taken away does not end"
 umount_disk
 say "mounted, killed, kept, replayed, served"

@@ -64,6 +64,8 @@ pub fn request(
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Line {
+    /// Nobody can ask this server, and why.
+    Unreachable(String),
     Working(Work),
     Mounted(Box<ServiceStatus>),
 }
@@ -123,6 +125,12 @@ fn here(a: &args::Mount, request: &MountRequest) -> anyhow::Result<u8> {
         let status = forebay_server::Service::status(&*mount);
         server.add(mount)?;
         let ready = server.ready(None)?;
+        if let Some(why) = server.status().control_note {
+            match a.json.json {
+                true => out::json_line(&Line::Unreachable(why))?,
+                false => unreachable(&why),
+            }
+        }
         match a.json.json {
             true => out::json_line(&Line::Mounted(Box::new(status)))?,
             false => announce(a, &status)?,
@@ -181,6 +189,7 @@ fn mounted_by(child: &mut Child) -> anyhow::Result<Option<ServiceStatus>> {
         // The last is of an error, over several lines, and is on standard error too.
         match serde_json::from_str(&line?) {
             Ok(Line::Working(work)) => bar.show(&work),
+            Ok(Line::Unreachable(why)) => unreachable(&why),
             Ok(Line::Mounted(status)) => {
                 mounted = Some(*status);
                 break;
@@ -204,6 +213,12 @@ fn failed(a: &args::Mount, mut child: Child) -> anyhow::Result<u8> {
         out::json_error(said.trim_end().trim_start_matches("forebay: "), code);
     }
     Ok(code)
+}
+
+fn unreachable(why: &str) {
+    out::warn(format_args!(
+        "forebay: status, drain and umount cannot reach this server: {why}; SIGTERM ends it"
+    ));
 }
 
 fn announce(a: &args::Mount, status: &ServiceStatus) -> anyhow::Result<()> {
