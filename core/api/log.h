@@ -51,9 +51,9 @@ int fby_log_find(struct fby_pool *p, const char *name, u16 *log);
 
 /* From state none: else -FBY_E_LOG_STATE; of a log whose header is with its consumer, only
  * once it is claimed: -FBY_E_LOG_UNCLAIMED.  guid: random, from the host, not zero, and
- * neither of another log nor of this one's last period: -FBY_E_LOG_GUID.  synced: the consumer's last synced txg (may be lower than
- * in an earlier period; -FBY_E_NUMBERS: too high); the first entries are of the three after
- * it.  WAIT_SLOT: a slot has a chunk of the last period open, and is busy.
+ * neither of another log nor of this one's last period: -FBY_E_LOG_GUID.  synced: the
+ * consumer's last synced txg (may be lower than in an earlier period; -FBY_E_NUMBERS: too
+ * high); the first entries are of the three after it.  WAIT_SLOT: a slot has a chunk of the last period open, and is busy.
  * The record is written, of a consumer's log too: by its GUID a claim tells the newest
  * period from those before.
  * A consumer with its own header appends only when it has stored it. */
@@ -160,9 +160,9 @@ struct fby_log_result {
  * written, and the log may be looked at: claim, read, replay.
  * -FBY_E_LOG_STATE: it is claimed.  -FBY_E_NO_MEMORY: room for *n is not enough; call again.
  * -FBY_E_NUMBERS: synced is too high.  Of a consumer's log -FBY_E_LOG_HEADER: the header
- * is missing, or none that can be; -FBY_E_LOG_GUID: it is that of another log; -FBY_E_LOG_PERIOD: it is
- * older than the newest period (zeroed: than all), so that this claim would give that up; or
- * that has been released.  The consumer brings a copy of long ago; see docs/log.md.
+ * is missing, or none that can be; -FBY_E_LOG_GUID: it is that of another log;
+ * -FBY_E_LOG_PERIOD: it is older than the newest period (zeroed: than all), so that this
+ * claim would give that up, or it is of one that was released; see docs/log.md.
  */
 int fby_log_claim(struct fby_pool *p, u16 log, u64 synced, struct fby_log_header *header, struct fby_log_node *node,
 		  u64 *n, struct fby_log_result *result);

@@ -7,9 +7,6 @@
 
 enum call { APPEND, SYNC, CREATE, CLAIM, REPLAY, RELEASE, REMOVE, DESTROY, CALLS };
 
-static struct fby_log_node node[4];
-static u64 found;
-static struct fby_log_result result;
 static struct fby_recovery_report report;
 
 static enum fby_log_verdict replayed(void *arg, const struct fby_log_node *n, const struct fby_log_position *next)
@@ -18,14 +15,6 @@ static enum fby_log_verdict replayed(void *arg, const struct fby_log_node *n, co
 	(void)n;
 	(void)next;
 	return FBY_LOG_REPLAYED;
-}
-
-static int claim(u16 log, u64 synced, u32 state)
-{
-	struct fby_log_header h = log_header(state);
-
-	found = 4;
-	return fby_log_claim(pool, log, synced, &h, node, &found, &result);
 }
 
 static int call(enum call what, u16 log)
@@ -42,9 +31,9 @@ static int call(enum call what, u16 log)
 	case CREATE:
 		return fby_log_create(pool, log, next_guid, 0, NULL, &wake);
 	case CLAIM:
-		return claim(log, 0, FBY_LOG_LOGGING);
+		return log_claim(log, 0, FBY_LOG_LOGGING);
 	case REPLAY:
-		return fby_log_replay(pool, log, node, found, replayed, NULL, &result);
+		return fby_log_replay(pool, log, log_node, log_found, replayed, NULL, &log_result);
 	case RELEASE:
 		return fby_log_release(pool, log, &wake);
 	case REMOVE:
@@ -73,7 +62,7 @@ static void enter(enum state state, u32 flags)
 	if (state != NONE && state != LOGGING)
 		pool_recover(&report);
 	if (state == REPLAYING || state == LEFT_REPLAYING)
-		EXPECT(claim(LOG, 0, FBY_LOG_LOGGING) == FBY_DONE);
+		EXPECT(log_claim(LOG, 0, FBY_LOG_LOGGING) == FBY_DONE);
 	if (state == LEFT_REPLAYING)
 		pool_recover(&report);
 }
@@ -206,7 +195,7 @@ static void read_only(u32 flags)
 		EXPECT(call(what, LOG) == want[what]);
 		EXPECT(what == CLAIM || what == REPLAY || call(what, 0) == -FBY_E_NO_LOG);
 	}
-	EXPECT(fby_log_read(pool, LOG, &node[0], body, sizeof(body), &length) == FBY_DONE && length == 8);
+	EXPECT(fby_log_read(pool, LOG, &log_node[0], body, sizeof(body), &length) == FBY_DONE && length == 8);
 	EXPECT(memcmp(media_before, media.base, sizeof(media_before)) == 0);
 	pool_restore();
 }
@@ -227,8 +216,8 @@ static void read_only_earlier(bool may_write, u32 chunks)
 	EXPECT(fby_pool_open(&pool, pool, bytes, &media, &o) == FBY_DONE);
 	EXPECT(fby_recover_chunks(pool, 0, NCHUNKS) == FBY_DONE && fby_recover_finish(pool, &report) == FBY_DONE);
 	EXPECT(log_info().chunks == 2);
-	found = 4;
-	EXPECT(fby_log_claim(pool, LOG, 0, &h, node, &found, &result) == FBY_DONE && found == 1);
+	log_found = 4;
+	EXPECT(fby_log_claim(pool, LOG, 0, &h, log_node, &log_found, &log_result) == FBY_DONE && log_found == 1);
 	EXPECT(log_info().chunks == chunks);
 	pool_restore();
 }
@@ -257,16 +246,16 @@ static void one_guid(void)
 	log_make(0);
 	log_add(SECOND_LOG, FBY_LOG_CONSUMER);
 	pool_recover(&report);
-	EXPECT(claim(SECOND_LOG, 0, FBY_LOG_LOGGING) == -FBY_E_LOG_GUID);
-	EXPECT(claim(SECOND_LOG, 0, FBY_LOG_NONE) == FBY_DONE);
+	EXPECT(log_claim(SECOND_LOG, 0, FBY_LOG_LOGGING) == -FBY_E_LOG_GUID);
+	EXPECT(log_claim(SECOND_LOG, 0, FBY_LOG_NONE) == FBY_DONE);
 	pool_restore();
 	/* But its own it may say again. */
 	log_make(FBY_LOG_CONSUMER);
 	EXPECT(log_append(1) == FBY_DONE);
 	pool_recover(&report);
-	found = 0;
-	EXPECT(fby_log_claim(pool, LOG, 0, &h, node, &found, &result) == -FBY_E_NO_MEMORY);
-	EXPECT(claim(LOG, 0, FBY_LOG_LOGGING) == FBY_DONE && found == 1);
+	log_found = 0;
+	EXPECT(fby_log_claim(pool, LOG, 0, &h, log_node, &log_found, &log_result) == -FBY_E_NO_MEMORY);
+	EXPECT(log_claim(LOG, 0, FBY_LOG_LOGGING) == FBY_DONE && log_found == 1);
 	pool_restore();
 }
 
@@ -275,16 +264,17 @@ static void claimed(void)
 	struct fby_log_header h = log_header(FBY_LOG_REPLAYING + 1);
 
 	enter(LEFT, FBY_LOG_CONSUMER);
-	found = 4;
-	EXPECT(fby_log_claim(pool, LOG, 0, NULL, node, &found, &result) == -FBY_E_LOG_HEADER);
-	EXPECT(fby_log_claim(pool, LOG, 0, &h, node, &found, &result) == -FBY_E_LOG_HEADER);
-	EXPECT(claim(LOG, FBY_NUMBER_START, FBY_LOG_LOGGING) == -FBY_E_NUMBERS);
-	EXPECT(claim(LOG, FBY_NUMBER_START - 1, FBY_LOG_LOGGING) == FBY_DONE && result.obsolete == 1);
+	log_found = 4;
+	EXPECT(fby_log_claim(pool, LOG, 0, NULL, log_node, &log_found, &log_result) == -FBY_E_LOG_HEADER);
+	EXPECT(fby_log_claim(pool, LOG, 0, &h, log_node, &log_found, &log_result) == -FBY_E_LOG_HEADER);
+	EXPECT(log_claim(LOG, FBY_NUMBER_START, FBY_LOG_LOGGING) == -FBY_E_NUMBERS);
+	EXPECT(log_claim(LOG, FBY_NUMBER_START - 1, FBY_LOG_LOGGING) == FBY_DONE && log_result.obsolete == 1);
 	pool_restore();
 	/* In state none nothing is replayed, whatever is there. */
 	enter(LEFT, FBY_LOG_CONSUMER);
-	memset(&result, 0x55, sizeof(result));
-	EXPECT(claim(LOG, 0, FBY_LOG_NONE) == FBY_DONE && found == 0 && result.replayed == 0 && result.left == 0);
+	memset(&log_result, 0x55, sizeof(log_result));
+	EXPECT(log_claim(LOG, 0, FBY_LOG_NONE) == FBY_DONE && log_found == 0);
+	EXPECT(log_result.replayed == 0 && log_result.left == 0);
 	pool_restore();
 	/* The later of what the record and the consumer know is synced; nobody need want a header. */
 	for (u64 synced = 0; synced < 4; synced++) {
@@ -294,10 +284,10 @@ static void claimed(void)
 		EXPECT(log_append(1) == FBY_DONE && log_append(2) == FBY_DONE && log_append(3) == FBY_DONE);
 		EXPECT(fby_log_sync(pool, LOG, 1, NULL, &wake) == FBY_DONE);
 		pool_recover(&report);
-		found = 4;
-		EXPECT(fby_log_claim(pool, LOG, synced, NULL, node, &found, &result) == FBY_DONE && found == 3);
+		log_found = 4;
+		EXPECT(fby_log_claim(pool, LOG, synced, NULL, log_node, &log_found, &log_result) == FBY_DONE && log_found == 3);
 		EXPECT(log_info().header.at.synced == (synced < 1 ? 1 : synced));
-		EXPECT(result.replayed == (synced < 1 ? 2 : 3 - synced) && result.end == FBY_LOG_COMPLETE);
+		EXPECT(log_result.replayed == (synced < 1 ? 2 : 3 - synced) && log_result.end == FBY_LOG_COMPLETE);
 		pool_restore();
 	}
 }
@@ -445,11 +435,11 @@ static void in_any_order(void)
 			cpu = 0;
 			EXPECT(log_info().unsynced == 4);
 			pool_recover(&report);
-			EXPECT(claim(LOG, 0, FBY_LOG_NONE) == FBY_DONE && found == 4);
-			EXPECT(result.replayed == 4 && result.end == FBY_LOG_COMPLETE && result.left == 0);
+			EXPECT(log_claim(LOG, 0, FBY_LOG_NONE) == FBY_DONE && log_found == 4);
+			EXPECT(log_result.replayed == 4 && log_result.end == FBY_LOG_COMPLETE && log_result.left == 0);
 			for (u32 n = 0; n < 4; n++)
-				EXPECT(node[n].txg == order[i][n] && node[n].gen == node[0].gen + n);
-			EXPECT(node[3].before.n[0] + node[3].before.n[1] + node[3].before.n[2] == 3);
+				EXPECT(log_node[n].txg == order[i][n] && log_node[n].gen == log_node[0].gen + n);
+			EXPECT(log_node[3].before.n[0] + log_node[3].before.n[1] + log_node[3].before.n[2] == 3);
 			pool_restore();
 		}
 }
@@ -467,8 +457,8 @@ static void period_after_period(void)
 	EXPECT(fby_log_create(pool, LOG, next_guid, 0, NULL, &wake) == FBY_DONE && log_info().unsynced == 0);
 	EXPECT(fby_log_append(pool, LOG, 2, false, &body, 1, &name, &wake) == FBY_DONE && log_info().unsynced == 1);
 	pool_recover(&report);
-	EXPECT(claim(LOG, 0, FBY_LOG_NONE) == FBY_DONE && found == 1 && result.replayed == 1);
-	EXPECT(result.end == FBY_LOG_COMPLETE);
+	EXPECT(log_claim(LOG, 0, FBY_LOG_NONE) == FBY_DONE && log_found == 1 && log_result.replayed == 1);
+	EXPECT(log_result.end == FBY_LOG_COMPLETE);
 	pool_restore();
 }
 
@@ -634,7 +624,7 @@ static void added(void)
 
 #define READ(want, change) \
 	do { \
-		struct fby_log_node at = node[0]; \
+		struct fby_log_node at = log_node[0]; \
 		u32 length = 77; \
 \
 		change; \
@@ -651,7 +641,7 @@ static void read_again(void)
 
 	enter(REPLAYING, 0);
 	c = pool->space.owner[LOG].first;
-	EXPECT(found == 1 && node[0].place == fby_log_place(st, c, FBY_LOG_FIRST_LINE));
+	EXPECT(log_found == 1 && log_node[0].place == fby_log_place(st, c, FBY_LOG_FIRST_LINE));
 	READ(FBY_DONE, (void)at);
 	EXPECT(memcmp(body, "an entry", 8) == 0);
 	READ(-FBY_E_NO_LOG, at.place = fby_log_place(st, NCHUNKS, FBY_LOG_FIRST_LINE));
@@ -661,9 +651,9 @@ static void read_again(void)
 	READ(-FBY_E_LOG_ENTRY, at.gen++);
 	READ(-FBY_E_LOG_ENTRY, at.id++);
 	READ(-FBY_E_LOG_ENTRY, at.before.n[2]++);
-	EXPECT(fby_log_read(pool, (u16)st->sb.nvolumes, &node[0], body, sizeof(body), &length) == -FBY_E_NO_LOG);
-	EXPECT(fby_log_read(pool, SECOND_LOG, &node[0], body, sizeof(body), &length) == -FBY_E_LOG_ENTRY);
-	EXPECT(fby_log_read(pool, LOG, &node[0], body, sizeof(body) - 1, &length) == -FBY_E_NO_MEMORY && length == 0);
+	EXPECT(fby_log_read(pool, (u16)st->sb.nvolumes, &log_node[0], body, sizeof(body), &length) == -FBY_E_NO_LOG);
+	EXPECT(fby_log_read(pool, SECOND_LOG, &log_node[0], body, sizeof(body), &length) == -FBY_E_LOG_ENTRY);
+	EXPECT(fby_log_read(pool, LOG, &log_node[0], body, sizeof(body) - 1, &length) == -FBY_E_NO_MEMORY && length == 0);
 	pool->logs.log[LOG].header.guid[15]++;
 	READ(-FBY_E_LOG_ENTRY, (void)at);
 	pool->logs.log[LOG].header.guid[15]--;

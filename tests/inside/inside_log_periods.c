@@ -5,19 +5,7 @@
  */
 #include "inside_log.h"
 
-static struct fby_log_node node[4];
-static u64 found;
-static struct fby_log_result result;
 static struct fby_recovery_report report;
-
-/* With the header of the first period. */
-static int claim(u16 log, u64 synced, u32 state)
-{
-	struct fby_log_header h = log_header(state);
-
-	found = 4;
-	return fby_log_claim(pool, log, synced, &h, node, &found, &result);
-}
 
 /* No two periods have one GUID: a header of an earlier one gives up nothing of the newest. */
 static void newest(void)
@@ -33,10 +21,10 @@ static void newest(void)
 	pool_recover(&report);
 	EXPECT(memcmp(log_info().header.guid, next_guid, 16) == 0 && log_info().header.state == FBY_LOG_NONE);
 	for (u32 state = FBY_LOG_NONE; state <= FBY_LOG_LOGGING; state++)
-		EXPECT(claim(LOG, 0, state) == -FBY_E_LOG_PERIOD && !log_info().claimed);
-	EXPECT(fby_log_claim(pool, LOG, 0, &zeroed, node, &found, &result) == -FBY_E_LOG_PERIOD);
-	found = 4;
-	EXPECT(fby_log_claim(pool, LOG, 0, &h, node, &found, &result) == FBY_DONE && found == 1);
+		EXPECT(log_claim(LOG, 0, state) == -FBY_E_LOG_PERIOD && !log_info().claimed);
+	EXPECT(fby_log_claim(pool, LOG, 0, &zeroed, log_node, &log_found, &log_result) == -FBY_E_LOG_PERIOD);
+	log_found = 4;
+	EXPECT(fby_log_claim(pool, LOG, 0, &h, log_node, &log_found, &log_result) == FBY_DONE && log_found == 1);
 	pool_restore();
 	/* Without an entry the end of the last one is believed: what create returned may not have
 	 * been stored.  Not so its beginning, nor where the newest was seen to be stored. */
@@ -49,27 +37,27 @@ static void newest(void)
 		if (stored)
 			EXPECT(fby_log_sync(pool, LOG, 1, &h, &wake) == FBY_DONE);
 		pool_recover(&report);
-		EXPECT(claim(LOG, 0, FBY_LOG_LOGGING) == -FBY_E_LOG_PERIOD);
-		EXPECT(claim(LOG, 0, FBY_LOG_NONE) == (stored ? -FBY_E_LOG_PERIOD : FBY_DONE));
+		EXPECT(log_claim(LOG, 0, FBY_LOG_LOGGING) == -FBY_E_LOG_PERIOD);
+		EXPECT(log_claim(LOG, 0, FBY_LOG_NONE) == (stored ? -FBY_E_LOG_PERIOD : FBY_DONE));
 		EXPECT(!(pool->space.owner[LOG].log.home & FBY_LOG_STORED) == !stored); /* not by that */
 		pool_restore();
 	}
 	/* A claim shows it as well; one of a pool that is read-only writes nothing. */
 	log_make(FBY_LOG_CONSUMER);
 	pool_recover(&report);
-	EXPECT(pool->space.owner[LOG].log.home == FBY_LOG_CONSUMER && claim(LOG, 0, FBY_LOG_LOGGING) == FBY_DONE);
+	EXPECT(pool->space.owner[LOG].log.home == FBY_LOG_CONSUMER && log_claim(LOG, 0, FBY_LOG_LOGGING) == FBY_DONE);
 	EXPECT(pool->space.owner[LOG].log.home == (FBY_LOG_CONSUMER | FBY_LOG_STORED));
 	pool_recover(&report);
-	EXPECT(fby_log_claim(pool, LOG, 0, &zeroed, node, &found, &result) == -FBY_E_LOG_PERIOD);
+	EXPECT(fby_log_claim(pool, LOG, 0, &zeroed, log_node, &log_found, &log_result) == -FBY_E_LOG_PERIOD);
 	pool_restore();
 	/* Once it is released its own beginning is of before, and any end is right. */
 	log_make(FBY_LOG_CONSUMER);
 	EXPECT(log_append(1) == FBY_DONE && fby_log_destroy(pool, LOG, NULL, &wake) == FBY_DONE);
 	EXPECT(fby_log_release(pool, LOG, &wake) == FBY_DONE);
 	pool_recover(&report);
-	EXPECT(claim(LOG, 0, FBY_LOG_LOGGING) == -FBY_E_LOG_PERIOD);
-	found = 4;
-	EXPECT(fby_log_claim(pool, LOG, 0, &zeroed, node, &found, &result) == FBY_DONE && found == 0);
+	EXPECT(log_claim(LOG, 0, FBY_LOG_LOGGING) == -FBY_E_LOG_PERIOD);
+	log_found = 4;
+	EXPECT(fby_log_claim(pool, LOG, 0, &zeroed, log_node, &log_found, &log_result) == FBY_DONE && log_found == 0);
 	pool_restore();
 }
 
@@ -93,7 +81,7 @@ static void traces(void)
 			pool->space.owner[LOG].log.flags = FBY_VF_HOLES_UNKNOWN;
 		if (lost < 2)
 			memset(memory_at(fby_log_line_at(&pool->space.store, c, FBY_LOG_FIRST_LINE)), 0x55, FBY_LINE);
-		EXPECT(claim(LOG, 0, FBY_LOG_NONE) == (lost < 2 ? -FBY_E_LOG_PERIOD : FBY_DONE));
+		EXPECT(log_claim(LOG, 0, FBY_LOG_NONE) == (lost < 2 ? -FBY_E_LOG_PERIOD : FBY_DONE));
 		pool_restore();
 	}
 }
@@ -109,11 +97,11 @@ static void swapped(void)
 	EXPECT(fby_log_create(pool, SECOND_LOG, next_guid, 0, &second, &wake) == FBY_DONE);
 	pool_recover(&report);
 	h = log_header(FBY_LOG_LOGGING);
-	found = 4;
-	EXPECT(fby_log_claim(pool, SECOND_LOG, 0, &h, node, &found, &result) == -FBY_E_LOG_GUID);
-	EXPECT(fby_log_claim(pool, LOG, 0, &second, node, &found, &result) == -FBY_E_LOG_GUID);
-	EXPECT(fby_log_claim(pool, LOG, 0, &h, node, &found, &result) == FBY_DONE);
-	EXPECT(fby_log_claim(pool, SECOND_LOG, 0, &second, node, &found, &result) == FBY_DONE);
+	log_found = 4;
+	EXPECT(fby_log_claim(pool, SECOND_LOG, 0, &h, log_node, &log_found, &log_result) == -FBY_E_LOG_GUID);
+	EXPECT(fby_log_claim(pool, LOG, 0, &second, log_node, &log_found, &log_result) == -FBY_E_LOG_GUID);
+	EXPECT(fby_log_claim(pool, LOG, 0, &h, log_node, &log_found, &log_result) == FBY_DONE);
+	EXPECT(fby_log_claim(pool, SECOND_LOG, 0, &second, log_node, &log_found, &log_result) == FBY_DONE);
 	pool_restore();
 }
 
@@ -125,8 +113,8 @@ static void no_room(void)
 	log_make(FBY_LOG_CONSUMER);
 	EXPECT(log_append(1) == FBY_DONE);
 	pool_recover(&report);
-	found = 0;
-	EXPECT(fby_log_claim(pool, LOG, 0, &h, node, &found, &result) == -FBY_E_NO_MEMORY);
+	log_found = 0;
+	EXPECT(fby_log_claim(pool, LOG, 0, &h, log_node, &log_found, &log_result) == -FBY_E_NO_MEMORY);
 	EXPECT(log_info().header.state == FBY_LOG_NONE && pool->space.owner[LOG].log.home == FBY_LOG_CONSUMER);
 	pool_restore();
 }

@@ -8,6 +8,18 @@
 const u8 log_guid[16] = { 9, 8, 7 }, next_guid[16] = { 1 };
 static struct fby_recovery_report report;
 
+struct fby_log_node log_node[4];
+u64 log_found;
+struct fby_log_result log_result;
+
+int log_claim(u16 log, u64 synced, u32 state)
+{
+	struct fby_log_header h = log_header(state);
+
+	log_found = 4;
+	return fby_log_claim(pool, log, synced, &h, log_node, &log_found, &log_result);
+}
+
 int log_append(u64 txg)
 {
 	const struct fby_vec body = { .base = "an entry", .len = 8 };
