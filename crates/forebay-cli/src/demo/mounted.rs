@@ -135,31 +135,24 @@ pub fn run(stage: &Stage) -> anyhow::Result<Result<Mounted, &'static str>> {
     let pool = stage.pool.with_extension("mount");
     let mut bed = MountBed::new(stage.path("mount"), pool, POOL_BYTES)?;
     let time = stage.time.min(Duration::from_secs(1));
-    let all = |bed: &MountBed, mounted: bool| -> anyhow::Result<Vec<(f64, Sqlite)>> {
-        let each = JOURNALS.iter().map(|(journal, _)| {
-            let directory = if mounted { bed.at() } else { bed.plain() };
-            let mut sqlite = Sqlite::open(&directory, journal)?;
-            Ok((sqlite.measure(stage, time)?, sqlite))
-        });
-        each.collect()
-    };
-    let plain = all(&bed, false)?;
+    let (mut rates, mut programs) = (Vec::new(), Vec::new());
+    for (journal, _) in JOURNALS {
+        let plain_per_s = Sqlite::open(&bed.plain(), journal)?.measure(stage, time)?;
+        rates.push(Commits { journal, plain_per_s, mount_per_s: 0.0 });
+    }
     bed.mount(&[])?;
-    let mounted = all(&bed, true)?;
-    let told: Vec<u64> = mounted.iter().map(|(_, sqlite)| sqlite.rows).collect();
-    let rates = JOURNALS.iter().zip(&plain).zip(&mounted);
-    let rates = rates.map(|(((journal, _), plain), mounted)| Commits {
-        journal,
-        plain_per_s: plain.0,
-        mount_per_s: mounted.0,
-    });
-    let rates = rates.collect();
+    for rate in &mut rates {
+        let mut sqlite = Sqlite::open(&bed.at(), rate.journal)?;
+        rate.mount_per_s = sqlite.measure(stage, time)?;
+        programs.push(sqlite);
+    }
+    let told: Vec<u64> = programs.iter().map(|sqlite| sqlite.rows).collect();
     bed.kill();
-    drop(mounted);
+    drop(programs);
     bed.mount(&[])?;
     let mut lost = 0;
-    for ((journal, _), rows) in JOURNALS.iter().zip(&told) {
-        let mut sqlite = Sqlite::open(&bed.at(), journal)?;
+    for (rate, rows) in rates.iter().zip(&told) {
+        let mut sqlite = Sqlite::open(&bed.at(), rate.journal)?;
         sqlite.say("PRAGMA integrity_check;\n", "ok")?;
         for n in 1..=*rows {
             let asked = format!("SELECT count(*) FROM t WHERE n = {n};\n");
