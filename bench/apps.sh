@@ -1,13 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# apps.sh - programs that wait for their disk at every commit: on ext4 on a served
-# volume, and on ext4 on the same kind of disk alone.
+# apps.sh - programs that wait for their disk at every commit, on ext4 on a disk:
 #
-# Both sides cross NBD, nbdfuse and a loop device, so what differs is what is
-# behind: the disk, or Forebay with its pool in shared memory in front of such a
-# disk.  The disk is slow_disk.c over a file in memory.  Rounds alternate between
-# the sides.
+#	origin		on the disk alone
+#	eatmydata	the same with libeatmydata, which makes every sync nothing: the ceiling
+#	mount		the same under `forebay mount`
+#	forebay		on a volume in front of the disk, served
+#
+# Each side has a disk of its own.  A slow disk is slow_disk.c over a file in memory;
+# what is on it crosses NBD, nbdfuse and a loop device, and the volume does so also on
+# this machine's own disk (`own`), the others only the loop device.  Pools are in
+# shared memory.  Rounds take turns between the sides.
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/programs.sh"
@@ -18,9 +22,11 @@ usage: bench/apps.sh [--seconds N] [--rounds N] [--disk NAME]... [--out DIR] [AP
 
   --seconds N   of each round (3)
   --rounds N    of each program on each side (3)
-  --disk NAME   sata, disk (default: both), or REQUESTS/S,MB/S,REQUEST_US,FLUSH_US
+  --disk NAME   own (this machine's, in \$TMPDIR), sata, disk, or
+                REQUESTS/S,MB/S,REQUEST_US,FLUSH_US (default: own sata disk)
   --out DIR     where apps.json goes (bench/out)
-  APP           redis, mariadb, rocksdb, postgresql, varmail (default: all)
+  APP           redis, mariadb, rocksdb, postgresql, varmail, sqlite-delete, sqlite-wal,
+                etcd (default: all)
 
 example: bench/apps.sh --disk sata --seconds 10 redis varmail
 END
@@ -42,9 +48,9 @@ while [ $# -gt 0 ]; do
 	esac
 	shift
 done
-[ ${#disks[@]} -gt 0 ] || disks=(sata disk)
+[ ${#disks[@]} -gt 0 ] || disks=(own sata disk)
 [ ${#apps[@]} -gt 0 ] || apps=("${programs[@]}")
-for disk in "${disks[@]}"; do disk_speed "$disk" >/dev/null; done
+for disk in "${disks[@]}"; do [ "$disk" = own ] || disk_speed "$disk" >/dev/null; done
 
 [ "$(id -u)" = 0 ] || fail "mounting needs root"
 "$root/scripts/need" bench
@@ -52,6 +58,8 @@ for disk in "${disks[@]}"; do disk_speed "$disk" >/dev/null; done
 for app in "${apps[@]}"; do
 	for pair in $(needs "$app"); do want "${pair%:*}" "${pair#*:}"; done
 done
+preload=${EATMYDATA:-/usr/lib/$(uname -m)-linux-gnu/libeatmydata.so}
+[ -e "$preload" ] || missing+=(libeatmydata1)
 wanted
 [ -x "$FOREBAY" ] || fail "$FOREBAY: not built; run: make build"
 start_work
@@ -60,7 +68,11 @@ mkdir -p "$out"
 : >"$work/commands"
 
 # What programs.sh asks for.
-sides=(origin forebay) mounts=$work/ sockets=$work/sock-
+sides=(origin eatmydata mount forebay) mounts=$work/ sockets=$work/sock-
+around() {
+	[ "$1" != eatmydata ] || local -x LD_PRELOAD=$preload
+	"${@:2}"
+}
 put() { cp -a "$work/data/$1" "$mnt/"; }
 result() {
 	printf '%s\t%s\t%s\t%s\t%s\n' "$@" "$value" >>"$work/rows"
@@ -77,10 +89,12 @@ for app in "${apps[@]}"; do
 	"make_$app" "$work/data"
 done
 for disk in "${disks[@]}"; do
-	say "$disk: making both sides"
-	slow_disk origin "$disk" 3G
-	fuse origin "$(uri "$work/origin.sock")"
-	mounted origin
+	say "$disk: making the sides"
+	for side in origin eatmydata tree; do
+		disk $side "$disk" 3G
+		mounted $side
+	done
+	tree tree 512M
 	volume forebay "$disk" 3G 512M
 	mounted forebay
 	at_end stop_servers # before what they are on goes
@@ -96,16 +110,20 @@ jq -n --rawfile rows "$work/rows" --rawfile commands "$work/commands" --argjson 
 	def middle: sort | if length % 2 == 1 then .[length / 2 | floor]
 		else (.[length / 2 - 1] + .[length / 2]) / 2 end;
 	def spread: {median: middle, low: min, high: max, rounds: .};
+	def over($a; $b): [$a, $b] | transpose | map(.[0] / .[1]) | spread;
 	($rows | lines | map({disk: .[0], app: .[1], side: .[2], value: (.[4] | tonumber)})) as $all |
 	($commands | lines) as $commands |
 	{started: $started, command: $command, machine: $machine, seconds: $seconds, rounds: $rounds, disks: $disks,
-	 cells: [$all | group_by([.disk, .app])[] | . as $cell | {
+	 cells: [$all | group_by([.disk, .app])[] | . as $cell |
+		(group_by(.side) | map({(.[0].side): map(.value)}) | add) as $of | {
 		disk: .[0].disk, app: .[0].app, unit: $units[.[0].app],
 		commands: [$commands[] | select(.[0] == $cell[0].disk and .[1] == $cell[0].app) | {(.[2]): .[3]}] | add,
-		origin: [.[] | select(.side == "origin").value] | spread,
-		forebay: [.[] | select(.side == "forebay").value] | spread}
-		| .ratio = ([.forebay.rounds, .origin.rounds] | transpose | map(.[0] / .[1]) | spread)]}
+		sides: ($of | map_values(spread)),
+		over_origin: ($of | del(.origin) | map_values(over(.; $of.origin))),
+		mount_over_eatmydata: over($of.mount; $of.eatmydata)}]}
 	' >"$out/apps.json"
-jq -r '.cells[] | "\(.disk)\t\(.app)\t\(.origin.median | round)\t\(.forebay.median | round)\t\(.unit)\t\(.ratio.median * 100 | round / 100)\t(\(.ratio.low * 100 | round / 100) to \(.ratio.high * 100 | round / 100))"' \
-	"$out/apps.json" | column -t -s "$(printf '\t')" -N disk,program,origin,forebay,unit,ratio,spread
+jq -r '.cells[] | [.disk, .app, (.sides | .origin, .eatmydata, .mount, .forebay | .median | round), .unit,
+	(.over_origin | .eatmydata, .mount, .forebay | "\(.median * 100 | round / 100) (\(.low * 100 | round / 100) to \(.high * 100 | round / 100))"),
+	(.mount_over_eatmydata.median * 100 | round / 100)] | @tsv' \
+	"$out/apps.json" | column -t -s "$(printf '\t')" -N disk,program,origin,eatmydata,mount,volume,unit,eatmydata/origin,mount/origin,volume/origin,mount/eatmydata
 say "medians of $rounds interleaved rounds of $seconds s; all of it in $out/apps.json"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # shellcheck shell=bash
 #
-# lib.sh - sourced by apps.sh and peers.sh: disks of a given speed, volumes in front
+# lib.sh - sourced by apps.sh, mounts.sh and peers.sh: disks of a given speed, volumes in front
 # of them, both as mounted ext4, and an end that leaves nothing behind.
 set -euo pipefail
 
@@ -80,6 +80,20 @@ slow_disk() {
 	at_end "stop $!; rm -f '$work/$1.img' '$work/$1.sock'"
 	until_true test -S "$work/$1.sock"
 }
+# disk NAME DISK BYTES: as the file $work/NAME.fuse/nbd; `own` is a file on this machine's disk.
+disk() {
+	if [ "$2" = own ]; then
+		[ -n "$own" ] || { own=$(mktemp -d "${TMPDIR:-/tmp}/forebay-$me.XXXXXX"); at_end "rmdir '$own'; own="; }
+		truncate -s "$3" "$own/$1"
+		mkdir "$work/$1.fuse"
+		ln -s "$own/$1" "$work/$1.fuse/nbd"
+		at_end "rm -rf '$own/$1' '$work/$1.fuse'"
+	else
+		slow_disk "$@"
+		fuse "$1" "$(uri "$work/$1.sock")"
+	fi
+}
+own=
 # fuse NAME URI: the export as the file $work/NAME.fuse/nbd.
 fuse() {
 	mkdir "$work/$1.fuse"
@@ -101,8 +115,7 @@ mounted() {
 }
 # volume NAME DISK BYTES POOL_BYTES: a volume on a slow disk, served, as $work/NAME.fuse/nbd.
 volume() {
-	slow_disk "$1-disk" "$2" "$3"
-	fuse "$1-disk" "$(uri "$work/$1-disk.sock")"
+	disk "$1-disk" "$2" "$3"
 	"$FOREBAY" create "$work/$1.pool" --size "$4" >/dev/null
 	at_end "rm -f '$work/$1.pool'"
 	"$FOREBAY" volume add "$work/$1.pool" v "$work/$1-disk.fuse/nbd" >/dev/null
@@ -110,6 +123,16 @@ volume() {
 	at_end "stop $!"
 	until_true grep -q '"ready":true' "$work/$1.ready"
 	fuse "$1" "$(uri "$work/run/$1" v)"
+}
+# tree NAME POOL_BYTES: `forebay mount` of the file system NAME, at $work/mount.
+tree() {
+	"$FOREBAY" create "$work/mount.pool" --size "$2" >/dev/null
+	at_end "rm -f '$work/mount.pool'"
+	mkdir -m 711 "$work/mount"
+	"$FOREBAY" mount "$work/mount.pool" "$work/$1" "$work/mount" --allow-other --foreground >"$work/mount.log" 2>&1 &
+	at_end "'$FOREBAY' umount '$work/mount' >/dev/null; wait $!; rmdir '$work/mount'"
+	until_true grep -q . "$work/mount.log"
+	until_true test "$(stat -f -c %T "$work/mount")" = fuseblk
 }
 
 # machine: its facts, as JSON.

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# mounts.sh - what programs gain and lose on `forebay mount`: beside the plain directory, and
-# beside the plain directory with libeatmydata, which makes every sync nothing.
+# mounts.sh - what `forebay mount` makes slower, and dpkg: beside the plain directory, and beside
+# the plain directory with libeatmydata, which makes every sync nothing.  Programs that wait for
+# their syncs: apps.sh.
 #
 #	mounts.sh [ROUNDS [CASE...]]	(5; all)
 #
@@ -14,7 +15,7 @@
 
 rounds=${1:-5}
 shift || true
-cases=(tar status dpkg sqlite postgresql cold warm again write rm)
+cases=(tar status dpkg cold warm again write rm)
 [ $# -eq 0 ] || cases=("$@")
 sides=(plain eatmydata mount)
 preload=${EATMYDATA:-/usr/lib/$(uname -m)-linux-gnu/libeatmydata.so}
@@ -24,8 +25,6 @@ want git git
 want dpkg-deb dpkg
 want python3 python3
 want mkfs.ext4 e2fsprogs
-pgbin=$(printf '%s\n' /usr/lib/postgresql/*/bin | sort -V | tail -n 1)
-want "$pgbin/pgbench" postgresql
 wanted
 
 start_work
@@ -102,29 +101,6 @@ run_dpkg() {
 	local dir=${at[$1]}/dpkg
 	on "$1" dpkg --log=/dev/null --instdir="$dir" --admindir="$dir/var/lib/dpkg" --force-all --unpack "$work"/packages/*.deb >"$work/dpkg.log" 2>&1
 }
-prepare_sqlite() { rm -f "${at[$1]}"/sqlite*; }
-run_sqlite() {
-	on "$1" python3 - "${at[$1]}/sqlite" <<'P'
-import sqlite3, sys
-db = sqlite3.connect(sys.argv[1], isolation_level=None)
-db.execute("PRAGMA synchronous = FULL")
-db.execute("CREATE TABLE t (i INTEGER PRIMARY KEY, b BLOB)")
-for i in range(300):
-    db.execute("INSERT INTO t VALUES (?, ?)", (i, bytes(200)))
-P
-}
-postgres() { setpriv --reuid=65534 --regid=65534 --clear-groups -- "$@"; }
-prepare_postgresql() {
-	local dir=${at[$1]}/postgresql
-	[ -d "$dir" ] && return
-	mkdir -p "$dir" "$work/sockets-$1" && chown 65534 "$dir" "$work/sockets-$1"
-	postgres "$pgbin/initdb" -D "$dir" --no-sync --auth=trust -U postgres >"$work/initdb.log" 2>&1
-	on "$1" setpriv --reuid=65534 --regid=65534 --clear-groups -- "$pgbin/postgres" -D "$dir" -k "$work/sockets-$1" -c listen_addresses= >"$work/postgres-$1.log" 2>&1 &
-	at_end "kill -QUIT $!; wait $!"
-	until_true "$pgbin/pg_isready" -h "$work/sockets-$1" -U postgres
-	"$pgbin/pgbench" -h "$work/sockets-$1" -U postgres -i -s 2 -q postgres >/dev/null 2>&1
-}
-run_postgresql() { "$pgbin/pgbench" -h "$work/sockets-$1" -U postgres -n -t 100 -c 4 postgres >/dev/null 2>&1; }
 big() { [ -e "${at[$1]}/big" ] || head -c 300M /dev/urandom >"${at[$1]}/big"; }
 # In no page cache, in the tree's alone, in the mount's as well.
 prepare_cold() { big "$1" && drop "${at[$1]}/big" "$(below "$1")/big"; }

@@ -8,7 +8,7 @@
 #	needs PROGRAM		what it takes, as COMMAND:PACKAGE
 #	make_PROGRAM DIR	mariadb and postgresql: their data, DIR/PROGRAM
 #	measure DISK PROGRAM	start_PROGRAM SIDE for each side, then rounds of
-#				run_PROGRAM SIDE, the sides in turn
+#				run_PROGRAM SIDE, the sides in turn; both as `around SIDE COMMAND...`
 #	stop_servers		at once, whatever runs
 #
 # The caller has
@@ -23,12 +23,13 @@
 patience=30 # s until a server answers
 declare -gA least=([redis]=200 [postgresql]=1) # of a round: requests, s
 mariadb_options=() initdb_options=() postgres_options=() fio_options=()
+around() { "${@:2}"; }
 
 # shellcheck disable=SC2034 # for the callers
-programs=(redis mariadb rocksdb postgresql varmail)
+programs=(redis mariadb rocksdb postgresql varmail sqlite-delete sqlite-wal etcd)
 # shellcheck disable=SC2034
 declare -gA unit=([redis]=SET/s [mariadb]=transactions/s [rocksdb]=put/s [postgresql]=transactions/s
-	[varmail]=requests/s)
+	[varmail]=requests/s [sqlite-delete]=commits/s [sqlite-wal]=commits/s [etcd]=put/s)
 # units_json PROGRAM...: theirs, as the results have them.
 units_json() {
 	local app pairs=()
@@ -44,6 +45,8 @@ needs() {
 	rocksdb) echo db_bench:rocksdb-tools ;;
 	postgresql) echo "$pgbin/initdb:postgresql $pgbin/pgbench:postgresql-contrib" ;;
 	varmail) echo fio:fio jq:jq ;;
+	sqlite-*) echo python3:python3 ;;
+	etcd) echo etcd:etcd-server ab:apache2-utils python3:python3 curl:curl ;;
 	esac
 }
 
@@ -187,17 +190,52 @@ run_varmail() {
 	value=$(sed -n '/^{/,$p' "$work/output" | jq '.jobs[0] | .read.iops + .write.iops')
 }
 
+# run_sqlite JOURNAL: one connection, a row a transaction.
+run_sqlite() {
+	timed python3 "$(dirname "${BASH_SOURCE[0]}")/sqlite_commits.py" "$mnt/sqlite-$1.db" "$1" "$seconds"
+	value=$(cat "$work/output")
+}
+start_sqlite-delete() { :; }
+run_sqlite-delete() { run_sqlite delete; }
+start_sqlite-wal() { :; }
+run_sqlite-wal() { run_sqlite wal; }
+
+# A member alone.  It takes TCP alone, so ports of the loopback that are free now.
+declare -gA etcd_port=()
+start_etcd() {
+	local ports url=http://127.0.0.1
+	read -r -a ports < <(python3 -c '
+import socket
+two = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+print(*(s.getsockname()[1] for s in two))')
+	etcd_port[$1]=${ports[0]}
+	etcd --name one --data-dir "$mnt/etcd" --listen-client-urls "$url:${ports[0]}" \
+		--advertise-client-urls "$url:${ports[0]}" --listen-peer-urls "$url:${ports[1]}" \
+		--initial-advertise-peer-urls "$url:${ports[1]}" --initial-cluster "one=$url:${ports[1]}" >>"$work/said" 2>&1 &
+	server[$1]=$! signal=KILL
+	answers "$1" curl -sf "$url:${ports[0]}/health"
+	# A key, and a value of 256 bytes, as its gateway takes them.
+	python3 -c 'import base64, json; print(json.dumps({k: base64.b64encode(v).decode() for k, v in
+		(("key", b"key"), ("value", bytes(256)))}))' >"$work/put.json"
+}
+run_etcd() {
+	timed ab -q -k -c 8 -t "$seconds" -n 10000000 -T application/json -p "$work/put.json" \
+		"http://127.0.0.1:${etcd_port[$1]}/v3/kv/put"
+	grep -q '^Non-2xx' "$work/output" && broken "etcd refuses"
+	value=$(sed -n 's/^Requests per second: *\([0-9.]*\).*/\1/p' "$work/output")
+}
+
 measure() {
 	local side round mnt
-	for side in "${sides[@]}"; do mnt=$mounts$side && "start_$2" "$side"; done
+	for side in "${sides[@]}"; do mnt=$mounts$side && around "$side" "start_$2" "$side"; done
 	for ((round = 1; round <= rounds; round++)); do
 		for side in "${sides[@]}"; do
 			mnt=$mounts$side
-			"run_$2" "$side"
+			around "$side" "run_$2" "$side"
 			[[ $value =~ ^[0-9.]+$ ]] || broken "$2: no figure in its output"
 			result "$1" "$2" "$side" "$round"
 		done
 	done
 	stop_servers
-	for side in "${sides[@]}"; do rm -rf "$sockets$2-$side" "${mounts:?}$side/"{"$2",mail}; done
+	for side in "${sides[@]}"; do rm -rf "$sockets$2-$side" "${mounts:?}$side/"{"$2"*,mail}; done
 }
