@@ -564,7 +564,12 @@ impl Page {
         };
         let bar = |c: &Value, (side, name): (&str, &str)| {
             let [value, low, high] = three(c, &format!("over_origin/{side}"));
-            Bar { name: format!("{} {}, {name}", text(c, "disk"), text(c, "app")), low, value, high }
+            Bar {
+                name: format!("{} {}, {name}", text(c, "disk"), text(c, "app")),
+                low,
+                value,
+                high,
+            }
         };
         for (side, title) in [
             (SIDES[0], "Programs on a mount, over the same on the disk alone"),
@@ -586,7 +591,8 @@ impl Page {
                     let [value, low, high] = three(c, what);
                     with_spread(value, low, high)
                 };
-                let mut row = vec![text(c, "disk"), text(c, "app"), text(c, "unit"), spread("sides/origin")];
+                let mut row =
+                    vec![text(c, "disk"), text(c, "app"), text(c, "unit"), spread("sides/origin")];
                 for (side, _) in SIDES {
                     row.push(spread(&format!("sides/{side}")));
                     row.push(spread(&format!("over_origin/{side}")));

@@ -55,11 +55,16 @@ impl Mounted {
     }
 }
 
+/// Rows that SQLite's program is asked for before the first of them is told: it must not
+/// sleep between two, or what is measured is how a pipe wakes it.
+const AHEAD: u64 = 32;
+
 /// A database that is written to by SQLite's own program: each row is told when its
 /// commit has returned.
 struct Sqlite {
     program: Child,
     told: BufReader<std::process::ChildStdout>,
+    asked: u64,
     rows: u64,
 }
 
@@ -67,9 +72,11 @@ impl Sqlite {
     fn open(directory: &Path, journal: &str) -> anyhow::Result<Sqlite> {
         let mut program = Command::new("sqlite3");
         program.arg("-batch").arg(directory.join(format!("{journal}.db")));
-        let mut program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        // It complains when the server is killed.
+        let program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut program = program.spawn()?;
         let told = BufReader::new(program.stdout.take().context("sqlite3's output")?);
-        let mut sqlite = Sqlite { program, told, rows: 0 };
+        let mut sqlite = Sqlite { program, told, asked: 0, rows: 0 };
         sqlite.say(&format!("PRAGMA journal_mode={journal};\n"), journal)?;
         sqlite.say(
             "PRAGMA synchronous=FULL; CREATE TABLE IF NOT EXISTS t (n INTEGER PRIMARY KEY);\n\
@@ -79,9 +86,12 @@ impl Sqlite {
         Ok(sqlite)
     }
 
-    fn say(&mut self, statements: &str, answer: &str) -> anyhow::Result<()> {
+    fn ask(&mut self, statements: &str) -> anyhow::Result<()> {
         let input = self.program.stdin.as_mut().context("sqlite3's input")?;
-        input.write_all(statements.as_bytes())?;
+        Ok(input.write_all(statements.as_bytes())?)
+    }
+
+    fn hear(&mut self, answer: &str) -> anyhow::Result<()> {
         let mut line = String::new();
         self.told.read_line(&mut line)?;
         match line.trim_end() == answer {
@@ -90,9 +100,20 @@ impl Sqlite {
         }
     }
 
+    fn say(&mut self, statements: &str, answer: &str) -> anyhow::Result<()> {
+        self.ask(statements)?;
+        self.hear(answer)
+    }
+
+    /// Waits for one more row to be told, with others asked for behind it.
     fn commit(&mut self) -> anyhow::Result<()> {
+        while self.asked < self.rows + AHEAD {
+            let n = self.asked + 1;
+            self.ask(&format!("INSERT INTO t VALUES ({n}); SELECT {n};\n"))?;
+            self.asked = n;
+        }
         let n = self.rows + 1;
-        self.say(&format!("INSERT INTO t VALUES ({n}); SELECT {n};\n"), &n.to_string())?;
+        self.hear(&n.to_string())?;
         self.rows = n;
         Ok(())
     }
