@@ -31,7 +31,7 @@ help:
 	@echo 'make build           compile the command'
 	@echo 'make bench           engine, reads, recovery, slots, load; see bench/index.html (8 minutes; QUICK=1: 4)'
 	@echo 'make bench-peers     beside libpmemblk and the origin alone (2 minutes)'
-	@echo 'make bench-apps      redis, mariadb, rocksdb, postgresql, varmail on ext4 beside the origin alone (10 minutes, root)'
+	@echo 'make bench-apps      databases and the like on volume and mount, beside the disk alone (20 minutes, root)'
 	@echo 'make soak SECONDS=n  new seeds of the simulator and the crash explorer for so long'
 	@echo 'make mount-model SECONDS=n  the same for the replay of a mount onto a simulated tree'
 	@echo 'make mount-soak      a mount beside plain directories, 10^6 operations; 200 power cuts under databases (hours; root)'
