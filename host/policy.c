@@ -97,6 +97,26 @@ const char *fby_origin_cause(enum fby_origin_verdict v)
 	return causes[v];
 }
 
+/* --- marks --------------------------------------------------------------------------------- */
+
+enum fby_mark_verdict fby_mark_judge(u32 marks, bool holds, bool marked, u32 least)
+{
+	if (marked) /* the number may wrap around */
+		return marks - least > ~0u / 2 ? FBY_MARK_IS_NEWER : FBY_MARK_IS_RIGHT;
+	return holds && (marks & 1) ? FBY_MARK_IS_MISSING : FBY_MARK_IS_RIGHT;
+}
+
+const char *fby_mark_cause(enum fby_mark_verdict v)
+{
+	static const char *const causes[FBY_MARK_COUNT] = {
+#define FBY_MARK_ROW(name, cause) [FBY_MARK_IS_##name] = cause,
+		FBY_MARKS(FBY_MARK_ROW)
+#undef FBY_MARK_ROW
+	};
+
+	return causes[v];
+}
+
 /* --- exit codes ------------------------------------------------------------------------ */
 
 /* The numbers are a contract with scripts: EXIT_CODES of the library has their meaning. */

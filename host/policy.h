@@ -131,6 +131,27 @@ bool fby_origin_is_unasked_name(const char *recorded, const char *id);
 /* Sectors of a whole number of the volume's blocks. */
 u64 fby_origin_usable(u32 block_size, u64 sectors);
 
+/* --- is the pool the one that marked the origin? ------------------------------------------- */
+
+/* A mark says the least number that the volume's record has in the pool that made it
+ * (fby_volume_mark).  X(name, cause) */
+#define FBY_MARKS(X) \
+	X(RIGHT, "it goes with the pool") \
+	X(NEWER, "the pool is an older copy of the one that marked the origin") \
+	X(MISSING, "the pool holds what the origin lacks, and had marked the origin, whose mark is gone")
+
+enum fby_mark_verdict {
+#define FBY_MARK_ENUM(name, cause) FBY_MARK_IS_##name,
+	FBY_MARKS(FBY_MARK_ENUM)
+#undef FBY_MARK_ENUM
+	FBY_MARK_COUNT
+};
+
+/* marks: of the record; holds: the pool holds what the origin lacks; marked: the origin
+ * bears a mark, that says least. */
+enum fby_mark_verdict fby_mark_judge(u32 marks, bool holds, bool marked, u32 least);
+const char *fby_mark_cause(enum fby_mark_verdict v);
+
 /* --- exit codes --------------------------------------------------------------------------- */
 
 /* Of a command that fails with this error of the engine's (negative). */

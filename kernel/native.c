@@ -296,6 +296,7 @@ static int native_attach(unsigned int argc, char **argv, char **error)
 		native_free(n);
 		return rc;
 	}
+	fbk_volume_mark(&n->setup.volume, true);
 	mutex_lock(&fbk_native_lock);
 	rc = n->number;
 	n->changing = false;
@@ -323,6 +324,8 @@ static int detach_begin(struct native *n, bool if_clean, char **error)
 	} else {
 		n->removed = true;
 		n->changing = true;
+		if (if_clean)
+			fbk_volume_mark(v, false);
 	}
 	mutex_unlock(&n->disk->open_mutex);
 	return rc;

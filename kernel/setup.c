@@ -112,6 +112,12 @@ static int parse_device_option(struct fbk_setup *s, const char *name, const char
 		rc = kstrtou64(value, 10, &s->open.start_sector);
 		return rc || s->open.start_sector % (PAGE_SIZE / SECTOR_SIZE) ? -EINVAL : 0;
 	}
+	if (!strcmp(name, "mark")) {
+		s->volume.marked = true;
+		s->volume.mark_found = strcmp(value, "new") != 0;
+		s->volume.mark_least = n;
+		return s->volume.mark_found ? rc : 0;
+	}
 	if (!strcmp(name, "origin_id"))
 		return strscpy(s->origin_id, value, sizeof(s->origin_id)) < 0 ? -EINVAL : 0;
 	return parse_bypass_option(&s->volume, name, value);
@@ -302,6 +308,7 @@ void fbk_setup_status(struct fbk_setup *s, char *result, unsigned int maxlen)
 	EMIT(" pages_destaged=%llu pages_relocated=%llu rounds=%llu",
 	       b.pages_destaged - z->pages_destaged, b.pages_relocated - z->pages_relocated,
 	       b.rounds - z->rounds);
+	EMIT(" marks=%u", c->volume.marks);
 	EMIT(" intake_limit=%u drain_rate=%u origin_depth=%u bypassing=%u", c->volume.intake_limit,
 	       c->volume.drain_rate, c->volume.origin_depth, c->volume.bypassing);
 	kfree(c);

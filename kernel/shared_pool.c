@@ -539,6 +539,33 @@ static int check_origin(struct fbk_volume *v, struct fby_volume_info *info, cons
 	return refused[verdict].error;
 }
 
+/* Did this pool mark the origin?  An older copy of it would undo what came after. */
+static int check_mark(struct fbk_volume *v, struct fby_volume_info *info, char **text)
+{
+	static char *const refused[FBY_MARK_COUNT] = {
+		[FBY_MARK_IS_NEWER] = "The pool is an older copy of the one that marked the origin: attach that one; forebay origin status tells more",
+		[FBY_MARK_IS_MISSING] = "The pool holds what the origin lacks, and the mark that it had set there is gone: it may have been given up or used since; if not, say --accept-mark",
+	};
+	bool holds = info->pages || info->holes || info->holes_unknown;
+	enum fby_mark_verdict verdict = fby_mark_judge(info->marks, holds, v->mark_found, v->mark_least);
+
+	*text = refused[verdict];
+	return v->marked && verdict != FBY_MARK_IS_RIGHT ? -ESTALE : 0;
+}
+
+void fbk_volume_mark(struct fbk_volume *v, bool marked)
+{
+	u32 unused;
+
+	if (!v->marked || fbk_pool_enter(v->pool))
+		return;
+	if (marked && fby_volume_mark(v->pool->engine, v->index, FBY_MARK_BEGIN, &unused) == FBY_DONE)
+		fby_volume_mark(v->pool->engine, v->index, FBY_MARK_SET, &unused);
+	else if (!marked)
+		fby_volume_mark(v->pool->engine, v->index, FBY_MARK_CLEARED, &unused);
+	mutex_unlock(&v->pool->lock);
+}
+
 int fbk_volume_prepare(struct fbk_volume *v, const char *origin_id, bool create, bool accept_changed, char **text)
 {
 	struct fby_pool *engine = v->pool->engine;
@@ -565,7 +592,9 @@ int fbk_volume_prepare(struct fbk_volume *v, const char *origin_id, bool create,
 		return -ENOMEM;
 	fby_volume_info(engine, v->index, info);
 	v->block_size = info->spec.block_size;
-	rc = check_origin(v, info, origin_id, accept_changed, text);
+	rc = check_mark(v, info, text);
+	if (!rc)
+		rc = check_origin(v, info, origin_id, accept_changed, text);
 	kfree(info);
 	if (rc)
 		return rc;

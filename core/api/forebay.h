@@ -232,6 +232,7 @@ enum fby_destage_state {
 struct fby_volume_info {
 	struct fby_volume_spec spec;
 	u64 watermark;
+	u32 marks;	/* of fby_volume_mark */
 	bool used;	/* the record is in use */
 	bool damaged;	/* both copies of the record are */
 	bool attached;
@@ -264,6 +265,22 @@ int fby_volume_find(struct fby_pool *p, const char *name, u16 *index);
 int fby_volume_info(struct fby_pool *p, u16 index, struct fby_volume_info *out);
 /* Records a new identity or a larger size for a detached volume. */
 int fby_volume_rebind(struct fby_pool *p, u16 index, const char *identity, u64 origin_sectors);
+
+/*
+ * A host marks an origin before it acknowledges the first write that the origin lacks, and
+ * takes the mark away when it lacks none.  The volume's record counts that, so that an
+ * older copy of the pool is told from the one that made the mark, and an origin whose mark
+ * was taken away behind the pool's back from one that was never marked:
+ *
+ *	BEGIN	a number that was never there before, even: the mark may say it from now on
+ *	SET	odd: the mark is durable
+ *	CLEARED	even: the origin lacks nothing, and the mark may be taken away
+ *
+ * Durable when it returns, with the number as it is then.  One at a time with the other
+ * calls for volumes and with fby_destage_step.
+ */
+enum fby_mark_step { FBY_MARK_BEGIN, FBY_MARK_SET, FBY_MARK_CLEARED };
+int fby_volume_mark(struct fby_pool *p, u16 index, enum fby_mark_step step, u32 *marks);
 
 /* Memory that attach needs for the volume's destage: the round list, and
  * nbuffers bounce buffers of buffer_bytes (multiple of 4096), 4 KiB aligned. */

@@ -138,7 +138,7 @@ struct fby_volume_record {
 	char identity[FBY_IDENTITY_MAX + 1]; /* of the origin, from the host; zero-terminated */
 	u32 block_size; /* logical block: 512 or 4096 */
 	u32 flags; /* enum fby_volume_flags */
-	u8 reserved[4];
+	u32 marks; /* how often the origin was marked, twice; odd: it bears the mark; fby_volume_mark */
 	u32 crc;
 };
 

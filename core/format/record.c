@@ -35,11 +35,7 @@ bool fby_log_record_sane(const struct fby_volume_record *record)
 
 bool fby_volume_record_sane(const struct fby_volume_record *r)
 {
-	u8 any = 0;
-
-	for (u32 i = 0; i < sizeof(r->reserved); i++)
-		any |= r->reserved[i];
-	if (any || (r->flags & ~FBY_VF_ALL) || r->watermark >= FBY_NUMBER_END ||
+	if ((r->flags & ~FBY_VF_ALL) || r->watermark >= FBY_NUMBER_END ||
 	    !fby_text_ends(r->name, sizeof(r->name)) || !fby_text_ends(r->identity, sizeof(r->identity)))
 		return false;
 	return r->kind == FBY_OWNER_FREE ||

@@ -88,6 +88,8 @@
 	X(DESTROY_NOT_RECORDED, "the record does not say that a log has ended") \
 	X(MISSING_NOT_COUNTED, "recovery does not compare the entries of a chunk with what its seal says") \
 	X(SYNC_NOT_RECORDED, "a sync makes room for a txg that the record on the media does not allow") \
+	X(MARK_NOT_RECORDED, "the record does not count that the origin is marked") \
+	X(MARK_NUMBER_AGAIN, "a mark has the number of one before it") \
 	X(READS_LEAVE_NONE, "while somebody reads from the origin, destage has no request, and its round ends early") \
 	X(REQUEST_LAST_RUN_FORGOTTEN, "a request's read leaves out what the origin has of its end") \
 	X(REQUEST_JOINED_FAILS, "a request's read fails where the origin cannot read what lies between its parts") \

@@ -92,6 +92,7 @@ int fby_volume_info(struct fby_pool *p, u16 index, struct fby_volume_info *out)
 	fby_copy(out->spec.uuid, owner->rec.uuid, 16);
 	out->spec.origin_sectors = owner->rec.origin_sectors;
 	out->spec.block_size = owner->rec.block_size;
+	out->marks = owner->rec.marks;
 	out->watermark = fby_load(&owner->rec.watermark);
 	out->used = owner->rec.kind == FBY_OWNER_VOLUME;
 	out->damaged = owner->damaged;

@@ -158,6 +158,32 @@ int fby_volume_rebind(struct fby_pool *p, u16 index, const char *identity, u64 o
 	return FBY_DONE;
 }
 
+/* To the next even number, or to the odd one after an even one. */
+int fby_volume_mark(struct fby_pool *p, u16 index, enum fby_mark_step step, u32 *marks)
+{
+	struct fby_owner *owner;
+	int rc = fby_table_writable(p);
+	u32 next;
+
+	if (rc)
+		return rc;
+	if (index >= p->space.store.sb.nvolumes || p->space.owner[index].rec.kind != FBY_OWNER_VOLUME)
+		return -FBY_E_NO_VOLUME;
+	owner = &p->space.owner[index];
+	next = owner->rec.marks;
+	if (step == FBY_MARK_SET)
+		next |= 1;
+	else if (step == FBY_MARK_BEGIN || (next & 1))
+		next = (next | 1) + 1;
+	*marks = next;
+	if (next == owner->rec.marks || FBY_BUG(MARK_NOT_RECORDED))
+		return FBY_DONE;
+	owner->rec.marks = FBY_BUG(MARK_NUMBER_AGAIN) ? next & 1 : next;
+	*marks = owner->rec.marks;
+	fby_owner_write(&p->space, index);
+	return FBY_DONE;
+}
+
 /* --- attach and detach ------------------------------------------------------- */
 
 u64 fby_volume_bytes(struct fby_pool *p, u32 round_pages, u32 nbuffers, u32 buffer_bytes)

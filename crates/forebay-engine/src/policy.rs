@@ -64,6 +64,37 @@ pub fn judge_origin(recorded: &sys::fby_volume_spec, found: &Found<'_>) -> (Verd
     (verdict, sectors)
 }
 
+/// Is the pool the one that marked the origin?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MarkVerdict {
+    Right,
+    /// The pool is an older copy.
+    Newer,
+    /// There is none, and there was one.
+    Missing,
+}
+
+impl MarkVerdict {
+    pub fn cause(self) -> &'static str {
+        sys::mark_cause(match self {
+            MarkVerdict::Right => sys::FBY_MARK_IS_RIGHT,
+            MarkVerdict::Newer => sys::FBY_MARK_IS_NEWER,
+            MarkVerdict::Missing => sys::FBY_MARK_IS_MISSING,
+        })
+    }
+}
+
+/// `marks` is the record's, `least` what the mark says if there is one, and `holds`: the
+/// pool holds what the origin lacks.
+pub fn judge_mark(marks: u32, holds: bool, least: Option<u32>) -> MarkVerdict {
+    // SAFETY: a plain computation.
+    match unsafe { sys::fby_mark_judge(marks, holds, least.is_some(), least.unwrap_or(0)) } {
+        sys::FBY_MARK_IS_RIGHT => MarkVerdict::Right,
+        sys::FBY_MARK_IS_NEWER => MarkVerdict::Newer,
+        _ => MarkVerdict::Missing,
+    }
+}
+
 /// The id says no more than what the device is called today.
 pub fn is_name(id: &str) -> bool {
     // SAFETY: zero-terminated.
@@ -154,6 +185,28 @@ mod tests {
     fn every_verdict_has_its_words() {
         for verdict in sys::FBY_ORIGIN_IS_SAME..=sys::FBY_ORIGIN_IS_LARGER {
             assert!(sys::origin_cause(verdict).len() > 20);
+        }
+    }
+
+    #[test]
+    fn marks_by_their_numbers() {
+        use MarkVerdict::{Missing, Newer, Right};
+        for (marks, holds, least, verdict) in [
+            (0, false, None, Right),
+            (0, true, None, Right),
+            (2, true, None, Right),
+            (3, false, None, Right),
+            (3, true, None, Missing),
+            (2, false, Some(2), Right),
+            (3, true, Some(2), Right),
+            (9, true, Some(2), Right),
+            (1, true, Some(2), Newer),
+            (0, false, Some(2), Newer),
+            (3, true, Some(u32::MAX - 1), Right),
+            (u32::MAX, true, Some(2), Newer),
+        ] {
+            assert_eq!(judge_mark(marks, holds, least), verdict, "{marks} {holds} {least:?}");
+            assert!(verdict.cause().len() > 20);
         }
     }
 

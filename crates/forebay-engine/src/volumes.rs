@@ -66,6 +66,16 @@ impl<M: Medium> Engine<M> {
         done(unsafe { sys::fby_volume_rebind(self.pool, index, identity.as_ptr(), sectors) })
     }
 
+    /// Counts a step of marking its origin ([`sys::FBY_MARK_BEGIN`] and so on), durably.
+    /// The number as it is then.
+    pub fn volume_mark(&self, index: u16, step: u32) -> Result<u32> {
+        assert!(step <= sys::FBY_MARK_CLEARED);
+        let (_admin, mut marks) = (self.admin(), 0);
+        // SAFETY: the pool is open; admin keeps volume calls and steps apart; marks is ours.
+        done(unsafe { sys::fby_volume_mark(self.pool, index, step, &mut marks) })?;
+        Ok(marks)
+    }
+
     /// Attaches with memory of its own, which is kept until the detach.
     pub fn volume_attach(&self, index: u16, a: &Attach<'_>) -> std::result::Result<(), OpenError> {
         let mut admin = self.admin();

@@ -184,6 +184,10 @@ pub fn measure() -> Result<Vec<Cost>, String> {
         b.engine.volume_add(&volume_spec("v", NUMBER, SECTORS, 512)).map(drop).map_err(text)
     })?;
     b.cost("attach", Bench::attach)?;
+    b.cost("mark of the origin", |b| {
+        b.engine.volume_mark(0, sys::FBY_MARK_BEGIN).map_err(text)?;
+        b.engine.volume_mark(0, sys::FBY_MARK_SET).map(drop).map_err(text)
+    })?;
     b.cost("write 4 KiB, chunk open", |b| b.write(0, 8))?;
     b.cost("write 512 B", |b| b.write(800, 1))?;
     b.cost("write 512 B, merged into a cached page", |b| b.write(3, 1))?;

@@ -31,6 +31,7 @@ pub mod images;
 pub mod isolation;
 pub mod log_order;
 pub mod logs;
+pub mod marks;
 pub mod media;
 pub mod model;
 pub mod origin;

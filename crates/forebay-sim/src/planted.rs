@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::explore::{explore, Bounds};
 use crate::script::{random, small};
-use crate::{damage, drains, dst, flips, gate, hooks, isolation, logs, requests};
+use crate::{damage, drains, dst, flips, gate, hooks, isolation, logs, marks, requests};
 
 /// A case of its own: its name, and what is to hold.
 type Directed = (&'static str, fn() -> Result<(), String>);
@@ -37,13 +37,14 @@ pub fn hunt(id: u32, limit: Duration) -> Option<(String, String)> {
     hooks::watchdog(Duration::from_secs(10));
     let start = Instant::now();
     let mut seeds = 1..;
-    let first: [Directed; 6] = [
+    let first: [Directed; 7] = [
         ("a drain beside a flush", drains::told_once),
         ("a drain to another origin", drains::another_origin),
         ("the gate", gate::all),
         ("clients' requests", requests::quick),
         ("isolation", isolation::quick),
         ("a log fallen silent", logs::silent),
+        ("marks of origins", marks::counted),
     ];
     for (by, look) in first {
         hooks::set_context(|| by.to_owned());

@@ -52,6 +52,11 @@ pub const FBY_HOLES_ACCEPT: u32 = 2;
 
 pub const FBY_REPORT_MAX: usize = 32;
 
+/// `enum fby_mark_step`
+pub const FBY_MARK_BEGIN: u32 = 0;
+pub const FBY_MARK_SET: u32 = 1;
+pub const FBY_MARK_CLEARED: u32 = 2;
+
 /// `enum fby_destage_state`
 pub const FBY_DESTAGE_IDLE: u32 = 0;
 pub const FBY_DESTAGE_WRITING: u32 = 1;
@@ -173,6 +178,7 @@ pub struct fby_volume_spec {
 pub struct fby_volume_info {
     pub spec: fby_volume_spec,
     pub watermark: u64,
+    pub marks: u32,
     pub used: bool,
     pub damaged: bool,
     pub attached: bool,
@@ -371,6 +377,7 @@ extern "C" {
         identity: *const c_char,
         origin_sectors: u64,
     ) -> c_int;
+    pub fn fby_volume_mark(p: *mut fby_pool, index: u16, step: u32, marks: *mut u32) -> c_int;
     pub fn fby_volume_bytes(
         p: *mut fby_pool,
         round_pages: u32,

@@ -109,7 +109,7 @@ pub struct fby_volume_record {
     pub identity: [u8; FBY_IDENTITY_MAX + 1],
     pub block_size: u32,
     pub flags: u32,
-    pub reserved: [u8; 4],
+    pub marks: u32,
     pub crc: u32,
 }
 

@@ -70,6 +70,9 @@ values! { c_int:
     FBY_ORIGIN_IS_NAME = 4,
     FBY_ORIGIN_IS_SMALLER = 5,
     FBY_ORIGIN_IS_LARGER = 6,
+    FBY_MARK_IS_RIGHT = 0,
+    FBY_MARK_IS_NEWER = 1,
+    FBY_MARK_IS_MISSING = 2,
 }
 
 /// Each field may change while the engine looks at it.
@@ -167,6 +170,8 @@ extern "C" {
         found: *const fby_origin_found,
     ) -> c_int;
     fn fby_origin_cause(verdict: c_int) -> *const c_char;
+    pub fn fby_mark_judge(marks: u32, holds: bool, marked: bool, least: u32) -> c_int;
+    fn fby_mark_cause(verdict: c_int) -> *const c_char;
     pub fn fby_origin_is_name(id: *const c_char) -> bool;
     pub fn fby_origin_is_unasked_name(recorded: *const c_char, id: *const c_char) -> bool;
     pub fn fby_origin_usable(block_size: u32, sectors: u64) -> u64;
@@ -184,4 +189,11 @@ pub fn origin_cause(verdict: c_int) -> &'static str {
     assert!((FBY_ORIGIN_IS_SAME..=FBY_ORIGIN_IS_LARGER).contains(&verdict));
     // SAFETY: a string constant for each verdict.
     static_text(unsafe { fby_origin_cause(verdict) })
+}
+
+/// What a verdict of [`fby_mark_judge`] says of pool and mark.
+pub fn mark_cause(verdict: c_int) -> &'static str {
+    assert!((FBY_MARK_IS_RIGHT..=FBY_MARK_IS_MISSING).contains(&verdict));
+    // SAFETY: a string constant for each verdict.
+    static_text(unsafe { fby_mark_cause(verdict) })
 }

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The count of an origin's marks, in the volume's record: what a call has returned is what
+//! a pool has that was cut off then, and no number of a mark was there before, so that a
+//! copy of the pool from before is told from it.
+
+use std::collections::HashSet;
+
+use forebay_engine::sys;
+
+use crate::engine::{volume_spec, Engine};
+use crate::media::{Flavour, Media};
+use crate::rng::Rng;
+
+/// What is wrong.
+pub fn counted() -> Result<(), String> {
+    for seed in 0..16 {
+        made(seed).map_err(|e| format!("marks of origins: {e}"))?;
+    }
+    Ok(())
+}
+
+fn made(seed: u64) -> Result<(), String> {
+    let wrong = |e: crate::engine::Code| e.to_string();
+    let (mut rng, options) = (Rng::new(seed), sys::fby_options::default());
+    let mut engine = Engine::new(Media::new(9 << 16, Flavour::NonTemporal));
+    engine.format([6; 16], 1 << 16, 2).map_err(wrong)?;
+    engine.open_all(&options).map_err(wrong)?;
+    engine.volume_add(&volume_spec("v", 1, 240, 512)).map_err(wrong)?;
+    let (mut marks, mut seen) = (0, HashSet::from([0]));
+    for n in 0..24 {
+        // A period from its beginning to its end, or a beginning again.
+        let step = match (n % 4, n % 3) {
+            (0, _) | (_, 0) => sys::FBY_MARK_BEGIN,
+            (3, _) => sys::FBY_MARK_CLEARED,
+            _ => sys::FBY_MARK_SET,
+        };
+        let before = marks;
+        marks = engine.volume_mark(0, step).map_err(wrong)?;
+        if (marks & 1 == 1) != (step == sys::FBY_MARK_SET) {
+            return Err(format!("step {step} counts from {before} to {marks}"));
+        }
+        if step == sys::FBY_MARK_BEGIN && !seen.insert(marks) {
+            return Err(format!("{marks} was the number of a mark before"));
+        }
+        engine.media.power_cut(&mut rng);
+        engine.abandon();
+        engine.open_all(&options).map_err(wrong)?;
+        let now = engine.volume_info(0).map_err(wrong)?.marks;
+        if now != marks {
+            return Err(format!("{marks} was counted, and after a cut it is {now}"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn are_counted_before_anything_else_happens() {
+        super::counted().unwrap();
+    }
+}
