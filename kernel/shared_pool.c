@@ -592,9 +592,9 @@ int fbk_volume_prepare(struct fbk_volume *v, const char *origin_id, bool create,
 		return -ENOMEM;
 	fby_volume_info(engine, v->index, info);
 	v->block_size = info->spec.block_size;
-	rc = check_mark(v, info, text);
+	rc = check_origin(v, info, origin_id, accept_changed, text);
 	if (!rc)
-		rc = check_origin(v, info, origin_id, accept_changed, text);
+		rc = check_mark(v, info, text);
 	kfree(info);
 	if (rc)
 		return rc;

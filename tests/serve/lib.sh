@@ -30,7 +30,7 @@ need() {
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/forebay-$me.XXXXXX")
 shm=$(mktemp -d "/dev/shm/forebay-$me.XXXXXX" 2>/dev/null || mktemp -d "$work/shm.XXXXXX")
-export FOREBAY_RUNTIME_DIR=$work/run
+export FOREBAY_RUNTIME_DIR=$work/run FOREBAY_STATE_DIR=$work/state
 pool=$shm/pool
 server=''
 undo=() # commands to run at the end, last one first

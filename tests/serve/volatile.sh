@@ -55,7 +55,7 @@ at_end stop_disk
 show() { sed 's/^/  /' "$1" >&2; }
 
 fresh() {
-	rm -f "$pool" "$work/platter" "$work/log"
+	rm -rf "$pool" "$work/platter" "$work/log" "$FOREBAY_STATE_DIR" # the next disk has the same id
 	truncate -s $bytes "$work/platter"
 	start_disk
 	"$FOREBAY" create "$pool" --size 1536K --chunk-size 64K >/dev/null

@@ -51,6 +51,10 @@ jq -e --arg uuid "$uuid" '.[0] | .device == "/dev/forebay0" and .volume == "data
 	fail "list --json: $(cat /tmp/list.json)"
 
 mkdir -p /tmp/mnt
+says_state() { # CODE TEXT: what the origin says of itself, without the pool
+	said "the origin's mark" "$1" "$2" forebay origin status $origin
+}
+says_state 14 "may lack writes since .* of volume data of pool $uuid"
 step "mkfs" mkfs.ext4 -q -F /dev/forebay0
 step "mount" mount /dev/forebay0 /tmp/mnt
 said "attached twice" 4 "attached already, as /dev/forebay0" forebay attach $pool data $origin
@@ -60,6 +64,8 @@ cp -r "$root/core" /tmp/mnt/
 step "unmount" umount /tmp/mnt
 said "detach" 0 "stays in the pool" forebay detach data
 test -b /dev/forebay0 && fail "/dev/forebay0 is still there"
+says_state 14 "forebay drain"
+said "a pool that is waited for" 14 "drain the pool first" forebay create $pool --force
 forebay volume list $pool --json | jq -e '.[0].pages > 0' >/tmp/step.log || fail "nothing is cached"
 
 # The origin is known by its id: another of the same size is refused.
@@ -132,6 +138,9 @@ step "its files" diff -r "$root/core" /tmp/mnt/core
 step "unmount it" umount /tmp/mnt
 
 # The pool behind what lies on the first MiB of the device.
+says_state 14 "may lack writes" # of what was drained onto the slow disk, which is another by order
+said "its loss" 0 "given up" forebay origin accept-loss $origin
+says_state 0 "as far as this host knows"
 step "something at the start" dd if=/dev/urandom of=$pool bs=1M count=1 conv=fsync status=none
 step "zero behind it" dd if=/dev/zero of=$pool bs=1M count=2 seek=1 conv=fsync status=none
 said "a pool over traces of another" 5 "superblock" forebay attach $pool tail $origin --origin-by-name --create --start-sector 2048
@@ -179,5 +188,17 @@ step "attach after it" forebay attach $pool data $origin
 said "a pool of the module, served" 4 "in use" forebay serve $pool
 said "a pool of the module, checked" 4 "in use" forebay check $pool
 step "detach all" forebay detach --all
+
+# The mark, from clean to clean; and an older record of the pool.
+step "attach" forebay attach $pool data $origin
+step "detach with a flush" forebay detach data --flush
+says_state 0 "as far as this host knows"
+step "the pool's records" dd if=$pool of=/tmp/records bs=4k count=16 iflag=direct status=none
+step "attach" forebay attach $pool data $origin
+says_state 14 "may lack writes"
+step "write" dd if=/dev/urandom of=/dev/forebay0 bs=4k count=4 oflag=direct status=none
+step "detach" forebay detach data
+step "the pool as it was" dd if=/tmp/records of=$pool bs=4k count=16 oflag=direct conv=fsync status=none
+said "an older copy" 6 "older copy of the one that marked the origin" forebay attach $pool data $origin
 clean_dmesg
 echo "attach: $passed passed"

@@ -2,6 +2,7 @@
 #
 # guest-lib.sh - sourced by the scripts that run in the guest.
 
+export FOREBAY_STATE_DIR=/tmp/state # /var/lib is the host's
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 release=$(uname -r)
 pool=/dev/pmem0

@@ -37,6 +37,7 @@ macro_rules! after {
 pub mod log;
 pub mod module;
 mod mount;
+pub mod origin;
 mod serve;
 
 pub use log::Log;
@@ -74,6 +75,9 @@ pub enum Command {
     Replay(Replay),
     /// Tell, or give up, what a log may hold of a tree whose pool is gone
     Unmark(Unmark),
+    /// Tell without the pool whether an origin is complete
+    #[command(subcommand)]
+    Origin(origin::Origin),
     /// Make a volume a block device, by the kernel module
     Attach(module::AttachDevice),
     /// Take such a block device away
@@ -269,7 +273,8 @@ pub struct VolumeRemove {
     pub pool: PathBuf,
     /// The volume, or #N: the one of this number, whatever its name
     pub name: String,
-    /// Remove it even if it holds data that is not on the origin; it is lost
+    /// Remove it even if it holds data that is not on the origin; it is lost, and the
+    /// origin stays marked (forebay origin)
     #[arg(long)]
     pub discard: bool,
     #[command(flatten)]

@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context};
-use forebay::{Completeness, FileOrigin, Origin, VolumeInfo};
+use forebay::{
+    Attaching, Completeness, CreateOptions, FileOrigin, InspectionState, Origin, OriginMarks, Uuid,
+    VolumeInfo,
+};
 use forebay_server::{control::Client, runtime_dir};
 use rustix::io::Errno;
 use serde::Serialize;
@@ -28,6 +31,8 @@ struct Wanted {
     /// A name may be recorded as the origin's id.
     by_name: bool,
     options: Vec<String>,
+    accept_mark: bool,
+    state: Option<PathBuf>,
 }
 
 #[derive(Serialize)]
@@ -51,6 +56,8 @@ pub fn run(a: &AttachDevice) -> anyhow::Result<u8> {
                 origin_id: a.device.origin_id.clone(),
                 by_name: a.device.origin_by_name,
                 options: options(&a.device, &a.tuning)?,
+                accept_mark: a.accept_mark,
+                state: a.state.state.clone(),
             };
             if a.dry_run {
                 return out::line(line(&wanted)?).map(|()| 0);
@@ -89,6 +96,8 @@ fn configured(a: &AttachDevice, control: &dyn Control) -> anyhow::Result<u8> {
             origin_id: v.origin_id.clone(),
             by_name: false,
             options: v.options.clone(),
+            accept_mark: a.accept_mark,
+            state: a.state.state.clone(),
         };
         let done = match a.dry_run {
             true => line(&wanted).and_then(out::line),
@@ -219,14 +228,32 @@ fn attach(control: &dyn Control, w: &Wanted) -> anyhow::Result<Attached> {
         Some(by) if is_busy(&error) => Error::new(&what, "it is in use", by, Errno::BUSY).into(),
         _ => error,
     })?;
-    let device = module::ask(control, &what, &line).map_err(|error| match error.errno() {
-        Some(Errno::BUSY) => match taken(control, w) {
-            Some(by) => error.or_do(by),
-            None => error,
-        },
-        Some(Errno::STALE) => error.or_do("or on the command line --accept-changed-origin, and --origin-by-name for a disk without an id of its own"),
-        _ => error,
-    })?;
+    let mark = mark(w)?;
+    let expected = mark.as_ref().map_or(String::new(), |m| format!(" mark {}", m.expected()));
+    let asked = module::ask(control, &what, &format!("{line}{expected}"));
+    let device = match asked {
+        Ok(device) => device,
+        Err(error) => {
+            // Nothing was written to it.
+            mark.map_or(Ok(()), Attaching::failed)?;
+            return Err(match error.errno() {
+                Some(Errno::BUSY) => match taken(control, w) {
+                    Some(by) => error.or_do(by),
+                    None => error,
+                },
+                Some(Errno::STALE) if !error.to_string().contains("mark") => error.or_do("or on the command line --accept-changed-origin, and --origin-by-name for a disk without an id of its own"),
+                _ => error,
+            }
+            .into());
+        }
+    };
+    if let Some(mark) = mark {
+        let marks = module::status(control, &device).ok().and_then(|s| s.number("marks"));
+        // It is marked; only a copy of the pool from before is not older yet.
+        if let Err(error) = marks.map_or(Ok(()), |marks| mark.attached(marks as u32)) {
+            out::warn(format_args!("forebay: volume {}: {error}", w.volume));
+        }
+    }
     Ok(Attached {
         volume: w.volume.clone(),
         device: format!("/dev/{device}"),
@@ -234,6 +261,44 @@ fn attach(control: &dyn Control, w: &Wanted) -> anyhow::Result<Attached> {
         origin: w.origin.clone(),
         already: false,
     })
+}
+
+/// Before the module has the origin: it is marked from now on, durably, and is not the
+/// origin of another pool.  None: the pool lies where no tool sees it, and the origin
+/// bears no mark of another.
+fn mark(w: &Wanted) -> anyhow::Result<Option<Attaching>> {
+    let says = |option: &str| w.options.iter().any(|o| o == option);
+    let marks = OriginMarks::at(&w.origin, w.state.as_deref())?;
+    if says("start_sector") {
+        let status = marks.status()?;
+        if !status.complete {
+            bail!(forebay::Error::WrongOrigin {
+                name: w.volume.clone(),
+                origin: w.origin.display().to_string(),
+                cause: format!("it is marked, and a pool behind a start sector marks nothing: {}", status.mark.map_or_else(String::new, |m| m.to_string())),
+                way_out: "drain the pool that marked it, or give up what that holds (forebay origin accept-loss)".into(),
+            });
+        }
+        out::warn(format_args!(
+            "forebay: volume {}: behind --start-sector an origin is not marked",
+            w.volume
+        ));
+        return Ok(None);
+    }
+    let mut found = match forebay::inspect(&w.pool) {
+        Err(forebay::Error::Unsuitable { .. }) => return Ok(None), // the module says best why
+        found => found?,
+    };
+    if says("create") && found.state == InspectionState::Blank {
+        // The mark names the pool, so that is made first.
+        forebay::create(&w.pool, &CreateOptions::default())?;
+        found = forebay::inspect(&w.pool)?;
+    }
+    // The module takes nothing else either.
+    let Some(superblock) = found.superblock else { return Ok(None) };
+    // Another origin by order, such as a restored copy, bears what its copy does.
+    let accept = w.accept_mark || says("accept_changed_origin");
+    Ok(Some(marks.attaching(&superblock, &w.pool, &w.volume, accept)?))
 }
 
 /// Exit code of what is in use.
@@ -326,7 +391,12 @@ fn detach_devices(control: &dyn Control, a: &DetachDevice) -> anyhow::Result<Vec
     let (mut gone, mut first_error) = (Vec::new(), None);
     for l in wanted {
         match detach_one(control, &l, a.flush) {
-            Ok(judged) => gone.push((l, judged)),
+            Ok(flushed) => {
+                if let Some((Completeness { complete: true, .. }, Some(pool))) = &flushed {
+                    complete(a, &l, *pool);
+                }
+                gone.push((l, flushed.map(|(judged, _)| judged)));
+            }
             Err(error) => match first_error {
                 None => first_error = Some(error),
                 Some(_) => out::warn(format_args!("forebay: {error}")),
@@ -339,15 +409,25 @@ fn detach_devices(control: &dyn Control, a: &DetachDevice) -> anyhow::Result<Vec
     }
 }
 
+/// The origin has everything, and the pool says so: its mark goes.  One that stays says
+/// too much, and no harm is done.
+fn complete(a: &DetachDevice, l: &Listed, pool: Uuid) {
+    let origin = PathBuf::from(format!("/dev/{}", l.origin));
+    let marks = OriginMarks::at(&origin, a.state.state.as_deref());
+    if let Err(error) = marks.and_then(|marks| marks.complete(pool, &l.volume)) {
+        out::warn(format_args!("forebay: volume {}: {error}", l.volume));
+    }
+}
+
 /// Nobody writes to it between the two: a device in use is not detached.  Whoever
 /// did before is in the status that is asked for between them.
 fn detach_one(
     control: &dyn Control,
     l: &Listed,
     flush: bool,
-) -> Result<Option<Completeness>, Error> {
+) -> Result<Option<(Completeness, Option<Uuid>)>, Error> {
     let what = format!("volume {}: /dev/{}", l.volume, l.device);
-    let flushed = || -> Result<Option<Completeness>, Error> {
+    let flushed = || {
         if !flush {
             return Ok(None);
         }
@@ -357,7 +437,9 @@ fn detach_one(
                 _ => e.or_do("its origin may fail, see forebay list; what is cached stays safe in the pool, and without --flush it can be detached"),
             }
         })?;
-        Ok(Some(judge(&module::status(control, &l.device)?, l)))
+        let status = module::status(control, &l.device)?;
+        let pool = status.fields.get("pool").and_then(|pool| pool.parse().ok());
+        Ok(Some((judge(&status, l), pool)))
     };
     let mut judged = flushed()?;
     // A flush ends while others write; then the origin lacks what they wrote.

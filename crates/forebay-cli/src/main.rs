@@ -24,6 +24,7 @@ mod module;
 mod mount;
 mod mount_bed;
 mod open;
+mod origin;
 mod out;
 mod replay;
 mod serve;
@@ -85,6 +86,7 @@ fn run(command: Command) -> anyhow::Result<u8> {
         Command::Replay(a) => replay::run(&a),
         Command::Umount(a) => mount::umount(&a),
         Command::Unmark(a) => replay::unmark(&a),
+        Command::Origin(a) => origin::run(&a),
         Command::Attach(a) => attach::run(&a),
         Command::Detach(a) => attach::detach(&a),
         Command::List(a) => attach::list(&a),

@@ -33,6 +33,8 @@ const ALL: &[&str] = &[
     "umount",
     "replay",
     "unmark",
+    "origin status",
+    "origin accept-loss",
     "attach",
     "detach",
     "list",

@@ -114,6 +114,10 @@ fn a_volume_without_a_good_record_is_removed_by_its_number() {
     b.run_ok(&["volume", "remove", "pool", "#0", "--discard"]);
     b.run_ok(&["volume", "remove", "pool", "#1"]);
     assert_eq!(b.run_ok(&["check", "pool", "--json"]).code, Some(0));
+    // The origin still lacks what it held.
+    let out = b.run(&["volume", "add", "pool", "v", "origin"]);
+    assert!(out.code == Some(6) && out.stderr.contains("accept-loss origin"), "{out:?}");
+    b.run_ok(&["origin", "accept-loss", "origin"]);
     b.run_ok(&["volume", "add", "pool", "v", "origin"]);
 }
 
@@ -179,6 +183,7 @@ fn control_characters_are_shown_and_do_nothing() {
     b.make_volume();
     b.write_to_volume(0, &[7; 4096]);
     rename_on_media(&b, EVIL);
+    b.run_ok(&["origin", "accept-loss", "origin"]);
     for words in [
         "status pool",
         "volume list pool",
@@ -189,6 +194,7 @@ fn control_characters_are_shown_and_do_nothing() {
         "drain pool x",
         "drain pool --timeout 0.000001s",
         "drain pool",
+        "drain pool --accept-mark",
     ] {
         let out = b.run(&words.split(' ').collect::<Vec<_>>());
         says_no_controls(words, &out);

@@ -69,10 +69,12 @@ const CHECK: usize = 3;
 const REPLAY: usize = 23;
 
 /// Subcommands that look at no pool of theirs.
-const WITHOUT: [&str; 16] = [
+const WITHOUT: [&str; 18] = [
     "create",
     "detach",
     "list",
+    "origin status",
+    "origin accept loss",
     "bench engine",
     "bench recovery",
     "bench read",

@@ -78,6 +78,12 @@ pub struct AttachOptions {
     /// Record an origin by its name where the system has no better id of it.
     /// Disks that change places are then taken for each other.
     pub origin_by_name: bool,
+    /// Where marks of origins are kept that cannot bear their own; `None`:
+    /// [`state_dir`](crate::state_dir).
+    pub state: Option<PathBuf>,
+    /// Attach though the mark of the origin is missing, cannot be read, or was set on
+    /// another host.
+    pub accept_mark: bool,
     /// How long a write may wait for space; `None`: as long as it takes.
     pub full_timeout: Option<Duration>,
     /// Origin writes of destage in flight, 1 to [`defaults::QUEUE_DEPTH_MAX`]; 0:

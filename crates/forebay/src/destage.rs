@@ -27,6 +27,7 @@ use crate::core::Core;
 use crate::drains::drain_on;
 use crate::engine::{Code, EngineResult, Io, Step, Wait};
 use crate::latency::Phases;
+use crate::mark::Marker;
 use crate::origin::Origin;
 use crate::ring::{Ring, Write};
 use crate::wait::Waiter;
@@ -95,6 +96,7 @@ pub(crate) struct Attached {
     last_error: Mutex<Option<String>>,
     pub latency: Phases,
     pub policy: Policy,
+    pub marker: Marker,
 }
 
 #[derive(Debug, Default)]
@@ -105,7 +107,7 @@ struct Jobs {
 }
 
 impl Attached {
-    pub(crate) fn new(origin: Box<dyn Origin>) -> Attached {
+    pub(crate) fn new(origin: Box<dyn Origin>, marker: Marker) -> Attached {
         Attached {
             origin,
             stopping: AtomicBool::new(false),
@@ -114,6 +116,7 @@ impl Attached {
             last_error: Mutex::new(None),
             latency: Phases::default(),
             policy: Policy::default(),
+            marker,
         }
     }
 

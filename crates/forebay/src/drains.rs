@@ -10,6 +10,7 @@ use forebay_engine::sys;
 
 use crate::completeness::{Completeness, LOST_LISTED};
 use crate::core::Core;
+use crate::destage::Attached;
 use crate::engine::{Code, Engine, EngineResult};
 use crate::error::{origin_way_out, Error, Result};
 use crate::status::{DestageState, DrainProgress, ReportBlock, VolumeInfo};
@@ -115,7 +116,22 @@ impl Core {
         self.flush_all(&drains, started, progress)?;
         let drained = |index| drains.iter().any(|d| d.draining.index == index);
         let judged = volumes.iter().map(|&index| self.judge(index, drained(index)));
-        Ok((judged.collect::<Result<_>>()?, last))
+        let judged = judged.collect::<Result<_>>()?;
+        for d in &drains {
+            let index = d.draining.index;
+            self.attached(index).map_or(Ok(()), |a| self.clear_mark(&a, index, true))?;
+        }
+        Ok((judged, last))
+    }
+
+    /// Takes the mark of an origin away that has everything by now.
+    pub(crate) fn clear_mark(&self, attached: &Attached, index: u16, live: bool) -> Result<()> {
+        attached.marker.clear(&self.engine, live).map_err(|source| Error::Marking {
+            name: self.volume_name(index).unwrap_or_default(),
+            origin: attached.origin.info().name,
+            what: "taken away",
+            source,
+        })
     }
 
     /// Is its origin, alone, all of the volume?  `drained`: all that the question

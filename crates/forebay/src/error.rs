@@ -24,7 +24,7 @@ pub const EXIT_CODES: [(u8, &str); 15] = [
     (3, "not found: no such file, no pool there, no such volume"),
     (4, "busy: another process or handle uses the pool, the volume or the origin"),
     (5, "damaged: the pool, or a part of it, cannot be trusted"),
-    (6, "wrong origin: not the one recorded, of another size, or known by name alone"),
+    (6, "wrong origin: not the recorded one or size, known by name alone, or marked by another"),
     (7, "I/O error of the media or of an origin"),
     (8, "no space: disk full, media too small, cache full"),
     (9, "permission denied, or read-only"),
@@ -32,7 +32,7 @@ pub const EXIT_CODES: [(u8, &str); 15] = [
     (11, "lost data: blocks or entries known to be gone"),
     (12, "holds data: not overwritten without --force"),
     (13, "interrupted, also by the end of the server"),
-    (14, "not complete: the pool still holds what an origin, or a mounted tree, lacks"),
+    (14, "not complete: a pool still holds what an origin, or a mounted tree, lacks"),
 ];
 
 /// Result with the library's [`Error`].
@@ -151,6 +151,21 @@ pub enum Error {
     #[error("volume {name}: origin {origin}: {cause}; {way_out}")]
     WrongOrigin { name: String, origin: String, cause: String, way_out: String },
 
+    /// The mark of a volume's origin: nothing is acknowledged without it.
+    #[error(
+        "volume {name}: the mark of its origin {origin} cannot be {what}: {source}; {}",
+        mark_way_out(source)
+    )]
+    Marking { name: String, origin: String, what: &'static str, source: io::Error },
+
+    /// The mark of an origin that is not attached here.
+    #[error("{origin}: its mark cannot be {what}: {source}; {}", mark_way_out(source))]
+    Mark { origin: String, what: &'static str, source: io::Error },
+
+    /// An origin waits for what the pool holds.
+    #[error("pool {}: {place} is marked: {mark}; drain the pool first; to give that up: forebay origin accept-loss {place}", pool.display())]
+    Awaited { pool: PathBuf, place: String, mark: String },
+
     /// Entries of the volume are lost.
     #[error("volume {name}: {cause}; {way_out}")]
     Holes { name: String, cause: String, way_out: String },
@@ -237,6 +252,21 @@ fn way_out(errno: Option<Errno>) -> &'static str {
     }
 }
 
+/// What a mark wants that cannot be had.
+fn mark_way_out(source: &io::Error) -> &'static str {
+    match source.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::NOSPC | Errno::DQUOT) => "free space there",
+        Some(Errno::BUSY) => "it is in use on this host: detach it there first",
+        Some(Errno::ROFS) => {
+            "mount its file system for writing; marks that are files go to another directory with --state"
+        }
+        _ if source.kind() == io::ErrorKind::PermissionDenied => {
+            "run as its owner; marks that are files go to another directory with --state"
+        }
+        _ => "see the system log; marks that are files go to another directory with --state",
+    }
+}
+
 /// What an origin wants that fails with this error.
 pub(crate) fn origin_way_out(errno: Option<i32>) -> &'static str {
     match errno.map(Errno::from_raw_os_error) {
@@ -278,6 +308,7 @@ impl Error {
             | Error::Full { .. }
             | Error::LogFull { .. } => Errno::NOSPC,
             Error::NotBlank { .. } => Errno::EXIST,
+            Error::Awaited { .. } => Errno::BUSY,
             Error::Damaged { .. } | Error::Holes { .. } => Errno::BADMSG,
             Error::Unsupported { .. } => Errno::OPNOTSUPP,
             Error::Lost { .. } | Error::Incomplete(_) => Errno::IO,
@@ -289,6 +320,8 @@ impl Error {
             }
             Error::DiskFull { source, .. }
             | Error::OriginIo { source, .. }
+            | Error::Marking { source, .. }
+            | Error::Mark { source, .. }
             | Error::Io { source, .. } => {
                 return source.raw_os_error().unwrap_or_else(|| Errno::IO.raw_os_error());
             }
@@ -321,10 +354,13 @@ impl Error {
             Error::Unsupported { .. } => 10,
             Error::Lost { .. } | Error::Holes { .. } | Error::LogIncomplete { .. } => 11,
             Error::NotBlank { .. } => 12,
+            Error::Awaited { .. } => 14,
             Error::Interrupted { .. } | Error::Stopped { .. } => 13,
             Error::Incomplete(judged) => judged.exit_code(),
             Error::Volume { code, .. } | Error::Log { code, .. } => engine::exit_code(*code),
-            Error::Io { source, .. } => io_exit_code(source),
+            Error::Io { source, .. }
+            | Error::Marking { source, .. }
+            | Error::Mark { source, .. } => io_exit_code(source),
         }
     }
 

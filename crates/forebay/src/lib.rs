@@ -77,6 +77,7 @@ mod engine;
 mod error;
 mod latency;
 mod log;
+mod mark;
 mod media;
 mod origin;
 mod pages;
@@ -99,6 +100,7 @@ pub use log::{
     Claimed, Effect, EntryName, Generation, Log, LogCheck, LogEntry, LogEntryDump, LogHeader,
     LogHome, LogInfo, LogOptions, LogState, ReplayEnd, ReplayReport, Witness, LOG_HEADER_BYTES,
 };
+pub use mark::{state_dir, Attaching, Mark, MarkedBy, OriginMarks, OriginState, OriginStatus};
 pub use media::{
     create, inspect, kernels, CreateOptions, Inspection, InspectionState, Media, MediaInfo,
     MediaKind, MediaOptions, Persist, PoolSummary,

@@ -16,9 +16,11 @@ mod open;
 
 use std::fmt;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use crate::error::Result;
+use crate::mark::MarkedBy;
 use crate::status::OriginInfo;
 
 pub use faulty::{FaultOp, Faults, FaultyOrigin};
@@ -57,6 +59,18 @@ pub trait Origin: Send + Sync + fmt::Debug {
 
     /// It cannot be asked for anything now; for how long, and why.
     fn away(&self) -> Option<String> {
+        None
+    }
+
+    /// What of it bears the mark while a pool may hold what it lacks.  `None`: it is never
+    /// marked, and whoever brings such an origin knows himself what the pool is worth.
+    fn marked_by(&self) -> Option<MarkedBy<'_>> {
+        None
+    }
+
+    /// A keeper of its own, instead of what [`marked_by`](Self::marked_by) tells.
+    #[cfg(test)]
+    fn keep(&self) -> Option<Box<dyn crate::mark::Keep>> {
         None
     }
 
@@ -103,6 +117,20 @@ pub(crate) fn changed(place: &Path, id: &str, size_bytes: u64) -> Option<String>
         Place::Path(path) => file::changed(&path, id, size_bytes),
         Place::Nbd(_) => None,
     }
+}
+
+/// What an origin's mark is known by, and the file that may have it as an attribute: a look
+/// that claims nothing.
+pub(crate) fn known_by(place: &Path) -> Result<(String, Option<OwnedFd>)> {
+    match place_of(place)? {
+        Place::Path(path) => file::known_by(&path),
+        Place::Nbd(uri) => Ok((nbd::known_by(uri), None)),
+    }
+}
+
+/// So that nothing but marks keeps two users apart.
+pub(crate) fn is_on_network(place: &Path) -> bool {
+    matches!(place_of(place), Ok(Place::Nbd(_)))
 }
 
 /// The id and the path of a recorded identity.

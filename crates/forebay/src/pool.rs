@@ -25,6 +25,7 @@ use crate::defaults;
 use crate::destage::Destage;
 use crate::engine::{self, Code, Engine, Probe, ProbeState};
 use crate::error::{blocks_text, open_error, Error, Result};
+use crate::mark::{Marker, OriginMarks};
 use crate::media::{detect_id, Media, MediaInfo, MediaOptions};
 use crate::origin::{self, join_identity, place_of, split_identity, Origin, Place};
 use crate::pages::Pages;
@@ -192,10 +193,12 @@ impl Inner {
 
     /// Called when the last handle of a volume goes.
     pub(crate) fn detach(&self, index: u16) -> Result<()> {
-        let core = &self.core;
+        let (core, mut cleared) = (&self.core, Ok(()));
         if let Some(attached) = core.attached(index) {
             attached.stopping.store(true, std::sync::atomic::Ordering::Release);
             attached.origin.give_up();
+            // Nobody writes any more.
+            cleared = core.clear_mark(&attached, index, false);
         }
         // Requests in flight end, new ones are refused by us, and so the
         // round; a slot may be busy for a moment.
@@ -221,7 +224,7 @@ impl Inner {
         volumes.remove(&index);
         // Chunks were closed and may be free now.
         core.space.wake();
-        done.map_err(|e| self.core.volume_error(index, e))
+        done.map_err(|e| self.core.volume_error(index, e)).and(cleared)
     }
 }
 
@@ -362,6 +365,7 @@ impl Pool {
         if is_name(id) && !new.origin_by_name {
             return Err(origin_known_by_name(&new.name, origin.as_ref()));
         }
+        OriginMarks::at(&new.origin, None)?.refuse_marked(&new.name)?;
         self.volume_add_origin(&new.name, origin.as_ref(), new.block_size)
     }
 
@@ -427,8 +431,14 @@ impl Pool {
         core.check_writable()?;
         let _volumes = self.0.volumes();
         let index = core.find(name)?;
+        let place = core.volume_info(index)?.origin_path.map(PathBuf::from);
         let removed = core.engine.volume_remove(index, discard);
         core.space.wake();
+        if let (Ok(()), false, Some(place)) = (&removed, discard, &place) {
+            // It was clean, and a crash may have left the mark.  One that stays says so.
+            let marks = OriginMarks::at(place, None);
+            let _ = marks.and_then(|marks| marks.complete(core.uuid(), name));
+        }
         removed.map_err(|e| match core.judge(index, false) {
             // No drain would help: what it cannot write stays.
             Ok(judged) if e.0 == sys::FBY_E_VOLUME_DIRTY && judged.lost_blocks > 0 => {
@@ -488,9 +498,13 @@ impl Pool {
         if info.attached {
             return Err(core.named_error(name, Code(sys::FBY_E_VOLUME_BUSY)));
         }
+        // Another origin by order, such as a restored copy, bears what its copy does.
+        let is_other = split_identity(&origin.identity()).0 != info.identity;
+        let (state, accept) = (o.state.as_deref(), o.accept_mark || is_other);
         let identity = self.check_origin(&info, origin.as_ref(), o)?;
+        let marker = Marker::open(core, &info, origin.as_ref(), state, accept)?;
         self.0.start_destage()?;
-        let volume = Volume::attach(&self.0, index, &info, &identity, origin, o)?;
+        let volume = Volume::attach(&self.0, index, &info, &identity, origin, marker, o)?;
         volumes.insert(index, volume.downgrade());
         Ok(volume)
     }

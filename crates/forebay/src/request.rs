@@ -90,6 +90,9 @@ pub enum OriginOp {
     WriteZeroes,
     Discard,
     Flush,
+    /// The origin is to be marked, before the first write is acknowledged that it lacks:
+    /// [`Request::perform`] does it.
+    Mark,
 }
 
 /// A request of a volume.  Given up if it is dropped before its end; where it has written,
@@ -102,6 +105,8 @@ pub struct Request<'a> {
     /// Bytes.
     offset: u64,
     len: u64,
+    /// When it ends, a pool may hold what the origin lacks.
+    changes: bool,
     asked: Asked,
     /// Where not all is well.
     ill: Option<Box<Ill>>,
@@ -120,6 +125,7 @@ enum Asked {
     Nothing,
     Origin,
     Destage,
+    Mark,
 }
 
 impl<'a> Request<'a> {
@@ -215,7 +221,8 @@ impl<'a> Request<'a> {
         let (sector, nsectors) = (offset / SECTOR, len / SECTOR);
         let w = Wanted { volume: volume.index(), op, flags, sector, nsectors };
         let machine = forebay_engine::request::Request::new(w, runs, timed);
-        Request { volume, machine, payload, offset, len, asked: Asked::Nothing, ill: None }
+        let changes = op != sys::FBY_OP_READ && op != sys::FBY_OP_FLUSH;
+        Request { volume, machine, payload, offset, len, changes, asked: Asked::Nothing, ill: None }
     }
 
     /// Once, first.
@@ -228,6 +235,14 @@ impl<'a> Request<'a> {
     /// The result of what it wanted; of a wait `Ok`, or an error where nothing is to be
     /// waited for any more.
     pub fn resume(&mut self, result: io::Result<()>) -> Step {
+        if self.asked == Asked::Mark {
+            return Step::Done(result.map_err(|source| Error::Marking {
+                name: self.volume.name().into(),
+                origin: self.volume.origin().info().name,
+                what: "set",
+                source,
+            }));
+        }
         let errno = result.as_ref().err().map_or(0, errno_of);
         let failed = result.err().filter(|_| self.asked == Asked::Origin);
         let failure = failed.map(|e| (self.doing(), self.origin_io(), e));
@@ -251,9 +266,24 @@ impl<'a> Request<'a> {
     #[inline(always)]
     fn step(&mut self, next: i32) -> Step {
         match next {
-            sys::FBY_NEXT_DONE => Step::Done(Ok(())),
+            sys::FBY_NEXT_DONE => self.done(),
             other => self.other_step(other),
         }
+    }
+
+    /// What it wrote may be acknowledged if the origin is marked.
+    #[inline(always)]
+    fn done(&mut self) -> Step {
+        match !self.changes || self.volume.marker().is_on() {
+            true => Step::Done(Ok(())),
+            false => self.marking(),
+        }
+    }
+
+    #[cold]
+    fn marking(&mut self) -> Step {
+        self.asked = Asked::Mark;
+        Step::Origin(OriginIo { op: OriginOp::Mark, offset: 0, len: 0 })
     }
 
     #[inline(never)]
@@ -261,7 +291,7 @@ impl<'a> Request<'a> {
         const BUSY: Duration = Duration::from_micros(50);
         loop {
             match next {
-                sys::FBY_NEXT_DONE => return Step::Done(Ok(())),
+                sys::FBY_NEXT_DONE => return self.done(),
                 sys::FBY_NEXT_ORIGIN => {
                     self.asked = Asked::Origin;
                     return Step::Origin(self.origin_io());
@@ -398,6 +428,7 @@ impl<'a> Request<'a> {
             OriginOp::WriteZeroes => origin.write_zeroes(io.offset, io.len),
             OriginOp::Discard => origin.discard(io.offset, io.len),
             OriginOp::Flush => origin.flush(),
+            OriginOp::Mark => self.volume.marker().mark(&self.volume.core().engine),
             OriginOp::Read => latency.time(Phase::OriginRead, || match self.place(io) {
                 Some(place) => origin.read_at(place, io.offset),
                 None => {

@@ -17,6 +17,7 @@ use crate::destage::{Attached, Workers};
 use crate::engine::{self, Code, Wait};
 use crate::error::{Error, Result};
 use crate::latency::{sampled, Phase, Phases};
+use crate::mark::Marker;
 use crate::origin::Origin;
 use crate::pool;
 use crate::request::Request;
@@ -75,6 +76,10 @@ impl Inner {
 
     pub(crate) fn origin(&self) -> &dyn Origin {
         self.attached.origin.as_ref()
+    }
+
+    pub(crate) fn marker(&self) -> &Marker {
+        &self.attached.marker
     }
 
     pub(crate) fn index(&self) -> u16 {
@@ -156,11 +161,12 @@ impl Volume {
         info: &VolumeInfo,
         identity: &str,
         origin: Box<dyn Origin>,
+        marker: Marker,
         o: &AttachOptions,
     ) -> Result<Volume> {
         let sizes = sizes(o)?;
         let core = pool.core();
-        let attached = Arc::new(Attached::new(origin));
+        let attached = Arc::new(Attached::new(origin, marker));
         attached.policy.change(&VolumeChange {
             bypass_limit_bytes: Some(o.bypass_limit_bytes),
             when_full: Some(o.when_full),

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use forebay::{defaults, Holes};
 
+use super::origin::State;
 use super::{Json, Tuning};
 
 /// Makes a volume of a pool a block device of its own, without NBD; needs the
@@ -37,6 +38,12 @@ pub struct AttachDevice {
     /// Print what would be asked of the module, and do nothing
     #[arg(long)]
     pub dry_run: bool,
+    /// Attach though the mark of the origin is missing, cannot be read, or was set on
+    /// another host
+    #[arg(long)]
+    pub accept_mark: bool,
+    #[command(flatten)]
+    pub state: State,
     #[command(flatten)]
     pub device: DeviceOptions,
     /// Of the pool: those of whoever attaches its first volume count
@@ -94,6 +101,8 @@ pub struct DetachDevice {
     /// First write everything cached to the origin
     #[arg(long)]
     pub flush: bool,
+    #[command(flatten)]
+    pub state: State,
     #[command(flatten)]
     pub json: Json,
 }

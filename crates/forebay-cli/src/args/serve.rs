@@ -10,6 +10,7 @@ use forebay::{
     WhenAway, WhenFull,
 };
 
+use super::origin::State;
 use super::{Json, MediaArgs};
 use crate::units;
 
@@ -83,6 +84,13 @@ pub struct Attach {
     /// the name is enough
     #[arg(long)]
     pub origin_by_name: bool,
+    /// Attach though the mark of an origin is missing, cannot be read, or was set on
+    /// another host; if another pool has had the origin since, what is cached would
+    /// destroy what that wrote
+    #[arg(long)]
+    pub accept_mark: bool,
+    #[command(flatten)]
+    pub state: State,
     /// What to do about entries that recovery found lost: fail, the volume is not
     /// attached; isolate, blocks that can be named answer with an I/O error; accept,
     /// those that cannot be named may show older data
@@ -212,6 +220,8 @@ impl Attach {
             origin: (moved.find(|(name, _)| name == volume)).map(|(_, path)| path.clone()),
             accept_changed_origin: self.accept_changed_origin,
             origin_by_name: self.origin_by_name,
+            accept_mark: self.accept_mark,
+            state: self.state.state.clone(),
             holes: self.holes,
             away: Away { when: self.when_away, limit: self.away_limit },
             ..Default::default()

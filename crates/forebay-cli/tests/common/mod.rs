@@ -71,6 +71,7 @@ impl Bench {
             .args(words)
             .current_dir(&self.0)
             .env("FOREBAY_RUNTIME_DIR", self.path("run"))
+            .env("FOREBAY_STATE_DIR", self.path("state"))
             .env_remove("XDG_RUNTIME_DIR")
             .stdin(Stdio::null());
         command
@@ -131,6 +132,7 @@ pub fn as_a_user(b: &Bench, before: &str, words: &[&str]) -> Command {
     let mut limited = Command::new("bash");
     limited.args(["-c", &format!("{before} exec /proc/self/fd/0 \"$@\""), "bash"]);
     limited.args(command.get_args()).current_dir(b.directory());
+    limited.env("FOREBAY_STATE_DIR", b.path("state"));
     limited.env("FOREBAY_RUNTIME_DIR", b.path("run")).env_remove("XDG_RUNTIME_DIR");
     limited.stdin(fs::File::open(command.get_program()).unwrap());
     of_a_user(b, &mut limited);

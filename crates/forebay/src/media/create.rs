@@ -151,7 +151,14 @@ pub fn create(path: &Path, o: &CreateOptions) -> Result<PoolSummary> {
     match rustix::fs::lstat(path) {
         Err(Errno::NOENT) => create_file(path, &o),
         Err(e) => Err(Error::system(path, "looking at it", e.into())),
-        Ok(_) => format_existing(path, &o),
+        Ok(_) => {
+            if let Some(superblock) =
+                inspect(path).ok().filter(|_| o.force).and_then(|i| i.superblock)
+            {
+                crate::mark::waits_for(path, &superblock)?;
+            }
+            format_existing(path, &o)
+        }
     }
 }
 

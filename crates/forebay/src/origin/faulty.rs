@@ -10,6 +10,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::Origin;
+use crate::mark::MarkedBy;
 use crate::status::OriginInfo;
 
 /// What to fail.
@@ -146,6 +147,10 @@ impl Origin for FaultyOrigin {
 
     fn changed(&self) -> Option<String> {
         self.inner.changed()
+    }
+
+    fn marked_by(&self) -> Option<MarkedBy<'_>> {
+        self.inner.marked_by()
     }
 
     fn info(&self) -> OriginInfo {

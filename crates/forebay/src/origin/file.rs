@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use super::{check_range, identity, ioctl, join_identity, loops, split_identity, Origin};
 use crate::engine::Memory;
 use crate::error::{Error, Result};
+use crate::mark::MarkedBy;
 use crate::media::{lock_holder, lock_soon};
 use crate::status::OriginInfo;
 
@@ -212,6 +213,11 @@ impl Origin for FileOrigin {
         self.identity.clone()
     }
 
+    fn marked_by(&self) -> Option<MarkedBy<'_>> {
+        let name = split_identity(&self.identity).0.into();
+        Some(MarkedBy { name, file: (!self.block_device).then(|| self.fd.as_fd()) })
+    }
+
     fn changed(&self) -> Option<String> {
         let size = match rustix::fs::seek(&self.fd, rustix::fs::SeekFrom::End(0)) {
             Ok(size) => size,
@@ -393,6 +399,29 @@ pub(super) fn changed(path: &Path, id: &str, size_bytes: u64) -> Option<String> 
             Some(format!("has {size} bytes, the volume {size_bytes}: it has grown"))
         }
         std::cmp::Ordering::Equal => None,
+    }
+}
+
+/// Its id, and the file if it is one: a look that claims nothing.
+pub(super) fn known_by(path: &Path) -> Result<(String, Option<OwnedFd>)> {
+    let system = |doing| move |e: Errno| Error::system(path, doing, e.into());
+    let st = rustix::fs::stat(path).map_err(system("looking at it"))?;
+    let kind = FileType::from_raw_mode(st.st_mode);
+    if ![FileType::RegularFile, FileType::BlockDevice].contains(&kind) {
+        return Err(unsuitable(path, kind));
+    }
+    let flags = access(true) | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(system("opening it"))?;
+    let st = rustix::fs::fstat(&fd).map_err(system("looking at it"))?;
+    match FileType::from_raw_mode(st.st_mode) {
+        FileType::BlockDevice => {
+            let (major, minor) = (rustix::fs::major(st.st_rdev), rustix::fs::minor(st.st_rdev));
+            Ok((identity::of_block(fd.as_fd(), major, minor), None))
+        }
+        _ => {
+            let id = identity::of_file(&fd).map_err(|e| Error::system(path, "looking at it", e))?;
+            Ok((id, Some(fd)))
+        }
     }
 }
 

@@ -36,6 +36,7 @@ use super::{check_range, join_identity, Origin};
 use crate::attach::Away;
 use crate::destage::Kick;
 use crate::error::{Error, Result};
+use crate::mark::MarkedBy;
 use crate::status::OriginInfo;
 
 /// Connections where the server allows several.
@@ -352,6 +353,21 @@ impl Shared {
     }
 }
 
+fn id_of(uri: &str) -> String {
+    let crc = |seed| forebay_engine::sys::crc32c(seed, uri.as_bytes());
+    format!("nbd:{:08x}{:08x}", crc(0), crc(1))
+}
+
+/// The id of its URI without a password.
+pub(super) fn known_by(uri: &str) -> String {
+    let (scheme, rest) = uri.split_once("://").unwrap_or(("", uri));
+    let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+    let user_without =
+        |(user, host): (&str, &str)| format!("{}@{host}", user.split(':').next().unwrap_or(user));
+    let authority = authority.rsplit_once('@').map_or_else(|| authority.into(), user_without);
+    id_of(&format!("{scheme}://{authority}{path}"))
+}
+
 // --- the origin --------------------------------------------------------------
 
 impl NbdOrigin {
@@ -480,8 +496,11 @@ impl Origin for NbdOrigin {
 
     /// NBD knows no id of an export: the URI is its name.
     fn identity(&self) -> String {
-        let crc = |seed| forebay_engine::sys::crc32c(seed, self.shared().uri.as_bytes());
-        join_identity(&format!("nbd:{:08x}{:08x}", crc(0), crc(1)), &self.shared().uri)
+        join_identity(&id_of(&self.shared().uri), &self.shared().uri)
+    }
+
+    fn marked_by(&self) -> Option<MarkedBy<'_>> {
+        Some(MarkedBy { name: known_by(&self.shared().uri), file: None })
     }
 
     fn changed(&self) -> Option<String> {

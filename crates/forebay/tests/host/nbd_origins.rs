@@ -23,6 +23,11 @@ const SOON: Away = Away { when: WhenAway::Error, limit: Duration::from_millis(40
 const LATE: Away = Away { when: WhenAway::Error, limit: LIMIT };
 const NEVER: Away = Away { when: WhenAway::Wait, limit: LIMIT };
 
+/// Of marks: no directory of the system's.
+fn state() -> Option<PathBuf> {
+    Some(std::env::temp_dir().join(format!("fby-nbd-state-{}", std::process::id())))
+}
+
 /// A server and its socket; killed when it goes.
 struct Server {
     child: Child,
@@ -155,8 +160,12 @@ fn a_server_that_dies_loses_nothing() {
     let file = dir.file("disk", 16 * MIB);
     let mut server = Server::volatile(&dir, &file);
     let pool = pool_before(&server, &dir, 200);
-    let options =
-        AttachOptions { away: NEVER, round_pages: defaults::ROUND_PAGES_MIN, ..Default::default() };
+    let options = AttachOptions {
+        away: NEVER,
+        state: state(),
+        round_pages: defaults::ROUND_PAGES_MIN,
+        ..Default::default()
+    };
     let volume = pool.attach("v", &options).unwrap();
     let mut rng = Rng::new(1);
     let mut want = vec![0u8; 16 * MIB as usize];
@@ -283,7 +292,10 @@ fn giving_up_ends_what_waits() {
     let file = dir.file("disk", MIB);
     let mut server = Server::of_file(&dir, &file);
     let pool = pool_before(&server, &dir, 30);
-    let attach = || pool.attach("v", &AttachOptions { away: NEVER, ..Default::default() }).unwrap();
+    let attach = || {
+        pool.attach("v", &AttachOptions { away: NEVER, state: state(), ..Default::default() })
+            .unwrap()
+    };
     let volume = attach();
     volume.write_at(&page(7), 4096).unwrap();
     server.kill();
@@ -647,7 +659,9 @@ fn aborting_ends_what_waits_for_an_origin() {
     let file = dir.file("disk", MIB);
     let mut server = Server::of_file(&dir, &file);
     let pool = pool_before(&server, &dir, 30);
-    let volume = pool.attach("v", &AttachOptions { away: NEVER, ..Default::default() }).unwrap();
+    let volume = pool
+        .attach("v", &AttachOptions { away: NEVER, state: state(), ..Default::default() })
+        .unwrap();
     server.kill();
     let (tell, told) = std::sync::mpsc::channel();
     let reader = volume.clone();

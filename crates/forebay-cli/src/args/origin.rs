@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The arguments of `forebay origin`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::Json;
+
+/// A pool that may hold what an origin lacks has marked it.
+#[derive(Debug, Subcommand)]
+pub enum Origin {
+    /// Tell without the pool: is it complete, or what may be missing?
+    ///
+    /// Exit code 0: it bears no mark, and is complete as far as marks tell; 14: it may lack
+    /// writes; 5: its mark cannot be read, and it may lack writes.
+    Status(OriginStatus),
+    /// Give up what a pool that is gone held of it, and take the mark away
+    ///
+    /// The origin stays as it is: what was acknowledged and is in that pool alone is lost,
+    /// and file systems and databases on it are as after a disk that lost writes.  Should
+    /// the pool come back, it is not attached to the origin any more.
+    AcceptLoss(AcceptLoss),
+}
+
+/// Where marks are that are files: of devices and exports.
+#[derive(Args, Clone, Debug, Default)]
+pub struct State {
+    /// Marks of origins that cannot bear their own are in this directory; default:
+    /// $FOREBAY_STATE_DIR, or /var/lib/forebay for root
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = after!(
+    "forebay origin status /dev/sdb",
+    "forebay origin status /srv/vm.img --json | jq .complete",
+    "forebay origin status 'nbd://10.0.0.7/export'",
+    "forebay origin status /dev/sdb && mount /dev/sdb /mnt",
+))]
+pub struct OriginStatus {
+    /// A block device, file or URI, as for forebay volume add
+    pub place: PathBuf,
+    #[command(flatten)]
+    pub state: State,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = after!(
+    "forebay origin status /dev/sdb            first: what may be missing?",
+    "forebay origin accept-loss /dev/sdb       acknowledged writes are lost",
+))]
+pub struct AcceptLoss {
+    /// A block device, file or URI, which nobody uses
+    pub place: PathBuf,
+    #[command(flatten)]
+    pub state: State,
+    #[command(flatten)]
+    pub json: Json,
+}

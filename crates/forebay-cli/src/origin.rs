@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `forebay origin`: what the mark on an origin says, and giving up what it stands for.
+
+use forebay::{OriginMarks, OriginState, OriginStatus};
+use serde_json::json;
+
+use crate::args::origin::{AcceptLoss, Origin, OriginStatus as Asked};
+use crate::{out, units};
+
+pub fn run(a: &Origin) -> anyhow::Result<u8> {
+    match a {
+        Origin::Status(a) => status(a),
+        Origin::AcceptLoss(a) => accept_loss(a),
+    }
+}
+
+fn status(a: &Asked) -> anyhow::Result<u8> {
+    let status = OriginMarks::at(&a.place, a.state.state.as_deref())?.status()?;
+    match a.json.json {
+        true => out::json(&status)?,
+        false => tell(&status)?,
+    }
+    Ok(status.exit_code())
+}
+
+/// What may be missing, in words.
+fn missing(status: &OriginStatus) -> String {
+    let Some(mark) = &status.mark else {
+        let why = status.damage.as_deref().unwrap_or_default();
+        return format!("it may lack writes: its mark cannot be read ({why})");
+    };
+    format!(
+        "it may lack writes since {}, at most {}, of volume {} of pool {} (generation {}, then at {}, host {})",
+        status.since.as_deref().unwrap_or_default(),
+        units::bytes(mark.at_most_bytes),
+        mark.volume,
+        mark.pool,
+        mark.generation,
+        mark.at,
+        mark.host,
+    )
+}
+
+fn tell(status: &OriginStatus) -> anyhow::Result<()> {
+    let place = out::quoted(&status.place);
+    if status.state == OriginState::Complete {
+        return match status.on_the_origin {
+            true => out::line(format_args!("{place}: complete: it bears no mark")),
+            false => out::line(format_args!(
+                "{place}: complete as far as this host knows: there is not {}",
+                status.kept_in
+            )),
+        };
+    }
+    out::line(format_args!("{place}: {}", missing(status)))?;
+    out::line(format_args!("the mark is {}", status.kept_in))?;
+    if let Some(mark) = &status.mark {
+        let at = out::quoted(std::path::Path::new(&mark.at));
+        out::line(format_args!("with that pool: forebay drain {at}"))?;
+    }
+    out::line(format_args!("if the pool is gone: forebay origin accept-loss {place}"))?;
+    Ok(())
+}
+
+fn accept_loss(a: &AcceptLoss) -> anyhow::Result<u8> {
+    let before = OriginMarks::at(&a.place, a.state.state.as_deref())?.accept_loss()?;
+    if a.json.json {
+        out::json(&json!({ "before": before, "given_up": !before.complete }))?;
+        return Ok(0);
+    }
+    let place = out::quoted(&before.place);
+    match before.complete {
+        true => out::line(format_args!("{place}: it bears no mark; nothing is given up"))?,
+        false => {
+            out::line(format_args!("{place}: {}", missing(&before)))?;
+            out::line(
+                "that is given up: the mark is gone, and the origin counts as complete as it is",
+            )?;
+        }
+    }
+    Ok(0)
+}

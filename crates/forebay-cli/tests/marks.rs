@@ -1,0 +1,512 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Goal: an origin that lacks acknowledged writes says so without its pool, whoever asks;
+//! only the pool that holds them may have it, and every refusal names a way out that works.
+//!
+//! Method: the table of docs/origins.md, row by row, with the command, for an origin that
+//! bears its mark itself and for one whose mark is a file; then what else may become of
+//! marks: servers that are killed, exports, loop devices, hostile bytes, no room for one.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{symlink, PermissionsExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use common::{Bench, Output};
+use forebay::{AttachOptions, Pool, PoolOptions};
+
+/// Where a dirty origin, whose pool may hold block 0, is.
+struct Case {
+    b: Bench,
+    place: &'static str,
+}
+
+/// A file that has attributes, and one that has none, as far as the system has such places.
+fn cases() -> Vec<Case> {
+    let attribute = Bench::on_disk();
+    attribute.make_volume();
+    vec![Case { b: attribute, place: "origin" }]
+}
+
+impl Case {
+    fn status(&self, code: i32) -> serde_json::Value {
+        let out = self.b.run(&["origin", "status", self.place, "--json"]);
+        assert_eq!(out.code, Some(code), "{out:?}");
+        let told: serde_json::Value = serde_json::from_str(&out.stdout).unwrap();
+        assert_eq!(told["complete"], code == 0, "{told}");
+        told
+    }
+
+    fn dirty(&self, n: u8) {
+        self.b.write_to_volume(0, &[n; 4096]);
+        self.status(14);
+    }
+
+    fn refused(&self, code: i32, words: &[&str], says: &[&str]) -> Output {
+        let before = fs::read(self.b.path(self.place)).unwrap();
+        let out = self.b.run(words);
+        assert_eq!(out.code, Some(code), "{words:?}: {out:?}");
+        for text in says {
+            assert!(out.stderr.contains(text), "{words:?}: no \"{text}\": {}", out.stderr);
+        }
+        assert!(fs::read(self.b.path(self.place)).unwrap() == before, "{words:?}: it was written");
+        out
+    }
+
+    fn drained(&self, words: &[&str], n: u8) {
+        self.b.run_ok(words);
+        assert_eq!(fs::read(self.b.path(self.place)).unwrap()[..4096], [n; 4096]);
+        self.status(0);
+    }
+}
+
+#[test]
+fn a_clean_origin_is_complete_and_a_dirty_one_says_what_may_be_missing() {
+    for case in cases() {
+        case.status(0);
+        case.dirty(1);
+        let told = case.status(14);
+        let (mark, pool) = (&told["mark"], fs::canonicalize(case.b.path("pool")).unwrap());
+        let info = case.b.run_ok(&["status", "pool", "--json"]).stdout;
+        let info: serde_json::Value = serde_json::from_str(&info).unwrap();
+        assert_eq!(mark["volume"], "v");
+        assert_eq!(fs::canonicalize(mark["at"].as_str().unwrap()).unwrap(), pool);
+        assert_eq!(mark["at_most_bytes"], 1 << 20);
+        assert!(info.to_string().contains(mark["pool"].as_str().unwrap()), "{info} {mark}");
+        let text = case.b.run(&["origin", "status", case.place]).stdout;
+        for words in ["may lack writes since 20", "at most 1 MiB", "forebay drain", "accept-loss"] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+        case.drained(&["drain", "pool"], 1);
+    }
+}
+
+#[test]
+fn the_cache_is_lost() {
+    for case in cases() {
+        case.dirty(1);
+        fs::rename(case.b.path("pool"), case.b.path("gone")).unwrap();
+        case.b.run_ok(&["create", "pool", "--size", "16M"]);
+        let says = ["may lack writes", "volume v of pool", "accept-loss"];
+        case.refused(6, &["volume", "add", "pool", "v", "origin"], &says);
+        case.b.run_ok(&["origin", "accept-loss", case.place]);
+        case.status(0);
+        case.b.run_ok(&["volume", "add", "pool", "v", "origin"]);
+        case.dirty(2);
+        case.drained(&["drain", "pool"], 2);
+        // The pool comes back, with what was given up.
+        fs::rename(case.b.path("gone"), case.b.path("pool")).unwrap();
+        case.refused(6, &["drain", "pool"], &["whose mark is gone", "--accept-mark", "--discard"]);
+        case.b.run_ok(&["volume", "remove", "pool", "v", "--discard"]);
+        case.status(0);
+    }
+}
+
+#[test]
+fn an_older_copy_of_the_pool() {
+    for case in cases() {
+        fs::copy(case.b.path("pool"), case.b.path("clean")).unwrap();
+        case.dirty(1);
+        fs::copy(case.b.path("pool"), case.b.path("older")).unwrap();
+        case.dirty(2);
+        fs::copy(case.b.path("pool"), case.b.path("newest")).unwrap();
+        for copy in ["clean", "older"] {
+            fs::copy(case.b.path(copy), case.b.path("pool")).unwrap();
+            let says = ["older copy of the one that marked the origin", "accept-loss"];
+            case.refused(6, &["drain", "pool"], &says);
+            // However often it was opened since.
+            for name in ["a", "b", "c"] {
+                case.b.write(name, &[0; 4096]);
+                case.b.run_ok(&["volume", "add", "pool", name, name]);
+            }
+            case.refused(6, &["drain", "pool", "v"], &says);
+            case.status(14);
+        }
+        fs::copy(case.b.path("newest"), case.b.path("pool")).unwrap();
+        case.drained(&["drain", "pool"], 2);
+        // What it holds was drained long ago.
+        fs::copy(case.b.path("older"), case.b.path("pool")).unwrap();
+        case.refused(6, &["drain", "pool"], &["whose mark is gone"]);
+        // A copy that holds nothing loses nothing.
+        fs::copy(case.b.path("clean"), case.b.path("pool")).unwrap();
+        case.drained(&["drain", "pool"], 2);
+    }
+}
+
+#[test]
+fn another_host() {
+    for case in cases() {
+        case.dirty(1);
+        edit_mark(&case, |mark| mark["host"] = "0123456789abcdef0123456789abcdef".into());
+        case.status(14);
+        let says = ["host 0123456789abcdef0123456789abcdef", "--accept-mark"];
+        case.refused(6, &["drain", "pool"], &says);
+        case.drained(&["drain", "pool", "--accept-mark"], 1);
+    }
+}
+
+#[test]
+fn a_pool_that_an_origin_waits_for_is_not_formatted() {
+    for case in cases() {
+        case.dirty(1);
+        let before = fs::read(case.b.path("pool")).unwrap();
+        let says = ["is marked", "drain the pool first", "accept-loss"];
+        case.refused(14, &["create", "pool", "--force"], &says);
+        assert!(fs::read(case.b.path("pool")).unwrap() == before);
+        case.drained(&["drain", "pool"], 1);
+        case.b.run_ok(&["create", "pool", "--force"]);
+    }
+}
+
+#[test]
+fn an_origin_that_moved_keeps_its_mark_and_a_copy_says_what_it_is_a_copy_of() {
+    for case in cases() {
+        case.dirty(1);
+        fs::rename(case.b.path("origin"), case.b.path("moved")).unwrap();
+        let out = case.b.run(&["origin", "status", "moved"]);
+        assert_eq!(out.code, Some(14), "{out:?}");
+        case.b.run_ok(&["drain", "pool", "--origin", "v=moved"]);
+        assert_eq!(case.b.run(&["origin", "status", "moved"]).code, Some(0));
+        assert_eq!(fs::read(case.b.path("moved")).unwrap()[..4096], [1; 4096]);
+    }
+}
+
+#[test]
+fn the_mark_is_lost_or_damaged() {
+    for case in cases() {
+        case.dirty(1);
+        set_mark(&case, b"forebay-mark 1 00000000\n{}\n");
+        let told = case.status(5);
+        assert_eq!(told["state"], "mark-damaged");
+        let says = ["cannot be read (its checksum is wrong)", "--accept-mark", "accept-loss"];
+        case.refused(6, &["drain", "pool"], &says);
+        remove_mark(&case);
+        case.refused(6, &["drain", "pool"], &["whose mark is gone", "--accept-mark"]);
+        case.drained(&["drain", "pool", "--accept-mark"], 1);
+        // Of what another has left there.
+        set_mark(&case, &[0xff; 1500]);
+        case.status(5);
+        case.refused(6, &["drain", "pool"], &["cannot be read"]);
+        let out = case.b.run_ok(&["origin", "accept-loss", case.place, "--json"]);
+        assert!(out.stdout.contains("\"given_up\": true"), "{out:?}");
+        case.status(0);
+    }
+}
+
+// --- the attribute, from outside ---------------------------------------------------
+
+fn get_mark(case: &Case) -> Vec<u8> {
+    let file = fs::File::open(case.b.path(case.place)).unwrap();
+    let mut bytes = vec![0; 4096];
+    let n = rustix::fs::fgetxattr(&file, "user.forebay", &mut bytes[..]).unwrap();
+    bytes[..n].to_vec()
+}
+
+fn set_mark(case: &Case, bytes: &[u8]) {
+    let file = fs::File::open(case.b.path(case.place)).unwrap();
+    rustix::fs::fsetxattr(&file, "user.forebay", bytes, rustix::fs::XattrFlags::empty()).unwrap();
+}
+
+fn remove_mark(case: &Case) {
+    let file = fs::File::open(case.b.path(case.place)).unwrap();
+    rustix::fs::fremovexattr(&file, "user.forebay").unwrap();
+}
+
+fn with_checksum(json: &str) -> Vec<u8> {
+    let mut crc = !0u32;
+    for byte in json.bytes() {
+        crc ^= u32::from(byte);
+        for _ in 0..8 {
+            crc = if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 };
+        }
+    }
+    format!("forebay-mark 1 {:08x}\n{json}\n", !crc).into_bytes()
+}
+
+fn edit_mark(case: &Case, edit: impl FnOnce(&mut serde_json::Value)) {
+    let mark = String::from_utf8(get_mark(case)).unwrap();
+    let json = mark.lines().nth(1).unwrap();
+    assert_eq!(with_checksum(json), mark.as_bytes(), "as docs/origins.md has it");
+    let mut value = serde_json::from_str(json).unwrap();
+    edit(&mut value);
+    set_mark(case, &with_checksum(&value.to_string()));
+}
+
+// --- servers ---------------------------------------------------------------------------
+
+struct Served {
+    child: Child,
+    uri: String,
+}
+
+impl Served {
+    fn start(b: &Bench, words: &[&str]) -> Served {
+        let mut words = words.to_vec();
+        words.extend(["--json", "--socket", "run/nbd"]);
+        let mut child = b.command(&words).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let ready: serde_json::Value =
+            serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}"));
+        let uri = ready["volumes"][0]["uri"].as_str().unwrap().to_string();
+        Served { child, uri }
+    }
+
+    fn write(&self, n: u8) {
+        let text = format!("h.pwrite(b'\\x{n:02x}' * 4096, 0)");
+        let done = Command::new("nbdsh").args(["-u", &self.uri, "-c", &text]).status();
+        assert!(done.unwrap().success());
+    }
+
+    fn end(mut self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+fn no_nbdsh() -> bool {
+    let missing = Command::new("nbdsh").arg("--version").output().is_err();
+    if missing {
+        eprintln!("SKIPPED, NOTHING WAS TESTED: nbdsh is not installed");
+    }
+    missing
+}
+
+/// One marking in each period from clean to clean.
+#[test]
+fn a_server_marks_before_it_answers_and_a_drain_beside_it_takes_it_away() {
+    if no_nbdsh() {
+        return;
+    }
+    for case in cases() {
+        let served = Served::start(&case.b, &["serve", "pool"]);
+        case.status(0);
+        served.write(1);
+        let first = get_mark(&case);
+        served.write(2);
+        assert_eq!(get_mark(&case), first, "one marking");
+        case.refused(4, &["origin", "accept-loss", case.place], &["in use"]);
+        case.drained(&["drain", "pool"], 2);
+        served.write(3);
+        case.status(14);
+        assert_ne!(get_mark(&case), first, "of another period");
+        served.end(rustix::process::Signal::KILL);
+        case.status(14);
+        let served = Served::start(&case.b, &["serve", "pool"]);
+        case.status(14);
+        served.end(rustix::process::Signal::TERM);
+        case.status(14);
+        case.drained(&["drain", "pool"], 3);
+    }
+}
+
+#[test]
+fn modes_that_keep_nothing_in_the_pool_mark_nothing() {
+    if no_nbdsh() {
+        return;
+    }
+    for mode in ["--write-through", "--cleaner"] {
+        for case in cases() {
+            let served = Served::start(&case.b, &["serve", "pool", mode]);
+            served.write(1);
+            case.status(0);
+            served.end(rustix::process::Signal::KILL);
+            case.status(0);
+        }
+        for case in cases() {
+            // What is cached is marked, until it is drained.
+            case.dirty(1);
+            let served = Served::start(&case.b, &["serve", "pool", mode]);
+            served.write(2);
+            case.drained(&["drain", "pool"], 2);
+            served.write(3);
+            case.status(0);
+            served.end(rustix::process::Signal::KILL);
+            case.status(0);
+        }
+    }
+}
+
+/// Reads set none, and heed one.
+#[test]
+fn a_pool_that_is_only_read_marks_nothing() {
+    for case in cases() {
+        let options = PoolOptions { read_only: true, ..Default::default() };
+        let look = || {
+            let pool = Pool::open(&case.b.path("pool"), &options).unwrap();
+            pool.attach("v", &AttachOptions::default()).map(|v| v.detach().unwrap())
+        };
+        look().unwrap();
+        case.status(0);
+        fs::copy(case.b.path("pool"), case.b.path("older")).unwrap();
+        case.dirty(1);
+        let mark = get_mark(&case);
+        look().unwrap();
+        assert_eq!(get_mark(&case), mark);
+        fs::copy(case.b.path("older"), case.b.path("pool")).unwrap();
+        assert_eq!(look().unwrap_err().exit_code(), 6);
+    }
+}
+
+// --- marks that are files ----------------------------------------------------------------
+
+/// A file system whose files have no attributes, if this system has one at hand.
+fn without_attributes() -> Option<PathBuf> {
+    let dir = PathBuf::from("/proc/self/attr");
+    dir.is_dir().then_some(dir)
+}
+
+struct Far {
+    b: Bench,
+    child: Child,
+    uri: String,
+}
+
+impl Far {
+    fn start() -> Option<Far> {
+        let b = Bench::on_disk();
+        b.write("disk", &[0; 1 << 20]);
+        let socket = b.path("far");
+        let child = Command::new("nbdkit")
+            .args(["-f", "-U"])
+            .arg(&socket)
+            .arg("file")
+            .arg(b.path("disk"))
+            .stderr(Stdio::null())
+            .spawn()
+            .ok()?;
+        for _ in 0..200 {
+            if socket.exists() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        let uri = format!("nbd+unix:///?socket={}", socket.display());
+        b.make_pool();
+        b.run_ok(&["volume", "add", "pool", "v", &uri]);
+        Some(Far { b, child, uri })
+    }
+
+    fn status(&self) -> i32 {
+        self.b.run(&["origin", "status", &self.uri]).code.unwrap()
+    }
+}
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn an_export_is_marked_by_a_file_under_a_running_server() {
+    if no_nbdsh() {
+        return;
+    }
+    let Some(far) = Far::start() else {
+        eprintln!("SKIPPED, NOTHING WAS TESTED: nbdkit is not installed");
+        return;
+    };
+    let b = &far.b;
+    let served = Served::start(b, &["serve", "pool"]);
+    assert_eq!(far.status(), 0);
+    let text = b.run_ok(&["origin", "status", &far.uri]).stdout;
+    assert!(text.contains("as far as this host knows"), "{text}");
+    served.write(1);
+    assert_eq!(far.status(), 14);
+    // By nothing but its URI, and with a password in that or without.
+    let marks = fs::read_dir(b.path("state/marks")).unwrap();
+    let marks: Vec<_> =
+        marks.map(|e| e.unwrap()).filter(|e| e.file_type().unwrap().is_file()).collect();
+    let mark = marks.iter().find(|e| !e.file_name().to_string_lossy().starts_with('.')).unwrap();
+    assert_eq!(mark.metadata().unwrap().permissions().mode() & 0o777, 0o644);
+    let out = b.run(&["origin", "accept-loss", &far.uri]);
+    assert!(out.code == Some(4) && out.stderr.contains("attached on this host"), "{out:?}");
+    b.run_ok(&["drain", "pool"]);
+    assert_eq!(far.status(), 0);
+    served.write(2);
+    served.end(rustix::process::Signal::KILL);
+    assert_eq!(far.status(), 14);
+
+    // Neither another pool nor none.
+    b.run_ok(&["create", "other", "--size", "16M"]);
+    let out = b.run(&["volume", "add", "other", "v", &far.uri]);
+    assert!(out.code == Some(6) && out.stderr.contains("may lack writes"), "{out:?}");
+    let out = b.run(&["create", "pool", "--force"]);
+    assert_eq!(out.code, Some(14), "{out:?}");
+
+    // What is there in place of the mark is not followed, nor believed.
+    let path = mark.path();
+    let kept = fs::read(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    symlink(b.path("disk"), &path).unwrap();
+    let out = b.run(&["origin", "status", &far.uri]);
+    assert!(out.code == Some(5) && out.stdout.contains("symbolic link"), "{out:?}");
+    assert_eq!(b.run(&["drain", "pool"]).code, Some(6));
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, &kept).unwrap();
+    let others = fs::Permissions::from_mode(0o777);
+    fs::set_permissions(b.path("state/marks"), others).unwrap();
+    let out = b.run(&["drain", "pool"]);
+    assert!(out.code == Some(9) && out.stderr.contains("others can write to it"), "{out:?}");
+    fs::set_permissions(b.path("state/marks"), fs::Permissions::from_mode(0o755)).unwrap();
+    b.run_ok(&["drain", "pool"]);
+    assert_eq!(far.status(), 0);
+    assert_eq!(fs::read(b.path("disk")).unwrap()[..4096], [2; 4096]);
+}
+
+/// Nothing is acknowledged that could not be marked.
+#[test]
+fn without_room_for_a_mark_it_is_not_attached() {
+    let Some(far) = Far::start() else { return };
+    let b = &far.b;
+    b.write("state-file", b"x");
+    let out = b.run(&["drain", "pool", "--state", "state-file"]);
+    assert!(out.code != Some(0) && out.stderr.contains("cannot be looked for"), "{out:?}");
+    let out = b.run(&["drain", "pool", "--state", "/proc/forebay"]);
+    assert!(out.code != Some(0) && out.stderr.contains("--state"), "{out:?}");
+    let _ = without_attributes();
+}
+
+/// A loop device is its file's, and the file its.
+#[test]
+fn a_loop_device_and_its_file_are_one_origin() {
+    let b = Bench::on_disk();
+    b.make_pool();
+    b.write("disk", &[0; 1 << 20]);
+    let out = Command::new("losetup").args(["-f", "--show"]).arg(b.path("disk")).output();
+    let device = match out {
+        Ok(out) if out.status.success() => {
+            String::from_utf8(out.stdout).unwrap().trim().to_string()
+        }
+        _ => {
+            eprintln!("SKIPPED, NOTHING WAS TESTED: no loop device is to be had");
+            return;
+        }
+    };
+    let detach = || drop(Command::new("losetup").args(["-d", &device]).status());
+    let tried = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        b.run_ok(&["volume", "add", "pool", "v", &device]);
+        let state = AttachOptions { state: Some(b.path("state")), ..Default::default() };
+        let pool = Pool::open(&b.path("pool"), &PoolOptions::default()).unwrap();
+        let volume = pool.attach("v", &state).unwrap();
+        volume.write_at(&[5; 4096], 0).unwrap();
+        volume.detach().unwrap();
+        pool.close().unwrap();
+        for place in [device.as_str(), "disk"] {
+            let out = b.run(&["origin", "status", place]);
+            assert_eq!(out.code, Some(14), "{place}: {out:?}");
+        }
+        b.run_ok(&["create", "other", "--size", "16M"]);
+        b.run_ok(&["drain", "pool"]);
+        for place in [device.as_str(), "disk"] {
+            assert_eq!(b.run(&["origin", "status", place]).code, Some(0), "{place}");
+        }
+    }));
+    detach();
+    tried.unwrap();
+}

@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The mark on an origin while a pool may hold what it lacks: without the pool it tells
+//! that writes may be missing, whose, since when, and how much at most.
+//!
+//! The order, which [`Marker`] keeps; `marks` is the number in the volume's record
+//! ([`sys::FBY_MARK_BEGIN`] and so on):
+//!
+//! | step | a crash after it leaves |
+//! |---|---|
+//! | a write is in the pool | an entry that nobody was told of; no mark; `marks` even, so the pool may have the origin |
+//! | `marks` counted, even | the same; copies of the pool from before are older now |
+//! | the mark is durable | origin marked, and this pool may have it |
+//! | `marks` odd | the same; should the mark go without this pool, it notices |
+//! | the write is acknowledged | the same |
+//! | all is on the origin, flushed, and the watermark durable | the same: a mark that says too much |
+//! | `marks` even | the same |
+//! | the mark is taken away, durably | a complete origin |
+//!
+//! So a write pays one load of a flag.  Who takes the mark away clears that flag first, and
+//! looks after a barrier on all CPUs whether anything is in the pool: either it sees the
+//! write, or the writer sees the flag.
+
+mod content;
+mod keep;
+mod place;
+#[cfg(test)]
+mod planted;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{compiler_fence, AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+use forebay_engine::policy::{judge_mark, MarkVerdict};
+use forebay_engine::sys;
+use rustix::thread::{membarrier, MembarrierCommand};
+
+use crate::core::Core;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::origin::Origin;
+use crate::status::{Uuid, VolumeInfo};
+
+pub use content::Mark;
+pub(crate) use content::{host, now};
+pub use keep::state_dir;
+pub(crate) use keep::{Found, Keep};
+pub(crate) use place::waits_for;
+pub use place::{Attaching, OriginMarks, OriginState, OriginStatus};
+
+#[cfg(test)]
+use planted::{planted, Bug};
+
+/// Without tests nothing is planted.
+#[cfg(not(test))]
+macro_rules! bug {
+    ($name:ident) => {
+        false
+    };
+}
+#[cfg(test)]
+macro_rules! bug {
+    ($name:ident) => {
+        planted(Bug::$name)
+    };
+}
+pub(crate) use bug;
+
+/// What of an origin bears a mark.
+#[derive(Debug)]
+pub struct MarkedBy<'a> {
+    /// What it is known by, also after a restart: the name of the file that has the mark,
+    /// where the origin itself cannot bear it.
+    pub name: String,
+    /// A regular file, which has an attribute.
+    pub file: Option<std::os::fd::BorrowedFd<'a>>,
+}
+
+/// An origin as whoever attaches it knows it.
+#[derive(Clone, Debug)]
+pub(crate) struct Claim {
+    pub pool: Uuid,
+    pub volume: String,
+    /// The number in the volume's record.
+    pub marks: u32,
+    /// The pool holds what the origin lacks.
+    pub holds: bool,
+    pub host: String,
+    /// Though the mark is missing, unreadable or another host's.
+    pub accept: bool,
+}
+
+/// Why a pool may not have an origin, and the way out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub cause: String,
+    pub way_out: String,
+}
+
+/// May this pool have the origin, at this place?
+pub(crate) fn judge(found: &Found, claim: &Claim, place: &str) -> Result<(), Refusal> {
+    let refuse = |cause: String, way_out: String| Err(Refusal { cause, way_out });
+    let give_up = format!("forebay origin accept-loss {place} gives up what that pool holds");
+    let least = match found {
+        Found::Nothing => None,
+        Found::Damaged(_) if claim.accept || bug!(DamagedIsNothing) => return Ok(()),
+        Found::Damaged(why) => {
+            return refuse(
+                format!(
+                "it bears a mark that cannot be read ({why}), so it may lack what some pool holds"
+            ),
+                format!("if this pool holds it, say so (--accept-mark); {give_up}"),
+            )
+        }
+        Found::Marked(mark) => {
+            let same = mark.pool == claim.pool && mark.volume == claim.volume;
+            if !same && !bug!(OtherPoolTaken) {
+                return refuse(
+                    format!("{mark}, and this is volume {} of pool {}", claim.volume, claim.pool),
+                    format!(
+                        "attach it with that pool, and drain it; if the pool is gone: {give_up}"
+                    ),
+                );
+            }
+            if mark.host != claim.host && !claim.accept && !bug!(OtherHostTaken) {
+                return refuse(
+                    format!("{mark}, and this is host {}", claim.host),
+                    "detach it there; if that host does not use it any more, and this is the pool as it was there, say so (--accept-mark)".into(),
+                );
+            }
+            Some(mark.least)
+        }
+    };
+    match judge_mark(claim.marks, claim.holds, least) {
+        MarkVerdict::Newer if !bug!(OlderCopyTaken) => {
+            let mark = match found {
+                Found::Marked(mark) => mark.to_string(),
+                _ => String::new(),
+            };
+            refuse(
+                format!("{mark}, and {}", MarkVerdict::Newer.cause()),
+                format!("attach it with the pool as it was last; if that is gone: {give_up}"),
+            )
+        }
+        MarkVerdict::Missing if !claim.accept && !bug!(MissingTaken) => refuse(
+            MarkVerdict::Missing.cause().into(),
+            "it was given up, or is another host's, and the origin may have been written since: if not, say so (--accept-mark); else give up what the pool holds (forebay volume remove --discard)".into(),
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// The mark of an attached volume's origin.
+#[derive(Debug)]
+pub(crate) struct Marker {
+    /// It is marked, or need not be: a write has nothing to do for it.
+    on: AtomicBool,
+    /// None: it is never marked.
+    keep: Option<Box<dyn Keep>>,
+    mark: Mark,
+    index: u16,
+    /// One marks, or takes away.
+    turn: Mutex<()>,
+}
+
+impl Marker {
+    /// Of an origin that is not marked, or not by us.
+    pub(crate) fn none() -> Marker {
+        Marker {
+            on: AtomicBool::new(true),
+            keep: None,
+            mark: Mark::default(),
+            index: 0,
+            turn: Mutex::default(),
+        }
+    }
+
+    /// Looks at the origin that is about to be attached, and marks it if it is marked
+    /// already or the pool holds what it lacks.
+    pub(crate) fn open(
+        core: &Core,
+        info: &VolumeInfo,
+        origin: &dyn Origin,
+        state: Option<&Path>,
+        accept: bool,
+    ) -> Result<Marker> {
+        #[cfg(test)]
+        if let Some(keep) = origin.keep() {
+            return Marker::open_in(core, info, &origin.info().name, keep, accept);
+        }
+        let Some(by) = origin.marked_by() else { return Ok(Marker::none()) };
+        let state = state.map_or_else(state_dir, PathBuf::from);
+        let keep = keep::Kept::open(&by, &state, core.read_only)
+            .map_err(|e| cannot(info, &origin.info().name, "looked for", e))?;
+        Marker::open_in(core, info, &origin.info().name, Box::new(keep), accept)
+    }
+
+    pub(crate) fn open_in(
+        core: &Core,
+        info: &VolumeInfo,
+        place: &str,
+        keep: Box<dyn Keep>,
+        accept: bool,
+    ) -> Result<Marker> {
+        let fails = |doing, e| cannot(info, place, doing, e);
+        let found = keep.find().map_err(|e| fails("looked for", e))?;
+        let raw = core.engine.volume_info(info.index);
+        let raw = raw.map_err(|e| core.named_error(&info.name, e))?;
+        let claim = Claim {
+            pool: core.uuid(),
+            volume: info.name.clone(),
+            marks: raw.marks,
+            holds: !is_empty(&raw),
+            host: host(),
+            accept,
+        };
+        judge(&found, &claim, place).map_err(|Refusal { cause, way_out }| Error::WrongOrigin {
+            name: info.name.clone(),
+            origin: place.into(),
+            cause,
+            way_out,
+        })?;
+        if core.read_only {
+            return Ok(Marker::none());
+        }
+        let sb = core.engine.info().sb;
+        let marker = Marker {
+            on: AtomicBool::new(false),
+            mark: Mark {
+                pool: claim.pool,
+                volume: claim.volume,
+                generation: sb.generation,
+                least: 0,
+                since: 0,
+                at_most_bytes: info
+                    .size_bytes
+                    .min(u64::from(sb.nchunks) * u64::from(sb.chunk_size)),
+                host: claim.host,
+                at: content::short(&core.path().display().to_string()),
+                origin: keep.name(),
+            },
+            keep: Some(keep),
+            index: info.index,
+            turn: Mutex::default(),
+        };
+        if claim.holds || found != Found::Nothing {
+            // What it says of the time is true of what was not drained then, too.
+            let since = match &found {
+                Found::Marked(mark) => mark.since,
+                _ => now(),
+            };
+            marker.set(&core.engine, since).map_err(|e| fails("set", e))?;
+        }
+        Ok(marker)
+    }
+
+    fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Behind the commit of a write: may it be acknowledged?  Else [`mark`](Self::mark).
+    #[inline(always)]
+    pub(crate) fn is_on(&self) -> bool {
+        compiler_fence(Ordering::SeqCst);
+        self.on.load(Ordering::Acquire)
+    }
+
+    /// Durable when it returns, unless the origin has everything by now.
+    #[cold]
+    pub(crate) fn mark(&self, engine: &Engine) -> io::Result<()> {
+        let _turn = self.turn();
+        if self.on.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        // Written through the cache and past it, as write-through does.
+        let info = engine.volume_info(self.index).map_err(|e| io::Error::other(e.message()))?;
+        match is_empty(&info) {
+            true => Ok(()),
+            false => self.set(engine, now()),
+        }
+    }
+
+    fn set(&self, engine: &Engine, since: u64) -> io::Result<()> {
+        let Some(keep) = &self.keep else { return Ok(()) };
+        let count = |step| {
+            let counted = engine.volume_mark(self.index, step);
+            counted.map_err(|e| io::Error::other(e.message()))
+        };
+        let least = match bug!(NotCounted) {
+            true => 0,
+            false => count(sys::FBY_MARK_BEGIN)?,
+        };
+        if !bug!(NeverSet) {
+            keep.put(&Mark { least, since, ..self.mark.clone() })?;
+        }
+        if !bug!(NotSynced) {
+            keep.sync()?;
+        }
+        if !bug!(SetNotCounted) {
+            count(sys::FBY_MARK_SET)?;
+        }
+        self.on.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Takes the mark away if the origin has everything.  `live`: others may write.
+    pub(crate) fn clear(&self, engine: &Engine, live: bool) -> io::Result<()> {
+        let Some(keep) = &self.keep else { return Ok(()) };
+        let _turn = self.turn();
+        if !self.on.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let fail = |e: crate::engine::Code| io::Error::other(e.message());
+        // What takes time, first: the flag is a cost to those who write.
+        if !is_empty(&engine.volume_info(self.index).map_err(fail)?) && !bug!(ClearedTooEarly) {
+            return Ok(());
+        }
+        if !bug!(FlagStays) {
+            self.on.store(false, Ordering::SeqCst);
+        }
+        let seen = !live || barrier();
+        let info = engine.volume_info(self.index);
+        let empty = info.as_ref().is_ok_and(is_empty) || bug!(ClearedTooEarly);
+        if !seen || !empty {
+            self.on.store(true, Ordering::Release);
+            return info.map(drop).map_err(fail);
+        }
+        engine.volume_mark(self.index, sys::FBY_MARK_CLEARED).map_err(fail)?;
+        keep.take_away()?;
+        keep.sync()
+    }
+}
+
+/// All CPUs that run us have done what was before, and have seen it.
+fn barrier() -> bool {
+    membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
+        && membarrier(MembarrierCommand::PrivateExpedited).is_ok()
+}
+
+/// Nothing in the pool that the origin lacks, or that it would if it were not lost.
+fn is_empty(info: &sys::fby_volume_info) -> bool {
+    info.pages == 0 && info.holes == 0 && info.holes_unknown == 0
+}
+
+fn cannot(info: &VolumeInfo, place: &str, what: &'static str, source: io::Error) -> Error {
+    Error::Marking { name: info.name.clone(), origin: place.into(), what, source }
+}

@@ -1,0 +1,407 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where marks are: the attribute user.forebay of a file; for what has none, a file of the
+//! origin's name in a directory of this host.
+//!
+//! `user.`, since whoever may write a file may mark it, root or not, and since cp, tar and
+//! rsync can be told to take it along; `trusted.` needs CAP_SYS_ADMIN for both.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, XattrFlags, CWD};
+use rustix::io::Errno;
+
+use super::content::{Mark, MOST_BYTES};
+use super::MarkedBy;
+
+const ATTRIBUTE: &str = "user.forebay";
+const SYSTEM: &str = "/var/lib/forebay";
+const MARKS: &str = "marks";
+/// Longest name of a file of a mark.
+const NAME_MOST: usize = 200;
+
+/// What an origin bears.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    Nothing,
+    Marked(Box<Mark>),
+    /// Something that is no mark, and why.
+    Damaged(String),
+}
+
+impl Found {
+    pub(crate) fn of(bytes: &[u8]) -> Found {
+        match Mark::from_bytes(bytes) {
+            Ok(mark) => Found::Marked(Box::new(mark)),
+            Err(why) => Found::Damaged(why),
+        }
+    }
+}
+
+/// What keeps the mark of one origin.
+pub trait Keep: Send + Sync + fmt::Debug {
+    /// What the origin is known by.
+    fn name(&self) -> String;
+    fn find(&self) -> io::Result<Found>;
+    /// In place of one that is there, whole or not at all; durable after sync.
+    fn put(&self, mark: &Mark) -> io::Result<()>;
+    /// Durable after sync.
+    fn take_away(&self) -> io::Result<()>;
+    fn sync(&self) -> io::Result<()>;
+}
+
+/// Where files of marks are: `$FOREBAY_STATE_DIR`, else /var/lib/forebay for root, and for
+/// others `$XDG_STATE_HOME/forebay` or ~/.local/state/forebay.
+pub fn state_dir() -> PathBuf {
+    let set = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    if let Some(dir) = set("FOREBAY_STATE_DIR") {
+        return dir;
+    }
+    if rustix::process::geteuid().is_root() {
+        return SYSTEM.into();
+    }
+    let home = || set("HOME").map(|home| home.join(".local/state"));
+    set("XDG_STATE_HOME").or_else(home).map_or_else(|| SYSTEM.into(), |dir| dir.join("forebay"))
+}
+
+/// An attribute, and a file in a directory.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    name: String,
+    file: Option<OwnedFd>,
+    /// Marks are put into the first.
+    dirs: Vec<PathBuf>,
+    /// Held for as long as the origin is in use, where nothing else keeps two users apart.
+    _lock: Option<OwnedFd>,
+    /// The attribute was changed since the last sync, the directory was.
+    unsynced: [AtomicBool; 2],
+}
+
+impl Kept {
+    /// For as long as the origin is used.
+    pub(crate) fn open(by: &MarkedBy<'_>, state: &Path, read_only: bool) -> io::Result<Kept> {
+        let mut kept = Kept::look(by, state)?;
+        if by.name.starts_with("nbd:") && !read_only {
+            make_dir(&kept.dirs[0])?;
+            kept._lock = Some(kept.lock()?);
+        }
+        if by.file.is_none() && !read_only {
+            make_dir(&kept.dirs[0])?;
+        }
+        Ok(kept)
+    }
+
+    /// For a look.
+    pub(crate) fn look(by: &MarkedBy<'_>, state: &Path) -> io::Result<Kept> {
+        let file = by.file.map(|fd| fd.try_clone_to_owned()).transpose()?;
+        let mut dirs = vec![state.join(MARKS)];
+        if state != Path::new(SYSTEM) {
+            dirs.push(Path::new(SYSTEM).join(MARKS));
+        }
+        let name = by.name.clone();
+        Ok(Kept { name, file, dirs, _lock: None, unsynced: Default::default() })
+    }
+
+    /// Exclusive; busy while somebody else has it.
+    pub(crate) fn lock(&self) -> io::Result<OwnedFd> {
+        let dir = open_dir(&self.dirs[0])?.ok_or(Errno::NOENT)?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let name = format!(".{}.lock", file_name(&self.name));
+        let lock = rustix::fs::openat(&dir, name, flags, Mode::from_raw_mode(0o600))?;
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => Err(Errno::BUSY.into()),
+            done => Ok(done.map(|()| lock)?),
+        }
+    }
+
+    /// In words.
+    pub(crate) fn place(&self) -> String {
+        let path = || format!("the file {}", self.dirs[0].join(file_name(&self.name)).display());
+        match &self.file {
+            Some(file) if attribute(file).is_ok() => format!("its attribute {ATTRIBUTE}"),
+            _ => path(),
+        }
+    }
+
+    fn in_dirs(&self) -> io::Result<Found> {
+        let name = file_name(&self.name);
+        for dir in &self.dirs {
+            let found = match open_dir(dir)? {
+                Some(dir) => read_in(&dir, &name)?,
+                None => Found::Nothing,
+            };
+            match found {
+                Found::Nothing => {}
+                Found::Marked(mark) if mark.origin != self.name => {
+                    return Ok(Found::Damaged(format!("it is that of {}", mark.origin)))
+                }
+                found => return Ok(found),
+            }
+        }
+        Ok(Found::Nothing)
+    }
+
+    /// Of what is a part of this origin, or has it as a part.
+    fn beside(&self) -> io::Result<Found> {
+        for dir in &self.dirs {
+            for mark in marks_in(dir)? {
+                if overlap(&self.name, &mark.origin) {
+                    return Ok(Found::Marked(Box::new(mark)));
+                }
+            }
+        }
+        Ok(Found::Nothing)
+    }
+
+    fn put_file(&self, bytes: &[u8]) -> io::Result<()> {
+        make_dir(&self.dirs[0])?;
+        let dir = open_dir(&self.dirs[0])?.ok_or(Errno::NOENT)?;
+        let name = file_name(&self.name);
+        let new = format!(".{name}.new");
+        match rustix::fs::unlinkat(&dir, &new, AtFlags::empty()) {
+            Err(Errno::NOENT) => {}
+            done => done?,
+        }
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&dir, &new, flags, Mode::from_raw_mode(0o644))?;
+        let mut file = std::fs::File::from(file);
+        io::Write::write_all(&mut file, bytes)?;
+        file.sync_all()?;
+        rustix::fs::renameat(&dir, &new, &dir, &name)?;
+        self.unsynced[1].store(true, Ordering::Release);
+        Ok(())
+    }
+}
+
+impl Keep for Kept {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn find(&self) -> io::Result<Found> {
+        if let Some(file) = &self.file {
+            match attribute(file) {
+                Ok(None) | Err(Errno::OPNOTSUPP) => {}
+                Ok(Some(bytes)) => return Ok(Found::of(&bytes)),
+                Err(Errno::RANGE) => return Ok(Found::Damaged("it is too long".into())),
+                Err(e) => return Err(e.into()),
+            }
+        }
+        match self.in_dirs()? {
+            Found::Nothing => self.beside(),
+            found => Ok(found),
+        }
+    }
+
+    fn put(&self, mark: &Mark) -> io::Result<()> {
+        let bytes = mark.to_bytes();
+        if let Some(file) = &self.file {
+            match rustix::fs::fsetxattr(file, ATTRIBUTE, &bytes, XattrFlags::empty()) {
+                Err(Errno::OPNOTSUPP) => {}
+                Err(e) => return Err(e.into()),
+                Ok(()) => {
+                    self.unsynced[0].store(true, Ordering::Release);
+                    return Ok(());
+                }
+            }
+        }
+        self.put_file(&bytes)
+    }
+
+    fn take_away(&self) -> io::Result<()> {
+        if let Some(file) = &self.file {
+            match rustix::fs::fremovexattr(file, ATTRIBUTE) {
+                Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
+                done => {
+                    done?;
+                    self.unsynced[0].store(true, Ordering::Release);
+                }
+            }
+        }
+        for dir in &self.dirs {
+            let Some(dir) = open_dir(dir)? else { continue };
+            match rustix::fs::unlinkat(&dir, file_name(&self.name), AtFlags::empty()) {
+                Err(Errno::NOENT) => {}
+                done => {
+                    done?;
+                    rustix::fs::fsync(&dir)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        if self.unsynced[0].swap(false, Ordering::AcqRel) {
+            // All of the inode: an attribute is none of what fdatasync is for.
+            let synced = self.file.as_ref().map_or(Ok(()), rustix::fs::fsync);
+            synced.inspect_err(|_| self.unsynced[0].store(true, Ordering::Release))?;
+        }
+        if self.unsynced[1].swap(false, Ordering::AcqRel) {
+            let dir = open_dir(&self.dirs[0])?.ok_or(Errno::NOENT)?;
+            rustix::fs::fsync(&dir)
+                .inspect_err(|_| self.unsynced[1].store(true, Ordering::Release))?;
+        }
+        Ok(())
+    }
+}
+
+/// None: it bears none.
+fn attribute(file: &OwnedFd) -> Result<Option<Vec<u8>>, Errno> {
+    let mut bytes = vec![0; MOST_BYTES + 1];
+    match rustix::fs::fgetxattr(file, ATTRIBUTE, &mut bytes[..]) {
+        Err(Errno::NODATA) => Ok(None),
+        read => {
+            bytes.truncate(read?);
+            Ok(Some(bytes))
+        }
+    }
+}
+
+/// None: there is none.  One that others can write to could say anything.
+fn open_dir(path: &Path) -> io::Result<Option<OwnedFd>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let dir = match rustix::fs::open(path, flags, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(None),
+        dir => dir.map_err(|e| named(path, e.into()))?,
+    };
+    let st = rustix::fs::fstat(&dir)?;
+    let own = st.st_uid == 0 || st.st_uid == rustix::process::geteuid().as_raw();
+    match own && st.st_mode & 0o022 == 0 {
+        true => Ok(Some(dir)),
+        false => {
+            let what = format!("{}: others can write to it: chmod 755, chown", path.display());
+            Err(io::Error::new(io::ErrorKind::PermissionDenied, what))
+        }
+    }
+}
+
+fn named(path: &Path, e: io::Error) -> io::Error {
+    io::Error::new(e.kind(), format!("{}: {e}", path.display()))
+}
+
+/// With what is above it, each durable in the one above.
+fn make_dir(path: &Path) -> io::Result<()> {
+    if path.as_os_str().is_empty() || rustix::fs::stat(path).is_ok() {
+        return Ok(());
+    }
+    let parent = path.parent().unwrap_or(Path::new("/"));
+    make_dir(parent)?;
+    match rustix::fs::mkdirat(CWD, path, Mode::from_raw_mode(0o755)) {
+        Err(Errno::EXIST) => {}
+        done => done.map_err(|e| named(path, e.into()))?,
+    }
+    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    std::fs::File::open(parent).and_then(|dir| dir.sync_all()).map_err(|e| named(parent, e))
+}
+
+fn read_in(dir: &OwnedFd, name: &str) -> io::Result<Found> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = match rustix::fs::openat(dir, name, flags, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(Found::Nothing),
+        Err(Errno::LOOP) => return Ok(Found::Damaged("it is a symbolic link".into())),
+        Err(Errno::NXIO) => return Ok(Found::Damaged("it is no file".into())),
+        file => file?,
+    };
+    let st = rustix::fs::fstat(&file)?;
+    if FileType::from_raw_mode(st.st_mode) != FileType::RegularFile {
+        return Ok(Found::Damaged("it is no file".into()));
+    }
+    let mut bytes = Vec::new();
+    let mut file = io::Read::take(std::fs::File::from(file), MOST_BYTES as u64 + 1);
+    io::Read::read_to_end(&mut file, &mut bytes)?;
+    Ok(Found::of(&bytes))
+}
+
+/// Those that can be read, of all origins.
+pub(crate) fn marks_in(dir: &Path) -> io::Result<Vec<Mark>> {
+    let Some(open) = open_dir(dir)? else { return Ok(Vec::new()) };
+    let mut marks = Vec::new();
+    for entry in rustix::fs::Dir::read_from(open.as_fd())? {
+        let entry = entry?;
+        let Ok(name) = entry.file_name().to_str() else { continue };
+        if name.starts_with('.') {
+            continue;
+        }
+        if let Found::Marked(mark) = read_in(&open, name)? {
+            marks.push(*mark);
+        }
+    }
+    Ok(marks)
+}
+
+/// The directories that marks are looked for in.
+pub(crate) fn dirs(state: &Path) -> Vec<PathBuf> {
+    vec![state.join(MARKS), Path::new(SYSTEM).join(MARKS)]
+}
+
+/// The name of a file, of any text.
+fn file_name(id: &str) -> String {
+    let mut name = String::new();
+    for b in id.bytes() {
+        match b {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b':' => name.push(b.into()),
+            b'.' if !name.is_empty() => name.push('.'),
+            _ => name += &format!("%{b:02X}"),
+        }
+    }
+    if name.len() > NAME_MOST {
+        let crc = forebay_engine::sys::crc32c(0, name.as_bytes());
+        name.truncate(NAME_MOST);
+        name += &format!("%{crc:08X}");
+    }
+    name
+}
+
+/// One is a partition of the other, or a loop device of the file.
+fn overlap(a: &str, b: &str) -> bool {
+    let file = |id: &str| {
+        let id = id.split("-part").next().unwrap_or(id);
+        let id = id.strip_prefix("loop:").unwrap_or(id);
+        id.split('+').next().unwrap_or(id).to_string()
+    };
+    let part = |id: &str| id.rsplit_once("-part").is_some_and(|(_, n)| n.parse::<u32>().is_ok());
+    let whole = |id: &str| !part(id) && !id.contains('+');
+    a != b && file(a) == file(b) && (whole(a) || whole(b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_files_are_safe_and_differ() {
+        for (id, name) in [
+            ("wwid:naa.5000", "wwid:naa.5000"),
+            ("../etc/passwd", "%2E./etc/passwd".replace('/', "%2F").as_str()),
+            ("dm:LVM-a b", "dm:LVM-a%20b"),
+            (".x", "%2Ex"),
+        ] {
+            assert_eq!(file_name(id), name);
+        }
+        let long = |c: &str| file_name(&format!("{}{c}", "x".repeat(400)));
+        assert!(long("a") != long("b") && long("a").len() < 255);
+    }
+
+    #[test]
+    fn parts_of_one_disk_overlap_and_others_do_not() {
+        for (a, b, same) in [
+            ("wwid:1", "wwid:1-part2", true),
+            ("wwid:1-part1", "wwid:1-part2", false),
+            ("wwid:1", "wwid:1", false),
+            ("wwid:1", "wwid:12", false),
+            ("file:7-a.b", "loop:file:7-a.b", true),
+            ("file:7-a.b", "loop:file:7-a.b+512", true),
+            ("loop:file:7-a.b+512", "loop:file:7-a.b+1024", false),
+            ("file:7-a.b", "loop:file:8-a.b", false),
+            ("file:7-a.b", "loop:file:7-a.b-part1", true),
+        ] {
+            assert_eq!(overlap(a, b), same, "{a} {b}");
+            assert_eq!(overlap(b, a), same, "{b} {a}");
+        }
+    }
+}

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Marks without the pool: what an origin's says, giving up what it stands for, and those
+//! that the command sets for the kernel module.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::content::{host, now, short, utc};
+use super::keep::{self, Kept};
+use super::{judge, Claim, Found, Keep, Mark, MarkedBy, Refusal};
+use crate::dump::SuperblockDump;
+use crate::error::{Error, Result};
+use crate::origin;
+use crate::pool::{Pool, PoolOptions};
+use crate::status::Uuid;
+
+/// What an origin's mark says of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OriginState {
+    /// It bears none.
+    Complete,
+    MayLackWrites,
+    /// It bears something that is no mark: it may lack writes.
+    MarkDamaged,
+}
+
+/// The same, with all that is known.
+#[derive(Clone, Debug, Serialize)]
+pub struct OriginStatus {
+    #[serde(serialize_with = "crate::media::path_as_text")]
+    pub place: PathBuf,
+    pub state: OriginState,
+    pub complete: bool,
+    /// Where its mark is, or would be.
+    pub kept_in: String,
+    /// It is on the origin itself, and not on this host alone.
+    pub on_the_origin: bool,
+    pub since: Option<String>,
+    pub mark: Option<Mark>,
+    /// What is wrong with the mark.
+    pub damage: Option<String>,
+}
+
+impl OriginStatus {
+    /// One of [`EXIT_CODES`](crate::EXIT_CODES).
+    pub fn exit_code(&self) -> u8 {
+        match self.state {
+            OriginState::Complete => 0,
+            OriginState::MayLackWrites => 14,
+            OriginState::MarkDamaged => 5,
+        }
+    }
+}
+
+/// The mark of what is at a place, of an origin that need not be attached.
+#[derive(Debug)]
+pub struct OriginMarks {
+    place: PathBuf,
+    kept: Kept,
+    /// It has no attributes, or is a device or an export.
+    named: bool,
+}
+
+impl OriginMarks {
+    /// A path or URI; marks that are files are in `state`, else in [`state_dir`](super::state_dir).
+    pub fn at(place: &Path, state: Option<&Path>) -> Result<OriginMarks> {
+        let state = state.map_or_else(super::state_dir, PathBuf::from);
+        let (name, file) = origin::known_by(place)?;
+        let by = MarkedBy { name, file: file.as_ref().map(|f| f.as_fd()) };
+        let kept = Kept::look(&by, &state).map_err(|e| failed(place, "looked for", e))?;
+        let named = !kept.place().contains("attribute");
+        Ok(OriginMarks { place: place.into(), kept, named })
+    }
+
+    fn fails(&self, what: &'static str) -> impl Fn(io::Error) -> Error + '_ {
+        move |e| failed(&self.place, what, e)
+    }
+
+    fn find(&self) -> Result<Found> {
+        self.kept.find().map_err(self.fails("looked for"))
+    }
+
+    /// What it says, without the pool.
+    pub fn status(&self) -> Result<OriginStatus> {
+        let (state, mark, damage) = match self.find()? {
+            Found::Nothing => (OriginState::Complete, None, None),
+            Found::Marked(mark) => (OriginState::MayLackWrites, Some(*mark), None),
+            Found::Damaged(why) => (OriginState::MarkDamaged, None, Some(why)),
+        };
+        Ok(OriginStatus {
+            place: self.place.clone(),
+            state,
+            complete: state == OriginState::Complete,
+            kept_in: self.kept.place(),
+            on_the_origin: !self.named,
+            since: mark.as_ref().map(|mark| utc(mark.since)),
+            mark,
+            damage,
+        })
+    }
+
+    /// Takes the mark away, by order: what it stands for is given up.  Durable when it
+    /// returns what was there.  Refused while the origin is in use.
+    pub fn accept_loss(&self) -> Result<OriginStatus> {
+        let before = self.status()?;
+        if before.complete {
+            return Ok(before);
+        }
+        let _claim = match origin::is_on_network(&self.place) {
+            true => Claimed::Mark(self.kept.lock().map_err(|e| in_use(&self.place, e))?),
+            false => Claimed::Origin(origin::open(&self.place, false, Default::default())?),
+        };
+        self.take_away()?;
+        Ok(before)
+    }
+
+    fn take_away(&self) -> Result<()> {
+        let gone = self.kept.take_away().and_then(|()| self.kept.sync());
+        gone.map_err(self.fails("taken away"))?;
+        match self.find()? {
+            Found::Nothing => Ok(()),
+            // Of a part of the disk, or of the whole.
+            Found::Marked(mark) => Err(self.fails("taken away")(io::Error::other(format!(
+                "{} bears a mark of its own, and is a part of it, or has it as a part: {mark}",
+                mark.origin
+            )))),
+            Found::Damaged(why) => Err(self.fails("taken away")(io::Error::other(why))),
+        }
+    }
+
+    /// The origin has all that this volume held.
+    pub fn complete(&self, pool: Uuid, volume: &str) -> Result<()> {
+        match self.find()? {
+            Found::Marked(mark) if mark.pool == pool && mark.volume == volume => self.take_away(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refused if it is marked at all: no pool but the one that marked it may have it.
+    pub(crate) fn refuse_marked(&self, volume: &str) -> Result<()> {
+        let claim = Claim {
+            pool: Uuid([0; 16]),
+            volume: volume.into(),
+            marks: 0,
+            holds: false,
+            host: host(),
+            accept: false,
+        };
+        match self.find()? {
+            Found::Marked(mark) => Err(self.refused(
+                volume,
+                Refusal {
+                    cause: mark.to_string(),
+                    way_out: format!(
+                        "attach it with that pool, and drain it; if the pool is gone: forebay origin accept-loss {} gives up what that pool holds",
+                        self.place.display()
+                    ),
+                },
+            )),
+            found => judge(&found, &claim, &self.place.display().to_string())
+                .map_err(|refusal| self.refused(volume, refusal)),
+        }
+    }
+
+    fn refused(&self, volume: &str, Refusal { cause, way_out }: Refusal) -> Error {
+        let origin = self.place.display().to_string();
+        Error::WrongOrigin { name: volume.into(), origin, cause, way_out }
+    }
+
+    /// Before the module attaches it to a volume: judges the mark as far as that can be
+    /// told without the volume's record, which the module does, and sets one if there is
+    /// none.
+    pub fn attaching(
+        self,
+        pool: &SuperblockDump,
+        at: &Path,
+        volume: &str,
+        accept: bool,
+    ) -> Result<Attaching> {
+        let found = self.find()?;
+        let least = match &found {
+            Found::Marked(mark) => Some(mark.least),
+            // The module does not look for what may be missing.
+            _ if accept => Some(0),
+            _ => None,
+        };
+        let claim = Claim {
+            pool: pool.uuid,
+            volume: volume.into(),
+            // Right, whatever it says.
+            marks: least.unwrap_or(0),
+            holds: false,
+            host: host(),
+            accept,
+        };
+        judge(&found, &claim, &self.place.display().to_string())
+            .map_err(|refusal| self.refused(volume, refusal))?;
+        let since = match &found {
+            Found::Marked(mark) => mark.since,
+            _ => now(),
+        };
+        let mark = Mark {
+            pool: pool.uuid,
+            volume: volume.into(),
+            generation: pool.generation,
+            least: least.unwrap_or(0),
+            since,
+            at_most_bytes: pool.media_size_bytes,
+            host: claim.host,
+            at: short(&at.display().to_string()),
+            origin: self.kept.name(),
+        };
+        let is_new = !matches!(found, Found::Marked(_));
+        let attaching = Attaching { marks: self, mark, is_new, least };
+        if is_new {
+            attaching.put()?;
+        }
+        Ok(attaching)
+    }
+}
+
+#[derive(Debug)]
+#[allow(dead_code)] // held, not looked at
+enum Claimed {
+    Mark(OwnedFd),
+    Origin(Box<dyn origin::Origin>),
+}
+
+fn in_use(place: &Path, e: io::Error) -> Error {
+    match e.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
+        Some(rustix::io::Errno::BUSY) => Error::Busy {
+            path: place.into(),
+            holder: None,
+            way_out: "it is attached on this host: stop that first".into(),
+        },
+        _ => failed(place, "locked", e),
+    }
+}
+
+fn failed(place: &Path, what: &'static str, source: io::Error) -> Error {
+    Error::Mark { origin: place.display().to_string(), what, source }
+}
+
+/// An origin that the module is about to attach, or has.
+#[derive(Debug)]
+pub struct Attaching {
+    marks: OriginMarks,
+    mark: Mark,
+    is_new: bool,
+    least: Option<u32>,
+}
+
+impl Attaching {
+    fn put(&self) -> Result<()> {
+        let put = self.marks.kept.put(&self.mark).and_then(|()| self.marks.kept.sync());
+        put.map_err(self.marks.fails("set"))
+    }
+
+    /// For the module: what the mark says, or that it was set just now.
+    pub fn expected(&self) -> String {
+        self.least.map_or_else(|| "new".into(), |least| least.to_string())
+    }
+
+    /// It was not attached.
+    pub fn failed(self) -> Result<()> {
+        match self.is_new {
+            true => self.marks.take_away(),
+            false => Ok(()),
+        }
+    }
+
+    /// It was; the record has this number of marks now.  A copy of the pool from before is
+    /// an older one from now on.
+    pub fn attached(mut self, marks: u32) -> Result<()> {
+        self.mark.least = marks & !1;
+        self.put()
+    }
+}
+
+/// Refuses to format a pool that an origin waits for, as far as that can be found out: of
+/// the origins that the pool names, and of those with marks on this host.
+pub(crate) fn waits_for(pool: &Path, superblock: &SuperblockDump) -> Result<()> {
+    let mut waiting = Vec::new();
+    for dir in keep::dirs(&super::state_dir()) {
+        let marks = keep::marks_in(&dir).map_err(|e| failed(&dir, "looked for", e))?;
+        waiting.extend(
+            marks.into_iter().filter(|m| m.pool == superblock.uuid).map(|m| (m.origin.clone(), m)),
+        );
+    }
+    let options = PoolOptions { read_only: true, ..Default::default() };
+    let volumes = Pool::open(pool, &options).map(|pool| pool.volumes()).unwrap_or_default();
+    for place in volumes.into_iter().filter_map(|v| v.origin_path) {
+        // What is not there bears nothing that could be seen.
+        let found = OriginMarks::at(Path::new(&place), None).and_then(|marks| marks.find());
+        match found {
+            Ok(Found::Marked(mark)) if mark.pool == superblock.uuid => waiting.push((place, *mark)),
+            _ => {}
+        }
+    }
+    match waiting.into_iter().next() {
+        None => Ok(()),
+        Some((place, mark)) => {
+            Err(Error::Awaited { pool: pool.into(), place, mark: mark.to_string() })
+        }
+    }
+}

@@ -1,0 +1,559 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Goal: an origin that lacks what was acknowledged is marked, whenever the machine dies;
+//! the pool that holds it may always have the origin, and no other one may.
+//!
+//! Method: an origin and a keeper of marks with volatile caches; at each step of a marking,
+//! of taking a mark away, of destage, and behind each acknowledged write, what is durable
+//! is kept, with the pool.  Each of these states is judged without the pool, attached again
+//! and drained; then older pools, empty ones and other hosts try to have it.  Beside it,
+//! writers against drains.  Each mistake of planted.rs has to be found by one of these.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::content::utc;
+use super::planted::{plant, ALL};
+use super::*;
+use crate::media::{create, CreateOptions};
+use crate::origin::check_range;
+use crate::pool::{Pool, PoolOptions};
+use crate::status::OriginInfo;
+use crate::volume::Volume;
+use crate::{AttachOptions, DrainProgress};
+
+const BLOCKS: usize = 12;
+const BLOCK: usize = 4096;
+
+/// The tests plant mistakes: one at a time.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// What is durable at a moment.
+#[derive(Clone)]
+struct Moment {
+    what: &'static str,
+    pool: Vec<u8>,
+    origin: Vec<u8>,
+    mark: Option<Vec<u8>>,
+    /// By block, the number of the last write that was acknowledged.
+    acked: HashMap<usize, u8>,
+    /// Marks begun, and the one that is durable.
+    period: u32,
+    mark_period: u32,
+}
+
+impl Moment {
+    fn lacks(&self) -> bool {
+        self.acked.iter().any(|(&block, &n)| self.origin[block * BLOCK] != n)
+    }
+
+    fn found(&self) -> Found {
+        self.mark.as_ref().map_or(Found::Nothing, |bytes| Found::of(bytes))
+    }
+}
+
+#[derive(Default)]
+struct State {
+    pool: PathBuf,
+    /// Volatile and durable.
+    origin: [Vec<u8>; 2],
+    mark: [Option<Vec<u8>>; 2],
+    acked: HashMap<usize, u8>,
+    period: u32,
+    mark_period: [u32; 2],
+    record: bool,
+    moments: Vec<Moment>,
+}
+
+/// All that is outside of the pool; clones are the same.
+#[derive(Clone, Default)]
+struct World(Arc<Mutex<State>>);
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("World")
+    }
+}
+
+impl State {
+    fn moment(&mut self, what: &'static str) {
+        if self.record {
+            self.moments.push(Moment {
+                what,
+                pool: fs::read(&self.pool).unwrap(),
+                origin: self.origin[1].clone(),
+                mark: self.mark[1].clone(),
+                acked: self.acked.clone(),
+                period: self.period,
+                mark_period: self.mark_period[1],
+            });
+        }
+    }
+}
+
+impl Keep for World {
+    fn name(&self) -> String {
+        "test:1".into()
+    }
+
+    fn find(&self) -> io::Result<Found> {
+        Ok(locked(&self.0).mark[0].as_ref().map_or(Found::Nothing, |bytes| Found::of(bytes)))
+    }
+
+    fn put(&self, mark: &Mark) -> io::Result<()> {
+        let mut s = locked(&self.0);
+        s.period += 1;
+        s.moment("the mark is to be put");
+        s.mark[0] = Some(mark.to_bytes());
+        s.mark_period[0] = s.period;
+        s.moment("the mark is put");
+        Ok(())
+    }
+
+    fn take_away(&self) -> io::Result<()> {
+        let mut s = locked(&self.0);
+        s.moment("the mark is to go");
+        s.mark[0] = None;
+        // What goes may be gone at once.
+        s.mark[1] = None;
+        s.moment("the mark went");
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut s = locked(&self.0);
+        s.mark[1] = s.mark[0].clone();
+        s.mark_period[1] = s.mark_period[0];
+        s.moment("the mark is synced");
+        Ok(())
+    }
+}
+
+impl Origin for World {
+    fn size_bytes(&self) -> u64 {
+        (BLOCKS * BLOCK) as u64
+    }
+
+    fn logical_block(&self) -> u32 {
+        512
+    }
+
+    fn identity(&self) -> String {
+        "test:1|".into()
+    }
+
+    fn info(&self) -> OriginInfo {
+        OriginInfo { name: "the origin".into(), ..Default::default() }
+    }
+
+    fn keep(&self) -> Option<Box<dyn Keep>> {
+        Some(Box::new(self.clone()))
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        check_range(self.size_bytes(), offset, buf.len() as u64)?;
+        let at = offset as usize;
+        buf.copy_from_slice(&locked(&self.0).origin[0][at..at + buf.len()]);
+        Ok(())
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        check_range(self.size_bytes(), offset, data.len() as u64)?;
+        let (mut s, at) = (locked(&self.0), offset as usize);
+        s.origin[0][at..at + data.len()].copy_from_slice(data);
+        s.moment("the origin is written");
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        let mut s = locked(&self.0);
+        s.origin[1] = s.origin[0].clone();
+        s.moment("the origin is flushed");
+        Ok(())
+    }
+
+    fn discard(&self, _: u64, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.write_at(&vec![0; len as usize], offset)
+    }
+}
+
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new() -> Dir {
+        static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let parent = Path::new("/dev/shm");
+        let parent = if parent.is_dir() { parent.into() } else { std::env::temp_dir() };
+        let dir = parent.join(format!("fby-mark-{}-{number}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        Dir(dir)
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn open(path: &Path) -> Result<Pool> {
+    let options = PoolOptions {
+        high_watermark_percent: 100,
+        low_watermark_percent: 100,
+        io_uring: false,
+        recovery_threads: 1,
+        ..Default::default()
+    };
+    Pool::open(path, &options)
+}
+
+fn made(path: &Path, world: &World) -> Pool {
+    let options = CreateOptions {
+        size_bytes: Some(24 << 16),
+        chunk_size_bytes: 1 << 16,
+        max_volumes: 1,
+        ..Default::default()
+    };
+    create(path, &options).unwrap();
+    let pool = open(path).unwrap();
+    pool.volume_add_origin("v", world, 512).unwrap();
+    pool
+}
+
+fn attach(pool: &Pool, world: &World) -> Result<Volume> {
+    pool.attach_origin("v", Box::new(world.clone()), &AttachOptions::default())
+}
+
+fn go_on(_: &DrainProgress) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+fn new_world(dir: &Dir) -> World {
+    let world = World::default();
+    let mut s = locked(&world.0);
+    s.pool = dir.0.join("pool");
+    s.origin = [vec![0; BLOCKS * BLOCK], vec![0; BLOCKS * BLOCK]];
+    drop(s);
+    world
+}
+
+/// What is durable at a moment, as a world of its own.
+fn world_of(m: &Moment) -> World {
+    let world = World::default();
+    let mut s = locked(&world.0);
+    s.origin = [m.origin.clone(), m.origin.clone()];
+    s.mark = [m.mark.clone(), m.mark.clone()];
+    s.acked = m.acked.clone();
+    drop(s);
+    world
+}
+
+/// Writes, drains, detaches and attaches again; all moments of it.
+fn moments(dir: &Dir, seed: u64) -> Result<Vec<Moment>> {
+    let world = new_world(dir);
+    let mut pool = made(&dir.0.join("pool"), &world);
+    locked(&world.0).record = true;
+    let mut volume = attach(&pool, &world)?;
+    let (mut random, mut number) = (seed, 0u8);
+    for _ in 0..14 {
+        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        match random >> 61 {
+            0..=3 => {
+                number += 1;
+                let block = (random >> 40) as usize % BLOCKS;
+                volume.write_at(&[number; BLOCK], (block * BLOCK) as u64)?;
+                let mut s = locked(&world.0);
+                s.acked.insert(block, number);
+                s.moment("a write is acknowledged");
+            }
+            4 | 5 => drop(volume.drain(&mut go_on)?),
+            6 => {
+                volume.detach()?;
+                volume = attach(&pool, &world)?;
+            }
+            _ => {
+                volume.detach()?;
+                pool.close()?;
+                locked(&world.0).moment("closed");
+                pool = open(&dir.0.join("pool"))?;
+                volume = attach(&pool, &world)?;
+            }
+        }
+    }
+    locked(&world.0).record = false;
+    volume.detach()?;
+    pool.close()?;
+    let mut s = locked(&world.0);
+    Ok(std::mem::take(&mut s.moments))
+}
+
+type Verdict = std::result::Result<(), String>;
+
+fn wrong<T>(what: impl fmt::Display) -> std::result::Result<T, String> {
+    Err(what.to_string())
+}
+
+/// May this pool have that origin?
+fn tries(dir: &Dir, pool: &[u8], m: &Moment) -> Result<(Pool, Volume, World)> {
+    let path = dir.0.join("again");
+    fs::write(&path, pool).unwrap();
+    let world = world_of(m);
+    let pool = open(&path)?;
+    let volume = attach(&pool, &world)?;
+    Ok((pool, volume, world))
+}
+
+/// The machine died at this moment.
+fn judge_moment(dir: &Dir, m: &Moment) -> Verdict {
+    if m.lacks() && !matches!(m.found(), Found::Marked(_)) {
+        return wrong("the origin lacks writes, and bears no mark");
+    }
+    let (pool, volume, world) = match tries(dir, &m.pool, m) {
+        Ok(attached) => attached,
+        Err(e) => return wrong(format!("its own pool is refused: {e}")),
+    };
+    for (&block, &number) in &m.acked {
+        let mut got = vec![0; BLOCK];
+        volume.read_at(&mut got, (block * BLOCK) as u64).unwrap();
+        // One that was not acknowledged yet may be there.
+        if got[0] < number {
+            return wrong(format!("block {block} has {} and not {number}", got[0]));
+        }
+    }
+    volume.drain(&mut go_on).unwrap();
+    if locked(&world.0).mark[1].is_some() {
+        return wrong("drained, it is still marked");
+    }
+    volume.detach().unwrap();
+    pool.close().unwrap();
+    Ok(())
+}
+
+/// Others may not have what is marked.
+fn judge_others(dir: &Dir, before: &[Moment], m: &Moment) -> Verdict {
+    if let Found::Marked(_) = m.found() {
+        for old in before.iter().filter(|old| old.period < m.mark_period).rev().step_by(7).take(3) {
+            if tries(dir, &old.pool, m).is_ok() {
+                return wrong(format!("an older pool ({}) may have it", old.what));
+            }
+        }
+    }
+    // It held what came later to the origin by another copy, or was given up.
+    let held = |old: &&Moment| old.lacks() && old.what == "a write is acknowledged";
+    if m.found() == Found::Nothing {
+        if let Some(old) = before.iter().rfind(held) {
+            if tries(dir, &old.pool, m).is_ok() {
+                return wrong("a pool whose mark is gone may have it");
+            }
+        }
+    }
+    Ok(())
+}
+
+fn judge_strangers(dir: &Dir, m: &Moment) -> Verdict {
+    let world = world_of(m);
+    let path = dir.0.join("other");
+    let _ = fs::remove_file(&path);
+    // It has marked an origin of its own more often than this one was.
+    let own = new_world(dir);
+    let other = made(&path, &own);
+    let volume = attach(&other, &own).unwrap();
+    for number in 1..20 {
+        volume.write_at(&[number; BLOCK], 0).unwrap();
+        volume.drain(&mut go_on).unwrap();
+    }
+    volume.detach().unwrap();
+    if attach(&other, &world).is_ok() {
+        return wrong("another pool may have it");
+    }
+    other.close().unwrap();
+    let Found::Marked(mark) = m.found() else { return wrong("it is not marked") };
+    let elsewhere = Mark { host: "another".into(), ..*mark };
+    let there = Moment { mark: Some(elsewhere.to_bytes()), ..m.clone() };
+    match tries(dir, &m.pool, &there) {
+        Ok(_) => return wrong("another host may have it"),
+        Err(e) if e.exit_code() != 6 => return wrong(e),
+        Err(_) => {}
+    }
+    // Any byte of it, damaged.
+    let bytes = m.mark.clone().unwrap();
+    for at in (0..bytes.len()).step_by(11) {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 1;
+        let damaged = Moment { mark: Some(damaged), ..m.clone() };
+        if tries(dir, &m.pool, &damaged).is_ok() {
+            return wrong(format!("a damaged mark lets it have it, byte {at}"));
+        }
+    }
+    Ok(())
+}
+
+fn judge_run(seed: u64) -> std::result::Result<usize, String> {
+    let dir = Dir::new();
+    let all = moments(&dir, seed).map_err(|e| format!("seed {seed}: {e}"))?;
+    for (n, m) in all.iter().enumerate() {
+        let named = |e| format!("seed {seed}, moment {n} of {}, {}: {e}", all.len(), m.what);
+        judge_moment(&dir, m).map_err(named)?;
+        judge_others(&dir, &all[..n], m).map_err(named)?;
+    }
+    let lacking = all.iter().rev().find(|m| m.lacks() && matches!(m.found(), Found::Marked(_)));
+    lacking.map_or(Ok(()), |m| judge_strangers(&dir, m))?;
+    Ok(all.len())
+}
+
+/// Behind each write: the origin is marked, or has it.
+fn judge_race(rounds: u32) -> Verdict {
+    let dir = Dir::new();
+    let world = new_world(&dir);
+    let pool = made(&dir.0.join("pool"), &world);
+    let volume = attach(&pool, &world).unwrap();
+    let (stop, bad) = (AtomicBool::new(false), Mutex::new(None));
+    std::thread::scope(|scope| {
+        for writer in 0..2 {
+            let (volume, world, stop, bad) = (&volume, &world, &stop, &bad);
+            scope.spawn(move || {
+                let mut number = 0u8;
+                while !stop.load(Ordering::Relaxed) && locked(bad).is_none() {
+                    number = number % 250 + 1;
+                    volume.write_at(&[number; BLOCK], (writer * BLOCK) as u64).unwrap();
+                    let s = locked(&world.0);
+                    if s.mark[1].is_none() && s.origin[1][writer * BLOCK] != number {
+                        *locked(bad) = Some("acknowledged, and neither marked nor there");
+                    }
+                    drop(s);
+                    if number.is_multiple_of(8) {
+                        // So that a drain may find it empty.
+                        std::thread::sleep(std::time::Duration::from_millis(1));
+                    }
+                }
+            });
+        }
+        for _ in 0..rounds {
+            volume.drain(&mut go_on).unwrap();
+            if locked(&bad).is_some() {
+                break;
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    volume.detach().unwrap();
+    pool.close().unwrap();
+    let bad = *locked(&bad);
+    bad.map_or(Ok(()), wrong)
+}
+
+#[test]
+fn at_every_moment_the_origin_tells_what_it_lacks() {
+    let _turn = turn();
+    let moments: usize = (1..=8).map(|seed| judge_run(seed).unwrap()).sum();
+    assert!(moments > 150, "{moments} moments");
+}
+
+#[test]
+fn writers_beside_drains_are_marked() {
+    let _turn = turn();
+    judge_race(150).unwrap();
+}
+
+#[test]
+fn each_mistake_is_found() {
+    let _turn = turn();
+    for &bug in ALL {
+        let planted = plant(bug);
+        let found = (1..=8).find_map(|seed| judge_run(seed).err());
+        let found = found.or_else(|| judge_race(150).err());
+        drop(planted);
+        match found {
+            Some(how) => println!("{bug:?}: {how}"),
+            None => panic!("{bug:?} was not found"),
+        }
+    }
+}
+
+#[test]
+fn hostile_marks_are_no_marks() {
+    let _turn = turn();
+    let mark = Mark {
+        pool: Uuid([7; 16]),
+        volume: "v".into(),
+        generation: 3,
+        least: 2,
+        since: 1_795_405_200,
+        at_most_bytes: 4096,
+        host: "h".into(),
+        at: "/dev/pmem0".into(),
+        origin: "wwid:1".into(),
+    };
+    let bytes = mark.to_bytes();
+    assert_eq!(Mark::from_bytes(&bytes), Ok(mark.clone()));
+    for bit in 0..bytes.len() * 8 {
+        let mut flipped = bytes.clone();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        assert!(Mark::from_bytes(&flipped).is_err(), "bit {bit}");
+    }
+    for len in 0..bytes.len() {
+        assert!(Mark::from_bytes(&bytes[..len]).is_err(), "{len} bytes");
+    }
+    let long = "x".repeat(300);
+    for wrong in [
+        Mark { volume: "v\u{7f}".into(), ..mark.clone() },
+        Mark { volume: String::new(), ..mark.clone() },
+        Mark { least: 3, ..mark.clone() },
+        Mark { since: u64::MAX, ..mark.clone() },
+        Mark { at_most_bytes: 0, ..mark.clone() },
+        Mark { at_most_bytes: u64::MAX, ..mark.clone() },
+        Mark { host: "a\nb".into(), ..mark.clone() },
+        Mark { at: "\u{1b}[2J".into(), ..mark.clone() },
+        Mark { origin: long.clone(), ..mark.clone() },
+    ] {
+        let why = Mark::from_bytes(&wrong.to_bytes()).unwrap_err();
+        assert!(why.contains("cannot be right"), "{why}");
+    }
+    // With the right checksum, and more or less in it.
+    let json = |json: &str| {
+        let crc = forebay_engine::sys::crc32c(0, json.as_bytes());
+        format!("forebay-mark 1 {crc:08x}\n{json}\n").into_bytes()
+    };
+    let whole = serde_json::to_string(&mark).unwrap();
+    assert!(Mark::from_bytes(&json(&whole)).is_ok());
+    for other in
+        ["{}", "[]", "null", "", &whole.replace("\"v\"", "7"), &whole.replace('}', ",\"x\":1}")]
+    {
+        assert!(Mark::from_bytes(&json(other)).is_err(), "{other}");
+    }
+    let newer = Mark::from_bytes(b"forebay-mark 2 00000000\n{}\n").unwrap_err();
+    assert!(newer.contains("another version"), "{newer}");
+    assert!(Mark::from_bytes(&vec![b'x'; 1 << 20]).is_err());
+}
+
+#[test]
+fn times_are_those_of_the_calendar() {
+    for (seconds, text) in [
+        (0, "1970-01-01T00:00:00Z"),
+        (951_782_399, "2000-02-28T23:59:59Z"),
+        (951_782_400, "2000-02-29T00:00:00Z"),
+        (1_795_405_200, "2026-11-23T03:40:00Z"),
+        (4_107_542_399, "2100-02-28T23:59:59Z"),
+        (4_107_542_400, "2100-03-01T00:00:00Z"),
+    ] {
+        assert_eq!(utc(seconds), text);
+    }
+}
