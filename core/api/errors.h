@@ -54,7 +54,8 @@
 	X(LOG_GUID, 17, "another log or period has this GUID, or it is zero") \
 	X(LOG_HEADER, 22, "the log's header is not one that this log has handed out") \
 	X(LOG_ENTRY, 74, "the entry cannot be read, or is not what it was when the log was claimed") \
-	X(LOG_PERIOD, 116, "the header is older than the log's newest period")
+	X(LOG_PERIOD, 116, "the header is older than the log's newest period") \
+	X(STATIC_FULL, 28, "the pool has no room of this size left for a static volume")
 
 enum fby_error {
 	FBY_E_NONE = 0,

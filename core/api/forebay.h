@@ -71,6 +71,7 @@ struct fby_format {
 	u8 uuid[16];	/* of the new pool; random, from the host */
 	u32 chunk_size; /* bytes; a power of two, 64 KiB to 2 MiB; 0: 2 MiB */
 	u32 nvolumes;	/* 1 to 64; 0: 64 */
+	u64 static_bytes; /* of it, at its end, for shares of static volumes; multiple of 64 KiB */
 };
 
 /* Formats [0, size) of the media.  Whether that may be done is the host's to
@@ -116,7 +117,8 @@ enum fby_holes {
 struct fby_options {
 	u32 nslots;	  /* commit slots, 1 to FBY_SLOTS_MAX; 0: 4 */
 	bool read_only;	  /* nothing is written to the media */
-	bool no_checksums; /* data of new writes carries none; two fences then */
+	bool no_checksums; /* data of new writes carries none; two fences then.  Not of static volumes */
+	bool statics; /* the host knows static volumes; else a pool with room for them is refused */
 	enum fby_verify verify;
 	u32 high_watermark; /* per cent of chunks in use where destage starts; 0: FBY_HIGH_WATERMARK */
 	u32 low_watermark;  /* ... and where it stops; 0: FBY_WATERMARK_GAP less */
@@ -219,6 +221,7 @@ struct fby_volume_spec {
 	u8 uuid[16];
 	u64 origin_sectors;
 	u32 block_size; /* 512 or 4096 */
+	u64 static_bytes; /* a static volume: its share of the pool, multiple of 64 KiB; 0: it has chunks */
 };
 
 enum fby_destage_state {
@@ -256,6 +259,10 @@ struct fby_volume_info {
 	u32 bypassing;	  /* bypassed writes in flight */
 	u64 bypasses, bypassed_sectors; /* since attach */
 	bool flush_owed;  /* the next flush goes to the origin */
+	/* Of a static volume.  pages: those counted so far; lost_blocks: those found since attach. */
+	u32 slots; /* 0: it is none */
+	bool counted; /* all its pages were looked at since a crash */
+	u64 conflicts; /* writes that had to wait until another block was on the origin */
 };
 
 int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *index);

@@ -18,6 +18,7 @@
  * writer the range, begin the page that was published.
  */
 #include "cache/index.h"
+#include "cache/placed.h"
 
 #define BYPASS_BLOCKS 2048u   /* of one range: 8 MiB */
 #define DISCARD_BLOCKS 65536u /* the same of a discard, which is quick: 256 MiB */
@@ -73,6 +74,8 @@ static void range_release(struct fby_cached *v, u16 place)
 /* The first block of [block, end) that is cached or busy, or end. */
 static u64 uncached_until(struct fby_cache *p, u16 volume, u64 block, u64 end, bool *cached)
 {
+	if (fby_is_placed(p, volume))
+		return fby_placed_uncached_until(p, volume, block, end, cached);
 	for (*cached = false; block < end; block++) {
 		u64 key = fby_key(volume, block);
 		u32 b = fby_index_bucket(p, key);
@@ -92,6 +95,8 @@ static u64 cached_until(struct fby_cache *p, u16 volume, u64 block, u64 end)
 {
 	struct fby_found f;
 
+	if (fby_is_placed(p, volume))
+		return fby_placed_cached_until(p, volume, block, end);
 	for (; block < end; block++) {
 		fby_index_find(p, fby_key(volume, block), &f);
 		if (f.page == FBY_NO_PAGE)
@@ -146,6 +151,8 @@ int fby_cache_bypass_begin(struct fby_cache *p, struct fby_bypass *b, u16 volume
 {
 	int decision = fby_request_check(p, volume, sector, nsectors, 1);
 
+	if (decision == -FBY_E_VOLUME_DETACHED)
+		return fby_placed_bypass_begin(p, b, volume, sector, nsectors, least);
 	return decision == FBY_DONE ? fby_past_begin(p, b, volume, FBY_KIND_DATA, sector, nsectors, least) : decision;
 }
 

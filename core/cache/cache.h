@@ -70,6 +70,8 @@ struct fby_read_stats {
 };
 #define FBY_READ_STRIPES 16u
 
+struct fby_statics;
+
 struct fby_cache {
 	/* fixed after open */
 	struct fby_space *space;
@@ -77,6 +79,7 @@ struct fby_cache {
 	u32 *bucket;
 	u32 nbuckets;
 	struct fby_cached *volume;
+	struct fby_statics *statics; /* NULL: the pool has no room for static volumes */
 
 	u64 damaged_pages FBY_ALIGNED;
 	u32 ndamaged; /* guarded by the pool lock, as is the ring */

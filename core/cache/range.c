@@ -9,6 +9,7 @@
  * up to 64 KiB are entries either way: that is durable at once.
  */
 #include "cache/index.h"
+#include "cache/placed.h"
 
 static const u8 zero_block[FBY_PAGE];
 
@@ -52,6 +53,8 @@ int fby_cache_range(struct fby_cache *p, u16 volume, enum fby_kind kind, u64 sec
 	bool small = kind == FBY_KIND_ZERO && nsectors <= batch;
 	int rc = fby_request_check(p, volume, sector, nsectors, *done);
 
+	if (rc == -FBY_E_VOLUME_DETACHED)
+		return fby_placed_range(p, volume, kind, sector, nsectors, done, past, wake);
 	if (rc != FBY_DONE)
 		return rc;
 	while (*done < nsectors) {

@@ -9,6 +9,7 @@
  * header, fence 688 ns; copy with checksum, header, fence 573 ns.
  */
 #include "cache/index.h"
+#include "cache/placed.h"
 #include "space/slot.h"
 
 #define FBY_OLD_UNKNOWN (~0u) /* fby_wpage.old: not looked up yet */
@@ -400,22 +401,31 @@ int fby_begin(struct fby_cache *p, struct fby_write *w, u16 volume, enum fby_kin
 
 int fby_cache_write_begin(struct fby_cache *p, struct fby_write *w, u16 volume, u64 sector, u32 nsectors)
 {
-	return begin_checked(p, w, volume, sector, nsectors);
+	int decision = begin_checked(p, w, volume, sector, nsectors);
+
+	if (fby_unlikely(decision == -FBY_E_VOLUME_DETACHED))
+		return fby_placed_write_begin(p, w, volume, sector, nsectors);
+	return decision;
 }
 
 void fby_cache_write_copy(struct fby_cache *p, struct fby_write *w, const struct fby_vec *vec, u32 nvec, u64 skip)
 {
-	copy(p, w, vec, nvec, skip);
+	if (fby_unlikely(w->npages == 0)) /* of a static volume, and these are all its steps */
+		fby_placed_write_copy(p, w, vec, nvec, skip);
+	else
+		copy(p, w, vec, nvec, skip);
 }
 
 void fby_cache_write_commit(struct fby_cache *p, struct fby_write *w)
 {
-	commit(p, w, true);
+	if (fby_likely(w->npages))
+		commit(p, w, true);
 }
 
 void fby_cache_write_publish(struct fby_cache *p, struct fby_write *w)
 {
-	publish(p, w);
+	if (fby_likely(w->npages))
+		publish(p, w);
 }
 
 static int write_batches(struct fby_cache *p, u16 volume, u64 sector, u32 nsectors, const u8 *buf, u32 *done,
@@ -427,6 +437,8 @@ static int write_batches(struct fby_cache *p, u16 volume, u64 sector, u32 nsecto
 	do {
 		int decision = begin_checked(p, &w, volume, sector + *done, nsectors - *done);
 
+		if (decision == -FBY_E_VOLUME_DETACHED)
+			return fby_placed_write(p, volume, sector, nsectors, buf, done, wake);
 		if (decision != FBY_DONE)
 			return decision;
 		copy(p, &w, &vec, 1, (u64)*done * FBY_SECTOR);
@@ -484,8 +496,9 @@ int fby_cache_write(struct fby_cache *p, u16 volume, u64 sector, u32 nsectors, c
 	if (fby_unlikely(nsectors != FBY_PAGE_SECTORS || sector % FBY_PAGE_SECTORS != 0))
 		return write_batches(p, volume, sector, nsectors, buf, done, wake);
 	decision = fby_request_check(p, volume, sector, nsectors, 1);
-	if (fby_likely(decision == FBY_DONE))
-		decision = write_block(p, volume, sector / FBY_PAGE_SECTORS, buf, wake);
+	if (fby_unlikely(decision != FBY_DONE)) /* refused, or of a static volume: again, there */
+		return write_batches(p, volume, sector, nsectors, buf, done, wake);
+	decision = write_block(p, volume, sector / FBY_PAGE_SECTORS, buf, wake);
 	if (fby_likely(decision == FBY_DONE))
 		*done = nsectors;
 	return decision;

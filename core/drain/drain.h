@@ -85,6 +85,7 @@ struct fby_drained {
 struct fby_drain {
 	struct fby_space *space;
 	struct fby_cache *cache;
+	struct fby_statics *statics; /* or NULL */
 	struct fby_drained *volume;
 	u64 tick_ns, sweep_ns;
 	u32 sweep_left; /* chunks until the hand has come round */
@@ -92,7 +93,7 @@ struct fby_drain {
 	u64 retry_ns; /* when a volume whose origin failed is to be tried again */
 	u32 moved_from; /* pinned until what was moved out of it is sealed */
 	u64 moved_slots; /* those that it was moved through, by bit */
-	u32 next_volume;
+	u32 next_volume, next_placed;
 };
 
 /* One step of the volume's round: as fby_destage_step, and *io then goes to issue. */
@@ -106,6 +107,12 @@ static inline u32 fby_round_most(const struct fby_destage *d)
 {
 	return d->cap - d->cap / 4;
 }
+
+/* --- placed_round.c: static volumes ---- */
+/* One step of those whose turn it is: as fby_destage_step. */
+int fby_placed_step(struct fby_drain *p, struct fby_io *io, u64 *next_ns, u32 *wake);
+void fby_placed_tick(struct fby_drain *p); /* from time to time: what was written so far is settled */
+bool fby_placed_clean(const struct fby_drain *p, u16 volume);
 
 /* --- demand.c ---- */
 /* Has the volume an entry that max_age wants on the origin?  Pool lock held. */

@@ -5,6 +5,7 @@
  */
 #include "format/kind.h"
 #include "format/log_entry.h"
+#include "format/static_format.h"
 
 static u64 record_at(u32 volume, u32 copy)
 {
@@ -33,15 +34,29 @@ bool fby_log_record_sane(const struct fby_volume_record *record)
 	       fby_text_ends(r->name, sizeof(r->name)) && fby_log_header_sane(&h);
 }
 
+/* A volume's texts and sizes, of any kind. */
+static bool volume_sane(const struct fby_volume_record *r)
+{
+	return (r->block_size == FBY_SECTOR || r->block_size == FBY_PAGE) && r->origin_sectors > 0 &&
+	       r->origin_sectors <= 1ull << (FBY_BLOCK_BITS + 3) &&
+	       (r->origin_sectors & (r->block_size / FBY_SECTOR - 1)) == 0;
+}
+
 bool fby_volume_record_sane(const struct fby_volume_record *r)
 {
 	if ((r->flags & ~FBY_VF_ALL) || r->watermark >= FBY_NUMBER_END ||
 	    !fby_text_ends(r->name, sizeof(r->name)) || !fby_text_ends(r->identity, sizeof(r->identity)))
 		return false;
-	return r->kind == FBY_OWNER_FREE ||
-	       ((r->block_size == FBY_SECTOR || r->block_size == FBY_PAGE) && r->origin_sectors > 0 &&
-		r->origin_sectors <= 1ull << (FBY_BLOCK_BITS + 3) &&
-		(r->origin_sectors & (r->block_size / FBY_SECTOR - 1)) == 0);
+	return r->kind == FBY_OWNER_FREE || volume_sane(r);
+}
+
+bool fby_static_record_sane(const struct fby_volume_record *record)
+{
+	const struct fby_static_record *r = (const void *)record;
+
+	return r->flags == 0 && r->at % FBY_STATIC_UNIT == 0 && r->at < FBY_NUMBER_START && r->slots > 0 &&
+	       r->slots < 1u << 31 && fby_text_ends(r->name, sizeof(r->name)) &&
+	       fby_text_ends(r->identity, sizeof(r->identity)) && volume_sane(record);
 }
 
 bool fby_record_sane(u32 volume, const struct fby_volume_record *r)

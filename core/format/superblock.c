@@ -2,6 +2,7 @@
 /*
  * superblock.c - the superblock and its copy: what is valid, and which one counts.
  */
+#include "format/static_format.h"
 #include "format/store.h"
 
 u32 fby_sb_crc(const struct fby_superblock *sb)
@@ -20,7 +21,9 @@ bool fby_sb_geometry_ok(const struct fby_superblock *sb)
 	       sb->chunk_size <= FBY_CHUNK_PAGES_MAX * FBY_PAGE && sb->nvolumes >= 1 &&
 	       sb->nvolumes <= FBY_VOLUMES_MAX && sb->nchunks >= FBY_CHUNKS_MIN && sb->nchunks <= FBY_CHUNKS_MAX &&
 	       sb->data_offset == fby_round_up(FBY_VT_OFFSET + sb->nvolumes * 512u, sb->chunk_size) &&
-	       sb->media_size >= sb->data_offset + (u64)sb->nchunks * sb->chunk_size;
+	       sb->static_bytes % FBY_STATIC_UNIT == 0 && sb->static_bytes < FBY_NUMBER_START &&
+	       (sb->static_bytes == 0 || (sb->features_incompat & FBY_FEATURE_STATIC)) &&
+	       sb->media_size >= sb->data_offset + (u64)sb->nchunks * sb->chunk_size + sb->static_bytes;
 }
 
 void fby_store_start(struct fby_store *st, struct fby_media *m, const struct fby_superblock *sb)

@@ -95,7 +95,22 @@
 	X(REQUEST_JOINED_FAILS, "a request's read fails where the origin cannot read what lies between its parts") \
 	X(REQUEST_ORIGIN_ERROR_DROPS, "a request whose write past the cache failed goes on as if it had not") \
 	X(REQUEST_FLUSH_LEFT_OUT, "a request that is to be durable is acknowledged without the flush that it is owed") \
-	X(REQUEST_UNSETTLED, "a write-through is acknowledged before the origin has what went through the cache")
+	X(REQUEST_UNSETTLED, "a write-through is acknowledged before the origin has what went through the cache") \
+	X(STATIC_NO_FENCE, "a write to a static volume is acknowledged without its fence") \
+	X(STATIC_IN_PLACE, "a static volume's block is written over its newest page") \
+	X(STATIC_CONFLICT_DROPS, "where two blocks meet in a slot, the newest page of one is written over") \
+	X(STATIC_SOLE_FORGOTTEN, "a slot's line does not say that its newest page has taken the place of the other") \
+	X(STATIC_RELEASE_HALF, "with a slot's newest page goes not the older one of its block") \
+	X(STATIC_RELEASE_NEWER, "a page that was written since goes with the one that the origin has") \
+	X(STATIC_RELEASE_EARLY, "pages of a static volume go before the origin is flushed") \
+	X(STATIC_RELEASE_NO_FENCE, "a way is written again before it is durable that its page went") \
+	X(STATIC_TORN_ACCEPTED, "a page that a cut has torn counts, its data unchecked") \
+	X(STATIC_WINDOW_FORGOTTEN, "what a cut has torn is taken for damaged: its eras are not remembered") \
+	X(STATIC_SETTLED_EARLY, "an era counts as settled in which writes still begin") \
+	X(STATIC_STAMP_IGNORED, "an old tag is taken for that of the newest page") \
+	X(STATIC_MERGE_LOSES, "a partial write to a static volume forgets the sectors cached before") \
+	X(STATIC_READ_UNVERIFIED, "pages of a static volume are delivered whose checksum fails") \
+	X(STATIC_PAST_CACHED, "a write goes past a static volume's page of its block")
 
 enum fby_planted_id {
 	FBY_BUG_NONE = 0,

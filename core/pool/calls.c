@@ -102,11 +102,16 @@ void fby_origin_foreground(struct fby_pool *p, u16 volume, bool begin)
 int fby_destage_step(struct fby_pool *p, u64 now_ns, struct fby_io *io, u64 *next_ns, u32 *wake)
 {
 	u64 tick_ns = p->drain.tick_ns;
-	int decision = fby_drain_step(&p->drain, now_ns, io, next_ns, wake);
+	int decision = fby_drain_step(&p->drain, now_ns, io, next_ns, wake), placed;
 
-	if (p->drain.tick_ns != tick_ns)
+	if (p->drain.tick_ns != tick_ns) {
 		fby_logs_tick(&p->logs, wake);
-	return decision;
+		fby_placed_tick(&p->drain);
+	}
+	if (decision == FBY_ORIGIN || !p->drain.statics || p->space.opt.read_only || !p->space.usable)
+		return decision;
+	placed = fby_placed_step(&p->drain, io, next_ns, wake);
+	return placed == FBY_DONE ? decision : placed;
 }
 
 void fby_destage_complete(struct fby_pool *p, u32 id, int error)

@@ -16,6 +16,7 @@
  *		being written past the cache is cached
  */
 #include "cache/index.h"
+#include "cache/placed.h"
 #include "format/kind.h"
 #include "pool/parts.h"
 
@@ -352,6 +353,17 @@ static bool check_chunk(struct check *k, u32 c)
 	return (ch->state != FBY_CS_OPEN && linked == 0) || check_epoch(k, c);
 }
 
+/* --- static volumes ------------------------------------------------------------------------ */
+
+static bool check_static(struct check *k, u16 volume)
+{
+	struct fby_violation v;
+
+	if (!fby_is_placed(&k->p->cache, volume) || fby_pool_static_check(k->p, volume, &v))
+		return true;
+	return violated(k, v.what, v.a, v.x, v.b, v.y);
+}
+
 /* --- volumes ------------------------------------------------------------------------------ */
 
 static bool check_record(struct check *k, u16 volume)
@@ -431,7 +443,8 @@ int fby_check(struct fby_pool *p, bool quiet, char *text, u32 text_bytes)
 		for (u32 c = 0; c < p->space.store.sb.nchunks && !k.failed; c++)
 			check_chunk(&k, c);
 		for (u32 v = 0; v < p->space.store.sb.nvolumes && !k.failed; v++)
-			check_volume(&k, (u16)v);
+			if (check_volume(&k, (u16)v))
+				check_static(&k, (u16)v);
 	}
 	return k.failed ? -FBY_E_INVARIANT : FBY_DONE;
 }

@@ -3,6 +3,7 @@
  * format_pool.c - an empty pool.
  */
 #include "api/forebay.h"
+#include "format/static_format.h"
 #include "format/store.h"
 
 static void format_volumes(struct fby_media *m, u32 seed, u32 nvolumes)
@@ -54,9 +55,13 @@ int fby_format(struct fby_media *m, const struct fby_format *f)
 		return -FBY_E_GEOMETRY;
 	sb.media_size = fby_media_size(m);
 	sb.data_offset = fby_round_up(FBY_VT_OFFSET + sb.nvolumes * 512u, sb.chunk_size);
-	if (sb.media_size < sb.data_offset + (u64)FBY_CHUNKS_MIN * sb.chunk_size)
+	sb.static_bytes = f->static_bytes;
+	sb.features_incompat = sb.static_bytes ? FBY_FEATURE_STATIC : 0;
+	if (sb.static_bytes % FBY_STATIC_UNIT || sb.static_bytes >= FBY_NUMBER_START)
+		return -FBY_E_GEOMETRY;
+	if (sb.media_size < sb.data_offset + (u64)FBY_CHUNKS_MIN * sb.chunk_size + sb.static_bytes)
 		return -FBY_E_MEDIA_SMALL;
-	chunks = (sb.media_size - sb.data_offset) >> __builtin_ctz(sb.chunk_size);
+	chunks = (sb.media_size - sb.data_offset - sb.static_bytes) >> __builtin_ctz(sb.chunk_size);
 	sb.nchunks = chunks > FBY_CHUNKS_MAX ? FBY_CHUNKS_MAX : (u32)chunks;
 	sb.flags = FBY_SB_CLEAN;
 	sb.clean_seq = 1;

@@ -82,7 +82,7 @@ int fby_volume_info(struct fby_pool *p, u16 index, struct fby_volume_info *out)
 	if (index >= p->space.store.sb.nvolumes)
 		return -FBY_E_NO_VOLUME;
 	owner = &p->space.owner[index];
-	if (owner->rec.kind > FBY_OWNER_VOLUME && owner->rec.kind < FBY_OWNER_KINDS)
+	if (owner->rec.kind == FBY_OWNER_LOG)
 		return -FBY_E_NO_VOLUME;
 	cv = &p->cache.volume[index];
 	dv = &p->drain.volume[index];
@@ -94,7 +94,7 @@ int fby_volume_info(struct fby_pool *p, u16 index, struct fby_volume_info *out)
 	out->spec.block_size = owner->rec.block_size;
 	out->marks = owner->rec.marks;
 	out->watermark = fby_load(&owner->rec.watermark);
-	out->used = owner->rec.kind == FBY_OWNER_VOLUME;
+	out->used = fby_is_volume(owner->rec.kind);
 	out->damaged = owner->damaged;
 	out->attached = owner->attached;
 	out->pages = fby_owner_pages(&p->space, index);
@@ -125,5 +125,7 @@ int fby_volume_info(struct fby_pool *p, u16 index, struct fby_volume_info *out)
 		out->writes += fby_load(&p->space.slot[i].volume[index].writes);
 		out->written_sectors += fby_load(&p->space.slot[i].volume[index].sectors);
 	}
+	if (owner->rec.kind == FBY_OWNER_STATIC)
+		fby_pool_static_info(p, index, out);
 	return FBY_DONE;
 }

@@ -52,8 +52,16 @@ static void log_open(struct fby_pool *p, u16 owner)
 	fby_entitle(&p->space, &p->space.owner[owner], true);
 }
 
+/* Its head is read when it is attached. */
+static void static_open(struct fby_pool *p, u16 owner)
+{
+	(void)p;
+	(void)owner;
+}
+
 const struct fby_owner_kind_row fby_owner_kinds[FBY_OWNER_KINDS] = {
 	[FBY_OWNER_FREE] = { FBY_CHUNK_CACHE, fby_volume_record_sane, volume_open },
 	[FBY_OWNER_VOLUME] = { FBY_CHUNK_CACHE, fby_volume_record_sane, volume_open },
 	[FBY_OWNER_LOG] = { FBY_CHUNK_LOG, fby_log_record_sane, log_open },
+	[FBY_OWNER_STATIC] = { FBY_CHUNK_CACHE, fby_static_record_sane, static_open }, /* it has no chunk */
 };

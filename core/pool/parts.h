@@ -8,15 +8,29 @@
 #include "drain/drain.h"
 #include "log/logs.h"
 #include "recover/recovery.h"
+#include "static/static.h"
 
 struct fby_pool {
 	struct fby_space space;
 	struct fby_cache cache;
+	struct fby_statics statics;
 	struct fby_logs logs;
 	struct fby_drain drain;
 	struct fby_recovery recovery;
 	u64 memory_bytes;
 };
+
+/* --- static_calls.c: what the pool does for static volumes --------------------------- */
+/* A volume of any kind has this record (enum fby_owner_kind)? */
+static inline bool fby_is_volume(u32 kind)
+{
+	return kind == FBY_OWNER_VOLUME || kind == FBY_OWNER_STATIC;
+}
+
+int fby_pool_static_add(struct fby_pool *p, u32 index, const struct fby_volume_spec *s, struct fby_volume_record *r);
+void fby_pool_static_info(struct fby_pool *p, u16 index, struct fby_volume_info *out);
+/* What fby_check has to say of it; false: see v. */
+bool fby_pool_static_check(struct fby_pool *p, u16 index, struct fby_violation *v);
 
 /* --- table.c: of texts that end ---------------------------------------------------- */
 bool fby_name_equal(const char *a, const char *b);

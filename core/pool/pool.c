@@ -2,6 +2,7 @@
 /*
  * pool.c - the pool in memory: open, close, options.
  */
+#include "cache/placed.h"
 #include "format/kind.h"
 #include "pool/parts.h"
 #include "space/slot.h"
@@ -21,8 +22,19 @@ static u32 buckets_of(const struct fby_superblock *sb)
 /* Places in mem, in order; sizes are multiples of 64. */
 struct layout {
 	u64 slots, chunks, owners, logs, log_parts, log_chunks, cached, drained, recovered, scanned, dead, buckets,
-		entries, total;
+		entries, statics, stripes, dirty, total;
 };
+
+/* Stripes of static volumes: a power of two, as many as slots up to a limit. */
+static u32 stripes_of(const struct fby_superblock *sb)
+{
+	u64 slots = sb->static_bytes / (FBY_STATIC_WAYS * FBY_PAGE);
+	u32 n = FBY_STRIPES_MIN;
+
+	while (n < FBY_STRIPES_MAX && n < slots)
+		n *= 2;
+	return sb->static_bytes ? n : 0;
+}
 
 static struct layout layout_of(const struct fby_superblock *sb, u32 nslots)
 {
@@ -42,7 +54,10 @@ static struct layout layout_of(const struct fby_superblock *sb, u32 nslots)
 	l.dead = l.scanned + fby_round_up(sb->nchunks * sizeof(struct fby_scanned), 64);
 	l.buckets = l.dead + fby_round_up((nslots + 1) * (u64)sb->nchunks * sizeof(u16), 64);
 	l.entries = l.buckets + fby_round_up((u64)buckets_of(sb) * sizeof(u32), 64);
-	l.total = l.entries + fby_round_up(pages * sizeof(struct fby_entry), 64);
+	l.statics = l.entries + fby_round_up(pages * sizeof(struct fby_entry), 64);
+	l.stripes = l.statics + (sb->static_bytes ? sb->nvolumes * sizeof(struct fby_static) : 0);
+	l.dirty = l.stripes + fby_round_up(stripes_of(sb) * sizeof(u64), 64);
+	l.total = l.dirty + fby_round_up(sb->static_bytes / FBY_STATIC_UNIT / 8 + (sb->static_bytes ? 8 : 0), 64);
 	return l;
 }
 
@@ -113,6 +128,8 @@ int fby_pool_open(struct fby_pool **out, void *mem, u64 bytes, struct fby_media 
 	fby_probe(m, &probe);
 	if (probe.error)
 		return probe.error;
+	if (probe.sb.features_incompat && !opt.statics)
+		return -FBY_E_FEATURE;
 	if (probe.sb.features_ro && !opt.read_only)
 		return -FBY_E_FEATURE_RO;
 	l = layout_of(&probe.sb, opt.nslots);
@@ -138,6 +155,12 @@ int fby_pool_open(struct fby_pool **out, void *mem, u64 bytes, struct fby_media 
 	p->space.dead = (void *)((u8 *)mem + l.dead);
 	p->cache.bucket = (void *)((u8 *)mem + l.buckets);
 	p->cache.entry = (void *)((u8 *)mem + l.entries);
+	p->statics.space = &p->space;
+	p->statics.volume = (void *)((u8 *)mem + l.statics);
+	p->statics.stripe = (void *)((u8 *)mem + l.stripes);
+	p->statics.dirty = (void *)((u8 *)mem + l.dirty);
+	p->statics.nstripes = stripes_of(&probe.sb);
+	p->cache.statics = p->drain.statics = p->statics.nstripes ? &p->statics : NULL;
 	p->cache.nbuckets = buckets_of(&p->space.store.sb);
 	p->recovery.report.clean = p->space.store.sb.flags & FBY_SB_CLEAN;
 	p->recovery.report.chunk_headers_lost = !probe.primary_valid + !probe.copy_valid;
@@ -173,8 +196,12 @@ int fby_pool_close(struct fby_pool *p)
 			fby_slot_close(&p->space, s, (u16)v, &wake);
 		fby_slot_release(s);
 	}
-	for (u32 i = 0; i < p->space.store.sb.nvolumes; i++)
-		fby_destage_settle(&p->drain, (u16)i);
+	for (u32 i = 0; i < p->space.store.sb.nvolumes; i++) {
+		if (fby_is_placed(&p->cache, (u16)i))
+			fby_static_detach(&p->statics, (u16)i);
+		else
+			fby_destage_settle(&p->drain, (u16)i);
+	}
 	p->space.usable = false;
 	p->space.store.sb.clean_seq = p->space.seq;
 	p->space.store.sb.clean_digest = fby_digest(&p->cache, &p->space.store.sb.clean_entries);
@@ -194,6 +221,7 @@ int fby_pool_set_options(struct fby_pool *p, const struct fby_options *o)
 
 	n.nslots = p->space.opt.nslots;
 	n.read_only = p->space.opt.read_only;
+	n.statics = p->space.opt.statics;
 	rc = options_normalize(&n);
 	if (rc)
 		return rc;

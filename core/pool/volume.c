@@ -3,13 +3,16 @@
  * volume.c - volumes: add, remove, rebind, attach, detach.
  */
 #include "cache/index.h"
+#include "cache/placed.h"
 #include "format/kind.h"
 #include "pool/parts.h"
 #include "space/slot.h"
 
 int fby_volume_find(struct fby_pool *p, const char *name, u16 *index)
 {
-	return fby_table_find(p, FBY_OWNER_VOLUME, name, index) ? FBY_DONE : -FBY_E_NO_VOLUME;
+	return fby_table_find(p, FBY_OWNER_VOLUME, name, index) || fby_table_find(p, FBY_OWNER_STATIC, name, index) ?
+		       FBY_DONE :
+		       -FBY_E_NO_VOLUME;
 }
 
 int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *index)
@@ -49,6 +52,11 @@ int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *ind
 		r.identity[n] = s->identity[n];
 	if (!fby_record_sane(i, &r))
 		return -FBY_E_GEOMETRY;
+	if (s->static_bytes) {
+		rc = fby_pool_static_add(p, i, s, &r);
+		if (rc)
+			return rc;
+	}
 	owner->rec = r;
 	owner->chunk_kind = FBY_CHUNK_CACHE;
 	fby_zero(&cv->gate, sizeof(cv->gate)); /* of the volume before it */
@@ -111,11 +119,12 @@ int fby_volume_remove(struct fby_pool *p, u16 index, bool discard)
 	owner = &p->space.owner[index];
 	cv = &p->cache.volume[index];
 	rv = &p->recovery.volume[index];
-	if (owner->rec.kind != FBY_OWNER_VOLUME && !owner->damaged)
+	if (!fby_is_volume(owner->rec.kind) && !owner->damaged)
 		return -FBY_E_NO_VOLUME;
-	if (owner->attached)
+	if (owner->attached || fby_is_placed(&p->cache, index))
 		return -FBY_E_VOLUME_BUSY;
-	if (!discard && (owner->damaged || owner->rec.flags || fby_owner_pages(&p->space, index) > 0))
+	if (!discard && (owner->damaged || owner->rec.flags || fby_owner_pages(&p->space, index) > 0 ||
+			 (owner->rec.kind == FBY_OWNER_STATIC && fby_static_any(&p->statics, index))))
 		return -FBY_E_VOLUME_DIRTY;
 	owner->rec.kind = FBY_OWNER_FREE;
 	owner->rec.flags = 0;
@@ -137,11 +146,11 @@ int fby_volume_rebind(struct fby_pool *p, u16 index, const char *identity, u64 o
 
 	if (rc)
 		return rc;
-	if (index >= p->space.store.sb.nvolumes || p->space.owner[index].rec.kind != FBY_OWNER_VOLUME)
+	if (index >= p->space.store.sb.nvolumes || !fby_is_volume(p->space.owner[index].rec.kind))
 		return -FBY_E_NO_VOLUME;
 	owner = &p->space.owner[index];
 	cv = &p->cache.volume[index];
-	if (owner->attached)
+	if (owner->attached || fby_is_placed(&p->cache, index))
 		return -FBY_E_VOLUME_BUSY;
 	r = owner->rec;
 	if (origin_sectors < r.origin_sectors)
@@ -242,9 +251,9 @@ int fby_volume_attach(struct fby_pool *p, u16 index, const struct fby_attach *a)
 	dv = &p->drain.volume[index];
 	if (owner->damaged)
 		return -FBY_E_VOLUME_DAMAGED;
-	if (owner->rec.kind != FBY_OWNER_VOLUME)
+	if (!fby_is_volume(owner->rec.kind))
 		return -FBY_E_NO_VOLUME;
-	if (owner->attached)
+	if (owner->attached || fby_is_placed(&p->cache, index))
 		return -FBY_E_VOLUME_BUSY;
 	if (a->origin_sectors != owner->rec.origin_sectors)
 		return -FBY_E_ORIGIN_SIZE;
@@ -256,6 +265,8 @@ int fby_volume_attach(struct fby_pool *p, u16 index, const struct fby_attach *a)
 	if (a->mem_bytes < fby_volume_bytes(p, a->round_pages, a->nbuffers, a->buffer_bytes))
 		return -FBY_E_NO_MEMORY;
 	rc = attach_holes(p, index, a->holes);
+	if (!rc && owner->rec.kind == FBY_OWNER_STATIC)
+		rc = fby_static_attach(&p->statics, index);
 	if (rc)
 		return rc;
 	attach_memory(dv, a);
@@ -265,6 +276,8 @@ int fby_volume_attach(struct fby_pool *p, u16 index, const struct fby_attach *a)
 	dv->last_error = 0;
 	fby_gate_attach(cv);
 	cv->bypasses = cv->bypassed_sectors = 0;
+	if (owner->rec.kind == FBY_OWNER_STATIC)
+		return FBY_DONE;
 	fby_entitle(&p->space, owner, true);
 	owner->attached = true;
 	fby_share_update(&p->space);
@@ -286,11 +299,16 @@ int fby_volume_detach(struct fby_pool *p, u16 index)
 	owner = &p->space.owner[index];
 	cv = &p->cache.volume[index];
 	dv = &p->drain.volume[index];
-	if (!owner->attached)
+	if (!owner->attached && !fby_is_placed(&p->cache, index))
 		return -FBY_E_VOLUME_DETACHED;
 	if (dv->destage.outstanding > 0 || fby_load(&cv->bypassing) ||
 	    ((fby_load(&cv->gate.held) & FBY_GATE_HELD) && !dv->destage.gate))
 		return -FBY_E_BUSY;
+	if (!owner->attached) {
+		fby_static_detach(&p->statics, index);
+		fby_zero(&dv->destage, sizeof(dv->destage));
+		return FBY_DONE;
+	}
 	if (!p->space.opt.read_only) {
 		for (u32 i = 0; i < p->space.opt.nslots; i++) {
 			busy = !fby_slot_try(&p->space.slot[i]);

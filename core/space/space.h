@@ -18,6 +18,7 @@
 
 #include "api/forebay.h"
 #include "format/log_format.h"
+#include "format/static_format.h"
 #include "format/store.h"
 
 #define FBY_SEQ_BLOCK 64u     /* sequence numbers a slot takes at once */
@@ -87,6 +88,7 @@ struct fby_owner {
 	union { /* as on the media */
 		struct fby_volume_record rec;
 		struct fby_log_record log;
+		struct fby_static_record share;
 	};
 	bool damaged; /* its record cannot be read */
 	bool attached;

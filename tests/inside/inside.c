@@ -172,6 +172,7 @@ int main(void)
 	test_scan();
 	test_destage();
 	test_wakes();
+	test_static();
 	test_logs();
 	test_log_lines();
 	test_log_calls();

@@ -16,7 +16,7 @@ const SECTORS: u64 = 1 << 10;
 fn media() -> Arc<Media> {
     let memory = Arc::new(Memory::zeroed(SIZE).unwrap());
     let media = Media::new(memory, SIZE as u64, Persist::Nt, None).unwrap();
-    let f = sys::fby_format { uuid: [1; 16], chunk_size: 64 << 10, nvolumes: 4 };
+    let f = sys::fby_format { uuid: [1; 16], chunk_size: 64 << 10, nvolumes: 4, static_bytes: 0 };
     format(&media, &f).unwrap();
     Arc::new(media)
 }
@@ -31,6 +31,7 @@ fn opened() -> Engine {
         uuid: [2; 16],
         origin_sectors: SECTORS,
         block_size: 512,
+        static_bytes: 0,
     };
     assert_eq!(engine.volume_add(&spec), Ok(0));
     let attach = Attach {

@@ -97,6 +97,7 @@ core/drain/destage.c release_page
         ("gate_owes", "flushes; the model has none"),
         ("fby_volume_detach", "no request of the volume is in flight then"),
         ("fby_volume_info", "a figure to show"),
+        ("place_take", "as begin_lock and begin: a static volume's stripe in the bucket's place"),
     ],
 };
 

@@ -166,7 +166,7 @@ fn script(state: State) -> Script {
     }
     Script {
         name: format!("damage {state:?}").to_lowercase(),
-        geometry: Geometry { chunk_pages: 16, nchunks: 8, nvolumes: 3, nslots: 1 },
+        geometry: Geometry { chunk_pages: 16, nchunks: 8, nvolumes: 3, nslots: 1, shares: [0; 2] },
         volumes: vec![128, 32, 24],
         block_size: 512,
         ops,

@@ -194,6 +194,7 @@ impl Plan {
         let options = sys::fby_options {
             nslots: rng.range(1, 4) as u32,
             read_only: false,
+            statics: false,
             no_checksums: !media_faults && rng.one_in(6),
             verify: if media_faults || rng.one_in(2) {
                 sys::FBY_VERIFY_ALWAYS
@@ -220,6 +221,7 @@ impl Plan {
                 nchunks,
                 nvolumes: rng.range(1, 4) as u32,
                 nslots: options.nslots,
+                shares: [0; 2],
             },
             flavour: if rng.one_in(3) { Flavour::Cached } else { Flavour::NonTemporal },
             clients: rng.range(1, 6) as usize,

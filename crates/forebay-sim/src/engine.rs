@@ -12,6 +12,7 @@ use forebay_engine::{sys, OpenError, Soft};
 pub use forebay_engine::{Attach, Bypass, Code, Decision, Past, Result, Ticket, Wait, Write};
 
 use crate::media::Media;
+use crate::script::Geometry;
 
 type Pool = forebay_engine::Engine<Rc<Soft<Media>>>;
 
@@ -71,7 +72,20 @@ impl Engine {
 
     pub fn format(&mut self, uuid: [u8; 16], chunk_size: u32, nvolumes: u32) -> Result<()> {
         assert!(!self.is_open());
-        forebay_engine::format(&self.media, &sys::fby_format { uuid, chunk_size, nvolumes })
+        let f = sys::fby_format { uuid, chunk_size, nvolumes, static_bytes: 0 };
+        forebay_engine::format(&self.media, &f)
+    }
+
+    /// The same, with room for static volumes.
+    pub fn format_geometry(&mut self, uuid: [u8; 16], g: &Geometry) -> Result<()> {
+        assert!(!self.is_open());
+        let f = sys::fby_format {
+            uuid,
+            chunk_size: g.chunk_size(),
+            nvolumes: g.nvolumes,
+            static_bytes: g.static_bytes(),
+        };
+        forebay_engine::format(&self.media, &f)
     }
 
     pub fn probe(&self) -> sys::fby_probe {
@@ -156,6 +170,7 @@ pub fn volume_spec(name: &str, number: u64, sectors: u64, block_size: u32) -> sy
         uuid,
         origin_sectors: sectors,
         block_size,
+        static_bytes: 0,
     }
 }
 

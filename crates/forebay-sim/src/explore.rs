@@ -274,10 +274,9 @@ impl Explorer<'_> {
         let origins = &oracle.origins[(pick % oracle.origins.len() as u64) as usize];
         self.bed.load(image);
         let result = self.recover().and_then(|()| {
-            let recovery = self.bed.trace().len();
             let got = self.read_all(origins)?;
             oracle.judge(&got)?;
-            Ok((got, recovery))
+            Ok((got, self.bed.trace().len()))
         });
         let (got, recovery) = match result {
             Ok(ok) => ok,
@@ -497,7 +496,11 @@ fn explorer(script: &Script, bounds: Bounds, start: Region) -> Explorer<'_> {
         script,
         bounds,
         bed: Bed::new(start, Layout::of(&g)),
-        options: sys::fby_options { nslots: g.nslots, ..Default::default() },
+        options: sys::fby_options {
+            nslots: g.nslots,
+            statics: g.static_bytes() != 0,
+            ..Default::default()
+        },
         seen: Hashes::default(),
         out: Explored { scripts: 1, ..Explored::default() },
         deadline: None,
@@ -542,10 +545,7 @@ pub fn explore_format(script: &Script, bounds: Bounds) -> Result<Explored, Strin
     let old = x.read_all(&origins)?;
     x.bed.unload(&none);
     x.bed.load(&none);
-    x.bed
-        .engine
-        .format([0xf0; 16], g.chunk_size(), g.nvolumes)
-        .map_err(|e| format!("format: {e}"))?;
+    x.bed.engine.format_geometry([0xf0; 16], &g).map_err(|e| format!("format: {e}"))?;
     let trace: Vec<MediaEvent> = x.bed.trace().to_vec();
     x.bed.unload(&none);
     let mut pending: Vec<LineStore> = Vec::new();

@@ -94,7 +94,7 @@ fn script(last: &[Op], name: &str) -> Script {
     ops.extend_from_slice(last);
     Script {
         name: format!("flips {name}"),
-        geometry: Geometry { chunk_pages: 16, nchunks: 8, nvolumes: 3, nslots: 1 },
+        geometry: Geometry { chunk_pages: 16, nchunks: 8, nvolumes: 3, nslots: 1, shares: [0; 2] },
         volumes: vec![120, 40],
         block_size: 512,
         ops,

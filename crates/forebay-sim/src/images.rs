@@ -75,6 +75,9 @@ pub struct Layout {
     pub chunk_size: u64,
     /// Of data, in each chunk.
     pub first_page: u64,
+    /// Where the chunks end, and where pages lie behind them.
+    pub chunks_end: u64,
+    pub share_pages: [(u64, u64); 2],
 }
 
 impl Layout {
@@ -83,12 +86,18 @@ impl Layout {
             data_offset: g.data_offset(),
             chunk_size: u64::from(g.chunk_size()),
             first_page: u64::from(g.first_page()),
+            chunks_end: g.chunks_end(),
+            share_pages: g.share_pages(),
         }
     }
 
     /// The page that the line is data of.
     fn data_page(&self, line: u32) -> Option<u32> {
         let at = u64::from(line) * 64;
+        if at >= self.chunks_end {
+            let page = self.share_pages.iter().any(|&(from, to)| (from..to).contains(&at));
+            return page.then_some((at / 4096) as u32);
+        }
         let in_chunk = at.checked_sub(self.data_offset)? % self.chunk_size;
         (in_chunk >= self.first_page * 4096).then_some((at / 4096) as u32)
     }
@@ -305,7 +314,13 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    const LAYOUT: Layout = Layout { data_offset: 1 << 16, chunk_size: 1 << 16, first_page: 1 };
+    const LAYOUT: Layout = Layout {
+        data_offset: 1 << 16,
+        chunk_size: 1 << 16,
+        first_page: 1,
+        chunks_end: 1 << 17,
+        share_pages: [(0, 0); 2],
+    };
 
     fn hashes(pending: &[LineStore], flavour: Flavour, bound: u64) -> BTreeSet<u64> {
         let base = Region::new(1 << 17);

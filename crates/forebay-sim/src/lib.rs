@@ -43,4 +43,5 @@ pub mod reading;
 pub mod requests;
 pub mod rng;
 pub mod script;
+pub mod static_workloads;
 pub mod workloads;

@@ -14,7 +14,7 @@ use clap::{Args, Parser, Subcommand};
 use forebay_sim::dst;
 use forebay_sim::explore::{explore, explore_format, Bounds, Explored};
 use forebay_sim::script::{random, small, Script};
-use forebay_sim::{damage, flips, golden, hooks, isolation, logs, pace};
+use forebay_sim::{damage, flips, golden, hooks, isolation, logs, pace, static_workloads};
 use serde::Serialize;
 
 use sweep::{in_threads, Report, Row, NO_PANIC};
@@ -161,9 +161,12 @@ struct ExploreArgs {
     /// First seed of the random workloads
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Only the named workload, or "seed N"
+    /// Only the named workload, "seed N" or "static N"
     #[arg(long)]
     only: Option<String>,
+    /// Only workloads of static volumes
+    #[arg(long)]
+    statics: bool,
     /// Most images of one cut; more are sampled
     #[arg(long, default_value_t = 1 << 14)]
     bound: u64,
@@ -370,11 +373,15 @@ fn run_logs(args: &LogsArgs, threads: usize, json: bool) -> bool {
 fn run_explore(args: &ExploreArgs, threads: usize, json: bool) -> bool {
     let start = Instant::now();
     let bounds = Bounds { images: args.bound, nested: 64, nested_every: 16, go_on_every: 16 };
-    let mut fixed = small();
+    let mut fixed = if args.statics { Vec::new() } else { small() };
+    fixed.extend(static_workloads::small());
     if let Some(only) = &args.only {
         fixed.retain(|s| s.name == *only);
         if let Some(seed) = only.strip_prefix("seed ").and_then(|n| n.parse().ok()) {
             fixed.push(random(seed, 12));
+        }
+        if let Some(seed) = only.strip_prefix("static ").and_then(|n| n.parse().ok()) {
+            fixed.push(static_workloads::random(seed, 12));
         }
         if fixed.is_empty() {
             eprintln!("forebay-sim: no workload is named '{only}'");
@@ -393,7 +400,13 @@ fn run_explore(args: &ExploreArgs, threads: usize, json: bool) -> bool {
             None if args.only.is_some() || distinct.load(Ordering::Relaxed) >= args.images => {
                 return
             }
-            None => random(args.seed + (n - fixed.len()) as u64, 12),
+            // Every third is of static volumes, or all are.
+            None => match args.seed + (n - fixed.len()) as u64 {
+                seed if args.statics || seed.is_multiple_of(3) => {
+                    static_workloads::random(seed, 12)
+                }
+                seed => random(seed, 12),
+            },
         };
         if late()
             || !violations
@@ -404,7 +417,7 @@ fn run_explore(args: &ExploreArgs, threads: usize, json: bool) -> bool {
         }
         let t = Instant::now();
         // The first workload is formatting over a pool.
-        let explored = if n == 0 && args.only.is_none() {
+        let explored = if n == 0 && args.only.is_none() && !args.statics {
             explore_format(&script, bounds).and_then(|format| {
                 let mut both = explore(&script, bounds, None)?;
                 both.add(&format);

@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use crate::explore::{explore, Bounds};
 use crate::script::{random, small};
+use crate::static_workloads;
 use crate::{damage, drains, dst, flips, gate, hooks, isolation, logs, marks, requests};
 
 /// A case of its own: its name, and what is to hold.
@@ -58,6 +59,8 @@ pub fn hunt(id: u32, limit: Duration) -> Option<(String, String)> {
         let bounds =
             Bounds { images, nested: images.min(64), nested_every: every, go_on_every: every };
         let mut scripts = small();
+        scripts.extend(static_workloads::small());
+        scripts.extend((0..4).map(|n| static_workloads::random(u64::from(4 * round + n), 12)));
         scripts.extend((0..4).map(|n| random(u64::from(4 * round + n), 12)));
         for script in scripts {
             let by = format!("explore '{}'", script.name);

@@ -24,6 +24,9 @@ pub struct Geometry {
     pub nchunks: u32,
     pub nvolumes: u32,
     pub nslots: u32,
+    /// Bytes of the shares of the first two volumes, behind the chunks, where they are
+    /// static; 0: they are not.
+    pub shares: [u32; 2],
 }
 
 impl Geometry {
@@ -51,8 +54,32 @@ impl Geometry {
         (8192 + u64::from(self.nvolumes) * 512).div_ceil(chunk) * chunk
     }
 
+    /// Where the chunks end, and the shares begin.
+    pub fn chunks_end(&self) -> u64 {
+        self.data_offset() + u64::from(self.nchunks) * u64::from(self.chunk_size())
+    }
+
+    pub fn static_bytes(&self) -> u64 {
+        self.shares.iter().map(|&s| u64::from(s)).sum()
+    }
+
+    /// Where the pages of the shares lie.
+    pub fn share_pages(&self) -> [(u64, u64); 2] {
+        let mut at = self.chunks_end();
+        self.shares.map(|bytes| {
+            let (bytes, slots) = (u64::from(bytes), u64::from(bytes.saturating_sub(4096) / 8256));
+            let pages = at + 4096 + (slots * 64).div_ceil(4096) * 4096;
+            at += bytes;
+            if bytes == 0 {
+                (0, 0)
+            } else {
+                (pages, pages + slots * 8192)
+            }
+        })
+    }
+
     pub fn media_bytes(&self) -> usize {
-        (self.data_offset() + u64::from(self.nchunks) * u64::from(self.chunk_size())) as usize
+        (self.chunks_end() + self.static_bytes()) as usize
     }
 }
 
@@ -232,14 +259,18 @@ impl<'a> Recorder<'a> {
             writers: BTreeMap::new(),
             next_id: FIRST_ID,
             now_ns: 1_000_000,
-            options: sys::fby_options { nslots: g.nslots, ..Default::default() },
+            options: sys::fby_options {
+                nslots: g.nslots,
+                statics: g.static_bytes() != 0,
+                ..Default::default()
+            },
             hold: false,
             held: None,
         };
         let mut uuid = [0; 16];
         let seed = script.name.bytes().fold(7, |h, b| mix(h ^ u64::from(b)));
         uuid[..8].copy_from_slice(&seed.to_le_bytes());
-        r.engine.format(uuid, g.chunk_size(), g.nvolumes).map_err(|e| format!("format: {e}"))?;
+        r.engine.format_geometry(uuid, &g).map_err(|e| format!("format: {e}"))?;
         r.engine.open_all(&r.options).map_err(|e| format!("open: {e}"))?;
         let n = script.volumes.len();
         let later = script.ops.iter().any(|op| matches!(op, Op::Add(v) if *v + 1 == n));
@@ -294,7 +325,8 @@ impl<'a> Recorder<'a> {
     fn add(&mut self, vol: usize) -> Result<(), String> {
         self.mark(Mark::Adding(vol));
         let sectors = self.script.volumes[vol];
-        let spec = volume_spec(&name(vol), number(vol), sectors, self.script.block_size);
+        let mut spec = volume_spec(&name(vol), number(vol), sectors, self.script.block_size);
+        spec.static_bytes = self.script.geometry.shares.get(vol).map_or(0, |&s| u64::from(s));
         self.engine.volume_add(&spec).map_err(|e| format!("add: {e}"))?;
         self.mark(Mark::Added(vol));
         self.attach(vol)

@@ -5,7 +5,8 @@
 use crate::rng::Rng;
 use crate::script::{Geometry, Op, Script};
 
-const TINY: Geometry = Geometry { chunk_pages: 16, nchunks: 4, nvolumes: 2, nslots: 1 };
+const TINY: Geometry =
+    Geometry { chunk_pages: 16, nchunks: 4, nvolumes: 2, nslots: 1, shares: [0; 2] };
 /// Sectors that fill a chunk: one write, of 15 pages.
 const FULL: u64 = 15 * 8;
 const ALL: Op = Op::Write(0, 0, FULL as u32);
@@ -277,6 +278,7 @@ pub fn random(seed: u64, length: u32) -> Script {
         nchunks: rng.range(4, 7) as u32,
         nvolumes: 2,
         nslots: rng.range(1, 2) as u32,
+        shares: [0; 2],
     };
     let volumes = vec![8 * rng.range(2, 20), 8 * rng.range(1, 11)];
     let block_size = if rng.one_in(3) { 4096 } else { 512 };

@@ -79,6 +79,7 @@ pub struct fby_format {
     pub uuid: [u8; 16],
     pub chunk_size: u32,
     pub nvolumes: u32,
+    pub static_bytes: u64,
 }
 
 #[repr(C)]
@@ -97,6 +98,7 @@ pub struct fby_options {
     pub nslots: u32,
     pub read_only: bool,
     pub no_checksums: bool,
+    pub statics: bool,
     pub verify: u32,
     pub high_watermark: u32,
     pub low_watermark: u32,
@@ -171,6 +173,7 @@ pub struct fby_volume_spec {
     pub uuid: [u8; 16],
     pub origin_sectors: u64,
     pub block_size: u32,
+    pub static_bytes: u64,
 }
 
 #[repr(C)]
@@ -207,6 +210,9 @@ pub struct fby_volume_info {
     pub bypasses: u64,
     pub bypassed_sectors: u64,
     pub flush_owed: bool,
+    pub slots: u32,
+    pub counted: bool,
+    pub conflicts: u64,
 }
 
 #[repr(C)]

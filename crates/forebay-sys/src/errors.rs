@@ -64,6 +64,7 @@ errors! {
     FBY_E_LOG_HEADER = 42,
     FBY_E_LOG_ENTRY = 43,
     FBY_E_LOG_PERIOD = 44,
+    FBY_E_STATIC_FULL = 45,
 }
 
 /// The engine's sentence for an error it returned.

@@ -61,19 +61,19 @@ fn assert_same(ours: &BTreeMap<String, u64>, theirs: &BTreeMap<String, u64>) {
 fn structs_and_constants_are_as_in_c() {
     let mut map = BTreeMap::new();
     structs! { map;
-        fby_superblock { magic, version, flags, features_compat, features_ro, features_incompat, uuid, generation, media_size, data_offset, chunk_size, nchunks, nvolumes, group_pages, clean_entries, clean_digest, clean_seq, reserved, crc }
+        fby_superblock { magic, version, flags, features_compat, features_ro, features_incompat, uuid, generation, media_size, data_offset, chunk_size, nchunks, nvolumes, group_pages, clean_entries, clean_digest, clean_seq, static_bytes, reserved, crc }
         fby_volume_record { counter, index, kind, watermark, origin_sectors, uuid, name, identity, block_size, flags, marks, crc }
         fby_open_line { magic, kind, owner, chunk, reserved0, epoch, seq_min, reserved, crc }
         fby_seal_line { magic, fill, closed, reserved0, chunk, owner, kind, counter, epoch, seq_max, last_block, reserved, crc }
         fby_page_line { seq, block, epoch, prev_block, prev_seq, batch_first, batch_count, kind, valid, lost, flags, reserved, chunk, page, volume, data_crc, crc }
-        fby_format { uuid, chunk_size, nvolumes }
+        fby_format { uuid, chunk_size, nvolumes, static_bytes }
         fby_probe { state, error, primary_valid, copy_valid, sb }
-        fby_options { nslots, read_only, no_checksums, verify, high_watermark, low_watermark, max_age_ns, idle_ns }
+        fby_options { nslots, read_only, no_checksums, statics, verify, high_watermark, low_watermark, max_age_ns, idle_ns }
         fby_report_block { block, chunk, page, volume }
         fby_recovery_report { clean, chunks, entries, blocks, dropped, damaged, holes, lines_repaired, chunk_headers_lost, unknown_at, unknown_kind, ndropped_named, nholes_named, dropped_named, holes_named }
         fby_pool_info { sb, memory_bytes, nslots, chunks_free, chunks_open, chunks_used, pages, pages_linked, seq, writes, written_sectors, merges, commits, media_bytes, reads, read_hit_sectors, read_miss_sectors, discards, zeroes, flushes, chunks_opened, waits_block, waits_slot, waits_space, damaged_pages }
-        fby_volume_spec { name, identity, uuid, origin_sectors, block_size }
-        fby_volume_info { spec, watermark, marks, used, damaged, attached, pages, lost_blocks, holes, holes_unknown, chunks, destage, draining, last_error, origin_errors, origin_writes, origin_sectors_written, origin_flushes, pages_destaged, pages_relocated, writes, written_sectors, rounds, throttle_ns, intake_limit, drain_rate, origin_depth, bypassing, bypasses, bypassed_sectors, flush_owed }
+        fby_volume_spec { name, identity, uuid, origin_sectors, block_size, static_bytes }
+        fby_volume_info { spec, watermark, marks, used, damaged, attached, pages, lost_blocks, holes, holes_unknown, chunks, destage, draining, last_error, origin_errors, origin_writes, origin_sectors_written, origin_flushes, pages_destaged, pages_relocated, writes, written_sectors, rounds, throttle_ns, intake_limit, drain_rate, origin_depth, bypassing, bypasses, bypassed_sectors, flush_owed, slots, counted, conflicts }
         fby_attach { origin_sectors, identity, holes, mem, mem_bytes, round_pages, nbuffers, buffer_bytes }
         fby_vec { base, len }
         fby_wpage { block, bucket, old, data_crc, mask, valid, lost, flags }
@@ -142,10 +142,12 @@ fn structs_and_constants_are_as_in_c() {
         FBY_BATCH_PAGES,
         FBY_BLOCK_BITS,
         FBY_CHUNKS_MAX,
+        FBY_FEATURE_STATIC,
         FBY_SB_CLEAN,
         FBY_OWNER_FREE,
         FBY_OWNER_VOLUME,
         FBY_OWNER_LOG,
+        FBY_OWNER_STATIC,
         FBY_OWNER_KINDS,
         FBY_VF_HOLES,
         FBY_VF_HOLES_UNKNOWN,

@@ -121,7 +121,12 @@ pub(crate) fn format(
     chunk_size_bytes: u32,
     max_volumes: u32,
 ) -> Result<()> {
-    let f = sys::fby_format { uuid: uuid.0, chunk_size: chunk_size_bytes, nvolumes: max_volumes };
+    let f = sys::fby_format {
+        uuid: uuid.0,
+        chunk_size: chunk_size_bytes,
+        nvolumes: max_volumes,
+        static_bytes: 0,
+    };
     forebay_engine::format(media.mapped(), &f).map_err(|e| match e.0 {
         sys::FBY_E_MEDIA_SMALL => Error::TooSmall {
             path: media.info().path.clone(),

@@ -259,6 +259,8 @@ impl Pool {
             nslots: if o.slots == 0 { media.best_slots(chunks) } else { o.slots },
             read_only,
             no_checksums: !o.checksums,
+            // Not offered yet: such a pool is refused.
+            statics: false,
             verify: raw_verify(o.verify),
             high_watermark: o.high_watermark_percent,
             low_watermark: o.low_watermark_percent,
@@ -403,6 +405,7 @@ impl Pool {
             uuid: Uuid::random()?.0,
             origin_sectors: origin.size_bytes() / 512,
             block_size,
+            static_bytes: 0,
         };
         let _volumes = self.0.volumes();
         let id = split_identity(&identity).0;

@@ -5,7 +5,8 @@ use super::script::{Op, Script};
 use crate::rng::{mix, Rng};
 use crate::script::{Geometry, Op as Blocks};
 
-const POOL: Geometry = Geometry { chunk_pages: 16, nchunks: 8, nvolumes: 3, nslots: 2 };
+const POOL: Geometry =
+    Geometry { chunk_pages: 16, nchunks: 8, nvolumes: 3, nslots: 2, shares: [0; 2] };
 /// Of a chunk with nothing else in it.
 const BIG: u32 = 40_000;
 
@@ -180,6 +181,7 @@ pub fn random(seed: u64) -> Script {
         nchunks: rng.range(8, 12) as u32,
         nvolumes: 4,
         nslots: nslots as u32,
+        shares: [0; 2],
     };
     let consumer: Vec<bool> = (0..logs).map(|_| rng.percent(50)).collect();
     let (mut synced, mut ops, mut busy) = (vec![0u64; logs], Vec::new(), vec![false; nslots]);

@@ -14,7 +14,8 @@ use crate::engine::{Code, Decision, Engine};
 use crate::media::{Media, Region};
 use crate::script::Geometry;
 
-const GEOMETRY: Geometry = Geometry { chunk_pages: 16, nchunks: 6, nvolumes: 2, nslots: 1 };
+const GEOMETRY: Geometry =
+    Geometry { chunk_pages: 16, nchunks: 6, nvolumes: 2, nslots: 1, shares: [0; 2] };
 const LOG: &str = "log";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

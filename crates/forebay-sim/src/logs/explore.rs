@@ -502,6 +502,8 @@ pub fn explore(
         chunk_size: u64::from(g.chunk_size()),
         // Small entries lie there: each word of theirs lands or not.
         first_page: 2,
+        chunks_end: g.chunks_end(),
+        share_pages: g.share_pages(),
     };
     let mut x = Explorer {
         script,

@@ -390,7 +390,8 @@ pub fn record(script: &Script) -> Result<Recording, String> {
     Ok(Recording { start, trace, marks: r.marks, block_marks: r.blocks.marks, from })
 }
 
-const TINY: Geometry = Geometry { chunk_pages: 16, nchunks: 6, nvolumes: 3, nslots: 1 };
+const TINY: Geometry =
+    Geometry { chunk_pages: 16, nchunks: 6, nvolumes: 3, nslots: 1, shares: [0; 2] };
 
 /// Each about one thing.
 pub fn small() -> Vec<Script> {
@@ -569,7 +570,7 @@ pub fn random(seed: u64) -> Script {
     let mut rng = Rng::new(mix(seed ^ 0x10_65));
     let nslots = rng.range(1, 3) as u32;
     let logs = rng.range(1, 3) as usize;
-    let geometry = Geometry { chunk_pages: 16, nchunks: 16, nvolumes: 4, nslots };
+    let geometry = Geometry { chunk_pages: 16, nchunks: 16, nvolumes: 4, nslots, shares: [0; 2] };
     let consumer: Vec<bool> = (0..logs).map(|_| rng.percent(50)).collect();
     let (mut synced, mut ops, mut busy) = (vec![0u64; logs], Vec::new(), vec![false; 3]);
     for _ in 0..rng.range(4, 24) {

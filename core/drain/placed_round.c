@@ -1,0 +1,556 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * placed_round.c - rounds of destage of static volumes, which have no index: a hand goes
+ * over the groups of slots that may have something (a bit each), and reads their lines.
+ *
+ *	settle	the era ends: no cut can tear what is listed from now on, so if a
+ *		write to the origin is cut, too, the page still counts
+ *	collect	where writers meet first, then what the hand finds
+ *	write, flush	as other volumes' rounds
+ *	release	each page by a store of its line, unless it was written again
+ *
+ * A pass of the hand is over all groups.  It begins when a pass is due: by age, when
+ * nobody writes, by how much there is, by order.
+ */
+#include "cache/placed.h"
+#include "drain/drain.h"
+#include "drain/sort.h"
+
+#define SURVEY_STEP 1024u /* slots */
+#define SURVEY_NS 1000000ull
+#define LOOK_GROUPS 4096u /* whose bits are looked at in one step, if they are not set */
+#define RELEASE_STEP 256u
+#define BACKOFF_MIN_NS 100000000ull
+#define BACKOFF_MAX_NS 30000000000ull
+
+/* --- list entries: block, place, and what the stamp has of it ------------------------- */
+
+static u64 entry_block(const struct fby_round_page *r)
+{
+	return r->k >> 16;
+}
+
+static u32 entry_slot(const struct fby_round_page *r)
+{
+	return r->page >> 1;
+}
+
+static u32 entry_way(const struct fby_round_page *r)
+{
+	return r->page & 1;
+}
+
+/* Sixteen bits of the era, and the number within the slot whole: in 65,536 eras, which are
+ * hours, no round ends that lists a page. */
+static void entry_make(struct fby_round_page *r, u32 slot, u32 way, const struct fby_static_tag *t)
+{
+	r->k = FBY_ST_BLOCK(t) << 16 | (FBY_ST_ERA(t) & 0xffffu);
+	r->page = slot << 1 | way;
+	r->carry = FBY_ST_NUMBER(t) << 4 | FBY_ST_KIND(t);
+}
+
+static bool entry_is(const struct fby_round_page *r, const struct fby_static_view *s)
+{
+	const struct fby_static_tag *t = &s->line.tag[entry_way(r)];
+	struct fby_round_page now;
+
+	if (!fby_static_counts(s, entry_way(r)) || (s->unknown >> entry_way(r) & 1))
+		return false;
+	entry_make(&now, entry_slot(r), entry_way(r), t);
+	return now.k == r->k && now.carry == r->carry;
+}
+
+/* --- collect ---------------------------------------------------------------------------- */
+
+static u32 cap_of(const struct fby_destage *d)
+{
+	return d->cap;
+}
+
+static void again(struct fby_statics *p, const struct fby_static *v, u32 slot)
+{
+	fby_static_dirty_set(p, v, slot / FBY_GROUP_SLOTS);
+}
+
+/* Lists what the slot has.  False: there is no room. */
+static bool collect_slot(struct fby_drain *p, struct fby_static *v, struct fby_destage *d, u32 slot)
+{
+	struct fby_static_view s;
+
+	if (d->n + FBY_STATIC_WAYS > cap_of(d)) {
+		again(p->statics, v, slot);
+		return false;
+	}
+	fby_place_snapshot(p->statics, v, slot, &s);
+	for (u32 way = 0; way < FBY_STATIC_WAYS; way++) {
+		if (!fby_static_counts(&s, way) || (s.unknown >> way & 1))
+			continue;
+		if (FBY_ST_ERA(&s.line.tag[way]) > v->head.settled) {
+			again(p->statics, v, slot);
+			continue;
+		}
+		entry_make(&d->page[d->n++], slot, way, &s.line.tag[way]);
+	}
+	return true;
+}
+
+static void collect_wanted(struct fby_drain *p, struct fby_static *v, struct fby_destage *d)
+{
+	for (u32 i = 0; i < FBY_WANTED; i++) {
+		u32 slot = fby_load(&v->wanted[i]);
+
+		if (!slot)
+			continue;
+		fby_store(&v->wanted[i], 0u);
+		for (u32 n = 0; n < d->n; n++)
+			if (entry_slot(&d->page[n]) == slot - 1)
+				slot = 0;
+		if (slot)
+			(void)collect_slot(p, v, d, slot - 1);
+	}
+}
+
+static bool listed_before(const struct fby_destage *d, u32 first, u32 slot)
+{
+	for (u32 i = 0; i < first; i++)
+		if (entry_slot(&d->page[i]) == slot)
+			return true;
+	return false;
+}
+
+/* Moves the hand until the round is full, or the pass has come round. */
+static void collect_pass(struct fby_drain *p, struct fby_static *v, struct fby_destage *d)
+{
+	u32 wanted = d->n, looks = LOOK_GROUPS;
+
+	for (; v->left > 0 && looks > 0; v->left--, looks--) {
+		u32 first = v->hand * FBY_GROUP_SLOTS, end = first + FBY_GROUP_SLOTS;
+
+		if (fby_static_dirty(p->statics, v, v->hand)) {
+			if (d->n + FBY_GROUP_SLOTS * FBY_STATIC_WAYS > cap_of(d))
+				return;
+			/* The bit first: who writes from now on sets it again. */
+			fby_static_dirty_clear(p->statics, v, v->hand);
+			for (u32 slot = first; slot < end && slot < v->slots; slot++)
+				if (!listed_before(d, wanted, slot))
+					(void)collect_slot(p, v, d, slot);
+		}
+		v->hand = v->hand + 1 < fby_static_groups(v) ? v->hand + 1 : 0;
+	}
+}
+
+/* The round ends without its pages being let go of. */
+static void give_back(struct fby_drain *p, struct fby_static *v, struct fby_destage *d)
+{
+	for (; d->pos < d->n; d->pos++)
+		again(p->statics, v, entry_slot(&d->page[d->pos]));
+	d->n = d->pos = 0;
+}
+
+/* --- when --------------------------------------------------------------------------------- */
+
+static bool any_dirty(const struct fby_drain *p, const struct fby_static *v)
+{
+	for (u32 g = 0; g < fby_static_groups(v); g++) {
+		u32 bit = v->bit + g;
+
+		if (bit % 64 == 0 && g + 64 <= fby_static_groups(v) && !fby_load(&p->statics->dirty[bit / 64]))
+			g += 63;
+		else if (fby_static_dirty(p->statics, v, g))
+			return true;
+	}
+	return false;
+}
+
+static bool any_wanted(const struct fby_static *v)
+{
+	for (u32 i = 0; i < FBY_WANTED; i++)
+		if (fby_load(&v->wanted[i]))
+			return true;
+	return false;
+}
+
+static bool idle_long(struct fby_drain *p, u16 volume)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+	const struct fby_static *v = &p->statics->volume[volume];
+	u64 writes = 0, idle_ns = fby_load(&p->space->opt.idle_ns);
+
+	for (u32 i = 0; i < FBY_STATIC_COUNTS; i++)
+		writes += fby_load(&v->count[i].writes);
+	if (writes != d->idle_writes) {
+		d->idle_writes = writes;
+		d->idle_since_ns = p->space->now_ns;
+	}
+	return idle_ns && p->space->now_ns - d->idle_since_ns >= idle_ns;
+}
+
+/* Half of the ways are never in use where no two blocks meet: slots are what is full. */
+static void pressure_update(struct fby_drain *p, struct fby_static *v)
+{
+	u64 live = fby_static_live(v) * 100;
+
+	if (live >= (u64)v->slots * fby_load(&p->space->opt.high_watermark))
+		v->pressure = true;
+	else if (live <= (u64)v->slots * fby_load(&p->space->opt.low_watermark))
+		v->pressure = false;
+}
+
+static bool pass_due(struct fby_drain *p, u16 volume)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+	struct fby_static *v = &p->statics->volume[volume];
+	u64 age_ns = fby_load(&p->space->opt.max_age_ns);
+	bool idle = idle_long(p, volume);
+
+	pressure_update(p, v);
+	return d->drain || v->pressure || idle || (age_ns && p->space->now_ns - v->pass_ns >= age_ns);
+}
+
+bool fby_placed_clean(const struct fby_drain *p, u16 volume)
+{
+	const struct fby_static *v = &p->statics->volume[volume];
+
+	return p->volume[volume].destage.phase == FBY_PH_IDLE && v->surveyed == v->slots && !any_dirty(p, v);
+}
+
+/* --- requests --------------------------------------------------------------------------------- */
+
+struct placed_build {
+	u8 op;
+	u64 sector;
+	u32 n, max;
+	u8 *buf;
+};
+
+static bool build_fits(struct placed_build *b, u8 op, u64 sector, u32 n)
+{
+	if (b->n == 0) {
+		b->op = op;
+		b->sector = sector;
+		return true;
+	}
+	return b->op == op && b->sector + b->n == sector && b->n + n <= b->max;
+}
+
+static u8 op_of(u32 kind)
+{
+	return kind == FBY_KIND_DATA ? FBY_IO_WRITE : kind == FBY_KIND_ZERO ? FBY_IO_ZERO : FBY_IO_DISCARD;
+}
+
+/* The page was found bad.  It stays where it is, for its block answers with an error. */
+static void page_bad(struct fby_drain *p, u16 volume, struct fby_round_page *r)
+{
+	struct fby_static_view s;
+
+	fby_place_snapshot(p->statics, &p->statics->volume[volume], entry_slot(r), &s);
+	if (entry_is(r, &s))
+		fby_placed_lost(p->cache, volume, entry_block(r));
+	r->carry = ~0u; /* no page's: it is not let go of */
+}
+
+/* Adds the next run of page[pos].  False: the request is full. */
+static bool build_run(struct fby_drain *p, u16 volume, struct placed_build *b)
+{
+	const struct fby_static *v = &p->statics->volume[volume];
+	struct fby_destage *d = &p->volume[volume].destage;
+	struct fby_round_page *r = &d->page[d->pos];
+	const struct fby_static_tag *t;
+	struct fby_static_view s;
+	u32 start = 0, n;
+	u8 op;
+
+	fby_place_snapshot(p->statics, v, entry_slot(r), &s);
+	t = &s.line.tag[entry_way(r)];
+	if (!entry_is(r, &s))
+		goto next;
+	if (FBY_ST_LOST(t)) { /* what of it is sound goes to the origin, and the page stays */
+		fby_placed_lost(p->cache, volume, entry_block(r));
+		if (!FBY_ST_VALID(t))
+			goto next;
+	}
+	n = fby_run(FBY_ST_VALID(t), d->run, &start);
+	if (n == 0)
+		goto next;
+	op = op_of(FBY_ST_KIND(t));
+	if (!build_fits(b, op, entry_block(r) * FBY_PAGE_SECTORS + start, n))
+		return false;
+	if (op == FBY_IO_WRITE &&
+	    !fby_place_read(p->statics, v, s.slot, entry_way(r), t, fby_mask(start, n), start,
+			    b->buf + b->n * FBY_SECTOR)) {
+		page_bad(p, volume, r);
+		goto next;
+	}
+	if (op == FBY_IO_WRITE) { /* another write may have taken its place while it was read */
+		struct fby_static_view after;
+
+		fby_place_snapshot(p->statics, v, entry_slot(r), &after);
+		if (!entry_is(r, &after))
+			goto next;
+	}
+	b->n += n;
+	d->run = start + n;
+	return true;
+next:
+	d->pos++;
+	d->run = 0;
+	return true;
+}
+
+static int write_step(struct fby_drain *p, u16 volume, struct fby_io *io)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+	struct placed_build b = { 0 };
+	u32 id = 0;
+
+	while (id < d->nbuffers && fby_load(&d->io[id].status) != FBY_IOS_FREE)
+		id++;
+	if (d->failed || id == d->nbuffers || d->pos == d->n) {
+		if (d->outstanding)
+			return FBY_DONE;
+		if (!d->failed)
+			d->pos = 0;
+		fby_store(&d->phase, d->failed ? FBY_PH_BACKOFF : FBY_PH_FLUSH);
+		return FBY_AGAIN;
+	}
+	b.buf = d->io[id].buf;
+	b.max = d->buffer_sectors;
+	while (d->pos < d->n && build_run(p, volume, &b))
+		;
+	if (b.n == 0)
+		return FBY_AGAIN;
+	io->op = b.op;
+	io->sector = b.sector;
+	io->nsectors = b.n;
+	io->buf = b.op == FBY_IO_WRITE ? b.buf : NULL;
+	io->id = volume * 64u + id;
+	return FBY_ORIGIN;
+}
+
+/* --- flush, release ---------------------------------------------------------------------------- */
+
+static int flush_step(struct fby_drain *p, u16 volume, struct fby_io *io)
+{
+	struct fby_cached *cv = &p->cache->volume[volume];
+	struct fby_destage *d = &p->volume[volume].destage;
+
+	if (FBY_BUG(STATIC_RELEASE_EARLY)) {
+		fby_store(&d->phase, FBY_PH_COMMIT);
+		return FBY_AGAIN;
+	}
+	if (!d->gate && !fby_gate_destage(cv))
+		return FBY_DONE; /* the end of that flush wakes destage */
+	d->gate = true;
+	/* The origin told another that it lost something, perhaps of this round: again, with
+	 * the gate held from the start. */
+	if (fby_load_acquire(&cv->gate.lost) != d->lost) {
+		give_back(p, &p->statics->volume[volume], d);
+		fby_store(&d->phase, FBY_PH_IDLE);
+		return FBY_AGAIN;
+	}
+	d->gate = false; /* the request has it */
+	fby_gate_destage_sends(cv);
+	io->op = FBY_IO_FLUSH;
+	io->id = volume * 64u;
+	io->sector = io->nsectors = 0;
+	io->buf = NULL;
+	fby_store(&d->phase, FBY_PH_FLUSHING);
+	return FBY_ORIGIN;
+}
+
+/* The stamp that the page had when it was listed.  False: it is another page. */
+static bool release_one(struct fby_drain *p, u16 volume, const struct fby_round_page *r, bool *busy)
+{
+	struct fby_static *v = &p->statics->volume[volume];
+	struct fby_static_view s;
+
+	fby_place_snapshot(p->statics, v, entry_slot(r), &s);
+	if (!entry_is(r, &s) && !(FBY_BUG(STATIC_RELEASE_NEWER) && r->carry != ~0u))
+		return false;
+	if (FBY_ST_LOST(&s.line.tag[entry_way(r)])) /* partly lost: it stays */
+		return false;
+	*busy = !fby_place_release(p->statics, v, entry_slot(r), entry_way(r), entry_block(r),
+				   s.line.tag[entry_way(r)].stamp);
+	return !*busy;
+}
+
+static int release_step(struct fby_drain *p, u16 volume, u32 *wake)
+{
+	struct fby_drained *dv = &p->volume[volume];
+	struct fby_destage *d = &dv->destage;
+	bool busy = false;
+
+	for (u32 i = 0; i < RELEASE_STEP && d->pos < d->n; i++, d->pos++) {
+		if (release_one(p, volume, &d->page[d->pos], &busy))
+			fby_count(&dv->pages_destaged, 1);
+		if (busy)
+			return FBY_AGAIN;
+	}
+	if (fby_load(&p->space->wait_mask) & FBY_WAKE_SPACE)
+		*wake |= fby_fetch_and(&p->space->wait_mask, ~(u32)FBY_WAKE_SPACE) & FBY_WAKE_SPACE;
+	if (d->pos < d->n)
+		return FBY_AGAIN;
+	fby_count(&dv->rounds, 1);
+	fby_store(&dv->last_error, 0);
+	d->backoff_ns = 0;
+	d->n = d->pos = 0;
+	fby_store(&d->phase, FBY_PH_IDLE);
+	return FBY_AGAIN;
+}
+
+/* --- the machine --------------------------------------------------------------------------------- */
+
+static void leave_gate(struct fby_drain *p, u16 volume, u32 *wake)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+
+	if (d->gate)
+		fby_gate_destage_leaves(&p->cache->volume[volume], wake);
+	d->gate = false;
+}
+
+static int idle_step(struct fby_drain *p, u16 volume, u64 *next_ns)
+{
+	struct fby_static *v = &p->statics->volume[volume];
+	struct fby_destage *d = &p->volume[volume].destage;
+	u64 age_ns = fby_load(&p->space->opt.max_age_ns);
+	bool wanted = any_wanted(v);
+
+	if (v->surveyed < v->slots || v->nwindows) {
+		u32 before = v->surveyed;
+
+		fby_static_survey(p->statics, volume, SURVEY_STEP);
+		if (v->surveyed == before && *next_ns > p->space->now_ns + SURVEY_NS)
+			*next_ns = p->space->now_ns + SURVEY_NS; /* a writer has the slot */
+		/* What is in doubt is not for the origin: see settle, above. */
+		if (v->nwindows || (!wanted && !d->drain))
+			return v->surveyed == before ? FBY_DONE : FBY_AGAIN;
+	}
+	if (v->left == 0 && pass_due(p, volume)) {
+		v->pass_ns = p->space->now_ns;
+		if (any_dirty(p, v))
+			v->left = fby_static_groups(v);
+		else
+			fby_store(&d->drain, d->drain && v->surveyed < v->slots);
+	}
+	if (age_ns && v->pass_ns + age_ns < *next_ns)
+		*next_ns = v->pass_ns + age_ns;
+	if (v->left == 0 && !wanted)
+		return v->surveyed < v->slots ? FBY_AGAIN : FBY_DONE;
+	if (!fby_static_settle(p->statics, volume))
+		return FBY_AGAIN;
+	d->n = d->pos = d->run = 0;
+	d->failed = false;
+	d->lost = fby_load_acquire(&p->cache->volume[volume].gate.lost);
+	if (wanted)
+		collect_wanted(p, v, d);
+	collect_pass(p, v, d);
+	if (d->n == 0)
+		return FBY_AGAIN;
+	fby_heap_sort(d->page, d->n);
+	fby_store(&d->phase, FBY_PH_WRITE);
+	return FBY_AGAIN;
+}
+
+static int backoff_step(struct fby_drain *p, u16 volume, u64 *next_ns, u32 *wake)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+
+	if (d->failed) { /* just come here */
+		d->failed = false;
+		leave_gate(p, volume, wake);
+		d->pos = 0;
+		give_back(p, &p->statics->volume[volume], d);
+		d->backoff_ns = d->backoff_ns ? d->backoff_ns * 2 : BACKOFF_MIN_NS;
+		if (d->backoff_ns > BACKOFF_MAX_NS)
+			d->backoff_ns = BACKOFF_MAX_NS;
+		d->retry_ns = p->space->now_ns + d->backoff_ns;
+	}
+	if (p->space->now_ns < d->retry_ns) {
+		if (d->retry_ns < *next_ns)
+			*next_ns = d->retry_ns;
+		return FBY_DONE;
+	}
+	fby_store(&d->phase, FBY_PH_IDLE);
+	return FBY_AGAIN;
+}
+
+static void reap(struct fby_drained *v)
+{
+	struct fby_destage *d = &v->destage;
+
+	for (u32 i = 0; i < d->nbuffers && d->outstanding > 0; i++) {
+		if (fby_load_acquire(&d->io[i].status) != FBY_IOS_DONE)
+			continue;
+		if (d->io[i].error) {
+			fby_store(&v->last_error, d->io[i].error);
+			fby_count(&v->origin_errors, 1);
+			d->failed = true;
+		}
+		fby_store(&d->io[i].status, (u32)FBY_IOS_FREE);
+		d->outstanding--;
+	}
+}
+
+static int placed_volume(struct fby_drain *p, u16 volume, struct fby_io *io, u64 *next_ns, u32 *wake)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+	int decision;
+
+	reap(&p->volume[volume]);
+	switch (d->phase) {
+	case FBY_PH_IDLE:
+		decision = idle_step(p, volume, next_ns);
+		if (d->phase == FBY_PH_IDLE)
+			leave_gate(p, volume, wake);
+		return decision;
+	case FBY_PH_WRITE:
+		return write_step(p, volume, io);
+	case FBY_PH_FLUSH:
+		return flush_step(p, volume, io);
+	case FBY_PH_FLUSHING:
+		if (d->outstanding > 0)
+			return FBY_DONE;
+		d->pos = 0;
+		fby_store(&d->phase, d->failed ? FBY_PH_BACKOFF : FBY_PH_COMMIT);
+		return FBY_AGAIN;
+	case FBY_PH_COMMIT:
+		return release_step(p, volume, wake);
+	case FBY_PH_BACKOFF:
+		return backoff_step(p, volume, next_ns, wake);
+	case FBY_PH_CARRY: /* other volumes' */
+	case FBY_PH_RELEASE:
+		break;
+	}
+	FBY_ASSERT(false);
+	return FBY_DONE;
+}
+
+int fby_placed_step(struct fby_drain *p, struct fby_io *io, u64 *next_ns, u32 *wake)
+{
+	int decision = FBY_DONE;
+
+	for (u32 i = 0; p->statics && i < p->space->store.sb.nvolumes; i++) {
+		u16 volume = (u16)p->next_placed;
+		int r;
+
+		p->next_placed = p->next_placed + 1 < p->space->store.sb.nvolumes ? p->next_placed + 1 : 0;
+		if (!p->statics->volume[volume].placed)
+			continue;
+		r = placed_volume(p, volume, io, next_ns, wake);
+		if (r == FBY_ORIGIN) {
+			fby_destage_issue(p, volume, io);
+			return FBY_ORIGIN;
+		}
+		if (r == FBY_AGAIN)
+			decision = FBY_AGAIN;
+	}
+	return decision;
+}
+
+void fby_placed_tick(struct fby_drain *p)
+{
+	for (u32 i = 0; p->statics && i < p->space->store.sb.nvolumes; i++)
+		if (p->statics->volume[i].placed)
+			(void)fby_static_settle(p->statics, (u16)i);
+}

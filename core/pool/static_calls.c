@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * static_calls.c - what the pool does for static volumes: added, told about, checked.
+ */
+#include "cache/placed.h"
+#include "format/kind.h"
+#include "pool/parts.h"
+
+int fby_pool_static_add(struct fby_pool *p, u32 index, const struct fby_volume_spec *s, struct fby_volume_record *r)
+{
+	struct fby_static_record share;
+	u64 at;
+
+	if (s->static_bytes % FBY_STATIC_UNIT || !fby_static_slots(s->static_bytes))
+		return -FBY_E_GEOMETRY;
+	/* It may be that of a share. */
+	for (u32 i = 0; i < p->space.store.sb.nvolumes; i++)
+		if (p->space.owner[i].damaged)
+			return -FBY_E_VOLUME_DAMAGED;
+	if (!fby_share_find(&p->statics, s->static_bytes, &at))
+		return -FBY_E_STATIC_FULL;
+	fby_copy(&share, r, sizeof(share));
+	share.kind = FBY_OWNER_STATIC;
+	share.at = at;
+	share.slots = fby_static_slots(s->static_bytes);
+	fby_copy(r, &share, sizeof(share));
+	if (!fby_record_sane(index, r))
+		return -FBY_E_GEOMETRY;
+	/* First: a record is of a share that is there. */
+	fby_share_format(&p->statics, &share);
+	return FBY_DONE;
+}
+
+void fby_pool_static_info(struct fby_pool *p, u16 index, struct fby_volume_info *out)
+{
+	const struct fby_static *v = &p->statics.volume[index];
+
+	out->watermark = 0;
+	out->marks = 0; /* its record has something else there */
+	out->slots = p->space.owner[index].share.slots;
+	out->attached = fby_is_placed(&p->cache, index);
+	if (!out->attached)
+		return;
+	out->pages = fby_static_live(v);
+	out->counted = fby_load(&v->surveyed) == v->slots;
+	out->lost_blocks = fby_load(&v->lost);
+	out->flush_owed = fby_load(&p->cache.volume[index].gate.flushed) < fby_load(&p->cache.volume[index].gate.ended);
+	for (u32 i = 0; i < FBY_STATIC_COUNTS; i++) {
+		out->writes += fby_load(&v->count[i].writes);
+		out->written_sectors += fby_load(&v->count[i].sectors);
+		out->conflicts += fby_load(&v->count[i].conflicts);
+	}
+}
+
+static bool violated(struct fby_violation *v, const char *what, u16 volume, u64 x, const char *b, u64 y)
+{
+	(void)volume;
+	*v = (struct fby_violation){ what, "slot", b, x, y };
+	return false;
+}
+
+/* Is destage to come to the slot by itself? */
+static bool to_be_found(const struct fby_pool *p, u16 index, u32 slot)
+{
+	const struct fby_destage *d = &p->drain.volume[index].destage;
+
+	for (u32 i = 0; i < d->n; i++)
+		if (d->page[i].page >> 1 == slot)
+			return true;
+	return fby_static_dirty(&p->statics, &p->statics.volume[index], slot / FBY_GROUP_SLOTS);
+}
+
+static bool check_slot(struct fby_pool *p, u16 index, u32 slot, u64 *live, struct fby_violation *v)
+{
+	const struct fby_static *st = &p->statics.volume[index];
+	struct fby_static_view s;
+	bool sound = false;
+
+	fby_static_look(&p->statics, st, slot, &s);
+	if (slot < st->surveyed)
+		*live += fby_static_counts(&s, 0) + fby_static_counts(&s, 1);
+	if (s.unknown)
+		return true; /* damaged, which breaks no invariant */
+	if (!s.torn && s.line.control != s.line.copy && !st->nwindows)
+		return violated(v, "the two control words of a slot differ", index, slot, "control", s.line.control);
+	for (u32 way = 0; way < FBY_STATIC_WAYS; way++) {
+		const struct fby_static_tag *t = &s.line.tag[way];
+
+		if (!fby_static_counts(&s, way))
+			continue;
+		if (FBY_ST_ERA(t) > st->era)
+			return violated(v, "a page is of an era to come", index, slot, "era", FBY_ST_ERA(t));
+		sound |= !FBY_ST_LOST(t) && fby_place_read(&p->statics, st, slot, way, t, 0, 0, NULL);
+	}
+	if (fby_static_counts(&s, 0) && fby_static_counts(&s, 1) &&
+	    FBY_ST_BLOCK(&s.line.tag[0]) == FBY_ST_BLOCK(&s.line.tag[1]))
+		return violated(v, "both ways of a slot have the newest page of a block", index, slot, "block",
+				FBY_ST_BLOCK(&s.line.tag[0]));
+	if (s.sole && !(s.live >> s.newest & 1))
+		return violated(v, "an older page is left without the newer", index, slot, "newest", s.newest);
+	if (sound && !p->space.opt.read_only && !to_be_found(p, index, slot))
+		return violated(v, "destage would not find a page", index, slot, "live", s.live);
+	return true;
+}
+
+bool fby_pool_static_check(struct fby_pool *p, u16 index, struct fby_violation *v)
+{
+	const struct fby_static *st = &p->statics.volume[index];
+	const struct fby_cached *cv = &p->cache.volume[index];
+	u64 live = 0;
+
+	for (u32 slot = 0; slot < st->slots; slot++)
+		if (!check_slot(p, index, slot, &live, v))
+			return false;
+	for (u32 busy = cv->bypassing; busy; busy &= busy - 1) {
+		const struct fby_bypass_range *r = &cv->range[__builtin_ctz(busy)];
+
+		for (u64 block = r->first; block < r->end; block++) {
+			struct fby_static_view s;
+			u32 way;
+
+			fby_static_look(&p->statics, st, fby_static_slot(st, block), &s);
+			if (fby_static_find(&s, block, &way) == FBY_HAS_PAGE)
+				return violated(v, "a block is cached while it is written past the cache", index,
+						s.slot, "block", block);
+		}
+	}
+	if (live != fby_static_live(st)) {
+		*v = (struct fby_violation){ "a static volume's pages are miscounted", "volume", "counted", index, live };
+		return false;
+	}
+	return true;
+}

@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * share.c - the share of a static volume: where it lies, its head, and the eras.
+ *
+ * A page that fails its checksum is damaged, or a write that a cut has torn, which nobody
+ * was told of.  What tells them apart is the era that its tag has: the head says which eras
+ * are settled, so that none of their writes can be torn.  The era in which a pool was killed
+ * is not; it stays a window until all slots were looked at (the survey), and torn pages are
+ * away.  So nothing has to be looked at before a volume is used.
+ */
+#include "static/static.h"
+
+/* --- where it is ------------------------------------------------------------------ */
+
+static u64 lines_bytes(u64 slots)
+{
+	return fby_round_up(slots * FBY_LINE, FBY_PAGE);
+}
+
+static u64 used_by(u64 slots)
+{
+	return FBY_PAGE + lines_bytes(slots) + slots * FBY_STATIC_WAYS * FBY_PAGE;
+}
+
+u32 fby_static_slots(u64 bytes)
+{
+	u64 slots = bytes >> 13;
+
+	/* A few too few: a line is 1/128 of a slot's pages. */
+	slots -= slots >> 7;
+	while (slots && used_by(slots) > bytes)
+		slots--;
+	while (used_by(slots + 1) <= bytes)
+		slots++;
+	return slots < 1u << 31 ? (u32)slots : 0;
+}
+
+u32 fby_static_far_slot(u64 block, u32 slots)
+{
+	u32 slot = (u32)(block >> 32) % slots;
+
+	for (u32 bit = 32; bit-- > 0;) {
+		slot = slot << 1 | ((u32)(block >> bit) & 1);
+		if (slot >= slots)
+			slot -= slots;
+	}
+	return slot;
+}
+
+static u64 bytes_of(u32 slots)
+{
+	return fby_round_up(used_by(slots), FBY_STATIC_UNIT);
+}
+
+bool fby_share_find(const struct fby_statics *p, u64 bytes, u64 *at)
+{
+	const struct fby_store *st = &p->space->store;
+	u64 end = fby_shares_at(st) + st->sb.static_bytes, to;
+	bool moved;
+
+	*at = fby_shares_at(st);
+	do {
+		moved = false;
+		for (u32 i = 0; i < st->sb.nvolumes; i++) {
+			const struct fby_static_record *r = &p->space->owner[i].share;
+
+			if (r->kind != FBY_OWNER_STATIC)
+				continue;
+			to = r->at + bytes_of(r->slots);
+			if (*at < to && r->at < *at + bytes) {
+				*at = to;
+				moved = true;
+			}
+		}
+	} while (moved);
+	return bytes <= end && *at <= end - bytes;
+}
+
+/* The places that follow from the record; false: the share is not one of the pool's. */
+static bool locate(const struct fby_statics *p, struct fby_static *v, const struct fby_static_record *r)
+{
+	const struct fby_store *st = &p->space->store;
+	u64 begin = fby_shares_at(st), end = begin + st->sb.static_bytes;
+
+	v->bytes = bytes_of(r->slots);
+	if (!p->nstripes || r->at < begin || v->bytes > st->sb.static_bytes || r->at > end - v->bytes)
+		return false;
+	v->at = r->at;
+	v->lines = r->at + FBY_PAGE;
+	v->pages = v->lines + lines_bytes(r->slots);
+	v->slots = r->slots;
+	v->blocks = (r->origin_sectors + FBY_PAGE_SECTORS - 1) / FBY_PAGE_SECTORS;
+	v->bit = (u32)((r->at - begin) / FBY_STATIC_UNIT);
+	v->stripe = v->bit * FBY_GROUP_SLOTS;
+	v->seed = fby_crc32c(st->line_seed, r->uuid, sizeof(r->uuid));
+	return true;
+}
+
+/* --- head ---------------------------------------------------------------------------- */
+
+static u64 head_at(const struct fby_static *v, u32 copy)
+{
+	return v->at + (u64)copy * FBY_STATIC_HEAD_COPY;
+}
+
+static u32 head_crc(const struct fby_static *v, const struct fby_static_head *h)
+{
+	return fby_crc32c(v->seed, h, __builtin_offsetof(struct fby_static_head, crc));
+}
+
+static bool head_sane(const struct fby_static *v, const struct fby_static_head *h)
+{
+	if (h->magic != FBY_STATIC_MAGIC || h->slots != v->slots || h->counter >= FBY_NUMBER_START ||
+	    h->limit > FBY_ERA_MAX || h->settled > h->limit || h->nwindows > FBY_STATIC_WINDOWS)
+		return false;
+	for (u32 i = 0; i < h->nwindows; i++)
+		if (h->window[i].after > h->window[i].upto || h->window[i].upto > h->settled)
+			return false;
+	return true;
+}
+
+static bool head_read_one(const struct fby_statics *p, const struct fby_static *v, u32 copy,
+			  struct fby_static_head *out)
+{
+	u32 unused = 0;
+
+	return media_read_crc(p->space->store.media, out, head_at(v, copy), sizeof(*out), &unused) &&
+	       head_crc(v, out) == out->crc && head_sane(v, out);
+}
+
+static bool head_read(const struct fby_statics *p, struct fby_static *v)
+{
+	struct fby_static_head a, b;
+	bool a_ok = head_read_one(p, v, 0, &a), b_ok = head_read_one(p, v, 1, &b);
+
+	v->head = a_ok && (!b_ok || a.counter >= b.counter) ? a : b;
+	return a_ok || b_ok;
+}
+
+static void head_write(const struct fby_statics *p, struct fby_static *v)
+{
+	struct fby_static_head other;
+	/* The one that counts last: a cut may have left the other torn. */
+	u32 first = !head_read_one(p, v, 1, &other) || other.counter < v->head.counter;
+
+	v->head.counter++;
+	v->head.crc = head_crc(v, &v->head);
+	for (u32 i = 0; i < 2; i++) {
+		u64 at = head_at(v, first ^ i);
+
+		media_lines(p->space->store.media, at, &v->head, sizeof(v->head));
+		media_fence(p->space->store.media, at, sizeof(v->head));
+	}
+}
+
+void fby_share_format(struct fby_statics *p, const struct fby_static_record *r)
+{
+	struct fby_media *m = p->space->store.media;
+	struct fby_static *v = &p->volume[r->index];
+	struct fby_static_line l;
+
+	if (!locate(p, v, r))
+		return;
+	fby_zero(&l, sizeof(l));
+	for (u32 slot = 0; slot < v->slots; slot++) {
+		l.control = l.copy = fby_static_control(v, slot, 0);
+		media_lines(m, fby_static_line_at(v, slot), &l, sizeof(l));
+	}
+	media_fence(m, v->at, v->bytes);
+	fby_zero(&v->head, sizeof(v->head));
+	v->head.magic = FBY_STATIC_MAGIC;
+	v->head.flags = FBY_STATIC_CLEAN | FBY_STATIC_COUNTED;
+	v->head.slots = v->slots;
+	fby_copy(v->head.uuid, r->uuid, sizeof(r->uuid));
+	head_write(p, v);
+}
+
+/* --- eras ------------------------------------------------------------------------------- */
+
+static u64 writes_so_far(const struct fby_static *v)
+{
+	u64 n = 0;
+
+	for (u32 i = 0; i < FBY_STATIC_COUNTS; i++)
+		n += fby_load(&v->count[i].writes);
+	return n;
+}
+
+u64 fby_static_live(const struct fby_static *v)
+{
+	u64 n = 0;
+
+	for (u32 i = 0; i < FBY_STATIC_COUNTS; i++)
+		n += fby_load(&v->count[i].live);
+	return n;
+}
+
+/* Has each writer that may have seen the era before ended?  Who takes a stripe after the
+ * era moved sees the new one. */
+static bool stripes_passed(const struct fby_statics *p)
+{
+	for (u32 i = 0; i < p->nstripes; i++) {
+		u32 spins = 0;
+
+		while (fby_load_acquire(&p->stripe[i]) & FBY_STRIPE_STORES) {
+			if (++spins > 10000)
+				return false;
+			fby_relax();
+		}
+	}
+	return true;
+}
+
+bool fby_static_settle(struct fby_statics *p, u16 volume)
+{
+	struct fby_static *v = &p->volume[volume];
+	u64 writes = writes_so_far(v), unused = 0;
+
+	if (!v->settling) {
+		if (writes == v->settled_writes)
+			return true;
+		FBY_ASSERT(v->era < v->head.limit);
+		v->settled_writes = writes;
+		v->settling = true;
+		if (v->era + 1 < FBY_ERA_MAX)
+			fby_store(&v->era, v->era + 1);
+		/* A locked instruction: the era is seen before the stripes are looked at. */
+		fby_fetch_add(&unused, 1ull);
+		fby_mb_after_atomic();
+	}
+	if (!stripes_passed(p))
+		return false;
+	v->settling = false;
+	v->head.settled = v->era - !FBY_BUG(STATIC_SETTLED_EARLY);
+	v->head.limit = v->era + 1 < FBY_ERA_MAX ? v->era + 1 : FBY_ERA_MAX;
+	head_write(p, v);
+	return true;
+}
+
+/* A volume that was attached when the pool was killed: what it wrote last is in doubt. */
+static void add_window(struct fby_static *v)
+{
+	struct fby_static_window *w = &v->window[v->nwindows];
+
+	w->after = v->head.settled;
+	w->upto = v->head.limit;
+	v->nwindows += !FBY_BUG(STATIC_WINDOW_FORGOTTEN);
+}
+
+static void windows_to_head(struct fby_static *v)
+{
+	FBY_ASSERT(v->nwindows <= FBY_STATIC_WINDOWS);
+	fby_zero(v->head.window, sizeof(v->head.window));
+	v->head.nwindows = v->nwindows;
+	for (u32 i = 0; i < v->nwindows; i++)
+		v->head.window[i] = v->window[i];
+}
+
+static void begin_session(struct fby_statics *p, struct fby_static *v)
+{
+	v->head.flags = 0;
+	v->head.live = 0;
+	v->head.settled = v->head.limit;
+	v->head.limit += 2;
+	windows_to_head(v);
+	head_write(p, v);
+	v->era = v->head.limit - 1;
+}
+
+static void reset(struct fby_static *v)
+{
+	fby_zero(v->count, sizeof(v->count));
+	fby_zero(v->wanted, sizeof(v->wanted));
+	fby_zero(v->window, sizeof(v->window));
+	v->nwindows = v->surveyed = v->lost = v->hand = v->left = 0;
+	v->settling = v->pressure = false;
+	v->settled_writes = 0;
+}
+
+int fby_static_attach(struct fby_statics *p, u16 volume)
+{
+	struct fby_static *v = &p->volume[volume];
+	bool empty;
+
+	if (!locate(p, v, &p->space->owner[volume].share) || !head_read(p, v))
+		return -FBY_E_VOLUME_DAMAGED;
+	if (v->head.limit > FBY_ERA_MAX - 4)
+		return -FBY_E_NUMBERS;
+	reset(v);
+	for (; v->nwindows < v->head.nwindows; v->nwindows++)
+		v->window[v->nwindows] = v->head.window[v->nwindows];
+	if (!(v->head.flags & FBY_STATIC_CLEAN))
+		add_window(v);
+	v->era = v->head.limit;
+	if ((v->head.flags & FBY_STATIC_COUNTED) && !v->nwindows) {
+		v->surveyed = v->slots;
+		v->count[0].live = v->head.live;
+	}
+	empty = v->surveyed == v->slots && v->head.live == 0;
+	for (u32 g = 0; g < fby_static_groups(v); g++) {
+		if (empty)
+			fby_static_dirty_clear(p, v, g);
+		else
+			fby_static_dirty_set(p, v, g);
+	}
+	if (!p->space->opt.read_only) {
+		/* After so many cuts, one soon after the other: now. */
+		while (v->nwindows > FBY_STATIC_WINDOWS)
+			fby_static_survey(p, volume, v->slots);
+		begin_session(p, v);
+	}
+	v->placed = true;
+	return FBY_DONE;
+}
+
+void fby_static_detach(struct fby_statics *p, u16 volume)
+{
+	struct fby_static *v = &p->volume[volume];
+
+	v->placed = false;
+	if (p->space->opt.read_only)
+		return;
+	v->head.settled = v->head.limit;
+	v->head.flags = FBY_STATIC_CLEAN | (v->surveyed == v->slots ? FBY_STATIC_COUNTED : 0);
+	v->head.live = v->surveyed == v->slots ? fby_static_live(v) : 0;
+	windows_to_head(v);
+	head_write(p, v);
+}
+
+/* --- survey -------------------------------------------------------------------------------- */
+
+/* Stripe held: a torn page goes, the others are counted.  True: readers are to look again. */
+static bool survey_slot(struct fby_statics *p, struct fby_static *v, u32 slot)
+{
+	struct fby_static_view s;
+	u64 bits;
+
+	fby_static_look(p, v, slot, &s);
+	if (s.torn && !(s.unknown >> s.newest & 1)) {
+		bits = s.live | (s.newest ? FBY_SC_NEWEST : 0) | FBY_SC_NUMBER(s.number) | FBY_SC_ERA(s.era);
+		s.line.control = s.line.copy = fby_static_control(v, slot, bits);
+		media_lines(p->space->store.media, fby_static_line_at(v, slot), &s.line, sizeof(s.line));
+		media_fence(p->space->store.media, v->at, v->bytes);
+	}
+	fby_fetch_add(&v->count[0].live, (u64)fby_static_counts(&s, 0) + fby_static_counts(&s, 1));
+	return s.torn;
+}
+
+static void survey_ends(struct fby_statics *p, struct fby_static *v)
+{
+	v->nwindows = 0;
+	windows_to_head(v);
+	head_write(p, v);
+}
+
+void fby_static_survey(struct fby_statics *p, u16 volume, u32 n)
+{
+	struct fby_static *v = &p->volume[volume];
+
+	for (; n > 0 && v->surveyed < v->slots; n--) {
+		u64 *stripe = fby_stripe(p, v, v->surveyed);
+		bool stored;
+
+		if (!fby_stripe_try(stripe, FBY_STRIPE_STORES))
+			return;
+		stored = survey_slot(p, v, v->surveyed);
+		fby_store(&v->surveyed, v->surveyed + 1);
+		fby_stripe_release(stripe, stored);
+	}
+	if (v->surveyed == v->slots && v->nwindows)
+		survey_ends(p, v);
+}
+
+bool fby_static_any(struct fby_statics *p, u16 volume)
+{
+	struct fby_static *v = &p->volume[volume];
+	struct fby_static_view s;
+
+	if (!locate(p, v, &p->space->owner[volume].share) || !head_read(p, v))
+		return true;
+	if ((v->head.flags & FBY_STATIC_CLEAN) && (v->head.flags & FBY_STATIC_COUNTED))
+		return v->head.live != 0;
+	for (u32 slot = 0; slot < v->slots; slot++) {
+		fby_static_look(p, v, slot, &s);
+		if (s.live)
+			return true;
+	}
+	return false;
+}

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * slot_line.c - what a slot's line says: which of its two ways hold a page that the
+ * origin lacks, and of which block.
+ *
+ * A cut leaves any mix of the words of a line, old and new, and of the data.  The control
+ * word is one of them, so it is the old one or the new.  The old one: the way that was
+ * being written was of no account, and is.  The new one: that way is the newest, and its
+ * tag and its data may not have arrived.  Then they do not fit the control word, and its
+ * era says whether a cut can be the cause.  If so the write never was, and the other way is
+ * what the control word says it was before; if not, the page is damaged, and lost.
+ */
+#include "static/static.h"
+
+static u64 control_check(const struct fby_static *v, u32 slot, u64 bits)
+{
+	return fby_crc32c(v->seed ^ slot, &bits, sizeof(bits)) & 0xfffu;
+}
+
+u64 fby_static_control(const struct fby_static *v, u32 slot, u64 bits)
+{
+	FBY_ASSERT(bits >> FBY_SC_CHECK_SHIFT == 0);
+	return bits | control_check(v, slot, bits) << FBY_SC_CHECK_SHIFT;
+}
+
+static bool control_ok(const struct fby_static *v, u32 slot, u64 control)
+{
+	return control_check(v, slot, control & ((1ull << FBY_SC_CHECK_SHIFT) - 1)) == control >> FBY_SC_CHECK_SHIFT;
+}
+
+static u32 tag_crc(const struct fby_static *v, u32 slot, u32 way, const struct fby_static_tag *t)
+{
+	return fby_crc32c(v->seed + slot * 2 + way, t, __builtin_offsetof(struct fby_static_tag, crc));
+}
+
+void fby_static_tag_finish(const struct fby_static *v, u32 slot, u32 way, struct fby_static_tag *t)
+{
+	t->crc = tag_crc(v, slot, way, t);
+}
+
+static bool masks_sane(const struct fby_static_tag *t)
+{
+	u8 valid = FBY_ST_VALID(t), lost = FBY_ST_LOST(t);
+
+	switch (FBY_ST_KIND(t)) {
+	case FBY_KIND_DATA:
+		return (valid & lost) == 0 && (valid | lost) != 0;
+	case FBY_KIND_ZERO:
+	case FBY_KIND_DISCARD:
+		return valid == 0xff && lost == 0;
+	}
+	return false;
+}
+
+static bool tag_ok(const struct fby_static *v, u32 slot, u32 way, const struct fby_static_tag *t)
+{
+	return tag_crc(v, slot, way, t) == t->crc && FBY_ST_BLOCK(t) < v->blocks &&
+	       fby_static_slot(v, FBY_ST_BLOCK(t)) == slot && masks_sane(t);
+}
+
+/* Of two control words that are sound and differ, as a cut may leave them: is a newer? */
+static bool newer(u64 a, u64 b)
+{
+	if (FBY_SC_ERA_OF(a) != FBY_SC_ERA_OF(b))
+		return FBY_SC_ERA_OF(a) > FBY_SC_ERA_OF(b);
+	return ((FBY_SC_NUMBER_OF(a) - FBY_SC_NUMBER_OF(b)) & 0x7ffu) < 0x400u;
+}
+
+/* The control word that counts; false: both are damaged. */
+static bool control_of(const struct fby_static *v, u32 slot, const struct fby_static_line *l, u64 *control)
+{
+	bool first = control_ok(v, slot, l->control), second = control_ok(v, slot, l->copy);
+
+	if (fby_likely(first && l->control == l->copy)) {
+		*control = l->control;
+		return true;
+	}
+	*control = first && (!second || newer(l->control, l->copy)) ? l->control : l->copy;
+	return first || second;
+}
+
+/* Nothing of the slot can be read. */
+static void all_lost(const struct fby_static *v, struct fby_static_view *s)
+{
+	fby_zero(&s->line, sizeof(s->line));
+	s->newest = 1;
+	s->live = s->unknown = 2;
+	s->sole = s->over = false;
+	s->era = v->era;
+	s->number = 0;
+}
+
+/* The newest was never acknowledged. */
+static void take_back(struct fby_static_view *s)
+{
+	s->torn = true;
+	s->sole = false;
+	if (s->over) /* it was written over a page that was lost, which it may have been of */
+		s->unknown |= (u8)(1u << s->newest);
+	else
+		s->live &= (u8)~(1u << s->newest);
+}
+
+static void look_newest(const struct fby_statics *p, const struct fby_static *v, struct fby_static_view *s)
+{
+	const struct fby_static_tag *t = &s->line.tag[s->newest];
+	bool fits = tag_ok(v, s->slot, s->newest, t) &&
+		    (FBY_BUG(STATIC_STAMP_IGNORED) ||
+		     (FBY_ST_ERA(t) == s->era && (FBY_ST_NUMBER(t) & 0x7ffu) == s->number));
+
+	if (fby_unlikely(v->nwindows) && fby_in_doubt(v, s->era)) {
+		if (!fits || (!FBY_BUG(STATIC_TORN_ACCEPTED) && !fby_place_read(p, v, s->slot, s->newest, t, 0, 0, NULL)))
+			take_back(s);
+	} else if (!fits) {
+		s->unknown |= (u8)(1u << s->newest);
+	}
+	if (fits)
+		s->number = FBY_ST_NUMBER(t);
+}
+
+void fby_static_look(const struct fby_statics *p, const struct fby_static *v, u32 slot, struct fby_static_view *s)
+{
+	u64 c;
+	u32 other;
+
+	s->slot = slot;
+	s->torn = false;
+	if (fby_unlikely(!media_read(p->space->store.media, &s->line, fby_static_line_at(v, slot), FBY_LINE) ||
+			 !control_of(v, slot, &s->line, &c))) {
+		all_lost(v, s);
+		return;
+	}
+	s->live = (u8)(c & 3);
+	s->newest = (c & FBY_SC_NEWEST) != 0;
+	s->sole = c & FBY_SC_SOLE;
+	s->over = c & FBY_SC_OVER;
+	s->era = FBY_SC_ERA_OF(c);
+	s->number = FBY_SC_NUMBER_OF(c);
+	s->unknown = 0;
+	if (s->live >> s->newest & 1)
+		look_newest(p, v, s);
+	other = !s->newest;
+	if (fby_static_counts(s, other) && !tag_ok(v, slot, other, &s->line.tag[other]))
+		s->unknown |= (u8)(1u << other);
+}
+
+enum fby_static_has fby_static_find(const struct fby_static_view *s, u64 block, u32 *way)
+{
+	for (u32 i = 0; i < FBY_STATIC_WAYS; i++) {
+		if (fby_static_counts(s, i) && !(s->unknown >> i & 1) && FBY_ST_BLOCK(&s->line.tag[i]) == block) {
+			*way = i;
+			return FBY_HAS_PAGE;
+		}
+	}
+	/* The tag of an older page does not tell of which block the lost one was: it may be
+	 * that of a write that a cut has torn. */
+	return s->unknown ? FBY_HAS_LOST : FBY_HAS_NOTHING;
+}

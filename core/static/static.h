@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
+/*
+ * static.h - static volumes: each block has a slot of its own for a place, with two ways.
+ * There is no index; a slot's line on the media says all.  docs/static.md.
+ *
+ * Locks: a stripe, shared by many slots, of rank 1 as a block of the cache.  A word: bit 0,
+ * a writer has it; bit 1, it stores to the media, and readers wait; above these, how often
+ * something was stored.  A reader looks at the word before and after.
+ */
+#ifndef FBY_STATIC_H
+#define FBY_STATIC_H
+
+#include "format/static_format.h"
+#include "space/space.h"
+
+#define FBY_STRIPE_LOCKED 1ull
+#define FBY_STRIPE_STORES 2ull
+#define FBY_STRIPE_ONE 4ull
+#define FBY_STRIPES_MIN 16u
+#define FBY_STRIPES_MAX 2048u
+#define FBY_GROUP_SLOTS 8u /* for each a bit: may one of them have what destage is to write? */
+#define FBY_STATIC_COUNTS 8u
+#define FBY_WANTED 16u
+
+/* By CPU, so that writers share no line. */
+struct fby_static_count {
+	u64 live FBY_ALIGNED; /* pages more, or fewer, that the origin lacks */
+	u64 writes, sectors, conflicts;
+};
+
+struct fby_static {
+	/* fixed while it is attached */
+	u64 at, lines, pages; /* offsets of the share, its lines, its pages */
+	u64 bytes; /* of the share */
+	u64 blocks; /* of the volume */
+	u32 slots, seed;
+	u32 bit; /* of its first group */
+	u32 stripe; /* of its first slot */
+	bool placed; /* attached */
+	/* of attach, detach and fby_destage_step */
+	struct fby_static_head head;
+	u32 hand; /* next group of the pass */
+	u32 left; /* groups that the pass has yet to look at */
+	bool settling; /* the era has moved on, and somebody may still be in the one before */
+	u64 settled_writes; /* so many when it moved on */
+	u64 pass_ns; /* when the last pass began */
+	bool pressure;
+	/* likewise, and read by writers */
+	u64 era FBY_ALIGNED;
+	u32 nwindows;
+	u32 surveyed; /* slots below it are counted, and have no torn page; slots: all */
+	struct fby_static_window window[FBY_STATIC_WINDOWS + 1];
+	u32 lost; /* blocks found to be lost since attach */
+	u32 wanted[FBY_WANTED]; /* slots + 1 in which writes meet; 0: none */
+	struct fby_static_count count[FBY_STATIC_COUNTS];
+};
+
+struct fby_statics {
+	/* fixed after open */
+	struct fby_space *space;
+	struct fby_static *volume;
+	u64 *stripe;
+	u32 nstripes; /* a power of two; 0: the pool has no room for static volumes */
+	u64 *dirty; /* by group */
+};
+
+/* What a slot holds. */
+struct fby_static_view {
+	struct fby_static_line line;
+	u32 slot, number; /* number: of the newest write */
+	u64 era;
+	u8 live; /* ways, by bit; without what a cut has torn */
+	u8 unknown; /* of these: lost, and of which block is not known */
+	u8 newest;
+	bool sole; /* the other way has an older page of the newest's block */
+	bool over;
+	bool torn; /* the newest on the media is one that a cut has torn */
+};
+
+enum fby_static_has { FBY_HAS_NOTHING = 0, FBY_HAS_PAGE, FBY_HAS_LOST };
+
+/* --- share.c: the share, its head, eras ---------------------------------------------- */
+u32 fby_static_slots(u64 bytes); /* of a share so large */
+/* Has the pool so much room for a share?  Where. */
+bool fby_share_find(const struct fby_statics *p, u64 bytes, u64 *at);
+/* An empty share, before its record is written. */
+void fby_share_format(struct fby_statics *p, const struct fby_static_record *r);
+int fby_static_attach(struct fby_statics *p, u16 volume);
+void fby_static_detach(struct fby_statics *p, u16 volume);
+/* Ends the era, if anything was written in it.  True: writes of the era before, and all if
+ * there were none since the last call, are settled: no cut can tear them. */
+bool fby_static_settle(struct fby_statics *p, u16 volume);
+/* Looks at up to n more slots, after a cut: torn pages away, the others counted. */
+void fby_static_survey(struct fby_statics *p, u16 volume, u32 n);
+u64 fby_static_live(const struct fby_static *v);
+bool fby_static_any(struct fby_statics *p, u16 volume); /* by a look at all of it */
+
+/* --- slot_line.c: what a line says ------------------------------------------------------ */
+u64 fby_static_control(const struct fby_static *v, u32 slot, u64 bits);
+/* The line as it is; whoever has no lock looks at the stripe before and after. */
+void fby_static_look(const struct fby_statics *p, const struct fby_static *v, u32 slot, struct fby_static_view *out);
+void fby_static_tag_finish(const struct fby_static *v, u32 slot, u32 way, struct fby_static_tag *t);
+/* What of the view is the block's; *way, if it is a page. */
+enum fby_static_has fby_static_find(const struct fby_static_view *s, u64 block, u32 *way);
+/* Is the way a page that the origin lacks, and not an older one? */
+static inline bool fby_static_counts(const struct fby_static_view *s, u32 way)
+{
+	return (s->live >> way & 1) && (way == s->newest || !s->sole);
+}
+
+/* --- place.c: pages ------------------------------------------------------------------------ */
+/* Copies the sectors in want (subset of valid) to dst, sector s at dst + (s - base) * 512;
+ * false: its checksum is wrong.  dst NULL: is it sound? */
+bool fby_place_read(const struct fby_statics *p, const struct fby_static *v, u32 slot, u32 way,
+		    const struct fby_static_tag *t, u8 want, u32 base, u8 *dst);
+/* What a lookup found, without a lock; the view is one that was there. */
+void fby_place_snapshot(const struct fby_statics *p, const struct fby_static *v, u32 slot, struct fby_static_view *s);
+/* Reads of one block what the pool has of want. */
+int fby_place_get(const struct fby_statics *p, const struct fby_static *v, u64 block, u8 want, u32 base, u8 *dst,
+		  u8 *origin, u8 *lost);
+
+/* Of a write. */
+struct fby_place {
+	u64 block;
+	u32 slot, way;
+	u64 *stripe;
+	u8 valid, lost, kind;
+	bool sole, over;
+	struct fby_static_view s;
+};
+/* Stripe held: where may the block's next page go?  WAIT_SPACE: nowhere, until another
+ * block is on the origin; -FBY_E_LOST: nowhere, and destage cannot help. */
+int fby_place_choose(struct fby_statics *p, struct fby_static *v, struct fby_place *w, u8 mask, u32 *wake);
+/* What the pool has of the block beside mask goes along, to scratch: valid and lost. */
+bool fby_place_merge(const struct fby_statics *p, const struct fby_static *v, struct fby_place *w, u8 mask,
+		     u8 *scratch);
+/* Stores sectors of valid from src, which has them from sector base on, and the line; durable. */
+void fby_place_put(struct fby_statics *p, struct fby_static *v, const struct fby_place *w, const u8 *src, u32 base,
+		   u32 sectors);
+/* The page with this stamp is on the flushed origin.  False: the stripe is held. */
+bool fby_place_release(struct fby_statics *p, struct fby_static *v, u32 slot, u32 way, u64 block, u64 stamp);
+
+/* --- stripes ------------------------------------------------------------------------------- */
+static inline u64 *fby_stripe(const struct fby_statics *p, const struct fby_static *v, u32 slot)
+{
+	return &p->stripe[(v->stripe + slot) & (p->nstripes - 1)];
+}
+
+/* stores: FBY_STRIPE_STORES, or 0 if that comes later. */
+static inline bool fby_stripe_try(u64 *stripe, u64 stores)
+{
+	u64 word = fby_load(stripe);
+
+	if (word & FBY_STRIPE_LOCKED)
+		return false;
+	fby_pin();
+	if (fby_likely(fby_cmpxchg(stripe, word, word | FBY_STRIPE_LOCKED | stores)))
+		return true;
+	fby_unpin();
+	return false;
+}
+
+static inline void fby_stripe_release(u64 *stripe, bool stored)
+{
+	u64 word = fby_load(stripe);
+
+	FBY_ASSERT(word & FBY_STRIPE_LOCKED);
+	word &= ~(FBY_STRIPE_LOCKED | FBY_STRIPE_STORES);
+	fby_store_release(stripe, stored ? word + FBY_STRIPE_ONE : word);
+	fby_unpin();
+}
+
+/* --- small ----------------------------------------------------------------------------------- */
+u32 fby_static_far_slot(u64 block, u32 slots);
+
+/* block mod slots; without a division of 64 bits. */
+static inline u32 fby_static_slot(const struct fby_static *v, u64 block)
+{
+	if (block < v->slots)
+		return (u32)block;
+	return fby_likely(block >> 32 == 0) ? (u32)block % v->slots : fby_static_far_slot(block, v->slots);
+}
+
+static inline u64 fby_static_line_at(const struct fby_static *v, u32 slot)
+{
+	return v->lines + (u64)slot * FBY_LINE;
+}
+
+static inline u64 fby_static_page_at(const struct fby_static *v, u32 slot, u32 way)
+{
+	return v->pages + ((u64)slot * 2 + way) * FBY_PAGE;
+}
+
+/* May a cut have torn writes of this era, of which nobody was told that they are done? */
+static inline bool fby_in_doubt(const struct fby_static *v, u64 era)
+{
+	for (u32 i = 0; i < v->nwindows; i++)
+		if (era > v->window[i].after && era <= v->window[i].upto)
+			return true;
+	return false;
+}
+
+/* Can no other block of the volume have this slot? */
+static inline bool fby_static_alone(const struct fby_static *v, u32 slot)
+{
+	return (u64)slot + v->slots >= v->blocks;
+}
+
+static inline bool fby_static_dirty(const struct fby_statics *p, const struct fby_static *v, u32 group)
+{
+	u32 bit = v->bit + group;
+
+	return fby_load(&p->dirty[bit / 64]) >> (bit % 64) & 1;
+}
+
+static inline void fby_static_dirty_set(struct fby_statics *p, const struct fby_static *v, u32 group)
+{
+	u32 bit = v->bit + group;
+
+	if (!(fby_load(&p->dirty[bit / 64]) >> (bit % 64) & 1))
+		fby_fetch_or(&p->dirty[bit / 64], 1ull << (bit % 64));
+}
+
+static inline void fby_static_dirty_clear(struct fby_statics *p, const struct fby_static *v, u32 group)
+{
+	u32 bit = v->bit + group;
+
+	fby_fetch_and(&p->dirty[bit / 64], ~(1ull << (bit % 64)));
+	fby_mb_after_atomic();
+}
+
+static inline u32 fby_static_groups(const struct fby_static *v)
+{
+	return (v->slots + FBY_GROUP_SLOTS - 1) / FBY_GROUP_SLOTS;
+}
+
+#endif

@@ -1,0 +1,495 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * inside_static.c - a static volume whose lines, pages and head are spoilt.
+ *
+ * Goal: a damaged page is lost, and never shows what was there before; so it is with each
+ * bit of a line and of the head.  What a line cannot say, fby_check sees.
+ * Method: a pool of its own with one share of 7 slots; a volume of 15 blocks, so that
+ * blocks 0, 7 and 14 have slot 0.
+ */
+#include "inside.h"
+
+#define P FBY_PAGE_SECTORS
+#define SHARE 65536u
+#define SLOTS 7u
+#define VOLUME_BLOCKS 15u
+
+static struct fby_media small;
+static struct fby_pool *sp;
+static u8 *small_memory, *kept;
+static void *attached;
+static u32 wake;
+
+#define ST (&sp->statics.volume[0])
+
+static int opened(bool statics)
+{
+	struct fby_options o = { .nslots = 2, .statics = statics };
+	struct fby_recovery_report report;
+	struct fby_probe probe;
+	u64 bytes;
+	int rc;
+
+	fby_probe(&small, &probe);
+	bytes = fby_pool_bytes(&probe.sb, 2);
+	free(small_memory);
+	small_memory = aligned_alloc(FBY_PAGE, fby_round_up(bytes, FBY_PAGE));
+	memset(small_memory, 0, bytes);
+	rc = fby_pool_open(&sp, small_memory, bytes, &small, &o);
+	if (rc)
+		return rc;
+	EXPECT(fby_recover_chunks(sp, 0, sp->space.store.sb.nchunks) == FBY_DONE);
+	EXPECT(fby_recover_finish(sp, &report) == FBY_DONE && report.holes == 0);
+	return FBY_DONE;
+}
+
+static int attach(void)
+{
+	struct fby_attach a = { .origin_sectors = VOLUME_BLOCKS * P, .identity = "memory", .round_pages = 64,
+				.nbuffers = 2, .buffer_bytes = 65536 };
+
+	a.mem_bytes = fby_volume_bytes(sp, a.round_pages, a.nbuffers, a.buffer_bytes);
+	free(attached);
+	a.mem = attached = aligned_alloc(FBY_PAGE, fby_round_up(a.mem_bytes, FBY_PAGE));
+	memset(attached, 0, a.mem_bytes);
+	return fby_volume_attach(sp, 0, &a);
+}
+
+static int add(const char *name, u64 bytes, u16 *index)
+{
+	struct fby_volume_spec s = { .identity = "memory", .origin_sectors = VOLUME_BLOCKS * P, .block_size = 512,
+				     .static_bytes = bytes };
+
+	strcpy(s.name, name);
+	return fby_volume_add(sp, &s, index);
+}
+
+static void make(void)
+{
+	struct fby_format f = { .uuid = { 7 }, .chunk_size = CHUNK_BYTES, .nvolumes = 3, .static_bytes = 2 * SHARE };
+	u16 index;
+
+	small.size = 5 * CHUNK_BYTES + 2 * SHARE;
+	if (!small.base) {
+		small.base = aligned_alloc(FBY_PAGE, small.size);
+		small.ops = fby_posix_media_ops(FBY_PERSIST_EADR, NULL);
+		kept = malloc(small.size);
+	}
+	memset(small.base, 0, small.size);
+	EXPECT(fby_format(&small, &f) == FBY_DONE);
+	EXPECT(opened(false) == -FBY_E_FEATURE);
+	EXPECT(opened(true) == FBY_DONE && sp->space.store.sb.nchunks == 4);
+	EXPECT(add("s", SHARE, &index) == FBY_DONE && index == 0);
+	EXPECT(attach() == FBY_DONE && ST->slots == SLOTS);
+}
+
+/* As a process that dies leaves it. */
+static void again(void)
+{
+	EXPECT(opened(true) == FBY_DONE);
+	EXPECT(attach() == FBY_DONE);
+}
+
+static int put(u64 block, u8 what)
+{
+	static u8 data[FBY_PAGE];
+	u32 done = 0;
+
+	memset(data, what, sizeof(data));
+	return fby_write(sp, 0, block * P, P, data, &done, &wake);
+}
+
+static int put_part(u64 block, u32 first, u32 n, u8 what)
+{
+	static u8 data[FBY_PAGE];
+	u32 done = 0;
+
+	memset(data, what, sizeof(data));
+	return fby_write(sp, 0, block * P + first, n, data, &done, &wake);
+}
+
+/* The byte that all of the block is; -1: lost, -2: on the origin, -3: anything else. */
+static int get(u64 block)
+{
+	u8 data[FBY_PAGE], origin, lost;
+	int rc = fby_read_block(sp, 0, block, 0, P, data, &origin, &lost);
+
+	if (rc == -FBY_E_LOST)
+		return -1;
+	if (rc == FBY_ORIGIN && origin == 0xff)
+		return -2;
+	for (u32 i = 1; i < sizeof(data); i++)
+		if (rc != FBY_DONE || data[i] != data[0])
+			return -3;
+	return data[0];
+}
+
+static bool sound(void)
+{
+	char text[200];
+	bool ok = fby_check(sp, true, text, sizeof(text)) == FBY_DONE;
+
+	if (!ok)
+		fprintf(stderr, "inside: static: %s\n", text);
+	return ok;
+}
+
+static bool complains(const char *of)
+{
+	char text[200];
+
+	return fby_check(sp, true, text, sizeof(text)) == -FBY_E_INVARIANT && strstr(text, of);
+}
+
+static struct fby_static_line *line(u32 slot)
+{
+	return (struct fby_static_line *)(small.base + fby_static_line_at(ST, slot));
+}
+
+static u8 *page(u32 slot, u32 way)
+{
+	return small.base + fby_static_page_at(ST, slot, way);
+}
+
+static u8 *newest(u32 slot)
+{
+	return page(slot, (line(slot)->control & FBY_SC_NEWEST) != 0);
+}
+
+/* Destage to its end; what the origin got, by block, in origin_has. */
+static int origin_has[VOLUME_BLOCKS];
+static u64 now_ns = 1000000;
+
+static void drain(void)
+{
+	struct fby_io io;
+	u64 next;
+	int decision;
+
+	EXPECT(fby_volume_drain(sp, 0, true) == FBY_DONE);
+	for (u32 i = 0; i < 10000 && !fby_volume_clean(sp, 0); i++) {
+		now_ns += 1000;
+		decision = fby_destage_step(sp, now_ns, &io, &next, &wake);
+		if (decision != FBY_ORIGIN)
+			continue;
+		if (io.op == FBY_IO_WRITE)
+			for (u64 s = 0; s < io.nsectors; s++)
+				origin_has[(io.sector + s) / P] = ((u8 *)io.buf)[s * FBY_SECTOR];
+		fby_destage_complete(sp, io.id, 0);
+	}
+	EXPECT(fby_volume_clean(sp, 0));
+}
+
+/* --- places ------------------------------------------------------------------------- */
+
+static void places(void)
+{
+	u64 bytes[] = { 4096, 65536, 131072, 1 << 20, 1 << 30, 8ull << 30, 1ull << 40 };
+	struct fby_static v = { .slots = 1000003 };
+	u16 index;
+
+	for (u32 i = 0; i < 7; i++) {
+		u64 n = fby_static_slots(bytes[i]);
+		u64 used = FBY_PAGE + fby_round_up(n * FBY_LINE, FBY_PAGE) + n * 2 * FBY_PAGE;
+		u64 more = FBY_PAGE + fby_round_up((n + 1) * FBY_LINE, FBY_PAGE) + (n + 1) * 2 * FBY_PAGE;
+
+		EXPECT(n == 0 ? i == 0 : used <= bytes[i] && more > bytes[i]);
+	}
+	for (u64 block = 1; block < 1ull << 47; block = block * 3 + 1) {
+		EXPECT(fby_static_slot(&v, block) == block % v.slots);
+		EXPECT(fby_static_far_slot(block, (1u << 31) - 1) == block % ((1u << 31) - 1));
+	}
+	make();
+	EXPECT(add("odd", SHARE + 4096, &index) == -FBY_E_GEOMETRY);
+	EXPECT(add("large", 2 * SHARE, &index) == -FBY_E_STATIC_FULL);
+	EXPECT(add("t", SHARE, &index) == FBY_DONE && index == 1);
+	EXPECT(add("u", SHARE, &index) == -FBY_E_STATIC_FULL);
+	EXPECT(sp->space.owner[1].share.at == sp->space.owner[0].share.at + SHARE);
+	EXPECT(fby_volume_remove(sp, 0, false) == -FBY_E_VOLUME_BUSY);
+	EXPECT(fby_volume_remove(sp, 1, false) == FBY_DONE && add("t", SHARE, &index) == FBY_DONE);
+	EXPECT(fby_volume_find(sp, "s", &index) == FBY_DONE && index == 0);
+	EXPECT(sound());
+}
+
+/* --- the cases ---------------------------------------------------------------------------- */
+
+static u64 live(void)
+{
+	struct fby_volume_info info;
+
+	EXPECT(fby_volume_info(sp, 0, &info) == FBY_DONE && info.slots == SLOTS && info.attached && info.used);
+	return info.pages;
+}
+
+static void cases(void)
+{
+	struct fby_volume_info info;
+
+	make();
+	EXPECT(get(0) == -2 && put(0, 1) == FBY_DONE && get(0) == 1 && live() == 1);
+	EXPECT(put(0, 2) == FBY_DONE && get(0) == 2 && live() == 1);
+	EXPECT(put(7, 3) == FBY_DONE && get(7) == 3 && get(0) == 2 && get(14) == -2 && live() == 2);
+	wake = 0;
+	EXPECT(put(0, 4) == FBY_WAIT_SPACE && (wake & FBY_WAKE_DESTAGE) && put(14, 4) == FBY_WAIT_SPACE);
+	EXPECT(get(0) == 2 && get(7) == 3 && sound());
+	EXPECT(fby_volume_info(sp, 0, &info) == FBY_DONE && info.conflicts == 2);
+	drain();
+	EXPECT(origin_has[0] == 2 && origin_has[7] == 3 && get(0) == -2 && live() == 0);
+	EXPECT(put(14, 5) == FBY_DONE && get(14) == 5 && sound());
+	EXPECT(put_part(14, 3, 2, 6) == FBY_DONE && get(14) == -3 && live() == 1);
+	EXPECT(fby_volume_detach(sp, 0) == FBY_DONE && get(14) == -3 && attach() == FBY_DONE);
+	EXPECT(ST->surveyed == SLOTS && live() == 1 && put(14, 7) == FBY_DONE && get(14) == 7);
+	again();
+	EXPECT(ST->surveyed == 0 && ST->nwindows == 1 && get(14) == 7);
+	drain();
+	EXPECT(ST->nwindows == 0 && ST->head.nwindows == 0 && origin_has[14] == 7 && live() == 0 && sound());
+}
+
+/* --- past it --------------------------------------------------------------------------------- */
+
+static void past(void)
+{
+	struct fby_bypass b, c;
+
+	make();
+	EXPECT(fby_bypass_begin(sp, &b, 0, 0, 2 * P, 1) == FBY_DONE && b.nsectors == 2 * P);
+	EXPECT(put(1, 1) == FBY_WAIT_BLOCK && put_part(0, 1, 1, 1) == FBY_WAIT_BLOCK && put(2, 1) == FBY_DONE);
+	EXPECT(fby_bypass_begin(sp, &c, 0, 2 * P, P, 1) == FBY_CACHED && c.nsectors == P);
+	EXPECT(fby_bypass_begin(sp, &c, 0, P, P, 1) == FBY_WAIT_BLOCK);
+	fby_bypass_end(sp, &b, 0, &wake);
+	EXPECT(put(1, 1) == FBY_DONE && get(1) == 1);
+	EXPECT(fby_bypass_begin(sp, &c, 0, 0, 3 * P, 1) == FBY_DONE && c.nsectors == P);
+	fby_bypass_end(sp, &c, 0, &wake);
+	EXPECT(sound());
+}
+
+/* --- each bit ------------------------------------------------------------------------------- */
+
+static void keep(void)
+{
+	memcpy(kept, small.base, small.size);
+}
+
+static void restore(void)
+{
+	memcpy(small.base, kept, small.size);
+}
+
+/* Block 0 was 1 and is 2; in slot 1 block 1 is 3 and block 8 is 4.  Settled. */
+static void fill(void)
+{
+	make();
+	EXPECT(put(0, 1) == FBY_DONE && put(0, 2) == FBY_DONE && put(1, 3) == FBY_DONE && put(8, 4) == FBY_DONE);
+	EXPECT(fby_static_settle(&sp->statics, 0));
+}
+
+/* Right, or lost; never older, nor the origin's. */
+static bool right_or_lost(u64 block, int right)
+{
+	int is = get(block);
+
+	return is == right || is == -1;
+}
+
+static void flips(bool crash)
+{
+	u32 lost = 0;
+
+	fill();
+	keep();
+	for (u32 bit = 0; bit < 2 * FBY_LINE * 8; bit++) {
+		u8 *at = (u8 *)line(0) + bit / 8;
+
+		*at ^= (u8)(1u << (bit % 8));
+		if (crash)
+			again();
+		EXPECT(right_or_lost(0, 2) && right_or_lost(1, 3) && right_or_lost(8, 4));
+		lost += get(0) == -1 || get(1) == -1 || get(8) == -1;
+		if (crash) {
+			drain();
+			EXPECT(origin_has[0] != 1 && right_or_lost(2, -2) && sound());
+		}
+		restore();
+	}
+	EXPECT(lost > 400); /* but for the control word, which is there twice, and what is old */
+	for (u32 bit = 0; bit < 3 * 2 * FBY_PAGE * 8; bit += 401) {
+		u8 *at = page(0, 0) + bit / 8;
+
+		*at ^= (u8)(1u << (bit % 8));
+		if (crash)
+			again();
+		EXPECT(right_or_lost(0, 2) && right_or_lost(1, 3) && right_or_lost(8, 4));
+		restore();
+	}
+	for (u32 bit = 0; bit < FBY_STATIC_HEAD_COPY * 8 + sizeof(struct fby_static_head) * 8; bit++) {
+		if (bit >= sizeof(struct fby_static_head) * 8 && bit < FBY_STATIC_HEAD_COPY * 8)
+			continue;
+		small.base[ST->at + bit / 8] ^= (u8)(1u << (bit % 8));
+		again();
+		EXPECT(get(0) == 2 && get(1) == 3 && get(8) == 4 && ST->nwindows == 1);
+		restore();
+	}
+}
+
+/* A line or a head of which nothing is left. */
+static void gone(void)
+{
+	fill();
+	keep();
+	memset(line(1), 0, FBY_LINE);
+	EXPECT(get(1) == -1 && get(8) == -1 && get(0) == 2);
+	EXPECT(put(1, 9) == FBY_DONE && get(1) == 9 && get(8) == -1);
+	again();
+	EXPECT(get(1) == 9 && get(8) == -1 && get(0) == 2 && sound());
+	drain();
+	EXPECT(origin_has[1] == 9 && get(8) == -1 && get(1) == -1); /* which was lost is not known */
+	restore();
+	memset(small.base + ST->at, 0, FBY_PAGE);
+	EXPECT(opened(true) == FBY_DONE && attach() == -FBY_E_VOLUME_DAMAGED);
+	EXPECT(fby_volume_remove(sp, 0, false) == -FBY_E_VOLUME_DIRTY);
+	EXPECT(fby_volume_remove(sp, 0, true) == FBY_DONE);
+}
+
+/* Both pages of a slot are lost: others are told so, and each is healed by a whole write. */
+static void both_lost(void)
+{
+	fill();
+	*page(1, 0) ^= 1;
+	*page(1, 1) ^= 1;
+	EXPECT(get(1) == -1 && get(8) == -1 && put_part(8, 0, 1, 5) == -FBY_E_LOST);
+	EXPECT(put(8, 5) == FBY_DONE && get(8) == 5 && get(1) == -1);
+	again();
+	EXPECT(get(8) == 5 && get(1) == -1);
+	drain();
+	EXPECT(origin_has[8] == 5 && put(1, 6) == FBY_DONE && get(1) == 6 && sound());
+}
+
+/* What a partial write finds lost stays lost. */
+static void partly(void)
+{
+	u8 data[FBY_PAGE], origin, lost;
+
+	fill();
+	*newest(0) ^= 1;
+	EXPECT(get(0) == -1 && put_part(0, 2, 2, 5) == FBY_DONE);
+	EXPECT(fby_read_block(sp, 0, 0, 0, P, data, &origin, &lost) == -FBY_E_LOST && lost == 0xf3 && origin == 0);
+	EXPECT(data[2 * FBY_SECTOR] == 5 && data[4 * FBY_SECTOR - 1] == 5);
+	origin_has[0] = 0;
+	drain(); /* what is sound goes to the origin, and stays */
+	EXPECT(origin_has[0] == 5 && get(0) == -1 && put(0, 6) == FBY_DONE && get(0) == 6 && sound());
+}
+
+/* --- a torn write, by hand ----------------------------------------------------------------------- */
+
+/* In doubt until the survey: what was there before; afterwards a page that is bad is lost. */
+static void torn(void)
+{
+	fill();
+	EXPECT(put(0, 9) == FBY_DONE); /* in an era that does not end */
+	*newest(0) ^= 1;
+	EXPECT(get(0) == -1);
+	keep();
+	again();
+	EXPECT(get(0) == 2 && put(0, 10) == FBY_DONE && get(0) == 10);
+	restore();
+	again();
+	drain();
+	EXPECT(origin_has[0] == 2 && sound());
+	fill();
+	EXPECT(put(0, 9) == FBY_DONE && fby_static_settle(&sp->statics, 0));
+	*newest(0) ^= 1;
+	again();
+	EXPECT(get(0) == -1);
+	/* After as many cuts as the head has windows for, attach looks at all. */
+	for (u32 i = 0; i < FBY_STATIC_WINDOWS; i++) {
+		EXPECT(ST->nwindows == i + 1);
+		again();
+	}
+	EXPECT(ST->nwindows == 0 && ST->surveyed == SLOTS && get(0) == -1);
+}
+
+/* --- what the check sees -------------------------------------------------------------------------- */
+
+static void judged(void)
+{
+	struct fby_static_line *l;
+
+	fill();
+	keep();
+	EXPECT(sound());
+	sp->statics.dirty[0] = 0;
+	EXPECT(complains("destage would not find a page"));
+	fby_static_dirty_set(&sp->statics, ST, 0);
+	ST->count[0].live++;
+	EXPECT(complains("miscounted"));
+	ST->count[0].live--;
+	l = line(0);
+	l->control = l->copy = fby_static_control(ST, 0, (l->control & ((1ull << FBY_SC_CHECK_SHIFT) - 1)) & ~FBY_SC_SOLE);
+	EXPECT(complains("both ways of a slot have the newest page"));
+	l->control = l->copy = fby_static_control(ST, 0, (l->control & ((1ull << FBY_SC_CHECK_SHIFT) - 1) & ~3ull) | FBY_SC_SOLE);
+	EXPECT(complains("an older page is left without the newer"));
+	restore();
+	ST->era = 0;
+	EXPECT(complains("an era to come"));
+	ST->era = ST->head.limit - 1;
+	EXPECT(sound());
+}
+
+/* --- records and options --------------------------------------------------------------------------- */
+
+static void records(void)
+{
+	struct fby_static_record r;
+	u16 index;
+
+	fill();
+	r = sp->space.owner[0].share;
+#define RECORD(good, change) do { struct fby_static_record had = r; change; \
+	EXPECT(fby_record_sane(0, (void *)&r) == (good)); r = had; } while (0)
+	RECORD(true, (void)0);
+	RECORD(false, r.slots = 0);
+	RECORD(false, r.slots = 1u << 31);
+	RECORD(false, r.at += 4096);
+	RECORD(false, r.at = FBY_NUMBER_START);
+	RECORD(false, r.flags = 1);
+	RECORD(false, r.block_size = 1024);
+	RECORD(false, r.origin_sectors = 0);
+	RECORD(false, memset(r.name, 'x', sizeof(r.name)));
+	/* A share that is not within the pool's, or has another size than its head says. */
+	EXPECT(fby_volume_detach(sp, 0) == FBY_DONE);
+	sp->space.owner[0].share.at += 2 * SHARE;
+	EXPECT(attach() == -FBY_E_VOLUME_DAMAGED);
+	sp->space.owner[0].share.at -= 4 * SHARE;
+	EXPECT(attach() == -FBY_E_VOLUME_DAMAGED);
+	sp->space.owner[0].share = r;
+	sp->space.owner[0].share.slots--;
+	EXPECT(attach() == -FBY_E_VOLUME_DAMAGED);
+	sp->space.owner[0].share = r;
+	EXPECT(attach() == FBY_DONE && get(0) == 2);
+	/* Where a record cannot be read, its share may be anywhere. */
+	sp->space.owner[2].damaged = true;
+	EXPECT(add("t", SHARE, &index) == -FBY_E_VOLUME_DAMAGED);
+	sp->space.owner[2].damaged = false;
+	EXPECT(fby_pool_close(sp) == FBY_DONE);
+	EXPECT(opened(true) == FBY_DONE && attach() == FBY_DONE && ST->surveyed == SLOTS && live() == 3 && get(0) == 2);
+}
+
+void test_static(void)
+{
+	places();
+	cases();
+	past();
+	flips(false);
+	flips(true);
+	gone();
+	both_lost();
+	partly();
+	torn();
+	judged();
+	records();
+	free(small_memory);
+	free(attached);
+	free(small.base);
+	free(kept);
+	small_memory = attached = NULL;
+}
