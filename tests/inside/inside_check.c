@@ -332,13 +332,13 @@ static void volumes(void)
 	empty->rec.watermark = pool->space.seq - 1;
 	fby_record_write(&pool->space.store, 2, &pool->space.owner[2].rec);
 	ALLOWED();
-	owner->rec.reserved[0] = 1;
+	owner->rec.marks ^= 1;
 	SAYS("a volume's record is not that of the media: volume 0x0");
 	owner->rec.kind = FBY_OWNER_FREE; /* what it holds is none that a recovery would take */
 	SAYS("a volume's record is not that of the media: volume 0x0");
 	media.base[FBY_VT_OFFSET] ^= 1; /* of a damaged copy nothing is said */
 	ALLOWED();
-	owner->rec.reserved[0] = 1;
+	owner->rec.marks ^= 1;
 	pool->space.opt.read_only = true;
 	ALLOWED();
 	empty->rec.kind = FBY_OWNER_FREE;

@@ -171,8 +171,7 @@ static void records(void)
 	RECORD(true, r.origin_sectors = 1ull << (FBY_BLOCK_BITS + 3));
 	RECORD(false, r.origin_sectors = (1ull << (FBY_BLOCK_BITS + 3)) + 1);
 	RECORD(true, r.kind = FBY_OWNER_FREE; r.origin_sectors = 0; r.block_size = 0);
-	for (u32 i = 0; i < sizeof(record(0, 0)->reserved); i++)
-		RECORD(false, r.reserved[i] = 1);
+	RECORD(true, r.marks = ~0u);
 	for (u32 i = 0; i < sizeof(struct fby_volume_record) * 8; i++) {
 		struct fby_volume_record out;
 
