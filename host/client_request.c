@@ -16,6 +16,7 @@ enum state {
 	STATE_RANGE,
 	STATE_FLUSH,
 	STATE_SETTLE,
+	STATE_HELD,
 	STATE_ENDED,
 };
 
@@ -496,14 +497,17 @@ static bool is_write_through(const struct fby_request *r)
 	return fby_load(&r->policy->mode) == FBY_MODE_WRITE_THROUGH;
 }
 
-/* What went past the cache is made durable, or a later flush is to. */
+/* What went past the cache is made durable by a later flush, or now. */
+static bool flushed_later(const struct fby_request *r)
+{
+	return r->op == FBY_OP_WRITE && !(r->flags & FBY_REQ_DURABLE) && !fby_load(&r->policy->durable) &&
+	       !is_write_through(r);
+}
+
 static int flush_on(struct fby_request *r)
 {
 	int decision;
 
-	if (r->op == FBY_OP_WRITE && !(r->flags & FBY_REQ_DURABLE) && !fby_load(&r->policy->durable) &&
-	    !is_write_through(r))
-		return fby_flush_later(r->pool, &r->ticket);
 	if (FBY_BUG(REQUEST_FLUSH_LEFT_OUT) && r->op != FBY_OP_FLUSH)
 		return FBY_DONE;
 	decision = fby_flush_begin(r->pool, r->volume, &r->ticket);
@@ -530,18 +534,23 @@ static u64 taken(const struct fby_request *r)
 	return r->nsectors < FBY_DEFAULT_RANGE_THROTTLED ? r->nsectors : FBY_DEFAULT_RANGE_THROTTLED;
 }
 
-/* All of it is in the cache or on the origin.  The throttle comes last: the request is
- * durable, only its caller is held. */
+/*
+ * All of it is in the cache or on the origin; the throttle only holds the caller.  What a
+ * later flush is to make durable comes behind it: a flush that fails while the caller is
+ * held may have lost it, and who was told of that was told before this is acknowledged.
+ */
 static int taken_in(struct fby_request *r)
 {
 	int next;
 
 	if (r->state <= STATE_FLUSH) {
 		r->state = STATE_FLUSH;
-		next = r->covered ? flush_on(r) : FBY_DONE;
-		if (next)
-			return next;
-		r->covered = false;
+		if (r->covered && !flushed_later(r)) {
+			next = flush_on(r);
+			if (next)
+				return next;
+			r->covered = false;
+		}
 	}
 	if (r->state <= STATE_SETTLE) {
 		r->state = STATE_SETTLE;
@@ -552,10 +561,13 @@ static int taken_in(struct fby_request *r)
 		if (next)
 			return next;
 	}
+	if (r->state < STATE_HELD) {
+		r->state = STATE_HELD;
+		if (r->op != FBY_OP_FLUSH && fby_unlikely(fby_write_throttled(r->pool, r->volume)))
+			return ask(r, FBY_NEXT_THROTTLE);
+	}
 	r->state = STATE_ENDED;
-	if (r->op != FBY_OP_FLUSH && fby_unlikely(fby_write_throttled(r->pool, r->volume)))
-		return ask(r, FBY_NEXT_THROTTLE);
-	return FBY_DONE;
+	return fby_unlikely(r->covered) ? fby_flush_later(r->pool, &r->ticket) : FBY_DONE;
 }
 
 /* --- calls -------------------------------------------------------------------------------------------- */
@@ -575,6 +587,7 @@ static int advance(struct fby_request *r)
 		break;
 	case STATE_FLUSH:
 	case STATE_SETTLE:
+	case STATE_HELD:
 		break;
 	case STATE_ENDED:
 		return FBY_DONE;
