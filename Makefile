@@ -35,6 +35,7 @@ help:
 	@echo 'make soak SECONDS=n  new seeds of the simulator and the crash explorer for so long'
 	@echo 'make mount-model SECONDS=n  the same for the replay of a mount onto a simulated tree'
 	@echo 'make mount-soak      a mount beside plain directories, 10^6 operations; 200 power cuts under databases (hours; root)'
+	@echo 'make ceph-check      a volume on an RBD image, of a cluster on this host (3 minutes; packages of Ceph)'
 	@echo 'make hostile         COUNT=5000 SEED=n: mutated pools, each looked at, read and drained (1 minute)'
 	@echo 'make fuzz SECONDS=n  libFuzzer on each target for so long'
 	@echo 'make mutants         single changes to core, port, library: do tests find them? (hours; resumes)'
@@ -113,6 +114,13 @@ mount-soak:
 	tests/mount/differential.sh $(OPERATIONS)
 	tests/mount/replayed.sh 20 10000 ext4 xfs btrfs
 	tests/mount/cuts.sh $(CUTS) ext4 xfs
+
+# Three OSDs on this host; what it takes is in docs/origins.md.
+STILL ?= 30
+.PHONY: ceph-check
+ceph-check: build
+	@scripts/need check
+	tests/ceph/origin.sh $(STILL)
 
 COUNT ?= 5000
 SEED ?= $(FIRST)

@@ -230,14 +230,16 @@ pub enum Volume {
     "forebay volume add /dev/pmem0 vm1 /srv/vm1.img --block-size 4096",
     "forebay volume add /dev/pmem0 far 'nbd+unix:///export?socket=/run/far.sock'",
     "forebay volume add /dev/pmem0 far nbd://10.0.0.7/export",
+    "forebay volume add /dev/pmem0 vm rbd:rbd/vm",
 ))]
 pub struct VolumeAdd {
     /// The pool
     pub pool: PathBuf,
     /// Name of the new volume, which is also its export's
     pub name: String,
-    /// What the volume caches: a block device or file, by its path or file:///PATH, or an
-    /// export of an NBD server, by nbd+unix:///EXPORT?socket=PATH or nbd://HOST[:PORT]/EXPORT
+    /// What the volume caches: a block device or file, by its path or file:///PATH, an
+    /// export of an NBD server, by nbd+unix:///EXPORT?socket=PATH or nbd://HOST[:PORT]/EXPORT,
+    /// or an image of a Ceph cluster, by rbd:POOL/IMAGE[@CONF]
     pub origin: PathBuf,
     /// Logical block: 512 or 4096; default: the origin's own
     #[arg(long, value_name = "BYTES", value_parser = units::parse_block_size)]

@@ -2,7 +2,7 @@
 //! Origins: the block devices behind volumes.
 //!
 //! [`FileOrigin`] is a file or a block device, [`NbdOrigin`] an export of an NBD
-//! server.  An embedder may bring its own by implementing [`Origin`]; [`MemOrigin`]
+//! server, [`RbdOrigin`] an image of a Ceph cluster.  An embedder may bring its own by implementing [`Origin`]; [`MemOrigin`]
 //! and [`FaultyOrigin`] are for tests.
 
 mod faulty;
@@ -13,6 +13,8 @@ mod loops;
 mod mem;
 mod nbd;
 mod open;
+mod rbd;
+mod sent;
 
 use std::fmt;
 use std::io;
@@ -29,6 +31,7 @@ pub use mem::MemOrigin;
 pub use nbd::NbdOrigin;
 pub use open::open;
 pub(crate) use open::{place_of, Place};
+pub use rbd::RbdOrigin;
 
 /// A block device behind a volume.  All calls may come from any number of
 /// threads at once; offsets and lengths are bytes, multiples of the volume's
@@ -115,7 +118,7 @@ pub trait Origin: Send + Sync + fmt::Debug {
 pub(crate) fn changed(place: &Path, id: &str, size_bytes: u64) -> Option<String> {
     match place_of(place).ok()? {
         Place::Path(path) => file::changed(&path, id, size_bytes),
-        Place::Nbd(_) => None,
+        Place::Nbd(_) | Place::Rbd(_) => None,
     }
 }
 
@@ -125,12 +128,13 @@ pub(crate) fn known_by(place: &Path) -> Result<(String, Option<OwnedFd>)> {
     match place_of(place)? {
         Place::Path(path) => file::known_by(&path),
         Place::Nbd(uri) => Ok((nbd::known_by(uri), None)),
+        Place::Rbd(uri) => Ok((rbd::known_by(uri), None)),
     }
 }
 
 /// So that nothing but marks keeps two users apart.
 pub(crate) fn is_on_network(place: &Path) -> bool {
-    matches!(place_of(place), Ok(Place::Nbd(_)))
+    matches!(place_of(place), Ok(Place::Nbd(_) | Place::Rbd(_)))
 }
 
 /// The id and the path of a recorded identity.

@@ -22,7 +22,6 @@ mod link;
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::ops::Range;
 use std::sync::mpsc::{sync_channel, SyncSender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -32,6 +31,7 @@ use forebay_nbd::{Command, Done, Export, Failure};
 use rustix::io::Errno;
 
 use self::link::Link;
+use super::sent::{away_text, Sent};
 use super::{check_range, join_identity, Origin};
 use crate::attach::Away;
 use crate::destage::Kick;
@@ -53,8 +53,6 @@ const CONNECT: Duration = Duration::from_secs(10);
 const LET_GO: Duration = Duration::from_secs(10);
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// A server that has not answered for so long is said to stand still.
-const STILL: Duration = Duration::from_secs(5);
 /// Of a server that ends.
 const SHUTDOWN: i32 = Errno::SHUTDOWN.raw_os_error();
 
@@ -112,31 +110,6 @@ struct Request {
     /// By no other.
     link: Option<usize>,
     began: Instant,
-}
-
-#[derive(Debug)]
-struct Sent {
-    changes: bool,
-    flush: bool,
-    offset: u64,
-    len: u64,
-    link: usize,
-    began: Instant,
-    /// Somebody waits for it.
-    wanted: bool,
-}
-
-impl Sent {
-    /// A flush that may yet be told what no other will be.
-    fn is_stray_flush(&self) -> bool {
-        !self.wanted && self.flush
-    }
-
-    /// A write that the server may still do, though nobody waits for it.
-    fn is_stray_in(&self, range: &Range<u64>) -> bool {
-        let overlaps = self.offset < range.end && range.start < self.offset + self.len;
-        !self.wanted && self.changes && overlaps
-    }
 }
 
 impl State {
@@ -510,16 +483,8 @@ impl Origin for NbdOrigin {
 
     fn away(&self) -> Option<String> {
         let state = self.shared().state();
-        let (waiting, oldest) = state.waiting();
-        let still = oldest.filter(|since| since.elapsed() >= STILL);
-        let still = still.map(|since| (since, "it does not answer"));
-        let away = state.away.as_ref().map(|(since, why)| (*since, why.as_str()));
-        let (since, why) = away.or(still)?;
-        let then = match self.shared().away.limit() {
-            Some(limit) => format!("fail after {} s", limit.as_secs()),
-            None => "wait for it".into(),
-        };
-        Some(format!("for {} s, {why}; {waiting} requests {then}", since.elapsed().as_secs()))
+        let known = state.away.as_ref().map(|(since, why)| (*since, why.as_str()));
+        away_text(known, state.waiting(), &self.shared().away)
     }
 
     fn info(&self) -> OriginInfo {

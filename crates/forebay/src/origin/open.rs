@@ -6,7 +6,9 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use super::{FileOrigin, NbdOrigin, Origin};
+use super::{FileOrigin, NbdOrigin, Origin, RbdOrigin};
+use forebay_rbd::Name;
+
 use crate::attach::Away;
 use crate::error::{Error, Result};
 
@@ -16,27 +18,40 @@ pub(crate) enum Place<'a> {
     Path(Cow<'a, Path>),
     /// An export of an NBD server, by its URI.
     Nbd(&'a str),
+    /// An image of a Ceph cluster, by its URI.
+    Rbd(&'a str),
 }
 
 /// Opens what is at a path or a URI: `file:///PATH`, `nbd+unix:///EXPORT?socket=PATH`,
-/// `nbd://HOST[:PORT]/EXPORT`.  A path that looks like a URI is written with `./` before it.
+/// `nbd://HOST[:PORT]/EXPORT`, `rbd:POOL/IMAGE[@CONF]`.  A path that looks like a URI is written with `./` before it.
 /// `away` is for those on the network.
 pub fn open(place: &Path, read_only: bool, away: Away) -> Result<Box<dyn Origin>> {
     Ok(match place_of(place)? {
         Place::Path(path) => Box::new(FileOrigin::open(&path, read_only)?),
         Place::Nbd(uri) => Box::new(NbdOrigin::open(uri, read_only, away)?),
+        Place::Rbd(uri) => Box::new(RbdOrigin::open(uri, read_only, away)?),
     })
 }
 
 pub(crate) fn place_of(place: &Path) -> Result<Place<'_>> {
-    let Some((scheme, rest)) = split(place.as_os_str().as_bytes()) else {
-        return Ok(Place::Path(place.into()));
-    };
     let refuse = |what: &str| {
         Err(Error::usage(
             format!("{}: {what}", place.display()),
-            "name a file or block device by its path, or by file:///path, and an export of an NBD server by nbd+unix:///EXPORT?socket=PATH or nbd://HOST/EXPORT; ./ before a path that looks like a URI",
+            "name a file or block device by its path, or by file:///path, an export of an NBD server by nbd+unix:///EXPORT?socket=PATH or nbd://HOST/EXPORT, and an image of Ceph by rbd:POOL/IMAGE[@CONF]; ./ before a path that looks like a URI",
         ))
+    };
+    if let Some(rest) = place.as_os_str().as_bytes().strip_prefix(b"rbd:") {
+        let Some(uri) = place.to_str().filter(|uri| uri.bytes().all(|b| b.is_ascii_graphic()))
+        else {
+            return refuse("a URI has printable ASCII alone");
+        };
+        return match Name::parse(&String::from_utf8_lossy(rest)) {
+            Ok(_) => Ok(Place::Rbd(uri)),
+            Err(why) => refuse(why),
+        };
+    }
+    let Some((scheme, rest)) = split(place.as_os_str().as_bytes()) else {
+        return Ok(Place::Path(place.into()));
     };
     match (scheme.to_ascii_lowercase().as_slice(), rest) {
         (b"file", [b'/', ..]) => match unescaped(rest) {
@@ -127,6 +142,12 @@ mod tests {
             ("nbd+unix:///disk?socket=s", "no socket"),
             ("nbd://host/a disk", "printable ASCII"),
             ("S3://bucket", "no kind of origin \"s3\""),
+            ("rbd:", "POOL/IMAGE"),
+            ("rbd:image", "POOL/IMAGE"),
+            ("rbd:/image", "no pool"),
+            ("rbd:a//b", "POOL/NAMESPACE/IMAGE"),
+            ("rbd:pool/image@", "behind the @"),
+            ("rbd:pool/an image", "printable ASCII"),
             ("file://host/disk", "other machines"),
             ("file://", "other machines"),
             ("file:///a%", "hexadecimal"),

@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! An image of a Ceph cluster as origin, by librbd.
+//!
+//! It is opened under its exclusive lock, so of two hosts only one destages to it.  librbd's
+//! own cache is off: a write that has ended is on the OSDs, and those that are away it waits
+//! for by itself, however long.
+//!
+//! | what happens | what clients and destage are told |
+//! |---|---|
+//! | OSDs are away | `--when-away`: nothing, or an error after a while; librbd still does what it was told |
+//! | another client takes the lock | errors from then on, until the volume is detached and attached again |
+//! | the image is resized | what it can no longer take is an error, and `status` says so |
+//!
+//! What a caller gave up on may still be written, so what comes later for the same place waits
+//! until librbd has ended it.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use forebay_rbd::{Command, Done, Facts, Failure, Image, Name};
+use rustix::io::Errno;
+
+use super::sent::{away_text, Sent};
+use super::{check_range, join_identity, Origin};
+use crate::attach::Away;
+use crate::error::{Error, Result};
+use crate::mark::MarkedBy;
+use crate::status::OriginInfo;
+
+/// Requests in flight: librados makes who submits more than 1,024 wait.
+const DEPTH: usize = 256;
+/// Bytes of a request, at most.
+const MOST: u64 = 4 << 20;
+/// Bytes zeroed or discarded by one request: librbd makes one of each object of 4 MiB.
+const RANGE_MOST: u64 = 256 << 20;
+/// The cluster answers by then, or is not to be reached.
+const CONNECT: Duration = Duration::from_secs(15);
+/// A client that died holds the lock for half a minute by default.
+const LOCK: Duration = Duration::from_secs(60);
+/// So long what is in flight may end when the origin is let go of, and then the client.
+const LET_GO: Duration = Duration::from_secs(10);
+/// An answer about the image is waited for by who asks for its state.
+const ASK: Duration = Duration::from_secs(5);
+const LOGICAL_BLOCK: u32 = 512;
+
+/// An image of a Ceph cluster.
+#[derive(Debug)]
+pub struct RbdOrigin {
+    facts: Facts,
+    shared: Arc<Shared>,
+    /// `None` when it is let go of.
+    image: Option<Arc<Image>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    uri: String,
+    away: Away,
+    state: Mutex<State>,
+    /// Something has ended, or is not waited for any more.
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    next: u64,
+    sent: HashMap<u64, Sent>,
+    ended: HashMap<u64, io::Result<Vec<u8>>>,
+    /// Since when another has the lock.
+    lock_lost: Option<Instant>,
+    /// A flush that nobody waited for has failed: the next one says so.
+    flush_failed: bool,
+    size_now: Option<u64>,
+    given_up: bool,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// On a thread of librbd's.
+    fn ended(&self, Done { token, result }: Done) {
+        let mut state = self.state();
+        let Some(sent) = state.sent.remove(&token) else { return };
+        if let Err(errno) = &result {
+            let stolen = [Errno::SHUTDOWN, Errno::ROFS].map(Errno::raw_os_error);
+            if sent.changes && stolen.contains(errno) {
+                state.lock_lost.get_or_insert_with(Instant::now);
+            }
+            state.flush_failed |= sent.is_stray_flush();
+        }
+        if sent.wanted {
+            state.ended.insert(token, result.map_err(io::Error::from_raw_os_error));
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Until something has changed.
+    fn wait<'a>(
+        &'a self,
+        state: MutexGuard<'a, State>,
+        began: Instant,
+    ) -> io::Result<MutexGuard<'a, State>> {
+        if state.given_up {
+            return Err(Errno::CANCELED.into());
+        }
+        let Some(limit) = self.away.limit() else {
+            return Ok(self.changed.wait(state).unwrap_or_else(|e| e.into_inner()));
+        };
+        let left = limit.saturating_sub(began.elapsed());
+        if left.is_zero() {
+            let text =
+                format!("{}: the cluster has not answered for {} s", self.uri, limit.as_secs());
+            return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+        }
+        Ok(self.changed.wait_timeout(state, left).unwrap_or_else(|e| e.into_inner()).0)
+    }
+
+    fn lock_lost(&self) -> io::Error {
+        io::Error::other(format!(
+            "{}: another client has taken its lock, so nothing is written to it; what is cached stays in \
+             the pool. See who uses it (rbd lock list), then detach the volume and attach it again",
+            self.uri
+        ))
+    }
+
+    /// The cluster's answer, or the error by which it is done without one.
+    fn request(
+        &self,
+        image: &Image,
+        command: Command,
+        offset: u64,
+        len: u64,
+    ) -> io::Result<Vec<u8>> {
+        let began = Instant::now();
+        let (changes, flush) = (command.changes(), matches!(command, Command::Flush));
+        let range = offset..offset + len;
+        let mut state = self.state();
+        loop {
+            if state.lock_lost.is_some() && (changes || flush) {
+                return Err(self.lock_lost());
+            }
+            let stray = |sent: &Sent| sent.is_stray_in(&range) || (flush && sent.is_stray_flush());
+            if state.sent.len() < DEPTH && !state.sent.values().any(stray) {
+                break;
+            }
+            state = self.wait(state, began)?;
+        }
+        if flush && std::mem::take(&mut state.flush_failed) {
+            return Err(io::Error::other("a flush that was not waited for has failed"));
+        }
+        let token = state.next;
+        state.next += 1;
+        let (link, wanted) = (0, true);
+        state.sent.insert(token, Sent { changes, flush, offset, len, link, began, wanted });
+        drop(state);
+        image.submit(token, command, offset);
+        let mut state = self.state();
+        loop {
+            if let Some(result) = state.ended.remove(&token) {
+                return match state.lock_lost {
+                    Some(_) if result.is_err() => Err(self.lock_lost()),
+                    _ => result,
+                };
+            }
+            // It may have ended meanwhile: then its answer is there after all.
+            state = match self.wait(state, began) {
+                Ok(state) => state,
+                Err(e) => {
+                    let mut state = self.state();
+                    state.ended.remove(&token);
+                    if let Some(sent) = state.sent.get_mut(&token) {
+                        sent.wanted = false;
+                    }
+                    return Err(e);
+                }
+            };
+        }
+    }
+}
+
+/// The name of its mark on this host: to be found without the cluster.
+pub(super) fn known_by(uri: &str) -> String {
+    let crc = |seed| forebay_engine::sys::crc32c(seed, uri.as_bytes());
+    format!("rbd:{:08x}{:08x}", crc(0), crc(1))
+}
+
+/// `work` on a thread of its own, which is left to itself if it takes longer than that.
+fn bounded<T: Send + 'static>(
+    limit: Duration,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let (tell, told) = sync_channel(1);
+    let thread = std::thread::Builder::new().name("fby-rbd".into());
+    thread.spawn(move || tell.send(work())).ok()?;
+    told.recv_timeout(limit).ok()
+}
+
+impl RbdOrigin {
+    /// Opens `rbd:POOL/[NAMESPACE/]IMAGE[@CONF]`, and takes its exclusive lock.
+    pub fn open(uri: &str, read_only: bool, away: Away) -> Result<RbdOrigin> {
+        let unsuitable = |what: String, way_out: &str| Error::Unsuitable {
+            path: uri.into(),
+            what,
+            way_out: way_out.into(),
+        };
+        let name = uri.strip_prefix("rbd:").unwrap_or(uri);
+        let name = Name::parse(name).map_err(|why| {
+            Error::usage(format!("{uri}: {why}"), "name it rbd:POOL/IMAGE[@CONF]")
+        })?;
+        let connect = away.limit().map_or(CONNECT, |limit| limit.min(CONNECT));
+        let (state, changed) = (Mutex::default(), Condvar::new());
+        let shared = Arc::new(Shared { uri: uri.into(), away, state, changed });
+        let teller = shared.clone();
+        let opened = bounded(connect + LOCK, move || {
+            Image::open(&name, read_only, connect, Box::new(move |done| teller.ended(done)))
+        });
+        let (image, facts) = match opened {
+            Some(Ok(opened)) => opened,
+            Some(Err(Failure::NoLibrary(e))) => {
+                return Err(Error::Unsupported {
+                    path: uri.into(),
+                    cause: format!("librbd is needed for it, and cannot be used: {e}"),
+                    way_out: "install it (Debian: apt install librbd1)".into(),
+                })
+            }
+            Some(Err(e)) => {
+                let (what, way_out) = told(&e);
+                return Err(unsuitable(format!("{what}: {e}"), way_out));
+            }
+            None => {
+                return Err(unsuitable(
+                    format!("not opened within {} s", (connect + LOCK).as_secs()),
+                    "see that the cluster is healthy (ceph -s), and who has the image's lock (rbd lock list)",
+                ))
+            }
+        };
+        Ok(RbdOrigin { facts, shared, image: Some(Arc::new(image)) })
+    }
+
+    fn request(&self, command: Command, offset: u64, len: u64) -> io::Result<Vec<u8>> {
+        match &self.image {
+            Some(image) => self.shared.request(image, command, offset, len),
+            None => Err(Errno::CANCELED.into()),
+        }
+    }
+
+    /// In pieces.
+    fn ranges(
+        &self,
+        (offset, len): (u64, u64),
+        most: u64,
+        mut each: impl FnMut(u64, u64) -> io::Result<()>,
+    ) -> io::Result<()> {
+        check_range(self.size_bytes(), offset, len)?;
+        let (mut at, end) = (offset, offset + len);
+        while at < end {
+            let n = (end - at).min(most);
+            each(at, n)?;
+            at += n;
+        }
+        Ok(())
+    }
+}
+
+/// What stands in the way of opening an image, and the way out.
+fn told(e: &Failure) -> (&'static str, &'static str) {
+    let Failure::Rbd { doing, errno } = e else { return ("not to be used", "see its library") };
+    let is = |e: Errno| *errno == e.raw_os_error();
+    match *doing {
+        "taking its exclusive lock" if is(Errno::INVAL) => (
+            "an image without exclusive locks, so two hosts could write to it",
+            "enable them: rbd feature enable POOL/IMAGE exclusive-lock",
+        ),
+        "taking its exclusive lock" => (
+            "in use by another client",
+            "see by whom (rbd lock list, rbd status) and end that, or use the volume there",
+        ),
+        "opening the image" if is(Errno::NOENT) => ("no such image", "rbd ls POOL lists them"),
+        "opening the pool" => ("no such pool", "ceph osd lspools lists them"),
+        "opening the image" if is(Errno::ROFS) => {
+            ("read-only", "a snapshot cannot be an origin: name the image, or a clone")
+        }
+        "reading its configuration" => {
+            ("without a configuration", "name the cluster's: rbd:POOL/IMAGE@/etc/ceph/ceph.conf")
+        }
+        _ => (
+            "not to be reached",
+            "see that the cluster runs (ceph -s), and that this client's key may use it (CEPH_ARGS, keyring)",
+        ),
+    }
+}
+
+impl Drop for RbdOrigin {
+    fn drop(&mut self) {
+        let shared = &self.shared;
+        let end = Instant::now() + LET_GO;
+        let mut state = shared.state();
+        state.given_up = true;
+        shared.changed.notify_all();
+        while !state.sent.is_empty() {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            state = shared.changed.wait_timeout(state, left).unwrap_or_else(|e| e.into_inner()).0;
+        }
+        drop(state);
+        // Closing waits for the cluster, and may do that without us.
+        let image = self.image.take();
+        bounded(LET_GO, move || drop(image));
+    }
+}
+
+impl Origin for RbdOrigin {
+    fn size_bytes(&self) -> u64 {
+        let block = u64::from(LOGICAL_BLOCK);
+        self.facts.size_bytes / block * block
+    }
+
+    fn logical_block(&self) -> u32 {
+        LOGICAL_BLOCK
+    }
+
+    fn identity(&self) -> String {
+        join_identity(&self.facts.id, &self.shared.uri)
+    }
+
+    fn changed(&self) -> Option<String> {
+        let image = self.image.as_ref()?;
+        if image.take_changed() {
+            let asked = image.clone();
+            match bounded(ASK, move || asked.size()) {
+                Some(Ok(size)) => self.shared.state().size_now = Some(size),
+                Some(Err(e)) => return Some(format!("does not tell its size: {e}")),
+                None => return Some("has changed, and the cluster does not tell how".into()),
+            }
+        }
+        let (now, was) = (self.shared.state().size_now?, self.facts.size_bytes);
+        (now != was).then(|| format!("has {now} bytes, and had {was} when it was attached"))
+    }
+
+    fn away(&self) -> Option<String> {
+        let state = self.shared.state();
+        let oldest = state.sent.values().filter(|s| s.wanted).map(|s| s.began).min();
+        let waiting = state.sent.values().filter(|s| s.wanted).count();
+        let known = state.lock_lost.map(|since| (since, "another client has taken its lock"));
+        away_text(known, (waiting, oldest), &self.shared.away)
+    }
+
+    fn marked_by(&self) -> Option<MarkedBy<'_>> {
+        Some(MarkedBy { name: known_by(&self.shared.uri), file: None })
+    }
+
+    fn info(&self) -> OriginInfo {
+        OriginInfo {
+            name: self.shared.uri.clone(),
+            method: "RBD, exclusive lock".into(),
+            note: String::new(),
+        }
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.ranges((offset, buf.len() as u64), MOST, |at, n| {
+            let data = self.request(Command::Read(n as usize), at, n)?;
+            let start = (at - offset) as usize;
+            buf[start..start + n as usize].copy_from_slice(&data);
+            Ok(())
+        })
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.ranges((offset, data.len() as u64), MOST, |at, n| {
+            let start = (at - offset) as usize;
+            let piece = data[start..start + n as usize].to_vec();
+            self.request(Command::Write(piece), at, n).map(|_| ())
+        })
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.request(Command::Flush, 0, 0).map(|_| ())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.ranges((offset, len), RANGE_MOST, |at, n| {
+            self.request(Command::Discard(n), at, n).map(|_| ())
+        })
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.ranges((offset, len), RANGE_MOST, |at, n| {
+            self.request(Command::Zero(n), at, n).map(|_| ())
+        })
+    }
+
+    fn write_zeroes_is_fast(&self) -> bool {
+        true
+    }
+
+    fn give_up(&self) {
+        self.shared.state().given_up = true;
+        self.shared.changed.notify_all();
+    }
+}
