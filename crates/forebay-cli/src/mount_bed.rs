@@ -3,10 +3,9 @@
 //! served by a process of its own, as mounts are used.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 use anyhow::{bail, Context};
 
@@ -15,12 +14,14 @@ pub struct MountBed {
     dir: PathBuf,
     pool: PathBuf,
     server: Option<Child>,
+    /// Open as long as it may say something.
+    said: Option<BufReader<ChildStdout>>,
 }
 
 impl MountBed {
     /// Directories in `dir`, and a pool; nothing is mounted yet.
     pub fn new(dir: PathBuf, pool: PathBuf, pool_bytes: u64) -> anyhow::Result<MountBed> {
-        let bed = MountBed { dir, pool, server: None };
+        let bed = MountBed { dir, pool, server: None, said: None };
         for part in [bed.plain(), bed.tree(), bed.at()] {
             fs::create_dir_all(&part).with_context(|| format!("{}", part.display()))?;
         }
@@ -42,26 +43,24 @@ impl MountBed {
         self.dir.join("at")
     }
 
-    /// Starts the server, and waits for the mount.
+    /// Starts the server, and waits until it says that it has mounted: before, a dead mount of
+    /// a server that was killed may still be there, and answer from the kernel's caches.
     pub fn mount(&mut self, options: &[&str]) -> anyhow::Result<()> {
-        const LIMIT: Duration = Duration::from_secs(60);
-        let (tree, at) = (self.tree(), self.at());
         let mut server = Command::new(std::env::current_exe()?);
-        server.args(["mount", "--foreground"]).args(options).args([&self.pool, &tree, &at]);
-        let server = server.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
+        server.args(["mount", "--foreground"]).args(options);
+        server.args([&self.pool, &self.tree(), &self.at()]);
+        let server = server.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         let server = self.server.insert(server);
-        let end = Instant::now() + LIMIT;
-        let below = fs::metadata(&self.dir)?.dev();
-        // An error until the mount of a server that was killed is taken away.
-        while fs::metadata(&at).map_or(true, |at| at.dev() == below) {
-            if let Some(status) = server.try_wait()? {
+        let mut said = BufReader::new(server.stdout.take().context("the server's output")?);
+        let mut line = String::new();
+        while !line.starts_with("mounted ") {
+            line.clear();
+            if said.read_line(&mut line)? == 0 {
+                let status = server.wait()?;
                 bail!("the server of the mount has ended with {status}; it needs FUSE and root");
             }
-            if Instant::now() > end {
-                bail!("the mount did not come within {LIMIT:?}");
-            }
-            std::thread::sleep(Duration::from_millis(10));
         }
+        self.said = Some(said);
         Ok(())
     }
 

@@ -71,7 +71,7 @@ struct Sqlite {
 impl Sqlite {
     fn open(directory: &Path, journal: &str) -> anyhow::Result<Sqlite> {
         let mut program = Command::new("sqlite3");
-        program.arg("-batch").arg(directory.join(format!("{journal}.db")));
+        program.args(["-batch", "-bail"]).arg(directory.join(format!("{journal}.db")));
         // It complains when the server is killed.
         let program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut program = program.spawn()?;
