@@ -83,7 +83,7 @@ slow_disk() {
 # disk NAME DISK BYTES: as the file $work/NAME.fuse/nbd; `own` is a file on this machine's disk.
 disk() {
 	if [ "$2" = own ]; then
-		[ -n "$own" ] || { own=$(mktemp -d "${TMPDIR:-/tmp}/forebay-$me.XXXXXX"); at_end "rmdir '$own'; own="; }
+		[ -n "$own" ] || { own=$(mktemp -d "${TMPDIR:-/tmp}/forebay-$me.XXXXXX"); at_end "rmdir '$own'; own=''"; }
 		truncate -s "$3" "$own/$1"
 		mkdir "$work/$1.fuse"
 		ln -s "$own/$1" "$work/$1.fuse/nbd"
@@ -93,7 +93,7 @@ disk() {
 		fuse "$1" "$(uri "$work/$1.sock")"
 	fi
 }
-own=
+own='' # its directory, once there is one
 # fuse NAME URI: the export as the file $work/NAME.fuse/nbd.
 fuse() {
 	mkdir "$work/$1.fuse"

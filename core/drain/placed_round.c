@@ -62,11 +62,6 @@ static bool entry_is(const struct fby_round_page *r, const struct fby_static_vie
 
 /* --- collect ---------------------------------------------------------------------------- */
 
-static u32 cap_of(const struct fby_destage *d)
-{
-	return d->cap;
-}
-
 static void again(struct fby_statics *p, const struct fby_static *v, u32 slot)
 {
 	fby_static_dirty_set(p, v, slot / FBY_GROUP_SLOTS);
@@ -77,7 +72,7 @@ static bool collect_slot(struct fby_drain *p, struct fby_static *v, struct fby_d
 {
 	struct fby_static_view s;
 
-	if (d->n + FBY_STATIC_WAYS > cap_of(d)) {
+	if (d->n + FBY_STATIC_WAYS > d->cap) {
 		again(p->statics, v, slot);
 		return false;
 	}
@@ -127,7 +122,7 @@ static void collect_pass(struct fby_drain *p, struct fby_static *v, struct fby_d
 		u32 first = v->hand * FBY_GROUP_SLOTS, end = first + FBY_GROUP_SLOTS;
 
 		if (fby_static_dirty(p->statics, v, v->hand)) {
-			if (d->n + FBY_GROUP_SLOTS * FBY_STATIC_WAYS > cap_of(d))
+			if (d->n + FBY_GROUP_SLOTS * FBY_STATIC_WAYS > d->cap)
 				return;
 			/* The bit first: who writes from now on sets it again. */
 			fby_static_dirty_clear(p->statics, v, v->hand);

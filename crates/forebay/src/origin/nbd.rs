@@ -31,8 +31,8 @@ use forebay_nbd::{Command, Done, Export, Failure};
 use rustix::io::Errno;
 
 use self::link::Link;
-use super::sent::{away_text, Sent};
-use super::{check_range, join_identity, Origin};
+use super::sent::{self, away_text, Sent};
+use super::{join_identity, Origin};
 use crate::attach::Away;
 use crate::destage::Kick;
 use crate::error::{Error, Result};
@@ -292,19 +292,11 @@ impl Shared {
         state: MutexGuard<'a, State>,
         began: Instant,
     ) -> io::Result<MutexGuard<'a, State>> {
-        if state.given_up {
-            return Err(Errno::CANCELED.into());
-        }
-        let Some(limit) = self.away.limit() else {
-            return Ok(self.changed.wait(state).unwrap_or_else(|e| e.into_inner()));
-        };
-        let left = limit.saturating_sub(began.elapsed());
-        if left.is_zero() {
+        let given_up = state.given_up;
+        sent::wait((&self.changed, given_up), state, (self.away.limit(), began), |state, limit| {
             let why = state.away.as_ref().map_or("it does not answer", |(_, why)| why);
-            let text = format!("{}: away for {} s: {why}", self.uri, limit.as_secs());
-            return Err(io::Error::new(io::ErrorKind::TimedOut, text));
-        }
-        Ok(self.changed.wait_timeout(state, left).unwrap_or_else(|e| e.into_inner()).0)
+            format!("{}: away for {} s: {why}", self.uri, limit.as_secs())
+        })
     }
 
     fn forget(&self, token: u64) {
@@ -326,11 +318,6 @@ impl Shared {
     }
 }
 
-fn id_of(uri: &str) -> String {
-    let crc = |seed| forebay_engine::sys::crc32c(seed, uri.as_bytes());
-    format!("nbd:{:08x}{:08x}", crc(0), crc(1))
-}
-
 /// The id of its URI without a password.
 pub(super) fn known_by(uri: &str) -> String {
     let (scheme, rest) = uri.split_once("://").unwrap_or(("", uri));
@@ -338,7 +325,7 @@ pub(super) fn known_by(uri: &str) -> String {
     let user_without =
         |(user, host): (&str, &str)| format!("{}@{host}", user.split(':').next().unwrap_or(user));
     let authority = authority.rsplit_once('@').map_or_else(|| authority.into(), user_without);
-    id_of(&format!("{scheme}://{authority}{path}"))
+    sent::id_of("nbd", &format!("{scheme}://{authority}{path}"))
 }
 
 // --- the origin --------------------------------------------------------------
@@ -407,18 +394,11 @@ impl NbdOrigin {
     /// In pieces that the server takes.
     fn ranges(
         &self,
-        (offset, len): (u64, u64),
+        range: (u64, u64),
         most: u64,
-        mut each: impl FnMut(u64, u64) -> io::Result<()>,
+        each: impl FnMut(u64, u64) -> io::Result<()>,
     ) -> io::Result<()> {
-        check_range(self.size_bytes(), offset, len)?;
-        let (mut at, end) = (offset, offset + len);
-        while at < end {
-            let n = (end - at).min(most);
-            each(at, n)?;
-            at += n;
-        }
-        Ok(())
+        sent::pieces(self.size_bytes(), range, most, each)
     }
 
     fn write_zero_bytes(&self, offset: u64, len: u64) -> io::Result<()> {
@@ -469,7 +449,7 @@ impl Origin for NbdOrigin {
 
     /// NBD knows no id of an export: the URI is its name.
     fn identity(&self) -> String {
-        join_identity(&id_of(&self.shared().uri), &self.shared().uri)
+        join_identity(&sent::id_of("nbd", &self.shared().uri), &self.shared().uri)
     }
 
     fn marked_by(&self) -> Option<MarkedBy<'_>> {

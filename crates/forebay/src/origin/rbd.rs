@@ -23,8 +23,8 @@ use std::time::{Duration, Instant};
 use forebay_rbd::{Command, Done, Facts, Failure, Image, Name};
 use rustix::io::Errno;
 
-use super::sent::{away_text, Sent};
-use super::{check_range, join_identity, Origin};
+use super::sent::{self, away_text, Sent};
+use super::{join_identity, Origin};
 use crate::attach::Away;
 use crate::error::{Error, Result};
 use crate::mark::MarkedBy;
@@ -106,19 +106,10 @@ impl Shared {
         state: MutexGuard<'a, State>,
         began: Instant,
     ) -> io::Result<MutexGuard<'a, State>> {
-        if state.given_up {
-            return Err(Errno::CANCELED.into());
-        }
-        let Some(limit) = self.away.limit() else {
-            return Ok(self.changed.wait(state).unwrap_or_else(|e| e.into_inner()));
-        };
-        let left = limit.saturating_sub(began.elapsed());
-        if left.is_zero() {
-            let text =
-                format!("{}: the cluster has not answered for {} s", self.uri, limit.as_secs());
-            return Err(io::Error::new(io::ErrorKind::TimedOut, text));
-        }
-        Ok(self.changed.wait_timeout(state, left).unwrap_or_else(|e| e.into_inner()).0)
+        let given_up = state.given_up;
+        sent::wait((&self.changed, given_up), state, (self.away.limit(), began), |_, limit| {
+            format!("{}: the cluster has not answered for {} s", self.uri, limit.as_secs())
+        })
     }
 
     fn lock_lost(&self) -> io::Error {
@@ -168,7 +159,6 @@ impl Shared {
                     _ => result,
                 };
             }
-            // It may have ended meanwhile: then its answer is there after all.
             state = match self.wait(state, began) {
                 Ok(state) => state,
                 Err(e) => {
@@ -186,8 +176,7 @@ impl Shared {
 
 /// The name of its mark on this host: to be found without the cluster.
 pub(super) fn known_by(uri: &str) -> String {
-    let crc = |seed| forebay_engine::sys::crc32c(seed, uri.as_bytes());
-    format!("rbd:{:08x}{:08x}", crc(0), crc(1))
+    sent::id_of("rbd", uri)
 }
 
 /// `work` on a thread of its own, which is left to itself if it takes longer than that.
@@ -253,18 +242,11 @@ impl RbdOrigin {
     /// In pieces.
     fn ranges(
         &self,
-        (offset, len): (u64, u64),
+        range: (u64, u64),
         most: u64,
-        mut each: impl FnMut(u64, u64) -> io::Result<()>,
+        each: impl FnMut(u64, u64) -> io::Result<()>,
     ) -> io::Result<()> {
-        check_range(self.size_bytes(), offset, len)?;
-        let (mut at, end) = (offset, offset + len);
-        while at < end {
-            let n = (end - at).min(most);
-            each(at, n)?;
-            at += n;
-        }
-        Ok(())
+        sent::pieces(self.size_bytes(), range, most, each)
     }
 }
 

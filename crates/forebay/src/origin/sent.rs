@@ -2,9 +2,14 @@
 //! What is under way to an origin on the network, and what becomes of it when nobody waits for
 //! it any more.  It may still be done, so what comes later for the same place waits for it.
 
+use std::io;
 use std::ops::Range;
+use std::sync::{Condvar, MutexGuard};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+
+use super::check_range;
 use crate::attach::Away;
 
 /// An origin that has not answered for so long is said to stand still.
@@ -51,4 +56,47 @@ pub(super) fn away_text(
         None => "wait for it".into(),
     };
     Some(format!("for {} s, {why}; {waiting} requests {then}", since.elapsed().as_secs()))
+}
+
+/// Until something has changed, or the request that began then has waited for `limit`.
+pub(super) fn wait<'a, S>(
+    (changed, given_up): (&Condvar, bool),
+    state: MutexGuard<'a, S>,
+    (limit, began): (Option<Duration>, Instant),
+    timed_out: impl FnOnce(&S, Duration) -> String,
+) -> io::Result<MutexGuard<'a, S>> {
+    if given_up {
+        return Err(Errno::CANCELED.into());
+    }
+    let Some(limit) = limit else {
+        return Ok(changed.wait(state).unwrap_or_else(|e| e.into_inner()));
+    };
+    let left = limit.saturating_sub(began.elapsed());
+    if left.is_zero() {
+        return Err(io::Error::new(io::ErrorKind::TimedOut, timed_out(&state, limit)));
+    }
+    Ok(changed.wait_timeout(state, left).unwrap_or_else(|e| e.into_inner()).0)
+}
+
+/// A range of an origin of this size, in pieces of at most so many bytes.
+pub(super) fn pieces(
+    size: u64,
+    (offset, len): (u64, u64),
+    most: u64,
+    mut each: impl FnMut(u64, u64) -> io::Result<()>,
+) -> io::Result<()> {
+    check_range(size, offset, len)?;
+    let (mut at, end) = (offset, offset + len);
+    while at < end {
+        let n = (end - at).min(most);
+        each(at, n)?;
+        at += n;
+    }
+    Ok(())
+}
+
+/// An id made of a URI, for what has no better one.
+pub(super) fn id_of(kind: &str, uri: &str) -> String {
+    let crc = |seed| forebay_engine::sys::crc32c(seed, uri.as_bytes());
+    format!("{kind}:{:08x}{:08x}", crc(0), crc(1))
 }
