@@ -221,6 +221,7 @@ struct fby_volume_spec {
 	u8 uuid[16];
 	u64 origin_sectors;
 	u32 block_size; /* 512 or 4096 */
+	u32 flush_us; /* of a static volume: so often all goes to the origin; 0: as max_age_ns says */
 	u64 static_bytes; /* a static volume: its share of the pool, multiple of 64 KiB; 0: it has chunks */
 };
 

@@ -191,11 +191,19 @@ static void pressure_update(struct fby_drain *p, struct fby_static *v)
 		v->pressure = false;
 }
 
+/* So often a pass begins. */
+static u64 period_ns(struct fby_drain *p, u16 volume)
+{
+	u64 own_ns = p->statics->volume[volume].head.flush_us * 1000ull;
+
+	return own_ns ? own_ns : fby_load(&p->space->opt.max_age_ns);
+}
+
 static bool pass_due(struct fby_drain *p, u16 volume)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
 	struct fby_static *v = &p->statics->volume[volume];
-	u64 age_ns = fby_load(&p->space->opt.max_age_ns);
+	u64 age_ns = period_ns(p, volume);
 	bool idle = idle_long(p, volume);
 
 	pressure_update(p, v);
@@ -408,7 +416,7 @@ static int idle_step(struct fby_drain *p, u16 volume, u64 *next_ns)
 {
 	struct fby_static *v = &p->statics->volume[volume];
 	struct fby_destage *d = &p->volume[volume].destage;
-	u64 age_ns = fby_load(&p->space->opt.max_age_ns);
+	u64 age_ns = period_ns(p, volume);
 	bool wanted = any_wanted(v);
 
 	if (v->surveyed < v->slots || v->nwindows) {

@@ -54,8 +54,7 @@ bool fby_static_record_sane(const struct fby_volume_record *record)
 {
 	const struct fby_static_record *r = (const void *)record;
 
-	return r->flags == 0 && r->at % FBY_STATIC_UNIT == 0 && r->at < FBY_NUMBER_START && r->slots > 0 &&
-	       r->slots < 1u << 31 && fby_text_ends(r->name, sizeof(r->name)) &&
+	return r->flags == 0 && r->slots > 0 && r->slots < 1u << 31 && fby_text_ends(r->name, sizeof(r->name)) &&
 	       fby_text_ends(r->identity, sizeof(r->identity)) && volume_sane(record);
 }
 

@@ -19,6 +19,7 @@
 
 #define FBY_STATIC_WAYS 2u
 #define FBY_STATIC_UNIT 65536u /* shares begin and end at multiples of it */
+#define FBY_STATIC_BYTES_MAX ((u64)FBY_STATIC_UNIT << 32) /* of all shares of a pool */
 #define FBY_STATIC_MAGIC 0x54534f46u /* "FOST" */
 #define FBY_STATIC_HEAD_COPY 2048u
 #define FBY_STATIC_WINDOWS 10u
@@ -28,14 +29,15 @@ struct fby_static_record {
 	u64 counter;
 	u32 index;
 	u32 kind; /* FBY_OWNER_STATIC */
-	u64 at; /* of its share, bytes from the beginning of the media */
+	u32 first; /* where its share begins, in units from where shares do */
+	u32 slots;
 	u64 origin_sectors;
 	u8 uuid[16];
 	char name[FBY_NAME_MAX + 1];
 	char identity[FBY_IDENTITY_MAX + 1];
 	u32 block_size;
 	u32 flags; /* enum fby_volume_flags; none is set */
-	u32 slots;
+	u32 marks; /* as of any volume */
 	u32 crc;
 };
 
@@ -62,7 +64,8 @@ struct fby_static_head {
 	u32 slots;
 	u32 nwindows;
 	struct fby_static_window window[FBY_STATIC_WINDOWS];
-	u8 reserved[28];
+	u32 flush_us; /* so often all goes to the origin; 0: as the pool's options say */
+	u8 reserved[24];
 	u32 crc; /* of all before it, from the volume's seed */
 };
 
@@ -116,6 +119,9 @@ FBY_STATIC_ASSERT(__builtin_offsetof(struct fby_static_record, name) ==
 FBY_STATIC_ASSERT(__builtin_offsetof(struct fby_static_record, block_size) ==
 			  __builtin_offsetof(struct fby_volume_record, block_size),
 		  "one place for a block size");
+FBY_STATIC_ASSERT(__builtin_offsetof(struct fby_static_record, marks) ==
+			  __builtin_offsetof(struct fby_volume_record, marks),
+		  "one place for marks");
 FBY_STATIC_ASSERT(sizeof(struct fby_static_head) == 256, "static head");
 FBY_STATIC_ASSERT(sizeof(struct fby_static_line) == FBY_LINE, "static line");
 

@@ -21,7 +21,7 @@ bool fby_sb_geometry_ok(const struct fby_superblock *sb)
 	       sb->chunk_size <= FBY_CHUNK_PAGES_MAX * FBY_PAGE && sb->nvolumes >= 1 &&
 	       sb->nvolumes <= FBY_VOLUMES_MAX && sb->nchunks >= FBY_CHUNKS_MIN && sb->nchunks <= FBY_CHUNKS_MAX &&
 	       sb->data_offset == fby_round_up(FBY_VT_OFFSET + sb->nvolumes * 512u, sb->chunk_size) &&
-	       sb->static_bytes % FBY_STATIC_UNIT == 0 && sb->static_bytes < FBY_NUMBER_START &&
+	       sb->static_bytes % FBY_STATIC_UNIT == 0 && sb->static_bytes <= FBY_STATIC_BYTES_MAX &&
 	       (sb->static_bytes == 0 || (sb->features_incompat & FBY_FEATURE_STATIC)) &&
 	       sb->media_size >= sb->data_offset + (u64)sb->nchunks * sb->chunk_size + sb->static_bytes;
 }

@@ -57,7 +57,7 @@ int fby_format(struct fby_media *m, const struct fby_format *f)
 	sb.data_offset = fby_round_up(FBY_VT_OFFSET + sb.nvolumes * 512u, sb.chunk_size);
 	sb.static_bytes = f->static_bytes;
 	sb.features_incompat = sb.static_bytes ? FBY_FEATURE_STATIC : 0;
-	if (sb.static_bytes % FBY_STATIC_UNIT || sb.static_bytes >= FBY_NUMBER_START)
+	if (sb.static_bytes % FBY_STATIC_UNIT || sb.static_bytes > FBY_STATIC_BYTES_MAX)
 		return -FBY_E_GEOMETRY;
 	if (sb.media_size < sb.data_offset + (u64)FBY_CHUNKS_MIN * sb.chunk_size + sb.static_bytes)
 		return -FBY_E_MEDIA_SMALL;

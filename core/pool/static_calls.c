@@ -9,7 +9,7 @@
 int fby_pool_static_add(struct fby_pool *p, u32 index, const struct fby_volume_spec *s, struct fby_volume_record *r)
 {
 	struct fby_static_record share;
-	u64 at;
+	u32 first;
 
 	if (s->static_bytes % FBY_STATIC_UNIT || !fby_static_slots(s->static_bytes))
 		return -FBY_E_GEOMETRY;
@@ -17,17 +17,17 @@ int fby_pool_static_add(struct fby_pool *p, u32 index, const struct fby_volume_s
 	for (u32 i = 0; i < p->space.store.sb.nvolumes; i++)
 		if (p->space.owner[i].damaged)
 			return -FBY_E_VOLUME_DAMAGED;
-	if (!fby_share_find(&p->statics, s->static_bytes, &at))
+	if (!fby_share_find(&p->statics, s->static_bytes, &first))
 		return -FBY_E_STATIC_FULL;
 	fby_copy(&share, r, sizeof(share));
 	share.kind = FBY_OWNER_STATIC;
-	share.at = at;
+	share.first = first;
 	share.slots = fby_static_slots(s->static_bytes);
 	fby_copy(r, &share, sizeof(share));
 	if (!fby_record_sane(index, r))
 		return -FBY_E_GEOMETRY;
 	/* First: a record is of a share that is there. */
-	fby_share_format(&p->statics, &share);
+	fby_share_format(&p->statics, &share, s->flush_us);
 	return FBY_DONE;
 }
 
@@ -36,7 +36,6 @@ void fby_pool_static_info(struct fby_pool *p, u16 index, struct fby_volume_info 
 	const struct fby_static *v = &p->statics.volume[index];
 
 	out->watermark = 0;
-	out->marks = 0; /* its record has something else there */
 	out->slots = p->space.owner[index].share.slots;
 	out->attached = fby_is_placed(&p->cache, index);
 	if (!out->attached)

@@ -176,7 +176,7 @@ int fby_volume_mark(struct fby_pool *p, u16 index, enum fby_mark_step step, u32 
 
 	if (rc)
 		return rc;
-	if (index >= p->space.store.sb.nvolumes || p->space.owner[index].rec.kind != FBY_OWNER_VOLUME)
+	if (index >= p->space.store.sb.nvolumes || !fby_is_volume(p->space.owner[index].rec.kind))
 		return -FBY_E_NO_VOLUME;
 	owner = &p->space.owner[index];
 	next = owner->rec.marks;

@@ -52,13 +52,12 @@ static u64 bytes_of(u32 slots)
 	return fby_round_up(used_by(slots), FBY_STATIC_UNIT);
 }
 
-bool fby_share_find(const struct fby_statics *p, u64 bytes, u64 *at)
+bool fby_share_find(const struct fby_statics *p, u64 bytes, u32 *first)
 {
 	const struct fby_store *st = &p->space->store;
-	u64 end = fby_shares_at(st) + st->sb.static_bytes, to;
+	u64 at = 0, begin, end;
 	bool moved;
 
-	*at = fby_shares_at(st);
 	do {
 		moved = false;
 		for (u32 i = 0; i < st->sb.nvolumes; i++) {
@@ -66,31 +65,33 @@ bool fby_share_find(const struct fby_statics *p, u64 bytes, u64 *at)
 
 			if (r->kind != FBY_OWNER_STATIC)
 				continue;
-			to = r->at + bytes_of(r->slots);
-			if (*at < to && r->at < *at + bytes) {
-				*at = to;
+			begin = (u64)r->first * FBY_STATIC_UNIT;
+			end = begin + bytes_of(r->slots);
+			if (at < end && begin < at + bytes) {
+				at = end;
 				moved = true;
 			}
 		}
 	} while (moved);
-	return bytes <= end && *at <= end - bytes;
+	*first = (u32)(at / FBY_STATIC_UNIT);
+	return bytes <= st->sb.static_bytes && at <= st->sb.static_bytes - bytes;
 }
 
 /* The places that follow from the record; false: the share is not one of the pool's. */
 static bool locate(const struct fby_statics *p, struct fby_static *v, const struct fby_static_record *r)
 {
 	const struct fby_store *st = &p->space->store;
-	u64 begin = fby_shares_at(st), end = begin + st->sb.static_bytes;
+	u64 begin = (u64)r->first * FBY_STATIC_UNIT;
 
 	v->bytes = bytes_of(r->slots);
-	if (!p->nstripes || r->at < begin || v->bytes > st->sb.static_bytes || r->at > end - v->bytes)
+	if (!p->nstripes || v->bytes > st->sb.static_bytes || begin > st->sb.static_bytes - v->bytes)
 		return false;
-	v->at = r->at;
-	v->lines = r->at + FBY_PAGE;
+	v->at = fby_shares_at(st) + begin;
+	v->lines = v->at + FBY_PAGE;
 	v->pages = v->lines + lines_bytes(r->slots);
 	v->slots = r->slots;
 	v->blocks = (r->origin_sectors + FBY_PAGE_SECTORS - 1) / FBY_PAGE_SECTORS;
-	v->bit = (u32)((r->at - begin) / FBY_STATIC_UNIT);
+	v->bit = r->first;
 	v->stripe = v->bit * FBY_GROUP_SLOTS;
 	v->seed = fby_crc32c(st->line_seed, r->uuid, sizeof(r->uuid));
 	return true;
@@ -153,7 +154,7 @@ static void head_write(const struct fby_statics *p, struct fby_static *v)
 	}
 }
 
-void fby_share_format(struct fby_statics *p, const struct fby_static_record *r)
+void fby_share_format(struct fby_statics *p, const struct fby_static_record *r, u32 flush_us)
 {
 	struct fby_media *m = p->space->store.media;
 	struct fby_static *v = &p->volume[r->index];
@@ -171,6 +172,7 @@ void fby_share_format(struct fby_statics *p, const struct fby_static_record *r)
 	v->head.magic = FBY_STATIC_MAGIC;
 	v->head.flags = FBY_STATIC_CLEAN | FBY_STATIC_COUNTED;
 	v->head.slots = v->slots;
+	v->head.flush_us = flush_us;
 	fby_copy(v->head.uuid, r->uuid, sizeof(r->uuid));
 	head_write(p, v);
 }

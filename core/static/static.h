@@ -81,10 +81,10 @@ enum fby_static_has { FBY_HAS_NOTHING = 0, FBY_HAS_PAGE, FBY_HAS_LOST };
 
 /* --- share.c: the share, its head, eras ---------------------------------------------- */
 u32 fby_static_slots(u64 bytes); /* of a share so large */
-/* Has the pool so much room for a share?  Where. */
-bool fby_share_find(const struct fby_statics *p, u64 bytes, u64 *at);
+/* Has the pool so much room for a share?  Its first unit. */
+bool fby_share_find(const struct fby_statics *p, u64 bytes, u32 *first);
 /* An empty share, before its record is written. */
-void fby_share_format(struct fby_statics *p, const struct fby_static_record *r);
+void fby_share_format(struct fby_statics *p, const struct fby_static_record *r, u32 flush_us);
 int fby_static_attach(struct fby_statics *p, u16 volume);
 void fby_static_detach(struct fby_statics *p, u16 volume);
 /* Ends the era, if anything was written in it.  True: writes of the era before, and all if

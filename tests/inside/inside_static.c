@@ -55,10 +55,12 @@ static int attach(void)
 	return fby_volume_attach(sp, 0, &a);
 }
 
+static u32 flush_us;
+
 static int add(const char *name, u64 bytes, u16 *index)
 {
 	struct fby_volume_spec s = { .identity = "memory", .origin_sectors = VOLUME_BLOCKS * P, .block_size = 512,
-				     .static_bytes = bytes };
+				     .flush_us = flush_us, .static_bytes = bytes };
 
 	strcpy(s.name, name);
 	return fby_volume_add(sp, &s, index);
@@ -204,7 +206,7 @@ static void places(void)
 	EXPECT(add("large", 2 * SHARE, &index) == -FBY_E_STATIC_FULL);
 	EXPECT(add("t", SHARE, &index) == FBY_DONE && index == 1);
 	EXPECT(add("u", SHARE, &index) == -FBY_E_STATIC_FULL);
-	EXPECT(sp->space.owner[1].share.at == sp->space.owner[0].share.at + SHARE);
+	EXPECT(sp->space.owner[1].share.first == sp->space.owner[0].share.first + SHARE / FBY_STATIC_UNIT);
 	EXPECT(fby_volume_remove(sp, 0, false) == -FBY_E_VOLUME_BUSY);
 	EXPECT(fby_volume_remove(sp, 1, false) == FBY_DONE && add("t", SHARE, &index) == FBY_DONE);
 	EXPECT(fby_volume_find(sp, "s", &index) == FBY_DONE && index == 0);
@@ -243,6 +245,37 @@ static void cases(void)
 	EXPECT(ST->surveyed == 0 && ST->nwindows == 1 && get(14) == 7);
 	drain();
 	EXPECT(ST->nwindows == 0 && ST->head.nwindows == 0 && origin_has[14] == 7 && live() == 0 && sound());
+}
+
+/* A period of its own: all goes to the origin each time that it has passed, and not before. */
+static void periods(void)
+{
+	struct fby_io io;
+	u64 next, begun_ns = 0;
+	u32 got = 0;
+
+	flush_us = 10000;
+	make();
+	flush_us = 0;
+	again();
+	EXPECT(ST->head.flush_us == 10000 && put(0, 1) == FBY_DONE);
+	for (u32 i = 0; i < 20000 && got < 3; i++) {
+		int decision = fby_destage_step(sp, now_ns, &io, &next, &wake);
+
+		if (decision == FBY_ORIGIN) {
+			if (io.op == FBY_IO_WRITE) {
+				EXPECT(!begun_ns || now_ns - begun_ns >= 10000000);
+				begun_ns = now_ns;
+				got++;
+				EXPECT(put(0, (u8)(got + 1)) == FBY_DONE);
+			}
+			fby_destage_complete(sp, io.id, 0);
+		} else if (decision == FBY_DONE) {
+			EXPECT(next <= now_ns + 10000000);
+			now_ns += 1000000;
+		}
+	}
+	EXPECT(got == 3 && sound());
 }
 
 /* --- past it --------------------------------------------------------------------------------- */
@@ -440,6 +473,7 @@ static void judged(void)
 static void records(void)
 {
 	struct fby_static_record r;
+	u32 marks;
 	u16 index;
 
 	fill();
@@ -449,35 +483,40 @@ static void records(void)
 	RECORD(true, (void)0);
 	RECORD(false, r.slots = 0);
 	RECORD(false, r.slots = 1u << 31);
-	RECORD(false, r.at += 4096);
-	RECORD(false, r.at = FBY_NUMBER_START);
+	RECORD(true, r.first = ~0u); /* whether the pool has it is seen by attach */
+	RECORD(true, r.marks = ~0u);
 	RECORD(false, r.flags = 1);
 	RECORD(false, r.block_size = 1024);
 	RECORD(false, r.origin_sectors = 0);
 	RECORD(false, memset(r.name, 'x', sizeof(r.name)));
 	/* A share that is not within the pool's, or has another size than its head says. */
 	EXPECT(fby_volume_detach(sp, 0) == FBY_DONE);
-	sp->space.owner[0].share.at += 2 * SHARE;
+	sp->space.owner[0].share.first += 2 * SHARE / FBY_STATIC_UNIT;
 	EXPECT(attach() == -FBY_E_VOLUME_DAMAGED);
-	sp->space.owner[0].share.at -= 4 * SHARE;
+	sp->space.owner[0].share.first = ~0u;
 	EXPECT(attach() == -FBY_E_VOLUME_DAMAGED);
 	sp->space.owner[0].share = r;
 	sp->space.owner[0].share.slots--;
 	EXPECT(attach() == -FBY_E_VOLUME_DAMAGED);
 	sp->space.owner[0].share = r;
 	EXPECT(attach() == FBY_DONE && get(0) == 2);
+	/* Marks are counted where other records have them, and leave the share alone. */
+	EXPECT(fby_volume_mark(sp, 0, FBY_MARK_BEGIN, &marks) == FBY_DONE && marks == 2);
+	EXPECT(fby_volume_mark(sp, 0, FBY_MARK_SET, &marks) == FBY_DONE && marks == 3);
 	/* Where a record cannot be read, its share may be anywhere. */
 	sp->space.owner[2].damaged = true;
 	EXPECT(add("t", SHARE, &index) == -FBY_E_VOLUME_DAMAGED);
 	sp->space.owner[2].damaged = false;
 	EXPECT(fby_pool_close(sp) == FBY_DONE);
 	EXPECT(opened(true) == FBY_DONE && attach() == FBY_DONE && ST->surveyed == SLOTS && live() == 3 && get(0) == 2);
+	EXPECT(sp->space.owner[0].share.marks == 3);
 }
 
 void test_static(void)
 {
 	places();
 	cases();
+	periods();
 	past();
 	flips(false);
 	flips(true);

@@ -31,6 +31,7 @@ fn opened() -> Engine {
         uuid: [2; 16],
         origin_sectors: SECTORS,
         block_size: 512,
+        flush_us: 0,
         static_bytes: 0,
     };
     assert_eq!(engine.volume_add(&spec), Ok(0));

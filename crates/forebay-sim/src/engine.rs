@@ -71,20 +71,23 @@ impl Engine {
     }
 
     pub fn format(&mut self, uuid: [u8; 16], chunk_size: u32, nvolumes: u32) -> Result<()> {
-        assert!(!self.is_open());
-        let f = sys::fby_format { uuid, chunk_size, nvolumes, static_bytes: 0 };
-        forebay_engine::format(&self.media, &f)
+        self.format_with_room(uuid, chunk_size, nvolumes, 0)
     }
 
-    /// The same, with room for static volumes.
     pub fn format_geometry(&mut self, uuid: [u8; 16], g: &Geometry) -> Result<()> {
+        self.format_with_room(uuid, g.chunk_size(), g.nvolumes, g.static_bytes())
+    }
+
+    /// With room for static volumes.
+    pub fn format_with_room(
+        &mut self,
+        uuid: [u8; 16],
+        chunk_size: u32,
+        nvolumes: u32,
+        static_bytes: u64,
+    ) -> Result<()> {
         assert!(!self.is_open());
-        let f = sys::fby_format {
-            uuid,
-            chunk_size: g.chunk_size(),
-            nvolumes: g.nvolumes,
-            static_bytes: g.static_bytes(),
-        };
+        let f = sys::fby_format { uuid, chunk_size, nvolumes, static_bytes };
         forebay_engine::format(&self.media, &f)
     }
 
@@ -170,6 +173,7 @@ pub fn volume_spec(name: &str, number: u64, sectors: u64, block_size: u32) -> sy
         uuid,
         origin_sectors: sectors,
         block_size,
+        flush_us: 0,
         static_bytes: 0,
     }
 }

@@ -14,18 +14,24 @@ use crate::rng::Rng;
 /// What is wrong.
 pub fn counted() -> Result<(), String> {
     for seed in 0..16 {
-        made(seed).map_err(|e| format!("marks of origins: {e}"))?;
+        for of_static in [false, true] {
+            let what = if of_static { "a static volume" } else { "a volume" };
+            made(seed, of_static).map_err(|e| format!("marks of the origin of {what}: {e}"))?;
+        }
     }
     Ok(())
 }
 
-fn made(seed: u64) -> Result<(), String> {
+fn made(seed: u64, of_static: bool) -> Result<(), String> {
     let wrong = |e: crate::engine::Code| e.to_string();
-    let (mut rng, options) = (Rng::new(seed), sys::fby_options::default());
+    let static_bytes = if of_static { 1 << 16 } else { 0 };
+    let options = sys::fby_options { statics: true, ..Default::default() };
+    let mut rng = Rng::new(seed);
     let mut engine = Engine::new(Media::new(9 << 16, Flavour::NonTemporal));
-    engine.format([6; 16], 1 << 16, 2).map_err(wrong)?;
+    engine.format_with_room([6; 16], 1 << 16, 2, static_bytes).map_err(wrong)?;
     engine.open_all(&options).map_err(wrong)?;
-    engine.volume_add(&volume_spec("v", 1, 240, 512)).map_err(wrong)?;
+    let spec = sys::fby_volume_spec { static_bytes, ..volume_spec("v", 1, 240, 512) };
+    engine.volume_add(&spec).map_err(wrong)?;
     let (mut marks, mut seen) = (0, HashSet::from([0]));
     for n in 0..24 {
         // A period from its beginning to its end, or a beginning again.

@@ -173,6 +173,7 @@ pub struct fby_volume_spec {
     pub uuid: [u8; 16],
     pub origin_sectors: u64,
     pub block_size: u32,
+    pub flush_us: u32,
     pub static_bytes: u64,
 }
 

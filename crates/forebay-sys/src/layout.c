@@ -168,6 +168,7 @@ const struct fby_layout fby_layouts[] = {
 	MEMBER(fby_volume_spec, uuid),
 	MEMBER(fby_volume_spec, origin_sectors),
 	MEMBER(fby_volume_spec, block_size),
+	MEMBER(fby_volume_spec, flush_us),
 	MEMBER(fby_volume_spec, static_bytes),
 	SIZE(fby_volume_info),
 	MEMBER(fby_volume_info, spec),

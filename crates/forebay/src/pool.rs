@@ -405,6 +405,7 @@ impl Pool {
             uuid: Uuid::random()?.0,
             origin_sectors: origin.size_bytes() / 512,
             block_size,
+            flush_us: 0,
             static_bytes: 0,
         };
         let _volumes = self.0.volumes();
