@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use super::recent::Writes;
+use super::taken::Taken;
 use super::{Content, Inode, Journal, Live};
 use crate::record::{self, Allocate, Record, Records, DATA_OVERHEAD};
 use crate::replay::planted::{planted, Bug};
@@ -14,22 +15,23 @@ impl<T: Tree, J: Journal> Live<T, J> {
     /// A copy within the tree; `tree` says how many bytes it wrote.
     pub fn copy(
         &self,
-        to: &Inode<T::Node>,
+        to: &Arc<Inode<T::Node>>,
         offset: u64,
         length: u64,
         tree: impl FnOnce() -> Result<u64>,
     ) -> Result<u64> {
         self.alive()?;
         let mut content = to.content();
-        // Written first: an error may come after a part of it.
-        content.dirty.add(offset, offset.saturating_add(length));
         content.kept = None;
-        tree()
+        let copied = tree();
+        // An error may come after a part of it.
+        let written = *copied.as_ref().unwrap_or(&length);
+        content.dirty.add(offset, offset.saturating_add(written));
+        copied?;
+        self.keep_from_replay(to, &mut content, offset, written)?;
+        Ok(written)
     }
 
-    /// What replaces a file's whole content is logged as it comes, up to the limit of a
-    /// sync: file systems take care of a file that is replaced by truncation, and the
-    /// kernel writes back before it is closed.
     pub fn write(&self, inode: &Arc<Inode<T::Node>>, offset: u64, bytes: &[u8]) -> Result<()> {
         self.alive()?;
         // Locked before the tree has it: what is kept is in the order of the writes.
@@ -42,13 +44,39 @@ impl<T: Tree, J: Journal> Live<T, J> {
             (false, None) => None,
         };
         content.dirty.add(offset, offset.saturating_add(bytes.len() as u64));
-        if let Some(left) = content.replacing {
-            content.replacing = left.checked_sub(bytes.len() as u64);
-            if content.replacing.is_some() {
-                self.log_locked(inode, &mut content)?;
-            }
+        self.keep_from_replay(inode, &mut content, offset, bytes.len() as u64)
+    }
+
+    /// These bytes were written: if the replay would take them away again, they are logged
+    /// at once, up to the limit of a sync, and then the file is synced.
+    fn keep_from_replay(
+        &self,
+        inode: &Arc<Inode<T::Node>>,
+        content: &mut Content,
+        offset: u64,
+        length: u64,
+    ) -> Result<()> {
+        let Some(taken) = &mut content.taken else { return Ok(()) };
+        if taken.txg <= self.groups.numbers().1 {
+            content.taken = None;
+            return Ok(());
+        }
+        if !taken.ranges.overlap(offset, offset.saturating_add(length)) {
+            return Ok(());
+        }
+        let logs = taken.spend(length);
+        self.log_locked(inode, content, logs)?;
+        if let Some(taken) = &mut content.taken {
+            taken.txg = self.groups.numbers().0;
         }
         Ok(())
+    }
+
+    /// An entry of the open group, or of the one before, says so.
+    fn takes_away(&self, content: &mut Content, range: (u64, u64)) {
+        let (open, synced) = self.groups.numbers();
+        let before = content.taken.take().filter(|taken| taken.txg > synced);
+        content.taken = Some(Taken::add(before, range, open, self.options.sync_limit));
     }
 
     pub fn truncate(&self, inode: &Arc<Inode<T::Node>>, size: u64) -> Result<()> {
@@ -57,9 +85,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         content.kept = None;
         self.change(inode, &record, || self.tree.truncate(&inode.node, size))?;
         content.dirty.cut(size);
-        if size == 0 {
-            content.replacing = Some(self.options.sync_limit);
-        }
+        self.takes_away(&mut content, (size, u64::MAX));
         Ok(())
     }
 
@@ -75,7 +101,11 @@ impl<T: Tree, J: Journal> Live<T, J> {
             content.kept = None;
         }
         let record = Record::Allocate { fid: inode.fid, mode, offset, length };
-        self.change(inode, &record, || self.tree.allocate(&inode.node, mode, offset, length))
+        self.change(inode, &record, || self.tree.allocate(&inode.node, mode, offset, length))?;
+        if matches!(mode, Allocate::Punch | Allocate::Zero | Allocate::ZeroKeepSize) {
+            self.takes_away(&mut content, (offset, offset.saturating_add(length)));
+        }
+        Ok(())
     }
 
     /// What was written before the call, and every change of names and attributes, is
@@ -87,25 +117,32 @@ impl<T: Tree, J: Journal> Live<T, J> {
     }
 
     pub(super) fn log_content(&self, inode: &Arc<Inode<T::Node>>) -> Result<()> {
-        let mut content = inode.content();
-        content.replacing = None;
-        self.log_locked(inode, &mut content)
+        self.log_locked(inode, &mut inode.content(), true)
     }
 
-    fn log_locked(&self, inode: &Arc<Inode<T::Node>>, content: &mut Content) -> Result<()> {
+    /// `logs`: as far as that is not too much for the log.
+    fn log_locked(
+        &self,
+        inode: &Arc<Inode<T::Node>>,
+        content: &mut Content,
+        logs: bool,
+    ) -> Result<()> {
         if content.dirty.is_empty() {
             return Ok(());
         }
         let attr = self.tree.attr(&inode.node)?;
         let kept = content.kept.take().and_then(|kept| self.recent.take(kept));
-        let small = content.dirty.bytes() <= self.options.sync_limit;
+        let small = logs && content.dirty.bytes() <= self.options.sync_limit;
         match (content.dirty.parts().filter(|_| small), kept) {
             _ if attr.nlink == 0 => {}
             (Some(parts), Some(kept)) if parts.last().is_some_and(|p| p.1 <= attr.size) => {
                 self.log_kept(inode, &attr, &kept)?;
             }
             (Some(parts), _) if self.log_as_read(inode, &attr, parts)? => {}
-            _ => self.sync_file(inode)?,
+            _ => {
+                self.sync_file(inode)?;
+                content.taken = None;
+            }
         }
         content.dirty.clear();
         Ok(())

@@ -172,6 +172,12 @@ impl<N> Groups<N> {
         Some(Hold { groups: self, txg: open })
     }
 
+    /// The group that is open, and the last one that is synced.
+    pub fn numbers(&self) -> (u64, u64) {
+        let state = self.lock();
+        (state.open, state.synced)
+    }
+
     /// How many groups were synced: to be asked before an append that may find no space.
     pub fn syncs(&self) -> u64 {
         self.lock().syncs

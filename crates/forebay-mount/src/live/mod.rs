@@ -27,6 +27,7 @@ mod inodes;
 mod ranges;
 mod recent;
 mod syncs;
+mod taken;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -44,6 +45,7 @@ use inodes::Inodes;
 use ranges::Ranges;
 use recent::{Kept, Recent};
 use syncs::Syncs;
+use taken::Taken;
 
 /// Where entries go: a log of a pool.
 pub trait Journal: Send + Sync {
@@ -108,8 +110,8 @@ struct Content {
     dirty: Ranges,
     /// All that is dirty is what was written by the writes that are kept here.
     kept: Option<Kept>,
-    /// It was cut to nothing: how many bytes of what comes then are logged as they come.
-    replacing: Option<u64>,
+    /// What the replay of an unsynced group takes away from it.
+    taken: Option<Taken>,
     /// Which of [`ASKED_OFTEN`] it is known not to have.
     lacks: [bool; ASKED_OFTEN.len()],
 }

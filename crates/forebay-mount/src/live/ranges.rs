@@ -49,6 +49,12 @@ impl Ranges {
         }
     }
 
+    /// Something of [start, end) is in it.
+    pub fn overlap(&self, start: u64, end: u64) -> bool {
+        let first = self.parts.partition_point(|p| p.1 <= start);
+        start < end && (self.everywhere || self.parts.get(first).is_some_and(|p| p.0 < end))
+    }
+
     /// Forgets what is behind `size`.
     pub fn cut(&mut self, size: u64) {
         self.parts.retain(|p| p.0 < size);
@@ -91,6 +97,9 @@ mod tests {
                     told[a as usize..b as usize].fill(true);
                 }
                 prop_assert_eq!(told, bytes);
+                let end = (start + length) as usize;
+                let any = bytes[start as usize..end].contains(&true);
+                prop_assert_eq!(ranges.overlap(start, start + length), any);
                 prop_assert_eq!(ranges.bytes(), bytes.iter().filter(|b| **b).count() as u64);
             }
         }

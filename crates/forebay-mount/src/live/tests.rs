@@ -10,6 +10,7 @@ use std::thread;
 
 use super::*;
 use crate::record::{Allocate, Entry};
+use crate::replay;
 use crate::unix::UnixTree;
 
 #[derive(Debug)]
@@ -401,10 +402,10 @@ fn what_is_not_kept_is_read_back() {
     bed.live.allocate(&file, Allocate::Punch, 2, 2).unwrap();
     bed.live.fsync(&file).unwrap();
     assert_eq!(data(&bed), [(0, b"aa\0\0bbbb".to_vec())]);
-    bed.live.write(&file, 0, b"cccc").unwrap();
-    bed.live.truncate(&file, 2).unwrap();
+    bed.live.write(&file, 4, b"cccc").unwrap();
+    bed.live.truncate(&file, 6).unwrap();
     bed.live.fsync(&file).unwrap();
-    assert_eq!(data(&bed)[1..], [(0, b"cc".to_vec())]);
+    assert_eq!(data(&bed)[1..], [(4, b"cc".to_vec())]);
     let large = vec![7; 100 << 10];
     bed.live.write(&file, 0, &large).unwrap();
     bed.live.fsync(&file).unwrap();
@@ -479,4 +480,48 @@ fn a_closed_group_waits_for_who_holds_it() {
     assert!(told.recv_timeout(Duration::from_millis(50)).is_err(), "it is held");
     drop(hold);
     assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(Some(1)));
+}
+
+/// The server alone dies, and the tree has all: the replay takes nothing of it away.
+#[test]
+fn what_was_written_is_there_after_a_replay() {
+    let bed = Bed::calm("taken");
+    let limit = LiveOptions::default().sync_limit as usize;
+    let path = |name: &str| bed.dir.join(name);
+    let old = |name: &str| {
+        let file = bed.create(name).unwrap();
+        bed.live.write(&file, 0, &[1; 10_000]).unwrap();
+        bed.live.fsync(&file).unwrap();
+        file
+    };
+    let (large, cut, punched, copied) = (old("large"), old("cut"), old("punched"), old("copied"));
+    bed.live.truncate(&large, 0).unwrap();
+    for i in 0..40 {
+        bed.live.write(&large, i * 100_000, &[2; 100_000]).unwrap();
+    }
+    assert!(bed.live.counters.bytes.load(Ordering::Relaxed) < 2 * limit as u64, "all is logged");
+    bed.live.truncate(&cut, 100).unwrap();
+    bed.live.write(&cut, 0, &[3; 50]).unwrap();
+    bed.live.write(&cut, 100, &[3; 500]).unwrap();
+    bed.live.fsync(&cut).unwrap();
+    bed.live.write(&cut, 600, &[4; 500]).unwrap();
+    bed.live.write(&cut, 600, &[5; 500]).unwrap();
+    bed.live.allocate(&punched, Allocate::Punch, 4096, 4096).unwrap();
+    bed.live.write(&punched, 5000, &[6; 10]).unwrap();
+    bed.live.truncate(&copied, 0).unwrap();
+    let copy = || {
+        std::fs::write(path("copied"), [7; 3000]).unwrap();
+        Ok(3000)
+    };
+    bed.live.copy(&copied, 0, 1 << 30, copy).unwrap();
+    let names = ["large", "cut", "punched", "copied"];
+    let read = || names.map(|name| std::fs::read(path(name)).unwrap());
+    let before = read();
+    let entries: Vec<_> =
+        bed.live.journal().entries.lock().unwrap().iter().map(|(_, body)| body.clone()).collect();
+    replay::replay(bed.live.tree(), &entries, &Default::default(), &mut |_, _| {}).unwrap();
+    for ((name, was), is) in names.iter().zip(before).zip(read()) {
+        let same = was.iter().zip(&is).take_while(|(a, b)| a == b).count();
+        assert!(was == is, "{name}: {} of {} bytes, the same up to {same}", is.len(), was.len());
+    }
 }

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where the log has a file cut, punched or zeroed by an entry that is not synced.
+//!
+//! If the server alone dies, the tree has what programs wrote there since, and the replay
+//! would take it away again: so that is logged as it comes, or the file is synced.
+
+use super::ranges::Ranges;
+
+#[derive(Debug)]
+pub(super) struct Taken {
+    pub ranges: Ranges,
+    /// No later group has such an entry, or what was logged after it.
+    pub txg: u64,
+    /// How many bytes are logged as they come.
+    left: u64,
+}
+
+impl Taken {
+    /// Adds a range to what there was before.  A file that is cut to nothing begins anew.
+    pub fn add(before: Option<Taken>, range: (u64, u64), txg: u64, limit: u64) -> Taken {
+        let before = before.filter(|_| range != (0, u64::MAX));
+        let mut taken = before.unwrap_or(Taken { ranges: Ranges::default(), txg, left: limit });
+        taken.ranges.add(range.0, range.1);
+        taken.txg = txg;
+        taken
+    }
+
+    /// `false`: these bytes are too many to be logged as they come.
+    pub fn spend(&mut self, bytes: u64) -> bool {
+        let left = self.left.checked_sub(bytes);
+        self.left = left.unwrap_or(0);
+        left.is_some()
+    }
+}
