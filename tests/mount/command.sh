@@ -285,4 +285,14 @@ for ((tries = 0; tries < 200; tries++)); do
 done
 ((tries < 200)) || fail "the server of a mount that was taken away does not end"
 umount_disk
+
+# Of a file system whose directories keep no kinds programs are told them all the same.
+truncate -s 16M "$work/image" && mkfs.ext4 -qF -O ^filetype "$work/image"
+mount -o loop "$work/image" "$work/disk"
+mkdir -p "$tree/a/b" && touch "$tree/a/b/c" && ln -s c "$tree/a/b/s"
+start_mount "$tree"
+kinds() { find "$tree" -mindepth 1 -printf '%y %P\n' | sort | tr '\n' ' '; }
+[ "$(kinds)" = "d a d a/b f a/b/c l a/b/s " ] || fail "kinds are told as $(kinds)"
+stop_mount
+umount_disk
 say "mounted, killed, kept, replayed, served"

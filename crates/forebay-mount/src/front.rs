@@ -560,8 +560,11 @@ impl Filesystem for Front {
         mut reply: ReplyDirectory,
     ) {
         let listed = self.inode(ino).and_then(|inode| {
-            self.live.tree().list(&inode.node, offset, |name, ino, kind, next| {
-                let kind = kind.map_or(FileType::RegularFile, file_type);
+            let tree = self.live.tree();
+            tree.list(&inode.node, offset, |name, ino, kind, next| {
+                // Programs go by it, and there is no way to say that it is not known.
+                let asked = || Some(tree.attr_of(&inode.node, name).ok()??.kind);
+                let kind = kind.or_else(asked).map_or(FileType::RegularFile, file_type);
                 !reply.add(INodeNo(self.swap(ino)), next, kind, OsStr::from_bytes(name))
             })
         });
