@@ -303,6 +303,10 @@ impl Mount {
         let latency = Arc::new(Latency::default());
         let front = Front::new(live.clone(), latency.clone(), options);
         let kernel = front.kernel();
+        // The kernel would mount it over a file, and show nothing.
+        if !std::fs::metadata(mountpoint).map_err(mount_error)?.is_dir() {
+            return Err(mount_error(Errno::NOTDIR.into()));
+        }
         let mut session =
             Session::new(front, mountpoint, &config(&tree, options)).map_err(mount_error)?;
         let _ = kernel.set(session.notifier());

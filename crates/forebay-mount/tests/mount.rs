@@ -332,10 +332,13 @@ fn a_mount_in_use_can_be_abandoned() {
 #[test]
 fn what_cannot_be_mounted_leaves_no_log_behind() {
     let Some(bed) = Bed::new("nowhere") else { return };
-    let nowhere = bed.dir.join("nowhere");
-    let started = Mount::start(bed.pool(), &bed.tree(), &nowhere, &MountOptions::default());
-    assert!(matches!(started, Err(MountError::Mount { .. })), "{started:?}");
-    assert_eq!(bed.pool().log_info("mount").unwrap().state, LogState::None);
+    fs::write(bed.dir.join("file"), b"precious").unwrap();
+    for name in ["nowhere", "file"] {
+        let at = bed.dir.join(name);
+        let started = Mount::start(bed.pool(), &bed.tree(), &at, &MountOptions::default());
+        assert!(matches!(started, Err(MountError::Mount { .. })), "{name}: {started:?}");
+        assert_eq!(bed.pool().log_info("mount").unwrap().state, LogState::None, "{name}");
+    }
     bed.start(&bed.at(), &MountOptions::default()).unmount(false).unwrap();
 }
 
