@@ -99,12 +99,22 @@ done
 refused 3 "$FOREBAY" umount "$work/second"
 refused 3 "$FOREBAY" mount "$pool" "$work/nowhere"
 
+# Of a server that is stopped it is said, and not waited for without end.
+kill -STOP "$server"
+got=0
+timeout 60 "$FOREBAY" umount "$tree" >"$work/refused.log" 2>&1 || got=$?
+kill -CONT "$server"
+[ $got = 7 ] || fail "exit code $got of umount, with its server stopped: $(cat "$work/refused.log")"
+grep -q "kill -CONT" "$work/refused.log" || fail "the way out is not named: $(cat "$work/refused.log")"
+
 # Killed: errors and no hang, and the next mount has it all.
 synced "$tree/new" ONE
 kill_server
 timeout 10 cat "$tree/new" 2>/dev/null && fail "a mount without its server was read"
 [ $? != 124 ] || fail "a program hangs on a mount whose server died"
 refused 7 "$FOREBAY" umount "$tree"
+refused 1 "$FOREBAY" replay "$pool" "$tree" --dry-run
+grep -q "server died is in the way" "$work/refused.log" || fail "$(cat "$work/refused.log")"
 start_mount "$tree"
 shows "$tree/new" ONE
 stop_mount

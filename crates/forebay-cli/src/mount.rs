@@ -266,18 +266,26 @@ fn server_of(mountpoint: &str) -> anyhow::Result<Option<Client>> {
             return Err(e).with_context(|| format!("{}: cannot list it", directory.display()))
         }
     };
+    let mut silent = None;
     for socket in sockets {
         let file = socket?.file_name();
         let uuid = file.to_str().and_then(|file| file.strip_suffix(".sock"));
         let Some(uuid) = uuid.and_then(|uuid| uuid.parse::<Uuid>().ok()) else { continue };
         // What does not answer is no reason not to ask the others.
         let Ok(Some(mut client)) = Client::connect(&directory, uuid) else { continue };
-        let Ok(status) = client.status() else { continue };
+        let status = match client.status() {
+            Ok(status) => status,
+            Err(e) => {
+                silent.get_or_insert(e);
+                continue;
+            }
+        };
         if status.services.iter().any(|s| s.kind == KIND && s.name == mountpoint) {
             return Ok(Some(client));
         }
     }
-    Ok(None)
+    // It may be its mount.
+    silent.map_or(Ok(None), |e| Err(e.into()))
 }
 
 fn nobody(mountpoint: &Path) -> ServerError {

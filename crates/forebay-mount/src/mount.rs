@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{mpsc, Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -172,7 +172,24 @@ fn name(path: &Path) -> String {
 /// A FUSE mount whose server died.  Its attributes the kernel may still remember, but not how
 /// much space it has.
 pub fn is_dead(path: &Path) -> bool {
-    rustix::fs::statfs(path).is_err_and(|e| e == Errno::NOTCONN)
+    let at = path.to_path_buf();
+    let asked = answer(move || Ok(rustix::fs::statfs(at)?));
+    asked.is_err_and(|e| e.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()))
+}
+
+/// What looks at a path that may be a mount, whose server may be stopped: an error then, and
+/// no wait without end.
+pub(crate) fn answer<T: Send + 'static>(
+    look: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    const PATIENCE: Duration = Duration::from_secs(10);
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || tell.send(look()));
+    told.recv_timeout(PATIENCE).unwrap_or_else(|_| {
+        let what = "no answer for 10 s: the server of a mount there is stopped or hangs; see it \
+                    with ps, continue it (kill -CONT) or end it";
+        Err(io::Error::new(io::ErrorKind::TimedOut, what))
+    })
 }
 
 /// It is in the way of what is below it.

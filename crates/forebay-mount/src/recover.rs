@@ -10,7 +10,7 @@ use std::time::Duration;
 use forebay::{Effect, Log, LogEntry, LogInfo, LogOptions, LogState, Pool, ReplayReport, Uuid};
 
 use crate::mark::{self, Found, MarkError, Verdict};
-use crate::mount::{clear_dead_mount, open_tree};
+use crate::mount::{clear_dead_mount, is_dead, open_tree};
 use crate::replay::{self, ReplayError, ReplayOptions, Report};
 use crate::tree::Tree;
 use crate::unix::UnixTree;
@@ -136,6 +136,11 @@ impl Recovery<'_> {
 
     fn open(&self) -> io::Result<UnixTree> {
         if self.dry_run {
+            if is_dead(self.tree) {
+                let what = "a mount whose server died is in the way, and nothing is changed here: \
+                            umount -l it, or let forebay mount or replay take it away";
+                return Err(io::Error::other(what));
+            }
             return Ok(UnixTree::open(self.tree)?);
         }
         clear_dead_mount(self.tree)?;

@@ -10,11 +10,12 @@ use forebay::Pool;
 use forebay_server::{
     Error, Figure, Progress, Result, Service, ServiceStatus, Starter, Stop, Work,
 };
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use serde_json::{json, Value};
 
 use crate::mark::MarkError;
-use crate::mount::{Mount, MountError, MountOptions, MountStatus};
+use crate::mount::{answer, Mount, MountError, MountOptions, MountStatus};
 use crate::recover::{Claims, RecoverError, Recovery};
 use crate::replay::{ReplayError, ReplayOptions};
 
@@ -62,8 +63,9 @@ impl MountRequest {
 /// A path without `.`, `..` and symlinks, also where the server of a mount over it has
 /// died.
 pub fn whole(path: &Path) -> io::Result<PathBuf> {
-    match path.canonicalize() {
-        Err(e) if e.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()) => {
+    let asked = path.to_path_buf();
+    match answer(move || asked.canonicalize()) {
+        Err(e) if e.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => {
             let path = std::path::absolute(path)?;
             match (path.parent(), path.file_name()) {
                 (Some(parent), Some(name)) => Ok(parent.canonicalize()?.join(name)),
@@ -92,7 +94,16 @@ fn told(e: MountError) -> Error {
     match e {
         MountError::Pool(e) => Error::Pool(e),
         e @ MountError::Mark { .. } => {
-            Error::service(code, e.to_string(), "see forebay unmark --help")
+            let way_out = match &e {
+                MountError::Mark { cause: MarkError::Tree { cause: Errno::ROFS, .. }, .. } => {
+                    "make it writable, or give --read-only"
+                }
+                MountError::Mark { cause: MarkError::Tree { .. }, .. } => {
+                    "see forebay mount --help"
+                }
+                _ => "see forebay unmark --help",
+            };
+            Error::service(code, e.to_string(), way_out)
         }
         e => Error::service(code, e.to_string(), "see forebay mount --help"),
     }
