@@ -3,7 +3,8 @@
 # Goal: a volume on an RBD image loses nothing that was acknowledged when an OSD is killed,
 # when all stand still, when Forebay and all OSDs are killed together; a lock that another
 # takes stops destage and keeps the data; a resized image is told; what cannot be an origin
-# is refused by name, soon; and a volume beside it on a file goes on.
+# is refused by name, soon; the image itself bears the mark for as long as it lacks what was
+# acknowledged, and whoever asks for it elsewhere is told; a volume beside it on a file goes on.
 # Method: a cluster of this host (cluster), nbdload.c on the volume, fio on the one beside
 # it, whose rate in each phase is printed.  In the end the pool is drained, and `rbd export`
 # alone has what was acknowledged.
@@ -76,7 +77,25 @@ refused() {
 	[ $((SECONDS - began)) -le "$1" ] || fail "$3 is refused after $((SECONDS - began)) s"
 }
 
+# of another host, as it were
+elsewhere() { FOREBAY_STATE_DIR=$work/elsewhere timeout 60 "$FOREBAY" "$@"; }
+# told CODE TEXT: what an image's mark says
+told() {
+	local code=0
+	elsewhere origin status rbd:rbd/vm >"$work/told" 2>&1 || code=$?
+	[ $code = "$1" ] || fail "origin status ends with $code, not $1: $(cat "$work/told")"
+	grep -q "$2" "$work/told" || fail "origin status: not \"$2\" but $(cat "$work/told")"
+}
+taken_by_another() {
+	local code=0
+	rm -f "$shm/other"
+	elsewhere create "$shm/other" --size 24M --chunk-size 256K >/dev/null
+	elsewhere volume add "$shm/other" vm rbd:rbd/vm >"$work/refused" 2>&1 || code=$?
+	[ $code = 6 ] || fail "another pool may have the image: $code: $(cat "$work/refused")"
+}
+
 fresh vm
+told 0 "complete"
 rbd create --size 16M --image-feature layering rbd/unlocked
 refused 10 "no such image" rbd:rbd/missing
 refused 10 "no such pool" rbd:missing/vm
@@ -84,6 +103,14 @@ refused 10 "rbd feature enable" rbd:rbd/unlocked
 refused 10 "without a configuration" "rbd:rbd/vm@$work/missing.conf"
 sed 's/^mon host.*/mon host = [v2:127.0.0.1:1]/' "$CEPH_CONF" >"$work/away.conf"
 refused 40 "not to be reached" "rbd:rbd/vm@$work/away.conf"
+sed 's/^keyring.*/keyring = none/' "$CEPH_CONF" >"$work/keyless.conf"
+refused 40 "see its key\|without a key" "rbd:rbd/vm@$work/keyless.conf"
+ceph-authtool --create-keyring "$work/wrong.keyring" --gen-key --name client.admin >/dev/null
+sed "s|^keyring.*|keyring = $work/wrong.keyring|" "$CEPH_CONF" >"$work/wrong.conf"
+refused 40 "not allowed to this client" "rbd:rbd/vm@$work/wrong.conf"
+timeout 60 ceph auth get-or-create client.poor mon 'allow r' -o "$work/poor.keyring"
+sed "s|^keyring.*|keyring = $work/poor.keyring|" "$CEPH_CONF" >"$work/poor.conf"
+CEPH_ARGS='--id poor' refused 40 "not allowed to this client" "rbd:rbd/vm@$work/poor.conf"
 say "what cannot be an origin is refused"
 
 serve
@@ -109,18 +136,24 @@ signal_osds -KILL
 wait "${loads[0]}" 2>/dev/null || true
 loads=()
 "$root/tests/ceph/cluster" osds "$ceph"
+told 14 "may lack writes"
+rbd image-meta get rbd/vm forebay_mark | grep -q '^forebay-mark ' || fail "no mark in its metadata"
+taken_by_another
+grep -q "accept-loss" "$work/refused" || fail "no way out: $(cat "$work/refused")"
 serve
 verify vm
 say "Forebay and all OSDs killed together: nothing lost"
 
 # A thief: whoever breaks a lock shuts its owner out.
+steal() {
+	local locker id
+	read -r locker id < <(rbd lock list rbd/vm --format json |
+		python3 -c 'import json, sys; lock = json.load(sys.stdin)[0]; print(lock["locker"], lock["id"])')
+	rbd lock remove rbd/vm "$id" "$locker"
+}
 load vm 4
 sleep 2
-read -r locker id < <(rbd lock list rbd/vm --format json | python3 -c '
-import json, sys
-lock = json.load(sys.stdin)[0]
-print(lock["locker"], lock["id"])')
-rbd lock remove rbd/vm "$id" "$locker"
+steal
 status_says "another client has taken its lock"
 wait "${loads[0]}" || true # a read that the pool does not have may fail
 loads=()
@@ -136,10 +169,18 @@ status_says "has 25165824 bytes"
 rbd resize --size 16M --allow-shrink --no-progress rbd/vm
 stop_server
 "$FOREBAY" drain "$pool" >"$work/drain.out" 2>&1 || { cat "$work/drain.out" >&2; fail "drain"; }
+told 0 "complete"
 rbd export --no-progress rbd/vm "$work/vm.img"
 "$work/nbdload" verify-file "$work/vm.img" "$work/vm.load" >"$work/vm.out" 2>&1 ||
 	{ cat "$work/vm.out" >&2; fail "the image alone lacks acknowledged writes"; }
 say "drained: rbd export has everything"
+
+rbd image-meta set rbd/vm forebay_mark nonsense >/dev/null
+told 5 "cannot be read"
+taken_by_another
+elsewhere origin accept-loss rbd:rbd/vm >/dev/null
+told 0 "complete"
+say "the image bears its mark itself, and another pool is refused"
 
 rbd resize --size 8M --allow-shrink --no-progress rbd/vm
 start_server # for the volume beside it

@@ -13,6 +13,7 @@ use crate::library::{functions, Cluster, Completion, Functions, Handle, IoCtx};
 use crate::{Failure, Name};
 
 const LOCK_MODE_EXCLUSIVE: c_int = 0;
+const ENOENT: c_int = 2;
 /// Of a string that librbd writes: its ids have a few dozen bytes.
 const ID_MOST: usize = 128;
 
@@ -216,17 +217,44 @@ impl Image {
         checked("asking for its size", answer).map(|()| size)
     }
 
+    /// What the image's metadata has under a key; waits for the cluster.  More than `most`
+    /// bytes are an error, `ERANGE`.
+    pub fn metadata(&self, key: &CStr, most: usize) -> Result<Option<Vec<u8>>, Failure> {
+        let mut value = vec![0u8; most + 1];
+        let mut size = value.len();
+        // SAFETY: the image is open; at most `size` bytes are written.
+        let answer = unsafe {
+            let at = value.as_mut_ptr().cast();
+            (self.rbd.rbd_metadata_get)(self.handle, key.as_ptr(), at, &mut size)
+        };
+        if answer == -ENOENT {
+            return Ok(None);
+        }
+        checked("reading its metadata", answer)?;
+        // It ends with a zero byte, which some versions count.
+        let end = value.iter().position(|&b| b == 0).unwrap_or(value.len());
+        value.truncate(end);
+        Ok(Some(value))
+    }
+
+    /// Durable when it returns; waits for the cluster, and for the lock if that is not held.
+    pub fn set_metadata(&self, key: &CStr, value: &CStr) -> Result<(), Failure> {
+        // SAFETY: the image is open, strings end with zero bytes.
+        let answer =
+            unsafe { (self.rbd.rbd_metadata_set)(self.handle, key.as_ptr(), value.as_ptr()) };
+        checked("writing its metadata", answer)
+    }
+
+    /// The same; that there is none is no error.
+    pub fn remove_metadata(&self, key: &CStr) -> Result<(), Failure> {
+        // SAFETY: as above.
+        let answer = unsafe { (self.rbd.rbd_metadata_remove)(self.handle, key.as_ptr()) };
+        checked("removing its metadata", if answer == -ENOENT { 0 } else { answer })
+    }
+
     /// It may have another size since this was asked last.
     pub fn take_changed(&self) -> bool {
         self.changed.swap(false, Ordering::AcqRel)
-    }
-
-    /// The lock is still held, as far as this client has been told.
-    pub fn owns_lock(&self) -> bool {
-        let mut owner = 0;
-        // SAFETY: the image is open, the place is written to.
-        let answer = unsafe { (self.rbd.rbd_is_exclusive_lock_owner)(self.handle, &mut owner) };
-        !self.locked || (answer >= 0 && owner != 0)
     }
 
     /// Sends a command; its end is told with this token, also where it could not be sent.

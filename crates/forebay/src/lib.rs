@@ -100,7 +100,9 @@ pub use log::{
     Claimed, Effect, EntryName, Generation, Log, LogCheck, LogEntry, LogEntryDump, LogHeader,
     LogHome, LogInfo, LogOptions, LogState, ReplayEnd, ReplayReport, Witness, LOG_HEADER_BYTES,
 };
-pub use mark::{state_dir, Attaching, Mark, MarkedBy, OriginMarks, OriginState, OriginStatus};
+pub use mark::{
+    state_dir, Attaching, Bears, Mark, MarkedBy, MarkedOn, OriginMarks, OriginState, OriginStatus,
+};
 pub use media::{
     create, inspect, kernels, CreateOptions, Inspection, InspectionState, Media, MediaInfo,
     MediaKind, MediaOptions, Persist, PoolSummary,

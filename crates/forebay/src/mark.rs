@@ -28,10 +28,12 @@ mod planted;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{compiler_fence, AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
 
 use forebay_engine::policy::{judge_mark, MarkVerdict};
 use forebay_engine::sys;
@@ -44,7 +46,7 @@ use crate::origin::Origin;
 use crate::status::{Uuid, VolumeInfo};
 
 pub use content::Mark;
-pub(crate) use content::{host, now};
+pub(crate) use content::{host, now, MOST_BYTES as MARK_MOST};
 pub use keep::state_dir;
 pub(crate) use keep::{Found, Keep};
 pub(crate) use place::waits_for;
@@ -74,8 +76,30 @@ pub struct MarkedBy<'a> {
     /// What it is known by, also after a restart: the name of the file that has the mark,
     /// where the origin itself cannot bear it.
     pub name: String,
-    /// A regular file, which has an attribute.
-    pub file: Option<std::os::fd::BorrowedFd<'a>>,
+    pub on: MarkedOn<'a>,
+}
+
+/// Where a mark is.
+#[derive(Clone, Debug)]
+pub enum MarkedOn<'a> {
+    /// In a file of this host: the origin cannot bear one itself.
+    Host,
+    /// On a regular file, as an attribute, if its file system has those.
+    File(std::os::fd::BorrowedFd<'a>),
+    /// On the origin, by means of its own.
+    Origin(Arc<dyn Bears>),
+}
+
+/// An origin that bears a mark itself.
+pub trait Bears: Send + Sync + fmt::Debug {
+    /// Where, in words.
+    fn place(&self) -> String;
+    /// None: there is none.
+    fn read(&self) -> io::Result<Option<Vec<u8>>>;
+    /// In place of one that is there, whole or not at all; durable when it returns.
+    fn write(&self, mark: &[u8]) -> io::Result<()>;
+    /// Durable when it returns.
+    fn remove(&self) -> io::Result<()>;
 }
 
 /// An origin as whoever attaches it knows it.
@@ -162,7 +186,14 @@ pub(crate) struct Marker {
     mark: Mark,
     index: u16,
     /// One marks, or takes away.
-    turn: Mutex<()>,
+    turn: Mutex<Turn>,
+}
+
+/// What who had the turn leaves for those who waited for it.
+#[derive(Debug, Default)]
+struct Turn {
+    /// Marking failed then: where the origin is away, that took as long as it may.
+    failed: Option<(Instant, io::ErrorKind, String)>,
 }
 
 impl Marker {
@@ -256,7 +287,7 @@ impl Marker {
         Ok(marker)
     }
 
-    fn turn(&self) -> MutexGuard<'_, ()> {
+    fn turn(&self) -> MutexGuard<'_, Turn> {
         self.turn.lock().unwrap_or_else(|e| e.into_inner())
     }
 
@@ -270,16 +301,25 @@ impl Marker {
     /// Durable when it returns, unless the origin has everything by now.
     #[cold]
     pub(crate) fn mark(&self, engine: &Engine) -> io::Result<()> {
-        let _turn = self.turn();
+        let began = Instant::now();
+        let mut turn = self.turn();
         if self.on.load(Ordering::Acquire) {
             return Ok(());
         }
+        match &turn.failed {
+            Some((at, kind, text)) if *at >= began => {
+                return Err(io::Error::new(*kind, text.as_str()));
+            }
+            _ => {}
+        }
         // Written through the cache and past it, as write-through does.
         let info = engine.volume_info(self.index).map_err(|e| io::Error::other(e.message()))?;
-        match is_empty(&info) {
+        let set = match is_empty(&info) {
             true => Ok(()),
             false => self.set(engine, now()),
-        }
+        };
+        turn.failed = set.as_ref().err().map(|e| (Instant::now(), e.kind(), e.to_string()));
+        set
     }
 
     fn set(&self, engine: &Engine, since: u64) -> io::Result<()> {

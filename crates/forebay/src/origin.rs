@@ -18,11 +18,11 @@ mod sent;
 
 use std::fmt;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use crate::error::Result;
-use crate::mark::MarkedBy;
+use crate::mark::{MarkedBy, MarkedOn};
 use crate::status::OriginInfo;
 
 pub use faulty::{FaultOp, Faults, FaultyOrigin};
@@ -122,19 +122,41 @@ pub(crate) fn changed(place: &Path, id: &str, size_bytes: u64) -> Option<String>
     }
 }
 
-/// What an origin's mark is known by, and the file that may have it as an attribute: a look
-/// that claims nothing.
-pub(crate) fn known_by(place: &Path) -> Result<(String, Option<OwnedFd>)> {
-    match place_of(place)? {
-        Place::Path(path) => file::known_by(&path),
-        Place::Nbd(uri) => Ok((nbd::known_by(uri), None)),
-        Place::Rbd(uri) => Ok((rbd::known_by(uri), None)),
+/// An origin as who asks for its mark sees it: a look that claims nothing.
+#[derive(Debug)]
+pub(crate) enum Known {
+    /// By its id: a device, an export.
+    Named(String),
+    /// A file, with its id.
+    File(String, OwnedFd),
+    /// What has to be opened for that, for reading only.
+    Opened(Box<RbdOrigin>),
+}
+
+impl Known {
+    pub fn marked_by(&self) -> MarkedBy<'_> {
+        match self {
+            Known::Named(name) => MarkedBy { name: name.clone(), on: MarkedOn::Host },
+            Known::File(name, fd) => {
+                MarkedBy { name: name.clone(), on: MarkedOn::File(fd.as_fd()) }
+            }
+            Known::Opened(origin) => origin.mark(),
+        }
     }
 }
 
-/// So that nothing but marks keeps two users apart.
-pub(crate) fn is_on_network(place: &Path) -> bool {
-    matches!(place_of(place), Ok(Place::Nbd(_) | Place::Rbd(_)))
+/// Looks at what is at a place.
+pub(crate) fn known_by(place: &Path) -> Result<Known> {
+    Ok(match place_of(place)? {
+        Place::Path(path) => file::known_by(&path)?,
+        Place::Nbd(uri) => Known::Named(nbd::known_by(uri)),
+        Place::Rbd(uri) => Known::Opened(Box::new(RbdOrigin::open(uri, true, Default::default())?)),
+    })
+}
+
+/// Nothing but the place of its mark keeps two users of it apart.
+pub(crate) fn is_kept_apart_by_marks(place: &Path) -> bool {
+    matches!(place_of(place), Ok(Place::Nbd(_)))
 }
 
 /// The id and the path of a recorded identity.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where marks are: the attribute user.forebay of a file; for what has none, a file of the
-//! origin's name in a directory of this host.
+//! Where marks are: the attribute user.forebay of a file; what an origin bears by means of
+//! its own; for what has neither, a file of the origin's name in a directory of this host.
 //!
 //! `user.`, since whoever may write a file may mark it, root or not, and since cp, tar and
 //! rsync can be told to take it along; `trusted.` needs CAP_SYS_ADMIN for both.
@@ -10,12 +10,13 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, XattrFlags, CWD};
 use rustix::io::Errno;
 
 use super::content::{Mark, MOST_BYTES};
-use super::MarkedBy;
+use super::{Bears, MarkedBy, MarkedOn};
 
 const ATTRIBUTE: &str = "user.forebay";
 const SYSTEM: &str = "/var/lib/forebay";
@@ -67,17 +68,24 @@ pub fn state_dir() -> PathBuf {
     set("XDG_STATE_HOME").or_else(home).map_or_else(|| SYSTEM.into(), |dir| dir.join("forebay"))
 }
 
-/// An attribute, and a file in a directory.
+/// What bears the mark, if it can, and else a file in a directory.
 #[derive(Debug)]
 pub(crate) struct Kept {
     name: String,
-    file: Option<OwnedFd>,
+    on: On,
     /// Marks are put into the first.
     dirs: Vec<PathBuf>,
     /// Held for as long as the origin is in use, where nothing else keeps two users apart.
     _lock: Option<OwnedFd>,
     /// The attribute was changed since the last sync, the directory was.
     unsynced: [AtomicBool; 2],
+}
+
+#[derive(Debug)]
+enum On {
+    Host,
+    File(OwnedFd),
+    Origin(Arc<dyn Bears>),
 }
 
 impl Kept {
@@ -88,7 +96,7 @@ impl Kept {
             make_dir(&kept.dirs[0])?;
             kept._lock = Some(kept.lock()?);
         }
-        if by.file.is_none() && !read_only {
+        if matches!(by.on, MarkedOn::Host) && !read_only {
             make_dir(&kept.dirs[0])?;
         }
         Ok(kept)
@@ -96,13 +104,17 @@ impl Kept {
 
     /// For a look.
     pub(crate) fn look(by: &MarkedBy<'_>, state: &Path) -> io::Result<Kept> {
-        let file = by.file.map(|fd| fd.try_clone_to_owned()).transpose()?;
+        let on = match &by.on {
+            MarkedOn::Host => On::Host,
+            MarkedOn::File(file) => On::File(file.try_clone_to_owned()?),
+            MarkedOn::Origin(bears) => On::Origin(bears.clone()),
+        };
         let mut dirs = vec![state.join(MARKS)];
         if state != Path::new(SYSTEM) {
             dirs.push(Path::new(SYSTEM).join(MARKS));
         }
         let name = by.name.clone();
-        Ok(Kept { name, file, dirs, _lock: None, unsynced: Default::default() })
+        Ok(Kept { name, on, dirs, _lock: None, unsynced: Default::default() })
     }
 
     /// Exclusive; busy while somebody else has it.
@@ -119,10 +131,19 @@ impl Kept {
 
     /// In words.
     pub(crate) fn place(&self) -> String {
-        let path = || format!("the file {}", self.dirs[0].join(file_name(&self.name)).display());
-        match &self.file {
-            Some(file) if attribute(file).is_ok() => format!("its attribute {ATTRIBUTE}"),
-            _ => path(),
+        match &self.on {
+            On::File(file) if attribute(file).is_ok() => format!("its attribute {ATTRIBUTE}"),
+            On::Origin(bears) => bears.place(),
+            _ => format!("the file {}", self.dirs[0].join(file_name(&self.name)).display()),
+        }
+    }
+
+    /// It is no file of this host.
+    pub(crate) fn is_on_the_origin(&self) -> bool {
+        match &self.on {
+            On::File(file) => attribute(file).is_ok(),
+            On::Origin(_) => true,
+            On::Host => false,
         }
     }
 
@@ -183,13 +204,21 @@ impl Keep for Kept {
     }
 
     fn find(&self) -> io::Result<Found> {
-        if let Some(file) = &self.file {
-            match attribute(file) {
-                Ok(None) | Err(Errno::OPNOTSUPP) => {}
-                Ok(Some(bytes)) => return Ok(Found::of(&bytes)),
-                Err(Errno::RANGE) => return Ok(Found::Damaged("it is too long".into())),
-                Err(e) => return Err(e.into()),
+        let borne = match &self.on {
+            On::Host => Ok(None),
+            On::File(file) => attribute(file).or_else(|e| match e {
+                Errno::OPNOTSUPP => Ok(None),
+                e => Err(e.into()),
+            }),
+            On::Origin(bears) => bears.read(),
+        };
+        match borne {
+            Ok(None) => {}
+            Ok(Some(bytes)) => return Ok(Found::of(&bytes)),
+            Err(e) if e.raw_os_error() == Some(Errno::RANGE.raw_os_error()) => {
+                return Ok(Found::Damaged("it is too long".into()))
             }
+            Err(e) => return Err(e),
         }
         match self.in_dirs()? {
             Found::Nothing => self.beside(),
@@ -199,28 +228,34 @@ impl Keep for Kept {
 
     fn put(&self, mark: &Mark) -> io::Result<()> {
         let bytes = mark.to_bytes();
-        if let Some(file) = &self.file {
-            match rustix::fs::fsetxattr(file, ATTRIBUTE, &bytes, XattrFlags::empty()) {
-                Err(Errno::OPNOTSUPP) => {}
-                Err(e) => return Err(e.into()),
-                Ok(()) => {
-                    self.unsynced[0].store(true, Ordering::Release);
-                    return Ok(());
+        match &self.on {
+            On::Host => {}
+            On::File(file) => {
+                match rustix::fs::fsetxattr(file, ATTRIBUTE, &bytes, XattrFlags::empty()) {
+                    Err(Errno::OPNOTSUPP) => {}
+                    Err(e) => return Err(e.into()),
+                    Ok(()) => {
+                        self.unsynced[0].store(true, Ordering::Release);
+                        return Ok(());
+                    }
                 }
             }
+            On::Origin(bears) => return bears.write(&bytes),
         }
         self.put_file(&bytes)
     }
 
     fn take_away(&self) -> io::Result<()> {
-        if let Some(file) = &self.file {
-            match rustix::fs::fremovexattr(file, ATTRIBUTE) {
+        match &self.on {
+            On::Host => {}
+            On::File(file) => match rustix::fs::fremovexattr(file, ATTRIBUTE) {
                 Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
                 done => {
                     done?;
                     self.unsynced[0].store(true, Ordering::Release);
                 }
-            }
+            },
+            On::Origin(bears) => bears.remove()?,
         }
         for dir in &self.dirs {
             let Some(dir) = open_dir(dir)? else { continue };
@@ -238,7 +273,10 @@ impl Keep for Kept {
     fn sync(&self) -> io::Result<()> {
         if self.unsynced[0].swap(false, Ordering::AcqRel) {
             // All of the inode: an attribute is none of what fdatasync is for.
-            let synced = self.file.as_ref().map_or(Ok(()), rustix::fs::fsync);
+            let synced = match &self.on {
+                On::File(file) => rustix::fs::fsync(file),
+                On::Host | On::Origin(_) => Ok(()),
+            };
             synced.inspect_err(|_| self.unsynced[0].store(true, Ordering::Release))?;
         }
         if self.unsynced[1].swap(false, Ordering::AcqRel) {
@@ -371,7 +409,73 @@ fn overlap(a: &str, b: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, MutexGuard};
+
     use super::*;
+
+    #[derive(Debug, Default)]
+    struct Image(Mutex<Option<Vec<u8>>>);
+
+    impl Image {
+        fn value(&self) -> MutexGuard<'_, Option<Vec<u8>>> {
+            self.0.lock().unwrap()
+        }
+    }
+
+    impl Bears for Image {
+        fn place(&self) -> String {
+            "its metadata".into()
+        }
+
+        fn read(&self) -> io::Result<Option<Vec<u8>>> {
+            let value = self.value().clone();
+            match value.as_ref().is_some_and(|v| v.len() > MOST_BYTES) {
+                true => Err(Errno::RANGE.into()),
+                false => Ok(value),
+            }
+        }
+
+        fn write(&self, mark: &[u8]) -> io::Result<()> {
+            *self.value() = Some(mark.into());
+            Ok(())
+        }
+
+        fn remove(&self) -> io::Result<()> {
+            *self.value() = None;
+            Ok(())
+        }
+    }
+
+    /// Another host sees what the origin bears, and this one's directory stays as it was.
+    #[test]
+    fn what_an_origin_bears_itself_is_nowhere_else() {
+        let dir = std::env::temp_dir().join(format!("fby-keep-{}", std::process::id()));
+        let image = Arc::new(Image::default());
+        let by = MarkedBy { name: "rbd:a:1:b".into(), on: MarkedOn::Origin(image.clone()) };
+        let kept = Kept::open(&by, &dir, false).unwrap();
+        assert!(kept.is_on_the_origin() && kept.place() == "its metadata");
+        assert_eq!(kept.find().unwrap(), Found::Nothing);
+        let mark = Mark {
+            volume: "v".into(),
+            least: 2,
+            at_most_bytes: 1,
+            host: "h".into(),
+            at: "p".into(),
+            origin: kept.name(),
+            ..Mark::default()
+        };
+        kept.put(&mark).and_then(|()| kept.sync()).unwrap();
+        assert_eq!(*image.value(), Some(mark.to_bytes()));
+        let there = Kept::look(&by, Path::new("/nowhere")).unwrap();
+        assert_eq!(there.find().unwrap(), Found::Marked(Box::new(mark)));
+        there.take_away().and_then(|()| there.sync()).unwrap();
+        assert_eq!(kept.find().unwrap(), Found::Nothing);
+        for wrong in [vec![b'x'; MOST_BYTES], vec![b'x'; MOST_BYTES + 1], vec![]] {
+            *image.value() = Some(wrong);
+            assert!(matches!(kept.find().unwrap(), Found::Damaged(_)));
+        }
+        assert!(!dir.exists());
+    }
 
     #[test]
     fn names_of_files_are_safe_and_differ() {

@@ -3,17 +3,16 @@
 //! that the command sets for the kernel module.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
 use super::content::{host, now, short, utc};
 use super::keep::{self, Kept};
-use super::{judge, Claim, Found, Keep, Mark, MarkedBy, Refusal};
+use super::{judge, Claim, Found, Keep, Mark, Refusal};
 use crate::dump::SuperblockDump;
 use crate::error::{Error, Result};
-use crate::origin;
+use crate::origin::{self, Known};
 use crate::pool::{Pool, PoolOptions};
 use crate::status::Uuid;
 
@@ -60,20 +59,20 @@ impl OriginStatus {
 #[derive(Debug)]
 pub struct OriginMarks {
     place: PathBuf,
+    state: PathBuf,
+    /// Open for as long as its mark is looked at.
+    _known: Option<Known>,
     kept: Kept,
-    /// It has no attributes, or is a device or an export.
-    named: bool,
 }
 
 impl OriginMarks {
     /// A path or URI; marks that are files are in `state`, else in [`state_dir`](super::state_dir).
     pub fn at(place: &Path, state: Option<&Path>) -> Result<OriginMarks> {
         let state = state.map_or_else(super::state_dir, PathBuf::from);
-        let (name, file) = origin::known_by(place)?;
-        let by = MarkedBy { name, file: file.as_ref().map(|f| f.as_fd()) };
-        let kept = Kept::look(&by, &state).map_err(|e| failed(place, "looked for", e))?;
-        let named = !kept.place().contains("attribute");
-        Ok(OriginMarks { place: place.into(), kept, named })
+        let known = origin::known_by(place)?;
+        let kept = Kept::look(&known.marked_by(), &state);
+        let kept = kept.map_err(|e| failed(place, "looked for", e))?;
+        Ok(OriginMarks { place: place.into(), state, kept, _known: Some(known) })
     }
 
     fn fails(&self, what: &'static str) -> impl Fn(io::Error) -> Error + '_ {
@@ -96,7 +95,7 @@ impl OriginMarks {
             state,
             complete: state == OriginState::Complete,
             kept_in: self.kept.place(),
-            on_the_origin: !self.named,
+            on_the_origin: self.kept.is_on_the_origin(),
             since: mark.as_ref().map(|mark| utc(mark.since)),
             mark,
             damage,
@@ -110,11 +109,20 @@ impl OriginMarks {
         if before.complete {
             return Ok(before);
         }
-        let _claim = match origin::is_on_network(&self.place) {
-            true => Claimed::Mark(self.kept.lock().map_err(|e| in_use(&self.place, e))?),
-            false => Claimed::Origin(origin::open(&self.place, false, Default::default())?),
-        };
-        self.take_away()?;
+        if origin::is_kept_apart_by_marks(&self.place) {
+            let _claim = self.kept.lock().map_err(|e| in_use(&self.place, e))?;
+            self.take_away()?;
+            return Ok(before);
+        }
+        let origin = origin::open(&self.place, false, Default::default())?;
+        match origin.marked_by() {
+            None => self.take_away()?,
+            Some(by) => {
+                let kept = Kept::look(&by, &self.state).map_err(self.fails("taken away"))?;
+                let (place, state) = (self.place.clone(), self.state.clone());
+                OriginMarks { place, state, _known: None, kept }.take_away()?;
+            }
+        }
         Ok(before)
     }
 
@@ -221,13 +229,6 @@ impl OriginMarks {
         }
         Ok(attaching)
     }
-}
-
-#[derive(Debug)]
-#[allow(dead_code)] // held, not looked at
-enum Claimed {
-    Mark(OwnedFd),
-    Origin(Box<dyn origin::Origin>),
 }
 
 fn in_use(place: &Path, e: io::Error) -> Error {

@@ -16,6 +16,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use super::content::utc;
 use super::planted::{plant, ALL};
@@ -76,6 +77,9 @@ struct State {
     mark_period: [u32; 2],
     record: bool,
     moments: Vec<Moment>,
+    /// Putting fails after so long, and was tried so often.
+    put_fails: Option<Duration>,
+    puts: u32,
 }
 
 /// All that is outside of the pool; clones are the same.
@@ -114,7 +118,15 @@ impl Keep for World {
     }
 
     fn put(&self, mark: &Mark) -> io::Result<()> {
+        let fails = locked(&self.0).put_fails;
+        if let Some(after) = fails {
+            std::thread::sleep(after);
+        }
         let mut s = locked(&self.0);
+        s.puts += 1;
+        if fails.is_some() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
         s.period += 1;
         s.moment("the mark is to be put");
         s.mark[0] = Some(mark.to_bytes());
@@ -471,6 +483,33 @@ fn at_every_moment_the_origin_tells_what_it_lacks() {
 fn writers_beside_drains_are_marked() {
     let _turn = turn();
     judge_race(150).unwrap();
+}
+
+/// Of an origin that is away: who waits does not wait for each before him, too.
+#[test]
+fn one_failed_marking_is_told_to_all_who_waited_for_it() {
+    let _turn = turn();
+    let dir = Dir::new();
+    let world = new_world(&dir);
+    let path = locked(&world.0).pool.clone();
+    let pool = made(&path, &world);
+    let volume = attach(&pool, &world).unwrap();
+    locked(&world.0).put_fails = Some(Duration::from_millis(300));
+    let write = |block: usize| volume.write_at(&[7; BLOCK], (block * BLOCK) as u64);
+    let told: Vec<_> = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..8).map(|block| scope.spawn(move || write(block))).collect();
+        writers.into_iter().map(|w| w.join().unwrap()).collect()
+    });
+    assert!(told.iter().all(|t| t.is_err()), "{told:?}");
+    // A second one may have come when the first had ended.
+    let puts = std::mem::take(&mut locked(&world.0).puts);
+    assert!((1..8).contains(&puts), "{puts}");
+    // Later ones try again.
+    write(0).unwrap_err();
+    assert_eq!(locked(&world.0).puts, 1);
+    locked(&world.0).put_fails = None;
+    write(1).unwrap();
+    assert!(locked(&world.0).mark[1].is_some());
 }
 
 #[test]

@@ -16,10 +16,10 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
-use super::{check_range, identity, ioctl, join_identity, loops, split_identity, Origin};
+use super::{check_range, identity, ioctl, join_identity, loops, split_identity, Known, Origin};
 use crate::engine::Memory;
 use crate::error::{Error, Result};
-use crate::mark::MarkedBy;
+use crate::mark::{MarkedBy, MarkedOn};
 use crate::media::{lock_holder, lock_soon};
 use crate::status::OriginInfo;
 
@@ -215,7 +215,11 @@ impl Origin for FileOrigin {
 
     fn marked_by(&self) -> Option<MarkedBy<'_>> {
         let name = split_identity(&self.identity).0.into();
-        Some(MarkedBy { name, file: (!self.block_device).then(|| self.fd.as_fd()) })
+        let on = match self.block_device {
+            true => MarkedOn::Host,
+            false => MarkedOn::File(self.fd.as_fd()),
+        };
+        Some(MarkedBy { name, on })
     }
 
     fn changed(&self) -> Option<String> {
@@ -403,7 +407,7 @@ pub(super) fn changed(path: &Path, id: &str, size_bytes: u64) -> Option<String> 
 }
 
 /// Its id, and the file if it is one: a look that claims nothing.
-pub(super) fn known_by(path: &Path) -> Result<(String, Option<OwnedFd>)> {
+pub(super) fn known_by(path: &Path) -> Result<Known> {
     let system = |doing| move |e: Errno| Error::system(path, doing, e.into());
     let st = rustix::fs::stat(path).map_err(system("looking at it"))?;
     let kind = FileType::from_raw_mode(st.st_mode);
@@ -416,11 +420,11 @@ pub(super) fn known_by(path: &Path) -> Result<(String, Option<OwnedFd>)> {
     match FileType::from_raw_mode(st.st_mode) {
         FileType::BlockDevice => {
             let (major, minor) = (rustix::fs::major(st.st_rdev), rustix::fs::minor(st.st_rdev));
-            Ok((identity::of_block(fd.as_fd(), major, minor), None))
+            Ok(Known::Named(identity::of_block(fd.as_fd(), major, minor)))
         }
         _ => {
             let id = identity::of_file(&fd).map_err(|e| Error::system(path, "looking at it", e))?;
-            Ok((id, Some(fd)))
+            Ok(Known::File(id, fd))
         }
     }
 }

@@ -36,7 +36,7 @@ use super::{join_identity, Origin};
 use crate::attach::Away;
 use crate::destage::Kick;
 use crate::error::{Error, Result};
-use crate::mark::MarkedBy;
+use crate::mark::{MarkedBy, MarkedOn};
 use crate::status::OriginInfo;
 
 /// Connections where the server allows several.
@@ -453,7 +453,7 @@ impl Origin for NbdOrigin {
     }
 
     fn marked_by(&self) -> Option<MarkedBy<'_>> {
-        Some(MarkedBy { name: known_by(&self.shared().uri), file: None })
+        Some(MarkedBy { name: known_by(&self.shared().uri), on: MarkedOn::Host })
     }
 
     fn changed(&self) -> Option<String> {

@@ -15,9 +15,11 @@
 //! until librbd has ended it.
 
 use std::collections::HashMap;
+use std::ffi::{CStr, CString};
 use std::io;
-use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{sync_channel, RecvTimeoutError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use forebay_rbd::{Command, Done, Facts, Failure, Image, Name};
@@ -27,7 +29,7 @@ use super::sent::{self, away_text, Sent};
 use super::{join_identity, Origin};
 use crate::attach::Away;
 use crate::error::{Error, Result};
-use crate::mark::MarkedBy;
+use crate::mark::{Bears, MarkedBy, MarkedOn, MARK_MOST};
 use crate::status::OriginInfo;
 
 /// Requests in flight: librados makes who submits more than 1,024 wait.
@@ -45,6 +47,10 @@ const LET_GO: Duration = Duration::from_secs(10);
 /// An answer about the image is waited for by who asks for its state.
 const ASK: Duration = Duration::from_secs(5);
 const LOGICAL_BLOCK: u32 = 512;
+/// An answer about its mark is looked for so often, and whether it is still wanted.
+const LOOK: Duration = Duration::from_millis(100);
+/// Under which the image's metadata has the mark: `rbd image-meta get POOL/IMAGE forebay_mark`.
+const KEY: &CStr = c"forebay_mark";
 
 /// An image of a Ceph cluster.
 #[derive(Debug)]
@@ -62,6 +68,9 @@ struct Shared {
     state: Mutex<State>,
     /// Something has ended, or is not waited for any more.
     changed: Condvar,
+    /// What was given up on of the mark may yet be done: what comes later waits until it has
+    /// ended.
+    mark_turn: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -108,8 +117,12 @@ impl Shared {
     ) -> io::Result<MutexGuard<'a, State>> {
         let given_up = state.given_up;
         sent::wait((&self.changed, given_up), state, (self.away.limit(), began), |_, limit| {
-            format!("{}: the cluster has not answered for {} s", self.uri, limit.as_secs())
+            self.not_answered(limit)
         })
+    }
+
+    fn not_answered(&self, limit: Duration) -> String {
+        format!("{}: the cluster has not answered for {} s", self.uri, limit.as_secs())
     }
 
     fn lock_lost(&self) -> io::Error {
@@ -174,11 +187,6 @@ impl Shared {
     }
 }
 
-/// The name of its mark on this host: to be found without the cluster.
-pub(super) fn known_by(uri: &str) -> String {
-    sent::id_of("rbd", uri)
-}
-
 /// `work` on a thread of its own, which is left to itself if it takes longer than that.
 fn bounded<T: Send + 'static>(
     limit: Duration,
@@ -203,8 +211,8 @@ impl RbdOrigin {
             Error::usage(format!("{uri}: {why}"), "name it rbd:POOL/IMAGE[@CONF]")
         })?;
         let connect = away.limit().map_or(CONNECT, |limit| limit.min(CONNECT));
-        let (state, changed) = (Mutex::default(), Condvar::new());
-        let shared = Arc::new(Shared { uri: uri.into(), away, state, changed });
+        let (state, changed, mark_turn) = Default::default();
+        let shared = Arc::new(Shared { uri: uri.into(), away, state, changed, mark_turn });
         let teller = shared.clone();
         let opened = bounded(connect + LOCK, move || {
             Image::open(&name, read_only, connect, Box::new(move |done| teller.ended(done)))
@@ -232,6 +240,13 @@ impl RbdOrigin {
         Ok(RbdOrigin { facts, shared, image: Some(Arc::new(image)) })
     }
 
+    /// Its metadata bears the mark.
+    pub(super) fn mark(&self) -> MarkedBy<'static> {
+        let image = self.image.as_ref().map(Arc::downgrade).unwrap_or_default();
+        let metadata = Metadata { image, shared: self.shared.clone() };
+        MarkedBy { name: self.facts.id.clone(), on: MarkedOn::Origin(Arc::new(metadata)) }
+    }
+
     fn request(&self, command: Command, offset: u64, len: u64) -> io::Result<Vec<u8>> {
         match &self.image {
             Some(image) => self.shared.request(image, command, offset, len),
@@ -247,6 +262,74 @@ impl RbdOrigin {
         each: impl FnMut(u64, u64) -> io::Result<()>,
     ) -> io::Result<()> {
         sent::pieces(self.size_bytes(), range, most, each)
+    }
+}
+
+/// The image's metadata, where its mark is.
+#[derive(Debug)]
+struct Metadata {
+    /// The origin lets go of it.
+    image: Weak<Image>,
+    shared: Arc<Shared>,
+}
+
+impl Metadata {
+    /// As requests: for as long as `--when-away` says.
+    fn ask<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Image) -> std::result::Result<T, Failure> + Send + 'static,
+    ) -> io::Result<T> {
+        let image = self.image.upgrade().ok_or(Errno::CANCELED)?;
+        let wanted = Arc::new(AtomicBool::new(true));
+        let (shared, still) = (self.shared.clone(), wanted.clone());
+        let (tell, told) = sync_channel(1);
+        let ask = move || {
+            let _turn = shared.mark_turn.lock().unwrap_or_else(|e| e.into_inner());
+            if still.load(Ordering::Acquire) {
+                let _ = tell.send(work(&image));
+            }
+        };
+        std::thread::Builder::new().name("fby-rbd-mark".into()).spawn(ask)?;
+        let began = Instant::now();
+        loop {
+            let e = match told.recv_timeout(LOOK) {
+                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Err(Failure::Rbd { errno, .. })) => io::Error::from_raw_os_error(errno),
+                Ok(Err(e)) => io::Error::other(e.to_string()),
+                Err(RecvTimeoutError::Disconnected) => Errno::IO.into(),
+                Err(RecvTimeoutError::Timeout) => {
+                    let over = self.shared.away.limit().filter(|limit| began.elapsed() >= *limit);
+                    match over {
+                        _ if self.shared.state().given_up => Errno::CANCELED.into(),
+                        Some(limit) => {
+                            io::Error::new(io::ErrorKind::TimedOut, self.shared.not_answered(limit))
+                        }
+                        None => continue,
+                    }
+                }
+            };
+            wanted.store(false, Ordering::Release);
+            return Err(e);
+        }
+    }
+}
+
+impl Bears for Metadata {
+    fn place(&self) -> String {
+        format!("its metadata {}", KEY.to_string_lossy())
+    }
+
+    fn read(&self) -> io::Result<Option<Vec<u8>>> {
+        self.ask(|image| image.metadata(KEY, MARK_MOST))
+    }
+
+    fn write(&self, mark: &[u8]) -> io::Result<()> {
+        let mark = CString::new(mark).map_err(|_| Errno::INVAL)?;
+        self.ask(move |image| image.set_metadata(KEY, &mark))
+    }
+
+    fn remove(&self) -> io::Result<()> {
+        self.ask(|image| image.remove_metadata(KEY))
     }
 }
 
@@ -271,10 +354,15 @@ fn told(e: &Failure) -> (&'static str, &'static str) {
         "reading its configuration" => {
             ("without a configuration", "name the cluster's: rbd:POOL/IMAGE@/etc/ceph/ceph.conf")
         }
-        _ => (
-            "not to be reached",
-            "see that the cluster runs (ceph -s), and that this client's key may use it (CEPH_ARGS, keyring)",
+        "connecting to the cluster" if is(Errno::NOENT) => (
+            "not to be used without a key",
+            "give this client a keyring (/etc/ceph/ceph.client.NAME.keyring), and name it: CEPH_ARGS='--id NAME'",
         ),
+        _ if is(Errno::ACCESS) || is(Errno::PERM) => (
+            "not allowed to this client",
+            "see its key and what it may do (ceph auth get client.NAME: profile rbd), and that it is the one meant: CEPH_ARGS='--id NAME'",
+        ),
+        _ => ("not to be reached", "see that the cluster runs (ceph -s)"),
     }
 }
 
@@ -336,7 +424,7 @@ impl Origin for RbdOrigin {
     }
 
     fn marked_by(&self) -> Option<MarkedBy<'_>> {
-        Some(MarkedBy { name: known_by(&self.shared.uri), file: None })
+        Some(self.mark())
     }
 
     fn info(&self) -> OriginInfo {
