@@ -693,6 +693,21 @@ mod tests {
         }
     }
 
+    /// A file may be shorter by the time it is read.
+    #[test]
+    fn fewer_bytes_than_were_asked_for_are_as_many_as_there_are() {
+        let mut records = Records::default();
+        let three = |b: &mut [u8]| {
+            b[..3].copy_from_slice(b"abc");
+            Ok::<_, ()>(3)
+        };
+        assert_eq!(records.push_data((2, 10, 13, Time::default()), 100, three), Ok(3));
+        let body = [&header(1, 1, 1)[..], records.bytes()].concat();
+        assert!(matches!(read(&body), Ok(Record::Data { bytes: b"abc", .. })));
+        assert_eq!(records.push_data((2, 0, 0, Time::default()), 100, |_| Err(())), Err(()));
+        assert_eq!(body[HEADER..], *records.bytes());
+    }
+
     #[test]
     fn each_kind_is_read_as_it_was_written() {
         use Kind::{BlockDevice, CharDevice, Directory, Fifo, File, Socket, Symlink};

@@ -218,6 +218,62 @@ fn what_is_kept_is_replayed_by_the_same_server() {
     as_it_should_be(&bed.tree());
 }
 
+/// A log's entries that were claimed are those of its period, and of no later one.
+#[test]
+fn what_was_claimed_is_not_replayed_in_the_next_period() {
+    let Some(bed) = Bed::new("period") else { return };
+    let recovery = |claims, dry_run| {
+        let options = ReplayOptions::default();
+        Recovery { pool: bed.pool(), claims, tree: &bed.tree(), log: "mount", options, dry_run }
+            .run(&mut |_, _| ())
+            .unwrap()
+            .expect("entries")
+    };
+    let (first, second) = (Claims::default(), Claims::default());
+    for (name, claims) in [("one", &second), ("two", &first)] {
+        let mount = bed.start(&bed.at(), &nothing_synced());
+        fs::write(bed.at().join(name), name).unwrap();
+        File::open(bed.at().join(name)).unwrap().sync_all().unwrap();
+        mount.unmount(true).unwrap();
+        drop(mount);
+        fs::remove_file(bed.tree().join(name)).unwrap();
+        let report = recovery(&first, true);
+        assert!(report.actions.iter().any(|a| a.path == name), "{name}: {report:?}");
+        recovery(claims, false);
+        assert_eq!(fs::read(bed.tree().join(name)).unwrap(), name.as_bytes());
+    }
+}
+
+/// Bytes of the pool's file are changed: what the log lacks is not passed over in silence.
+#[test]
+fn a_log_that_is_damaged_is_replayed_by_order_alone() {
+    let Some(mut bed) = Bed::new("damaged") else { return };
+    let mount = bed.start(&bed.at(), &nothing_synced());
+    for name in ["a", "b", "c", "d"] {
+        fs::write(bed.at().join(name), format!("the content of {name}")).unwrap();
+        File::open(bed.at().join(name)).unwrap().sync_all().unwrap();
+    }
+    mount.unmount(true).unwrap();
+    drop(mount);
+    bed.pool.take().unwrap().close().unwrap();
+    let path = bed.dir.join("pool");
+    let mut bytes = fs::read(&path).unwrap();
+    let wanted = b"the content of b";
+    let at = bytes.windows(wanted.len()).position(|w| w == wanted).unwrap();
+    bytes[at] ^= 1;
+    File::options().write(true).open(&path).unwrap().write_all_at(&bytes, 0).unwrap();
+    bed.pool = Some(Pool::open(&path, &PoolOptions::default()).unwrap());
+    let recovery = |accept| {
+        let options = ReplayOptions { accept, ..ReplayOptions::default() };
+        let (claims, tree) = (&Claims::default(), &bed.tree());
+        Recovery { pool: bed.pool(), claims, tree, log: "mount", options, dry_run: false }
+            .run(&mut |_, _| ())
+    };
+    let refused = recovery(false).unwrap_err();
+    assert!(refused.to_string().contains("log mount"), "{refused}");
+    assert_ne!(bed.pool().log_info("mount").unwrap().state, LogState::None);
+}
+
 /// The server stops what has ended by itself, and a client stops it too.
 #[test]
 fn what_is_kept_stays_so() {

@@ -525,3 +525,126 @@ fn what_was_written_is_there_after_a_replay() {
         assert!(was == is, "{name}: {} of {} bytes, the same up to {same}", is.len(), was.len());
     }
 }
+
+/// What a file system says of names at the sync of one directory is not relied on.
+#[test]
+fn names_are_synced_with_all_of_the_file_system() {
+    use crate::replay::model::sim::{Event, SimTree, State, ROOT_INO};
+    let tree = SimTree::new(State::empty());
+    let options = LiveOptions { interval: NEVER, ..LiveOptions::default() };
+    let live = Live::new(tree.clone(), MemoryLog::default(), 0, options).unwrap();
+    let new = New {
+        kind: Kind::File,
+        mode: 0o644,
+        uid: 0,
+        gid: 0,
+        device: 0,
+        target: b"",
+        inherit_acl: false,
+        no_acl_above: false,
+    };
+    let synced = || {
+        live.sync().unwrap();
+        let last = tree
+            .trace()
+            .into_iter()
+            .rev()
+            .find(|e| matches!(e, Event::Op(_) | Event::SyncAll | Event::SyncFile(_)));
+        format!("{last:?}")
+    };
+    let all = thread::scope(|scope| {
+        scope.spawn(|| live.background());
+        let (file, _) = live.create(&live.root().clone(), b"f", &new).unwrap();
+        let made = synced();
+        live.write(&file, 0, b"x").and_then(|()| live.fsync(&file)).unwrap();
+        let written = synced();
+        live.unlink(&live.root().clone(), b"f", false).unwrap();
+        let all = [made, written, synced()];
+        live.end();
+        all
+    });
+    assert!(all[1].starts_with("Some(SyncFile("), "{all:?}");
+    assert_eq!([&all[0][..], &all[2]], ["Some(SyncAll)"; 2]);
+    assert!(tree.now().inodes[&ROOT_INO].names.is_empty());
+}
+
+/// Its write-back may have failed where nobody saw it.
+#[test]
+fn what_is_read_back_is_not_logged_where_an_error_may_be_unseen() {
+    let bed = Bed::calm("unseen");
+    let file = bed.create("f").unwrap();
+    bed.live.write(&file, 0, &[7; 100 << 10]).unwrap();
+    bed.live.tree().was_dropped(&file.node);
+    bed.live.fsync(&file).unwrap();
+    assert_eq!(data(&bed), []);
+    assert!(bed.logged().contains("Synced"), "{}", bed.logged());
+}
+
+/// The sync of all may have passed the file before it was written.
+#[test]
+fn what_the_kernel_forgets_during_a_sync_of_all_is_synced_again() {
+    let bed = Bed::calm("during");
+    let file = bed.create("f").unwrap();
+    let ino = file.ino;
+    drop(file);
+    let background = bed.background();
+    bed.live.sync().unwrap();
+    bed.live.inodes().sync_begins();
+    bed.live.write(&bed.live.inode(ino).unwrap(), 0, b"precious").unwrap();
+    bed.live.forget(ino, 1);
+    bed.live.inodes().sync_ended();
+    let (file, _) = bed.live.lookup(bed.live.root(), b"f").unwrap();
+    bed.live.fsync(&file).unwrap();
+    assert_ne!(bed.logged(), "");
+    bed.live.end();
+    background.join().unwrap();
+}
+
+#[test]
+fn what_takes_anothers_name_is_logged_however_it_was_written() {
+    let bed = Bed::calm("read-back-first");
+    let (new, _old) = (bed.create("new").unwrap(), bed.create("old").unwrap());
+    let bytes = vec![7; 100 << 10];
+    bed.live.write(&new, 0, &bytes).unwrap();
+    let root = bed.live.root();
+    bed.live.rename((root, b"new"), (root, b"old"), RenameHow::Replace).unwrap();
+    let logged: Vec<u8> = data(&bed).into_iter().flat_map(|(_, bytes)| bytes).collect();
+    assert_eq!(logged, bytes);
+    let logged = bed.logged();
+    assert!(logged.find("Data") < logged.find("Rename"), "before the name");
+}
+
+/// No group is synced before there is space.
+#[test]
+fn what_takes_an_operation_back_is_logged_late_rather_than_never() {
+    let bed = Bed::calm("late");
+    let journal = bed.live.journal();
+    journal.room.store(1, Ordering::Relaxed);
+    journal.full.store(true, Ordering::Relaxed);
+    std::fs::create_dir(bed.dir.join("d")).unwrap();
+    std::fs::write(bed.dir.join("d/in"), "").unwrap();
+    thread::scope(|scope| {
+        let refused = scope.spawn(|| bed.live.unlink(bed.live.root(), b"d", true));
+        let begun = Instant::now();
+        while journal.asked.load(Ordering::Relaxed) < 3 && begun.elapsed().as_secs() < 20 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        journal.full.store(false, Ordering::Relaxed);
+        assert_eq!(refused.join().unwrap().unwrap_err(), Errno::NOTEMPTY);
+    });
+    assert!(bed.logged().contains("Void"), "{}", bed.logged());
+}
+
+/// Earlier groups are forgotten, and what they said of it.
+#[test]
+fn each_group_says_which_tree_it_is_of() {
+    let bed = Bed::calm("which");
+    let background = bed.background();
+    for name in ["a", "b", "c"] {
+        bed.create(name).unwrap();
+        assert!(bed.logged().contains("Tree {"), "{name}: {}", bed.logged());
+        bed.live.sync().unwrap();
+    }
+    bed.live.end();
+    background.join().unwrap();
+}

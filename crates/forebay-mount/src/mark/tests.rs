@@ -239,3 +239,15 @@ fn what_is_no_mark_is_refused() {
         tree.unlink(&ROOT_INO, MARK, false).unwrap();
     }
 }
+
+/// It says nothing of another log, nor of a later period of its own.
+#[test]
+fn a_mark_that_is_over_is_of_its_period_alone() {
+    let (period, other) = (Uuid([1; 16]), Uuid([2; 16]));
+    let at = String::new();
+    let found = Found::Done(Mark { pool: pool(1), log: "mount".into(), period, since: 0, at });
+    let judged = |period| judge(&found, pool(1), "mount", period).unwrap();
+    assert_eq!(judged(Some(period)), Verdict::Complete);
+    assert_eq!(judged(Some(other)), Verdict::Unmarked);
+    assert_eq!(judged(None), Verdict::Unmarked);
+}

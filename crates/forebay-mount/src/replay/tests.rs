@@ -107,3 +107,100 @@ fn a_truncation_that_the_file_system_finishes_is_nobodys_change() {
     assert_eq!(changed(data), 1);
     std::fs::remove_dir_all(&dir).unwrap();
 }
+
+/// A directory with the directories a and b, and the file a/f; fids 2 to 4.
+fn scene(name: &str) -> (std::path::PathBuf, UnixTree, [Vec<u8>; 4]) {
+    let dir = directory(name);
+    ["a", "b"].iter().for_each(|name| std::fs::create_dir(dir.join(name)).unwrap());
+    std::fs::write(dir.join("a/f"), b"now").unwrap();
+    let tree = UnixTree::open(&dir).unwrap();
+    let is = tree.identity().unwrap();
+    let bind = |fid, kind, names: &[&[u8]]| {
+        let walk = |at, name: &&[u8]| tree.lookup(&at, name).unwrap().unwrap();
+        let handle = tree.handle(&names.iter().fold(tree.root(), walk)).unwrap().0;
+        Records::of(&Record::Bind { fid, kind, handle: &handle, path: b"" })
+    };
+    let which = Record::Tree { file_system: is.file_system, root: &is.root.0, path: &is.path };
+    let bound = [
+        Records::of(&which),
+        bind(2, Kind::Directory, &[b"a"]),
+        bind(3, Kind::Directory, &[b"b"]),
+        bind(4, Kind::File, &[b"a", b"f"]),
+    ];
+    (dir, tree, bound.map(|r| r.bytes().to_vec()))
+}
+
+/// Entries of that time: what is bound, and then one for each record.
+fn log_of(seconds: u64, bound: &[Vec<u8>; 4], records: &[Record<'_>]) -> Vec<Vec<u8>> {
+    let records = records.iter().map(|r| Records::of(r).bytes().to_vec());
+    let entry = |(body, number): (Vec<u8>, u64)| {
+        [&header(number, seconds * 1_000_000_000, 1)[..], &body].concat()
+    };
+    bound.iter().cloned().chain(records).zip(1..).map(entry).collect()
+}
+
+const LATER: u64 = 4_000_000_000;
+
+#[test]
+fn all_attributes_are_as_they_were_set_last() {
+    use std::os::unix::fs::MetadataExt;
+    let (dir, tree, bound) = scene("attributes");
+    let node = tree.lookup(&tree.lookup(&tree.root(), b"a").unwrap().unwrap(), b"f");
+    let node = node.unwrap().unwrap();
+    let has_xattrs = tree.set_xattr(&node, b"user.gone", Some(b"x")).is_ok();
+    let attr = tree.attr(&node).unwrap();
+    let set = SetAttr {
+        mode: Some(0o4750),
+        uid: Some(attr.uid),
+        gid: Some(attr.gid),
+        atime: Some(time(1000)),
+        mtime: Some(time(2000)),
+    };
+    let mut records = vec![Record::Attr { fid: 4, set }];
+    if has_xattrs {
+        records.push(Record::Xattr { fid: 4, name: b"user.gone", value: None });
+        records.push(Record::Xattr { fid: 4, name: b"user.there", value: Some(b"y") });
+    }
+    let log = log_of(LATER, &bound, &records);
+    replay(&tree, &log, &ReplayOptions::default(), &mut |_, _| {}).unwrap();
+    let is = std::fs::metadata(dir.join("a/f")).unwrap();
+    assert_eq!((is.mode() & 0o7777, is.atime(), is.mtime()), (0o4750, 1000, 2000));
+    if has_xattrs {
+        assert_eq!(tree.xattr(&node, b"user.gone").unwrap(), None);
+        assert_eq!(tree.xattr(&node, b"user.there").unwrap(), Some(b"y".to_vec()));
+    }
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn a_rename_changes_the_times_of_both_directories() {
+    use std::os::unix::fs::MetadataExt;
+    let (dir, tree, bound) = scene("rename");
+    let rename = Record::Rename {
+        from_dir: 2,
+        from: b"f",
+        to_dir: 3,
+        to: b"g",
+        fid: 4,
+        replaced: 0,
+        exchange: false,
+    };
+    let log = log_of(LATER, &bound, &[rename]);
+    replay(&tree, &log, &ReplayOptions::default(), &mut |_, _| {}).unwrap();
+    assert_eq!(std::fs::read(dir.join("b/g")).unwrap(), b"now");
+    let times = ["a", "b"].map(|name| std::fs::metadata(dir.join(name)).unwrap().mtime());
+    assert_eq!(times, [LATER as i64; 2]);
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// A file whose content has the time that it had may have been changed all the same.
+#[test]
+fn what_was_changed_after_the_crash_is_told_by_the_inode() {
+    let (dir, tree, bound) = scene("changed");
+    let file = std::fs::File::options().write(true).open(dir.join("a/f")).unwrap();
+    file.set_modified(std::time::UNIX_EPOCH).unwrap();
+    let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    let report = plan(&tree, &log_of(1000, &bound, &[Record::Attr { fid: 4, set }])).unwrap();
+    assert_eq!(report.changed.len(), 1, "{report:?}");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
