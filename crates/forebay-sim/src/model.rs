@@ -42,6 +42,8 @@ struct Value {
     first_end: u64,
     last_start: u64,
     ghost: bool,
+    /// Its client was told that it is done.
+    acknowledged: bool,
     /// It went past the cache and was not flushed since: when it was
     /// acknowledged, or NEVER.
     volatile: Option<u64>,
@@ -49,7 +51,8 @@ struct Value {
 
 impl Value {
     fn new(id: u64, kind: Kind, start: u64, first_end: u64) -> Self {
-        Self { id, kind, start, first_end, last_start: start, ghost: false, volatile: None }
+        let (last_start, acknowledged) = (start, first_end != NEVER);
+        Self { id, kind, start, first_end, last_start, ghost: false, acknowledged, volatile: None }
     }
 
     /// Nobody waits for it any more.
@@ -102,6 +105,7 @@ impl Sector {
     pub fn write_end(&mut self, id: u64, now: u64) {
         let Some(v) = self.values.iter_mut().find(|v| v.id == id) else { return };
         v.first_end = v.first_end.min(now);
+        v.acknowledged = true;
         v.volatile = v.volatile.map(|at| at.min(now));
         if v.kind != Kind::Discard {
             // What a power cut may undo shows again what is under it.
@@ -155,7 +159,7 @@ impl Sector {
 
     /// When that was acknowledged which was not flushed, and may be gone.
     pub fn lost(&self) -> impl Iterator<Item = u64> + '_ {
-        let gone = |v: &&Value| v.kind != Kind::Discard && v.ghost;
+        let gone = |v: &&Value| v.kind != Kind::Discard && v.ghost && v.acknowledged;
         self.values.iter().filter(gone).filter_map(|v| v.volatile).filter(|at| *at != NEVER)
     }
 
@@ -326,6 +330,20 @@ mod tests {
         s.lose_volatile();
         assert!(s.clone().read(2, 40, 41).is_err(), "flushed");
         assert!(s.read(3, 40, 41).is_ok());
+    }
+
+    #[test]
+    fn only_what_was_acknowledged_is_a_loss_to_tell() {
+        let mut s = two_writes();
+        s.write_begin(3, Kind::Data, 30);
+        s.write_bypassed(3);
+        let mut failed = s.clone();
+        failed.write_fail(3, 35);
+        failed.lose_volatile();
+        assert_eq!(failed.lost().count(), 0, "its client was told");
+        s.write_end(3, 35);
+        s.lose_volatile();
+        assert_eq!(s.lost().collect::<Vec<_>>(), [35]);
     }
 
     #[test]
