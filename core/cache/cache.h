@@ -19,6 +19,7 @@
 #define FBY_ES_VERIFIED (1u << 21) /* checksum seen good since open */
 #define FBY_ES_DAMAGED (1u << 22)  /* checksum seen bad: its valid sectors are lost */
 #define FBY_ES_CLEAN (1u << 26)	   /* on the flushed origin too: destage need not write it */
+#define FBY_ES_COUNTED (0xff00u | FBY_ES_DAMAGED | FBY_ES_CLEAN) /* pages with one of these are counted */
 /* Of recovery alone, gone when it ends: what is to be written over the line. */
 #define FBY_ES_HOLE (1u << 23)	 /* it is lost, and stands for its block as lost; key ~0: block unknown */
 #define FBY_ES_VOID (1u << 24)	 /* nothing: a torn tail, or a lost line that is of no account */
@@ -108,7 +109,8 @@ int fby_begin(struct fby_cache *p, struct fby_write *w, u16 volume, enum fby_kin
 int fby_carry(struct fby_cache *p, u16 volume, u64 block, u32 page, bool damaged, u32 *wake);
 
 /* Appends what page holds once more, if it is still the block's, sound and whole: the
- * same bytes under a new seq.  DONE, *slot: where, or ~0; or WAIT. */
+ * same bytes under a new seq, and its chunk is as old as the one that it comes from.
+ * DONE, *slot: where, or ~0; or WAIT. */
 int fby_move(struct fby_cache *p, u16 volume, u64 block, u32 page, u32 *slot, u32 *wake);
 
 /* --- bypass.c ------------------------------------------------------------------- */

@@ -346,21 +346,32 @@ FBY_INLINE void commit(struct fby_cache *p, struct fby_write *w, bool user)
 	commit_lines(p, w, s, w->page[0].flags, user);
 }
 
+/* What the page that is replaced was, or the new one is, is counted: lost, or clean.  Not by
+ * pointers to the batch, which need not be in memory. */
+static void publish_counted(struct fby_cached *v, struct fby_slot_volume *by_slot, u32 before, bool now_lost,
+			    bool now_only)
+{
+	bool was_lost = FBY_ES_LOST(before) != 0 || (before & FBY_ES_DAMAGED);
+
+	if (was_lost != now_lost)
+		fby_fetch_add(&v->lost_blocks, was_lost ? ~0u : 1u);
+	if (fby_lost_only(before) != now_only)
+		fby_fetch_add(&v->lost_only, now_only ? 1u : ~0u);
+	if (before & FBY_ES_CLEAN)
+		fby_store(&by_slot->clean_replaced, by_slot->clean_replaced + 1);
+}
+
 FBY_INLINE void publish_page(struct fby_cache *p, const struct fby_write *w, struct fby_slot *s,
 			     const struct fby_wpage *g, u32 page)
 {
-	struct fby_cached *v = &p->volume[w->volume];
 	u32 before = g->old == FBY_NO_PAGE ? 0 : fby_load(&p->entry[g->old].state);
-	bool was_lost = FBY_ES_LOST(before) != 0 || (before & FBY_ES_DAMAGED);
-	bool now_only = g->lost != 0 && g->valid == 0;
 
 	fby_index_put_locked(p, g->bucket, fby_key(w->volume, g->block), page, FBY_ES(w->kind, g->valid, g->lost),
 			     g->old);
 	fby_index_release(p, g->bucket);
-	if (fby_unlikely(was_lost != (g->lost != 0)))
-		fby_fetch_add(&v->lost_blocks, was_lost ? ~0u : 1u);
-	if (fby_unlikely(fby_lost_only(before) != now_only))
-		fby_fetch_add(&v->lost_only, now_only ? 1u : ~0u);
+	if (fby_unlikely((before & FBY_ES_COUNTED) | g->lost))
+		publish_counted(&p->volume[w->volume], &s->volume[w->volume], before, g->lost != 0,
+				g->lost != 0 && g->valid == 0);
 	if (g->old != FBY_NO_PAGE)
 		fby_page_dead(p->space, g->old, s->dead, &s->volume[w->volume].dead);
 }
@@ -558,7 +569,9 @@ int fby_move(struct fby_cache *p, u16 volume, u64 block, u32 page, u32 *slot, u3
 	bool checksum = !fby_load(&p->space->opt.no_checksums);
 	struct fby_write w fby_uninitialized;
 	struct fby_wpage *g = &w.page[0];
+	u64 opened_ns = fby_load(&fby_chunk_of(p->space, page)->opened_ns);
 	int decision = begin_again(p, &w, volume, block, page, FBY_BEGIN_RELOCATE, wake);
+	struct fby_chunk *to;
 	u32 state;
 	u8 *data;
 
@@ -587,6 +600,9 @@ int fby_move(struct fby_cache *p, u16 volume, u64 block, u32 page, u32 *slot, u3
 					 checksum);
 	}
 	*slot = w.slot;
+	to = &p->space->chunk[w.chunk];
+	if (opened_ns < fby_load(&to->opened_ns) && !FBY_BUG(KEPT_AGE_LOST)) /* before it may be closed, and freed */
+		fby_store(&to->opened_ns, opened_ns);
 	finish_again(p, &w, wake);
 	return FBY_DONE;
 }

@@ -40,12 +40,14 @@ static void collect_page(struct fby_drain *p, struct fby_destage *d, u32 cap, u3
 	bool repaired;
 	u64 out;
 
-	if (!(state & FBY_ES_LINKED))
+	if (!(state & FBY_ES_LINKED)) {
+		d->plan.gained++;
 		return;
+	}
 	if (fby_page_line(p->space, page, &l, &repaired))
 		r.k = l.seq;
 	else
-		r.carry = CARRY_DAMAGED;
+		r.carry = FBY_CARRY_DAMAGED;
 	*low = r.k + 1;
 	if (r.k > d->cut)
 		return;
@@ -58,10 +60,9 @@ void fby_round_collect(struct fby_drain *p, u16 volume, u32 *wake)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
 	u64 evicted = FBY_NO_SEQ;
-	u32 c = FBY_NO_CHUNK, cap = fby_round_most(d);
+	u32 c = FBY_NO_CHUNK, cap = fby_plan_pages(p, volume);
 
-	if (!fby_drain_clean(p, volume)) /* else it only packs, and not by halves */
-		cap = fby_pace_round(p, volume, cap);
+	d->plan.gained = 0;
 	d->n = d->pos = d->run = d->pulled = 0;
 	d->issued = 0;
 	d->failed = false;

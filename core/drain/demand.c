@@ -24,8 +24,10 @@ bool fby_volume_aged(const struct fby_drain *p, u16 volume)
 	if (max_age_ns == 0 || o->first == FBY_NO_CHUNK)
 		return false;
 	oldest = p->space->chunk[o->first].opened_ns;
-	if (v->moved_seq > o->rec.watermark && v->moved_ns < oldest)
+	if (v->moved_last > o->rec.watermark && v->moved_ns < oldest)
 		oldest = v->moved_ns;
+	if (v->moved_since > o->rec.watermark && v->moved_before_ns < oldest)
+		oldest = v->moved_before_ns;
 	return p->space->now_ns - oldest >= max_age_ns;
 }
 
@@ -70,7 +72,8 @@ bool fby_destage_wanted(struct fby_drain *p, u16 volume)
 	struct fby_drained *v = &p->volume[volume];
 	bool idle = idle_long(p, volume);
 
-	if (!v->destage.drain && !p->space->pressure && !idle && !too_old(p, volume))
+	v->destage.forced = v->destage.drain || idle || too_old(p, volume);
+	if (!v->destage.forced && !p->space->pressure)
 		return false;
 	if (!fby_drain_clean(p, volume))
 		return true;

@@ -4,11 +4,13 @@
  *
  *	collect	choose the cut, a sequence number; list every linked page at or
  *		below it (what is superseded costs nothing), sorted by block
+ *	plan	which of these are written, and which are kept (plan.c)
  *	write	to the origin, neighbours merged into large requests; a neighbour
  *		above the cut is written along, and when the flush is done it is
  *		clean: a later round lets go of it without writing it
  *	flush	the origin
- *	carry	what is lost goes forward as fresh entries, so the cut can pass it
+ *	carry	what is kept, and what is lost, goes forward as fresh entries, so that
+ *		the cut can pass it; sealed
  *	commit	the watermark, durable
  *	release	the pages
  *
@@ -24,6 +26,7 @@
 #define BACKOFF_MIN_NS 100000000ull
 #define BACKOFF_MAX_NS 30000000000ull
 #define RELEASE_STEP 256u /* pages let go in one step */
+#define FORWARD_STEP 64u  /* pages copied in one step */
 
 static void go_on_to(struct fby_drain *p, u16 volume, enum fby_phase next)
 {
@@ -42,6 +45,7 @@ static int write_step(struct fby_drain *p, u16 volume, struct fby_io *io)
 	if (d->failed || d->outstanding >= fby_pace_depth(p, volume) || id == d->nbuffers || d->pos == d->n) {
 		if (d->outstanding == 0) {
 			fby_pace_adapt(&p->volume[volume].pace, d->nbuffers);
+			fby_plan_written(p, volume);
 			go_on_to(p, volume, d->failed ? FBY_PH_BACKOFF : FBY_PH_FLUSH);
 		}
 		return d->outstanding == 0 ? FBY_AGAIN : FBY_DONE;
@@ -51,6 +55,7 @@ static int write_step(struct fby_drain *p, u16 volume, struct fby_io *io)
 	fby_round_request(p, volume, &b);
 	if (b.n == 0)
 		return FBY_AGAIN;
+	d->plan.requests++;
 	io->op = b.op;
 	io->sector = b.sector;
 	io->nsectors = b.n;
@@ -86,8 +91,8 @@ static int flush_step(struct fby_drain *p, u16 volume, struct fby_io *io)
 	return FBY_ORIGIN;
 }
 
-/* No room for what is lost from page[pos] on: the cut goes below it, so that what
- * is older is let go, which may make room for the next round.  False: nothing is
+/* No room for what is to go forward from page[pos] on: the cut goes below it, so that
+ * what is older is let go, which may make room for the next round.  False: nothing is
  * older. */
 static bool carry_less(struct fby_drain *p, u16 volume)
 {
@@ -99,7 +104,7 @@ static bool carry_less(struct fby_drain *p, u16 volume)
 		const struct fby_round_page *r = &d->page[i];
 		u64 seq = fby_page_seq(p->cache, r->page, fby_load(&fby_chunk_of(p->space, r->page)->seq_min));
 
-		if (r->carry != CARRY_NO && fby_round_listed(p, volume, r, d->cut) && seq <= cut)
+		if ((r->keep || r->carry != FBY_CARRY_NO) && fby_round_listed(p, volume, r, d->cut) && seq <= cut)
 			cut = seq - 1;
 	}
 	if (cut <= p->space->owner[volume].rec.watermark)
@@ -112,30 +117,108 @@ static bool carry_less(struct fby_drain *p, u16 volume)
 	return true;
 }
 
+/* The page goes forward in the log: as it is, or what of it is lost. */
+static int forward(struct fby_drain *p, u16 volume, struct fby_round_page *r, u32 *wake)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+	u64 opened_ns = fby_load(&fby_chunk_of(p->space, r->page)->opened_ns);
+	int decision;
+	u32 slot;
+
+	if (r->keep) {
+		decision = fby_move(p->cache, volume, r->k, r->page, &slot, wake);
+		if (decision != FBY_DONE)
+			return decision;
+		if (slot != ~0u) {
+			d->copied_slots |= 1ull << slot;
+			fby_moved_note(p, volume, FBY_BUG(KEPT_AGE_LOST) ? p->space->now_ns : opened_ns);
+			return FBY_DONE;
+		}
+		if (!fby_round_listed(p, volume, r, d->cut)) /* overwritten meanwhile */
+			return FBY_DONE;
+		r->keep = false;
+		r->carry = FBY_CARRY_DAMAGED;
+		fby_page_mark(p->cache, r->page, fby_key(volume, r->k), FBY_ES_DAMAGED);
+	}
+	return fby_carry(p->cache, volume, r->k, r->page, r->carry == FBY_CARRY_DAMAGED, wake);
+}
+
+/* While copies of what was acknowledged long ago may pass for a torn tail, no chunk that
+ * they come from is opened again. */
+static void hold_chunks(struct fby_drain *p, u16 volume, bool held)
+{
+	struct fby_owner *o = &p->space->owner[volume];
+
+	if (o->held == held)
+		return;
+	fby_lock(&p->space->lock);
+	o->held = held;
+	fby_unlock(&p->space->lock);
+}
+
+/* True: all that was copied is sealed. */
+static bool seal_kept(struct fby_drain *p, u16 volume)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+
+	if (FBY_BUG(KEPT_UNSEALED))
+		d->copied_slots = 0;
+	if (!fby_seal_copies(p, volume, &d->copied_slots))
+		return false;
+	hold_chunks(p, volume, false);
+	return true;
+}
+
+static int no_room(struct fby_drain *p, u16 volume, bool kept)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+
+	if (carry_less(p, volume))
+		return FBY_DONE;
+	if (kept) { /* the next round writes it */
+		d->plan.no_room = true;
+		go_on_to(p, volume, FBY_PH_IDLE);
+		return FBY_AGAIN;
+	}
+	fby_store(&p->volume[volume].last_error, fby_error_errno(-FBY_E_LOST)); /* more is lost than the reserve holds */
+	d->failed = true;
+	go_on_to(p, volume, FBY_PH_BACKOFF);
+	return FBY_AGAIN;
+}
+
 static int carry_step(struct fby_drain *p, u16 volume, u32 *wake)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
 
-	for (; d->pos < d->n; d->pos++) {
+	if (d->copied_slots && !seal_kept(p, volume))
+		return FBY_AGAIN;
+	for (u32 n = 0; d->pos < d->n && n < FORWARD_STEP; d->pos++) {
 		struct fby_round_page *r = &d->page[d->pos];
-
+		bool held = p->space->owner[volume].held;
 		int decision;
 
-		if (r->carry == CARRY_NO || !fby_round_listed(p, volume, r, d->cut))
+		if ((!r->keep && r->carry == FBY_CARRY_NO) || !fby_round_listed(p, volume, r, d->cut))
 			continue;
-		decision = fby_carry(p->cache, volume, r->k, r->page, r->carry == CARRY_DAMAGED, wake);
-		if (decision == FBY_WAIT_SPACE && carry_less(p, volume))
+		if (r->keep && FBY_BUG(KEPT_NOT_MOVED))
+			continue;
+		if (r->keep)
+			hold_chunks(p, volume, true);
+		decision = forward(p, volume, r, wake);
+		n++;
+		if (decision == FBY_WAIT_SPACE) {
+			if (!seal_kept(p, volume) || held) /* once more: what was held may give room */
+				return FBY_AGAIN;
+			decision = no_room(p, volume, r->keep);
+			if (decision != FBY_DONE)
+				return decision;
+			d->pos = d->n;
 			break;
-		if (decision == FBY_WAIT_SPACE) { /* more is lost than the reserve holds */
-			fby_store(&p->volume[volume].last_error, fby_error_errno(-FBY_E_LOST));
-			d->failed = true;
-			go_on_to(p, volume, FBY_PH_BACKOFF);
-			return FBY_AGAIN;
 		}
 		if (decision != FBY_DONE)
 			return FBY_AGAIN;
 	}
-	go_on_to(p, volume, FBY_PH_COMMIT);
+	if (seal_kept(p, volume) && d->pos == d->n)
+		go_on_to(p, volume, FBY_PH_COMMIT);
 	return FBY_AGAIN;
 }
 
@@ -178,6 +261,8 @@ static bool release_page(struct fby_drain *p, u16 volume, const struct fby_round
 		fby_fetch_add(&cv->lost_blocks, ~0u);
 	if (fby_lost_only(state))
 		fby_fetch_add(&cv->lost_only, ~0u);
+	if (state & FBY_ES_CLEAN)
+		fby_store(&o->cleaned, o->cleaned - 1);
 	fby_index_del_locked(p->cache, b, page);
 	fby_index_release(p->cache, b);
 	fby_page_dead(p->space, page, fby_dead_row(p->space, NULL), &o->dead);
@@ -223,6 +308,7 @@ void fby_destage_settle(struct fby_drain *p, u16 volume)
 
 	while (p->volume[volume].destage.phase == FBY_PH_RELEASE)
 		release_step(p, volume, &wake);
+	hold_chunks(p, volume, false); /* all are closed */
 	fby_fetch_or(&p->space->wake_owed, wake);
 }
 
@@ -269,7 +355,7 @@ static int idle_step(struct fby_drain *p, u16 volume, u32 *wake)
 	fby_round_collect(p, volume, wake);
 	if (d->n == 0)
 		return FBY_DONE;
-	go_on_to(p, volume, FBY_PH_WRITE);
+	go_on_to(p, volume, FBY_PH_PLAN);
 	return FBY_AGAIN;
 }
 
@@ -338,6 +424,10 @@ int fby_destage_volume(struct fby_drain *p, u16 volume, struct fby_io *io, u32 *
 		if (d->phase == FBY_PH_IDLE)
 			leave_gate(p, volume, wake);
 		return decision;
+	case FBY_PH_PLAN:
+		if (fby_plan_step(p, volume))
+			go_on_to(p, volume, FBY_PH_WRITE);
+		return FBY_AGAIN;
 	case FBY_PH_WRITE:
 		return write_step(p, volume, io);
 	case FBY_PH_FLUSH:
@@ -346,8 +436,11 @@ int fby_destage_volume(struct fby_drain *p, u16 volume, struct fby_io *io, u32 *
 		if (d->outstanding > 0)
 			return FBY_DONE;
 		d->pos = 0;
-		if (!d->failed)
+		if (!d->failed) {
 			fby_round_clean(p, volume);
+			fby_owner_count(p->space, volume);
+			fby_level_update(p->space, volume);
+		}
 		go_on_to(p, volume, d->failed ? FBY_PH_BACKOFF : FBY_PH_CARRY);
 		return FBY_AGAIN;
 	case FBY_PH_CARRY:

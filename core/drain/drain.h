@@ -11,7 +11,35 @@
 struct fby_round_page {
 	u64 k; /* seq while collecting, block after */
 	u32 page;
-	u32 carry; /* lost or damaged: goes forward as a fresh entry */
+	union {
+		struct { /* of one that is listed */
+			u8 carry; /* lost or damaged: goes forward as a fresh entry */
+			bool keep; /* not written: goes forward as it is */
+			u8 run; /* dirty blocks in a row that it is one of; 0: it is written in any case */
+			bool leads; /* first of these in the list */
+		};
+		u32 epoch; /* of one that is written along: its chunk's */
+		u32 stamp; /* of a static volume's (placed_round.c) */
+	};
+};
+
+#define FBY_RUN_MOST 64u /* blocks: runs that are longer count as so long */
+
+/* What a round keeps and what it writes; see plan.c. */
+struct fby_plan {
+	bool keeps; /* the round may keep pages */
+	bool no_room; /* the round before had none for what it was to keep */
+	u32 gained; /* pages found dead or clean in what the round passes */
+	u64 past; /* blocks below this are of runs that are measured */
+	u32 runs[FBY_RUN_MOST + 1]; /* of the list, by length; 0: single pages that are written in any case */
+	u32 listed[FBY_RUN_MOST + 1]; /* pages of the list in them */
+	/* from round to round */
+	u32 scale; /* pages listed for 16 that the round before last gained */
+	u32 request_ns; /* of the origin's time that a request takes; 0: not known */
+	u32 requests; /* of this round */
+	u64 began_ns;
+	u32 appended, overwritten; /* when the round before was planned; modulo 2^32 */
+	u32 share; /* of 16 pages appended that overwrite a dirty one */
 };
 
 enum fby_io_status { FBY_IOS_FREE = 0, FBY_IOS_BUSY, FBY_IOS_DONE };
@@ -26,6 +54,7 @@ struct fby_io_slot {
 
 enum fby_phase {
 	FBY_PH_IDLE = 0,
+	FBY_PH_PLAN,
 	FBY_PH_WRITE,
 	FBY_PH_FLUSH, /* to be sent */
 	FBY_PH_FLUSHING,
@@ -50,7 +79,10 @@ struct fby_destage {
 	bool failed;
 	bool gate; /* the round holds the gate already */
 	bool drain;
+	bool forced; /* all that is listed is to be written: a drain, or it is old, or nobody writes */
 	u64 idle_since_ns, idle_writes;
+	struct fby_plan plan;
+	u64 copied_slots; /* those that kept pages went to and that are not sealed since, by bit */
 	struct fby_io_slot io[64];
 };
 
@@ -67,14 +99,16 @@ struct fby_pace {
 	u32 depth; /* origin writes in flight */
 	bool measured; /* rate is more than a guess */
 	u32 base_ns, latency_ns; /* of one alone; of all */
-	u64 sample_ns, dead;
+	u64 sample_ns, gone;
 };
 
 /* Of a volume; owned by fby_destage_step but for what pace shares. */
 struct fby_drained {
 	u32 attachment; /* attached so many times since the pool was opened */
-	u64 moved; /* pages relocated */
-	u64 moved_seq, moved_ns; /* the highest seq of these, and how old the oldest was */
+	u64 moved; /* pages copied within the pool */
+	/* How old the oldest of these is, of those moved since seq moved_since and of those
+	 * before; void when the watermark has passed moved_last, and moved_since. */
+	u64 moved_ns, moved_before_ns, moved_since, moved_last;
 	struct fby_destage destage;
 	struct fby_pace pace;
 	int last_error;
@@ -119,7 +153,20 @@ bool fby_placed_clean(const struct fby_drain *p, u16 volume);
 bool fby_volume_aged(const struct fby_drain *p, u16 volume);
 bool fby_destage_wanted(struct fby_drain *p, u16 volume); /* now? */
 
+/* --- plan.c ---- */
+void fby_plan_start(struct fby_plan *plan);
+/* How many pages the next round is to list. */
+u32 fby_plan_pages(struct fby_drain *p, u16 volume);
+/* Measures runs of the list, and when all are, chooses: true, the round can begin. */
+bool fby_plan_step(struct fby_drain *p, u16 volume);
+/* All of the round's requests have ended. */
+void fby_plan_written(struct fby_drain *p, u16 volume);
+
 /* --- relocate.c ---- */
+/* Seals what these slots, by bit, hold of the volume, and takes them out.  True: all. */
+bool fby_seal_copies(struct fby_drain *p, u16 volume, u64 *slots);
+/* A page was moved, out of a chunk that was opened then. */
+void fby_moved_note(struct fby_drain *p, u16 volume, u64 opened_ns);
 /* One chunk's worth of relocation, if there is cause; true: call again soon. */
 bool fby_relocate_step(struct fby_drain *p, u32 *wake);
 /* No slot has a chunk of the volume open. */

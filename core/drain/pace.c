@@ -60,11 +60,13 @@ u32 fby_pace_intake(const struct fby_drain *p, u16 volume)
 void fby_pace_tick(struct fby_drain *p, u16 volume)
 {
 	struct fby_pace *pace = &p->volume[volume].pace;
-	u64 dead = fby_owner_dead(p->space, volume) - p->volume[volume].moved, gone = dead - pace->dead;
+	/* Dirty no more: overwritten, let go of, or clean. */
+	u64 sum = fby_owner_dead(p->space, volume) - p->volume[volume].moved + fby_owner_clean(p->space, volume);
+	u64 gone = sum - pace->gone;
 	u64 ms = (p->space->now_ns - pace->sample_ns) >> 20; /* of 1.05 ms */
 	u32 now;
 
-	pace->dead = dead;
+	pace->gone = sum;
 	pace->sample_ns = p->space->now_ns;
 	if (ms > 0 && ms < 2048 && gone < RATE_MAX) {
 		now = (u32)((gone * (u64)(954u * 256u / (u32)ms)) >> 8); /* a second is 954 of them */

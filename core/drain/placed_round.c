@@ -46,7 +46,7 @@ static void entry_make(struct fby_round_page *r, u32 slot, u32 way, const struct
 {
 	r->k = FBY_ST_BLOCK(t) << 16 | (FBY_ST_ERA(t) & 0xffffu);
 	r->page = slot << 1 | way;
-	r->carry = FBY_ST_NUMBER(t) << 4 | FBY_ST_KIND(t);
+	r->stamp = FBY_ST_NUMBER(t) << 4 | FBY_ST_KIND(t);
 }
 
 static bool entry_is(const struct fby_round_page *r, const struct fby_static_view *s)
@@ -57,7 +57,7 @@ static bool entry_is(const struct fby_round_page *r, const struct fby_static_vie
 	if (!fby_static_counts(s, entry_way(r)) || (s->unknown >> entry_way(r) & 1))
 		return false;
 	entry_make(&now, entry_slot(r), entry_way(r), t);
-	return now.k == r->k && now.carry == r->carry;
+	return now.k == r->k && now.stamp == r->stamp;
 }
 
 /* --- collect ---------------------------------------------------------------------------- */
@@ -249,7 +249,7 @@ static void page_bad(struct fby_drain *p, u16 volume, struct fby_round_page *r)
 	fby_place_snapshot(p->statics, &p->statics->volume[volume], entry_slot(r), &s);
 	if (entry_is(r, &s))
 		fby_placed_lost(p->cache, volume, entry_block(r));
-	r->carry = ~0u; /* no page's: it is not let go of */
+	r->stamp = ~0u; /* no page's: it is not let go of */
 }
 
 /* Adds the next run of page[pos].  False: the request is full. */
@@ -368,7 +368,7 @@ static bool release_one(struct fby_drain *p, u16 volume, const struct fby_round_
 	struct fby_static_view s;
 
 	fby_place_snapshot(p->statics, v, entry_slot(r), &s);
-	if (!entry_is(r, &s) && !(FBY_BUG(STATIC_RELEASE_NEWER) && r->carry != ~0u))
+	if (!entry_is(r, &s) && !(FBY_BUG(STATIC_RELEASE_NEWER) && r->stamp != ~0u))
 		return false;
 	if (FBY_ST_LOST(&s.line.tag[entry_way(r)])) /* partly lost: it stays */
 		return false;
@@ -521,7 +521,8 @@ static int placed_volume(struct fby_drain *p, u16 volume, struct fby_io *io, u64
 		return release_step(p, volume, wake);
 	case FBY_PH_BACKOFF:
 		return backoff_step(p, volume, next_ns, wake);
-	case FBY_PH_CARRY: /* other volumes' */
+	case FBY_PH_PLAN: /* other volumes' */
+	case FBY_PH_CARRY:
 	case FBY_PH_RELEASE:
 		break;
 	}

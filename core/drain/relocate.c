@@ -73,21 +73,34 @@ static u32 choose(struct fby_drain *p)
 	return best;
 }
 
-/* Until max_age has its due, the volume is as old as the oldest of what was moved. */
-static void keep_age(struct fby_drain *p, u16 volume, u64 opened_ns, u64 seq)
+/*
+ * Moving a page must not reset its age.  When the watermark has passed all that was moved
+ * before some time, each of these pages was written, or moved again and noted again: what
+ * was noted before is void.  So of two spans of time the oldest are remembered, and a
+ * volume is not taken for old for longer than it is.
+ */
+void fby_moved_note(struct fby_drain *p, u16 volume, u64 opened_ns)
 {
 	struct fby_drained *v = &p->volume[volume];
+	u64 watermark = p->space->owner[volume].rec.watermark;
 
-	if (v->moved_seq <= p->space->owner[volume].rec.watermark || opened_ns < v->moved_ns)
+	if (v->moved_last <= watermark)
+		v->moved_ns = FBY_NO_SEQ;
+	if (v->moved_since <= watermark) {
+		v->moved_before_ns = v->moved_ns;
+		v->moved_ns = FBY_NO_SEQ;
+		v->moved_since = v->moved_last;
+	}
+	if (opened_ns < v->moved_ns)
 		v->moved_ns = opened_ns;
-	v->moved_seq = seq;
+	v->moved_last = fby_load_acquire(&p->space->seq) - 1;
+	fby_count(&v->moved, 1);
 }
 
 /* False: no room, or no slot, for now. */
 static bool move_pages(struct fby_drain *p, u32 c, u32 *wake)
 {
 	struct fby_chunk *ch = &p->space->chunk[c];
-	struct fby_drained *v = &p->volume[ch->owner];
 	u32 end = fby_page_number(p->space, c, ch->fill), slot;
 	bool stays = true; /* nothing in it can be moved */
 
@@ -104,8 +117,7 @@ static bool move_pages(struct fby_drain *p, u32 c, u32 *wake)
 		if (decision != FBY_DONE || slot == ~0u)
 			continue;
 		p->moved_slots |= 1ull << slot;
-		fby_count(&v->moved, 1);
-		keep_age(p, ch->owner, ch->opened_ns, fby_load_acquire(&p->space->seq) - 1);
+		fby_moved_note(p, ch->owner, ch->opened_ns);
 	}
 	/* Or it would be the cheapest again, step by step without end. */
 	ch->stays = stays;
@@ -122,21 +134,23 @@ static void let_go(struct fby_drain *p, u32 *wake)
 	fby_chunk_unpin(p->space, c, FBY_PIN_MOVED, wake);
 }
 
-/* True if all copies are sealed. */
-static bool seal_copies(struct fby_drain *p)
+bool fby_seal_copies(struct fby_drain *p, u16 volume, u64 *slots)
 {
-	u16 volume = p->space->chunk[p->moved_from].owner;
-
 	for (u32 i = 0; i < p->space->opt.nslots; i++) {
 		struct fby_slot *s = &p->space->slot[i];
 
-		if (!(p->moved_slots >> i & 1) || !fby_slot_try(s))
+		if (!(*slots >> i & 1) || !fby_slot_try(s))
 			continue;
 		fby_slot_seal(p->space, s, volume, false);
 		fby_slot_release(s);
-		p->moved_slots &= ~(1ull << i);
+		*slots &= ~(1ull << i);
 	}
-	return p->moved_slots == 0;
+	return *slots == 0;
+}
+
+static bool seal_moved(struct fby_drain *p)
+{
+	return fby_seal_copies(p, p->space->chunk[p->moved_from].owner, &p->moved_slots);
 }
 
 void fby_relocate_settle(struct fby_drain *p, u16 volume, u32 *wake)
@@ -152,7 +166,7 @@ bool fby_relocate_step(struct fby_drain *p, u32 *wake)
 	u32 c;
 
 	if (p->moved_from != FBY_NO_CHUNK) {
-		if (seal_copies(p))
+		if (seal_moved(p))
 			let_go(p, wake);
 		return true;
 	}
@@ -169,7 +183,7 @@ bool fby_relocate_step(struct fby_drain *p, u32 *wake)
 	room = move_pages(p, c, wake);
 	p->look_left = 0;
 	p->moved_from = c;
-	if (seal_copies(p))
+	if (seal_moved(p))
 		let_go(p, wake);
 	return room;
 }

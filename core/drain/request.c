@@ -5,6 +5,7 @@
  */
 #include "cache/index.h"
 #include "drain/round.h"
+#include "space/slot.h"
 
 #define LOOK_STEP 1024u	  /* pages looked at for one request */
 
@@ -32,7 +33,7 @@ static bool may_be_clean(const struct fby_drain *p, u16 volume, u32 page)
 	return clean_for == 0 || clean_for == p->volume[volume].attachment;
 }
 
-static bool is_clean(const struct fby_drain *p, u16 volume, u32 page, u32 state)
+bool fby_round_is_clean(const struct fby_drain *p, u16 volume, u32 page, u32 state)
 {
 	return (state & FBY_ES_CLEAN) && (may_be_clean(p, volume, page) || FBY_BUG(CLEAN_OF_OTHER_ORIGIN));
 }
@@ -60,16 +61,20 @@ static bool build_run(struct fby_drain *p, u16 volume, struct fby_build *b)
 
 	if (!fby_round_listed(p, volume, r, d->cut))
 		goto next_page;
-	if (is_clean(p, volume, r->page, state)) { /* whatever became of it here, the origin has it */
-		r->carry = CARRY_NO;
+	/* Kept, unless the request has come to it: what has become dirty since joins runs. */
+	if (r->keep && (b->n == 0 || b->op != FBY_IO_WRITE || b->sector + b->n != r->k * FBY_PAGE_SECTORS))
+		goto next_page;
+	r->keep = false;
+	if (fby_round_is_clean(p, volume, r->page, state)) { /* whatever became of it here, the origin has it */
+		r->carry = FBY_CARRY_NO;
 		goto next_page;
 	}
 	if (state & FBY_ES_DAMAGED)
-		r->carry = CARRY_DAMAGED;
-	else if (FBY_ES_LOST(state) && r->carry == CARRY_NO)
-		r->carry = CARRY_LOST;
+		r->carry = FBY_CARRY_DAMAGED;
+	else if (FBY_ES_LOST(state) && r->carry == FBY_CARRY_NO)
+		r->carry = FBY_CARRY_LOST;
 	n = fby_run(FBY_ES_VALID(state), d->run, &start);
-	if (n == 0 || r->carry == CARRY_DAMAGED)
+	if (n == 0 || r->carry == FBY_CARRY_DAMAGED)
 		goto next_page;
 	if (FBY_ES_KIND(state) != FBY_KIND_DATA)
 		op = FBY_ES_KIND(state) == FBY_KIND_ZERO ? FBY_IO_ZERO : FBY_IO_DISCARD;
@@ -82,7 +87,7 @@ static bool build_run(struct fby_drain *p, u16 volume, struct fby_build *b)
 		if (!fby_round_listed(p, volume, r, d->cut))
 			goto next_page;
 		if (got != FBY_PAGE_OK) {
-			r->carry = FBY_BUG(DAMAGE_DROPPED) ? CARRY_NO : CARRY_DAMAGED;
+			r->carry = FBY_BUG(DAMAGE_DROPPED) ? FBY_CARRY_NO : FBY_CARRY_DAMAGED;
 			fby_page_mark(p->cache, r->page, key, FBY_ES_DAMAGED);
 			goto next_page;
 		}
@@ -98,7 +103,7 @@ next_page:
 
 /* Is the block's page one to be written along?  Not in an open chunk: what is
  * written now is likely to be written again. */
-static bool pull_find(struct fby_drain *p, u16 volume, u64 block, struct fby_found *f)
+bool fby_round_dirty(struct fby_drain *p, u16 volume, u64 block, struct fby_found *f)
 {
 	if (block >= p->cache->volume[volume].blocks)
 		return false;
@@ -116,7 +121,7 @@ static bool pull(struct fby_drain *p, u16 volume, struct fby_build *b, u64 block
 	struct fby_found f;
 
 	if (d->n + d->pulled >= d->cap || b->n + FBY_PAGE_SECTORS > b->max || block < d->issued ||
-	    !pull_find(p, volume, block, &f) ||
+	    !fby_round_dirty(p, volume, block, &f) ||
 	    fby_page_read(p->cache, f.page, fby_key(volume, block), f.state, 0xff, 0, b->buf + b->n * FBY_SECTOR,
 			  true) != FBY_PAGE_OK)
 		return false;
@@ -125,7 +130,7 @@ static bool pull(struct fby_drain *p, u16 volume, struct fby_build *b, u64 block
 		return false;
 	r->k = block;
 	r->page = f.page;
-	r->carry = (u32)f.epoch;
+	r->epoch = (u32)f.epoch;
 	d->pulled++;
 	b->n += FBY_PAGE_SECTORS;
 	return true;
@@ -141,10 +146,10 @@ static void pull_before(struct fby_drain *p, u16 volume, struct fby_build *b)
 	u64 first = r->k;
 	struct fby_found f;
 
-	if (d->run || !fby_round_listed(p, volume, r, d->cut) || FBY_ES_KIND(state) != FBY_KIND_DATA ||
-	    !(FBY_ES_VALID(state) & 1) || (state & FBY_ES_DAMAGED) || is_clean(p, volume, r->page, state))
+	if (d->run || r->keep || !fby_round_listed(p, volume, r, d->cut) || FBY_ES_KIND(state) != FBY_KIND_DATA ||
+	    !(FBY_ES_VALID(state) & 1) || (state & FBY_ES_DAMAGED) || fby_round_is_clean(p, volume, r->page, state))
 		return;
-	while (first > d->issued && r->k - first < FBY_BATCH_PAGES && pull_find(p, volume, first - 1, &f))
+	while (first > d->issued && r->k - first < FBY_RUN_MOST - 1 && fby_round_dirty(p, volume, first - 1, &f))
 		first--;
 	b->op = FBY_IO_WRITE;
 	b->sector = first * FBY_PAGE_SECTORS;
@@ -190,6 +195,7 @@ void fby_round_request(struct fby_drain *p, u16 volume, struct fby_build *b)
 void fby_round_clean(struct fby_drain *p, u16 volume)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
+	struct fby_owner *o = &p->space->owner[volume];
 
 	for (; d->pulled > 0; d->pulled--) {
 		const struct fby_round_page *r = &d->page[d->cap - d->pulled];
@@ -200,9 +206,17 @@ void fby_round_clean(struct fby_drain *p, u16 volume)
 		if (!fby_index_try(p->cache, b))
 			continue;
 		if (fby_index_get_locked(p->cache, b, key) == r->page &&
-		    ((u32)fby_load(&fby_chunk_of(p->space, r->page)->epoch) == r->carry ||
+		    ((u32)fby_load(&fby_chunk_of(p->space, r->page)->epoch) == r->epoch ||
 		     FBY_BUG(CLEAN_ANY_EPOCH))) {
+			if (FBY_BUG(ALONG_LET_GO)) {
+				fby_index_del_locked(p->cache, b, r->page);
+				fby_page_dead(p->space, r->page, fby_dead_row(p->space, NULL), &o->dead);
+				fby_index_release(p->cache, b);
+				continue;
+			}
 			fby_store(&fby_chunk_of(p->space, r->page)->clean_for, p->volume[volume].attachment);
+			if (!(fby_load(&e->state) & FBY_ES_CLEAN))
+				fby_store(&o->cleaned, o->cleaned + 1);
 			fby_store(&e->state, fby_load(&e->state) | FBY_ES_CLEAN);
 		}
 		fby_index_release(p->cache, b);

@@ -6,9 +6,10 @@
 #ifndef FBY_ROUND_H
 #define FBY_ROUND_H
 
+#include "cache/index.h"
 #include "drain/drain.h"
 
-enum carry { CARRY_NO = 0, CARRY_LOST, CARRY_DAMAGED };
+enum fby_carry { FBY_CARRY_NO = 0, FBY_CARRY_LOST, FBY_CARRY_DAMAGED };
 
 /* A request while it is built. */
 struct fby_build {
@@ -23,6 +24,10 @@ struct fby_build {
 void fby_round_collect(struct fby_drain *p, u16 volume, u32 *wake);
 /* Is the page listed still what it was? */
 bool fby_round_listed(struct fby_drain *p, u16 volume, const struct fby_round_page *r, u64 cut);
+/* Is the page on the flushed origin, that which is attached? */
+bool fby_round_is_clean(const struct fby_drain *p, u16 volume, u32 page, u32 state);
+/* Is the block's page whole, dirty, and one that may be written along? */
+bool fby_round_dirty(struct fby_drain *p, u16 volume, u64 block, struct fby_found *f);
 /* The next request; b->n is 0 if there is none yet, or no more. */
 void fby_round_request(struct fby_drain *p, u16 volume, struct fby_build *b);
 /* After the flush: what was written along is clean. */

@@ -66,6 +66,11 @@
 	X(HEADERS_LOST_SILENT, "a chunk without seals is taken for one that was never sealed") \
 	X(LOSS_FORGOTTEN_AFTER_CLEAN, "recovery writes down what is lost after it has cleared the clean flag") \
 	X(PACKED_FOR_EVER, "lost blocks are carried forward for space again and again, though that makes none") \
+	X(KEPT_NOT_MOVED, "a page that a round keeps is not moved before the watermark passes it") \
+	X(KEPT_UNSEALED, "the watermark passes pages whose copies may pass for a torn tail") \
+	X(KEPT_AGE_LOST, "a page that is kept counts as young again") \
+	X(KEPT_IN_DRAIN, "a round of a drain keeps isolated pages") \
+	X(ALONG_LET_GO, "neighbours newer than the cut are let go with the round that wrote them along") \
 	X(APPEND_NO_FENCE, "an entry of a log is acknowledged without its fence") \
 	X(COUNTERS_NOT_STORED, "an entry of a log does not say how many come before it") \
 	X(GENERATION_NOT_WAITED, "a generation begins while entries of the one before are in flight") \

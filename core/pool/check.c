@@ -405,7 +405,7 @@ static bool check_volume(struct check *k, u16 volume)
 	struct fby_owner *owner = &p->space.owner[volume];
 	struct fby_cached *cv = &p->cache.volume[volume];
 	u32 lost = 0, only = 0;
-	u64 linked = 0;
+	u64 linked = 0, clean = 0;
 
 	for (u32 c = owner->first; c != FBY_NO_CHUNK; c = p->space.chunk[c].next) {
 		for (u32 i = p->space.store.first_page; i < p->space.store.chunk_pages; i++) {
@@ -414,10 +414,13 @@ static bool check_volume(struct check *k, u16 volume)
 			linked += (state & FBY_ES_LINKED) != 0;
 			lost += (state & FBY_ES_LINKED) && ((state & FBY_ES_DAMAGED) || FBY_ES_LOST(state));
 			only += fby_lost_only(state);
+			clean += (state & FBY_ES_LINKED) && (state & FBY_ES_CLEAN);
 		}
 	}
 	if (linked != fby_owner_pages(&p->space, volume))
 		return violated(k, "a volume's pages are miscounted", "volume", volume, "counted", linked);
+	if (clean != fby_owner_clean(&p->space, volume))
+		return violated(k, "a volume's clean pages are miscounted", "volume", volume, "counted", clean);
 	if (lost != cv->lost_blocks || only != cv->lost_only)
 		return violated(k, "a volume's lost blocks are miscounted", "volume", volume, "counted", lost);
 	if (owner->rec.kind == FBY_OWNER_VOLUME && owner->rec.watermark >= p->space.seq)

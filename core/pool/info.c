@@ -62,7 +62,8 @@ u32 fby_damaged_list(struct fby_pool *p, struct fby_report_block *out, u32 max)
 static enum fby_destage_state public_state(enum fby_phase phase)
 {
 	static const u8 state[] = {
-		[FBY_PH_IDLE] = FBY_DESTAGE_IDLE,	    [FBY_PH_WRITE] = FBY_DESTAGE_WRITING,
+		[FBY_PH_IDLE] = FBY_DESTAGE_IDLE,
+		[FBY_PH_PLAN] = FBY_DESTAGE_WRITING,	    [FBY_PH_WRITE] = FBY_DESTAGE_WRITING,
 		[FBY_PH_FLUSH] = FBY_DESTAGE_FLUSHING,	    [FBY_PH_FLUSHING] = FBY_DESTAGE_FLUSHING,
 		[FBY_PH_CARRY] = FBY_DESTAGE_COMMITTING,    [FBY_PH_COMMIT] = FBY_DESTAGE_COMMITTING,
 		[FBY_PH_RELEASE] = FBY_DESTAGE_COMMITTING,  [FBY_PH_BACKOFF] = FBY_DESTAGE_BACKOFF,

@@ -96,6 +96,8 @@ static void forget_pages(struct fby_pool *p, u16 volume)
 			b = fby_index_bucket(&p->cache, e->key);
 			while (!fby_index_try(&p->cache, b))
 				fby_relax();
+			if (fby_load(&e->state) & FBY_ES_CLEAN)
+				fby_store(&p->space.owner[volume].cleaned, p->space.owner[volume].cleaned - 1);
 			fby_index_del_locked(&p->cache, b, page);
 			fby_index_release(&p->cache, b);
 			fby_page_dead(&p->space, page, fby_dead_row(&p->space, NULL), &p->space.owner[volume].dead);
@@ -207,6 +209,7 @@ static void attach_memory(struct fby_drained *v, const struct fby_attach *a)
 	u8 *buf = (u8 *)a->mem + fby_round_up((u64)a->round_pages * sizeof(struct fby_round_page), FBY_PAGE);
 
 	fby_zero(d, sizeof(*d));
+	fby_plan_start(&d->plan);
 	d->page = a->mem;
 	d->cap = a->round_pages;
 	d->nbuffers = a->nbuffers;

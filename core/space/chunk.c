@@ -118,7 +118,7 @@ static bool free_if_empty(struct fby_space *p, u32 c)
 {
 	struct fby_chunk *ch = &p->chunk[c];
 
-	if (ch->state != FBY_CS_CLOSED || ch->pinned || fby_chunk_live(p, c) != 0)
+	if (ch->state != FBY_CS_CLOSED || ch->pinned || p->owner[ch->owner].held || fby_chunk_live(p, c) != 0)
 		return false;
 	chunk_list_remove(p, &p->owner[ch->owner], c);
 	fby_chunk_to_free(p, c);
@@ -202,7 +202,7 @@ static u32 chunk_open(struct fby_space *p, struct fby_slot *s, u16 owner, u32 fl
 	ch->stays = false;
 	ch->last_block = FBY_NO_BLOCK;
 	fby_store(&ch->clean_for, 0u);
-	ch->opened_ns = fby_load(&p->now_ns);
+	fby_store(&ch->opened_ns, fby_load(&p->now_ns)); /* read without the lock */
 	/* Release: who sees opens moved sees what was unlinked before; who sees
 	 * the new epoch sees opens moved. */
 	fby_store_release(&p->opens, p->opens + 1);

@@ -109,6 +109,20 @@ bool fby_starved(const struct fby_space *p)
 	return fby_spare(p) <= fby_reserve(p);
 }
 
+/* Chunks in use that are throttled as such: the last ones, and not so few that one of
+ * them is half of the way. */
+static u32 last_chunks(const struct fby_space *p)
+{
+	u32 n = p->store.sb.nchunks, last = n / 8 < 8 ? n / 8 : 8;
+
+	return last < n / 32 ? n / 32 : last;
+}
+
+u32 fby_spare_wanted(const struct fby_space *p)
+{
+	return last_chunks(p) + p->store.sb.nchunks / 32 + 1;
+}
+
 bool fby_short(const struct fby_space *p)
 {
 	u32 n = p->store.sb.nchunks / 8, least = fby_reserve(p) + 2;
@@ -132,16 +146,16 @@ bool fby_destage_due(const struct fby_space *p)
 
 /* --- live pages ------------------------------------------------------------------------ */
 
-/* By what is live: dead pages are taken back by relocation, unless that finds none. */
+/* By what is dirty: dead pages are taken back by relocation, unless that finds none. */
 void fby_pressure_update(struct fby_space *p)
 {
-	u64 live = fby_load(&p->live) * 100;
+	u64 live = fby_load(&p->live), high = fby_load(&p->opt.high_watermark);
 	u64 room = (u64)(p->store.sb.nchunks - fby_owed(p)) * (p->store.chunk_pages - p->store.first_page);
 	bool in_vain = fby_short(p) && p->looked_opens == fby_load(&p->chunks_opened);
 
-	if (live >= room * fby_load(&p->opt.high_watermark) || in_vain || fby_starved(p))
+	if (live * 100 >= room * high || live >= fby_throttled_span(p).start || in_vain || fby_starved(p))
 		p->pressure = true;
-	else if (live <= room * fby_load(&p->opt.low_watermark))
+	else if (live * 100 <= room * fby_load(&p->opt.low_watermark))
 		p->pressure = false;
 }
 
@@ -159,14 +173,32 @@ static u32 level_between(u64 used, u64 start, u64 top)
 	return above >= range ? FBY_LEVEL_FULL : ((u32)above << 10) / (u32)range;
 }
 
-/* Where writes are spaced, of the chunks that are owed to nobody else. */
+static u32 part_of(u32 n, u32 parts, u32 of)
+{
+	return n / of * parts + n % of * parts / of;
+}
+
+/*
+ * Where writes are spaced, of the chunks that are owed to nobody else.  Dirty pages have
+ * all of them but those that the planner keeps free; and a part of these is dead or clean,
+ * or it would copy without end: the fuller, the more copies it takes to have a chunk back.
+ */
 struct fby_span fby_throttled_span(const struct fby_space *p)
 {
 	u32 n = p->store.sb.nchunks - fby_owed(p), percent = (100 + fby_load(&p->opt.high_watermark)) / 2;
-	u64 pages = p->store.chunk_pages - p->store.first_page;
-	struct fby_span r = { n * percent / 100 * pages, (n - fby_reserve(p)) * pages };
+	u32 pages = p->store.chunk_pages - p->store.first_page; /* of the pool below 2^32 */
+	u32 room = (n > fby_spare_wanted(p) ? n - fby_spare_wanted(p) : 1) * pages;
+	struct fby_span r = { part_of(room, percent, 100), part_of(room, 300 + percent, 400) };
 
+	if (percent >= 100) /* never */
+		r.start = r.top = (u64)n * pages;
 	return r;
+}
+
+/* Pages that writers can fill, of chunks that are owed to nobody else. */
+static u64 full_at(const struct fby_space *p)
+{
+	return (u64)(p->store.sb.nchunks - fby_owed(p) - fby_reserve(p)) * (p->store.chunk_pages - p->store.first_page);
 }
 
 /*
@@ -212,30 +244,25 @@ static u32 level_by_live(const struct fby_space *p, const struct fby_owner *v)
 	u64 mine = fby_load(&v->counted), live = fby_load(&p->live), share = fby_load(&p->share);
 	u64 owed = (u64)fby_owed_to(p, v) * (p->store.chunk_pages - p->store.first_page);
 	u32 level = level_between(live, pool.start, pool.top), above;
-	u64 room;
+	u64 room = full_at(p) + owed + mine;
 
 	if (2 * mine >= share) {
 		above = level_between(mine, share, share + share / 8);
 		return level ? level + ((FBY_LEVEL_FULL - level) * above >> 10) : 0;
 	}
-	room = pool.top + owed + mine > live ? pool.top + owed + mine - live : 0;
+	room = room > live ? room - live : 0;
 	if (room > share)
 		room = share;
 	above = level_between(mine, (u32)room / 100 * ((100 + fby_load(&p->opt.high_watermark)) / 2), room);
 	return above < level ? above : level;
 }
 
-/*
- * Where relocation falls behind, chunks in use: in the last sixteenth, and not in so few
- * chunks that one of them is half of the way.  For those who use them.
- */
+/* Where copying falls behind, chunks in use.  For those who use them. */
 static u32 level_by_use(const struct fby_space *p, const struct fby_owner *v)
 {
-	u32 n = p->store.sb.nchunks, last = n / 8 < 8 ? n / 8 : 8, spare = fby_spare(p), reserve = fby_reserve(p);
+	u32 n = p->store.sb.nchunks, last = last_chunks(p), spare = fby_spare(p), reserve = fby_reserve(p);
 	u32 mine = fby_load(&v->nchunks);
 
-	if (last < n / 16)
-		last = n / 16;
 	if (mine <= p->entitled || 2 * mine * fby_load(&p->attached) <= n)
 		return 0;
 	return level_between(n - spare, n - last, n - reserve);

@@ -26,15 +26,26 @@ u64 fby_owner_pages(const struct fby_space *p, u16 owner)
 	return pages - dead;
 }
 
+u64 fby_owner_clean(const struct fby_space *p, u16 owner)
+{
+	u32 clean = fby_load(&p->owner[owner].cleaned);
+
+	for (u32 i = 0; i < p->opt.nslots; i++)
+		clean -= fby_load(&p->slot[i].volume[owner].clean_replaced);
+	return clean;
+}
+
 void fby_owner_count(struct fby_space *p, u16 owner)
 {
 	struct fby_owner *v = &p->owner[owner];
-	u64 pages;
+	u64 pages, clean;
 
 	fby_lock(&p->lock);
 	pages = fby_chunk_kinds[v->chunk_kind].whole ?
 			(u64)v->nchunks * (p->store.chunk_pages - p->store.first_page) :
 			fby_owner_pages(p, owner);
+	clean = fby_owner_clean(p, owner); /* of a moment later, and never more than are linked */
+	pages -= clean < pages ? clean : pages;
 	fby_store(&p->live, p->live + pages - v->counted);
 	fby_store(&v->counted, pages);
 	fby_unlock(&p->lock);

@@ -51,7 +51,7 @@ struct fby_chunk {
 
 struct fby_slot_volume {
 	u32 open; /* chunk this slot has open for the volume */
-	u32 pad;
+	u32 clean_replaced; /* clean pages unlinked, modulo 2^32 */
 	u64 writes;
 	union {
 		u64 sectors;
@@ -98,9 +98,11 @@ struct fby_owner {
 	/* guarded by the pool lock */
 	u32 first, last; /* its chunks, oldest first */
 	u32 nchunks;
-	u64 counted; /* its pages when they were counted last; the sum is space.live */
+	u64 counted; /* its dirty pages when they were counted last; the sum is space.live */
 	u64 recovered; /* pages linked by recovery */
+	bool held; /* copies of its pages are not sealed yet: none of its chunks is freed */
 	u64 dead FBY_ALIGNED; /* unlinked by destage and removal, who take turns */
+	u32 cleaned; /* pages that became clean, less those that they unlinked since; modulo 2^32 */
 };
 
 struct fby_space {
@@ -125,7 +127,7 @@ struct fby_space {
 	u32 free_first, free_last, nfree;
 	u32 owed; /* what attached volumes have less than they are entitled to, in all */
 	u32 owed_first; /* those that have none */
-	u64 live; /* linked pages, as of the last count of each volume */
+	u64 live; /* dirty pages, as of the last count of each volume; of a log its chunks' */
 	u32 hand; /* next chunk that the sweep looks at */
 	u64 chunks_opened;
 
@@ -152,6 +154,8 @@ u32 fby_reserve(const struct fby_space *p);
 u32 fby_owed(const struct fby_space *p);
 /* Free chunks besides these. */
 u32 fby_spare(const struct fby_space *p);
+/* Free chunks, besides what is owed, that the planner aims at. */
+u32 fby_spare_wanted(const struct fby_space *p);
 /* Chunks of each attached volume that others leave it, in a pool of this geometry. */
 u32 fby_entitled(const struct fby_store *st);
 u32 fby_owed_to(const struct fby_space *p, const struct fby_owner *v);
@@ -168,7 +172,7 @@ bool fby_short(const struct fby_space *p); /* so few chunks are free that reloca
 bool fby_destage_due(const struct fby_space *p); /* has destage something to look at? */
 void fby_pressure_update(struct fby_space *p); /* is too much of the pool live? */
 struct fby_span {
-	u64 start, top; /* live pages */
+	u64 start, top; /* dirty pages */
 };
 struct fby_span fby_throttled_span(const struct fby_space *p);
 void fby_share_update(struct fby_space *p); /* works out space.share; before the levels */
@@ -214,7 +218,9 @@ void fby_chunk_walk_end(struct fby_space *p, u32 at, u32 *wake);
 void fby_owner_write(struct fby_space *p, u16 owner); /* its record, counted on; durable */
 u64 fby_owner_pages(const struct fby_space *p, u16 owner); /* linked; never fewer than stay linked meanwhile */
 u64 fby_owner_dead(const struct fby_space *p, u16 owner); /* unlinked since open */
-/* Counts the volume's pages into space.live. */
+/* Linked pages that the origin has, too: a round lets go of them without writing them. */
+u64 fby_owner_clean(const struct fby_space *p, u16 owner);
+/* Counts the volume's dirty pages into space.live. */
 void fby_owner_count(struct fby_space *p, u16 owner);
 
 /* The next fby_destage_step is to look at the volume. */

@@ -188,7 +188,7 @@ static void listed_gone(void)
 	struct fby_io io;
 
 	with_neighbours();
-	EXPECT(step(&io) == FBY_AGAIN);
+	EXPECT(step(&io) == FBY_AGAIN && step(&io) == FBY_AGAIN);
 	pool->space.chunk[open_chunk].seq_min = FBY_NO_SEQ;
 	pool->drain.volume[0].destage.pos = BLOCKS; /* blocks 16 and 17 alone, not 15 for their sake */
 	EXPECT(next_io(&io) == FBY_ORIGIN && io.op == FBY_IO_FLUSH);

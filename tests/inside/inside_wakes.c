@@ -118,7 +118,7 @@ static void span(void)
 	pool->space.owed = 4;
 	pool->space.opt.high_watermark = 60;
 	r = fby_throttled_span(&pool->space);
-	EXPECT(r.start == 32 * DATA_PAGES && r.top == 38 * DATA_PAGES);
+	EXPECT(r.start == 33 * DATA_PAGES * 80 / 100 && r.top == 33 * DATA_PAGES * 95 / 100);
 	pool_restore();
 }
 

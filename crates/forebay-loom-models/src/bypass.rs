@@ -89,6 +89,7 @@ core/drain/destage.c release_page
     load p->cache->entry[page].state
     fetch_add cv->lost_blocks
     fetch_add cv->lost_only
+    store o->cleaned
     call fby_index_release
 ",
     guarded: &[],

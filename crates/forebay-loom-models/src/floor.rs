@@ -45,6 +45,7 @@ core/space/chunk.c chunk_open
     store p->nfree
     store ch->fill
     store ch->clean_for
+    store ch->opened_ns
     load p->now_ns
     store_release p->opens
     store_release ch->epoch
@@ -87,8 +88,6 @@ core/cache/write.c publish
     call publish_end
 core/cache/write.c publish_page
     load p->entry[g->old].state
-    fetch_add v->lost_blocks
-    fetch_add v->lost_only
 core/cache/write.c publish_end
     store ch->fill
     set seq_last
@@ -140,8 +139,8 @@ core/drain/collect.c fby_round_collect
     guarded: &["seq_next", "seq_end", "seq_last"],
     words: &["busy", "floor", "seq", "seq_max"],
     besides: &[
-        ("pull_find", "a closed chunk or not: the page is verified again where it counts"),
-        ("move_pages", "the age of what was moved, after the move"),
+        ("fby_round_dirty", "a closed chunk or not: the page is verified again where it counts"),
+        ("fby_moved_note", "the age of what was moved, after the move"),
         ("fby_volume_add", "the volume has no entries"),
         ("fby_volume_remove", "no request of the volume is in flight then"),
         ("fby_pool_info", "a figure to show"),

@@ -83,6 +83,7 @@ core/space/chunk.c chunk_open
     store p->nfree
     store ch->fill
     store ch->clean_for
+    store ch->opened_ns
     load p->now_ns
     store_release p->opens
     store_release ch->epoch
@@ -98,8 +99,6 @@ core/cache/write.c publish_page
     load p->entry[g->old].state
     call fby_index_put_locked
     call fby_index_release
-    fetch_add v->lost_blocks
-    fetch_add v->lost_only
 core/cache/write.c publish
     call publish_page
 core/cache/write.c store_runs
@@ -134,6 +133,7 @@ core/drain/destage.c release_page
     load p->cache->entry[page].state
     fetch_add cv->lost_blocks
     fetch_add cv->lost_only
+    store o->cleaned
     call fby_index_del_locked
     call fby_index_release
 ",

@@ -15,7 +15,9 @@ use serde::Serialize;
 use crate::explore::{explore, Bounds};
 use crate::script::{random, small};
 use crate::static_workloads;
-use crate::{damage, drains, dst, flips, gate, hooks, isolation, logs, marks, requests};
+use crate::{
+    damage, drains, dst, flips, gate, held, hooks, isolation, keeping, logs, marks, requests,
+};
 
 /// A case of its own: its name, and what is to hold.
 type Directed = (&'static str, fn() -> Result<(), String>);
@@ -38,12 +40,14 @@ pub fn hunt(id: u32, limit: Duration) -> Option<(String, String)> {
     hooks::watchdog(Duration::from_secs(10));
     let start = Instant::now();
     let mut seeds = 1..;
-    let first: [Directed; 7] = [
+    let first: [Directed; 9] = [
         ("a drain beside a flush", drains::told_once),
         ("a drain to another origin", drains::another_origin),
         ("the gate", gate::all),
         ("clients' requests", requests::quick),
         ("isolation", isolation::quick),
+        ("pages that are kept", keeping::all),
+        ("lost blocks are packed", held::packing_comes_to_rest),
         ("a log fallen silent", logs::silent),
         ("marks of origins", marks::counted),
     ];

@@ -101,6 +101,10 @@ pub enum Op {
     Drain(usize),
     /// Some steps of a drain.
     Destage(usize, u32),
+    /// Some steps of destage, which is not told to drain; its origin is slow.
+    Round(u32),
+    /// Destage begins at so many of a hundred pages.
+    High(u32),
     /// Destage up to the flush of the origin, which does not end before Unhold.
     Hold(usize),
     Unhold,
@@ -584,6 +588,17 @@ impl<'a> Recorder<'a> {
             Op::Zero(vol, at, n) => self.range(vol, Kind::Zero, at..at + n)?,
             Op::Drain(vol) => self.drain(vol)?,
             Op::Destage(vol, steps) => self.destage(vol, steps)?,
+            Op::Round(steps) => {
+                for _ in 0..steps {
+                    self.now_ns += 1_000_000;
+                    self.destage_once()?;
+                }
+            }
+            Op::High(percent) => {
+                self.options.high_watermark = percent;
+                self.options.low_watermark = 1;
+                self.engine.set_options(&self.options).map_err(|e| format!("options: {e}"))?;
+            }
             Op::Hold(vol) => {
                 self.hold = true;
                 self.destage(vol, 40)?;

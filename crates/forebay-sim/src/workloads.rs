@@ -211,6 +211,23 @@ pub fn small() -> Vec<Script> {
                 ],
             ),
         ),
+        late(
+            // All but the last writes of the setting up.
+            42,
+            s(
+                "a round keeps isolated blocks",
+                Geometry { nchunks: 8, ..TINY },
+                &[800],
+                &[
+                    vec![High(35)],
+                    (0..40).map(|n| Write(0, 8 + 16 * n, 8)).collect(),
+                    // A run, of which a part is newer than the first round's cut.
+                    vec![Write(0, 24, 64), Round(16), Write(0, 8, 8), Round(60), Past(0, 24, 40)],
+                    vec![Write(0, 408, 24), Kill, Round(40), Past(0, 0, 16), Write(0, 700, 8)],
+                ]
+                .concat(),
+            ),
+        ),
         s(
             "clean close",
             TINY,
@@ -296,7 +313,7 @@ pub fn random(seed: u64, length: u32) -> Script {
         let n = rng.range(1, (size - at).min(longest));
         let (at, n) = (at * unit, n * unit);
         // Every other one goes past the cache too.
-        ops.push(match rng.below(if seed.is_multiple_of(2) { 30 } else { 24 }) {
+        ops.push(match rng.below(if seed.is_multiple_of(2) { 31 } else { 25 }) {
             0..=12 => Op::Write(vol, at, n as u32),
             13 | 14 => Op::Discard(vol, at, n),
             15 | 16 => Op::Zero(vol, at, n),
@@ -306,8 +323,9 @@ pub fn random(seed: u64, length: u32) -> Script {
             20 => Op::Kill,
             21 => Op::Tick,
             22 => Op::Reattach(vol),
-            24..=27 => Op::Past(vol, at, n as u32),
-            28 | 29 => Op::Flush(vol),
+            23 => Op::Round(rng.range(1, 30) as u32),
+            25..=28 => Op::Past(vol, at, n as u32),
+            29 | 30 => Op::Flush(vol),
             _ => Op::Checksums(rng.one_in(2)),
         });
     }

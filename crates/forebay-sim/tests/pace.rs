@@ -47,11 +47,31 @@ fn intake_keeps_step_with_the_disk() {
     }
 }
 
-/// What a round leaves of a chunk is mostly dead, and the oldest there is.
+/// Writes for each request, as asked in sizes that users have: adjacent blocks go together,
+/// isolated ones are kept. And not at any price.
 #[test]
-fn what_destage_takes_next_is_not_moved() {
+fn the_longest_runs_go_first() {
+    for (times, least) in [(2, 7.0), (3, 3.3), (6, 1.6)] {
+        let load = Load { times, round_pages: 16384, seconds: 60, ..load(512, 2048, 0) };
+        let r = run(&load, &SLOW).unwrap();
+        assert!(r.writes_per_origin_write >= least && r.copies_per_write < 3.0, "{r:#?}");
+        assert!(r.windows_with_nothing == 0 && r.waits_space == 0, "{r:#?}");
+    }
+}
+
+/// A request that takes no longer than a few copies is not worth saving.
+#[test]
+fn nothing_is_kept_before_a_fast_origin() {
+    let fast = Disk { service_us: 2, latency_us: 20, flush_us: 20, stop_us: 0 };
+    let r = run(&Load { seconds: 2, ..load(128, 2048, 0) }, &fast).unwrap();
+    assert!(r.copies_per_write < 0.01 && r.writes_per_s > 99_000.0, "{r:#?}");
+}
+
+/// Isolated pages are kept, and not for ever: a write costs a copy or so.
+#[test]
+fn what_is_copied_is_bounded() {
     let r = run(&load(128, 2048, 0), &SLOW).unwrap();
-    assert!(r.copies_per_write < 0.01, "{r:#?}");
+    assert!(r.copies_per_write < 1.5, "{r:#?}");
     let busy = run(&Load { times: 1, ..load(16, 256, 0) }, &SLOW).unwrap();
     assert!(busy.copies_per_write > 0.01, "nothing is ever moved: {busy:#?}");
 }

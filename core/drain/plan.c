@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * plan.c - what of a round's list is worth the origin's time; docs/destage.md has the model.
+ *
+ * A round passes the oldest pages of the log, and what of them is dirty has to leave its
+ * place: to the origin, or forward in the log.  A copy in persistent memory costs less
+ * than a microsecond, a request of an origin up to some milliseconds, whether it carries
+ * one block or sixty-four.  So each page of the list is measured by the run of adjacent
+ * dirty blocks that it is one of, wherever in the pool these are.  The longest runs are
+ * written, the others kept, until both balances hold:
+ *
+ *	room	what the round makes dirty no more is what the chunks that it passes give
+ *		back, less what writers overwrite meanwhile; less of it while few chunks
+ *		are free, more of it while many are
+ *	time	its copies take no more than a quarter of the time of its requests,
+ *		and these half a second at most
+ *
+ * The throttle holds the number of dirty pages (pace.c).  Nothing is kept in a drain, of a
+ * volume that grows old or that nobody writes, or that holds little of the pool.
+ */
+#include "drain/round.h"
+
+#define MEASURE_STEP 1024u /* lookups of a step */
+#define COPY_NS 1000u
+#define REQUEST_NS 1000000u /* until it is known */
+#define ROUND_NS 500000000u /* writers may wait for the end of it */
+#define ROUND_REQUESTS 32u
+#define STARVED_PAGES 256u
+#define SCALE_MOST (16u * 8u)
+
+void fby_plan_start(struct fby_plan *plan)
+{
+	plan->scale = 4 * 16;
+}
+
+static u64 min_u64(u64 a, u64 b)
+{
+	return a < b ? a : b;
+}
+
+/* --- how much ------------------------------------------------------------------------ */
+
+/* May pages of the volume be kept?  One with little of the pool would be copied round by
+ * round for the sake of others. */
+static bool may_keep(const struct fby_drain *p, u16 volume)
+{
+	const struct fby_destage *d = &p->volume[volume].destage;
+
+	if (FBY_BUG(KEPT_IN_DRAIN) && d->drain)
+		return true;
+	return p->space->pressure && !d->forced && fby_spare(p->space) > 1 &&
+	       2 * fby_load(&p->space->owner[volume].counted) >= fby_load(&p->space->share);
+}
+
+u32 fby_plan_pages(struct fby_drain *p, u16 volume)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+	struct fby_plan *plan = &d->plan;
+	u32 most = fby_round_most(d), chunk = p->space->store.chunk_pages - p->space->store.first_page;
+	u64 n;
+
+	plan->keeps = false;
+	if (fby_drain_clean(p, volume)) /* it only packs, and not by halves */
+		return most;
+	n = fby_pace_round(p, volume, most);
+	plan->keeps = may_keep(p, volume) && !plan->no_room;
+	plan->no_room = false;
+	if (plan->keeps) {
+		/* Copies need room before the round gives any back, and so do writers. */
+		u64 room = (u64)(fby_spare(p->space) - 1) * chunk / 2;
+
+		n = min_u64(min_u64(n * plan->scale / 16, room), most);
+	} else if (fby_starved(p->space) && !d->forced) {
+		n = min_u64(n, chunk > STARVED_PAGES ? chunk : STARVED_PAGES); /* somebody waits for a chunk */
+	}
+	return (u32)n;
+}
+
+/* Of 16 pages that writers append, how many overwrite a dirty one; since the round before. */
+static void measure_overwrites(struct fby_drain *p, u16 volume)
+{
+	struct fby_plan *plan = &p->volume[volume].destage.plan;
+	u32 appended = 0, overwritten = 0, n;
+
+	for (u32 i = 0; i < p->space->opt.nslots; i++) {
+		const struct fby_slot_volume *v = &p->space->slot[i].volume[volume];
+
+		appended += (u32)fby_load(&v->pages);
+		overwritten += (u32)fby_load(&v->dead) - fby_load(&v->clean_replaced);
+	}
+	appended -= (u32)p->volume[volume].moved;
+	overwritten -= (u32)p->volume[volume].moved;
+	n = appended - plan->appended;
+	if (n >= 16) {
+		u32 share = (overwritten - plan->overwritten) / (n / 16);
+
+		plan->share = (3 * plan->share + (share < 16 ? share : 16)) / 4;
+		plan->appended = appended;
+		plan->overwritten = overwritten;
+	}
+}
+
+/* --- runs ---------------------------------------------------------------------------- */
+
+/* Dirty blocks in a row with this one, none before past; how many, and the last. */
+static u32 run_around(struct fby_drain *p, u16 volume, u64 block, u64 past, u64 *last)
+{
+	u64 first = block, end = block + 1;
+	struct fby_found f;
+
+	while (first > past && block - first < FBY_RUN_MOST - 1 && fby_round_dirty(p, volume, first - 1, &f))
+		first--;
+	while (end - first < FBY_RUN_MOST && fby_round_dirty(p, volume, end, &f))
+		end++;
+	*last = end - 1;
+	return (u32)(end - first);
+}
+
+/* Is it worth a look, or written whatever lies beside it?  What is clean need not be. */
+static bool may_be_kept(struct fby_drain *p, u16 volume, const struct fby_round_page *r)
+{
+	struct fby_plan *plan = &p->volume[volume].destage.plan;
+	u64 max_age_ns = fby_load(&p->space->opt.max_age_ns);
+	u64 age_ns = p->space->now_ns - fby_load(&fby_chunk_of(p->space, r->page)->opened_ns);
+	u32 state = fby_load_acquire(&p->cache->entry[r->page].state);
+
+	if (fby_round_is_clean(p, volume, r->page, state)) {
+		plan->gained++;
+		return false;
+	}
+	if (r->carry != FBY_CARRY_NO || (state & FBY_ES_DAMAGED) || FBY_ES_LOST(state) ||
+	    FBY_ES_KIND(state) != FBY_KIND_DATA)
+		return false;
+	/* Else it would be on the origin only when it has come round once more. */
+	return max_age_ns == 0 || age_ns < max_age_ns / 2;
+}
+
+static void note_run(struct fby_plan *plan, struct fby_round_page *r, u32 run, bool leads)
+{
+	r->run = (u8)run;
+	r->leads = leads;
+	plan->listed[run]++;
+	plan->runs[run] += leads;
+}
+
+/* Measures the run of page[pos], and goes on behind what of it is listed.  How many
+ * blocks were looked up. */
+static u32 measure(struct fby_drain *p, u16 volume)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+	struct fby_round_page *r = &d->page[d->pos];
+	struct fby_plan *plan = &d->plan;
+	u64 last = r->k;
+	u32 n = 1;
+
+	d->pos++;
+	if (!fby_round_listed(p, volume, r, d->cut) || !may_be_kept(p, volume, r)) {
+		note_run(plan, r, 0, true);
+		return 1;
+	}
+	if (FBY_ES_VALID(fby_load(&p->cache->entry[r->page].state)) == 0xff)
+		n = run_around(p, volume, r->k, plan->past, &last);
+	plan->past = last + 1;
+	note_run(plan, r, n, true);
+	for (; d->pos < d->n && d->page[d->pos].k <= last; d->pos++) {
+		bool either = may_be_kept(p, volume, &d->page[d->pos]);
+
+		note_run(plan, &d->page[d->pos], either ? n : 0, !either);
+	}
+	return n + 2;
+}
+
+/* --- the choice ------------------------------------------------------------------------ */
+
+struct balance {
+	u64 written; /* pages that the round makes clean, or lets go of */
+	u64 gained; /* room that it gives back */
+	u64 kept, requests;
+	u64 weight; /* of 256: so much is to be written for what is gained */
+	u64 least; /* a round has to come to something */
+	u64 request_ns;
+};
+
+static bool long_enough(const struct balance *b)
+{
+	return b->requests * b->request_ns >= ROUND_NS && b->requests >= ROUND_REQUESTS;
+}
+
+static bool balanced(const struct balance *b)
+{
+	return b->written * 256 >= b->gained * b->weight && b->gained >= b->least &&
+	       b->kept * COPY_NS * 4 <= b->requests * b->request_ns;
+}
+
+static void choose(struct fby_drain *p, u16 volume)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+	struct fby_plan *plan = &d->plan;
+	u32 spare = 16 * fby_spare(p->space) / fby_spare_wanted(p->space), length, taken = 0, scale;
+	struct balance b = { .written = plan->listed[0], .gained = plan->gained + plan->listed[0],
+			     .kept = d->n - plan->listed[0], .requests = plan->runs[0], .least = (d->n + 7) / 8,
+			     .request_ns = plan->request_ns ? plan->request_ns : REQUEST_NS };
+
+	measure_overwrites(p, volume);
+	spare = spare < 4 ? 4 : spare > 64 ? 64 : spare;
+	b.weight = (u64)spare * (16 - (plan->share < 14 ? plan->share : 14));
+	for (length = FBY_RUN_MOST; length > 0; length--) {
+		u32 n = plan->runs[length], each = n ? plan->listed[length] / n : 0;
+
+		for (taken = 0; taken < n && !balanced(&b) && !long_enough(&b); taken++) {
+			b.written += length;
+			b.gained += each;
+			b.kept -= each;
+			b.requests++;
+		}
+		if (taken < n)
+			break;
+	}
+	/* Runs that are longer are written, and so many of this length. */
+	for (u32 i = 0; i < d->n; i++) {
+		struct fby_round_page *r = &d->page[i];
+
+		if (r->run == length && r->run && r->leads && taken-- == 0) {
+			length++; /* no more */
+		}
+		r->keep = r->run != 0 && r->run < length;
+	}
+	if (long_enough(&b)) /* it says little of the next */
+		return;
+	scale = 16 * d->n / (b.gained ? (u32)b.gained : 1);
+	scale = scale < 16 ? 16 : scale > SCALE_MOST ? SCALE_MOST : scale;
+	plan->scale = (3 * plan->scale + scale) / 4;
+}
+
+bool fby_plan_step(struct fby_drain *p, u16 volume)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+	struct fby_plan *plan = &d->plan;
+
+	if (plan->keeps) {
+		if (d->pos == 0) {
+			fby_zero(plan->runs, sizeof(plan->runs));
+			fby_zero(plan->listed, sizeof(plan->listed));
+			plan->past = 0;
+		}
+		for (u32 looked = 0; looked < MEASURE_STEP && d->pos < d->n;)
+			looked += measure(p, volume);
+		if (d->pos < d->n)
+			return false;
+		choose(p, volume);
+	}
+	d->pos = 0;
+	plan->requests = 0;
+	plan->began_ns = p->space->now_ns;
+	return true;
+}
+
+void fby_plan_written(struct fby_drain *p, u16 volume)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+	struct fby_plan *plan = &d->plan;
+	u64 ns = p->space->now_ns - plan->began_ns;
+
+	if (plan->requests < 8 || ns >> 32)
+		return;
+	ns = (u32)ns / plan->requests;
+	plan->request_ns = plan->request_ns ? (u32)((3ull * plan->request_ns + ns) / 4) : (u32)ns;
+	if (plan->request_ns == 0)
+		plan->request_ns = 1;
+}
