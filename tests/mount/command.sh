@@ -294,6 +294,14 @@ for ((tries = 0; tries < 200; tries++)); do
 	sleep 0.05
 done
 ((tries < 200)) || fail "the server of a mount that was taken away does not end"
+# What is unmounted can be mounted again at once: its server has closed the pool.
+own=$pool pool=$shm/large
+"$FOREBAY" create "$pool" --size 256M >/dev/null
+for again in 1 2 3 4 5 6 7 8; do
+	"$FOREBAY" mount "$pool" "$tree" >"$work/again.log" 2>&1 || fail "mounted again, try $again: $(cat "$work/again.log")"
+	"$FOREBAY" umount "$tree" >/dev/null || fail "umount, try $again"
+done
+pool=$own
 umount_disk
 
 # Of a file system whose directories keep no kinds programs are told them all the same.

@@ -4,6 +4,7 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::ops::ControlFlow;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -14,6 +15,8 @@ use forebay_server::{
     control::Client, runtime_dir, Error as ServerError, Server, ServiceStatus, Work,
 };
 use indicatif::{ProgressBar, ProgressStyle};
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::process::{pidfd_open, Pid, PidfdFlags};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -236,7 +239,7 @@ pub fn umount(a: &args::Umount) -> anyhow::Result<u8> {
     let mountpoint = whole(&a.mountpoint)
         .with_context(|| format!("{}: cannot be looked at", a.mountpoint.display()))?;
     let name = mountpoint.display().to_string();
-    let Some(client) = server_of(&name)? else {
+    let Some((client, process)) = server_of(&name)? else {
         return Err(nobody(&mountpoint).into());
     };
     let mut bar = Bar::default();
@@ -246,6 +249,9 @@ pub fn umount(a: &args::Umount) -> anyhow::Result<u8> {
     });
     bar.end();
     stopped?;
+    if let Some(process) = process {
+        wait_for_end(&process);
+    }
     match (a.json.json, a.keep) {
         (true, _) => out::json(&json!({ "unmounted": name, "kept": a.keep }))?,
         (false, false) => out::line(format_args!("unmounted {name}: its tree has everything"))?,
@@ -256,8 +262,16 @@ pub fn umount(a: &args::Umount) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// Who has a mount there, among the servers that can be asked.
-fn server_of(mountpoint: &str) -> anyhow::Result<Option<Client>> {
+/// Whoever mounts next is to find the pool closed, and not a server that is about to end.
+fn wait_for_end(process: &OwnedFd) {
+    let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
+    // If it takes longer the tree has what it has: who opens the pool is told who has it.
+    let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&limit));
+}
+
+/// Who has a mount there, among the servers that can be asked, and its process if that ends
+/// with this mount.
+fn server_of(mountpoint: &str) -> anyhow::Result<Option<(Client, Option<OwnedFd>)>> {
     let directory = runtime_dir();
     let sockets = match std::fs::read_dir(&directory) {
         Ok(sockets) => sockets,
@@ -281,7 +295,9 @@ fn server_of(mountpoint: &str) -> anyhow::Result<Option<Client>> {
             }
         };
         if status.services.iter().any(|s| s.kind == KIND && s.name == mountpoint) {
-            return Ok(Some(client));
+            let pid = Pid::from_raw(status.pool.pid as i32).filter(|_| status.services.len() == 1);
+            let process = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+            return Ok(Some((client, process)));
         }
     }
     // It may be its mount.
