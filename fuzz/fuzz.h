@@ -46,7 +46,7 @@ extern void (*fuzz_media_beside)(void); /* called once, before the next read of 
 
 /* Base image i of fuzz_base_count: formatted; unclean with open chunks; clean;
  * drained; without checksums. */
-#define FUZZ_BASES 5u
+#define FUZZ_BASES 7u
 void fuzz_media_base(u32 i);
 
 /* Recomputes every checksum by the geometry that the superblock at 0 claims. */

@@ -19,6 +19,7 @@ static struct fby_options options_of(u32 bits)
 		.nslots = 1 + (bits & 3),
 		.read_only = (bits & 0x1c) == 0x1c,
 		.verify = bits >> 5 & 1 ? FBY_VERIFY_FIRST : FBY_VERIFY_ALWAYS,
+		.statics = true,
 		.no_checksums = bits >> 6 & 1,
 		.high_watermark = bits >> 7 ? 1 : 100,
 		.low_watermark = bits >> 7 ? 0 : 90,

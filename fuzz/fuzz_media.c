@@ -154,7 +154,7 @@ static void base_fill(struct fby_pool *p, const u16 *volume)
 static struct fby_pool *base_open(const u16 *volume, u32 n, bool no_checksums)
 {
 	const struct fby_options o = { .nslots = 2, .high_watermark = 100, .low_watermark = 90,
-				       .no_checksums = no_checksums };
+				       .no_checksums = no_checksums, .statics = true };
 	struct fby_pool *p = fuzz_open(&o);
 
 	if (!p)
@@ -165,9 +165,10 @@ static struct fby_pool *base_open(const u16 *volume, u32 n, bool no_checksums)
 	return p;
 }
 
-static void base_add(struct fby_pool *p, const char *name, u32 block_size, u16 *volume)
+static void base_add(struct fby_pool *p, const char *name, u32 block_size, u64 static_bytes, u16 *volume)
 {
-	struct fby_volume_spec s = { .identity = "id|path", .origin_sectors = FUZZ_SECTORS, .block_size = block_size };
+	struct fby_volume_spec s = { .identity = "id|path", .origin_sectors = FUZZ_SECTORS, .block_size = block_size,
+				     .static_bytes = static_bytes };
 	int rc;
 
 	strcpy(s.name, name);
@@ -189,8 +190,8 @@ static struct fby_pool *base_start(u16 *volume, bool no_checksums)
 
 	fuzz_media_set(base_image[0], base_bytes, base_bytes);
 	p = base_open(volume, 0, false);
-	base_add(p, "first", 512, &volume[0]);
-	base_add(p, "second", 512, &volume[1]);
+	base_add(p, "first", 512, 0, &volume[0]);
+	base_add(p, "second", 512, 0, &volume[1]);
 	fuzz_free();
 	return base_open(volume, 2, no_checksums);
 }
@@ -199,6 +200,37 @@ static void base_drain(struct fby_pool *p, u16 volume)
 {
 	if (fby_volume_drain(p, volume, true) || !fuzz_destage(p, NULL, 10000))
 		base_fail("drain", volume);
+}
+
+/* A static volume: slots with one block and with two, partial pages, one let go of; as a
+ * process that dies leaves it, and closed. */
+static void base_static(const struct fby_format *with_chunks)
+{
+	struct fby_format f = *with_chunks;
+	struct fby_pool *p;
+	u16 volume;
+	int rc;
+
+	f.static_bytes = FUZZ_CHUNK;
+	fuzz_media_set(NULL, 0, base_bytes);
+	rc = fby_format(&fuzz_media, &f);
+	if (rc)
+		base_fail("format with room", rc);
+	p = base_open(&volume, 0, false);
+	base_add(p, "static", 512, f.static_bytes, &volume);
+	if (fuzz_attach(p, volume, FBY_HOLES_FAIL))
+		base_fail("attach", volume);
+	base_write(p, volume, 40, 16, 1);
+	base_drain(p, volume);
+	base_write(p, volume, 0, 16, 2);
+	base_write(p, volume, 56, 8, 3);
+	base_write(p, volume, 9, 3, 4);
+	base_keep(5);
+	rc = fby_pool_close(p);
+	if (rc)
+		base_fail("close", rc);
+	base_keep(6);
+	fuzz_free();
 }
 
 static void base_make(void)
@@ -232,6 +264,7 @@ static void base_make(void)
 	base_drain(p, volume[1]);
 	base_keep(3);
 	fuzz_free();
+	base_static(&f);
 }
 
 void fuzz_media_base(u32 i)

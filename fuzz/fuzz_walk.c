@@ -124,8 +124,17 @@ void fuzz_look(struct fby_pool *p)
 	}
 	fby_chunk_info(p, info.sb.nchunks, &c);
 	fby_entry_info(p, 0, pages, true, &e);
-	for (u32 i = 0; i <= info.sb.nvolumes; i++)
+	for (u32 i = 0; i <= info.sb.nvolumes; i++) {
+		struct fby_report_block lost[64];
+		struct fby_static_slot_info slot;
+		u32 at = 0;
+
 		fby_volume_info(p, (u16)i, &v);
+		while (fby_lost_list(p, (u16)i, &at, lost, 64))
+			;
+		for (u64 block = 0; block < 16; block++)
+			fby_static_slot_info(p, (u16)i, block, true, &slot);
+	}
 	fby_damaged_list(p, damaged, FBY_REPORT_MAX);
 	check_invariants(p, true);
 }

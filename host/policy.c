@@ -153,6 +153,7 @@ u32 fby_error_exit(int error)
 	case FBY_E_ORIGIN_IO:
 		return EXIT_IO;
 	case FBY_E_VOLUME_TABLE_FULL:
+	case FBY_E_STATIC_FULL:
 		return EXIT_NO_SPACE;
 	case FBY_E_READ_ONLY:
 		return EXIT_NOT_ALLOWED;

@@ -205,7 +205,9 @@ void fby_pool_info(struct fby_pool *p, struct fby_pool_info *out);
 u32 fby_damaged_list(struct fby_pool *p, struct fby_report_block *out, u32 max);
 /* Blocks of a volume whose newest data is lost, as far as that is known: what a
  * drain cannot write.  Begins at *page, 0 at first, and moves it on; returns how
- * many of max were filled, fewer at the end. */
+ * many of max were filled, 0 at the end.  Of a static volume all its pages are verified
+ * for that, and where it is not known which block was lost, each is listed that may be it;
+ * max is at least 64, and of such ones no more are listed of a slot. */
 u32 fby_lost_list(struct fby_pool *p, u16 volume, u32 *page, struct fby_report_block *out, u32 max);
 
 /* Verifies the invariants of docs/design on the whole pool (check.c); no
@@ -235,7 +237,7 @@ enum fby_destage_state {
 
 struct fby_volume_info {
 	struct fby_volume_spec spec;
-	u64 watermark;
+	u64 watermark; /* of a static volume: the last pass of destage that has brought all home */
 	u32 marks;	/* of fby_volume_mark */
 	bool used;	/* the record is in use */
 	bool damaged;	/* both copies of the record are */
@@ -260,9 +262,11 @@ struct fby_volume_info {
 	u32 bypassing;	  /* bypassed writes in flight */
 	u64 bypasses, bypassed_sectors; /* since attach */
 	bool flush_owed;  /* the next flush goes to the origin */
-	/* Of a static volume.  pages: those counted so far; lost_blocks: those found since attach. */
+	/* Of a static volume; others are counted.  pages: those counted so far; lost_blocks:
+	 * those found since attach, or by the last whole fby_lost_list. */
 	u32 slots; /* 0: it is none */
-	bool counted; /* all its pages were looked at since a crash */
+	bool counted; /* pages is all; else a crash has left it more, perhaps */
+	u64 passes; /* of destage that have begun */
 	u64 conflicts; /* writes that had to wait until another block was on the origin */
 };
 
@@ -517,6 +521,26 @@ int fby_volume_drain(struct fby_pool *p, u16 index, bool on);
 bool fby_volume_clean(struct fby_pool *p, u16 index);
 
 /* --- looking into a pool (dump.c): for tools, on an open pool ------------- */
+
+struct fby_static_way_info {
+	bool live; /* its page is one that the origin lacks */
+	bool lost; /* ... and of which block it is is not known */
+	bool superseded; /* ... and the other way has the block's newer one */
+	bool newest; /* written last */
+	bool data_ok; /* live, and its checksum is right, if that was asked for */
+	u8 valid, lost_sectors; /* by bit */
+	u32 kind; /* enum fby_kind */
+	u32 number; /* of the write within the slot */
+	u32 data_crc;
+	u64 block, era;
+};
+struct fby_static_slot_info {
+	u32 slot;
+	bool torn; /* what was written last was never acknowledged */
+	struct fby_static_way_info way[2];
+};
+/* The slot in which the block of a static volume has its place; attached or not. */
+int fby_static_slot_info(struct fby_pool *p, u16 volume, u64 block, bool check_data, struct fby_static_slot_info *out);
 
 struct fby_chunk_info {
 	u32 number;

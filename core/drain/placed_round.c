@@ -67,6 +67,19 @@ static void again(struct fby_statics *p, const struct fby_static *v, u32 slot)
 	fby_static_dirty_set(p, v, slot / FBY_GROUP_SLOTS);
 }
 
+/* The line does not say of which block the page was; the first that answers with an error. */
+static void unknown_lost(struct fby_drain *p, const struct fby_static *v, const struct fby_static_view *s)
+{
+	u32 way;
+
+	for (u64 block = s->slot; block < v->blocks; block += v->slots) {
+		if (fby_static_find(s, block, &way) == FBY_HAS_LOST) {
+			fby_placed_lost(p->cache, (u16)(v - p->statics->volume), block);
+			return;
+		}
+	}
+}
+
 /* Lists what the slot has.  False: there is no room. */
 static bool collect_slot(struct fby_drain *p, struct fby_static *v, struct fby_destage *d, u32 slot)
 {
@@ -77,6 +90,8 @@ static bool collect_slot(struct fby_drain *p, struct fby_static *v, struct fby_d
 		return false;
 	}
 	fby_place_snapshot(p->statics, v, slot, &s);
+	if (s.unknown)
+		unknown_lost(p, v, &s);
 	for (u32 way = 0; way < FBY_STATIC_WAYS; way++) {
 		if (!fby_static_counts(&s, way) || (s.unknown >> way & 1))
 			continue;
@@ -140,6 +155,7 @@ static void give_back(struct fby_drain *p, struct fby_static *v, struct fby_dest
 	for (; d->pos < d->n; d->pos++)
 		again(p->statics, v, entry_slot(&d->page[d->pos]));
 	d->n = d->pos = 0;
+	v->gave_back = true;
 }
 
 /* --- when --------------------------------------------------------------------------------- */
@@ -210,11 +226,27 @@ static bool pass_due(struct fby_drain *p, u16 volume)
 	return d->drain || v->pressure || idle || (age_ns && p->space->now_ns - v->pass_ns >= age_ns);
 }
 
+static void pass_begin(struct fby_static *v)
+{
+	v->left = fby_static_groups(v);
+	v->passing = true;
+	v->gave_back = false;
+	fby_store(&v->passes, v->passes + 1);
+}
+
+/* In any thread.  What a round lists is no longer marked as dirty.  So a round is not idle
+ * before the first bit goes, and none may begin between the looks: first it is not idle, then
+ * collects moves on, then bits go. */
 bool fby_placed_clean(const struct fby_drain *p, u16 volume)
 {
 	const struct fby_static *v = &p->statics->volume[volume];
+	u32 collects = fby_load_acquire(&v->collects);
 
-	return p->volume[volume].destage.phase == FBY_PH_IDLE && v->surveyed == v->slots && !any_dirty(p, v);
+	if (fby_load_acquire(&p->volume[volume].destage.phase) != FBY_PH_IDLE ||
+	    fby_load(&v->surveyed) != v->slots || any_dirty(p, v))
+		return false;
+	fby_rmb();
+	return fby_load(&v->collects) == collects;
 }
 
 /* --- requests --------------------------------------------------------------------------------- */
@@ -348,7 +380,7 @@ static int flush_step(struct fby_drain *p, u16 volume, struct fby_io *io)
 	 * the gate held from the start. */
 	if (fby_load_acquire(&cv->gate.lost) != d->lost) {
 		give_back(p, &p->statics->volume[volume], d);
-		fby_store(&d->phase, FBY_PH_IDLE);
+		fby_store_release(&d->phase, FBY_PH_IDLE);
 		return FBY_AGAIN;
 	}
 	d->gate = false; /* the request has it */
@@ -397,7 +429,7 @@ static int release_step(struct fby_drain *p, u16 volume, u32 *wake)
 	fby_store(&dv->last_error, 0);
 	d->backoff_ns = 0;
 	d->n = d->pos = 0;
-	fby_store(&d->phase, FBY_PH_IDLE);
+	fby_store_release(&d->phase, FBY_PH_IDLE);
 	return FBY_AGAIN;
 }
 
@@ -429,10 +461,15 @@ static int idle_step(struct fby_drain *p, u16 volume, u64 *next_ns)
 		if (v->nwindows || (!wanted && !d->drain))
 			return v->surveyed == before ? FBY_DONE : FBY_AGAIN;
 	}
+	if (v->left == 0 && v->passing) {
+		v->passing = false;
+		if (!v->gave_back)
+			fby_store(&v->passes_done, v->passes);
+	}
 	if (v->left == 0 && pass_due(p, volume)) {
 		v->pass_ns = p->space->now_ns;
 		if (any_dirty(p, v))
-			v->left = fby_static_groups(v);
+			pass_begin(v);
 		else
 			fby_store(&d->drain, d->drain && v->surveyed < v->slots);
 	}
@@ -442,16 +479,18 @@ static int idle_step(struct fby_drain *p, u16 volume, u64 *next_ns)
 		return v->surveyed < v->slots ? FBY_AGAIN : FBY_DONE;
 	if (!fby_static_settle(p->statics, volume))
 		return FBY_AGAIN;
+	fby_store(&d->phase, FBY_PH_WRITE);
+	fby_fetch_add(&v->collects, 1u);
 	d->n = d->pos = d->run = 0;
 	d->failed = false;
 	d->lost = fby_load_acquire(&p->cache->volume[volume].gate.lost);
 	if (wanted)
 		collect_wanted(p, v, d);
 	collect_pass(p, v, d);
-	if (d->n == 0)
-		return FBY_AGAIN;
-	fby_heap_sort(d->page, d->n);
-	fby_store(&d->phase, FBY_PH_WRITE);
+	if (d->n > 0)
+		fby_heap_sort(d->page, d->n);
+	else
+		fby_store_release(&d->phase, FBY_PH_IDLE);
 	return FBY_AGAIN;
 }
 
@@ -474,7 +513,7 @@ static int backoff_step(struct fby_drain *p, u16 volume, u64 *next_ns, u32 *wake
 			*next_ns = d->retry_ns;
 		return FBY_DONE;
 	}
-	fby_store(&d->phase, FBY_PH_IDLE);
+	fby_store_release(&d->phase, FBY_PH_IDLE);
 	return FBY_AGAIN;
 }
 

@@ -33,6 +33,8 @@ u32 fby_lost_list(struct fby_pool *p, u16 volume, u32 *page, struct fby_report_b
 {
 	u32 n = 0, end = fby_page_number(&p->space, p->space.store.sb.nchunks, 0);
 
+	if (volume < p->space.store.sb.nvolumes && p->space.owner[volume].rec.kind == FBY_OWNER_STATIC)
+		return fby_pool_static_lost(p, volume, page, out, max);
 	for (; p->space.usable && n < max && *page < end; ++*page) {
 		const struct fby_entry *e = &p->cache.entry[*page];
 		u32 state = fby_load(&e->state);

@@ -103,6 +103,7 @@ int fby_volume_info(struct fby_pool *p, u16 index, struct fby_volume_info *out)
 	out->holes = rv->holes || !(owner->rec.flags & FBY_VF_HOLES) ? rv->holes : 1;
 	out->holes_unknown = rv->holes_unknown || !(owner->rec.flags & FBY_VF_HOLES_UNKNOWN) ? rv->holes_unknown : 1;
 	out->chunks = fby_load(&owner->nchunks);
+	out->counted = true;
 	out->destage = public_state(fby_load(&dv->destage.phase));
 	out->draining = fby_load(&dv->destage.drain);
 	out->last_error = fby_load(&dv->last_error);

@@ -52,11 +52,10 @@ static void log_open(struct fby_pool *p, u16 owner)
 	fby_entitle(&p->space, &p->space.owner[owner], true);
 }
 
-/* Its head is read when it is attached. */
+/* What its head says is known from now on; an attach refuses one that says nothing. */
 static void static_open(struct fby_pool *p, u16 owner)
 {
-	(void)p;
-	(void)owner;
+	(void)fby_static_open(&p->statics, owner);
 }
 
 const struct fby_owner_kind_row fby_owner_kinds[FBY_OWNER_KINDS] = {

@@ -36,10 +36,22 @@ void fby_pool_static_info(struct fby_pool *p, u16 index, struct fby_volume_info 
 	const struct fby_static *v = &p->statics.volume[index];
 
 	out->watermark = 0;
+	out->counted = false;
 	out->slots = p->space.owner[index].share.slots;
 	out->attached = fby_is_placed(&p->cache, index);
-	if (!out->attached)
+	if (!p->statics.nstripes || !v->sound) { /* it has no share, or one without a head */
+		out->damaged = true;
 		return;
+	}
+	out->spec.static_bytes = v->bytes;
+	out->spec.flush_us = v->head.flush_us;
+	if (!out->attached) {
+		out->counted = v->head.flags & FBY_STATIC_COUNTED;
+		out->pages = out->counted ? v->head.live : 0;
+		return;
+	}
+	out->watermark = fby_load(&v->passes_done);
+	out->passes = fby_load(&v->passes);
 	out->pages = fby_static_live(v);
 	out->counted = fby_load(&v->surveyed) == v->slots;
 	out->lost_blocks = fby_load(&v->lost);
@@ -69,7 +81,7 @@ static bool to_be_found(const struct fby_pool *p, u16 index, u32 slot)
 	return fby_static_dirty(&p->statics, &p->statics.volume[index], slot / FBY_GROUP_SLOTS);
 }
 
-static bool check_slot(struct fby_pool *p, u16 index, u32 slot, u64 *live, struct fby_violation *v)
+static bool check_slot(struct fby_pool *p, u16 index, u32 slot, u64 *live, bool *damaged, struct fby_violation *v)
 {
 	const struct fby_static *st = &p->statics.volume[index];
 	struct fby_static_view s;
@@ -78,8 +90,9 @@ static bool check_slot(struct fby_pool *p, u16 index, u32 slot, u64 *live, struc
 	fby_static_look(&p->statics, st, slot, &s);
 	if (slot < st->surveyed)
 		*live += fby_static_counts(&s, 0) + fby_static_counts(&s, 1);
+	*damaged |= s.unknown;
 	if (s.unknown)
-		return true; /* damaged, which breaks no invariant */
+		return true; /* which breaks no invariant */
 	if (!s.torn && s.line.control != s.line.copy && !st->nwindows)
 		return violated(v, "the two control words of a slot differ", index, slot, "control", s.line.control);
 	for (u32 way = 0; way < FBY_STATIC_WAYS; way++) {
@@ -106,10 +119,11 @@ bool fby_pool_static_check(struct fby_pool *p, u16 index, struct fby_violation *
 {
 	const struct fby_static *st = &p->statics.volume[index];
 	const struct fby_cached *cv = &p->cache.volume[index];
+	bool damaged = false;
 	u64 live = 0;
 
 	for (u32 slot = 0; slot < st->slots; slot++)
-		if (!check_slot(p, index, slot, &live, v))
+		if (!check_slot(p, index, slot, &live, &damaged, v))
 			return false;
 	for (u32 busy = cv->bypassing; busy; busy &= busy - 1) {
 		const struct fby_bypass_range *r = &cv->range[__builtin_ctz(busy)];
@@ -124,9 +138,71 @@ bool fby_pool_static_check(struct fby_pool *p, u16 index, struct fby_violation *
 						s.slot, "block", block);
 		}
 	}
-	if (live != fby_static_live(st)) {
+	/* A line that is damaged counts for another number of pages than it did. */
+	if (live != fby_static_live(st) && !damaged && !st->told) {
 		*v = (struct fby_violation){ "a static volume's pages are miscounted", "volume", "counted", index, live };
 		return false;
 	}
 	return true;
+}
+
+/* --- looking into it ----------------------------------------------------------------------- */
+
+u32 fby_pool_static_lost(struct fby_pool *p, u16 volume, u32 *slot, struct fby_report_block *out, u32 max)
+{
+	struct fby_static *v = &p->statics.volume[volume];
+	u64 block[FBY_LOST_OF_SLOT];
+	u32 n = 0, found;
+
+	if (!p->statics.nstripes || !v->sound)
+		return 0;
+	if (*slot == 0)
+		v->listed = 0;
+	for (; *slot < v->slots; ++*slot) {
+		found = fby_place_lost(&p->statics, v, *slot, block, FBY_LOST_OF_SLOT);
+		if (found > max - n)
+			break;
+		for (u32 i = 0; i < found; i++)
+			out[n++] = (struct fby_report_block){ block[i], FBY_NO_CHUNK, 0, volume };
+	}
+	v->listed += n;
+	if (n == 0 && fby_is_placed(&p->cache, volume))
+		fby_store(&v->lost, v->listed);
+	return n;
+}
+
+int fby_static_slot_info(struct fby_pool *p, u16 volume, u64 block, bool check_data, struct fby_static_slot_info *out)
+{
+	const struct fby_static *v = &p->statics.volume[volume];
+	struct fby_static_view s;
+
+	fby_zero(out, sizeof(*out));
+	if (volume >= p->space.store.sb.nvolumes || p->space.owner[volume].rec.kind != FBY_OWNER_STATIC)
+		return -FBY_E_NO_VOLUME;
+	if (!p->statics.nstripes || !v->sound)
+		return -FBY_E_VOLUME_DAMAGED;
+	if (block >= v->blocks)
+		return -FBY_E_RANGE;
+	out->slot = fby_static_slot(v, block);
+	fby_place_snapshot(&p->statics, v, out->slot, &s);
+	out->torn = s.torn;
+	for (u32 way = 0; way < FBY_STATIC_WAYS; way++) {
+		const struct fby_static_tag *t = &s.line.tag[way];
+		struct fby_static_way_info *w = &out->way[way];
+
+		w->live = s.live >> way & 1;
+		w->lost = s.unknown >> way & 1;
+		w->newest = way == s.newest;
+		w->superseded = w->live && !fby_static_counts(&s, way);
+		w->block = FBY_ST_BLOCK(t);
+		w->era = FBY_ST_ERA(t);
+		w->number = FBY_ST_NUMBER(t);
+		w->kind = FBY_ST_KIND(t);
+		w->valid = FBY_ST_VALID(t);
+		w->lost_sectors = FBY_ST_LOST(t);
+		w->data_crc = t->data_crc;
+		w->data_ok = w->live && !w->lost &&
+			     (!check_data || fby_place_read(&p->statics, v, s.slot, way, t, 0, 0, NULL));
+	}
+	return FBY_DONE;
 }

@@ -119,6 +119,38 @@ int fby_place_get(const struct fby_statics *p, const struct fby_static *v, u64 b
 	return rc;
 }
 
+static u32 lost_once(const struct fby_statics *p, const struct fby_static *v, u32 slot, u64 *block, u32 max)
+{
+	struct fby_static_view s;
+	u32 n = 0, way;
+
+	fby_static_look(p, v, slot, &s);
+	for (way = 0; way < FBY_STATIC_WAYS; way++) {
+		const struct fby_static_tag *t = &s.line.tag[way];
+
+		if (fby_static_counts(&s, way) && !(s.unknown >> way & 1) &&
+		    (FBY_ST_LOST(t) || !fby_place_read(p, v, slot, way, t, 0, 0, NULL)))
+			block[n++] = FBY_ST_BLOCK(t);
+	}
+	for (u64 b = slot; s.unknown && b < v->blocks && n < max; b += v->slots)
+		if (fby_static_find(&s, b, &way) == FBY_HAS_LOST)
+			block[n++] = b;
+	return n;
+}
+
+u32 fby_place_lost(const struct fby_statics *p, const struct fby_static *v, u32 slot, u64 *block, u32 max)
+{
+	const u64 *stripe = fby_stripe(p, v, slot);
+	u64 word;
+	u32 n;
+
+	do {
+		word = stripe_quiet(stripe);
+		n = lost_once(p, v, slot, block, max);
+	} while (!stripe_same(stripe, word));
+	return n;
+}
+
 /* --- writing ---------------------------------------------------------------------------- */
 
 /* Can destage let go of it? */

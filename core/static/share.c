@@ -83,8 +83,10 @@ static bool locate(const struct fby_statics *p, struct fby_static *v, const stru
 	const struct fby_store *st = &p->space->store;
 	u64 begin = (u64)r->first * FBY_STATIC_UNIT;
 
+	if (!p->nstripes) /* and no room for v */
+		return false;
 	v->bytes = bytes_of(r->slots);
-	if (!p->nstripes || v->bytes > st->sb.static_bytes || begin > st->sb.static_bytes - v->bytes)
+	if (v->bytes > st->sb.static_bytes || begin > st->sb.static_bytes - v->bytes)
 		return false;
 	v->at = fby_shares_at(st) + begin;
 	v->lines = v->at + FBY_PAGE;
@@ -175,6 +177,8 @@ void fby_share_format(struct fby_statics *p, const struct fby_static_record *r, 
 	v->head.flush_us = flush_us;
 	fby_copy(v->head.uuid, r->uuid, sizeof(r->uuid));
 	head_write(p, v);
+	v->nwindows = 0;
+	v->sound = true;
 }
 
 /* --- eras ------------------------------------------------------------------------------- */
@@ -273,10 +277,26 @@ static void reset(struct fby_static *v)
 {
 	fby_zero(v->count, sizeof(v->count));
 	fby_zero(v->wanted, sizeof(v->wanted));
-	fby_zero(v->window, sizeof(v->window));
-	v->nwindows = v->surveyed = v->lost = v->hand = v->left = 0;
-	v->settling = v->pressure = false;
+	v->surveyed = v->lost = v->hand = v->left = 0;
+	v->settling = v->pressure = v->passing = v->gave_back = false;
 	v->settled_writes = 0;
+}
+
+bool fby_static_open(struct fby_statics *p, u16 volume)
+{
+	struct fby_static *v = &p->volume[volume];
+
+	if (!locate(p, v, &p->space->owner[volume].share))
+		return false;
+	v->sound = head_read(p, v);
+	if (!v->sound)
+		return false;
+	for (v->nwindows = 0; v->nwindows < v->head.nwindows; v->nwindows++)
+		v->window[v->nwindows] = v->head.window[v->nwindows];
+	if (!(v->head.flags & FBY_STATIC_CLEAN))
+		add_window(v);
+	v->era = v->head.limit;
+	return true;
 }
 
 int fby_static_attach(struct fby_statics *p, u16 volume)
@@ -284,17 +304,14 @@ int fby_static_attach(struct fby_statics *p, u16 volume)
 	struct fby_static *v = &p->volume[volume];
 	bool empty;
 
-	if (!locate(p, v, &p->space->owner[volume].share) || !head_read(p, v))
+	if (!fby_static_open(p, volume))
 		return -FBY_E_VOLUME_DAMAGED;
 	if (v->head.limit > FBY_ERA_MAX - 4)
 		return -FBY_E_NUMBERS;
 	reset(v);
-	for (; v->nwindows < v->head.nwindows; v->nwindows++)
-		v->window[v->nwindows] = v->head.window[v->nwindows];
-	if (!(v->head.flags & FBY_STATIC_CLEAN))
-		add_window(v);
-	v->era = v->head.limit;
+	v->told = false;
 	if ((v->head.flags & FBY_STATIC_COUNTED) && !v->nwindows) {
+		v->told = v->head.live != 0;
 		v->surveyed = v->slots;
 		v->count[0].live = v->head.live;
 	}
@@ -378,13 +395,13 @@ bool fby_static_any(struct fby_statics *p, u16 volume)
 	struct fby_static *v = &p->volume[volume];
 	struct fby_static_view s;
 
-	if (!locate(p, v, &p->space->owner[volume].share) || !head_read(p, v))
+	if (!fby_static_open(p, volume))
 		return true;
 	if ((v->head.flags & FBY_STATIC_CLEAN) && (v->head.flags & FBY_STATIC_COUNTED))
 		return v->head.live != 0;
 	for (u32 slot = 0; slot < v->slots; slot++) {
 		fby_static_look(p, v, slot, &s);
-		if (s.live)
+		if (s.live) /* what a cut has torn is none */
 			return true;
 	}
 	return false;

@@ -21,6 +21,7 @@
 #define FBY_GROUP_SLOTS 8u /* for each a bit: may one of them have what destage is to write? */
 #define FBY_STATIC_COUNTS 8u
 #define FBY_WANTED 16u
+#define FBY_LOST_OF_SLOT 64u /* blocks that are named where it is not known which one was lost */
 
 /* By CPU, so that writers share no line. */
 struct fby_static_count {
@@ -37,6 +38,8 @@ struct fby_static {
 	u32 bit; /* of its first group */
 	u32 stripe; /* of its first slot */
 	bool placed; /* attached */
+	bool told; /* how much it held when it was attached is by what its head said */
+	bool sound; /* head is what the media has, or is to have */
 	/* of attach, detach and fby_destage_step */
 	struct fby_static_head head;
 	u32 hand; /* next group of the pass */
@@ -44,6 +47,9 @@ struct fby_static {
 	bool settling; /* the era has moved on, and somebody may still be in the one before */
 	u64 settled_writes; /* so many when it moved on */
 	u64 pass_ns; /* when the last pass began */
+	u64 passes, passes_done; /* that have begun; the last that has brought home all it was to */
+	u32 collects; /* rounds that have begun; moves on before they take anything */
+	bool passing, gave_back; /* one is on; and has left something */
 	bool pressure;
 	/* likewise, and read by writers */
 	u64 era FBY_ALIGNED;
@@ -51,6 +57,7 @@ struct fby_static {
 	u32 surveyed; /* slots below it are counted, and have no torn page; slots: all */
 	struct fby_static_window window[FBY_STATIC_WINDOWS + 1];
 	u32 lost; /* blocks found to be lost since attach */
+	u32 listed; /* of the list of lost blocks that is being made */
 	u32 wanted[FBY_WANTED]; /* slots + 1 in which writes meet; 0: none */
 	struct fby_static_count count[FBY_STATIC_COUNTS];
 };
@@ -85,6 +92,8 @@ u32 fby_static_slots(u64 bytes); /* of a share so large */
 bool fby_share_find(const struct fby_statics *p, u64 bytes, u32 *first);
 /* An empty share, before its record is written. */
 void fby_share_format(struct fby_statics *p, const struct fby_static_record *r, u32 flush_us);
+/* Where it lies, and what its head says.  False: neither is known. */
+bool fby_static_open(struct fby_statics *p, u16 volume);
 int fby_static_attach(struct fby_statics *p, u16 volume);
 void fby_static_detach(struct fby_statics *p, u16 volume);
 /* Ends the era, if anything was written in it.  True: writes of the era before, and all if
@@ -118,6 +127,9 @@ void fby_place_snapshot(const struct fby_statics *p, const struct fby_static *v,
 /* Reads of one block what the pool has of want. */
 int fby_place_get(const struct fby_statics *p, const struct fby_static *v, u64 block, u8 want, u32 base, u8 *dst,
 		  u8 *origin, u8 *lost);
+
+/* Blocks of the slot that answer with an error; all its pages are verified. */
+u32 fby_place_lost(const struct fby_statics *p, const struct fby_static *v, u32 slot, u64 *block, u32 max);
 
 /* Of a write. */
 struct fby_place {

@@ -187,6 +187,7 @@ impl MediaArgs {
     "forebay create /dev/pmem0",
     "forebay create /mnt/dax/pool --size 16G",
     "forebay create /dev/shm/pool --size 512M --json",
+    "forebay create /dev/pmem0 --static 48G   of it, with room for static volumes",
     "forebay create /dev/pmem0 --force        destroys what is on it",
 ))]
 pub struct Create {
@@ -201,6 +202,9 @@ pub struct Create {
     #[arg(long, value_name = "N", default_value_t = defaults::VOLUMES, value_parser = clap::value_parser!(u32).range(1..=i64::from(defaults::VOLUMES)))]
     #[arg(help = format!("Most volumes the pool can hold, 1 to {}", defaults::VOLUMES))]
     pub volumes: u32,
+    /// Leave so much of the pool to static volumes, a multiple of 64K
+    #[arg(long = "static", value_name = "SIZE", value_parser = units::parse_size)]
+    pub static_bytes: Option<u64>,
     /// Format even if there is data; what is there is destroyed
     #[arg(long)]
     pub force: bool,
@@ -231,6 +235,8 @@ pub enum Volume {
     "forebay volume add /dev/pmem0 far 'nbd+unix:///export?socket=/run/far.sock'",
     "forebay volume add /dev/pmem0 far nbd://10.0.0.7/export",
     "forebay volume add /dev/pmem0 vm rbd:rbd/vm",
+    "forebay volume add /dev/pmem0 archive /dev/sdc --static 32G                      no index in memory",
+    "forebay volume add /dev/pmem0 log /dev/sdd --static 4G --flush-every 10ms",
 ))]
 pub struct VolumeAdd {
     /// The pool
@@ -249,6 +255,17 @@ pub struct VolumeAdd {
     /// for one is written onto the other
     #[arg(long)]
     pub origin_by_name: bool,
+    /// Make it a static volume with this share of the pool, a multiple of 64K, of the room
+    /// that create --static left: each block has its place there, so it needs next to no memory
+    /// and opens in no time, but blocks that share a place may wait for each other, unless
+    /// the share is at least 2.02 times as large as the origin.  The kernel module does not
+    /// know such pools: serve them
+    #[arg(long = "static", value_name = "SIZE", value_parser = units::parse_size)]
+    pub static_bytes: Option<u64>,
+    /// So often all that a static volume has cached goes to its origin; default: as
+    /// --max-age says
+    #[arg(long, value_name = "TIME", value_parser = units::parse_time, requires = "static_bytes")]
+    pub flush_every: Option<Duration>,
     #[command(flatten)]
     pub media: MediaArgs,
     #[command(flatten)]

@@ -12,6 +12,7 @@ pub fn run(a: &args::Create) -> anyhow::Result<u8> {
             size_bytes: a.size,
             chunk_size_bytes: a.chunk_size,
             max_volumes: a.volumes,
+            static_bytes: a.static_bytes.unwrap_or(0),
             force: a.force,
             media: a.media.options(),
         },
@@ -28,6 +29,12 @@ pub fn run(a: &args::Create) -> anyhow::Result<u8> {
         made.chunks,
         units::bytes(made.chunk_size_bytes.into()),
     ))?;
+    if made.static_bytes > 0 {
+        out::line(format_args!(
+            "beside it {} for static volumes",
+            units::bytes(made.static_bytes)
+        ))?;
+    }
     out::line(format_args!("media: {}", media_text(&made.media)))?;
     out::line(format_args!("next: forebay volume add {} NAME ORIGIN", out::quoted(&made.path)))?;
     Ok(0)

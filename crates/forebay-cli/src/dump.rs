@@ -23,7 +23,10 @@ pub fn run(a: &Dump) -> anyhow::Result<u8> {
             })?
         }
         Dump::Block(a) => {
-            with_pool(&a.pool, |pool| value(&a.json, &pool.block_history(&a.volume, a.block)?))?
+            with_pool(&a.pool, |pool| match pool.slot_of_block(&a.volume, a.block)? {
+                Some(slot) => value(&a.json, &slot),
+                None => value(&a.json, &pool.block_history(&a.volume, a.block)?),
+            })?
         }
     }
     Ok(0)

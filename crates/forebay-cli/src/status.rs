@@ -144,10 +144,19 @@ fn text(served: &ServerStatus, rates: Option<&Rates>) -> String {
             s.options.high_watermark_percent,
             s.options.low_watermark_percent,
         ),
+        match s.static_bytes {
+            0 => String::new(),
+            n => format!(
+                "static    {} cached of {} given to static volumes, of {}",
+                units::bytes(s.static_cached_bytes),
+                units::bytes(s.static_given_bytes),
+                units::bytes(n),
+            ),
+        },
         format!(
             "memory    {} ({:.1} bytes a page) + {} for destage",
             units::bytes(s.memory_bytes),
-            s.memory_bytes as f64 / s.pages.max(1) as f64,
+            s.memory_bytes as f64 / (s.pages + s.static_bytes / 4096).max(1) as f64,
             units::bytes(s.destage_memory_bytes),
         ),
         format!(
@@ -161,6 +170,7 @@ fn text(served: &ServerStatus, rates: Option<&Rates>) -> String {
             s.counters.waits_space,
         ),
     ];
+    lines.retain(|line| !line.is_empty());
     if let Some(r) = rates {
         lines.push(format!(
             "now       {} writes/s ({}/s), reads {}/s, origins {} writes/s ({}/s)",
@@ -188,6 +198,16 @@ fn text(served: &ServerStatus, rates: Option<&Rates>) -> String {
     if !s.logs.is_empty() {
         lines.push(String::new());
         lines.push(log::table(&s.logs).to_string());
+    }
+    for v in s.volumes.iter().filter(|v| v.static_bytes > 0) {
+        let of = volume::placed_text(v);
+        lines.push(format!("volume {}: static, {of}; {} conflicts", v.label(), v.conflicts));
+        if v.uncounted && !v.damaged {
+            lines.push(format!(
+                "volume {}: it was not closed, and may hold more than is counted by now",
+                v.label()
+            ));
+        }
     }
     let wrong = |v: &&VolumeInfo| {
         v.verdict.is_damage() || [Verdict::OriginChanged, Verdict::OriginFails].contains(&v.verdict)

@@ -181,12 +181,19 @@ fn draw_space(frame: &mut Frame, area: Rect, s: &PoolStatus) {
         p if p < (high + 100.0) / 2.0 => Color::Yellow,
         _ => Color::Red,
     };
-    let label = format!(
+    let mut label = format!(
         "{} of {}, {:.0} % of chunks used, destage from {high} %",
         units::bytes(s.cached_bytes),
         units::bytes(s.capacity_bytes),
         s.used_percent
     );
+    if s.static_bytes > 0 {
+        label += &format!(
+            "; static: {} of {}",
+            units::bytes(s.static_cached_bytes),
+            units::bytes(s.static_given_bytes)
+        );
+    }
     let gauge = Gauge::default()
         .block(Block::bordered().title("pool"))
         .gauge_style(Style::new().fg(color))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `forebay volume add|list|remove`.
 
-use forebay::{Mode, NewVolume, VolumeInfo};
+use forebay::{Mode, NewVolume, Placed, VolumeInfo};
 use serde_json::json;
 
 use crate::out::Table;
@@ -22,6 +22,9 @@ fn add(a: &args::VolumeAdd) -> anyhow::Result<u8> {
         origin: a.origin.clone(),
         block_size: a.block_size.unwrap_or(0),
         origin_by_name: a.origin_by_name,
+        placed: a
+            .static_bytes
+            .map(|share_bytes| Placed { share_bytes, flush_every: a.flush_every }),
     });
     // Closed in order either way, so that the pool is clean afterwards.
     pool.close()?;
@@ -37,6 +40,9 @@ fn add(a: &args::VolumeAdd) -> anyhow::Result<u8> {
         a.origin.display(),
         added.block_size,
     ))?;
+    if added.static_bytes > 0 {
+        out::line(format_args!("static: {}", placed_text(&added)))?;
+    }
     out::line(format_args!("next: forebay serve {}", out::quoted(&a.pool)))?;
     Ok(0)
 }
@@ -52,6 +58,21 @@ fn list(a: &args::VolumeList) -> anyhow::Result<u8> {
         out::line(table(&volumes))?;
     }
     Ok(0)
+}
+
+/// What a static volume has of the pool.
+pub fn placed_text(v: &VolumeInfo) -> String {
+    let blocks = v.size_bytes.div_ceil(4096);
+    let slots = u64::from(v.static_slots).max(1);
+    let conflicts = match blocks.div_ceil(slots) {
+        0 | 1 => "each block has one of its own".into(),
+        n => format!("up to {n} blocks share one"),
+    };
+    let every = match v.flush_every_seconds {
+        Some(s) => format!(", all to the origin every {:?}", std::time::Duration::from_secs_f64(s)),
+        None => String::new(),
+    };
+    format!("{} of the pool in {slots} slots, {conflicts}{every}", units::bytes(v.static_bytes))
 }
 
 pub fn table(volumes: &[VolumeInfo]) -> Table {

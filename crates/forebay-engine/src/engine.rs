@@ -369,7 +369,8 @@ impl<M: Medium> Engine<M> {
         out
     }
 
-    /// Numbers of a volume's lost blocks, ascending; at most `max`.
+    /// Numbers of a volume's lost blocks, ascending; at most `max`.  Of a static volume all
+    /// that it holds is verified for that.
     pub fn lost_blocks(&self, volume: u16, max: usize) -> Vec<u64> {
         let (mut lost, mut page) = (Vec::new(), 0);
         let mut some = [sys::fby_report_block::default(); 64];
@@ -378,7 +379,7 @@ impl<M: Medium> Engine<M> {
             // SAFETY: the pool is open; out has room for 64.
             let n = unsafe { sys::fby_lost_list(self.pool, volume, &mut page, out, 64) };
             lost.extend(some[..n as usize].iter().map(|b| b.block));
-            if n < 64 {
+            if n == 0 {
                 break;
             }
         }
@@ -391,6 +392,21 @@ impl<M: Medium> Engine<M> {
         let mut info = sys::fby_chunk_info::default();
         // SAFETY: the pool is open; info is ours.
         done(unsafe { sys::fby_chunk_info(self.pool, chunk, &mut info) })?;
+        Ok(info)
+    }
+
+    /// The slot of a block of a static volume.
+    pub fn static_slot_info(
+        &self,
+        volume: u16,
+        block: u64,
+        check_data: bool,
+    ) -> Result<sys::fby_static_slot_info> {
+        let mut info = sys::fby_static_slot_info::default();
+        // SAFETY: the pool is open; info is ours.
+        done(unsafe {
+            sys::fby_static_slot_info(self.pool, volume, block, check_data, &mut info)
+        })?;
         Ok(info)
     }
 

@@ -113,12 +113,14 @@ impl<M: Medium> Engine<M> {
 
     /// Destages all that it holds, for as long as on, or until it is clean.  Returns
     /// the number that what is written from now on does not go below: between two
-    /// steps, since a page that one moves has a lower number before.
+    /// steps, since a page that one moves has a lower number before.  Of a static volume
+    /// it is one more than that of the next pass, which has all that was written before.
     pub fn volume_drain(&self, index: u16, on: bool) -> Result<u64> {
         let _admin = self.admin();
         // SAFETY: the pool is open.
         done(unsafe { sys::fby_volume_drain(self.pool, index, on) })?;
-        Ok(self.info().seq)
+        let info = self.volume_info(index)?;
+        Ok(if info.slots != 0 { info.passes + 2 } else { self.info().seq })
     }
 
     /// Has it nothing to destage?

@@ -20,6 +20,10 @@ const POOL: &[Row<PoolStatus>] = &[
     ("chunks", "gauge", "Chunks of the pool.", |s| f64::from(s.chunks)),
     ("chunks_used", "gauge", "Chunks that hold entries or are open.", |s| f64::from(s.chunks_used)),
     ("capacity_bytes", "gauge", "Data the pool can hold.", |s| s.capacity_bytes as f64),
+    ("static_bytes", "gauge", "Room for static volumes, beside that.", |s| s.static_bytes as f64),
+    ("static_cached_bytes", "gauge", "Data cached of static volumes.", |s| {
+        s.static_cached_bytes as f64
+    }),
     ("cached_bytes", "gauge", "Data the pool holds.", |s| s.cached_bytes as f64),
     ("memory_bytes", "gauge", "Memory of the engine and of destage.", |s| {
         (s.memory_bytes + s.destage_memory_bytes) as f64
@@ -75,6 +79,19 @@ const VOLUME: &[Row<VolumeInfo>] = &[
     ("attached", "gauge", "1 while the origin is attached.", |v| flag(v.attached)),
     ("size_bytes", "gauge", "Size of the volume.", |v| v.size_bytes as f64),
     ("cached_bytes", "gauge", "Data cached of the volume.", |v| v.cached_bytes as f64),
+    ("static_bytes", "gauge", "Share of the pool of a static volume; 0: it is none.", |v| {
+        v.static_bytes as f64
+    }),
+    ("static_slots", "gauge", "Slots of a static volume.", |v| f64::from(v.static_slots)),
+    ("uncounted", "gauge", "1 while a static volume may hold more than is counted.", |v| {
+        flag(v.uncounted)
+    }),
+    (
+        "conflicts_total",
+        "counter",
+        "Writes that waited for another block of their slot to be on the origin.",
+        |v| v.conflicts as f64,
+    ),
     ("lost_blocks", "gauge", "Blocks that answer an I/O error.", |v| v.lost_blocks as f64),
     ("lost_entries", "gauge", "Entries found lost and not accepted.", |v| v.holes as f64),
     ("origin_changed", "gauge", "1 if its origin is deleted, moved, or of another size.", |v| {

@@ -213,6 +213,7 @@ pub struct fby_volume_info {
     pub flush_owed: bool,
     pub slots: u32,
     pub counted: bool,
+    pub passes: u64,
     pub conflicts: u64,
 }
 
@@ -318,6 +319,31 @@ pub struct fby_chunk_info {
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
+pub struct fby_static_way_info {
+    pub live: bool,
+    pub lost: bool,
+    pub superseded: bool,
+    pub newest: bool,
+    pub data_ok: bool,
+    pub valid: u8,
+    pub lost_sectors: u8,
+    pub kind: u32,
+    pub number: u32,
+    pub data_crc: u32,
+    pub block: u64,
+    pub era: u64,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct fby_static_slot_info {
+    pub slot: u32,
+    pub torn: bool,
+    pub way: [fby_static_way_info; 2],
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
 pub struct fby_entry_info {
     pub valid: bool,
     pub current: bool,
@@ -343,6 +369,7 @@ zeroed_default!(
     fby_flush,
     fby_io,
     fby_chunk_info,
+    fby_static_slot_info,
     fby_entry_info,
 );
 
@@ -475,6 +502,13 @@ extern "C" {
     pub fn fby_volume_clean(p: *mut fby_pool, index: u16) -> bool;
 
     pub fn fby_chunk_info(p: *mut fby_pool, chunk: u32, out: *mut fby_chunk_info) -> c_int;
+    pub fn fby_static_slot_info(
+        p: *mut fby_pool,
+        volume: u16,
+        block: u64,
+        check_data: bool,
+        out: *mut fby_static_slot_info,
+    ) -> c_int;
     pub fn fby_entry_info(
         p: *mut fby_pool,
         chunk: u32,

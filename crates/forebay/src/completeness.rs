@@ -114,6 +114,9 @@ pub struct Completeness {
     /// It was to be attached, and could not be.
     #[serde(default)]
     pub attach_failed: bool,
+    /// A static volume.
+    #[serde(default)]
+    pub is_static: bool,
 }
 
 impl Completeness {
@@ -134,8 +137,10 @@ impl Completeness {
             Verdict::LostEntries
         } else if v.lost_blocks > 0 {
             Verdict::LostBlocks
-        } else if pages_left == 0 {
+        } else if pages_left == 0 && !v.uncounted {
             Verdict::Complete
+        } else if pages_left == 0 {
+            Verdict::Unknown
         } else if !v.attached {
             Verdict::NotAttached
         } else if v.last_error.is_some() {
@@ -146,6 +151,7 @@ impl Completeness {
         Completeness {
             volume: v.label(),
             complete: verdict == Verdict::Complete,
+            is_static: v.static_bytes > 0,
             verdict,
             pages_left,
             lost_blocks: v.lost_blocks,
@@ -213,6 +219,7 @@ impl Completeness {
             // The reason ends with it.
             Verdict::NotAttached if self.attach_failed => "",
             Verdict::LostEntries => "--holes isolate takes those that have a name, --holes accept all; forebay check names them",
+            Verdict::LostBlocks if self.is_static => "overwrite them through the volume and drain again, or restore them from a backup; what is lost of a static volume is given up with all of it: drain it, then forebay volume remove --discard, and add it again",
             Verdict::LostBlocks => "overwrite them through the volume and drain again, or restore them from a backup; forebay drain --accept-lost, with no server running, gives them up",
             Verdict::NotAttached => "stop the server, and drain the volume without it (--origin NAME=PATH where its origin is now)",
             Verdict::OriginFails => return Cow::Owned(format!(

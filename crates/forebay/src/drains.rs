@@ -137,11 +137,16 @@ impl Core {
     /// Is its origin, alone, all of the volume?  `drained`: all that the question
     /// is about was written and flushed; pages that are there now are newer.
     pub(crate) fn judge(&self, index: u16, drained: bool) -> Result<Completeness> {
-        let v = self.volume_info(index)?;
+        let mut v = self.volume_info(index)?;
         let lost = match v.lost_blocks {
             0 => Vec::new(),
             _ => self.engine.lost_blocks(index, LOST_LISTED),
         };
+        if v.static_bytes > 0 {
+            // Some that were found have been overwritten since.
+            v.lost_blocks = lost.len() as u64;
+            v.uncounted &= !drained;
+        }
         let pages_left = match drained {
             true => 0,
             false => v.pages.saturating_sub(v.lost_blocks),
@@ -154,7 +159,7 @@ impl Core {
     /// and that nobody has read yet.
     pub(crate) fn judge_with(&self, mut v: VolumeInfo, found: &[ReportBlock]) -> Completeness {
         let mut lost = self.engine.lost_blocks(v.index, LOST_LISTED);
-        let known = lost.len();
+        let known = if v.static_bytes > 0 { 0 } else { lost.len() };
         let of_it = found.iter().filter(|b| b.volume.as_ref() == Some(&v.name));
         lost.extend(of_it.filter_map(|b| b.block));
         lost.sort_unstable();

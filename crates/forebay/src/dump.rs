@@ -25,6 +25,9 @@ pub struct SuperblockDump {
     pub chunk_size_bytes: u32,
     pub chunks: u32,
     pub max_volumes: u32,
+    /// Behind the chunks, for static volumes.
+    #[serde(default)]
+    pub static_bytes: u64,
     /// What a clean close recorded; of no meaning without `clean`.
     pub clean_entries: u64,
     pub clean_digest: u64,
@@ -66,6 +69,9 @@ impl fmt::Display for SuperblockDump {
         writeln!(f, "data offset     {} bytes", self.data_offset_bytes)?;
         writeln!(f, "chunks          {} of {} bytes", self.chunks, self.chunk_size_bytes)?;
         writeln!(f, "volume records  {}", self.max_volumes)?;
+        if self.static_bytes != 0 {
+            writeln!(f, "static volumes  {} bytes", self.static_bytes)?;
+        }
         match self.clean {
             true => writeln!(
                 f,
@@ -151,6 +157,19 @@ pub enum EntryKind {
     Bypass,
     Void,
     Unknown,
+}
+
+impl EntryKind {
+    pub(crate) fn of(raw: u32) -> EntryKind {
+        match raw {
+            sys::FBY_KIND_DATA => EntryKind::Data,
+            sys::FBY_KIND_ZERO => EntryKind::Zero,
+            sys::FBY_KIND_DISCARD => EntryKind::Discard,
+            sys::FBY_KIND_BYPASS => EntryKind::Bypass,
+            sys::FBY_KIND_VOID => EntryKind::Void,
+            _ => EntryKind::Unknown,
+        }
+    }
 }
 
 impl fmt::Display for EntryKind {
@@ -251,6 +270,81 @@ impl fmt::Display for BlockHistory {
             if e.seq <= self.watermark {
                 f.write_str("  on the origin")?;
             }
+        }
+        Ok(())
+    }
+}
+
+/// One of the two places of a slot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WayDump {
+    /// Its page is one that the origin lacks.
+    pub live: bool,
+    /// ... and of which block it is is not known.
+    pub lost: bool,
+    /// ... and the other has the block's newer one.
+    pub superseded: bool,
+    /// Written last.
+    pub newest: bool,
+    /// Of a live one: is its checksum right?
+    pub data_ok: Option<bool>,
+    pub kind: EntryKind,
+    /// 4 KiB units.
+    pub block: u64,
+    pub era: u64,
+    /// Of the write within the slot.
+    pub number: u32,
+    /// Sectors held, bit 0 first.
+    pub valid_sectors: u8,
+    pub lost_sectors: u8,
+    pub data_crc: u32,
+}
+
+impl fmt::Display for WayDump {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.live && self.lost {
+            return f.write_str("LOST, of an unknown block");
+        }
+        if !self.live {
+            return f.write_str("free");
+        }
+        write!(f, "block {:10}  {:7}  sectors {:08b}", self.block, self.kind, self.valid_sectors)?;
+        if self.lost_sectors != 0 {
+            write!(f, " LOST {:08b}", self.lost_sectors)?;
+        }
+        write!(f, "  era {}  number {}", self.era, self.number)?;
+        f.write_str(match self.superseded {
+            true => "  superseded",
+            false => "  live",
+        })?;
+        f.write_str(match self.data_ok {
+            Some(true) => "  data ok",
+            Some(false) => "  data BAD",
+            None => "",
+        })
+    }
+}
+
+/// The slot of a static volume in which a block has its place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotDump {
+    pub volume: String,
+    /// That was asked for, 4 KiB units; other blocks have the same slot.
+    pub block: u64,
+    pub slot: u32,
+    /// What was written last was never acknowledged.
+    pub torn: bool,
+    pub ways: Vec<WayDump>,
+}
+
+impl fmt::Display for SlotDump {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "volume {} block {}: slot {}", self.volume, self.block, self.slot)?;
+        if self.torn {
+            f.write_str(", its last write torn by a crash and never acknowledged")?;
+        }
+        for (i, way) in self.ways.iter().enumerate() {
+            write!(f, "\nway {i}  {way}")?;
         }
         Ok(())
     }

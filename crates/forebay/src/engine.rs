@@ -100,6 +100,7 @@ fn superblock_dump(
         chunk_size_bytes: sb.chunk_size,
         chunks: sb.nchunks,
         max_volumes: sb.nvolumes,
+        static_bytes: sb.static_bytes,
         clean_entries: sb.clean_entries,
         clean_digest: sb.clean_digest,
         clean_seq: sb.clean_seq,
@@ -120,19 +121,20 @@ pub(crate) fn format(
     uuid: Uuid,
     chunk_size_bytes: u32,
     max_volumes: u32,
+    static_bytes: u64,
 ) -> Result<()> {
     let f = sys::fby_format {
         uuid: uuid.0,
         chunk_size: chunk_size_bytes,
         nvolumes: max_volumes,
-        static_bytes: 0,
+        static_bytes,
     };
     forebay_engine::format(media.mapped(), &f).map_err(|e| match e.0 {
         sys::FBY_E_MEDIA_SMALL => Error::TooSmall {
             path: media.info().path.clone(),
             bytes: media.info().size_bytes,
             chunk_size_bytes,
-            least_bytes: least_media_bytes(chunk_size_bytes),
+            least_bytes: least_media_bytes(chunk_size_bytes) + static_bytes,
         },
         sys::FBY_E_GEOMETRY => Error::usage(
             format!(

@@ -93,7 +93,9 @@ mod words;
 pub use attach::{AttachOptions, Away, Holes, WhenAway};
 pub use bypass::{Mode, VolumeChange, WhenFull};
 pub use completeness::{Completeness, Drained, LogLeft, Verdict};
-pub use dump::{BlockHistory, ChunkDump, ChunkState, EntryDump, EntryKind, SuperblockDump};
+pub use dump::{
+    BlockHistory, ChunkDump, ChunkState, EntryDump, EntryKind, SlotDump, SuperblockDump, WayDump,
+};
 pub use error::{io_exit_code, Error, Result, EXIT_CODES};
 pub use latency::PhaseLatency;
 pub use log::{
@@ -112,7 +114,7 @@ pub use origin::{
 };
 pub use pages::Pages;
 pub use pool::{
-    origin_known_by_name, NewVolume, OptionsChange, OptionsInfo, Pool, PoolOptions, Verify,
+    origin_known_by_name, NewVolume, OptionsChange, OptionsInfo, Placed, Pool, PoolOptions, Verify,
 };
 pub use printable::printable;
 pub use request::{OriginIo, OriginOp, Request, Step, Why};

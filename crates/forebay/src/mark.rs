@@ -265,9 +265,10 @@ impl Marker {
                 generation: sb.generation,
                 least: 0,
                 since: 0,
-                at_most_bytes: info
-                    .size_bytes
-                    .min(u64::from(sb.nchunks) * u64::from(sb.chunk_size)),
+                at_most_bytes: info.size_bytes.min(match info.static_bytes {
+                    0 => u64::from(sb.nchunks) * u64::from(sb.chunk_size),
+                    share => share,
+                }),
                 host: claim.host,
                 at: content::short(&core.path().display().to_string()),
                 origin: keep.name(),
@@ -381,7 +382,7 @@ fn barrier() -> bool {
 
 /// Nothing in the pool that the origin lacks, or that it would if it were not lost.
 fn is_empty(info: &sys::fby_volume_info) -> bool {
-    info.pages == 0 && info.holes == 0 && info.holes_unknown == 0
+    info.pages == 0 && info.counted && info.holes == 0 && info.holes_unknown == 0
 }
 
 fn cannot(info: &VolumeInfo, place: &str, what: &'static str, source: io::Error) -> Error {

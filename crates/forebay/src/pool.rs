@@ -5,6 +5,7 @@
 mod log_look;
 mod logs;
 mod look;
+mod placed;
 mod report;
 
 use std::collections::HashMap;
@@ -138,6 +139,20 @@ pub struct NewVolume {
     pub block_size: u32,
     /// As [`AttachOptions::origin_by_name`].
     pub origin_by_name: bool,
+    /// What makes it a static volume.
+    pub placed: Option<Placed>,
+}
+
+/// What a static volume has to itself: see `docs/static.md`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Placed {
+    /// Its share of the pool's room for static volumes
+    /// ([`CreateOptions::static_bytes`](crate::CreateOptions::static_bytes)), a multiple of
+    /// [`defaults::STATIC_UNIT_BYTES`].
+    pub share_bytes: u64,
+    /// So often all that is cached goes to the origin, up to
+    /// [`defaults::FLUSH_EVERY_MOST`]; `None`: as [`PoolOptions::max_age`] says.
+    pub flush_every: Option<Duration>,
 }
 
 /// An open pool.  Volumes keep it open: it is closed, and marked clean, when
@@ -259,8 +274,7 @@ impl Pool {
             nslots: if o.slots == 0 { media.best_slots(chunks) } else { o.slots },
             read_only,
             no_checksums: !o.checksums,
-            // Not offered yet: such a pool is refused.
-            statics: false,
+            statics: true,
             verify: raw_verify(o.verify),
             high_watermark: o.high_watermark_percent,
             low_watermark: o.low_watermark_percent,
@@ -368,7 +382,7 @@ impl Pool {
             return Err(origin_known_by_name(&new.name, origin.as_ref()));
         }
         OriginMarks::at(&new.origin, None)?.refuse_marked(&new.name)?;
-        self.volume_add_origin(&new.name, origin.as_ref(), new.block_size)
+        self.volume_add_placed(&new.name, origin.as_ref(), new.block_size, new.placed)
     }
 
     /// Nothing is told of whoever has it open: we have.
@@ -390,9 +404,21 @@ impl Pool {
         origin: &dyn Origin,
         block_size: u32,
     ) -> Result<VolumeInfo> {
+        self.volume_add_placed(name, origin, block_size, None)
+    }
+
+    /// The same of a static one.
+    pub fn volume_add_placed(
+        &self,
+        name: &str,
+        origin: &dyn Origin,
+        block_size: u32,
+        placed: Option<Placed>,
+    ) -> Result<VolumeInfo> {
         let core = &self.0.core;
         core.check_writable()?;
         let block_size = choose_block_size(name, origin, block_size)?;
+        let flush_us = placed.map_or(Ok(0), |p| self.check_placed(name, &p))?;
         let identity = origin.identity();
         let spec = sys::fby_volume_spec {
             name: sys::c_text(name).ok_or_else(|| core.named_error(name, Code(sys::FBY_E_NAME)))?,
@@ -405,8 +431,8 @@ impl Pool {
             uuid: Uuid::random()?.0,
             origin_sectors: origin.size_bytes() / 512,
             block_size,
-            flush_us: 0,
-            static_bytes: 0,
+            flush_us,
+            static_bytes: placed.map_or(0, |p| p.share_bytes),
         };
         let _volumes = self.0.volumes();
         let id = split_identity(&identity).0;
@@ -423,6 +449,7 @@ impl Pool {
                 let (cause, way_out) = table_full(core.engine.info().sb.nvolumes);
                 Error::Volume { name: name.into(), cause, way_out, code: e.0 }
             }
+            sys::FBY_E_STATIC_FULL => self.no_room(name, placed.map_or(0, |p| p.share_bytes)),
             _ => core.named_error(name, e),
         })?;
         core.volume_info(index)

@@ -223,7 +223,26 @@ pub struct VolumeInfo {
     pub pages: u64,
     pub cached_bytes: u64,
     pub chunks: u32,
-    /// Blocks that answer EIO until they are overwritten.
+    /// Of a static volume: its share of the pool; 0: it is none.
+    #[serde(default)]
+    pub static_bytes: u64,
+    /// Its slots, of two pages each; blocks of which there is a multiple of as many between
+    /// them have the same.
+    #[serde(default)]
+    pub static_slots: u32,
+    /// So often all goes to its origin; `None`: as the pool's maximum age says.
+    #[serde(default)]
+    pub flush_every_seconds: Option<f64>,
+    /// A static volume may hold more than `pages`: it was not closed, and what it holds is
+    /// counted in the background once it is attached.
+    #[serde(default)]
+    pub uncounted: bool,
+    /// Writes that waited until another block of their slot was on the origin, since it was
+    /// attached.
+    #[serde(default)]
+    pub conflicts: u64,
+    /// Blocks that answer EIO until they are overwritten; of a static volume those found
+    /// since it was attached.
     pub lost_blocks: u64,
     /// Entries that recovery found lost and nobody accepted yet.
     pub holes: u64,
@@ -310,6 +329,12 @@ impl fmt::Display for VolumeInfo {
             self.block_size,
             human_bytes(self.cached_bytes)
         )?;
+        if self.static_bytes > 0 {
+            write!(f, ", static: {} of the pool", human_bytes(self.static_bytes))?;
+        }
+        if self.uncounted && !self.damaged {
+            f.write_str(" and perhaps more, since it was not closed")?;
+        }
         if self.damaged {
             f.write_str(", record DAMAGED")?;
         }
@@ -370,6 +395,14 @@ pub struct PoolStatus {
     pub pages_cached: u64,
     pub capacity_bytes: u64,
     pub cached_bytes: u64,
+    /// Room for static volumes, beside all that; what of it is given to some; and what they
+    /// have cached.
+    #[serde(default)]
+    pub static_bytes: u64,
+    #[serde(default)]
+    pub static_given_bytes: u64,
+    #[serde(default)]
+    pub static_cached_bytes: u64,
     pub used_percent: f64,
     /// Memory of the engine; of the volumes' destage in addition.
     pub memory_bytes: u64,

@@ -349,6 +349,14 @@ impl Volume {
     /// nobody else may write to the volume meanwhile.
     pub fn accept_lost(&self) -> Result<Vec<u64>> {
         let engine = &self.0.pool.core().engine;
+        if self.info()?.static_bytes > 0 {
+            return Err(Error::Volume {
+                name: self.0.name.clone(),
+                cause: "what is lost of a static volume cannot be given up by itself".into(),
+                way_out: "overwrite the blocks, or remove the volume (forebay volume remove --discard), which loses nothing else once it is drained, and add it again".into(),
+                code: sys::FBY_E_LOST,
+            });
+        }
         let blocks = engine.lost_blocks(self.0.index, usize::MAX);
         for &block in &blocks {
             let offset = block * BLOCK;

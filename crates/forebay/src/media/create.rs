@@ -34,6 +34,9 @@ pub struct CreateOptions {
     pub chunk_size_bytes: u32,
     /// 1 to [`defaults::VOLUMES`], which 0 means.
     pub max_volumes: u32,
+    /// Room for static volumes, of the pool's size: a multiple of
+    /// [`defaults::STATIC_UNIT_BYTES`]; 0: it takes none.
+    pub static_bytes: u64,
     /// Format even if the media holds something.
     pub force: bool,
     pub media: MediaOptions,
@@ -47,8 +50,11 @@ pub struct PoolSummary {
     pub uuid: Uuid,
     pub chunk_size_bytes: u32,
     pub chunks: u32,
-    /// Bytes of data that the pool can hold.
+    /// Bytes of data that the pool can hold, but for static volumes.
     pub capacity_bytes: u64,
+    /// Room for static volumes.
+    #[serde(default)]
+    pub static_bytes: u64,
     pub max_volumes: u32,
     pub media: MediaInfo,
 }
@@ -183,6 +189,12 @@ fn check_options(o: &CreateOptions) -> Result<CreateOptions> {
         return Err(Error::usage(
             format!("{} volumes are more than a pool can hold", o.max_volumes),
             format!("use 1 to {}", defaults::VOLUMES),
+        ));
+    }
+    if !o.static_bytes.is_multiple_of(defaults::STATIC_UNIT_BYTES) {
+        return Err(Error::usage(
+            format!("room of {} bytes for static volumes is not possible", o.static_bytes),
+            format!("use a multiple of {}", human_bytes(defaults::STATIC_UNIT_BYTES)),
         ));
     }
     if o.media.read_only {
@@ -434,25 +446,43 @@ fn found_on(media: &Media, probe: &Probe) -> Option<String> {
     }
 }
 
+fn least_bytes(o: &CreateOptions) -> u64 {
+    engine::least_media_bytes(o.chunk_size_bytes).saturating_add(o.static_bytes)
+}
+
 fn check_size(path: &Path, bytes: u64, o: &CreateOptions) -> Result<()> {
-    match bytes < engine::least_media_bytes(o.chunk_size_bytes) {
+    match bytes < least_bytes(o) {
         true => Err(too_small(path, bytes, o)),
         false => Ok(()),
     }
 }
 
 fn too_small(path: &Path, bytes: u64, o: &CreateOptions) -> Error {
+    if o.static_bytes != 0 && bytes >= engine::least_media_bytes(o.chunk_size_bytes) {
+        return Error::usage(
+            format!(
+                "{}: its {} do not hold {} for static volumes and the least of a pool beside it",
+                path.display(),
+                human_bytes(bytes),
+                human_bytes(o.static_bytes)
+            ),
+            format!(
+                "it needs {}: make it larger, or leave less for them",
+                human_bytes(least_bytes(o))
+            ),
+        );
+    }
     Error::TooSmall {
         path: path.into(),
         bytes,
         chunk_size_bytes: o.chunk_size_bytes,
-        least_bytes: engine::least_media_bytes(o.chunk_size_bytes),
+        least_bytes: least_bytes(o),
     }
 }
 
 fn format(path: &Path, media: &Media, o: &CreateOptions) -> Result<PoolSummary> {
     let uuid = Uuid::random()?;
-    engine::format(media, uuid, o.chunk_size_bytes, o.max_volumes)?;
+    engine::format(media, uuid, o.chunk_size_bytes, o.max_volumes, o.static_bytes)?;
     let probe = engine::probe(media);
     let sb =
         probe.superblock.filter(|s| probe.error.is_none() && s.uuid == uuid).ok_or_else(|| {
@@ -473,6 +503,7 @@ fn format(path: &Path, media: &Media, o: &CreateOptions) -> Result<PoolSummary> 
         chunk_size_bytes: sb.chunk_size_bytes,
         chunks: sb.chunks,
         capacity_bytes: u64::from(sb.chunks) * data_pages * 4096,
+        static_bytes: sb.static_bytes,
         max_volumes: sb.max_volumes,
         media: media.info().clone(),
     })

@@ -38,6 +38,10 @@ impl Pool {
         if data {
             self.check_data(&mut report).map_err(|e| core.pool_error(e))?;
         }
+        if data {
+            report.pages_checked +=
+                all.iter().filter(|v| v.static_bytes > 0).map(|v| v.pages).sum::<u64>();
+        }
         let volumes = all.into_iter().map(|v| core.judge_with(v, &report.damaged));
         report.volumes = volumes.collect();
         report.logs = self.check_logs(data)?;
@@ -162,14 +166,7 @@ impl Pool {
             current: e.current,
             linked: e.linked,
             data_ok: (checked && e.valid).then_some(e.data_ok),
-            kind: match u32::from(l.kind) {
-                sys::FBY_KIND_DATA => EntryKind::Data,
-                sys::FBY_KIND_ZERO => EntryKind::Zero,
-                sys::FBY_KIND_DISCARD => EntryKind::Discard,
-                sys::FBY_KIND_BYPASS => EntryKind::Bypass,
-                sys::FBY_KIND_VOID => EntryKind::Void,
-                _ => EntryKind::Unknown,
-            },
+            kind: EntryKind::of(l.kind.into()),
             seq: l.seq,
             block: l.block,
             volume: self.volume_name(l.volume),

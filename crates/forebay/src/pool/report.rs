@@ -63,6 +63,12 @@ impl Core {
             pages: info.pages,
             cached_bytes: info.pages * 4096,
             chunks: info.chunks,
+            static_bytes: info.spec.static_bytes,
+            static_slots: info.slots,
+            flush_every_seconds: (info.spec.flush_us != 0)
+                .then_some(f64::from(info.spec.flush_us) / 1e6),
+            uncounted: info.slots != 0 && !info.counted,
+            conflicts: info.conflicts,
             lost_blocks: info.lost_blocks,
             holes: info.holes,
             holes_unknown: info.holes_unknown,
@@ -128,6 +134,8 @@ impl Core {
     pub(crate) fn status(&self) -> PoolStatus {
         let engine = &self.engine;
         let info = engine.info();
+        let volumes: Vec<_> = self.volumes().into_iter().map(|v| self.judged(v)).collect();
+        let statics = || volumes.iter().filter(|v| v.static_bytes > 0);
         PoolStatus {
             pid: std::process::id(),
             uuid: Uuid(info.sb.uuid),
@@ -144,6 +152,9 @@ impl Core {
             pages_cached: info.pages_linked,
             capacity_bytes: info.pages * 4096,
             cached_bytes: info.pages_linked * 4096,
+            static_bytes: info.sb.static_bytes,
+            static_given_bytes: statics().map(|v| v.static_bytes).sum(),
+            static_cached_bytes: statics().map(|v| v.cached_bytes).sum(),
             used_percent: f64::from(info.chunks_used) * 100.0 / f64::from(info.sb.nchunks.max(1)),
             memory_bytes: engine.memory_bytes(),
             destage_memory_bytes: engine.destage_memory_bytes(),
@@ -151,8 +162,9 @@ impl Core {
             next_seq: info.seq,
             uptime_seconds: self.uptime().as_secs_f64(),
             counters: Counters {
-                writes: info.writes,
-                written_bytes: info.written_sectors * 512,
+                writes: info.writes + statics().map(|v| v.writes).sum::<u64>(),
+                written_bytes: info.written_sectors * 512
+                    + statics().map(|v| v.written_bytes).sum::<u64>(),
                 merges: info.merges,
                 commits: info.commits,
                 media_bytes: info.media_bytes,
@@ -168,7 +180,7 @@ impl Core {
                 waits_space: info.waits_space,
                 damaged_pages: info.damaged_pages,
             },
-            volumes: self.volumes().into_iter().map(|v| self.judged(v)).collect(),
+            volumes,
             logs: self.logs(),
             damaged_blocks: {
                 let damaged = engine.damaged(DAMAGED_LISTED);

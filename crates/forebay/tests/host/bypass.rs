@@ -13,7 +13,7 @@ fn attach_with(
 ) -> (Volume, Faults) {
     let (faulty, faults) = FaultyOrigin::new(Box::new(origin.clone()));
     if pool.volumes().is_empty() {
-        pool.volume_add_origin("v", origin, 0).unwrap();
+        add(pool, "v", origin);
     }
     let options = AttachOptions { bypass_limit_bytes: limit, when_full, ..Default::default() };
     (pool.attach_origin("v", Box::new(faulty), &options).unwrap(), faults)
@@ -22,7 +22,17 @@ fn attach_with(
 #[test]
 fn large_writes_go_past_the_cache_and_a_flush_follows_them() {
     let dir = Dir::new("bypass");
-    let pool = Pool::open(&dir.pool(40), &unthrottled()).unwrap();
+    large_writes(&dir.pool(40));
+}
+
+#[test]
+fn large_writes_go_past_a_static_volume_and_a_flush_follows_them() {
+    let dir = Dir::new("bypass");
+    large_writes(&dir.static_pool(1 << 20));
+}
+
+fn large_writes(path: &std::path::Path) {
+    let pool = Pool::open(path, &unthrottled()).unwrap();
     let origin = MemOrigin::new(1 << 20).unwrap();
     let (volume, faults) = attach_with(&pool, &origin, 128 << 10, WhenFull::Wait);
     // Of whoever had the origin before.
@@ -81,7 +91,17 @@ fn the_limit_changes_while_attached() {
 #[test]
 fn a_durable_write_is_flushed_only_if_it_went_past() {
     let dir = Dir::new("fua");
-    let pool = Pool::open(&dir.pool(40), &unthrottled()).unwrap();
+    durable_writes(&dir.pool(40));
+}
+
+#[test]
+fn a_durable_write_of_a_static_volume_is_flushed_only_if_it_went_past() {
+    let dir = Dir::new("fua");
+    durable_writes(&dir.static_pool(1 << 20));
+}
+
+fn durable_writes(path: &std::path::Path) {
+    let pool = Pool::open(path, &unthrottled()).unwrap();
     let origin = MemOrigin::new(1 << 20).unwrap();
     let (volume, faults) = attach_with(&pool, &origin, 65536, WhenFull::Wait);
     volume.write_at_durably(&[1; 4096], 0).unwrap();
@@ -108,7 +128,17 @@ fn a_durable_write_is_flushed_only_if_it_went_past() {
 #[test]
 fn a_full_pool_is_passed_by() {
     let dir = Dir::new("passed-by");
-    let pool = Pool::open(&dir.pool(6), &unthrottled()).unwrap();
+    passed_by(&dir.pool(6));
+}
+
+#[test]
+fn slots_that_are_taken_are_passed_by() {
+    let dir = Dir::new("passed-by");
+    passed_by(&dir.static_pool(64 << 10));
+}
+
+fn passed_by(path: &std::path::Path) {
+    let pool = Pool::open(path, &unthrottled()).unwrap();
     let origin = MemOrigin::new(1 << 20).unwrap();
     let (volume, faults) = attach_with(&pool, &origin, 0, WhenFull::Bypass);
     faults.fail(FaultOp::Flush, 1, u64::MAX);

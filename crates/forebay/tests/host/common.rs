@@ -41,6 +41,14 @@ impl Dir {
         path
     }
 
+    /// The least pool there is, with room for static volumes: [`add`] then adds one, which has
+    /// all of that.
+    pub fn static_pool(&self, static_bytes: u64) -> PathBuf {
+        let path = self.path("pool");
+        create(&path, &with_room(static_bytes)).unwrap();
+        path
+    }
+
     pub fn file(&self, name: &str, bytes: u64) -> PathBuf {
         let path = self.path(name);
         std::fs::File::create(&path).unwrap().set_len(bytes).unwrap();
@@ -62,6 +70,11 @@ pub fn small(chunks: u64) -> CreateOptions {
     }
 }
 
+pub fn with_room(static_bytes: u64) -> CreateOptions {
+    let small = small(4);
+    CreateOptions { size_bytes: small.size_bytes.map(|n| n + static_bytes), static_bytes, ..small }
+}
+
 /// Writers are not held back before the pool is full.
 pub fn unthrottled() -> PoolOptions {
     PoolOptions { high_watermark_percent: 100, ..Default::default() }
@@ -71,9 +84,18 @@ pub fn open(path: &Path) -> Pool {
     Pool::open(path, &PoolOptions::default()).unwrap()
 }
 
+/// Of the kind that the pool was made for.
+pub fn add(pool: &Pool, name: &str, origin: &dyn Origin) -> VolumeInfo {
+    let share_bytes = pool.status().static_bytes;
+    let placed = (share_bytes > 0).then_some(Placed { share_bytes, flush_every: None });
+    let added = pool.volume_add_placed(name, origin, 0, placed).unwrap();
+    assert_eq!((added.static_bytes, added.static_slots > 0), (share_bytes, share_bytes > 0));
+    added
+}
+
 /// Adds the volume and attaches it.
 pub fn attach(pool: &Pool, name: &str, origin: &MemOrigin) -> Volume {
-    pool.volume_add_origin(name, origin, 0).unwrap();
+    add(pool, name, origin);
     reattach(pool, name, origin)
 }
 

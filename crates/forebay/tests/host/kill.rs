@@ -74,13 +74,25 @@ fn acknowledged(log: &[u8]) -> Vec<u64> {
 #[test]
 fn acknowledged_writes_survive_sigkill() {
     let dir = Dir::new("kill");
-    let disk = dir.file("disk", BLOCKS * 4096);
     // Small, so that destage runs all the time.
-    let pool = open(&dir.pool(12));
+    survive(&dir, &small(12));
+}
+
+#[test]
+fn acknowledged_writes_of_a_static_volume_survive_sigkill() {
+    let dir = Dir::new("kill");
+    survive(&dir, &with_room(64 << 10));
+}
+
+fn survive(dir: &Dir, made: &CreateOptions) {
+    let disk = dir.file("disk", BLOCKS * 4096);
+    create(&dir.path("pool"), made).unwrap();
+    let pool = open(&dir.path("pool"));
     pool.volume_add(&NewVolume {
         name: "v".into(),
         origin: disk.clone(),
-        block_size: 0,
+        placed: (made.static_bytes > 0)
+            .then_some(Placed { share_bytes: made.static_bytes, flush_every: None }),
         ..Default::default()
     })
     .unwrap();

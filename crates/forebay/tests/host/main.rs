@@ -30,4 +30,5 @@ mod modes;
 mod nbd_origins;
 mod origins;
 mod requests;
+mod statics;
 mod volumes;

@@ -52,9 +52,10 @@ struct World {
 }
 
 impl World {
-    fn new(chunks: u64, options: PoolOptions) -> World {
+    fn new(made: &CreateOptions, options: PoolOptions) -> World {
         let dir = Dir::new("model");
-        let path = dir.pool(chunks);
+        let path = dir.path("pool");
+        create(&path, made).unwrap();
         let pool = Pool::open(&path, &options).unwrap();
         let origin = MemOrigin::new(SECTORS as usize * 512).unwrap();
         let volume = attach(&pool, "v", &origin);
@@ -139,8 +140,8 @@ impl World {
     }
 }
 
-fn run(chunks: u64, options: PoolOptions, ops: &[Op]) {
-    let mut world = World::new(chunks, options);
+fn run(made: &CreateOptions, options: PoolOptions, ops: &[Op]) {
+    let mut world = World::new(made, options);
     for op in ops {
         world.run(op);
     }
@@ -158,7 +159,7 @@ proptest! {
     /// The least pool there is.
     #[test]
     fn tiny_pool(ops in prop::collection::vec(op(), 1..60)) {
-        run(4, unthrottled(), &ops);
+        run(&small(4), unthrottled(), &ops);
     }
 
     /// Without checksums, one slot, destage of everything at once.
@@ -171,6 +172,18 @@ proptest! {
             idle: Some(std::time::Duration::from_millis(1)),
             ..Default::default()
         };
-        run(20, options, &ops);
+        run(&small(20), options, &ops);
+    }
+
+    /// Six blocks for each slot.
+    #[test]
+    fn static_volume_with_conflicts(ops in prop::collection::vec(op(), 1..60)) {
+        run(&with_room(64 << 10), unthrottled(), &ops);
+    }
+
+    #[test]
+    fn static_volume_with_a_slot_for_each_block(ops in prop::collection::vec(op(), 1..60)) {
+        let idle = Some(std::time::Duration::from_millis(1));
+        run(&with_room(384 << 10), PoolOptions { idle, ..Default::default() }, &ops);
     }
 }

@@ -14,7 +14,7 @@ const LIMIT: Duration = Duration::from_secs(100);
 
 fn attach_mode(pool: &Pool, disk: &Disk, mode: Mode) -> Volume {
     if pool.volumes().is_empty() {
-        pool.volume_add_origin("v", disk, 0).unwrap();
+        add(pool, "v", disk);
     }
     let options = AttachOptions { mode, ..Default::default() };
     pool.attach_origin("v", Box::new(disk.clone()), &options).unwrap()
@@ -40,7 +40,17 @@ fn until_empty(volume: &Volume) {
 #[test]
 fn written_through_is_on_the_origin_alone() {
     let dir = Dir::new("through");
-    let pool = Pool::open(&dir.pool(40), &unthrottled()).unwrap();
+    written_through(&dir.pool(40));
+}
+
+#[test]
+fn written_through_a_static_volume_is_on_the_origin_alone() {
+    let dir = Dir::new("through");
+    written_through(&dir.static_pool(1 << 20));
+}
+
+fn written_through(path: &std::path::Path) {
+    let pool = Pool::open(path, &unthrottled()).unwrap();
     let disk = Disk::new();
     let volume = attach_mode(&pool, &disk, Mode::WriteBack);
     // Nothing of it is on the origin.
@@ -69,9 +79,19 @@ fn written_through_is_on_the_origin_alone() {
 /// published is superseded by another's before destage comes to it.
 #[test]
 fn written_through_beside_others_of_the_same_blocks() {
-    const THREADS: u64 = 4;
     let dir = Dir::new("beside");
-    let pool = Pool::open(&dir.pool(40), &unthrottled()).unwrap();
+    beside_others(&dir.pool(40));
+}
+
+#[test]
+fn written_through_a_static_volume_beside_others_of_the_same_blocks() {
+    let dir = Dir::new("beside");
+    beside_others(&dir.static_pool(64 << 10));
+}
+
+fn beside_others(path: &std::path::Path) {
+    const THREADS: u64 = 4;
+    let pool = Pool::open(path, &unthrottled()).unwrap();
     let disk = Disk::new();
     disk.hook(|op, _| {
         std::thread::sleep(Duration::from_micros(if op == "flush" { 500 } else { 50 }));
