@@ -252,7 +252,7 @@ struct fby_volume_info {
 	u64 origin_errors; /* since attach */
 	u64 origin_writes, origin_sectors_written, origin_flushes;
 	u64 pages_destaged; /* entries whose data went to the origin */
-	u64 pages_relocated; /* moved within the pool, to have their chunks back */
+	u64 pages_relocated; /* copied within the pool: kept by destage, or of mostly dead chunks */
 	u64 writes, written_sectors;
 	u64 rounds;
 	u64 throttle_ns; /* asked for by fby_write_delay, in all */

@@ -195,6 +195,9 @@ fn text(served: &ServerStatus, rates: Option<&Rates>) -> String {
         true => "no volumes".into(),
         false => volume::table(&s.volumes).to_string(),
     });
+    for (v, origin_use) in s.volumes.iter().filter_map(|v| Some((v, v.origin_use?))) {
+        lines.push(format!("volume {}: {origin_use}", printable(&v.label())));
+    }
     if !s.logs.is_empty() {
         lines.push(String::new());
         lines.push(log::table(&s.logs).to_string());

@@ -114,7 +114,7 @@ const VOLUME: &[Row<VolumeInfo>] = &[
     (
         "pages_relocated_total",
         "counter",
-        "Pages moved within the pool, to have mostly dead chunks back.",
+        "Pages copied within the pool: kept by destage, or of mostly dead chunks.",
         |v| v.pages_relocated as f64,
     ),
     ("pages_destaged_total", "counter", "Pages written to the origin and let go.", |v| {

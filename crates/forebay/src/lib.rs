@@ -119,7 +119,7 @@ pub use pool::{
 pub use printable::printable;
 pub use request::{OriginIo, OriginOp, Request, Step, Why};
 pub use status::{
-    CheckReport, Counters, DestageState, DrainProgress, OriginInfo, PoolStatus, RecoveryReport,
-    ReportBlock, Uuid, VolumeInfo,
+    CheckReport, Counters, DestageState, DrainProgress, OriginInfo, OriginUse, PoolStatus,
+    RecoveryReport, ReportBlock, Uuid, VolumeInfo,
 };
 pub use volume::{Flusher, Volume};

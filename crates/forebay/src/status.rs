@@ -199,6 +199,40 @@ pub struct OriginInfo {
     pub note: String,
 }
 
+/// How destage uses a volume's origin, and what that costs within the pool, since the pool was
+/// opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OriginUse {
+    /// Writes taken in for each request that was sent to the origin.
+    pub writes_per_request: f64,
+    /// Pages in each of these.
+    pub pages_per_request: f64,
+    /// Pages copied within the pool for each write.
+    pub copies_per_write: f64,
+}
+
+impl OriginUse {
+    /// `None` before the first request.
+    pub fn of(v: &VolumeInfo) -> Option<OriginUse> {
+        let per = |n: u64, of: u64| n as f64 / of.max(1) as f64;
+        (v.origin_writes > 0).then(|| OriginUse {
+            writes_per_request: per(v.writes, v.origin_writes),
+            pages_per_request: per(v.origin_written_bytes / 4096, v.origin_writes),
+            copies_per_write: per(v.pages_relocated, v.writes),
+        })
+    }
+}
+
+impl fmt::Display for OriginUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:.2} writes for each request to the origin, {:.2} pages in each, {:.2} copied for each write",
+            self.writes_per_request, self.pages_per_request, self.copies_per_write
+        )
+    }
+}
+
 /// A volume of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct VolumeInfo {
@@ -271,8 +305,11 @@ pub struct VolumeInfo {
     pub origin_flushes: u64,
     /// Pages whose data went to the origin.
     pub pages_destaged: u64,
-    /// Pages moved within the pool, to have mostly dead chunks back.
+    /// Pages copied within the pool: those that destage keeps, and those of mostly dead chunks.
     pub pages_relocated: u64,
+    /// The same as ratios; `None` before the first request to the origin.
+    #[serde(default)]
+    pub origin_use: Option<OriginUse>,
     pub writes: u64,
     pub written_bytes: u64,
     pub rounds: u64,

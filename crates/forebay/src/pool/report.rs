@@ -13,7 +13,7 @@ use crate::engine::Code;
 use crate::error::{Error, Result};
 use crate::origin::{self, split_identity};
 use crate::printable::printable;
-use crate::status::{Counters, DestageState, PoolStatus, ReportBlock, Uuid, VolumeInfo};
+use crate::status::{Counters, DestageState, OriginUse, PoolStatus, ReportBlock, Uuid, VolumeInfo};
 
 /// Damaged blocks that status lists.
 const DAMAGED_LISTED: u32 = 64;
@@ -41,7 +41,7 @@ impl Core {
             let noted = attached.as_ref().and_then(|a| a.last_error());
             noted.unwrap_or_else(|| std::io::Error::from_raw_os_error(info.last_error).to_string())
         });
-        Ok(VolumeInfo {
+        let mut v = VolumeInfo {
             verdict: Verdict::Unknown,
             origin_changed: None,
             name: match info.used {
@@ -88,6 +88,7 @@ impl Core {
             origin_flushes: info.origin_flushes,
             pages_destaged: info.pages_destaged,
             pages_relocated: info.pages_relocated,
+            origin_use: None,
             writes: info.writes,
             written_bytes: info.written_sectors * 512,
             rounds: info.rounds,
@@ -102,7 +103,9 @@ impl Core {
             bypass_limit_bytes: (limit != 0).then_some(limit),
             when_full,
             mode,
-        })
+        };
+        v.origin_use = OriginUse::of(&v);
+        Ok(v)
     }
 
     fn origin_info(&self, mut info: crate::status::OriginInfo) -> crate::status::OriginInfo {

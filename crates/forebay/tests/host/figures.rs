@@ -177,10 +177,15 @@ fn a_volume_counts_in_bytes() {
     let info = volume.info().unwrap();
     assert_eq!((info.size_bytes, info.pages, info.cached_bytes), (64 << 12, 3, 3 << 12));
     assert_eq!((info.written_bytes, info.origin_written_bytes), ((3 << 12) + 512, 0));
+    assert_eq!(info.origin_use, None, "before the first request");
     drain(&volume);
     let info = volume.info().unwrap();
     assert_eq!((info.pages, info.cached_bytes, info.pages_destaged), (0, 0, 3));
     assert_eq!((info.written_bytes, info.origin_written_bytes), ((3 << 12) + 512, 3 << 12));
+    let origin_use = info.origin_use.expect("the origin was written");
+    let ratio = |of: u64| of as f64 / info.origin_writes as f64;
+    assert_eq!(origin_use.writes_per_request, ratio(info.writes));
+    assert_eq!((origin_use.pages_per_request, origin_use.copies_per_write), (ratio(3), 0.0));
 }
 
 /// Who is told that it is too small is told what is enough, and that is enough.
