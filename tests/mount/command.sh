@@ -245,6 +245,23 @@ P
 	[ "$(stat -c %a "$tree/own/read-only" "$tree/own/d" | tr '\n' ' ')" = "400 500 " ] || fail "the modes are others: $(ls -la "$tree/own")"
 	[ "$(cat "$tree/own/read-only")" = SECOND ] || fail "what was synced is lost"
 	[ -e "$tree/own/d/moved" ] && [ ! -e "$tree/own/d/kept" ] || fail "a rename is lost"
+	# He mounts, and unmounts what a server of his left.
+	if as_user sh -c 'exec 3<>/dev/fuse' 2>/dev/null && command -v fusermount3 >/dev/null; then
+		chmod 711 "$work/disk" "$tree"
+		mkdir -m 700 "$work/user-run" && chown 1000:1000 "$work/user-run"
+		as_user "$FOREBAY" mount "$pool" "$tree/own" >"$work/user.log" 2>&1 || fail "the user's mount: $(cat "$work/user.log")"
+		at_end 'umount -l "$tree/own" 2>/dev/null || true'
+		as_user sh -c 'echo his >"$1/his" && sync "$1/his"' sh "$tree/own"
+		server=$(as_user "$FOREBAY" status "$pool" --json | sed -n 's/^ *"pid": \([0-9]*\),*$/\1/p' | head -n 1)
+		of_user=$server
+		kill_server
+		while kill -0 "$of_user" 2>/dev/null; do sleep 0.05; done
+		as_user "$FOREBAY" mount "$pool" "$tree/own" >"$work/user.log" 2>&1 || fail "over his dead mount: $(cat "$work/user.log")"
+		as_user "$FOREBAY" umount "$tree/own" >"$work/user.log" 2>&1 || fail "the user's umount: $(cat "$work/user.log")"
+		shows "$tree/own/his" his
+	else
+		echo "not tried: a mount of one who is not root (/dev/fuse is not his to open, or no fusermount3)"
+	fi
 	pool=$own
 fi
 
@@ -311,6 +328,16 @@ mkdir -p "$tree/a/b" && touch "$tree/a/b/c" && ln -s c "$tree/a/b/s"
 start_mount "$tree"
 kinds() { find "$tree" -mindepth 1 -printf '%y %P\n' | sort | tr '\n' ' '; }
 [ "$(kinds)" = "d a d a/b f a/b/c l a/b/s " ] || fail "kinds are told as $(kinds)"
+# A replay onto a tree that is full says so, keeps the log, and is done when there is room.
+synced "$tree/a/b/c" kept
+kill_mount
+dd if=/dev/zero of="$work/disk/fill" bs=64k 2>/dev/null || true
+dd if=/dev/zero of="$work/disk/fill2" bs=1k 2>/dev/null || true
+refused 7 "$FOREBAY" mount "$pool" "$tree"
+grep -q "No space left.*make room" "$work/refused.log" || fail "$(cat "$work/refused.log")"
+rm "$work"/disk/fill*
+start_mount "$tree"
+shows "$tree/a/b/c" kept
 stop_mount
 umount_disk
 say "mounted, killed, kept, replayed, served"

@@ -4,6 +4,7 @@
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{mpsc, Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -198,9 +199,24 @@ pub(crate) fn clear_dead_mount(path: &Path) -> io::Result<()> {
         if !is_dead(path) {
             break;
         }
-        unmount(path, UnmountFlags::DETACH)?;
+        take_away(path, UnmountFlags::DETACH)?;
     }
     Ok(())
+}
+
+/// One who is not root mounts by fusermount3, which may unmount what is his, too.
+fn take_away(path: &Path, how: UnmountFlags) -> io::Result<()> {
+    match unmount(path, how) {
+        Err(Errno::PERM) => {}
+        done => return Ok(done?),
+    }
+    let flags = if how.contains(UnmountFlags::DETACH) { "-uz" } else { "-u" };
+    let ran = Command::new("fusermount3").args([flags, "--"]).arg(path).output();
+    let ran = ran.map_err(|e| io::Error::new(e.kind(), format!("fusermount3: {e}")))?;
+    match ran.status.success() {
+        true => Ok(()),
+        false => Err(io::Error::other(String::from_utf8_lossy(&ran.stderr).trim().to_string())),
+    }
 }
 
 /// A descriptor an inode: as many as may be.
@@ -408,9 +424,7 @@ impl Mount {
             let at = |cause| MountError::Busy { mountpoint: name(&self.mountpoint), cause };
             match self.place() {
                 _ if end.unmounted => {}
-                Place::Ours => {
-                    unmount(&self.mountpoint, UnmountFlags::empty()).map_err(|e| at(e.into()))?
-                }
+                Place::Ours => take_away(&self.mountpoint, UnmountFlags::empty()).map_err(at)?,
                 Place::Covered => {
                     let cause = "something else is mounted over it; unmount that first";
                     return Err(at(io::Error::other(cause)));

@@ -137,6 +137,12 @@ pub fn not_replayed(e: RecoverError) -> Error {
                 ReplayError::Entry { .. } | ReplayError::Inconsistent { .. } => 5,
                 _ => 7,
             };
+            let way_out = match cause {
+                ReplayError::Tree { cause: Errno::NOSPC | Errno::DQUOT, .. } => {
+                    "make room on its file system first: a replay writes"
+                }
+                _ => way_out,
+            };
             Error::service(code, e.to_string(), way_out)
         }
     }
