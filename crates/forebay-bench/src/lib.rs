@@ -32,6 +32,7 @@ mod recovery;
 mod rounds;
 mod slots;
 mod slow;
+mod statics;
 mod strokes;
 
 use serde::Serialize;
@@ -43,6 +44,7 @@ pub use mounts::{mounts, MountBenchOptions, MountCase, MountReport, MountRow};
 pub use reads::{reads, ReadOptions, ReadReport, ReadThreads};
 pub use recovery::{recovery, RecoveryOptions, RecoveryReport};
 pub use slots::{slots, SlotsCell, SlotsOptions, SlotsReport, SlotsTarget};
+pub use statics::{statics, StaticLookup, StaticOptions, StaticReport, StaticThreads};
 
 /// Why a benchmark could not run.
 #[derive(Debug, thiserror::Error)]

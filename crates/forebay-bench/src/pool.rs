@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use forebay_engine::{sys, Attach, Code, Decision, Engine, Media, OpenError, Step, Wait};
+use forebay_engine::{sys, Attach, Code, Decision, Engine, Media, OpenError, Past, Step, Wait};
 use sys::FBY_PAGE_SECTORS;
 
 use crate::memory::Memory;
@@ -52,7 +52,21 @@ impl Pool {
         let media = memory.media(bytes)?;
         let format = sys::fby_format { uuid: *b"forebay-bench 01", ..Default::default() };
         forebay_engine::format(&media, &format).map_err(failed("format the pool"))?;
-        Self::open_with(media, slots, 1, Some(blocks)).map(|opened| opened.pool)
+        Self::open_with(media, slots, 1, Some((blocks, 0))).map(|opened| opened.pool)
+    }
+
+    /// The same, the volume static: it has `static_bytes` of the pool.
+    pub fn create_static(
+        memory: &Memory,
+        bytes: u64,
+        blocks: u64,
+        static_bytes: u64,
+    ) -> Result<Self, BenchError> {
+        let media = memory.media(bytes)?;
+        let uuid = *b"forebay-bench 02";
+        let format = sys::fby_format { uuid, static_bytes, ..Default::default() };
+        forebay_engine::format(&media, &format).map_err(failed("format the pool"))?;
+        Self::open_with(media, 4, 1, Some((blocks, static_bytes))).map(|opened| opened.pool)
     }
 
     /// Opens what a killed process left, with `threads` threads scanning.
@@ -69,9 +83,9 @@ impl Pool {
         media: Media,
         slots: u32,
         threads: u32,
-        add: Option<u64>,
+        add: Option<(u64, u64)>,
     ) -> Result<Opened, BenchError> {
-        let options = sys::fby_options { nslots: slots, ..Default::default() };
+        let options = sys::fby_options { nslots: slots, statics: true, ..Default::default() };
         let (engine, report) = Engine::open_threaded(Arc::new(media), &options, threads as usize)
             .map_err(failed_open("open the pool"))?;
         let volume = attach(&engine, add)?;
@@ -108,6 +122,25 @@ impl Pool {
         Ok(read.result.map_err(failed("read a block"))? == Decision::Done)
     }
 
+    /// Zeroes one block by an entry of the pool, so that it is cached without data.
+    pub fn zero(&self, block: u64) -> Result<bool, BenchError> {
+        let sector = block * u64::from(FBY_PAGE_SECTORS);
+        let n = u64::from(FBY_PAGE_SECTORS);
+        let done = self.engine.range(self.volume, sys::FBY_KIND_ZERO, sector, n, &mut 0, &mut 0);
+        Ok(matches!(done.map_err(failed("zero a block"))?, Past::Done))
+    }
+
+    /// Finds a block that was zeroed: the lookup, and next to nothing else.
+    #[inline]
+    pub fn look(&self, block: u64) -> Result<bool, BenchError> {
+        let read = self.engine.read_block(self.volume, block, 0, &mut [0; 512]);
+        Ok(read.result.map_err(failed("look for a block"))? == Decision::Done)
+    }
+
+    pub fn memory_bytes(&self) -> u64 {
+        self.engine.memory_bytes()
+    }
+
     /// Steps destage until it has nothing to do; the origin takes all at once.
     pub fn destage(&self, since: Instant) -> Result<(), BenchError> {
         loop {
@@ -131,14 +164,15 @@ impl Pool {
     }
 }
 
-/// Attaches the volume, after adding it if its size is given.
-fn attach(engine: &Engine, add: Option<u64>) -> Result<u16, BenchError> {
+/// Attaches the volume, after adding it if its blocks, and its share, are given.
+fn attach(engine: &Engine, add: Option<(u64, u64)>) -> Result<u16, BenchError> {
     const NAME: &str = "bench";
-    if let Some(blocks) = add {
+    if let Some((blocks, static_bytes)) = add {
         let spec = sys::fby_volume_spec {
             name: sys::c_text(NAME).expect("fits"),
             block_size: 512,
             origin_sectors: blocks * u64::from(FBY_PAGE_SECTORS),
+            static_bytes,
             ..Default::default()
         };
         engine.volume_add(&spec).map_err(failed("add a volume"))?;

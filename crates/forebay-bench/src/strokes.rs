@@ -184,3 +184,21 @@ impl Stroke for Read<'_> {
         Ok(())
     }
 }
+
+/// A random block that is cached without data is looked for.
+pub(crate) struct Look<'a> {
+    pub pool: &'a Pool,
+    pub random: Random,
+    pub blocks: u64,
+}
+
+impl Stroke for Look<'_> {
+    #[inline]
+    fn stroke(&mut self) -> Result<(), BenchError> {
+        let block = self.random.below(self.blocks);
+        match self.pool.look(block)? {
+            true => Ok(()),
+            false => Err(BenchError::Options(format!("block {block} is not cached"))),
+        }
+    }
+}

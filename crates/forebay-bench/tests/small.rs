@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use forebay_bench::{
-    engine, logs, reads, recovery, slots, BenchError, EngineOptions, LogOptions, MediaChoice,
-    ReadOptions, RecoveryOptions, SlotsOptions, SlotsTarget,
+    engine, logs, reads, recovery, slots, statics, BenchError, EngineOptions, LogOptions,
+    MediaChoice, ReadOptions, RecoveryOptions, SlotsOptions, SlotsTarget, StaticOptions,
 };
 
 const SMALL: u64 = 64 << 20;
@@ -36,6 +36,23 @@ fn reads_are_hits() {
     let report = reads(&options).unwrap();
     assert_eq!(report.threads.len(), 2);
     assert!(report.threads.iter().all(|t| t.ops_per_s_per_thread > 0.0));
+}
+
+#[test]
+fn static_volumes_are_measured_beside_the_index() {
+    for media in [MediaChoice::Anonymous, MediaChoice::File(PathBuf::from("/dev/shm"))] {
+        let options =
+            StaticOptions { media, pool_bytes: SMALL, rounds: 2, batch: 300, ..Default::default() };
+        let report = statics(&options).unwrap();
+        assert_eq!(report.threads.iter().map(|t| t.n).collect::<Vec<_>>(), [1, 2]);
+        assert!(report.threads.iter().all(|t| t.over_floor > 0.0));
+        assert!(report.lookup_ns.by_place > 0.0 && report.lookup_ns.index > 0.0);
+        assert!(report.open_ms > 0.0 && report.dram_bytes_per_page > 0.0);
+        let json = serde_json::to_value(&report).unwrap();
+        assert!(json["lookup_ns"]["static"].is_f64() && json["threads"][0]["over_floor"].is_f64());
+    }
+    let options = StaticOptions { pool_bytes: 1 << 20, ..Default::default() };
+    assert!(statics(&options).unwrap_err().to_string().contains("at least 48M"));
 }
 
 #[test]

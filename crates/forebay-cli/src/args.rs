@@ -484,6 +484,12 @@ pub enum Bench {
     /// Reads of cached blocks, verified
     #[command(after_help = after!("forebay bench read --threads 1,2 --json"))]
     Read(BenchArgs),
+    /// Static volumes: a lookup beside the index, writes over the floor, memory, open
+    #[command(after_help = after!(
+        "forebay bench static --json",
+        "forebay bench static --dir /dev/shm --pool-size 8G   an open that maps the pool",
+    ))]
+    Static(BenchArgs),
     /// Writes through more and fewer commit slots, on media of little bandwidth
     ///
     /// With more writers than the media serves, slots move their waiting off the

@@ -3,7 +3,7 @@
 
 use forebay_bench::{
     EngineOptions, Figures, LogOptions, MediaChoice, ReadOptions, RecoveryOptions, SlotsOptions,
-    SlotsTarget,
+    SlotsTarget, StaticOptions,
 };
 
 use crate::args::{self, Bench, BenchMedia};
@@ -15,6 +15,7 @@ pub fn run(a: &Bench) -> anyhow::Result<u8> {
         Bench::Engine(a) => engine(a)?,
         Bench::Recovery(a) => recovery(a)?,
         Bench::Read(a) => read(a)?,
+        Bench::Static(a) => statics(a)?,
         Bench::Slots(a) => slots(a)?,
         Bench::Log(a) => log(a)?,
         Bench::Mount(a) => crate::bench_mount::run(a)?,
@@ -95,6 +96,35 @@ fn read(a: &args::BenchArgs) -> anyhow::Result<()> {
     }
     out::line(table)?;
     out::line(format_args!("media: {}", report.media))?;
+    Ok(())
+}
+
+fn statics(a: &args::BenchArgs) -> anyhow::Result<()> {
+    let mut o = StaticOptions::default();
+    apply(&a.media, &mut o.media, &mut o.pool_bytes, &mut o.rounds);
+    if !a.threads.is_empty() {
+        o.threads = a.threads.clone();
+    }
+    let report = forebay_bench::statics(&o)?;
+    if a.media.json.json {
+        return json(&report);
+    }
+    let mut table =
+        Table::new(&["threads", "<what", "writes/s", "p50", "p99", "p99.9", "of floor"]);
+    for t in &report.threads {
+        table.row(row(t.n, "floor", &t.floor, "1.00".into()));
+        table.row(row(t.n, "static", &t.write, format!("{:.2}", t.over_floor)));
+    }
+    out::line(table)?;
+    out::line(format_args!(
+        "a lookup: {:.0} ns by its place, {:.0} ns by the index\n\
+         {:.3} bytes of DRAM for each page; open, dirty: {:.2} ms; media: {}",
+        report.lookup_ns.by_place,
+        report.lookup_ns.index,
+        report.dram_bytes_per_page,
+        report.open_ms,
+        report.media
+    ))?;
     Ok(())
 }
 

@@ -52,6 +52,7 @@ const ALL: &[&str] = &[
     "bench engine",
     "bench recovery",
     "bench read",
+    "bench static",
     "demo",
     "completions",
     "man",

@@ -69,7 +69,7 @@ const CHECK: usize = 3;
 const REPLAY: usize = 23;
 
 /// Subcommands that look at no pool of theirs.
-const WITHOUT: [&str; 18] = [
+const WITHOUT: [&str; 19] = [
     "create",
     "detach",
     "list",
@@ -78,6 +78,7 @@ const WITHOUT: [&str; 18] = [
     "bench engine",
     "bench recovery",
     "bench read",
+    "bench static",
     "bench slots",
     "bench log",
     "bench mount",
