@@ -57,7 +57,8 @@ impl<T: Tree, J: Journal> Live<T, J> {
         length: u64,
     ) -> Result<()> {
         let Some(taken) = &mut content.taken else { return Ok(()) };
-        if taken.txg <= self.groups.numbers().1 {
+        let synced = taken.txg <= self.groups.numbers().1;
+        if synced && !taken.replaces {
             content.taken = None;
             return Ok(());
         }
@@ -65,6 +66,10 @@ impl<T: Tree, J: Journal> Live<T, J> {
             return Ok(());
         }
         let logs = taken.spend(length);
+        if synced && !logs {
+            content.taken = None;
+            return Ok(());
+        }
         self.log_locked(inode, content, logs)?;
         if let Some(taken) = &mut content.taken {
             taken.txg = self.groups.numbers().0;
@@ -75,7 +80,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
     /// An entry of the open group, or of the one before, says so.
     fn takes_away(&self, content: &mut Content, range: (u64, u64)) {
         let (open, synced) = self.groups.numbers();
-        let before = content.taken.take().filter(|taken| taken.txg > synced);
+        let before = content.taken.take().filter(|taken| taken.txg > synced || taken.replaces);
         content.taken = Some(Taken::add(before, range, open, self.options.sync_limit));
     }
 
@@ -117,7 +122,11 @@ impl<T: Tree, J: Journal> Live<T, J> {
     }
 
     pub(super) fn log_content(&self, inode: &Arc<Inode<T::Node>>) -> Result<()> {
-        self.log_locked(inode, &mut inode.content(), true)
+        let mut content = inode.content();
+        if let Some(taken) = &mut content.taken {
+            taken.replaces = false;
+        }
+        self.log_locked(inode, &mut content, true)
     }
 
     /// `logs`: as far as that is not too much for the log.

@@ -11,6 +11,9 @@ pub(super) struct Taken {
     pub ranges: Ranges,
     /// No later group has such an entry, or what was logged after it.
     pub txg: u64,
+    /// It was cut to nothing, and no sync of a program has come since: what replaces its
+    /// content is logged though the cut is synced.  File systems take care of such files too.
+    pub replaces: bool,
     /// How many bytes are logged as they come.
     left: u64,
 }
@@ -18,8 +21,9 @@ pub(super) struct Taken {
 impl Taken {
     /// Adds a range to what there was before.  A file that is cut to nothing begins anew.
     pub fn add(before: Option<Taken>, range: (u64, u64), txg: u64, limit: u64) -> Taken {
-        let before = before.filter(|_| range != (0, u64::MAX));
-        let mut taken = before.unwrap_or(Taken { ranges: Ranges::default(), txg, left: limit });
+        let replaces = range == (0, u64::MAX);
+        let anew = Taken { ranges: Ranges::default(), txg, replaces, left: limit };
+        let mut taken = before.filter(|_| !replaces).unwrap_or(anew);
         taken.ranges.add(range.0, range.1);
         taken.txg = txg;
         taken
