@@ -195,15 +195,19 @@ static int carry_step(struct fby_drain *p, u16 volume, u32 *wake)
 	for (u32 n = 0; d->pos < d->n && n < FORWARD_STEP; d->pos++) {
 		struct fby_round_page *r = &d->page[d->pos];
 		bool held = p->space->owner[volume].held;
-		int decision;
+		int decision = FBY_WAIT_SPACE;
 
 		if ((!r->keep && r->carry == FBY_CARRY_NO) || !fby_round_listed(p, volume, r, d->cut))
 			continue;
 		if (r->keep && FBY_BUG(KEPT_NOT_MOVED))
 			continue;
-		if (r->keep)
-			hold_chunks(p, volume, true);
-		decision = forward(p, volume, r, wake);
+		/* Whoever drains waits for the numbers given out when he began, and a copy has a
+		 * higher one: nothing is kept any more, as if there were no room. */
+		if (!r->keep || !fby_load(&d->drain) || FBY_BUG(DRAIN_KEEPS)) {
+			if (r->keep)
+				hold_chunks(p, volume, true);
+			decision = forward(p, volume, r, wake);
+		}
 		n++;
 		if (decision == FBY_WAIT_SPACE) {
 			if (!seal_kept(p, volume) || held) /* once more: what was held may give room */

@@ -66,6 +66,7 @@
 	X(HEADERS_LOST_SILENT, "a chunk without seals is taken for one that was never sealed") \
 	X(LOSS_FORGOTTEN_AFTER_CLEAN, "recovery writes down what is lost after it has cleared the clean flag") \
 	X(PACKED_FOR_EVER, "lost blocks are carried forward for space again and again, though that makes none") \
+	X(DRAIN_KEEPS, "a round goes on to keep pages when a drain has begun, which does not wait for the copies") \
 	X(KEPT_NOT_MOVED, "a page that a round keeps is not moved before the watermark passes it") \
 	X(KEPT_UNSEALED, "the watermark passes pages whose copies may pass for a torn tail") \
 	X(KEPT_AGE_LOST, "a page that is kept counts as young again") \

@@ -203,6 +203,36 @@ pub fn drains_end() -> Result<(), String> {
     Err("a drain does not end".into())
 }
 
+/// A drain that begins while a round is about to keep pages: when the watermark has passed
+/// what was written before, which is all that a host waits for, nothing is left in the pool.
+pub fn drains_bring_all_home() -> Result<(), String> {
+    let mut run = Run::new(0);
+    for _ in 0..8 {
+        run.overload()?;
+        for _ in 0..50_000 {
+            run.load()?;
+            if run.volume().destage == sys::FBY_DESTAGE_FLUSHING {
+                break;
+            }
+        }
+        let seq = run.engine.volume_drain(0, true).map_err(|e| e.to_string())?;
+        let mut steps = 0;
+        while run.volume().watermark + 1 < seq || run.committing() {
+            run.step();
+            steps += 1;
+            if steps > 20_000 {
+                return Err("a drain does not end".into());
+            }
+        }
+        if !run.engine.volume_clean(0) {
+            let left = run.volume().pages;
+            return Err(format!("a drain has ended, and {left} pages are in the pool alone"));
+        }
+        run.engine.volume_drain(0, false).map_err(|e| e.to_string())?;
+    }
+    Ok(())
+}
+
 /// The end of a round that kept a page, the last of its chunk: where that is.
 fn last_is_a_copy(run: &mut Run) -> Result<(u64, u32, u64), String> {
     for _ in 0..50_000 {
@@ -247,6 +277,7 @@ pub fn copies_are_not_torn() -> Result<(), String> {
 pub fn all() -> Result<(), String> {
     old_pages_go()?;
     drains_end()?;
+    drains_bring_all_home()?;
     copies_are_not_torn()
 }
 
@@ -260,6 +291,11 @@ mod tests {
     #[test]
     fn nothing_is_kept_in_a_drain() {
         super::drains_end().unwrap();
+    }
+
+    #[test]
+    fn what_a_round_would_have_kept_is_on_the_origin_when_a_drain_has_ended() {
+        super::drains_bring_all_home().unwrap();
     }
 
     #[test]
