@@ -80,8 +80,16 @@ static void unknown_lost(struct fby_drain *p, const struct fby_static *v, const 
 	}
 }
 
-/* Lists what the slot has.  False: there is no room. */
-static bool collect_slot(struct fby_drain *p, struct fby_static *v, struct fby_destage *d, u32 slot)
+static bool entry_listed(const struct fby_destage *d, u32 n, const struct fby_round_page *r)
+{
+	for (u32 i = 0; i < n; i++)
+		if (d->page[i].page == r->page && d->page[i].k == r->k && d->page[i].stamp == r->stamp)
+			return true;
+	return false;
+}
+
+/* Lists what the slot has and the first so many do not.  False: there is no room. */
+static bool collect_slot(struct fby_drain *p, struct fby_static *v, struct fby_destage *d, u32 slot, u32 before)
 {
 	struct fby_static_view s;
 
@@ -93,13 +101,19 @@ static bool collect_slot(struct fby_drain *p, struct fby_static *v, struct fby_d
 	if (s.unknown)
 		unknown_lost(p, v, &s);
 	for (u32 way = 0; way < FBY_STATIC_WAYS; way++) {
+		const struct fby_static_tag *t = &s.line.tag[way];
+
 		if (!fby_static_counts(&s, way) || (s.unknown >> way & 1))
 			continue;
-		if (FBY_ST_ERA(&s.line.tag[way]) > v->head.settled) {
+		if (FBY_ST_ERA(t) > v->head.settled) {
 			again(p->statics, v, slot);
+			/* Where an era could not end in time, it may have been there before the pass. */
+			v->gave_back |= FBY_ST_ERA(t) <= v->pass_era;
 			continue;
 		}
-		entry_make(&d->page[d->n++], slot, way, &s.line.tag[way]);
+		entry_make(&d->page[d->n], slot, way, t);
+		if (!entry_listed(d, before, &d->page[d->n]))
+			d->n++;
 	}
 	return true;
 }
@@ -116,16 +130,8 @@ static void collect_wanted(struct fby_drain *p, struct fby_static *v, struct fby
 			if (entry_slot(&d->page[n]) == slot - 1)
 				slot = 0;
 		if (slot)
-			(void)collect_slot(p, v, d, slot - 1);
+			(void)collect_slot(p, v, d, slot - 1, 0);
 	}
-}
-
-static bool listed_before(const struct fby_destage *d, u32 first, u32 slot)
-{
-	for (u32 i = 0; i < first; i++)
-		if (entry_slot(&d->page[i]) == slot)
-			return true;
-	return false;
 }
 
 /* Moves the hand until the round is full, or the pass has come round. */
@@ -142,8 +148,7 @@ static void collect_pass(struct fby_drain *p, struct fby_static *v, struct fby_d
 			/* The bit first: who writes from now on sets it again. */
 			fby_static_dirty_clear(p->statics, v, v->hand);
 			for (u32 slot = first; slot < end && slot < v->slots; slot++)
-				if (!listed_before(d, wanted, slot))
-					(void)collect_slot(p, v, d, slot);
+				(void)collect_slot(p, v, d, slot, wanted);
 		}
 		v->hand = v->hand + 1 < fby_static_groups(v) ? v->hand + 1 : 0;
 	}
@@ -230,6 +235,7 @@ static void pass_begin(struct fby_static *v)
 {
 	v->left = fby_static_groups(v);
 	v->passing = true;
+	v->pass_era = v->era;
 	v->gave_back = false;
 	fby_store(&v->passes, v->passes + 1);
 }

@@ -49,6 +49,7 @@ struct fby_static {
 	u64 pass_ns; /* when the last pass began */
 	u64 passes, passes_done; /* that have begun; the last that has brought home all it was to */
 	u32 collects; /* rounds that have begun; moves on before they take anything */
+	u64 pass_era; /* that was open when it began */
 	bool passing, gave_back; /* one is on; and has left something */
 	bool pressure;
 	/* likewise, and read by writers */

@@ -182,6 +182,25 @@ static void drain(void)
 	EXPECT(fby_volume_clean(sp, 0));
 }
 
+/* One pass of a drain, which others may write beside. */
+static void drain_pass(void)
+{
+	u64 pass = ST->passes + 1, next;
+	struct fby_io io;
+
+	EXPECT(fby_volume_drain(sp, 0, true) == FBY_DONE);
+	for (u32 i = 0; i < 10000 && ST->passes_done < pass; i++) {
+		now_ns += 1000;
+		if (fby_destage_step(sp, now_ns, &io, &next, &wake) != FBY_ORIGIN)
+			continue;
+		if (io.op == FBY_IO_WRITE)
+			for (u64 s = 0; s < io.nsectors; s++)
+				origin_has[(io.sector + s) / P] = ((u8 *)io.buf)[s * FBY_SECTOR];
+		fby_destage_complete(sp, io.id, 0);
+	}
+	EXPECT(ST->passes_done >= pass);
+}
+
 /* --- places ------------------------------------------------------------------------- */
 
 static void places(void)
@@ -245,6 +264,29 @@ static void cases(void)
 	EXPECT(ST->surveyed == 0 && ST->nwindows == 1 && get(14) == 7);
 	drain();
 	EXPECT(ST->nwindows == 0 && ST->head.nwindows == 0 && origin_has[14] == 7 && live() == 0 && sound());
+}
+
+/* A writer holds an era open when destage would end it, and others write meanwhile: a drain
+ * that begins behind these has them, also where a third block waits for one of their slots. */
+static void eras(void)
+{
+	for (u32 waits = 0; waits < 2; waits++) {
+		u64 *stripe;
+
+		make();
+		again();
+		stripe = fby_stripe(&sp->statics, ST, 5);
+		EXPECT(put(0, 1) == FBY_DONE);
+		EXPECT(fby_stripe_try(stripe, FBY_STRIPE_STORES) && !fby_static_settle(&sp->statics, 0));
+		EXPECT(put(7, 2) == FBY_DONE && put(1, 3) == FBY_DONE);
+		fby_stripe_release(stripe, false);
+		if (waits)
+			EXPECT(put(14, 4) == FBY_WAIT_SPACE);
+		for (u32 i = 0; i < VOLUME_BLOCKS; i++)
+			origin_has[i] = 0;
+		drain_pass();
+		EXPECT(origin_has[0] == 1 && origin_has[7] == 2 && origin_has[1] == 3 && sound());
+	}
 }
 
 /* A period of its own: all goes to the origin each time that it has passed, and not before. */
@@ -520,6 +562,7 @@ void test_static(void)
 	past();
 	flips(false);
 	flips(true);
+	eras();
 	gone();
 	both_lost();
 	partly();

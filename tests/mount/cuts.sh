@@ -21,7 +21,8 @@ shift || true
 systems=("$@")
 [ $# -gt 0 ] || systems=(ext4)
 seed=${SEED:-1}
-bytes=$((768 << 20))
+# Of programs that write as fast as they can, and etcd keeps much.
+bytes=$((2 << 30))
 kinds=(sqlite-delete sqlite-truncate sqlite-wal maildir)
 command -v postgres >/dev/null && command -v initdb >/dev/null && kinds+=(postgres) ||
 	say "postgres is not installed: without it"
