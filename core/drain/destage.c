@@ -117,6 +117,19 @@ static bool carry_less(struct fby_drain *p, u16 volume)
 	return true;
 }
 
+/* While copies of what was acknowledged long ago may pass for a torn tail, no chunk that
+ * they come from is opened again. */
+static void hold_chunks(struct fby_drain *p, u16 volume, bool held)
+{
+	struct fby_owner *o = &p->space->owner[volume];
+
+	if (o->held == held)
+		return;
+	fby_lock(&p->space->lock);
+	o->held = held;
+	fby_unlock(&p->space->lock);
+}
+
 /* The page goes forward in the log: as it is, or what of it is lost. */
 static int forward(struct fby_drain *p, u16 volume, struct fby_round_page *r, u32 *wake)
 {
@@ -126,6 +139,11 @@ static int forward(struct fby_drain *p, u16 volume, struct fby_round_page *r, u3
 	u32 slot;
 
 	if (r->keep) {
+		/* Whoever drains waits for the numbers given out when he began, and a copy has a
+		 * higher one: nothing is kept any more, as if there were no room. */
+		if (fby_load(&d->drain) && !FBY_BUG(DRAIN_KEEPS))
+			return FBY_WAIT_SPACE;
+		hold_chunks(p, volume, true);
 		decision = fby_move(p->cache, volume, r->k, r->page, &slot, wake);
 		if (decision != FBY_DONE)
 			return decision;
@@ -141,19 +159,6 @@ static int forward(struct fby_drain *p, u16 volume, struct fby_round_page *r, u3
 		fby_page_mark(p->cache, r->page, fby_key(volume, r->k), FBY_ES_DAMAGED);
 	}
 	return fby_carry(p->cache, volume, r->k, r->page, r->carry == FBY_CARRY_DAMAGED, wake);
-}
-
-/* While copies of what was acknowledged long ago may pass for a torn tail, no chunk that
- * they come from is opened again. */
-static void hold_chunks(struct fby_drain *p, u16 volume, bool held)
-{
-	struct fby_owner *o = &p->space->owner[volume];
-
-	if (o->held == held)
-		return;
-	fby_lock(&p->space->lock);
-	o->held = held;
-	fby_unlock(&p->space->lock);
 }
 
 /* True: all that was copied is sealed. */
@@ -195,19 +200,13 @@ static int carry_step(struct fby_drain *p, u16 volume, u32 *wake)
 	for (u32 n = 0; d->pos < d->n && n < FORWARD_STEP; d->pos++) {
 		struct fby_round_page *r = &d->page[d->pos];
 		bool held = p->space->owner[volume].held;
-		int decision = FBY_WAIT_SPACE;
+		int decision;
 
 		if ((!r->keep && r->carry == FBY_CARRY_NO) || !fby_round_listed(p, volume, r, d->cut))
 			continue;
 		if (r->keep && FBY_BUG(KEPT_NOT_MOVED))
 			continue;
-		/* Whoever drains waits for the numbers given out when he began, and a copy has a
-		 * higher one: nothing is kept any more, as if there were no room. */
-		if (!r->keep || !fby_load(&d->drain) || FBY_BUG(DRAIN_KEEPS)) {
-			if (r->keep)
-				hold_chunks(p, volume, true);
-			decision = forward(p, volume, r, wake);
-		}
+		decision = forward(p, volume, r, wake);
 		n++;
 		if (decision == FBY_WAIT_SPACE) {
 			if (!seal_kept(p, volume) || held) /* once more: what was held may give room */

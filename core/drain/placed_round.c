@@ -49,6 +49,11 @@ static void entry_make(struct fby_round_page *r, u32 slot, u32 way, const struct
 	r->stamp = FBY_ST_NUMBER(t) << 4 | FBY_ST_KIND(t);
 }
 
+static bool entry_same(const struct fby_round_page *a, const struct fby_round_page *b)
+{
+	return a->k == b->k && a->page == b->page && a->stamp == b->stamp;
+}
+
 static bool entry_is(const struct fby_round_page *r, const struct fby_static_view *s)
 {
 	const struct fby_static_tag *t = &s->line.tag[entry_way(r)];
@@ -57,7 +62,7 @@ static bool entry_is(const struct fby_round_page *r, const struct fby_static_vie
 	if (!fby_static_counts(s, entry_way(r)) || (s->unknown >> entry_way(r) & 1))
 		return false;
 	entry_make(&now, entry_slot(r), entry_way(r), t);
-	return now.k == r->k && now.stamp == r->stamp;
+	return entry_same(&now, r);
 }
 
 /* --- collect ---------------------------------------------------------------------------- */
@@ -83,7 +88,7 @@ static void unknown_lost(struct fby_drain *p, const struct fby_static *v, const 
 static bool entry_listed(const struct fby_destage *d, u32 n, const struct fby_round_page *r)
 {
 	for (u32 i = 0; i < n; i++)
-		if (d->page[i].page == r->page && d->page[i].k == r->k && d->page[i].stamp == r->stamp)
+		if (entry_same(&d->page[i], r))
 			return true;
 	return false;
 }

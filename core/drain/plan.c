@@ -42,13 +42,13 @@ static u64 min_u64(u64 a, u64 b)
 
 /* May pages of the volume be kept?  One with little of the pool would be copied round by
  * round for the sake of others. */
-static bool may_keep(const struct fby_drain *p, u16 volume)
+static bool may_keep(const struct fby_drain *p, u16 volume, u32 spare)
 {
 	const struct fby_destage *d = &p->volume[volume].destage;
 
 	if (FBY_BUG(KEPT_IN_DRAIN) && d->drain)
 		return true;
-	return p->space->pressure && !d->forced && fby_spare(p->space) > 1 &&
+	return p->space->pressure && !d->forced && spare > 1 &&
 	       2 * fby_load(&p->space->owner[volume].counted) >= fby_load(&p->space->share);
 }
 
@@ -57,17 +57,18 @@ u32 fby_plan_pages(struct fby_drain *p, u16 volume)
 	struct fby_destage *d = &p->volume[volume].destage;
 	struct fby_plan *plan = &d->plan;
 	u32 most = fby_round_most(d), chunk = p->space->store.chunk_pages - p->space->store.first_page;
+	u32 spare = fby_spare(p->space);
 	u64 n;
 
 	plan->keeps = false;
 	if (fby_drain_clean(p, volume)) /* it only packs, and not by halves */
 		return most;
 	n = fby_pace_round(p, volume, most);
-	plan->keeps = may_keep(p, volume) && !plan->no_room;
+	plan->keeps = may_keep(p, volume, spare) && !plan->no_room;
 	plan->no_room = false;
 	if (plan->keeps) {
 		/* Copies need room before the round gives any back, and so do writers. */
-		u64 room = (u64)(fby_spare(p->space) - 1) * chunk / 2;
+		u64 room = (u64)(spare - 1) * chunk / 2;
 
 		n = min_u64(min_u64(n * plan->scale / 16, room), most);
 	} else if (fby_starved(p->space) && !d->forced) {
