@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::memory::{MediaChoice, Memory};
 use crate::pool::Pool;
 use crate::rounds::{self, Plan, Stroke};
-use crate::strokes::{Floor, Random, Raw, Source, Strip, Write};
+use crate::strokes::{Part, Random, Source};
 use crate::{BenchError, Figures};
 
 /// What [`engine()`] does.
@@ -74,17 +74,11 @@ pub struct EngineThreads {
 
 /// Runs the benchmark; seconds, and more with more rounds.
 pub fn engine(options: &EngineOptions) -> Result<EngineReport, BenchError> {
-    let most = options.threads.iter().copied().max().unwrap_or(0);
-    if options.threads.contains(&0) || !(1..=64).contains(&most) {
-        return Err(BenchError::Options("threads: 1 to 64, at least one number".to_owned()));
-    }
-    if options.rounds == 0 || options.batch == 0 {
-        return Err(BenchError::Options("rounds and batch: at least 1".to_owned()));
-    }
+    let most = rounds::checked(&options.threads, options.rounds, options.batch)?;
     let pool_bytes = options.pool_bytes.next_multiple_of(2 << 20);
     let memory = Memory::new(&options.media, pool_bytes * 2)?;
     memory.populate_in_turns(2);
-    let pool = Pool::create(&memory, pool_bytes, most.max(4), pool_bytes / 4096)?;
+    let pool = Pool::create(&memory, pool_bytes, most.max(4), pool_bytes / 4096, 0)?;
     let blocks = match options.blocks {
         0 => pool.info().pages / 32,
         blocks => blocks.min(pool_bytes / 4096),
@@ -124,22 +118,16 @@ fn run(
     n: u32,
     blocks: u64,
 ) -> Result<EngineThreads, BenchError> {
-    let share = memory.len() / 2 / n as usize / (2 << 20) * (2 << 20);
     let mut threads = Vec::new();
-    for thread in 0..n {
-        let first = memory.len() / 2 + thread as usize * share;
-        let strip = || Strip::new(memory, first, share);
-        let seed = u64::from(n) << 8 | u64::from(thread);
-        let write =
-            Write { pool, source: Source::new(seed), random: Random::new(seed + 99), blocks };
+    for part in Part::of_each(memory, n) {
         let kinds: Vec<Box<dyn Stroke>> = vec![
-            Box::new(Raw(strip()?, Source::new(seed))),
-            Box::new(Floor(strip()?, Source::new(seed))),
-            Box::new(write),
+            Box::new(part.raw()?),
+            Box::new(part.floor()?),
+            Box::new(part.write(pool, blocks)),
         ];
         threads.push(kinds);
     }
-    let plan = Plan { rounds: options.rounds, warm: options.batch / 10, batch: options.batch };
+    let plan = Plan::new(options.rounds, options.batch);
     let start = Instant::now();
     let figures = rounds::run(plan, threads, || pool.destage(start))?;
     let (raw, floor, engine) = (figures[0], figures[1], figures[2]);

@@ -41,10 +41,11 @@ pub use engine::{engine, EngineOptions, EngineReport, EngineThreads};
 pub use logs::{logs, LogAppends, LogOptions, LogReport};
 pub use memory::MediaChoice;
 pub use mounts::{mounts, MountBenchOptions, MountCase, MountReport, MountRow};
-pub use reads::{reads, ReadOptions, ReadReport, ReadThreads};
+pub use reads::{reads, ReadReport, ReadThreads};
 pub use recovery::{recovery, RecoveryOptions, RecoveryReport};
+pub use rounds::ThreadsOptions;
 pub use slots::{slots, SlotsCell, SlotsOptions, SlotsReport, SlotsTarget};
-pub use statics::{statics, StaticLookup, StaticOptions, StaticReport, StaticThreads};
+pub use statics::{statics, StaticLookup, StaticReport, StaticThreads};
 
 /// Why a benchmark could not run.
 #[derive(Debug, thiserror::Error)]

@@ -273,7 +273,7 @@ fn appends(
     }
     // About a tenth of a second each.
     let batch = (60_000 / (1 + bytes / 512)).clamp(400, 30_000);
-    let plan = Plan { rounds: o.rounds, warm: batch / 10, batch };
+    let plan = Plan::new(o.rounds, batch);
     let start = Instant::now();
     let figures = rounds::run(plan, threads, || bed.beside(start))?;
     let (floor, append) = (figures[0], figures[1]);
@@ -315,7 +315,7 @@ fn beside_pmemlog(
                 stop: &stop,
             })]
         };
-        let plan = Plan { rounds: 1, warm: batch / 10, batch };
+        let plan = Plan::new(1, batch);
         let start = Instant::now();
         let figures = rounds::run(plan, (0..n).map(kinds).collect(), || bed.beside(start))?;
         ratios.push(figures[0].ops_per_s / theirs);

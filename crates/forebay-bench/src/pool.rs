@@ -42,31 +42,21 @@ pub(crate) struct Opened {
 }
 
 impl Pool {
-    /// Formats, opens and adds a volume of `blocks` blocks.
+    /// Formats, opens and adds a volume of `blocks` blocks: a static one that has so much of
+    /// the pool, unless that is 0.
     pub fn create(
         memory: &Memory,
         bytes: u64,
         slots: u32,
         blocks: u64,
-    ) -> Result<Self, BenchError> {
-        let media = memory.media(bytes)?;
-        let format = sys::fby_format { uuid: *b"forebay-bench 01", ..Default::default() };
-        forebay_engine::format(&media, &format).map_err(failed("format the pool"))?;
-        Self::open_with(media, slots, 1, Some((blocks, 0))).map(|opened| opened.pool)
-    }
-
-    /// The same, the volume static: it has `static_bytes` of the pool.
-    pub fn create_static(
-        memory: &Memory,
-        bytes: u64,
-        blocks: u64,
         static_bytes: u64,
     ) -> Result<Self, BenchError> {
         let media = memory.media(bytes)?;
-        let uuid = *b"forebay-bench 02";
+        let uuid = *b"forebay-bench 01";
         let format = sys::fby_format { uuid, static_bytes, ..Default::default() };
         forebay_engine::format(&media, &format).map_err(failed("format the pool"))?;
-        Self::open_with(media, 4, 1, Some((blocks, static_bytes))).map(|opened| opened.pool)
+        let added = Some((blocks, static_bytes));
+        Self::open_with(media, slots, 1, added).map(|opened| opened.pool)
     }
 
     /// Opens what a killed process left, with `threads` threads scanning.

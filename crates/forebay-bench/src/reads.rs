@@ -3,38 +3,11 @@
 
 use serde::Serialize;
 
-use crate::memory::{MediaChoice, Memory};
+use crate::memory::Memory;
 use crate::pool::Pool;
-use crate::rounds::{self, Plan, Stroke};
+use crate::rounds::{self, Plan, Stroke, ThreadsOptions};
 use crate::strokes::{Random, Read, Source};
 use crate::{BenchError, Figures};
-
-/// What [`reads()`] does.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ReadOptions {
-    /// What stands in for persistent memory.
-    pub media: MediaChoice,
-    /// Size of the pool, which is filled.
-    pub pool_bytes: u64,
-    /// Numbers of reading threads, one after the other.
-    pub threads: Vec<u32>,
-    /// Rounds for each.
-    pub rounds: u32,
-    /// Reads of a thread in a round, once without and once with the clock.
-    pub batch: u32,
-}
-
-impl Default for ReadOptions {
-    fn default() -> Self {
-        Self {
-            media: MediaChoice::default(),
-            pool_bytes: 2 << 30,
-            threads: vec![1, 2],
-            rounds: 301,
-            batch: 1_500,
-        }
-    }
-}
 
 /// What [`reads()`] found.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -58,24 +31,18 @@ pub struct ReadThreads {
     pub ops_per_s_per_thread: f64,
 }
 
-/// Runs the benchmark; seconds.
-pub fn reads(options: &ReadOptions) -> Result<ReadReport, BenchError> {
+/// Runs the benchmark; seconds.  The pool is filled.
+pub fn reads(options: &ThreadsOptions) -> Result<ReadReport, BenchError> {
     if options.threads.iter().any(|n| !(1..=64).contains(n)) {
         return Err(BenchError::Options("threads: 1 to 64".to_owned()));
     }
     let pool_bytes = options.pool_bytes.next_multiple_of(2 << 20);
     let memory = Memory::new(&options.media, pool_bytes)?;
     memory.populate();
-    let pool = Pool::create(&memory, pool_bytes, 4, pool_bytes / 4096)?;
+    let pool = Pool::create(&memory, pool_bytes, 4, pool_bytes / 4096, 0)?;
     let (blocks, mut source) = (pool.info().pages / 8 * 7, Source::new(1));
-    let mut random: Vec<u64> = (0..blocks).collect();
-    shuffle(&mut random);
-    for block in random {
-        if !pool.write(block, source.next())? {
-            return Err(BenchError::Options("the pool is too small to be read".to_owned()));
-        }
-    }
-    let plan = Plan { rounds: options.rounds, warm: options.batch / 10, batch: options.batch };
+    fill(blocks, |block| pool.write(block, source.next()))?;
+    let plan = Plan::new(options.rounds, options.batch);
     let mut threads = Vec::new();
     for &n in &options.threads {
         let thread = |i| -> Vec<Box<dyn Stroke + '_>> {
@@ -94,6 +61,21 @@ pub fn reads(options: &ReadOptions) -> Result<ReadReport, BenchError> {
             pool_bytes >> 20
         ),
     })
+}
+
+/// All blocks, in an order of which nothing follows.
+pub(crate) fn fill(
+    blocks: u64,
+    mut one: impl FnMut(u64) -> Result<bool, BenchError>,
+) -> Result<(), BenchError> {
+    let mut random: Vec<u64> = (0..blocks).collect();
+    shuffle(&mut random);
+    for block in random {
+        if !one(block)? {
+            return Err(BenchError::Options("the pool is too small to be read".to_owned()));
+        }
+    }
+    Ok(())
 }
 
 /// So that blocks next to each other are not so in the pool.

@@ -112,7 +112,7 @@ pub fn recovery(options: &RecoveryOptions) -> Result<RecoveryReport, BenchError>
 /// Writes each block once, in no order, until the pool takes no more.
 fn fill(memory: &Memory, pool_bytes: u64) -> Result<u64, BenchError> {
     let blocks = pool_bytes / 4096;
-    let pool = Pool::create(memory, pool_bytes, 4, blocks)?;
+    let pool = Pool::create(memory, pool_bytes, 4, blocks, 0)?;
     let mut order: Vec<u64> = (0..blocks).collect();
     shuffle(&mut order);
     let mut source = Source::new(1);

@@ -8,11 +8,51 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{sched_setaffinity, CpuSet};
 
+use crate::memory::MediaChoice;
 use crate::{BenchError, Figures};
 
 /// One operation of one thread, over and over.
 pub(crate) trait Stroke: Send {
     fn stroke(&mut self) -> Result<(), BenchError>;
+}
+
+/// How a benchmark is run that asks the same of several numbers of threads.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ThreadsOptions {
+    /// What stands in for persistent memory.
+    pub media: MediaChoice,
+    /// Size of the pool.
+    pub pool_bytes: u64,
+    /// Numbers of threads, one after the other.
+    pub threads: Vec<u32>,
+    /// Rounds for each.
+    pub rounds: u32,
+    /// Operations of a thread in a turn, once without and once with the clock.
+    pub batch: u32,
+}
+
+impl Default for ThreadsOptions {
+    fn default() -> Self {
+        Self {
+            media: MediaChoice::default(),
+            pool_bytes: 2 << 30,
+            threads: vec![1, 2],
+            rounds: 301,
+            batch: 1_500,
+        }
+    }
+}
+
+/// The largest number of threads, where all of them and the rest can be.
+pub(crate) fn checked(threads: &[u32], rounds: u32, batch: u32) -> Result<u32, BenchError> {
+    let most = threads.iter().copied().max().unwrap_or(0);
+    if threads.contains(&0) || !(1..=64).contains(&most) {
+        return Err(BenchError::Options("threads: 1 to 64, at least one number".to_owned()));
+    }
+    if rounds == 0 || batch == 0 {
+        return Err(BenchError::Options("rounds and batch: at least 1".to_owned()));
+    }
+    Ok(most)
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -21,6 +61,12 @@ pub(crate) struct Plan {
     /// Operations of a thread before the clock starts, and while it runs.
     pub warm: u32,
     pub batch: u32,
+}
+
+impl Plan {
+    pub fn new(rounds: u32, batch: u32) -> Plan {
+        Plan { rounds, warm: batch / 10, batch }
+    }
 }
 
 /// What one thread saw of one kind.

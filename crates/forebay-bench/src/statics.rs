@@ -5,43 +5,16 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::memory::{MediaChoice, Memory};
+use crate::memory::Memory;
 use crate::pool::Pool;
-use crate::reads::shuffle;
-use crate::rounds::{self, median, Plan, Stroke};
-use crate::strokes::{Floor, Look, Random, Source, Strip, Write};
+use crate::reads::fill;
+use crate::rounds::{self, median, Plan, Stroke, ThreadsOptions};
+use crate::strokes::{Look, Part, Random, Source};
 use crate::{BenchError, Figures};
 
 /// Of the pool, for chunks, which it cannot be without.
 const CHUNKS_BYTES: u64 = 16 << 20;
 const CHUNK: u64 = 2 << 20;
-
-/// What [`statics()`] does.
-#[derive(Debug, Clone, PartialEq)]
-pub struct StaticOptions {
-    /// What stands in for persistent memory; twice `pool_bytes` of it are used.
-    pub media: MediaChoice,
-    /// Size of the pool, all but 16 MiB of it for one static volume.
-    pub pool_bytes: u64,
-    /// Numbers of writing threads, one after the other.
-    pub threads: Vec<u32>,
-    /// Rounds for each.
-    pub rounds: u32,
-    /// Operations of a thread in a turn, once without and once with the clock.
-    pub batch: u32,
-}
-
-impl Default for StaticOptions {
-    fn default() -> Self {
-        Self {
-            media: MediaChoice::default(),
-            pool_bytes: 2 << 30,
-            threads: vec![1, 2],
-            rounds: 301,
-            batch: 1_500,
-        }
-    }
-}
 
 /// What [`statics()`] found.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -83,15 +56,10 @@ pub struct StaticThreads {
     pub over_floor: f64,
 }
 
-/// Runs the benchmark; seconds, and more with more rounds.
-pub fn statics(options: &StaticOptions) -> Result<StaticReport, BenchError> {
-    let most = options.threads.iter().copied().max().unwrap_or(0);
-    if options.threads.contains(&0) || !(1..=64).contains(&most) {
-        return Err(BenchError::Options("threads: 1 to 64, at least one number".to_owned()));
-    }
-    if options.rounds == 0 || options.batch == 0 {
-        return Err(BenchError::Options("rounds and batch: at least 1".to_owned()));
-    }
+/// Runs the benchmark; seconds, and more with more rounds.  One static volume has all of the
+/// pool but 16 MiB, and twice the pool's size is used.
+pub fn statics(options: &ThreadsOptions) -> Result<StaticReport, BenchError> {
+    rounds::checked(&options.threads, options.rounds, options.batch)?;
     let pool_bytes = options.pool_bytes.next_multiple_of(CHUNK);
     if pool_bytes < CHUNKS_BYTES * 3 {
         return Err(BenchError::Options("pool size: at least 48M".to_owned()));
@@ -102,7 +70,7 @@ pub fn statics(options: &StaticOptions) -> Result<StaticReport, BenchError> {
     // A slot for each, and a quarter of them dirty: destage has no work.
     let volume = share / 8192 / 128 * 126;
     let blocks = volume / 4;
-    let pool = Pool::create_static(&memory, pool_bytes, volume, share)?;
+    let pool = Pool::create(&memory, pool_bytes, 4, volume, share)?;
     fill(blocks, |block| pool.write(block, Source::new(block).next()))?;
     let threads = options.threads.iter().map(|&n| writes(options, &memory, &pool, n, blocks));
     let threads = threads.collect::<Result<_, _>>()?;
@@ -134,53 +102,29 @@ pub fn statics(options: &StaticOptions) -> Result<StaticReport, BenchError> {
     })
 }
 
-/// In an order of which nothing follows.
-fn fill(
-    blocks: u64,
-    mut one: impl FnMut(u64) -> Result<bool, BenchError>,
-) -> Result<(), BenchError> {
-    let mut random: Vec<u64> = (0..blocks).collect();
-    shuffle(&mut random);
-    for block in random {
-        if !one(block)? {
-            return Err(BenchError::Options("the pool is too small".to_owned()));
-        }
-    }
-    Ok(())
-}
-
 fn writes(
-    options: &StaticOptions,
+    options: &ThreadsOptions,
     memory: &Memory,
     pool: &Pool,
     n: u32,
     blocks: u64,
 ) -> Result<StaticThreads, BenchError> {
-    let share = memory.len() / 2 / n as usize / CHUNK as usize * CHUNK as usize;
     let mut threads = Vec::new();
-    for thread in 0..n {
-        let first = memory.len() / 2 + thread as usize * share;
-        let seed = u64::from(n) << 8 | u64::from(thread);
-        let (source, random) = (Source::new(seed), Random::new(seed + 99));
-        let kinds: Vec<Box<dyn Stroke>> = vec![
-            Box::new(Floor(Strip::new(memory, first, share)?, Source::new(seed))),
-            Box::new(Write { pool, source, random, blocks }),
-        ];
+    for part in Part::of_each(memory, n) {
+        let kinds: Vec<Box<dyn Stroke>> =
+            vec![Box::new(part.floor()?), Box::new(part.write(pool, blocks))];
         threads.push(kinds);
     }
     let start = Instant::now();
-    let figures = rounds::run(plan(options), threads, || pool.destage(start))?;
+    let figures =
+        rounds::run(Plan::new(options.rounds, options.batch), threads, || pool.destage(start))?;
     let (floor, write) = (figures[0], figures[1]);
     Ok(StaticThreads { n, floor, write, over_floor: write.ops_per_s / floor.ops_per_s })
 }
 
-fn plan(options: &StaticOptions) -> Plan {
-    Plan { rounds: options.rounds, warm: options.batch / 10, batch: options.batch }
-}
-
 /// And what memory a pool has that is like it but for the share.
 fn lookups(
-    options: &StaticOptions,
+    options: &ThreadsOptions,
     pool: &Pool,
     blocks: u64,
 ) -> Result<(StaticLookup, u64), BenchError> {
@@ -189,13 +133,13 @@ fn lookups(
     memory.populate();
     let without = {
         let memory = Memory::new(&options.media, CHUNKS_BYTES)?;
-        Pool::create(&memory, CHUNKS_BYTES, 4, 16)?.memory_bytes()
+        Pool::create(&memory, CHUNKS_BYTES, 4, 16, 0)?.memory_bytes()
     };
-    let indexed = Pool::create(&memory, indexed_bytes, 4, blocks)?;
+    let indexed = Pool::create(&memory, indexed_bytes, 4, blocks, 0)?;
     fill(blocks, |block| Ok(pool.zero(block)? && indexed.zero(block)?))?;
     let look = |pool, seed| Look { pool, random: Random::new(seed), blocks };
     let kinds: Vec<Box<dyn Stroke>> = vec![Box::new(look(pool, 1)), Box::new(look(&indexed, 2))];
-    let figures = rounds::run(plan(options), vec![kinds], || Ok(()))?;
+    let figures = rounds::run(Plan::new(options.rounds, options.batch), vec![kinds], || Ok(()))?;
     let ns = |f: &Figures| 1e9 / f.ops_per_s;
     Ok((StaticLookup { by_place: ns(&figures[0]), index: ns(&figures[1]) }, without))
 }

@@ -202,3 +202,38 @@ impl Stroke for Look<'_> {
         }
     }
 }
+
+/// A thread's part of the memory behind the pool, which has the first half.
+pub(crate) struct Part<'a> {
+    memory: &'a Memory,
+    first: usize,
+    bytes: usize,
+    seed: u64,
+}
+
+impl<'a> Part<'a> {
+    pub fn of_each(memory: &'a Memory, n: u32) -> impl Iterator<Item = Part<'a>> {
+        let bytes = memory.len() / 2 / n as usize / (2 << 20) * (2 << 20);
+        (0..n).map(move |thread| {
+            let first = memory.len() / 2 + thread as usize * bytes;
+            Part { memory, first, bytes, seed: u64::from(n) << 8 | u64::from(thread) }
+        })
+    }
+
+    pub fn raw(&self) -> Result<Raw, BenchError> {
+        Ok(Raw(self.strip()?, Source::new(self.seed)))
+    }
+
+    pub fn floor(&self) -> Result<Floor, BenchError> {
+        Ok(Floor(self.strip()?, Source::new(self.seed)))
+    }
+
+    fn strip(&self) -> Result<Strip, BenchError> {
+        Strip::new(self.memory, self.first, self.bytes)
+    }
+
+    pub fn write(&self, pool: &'a Pool, blocks: u64) -> Write<'a> {
+        let (source, random) = (Source::new(self.seed), Random::new(self.seed + 99));
+        Write { pool, source, random, blocks }
+    }
+}

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use forebay_bench::{
     engine, logs, reads, recovery, slots, statics, BenchError, EngineOptions, LogOptions,
-    MediaChoice, ReadOptions, RecoveryOptions, SlotsOptions, SlotsTarget, StaticOptions,
+    MediaChoice, RecoveryOptions, SlotsOptions, SlotsTarget, ThreadsOptions,
 };
 
 const SMALL: u64 = 64 << 20;
@@ -32,7 +32,7 @@ fn engine_reports_each_number_of_threads() {
 
 #[test]
 fn reads_are_hits() {
-    let options = ReadOptions { pool_bytes: SMALL, rounds: 1, batch: 500, ..Default::default() };
+    let options = ThreadsOptions { pool_bytes: SMALL, rounds: 1, batch: 500, ..Default::default() };
     let report = reads(&options).unwrap();
     assert_eq!(report.threads.len(), 2);
     assert!(report.threads.iter().all(|t| t.ops_per_s_per_thread > 0.0));
@@ -41,8 +41,13 @@ fn reads_are_hits() {
 #[test]
 fn static_volumes_are_measured_beside_the_index() {
     for media in [MediaChoice::Anonymous, MediaChoice::File(PathBuf::from("/dev/shm"))] {
-        let options =
-            StaticOptions { media, pool_bytes: SMALL, rounds: 2, batch: 300, ..Default::default() };
+        let options = ThreadsOptions {
+            media,
+            pool_bytes: SMALL,
+            rounds: 2,
+            batch: 300,
+            ..Default::default()
+        };
         let report = statics(&options).unwrap();
         assert_eq!(report.threads.iter().map(|t| t.n).collect::<Vec<_>>(), [1, 2]);
         assert!(report.threads.iter().all(|t| t.over_floor > 0.0));
@@ -51,7 +56,7 @@ fn static_volumes_are_measured_beside_the_index() {
         let json = serde_json::to_value(&report).unwrap();
         assert!(json["lookup_ns"]["static"].is_f64() && json["threads"][0]["over_floor"].is_f64());
     }
-    let options = StaticOptions { pool_bytes: 1 << 20, ..Default::default() };
+    let options = ThreadsOptions { pool_bytes: 1 << 20, ..Default::default() };
     assert!(statics(&options).unwrap_err().to_string().contains("at least 48M"));
 }
 
@@ -141,7 +146,7 @@ fn logs_are_measured_at_each_size_and_number_of_threads() {
 fn senseless_options_are_refused() {
     let none = EngineOptions { threads: vec![], ..Default::default() };
     assert!(matches!(engine(&none), Err(BenchError::Options(_))));
-    let zero = ReadOptions { threads: vec![0], pool_bytes: SMALL, ..Default::default() };
+    let zero = ThreadsOptions { threads: vec![0], pool_bytes: SMALL, ..Default::default() };
     assert!(matches!(reads(&zero), Err(BenchError::Options(_))));
     let nowhere = RecoveryOptions {
         media: MediaChoice::File(PathBuf::from("/nowhere")),

@@ -2,8 +2,8 @@
 //! `forebay bench`.
 
 use forebay_bench::{
-    EngineOptions, Figures, LogOptions, MediaChoice, ReadOptions, RecoveryOptions, SlotsOptions,
-    SlotsTarget, StaticOptions,
+    EngineOptions, Figures, LogOptions, MediaChoice, RecoveryOptions, SlotsOptions, SlotsTarget,
+    ThreadsOptions,
 };
 
 use crate::args::{self, Bench, BenchMedia};
@@ -78,13 +78,17 @@ fn row(threads: u32, what: &str, f: &Figures, last: String) -> Vec<String> {
     ]
 }
 
-fn read(a: &args::BenchArgs) -> anyhow::Result<()> {
-    let mut o = ReadOptions::default();
+fn threads_options(a: &args::BenchArgs) -> ThreadsOptions {
+    let mut o = ThreadsOptions::default();
     apply(&a.media, &mut o.media, &mut o.pool_bytes, &mut o.rounds);
     if !a.threads.is_empty() {
         o.threads = a.threads.clone();
     }
-    let report = forebay_bench::reads(&o)?;
+    o
+}
+
+fn read(a: &args::BenchArgs) -> anyhow::Result<()> {
+    let report = forebay_bench::reads(&threads_options(a))?;
     if a.media.json.json {
         return json(&report);
     }
@@ -100,12 +104,7 @@ fn read(a: &args::BenchArgs) -> anyhow::Result<()> {
 }
 
 fn statics(a: &args::BenchArgs) -> anyhow::Result<()> {
-    let mut o = StaticOptions::default();
-    apply(&a.media, &mut o.media, &mut o.pool_bytes, &mut o.rounds);
-    if !a.threads.is_empty() {
-        o.threads = a.threads.clone();
-    }
-    let report = forebay_bench::statics(&o)?;
+    let report = forebay_bench::statics(&threads_options(a))?;
     if a.media.json.json {
         return json(&report);
     }
