@@ -203,12 +203,12 @@ fn text(served: &ServerStatus, rates: Option<&Rates>) -> String {
         lines.push(log::table(&s.logs).to_string());
     }
     for v in s.volumes.iter().filter(|v| v.static_bytes > 0) {
-        let of = volume::placed_text(v);
-        lines.push(format!("volume {}: static, {of}; {} conflicts", v.label(), v.conflicts));
+        let (label, of) = (v.label(), volume::placed_text(v));
+        let label = printable(&label);
+        lines.push(format!("volume {label}: static, {of}; {} conflicts", v.conflicts));
         if v.uncounted && !v.damaged {
             lines.push(format!(
-                "volume {}: it was not closed, and may hold more than is counted by now",
-                v.label()
+                "volume {label}: it was not closed, and may hold more than is counted by now"
             ));
         }
     }

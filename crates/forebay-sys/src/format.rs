@@ -24,6 +24,7 @@ pub const FBY_LINE_SEAL_COPY: u32 = 4;
 
 pub const FBY_VOLUMES_MAX: u32 = 64;
 pub const FBY_NAME_MAX: usize = 63;
+pub const FBY_STATIC_UNIT: u64 = 65536;
 pub const FBY_IDENTITY_MAX: usize = 127;
 pub const FBY_BATCH_PAGES: usize = 16;
 pub const FBY_BLOCK_BITS: u32 = 48;

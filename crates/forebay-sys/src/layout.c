@@ -4,6 +4,7 @@
  * Rust side (layout.rs), which names the same.
  */
 #include "forebay.h"
+#include "format/static_format.h"
 #include "host/client_request.h"
 #include "log/log_order.h"
 
@@ -434,6 +435,7 @@ const struct fby_layout fby_layouts[] = {
 	VALUE(FBY_LINE_SEAL_COPY),
 	VALUE(FBY_VOLUMES_MAX),
 	VALUE(FBY_NAME_MAX),
+	VALUE(FBY_STATIC_UNIT),
 	VALUE(FBY_IDENTITY_MAX),
 	VALUE(FBY_BATCH_PAGES),
 	VALUE(FBY_BLOCK_BITS),

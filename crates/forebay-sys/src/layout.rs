@@ -140,6 +140,7 @@ fn structs_and_constants_are_as_in_c() {
         FBY_LINE_SEAL_COPY,
         FBY_VOLUMES_MAX,
         FBY_NAME_MAX,
+        FBY_STATIC_UNIT,
         FBY_IDENTITY_MAX,
         FBY_BATCH_PAGES,
         FBY_BLOCK_BITS,

@@ -29,6 +29,6 @@ pub const ROUND_PAGES_MIN: u32 = sys::FBY_DEFAULT_ROUND_PAGES_MIN;
 /// How long a request waits for an origin on the network that is away.
 pub const AWAY_LIMIT: Duration = Duration::from_secs(30);
 /// Room for static volumes, and each one's share, are multiples of this.
-pub const STATIC_UNIT_BYTES: u64 = 65536;
+pub const STATIC_UNIT_BYTES: u64 = sys::FBY_STATIC_UNIT;
 /// The longest period of a static volume.
 pub const FLUSH_EVERY_MOST: Duration = Duration::from_secs(3600);

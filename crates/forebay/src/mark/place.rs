@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::content::{host, now, short, utc};
 use super::keep::{self, Kept};
-use super::{judge, Claim, Found, Keep, Mark, Refusal};
+use super::{judge, Claim, Found, Keep, Mark, MarkedBy, Refusal};
 use crate::dump::SuperblockDump;
 use crate::error::{Error, Result};
 use crate::origin::{self, Known};
@@ -70,9 +70,13 @@ impl OriginMarks {
     pub fn at(place: &Path, state: Option<&Path>) -> Result<OriginMarks> {
         let state = state.map_or_else(super::state_dir, PathBuf::from);
         let known = origin::known_by(place)?;
-        let kept = Kept::look(&known.marked_by(), &state);
-        let kept = kept.map_err(|e| failed(place, "looked for", e))?;
-        Ok(OriginMarks { place: place.into(), state, kept, _known: Some(known) })
+        let marks = OriginMarks::of(place, state, &known.marked_by())?;
+        Ok(OriginMarks { _known: Some(known), ..marks })
+    }
+
+    fn of(place: &Path, state: PathBuf, by: &MarkedBy<'_>) -> Result<OriginMarks> {
+        let kept = Kept::look(by, &state).map_err(|e| failed(place, "looked for", e))?;
+        Ok(OriginMarks { place: place.into(), state, _known: None, kept })
     }
 
     fn fails(&self, what: &'static str) -> impl Fn(io::Error) -> Error + '_ {
@@ -117,11 +121,7 @@ impl OriginMarks {
         let origin = origin::open(&self.place, false, Default::default())?;
         match origin.marked_by() {
             None => self.take_away()?,
-            Some(by) => {
-                let kept = Kept::look(&by, &self.state).map_err(self.fails("taken away"))?;
-                let (place, state) = (self.place.clone(), self.state.clone());
-                OriginMarks { place, state, _known: None, kept }.take_away()?;
-            }
+            Some(by) => OriginMarks::of(&self.place, self.state.clone(), &by)?.take_away()?,
         }
         Ok(before)
     }

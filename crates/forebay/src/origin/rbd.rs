@@ -17,8 +17,7 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{sync_channel, RecvTimeoutError};
+use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
@@ -47,8 +46,6 @@ const LET_GO: Duration = Duration::from_secs(10);
 /// An answer about the image is waited for by who asks for its state.
 const ASK: Duration = Duration::from_secs(5);
 const LOGICAL_BLOCK: u32 = 512;
-/// An answer about its mark is looked for so often, and whether it is still wanted.
-const LOOK: Duration = Duration::from_millis(100);
 /// Under which the image's metadata has the mark: `rbd image-meta get POOL/IMAGE forebay_mark`.
 const KEY: &CStr = c"forebay_mark";
 
@@ -117,12 +114,8 @@ impl Shared {
     ) -> io::Result<MutexGuard<'a, State>> {
         let given_up = state.given_up;
         sent::wait((&self.changed, given_up), state, (self.away.limit(), began), |_, limit| {
-            self.not_answered(limit)
+            format!("{}: the cluster has not answered for {} s", self.uri, limit.as_secs())
         })
-    }
-
-    fn not_answered(&self, limit: Duration) -> String {
-        format!("{}: the cluster has not answered for {} s", self.uri, limit.as_secs())
     }
 
     fn lock_lost(&self) -> io::Error {
@@ -280,38 +273,50 @@ impl Metadata {
         work: impl FnOnce(&Image) -> std::result::Result<T, Failure> + Send + 'static,
     ) -> io::Result<T> {
         let image = self.image.upgrade().ok_or(Errno::CANCELED)?;
-        let wanted = Arc::new(AtomicBool::new(true));
-        let (shared, still) = (self.shared.clone(), wanted.clone());
-        let (tell, told) = sync_channel(1);
+        let asked = Arc::new(Mutex::new(Asked::Wanted));
+        let (shared, told) = (self.shared.clone(), asked.clone());
         let ask = move || {
             let _turn = shared.mark_turn.lock().unwrap_or_else(|e| e.into_inner());
-            if still.load(Ordering::Acquire) {
-                let _ = tell.send(work(&image));
+            if matches!(*asked_of(&told), Asked::Wanted) {
+                let answer = work(&image);
+                *asked_of(&told) = Asked::Answered(answer);
+                // Not between a look at the answer and the wait for it.
+                drop(shared.state());
+                shared.changed.notify_all();
             }
         };
         std::thread::Builder::new().name("fby-rbd-mark".into()).spawn(ask)?;
         let began = Instant::now();
+        let mut state = self.shared.state();
         loop {
-            let e = match told.recv_timeout(LOOK) {
-                Ok(Ok(answer)) => return Ok(answer),
-                Ok(Err(Failure::Rbd { errno, .. })) => io::Error::from_raw_os_error(errno),
-                Ok(Err(e)) => io::Error::other(e.to_string()),
-                Err(RecvTimeoutError::Disconnected) => Errno::IO.into(),
-                Err(RecvTimeoutError::Timeout) => {
-                    let over = self.shared.away.limit().filter(|limit| began.elapsed() >= *limit);
-                    match over {
-                        _ if self.shared.state().given_up => Errno::CANCELED.into(),
-                        Some(limit) => {
-                            io::Error::new(io::ErrorKind::TimedOut, self.shared.not_answered(limit))
-                        }
-                        None => continue,
-                    }
+            match std::mem::replace(&mut *asked_of(&asked), Asked::Wanted) {
+                Asked::Answered(Ok(answer)) => return Ok(answer),
+                Asked::Answered(Err(Failure::Rbd { errno, .. })) => {
+                    return Err(io::Error::from_raw_os_error(errno))
+                }
+                Asked::Answered(Err(e)) => return Err(io::Error::other(e.to_string())),
+                Asked::Wanted | Asked::GivenUp => {}
+            }
+            state = match self.shared.wait(state, began) {
+                Ok(state) => state,
+                Err(e) => {
+                    *asked_of(&asked) = Asked::GivenUp;
+                    return Err(e);
                 }
             };
-            wanted.store(false, Ordering::Release);
-            return Err(e);
         }
     }
+}
+
+/// What becomes of a question about the mark.
+enum Asked<T> {
+    Wanted,
+    GivenUp,
+    Answered(std::result::Result<T, Failure>),
+}
+
+fn asked_of<T>(asked: &Mutex<Asked<T>>) -> MutexGuard<'_, Asked<T>> {
+    asked.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 impl Bears for Metadata {

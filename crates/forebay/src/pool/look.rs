@@ -37,8 +37,6 @@ impl Pool {
         };
         if data {
             self.check_data(&mut report).map_err(|e| core.pool_error(e))?;
-        }
-        if data {
             report.pages_checked +=
                 all.iter().filter(|v| v.static_bytes > 0).map(|v| v.pages).sum::<u64>();
         }
