@@ -216,17 +216,7 @@ pub fn begin<T: Tree>(tree: &T, create: impl FnOnce() -> forebay::Result<Mark>) 
 
 fn set<T: Tree>(tree: &T, mark: &Mark) -> Result<()> {
     let target = serde_json::to_vec(mark).expect("a mark is JSON");
-    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-    let new = New {
-        kind: Kind::Symlink,
-        mode: 0o777,
-        uid: uid.as_raw(),
-        gid: gid.as_raw(),
-        device: 0,
-        target: &target,
-        inherit_acl: false,
-        no_acl_above: false,
-    };
+    let new = New { target: &target, ..New::plain(Kind::Symlink, 0o777) };
     clear(tree)?;
     with_times_kept(tree, || failed(tree.create(&tree.root(), MARK, &new), "set").map(drop))?;
     match planted(Bug::MarkNotSynced) {

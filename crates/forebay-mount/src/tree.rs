@@ -74,6 +74,22 @@ pub struct New<'a> {
     pub no_acl_above: bool,
 }
 
+impl New<'static> {
+    /// Of who we are, without an ACL; no device, and no symlink.
+    pub fn plain(kind: Kind, mode: u32) -> New<'static> {
+        New {
+            kind,
+            mode,
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            device: 0,
+            target: b"",
+            inherit_acl: false,
+            no_acl_above: false,
+        }
+    }
+}
+
 /// A tree.  All calls may be made by several threads at once.  A name is a component, not
 /// a path; a symlink is never followed.
 pub trait Tree: Send + Sync {

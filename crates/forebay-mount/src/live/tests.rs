@@ -98,16 +98,7 @@ impl Bed {
     }
 
     fn create(&self, name: &str) -> Result<Arc<Inode<crate::unix::Node>>> {
-        let new = New {
-            kind: Kind::File,
-            mode: 0o644,
-            uid: rustix::process::geteuid().as_raw(),
-            gid: rustix::process::getegid().as_raw(),
-            device: 0,
-            target: b"",
-            inherit_acl: false,
-            no_acl_above: false,
-        };
+        let new = New::plain(Kind::File, 0o644);
         self.live.create(self.live.root(), name.as_bytes(), &new).map(|(inode, _)| inode)
     }
 
@@ -533,16 +524,7 @@ fn names_are_synced_with_all_of_the_file_system() {
     let tree = SimTree::new(State::empty());
     let options = LiveOptions { interval: NEVER, ..LiveOptions::default() };
     let live = Live::new(tree.clone(), MemoryLog::default(), 0, options).unwrap();
-    let new = New {
-        kind: Kind::File,
-        mode: 0o644,
-        uid: 0,
-        gid: 0,
-        device: 0,
-        target: b"",
-        inherit_acl: false,
-        no_acl_above: false,
-    };
+    let new = New::plain(Kind::File, 0o644);
     let synced = || {
         live.sync().unwrap();
         let last = tree

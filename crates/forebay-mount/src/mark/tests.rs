@@ -72,16 +72,7 @@ const FILE: u64 = 2;
 
 fn base() -> State {
     let tree = SimTree::new(State::empty());
-    let new = New {
-        kind: Kind::File,
-        mode: 0o644,
-        uid: 0,
-        gid: 0,
-        device: 0,
-        target: b"",
-        inherit_acl: false,
-        no_acl_above: false,
-    };
+    let new = New::plain(Kind::File, 0o644);
     assert_eq!(tree.create(&ROOT_INO, b"file", &new).unwrap(), FILE);
     tree.write(&FILE, 0, &content(0)).unwrap();
     tree.now()
@@ -220,16 +211,7 @@ fn what_was_given_up_does_not_come_back() {
 #[test]
 fn what_is_no_mark_is_refused() {
     let tree = SimTree::new(State::empty());
-    let new = |kind, target| New {
-        kind,
-        mode: 0o777,
-        uid: 0,
-        gid: 0,
-        device: 0,
-        target,
-        inherit_acl: false,
-        no_acl_above: false,
-    };
+    let new = |kind, target| New { target, ..New::plain(kind, 0o777) };
     for (kind, target) in [(Kind::Symlink, &b"{}"[..]), (Kind::Symlink, b"\xff"), (Kind::File, b"")]
     {
         tree.create(&ROOT_INO, MARK, &new(kind, target)).unwrap();

@@ -331,16 +331,7 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
                 match failed(self.tree.lookup(&root, name), "look up", shown)? {
                     Some(dir) => dir,
                     None => {
-                        let new = New {
-                            kind: Kind::Directory,
-                            mode: 0o700,
-                            uid: rustix::process::geteuid().as_raw(),
-                            gid: rustix::process::getegid().as_raw(),
-                            device: 0,
-                            target: b"",
-                            inherit_acl: false,
-                            no_acl_above: false,
-                        };
+                        let new = New::plain(Kind::Directory, 0o700);
                         failed(self.tree.create(&root, name, &new), "make", shown)?
                     }
                 }

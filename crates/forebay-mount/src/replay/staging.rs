@@ -127,13 +127,13 @@ impl<N: Clone> Staging<N> {
         let node = match self.node.take() {
             Some(node) => node,
             None => {
-                let new = new(Kind::Directory, 0o700);
+                let new = New::plain(Kind::Directory, 0o700);
                 make(mark::with_times_kept(tree, || tree.create(&root, STAGING, &new)))?
             }
         };
         let list = match failed(tree.lookup(&node, LIST), "look", shown)? {
             Some(list) => list,
-            None => make(tree.create(&node, LIST, &new(Kind::File, 0o600)))?,
+            None => make(tree.create(&node, LIST, &New::plain(Kind::File, 0o600)))?,
         };
         let mut text = key(entries);
         gone.for_each(|fid| text += &format!("{fid}\n"));
@@ -164,12 +164,6 @@ fn add<T: Tree>(tree: &T, entries: &[Vec<u8>], line: &str) -> Result<()> {
     failed(tree.truncate(&list, staging.list_bytes), "write", shown)?;
     failed(tree.write(&list, staging.list_bytes, line.as_bytes()), "write", shown)?;
     failed(tree.sync_all(), "sync", shown)
-}
-
-fn new(kind: Kind, mode: u32) -> New<'static> {
-    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-    let (uid, gid) = (uid.as_raw(), gid.as_raw());
-    New { kind, mode, uid, gid, device: 0, target: b"", inherit_acl: false, no_acl_above: false }
 }
 
 fn read<T: Tree>(tree: &T, node: &T::Node) -> Result<Vec<u8>> {

@@ -54,10 +54,7 @@ fn a_directory_with_a_mark_that_is_over_is_removed() {
 fn a_time_before_the_trees_own_sync_is_not_set_again() {
     let dir = directory("time");
     let tree = UnixTree::open(&dir).unwrap();
-    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let (kind, mode, target) = (Kind::File, 0o644, &b""[..]);
-    let new =
-        New { kind, mode, uid, gid, device: 0, target, inherit_acl: false, no_acl_above: false };
+    let new = New::plain(Kind::File, 0o644);
     let node = tree.create(&tree.root(), b"f", &new).unwrap();
     let set = SetAttr { mtime: Some(time(2000)), ..SetAttr::default() };
     tree.set_attr(&node, &set).unwrap();
@@ -66,7 +63,7 @@ fn a_time_before_the_trees_own_sync_is_not_set_again() {
     let handle = tree.handle(&node).unwrap();
     let records = [
         Record::Tree { file_system: is.file_system, root: &is.root.0, path: &is.path },
-        Record::Bind { fid: 2, kind, handle: &handle.0, path: b"" },
+        Record::Bind { fid: 2, kind: Kind::File, handle: &handle.0, path: b"" },
         Record::Data { fid: 2, offset: 0, size: 3, mtime: time(1000), bytes: b"old" },
         Record::Synced { fid: 2 },
     ];

@@ -36,16 +36,18 @@ impl Dir {
 
     /// A pool with so many small chunks, 8 data pages each.
     pub fn pool(&self, chunks: u64) -> PathBuf {
-        let path = self.path("pool");
-        create(&path, &small(chunks)).unwrap();
-        path
+        self.made(&small(chunks))
     }
 
     /// The least pool there is, with room for static volumes: [`add`] then adds one, which has
     /// all of that.
     pub fn static_pool(&self, static_bytes: u64) -> PathBuf {
+        self.made(&with_room(static_bytes))
+    }
+
+    pub fn made(&self, options: &CreateOptions) -> PathBuf {
         let path = self.path("pool");
-        create(&path, &with_room(static_bytes)).unwrap();
+        create(&path, options).unwrap();
         path
     }
 
@@ -113,6 +115,15 @@ pub fn drain_but_lost(volume: &Volume) -> Completeness {
         Err(Error::Incomplete(judged)) => *judged,
         other => panic!("{other:?}"),
     }
+}
+
+/// Changes a byte, beside the engine.
+pub fn spoil(path: &Path, at: u64) {
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x10], at).unwrap();
 }
 
 /// Every invariant, and every checksum.

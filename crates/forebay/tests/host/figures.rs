@@ -3,7 +3,6 @@
 //! than the engine gives at once; and what each setting of `verify` lets pass.
 
 use std::collections::BTreeSet;
-use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixListener;
 
 use crate::common::*;
@@ -22,14 +21,6 @@ fn places(pool: &Pool) -> Vec<(u64, u64)> {
         }
     }
     found
-}
-
-/// Changes the first byte of the data, beside the engine.
-fn spoil(path: &std::path::Path, at: u64) {
-    let file = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
-    let mut byte = [0];
-    file.read_exact_at(&mut byte, at).unwrap();
-    file.write_all_at(&[byte[0] ^ 1], at).unwrap();
 }
 
 /// The engine lists 64 lost blocks at a time: all are told, whatever their number.

@@ -86,8 +86,7 @@ fn acknowledged_writes_of_a_static_volume_survive_sigkill() {
 
 fn survive(dir: &Dir, made: &CreateOptions) {
     let disk = dir.file("disk", BLOCKS * 4096);
-    create(&dir.path("pool"), made).unwrap();
-    let pool = open(&dir.path("pool"));
+    let pool = open(&dir.made(made));
     pool.volume_add(&NewVolume {
         name: "v".into(),
         origin: disk.clone(),

@@ -54,8 +54,7 @@ struct World {
 impl World {
     fn new(made: &CreateOptions, options: PoolOptions) -> World {
         let dir = Dir::new("model");
-        let path = dir.path("pool");
-        create(&path, made).unwrap();
+        let path = dir.made(made);
         let pool = Pool::open(&path, &options).unwrap();
         let origin = MemOrigin::new(SECTORS as usize * 512).unwrap();
         let volume = attach(&pool, "v", &origin);

@@ -2,7 +2,6 @@
 //! Static volumes: what they cost, what they refuse, what is told of them, and that damage
 //! is told and never older data.  Other tests run on them, too: model, kill, modes, bypass.
 
-use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -204,13 +203,6 @@ fn a_drain_beside_a_writer_ends() {
     });
 }
 
-fn flip(path: &std::path::Path, at: u64) {
-    let file = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
-    let mut b = [0];
-    file.read_exact_at(&mut b, at).unwrap();
-    file.write_all_at(&[b[0] ^ 0x10], at).unwrap();
-}
-
 /// A page, or a line: lost is what is told, by all that tell something.
 #[test]
 fn damage_is_told_and_never_older_data() {
@@ -230,9 +222,9 @@ fn damage_is_told_and_never_older_data() {
     let sb = pool.superblock().unwrap();
     pool.close().unwrap();
     let share = sb.data_offset_bytes + u64::from(sb.chunks) * u64::from(sb.chunk_size_bytes);
-    flip(&path, share + 4096 + 4096 + (2 + way) * 4096 + 100); // block 1
+    spoil(&path, share + 4096 + 4096 + (2 + way) * 4096 + 100); // block 1
     for byte in 0..64 {
-        flip(&path, share + 4096 + 2 * 64 + byte); // slot 2: blocks 2, 9 and 16
+        spoil(&path, share + 4096 + 2 * 64 + byte); // slot 2: blocks 2, 9 and 16
     }
     let options = PoolOptions { read_only: true, ..Default::default() };
     let pool = Pool::open(&path, &options).unwrap();
