@@ -5,12 +5,13 @@ import json
 import statistics
 import sys
 
-DEVICES = ("pmem", "linear", "writecache", "target", "native")
-UNSUMMED = ("pmem", "linear", "writecache")  # measured once a round, count for both
+DEVICES = ("pmem", "linear", "writecache", "pcache", "target", "native")  # dm-pcache where the kernel has it
+UNSUMMED = ("pmem", "linear", "writecache", "pcache")  # measured once a round, count for both
 
 RATIOS = {"native/pmem": ("native", "pmem"), "native/wc": ("native", "writecache"),
           "target/wc": ("target", "writecache"), "target/linear": ("target", "linear"),
-          "pmem/wc": ("pmem", "writecache"), "linear/wc": ("linear", "writecache")}
+          "pmem/wc": ("pmem", "writecache"), "linear/wc": ("linear", "writecache"),
+          "native/pc": ("native", "pcache")}
 
 # What is aimed at with checksums off: rows, ratio, at least.
 REACH = (
@@ -38,18 +39,18 @@ def read(text):
             figures.setdefault((row, checksums), {}).setdefault(device, []).append(figure)
     for (row, checksums), by in figures.items():
         if checksums == "on":
-            by.update({d: figures[row, "off"][d] for d in UNSUMMED})
+            by.update({d: figures[row, "off"][d] for d in UNSUMMED if d in figures[row, "off"]})
     return figures
 
 
 def ratios(kiops):
-    return {name: kiops[a] / kiops[b] for name, (a, b) in RATIOS.items()}
+    return {name: kiops[a] / kiops[b] for name, (a, b) in RATIOS.items() if a in kiops and b in kiops}
 
 
 def reach(result):
     for rows, name, least in REACH:
         cells = {r["row"]: r["ratio"][name] for r in result
-                 if r["checksums"] == "off" and r["row"] in rows.split()}
+                 if r["checksums"] == "off" and r["row"] in rows.split() and name in r["ratio"]}
         if cells:
             low = min(cells, key=cells.get)
             reached = sum(ratio >= least for ratio in cells.values())
@@ -60,15 +61,18 @@ def main(text, out):
     figures = read(text)
     if not figures:
         sys.exit(f"{text} holds no figures")
-    print(f"{'thousand requests/s':<30}" + "".join(f"{d:>12}" for d in DEVICES)
-          + "".join(f"{name:>14}" for name in RATIOS) + "   CPU s/GiB")
+    present = set.intersection(*(set(by) for by in figures.values()))
+    devices = [d for d in DEVICES if d in present]
+    names = ratios(dict.fromkeys(devices, 1.0))
+    print(f"{'thousand requests/s':<30}" + "".join(f"{d:>12}" for d in devices)
+          + "".join(f"{name:>14}" for name in names) + "   CPU s/GiB")
     result = []
     for (row, checksums), by in sorted(figures.items(), key=lambda f: f[0][1]):
-        kiops, us, s = ({d: statistics.median(f[i] for f in by[d]) for d in DEVICES} for i in range(3))
+        kiops, us, s = ({d: statistics.median(f[i] for f in by[d]) for d in devices} for i in range(3))
         r = ratios(kiops)
-        print(f"{row + ', checksums ' + checksums:<30}" + "".join(f"{kiops[d]:>12.1f}" for d in DEVICES)
-              + "".join(f"{r[name]:>14.2f}" for name in RATIOS) + "   "
-              + " ".join(f"{s[d]:.1f}" for d in DEVICES))
+        print(f"{row + ', checksums ' + checksums:<30}" + "".join(f"{kiops[d]:>12.1f}" for d in devices)
+              + "".join(f"{r[name]:>14.2f}" for name in names) + "   "
+              + " ".join(f"{s[d]:.1f}" for d in devices))
         result.append({"row": row, "checksums": checksums, "kiops": kiops, "ratio": r, "cpu_us_per_request": us,
                        "cpu_s_per_gib": s, "rounds": len(by["native"])})
     reach(result)

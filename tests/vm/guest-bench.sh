@@ -13,6 +13,8 @@ rounds=$1
 seconds=$2
 form=${3:-all}
 devices=(pmem linear writecache target native)
+# Where the kernel has it, and pcache.sh built it.
+[ -e "$root/out/vm/dm-pcache-$release.ko" ] && devices+=(pcache)
 size=${4:-96} # MiB of 1000, in each cache: nothing is ever full; vm-load has the full cache
 
 origin_sectors=$((1000 * 2048))
@@ -20,11 +22,18 @@ linear() { # NAME DEVICE FIRST COUNT
 	dmsetup create --noudevsync --noudevrules "$1" --table "0 $4 linear $2 $3" && dmsetup mknodes "$1"
 }
 load_module
-for i in 0 1 2 3 4; do test -b /dev/pmem$i || fail "no /dev/pmem$i"; done
-for i in 0 1 2; do linear o$i /dev/ram$i 0 $origin_sectors; done
+for i in 0 1 2 3 4 5; do test -b /dev/pmem$i || fail "no /dev/pmem$i"; done
+for i in 0 1 2 3; do linear o$i /dev/ram$i 0 $origin_sectors; done
 dmsetup create --noudevsync --noudevrules wc --table "0 $origin_sectors writecache p /dev/mapper/o0 /dev/pmem1 4096 0" ||
 	fail "dm-writecache"
 dmsetup mknodes wc
+case " ${devices[*]} " in *" pcache "*)
+	/run/busybox insmod "$root/out/vm/dm-pcache-$release.ko" || fail "dm-pcache does not load: $(dmesg | tail -n 3)"
+	dmsetup create --noudevsync --noudevrules pcache \
+		--table "0 $origin_sectors pcache /dev/pmem5 /dev/mapper/o3 4 cache_mode writeback data_crc false" || fail "dm-pcache"
+	dmsetup mknodes pcache
+	;;
+esac
 # What the mapper costs, with nothing behind it but such memory.
 linear linear /dev/pmem4 0 $origin_sectors
 # A pool for each: dm-writecache's cache is its own too.
@@ -41,6 +50,7 @@ device() {
 	pmem) echo /dev/pmem0 ;;
 	linear) echo /dev/mapper/linear ;;
 	writecache) echo /dev/mapper/wc ;;
+	pcache) echo /dev/mapper/pcache ;;
 	target) echo /dev/mapper/target ;;
 	native) echo /dev/forebay0 ;;
 	esac

@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# guest-caches.sh - sourced by guest-load.sh and guest-apps.sh: caches beside each
+# guest-caches.sh - sourced by guest-load.sh, guest-destage.sh and guest-apps.sh: caches beside each
 # other, each on persistent memory of its own in front of a disk of its own.
 
 # A pool is looked for at many places before a device counts as blank: zero it all.
 blank() { dd if=/dev/zero of="$1" bs=1M oflag=direct status=none 2>/dev/null || :; }
 
 # Small pools stand for large ones here: small chunks, so that they have as many.
+chunk_size=256K
 make_pool() { # PMEM DISK
 	pool=$1
 	blank "$1"
-	forebay create "$1" --chunk-size 256K >/tmp/step.log 2>&1 && forebay volume add "$1" v "$2" --origin-by-name >>/tmp/step.log 2>&1 ||
+	forebay create "$1" --chunk-size $chunk_size >/tmp/step.log 2>&1 && forebay volume add "$1" v "$2" --origin-by-name >>/tmp/step.log 2>&1 ||
 		fail "a pool on $1: $(cat /tmp/step.log)"
 }
 
 # cache_up KIND DISK PMEM: sets $device.  KIND is origin, writecache, bcache,
-# target or native.
+# pcache, target or native.
 cache_up() {
 	local kind=$1 disk=$2 pmem=$3 sectors answer
 	test -b "$disk" || fail "no $disk"
@@ -29,6 +30,14 @@ cache_up() {
 		device=/dev/mapper/wc
 		;;
 	bcache) bcache_up "$disk" "$pmem" ;;
+	pcache)
+		blank "$pmem"
+		grep -q '^dm_pcache ' /proc/modules || insmod_from "$root/out/vm/dm-pcache-$release.ko"
+		dmsetup create --noudevsync --noudevrules pcache \
+			--table "0 $sectors pcache $pmem $disk 4 cache_mode writeback data_crc false" || fail "dm-pcache"
+		dmsetup mknodes pcache
+		device=/dev/mapper/pcache
+		;;
 	target)
 		make_pool "$pmem" "$disk"
 		attach target "$disk" v || fail "target"
@@ -43,13 +52,17 @@ cache_up() {
 	test -b "$device" || fail "$device is no block device"
 }
 
+insmod_from() { # FILE
+	/run/busybox insmod "$1" || fail "$(basename "$1") does not load: $(dmesg | tail -n 3)"
+}
+
 bcache_up() {
 	local dir file
 	"$root/out/vm/make-bcache" -w 4k -b 64k --writeback -B "$1" -C "$2" >/tmp/step.log 2>&1 || fail "make-bcache: $(cat /tmp/step.log)"
 	if ! [ -d /sys/fs/bcache ]; then
 		file=$(ls "$FOREBAY_VM/lib/modules/$release/kernel/drivers/md/bcache/"bcache.ko*)
 		case $file in *.xz) xz -dc "$file" ;; *) cat "$file" ;; esac >/tmp/bcache.ko
-		/run/busybox insmod /tmp/bcache.ko || fail "bcache's module"
+		insmod_from /tmp/bcache.ko
 	fi
 	echo "$2" >/sys/fs/bcache/register || fail "bcache does not take $2"
 	echo "$1" >/sys/fs/bcache/register || fail "bcache does not take $1"
@@ -66,6 +79,7 @@ bcache_up() {
 cache_down() {
 	case $1 in
 	writecache) dmsetup remove --noudevsync --retry wc || fail "removing dm-writecache" ;;
+	pcache) dmsetup remove --noudevsync --retry pcache || fail "removing dm-pcache" ;;
 	bcache)
 		local set
 		set=$(readlink -f /sys/block/bcache0/bcache/cache)
@@ -82,6 +96,7 @@ cache_down() {
 cache_status() {
 	case $1 in
 	writecache) dmsetup status wc ;;
+	pcache) dmsetup status pcache ;;
 	bcache) cat /sys/block/bcache0/bcache/dirty_data ;;
 	target) dmsetup status target ;;
 	native) control status "$(basename "$device")" ;;

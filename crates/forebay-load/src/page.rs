@@ -26,6 +26,7 @@ pub fn write(out: &Path, html: &Path, say: Say<'_>) -> Result<()> {
     page.mixed()?;
     page.apps()?;
     page.guest_load()?;
+    page.guest_destage()?;
     page.guest_apps()?;
     page.others()?;
     page.save(html)?;
@@ -730,6 +731,17 @@ mod tests {
             assert!(page.contains(part), "no {part} in {page}");
         }
         assert!(fs::read_to_string(out.join("vm-mixes.svg")).unwrap().contains("99% x4 native"));
+        let destage = r#"{"cells": [{"requests_per_s": 400, "data_times": 3, "native_over": {"pcache": 2.5},
+            "devices": {"pcache": {"steady_per_s": 77, "command": "fio c"}, "native": {"steady_per_s": 190}}}]}"#;
+        fs::write(out.join("vm-destage.json"), destage).unwrap();
+        write(&out, &html, &mut |_| ()).unwrap();
+        let page = fs::read_to_string(&html).unwrap();
+        assert!(
+            page.contains("dm-pcache") && page.contains("fio c") && page.contains("190"),
+            "{page}"
+        );
+        let picture = fs::read_to_string(out.join("vm-destage.svg")).unwrap();
+        assert!(picture.contains("400/s 3x / dm-pcache"), "{picture}");
         fs::write(out.join("stall.json"), "{").unwrap();
         let e = write(&out, &html, &mut |_| ()).unwrap_err();
         assert!(e.to_string().contains("stall.json"), "{e}");

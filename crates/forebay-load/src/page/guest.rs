@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the guest measured, kernel against kernel: tests/vm/run load and apps.
+//! What the guest measured, kernel against kernel: tests/vm/run load, destage and apps.
 
 use serde_json::Value;
 
@@ -16,6 +16,7 @@ fn name(device: &str) -> &str {
     match device {
         "origin" => "the disk alone",
         "writecache" => "dm-writecache",
+        "pcache" => "dm-pcache",
         "target" => "Forebay, mapper's target",
         "native" => "Forebay, native device",
         other => other,
@@ -159,6 +160,65 @@ impl Page {
         let head =
             ["writes", "jobs", "dm-writecache /s", "target /s", "native /s", "target", "native"];
         self.table(&head, &rows);
+        Ok(())
+    }
+
+    pub(super) fn guest_destage(&mut self) -> Result<()> {
+        let Some(v) = self.read("vm-destage")? else { return Ok(()) };
+        let how = format!(
+            "{} fio jobs write 4 KiB at random for {} s each over two to six times as much data as a cache \
+             of {} MiB holds, one cache after the other on the same memory in front of the same disk. Linux \
+             {}. {EMULATED}",
+            figure(number(&v, "threads")),
+            figure(number(&v, "seconds")),
+            figure(number(&v, "cache_mib")),
+            text(&v, "guest_kernel"),
+        );
+        self.heading("In the guest: what a full cache saves its disk", &how);
+        let (mut bars, mut rows) = (Vec::new(), Vec::new());
+        for c in list(&v, "cells") {
+            let (rate, times) = (number(c, "requests_per_s"), number(c, "data_times"));
+            for other in ["writecache", "bcache", "pcache"] {
+                if let Some(value) =
+                    c.pointer(&format!("/native_over/{other}")).and_then(Value::as_f64)
+                {
+                    let name = format!("{rate}/s {times}x / {}", name(other));
+                    bars.push(Bar { name, low: value, value, high: value });
+                }
+            }
+            for device in ["writecache", "bcache", "pcache", "native"] {
+                let Some(d) = c.pointer(&format!("/devices/{device}")) else { continue };
+                let fields = [
+                    ("steady_per_s", 1.0),
+                    ("steady_over_origin", 1.0),
+                    ("coefficient_of_variation", 1.0),
+                    ("windows_with_nothing", 1.0),
+                    ("latency/p999_us", 1e-3),
+                    ("latency/max_us", 1e-3),
+                ];
+                let mut row = vec![figure(rate), format!("{times}x"), name(device).to_string()];
+                row.extend(fields.map(|(f, scale)| figure(number(d, f) * scale)));
+                row.push(text(d, "command"));
+                rows.push(row);
+            }
+        }
+        let path = self.picture("vm-destage", "ratios of full caches, in the guest");
+        let t = Text { caption: "the native device over others", x: "ratio", y: "" };
+        plots::ratios(&path, &t, &bars)?;
+        let head = [
+            "the disk's requests/s",
+            "data",
+            "",
+            "writes/s, steady",
+            "over the disk's own",
+            "variation of the windows",
+            "windows with nothing",
+            "p99.9 ms",
+            "slowest ms",
+            "command",
+        ];
+        self.table(&head, &rows);
+        self.command(&text(&v, "command"));
         Ok(())
     }
 
