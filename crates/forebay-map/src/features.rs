@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What this kernel can do for the tracker, tried and not believed.
+//!
+//! Each ability is used in the way the tracker uses it, on memory of its own, and is only
+//! counted on when every answer was right.  What is missing makes the tracker slower, and
+//! never weaker: see [`Features`].
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::fs::MemfdFlags;
+
+use crate::pages::{PageSet, PAGE, SEGMENT, SEGMENT_PAGES};
+use crate::system::{feature, Event, Mode, Pagemap, Reservation, Scan, Uffd};
+
+/// Of the userfaultfd whose events this process handles.
+pub(crate) const FAULTS: u64 = feature::EVENT_REMAP | feature::EVENT_REMOVE | feature::POISON;
+/// The same, where stores to write-protected memory are events as well.
+pub(crate) const STORES: u64 =
+    FAULTS | feature::PAGEFAULT_FLAG_WP | feature::WP_HUGETLBFS_SHMEM | feature::WP_UNPOPULATED;
+/// Of the one by which the kernel notes stores itself.
+pub(crate) const NOTED: u64 = feature::EVENT_REMOVE
+    | feature::PAGEFAULT_FLAG_WP
+    | feature::WP_HUGETLBFS_SHMEM
+    | feature::WP_UNPOPULATED
+    | feature::WP_ASYNC;
+
+/// What the tracker may count on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Features {
+    /// Touching a segment that is not there is an event.  Without it segments are brought in
+    /// when the tracker is made, and stay.
+    pub faults: bool,
+    /// Storing to a segment that is clean is an event.  Without it each segment that is there
+    /// is looked at by each sync.
+    pub watch: bool,
+    /// The kernel notes which pages are stored to.  Without it each page of each segment that
+    /// is there counts as stored to, at each sync.
+    pub scan: bool,
+    /// What is missing, and why, for a person.
+    pub missing: Vec<String>,
+}
+
+impl Features {
+    /// None at all: works everywhere.
+    pub fn none() -> Features {
+        Features::default()
+    }
+
+    /// What can be done with this memory: a file, of which a segment lies at `offset`.  It
+    /// is mapped, and not stored to.
+    pub fn detect(memory: BorrowedFd<'_>, offset: u64) -> Features {
+        let mut found = Features::default();
+        let tries: [(&str, Try); 3] = [
+            ("which pages are stored to is not to be had from the kernel", try_scan),
+            ("segments cannot be brought in when they are touched", try_faults),
+            ("the first store to a clean segment is not told", try_watch),
+        ];
+        for (what, tried) in tries {
+            if let Err(e) = tried(&mut found, memory, offset) {
+                found.missing.push(format!("{what}: {e}"));
+            }
+        }
+        found
+    }
+}
+
+type Try = fn(&mut Features, BorrowedFd<'_>, u64) -> io::Result<()>;
+
+fn wrong(what: impl Into<String>) -> io::Error {
+    io::Error::other(what.into())
+}
+
+fn scratch() -> io::Result<(OwnedFd, Reservation)> {
+    let fd = rustix::fs::memfd_create("forebay-self-test", MemfdFlags::CLOEXEC)?;
+    rustix::fs::ftruncate(&fd, SEGMENT as u64)?;
+    Ok((fd, Reservation::new(1)?))
+}
+
+fn expect(what: &str, found: PageSet, pages: &[usize]) -> io::Result<()> {
+    let found: Vec<usize> = found.iter().take(8).collect();
+    match found == pages {
+        true => Ok(()),
+        false => Err(wrong(format!("{what}: pages {found:?}... instead of {pages:?}"))),
+    }
+}
+
+fn touch(r: &Reservation, page: usize) {
+    r.store(page * PAGE, &[1]);
+}
+
+/// Kernels before 6.9 lose a page's dirty bit when they write-protect it for a scan: what
+/// lies on a file would not be written to it.
+fn old_kernel() -> bool {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) < (6, 9)
+}
+
+fn try_scan(found: &mut Features, memory: BorrowedFd<'_>, offset: u64) -> io::Result<()> {
+    if old_kernel() {
+        return Err(wrong("kernels before 6.9 lose stores to files in a scan"));
+    }
+    let uffd = Uffd::new(NOTED & !feature::EVENT_REMOVE, false)?;
+    let pagemap = Pagemap::new()?;
+    let (fd, r) = scratch()?;
+    let all = 0..SEGMENT_PAGES;
+    let scan = |how| pagemap.scan(&r, 0, all.clone(), how);
+
+    r.map(0, fd.as_fd(), 0)?;
+    uffd.register(&r, 0..1, Mode::WriteProtect)?;
+    touch(&r, 7);
+    let before = scan(Scan::Arm)?;
+    if !before.contains(7) || before.len() > 64 {
+        return Err(wrong(format!("a page was touched, and {} are told", before.len())));
+    }
+    expect("nothing was stored", scan(Scan::Take)?, &[])?;
+
+    touch(&r, 3);
+    if r.store_by_kernel(5 * PAGE, &File::open("/dev/zero")?, 16)? != 16 {
+        return Err(wrong("read(2) was short"));
+    }
+    r.load(9 * PAGE, &mut [0]);
+    expect("stores to two pages", scan(Scan::Look)?, &[3, 5])?;
+    expect("the same", scan(Scan::Take)?, &[3, 5])?;
+    expect("no more stores", scan(Scan::Take)?, &[])?;
+    touch(&r, 3);
+    let one = pagemap.scan(&r, 0, 3..4, Scan::Take)?;
+    expect("a page stored to once more", one, &[3])?;
+    expect("and taken", scan(Scan::Take)?, &[])?;
+
+    // Of memory that lies elsewhere only whether it can be registered.
+    r.map(0, memory, offset)?;
+    uffd.register(&r, 0..1, Mode::WriteProtect)?;
+    found.scan = true;
+    Ok(())
+}
+
+fn next_event(uffd: &Uffd) -> io::Result<Event> {
+    let end = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < end {
+        if let Some(event) = uffd.read()? {
+            return Ok(event);
+        }
+        let wait = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+        let _ = poll(&mut [PollFd::new(uffd, PollFlags::IN)], Some(&wait));
+    }
+    Err(wrong("no event within five seconds"))
+}
+
+fn try_faults(found: &mut Features, _: BorrowedFd<'_>, _: u64) -> io::Result<()> {
+    let uffd = Uffd::new(FAULTS, true)?;
+    let (fd, r) = scratch()?;
+    uffd.register(&r, 0..1, Mode::Missing)?;
+    let memory = File::from(fd);
+    rustix::io::pwrite(&memory, b"there", 0)?;
+    for _ in 0..2 {
+        std::thread::scope(|s| {
+            let loads = s.spawn(|| {
+                let mut bytes = [0; 5];
+                r.load(0, &mut bytes);
+                bytes
+            });
+            let event = next_event(&uffd);
+            let mapped = r.map(0, memory.as_fd(), 0);
+            uffd.wake(&r, 0);
+            let bytes = loads.join().map_err(|_| wrong("a thread ended"))?;
+            match event? {
+                Event::Missing(at) if r.segment_of(at) == Some(0) => mapped?,
+                other => return Err(wrong(format!("{other:?} instead of a fault"))),
+            }
+            match &bytes == b"there" {
+                true => Ok(()),
+                false => Err(wrong("other bytes than were mapped")),
+            }
+        })?;
+        std::thread::scope(|s| {
+            let moves = s.spawn(|| r.take_away(0, &uffd));
+            let event = next_event(&uffd);
+            moves.join().map_err(|_| wrong("a thread ended"))??;
+            event.map(drop)
+        })?;
+    }
+    found.faults = true;
+    Ok(())
+}
+
+fn try_watch(found: &mut Features, memory: BorrowedFd<'_>, offset: u64) -> io::Result<()> {
+    if !found.scan || !found.faults {
+        return Err(wrong("it needs both of the others"));
+    }
+    let uffd = Uffd::new(STORES, true)?;
+    let noted = Uffd::new(NOTED & !feature::EVENT_REMOVE, false)?;
+    let pagemap = Pagemap::new()?;
+    let (fd, r) = scratch()?;
+    r.map(0, fd.as_fd(), 0)?;
+    uffd.register(&r, 0..1, Mode::WriteProtect)?;
+    uffd.protect(&r, 0)?;
+    r.load(4 * PAGE, &mut [0]);
+    if uffd.read()?.is_some() {
+        return Err(wrong("a load was told as a store"));
+    }
+    std::thread::scope(|s| {
+        let stores = s.spawn(|| touch(&r, 4));
+        let event = next_event(&uffd);
+        let armed = (|| {
+            r.map(0, fd.as_fd(), 0)?;
+            noted.register(&r, 0..1, Mode::WriteProtect)?;
+            pagemap.scan(&r, 0, 0..SEGMENT_PAGES, Scan::Arm)
+        })();
+        uffd.wake(&r, 0);
+        stores.join().map_err(|_| wrong("a thread ended"))?;
+        match event? {
+            Event::Store(at) if r.segment_of(at) == Some(0) => armed,
+            other => Err(wrong(format!("{other:?} instead of a store"))),
+        }
+    })?;
+    expect("after the event", pagemap.scan(&r, 0, 0..SEGMENT_PAGES, Scan::Take)?, &[4])?;
+
+    r.map(0, memory, offset)?;
+    uffd.register(&r, 0..1, Mode::WriteProtect)?;
+    found.watch = true;
+    Ok(())
+}

@@ -1,0 +1,623 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the tracker asks of Linux, with a safe face: address space that is reserved, memory
+//! of a file mapped over a part of it, userfaultfd, and the scan of page tables.
+//!
+//! It is sound because nothing here makes a Rust reference to the memory.  An address
+//! within a [`Reservation`] is only given away as a raw pointer, and what is behind it may
+//! change at any time, by design; whoever goes through the pointer has to know that.  Each
+//! system call touches one segment of a reservation, which no index can leave.
+//!
+//! The kernel's numbers are written out: the headers of the systems this is built on are
+//! older than some of them.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
+
+use rustix::ioctl::{opcode, Ioctl, IoctlOutput, Opcode};
+use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, UserfaultfdFlags};
+
+use crate::pages::{PageSet, PAGE, SEGMENT, SEGMENT_PAGES};
+
+/// Memory that others may change at any time: read and written by atomic accesses of eight
+/// bytes, or of one at the edges.
+#[derive(Clone, Copy, Debug)]
+struct Bytes {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+impl Bytes {
+    fn at(&self, at: usize, len: usize) -> *mut u8 {
+        assert!(at <= self.len && len <= self.len - at, "{at}, {len} of {}", self.len);
+        // SAFETY: within the memory, as was just asserted.
+        unsafe { self.start.as_ptr().add(at) }
+    }
+
+    fn copy_out(&self, at: usize, to: &mut [u8]) {
+        let from = self.at(at, to.len());
+        let (words, rest) = to.split_at_mut(if at.is_multiple_of(8) { to.len() & !7 } else { 0 });
+        for (i, word) in words.chunks_exact_mut(8).enumerate() {
+            // SAFETY: within the memory and aligned, by an access that any other may meet.
+            let value = unsafe { AtomicU64::from_ptr(from.add(i * 8).cast()) };
+            word.copy_from_slice(&value.load(Ordering::Relaxed).to_ne_bytes());
+        }
+        for (i, byte) in rest.iter_mut().enumerate() {
+            // SAFETY: the same, of a byte.
+            *byte =
+                unsafe { AtomicU8::from_ptr(from.add(words.len() + i)) }.load(Ordering::Relaxed);
+        }
+    }
+
+    fn copy_in(&self, at: usize, from: &[u8]) {
+        let to = self.at(at, from.len());
+        let whole = if at.is_multiple_of(8) { from.len() & !7 } else { 0 };
+        for (i, word) in from[..whole].chunks_exact(8).enumerate() {
+            let word = u64::from_ne_bytes(word.try_into().expect("chunks of eight"));
+            // SAFETY: within the memory and aligned, by an access that any other may meet.
+            unsafe { AtomicU64::from_ptr(to.add(i * 8).cast()) }.store(word, Ordering::Relaxed);
+        }
+        for (i, byte) in from[whole..].iter().enumerate() {
+            // SAFETY: the same, of a byte.
+            unsafe { AtomicU8::from_ptr(to.add(whole + i)) }.store(*byte, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A part of a file of memory, mapped for as long as this lives.
+#[derive(Debug)]
+pub struct Window {
+    bytes: Bytes,
+}
+
+// SAFETY: through it memory is only reached by atomic accesses.
+unsafe impl Send for Window {}
+// SAFETY: as above.
+unsafe impl Sync for Window {}
+
+impl Window {
+    /// `len` bytes from `offset` on, shared and writable.
+    pub fn new(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Window> {
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory that
+        // anybody has.
+        let p = unsafe {
+            let prot = ProtFlags::READ | ProtFlags::WRITE;
+            rustix::mm::mmap(ptr::null_mut(), len, prot, MapFlags::SHARED, fd, offset)
+        }?;
+        let start = NonNull::new(p.cast()).expect("mmap never returns null");
+        Ok(Window { bytes: Bytes { start, len } })
+    }
+
+    /// Reads what lies `at` there.  Panics if that is not within.
+    pub fn copy_out(&self, at: usize, to: &mut [u8]) {
+        self.bytes.copy_out(at, to);
+    }
+
+    /// Writes it there.  Panics if that is not within.
+    pub fn copy_in(&self, at: usize, from: &[u8]) {
+        self.bytes.copy_in(at, from);
+    }
+
+    /// Where it lies.
+    pub fn address(&self) -> *mut u8 {
+        self.bytes.start.as_ptr()
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this one's own, and nobody has a pointer into it any more:
+        // `address` says for how long one may be used.
+        let _ = unsafe { rustix::mm::munmap(self.address().cast(), self.bytes.len) };
+    }
+}
+
+/// Address space of so many segments.  At first nothing is behind it.
+///
+/// It is not there in a child of this process: what a child stored would not be seen here.
+#[derive(Debug)]
+pub struct Reservation {
+    bytes: Bytes,
+    segments: usize,
+}
+
+// SAFETY: it is a range of addresses; memory behind it is only reached by atomic accesses.
+unsafe impl Send for Reservation {}
+// SAFETY: as above.
+unsafe impl Sync for Reservation {}
+
+fn reserve(len: usize) -> rustix::io::Result<*mut c_void> {
+    // SAFETY: a new mapping at an address of the kernel's choice touches no memory that
+    // anybody has.
+    unsafe {
+        let p = rustix::mm::mmap_anonymous(
+            ptr::null_mut(),
+            len,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE | MapFlags::NORESERVE,
+        )?;
+        rustix::mm::madvise(p, len, Advice::LinuxDontFork)?;
+        Ok(p)
+    }
+}
+
+impl Reservation {
+    /// At least one segment.
+    pub fn new(segments: usize) -> io::Result<Reservation> {
+        assert!(segments > 0);
+        let len = segments.checked_mul(SEGMENT).ok_or(io::ErrorKind::OutOfMemory)?;
+        let more = len.checked_add(SEGMENT).ok_or(io::ErrorKind::OutOfMemory)?;
+        let p = reserve(more)?;
+        let before = p.addr().next_multiple_of(SEGMENT) - p.addr();
+        // SAFETY: what is given back is the new mapping's, before and after the segments.
+        unsafe {
+            if before > 0 {
+                rustix::mm::munmap(p, before)?;
+            }
+            rustix::mm::munmap(p.byte_add(before + len), more - before - len)?;
+        }
+        let start = NonNull::new(p.wrapping_byte_add(before).cast()).expect("not null");
+        Ok(Reservation { bytes: Bytes { start, len }, segments })
+    }
+
+    /// How many.
+    pub fn segments(&self) -> usize {
+        self.segments
+    }
+
+    /// Where it begins.  What is there may change at any time, also by other processes.
+    pub fn address(&self) -> *mut u8 {
+        self.bytes.start.as_ptr()
+    }
+
+    /// Which segment an address is in.
+    pub fn segment_of(&self, address: u64) -> Option<usize> {
+        let at = (address as usize).checked_sub(self.address().addr())? / SEGMENT;
+        (at < self.segments).then_some(at)
+    }
+
+    /// Loads from there, as a program would.  Waits for as long as a fault there takes.
+    pub fn load(&self, at: usize, to: &mut [u8]) {
+        self.bytes.copy_out(at, to);
+    }
+
+    /// Stores there, as a program would.
+    pub fn store(&self, at: usize, from: &[u8]) {
+        self.bytes.copy_in(at, from);
+    }
+
+    fn range(&self, segment: usize, pages: Range<usize>) -> Range<u64> {
+        assert!(segment < self.segments && pages.start <= pages.end && pages.end <= SEGMENT_PAGES);
+        let start = self.address().addr() + segment * SEGMENT;
+        (start + pages.start * PAGE) as u64..(start + pages.end * PAGE) as u64
+    }
+
+    fn at(&self, segment: usize) -> *mut c_void {
+        assert!(segment < self.segments);
+        self.bytes.at(segment * SEGMENT, SEGMENT).cast()
+    }
+
+    /// Maps the memory over a segment, in the place of what is there.
+    ///
+    /// A child that is forked between the two calls has the segment, and what it stores
+    /// there is not seen here.
+    pub fn map(&self, segment: usize, fd: BorrowedFd<'_>, offset: u64) -> io::Result<()> {
+        let at = self.at(segment);
+        // SAFETY: the segment is this one's own; nothing has a reference to what is there,
+        // and pointers to it stay good.
+        unsafe {
+            let prot = ProtFlags::READ | ProtFlags::WRITE;
+            rustix::mm::mmap(at, SEGMENT, prot, MapFlags::SHARED | MapFlags::FIXED, fd, offset)?;
+            rustix::mm::madvise(at, SEGMENT, Advice::LinuxDontFork)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a segment's memory away: whoever touches it waits for an event to be handled.
+    /// There is no moment at which something else is there.  Another thread has to read
+    /// events meanwhile: the kernel waits until it has been told of the move.
+    pub fn take_away(&self, segment: usize, events: &Uffd) -> io::Result<()> {
+        let at = self.at(segment);
+        let empty = reserve(SEGMENT)?;
+        let range = empty.addr() as u64..(empty.addr() + SEGMENT) as u64;
+        let moved = events.register_range(range, Mode::Missing).and_then(|()| {
+            // SAFETY: both are whole mappings of this one's own; nothing has a reference to
+            // what is there, and pointers to it stay good.
+            let moved = unsafe {
+                let flags = MremapFlags::MAYMOVE;
+                rustix::mm::mremap_fixed(empty, SEGMENT, SEGMENT, flags, at)
+            };
+            Ok(moved.map(drop)?)
+        });
+        if moved.is_err() {
+            // SAFETY: the new mapping; nobody else knows it.
+            let _ = unsafe { rustix::mm::munmap(empty, SEGMENT) };
+        }
+        moved
+    }
+
+    /// Tells the kernel that a segment's pages are not needed now, as a program may.
+    pub fn advise_unneeded(&self, segment: usize) -> io::Result<()> {
+        // SAFETY: of memory of a file this takes page table entries away, and no byte.
+        unsafe { rustix::mm::madvise(self.at(segment), SEGMENT, Advice::LinuxDontNeed) }?;
+        Ok(())
+    }
+
+    /// Reads from a file into a segment: the kernel stores there.
+    pub fn store_by_kernel(&self, at: usize, from: &File, len: usize) -> io::Result<usize> {
+        let to = self.bytes.at(at, len);
+        // SAFETY: memory of this one's own, to which there is no reference; any bytes may
+        // be stored there.
+        let to =
+            unsafe { std::slice::from_raw_parts_mut(to.cast::<std::mem::MaybeUninit<u8>>(), len) };
+        let (read, _) = rustix::io::read(from, to)?;
+        Ok(read.len())
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        // SAFETY: the range is this one's own; `address` says for how long pointers to it
+        // may be used.
+        let _ = unsafe { rustix::mm::munmap(self.address().cast(), self.bytes.len) };
+    }
+}
+
+/// Runs one ioctl whose argument is a struct of plain numbers; the output is what it
+/// returned.
+struct Call<'a, const OPCODE: Opcode, T>(&'a mut T);
+
+// SAFETY: each use below gives the opcode the struct that the kernel takes for it.
+unsafe impl<const OPCODE: Opcode, T> Ioctl for Call<'_, OPCODE, T> {
+    type Output = usize;
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        OPCODE
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        ptr::from_mut(self.0).cast()
+    }
+
+    unsafe fn output_from_ptr(ret: IoctlOutput, _: *mut c_void) -> rustix::io::Result<usize> {
+        Ok(usize::try_from(ret).unwrap_or(0))
+    }
+}
+
+fn call<const OPCODE: Opcode, T>(fd: &OwnedFd, argument: &mut T) -> rustix::io::Result<usize> {
+    // SAFETY: private to this module, which uses each opcode with its struct; pointers in
+    // those are to memory that lives until the call returns.
+    unsafe { rustix::ioctl::ioctl(fd, Call::<OPCODE, T>(argument)) }
+}
+
+#[repr(C)]
+struct ApiArg {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+struct RangeArg {
+    start: u64,
+    len: u64,
+}
+
+#[repr(C)]
+struct RegisterArg {
+    range: RangeArg,
+    mode: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+struct ProtectArg {
+    range: RangeArg,
+    mode: u64,
+}
+
+#[repr(C)]
+struct PoisonArg {
+    range: RangeArg,
+    mode: u64,
+    updated: i64,
+}
+
+const UFFD: u8 = 0xaa;
+const UFFDIO_API: Opcode = opcode::read_write::<ApiArg>(UFFD, 0x3f);
+const UFFDIO_REGISTER: Opcode = opcode::read_write::<RegisterArg>(UFFD, 0x00);
+const UFFDIO_WAKE: Opcode = opcode::read::<RangeArg>(UFFD, 0x02);
+const UFFDIO_WRITEPROTECT: Opcode = opcode::read_write::<ProtectArg>(UFFD, 0x06);
+const UFFDIO_POISON: Opcode = opcode::read_write::<PoisonArg>(UFFD, 0x08);
+
+/// Features of userfaultfd, as the kernel numbers them.
+pub mod feature {
+    /// Stores to write-protected pages are events.
+    pub const PAGEFAULT_FLAG_WP: u64 = 1 << 0;
+    /// A registration moves with mremap.
+    pub const EVENT_REMAP: u64 = 1 << 2;
+    /// A range of which madvise takes pages away is an event.
+    pub const EVENT_REMOVE: u64 = 1 << 3;
+    /// Pages of shared memory can be write-protected.
+    pub const WP_HUGETLBFS_SHMEM: u64 = 1 << 12;
+    /// Also where no page is yet.
+    pub const WP_UNPOPULATED: u64 = 1 << 13;
+    /// An access can be made to fail.
+    pub const POISON: u64 = 1 << 14;
+    /// The kernel notes a store itself, and lets the thread go on.
+    pub const WP_ASYNC: u64 = 1 << 15;
+}
+
+/// What a range is registered for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Touching a page that is not there.
+    Missing,
+    /// Storing to a page that is write-protected.
+    WriteProtect,
+}
+
+/// What a thread waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// It touched an address with nothing behind it.
+    Missing(u64),
+    /// It stored to an address that is write-protected.
+    Store(u64),
+    /// Somebody takes pages of these addresses away, and waits until this was read.
+    Remove(Range<u64>),
+    /// Anything else: nobody waits any more once it was read.
+    Other,
+}
+
+/// A userfaultfd of this process.
+#[derive(Debug)]
+pub struct Uffd {
+    fd: OwnedFd,
+}
+
+impl Uffd {
+    /// With just these features.  `kernel`: stores and loads by the kernel, as in read(2),
+    /// are to be events, too; that is not for everybody.
+    pub fn new(features: u64, kernel: bool) -> io::Result<Uffd> {
+        let fd = open_uffd(kernel)?;
+        let mut api = ApiArg { api: UFFD.into(), features, ioctls: 0 };
+        call::<UFFDIO_API, _>(&fd, &mut api)?;
+        if api.features & features != features {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        Ok(Uffd { fd })
+    }
+
+    fn register_range(&self, range: Range<u64>, mode: Mode) -> io::Result<()> {
+        let mode = match mode {
+            Mode::Missing => 1,
+            Mode::WriteProtect => 2,
+        };
+        let range = RangeArg { start: range.start, len: range.end - range.start };
+        call::<UFFDIO_REGISTER, _>(&self.fd, &mut RegisterArg { range, mode, ioctls: 0 })?;
+        Ok(())
+    }
+
+    /// Registers segments.
+    pub fn register(&self, r: &Reservation, segments: Range<usize>, mode: Mode) -> io::Result<()> {
+        assert!(!segments.is_empty());
+        let first = r.range(segments.start, 0..SEGMENT_PAGES).start;
+        let end = r.range(segments.end - 1, 0..SEGMENT_PAGES).end;
+        self.register_range(first..end, mode)
+    }
+
+    /// Write-protects a segment; a store that was before is forgotten.
+    pub fn protect(&self, r: &Reservation, segment: usize) -> io::Result<()> {
+        let range = r.range(segment, 0..SEGMENT_PAGES);
+        let range = RangeArg { start: range.start, len: range.end - range.start };
+        call::<UFFDIO_WRITEPROTECT, _>(&self.fd, &mut ProtectArg { range, mode: 1 })?;
+        Ok(())
+    }
+
+    /// Lets threads that wait there try again.
+    pub fn wake(&self, r: &Reservation, segment: usize) {
+        let range = r.range(segment, 0..SEGMENT_PAGES);
+        let mut range = RangeArg { start: range.start, len: range.end - range.start };
+        let woken = call::<UFFDIO_WAKE, _>(&self.fd, &mut range);
+        debug_assert!(woken.is_ok(), "{woken:?}");
+    }
+
+    /// Makes accesses to a segment with nothing behind it fail by SIGBUS, as those to a
+    /// file do that cannot be read.
+    pub fn poison(&self, r: &Reservation, segment: usize) -> io::Result<()> {
+        let range = r.range(segment, 0..SEGMENT_PAGES);
+        let range = RangeArg { start: range.start, len: range.end - range.start };
+        call::<UFFDIO_POISON, _>(&self.fd, &mut PoisonArg { range, mode: 0, updated: 0 })?;
+        Ok(())
+    }
+
+    /// The next event; none: there is none now.
+    pub fn read(&self) -> io::Result<Option<Event>> {
+        // struct uffd_msg: the kind, and from byte 8 on flags and address of a fault, or the
+        // ends of a range.
+        let mut message = [0u8; 32];
+        match rustix::io::read(&self.fd, &mut message) {
+            Ok(32) => {}
+            Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(None),
+            Err(e) => return Err(e.into()),
+        }
+        let word = |at: usize| u64::from_ne_bytes(message[at..at + 8].try_into().expect("eight"));
+        const PAGEFAULT: u8 = 0x12;
+        const REMOVE: u8 = 0x15;
+        const FLAG_WP: u64 = 1 << 1;
+        Ok(Some(match message[0] {
+            PAGEFAULT if word(8) & FLAG_WP != 0 => Event::Store(word(16)),
+            PAGEFAULT => Event::Missing(word(16)),
+            REMOVE => Event::Remove(word(8)..word(16)),
+            _ => Event::Other,
+        }))
+    }
+}
+
+impl AsFd for Uffd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn open_uffd(kernel: bool) -> io::Result<OwnedFd> {
+    let mut flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
+    if !kernel {
+        // UFFD_USER_MODE_ONLY, which rustix has no name for.
+        flags |= UserfaultfdFlags::from_bits_retain(1);
+    }
+    // SAFETY: a new descriptor does nothing by itself; ranges are registered by `Uffd`,
+    // which only takes those of a reservation.
+    match unsafe { rustix::mm::userfaultfd(flags) } {
+        Ok(fd) => Ok(fd),
+        // Who may open the device may have one without being root.
+        Err(e) => open_by_device(flags).map_err(|_| e.into()),
+    }
+}
+
+fn open_by_device(flags: UserfaultfdFlags) -> io::Result<OwnedFd> {
+    use std::os::fd::FromRawFd;
+    struct New(u32);
+    // SAFETY: USERFAULTFD_IOC_NEW takes the flags as a number and returns a descriptor.
+    unsafe impl Ioctl for New {
+        type Output = OwnedFd;
+        const IS_MUTATING: bool = false;
+        fn opcode(&self) -> Opcode {
+            opcode::none(UFFD, 0x00)
+        }
+        fn as_ptr(&mut self) -> *mut c_void {
+            ptr::without_provenance_mut(self.0 as usize)
+        }
+        unsafe fn output_from_ptr(ret: IoctlOutput, _: *mut c_void) -> rustix::io::Result<OwnedFd> {
+            // SAFETY: the call was successful, so it is a new descriptor that nobody has.
+            Ok(unsafe { OwnedFd::from_raw_fd(ret) })
+        }
+    }
+    let device = File::open("/dev/userfaultfd")?;
+    // SAFETY: as said above.
+    Ok(unsafe { rustix::ioctl::ioctl(&device, New(flags.bits()))? })
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Region {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+#[repr(C)]
+struct ScanArg {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+const PAGEMAP_SCAN: Opcode = opcode::read_write::<ScanArg>(b'f', 16);
+const WRITTEN: u64 = 1 << 1;
+const PRESENT: u64 = 1 << 3;
+const PROTECT_MATCHING: u64 = 1 << 0;
+const CHECK_ASYNC: u64 = 1 << 1;
+
+/// What a scan is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scan {
+    /// Which pages were stored to.
+    Look,
+    /// The same, and write-protects those, each page in one step.
+    Take,
+    /// After the segment was mapped and registered: write-protects all of it, and finds the
+    /// pages that were touched before that, each page in one step.
+    Arm,
+}
+
+/// The page tables of this process.
+#[derive(Debug)]
+pub struct Pagemap {
+    fd: OwnedFd,
+}
+
+impl Pagemap {
+    /// Of the process that calls.
+    pub fn new() -> io::Result<Pagemap> {
+        Ok(Pagemap { fd: File::open("/proc/self/pagemap")?.into() })
+    }
+
+    /// Pages of a segment that were stored to.  After an error some may have been
+    /// write-protected and not told: all have to count as stored to.
+    ///
+    /// `Look` and `Take` ask for one category only.  Kernels that answer by another way when
+    /// asked for more do not tell pages there that were stored to and unmapped since
+    /// (docs/map-tracking.md).
+    pub fn scan(
+        &self,
+        r: &Reservation,
+        segment: usize,
+        pages: Range<usize>,
+        how: Scan,
+    ) -> io::Result<PageSet> {
+        match pages.len() {
+            0 => Ok(PageSet::EMPTY),
+            1..=16 => self.scan_into(&mut [EMPTY_REGION; 16], r, segment, pages, how),
+            _ => self.scan_into(&mut [EMPTY_REGION; SEGMENT_PAGES], r, segment, pages, how),
+        }
+    }
+
+    fn scan_into(
+        &self,
+        regions: &mut [Region],
+        r: &Reservation,
+        segment: usize,
+        pages: Range<usize>,
+        how: Scan,
+    ) -> io::Result<PageSet> {
+        let range = r.range(segment, pages);
+        let mut arg = ScanArg {
+            size: size_of::<ScanArg>() as u64,
+            flags: if how == Scan::Look { 0 } else { PROTECT_MATCHING } | CHECK_ASYNC,
+            start: range.start,
+            end: range.end,
+            walk_end: 0,
+            vec: regions.as_mut_ptr().addr() as u64,
+            vec_len: regions.len() as u64,
+            max_pages: 0,
+            category_inverted: 0,
+            category_mask: if how == Scan::Arm { 0 } else { WRITTEN },
+            category_anyof_mask: 0,
+            return_mask: if how == Scan::Arm { WRITTEN | PRESENT } else { WRITTEN },
+        };
+        regions.as_mut_ptr().expose_provenance();
+        let found = call::<PAGEMAP_SCAN, _>(&self.fd, &mut arg)?;
+        if arg.walk_end != range.end {
+            return Err(io::Error::other("the scan ended before the range did"));
+        }
+        let wanted = if how == Scan::Arm { WRITTEN | PRESENT } else { WRITTEN };
+        let start = r.range(segment, 0..0).start;
+        let mut set = PageSet::EMPTY;
+        for region in &regions[..found] {
+            if region.categories & wanted == wanted {
+                let page = |address: u64| (address - start) as usize / PAGE;
+                set.insert(page(region.start)..page(region.end));
+            }
+        }
+        Ok(set)
+    }
+}
+
+const EMPTY_REGION: Region = Region { start: 0, end: 0, categories: 0 };

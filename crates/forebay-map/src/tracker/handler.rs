@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The threads of a tracker: one reads events and handles stores to watched segments, some
+//! bring in segments that were touched.
+//!
+//! The one that reads never waits for a lock or for a file: whoever takes a segment away
+//! holds its lock, and waits until the event of that was read.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+use rustix::event::{poll, PollFd, PollFlags};
+
+use super::planted::{self, Planted};
+use super::{Inner, Kind, Source};
+use crate::system::Event;
+
+/// Segments that are brought in at once.
+const BRING_IN: usize = 2;
+
+pub(super) fn start<S: Source + 'static>(inner: &Arc<Inner<S>>) -> io::Result<Vec<JoinHandle<()>>> {
+    let mut threads = Vec::new();
+    for i in 0..=BRING_IN {
+        let inner = Arc::clone(inner);
+        let (name, work): (_, fn(&Inner<S>)) = match i {
+            0 => ("map-events", Inner::read_events),
+            _ => ("map-bring-in", Inner::bring_in_touched),
+        };
+        threads.push(Builder::new().name(name.into()).spawn(move || work(&inner))?);
+    }
+    Ok(threads)
+}
+
+impl<S: Source> Inner<S> {
+    fn read_events(&self) {
+        let Some(events) = &self.events else { return };
+        loop {
+            let mut fds =
+                vec![PollFd::new(&self.stop, PollFlags::IN), PollFd::new(events, PollFlags::IN)];
+            fds.extend(
+                self.noted.as_ref().map(|n| PollFd::from_borrowed_fd(n.as_fd(), PollFlags::IN)),
+            );
+            let _ = poll(&mut fds, None);
+            if self.stopping.load(Ordering::SeqCst) {
+                return;
+            }
+            for uffd in [Some(events), self.noted.as_ref()].into_iter().flatten() {
+                while let Ok(Some(event)) = uffd.read() {
+                    self.handle(event);
+                }
+            }
+        }
+    }
+
+    fn handle(&self, event: Event) {
+        match event {
+            Event::Store(at) => {
+                if let Some(segment) = self.space.segment_of(at) {
+                    self.handle_store(segment);
+                }
+            }
+            Event::Missing(at) => {
+                let Some(segment) = self.space.segment_of(at) else { return };
+                let mut touched =
+                    self.absent_touched.lock().unwrap_or_else(PoisonError::into_inner);
+                touched.push_back(segment);
+                drop(touched);
+                self.some_touched.notify_one();
+            }
+            Event::Remove(range) => {
+                // What was noted of these pages may go away with them.
+                for address in range.step_by(crate::pages::PAGE) {
+                    if let Some(segment) = self.space.segment_of(address) {
+                        self.make_blind(segment);
+                    }
+                }
+            }
+            Event::Other => {}
+        }
+    }
+
+    /// Whoever stored is woken when the lock is given back, here or by who holds it now, and
+    /// stores again; if the segment is still watched, there is another event.
+    fn handle_store(&self, segment: usize) {
+        self.segments[segment].waiting.store(true, Ordering::SeqCst);
+        let Some(mut state) = self.try_hold(segment) else { return };
+        if state.kind == Kind::Watched && self.stored_to(segment, &mut state).is_err() {
+            // The process has too many mappings, or no memory: it may have fewer soon.
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop(state);
+        if planted::is(Planted::LookAfterStore) {
+            planted::wait();
+            self.look(segment);
+        }
+    }
+
+    fn bring_in_touched(&self) {
+        loop {
+            let mut touched = self.absent_touched.lock().unwrap_or_else(PoisonError::into_inner);
+            let segment = loop {
+                if self.stopping.load(Ordering::SeqCst) {
+                    return;
+                }
+                match touched.pop_front() {
+                    Some(segment) => break segment,
+                    None => {
+                        let waited = self.some_touched.wait(touched);
+                        touched = waited.unwrap_or_else(PoisonError::into_inner);
+                    }
+                }
+            };
+            drop(touched);
+            let mut state = self.hold(segment);
+            if state.kind == Kind::Absent && self.bring_in(segment, &mut state).is_err() {
+                // Until `Tracker::with` has brought it in.
+                if let Some(events) = &self.events {
+                    let _ = events.poison(&self.space, segment);
+                }
+            }
+            drop(state);
+            self.wake(segment);
+        }
+    }
+}

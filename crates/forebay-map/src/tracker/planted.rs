@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Deliberate mistakes, each of which the tests have to find.
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Planted {
+    /// A new mapping is protected as a whole, and what was stored before that is forgotten.
+    ProtectWithoutLook = 1,
+    /// A segment becomes watched without a comparison of its content.
+    NotCompared,
+    /// A store to a watched segment is over before a sync knows that it has to look.
+    LookAfterStore,
+    /// Another sync can end while the pages that this one has taken are not yet durable.
+    UnlockedWhileDurable,
+    /// Pages are protected again after they were made durable.
+    ProtectedAfterDurable,
+}
+
+#[cfg(test)]
+pub(crate) use on::{is, plant, wait};
+
+#[cfg(test)]
+mod on {
+    use super::Planted;
+    use std::sync::atomic::{AtomicU8, Ordering};
+
+    static NOW: AtomicU8 = AtomicU8::new(0);
+
+    pub(crate) fn plant(mistake: Option<Planted>) {
+        NOW.store(mistake.map_or(0, |m| m as u8), Ordering::SeqCst);
+    }
+
+    pub(crate) fn is(mistake: Planted) -> bool {
+        NOW.load(Ordering::Relaxed) == mistake as u8
+    }
+
+    /// Makes a moment longer in which something else has to happen for a mistake to show.
+    pub(crate) fn wait() {
+        if NOW.load(Ordering::Relaxed) != 0 {
+            std::thread::sleep(std::time::Duration::from_micros(200));
+        }
+    }
+}
+
+#[cfg(not(test))]
+pub(crate) const fn is(_: Planted) -> bool {
+    false
+}
+
+#[cfg(not(test))]
+pub(crate) const fn wait() {}
