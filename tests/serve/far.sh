@@ -7,7 +7,8 @@
 # one on qemu-nbd, one on a file.  nbdload.c writes to the first two, fio to the third,
 # whose rate in each phase is printed beside that before.  In the end the pool is drained,
 # nbdkit is killed once more, and the files alone have what was acknowledged.
-# It must also find a server that forgets what it was told to flush.
+# It must also find a server that forgets what it was told to flush.  And where no
+# nameserver answers, a host that is named is refused in bounded time.
 #
 #	far.sh [SECONDS]	that the servers stand still (10)
 # shellcheck disable=SC2016 # expanded at the end
@@ -85,6 +86,32 @@ rate() {
 		awk -F';' '{ print $49 }' | grep . || fail "the volume beside them does not go on"
 }
 
+# As root, in a mount namespace of its own: its nameserver takes questions and says nothing.
+unanswered() {
+	local asked said tries
+	unshare --mount true 2>/dev/null || { say "no mount namespace here: nameservers that do not answer are not tried"; return; }
+	python3 -c 'import socket, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(("127.83.83.83", 53))
+print("ready", flush=True)
+time.sleep(120)' >"$work/nameserver" &
+	asked=$!
+	for ((tries = 0; tries < 100; tries++)); do
+		grep -q ready "$work/nameserver" && break
+		sleep 0.05
+	done
+	printf 'nameserver 127.83.83.83\noptions timeout:30 attempts:5\n' >"$work/resolv.conf"
+	"$FOREBAY" create "$work/names" --size 24M >/dev/null
+	said=$(unshare --mount bash -c 'mount --bind "$1/resolv.conf" /etc/resolv.conf &&
+		exec timeout 25 "$2" volume add "$3" nobody nbd://nowhere.example/disk 2>&1' - "$work" "$FOREBAY" "$work/names") &&
+		fail "a host without an address is an origin"
+	kill "$asked"
+	wait "$asked" 2>/dev/null || true
+	[[ $said == *"no nameserver has answered"* ]] || fail "nameservers that do not answer: $said"
+	say "nameservers that do not answer: refused by name"
+}
+
+unanswered
 fresh
 load $((still + 12))
 sleep 1

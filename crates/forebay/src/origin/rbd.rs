@@ -17,14 +17,13 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::io;
-use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use forebay_rbd::{Command, Done, Facts, Failure, Image, Name};
 use rustix::io::Errno;
 
-use super::sent::{self, away_text, Sent};
+use super::sent::{self, away_text, bounded, Sent};
 use super::{join_identity, Origin};
 use crate::attach::Away;
 use crate::error::{Error, Result};
@@ -180,17 +179,6 @@ impl Shared {
     }
 }
 
-/// `work` on a thread of its own, which is left to itself if it takes longer than that.
-fn bounded<T: Send + 'static>(
-    limit: Duration,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Option<T> {
-    let (tell, told) = sync_channel(1);
-    let thread = std::thread::Builder::new().name("fby-rbd".into());
-    thread.spawn(move || tell.send(work())).ok()?;
-    told.recv_timeout(limit).ok()
-}
-
 impl RbdOrigin {
     /// Opens `rbd:POOL/[NAMESPACE/]IMAGE[@CONF]`, and takes its exclusive lock.
     pub fn open(uri: &str, read_only: bool, away: Away) -> Result<RbdOrigin> {
@@ -207,7 +195,7 @@ impl RbdOrigin {
         let (state, changed, mark_turn) = Default::default();
         let shared = Arc::new(Shared { uri: uri.into(), away, state, changed, mark_turn });
         let teller = shared.clone();
-        let opened = bounded(connect + LOCK, move || {
+        let opened = bounded("fby-rbd", connect + LOCK, move || {
             Image::open(&name, read_only, connect, Box::new(move |done| teller.ended(done)))
         });
         let (image, facts) = match opened {
@@ -388,7 +376,7 @@ impl Drop for RbdOrigin {
         drop(state);
         // Closing waits for the cluster, and may do that without us.
         let image = self.image.take();
-        bounded(LET_GO, move || drop(image));
+        bounded("fby-rbd", LET_GO, move || drop(image));
     }
 }
 
@@ -410,7 +398,7 @@ impl Origin for RbdOrigin {
         let image = self.image.as_ref()?;
         if image.take_changed() {
             let asked = image.clone();
-            match bounded(ASK, move || asked.size()) {
+            match bounded("fby-rbd", ASK, move || asked.size()) {
                 Some(Ok(size)) => self.shared.state().size_now = Some(size),
                 Some(Err(e)) => return Some(format!("does not tell its size: {e}")),
                 None => return Some("has changed, and the cluster does not tell how".into()),

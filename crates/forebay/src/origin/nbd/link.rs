@@ -2,6 +2,7 @@
 //! A link: a thread that has a connection, makes it again when it ends, and takes
 //! requests to it from the queue.
 
+use std::net::ToSocketAddrs;
 use std::os::fd::BorrowedFd;
 use std::sync::mpsc::SyncSender;
 use std::sync::Arc;
@@ -59,9 +60,10 @@ impl Link {
 
     fn connect(&self) -> std::result::Result<(Connection, Export), Failure> {
         let failure = |text: &str| Failure::Nbd { text: text.into(), errno: 0 };
-        let mut connection = Connection::begin(&self.shared.uri)?;
         let limit = self.shared.away.limit().map_or(CONNECT, |limit| limit.min(CONNECT));
         let deadline = Instant::now() + limit;
+        look_up(&self.shared.uri, limit).map_err(|why| failure(&why))?;
+        let mut connection = Connection::begin(&self.shared.uri)?;
         while !connection.is_up() {
             if connection.is_down() {
                 return Err(failure("the server closed the connection"));
@@ -242,4 +244,45 @@ fn keep_alive(socket: &BorrowedFd<'_>) {
     let _ = sockopt::set_tcp_keepidle(socket, every);
     let _ = sockopt::set_tcp_keepintvl(socket, every);
     let _ = sockopt::set_tcp_keepcnt(socket, times);
+}
+
+/// Whether its host has an address.  libnbd asks for that itself, and waits without a bound
+/// where nameservers do not answer; right behind an answer it gets one too.
+fn look_up(uri: &str, limit: Duration) -> std::result::Result<(), String> {
+    let Some(host) = host_of(uri) else { return Ok(()) };
+    let asked = (host.clone(), 0u16);
+    match sent::bounded("fby-nbd-name", limit, move || asked.to_socket_addrs().map(|_| ())) {
+        Some(answer) => answer.map_err(|e| format!("{host}: {e}")),
+        None => Err(format!("{host}: no nameserver has answered in {limit:?}")),
+    }
+}
+
+/// Of `nbd://[USER@]HOST[:PORT]/EXPORT`.
+fn host_of(uri: &str) -> Option<String> {
+    let (scheme, rest) = uri.split_once("://")?;
+    if !scheme.eq_ignore_ascii_case("nbd") {
+        return None;
+    }
+    let authority = &rest[..rest.find(['/', '?']).unwrap_or(rest.len())];
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    let numeric = host.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+    Some(numeric.map_or_else(|| host.split(':').next().unwrap_or(host), |(host, _)| host).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_of_uris() {
+        for (uri, host) in [
+            ("nbd://far/disk", Some("far")),
+            ("NBD://far:10810/disk?a=b", Some("far")),
+            ("nbd://user:word@far:1", Some("far")),
+            ("nbd://[fe80::1]:10809/", Some("fe80::1")),
+            ("nbd+unix:///disk?socket=/run/x", None),
+        ] {
+            assert_eq!(host_of(uri).as_deref(), host, "{uri}");
+        }
+    }
 }
