@@ -54,13 +54,13 @@ FBY_INLINE int place_take(struct fby_cache *p, u16 volume, struct fby_static *v,
 		decision = fby_place_choose(p->statics, v, w, mask, wake);
 	if (fby_likely(decision == FBY_DONE))
 		return FBY_DONE;
-	fby_stripe_release(w->stripe, false);
+	fby_stripe_release(w->stripe);
 	return wait_for(p, decision);
 }
 
 static inline void done(struct fby_cache *p, struct fby_place *w, u32 *wake)
 {
-	fby_stripe_release(w->stripe, true);
+	fby_stripe_release(w->stripe);
 	*wake |= fby_load(&p->space->wait_mask) & FBY_WAKE_BLOCK;
 }
 
@@ -250,6 +250,7 @@ int fby_placed_read_block(struct fby_cache *p, u16 volume, u64 block, u32 first,
 
 void fby_placed_lost(struct fby_cache *p, u16 volume, u64 block)
 {
+	struct fby_static *v = &p->statics->volume[volume];
 	struct fby_report_block *d;
 	bool known = false;
 
@@ -263,8 +264,10 @@ void fby_placed_lost(struct fby_cache *p, u16 volume, u64 block)
 		d->chunk = FBY_NO_CHUNK;
 		d->page = 0;
 		fby_count(&p->damaged_pages, 1);
-		fby_fetch_add(&p->statics->volume[volume].lost, 1u);
 	}
+	/* What the ring has may be of before an attach, or healed since. */
+	if (!known || !fby_load(&v->lost))
+		fby_fetch_add(&v->lost, 1u);
 	fby_unlock(&p->space->lock);
 }
 
@@ -355,7 +358,7 @@ u64 fby_placed_uncached_until(struct fby_cache *p, u16 volume, u64 block, u64 en
 		if (!fby_stripe_try(stripe, 0))
 			break;
 		*cached = has(p, v, block);
-		fby_stripe_release(stripe, false);
+		fby_stripe_release(stripe);
 		if (*cached)
 			break;
 	}

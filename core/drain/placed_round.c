@@ -93,10 +93,12 @@ static bool entry_listed(const struct fby_destage *d, u32 n, const struct fby_ro
 	return false;
 }
 
-/* Lists what the slot has and the first so many do not.  False: there is no room. */
+/* Lists what the slot has and the first so many do not.  False: not all, for want of room,
+ * or since the era of a page has not ended. */
 static bool collect_slot(struct fby_drain *p, struct fby_static *v, struct fby_destage *d, u32 slot, u32 before)
 {
 	struct fby_static_view s;
+	bool all = true;
 
 	if (d->n + FBY_STATIC_WAYS > d->cap) {
 		again(p->statics, v, slot);
@@ -114,28 +116,27 @@ static bool collect_slot(struct fby_drain *p, struct fby_static *v, struct fby_d
 			again(p->statics, v, slot);
 			/* Where an era could not end in time, it may have been there before the pass. */
 			v->gave_back |= FBY_ST_ERA(t) <= v->pass_era;
+			all = false;
 			continue;
 		}
 		entry_make(&d->page[d->n], slot, way, t);
 		if (!entry_listed(d, before, &d->page[d->n]))
 			d->n++;
 	}
-	return true;
+	return all;
 }
 
 static void collect_wanted(struct fby_drain *p, struct fby_static *v, struct fby_destage *d)
 {
 	for (u32 i = 0; i < FBY_WANTED; i++) {
-		u32 slot = fby_load(&v->wanted[i]);
+		u32 slot = fby_load(&v->wanted[i]) ? fby_fetch_and(&v->wanted[i], 0u) : 0;
 
-		if (!slot)
-			continue;
-		fby_store(&v->wanted[i], 0u);
 		for (u32 n = 0; n < d->n; n++)
 			if (entry_slot(&d->page[n]) == slot - 1)
 				slot = 0;
-		if (slot)
-			(void)collect_slot(p, v, d, slot - 1, 0);
+		/* What cannot be listed yet is for the next round, unless others have asked since. */
+		if (slot && !collect_slot(p, v, d, slot - 1, 0))
+			(void)fby_cmpxchg(&v->wanted[i], 0u, slot);
 	}
 }
 
@@ -144,12 +145,15 @@ static void collect_pass(struct fby_drain *p, struct fby_static *v, struct fby_d
 {
 	u32 wanted = d->n, looks = LOOK_GROUPS;
 
+	v->crowded = false;
 	for (; v->left > 0 && looks > 0; v->left--, looks--) {
 		u32 first = v->hand * FBY_GROUP_SLOTS, end = first + FBY_GROUP_SLOTS;
 
 		if (fby_static_dirty(p->statics, v, v->hand)) {
-			if (d->n + FBY_GROUP_SLOTS * FBY_STATIC_WAYS > d->cap)
+			if (d->n + FBY_GROUP_SLOTS * FBY_STATIC_WAYS > d->cap) {
+				v->crowded = wanted && d->n == wanted;
 				return;
+			}
 			/* The bit first: who writes from now on sets it again. */
 			fby_static_dirty_clear(p->statics, v, v->hand);
 			for (u32 slot = first; slot < end && slot < v->slots; slot++)
@@ -375,7 +379,14 @@ static int write_step(struct fby_drain *p, u16 volume, struct fby_io *io)
 
 /* --- flush, release ---------------------------------------------------------------------------- */
 
-static int flush_step(struct fby_drain *p, u16 volume, struct fby_io *io)
+/* Pages went, or the round for which somebody waited did not come to it: who waits asks again. */
+static void wake_space(struct fby_drain *p, u32 *wake)
+{
+	if (fby_load(&p->space->wait_mask) & FBY_WAKE_SPACE)
+		*wake |= fby_fetch_and(&p->space->wait_mask, ~(u32)FBY_WAKE_SPACE) & FBY_WAKE_SPACE;
+}
+
+static int flush_step(struct fby_drain *p, u16 volume, struct fby_io *io, u32 *wake)
 {
 	struct fby_cached *cv = &p->cache->volume[volume];
 	struct fby_destage *d = &p->volume[volume].destage;
@@ -391,6 +402,7 @@ static int flush_step(struct fby_drain *p, u16 volume, struct fby_io *io)
 	 * the gate held from the start. */
 	if (fby_load_acquire(&cv->gate.lost) != d->lost) {
 		give_back(p, &p->statics->volume[volume], d);
+		wake_space(p, wake);
 		fby_store_release(&d->phase, FBY_PH_IDLE);
 		return FBY_AGAIN;
 	}
@@ -432,8 +444,7 @@ static int release_step(struct fby_drain *p, u16 volume, u32 *wake)
 		if (busy)
 			return FBY_AGAIN;
 	}
-	if (fby_load(&p->space->wait_mask) & FBY_WAKE_SPACE)
-		*wake |= fby_fetch_and(&p->space->wait_mask, ~(u32)FBY_WAKE_SPACE) & FBY_WAKE_SPACE;
+	wake_space(p, wake);
 	if (d->pos < d->n)
 		return FBY_AGAIN;
 	fby_count(&dv->rounds, 1);
@@ -495,7 +506,7 @@ static int idle_step(struct fby_drain *p, u16 volume, u64 *next_ns)
 	d->n = d->pos = d->run = 0;
 	d->failed = false;
 	d->lost = fby_load_acquire(&p->cache->volume[volume].gate.lost);
-	if (wanted)
+	if (wanted && !v->crowded) /* else it is the hand's turn */
 		collect_wanted(p, v, d);
 	collect_pass(p, v, d);
 	if (d->n > 0)
@@ -524,6 +535,7 @@ static int backoff_step(struct fby_drain *p, u16 volume, u64 *next_ns, u32 *wake
 			*next_ns = d->retry_ns;
 		return FBY_DONE;
 	}
+	wake_space(p, wake);
 	fby_store_release(&d->phase, FBY_PH_IDLE);
 	return FBY_AGAIN;
 }
@@ -560,7 +572,7 @@ static int placed_volume(struct fby_drain *p, u16 volume, struct fby_io *io, u64
 	case FBY_PH_WRITE:
 		return write_step(p, volume, io);
 	case FBY_PH_FLUSH:
-		return flush_step(p, volume, io);
+		return flush_step(p, volume, io, wake);
 	case FBY_PH_FLUSHING:
 		if (d->outstanding > 0)
 			return FBY_DONE;

@@ -52,8 +52,8 @@ void fby_pool_static_info(struct fby_pool *p, u16 index, struct fby_volume_info 
 	}
 	out->watermark = fby_load(&v->passes_done);
 	out->passes = fby_load(&v->passes);
+	out->counted = fby_static_counted(v); /* first: the count may become known between the two */
 	out->pages = fby_static_live(v);
-	out->counted = fby_load(&v->surveyed) == v->slots;
 	out->lost_blocks = fby_load(&v->lost);
 	out->flush_owed = fby_load(&p->cache.volume[index].gate.flushed) < fby_load(&p->cache.volume[index].gate.ended);
 	for (u32 i = 0; i < FBY_STATIC_COUNTS; i++) {
@@ -139,7 +139,7 @@ bool fby_pool_static_check(struct fby_pool *p, u16 index, struct fby_violation *
 		}
 	}
 	/* A line that is damaged counts for another number of pages than it did. */
-	if (live != fby_static_live(st) && !damaged && !st->told) {
+	if (live != fby_static_live(st) && !damaged && !st->told && !st->miscounted) {
 		*v = (struct fby_violation){ "a static volume's pages are miscounted", "volume", "counted", index, live };
 		return false;
 	}

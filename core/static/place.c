@@ -176,7 +176,7 @@ static int choose_none(struct fby_statics *p, struct fby_static *v, struct fby_p
 		*wake |= FBY_WAKE_DESTAGE;
 		return FBY_WAIT_SPACE;
 	}
-	if (has != FBY_HAS_PAGE || mask != 0xff)
+	if (has != FBY_HAS_PAGE || (fby_static_sectors(v, w->block) & (u8)~mask))
 		return -FBY_E_LOST;
 	w->over = true;
 	return FBY_DONE;
@@ -213,8 +213,8 @@ bool fby_place_merge(const struct fby_statics *p, const struct fby_static *v, st
 		     u8 *scratch)
 {
 	const struct fby_static_tag *t;
+	u8 rest = fby_static_sectors(v, w->block) & (u8)~mask, keep;
 	u32 way = 0;
-	u8 keep;
 
 	w->valid = mask;
 	w->lost = 0;
@@ -222,14 +222,14 @@ bool fby_place_merge(const struct fby_statics *p, const struct fby_static *v, st
 	case FBY_HAS_NOTHING:
 		return false;
 	case FBY_HAS_LOST:
-		w->lost = (u8)~mask;
+		w->lost = rest;
 		return false;
 	case FBY_HAS_PAGE:
 		break;
 	}
 	t = &w->s.line.tag[way];
-	keep = FBY_ST_VALID(t) & (u8)~mask;
-	w->lost = FBY_ST_LOST(t) & (u8)~mask;
+	keep = FBY_ST_VALID(t) & rest;
+	w->lost = FBY_ST_LOST(t) & rest;
 	if (!keep || FBY_BUG(STATIC_MERGE_LOSES))
 		return false;
 	if (FBY_ST_KIND(t) != FBY_KIND_DATA) {
@@ -272,6 +272,8 @@ static inline void put_count(struct fby_static *v, const struct fby_place *w, u3
 
 	fby_fetch_add(&c->writes, 1ull);
 	fby_fetch_add(&c->sectors, (u64)sectors);
+	if (fby_unlikely((s->gone || s->torn) && w->slot < fby_load(&v->surveyed)))
+		fby_store(&v->miscounted, true); /* it was counted as what it was */
 	if (before != after && w->slot < fby_load(&v->surveyed))
 		fby_fetch_add(&c->live, (u64)after - before);
 }
@@ -317,7 +319,7 @@ bool fby_place_release(struct fby_statics *p, struct fby_static *v, u32 slot, u3
 	fby_static_look(p, v, slot, &s);
 	if (!fby_static_counts(&s, way) || (s.unknown >> way & 1) || FBY_ST_BLOCK(&s.line.tag[way]) != block ||
 	    (s.line.tag[way].stamp != stamp && !FBY_BUG(STATIC_RELEASE_NEWER))) {
-		fby_stripe_release(stripe, false);
+		fby_stripe_release(stripe);
 		return true;
 	}
 	before = fby_static_counts(&s, 0) + fby_static_counts(&s, 1);
@@ -336,6 +338,6 @@ bool fby_place_release(struct fby_statics *p, struct fby_static *v, u32 slot, u3
 	fby_static_look(p, v, slot, &s);
 	if (slot < fby_load(&v->surveyed))
 		fby_fetch_add(&v->count[0].live, (u64)fby_static_counts(&s, 0) + fby_static_counts(&s, 1) - before);
-	fby_stripe_release(stripe, true);
+	fby_stripe_release(stripe);
 	return true;
 }

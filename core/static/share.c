@@ -93,6 +93,7 @@ static bool locate(const struct fby_statics *p, struct fby_static *v, const stru
 	v->pages = v->lines + lines_bytes(r->slots);
 	v->slots = r->slots;
 	v->blocks = (r->origin_sectors + FBY_PAGE_SECTORS - 1) / FBY_PAGE_SECTORS;
+	v->tail = (u8)(0xffu >> (v->blocks * FBY_PAGE_SECTORS - r->origin_sectors));
 	v->bit = r->first;
 	v->stripe = v->bit * FBY_GROUP_SLOTS;
 	v->seed = fby_crc32c(st->line_seed, r->uuid, sizeof(r->uuid));
@@ -198,17 +199,24 @@ u64 fby_static_live(const struct fby_static *v)
 
 	for (u32 i = 0; i < FBY_STATIC_COUNTS; i++)
 		n += fby_load(&v->count[i].live);
-	return n;
+	/* Of a count that is doubtful, or that moves while it is added up. */
+	return n >> 63 ? 0 : n;
 }
 
 /* Has each writer that may have seen the era before ended?  Who takes a stripe after the
- * era moved sees the new one. */
-static bool stripes_passed(const struct fby_statics *p)
+ * era moved sees the new one.  So each has to be seen once without a writer, or with a
+ * later one than when it was seen first: writers that are always there do not matter. */
+static bool stripes_passed(const struct fby_statics *p, struct fby_static *v)
 {
-	for (u32 i = 0; i < p->nstripes; i++) {
-		u32 spins = 0;
+	u32 spins = 0;
 
-		while (fby_load_acquire(&p->stripe[i]) & FBY_STRIPE_STORES) {
+	for (; v->settling_at < p->nstripes; v->settling_at++, v->settling_word = 0) {
+		u64 word;
+
+		while ((word = fby_load_acquire(&p->stripe[v->settling_at])) & FBY_STRIPE_STORES) {
+			if (v->settling_word && word != v->settling_word)
+				break;
+			v->settling_word = word;
 			if (++spins > 10000)
 				return false;
 			fby_relax();
@@ -228,13 +236,15 @@ bool fby_static_settle(struct fby_statics *p, u16 volume)
 		FBY_ASSERT(v->era < v->head.limit);
 		v->settled_writes = writes;
 		v->settling = true;
+		v->settling_at = 0;
+		v->settling_word = 0;
 		if (v->era + 1 < FBY_ERA_MAX)
 			fby_store(&v->era, v->era + 1);
 		/* A locked instruction: the era is seen before the stripes are looked at. */
 		fby_fetch_add(&unused, 1ull);
 		fby_mb_after_atomic();
 	}
-	if (!stripes_passed(p))
+	if (!stripes_passed(p, v))
 		return false;
 	v->settling = false;
 	v->head.settled = v->era - !FBY_BUG(STATIC_SETTLED_EARLY);
@@ -278,7 +288,7 @@ static void reset(struct fby_static *v)
 	fby_zero(v->count, sizeof(v->count));
 	fby_zero(v->wanted, sizeof(v->wanted));
 	v->surveyed = v->lost = v->hand = v->left = 0;
-	v->settling = v->pressure = v->passing = v->gave_back = false;
+	v->settling = v->pressure = v->passing = v->gave_back = v->crowded = v->miscounted = false;
 	v->settled_writes = 0;
 }
 
@@ -335,34 +345,36 @@ int fby_static_attach(struct fby_statics *p, u16 volume)
 void fby_static_detach(struct fby_statics *p, u16 volume)
 {
 	struct fby_static *v = &p->volume[volume];
+	bool counted = fby_static_counted(v);
 
 	v->placed = false;
 	if (p->space->opt.read_only)
 		return;
 	v->head.settled = v->head.limit;
-	v->head.flags = FBY_STATIC_CLEAN | (v->surveyed == v->slots ? FBY_STATIC_COUNTED : 0);
-	v->head.live = v->surveyed == v->slots ? fby_static_live(v) : 0;
+	v->head.flags = FBY_STATIC_CLEAN | (counted ? FBY_STATIC_COUNTED : 0);
+	v->head.live = counted ? fby_static_live(v) : 0;
 	windows_to_head(v);
 	head_write(p, v);
 }
 
 /* --- survey -------------------------------------------------------------------------------- */
 
-/* Stripe held: a torn page goes, the others are counted.  True: readers are to look again. */
-static bool survey_slot(struct fby_statics *p, struct fby_static *v, u32 slot)
+/* Stripe held: a torn page goes, the others are counted.  Of two control words that differ
+ * the one that counts is kept. */
+static void survey_slot(struct fby_statics *p, struct fby_static *v, u32 slot)
 {
 	struct fby_static_view s;
 	u64 bits;
 
 	fby_static_look(p, v, slot, &s);
-	if (s.torn && !(s.unknown >> s.newest & 1)) {
-		bits = s.live | (s.newest ? FBY_SC_NEWEST : 0) | FBY_SC_NUMBER(s.number) | FBY_SC_ERA(s.era);
+	if (!s.gone && (s.torn ? !(s.unknown >> s.newest & 1) : s.line.control != s.line.copy)) {
+		bits = s.live | (s.newest ? FBY_SC_NEWEST : 0) | (s.sole ? FBY_SC_SOLE : 0) |
+		       (s.over && !s.torn ? FBY_SC_OVER : 0) | FBY_SC_NUMBER(s.number) | FBY_SC_ERA(s.era);
 		s.line.control = s.line.copy = fby_static_control(v, slot, bits);
 		media_lines(p->space->store.media, fby_static_line_at(v, slot), &s.line, sizeof(s.line));
 		media_fence(p->space->store.media, v->at, v->bytes);
 	}
 	fby_fetch_add(&v->count[0].live, (u64)fby_static_counts(&s, 0) + fby_static_counts(&s, 1));
-	return s.torn;
 }
 
 static void survey_ends(struct fby_statics *p, struct fby_static *v)
@@ -378,13 +390,12 @@ void fby_static_survey(struct fby_statics *p, u16 volume, u32 n)
 
 	for (; n > 0 && v->surveyed < v->slots; n--) {
 		u64 *stripe = fby_stripe(p, v, v->surveyed);
-		bool stored;
 
 		if (!fby_stripe_try(stripe, FBY_STRIPE_STORES))
 			return;
-		stored = survey_slot(p, v, v->surveyed);
-		fby_store(&v->surveyed, v->surveyed + 1);
-		fby_stripe_release(stripe, stored);
+		survey_slot(p, v, v->surveyed);
+		fby_store_release(&v->surveyed, v->surveyed + 1);
+		fby_stripe_release(stripe);
 	}
 	if (v->surveyed == v->slots && v->nwindows)
 		survey_ends(p, v);

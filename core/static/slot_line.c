@@ -86,6 +86,7 @@ static void all_lost(const struct fby_static *v, struct fby_static_view *s)
 	s->newest = 1;
 	s->live = s->unknown = 2;
 	s->sole = s->over = false;
+	s->gone = true;
 	s->era = v->era;
 	s->number = 0;
 }
@@ -124,7 +125,7 @@ void fby_static_look(const struct fby_statics *p, const struct fby_static *v, u3
 	u32 other;
 
 	s->slot = slot;
-	s->torn = false;
+	s->torn = s->gone = false;
 	if (fby_unlikely(!media_read(p->space->store.media, &s->line, fby_static_line_at(v, slot), FBY_LINE) ||
 			 !control_of(v, slot, &s->line, &c))) {
 		all_lost(v, s);

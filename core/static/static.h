@@ -5,7 +5,7 @@
  *
  * Locks: a stripe, shared by many slots, of rank 1 as a block of the cache.  A word: bit 0,
  * a writer has it; bit 1, it stores to the media, and readers wait; above these, how often
- * something was stored.  A reader looks at the word before and after.
+ * somebody had bit 1.  A reader looks at the word before and after.
  */
 #ifndef FBY_STATIC_H
 #define FBY_STATIC_H
@@ -37,6 +37,7 @@ struct fby_static {
 	u32 slots, seed;
 	u32 bit; /* of its first group */
 	u32 stripe; /* of its first slot */
+	u8 tail; /* sectors that the last block has */
 	bool placed; /* attached */
 	bool told; /* how much it held when it was attached is by what its head said */
 	bool sound; /* head is what the media has, or is to have */
@@ -45,12 +46,15 @@ struct fby_static {
 	u32 hand; /* next group of the pass */
 	u32 left; /* groups that the pass has yet to look at */
 	bool settling; /* the era has moved on, and somebody may still be in the one before */
+	u32 settling_at; /* stripes below it were seen without one */
+	u64 settling_word; /* of the stripe there, when it was seen first; 0: it was not */
 	u64 settled_writes; /* so many when it moved on */
 	u64 pass_ns; /* when the last pass began */
 	u64 passes, passes_done; /* that have begun; the last that has brought home all it was to */
 	u32 collects; /* rounds that have begun; moves on before they take anything */
 	u64 pass_era; /* that was open when it began */
 	bool passing, gave_back; /* one is on; and has left something */
+	bool crowded; /* where writers meet has left the hand no room in the last round */
 	bool pressure;
 	/* likewise, and read by writers */
 	u64 era FBY_ALIGNED;
@@ -58,6 +62,7 @@ struct fby_static {
 	u32 surveyed; /* slots below it are counted, and have no torn page; slots: all */
 	struct fby_static_window window[FBY_STATIC_WINDOWS + 1];
 	u32 lost; /* blocks found to be lost since attach */
+	bool miscounted; /* a line that was counted could not be read later: attach is to count anew */
 	u32 listed; /* of the list of lost blocks that is being made */
 	u32 wanted[FBY_WANTED]; /* slots + 1 in which writes meet; 0: none */
 	struct fby_static_count count[FBY_STATIC_COUNTS];
@@ -83,6 +88,7 @@ struct fby_static_view {
 	bool sole; /* the other way has an older page of the newest's block */
 	bool over;
 	bool torn; /* the newest on the media is one that a cut has torn */
+	bool gone; /* nothing of the line can be read */
 };
 
 enum fby_static_has { FBY_HAS_NOTHING = 0, FBY_HAS_PAGE, FBY_HAS_LOST };
@@ -103,6 +109,11 @@ bool fby_static_settle(struct fby_statics *p, u16 volume);
 /* Looks at up to n more slots, after a cut: torn pages away, the others counted. */
 void fby_static_survey(struct fby_statics *p, u16 volume, u32 n);
 u64 fby_static_live(const struct fby_static *v);
+/* Is it known how much it holds?  What is read after it has been found so is that. */
+static inline bool fby_static_counted(const struct fby_static *v)
+{
+	return fby_load_acquire(&v->surveyed) == v->slots && !fby_load(&v->miscounted);
+}
 bool fby_static_any(struct fby_statics *p, u16 volume); /* by a look at all of it */
 
 /* --- slot_line.c: what a line says ------------------------------------------------------ */
@@ -173,13 +184,14 @@ static inline bool fby_stripe_try(u64 *stripe, u64 stores)
 	return false;
 }
 
-static inline void fby_stripe_release(u64 *stripe, bool stored)
+static inline void fby_stripe_release(u64 *stripe)
 {
 	u64 word = fby_load(stripe);
 
 	FBY_ASSERT(word & FBY_STRIPE_LOCKED);
-	word &= ~(FBY_STRIPE_LOCKED | FBY_STRIPE_STORES);
-	fby_store_release(stripe, stored ? word + FBY_STRIPE_ONE : word);
+	/* Whether or not something was stored: who comes next is seen to be another. */
+	word += word & FBY_STRIPE_STORES ? FBY_STRIPE_ONE : 0;
+	fby_store_release(stripe, word & ~(FBY_STRIPE_LOCKED | FBY_STRIPE_STORES));
 	fby_unpin();
 }
 
@@ -211,6 +223,12 @@ static inline bool fby_in_doubt(const struct fby_static *v, u64 era)
 		if (era > v->window[i].after && era <= v->window[i].upto)
 			return true;
 	return false;
+}
+
+/* Sectors of the block that the origin has. */
+static inline u8 fby_static_sectors(const struct fby_static *v, u64 block)
+{
+	return fby_likely(block + 1 != v->blocks) ? 0xff : v->tail;
 }
 
 /* Can no other block of the volume have this slot? */

@@ -19,6 +19,8 @@ static struct fby_pool *sp;
 static u8 *small_memory, *kept;
 static void *attached;
 static u32 wake;
+static u64 volume_sectors = VOLUME_BLOCKS * P;
+static u32 round_pages = 64;
 
 #define ST (&sp->statics.volume[0])
 
@@ -45,7 +47,7 @@ static int opened(bool statics)
 
 static int attach(void)
 {
-	struct fby_attach a = { .origin_sectors = VOLUME_BLOCKS * P, .identity = "memory", .round_pages = 64,
+	struct fby_attach a = { .origin_sectors = volume_sectors, .identity = "memory", .round_pages = round_pages,
 				.nbuffers = 2, .buffer_bytes = 65536 };
 
 	a.mem_bytes = fby_volume_bytes(sp, a.round_pages, a.nbuffers, a.buffer_bytes);
@@ -59,7 +61,7 @@ static u32 flush_us;
 
 static int add(const char *name, u64 bytes, u16 *index)
 {
-	struct fby_volume_spec s = { .identity = "memory", .origin_sectors = VOLUME_BLOCKS * P, .block_size = 512,
+	struct fby_volume_spec s = { .identity = "memory", .origin_sectors = volume_sectors, .block_size = 512,
 				     .flush_us = flush_us, .static_bytes = bytes };
 
 	strcpy(s.name, name);
@@ -279,7 +281,7 @@ static void eras(void)
 		EXPECT(put(0, 1) == FBY_DONE);
 		EXPECT(fby_stripe_try(stripe, FBY_STRIPE_STORES) && !fby_static_settle(&sp->statics, 0));
 		EXPECT(put(7, 2) == FBY_DONE && put(1, 3) == FBY_DONE);
-		fby_stripe_release(stripe, false);
+		fby_stripe_release(stripe);
 		if (waits)
 			EXPECT(put(14, 4) == FBY_WAIT_SPACE);
 		for (u32 i = 0; i < VOLUME_BLOCKS; i++)
@@ -287,6 +289,74 @@ static void eras(void)
 		drain_pass();
 		EXPECT(origin_has[0] == 1 && origin_has[7] == 2 && origin_has[1] == 3 && sound());
 	}
+}
+
+/* Writers follow each other so closely that a stripe is never seen free: that each has been
+ * seen to pass on is enough, once. */
+static void eras_end(void)
+{
+	u64 *a, *b;
+
+	make();
+	a = fby_stripe(&sp->statics, ST, 3);
+	b = fby_stripe(&sp->statics, ST, 5);
+	EXPECT(put(0, 1) == FBY_DONE && fby_stripe_try(b, FBY_STRIPE_STORES));
+	EXPECT(!fby_static_settle(&sp->statics, 0));
+	fby_stripe_release(b);
+	EXPECT(fby_stripe_try(b, FBY_STRIPE_STORES) && fby_static_settle(&sp->statics, 0));
+	/* For the next era each is looked at anew, whatever was seen of it. */
+	EXPECT(put(0, 1) == FBY_DONE && !fby_static_settle(&sp->statics, 0));
+	EXPECT(fby_stripe_try(a, FBY_STRIPE_STORES) && !fby_static_settle(&sp->statics, 0));
+	fby_stripe_release(b);
+	EXPECT(fby_static_settle(&sp->statics, 0) && put(0, 1) == FBY_DONE && !fby_static_settle(&sp->statics, 0));
+	fby_stripe_release(a);
+	EXPECT(fby_static_settle(&sp->statics, 0) && sound());
+}
+
+/* Others meet in every round of a drain, and the round has no room for both. */
+static void drained_beside_conflicts(void)
+{
+	struct fby_io io;
+	u64 next, pass;
+
+	round_pages = 16;
+	make();
+	round_pages = 64;
+	pass = ST->passes + 1;
+	origin_has[1] = 0;
+	EXPECT(put(1, 1) == FBY_DONE && fby_volume_drain(sp, 0, true) == FBY_DONE);
+	for (u32 i = 0; i < 2000 && ST->passes_done < pass; i++) {
+		now_ns += 1000;
+		(void)put(0, 2);
+		(void)put(7, 3);
+		(void)put(14, 4);
+		if (fby_destage_step(sp, now_ns, &io, &next, &wake) != FBY_ORIGIN)
+			continue;
+		if (io.op == FBY_IO_WRITE)
+			for (u64 s = 0; s < io.nsectors; s++)
+				origin_has[(io.sector + s) / P] = ((u8 *)io.buf)[s * FBY_SECTOR];
+		fby_destage_complete(sp, io.id, 0);
+	}
+	EXPECT(origin_has[1] == 1 && sound());
+}
+
+/* The round for which a writer waits fails: who is waiting tries again, and so asks again. */
+static void asked_again(void)
+{
+	struct fby_io io;
+	u64 next;
+	u32 woken = 0;
+
+	make();
+	EXPECT(put(0, 1) == FBY_DONE && put(7, 2) == FBY_DONE && put(14, 3) == FBY_WAIT_SPACE);
+	sp->space.wait_mask |= FBY_WAKE_SPACE;
+	for (u32 i = 0; i < 200 && !woken; i++) {
+		if (fby_destage_step(sp, now_ns, &io, &next, &woken) == FBY_ORIGIN)
+			fby_destage_complete(sp, io.id, 5);
+		now_ns += 1000000;
+		woken &= FBY_WAKE_SPACE;
+	}
+	EXPECT(woken && put(14, 3) == FBY_WAIT_SPACE && ST->wanted[fby_cpu() % FBY_WANTED] == 1);
 }
 
 /* A period of its own: all goes to the origin each time that it has passed, and not before. */
@@ -439,6 +509,108 @@ static void both_lost(void)
 	EXPECT(origin_has[8] == 5 && put(1, 6) == FBY_DONE && get(1) == 6 && sound());
 }
 
+/* A line that cannot be read does not tell what was counted: after a whole write to its
+ * slot an attach counts anew, so that the page is not passed over. */
+static void counted_anew(void)
+{
+	struct fby_volume_info info;
+
+	volume_sectors = SLOTS * P;
+	make();
+	memset(line(2), 0, FBY_LINE);
+	EXPECT(put(2, 5) == FBY_DONE && get(2) == 5);
+	EXPECT(fby_volume_info(sp, 0, &info) == FBY_DONE && !info.counted);
+	EXPECT(fby_volume_detach(sp, 0) == FBY_DONE && fby_volume_info(sp, 0, &info) == FBY_DONE && !info.counted);
+	EXPECT(attach() == FBY_DONE && get(2) == 5);
+	origin_has[2] = 0;
+	drain();
+	EXPECT(origin_has[2] == 5 && live() == 0 && sound());
+	EXPECT(fby_volume_info(sp, 0, &info) == FBY_DONE && info.counted);
+	volume_sectors = VOLUME_BLOCKS * P;
+}
+
+/* A cut between the two control words of a slot, or damage to one: the survey makes them one. */
+static void one_word(void)
+{
+	const u64 bits = (1ull << FBY_SC_CHECK_SHIFT) - 1;
+
+	for (u32 which = 0; which < 3; which++) {
+		u64 word;
+
+		make();
+		EXPECT(put(3, 1) == FBY_DONE);
+		drain();
+		word = line(3)->control;
+		if (which == 0)
+			line(3)->copy = fby_static_control(ST, 3, (word & bits) - FBY_SC_ERA(1));
+		else if (which == 1)
+			line(3)->control = fby_static_control(ST, 3, (word & bits) - FBY_SC_ERA(1));
+		else
+			line(3)->control ^= 4;
+		again();
+		drain();
+		EXPECT(line(3)->control == word && line(3)->copy == word && get(3) == -2 && sound());
+	}
+}
+
+static u64 lost_now(void)
+{
+	struct fby_volume_info info;
+
+	EXPECT(fby_volume_info(sp, 0, &info) == FBY_DONE);
+	return info.lost_blocks;
+}
+
+static u32 lost_listed(void)
+{
+	struct fby_report_block blocks[8];
+	u32 page = 0, n = 0, found;
+
+	while ((found = fby_lost_list(sp, 0, &page, blocks, 8)) != 0)
+		n += found;
+	return n;
+}
+
+/* What is lost is told again after a detach, and when a healed block is lost again. */
+static void told_again(void)
+{
+	fill();
+	*newest(0) ^= 1;
+	EXPECT(get(0) == -1 && get(0) == -1 && lost_now() == 1 && lost_listed() == 1);
+	EXPECT(fby_volume_detach(sp, 0) == FBY_DONE && attach() == FBY_DONE);
+	EXPECT(get(0) == -1 && lost_now() == 1 && lost_listed() == 1 && lost_now() == 1);
+	EXPECT(put(0, 6) == FBY_DONE && lost_listed() == 0 && lost_now() == 0);
+	*newest(0) ^= 1;
+	EXPECT(get(0) == -1 && lost_now() == 1 && lost_listed() == 1);
+}
+
+/* The last block is not a whole one: all that the origin has of it is as good. */
+static void last_block(void)
+{
+	u8 data[FBY_PAGE], origin, lost;
+
+	volume_sectors = VOLUME_BLOCKS * P - 3;
+	make();
+	EXPECT(put_part(14, 0, 5, 1) == FBY_DONE);
+	memset(line(0), 0, FBY_LINE);
+	EXPECT(fby_read_block(sp, 0, 14, 0, 5, data, &origin, &lost) == -FBY_E_LOST);
+	EXPECT(put_part(14, 0, 5, 2) == FBY_DONE);
+	EXPECT(fby_read_block(sp, 0, 14, 0, 5, data, &origin, &lost) == FBY_DONE && data[0] == 2);
+	EXPECT(lost_listed() == 2); /* the others of the slot */
+	drain();
+	EXPECT(origin_has[14] == 2 && sound());
+	make();
+	EXPECT(put(7, 1) == FBY_DONE && put_part(14, 0, 5, 1) == FBY_DONE);
+	*page(0, 0) ^= 1;
+	*page(0, 1) ^= 1;
+	EXPECT(put_part(14, 0, 4, 2) == -FBY_E_LOST && put_part(14, 0, 5, 2) == FBY_DONE);
+	EXPECT(fby_read_block(sp, 0, 14, 0, 5, data, &origin, &lost) == FBY_DONE && data[0] == 2);
+	origin_has[14] = 0;
+	drain();
+	EXPECT(origin_has[14] == 2 && get(7) == -1 && put(7, 3) == FBY_DONE && get(7) == 3 && sound());
+	volume_sectors = VOLUME_BLOCKS * P;
+}
+
 /* What a partial write finds lost stays lost. */
 static void partly(void)
 {
@@ -559,12 +731,19 @@ void test_static(void)
 	places();
 	cases();
 	periods();
+	eras_end();
+	drained_beside_conflicts();
+	asked_again();
 	past();
 	flips(false);
 	flips(true);
 	eras();
 	gone();
 	both_lost();
+	counted_anew();
+	one_word();
+	told_again();
+	last_block();
 	partly();
 	torn();
 	judged();

@@ -159,7 +159,10 @@ impl Core {
     /// and that nobody has read yet.
     pub(crate) fn judge_with(&self, mut v: VolumeInfo, found: &[ReportBlock]) -> Completeness {
         let mut lost = self.engine.lost_blocks(v.index, LOST_LISTED);
-        let known = if v.static_bytes > 0 { 0 } else { lost.len() };
+        if v.static_bytes > 0 {
+            v.lost_blocks = lost.len() as u64; // found by reading all of it, just now
+        }
+        let known = lost.len();
         let of_it = found.iter().filter(|b| b.volume.as_ref() == Some(&v.name));
         lost.extend(of_it.filter_map(|b| b.block));
         lost.sort_unstable();

@@ -239,6 +239,8 @@ fn damage_is_told_and_never_older_data() {
         let error = volume.read_at(&mut data, block * 4096).unwrap_err();
         assert!(matches!(error, Error::Lost { .. }), "{block}: {error}");
     }
+    let report = pool.check(true).unwrap();
+    assert_eq!((report.volumes[0].lost_blocks, report.volumes[0].lost.len()), (4, 4));
     assert_eq!(read(&volume, 0, 4096), [2; 4096]);
     assert_eq!(read(&volume, 3 * 4096, 4096), [1; 4096]);
     let judged = drain_but_lost(&volume);
