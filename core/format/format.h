@@ -78,8 +78,9 @@ static inline u32 fby_line_of_page(u32 chunk_pages, u32 page)
 	return page - fby_first_page(chunk_pages) + FBY_CHUNK_LINES;
 }
 
-/* Of features_incompat: there is room for static volumes behind the chunks. */
-#define FBY_FEATURE_STATIC 1ull
+/* Of features_incompat: there is room for static volumes behind the chunks.  Bit 0 said so
+ * while shares had both copies of their head in one page. */
+#define FBY_FEATURE_STATIC 2ull
 
 enum fby_sb_flags {
 	FBY_SB_CLEAN = 1u << 0, /* set by a clean close, cleared by the open that follows */

@@ -3,8 +3,9 @@
  * static_format.h - what a static volume has on the media: a record in the table, and a
  * share of the pool behind its chunks.  docs/static.md tells why it is so.
  *
- *	0	head		two copies of 256 bytes, the second at 2048
- *	4096	lines		one of 64 bytes a slot, filled up to 4 KiB
+ *	0	head		256 bytes, filled up to 4 KiB
+ *	4096	lines		one of 64 bytes a slot, filled up to 256 bytes below the next 4 KiB
+ *	...	head		its copy: a page that cannot be read has one of the two at most
  *	...	pages		two of 4 KiB a slot: the ways of a slot
  *
  * Block b has its place in slot b modulo slots, in either way.  A line is stored as a
@@ -21,7 +22,7 @@
 #define FBY_STATIC_UNIT 65536u /* shares begin and end at multiples of it */
 #define FBY_STATIC_BYTES_MAX ((u64)FBY_STATIC_UNIT << 32) /* of all shares of a pool */
 #define FBY_STATIC_MAGIC 0x54534f46u /* "FOST" */
-#define FBY_STATIC_HEAD_COPY 2048u
+#define FBY_STATIC_HEAD 256u /* bytes */
 #define FBY_STATIC_WINDOWS 10u
 
 /* The record in the pool's table: as that of a volume, but for what is of a share. */
@@ -122,7 +123,7 @@ FBY_STATIC_ASSERT(__builtin_offsetof(struct fby_static_record, block_size) ==
 FBY_STATIC_ASSERT(__builtin_offsetof(struct fby_static_record, marks) ==
 			  __builtin_offsetof(struct fby_volume_record, marks),
 		  "one place for marks");
-FBY_STATIC_ASSERT(sizeof(struct fby_static_head) == 256, "static head");
+FBY_STATIC_ASSERT(sizeof(struct fby_static_head) == FBY_STATIC_HEAD, "static head");
 FBY_STATIC_ASSERT(sizeof(struct fby_static_line) == FBY_LINE, "static line");
 
 #endif

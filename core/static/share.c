@@ -12,9 +12,10 @@
 
 /* --- where it is ------------------------------------------------------------------ */
 
+/* And of the head's copy. */
 static u64 lines_bytes(u64 slots)
 {
-	return fby_round_up(slots * FBY_LINE, FBY_PAGE);
+	return fby_round_up(slots * FBY_LINE + FBY_STATIC_HEAD, FBY_PAGE);
 }
 
 static u64 used_by(u64 slots)
@@ -104,7 +105,7 @@ static bool locate(const struct fby_statics *p, struct fby_static *v, const stru
 
 static u64 head_at(const struct fby_static *v, u32 copy)
 {
-	return v->at + (u64)copy * FBY_STATIC_HEAD_COPY;
+	return copy ? v->pages - FBY_STATIC_HEAD : v->at;
 }
 
 static u32 head_crc(const struct fby_static *v, const struct fby_static_head *h)

@@ -213,8 +213,9 @@ static void places(void)
 
 	for (u32 i = 0; i < 7; i++) {
 		u64 n = fby_static_slots(bytes[i]);
-		u64 used = FBY_PAGE + fby_round_up(n * FBY_LINE, FBY_PAGE) + n * 2 * FBY_PAGE;
-		u64 more = FBY_PAGE + fby_round_up((n + 1) * FBY_LINE, FBY_PAGE) + (n + 1) * 2 * FBY_PAGE;
+		u64 used = FBY_PAGE + fby_round_up(n * FBY_LINE + FBY_STATIC_HEAD, FBY_PAGE) + n * 2 * FBY_PAGE;
+		u64 more = FBY_PAGE + fby_round_up((n + 1) * FBY_LINE + FBY_STATIC_HEAD, FBY_PAGE) +
+			   (n + 1) * 2 * FBY_PAGE;
 
 		EXPECT(n == 0 ? i == 0 : used <= bytes[i] && more > bytes[i]);
 	}
@@ -466,10 +467,10 @@ static void flips(bool crash)
 		EXPECT(right_or_lost(0, 2) && right_or_lost(1, 3) && right_or_lost(8, 4));
 		restore();
 	}
-	for (u32 bit = 0; bit < FBY_STATIC_HEAD_COPY * 8 + sizeof(struct fby_static_head) * 8; bit++) {
-		if (bit >= sizeof(struct fby_static_head) * 8 && bit < FBY_STATIC_HEAD_COPY * 8)
-			continue;
-		small.base[ST->at + bit / 8] ^= (u8)(1u << (bit % 8));
+	for (u32 bit = 0; bit < 2 * FBY_STATIC_HEAD * 8; bit++) {
+		u8 *at = small.base + (bit / 8 < FBY_STATIC_HEAD ? ST->at : ST->pages - 2 * FBY_STATIC_HEAD);
+
+		at[bit / 8] ^= (u8)(1u << (bit % 8));
 		again();
 		EXPECT(get(0) == 2 && get(1) == 3 && get(8) == 4 && ST->nwindows == 1);
 		restore();
@@ -490,6 +491,7 @@ static void gone(void)
 	EXPECT(origin_has[1] == 9 && get(8) == -1 && get(1) == -1); /* which was lost is not known */
 	restore();
 	memset(small.base + ST->at, 0, FBY_PAGE);
+	memset(small.base + ST->pages - FBY_STATIC_HEAD, 0, FBY_STATIC_HEAD);
 	EXPECT(opened(true) == FBY_DONE && attach() == -FBY_E_VOLUME_DAMAGED);
 	EXPECT(fby_volume_remove(sp, 0, false) == -FBY_E_VOLUME_DIRTY);
 	EXPECT(fby_volume_remove(sp, 0, true) == FBY_DONE);
@@ -609,6 +611,19 @@ static void last_block(void)
 	drain();
 	EXPECT(origin_has[14] == 2 && get(7) == -1 && put(7, 3) == FBY_DONE && get(7) == 3 && sound());
 	volume_sectors = VOLUME_BLOCKS * P;
+}
+
+/* Each copy of the head has a page of its own, which may be lost as a whole. */
+static void head_pages(void)
+{
+	for (u32 which = 0; which < 2; which++) {
+		fill();
+		memset(small.base + (which ? ST->pages - FBY_PAGE : ST->at), 0, FBY_PAGE);
+		EXPECT(opened(true) == FBY_DONE && attach() == FBY_DONE);
+		EXPECT(get(0) == (which ? -1 : 2));
+		again();
+		EXPECT(get(0) == (which ? -1 : 2));
+	}
 }
 
 /* What a partial write finds lost stays lost. */
@@ -744,6 +759,7 @@ void test_static(void)
 	one_word();
 	told_again();
 	last_block();
+	head_pages();
 	partly();
 	torn();
 	judged();

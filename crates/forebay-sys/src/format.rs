@@ -42,7 +42,7 @@ pub const fn fby_line_of_page(chunk_pages: u32, page: u32) -> u32 {
 }
 
 /// Of `features_incompat`: there is room for static volumes behind the chunks.
-pub const FBY_FEATURE_STATIC: u64 = 1;
+pub const FBY_FEATURE_STATIC: u64 = 2;
 
 /// `enum fby_sb_flags`
 pub const FBY_SB_CLEAN: u32 = 1 << 0;
