@@ -137,15 +137,18 @@ u32 fby_error_exit(int error)
 	switch (-error) {
 	case FBY_E_NO_VOLUME:
 	case FBY_E_NO_LOG:
+	case FBY_E_NO_MAP:
 		return EXIT_NOT_FOUND;
 	case FBY_E_VOLUME_BUSY:
 	case FBY_E_BUSY:
 	case FBY_E_VOLUME_DIRTY:
 	case FBY_E_LOG_UNCLAIMED:
+	case FBY_E_MAP_DIRTY:
 		return EXIT_BUSY;
 	case FBY_E_VOLUME_DAMAGED:
 	case FBY_E_INVARIANT:
 	case FBY_E_LOG_ENTRY:
+	case FBY_E_MAP_DAMAGED:
 		return EXIT_DAMAGED;
 	case FBY_E_ORIGIN_SIZE:
 	case FBY_E_ORIGIN_IDENTITY:
@@ -154,6 +157,7 @@ u32 fby_error_exit(int error)
 		return EXIT_IO;
 	case FBY_E_VOLUME_TABLE_FULL:
 	case FBY_E_STATIC_FULL:
+	case FBY_E_MAP_FULL:
 		return EXIT_NO_SPACE;
 	case FBY_E_READ_ONLY:
 		return EXIT_NOT_ALLOWED;

@@ -95,7 +95,7 @@ void fby_posix_fence_store(struct fby_media *m, u64 at, size_t n)
  * them, and the caller is about to acknowledge.  So the process ends here, with
  * nothing acknowledged; recovery treats the write as torn.
  */
-void fby_posix_fence_msync(struct fby_media *m, u64 at, size_t n)
+static void msync_range(const u8 *at, size_t n)
 {
 	static long page_bytes;
 	uintptr_t first, end;
@@ -103,8 +103,8 @@ void fby_posix_fence_msync(struct fby_media *m, u64 at, size_t n)
 
 	if (fby_unlikely(!fby_load(&page_bytes)))
 		fby_store(&page_bytes, sysconf(_SC_PAGESIZE));
-	first = (uintptr_t)(m->base + at) & ~((uintptr_t)fby_load(&page_bytes) - 1);
-	end = (uintptr_t)(m->base + at) + n;
+	first = (uintptr_t)at & ~((uintptr_t)fby_load(&page_bytes) - 1);
+	end = (uintptr_t)at + n;
 	if (msync((void *)first, end - first, MS_SYNC) == 0)
 		return;
 	error = errno;
@@ -114,6 +114,11 @@ void fby_posix_fence_msync(struct fby_media *m, u64 at, size_t n)
 		"and start again: what was acknowledged is kept.\n",
 		(size_t)(end - first), strerror(error));
 	abort();
+}
+
+void fby_posix_fence_msync(struct fby_media *m, u64 at, size_t n)
+{
+	msync_range(m->base + at, n);
 }
 
 #if defined(__x86_64__)
@@ -188,6 +193,28 @@ void fby_posix_flush(const void *start, size_t n)
 	(void)n;
 }
 #endif
+
+/* Memory of frames is stored to by programs, with whatever instructions these have. */
+void fby_posix_frame_flush(void *persist, const void *p, size_t n)
+{
+	switch ((enum fby_persist)(uintptr_t)persist) {
+	case FBY_PERSIST_NT:
+	case FBY_PERSIST_CLWB:
+		fby_posix_flush(p, n);
+		break;
+	case FBY_PERSIST_EADR:
+		break;
+	case FBY_PERSIST_MSYNC:
+		msync_range(p, n);
+		break;
+	}
+}
+
+void fby_posix_frame_fence(void *persist)
+{
+	if ((enum fby_persist)(uintptr_t)persist != FBY_PERSIST_MSYNC)
+		fby_posix_fence_store(NULL, 0, 0);
+}
 
 /* --- CRC32C of lines ------------------------------------------------------ */
 

@@ -143,6 +143,11 @@ const struct fby_media_ops *fby_posix_media_ops(enum fby_persist persist, const 
 int fby_posix_watch(const void *base, u64 size, const char *name);
 void fby_posix_unwatch(int place);
 
+/* What core/api/map.h asks of a process for memory that it has: of struct fby_frame_port,
+ * whose host is the persist method, as (void *)(uintptr_t). */
+void fby_posix_frame_flush(void *persist, const void *p, size_t n);
+void fby_posix_frame_fence(void *persist);
+
 const char *const *fby_posix_kernels(void); /* NULL-terminated, those this CPU can run, best first */
 const char *fby_posix_crc_kernel(void);
 

@@ -55,7 +55,12 @@
 	X(LOG_HEADER, 22, "the log's header is not one that this log has handed out") \
 	X(LOG_ENTRY, 74, "the entry cannot be read, or is not what it was when the log was claimed") \
 	X(LOG_PERIOD, 116, "the header is older than the log's newest period") \
-	X(STATIC_FULL, 28, "the pool has no room of this size left for a static volume")
+	X(STATIC_FULL, 28, "the pool has no room of this size left for a static volume") \
+	X(NO_MAP, 2, "no such map, or it has no such file or frame") \
+	X(MAP_FULL, 28, "no room: of the pool for a map of this size, or of the map for another file or segment") \
+	X(MAP_DIRTY, 16, "pages are mapped whose file lacks what they have, or may lack it") \
+	X(MAP_DAMAGED, 74, "what the map says of its files or pages is damaged there") \
+	X(MAP_MEDIA, 95, "files can be mapped only where the media is memory")
 
 enum fby_error {
 	FBY_E_NONE = 0,

@@ -72,6 +72,7 @@ struct fby_format {
 	u32 chunk_size; /* bytes; a power of two, 64 KiB to 2 MiB; 0: 2 MiB */
 	u32 nvolumes;	/* 1 to 64; 0: 64 */
 	u64 static_bytes; /* of it, at its end, for shares of static volumes; multiple of 64 KiB */
+	u64 map_bytes; /* behind these, for shares of maps; multiple of 2 MiB */
 };
 
 /* Formats [0, size) of the media.  Whether that may be done is the host's to
@@ -119,6 +120,7 @@ struct fby_options {
 	bool read_only;	  /* nothing is written to the media */
 	bool no_checksums; /* data of new writes carries none; two fences then.  Not of static volumes */
 	bool statics; /* the host knows static volumes; else a pool with room for them is refused */
+	bool maps; /* likewise maps */
 	enum fby_verify verify;
 	u32 high_watermark; /* per cent of chunks in use where destage starts; 0: FBY_HIGH_WATERMARK */
 	u32 low_watermark;  /* ... and where it stops; 0: FBY_WATERMARK_GAP less */

@@ -9,6 +9,7 @@
  *	data_offset (aligned to the chunk size)
  *	         chunk 0 .. nchunks-1
  *	         static_bytes of shares of static volumes (static_format.h)
+ *	         map_bytes of shares of maps (map_format.h), from a multiple of 2 MiB on
  *
  * A chunk, of 16 to 512 pages of 4 KiB (production: 512 = 2 MiB):
  *
@@ -81,6 +82,9 @@ static inline u32 fby_line_of_page(u32 chunk_pages, u32 page)
 /* Of features_incompat: there is room for static volumes behind the chunks.  Bit 0 said so
  * while shares had both copies of their head in one page. */
 #define FBY_FEATURE_STATIC 2ull
+/* Likewise: for maps, behind these. */
+#define FBY_FEATURE_MAP 4ull
+#define FBY_FEATURES (FBY_FEATURE_STATIC | FBY_FEATURE_MAP)
 
 enum fby_sb_flags {
 	FBY_SB_CLEAN = 1u << 0, /* set by a clean close, cleared by the open that follows */
@@ -108,18 +112,20 @@ struct fby_superblock {
 	u64 clean_digest;  /* with CLEAN: sum of a hash of each, order-free */
 	u64 clean_seq;	   /* with CLEAN: the next sequence number */
 	u64 static_bytes;  /* behind the chunks: shares of static volumes; with FBY_FEATURE_STATIC */
-	u8 reserved[380];
+	u64 map_bytes;	   /* behind these, at a multiple of 2 MiB: shares of maps; with FBY_FEATURE_MAP */
+	u8 reserved[372];
 	u32 crc; /* of all before it */
 };
 
 /* Who an owner of chunks is.  One table has all sorts of them, so that one number names
- * any: in a chunk's lines, in each slot, in the engine's bit masks.  4, a map, is to come.
- * A record of a kind that is not known here refuses the open. */
+ * any: in a chunk's lines, in each slot, in the engine's bit masks.  A record of a kind that is
+ * not known here refuses the open. */
 enum fby_owner_kind {
 	FBY_OWNER_FREE = 0, /* nobody: the record is free */
 	FBY_OWNER_VOLUME = 1,
 	FBY_OWNER_LOG = 2,
 	FBY_OWNER_STATIC = 3, /* a volume that has a share of its own, and no chunks */
+	FBY_OWNER_MAP = 4, /* likewise: files mapped onto memory of the pool */
 	FBY_OWNER_KINDS
 };
 

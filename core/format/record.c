@@ -58,6 +58,19 @@ bool fby_static_record_sane(const struct fby_volume_record *record)
 	       fby_text_ends(r->identity, sizeof(r->identity)) && volume_sane(record);
 }
 
+bool fby_map_record_sane(const struct fby_volume_record *record)
+{
+	const struct fby_map_record *r = (const void *)record;
+	u8 any = 0;
+
+	for (u32 i = 0; i < sizeof(r->reserved); i++)
+		any |= r->reserved[i];
+	return r->flags == 0 && r->reserved1 == 0 && any == 0 && r->units > 0 &&
+	       r->units <= FBY_MAP_BYTES_MAX / FBY_MAP_UNIT && fby_power_of_two(r->frame_bytes) &&
+	       r->frame_bytes >= FBY_FRAME_MIN && r->frame_bytes <= FBY_FRAME_MAX && r->nfiles > 0 &&
+	       r->nfiles <= FBY_MAP_FILES_MAX && fby_text_ends(r->name, sizeof(r->name));
+}
+
 bool fby_record_sane(u32 volume, const struct fby_volume_record *r)
 {
 	/* What more has to hold of a kind that is not known here is not known either. */

@@ -9,7 +9,7 @@
 #ifndef FBY_STORE_H
 #define FBY_STORE_H
 
-#include "format/format.h"
+#include "format/map_format.h"
 #include "medium/medium.h"
 
 #define FBY_NO_PAGE 0u
@@ -59,10 +59,12 @@ void fby_sb_write(struct fby_store *st, bool clean);
 /* --- record.c ------------------------------------------------------------------- */
 bool fby_text_ends(const char *s, u32 n);
 bool fby_record_sane(u32 volume, const struct fby_volume_record *r);
-/* What holds of those of one kind: of a volume or nobody, of a log, of a static volume. */
+/* What holds of those of one kind: of a volume or nobody, of a log, of a static volume, of
+ * a map. */
 bool fby_volume_record_sane(const struct fby_volume_record *r);
 bool fby_log_record_sane(const struct fby_volume_record *r);
 bool fby_static_record_sane(const struct fby_volume_record *r);
+bool fby_map_record_sane(const struct fby_volume_record *r);
 bool fby_record_read(const struct fby_store *st, u16 volume, u32 copy, struct fby_volume_record *out);
 /* Counts r on and writes both copies; durable. */
 void fby_record_write(const struct fby_store *st, u16 volume, struct fby_volume_record *r);
@@ -77,6 +79,12 @@ static inline u64 fby_chunk_at(const struct fby_store *st, u32 c)
 static inline u64 fby_shares_at(const struct fby_store *st)
 {
 	return st->sb.data_offset + (u64)st->sb.nchunks * st->sb.chunk_size;
+}
+
+/* The shares of maps: their frames can be mapped as huge pages. */
+static inline u64 fby_maps_at(const struct fby_store *st)
+{
+	return fby_round_up(fby_shares_at(st) + st->sb.static_bytes, FBY_MAP_UNIT);
 }
 
 /* What one cut tears at the end of a chunk lies within so many pages: a batch. */

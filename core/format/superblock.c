@@ -15,6 +15,13 @@ bool fby_power_of_two(u64 x)
 	return x && (x & (x - 1)) == 0;
 }
 
+static u64 media_needed(const struct fby_superblock *sb)
+{
+	u64 end = sb->data_offset + (u64)sb->nchunks * sb->chunk_size + sb->static_bytes;
+
+	return sb->map_bytes ? fby_round_up(end, FBY_MAP_UNIT) + sb->map_bytes : end;
+}
+
 bool fby_sb_geometry_ok(const struct fby_superblock *sb)
 {
 	return fby_power_of_two(sb->chunk_size) && sb->chunk_size >= FBY_CHUNK_PAGES_MIN * FBY_PAGE &&
@@ -23,7 +30,9 @@ bool fby_sb_geometry_ok(const struct fby_superblock *sb)
 	       sb->data_offset == fby_round_up(FBY_VT_OFFSET + sb->nvolumes * 512u, sb->chunk_size) &&
 	       sb->static_bytes % FBY_STATIC_UNIT == 0 && sb->static_bytes <= FBY_STATIC_BYTES_MAX &&
 	       (sb->static_bytes == 0 || (sb->features_incompat & FBY_FEATURE_STATIC)) &&
-	       sb->media_size >= sb->data_offset + (u64)sb->nchunks * sb->chunk_size + sb->static_bytes;
+	       sb->map_bytes % FBY_MAP_UNIT == 0 && sb->map_bytes <= FBY_MAP_BYTES_MAX &&
+	       (sb->map_bytes == 0 || (sb->features_incompat & FBY_FEATURE_MAP)) &&
+	       sb->media_size >= media_needed(sb);
 }
 
 void fby_store_start(struct fby_store *st, struct fby_media *m, const struct fby_superblock *sb)

@@ -116,7 +116,28 @@
 	X(STATIC_STAMP_IGNORED, "an old tag is taken for that of the newest page") \
 	X(STATIC_MERGE_LOSES, "a partial write to a static volume forgets the sectors cached before") \
 	X(STATIC_READ_UNVERIFIED, "pages of a static volume are delivered whose checksum fails") \
-	X(STATIC_PAST_CACHED, "a write goes past a static volume's page of its block")
+	X(STATIC_PAST_CACHED, "a write goes past a static volume's page of its block") \
+	X(MAP_SYNC_NO_DATA, "a sync of mapped pages leaves their stores in the CPU's caches") \
+	X(MAP_SYNC_ONE_FENCE, "a page is dirty before its stores are durable") \
+	X(MAP_BIT_AFTER_ACK, "a sync is acknowledged before it is durable that the pages are dirty") \
+	X(MAP_SYNC_TRUSTS_DIRTY, "a sync relies on a bit that another may not have made durable") \
+	X(MAP_SYNC_LEAVES_WRITING, "a sync does not tell a write back that the page has changed") \
+	X(MAP_WRITE_CLEARS_SYNCED, "a write back makes a page clean that was synced meanwhile") \
+	X(MAP_CLEAR_NO_FENCE, "a page that is clean may be dirty again after a crash, when its file has moved on") \
+	X(MAP_LIMIT_IGNORED, "a page counts as synced that lies behind the durable end of its file") \
+	X(MAP_WORDS_UNCHECKED, "words of an earlier use of a frame count, and damaged ones") \
+	X(MAP_STALE_WORDS, "a frame is shown with the words of its last use") \
+	X(MAP_SHOWN_BEFORE_WORDS, "a frame's descriptor may be durable before its words are") \
+	X(MAP_EPOCH_NOT_RAISED, "a frame is used again under its old epoch") \
+	X(MAP_LINE_NO_FENCE, "a frame is handed out, or used again, before that is durable") \
+	X(MAP_DROP_DIRTY, "a frame is dropped though its file lacks a page") \
+	X(MAP_DROP_NOT_RECORDED, "the media does not learn that a frame was dropped") \
+	X(MAP_UNKNOWN_DROPPED, "pages whose word is damaged count as clean") \
+	X(MAP_FILE_NO_FENCE, "both copies of a file's record may be torn by one cut") \
+	X(MAP_FILE_FREED_EARLY, "a file's record is freed while frames refer to it") \
+	X(MAP_CUT_NOT_RECORDED, "recovery does not know that a truncation was under way") \
+	X(MAP_CUT_KEEPS_BITS, "pages behind the end of a truncated file stay dirty") \
+	X(MAP_CUT_TAIL_STAYS, "what lay behind the end of a truncated file shows when it grows")
 
 enum fby_planted_id {
 	FBY_BUG_NONE = 0,

@@ -364,6 +364,15 @@ static bool check_static(struct check *k, u16 volume)
 	return violated(k, v.what, v.a, v.x, v.b, v.y);
 }
 
+static bool check_map(struct check *k, u16 map)
+{
+	struct fby_violation v;
+
+	if (fby_pool_map_check(k->p, map, &v))
+		return true;
+	return violated(k, v.what, v.a, v.x, v.b, v.y);
+}
+
 /* --- volumes ------------------------------------------------------------------------------ */
 
 static bool check_record(struct check *k, u16 volume)
@@ -447,7 +456,8 @@ int fby_check(struct fby_pool *p, bool quiet, char *text, u32 text_bytes)
 			check_chunk(&k, c);
 		for (u32 v = 0; v < p->space.store.sb.nvolumes && !k.failed; v++)
 			if (check_volume(&k, (u16)v))
-				check_static(&k, (u16)v);
+				if (check_static(&k, (u16)v))
+					check_map(&k, (u16)v);
 	}
 	return k.failed ? -FBY_E_INVARIANT : FBY_DONE;
 }

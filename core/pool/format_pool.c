@@ -44,7 +44,7 @@ int fby_format(struct fby_media *m, const struct fby_format *f)
 {
 	struct fby_superblock sb = { .magic = FBY_MAGIC, .version = FBY_VERSION, .generation = 1 };
 	static const u8 zero[FBY_PAGE];
-	u64 chunks;
+	u64 chunks, shares, end;
 	u32 seed;
 
 	sb.chunk_size = f->chunk_size ? f->chunk_size : FBY_CHUNK_PAGES_MAX * FBY_PAGE;
@@ -56,12 +56,17 @@ int fby_format(struct fby_media *m, const struct fby_format *f)
 	sb.media_size = fby_media_size(m);
 	sb.data_offset = fby_round_up(FBY_VT_OFFSET + sb.nvolumes * 512u, sb.chunk_size);
 	sb.static_bytes = f->static_bytes;
-	sb.features_incompat = sb.static_bytes ? FBY_FEATURE_STATIC : 0;
-	if (sb.static_bytes % FBY_STATIC_UNIT || sb.static_bytes > FBY_STATIC_BYTES_MAX)
+	sb.map_bytes = f->map_bytes;
+	sb.features_incompat = (sb.static_bytes ? FBY_FEATURE_STATIC : 0) | (sb.map_bytes ? FBY_FEATURE_MAP : 0);
+	if (sb.static_bytes % FBY_STATIC_UNIT || sb.static_bytes > FBY_STATIC_BYTES_MAX ||
+	    sb.map_bytes % FBY_MAP_UNIT || sb.map_bytes > FBY_MAP_BYTES_MAX)
 		return -FBY_E_GEOMETRY;
-	if (sb.media_size < sb.data_offset + (u64)FBY_CHUNKS_MIN * sb.chunk_size + sb.static_bytes)
+	/* Shares of maps begin at a multiple of their unit. */
+	shares = sb.static_bytes + sb.map_bytes;
+	end = sb.map_bytes ? sb.media_size & ~(u64)(FBY_MAP_UNIT - 1) : sb.media_size;
+	if (end < sb.data_offset + (u64)FBY_CHUNKS_MIN * sb.chunk_size + shares)
 		return -FBY_E_MEDIA_SMALL;
-	chunks = (sb.media_size - sb.data_offset - sb.static_bytes) >> __builtin_ctz(sb.chunk_size);
+	chunks = (end - sb.data_offset - shares) >> __builtin_ctz(sb.chunk_size);
 	sb.nchunks = chunks > FBY_CHUNKS_MAX ? FBY_CHUNKS_MAX : (u32)chunks;
 	sb.flags = FBY_SB_CLEAN;
 	sb.clean_seq = 1;

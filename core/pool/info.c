@@ -83,7 +83,7 @@ int fby_volume_info(struct fby_pool *p, u16 index, struct fby_volume_info *out)
 	if (index >= p->space.store.sb.nvolumes)
 		return -FBY_E_NO_VOLUME;
 	owner = &p->space.owner[index];
-	if (owner->rec.kind == FBY_OWNER_LOG)
+	if (owner->rec.kind == FBY_OWNER_LOG || owner->rec.kind == FBY_OWNER_MAP)
 		return -FBY_E_NO_VOLUME;
 	cv = &p->cache.volume[index];
 	dv = &p->drain.volume[index];

@@ -58,9 +58,16 @@ static void static_open(struct fby_pool *p, u16 owner)
 	(void)fby_static_open(&p->statics, owner);
 }
 
+static void map_open(struct fby_pool *p, u16 owner)
+{
+	if (p->maps.map)
+		fby_map_locate(&p->maps, &p->maps.map[owner], &p->space.owner[owner].map);
+}
+
 const struct fby_owner_kind_row fby_owner_kinds[FBY_OWNER_KINDS] = {
 	[FBY_OWNER_FREE] = { FBY_CHUNK_CACHE, fby_volume_record_sane, volume_open },
 	[FBY_OWNER_VOLUME] = { FBY_CHUNK_CACHE, fby_volume_record_sane, volume_open },
 	[FBY_OWNER_LOG] = { FBY_CHUNK_LOG, fby_log_record_sane, log_open },
 	[FBY_OWNER_STATIC] = { FBY_CHUNK_CACHE, fby_static_record_sane, static_open }, /* it has no chunk */
+	[FBY_OWNER_MAP] = { FBY_CHUNK_CACHE, fby_map_record_sane, map_open }, /* likewise */
 };

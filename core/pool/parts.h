@@ -6,6 +6,7 @@
 #define FBY_PARTS_H
 
 #include "drain/drain.h"
+#include "frame/frame.h"
 #include "log/logs.h"
 #include "recover/recovery.h"
 #include "static/static.h"
@@ -14,6 +15,7 @@ struct fby_pool {
 	struct fby_space space;
 	struct fby_cache cache;
 	struct fby_statics statics;
+	struct fby_maps maps;
 	struct fby_logs logs;
 	struct fby_drain drain;
 	struct fby_recovery recovery;
@@ -33,6 +35,9 @@ void fby_pool_static_info(struct fby_pool *p, u16 index, struct fby_volume_info 
 u32 fby_pool_static_lost(struct fby_pool *p, u16 volume, u32 *slot, struct fby_report_block *out, u32 max);
 /* What fby_check has to say of it; false: see v. */
 bool fby_pool_static_check(struct fby_pool *p, u16 index, struct fby_violation *v);
+
+/* --- map_calls.c ---------------------------------------------------------------------- */
+bool fby_pool_map_check(struct fby_pool *p, u16 map, struct fby_violation *v); /* likewise */
 
 /* --- table.c: of texts that end ---------------------------------------------------- */
 bool fby_name_equal(const char *a, const char *b);

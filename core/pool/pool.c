@@ -22,7 +22,7 @@ static u32 buckets_of(const struct fby_superblock *sb)
 /* Places in mem, in order; sizes are multiples of 64. */
 struct layout {
 	u64 slots, chunks, owners, logs, log_parts, log_chunks, cached, drained, recovered, scanned, dead, buckets,
-		entries, statics, stripes, dirty, total;
+		entries, statics, stripes, dirty, maps, total;
 };
 
 /* Stripes of static volumes: a power of two, as many as slots up to a limit. */
@@ -57,7 +57,8 @@ static struct layout layout_of(const struct fby_superblock *sb, u32 nslots)
 	l.statics = l.entries + fby_round_up(pages * sizeof(struct fby_entry), 64);
 	l.stripes = l.statics + (sb->static_bytes ? sb->nvolumes * sizeof(struct fby_static) : 0);
 	l.dirty = l.stripes + fby_round_up(stripes_of(sb) * sizeof(u64), 64);
-	l.total = l.dirty + fby_round_up(sb->static_bytes / FBY_STATIC_UNIT / 8 + (sb->static_bytes ? 8 : 0), 64);
+	l.maps = l.dirty + fby_round_up(sb->static_bytes / FBY_STATIC_UNIT / 8 + (sb->static_bytes ? 8 : 0), 64);
+	l.total = l.maps + (sb->map_bytes ? fby_round_up(sb->nvolumes * sizeof(struct fby_map), 64) : 0);
 	return l;
 }
 
@@ -78,6 +79,12 @@ static int options_normalize(struct fby_options *o)
 	    o->verify > FBY_VERIFY_NEVER)
 		return -FBY_E_GEOMETRY;
 	return FBY_DONE;
+}
+
+/* Of its host. */
+static u64 known_features(const struct fby_options *o)
+{
+	return (o->statics ? FBY_FEATURE_STATIC : 0) | (o->maps ? FBY_FEATURE_MAP : 0);
 }
 
 /* Not inlined, for the stack: its caller holds a superblock. */
@@ -128,7 +135,7 @@ int fby_pool_open(struct fby_pool **out, void *mem, u64 bytes, struct fby_media 
 	fby_probe(m, &probe);
 	if (probe.error)
 		return probe.error;
-	if (probe.sb.features_incompat && !opt.statics)
+	if (probe.sb.features_incompat & ~known_features(&opt))
 		return -FBY_E_FEATURE;
 	if (probe.sb.features_ro && !opt.read_only)
 		return -FBY_E_FEATURE_RO;
@@ -161,6 +168,9 @@ int fby_pool_open(struct fby_pool **out, void *mem, u64 bytes, struct fby_media 
 	p->statics.dirty = (void *)((u8 *)mem + l.dirty);
 	p->statics.nstripes = stripes_of(&probe.sb);
 	p->cache.statics = p->drain.statics = p->statics.nstripes ? &p->statics : NULL;
+	p->maps.store = &p->space.store;
+	p->maps.map = probe.sb.map_bytes ? (void *)((u8 *)mem + l.maps) : NULL;
+	p->maps.read_only = opt.read_only;
 	p->cache.nbuckets = buckets_of(&p->space.store.sb);
 	p->recovery.report.clean = p->space.store.sb.flags & FBY_SB_CLEAN;
 	p->recovery.report.chunk_headers_lost = !probe.primary_valid + !probe.copy_valid;
@@ -222,6 +232,7 @@ int fby_pool_set_options(struct fby_pool *p, const struct fby_options *o)
 	n.nslots = p->space.opt.nslots;
 	n.read_only = p->space.opt.read_only;
 	n.statics = p->space.opt.statics;
+	n.maps = p->space.opt.maps;
 	rc = options_normalize(&n);
 	if (rc)
 		return rc;

@@ -26,7 +26,7 @@ static int sb_error(const struct fby_superblock *sb, u64 media_size)
 {
 	if (sb->version != FBY_VERSION)
 		return -FBY_E_VERSION;
-	if (sb->features_incompat & ~FBY_FEATURE_STATIC)
+	if (sb->features_incompat & ~FBY_FEATURES)
 		return -FBY_E_FEATURE;
 	if (sb->group_pages != FBY_BATCH_PAGES)
 		return -FBY_E_GROUP;

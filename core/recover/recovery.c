@@ -14,9 +14,8 @@ static void unknown_loss(struct fby_recovery *p, u16 volume)
 	struct fby_owner *o = &p->space->owner[volume];
 	struct fby_recovered *v = &p->volume[volume];
 
-	/* What a static volume has is in no chunk. */
-	if ((o->rec.kind != FBY_OWNER_FREE && o->rec.kind != FBY_OWNER_STATIC && o->rec.kind < FBY_OWNER_KINDS) ||
-	    o->damaged)
+	/* What static volumes and maps have is in no chunk. */
+	if (o->rec.kind == FBY_OWNER_VOLUME || o->rec.kind == FBY_OWNER_LOG || o->damaged)
 		v->holes_unknown++;
 }
 

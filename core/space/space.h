@@ -89,6 +89,7 @@ struct fby_owner {
 		struct fby_volume_record rec;
 		struct fby_log_record log;
 		struct fby_static_record share;
+		struct fby_map_record map;
 	};
 	bool damaged; /* its record cannot be read */
 	bool attached;

@@ -173,6 +173,7 @@ int main(void)
 	test_destage();
 	test_wakes();
 	test_static();
+	test_map();
 	test_logs();
 	test_log_lines();
 	test_log_calls();

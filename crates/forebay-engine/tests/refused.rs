@@ -16,7 +16,8 @@ const SECTORS: u64 = 1 << 10;
 fn media() -> Arc<Media> {
     let memory = Arc::new(Memory::zeroed(SIZE).unwrap());
     let media = Media::new(memory, SIZE as u64, Persist::Nt, None).unwrap();
-    let f = sys::fby_format { uuid: [1; 16], chunk_size: 64 << 10, nvolumes: 4, static_bytes: 0 };
+    let f =
+        sys::fby_format { uuid: [1; 16], chunk_size: 64 << 10, nvolumes: 4, ..Default::default() };
     format(&media, &f).unwrap();
     Arc::new(media)
 }

@@ -195,6 +195,7 @@ impl Plan {
             nslots: rng.range(1, 4) as u32,
             read_only: false,
             statics: false,
+            maps: false,
             no_checksums: !media_faults && rng.one_in(6),
             verify: if media_faults || rng.one_in(2) {
                 sys::FBY_VERIFY_ALWAYS

@@ -647,6 +647,8 @@ fn run_planted(args: &PlantedArgs, threads: usize, json: bool) -> bool {
     };
     let bugs: Vec<_> = forebay_engine::sys::planted_bugs()
         .into_iter()
+        // Those of maps are tests/frames's.
+        .filter(|(_, name, _)| !name.starts_with("MAP_"))
         .filter(|(_, name, _)| args.only.as_ref().is_none_or(|only| only == name))
         .collect();
     let hunts = Mutex::new(Vec::new());

@@ -80,6 +80,7 @@ pub struct fby_format {
     pub chunk_size: u32,
     pub nvolumes: u32,
     pub static_bytes: u64,
+    pub map_bytes: u64,
 }
 
 #[repr(C)]
@@ -99,6 +100,7 @@ pub struct fby_options {
     pub read_only: bool,
     pub no_checksums: bool,
     pub statics: bool,
+    pub maps: bool,
     pub verify: u32,
     pub high_watermark: u32,
     pub low_watermark: u32,

@@ -65,6 +65,11 @@ errors! {
     FBY_E_LOG_ENTRY = 43,
     FBY_E_LOG_PERIOD = 44,
     FBY_E_STATIC_FULL = 45,
+    FBY_E_NO_MAP = 46,
+    FBY_E_MAP_FULL = 47,
+    FBY_E_MAP_DIRTY = 48,
+    FBY_E_MAP_DAMAGED = 49,
+    FBY_E_MAP_MEDIA = 50,
 }
 
 /// The engine's sentence for an error it returned.

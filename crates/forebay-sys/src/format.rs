@@ -43,6 +43,8 @@ pub const fn fby_line_of_page(chunk_pages: u32, page: u32) -> u32 {
 
 /// Of `features_incompat`: there is room for static volumes behind the chunks.
 pub const FBY_FEATURE_STATIC: u64 = 2;
+/// Likewise for maps, behind these.
+pub const FBY_FEATURE_MAP: u64 = 4;
 
 /// `enum fby_sb_flags`
 pub const FBY_SB_CLEAN: u32 = 1 << 0;
@@ -52,7 +54,8 @@ pub const FBY_OWNER_FREE: u32 = 0;
 pub const FBY_OWNER_VOLUME: u32 = 1;
 pub const FBY_OWNER_LOG: u32 = 2;
 pub const FBY_OWNER_STATIC: u32 = 3;
-pub const FBY_OWNER_KINDS: u32 = 4;
+pub const FBY_OWNER_MAP: u32 = 4;
+pub const FBY_OWNER_KINDS: u32 = 5;
 
 /// `enum fby_volume_flags`
 pub const FBY_VF_HOLES: u32 = 1 << 0;
@@ -98,7 +101,8 @@ pub struct fby_superblock {
     pub clean_digest: u64,
     pub clean_seq: u64,
     pub static_bytes: u64,
-    pub reserved: [u8; 380],
+    pub map_bytes: u64,
+    pub reserved: [u8; 372],
     pub crc: u32,
 }
 

@@ -61,14 +61,14 @@ fn assert_same(ours: &BTreeMap<String, u64>, theirs: &BTreeMap<String, u64>) {
 fn structs_and_constants_are_as_in_c() {
     let mut map = BTreeMap::new();
     structs! { map;
-        fby_superblock { magic, version, flags, features_compat, features_ro, features_incompat, uuid, generation, media_size, data_offset, chunk_size, nchunks, nvolumes, group_pages, clean_entries, clean_digest, clean_seq, static_bytes, reserved, crc }
+        fby_superblock { magic, version, flags, features_compat, features_ro, features_incompat, uuid, generation, media_size, data_offset, chunk_size, nchunks, nvolumes, group_pages, clean_entries, clean_digest, clean_seq, static_bytes, map_bytes, reserved, crc }
         fby_volume_record { counter, index, kind, watermark, origin_sectors, uuid, name, identity, block_size, flags, marks, crc }
         fby_open_line { magic, kind, owner, chunk, reserved0, epoch, seq_min, reserved, crc }
         fby_seal_line { magic, fill, closed, reserved0, chunk, owner, kind, counter, epoch, seq_max, last_block, reserved, crc }
         fby_page_line { seq, block, epoch, prev_block, prev_seq, batch_first, batch_count, kind, valid, lost, flags, reserved, chunk, page, volume, data_crc, crc }
-        fby_format { uuid, chunk_size, nvolumes, static_bytes }
+        fby_format { uuid, chunk_size, nvolumes, static_bytes, map_bytes }
         fby_probe { state, error, primary_valid, copy_valid, sb }
-        fby_options { nslots, read_only, no_checksums, statics, verify, high_watermark, low_watermark, max_age_ns, idle_ns }
+        fby_options { nslots, read_only, no_checksums, statics, maps, verify, high_watermark, low_watermark, max_age_ns, idle_ns }
         fby_report_block { block, chunk, page, volume }
         fby_recovery_report { clean, chunks, entries, blocks, dropped, damaged, holes, lines_repaired, chunk_headers_lost, unknown_at, unknown_kind, ndropped_named, nholes_named, dropped_named, holes_named }
         fby_pool_info { sb, memory_bytes, nslots, chunks_free, chunks_open, chunks_used, pages, pages_linked, seq, writes, written_sectors, merges, commits, media_bytes, reads, read_hit_sectors, read_miss_sectors, discards, zeroes, flushes, chunks_opened, waits_block, waits_slot, waits_space, damaged_pages }
@@ -92,6 +92,15 @@ fn structs_and_constants_are_as_in_c() {
         fby_log_name { gen, id }
         fby_log_cursor { line, last }
         fby_log_entry_info { found, gap, data_ok, node, entry }
+        fby_frame_port { flush, fence }
+        fby_pages { bit }
+        fby_frame { words, memory, port, host, npages, limit, seed }
+        fby_map_spec { name, uuid, bytes, frame_bytes, nfiles }
+        fby_map_info { spec, damaged, attached, nframes, free, used, damaged_frames, files, damaged_files }
+        fby_map_attach { mem, mem_bytes, port, host }
+        fby_map_report { frames, dirty, unknown, cut, damaged_frames, damaged_files, stray, repaired }
+        fby_map_file { size, identity_bytes, used, damaged, cut, frames, identity, path }
+        fby_frame_info { state, file, stray, segment, epoch, at, descriptor_at }
         fby_log_info { name, used, damaged, consumer, claimed, incomplete, header, chunks, most, found, missing, appends, bytes, unsynced, unsynced_txgs }
         fby_log_record { counter, index, kind, guid, state, home, reserved0, name, at, reserved1, flags, reserved2, crc }
         fby_log_entry { magic, chunk, line, length, epoch, txg, gen, id, before, guid, previous, log, reserved, body_crc, crc }
@@ -145,12 +154,26 @@ fn structs_and_constants_are_as_in_c() {
         FBY_BATCH_PAGES,
         FBY_BLOCK_BITS,
         FBY_CHUNKS_MAX,
+        FBY_MAP_UNIT,
+        FBY_FRAME_MIN,
+        FBY_FRAME_MAX,
+        FBY_FRAME_WORDS,
+        FBY_MAP_WORDS_AT,
+        FBY_MAP_IDENTITY_MAX,
+        FBY_MAP_PATH_MAX,
+        FBY_FRAME_FREE,
+        FBY_FRAME_TAKEN,
+        FBY_FRAME_USED,
+        FBY_FRAME_FOUND,
+        FBY_FRAME_DAMAGED,
         FBY_FEATURE_STATIC,
+        FBY_FEATURE_MAP,
         FBY_SB_CLEAN,
         FBY_OWNER_FREE,
         FBY_OWNER_VOLUME,
         FBY_OWNER_LOG,
         FBY_OWNER_STATIC,
+        FBY_OWNER_MAP,
         FBY_OWNER_KINDS,
         FBY_VF_HOLES,
         FBY_VF_HOLES_UNKNOWN,

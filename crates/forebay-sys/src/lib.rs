@@ -13,6 +13,7 @@ mod errors;
 mod format;
 mod host;
 mod log;
+mod map;
 #[cfg(feature = "planted-bugs")]
 mod planted;
 mod port;
@@ -22,6 +23,7 @@ pub use errors::*;
 pub use format::*;
 pub use host::*;
 pub use log::*;
+pub use map::*;
 #[cfg(feature = "planted-bugs")]
 pub use planted::*;
 pub use port::*;

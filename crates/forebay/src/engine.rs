@@ -128,6 +128,7 @@ pub(crate) fn format(
         chunk_size: chunk_size_bytes,
         nvolumes: max_volumes,
         static_bytes,
+        map_bytes: 0,
     };
     forebay_engine::format(media.mapped(), &f).map_err(|e| match e.0 {
         sys::FBY_E_MEDIA_SMALL => Error::TooSmall {

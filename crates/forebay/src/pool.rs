@@ -275,6 +275,7 @@ impl Pool {
             read_only,
             no_checksums: !o.checksums,
             statics: true,
+            maps: false, // their server is to come
             verify: raw_verify(o.verify),
             high_watermark: o.high_watermark_percent,
             low_watermark: o.low_watermark_percent,

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
+/*
+ * map.h - maps, to hosts: files mapped onto memory of the pool.  A map has a share of the
+ * pool with frames of 2 MiB, each of which holds one segment of a file.  Programs load and
+ * store there; a sync makes durable, where it is, what they have stored; the file follows
+ * when the host writes back what is dirty.  docs/map.md has what is promised and how.
+ *
+ *	bring in	fby_map_take, the host fills the memory from the file, fby_map_show
+ *	sync		fby_frame_sync: durable when it returns
+ *	write back	fby_frame_write_begin, the host copies the pages out AFTER that,
+ *			writes and fsyncs the file, fby_frame_write_end
+ *	reclaim		nobody can store to the frame any more; what is out of sync is
+ *			synced, what is dirty written back; fby_map_drop
+ *	grow		the host makes size and blocks durable in the file system, then
+ *			fby_map_file_size; before that a sync of these pages answers ORIGIN
+ *	truncate	nobody can store behind the new end any more; fby_map_file_cut, the
+ *			host truncates and fsyncs the file, fby_map_file_cut_end
+ *	recover		fby_map_attach; for each file that has CUT: truncate to its size,
+ *			fsync, fby_map_file_cut_end; then for each frame in use: write back
+ *			as above, up to the file's size, and fby_map_drop
+ *
+ * Threads: fby_frame_* in any number of threads and processes that have the memory; one
+ * write back of a frame at a time.  All others exclude each other and the volume calls, by
+ * the mutex that the host holds around those (forebay.h).
+ *
+ * Errors that any call may return: -FBY_E_NO_MAP (no such map, frame or file),
+ * -FBY_E_MAP_DAMAGED, and of those that write -FBY_E_READ_ONLY.
+ */
+#ifndef FOREBAY_MAP_H
+#define FOREBAY_MAP_H
+
+#include "api/forebay.h"
+#include "format/map_format.h"
+
+/* --- frames: for processes that have their memory; no pool is needed ------------- */
+
+/* How a process makes durable what is in its memory.  flush: [p, p + n) is on its way;
+ * fence: all that this thread flushed is durable.  Where caches are in the power-fail
+ * domain flush does nothing. */
+struct fby_frame_port {
+	void (*flush)(void *host, const void *p, size_t n);
+	void (*fence)(void *host);
+};
+
+/* One bit a page of a frame, the first page's the lowest of the first. */
+struct fby_pages {
+	u64 bit[FBY_FRAME_MAX / FBY_PAGE / 64];
+};
+
+/* A frame in use, as a process sees it.  It may be copied, and sent to a process that has
+ * the memory elsewhere, which then sets words, memory, port and host. */
+struct fby_frame {
+	u64 *words; /* of its descriptor */
+	u8 *memory; /* its pages */
+	const struct fby_frame_port *port;
+	void *host; /* of port */
+	u32 npages;
+	u32 limit; /* pages that the file has; those behind it cannot be synced */
+	u32 seed;
+};
+
+/*
+ * What was stored to the pages is durable when it returns; by whomever it was stored
+ * before.  ORIGIN: a page is behind the limit, nothing was done.  -FBY_E_MAP_DAMAGED: a
+ * word is damaged, and its pages are not promised to be durable; the others are.
+ * Costs two fences, however many pages.
+ */
+int fby_frame_sync(const struct fby_frame *f, const struct fby_pages *pages);
+/* Which pages are dirty; returns how many.  unknown: those whose words are damaged. */
+u32 fby_frame_dirty(const struct fby_frame *f, struct fby_pages *dirty, struct fby_pages *unknown);
+/* Of pages those that are to be written to the file: dirty, within the limit.  They are
+ * copied out only now.  Returns how many. */
+u32 fby_frame_write_begin(const struct fby_frame *f, struct fby_pages *pages);
+/* What write_begin has told is in the file, which was fsynced.  Left in pages: those that
+ * stay dirty, since they were synced meanwhile.  Durable. */
+u32 fby_frame_write_end(const struct fby_frame *f, struct fby_pages *pages);
+
+/* --- maps of a pool ------------------------------------------------------------------ */
+
+struct fby_map_spec {
+	char name[FBY_NAME_MAX + 1];
+	u8 uuid[16]; /* random */
+	u64 bytes; /* its share, a multiple of 2 MiB */
+	u32 frame_bytes; /* a power of two, 64 KiB to 2 MiB; 0: 2 MiB */
+	u32 nfiles; /* that it can have; 0: as its size suggests */
+};
+
+struct fby_map_info {
+	struct fby_map_spec spec;
+	bool damaged; /* its record, or where it says that the share is */
+	bool attached;
+	u32 nframes;
+	/* attached: */
+	u32 free, used; /* frames; the rest is damaged */
+	u32 damaged_frames;
+	u32 files, damaged_files;
+};
+
+/* A new map.  -FBY_E_MAP_FULL: the pool has no such room left.  -FBY_E_NAME,
+ * -FBY_E_VOLUME_EXISTS, -FBY_E_VOLUME_TABLE_FULL, -FBY_E_VOLUME_DAMAGED,
+ * -FBY_E_GEOMETRY as of volumes and logs. */
+int fby_map_add(struct fby_pool *p, const struct fby_map_spec *s, u16 *map);
+/* -FBY_E_VOLUME_BUSY while it is attached; without discard -FBY_E_MAP_DIRTY where a file
+ * lacks something, or might. */
+int fby_map_remove(struct fby_pool *p, u16 map, bool discard);
+int fby_map_find(struct fby_pool *p, const char *name, u16 *map);
+int fby_map_info(struct fby_pool *p, u16 map, struct fby_map_info *out);
+
+/* Memory that attach needs. */
+u64 fby_map_bytes(struct fby_pool *p, u16 map);
+
+struct fby_map_attach {
+	void *mem; /* fby_map_bytes of zeroed memory, 64-byte aligned; the host's, until detach */
+	u64 mem_bytes;
+	const struct fby_frame_port *port; /* of the process that has the pool */
+	void *host;
+};
+
+/* What attach has found.  What it names stays as it is until the host acts on it. */
+struct fby_map_report {
+	u32 frames; /* in use: with pages that their files lack, or may lack */
+	u64 dirty; /* pages */
+	u64 unknown; /* pages of frames in use of which it is not known whether they are dirty */
+	u32 cut; /* files whose truncation is to be ended */
+	u32 damaged_frames; /* it is not known whose they are, or whether anything is dirty there */
+	u32 damaged_files; /* records */
+	u32 stray; /* of the frames: their file is not known */
+	u32 repaired; /* damaged copies that were put right */
+};
+
+/* Looks at all descriptors and file records.  Frames in use without a dirty page are free
+ * then: what they have may never have been made durable.  No process may have a frame of
+ * this map in its memory.  -FBY_E_MAP_MEDIA: the media is no memory. */
+int fby_map_attach(struct fby_pool *p, u16 map, const struct fby_map_attach *a, struct fby_map_report *report);
+int fby_map_detach(struct fby_pool *p, u16 map);
+
+/* --- files ----------------------------------------------------------------------------- */
+
+struct fby_map_file {
+	u64 size; /* no more than what is durable in the file system, with its blocks */
+	u16 identity_bytes;
+	bool used, damaged;
+	bool cut; /* a truncation to size is under way */
+	u32 frames; /* that refer to it */
+	u8 identity[FBY_MAP_IDENTITY_MAX];
+	char path[FBY_MAP_PATH_MAX + 1];
+};
+
+/* Durable when it returns; only size, identity and path are looked at.  -FBY_E_NAME: the
+ * path or the identity is too long.  -FBY_E_MAP_FULL: no record is free. */
+int fby_map_file_add(struct fby_pool *p, u16 map, const struct fby_map_file *f, u32 *file);
+int fby_map_file_info(struct fby_pool *p, u16 map, u32 file, struct fby_map_file *out);
+/* The file has been made larger, and that is durable; so is this, when it returns.  Frames
+ * have a new limit: fby_map_frame.  -FBY_E_RANGE: it is smaller.  -FBY_E_BUSY: it is being
+ * truncated. */
+int fby_map_file_size(struct fby_pool *p, u16 map, u32 file, u64 size);
+int fby_map_file_path(struct fby_pool *p, u16 map, u32 file, const char *path);
+/* The truncation counts from the first on, whatever happens; the second forgets what is
+ * dirty behind the end, and makes the rest of its last page zero. */
+int fby_map_file_cut(struct fby_pool *p, u16 map, u32 file, u64 size);
+int fby_map_file_cut_end(struct fby_pool *p, u16 map, u32 file);
+/* -FBY_E_BUSY: a frame refers to it. */
+int fby_map_file_remove(struct fby_pool *p, u16 map, u32 file);
+
+/* --- frames, to who has the pool ---------------------------------------------------------- */
+
+enum fby_frame_state {
+	FBY_FRAME_FREE = 0,
+	FBY_FRAME_TAKEN, /* to be filled; the media knows nothing of it */
+	FBY_FRAME_USED,
+	FBY_FRAME_FOUND, /* by attach, in use: only what is dirty there is sound */
+	FBY_FRAME_DAMAGED, /* neither known to be free nor whose it is */
+};
+
+struct fby_frame_info {
+	enum fby_frame_state state;
+	u32 file;
+	bool stray; /* its file is not known */
+	u64 segment;
+	u64 epoch;
+	u64 at; /* offsets of memory and descriptor on the media */
+	u64 descriptor_at;
+};
+
+/* A free frame for a segment of the file.  The host sees to it that no other one has that
+ * segment.  -FBY_E_MAP_FULL: none is free. */
+int fby_map_take(struct fby_pool *p, u16 map, u32 file, u64 segment, u32 *frame);
+/* It is filled, and in use from now on: durable. */
+int fby_map_show(struct fby_pool *p, u16 map, u32 frame);
+/* Of a frame that is taken (memory alone), in use, or found. */
+int fby_map_frame(struct fby_pool *p, u16 map, u32 frame, struct fby_frame *out);
+/* Free again, durable.  -FBY_E_MAP_DIRTY: its file lacks a page, or might; with discard it
+ * is free all the same. */
+int fby_map_drop(struct fby_pool *p, u16 map, u32 frame, bool discard);
+int fby_map_frame_info(struct fby_pool *p, u16 map, u32 frame, struct fby_frame_info *out);
+/* Copies a page for the file; -FBY_E_LOST: the media reported an error. */
+int fby_map_page_read(struct fby_pool *p, u16 map, u32 frame, u32 page, void *dst);
+
+/* --- bitmaps ---------------------------------------------------------------------------- */
+
+static inline void fby_pages_set(struct fby_pages *p, u32 first, u32 n)
+{
+	for (u32 i = first; i < first + n; i++)
+		p->bit[i / 64] |= 1ull << (i % 64);
+}
+
+static inline bool fby_pages_has(const struct fby_pages *p, u32 page)
+{
+	return p->bit[page / 64] >> (page % 64) & 1;
+}
+
+#endif

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
+/*
+ * map_format.h - what a map has on the media: a record in the table, and a share of the
+ * pool behind chunks and static volumes.  docs/map.md tells why it is so.
+ *
+ *	0	file records	two copies of 4 KiB each, one after the other
+ *	...	descriptors	a page of 4 KiB a frame
+ *	...	frames		frame_bytes each, at a multiple of that
+ *
+ * A descriptor:
+ *
+ *	0	identity of even epochs: the frame is free
+ *	64	identity of odd epochs: it is in use
+ *	256	words, one of 8 bytes for 16 pages
+ *	2048	copies of the first two lines
+ *
+ * A frame has the bytes of a file as programs see them, and nothing else: they store to it
+ * without a call of ours, so no checksum of it could be right.
+ */
+#ifndef FBY_MAP_FORMAT_H
+#define FBY_MAP_FORMAT_H
+
+#include "format/format.h"
+
+#define FBY_MAP_UNIT (2u << 20) /* shares begin and end at multiples of it, on the media */
+#define FBY_MAP_BYTES_MAX (1ull << 44) /* of all shares of a pool */
+#define FBY_FRAME_MIN 65536u
+#define FBY_FRAME_MAX (2u << 20)
+#define FBY_FRAME_WORDS (FBY_FRAME_MAX / FBY_PAGE / 16)
+#define FBY_MAP_FILES_MAX 65536u
+#define FBY_MAP_FILE_MAGIC 0x464d4f46u /* "FOMF" */
+#define FBY_MAP_LINE_MAGIC 0x444d4f46u /* "FOMD" */
+#define FBY_MAP_WORDS_AT 256u
+#define FBY_MAP_LINE_COPY 2048u
+#define FBY_MAP_IDENTITY_MAX 256u
+#define FBY_MAP_PATH_MAX 3771u
+
+/* The record in the pool's table. */
+struct fby_map_record {
+	u64 counter;
+	u32 index;
+	u32 kind; /* FBY_OWNER_MAP */
+	u32 first; /* where its share begins, in units from where shares of maps do */
+	u32 units;
+	u32 frame_bytes; /* a power of two */
+	u32 nfiles;
+	u8 uuid[16];
+	char name[FBY_NAME_MAX + 1];
+	u8 reserved[132]; /* with what other kinds have for identity and block size */
+	u32 flags; /* none is set */
+	u32 reserved1;
+	u32 crc;
+};
+
+enum fby_map_file_flags {
+	FBY_MAP_FILE_USED = 1u << 0,
+	FBY_MAP_FILE_CUT = 1u << 1, /* a truncation to size is under way: recovery ends it */
+};
+
+/* Two copies; the one that counts is written last, a fence after each.  Durable before a
+ * frame refers to it, and free only when none does any more. */
+struct fby_map_file_record {
+	u32 magic;
+	u32 id; /* own place */
+	u64 counter; /* one more at each write; the valid copy with the higher one counts */
+	u64 epoch; /* one more at each use of the place */
+	u64 size; /* of the file; no more than what its file system has made durable */
+	u32 flags; /* enum fby_map_file_flags */
+	u16 identity_bytes;
+	u16 path_bytes;
+	u8 reserved[24];
+	u8 identity[FBY_MAP_IDENTITY_MAX]; /* the host's */
+	char path[FBY_MAP_PATH_MAX + 1]; /* zero-terminated */
+	u32 crc; /* of all before it, from the map's seed */
+};
+
+/* Two lines by the parity of the epoch, so that a cut that tears one leaves the one before;
+ * each in two copies, so that a damaged line is not taken for a torn one. */
+struct fby_map_line {
+	u32 magic;
+	u32 frame; /* own place */
+	u64 epoch; /* one more at each change; odd: in use, and the words are of this epoch */
+	u64 segment; /* which frame_bytes of the file; in use */
+	u64 file_epoch;
+	u32 file;
+	u8 reserved[24];
+	u32 crc; /* of all before it, from the map's seed */
+};
+
+/*
+ * A word, of pages 16 i to 16 i + 15:
+ *	bit 0 to 15	dirty: the page is durable here, and the file lacks it
+ *	bit 16 to 31	writing: it is being written to the file, and was not synced since
+ *	bit 32 to 63	check: of the bits, from a seed of map, frame, epoch and i
+ */
+#define FBY_MW_DIRTY(w) ((u32)(w) & 0xffffu)
+#define FBY_MW_WRITING(w) ((u32)(w) >> 16)
+#define FBY_MW_BITS(dirty, writing) ((u32)(dirty) | (u32)(writing) << 16)
+
+FBY_STATIC_ASSERT(sizeof(struct fby_map_record) == sizeof(struct fby_volume_record), "map record");
+FBY_STATIC_ASSERT(__builtin_offsetof(struct fby_map_record, name) ==
+			  __builtin_offsetof(struct fby_volume_record, name),
+		  "one place for a name");
+FBY_STATIC_ASSERT(__builtin_offsetof(struct fby_map_record, flags) ==
+			  __builtin_offsetof(struct fby_volume_record, flags),
+		  "one place for flags");
+FBY_STATIC_ASSERT(sizeof(struct fby_map_file_record) == FBY_PAGE, "map file record");
+FBY_STATIC_ASSERT(sizeof(struct fby_map_line) == FBY_LINE, "map line");
+
+#endif

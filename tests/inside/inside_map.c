@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * inside_map.c - a map whose records, descriptors and words are spoilt.
+ *
+ * Goal: what was synced is found after a crash, page by page; where the media is damaged
+ * either nothing has changed or it is told; never is a dirty page forgotten without a word.
+ * Method: a pool of its own with one share of 2 MiB and frames of 128 KiB.
+ */
+#include "inside.h"
+
+#define FRAME 131072u
+#define SHARE (2u << 20)
+#define NFILES 2u
+
+static struct fby_media small;
+static struct fby_pool *mp;
+static u8 *small_memory, *kept;
+static void *attached;
+static struct fby_map_report found;
+static u16 map;
+
+#define MAP (&mp->maps.map[0])
+
+static void no_flush(void *host, const void *p, size_t n)
+{
+	(void)host, (void)p, (void)n;
+}
+
+static void no_fence(void *host)
+{
+	(void)host;
+}
+
+static const struct fby_frame_port memory_port = { no_flush, no_fence };
+
+static int opened(bool maps)
+{
+	struct fby_options o = { .nslots = 2, .maps = maps };
+	struct fby_recovery_report report;
+	struct fby_probe probe;
+	u64 bytes;
+	int rc;
+
+	fby_probe(&small, &probe);
+	if (probe.error)
+		return probe.error;
+	bytes = fby_pool_bytes(&probe.sb, 2);
+	free(small_memory);
+	small_memory = aligned_alloc(FBY_PAGE, fby_round_up(bytes, FBY_PAGE));
+	memset(small_memory, 0, bytes);
+	rc = fby_pool_open(&mp, small_memory, bytes, &small, &o);
+	if (rc)
+		return rc;
+	EXPECT(fby_recover_chunks(mp, 0, mp->space.store.sb.nchunks) == FBY_DONE);
+	return fby_recover_finish(mp, &report);
+}
+
+static int attach(void)
+{
+	struct fby_map_attach a = { .port = &memory_port, .mem_bytes = fby_map_bytes(mp, 0) };
+	int rc;
+
+	free(attached);
+	a.mem = attached = aligned_alloc(FBY_PAGE, fby_round_up(a.mem_bytes + 1, FBY_PAGE));
+	memset(attached, 0, a.mem_bytes);
+	rc = fby_map_attach(mp, 0, &a, &found);
+	return rc;
+}
+
+static int again(void)
+{
+	int rc = opened(true);
+
+	return rc ? rc : attach();
+}
+
+static bool whole(void)
+{
+	char text[200];
+	int rc = fby_check(mp, true, text, sizeof(text));
+
+	if (rc)
+		fprintf(stderr, "check: %s\n", text);
+	return rc == FBY_DONE;
+}
+
+static int add(const char *name, u64 bytes)
+{
+	struct fby_map_spec s = { .uuid = { 9 }, .bytes = bytes, .frame_bytes = FRAME, .nfiles = NFILES };
+
+	strcpy(s.name, name);
+	return fby_map_add(mp, &s, &map);
+}
+
+static void make(void)
+{
+	struct fby_format f = { .uuid = { 8 }, .chunk_size = CHUNK_BYTES, .nvolumes = 3, .map_bytes = SHARE };
+
+	small.size = 2 * SHARE;
+	if (!small.base) {
+		small.base = aligned_alloc(2u << 20, small.size);
+		small.ops = fby_posix_media_ops(FBY_PERSIST_EADR, NULL);
+		kept = malloc(small.size);
+	}
+	memset(small.base, 0, small.size);
+	EXPECT(fby_format(&small, &f) == FBY_DONE);
+	EXPECT(opened(false) == -FBY_E_FEATURE);
+	EXPECT(opened(true) == FBY_DONE);
+	EXPECT(add("m", SHARE) == FBY_DONE && map == 0);
+	EXPECT(attach() == FBY_DONE && found.frames == 0 && found.damaged_frames == 0);
+}
+
+static u32 file_add(const char *path, u64 size)
+{
+	struct fby_map_file f = { .size = size, .identity_bytes = 3, .identity = "abc" };
+	u32 file = ~0u;
+
+	strcpy(f.path, path);
+	EXPECT(fby_map_file_add(mp, 0, &f, &file) == FBY_DONE);
+	return file;
+}
+
+/* A frame with all its bytes `what`. */
+static u32 bring_in(u32 file, u64 segment, u8 what)
+{
+	struct fby_frame f;
+	u32 frame = ~0u;
+
+	EXPECT(fby_map_take(mp, 0, file, segment, &frame) == FBY_DONE);
+	EXPECT(fby_map_frame(mp, 0, frame, &f) == FBY_DONE);
+	memset(f.memory, what, FRAME);
+	EXPECT(fby_map_show(mp, 0, frame) == FBY_DONE);
+	return frame;
+}
+
+static int sync(u32 frame, u32 first, u32 n)
+{
+	struct fby_pages pages = { { 0 } };
+	struct fby_frame f;
+	int rc = fby_map_frame(mp, 0, frame, &f);
+
+	fby_pages_set(&pages, first, n);
+	return rc ? rc : fby_frame_sync(&f, &pages);
+}
+
+static u32 dirty_pages(u32 frame, u32 *unknown)
+{
+	struct fby_pages dirty, not_known;
+	struct fby_frame f;
+	u32 n;
+
+	*unknown = 0;
+	if (fby_map_frame(mp, 0, frame, &f))
+		return 0;
+	n = fby_frame_dirty(&f, &dirty, &not_known);
+	for (u32 i = 0; i < f.npages; i++)
+		*unknown += fby_pages_has(&not_known, i);
+	return n;
+}
+
+static u32 write_back(u32 frame)
+{
+	struct fby_pages pages;
+	struct fby_frame f;
+
+	EXPECT(fby_map_frame(mp, 0, frame, &f) == FBY_DONE);
+	memset(&pages, 0xff, sizeof(pages));
+	fby_frame_write_begin(&f, &pages);
+	return fby_frame_write_end(&f, &pages);
+}
+
+static void what_was_synced_is_found(void)
+{
+	struct fby_frame_info info;
+	struct fby_map_file file;
+	u32 unknown, a, b;
+
+	make();
+	EXPECT(fby_map_remove(mp, 0, false) == -FBY_E_VOLUME_BUSY);
+	a = file_add("/a", 5 * FRAME);
+	b = file_add("/b", FBY_PAGE + 1);
+	EXPECT(bring_in(a, 3, 1) == 0 && bring_in(b, 0, 2) == 1 && bring_in(a, 4, 3) == 2);
+	EXPECT(sync(0, 5, 20) == FBY_DONE && sync(1, 0, 2) == FBY_DONE);
+	EXPECT(sync(1, 1, 2) == FBY_ORIGIN);
+	EXPECT(dirty_pages(0, &unknown) == 20 && !unknown);
+	EXPECT(fby_map_drop(mp, 0, 0, false) == -FBY_E_MAP_DIRTY);
+	EXPECT(fby_map_file_remove(mp, 0, a) == -FBY_E_BUSY);
+	EXPECT(whole());
+	EXPECT(again() == FBY_DONE);
+	EXPECT(found.frames == 2 && found.dirty == 22 && found.unknown == 0 && found.repaired == 0);
+	EXPECT(whole());
+	EXPECT(fby_map_frame_info(mp, 0, 0, &info) == FBY_DONE);
+	EXPECT(info.state == FBY_FRAME_FOUND && info.file == a && info.segment == 3 && info.at % FRAME == 0);
+	EXPECT(fby_map_file_info(mp, 0, b, &file) == FBY_DONE);
+	EXPECT(file.size == FBY_PAGE + 1 && !strcmp(file.path, "/b") && file.frames == 1 &&
+	       !memcmp(file.identity, "abc", 3));
+	EXPECT(write_back(0) == 0 && fby_map_drop(mp, 0, 0, false) == FBY_DONE);
+	EXPECT(fby_map_file_remove(mp, 0, a) == FBY_DONE);
+	EXPECT(fby_map_detach(mp, 0) == FBY_DONE);
+	EXPECT(fby_map_remove(mp, 0, false) == -FBY_E_MAP_DIRTY);
+	EXPECT(attach() == FBY_DONE && found.frames == 1 && found.dirty == 2);
+	EXPECT(write_back(1) == 0 && fby_map_detach(mp, 0) == FBY_DONE);
+	EXPECT(fby_map_remove(mp, 0, false) == FBY_DONE && fby_map_find(mp, "m", &map) == -FBY_E_NO_MAP);
+	EXPECT(add("n", SHARE) == FBY_DONE && attach() == FBY_DONE && found.frames == 0 && whole());
+}
+
+static void a_sync_beside_a_write_back(void)
+{
+	struct fby_pages pages = { { 0 } };
+	struct fby_frame f;
+	u32 unknown;
+
+	make();
+	bring_in(file_add("/a", FRAME), 0, 1);
+	EXPECT(sync(0, 0, 3) == FBY_DONE && fby_map_frame(mp, 0, 0, &f) == FBY_DONE);
+	fby_pages_set(&pages, 1, 4);
+	EXPECT(fby_frame_write_begin(&f, &pages) == 2 && pages.bit[0] == 6);
+	EXPECT(sync(0, 2, 1) == FBY_DONE);
+	EXPECT(fby_frame_write_end(&f, &pages) == 1 && pages.bit[0] == 4);
+	EXPECT(dirty_pages(0, &unknown) == 2 && whole());
+}
+
+static void a_file_is_cut(void)
+{
+	u32 unknown, a;
+
+	make();
+	a = file_add("/a", 2 * FRAME);
+	bring_in(a, 0, 1);
+	bring_in(a, 1, 2);
+	EXPECT(sync(0, 0, 32) == FBY_DONE && sync(1, 0, 32) == FBY_DONE);
+	EXPECT(fby_map_file_cut(mp, 0, a, 2 * FBY_PAGE + 7) == FBY_DONE);
+	EXPECT(fby_map_file_size(mp, 0, a, 2 * FRAME) == -FBY_E_BUSY);
+	EXPECT(again() == FBY_DONE && found.cut == 1 && found.dirty == 64);
+	EXPECT(fby_map_file_cut_end(mp, 0, a) == FBY_DONE);
+	EXPECT(dirty_pages(0, &unknown) == 3 && dirty_pages(1, &unknown) == 0);
+	EXPECT(memory_at(0) && small.base[fby_frame_at(MAP, 0) + 2 * FBY_PAGE + 6] == 1 &&
+	       small.base[fby_frame_at(MAP, 0) + 2 * FBY_PAGE + 7] == 0);
+	EXPECT(again() == FBY_DONE && found.cut == 0 && found.dirty == 3 && found.frames == 1 && whole());
+	EXPECT(fby_map_file_size(mp, 0, a, FRAME) == FBY_DONE);
+}
+
+void test_map(void)
+{
+	what_was_synced_is_found();
+	a_sync_beside_a_write_back();
+	a_file_is_cut();
+	free(small.base);
+	free(kept);
+	free(small_memory);
+	free(attached);
+}
