@@ -40,10 +40,8 @@ static void collect_page(struct fby_drain *p, struct fby_destage *d, u32 cap, u3
 	bool repaired;
 	u64 out;
 
-	if (!(state & FBY_ES_LINKED)) {
-		d->plan.gained++;
+	if (!(state & FBY_ES_LINKED))
 		return;
-	}
 	if (fby_page_line(p->space, page, &l, &repaired))
 		r.k = l.seq;
 	else
@@ -56,13 +54,52 @@ static void collect_page(struct fby_drain *p, struct fby_destage *d, u32 cap, u3
 		*evicted = out;
 }
 
+/* First page of the chunk that is above seq; lines that cannot be read are taken to be below. */
+static u32 first_above(struct fby_drain *p, u32 c, u64 seq)
+{
+	u32 from = p->space->store.first_page, to = fby_load(&p->space->chunk[c].fill);
+
+	while (from < to) {
+		u32 middle = from + (to - from) / 2;
+
+		if (fby_page_seq(p->cache, fby_page_number(p->space, c, middle), 0) <= seq)
+			from = middle + 1;
+		else
+			to = middle;
+	}
+	return from;
+}
+
+/* Dead pages between the watermark and the cut: what rounds before this have passed of a
+ * chunk is counted already, and what is above the cut is for later ones. */
+static u32 count_dead(struct fby_drain *p, u16 volume, u64 cut, u32 *wake)
+{
+	u64 watermark = p->space->owner[volume].rec.watermark;
+	u32 c = FBY_NO_CHUNK, n = 0;
+
+	while ((c = fby_chunk_walk(p->space, volume, c, wake)) != FBY_NO_CHUNK) {
+		const struct fby_chunk *ch = &p->space->chunk[c];
+		u32 from = p->space->store.first_page, end = fby_load(&ch->fill);
+
+		if (fby_load(&ch->seq_min) > cut)
+			break;
+		if (fby_load(&ch->seq_min) <= watermark)
+			from = first_above(p, c, watermark);
+		if (fby_load(&ch->seq_max) > cut)
+			end = first_above(p, c, cut);
+		for (; from < end; from++)
+			n += !(fby_load(&p->cache->entry[fby_page_number(p->space, c, from)].state) & FBY_ES_LINKED);
+	}
+	fby_chunk_walk_end(p->space, c, wake);
+	return n;
+}
+
 void fby_round_collect(struct fby_drain *p, u16 volume, u32 *wake)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
 	u64 evicted = FBY_NO_SEQ;
 	u32 c = FBY_NO_CHUNK, cap = fby_plan_pages(p, volume);
 
-	d->plan.gained = 0;
 	d->n = d->pos = d->run = d->pulled = 0;
 	d->issued = 0;
 	d->failed = false;
@@ -98,5 +135,5 @@ void fby_round_collect(struct fby_drain *p, u16 volume, u32 *wake)
 		i++;
 	}
 	fby_heap_sort(d->page, d->n);
+	d->plan.gained = d->plan.keeps ? count_dead(p, volume, d->cut, wake) : 0;
 }
-

@@ -117,31 +117,39 @@ static u32 run_around(struct fby_drain *p, u16 volume, u64 block, u64 past, u64 
 	return (u32)(end - first);
 }
 
-/* Is it worth a look, or written whatever lies beside it?  What is clean need not be. */
-static bool may_be_kept(struct fby_drain *p, u16 volume, const struct fby_round_page *r)
+enum fate {
+	FATE_GONE, /* overwritten, or clean: only its room counts */
+	FATE_WRITTEN, /* whatever lies beside it */
+	FATE_EITHER,
+};
+
+static enum fate fate_of(struct fby_drain *p, u16 volume, const struct fby_round_page *r)
 {
-	struct fby_plan *plan = &p->volume[volume].destage.plan;
 	u64 max_age_ns = fby_load(&p->space->opt.max_age_ns);
 	u64 age_ns = p->space->now_ns - fby_load(&fby_chunk_of(p->space, r->page)->opened_ns);
 	u32 state = fby_load_acquire(&p->cache->entry[r->page].state);
 
-	if (fby_round_is_clean(p, volume, r->page, state)) {
-		plan->gained++;
-		return false;
-	}
+	if (!fby_round_listed(p, volume, r, p->volume[volume].destage.cut) ||
+	    fby_round_is_clean(p, volume, r->page, state))
+		return FATE_GONE;
 	if (r->carry != FBY_CARRY_NO || (state & FBY_ES_DAMAGED) || FBY_ES_LOST(state) ||
 	    FBY_ES_KIND(state) != FBY_KIND_DATA)
-		return false;
+		return FATE_WRITTEN;
 	/* Else it would be on the origin only when it has come round once more. */
-	return max_age_ns == 0 || age_ns < max_age_ns / 2;
+	return max_age_ns == 0 || age_ns < max_age_ns / 2 ? FATE_EITHER : FATE_WRITTEN;
 }
 
-static void note_run(struct fby_plan *plan, struct fby_round_page *r, u32 run, bool leads)
+/* leads: the first of a run of so many. */
+static void note(struct fby_plan *plan, struct fby_round_page *r, enum fate fate, u32 run, bool leads)
 {
-	r->run = (u8)run;
-	r->leads = leads;
-	plan->listed[run]++;
-	plan->runs[run] += leads;
+	r->run = fate == FATE_EITHER ? (u8)run : 0;
+	r->leads = fate == FATE_WRITTEN || (fate == FATE_EITHER && leads);
+	if (fate == FATE_GONE) {
+		plan->gained++;
+		return;
+	}
+	plan->listed[r->run]++;
+	plan->runs[r->run] += r->leads;
 }
 
 /* Measures the run of page[pos], and goes on behind what of it is listed.  How many
@@ -149,25 +157,20 @@ static void note_run(struct fby_plan *plan, struct fby_round_page *r, u32 run, b
 static u32 measure(struct fby_drain *p, u16 volume)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
-	struct fby_round_page *r = &d->page[d->pos];
+	struct fby_round_page *r = &d->page[d->pos++];
+	enum fate fate = fate_of(p, volume, r);
 	struct fby_plan *plan = &d->plan;
 	u64 last = r->k;
 	u32 n = 1;
 
-	d->pos++;
-	if (!fby_round_listed(p, volume, r, d->cut) || !may_be_kept(p, volume, r)) {
-		note_run(plan, r, 0, true);
-		return 1;
-	}
-	if (FBY_ES_VALID(fby_load(&p->cache->entry[r->page].state)) == 0xff)
+	if (fate == FATE_EITHER && FBY_ES_VALID(fby_load(&p->cache->entry[r->page].state)) == 0xff)
 		n = run_around(p, volume, r->k, plan->past, &last);
+	note(plan, r, fate, n, true);
+	if (fate != FATE_EITHER)
+		return 1;
 	plan->past = last + 1;
-	note_run(plan, r, n, true);
-	for (; d->pos < d->n && d->page[d->pos].k <= last; d->pos++) {
-		bool either = may_be_kept(p, volume, &d->page[d->pos]);
-
-		note_run(plan, &d->page[d->pos], either ? n : 0, !either);
-	}
+	for (; d->pos < d->n && d->page[d->pos].k <= last; d->pos++)
+		note(plan, &d->page[d->pos], fate_of(p, volume, &d->page[d->pos]), n, false);
 	return n + 2;
 }
 
@@ -199,9 +202,11 @@ static void choose(struct fby_drain *p, u16 volume)
 	struct fby_plan *plan = &d->plan;
 	u32 spare = 16 * fby_spare(p->space) / fby_spare_wanted(p->space), length, taken = 0, scale;
 	struct balance b = { .written = plan->listed[0], .gained = plan->gained + plan->listed[0],
-			     .kept = d->n - plan->listed[0], .requests = plan->runs[0], .least = (d->n + 7) / 8,
+			     .requests = plan->runs[0], .least = (d->n + 7) / 8,
 			     .request_ns = plan->request_ns ? plan->request_ns : REQUEST_NS };
 
+	for (length = 1; length <= FBY_RUN_MOST; length++)
+		b.kept += plan->listed[length];
 	measure_overwrites(p, volume);
 	spare = spare < 4 ? 4 : spare > 64 ? 64 : spare;
 	b.weight = (u64)spare * (16 - (plan->share < 14 ? plan->share : 14));

@@ -6,6 +6,8 @@
  */
 #include "inside.h"
 
+#include "drain/round.h"
+
 #define P FBY_PAGE_SECTORS
 
 static u8 buffer[FBY_PAGE];
@@ -372,6 +374,70 @@ static void zeroed_line_damaged(void)
 	pool_restore();
 }
 
+/* --- the plan ------------------------------------------------------------------- */
+
+/* The next round may keep pages. */
+static void may_keep(void)
+{
+	fby_owner_count(&pool->space, 0);
+	pool->space.pressure = true;
+	pool->space.share = 1;
+	pool->drain.volume[0].destage.forced = false;
+}
+
+static u64 seq_of(u32 c, u32 place)
+{
+	return fby_page_seq(&pool->cache, fby_page_number(&pool->space, c, place), 0);
+}
+
+/* Blocks 0 to 3 of the closed chunk are overwritten: what rounds have passed of it is not
+ * gained again, nor what is above the cut. */
+static void gained_once(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+
+	for (u64 block = 1; block < 4; block++)
+		EXPECT(put(0, block) == FBY_DONE);
+	may_keep();
+	fby_round_collect(&pool->drain, 0, &wake);
+	EXPECT(d->plan.keeps && d->plan.gained == 4 && d->n == BLOCKS + 2);
+	pool->space.owner[0].rec.watermark = seq_of(closed_chunk, FIRST_PAGE + 2);
+	may_keep();
+	fby_round_collect(&pool->drain, 0, &wake);
+	EXPECT(d->plan.gained == 1);
+	pool->space.owner[0].rec.watermark = 0;
+	pool->space.slot[1].floor = seq_of(closed_chunk, FIRST_PAGE + 2); /* the cut is below this */
+	pool->space.slot[1].busy = 1;
+	may_keep();
+	fby_round_collect(&pool->drain, 0, &wake);
+	EXPECT(d->plan.gained == 2 && d->n == 0);
+	pool_restore();
+}
+
+static void measured(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+
+	may_keep();
+	fby_round_collect(&pool->drain, 0, &wake);
+	EXPECT(d->plan.keeps && d->plan.gained == 1 && d->n == BLOCKS + 2);
+}
+
+/* What is clean, or overwritten since, asks for no request: it is room, and once. */
+static void room_alone(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+	u32 page = page_of(5);
+
+	measured();
+	pool->cache.entry[page].state |= FBY_ES_CLEAN;
+	pool->space.chunk[closed_chunk].clean_for = pool->drain.volume[0].attachment;
+	EXPECT(put(0, 6) == FBY_DONE);
+	EXPECT(fby_plan_step(&pool->drain, 0));
+	EXPECT(d->plan.gained == 3 && d->plan.listed[0] == 0 && d->plan.runs[0] == 0);
+	pool_restore();
+}
+
 /* --- relocation ------------------------------------------------------------------ */
 
 /* What a call finds on its stack is nothing that it may count on. */
@@ -499,6 +565,8 @@ void test_destage(void)
 	committed_before();
 	long_round();
 	zeroed_line_damaged();
+	gained_once();
+	room_alone();
 	zero_moved();
 	copies_unsealed(false);
 	copies_unsealed(true);
