@@ -147,6 +147,12 @@ static inline u64 fby_key_block(u64 key)
 	return key & ((1ull << FBY_BLOCK_BITS) - 1);
 }
 
+/* Is the linked page on the flushed origin, that which is attached? */
+static inline bool fby_page_is_clean(const struct fby_cache *p, u16 volume, u32 page, u32 state)
+{
+	return (state & FBY_ES_CLEAN) && fby_may_be_clean(p->space, volume, page);
+}
+
 /* Does an entry of this state hold nothing but the news that its block is lost? */
 static inline bool fby_lost_only(u32 state)
 {

@@ -348,8 +348,8 @@ FBY_INLINE void commit(struct fby_cache *p, struct fby_write *w, bool user)
 
 /* What the page that is replaced was, or the new one is, is counted: lost, or clean.  Not by
  * pointers to the batch, which need not be in memory. */
-static void publish_counted(struct fby_cached *v, struct fby_slot_volume *by_slot, u32 before, bool now_lost,
-			    bool now_only)
+static void publish_counted(struct fby_cached *v, struct fby_slot_volume *by_slot, u32 before, bool was_clean,
+			    bool now_lost, bool now_only)
 {
 	bool was_lost = FBY_ES_LOST(before) != 0 || (before & FBY_ES_DAMAGED);
 
@@ -357,8 +357,8 @@ static void publish_counted(struct fby_cached *v, struct fby_slot_volume *by_slo
 		fby_fetch_add(&v->lost_blocks, was_lost ? ~0u : 1u);
 	if (fby_lost_only(before) != now_only)
 		fby_fetch_add(&v->lost_only, now_only ? 1u : ~0u);
-	if (before & FBY_ES_CLEAN)
-		fby_store(&by_slot->clean_replaced, by_slot->clean_replaced + 1);
+	if (was_clean)
+		fby_store_release(&by_slot->clean_replaced, by_slot->clean_replaced + 1);
 }
 
 FBY_INLINE void publish_page(struct fby_cache *p, const struct fby_write *w, struct fby_slot *s,
@@ -370,7 +370,8 @@ FBY_INLINE void publish_page(struct fby_cache *p, const struct fby_write *w, str
 			     g->old);
 	fby_index_release(p, g->bucket);
 	if (fby_unlikely((before & FBY_ES_COUNTED) | g->lost))
-		publish_counted(&p->volume[w->volume], &s->volume[w->volume], before, g->lost != 0,
+		publish_counted(&p->volume[w->volume], &s->volume[w->volume], before,
+				fby_page_is_clean(p, w->volume, g->old, before), g->lost != 0,
 				g->lost != 0 && g->valid == 0);
 	if (g->old != FBY_NO_PAGE)
 		fby_page_dead(p->space, g->old, s->dead, &s->volume[w->volume].dead);

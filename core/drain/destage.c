@@ -202,6 +202,8 @@ static int carry_step(struct fby_drain *p, u16 volume, u32 *wake)
 		bool held = p->space->owner[volume].held;
 		int decision;
 
+		if (r->keep && fby_round_is_clean(p, volume, r->page, fby_load(&p->cache->entry[r->page].state)))
+			r->keep = false; /* it was written along */
 		if ((!r->keep && r->carry == FBY_CARRY_NO) || !fby_round_listed(p, volume, r, d->cut))
 			continue;
 		if (r->keep && FBY_BUG(KEPT_NOT_MOVED))
@@ -264,7 +266,7 @@ static bool release_page(struct fby_drain *p, u16 volume, const struct fby_round
 		fby_fetch_add(&cv->lost_blocks, ~0u);
 	if (fby_lost_only(state))
 		fby_fetch_add(&cv->lost_only, ~0u);
-	if (state & FBY_ES_CLEAN)
+	if (fby_page_is_clean(p->cache, volume, page, state))
 		fby_store(&o->cleaned, o->cleaned - 1);
 	fby_index_del_locked(p->cache, b, page);
 	fby_index_release(p->cache, b);

@@ -104,7 +104,6 @@ struct fby_pace {
 
 /* Of a volume; owned by fby_destage_step but for what pace shares. */
 struct fby_drained {
-	u32 attachment; /* attached so many times since the pool was opened */
 	u64 moved; /* pages copied within the pool */
 	/* How old the oldest of these is, of those moved since seq moved_since and of those
 	 * before; void when the watermark has passed moved_last, and moved_since. */

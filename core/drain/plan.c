@@ -93,8 +93,9 @@ static void measure_overwrites(struct fby_drain *p, u16 volume)
 	overwritten -= (u32)p->volume[volume].moved;
 	n = appended - plan->appended;
 	if (n >= 16) {
-		u32 share = (overwritten - plan->overwritten) / (n / 16);
+		u32 dead = overwritten - plan->overwritten, share = dead >> 31 ? 0 : dead / (n / 16);
 
+		/* Counted while others write: it may come to less than nothing. */
 		plan->share = (3 * plan->share + (share < 16 ? share : 16)) / 4;
 		plan->appended = appended;
 		plan->overwritten = overwritten;
@@ -267,9 +268,9 @@ void fby_plan_written(struct fby_drain *p, u16 volume)
 	struct fby_plan *plan = &d->plan;
 	u64 ns = p->space->now_ns - plan->began_ns;
 
-	if (plan->requests < 8 || ns >> 32)
+	if (d->failed || plan->requests < 8)
 		return;
-	ns = (u32)ns / plan->requests;
+	ns = (ns >> 32 ? ~0u : (u32)ns) / plan->requests; /* slow enough to say so */
 	plan->request_ns = plan->request_ns ? (u32)((3ull * plan->request_ns + ns) / 4) : (u32)ns;
 	if (plan->request_ns == 0)
 		plan->request_ns = 1;

@@ -20,22 +20,10 @@ bool fby_round_listed(struct fby_drain *p, u16 volume, const struct fby_round_pa
 	       fby_load(&fby_chunk_of(p->space, r->page)->seq_min) <= cut;
 }
 
-/*
- * Pages become clean when a round has written them along.  That holds for the origin
- * that was attached then: the chunk says which, and its pages are none the cleaner for
- * another.  They are not written along either then, since the bits could not be told
- * apart; their own round writes them.
- */
-static bool may_be_clean(const struct fby_drain *p, u16 volume, u32 page)
-{
-	u32 clean_for = fby_load(&fby_chunk_of(p->space, page)->clean_for);
-
-	return clean_for == 0 || clean_for == p->volume[volume].attachment;
-}
-
 bool fby_round_is_clean(const struct fby_drain *p, u16 volume, u32 page, u32 state)
 {
-	return (state & FBY_ES_CLEAN) && (may_be_clean(p, volume, page) || FBY_BUG(CLEAN_OF_OTHER_ORIGIN));
+	return fby_page_is_clean(p->cache, volume, page, state) ||
+	       (FBY_BUG(CLEAN_OF_OTHER_ORIGIN) && (state & FBY_ES_CLEAN));
 }
 
 /* Would sectors [sector, +n) go on the request?  The first always does. */
@@ -102,14 +90,15 @@ next_page:
 }
 
 /* Is the block's page one to be written along?  Not in an open chunk: what is
- * written now is likely to be written again. */
+ * written now is likely to be written again.  Nor where pages are clean for an origin of
+ * before, since the bits could not be told apart: their own round writes them. */
 bool fby_round_dirty(struct fby_drain *p, u16 volume, u64 block, struct fby_found *f)
 {
 	if (block >= p->cache->volume[volume].blocks)
 		return false;
 	fby_index_find(p->cache, fby_key(volume, block), f);
 	return f->page != FBY_NO_PAGE && FBY_ES_KIND(f->state) == FBY_KIND_DATA && FBY_ES_VALID(f->state) == 0xff &&
-	       !(f->state & (FBY_ES_DAMAGED | FBY_ES_CLEAN)) && may_be_clean(p, volume, f->page) &&
+	       !(f->state & (FBY_ES_DAMAGED | FBY_ES_CLEAN)) && fby_may_be_clean(p->space, volume, f->page) &&
 	       fby_load(&fby_chunk_of(p->space, f->page)->seq_max) != FBY_NO_SEQ;
 }
 
@@ -214,7 +203,7 @@ void fby_round_clean(struct fby_drain *p, u16 volume)
 				fby_index_release(p->cache, b);
 				continue;
 			}
-			fby_store(&fby_chunk_of(p->space, r->page)->clean_for, p->volume[volume].attachment);
+			fby_store(&fby_chunk_of(p->space, r->page)->clean_for, p->space->owner[volume].attachment);
 			if (!(fby_load(&e->state) & FBY_ES_CLEAN))
 				fby_store(&o->cleaned, o->cleaned + 1);
 			fby_store(&e->state, fby_load(&e->state) | FBY_ES_CLEAN);

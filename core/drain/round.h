@@ -24,7 +24,7 @@ struct fby_build {
 void fby_round_collect(struct fby_drain *p, u16 volume, u32 *wake);
 /* Is the page listed still what it was? */
 bool fby_round_listed(struct fby_drain *p, u16 volume, const struct fby_round_page *r, u64 cut);
-/* Is the page on the flushed origin, that which is attached? */
+/* Need the page not be written?  It is clean. */
 bool fby_round_is_clean(const struct fby_drain *p, u16 volume, u32 page, u32 state);
 /* Is the block's page whole, dirty, and one that may be written along? */
 bool fby_round_dirty(struct fby_drain *p, u16 volume, u64 block, struct fby_found *f);

@@ -418,12 +418,12 @@ static bool check_volume(struct check *k, u16 volume)
 
 	for (u32 c = owner->first; c != FBY_NO_CHUNK; c = p->space.chunk[c].next) {
 		for (u32 i = p->space.store.first_page; i < p->space.store.chunk_pages; i++) {
-			u32 state = p->cache.entry[fby_page_number(&p->space, c, i)].state;
+			u32 page = fby_page_number(&p->space, c, i), state = p->cache.entry[page].state;
 
 			linked += (state & FBY_ES_LINKED) != 0;
 			lost += (state & FBY_ES_LINKED) && ((state & FBY_ES_DAMAGED) || FBY_ES_LOST(state));
 			only += fby_lost_only(state);
-			clean += (state & FBY_ES_LINKED) && (state & FBY_ES_CLEAN);
+			clean += (state & FBY_ES_LINKED) && fby_page_is_clean(&p->cache, volume, page, state);
 		}
 	}
 	if (linked != fby_owner_pages(&p->space, volume))

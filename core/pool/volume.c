@@ -96,7 +96,7 @@ static void forget_pages(struct fby_pool *p, u16 volume)
 			b = fby_index_bucket(&p->cache, e->key);
 			while (!fby_index_try(&p->cache, b))
 				fby_relax();
-			if (fby_load(&e->state) & FBY_ES_CLEAN)
+			if (fby_page_is_clean(&p->cache, volume, page, fby_load(&e->state)))
 				fby_store(&p->space.owner[volume].cleaned, p->space.owner[volume].cleaned - 1);
 			fby_index_del_locked(&p->cache, b, page);
 			fby_index_release(&p->cache, b);
@@ -273,7 +273,7 @@ int fby_volume_attach(struct fby_pool *p, u16 index, const struct fby_attach *a)
 	if (rc)
 		return rc;
 	attach_memory(dv, a);
-	dv->attachment++; /* what was written along before is clean for another origin */
+	fby_owner_attach(&p->space, index); /* what was written along before is clean for another origin */
 	fby_zero(&dv->pace, sizeof(dv->pace));
 	fby_pace_start(&dv->pace, a->nbuffers);
 	dv->last_error = 0;

@@ -26,13 +26,28 @@ u64 fby_owner_pages(const struct fby_space *p, u16 owner)
 	return pages - dead;
 }
 
-u64 fby_owner_clean(const struct fby_space *p, u16 owner)
+static u32 clean_replaced(const struct fby_space *p, u16 owner)
 {
-	u32 clean = fby_load(&p->owner[owner].cleaned);
+	u32 n = 0;
 
 	for (u32 i = 0; i < p->opt.nslots; i++)
-		clean -= fby_load(&p->slot[i].volume[owner].clean_replaced);
-	return clean;
+		n += fby_load_acquire(&p->slot[i].volume[owner].clean_replaced);
+	return n;
+}
+
+/* Those that were replaced first: each became clean before. */
+u64 fby_owner_clean(const struct fby_space *p, u16 owner)
+{
+	u32 replaced = clean_replaced(p, owner);
+
+	return fby_load(&p->owner[owner].cleaned) - replaced;
+}
+
+void fby_owner_attach(struct fby_space *p, u16 owner)
+{
+	p->owner[owner].attachment++;
+	fby_store(&p->owner[owner].cleaned, clean_replaced(p, owner));
+	fby_owner_count(p, owner);
 }
 
 void fby_owner_count(struct fby_space *p, u16 owner)

@@ -104,6 +104,7 @@ struct fby_owner {
 	bool held; /* copies of its pages are not sealed yet: none of its chunks is freed */
 	u64 dead FBY_ALIGNED; /* unlinked by destage and removal, who take turns */
 	u32 cleaned; /* pages that became clean, less those that they unlinked since; modulo 2^32 */
+	u32 attachment; /* attached so many times since the pool was opened; of attach */
 };
 
 struct fby_space {
@@ -221,6 +222,9 @@ u64 fby_owner_pages(const struct fby_space *p, u16 owner); /* linked; never fewe
 u64 fby_owner_dead(const struct fby_space *p, u16 owner); /* unlinked since open */
 /* Linked pages that the origin has, too: a round lets go of them without writing them. */
 u64 fby_owner_clean(const struct fby_space *p, u16 owner);
+/* Another origin is attached, or the same one again: no page is clean any more.  Nobody
+ * writes the volume. */
+void fby_owner_attach(struct fby_space *p, u16 owner);
 /* Counts the volume's dirty pages into space.live. */
 void fby_owner_count(struct fby_space *p, u16 owner);
 
@@ -238,6 +242,18 @@ static inline u32 fby_page_number(const struct fby_space *p, u32 c, u32 place)
 static inline struct fby_chunk *fby_chunk_of(const struct fby_space *p, u32 page)
 {
 	return &p->chunk[fby_page_chunk(&p->store, page)];
+}
+
+/*
+ * Pages become clean when a round has written them along.  That holds for the origin
+ * that was attached then: the chunk says which, and its pages are none the cleaner for
+ * another.
+ */
+static inline bool fby_may_be_clean(const struct fby_space *p, u16 owner, u32 page)
+{
+	u32 clean_for = fby_load(&fby_chunk_of(p, page)->clean_for);
+
+	return clean_for == 0 || clean_for == p->owner[owner].attachment;
 }
 
 /* Copy page line (c, i) and judge it; repair: put single-bit errors right in the copy. */

@@ -177,7 +177,7 @@ static void neighbour_of_another(void)
 	struct fby_io io;
 
 	with_neighbours();
-	pool->space.chunk[open_chunk].clean_for = pool->drain.volume[0].attachment + 1;
+	pool->space.chunk[open_chunk].clean_for = pool->space.owner[0].attachment + 1;
 	EXPECT(next_io(&io) == FBY_ORIGIN && io.sector == 0 && io.nsectors == 8 * P);
 	fby_destage_complete(pool, io.id, 0);
 	EXPECT(next_io(&io) == FBY_ORIGIN && io.sector == 16 * P && io.nsectors == 2 * P);
@@ -431,10 +431,62 @@ static void room_alone(void)
 
 	measured();
 	pool->cache.entry[page].state |= FBY_ES_CLEAN;
-	pool->space.chunk[closed_chunk].clean_for = pool->drain.volume[0].attachment;
+	pool->space.chunk[closed_chunk].clean_for = pool->space.owner[0].attachment;
 	EXPECT(put(0, 6) == FBY_DONE);
 	EXPECT(fby_plan_step(&pool->drain, 0));
 	EXPECT(d->plan.gained == 3 && d->plan.listed[0] == 0 && d->plan.runs[0] == 0);
+	pool_restore();
+}
+
+/* A page that is kept and was written along is not copied. */
+static void kept_along(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+	struct fby_io io;
+	u32 page = page_of(5);
+
+	until(FBY_PH_CARRY);
+	EXPECT(fby_volume_drain(pool, 0, false) == FBY_DONE);
+	for (u32 i = 0; i < d->n; i++)
+		d->page[i].keep = d->page[i].k == 5 || d->page[i].k == 6;
+	pool->cache.entry[page].state |= FBY_ES_CLEAN;
+	pool->space.chunk[closed_chunk].clean_for = pool->space.owner[0].attachment;
+	EXPECT(step(&io) == FBY_AGAIN && d->phase == FBY_PH_COMMIT);
+	EXPECT(pool->drain.volume[0].moved == 1 && page_of(5) == page && page_of(6) != page + 1);
+	pool_restore();
+}
+
+/* How long a request takes: of a round that was very slow, too, and of none that failed. */
+static void request_time(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+
+	pool->space.now_ns = 100000000000ull;
+	d->plan.requests = 10;
+	d->plan.request_ns = 1000;
+	fby_plan_written(&pool->drain, 0);
+	EXPECT(d->plan.request_ns > 100000000);
+	d->plan.request_ns = 1000;
+	d->plan.began_ns = pool->space.now_ns - 20000;
+	d->failed = true;
+	fby_plan_written(&pool->drain, 0);
+	EXPECT(d->plan.request_ns == 1000);
+	d->failed = false;
+	fby_plan_written(&pool->drain, 0);
+	EXPECT(d->plan.request_ns == 1250);
+	pool_restore();
+}
+
+/* Fewer dead pages than at the look before: none of what was written meanwhile overwrote. */
+static void no_overwrites(void)
+{
+	struct fby_plan *plan = &pool->drain.volume[0].destage.plan;
+
+	measured();
+	plan->share = 0;
+	plan->appended -= 100;
+	plan->overwritten = 1000;
+	EXPECT(fby_plan_step(&pool->drain, 0) && plan->share == 0);
 	pool_restore();
 }
 
@@ -567,6 +619,9 @@ void test_destage(void)
 	zeroed_line_damaged();
 	gained_once();
 	room_alone();
+	kept_along();
+	request_time();
+	no_overwrites();
 	zero_moved();
 	copies_unsealed(false);
 	copies_unsealed(true);
