@@ -105,8 +105,8 @@ void fby_page_mark(struct fby_cache *p, u32 page, u64 key, u32 flag);
 int fby_begin(struct fby_cache *p, struct fby_write *w, u16 volume, enum fby_kind kind, u64 sector, u32 nsectors,
 	      u32 flags);
 /* Appends an entry of what is lost of the page's block, in its place, if it still is
- * the block's.  DONE or WAIT. */
-int fby_carry(struct fby_cache *p, u16 volume, u64 block, u32 page, bool damaged, u32 *wake);
+ * the block's.  DONE, *slot: where, or ~0; or WAIT. */
+int fby_carry(struct fby_cache *p, u16 volume, u64 block, u32 page, bool damaged, u32 *slot, u32 *wake);
 
 /* Appends what page holds once more, if it is still the block's, sound and whole: the
  * same bytes under a new seq, and its chunk is as old as the one that it comes from.

@@ -545,13 +545,15 @@ static void finish_again(struct fby_cache *p, struct fby_write *w, u32 *wake)
 	*wake |= w->wake;
 }
 
-int fby_carry(struct fby_cache *p, u16 volume, u64 block, u32 page, bool damaged, u32 *wake)
+int fby_carry(struct fby_cache *p, u16 volume, u64 block, u32 page, bool damaged, u32 *slot,
+	      u32 *wake)
 {
 	struct fby_write w fby_uninitialized;
 	struct fby_wpage *g = &w.page[0];
 	int decision = begin_again(p, &w, volume, block, page, FBY_BEGIN_RESERVE, wake);
 	u32 state;
 
+	*slot = ~0u;
 	if (decision != FBY_DONE || w.npages == 0)
 		return decision;
 	state = fby_load(&p->entry[g->old].state);
@@ -561,6 +563,7 @@ int fby_carry(struct fby_cache *p, u16 volume, u64 block, u32 page, bool damaged
 	g->data_crc = 0;
 	w.nsectors = 0;
 	FBY_ASSERT(g->lost != 0);
+	*slot = w.slot;
 	finish_again(p, &w, wake);
 	return FBY_DONE;
 }

@@ -117,8 +117,8 @@ static bool carry_less(struct fby_drain *p, u16 volume)
 	return true;
 }
 
-/* While copies of what was acknowledged long ago may pass for a torn tail, no chunk that
- * they come from is opened again. */
+/* While copies of what was acknowledged long ago, or of what is lost, may pass for a torn
+ * tail, no chunk that they come from is opened again. */
 static void hold_chunks(struct fby_drain *p, u16 volume, bool held)
 {
 	struct fby_owner *o = &p->space->owner[volume];
@@ -138,12 +138,12 @@ static int forward(struct fby_drain *p, u16 volume, struct fby_round_page *r, u3
 	int decision;
 	u32 slot;
 
+	hold_chunks(p, volume, true);
 	if (r->keep) {
 		/* Whoever drains waits for the numbers given out when he began, and a copy has a
 		 * higher one: nothing is kept any more, as if there were no room. */
 		if (fby_load(&d->drain) && !FBY_BUG(DRAIN_KEEPS))
 			return FBY_WAIT_SPACE;
-		hold_chunks(p, volume, true);
 		decision = fby_move(p->cache, volume, r->k, r->page, &slot, wake);
 		if (decision != FBY_DONE)
 			return decision;
@@ -158,10 +158,13 @@ static int forward(struct fby_drain *p, u16 volume, struct fby_round_page *r, u3
 		r->carry = FBY_CARRY_DAMAGED;
 		fby_page_mark(p->cache, r->page, fby_key(volume, r->k), FBY_ES_DAMAGED);
 	}
-	return fby_carry(p->cache, volume, r->k, r->page, r->carry == FBY_CARRY_DAMAGED, wake);
+	decision = fby_carry(p->cache, volume, r->k, r->page, r->carry == FBY_CARRY_DAMAGED, &slot, wake);
+	if (decision == FBY_DONE && slot != ~0u && !FBY_BUG(CARRIED_UNSEALED))
+		d->copied_slots |= 1ull << slot;
+	return decision;
 }
 
-/* True: all that was copied is sealed. */
+/* True: all that was copied is sealed, and chunks may be freed. */
 static bool seal_kept(struct fby_drain *p, u16 volume)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
@@ -172,6 +175,17 @@ static bool seal_kept(struct fby_drain *p, u16 volume)
 		return false;
 	hold_chunks(p, volume, false);
 	return true;
+}
+
+/* Nothing in them is above the cut, so most are empty now. */
+static void release_chunks(struct fby_drain *p, u16 volume, u64 cut, u32 *wake)
+{
+	u32 c = FBY_NO_CHUNK;
+
+	do
+		c = fby_chunk_walk(p->space, volume, c, wake);
+	while (c != FBY_NO_CHUNK && fby_load(&p->space->chunk[c].seq_min) <= cut);
+	fby_chunk_walk_end(p->space, c, wake);
 }
 
 static int no_room(struct fby_drain *p, u16 volume, bool kept)
@@ -211,8 +225,12 @@ static int carry_step(struct fby_drain *p, u16 volume, u32 *wake)
 		decision = forward(p, volume, r, wake);
 		n++;
 		if (decision == FBY_WAIT_SPACE) {
-			if (!seal_kept(p, volume) || held) /* once more: what was held may give room */
+			if (!seal_kept(p, volume))
 				return FBY_AGAIN;
+			if (held) { /* once more: what was held gives room */
+				release_chunks(p, volume, d->cut, wake);
+				return FBY_AGAIN;
+			}
 			decision = no_room(p, volume, r->keep);
 			if (decision != FBY_DONE)
 				return decision;
@@ -222,7 +240,8 @@ static int carry_step(struct fby_drain *p, u16 volume, u32 *wake)
 		if (decision != FBY_DONE)
 			return FBY_AGAIN;
 	}
-	if (seal_kept(p, volume) && d->pos == d->n)
+	/* Relocation's copies, too: the watermark may pass what they were made of. */
+	if (seal_kept(p, volume) && d->pos == d->n && fby_relocate_sealed(p, volume))
 		go_on_to(p, volume, FBY_PH_COMMIT);
 	return FBY_AGAIN;
 }
@@ -273,17 +292,6 @@ static bool release_page(struct fby_drain *p, u16 volume, const struct fby_round
 	fby_page_dead(p->space, page, fby_dead_row(p->space, NULL), &o->dead);
 	fby_count(&v->pages_destaged, 1);
 	return true;
-}
-
-/* Nothing in them is above the cut, so most are empty now. */
-static void release_chunks(struct fby_drain *p, u16 volume, u64 cut, u32 *wake)
-{
-	u32 c = FBY_NO_CHUNK;
-
-	do
-		c = fby_chunk_walk(p->space, volume, c, wake);
-	while (c != FBY_NO_CHUNK && fby_load(&p->space->chunk[c].seq_min) <= cut);
-	fby_chunk_walk_end(p->space, c, wake);
 }
 
 static int release_step(struct fby_drain *p, u16 volume, u32 *wake)

@@ -166,6 +166,8 @@ void fby_plan_written(struct fby_drain *p, u16 volume);
 bool fby_seal_copies(struct fby_drain *p, u16 volume, u64 *slots);
 /* A page was moved, out of a chunk that was opened then. */
 void fby_moved_note(struct fby_drain *p, u16 volume, u64 opened_ns);
+/* True: what was moved of the volume is sealed. */
+bool fby_relocate_sealed(struct fby_drain *p, u16 volume);
 /* One chunk's worth of relocation, if there is cause; true: call again soon. */
 bool fby_relocate_step(struct fby_drain *p, u32 *wake);
 /* No slot has a chunk of the volume open. */

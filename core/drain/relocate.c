@@ -153,6 +153,11 @@ static bool seal_moved(struct fby_drain *p)
 	return fby_seal_copies(p, p->space->chunk[p->moved_from].owner, &p->moved_slots);
 }
 
+bool fby_relocate_sealed(struct fby_drain *p, u16 volume)
+{
+	return p->moved_from == FBY_NO_CHUNK || p->space->chunk[p->moved_from].owner != volume || seal_moved(p);
+}
+
 void fby_relocate_settle(struct fby_drain *p, u16 volume, u32 *wake)
 {
 	if (p->moved_from != FBY_NO_CHUNK && p->space->chunk[p->moved_from].owner == volume)

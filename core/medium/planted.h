@@ -69,6 +69,7 @@
 	X(DRAIN_KEEPS, "a round goes on to keep pages when a drain has begun, which does not wait for the copies") \
 	X(KEPT_NOT_MOVED, "a page that a round keeps is not moved before the watermark passes it") \
 	X(KEPT_UNSEALED, "the watermark passes pages whose copies may pass for a torn tail") \
+	X(CARRIED_UNSEALED, "the watermark passes lost blocks whose new entries may pass for a torn tail") \
 	X(KEPT_AGE_LOST, "a page that is kept counts as young again") \
 	X(KEPT_IN_DRAIN, "a round of a drain keeps isolated pages") \
 	X(ALONG_LET_GO, "neighbours newer than the cut are let go with the round that wrote them along") \

@@ -176,10 +176,10 @@ static void pages(void)
 	fby_page_mark(&pool->cache, page, key, FBY_ES_DAMAGED);
 	fby_page_mark(&pool->cache, page, key, FBY_ES_DAMAGED); /* once */
 	EXPECT(pool->cache.damaged_pages == 1 && pool->cache.volume[0].lost_blocks == 1 && pool->cache.ndamaged == 1);
-	EXPECT(fby_carry(&pool->cache, 0, 16, page - 1, true, &wake) == FBY_DONE); /* not its page */
-	EXPECT(fby_carry(&pool->cache, 0, 99, page, true, &wake) == FBY_DONE);
+	EXPECT(fby_carry(&pool->cache, 0, 16, page - 1, true, &slot, &wake) == FBY_DONE && slot == ~0u); /* not its page */
+	EXPECT(fby_carry(&pool->cache, 0, 99, page, true, &slot, &wake) == FBY_DONE && slot == ~0u);
 	EXPECT(pool->space.chunk[open_chunk].fill == FIRST_PAGE + 3);
-	EXPECT(fby_carry(&pool->cache, 0, 16, page, true, &wake) == FBY_DONE);
+	EXPECT(fby_carry(&pool->cache, 0, 16, page, true, &slot, &wake) == FBY_DONE && slot == 0);
 	EXPECT(pool->space.chunk[open_chunk].fill == FIRST_PAGE + 4);
 	EXPECT(pool->cache.volume[0].lost_blocks == 1 && pool->cache.volume[0].lost_only == 1 && get(0, 16) == -FBY_E_LOST);
 	pool->space.slot[0].busy = pool->space.slot[1].busy = 1;

@@ -323,6 +323,50 @@ static void carry_less(void)
 	pool_restore();
 }
 
+/* An entry of what is lost does not pass for a torn tail, once the watermark has passed the
+ * one that it stands for. */
+static void carried_sealed(void)
+{
+	struct fby_recovery_report report;
+	const struct fby_chunk *ch;
+	u32 page;
+
+	damage_data(16);
+	until(FBY_PH_COMMIT);
+	page = page_of(16);
+	ch = &pool->space.chunk[fby_page_chunk(&pool->space.store, page)];
+	EXPECT(ch->sealed == ch->fill && !pool->space.owner[0].held);
+	until(FBY_PH_IDLE);
+	memset(memory_at(fby_line_at(&pool->space.store, fby_page_chunk(&pool->space.store, page), fby_page_place(&pool->space.store, page))), 0, FBY_LINE);
+	pool_recover(&report);
+	EXPECT(report.holes == 1);
+	pool_restore();
+}
+
+/* Blocks are copied until there is no more room: chunks that are empty by then are room, once
+ * the copies in them are sealed. */
+static void held_is_room(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+	struct fby_io io;
+
+	for (u64 block = 1; block < 4; block++)
+		EXPECT(put(0, block) == FBY_DONE);
+	until(FBY_PH_CARRY);
+	EXPECT(fby_volume_drain(pool, 0, false) == FBY_DONE);
+	for (u32 i = 0; i < d->n; i++)
+		d->page[i].keep = (d->page[i].k >= 4 && d->page[i].k < 8) || d->page[i].k == 17; /* all of the closed chunk */
+	for (u64 block = 40; block < 40 + DATA_PAGES - 4; block++)
+		EXPECT(put(0, block) == FBY_DONE);
+	EXPECT(pool->space.chunk[pool->space.slot[0].volume[0].open].fill == pool->space.store.chunk_pages - 4);
+	pool->space.nfree = 1; /* kept for what is lost */
+	EXPECT(step(&io) == FBY_AGAIN && d->phase == FBY_PH_CARRY);
+	EXPECT(pool->space.chunk[closed_chunk].state == FBY_CS_FREE && !pool->space.owner[0].held);
+	EXPECT(step(&io) == FBY_AGAIN && d->phase == FBY_PH_COMMIT);
+	EXPECT(pool->drain.volume[0].moved == 5);
+	pool_restore();
+}
+
 /* A watermark that is as high already is not written again. */
 static void committed_before(void)
 {
@@ -530,13 +574,10 @@ static void other_cpu(void)
 	when_read(6, take_slot);
 }
 
-/* A writer has taken the slot through which the first copies went: the chunk stays until
- * they are sealed, by relocation or by the tick before it. */
-static void copies_unsealed(bool tick)
+/* Relocation has copied blocks of the closed chunk, and a writer has taken the slot through
+ * which the first of them went. */
+static void copy_some(void)
 {
-	u64 counter;
-	u32 open;
-
 	for (u64 block = 40; pool->space.nfree > 2; block++)
 		EXPECT(put(0, block) == FBY_DONE);
 	for (u64 block = 1; block < BLOCKS - 3; block++)
@@ -544,6 +585,15 @@ static void copies_unsealed(bool tick)
 	when_read(5, other_cpu);
 	EXPECT(fby_relocate_step(&pool->drain, &wake) && pool->drain.moved_from == closed_chunk && pool->drain.moved_slots == 1);
 	EXPECT(pool->space.chunk[closed_chunk].pinned == FBY_PIN_MOVED && pool->drain.volume[0].moved == 3);
+}
+
+/* The chunk stays until they are sealed, by relocation or by the tick before it. */
+static void copies_unsealed(bool tick)
+{
+	u64 counter;
+	u32 open;
+
+	copy_some();
 	pool->space.slot[0].busy = 0;
 	open = pool->space.slot[0].volume[0].open;
 	if (tick)
@@ -552,6 +602,21 @@ static void copies_unsealed(bool tick)
 	EXPECT(fby_relocate_step(&pool->drain, &wake) && pool->drain.moved_from == FBY_NO_CHUNK && pool->drain.moved_slots == 0);
 	EXPECT(pool->space.chunk[open].seal_counter == counter + !tick);
 	EXPECT(pool->space.chunk[closed_chunk].state == FBY_CS_FREE);
+	cpu = 0;
+	unhook();
+}
+
+/* Nor does a watermark pass what they were made of. */
+static void copies_before_commit(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+	struct fby_io io;
+
+	copy_some();
+	d->phase = FBY_PH_CARRY;
+	EXPECT(fby_destage_volume(&pool->drain, 0, &io, &wake) == FBY_AGAIN && d->phase == FBY_PH_CARRY);
+	pool->space.slot[0].busy = 0;
+	EXPECT(fby_destage_volume(&pool->drain, 0, &io, &wake) == FBY_AGAIN && d->phase == FBY_PH_COMMIT);
 	cpu = 0;
 	unhook();
 }
@@ -614,6 +679,8 @@ void test_destage(void)
 	carry_waits();
 	carry_part();
 	carry_less();
+	carried_sealed();
+	held_is_room();
 	committed_before();
 	long_round();
 	zeroed_line_damaged();
@@ -625,5 +692,6 @@ void test_destage(void)
 	zero_moved();
 	copies_unsealed(false);
 	copies_unsealed(true);
+	copies_before_commit();
 	not_moved();
 }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What stays in the pool although others want the room: a pool for such cases, and the
-//! first of them.
+//! What stays in the pool although others want the room: a pool for such cases, and two
+//! of them.
 //!
 //! Blocks that are lost stay until they are overwritten.  Where the pool is short of space
 //! they are packed into fewer chunks, by carrying them forward once more; that has to end,
 //! although a round takes fewer than there are.
+
+use std::ops::Range;
 
 use forebay_engine::sys;
 
@@ -124,4 +126,52 @@ pub fn packing_comes_to_rest() -> Result<(), String> {
         run.engine.check(true)?;
     }
     Ok(())
+}
+
+/// Of a chunk of 16 pages.
+fn line_at(chunk: u64, page: u32) -> Range<u64> {
+    let at = ((chunk + 1) << 16) + u64::from(sys::fby_line_of_page(16, page)) * 64;
+    at..at + 64
+}
+
+/// That a block is lost is known for as long as it is: its new entry is the last page of an
+/// open chunk, and its line is destroyed when the watermark has passed the one before.
+pub fn carried_are_not_torn() -> Result<(), String> {
+    let mut run = Run::new(16);
+    run.attach(0, 64);
+    run.write(0, 5);
+    run.damage(16);
+    run.engine.volume_drain(0, true).unwrap();
+    for _ in 0..100 {
+        // No time passes, so nothing is sealed but by this.
+        let step = run.engine.destage_step(run.now_ns).unwrap();
+        if let Some(io) = step.io {
+            run.engine.destage_complete(io.id, 0);
+        }
+    }
+    if (run.rounds(), run.engine.volume_info(0).unwrap().lost_blocks) != (1, 1) {
+        return Err("a damaged block is not carried".into());
+    }
+    for chunk in 0..16 {
+        for page in 1..16 {
+            if run.engine.entry_info(chunk, page, true).unwrap().linked {
+                for byte in line_at(chunk.into(), page) {
+                    run.engine.media.flip(byte * 8 + 1);
+                    run.engine.media.flip(byte * 8 + 3);
+                }
+            }
+        }
+    }
+    run.engine.abandon();
+    let options = sys::fby_options { nslots: 1, ..Default::default() };
+    let report = run.engine.open_all(&options).map_err(|e| e.to_string())?;
+    match report.holes {
+        0 => Err("a block that was lost shows what the origin has".into()),
+        _ => Ok(()),
+    }
+}
+
+pub fn all() -> Result<(), String> {
+    packing_comes_to_rest()?;
+    carried_are_not_torn()
 }

@@ -47,7 +47,7 @@ pub fn hunt(id: u32, limit: Duration) -> Option<(String, String)> {
         ("clients' requests", requests::quick),
         ("isolation", isolation::quick),
         ("pages that are kept", keeping::all),
-        ("lost blocks are packed", held::packing_comes_to_rest),
+        ("lost blocks are carried", held::all),
         ("a log fallen silent", logs::silent),
         ("marks of origins", marks::counted),
     ];

@@ -3,7 +3,7 @@
 //! (`src/held.rs`), and the chunks of a volume that is not attached, until it is attached and
 //! drained, or removed (docs/isolation.md).
 
-use forebay_sim::held::{packing_comes_to_rest, Run};
+use forebay_sim::held::{carried_are_not_torn, packing_comes_to_rest, Run};
 
 /// Pages of data in a chunk.
 const ROOM: u64 = 15;
@@ -11,6 +11,11 @@ const ROOM: u64 = 15;
 #[test]
 fn packing_lost_blocks_comes_to_rest() {
     packing_comes_to_rest().unwrap();
+}
+
+#[test]
+fn what_is_lost_stays_lost_when_it_is_carried() {
+    carried_are_not_torn().unwrap();
 }
 
 /// The first volume fills most of the pool, half of what it wrote is overwritten, and it is
