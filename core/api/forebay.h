@@ -252,7 +252,9 @@ struct fby_volume_info {
 	bool draining;
 	int last_error;	   /* errno number of the origin's last failure, 0 when well */
 	u64 origin_errors; /* since attach */
-	u64 origin_writes, origin_sectors_written, origin_flushes;
+	u64 origin_writes; /* requests: data, discards, zeroes */
+	u64 origin_sectors_written; /* data */
+	u64 origin_flushes;
 	u64 pages_destaged; /* entries whose data went to the origin */
 	u64 pages_relocated; /* copied within the pool: kept by destage, or of mostly dead chunks */
 	u64 writes, written_sectors;

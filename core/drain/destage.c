@@ -412,7 +412,8 @@ void fby_destage_issue(struct fby_drain *p, u16 volume, struct fby_io *io)
 		fby_count(&v->origin_flushes, 1);
 	} else {
 		fby_count(&v->origin_writes, 1);
-		fby_count(&v->origin_sectors, io->nsectors);
+		if (io->op == FBY_IO_WRITE)
+			fby_count(&v->origin_sectors, io->nsectors);
 	}
 }
 

@@ -418,6 +418,44 @@ static void zeroed_line_damaged(void)
 	pool_restore();
 }
 
+/* For the origin that is attached next nothing is clean, and nothing counts as that: neither
+ * while it is linked nor when it is replaced. */
+static void clean_for_one(void)
+{
+	struct fby_attach a = { .origin_sectors = VOLUME_SECTORS, .identity = "memory", .round_pages = 64,
+				.nbuffers = 2, .buffer_bytes = 65536 };
+	u32 page;
+	char text[200];
+
+	page = fby_page_number(&pool->space, closed_chunk, FIRST_PAGE + 5);
+	pool->cache.entry[page].state |= FBY_ES_CLEAN;
+	pool->space.chunk[closed_chunk].clean_for = pool->space.owner[0].attachment;
+	pool->space.owner[0].cleaned = 1;
+	fby_owner_count(&pool->space, 0);
+	EXPECT(fby_owner_clean(&pool->space, 0) == 1 && pool->space.owner[0].counted == BLOCKS + 1);
+	EXPECT(fby_check(pool, true, text, sizeof(text)) == FBY_DONE);
+	EXPECT(fby_volume_detach(pool, 0) == FBY_DONE);
+	a.mem_bytes = fby_volume_bytes(pool, a.round_pages, a.nbuffers, a.buffer_bytes);
+	a.mem = aligned_alloc(FBY_PAGE, a.mem_bytes);
+	EXPECT(fby_volume_attach(pool, 0, &a) == FBY_DONE);
+	EXPECT(fby_owner_clean(&pool->space, 0) == 0 && pool->space.owner[0].counted == BLOCKS + 2);
+	EXPECT(fby_check(pool, true, text, sizeof(text)) == FBY_DONE);
+	EXPECT(put(0, 5) == FBY_DONE && fby_owner_clean(&pool->space, 0) == 0);
+	EXPECT(fby_check(pool, true, text, sizeof(text)) == FBY_DONE);
+	EXPECT(fby_volume_detach(pool, 0) == FBY_DONE);
+	free(a.mem);
+	pool_restore();
+}
+
+/* What is zeroed on the origin is a request, and no data. */
+static void data_written(void)
+{
+	EXPECT(zero(16) == FBY_DONE && zero(17) == FBY_DONE);
+	drained();
+	EXPECT(pool->drain.volume[0].origin_writes == 2 && pool->drain.volume[0].origin_sectors == BLOCKS * P);
+	pool_restore();
+}
+
 /* --- the plan ------------------------------------------------------------------- */
 
 /* The next round may keep pages. */
@@ -684,6 +722,8 @@ void test_destage(void)
 	committed_before();
 	long_round();
 	zeroed_line_damaged();
+	clean_for_one();
+	data_written();
 	gained_once();
 	room_alone();
 	kept_along();

@@ -292,35 +292,6 @@ static void neighbours(void)
 	pool_restore();
 }
 
-/* For the origin that is attached next nothing is clean, and nothing counts as that: neither
- * while it is linked nor when it is replaced. */
-static void clean_for_one(void)
-{
-	struct fby_attach a = { .origin_sectors = VOLUME_SECTORS, .identity = "memory", .round_pages = 64,
-				.nbuffers = 2, .buffer_bytes = 65536 };
-	u32 page;
-	char text[200];
-
-	page = fby_page_number(&pool->space, closed_chunk, FIRST_PAGE + 5);
-	pool->cache.entry[page].state |= FBY_ES_CLEAN;
-	pool->space.chunk[closed_chunk].clean_for = pool->space.owner[0].attachment;
-	pool->space.owner[0].cleaned = 1;
-	fby_owner_count(&pool->space, 0);
-	EXPECT(fby_owner_clean(&pool->space, 0) == 1 && pool->space.owner[0].counted == BLOCKS + 1);
-	EXPECT(fby_check(pool, true, text, sizeof(text)) == FBY_DONE);
-	EXPECT(fby_volume_detach(pool, 0) == FBY_DONE);
-	a.mem_bytes = fby_volume_bytes(pool, a.round_pages, a.nbuffers, a.buffer_bytes);
-	a.mem = aligned_alloc(FBY_PAGE, a.mem_bytes);
-	EXPECT(fby_volume_attach(pool, 0, &a) == FBY_DONE);
-	EXPECT(fby_owner_clean(&pool->space, 0) == 0 && pool->space.owner[0].counted == BLOCKS + 2);
-	EXPECT(fby_check(pool, true, text, sizeof(text)) == FBY_DONE);
-	EXPECT(put(0, 5) == FBY_DONE && fby_owner_clean(&pool->space, 0) == 0);
-	EXPECT(fby_check(pool, true, text, sizeof(text)) == FBY_DONE);
-	EXPECT(fby_volume_detach(pool, 0) == FBY_DONE);
-	free(a.mem);
-	pool_restore();
-}
-
 /* After a flush that failed nothing is clean, and all is written again. */
 static void flush_fails(void)
 {
@@ -808,7 +779,6 @@ void test_paths(void)
 	aged();
 	timed();
 	neighbours();
-	clean_for_one();
 	flush_fails();
 	moved(0);
 	moved(1);

@@ -106,7 +106,7 @@ const VOLUME: &[Row<VolumeInfo>] = &[
     ("origin_writes_total", "counter", "Requests written to the origin.", |v| {
         v.origin_writes as f64
     }),
-    ("origin_written_bytes_total", "counter", "Bytes written to the origin.", |v| {
+    ("origin_written_bytes_total", "counter", "Bytes of data written to the origin.", |v| {
         v.origin_written_bytes as f64
     }),
     ("origin_flushes_total", "counter", "Flushes of the origin.", |v| v.origin_flushes as f64),
