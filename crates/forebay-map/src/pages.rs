@@ -74,6 +74,18 @@ impl PageSet {
         PageSet(std::array::from_fn(|i| self.0[i] & !other.0[i]))
     }
 
+    /// As ranges, in order.
+    pub fn runs(&self) -> Vec<Range<usize>> {
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        for page in self.iter() {
+            match runs.last_mut() {
+                Some(run) if run.end == page => run.end += 1,
+                _ => runs.push(page..page + 1),
+            }
+        }
+        runs
+    }
+
     /// In order.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         self.0.iter().enumerate().flat_map(|(i, &word)| {
@@ -100,6 +112,8 @@ mod tests {
                 let set = PageSet::of(start..end);
                 let model: BTreeSet<usize> = (start..end).collect();
                 assert_eq!(set.iter().collect::<BTreeSet<_>>(), model, "{start}..{end}");
+                let runs: Vec<_> = Some(start..end).filter(|r| !r.is_empty()).into_iter().collect();
+                assert_eq!(set.runs(), runs);
                 assert_eq!((set.len(), set.is_empty()), (model.len(), model.is_empty()));
                 let other = PageSet::of(60..130);
                 assert!(set.with(&other).iter().all(|p| set.contains(p) || other.contains(p)));

@@ -39,7 +39,6 @@ use crate::system::{Mode, Pagemap, Reservation, Scan, Uffd};
 
 mod change;
 mod handler;
-pub(crate) mod planted;
 #[cfg(test)]
 mod tests;
 
@@ -134,7 +133,7 @@ pub struct Counts {
     pub watched: usize,
 }
 
-/// Why a segment was not taken away.
+/// Why a segment was not taken away.  (With no events, none can be.)
 #[derive(Debug)]
 pub enum NotEvicted {
     /// It was stored to and not taken since, or nothing is there.
@@ -381,6 +380,35 @@ impl<S: Source + 'static> Tracker<S> {
         f((state.kind != Kind::Absent).then_some(state.offset))
     }
 
+    /// The same for a caller that stores to the pages in `f`, past the mapping: they are told
+    /// by the next `take`.
+    pub fn with_stored<R>(
+        &self,
+        segment: usize,
+        pages: Range<usize>,
+        f: impl FnOnce(u64) -> R,
+    ) -> io::Result<R> {
+        let mut state = self.inner.hold(segment);
+        if state.kind == Kind::Absent {
+            self.inner.bring_in(segment, &mut state)?;
+        }
+        state.pending.insert(pages);
+        self.inner.look(segment);
+        Ok(f(state.offset))
+    }
+
+    /// As [`take`](Tracker::take), of all pages of one segment.  False: somebody else is at
+    /// it, and nothing was done.  For callers that keep another segment from going on.
+    pub fn try_take<E>(
+        &self,
+        segment: usize,
+        mut make_durable: impl FnMut(usize, u64, &PageSet) -> Result<(), E>,
+    ) -> Result<bool, E> {
+        let Some(state) = self.inner.try_hold(segment) else { return Ok(false) };
+        self.inner.take_held(state, 0..SEGMENT_PAGES, &mut make_durable)?;
+        Ok(true)
+    }
+
     /// To be called now and then: segments that were not stored to for `quiet` ticks become
     /// watched, `most` of them at once.
     pub fn tick(&self, quiet: u32, most: usize) -> io::Result<usize> {
@@ -391,11 +419,21 @@ impl<S: Source + 'static> Tracker<S> {
         Ok(watched)
     }
 
-    /// Takes a segment away, if nothing in it waits to be taken: `f` is called when nobody
-    /// can load or store there any more, with its offset in the memory.  It is brought in
-    /// again when it is touched.  The order of segments to be evicted is the caller's.
-    pub fn evict<R>(&self, segment: usize, f: impl FnOnce(u64) -> R) -> Result<R, NotEvicted> {
+    /// Takes a segment away, if nothing in it waits to be taken, and nobody else is at it:
+    /// `f` is called when nobody can load or store there any more, with its offset in the
+    /// memory, and pages that were stored to while that was done.  It is brought in again
+    /// when it is touched.  The order of segments to be evicted is the caller's.
+    pub fn evict<R>(
+        &self,
+        segment: usize,
+        f: impl FnOnce(u64, &PageSet) -> R,
+    ) -> Result<R, NotEvicted> {
         self.inner.evict(segment, f)
+    }
+
+    /// Takes a segment away, if it is there, whatever was stored to it: that is forgotten.
+    pub fn discard<R>(&self, segment: usize, f: impl FnOnce(u64) -> R) -> Result<R, NotEvicted> {
+        self.inner.discard(segment, f)
     }
 
     /// How many segments are in which state.

@@ -6,9 +6,9 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use super::planted::{self, Planted};
-use super::{Inner, Kind, NotEvicted, Source, State};
+use super::{Held, Inner, Kind, NotEvicted, Source, State};
 use crate::pages::{PageSet, PAGE, SEGMENT, SEGMENT_PAGES};
+use crate::planted::{self, Planted};
 use crate::system::{Mode, Scan};
 
 impl<S: Source> Inner<S> {
@@ -63,7 +63,16 @@ impl<S: Source> Inner<S> {
         pages: Range<usize>,
         make_durable: &mut impl FnMut(usize, u64, &PageSet) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut state = self.hold(segment);
+        self.take_held(self.hold(segment), pages, make_durable)
+    }
+
+    pub(super) fn take_held<E>(
+        &self,
+        mut state: Held<'_, S>,
+        pages: Range<usize>,
+        make_durable: &mut impl FnMut(usize, u64, &PageSet) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let segment = state.segment;
         let range = PageSet::of(pages.clone());
         let found = match state.kind {
             Kind::Absent => {
@@ -75,19 +84,20 @@ impl<S: Source> Inner<S> {
             Kind::Watched => PageSet::EMPTY,
         };
         let told = found.with(&state.pending.within(&range));
-        state.pending = state.pending.without(&range);
         if !told.is_empty() {
             state.told = true;
+            // They are protected again, so nothing else knows of them until they are
+            // durable: also if that fails, or panics.
+            state.pending = state.pending.with(&told);
             let offset = state.offset;
             if planted::is(Planted::UnlockedWhileDurable) {
+                state.pending = state.pending.without(&told);
                 drop(state);
                 planted::wait();
                 return make_durable(segment, offset, &told);
             }
-            if let Err(e) = make_durable(segment, offset, &told) {
-                state.pending = state.pending.with(&told);
-                return Err(e);
-            }
+            make_durable(segment, offset, &told)?;
+            state.pending = state.pending.without(&told);
             if planted::is(Planted::ProtectedAfterDurable) && state.kind == Kind::Scanned {
                 planted::wait();
                 self.scan(segment, pages, Scan::Take);
@@ -152,37 +162,77 @@ impl<S: Source> Inner<S> {
         state.kind = Kind::Watched;
         self.source.copy(segment, offset, &mut after);
         self.source.write_back(segment, offset);
-        for page in 0..SEGMENT_PAGES {
-            let bytes = page * PAGE..(page + 1) * PAGE;
-            if before[bytes.clone()] != after[bytes] && !planted::is(Planted::NotCompared) {
-                state.pending.insert(page..page + 1);
-            }
-        }
+        state.pending = state.pending.with(&differing(&before, &after));
         if state.pending.is_empty() {
             self.look_no_more(segment);
         }
         Ok(true)
     }
 
-    /// Watched to absent; or scanned, by way of watched.  Watched and with the lock held,
-    /// nobody can store, so what is in the memory does not change when nothing is pending.
-    /// Loads go on until the memory is taken away, in one step.
+    /// Watched to absent: with the lock held, nobody can store.  Scanned to absent, where
+    /// nothing was stored to since it was last taken: what is stored between the last look
+    /// and the step that takes the memory away is found by a comparison, as above.
     pub(super) fn evict<R>(
+        &self,
+        segment: usize,
+        f: impl FnOnce(u64, &PageSet) -> R,
+    ) -> Result<R, NotEvicted> {
+        let mut state = self.try_hold(segment).ok_or(NotEvicted::InUse)?;
+        if state.kind == Kind::Absent || !state.pending.is_empty() {
+            return Err(NotEvicted::InUse);
+        }
+        let offset = state.offset;
+        let mut late = PageSet::EMPTY;
+        if self.blind(segment) || self.pagemap.is_none() {
+            self.become_absent(segment, &mut state)?;
+            late = PageSet::ALL;
+        } else if state.kind == Kind::Watched {
+            self.become_absent(segment, &mut state)?;
+        } else {
+            let (mut before, mut after) = (vec![0; SEGMENT], vec![0; SEGMENT]);
+            self.source.copy(segment, offset, &mut before);
+            if !self.untouched(segment) {
+                return Err(NotEvicted::InUse);
+            }
+            planted::wait();
+            self.become_absent(segment, &mut state)?;
+            self.source.copy(segment, offset, &mut after);
+            self.source.write_back(segment, offset);
+            late = differing(&before, &after);
+        }
+        Ok(f(offset, &late))
+    }
+
+    pub(super) fn discard<R>(
         &self,
         segment: usize,
         f: impl FnOnce(u64) -> R,
     ) -> Result<R, NotEvicted> {
         let mut state = self.hold(segment);
-        let events = self.events.as_ref().ok_or(NotEvicted::InUse)?;
-        if state.kind == Kind::Scanned && self.features.watch && state.pending.is_empty() {
-            self.become_watched(segment, &mut state).map_err(NotEvicted::Failed)?;
-        }
-        if state.kind != Kind::Watched || !state.pending.is_empty() || self.blind(segment) {
+        if state.kind == Kind::Absent {
             return Err(NotEvicted::InUse);
         }
-        self.space.take_away(segment, events).map_err(NotEvicted::Failed)?;
-        state.kind = Kind::Absent;
-        self.look_no_more(segment);
+        self.become_absent(segment, &mut state)?;
         Ok(f(state.offset))
     }
+
+    fn become_absent(&self, segment: usize, state: &mut State) -> Result<(), NotEvicted> {
+        let events = self.events.as_ref().ok_or(NotEvicted::InUse)?;
+        self.space.take_away(segment, events).map_err(NotEvicted::Failed)?;
+        state.kind = Kind::Absent;
+        state.pending = PageSet::EMPTY;
+        self.look_no_more(segment);
+        Ok(())
+    }
+}
+
+fn differing(before: &[u8], after: &[u8]) -> PageSet {
+    let mut pages = PageSet::EMPTY;
+    for page in 0..SEGMENT_PAGES {
+        let bytes = page * PAGE..(page + 1) * PAGE;
+        if before[bytes.clone()] != after[bytes] && !planted::is(Planted::NotCompared) {
+            pages.insert(page..page + 1);
+        }
+    }
+    pages
 }

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use rustix::event::{poll, PollFd, PollFlags};
 
-use super::planted::{self, Planted};
 use super::{Inner, Kind, Source};
+use crate::planted::{self, Planted};
 use crate::system::Event;
 
 /// Segments that are brought in at once.

@@ -16,16 +16,10 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::MemfdFlags;
 
-use super::planted::{plant, Planted};
 use super::*;
+use crate::planted::{plant, Planted};
 use crate::system::Window;
-
-/// Mistakes are planted for the whole process.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
-fn alone() -> MutexGuard<'static, ()> {
-    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use crate::tests::alone;
 
 /// Frames in a memfd, some more than are mapped, and the file as vectors.
 #[derive(Clone, Debug)]
@@ -76,6 +70,11 @@ impl Memory {
         let mut bytes = [0; 8];
         self.0.durable.copy_out(page * PAGE, &mut bytes);
         u64::from_ne_bytes(bytes)
+    }
+
+    fn give_back_with(&self, segment: usize, offset: u64, late: &PageSet) {
+        self.make_durable(segment, offset, late);
+        self.give_back(segment, offset);
     }
 
     fn give_back(&self, segment: usize, offset: u64) {
@@ -205,6 +204,12 @@ fn what_could_not_be_made_durable_is_told_again() {
         assert_eq!(t.take(0..usize::MAX, |_, _, _| Err("no")), Err("no"));
         assert!(take(&t, 0..usize::MAX).0.contains(&7), "{features:?}");
         assert_eq!(t.source().durable(7), 1);
+
+        store(&t, 8, 2);
+        let panics = || t.take(0..usize::MAX, |_, _, _| -> Result<(), ()> { panic!("as ordered") });
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).expect_err("it panics");
+        assert!(take(&t, 0..usize::MAX).0.contains(&8), "{features:?}");
+        assert_eq!(t.source().durable(8), 2);
     }
 }
 
@@ -255,11 +260,11 @@ fn an_evicted_segment_comes_back_as_it_was() {
     let Some(features) = everything("an_evicted_segment_comes_back_as_it_was") else { return };
     let t = tracker(2, &features);
     store(&t, 3, 7);
-    assert!(matches!(t.evict(0, |_| ()), Err(NotEvicted::InUse)), "stored to");
+    assert!(matches!(t.evict(0, |_, _| ()), Err(NotEvicted::InUse)), "stored to");
     take(&t, 0..usize::MAX);
     let memory = t.source().clone();
-    t.evict(0, |offset| memory.give_back(0, offset)).expect("clean");
-    assert!(matches!(t.evict(1, |_| ()), Err(NotEvicted::InUse)), "never there");
+    t.evict(0, |offset, late| memory.give_back_with(0, offset, late)).expect("clean");
+    assert!(matches!(t.evict(1, |_, _| ()), Err(NotEvicted::InUse)), "never there");
     assert_eq!((load(&t, 3), load(&t, 4)), (7, 0));
     assert_eq!(memory.0.brought_in.load(Ordering::SeqCst), 2);
 }
@@ -356,7 +361,7 @@ fn race(features: &Features, time: Duration) -> Result<[usize; 3], String> {
                 watched.fetch_add(t.tick(1, 2).expect("a tick"), Ordering::SeqCst);
                 let memory = t.source().clone();
                 next = (next + 1) % SEGMENTS;
-                match t.evict(next, |offset| memory.give_back(next, offset)) {
+                match t.evict(next, |offset, late| memory.give_back_with(next, offset, late)) {
                     Ok(()) => drop(evicted.fetch_add(1, Ordering::SeqCst)),
                     Err(NotEvicted::InUse) => {}
                     Err(NotEvicted::Failed(e)) => panic!("{e}"),

@@ -6,7 +6,7 @@
 pub(crate) enum Planted {
     /// A new mapping is protected as a whole, and what was stored before that is forgotten.
     ProtectWithoutLook = 1,
-    /// A segment becomes watched without a comparison of its content.
+    /// A segment becomes watched or absent without a comparison of its content.
     NotCompared,
     /// A store to a watched segment is over before a sync knows that it has to look.
     LookAfterStore,
@@ -14,6 +14,20 @@ pub(crate) enum Planted {
     UnlockedWhileDurable,
     /// Pages are protected again after they were made durable.
     ProtectedAfterDurable,
+    /// A file's new size is told to the pool before it is durable.
+    SizeNotSynced,
+    /// Pages count as written before the file was synced.
+    ClearedBeforeSync,
+    /// A file is truncated, and the pool does not know.
+    CutNotTold,
+    /// What lies behind the end is not made zero when the file grows again.
+    TailKept,
+    /// A frame is given back though it has what its file lacks.
+    DirtyDiscarded,
+    /// What is stored past the mapping is not told.
+    WriteNotTold,
+    /// A sync leaves out the last page.
+    LastPageLeft,
 }
 
 #[cfg(test)]
@@ -36,7 +50,7 @@ mod on {
 
     /// Makes a moment longer in which something else has to happen for a mistake to show.
     pub(crate) fn wait() {
-        if NOW.load(Ordering::Relaxed) != 0 {
+        if (1..=Planted::ProtectedAfterDurable as u8).contains(&NOW.load(Ordering::Relaxed)) {
             std::thread::sleep(std::time::Duration::from_micros(200));
         }
     }

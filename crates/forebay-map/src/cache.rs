@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! All files that are mapped onto one share of a pool: who has frames, who has to give one
+//! back, and the thread that writes back.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::backing::{Backing, RegularFile};
+use crate::content::lock;
+use crate::error::{Error, Result};
+use crate::features::Features;
+use crate::file::{Inner, MapFile};
+use crate::pages::SEGMENT;
+use crate::store::Store;
+
+/// How files are mapped.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Between two rounds of write-back.
+    pub interval: Duration,
+    /// Dirty pages from which on a round begins at once; a sync does not wait for it.
+    pub most_dirty: usize,
+    /// Rounds without a store after which a segment is watched.
+    pub quiet: u32,
+    /// Segments that may be locked, of all files together.
+    pub most_locked: usize,
+    /// No thread: rounds are the caller's ([`Cache::round`]).
+    pub by_hand: bool,
+    /// What may be counted on; none: what the kernel has.
+    pub features: Option<Features>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            interval: Duration::from_millis(500),
+            most_dirty: 16 << 10,
+            quiet: 2,
+            most_locked: 64,
+            by_hand: false,
+            features: None,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub store: Arc<dyn Store>,
+    pub options: Options,
+    pub clock: AtomicU64,
+    pub locked: AtomicUsize,
+    files: Mutex<Vec<Weak<Inner>>>,
+    /// Pages synced since the last round.
+    synced: AtomicUsize,
+    stop: AtomicBool,
+    wake: Condvar,
+    awake: Mutex<bool>,
+    /// Why the last round failed.
+    failure: Mutex<Option<String>>,
+}
+
+/// Files mapped onto one share.
+#[derive(Debug)]
+pub struct Cache {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Cache {
+    /// Nothing is mapped at first.  What a crash has left has to be brought home before
+    /// ([`recover`](crate::recover::recover)).
+    pub fn new(store: Arc<dyn Store>, options: Options) -> Result<Cache> {
+        let by_hand = options.by_hand;
+        let shared = Arc::new(Shared {
+            store,
+            options,
+            clock: AtomicU64::new(0),
+            locked: AtomicUsize::new(0),
+            files: Mutex::default(),
+            synced: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+            wake: Condvar::new(),
+            awake: Mutex::new(false),
+            failure: Mutex::new(None),
+        });
+        let mut cache = Cache { shared, thread: None };
+        if !by_hand {
+            let shared = Arc::clone(&cache.shared);
+            let thread = std::thread::Builder::new().name("map-write-back".into());
+            let spawned = thread.spawn(move || shared.work());
+            cache.thread = Some(spawned.map_err(|e| Error::Pool(format!("no thread: {e}")))?);
+        }
+        Ok(cache)
+    }
+
+    /// Opens a file for mapping, with room for it to grow to `room` bytes.
+    pub fn open(&self, path: &std::path::Path, room: u64) -> Result<MapFile> {
+        self.open_backing(Box::new(RegularFile::open(path)?), room)
+    }
+
+    /// The same of anything that is like a file.
+    pub fn open_backing(&self, backing: Box<dyn Backing>, room: u64) -> Result<MapFile> {
+        let mut files = lock(&self.shared.files);
+        files.retain(|f| f.strong_count() > 0);
+        for file in files.iter().filter_map(Weak::upgrade) {
+            if file.content.backing.identity() == backing.identity() {
+                let path = backing.path().to_owned();
+                return Err(Error::Refused { path, why: "it is open here: clone that".into() });
+            }
+        }
+        let file = Inner::open(&self.shared, backing, room)?;
+        files.push(Arc::downgrade(&file));
+        Ok(MapFile::of(file))
+    }
+
+    /// A round of write-back: what is dirty goes to the files, and segments that are quiet
+    /// are watched.  Returns how many pages were written.
+    pub fn round(&self) -> Result<usize> {
+        self.shared.round()
+    }
+
+    /// Why the last round of the thread failed, if it did.  What is dirty stays so, and is
+    /// tried again.
+    pub fn failure(&self) -> Option<String> {
+        lock(&self.shared.failure).clone()
+    }
+}
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.shared.wake_up();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn all(&self) -> Vec<Arc<Inner>> {
+        lock(&self.files).iter().filter_map(Weak::upgrade).collect()
+    }
+
+    fn wake_up(&self) {
+        *lock(&self.awake) = true;
+        self.wake.notify_all();
+    }
+
+    /// So many pages were synced.
+    pub fn count_synced(&self, pages: usize) {
+        let most = self.options.most_dirty;
+        let before = self.synced.fetch_add(pages, Ordering::Relaxed);
+        if before < most && before + pages >= most {
+            self.wake_up();
+        }
+    }
+
+    fn work(&self) {
+        while !self.stop.load(Ordering::SeqCst) {
+            let mut awake = lock(&self.awake);
+            if !*awake {
+                awake = match self.wake.wait_timeout(awake, self.options.interval) {
+                    Ok((awake, _)) => awake,
+                    Err(e) => e.into_inner().0,
+                };
+            }
+            *awake = false;
+            drop(awake);
+            let failure = self.round().err().map(|e| e.to_string());
+            *lock(&self.failure) = failure;
+        }
+    }
+
+    fn round(&self) -> Result<usize> {
+        self.synced.store(0, Ordering::Relaxed);
+        let (mut written, mut failed) = (0, Ok(0));
+        for file in self.all() {
+            match file.round() {
+                Ok(pages) => written += pages,
+                // The others are not to wait for this one.
+                Err(e) => failed = Err(e),
+            }
+        }
+        failed.map(|_| written)
+    }
+
+    /// Makes a frame free: the least recently used one that can be made so.  False: none can
+    /// be now.  Waits for no lock of a segment, since the caller may hold one.
+    pub fn reclaim(&self) -> Result<bool> {
+        let mut candidates = Vec::new();
+        for file in self.all() {
+            for segment in 0..file.content.segments() {
+                if file.content.frame(segment).is_some() {
+                    let used = file.content.used[segment].load(Ordering::Relaxed);
+                    candidates.push((used, Arc::clone(&file), segment));
+                }
+            }
+        }
+        candidates.sort_by_key(|c| c.0);
+        let mut failed = Ok(false);
+        for (_, file, segment) in candidates {
+            match file.give_back(segment) {
+                Ok(true) => return Ok(true),
+                Ok(false) => {}
+                Err(e) => failed = Err(e),
+            }
+        }
+        failed
+    }
+}
+
+/// Segments for so many bytes.
+pub(crate) fn segments_of(bytes: u64) -> Option<usize> {
+    usize::try_from(bytes.div_ceil(SEGMENT as u64)).ok().filter(|&n| n > 0)
+}

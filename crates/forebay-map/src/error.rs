@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What can go wrong: the thing, the cause, and the way out.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Of this library.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A system call failed.
+    #[error("{path}: {doing}: {error}")]
+    System {
+        /// On what.
+        path: PathBuf,
+        /// What was done.
+        doing: &'static str,
+        /// Why it failed.
+        error: io::Error,
+    },
+    /// The pool refuses.
+    #[error("the pool: {0}")]
+    Pool(String),
+    /// All frames are in use, and none could be had within the time.
+    #[error("no frame of the pool is free, and none could be made free: {0}")]
+    Full(String),
+    /// It is not the file that was mapped.
+    #[error(
+        "{path}: {why}; what was synced to the file that was mapped there is kept in the pool"
+    )]
+    Another {
+        /// Where the file was.
+        path: PathBuf,
+        /// What is there.
+        why: String,
+    },
+    /// It cannot be done with this file, or with these numbers.
+    #[error("{path}: {why}")]
+    Refused {
+        /// Which file.
+        path: PathBuf,
+        /// Why not.
+        why: String,
+    },
+}
+
+impl Error {
+    pub(crate) fn system(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> Error {
+        let path = path.to_owned();
+        move |error| Error::System { path, doing, error }
+    }
+}
+
+/// Of this library.
+pub type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,459 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A file that is mapped.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use crate::backing::Backing;
+use crate::cache::{segments_of, Shared};
+use crate::content::{Content, Segments};
+use crate::error::{Error, Result};
+use crate::features::Features;
+use crate::pages::{PageSet, PAGE, SEGMENT};
+use crate::planted::{self, Planted};
+use crate::store::FileRecord;
+use crate::tracker::{Counts, NotEvicted, Tracker};
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    /// First: nobody can fault when the rest goes away.
+    tracker: Tracker<Segments>,
+    pub content: Arc<Content>,
+    shared: Arc<Shared>,
+    /// A truncation has the file alone.
+    io: RwLock<()>,
+    closed: AtomicBool,
+}
+
+/// A file whose pages are in the pool's memory as far as they are used, and mapped from
+/// there.  Clones are of the same file.
+///
+/// Loads and stores go to [`address`](MapFile::address); [`sync`](MapFile::sync) makes
+/// durable what was stored, in the pool, and it reaches the file later.  What is read and
+/// written by [`read`](MapFile::read) and [`write`](MapFile::write) is the same content.
+/// Other programs see in the file what was written back.
+#[derive(Clone, Debug)]
+pub struct MapFile(Arc<Inner>);
+
+/// Parts of a range of bytes, one of each segment: which, where in it, and where in the range.
+fn parts(at: u64, len: usize) -> impl Iterator<Item = (usize, usize, Range<usize>)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let now = at + done as u64;
+        let (segment, from) = ((now / SEGMENT as u64) as usize, (now % SEGMENT as u64) as usize);
+        let n = (SEGMENT - from).min(len - done);
+        let part = (segment, from, done..done + n);
+        done += n;
+        (n > 0).then_some(part)
+    })
+}
+
+impl Inner {
+    pub fn open(shared: &Arc<Shared>, backing: Box<dyn Backing>, room: u64) -> Result<Arc<Inner>> {
+        let path = backing.path().to_owned();
+        let size = backing.size().map_err(Error::system(&path, "stat"))?;
+        let Some(segments) = segments_of(size.max(room)) else {
+            return Err(Error::Refused {
+                path,
+                why: "it is empty, and has no room to grow".into(),
+            });
+        };
+        // What is in the pool is not to outlive what the file was when it was opened.
+        backing.sync().map_err(Error::system(&path, "sync"))?;
+        let record = FileRecord {
+            size,
+            identity: backing.identity().to_owned(),
+            path: path.to_string_lossy().into_owned(),
+            ..FileRecord::default()
+        };
+        if let Some((_, known)) =
+            shared.store.files()?.into_iter().find(|(_, f)| f.identity == record.identity)
+        {
+            let why = format!("the pool has pages of it since a crash, as {}", known.path);
+            return Err(Error::Refused { path, why });
+        }
+        let id = shared.store.add_file(&record)?;
+        let content = Arc::new(Content::new(shared, backing, id, size, segments));
+        let features = shared.options.features.clone();
+        let features = features.unwrap_or_else(|| Features::detect(shared.store.memory(), 0));
+        let tracker = Tracker::new(Segments(Arc::clone(&content)), segments, features);
+        let tracker = tracker.inspect_err(|_| {
+            for segment in 0..segments {
+                let _ = content.release(segment, true);
+            }
+            let _ = shared.store.remove_file(id);
+        });
+        let tracker = tracker.map_err(Error::system(&path, "map"))?;
+        Ok(Arc::new(Inner {
+            tracker,
+            content,
+            shared: Arc::clone(shared),
+            io: RwLock::new(()),
+            closed: AtomicBool::new(false),
+        }))
+    }
+
+    fn shared_io(&self) -> RwLockReadGuard<'_, ()> {
+        self.io.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn alone(&self) -> RwLockWriteGuard<'_, ()> {
+        self.io.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn system(&self, doing: &'static str) -> impl FnOnce(std::io::Error) -> Error {
+        self.content.system(doing)
+    }
+
+    fn segments(&self) -> Range<usize> {
+        0..self.content.segments()
+    }
+
+    fn sync(&self, at: u64, len: u64) -> Result<()> {
+        let content = &self.content;
+        content.settle_written()?;
+        content.settle_size()?;
+        let end = at.saturating_add(len).min(content.size());
+        let mut last = end.div_ceil(PAGE as u64) as usize;
+        if planted::is(Planted::LastPageLeft) {
+            last = last.saturating_sub(1);
+        }
+        let mut synced = 0;
+        let taken = self.tracker.take((at / PAGE as u64) as usize..last, |segment, _, pages| {
+            synced += pages.len();
+            content.make_durable(segment, pages)
+        });
+        self.shared.count_synced(synced);
+        taken
+    }
+
+    pub fn round(&self) -> Result<usize> {
+        // A truncation is under way: another time.
+        let Ok(_io) = self.io.try_read() else { return Ok(0) };
+        let written = self.content.write_back(self.segments())?;
+        self.tracker.tick(self.shared.options.quiet, 64).map_err(self.system("watch"))?;
+        Ok(written)
+    }
+
+    /// Gives a segment's frame back; what was stored and not synced is synced before.  False:
+    /// it is in use.
+    pub fn give_back(&self, segment: usize) -> Result<bool> {
+        let Ok(_io) = self.io.try_read() else { return Ok(false) };
+        let content = &self.content;
+        if content.pins[segment].load(Ordering::SeqCst) > 0 {
+            return Ok(false);
+        }
+        if !self.tracker.try_take(segment, |s, _, pages| content.make_durable(s, pages))? {
+            return Ok(false);
+        }
+        let discard = planted::is(Planted::DirtyDiscarded);
+        if !discard {
+            content.write_back([segment])?;
+        }
+        let gone = self.tracker.evict(segment, |_, late| {
+            content.make_durable(segment, late)?;
+            if !discard {
+                content.write_back([segment])?;
+            }
+            content.release(segment, discard)
+        });
+        match gone {
+            Ok(released) => released.map(|()| true),
+            Err(NotEvicted::InUse) => Ok(false),
+            Err(NotEvicted::Failed(e)) => Err(self.system("unmap")(e)),
+        }
+    }
+
+    /// Zeroes in the pool, from there to the end of what is there.
+    fn zero_from(&self, at: u64) -> Result<()> {
+        for segment in (at / SEGMENT as u64) as usize..self.content.segments() {
+            let from = at.saturating_sub((segment * SEGMENT) as u64) as usize;
+            self.tracker.with_present(segment, |there| match self.content.frame(segment) {
+                Some(frame) if there.is_some() => {
+                    self.content.store.fill(frame, from, &vec![0; SEGMENT - from])
+                }
+                _ => Ok(()),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The last page may have been synced with what a program had stored behind the end.
+    /// That counts as soon as the file is larger, so it is to be zero before.
+    fn settle_tail(&self, end: u64) -> Result<()> {
+        if end.is_multiple_of(PAGE as u64) {
+            return Ok(());
+        }
+        let (segment, page) = (end / SEGMENT as u64, end % SEGMENT as u64 / PAGE as u64);
+        self.tracker.with_present(segment as usize, |there| {
+            match self.content.frame(segment as usize) {
+                Some(frame) if there.is_some() => {
+                    let page = PageSet::of(page as usize..page as usize + 1);
+                    if self.content.store.dirty(frame)?.0.within(&page).is_empty() {
+                        return Ok(());
+                    }
+                    self.content.make_durable(segment as usize, &page)
+                }
+                _ => Ok(()),
+            }
+        })
+    }
+
+    fn set_size(&self, size: u64) -> Result<()> {
+        let content = &self.content;
+        let old = content.size();
+        if size > self.tracker.size() as u64 {
+            let path = content.backing.path().to_owned();
+            let why = format!("{size} bytes; it was opened with room for {}", self.tracker.size());
+            return Err(Error::Refused { path, why });
+        }
+        if size >= old {
+            return content.extend(size, || match planted::is(Planted::TailKept) {
+                true => Ok(()),
+                false => self.zero_from(old).and_then(|()| self.settle_tail(old)),
+            });
+        }
+        content.cut(size, || {
+            let behind = size.div_ceil(SEGMENT as u64) as usize;
+            for segment in behind..content.segments() {
+                match self.tracker.discard(segment, |_| content.release(segment, true)) {
+                    Ok(released) => released?,
+                    // It was not there, or there are no events: it is made zero.
+                    Err(NotEvicted::InUse) => {}
+                    Err(NotEvicted::Failed(e)) => return Err(self.system("unmap")(e)),
+                }
+            }
+            self.zero_from(size)
+        })
+    }
+}
+
+impl MapFile {
+    pub(crate) fn of(inner: Arc<Inner>) -> MapFile {
+        MapFile(inner)
+    }
+
+    /// Where it is mapped, as far as it has [room](MapFile::room); the addresses are good
+    /// until the last clone is dropped or closed.  What is behind the end of the file may be
+    /// loaded and stored to, is not synced, and is zero when the file grows.
+    pub fn address(&self) -> *mut u8 {
+        self.0.tracker.address()
+    }
+
+    /// Bytes that are mapped.
+    pub fn room(&self) -> u64 {
+        self.0.tracker.size() as u64
+    }
+
+    /// Bytes of the file.
+    pub fn size(&self) -> u64 {
+        self.0.content.size()
+    }
+
+    /// What of the kernel's abilities is used.
+    pub fn features(&self) -> &Features {
+        self.0.tracker.features()
+    }
+
+    /// States of its segments.
+    pub fn counts(&self) -> Counts {
+        self.0.tracker.counts()
+    }
+
+    /// Loads by the mapping, as a program does at its [`address`](MapFile::address).
+    pub fn load(&self, at: u64, to: &mut [u8]) {
+        self.0.tracker.load(at as usize, to);
+    }
+
+    /// Stores by the mapping.
+    pub fn store(&self, at: u64, from: &[u8]) {
+        self.0.tracker.store(at as usize, from);
+    }
+
+    /// What was stored to a range before is durable when it returns, also what was written;
+    /// and the file's size.
+    pub fn sync(&self, at: u64, len: u64) -> Result<()> {
+        let _io = self.0.shared_io();
+        self.0.sync(at, len)
+    }
+
+    /// Reads as read(2) does: what was stored and written, synced or not.
+    pub fn read(&self, at: u64, to: &mut [u8]) -> Result<usize> {
+        let inner = &*self.0;
+        let _io = inner.shared_io();
+        let content = &inner.content;
+        let n = content.size().saturating_sub(at).min(to.len() as u64) as usize;
+        for (segment, from, range) in parts(at, n) {
+            let to = &mut to[range.clone()];
+            inner.tracker.with_present(segment, |there| match content.frame(segment) {
+                Some(frame) if there.is_some() => content.store.copy(frame, from, to),
+                _ => {
+                    let at = at + range.start as u64;
+                    let n = content.backing.read_at(at, to).map_err(inner.system("read"))?;
+                    to[n..].fill(0);
+                    Ok(())
+                }
+            })?;
+        }
+        Ok(n)
+    }
+
+    /// Writes as write(2) does; the file grows, if it has to.
+    pub fn write(&self, at: u64, from: &[u8]) -> Result<()> {
+        let inner = &*self.0;
+        let content = &inner.content;
+        let end = at.saturating_add(from.len() as u64);
+        if end > content.size() {
+            let _io = inner.alone();
+            if end > content.size() {
+                inner.set_size(end)?;
+            }
+        }
+        let _io = inner.shared_io();
+        for (segment, first, range) in parts(at, from.len()) {
+            let bytes = &from[range.clone()];
+            // Whole segments that are not there need not come.
+            let past = bytes.len() == SEGMENT && {
+                inner.tracker.with_present(segment, |there| match there {
+                    Some(_) => Ok(false),
+                    None => content.write_past(at + range.start as u64, bytes).map(|()| true),
+                })
+            }
+            .map_err(inner.system("write"))?;
+            if !past {
+                let pages = match planted::is(Planted::WriteNotTold) {
+                    true => 0..0,
+                    false => first / PAGE..(first + bytes.len()).div_ceil(PAGE),
+                };
+                let written = inner.tracker.with_stored(segment, pages, |_| {
+                    let frame = content.frame(segment).expect("it was brought in");
+                    content.store.fill(frame, first, bytes)
+                });
+                written.map_err(inner.system("bring in"))??;
+            }
+        }
+        Ok(())
+    }
+
+    /// Truncates or extends; what was cut off does not come back.  The size is durable after
+    /// a sync, a smaller one at once.
+    pub fn set_size(&self, size: u64) -> Result<()> {
+        let _io = self.0.alone();
+        self.0.set_size(size)
+    }
+
+    /// Brings a range in and keeps it there until it is unlocked as often.  Refused beyond
+    /// the limit of the options.
+    pub fn lock(&self, at: u64, len: u64) -> Result<()> {
+        let inner = &*self.0;
+        let segments = self.segments_within(at, len);
+        let n = segments.len();
+        let (locked, most) = (&inner.shared.locked, inner.shared.options.most_locked);
+        let more = |l: usize| (l + n <= most).then_some(l + n);
+        if locked.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_err() {
+            let path = inner.content.backing.path().to_owned();
+            let why = format!("{n} segments to be locked; {most} may be, of all files");
+            return Err(Error::Refused { path, why });
+        }
+        for segment in segments.clone() {
+            inner.content.pins[segment].fetch_add(1, Ordering::SeqCst);
+        }
+        for segment in segments {
+            if let Err(e) = inner.tracker.with(segment, |_| ()) {
+                self.unlock(at, len);
+                return Err(inner.system("bring in")(e));
+            }
+        }
+        Ok(())
+    }
+
+    /// The opposite.
+    pub fn unlock(&self, at: u64, len: u64) {
+        let inner = &*self.0;
+        for segment in self.segments_within(at, len) {
+            let pins = &inner.content.pins[segment];
+            let less = |p: usize| p.checked_sub(1);
+            if pins.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
+                inner.shared.locked.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+    }
+
+    fn segments_within(&self, at: u64, len: u64) -> Range<usize> {
+        let end = at.saturating_add(len).min(self.room());
+        (at.min(end) / SEGMENT as u64) as usize..end.div_ceil(SEGMENT as u64) as usize
+    }
+
+    /// Gives back segments that are wholly in the range and not locked.  What was synced
+    /// reaches the file before; what was not is forgotten, where its page has nothing that
+    /// was synced.
+    pub fn drop_cache(&self, at: u64, len: u64) -> Result<()> {
+        let inner = &*self.0;
+        let _io = inner.shared_io();
+        let end = (at.saturating_add(len).min(self.room()) / SEGMENT as u64) as usize;
+        for segment in at.div_ceil(SEGMENT as u64) as usize..end {
+            if inner.content.pins[segment].load(Ordering::SeqCst) > 0 {
+                continue;
+            }
+            let dropped = inner.tracker.discard(segment, |_| {
+                inner.content.write_back([segment])?;
+                inner.content.release(segment, false)
+            });
+            match dropped {
+                Ok(released) => released?,
+                Err(NotEvicted::InUse) => {}
+                Err(NotEvicted::Failed(e)) => return Err(inner.system("unmap")(e)),
+            }
+        }
+        Ok(())
+    }
+
+    /// What was synced is in the file when it returns, durable there.
+    pub fn write_back(&self) -> Result<usize> {
+        let _io = self.0.shared_io();
+        self.0.content.write_back(self.0.segments())
+    }
+
+    /// Whether the file lacks something that was synced.
+    pub fn is_dirty(&self) -> Result<bool> {
+        for segment in self.0.segments() {
+            if self.0.content.is_dirty(segment)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Syncs and writes back all, and gives all back to the pool.  After an error what was
+    /// synced is kept there, for a recovery.  Refused while there is another clone.
+    pub fn close(self) -> Result<()> {
+        let inner = Arc::try_unwrap(self.0).map_err(|inner| Error::Refused {
+            path: inner.content.backing.path().to_owned(),
+            why: "it is in use".into(),
+        })?;
+        inner.close()
+    }
+}
+
+impl Inner {
+    fn close(&self) -> Result<()> {
+        let content = &self.content;
+        if self.closed.swap(true, Ordering::SeqCst) {
+            return Ok(());
+        }
+        self.sync(0, u64::MAX)?;
+        content.write_back(self.segments())?;
+        for segment in self.segments() {
+            content.release(segment, false)?;
+        }
+        content.store.remove_file(content.id)
+    }
+}
+
+impl Drop for Inner {
+    /// As close does, as far as it can be done.
+    fn drop(&mut self) {
+        let _ = self.close();
+    }
+}

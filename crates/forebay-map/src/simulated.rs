@@ -1,0 +1,502 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A pool's share and a file, of which each store, each page and each size is durable or
+//! not: a power cut before any call leaves of the rest whatever the hardware may leave.
+//!
+//! The share follows `core/api/map.h`.  A cut keeps of each line of 64 bytes that was not
+//! made durable the old or the new one, and of each page of the file likewise.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use rustix::fs::MemfdFlags;
+
+use crate::backing::Backing;
+use crate::content::lock;
+use crate::error::{Error, Result};
+use crate::pages::{PageSet, PAGE, SEGMENT, SEGMENT_PAGES};
+use crate::store::{FileRecord, FrameInfo, Store, Synced};
+use crate::system::Window;
+
+/// Small numbers from a seed.
+#[derive(Clone, Debug)]
+pub(crate) struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Frame {
+    taken: bool,
+    used: bool,
+    file: u32,
+    segment: u64,
+    dirty: Vec<u64>,
+    writing: Vec<u64>,
+}
+
+impl Frame {
+    fn new(file: u32, segment: u64) -> Frame {
+        let none = || vec![0; SEGMENT_PAGES / 64];
+        Frame { taken: true, used: false, file, segment, dirty: none(), writing: none() }
+    }
+}
+
+fn set(bits: &mut [u64], page: usize, on: bool) {
+    match on {
+        true => bits[page / 64] |= 1 << (page % 64),
+        false => bits[page / 64] &= !(1 << (page % 64)),
+    }
+}
+
+fn get(bits: &[u64], page: usize) -> bool {
+    bits[page / 64] >> (page % 64) & 1 == 1
+}
+
+#[derive(Clone, Debug, Default)]
+struct Share {
+    frames: Vec<Frame>,
+    files: BTreeMap<u32, FileRecord>,
+    next_file: u32,
+    /// What is durable of the memory.
+    durable: Vec<u8>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Disk {
+    now: Vec<u8>,
+    durable: Vec<u8>,
+    has_blocks: BTreeSet<u64>,
+    durable_blocks: BTreeSet<u64>,
+    full: bool,
+}
+
+/// A machine: a share, a file, and when its power is cut.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    fd: File,
+    memory: Window,
+    share: Mutex<Share>,
+    disk: Mutex<Disk>,
+    cuts: Mutex<Cuts>,
+}
+
+#[derive(Debug, Default)]
+struct Cuts {
+    calls: u64,
+    at: BTreeSet<u64>,
+    /// What was left by each, since they were asked for.
+    left: Vec<Left>,
+}
+
+/// What a power cut has left, and the seed by which the rest is chosen.
+#[derive(Debug)]
+pub(crate) struct Left {
+    pub call: u64,
+    share: Share,
+    disk: Disk,
+    memory: Vec<u8>,
+}
+
+impl Machine {
+    pub fn new(frames: usize, size: u64, cuts: impl IntoIterator<Item = u64>) -> Arc<Machine> {
+        let share = Share {
+            frames: vec![Frame::default(); frames],
+            durable: vec![0xaa; frames * SEGMENT],
+            ..Share::default()
+        };
+        let now = vec![0; size as usize];
+        let blocks: BTreeSet<u64> = (0..size.div_ceil(PAGE as u64)).collect();
+        let disk = Disk {
+            durable: now.clone(),
+            now,
+            has_blocks: blocks.clone(),
+            durable_blocks: blocks,
+            full: false,
+        };
+        Machine::of(share, disk, vec![0xaa; frames * SEGMENT], cuts)
+    }
+
+    fn of(
+        share: Share,
+        disk: Disk,
+        memory: Vec<u8>,
+        cuts: impl IntoIterator<Item = u64>,
+    ) -> Arc<Machine> {
+        let fd = rustix::fs::memfd_create("simulated", MemfdFlags::CLOEXEC).expect("memfd");
+        rustix::fs::ftruncate(&fd, memory.len() as u64).expect("ftruncate");
+        let fd = File::from(fd);
+        let window = Window::new(fd.as_fd(), 0, memory.len()).expect("mmap");
+        window.copy_in(0, &memory);
+        let cuts = Cuts { at: cuts.into_iter().collect(), ..Cuts::default() };
+        Arc::new(Machine {
+            fd,
+            memory: window,
+            share: Mutex::new(share),
+            disk: Mutex::new(disk),
+            cuts: Mutex::new(cuts),
+        })
+    }
+
+    pub fn file(self: &Arc<Machine>) -> Box<dyn Backing> {
+        Box::new(Disked(Arc::clone(self)))
+    }
+
+    /// No blocks can be had any more.
+    pub fn fill_disk(&self) {
+        lock(&self.disk).full = true;
+    }
+
+    /// What the file has, and its size, to other programs.
+    pub fn content(&self) -> Vec<u8> {
+        lock(&self.disk).now.clone()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        let share = lock(&self.share);
+        share.files.is_empty() && share.frames.iter().all(|f| !f.used && !f.taken)
+    }
+
+    /// What cuts have left since this was called last.
+    pub fn left(&self) -> Vec<Left> {
+        std::mem::take(&mut lock(&self.cuts).left)
+    }
+
+    /// Before each call: the power may be cut here.
+    fn call(&self) {
+        let mut cuts = lock(&self.cuts);
+        cuts.calls += 1;
+        let call = cuts.calls;
+        if cuts.at.remove(&call) {
+            let share = lock(&self.share).clone();
+            let disk = lock(&self.disk).clone();
+            let mut memory = vec![0; share.durable.len()];
+            self.memory.copy_out(0, &mut memory);
+            cuts.left.push(Left { call, share, disk, memory });
+        }
+    }
+
+    fn share(&self) -> MutexGuard<'_, Share> {
+        self.call();
+        lock(&self.share)
+    }
+
+    fn make_durable(&self, share: &mut Share, frame: u32, pages: &PageSet) {
+        for page in pages.iter() {
+            let at = frame as usize * SEGMENT + page * PAGE;
+            self.memory.copy_out(at, &mut share.durable[at..at + PAGE]);
+        }
+    }
+}
+
+impl Left {
+    /// The machine after it, by one of the choices that the hardware has: a kill keeps all
+    /// of the memory and of the file.
+    pub fn machine(&self, random: &mut Random, killed: bool) -> Arc<Machine> {
+        let (mut share, mut disk) = (self.share.clone(), self.disk.clone());
+        let mut memory = self.memory.clone();
+        if !killed {
+            for (new, old) in memory.chunks_mut(64).zip(share.durable.chunks(64)) {
+                if new != old && random.below(2) == 0 {
+                    new.copy_from_slice(old);
+                }
+            }
+            let size = match random.below(2) {
+                0 => disk.durable.len(),
+                _ => disk.now.len(),
+            };
+            disk.now.resize(size, 0);
+            for (i, page) in disk.now.chunks_mut(PAGE).enumerate() {
+                if random.below(2) == 0 {
+                    let old = disk.durable.get(i * PAGE..).unwrap_or(&[]);
+                    let n = old.len().min(page.len());
+                    page[..n].copy_from_slice(&old[..n]);
+                    page[n..].fill(0);
+                }
+            }
+            disk.has_blocks.clone_from(&disk.durable_blocks);
+        }
+        disk.durable.clone_from(&disk.now);
+        share.durable.clone_from(&memory);
+        for frame in &mut share.frames {
+            let clean = frame.dirty.iter().all(|&w| w == 0);
+            if !frame.used || clean {
+                *frame = Frame::default();
+            }
+            frame.writing.fill(0);
+        }
+        Machine::of(share, disk, memory, [])
+    }
+}
+
+impl Store for Machine {
+    fn memory(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    fn add_file(&self, file: &FileRecord) -> Result<u32> {
+        let mut share = self.share();
+        share.next_file += 1;
+        let id = share.next_file;
+        share.files.insert(id, file.clone());
+        Ok(id)
+    }
+
+    fn files(&self) -> Result<Vec<(u32, FileRecord)>> {
+        Ok(lock(&self.share).files.iter().map(|(i, f)| (*i, f.clone())).collect())
+    }
+
+    fn set_size(&self, file: u32, size: u64) -> Result<()> {
+        let mut share = self.share();
+        let record = share.files.get_mut(&file).expect("is there");
+        if size < record.size || record.cut {
+            return Err(Error::Pool(format!("{size} bytes, and {record:?}")));
+        }
+        record.size = size;
+        Ok(())
+    }
+
+    fn cut(&self, file: u32, size: u64) -> Result<()> {
+        let mut share = self.share();
+        let record = share.files.get_mut(&file).expect("is there");
+        assert!(size <= record.size && !record.cut);
+        record.size = size;
+        record.cut = true;
+        Ok(())
+    }
+
+    fn cut_end(&self, file: u32) -> Result<()> {
+        let mut share = self.share();
+        let record = share.files.get_mut(&file).expect("is there");
+        assert!(record.cut);
+        record.cut = false;
+        let size = record.size;
+        for i in 0..share.frames.len() {
+            let frame = &mut share.frames[i];
+            if !frame.used || frame.file != file {
+                continue;
+            }
+            let end =
+                size.saturating_sub(frame.segment * SEGMENT as u64).min(SEGMENT as u64) as usize;
+            for page in end.div_ceil(PAGE)..SEGMENT_PAGES {
+                set(&mut frame.dirty, page, false);
+            }
+            let rest = i * SEGMENT + end..i * SEGMENT + end.next_multiple_of(PAGE);
+            self.memory.copy_in(rest.start, &vec![0; rest.len()]);
+            share.durable[rest].fill(0);
+        }
+        Ok(())
+    }
+
+    fn remove_file(&self, file: u32) -> Result<()> {
+        let mut share = self.share();
+        assert!(!share.frames.iter().any(|f| (f.used || f.taken) && f.file == file), "has frames");
+        share.files.remove(&file).expect("is there");
+        Ok(())
+    }
+
+    fn take(&self, file: u32, segment: u64) -> Result<Option<u32>> {
+        let mut share = self.share();
+        assert!(!share.frames.iter().any(|f| f.used && (f.file, f.segment) == (file, segment)));
+        let free = share.frames.iter().position(|f| !f.used && !f.taken);
+        if let Some(i) = free {
+            share.frames[i] = Frame::new(file, segment);
+        }
+        Ok(free.map(|i| i as u32))
+    }
+
+    fn show(&self, frame: u32) -> Result<()> {
+        let mut share = self.share();
+        let frame = &mut share.frames[frame as usize];
+        assert!(frame.taken);
+        (frame.taken, frame.used) = (false, true);
+        Ok(())
+    }
+
+    fn release(&self, frame: u32, discard: bool) -> Result<()> {
+        let mut share = self.share();
+        let i = frame as usize;
+        assert!(share.frames[i].used || share.frames[i].taken);
+        if !discard && share.frames[i].dirty.iter().any(|&w| w != 0) {
+            return Err(Error::Pool("the file lacks a page of it".into()));
+        }
+        share.frames[i] = Frame::default();
+        // What the next owner does not store is somebody else's.
+        self.memory.copy_in(i * SEGMENT, &vec![0xaa; SEGMENT]);
+        Ok(())
+    }
+
+    fn frames(&self) -> Result<Vec<FrameInfo>> {
+        let share = lock(&self.share);
+        let used = share.frames.iter().enumerate().filter(|(_, f)| f.used);
+        let info = |(i, f): (usize, &Frame)| FrameInfo {
+            frame: i as u32,
+            file: Some(f.file),
+            segment: f.segment,
+        };
+        Ok(used.map(info).collect())
+    }
+
+    fn offset(&self, frame: u32) -> Result<u64> {
+        Ok(u64::from(frame) * SEGMENT as u64)
+    }
+
+    fn fill(&self, frame: u32, at: usize, from: &[u8]) -> Result<()> {
+        self.memory.copy_in(frame as usize * SEGMENT + at, from);
+        Ok(())
+    }
+
+    fn copy(&self, frame: u32, at: usize, to: &mut [u8]) -> Result<()> {
+        self.memory.copy_out(frame as usize * SEGMENT + at, to);
+        Ok(())
+    }
+
+    fn write_back_caches(&self, frame: u32) -> Result<()> {
+        let mut share = self.share();
+        self.make_durable(&mut share, frame, &PageSet::ALL);
+        Ok(())
+    }
+
+    fn sync(&self, frame: u32, pages: &PageSet) -> Result<Synced> {
+        let mut share = self.share();
+        let f = &share.frames[frame as usize];
+        assert!(f.used);
+        let size = share.files[&f.file].size;
+        let limit = size.saturating_sub(f.segment * SEGMENT as u64).div_ceil(PAGE as u64);
+        if pages.iter().any(|p| p as u64 >= limit) {
+            return Ok(Synced::BehindEnd);
+        }
+        self.make_durable(&mut share, frame, pages);
+        let f = &mut share.frames[frame as usize];
+        for page in pages.iter() {
+            set(&mut f.dirty, page, true);
+            set(&mut f.writing, page, false);
+        }
+        Ok(Synced::Durable)
+    }
+
+    fn dirty(&self, frame: u32) -> Result<(PageSet, PageSet)> {
+        let share = lock(&self.share);
+        let mut pages = PageSet::EMPTY;
+        for page in 0..SEGMENT_PAGES {
+            if get(&share.frames[frame as usize].dirty, page) {
+                pages.insert(page..page + 1);
+            }
+        }
+        Ok((pages, PageSet::EMPTY))
+    }
+
+    fn write_begin(&self, frame: u32, pages: &PageSet) -> Result<PageSet> {
+        let dirty = self.dirty(frame)?.0.within(pages);
+        let mut share = self.share();
+        for page in dirty.iter() {
+            set(&mut share.frames[frame as usize].writing, page, true);
+        }
+        Ok(dirty)
+    }
+
+    fn write_end(&self, frame: u32, pages: &PageSet) -> Result<()> {
+        let mut share = self.share();
+        let f = &mut share.frames[frame as usize];
+        for page in pages.iter() {
+            if get(&f.writing, page) {
+                set(&mut f.dirty, page, false);
+                set(&mut f.writing, page, false);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct Disked(Arc<Machine>);
+
+impl Backing for Disked {
+    fn path(&self) -> &Path {
+        Path::new("/simulated")
+    }
+
+    fn identity(&self) -> &[u8] {
+        b"the one file"
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        Ok(lock(&self.0.disk).now.len() as u64)
+    }
+
+    fn read_at(&self, at: u64, to: &mut [u8]) -> io::Result<usize> {
+        let disk = lock(&self.0.disk);
+        let from = disk.now.get(at as usize..).unwrap_or(&[]);
+        let n = from.len().min(to.len());
+        to[..n].copy_from_slice(&from[..n]);
+        Ok(n)
+    }
+
+    fn write_at(&self, at: u64, from: &[u8]) -> io::Result<()> {
+        if from.is_empty() {
+            return Ok(());
+        }
+        self.0.call();
+        let mut disk = lock(&self.0.disk);
+        let blocks = at / PAGE as u64..(at + from.len() as u64).div_ceil(PAGE as u64);
+        if disk.full && blocks.clone().any(|b| !disk.has_blocks.contains(&b)) {
+            return Err(io::Error::from(io::ErrorKind::StorageFull));
+        }
+        disk.has_blocks.extend(blocks);
+        let end = at as usize + from.len();
+        if disk.now.len() < end {
+            disk.now.resize(end, 0);
+        }
+        disk.now[at as usize..end].copy_from_slice(from);
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.call();
+        let mut disk = lock(&self.0.disk);
+        disk.durable = disk.now.clone();
+        disk.durable_blocks = disk.has_blocks.clone();
+        Ok(())
+    }
+
+    fn set_size(&self, size: u64) -> io::Result<()> {
+        self.0.call();
+        let mut disk = lock(&self.0.disk);
+        disk.now.resize(size as usize, 0);
+        disk.has_blocks.retain(|&b| b < size.div_ceil(PAGE as u64));
+        Ok(())
+    }
+
+    fn allocate(&self, at: u64, len: u64) -> io::Result<()> {
+        self.0.call();
+        let mut disk = lock(&self.0.disk);
+        let blocks = at / PAGE as u64..(at + len).div_ceil(PAGE as u64);
+        if disk.full && blocks.clone().any(|b| !disk.has_blocks.contains(&b)) {
+            return Err(io::Error::from(io::ErrorKind::StorageFull));
+        }
+        disk.has_blocks.extend(blocks);
+        Ok(())
+    }
+
+    fn has_hole(&self, at: u64, len: u64) -> io::Result<bool> {
+        let disk = lock(&self.0.disk);
+        Ok((at / PAGE as u64..(at + len).div_ceil(PAGE as u64))
+            .any(|b| !disk.has_blocks.contains(&b)))
+    }
+}
+
+/// To open the file after a cut.
+pub(crate) fn open(machine: &Arc<Machine>) -> impl Fn(&Path) -> Result<Box<dyn Backing>> + '_ {
+    |path: &Path| match path == Path::new("/simulated") {
+        true => Ok(machine.file()),
+        false => Err(Error::Refused { path: path.to_owned(), why: "is not there".into() }),
+    }
+}

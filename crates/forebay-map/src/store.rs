@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A pool's share for maps, as this library sees it: frames, and the records of the files
+//! to which they belong.  `core/api/map.h` has the protocol; the names are its names.
+
+use std::os::fd::BorrowedFd;
+
+use crate::error::Result;
+use crate::pages::PageSet;
+
+/// Which file it is.  The share keeps it and does not look at it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FileRecord {
+    /// No more than what is durable in the file system.
+    pub size: u64,
+    /// By which a file is known again, whatever its name.
+    pub identity: Vec<u8>,
+    /// Where it was, for a person, and to find it.
+    pub path: String,
+    /// A truncation to `size` has begun.
+    pub cut: bool,
+    /// The record cannot be read: of the rest nothing is known.
+    pub damaged: bool,
+}
+
+/// A frame that is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameInfo {
+    /// Its number.
+    pub frame: u32,
+    /// Whose it is; none: that is not known.
+    pub file: Option<u32>,
+    /// Which segment of the file.
+    pub segment: u64,
+}
+
+/// What a sync came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Synced {
+    /// The pages are durable.
+    Durable,
+    /// One is behind the end that is durable in the file system; nothing was done.
+    BehindEnd,
+}
+
+/// Frames of 2 MiB, and files.
+pub trait Store: Send + Sync + std::fmt::Debug {
+    /// The file that is the memory.
+    fn memory(&self) -> BorrowedFd<'_>;
+
+    /// A new file; durable.
+    fn add_file(&self, file: &FileRecord) -> Result<u32>;
+    /// Files that there are.
+    fn files(&self) -> Result<Vec<(u32, FileRecord)>>;
+    /// It is larger, and that is durable in the file system; durable.
+    fn set_size(&self, file: u32, size: u64) -> Result<()>;
+    /// It is to be truncated; that counts from now on.
+    fn cut(&self, file: u32, size: u64) -> Result<()>;
+    /// It was truncated, and that is durable in the file system: what is dirty behind the
+    /// end is forgotten, and the rest of its last page zero.
+    fn cut_end(&self, file: u32) -> Result<()>;
+    /// No frame is its any more.
+    fn remove_file(&self, file: u32) -> Result<()>;
+
+    /// A free frame, to be filled; none is.
+    fn take(&self, file: u32, segment: u64) -> Result<Option<u32>>;
+    /// It is filled; durable.
+    fn show(&self, frame: u32) -> Result<()>;
+    /// It is free; durable.  Refused where its file lacks a page, but for `discard`.
+    fn release(&self, frame: u32, discard: bool) -> Result<()>;
+    /// Frames that are in use.
+    fn frames(&self) -> Result<Vec<FrameInfo>>;
+    /// Where its memory is in the file.
+    fn offset(&self, frame: u32) -> Result<u64>;
+
+    /// Stores to its memory.
+    fn fill(&self, frame: u32, at: usize, from: &[u8]) -> Result<()>;
+    /// Loads from its memory.
+    fn copy(&self, frame: u32, at: usize, to: &mut [u8]) -> Result<()>;
+    /// All that was stored to it is durable, and nothing more is promised of it.
+    fn write_back_caches(&self, frame: u32) -> Result<()>;
+
+    /// What was stored to the pages is durable, and will be in the file.
+    fn sync(&self, frame: u32, pages: &PageSet) -> Result<Synced>;
+    /// Pages that the file lacks, and those of which that is not known.
+    fn dirty(&self, frame: u32) -> Result<(PageSet, PageSet)>;
+    /// Of the pages those that are to be written to the file, and are read only now.
+    fn write_begin(&self, frame: u32, pages: &PageSet) -> Result<PageSet>;
+    /// They are durable in the file.  Those that were synced meanwhile stay dirty.
+    fn write_end(&self, frame: u32, pages: &PageSet) -> Result<()>;
+}
