@@ -187,7 +187,7 @@ struct fby_frame_info {
 int fby_map_take(struct fby_pool *p, u16 map, u32 file, u64 segment, u32 *frame);
 /* It is filled, and in use from now on: durable. */
 int fby_map_show(struct fby_pool *p, u16 map, u32 frame);
-/* Of a frame that is taken (memory alone), in use, or found. */
+/* Of a frame that is taken (its memory alone, for who fills it), in use, or found. */
 int fby_map_frame(struct fby_pool *p, u16 map, u32 frame, struct fby_frame *out);
 /* Free again, durable.  -FBY_E_MAP_DIRTY: its file lacks a page, or might; with discard it
  * is free all the same. */

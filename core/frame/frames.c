@@ -126,7 +126,9 @@ int fby_frames_get(const struct fby_maps *p, const struct fby_map *m, u32 frame,
 	out->host = m->host;
 	out->npages = m->frame_pages;
 	out->seed = fby_frame_seed(m->seed, frame, f->epoch);
-	if (f->stray)
+	if (f->state == FBY_FRAME_TAKEN)
+		out->words = NULL; /* none yet, and nothing to sync */
+	if (f->state == FBY_FRAME_TAKEN || f->stray)
 		return FBY_DONE; /* of no file: no page is within it */
 	begin = f->segment * m->frame_bytes;
 	end = fby_round_up(m->file[f->file].size, FBY_PAGE);

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * map_explore.c - what a power cut may leave, recovered and judged: images of the medium and
+ * of the disks; and of a second cut, inside that recovery.
+ */
+#include "map_test.h"
+
+struct explored explored;
+u32 images_of_cut = 6;
+
+/* --- which images were seen ------------------------------------------------------------------ */
+
+static u64 *seen, seen_room, seen_n;
+
+static bool is_new(u64 hash)
+{
+	hash |= !hash;
+	if (2 * seen_n >= seen_room) {
+		u64 *old = seen, room = seen_room;
+
+		seen_room = seen_room ? 2 * seen_room : 1u << 16;
+		seen = calloc(seen_room, sizeof(*seen));
+		seen_n = 0;
+		for (u64 i = 0; i < room; i++)
+			if (old[i])
+				is_new(old[i]);
+		free(old);
+	}
+	for (u64 at = hash & (seen_room - 1);; at = (at + 1) & (seen_room - 1)) {
+		if (seen[at] == hash)
+			return false;
+		if (!seen[at]) {
+			seen[at] = hash;
+			seen_n++;
+			return true;
+		}
+	}
+}
+
+static u64 hash_of(u64 seed, const void *p, u64 n)
+{
+	const u64 *word = p;
+
+	for (u64 i = 0; i < n / 8; i++)
+		seed = fby_mix(seed * 31 + word[i] + 1);
+	return seed;
+}
+
+static u64 line_hash(u32 line, const void *words)
+{
+	return hash_of(line + 1, words, FBY_LINE);
+}
+
+/* --- images -------------------------------------------------------------------------------------- */
+
+/* Memory that changes without a call: words of descriptors, and the lines of pages that
+ * programs store to.  Frames are handed out again as they come back, so few are used. */
+static void settle(struct world *w)
+{
+	const struct fby_map *m = &w->pool->maps.map[0];
+
+	for (u32 i = 0; i < 6; i++) {
+		medium_settle(&w->medium, fby_descriptor_at(m, i) + FBY_MAP_WORDS_AT, FBY_LINE);
+		for (u32 page = 0; page < FRAME_PAGES; page++)
+			for (u32 half = 0; half < HALVES; half++)
+				medium_settle(&w->medium,
+					      fby_frame_at(m, i) + (u64)page * FBY_PAGE + half_in_page(half), FBY_LINE);
+	}
+}
+
+enum style { ALL_OLD, ALL_NEW, BY_LINE, BY_WORD, STYLES };
+
+/* One of what the line may be. */
+static void choose(const struct pending *p, const u8 *durable, enum style style, u64 words[LINE_WORDS])
+{
+	u32 n;
+
+	memcpy(words, durable, FBY_LINE);
+	switch (style) {
+	case ALL_OLD:
+		return;
+	case ALL_NEW:
+		memcpy(words, p->version[p->n - 1].words, FBY_LINE);
+		return;
+	case BY_LINE:
+		n = below(p->n + 1);
+		if (n)
+			memcpy(words, p->version[n - 1].words, FBY_LINE);
+		return;
+	default:
+		for (u32 i = 0; i < LINE_WORDS; i++) {
+			n = below(p->n + 1);
+			if (n)
+				words[i] = p->version[n - 1].words[i];
+		}
+	}
+}
+
+/* The same as what is durable in `now`, again. */
+static void restore(void)
+{
+	struct medium *m = &other.medium;
+
+	if (other.pool && m->ntouched)
+		settle(&other);
+	medium_power_off(m);
+	for (u32 i = 0; i < m->ntouched; i++) {
+		u64 at = (u64)m->touched[i] * FBY_LINE;
+
+		memcpy(m->media.base + at, now.medium.durable + at, FBY_LINE);
+		memcpy(m->latest + at, now.medium.durable + at, FBY_LINE);
+		memcpy(m->durable + at, now.medium.durable + at, FBY_LINE);
+		m->is_touched[m->touched[i]] = 0;
+	}
+	m->ntouched = 0;
+}
+
+static void load_disks(u64 pick)
+{
+	for (u32 i = 0; i < NFILES; i++) {
+		struct disk_file *d = &other.disk[i];
+
+		d->durable = now.disk[i].durable;
+		d->visible = now.disk[i].visible;
+		d->nops = now.disk[i].nops;
+		memcpy(d->op, now.disk[i].op, d->nops * sizeof(d->op[0]));
+		disk_crash(d, pick + i);
+	}
+}
+
+/* Of all styles; returns its hash. */
+static u64 load_image(u64 base, enum style style, u64 pick)
+{
+	u64 hash = base, words[LINE_WORDS];
+
+	for (u32 i = 0; i < now.medium.npending; i++) {
+		const struct pending *p = &now.medium.pending[i];
+		const u8 *durable = now.medium.durable + (u64)p->line * FBY_LINE;
+
+		choose(p, durable, style, words);
+		hash ^= line_hash(p->line, durable) ^ line_hash(p->line, words);
+		medium_set_line(&other.medium, p->line, words);
+	}
+	load_disks(pick);
+	for (u32 i = 0; i < NFILES; i++)
+		hash = hash_of(hash, &other.disk[i].durable, sizeof(other.disk[i].durable));
+	return hash;
+}
+
+/* --- a second cut -------------------------------------------------------------------------------- */
+
+static jmp_buf out_of_recovery;
+static u64 cut_at;
+
+static void at_recovery_event(struct medium *m)
+{
+	if (m->events == cut_at)
+		longjmp(out_of_recovery, 1);
+}
+
+/* The medium as it is in the middle of a recovery, after a cut. */
+static void cut_other(void)
+{
+	struct medium *m = &other.medium;
+	enum style style = (enum style)below(STYLES);
+	u64 words[LINE_WORDS];
+
+	settle(&other);
+	for (u32 i = 0; i < m->ntouched; i++) {
+		u64 at = (u64)m->touched[i] * FBY_LINE;
+
+		if (m->at[m->touched[i]]) {
+			choose(&m->pending[m->at[m->touched[i]] - 1], m->durable + at, style, words);
+			memcpy(m->durable + at, words, FBY_LINE);
+		}
+		memcpy(m->media.base + at, m->durable + at, FBY_LINE);
+		memcpy(m->latest + at, m->durable + at, FBY_LINE);
+	}
+	medium_power_off(m);
+	for (u32 i = 0; i < NFILES; i++)
+		disk_crash(&other.disk[i], random_next());
+}
+
+static void second_cut(u64 events)
+{
+	explored.nested++;
+	cut_at = other.medium.events + 1 + below((u32)events);
+	other.medium.event = at_recovery_event;
+	if (setjmp(out_of_recovery) == 0)
+		world_recover(&other, false);
+	other.medium.event = NULL;
+	cut_other();
+	world_recover(&other, false);
+	world_judge(&other);
+	if (wrong[0])
+		strcat(wrong, "; after a second cut");
+}
+
+/* --- cuts ----------------------------------------------------------------------------------------- */
+
+void explore_begin(void)
+{
+	struct medium *m = &other.medium;
+
+	medium_power_off(m);
+	memcpy(m->media.base, now.medium.durable, m->media.size);
+	memcpy(m->latest, now.medium.durable, m->media.size);
+	memcpy(m->durable, now.medium.durable, m->media.size);
+	memset(m->is_touched, 0, m->media.size / FBY_LINE);
+	m->ntouched = 0;
+}
+
+static u64 base_hash(void)
+{
+	u64 hash = 0;
+
+	for (u32 i = 0; i < now.medium.ntouched; i++) {
+		u32 line = now.medium.touched[i];
+		u64 at = (u64)line * FBY_LINE;
+
+		hash ^= line_hash(line, now.medium.durable + at);
+		if (memcmp(other.medium.durable + at, now.medium.durable + at, FBY_LINE)) {
+			memcpy(other.medium.media.base + at, now.medium.durable + at, FBY_LINE);
+			memcpy(other.medium.latest + at, now.medium.durable + at, FBY_LINE);
+			memcpy(other.medium.durable + at, now.medium.durable + at, FBY_LINE);
+		}
+	}
+	return hash;
+}
+
+void explore_cut(void)
+{
+	u64 base;
+
+	if (wrong[0])
+		return;
+	settle(&now);
+	explored.cuts++;
+	base = base_hash();
+	for (u32 n = 0; n < images_of_cut && !wrong[0]; n++) {
+		enum style style = n < STYLES ? (enum style)n : (enum style)(BY_LINE + below(2));
+		u64 pick = random_next(), state = random_state, events;
+
+		explored.images++;
+		if (!is_new(load_image(base, style, pick)) && n >= STYLES) {
+			restore();
+			continue;
+		}
+		events = other.medium.events;
+		world_recover(&other, false);
+		world_judge(&other);
+		events = other.medium.events - events;
+		restore();
+		if (events && !wrong[0] && one_in(8)) {
+			u64 after = random_state;
+
+			random_state = state;
+			load_image(base, style, pick);
+			random_state = after;
+			second_cut(events);
+			restore();
+		}
+	}
+	explored.distinct = seen_n;
+}
