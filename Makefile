@@ -44,7 +44,7 @@ help:
 	@echo 'make vm-check        the kernel module in a guest, with 25 power cuts (make check: with 4)'
 	@echo 'make vm-soak         the same for long: 200 power cuts, millions of operations of fsx'
 	@echo 'make vm-bench        the module beside dm-writecache and the bare device; $(OUT)/vm-bench.json'
-	@echo 'make vm-destage      what a full cache makes of disks of 400, 2000, 20000 requests/s, beside the others (50 minutes)'
+	@echo 'make vm-destage      what a full cache makes of disks of 400, 2000, 20000 requests/s, beside the others (60 minutes)'
 	@echo 'make vm-load         a full cache in a guest, beside dm-writecache and bcache (19 minutes; QUICK=1: 6)'
 	@echo 'make vm-apps         the programs of bench-apps on the native device, in a guest (12 minutes; QUICK=1: 6; root)'
 	@echo 'make vm-shell        a shell in the guest, a device made'

@@ -10,7 +10,8 @@
 # It must also find a server that forgets what it was told to flush.  And where no
 # nameserver answers, a host that is named is refused in bounded time.
 #
-#	far.sh [SECONDS]	that the servers stand still (10)
+#	far.sh [SECONDS [SIZE]]	that the servers stand still (10); of the pool (24M, which is
+#				full; with room, as 1G, the volume beside them is to go on as before)
 # shellcheck disable=SC2016 # expanded at the end
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/lib.sh"
@@ -18,6 +19,7 @@ need gcc nbdkit qemu-nbd fio nbdinfo
 fio --enghelp=nbd >/dev/null 2>&1 || skip "this fio has no nbd engine"
 
 still=${1:-10}
+size=${2:-24M}
 bytes=$((16 << 20))
 gcc -std=gnu11 -O2 -Wall -Wextra -Werror -pthread -o "$work/nbdload" "$root/tests/serve/nbdload.c"
 
@@ -50,7 +52,7 @@ kill_far() {
 fresh() {
 	rm -f "$pool" "$work"/*.disk "$work"/*.load
 	# In small chunks: one of few keeps no space for a volume beside others.
-	"$FOREBAY" create "$pool" --size 24M --chunk-size 256K >/dev/null
+	"$FOREBAY" create "$pool" --size "$size" --chunk-size 256K >/dev/null
 	truncate -s 64M "$work/near.img"
 	"$FOREBAY" volume add "$pool" near "$work/near.img" >/dev/null
 	local name

@@ -34,7 +34,7 @@ def main(lines, out, *facts):
     print(f"{'requests/s':>10}{'data':>6}  {'':<12}{'writes/s':>9}{'over disk':>11}{'CoV':>7}{'slowest':>9}{'empty':>7}"
           f"{'p99.9 ms':>10}{'max ms':>9}{'native over it':>16}")
     for (rate, times), cell in cells.items():
-        native = cell["native"]["steady_per_s"]
+        native = (cell.get("native") or cell["native+crc"])["steady_per_s"]
         row = {"requests_per_s": rate, "data_times": times, "disk_writes_per_s": disks[rate], "devices": cell,
                # Where nothing was written there is no ratio.
                "native_over": {k: native / cell[k]["steady_per_s"] for k in OTHERS if k in cell and cell[k]["steady_per_s"]}}

@@ -6,6 +6,7 @@ part() {
 	# Of each rate of requests: MB/s, latency and flush in us; like a hard disk, SATA, NVMe.
 	local -A speeds=([400]='100 2500 5000' [2000]='100 500 1000' [20000]='400 80 500')
 	# dm-pcache takes no less than 512 MiB.
+	local kinds=${FOREBAY_VM_CACHES:-writecache:bcache:pcache:native:native+crc}
 	local cache_mib=520 seconds=${1:-75} times=${2:-2:3:6} rate speed list
 	shift $(($# < 2 ? $# : 2))
 	[ $# -gt 0 ] || set -- 400 2000 20000
@@ -19,7 +20,7 @@ part() {
 	get_pcache
 	printf -v list ':%s' "$@"
 	pmem_mb=$cache_mib guest_mb=4096
-	show='^(load|FAIL)' guest destage $(($# * 12 * (seconds + 30) + 900)) guest-destage.sh "$seconds" $cache_mib "$times" "${list#:}" >"$out_vm/destage.txt" || {
+	show='^(load|FAIL)' guest destage $(($# * 15 * (seconds + 30) + 900)) guest-destage.sh "$seconds" $cache_mib "$times" "${list#:}" "$kinds" >"$out_vm/destage.txt" || {
 		grep '^FAIL' "$out_vm/destage.txt"
 		return 1
 	}

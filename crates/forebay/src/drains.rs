@@ -159,7 +159,7 @@ impl Core {
     /// and that nobody has read yet.
     pub(crate) fn judge_with(&self, mut v: VolumeInfo, found: &[ReportBlock]) -> Completeness {
         let mut lost = self.engine.lost_blocks(v.index, LOST_LISTED);
-        if v.static_bytes > 0 {
+        if v.static_bytes > 0 && lost.len() < LOST_LISTED {
             v.lost_blocks = lost.len() as u64; // found by reading all of it, just now
         }
         let known = lost.len();

@@ -19,6 +19,7 @@ fn name(device: &str) -> &str {
         "pcache" => "dm-pcache",
         "target" => "Forebay, mapper's target",
         "native" => "Forebay, native device",
+        "native+crc" => "the same, with checksums",
         other => other,
     }
 }
@@ -186,7 +187,7 @@ impl Page {
                     bars.push(Bar { name, low: value, value, high: value });
                 }
             }
-            for device in ["writecache", "bcache", "pcache", "native"] {
+            for device in ["writecache", "bcache", "pcache", "native", "native+crc"] {
                 let Some(d) = c.pointer(&format!("/devices/{device}")) else { continue };
                 let fields = [
                     ("steady_per_s", 1.0),
