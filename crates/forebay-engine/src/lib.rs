@@ -14,6 +14,7 @@
 //! | [`policy`] | what all hosts decide alike |
 //! | [`Memory`] | zeroed memory and mappings |
 //! | [`handle`] | file handles, which the system has no safe call for |
+//! | [`maps`] | files mapped onto the pool's memory |
 //! | [`logs`], [`log_order`] | the pool's logs; the order of a log's entries by itself |
 //! | `hooks`, `planted` | for the simulator: the CPU's number, failed assertions, deliberate mistakes |
 
@@ -24,6 +25,7 @@ pub mod handle;
 pub mod hooks;
 pub mod log_order;
 pub mod logs;
+pub mod maps;
 mod media;
 mod memory;
 mod open;

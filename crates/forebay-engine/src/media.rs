@@ -71,6 +71,17 @@ pub enum Persist {
     Msync,
 }
 
+impl Persist {
+    pub(crate) fn number(self) -> u32 {
+        match self {
+            Persist::Nt => sys::FBY_PERSIST_NT,
+            Persist::Clwb => sys::FBY_PERSIST_CLWB,
+            Persist::Eadr => sys::FBY_PERSIST_EADR,
+            Persist::Msync => sys::FBY_PERSIST_MSYNC,
+        }
+    }
+}
+
 /// Slows media down: called by the thread that stores, after it has.
 pub trait Pace: Send + Sync {
     fn stored(&self, bytes: usize);
@@ -91,6 +102,7 @@ pub struct Media {
     /// In a cell because the engine takes it as mutable; boxed because it keeps its
     /// address.
     raw: Box<UnsafeCell<sys::fby_media>>,
+    persist: Persist,
     paced: Option<Box<Paced>>,
 }
 
@@ -127,16 +139,10 @@ impl Media {
         kernel: Option<&str>,
     ) -> Option<Media> {
         assert!(size <= memory.len() as u64);
-        let persist = match persist {
-            Persist::Nt => sys::FBY_PERSIST_NT,
-            Persist::Clwb => sys::FBY_PERSIST_CLWB,
-            Persist::Eadr => sys::FBY_PERSIST_EADR,
-            Persist::Msync => sys::FBY_PERSIST_MSYNC,
-        };
-        let ops = sys::posix_media_ops(persist, kernel)?;
+        let ops = sys::posix_media_ops(persist.number(), kernel)?;
         let raw = sys::fby_media { base: memory.as_ptr(), size, ops, host: std::ptr::null_mut() };
         let raw = Box::new(UnsafeCell::new(raw));
-        Some(Media { _watch: None, memory, raw, paced: None })
+        Some(Media { _watch: None, memory, raw, persist, paced: None })
     }
 
     /// Faults in the memory are told as what they are, under this name.
@@ -155,6 +161,11 @@ impl Media {
         raw.ops = &PACED;
         self.paced = Some(paced);
         self
+    }
+
+    /// The method that makes stores durable.
+    pub fn persist(&self) -> Persist {
+        self.persist
     }
 
     pub fn size(&self) -> u64 {

@@ -34,7 +34,25 @@ pub(crate) struct Inner {
 /// written by [`read`](MapFile::read) and [`write`](MapFile::write) is the same content.
 /// Other programs see in the file what was written back.
 #[derive(Clone, Debug)]
-pub struct MapFile(Arc<Inner>);
+pub struct MapFile(Arc<Handle>);
+
+/// What the clones have together: the thread that writes back has the rest for moments, too.
+#[derive(Debug)]
+struct Handle(Arc<Inner>);
+
+impl Drop for Handle {
+    /// As `MapFile::close` does, as far as it can be done.
+    fn drop(&mut self) {
+        let _ = self.0.close();
+    }
+}
+
+impl std::ops::Deref for Handle {
+    type Target = Inner;
+    fn deref(&self) -> &Inner {
+        &self.0
+    }
+}
 
 /// Parts of a range of bytes, one of each segment: which, where in it, and where in the range.
 fn parts(at: u64, len: usize) -> impl Iterator<Item = (usize, usize, Range<usize>)> {
@@ -59,12 +77,15 @@ impl Inner {
                 why: "it is empty, and has no room to grow".into(),
             });
         };
+        let Some(known_by) = path.to_str() else {
+            return Err(Error::Refused { path, why: "its path is not UTF-8".into() });
+        };
         // What is in the pool is not to outlive what the file was when it was opened.
         backing.sync().map_err(Error::system(&path, "sync"))?;
         let record = FileRecord {
             size,
             identity: backing.identity().to_owned(),
-            path: path.to_string_lossy().into_owned(),
+            path: known_by.to_owned(),
             ..FileRecord::default()
         };
         if let Some((_, known)) =
@@ -231,7 +252,7 @@ impl Inner {
 
 impl MapFile {
     pub(crate) fn of(inner: Arc<Inner>) -> MapFile {
-        MapFile(inner)
+        MapFile(Arc::new(Handle(inner)))
     }
 
     /// Where it is mapped, as far as it has [room](MapFile::room); the addresses are good
@@ -280,7 +301,7 @@ impl MapFile {
 
     /// Reads as read(2) does: what was stored and written, synced or not.
     pub fn read(&self, at: u64, to: &mut [u8]) -> Result<usize> {
-        let inner = &*self.0;
+        let inner = &**self.0;
         let _io = inner.shared_io();
         let content = &inner.content;
         let n = content.size().saturating_sub(at).min(to.len() as u64) as usize;
@@ -301,7 +322,7 @@ impl MapFile {
 
     /// Writes as write(2) does; the file grows, if it has to.
     pub fn write(&self, at: u64, from: &[u8]) -> Result<()> {
-        let inner = &*self.0;
+        let inner = &**self.0;
         let content = &inner.content;
         let end = at.saturating_add(from.len() as u64);
         if end > content.size() {
@@ -344,12 +365,14 @@ impl MapFile {
     }
 
     /// Brings a range in and keeps it there until it is unlocked as often.  Refused beyond
-    /// the limit of the options.
+    /// the limit of the options, and beyond half of the pool's frames.
     pub fn lock(&self, at: u64, len: u64) -> Result<()> {
-        let inner = &*self.0;
+        let inner = &**self.0;
         let segments = self.segments_within(at, len);
         let n = segments.len();
-        let (locked, most) = (&inner.shared.locked, inner.shared.options.most_locked);
+        // The other half is for what is not locked.
+        let half = inner.shared.store.capacity() / 2;
+        let (locked, most) = (&inner.shared.locked, inner.shared.options.most_locked.min(half));
         let more = |l: usize| (l + n <= most).then_some(l + n);
         if locked.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_err() {
             let path = inner.content.backing.path().to_owned();
@@ -370,7 +393,7 @@ impl MapFile {
 
     /// The opposite.
     pub fn unlock(&self, at: u64, len: u64) {
-        let inner = &*self.0;
+        let inner = &**self.0;
         for segment in self.segments_within(at, len) {
             let pins = &inner.content.pins[segment];
             let less = |p: usize| p.checked_sub(1);
@@ -389,7 +412,7 @@ impl MapFile {
     /// reaches the file before; what was not is forgotten, where its page has nothing that
     /// was synced.
     pub fn drop_cache(&self, at: u64, len: u64) -> Result<()> {
-        let inner = &*self.0;
+        let inner = &**self.0;
         let _io = inner.shared_io();
         let end = (at.saturating_add(len).min(self.room()) / SEGMENT as u64) as usize;
         for segment in at.div_ceil(SEGMENT as u64) as usize..end {
@@ -428,11 +451,11 @@ impl MapFile {
     /// Syncs and writes back all, and gives all back to the pool.  After an error what was
     /// synced is kept there, for a recovery.  Refused while there is another clone.
     pub fn close(self) -> Result<()> {
-        let inner = Arc::try_unwrap(self.0).map_err(|inner| Error::Refused {
-            path: inner.content.backing.path().to_owned(),
+        let handle = Arc::try_unwrap(self.0).map_err(|other| Error::Refused {
+            path: other.content.backing.path().to_owned(),
             why: "it is in use".into(),
         })?;
-        inner.close()
+        handle.close()
     }
 }
 
@@ -442,18 +465,12 @@ impl Inner {
         if self.closed.swap(true, Ordering::SeqCst) {
             return Ok(());
         }
+        let _io = self.alone();
         self.sync(0, u64::MAX)?;
         content.write_back(self.segments())?;
         for segment in self.segments() {
             content.release(segment, false)?;
         }
         content.store.remove_file(content.id)
-    }
-}
-
-impl Drop for Inner {
-    /// As close does, as far as it can be done.
-    fn drop(&mut self) {
-        let _ = self.close();
     }
 }

@@ -10,6 +10,7 @@
 //! | [`file`] | a file: sync, read, write, truncate, lock, drop |
 //! | [`recover`] | what a crash has left, to the files |
 //! | [`store`] | what is asked of the pool |
+//! | [`pool`] | the same of a real one |
 //! | [`backing`] | what is asked of the file system |
 //! | [`tracker`] | segments of a mapping: brought in when they are touched, watched, looked at, taken away |
 //! | [`features`] | what the kernel can do, tried |
@@ -25,6 +26,7 @@ pub mod features;
 pub mod file;
 pub mod pages;
 mod planted;
+pub mod pool;
 pub mod recover;
 #[cfg(test)]
 mod simulated;
@@ -39,4 +41,5 @@ pub use error::{Error, Result};
 pub use features::Features;
 pub use file::MapFile;
 pub use pages::{PageSet, PAGE, SEGMENT, SEGMENT_PAGES};
+pub use pool::PoolStore;
 pub use tracker::{Source, Tracker};

@@ -22,6 +22,16 @@ impl PageSet {
     /// All of the segment.
     pub const ALL: PageSet = PageSet([!0; WORDS]);
 
+    /// As words, the first page the lowest bit of the first.
+    pub fn bits(&self) -> [u64; 8] {
+        self.0
+    }
+
+    /// From such.
+    pub fn of_bits(bits: [u64; 8]) -> PageSet {
+        PageSet(bits)
+    }
+
     /// Those of a range.
     pub fn of(pages: Range<usize>) -> PageSet {
         let mut set = PageSet::EMPTY;

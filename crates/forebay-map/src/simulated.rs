@@ -242,6 +242,10 @@ impl Store for Machine {
         self.fd.as_fd()
     }
 
+    fn capacity(&self) -> usize {
+        lock(&self.share).frames.len()
+    }
+
     fn add_file(&self, file: &FileRecord) -> Result<u32> {
         let mut share = self.share();
         share.next_file += 1;

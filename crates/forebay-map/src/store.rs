@@ -47,6 +47,9 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// The file that is the memory.
     fn memory(&self) -> BorrowedFd<'_>;
 
+    /// How many frames there are.
+    fn capacity(&self) -> usize;
+
     /// A new file; durable.
     fn add_file(&self, file: &FileRecord) -> Result<u32>;
     /// Files that there are.

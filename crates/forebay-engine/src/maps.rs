@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The pool's maps: `core/api/map.h`, which has the contract of each call.
+//!
+//! A [`Frame`] is used by any number of threads, and without a lock; all other calls take
+//! the lock of the volume calls.  A frame that was dropped meanwhile, or has another owner,
+//! answers that its words are damaged, since they are of another epoch: its memory stays
+//! mapped for as long as the media does, which a [`Frame`] keeps.
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
+use std::sync::Arc;
+
+use forebay_sys as sys;
+pub use forebay_sys::{
+    fby_frame_info as FrameInfo, fby_map_file as MapFile, fby_map_info as MapInfo,
+    fby_map_report as MapReport,
+};
+
+use crate::code::{done, Code, Result};
+use crate::engine::Engine;
+use crate::media::{Media, Persist};
+use crate::memory::Memory;
+use crate::open::{allocate, OpenError};
+use crate::volumes::c_string;
+
+/// One bit a page of a frame.
+pub type Pages = [u64; 8];
+
+static PORT: sys::fby_frame_port = sys::fby_frame_port {
+    flush: Some(sys::fby_posix_frame_flush),
+    fence: Some(sys::fby_posix_frame_fence),
+};
+
+fn host_of(persist: Persist) -> *mut c_void {
+    std::ptr::without_provenance_mut(persist.number() as usize)
+}
+
+/// A map that is attached.
+#[derive(Debug)]
+pub struct Map {
+    engine: Arc<Engine>,
+    index: u16,
+    /// The engine's, until it is detached.
+    _memory: Memory,
+}
+
+/// A frame in use, or taken and to be filled.
+#[derive(Clone, Debug)]
+pub struct Frame {
+    raw: sys::fby_frame,
+    bytes: usize,
+    _media: Arc<Media>,
+}
+
+// SAFETY: it points into memory of the media, which it keeps; the engine's calls on it may
+// come from any thread, and the others are atomic.
+unsafe impl Send for Frame {}
+// SAFETY: as above.
+unsafe impl Sync for Frame {}
+
+impl Engine {
+    /// A new map with a share of so many bytes.
+    pub fn map_add(&self, name: &str, uuid: [u8; 16], bytes: u64) -> Result<u16> {
+        let name = sys::c_text(name).ok_or(Code(sys::FBY_E_NAME))?;
+        let spec = sys::fby_map_spec { name, uuid, bytes, ..Default::default() };
+        let mut index = 0;
+        let _admin = self.admin();
+        // SAFETY: the pool is open; admin keeps such calls apart.
+        done(unsafe { sys::fby_map_add(self.pool, &spec, &mut index) })?;
+        Ok(index)
+    }
+
+    pub fn map_remove(&self, map: u16, discard: bool) -> Result<()> {
+        let _admin = self.admin();
+        // SAFETY: the pool is open; admin keeps such calls apart.
+        done(unsafe { sys::fby_map_remove(self.pool, map, discard) })
+    }
+
+    pub fn map_find(&self, name: &str) -> Result<u16> {
+        let (name, mut index) = (c_string(name)?, 0);
+        let _admin = self.admin();
+        // SAFETY: the pool is open; name is zero-terminated.
+        done(unsafe { sys::fby_map_find(self.pool, name.as_ptr(), &mut index) })?;
+        Ok(index)
+    }
+
+    pub fn map_info(&self, map: u16) -> Result<MapInfo> {
+        let mut info = MapInfo::default();
+        let _admin = self.admin();
+        // SAFETY: the pool is open; info is ours.
+        done(unsafe { sys::fby_map_info(self.pool, map, &mut info) })?;
+        Ok(info)
+    }
+}
+
+impl Map {
+    /// Attaches it; what it has of a crash is in the report.
+    pub fn attach(
+        engine: &Arc<Engine>,
+        index: u16,
+    ) -> std::result::Result<(Map, MapReport), OpenError> {
+        engine.map_info(index)?;
+        let admin = engine.admin();
+        // SAFETY: the pool is open, and the map was just found.
+        let bytes = unsafe { sys::fby_map_bytes(engine.pool, index) };
+        let memory = allocate(bytes, false)?;
+        let attach = sys::fby_map_attach {
+            mem: memory.as_ptr().cast(),
+            mem_bytes: bytes,
+            port: &PORT,
+            host: host_of(engine.media().persist()),
+        };
+        let mut report = MapReport::default();
+        // SAFETY: the pool is open; memory is zeroed, aligned and as large as asked for, and
+        // kept until detach; admin keeps such calls apart; the port is for ever there, and
+        // takes the number as what it is.
+        done(unsafe { sys::fby_map_attach(engine.pool, index, &attach, &mut report) })?;
+        drop(admin);
+        Ok((Map { engine: Arc::clone(engine), index, _memory: memory }, report))
+    }
+
+    pub fn info(&self) -> Result<MapInfo> {
+        self.engine.map_info(self.index)
+    }
+
+    /// `path` and `identity` are kept as they are.
+    pub fn file_add(&self, size: u64, identity: &[u8], path: &str) -> Result<u32> {
+        let mut f = Box::new(MapFile { size, ..Default::default() });
+        let room = f.identity.get_mut(..identity.len()).ok_or(Code(sys::FBY_E_NAME))?;
+        room.copy_from_slice(identity);
+        f.identity_bytes = identity.len() as u16;
+        f.path = sys::c_text(path).ok_or(Code(sys::FBY_E_NAME))?;
+        let mut file = 0;
+        let _admin = self.engine.admin();
+        // SAFETY: the pool is open and the map attached; admin keeps such calls apart.
+        done(unsafe { sys::fby_map_file_add(self.engine.pool, self.index, &*f, &mut file) })?;
+        Ok(file)
+    }
+
+    /// None: there is none of that number, or it is not used.
+    pub fn file_info(&self, file: u32) -> Result<Option<Box<MapFile>>> {
+        let mut f = Box::new(MapFile::default());
+        let _admin = self.engine.admin();
+        // SAFETY: as above; f is ours.
+        let got =
+            done(unsafe { sys::fby_map_file_info(self.engine.pool, self.index, file, &mut *f) });
+        match got {
+            Ok(()) => Ok((f.used || f.damaged).then_some(f)),
+            Err(e) if e.is(sys::FBY_E_NO_MAP) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    pub fn file_size(&self, file: u32, size: u64) -> Result<()> {
+        let _admin = self.engine.admin();
+        // SAFETY: the pool is open and the map attached; admin keeps such calls apart.
+        done(unsafe { sys::fby_map_file_size(self.engine.pool, self.index, file, size) })
+    }
+
+    pub fn file_cut(&self, file: u32, size: u64) -> Result<()> {
+        let _admin = self.engine.admin();
+        // SAFETY: as above.
+        done(unsafe { sys::fby_map_file_cut(self.engine.pool, self.index, file, size) })
+    }
+
+    pub fn file_cut_end(&self, file: u32) -> Result<()> {
+        let _admin = self.engine.admin();
+        // SAFETY: as above.
+        done(unsafe { sys::fby_map_file_cut_end(self.engine.pool, self.index, file) })
+    }
+
+    pub fn file_remove(&self, file: u32) -> Result<()> {
+        let _admin = self.engine.admin();
+        // SAFETY: as above.
+        done(unsafe { sys::fby_map_file_remove(self.engine.pool, self.index, file) })
+    }
+
+    /// None: no frame is free.
+    pub fn take(&self, file: u32, segment: u64) -> Result<Option<u32>> {
+        let mut frame = 0;
+        let _admin = self.engine.admin();
+        // SAFETY: as above.
+        let taken = done(unsafe {
+            sys::fby_map_take(self.engine.pool, self.index, file, segment, &mut frame)
+        });
+        match taken {
+            Ok(()) => Ok(Some(frame)),
+            Err(e) if e.is(sys::FBY_E_MAP_FULL) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    pub fn show(&self, frame: u32) -> Result<()> {
+        let _admin = self.engine.admin();
+        // SAFETY: as above.
+        done(unsafe { sys::fby_map_show(self.engine.pool, self.index, frame) })
+    }
+
+    pub fn drop_frame(&self, frame: u32, discard: bool) -> Result<()> {
+        let _admin = self.engine.admin();
+        // SAFETY: as above.
+        done(unsafe { sys::fby_map_drop(self.engine.pool, self.index, frame, discard) })
+    }
+
+    pub fn frame_info(&self, frame: u32) -> Result<FrameInfo> {
+        let mut info = FrameInfo::default();
+        let _admin = self.engine.admin();
+        // SAFETY: as above; info is ours.
+        done(unsafe { sys::fby_map_frame_info(self.engine.pool, self.index, frame, &mut info) })?;
+        Ok(info)
+    }
+
+    /// To be asked for again when its file has another size.
+    pub fn frame(&self, frame: u32) -> Result<Frame> {
+        let mut raw = sys::fby_frame::default();
+        let _admin = self.engine.admin();
+        // SAFETY: as above; raw is ours.
+        done(unsafe { sys::fby_map_frame(self.engine.pool, self.index, frame, &mut raw) })?;
+        let bytes = raw.npages as usize * 4096;
+        Ok(Frame { raw, bytes, _media: Arc::clone(self.engine.media()) })
+    }
+
+    /// Copies a page; an error of the media is `FBY_E_LOST`.
+    pub fn page_read(&self, frame: u32, page: u32, to: &mut [u8; 4096]) -> Result<()> {
+        let _admin = self.engine.admin();
+        // SAFETY: as above; there is room for a page.
+        done(unsafe {
+            let to = to.as_mut_ptr().cast();
+            sys::fby_map_page_read(self.engine.pool, self.index, frame, page, to)
+        })
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        let _admin = self.engine.admin();
+        // SAFETY: the pool is open and the map attached; admin keeps such calls apart.
+        // Frames that are left are only used by calls that need no pool.
+        let _ = unsafe { sys::fby_map_detach(self.engine.pool, self.index) };
+    }
+}
+
+impl Frame {
+    fn pages(pages: &Pages) -> sys::fby_pages {
+        sys::fby_pages { bit: *pages }
+    }
+
+    /// False: a page is behind the end of the file, and nothing was done.
+    pub fn sync(&self, pages: &Pages) -> Result<bool> {
+        self.check(pages);
+        // SAFETY: words and memory are the media's, which is kept; the pages are of the
+        // frame.
+        match unsafe { sys::fby_frame_sync(&self.raw, &Frame::pages(pages)) } {
+            sys::FBY_DONE => Ok(true),
+            sys::FBY_ORIGIN => Ok(false),
+            e => Err(Code(-e)),
+        }
+    }
+
+    /// Those that are dirty, and those of which that is not known.
+    pub fn dirty(&self) -> (Pages, Pages) {
+        self.check(&[0; 8]);
+        let (mut dirty, mut unknown) = Default::default();
+        // SAFETY: as above; both are ours.
+        unsafe { sys::fby_frame_dirty(&self.raw, &mut dirty, &mut unknown) };
+        (dirty.bit, unknown.bit)
+    }
+
+    /// Of the pages those that are to be written, and are copied only now.
+    pub fn write_begin(&self, pages: &Pages) -> Pages {
+        self.check(pages);
+        let mut pages = Frame::pages(pages);
+        // SAFETY: as in sync().
+        unsafe { sys::fby_frame_write_begin(&self.raw, &mut pages) };
+        pages.bit
+    }
+
+    /// Those of the pages that stay dirty.
+    pub fn write_end(&self, pages: &Pages) -> Pages {
+        self.check(pages);
+        let mut pages = Frame::pages(pages);
+        // SAFETY: as in sync().
+        unsafe { sys::fby_frame_write_end(&self.raw, &mut pages) };
+        pages.bit
+    }
+
+    /// All of its memory is durable, and no bit is set for that.
+    pub fn write_back_caches(&self) {
+        // SAFETY: the memory is the media's, which is kept; the port is PORT, whose calls
+        // take the host that came with it.
+        unsafe {
+            sys::fby_posix_frame_flush(self.raw.host, self.raw.memory.cast(), self.bytes);
+            sys::fby_posix_frame_fence(self.raw.host);
+        }
+    }
+
+    fn check(&self, pages: &Pages) {
+        let words = self.raw.npages as usize / 64;
+        let rest = pages.iter().skip(words);
+        assert!(self.raw.npages.is_multiple_of(64) && rest.copied().all(|w| w == 0));
+        assert!(!self.raw.words.is_null(), "the frame is taken, and not shown");
+    }
+
+    fn at(&self, at: usize, len: usize) -> *mut u8 {
+        assert!(at <= self.bytes && len <= self.bytes - at);
+        // SAFETY: within the frame, as was just asserted.
+        unsafe { self.raw.memory.add(at) }
+    }
+
+    /// Loads from its memory, to which others may store.
+    pub fn copy_out(&self, at: usize, to: &mut [u8]) {
+        let from = self.at(at, to.len());
+        let whole = if at.is_multiple_of(8) { to.len() & !7 } else { 0 };
+        let (words, bytes) = to.split_at_mut(whole);
+        for (i, word) in words.chunks_exact_mut(8).enumerate() {
+            // SAFETY: within the frame and aligned, by an access that any other may meet.
+            let value = unsafe { AtomicU64::from_ptr(from.add(i * 8).cast()) };
+            word.copy_from_slice(&value.load(Ordering::Relaxed).to_ne_bytes());
+        }
+        for (i, byte) in bytes.iter_mut().enumerate() {
+            // SAFETY: the same, of a byte.
+            *byte = unsafe { AtomicU8::from_ptr(from.add(whole + i)) }.load(Ordering::Relaxed);
+        }
+    }
+
+    /// Stores to it.
+    pub fn copy_in(&self, at: usize, from: &[u8]) {
+        let to = self.at(at, from.len());
+        let whole = if at.is_multiple_of(8) { from.len() & !7 } else { 0 };
+        for (i, word) in from[..whole].chunks_exact(8).enumerate() {
+            let word = u64::from_ne_bytes(word.try_into().expect("chunks of eight"));
+            // SAFETY: within the frame and aligned, by an access that any other may meet.
+            unsafe { AtomicU64::from_ptr(to.add(i * 8).cast()) }.store(word, Ordering::Relaxed);
+        }
+        for (i, byte) in from[whole..].iter().enumerate() {
+            // SAFETY: the same, of a byte.
+            unsafe { AtomicU8::from_ptr(to.add(whole + i)) }.store(*byte, Ordering::Relaxed);
+        }
+    }
+}

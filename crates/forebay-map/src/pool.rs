@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A map of a pool, by the engine.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use forebay_engine::maps::{Frame, Map, MapReport};
+use forebay_engine::{sys, Code, Engine};
+
+use crate::error::{Error, Result};
+use crate::pages::{PageSet, SEGMENT};
+use crate::store::{FileRecord, FrameInfo, Store, Synced};
+
+/// Frames of a pool's map.
+#[derive(Debug)]
+pub struct PoolStore {
+    map: Map,
+    memory: File,
+    report: MapReport,
+    nfiles: u32,
+    /// Frames that were asked for since their files' sizes have changed.
+    known: Vec<RwLock<Option<Known>>>,
+}
+
+#[derive(Clone, Debug)]
+struct Known {
+    frame: Frame,
+    at: u64,
+}
+
+fn pool(e: Code) -> Error {
+    Error::Pool(e.to_string())
+}
+
+impl PoolStore {
+    /// Attaches a map by its name; `memory` is the file that the pool lies in, opened for
+    /// reading and writing.
+    pub fn attach(engine: &Arc<Engine>, name: &str, memory: File) -> Result<PoolStore> {
+        let index = engine.map_find(name).map_err(pool)?;
+        let info = engine.map_info(index).map_err(pool)?;
+        if info.spec.frame_bytes as usize != SEGMENT {
+            let bytes = info.spec.frame_bytes;
+            return Err(Error::Pool(format!("its frames have {bytes} bytes, and not 2 MiB")));
+        }
+        let attached = Map::attach(engine, index);
+        let (map, report) = attached.map_err(|e| Error::Pool(e.to_string()))?;
+        let known = (0..info.nframes).map(|_| RwLock::new(None)).collect();
+        Ok(PoolStore { map, memory, report, nfiles: info.spec.nfiles, known })
+    }
+
+    /// What attaching has found of a crash.
+    pub fn report(&self) -> &MapReport {
+        &self.report
+    }
+
+    fn known<R>(&self, frame: u32, f: impl FnOnce(&Known) -> R) -> Result<R> {
+        let slot = self.known.get(frame as usize).ok_or(Error::Pool("no such frame".into()))?;
+        if let Some(known) = &*slot.read().unwrap_or_else(PoisonError::into_inner) {
+            return Ok(f(known));
+        }
+        let at = self.map.frame_info(frame).map_err(pool)?.at;
+        let known = Known { frame: self.map.frame(frame).map_err(pool)?, at };
+        *slot.write().unwrap_or_else(PoisonError::into_inner) = Some(known.clone());
+        Ok(f(&known))
+    }
+
+    fn forget(&self, frame: u32) {
+        if let Some(slot) = self.known.get(frame as usize) {
+            *slot.write().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+    }
+
+    fn forget_all(&self) {
+        (0..self.known.len() as u32).for_each(|f| self.forget(f));
+    }
+}
+
+impl Store for PoolStore {
+    fn memory(&self) -> BorrowedFd<'_> {
+        self.memory.as_fd()
+    }
+
+    fn capacity(&self) -> usize {
+        self.known.len()
+    }
+
+    fn add_file(&self, f: &FileRecord) -> Result<u32> {
+        self.map.file_add(f.size, &f.identity, &f.path).map_err(pool)
+    }
+
+    fn files(&self) -> Result<Vec<(u32, FileRecord)>> {
+        let mut files = Vec::new();
+        for id in 0..self.nfiles {
+            let Some(f) = self.map.file_info(id).map_err(pool)? else { continue };
+            let path = f.path.split(|&b| b == 0).next().unwrap_or(&[]);
+            files.push((
+                id,
+                FileRecord {
+                    size: f.size,
+                    identity: f.identity.get(..f.identity_bytes.into()).unwrap_or(&[]).to_vec(),
+                    path: String::from_utf8_lossy(path).into_owned(),
+                    cut: f.cut,
+                    damaged: f.damaged,
+                },
+            ));
+        }
+        Ok(files)
+    }
+
+    fn set_size(&self, file: u32, size: u64) -> Result<()> {
+        self.map.file_size(file, size).map_err(pool)?;
+        self.forget_all();
+        Ok(())
+    }
+
+    fn cut(&self, file: u32, size: u64) -> Result<()> {
+        self.map.file_cut(file, size).map_err(pool)?;
+        self.forget_all();
+        Ok(())
+    }
+
+    fn cut_end(&self, file: u32) -> Result<()> {
+        self.map.file_cut_end(file).map_err(pool)?;
+        self.forget_all();
+        Ok(())
+    }
+
+    fn remove_file(&self, file: u32) -> Result<()> {
+        self.map.file_remove(file).map_err(pool)
+    }
+
+    fn take(&self, file: u32, segment: u64) -> Result<Option<u32>> {
+        self.map.take(file, segment).map_err(pool)
+    }
+
+    fn show(&self, frame: u32) -> Result<()> {
+        self.map.show(frame).map_err(pool)?;
+        // What was known of it is for who fills it.
+        self.forget(frame);
+        Ok(())
+    }
+
+    fn release(&self, frame: u32, discard: bool) -> Result<()> {
+        self.map.drop_frame(frame, discard).map_err(pool)?;
+        self.forget(frame);
+        Ok(())
+    }
+
+    fn frames(&self) -> Result<Vec<FrameInfo>> {
+        let mut frames = Vec::new();
+        for frame in 0..self.known.len() as u32 {
+            let info = self.map.frame_info(frame).map_err(pool)?;
+            let known = match info.state {
+                sys::FBY_FRAME_USED | sys::FBY_FRAME_FOUND => !info.stray,
+                sys::FBY_FRAME_DAMAGED => false,
+                _ => continue,
+            };
+            let file = known.then_some(info.file);
+            frames.push(FrameInfo { frame, file, segment: info.segment });
+        }
+        Ok(frames)
+    }
+
+    fn offset(&self, frame: u32) -> Result<u64> {
+        self.known(frame, |k| k.at)
+    }
+
+    fn fill(&self, frame: u32, at: usize, from: &[u8]) -> Result<()> {
+        self.known(frame, |k| k.frame.copy_in(at, from))
+    }
+
+    fn copy(&self, frame: u32, at: usize, to: &mut [u8]) -> Result<()> {
+        self.known(frame, |k| k.frame.copy_out(at, to))
+    }
+
+    fn write_back_caches(&self, frame: u32) -> Result<()> {
+        self.known(frame, |k| k.frame.write_back_caches())
+    }
+
+    fn sync(&self, frame: u32, pages: &PageSet) -> Result<Synced> {
+        for _ in 0..2 {
+            if self.known(frame, |k| k.frame.sync(&pages.bits()))?.map_err(pool)? {
+                return Ok(Synced::Durable);
+            }
+            // The file may be larger since the frame was asked for.
+            self.forget(frame);
+        }
+        Ok(Synced::BehindEnd)
+    }
+
+    fn dirty(&self, frame: u32) -> Result<(PageSet, PageSet)> {
+        let (dirty, unknown) = self.known(frame, |k| k.frame.dirty())?;
+        Ok((PageSet::of_bits(dirty), PageSet::of_bits(unknown)))
+    }
+
+    fn write_begin(&self, frame: u32, pages: &PageSet) -> Result<PageSet> {
+        let pages = self.known(frame, |k| k.frame.write_begin(&pages.bits()))?;
+        Ok(PageSet::of_bits(pages))
+    }
+
+    fn write_end(&self, frame: u32, pages: &PageSet) -> Result<()> {
+        // Those that stay dirty are told by the next write_begin.
+        self.known(frame, |k| k.frame.write_end(&pages.bits())).map(|_| ())
+    }
+}
