@@ -20,6 +20,9 @@ fio --enghelp=nbd >/dev/null 2>&1 || skip "this fio has no nbd engine"
 
 still=${1:-10}
 size=${2:-24M}
+# A pool with room has something for the servers to do as well.
+marks=(--low-watermark 20 --high-watermark 40)
+[ "$size" = 24M ] || marks=(--low-watermark 1 --high-watermark 2)
 bytes=$((16 << 20))
 gcc -std=gnu11 -O2 -Wall -Wextra -Werror -pthread -o "$work/nbdload" "$root/tests/serve/nbdload.c"
 
@@ -61,7 +64,7 @@ fresh() {
 		start_far $name
 		"$FOREBAY" volume add "$pool" $name "nbd+unix:///?socket=$work/$name.far" >/dev/null
 	done
-	start_server --low-watermark 20 --high-watermark 40
+	start_server "${marks[@]}"
 }
 
 # load SECONDS: on both, in the background; sets loads.
