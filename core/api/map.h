@@ -190,7 +190,7 @@ int fby_map_show(struct fby_pool *p, u16 map, u32 frame);
 /* Of a frame that is taken (its memory alone, for who fills it), in use, or found. */
 int fby_map_frame(struct fby_pool *p, u16 map, u32 frame, struct fby_frame *out);
 /* Free again, durable.  -FBY_E_MAP_DIRTY: its file lacks a page, or might; with discard it
- * is free all the same. */
+ * is free all the same, but for one of a forged number (-FBY_E_NUMBERS). */
 int fby_map_drop(struct fby_pool *p, u16 map, u32 frame, bool discard);
 int fby_map_frame_info(struct fby_pool *p, u16 map, u32 frame, struct fby_frame_info *out);
 /* Copies a page for the file; -FBY_E_LOST: the media reported an error. */

@@ -90,7 +90,8 @@ struct fby_map_line {
 /*
  * A word, of pages 16 i to 16 i + 15:
  *	bit 0 to 15	dirty: the page is durable here, and the file lacks it
- *	bit 16 to 31	writing: it is being written to the file, and was not synced since
+ *	bit 16 to 31	writing: it is being written to the file, and was not synced since; only
+ *			where it is dirty
  *	bit 32 to 63	check: of the bits, from a seed of map, frame, epoch and i
  */
 #define FBY_MW_DIRTY(w) ((u32)(w) & 0xffffu)

@@ -21,7 +21,7 @@ static bool line_sane(const struct fby_map_line *l, u32 frame, u32 parity)
 
 	for (u32 i = 0; i < sizeof(l->reserved); i++)
 		any |= l->reserved[i];
-	if (l->magic != FBY_MAP_LINE_MAGIC || l->frame != frame || l->epoch >= FBY_NUMBER_START ||
+	if (l->magic != FBY_MAP_LINE_MAGIC || l->frame != frame || l->epoch >= FBY_NUMBER_END ||
 	    (l->epoch & 1) != parity || any)
 		return false;
 	return parity || (l->segment == 0 && l->file == 0 && l->file_epoch == 0);

@@ -92,6 +92,8 @@ int fby_frames_drop(const struct fby_maps *p, struct fby_map *m, u32 frame, bool
 	case FBY_FRAME_DAMAGED:
 		if (!discard)
 			return -FBY_E_MAP_DIRTY;
+		if (f->epoch >= FBY_NUMBER_START)
+			return -FBY_E_NUMBERS;
 		m->ndamaged--;
 		drop(p, m, frame);
 		/* Its words may be of any epoch: of the next use none is dirty. */
@@ -145,7 +147,8 @@ static void find_files(const struct fby_maps *p, struct fby_map *m, struct fby_m
 		struct fby_map_known *k = &m->file[i];
 		bool repaired;
 
-		if (!fby_file_read(p, m, i, &repaired)) {
+		if (!fby_file_read(p, m, i, &repaired) || m->record->counter >= FBY_NUMBER_START ||
+		    m->record->epoch >= FBY_NUMBER_START) {
 			k->state = FBY_FILE_DAMAGED;
 			m->damaged_files++;
 			continue;
@@ -206,7 +209,8 @@ void fby_frames_find(const struct fby_maps *p, struct fby_map *m, struct fby_map
 		struct fby_map_seen s;
 
 		fby_descriptor_look(p, m, i, &s);
-		if (!s.any || s.hidden) {
+		/* From a number so high nothing can be counted on. */
+		if (!s.any || s.hidden || s.line.epoch >= FBY_NUMBER_START) {
 			found_damaged(m, i, &s);
 			continue;
 		}

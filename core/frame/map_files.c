@@ -21,8 +21,8 @@ static bool record_sane(const struct fby_map_file_record *r, u32 file)
 
 	for (u32 i = 0; i < sizeof(r->reserved); i++)
 		any |= r->reserved[i];
-	return r->magic == FBY_MAP_FILE_MAGIC && r->id == file && r->counter < FBY_NUMBER_START &&
-	       r->epoch < FBY_NUMBER_START && r->size < FBY_NUMBER_START && any == 0 &&
+	return r->magic == FBY_MAP_FILE_MAGIC && r->id == file && r->counter < FBY_NUMBER_END &&
+	       r->epoch < FBY_NUMBER_END && r->size < FBY_NUMBER_START && any == 0 &&
 	       (r->flags & ~(FBY_MAP_FILE_USED | FBY_MAP_FILE_CUT)) == 0 && r->flags != FBY_MAP_FILE_CUT &&
 	       r->identity_bytes <= FBY_MAP_IDENTITY_MAX && r->path_bytes <= FBY_MAP_PATH_MAX &&
 	       r->path[r->path_bytes] == 0;

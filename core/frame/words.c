@@ -28,7 +28,8 @@ u64 fby_frame_word(u32 seed, u32 i, u32 bits)
 
 bool fby_frame_word_ok(u32 seed, u32 i, u64 word)
 {
-	return FBY_BUG(MAP_WORDS_UNCHECKED) || fby_frame_word(seed, i, (u32)word) == word;
+	return FBY_BUG(MAP_WORDS_UNCHECKED) ||
+	       (fby_frame_word(seed, i, (u32)word) == word && !(FBY_MW_WRITING(word) & ~FBY_MW_DIRTY(word)));
 }
 
 /* The pages of word i in a bitmap. */
