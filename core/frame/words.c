@@ -80,12 +80,17 @@ static void flush_words(const struct fby_frame *f, u32 first, u32 end)
 /* Runs of pages to the media. */
 static void flush_pages(const struct fby_frame *f, const struct fby_pages *pages)
 {
-	u32 first = 0;
+	u32 first = 0, n;
 
 	while (first < f->npages) {
-		u32 n = 0;
+		u64 left = pages->bit[first / 64] >> (first % 64);
 
-		while (first + n < f->npages && fby_pages_has(pages, first + n))
+		if (!left) {
+			first = (first / 64 + 1) * 64;
+			continue;
+		}
+		first += (u32)left ? (u32)__builtin_ctz((u32)left) : 32 + (u32)__builtin_ctz((u32)(left >> 32));
+		for (n = 0; first + n < f->npages && fby_pages_has(pages, first + n);)
 			n++;
 		if (n)
 			f->port->flush(f->host, f->memory + (size_t)first * FBY_PAGE, (size_t)n * FBY_PAGE);

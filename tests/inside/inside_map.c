@@ -21,17 +21,39 @@ static u16 map;
 
 #define MAP (&mp->maps.map[0])
 
-static void no_flush(void *host, const void *p, size_t n)
+static u32 flushed, fences; /* bytes by the port; of the port and the media */
+
+static void port_flush(void *host, const void *p, size_t n)
 {
-	(void)host, (void)p, (void)n;
+	(void)host, (void)p;
+	flushed += (u32)n;
 }
 
-static void no_fence(void *host)
+static void port_fence(void *host)
 {
 	(void)host;
+	fences++;
 }
 
-static const struct fby_frame_port memory_port = { no_flush, no_fence };
+static const struct fby_frame_port memory_port = { port_flush, port_fence };
+
+static struct fby_media_ops counted;
+
+static void media_fence_counted(struct fby_media *m, u64 at, size_t n)
+{
+	(void)m, (void)at, (void)n;
+	fences++;
+}
+
+static bool cost(u32 bytes, u32 n)
+{
+	bool as_told = flushed == bytes && fences == n;
+
+	if (!as_told)
+		fprintf(stderr, "inside: %u bytes flushed, %u fences\n", flushed, fences);
+	flushed = fences = 0;
+	return as_told;
+}
 
 static int opened(bool maps)
 {
@@ -99,7 +121,9 @@ static void make(void)
 	small.size = 2 * SHARE;
 	if (!small.base) {
 		small.base = aligned_alloc(2u << 20, small.size);
-		small.ops = fby_posix_media_ops(FBY_PERSIST_EADR, NULL);
+		counted = *fby_posix_media_ops(FBY_PERSIST_EADR, NULL);
+		counted.fence = media_fence_counted;
+		small.ops = &counted;
 		kept = malloc(small.size);
 	}
 	memset(small.base, 0, small.size);
@@ -240,8 +264,68 @@ static void a_file_is_cut(void)
 	EXPECT(fby_map_file_size(mp, 0, a, FRAME) == FBY_DONE);
 }
 
+/* What each step costs, as docs/map.md says. */
+static void fences_are_counted(void)
+{
+	struct fby_pages pages = { { 1ull << 3 | 1ull << 20 } };
+	struct fby_frame f;
+	u32 a, frame;
+
+	make();
+	flushed = fences = 0;
+	a = file_add("/a", FRAME);
+	EXPECT(cost(0, 2));
+	EXPECT(fby_map_take(mp, 0, a, 0, &frame) == FBY_DONE && cost(0, 0));
+	EXPECT(fby_map_show(mp, 0, frame) == FBY_DONE && cost(0, 2));
+	EXPECT(sync(frame, 4, 1) == FBY_DONE && cost(FBY_PAGE + 8, 2));
+	EXPECT(sync(frame, 4, 1) == FBY_DONE && cost(FBY_PAGE + 8, 2));
+	EXPECT(sync(frame, 0, 32) == FBY_DONE && cost(FRAME + 16, 2));
+	EXPECT(fby_map_frame(mp, 0, frame, &f) == FBY_DONE);
+	EXPECT(fby_frame_write_begin(&f, &pages) == 2 && cost(0, 0));
+	EXPECT(fby_frame_write_end(&f, &pages) == 0 && cost(16, 1));
+	EXPECT(write_back(frame) == 0 && cost(16, 1));
+	EXPECT(fby_map_drop(mp, 0, frame, false) == FBY_DONE && cost(0, 1));
+	EXPECT(fby_map_file_size(mp, 0, a, 2 * FRAME) == FBY_DONE && cost(0, 2));
+	EXPECT(fby_map_file_size(mp, 0, a, 2 * FRAME) == FBY_DONE && cost(0, 0));
+}
+
+/* A frame that was taken is not to be synced; nor one behind the end of its file. */
+static void what_is_refused(void)
+{
+	static struct fby_map_file f = { .size = FBY_PAGE, .identity_bytes = FBY_MAP_IDENTITY_MAX + 1, .path = "/a" };
+	struct fby_map_info info;
+	u32 a, file, frame;
+
+	make();
+	EXPECT(fby_map_file_add(mp, 0, &f, &file) == -FBY_E_NAME);
+	f.identity_bytes = 0;
+	memset(f.path, 'p', sizeof(f.path));
+	EXPECT(fby_map_file_add(mp, 0, &f, &file) == -FBY_E_NAME);
+	f.path[FBY_MAP_PATH_MAX] = 0;
+	EXPECT(fby_map_file_add(mp, 0, &f, &file) == FBY_DONE && fby_map_file_path(mp, 0, file, "/b") == FBY_DONE);
+	a = file_add("/a", FBY_PAGE);
+	EXPECT(fby_map_file_add(mp, 0, &f, &file) == -FBY_E_MAP_FULL);
+	EXPECT(fby_map_take(mp, 0, NFILES, 0, &frame) == -FBY_E_NO_MAP);
+	EXPECT(fby_map_take(mp, 0, a, 0, &frame) == FBY_DONE && sync(frame, 0, 1) == FBY_ORIGIN);
+	EXPECT(fby_map_show(mp, 0, frame) == FBY_DONE && fby_map_show(mp, 0, frame) == -FBY_E_BUSY);
+	EXPECT(sync(frame, 0, 1) == FBY_DONE && sync(frame, 0, 2) == FBY_ORIGIN);
+	EXPECT(fby_map_file_size(mp, 0, a, 7) == -FBY_E_RANGE && fby_map_file_cut(mp, 0, a, FRAME) == -FBY_E_RANGE);
+	EXPECT(fby_map_info(mp, 0, &info) == FBY_DONE && info.used == 1 && info.files == 2 &&
+	       info.free + info.used == info.nframes && info.nframes == MAP->nframes);
+	for (u32 n = 1; n < info.nframes; n++)
+		EXPECT(fby_map_take(mp, 0, a, n, &frame) == FBY_DONE);
+	EXPECT(fby_map_take(mp, 0, a, 100, &frame) == -FBY_E_MAP_FULL);
+	EXPECT(fby_map_drop(mp, 0, frame, false) == FBY_DONE && fby_map_drop(mp, 0, frame, false) == -FBY_E_NO_MAP);
+	EXPECT(whole());
+	EXPECT(add("m", SHARE) == -FBY_E_VOLUME_EXISTS && add("n", SHARE) == -FBY_E_MAP_FULL);
+	EXPECT(add("n", SHARE / 2) == -FBY_E_GEOMETRY && add("..", SHARE) == -FBY_E_NAME);
+	EXPECT(fby_volume_remove(mp, 0, true) == -FBY_E_NO_VOLUME);
+}
+
 void test_map(void)
 {
+	fences_are_counted();
+	what_is_refused();
 	what_was_synced_is_found();
 	a_sync_beside_a_write_back();
 	a_file_is_cut();

@@ -228,6 +228,53 @@ static u64 base_hash(void)
 	return hash;
 }
 
+/* A map is added, or removed with all it has: whole, or not at all. */
+void explore_table(void)
+{
+	const struct fby_map_spec s = { .name = "m", .uuid = { 6 }, .bytes = FBY_MAP_UNIT,
+					.frame_bytes = FRAME_BYTES, .nfiles = 2 };
+	struct fby_map_info info;
+	struct medium *m = &other.medium;
+	u64 base = base_hash(), began;
+	u16 map;
+
+	for (u32 n = 0; n < 600 && !wrong[0]; n++) {
+		bool add = n & 1;
+
+		load_image(base, ALL_OLD, 0);
+		if (world_open(&other) || fby_map_detach(other.pool, 0) || fby_map_remove(other.pool, 0, true))
+			fail("a map cannot be removed");
+		if (add) { /* all of that is durable; then it is added again */
+			settle(&other);
+			memcpy(m->durable, m->latest, m->media.size);
+			medium_power_off(m);
+		} else {
+			load_image(base, ALL_OLD, 0);
+			world_open(&other);
+			fby_map_detach(other.pool, 0);
+		}
+		began = m->events;
+		cut_at = began + 1 + (add && !one_in(4) ? below(1500) : (add ? 1200 + below(70) : below(8)));
+		m->event = at_recovery_event;
+		if (setjmp(out_of_recovery) == 0)
+			add ? fby_map_add(other.pool, &s, &map) : fby_map_remove(other.pool, 0, true);
+		m->event = NULL;
+		cut_other();
+		explored.cuts++;
+		if (!world_opens(&other))
+			fail("the pool cannot be opened after a cut while a map is %s", add ? "added" : "removed");
+		else if (fby_map_find(other.pool, "m", &map) == FBY_DONE &&
+			 (world_recover(&other, false) || fby_map_info(other.pool, 0, &info) || (add && info.used)))
+			fail("a map that was being added is not whole");
+		medium_power_off(m);
+		memcpy(m->media.base, now.medium.durable, m->media.size);
+		memcpy(m->latest, now.medium.durable, m->media.size);
+		memcpy(m->durable, now.medium.durable, m->media.size);
+		memset(m->is_touched, 0, m->media.size / FBY_LINE);
+		m->ntouched = 0;
+	}
+}
+
 void explore_cut(void)
 {
 	u64 base;

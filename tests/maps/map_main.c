@@ -53,6 +53,10 @@ static int run_explore(u64 images, u64 seed)
 	double began = seconds();
 	u64 first = seed;
 
+	begin_anew();
+	script_run(seed, 200);
+	if (!wrong[0])
+		explore_table();
 	for (; explored.distinct < images && !wrong[0]; seed++) {
 		begin_anew();
 		script_run(seed, 1500);

@@ -141,6 +141,7 @@ void disk_crash(struct disk_file *d, u64 pick);
 /* An image of the medium: opened, recovered as a host does it, judged. */
 void world_make(struct world *w);
 int world_open(struct world *w);
+bool world_opens(struct world *w); /* the pool alone */
 int world_recover(struct world *w, bool damaged);
 void world_judge(const struct world *w);
 static inline u64 word_at(const struct world *w, u64 at)
@@ -188,6 +189,7 @@ extern struct explored explored;
 extern u32 images_of_cut;
 void explore_begin(void);
 void explore_cut(void); /* of the world as it is now */
+void explore_table(void); /* maps are added and removed */
 
 /* --- damage (map_damage.c), threads (map_threads.c) ---------------------------------------------- */
 u64 damage_all(void); /* bits that were flipped */

@@ -128,6 +128,11 @@ int world_open(struct world *w)
 	return rc ? rc : attach(w, &r);
 }
 
+bool world_opens(struct world *w)
+{
+	return open_pool(w) == FBY_DONE;
+}
+
 void world_make(struct world *w)
 {
 	struct fby_format f = { .uuid = { 5 }, .chunk_size = 65536, .nvolumes = 2, .map_bytes = FBY_MAP_UNIT };
