@@ -7,6 +7,7 @@
 //!   `engine` (a whole write).  What slows the machine down for a while slows all
 //!   three, so their ratios hold where their figures do not.
 //! * [`logs()`] appends to logs, against the floor below that, and replays one.
+//! * [`maps()`] syncs files mapped onto a pool, in turns with the kernel's mappings.
 //! * [`mounts()`] does what waits for fsync on a directory and on a mount, in turns.
 //! * [`reads()`] reads cached blocks with verification.
 //! * [`recovery()`] opens a large pool full of dirty pages.
@@ -23,6 +24,7 @@ compile_error!("pools are mapped whole: 64-bit machines only");
 
 mod engine;
 mod logs;
+mod maps;
 mod memory;
 mod mounts;
 mod peer;
@@ -39,6 +41,7 @@ use serde::Serialize;
 
 pub use engine::{engine, EngineOptions, EngineReport, EngineThreads};
 pub use logs::{logs, LogAppends, LogOptions, LogReport};
+pub use maps::{maps, MapBenchOptions, MapReport, MapSync};
 pub use memory::MediaChoice;
 pub use mounts::{mounts, MountBenchOptions, MountCase, MountReport, MountRow};
 pub use reads::{reads, ReadReport, ReadThreads};

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use forebay_bench::{
-    engine, logs, reads, recovery, slots, statics, BenchError, EngineOptions, LogOptions,
-    MediaChoice, RecoveryOptions, SlotsOptions, SlotsTarget, ThreadsOptions,
+    engine, logs, maps, reads, recovery, slots, statics, BenchError, EngineOptions, LogOptions,
+    MapBenchOptions, MediaChoice, RecoveryOptions, SlotsOptions, SlotsTarget, ThreadsOptions,
 };
 
 const SMALL: u64 = 64 << 20;
@@ -28,6 +28,26 @@ fn engine_reports_each_number_of_threads() {
     let json = serde_json::to_value(&report).unwrap();
     assert!(json["threads"][1]["floor"]["p999_ns"].is_u64());
     assert!(json["media"].as_str().unwrap().starts_with("anonymous memory"));
+}
+
+#[test]
+fn maps_are_measured_beside_the_kernels() {
+    let options = MapBenchOptions {
+        mapping_mib: vec![4, 8],
+        dirty_pages: vec![1, 20],
+        rounds: 3,
+        ..Default::default()
+    };
+    let report = maps(&options).unwrap();
+    let rows: Vec<_> = report.sync.iter().map(|s| (s.what, s.mapping_mib, s.dirty_pages)).collect();
+    let all = [("page", 4, 1), ("whole", 4, 1), ("page", 8, 1), ("whole", 8, 1), ("whole", 8, 20)];
+    assert_eq!(rows, all);
+    assert!(report.sync.iter().all(|s| s.p50_us > 0.0 && s.kernel_p50_us > 0.0 && s.ratio > 0.0));
+    assert!(report.store_us > 0.0 && report.segment_us > 0.0);
+    let json = serde_json::to_value(&report).unwrap();
+    assert!(json["sync"][0]["kernel_p50_us"].is_f64() && json["store_us"].is_f64());
+    let none = MapBenchOptions { mapping_mib: Vec::new(), ..Default::default() };
+    assert!(maps(&none).unwrap_err().to_string().contains("no mapping"));
 }
 
 #[test]

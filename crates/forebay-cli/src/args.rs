@@ -520,6 +520,35 @@ pub enum Bench {
         "forebay bench mount --what replace --clients 1",
     ))]
     Mount(BenchMount),
+    /// Files mapped onto a pool: what a sync costs, in turns with the kernel's msync
+    ///
+    /// Nothing offers such mappings yet: this is for who builds on them.
+    #[command(after_help = after!(
+        "forebay bench map --json",
+        "forebay bench map --dir /mnt/disk --mapping 64M,1G --pages 1,64 --rounds 20",
+    ))]
+    Map(BenchMap),
+}
+
+#[derive(Args, Debug)]
+pub struct BenchMap {
+    /// Where to make the files that are mapped; default: the one for temporary files
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Where to make the pool, on a tmpfs; default: in memory
+    #[arg(long, value_name = "DIR")]
+    pub media_dir: Option<PathBuf>,
+    /// Sizes of mappings, one after the other
+    #[arg(long, value_name = "SIZE,...", value_delimiter = ',', default_value = "64M,1G,4G", value_parser = units::parse_size)]
+    pub mapping: Vec<u64>,
+    /// Pages to be dirty before a sync of the whole, in the last mapping
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,16,256,4096", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    pub pages: Vec<u64>,
+    /// Syncs of each, and ten times as many of a page
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub rounds: u32,
+    #[command(flatten)]
+    pub json: Json,
 }
 
 fn what_of_mount(name: &str) -> Result<MountCase, String> {

@@ -19,6 +19,7 @@ pub fn run(a: &Bench) -> anyhow::Result<u8> {
         Bench::Slots(a) => slots(a)?,
         Bench::Log(a) => log(a)?,
         Bench::Mount(a) => crate::bench_mount::run(a)?,
+        Bench::Map(a) => crate::bench_map::run(a)?,
     }
     Ok(0)
 }

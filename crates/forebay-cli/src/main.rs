@@ -8,6 +8,7 @@
 mod args;
 mod attach;
 mod bench;
+mod bench_map;
 mod bench_mount;
 mod check;
 mod config;

@@ -69,7 +69,7 @@ const CHECK: usize = 3;
 const REPLAY: usize = 23;
 
 /// Subcommands that look at no pool of theirs.
-const WITHOUT: [&str; 19] = [
+const WITHOUT: [&str; 20] = [
     "create",
     "detach",
     "list",
@@ -82,6 +82,7 @@ const WITHOUT: [&str; 19] = [
     "bench slots",
     "bench log",
     "bench mount",
+    "bench map",
     "mount",
     "umount",
     "replay",

@@ -107,6 +107,14 @@ impl Window {
     pub fn address(&self) -> *mut u8 {
         self.bytes.start.as_ptr()
     }
+
+    /// msync(2) of a range that begins at a page.
+    pub fn sync(&self, at: usize, len: usize) -> io::Result<()> {
+        let p = self.bytes.at(at, len);
+        // SAFETY: of the mapping, whose bytes it does not change.
+        unsafe { rustix::mm::msync(p.cast(), len, rustix::mm::MsyncFlags::SYNC) }?;
+        Ok(())
+    }
 }
 
 impl Drop for Window {

@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Files mapped onto a pool, beside the same files mapped by the kernel.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay_engine::{sys, Engine, Media, Memory as Mapped, Persist};
+use forebay_map::system::Window;
+use forebay_map::{Cache, Features, MapFile, Options, PoolStore, PAGE, SEGMENT};
+use rustix::fs::MemfdFlags;
+use serde::Serialize;
+
+use crate::pool::{failed, failed_open};
+use crate::strokes::Random;
+use crate::BenchError;
+
+/// What [`maps()`] does.
+#[derive(Debug, Clone)]
+pub struct MapBenchOptions {
+    /// Where both files go.
+    pub dir: PathBuf,
+    /// Where the pool goes, a tmpfs; none: anonymous shared memory.
+    pub media_dir: Option<PathBuf>,
+    /// Sizes of mappings, one after the other.
+    pub mapping_mib: Vec<u64>,
+    /// Pages dirty at a sync of the whole, in the last mapping.
+    pub dirty_pages: Vec<u64>,
+    /// Syncs of each, and ten times as many of a page.
+    pub rounds: u32,
+}
+
+impl Default for MapBenchOptions {
+    fn default() -> MapBenchOptions {
+        MapBenchOptions {
+            dir: std::env::temp_dir(),
+            media_dir: None,
+            mapping_mib: vec![64, 1024, 4096],
+            dirty_pages: vec![1, 16, 256, 4096],
+            rounds: 60,
+        }
+    }
+}
+
+/// What it found.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct MapReport {
+    /// A row for each size and number of pages.
+    pub sync: Vec<MapSync>,
+    /// The first store to a page since it was synced, in a segment that others are stored
+    /// to: the median.
+    pub store_us: f64,
+    /// The first store to a segment that was clean for some time: the median.
+    pub store_to_clean_segment_us: f64,
+    /// The kernel's first store to a page since it was synced.
+    pub kernel_store_us: f64,
+    /// The first touch of a segment that is not there.
+    pub segment_us: f64,
+    /// The kernel's reading of as much, page by page, nothing of it in its cache.
+    pub kernel_segment_us: f64,
+    /// Loads of all bytes of a segment that is there: nanoseconds a KiB.
+    pub load_ns_per_kib: f64,
+    /// The same of plain memory.
+    pub memory_load_ns_per_kib: f64,
+    /// Where the files are.
+    pub dir: PathBuf,
+    /// What was mapped.
+    pub media: String,
+    /// What the kernel lacks, if anything.
+    pub missing: Vec<String>,
+}
+
+/// Syncs, in turns with the kernel's.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct MapSync {
+    /// `page`: of the page's range; `whole`: of the whole mapping.
+    pub what: &'static str,
+    /// Its size.
+    pub mapping_mib: u64,
+    /// Pages that were stored to before each.
+    pub dirty_pages: u64,
+    /// Of the library, the median; stores not counted.
+    pub p50_us: f64,
+    /// Of nine tenths.
+    pub p90_us: f64,
+    /// msync of the same.
+    pub kernel_p50_us: f64,
+    /// How many times as long.
+    pub ratio: f64,
+}
+
+fn system(what: &str) -> impl FnOnce(io::Error) -> BenchError + '_ {
+    move |source| BenchError::System { what: what.to_owned(), source }
+}
+
+fn refused(e: forebay_map::Error) -> BenchError {
+    BenchError::Options(e.to_string())
+}
+
+/// A file that goes away.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(dir: &Path, what: &str, bytes: u64) -> Result<(Scratch, File), BenchError> {
+        let path = dir.join(format!("forebay-bench-map-{}-{what}", std::process::id()));
+        let mut o = File::options();
+        let opened = o.read(true).write(true).create_new(true).open(&path);
+        let file = opened.map_err(system("creating a file (name another --dir)"))?;
+        let scratch = Scratch(path);
+        file.set_len(bytes).map_err(system("its size"))?;
+        Ok((scratch, file))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Mapping and pool, and beside it the kernel's.
+struct Bed {
+    file: MapFile,
+    cache: Cache,
+    kernel: Window,
+    size: u64,
+    _files: [Scratch; 2],
+}
+
+fn pool(o: &MapBenchOptions, share: u64) -> Result<(Arc<Engine>, File), BenchError> {
+    let bytes = share + (8 << 20);
+    let file = match &o.media_dir {
+        Some(dir) => {
+            let (scratch, file) = Scratch::new(dir, "pool", bytes)?;
+            drop(scratch);
+            file
+        }
+        None => {
+            let fd = rustix::fs::memfd_create("forebay-bench", MemfdFlags::CLOEXEC)
+                .map_err(|e| system("memory")(e.into()))?;
+            let file = File::from(fd);
+            file.set_len(bytes).map_err(system("memory"))?;
+            file
+        }
+    };
+    let mapped = Mapped::of_file(file.as_fd(), bytes as usize, true, false);
+    let mapped = Arc::new(mapped.map_err(system("mapping the pool"))?);
+    let media = Media::new(mapped, bytes, Persist::Clwb, None);
+    let media = media.ok_or_else(|| BenchError::Options("this CPU has no clwb".into()))?;
+    let uuid = *b"forebay-bench 02";
+    let format =
+        sys::fby_format { uuid, chunk_size: 64 << 10, map_bytes: share, ..Default::default() };
+    forebay_engine::format(&media, &format).map_err(failed("format the pool"))?;
+    let options = sys::fby_options { nslots: 1, maps: true, ..Default::default() };
+    let (engine, _) =
+        Engine::open(Arc::new(media), &options).map_err(failed_open("open the pool"))?;
+    engine.map_add("bench", uuid, share).map_err(failed("add a map"))?;
+    Ok((Arc::new(engine), file))
+}
+
+impl Bed {
+    fn new(
+        o: &MapBenchOptions,
+        mib: u64,
+        features: &Features,
+        with_data: u64,
+    ) -> Result<Bed, BenchError> {
+        let size = mib << 20;
+        // Room for descriptors and records; a frame for each segment.
+        let share = (size + size / 64 + (16 << 20)).next_multiple_of(2 << 20);
+        let (engine, memory) = pool(o, share)?;
+        let store = PoolStore::attach(&engine, "bench", memory).map_err(refused)?;
+        let (ours, our_file) = Scratch::new(&o.dir, "ours", size)?;
+        let (theirs, kernel_file) = Scratch::new(&o.dir, "kernel", size)?;
+        for file in [&our_file, &kernel_file] {
+            fill(file, with_data).map_err(system("writing to a file"))?;
+        }
+        drop(our_file);
+        let options =
+            Options { by_hand: true, features: Some(features.clone()), ..Default::default() };
+        let cache = Cache::new(Arc::new(store), options).map_err(refused)?;
+        let file = cache.open(&ours.0, size).map_err(refused)?;
+        let kernel = Window::new(kernel_file.as_fd(), 0, size as usize);
+        let kernel = kernel.map_err(system("mapping the file"))?;
+        Ok(Bed { file, cache, kernel, size, _files: [ours, theirs] })
+    }
+
+    /// All segments there, and all clean for some time.
+    fn settle(&self) -> Result<(), BenchError> {
+        for at in (0..self.size).step_by(SEGMENT) {
+            self.file.load(at, &mut [0]);
+        }
+        self.rest()
+    }
+
+    fn rest(&self) -> Result<(), BenchError> {
+        self.file.sync(0, self.size).map_err(refused)?;
+        for _ in 0..self.size / SEGMENT as u64 + 8 {
+            self.cache.round().map_err(refused)?;
+            if self.file.counts().scanned == 0 || !self.file.features().watch {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// `n` pages, apart, and the same each time: their blocks are there.
+    fn places(&self, n: u64) -> Vec<u64> {
+        let all = self.size / PAGE as u64;
+        let n = n.min(all);
+        // Next to each other in runs of 16, as what is written together is.
+        (0..n)
+            .map(|i| (i / 16) * 512 % all / 512 * 512 + (i / 16) * 512 / all * 16 + i % 16)
+            .collect()
+    }
+
+    fn row(
+        &self,
+        what: &'static str,
+        mib: u64,
+        n: u64,
+        rounds: u32,
+    ) -> Result<MapSync, BenchError> {
+        let places = self.places(n);
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        let range = match what {
+            "page" => (places[0] * PAGE as u64, PAGE as u64),
+            _ => (0, self.size),
+        };
+        for round in 0..rounds + 2 {
+            let value = u64::from(round + 1).to_ne_bytes();
+            for &page in &places {
+                self.file.store(page * PAGE as u64, &value);
+            }
+            let start = Instant::now();
+            self.file.sync(range.0, range.1).map_err(refused)?;
+            let us = microseconds(start.elapsed());
+            // The kernel's costs much more.
+            let kernel = (round % 10 < 2 || what == "whole").then(|| {
+                places.iter().for_each(|&p| self.kernel.copy_in(p as usize * PAGE, &value));
+                let start = Instant::now();
+                let synced = self.kernel.sync(range.0 as usize, range.1 as usize);
+                synced.map(|()| microseconds(start.elapsed()))
+            });
+            // The first two find the blocks.
+            if round >= 2 {
+                ours.push(us);
+                theirs.extend(kernel.transpose().map_err(system("msync"))?);
+            }
+        }
+        let (p50_us, p90_us) = (at(&mut ours, 50), at(&mut ours, 90));
+        let kernel_p50_us = at(&mut theirs, 50);
+        let ratio = kernel_p50_us / p50_us;
+        Ok(MapSync { what, mapping_mib: mib, dirty_pages: n, p50_us, p90_us, kernel_p50_us, ratio })
+    }
+}
+
+fn microseconds(d: Duration) -> f64 {
+    d.as_nanos() as f64 / 1e3
+}
+
+fn at(values: &mut [f64], percent: usize) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() * percent / 100).or(values.last()).copied().unwrap_or(0.0)
+}
+
+/// Runs the benchmark: some minutes, most of them the kernel's.
+pub fn maps(o: &MapBenchOptions) -> Result<MapReport, BenchError> {
+    let Some(&last) = o.mapping_mib.last() else {
+        return Err(BenchError::Options("no mapping".into()));
+    };
+    if o.mapping_mib.iter().any(|&m| !(2..=1 << 16).contains(&m)) || o.rounds == 0 {
+        return Err(BenchError::Options("mappings of 2 to 65536 MiB; a round at least".into()));
+    }
+    let probe = pool(o, 16 << 20)?.1;
+    let features = Features::detect(probe.as_fd(), 0);
+    let mut report = MapReport {
+        sync: Vec::new(),
+        store_us: 0.0,
+        store_to_clean_segment_us: 0.0,
+        kernel_store_us: 0.0,
+        segment_us: 0.0,
+        kernel_segment_us: 0.0,
+        load_ns_per_kib: 0.0,
+        memory_load_ns_per_kib: 0.0,
+        dir: o.dir.clone(),
+        media: match &o.media_dir {
+            Some(dir) => format!("file in {}", dir.display()),
+            None => "memfd".into(),
+        },
+        missing: features.missing.clone(),
+    };
+    for &mib in &o.mapping_mib {
+        // The others have holes: what is measured of them needs no data.
+        let brought = if mib == last { (mib / 2).min(o.rounds.into()) } else { 0 };
+        let bed = Bed::new(o, mib, &features, brought)?;
+        if brought > 0 {
+            segments(&bed, brought, &mut report);
+        }
+        bed.settle()?;
+        report.sync.push(bed.row("page", mib, 1, o.rounds * 10)?);
+        report.sync.push(bed.row("whole", mib, 1, o.rounds)?);
+        if mib == last {
+            for &n in o.dirty_pages.iter().filter(|&&n| n > 1) {
+                report.sync.push(bed.row("whole", mib, n, o.rounds)?);
+            }
+            stores(&bed, o, &mut report)?;
+            loads(&bed, &mut report)?;
+        }
+    }
+    Ok(report)
+}
+
+/// So many segments with data, of which nothing is in the system's cache.
+fn fill(file: &File, segments: u64) -> io::Result<()> {
+    let mut bytes = vec![0; SEGMENT];
+    for segment in 0..segments {
+        bytes.fill(segment as u8 + 1);
+        std::os::unix::fs::FileExt::write_all_at(file, &bytes, segment * SEGMENT as u64)?;
+    }
+    file.sync_all()?;
+    rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)?;
+    Ok(())
+}
+
+fn segments(bed: &Bed, n: u64, report: &mut MapReport) {
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for segment in 0..n {
+        let start = Instant::now();
+        bed.file.load(segment * SEGMENT as u64, &mut [0]);
+        ours.push(microseconds(start.elapsed()));
+        let start = Instant::now();
+        for page in 0..SEGMENT / PAGE {
+            bed.kernel.copy_out(segment as usize * SEGMENT + page * PAGE, &mut [0]);
+        }
+        theirs.push(microseconds(start.elapsed()));
+    }
+    (report.segment_us, report.kernel_segment_us) = (at(&mut ours, 50), at(&mut theirs, 50));
+}
+
+fn stores(bed: &Bed, o: &MapBenchOptions, report: &mut MapReport) -> Result<(), BenchError> {
+    let (mut ours, mut theirs, mut quiet) = (Vec::new(), Vec::new(), Vec::new());
+    let mut random = Random::new(7);
+    // The rest of the segment is being stored to.
+    for _ in 0..o.rounds * 10 {
+        let at = (random.next() % (SEGMENT / PAGE) as u64) * PAGE as u64;
+        bed.file.store(SEGMENT as u64 - 8, &[1]);
+        bed.file.load(at, &mut [0]);
+        bed.file.sync(0, SEGMENT as u64).map_err(refused)?;
+        let start = Instant::now();
+        bed.file.store(at, &[1]);
+        ours.push(microseconds(start.elapsed()));
+    }
+    for _ in 0..o.rounds {
+        let at = (random.next() % (SEGMENT / PAGE) as u64) as usize * PAGE;
+        bed.kernel.copy_in(at, &[1]);
+        bed.kernel.sync(at, PAGE).map_err(system("msync"))?;
+        let start = Instant::now();
+        bed.kernel.copy_in(at, &[1]);
+        theirs.push(microseconds(start.elapsed()));
+    }
+    for _ in 0..o.rounds.min(20) {
+        bed.rest()?;
+        let start = Instant::now();
+        bed.file.store(0, &[1]);
+        quiet.push(microseconds(start.elapsed()));
+    }
+    report.store_us = at(&mut ours, 50);
+    report.kernel_store_us = at(&mut theirs, 50);
+    report.store_to_clean_segment_us = at(&mut quiet, 50);
+    Ok(())
+}
+
+fn loads(bed: &Bed, report: &mut MapReport) -> Result<(), BenchError> {
+    let plain = rustix::fs::memfd_create("plain", MemfdFlags::CLOEXEC)
+        .map_err(|e| system("memory")(e.into()))?;
+    rustix::fs::ftruncate(&plain, SEGMENT as u64).map_err(|e| system("memory")(e.into()))?;
+    let plain = Window::new(plain.as_fd(), 0, SEGMENT).map_err(system("memory"))?;
+    let mut to = vec![0; SEGMENT];
+    plain.copy_in(0, &to);
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for _ in 0..20 {
+        let start = Instant::now();
+        bed.file.load(0, &mut to);
+        ours.push(microseconds(start.elapsed()));
+        let start = Instant::now();
+        plain.copy_out(0, &mut to);
+        theirs.push(microseconds(start.elapsed()));
+    }
+    let per_kib = 1e3 / (SEGMENT / 1024) as f64;
+    report.load_ns_per_kib = at(&mut ours, 50) * per_kib;
+    report.memory_load_ns_per_kib = at(&mut theirs, 50) * per_kib;
+    Ok(())
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `forebay bench map`: syncs of files mapped onto a pool, beside the kernel's.
+
+use forebay_bench::{maps, MapBenchOptions};
+
+use crate::out::Table;
+use crate::{args, bench, out, units};
+
+pub fn run(a: &args::BenchMap) -> anyhow::Result<()> {
+    let options = MapBenchOptions {
+        dir: a.dir.clone().unwrap_or_else(std::env::temp_dir),
+        media_dir: a.media_dir.clone(),
+        mapping_mib: a.mapping.iter().map(|bytes| bytes >> 20).collect(),
+        dirty_pages: a.pages.clone(),
+        rounds: a.rounds,
+    };
+    let report = maps(&options)?;
+    if a.json.json {
+        return bench::json(&report);
+    }
+    let us = |us: f64| units::nanoseconds((us * 1000.0) as u64);
+    let mut table =
+        Table::new(&["<sync of", "mapping", "dirty pages", "p50", "p90", "msync p50", "ratio"]);
+    for row in &report.sync {
+        table.row(vec![
+            row.what.into(),
+            format!("{} MiB", row.mapping_mib),
+            row.dirty_pages.to_string(),
+            us(row.p50_us),
+            us(row.p90_us),
+            us(row.kernel_p50_us),
+            format!("{:.1}", row.ratio),
+        ]);
+    }
+    out::line(table)?;
+    out::line(format_args!(
+        "first store to a page: {}, of the kernel {}; to a segment that was clean for some time: {}",
+        us(report.store_us),
+        us(report.kernel_store_us),
+        us(report.store_to_clean_segment_us)
+    ))?;
+    out::line(format_args!(
+        "a segment of 2 MiB touched: {}, of the kernel {}; loads {:.0} ns a KiB, of plain memory {:.0}",
+        us(report.segment_us),
+        us(report.kernel_segment_us),
+        report.load_ns_per_kib,
+        report.memory_load_ns_per_kib
+    ))?;
+    for missing in &report.missing {
+        out::line(format_args!("missing: {missing}"))?;
+    }
+    Ok(())
+}
