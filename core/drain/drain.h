@@ -39,7 +39,7 @@ struct fby_plan {
 	u32 requests; /* of this round */
 	u64 began_ns;
 	u32 appended, overwritten; /* when the round before was planned; modulo 2^32 */
-	u32 share; /* of 16 pages appended that overwrite a dirty one */
+	u32 share; /* of 256 pages appended that overwrite a dirty one */
 };
 
 enum fby_io_status { FBY_IOS_FREE = 0, FBY_IOS_BUSY, FBY_IOS_DONE };

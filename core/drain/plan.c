@@ -13,7 +13,7 @@
  *		back, less what writers overwrite meanwhile; less of it while few chunks
  *		are free, more of it while many are
  *	time	its copies take no more than a quarter of the time of its requests,
- *		and these half a second at most
+ *		and these three tenths of a second at most
  *
  * The throttle holds the number of dirty pages (pace.c).  Nothing is kept in a drain, of a
  * volume that grows old or that nobody writes, or that holds little of the pool.
@@ -22,9 +22,10 @@
 
 #define MEASURE_STEP 1024u /* lookups of a step */
 #define COPY_NS 1000u
-#define REQUEST_NS 1000000u /* until it is known */
-#define ROUND_NS 500000000u /* writers may wait for the end of it */
+#define ROUND_NS 300000000u /* writers may wait for the end of it */
 #define ROUND_REQUESTS 32u
+#define REQUEST_NS (ROUND_NS / ROUND_REQUESTS) /* until it is known, which is to be soon */
+#define SHARE_MOST 224u
 #define STARVED_PAGES 256u
 #define SCALE_MOST (16u * 8u)
 
@@ -77,7 +78,7 @@ u32 fby_plan_pages(struct fby_drain *p, u16 volume)
 	return (u32)n;
 }
 
-/* Of 16 pages that writers append, how many overwrite a dirty one; since the round before. */
+/* Of 256 pages that writers append, how many overwrite a dirty one; since the round before. */
 static void measure_overwrites(struct fby_drain *p, u16 volume)
 {
 	struct fby_plan *plan = &p->volume[volume].destage.plan;
@@ -93,10 +94,13 @@ static void measure_overwrites(struct fby_drain *p, u16 volume)
 	overwritten -= (u32)p->volume[volume].moved;
 	n = appended - plan->appended;
 	if (n >= 16) {
-		u32 dead = overwritten - plan->overwritten, share = dead >> 31 ? 0 : dead / (n / 16);
+		u32 dead = overwritten - plan->overwritten;
 
-		/* Counted while others write: it may come to less than nothing. */
-		plan->share = (3 * plan->share + (share < 16 ? share : 16)) / 4;
+		if (dead >> 31) /* less than nothing: it is counted while others write */
+			dead = 0;
+		for (; n >> 24; n >>= 1)
+			dead >>= 1;
+		plan->share = (3 * plan->share + (dead < n ? dead * 256 / n : 256) + 2) / 4;
 		plan->appended = appended;
 		plan->overwritten = overwritten;
 	}
@@ -210,7 +214,7 @@ static void choose(struct fby_drain *p, u16 volume)
 		b.kept += plan->listed[length];
 	measure_overwrites(p, volume);
 	spare = spare < 4 ? 4 : spare > 64 ? 64 : spare;
-	b.weight = (u64)spare * (16 - (plan->share < 14 ? plan->share : 14));
+	b.weight = spare * (256 - (plan->share < SHARE_MOST ? plan->share : SHARE_MOST)) / 16;
 	for (length = FBY_RUN_MOST; length > 0; length--) {
 		u32 n = plan->runs[length], each = n ? plan->listed[length] / n : 0;
 

@@ -559,8 +559,9 @@ static void request_time(void)
 	pool_restore();
 }
 
-/* Fewer dead pages than at the look before: none of what was written meanwhile overwrote. */
-static void no_overwrites(void)
+/* A seventh of what was written meanwhile overwrote, and is not rounded to none.  Fewer dead
+ * pages than at the look before: none did. */
+static void overwrites(void)
 {
 	struct fby_plan *plan = &pool->drain.volume[0].destage.plan;
 
@@ -569,6 +570,10 @@ static void no_overwrites(void)
 	plan->appended -= 100;
 	plan->overwritten = 1000;
 	EXPECT(fby_plan_step(&pool->drain, 0) && plan->share == 0);
+	pool->drain.volume[0].destage.pos = 0;
+	plan->appended -= 700;
+	plan->overwritten -= 100;
+	EXPECT(fby_plan_step(&pool->drain, 0) && plan->share == (36 + 2) / 4);
 	pool_restore();
 }
 
@@ -728,7 +733,7 @@ void test_destage(void)
 	room_alone();
 	kept_along();
 	request_time();
-	no_overwrites();
+	overwrites();
 	zero_moved();
 	copies_unsealed(false);
 	copies_unsealed(true);
