@@ -257,7 +257,7 @@ bool fby_placed_clean(const struct fby_drain *p, u16 volume)
 	const struct fby_static *v = &p->statics->volume[volume];
 	u32 collects = fby_load_acquire(&v->collects);
 
-	if (fby_load_acquire(&p->volume[volume].destage.phase) != FBY_PH_IDLE ||
+	if ((fby_load_acquire(&p->volume[volume].destage.phase) != FBY_PH_IDLE && !FBY_BUG(STATIC_CLEAN_IN_ROUND)) ||
 	    fby_load(&v->surveyed) != v->slots || any_dirty(p, v))
 		return false;
 	fby_rmb();

@@ -118,6 +118,7 @@
 	X(STATIC_MERGE_LOSES, "a partial write to a static volume forgets the sectors cached before") \
 	X(STATIC_READ_UNVERIFIED, "pages of a static volume are delivered whose checksum fails") \
 	X(STATIC_PAST_CACHED, "a write goes past a static volume's page of its block") \
+	X(STATIC_CLEAN_IN_ROUND, "a static volume is clean while a round has what was dirty") \
 	X(MAP_SYNC_NO_DATA, "a sync of mapped pages leaves their stores in the CPU's caches") \
 	X(MAP_SYNC_ONE_FENCE, "a page is dirty before its stores are durable") \
 	X(MAP_BIT_AFTER_ACK, "a sync is acknowledged before it is durable that the pages are dirty") \

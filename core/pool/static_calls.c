@@ -85,7 +85,7 @@ static bool check_slot(struct fby_pool *p, u16 index, u32 slot, u64 *live, bool 
 {
 	const struct fby_static *st = &p->statics.volume[index];
 	struct fby_static_view s;
-	bool sound = false;
+	bool found = p->space.opt.read_only || to_be_found(p, index, slot);
 
 	fby_static_look(&p->statics, st, slot, &s);
 	if (slot < st->surveyed)
@@ -102,7 +102,9 @@ static bool check_slot(struct fby_pool *p, u16 index, u32 slot, u64 *live, bool 
 			continue;
 		if (FBY_ST_ERA(t) > st->era)
 			return violated(v, "a page is of an era to come", index, slot, "era", FBY_ST_ERA(t));
-		sound |= !FBY_ST_LOST(t) && fby_place_read(&p->statics, st, slot, way, t, 0, 0, NULL);
+		/* What is lost stays where it is, and is not looked for. */
+		if (!found && !FBY_ST_LOST(t) && fby_place_read(&p->statics, st, slot, way, t, 0, 0, NULL))
+			return violated(v, "destage would not find a page", index, slot, "live", s.live);
 	}
 	if (fby_static_counts(&s, 0) && fby_static_counts(&s, 1) &&
 	    FBY_ST_BLOCK(&s.line.tag[0]) == FBY_ST_BLOCK(&s.line.tag[1]))
@@ -110,8 +112,6 @@ static bool check_slot(struct fby_pool *p, u16 index, u32 slot, u64 *live, bool 
 				FBY_ST_BLOCK(&s.line.tag[0]));
 	if (s.sole && !(s.live >> s.newest & 1))
 		return violated(v, "an older page is left without the newer", index, slot, "newest", s.newest);
-	if (sound && !p->space.opt.read_only && !to_be_found(p, index, slot))
-		return violated(v, "destage would not find a page", index, slot, "live", s.live);
 	return true;
 }
 

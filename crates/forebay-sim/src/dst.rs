@@ -16,6 +16,7 @@
 mod client;
 mod disaster;
 mod host;
+mod placed;
 
 use forebay_engine::sys;
 use serde::Serialize;
@@ -60,6 +61,8 @@ pub struct Tally {
     pub entries_dropped: u64,
     pub checks: u64,
     pub volumes_added: u64,
+    /// Of these.
+    pub static_volumes: u64,
     pub volumes_removed: u64,
     pub drains: u64,
     /// Runs that ended with more blocks lost than a full pool can carry forward.
@@ -104,6 +107,7 @@ impl Tally {
         sum(&mut self.entries_dropped, o.entries_dropped);
         sum(&mut self.checks, o.checks);
         sum(&mut self.volumes_added, o.volumes_added);
+        sum(&mut self.static_volumes, o.static_volumes);
         sum(&mut self.volumes_removed, o.volumes_removed);
         sum(&mut self.drains, o.drains);
         sum(&mut self.wedged, o.wedged);
@@ -149,6 +153,8 @@ struct Plan {
     check_every: u64,
     options: sys::fby_options,
     bypass: Bypass,
+    /// Of what every volume's share is made, if it has one.
+    seed: u64,
     /// One volume that fits in the pool, overwritten again and again.
     hot: bool,
     /// Volumes are attached to other origins, too.
@@ -194,7 +200,7 @@ impl Plan {
         let options = sys::fby_options {
             nslots: rng.range(1, 4) as u32,
             read_only: false,
-            statics: false,
+            statics: true,
             maps: false,
             no_checksums: !media_faults && rng.one_in(6),
             verify: if media_faults || rng.one_in(2) {
@@ -240,6 +246,7 @@ impl Plan {
             check_every: if chunk_pages * nchunks <= 256 { 1 } else { 16 },
             options,
             bypass: Bypass { flush: 100, ..Bypass::default() },
+            seed,
             hot: seed % 5 == 3 && !periodic,
             other_origins: seed % 6 == 1 || seed % 12 == 2,
         };
@@ -283,6 +290,7 @@ impl Plan {
             plan.options.high_watermark = 20;
             plan.options.low_watermark = 5;
         }
+        plan.make_room();
         plan
     }
 }
@@ -294,6 +302,8 @@ struct Volume {
     block_size: u32,
     index: Option<u16>,
     attached: bool,
+    /// It has a share.
+    placed: bool,
     origin: Origin,
     model: Vec<Sector>,
     queue: Vec<Request>,
@@ -416,7 +426,7 @@ impl World {
         let g = self.plan.geometry;
         let mut uuid = [0; 16];
         uuid[..8].copy_from_slice(&self.rng.next_u64().to_le_bytes());
-        self.engine.format(uuid, g.chunk_size(), g.nvolumes).map_err(|e| format!("format: {e}"))?;
+        self.engine.format_geometry(uuid, &g).map_err(|e| format!("format: {e}"))?;
         self.engine.open_all(&self.plan.options).map_err(|e| format!("open: {e}"))?;
         for _ in 0..self.rng.range(1, u64::from(g.nvolumes)) {
             self.add_volume()?;
@@ -583,7 +593,18 @@ impl World {
 /// Runs one seed; the error is the violation.
 pub fn run(seed: u64, verbose: bool) -> Result<Tally, String> {
     hooks::set_context(|| format!("replay with: forebay-sim --seed {seed}"));
-    let mut world = World::new(seed, verbose);
+    run_world(World::new(seed, verbose), seed, verbose)
+}
+
+/// The seed's world as it was before there were static volumes: what it found then was there.
+pub fn run_without_statics(seed: u64) -> Result<Tally, String> {
+    let mut world = World::new(seed, false);
+    world.plan.geometry.shares = [0; 2];
+    world.engine = Engine::new(Media::new(world.plan.geometry.media_bytes(), world.plan.flavour));
+    run_world(world, seed, false)
+}
+
+fn run_world(mut world: World, seed: u64, verbose: bool) -> Result<Tally, String> {
     if verbose {
         println!("{:?}", world.plan);
     }

@@ -67,8 +67,8 @@ impl Geometry {
     pub fn share_pages(&self) -> [(u64, u64); 2] {
         let mut at = self.chunks_end();
         self.shares.map(|bytes| {
-            let (bytes, slots) = (u64::from(bytes), u64::from(bytes.saturating_sub(4096) / 8256));
-            let pages = at + 4096 + (slots * 64).div_ceil(4096) * 4096;
+            let (bytes, slots) = (u64::from(bytes), u64::from(bytes.saturating_sub(4352) / 8256));
+            let pages = at + 4096 + (slots * 64 + 256).div_ceil(4096) * 4096;
             at += bytes;
             if bytes == 0 {
                 (0, 0)

@@ -55,6 +55,7 @@ fn numbers(file: &Path) -> Vec<u64> {
 fn seeds_that_found_something_find_nothing_more() {
     for seed in numbers(&tests_dir().join("seeds.txt")) {
         dst::run(seed, false).unwrap();
+        dst::run_without_statics(seed).unwrap();
     }
 }
 

@@ -196,7 +196,7 @@ impl World {
         (block * 8).min(size)..((block + 1) * 8).min(size)
     }
 
-    fn taint(&mut self, v: usize, block: u64, soft: bool) {
+    pub(super) fn taint(&mut self, v: usize, block: u64, soft: bool) {
         let tick = self.tick;
         for s in self.sectors_of(v, block) {
             self.volumes[v].model[s as usize].taint(tick);
@@ -208,6 +208,12 @@ impl World {
 
     /// Damages a page that is in use, its line, or a line of its chunk.
     pub(super) fn media_fault(&mut self) -> Verdict {
+        let placed: Vec<usize> =
+            (0..self.volumes.len()).filter(|&v| self.volumes[v].placed).collect();
+        if !placed.is_empty() && self.rng.one_in(2) {
+            let v = self.rng.pick(&placed);
+            return self.placed_fault(v);
+        }
         let g = self.plan.geometry;
         let c = self.rng.below(u64::from(g.nchunks)) as u32;
         let chunk = self.engine.chunk_info(c).map_err(|e| format!("chunk_info: {e}"))?;

@@ -353,16 +353,23 @@ impl World {
         };
         let id = self.fresh_id();
         let name = format!("v{number}");
-        let spec = volume_spec(&name, number, sectors, block_size);
+        let mut spec = volume_spec(&name, number, sectors, block_size);
+        (spec.static_bytes, spec.flush_us) = self.plan.share_of(number);
         self.actor(ADMIN);
         self.uncertain = number;
         let index = match self.engine.volume_add(&spec) {
             Ok(index) => Some(index),
-            Err(e) if e.is(sys::FBY_E_VOLUME_TABLE_FULL) => return Ok(()),
+            Err(e) if e.is(sys::FBY_E_VOLUME_TABLE_FULL) || e.is(sys::FBY_E_STATIC_FULL) => {
+                return Ok(())
+            }
             Err(e) => return Err(format!("volume_add: {e}")),
         };
+        let placed = spec.static_bytes != 0;
         self.tally.volumes_added += 1;
-        self.log(|| format!("volume {number} of {sectors} sectors added as {index:?}"));
+        self.tally.static_volumes += u64::from(placed);
+        self.log(|| {
+            format!("volume {number} of {sectors} sectors added as {index:?}, static {placed}")
+        });
         let mut origin = Origin::new(number, sectors, id);
         origin.ignores_discard = self.rng.one_in(3);
         self.volumes.push(Volume {
@@ -371,6 +378,7 @@ impl World {
             block_size,
             index,
             attached: false,
+            placed,
             origin,
             model: vec![Sector::new(id); sectors as usize],
             queue: Vec::new(),
