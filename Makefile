@@ -82,7 +82,7 @@ bench: build
 	$(built)/forebay bench slots $(if $(QUICK),--rounds 2) --json > $(BENCH)/bench-slots.json
 	$(built)/forebay-load suite $(SUITE) --out $(BENCH)
 
-# PEERS, APPS: options of bench/peers.sh and apps.sh.
+# PEERS, APPS, DYNAMIC: options of bench/peers.sh, apps.sh and dynamic.sh.
 .PHONY: bench-peers
 bench-peers: build
 	bench/peers.sh --out $(BENCH) $(PEERS)
@@ -91,6 +91,11 @@ bench-peers: build
 .PHONY: bench-apps
 bench-apps: build
 	bench/apps.sh --out $(BENCH) $(APPS)
+	cargo build -q --release -p forebay-load && $(built)/forebay-load page --out $(BENCH)
+
+.PHONY: bench-dynamic
+bench-dynamic: build
+	bench/dynamic.sh --out $(BENCH) $(DYNAMIC)
 	cargo build -q --release -p forebay-load && $(built)/forebay-load page --out $(BENCH)
 
 soak:

@@ -113,12 +113,13 @@ mounted() {
 	chmod 711 "$work/$1"
 	at_end "umount '$work/$1' || umount -l '$work/$1'; rmdir '$work/$1'"
 }
-# volume NAME DISK BYTES POOL_BYTES: a volume on a slow disk, served, as $work/NAME.fuse/nbd.
+# volume NAME DISK BYTES POOL_BYTES [SHARE_BYTES PERIOD]: a volume on a slow disk, served, as
+# $work/NAME.fuse/nbd; a static one, if it is to have a share of the pool.
 volume() {
 	disk "$1-disk" "$2" "$3"
-	"$FOREBAY" create "$work/$1.pool" --size "$4" >/dev/null
+	"$FOREBAY" create "$work/$1.pool" --size "$4" ${5:+--static "$5"} >/dev/null
 	at_end "rm -f '$work/$1.pool'"
-	"$FOREBAY" volume add "$work/$1.pool" v "$work/$1-disk.fuse/nbd" >/dev/null
+	"$FOREBAY" volume add "$work/$1.pool" v "$work/$1-disk.fuse/nbd" ${5:+--static "$5" --flush-every "$6"} >/dev/null
 	"$FOREBAY" serve "$work/$1.pool" --socket "$work/run/$1" --json >"$work/$1.ready" 2>>"$work/$1.log" &
 	at_end "stop $!"
 	until_true grep -q '"ready":true' "$work/$1.ready"

@@ -3,6 +3,7 @@
 //! there, says first what they come to, then draws them, and has the figures and
 //! how they were made folded below each picture.
 
+mod dynamic;
 mod guest;
 
 use std::fmt::Write;
@@ -25,6 +26,7 @@ pub fn write(out: &Path, html: &Path, say: Say<'_>) -> Result<()> {
     page.fairness()?;
     page.mixed()?;
     page.apps()?;
+    page.dynamic()?;
     page.guest_load()?;
     page.guest_destage()?;
     page.guest_apps()?;
@@ -95,6 +97,16 @@ fn figure(n: f64) -> String {
 /// "1.31 (1.20 to 1.44)"
 fn with_spread(value: f64, low: f64, high: f64) -> String {
     format!("{} ({} to {})", figure(value), figure(low), figure(high))
+}
+
+/// Median, lowest, highest.
+fn three(c: &Value, what: &str) -> [f64; 3] {
+    ["median", "low", "high"].map(|f| number(c, &format!("{what}/{f}")))
+}
+
+fn spread(c: &Value, what: &str) -> String {
+    let [value, low, high] = three(c, what);
+    with_spread(value, low, high)
 }
 
 /// "1.2 to 16 times": from the least to the most of several.
@@ -560,9 +572,6 @@ impl Page {
         );
         self.heading("Applications", &how);
         let cells = list(&v, "cells");
-        let three = |c: &Value, what: &str| {
-            ["median", "low", "high"].map(|f| number(c, &format!("{what}/{f}")))
-        };
         let bar = |c: &Value, (side, name): (&str, &str)| {
             let [value, low, high] = three(c, &format!("over_origin/{side}"));
             Bar {
@@ -588,17 +597,13 @@ impl Page {
         let rows: Vec<_> = cells
             .iter()
             .map(|c| {
-                let spread = |what: &str| {
-                    let [value, low, high] = three(c, what);
-                    with_spread(value, low, high)
-                };
-                let mut row =
-                    vec![text(c, "disk"), text(c, "app"), text(c, "unit"), spread("sides/origin")];
+                let mut row = ["disk", "app", "unit"].map(|what| text(c, what)).to_vec();
+                row.push(spread(c, "sides/origin"));
                 for (side, _) in SIDES {
-                    row.push(spread(&format!("sides/{side}")));
-                    row.push(spread(&format!("over_origin/{side}")));
+                    row.push(spread(c, &format!("sides/{side}")));
+                    row.push(spread(c, &format!("over_origin/{side}")));
                 }
-                row.push(spread("mount_over_eatmydata"));
+                row.push(spread(c, "mount_over_eatmydata"));
                 row.push(text(c, "commands/forebay"));
                 row
             })

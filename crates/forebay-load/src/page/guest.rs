@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use anyhow::Result;
 
-use super::{figure, list, number, range, text, with_spread, Page};
+use super::{figure, list, number, range, spread, text, three, Page};
 use crate::plots::{self, Bar, Line, Text};
 
 const EMULATED: &str =
@@ -22,16 +22,6 @@ fn name(device: &str) -> &str {
         "native+crc" => "the same, with checksums",
         other => other,
     }
-}
-
-/// Median, lowest, highest.
-fn three(c: &Value, what: &str) -> [f64; 3] {
-    ["median", "low", "high"].map(|f| number(c, &format!("{what}/{f}")))
-}
-
-fn spread(c: &Value, what: &str) -> String {
-    let [value, low, high] = three(c, what);
-    with_spread(value, low, high)
 }
 
 fn bar(name: String, c: &Value, what: &str) -> Bar {
