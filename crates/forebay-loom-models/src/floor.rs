@@ -140,9 +140,11 @@ core/drain/collect.c fby_round_collect
     words: &["busy", "floor", "seq", "seq_max"],
     besides: &[
         ("fby_round_dirty", "a closed chunk or not: the page is verified again where it counts"),
+        ("count_dead", "an estimate of the room that a round gains: decides what else it writes"),
         ("fby_moved_note", "the age of what was moved, after the move"),
         ("fby_volume_add", "the volume has no entries"),
         ("fby_volume_remove", "no request of the volume is in flight then"),
+        ("fby_map_remove", "a map has no entries"),
         ("fby_pool_info", "a figure to show"),
         ("fby_chunk_info", "a figure to show"),
         ("fby_logs_free", "of a log: the highest txg of a chunk that is closed"),
