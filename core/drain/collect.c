@@ -100,7 +100,7 @@ void fby_round_collect(struct fby_drain *p, u16 volume, u32 *wake)
 	u64 evicted = FBY_NO_SEQ;
 	u32 c = FBY_NO_CHUNK, cap = fby_plan_pages(p, volume);
 
-	d->n = d->pos = d->run = d->pulled = 0;
+	d->n = d->pos = d->run = d->pulled = d->ahead = 0;
 	d->issued = 0;
 	d->failed = false;
 	d->lost = fby_load_acquire(&p->cache->volume[volume].gate.lost);

@@ -10,7 +10,8 @@
  *		clean: a later round lets go of it without writing it
  *	flush	the origin
  *	carry	what is kept, and what is lost, goes forward as fresh entries, so that
- *		the cut can pass it; sealed
+ *		the cut can pass it; sealed.  What is kept does so while the origin is
+ *		at work already
  *	commit	the watermark, durable
  *	release	the pages
  *
@@ -27,6 +28,7 @@
 #define BACKOFF_MAX_NS 30000000000ull
 #define RELEASE_STEP 256u /* pages let go in one step */
 #define FORWARD_STEP 64u  /* pages copied in one step */
+#define AHEAD_STEP 16u	  /* the same while the origin may want the next request */
 
 static void go_on_to(struct fby_drain *p, u16 volume, enum fby_phase next)
 {
@@ -34,62 +36,7 @@ static void go_on_to(struct fby_drain *p, u16 volume, enum fby_phase next)
 	fby_store(&p->volume[volume].destage.phase, next);
 }
 
-static int write_step(struct fby_drain *p, u16 volume, struct fby_io *io)
-{
-	struct fby_destage *d = &p->volume[volume].destage;
-	struct fby_build b = { 0 };
-	u32 id;
-
-	for (id = 0; id < d->nbuffers && fby_load(&d->io[id].status) != FBY_IOS_FREE; id++)
-		;
-	if (d->failed || d->outstanding >= fby_pace_depth(p, volume) || id == d->nbuffers || d->pos == d->n) {
-		if (d->outstanding == 0) {
-			fby_pace_adapt(&p->volume[volume].pace, d->nbuffers);
-			fby_plan_written(p, volume);
-			go_on_to(p, volume, d->failed ? FBY_PH_BACKOFF : FBY_PH_FLUSH);
-		}
-		return d->outstanding == 0 ? FBY_AGAIN : FBY_DONE;
-	}
-	b.buf = d->io[id].buf;
-	b.max = d->buffer_sectors;
-	fby_round_request(p, volume, &b);
-	if (b.n == 0)
-		return FBY_AGAIN;
-	d->plan.requests++;
-	io->op = b.op;
-	io->sector = b.sector;
-	io->nsectors = b.n;
-	io->buf = b.op == FBY_IO_WRITE ? b.buf : NULL;
-	io->id = volume * 64u + id;
-	return FBY_ORIGIN;
-}
-
-/* --- flush, carry, commit, release ---------------------------------------- */
-
-static int flush_step(struct fby_drain *p, u16 volume, struct fby_io *io)
-{
-	struct fby_cached *cv = &p->cache->volume[volume];
-	struct fby_drained *v = &p->volume[volume];
-	struct fby_destage *d = &v->destage;
-
-	if (!d->gate && !fby_gate_destage(cv))
-		return FBY_DONE; /* the end of that flush wakes destage */
-	d->gate = true;
-	/* The origin told another that it lost something, perhaps of this round: again.
-	 * With the gate held from the start, so that this happens to a round but once. */
-	if (fby_load_acquire(&cv->gate.lost) != d->lost && !FBY_BUG(HOST_FAILURE_IGNORED)) {
-		go_on_to(p, volume, FBY_PH_IDLE);
-		return FBY_AGAIN;
-	}
-	d->gate = false; /* the request has it */
-	fby_gate_destage_sends(cv);
-	io->op = FBY_IO_FLUSH;
-	io->id = volume * 64u;
-	io->sector = io->nsectors = 0;
-	io->buf = NULL;
-	go_on_to(p, volume, FBY_PH_FLUSHING);
-	return FBY_ORIGIN;
-}
+/* --- carry ------------------------------------------------------------------- */
 
 /* No room for what is to go forward from page[pos] on: the cut goes below it, so that
  * what is older is let go, which may make room for the next round.  False: nothing is
@@ -205,22 +152,53 @@ static int no_room(struct fby_drain *p, u16 volume, bool kept)
 	return FBY_AGAIN;
 }
 
+static bool goes_forward(struct fby_drain *p, u16 volume, struct fby_round_page *r)
+{
+	if (r->keep && fby_round_is_clean(p, volume, r->page, fby_load(&p->cache->entry[r->page].state)))
+		r->keep = false; /* it was written along */
+	return (r->keep || r->carry != FBY_CARRY_NO) && !(r->keep && FBY_BUG(KEPT_NOT_MOVED)) &&
+	       fby_round_listed(p, volume, r, p->volume[volume].destage.cut);
+}
+
+/*
+ * While the origin is at work: what is kept, of blocks that no request of the round comes
+ * to any more.  If the round fails, it has been relocated, no more; and not again in the
+ * rounds that try once more, lest an origin that fails spread its pages over the pool.
+ * Room is not asked for: carry_step knows what to do without.  True: call again.
+ */
+static bool carry_ahead(struct fby_drain *p, u16 volume, u32 *wake)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+	u32 n = 0;
+
+	if (d->failed || d->backoff_ns)
+		return false;
+	for (; d->ahead < d->pos && n < AHEAD_STEP; d->ahead++) {
+		struct fby_round_page *r = &d->page[d->ahead];
+
+		if (d->pos < d->n && r->k >= d->issued)
+			break;
+		if (!r->keep || !goes_forward(p, volume, r))
+			continue;
+		if (forward(p, volume, r, wake) != FBY_DONE)
+			break;
+		n++;
+	}
+	(void)seal_kept(p, volume);
+	fby_plan_copied(p, volume, n);
+	return n > 0;
+}
+
 static int carry_step(struct fby_drain *p, u16 volume, u32 *wake)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
 
-	if (d->copied_slots && !seal_kept(p, volume))
-		return FBY_AGAIN;
 	for (u32 n = 0; d->pos < d->n && n < FORWARD_STEP; d->pos++) {
 		struct fby_round_page *r = &d->page[d->pos];
 		bool held = p->space->owner[volume].held;
 		int decision;
 
-		if (r->keep && fby_round_is_clean(p, volume, r->page, fby_load(&p->cache->entry[r->page].state)))
-			r->keep = false; /* it was written along */
-		if ((!r->keep && r->carry == FBY_CARRY_NO) || !fby_round_listed(p, volume, r, d->cut))
-			continue;
-		if (r->keep && FBY_BUG(KEPT_NOT_MOVED))
+		if (!goes_forward(p, volume, r))
 			continue;
 		decision = forward(p, volume, r, wake);
 		n++;
@@ -244,6 +222,64 @@ static int carry_step(struct fby_drain *p, u16 volume, u32 *wake)
 	if (seal_kept(p, volume) && d->pos == d->n && fby_relocate_sealed(p, volume))
 		go_on_to(p, volume, FBY_PH_COMMIT);
 	return FBY_AGAIN;
+}
+
+/* --- write, flush, commit, release --------------------------------------------- */
+
+static int write_step(struct fby_drain *p, u16 volume, struct fby_io *io, u32 *wake)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+	struct fby_build b = { 0 };
+	u32 id;
+
+	for (id = 0; id < d->nbuffers && fby_load(&d->io[id].status) != FBY_IOS_FREE; id++)
+		;
+	if (d->failed || d->outstanding >= fby_pace_depth(p, volume) || id == d->nbuffers || d->pos == d->n) {
+		if (d->outstanding == 0) {
+			fby_pace_adapt(&p->volume[volume].pace, d->nbuffers);
+			fby_plan_written(p, volume);
+			go_on_to(p, volume, d->failed ? FBY_PH_BACKOFF : FBY_PH_FLUSH);
+			return FBY_AGAIN;
+		}
+		return carry_ahead(p, volume, wake) ? FBY_AGAIN : FBY_DONE;
+	}
+	b.buf = d->io[id].buf;
+	b.max = d->buffer_sectors;
+	fby_round_request(p, volume, &b);
+	if (b.n == 0)
+		return FBY_AGAIN;
+	d->plan.requests++;
+	io->op = b.op;
+	io->sector = b.sector;
+	io->nsectors = b.n;
+	io->buf = b.op == FBY_IO_WRITE ? b.buf : NULL;
+	io->id = volume * 64u + id;
+	return FBY_ORIGIN;
+}
+
+static int flush_step(struct fby_drain *p, u16 volume, struct fby_io *io)
+{
+	struct fby_cached *cv = &p->cache->volume[volume];
+	struct fby_drained *v = &p->volume[volume];
+	struct fby_destage *d = &v->destage;
+
+	if (!d->gate && !fby_gate_destage(cv))
+		return FBY_DONE; /* the end of that flush wakes destage */
+	d->gate = true;
+	/* The origin told another that it lost something, perhaps of this round: again.
+	 * With the gate held from the start, so that this happens to a round but once. */
+	if (fby_load_acquire(&cv->gate.lost) != d->lost && !FBY_BUG(HOST_FAILURE_IGNORED)) {
+		go_on_to(p, volume, FBY_PH_IDLE);
+		return FBY_AGAIN;
+	}
+	d->gate = false; /* the request has it */
+	fby_gate_destage_sends(cv);
+	io->op = FBY_IO_FLUSH;
+	io->id = volume * 64u;
+	io->sector = io->nsectors = 0;
+	io->buf = NULL;
+	go_on_to(p, volume, FBY_PH_FLUSHING);
+	return FBY_ORIGIN;
 }
 
 static void commit(struct fby_drain *p, u16 volume)
@@ -432,6 +468,10 @@ int fby_destage_volume(struct fby_drain *p, u16 volume, struct fby_io *io, u32 *
 	int decision;
 
 	reap(p, volume);
+	fby_plan_took(p, volume);
+	/* Nothing of the round is behind copies that may pass for a torn tail. */
+	if (d->copied_slots && !seal_kept(p, volume))
+		return FBY_AGAIN;
 	switch (d->phase) {
 	case FBY_PH_IDLE:
 		decision = idle_step(p, volume, wake);
@@ -443,12 +483,12 @@ int fby_destage_volume(struct fby_drain *p, u16 volume, struct fby_io *io, u32 *
 			go_on_to(p, volume, FBY_PH_WRITE);
 		return FBY_AGAIN;
 	case FBY_PH_WRITE:
-		return write_step(p, volume, io);
+		return write_step(p, volume, io, wake);
 	case FBY_PH_FLUSH:
 		return flush_step(p, volume, io);
 	case FBY_PH_FLUSHING:
 		if (d->outstanding > 0)
-			return FBY_DONE;
+			return carry_ahead(p, volume, wake) ? FBY_AGAIN : FBY_DONE;
 		d->pos = 0;
 		if (!d->failed) {
 			fby_round_clean(p, volume);

@@ -38,6 +38,9 @@ struct fby_plan {
 	u32 request_ns; /* of the origin's time that a request takes; 0: not known */
 	u32 requests; /* of this round */
 	u64 began_ns;
+	u32 copy_ns; /* that a page takes which is kept; what it took lately */
+	u32 copied; /* pages that the step before kept */
+	u64 copied_ns; /* when that began */
 	u32 appended, overwritten; /* when the round before was planned; modulo 2^32 */
 	u32 share; /* of 256 pages appended that overwrite a dirty one */
 };
@@ -70,6 +73,7 @@ struct fby_destage {
 	struct fby_round_page *page; /* host memory of attach */
 	u32 cap, n, pos;
 	u32 pulled; /* neighbours written along, from the end of page[] down */
+	u32 ahead; /* what is kept of page[] before this has gone forward, while the origin is at work */
 	u64 issued; /* no block below this goes to the origin any more in this round */
 	u32 run; /* next sector of page[pos] to look at */
 	u32 nbuffers, buffer_sectors, outstanding;
@@ -158,6 +162,9 @@ void fby_plan_start(struct fby_plan *plan);
 u32 fby_plan_pages(struct fby_drain *p, u16 volume);
 /* Measures runs of the list, and when all are, chooses: true, the round can begin. */
 bool fby_plan_step(struct fby_drain *p, u16 volume);
+/* A step kept so many pages; and at the begin of the next: what that took. */
+void fby_plan_copied(struct fby_drain *p, u16 volume, u32 n);
+void fby_plan_took(struct fby_drain *p, u16 volume);
 /* All of the round's requests have ended. */
 void fby_plan_written(struct fby_drain *p, u16 volume);
 

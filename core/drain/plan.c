@@ -12,8 +12,8 @@
  *	room	what the round makes dirty no more is what the chunks that it passes give
  *		back, less what writers overwrite meanwhile; less of it while few chunks
  *		are free, more of it while many are
- *	time	its copies take no more than a quarter of the time of its requests,
- *		and these three tenths of a second at most
+ *	time	its copies take no more than half of the time of its requests, which
+ *		are under way meanwhile, and these three tenths of a second at most
  *
  * The throttle holds the number of dirty pages (pace.c).  Nothing is kept in a drain, of a
  * volume that grows old or that nobody writes, or that holds little of the pool.
@@ -21,7 +21,9 @@
 #include "drain/round.h"
 
 #define MEASURE_STEP 1024u /* lookups of a step */
-#define COPY_NS 1000u
+#define COPY_NS 1000u /* until it is known */
+#define COPY_NS_MOST 1000000u
+#define COPY_PARTS 2u /* of a round's time, copies take one */
 #define ROUND_NS 300000000u /* writers may wait for the end of it */
 #define ROUND_REQUESTS 32u
 #define REQUEST_NS (ROUND_NS / ROUND_REQUESTS) /* until it is known, which is to be soon */
@@ -32,6 +34,7 @@
 void fby_plan_start(struct fby_plan *plan)
 {
 	plan->scale = 4 * 16;
+	plan->copy_ns = COPY_NS;
 }
 
 static u64 min_u64(u64 a, u64 b)
@@ -187,7 +190,7 @@ struct balance {
 	u64 kept, requests;
 	u64 weight; /* of 256: so much is to be written for what is gained */
 	u64 least; /* a round has to come to something */
-	u64 request_ns;
+	u64 request_ns, copy_ns;
 };
 
 static bool long_enough(const struct balance *b)
@@ -198,7 +201,7 @@ static bool long_enough(const struct balance *b)
 static bool balanced(const struct balance *b)
 {
 	return b->written * 256 >= b->gained * b->weight && b->gained >= b->least &&
-	       b->kept * COPY_NS * 4 <= b->requests * b->request_ns;
+	       b->kept * b->copy_ns * COPY_PARTS <= b->requests * b->request_ns;
 }
 
 static void choose(struct fby_drain *p, u16 volume)
@@ -208,7 +211,7 @@ static void choose(struct fby_drain *p, u16 volume)
 	u32 spare = 16 * fby_spare(p->space) / fby_spare_wanted(p->space), length, taken = 0, scale;
 	struct balance b = { .written = plan->listed[0], .gained = plan->gained + plan->listed[0],
 			     .requests = plan->runs[0], .least = (d->n + 7) / 8,
-			     .request_ns = plan->request_ns ? plan->request_ns : REQUEST_NS };
+			     .request_ns = plan->request_ns ? plan->request_ns : REQUEST_NS, .copy_ns = plan->copy_ns };
 
 	for (length = 1; length <= FBY_RUN_MOST; length++)
 		b.kept += plan->listed[length];
@@ -264,6 +267,28 @@ bool fby_plan_step(struct fby_drain *p, u16 volume)
 	plan->requests = 0;
 	plan->began_ns = p->space->now_ns;
 	return true;
+}
+
+void fby_plan_copied(struct fby_drain *p, u16 volume, u32 n)
+{
+	struct fby_plan *plan = &p->volume[volume].destage.plan;
+
+	plan->copied = n;
+	plan->copied_ns = p->space->now_ns;
+}
+
+/* A host that was preempted in between, or served others, is not believed at once. */
+void fby_plan_took(struct fby_drain *p, u16 volume)
+{
+	struct fby_plan *plan = &p->volume[volume].destage.plan;
+	u64 ns = p->space->now_ns - plan->copied_ns, most = min_u64(2 * plan->copy_ns + 100, COPY_NS_MOST);
+
+	if (!plan->copied)
+		return;
+	ns = min_u64(ns, ~0u) / plan->copied;
+	plan->copied = 0;
+	if (ns) /* else the clock is too coarse */
+		plan->copy_ns = (u32)(7 * (u64)plan->copy_ns + min_u64(ns, most) + 7) / 8;
 }
 
 void fby_plan_written(struct fby_drain *p, u16 volume)

@@ -19,6 +19,7 @@
 #include "space/slot.h"
 
 #define LOOK 256u /* chunks compared at once */
+#define SOON_NS 2000000000u /* a round ends within that, or its origin is slow */
 
 /*
  * Is destage about to let go of the chunk's pages?  Moved in a round that does, they
@@ -32,6 +33,11 @@ static bool let_go_soon(const struct fby_drain *p, const struct fby_chunk *ch)
 
 	if (d->phase >= FBY_PH_CARRY && d->phase <= FBY_PH_RELEASE)
 		return ch->seq_min <= d->cut;
+	/* What is under way to the origin, too, would be dirty again in its new place; and
+	 * when what is kept has gone ahead, little else is left of a chunk.  But an origin may
+	 * stand still, and then room is to be had from these as well. */
+	if (d->phase >= FBY_PH_WRITE && d->phase <= FBY_PH_FLUSHING && d->ahead > 0 && ch->seq_min <= d->cut)
+		return p->space->now_ns - d->plan.began_ns < SOON_NS;
 	return p->space->pressure && d->phase != FBY_PH_BACKOFF &&
 	       ch->seq_min <= p->space->owner[ch->owner].rec.watermark;
 }

@@ -171,6 +171,7 @@ int main(void)
 	test_recovery();
 	test_scan();
 	test_destage();
+	test_plan();
 	test_wakes();
 	test_static();
 	test_map();

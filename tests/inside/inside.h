@@ -61,6 +61,7 @@ void test_corners(void); /* inside_corners.c */
 void test_recovery(void); /* inside_recovery.c */
 void test_scan(void); /* inside_scan.c */
 void test_destage(void); /* inside_destage.c */
+void test_plan(void); /* inside_plan.c */
 void test_wakes(void); /* inside_wakes.c */
 void test_static(void); /* inside_static.c */
 void test_map(void); /* inside_map.c */

@@ -456,70 +456,6 @@ static void data_written(void)
 	pool_restore();
 }
 
-/* --- the plan ------------------------------------------------------------------- */
-
-/* The next round may keep pages. */
-static void may_keep(void)
-{
-	fby_owner_count(&pool->space, 0);
-	pool->space.pressure = true;
-	pool->space.share = 1;
-	pool->drain.volume[0].destage.forced = false;
-}
-
-static u64 seq_of(u32 c, u32 place)
-{
-	return fby_page_seq(&pool->cache, fby_page_number(&pool->space, c, place), 0);
-}
-
-/* Blocks 0 to 3 of the closed chunk are overwritten: what rounds have passed of it is not
- * gained again, nor what is above the cut. */
-static void gained_once(void)
-{
-	struct fby_destage *d = &pool->drain.volume[0].destage;
-
-	for (u64 block = 1; block < 4; block++)
-		EXPECT(put(0, block) == FBY_DONE);
-	may_keep();
-	fby_round_collect(&pool->drain, 0, &wake);
-	EXPECT(d->plan.keeps && d->plan.gained == 4 && d->n == BLOCKS + 2);
-	pool->space.owner[0].rec.watermark = seq_of(closed_chunk, FIRST_PAGE + 2);
-	may_keep();
-	fby_round_collect(&pool->drain, 0, &wake);
-	EXPECT(d->plan.gained == 1);
-	pool->space.owner[0].rec.watermark = 0;
-	pool->space.slot[1].floor = seq_of(closed_chunk, FIRST_PAGE + 2); /* the cut is below this */
-	pool->space.slot[1].busy = 1;
-	may_keep();
-	fby_round_collect(&pool->drain, 0, &wake);
-	EXPECT(d->plan.gained == 2 && d->n == 0);
-	pool_restore();
-}
-
-static void measured(void)
-{
-	struct fby_destage *d = &pool->drain.volume[0].destage;
-
-	may_keep();
-	fby_round_collect(&pool->drain, 0, &wake);
-	EXPECT(d->plan.keeps && d->plan.gained == 1 && d->n == BLOCKS + 2);
-}
-
-/* What is clean, or overwritten since, asks for no request: it is room, and once. */
-static void room_alone(void)
-{
-	struct fby_destage *d = &pool->drain.volume[0].destage;
-	u32 page = page_of(5);
-
-	measured();
-	pool->cache.entry[page].state |= FBY_ES_CLEAN;
-	pool->space.chunk[closed_chunk].clean_for = pool->space.owner[0].attachment;
-	EXPECT(put(0, 6) == FBY_DONE);
-	EXPECT(fby_plan_step(&pool->drain, 0));
-	EXPECT(d->plan.gained == 3 && d->plan.listed[0] == 0 && d->plan.runs[0] == 0);
-	pool_restore();
-}
-
 /* A page that is kept and was written along is not copied. */
 static void kept_along(void)
 {
@@ -538,42 +474,49 @@ static void kept_along(void)
 	pool_restore();
 }
 
-/* How long a request takes: of a round that was very slow, too, and of none that failed. */
-static void request_time(void)
+/* What is kept goes forward while the origin is at work, sealed; if the round fails, it is
+ * there once, and the next round, that tries again, leaves it for its end. */
+static void kept_meanwhile(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
+	struct fby_drained *v = &pool->drain.volume[0];
+	struct fby_io io;
+	u32 page, n = 0, id[8];
+	int decision;
 
-	pool->space.now_ns = 100000000000ull;
-	d->plan.requests = 10;
-	d->plan.request_ns = 1000;
-	fby_plan_written(&pool->drain, 0);
-	EXPECT(d->plan.request_ns > 100000000);
-	d->plan.request_ns = 1000;
-	d->plan.began_ns = pool->space.now_ns - 20000;
-	d->failed = true;
-	fby_plan_written(&pool->drain, 0);
-	EXPECT(d->plan.request_ns == 1000);
-	d->failed = false;
-	fby_plan_written(&pool->drain, 0);
-	EXPECT(d->plan.request_ns == 1250);
-	pool_restore();
-}
-
-/* A seventh of what was written meanwhile overwrote, and is not rounded to none.  Fewer dead
- * pages than at the look before: none did. */
-static void overwrites(void)
-{
-	struct fby_plan *plan = &pool->drain.volume[0].destage.plan;
-
-	measured();
-	plan->share = 0;
-	plan->appended -= 100;
-	plan->overwritten = 1000;
-	EXPECT(fby_plan_step(&pool->drain, 0) && plan->share == 0);
-	pool->drain.volume[0].destage.pos = 0;
-	plan->appended -= 700;
-	plan->overwritten -= 100;
-	EXPECT(fby_plan_step(&pool->drain, 0) && plan->share == (36 + 2) / 4);
+	EXPECT(put(0, 40) == FBY_DONE);
+	page = page_of(40);
+	for (u32 round = 0; round < 2; round++) {
+		until(FBY_PH_WRITE);
+		EXPECT(fby_volume_drain(pool, 0, false) == FBY_DONE);
+		for (u32 i = 0; i < d->n; i++)
+			d->page[i].keep = d->page[i].k == 40;
+		EXPECT(d->page[d->n - 1].keep);
+		for (n = 0; n < 8 && d->pos < d->n;) {
+			decision = step(&io);
+			if (decision == FBY_ORIGIN)
+				id[n++] = io.id;
+			else if (decision == FBY_DONE && n > 1)
+				fby_destage_complete(pool, id[--n], 0);
+		}
+		EXPECT(d->pos == d->n && d->outstanding == n && n > 0);
+		decision = step(&io);
+		EXPECT(d->phase == FBY_PH_WRITE && v->moved == 1 && !pool->space.owner[0].held && d->copied_slots == 0);
+		EXPECT(decision == (round ? FBY_DONE : FBY_AGAIN) && step(&io) == FBY_DONE && page_of(40) != page);
+		while (n > 0)
+			fby_destage_complete(pool, id[--n], round ? 0 : 5);
+		EXPECT(step(&io) == FBY_AGAIN && d->phase == (round ? FBY_PH_FLUSH : FBY_PH_BACKOFF));
+		EXPECT(get(40) == FBY_DONE);
+		if (round == 0) {
+			(void)step(&io);
+			d->retry_ns = 0; /* as if the pause were over */
+			EXPECT(fby_volume_drain(pool, 0, true) == FBY_DONE);
+		}
+	}
+	for (u32 i = 0; i < 100 && d->phase != FBY_PH_IDLE; i++)
+		if (step(&io) == FBY_ORIGIN)
+			fby_destage_complete(pool, io.id, 0);
+	EXPECT(v->moved == 2 && get(40) == FBY_DONE && d->backoff_ns == 0);
 	pool_restore();
 }
 
@@ -729,11 +672,8 @@ void test_destage(void)
 	zeroed_line_damaged();
 	clean_for_one();
 	data_written();
-	gained_once();
-	room_alone();
 	kept_along();
-	request_time();
-	overwrites();
+	kept_meanwhile();
 	zero_moved();
 	copies_unsealed(false);
 	copies_unsealed(true);

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * inside_plan.c - what a round of destage finds to be worth a request, and the figures
+ * that it goes by.
+ */
+#include "inside.h"
+
+#include "drain/round.h"
+
+#define P FBY_PAGE_SECTORS
+
+static u8 buffer[FBY_PAGE];
+static u32 wake;
+
+static int put(u16 volume, u64 block)
+{
+	u32 done = 0;
+
+	return fby_write(pool, volume, block * P, P, buffer, &done, &wake);
+}
+
+/* The next round may keep pages. */
+static void may_keep(void)
+{
+	fby_owner_count(&pool->space, 0);
+	pool->space.pressure = true;
+	pool->space.share = 1;
+	pool->drain.volume[0].destage.forced = false;
+}
+
+static u64 seq_of(u32 c, u32 place)
+{
+	return fby_page_seq(&pool->cache, fby_page_number(&pool->space, c, place), 0);
+}
+
+/* Blocks 0 to 3 of the closed chunk are overwritten: what rounds have passed of it is not
+ * gained again, nor what is above the cut. */
+static void gained_once(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+
+	for (u64 block = 1; block < 4; block++)
+		EXPECT(put(0, block) == FBY_DONE);
+	may_keep();
+	fby_round_collect(&pool->drain, 0, &wake);
+	EXPECT(d->plan.keeps && d->plan.gained == 4 && d->n == BLOCKS + 2);
+	pool->space.owner[0].rec.watermark = seq_of(closed_chunk, FIRST_PAGE + 2);
+	may_keep();
+	fby_round_collect(&pool->drain, 0, &wake);
+	EXPECT(d->plan.gained == 1);
+	pool->space.owner[0].rec.watermark = 0;
+	pool->space.slot[1].floor = seq_of(closed_chunk, FIRST_PAGE + 2); /* the cut is below this */
+	pool->space.slot[1].busy = 1;
+	may_keep();
+	fby_round_collect(&pool->drain, 0, &wake);
+	EXPECT(d->plan.gained == 2 && d->n == 0);
+	pool_restore();
+}
+
+static void measured(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+
+	may_keep();
+	fby_round_collect(&pool->drain, 0, &wake);
+	EXPECT(d->plan.keeps && d->plan.gained == 1 && d->n == BLOCKS + 2);
+}
+
+/* What is clean, or overwritten since, asks for no request: it is room, and once. */
+static void room_alone(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+	struct fby_found f;
+
+	fby_index_find(&pool->cache, fby_key(0, 5), &f);
+	measured();
+	pool->cache.entry[f.page].state |= FBY_ES_CLEAN;
+	pool->space.chunk[closed_chunk].clean_for = pool->space.owner[0].attachment;
+	EXPECT(put(0, 6) == FBY_DONE);
+	EXPECT(fby_plan_step(&pool->drain, 0));
+	EXPECT(d->plan.gained == 3 && d->plan.listed[0] == 0 && d->plan.runs[0] == 0);
+	pool_restore();
+}
+
+/* What a copy takes follows the clock, by steps, and where it does not move, nothing. */
+static void copy_time(void)
+{
+	struct fby_plan *plan = &pool->drain.volume[0].destage.plan;
+
+	plan->copy_ns = 1000;
+	pool->space.now_ns = 1000000;
+	fby_plan_copied(&pool->drain, 0, 10);
+	fby_plan_took(&pool->drain, 0);
+	EXPECT(plan->copy_ns == 1000 && plan->copied == 0);
+	fby_plan_copied(&pool->drain, 0, 10);
+	pool->space.now_ns += 18000;
+	fby_plan_took(&pool->drain, 0);
+	EXPECT(plan->copy_ns == 1100);
+	pool->space.now_ns += 1000000000; /* nothing was copied */
+	fby_plan_took(&pool->drain, 0);
+	EXPECT(plan->copy_ns == 1100);
+	for (u32 i = 0; i < 200; i++) {
+		fby_plan_copied(&pool->drain, 0, 1);
+		pool->space.now_ns += 60000000000ull;
+		fby_plan_took(&pool->drain, 0);
+	}
+	EXPECT(plan->copy_ns == 1000000);
+	pool_restore();
+}
+
+/* Copies that take longer than requests are not made. */
+static void copies_are_dear(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+
+	for (u32 dear = 0; dear < 2; dear++) {
+		u32 kept = 0;
+
+		for (u64 block = 40; block < 60; block += 4)
+			EXPECT(put(0, block) == FBY_DONE);
+		fby_round_collect(&pool->drain, 0, &wake);
+		pool->space.nfree = fby_owed(&pool->space) + 1; /* so that little has to be written */
+		d->plan.keeps = true;
+		d->plan.request_ns = 100000;
+		d->plan.copy_ns = dear ? 1000000 : 100;
+		while (!fby_plan_step(&pool->drain, 0))
+			;
+		for (u32 i = 0; i < d->n; i++)
+			kept += d->page[i].keep;
+		EXPECT(d->n > 10 && (dear ? kept == 0 : kept > 0));
+		pool_restore();
+	}
+}
+
+/* How long a request takes: of a round that was very slow, too, and of none that failed. */
+static void request_time(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+
+	pool->space.now_ns = 100000000000ull;
+	d->plan.requests = 10;
+	d->plan.request_ns = 1000;
+	fby_plan_written(&pool->drain, 0);
+	EXPECT(d->plan.request_ns > 100000000);
+	d->plan.request_ns = 1000;
+	d->plan.began_ns = pool->space.now_ns - 20000;
+	d->failed = true;
+	fby_plan_written(&pool->drain, 0);
+	EXPECT(d->plan.request_ns == 1000);
+	d->failed = false;
+	fby_plan_written(&pool->drain, 0);
+	EXPECT(d->plan.request_ns == 1250);
+	pool_restore();
+}
+
+/* A seventh of what was written meanwhile overwrote, and is not rounded to none.  Fewer dead
+ * pages than at the look before: none did. */
+static void overwrites(void)
+{
+	struct fby_plan *plan = &pool->drain.volume[0].destage.plan;
+
+	measured();
+	plan->share = 0;
+	plan->appended -= 100;
+	plan->overwritten = 1000;
+	EXPECT(fby_plan_step(&pool->drain, 0) && plan->share == 0);
+	pool->drain.volume[0].destage.pos = 0;
+	plan->appended -= 700;
+	plan->overwritten -= 100;
+	EXPECT(fby_plan_step(&pool->drain, 0) && plan->share == (36 + 2) / 4);
+	pool_restore();
+}
+
+void test_plan(void)
+{
+	gained_once();
+	room_alone();
+	copy_time();
+	copies_are_dear();
+	request_time();
+	overwrites();
+}
