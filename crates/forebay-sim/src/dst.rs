@@ -523,10 +523,20 @@ impl World {
         }
         let index: Vec<u16> = self.volumes.iter().filter_map(|v| v.index).collect();
         let infos: Vec<_> = index.iter().filter_map(|&i| self.engine.volume_info(i).ok()).collect();
+        // A static volume has no chunks that another's lost blocks could fill.
+        let placed = |number| {
+            let v = self.volume_at(number)?;
+            Some(self.engine.volume_info(self.volumes[v].index?).ok()?.spec.static_bytes > 0)
+        };
+        if self.clients.iter().any(|c| !c.idle() && c.volume().and_then(placed) == Some(true)) {
+            return false;
+        }
         let gave_up = infos.iter().any(|i| {
             i.lost_blocks > 0 && i.destage == sys::FBY_DESTAGE_BACKOFF && i.last_error == 5
         });
-        let all_lost = infos.iter().all(|i| i.pages == i.lost_blocks);
+        // Nor are its lost blocks pages.
+        let all_lost =
+            infos.iter().filter(|i| i.spec.static_bytes == 0).all(|i| i.pages == i.lost_blocks);
         let wedged = (free == 0 && gave_up) || all_lost;
         self.tally.wedged = u64::from(wedged);
         wedged
