@@ -164,14 +164,15 @@ static bool goes_forward(struct fby_drain *p, u16 volume, struct fby_round_page 
  * While the origin is at work: what is kept, of blocks that no request of the round comes
  * to any more.  If the round fails, it has been relocated, no more; and not again in the
  * rounds that try once more, lest an origin that fails spread its pages over the pool.
- * Room is not asked for: carry_step knows what to do without.  True: call again.
+ * Room is not asked for: carry_step knows what to do without, and where writers wait for it, none is taken.  True:
+ * call again.
  */
 static bool carry_ahead(struct fby_drain *p, u16 volume, u32 *wake)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
 	u32 n = 0;
 
-	if (d->failed || d->backoff_ns)
+	if (d->failed || d->backoff_ns || fby_starved(p->space))
 		return false;
 	for (; d->ahead < d->pos && n < AHEAD_STEP; d->ahead++) {
 		struct fby_round_page *r = &d->page[d->ahead];
@@ -185,7 +186,7 @@ static bool carry_ahead(struct fby_drain *p, u16 volume, u32 *wake)
 		n++;
 	}
 	(void)seal_kept(p, volume);
-	fby_plan_copied(p, volume, n);
+	d->plan.copied = n > 0;
 	return n > 0;
 }
 
@@ -205,7 +206,8 @@ static int carry_step(struct fby_drain *p, u16 volume, u32 *wake)
 		if (decision == FBY_WAIT_SPACE) {
 			if (!seal_kept(p, volume))
 				return FBY_AGAIN;
-			if (held) { /* once more: what was held gives room */
+			if (held || d->ahead) { /* once more: what was held, or has gone ahead, gives room */
+				d->ahead = 0;
 				release_chunks(p, volume, d->cut, wake);
 				return FBY_AGAIN;
 			}

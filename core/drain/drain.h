@@ -39,8 +39,9 @@ struct fby_plan {
 	u32 requests; /* of this round */
 	u64 began_ns;
 	u32 copy_ns; /* that a page takes which is kept; what it took lately */
-	u32 copied; /* pages that the step before kept */
-	u64 copied_ns; /* when that began */
+	bool copied; /* the step before kept pages */
+	u32 moved; /* pages of the volume copied before it; modulo 2^32 */
+	u64 copied_ns; /* when it began */
 	u32 appended, overwritten; /* when the round before was planned; modulo 2^32 */
 	u32 share; /* of 256 pages appended that overwrite a dirty one */
 };
@@ -127,6 +128,7 @@ struct fby_drain {
 	u64 tick_ns, sweep_ns;
 	u32 sweep_left; /* chunks until the hand has come round */
 	u32 look, look_left; /* relocation: next chunk to look at, and how many until all were */
+	u64 look_again_ns; /* chunks of a round that was under way were left alone: look anew then; 0: none were */
 	u64 retry_ns; /* when a volume whose origin failed is to be tried again */
 	u32 moved_from; /* pinned until what was moved out of it is sealed */
 	u64 moved_slots; /* those that it was moved through, by bit */
@@ -162,8 +164,7 @@ void fby_plan_start(struct fby_plan *plan);
 u32 fby_plan_pages(struct fby_drain *p, u16 volume);
 /* Measures runs of the list, and when all are, chooses: true, the round can begin. */
 bool fby_plan_step(struct fby_drain *p, u16 volume);
-/* A step kept so many pages; and at the begin of the next: what that took. */
-void fby_plan_copied(struct fby_drain *p, u16 volume, u32 n);
+/* A step begins: what the one before took, if it kept pages. */
 void fby_plan_took(struct fby_drain *p, u16 volume);
 /* All of the round's requests have ended. */
 void fby_plan_written(struct fby_drain *p, u16 volume);

@@ -23,6 +23,7 @@
 #define MEASURE_STEP 1024u /* lookups of a step */
 #define COPY_NS 1000u /* until it is known */
 #define COPY_NS_MOST 1000000u
+#define COPIES_TELL 8u /* so many in a step say what one takes */
 #define COPY_PARTS 2u /* of a round's time, copies take one */
 #define ROUND_NS 300000000u /* writers may wait for the end of it */
 #define ROUND_REQUESTS 32u
@@ -269,26 +270,19 @@ bool fby_plan_step(struct fby_drain *p, u16 volume)
 	return true;
 }
 
-void fby_plan_copied(struct fby_drain *p, u16 volume, u32 n)
-{
-	struct fby_plan *plan = &p->volume[volume].destage.plan;
-
-	plan->copied = n;
-	plan->copied_ns = p->space->now_ns;
-}
-
-/* A host that was preempted in between, or served others, is not believed at once. */
+/* What relocation moved meanwhile counts as well.  A host that was preempted in between, or
+ * served others, is not believed at once. */
 void fby_plan_took(struct fby_drain *p, u16 volume)
 {
 	struct fby_plan *plan = &p->volume[volume].destage.plan;
-	u64 ns = p->space->now_ns - plan->copied_ns, most = min_u64(2 * plan->copy_ns + 100, COPY_NS_MOST);
+	u64 ns = min_u64(p->space->now_ns - plan->copied_ns, ~0u), most = 2 * (u64)plan->copy_ns + 100;
+	u32 moved = (u32)p->volume[volume].moved, n = moved - plan->moved;
 
-	if (!plan->copied)
-		return;
-	ns = min_u64(ns, ~0u) / plan->copied;
-	plan->copied = 0;
-	if (ns) /* else the clock is too coarse */
-		plan->copy_ns = (u32)(7 * (u64)plan->copy_ns + min_u64(ns, most) + 7) / 8;
+	if (plan->copied && n >= COPIES_TELL)
+		plan->copy_ns = (u32)(7 * (u64)plan->copy_ns + min_u64((u32)ns / n, min_u64(most, COPY_NS_MOST)) + 7) / 8;
+	plan->copied = false;
+	plan->moved = moved;
+	plan->copied_ns = p->space->now_ns;
 }
 
 void fby_plan_written(struct fby_drain *p, u16 volume)

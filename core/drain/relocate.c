@@ -33,18 +33,29 @@ static bool let_go_soon(const struct fby_drain *p, const struct fby_chunk *ch)
 
 	if (d->phase >= FBY_PH_CARRY && d->phase <= FBY_PH_RELEASE)
 		return ch->seq_min <= d->cut;
-	/* What is under way to the origin, too, would be dirty again in its new place; and
-	 * when what is kept has gone ahead, little else is left of a chunk.  But an origin may
-	 * stand still, and then room is to be had from these as well. */
-	if (d->phase >= FBY_PH_WRITE && d->phase <= FBY_PH_FLUSHING && d->ahead > 0 && ch->seq_min <= d->cut)
-		return p->space->now_ns - d->plan.began_ns < SOON_NS;
 	return p->space->pressure && d->phase != FBY_PH_BACKOFF &&
 	       ch->seq_min <= p->space->owner[ch->owner].rec.watermark;
 }
 
+/*
+ * Is the chunk one of a round that is under way?  Its pages would be dirty again in a new
+ * place; and when what is kept has gone ahead, little else is left of it.  But an origin
+ * may stand still, and then room is to be had from these as well: it is looked for anew.
+ */
+static bool under_way(struct fby_drain *p, const struct fby_chunk *ch)
+{
+	const struct fby_destage *d = &p->volume[ch->owner].destage;
+
+	if (d->phase < FBY_PH_WRITE || d->phase > FBY_PH_FLUSHING || d->ahead == 0 || ch->seq_min > d->cut ||
+	    p->space->now_ns - d->plan.began_ns >= SOON_NS)
+		return false;
+	p->look_again_ns = p->space->now_ns + SOON_NS;
+	return true;
+}
+
 /* Pool lock held: pages to be moved to have the chunk back; ~0: not worth it, or
  * not allowed. */
-static u32 price(const struct fby_drain *p, u32 c)
+static u32 price(struct fby_drain *p, u32 c)
 {
 	const struct fby_chunk *ch = &p->space->chunk[c];
 	u32 live;
@@ -52,7 +63,7 @@ static u32 price(const struct fby_drain *p, u32 c)
 	if (ch->state != FBY_CS_CLOSED || ch->pinned || ch->stays)
 		return ~0u;
 	if (!p->space->owner[ch->owner].attached || fby_load(&p->volume[ch->owner].destage.drain) ||
-	    fby_volume_aged(p, ch->owner) || let_go_soon(p, ch))
+	    fby_volume_aged(p, ch->owner) || let_go_soon(p, ch) || under_way(p, ch))
 		return ~0u;
 	live = fby_chunk_live(p->space, c);
 	return 2 * live <= p->space->store.chunk_pages - p->space->store.first_page ? live : ~0u;
@@ -180,6 +191,10 @@ bool fby_relocate_step(struct fby_drain *p, u32 *wake)
 		if (seal_moved(p))
 			let_go(p, wake);
 		return true;
+	}
+	if (p->look_again_ns && p->space->now_ns >= p->look_again_ns) {
+		p->look_again_ns = 0;
+		p->space->looked_opens = FBY_NO_SEQ;
 	}
 	if (!fby_short(p->space) || p->space->looked_opens == opened)
 		return false;

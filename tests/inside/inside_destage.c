@@ -643,6 +643,8 @@ static void not_moved(void)
 	NOT_MOVED(pool->space.opt.max_age_ns = 1; pool->space.now_ns = 1);
 	NOT_MOVED(d->phase = FBY_PH_CARRY; d->cut = ch->seq_min);
 	NOT_MOVED(d->phase = FBY_PH_RELEASE; d->cut = ch->seq_min);
+	NOT_MOVED(d->phase = FBY_PH_WRITE; d->cut = ch->seq_min; d->ahead = 1);
+	NOT_MOVED(d->phase = FBY_PH_FLUSHING; d->cut = ch->seq_min; d->ahead = 1);
 	NOT_MOVED(pool->space.pressure = true; pool->space.owner[0].rec.watermark = ch->seq_min);
 	NOT_MOVED(pool->space.nfree = 3);
 	mostly_dead(); /* and what is none */
@@ -650,6 +652,29 @@ static void not_moved(void)
 	d->cut = ch->seq_min - 1;
 	pool->space.pressure = true;
 	EXPECT(fby_relocate_step(&pool->drain, &wake) && page_of(7) != fby_page_number(&pool->space, closed_chunk, FIRST_PAGE + 7));
+	pool_restore();
+}
+
+/* A round's chunks are left alone, but not for as long as the origin stands still: without
+ * a chunk that is opened meanwhile, too. */
+static void moved_later(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+	u32 page = fby_page_number(&pool->space, closed_chunk, FIRST_PAGE + 7);
+
+	mostly_dead();
+	d->phase = FBY_PH_WRITE;
+	d->cut = pool->space.chunk[closed_chunk].seq_min;
+	d->ahead = 1;
+	pool->space.now_ns = d->plan.began_ns = 5000000000ull;
+	while (fby_relocate_step(&pool->drain, &wake))
+		;
+	pool->space.now_ns += 1999999999;
+	while (fby_relocate_step(&pool->drain, &wake))
+		;
+	EXPECT(page_of(7) == page);
+	pool->space.now_ns += 1;
+	EXPECT(fby_relocate_step(&pool->drain, &wake) && page_of(7) != page);
 	pool_restore();
 }
 
@@ -679,4 +704,5 @@ void test_destage(void)
 	copies_unsealed(true);
 	copies_before_commit();
 	not_moved();
+	moved_later();
 }

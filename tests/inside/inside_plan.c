@@ -82,29 +82,38 @@ static void room_alone(void)
 	pool_restore();
 }
 
-/* What a copy takes follows the clock, by steps, and where it does not move, nothing. */
+/* A step that kept so many pages began that long ago. */
+static void copies(u32 n, u64 ns)
+{
+	fby_plan_took(&pool->drain, 0);
+	pool->drain.volume[0].destage.plan.copied = true;
+	pool->drain.volume[0].moved += n;
+	pool->space.now_ns += ns;
+	fby_plan_took(&pool->drain, 0);
+}
+
+/* What a copy takes follows the clock, by steps that made some. */
 static void copy_time(void)
 {
 	struct fby_plan *plan = &pool->drain.volume[0].destage.plan;
 
 	plan->copy_ns = 1000;
-	pool->space.now_ns = 1000000;
-	fby_plan_copied(&pool->drain, 0, 10);
-	fby_plan_took(&pool->drain, 0);
-	EXPECT(plan->copy_ns == 1000 && plan->copied == 0);
-	fby_plan_copied(&pool->drain, 0, 10);
-	pool->space.now_ns += 18000;
+	copies(10, 18000);
+	EXPECT(plan->copy_ns == 1100 && !plan->copied);
+	copies(7, 1000000); /* too few to say */
+	EXPECT(plan->copy_ns == 1100);
+	pool->drain.volume[0].moved += 100; /* relocation's alone */
+	pool->space.now_ns += 1000000000;
 	fby_plan_took(&pool->drain, 0);
 	EXPECT(plan->copy_ns == 1100);
-	pool->space.now_ns += 1000000000; /* nothing was copied */
-	fby_plan_took(&pool->drain, 0);
-	EXPECT(plan->copy_ns == 1100);
-	for (u32 i = 0; i < 200; i++) {
-		fby_plan_copied(&pool->drain, 0, 1);
-		pool->space.now_ns += 60000000000ull;
-		fby_plan_took(&pool->drain, 0);
-	}
-	EXPECT(plan->copy_ns == 1000000);
+	copies(10, 0);
+	EXPECT(plan->copy_ns == (7 * 1100 + 7) / 8);
+	for (u32 i = 0; i < 200; i++)
+		copies(8, 60000000000ull);
+	EXPECT(plan->copy_ns > 500000);
+	for (u32 i = 0; i < 300; i++)
+		copies(16, 8000);
+	EXPECT(plan->copy_ns >= 500 && plan->copy_ns < 510);
 	pool_restore();
 }
 

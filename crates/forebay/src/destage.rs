@@ -285,12 +285,14 @@ fn run(core: &Core, mut ring: Option<Ring>) {
         if core.stop.load(Ordering::Acquire) && core.in_flight.load(Ordering::Acquire) == 0 {
             return;
         }
+        let before = ring.as_ref().map_or(0, Ring::unsubmitted);
         let sleep = step(core, &mut ring);
         if sleep.is_some() {
             drain_again(core);
         }
         let batched = ring.as_ref().map_or(0, Ring::unsubmitted);
-        if batched > 0 && (sleep.is_some() || batched >= BATCH) {
+        // A step that added nothing has other work, which the origin need not wait for.
+        if batched > 0 && (sleep.is_some() || batched >= BATCH || batched == before) {
             ring.as_mut().expect("it has some").submit();
         }
         if let Some(limit) = sleep {
