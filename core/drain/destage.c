@@ -259,29 +259,33 @@ static int write_step(struct fby_drain *p, u16 volume, struct fby_io *io, u32 *w
 	return FBY_ORIGIN;
 }
 
-static int flush_step(struct fby_drain *p, u16 volume, struct fby_io *io)
+int fby_round_flush(struct fby_drain *p, u16 volume, struct fby_io *io)
 {
 	struct fby_cached *cv = &p->cache->volume[volume];
-	struct fby_drained *v = &p->volume[volume];
-	struct fby_destage *d = &v->destage;
+	struct fby_destage *d = &p->volume[volume].destage;
 
 	if (!d->gate && !fby_gate_destage(cv))
-		return FBY_DONE; /* the end of that flush wakes destage */
+		return FBY_DONE;
 	d->gate = true;
-	/* The origin told another that it lost something, perhaps of this round: again.
-	 * With the gate held from the start, so that this happens to a round but once. */
-	if (fby_load_acquire(&cv->gate.lost) != d->lost && !FBY_BUG(HOST_FAILURE_IGNORED)) {
-		go_on_to(p, volume, FBY_PH_IDLE);
+	/* With the gate held from the start, so that this happens to a round but once. */
+	if (fby_load_acquire(&cv->gate.lost) != d->lost && !FBY_BUG(HOST_FAILURE_IGNORED))
 		return FBY_AGAIN;
-	}
 	d->gate = false; /* the request has it */
 	fby_gate_destage_sends(cv);
 	io->op = FBY_IO_FLUSH;
 	io->id = volume * 64u;
 	io->sector = io->nsectors = 0;
 	io->buf = NULL;
-	go_on_to(p, volume, FBY_PH_FLUSHING);
 	return FBY_ORIGIN;
+}
+
+static int flush_step(struct fby_drain *p, u16 volume, struct fby_io *io)
+{
+	int decision = fby_round_flush(p, volume, io);
+
+	if (decision != FBY_DONE)
+		go_on_to(p, volume, decision == FBY_ORIGIN ? FBY_PH_FLUSHING : FBY_PH_IDLE);
+	return decision;
 }
 
 static void commit(struct fby_drain *p, u16 volume)

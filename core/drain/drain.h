@@ -138,6 +138,10 @@ struct fby_drain {
 /* One step of the volume's round: as fby_destage_step, and *io then goes to issue. */
 int fby_destage_volume(struct fby_drain *p, u16 volume, struct fby_io *io, u32 *wake);
 void fby_destage_issue(struct fby_drain *p, u16 volume, struct fby_io *io);
+/* The flush of what a round has written, of a static volume's too: DONE, another's is under
+ * way, and its end wakes destage; AGAIN, the origin told somebody that it lost something,
+ * perhaps of this round; ORIGIN, *io. */
+int fby_round_flush(struct fby_drain *p, u16 volume, struct fby_io *io);
 /* Lets go of what a round at its end has yet to release; no other I/O on the volume. */
 void fby_destage_settle(struct fby_drain *p, u16 volume);
 

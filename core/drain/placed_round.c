@@ -388,32 +388,22 @@ static void wake_space(struct fby_drain *p, u32 *wake)
 
 static int flush_step(struct fby_drain *p, u16 volume, struct fby_io *io, u32 *wake)
 {
-	struct fby_cached *cv = &p->cache->volume[volume];
 	struct fby_destage *d = &p->volume[volume].destage;
+	int decision;
 
 	if (FBY_BUG(STATIC_RELEASE_EARLY)) {
 		fby_store(&d->phase, FBY_PH_COMMIT);
 		return FBY_AGAIN;
 	}
-	if (!d->gate && !fby_gate_destage(cv))
-		return FBY_DONE; /* the end of that flush wakes destage */
-	d->gate = true;
-	/* The origin told another that it lost something, perhaps of this round: again, with
-	 * the gate held from the start. */
-	if (fby_load_acquire(&cv->gate.lost) != d->lost) {
+	decision = fby_round_flush(p, volume, io);
+	if (decision == FBY_AGAIN) {
 		give_back(p, &p->statics->volume[volume], d);
 		wake_space(p, wake);
 		fby_store_release(&d->phase, FBY_PH_IDLE);
-		return FBY_AGAIN;
+	} else if (decision == FBY_ORIGIN) {
+		fby_store(&d->phase, FBY_PH_FLUSHING);
 	}
-	d->gate = false; /* the request has it */
-	fby_gate_destage_sends(cv);
-	io->op = FBY_IO_FLUSH;
-	io->id = volume * 64u;
-	io->sector = io->nsectors = 0;
-	io->buf = NULL;
-	fby_store(&d->phase, FBY_PH_FLUSHING);
-	return FBY_ORIGIN;
+	return decision;
 }
 
 /* The stamp that the page had when it was listed.  False: it is another page. */

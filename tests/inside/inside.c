@@ -137,6 +137,26 @@ void pool_recover(struct fby_recovery_report *report)
 	EXPECT(fby_check(pool, true, text, sizeof(text)) == FBY_DONE);
 }
 
+int media_open(struct fby_media *m, const struct fby_options *o, u8 **memory, struct fby_pool **out)
+{
+	struct fby_probe probe;
+	u64 bytes;
+	int rc;
+
+	fby_probe(m, &probe);
+	if (probe.error)
+		return probe.error;
+	bytes = fby_pool_bytes(&probe.sb, o->nslots);
+	free(*memory);
+	*memory = aligned_alloc(FBY_PAGE, fby_round_up(bytes, FBY_PAGE));
+	memset(*memory, 0, bytes);
+	rc = fby_pool_open(out, *memory, bytes, m, o);
+	if (rc)
+		return rc;
+	EXPECT(fby_recover_chunks(*out, 0, (*out)->space.store.sb.nchunks) == FBY_DONE);
+	return FBY_DONE;
+}
+
 void pool_save(void)
 {
 	if (!saved_memory) {

@@ -37,6 +37,8 @@ void pool_make(void);
 void pool_recover(struct fby_recovery_report *report); /* as after a crash, now */
 void pool_save(void);	 /* what pool_restore goes back to */
 void pool_restore(void);
+/* Opens another pool, with memory of its own instead of *memory, up to the end of recovery. */
+int media_open(struct fby_media *m, const struct fby_options *o, u8 **memory, struct fby_pool **out);
 bool pool_same(void); /* nothing has changed, not even behind the pool's memory */
 void expect_at(bool good, const char *file, int line, const char *what);
 #define EXPECT(condition) expect_at((condition), __FILE__, __LINE__, #condition)
@@ -45,6 +47,14 @@ void expect_at(bool good, const char *file, int line, const char *what);
  * in a closed chunk, pages 1..8; then in its open chunk block 0 again, at page 1, and
  * blocks 16 and 17.  Volume 1 has blocks 0 and 1 in its open chunk.  Volume 2 is empty. */
 extern u32 closed_chunk, open_chunk, other_chunk;
+
+/* One of its blocks, as a whole, with what of is. */
+static inline int write_block(u16 volume, u64 block, const u8 *of, u32 *wake)
+{
+	u32 done = 0;
+
+	return fby_write(pool, volume, block * FBY_PAGE_SECTORS, FBY_PAGE_SECTORS, of, &done, wake);
+}
 
 /* Chunks of 8 data pages: round numbers. */
 static inline void eight_pages(void)

@@ -12,9 +12,7 @@ static u32 wake;
 
 static int put(u16 volume, u64 block)
 {
-	u32 done = 0;
-
-	return fby_write(pool, volume, block * P, P, buffer, &done, &wake);
+	return write_block(volume, block, buffer, &wake);
 }
 
 static int get(u16 volume, u64 block)

@@ -59,22 +59,9 @@ static int opened(bool maps)
 {
 	struct fby_options o = { .nslots = 2, .maps = maps };
 	struct fby_recovery_report report;
-	struct fby_probe probe;
-	u64 bytes;
-	int rc;
+	int rc = media_open(&small, &o, &small_memory, &mp);
 
-	fby_probe(&small, &probe);
-	if (probe.error)
-		return probe.error;
-	bytes = fby_pool_bytes(&probe.sb, 2);
-	free(small_memory);
-	small_memory = aligned_alloc(FBY_PAGE, fby_round_up(bytes, FBY_PAGE));
-	memset(small_memory, 0, bytes);
-	rc = fby_pool_open(&mp, small_memory, bytes, &small, &o);
-	if (rc)
-		return rc;
-	EXPECT(fby_recover_chunks(mp, 0, mp->space.store.sb.nchunks) == FBY_DONE);
-	return fby_recover_finish(mp, &report);
+	return rc ? rc : fby_recover_finish(mp, &report);
 }
 
 static int attach(void)

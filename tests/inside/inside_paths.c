@@ -12,10 +12,8 @@ static u32 wake;
 
 static int put(u16 volume, u64 block)
 {
-	u32 done = 0;
-
 	wake = 0;
-	return fby_write(pool, volume, block * P, P, buffer, &done, &wake);
+	return write_block(volume, block, buffer, &wake);
 }
 
 static int get(u64 block, u8 *into)

@@ -7,16 +7,12 @@
 
 #include "drain/round.h"
 
-#define P FBY_PAGE_SECTORS
-
 static u8 buffer[FBY_PAGE];
 static u32 wake;
 
 static int put(u16 volume, u64 block)
 {
-	u32 done = 0;
-
-	return fby_write(pool, volume, block * P, P, buffer, &done, &wake);
+	return write_block(volume, block, buffer, &wake);
 }
 
 /* The next round may keep pages. */

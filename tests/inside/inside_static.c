@@ -28,19 +28,10 @@ static int opened(bool statics)
 {
 	struct fby_options o = { .nslots = 2, .statics = statics };
 	struct fby_recovery_report report;
-	struct fby_probe probe;
-	u64 bytes;
-	int rc;
+	int rc = media_open(&small, &o, &small_memory, &sp);
 
-	fby_probe(&small, &probe);
-	bytes = fby_pool_bytes(&probe.sb, 2);
-	free(small_memory);
-	small_memory = aligned_alloc(FBY_PAGE, fby_round_up(bytes, FBY_PAGE));
-	memset(small_memory, 0, bytes);
-	rc = fby_pool_open(&sp, small_memory, bytes, &small, &o);
 	if (rc)
 		return rc;
-	EXPECT(fby_recover_chunks(sp, 0, sp->space.store.sb.nchunks) == FBY_DONE);
 	EXPECT(fby_recover_finish(sp, &report) == FBY_DONE && report.holes == 0);
 	return FBY_DONE;
 }
@@ -164,22 +155,25 @@ static u8 *newest(u32 slot)
 static int origin_has[VOLUME_BLOCKS];
 static u64 now_ns = 1000000;
 
-static void drain(void)
+static void drain_step(void)
 {
 	struct fby_io io;
 	u64 next;
-	int decision;
 
+	now_ns += 1000;
+	if (fby_destage_step(sp, now_ns, &io, &next, &wake) != FBY_ORIGIN)
+		return;
+	if (io.op == FBY_IO_WRITE)
+		for (u64 s = 0; s < io.nsectors; s++)
+			origin_has[(io.sector + s) / P] = ((u8 *)io.buf)[s * FBY_SECTOR];
+	fby_destage_complete(sp, io.id, 0);
+}
+
+static void drain(void)
+{
 	EXPECT(fby_volume_drain(sp, 0, true) == FBY_DONE);
 	for (u32 i = 0; i < 10000 && !fby_volume_clean(sp, 0); i++) {
-		now_ns += 1000;
-		decision = fby_destage_step(sp, now_ns, &io, &next, &wake);
-		if (decision != FBY_ORIGIN)
-			continue;
-		if (io.op == FBY_IO_WRITE)
-			for (u64 s = 0; s < io.nsectors; s++)
-				origin_has[(io.sector + s) / P] = ((u8 *)io.buf)[s * FBY_SECTOR];
-		fby_destage_complete(sp, io.id, 0);
+		drain_step();
 	}
 	EXPECT(fby_volume_clean(sp, 0));
 }
@@ -187,18 +181,11 @@ static void drain(void)
 /* One pass of a drain, which others may write beside. */
 static void drain_pass(void)
 {
-	u64 pass = ST->passes + 1, next;
-	struct fby_io io;
+	u64 pass = ST->passes + 1;
 
 	EXPECT(fby_volume_drain(sp, 0, true) == FBY_DONE);
 	for (u32 i = 0; i < 10000 && ST->passes_done < pass; i++) {
-		now_ns += 1000;
-		if (fby_destage_step(sp, now_ns, &io, &next, &wake) != FBY_ORIGIN)
-			continue;
-		if (io.op == FBY_IO_WRITE)
-			for (u64 s = 0; s < io.nsectors; s++)
-				origin_has[(io.sector + s) / P] = ((u8 *)io.buf)[s * FBY_SECTOR];
-		fby_destage_complete(sp, io.id, 0);
+		drain_step();
 	}
 	EXPECT(ST->passes_done >= pass);
 }
@@ -317,8 +304,7 @@ static void eras_end(void)
 /* Others meet in every round of a drain, and the round has no room for both. */
 static void drained_beside_conflicts(void)
 {
-	struct fby_io io;
-	u64 next, pass;
+	u64 pass;
 
 	round_pages = 16;
 	make();
@@ -327,16 +313,10 @@ static void drained_beside_conflicts(void)
 	origin_has[1] = 0;
 	EXPECT(put(1, 1) == FBY_DONE && fby_volume_drain(sp, 0, true) == FBY_DONE);
 	for (u32 i = 0; i < 2000 && ST->passes_done < pass; i++) {
-		now_ns += 1000;
 		(void)put(0, 2);
 		(void)put(7, 3);
 		(void)put(14, 4);
-		if (fby_destage_step(sp, now_ns, &io, &next, &wake) != FBY_ORIGIN)
-			continue;
-		if (io.op == FBY_IO_WRITE)
-			for (u64 s = 0; s < io.nsectors; s++)
-				origin_has[(io.sector + s) / P] = ((u8 *)io.buf)[s * FBY_SECTOR];
-		fby_destage_complete(sp, io.id, 0);
+		drain_step();
 	}
 	EXPECT(origin_has[1] == 1 && sound());
 }

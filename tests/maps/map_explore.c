@@ -266,12 +266,7 @@ void explore_table(void)
 		else if (fby_map_find(other.pool, "m", &map) == FBY_DONE &&
 			 (world_recover(&other, false) || fby_map_info(other.pool, 0, &info) || (add && info.used)))
 			fail("a map that was being added is not whole");
-		medium_power_off(m);
-		memcpy(m->media.base, now.medium.durable, m->media.size);
-		memcpy(m->latest, now.medium.durable, m->media.size);
-		memcpy(m->durable, now.medium.durable, m->media.size);
-		memset(m->is_touched, 0, m->media.size / FBY_LINE);
-		m->ntouched = 0;
+		explore_begin();
 	}
 }
 

@@ -9,6 +9,7 @@
 # microseconds a request and in seconds a GiB; SUM: checksums off or on.  The others
 # than Forebay's have none, so they are measured once a round.
 . "$(dirname "$0")/guest-lib.sh"
+. "$(dirname "$0")/guest-caches.sh"
 rounds=$1
 seconds=$2
 form=${3:-all}
@@ -27,13 +28,7 @@ for i in 0 1 2 3; do linear o$i /dev/ram$i 0 $origin_sectors; done
 dmsetup create --noudevsync --noudevrules wc --table "0 $origin_sectors writecache p /dev/mapper/o0 /dev/pmem1 4096 0" ||
 	fail "dm-writecache"
 dmsetup mknodes wc
-case " ${devices[*]} " in *" pcache "*)
-	/run/busybox insmod "$root/out/vm/dm-pcache-$release.ko" || fail "dm-pcache does not load: $(dmesg | tail -n 3)"
-	dmsetup create --noudevsync --noudevrules pcache \
-		--table "0 $origin_sectors pcache /dev/pmem5 /dev/mapper/o3 4 cache_mode writeback data_crc false" || fail "dm-pcache"
-	dmsetup mknodes pcache
-	;;
-esac
+case " ${devices[*]} " in *" pcache "*) pcache_up /dev/mapper/o3 /dev/pmem5 ;; esac
 # What the mapper costs, with nothing behind it but such memory.
 linear linear /dev/pmem4 0 $origin_sectors
 # A pool for each: dm-writecache's cache is its own too.

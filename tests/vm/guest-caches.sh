@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# guest-caches.sh - sourced by guest-load.sh, guest-destage.sh and guest-apps.sh: caches beside each
-# other, each on persistent memory of its own in front of a disk of its own.
+# guest-caches.sh - sourced by guest-load.sh, guest-destage.sh, guest-bench.sh and
+# guest-apps.sh: caches beside each other, each on persistent memory of its own in front
+# of a disk of its own.
 
 # A pool is looked for at many places before a device counts as blank: zero it all.
 blank() { dd if=/dev/zero of="$1" bs=1M oflag=direct status=none 2>/dev/null || :; }
@@ -32,10 +33,7 @@ cache_up() {
 	bcache) bcache_up "$disk" "$pmem" ;;
 	pcache)
 		blank "$pmem"
-		grep -q '^dm_pcache ' /proc/modules || insmod_from "$root/out/vm/dm-pcache-$release.ko"
-		dmsetup create --noudevsync --noudevrules pcache \
-			--table "0 $sectors pcache $pmem $disk 4 cache_mode writeback data_crc false" || fail "dm-pcache"
-		dmsetup mknodes pcache
+		pcache_up "$disk" "$pmem"
 		device=/dev/mapper/pcache
 		;;
 	target)
@@ -54,6 +52,13 @@ cache_up() {
 
 insmod_from() { # FILE
 	/run/busybox insmod "$1" || fail "$(basename "$1") does not load: $(dmesg | tail -n 3)"
+}
+
+pcache_up() { # DISK PMEM
+	grep -q '^dm_pcache ' /proc/modules || insmod_from "$root/out/vm/dm-pcache-$release.ko"
+	dmsetup create --noudevsync --noudevrules pcache \
+		--table "0 $(blockdev --getsz "$1") pcache $2 $1 4 cache_mode writeback data_crc false" || fail "dm-pcache"
+	dmsetup mknodes pcache
 }
 
 bcache_up() {

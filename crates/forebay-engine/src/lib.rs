@@ -34,6 +34,7 @@ mod past;
 pub mod planted;
 pub mod policy;
 pub mod request;
+mod shared;
 mod soft;
 mod volumes;
 
@@ -47,6 +48,7 @@ pub use media::{format, probe, Media, Medium, Pace, Persist};
 pub use memory::Memory;
 pub use open::OpenError;
 pub use past::{Bypass, Past, Ticket};
+pub use shared::SharedBytes;
 pub use soft::{Soft, Store};
 pub use volumes::Attach;
 

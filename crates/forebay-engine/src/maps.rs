@@ -7,7 +7,7 @@
 //! mapped for as long as the media does, which a [`Frame`] keeps.
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use forebay_sys as sys;
@@ -21,6 +21,7 @@ use crate::engine::Engine;
 use crate::media::{Media, Persist};
 use crate::memory::Memory;
 use crate::open::{allocate, OpenError};
+use crate::shared::SharedBytes;
 use crate::volumes::c_string;
 
 /// One bit a page of a frame.
@@ -301,40 +302,19 @@ impl Frame {
         assert!(!self.raw.words.is_null(), "the frame is taken, and not shown");
     }
 
-    fn at(&self, at: usize, len: usize) -> *mut u8 {
-        assert!(at <= self.bytes && len <= self.bytes - at);
-        // SAFETY: within the frame, as was just asserted.
-        unsafe { self.raw.memory.add(at) }
+    fn memory(&self) -> SharedBytes {
+        let start = NonNull::new(self.raw.memory).expect("a frame that was got has memory");
+        // SAFETY: the media's, which is kept; programs store there, so no reference is made.
+        unsafe { SharedBytes::new(start, self.bytes) }
     }
 
     /// Loads from its memory, to which others may store.
     pub fn copy_out(&self, at: usize, to: &mut [u8]) {
-        let from = self.at(at, to.len());
-        let whole = if at.is_multiple_of(8) { to.len() & !7 } else { 0 };
-        let (words, bytes) = to.split_at_mut(whole);
-        for (i, word) in words.chunks_exact_mut(8).enumerate() {
-            // SAFETY: within the frame and aligned, by an access that any other may meet.
-            let value = unsafe { AtomicU64::from_ptr(from.add(i * 8).cast()) };
-            word.copy_from_slice(&value.load(Ordering::Relaxed).to_ne_bytes());
-        }
-        for (i, byte) in bytes.iter_mut().enumerate() {
-            // SAFETY: the same, of a byte.
-            *byte = unsafe { AtomicU8::from_ptr(from.add(whole + i)) }.load(Ordering::Relaxed);
-        }
+        self.memory().copy_out(at, to);
     }
 
     /// Stores to it.
     pub fn copy_in(&self, at: usize, from: &[u8]) {
-        let to = self.at(at, from.len());
-        let whole = if at.is_multiple_of(8) { from.len() & !7 } else { 0 };
-        for (i, word) in from[..whole].chunks_exact(8).enumerate() {
-            let word = u64::from_ne_bytes(word.try_into().expect("chunks of eight"));
-            // SAFETY: within the frame and aligned, by an access that any other may meet.
-            unsafe { AtomicU64::from_ptr(to.add(i * 8).cast()) }.store(word, Ordering::Relaxed);
-        }
-        for (i, byte) in from[whole..].iter().enumerate() {
-            // SAFETY: the same, of a byte.
-            unsafe { AtomicU8::from_ptr(to.add(whole + i)) }.store(*byte, Ordering::Relaxed);
-        }
+        self.memory().copy_in(at, from);
     }
 }

@@ -17,62 +17,17 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
 
+use forebay_engine::SharedBytes;
 use rustix::ioctl::{opcode, Ioctl, IoctlOutput, Opcode};
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, UserfaultfdFlags};
 
 use crate::pages::{PageSet, PAGE, SEGMENT, SEGMENT_PAGES};
 
-/// Memory that others may change at any time: read and written by atomic accesses of eight
-/// bytes, or of one at the edges.
-#[derive(Clone, Copy, Debug)]
-struct Bytes {
-    start: NonNull<u8>,
-    len: usize,
-}
-
-impl Bytes {
-    fn at(&self, at: usize, len: usize) -> *mut u8 {
-        assert!(at <= self.len && len <= self.len - at, "{at}, {len} of {}", self.len);
-        // SAFETY: within the memory, as was just asserted.
-        unsafe { self.start.as_ptr().add(at) }
-    }
-
-    fn copy_out(&self, at: usize, to: &mut [u8]) {
-        let from = self.at(at, to.len());
-        let (words, rest) = to.split_at_mut(if at.is_multiple_of(8) { to.len() & !7 } else { 0 });
-        for (i, word) in words.chunks_exact_mut(8).enumerate() {
-            // SAFETY: within the memory and aligned, by an access that any other may meet.
-            let value = unsafe { AtomicU64::from_ptr(from.add(i * 8).cast()) };
-            word.copy_from_slice(&value.load(Ordering::Relaxed).to_ne_bytes());
-        }
-        for (i, byte) in rest.iter_mut().enumerate() {
-            // SAFETY: the same, of a byte.
-            *byte =
-                unsafe { AtomicU8::from_ptr(from.add(words.len() + i)) }.load(Ordering::Relaxed);
-        }
-    }
-
-    fn copy_in(&self, at: usize, from: &[u8]) {
-        let to = self.at(at, from.len());
-        let whole = if at.is_multiple_of(8) { from.len() & !7 } else { 0 };
-        for (i, word) in from[..whole].chunks_exact(8).enumerate() {
-            let word = u64::from_ne_bytes(word.try_into().expect("chunks of eight"));
-            // SAFETY: within the memory and aligned, by an access that any other may meet.
-            unsafe { AtomicU64::from_ptr(to.add(i * 8).cast()) }.store(word, Ordering::Relaxed);
-        }
-        for (i, byte) in from[whole..].iter().enumerate() {
-            // SAFETY: the same, of a byte.
-            unsafe { AtomicU8::from_ptr(to.add(whole + i)) }.store(*byte, Ordering::Relaxed);
-        }
-    }
-}
-
 /// A part of a file of memory, mapped for as long as this lives.
 #[derive(Debug)]
 pub struct Window {
-    bytes: Bytes,
+    bytes: SharedBytes,
 }
 
 // SAFETY: through it memory is only reached by atomic accesses.
@@ -90,7 +45,8 @@ impl Window {
             rustix::mm::mmap(ptr::null_mut(), len, prot, MapFlags::SHARED, fd, offset)
         }?;
         let start = NonNull::new(p.cast()).expect("mmap never returns null");
-        Ok(Window { bytes: Bytes { start, len } })
+        // SAFETY: mapped for as long as the window lives, and no reference is made to it.
+        Ok(Window { bytes: unsafe { SharedBytes::new(start, len) } })
     }
 
     /// Reads what lies `at` there.  Panics if that is not within.
@@ -105,7 +61,7 @@ impl Window {
 
     /// Where it lies.
     pub fn address(&self) -> *mut u8 {
-        self.bytes.start.as_ptr()
+        self.bytes.start()
     }
 
     /// msync(2) of a range that begins at a page.
@@ -121,7 +77,7 @@ impl Drop for Window {
     fn drop(&mut self) {
         // SAFETY: the mapping is this one's own, and nobody has a pointer into it any more:
         // `address` says for how long one may be used.
-        let _ = unsafe { rustix::mm::munmap(self.address().cast(), self.bytes.len) };
+        let _ = unsafe { rustix::mm::munmap(self.address().cast(), self.bytes.len()) };
     }
 }
 
@@ -130,7 +86,7 @@ impl Drop for Window {
 /// It is not there in a child of this process: what a child stored would not be seen here.
 #[derive(Debug)]
 pub struct Reservation {
-    bytes: Bytes,
+    bytes: SharedBytes,
     segments: usize,
 }
 
@@ -170,7 +126,8 @@ impl Reservation {
             rustix::mm::munmap(p.byte_add(before + len), more - before - len)?;
         }
         let start = NonNull::new(p.wrapping_byte_add(before).cast()).expect("not null");
-        Ok(Reservation { bytes: Bytes { start, len }, segments })
+        // SAFETY: reserved for as long as this lives, and no reference is made to it.
+        Ok(Reservation { bytes: unsafe { SharedBytes::new(start, len) }, segments })
     }
 
     /// How many.
@@ -180,7 +137,7 @@ impl Reservation {
 
     /// Where it begins.  What is there may change at any time, also by other processes.
     pub fn address(&self) -> *mut u8 {
-        self.bytes.start.as_ptr()
+        self.bytes.start()
     }
 
     /// Which segment an address is in.
@@ -272,7 +229,7 @@ impl Drop for Reservation {
     fn drop(&mut self) {
         // SAFETY: the range is this one's own; `address` says for how long pointers to it
         // may be used.
-        let _ = unsafe { rustix::mm::munmap(self.address().cast(), self.bytes.len) };
+        let _ = unsafe { rustix::mm::munmap(self.address().cast(), self.bytes.len()) };
     }
 }
 

@@ -524,11 +524,8 @@ impl World {
         let index: Vec<u16> = self.volumes.iter().filter_map(|v| v.index).collect();
         let infos: Vec<_> = index.iter().filter_map(|&i| self.engine.volume_info(i).ok()).collect();
         // A static volume has no chunks that another's lost blocks could fill.
-        let placed = |number| {
-            let v = self.volume_at(number)?;
-            Some(self.engine.volume_info(self.volumes[v].index?).ok()?.spec.static_bytes > 0)
-        };
-        if self.clients.iter().any(|c| !c.idle() && c.volume().and_then(placed) == Some(true)) {
+        let placed = |number| self.volume_at(number).is_some_and(|v| self.volumes[v].placed);
+        if self.clients.iter().any(|c| !c.idle() && c.volume().is_some_and(placed)) {
             return false;
         }
         let gave_up = infos.iter().any(|i| {

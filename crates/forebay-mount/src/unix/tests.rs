@@ -48,16 +48,8 @@ fn am_root() -> bool {
 }
 
 fn new(kind: Kind, mode: u32) -> New<'static> {
-    New {
-        kind,
-        mode,
-        uid: rustix::process::geteuid().as_raw(),
-        gid: rustix::process::getegid().as_raw(),
-        device: 0,
-        target: if kind == Kind::Symlink { b"nowhere" } else { b"" },
-        inherit_acl: false,
-        no_acl_above: false,
-    }
+    let target: &[u8] = if kind == Kind::Symlink { b"nowhere" } else { b"" };
+    New { target, ..New::plain(kind, mode) }
 }
 
 /// An ACL as an extended attribute: owner rwx, user 5 rwx, group and mask r-x, others none.
