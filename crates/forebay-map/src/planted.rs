@@ -14,6 +14,8 @@ pub(crate) enum Planted {
     UnlockedWhileDurable,
     /// Pages are protected again after they were made durable.
     ProtectedAfterDurable,
+    /// A thread that takes pages away goes on before that counts.
+    EventNotAwaited,
     /// A file's new size is told to the pool before it is durable.
     SizeNotSynced,
     /// Pages count as written before the file was synced.
@@ -50,7 +52,7 @@ mod on {
 
     /// Makes a moment longer in which something else has to happen for a mistake to show.
     pub(crate) fn wait() {
-        if (1..=Planted::ProtectedAfterDurable as u8).contains(&NOW.load(Ordering::Relaxed)) {
+        if (1..=Planted::EventNotAwaited as u8).contains(&NOW.load(Ordering::Relaxed)) {
             std::thread::sleep(std::time::Duration::from_micros(200));
         }
     }

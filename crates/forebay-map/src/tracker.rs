@@ -35,6 +35,7 @@ use rustix::event::EventfdFlags;
 
 use crate::features::{self, Features};
 use crate::pages::{PageSet, PAGE, SEGMENT, SEGMENT_PAGES};
+use crate::planted::{self, Planted};
 use crate::system::{Mode, Pagemap, Reservation, Scan, Uffd};
 
 mod change;
@@ -103,6 +104,9 @@ struct Inner<S> {
     /// Segments that are scanned are registered here.
     noted: Option<Uffd>,
     pagemap: Option<Pagemap>,
+    /// Held from before an event is read until it counts: the kernel lets a thread that takes
+    /// pages away go on as soon as its event was read.
+    reading: Mutex<()>,
     stop: OwnedFd,
     stopping: AtomicBool,
     absent_touched: Mutex<VecDeque<usize>>,
@@ -221,11 +225,24 @@ impl<S: Source> Inner<S> {
             }
             _ => return PageSet::of(pages),
         };
-        found.unwrap_or_else(|_| {
-            // Some pages may have been protected and not told.
-            self.make_blind(segment);
-            PageSet::of(pages)
-        })
+        // Pages that were taken away before the scan have an event that was read before.
+        self.wait_for_events();
+        match found {
+            Ok(found) if !self.blind(segment) => found,
+            Ok(_) => PageSet::of(pages),
+            Err(_) => {
+                // Some pages may have been protected and not told.
+                self.make_blind(segment);
+                PageSet::of(pages)
+            }
+        }
+    }
+
+    /// All events that were read count.
+    fn wait_for_events(&self) {
+        if !planted::is(Planted::EventNotAwaited) {
+            drop(self.reading.lock().unwrap_or_else(PoisonError::into_inner));
+        }
     }
 }
 
@@ -278,6 +295,7 @@ impl<S: Source + 'static> Tracker<S> {
             events,
             noted,
             pagemap,
+            reading: Mutex::new(()),
             stop: rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?,
             stopping: AtomicBool::new(false),
             absent_touched: Mutex::new(VecDeque::new()),
@@ -352,6 +370,7 @@ impl<S: Source + 'static> Tracker<S> {
         if pages.is_empty() {
             return Ok(());
         }
+        self.inner.wait_for_events();
         for segment in
             self.inner.to_look(pages.start / SEGMENT_PAGES..(pages.end - 1) / SEGMENT_PAGES + 1)
         {

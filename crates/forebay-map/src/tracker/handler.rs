@@ -15,8 +15,9 @@ use std::time::Duration;
 use rustix::event::{poll, PollFd, PollFlags};
 
 use super::{Inner, Kind, Source};
+use crate::pages::SEGMENT;
 use crate::planted::{self, Planted};
-use crate::system::Event;
+use crate::system::{Event, Uffd};
 
 /// Segments that are brought in at once.
 const BRING_IN: usize = 2;
@@ -48,11 +49,26 @@ impl<S: Source> Inner<S> {
                 return;
             }
             for uffd in [Some(events), self.noted.as_ref()].into_iter().flatten() {
-                while let Ok(Some(event)) = uffd.read() {
+                while let Some(event) = self.next_event(uffd) {
                     self.handle(event);
                 }
             }
         }
+    }
+
+    fn next_event(&self, uffd: &Uffd) -> Option<Event> {
+        let _reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
+        let event = uffd.read().ok().flatten()?;
+        if let Event::Remove(range) = &event {
+            planted::wait();
+            // What was noted of these pages may go away with them.
+            for address in range.clone().step_by(SEGMENT).chain([range.end - 1]) {
+                if let Some(segment) = self.space.segment_of(address) {
+                    self.make_blind(segment);
+                }
+            }
+        }
+        Some(event)
     }
 
     fn handle(&self, event: Event) {
@@ -70,15 +86,7 @@ impl<S: Source> Inner<S> {
                 drop(touched);
                 self.some_touched.notify_one();
             }
-            Event::Remove(range) => {
-                // What was noted of these pages may go away with them.
-                for address in range.step_by(crate::pages::PAGE) {
-                    if let Some(segment) = self.space.segment_of(address) {
-                        self.make_blind(segment);
-                    }
-                }
-            }
-            Event::Other => {}
+            Event::Remove(_) | Event::Other => {}
         }
     }
 
