@@ -155,6 +155,8 @@ int fby_map_file_info(struct fby_pool *p, u16 map, u32 file, struct fby_map_file
  * truncated. */
 int fby_map_file_size(struct fby_pool *p, u16 map, u32 file, u64 size);
 int fby_map_file_path(struct fby_pool *p, u16 map, u32 file, const char *path);
+/* What the host knows it by is something else now; up to FBY_MAP_IDENTITY_MAX, durable. */
+int fby_map_file_identity(struct fby_pool *p, u16 map, u32 file, const void *identity, u16 bytes);
 /* The truncation counts from the first on, whatever happens; the second forgets what is
  * dirty behind the end, and makes the rest of its last page zero. */
 int fby_map_file_cut(struct fby_pool *p, u16 map, u32 file, u64 size);
@@ -193,6 +195,10 @@ int fby_map_frame(struct fby_pool *p, u16 map, u32 frame, struct fby_frame *out)
  * is free all the same, but for one of a forged number (-FBY_E_NUMBERS). */
 int fby_map_drop(struct fby_pool *p, u16 map, u32 frame, bool discard);
 int fby_map_frame_info(struct fby_pool *p, u16 map, u32 frame, struct fby_frame_info *out);
+/* Of a frame in use or found, as the media has it: dirty pages, and those of which that is
+ * not known, since their words are damaged or cannot be read.  For who recovers: where
+ * memory is bad, an error of the media is no fault of a load here. */
+int fby_map_frame_dirty(struct fby_pool *p, u16 map, u32 frame, struct fby_pages *dirty, struct fby_pages *unknown);
 /* Copies a page for the file; -FBY_E_LOST: the media reported an error. */
 int fby_map_page_read(struct fby_pool *p, u16 map, u32 frame, u32 page, void *dst);
 

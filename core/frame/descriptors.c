@@ -91,13 +91,15 @@ void fby_descriptor_clean(const struct fby_maps *p, const struct fby_map *m, u32
 		media_fence(p->store->media, fby_descriptor_at(m, frame), FBY_PAGE);
 }
 
-u32 fby_descriptor_dirty(const struct fby_maps *p, const struct fby_map *m, u32 frame, u64 epoch, u32 *unknown)
+void fby_descriptor_pages(const struct fby_maps *p, const struct fby_map *m, u32 frame, u64 epoch,
+			  struct fby_pages *dirty, struct fby_pages *unknown)
 {
-	u32 seed = fby_frame_seed(m->seed, frame, epoch), words = m->frame_pages / 16, n = 0;
+	u32 seed = fby_frame_seed(m->seed, frame, epoch), words = m->frame_pages / 16;
 	u64 at = fby_descriptor_at(m, frame) + FBY_MAP_WORDS_AT;
 	u64 line[FBY_LINE / 8];
 
-	*unknown = 0;
+	fby_zero(dirty, sizeof(*dirty));
+	fby_zero(unknown, sizeof(*unknown));
 	for (u32 i = 0; i < words; i++) {
 		u64 word;
 
@@ -105,9 +107,26 @@ u32 fby_descriptor_dirty(const struct fby_maps *p, const struct fby_map *m, u32 
 			fby_zero(line, sizeof(line)); /* which no word is */
 		word = line[i % (FBY_LINE / 8)];
 		if (fby_frame_word_ok(seed, i, word))
-			n += fby_mask_count((u8)FBY_MW_DIRTY(word)) + fby_mask_count((u8)(FBY_MW_DIRTY(word) >> 8));
+			dirty->bit[i / 4] |= (u64)FBY_MW_DIRTY(word) << (i % 4 * 16);
 		else
-			*unknown += 16;
+			unknown->bit[i / 4] |= 0xffffull << (i % 4 * 16);
 	}
+}
+
+static u32 count_pages(const struct fby_pages *pages)
+{
+	u32 n = 0;
+
+	for (u32 i = 0; i < sizeof(*pages); i++)
+		n += fby_mask_count(((const u8 *)pages)[i]);
 	return n;
+}
+
+u32 fby_descriptor_dirty(const struct fby_maps *p, const struct fby_map *m, u32 frame, u64 epoch, u32 *unknown)
+{
+	struct fby_pages dirty, not_known;
+
+	fby_descriptor_pages(p, m, frame, epoch, &dirty, &not_known);
+	*unknown = count_pages(&not_known);
+	return count_pages(&dirty);
 }

@@ -81,6 +81,9 @@ void fby_descriptor_write(const struct fby_maps *p, const struct fby_map *m, u32
 /* All words of the epoch, clean; durable. */
 void fby_descriptor_clean(const struct fby_maps *p, const struct fby_map *m, u32 frame, u64 epoch);
 /* Of a frame in use: dirty pages, as the media has them, and those of which it is not known. */
+void fby_descriptor_pages(const struct fby_maps *p, const struct fby_map *m, u32 frame, u64 epoch,
+			  struct fby_pages *dirty, struct fby_pages *unknown);
+/* How many. */
 u32 fby_descriptor_dirty(const struct fby_maps *p, const struct fby_map *m, u32 frame, u64 epoch, u32 *unknown);
 
 /* --- map_files.c: file records ------------------------------------------------------------- */
@@ -94,6 +97,7 @@ int fby_files_add(const struct fby_maps *p, struct fby_map *m, const struct fby_
 int fby_files_info(const struct fby_maps *p, struct fby_map *m, u32 file, struct fby_map_file *out);
 int fby_files_size(const struct fby_maps *p, struct fby_map *m, u32 file, u64 size);
 int fby_files_path(const struct fby_maps *p, struct fby_map *m, u32 file, const char *path);
+int fby_files_identity(const struct fby_maps *p, struct fby_map *m, u32 file, const void *identity, u16 bytes);
 int fby_files_cut(const struct fby_maps *p, struct fby_map *m, u32 file, u64 size);
 int fby_files_cut_end(const struct fby_maps *p, struct fby_map *m, u32 file);
 int fby_files_remove(const struct fby_maps *p, struct fby_map *m, u32 file);

@@ -100,6 +100,13 @@ static void put_path(struct fby_map_file_record *r, const char *path)
 	fby_copy(r->path, path, r->path_bytes);
 }
 
+static void put_identity(struct fby_map_file_record *r, const void *identity, u16 bytes)
+{
+	r->identity_bytes = bytes;
+	fby_zero(r->identity, sizeof(r->identity));
+	fby_copy(r->identity, identity, bytes);
+}
+
 int fby_files_add(const struct fby_maps *p, struct fby_map *m, const struct fby_map_file *f, u32 *file)
 {
 	u32 i = 0;
@@ -118,9 +125,7 @@ int fby_files_add(const struct fby_maps *p, struct fby_map *m, const struct fby_
 	m->record->epoch++;
 	m->record->flags = FBY_MAP_FILE_USED;
 	m->record->size = f->size;
-	m->record->identity_bytes = f->identity_bytes;
-	fby_zero(m->record->identity, sizeof(m->record->identity));
-	fby_copy(m->record->identity, f->identity, f->identity_bytes);
+	put_identity(m->record, f->identity, f->identity_bytes);
 	put_path(m->record, f->path);
 	fby_file_write(p, m, i);
 	m->file[i].epoch = m->record->epoch;
@@ -138,8 +143,9 @@ int fby_files_info(const struct fby_maps *p, struct fby_map *m, u32 file, struct
 
 	fby_zero(out, sizeof(*out));
 	out->frames = m->file[file].frames;
-	out->damaged = m->file[file].state == FBY_FILE_DAMAGED;
 	rc = load_used(p, m, file);
+	/* Its frames wait for it, also where only now nothing can be read. */
+	out->damaged = rc == -FBY_E_MAP_DAMAGED;
 	if (rc)
 		return rc;
 	out->used = true;
@@ -160,6 +166,19 @@ int fby_files_path(const struct fby_maps *p, struct fby_map *m, u32 file, const 
 	if (text_length(path, FBY_MAP_PATH_MAX) > FBY_MAP_PATH_MAX)
 		return -FBY_E_NAME;
 	put_path(m->record, path);
+	fby_file_write(p, m, file);
+	return FBY_DONE;
+}
+
+int fby_files_identity(const struct fby_maps *p, struct fby_map *m, u32 file, const void *identity, u16 bytes)
+{
+	int rc = load_used(p, m, file);
+
+	if (rc)
+		return rc;
+	if (bytes > FBY_MAP_IDENTITY_MAX)
+		return -FBY_E_NAME;
+	put_identity(m->record, identity, bytes);
 	fby_file_write(p, m, file);
 	return FBY_DONE;
 }

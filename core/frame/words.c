@@ -184,6 +184,11 @@ u32 fby_frame_write_begin(const struct fby_frame *f, struct fby_pages *pages)
 		u32 of = pages_of(pages, i) & within(f, i);
 		u64 word, now;
 
+		/* Nor is a word touched of which nobody asks: its memory may be bad. */
+		if (!of) {
+			pages_put(pages, i, 0);
+			continue;
+		}
 		do {
 			of = load_word(f, i, &word) ? of & FBY_MW_DIRTY(word) : 0;
 			now = fby_frame_word(f->seed, i, FBY_MW_BITS(FBY_MW_DIRTY(word), FBY_MW_WRITING(word) | of));

@@ -334,6 +334,14 @@ int fby_map_file_path(struct fby_pool *p, u16 map, u32 file, const char *path)
 	return rc ? rc : fby_files_path(&p->maps, m, file, path);
 }
 
+int fby_map_file_identity(struct fby_pool *p, u16 map, u32 file, const void *identity, u16 bytes)
+{
+	struct fby_map *m;
+	int rc = file_of(p, map, file, true, &m);
+
+	return rc ? rc : fby_files_identity(&p->maps, m, file, identity, bytes);
+}
+
 int fby_map_file_cut(struct fby_pool *p, u16 map, u32 file, u64 size)
 {
 	struct fby_map *m;
@@ -418,6 +426,19 @@ int fby_map_frame_info(struct fby_pool *p, u16 map, u32 frame, struct fby_frame_
 	out->file = f->file;
 	out->segment = f->segment;
 	out->stray = f->stray;
+	return FBY_DONE;
+}
+
+int fby_map_frame_dirty(struct fby_pool *p, u16 map, u32 frame, struct fby_pages *dirty, struct fby_pages *unknown)
+{
+	struct fby_map *m;
+	int rc = frame_of(p, map, frame, false, &m);
+
+	if (rc)
+		return rc;
+	if (m->frame[frame].state != FBY_FRAME_USED && m->frame[frame].state != FBY_FRAME_FOUND)
+		return -FBY_E_NO_MAP;
+	fby_descriptor_pages(&p->maps, m, frame, m->frame[frame].epoch, dirty, unknown);
 	return FBY_DONE;
 }
 

@@ -309,8 +309,43 @@ static void what_is_refused(void)
 	EXPECT(fby_volume_remove(mp, 0, true) == -FBY_E_NO_VOLUME);
 }
 
+/* Of a damaged record it is said which one; the media's words, without a load of them. */
+static void what_a_recovery_asks(void)
+{
+	static struct fby_map_file f;
+	struct fby_pages dirty, unknown;
+	u32 a, b;
+
+	make();
+	a = file_add("/a", FRAME);
+	b = file_add("/b", FRAME);
+	EXPECT(fby_map_file_identity(mp, 0, a, "mine", 4) == FBY_DONE);
+	EXPECT(fby_map_file_identity(mp, 0, a, "mine", FBY_MAP_IDENTITY_MAX + 1) == -FBY_E_NAME);
+	EXPECT(fby_map_file_identity(mp, 0, 3, "mine", 4) == -FBY_E_NO_MAP);
+	bring_in(a, 0, 1);
+	EXPECT(sync(0, 17, 2) == FBY_DONE && again() == FBY_DONE);
+	EXPECT(fby_map_file_info(mp, 0, a, &f) == FBY_DONE && f.used && !f.damaged && f.identity_bytes == 4 &&
+	       !memcmp(f.identity, "mine\0", 5) && !strcmp(f.path, "/a"));
+	EXPECT(fby_map_frame_dirty(mp, 0, 0, &dirty, &unknown) == FBY_DONE && dirty.bit[0] == 3ull << 17 &&
+	       unknown.bit[0] == 0);
+	small.base[fby_descriptor_at(MAP, 0) + FBY_MAP_WORDS_AT] ^= 1;
+	EXPECT(fby_map_frame_dirty(mp, 0, 0, &dirty, &unknown) == FBY_DONE && dirty.bit[0] == 3ull << 17 &&
+	       unknown.bit[0] == 0xffff);
+	small.base[fby_descriptor_at(MAP, 0) + FBY_MAP_WORDS_AT] ^= 1;
+	EXPECT(fby_map_frame_dirty(mp, 0, 1, &dirty, &unknown) == -FBY_E_NO_MAP);
+	for (u32 copy = 0; copy < 2; copy++)
+		small.base[MAP->at + (2 * b + copy) * FBY_PAGE + 70] ^= 1;
+	EXPECT(fby_map_file_info(mp, 0, b, &f) == -FBY_E_MAP_DAMAGED && f.damaged && !f.used);
+	EXPECT(again() == FBY_DONE && found.damaged_files == 1 && found.dirty == 2);
+	EXPECT(fby_map_file_info(mp, 0, b, &f) == -FBY_E_MAP_DAMAGED && f.damaged && !f.used);
+	EXPECT(fby_map_file_info(mp, 0, a, &f) == FBY_DONE && !f.damaged && f.frames == 1);
+	EXPECT(fby_map_file_remove(mp, 0, b) == FBY_DONE && whole());
+	EXPECT(fby_map_drop(mp, 0, 0, true) == FBY_DONE && fby_map_file_remove(mp, 0, a) == FBY_DONE);
+}
+
 void test_map(void)
 {
+	what_a_recovery_asks();
 	fences_are_counted();
 	what_is_refused();
 	what_was_synced_is_found();

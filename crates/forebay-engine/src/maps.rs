@@ -138,7 +138,8 @@ impl Map {
         Ok(file)
     }
 
-    /// None: there is none of that number, or it is not used.
+    /// None: there is none of that number, or it is not used.  Of a damaged one no more is
+    /// told than that, and how many frames it has.
     pub fn file_info(&self, file: u32) -> Result<Option<Box<MapFile>>> {
         let mut f = Box::new(MapFile::default());
         let _admin = self.engine.admin();
@@ -148,8 +149,21 @@ impl Map {
         match got {
             Ok(()) => Ok((f.used || f.damaged).then_some(f)),
             Err(e) if e.is(sys::FBY_E_NO_MAP) => Ok(None),
+            Err(e) if e.is(sys::FBY_E_MAP_DAMAGED) && f.damaged => Ok(Some(f)),
             Err(e) => Err(e),
         }
+    }
+
+    /// In place of what it was known by.
+    pub fn file_identity(&self, file: u32, identity: &[u8]) -> Result<()> {
+        let bytes = u16::try_from(identity.len()).map_err(|_| Code(sys::FBY_E_NAME))?;
+        let _admin = self.engine.admin();
+        // SAFETY: the pool is open and the map attached; admin keeps such calls apart; so
+        // many bytes are read.
+        done(unsafe {
+            let from = identity.as_ptr().cast();
+            sys::fby_map_file_identity(self.engine.pool, self.index, file, from, bytes)
+        })
     }
 
     pub fn file_size(&self, file: u32, size: u64) -> Result<()> {
@@ -219,6 +233,19 @@ impl Map {
         done(unsafe { sys::fby_map_frame(self.engine.pool, self.index, frame, &mut raw) })?;
         let bytes = raw.npages as usize * 4096;
         Ok(Frame { raw, bytes, _media: Arc::clone(self.engine.media()) })
+    }
+
+    /// As the media has it: pages that are dirty, and those of which that is not known.
+    /// Where memory is bad, this tells, and [`Frame::dirty`] is a fault.
+    pub fn frame_dirty(&self, frame: u32) -> Result<(Pages, Pages)> {
+        let (mut dirty, mut unknown): (sys::fby_pages, sys::fby_pages) = Default::default();
+        let _admin = self.engine.admin();
+        // SAFETY: as above; both are ours.
+        done(unsafe {
+            let (pool, index) = (self.engine.pool, self.index);
+            sys::fby_map_frame_dirty(pool, index, frame, &mut dirty, &mut unknown)
+        })?;
+        Ok((dirty.bit, unknown.bit))
     }
 
     /// Copies a page; an error of the media is `FBY_E_LOST`.

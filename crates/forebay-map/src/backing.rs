@@ -58,8 +58,7 @@ impl RegularFile {
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => {
-                let why = "another process has it mapped or locked".into();
-                return Err(Error::Refused { path, why });
+                return Err(Error::Locked { path });
             }
             Err(e) => return Err(Error::system(&path, "lock")(e.into())),
         }

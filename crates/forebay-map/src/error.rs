@@ -33,6 +33,12 @@ pub enum Error {
         /// What is there.
         why: String,
     },
+    /// Somebody has it.
+    #[error("{path}: another process has it mapped or locked")]
+    Locked {
+        /// Which file.
+        path: PathBuf,
+    },
     /// It cannot be done with this file, or with these numbers.
     #[error("{path}: {why}")]
     Refused {
@@ -44,6 +50,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// There is no such file.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Error::System { error, .. } if error.kind() == io::ErrorKind::NotFound)
+    }
+
     pub(crate) fn system(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> Error {
         let path = path.to_owned();
         move |error| Error::System { path, doing, error }

@@ -30,6 +30,14 @@ pub(crate) enum Planted {
     WriteNotTold,
     /// A sync leaves out the last page.
     LastPageLeft,
+    /// Recovery frees a record without a look at who has its file.
+    RecordFreedEarly,
+    /// Recovery drops pages of a file that is gone.
+    GoneDropped,
+    /// Recovery writes to another file of the same name.
+    AnotherTaken,
+    /// Recovery writes to a file that has become shorter.
+    ShorterTaken,
 }
 
 #[cfg(test)]

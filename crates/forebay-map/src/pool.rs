@@ -9,7 +9,7 @@ use forebay_engine::maps::{Frame, Map, MapReport};
 use forebay_engine::{sys, Code, Engine};
 
 use crate::error::{Error, Result};
-use crate::pages::{PageSet, SEGMENT};
+use crate::pages::{PageSet, PAGE, SEGMENT};
 use crate::store::{FileRecord, FrameInfo, Store, Synced};
 
 /// Frames of a pool's map.
@@ -157,7 +157,9 @@ impl Store for PoolStore {
                 _ => continue,
             };
             let file = known.then_some(info.file);
-            frames.push(FrameInfo { frame, file, segment: info.segment });
+            // Of an earlier use of the record it is nobody's; of a damaged one that may be.
+            let of = (info.stray && info.file < self.nfiles).then_some(info.file);
+            frames.push(FrameInfo { frame, file, segment: info.segment, of });
         }
         Ok(frames)
     }
@@ -192,6 +194,24 @@ impl Store for PoolStore {
     fn dirty(&self, frame: u32) -> Result<(PageSet, PageSet)> {
         let (dirty, unknown) = self.known(frame, |k| k.frame.dirty())?;
         Ok((PageSet::of_bits(dirty), PageSet::of_bits(unknown)))
+    }
+
+    fn left_dirty(&self, frame: u32) -> Result<(PageSet, PageSet)> {
+        let pages = match self.map.frame_dirty(frame) {
+            Ok(pages) => pages,
+            // Of a damaged descriptor nothing is known.
+            Err(e) if e.is(sys::FBY_E_NO_MAP) => return Ok((PageSet::EMPTY, PageSet::ALL)),
+            Err(e) => return Err(pool(e)),
+        };
+        Ok((PageSet::of_bits(pages.0), PageSet::of_bits(pages.1)))
+    }
+
+    fn read_page(&self, frame: u32, page: usize, to: &mut [u8; PAGE]) -> Result<bool> {
+        match self.map.page_read(frame, page as u32, to) {
+            Ok(()) => Ok(true),
+            Err(e) if e.is(sys::FBY_E_LOST) => Ok(false),
+            Err(e) => Err(pool(e)),
+        }
     }
 
     fn write_begin(&self, frame: u32, pages: &PageSet) -> Result<PageSet> {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a crash has left in a pool, to the files: before any of them is mapped again.
+//! What a crash has left in a pool: listed, brought home to the files before any of them is
+//! mapped again, and, of what cannot be brought home, copied elsewhere or given up by order.
 //!
-//! It can be cut at any point and run again.  What cannot be brought home stays, and is
-//! told by name.
+//! A recovery can be cut at any point and run again.  What cannot be brought home stays, and
+//! is told by name: of a file that is gone, another, or shorter; of a page that the media
+//! does not give back; of what is damaged.  One such file keeps none of the others.
 
 use std::path::{Path, PathBuf};
 
@@ -12,102 +14,420 @@ use crate::pages::{PageSet, PAGE, SEGMENT};
 use crate::planted::{self, Planted};
 use crate::store::{FileRecord, Store};
 
+pub use salvage::{salvage, Salvaged};
+
+mod salvage;
+#[cfg(test)]
+mod tests;
+
+/// What the pool has of one file.
+#[derive(Clone, Debug, Default)]
+pub struct Left {
+    /// Its record; none: of a frame it is not known whose it is.
+    pub id: Option<u32>,
+    /// What the record says, if it can be read.
+    pub record: Option<FileRecord>,
+    /// Frames, and which segment each has.
+    pub frames: Vec<(u32, u64)>,
+    /// Pages that the file lacks.
+    pub dirty: usize,
+    /// Pages of which it is not known whether the file lacks them.
+    pub unknown: usize,
+}
+
+impl Left {
+    /// Where the file was.
+    pub fn path(&self) -> Option<&Path> {
+        self.record.as_ref().map(|r| Path::new(&r.path))
+    }
+
+    /// What it is called where a file is to be named: its path, `#3` by the number of a record
+    /// that is damaged, `frame#7` of a frame of which nothing is known.
+    pub fn name(&self) -> String {
+        match (&self.record, self.id, self.frames.first()) {
+            (Some(record), ..) => record.path.clone(),
+            (None, Some(id), _) => format!("#{id}"),
+            (None, None, Some((frame, _))) => format!("frame#{frame}"),
+            (None, None, None) => "nothing".into(),
+        }
+    }
+
+    /// Whether it is meant by such a name; by its number, too, since two files may have had
+    /// one path.
+    pub fn is_named(&self, name: &Path) -> bool {
+        let number = self.id.map(|id| format!("#{id}"));
+        name.as_os_str() == self.name().as_str()
+            || number.is_some_and(|number| name.as_os_str() == number.as_str())
+    }
+}
+
+/// All that the pool has, file by file, in order of their numbers.
+pub fn left(store: &dyn Store) -> Result<Vec<Left>> {
+    let mut frames = store.frames()?;
+    let mut all = Vec::new();
+    for (id, record) in store.files()? {
+        // Of a sound record a frame that names it as it was before is not.
+        let own: Vec<bool> = frames
+            .iter()
+            .map(|f| f.file == Some(id) || (record.damaged && f.of == Some(id)))
+            .collect();
+        let record = (!record.damaged).then_some(record);
+        let mut of = Left { id: Some(id), record, ..Left::default() };
+        for (f, _) in frames.iter().zip(&own).filter(|(_, own)| **own) {
+            of.add(store, f.frame, f.segment)?;
+        }
+        frames = frames.into_iter().zip(own).filter(|(_, own)| !own).map(|(f, _)| f).collect();
+        all.push(of);
+    }
+    for f in frames {
+        let mut of = Left::default();
+        of.add(store, f.frame, f.segment)?;
+        all.push(of);
+    }
+    Ok(all)
+}
+
+impl Left {
+    fn add(&mut self, store: &dyn Store, frame: u32, segment: u64) -> Result<()> {
+        let (dirty, unknown) = store.left_dirty(frame)?;
+        self.frames.push((frame, segment));
+        self.dirty += dirty.len();
+        self.unknown += unknown.len();
+        Ok(())
+    }
+}
+
+/// Of what.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options<'a> {
+    /// Only tells what it would do.
+    pub dry_run: bool,
+    /// Names ([`Left::is_named`]); none: all files.
+    pub only: &'a [PathBuf],
+}
+
+/// A file whose pages stay in the pool.
+#[derive(Clone, Debug)]
+pub struct Refused {
+    pub name: PathBuf,
+    pub id: Option<u32>,
+    /// Why.
+    pub why: String,
+    /// Pages that stay: the file lacks them, or may.
+    pub pages: usize,
+}
+
 /// What was done, and what was not.
 #[derive(Debug, Default)]
 pub struct Report {
     /// Files that have all that was synced.
     pub files: usize,
-    /// Pages that were written to them.
+    /// Pages that were written to files.
     pub pages: usize,
-    /// Files whose pages stay in the pool, and why.
-    pub refused: Vec<(PathBuf, String)>,
+    /// Files whose pages stay in the pool.
+    pub refused: Vec<Refused>,
     /// Frames that stay, since it is not known whose they are.
     pub strays: usize,
 }
 
-/// Brings all home.  `open` opens a file by its path.
+/// How far it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress<'a> {
+    pub name: &'a str,
+    /// Pages.
+    pub done: usize,
+    pub of: usize,
+}
+
+/// Brings all home.  `open` opens a file by its path, and locks it.
 pub fn recover(
     store: &dyn Store,
     open: impl Fn(&Path) -> Result<Box<dyn Backing>>,
 ) -> Result<Report> {
+    recover_some(store, &open, &Options::default(), &mut |_| {})
+}
+
+/// The same of some files, or only as a trial.
+pub fn recover_some(
+    store: &dyn Store,
+    open: &dyn Fn(&Path) -> Result<Box<dyn Backing>>,
+    options: &Options<'_>,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<Report> {
+    let wanted = |l: &Left| options.only.is_empty() || options.only.iter().any(|n| l.is_named(n));
+    let all: Vec<Left> = left(store)?.into_iter().filter(wanted).collect();
     let mut report = Report::default();
-    let frames = store.frames()?;
-    report.strays = frames.iter().filter(|f| f.file.is_none()).count();
-    for (id, record) in store.files()? {
-        let own: Vec<(u32, u64)> =
-            frames.iter().filter(|f| f.file == Some(id)).map(|f| (f.frame, f.segment)).collect();
-        match recover_file(store, id, &record, &own, &open) {
+    let of = all.iter().map(|l| l.dirty).sum();
+    let mut before = 0;
+    for l in &all {
+        let name = l.name();
+        let mut tell = |done| progress(Progress { name: &name, done: before + done, of });
+        tell(0);
+        match (Recovery { store, left: l, dry_run: options.dry_run }).run(open, &mut tell) {
             Ok(pages) => {
                 report.files += 1;
                 report.pages += pages;
             }
-            Err(e) => report.refused.push((PathBuf::from(&record.path), e.to_string())),
+            Err(Stays { done, why }) => {
+                report.pages += done;
+                if l.id.is_none() {
+                    report.strays += 1;
+                }
+                let pages = l.dirty - done + l.unknown;
+                report.refused.push(Refused { name: name.clone().into(), id: l.id, why, pages });
+            }
         }
+        before += l.dirty;
     }
     Ok(report)
 }
 
-fn recover_file(
+/// Gives up what the pool has of a file, by order of the user.  The file stays as it is.
+pub fn discard(
     store: &dyn Store,
-    id: u32,
-    record: &FileRecord,
-    frames: &[(u32, u64)],
-    open: &impl Fn(&Path) -> Result<Box<dyn Backing>>,
-) -> Result<usize> {
-    let path = PathBuf::from(&record.path);
-    if record.damaged {
-        let why = "its record in the pool is damaged".into();
-        return Err(Error::Refused { path, why });
+    open: &dyn Fn(&Path) -> Result<Box<dyn Backing>>,
+    left: &Left,
+) -> Result<()> {
+    // Whoever has it mapped is not to lose his pages: he has it locked.
+    let _file = match left.path().map(open) {
+        Some(Err(e @ Error::Locked { .. })) => return Err(e),
+        file => file,
+    };
+    for &(frame, _) in &left.frames {
+        store.release(frame, true)?;
     }
-    if frames.is_empty() && !record.cut {
-        store.remove_file(id)?;
-        return Ok(0);
+    left.id.map_or(Ok(()), |id| store.remove_file(id))
+}
+
+/// Why something stays; pages that were brought home all the same.
+struct Stays {
+    done: usize,
+    why: String,
+}
+
+impl From<Error> for Stays {
+    fn from(e: Error) -> Stays {
+        let why = match e {
+            Error::Another { why, .. } | Error::Refused { why, .. } => why,
+            Error::System { doing, error, .. } => format!("{doing}: {error}"),
+            e => e.to_string(),
+        };
+        Stays { done: 0, why }
     }
-    let file = open(&path)?;
-    if file.identity() != record.identity {
-        return Err(Error::Another { path, why: "it is another file".into() });
-    }
-    let system = |doing| Error::system(&path, doing);
-    let now = file.size().map_err(system("stat"))?;
-    if now < record.size {
-        let why = format!("it has {now} bytes, and had {} when it was mapped", record.size);
-        return Err(Error::Another { path, why });
-    }
-    if record.cut {
-        file.set_size(record.size).map_err(system("truncate"))?;
-        file.sync().map_err(system("sync"))?;
-        store.cut_end(id)?;
-    }
-    // Behind it nothing was synced, though the last page may have more.
-    let size = record.size;
-    let (mut begun, mut unknown, mut count) = (Vec::new(), 0, 0);
-    let mut bytes = Vec::new();
-    for &(frame, segment) in frames {
-        unknown += store.dirty(frame)?.1.len();
-        let pages = store.write_begin(frame, &PageSet::ALL)?;
-        for run in pages.runs() {
-            let at = run.start * PAGE;
-            let to = segment * SEGMENT as u64 + at as u64;
-            bytes.resize(size.saturating_sub(to).min((run.len() * PAGE) as u64) as usize, 0);
-            store.copy(frame, at, &mut bytes)?;
-            file.write_at(to, &bytes).map_err(system("write"))?;
+}
+
+struct Recovery<'a> {
+    store: &'a dyn Store,
+    left: &'a Left,
+    dry_run: bool,
+}
+
+/// What a pass over the frames has found.
+#[derive(Default)]
+struct Pass {
+    begun: Vec<(u32, PageSet)>,
+    pages: usize,
+    /// Where in the file the media does not give a page back.
+    lost: Vec<u64>,
+    /// Pages for which the file has no place.
+    behind: usize,
+}
+
+impl Recovery<'_> {
+    /// How many pages the file has got.
+    fn run(
+        &self,
+        open: &dyn Fn(&Path) -> Result<Box<dyn Backing>>,
+        tell: &mut dyn FnMut(usize),
+    ) -> std::result::Result<usize, Stays> {
+        let (Some(record), Some(id)) = (&self.left.record, self.left.id) else {
+            return Err(self.not_known());
+        };
+        let path = Path::new(&record.path);
+        let nothing = self.left.frames.is_empty() && !record.cut;
+        if nothing && planted::is(Planted::RecordFreedEarly) {
+            return Ok(self.store.remove_file(id).map(|()| 0)?);
         }
-        count += pages.len();
-        begun.push((frame, pages));
-    }
-    if !planted::is(Planted::ClearedBeforeSync) {
-        file.sync().map_err(system("sync"))?;
-    }
-    for (frame, pages) in begun {
-        store.write_end(frame, &pages)?;
-        if store.dirty(frame)?.1.is_empty() {
-            store.release(frame, false)?;
+        // Locked from here on: nobody maps it, and whoever has it mapped keeps his record.
+        let file = match open(path) {
+            Ok(file) => file,
+            Err(e) if e.is_not_found() => {
+                let empty = nothing || planted::is(Planted::GoneDropped);
+                return self.gone(id, "it is not there any more", empty);
+            }
+            Err(e) => return Err(e.into()),
+        };
+        if file.identity() != record.identity && !planted::is(Planted::AnotherTaken) {
+            return self.gone(id, "another file is there now", nothing);
+        }
+        if nothing {
+            return self.end(id);
+        }
+        self.check(&*file, record)?;
+        if record.cut {
+            self.end_truncation(&*file, id, record)?;
+        }
+        let pass = self.write(&*file, record, tell)?;
+        let done = self.settle(&*file, &pass)?;
+        match self.what_stays(&pass) {
+            Some(why) => Err(Stays { done, why }),
+            None => self.end(id).map(|_| done),
         }
     }
-    if unknown > 0 {
-        let why = format!("of {unknown} pages it is not known whether the file lacks them");
-        return Err(Error::Refused { path, why });
+
+    fn not_known(&self) -> Stays {
+        let why = match self.left.id {
+            Some(_) => "its record in the pool is damaged: it is not known which file this is",
+            None => "its descriptor in the pool is damaged: it is not known whose it is",
+        };
+        Stays { done: 0, why: why.into() }
     }
-    store.remove_file(id)?;
-    Ok(count)
+
+    /// The file of the record is nowhere.
+    fn gone(&self, id: u32, why: &str, nothing: bool) -> std::result::Result<usize, Stays> {
+        match nothing {
+            // Nothing, but for a mistake of a test.
+            true => {
+                for &(frame, _) in &self.left.frames {
+                    self.store.release(frame, true)?;
+                }
+                self.end(id)
+            }
+            false => Err(Stays { done: 0, why: why.into() }),
+        }
+    }
+
+    /// The file has everything.
+    fn end(&self, id: u32) -> std::result::Result<usize, Stays> {
+        if !self.dry_run {
+            self.store.remove_file(id)?;
+        }
+        Ok(0)
+    }
+
+    fn check(&self, file: &dyn Backing, record: &FileRecord) -> Result<()> {
+        let now = file.size().map_err(Error::system(file.path(), "stat"))?;
+        let another = |why| Error::Another { path: file.path().to_owned(), why };
+        if now < record.size && !planted::is(Planted::ShorterTaken) {
+            let was = record.size;
+            return Err(another(format!("it has {now} bytes, and had {was} when it was synced")));
+        }
+        if record.cut && self.left.unknown > 0 {
+            let n = self.left.unknown;
+            return Err(another(format!(
+                "a truncation to {} bytes is to be ended, and of {n} pages it is not known \
+                 whether they are behind it",
+                record.size
+            )));
+        }
+        Ok(())
+    }
+
+    fn end_truncation(&self, file: &dyn Backing, id: u32, record: &FileRecord) -> Result<()> {
+        if self.dry_run {
+            return Ok(());
+        }
+        file.set_size(record.size).map_err(Error::system(file.path(), "truncate"))?;
+        file.sync().map_err(Error::system(file.path(), "sync"))?;
+        self.store.cut_end(id)
+    }
+
+    fn write(
+        &self,
+        file: &dyn Backing,
+        record: &FileRecord,
+        tell: &mut dyn FnMut(usize),
+    ) -> Result<Pass> {
+        let mut pass = Pass::default();
+        for &(frame, segment) in &self.left.frames {
+            let at = segment * SEGMENT as u64;
+            let inside = record.size.saturating_sub(at).min(SEGMENT as u64) as usize;
+            let dirty = self.store.left_dirty(frame)?.0;
+            let pages = dirty.within(&PageSet::of(0..inside.div_ceil(PAGE)));
+            pass.behind += match record.cut {
+                true => 0,
+                false => dirty.without(&pages).len(),
+            };
+            if !self.dry_run {
+                self.store.write_begin(frame, &pages)?;
+            }
+            let mut written = PageSet::EMPTY;
+            for run in pages.runs() {
+                let lost = read_run(self.store, frame, &run, &mut |first, bytes| {
+                    let from = first * PAGE;
+                    let bytes = &bytes[..bytes.len().min(inside.saturating_sub(from))];
+                    written.insert(first..(from + bytes.len()).div_ceil(PAGE));
+                    match self.dry_run || bytes.is_empty() {
+                        true => Ok(()),
+                        false => file
+                            .write_at(at + from as u64, bytes)
+                            .map_err(Error::system(file.path(), "write")),
+                    }
+                })?;
+                pass.lost.extend(lost.into_iter().map(|page| at + (page * PAGE) as u64));
+            }
+            pass.pages += written.len();
+            tell(pass.pages);
+            pass.begun.push((frame, written));
+        }
+        Ok(pass)
+    }
+
+    /// What was written is durable, and not kept any more.
+    fn settle(&self, file: &dyn Backing, pass: &Pass) -> Result<usize> {
+        if self.dry_run {
+            return Ok(pass.pages);
+        }
+        if !planted::is(Planted::ClearedBeforeSync) {
+            file.sync().map_err(Error::system(file.path(), "sync"))?;
+        }
+        for (frame, pages) in &pass.begun {
+            self.store.write_end(*frame, pages)?;
+            let (dirty, unknown) = self.store.left_dirty(*frame)?;
+            if dirty.is_empty() && unknown.is_empty() {
+                self.store.release(*frame, false)?;
+            }
+        }
+        Ok(pass.pages)
+    }
+
+    fn what_stays(&self, pass: &Pass) -> Option<String> {
+        let mut why = Vec::new();
+        if let Some(first) = pass.lost.first() {
+            let n = pass.lost.len();
+            why.push(format!("the media does not give back {n} pages, the first at byte {first}"));
+        }
+        if self.left.unknown > 0 {
+            let n = self.left.unknown;
+            why.push(format!("of {n} pages it is not known whether the file lacks them"));
+        }
+        if pass.behind > 0 {
+            why.push(format!("{} pages are behind its end", pass.behind));
+        }
+        (!why.is_empty()).then(|| why.join("; "))
+    }
+}
+
+/// Reads pages of a frame that follow each other, for `put`, which gets the first and as many
+/// as are whole; returns those that the media does not give back.
+fn read_run(
+    store: &dyn Store,
+    frame: u32,
+    run: &std::ops::Range<usize>,
+    put: &mut dyn FnMut(usize, &[u8]) -> Result<()>,
+) -> Result<Vec<usize>> {
+    let (mut lost, mut bytes, mut first) = (Vec::new(), Vec::new(), run.start);
+    let mut page_of = [0; PAGE];
+    for page in run.clone() {
+        if store.read_page(frame, page, &mut page_of)? {
+            bytes.extend_from_slice(&page_of);
+            continue;
+        }
+        put(first, &bytes)?;
+        bytes.clear();
+        first = page + 1;
+        lost.push(page);
+    }
+    put(first, &bytes)?;
+    Ok(lost)
 }

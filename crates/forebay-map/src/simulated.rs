@@ -68,6 +68,8 @@ struct Share {
     next_file: u32,
     /// What is durable of the memory.
     durable: Vec<u8>,
+    /// Pages that the media does not give back.
+    bad: BTreeSet<(u32, usize)>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -148,6 +150,16 @@ impl Machine {
 
     pub fn file(self: &Arc<Machine>) -> Box<dyn Backing> {
         Box::new(Disked(Arc::clone(self)))
+    }
+
+    /// A page is not to be had from the media any more.
+    pub fn spoil_page(&self, frame: u32, page: usize) {
+        lock(&self.share).bad.insert((frame, page));
+    }
+
+    /// A record cannot be read any more.
+    pub fn spoil_record(&self, file: u32) {
+        lock(&self.share).files.get_mut(&file).expect("is there").damaged = true;
     }
 
     /// No blocks can be had any more.
@@ -343,8 +355,9 @@ impl Store for Machine {
         let used = share.frames.iter().enumerate().filter(|(_, f)| f.used);
         let info = |(i, f): (usize, &Frame)| FrameInfo {
             frame: i as u32,
-            file: Some(f.file),
+            file: share.files.get(&f.file).is_some_and(|r| !r.damaged).then_some(f.file),
             segment: f.segment,
+            of: Some(f.file),
         };
         Ok(used.map(info).collect())
     }
@@ -396,6 +409,17 @@ impl Store for Machine {
             }
         }
         Ok((pages, PageSet::EMPTY))
+    }
+
+    fn left_dirty(&self, frame: u32) -> Result<(PageSet, PageSet)> {
+        self.dirty(frame)
+    }
+
+    fn read_page(&self, frame: u32, page: usize, to: &mut [u8; PAGE]) -> Result<bool> {
+        if lock(&self.share).bad.contains(&(frame, page)) {
+            return Ok(false);
+        }
+        self.copy(frame, page * PAGE, to).map(|()| true)
     }
 
     fn write_begin(&self, frame: u32, pages: &PageSet) -> Result<PageSet> {

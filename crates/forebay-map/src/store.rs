@@ -5,7 +5,7 @@
 use std::os::fd::BorrowedFd;
 
 use crate::error::Result;
-use crate::pages::PageSet;
+use crate::pages::{PageSet, PAGE};
 
 /// Which file it is.  The share keeps it and does not look at it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,6 +31,8 @@ pub struct FrameInfo {
     pub file: Option<u32>,
     /// Which segment of the file.
     pub segment: u64,
+    /// Where `file` is none: the record that it names, which cannot be read.
+    pub of: Option<u32>,
 }
 
 /// What a sync came to.
@@ -86,6 +88,11 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn sync(&self, frame: u32, pages: &PageSet) -> Result<Synced>;
     /// Pages that the file lacks, and those of which that is not known.
     fn dirty(&self, frame: u32) -> Result<(PageSet, PageSet)>;
+    /// The same of a frame that a crash has left, without a load of memory that may be bad:
+    /// what cannot be read is not known.
+    fn left_dirty(&self, frame: u32) -> Result<(PageSet, PageSet)>;
+    /// Copies a page of such a frame; false: the media does not give it back.
+    fn read_page(&self, frame: u32, page: usize, to: &mut [u8; PAGE]) -> Result<bool>;
     /// Of the pages those that are to be written to the file, and are read only now.
     fn write_begin(&self, frame: u32, pages: &PageSet) -> Result<PageSet>;
     /// They are durable in the file.  Those that were synced meanwhile stay dirty.

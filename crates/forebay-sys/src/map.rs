@@ -168,6 +168,13 @@ extern "C" {
     ) -> c_int;
     pub fn fby_map_file_size(p: *mut fby_pool, map: u16, file: u32, size: u64) -> c_int;
     pub fn fby_map_file_path(p: *mut fby_pool, map: u16, file: u32, path: *const c_char) -> c_int;
+    pub fn fby_map_file_identity(
+        p: *mut fby_pool,
+        map: u16,
+        file: u32,
+        identity: *const c_void,
+        bytes: u16,
+    ) -> c_int;
     pub fn fby_map_file_cut(p: *mut fby_pool, map: u16, file: u32, size: u64) -> c_int;
     pub fn fby_map_file_cut_end(p: *mut fby_pool, map: u16, file: u32) -> c_int;
     pub fn fby_map_file_remove(p: *mut fby_pool, map: u16, file: u32) -> c_int;
@@ -187,6 +194,13 @@ extern "C" {
         map: u16,
         frame: u32,
         out: *mut fby_frame_info,
+    ) -> c_int;
+    pub fn fby_map_frame_dirty(
+        p: *mut fby_pool,
+        map: u16,
+        frame: u32,
+        dirty: *mut fby_pages,
+        unknown: *mut fby_pages,
     ) -> c_int;
     pub fn fby_map_page_read(
         p: *mut fby_pool,

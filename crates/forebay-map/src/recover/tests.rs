@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Goal: what cannot be brought home is told by name and kept, and keeps nothing else from
+//! its file; it can be copied elsewhere, and given up by order.  Method: a simulated share, in
+//! which a crash has left pages, and files that are gone, another, shorter, locked.
+//!
+//! Each planted mistake is found by this.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::{discard, left, recover, recover_some, salvage, Left, Options, Report};
+use crate::backing::{Backing, RegularFile};
+use crate::error::Result;
+use crate::pages::{PageSet, PAGE, SEGMENT};
+use crate::planted::{plant, Planted};
+use crate::simulated::Machine;
+use crate::store::{FileRecord, Store};
+use crate::tests::alone;
+
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Place {
+        let dir = Path::new("/dev/shm").join(format!("fby-left-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).expect("a directory in /dev/shm");
+        Place(dir)
+    }
+
+    /// A file of zeroes.
+    fn file(&self, name: &str, pages: usize) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, vec![0; pages * PAGE]).expect("a file");
+        path
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn open(path: &Path) -> Result<Box<dyn Backing>> {
+    Ok(Box::new(RegularFile::open(path)?))
+}
+
+/// A crash leaves pages of the first segment in the share, of one byte each.
+fn crashed(machine: &Arc<Machine>, path: &Path, pages: &[usize], byte: u8) -> u32 {
+    let file = RegularFile::open(path).expect("it is there");
+    let record = FileRecord {
+        size: file.size().expect("its size"),
+        identity: file.identity().to_owned(),
+        path: path.display().to_string(),
+        ..FileRecord::default()
+    };
+    let id = machine.add_file(&record).expect("a record");
+    if pages.is_empty() {
+        return id;
+    }
+    let frame = machine.take(id, 0).expect("a frame").expect("one is free");
+    let mut set = PageSet::EMPTY;
+    pages.iter().for_each(|&page| set.insert(page..page + 1));
+    machine.fill(frame, 0, &vec![byte; SEGMENT]).expect("filled");
+    machine.show(frame).expect("shown");
+    machine.sync(frame, &set).expect("synced");
+    id
+}
+
+fn pages_with(path: &Path, byte: u8) -> Vec<usize> {
+    let content = std::fs::read(path).expect("the file");
+    let pages = content.chunks(PAGE).enumerate();
+    pages.filter(|(_, p)| p.iter().all(|&b| b == byte)).map(|(i, _)| i).collect()
+}
+
+fn home(machine: &Arc<Machine>) -> Report {
+    recover(&**machine, open).expect("a recovery")
+}
+
+fn only_left(machine: &Arc<Machine>) -> Left {
+    let mut all = left(&**machine).expect("a list");
+    assert_eq!(all.len(), 1, "{all:?}");
+    all.remove(0)
+}
+
+/// The way out of each refusal: the pages elsewhere, and then given up.
+fn way_out(machine: &Arc<Machine>, place: &Place, pages: usize) {
+    let l = only_left(machine);
+    let saved = salvage(&**machine, &l, &place.0.join("saved")).expect("salvaged");
+    assert_eq!(saved.pages, pages, "{saved:?}");
+    let list = std::fs::read_to_string(&saved.list).expect("a list");
+    assert!(list.contains("dirty 4096 4096") || pages == 0, "{list}");
+    assert_eq!(pages_with(&saved.data, 7).len(), pages);
+    assert!(salvage(&**machine, &l, &place.0.join("saved")).is_err(), "nothing is overwritten");
+    discard(&**machine, &open, &l).expect("given up");
+    assert!(machine.is_empty());
+}
+
+#[test]
+fn a_damaged_record_keeps_its_own_pages_and_no_others() {
+    let _alone = alone();
+    let place = Place::new("record");
+    let machine = Machine::new(4, 0, []);
+    let (a, b) = (place.file("a", 3), place.file("b", 3));
+    let id = crashed(&machine, &a, &[1], 7);
+    crashed(&machine, &b, &[0, 2], 9);
+    machine.spoil_record(id);
+    let report = home(&machine);
+    assert_eq!((report.files, report.pages, report.refused.len()), (1, 2, 1), "{report:?}");
+    assert_eq!(pages_with(&b, 9), [0, 2]);
+    let refused = &report.refused[0];
+    assert_eq!(refused.name, Path::new("#1"));
+    assert!(refused.why.contains("record") && refused.pages == 1, "{refused:?}");
+    assert!(pages_with(&a, 7).is_empty());
+    way_out(&machine, &place, 1);
+}
+
+#[test]
+fn a_page_that_the_media_does_not_give_back_is_told_and_the_rest_is_home() {
+    let _alone = alone();
+    let place = Place::new("page");
+    let machine = Machine::new(2, 0, []);
+    let a = place.file("a", 6);
+    crashed(&machine, &a, &[0, 1, 2, 3, 5], 7);
+    machine.spoil_page(0, 2);
+    machine.spoil_page(0, 5);
+    for _ in 0..2 {
+        let report = home(&machine);
+        assert_eq!(report.refused.len(), 1, "{report:?}");
+        let said = &report.refused[0].why;
+        assert!(said.contains("2 pages, the first at byte 8192"), "{said}");
+        assert_eq!(pages_with(&a, 7), [0, 1, 3]);
+        assert_eq!(only_left(&machine).dirty, 2, "what is home is not kept");
+    }
+    let saved = salvage(&*machine, &only_left(&machine), &place.0.join("saved")).expect("saved");
+    assert_eq!((saved.pages, saved.lost), (0, 2));
+    assert!(std::fs::read_to_string(saved.list).expect("a list").contains("lost 8192 4096"));
+    discard(&*machine, &open, &only_left(&machine)).expect("given up");
+    assert!(machine.is_empty());
+}
+
+fn a_gone_file_keeps_its_pages() -> std::result::Result<(), String> {
+    let place = Place::new("gone");
+    let machine = Machine::new(2, 0, []);
+    let a = place.file("a", 3);
+    crashed(&machine, &a, &[1], 7);
+    std::fs::remove_file(&a).expect("it was there");
+    let report = home(&machine);
+    match &report.refused[..] {
+        [r] if r.why.contains("not there") => way_out(&machine, &place, 1),
+        other => return Err(format!("a gone file: {other:?}")),
+    }
+    // One of which nothing is there keeps nothing.
+    let b = place.file("b", 3);
+    crashed(&machine, &b, &[], 0);
+    std::fs::remove_file(&b).expect("it was there");
+    let report = home(&machine);
+    assert!(report.refused.is_empty() && machine.is_empty(), "{report:?}");
+    Ok(())
+}
+
+fn another_file_of_the_name_is_left_alone() -> std::result::Result<(), String> {
+    let place = Place::new("another");
+    let machine = Machine::new(2, 0, []);
+    let a = place.file("a", 3);
+    crashed(&machine, &a, &[1], 7);
+    let other = place.file("other", 3);
+    std::fs::rename(&other, &a).expect("renamed");
+    let report = home(&machine);
+    if report.refused.len() != 1 || !report.refused[0].why.contains("another") {
+        return Err(format!("another file: {report:?}"));
+    }
+    assert!(pages_with(&a, 7).is_empty());
+    way_out(&machine, &place, 1);
+    Ok(())
+}
+
+fn a_shorter_file_is_refused() -> std::result::Result<(), String> {
+    let place = Place::new("shorter");
+    let machine = Machine::new(2, 0, []);
+    let a = place.file("a", 3);
+    crashed(&machine, &a, &[1], 7);
+    let shorter = std::fs::OpenOptions::new().write(true).open(&a).expect("the file");
+    shorter.set_len(5).expect("shorter");
+    let report = home(&machine);
+    if report.refused.len() != 1 || !report.refused[0].why.contains("5 bytes, and had 12288") {
+        return Err(format!("a shorter file: {report:?}"));
+    }
+    way_out(&machine, &place, 1);
+    Ok(())
+}
+
+/// Whoever has the file mapped keeps its record, also when nothing is dirty.
+fn a_record_is_freed_by_who_has_the_file() -> std::result::Result<(), String> {
+    let place = Place::new("locked");
+    let machine = Machine::new(2, 0, []);
+    let a = place.file("a", 3);
+    crashed(&machine, &a, &[], 0);
+    let other = RegularFile::open(&a).expect("somebody has it");
+    let report = home(&machine);
+    if report.refused.len() != 1 || machine.is_empty() {
+        return Err(format!("a locked file: {report:?}"));
+    }
+    let all = left(&*machine).expect("a list");
+    assert!(discard(&*machine, &open, &all[0]).is_err(), "nor is it given up");
+    drop(other);
+    let report = home(&machine);
+    assert!(report.refused.is_empty() && machine.is_empty(), "{report:?}");
+    Ok(())
+}
+
+type Test = fn() -> std::result::Result<(), String>;
+
+#[test]
+fn what_cannot_be_brought_home_is_kept() {
+    let _alone = alone();
+    let tests: [(Test, Planted); 4] = [
+        (a_gone_file_keeps_its_pages, Planted::GoneDropped),
+        (another_file_of_the_name_is_left_alone, Planted::AnotherTaken),
+        (a_shorter_file_is_refused, Planted::ShorterTaken),
+        (a_record_is_freed_by_who_has_the_file, Planted::RecordFreedEarly),
+    ];
+    for (test, mistake) in tests {
+        test().expect("it is kept");
+        plant(Some(mistake));
+        let found = test();
+        plant(None);
+        let found = found.expect_err(&format!("{mistake:?} was not found"));
+        println!("{mistake:?}: {found}");
+    }
+}
+
+#[test]
+fn a_trial_changes_nothing_and_some_are_brought_home_alone() {
+    let _alone = alone();
+    let place = Place::new("some");
+    let machine = Machine::new(4, 0, []);
+    let (a, b) = (place.file("a", 3), place.file("b", 3));
+    crashed(&machine, &a, &[1], 7);
+    crashed(&machine, &b, &[0, 2], 9);
+    let trial = Options { dry_run: true, ..Options::default() };
+    let report = recover_some(&*machine, &open, &trial, &mut |_| {}).expect("a trial");
+    assert_eq!((report.files, report.pages), (2, 3));
+    assert!(pages_with(&a, 7).is_empty() && pages_with(&b, 9).is_empty());
+    let only = [b.clone()];
+    let some = Options { only: &only, ..Options::default() };
+    let mut told = Vec::new();
+    let report = recover_some(&*machine, &open, &some, &mut |p| told.push((p.done, p.of)));
+    assert_eq!(report.expect("of one").pages, 2);
+    assert_eq!(told, [(0, 2), (2, 2)]);
+    assert!(pages_with(&a, 7).is_empty() && pages_with(&b, 9) == [0, 2]);
+    assert_eq!(only_left(&machine).name(), a.display().to_string());
+    assert!(only_left(&machine).is_named(Path::new("#1")));
+}
