@@ -152,6 +152,7 @@ int fbk_setup_parse(struct fbk_setup *s, unsigned int argc, char **argv, char **
 	s->volume.round_pages = FBY_DEFAULT_ROUND_PAGES;
 	s->volume.policy.durable = true; /* the devices announce no volatile write cache */
 	s->open.options.nslots = clamp(num_online_cpus(), 1u, (u32)FBY_DEFAULT_SLOTS_MAX);
+	s->open.options.statics = true;
 	while (at < argc) {
 		const char *name = argv[at++];
 
@@ -309,6 +310,8 @@ void fbk_setup_status(struct fbk_setup *s, char *result, unsigned int maxlen)
 	       b.pages_destaged - z->pages_destaged, b.pages_relocated - z->pages_relocated,
 	       b.rounds - z->rounds);
 	EMIT(" marks=%u", c->volume.marks);
+	if (c->volume.slots)
+		EMIT(" slots=%u counted=%u conflicts=%llu", c->volume.slots, c->volume.counted, c->volume.conflicts);
 	EMIT(" intake_limit=%u drain_rate=%u origin_depth=%u bypassing=%u", c->volume.intake_limit,
 	       c->volume.drain_rate, c->volume.origin_depth, c->volume.bypassing);
 	kfree(c);

@@ -172,7 +172,7 @@ step "detach with a flush" forebay detach /dev/forebay0 --flush
 
 # Served and attached exclude each other.
 step "remove the mapping" dmsetup remove --noudevsync tail
-step "a new pool" forebay create $pool --force
+step "a new pool" forebay create $pool --force --static 16M
 step "add a volume" forebay volume add $pool data $origin --origin-by-name
 "$root/target/release/forebay" serve $pool --ready-file /tmp/ready >/tmp/serve.log 2>&1 &
 server=$!
@@ -188,6 +188,18 @@ step "attach after it" forebay attach $pool data $origin
 said "a pool of the module, served" 4 "in use" forebay serve $pool
 said "a pool of the module, checked" 4 "in use" forebay check $pool
 step "detach all" forebay detach --all
+
+# A static volume, as others.
+step "add a static volume" forebay volume add $pool placed "$other" --static 16M --origin-by-name
+step "attach it" forebay attach $pool placed "$other"
+step "write" dd if=/dev/urandom of=/dev/forebay0 bs=64k count=32 oflag=direct status=none
+data=$(dd if=/dev/forebay0 bs=64k count=32 iflag=direct status=none | sha256sum)
+said "its status" 0 " pages=512 .* slots=[1-9].* counted=1 conflicts=0" control status forebay0
+step "detach" forebay detach placed
+step "attach it again" forebay attach $pool placed "$other"
+[ "$(dd if=/dev/forebay0 bs=64k count=32 iflag=direct status=none | sha256sum)" = "$data" ] || fail "other data"
+step "detach with a flush" forebay detach placed --flush
+[ "$(dd if="$other" bs=64k count=32 iflag=direct status=none | sha256sum)" = "$data" ] || fail "other data on the origin"
 
 # The mark, from clean to clean; and an older record of the pool.
 step "attach" forebay attach $pool data $origin

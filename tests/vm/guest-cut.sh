@@ -24,9 +24,12 @@ check_synced() {
 }
 
 if [ "$round" = 1 ]; then
-	step "make the pool" forebay create $pool
-	step "add a volume" forebay volume add $pool raw /dev/vda --origin-by-name
-	step "add a volume" forebay volume add $pool fs /dev/vdb --origin-by-name
+	# One of them is static: a share in which blocks meet, and one for a file system.
+	raw_share=() fs_share=()
+	case $fs in ext4) raw_share=(--static 8M) ;; *) fs_share=(--static 24M --flush-every 50ms) ;; esac
+	step "make the pool" forebay create $pool --static 24M
+	step "add a volume" forebay volume add $pool raw /dev/vda --origin-by-name "${raw_share[@]}"
+	step "add a volume" forebay volume add $pool fs /dev/vdb --origin-by-name "${fs_share[@]}"
 elif [ $((round % 2)) = 0 ]; then
 	step "forebay check" forebay check $pool # recovers it first, every second time
 fi

@@ -4,7 +4,8 @@
 # without it again.  Method: for ext4 and xfs, on one kind of device: a file
 # system made and filled on the bare disk; the disk attached in place; fio with
 # verification while it destages, fsx, files; after drain and detach mounted
-# straight from the disk, everything compared and checked.
+# straight from the disk, everything compared and checked.  One file system is on a
+# static volume, and fsx is on the device itself of both kinds.
 #	$1 target or native   $2 operations of fsx on each file system   $3 its seed
 . "$(dirname "$0")/guest-lib.sh"
 kind=$1
@@ -24,10 +25,10 @@ old_disk() {
 	make_fs "$1" "$2" && mount "$2" /tmp/mnt && cp -r "$root/core" /tmp/mnt/old && tree >/tmp/tree.old && umount /tmp/mnt
 }
 
-one_fs() {
+one_fs() { # FS DISK, and more for the volume
 	local fs=$1 disk=$2 volume=$1
 	step "$fs: a file system on the bare disk" old_disk "$fs" "$disk"
-	step "add the disk as a volume" forebay volume add $pool "$volume" "$disk"
+	step "add the disk as a volume" forebay volume add $pool "$volume" "$disk" "${@:3}"
 	step "attach it in place" dev_attach "$volume" "$disk" "$volume" low_watermark 2 high_watermark 5
 	step "mount" mount "$device" /tmp/mnt
 	tree >/tmp/tree.now
@@ -59,9 +60,9 @@ one_fs() {
 }
 
 # The device itself under fsx, then compared with the disk.
-bare_device() {
+bare_device() { # DISK, and more for the volume
 	local disk=$1
-	step "add a volume" forebay volume add $pool bare "$disk"
+	step "add a volume" forebay volume add $pool bare "$disk" "${@:2}"
 	step "attach it" dev_attach bare "$disk" bare low_watermark 2 high_watermark 5
 	step "fsx on the device, $operations operations" "$root/out/vm/fsx" --device "$device" "$operations" "$seed" 4194304
 	cat /tmp/step.log
@@ -70,10 +71,11 @@ bare_device() {
 	step "detach" dev_detach bare
 	head -c 4194304 "$disk" | sha256sum >/tmp/sum.disk
 	step "the disk alone has the same" cmp /tmp/sum.device /tmp/sum.disk
+	step "remove the volume" forebay volume remove $pool bare
 }
 
 load_module
-step "make the pool" forebay create $pool
+step "make the pool" forebay create $pool --static 24M
 for i in 0 1 2; do
 	dmsetup create --noudevsync --noudevrules --uuid "FBY-disk$i" "disk$i" --table "0 $sectors linear /dev/ram0 $((i * sectors))" ||
 		fail "a disk"
@@ -81,8 +83,9 @@ done
 dmsetup mknodes
 for i in 0 1 2; do test -b /dev/mapper/disk$i || fail "no disk"; done
 one_fs ext4 /dev/mapper/disk0
-one_fs xfs /dev/mapper/disk1
+one_fs xfs /dev/mapper/disk1 --static 20M
 bare_device /dev/mapper/disk2
+bare_device /dev/mapper/disk2 --static 2M --flush-every 10ms
 step "unload" /run/busybox rmmod forebay
 step "forebay check" forebay check $pool
 clean_dmesg

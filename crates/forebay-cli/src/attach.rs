@@ -296,14 +296,6 @@ fn mark(w: &Wanted) -> anyhow::Result<Option<Attaching>> {
     }
     // The module takes nothing else either.
     let Some(superblock) = found.superblock else { return Ok(None) };
-    if superblock.static_bytes > 0 {
-        return Err(forebay::Error::Unsupported {
-            path: w.pool.clone(),
-            cause: "it has room for static volumes, which the kernel module does not know".into(),
-            way_out: "serve it (forebay serve) and connect its volumes by nbd-client, or use a pool without such room".into(),
-        }
-        .into());
-    }
     // Another origin by order, such as a restored copy, bears what its copy does.
     let accept = w.accept_mark || says("accept_changed_origin");
     Ok(Some(marks.attaching(&superblock, &w.pool, &w.volume, accept)?))
