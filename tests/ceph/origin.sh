@@ -162,6 +162,12 @@ kill_server
 serve
 verify vm
 say "the lock stolen: destage stops, status says so, nothing lost"
+steal
+status_says "another client has taken its lock"
+kill_server
+serve
+verify vm
+say "stolen from an image that nobody writes to: status says so"
 
 # Another client asks who has the lock to resize it.
 rbd resize --size 24M --no-progress rbd/vm

@@ -148,7 +148,7 @@ impl Image {
         let seconds = limit.as_secs().max(1).to_string();
         for (key, value) in [
             // The pool is the cache.  Without another a write that has ended is on the OSDs.
-            (c"rbd_cache", "false"),
+            (c"rbd_cache", if bug!(CacheLeftOn) { "true" } else { "false" }),
             (c"client_mount_timeout", &seconds),
             // No timeout of an operation: it may land all the same, and a flush then succeeds.
             (c"rados_osd_op_timeout", "0"),
@@ -176,10 +176,12 @@ impl Image {
         if read_only {
             return Ok(());
         }
-        // SAFETY: the image is open.
-        let lock = unsafe { (rbd.rbd_lock_acquire)(self.handle, LOCK_MODE_EXCLUSIVE) };
-        checked("taking its exclusive lock", lock)?;
-        self.locked = true;
+        if !bug!(LockNotTaken) {
+            // SAFETY: the image is open.
+            let lock = unsafe { (rbd.rbd_lock_acquire)(self.handle, LOCK_MODE_EXCLUSIVE) };
+            checked("taking its exclusive lock", lock)?;
+            self.locked = true;
+        }
         let flag = Arc::as_ptr(&self.changed).cast_mut().cast::<c_void>();
         let mut watch = 0;
         // SAFETY: the flag lives until `close` has ended the watch.
@@ -215,6 +217,14 @@ impl Image {
         // SAFETY: the image is open, the place is written to.
         let answer = unsafe { (self.rbd.rbd_get_size)(self.handle, &mut size) };
         checked("asking for its size", answer).map(|()| size)
+    }
+
+    /// Has this client the lock, as the cluster says now?  May wait for it.
+    pub fn owns_lock(&self) -> Result<bool, Failure> {
+        let mut owns = 0;
+        // SAFETY: the image is open, the place is written to.
+        let answer = unsafe { (self.rbd.rbd_is_exclusive_lock_owner)(self.handle, &mut owns) };
+        checked("asking for its lock", answer).map(|()| owns != 0)
     }
 
     /// What the image's metadata has under a key; waits for the cluster.  More than `most`
@@ -297,12 +307,17 @@ impl Image {
             if answer < 0 {
                 // SAFETY: it is not called then.
                 unsafe { (rbd.rbd_aio_release)(completion) };
+            } else if let (Call::Write(at, len), true) = (call, bug!(BufferReused)) {
+                // SAFETY: the test holds the answer back, so that they are there.
+                unsafe { std::ptr::write_bytes(at.cast_mut(), 0xdd, len) };
             }
         }
         if answer < 0 {
             // SAFETY: librbd did not take it.
             let flight = unsafe { Box::from_raw(flight) };
-            (flight.tell)(Done { token, result: Err(-answer) });
+            if !bug!(RefusalDropped) {
+                (flight.tell)(Done { token, result: Err(-answer) });
+            }
         }
     }
 }
@@ -314,14 +329,16 @@ unsafe extern "C" fn ended(completion: *mut Completion, flight: *mut c_void) {
     // SAFETY: the completion is ours until it is released.
     let answer = unsafe {
         let answer = (flight.rbd.rbd_aio_get_return_value)(completion);
-        (flight.rbd.rbd_aio_release)(completion);
+        if !bug!(CompletionLeft) {
+            (flight.rbd.rbd_aio_release)(completion);
+        }
         answer
     };
     let InFlight { token, command, data, tell, .. } = *flight;
     let result = match command {
-        _ if answer < 0 => Err(i32::try_from(-answer).unwrap_or(5)),
+        _ if answer < 0 && !bug!(ErrorDropped) => Err(i32::try_from(-answer).unwrap_or(5)),
         // A read past the end of an image that has shrunk.
-        Command::Read(len) if answer as usize != len => Err(5), // EIO
+        Command::Read(len) if answer as usize != len && !bug!(ShortReadTaken) => Err(5), // EIO
         _ => Ok(data),
     };
     tell(Done { token, result });

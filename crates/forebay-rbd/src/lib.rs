@@ -7,6 +7,24 @@
 //! so that nothing of a caller's is written to by a cluster that answers late.
 #![deny(unsafe_code)]
 
+/// Whether a mistake is on: [`fake::Bug`]; without the feature `fake` none is.
+#[cfg(feature = "fake")]
+#[macro_export]
+macro_rules! bug {
+    ($name:ident) => {
+        $crate::fake::planted($crate::fake::Bug::$name)
+    };
+}
+#[cfg(not(feature = "fake"))]
+#[macro_export]
+macro_rules! bug {
+    ($name:ident) => {
+        false
+    };
+}
+
+#[cfg(feature = "fake")]
+pub mod fake;
 mod image;
 mod library;
 mod name;

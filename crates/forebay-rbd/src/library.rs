@@ -74,6 +74,7 @@ functions! {
         rbd_get_size: unsafe extern "C" fn(*mut Handle, *mut u64) -> c_int,
         rbd_lock_acquire: unsafe extern "C" fn(*mut Handle, c_int) -> c_int,
         rbd_lock_release: unsafe extern "C" fn(*mut Handle) -> c_int,
+        rbd_is_exclusive_lock_owner: unsafe extern "C" fn(*mut Handle, *mut c_int) -> c_int,
         rbd_metadata_get: unsafe extern "C" fn(*mut Handle, *const c_char, *mut c_char, *mut usize) -> c_int,
         rbd_metadata_set: unsafe extern "C" fn(*mut Handle, *const c_char, *const c_char) -> c_int,
         rbd_metadata_remove: unsafe extern "C" fn(*mut Handle, *const c_char) -> c_int,

@@ -8,19 +8,23 @@
 //! | what happens | what clients and destage are told |
 //! |---|---|
 //! | OSDs are away | `--when-away`: nothing, or an error after a while; librbd still does what it was told |
-//! | another client takes the lock | errors from then on, until the volume is detached and attached again |
+//! | another client takes the lock | errors from then on, until the volume is detached and attached again; a thread asks for it every few seconds, since an image that nobody writes to would not tell |
 //! | the image is resized | what it can no longer take is an error, and `status` says so |
 //!
 //! What a caller gave up on may still be written, so what comes later for the same place waits
 //! until librbd has ended it.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::io;
+use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
-use forebay_rbd::{Command, Done, Facts, Failure, Image, Name};
+use forebay_rbd::{bug, Command, Done, Facts, Failure, Image, Name};
 use rustix::io::Errno;
 
 use super::sent::{self, away_text, bounded, Sent};
@@ -44,6 +48,8 @@ const LOCK: Duration = Duration::from_secs(60);
 const LET_GO: Duration = Duration::from_secs(10);
 /// An answer about the image is waited for by who asks for its state.
 const ASK: Duration = Duration::from_secs(5);
+/// So often the lock is asked for: a request to one OSD.
+const LOCK_ASK: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 5000 });
 const LOGICAL_BLOCK: u32 = 512;
 /// Under which the image's metadata has the mark: `rbd image-meta get POOL/IMAGE forebay_mark`.
 const KEY: &CStr = c"forebay_mark";
@@ -55,6 +61,8 @@ pub struct RbdOrigin {
     shared: Arc<Shared>,
     /// `None` when it is let go of.
     image: Option<Arc<Image>>,
+    /// Dropped, it ends the thread that asks for the lock.
+    asks: Option<Sender<()>>,
 }
 
 #[derive(Debug)]
@@ -76,6 +84,8 @@ struct State {
     ended: HashMap<u64, io::Result<Vec<u8>>>,
     /// Since when another has the lock.
     lock_lost: Option<Instant>,
+    /// The cluster is being asked for it.
+    asking: bool,
     /// A flush that nobody waited for has failed: the next one says so.
     flush_failed: bool,
     size_now: Option<u64>,
@@ -92,11 +102,10 @@ impl Shared {
         let mut state = self.state();
         let Some(sent) = state.sent.remove(&token) else { return };
         if let Err(errno) = &result {
-            let stolen = [Errno::SHUTDOWN, Errno::ROFS].map(Errno::raw_os_error);
-            if sent.changes && stolen.contains(errno) {
+            if sent.changes && is_shut_out(*errno) && !bug!(LockLossIgnored) {
                 state.lock_lost.get_or_insert_with(Instant::now);
             }
-            state.flush_failed |= sent.is_stray_flush();
+            state.flush_failed |= sent.is_stray_flush() && !bug!(FlushFailureForgotten);
         }
         if sent.wanted {
             state.ended.insert(token, result.map_err(io::Error::from_raw_os_error));
@@ -142,6 +151,9 @@ impl Shared {
                 return Err(self.lock_lost());
             }
             let stray = |sent: &Sent| sent.is_stray_in(&range) || (flush && sent.is_stray_flush());
+            if state.sent.len() < DEPTH && bug!(Overtaken) {
+                break;
+            }
             if state.sent.len() < DEPTH && !state.sent.values().any(stray) {
                 break;
             }
@@ -218,7 +230,18 @@ impl RbdOrigin {
                 ))
             }
         };
-        Ok(RbdOrigin { facts, shared, image: Some(Arc::new(image)) })
+        let image = Arc::new(image);
+        let mut origin = RbdOrigin { facts, shared, image: Some(image.clone()), asks: None };
+        if !read_only {
+            let (end, ended) = channel();
+            let (shared, image) = (origin.shared.clone(), Arc::downgrade(&image));
+            let thread = std::thread::Builder::new().name("fby-rbd-lock".into());
+            thread
+                .spawn(move || ask_for_lock(&shared, &image, &ended))
+                .map_err(|e| Error::system(uri.as_ref(), "watching its lock", e))?;
+            origin.asks = Some(end);
+        }
+        Ok(origin)
     }
 
     /// Its metadata bears the mark.
@@ -246,6 +269,46 @@ impl RbdOrigin {
     }
 }
 
+/// This client may write no more: shut out by who took the lock, or without it.
+fn is_shut_out(errno: i32) -> bool {
+    [Errno::SHUTDOWN, Errno::ROFS].map(Errno::raw_os_error).contains(&errno)
+}
+
+/// Until the origin is let go of.  Twice in a row before it counts that the lock is not ours:
+/// librbd takes it under another name where it has lost its connection for a while.
+fn ask_for_lock(shared: &Shared, image: &Weak<Image>, end: &Receiver<()>) {
+    let mut missed = false;
+    while end.recv_timeout(LOCK_ASK) == Err(RecvTimeoutError::Timeout) {
+        let mut state = shared.state();
+        if state.given_up || state.lock_lost.is_some() {
+            return;
+        }
+        if bug!(LockNotAskedFor) {
+            continue;
+        }
+        // The origin has it too, as it is not given up.
+        let Some(image) = image.upgrade() else { return };
+        state.asking = true;
+        drop(state);
+        let owns = image.owns_lock();
+        // Before it is told that nobody asks: who lets go of the image closes it.
+        drop(image);
+        let (lost, misses) = match owns {
+            Ok(owns) => (missed && !owns, !owns),
+            Err(Failure::Rbd { errno, .. }) => (is_shut_out(errno), missed),
+            Err(_) => (false, missed),
+        };
+        missed = misses;
+        let mut state = shared.state();
+        state.asking = false;
+        if lost {
+            state.lock_lost.get_or_insert_with(Instant::now);
+        }
+        drop(state);
+        shared.changed.notify_all();
+    }
+}
+
 /// The image's metadata, where its mark is.
 #[derive(Debug)]
 struct Metadata {
@@ -264,7 +327,8 @@ impl Metadata {
         let asked = Arc::new(Mutex::new(Asked::Wanted));
         let (shared, told) = (self.shared.clone(), asked.clone());
         let ask = move || {
-            let _turn = shared.mark_turn.lock().unwrap_or_else(|e| e.into_inner());
+            let turn = shared.mark_turn.lock().unwrap_or_else(|e| e.into_inner());
+            let _turn = (!bug!(MarkOvertaken)).then_some(turn);
             if matches!(*asked_of(&told), Asked::Wanted) {
                 let answer = work(&image);
                 *asked_of(&told) = Asked::Answered(answer);
@@ -363,10 +427,11 @@ impl Drop for RbdOrigin {
     fn drop(&mut self) {
         let shared = &self.shared;
         let end = Instant::now() + LET_GO;
+        self.asks = None;
         let mut state = shared.state();
         state.given_up = true;
         shared.changed.notify_all();
-        while !state.sent.is_empty() {
+        while !state.sent.is_empty() || state.asking {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
@@ -405,7 +470,8 @@ impl Origin for RbdOrigin {
             }
         }
         let (now, was) = (self.shared.state().size_now?, self.facts.size_bytes);
-        (now != was).then(|| format!("has {now} bytes, and had {was} when it was attached"))
+        (now != was && !bug!(ResizeIgnored))
+            .then(|| format!("has {now} bytes, and had {was} when it was attached"))
     }
 
     fn away(&self) -> Option<String> {
@@ -446,6 +512,9 @@ impl Origin for RbdOrigin {
     }
 
     fn flush(&self) -> io::Result<()> {
+        if bug!(FlushNotAsked) {
+            return Ok(());
+        }
         self.request(Command::Flush, 0, 0).map(|_| ())
     }
 
