@@ -194,6 +194,7 @@ int main(void)
 	test_plan();
 	test_wakes();
 	test_static();
+	test_static_lost();
 	test_map();
 	test_logs();
 	test_log_lines();

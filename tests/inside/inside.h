@@ -73,7 +73,8 @@ void test_scan(void); /* inside_scan.c */
 void test_destage(void); /* inside_destage.c */
 void test_plan(void); /* inside_plan.c */
 void test_wakes(void); /* inside_wakes.c */
-void test_static(void); /* inside_static.c */
+void test_static(void);
+void test_static_lost(void); /* inside_static.c */
 void test_map(void); /* inside_map.c */
 void test_logs(void); /* inside_logs.c */
 void test_log_lines(void); /* inside_log_lines.c */

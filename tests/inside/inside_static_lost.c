@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * inside_static_lost.c - what a static volume makes of pages and lines that are gone, or torn.
+ *
+ * Goal: what is lost stays so until it is written as a whole, is told, and is counted; what
+ * a cut has torn never was.  Each step by hand, where threads alone would meet.
+ */
+#include "inside_static.h"
+
+/* A line or a head of which nothing is left. */
+static void gone(void)
+{
+	fill();
+	keep();
+	memset(line(1), 0, FBY_LINE);
+	EXPECT(get(1) == -1 && get(8) == -1 && get(0) == 2);
+	EXPECT(put(1, 9) == FBY_DONE && get(1) == 9 && get(8) == -1);
+	again();
+	EXPECT(get(1) == 9 && get(8) == -1 && get(0) == 2 && sound());
+	drain();
+	EXPECT(origin_has[1] == 9 && get(8) == -1 && get(1) == -1); /* which was lost is not known */
+	restore();
+	memset(small.base + ST->at, 0, FBY_PAGE);
+	memset(small.base + ST->pages - FBY_STATIC_HEAD, 0, FBY_STATIC_HEAD);
+	EXPECT(opened(true) == FBY_DONE && attach() == -FBY_E_VOLUME_DAMAGED);
+	EXPECT(fby_volume_remove(sp, 0, false) == -FBY_E_VOLUME_DIRTY);
+	EXPECT(fby_volume_remove(sp, 0, true) == FBY_DONE);
+}
+
+/* Both pages of a slot are lost: others are told so, and each is healed by a whole write. */
+static void both_lost(void)
+{
+	fill();
+	*page(1, 0) ^= 1;
+	*page(1, 1) ^= 1;
+	EXPECT(get(1) == -1 && get(8) == -1 && put_part(8, 0, 1, 5) == -FBY_E_LOST);
+	EXPECT(put(8, 5) == FBY_DONE && get(8) == 5 && get(1) == -1);
+	again();
+	EXPECT(get(8) == 5 && get(1) == -1);
+	drain();
+	EXPECT(origin_has[8] == 5 && put(1, 6) == FBY_DONE && get(1) == 6 && sound());
+}
+
+/* A line that cannot be read does not tell what was counted: after a whole write to its
+ * slot an attach counts anew, so that the page is not passed over. */
+static void counted_anew(void)
+{
+	struct fby_volume_info info;
+
+	volume_sectors = SLOTS * P;
+	make();
+	memset(line(2), 0, FBY_LINE);
+	EXPECT(put(2, 5) == FBY_DONE && get(2) == 5);
+	EXPECT(fby_volume_info(sp, 0, &info) == FBY_DONE && !info.counted);
+	EXPECT(fby_volume_detach(sp, 0) == FBY_DONE && fby_volume_info(sp, 0, &info) == FBY_DONE && !info.counted);
+	EXPECT(fby_volume_remove(sp, 0, false) == -FBY_E_VOLUME_DIRTY);
+	EXPECT(attach() == FBY_DONE && get(2) == 5);
+	origin_has[2] = 0;
+	drain();
+	EXPECT(origin_has[2] == 5 && live() == 0 && sound());
+	EXPECT(fby_volume_info(sp, 0, &info) == FBY_DONE && info.counted);
+	volume_sectors = VOLUME_BLOCKS * P;
+}
+
+/* A cut between the two control words of a slot, or damage to one: the survey makes them one. */
+static void one_word(void)
+{
+	const u64 bits = (1ull << FBY_SC_CHECK_SHIFT) - 1;
+
+	for (u32 which = 0; which < 3; which++) {
+		u64 word;
+
+		make();
+		EXPECT(put(3, 1) == FBY_DONE);
+		drain();
+		word = line(3)->control;
+		if (which == 0)
+			line(3)->copy = fby_static_control(ST, 3, (word & bits) - FBY_SC_ERA(1));
+		else if (which == 1)
+			line(3)->control = fby_static_control(ST, 3, (word & bits) - FBY_SC_ERA(1));
+		else
+			line(3)->control ^= 4;
+		again();
+		drain();
+		EXPECT(line(3)->control == word && line(3)->copy == word && get(3) == -2 && sound());
+	}
+}
+
+static u64 lost_now(void)
+{
+	struct fby_volume_info info;
+
+	EXPECT(fby_volume_info(sp, 0, &info) == FBY_DONE);
+	return info.lost_blocks;
+}
+
+static u32 lost_listed(void)
+{
+	struct fby_report_block blocks[8];
+	u32 page = 0, n = 0, found;
+
+	while ((found = fby_lost_list(sp, 0, &page, blocks, 8)) != 0)
+		n += found;
+	return n;
+}
+
+/* What is lost is told again after a detach, and when a healed block is lost again. */
+static void told_again(void)
+{
+	fill();
+	*newest(0) ^= 1;
+	EXPECT(get(0) == -1 && get(0) == -1 && lost_now() == 1 && lost_listed() == 1);
+	EXPECT(fby_volume_detach(sp, 0) == FBY_DONE && attach() == FBY_DONE);
+	EXPECT(get(0) == -1 && lost_now() == 1 && lost_listed() == 1 && lost_now() == 1);
+	EXPECT(put(0, 6) == FBY_DONE && lost_listed() == 0 && lost_now() == 0);
+	*newest(0) ^= 1;
+	EXPECT(get(0) == -1 && lost_now() == 1 && lost_listed() == 1);
+}
+
+/* The last block is not a whole one: all that the origin has of it is as good. */
+static void last_block(void)
+{
+	u8 data[FBY_PAGE], origin, lost;
+
+	volume_sectors = VOLUME_BLOCKS * P - 3;
+	make();
+	EXPECT(put_part(14, 0, 5, 1) == FBY_DONE);
+	memset(line(0), 0, FBY_LINE);
+	EXPECT(fby_read_block(sp, 0, 14, 0, 5, data, &origin, &lost) == -FBY_E_LOST);
+	EXPECT(put_part(14, 0, 5, 2) == FBY_DONE);
+	EXPECT(fby_read_block(sp, 0, 14, 0, 5, data, &origin, &lost) == FBY_DONE && data[0] == 2);
+	EXPECT(lost_listed() == 2); /* the others of the slot */
+	drain();
+	EXPECT(origin_has[14] == 2 && sound());
+	make();
+	EXPECT(put(7, 1) == FBY_DONE && put_part(14, 0, 5, 1) == FBY_DONE);
+	*page(0, 0) ^= 1;
+	*page(0, 1) ^= 1;
+	EXPECT(put_part(14, 0, 4, 2) == -FBY_E_LOST && put_part(14, 0, 5, 2) == FBY_DONE);
+	EXPECT(fby_read_block(sp, 0, 14, 0, 5, data, &origin, &lost) == FBY_DONE && data[0] == 2);
+	origin_has[14] = 0;
+	drain();
+	EXPECT(origin_has[14] == 2 && get(7) == -1 && put(7, 3) == FBY_DONE && get(7) == 3 && sound());
+	volume_sectors = VOLUME_BLOCKS * P;
+}
+
+/* Each copy of the head has a page of its own, which may be lost as a whole. */
+static void head_pages(void)
+{
+	for (u32 which = 0; which < 2; which++) {
+		fill();
+		memset(small.base + (which ? ST->pages - FBY_PAGE : ST->at), 0, FBY_PAGE);
+		EXPECT(opened(true) == FBY_DONE && attach() == FBY_DONE);
+		EXPECT(get(0) == (which ? -1 : 2));
+		again();
+		EXPECT(get(0) == (which ? -1 : 2));
+	}
+}
+
+/* What a partial write finds lost stays lost. */
+static void partly(void)
+{
+	u8 data[FBY_PAGE], origin, lost;
+
+	fill();
+	*newest(0) ^= 1;
+	EXPECT(get(0) == -1 && put_part(0, 2, 2, 5) == FBY_DONE);
+	EXPECT(fby_read_block(sp, 0, 0, 0, P, data, &origin, &lost) == -FBY_E_LOST && lost == 0xf3 && origin == 0);
+	EXPECT(data[2 * FBY_SECTOR] == 5 && data[4 * FBY_SECTOR - 1] == 5);
+	origin_has[0] = 0;
+	drain(); /* what is sound goes to the origin, and stays */
+	EXPECT(origin_has[0] == 5 && get(0) == -1 && put(0, 6) == FBY_DONE && get(0) == 6 && sound());
+}
+
+/* A lost page that was written over is not forgotten if that write is torn, though the other
+ * page of the slot has gone to the origin meanwhile. */
+static void over_torn(void)
+{
+	for (u32 released = 0; released < 2; released++) {
+		struct fby_destage *d;
+
+		fill();
+		d = &sp->drain.volume[0].destage;
+		EXPECT(!released || fby_volume_drain(sp, 0, true) == FBY_DONE);
+		while (released && d->phase != FBY_PH_COMMIT)
+			drain_step();
+		*page(1, 0) ^= 1;
+		*page(1, 1) ^= 1;
+		EXPECT(put(8, 5) == FBY_DONE && (line(1)->control & FBY_SC_OVER));
+		while (d->phase == FBY_PH_COMMIT)
+			drain_step();
+		EXPECT((line(1)->control & 3) == (released ? FBY_SC_LIVE(newest(1) != page(1, 0)) : 3));
+		*newest(1) ^= 1;
+		again();
+		EXPECT(get(8) == -1);
+	}
+}
+
+/* What is let go of is the page that was written to the origin. */
+static void another_page(void)
+{
+	u32 way;
+	u64 stamp;
+
+	make();
+	EXPECT(put(3, 1) == FBY_DONE);
+	way = newest(3) != page(3, 0);
+	stamp = line(3)->tag[way].stamp;
+	EXPECT(put(3, 2) == FBY_DONE && put(3, 3) == FBY_DONE);
+	EXPECT(fby_place_release(&sp->statics, ST, 3, way, 3, stamp) && get(3) == 3 && sound());
+	sp->space.opt.read_only = true;
+	EXPECT(put(3, 4) == -FBY_E_READ_ONLY);
+	sp->space.opt.read_only = false;
+	/* A slot in which writes meet, and whose era has not ended: the next round has it. */
+	EXPECT(put(0, 1) == FBY_DONE && put(7, 2) == FBY_DONE && put(14, 3) == FBY_WAIT_SPACE);
+	ST->settled_writes = ST->count[0].writes;
+	drain_step();
+	EXPECT(ST->wanted[fby_cpu() % FBY_WANTED] == 1);
+	ST->settled_writes = 0;
+	for (u32 i = 0; i < 100; i++)
+		drain_step();
+	EXPECT(put(14, 3) == FBY_DONE && sound());
+}
+
+/* --- a torn write, by hand ----------------------------------------------------------------------- */
+
+/* In doubt until the survey: what was there before; afterwards a page that is bad is lost. */
+static void torn(void)
+{
+	fill();
+	EXPECT(put(0, 9) == FBY_DONE); /* in an era that does not end */
+	*newest(0) ^= 1;
+	EXPECT(get(0) == -1);
+	keep();
+	again();
+	EXPECT(get(0) == 2 && put(0, 10) == FBY_DONE && get(0) == 10);
+	restore();
+	again();
+	drain();
+	EXPECT(origin_has[0] == 2 && sound());
+	fill();
+	EXPECT(put(0, 9) == FBY_DONE && fby_static_settle(&sp->statics, 0));
+	*newest(0) ^= 1;
+	again();
+	EXPECT(get(0) == -1);
+	/* After as many cuts as the head has windows for, attach looks at all. */
+	for (u32 i = 0; i < FBY_STATIC_WINDOWS; i++) {
+		EXPECT(ST->nwindows == i + 1);
+		again();
+	}
+	EXPECT(ST->nwindows == 0 && ST->surveyed == SLOTS && get(0) == -1);
+}
+
+void test_static_lost(void)
+{
+	gone();
+	both_lost();
+	counted_anew();
+	one_word();
+	told_again();
+	last_block();
+	head_pages();
+	partly();
+	over_torn();
+	another_page();
+	torn();
+	static_done();
+}
