@@ -47,6 +47,7 @@ help:
 	@echo 'make vm-destage      what a full cache makes of disks of 400, 2000, 20000 requests/s, beside the others (60 minutes)'
 	@echo 'make vm-load         a full cache in a guest, beside dm-writecache and bcache (19 minutes; QUICK=1: 6)'
 	@echo 'make vm-apps         the programs of bench-apps on the native device, in a guest (12 minutes; QUICK=1: 6; root)'
+	@echo 'make vm-dynamic      FIO-12 and mail on the native device, static and not, in a guest (12 minutes; QUICK=1: 5; root)'
 	@echo 'make vm-shell        a shell in the guest, a device made'
 	@echo 'make install         PREFIX=$(PREFIX) DESTDIR=: command, man pages, completions, units'
 	@echo 'make deb             Debian packages, also of the module for DKMS; in $(OUT)/deb'
@@ -199,11 +200,11 @@ vm-check vm-soak vm-bench vm-shell: build
 	@scripts/need vm
 	tests/vm/run $(@:vm-%=%)
 
-.PHONY: vm-load vm-apps
-vm-load vm-apps: build
+.PHONY: vm-load vm-apps vm-dynamic
+vm-load vm-apps vm-dynamic: build
 	@scripts/need vm
 	@scripts/need bench
-	BENCH_OUT=$(BENCH) tests/vm/run $(@:vm-%=%) $(if $(QUICK),quick)
+	BENCH_OUT=$(BENCH) tests/vm/run $(@:vm-%=%) $(if $(QUICK),$(if $(filter %dynamic,$@),1,quick))
 	cargo build -q --release -p forebay-load && $(built)/forebay-load page --out $(BENCH)
 
 .PHONY: vm-destage

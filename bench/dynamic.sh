@@ -7,14 +7,7 @@
 #	volume		a volume of chunks in front of it, served
 #	static		a static volume, with a pool of the same memory, that flushes every 10 ms
 #
-# FIO-12 is twelve files of 1 to 14 GB that make a working set of 100 GB, of which 575 GB are
-# read and written; here a GB is --gb MiB of these.  Each file has its own distribution, unit,
-# share of reads, fsyncs (0 to 5 % of its writes) and interval between requests (1 us to 1 ms),
-# and a time at which it begins, so that the working set grows and shrinks.  How much of each
-# there is of is the talk's table (21 files, of which 12 are drawn in its proportions); which
-# file has what was drawn once, and stands in `files` below.  The talk names 1:0 as a share of
-# reads to writes.  Requests do not go through this machine's page cache, which would be the
-# disk's otherwise: with 100 GB there it is not.
+# fio12.sh has what it is.
 # shellcheck disable=SC2154,SC2034 # what lib.sh and programs.sh share
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/lib.sh"
@@ -63,51 +56,11 @@ start_work
 export FOREBAY_STATE_DIR=$work/state
 mkdir -p "$out"
 
-# GB, distribution, KiB of a request, per cent of reads, fsyncs per cent of writes, us between
-# requests, and when it begins, in ms for a GB of the talk's that is 4 MiB
-files='14 zipf:0.2    4  50 1  120    0
-13 normal:25   4  95 0   45  400
-12 random      8  50 2  700    0
-11 pareto:0.5  4  50 5   15 1500
-10 zipf:1.2    4  95 3  250  800
- 9 random      4  95 4    6 3000
- 8 normal:25   8  50 1  900    0
- 7 zipf:0.2    4 100 0   30 2200
- 6 pareto:0.1  4  95 5  400 4000
- 5 zipf:0.2    8  50 2    2 5000
- 3 normal:25   4 100 3   70 6000
- 2 random      8  95 4    9 7000'
-
-unit[fio-12]=MB/s
-start_fio-12() { own root "$mnt/fio-12"; }
-run_fio-12() {
-	local n=0 size distribution kib reads syncs us begin job=$work/fio-12.job logs=$work/logs begun
-	rm -rf "$logs" && mkdir "$logs"
-	{
-		printf '[global]\ndirectory=%s\nioengine=psync\ndirect=1\nrandseed=12\nfallocate=none\ngroup_reporting=1\n' "$mnt/fio-12"
-		printf 'log_avg_msec=250\nrw=randrw\nrandrepeat=1\nnorandommap=1\n'
-		while read -r size distribution kib reads syncs us begin; do
-			n=$((n + 1))
-			printf '[f%s]\nsize=%sm\nio_size=%sk\nrandom_distribution=%s\nbs=%sk\nrwmixread=%s\nthinktime=%s\n' \
-				"$n" $((size * gb)) $((size * gb * 5888)) "$distribution" "$kib" "$reads" "$us"
-			printf 'startdelay=%sms\nwrite_bw_log=%s\n' $((begin * gb / 4)) "$logs/f$n"
-			[ "$syncs" = 0 ] || printf 'fsync=%s\n' $((100 / syncs))
-		done <<<"$files"
-	} >"$job"
-	# The files, before the clock.
-	quietly fio --output="$work/laid" --create_only=1 "$job"
-	begun=$(date +%s%N)
-	timed fio --output-format=json "$job"
-	elapsed=$((($(date +%s%N) - begun) / 1000000))
-	value=$(sed -n '/^{/,$p' "$work/output" |
-		jq --argjson ms "$elapsed" '[.jobs[] | .read.io_bytes + .write.io_bytes] | add / $ms / 1000')
-}
 # Where the volume's slots met, if it has such.
 conflicts() {
 	[ -e "$work/$1.pool" ] || { echo 0; return; }
 	"$FOREBAY" status "$work/$1.pool" --json 2>/dev/null | jq '[.. | .conflicts? // empty] | add // 0' || echo 0
 }
-elapsed=0
 # Each 250 ms: MB/s of all files together.
 timeline() {
 	cat "$work/logs"/*.log | awk -F', *' '{ at = int($1 / 250); sum[at] += $2 } END { for (t in sum) print t * 0.25, sum[t] * 1.024 / 1000 }' |
@@ -138,7 +91,7 @@ for load in "${loads[@]}"; do measure "$kind" "$load"; done
 
 jq -s --argjson machine "$facts" --argjson disks "$(disks_json "$kind")" --arg started "$started" --arg disk "$kind" \
 	--argjson gb "$gb" --argjson pool "$pool" --argjson share "$share" --argjson units "$(units_json "${loads[@]}")" \
-	--arg files "$files" --argjson rounds "$rounds" --argjson seconds "$seconds" \
+	--arg files "$fio12_files" --argjson rounds "$rounds" --argjson seconds "$seconds" \
 	--arg command "bench/dynamic.sh --disk $kind --gb $gb --rounds $rounds --seconds $seconds ${loads[*]}" '
 	def middle: sort | if length % 2 == 1 then .[length / 2 | floor]
 		else (.[length / 2 - 1] + .[length / 2]) / 2 end;

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # shellcheck shell=bash disable=SC2154 # what the caller has
 #
-# programs.sh - sourced by apps.sh, and by tests/vm/part-apps.sh and guest-apps.sh:
+# programs.sh - sourced by apps.sh, dynamic.sh, and tests/vm/part-apps.sh and guest-apps.sh:
 # programs that wait for their disk at every commit.  Each one's data, server,
 # exact command and figure are here; which file systems they run on is the caller's.
 #
@@ -29,7 +29,7 @@ around() { "${@:2}"; }
 programs=(redis mariadb rocksdb postgresql varmail sqlite-delete sqlite-wal etcd)
 # shellcheck disable=SC2034
 declare -gA unit=([redis]=SET/s [mariadb]=transactions/s [rocksdb]=put/s [postgresql]=transactions/s
-	[varmail]=requests/s [sqlite-delete]=commits/s [sqlite-wal]=commits/s [etcd]=put/s)
+	[varmail]=requests/s [fio-12]=MB/s [sqlite-delete]=commits/s [sqlite-wal]=commits/s [etcd]=put/s)
 # units_json PROGRAM...: theirs, as the results have them.
 units_json() {
 	local app pairs=()
@@ -44,7 +44,7 @@ needs() {
 	mariadb) echo mariadbd:mariadb-server sysbench:sysbench ;;
 	rocksdb) echo db_bench:rocksdb-tools ;;
 	postgresql) echo "$pgbin/initdb:postgresql $pgbin/pgbench:postgresql-contrib" ;;
-	varmail) echo fio:fio jq:jq ;;
+	varmail | fio-12) echo fio:fio jq:jq ;;
 	sqlite-*) echo python3:python3 ;;
 	etcd) echo etcd:etcd-server ab:apache2-utils python3:python3 curl:curl ;;
 	esac
@@ -189,6 +189,10 @@ run_varmail() {
 		--numjobs=4 "${fio_options[@]}" --time_based --runtime="$seconds" --group_reporting --output-format=json
 	value=$(sed -n '/^{/,$p' "$work/output" | jq '.jobs[0] | .read.iops + .write.iops')
 }
+
+# Not among `programs`: it takes a time of its own.  bench/dynamic.sh and the guest's part have it.
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "${BASH_SOURCE[0]}")/fio12.sh"
 
 # run_sqlite JOURNAL: one connection, a row a transaction.
 run_sqlite() {

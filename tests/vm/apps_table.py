@@ -9,7 +9,7 @@ import sys
 
 from vm_facts import facts, machine, spread
 
-SIDES = ("origin", "writecache", "native")
+SIDES = ("origin", "writecache", "native", "static")
 
 
 def main(lines, out, *words):
@@ -27,16 +27,21 @@ def main(lines, out, *words):
     if not cells:
         sys.exit(f"{lines} holds no figures")
     rows = []
-    print(f"{'disk':<6}{'program':<12}" + "".join(f"{s:>12}" for s in SIDES) + f"  {'unit':<16}{'native/disk':<20}{'native/writecache'}")
+    sides = [s for s in SIDES if all(s in cell["rate"] for cell in cells.values())]
+    ratios = [(ours, other) for ours in sides[2:] for other in sides[:2]]
+    print(f"{'disk':<6}{'program':<12}" + "".join(f"{s:>12}" for s in sides) + f"  {'unit':<16}"
+          + "".join(f"{ours + '/' + other:<20}" for ours, other in ratios))
     for (disk, app), cell in cells.items():
         rate = cell["rate"]
         row = {"disk": disk, "app": app, "unit": units[app], "commands": cell["command"]}
-        row.update({s: spread(rate[s]) for s in SIDES})
-        for other in SIDES[:2]:
-            row[f"native_over_{other}"] = spread([a / b for a, b in zip(rate["native"], rate[other])])
+        row.update({s: spread(rate[s]) for s in sides})
+        for ours, other in ratios:
+            row[f"{ours}_over_{other}"] = spread([a / b for a, b in zip(rate[ours], rate[other])])
         rows.append(row)
-        ratio = [f"{r['median']:.2f} ({r['low']:.2f}-{r['high']:.2f})" for r in (row["native_over_origin"], row["native_over_writecache"])]
-        print(f"{disk:<6}{app:<12}" + "".join(f"{row[s]['median']:>12.0f}" for s in SIDES) + f"  {units[app]:<16}{ratio[0]:<20}{ratio[1]}")
+        over = [row[f"{ours}_over_{other}"] for ours, other in ratios]
+        said = [f"{r['median']:.2f} ({r['low']:.2f}-{r['high']:.2f})" for r in over]
+        print(f"{disk:<6}{app:<12}" + "".join(f"{row[s]['median']:>12.0f}" for s in sides) + f"  {units[app]:<16}"
+              + "".join(f"{s:<20}" for s in said))
     with open(out, "w") as f:
         json.dump({**run, "machine": machine(), "cells": rows}, f, indent=1)
         f.write("\n")

@@ -5,16 +5,18 @@
 # of its own; the programs are those of bench/programs.sh, the sides in turn; the
 # databases were made on the host (part-apps.sh), since all is slow here.
 #	$1 rounds   $2 seconds of one   $3 disks, as sata:disk   $4 programs, as redis:varmail
+#	$5 sides, of which each but the disk alone has a /dev/pmemN, in order   $6 of FIO-12, MiB for a GB
 # Prints lines "apps DISK PROGRAM SIDE ROUND FIGURE" and "apps command DISK PROGRAM SIDE ...".
 . "$(dirname "$0")/guest-lib.sh"
 . "$(dirname "$0")/guest-caches.sh"
 . "$root/bench/programs.sh"
 rounds=$1 seconds=$2 disk_names=${3//:/ } apps=${4//:/ }
-sides=(origin writecache native)
+IFS=: read -r -a sides <<<"$5"
 work=/tmp/apps
 mkdir -m 711 $work
 mkdir -p /dev/shm && mount -t tmpfs -o mode=1777 shm /dev/shm # PostgreSQL asks for it
 
+[ -z "${6:-}" ] || gb=$6
 # What programs.sh asks for.  All is slow here, and a new process slowest.
 mounts=$work/m- sockets=$work/ patience=90
 least=([redis]=100 [postgresql]=4)
@@ -27,12 +29,14 @@ result() {
 }
 
 load_module
-letters=(a b c d e f)
+letters=({a..z})
 at=0
 declare -A up
 for disk in $disk_names; do
+	memory=0
 	for side in "${sides[@]}"; do
-		case $side in writecache) pmem=/dev/pmem0 ;; native) pmem=/dev/pmem1 ;; *) pmem= ;; esac
+		pmem=
+		[ "$side" = origin ] || pmem=/dev/pmem$((memory++))
 		cache_up "$side" "/dev/vd${letters[at++]}" "$pmem"
 		up[$side]=$device
 		make_fs ext4 "$device" "${ext4_whole[@]}" || fail "mkfs.ext4 on $side"

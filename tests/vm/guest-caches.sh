@@ -16,8 +16,18 @@ make_pool() { # PMEM DISK
 		fail "a pool on $1: $(cat /tmp/step.log)"
 }
 
+# All of it but 16 MiB is the share of a static volume, that flushes every 10 ms.
+make_static_pool() { # PMEM DISK
+	local mib=$(($(blockdev --getsize64 "$1") / 1048576 - 16))
+	pool=$1
+	blank "$1"
+	forebay create "$1" --chunk-size $chunk_size --static ${mib}M >/tmp/step.log 2>&1 &&
+		forebay volume add "$1" v "$2" --origin-by-name --static ${mib}M --flush-every 10ms >>/tmp/step.log 2>&1 ||
+		fail "a static volume on $1: $(cat /tmp/step.log)"
+}
+
 # cache_up KIND DISK PMEM: sets $device.  KIND is origin, writecache, bcache,
-# pcache, target or native.
+# pcache, target, native, or static, which is native, too.
 cache_up() {
 	local kind=$1 disk=$2 pmem=$3 sectors answer
 	test -b "$disk" || fail "no $disk"
@@ -41,8 +51,8 @@ cache_up() {
 		attach target "$disk" v || fail "target"
 		device=/dev/mapper/target
 		;;
-	native)
-		make_pool "$pmem" "$disk"
+	native | static)
+		if [ "$kind" = static ]; then make_static_pool "$pmem" "$disk"; else make_pool "$pmem" "$disk"; fi
 		answer=$(control attach "$pmem" "$disk" v) || fail "native: $answer"
 		device=/dev/${answer#ok }
 		;;
@@ -93,7 +103,7 @@ cache_down() {
 		until_true 60 test ! -e /sys/block/bcache0 || fail "bcache does not stop"
 		;;
 	target) dmsetup remove --noudevsync --retry target || fail "removing the target" ;;
-	native) until_true 10 control detach "$(basename "$device")" || fail "$(cat /tmp/answer)" ;;
+	native | static) until_true 10 control detach "$(basename "$device")" || fail "$(cat /tmp/answer)" ;;
 	esac
 	return 0
 }
@@ -104,6 +114,6 @@ cache_status() {
 	pcache) dmsetup status pcache ;;
 	bcache) cat /sys/block/bcache0/bcache/dirty_data ;;
 	target) dmsetup status target ;;
-	native) control status "$(basename "$device")" ;;
+	native | static) control status "$(basename "$device")" ;;
 	esac
 }

@@ -54,7 +54,7 @@ part() {
 		! declare -F "make_$app" >/dev/null || make_data "$app" || return
 	done
 	pmem_map='384M!4G,384M!4608M' guest_mb=6144
-	show='^(apps|FAIL)' guest apps 2400 guest-apps.sh $rounds $seconds "$(IFS=: && echo "${names[*]}")" "$(IFS=: && echo "${apps[*]}")" >"$out_vm/apps.txt" || {
+	show='^(apps|FAIL)' guest apps 2400 guest-apps.sh $rounds $seconds "$(IFS=: && echo "${names[*]}")" "$(IFS=: && echo "${apps[*]}")" origin:writecache:native >"$out_vm/apps.txt" || {
 		grep -a '^FAIL' "$out_vm/apps.txt"
 		return 1
 	}

@@ -30,6 +30,7 @@ pub fn write(out: &Path, html: &Path, say: Say<'_>) -> Result<()> {
     page.guest_load()?;
     page.guest_destage()?;
     page.guest_apps()?;
+    page.guest_dynamic()?;
     page.others()?;
     page.save(html)?;
     say(&format!("see {}", html.display()));

@@ -214,58 +214,68 @@ impl Page {
     }
 
     pub(super) fn guest_apps(&mut self) -> Result<()> {
-        let Some(v) = self.read("vm-apps")? else { return Ok(()) };
+        self.guest_programs("vm-apps", "In the guest: applications", &["native"])
+    }
+
+    pub(super) fn guest_dynamic(&mut self) -> Result<()> {
+        let heading = "In the guest: a working set that grows and shrinks (FIO-12), and mail";
+        self.guest_programs("vm-dynamic", heading, &["native", "static"])
+    }
+
+    /// A file of `tests/vm/apps_table.py`: programs on `ours`, beside the disk and dm-writecache.
+    fn guest_programs(&mut self, file: &str, heading: &str, ours: &[&str]) -> Result<()> {
+        let Some(v) = self.read(file)? else { return Ok(()) };
         let how = format!(
-            "On ext4 on the native device, on dm-writecache and on the disk alone, each on a disk of its own \
-             that is like a SATA SSD or a disk; caches of {} MiB. Medians of {} interleaved rounds of {} s, \
+            "On ext4 on the native device{}, on dm-writecache and on the disk alone, each on a disk of its own \
+             of a given speed; caches of {} MiB. Medians of {} interleaved rounds of {} s, \
              lowest and highest. Linux {}. {EMULATED}",
+            if ours.len() > 1 { ", its volume static and not" } else { "" },
             figure(number(&v, "cache_mib")),
             figure(number(&v, "rounds")),
             figure(number(&v, "seconds")),
             text(&v, "guest_kernel"),
         );
-        self.heading("In the guest: applications", &how);
+        self.heading(heading, &how);
         let cells = list(&v, "cells");
+        let over = |side: &str, other: &str| format!("{side}_over_{other}");
         let mut bars = Vec::new();
         for c in cells {
             let cell = format!("{} {}", text(c, "disk"), text(c, "app"));
-            bars.push(bar(format!("{cell} / disk"), c, "native_over_origin"));
-            bars.push(bar(format!("{cell} / wc"), c, "native_over_writecache"));
+            for side in ours {
+                let of = if ours.len() > 1 { format!("{cell} {side}") } else { cell.clone() };
+                bars.push(bar(format!("{of} / disk"), c, &over(side, "origin")));
+                bars.push(bar(format!("{of} / wc"), c, &over(side, "writecache")));
+            }
         }
-        let path = self.picture("vm-apps", "ratios of applications, in the guest");
+        let path = self.picture(file, "ratios of programs, in the guest");
         let t = Text {
             caption: "the native device over the disk alone, and over dm-writecache",
             x: "ratio",
             y: "",
         };
         plots::ratios(&path, &t, &bars)?;
+        let mut head: Vec<String> =
+            ["disk", "program", "unit", "the disk alone", "dm-writecache"].map(String::from).into();
+        for side in ours {
+            head.extend([side, "over the disk", "over dm-writecache"].map(String::from));
+        }
+        head.push("command".into());
         let rows: Vec<_> = cells
             .iter()
             .map(|c| {
                 let mut row = vec![text(c, "disk"), text(c, "app"), text(c, "unit")];
-                let columns = [
-                    "origin",
-                    "writecache",
-                    "native",
-                    "native_over_origin",
-                    "native_over_writecache",
-                ];
-                row.extend(columns.map(|w| spread(c, w)));
+                row.extend(["origin", "writecache"].map(|w| spread(c, w)));
+                for side in ours {
+                    let ratios =
+                        ["origin", "writecache"].map(|other| spread(c, &over(side, other)));
+                    row.push(spread(c, side));
+                    row.extend(ratios);
+                }
                 row.push(text(c, "commands/native"));
                 row
             })
             .collect();
-        let head = [
-            "disk",
-            "program",
-            "unit",
-            "the disk alone",
-            "dm-writecache",
-            "native",
-            "over the disk",
-            "over dm-writecache",
-            "command",
-        ];
+        let head: Vec<&str> = head.iter().map(String::as_str).collect();
         self.table(&head, &rows);
         self.command(&text(&v, "command"));
         Ok(())
