@@ -302,7 +302,9 @@ void fby_place_put(struct fby_statics *p, struct fby_static *v, const struct fby
 	media_lines(p->space->store.media, fby_static_line_at(v, w->slot), &l, sizeof(l));
 	if (!FBY_BUG(STATIC_NO_FENCE))
 		media_fence(p->space->store.media, v->at, v->bytes);
-	/* Behind the line, so that who clears the bit and does not see the line sees the stripe held. */
+	/* Behind the line, so that who clears the bit and does not see the line sees the stripe held:
+	 * a bit that is seen set goes later than the stripe was taken. */
+	fby_mb_after_atomic();
 	fby_static_dirty_set(p, v, w->slot / FBY_GROUP_SLOTS);
 }
 

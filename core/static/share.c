@@ -380,7 +380,9 @@ static void survey_slot(struct fby_statics *p, struct fby_static *v, u32 slot)
 
 static void survey_ends(struct fby_statics *p, struct fby_static *v)
 {
-	v->nwindows = 0;
+	/* Behind the stripes: who sees that nothing is in doubt, and a line from before its slot was
+	 * surveyed, sees its stripe moved on, and looks again. */
+	fby_store_release(&v->nwindows, 0u);
 	windows_to_head(v);
 	head_write(p, v);
 }

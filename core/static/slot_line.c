@@ -109,7 +109,7 @@ static void look_newest(const struct fby_statics *p, const struct fby_static *v,
 		    (FBY_BUG(STATIC_STAMP_IGNORED) ||
 		     (FBY_ST_ERA(t) == s->era && (FBY_ST_NUMBER(t) & 0x7ffu) == s->number));
 
-	if (fby_unlikely(v->nwindows) && fby_in_doubt(v, s->era)) {
+	if (fby_unlikely(fby_load(&v->nwindows)) && fby_in_doubt(v, s->era)) {
 		if (!fits || (!FBY_BUG(STATIC_TORN_ACCEPTED) && !fby_place_read(p, v, s->slot, s->newest, t, 0, 0, NULL)))
 			take_back(s);
 	} else if (!fits) {

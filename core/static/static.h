@@ -219,7 +219,9 @@ static inline u64 fby_static_page_at(const struct fby_static *v, u32 slot, u32 w
 /* May a cut have torn writes of this era, of which nobody was told that they are done? */
 static inline bool fby_in_doubt(const struct fby_static *v, u64 era)
 {
-	for (u32 i = 0; i < v->nwindows; i++)
+	u32 n = fby_load(&v->nwindows);
+
+	for (u32 i = 0; i < n; i++)
 		if (era > v->window[i].after && era <= v->window[i].upto)
 			return true;
 	return false;

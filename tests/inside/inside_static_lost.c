@@ -3,8 +3,12 @@
  * inside_static_lost.c - what a static volume makes of pages and lines that are gone, or torn.
  *
  * Goal: what is lost stays so until it is written as a whole, is told, and is counted; what
- * a cut has torn never was.  Each step by hand, where threads alone would meet.
+ * a cut has torn never was.  Of readers beside writers: they see what is durable, whole.
+ * Each step by hand, where threads alone would meet.
  */
+#include <pthread.h>
+#include <unistd.h>
+
 #include "inside_static.h"
 
 /* A line or a head of which nothing is left. */
@@ -251,8 +255,85 @@ static void torn(void)
 	EXPECT(ST->nwindows == 0 && ST->surveyed == SLOTS && get(0) == -1);
 }
 
+/* --- readers beside writers, in the middle of what these store ------------------------------------ */
+
+static const struct fby_media_ops *whole;
+static bool armed;
+
+static int read_beside(struct fby_media *m, void *dst, u64 at, size_t n, u32 *crc)
+{
+	if (armed && at >= ST->pages) {
+		armed = false;
+		EXPECT(put(3, 8) == FBY_DONE && put(3, 9) == FBY_DONE);
+	}
+	return whole->read_crc(m, dst, at, n, crc);
+}
+
+static u32 read_done;
+static int read_got;
+
+static void *reader(void *unused)
+{
+	read_got = get(3);
+	fby_store(&read_done, 1u);
+	return unused;
+}
+
+static pthread_t reading;
+static bool read_early;
+
+static void fence_beside(struct fby_media *m, u64 at, size_t n)
+{
+	if (armed) {
+		armed = false;
+		fby_store(&read_done, 0u);
+		EXPECT(pthread_create(&reading, NULL, reader, NULL) == 0);
+		usleep(20000);
+		read_early = fby_load(&read_done);
+	}
+	whole->fence(m, at, n);
+}
+
+/* The way that is read is written twice meanwhile; and a write whose fence is yet to come. */
+static void beside_writers(void)
+{
+	static u8 data[FBY_PAGE];
+	struct fby_vec vec = { data, FBY_PAGE };
+	struct fby_media_ops hooked;
+	struct fby_write w;
+
+	make();
+	whole = small.ops;
+	hooked = *whole;
+	small.ops = &hooked;
+	hooked.read_crc = read_beside;
+	EXPECT(put(3, 7) == FBY_DONE);
+	armed = true;
+	EXPECT(get(3) == 9 && !armed);
+	hooked.read_crc = whole->read_crc;
+	hooked.fence = fence_beside;
+	for (u32 steps = 0; steps < 2; steps++) {
+		armed = true;
+		if (steps) {
+			memset(data, 11, sizeof(data));
+			EXPECT(fby_write_begin(sp, &w, 0, 3 * P, P) == FBY_DONE);
+			EXPECT(get(3) == 10); /* nothing is stored yet */
+			fby_write_copy(sp, &w, &vec, 1, 0);
+			fby_write_commit(sp, &w);
+			fby_write_publish(sp, &w);
+		} else {
+			EXPECT(put(3, 10) == FBY_DONE);
+		}
+		EXPECT(!armed && pthread_join(reading, NULL) == 0);
+		EXPECT(!read_early && read_got == (int)(10 + steps));
+	}
+	small.ops = whole;
+	EXPECT(sound());
+}
+
 void test_static_lost(void)
 {
+	beside_writers();
 	gone();
 	both_lost();
 	counted_anew();

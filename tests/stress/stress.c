@@ -14,6 +14,9 @@
  * the volumes, so destage, reuse of chunks and waits for space never end.
  * Origin requests complete on threads of their own, now and then with an error.
  *
+ * With `statics` these two are static volumes, whose shares are smaller than they are, so that
+ * blocks meet in a slot.
+ *
  * After each phase all threads stop: fby_check, every sector compared; then the
  * pool is closed or simply left, opened again, recovered by two threads, and
  * compared again.  At last it is drained and the origins are compared alone.
@@ -36,6 +39,7 @@
 #include "medium/planted.h"
 
 #define MEDIA_BYTES (3u << 20)
+#define SHARE_BYTES (24u * 65536)
 #define CHUNK_BYTES (64u << 10)
 #define VOLUME_SECTORS 4096u /* 2 MiB */
 #define NVOLUMES 2u
@@ -54,6 +58,7 @@ static struct origin origin[NVOLUMES];
 static struct fby_pool *pool;
 static struct fby_media media;
 static pthread_mutex_t admin = PTHREAD_MUTEX_INITIALIZER; /* destage step, add, remove */
+static bool statics;
 static u32 stopping;
 static u32 nthreads = 4;
 static u32 flushing[NVOLUMES]; /* flushes of the origin in flight */
@@ -526,6 +531,7 @@ static void choose_media_ops(u32 phase)
 static void pool_open(u32 phase)
 {
 	struct fby_options o = { .nslots = 3,
+				 .statics = statics,
 				 .verify = phase % 3,
 				 .no_checksums = phase % 4 == 3,
 				 .high_watermark = 70,
@@ -554,9 +560,12 @@ static void pool_open(u32 phase)
 	check_invariants(true);
 }
 
-static void volume_add(const char *name, u16 *index)
+static void volume_add(const char *name, bool placed, u16 *index)
 {
-	struct fby_volume_spec s = { .identity = "memory", .origin_sectors = VOLUME_SECTORS, .block_size = 512 };
+	struct fby_volume_spec s = { .identity = "memory",
+				     .origin_sectors = VOLUME_SECTORS,
+				     .block_size = 512,
+				     .static_bytes = placed ? SHARE_BYTES : 0 };
 
 	strcpy(s.name, name);
 	check_ok("volume add", fby_volume_add(pool, &s, index));
@@ -607,7 +616,7 @@ static void administer(void)
 	u16 index;
 
 	pthread_mutex_lock(&admin);
-	volume_add("guest", &index);
+	volume_add("guest", false, &index);
 	fby_pool_options(pool, &o);
 	o.verify = (o.verify + 1) % 3;
 	o.high_watermark = o.high_watermark == 60 ? 70 : 60;
@@ -721,17 +730,20 @@ int main(int argc, char **argv)
 
 	if (argc == 2 && !strcmp(argv[1], "race"))
 		return race();
+	statics = argc > 3 && !strcmp(argv[argc - 1], "statics");
+	argc -= statics;
 #ifdef FBY_PLANTED_BUGS
 	if (argc == 4)
 		plant(argv[3]);
 	argc = argc == 4 ? 3 : argc;
 #endif
 	if (argc > 3 || seconds == 0) {
-		fprintf(stderr, "usage: stress [SECONDS [SEED]] | stress race\n");
+		fprintf(stderr, "usage: stress [SECONDS SEED [statics]] | stress race\n");
 		return 2;
 	}
-	media.base = aligned_alloc(FBY_PAGE, MEDIA_BYTES);
-	media.size = MEDIA_BYTES;
+	f.static_bytes = statics ? NVOLUMES * SHARE_BYTES : 0;
+	media.size = MEDIA_BYTES + f.static_bytes;
+	media.base = aligned_alloc(FBY_PAGE, media.size);
 	choose_media_ops(0);
 	check_ok("format", fby_format(&media, &f));
 	for (u32 i = 0; i < nthreads; i++) {
@@ -739,8 +751,8 @@ int main(int argc, char **argv)
 		worker[i].seed = seed * 1000003 + i * 7919 + 1;
 	}
 	pool_open(phase);
-	volume_add("shared", &index);
-	volume_add("runs", &index);
+	volume_add("shared", statics, &index);
+	volume_add("runs", statics, &index);
 	do {
 		u64 until = now_ms() + 1000;
 

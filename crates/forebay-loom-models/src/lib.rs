@@ -9,6 +9,7 @@
 //! | [`floor`] | sequence numbers of slots, and the cut of a destage round |
 //! | [`bypass`] | writes past the cache beside writes through it |
 //! | [`generation`] | appends to a log beside one that begins a generation, a sync, the log's end |
+//! | [`placed`] | whether a static volume is clean, beside rounds and writers |
 #![forbid(unsafe_code)]
 
 /// The C that a model follows; `tests/follows.rs` compares it with the source, so that
@@ -30,6 +31,7 @@ pub struct Follows {
 pub mod bypass;
 pub mod floor;
 pub mod generation;
+pub mod placed;
 pub mod reader;
 
 use std::fmt;

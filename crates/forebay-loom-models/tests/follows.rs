@@ -13,12 +13,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use forebay_loom_models::{bypass, floor, generation, reader, Follows};
+use forebay_loom_models::{bypass, floor, generation, placed, reader, Follows};
 
-const MODELS: [(&str, Follows); 4] = [
+const MODELS: [(&str, Follows); 5] = [
     ("bypass", bypass::FOLLOWS),
     ("floor", floor::FOLLOWS),
     ("generation", generation::FOLLOWS),
+    ("placed", placed::FOLLOWS),
     ("reader", reader::FOLLOWS),
 ];
 
@@ -264,7 +265,7 @@ fn the_ports_orders_are_those_of_the_models() {
 }
 
 /// Planted: file, text, and what it becomes.
-const PLANTED: [(&str, &str, &str); 13] = [
+const PLANTED: [(&str, &str, &str); 16] = [
     // The counter before the floor.
     (
         "core/space/slot.h",
@@ -303,6 +304,18 @@ const PLANTED: [(&str, &str, &str); 13] = [
         "\tfby_store_release(&s->log, FBY_NO_OWNER);\n\tappend_release",
         "\tfby_store(&s->log, FBY_NO_OWNER);\n\tappend_release",
     ),
+    // A round is on, then it counts, then bits go.
+    (
+        "core/drain/placed_round.c",
+        "\tfby_store(&d->phase, FBY_PH_WRITE);\n\tfby_fetch_add(&v->collects, 1u);\n",
+        "\tfby_fetch_add(&v->collects, 1u);\n\tfby_store(&d->phase, FBY_PH_WRITE);\n",
+    ),
+    (
+        "core/drain/placed_round.c",
+        "\tfby_rmb();\n\treturn fby_load(&v->collects)",
+        "\treturn fby_load(&v->collects)",
+    ),
+    ("core/static/place.c", "\tfby_mb_after_atomic();\n", ""),
     // Somebody new.
     (
         "core/space/fullness.c",
