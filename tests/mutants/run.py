@@ -158,13 +158,13 @@ def programs(env, names=('forebay-sim', 'forebay-sys', 'forebay')):
                 built[message['target']['name']] = message['executable']
             elif kind == 'lib':
                 built[message['target']['name'] + ' unit'] = message['executable']
-    inside = sorted(glob.glob(f'{ROOT}/tests/inside/*.c'))
     where = env.get('FOREBAY_SOURCES', ROOT)
-    built['inside'] = os.path.join(env['CARGO_TARGET_DIR'], 'inside')
-    subprocess.run(['clang', '-w', '-std=gnu11', '-g', '-pthread', *env.get('CFLAGS', '').split(),
-                    f'-I{where}/core', f'-I{where}/core/api', f'-I{where}/port', *inside, built.pop('engine'), '-Wl,--wrap=fby_cpu', '-o',
-                    built['inside']],
-                   check=True)
+    engine = built.pop('engine')
+    for name, more in (('inside', ['-Wl,--wrap=fby_cpu']), ('maps', ['-O1'])):
+        built[name] = os.path.join(env['CARGO_TARGET_DIR'], name)
+        subprocess.run(['clang', '-w', '-std=gnu11', '-g', '-pthread', *env.get('CFLAGS', '').split(),
+                        f'-I{where}/core', f'-I{where}/core/api', f'-I{where}/port', f'-I{ROOT}/fuzz',
+                        *sorted(glob.glob(f'{ROOT}/tests/{name}/*.c')), engine, *more, '-o', built[name]], check=True)
     # Its posix.c and posix_fault.c are part of the test.
     port = [f for f in glob.glob(f'{where}/port/*_copy.c') if not os.path.basename(f).startswith('linux')]
     built['port'] = os.path.join(env['CARGO_TARGET_DIR'], 'port')
@@ -198,7 +198,7 @@ def link(name, flags, made):
     return out
 
 
-FUZZ_TARGETS = ('image', 'volumes', 'logs', 'ops')
+FUZZ_TARGETS = ('image', 'volumes', 'logs', 'ops', 'maps')
 
 
 def fuzz_files(target):
@@ -249,6 +249,9 @@ def steps_of(run, tier=3):
         ('seeds 20', [*sim, '--runs', '20'], False),
         ('explore 20', [*sim, 'explore', '--bound', '20', '--images', '1000'], False),
         ('logs 8', [*sim, 'logs', '--bound', '8', '--images', '1', '--every', '97'], False),
+        ('statics 20', [*sim, 'explore', '--statics', '--bound', '20', '--images', '1000'], False),
+        ('maps 2000', [run['maps'], 'explore', '2000'], False),
+        ('maps damage', [run['maps'], 'damage'], False),
     ]
     if tier == 1:
         return steps
@@ -258,11 +261,13 @@ def steps_of(run, tier=3):
         ('damage, every 29th', [*sim, 'damage', '--every', '29', '--bound', '2'], False),
         ('flips, every 8th', [*sim, 'flips', '--every', '8', '--data', '2000'], False),
         ('logs 64', [*sim, 'logs', '--bound', '64', '--images', '1000', '--every', '7'], False),
+        ('statics 200', [*sim, 'explore', '--statics', '--bound', '200', '--images', '1000'], False),
+        ('maps 30000', [run['maps'], 'explore', '30000'], False),
         *tests('pace', 'isolation', 'short', 'held', 'requests', 'forebay_sim unit'),
     ]
     if tier == 2:
         return steps
-    known = {name for name, _, _ in steps} | {'forebay-sim', 'host'}
+    known = {name for name, _, _ in steps} | {'forebay-sim', 'host', 'maps'}
     for test in sorted(set(run) - known):
         if not test.startswith(('stress', 'fuzz-')):
             steps.append((test, [run[test], '--test-threads=1'], True))
@@ -272,11 +277,13 @@ def steps_of(run, tier=3):
                                          f'{ROOT}/fuzz/corpus/{target}'], False))
     return steps + [
         ('stress asan 3 s', [run['stress-asan'], '3', '1'], False),
+        ('stress of statics asan 3 s', [run['stress-asan'], '3', '1', 'statics'], False),
         ('stress of logs asan 2 s', [run['stress-logs-asan'], '2'], False),
         ('stress of logs tsan 4 s', [run['stress-logs-tsan'], '4'], False),
         ('seeds 1500', [*sim, '--first', '101', '--runs', '1400'], False),
         ('explore 2000', [*sim, 'explore', '--bound', '2000', '--images', '1000'], False),
         ('stress tsan 8 s', [run['stress-tsan'], '8', '1'], False),
+        ('stress of statics tsan 8 s', [run['stress-tsan'], '8', '1', 'statics'], False),
         ('explore', [*sim, 'explore', '--images', '1000'], False),
         ('seeds 4000', [*sim, '--first', '1501', '--runs', '2500'], False),
     ]
