@@ -3,14 +3,17 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, OFlags, SeekFrom, StatxFlags};
+use forebay::{FileMark, FoundMark, MapClaim};
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
+use crate::store::Time;
 
 /// What this library does with a file.  Simulated in tests.
 pub trait Backing: Send + Sync + std::fmt::Debug {
@@ -26,6 +29,16 @@ pub trait Backing: Send + Sync + std::fmt::Debug {
     fn write_at(&self, at: u64, from: &[u8]) -> io::Result<()>;
     /// What was written, and its size and blocks, are durable.
     fn sync(&self) -> io::Result<()>;
+    /// The same, and when it was changed.
+    fn sync_all(&self) -> io::Result<()>;
+    /// When its content was changed last.
+    fn changed(&self) -> io::Result<Time>;
+    /// The mark that it bears.
+    fn marked(&self) -> io::Result<FoundMark>;
+    /// Marks it; durable.
+    fn mark(&self, by: &MapClaim) -> io::Result<()>;
+    /// Takes the mark away; durable.
+    fn unmark(&self) -> io::Result<()>;
     /// Truncates or extends.
     fn set_size(&self, size: u64) -> io::Result<()>;
     /// Blocks for a range within the size; a file system that has no such call does
@@ -41,6 +54,7 @@ pub struct RegularFile {
     file: File,
     path: PathBuf,
     identity: Vec<u8>,
+    mark: FileMark,
 }
 
 impl RegularFile {
@@ -62,22 +76,10 @@ impl RegularFile {
             }
             Err(e) => return Err(Error::system(&path, "lock")(e.into())),
         }
-        let identity = identity(&file).map_err(Error::system(&path, "its identity"))?;
-        Ok(RegularFile { file, path, identity })
+        let mark = FileMark::of(file.as_fd()).map_err(Error::system(&path, "its identity"))?;
+        let identity = mark.name().into_bytes();
+        Ok(RegularFile { file, path, identity, mark })
     }
-}
-
-/// Device, inode and birth: another file that is given the number again was born later.
-fn identity(file: &File) -> io::Result<Vec<u8>> {
-    let wanted = StatxFlags::INO | StatxFlags::BTIME;
-    let s = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, wanted)?;
-    let mut bytes = Vec::with_capacity(32);
-    bytes.extend(s.stx_dev_major.to_le_bytes());
-    bytes.extend(s.stx_dev_minor.to_le_bytes());
-    bytes.extend(s.stx_ino.to_le_bytes());
-    bytes.extend(s.stx_btime.tv_sec.to_le_bytes());
-    bytes.extend(s.stx_btime.tv_nsec.to_le_bytes());
-    Ok(bytes)
 }
 
 impl Backing for RegularFile {
@@ -112,6 +114,27 @@ impl Backing for RegularFile {
 
     fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.file.sync_all()
+    }
+
+    fn changed(&self) -> io::Result<Time> {
+        let st = rustix::fs::fstat(&self.file)?;
+        Ok((st.st_mtime, st.st_mtime_nsec as u32))
+    }
+
+    fn marked(&self) -> io::Result<FoundMark> {
+        self.mark.find()
+    }
+
+    fn mark(&self, by: &MapClaim) -> io::Result<()> {
+        self.mark.put(&by.mark(&self.mark.name()))
+    }
+
+    fn unmark(&self) -> io::Result<()> {
+        self.mark.take_away()
     }
 
     fn set_size(&self, size: u64) -> io::Result<()> {

@@ -24,6 +24,8 @@ pub struct Options {
     pub most_dirty: usize,
     /// Rounds without a store after which a segment is watched.
     pub quiet: u32,
+    /// Rounds for which a file has lacked nothing before its mark is taken away.
+    pub unmark_after: u32,
     /// Segments that may be locked, of all files together.
     pub most_locked: usize,
     /// No thread: rounds are the caller's ([`Cache::round`]).
@@ -38,6 +40,7 @@ impl Default for Options {
             interval: Duration::from_millis(500),
             most_dirty: 16 << 10,
             quiet: 2,
+            unmark_after: 4,
             most_locked: 64,
             by_hand: false,
             features: None,

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use crate::backing::Backing;
 use crate::cache::Shared;
 use crate::error::{Error, Result};
+use crate::marking::{Marking, Of};
 use crate::pages::{PageSet, PAGE, SEGMENT};
 use crate::planted::{self, Planted};
 use crate::store::{Store, Synced};
@@ -47,6 +48,7 @@ pub(crate) struct Content {
     /// The file was written to past the pool since it was synced.  Held while it is synced,
     /// so that another sync does not end before.
     unsynced: Mutex<bool>,
+    pub marking: Marking,
 }
 
 pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -73,7 +75,24 @@ impl Content {
             pins: (0..segments).map(|_| AtomicUsize::new(0)).collect(),
             writing: Mutex::new(()),
             unsynced: Mutex::new(false),
+            marking: Marking::default(),
         }
+    }
+
+    pub fn of(&self) -> Of<'_> {
+        Of { store: &*self.store, id: self.id, backing: &*self.backing }
+    }
+
+    /// The file has everything, and says so.
+    pub fn unmark(&self) -> Result<()> {
+        self.marking.unmark(self.of(), || {
+            for segment in 0..self.segments() {
+                if self.is_dirty(segment)? {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        })
     }
 
     pub fn segments(&self) -> usize {
@@ -153,6 +172,7 @@ impl Content {
 
     /// Writes to the file, past the pool.
     pub fn write_past(&self, at: u64, from: &[u8]) -> io::Result<()> {
+        let _change = self.marking.change(self.of()).map_err(io::Error::other)?;
         let written = self.backing.write_at(at, from);
         *lock(&self.unsynced) = true;
         written
@@ -195,9 +215,10 @@ impl Content {
             return Ok(());
         }
         self.settle_blocks(segment)?;
-        if self.store.sync(frame, &pages)? == Synced::BehindEnd {
+        let sync = || self.marking.with_mark(self.of(), || self.store.sync(frame, &pages));
+        if sync()? == Synced::BehindEnd {
             self.settle_size()?;
-            if self.store.sync(frame, &pages)? == Synced::BehindEnd {
+            if sync()? == Synced::BehindEnd {
                 return Err(Error::Pool("a page within the file is behind its end".into()));
             }
         }
@@ -211,6 +232,7 @@ impl Content {
         }
         let (at, len) = ((segment * SEGMENT) as u64, self.inside(segment) as u64);
         if self.backing.has_hole(at, len).map_err(self.system("look for holes"))? {
+            let _change = self.marking.change(self.of())?;
             self.backing.allocate(at, len).map_err(self.system("allocate"))?;
             self.backing.sync().map_err(self.system("sync"))?;
         }
@@ -233,6 +255,7 @@ impl Content {
                 bytes.resize(inside.saturating_sub(at).min(run.len() * PAGE), 0);
                 self.store.copy(frame, at, &mut bytes)?;
                 let to = (segment * SEGMENT + at) as u64;
+                let _change = self.marking.change(self.of())?;
                 self.backing.write_at(to, &bytes).map_err(self.system("write"))?;
             }
             if !pages.is_empty() {
@@ -285,6 +308,7 @@ impl Content {
         }
         self.size.store(size, Ordering::SeqCst);
         forget()?;
+        let _change = self.marking.change(self.of())?;
         self.backing.set_size(size).map_err(self.system("truncate"))?;
         self.backing.sync().map_err(self.system("sync"))?;
         if known {
@@ -297,6 +321,7 @@ impl Content {
     /// Extends by zeroes.
     pub fn extend(&self, size: u64, forget: impl FnOnce() -> Result<()>) -> Result<()> {
         forget()?;
+        let _change = self.marking.change(self.of())?;
         self.backing.set_size(size).map_err(self.system("extend"))?;
         self.size.store(size, Ordering::SeqCst);
         for slot in &self.slots {

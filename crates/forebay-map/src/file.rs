@@ -2,8 +2,10 @@
 //! A file that is mapped.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use forebay::FoundMark;
 
 use crate::backing::Backing;
 use crate::cache::{segments_of, Shared};
@@ -12,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::features::Features;
 use crate::pages::{PageSet, PAGE, SEGMENT};
 use crate::planted::{self, Planted};
-use crate::store::FileRecord;
+use crate::store::{FileRecord, Stamp};
 use crate::tracker::{Counts, NotEvicted, Tracker};
 
 #[derive(Debug)]
@@ -24,6 +26,8 @@ pub(crate) struct Inner {
     /// A truncation has the file alone.
     io: RwLock<()>,
     closed: AtomicBool,
+    /// Rounds since the file lacked something.
+    complete: AtomicU32,
 }
 
 /// A file whose pages are in the pool's memory as far as they are used, and mapped from
@@ -67,6 +71,17 @@ fn parts(at: u64, len: usize) -> impl Iterator<Item = (usize, usize, Range<usize
     })
 }
 
+/// What a mark says, if there is one.
+fn said_of(found: &FoundMark) -> Option<String> {
+    match found {
+        FoundMark::Nothing => None,
+        FoundMark::Marked(mark) => Some(mark.to_string()),
+        FoundMark::Damaged(why) => {
+            Some(format!("it may lack writes: it bears a mark that cannot be read ({why})"))
+        }
+    }
+}
+
 impl Inner {
     pub fn open(shared: &Arc<Shared>, backing: Box<dyn Backing>, room: u64) -> Result<Arc<Inner>> {
         let path = backing.path().to_owned();
@@ -81,17 +96,28 @@ impl Inner {
             return Err(Error::Refused { path, why: "its path is not UTF-8".into() });
         };
         // What is in the pool is not to outlive what the file was when it was opened.
-        backing.sync().map_err(Error::system(&path, "sync"))?;
+        backing.sync_all().map_err(Error::system(&path, "sync"))?;
+        let changed = backing.changed().map_err(Error::system(&path, "stat"))?;
         let record = FileRecord {
             size,
             identity: backing.identity().to_owned(),
             path: known_by.to_owned(),
+            stamp: Stamp::Settled(changed),
             ..FileRecord::default()
         };
         if let Some((_, known)) =
             shared.store.files()?.into_iter().find(|(_, f)| f.identity == record.identity)
         {
             let why = format!("the pool has pages of it since a crash, as {}", known.path);
+            return Err(Error::Refused { path, why });
+        }
+        // Of this pool, too: it has nothing of the file, or not so that it can be read.
+        if let Some(said) = said_of(&backing.marked().map_err(Error::system(&path, "its mark"))?) {
+            let shown = path.display();
+            let why = format!(
+                "{said}; bring it home with that pool: forebay map recover; if that is gone: \
+                 forebay origin accept-loss {shown}"
+            );
             return Err(Error::Refused { path, why });
         }
         let id = shared.store.add_file(&record)?;
@@ -112,6 +138,7 @@ impl Inner {
             shared: Arc::clone(shared),
             io: RwLock::new(()),
             closed: AtomicBool::new(false),
+            complete: AtomicU32::new(0),
         }))
     }
 
@@ -153,8 +180,21 @@ impl Inner {
         // A truncation is under way: another time.
         let Ok(_io) = self.io.try_read() else { return Ok(0) };
         let written = self.content.write_back(self.segments())?;
+        self.content.marking.settle(self.content.of())?;
+        self.unmark_if_complete(written > 0)?;
         self.tracker.tick(self.shared.options.quiet, 64).map_err(self.system("watch"))?;
         Ok(written)
+    }
+
+    fn unmark_if_complete(&self, written: bool) -> Result<()> {
+        if written || !self.content.marking.is_borne() {
+            self.complete.store(0, Ordering::Relaxed);
+            return Ok(());
+        }
+        match self.complete.fetch_add(1, Ordering::Relaxed) < self.shared.options.unmark_after {
+            true => Ok(()),
+            false => self.content.unmark(),
+        }
     }
 
     /// Gives a segment's frame back; what was stored and not synced is synced before.  False:
@@ -471,6 +511,8 @@ impl Inner {
         for segment in self.segments() {
             content.release(segment, false)?;
         }
+        // The record goes last: without it nobody would know whose the mark is.
+        content.unmark()?;
         content.store.remove_file(content.id)
     }
 }

@@ -24,6 +24,7 @@ mod content;
 pub mod error;
 pub mod features;
 pub mod file;
+mod marking;
 pub mod pages;
 mod planted;
 pub mod pool;

@@ -30,6 +30,16 @@ pub(crate) enum Planted {
     WriteNotTold,
     /// A sync leaves out the last page.
     LastPageLeft,
+    /// A page is dirty before its file is marked.
+    MarkedAfter,
+    /// A file's mark is taken away while the pool has what it lacks.
+    UnmarkedEarly,
+    /// A file is changed before that is announced in its record.
+    NotStamped,
+    /// Recovery writes to a file that others have changed.
+    ChangedTaken,
+    /// Recovery writes to a file that does not bear the mark.
+    UnmarkedTaken,
     /// Recovery frees a record without a look at who has its file.
     RecordFreedEarly,
     /// Recovery drops pages of a file that is gone.

@@ -2,15 +2,16 @@
 //! A map of a pool, by the engine.
 
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use forebay_engine::maps::{Frame, Map, MapReport};
+use forebay::MapClaim;
+use forebay_engine::maps::{Frame, Map, MapFile, MapReport};
 use forebay_engine::{sys, Code, Engine};
 
 use crate::error::{Error, Result};
 use crate::pages::{PageSet, PAGE, SEGMENT};
-use crate::store::{FileRecord, FrameInfo, Store, Synced};
+use crate::store::{FileRecord, FrameInfo, Stamp, Store, Synced};
 
 /// Frames of a pool's map.
 #[derive(Debug)]
@@ -21,6 +22,7 @@ pub struct PoolStore {
     nfiles: u32,
     /// Frames that were asked for since their files' sizes have changed.
     known: Vec<RwLock<Option<Known>>>,
+    claim: MapClaim,
 }
 
 #[derive(Clone, Debug)]
@@ -31,6 +33,36 @@ struct Known {
 
 fn pool(e: Code) -> Error {
     Error::Pool(e.to_string())
+}
+
+/// What the record's `identity` has: of what kind the stamp is (0 settled, 1 changing), its
+/// seconds and nanoseconds, and the identity.
+fn known_by(identity: &[u8], stamp: Stamp) -> Vec<u8> {
+    let (kind, (seconds, nanoseconds)) = match stamp {
+        Stamp::Settled(time) => (0u32, time),
+        Stamp::Changing(time) => (1, time),
+    };
+    let mut bytes = kind.to_le_bytes().to_vec();
+    bytes.extend(nanoseconds.to_le_bytes());
+    bytes.extend(seconds.to_le_bytes());
+    bytes.extend(identity);
+    bytes
+}
+
+fn known_by_of(f: &MapFile) -> (Vec<u8>, Stamp) {
+    let bytes = f.identity.get(..f.identity_bytes.into()).unwrap_or(&[]);
+    let Some((head, identity)) = bytes.split_first_chunk::<16>() else {
+        return Default::default();
+    };
+    let number =
+        |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    let seconds = u64::from(number(8)) | u64::from(number(12)) << 32;
+    let time = (seconds as i64, number(4));
+    let stamp = match number(0) {
+        1 => Stamp::Changing(time),
+        _ => Stamp::Settled(time),
+    };
+    (identity.to_vec(), stamp)
 }
 
 impl PoolStore {
@@ -46,7 +78,16 @@ impl PoolStore {
         let attached = Map::attach(engine, index);
         let (map, report) = attached.map_err(|e| Error::Pool(e.to_string()))?;
         let known = (0..info.nframes).map(|_| RwLock::new(None)).collect();
-        Ok(PoolStore { map, memory, report, nfiles: info.spec.nfiles, known })
+        let sb = engine.info().sb;
+        let at = std::fs::read_link(format!("/proc/self/fd/{}", memory.as_raw_fd()));
+        let claim = MapClaim {
+            pool: forebay::Uuid(sb.uuid),
+            map: name.to_owned(),
+            generation: sb.generation,
+            share_bytes: info.spec.bytes,
+            at: at.unwrap_or_default().display().to_string(),
+        };
+        Ok(PoolStore { map, memory, report, nfiles: info.spec.nfiles, known, claim })
     }
 
     /// What attaching has found of a crash.
@@ -81,12 +122,16 @@ impl Store for PoolStore {
         self.memory.as_fd()
     }
 
+    fn claim(&self) -> &MapClaim {
+        &self.claim
+    }
+
     fn capacity(&self) -> usize {
         self.known.len()
     }
 
     fn add_file(&self, f: &FileRecord) -> Result<u32> {
-        self.map.file_add(f.size, &f.identity, &f.path).map_err(pool)
+        self.map.file_add(f.size, &known_by(&f.identity, f.stamp), &f.path).map_err(pool)
     }
 
     fn files(&self) -> Result<Vec<(u32, FileRecord)>> {
@@ -94,14 +139,16 @@ impl Store for PoolStore {
         for id in 0..self.nfiles {
             let Some(f) = self.map.file_info(id).map_err(pool)? else { continue };
             let path = f.path.split(|&b| b == 0).next().unwrap_or(&[]);
+            let (identity, stamp) = known_by_of(&f);
             files.push((
                 id,
                 FileRecord {
                     size: f.size,
-                    identity: f.identity.get(..f.identity_bytes.into()).unwrap_or(&[]).to_vec(),
+                    identity,
                     path: String::from_utf8_lossy(path).into_owned(),
                     cut: f.cut,
                     damaged: f.damaged,
+                    stamp,
                 },
             ));
         }
@@ -124,6 +171,14 @@ impl Store for PoolStore {
         self.map.file_cut_end(file).map_err(pool)?;
         self.forget_all();
         Ok(())
+    }
+
+    fn set_stamp(&self, file: u32, stamp: Stamp) -> Result<()> {
+        let Some(f) = self.map.file_info(file).map_err(pool)? else {
+            return Err(Error::Pool("no such file".into()));
+        };
+        let bytes = known_by(&known_by_of(&f).0, stamp);
+        self.map.file_identity(file, &bytes).map_err(pool)
     }
 
     fn remove_file(&self, file: u32) -> Result<()> {

@@ -9,7 +9,10 @@
 use std::path::{Path, PathBuf};
 
 use crate::backing::Backing;
+use forebay::FoundMark;
+
 use crate::error::{Error, Result};
+use crate::marking::{Marking, Of};
 use crate::pages::{PageSet, PAGE, SEGMENT};
 use crate::planted::{self, Planted};
 use crate::store::{FileRecord, Store};
@@ -102,6 +105,8 @@ impl Left {
 pub struct Options<'a> {
     /// Only tells what it would do.
     pub dry_run: bool,
+    /// Though the file was changed by others, or does not bear the mark.
+    pub accept: bool,
     /// Names ([`Left::is_named`]); none: all files.
     pub only: &'a [PathBuf],
 }
@@ -163,7 +168,9 @@ pub fn recover_some(
         let name = l.name();
         let mut tell = |done| progress(Progress { name: &name, done: before + done, of });
         tell(0);
-        match (Recovery { store, left: l, dry_run: options.dry_run }).run(open, &mut tell) {
+        match (Recovery { store, left: l, options, marking: Marking::default() })
+            .run(open, &mut tell)
+        {
             Ok(pages) => {
                 report.files += 1;
                 report.pages += pages;
@@ -189,12 +196,16 @@ pub fn discard(
     left: &Left,
 ) -> Result<()> {
     // Whoever has it mapped is not to lose his pages: he has it locked.
-    let _file = match left.path().map(open) {
+    let file = match left.path().map(open) {
         Some(Err(e @ Error::Locked { .. })) => return Err(e),
-        file => file,
+        file => file.and_then(Result::ok),
     };
     for &(frame, _) in &left.frames {
         store.release(frame, true)?;
+    }
+    let identity = left.record.as_ref().map(|r| &r.identity[..]);
+    if let Some(file) = file.filter(|file| Some(file.identity()) == identity) {
+        unmark(store, &*file)?;
     }
     left.id.map_or(Ok(()), |id| store.remove_file(id))
 }
@@ -219,7 +230,8 @@ impl From<Error> for Stays {
 struct Recovery<'a> {
     store: &'a dyn Store,
     left: &'a Left,
-    dry_run: bool,
+    options: &'a Options<'a>,
+    marking: Marking,
 }
 
 /// What a pass over the frames has found.
@@ -260,18 +272,22 @@ impl Recovery<'_> {
         if file.identity() != record.identity && !planted::is(Planted::AnotherTaken) {
             return self.gone(id, "another file is there now", nothing);
         }
+        let of = Of { store: self.store, id, backing: &*file };
         if nothing {
-            return self.end(id);
+            return self.end_with(of);
         }
         self.check(&*file, record)?;
-        if record.cut {
-            self.end_truncation(&*file, id, record)?;
+        if planted::is(Planted::UnmarkedEarly) {
+            self.unmark(&*file)?;
         }
-        let pass = self.write(&*file, record, tell)?;
-        let done = self.settle(&*file, &pass)?;
+        if record.cut {
+            self.end_truncation(of, record)?;
+        }
+        let pass = self.write(of, record, tell)?;
+        let done = self.settle(of, &pass)?;
         match self.what_stays(&pass) {
             Some(why) => Err(Stays { done, why }),
-            None => self.end(id).map(|_| done),
+            None => self.end_with(of).map(|_| done),
         }
     }
 
@@ -297,9 +313,22 @@ impl Recovery<'_> {
         }
     }
 
-    /// The file has everything.
+    /// The file has everything, and says so.
+    fn end_with(&self, of: Of<'_>) -> std::result::Result<usize, Stays> {
+        if !self.options.dry_run {
+            self.unmark(of.backing)?;
+        }
+        self.end(of.id)
+    }
+
+    /// Takes our mark away.
+    fn unmark(&self, file: &dyn Backing) -> Result<()> {
+        unmark(self.store, file)
+    }
+
+    /// Nothing of it is kept.
     fn end(&self, id: u32) -> std::result::Result<usize, Stays> {
-        if !self.dry_run {
+        if !self.options.dry_run {
             self.store.remove_file(id)?;
         }
         Ok(0)
@@ -312,6 +341,23 @@ impl Recovery<'_> {
             let was = record.size;
             return Err(another(format!("it has {now} bytes, and had {was} when it was synced")));
         }
+        let claim = self.store.claim();
+        let accept = self.options.accept;
+        let found = file.marked().map_err(Error::system(file.path(), "its mark"))?;
+        let place = file.path().display().to_string();
+        let judged = claim.judge(&found, &place, true, accept);
+        if let (Err(refusal), false) = (judged, planted::is(Planted::UnmarkedTaken)) {
+            return Err(another(refusal.to_string()));
+        }
+        let changed = file.changed().map_err(Error::system(file.path(), "stat"))?;
+        let ours = record.stamp.explains(changed) || planted::is(Planted::ChangedTaken);
+        if !ours && !accept {
+            return Err(another(
+                "it was changed by others since it was synced; to write the pages over that, \
+                 say so (--accept)"
+                    .into(),
+            ));
+        }
         if record.cut && self.left.unknown > 0 {
             let n = self.left.unknown;
             return Err(another(format!(
@@ -323,21 +369,18 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    fn end_truncation(&self, file: &dyn Backing, id: u32, record: &FileRecord) -> Result<()> {
-        if self.dry_run {
+    fn end_truncation(&self, of: Of<'_>, record: &FileRecord) -> Result<()> {
+        if self.options.dry_run {
             return Ok(());
         }
+        let file = of.backing;
+        let _change = self.marking.change(of)?;
         file.set_size(record.size).map_err(Error::system(file.path(), "truncate"))?;
         file.sync().map_err(Error::system(file.path(), "sync"))?;
-        self.store.cut_end(id)
+        self.store.cut_end(of.id)
     }
 
-    fn write(
-        &self,
-        file: &dyn Backing,
-        record: &FileRecord,
-        tell: &mut dyn FnMut(usize),
-    ) -> Result<Pass> {
+    fn write(&self, of: Of<'_>, record: &FileRecord, tell: &mut dyn FnMut(usize)) -> Result<Pass> {
         let mut pass = Pass::default();
         for &(frame, segment) in &self.left.frames {
             let at = segment * SEGMENT as u64;
@@ -348,7 +391,7 @@ impl Recovery<'_> {
                 true => 0,
                 false => dirty.without(&pages).len(),
             };
-            if !self.dry_run {
+            if !self.options.dry_run {
                 self.store.write_begin(frame, &pages)?;
             }
             let mut written = PageSet::EMPTY;
@@ -357,12 +400,12 @@ impl Recovery<'_> {
                     let from = first * PAGE;
                     let bytes = &bytes[..bytes.len().min(inside.saturating_sub(from))];
                     written.insert(first..(from + bytes.len()).div_ceil(PAGE));
-                    match self.dry_run || bytes.is_empty() {
-                        true => Ok(()),
-                        false => file
-                            .write_at(at + from as u64, bytes)
-                            .map_err(Error::system(file.path(), "write")),
+                    if self.options.dry_run || bytes.is_empty() {
+                        return Ok(());
                     }
+                    let _change = self.marking.change(of)?;
+                    let written = of.backing.write_at(at + from as u64, bytes);
+                    written.map_err(Error::system(of.backing.path(), "write"))
                 })?;
                 pass.lost.extend(lost.into_iter().map(|page| at + (page * PAGE) as u64));
             }
@@ -374,13 +417,14 @@ impl Recovery<'_> {
     }
 
     /// What was written is durable, and not kept any more.
-    fn settle(&self, file: &dyn Backing, pass: &Pass) -> Result<usize> {
-        if self.dry_run {
+    fn settle(&self, of: Of<'_>, pass: &Pass) -> Result<usize> {
+        if self.options.dry_run {
             return Ok(pass.pages);
         }
         if !planted::is(Planted::ClearedBeforeSync) {
-            file.sync().map_err(Error::system(file.path(), "sync"))?;
+            of.backing.sync().map_err(Error::system(of.backing.path(), "sync"))?;
         }
+        self.marking.settle(of)?;
         for (frame, pages) in &pass.begun {
             self.store.write_end(*frame, pages)?;
             let (dirty, unknown) = self.store.left_dirty(*frame)?;
@@ -405,6 +449,18 @@ impl Recovery<'_> {
             why.push(format!("{} pages are behind its end", pass.behind));
         }
         (!why.is_empty()).then(|| why.join("; "))
+    }
+}
+
+/// Takes the mark away that this map has set.
+fn unmark(store: &dyn Store, file: &dyn Backing) -> Result<()> {
+    let found = file.marked().map_err(Error::system(file.path(), "its mark"))?;
+    let claim = store.claim();
+    match found {
+        FoundMark::Marked(mark) if mark.pool == claim.pool && mark.volume == claim.map => {
+            file.unmark().map_err(Error::system(file.path(), "take its mark away"))
+        }
+        _ => Ok(()),
     }
 }
 

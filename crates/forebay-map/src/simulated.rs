@@ -10,15 +10,17 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::{SystemTime, UNIX_EPOCH};
 
+use forebay::{FoundMark, MapClaim, Mark, Uuid};
 use rustix::fs::MemfdFlags;
 
 use crate::backing::Backing;
 use crate::content::lock;
 use crate::error::{Error, Result};
 use crate::pages::{PageSet, PAGE, SEGMENT, SEGMENT_PAGES};
-use crate::store::{FileRecord, FrameInfo, Store, Synced};
+use crate::store::{FileRecord, FrameInfo, Stamp, Store, Synced, Time};
 use crate::system::Window;
 
 /// Small numbers from a seed.
@@ -79,6 +81,17 @@ struct Disk {
     has_blocks: BTreeSet<u64>,
     durable_blocks: BTreeSet<u64>,
     full: bool,
+    mark: Option<Mark>,
+    durable_mark: Option<Mark>,
+    changed: Time,
+    durable_changed: Time,
+}
+
+impl Disk {
+    fn change(&mut self) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+        self.changed = (now.as_secs() as i64, now.subsec_nanos());
+    }
 }
 
 /// A machine: a share, a file, and when its power is cut.
@@ -122,7 +135,7 @@ impl Machine {
             now,
             has_blocks: blocks.clone(),
             durable_blocks: blocks,
-            full: false,
+            ..Disk::default()
         };
         Machine::of(share, disk, vec![0xaa; frames * SEGMENT], cuts)
     }
@@ -160,6 +173,13 @@ impl Machine {
     /// A record cannot be read any more.
     pub fn spoil_record(&self, file: u32) {
         lock(&self.share).files.get_mut(&file).expect("is there").damaged = true;
+    }
+
+    /// Whether the share has what the file lacks, and whether the file says so.
+    pub fn lacks_and_tells(&self) -> (bool, bool) {
+        let dirty = |f: &Frame| f.used && f.dirty.iter().any(|&w| w != 0);
+        let lacks = lock(&self.share).frames.iter().any(dirty);
+        (lacks, lock(&self.disk).mark.is_some())
     }
 
     /// No blocks can be had any more.
@@ -212,7 +232,7 @@ impl Machine {
 impl Left {
     /// The machine after it, by one of the choices that the hardware has: a kill keeps all
     /// of the memory and of the file.
-    pub fn machine(&self, random: &mut Random, killed: bool) -> Arc<Machine> {
+    pub fn machine(&self, random: &mut Random, killed: bool, cuts: &[u64]) -> Arc<Machine> {
         let (mut share, mut disk) = (self.share.clone(), self.disk.clone());
         let mut memory = self.memory.clone();
         if !killed {
@@ -235,8 +255,16 @@ impl Left {
                 }
             }
             disk.has_blocks.clone_from(&disk.durable_blocks);
+            if random.below(2) == 0 {
+                disk.mark.clone_from(&disk.durable_mark);
+            }
+            if random.below(2) == 0 {
+                disk.changed = disk.durable_changed;
+            }
         }
         disk.durable.clone_from(&disk.now);
+        disk.durable_mark.clone_from(&disk.mark);
+        disk.durable_changed = disk.changed;
         share.durable.clone_from(&memory);
         for frame in &mut share.frames {
             let clean = frame.dirty.iter().all(|&w| w == 0);
@@ -245,13 +273,24 @@ impl Left {
             }
             frame.writing.fill(0);
         }
-        Machine::of(share, disk, memory, [])
+        Machine::of(share, disk, memory, cuts.iter().copied())
     }
 }
 
 impl Store for Machine {
     fn memory(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+
+    fn claim(&self) -> &MapClaim {
+        static CLAIM: OnceLock<MapClaim> = OnceLock::new();
+        CLAIM.get_or_init(|| MapClaim {
+            pool: Uuid([7; 16]),
+            map: "m".into(),
+            generation: 3,
+            share_bytes: 1 << 20,
+            at: "/simulated/pool".into(),
+        })
     }
 
     fn capacity(&self) -> usize {
@@ -309,6 +348,11 @@ impl Store for Machine {
             self.memory.copy_in(rest.start, &vec![0; rest.len()]);
             share.durable[rest].fill(0);
         }
+        Ok(())
+    }
+
+    fn set_stamp(&self, file: u32, stamp: Stamp) -> Result<()> {
+        self.share().files.get_mut(&file).expect("is there").stamp = stamp;
         Ok(())
     }
 
@@ -484,6 +528,7 @@ impl Backing for Disked {
             disk.now.resize(end, 0);
         }
         disk.now[at as usize..end].copy_from_slice(from);
+        disk.change();
         Ok(())
     }
 
@@ -495,11 +540,41 @@ impl Backing for Disked {
         Ok(())
     }
 
+    fn sync_all(&self) -> io::Result<()> {
+        self.sync()?;
+        let mut disk = lock(&self.0.disk);
+        disk.durable_changed = disk.changed;
+        disk.durable_mark = disk.mark.clone();
+        Ok(())
+    }
+
+    fn changed(&self) -> io::Result<Time> {
+        Ok(lock(&self.0.disk).changed)
+    }
+
+    fn marked(&self) -> io::Result<FoundMark> {
+        let mark = lock(&self.0.disk).mark.clone();
+        Ok(mark.map_or(FoundMark::Nothing, |mark| FoundMark::Marked(Box::new(mark))))
+    }
+
+    fn mark(&self, by: &MapClaim) -> io::Result<()> {
+        self.0.call();
+        lock(&self.0.disk).mark = Some(by.mark("the one file"));
+        self.sync_all()
+    }
+
+    fn unmark(&self) -> io::Result<()> {
+        self.0.call();
+        lock(&self.0.disk).mark = None;
+        self.sync_all()
+    }
+
     fn set_size(&self, size: u64) -> io::Result<()> {
         self.0.call();
         let mut disk = lock(&self.0.disk);
         disk.now.resize(size as usize, 0);
         disk.has_blocks.retain(|&b| b < size.div_ceil(PAGE as u64));
+        disk.change();
         Ok(())
     }
 
@@ -511,6 +586,7 @@ impl Backing for Disked {
             return Err(io::Error::from(io::ErrorKind::StorageFull));
         }
         disk.has_blocks.extend(blocks);
+        disk.change();
         Ok(())
     }
 

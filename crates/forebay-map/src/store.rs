@@ -4,8 +4,43 @@
 
 use std::os::fd::BorrowedFd;
 
+use forebay::MapClaim;
+
 use crate::error::Result;
 use crate::pages::{PageSet, PAGE};
+
+/// When a file was changed last: seconds and nanoseconds, as its file system tells.
+pub type Time = (i64, u32);
+
+/// What the pool knows of the changes of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stamp {
+    /// Nothing was changed since that, but by others.
+    Settled(Time),
+    /// We change it, within [`CHANGES_FOR`] from then on.
+    Changing(Time),
+}
+
+/// For so many seconds after a stamp we change a file without another one.
+pub const CHANGES_FOR: i64 = 10;
+
+impl Default for Stamp {
+    fn default() -> Stamp {
+        Stamp::Settled((0, 0))
+    }
+}
+
+impl Stamp {
+    /// Whether a file that was changed then was changed by us.
+    pub fn explains(&self, changed: Time) -> bool {
+        match *self {
+            Stamp::Settled(time) => changed == time,
+            Stamp::Changing((seconds, nanoseconds)) => {
+                changed <= (seconds.saturating_add(CHANGES_FOR), nanoseconds)
+            }
+        }
+    }
+}
 
 /// Which file it is.  The share keeps it and does not look at it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,6 +55,8 @@ pub struct FileRecord {
     pub cut: bool,
     /// The record cannot be read: of the rest nothing is known.
     pub damaged: bool,
+    /// By which a change by others is noticed.
+    pub stamp: Stamp,
 }
 
 /// A frame that is in use.
@@ -49,6 +86,9 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// The file that is the memory.
     fn memory(&self) -> BorrowedFd<'_>;
 
+    /// What marks the files that lack something.
+    fn claim(&self) -> &MapClaim;
+
     /// How many frames there are.
     fn capacity(&self) -> usize;
 
@@ -63,6 +103,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// It was truncated, and that is durable in the file system: what is dirty behind the
     /// end is forgotten, and the rest of its last page zero.
     fn cut_end(&self, file: u32) -> Result<()>;
+    /// Durable, before what it announces.
+    fn set_stamp(&self, file: u32, stamp: Stamp) -> Result<()>;
     /// No frame is its any more.
     fn remove_file(&self, file: u32) -> Result<()>;
 

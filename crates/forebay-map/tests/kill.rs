@@ -13,9 +13,10 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use forebay::FoundMark;
 use forebay_engine::{format, sys, Engine, Media, Memory, Persist};
 use forebay_map::backing::{Backing, RegularFile};
-use forebay_map::recover::{recover, Report};
+use forebay_map::recover::{left, recover, Report};
 use forebay_map::store::Store;
 use forebay_map::{Cache, Features, MapFile, Options, PoolStore, PAGE, SEGMENT};
 
@@ -235,7 +236,14 @@ fn what_was_synced_is_in_the_file_after_a_kill() {
         let mut synced = BTreeMap::new();
         said += killed(&place, Duration::from_millis(20 + kill * 37 % 300), &mut synced);
         let store = attach(&place);
+        let lacks = left(&*store).expect("a list").iter().any(|l| l.dirty > 0);
+        let marked = || {
+            let file = RegularFile::open(&place.file()).expect("the file");
+            file.marked().expect("a look") != FoundMark::Nothing
+        };
+        assert!(marked() || !lacks, "it lacks pages, and does not say so");
         let home = bring_home(&store);
+        assert!(!marked(), "it has everything");
         assert!(home.refused.is_empty() && home.strays == 0, "{home:?}");
         written += home.pages;
         assert!(store.frames().expect("frames").is_empty());

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use forebay_engine::{format, sys, Engine, Media, Memory, Persist};
 use forebay_map::backing::{Backing, RegularFile};
 use forebay_map::recover::{discard, left, recover, salvage};
-use forebay_map::store::{FileRecord, Store};
+use forebay_map::store::{FileRecord, Stamp, Store};
 use forebay_map::{Cache, Options, PageSet, PoolStore, PAGE, SEGMENT};
 
 const POOL: u64 = 24 << 20;
@@ -72,8 +72,10 @@ impl Place {
                 size: SEGMENT as u64,
                 identity: file.identity().to_owned(),
                 path: path.display().to_string(),
+                stamp: Stamp::Settled(file.changed().expect("its time")),
                 ..FileRecord::default()
             };
+            file.mark(store.claim()).expect("marked");
             let id = store.add_file(&record).expect("a record");
             let frame = store.take(id, 0).expect("a frame").expect("one is free");
             store.fill(frame, 0, &vec![i as u8 + 1; SEGMENT]).expect("filled");

@@ -21,6 +21,7 @@
 //! write, or the writer sees the flag.
 
 mod content;
+mod file;
 mod keep;
 mod place;
 #[cfg(test)]
@@ -47,8 +48,9 @@ use crate::status::{Uuid, VolumeInfo};
 
 pub use content::Mark;
 pub(crate) use content::{host, now, MOST_BYTES as MARK_MOST};
-pub use keep::state_dir;
-pub(crate) use keep::{Found, Keep};
+pub use file::{file_identity, FileMark, MapClaim, MarkRefusal};
+pub(crate) use keep::Keep;
+pub use keep::{state_dir, Found};
 pub(crate) use place::waits_for;
 pub use place::{Attaching, OriginMarks, OriginState, OriginStatus};
 
@@ -139,12 +141,14 @@ pub(crate) fn judge(found: &Found, claim: &Claim, place: &str) -> Result<(), Ref
             )
         }
         Found::Marked(mark) => {
-            let same = mark.pool == claim.pool && mark.volume == claim.volume;
+            let same = mark.pool == claim.pool && mark.volume == claim.volume && !mark.map;
             if !same && !bug!(OtherPoolTaken) {
                 return refuse(
                     format!("{mark}, and this is volume {} of pool {}", claim.volume, claim.pool),
                     format!(
-                        "attach it with that pool, and drain it; if the pool is gone: {give_up}"
+                        "bring it home with that pool ({} {}); if the pool is gone: {give_up}",
+                        mark.way_home(),
+                        mark.at
                     ),
                 );
             }
@@ -272,6 +276,7 @@ impl Marker {
                 host: claim.host,
                 at: content::short(&core.path().display().to_string()),
                 origin: keep.name(),
+                map: false,
             },
             keep: Some(keep),
             index: info.index,

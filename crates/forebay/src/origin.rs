@@ -27,6 +27,7 @@ use crate::status::OriginInfo;
 
 pub use faulty::{FaultOp, Faults, FaultyOrigin};
 pub use file::FileOrigin;
+pub(crate) use identity::of_file as identity_of_file;
 pub use mem::MemOrigin;
 pub use nbd::NbdOrigin;
 pub use open::open;

@@ -9,12 +9,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{discard, left, recover, recover_some, salvage, Left, Options, Report};
+use forebay::{FoundMark, MapClaim, Uuid};
+
 use crate::backing::{Backing, RegularFile};
 use crate::error::Result;
 use crate::pages::{PageSet, PAGE, SEGMENT};
 use crate::planted::{plant, Planted};
 use crate::simulated::Machine;
-use crate::store::{FileRecord, Store};
+use crate::store::{FileRecord, Stamp, Store};
 use crate::tests::alone;
 
 struct Place(PathBuf);
@@ -52,12 +54,14 @@ fn crashed(machine: &Arc<Machine>, path: &Path, pages: &[usize], byte: u8) -> u3
         size: file.size().expect("its size"),
         identity: file.identity().to_owned(),
         path: path.display().to_string(),
+        stamp: Stamp::Settled(file.changed().expect("its time")),
         ..FileRecord::default()
     };
     let id = machine.add_file(&record).expect("a record");
     if pages.is_empty() {
         return id;
     }
+    file.mark(machine.claim()).expect("marked");
     let frame = machine.take(id, 0).expect("a frame").expect("one is free");
     let mut set = PageSet::EMPTY;
     pages.iter().for_each(|&page| set.insert(page..page + 1));
@@ -166,7 +170,9 @@ fn another_file_of_the_name_is_left_alone() -> std::result::Result<(), String> {
     crashed(&machine, &a, &[1], 7);
     let other = place.file("other", 3);
     std::fs::rename(&other, &a).expect("renamed");
-    let report = home(&machine);
+    // No order makes it the file.
+    let accept = Options { accept: true, ..Options::default() };
+    let report = recover_some(&*machine, &open, &accept, &mut |_| {}).expect("a recovery");
     if report.refused.len() != 1 || !report.refused[0].why.contains("another") {
         return Err(format!("another file: {report:?}"));
     }
@@ -187,6 +193,74 @@ fn a_shorter_file_is_refused() -> std::result::Result<(), String> {
         return Err(format!("a shorter file: {report:?}"));
     }
     way_out(&machine, &place, 1);
+    Ok(())
+}
+
+fn store_to(path: &Path) {
+    use std::os::unix::fs::FileExt;
+    // The clock of the file system goes by steps.
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    let other = std::fs::OpenOptions::new().write(true).open(path).expect("the file");
+    other.write_all_at(b"others", 0).expect("written");
+}
+
+fn a_file_that_others_changed_is_refused() -> std::result::Result<(), String> {
+    let place = Place::new("changed");
+    let machine = Machine::new(2, 0, []);
+    let a = place.file("a", 3);
+    crashed(&machine, &a, &[1, 2], 7);
+    store_to(&a);
+    let report = home(&machine);
+    if report.refused.len() != 1 || !report.refused[0].why.contains("changed by others") {
+        return Err(format!("a changed file: {report:?}"));
+    }
+    assert!(pages_with(&a, 7).is_empty());
+    // By order, the one or the other.
+    let accept = Options { accept: true, ..Options::default() };
+    let report = recover_some(&*machine, &open, &accept, &mut |_| {}).expect("by order");
+    assert!(report.refused.is_empty() && machine.is_empty(), "{report:?}");
+    assert_eq!(pages_with(&a, 7), [1, 2]);
+
+    // Our own write back was under way: that is no change by others, and one long after is.
+    let b = place.file("b", 3);
+    let id = crashed(&machine, &b, &[1], 7);
+    let now = RegularFile::open(&b).and_then(|f| f.changed().map_err(|_| unreachable!()));
+    let now = now.expect("its time");
+    machine.set_stamp(id, Stamp::Changing((now.0 - 60, 0))).expect("stamped");
+    assert_eq!(home(&machine).refused.len(), 1);
+    machine.set_stamp(id, Stamp::Changing((now.0 - 2, 0))).expect("stamped");
+    assert!(home(&machine).refused.is_empty() && machine.is_empty());
+    Ok(())
+}
+
+/// The mark: without it the pages may be old; another pool's keeps this one away.
+fn a_file_without_the_mark_is_refused() -> std::result::Result<(), String> {
+    let place = Place::new("unmarked");
+    let machine = Machine::new(2, 0, []);
+    let a = place.file("a", 3);
+    crashed(&machine, &a, &[1], 7);
+    let bear = |by: Option<&MapClaim>| {
+        let file = RegularFile::open(&a).expect("the file");
+        by.map_or_else(|| file.unmark(), |by| file.mark(by)).expect("its mark");
+    };
+    let claim = machine.claim().clone();
+    let others = [
+        (None, "and that is gone"),
+        (Some(MapClaim { pool: Uuid([9; 16]), ..claim.clone() }), "that map m of pool 0909"),
+        (Some(MapClaim { map: "other".into(), ..claim.clone() }), "that map other of pool"),
+        (Some(MapClaim { generation: 4, ..claim.clone() }), "an older copy"),
+    ];
+    for (other, why) in others {
+        bear(other.as_ref());
+        let report = home(&machine);
+        if report.refused.len() != 1 || !report.refused[0].why.contains(why) {
+            return Err(format!("{why}: {report:?}"));
+        }
+    }
+    bear(Some(&MapClaim { generation: 2, ..claim }));
+    assert!(home(&machine).refused.is_empty() && machine.is_empty());
+    let file = RegularFile::open(&a).expect("the file");
+    assert_eq!(file.marked().expect("a look"), FoundMark::Nothing);
     Ok(())
 }
 
@@ -214,7 +288,9 @@ type Test = fn() -> std::result::Result<(), String>;
 #[test]
 fn what_cannot_be_brought_home_is_kept() {
     let _alone = alone();
-    let tests: [(Test, Planted); 4] = [
+    let tests: [(Test, Planted); 6] = [
+        (a_file_that_others_changed_is_refused, Planted::ChangedTaken),
+        (a_file_without_the_mark_is_refused, Planted::UnmarkedTaken),
         (a_gone_file_keeps_its_pages, Planted::GoneDropped),
         (another_file_of_the_name_is_left_alone, Planted::AnotherTaken),
         (a_shorter_file_is_refused, Planted::ShorterTaken),

@@ -42,15 +42,19 @@ pub struct Mark {
     pub at: String,
     /// What the origin is known by.
     pub origin: String,
+    /// It is a file, and `volume` a map that has pages of it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub map: bool,
 }
 
 impl fmt::Display for Mark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "it may lack writes since {}, at most {} bytes, that volume {} of pool {} holds (generation {}, then at {}, host {})",
+            "it may lack writes since {}, at most {} bytes, that {} {} of pool {} holds (generation {}, then at {}, host {})",
             utc(self.since),
             self.at_most_bytes,
+            if self.map { "map" } else { "volume" },
             printable(&self.volume),
             self.pool,
             self.generation,
@@ -61,6 +65,15 @@ impl fmt::Display for Mark {
 }
 
 impl Mark {
+    /// By which command, with the pool that set it, the origin gets what it lacks; the pool is
+    /// to follow.
+    pub fn way_home(&self) -> &'static str {
+        match self.map {
+            true => "forebay map recover",
+            false => "forebay drain",
+        }
+    }
+
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let json = serde_json::to_string(self).expect("a mark is JSON");
         let crc = forebay_engine::sys::crc32c(0, json.as_bytes());

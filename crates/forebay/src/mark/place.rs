@@ -164,7 +164,9 @@ impl OriginMarks {
                 Refusal {
                     cause: mark.to_string(),
                     way_out: format!(
-                        "attach it with that pool, and drain it; if the pool is gone: forebay origin accept-loss {} gives up what that pool holds",
+                        "bring it home with that pool ({} {}); if the pool is gone: forebay origin accept-loss {} gives up what that pool holds",
+                        mark.way_home(),
+                        mark.at,
                         self.place.display()
                     ),
                 },
@@ -221,6 +223,7 @@ impl OriginMarks {
             host: claim.host,
             at: short(&at.display().to_string()),
             origin: self.kept.name(),
+            map: false,
         };
         let is_new = !matches!(found, Found::Marked(_));
         let attaching = Attaching { marks: self, mark, is_new, least };

@@ -540,6 +540,7 @@ fn hostile_marks_are_no_marks() {
         host: "h".into(),
         at: "/dev/pmem0".into(),
         origin: "wwid:1".into(),
+        map: false,
     };
     let bytes = mark.to_bytes();
     assert_eq!(Mark::from_bytes(&bytes), Ok(mark.clone()));

@@ -26,7 +26,7 @@ use rustix::fs::{AtFlags, StatxFlags};
 use super::ioctl::{backing_file, Inode};
 
 /// Id of a regular file.
-pub(super) fn of_file(fd: impl std::os::fd::AsFd) -> std::io::Result<String> {
+pub(crate) fn of_file(fd: impl std::os::fd::AsFd) -> std::io::Result<String> {
     let want = StatxFlags::INO | StatxFlags::BTIME;
     let st = rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, want)?;
     let born = match StatxFlags::from_bits_retain(st.stx_mask).contains(StatxFlags::BTIME) {

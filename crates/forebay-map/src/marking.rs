@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What tells others that a file lacks pages, and tells us that others have changed it.
+//!
+//! The mark: the file bears it from before the first page is dirty until after the last one is
+//! in it.  Who makes a page dirty holds `on` for reading meanwhile, so whoever takes the mark
+//! away and holds it for writing sees either the page, or that the next one waits for the mark.
+//!
+//! The stamp, in the file's record: that we change the file from now on, before we do; and when
+//! the file was changed last, once that is durable in its file system.
+
+use std::sync::{Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::backing::Backing;
+use crate::content::lock;
+use crate::error::{Error, Result};
+use crate::planted::{self, Planted};
+use crate::store::{Stamp, Store};
+
+/// After so long a change has another stamp; much less than `CHANGES_FOR`.
+const STAMP_LASTS: Duration = Duration::from_secs(1);
+
+/// Of one file.
+#[derive(Debug, Default)]
+pub(crate) struct Marking {
+    on: RwLock<bool>,
+    /// The file may bear the mark.  Held while it is set or taken away.
+    borne: Mutex<bool>,
+    changes: Mutex<Changes>,
+}
+
+#[derive(Debug, Default)]
+struct Changes {
+    under_way: usize,
+    /// How many there were.
+    count: u64,
+    /// Of the last stamp, if it says that we change the file.
+    stamped: Option<Instant>,
+}
+
+/// A change that is under way.
+#[derive(Debug)]
+pub(crate) struct Change<'a>(&'a Mutex<Changes>);
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        lock(self.0).under_way -= 1;
+    }
+}
+
+/// A file and its record.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Of<'a> {
+    pub store: &'a dyn Store,
+    pub id: u32,
+    pub backing: &'a dyn Backing,
+}
+
+impl Of<'_> {
+    fn system(&self, doing: &'static str) -> impl FnOnce(std::io::Error) -> Error {
+        Error::system(self.backing.path(), doing)
+    }
+}
+
+impl Marking {
+    /// Makes pages dirty: the file is marked before.
+    pub fn with_mark<R>(&self, of: Of<'_>, mut sync: impl FnMut() -> Result<R>) -> Result<R> {
+        if planted::is(Planted::MarkedAfter) {
+            let synced = sync()?;
+            self.mark(of)?;
+            return Ok(synced);
+        }
+        loop {
+            let on = self.on.read().unwrap_or_else(PoisonError::into_inner);
+            if *on {
+                return sync();
+            }
+            drop(on);
+            self.mark(of)?;
+        }
+    }
+
+    fn mark(&self, of: Of<'_>) -> Result<()> {
+        let mut borne = lock(&self.borne);
+        if *self.on.read().unwrap_or_else(PoisonError::into_inner) {
+            return Ok(());
+        }
+        *borne = true;
+        of.backing.mark(of.store.claim()).map_err(of.system("mark it as incomplete"))?;
+        *self.on.write().unwrap_or_else(PoisonError::into_inner) = true;
+        Ok(())
+    }
+
+    pub fn is_borne(&self) -> bool {
+        *lock(&self.borne)
+    }
+
+    /// Takes the mark away, unless the file lacks something.
+    pub fn unmark(&self, of: Of<'_>, is_dirty: impl FnOnce() -> Result<bool>) -> Result<()> {
+        let mut borne = lock(&self.borne);
+        if !*borne {
+            return Ok(());
+        }
+        let mut on = self.on.write().unwrap_or_else(PoisonError::into_inner);
+        if !planted::is(Planted::UnmarkedEarly) && is_dirty()? {
+            return Ok(());
+        }
+        *on = false;
+        drop(on);
+        of.backing.unmark().map_err(of.system("take its mark away"))?;
+        *borne = false;
+        Ok(())
+    }
+
+    /// Before we change the file, until it is dropped.
+    pub fn change(&self, of: Of<'_>) -> Result<Change<'_>> {
+        let mut changes = lock(&self.changes);
+        let lasts = changes.stamped.is_some_and(|at| at.elapsed() < STAMP_LASTS);
+        if !lasts && !planted::is(Planted::NotStamped) {
+            of.store.set_stamp(of.id, Stamp::Changing(now()))?;
+            changes.stamped = Some(Instant::now());
+        }
+        changes.under_way += 1;
+        changes.count += 1;
+        Ok(Change(&self.changes))
+    }
+
+    /// Records when the file was changed last, if nobody changes it now.
+    pub fn settle(&self, of: Of<'_>) -> Result<()> {
+        let count = {
+            let changes = lock(&self.changes);
+            if changes.stamped.is_none() || changes.under_way > 0 {
+                return Ok(());
+            }
+            changes.count
+        };
+        let time = of.backing.changed().map_err(of.system("stat"))?;
+        of.backing.sync_all().map_err(of.system("sync"))?;
+        let mut changes = lock(&self.changes);
+        if changes.count == count {
+            of.store.set_stamp(of.id, Stamp::Settled(time))?;
+            changes.stamped = None;
+        }
+        Ok(())
+    }
+}
+
+fn now() -> (i64, u32) {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    (since.as_secs() as i64, since.subsec_nanos())
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The mark of a file that is mapped onto a pool: the same one that origins bear, at the same
+//! places, so what tells of an origin tells of such a file, too.
+
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use super::content::{host, now, short};
+use super::keep::{state_dir, Kept};
+use super::{Found, Keep, Mark, MarkedBy, MarkedOn};
+use crate::origin;
+use crate::status::Uuid;
+
+/// What of a pool has pages that files lack.
+#[derive(Clone, Debug, Default)]
+pub struct MapClaim {
+    pub pool: Uuid,
+    /// The map's name.
+    pub map: String,
+    /// Of the pool's superblock, since it was opened.
+    pub generation: u64,
+    /// Bytes of the map's share.
+    pub share_bytes: u64,
+    /// Where the pool is.
+    pub at: String,
+}
+
+/// Why a map may not have a file, and the way out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MarkRefusal {
+    pub cause: String,
+    pub way_out: String,
+}
+
+impl fmt::Display for MarkRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", self.cause, self.way_out)
+    }
+}
+
+impl MapClaim {
+    /// What a file says from before the first page that it lacks until it has all of them.
+    pub fn mark(&self, file: &str) -> Mark {
+        Mark {
+            pool: self.pool,
+            volume: short(&self.map),
+            map: true,
+            generation: self.generation,
+            least: 0,
+            since: now(),
+            at_most_bytes: self.share_bytes,
+            host: host(),
+            at: short(&self.at),
+            origin: short(file),
+        }
+    }
+
+    /// May this map have the file?  `holds`: it has pages that the file lacks.  `accept`:
+    /// though the mark is missing, unreadable or another host's.
+    pub fn judge(
+        &self,
+        found: &Found,
+        place: &str,
+        holds: bool,
+        accept: bool,
+    ) -> Result<(), MarkRefusal> {
+        let refuse = |cause: String, way_out: String| Err(MarkRefusal { cause, way_out });
+        let give_up = format!("forebay origin accept-loss {place}");
+        let elsewhere = "salvage the pages (forebay map salvage), and drop them (forebay map drop)";
+        match found {
+            Found::Nothing if holds && !accept => refuse(
+                "it had a mark while the pool has pages that it lacks, and that is gone".into(),
+                format!("it was given up, and may have been written since: if not, say so (--accept); else {elsewhere}"),
+            ),
+            Found::Damaged(why) if !accept => refuse(
+                format!("it bears a mark that cannot be read ({why})"),
+                format!("if this pool has what it lacks, say so (--accept); else {give_up}"),
+            ),
+            Found::Nothing | Found::Damaged(_) => Ok(()),
+            Found::Marked(m) if m.pool != self.pool || m.volume != short(&self.map) => refuse(
+                format!("{m}, and this is map {} of pool {}", self.map, self.pool),
+                format!("bring that home with that pool ({} {}); if it is gone: {give_up}", m.way_home(), m.at),
+            ),
+            Found::Marked(m) if m.generation > self.generation => refuse(
+                format!("{m}, and the pool is an older copy of that one"),
+                format!("use the pool as it was last; if that is gone: {give_up}"),
+            ),
+            Found::Marked(m) if m.host != host() && !accept => refuse(
+                format!("{m}, and this is host {}", host()),
+                "recover it there; if that host does not use it any more, and this is the pool as it was there, say so (--accept)".into(),
+            ),
+            Found::Marked(_) => Ok(()),
+        }
+    }
+}
+
+/// Where the mark of a file is: an attribute of it, or, where its file system has none, a file
+/// of this host.
+#[derive(Debug)]
+pub struct FileMark(Kept);
+
+impl FileMark {
+    /// Of a regular file that is open for writing.
+    pub fn of(file: BorrowedFd<'_>) -> io::Result<FileMark> {
+        let by = MarkedBy { name: file_identity(file)?, on: MarkedOn::File(file) };
+        Ok(FileMark(Kept::look(&by, &state_dir())?))
+    }
+
+    /// What the file is known by.
+    pub fn name(&self) -> String {
+        self.0.name()
+    }
+
+    pub fn find(&self) -> io::Result<Found> {
+        self.0.find()
+    }
+
+    /// In place of one that is there, whole or not at all; durable when it returns.
+    pub fn put(&self, mark: &Mark) -> io::Result<()> {
+        self.0.put(mark)?;
+        self.0.sync()
+    }
+
+    /// Durable when it returns.
+    pub fn take_away(&self) -> io::Result<()> {
+        self.0.take_away()?;
+        self.0.sync()
+    }
+}
+
+/// By which a regular file is known again: no copy has the same, nor a file that is given its
+/// number later.
+pub fn file_identity(file: BorrowedFd<'_>) -> io::Result<String> {
+    origin::identity_of_file(file)
+}
