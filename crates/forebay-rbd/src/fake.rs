@@ -86,9 +86,11 @@ bugs! {
     FlushNotAsked: "a flush ends without the cluster's answer",
     LockLossIgnored: "it is written on to an image whose lock another client has",
     LockNotAskedFor: "the lock of an image that nobody writes to is not asked for",
+    LockLostByOneAnswer: "the lock counts as lost by one answer, which librbd gives while it takes it anew",
     ResizeIgnored: "an image that has another size is complete",
     Overtaken: "what comes later for a place does not wait for what was given up on",
     FlushFailureForgotten: "a flush that failed after it was given up on is told to nobody",
+    MarkSetLater: "a mark that was given up on before it was its turn is set later",
     MarkOvertaken: "a mark that was given up on is set after it was taken away",
 }
 

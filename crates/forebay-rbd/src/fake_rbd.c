@@ -9,6 +9,7 @@
  *	IMAGE.meta_KEY		metadata
  *	IMAGE.lock		who has the exclusive lock has this file locked
  *	IMAGE.stolen		another client has taken the lock: changes are refused
+ *	IMAGE.not_owner		of the lock it is said that another has it, once
  *	IMAGE.away		nothing is answered as long as it is there
  *	IMAGE.fail_OP		the operation fails with the error whose number is in it, once
  *	IMAGE.refuse		librbd does not take what comes next, once
@@ -440,7 +441,7 @@ int rbd_is_exclusive_lock_owner(struct image *i, int *is)
 {
 	wait_while_away(i);
 	note(i, "owner\n");
-	*is = i->lock >= 0 && !is_there(i, "stolen");
+	*is = i->lock >= 0 && !is_there(i, "stolen") && !once(i, "not_owner");
 	return 0;
 }
 

@@ -294,7 +294,7 @@ fn ask_for_lock(shared: &Shared, image: &Weak<Image>, end: &Receiver<()>) {
         // Before it is told that nobody asks: who lets go of the image closes it.
         drop(image);
         let (lost, misses) = match owns {
-            Ok(owns) => (missed && !owns, !owns),
+            Ok(owns) => ((missed || bug!(LockLostByOneAnswer)) && !owns, !owns),
             Err(Failure::Rbd { errno, .. }) => (is_shut_out(errno), missed),
             Err(_) => (false, missed),
         };
@@ -329,7 +329,7 @@ impl Metadata {
         let ask = move || {
             let turn = shared.mark_turn.lock().unwrap_or_else(|e| e.into_inner());
             let _turn = (!bug!(MarkOvertaken)).then_some(turn);
-            if matches!(*asked_of(&told), Asked::Wanted) {
+            if matches!(*asked_of(&told), Asked::Wanted) || bug!(MarkSetLater) {
                 let answer = work(&image);
                 *asked_of(&told) = Asked::Answered(answer);
                 // Not between a look at the answer and the wait for it.

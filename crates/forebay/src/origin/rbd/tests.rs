@@ -214,6 +214,10 @@ fn a_lost_lock_is_noticed_without_a_write() -> Judged {
     std::thread::sleep(LOCK_ASK * 4);
     want("told", told_of_the_lock(&origin), false)?;
     // One answer may be of a moment in which librbd takes it anew.
+    cluster.say("not_owner", "1");
+    within(Duration::from_secs(5), "it is asked", || !cluster.beside("not_owner").exists())?;
+    std::thread::sleep(LOCK_ASK * 4);
+    want("told", told_of_the_lock(&origin), false)?;
     cluster.say("stolen", "");
     within(Duration::from_secs(5), "it is noticed", || told_of_the_lock(&origin))?;
     want("the image was written to", cluster.calls().len(), 0)?;
@@ -295,6 +299,22 @@ fn a_mark_comes_and_goes_in_turn() -> Judged {
     Ok(())
 }
 
+/// One that waits for its turn behind another that the cluster does not answer.
+fn a_mark_that_is_given_up_on_is_not_set() -> Judged {
+    let cluster = Cluster::new();
+    let origin = cluster.open(SOON).unwrap();
+    let MarkedOn::Origin(mark) = origin.mark().on else { panic!("its metadata") };
+    cluster.say("away", "");
+    for text in [b"first", b"other"] {
+        let set = mark.write(text);
+        want("given up", set.map_err(|e| e.kind()), Err(io::ErrorKind::TimedOut))?;
+    }
+    cluster.unsay("away");
+    within(LIMIT, "the first ends", || cluster.beside("meta_forebay_mark").exists())?;
+    std::thread::sleep(Duration::from_millis(50));
+    want("the mark", mark.read().unwrap(), Some(b"first".to_vec()))
+}
+
 type Scenario = fn() -> Judged;
 
 const SCENARIOS: &[Scenario] = &[
@@ -307,6 +327,7 @@ const SCENARIOS: &[Scenario] = &[
     what_is_given_up_on_is_not_overtaken,
     a_flush_that_fails_later_is_told,
     a_mark_comes_and_goes_in_turn,
+    a_mark_that_is_given_up_on_is_not_set,
 ];
 
 /// Which is to find it.
@@ -319,9 +340,10 @@ fn finder(bug: Bug) -> Scenario {
         Bug::ShortReadTaken | Bug::ResizeIgnored => another_size_is_told,
         Bug::LockNotTaken => of_two_only_one_has_it,
         Bug::LockLossIgnored => who_lost_the_lock_writes_no_more,
-        Bug::LockNotAskedFor => a_lost_lock_is_noticed_without_a_write,
+        Bug::LockNotAskedFor | Bug::LockLostByOneAnswer => a_lost_lock_is_noticed_without_a_write,
         Bug::BufferReused | Bug::Overtaken => what_is_given_up_on_is_not_overtaken,
         Bug::FlushFailureForgotten => a_flush_that_fails_later_is_told,
+        Bug::MarkSetLater => a_mark_that_is_given_up_on_is_not_set,
         Bug::MarkOvertaken => a_mark_comes_and_goes_in_turn,
     }
 }
