@@ -79,13 +79,14 @@ pub fn parse_slots(text: &str) -> Result<u32, String> {
 /// A clock can be moved on by so much, and nobody waits longer.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// A time from "2", "500ms", "1.5s", "5m", "1h"; a bare number is seconds.
+/// A time from "2", "100us", "500ms", "1.5s", "5m", "1h"; a bare number is seconds.
 pub fn parse_time(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is not a time; write 500ms, 30s, 5m or 1h");
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let number: f64 = number.parse().map_err(|_| wrong())?;
     let seconds = match unit {
+        "us" => number / 1e6,
         "ms" => number / 1000.0,
         "" | "s" => number,
         "m" => number * 60.0,
@@ -175,6 +176,7 @@ mod tests {
     #[test]
     fn times() {
         assert_eq!(parse_time("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(parse_time("1us"), Ok(Duration::from_micros(1)));
         assert_eq!(parse_time("2"), Ok(Duration::from_secs(2)));
         assert_eq!(parse_time("1.5m"), Ok(Duration::from_secs(90)));
         assert_eq!(parse_time("876000h"), Ok(LONGEST));

@@ -83,7 +83,11 @@ pub fn table(volumes: &[VolumeInfo]) -> Table {
             v.label(),
             units::bytes(v.size_bytes),
             v.block_size.to_string(),
-            units::bytes(v.cached_bytes),
+            // What a static volume holds that was not closed is not known yet.
+            match v.uncounted && !v.damaged {
+                true => format!(">= {}", units::bytes(v.cached_bytes)),
+                false => units::bytes(v.cached_bytes),
+            },
             (v.lost_blocks + v.holes).to_string(),
             state(v),
             origin.or_else(|| v.origin_path.clone()).unwrap_or_else(|| v.identity.clone()),

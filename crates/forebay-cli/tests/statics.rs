@@ -172,3 +172,23 @@ fn a_server_that_is_killed_loses_nothing() {
     assert!(fs::read(b.path("origin")).unwrap() == model);
     b.run_ok(&["check", "pool"]);
 }
+
+/// Nobody has counted it yet: it is not said to be nothing, and all of it is verified.
+#[test]
+fn what_a_killed_server_left_is_not_told_as_nothing() {
+    let b = made(&[]);
+    let mut served = Served::start(&b, &[]);
+    let mut client: Client = served.connect("v");
+    for block in 0..60u64 {
+        assert_eq!(client.write(block * 4096, &[7; 4096]), 0);
+    }
+    served.process.kill().unwrap();
+    served.process.wait().unwrap();
+    for words in [["volume", "list", "pool"].as_slice(), &["status", "pool"]] {
+        let out = b.run_ok(words).stdout;
+        assert!(out.contains(">= "), "{out}");
+    }
+    assert_eq!(json(&b, &["check", "pool"])["pages_checked"], 60);
+    b.run_ok(&["drain", "pool"]);
+    assert_eq!(json(&b, &["check", "pool"])["pages_checked"], 0);
+}

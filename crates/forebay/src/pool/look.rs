@@ -10,7 +10,7 @@ use crate::dump::{BlockHistory, ChunkDump, ChunkState, EntryDump, EntryKind, Sup
 use crate::engine::{self, EngineResult};
 use crate::error::{Error, Result};
 use crate::log::log_info;
-use crate::status::{CheckReport, ReportBlock};
+use crate::status::{CheckReport, ReportBlock, VolumeInfo};
 
 const NO_VOLUME: u16 = 0xffff;
 
@@ -37,8 +37,7 @@ impl Pool {
         };
         if data {
             self.check_data(&mut report).map_err(|e| core.pool_error(e))?;
-            report.pages_checked +=
-                all.iter().filter(|v| v.static_bytes > 0).map(|v| v.pages).sum::<u64>();
+            report.pages_checked += all.iter().map(|v| self.static_pages(v)).sum::<u64>();
         }
         let volumes = all.into_iter().map(|v| core.judge_with(v, &report.damaged));
         report.volumes = volumes.collect();
@@ -46,6 +45,18 @@ impl Pool {
         report.ok = report.exit_code() == 0;
         report.seconds = started.elapsed().as_secs_f64();
         Ok(report)
+    }
+
+    /// Pages that a static volume holds, also where they are not counted yet.
+    fn static_pages(&self, v: &VolumeInfo) -> u64 {
+        if v.static_bytes == 0 || !v.uncounted {
+            return if v.static_bytes > 0 { v.pages } else { 0 };
+        }
+        let blocks = v.size_bytes.div_ceil(u64::from(sys::FBY_PAGE));
+        let slots = (0..blocks.min(u64::from(v.static_slots)))
+            .filter_map(|slot| self.engine().static_slot_info(v.index, slot, false).ok());
+        let live = |w: &&sys::fby_static_way_info| w.live && !w.superseded;
+        slots.map(|slot| slot.way.iter().filter(live).count() as u64).sum()
     }
 
     fn check_data(&self, report: &mut CheckReport) -> EngineResult<()> {
