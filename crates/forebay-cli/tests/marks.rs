@@ -510,3 +510,174 @@ fn a_loop_device_and_its_file_are_one_origin() {
     detach();
     tried.unwrap();
 }
+
+// --- what a hostile user found ---------------------------------------------------------
+
+/// Through the library, where marks are in the bench's directory; it stays marked.
+fn written(b: &Bench, pool: &str, n: u8) {
+    let state = AttachOptions { state: Some(b.path("state")), ..Default::default() };
+    let pool = Pool::open(&b.path(pool), &PoolOptions::default()).unwrap();
+    let volume = pool.attach("v", &state).unwrap();
+    volume.write_at(&[n; 4096], 0).unwrap();
+    volume.detach().unwrap();
+    pool.close().unwrap();
+}
+
+/// Neither as two volumes of a pool, nor with two pools, nor is it complete by another name.
+#[test]
+fn an_export_is_one_origin_however_its_uri_is_written() {
+    let Some(far) = Far::start() else {
+        eprintln!("SKIPPED, NOTHING WAS TESTED: nbdkit is not installed");
+        return;
+    };
+    let b = &far.b;
+    let directory = fs::canonicalize(b.directory()).unwrap();
+    symlink(b.path("far"), b.path("link")).unwrap();
+    let at = |socket: &str| format!("nbd+unix:///?socket={}/{socket}", directory.display());
+    let others = [
+        at("/far"),
+        at("f%61r"),
+        at("far&a=b"),
+        at("far#x"),
+        at("link"),
+        at("./../").to_string() + directory.file_name().unwrap().to_str().unwrap() + "/far",
+        at("far").replace("?", "?a=b&"),
+        at("far").replace("nbd+unix", "NBD+Unix"),
+    ];
+    b.run_ok(&["create", "other", "--size", "16M"]);
+    for uri in &others {
+        let out = b.run(&["volume", "add", "pool", "w", uri]);
+        assert!(out.stderr.contains("already that of volume v"), "{uri}: {out:?}");
+    }
+    written(b, "pool", 1);
+    for uri in &others {
+        assert_eq!(b.run(&["origin", "status", uri]).code, Some(14), "{uri}");
+        let out = b.run(&["volume", "add", "other", "v", uri]);
+        assert!(out.code == Some(6) && out.stderr.contains("may lack writes"), "{uri}: {out:?}");
+    }
+    // Under any of them it is the volume's.
+    b.run_ok(&["drain", "pool", "--origin", &format!("v={}", others[7])]);
+    for uri in &others {
+        assert_eq!(b.run(&["origin", "status", uri]).code, Some(0), "{uri}");
+    }
+    assert_eq!(fs::read(b.path("disk")).unwrap()[..4096], [1; 4096]);
+}
+
+/// The refusal's way out works: it names the export, and not what that is known by.
+#[test]
+fn a_pool_that_an_export_waits_for_is_not_formatted() {
+    let Some(far) = Far::start() else { return };
+    let b = &far.b;
+    written(b, "pool", 1);
+    let out = b.run(&["create", "pool", "--force"]);
+    let way_out = format!("forebay origin accept-loss {}", far.uri);
+    assert!(out.code == Some(14) && out.stderr.contains(&way_out), "{out:?}");
+    b.run_ok(&["origin", "accept-loss", &far.uri]);
+    b.run_ok(&["create", "pool", "--force"]);
+}
+
+/// Whatever the order was, the next attach finds the volume's origin.
+#[test]
+fn a_refused_attach_leaves_the_record_as_it_was() {
+    let b = Bench::on_disk();
+    b.make_volume();
+    b.write_to_volume(0, &[1; 4096]);
+    b.write("another", &[0; 1 << 20]);
+    b.run_ok(&["create", "other", "--size", "16M"]);
+    b.run_ok(&["volume", "add", "other", "v", "another"]);
+    written(&b, "other", 2);
+    let before = b.run_ok(&["volume", "list", "pool", "--json"]).stdout;
+    let words = ["drain", "pool", "--origin", "v=another", "--accept-changed-origin"];
+    let out = b.run(&words);
+    assert!(out.code == Some(6) && out.stderr.contains("of pool"), "{out:?}");
+    assert_eq!(b.run_ok(&["volume", "list", "pool", "--json"]).stdout, before);
+
+    // As large as it was, too.
+    let case = Case { b, place: "origin" };
+    let (b, mark) = (&case.b, get_mark(&case));
+    remove_mark(&case);
+    fs::File::options().write(true).open(b.path("origin")).unwrap().set_len(2 << 20).unwrap();
+    let out = b.run(&["drain", "pool", "--accept-changed-origin"]);
+    assert!(out.code == Some(6) && out.stderr.contains("whose mark is gone"), "{out:?}");
+    let now = b.run_ok(&["volume", "list", "pool", "--json"]).stdout;
+    assert!(now.contains("\"size_bytes\": 1048576"), "{now}");
+    set_mark(&case, &mark);
+    case.drained(&["drain", "pool", "--accept-changed-origin"], 1);
+}
+
+/// The volume is gone, so that no drain is the way out.
+#[test]
+fn a_volume_that_was_discarded_is_told_as_that() {
+    let case = Case { b: Bench::on_disk(), place: "origin" };
+    case.b.make_volume();
+    case.dirty(1);
+    case.b.run_ok(&["volume", "remove", "pool", "v", "--discard"]);
+    let words = ["volume", "add", "pool", "v", "origin"];
+    let out = case.refused(6, &words, &["removed from this pool", "origin accept-loss"]);
+    assert!(!out.stderr.contains("drain it"), "{out:?}");
+}
+
+/// The kernel keeps such a device as long as it is used, and a file that is deleted as long
+/// as the device; both go with the server.
+#[test]
+fn a_loop_device_whose_file_is_deleted_is_not_complete() {
+    let b = Bench::on_disk();
+    b.make_pool();
+    b.write("disk", &[0; 1 << 20]);
+    let out = Command::new("losetup").args(["-f", "--show"]).arg(b.path("disk")).output();
+    let Some(out) = out.ok().filter(|out| out.status.success()) else {
+        eprintln!("SKIPPED, NOTHING WAS TESTED: no loop device is to be had");
+        return;
+    };
+    let device = String::from_utf8(out.stdout).unwrap().trim().to_string();
+    b.run_ok(&["volume", "add", "pool", "v", &device]);
+    let state = AttachOptions { state: Some(b.path("state")), ..Default::default() };
+    let pool = Pool::open(&b.path("pool"), &PoolOptions::default()).unwrap();
+    let volume = pool.attach("v", &state).unwrap();
+    volume.write_at(&[5; 4096], 0).unwrap();
+    let go_on = &mut |_: &_| std::ops::ControlFlow::Continue(());
+    fs::rename(b.path("disk"), b.path("moved")).unwrap();
+    volume.drain(go_on).unwrap();
+    assert!(Command::new("losetup").args(["-d", &device]).status().unwrap().success());
+    fs::remove_file(b.path("moved")).unwrap();
+    volume.write_at(&[6; 4096], 0).unwrap();
+    let told = volume.drain(go_on).unwrap_err().to_string();
+    assert!(told.contains("NOT complete") && told.contains("another origin"), "{told}");
+    volume.detach().unwrap();
+    pool.close().unwrap();
+}
+
+/// The mark says how much may be missing of the origin as it is now.
+#[test]
+fn an_origin_that_has_grown_may_lack_more() {
+    let case = Case { b: Bench::on_disk(), place: "origin" };
+    let b = &case.b;
+    b.make_volume();
+    fs::File::options().write(true).open(b.path("origin")).unwrap().set_len(2 << 20).unwrap();
+    let options = AttachOptions { accept_changed_origin: true, ..Default::default() };
+    let pool = Pool::open(&b.path("pool"), &PoolOptions::default()).unwrap();
+    let volume = pool.attach("v", &options).unwrap();
+    volume.write_at(&[1; 4096], (2 << 20) - 4096).unwrap();
+    volume.detach().unwrap();
+    pool.close().unwrap();
+    assert_eq!(case.status(14)["mark"]["at_most_bytes"], 2 << 20);
+    b.run_ok(&["drain", "pool"]);
+    case.status(0);
+}
+
+/// A crash leaves a mark on an origin that is complete; no volume is left that takes it away.
+#[test]
+fn a_volume_that_is_removed_by_its_number_takes_its_mark_along() {
+    let case = Case { b: Bench::on_disk(), place: "origin" };
+    case.b.make_volume();
+    for name in ["#0", "v"] {
+        case.dirty(1);
+        let mark = get_mark(&case);
+        case.drained(&["drain", "pool"], 1);
+        set_mark(&case, &mark);
+        case.status(14);
+        case.b.run_ok(&["volume", "remove", "pool", name]);
+        case.status(0);
+        case.b.run_ok(&["volume", "add", "pool", "v", "origin"]);
+    }
+}

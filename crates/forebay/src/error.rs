@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use forebay_engine::Code;
 use rustix::io::Errno;
 
+use crate::mark::errno_of;
 pub(crate) use engine::{log_error, open_error, unknown_error, volume_error};
 
 /// What a command exits with, and what that means: a contract for scripts.  The
@@ -58,6 +59,10 @@ pub enum Error {
     /// Neither a regular file nor a device that can hold what is asked.
     #[error("{}: is {what}; {way_out}", path.display())]
     Unsuitable { path: PathBuf, what: String, way_out: String },
+
+    /// An origin on the network that does not answer, or not as it should.
+    #[error("{}: is not to be reached: {cause}; {way_out}", path.display())]
+    Unreachable { path: PathBuf, cause: String, way_out: String },
 
     /// Permission denied by the system.
     #[error("{}: permission denied ({doing}); {way_out}", path.display())]
@@ -254,7 +259,7 @@ fn way_out(errno: Option<Errno>) -> &'static str {
 
 /// What a mark wants that cannot be had.
 fn mark_way_out(source: &io::Error) -> &'static str {
-    match source.raw_os_error().map(Errno::from_raw_os_error) {
+    match errno_of(source).map(Errno::from_raw_os_error) {
         Some(Errno::NOSPC | Errno::DQUOT) => "free space there",
         Some(Errno::BUSY) => "it is in use on this host: detach it there first",
         Some(Errno::ROFS) => {
@@ -286,7 +291,7 @@ pub(crate) fn origin_way_out(errno: Option<i32>) -> &'static str {
 
 /// The exit code for a command that fails with an error of the system.
 pub fn io_exit_code(error: &io::Error) -> u8 {
-    forebay_engine::policy::errno_exit(error.raw_os_error().unwrap_or(0))
+    forebay_engine::policy::errno_exit(errno_of(error).unwrap_or(0))
 }
 
 impl Error {
@@ -311,7 +316,7 @@ impl Error {
             Error::Awaited { .. } => Errno::BUSY,
             Error::Damaged { .. } | Error::Holes { .. } => Errno::BADMSG,
             Error::Unsupported { .. } => Errno::OPNOTSUPP,
-            Error::Lost { .. } | Error::Incomplete(_) => Errno::IO,
+            Error::Lost { .. } | Error::Incomplete(_) | Error::Unreachable { .. } => Errno::IO,
             Error::LogIncomplete { .. } => Errno::BADMSG,
             Error::ReadOnly { .. } | Error::ReadOnlySystem { .. } => Errno::ROFS,
             Error::Interrupted { .. } | Error::Stopped { .. } => Errno::INTR,
@@ -323,7 +328,7 @@ impl Error {
             | Error::Marking { source, .. }
             | Error::Mark { source, .. }
             | Error::Io { source, .. } => {
-                return source.raw_os_error().unwrap_or_else(|| Errno::IO.raw_os_error());
+                return errno_of(source).unwrap_or_else(|| Errno::IO.raw_os_error());
             }
         };
         e.raw_os_error()
@@ -345,7 +350,7 @@ impl Error {
             Error::Busy { .. } | Error::PoolInUse { .. } => 4,
             Error::Damaged { .. } | Error::Internal { .. } => 5,
             Error::WrongOrigin { .. } => 6,
-            Error::OriginIo { .. } => 7,
+            Error::OriginIo { .. } | Error::Unreachable { .. } => 7,
             Error::DiskFull { .. }
             | Error::TooSmall { .. }
             | Error::Full { .. }

@@ -49,7 +49,7 @@ use crate::status::{Uuid, VolumeInfo};
 pub use content::Mark;
 pub(crate) use content::{host, now, MOST_BYTES as MARK_MOST};
 pub use file::{file_identity, FileMark, MapClaim, MarkRefusal};
-pub(crate) use keep::Keep;
+pub(crate) use keep::{errno_of, Keep};
 pub use keep::{state_dir, Found};
 pub(crate) use place::waits_for;
 pub use place::{Attaching, OriginMarks, OriginState, OriginStatus};
@@ -197,50 +197,33 @@ pub(crate) struct Marker {
 #[derive(Debug, Default)]
 struct Turn {
     /// Marking failed then: where the origin is away, that took as long as it may.
-    failed: Option<(Instant, io::ErrorKind, String)>,
+    failed: Option<(Instant, io::Error)>,
 }
 
-impl Marker {
-    /// Of an origin that is not marked, or not by us.
-    pub(crate) fn none() -> Marker {
-        Marker {
-            on: AtomicBool::new(true),
-            keep: None,
-            mark: Mark::default(),
-            index: 0,
-            turn: Mutex::default(),
-        }
-    }
+/// The mark of an origin that is about to be attached, and may be.
+#[derive(Debug)]
+pub(crate) struct Judged {
+    /// None: it is never marked.
+    keep: Option<Box<dyn Keep>>,
+    found: Found,
+    claim: Claim,
+    place: String,
+}
 
-    /// Looks at the origin that is about to be attached, and marks it if it is marked
-    /// already or the pool holds what it lacks.
-    pub(crate) fn open(
+impl Judged {
+    /// May this pool have the origin?  Nothing is changed by that.
+    pub(crate) fn of(
         core: &Core,
         info: &VolumeInfo,
         origin: &dyn Origin,
         state: Option<&Path>,
         accept: bool,
-    ) -> Result<Marker> {
-        #[cfg(test)]
-        if let Some(keep) = origin.keep() {
-            return Marker::open_in(core, info, &origin.info().name, keep, accept);
-        }
-        let Some(by) = origin.marked_by() else { return Ok(Marker::none()) };
-        let state = state.map_or_else(state_dir, PathBuf::from);
-        let keep = keep::Kept::open(&by, &state, core.read_only)
-            .map_err(|e| cannot(info, &origin.info().name, "looked for", e))?;
-        Marker::open_in(core, info, &origin.info().name, Box::new(keep), accept)
-    }
-
-    pub(crate) fn open_in(
-        core: &Core,
-        info: &VolumeInfo,
-        place: &str,
-        keep: Box<dyn Keep>,
-        accept: bool,
-    ) -> Result<Marker> {
-        let fails = |doing, e| cannot(info, place, doing, e);
-        let found = keep.find().map_err(|e| fails("looked for", e))?;
+    ) -> Result<Judged> {
+        let place = origin.info().name;
+        let keep = keep_of(core, origin, state);
+        let keep = keep.map_err(|e| cannot(info, &place, "looked for", e))?;
+        let found = keep.as_ref().map_or(Ok(Found::Nothing), |keep| keep.find());
+        let found = found.map_err(|e| cannot(info, &place, "looked for", e))?;
         let raw = core.engine.volume_info(info.index);
         let raw = raw.map_err(|e| core.named_error(&info.name, e))?;
         let claim = Claim {
@@ -251,15 +234,20 @@ impl Marker {
             host: host(),
             accept,
         };
-        judge(&found, &claim, place).map_err(|Refusal { cause, way_out }| Error::WrongOrigin {
-            name: info.name.clone(),
-            origin: place.into(),
-            cause,
-            way_out,
-        })?;
-        if core.read_only {
-            return Ok(Marker::none());
+        if keep.is_some() {
+            judge(&found, &claim, &place).map_err(|Refusal { cause, way_out }| {
+                let (name, origin) = (info.name.clone(), place.clone());
+                Error::WrongOrigin { name, origin, cause, way_out }
+            })?;
         }
+        Ok(Judged { keep, found, claim, place })
+    }
+
+    /// Marks it if it is marked already or the pool holds what it lacks.  `info`: of the
+    /// volume as it is attached.
+    pub(crate) fn marker(self, core: &Core, info: &VolumeInfo) -> Result<Marker> {
+        let Judged { keep, found, claim, place } = self;
+        let Some(keep) = keep.filter(|_| !core.read_only) else { return Ok(Marker::none()) };
         let sb = core.engine.info().sb;
         let marker = Marker {
             on: AtomicBool::new(false),
@@ -288,9 +276,37 @@ impl Marker {
                 Found::Marked(mark) => mark.since,
                 _ => now(),
             };
-            marker.set(&core.engine, since).map_err(|e| fails("set", e))?;
+            marker.set(&core.engine, since).map_err(|e| cannot(info, &place, "set", e))?;
         }
         Ok(marker)
+    }
+}
+
+/// None: it is never marked.
+fn keep_of(
+    core: &Core,
+    origin: &dyn Origin,
+    state: Option<&Path>,
+) -> io::Result<Option<Box<dyn Keep>>> {
+    #[cfg(test)]
+    if let Some(keep) = origin.keep() {
+        return Ok(Some(keep));
+    }
+    let Some(by) = origin.marked_by() else { return Ok(None) };
+    let state = state.map_or_else(state_dir, PathBuf::from);
+    Ok(Some(Box::new(keep::Kept::open(&by, &state, core.read_only)?)))
+}
+
+impl Marker {
+    /// Of an origin that is not marked, or not by us.
+    pub(crate) fn none() -> Marker {
+        Marker {
+            on: AtomicBool::new(true),
+            keep: None,
+            mark: Mark::default(),
+            index: 0,
+            turn: Mutex::default(),
+        }
     }
 
     fn turn(&self) -> MutexGuard<'_, Turn> {
@@ -313,9 +329,7 @@ impl Marker {
             return Ok(());
         }
         match &turn.failed {
-            Some((at, kind, text)) if *at >= began => {
-                return Err(io::Error::new(*kind, text.as_str()));
-            }
+            Some((at, e)) if *at >= began => return Err(keep::again(e)),
             _ => {}
         }
         // Written through the cache and past it, as write-through does.
@@ -324,7 +338,7 @@ impl Marker {
             true => Ok(()),
             false => self.set(engine, now()),
         };
-        turn.failed = set.as_ref().err().map(|e| (Instant::now(), e.kind(), e.to_string()));
+        turn.failed = set.as_ref().err().map(|e| (Instant::now(), keep::again(e)));
         set
     }
 

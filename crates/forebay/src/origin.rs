@@ -119,7 +119,7 @@ pub trait Origin: Send + Sync + fmt::Debug {
 pub(crate) fn changed(place: &Path, id: &str, size_bytes: u64) -> Option<String> {
     match place_of(place).ok()? {
         Place::Path(path) => file::changed(&path, id, size_bytes),
-        Place::Nbd(_) | Place::Rbd(_) => None,
+        Place::Nbd(..) | Place::Rbd(_) => None,
     }
 }
 
@@ -150,14 +150,14 @@ impl Known {
 pub(crate) fn known_by(place: &Path) -> Result<Known> {
     Ok(match place_of(place)? {
         Place::Path(path) => file::known_by(&path)?,
-        Place::Nbd(uri) => Known::Named(nbd::known_by(uri)),
+        Place::Nbd(_, uri) => Known::Named(nbd::known_by(&uri)),
         Place::Rbd(uri) => Known::Opened(Box::new(RbdOrigin::open(uri, true, Default::default())?)),
     })
 }
 
 /// Nothing but the place of its mark keeps two users of it apart.
 pub(crate) fn is_kept_apart_by_marks(place: &Path) -> bool {
-    matches!(place_of(place), Ok(Place::Nbd(_)))
+    matches!(place_of(place), Ok(Place::Nbd(..)))
 }
 
 /// The id and the path of a recorded identity.

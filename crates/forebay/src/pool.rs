@@ -26,7 +26,7 @@ use crate::defaults;
 use crate::destage::Destage;
 use crate::engine::{self, Code, Engine, Probe, ProbeState};
 use crate::error::{blocks_text, open_error, Error, Result};
-use crate::mark::{Marker, OriginMarks};
+use crate::mark::{Judged, OriginMarks};
 use crate::media::{detect_id, Media, MediaInfo, MediaOptions};
 use crate::origin::{self, join_identity, place_of, split_identity, Origin, Place};
 use crate::pages::Pages;
@@ -382,7 +382,7 @@ impl Pool {
         if is_name(id) && !new.origin_by_name {
             return Err(origin_known_by_name(&new.name, origin.as_ref()));
         }
-        OriginMarks::at(&new.origin, None)?.refuse_marked(&new.name)?;
+        OriginMarks::at(&new.origin, None)?.refuse_marked(self.0.core.uuid(), &new.name)?;
         self.volume_add_placed(&new.name, origin.as_ref(), new.block_size, new.placed)
     }
 
@@ -463,13 +463,14 @@ impl Pool {
         core.check_writable()?;
         let _volumes = self.0.volumes();
         let index = core.find(name)?;
-        let place = core.volume_info(index)?.origin_path.map(PathBuf::from);
+        let info = core.volume_info(index)?;
+        let place = info.origin_path.map(PathBuf::from);
         let removed = core.engine.volume_remove(index, discard);
         core.space.wake();
         if let (Ok(()), false, Some(place)) = (&removed, discard, &place) {
             // It was clean, and a crash may have left the mark.  One that stays says so.
             let marks = OriginMarks::at(place, None);
-            let _ = marks.and_then(|marks| marks.complete(core.uuid(), name));
+            let _ = marks.and_then(|marks| marks.complete(core.uuid(), &info.name));
         }
         removed.map_err(|e| match core.judge(index, false) {
             // No drain would help: what it cannot write stays.
@@ -533,25 +534,32 @@ impl Pool {
         // Another origin by order, such as a restored copy, bears what its copy does.
         let is_other = split_identity(&origin.identity()).0 != info.identity;
         let (state, accept) = (o.state.as_deref(), o.accept_mark || is_other);
-        let identity = self.check_origin(&info, origin.as_ref(), o)?;
-        let marker = Marker::open(core, &info, origin.as_ref(), state, accept)?;
+        let recorded = self.check_origin(&info, origin.as_ref(), o)?;
+        let judged = Judged::of(core, &info, origin.as_ref(), state, accept)?;
+        // The record is another only if the origin may be had.
+        if let Recorded { identity, changed: Some(sectors) } = &recorded {
+            let rebound = core.engine.volume_rebind(index, identity, *sectors);
+            rebound.map_err(|e| core.named_error(&info.name, e))?;
+        }
+        let info = core.volume_info(index)?;
+        let marker = judged.marker(core, &info)?;
         self.0.start_destage()?;
-        let volume = Volume::attach(&self.0, index, &info, &identity, origin, marker, o)?;
+        let volume = Volume::attach(&self.0, index, &info, &recorded.identity, origin, marker, o)?;
         volumes.insert(index, volume.downgrade());
         Ok(volume)
     }
 
-    /// Is it the volume's origin?  Returns the identity that is recorded, which
-    /// was renewed where that is in order.
+    /// Is it the volume's origin?
     fn check_origin(
         &self,
         info: &VolumeInfo,
         origin: &dyn Origin,
         o: &AttachOptions,
-    ) -> Result<String> {
+    ) -> Result<Recorded> {
         let core = &self.0.core;
         let recorded = join_identity(&info.identity, info.origin_path.as_deref().unwrap_or(""));
         let now = origin.identity();
+        let unchanged = |identity| Recorded { identity, changed: None };
         let wrong = |cause: String, way_out: &str| Error::WrongOrigin {
             name: info.name.clone(),
             origin: origin.info().name,
@@ -571,7 +579,7 @@ impl Pool {
         };
         let (verdict, sectors) = policy::judge_origin(&raw.spec, &found);
         match verdict {
-            policy::Verdict::Same if now == recorded => return Ok(recorded),
+            policy::Verdict::Same if now == recorded => return Ok(unchanged(recorded)),
             policy::Verdict::Same | policy::Verdict::Renewed => {}
             policy::Verdict::Block => return Err(wrong(
                 format!(
@@ -595,12 +603,10 @@ impl Pool {
                 "accept the new size (--accept-changed-origin), and the volume grows",
             )),
         }
-        if core.read_only {
-            return Ok(recorded);
+        match core.read_only {
+            true => Ok(unchanged(recorded)),
+            false => Ok(Recorded { identity: now, changed: Some(sectors) }),
         }
-        let rebound = core.engine.volume_rebind(info.index, &now, sectors);
-        rebound.map_err(|e| core.named_error(&info.name, e))?;
-        Ok(now)
     }
 
     /// Another handle of a volume that is attached.
@@ -653,6 +659,13 @@ impl Pool {
             }
         }
     }
+}
+
+/// What a volume's record says of its origin, or is to say.
+struct Recorded {
+    identity: String,
+    /// It is to be renewed, with so many sectors.
+    changed: Option<u64>,
 }
 
 /// Disks that change places change names: one that is known by nothing else is

@@ -179,6 +179,11 @@ impl Kept {
 
     fn put_file(&self, bytes: &[u8]) -> io::Result<()> {
         make_dir(&self.dirs[0])?;
+        let put = self.put_in_dir(bytes);
+        put.map_err(|e| named(&self.dirs[0].join(file_name(&self.name)), e))
+    }
+
+    fn put_in_dir(&self, bytes: &[u8]) -> io::Result<()> {
         let dir = open_dir(&self.dirs[0])?.ok_or(Errno::NOENT)?;
         let name = file_name(&self.name);
         let new = format!(".{name}.new");
@@ -258,13 +263,13 @@ impl Keep for Kept {
             On::Origin(bears) => bears.remove()?,
         }
         for dir in &self.dirs {
+            let path = dir.join(file_name(&self.name));
             let Some(dir) = open_dir(dir)? else { continue };
             match rustix::fs::unlinkat(&dir, file_name(&self.name), AtFlags::empty()) {
                 Err(Errno::NOENT) => {}
-                done => {
-                    done?;
-                    rustix::fs::fsync(&dir)?;
-                }
+                done => done
+                    .and_then(|()| rustix::fs::fsync(&dir))
+                    .map_err(|e| named(&path, e.into()))?,
             }
         }
         Ok(())
@@ -282,7 +287,8 @@ impl Keep for Kept {
         if self.unsynced[1].swap(false, Ordering::AcqRel) {
             let dir = open_dir(&self.dirs[0])?.ok_or(Errno::NOENT)?;
             rustix::fs::fsync(&dir)
-                .inspect_err(|_| self.unsynced[1].store(true, Ordering::Release))?;
+                .inspect_err(|_| self.unsynced[1].store(true, Ordering::Release))
+                .map_err(|e| named(&self.dirs[0], e.into()))?;
         }
         Ok(())
     }
@@ -312,14 +318,41 @@ fn open_dir(path: &Path) -> io::Result<Option<OwnedFd>> {
     match own && st.st_mode & 0o022 == 0 {
         true => Ok(Some(dir)),
         false => {
-            let what = format!("{}: others can write to it: chmod 755, chown", path.display());
-            Err(io::Error::new(io::ErrorKind::PermissionDenied, what))
+            let text = format!("{}: others can write to it: chmod 755, chown", path.display());
+            let errno = Errno::ACCESS.raw_os_error();
+            Err(io::Error::new(io::ErrorKind::PermissionDenied, About { text, errno }))
         }
     }
 }
 
+/// What an error of the system is about; who is told its number is told the same.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+struct About {
+    text: String,
+    errno: i32,
+}
+
+/// The number of an error of the system, also where it says what it is about.
+pub(crate) fn errno_of(e: &io::Error) -> Option<i32> {
+    let about = || Some(e.get_ref()?.downcast_ref::<About>()?.errno);
+    e.raw_os_error().or_else(about)
+}
+
+/// The same error for another who waited for it.
+pub(super) fn again(e: &io::Error) -> io::Error {
+    match errno_of(e) {
+        Some(errno) => io::Error::new(e.kind(), About { text: e.to_string(), errno }),
+        None => io::Error::new(e.kind(), e.to_string()),
+    }
+}
+
 fn named(path: &Path, e: io::Error) -> io::Error {
-    io::Error::new(e.kind(), format!("{}: {e}", path.display()))
+    let text = format!("{}: {e}", path.display());
+    match errno_of(&e) {
+        Some(errno) => io::Error::new(e.kind(), About { text, errno }),
+        None => io::Error::new(e.kind(), text),
+    }
 }
 
 /// With what is above it, each durable in the one above.

@@ -148,8 +148,9 @@ impl OriginMarks {
         }
     }
 
-    /// Refused if it is marked at all: no pool but the one that marked it may have it.
-    pub(crate) fn refuse_marked(&self, volume: &str) -> Result<()> {
+    /// Refused if it is marked at all: no pool but the one that marked it may have it, nor
+    /// that one, `pool`, for another volume than it was.
+    pub(crate) fn refuse_marked(&self, pool: Uuid, volume: &str) -> Result<()> {
         let claim = Claim {
             pool: Uuid([0; 16]),
             volume: volume.into(),
@@ -159,6 +160,16 @@ impl OriginMarks {
             accept: false,
         };
         match self.find()? {
+            Found::Marked(mark) if mark.pool == pool => Err(self.refused(
+                volume,
+                Refusal {
+                    way_out: format!(
+                        "that volume was removed from this pool: forebay origin accept-loss {} gives up what it held",
+                        self.place.display()
+                    ),
+                    cause: mark.to_string(),
+                },
+            )),
             Found::Marked(mark) => Err(self.refused(
                 volume,
                 Refusal {
@@ -288,15 +299,17 @@ impl Attaching {
 /// Refuses to format a pool that an origin waits for, as far as that can be found out: of
 /// the origins that the pool names, and of those with marks on this host.
 pub(crate) fn waits_for(pool: &Path, superblock: &SuperblockDump) -> Result<()> {
+    let options = PoolOptions { read_only: true, ..Default::default() };
+    let volumes = Pool::open(pool, &options).map(|pool| pool.volumes()).unwrap_or_default();
     let mut waiting = Vec::new();
     for dir in keep::dirs(&super::state_dir()) {
         let marks = keep::marks_in(&dir).map_err(|e| failed(&dir, "looked for", e))?;
-        waiting.extend(
-            marks.into_iter().filter(|m| m.pool == superblock.uuid).map(|m| (m.origin.clone(), m)),
-        );
+        for mark in marks.into_iter().filter(|m| m.pool == superblock.uuid) {
+            let volume = volumes.iter().find(|v| v.identity == mark.origin);
+            let place = volume.and_then(|v| v.origin_path.clone());
+            waiting.push((place.unwrap_or_else(|| mark.origin.clone()), mark));
+        }
     }
-    let options = PoolOptions { read_only: true, ..Default::default() };
-    let volumes = Pool::open(pool, &options).map(|pool| pool.volumes()).unwrap_or_default();
     for place in volumes.into_iter().filter_map(|v| v.origin_path) {
         // What is not there bears nothing that could be seen.
         let found = OriginMarks::at(Path::new(&place), None).and_then(|marks| marks.find());

@@ -143,6 +143,13 @@ impl FileOrigin {
         &self.path
     }
 
+    /// What a device is known by now, if that is not what it was.
+    fn is_another(&self, own: &rustix::fs::Stat) -> Option<String> {
+        let (major, minor) = (rustix::fs::major(own.st_rdev), rustix::fs::minor(own.st_rdev));
+        let now = self.block_device.then(|| identity::of_block(self.fd.as_fd(), major, minor))?;
+        (now != split_identity(&self.identity).0).then_some(now)
+    }
+
     fn is_same(&self, own: &rustix::fs::Stat, found: &rustix::fs::Stat) -> bool {
         match self.block_device {
             true => own.st_rdev == found.st_rdev && own.st_mode == found.st_mode,
@@ -237,6 +244,11 @@ impl Origin for FileOrigin {
                 "was deleted, and is gone when the server ends: copy it from /proc/{}/fd/{} before",
                 std::process::id(),
                 self.fd.as_raw_fd()
+            ));
+        }
+        if let Some(now) = self.is_another(&own) {
+            return Some(format!(
+                "is another origin now ({now}): what it showed was taken away or deleted, and goes when it is let go of"
             ));
         }
         let what = match rustix::fs::stat(&self.path) {

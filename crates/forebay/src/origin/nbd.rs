@@ -19,6 +19,7 @@
 //! has ended.  A connection is never ended for being slow.
 
 mod link;
+mod uri;
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -31,6 +32,8 @@ use forebay_nbd::{Command, Done, Export, Failure};
 use rustix::io::Errno;
 
 use self::link::Link;
+pub(super) use self::uri::unescaped;
+pub(crate) use self::uri::Uri;
 use super::sent::{self, away_text, Sent};
 use super::{join_identity, Origin};
 use crate::attach::Away;
@@ -59,6 +62,8 @@ const SHUTDOWN: i32 = Errno::SHUTDOWN.raw_os_error();
 /// An export of an NBD server.
 #[derive(Debug)]
 pub struct NbdOrigin {
+    /// What it is known by.
+    name: String,
     export: Export,
     logical_block: u32,
     links: Links,
@@ -67,6 +72,8 @@ pub struct NbdOrigin {
 #[derive(Debug)]
 struct Shared {
     uri: String,
+    /// To be looked up.
+    host: Option<String>,
     away: Away,
     state: Mutex<State>,
     /// Something has ended, or is not waited for any more.
@@ -318,14 +325,9 @@ impl Shared {
     }
 }
 
-/// The id of its URI without a password.
-pub(super) fn known_by(uri: &str) -> String {
-    let (scheme, rest) = uri.split_once("://").unwrap_or(("", uri));
-    let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
-    let user_without =
-        |(user, host): (&str, &str)| format!("{}@{host}", user.split(':').next().unwrap_or(user));
-    let authority = authority.rsplit_once('@').map_or_else(|| authority.into(), user_without);
-    sent::id_of("nbd", &format!("{scheme}://{authority}{path}"))
+/// The id of its URI, however that is written.
+pub(super) fn known_by(uri: &Uri) -> String {
+    sent::id_of("nbd", &uri.name())
 }
 
 // --- the origin --------------------------------------------------------------
@@ -334,6 +336,17 @@ impl NbdOrigin {
     /// Connects to the export; `nbd://HOST[:PORT]/EXPORT` or
     /// `nbd+unix:///EXPORT?socket=PATH`.
     pub fn open(uri: &str, read_only: bool, away: Away) -> Result<NbdOrigin> {
+        let parsed = Uri::parse(uri).map_err(|why| {
+            Error::usage(
+                format!("{uri}: {why}"),
+                "name it nbd+unix:///EXPORT?socket=PATH or nbd://HOST[:PORT]/EXPORT",
+            )
+        })?;
+        // The library takes schemes in small letters alone.
+        let uri = &uri.split_once("://").map_or_else(
+            || uri.to_string(),
+            |(scheme, rest)| format!("{}://{rest}", scheme.to_ascii_lowercase()),
+        );
         let unsuitable = |what: String, way_out: &str| Error::Unsuitable {
             path: uri.into(),
             what,
@@ -342,7 +355,9 @@ impl NbdOrigin {
         let system = |e| Error::system(uri.as_ref(), "connecting to it", e);
         let kicks = (0..LINKS).map(|_| Kick::new()).collect::<io::Result<_>>().map_err(system)?;
         let state = Mutex::default();
-        let shared = Shared { uri: uri.into(), away, state, changed: Condvar::new(), kicks };
+        let host = parsed.host().map(String::from);
+        let changed = Condvar::new();
+        let shared = Shared { uri: uri.clone(), host, away, state, changed, kicks };
         let mut links = Links { shared: Arc::new(shared), threads: Vec::new() };
         let (tell, told) = sync_channel(1);
         links.start(None, Some(tell)).map_err(system)?;
@@ -353,10 +368,11 @@ impl NbdOrigin {
                 cause: format!("libnbd is needed for it, and cannot be used: {e}"),
                 way_out: "install it (Debian: apt install libnbd0)".into(),
             },
-            e => unsuitable(
-                format!("not to be reached: {e}"),
-                "see that its server runs, and serves this export",
-            ),
+            e => Error::Unreachable {
+                path: uri.into(),
+                cause: e.to_string(),
+                way_out: "see that its server runs, and serves this export".into(),
+            },
         })?;
         let logical_block = match export.block_min {
             0..=512 => 512,
@@ -380,7 +396,7 @@ impl NbdOrigin {
         for _ in 1..if export.multi_conn { LINKS } else { 1 } {
             links.start(Some(export), None).map_err(system)?;
         }
-        Ok(NbdOrigin { export, logical_block, links })
+        Ok(NbdOrigin { name: known_by(&parsed), export, logical_block, links })
     }
 
     fn shared(&self) -> &Shared {
@@ -447,13 +463,13 @@ impl Origin for NbdOrigin {
         self.logical_block
     }
 
-    /// NBD knows no id of an export: the URI is its name.
+    /// NBD knows no id of an export: its URI is.
     fn identity(&self) -> String {
-        join_identity(&sent::id_of("nbd", &self.shared().uri), &self.shared().uri)
+        join_identity(&self.name, &self.shared().uri)
     }
 
     fn marked_by(&self) -> Option<MarkedBy<'_>> {
-        Some(MarkedBy { name: known_by(&self.shared().uri), on: MarkedOn::Host })
+        Some(MarkedBy { name: self.name.clone(), on: MarkedOn::Host })
     }
 
     fn changed(&self) -> Option<String> {

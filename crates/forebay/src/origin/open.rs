@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use super::nbd::{unescaped, Uri};
 use super::{FileOrigin, NbdOrigin, Origin, RbdOrigin};
 use forebay_rbd::Name;
 
@@ -16,8 +17,8 @@ use crate::error::{Error, Result};
 pub(crate) enum Place<'a> {
     /// A file or block device.
     Path(Cow<'a, Path>),
-    /// An export of an NBD server, by its URI.
-    Nbd(&'a str),
+    /// An export of an NBD server, by its URI, and what that says.
+    Nbd(&'a str, Uri),
     /// An image of a Ceph cluster, by its URI.
     Rbd(&'a str),
 }
@@ -28,7 +29,7 @@ pub(crate) enum Place<'a> {
 pub fn open(place: &Path, read_only: bool, away: Away) -> Result<Box<dyn Origin>> {
     Ok(match place_of(place)? {
         Place::Path(path) => Box::new(FileOrigin::open(&path, read_only)?),
-        Place::Nbd(uri) => Box::new(NbdOrigin::open(uri, read_only, away)?),
+        Place::Nbd(uri, _) => Box::new(NbdOrigin::open(uri, read_only, away)?),
         Place::Rbd(uri) => Box::new(RbdOrigin::open(uri, read_only, away)?),
     })
 }
@@ -59,16 +60,12 @@ pub(crate) fn place_of(place: &Path) -> Result<Place<'_>> {
             None => refuse("% is followed by two hexadecimal digits, not 00"),
         },
         (b"file", _) => refuse("files of other machines cannot be origins"),
-        (b"nbd" | b"nbd+unix", rest) => match place.to_str() {
-            Some(uri) if uri.bytes().all(|b| b.is_ascii_graphic()) => {
-                match (scheme.len() == 3, rest.first()) {
-                    (true, None | Some(b'/' | b'?' | b':')) => refuse("names no host"),
-                    (false, Some(b'/')) if uri.contains("?socket=/") => Ok(Place::Nbd(uri)),
-                    (false, _) => refuse("names no socket, by ?socket=/PATH"),
-                    (true, _) => Ok(Place::Nbd(uri)),
-                }
-            }
-            _ => refuse("a URI has printable ASCII alone, and %XX for what is none"),
+        (b"nbd" | b"nbd+unix", _) => match place.to_str() {
+            Some(uri) => match Uri::parse(uri) {
+                Ok(said) => Ok(Place::Nbd(uri, said)),
+                Err(why) => refuse(why),
+            },
+            None => refuse("a URI has printable ASCII alone, and %XX for what is none"),
         },
         (scheme, _) => {
             let scheme = String::from_utf8_lossy(scheme);
@@ -84,26 +81,6 @@ fn split(place: &[u8]) -> Option<(&[u8], &[u8])> {
     let (first, others) = scheme.split_first()?;
     let sound = |b: &u8| b.is_ascii_alphanumeric() || b"+-.".contains(b);
     (first.is_ascii_alphabetic() && others.iter().all(sound)).then_some((scheme, rest))
-}
-
-fn unescaped(text: &[u8]) -> Option<Vec<u8>> {
-    let (mut out, mut rest) = (Vec::new(), text);
-    while let Some((&byte, after)) = rest.split_first() {
-        rest = after;
-        if byte != b'%' {
-            out.push(byte);
-            continue;
-        }
-        let (digits, after) = rest.split_at_checked(2)?;
-        let digit = |b: u8| char::from(b).to_digit(16);
-        let value = digit(digits[0])? * 16 + digit(digits[1])?;
-        if value == 0 {
-            return None;
-        }
-        out.push(value as u8);
-        rest = after;
-    }
-    Some(out)
 }
 
 #[cfg(test)]
@@ -140,6 +117,12 @@ mod tests {
             ("nbd+unix:///disk", "no socket"),
             ("nbd+unix://host/disk?socket=/s", "no socket"),
             ("nbd+unix:///disk?socket=s", "no socket"),
+            ("nbd+unix:///disk?socket=/s&socket=/t", "two sockets"),
+            ("nbd+unix:///disk%zz?socket=/s", "hexadecimal"),
+            ("nbd+unix:///disk?socket=/s%0", "hexadecimal"),
+            ("nbd://host:99999/disk", "1 to 65535"),
+            ("nbd://host:nbd/disk", "1 to 65535"),
+            ("nbd://[::1/disk", "no ]"),
             ("nbd://host/a disk", "printable ASCII"),
             ("S3://bucket", "no kind of origin \"s3\""),
             ("rbd:", "POOL/IMAGE"),

@@ -221,6 +221,10 @@ impl RbdOrigin {
             }
             Some(Err(e)) => {
                 let (what, way_out) = told(&e);
+                if what == AWAY {
+                    let (cause, way_out) = (e.to_string(), way_out.into());
+                    return Err(Error::Unreachable { path: uri.into(), cause, way_out });
+                }
                 return Err(unsuitable(format!("{what}: {e}"), way_out));
             }
             None => {
@@ -390,6 +394,8 @@ impl Bears for Metadata {
     }
 }
 
+const AWAY: &str = "not to be reached";
+
 /// What stands in the way of opening an image, and the way out.
 fn told(e: &Failure) -> (&'static str, &'static str) {
     let Failure::Rbd { doing, errno } = e else { return ("not to be used", "see its library") };
@@ -412,14 +418,14 @@ fn told(e: &Failure) -> (&'static str, &'static str) {
             ("without a configuration", "name the cluster's: rbd:POOL/IMAGE@/etc/ceph/ceph.conf")
         }
         "connecting to the cluster" if is(Errno::NOENT) => (
-            "not to be used without a key",
-            "give this client a keyring (/etc/ceph/ceph.client.NAME.keyring), and name it: CEPH_ARGS='--id NAME'",
+            "not to be used without a key, or monitors",
+            "name the monitors in its configuration (mon_host), give this client a keyring (/etc/ceph/ceph.client.NAME.keyring), and name it: CEPH_ARGS='--id NAME'",
         ),
         _ if is(Errno::ACCESS) || is(Errno::PERM) => (
             "not allowed to this client",
             "see its key and what it may do (ceph auth get client.NAME: profile rbd), and that it is the one meant: CEPH_ARGS='--id NAME'",
         ),
-        _ => ("not to be reached", "see that the cluster runs (ceph -s)"),
+        _ => (AWAY, "see that the cluster runs (ceph -s)"),
     }
 }
 

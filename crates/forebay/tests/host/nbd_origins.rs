@@ -401,6 +401,8 @@ fn what_cannot_be_an_origin_is_refused_by_name() {
     let socket = dir.path("nobody").display().to_string();
     let uri = format!("nbd+unix:///?socket={socket}");
     refused(open_origin(uri.as_ref(), false, LATE), &["not to be reached", "No such file"]);
+    // As an origin that fails, not as a wrong option.
+    assert_eq!(open_origin(uri.as_ref(), false, LATE).unwrap_err().exit_code(), 7);
     // It listens and never answers.
     let _listener = UnixListener::bind(&socket).unwrap();
     let began = Instant::now();

@@ -62,7 +62,9 @@ impl Link {
         let failure = |text: &str| Failure::Nbd { text: text.into(), errno: 0 };
         let limit = self.shared.away.limit().map_or(CONNECT, |limit| limit.min(CONNECT));
         let deadline = Instant::now() + limit;
-        look_up(&self.shared.uri, limit).map_err(|why| failure(&why))?;
+        if let Some(host) = &self.shared.host {
+            look_up(host, limit).map_err(|why| failure(&why))?;
+        }
         let mut connection = Connection::begin(&self.shared.uri)?;
         while !connection.is_up() {
             if connection.is_down() {
@@ -92,17 +94,18 @@ impl Link {
         if was.multi_conn && !now.multi_conn {
             return Err("a flush of it is of one connection alone now".into());
         }
+        let (least, most_now, most_then) = (now.block_min, most(now), most(was));
         let lacks = [
-            was.can_flush && !now.can_flush,
-            was.can_zero && !now.can_zero,
-            was.can_trim && !now.can_trim,
-            now.block_min > was.block_min.max(512),
-            most(now) < most(was),
+            (was.can_flush && !now.can_flush).then(|| "it takes no flushes now".to_string()),
+            (was.can_zero && !now.can_zero).then(|| "it does not zero ranges now".to_string()),
+            (was.can_trim && !now.can_trim).then(|| "it does not trim ranges now".to_string()),
+            (least > was.block_min.max(512))
+                .then(|| format!("it is served in blocks of {least} bytes now")),
+            (most_now < most_then).then(|| {
+                format!("it takes requests of {most_now} bytes now, at most, and took {most_then}")
+            }),
         ];
-        if lacks.contains(&true) {
-            return Err("its server cannot do what it could".into());
-        }
-        Ok(())
+        lacks.into_iter().flatten().next().map_or(Ok(()), Err)
     }
 
     /// Until the connection ends; why.
@@ -246,43 +249,12 @@ fn keep_alive(socket: &BorrowedFd<'_>) {
     let _ = sockopt::set_tcp_keepcnt(socket, times);
 }
 
-/// Whether its host has an address.  libnbd asks for that itself, and waits without a bound
+/// Whether the host has an address.  libnbd asks for that itself, and waits without a bound
 /// where nameservers do not answer; right behind an answer it gets one too.
-fn look_up(uri: &str, limit: Duration) -> std::result::Result<(), String> {
-    let Some(host) = host_of(uri) else { return Ok(()) };
-    let asked = (host.clone(), 0u16);
+fn look_up(host: &str, limit: Duration) -> std::result::Result<(), String> {
+    let asked = (host.to_string(), 0u16);
     match sent::bounded("fby-nbd-name", limit, move || asked.to_socket_addrs().map(|_| ())) {
         Some(answer) => answer.map_err(|e| format!("{host}: {e}")),
         None => Err(format!("{host}: no nameserver has answered in {limit:?}")),
-    }
-}
-
-/// Of `nbd://[USER@]HOST[:PORT]/EXPORT`.
-fn host_of(uri: &str) -> Option<String> {
-    let (scheme, rest) = uri.split_once("://")?;
-    if !scheme.eq_ignore_ascii_case("nbd") {
-        return None;
-    }
-    let authority = &rest[..rest.find(['/', '?']).unwrap_or(rest.len())];
-    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-    let numeric = host.strip_prefix('[').and_then(|rest| rest.split_once(']'));
-    Some(numeric.map_or_else(|| host.split(':').next().unwrap_or(host), |(host, _)| host).into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hosts_of_uris() {
-        for (uri, host) in [
-            ("nbd://far/disk", Some("far")),
-            ("NBD://far:10810/disk?a=b", Some("far")),
-            ("nbd://user:word@far:1", Some("far")),
-            ("nbd://[fe80::1]:10809/", Some("fe80::1")),
-            ("nbd+unix:///disk?socket=/run/x", None),
-        ] {
-            assert_eq!(host_of(uri).as_deref(), host, "{uri}");
-        }
     }
 }
