@@ -258,7 +258,7 @@ bool fby_placed_clean(const struct fby_drain *p, u16 volume)
 	u32 collects = fby_load_acquire(&v->collects);
 
 	if ((fby_load_acquire(&p->volume[volume].destage.phase) != FBY_PH_IDLE && !FBY_BUG(STATIC_CLEAN_IN_ROUND)) ||
-	    fby_load(&v->surveyed) != v->slots || any_dirty(p, v))
+	    !fby_static_counted(v) || any_dirty(p, v))
 		return false;
 	fby_rmb();
 	return fby_load(&v->collects) == collects;
@@ -480,10 +480,14 @@ static int idle_step(struct fby_drain *p, u16 volume, u64 *next_ns)
 	}
 	if (v->left == 0 && pass_due(p, volume)) {
 		v->pass_ns = p->space->now_ns;
-		if (any_dirty(p, v))
+		if (any_dirty(p, v)) {
 			pass_begin(v);
-		else
+		} else {
+			/* Here, where it is seldom, and what is left is little. */
+			if (fby_load(&v->miscounted) && v->surveyed == v->slots)
+				fby_static_recount(p->statics, volume);
 			fby_store(&d->drain, d->drain && v->surveyed < v->slots);
+		}
 	}
 	if (age_ns && v->pass_ns + age_ns < *next_ns)
 		*next_ns = v->pass_ns + age_ns;

@@ -34,6 +34,7 @@ int fby_pool_static_add(struct fby_pool *p, u32 index, const struct fby_volume_s
 void fby_pool_static_info(struct fby_pool *p, u16 index, struct fby_volume_info *out)
 {
 	const struct fby_static *v = &p->statics.volume[index];
+	u32 recounts;
 
 	out->watermark = 0;
 	out->counted = false;
@@ -52,8 +53,11 @@ void fby_pool_static_info(struct fby_pool *p, u16 index, struct fby_volume_info 
 	}
 	out->watermark = fby_load(&v->passes_done);
 	out->passes = fby_load(&v->passes);
+	recounts = fby_load_acquire(&v->recounts);
 	out->counted = fby_static_counted(v); /* first: the count may become known between the two */
 	out->pages = fby_static_live(v);
+	fby_rmb();
+	out->counted = out->counted && fby_load(&v->recounts) == recounts;
 	out->lost_blocks = fby_load(&v->lost);
 	out->flush_owed = fby_load(&p->cache.volume[index].gate.flushed) < fby_load(&p->cache.volume[index].gate.ended);
 	for (u32 i = 0; i < FBY_STATIC_COUNTS; i++) {

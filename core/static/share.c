@@ -289,6 +289,7 @@ static void reset(struct fby_static *v)
 	fby_zero(v->count, sizeof(v->count));
 	fby_zero(v->wanted, sizeof(v->wanted));
 	v->surveyed = v->lost = v->hand = v->left = 0;
+	v->recounting = false;
 	v->settling = v->pressure = v->passing = v->gave_back = v->crowded = v->miscounted = false;
 	v->settled_writes = 0;
 }
@@ -387,10 +388,42 @@ static void survey_ends(struct fby_statics *p, struct fby_static *v)
 	head_write(p, v);
 }
 
+void fby_static_recount(struct fby_statics *p, u16 volume)
+{
+	struct fby_static *v = &p->volume[volume];
+
+	FBY_ASSERT(v->surveyed == v->slots && v->nwindows == 0 && !v->recounting);
+	fby_fetch_add(&v->recounts, 1u);
+	fby_store(&v->surveyed, 0u);
+	v->recounting = true;
+	v->recounting_at = 0;
+}
+
+/* Writers that have a stripe may count by what was known: none has when each was free once.
+ * False: one is held. */
+static bool recount_begins(struct fby_statics *p, struct fby_static *v)
+{
+	for (; v->recounting_at < p->nstripes; v->recounting_at++) {
+		u64 *stripe = &p->stripe[v->recounting_at];
+
+		if (!fby_stripe_try(stripe, 0))
+			return false;
+		fby_stripe_release(stripe);
+	}
+	for (u32 i = 0; i < FBY_STATIC_COUNTS; i++)
+		fby_store_release(&v->count[i].live, 0ull); /* behind recounts */
+	v->told = false;
+	v->recounting = false;
+	fby_store_release(&v->miscounted, false);
+	return true;
+}
+
 void fby_static_survey(struct fby_statics *p, u16 volume, u32 n)
 {
 	struct fby_static *v = &p->volume[volume];
 
+	if (v->recounting && !recount_begins(p, v))
+		return;
 	for (; n > 0 && v->surveyed < v->slots; n--) {
 		u64 *stripe = fby_stripe(p, v, v->surveyed);
 

@@ -62,7 +62,10 @@ struct fby_static {
 	u32 surveyed; /* slots below it are counted, and have no torn page; slots: all */
 	struct fby_static_window window[FBY_STATIC_WINDOWS + 1];
 	u32 lost; /* blocks found to be lost since attach */
-	bool miscounted; /* a line that was counted could not be read later: attach is to count anew */
+	bool miscounted; /* a line that was counted could not be read later: all is to be counted anew */
+	bool recounting; /* nothing counts as surveyed, and somebody may not know yet */
+	u32 recounting_at; /* stripes below it were seen without one who does not */
+	u32 recounts; /* that have begun */
 	u32 listed; /* of the list of lost blocks that is being made */
 	u32 wanted[FBY_WANTED]; /* slots + 1 in which writes meet; 0: none */
 	struct fby_static_count count[FBY_STATIC_COUNTS];
@@ -108,11 +111,15 @@ void fby_static_detach(struct fby_statics *p, u16 volume);
 bool fby_static_settle(struct fby_statics *p, u16 volume);
 /* Looks at up to n more slots, after a cut: torn pages away, the others counted. */
 void fby_static_survey(struct fby_statics *p, u16 volume, u32 n);
+/* The survey begins anew, for the counts alone. */
+void fby_static_recount(struct fby_statics *p, u16 volume);
 u64 fby_static_live(const struct fby_static *v);
-/* Is it known how much it holds?  What is read after it has been found so is that. */
+/* Is it known how much it holds?  What is read after it has been found so is that, if no
+ * other recount has begun meanwhile. */
 static inline bool fby_static_counted(const struct fby_static *v)
 {
-	return fby_load_acquire(&v->surveyed) == v->slots && !fby_load(&v->miscounted);
+	/* Doubt goes when nothing counts as surveyed any more. */
+	return !fby_load_acquire(&v->miscounted) && fby_load_acquire(&v->surveyed) == v->slots;
 }
 bool fby_static_any(struct fby_statics *p, u16 volume); /* by a look at all of it */
 

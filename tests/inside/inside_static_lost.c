@@ -66,6 +66,38 @@ static void counted_anew(void)
 	volume_sectors = VOLUME_BLOCKS * P;
 }
 
+/* A drain counts anew what is doubtful, so that the volume is known to be empty; not while a
+ * writer has a stripe, which counts by what was known. */
+static void counted_in_use(void)
+{
+	struct fby_volume_info info;
+	u64 *stripe;
+
+	volume_sectors = SLOTS * P;
+	make();
+	memset(line(2), 0, FBY_LINE);
+	EXPECT(put(2, 5) == FBY_DONE && put(3, 6) == FBY_DONE);
+	stripe = fby_stripe(&sp->statics, ST, 5);
+	EXPECT(fby_stripe_try(stripe, 0) && fby_volume_drain(sp, 0, true) == FBY_DONE);
+	for (u32 i = 0; i < 1000 && !ST->recounting; i++)
+		drain_step();
+	EXPECT(origin_has[2] == 5 && ST->recounting && ST->miscounted && ST->surveyed == 0);
+	drain_step();
+	EXPECT(ST->recounting && !fby_volume_clean(sp, 0) && sp->drain.volume[0].destage.drain && sound());
+	fby_stripe_release(stripe);
+	drain();
+	EXPECT(fby_volume_info(sp, 0, &info) == FBY_DONE && info.counted && info.pages == 0 && sound());
+	/* Nothing but the count keeps it from being clean. */
+	memset(line(4), 0, FBY_LINE);
+	EXPECT(put(4, 8) == FBY_DONE);
+	drain();
+	EXPECT(fby_volume_info(sp, 0, &info) == FBY_DONE && info.counted && info.pages == 0 && sound());
+	EXPECT(put(2, 7) == FBY_DONE && live() == 1);
+	EXPECT(fby_volume_detach(sp, 0) == FBY_DONE && fby_volume_info(sp, 0, &info) == FBY_DONE);
+	EXPECT(info.counted && info.pages == 1 && attach() == FBY_DONE && get(2) == 7);
+	volume_sectors = VOLUME_BLOCKS * P;
+}
+
 /* A cut between the two control words of a slot, or damage to one: the survey makes them one. */
 static void one_word(void)
 {
@@ -337,6 +369,7 @@ void test_static_lost(void)
 	gone();
 	both_lost();
 	counted_anew();
+	counted_in_use();
 	one_word();
 	told_again();
 	last_block();

@@ -25,7 +25,6 @@ pub const FOLLOWS: Follows = Follows {
 core/drain/placed_round.c fby_placed_clean
     load_acquire v->collects
     load_acquire p->volume[volume].destage.phase
-    load v->surveyed
     call any_dirty
     rmb
     load v->collects
@@ -35,6 +34,7 @@ core/drain/placed_round.c any_dirty
 core/drain/placed_round.c idle_step
     store v->passes_done
     call any_dirty
+    load v->miscounted
     store d->drain
     store d->phase
     fetch_add v->collects
