@@ -497,6 +497,7 @@ int fby_destage_volume(struct fby_drain *p, u16 volume, struct fby_io *io, u32 *
 			return carry_ahead(p, volume, wake) ? FBY_AGAIN : FBY_DONE;
 		d->pos = 0;
 		if (!d->failed) {
+			fby_plan_flushed(p, volume, d->io[0].start_ns);
 			fby_round_clean(p, volume);
 			fby_owner_count(p->space, volume);
 			fby_level_update(p->space, volume);

@@ -36,6 +36,8 @@ struct fby_plan {
 	/* from round to round */
 	u32 scale; /* pages listed for 16 that the round before last gained */
 	u32 request_ns; /* of the origin's time that a request takes; 0: not known */
+	u32 page_ns; /* the same for each page of the list, whatever became of it */
+	u32 flush_ns; /* that a flush takes; 0: not known */
 	u32 requests; /* of this round */
 	u64 began_ns;
 	u32 copy_ns; /* that a page takes which is kept; what it took lately */
@@ -172,6 +174,8 @@ bool fby_plan_step(struct fby_drain *p, u16 volume);
 void fby_plan_took(struct fby_drain *p, u16 volume);
 /* All of the round's requests have ended. */
 void fby_plan_written(struct fby_drain *p, u16 volume);
+/* And the flush, which was sent then. */
+void fby_plan_flushed(struct fby_drain *p, u16 volume, u64 began_ns);
 
 /* --- relocate.c ---- */
 /* Seals what these slots, by bit, hold of the volume, and takes them out.  True: all. */

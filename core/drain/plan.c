@@ -28,6 +28,7 @@
 #define ROUND_NS 300000000u /* writers may wait for the end of it */
 #define ROUND_REQUESTS 32u
 #define REQUEST_NS (ROUND_NS / ROUND_REQUESTS) /* until it is known, which is to be soon */
+#define FLUSH_PARTS 16u /* of a round's requests, its flush is to take one */
 #define SHARE_MOST 224u
 #define STARVED_PAGES 256u
 #define SCALE_MOST (16u * 8u)
@@ -57,6 +58,16 @@ static bool may_keep(const struct fby_drain *p, u16 volume, u32 spare)
 	       2 * fby_load(&p->space->owner[volume].counted) >= fby_load(&p->space->share);
 }
 
+/* Of so many pages of room how many the next round lists: half of it, and more, up to three
+ * quarters, where the flush is dear beside the requests of so short a round. */
+static u64 list_room(const struct fby_plan *plan, u64 room)
+{
+	u32 flush_ns = (u32)min_u64(plan->flush_ns, ~0u / FLUSH_PARTS);
+	u32 wanted = plan->page_ns ? flush_ns * FLUSH_PARTS / plan->page_ns : 0;
+
+	return wanted <= room / 2 ? room / 2 : min_u64(wanted, room - room / 4);
+}
+
 u32 fby_plan_pages(struct fby_drain *p, u16 volume)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
@@ -73,7 +84,7 @@ u32 fby_plan_pages(struct fby_drain *p, u16 volume)
 	plan->no_room = false;
 	if (plan->keeps) {
 		/* Copies need room before the round gives any back, and so do writers. */
-		u64 room = (u64)(spare - 1) * chunk / 2;
+		u64 room = list_room(plan, (u64)(spare - 1) * chunk);
 
 		n = min_u64(min_u64(n * plan->scale / 16, room), most);
 	} else if (fby_starved(p->space) && !d->forced) {
@@ -285,16 +296,29 @@ void fby_plan_took(struct fby_drain *p, u16 volume)
 	plan->copied_ns = p->space->now_ns;
 }
 
+/* What was known, and what it took this time; never 0, which is not known. */
+static u32 smoothed(u32 known_ns, u32 ns)
+{
+	if (known_ns)
+		ns = (u32)((3ull * known_ns + ns) / 4);
+	return ns ? ns : 1;
+}
+
 void fby_plan_written(struct fby_drain *p, u16 volume)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
 	struct fby_plan *plan = &d->plan;
-	u64 ns = p->space->now_ns - plan->began_ns;
+	u32 ns = (u32)min_u64(p->space->now_ns - plan->began_ns, ~0u); /* slow enough to say so */
 
 	if (d->failed || plan->requests < 8)
 		return;
-	ns = (ns >> 32 ? ~0u : (u32)ns) / plan->requests; /* slow enough to say so */
-	plan->request_ns = plan->request_ns ? (u32)((3ull * plan->request_ns + ns) / 4) : (u32)ns;
-	if (plan->request_ns == 0)
-		plan->request_ns = 1;
+	plan->request_ns = smoothed(plan->request_ns, ns / plan->requests);
+	plan->page_ns = smoothed(plan->page_ns, ns / d->n);
+}
+
+void fby_plan_flushed(struct fby_drain *p, u16 volume, u64 began_ns)
+{
+	struct fby_plan *plan = &p->volume[volume].destage.plan;
+
+	plan->flush_ns = smoothed(plan->flush_ns, (u32)min_u64(p->space->now_ns - began_ns, ~0u));
 }

@@ -143,6 +143,7 @@ static void request_time(void)
 	struct fby_destage *d = &pool->drain.volume[0].destage;
 
 	pool->space.now_ns = 100000000000ull;
+	d->n = 40;
 	d->plan.requests = 10;
 	d->plan.request_ns = 1000;
 	fby_plan_written(&pool->drain, 0);
@@ -153,8 +154,43 @@ static void request_time(void)
 	fby_plan_written(&pool->drain, 0);
 	EXPECT(d->plan.request_ns == 1000);
 	d->failed = false;
+	d->plan.page_ns = 1000;
 	fby_plan_written(&pool->drain, 0);
-	EXPECT(d->plan.request_ns == 1250);
+	EXPECT(d->plan.request_ns == 1250 && d->plan.page_ns == 875);
+	pool_restore();
+}
+
+/* A flush that is dear beside a short round's requests makes for a longer list, by as much as
+ * there is room for: three quarters of it, and half before anything is known. */
+static void flush_is_dear(void)
+{
+	struct fby_plan *plan = &pool->drain.volume[0].destage.plan;
+	u32 room = (fby_spare(&pool->space) - 1) * (pool->space.store.chunk_pages - FIRST_PAGE), between = room * 5 / 8;
+
+	may_keep();
+	pool->drain.volume[0].pace.rate = 1u << 20;
+	pool->drain.volume[0].pace.measured = true;
+	plan->scale = 1u << 20;
+	pool->drain.volume[0].destage.cap = 1u << 20; /* only room is in the way */
+	EXPECT(fby_plan_pages(&pool->drain, 0) == room / 2);
+	plan->page_ns = 1600;
+	plan->flush_ns = 100;
+	EXPECT(fby_plan_pages(&pool->drain, 0) == room / 2);
+	plan->flush_ns = 100 * between;
+	EXPECT(fby_plan_pages(&pool->drain, 0) == between);
+	plan->flush_ns = ~0u;
+	EXPECT(fby_plan_pages(&pool->drain, 0) == room - room / 4);
+	/* It is measured as requests are. */
+	plan->flush_ns = 0;
+	pool->space.now_ns += 1000;
+	fby_plan_flushed(&pool->drain, 0, pool->space.now_ns - 1000);
+	EXPECT(plan->flush_ns == 1000);
+	fby_plan_flushed(&pool->drain, 0, pool->space.now_ns - 2000);
+	EXPECT(plan->flush_ns == 1250);
+	fby_plan_flushed(&pool->drain, 0, pool->space.now_ns - 1);
+	for (u32 i = 0; i < 30; i++)
+		fby_plan_flushed(&pool->drain, 0, pool->space.now_ns);
+	EXPECT(plan->flush_ns == 1);
 	pool_restore();
 }
 
@@ -183,5 +219,6 @@ void test_plan(void)
 	copy_time();
 	copies_are_dear();
 	request_time();
+	flush_is_dear();
 	overwrites();
 }

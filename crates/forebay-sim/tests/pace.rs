@@ -67,6 +67,18 @@ fn nothing_is_kept_before_a_fast_origin() {
     assert!(r.copies_per_write < 0.01 && r.writes_per_s > 99_000.0, "{r:#?}");
 }
 
+/// Where a flush takes as long as hundreds of requests there are fewer of them: a round lists
+/// as much as there is room for.
+#[test]
+fn a_flush_that_is_dear_makes_longer_rounds() {
+    let load = Load { times: 3, round_pages: 16384, seconds: 10, ..load(512, 2048, 0) };
+    let dear = Disk { flush_us: 20_000, ..SATA };
+    let (cheap, dear) = (run(&load, &SATA).unwrap(), run(&load, &dear).unwrap());
+    let pages = |r: &Report| r.writes_per_s / r.rounds_per_s;
+    assert!(pages(&dear) > 1.3 * pages(&cheap), "{cheap:#?} {dear:#?}");
+    assert!(dear.writes_per_s > 40_000.0 && smooth(&dear), "{dear:#?}");
+}
+
 /// Isolated pages are kept, and not for ever: a write costs a copy or so.
 #[test]
 fn what_is_copied_is_bounded() {
