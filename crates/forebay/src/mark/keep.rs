@@ -196,7 +196,7 @@ impl Kept {
         let file = rustix::fs::openat(&dir, &new, flags, Mode::from_raw_mode(0o644))?;
         let mut file = std::fs::File::from(file);
         io::Write::write_all(&mut file, bytes)?;
-        file.sync_all()?;
+        synced(&file, "file")?;
         rustix::fs::renameat(&dir, &new, &dir, &name)?;
         self.unsynced[1].store(true, Ordering::Release);
         Ok(())
@@ -268,8 +268,9 @@ impl Keep for Kept {
             match rustix::fs::unlinkat(&dir, file_name(&self.name), AtFlags::empty()) {
                 Err(Errno::NOENT) => {}
                 done => done
-                    .and_then(|()| rustix::fs::fsync(&dir))
-                    .map_err(|e| named(&path, e.into()))?,
+                    .map_err(io::Error::from)
+                    .and_then(|()| synced(&dir, "directory"))
+                    .map_err(|e| named(&path, e))?,
             }
         }
         Ok(())
@@ -279,16 +280,16 @@ impl Keep for Kept {
         if self.unsynced[0].swap(false, Ordering::AcqRel) {
             // All of the inode: an attribute is none of what fdatasync is for.
             let synced = match &self.on {
-                On::File(file) => rustix::fs::fsync(file),
+                On::File(file) => synced(file, "origin"),
                 On::Host | On::Origin(_) => Ok(()),
             };
             synced.inspect_err(|_| self.unsynced[0].store(true, Ordering::Release))?;
         }
         if self.unsynced[1].swap(false, Ordering::AcqRel) {
             let dir = open_dir(&self.dirs[0])?.ok_or(Errno::NOENT)?;
-            rustix::fs::fsync(&dir)
+            synced(&dir, "directory")
                 .inspect_err(|_| self.unsynced[1].store(true, Ordering::Release))
-                .map_err(|e| named(&self.dirs[0], e.into()))?;
+                .map_err(|e| named(&self.dirs[0], e))?;
         }
         Ok(())
     }
@@ -388,6 +389,14 @@ fn read_in(dir: &OwnedFd, name: &str) -> io::Result<Found> {
     Ok(Found::of(&bytes))
 }
 
+/// What was done to it is durable; tests count it, and make it fail.
+fn synced(fd: impl AsFd, what: &'static str) -> io::Result<()> {
+    #[cfg(test)]
+    tests::note(what)?;
+    let _ = what;
+    Ok(rustix::fs::fsync(fd)?)
+}
+
 /// Those that can be read, of all origins.
 pub(crate) fn marks_in(dir: &Path) -> io::Result<Vec<Mark>> {
     let Some(open) = open_dir(dir)? else { return Ok(Vec::new()) };
@@ -442,9 +451,90 @@ fn overlap(a: &str, b: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::{Cell, RefCell};
+    use std::os::unix::fs::PermissionsExt;
     use std::sync::{Mutex, MutexGuard};
 
     use super::*;
+
+    thread_local! {
+        static SYNCED: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
+        static FAILS: Cell<bool> = const { Cell::new(false) };
+    }
+
+    pub(super) fn note(what: &'static str) -> io::Result<()> {
+        SYNCED.with_borrow_mut(|synced| synced.push(what));
+        match FAILS.take() {
+            true => Err(Errno::IO.into()),
+            false => Ok(()),
+        }
+    }
+
+    fn synced_now() -> Vec<&'static str> {
+        SYNCED.take()
+    }
+
+    fn mark_of(origin: &str) -> Mark {
+        Mark {
+            volume: "v".into(),
+            least: 2,
+            at_most_bytes: 1,
+            host: "h".into(),
+            at: "p".into(),
+            origin: origin.into(),
+            ..Mark::default()
+        }
+    }
+
+    /// A mark that was set, or taken away, is so after a cut: what it lies in is synced, in
+    /// this order, once, and again if that failed.
+    #[test]
+    fn marks_are_durable_when_they_are_synced() {
+        let dir = std::env::temp_dir().join(format!("fby-keep-synced-{}", std::process::id()));
+        let by = MarkedBy { name: "wwid:1".into(), on: MarkedOn::Host };
+        let kept = Kept::open(&by, &dir, false).unwrap();
+        synced_now();
+        for _ in 0..2 {
+            kept.put(&mark_of("wwid:1")).unwrap();
+            assert_eq!(synced_now(), ["file"]);
+            FAILS.set(true);
+            kept.sync().unwrap_err();
+            kept.sync().unwrap();
+            assert_eq!(synced_now(), ["directory", "directory"]);
+            kept.sync().unwrap();
+            assert_eq!(synced_now(), [""; 0]);
+        }
+        kept.take_away().unwrap();
+        assert_eq!(synced_now(), ["directory"]);
+        // A mark of another origin under this one's name, and one of a part of it.
+        kept.put(&mark_of("wwid:2")).unwrap();
+        assert!(matches!(kept.find().unwrap(), Found::Damaged(_)));
+        kept.take_away().unwrap();
+        let part = MarkedBy { name: "wwid:1-part2".into(), on: MarkedOn::Host };
+        Kept::open(&part, &dir, false).unwrap().put(&mark_of("wwid:1-part2")).unwrap();
+        assert_eq!(kept.find().unwrap(), Found::Marked(Box::new(mark_of("wwid:1-part2"))));
+        // Others could have put it there.
+        let marks = dir.join(MARKS);
+        std::fs::set_permissions(&marks, std::fs::Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(kept.find().unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        std::fs::remove_dir_all(&dir).unwrap();
+        // A file's attribute, where there are any.
+        let path = std::env::temp_dir().join(format!("fby-keep-file-{}", std::process::id()));
+        let file = OwnedFd::from(std::fs::File::create(&path).unwrap());
+        let by = MarkedBy { name: "file:1".into(), on: MarkedOn::File(file.as_fd()) };
+        let kept = Kept::look(&by, &dir).unwrap();
+        if attribute(&file).is_ok() {
+            synced_now();
+            kept.put(&mark_of("file:1")).unwrap();
+            FAILS.set(true);
+            kept.sync().unwrap_err();
+            kept.sync().unwrap();
+            assert_eq!(synced_now(), ["origin", "origin"]);
+            kept.take_away().and_then(|()| kept.sync()).unwrap();
+            assert_eq!(synced_now(), ["origin"]);
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
 
     #[derive(Debug, Default)]
     struct Image(Mutex<Option<Vec<u8>>>);
@@ -488,15 +578,7 @@ mod tests {
         let kept = Kept::open(&by, &dir, false).unwrap();
         assert!(kept.is_on_the_origin() && kept.place() == "its metadata");
         assert_eq!(kept.find().unwrap(), Found::Nothing);
-        let mark = Mark {
-            volume: "v".into(),
-            least: 2,
-            at_most_bytes: 1,
-            host: "h".into(),
-            at: "p".into(),
-            origin: kept.name(),
-            ..Mark::default()
-        };
+        let mark = mark_of(&kept.name());
         kept.put(&mark).and_then(|()| kept.sync()).unwrap();
         assert_eq!(*image.value(), Some(mark.to_bytes()));
         let there = Kept::look(&by, Path::new("/nowhere")).unwrap();

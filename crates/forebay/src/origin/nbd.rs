@@ -19,6 +19,8 @@
 //! has ended.  A connection is never ended for being slow.
 
 mod link;
+#[cfg(test)]
+mod tests;
 mod uri;
 
 use std::collections::{HashMap, VecDeque};
