@@ -35,12 +35,14 @@ macro_rules! after {
 }
 
 pub mod log;
+pub mod map;
 pub mod module;
 mod mount;
 pub mod origin;
 mod serve;
 
 pub use log::Log;
+pub use map::Map;
 pub use mount::{Mount, MountHow, Replay, Umount, Unmark};
 pub use serve::{Attach, Serve, Set, Tuning};
 
@@ -65,6 +67,9 @@ pub enum Command {
     /// Logs of a pool: list, make, look at and remove them
     #[command(subcommand)]
     Log(Log),
+    /// Maps of a pool: make and list them, and bring home what a crash has left there
+    #[command(subcommand)]
+    Map(Map),
     /// Serve a pool's volumes over NBD on a Unix socket
     Serve(Serve),
     /// Show a directory tree through FUSE: an fsync there is an append to a log of a pool
@@ -205,6 +210,10 @@ pub struct Create {
     /// Leave so much of the pool to static volumes, a multiple of 64K
     #[arg(long = "static", value_name = "SIZE", value_parser = units::parse_size)]
     pub static_bytes: Option<u64>,
+    /// Leave so much of the pool to maps, onto which programs map files by the library
+    /// forebay-map; a multiple of 2M.  The kernel module does not know such pools
+    #[arg(long = "maps", value_name = "SIZE", value_parser = units::parse_size)]
+    pub map_bytes: Option<u64>,
     /// Format even if there is data; what is there is destroyed
     #[arg(long)]
     pub force: bool,

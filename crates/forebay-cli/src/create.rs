@@ -13,6 +13,7 @@ pub fn run(a: &args::Create) -> anyhow::Result<u8> {
             chunk_size_bytes: a.chunk_size,
             max_volumes: a.volumes,
             static_bytes: a.static_bytes.unwrap_or(0),
+            map_bytes: a.map_bytes.unwrap_or(0),
             force: a.force,
             media: a.media.options(),
         },
@@ -33,6 +34,13 @@ pub fn run(a: &args::Create) -> anyhow::Result<u8> {
         out::line(format_args!(
             "beside it {} for static volumes",
             units::bytes(made.static_bytes)
+        ))?;
+    }
+    if made.map_bytes > 0 {
+        out::line(format_args!(
+            "beside it {} for maps: forebay map add {} NAME",
+            units::bytes(made.map_bytes),
+            out::quoted(&made.path)
         ))?;
     }
     out::line(format_args!("media: {}", media_text(&made.media)))?;

@@ -21,6 +21,7 @@ mod exporter;
 mod generator;
 mod interrupt;
 mod log;
+mod map;
 mod module;
 mod mount;
 mod mount_bed;
@@ -82,6 +83,7 @@ fn run(command: Command) -> anyhow::Result<u8> {
         Command::Create(a) => create::run(&a),
         Command::Volume(a) => volume::run(&a),
         Command::Log(a) => log::run(&a),
+        Command::Map(a) => map::run(&a),
         Command::Serve(a) => serve::run(&a),
         Command::Mount(a) => mount::run(&a),
         Command::Replay(a) => replay::run(&a),
@@ -130,6 +132,7 @@ fn exit_code(error: &anyhow::Error) -> u8 {
         (module.map(module::Error::exit_code))
             .or(library.map(forebay::Error::exit_code))
             .or(server.map(forebay_server::Error::exit_code))
+            .or(e.downcast_ref().map(forebay_map::Error::exit_code))
             // What the library calls an I/O error need not be one of a device here.
             .or(e.downcast_ref().map(forebay::io_exit_code).filter(|code| *code != 7))
     };

@@ -30,9 +30,10 @@ fn missing(status: &OriginStatus) -> String {
         return format!("it may lack writes: its mark cannot be read ({why})");
     };
     format!(
-        "it may lack writes since {}, at most {}, of volume {} of pool {} (generation {}, then at {}, host {})",
+        "it may lack writes since {}, at most {}, of {} {} of pool {} (generation {}, then at {}, host {})",
         status.since.as_deref().unwrap_or_default(),
         units::bytes(mark.at_most_bytes),
+        if mark.map { "map" } else { "volume" },
         mark.volume,
         mark.pool,
         mark.generation,
@@ -56,7 +57,7 @@ fn tell(status: &OriginStatus) -> anyhow::Result<()> {
     out::line(format_args!("the mark is {}", status.kept_in))?;
     if let Some(mark) = &status.mark {
         let at = out::quoted(std::path::Path::new(&mark.at));
-        out::line(format_args!("with that pool: forebay drain {at}"))?;
+        out::line(format_args!("with that pool: {} {at}", mark.way_home()))?;
     }
     out::line(format_args!("if the pool is gone: forebay origin accept-loss {place}"))?;
     Ok(())

@@ -153,6 +153,10 @@ fn text(served: &ServerStatus, rates: Option<&Rates>) -> String {
                 units::bytes(n),
             ),
         },
+        match s.map_bytes {
+            0 => String::new(),
+            n => format!("maps      {} of {}", s.maps.len(), units::bytes(n)),
+        },
         format!(
             "memory    {} ({:.1} bytes a page) + {} for destage",
             units::bytes(s.memory_bytes),

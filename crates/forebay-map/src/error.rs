@@ -50,6 +50,17 @@ pub enum Error {
 }
 
 impl Error {
+    /// Of a command that ends with it: one of [`forebay::EXIT_CODES`].
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Error::System { error, .. } => forebay::io_exit_code(error),
+            Error::Pool(_) => 5,
+            Error::Full(_) => 8,
+            Error::Another { .. } | Error::Refused { .. } => 6,
+            Error::Locked { .. } => 4,
+        }
+    }
+
     /// There is no such file.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Error::System { error, .. } if error.kind() == io::ErrorKind::NotFound)

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use forebay::MapClaim;
+use forebay::{MapClaim, PoolMap};
 use forebay_engine::maps::{Frame, Map, MapFile, MapReport};
 use forebay_engine::{sys, Code, Engine};
 
@@ -23,6 +23,8 @@ pub struct PoolStore {
     /// Frames that were asked for since their files' sizes have changed.
     known: Vec<RwLock<Option<Known>>>,
     claim: MapClaim,
+    /// Last: it keeps the pool open until the map is detached.
+    _pool: Option<PoolMap>,
 }
 
 #[derive(Clone, Debug)]
@@ -66,7 +68,17 @@ fn known_by_of(f: &MapFile) -> (Vec<u8>, Stamp) {
 }
 
 impl PoolStore {
-    /// Attaches a map by its name; `memory` is the file that the pool lies in, opened for
+    /// Attaches a map of an open pool.
+    pub fn of(map: PoolMap) -> Result<PoolStore> {
+        let memory = map.memory().map_err(Error::system(map.path(), "its memory"))?;
+        let at = map.path().display().to_string();
+        let mut store = PoolStore::attach(map.engine(), map.name(), memory)?;
+        store.claim.at = std::path::absolute(&at).map_or(at, |p| p.display().to_string());
+        store._pool = Some(map);
+        Ok(store)
+    }
+
+    /// The same by its name, of an engine; `memory` is the file that the pool lies in, opened for
     /// reading and writing.
     pub fn attach(engine: &Arc<Engine>, name: &str, memory: File) -> Result<PoolStore> {
         let index = engine.map_find(name).map_err(pool)?;
@@ -87,7 +99,7 @@ impl PoolStore {
             share_bytes: info.spec.bytes,
             at: at.unwrap_or_default().display().to_string(),
         };
-        Ok(PoolStore { map, memory, report, nfiles: info.spec.nfiles, known, claim })
+        Ok(PoolStore { map, memory, report, nfiles: info.spec.nfiles, known, claim, _pool: None })
     }
 
     /// What attaching has found of a crash.

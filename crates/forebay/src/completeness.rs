@@ -83,7 +83,9 @@ impl CheckReport {
         let unnamed = (!self.damaged.is_empty()).then_some(Verdict::LostBlocks);
         let broken = self.invariant.is_some().then_some(Verdict::RecordDamaged);
         let log = self.logs.iter().any(|log| !log.is_ok()).then_some(Verdict::LostBlocks);
-        let codes = found.chain(unnamed).chain(broken).chain(log).map(Verdict::exit_code);
+        let map = self.maps.iter().any(|map| !map.is_ok()).then_some(Verdict::LostBlocks);
+        let all = found.chain(unnamed).chain(broken).chain(log).chain(map);
+        let codes = all.map(Verdict::exit_code);
         // A pool that cannot be trusted, before one that has lost something.
         codes.min().unwrap_or(0)
     }

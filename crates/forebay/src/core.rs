@@ -24,7 +24,7 @@ use crate::wait::{Flushes, Space};
 #[derive(Debug)]
 pub(crate) struct Core {
     pub media: Media,
-    pub engine: Engine,
+    pub engine: Arc<Engine>,
     pub drains: Drains,
     pub space: Space,
     pub flushes: Flushes,
@@ -59,7 +59,7 @@ impl Core {
             Kick::new().map_err(|e| Error::system(&media.info().path, "making an eventfd", e))?;
         let mut core = Core {
             media,
-            engine,
+            engine: Arc::new(engine),
             drains: Drains::default(),
             space: Space::default(),
             flushes: Flushes::default(),

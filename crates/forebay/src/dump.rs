@@ -28,6 +28,9 @@ pub struct SuperblockDump {
     /// Behind the chunks, for static volumes.
     #[serde(default)]
     pub static_bytes: u64,
+    /// Behind that, for maps.
+    #[serde(default)]
+    pub map_bytes: u64,
     /// What a clean close recorded; of no meaning without `clean`.
     pub clean_entries: u64,
     pub clean_digest: u64,
@@ -71,6 +74,9 @@ impl fmt::Display for SuperblockDump {
         writeln!(f, "volume records  {}", self.max_volumes)?;
         if self.static_bytes != 0 {
             writeln!(f, "static volumes  {} bytes", self.static_bytes)?;
+        }
+        if self.map_bytes != 0 {
+            writeln!(f, "maps            {} bytes", self.map_bytes)?;
         }
         match self.clean {
             true => writeln!(

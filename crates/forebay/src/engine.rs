@@ -9,7 +9,7 @@ use forebay_engine::{sys, OpenError};
 
 use crate::dump::SuperblockDump;
 use crate::error::{open_error, unknown_error, Error, Result};
-use crate::media::Media;
+use crate::media::{CreateOptions, Media};
 use crate::status::Uuid;
 
 pub(crate) use forebay_engine::{Attach, Code, Io, Memory, Result as EngineResult, Step, Wait};
@@ -101,6 +101,7 @@ fn superblock_dump(
         chunks: sb.nchunks,
         max_volumes: sb.nvolumes,
         static_bytes: sb.static_bytes,
+        map_bytes: sb.map_bytes,
         clean_entries: sb.clean_entries,
         clean_digest: sb.clean_digest,
         clean_seq: sb.clean_seq,
@@ -116,26 +117,21 @@ pub(crate) fn least_media_bytes(chunk_size_bytes: u32) -> u64 {
     u64::from(chunk_size_bytes) * (1 + LEAST_CHUNKS)
 }
 
-pub(crate) fn format(
-    media: &Media,
-    uuid: Uuid,
-    chunk_size_bytes: u32,
-    max_volumes: u32,
-    static_bytes: u64,
-) -> Result<()> {
+pub(crate) fn format(media: &Media, uuid: Uuid, o: &CreateOptions) -> Result<()> {
+    let chunk_size_bytes = o.chunk_size_bytes;
     let f = sys::fby_format {
         uuid: uuid.0,
         chunk_size: chunk_size_bytes,
-        nvolumes: max_volumes,
-        static_bytes,
-        map_bytes: 0,
+        nvolumes: o.max_volumes,
+        static_bytes: o.static_bytes,
+        map_bytes: o.map_bytes,
     };
     forebay_engine::format(media.mapped(), &f).map_err(|e| match e.0 {
         sys::FBY_E_MEDIA_SMALL => Error::TooSmall {
             path: media.info().path.clone(),
             bytes: media.info().size_bytes,
             chunk_size_bytes,
-            least_bytes: least_media_bytes(chunk_size_bytes) + static_bytes,
+            least_bytes: least_media_bytes(chunk_size_bytes) + o.static_bytes + o.map_bytes,
         },
         sys::FBY_E_GEOMETRY => Error::usage(
             format!(

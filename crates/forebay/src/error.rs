@@ -144,6 +144,16 @@ pub enum Error {
         code: i32,
     },
 
+    /// The engine refused something about a map.
+    #[error("map {name}: {cause}; {way_out}")]
+    Map {
+        name: String,
+        cause: String,
+        way_out: String,
+        /// Positive number of the engine's error.
+        code: i32,
+    },
+
     /// The pool stayed full for an append, for longer than the caller wanted to wait.
     #[error("log {name}: no space for an append in {waited_ms} ms; sync the log, drain volumes, or use a larger pool")]
     LogFull { name: String, waited_ms: u64 },
@@ -320,7 +330,10 @@ impl Error {
             Error::LogIncomplete { .. } => Errno::BADMSG,
             Error::ReadOnly { .. } | Error::ReadOnlySystem { .. } => Errno::ROFS,
             Error::Interrupted { .. } | Error::Stopped { .. } => Errno::INTR,
-            Error::Volume { code, .. } | Error::Log { code, .. } | Error::Internal { code, .. } => {
+            Error::Volume { code, .. }
+            | Error::Log { code, .. }
+            | Error::Map { code, .. }
+            | Error::Internal { code, .. } => {
                 return Code(*code).errno();
             }
             Error::DiskFull { source, .. }
@@ -362,7 +375,9 @@ impl Error {
             Error::Awaited { .. } => 14,
             Error::Interrupted { .. } | Error::Stopped { .. } => 13,
             Error::Incomplete(judged) => judged.exit_code(),
-            Error::Volume { code, .. } | Error::Log { code, .. } => engine::exit_code(*code),
+            Error::Volume { code, .. } | Error::Log { code, .. } | Error::Map { code, .. } => {
+                engine::exit_code(*code)
+            }
             Error::Io { source, .. }
             | Error::Marking { source, .. }
             | Error::Mark { source, .. } => io_exit_code(source),

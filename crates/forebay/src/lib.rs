@@ -115,7 +115,8 @@ pub use origin::{
 };
 pub use pages::Pages;
 pub use pool::{
-    origin_known_by_name, NewVolume, OptionsChange, OptionsInfo, Placed, Pool, PoolOptions, Verify,
+    origin_known_by_name, MapCheck, MapInfo, NewVolume, OptionsChange, OptionsInfo, Placed, Pool,
+    PoolMap, PoolOptions, Verify,
 };
 pub use printable::printable;
 pub use request::{OriginIo, OriginOp, Request, Step, Why};

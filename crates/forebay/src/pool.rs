@@ -5,8 +5,11 @@
 mod log_look;
 mod logs;
 mod look;
+mod maps;
 mod placed;
 mod report;
+
+pub use maps::{MapCheck, MapInfo, PoolMap};
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -275,7 +278,7 @@ impl Pool {
             read_only,
             no_checksums: !o.checksums,
             statics: true,
-            maps: false, // their server is to come
+            maps: true,
             verify: raw_verify(o.verify),
             high_watermark: o.high_watermark_percent,
             low_watermark: o.low_watermark_percent,

@@ -14,6 +14,7 @@ use crate::completeness::{Completeness, Verdict};
 use crate::error::{Error, Result};
 use crate::log::{LogCheck, LogInfo};
 use crate::media::{human_bytes, MediaInfo};
+use crate::pool::{MapCheck, MapInfo};
 
 /// A UUID; as text in the usual form.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -451,6 +452,11 @@ pub struct PoolStatus {
     pub volumes: Vec<VolumeInfo>,
     #[serde(default)]
     pub logs: Vec<LogInfo>,
+    /// Room for maps, and those that have a share of it.
+    #[serde(default)]
+    pub map_bytes: u64,
+    #[serde(default)]
+    pub maps: Vec<MapInfo>,
     /// The last damaged blocks found.
     pub damaged_blocks: Vec<ReportBlock>,
     /// Why destage does not work at all: an internal error.
@@ -501,6 +507,9 @@ pub struct CheckReport {
     /// What is known of each log.
     #[serde(default)]
     pub logs: Vec<LogCheck>,
+    /// What is known of each map.
+    #[serde(default)]
+    pub maps: Vec<MapCheck>,
     pub recovery: RecoveryReport,
     pub seconds: f64,
 }
@@ -523,6 +532,9 @@ impl fmt::Display for CheckReport {
         }
         for log in self.logs.iter().filter(|log| !log.is_ok()) {
             write!(f, "\n{log}")?;
+        }
+        for map in self.maps.iter().filter(|map| !map.is_ok() || map.dirty_pages > 0) {
+            write!(f, "\n{map}")?;
         }
         for b in &self.damaged {
             write!(f, "\ndamaged: {b}")?;

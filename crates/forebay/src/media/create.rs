@@ -37,6 +37,8 @@ pub struct CreateOptions {
     /// Room for static volumes, of the pool's size: a multiple of
     /// [`defaults::STATIC_UNIT_BYTES`]; 0: it takes none.
     pub static_bytes: u64,
+    /// Room for maps, beside that: a multiple of 2 MiB; 0: it takes none.
+    pub map_bytes: u64,
     /// Format even if the media holds something.
     pub force: bool,
     pub media: MediaOptions,
@@ -55,6 +57,9 @@ pub struct PoolSummary {
     /// Room for static volumes.
     #[serde(default)]
     pub static_bytes: u64,
+    /// Room for maps.
+    #[serde(default)]
+    pub map_bytes: u64,
     pub max_volumes: u32,
     pub media: MediaInfo,
 }
@@ -195,6 +200,12 @@ fn check_options(o: &CreateOptions) -> Result<CreateOptions> {
         return Err(Error::usage(
             format!("room of {} bytes for static volumes is not possible", o.static_bytes),
             format!("use a multiple of {}", human_bytes(defaults::STATIC_UNIT_BYTES)),
+        ));
+    }
+    if !o.map_bytes.is_multiple_of(sys::FBY_MAP_UNIT) {
+        return Err(Error::usage(
+            format!("room of {} bytes for maps is not possible", o.map_bytes),
+            format!("use a multiple of {}", human_bytes(sys::FBY_MAP_UNIT)),
         ));
     }
     if o.media.read_only {
@@ -447,7 +458,13 @@ fn found_on(media: &Media, probe: &Probe) -> Option<String> {
 }
 
 fn least_bytes(o: &CreateOptions) -> u64 {
-    engine::least_media_bytes(o.chunk_size_bytes).saturating_add(o.static_bytes)
+    // Shares of maps begin at a multiple of their unit.
+    let maps = match o.map_bytes {
+        0 => 0,
+        bytes => bytes.saturating_add(sys::FBY_MAP_UNIT),
+    };
+    let shares = o.static_bytes.saturating_add(maps);
+    engine::least_media_bytes(o.chunk_size_bytes).saturating_add(shares)
 }
 
 fn check_size(path: &Path, bytes: u64, o: &CreateOptions) -> Result<()> {
@@ -458,13 +475,14 @@ fn check_size(path: &Path, bytes: u64, o: &CreateOptions) -> Result<()> {
 }
 
 fn too_small(path: &Path, bytes: u64, o: &CreateOptions) -> Error {
-    if o.static_bytes != 0 && bytes >= engine::least_media_bytes(o.chunk_size_bytes) {
+    let shares = o.static_bytes.saturating_add(o.map_bytes);
+    if shares != 0 && bytes >= engine::least_media_bytes(o.chunk_size_bytes) {
         return Error::usage(
             format!(
-                "{}: its {} do not hold {} for static volumes and the least of a pool beside it",
+                "{}: its {} do not hold {} for static volumes and maps and the least of a pool beside it",
                 path.display(),
                 human_bytes(bytes),
-                human_bytes(o.static_bytes)
+                human_bytes(shares)
             ),
             format!(
                 "it needs {}: make it larger, or leave less for them",
@@ -482,7 +500,7 @@ fn too_small(path: &Path, bytes: u64, o: &CreateOptions) -> Error {
 
 fn format(path: &Path, media: &Media, o: &CreateOptions) -> Result<PoolSummary> {
     let uuid = Uuid::random()?;
-    engine::format(media, uuid, o.chunk_size_bytes, o.max_volumes, o.static_bytes)?;
+    engine::format(media, uuid, o)?;
     let probe = engine::probe(media);
     let sb =
         probe.superblock.filter(|s| probe.error.is_none() && s.uuid == uuid).ok_or_else(|| {
@@ -504,6 +522,7 @@ fn format(path: &Path, media: &Media, o: &CreateOptions) -> Result<PoolSummary> 
         chunks: sb.chunks,
         capacity_bytes: u64::from(sb.chunks) * data_pages * 4096,
         static_bytes: sb.static_bytes,
+        map_bytes: sb.map_bytes,
         max_volumes: sb.max_volumes,
         media: media.info().clone(),
     })

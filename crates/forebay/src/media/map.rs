@@ -225,6 +225,12 @@ impl Media {
         self.read_only
     }
 
+    /// Its file, another time.
+    pub(crate) fn file(&self) -> io::Result<std::fs::File> {
+        let fd = self.fd.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        Ok(fd.try_clone()?.into())
+    }
+
     /// A path of its file, if that was deleted and is gone when this process ends.
     pub(crate) fn deleted(&self) -> Option<PathBuf> {
         let fd = self.fd.as_ref()?;

@@ -25,6 +25,8 @@ impl Pool {
         let core = &self.0.core;
         let all = core.volumes();
         let quiet = all.iter().all(|v| !v.attached);
+        // Attached, they are verified with the rest.
+        let (map_checks, _attached) = self.check_maps()?;
         let invariant = self.engine().check(quiet).map_err(|e| core.pool_error(e))?;
         let mut report = CheckReport {
             quiet,
@@ -42,6 +44,7 @@ impl Pool {
         let volumes = all.into_iter().map(|v| core.judge_with(v, &report.damaged));
         report.volumes = volumes.collect();
         report.logs = self.check_logs(data)?;
+        report.maps = map_checks;
         report.ok = report.exit_code() == 0;
         report.seconds = started.elapsed().as_secs_f64();
         Ok(report)

@@ -185,6 +185,8 @@ impl Core {
             },
             volumes,
             logs: self.logs(),
+            map_bytes: info.sb.map_bytes,
+            maps: self.maps(),
             damaged_blocks: {
                 let damaged = engine.damaged(DAMAGED_LISTED);
                 damaged.iter().map(|b| self.report_block(b)).collect()

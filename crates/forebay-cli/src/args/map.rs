@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The arguments of `forebay map`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::{Json, MediaArgs};
+use crate::units;
+
+#[derive(Debug, Subcommand)]
+pub enum Map {
+    /// Make a map: a share of the pool for files that programs map
+    #[command(after_help = after!(
+        "forebay create /dev/pmem0 --maps 8G && forebay map add /dev/pmem0 db --size 8G",
+    ))]
+    Add(MapAdd),
+    /// List maps, and the files of which they have pages since a crash
+    #[command(after_help = after!("forebay map list /dev/pmem0 --json"))]
+    List(MapPool),
+    /// Bring home to their files what a crash has left: before they are mapped again
+    ///
+    /// A file that is gone, another, shorter, changed by others, or damaged in the pool is
+    /// named, and its pages stay; all others are brought home.  It can be cut off at any
+    /// time, and run again.
+    ///
+    /// Exit code 0: nothing is left; 11: pages of some files stay.
+    #[command(after_help = after!(
+        "forebay map recover /dev/pmem0 --dry-run",
+        "forebay map recover /dev/pmem0",
+        "forebay map recover /dev/pmem0 /srv/db/data.mdb --accept    though others changed it",
+    ))]
+    Recover(MapRecover),
+    /// Copy what the pool has of a file to another directory; nothing is changed
+    ///
+    /// For each file a new one with the pages, each where it is in the file, and a list of
+    /// which these are.
+    #[command(after_help = after!(
+        "forebay map salvage /dev/pmem0 /srv/db/data.mdb --to /var/tmp/saved",
+        "forebay map salvage /dev/pmem0 '#3' --to /var/tmp/saved    of a damaged record",
+    ))]
+    Salvage(MapSalvage),
+    /// Give up what the pool has of a file, which stays as it is
+    #[command(after_help = after!("forebay map drop /dev/pmem0 /srv/db/data.mdb --discard"))]
+    Drop(MapDrop),
+    /// Remove a map; refused while it has pages that files lack
+    #[command(after_help = after!("forebay map remove /dev/pmem0 db"))]
+    Remove(MapRemove),
+}
+
+#[derive(Args, Debug)]
+pub struct MapAdd {
+    /// The pool, made with --maps; it must not be served
+    pub pool: PathBuf,
+    /// Name of the new map, which no volume and no log has
+    pub name: String,
+    /// Its share, a multiple of 2M; default: all of the room, for the first one
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
+    pub size: Option<u64>,
+    #[command(flatten)]
+    pub media: MediaArgs,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Args, Debug)]
+pub struct MapPool {
+    /// The pool; it must not be served, nor files mapped onto it
+    pub pool: PathBuf,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Args, Debug)]
+pub struct MapRecover {
+    /// The pool; it must not be served, nor files mapped onto it
+    pub pool: PathBuf,
+    /// These files alone, as `forebay map list` names them; default: all
+    pub files: Vec<PathBuf>,
+    /// Only tell: nothing is changed
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Write the pages though others have changed the file, or its mark is gone or of another
+    /// host
+    #[arg(long)]
+    pub accept: bool,
+    #[command(flatten)]
+    pub media: MediaArgs,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Args, Debug)]
+pub struct MapSalvage {
+    /// The pool; it must not be served, nor files mapped onto it
+    pub pool: PathBuf,
+    /// The files, as `forebay map list` names them; default: all
+    pub files: Vec<PathBuf>,
+    /// Where to; it is made if it is not there
+    #[arg(long, value_name = "DIR")]
+    pub to: PathBuf,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Args, Debug)]
+pub struct MapDrop {
+    /// The pool; it must not be served, nor files mapped onto it
+    pub pool: PathBuf,
+    /// The files, as `forebay map list` names them
+    #[arg(required = true)]
+    pub files: Vec<PathBuf>,
+    /// What was synced and is not in the files is lost
+    #[arg(long, required = true)]
+    pub discard: bool,
+    #[command(flatten)]
+    pub media: MediaArgs,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Args, Debug)]
+pub struct MapRemove {
+    /// The pool; it must not be served
+    pub pool: PathBuf,
+    /// The map
+    pub name: String,
+    /// Remove it even if it has pages that files lack; they are lost
+    #[arg(long)]
+    pub discard: bool,
+    #[command(flatten)]
+    pub media: MediaArgs,
+    #[command(flatten)]
+    pub json: Json,
+}

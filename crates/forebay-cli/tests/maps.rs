@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Goal: what a crash has left in a map is listed, brought home, copied elsewhere and given up
+//! by the command, which says of each file what became of it; and no damage of the share makes
+//! a command end by itself.  Method: what a crash leaves is made by the library.
+
+use std::path::{Path, PathBuf};
+
+use forebay::{Pool, PoolOptions};
+use forebay_map::backing::{Backing, RegularFile};
+use forebay_map::store::{FileRecord, Stamp, Store};
+use forebay_map::{PageSet, PoolStore, PAGE, SEGMENT};
+use serde_json::Value;
+
+mod common;
+use common::Bench;
+
+const SIZE: usize = 3 * PAGE;
+
+fn a_pool() -> Bench {
+    let bench = Bench::new();
+    let made =
+        bench.run(&["create", "pool", "--size", "24M", "--chunk-size", "64K", "--maps", "12M"]);
+    assert_eq!(made.code, Some(0), "{made:?}");
+    assert!(made.stdout.contains("12 MiB for maps"), "{made:?}");
+    let added = bench.run(&["map", "add", "pool", "db"]);
+    assert_eq!(added.code, Some(0), "{added:?}");
+    bench
+}
+
+/// A crash leaves the second page of a file in the pool.
+fn crashed(bench: &Bench, name: &str) -> PathBuf {
+    let path = bench.path(name);
+    std::fs::write(&path, vec![0; SIZE]).unwrap();
+    let pool = Pool::open(&bench.path("pool"), &PoolOptions::default()).unwrap();
+    let store = PoolStore::of(pool.map("db").unwrap()).unwrap();
+    let file = RegularFile::open(&path).unwrap();
+    let record = FileRecord {
+        size: SIZE as u64,
+        identity: file.identity().to_owned(),
+        path: path.display().to_string(),
+        stamp: Stamp::Settled(file.changed().unwrap()),
+        ..FileRecord::default()
+    };
+    let id = store.add_file(&record).unwrap();
+    file.mark(store.claim()).unwrap();
+    let frame = store.take(id, 0).unwrap().unwrap();
+    store.fill(frame, 0, &vec![7; SEGMENT]).unwrap();
+    store.show(frame).unwrap();
+    store.sync(frame, &PageSet::of(1..2)).unwrap();
+    drop(store);
+    pool.close().unwrap();
+    path
+}
+
+fn is_home(path: &Path) -> bool {
+    let content = std::fs::read(path).unwrap();
+    content[PAGE..2 * PAGE].iter().all(|&b| b == 7) && content[..PAGE].iter().all(|&b| b == 0)
+}
+
+fn json(bench: &Bench, words: &[&str]) -> (Option<i32>, Value) {
+    let words: Vec<_> = words.iter().copied().chain(["--json"]).collect();
+    let out = bench.run(&words);
+    (out.code, serde_json::from_str(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out:?}")))
+}
+
+#[test]
+fn pages_are_listed_and_brought_home() {
+    let bench = a_pool();
+    let none = bench.run(&["map", "list", "pool"]);
+    assert!(none.stdout.contains("nothing to recover"), "{none:?}");
+    let file = crashed(&bench, "data");
+    let shown = file.display().to_string();
+
+    let listed = bench.run(&["map", "list", "pool"]);
+    assert!(listed.stdout.contains(&shown) && listed.stdout.contains("4 KiB"), "{listed:?}");
+    let (code, list) = json(&bench, &["map", "list", "pool"]);
+    assert_eq!((code, &list[0]["map"]["name"]), (Some(0), &"db".into()));
+    assert_eq!(list[0]["files"][0]["dirty_pages"], 1, "{list}");
+    let told = bench.run(&["origin", "status", "data"]);
+    assert_eq!(told.code, Some(14), "{told:?}");
+    assert!(told.stdout.contains("of map db") && told.stdout.contains("forebay map recover"));
+    assert_eq!(bench.run(&["check", "pool"]).code, Some(0));
+    let (_, status) = json(&bench, &["status", "pool"]);
+    assert_eq!(status["maps"][0]["name"], "db", "{status}");
+    let busy = bench.run(&["map", "remove", "pool", "db"]);
+    assert!(busy.code == Some(4) && busy.stderr.contains("forebay map recover"), "{busy:?}");
+
+    let trial = bench.run(&["map", "recover", "pool", "--dry-run"]);
+    assert!(trial.code == Some(0) && trial.stdout.contains("would bring 4 KiB"), "{trial:?}");
+    assert!(!is_home(&file));
+    let other = bench.run(&["map", "recover", "pool", "elsewhere"]);
+    assert!(other.code == Some(3) && other.stderr.contains("map list"), "{other:?}");
+    let (code, done) = json(&bench, &["map", "recover", "pool", &shown]);
+    assert_eq!((code, &done["complete"]), (Some(0), &true.into()));
+    assert!(is_home(&file));
+    assert_eq!(bench.run(&["origin", "status", "data"]).code, Some(0));
+    let removed = bench.run(&["map", "remove", "pool", "db"]);
+    assert_eq!(removed.code, Some(0), "{removed:?}");
+    let gone = bench.run(&["map", "remove", "pool", "db"]);
+    assert!(gone.code == Some(3) && gone.stderr.contains("forebay map add"), "{gone:?}");
+}
+
+#[test]
+fn pages_of_a_file_that_is_gone_are_salvaged_and_given_up() {
+    let bench = a_pool();
+    let (gone, other) = (crashed(&bench, "gone"), crashed(&bench, "other"));
+    std::fs::remove_file(&gone).unwrap();
+    let shown = gone.display().to_string();
+    let done = bench.run(&["map", "recover", "pool"]);
+    assert_eq!(done.code, Some(11), "{done:?}");
+    assert!(done.stdout.contains(&format!("{shown}: 1 pages stay: it is not there")), "{done:?}");
+    assert!(done.stderr.contains("forebay map salvage pool"), "{done:?}");
+    assert!(is_home(&other));
+
+    let (code, saved) = json(&bench, &["map", "salvage", "pool", "--to", "saved"]);
+    assert_eq!((code, &saved[0]["pages"]), (Some(0), &1.into()));
+    assert!(is_home(&bench.path(saved[0]["data"].as_str().unwrap())));
+    let again = bench.run(&["map", "salvage", "pool", "--to", "saved"]);
+    assert!(again.code != Some(0) && again.stderr.contains("create"), "{again:?}");
+    let unsaid = bench.run(&["map", "drop", "pool", &shown]);
+    assert_eq!(unsaid.code, Some(2), "{unsaid:?}");
+    let dropped = bench.run(&["map", "drop", "pool", &shown, "--discard"]);
+    assert!(dropped.code == Some(0) && dropped.stdout.contains("1 pages"), "{dropped:?}");
+    assert_eq!(bench.run(&["map", "recover", "pool"]).code, Some(0));
+}
+
+#[test]
+fn a_file_that_others_changed_is_written_by_order_alone() {
+    let bench = a_pool();
+    let file = crashed(&bench, "data");
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    bench.edit("data", |bytes| bytes[2 * PAGE] = 1);
+    let done = bench.run(&["map", "recover", "pool"]);
+    assert!(done.code == Some(11) && done.stdout.contains("changed by others"), "{done:?}");
+    assert!(!is_home(&file));
+    let done = bench.run(&["map", "recover", "pool", "--accept"]);
+    assert!(done.code == Some(0) && is_home(&file), "{done:?}");
+}
+
+#[test]
+fn what_a_pool_has_no_room_for_is_refused() {
+    let bench = a_pool();
+    let more = bench.run(&["map", "add", "pool", "more", "--size", "4M"]);
+    assert!(more.code == Some(8) && more.stderr.contains("--maps"), "{more:?}");
+    let same = bench.run(&["map", "add", "pool", "db", "--size", "4M"]);
+    assert!(same.code == Some(2) && same.stderr.contains("another name"), "{same:?}");
+    let odd = bench.run(&["create", "odd", "--size", "24M", "--maps", "3M"]);
+    assert!(odd.code == Some(2) && odd.stderr.contains("a multiple of 2 MiB"), "{odd:?}");
+    let small = bench.run(&["create", "small", "--size", "24M", "--maps", "24M"]);
+    assert!(small.code == Some(2) && small.stderr.contains("make it larger"), "{small:?}");
+}
+
+/// Each command tells of it, or knows nothing of it, and ends as it should.
+#[test]
+fn a_damaged_share_is_told() {
+    let bench = a_pool();
+    crashed(&bench, "data");
+    let pool = std::fs::read(bench.path("pool")).unwrap();
+    let at = |what: &[u8]| -> Vec<usize> {
+        (0..pool.len()).step_by(64).filter(|&at| &pool[at..at + 4] == what).collect()
+    };
+    let (records, lines) = (at(b"FOMF"), at(b"FOMD"));
+    assert!(records.len() >= 2 && lines.len() >= 2);
+    let mut random = 1u64;
+    let mut told = 0;
+    for round in 0..24 {
+        bench.edit("pool", |bytes| {
+            bytes.copy_from_slice(&pool);
+            for _ in 0..1 + round % 4 {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let n = (random >> 33) as usize;
+                match round % 3 {
+                    // Both copies of a record.
+                    0 => records[..2].iter().for_each(|&at| bytes[at + 8 + n % 500] ^= 1),
+                    // Lines and words of the frames.
+                    1 => lines.iter().for_each(|&at| bytes[at + n % 256] ^= 1 << (n % 8)),
+                    _ => {
+                        let at = lines[n % lines.len()] & !4095;
+                        bytes[at + 256..at + 512].fill(n as u8);
+                    }
+                }
+            }
+        });
+        for words in [
+            &["map", "list", "pool"][..],
+            &["map", "list", "pool", "--json"],
+            &["check", "pool"],
+            &["status", "pool"],
+            &["map", "recover", "pool", "--dry-run"],
+            &["map", "recover", "pool"],
+        ] {
+            let out = bench.run(words);
+            let known = [0, 3, 5, 6, 8, 11];
+            assert!(
+                out.code.is_some_and(|code| known.contains(&code)),
+                "{round} {words:?}: {out:?}"
+            );
+            told += usize::from(words[0] == "check" && out.code != Some(0));
+        }
+        std::fs::write(bench.path("data"), vec![0; SIZE]).unwrap();
+    }
+    assert!(told > 8, "check has found {told} of 24");
+}

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Maps of an open pool: added, removed, listed, checked; and a handle of one, for who maps
+//! files onto it (the crate forebay-map).
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use forebay_engine::{maps, sys, OpenError};
+use serde::{Deserialize, Serialize};
+
+use super::{table_full, Inner, Pool};
+use crate::core::Core;
+use crate::engine::{Code, Engine};
+use crate::error::{Error, Result};
+use crate::status::Uuid;
+
+/// A map of a pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MapInfo {
+    pub name: String,
+    pub uuid: Uuid,
+    /// Of the pool's room for maps ([`CreateOptions::map_bytes`](crate::CreateOptions::map_bytes)).
+    pub share_bytes: u64,
+    /// Memory of so many bytes each.
+    pub frames: u32,
+    pub frame_bytes: u32,
+    /// That it can have at a time.
+    pub files_most: u32,
+    /// Some process of this pool maps files onto it.
+    pub attached: bool,
+    /// Its record, or where that says that its share is.
+    pub damaged: bool,
+}
+
+/// What a map holds of a crash, and what of it is damaged.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MapCheck {
+    pub map: String,
+    /// It is in use, and was not looked at.
+    pub attached: bool,
+    /// Pages that files lack.
+    pub dirty_pages: u64,
+    /// Pages of which that is not known.
+    pub unknown_pages: u64,
+    /// Truncations that are to be ended.
+    pub truncations: u32,
+    pub damaged_frames: u32,
+    pub damaged_files: u32,
+    /// Frames whose file is not known.
+    pub stray_frames: u32,
+    /// The map as a whole cannot be read.
+    pub damaged: bool,
+}
+
+impl MapCheck {
+    /// Nothing is damaged; what is to be recovered is no damage.
+    pub fn is_ok(&self) -> bool {
+        let bad = self.damaged_frames + self.damaged_files + self.stray_frames;
+        bad == 0 && self.unknown_pages == 0 && !self.damaged
+    }
+}
+
+impl fmt::Display for MapCheck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "map {}: ", self.map)?;
+        if self.damaged {
+            return write!(f, "its record is damaged, or its share is not the pool's");
+        }
+        write!(
+            f,
+            "{} pages that files lack, {} of which that is not known; damaged: {} frames, {} \
+             file records; frames of no known file: {}",
+            self.dirty_pages,
+            self.unknown_pages,
+            self.damaged_frames,
+            self.damaged_files,
+            self.stray_frames
+        )
+    }
+}
+
+/// A map that this process may use.  It keeps the pool open.
+#[derive(Debug)]
+pub struct PoolMap {
+    name: String,
+    engine: Arc<Engine>,
+    pool: Arc<Inner>,
+}
+
+impl PoolMap {
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where the map is attached.
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// Where the pool is.
+    pub fn path(&self) -> &Path {
+        self.pool.core.path()
+    }
+
+    /// The file that is the pool's memory.
+    pub fn memory(&self) -> io::Result<File> {
+        self.pool.core.media.file()
+    }
+}
+
+impl Core {
+    pub(crate) fn maps(&self) -> Vec<MapInfo> {
+        let n = self.engine.info().sb.nvolumes as u16;
+        (0..n).filter_map(|i| self.engine.map_info(i).ok()).map(map_info).collect()
+    }
+
+    fn find_map(&self, name: &str) -> Result<u16> {
+        self.engine.map_find(name).map_err(|e| {
+            let known: Vec<_> = self.maps().into_iter().map(|m| m.name).collect();
+            let pool = self.path().display();
+            let way_out = match (known.is_empty(), self.engine.info().sb.map_bytes) {
+                (_, 0) => "it has no room for maps, which a pool gets when it is made (forebay create --maps)".into(),
+                (true, _) => "it has none yet: make one with `forebay map add`".into(),
+                _ => format!("it has {}", known.join(", ")),
+            };
+            Error::Map { name: name.into(), cause: format!("not in pool {pool}"), way_out, code: e.0 }
+        })
+    }
+}
+
+fn map_info(info: maps::MapInfo) -> MapInfo {
+    MapInfo {
+        name: sys::text(&info.spec.name).into_owned(),
+        uuid: Uuid(info.spec.uuid),
+        share_bytes: info.spec.bytes,
+        frames: info.nframes,
+        frame_bytes: info.spec.frame_bytes,
+        files_most: info.spec.nfiles,
+        attached: info.attached,
+        damaged: info.damaged,
+    }
+}
+
+/// Why something about a map was refused, with the way out.
+fn map_error(name: &str, e: Code) -> Error {
+    let mut cause = e.message().to_string();
+    let way_out = match e.0 {
+        sys::FBY_E_READ_ONLY => return Error::ReadOnly { what: format!("map {name}") },
+        sys::FBY_E_VOLUME_EXISTS => {
+            cause = "a volume, log or map of this name exists".into();
+            "use another name"
+        }
+        sys::FBY_E_NAME => "use another, of 1 to 63 characters",
+        sys::FBY_E_GEOMETRY => "use a multiple of 2 MiB, of at least 4 MiB",
+        sys::FBY_E_MAP_FULL => {
+            cause = "the pool has no such room for maps left".into();
+            "use a smaller one, or remove one that is not needed; a pool gets its room for maps when it is made (forebay create --maps)"
+        }
+        sys::FBY_E_MAP_DIRTY => {
+            cause = "it has pages that their files lack, or may".into();
+            "bring them home first (forebay map recover), or discard them (--discard)"
+        }
+        sys::FBY_E_MAP_DAMAGED | sys::FBY_E_VOLUME_DAMAGED => {
+            "see `forebay check`; what it says is not touched"
+        }
+        sys::FBY_E_VOLUME_BUSY => {
+            cause = "files are mapped onto it".into();
+            "close them first"
+        }
+        sys::FBY_E_MAP_MEDIA => "use another pool",
+        sys::FBY_E_NO_MAP => "see the list of maps",
+        _ => {
+            let what = format!("map {name}");
+            return Error::Internal { what, code: e.0, message: e.message() };
+        }
+    };
+    Error::Map { name: name.into(), cause, way_out: way_out.into(), code: e.0 }
+}
+
+impl Pool {
+    /// A new map, of the room that the pool has for them: a multiple of 2 MiB.
+    pub fn map_add(&self, name: &str, share_bytes: u64) -> Result<MapInfo> {
+        let core = &self.0.core;
+        core.check_writable()?;
+        let _volumes = self.0.volumes();
+        let added = core.engine.map_add(name, Uuid::random()?.0, share_bytes);
+        let index = added.map_err(|e| match e.0 {
+            sys::FBY_E_VOLUME_TABLE_FULL => {
+                let (cause, way_out) = table_full(core.engine.info().sb.nvolumes);
+                Error::Map { name: name.into(), cause, way_out, code: e.0 }
+            }
+            _ => map_error(name, e),
+        })?;
+        core.engine.map_info(index).map(map_info).map_err(|e| map_error(name, e))
+    }
+
+    /// Removes a map that is not in use.  One that has pages which files lack is removed with
+    /// `discard` only: they are lost, and the files stay marked.
+    pub fn map_remove(&self, name: &str, discard: bool) -> Result<()> {
+        let core = &self.0.core;
+        core.check_writable()?;
+        let _volumes = self.0.volumes();
+        let index = core.find_map(name)?;
+        core.engine.map_remove(index, discard).map_err(|e| map_error(name, e))
+    }
+
+    /// In the order of the table.
+    pub fn maps(&self) -> Vec<MapInfo> {
+        let _volumes = self.0.volumes();
+        self.0.core.maps()
+    }
+
+    /// A handle of a map, for who attaches it.
+    pub fn map(&self, name: &str) -> Result<PoolMap> {
+        let core = &self.0.core;
+        core.find_map(name)?;
+        Ok(PoolMap {
+            name: name.to_owned(),
+            engine: Arc::clone(&core.engine),
+            pool: Arc::clone(&self.0),
+        })
+    }
+
+    /// All maps that are not in use, attached until the result is dropped.
+    pub(super) fn check_maps(&self) -> Result<(Vec<MapCheck>, Vec<maps::Map>)> {
+        let core = &self.0.core;
+        let (mut checks, mut attached) = (Vec::new(), Vec::new());
+        for info in core.maps() {
+            let mut check = MapCheck { map: info.name.clone(), ..MapCheck::default() };
+            check.attached = info.attached;
+            check.damaged = info.damaged;
+            if !info.attached && !info.damaged {
+                let index = core.find_map(&info.name)?;
+                match maps::Map::attach(&core.engine, index) {
+                    Ok((map, r)) => {
+                        check.dirty_pages = r.dirty;
+                        check.unknown_pages = r.unknown;
+                        check.truncations = r.cut;
+                        check.damaged_frames = r.damaged_frames;
+                        check.damaged_files = r.damaged_files;
+                        check.stray_frames = r.stray;
+                        attached.push(map);
+                    }
+                    Err(OpenError::Engine(e) | OpenError::Unknown { code: e, .. }) => {
+                        return Err(map_error(&info.name, e));
+                    }
+                    Err(OpenError::Memory { source, .. }) => {
+                        return Err(core.system("allocating memory for its maps", source));
+                    }
+                }
+            }
+            checks.push(check);
+        }
+        Ok((checks, attached))
+    }
+}
