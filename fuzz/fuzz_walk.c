@@ -127,7 +127,7 @@ void fuzz_look(struct fby_pool *p)
 	for (u32 i = 0; i <= info.sb.nvolumes; i++) {
 		struct fby_report_block lost[64];
 		struct fby_static_slot_info slot;
-		u32 at = 0;
+		struct fby_lost_at at = { 0 };
 
 		fby_volume_info(p, (u16)i, &v);
 		while (fby_lost_list(p, (u16)i, &at, lost, 64))

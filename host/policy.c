@@ -157,6 +157,7 @@ u32 fby_error_exit(int error)
 		return EXIT_IO;
 	case FBY_E_VOLUME_TABLE_FULL:
 	case FBY_E_STATIC_FULL:
+	case FBY_E_ERAS:
 	case FBY_E_MAP_FULL:
 		return EXIT_NO_SPACE;
 	case FBY_E_READ_ONLY:

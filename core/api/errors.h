@@ -60,7 +60,8 @@
 	X(MAP_FULL, 28, "no room: of the pool for a map of this size, or of the map for another file or segment") \
 	X(MAP_DIRTY, 16, "pages are mapped whose file lacks what they have, or may lack it") \
 	X(MAP_DAMAGED, 74, "what the map says of its files or pages is damaged there") \
-	X(MAP_MEDIA, 95, "files can be mapped only where the media is memory")
+	X(MAP_MEDIA, 95, "files can be mapped only where the media is memory") \
+	X(ERAS, 28, "the static volume's eras are used up")
 
 enum fby_error {
 	FBY_E_NONE = 0,

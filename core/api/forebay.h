@@ -206,11 +206,18 @@ void fby_pool_info(struct fby_pool *p, struct fby_pool_info *out);
 /* Last damaged blocks found; returns how many of max were filled. */
 u32 fby_damaged_list(struct fby_pool *p, struct fby_report_block *out, u32 max);
 /* Blocks of a volume whose newest data is lost, as far as that is known: what a
- * drain cannot write.  Begins at *page, 0 at first, and moves it on; returns how
+ * drain cannot write.  Begins at *at, zeroed at first, and moves it on; returns how
  * many of max were filled, 0 at the end.  Of a static volume all its pages are verified
  * for that, and where it is not known which block was lost, each is listed that may be it;
- * max is at least 64, and of such ones no more are listed of a slot. */
-u32 fby_lost_list(struct fby_pool *p, u16 volume, u32 *page, struct fby_report_block *out, u32 max);
+ * max is at least 64, and of such ones no more are listed of a slot.  A page that destage
+ * found damaged may read well by then, and is for the next drain: at->passed_over counts
+ * such pages, of which a drain that has ended must not say that they are on the origin. */
+struct fby_lost_at {
+	u32 page; /* or slot */
+	u32 listed, passed_over;
+	u32 found; /* known to be lost when it began; the engine's own */
+};
+u32 fby_lost_list(struct fby_pool *p, u16 volume, struct fby_lost_at *at, struct fby_report_block *out, u32 max);
 
 /* Verifies the invariants of docs/design on the whole pool (check.c); no
  * request may be in flight unless quiet is false, when only what holds at any
@@ -272,6 +279,9 @@ struct fby_volume_info {
 	bool counted; /* pages is all; else a crash has left it more, perhaps */
 	u64 passes; /* of destage that have begun */
 	u64 conflicts; /* writes that had to wait until another block was on the origin */
+	/* Eras used: at 100 it takes no write (-FBY_E_ERAS).  From 50 on it begins anew when it
+	 * is attached with nothing in it. */
+	u32 eras_percent;
 };
 
 int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *index);

@@ -266,8 +266,10 @@ void fby_placed_lost(struct fby_cache *p, u16 volume, u64 block)
 		fby_count(&p->damaged_pages, 1);
 	}
 	/* What the ring has may be of before an attach, or healed since. */
-	if (!known || !fby_load(&v->lost))
-		fby_fetch_add(&v->lost, 1u);
+	if (!known || !fby_load(&v->lost)) {
+		fby_store(&v->lost, v->lost + 1);
+		fby_store(&v->found, v->found + 1);
+	}
 	fby_unlock(&p->space->lock);
 }
 

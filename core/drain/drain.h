@@ -135,6 +135,7 @@ struct fby_drain {
 	u32 moved_from; /* pinned until what was moved out of it is sealed */
 	u64 moved_slots; /* those that it was moved through, by bit */
 	u32 next_volume, next_placed;
+	bool turn_placed; /* a static volume has the next request, if it has one */
 };
 
 /* One step of the volume's round: as fby_destage_step, and *io then goes to issue. */

@@ -3,8 +3,9 @@
  * placed_round.c - rounds of destage of static volumes, which have no index: a hand goes
  * over the groups of slots that may have something (a bit each), and reads their lines.
  *
- *	settle	the era ends: no cut can tear what is listed from now on, so if a
- *		write to the origin is cut, too, the page still counts
+ *	settle	if what the round is to list is not yet: the era ends.  No cut can tear what
+ *		is listed from now on, so if a write to the origin is cut, too, the page
+ *		still counts
  *	collect	where writers meet first, then what the hand finds
  *	write, flush	as other volumes' rounds
  *	release	each page by a store of its line, unless it was written again
@@ -18,6 +19,7 @@
 
 #define SURVEY_STEP 1024u /* slots */
 #define SURVEY_NS 1000000ull
+#define ERA_NS 1000000ull /* eras are numbers: no more than so many are used up */
 #define LOOK_GROUPS 4096u /* whose bits are looked at in one step, if they are not set */
 #define RELEASE_STEP 256u
 #define BACKOFF_MIN_NS 100000000ull
@@ -40,13 +42,13 @@ static u32 entry_way(const struct fby_round_page *r)
 	return r->page & 1;
 }
 
-/* Sixteen bits of the era, and the number within the slot whole: in 65,536 eras, which are
+/* 24 bits of the era, and the number within the slot whole: in so many eras, which are
  * hours, no round ends that lists a page. */
 static void entry_make(struct fby_round_page *r, u32 slot, u32 way, const struct fby_static_tag *t)
 {
 	r->k = FBY_ST_BLOCK(t) << 16 | (FBY_ST_ERA(t) & 0xffffu);
 	r->page = slot << 1 | way;
-	r->stamp = FBY_ST_NUMBER(t) << 4 | FBY_ST_KIND(t);
+	r->stamp = (u32)(FBY_ST_ERA(t) >> 16) << 24 | FBY_ST_NUMBER(t) << 4 | FBY_ST_KIND(t);
 }
 
 static bool entry_same(const struct fby_round_page *a, const struct fby_round_page *b)
@@ -135,8 +137,10 @@ static void collect_wanted(struct fby_drain *p, struct fby_static *v, struct fby
 			if (entry_slot(&d->page[n]) == slot - 1)
 				slot = 0;
 		/* What cannot be listed yet is for the next round, unless others have asked since. */
-		if (slot && !collect_slot(p, v, d, slot - 1, 0))
+		if (slot && !collect_slot(p, v, d, slot - 1, 0)) {
 			(void)fby_cmpxchg(&v->wanted[i], 0u, slot);
+			v->era_asked = true;
+		}
 	}
 }
 
@@ -244,7 +248,8 @@ static void pass_begin(struct fby_static *v)
 {
 	v->left = fby_static_groups(v);
 	v->passing = true;
-	v->pass_era = v->era;
+	/* What is written from now on is not of the pass, if its era has none so far. */
+	v->pass_era = fby_static_settled(v) ? v->head.settled : v->era;
 	v->gave_back = false;
 	fby_store(&v->passes, v->passes + 1);
 }
@@ -456,12 +461,29 @@ static void leave_gate(struct fby_drain *p, u16 volume, u32 *wake)
 	d->gate = false;
 }
 
+/* Has the era ended, or was nothing written in it?  False: a writer is still in it, or the
+ * one before has just begun. */
+static bool era_ended(struct fby_drain *p, u16 volume)
+{
+	struct fby_static *v = &p->statics->volume[volume];
+
+	if (!v->settling && !fby_static_settled(v)) {
+		if (p->space->now_ns < v->era_ns + ERA_NS && !FBY_BUG(STATIC_ERA_EACH_STEP))
+			return false;
+		v->era_ns = p->space->now_ns;
+	}
+	if (!fby_static_settle(p->statics, volume))
+		return false;
+	v->era_asked = false;
+	return true;
+}
+
 static int idle_step(struct fby_drain *p, u16 volume, u64 *next_ns)
 {
 	struct fby_static *v = &p->statics->volume[volume];
 	struct fby_destage *d = &p->volume[volume].destage;
 	u64 age_ns = period_ns(p, volume);
-	bool wanted = any_wanted(v);
+	bool wanted = any_wanted(v), hand = true, unsettled;
 
 	if (v->surveyed < v->slots || v->nwindows) {
 		u32 before = v->surveyed;
@@ -475,8 +497,10 @@ static int idle_step(struct fby_drain *p, u16 volume, u64 *next_ns)
 	}
 	if (v->left == 0 && v->passing) {
 		v->passing = false;
-		if (!v->gave_back)
+		if (!v->gave_back) {
+			fby_store(&v->done_era, v->pass_era);
 			fby_store(&v->passes_done, v->passes);
+		}
 	}
 	if (v->left == 0 && pass_due(p, volume)) {
 		v->pass_ns = p->space->now_ns;
@@ -493,16 +517,28 @@ static int idle_step(struct fby_drain *p, u16 volume, u64 *next_ns)
 		*next_ns = v->pass_ns + age_ns;
 	if (v->left == 0 && !wanted)
 		return v->surveyed < v->slots ? FBY_AGAIN : FBY_DONE;
-	if (!fby_static_settle(p->statics, volume))
-		return FBY_AGAIN;
+	unsettled = v->left > 0 && v->head.settled < v->pass_era;
+	if ((unsettled || (wanted && v->era_asked) || FBY_BUG(STATIC_ERA_EACH_STEP)) && !era_ended(p, volume)) {
+		if (v->settling)
+			return FBY_AGAIN;
+		/* What does not wait for it goes on. */
+		hand = v->left > 0 && !unsettled;
+		wanted = wanted && !v->era_asked;
+		if (!hand && !wanted) {
+			if (v->era_ns + ERA_NS < *next_ns)
+				*next_ns = v->era_ns + ERA_NS;
+			return FBY_DONE;
+		}
+	}
 	fby_store(&d->phase, FBY_PH_WRITE);
 	fby_fetch_add(&v->collects, 1u);
 	d->n = d->pos = d->run = 0;
 	d->failed = false;
 	d->lost = fby_load_acquire(&p->cache->volume[volume].gate.lost);
-	if (wanted && !v->crowded) /* else it is the hand's turn */
+	if (wanted && !(v->crowded && hand)) /* else it is the hand's turn */
 		collect_wanted(p, v, d);
-	collect_pass(p, v, d);
+	if (hand)
+		collect_pass(p, v, d);
 	if (d->n > 0)
 		fby_heap_sort(d->page, d->n);
 	else

@@ -79,9 +79,9 @@ static inline u32 fby_line_of_page(u32 chunk_pages, u32 page)
 	return page - fby_first_page(chunk_pages) + FBY_CHUNK_LINES;
 }
 
-/* Of features_incompat: there is room for static volumes behind the chunks.  Bit 0 said so
- * while shares had both copies of their head in one page. */
-#define FBY_FEATURE_STATIC 2ull
+/* Of features_incompat: there is room for static volumes behind the chunks.  Bits 0
+ * and 1 said so while shares were otherwise (docs/format.md). */
+#define FBY_FEATURE_STATIC 8ull
 /* Likewise: for maps, behind these. */
 #define FBY_FEATURE_MAP 4ull
 #define FBY_FEATURES (FBY_FEATURE_STATIC | FBY_FEATURE_MAP)

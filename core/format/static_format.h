@@ -11,7 +11,9 @@
  * Block b has its place in slot b modulo slots, in either way.  A line is stored as a
  * whole, and a cut may tear it between any two of its words.  So what decides is one
  * word, the control word, which carries a check of its own: it is what it was, or what it
- * was to be, or damaged, and these three are told from each other.
+ * was to be, or damaged, and these three are told from each other.  It is there twice, the
+ * second time with each bit the other way round, so that no line that is filled with one
+ * byte passes for a slot's.
  */
 #ifndef FBY_STATIC_FORMAT_H
 #define FBY_STATIC_FORMAT_H
@@ -73,7 +75,7 @@ struct fby_static_head {
 /* What a page is.  crc starts from the volume's seed and the page's place. */
 struct fby_static_tag {
 	u64 block; /* 48 bits; sectors that are valid << 48; that are lost << 56 */
-	u64 stamp; /* enum fby_kind; the write's number in its slot << 4; its era << 28 */
+	u64 stamp; /* enum fby_kind; the write's number in its slot << 4; its era << 24 */
 	u32 data_crc; /* CRC32C of the valid sectors, in order */
 	u32 crc;
 };
@@ -84,30 +86,34 @@ struct fby_static_tag {
  *	bit 2		newest: which way was written last
  *	bit 3		sole: the other way has an older page of the same block
  *	bit 4		over: the newest was written over a page that is lost
- *	bit 5 to 15	number of the newest write of the slot
- *	bit 16 to 51	its era
+ *	bit 5 to 11	number of the newest write of the slot
+ *	bit 12 to 51	its era
  *	bit 52 to 63	check: of all before it, from the volume's seed and the slot
  */
 struct fby_static_line {
 	u64 control;
 	struct fby_static_tag tag[2];
-	u64 copy; /* of control */
+	u64 copy; /* ~control */
 };
 
 #define FBY_SC_LIVE(way) (1ull << (way))
 #define FBY_SC_NEWEST 4ull
 #define FBY_SC_SOLE 8ull
 #define FBY_SC_OVER 16ull
-#define FBY_SC_NUMBER(n) ((u64)((n) & 0x7ffu) << 5)
-#define FBY_SC_NUMBER_OF(c) ((u32)((c) >> 5) & 0x7ffu)
-#define FBY_SC_ERA(e) ((u64)(e) << 16)
-#define FBY_SC_ERA_OF(c) ((c) >> 16 & FBY_ERA_MAX)
+#define FBY_SC_NUMBERS 0x80u /* how many there are */
+#define FBY_SC_NUMBER(n) ((u64)((n) & (FBY_SC_NUMBERS - 1)) << 5)
+#define FBY_SC_NUMBER_OF(c) ((u32)((c) >> 5) & (FBY_SC_NUMBERS - 1))
+#define FBY_SC_ERA(e) ((u64)(e) << 12)
+#define FBY_SC_ERA_OF(c) ((c) >> 12 & FBY_ERA_MAX)
 #define FBY_SC_CHECK_SHIFT 52
-#define FBY_ERA_MAX ((1ull << 36) - 1) /* ten a second for 217 years */
+#define FBY_ERA_MAX ((1ull << 40) - 1)
+#define FBY_ERA_LAST (FBY_ERA_MAX - (1u << 20)) /* of a write: those behind it are for attaches, and for what destage ends */
+#define FBY_ERA_HALF (FBY_ERA_MAX / 2) /* from here on a share that is attached empty begins anew */
 
-#define FBY_ST_STAMP(era, n, kind) ((u64)(era) << 28 | (u64)((n) & 0xffffffu) << 4 | (u64)(kind))
-#define FBY_ST_ERA(t) ((t)->stamp >> 28)
-#define FBY_ST_NUMBER(t) ((u32)((t)->stamp >> 4) & 0xffffffu)
+#define FBY_ST_NUMBERS 0x100000u
+#define FBY_ST_STAMP(era, n, kind) ((u64)(era) << 24 | (u64)((n) & (FBY_ST_NUMBERS - 1)) << 4 | (u64)(kind))
+#define FBY_ST_ERA(t) ((t)->stamp >> 24)
+#define FBY_ST_NUMBER(t) ((u32)((t)->stamp >> 4) & (FBY_ST_NUMBERS - 1))
 #define FBY_ST_KIND(t) ((u32)(t)->stamp & 15u)
 #define FBY_ST_BLOCK(t) ((t)->block & ((1ull << FBY_BLOCK_BITS) - 1))
 #define FBY_ST_VALID(t) ((u8)((t)->block >> 48))

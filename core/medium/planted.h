@@ -118,6 +118,11 @@
 	X(STATIC_MERGE_LOSES, "a partial write to a static volume forgets the sectors cached before") \
 	X(STATIC_READ_UNVERIFIED, "pages of a static volume are delivered whose checksum fails") \
 	X(STATIC_PAST_CACHED, "a write goes past a static volume's page of its block") \
+	X(STATIC_EMPTY_BELIEVED, "a slot is empty by one word, the other being anything") \
+	X(STATIC_BAD_FORGOTTEN, "a page that destage found bad, and that reads well later, is never written") \
+	X(STATIC_ERA_EACH_STEP, "an era ends with each round of destage, however short") \
+	X(STATIC_ANEW_DIRTY, "a share that holds pages begins its eras anew") \
+	X(STATIC_STARVED, "static volumes have their turn when no other has a request") \
 	X(STATIC_CLEAN_IN_ROUND, "a static volume is clean while a round has what was dirty") \
 	X(MAP_SYNC_NO_DATA, "a sync of mapped pages leaves their stores in the CPU's caches") \
 	X(MAP_SYNC_ONE_FENCE, "a page is dirty before its stores are durable") \

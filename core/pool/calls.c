@@ -101,15 +101,28 @@ void fby_origin_foreground(struct fby_pool *p, u16 volume, bool begin)
 
 int fby_destage_step(struct fby_pool *p, u64 now_ns, struct fby_io *io, u64 *next_ns, u32 *wake)
 {
+	bool statics = p->drain.statics && !p->space.opt.read_only && p->space.usable;
 	u64 tick_ns = p->drain.tick_ns;
-	int decision = fby_drain_step(&p->drain, now_ns, io, next_ns, wake), placed;
+	int decision, placed;
 
+	/* After a request for another volume it is their turn, so that neither kind waits for
+	 * ever where both always have one. */
+	if (statics && p->drain.turn_placed) {
+		p->drain.turn_placed = false;
+		*next_ns = ~0ull;
+		fby_store(&p->space.now_ns, now_ns);
+		if (fby_placed_step(&p->drain, io, next_ns, wake) == FBY_ORIGIN)
+			return FBY_ORIGIN;
+	}
+	decision = fby_drain_step(&p->drain, now_ns, io, next_ns, wake);
 	if (p->drain.tick_ns != tick_ns) {
 		fby_logs_tick(&p->logs, wake);
 		fby_placed_tick(&p->drain);
 	}
-	if (decision == FBY_ORIGIN || !p->drain.statics || p->space.opt.read_only || !p->space.usable)
+	if (decision == FBY_ORIGIN || !statics) {
+		p->drain.turn_placed = statics && !FBY_BUG(STATIC_STARVED);
 		return decision;
+	}
 	placed = fby_placed_step(&p->drain, io, next_ns, wake);
 	return placed == FBY_DONE ? decision : placed;
 }

@@ -31,8 +31,9 @@ static inline bool fby_is_volume(u32 kind)
 
 int fby_pool_static_add(struct fby_pool *p, u32 index, const struct fby_volume_spec *s, struct fby_volume_record *r);
 void fby_pool_static_info(struct fby_pool *p, u16 index, struct fby_volume_info *out);
-/* fby_lost_list; *slot: its place in the list. */
-u32 fby_pool_static_lost(struct fby_pool *p, u16 volume, u32 *slot, struct fby_report_block *out, u32 max);
+/* fby_lost_list; at->page is a slot. */
+u32 fby_pool_static_lost(struct fby_pool *p, u16 volume, struct fby_lost_at *at, struct fby_report_block *out,
+			 u32 max);
 /* What fby_check has to say of it; false: see v. */
 bool fby_pool_static_check(struct fby_pool *p, u16 index, struct fby_violation *v);
 

@@ -31,6 +31,12 @@ int fby_pool_static_add(struct fby_pool *p, u32 index, const struct fby_volume_s
 	return FBY_DONE;
 }
 
+/* Without a division of 64 bits. */
+static u32 percent_of(u64 era)
+{
+	return (u32)(era >> 20) / (u32)((FBY_ERA_LAST >> 20) / 100);
+}
+
 void fby_pool_static_info(struct fby_pool *p, u16 index, struct fby_volume_info *out)
 {
 	const struct fby_static *v = &p->statics.volume[index];
@@ -38,6 +44,7 @@ void fby_pool_static_info(struct fby_pool *p, u16 index, struct fby_volume_info 
 
 	out->watermark = 0;
 	out->counted = false;
+	out->eras_percent = 0;
 	out->slots = p->space.owner[index].share.slots;
 	out->attached = fby_is_placed(&p->cache, index);
 	if (!p->statics.nstripes || !v->sound) { /* it has no share, or one without a head */
@@ -49,11 +56,13 @@ void fby_pool_static_info(struct fby_pool *p, u16 index, struct fby_volume_info 
 	if (!out->attached) {
 		out->counted = v->head.flags & FBY_STATIC_COUNTED;
 		out->pages = out->counted ? v->head.live : 0;
+		out->eras_percent = percent_of(v->head.limit);
 		return;
 	}
 	out->watermark = fby_load(&v->passes_done);
 	out->passes = fby_load(&v->passes);
 	recounts = fby_load_acquire(&v->recounts);
+	out->eras_percent = percent_of(fby_load(&v->era));
 	out->counted = fby_static_counted(v); /* first: the count may become known between the two */
 	out->pages = fby_static_live(v);
 	fby_rmb();
@@ -97,7 +106,7 @@ static bool check_slot(struct fby_pool *p, u16 index, u32 slot, u64 *live, bool 
 	*damaged |= s.unknown;
 	if (s.unknown)
 		return true; /* which breaks no invariant */
-	if (!s.torn && s.line.control != s.line.copy && !st->nwindows)
+	if (!s.torn && s.line.control != ~s.line.copy && !st->nwindows)
 		return violated(v, "the two control words of a slot differ", index, slot, "control", s.line.control);
 	for (u32 way = 0; way < FBY_STATIC_WAYS; way++) {
 		const struct fby_static_tag *t = &s.line.tag[way];
@@ -152,26 +161,49 @@ bool fby_pool_static_check(struct fby_pool *p, u16 index, struct fby_violation *
 
 /* --- looking into it ----------------------------------------------------------------------- */
 
-u32 fby_pool_static_lost(struct fby_pool *p, u16 volume, u32 *slot, struct fby_report_block *out, u32 max)
+/* Destage is to come to the slot, before anybody sees that nothing of it is lost; and until
+ * then each list says so. */
+static void take_again(struct fby_pool *p, struct fby_static *v, u32 slot, u64 era)
+{
+	fby_static_dirty_set(&p->statics, v, slot / FBY_GROUP_SLOTS);
+	fby_lock(&p->space.lock);
+	if (era > v->over_era)
+		fby_store(&v->over_era, era);
+	fby_unlock(&p->space.lock);
+}
+
+/* The list is at its end. */
+static void lost_known(struct fby_pool *p, struct fby_static *v, const struct fby_lost_at *at)
+{
+	fby_lock(&p->space.lock);
+	fby_store(&v->lost, at->listed + at->passed_over + (v->found - at->found));
+	fby_unlock(&p->space.lock);
+}
+
+u32 fby_pool_static_lost(struct fby_pool *p, u16 volume, struct fby_lost_at *at, struct fby_report_block *out, u32 max)
 {
 	struct fby_static *v = &p->statics.volume[volume];
 	u64 block[FBY_LOST_OF_SLOT];
+	struct fby_static_over over;
 	u32 n = 0, found;
 
 	if (!p->statics.nstripes || !v->sound)
 		return 0;
-	if (*slot == 0)
-		v->listed = 0;
-	for (; *slot < v->slots; ++*slot) {
-		found = fby_place_lost(&p->statics, v, *slot, block, FBY_LOST_OF_SLOT);
+	if (at->page == 0)
+		at->found = fby_load(&v->found);
+	for (; at->page < v->slots; at->page++) {
+		found = fby_place_lost(&p->statics, v, at->page, block, FBY_LOST_OF_SLOT, &over);
 		if (found > max - n)
 			break;
+		if (over.n)
+			take_again(p, v, at->page, over.era);
+		at->passed_over += over.n;
 		for (u32 i = 0; i < found; i++)
 			out[n++] = (struct fby_report_block){ block[i], FBY_NO_CHUNK, 0, volume };
 	}
-	v->listed += n;
+	at->listed += n;
 	if (n == 0 && fby_is_placed(&p->cache, volume))
-		fby_store(&v->lost, v->listed);
+		lost_known(p, v, at);
 	return n;
 }
 

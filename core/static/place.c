@@ -119,18 +119,37 @@ int fby_place_get(const struct fby_statics *p, const struct fby_static *v, u64 b
 	return rc;
 }
 
-static u32 lost_once(const struct fby_statics *p, const struct fby_static *v, u32 slot, u64 *block, u32 max)
+/* A page that is there is to be on the origin, since it was before a pass that is done; or
+ * destage would not come to it.  It was found bad, and reads well again; or a round has it. */
+static bool passed_over(const struct fby_statics *p, const struct fby_static *v, u32 slot,
+			const struct fby_static_tag *t)
+{
+	return v->placed && !FBY_BUG(STATIC_BAD_FORGOTTEN) &&
+	       (FBY_ST_ERA(t) <= fby_load(&v->done_era) || FBY_ST_ERA(t) <= fby_load(&v->over_era) ||
+		!fby_static_dirty(p, v, slot / FBY_GROUP_SLOTS));
+}
+
+static u32 lost_once(const struct fby_statics *p, const struct fby_static *v, u32 slot, u64 *block, u32 max,
+		     struct fby_static_over *over)
 {
 	struct fby_static_view s;
 	u32 n = 0, way;
 
+	over->n = 0;
+	over->era = 0;
 	fby_static_look(p, v, slot, &s);
 	for (way = 0; way < FBY_STATIC_WAYS; way++) {
 		const struct fby_static_tag *t = &s.line.tag[way];
 
-		if (fby_static_counts(&s, way) && !(s.unknown >> way & 1) &&
-		    (FBY_ST_LOST(t) || !fby_place_read(p, v, slot, way, t, 0, 0, NULL)))
+		if (!fby_static_counts(&s, way) || (s.unknown >> way & 1))
+			continue;
+		if (FBY_ST_LOST(t) || !fby_place_read(p, v, slot, way, t, 0, 0, NULL))
 			block[n++] = FBY_ST_BLOCK(t);
+		else if (passed_over(p, v, slot, t)) {
+			over->n++;
+			if (FBY_ST_ERA(t) > over->era)
+				over->era = FBY_ST_ERA(t);
+		}
 	}
 	for (u64 b = slot; s.unknown && b < v->blocks && n < max; b += v->slots)
 		if (fby_static_find(&s, b, &way) == FBY_HAS_LOST)
@@ -138,7 +157,8 @@ static u32 lost_once(const struct fby_statics *p, const struct fby_static *v, u3
 	return n;
 }
 
-u32 fby_place_lost(const struct fby_statics *p, const struct fby_static *v, u32 slot, u64 *block, u32 max)
+u32 fby_place_lost(const struct fby_statics *p, const struct fby_static *v, u32 slot, u64 *block, u32 max,
+		   struct fby_static_over *over)
 {
 	const u64 *stripe = fby_stripe(p, v, slot);
 	u64 word;
@@ -146,7 +166,7 @@ u32 fby_place_lost(const struct fby_statics *p, const struct fby_static *v, u32 
 
 	do {
 		word = stripe_quiet(stripe);
-		n = lost_once(p, v, slot, block, max);
+		n = lost_once(p, v, slot, block, max, over);
 	} while (!stripe_same(stripe, word));
 	return n;
 }
@@ -187,6 +207,8 @@ int fby_place_choose(struct fby_statics *p, struct fby_static *v, struct fby_pla
 	enum fby_static_has has;
 	u32 way = 0, other;
 
+	if (fby_unlikely(fby_load(&v->era) > FBY_ERA_LAST))
+		return -FBY_E_ERAS;
 	fby_static_look(p, v, w->slot, &w->s);
 	has = fby_static_find(&w->s, w->block, &way);
 	w->over = false;
@@ -284,7 +306,7 @@ void fby_place_put(struct fby_statics *p, struct fby_static *v, const struct fby
 	struct fby_static_line l = w->s.line;
 	struct fby_static_tag *t = &l.tag[w->way];
 	u64 era = fby_load(&v->era), bits;
-	u32 number = (w->s.number + 1) & 0xffffffu, other = !w->way;
+	u32 number = (w->s.number + 1) % FBY_ST_NUMBERS, other = !w->way;
 
 	put_count(v, w, sectors);
 	t->data_crc = put_data(p, v, w, src, base);
@@ -298,7 +320,7 @@ void fby_place_put(struct fby_statics *p, struct fby_static *v, const struct fby
 		if (fby_unlikely(w->s.unknown >> other & 1)) /* whatever becomes of the line, it stays lost */
 			l.tag[other].stamp |= 15; /* no kind */
 	}
-	l.control = l.copy = fby_static_control(v, w->slot, bits);
+	fby_static_say(v, w->slot, bits, &l);
 	media_lines(p->space->store.media, fby_static_line_at(v, w->slot), &l, sizeof(l));
 	if (!FBY_BUG(STATIC_NO_FENCE))
 		media_fence(p->space->store.media, v->at, v->bytes);
@@ -332,7 +354,7 @@ bool fby_place_release(struct fby_statics *p, struct fby_static *v, u32 slot, u3
 	if (s.over && way != s.newest)
 		bits |= FBY_SC_OVER;
 	bits |= (s.newest ? FBY_SC_NEWEST : 0) | FBY_SC_NUMBER(s.number) | FBY_SC_ERA(s.era);
-	s.line.control = s.line.copy = fby_static_control(v, slot, bits);
+	fby_static_say(v, slot, bits, &s.line);
 	media_lines(p->space->store.media, fby_static_line_at(v, slot), &s.line, sizeof(s.line));
 	/* Before the way is written again: a cut must not leave the old word with the new data. */
 	if (!FBY_BUG(STATIC_RELEASE_NO_FENCE))

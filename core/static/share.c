@@ -158,20 +158,27 @@ static void head_write(const struct fby_statics *p, struct fby_static *v)
 	}
 }
 
-void fby_share_format(struct fby_statics *p, const struct fby_static_record *r, u32 flush_us)
+/* Nothing was ever written. */
+static void lines_format(struct fby_statics *p, struct fby_static *v)
 {
 	struct fby_media *m = p->space->store.media;
-	struct fby_static *v = &p->volume[r->index];
 	struct fby_static_line l;
 
-	if (!locate(p, v, r))
-		return;
 	fby_zero(&l, sizeof(l));
 	for (u32 slot = 0; slot < v->slots; slot++) {
-		l.control = l.copy = fby_static_control(v, slot, 0);
+		fby_static_say(v, slot, 0, &l);
 		media_lines(m, fby_static_line_at(v, slot), &l, sizeof(l));
 	}
 	media_fence(m, v->at, v->bytes);
+}
+
+void fby_share_format(struct fby_statics *p, const struct fby_static_record *r, u32 flush_us)
+{
+	struct fby_static *v = &p->volume[r->index];
+
+	if (!locate(p, v, r))
+		return;
+	lines_format(p, v);
 	fby_zero(&v->head, sizeof(v->head));
 	v->head.magic = FBY_STATIC_MAGIC;
 	v->head.flags = FBY_STATIC_CLEAN | FBY_STATIC_COUNTED;
@@ -224,6 +231,11 @@ static bool stripes_passed(const struct fby_statics *p, struct fby_static *v)
 		}
 	}
 	return true;
+}
+
+bool fby_static_settled(const struct fby_static *v)
+{
+	return !v->settling && writes_so_far(v) == v->settled_writes;
 }
 
 bool fby_static_settle(struct fby_statics *p, u16 volume)
@@ -288,10 +300,11 @@ static void reset(struct fby_static *v)
 {
 	fby_zero(v->count, sizeof(v->count));
 	fby_zero(v->wanted, sizeof(v->wanted));
-	v->surveyed = v->lost = v->hand = v->left = 0;
+	v->surveyed = v->lost = v->found = v->hand = v->left = 0;
 	v->recounting = false;
 	v->settling = v->pressure = v->passing = v->gave_back = v->crowded = v->miscounted = false;
-	v->settled_writes = 0;
+	v->settled_writes = v->era_ns = v->done_era = v->over_era = 0;
+	v->era_asked = false;
 }
 
 bool fby_static_open(struct fby_statics *p, u16 volume)
@@ -311,6 +324,19 @@ bool fby_static_open(struct fby_statics *p, u16 volume)
 	return true;
 }
 
+/* Where the numbers are half used up, and the origin has all: from the first era again.  The
+ * lines first, and under the old head still: they hold nothing, whatever it says. */
+static void begin_anew(struct fby_statics *p, struct fby_static *v)
+{
+	bool empty = (v->head.flags & FBY_STATIC_COUNTED) && !v->nwindows &&
+		     (v->head.live == 0 || FBY_BUG(STATIC_ANEW_DIRTY));
+
+	if (v->head.limit <= FBY_ERA_HALF || !empty)
+		return;
+	lines_format(p, v);
+	v->head.settled = v->head.limit = 0;
+}
+
 int fby_static_attach(struct fby_statics *p, u16 volume)
 {
 	struct fby_static *v = &p->volume[volume];
@@ -318,8 +344,10 @@ int fby_static_attach(struct fby_statics *p, u16 volume)
 
 	if (!fby_static_open(p, volume))
 		return -FBY_E_VOLUME_DAMAGED;
+	if (!p->space->opt.read_only)
+		begin_anew(p, v);
 	if (v->head.limit > FBY_ERA_MAX - 4)
-		return -FBY_E_NUMBERS;
+		return -FBY_E_ERAS;
 	reset(v);
 	v->told = false;
 	if ((v->head.flags & FBY_STATIC_COUNTED) && !v->nwindows) {
@@ -369,10 +397,10 @@ static void survey_slot(struct fby_statics *p, struct fby_static *v, u32 slot)
 	u64 bits;
 
 	fby_static_look(p, v, slot, &s);
-	if (!s.gone && (s.torn ? !(s.unknown >> s.newest & 1) : s.line.control != s.line.copy)) {
+	if (!s.gone && (s.torn ? !(s.unknown >> s.newest & 1) : s.line.control != ~s.line.copy)) {
 		bits = s.live | (s.newest ? FBY_SC_NEWEST : 0) | (s.sole ? FBY_SC_SOLE : 0) |
 		       (s.over && !s.torn ? FBY_SC_OVER : 0) | FBY_SC_NUMBER(s.number) | FBY_SC_ERA(s.era);
-		s.line.control = s.line.copy = fby_static_control(v, slot, bits);
+		fby_static_say(v, slot, bits, &s.line);
 		media_lines(p->space->store.media, fby_static_line_at(v, slot), &s.line, sizeof(s.line));
 		media_fence(p->space->store.media, v->at, v->bytes);
 	}

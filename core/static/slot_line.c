@@ -12,6 +12,8 @@
  */
 #include "static/static.h"
 
+#define FBY_FLIPS_MAX 8u
+
 static u64 control_check(const struct fby_static *v, u32 slot, u64 bits)
 {
 	return fby_crc32c(v->seed ^ slot, &bits, sizeof(bits)) & 0xfffu;
@@ -63,20 +65,44 @@ static bool newer(u64 a, u64 b)
 {
 	if (FBY_SC_ERA_OF(a) != FBY_SC_ERA_OF(b))
 		return FBY_SC_ERA_OF(a) > FBY_SC_ERA_OF(b);
-	return ((FBY_SC_NUMBER_OF(a) - FBY_SC_NUMBER_OF(b)) & 0x7ffu) < 0x400u;
+	return ((FBY_SC_NUMBER_OF(a) - FBY_SC_NUMBER_OF(b)) & (FBY_SC_NUMBERS - 1)) < FBY_SC_NUMBERS / 2;
 }
 
-/* The control word that counts; false: both are damaged. */
+/* Do they differ in no more bits than a few flips make? */
+static bool alike(u64 a, u64 b)
+{
+	u32 n = 0;
+
+	for (u64 bits = a ^ b; bits; bits &= bits - 1)
+		n++;
+	return n <= FBY_FLIPS_MAX;
+}
+
+static bool says_empty(u64 c)
+{
+	u32 newest = (c & FBY_SC_NEWEST) != 0;
+
+	return !(c >> newest & 1) && (!(c >> !newest & 1) || (c & FBY_SC_SOLE));
+}
+
+/* The control word that counts; false: both are damaged.  A check of 12 bits lets one word in
+ * 4,096 pass that is anything.  What says that the slot is empty, so that the origin answers,
+ * has no tag that bears it out.  So beside a damaged word it counts only if that one has
+ * said the same. */
 static bool control_of(const struct fby_static *v, u32 slot, const struct fby_static_line *l, u64 *control)
 {
-	bool first = control_ok(v, slot, l->control), second = control_ok(v, slot, l->copy);
+	u64 copy = ~l->copy;
+	bool first = control_ok(v, slot, l->control), second;
 
-	if (fby_likely(first && l->control == l->copy)) {
-		*control = l->control;
+	*control = l->control;
+	if (fby_likely(first && l->control == copy))
 		return true;
-	}
-	*control = first && (!second || newer(l->control, l->copy)) ? l->control : l->copy;
-	return first || second;
+	second = control_ok(v, slot, copy);
+	if (!first || (second && !newer(l->control, copy)))
+		*control = copy;
+	if (first && second)
+		return true;
+	return (first || second) && (!says_empty(*control) || alike(l->control, copy) || FBY_BUG(STATIC_EMPTY_BELIEVED));
 }
 
 /* Nothing of the slot can be read. */
@@ -107,7 +133,7 @@ static void look_newest(const struct fby_statics *p, const struct fby_static *v,
 	const struct fby_static_tag *t = &s->line.tag[s->newest];
 	bool fits = tag_ok(v, s->slot, s->newest, t) &&
 		    (FBY_BUG(STATIC_STAMP_IGNORED) ||
-		     (FBY_ST_ERA(t) == s->era && (FBY_ST_NUMBER(t) & 0x7ffu) == s->number));
+		     (FBY_ST_ERA(t) == s->era && FBY_ST_NUMBER(t) % FBY_SC_NUMBERS == s->number));
 
 	if (fby_unlikely(fby_load(&v->nwindows)) && fby_in_doubt(v, s->era)) {
 		if (!fits || (!FBY_BUG(STATIC_TORN_ACCEPTED) && !fby_place_read(p, v, s->slot, s->newest, t, 0, 0, NULL)))

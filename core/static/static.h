@@ -49,10 +49,12 @@ struct fby_static {
 	u32 settling_at; /* stripes below it were seen without one */
 	u64 settling_word; /* of the stripe there, when it was seen first; 0: it was not */
 	u64 settled_writes; /* so many when it moved on */
+	u64 era_ns; /* when destage last had it move on */
+	bool era_asked; /* a slot in which writers meet has what is not settled */
 	u64 pass_ns; /* when the last pass began */
 	u64 passes, passes_done; /* that have begun; the last that has brought home all it was to */
 	u32 collects; /* rounds that have begun; moves on before they take anything */
-	u64 pass_era; /* that was open when it began */
+	u64 pass_era; /* the last of what was there when it began */
 	bool passing, gave_back; /* one is on; and has left something */
 	bool crowded; /* where writers meet has left the hand no room in the last round */
 	bool pressure;
@@ -61,12 +63,14 @@ struct fby_static {
 	u32 nwindows;
 	u32 surveyed; /* slots below it are counted, and have no torn page; slots: all */
 	struct fby_static_window window[FBY_STATIC_WINDOWS + 1];
-	u32 lost; /* blocks found to be lost since attach */
+	u32 lost; /* blocks found to be lost since attach, and pages that destage has passed over as such */
+	u32 found; /* added to these since; pool lock */
+	u64 done_era; /* pass_era of the last pass that was done */
+	u64 over_era; /* the last of pages that were found to be passed over; pool lock */
 	bool miscounted; /* a line that was counted could not be read later: all is to be counted anew */
 	bool recounting; /* nothing counts as surveyed, and somebody may not know yet */
 	u32 recounting_at; /* stripes below it were seen without one who does not */
 	u32 recounts; /* that have begun */
-	u32 listed; /* of the list of lost blocks that is being made */
 	u32 wanted[FBY_WANTED]; /* slots + 1 in which writes meet; 0: none */
 	struct fby_static_count count[FBY_STATIC_COUNTS];
 };
@@ -109,6 +113,7 @@ void fby_static_detach(struct fby_statics *p, u16 volume);
 /* Ends the era, if anything was written in it.  True: writes of the era before, and all if
  * there were none since the last call, are settled: no cut can tear them. */
 bool fby_static_settle(struct fby_statics *p, u16 volume);
+bool fby_static_settled(const struct fby_static *v); /* is all, so that it would end none? */
 /* Looks at up to n more slots, after a cut: torn pages away, the others counted. */
 void fby_static_survey(struct fby_statics *p, u16 volume, u32 n);
 /* The survey begins anew, for the counts alone. */
@@ -125,6 +130,12 @@ bool fby_static_any(struct fby_statics *p, u16 volume); /* by a look at all of i
 
 /* --- slot_line.c: what a line says ------------------------------------------------------ */
 u64 fby_static_control(const struct fby_static *v, u32 slot, u64 bits);
+/* Both words of the line. */
+static inline void fby_static_say(const struct fby_static *v, u32 slot, u64 bits, struct fby_static_line *l)
+{
+	l->control = fby_static_control(v, slot, bits);
+	l->copy = ~l->control;
+}
 /* The line as it is; whoever has no lock looks at the stripe before and after. */
 void fby_static_look(const struct fby_statics *p, const struct fby_static *v, u32 slot, struct fby_static_view *out);
 void fby_static_tag_finish(const struct fby_static *v, u32 slot, u32 way, struct fby_static_tag *t);
@@ -147,8 +158,14 @@ void fby_place_snapshot(const struct fby_statics *p, const struct fby_static *v,
 int fby_place_get(const struct fby_statics *p, const struct fby_static *v, u64 block, u8 want, u32 base, u8 *dst,
 		  u8 *origin, u8 *lost);
 
+/* Pages that are sound, and that destage has passed over. */
+struct fby_static_over {
+	u32 n;
+	u64 era; /* the last */
+};
 /* Blocks of the slot that answer with an error; all its pages are verified. */
-u32 fby_place_lost(const struct fby_statics *p, const struct fby_static *v, u32 slot, u64 *block, u32 max);
+u32 fby_place_lost(const struct fby_statics *p, const struct fby_static *v, u32 slot, u64 *block, u32 max,
+		   struct fby_static_over *over);
 
 /* Of a write. */
 struct fby_place {

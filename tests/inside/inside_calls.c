@@ -341,30 +341,31 @@ static void volume_numbers(void)
 /* Lost blocks of a volume, from a page on, so many at a time. */
 static void lost_blocks(void)
 {
-	u32 first = fby_page_number(&pool->space, closed_chunk, FIRST_PAGE + 5), page = 0;
+	u32 first = fby_page_number(&pool->space, closed_chunk, FIRST_PAGE + 5);
 	u32 second = fby_page_number(&pool->space, open_chunk, FIRST_PAGE + 1);
 	struct fby_report_block b[3];
+	struct fby_lost_at at = { 0 };
 
-	EXPECT(fby_lost_list(pool, 0, &page, b, 3) == 0 && page == NCHUNKS << pool->space.store.chunk_shift);
+	EXPECT(fby_lost_list(pool, 0, &at, b, 3) == 0 && at.page == NCHUNKS << pool->space.store.chunk_shift);
 	fby_page_mark(&pool->cache, first, fby_key(0, 5), FBY_ES_DAMAGED);
 	fby_page_mark(&pool->cache, fby_page_number(&pool->space, other_chunk, FIRST_PAGE), fby_key(1, 0), FBY_ES_DAMAGED);
 	pool->cache.entry[second].state |= FBY_ES(0, 0, 1);
-	page = 0;
+	at.page = 0;
 	memset(b, 0x55, sizeof(b));
-	EXPECT(fby_lost_list(pool, 0, &page, b, 3) == 2 && page == NCHUNKS << pool->space.store.chunk_shift);
+	EXPECT(fby_lost_list(pool, 0, &at, b, 3) == 2 && at.page == NCHUNKS << pool->space.store.chunk_shift);
 	EXPECT(b[0].block == 5 && b[0].chunk == closed_chunk && b[0].page == FIRST_PAGE + 5 && b[0].volume == 0);
 	EXPECT(b[1].block == 16 && b[1].chunk == open_chunk && b[1].page == FIRST_PAGE + 1 && b[1].volume == 0);
-	EXPECT(b[2].block == 0x5555555555555555ull && fby_lost_list(pool, 0, &page, b, 3) == 0);
-	page = 0;
+	EXPECT(b[2].block == 0x5555555555555555ull && fby_lost_list(pool, 0, &at, b, 3) == 0);
+	at.page = 0;
 	memset(b, 0x55, sizeof(b));
-	EXPECT(fby_lost_list(pool, 0, &page, b, 1) == 1 && page == first + 1 && b[1].block == 0x5555555555555555ull);
-	EXPECT(fby_lost_list(pool, 0, &page, b, 1) == 1 && page == second + 1 && b[0].block == 16);
-	EXPECT(fby_lost_list(pool, 0, &page, b, 1) == 0);
-	page = 0;
-	EXPECT(fby_lost_list(pool, 1, &page, b, 3) == 1 && b[0].block == 0 && b[0].volume == 1);
-	page = 0;
+	EXPECT(fby_lost_list(pool, 0, &at, b, 1) == 1 && at.page == first + 1 && b[1].block == 0x5555555555555555ull);
+	EXPECT(fby_lost_list(pool, 0, &at, b, 1) == 1 && at.page == second + 1 && b[0].block == 16);
+	EXPECT(fby_lost_list(pool, 0, &at, b, 1) == 0);
+	at.page = 0;
+	EXPECT(fby_lost_list(pool, 1, &at, b, 3) == 1 && b[0].block == 0 && b[0].volume == 1);
+	at.page = 0;
 	pool->space.usable = false;
-	EXPECT(fby_lost_list(pool, 0, &page, b, 3) == 0);
+	EXPECT(fby_lost_list(pool, 0, &at, b, 3) == 0);
 	pool_restore();
 }
 

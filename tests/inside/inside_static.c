@@ -111,6 +111,127 @@ static void eras_end(void)
 	EXPECT(fby_static_settle(&sp->statics, 0) && sound());
 }
 
+/* Both copies of the head of a share that is detached, with so many eras. */
+static void eras_of(u64 limit)
+{
+	for (u32 copy = 0; copy < 2; copy++) {
+		struct fby_static_head *h = (void *)(small.base + (copy ? ST->pages - FBY_STATIC_HEAD : ST->at));
+
+		h->settled = h->limit = limit;
+		h->crc = fby_crc32c(ST->seed, h, offsetof(struct fby_static_head, crc));
+	}
+}
+
+static u32 eras_percent(void)
+{
+	struct fby_volume_info info;
+
+	EXPECT(fby_volume_info(sp, 0, &info) == FBY_DONE);
+	return info.eras_percent;
+}
+
+/* An empty share begins anew from half of the eras on, also after a cut in that: lines and
+ * the head's copies in any state between. */
+static void begun_anew(void)
+{
+	struct fby_volume_info info;
+
+	make();
+	for (u32 n = 0; n < 300; n++)
+		EXPECT(put(0, 1) == FBY_DONE);
+	drain();
+	EXPECT(fby_volume_detach(sp, 0) == FBY_DONE);
+	eras_of(FBY_ERA_HALF);
+	EXPECT(attach() == FBY_DONE && ST->era == FBY_ERA_HALF + 1 && eras_percent() == 50);
+	EXPECT(put(0, 2) == FBY_DONE && fby_volume_detach(sp, 0) == FBY_DONE);
+	eras_of(FBY_ERA_HALF + 1); /* not empty */
+	EXPECT(attach() == FBY_DONE && ST->era == FBY_ERA_HALF + 2 && get(0) == 2);
+	drain();
+	EXPECT(fby_volume_detach(sp, 0) == FBY_DONE && eras_percent() == 50);
+	keep();
+	EXPECT(attach() == FBY_DONE && ST->era == 1 && eras_percent() == 0 && put(7, 3) == FBY_DONE && get(7) == 3);
+	restore();
+	EXPECT(fby_volume_info(sp, 0, &info) == FBY_DONE);
+	for (u32 slots = 0; slots <= SLOTS + 1; slots++) {
+		restore();
+		EXPECT(opened(true) == FBY_DONE && fby_static_open(&sp->statics, 0));
+		for (u32 slot = 0; slot < slots && slot < SLOTS; slot++) {
+			memset(line(slot), 0, FBY_LINE);
+			fby_static_say(ST, slot, 0, line(slot));
+		}
+		if (slots > SLOTS) { /* one copy of the head, as attach writes it */
+			struct fby_static_head *h = (void *)(small.base + ST->at);
+
+			h->counter++;
+			h->flags = 0;
+			h->settled = 0;
+			h->limit = 2;
+			h->crc = fby_crc32c(ST->seed, h, offsetof(struct fby_static_head, crc));
+		}
+		EXPECT(attach() == FBY_DONE && ST->era <= 3 && get(0) == -2 && get(7) == -2);
+		EXPECT(put(7, 3) == FBY_DONE && get(7) == 3);
+		again();
+		EXPECT(get(7) == 3 && get(0) == -2);
+		drain();
+		EXPECT(origin_has[7] == 3 && live() == 0 && sound());
+	}
+}
+
+/* At the end of the eras nothing is written, and what is there is read and comes home. */
+static void eras_used_up(void)
+{
+	struct fby_bypass b;
+	u64 done = 0;
+
+	make();
+	EXPECT(put(0, 1) == FBY_DONE && fby_volume_detach(sp, 0) == FBY_DONE);
+	eras_of(FBY_ERA_LAST - 1);
+	EXPECT(attach() == FBY_DONE && eras_percent() == 100 && put(1, 2) == FBY_DONE && put(0, 5) == FBY_DONE);
+	EXPECT(fby_static_settle(&sp->statics, 0) && put(1, 3) == -FBY_E_ERAS && put_part(0, 1, 2, 3) == -FBY_E_ERAS);
+	EXPECT(fby_range(sp, 0, FBY_KIND_ZERO, 0, P, &done, &b, &wake) == -FBY_E_ERAS && get(0) == 5 && get(1) == 2);
+	drain();
+	EXPECT(origin_has[0] == 5 && origin_has[1] == 2 && live() == 0 && sound());
+	EXPECT(fby_volume_detach(sp, 0) == FBY_DONE && attach() == FBY_DONE && put(1, 3) == FBY_DONE && get(1) == 3);
+	/* A head of which a pool cannot have been. */
+	EXPECT(fby_volume_detach(sp, 0) == FBY_DONE);
+	eras_of(FBY_ERA_MAX - 3);
+	EXPECT(attach() == -FBY_E_ERAS);
+	eras_of(FBY_ERA_MAX - 4);
+	EXPECT(attach() == FBY_DONE && get(1) == 3 && put(1, 4) == -FBY_E_ERAS);
+	drain();
+	EXPECT(origin_has[1] == 3 && sound());
+}
+
+/* An era does not end where what is to be listed is settled, nor twice within a
+ * millisecond; who waits for it waits no longer. */
+static void eras_saved(void)
+{
+	u64 era;
+
+	make();
+	now_ns += 1000000;
+	EXPECT(put(0, 1) == FBY_DONE);
+	drain();
+	era = ST->era;
+	for (u32 i = 0; i < 20; i++) {
+		EXPECT(put(0, (u8)i) == FBY_DONE);
+		now_ns -= 1000 * 1000; /* a drain's steps by a clock that stands */
+		EXPECT(fby_volume_drain(sp, 0, true) == FBY_DONE);
+		for (u32 step = 0; step < 1000; step++)
+			drain_step();
+	}
+	EXPECT(ST->era - era <= 2);
+	drain();
+	EXPECT(origin_has[0] == 19 && live() == 0);
+	era = ST->era;
+	EXPECT(put(0, 1) == FBY_DONE && fby_static_settle(&sp->statics, 0) && ST->era == era + 1);
+	EXPECT(put(1, 2) == FBY_DONE && put(7, 3) == FBY_DONE && put(14, 4) == FBY_WAIT_SPACE);
+	ST->era_ns = now_ns; /* another has just begun: what is settled of the slot makes room */
+	for (u32 i = 0; i < 50; i++)
+		drain_step();
+	EXPECT(origin_has[0] == 1 && ST->era == era + 1 && put(14, 4) == FBY_DONE && get(14) == 4 && sound());
+}
+
 /* Others meet in every round of a drain, and the round has no room for both. */
 static void drained_beside_conflicts(void)
 {
@@ -253,6 +374,7 @@ static void flips(bool crash)
 
 static void judged(void)
 {
+	const u64 bits = (1ull << FBY_SC_CHECK_SHIFT) - 1;
 	struct fby_static_line *l;
 
 	fill();
@@ -265,9 +387,9 @@ static void judged(void)
 	EXPECT(complains("miscounted"));
 	ST->count[0].live--;
 	l = line(0);
-	l->control = l->copy = fby_static_control(ST, 0, (l->control & ((1ull << FBY_SC_CHECK_SHIFT) - 1)) & ~FBY_SC_SOLE);
+	fby_static_say(ST, 0, l->control & bits & ~FBY_SC_SOLE, l);
 	EXPECT(complains("both ways of a slot have the newest page"));
-	l->control = l->copy = fby_static_control(ST, 0, (l->control & ((1ull << FBY_SC_CHECK_SHIFT) - 1) & ~3ull) | FBY_SC_SOLE);
+	fby_static_say(ST, 0, (l->control & bits & ~3ull) | FBY_SC_SOLE, l);
 	EXPECT(complains("an older page is left without the newer"));
 	restore();
 	ST->era = 0;
@@ -326,6 +448,9 @@ void test_static(void)
 	cases();
 	periods();
 	eras_end();
+	begun_anew();
+	eras_used_up();
+	eras_saved();
 	drained_beside_conflicts();
 	asked_again();
 	past();

@@ -31,6 +31,37 @@ static void gone(void)
 	EXPECT(fby_volume_remove(sp, 0, true) == FBY_DONE);
 }
 
+/* A line that is filled with one byte is gone, also where a check of 12 bits lets its words
+ * pass; and one word that says "empty" is not believed beside another that is anything. */
+static void wiped(void)
+{
+	const u64 bits = (1ull << FBY_SC_CHECK_SHIFT) - 1;
+
+	for (u32 what = 0; what < 2; what++) {
+		u64 word = what ? ~0ull : 0;
+		u32 seed;
+
+		fill();
+		seed = ST->seed;
+		while (fby_static_control(ST, 3, word & bits) != word)
+			ST->seed++;
+		memset(line(3), what ? 0xff : 0, FBY_LINE);
+		EXPECT(get(3) == -1);
+		memset(line(3), what ? 0 : 0xff, FBY_LINE); /* now the copy says so */
+		EXPECT(get(3) == -1);
+		ST->seed = seed;
+	}
+	fill();
+	EXPECT(get(3) == -2 && line(3)->copy == ~line(3)->control);
+	for (u32 n = 1; n < 64; n++) { /* so many bits of one of the two are others */
+		u64 *word = n % 2 ? &line(3)->control : &line(3)->copy, was = *word;
+
+		*word ^= (1ull << n) - 1;
+		EXPECT(get(3) == (n <= 8 ? -2 : -1));
+		*word = was;
+	}
+}
+
 /* Both pages of a slot are lost: others are told so, and each is healed by a whole write. */
 static void both_lost(void)
 {
@@ -111,14 +142,14 @@ static void one_word(void)
 		drain();
 		word = line(3)->control;
 		if (which == 0)
-			line(3)->copy = fby_static_control(ST, 3, (word & bits) - FBY_SC_ERA(1));
+			line(3)->copy = ~fby_static_control(ST, 3, (word & bits) - FBY_SC_ERA(1));
 		else if (which == 1)
 			line(3)->control = fby_static_control(ST, 3, (word & bits) - FBY_SC_ERA(1));
 		else
 			line(3)->control ^= 4;
 		again();
 		drain();
-		EXPECT(line(3)->control == word && line(3)->copy == word && get(3) == -2 && sound());
+		EXPECT(line(3)->control == word && line(3)->copy == ~word && get(3) == -2 && sound());
 	}
 }
 
@@ -132,10 +163,11 @@ static u64 lost_now(void)
 
 static u32 lost_listed(void)
 {
-	struct fby_report_block blocks[8];
-	u32 page = 0, n = 0, found;
+	struct fby_report_block blocks[64];
+	struct fby_lost_at at = { 0 };
+	u32 n = 0, found;
 
-	while ((found = fby_lost_list(sp, 0, &page, blocks, 8)) != 0)
+	while ((found = fby_lost_list(sp, 0, &at, blocks, 64)) != 0)
 		n += found;
 	return n;
 }
@@ -151,6 +183,57 @@ static void told_again(void)
 	EXPECT(put(0, 6) == FBY_DONE && lost_listed() == 0 && lost_now() == 0);
 	*newest(0) ^= 1;
 	EXPECT(get(0) == -1 && lost_now() == 1 && lost_listed() == 1);
+}
+
+/* Two lists at once, and a block that is found lost meanwhile. */
+static void listed_at_once(void)
+{
+	struct fby_report_block blocks[64];
+	struct fby_lost_at at = { 0 };
+
+	fill();
+	*newest(0) ^= 1;
+	EXPECT(get(0) == -1 && lost_now() == 1);
+	EXPECT(fby_lost_list(sp, 0, &at, blocks, 64) == 1 && lost_now() == 1);
+	EXPECT(lost_listed() == 1 && lost_now() == 1);
+	EXPECT(fby_lost_list(sp, 0, &at, blocks, 64) == 0 && lost_now() == 1 && at.listed == 1);
+	*newest(0) ^= 1;
+	memset(&at, 0, sizeof(at));
+	EXPECT(fby_lost_list(sp, 0, &at, blocks, 64) == 0 && lost_now() == 0);
+	memset(&at, 0, sizeof(at));
+	*newest(0) ^= 1;
+	EXPECT(fby_lost_list(sp, 0, &at, blocks, 64) == 1);
+	*newest(1) ^= 1;
+	EXPECT(get(8) == -1 && fby_lost_list(sp, 0, &at, blocks, 64) == 0 && lost_now() == 2);
+}
+
+/* What destage found bad and what reads well later is told to be there until it is on the
+ * origin, however often it is listed. */
+static void bad_for_a_time(void)
+{
+	struct fby_report_block blocks[64];
+
+	for (u32 line_too = 0; line_too < 2; line_too++) {
+		u8 *at;
+
+		fill();
+		at = line_too ? (u8 *)line(1) : newest(1);
+		memcpy(kept, at, FBY_LINE);
+		memset(at, 0, FBY_LINE);
+		origin_has[8] = 0;
+		drain();
+		EXPECT(origin_has[8] == 0 && lost_now() == 1);
+		memcpy(at, kept, FBY_LINE);
+		for (u32 times = 0; times < 2; times++) {
+			struct fby_lost_at list = { 0 };
+
+			EXPECT(fby_lost_list(sp, 0, &list, blocks, 64) == 0);
+			EXPECT(list.passed_over == 1 + line_too && lost_now() == 1 + line_too);
+		}
+		EXPECT(!fby_volume_clean(sp, 0));
+		drain();
+		EXPECT(origin_has[8] == 4 && live() == 0 && lost_listed() == 0 && lost_now() == 0 && sound());
+	}
 }
 
 /* The last block is not a whole one: all that the origin has of it is as good. */
@@ -367,6 +450,9 @@ void test_static_lost(void)
 {
 	beside_writers();
 	gone();
+	wiped();
+	listed_at_once();
+	bad_for_a_time();
 	both_lost();
 	counted_anew();
 	counted_in_use();

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use forebay::{printable, PoolStatus, Verdict, VolumeInfo};
+use forebay::{printable, PoolStatus, Verdict, VolumeInfo, ERAS_WARN_PERCENT};
 use forebay_server::{control::Client, runtime_dir, ServerStatus};
 
 use crate::create::media_text;
@@ -210,6 +210,12 @@ fn text(served: &ServerStatus, rates: Option<&Rates>) -> String {
         let (label, of) = (v.label(), volume::placed_text(v));
         let label = printable(&label);
         lines.push(format!("volume {label}: static, {of}; {} conflicts", v.conflicts));
+        if v.eras_percent >= ERAS_WARN_PERCENT {
+            lines.push(format!(
+                "volume {label}: {} % of its eras are used: drain it, detach it and attach it, and it begins anew; at 100 % it takes no write",
+                v.eras_percent
+            ));
+        }
         if v.uncounted && !v.damaged {
             lines.push(format!(
                 "volume {label}: it was not closed, and may hold more than is counted by now"

@@ -372,12 +372,18 @@ impl<M: Medium> Engine<M> {
     /// Numbers of a volume's lost blocks, ascending; at most `max`.  Of a static volume all
     /// that it holds is verified for that.
     pub fn lost_blocks(&self, volume: u16, max: usize) -> Vec<u64> {
-        let (mut lost, mut page) = (Vec::new(), 0);
+        self.lost_and_passed_over(volume, max).0
+    }
+
+    /// And how many pages of a static volume destage has passed over as lost that read well
+    /// by now: a drain from here on takes them.
+    pub fn lost_and_passed_over(&self, volume: u16, max: usize) -> (Vec<u64>, u32) {
+        let (mut lost, mut at) = (Vec::new(), sys::fby_lost_at::default());
         let mut some = [sys::fby_report_block::default(); 64];
         while lost.len() < max {
             let out = some.as_mut_ptr();
             // SAFETY: the pool is open; out has room for 64.
-            let n = unsafe { sys::fby_lost_list(self.pool, volume, &mut page, out, 64) };
+            let n = unsafe { sys::fby_lost_list(self.pool, volume, &mut at, out, 64) };
             lost.extend(some[..n as usize].iter().map(|b| b.block));
             if n == 0 {
                 break;
@@ -385,7 +391,7 @@ impl<M: Medium> Engine<M> {
         }
         lost.truncate(max);
         lost.sort_unstable();
-        lost
+        (lost, at.passed_over)
     }
 
     pub fn chunk_info(&self, chunk: u32) -> Result<sys::fby_chunk_info> {

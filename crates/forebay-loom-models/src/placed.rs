@@ -32,6 +32,7 @@ core/drain/placed_round.c any_dirty
     load p->statics->dirty[bit / 64]
     call fby_static_dirty
 core/drain/placed_round.c idle_step
+    store v->done_era
     store v->passes_done
     call any_dirty
     load v->miscounted

@@ -45,5 +45,6 @@ pub mod reading;
 pub mod requests;
 pub mod rng;
 pub mod script;
+pub mod static_cases;
 pub mod static_workloads;
 pub mod workloads;

@@ -17,6 +17,7 @@ use crate::script::{random, small};
 use crate::static_workloads;
 use crate::{
     damage, drains, dst, flips, gate, held, hooks, isolation, keeping, logs, marks, requests,
+    static_cases,
 };
 
 /// A case of its own: its name, and what is to hold.
@@ -40,7 +41,7 @@ pub fn hunt(id: u32, limit: Duration) -> Option<(String, String)> {
     hooks::watchdog(Duration::from_secs(10));
     let start = Instant::now();
     let mut seeds = 1..;
-    let first: [Directed; 9] = [
+    let first: [Directed; 10] = [
         ("a drain beside a flush", drains::told_once),
         ("a drain to another origin", drains::another_origin),
         ("the gate", gate::all),
@@ -50,6 +51,7 @@ pub fn hunt(id: u32, limit: Duration) -> Option<(String, String)> {
         ("lost blocks are carried", held::all),
         ("a log fallen silent", logs::silent),
         ("marks of origins", marks::counted),
+        ("cases of static volumes", static_cases::all),
     ];
     for (by, look) in first {
         hooks::set_context(|| by.to_owned());

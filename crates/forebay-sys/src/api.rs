@@ -217,6 +217,7 @@ pub struct fby_volume_info {
     pub counted: bool,
     pub passes: u64,
     pub conflicts: u64,
+    pub eras_percent: u32,
 }
 
 #[repr(C)]
@@ -321,6 +322,15 @@ pub struct fby_chunk_info {
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
+pub struct fby_lost_at {
+    pub page: u32,
+    pub listed: u32,
+    pub passed_over: u32,
+    pub found: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
 pub struct fby_static_way_info {
     pub live: bool,
     pub lost: bool,
@@ -371,6 +381,7 @@ zeroed_default!(
     fby_flush,
     fby_io,
     fby_chunk_info,
+    fby_lost_at,
     fby_static_slot_info,
     fby_entry_info,
 );
@@ -397,7 +408,7 @@ extern "C" {
     pub fn fby_lost_list(
         p: *mut fby_pool,
         volume: u16,
-        page: *mut u32,
+        at: *mut fby_lost_at,
         out: *mut fby_report_block,
         max: u32,
     ) -> u32;

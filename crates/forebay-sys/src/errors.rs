@@ -70,6 +70,7 @@ errors! {
     FBY_E_MAP_DIRTY = 48,
     FBY_E_MAP_DAMAGED = 49,
     FBY_E_MAP_MEDIA = 50,
+    FBY_E_ERAS = 51,
 }
 
 /// The engine's sentence for an error it returned.

@@ -42,7 +42,7 @@ pub const fn fby_line_of_page(chunk_pages: u32, page: u32) -> u32 {
 }
 
 /// Of `features_incompat`: there is room for static volumes behind the chunks.
-pub const FBY_FEATURE_STATIC: u64 = 2;
+pub const FBY_FEATURE_STATIC: u64 = 8;
 /// Likewise for maps, behind these.
 pub const FBY_FEATURE_MAP: u64 = 4;
 

@@ -20,6 +20,9 @@ const DRAIN_LOOK: Duration = Duration::from_millis(5);
 /// Between two calls of a progress function.
 const DRAIN_PROGRESS: Duration = Duration::from_millis(100);
 
+/// So often a drain begins anew for what it passed over as damaged, and what reads well after.
+const PASSED_OVER_TIMES: u32 = 3;
+
 /// How many drain each volume, by its index.
 #[derive(Debug, Default)]
 pub(crate) struct Drains(Mutex<HashMap<u16, u32>>);
@@ -112,11 +115,26 @@ impl Core {
             let draining = draining.map_err(|e| self.drain_error(index, e))?;
             drains.push(Drain { name: first.name.clone(), draining, first, ended: false });
         }
-        let last = self.drain_until_clean(&mut drains, started, progress)?;
-        self.flush_all(&drains, started, progress)?;
-        let drained = |index| drains.iter().any(|d| d.draining.index == index);
-        let judged = volumes.iter().map(|&index| self.judge(index, drained(index)));
-        let judged = judged.collect::<Result<_>>()?;
+        let mut times = 0;
+        let (judged, last) = loop {
+            let last = self.drain_until_clean(&mut drains, started, progress)?;
+            self.flush_all(&drains, started, progress)?;
+            let drained = |index| drains.iter().any(|d| d.draining.index == index);
+            let judged = volumes.iter().map(|&index| self.judge(index, drained(index)));
+            let judged: Vec<Completeness> = judged.collect::<Result<_>>()?;
+            let left =
+                |index| volumes.iter().zip(&judged).any(|(&v, j)| v == index && j.pages_left > 0);
+            times += 1;
+            if times == PASSED_OVER_TIMES || !drains.iter().any(|d| left(d.draining.index)) {
+                break (judged, last);
+            }
+            for d in drains.iter_mut().filter(|d| left(d.draining.index)) {
+                let index = d.draining.index;
+                let again = self.drains.begin(&self.engine, index);
+                d.draining = again.map_err(|e| self.drain_error(index, e))?;
+                d.ended = false;
+            }
+        };
         for d in &drains {
             let index = d.draining.index;
             self.attached(index).map_or(Ok(()), |a| self.clear_mark(&a, index, true))?;
@@ -135,12 +153,13 @@ impl Core {
     }
 
     /// Is its origin, alone, all of the volume?  `drained`: all that the question
-    /// is about was written and flushed; pages that are there now are newer.
+    /// is about was written and flushed; pages that are there now are newer, but for those of
+    /// a static volume that it passed over.
     pub(crate) fn judge(&self, index: u16, drained: bool) -> Result<Completeness> {
         let mut v = self.volume_info(index)?;
-        let lost = match v.lost_blocks {
-            0 => Vec::new(),
-            _ => self.engine.lost_blocks(index, LOST_LISTED),
+        let (lost, passed_over) = match v.lost_blocks {
+            0 => (Vec::new(), 0),
+            _ => self.engine.lost_and_passed_over(index, LOST_LISTED),
         };
         if v.static_bytes > 0 {
             // Some that were found have been overwritten since.
@@ -148,7 +167,7 @@ impl Core {
             v.uncounted &= !drained;
         }
         let pages_left = match drained {
-            true => 0,
+            true => passed_over.into(),
             false => v.pages.saturating_sub(v.lost_blocks),
         };
         let changed = self.attached(index).and_then(|a| a.origin.changed());

@@ -122,6 +122,6 @@ pub use printable::printable;
 pub use request::{OriginIo, OriginOp, Request, Step, Why};
 pub use status::{
     CheckReport, Counters, DestageState, DrainProgress, OriginInfo, OriginUse, PoolStatus,
-    RecoveryReport, ReportBlock, Uuid, VolumeInfo,
+    RecoveryReport, ReportBlock, Uuid, VolumeInfo, ERAS_WARN_PERCENT,
 };
 pub use volume::{Flusher, Volume};

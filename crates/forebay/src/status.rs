@@ -276,6 +276,10 @@ pub struct VolumeInfo {
     /// attached.
     #[serde(default)]
     pub conflicts: u64,
+    /// Of a static volume: how many of its eras are used, in per cent; at 100 it takes no
+    /// write.  From 50 on it begins anew when it is attached with nothing in it.
+    #[serde(default)]
+    pub eras_percent: u32,
     /// Blocks that answer EIO until they are overwritten; of a static volume those found
     /// since it was attached.
     pub lost_blocks: u64,
@@ -341,6 +345,9 @@ pub struct VolumeInfo {
     pub latency: Vec<PhaseLatency>,
 }
 
+/// From here on status says that a static volume is to be drained and attached anew.
+pub const ERAS_WARN_PERCENT: u32 = 75;
+
 impl VolumeInfo {
     /// Its name, or the number by which one without a name is addressed.
     pub fn label(&self) -> String {
@@ -378,6 +385,9 @@ impl fmt::Display for VolumeInfo {
         }
         if self.lost_blocks > 0 {
             write!(f, ", {} blocks lost", self.lost_blocks)?;
+        }
+        if self.eras_percent >= ERAS_WARN_PERCENT {
+            write!(f, ", {} % of its eras used", self.eras_percent)?;
         }
         if self.holes > 0 {
             write!(f, ", {} entries lost", self.holes)?;

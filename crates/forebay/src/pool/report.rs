@@ -69,6 +69,7 @@ impl Core {
                 .then_some(f64::from(info.spec.flush_us) / 1e6),
             uncounted: info.slots != 0 && !info.counted,
             conflicts: info.conflicts,
+            eras_percent: info.eras_percent,
             lost_blocks: info.lost_blocks,
             holes: info.holes,
             holes_unknown: info.holes_unknown,

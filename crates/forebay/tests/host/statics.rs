@@ -204,6 +204,30 @@ fn a_drain_beside_a_writer_ends() {
 }
 
 /// A page, or a line: lost is what is told, by all that tell something.
+/// What a drain found bad, and what reads well later, is not forgotten by the next one.
+#[test]
+fn what_was_bad_for_a_time_comes_home() {
+    let dir = Dir::new("for-a-time");
+    let path = dir.static_pool(SHARE);
+    let origin = origin();
+    let pool = open(&path);
+    let volume = attach(&pool, "v", &origin);
+    volume.write_at(&[2; 4096], 4096).unwrap();
+    let newest = pool.slot_of_block("v", 1).unwrap().unwrap();
+    let way = newest.ways.iter().position(|w| w.live).unwrap() as u64;
+    let sb = pool.superblock().unwrap();
+    let share = sb.data_offset_bytes + u64::from(sb.chunks) * u64::from(sb.chunk_size_bytes);
+    let at = share + 4096 + 4096 + (2 + way) * 4096 + 100;
+    spoil(&path, at);
+    assert_eq!(drain_but_lost(&volume).lost, [1]);
+    spoil(&path, at);
+    drain(&volume);
+    let mut has = [0; 4096];
+    origin.read_at(&mut has, 4096).unwrap();
+    assert_eq!(has, [2; 4096]);
+    assert_sound(&pool);
+}
+
 #[test]
 fn damage_is_told_and_never_older_data() {
     let dir = Dir::new("damaged");
