@@ -528,8 +528,12 @@ fn what_is_let_go_of_does_not_come_later() {
 
 /// That of a server of 1 MiB which can do what the flags say, before all clients spoke.
 fn old_handshake(flags: u32) -> Vec<u8> {
+    handshake_of(MIB, flags)
+}
+
+fn handshake_of(size: u64, flags: u32) -> Vec<u8> {
     let mut hello = b"NBDMAGIC\x00\x00\x42\x02\x81\x86\x12\x53".to_vec();
-    hello.extend(MIB.to_be_bytes());
+    hello.extend(size.to_be_bytes());
     hello.extend(flags.to_be_bytes());
     hello.extend([0; 124]);
     hello
@@ -572,31 +576,45 @@ fn what_a_server_that_ends_has_taken_is_waited_for() {
     assert!(ok[0] != ok[1], "one was done, and one has nobody who does it");
 }
 
-/// A server that takes connections and ends each at its first request is not tried
-/// again without a pause.
-#[test]
-fn a_server_that_hangs_up_is_not_asked_without_a_pause() {
-    let dir = Dir::new("nbd-hangs-up");
+/// Connections that were made in so long, to a server that ends each at its first request,
+/// and says by the number of the connection how large it is.
+fn connections_in(dir: &Dir, time: Duration, size: fn(u32) -> u64) -> u32 {
     let socket = dir.path("socket");
     let listener = UnixListener::bind(&socket).unwrap();
     let taken = Arc::new(AtomicU32::new(0));
     let count = taken.clone();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            count.fetch_add(1, Ordering::Relaxed);
+            let number = count.fetch_add(1, Ordering::Relaxed);
             std::thread::spawn(move || {
                 let mut stream = stream.unwrap();
-                stream.write_all(&old_handshake(1 | 4 | 256)).unwrap();
+                let _ = stream.write_all(&handshake_of(size(number), 1 | 4 | 256));
                 let _ = stream.read(&mut [0; 28]);
             });
         }
     });
     let uri = format!("nbd+unix:///?socket={}", socket.display());
-    let origin = open_origin(uri.as_ref(), false, SOON).unwrap();
+    let origin = open_origin(uri.as_ref(), false, Away { limit: time, ..SOON }).unwrap();
     assert!(origin.write_at(&page(1), 0).is_err());
+    taken.load(Ordering::Relaxed)
+}
+
+/// A server that takes connections and ends each at its first request is not tried
+/// again without a pause.
+#[test]
+fn a_server_that_hangs_up_is_not_asked_without_a_pause() {
     // Of four links, each 50 ms after the last in 400 ms.
-    let taken = taken.load(Ordering::Relaxed);
+    let taken = connections_in(&Dir::new("nbd-hangs-up"), SOON.limit, |_| MIB);
     assert!(taken < 50, "{taken} connections");
+}
+
+/// Nor is one that is there and has become another, as often as before.
+#[test]
+fn a_server_that_has_shrunk_is_asked_less_and_less_often() {
+    let size = |number| if number == 0 { MIB } else { MIB / 2 };
+    let taken = connections_in(&Dir::new("nbd-shrunk-pause"), Duration::from_secs(2), size);
+    // Of four links, behind 50, 100, 200, 400, 800 ms.
+    assert!(taken < 40, "{taken} connections");
 }
 
 /// One connection of four takes requests and answers none: it gets as many as one may have

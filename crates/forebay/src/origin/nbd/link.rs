@@ -32,9 +32,11 @@ impl Link {
                     if let Some(first) = first.take() {
                         let _ = first.send(Ok(export));
                     }
-                    pause = PAUSE_MIN;
                     match self.fits(&export) {
-                        Ok(()) => self.serve(connection),
+                        Ok(()) => {
+                            pause = PAUSE_MIN;
+                            self.serve(connection)
+                        }
                         Err(why) => why,
                     }
                 }
