@@ -88,9 +88,11 @@ bugs! {
     LockNotAskedFor: "the lock of an image that nobody writes to is not asked for",
     LockLostByOneAnswer: "the lock counts as lost by one answer, which librbd gives while it takes it anew",
     ResizeIgnored: "an image that has another size is complete",
+    ChangeForgotten: "where the cluster does not tell the new size, nobody asks for it again",
     Overtaken: "what comes later for a place does not wait for what was given up on",
     FlushFailureForgotten: "a flush that failed after it was given up on is told to nobody",
     MarkSetLater: "a mark that was given up on before it was its turn is set later",
+    MarkLeftAtTheEnd: "the mark of an image that is complete stays when that is let go of",
     MarkOvertaken: "a mark that was given up on is set after it was taken away",
 }
 

@@ -47,7 +47,9 @@ const LOCK: Duration = Duration::from_secs(60);
 /// So long what is in flight may end when the origin is let go of, and then the client.
 const LET_GO: Duration = Duration::from_secs(10);
 /// An answer about the image is waited for by who asks for its state.
-const ASK: Duration = Duration::from_secs(5);
+const ASK: Duration = Duration::from_millis(if cfg!(test) { 100 } else { 5000 });
+/// So long the mark of an origin that is let go of may take to go.
+const MARK_GOES: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 10 });
 /// So often the lock is asked for: a request to one OSD.
 const LOCK_ASK: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 5000 });
 const LOGICAL_BLOCK: u32 = 512;
@@ -89,6 +91,9 @@ struct State {
     /// A flush that nobody waited for has failed: the next one says so.
     flush_failed: bool,
     size_now: Option<u64>,
+    /// It has changed, and the cluster did not tell yet how; it is being asked.
+    size_owed: bool,
+    size_asked: bool,
     given_up: bool,
 }
 
@@ -121,7 +126,31 @@ impl Shared {
         began: Instant,
     ) -> io::Result<MutexGuard<'a, State>> {
         let given_up = state.given_up;
-        sent::wait((&self.changed, given_up), state, (self.away.limit(), began), |_, limit| {
+        self.wait_for(given_up, self.away.limit(), state, began)
+    }
+
+    /// The same of what is to be done yet when nobody waits any more: not for as long.
+    fn wait_at_the_end<'a>(
+        &'a self,
+        state: MutexGuard<'a, State>,
+        began: Instant,
+    ) -> io::Result<MutexGuard<'a, State>> {
+        let limit = match state.given_up {
+            true => Some(self.away.limit().map_or(MARK_GOES, |limit| limit.min(MARK_GOES))),
+            false => self.away.limit(),
+        };
+        let given_up = state.given_up && bug!(MarkLeftAtTheEnd);
+        self.wait_for(given_up, limit, state, began)
+    }
+
+    fn wait_for<'a>(
+        &'a self,
+        given_up: bool,
+        limit: Option<Duration>,
+        state: MutexGuard<'a, State>,
+        began: Instant,
+    ) -> io::Result<MutexGuard<'a, State>> {
+        sent::wait((&self.changed, given_up), state, (limit, began), |_, limit| {
             format!("{}: the cluster has not answered for {} s", self.uri, limit.as_secs())
         })
     }
@@ -313,6 +342,25 @@ fn ask_for_lock(shared: &Shared, image: &Weak<Image>, end: &Receiver<()>) {
     }
 }
 
+/// One at a time, however long the cluster takes.
+struct AskingSize(Arc<Shared>);
+
+impl AskingSize {
+    /// An answer counts also when nobody waits for it any more.
+    fn ask(self, image: &Image) -> std::result::Result<(), Failure> {
+        let size = image.size()?;
+        let mut state = self.0.state();
+        (state.size_now, state.size_owed) = (Some(size), false);
+        Ok(())
+    }
+}
+
+impl Drop for AskingSize {
+    fn drop(&mut self) {
+        self.0.state().size_asked = false;
+    }
+}
+
 /// The image's metadata, where its mark is.
 #[derive(Debug)]
 struct Metadata {
@@ -322,9 +370,11 @@ struct Metadata {
 }
 
 impl Metadata {
-    /// As requests: for as long as `--when-away` says.
+    /// As requests: for as long as `--when-away` says; `at_the_end`: also when the origin is
+    /// given up, for a while.
     fn ask<T: Send + 'static>(
         &self,
+        at_the_end: bool,
         work: impl FnOnce(&Image) -> std::result::Result<T, Failure> + Send + 'static,
     ) -> io::Result<T> {
         let image = self.image.upgrade().ok_or(Errno::CANCELED)?;
@@ -353,7 +403,11 @@ impl Metadata {
                 Asked::Answered(Err(e)) => return Err(io::Error::other(e.to_string())),
                 Asked::Wanted | Asked::GivenUp => {}
             }
-            state = match self.shared.wait(state, began) {
+            let waited = match at_the_end {
+                true => self.shared.wait_at_the_end(state, began),
+                false => self.shared.wait(state, began),
+            };
+            state = match waited {
                 Ok(state) => state,
                 Err(e) => {
                     *asked_of(&asked) = Asked::GivenUp;
@@ -381,16 +435,16 @@ impl Bears for Metadata {
     }
 
     fn read(&self) -> io::Result<Option<Vec<u8>>> {
-        self.ask(|image| image.metadata(KEY, MARK_MOST))
+        self.ask(false, |image| image.metadata(KEY, MARK_MOST))
     }
 
     fn write(&self, mark: &[u8]) -> io::Result<()> {
         let mark = CString::new(mark).map_err(|_| Errno::INVAL)?;
-        self.ask(move |image| image.set_metadata(KEY, &mark))
+        self.ask(false, move |image| image.set_metadata(KEY, &mark))
     }
 
     fn remove(&self) -> io::Result<()> {
-        self.ask(|image| image.remove_metadata(KEY))
+        self.ask(true, |image| image.remove_metadata(KEY))
     }
 }
 
@@ -467,13 +521,23 @@ impl Origin for RbdOrigin {
 
     fn changed(&self) -> Option<String> {
         let image = self.image.as_ref()?;
-        if image.take_changed() {
-            let asked = image.clone();
-            match bounded("fby-rbd", ASK, move || asked.size()) {
-                Some(Ok(size)) => self.shared.state().size_now = Some(size),
-                Some(Err(e)) => return Some(format!("does not tell its size: {e}")),
-                None => return Some("has changed, and the cluster does not tell how".into()),
+        let mut state = self.shared.state();
+        state.size_owed |= image.take_changed();
+        if state.size_owed {
+            let untold = || Some("has changed, and the cluster does not tell how".into());
+            if std::mem::replace(&mut state.size_asked, true) {
+                return untold();
             }
+            state.size_owed = !bug!(ChangeForgotten);
+            drop(state);
+            let (image, asking) = (image.clone(), AskingSize(self.shared.clone()));
+            match bounded("fby-rbd", ASK, move || asking.ask(&image)) {
+                Some(Ok(())) => {}
+                Some(Err(e)) => return Some(format!("does not tell its size: {e}")),
+                None => return untold(),
+            }
+        } else {
+            drop(state);
         }
         let (now, was) = (self.shared.state().size_now?, self.facts.size_bytes);
         (now != was && !bug!(ResizeIgnored))

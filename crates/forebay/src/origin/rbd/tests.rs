@@ -315,6 +315,53 @@ fn a_mark_that_is_given_up_on_is_not_set() -> Judged {
     want("the mark", mark.read().unwrap(), Some(b"first".to_vec()))
 }
 
+/// As it is when the volume is detached: what has everything says so.
+fn a_mark_goes_when_the_image_is_let_go_of() -> Judged {
+    let cluster = Cluster::new();
+    let origin = cluster.open(Away { when: WhenAway::Wait, limit: LIMIT }).unwrap();
+    let MarkedOn::Origin(mark) = origin.mark().on else { panic!("its metadata") };
+    mark.write(b"mark").unwrap();
+    origin.give_up();
+    cluster.say("away", "");
+    let gone = std::thread::spawn(move || mark.remove());
+    std::thread::sleep(Duration::from_millis(20));
+    cluster.unsay("away");
+    want("it goes", errno(gone.join().unwrap()), None)?;
+    want("the mark", cluster.beside("meta_forebay_mark").exists(), false)?;
+    // Not for ever.
+    let other = Cluster::new();
+    let origin = other.open(Away { when: WhenAway::Wait, limit: LIMIT }).unwrap();
+    let MarkedOn::Origin(mark) = origin.mark().on else { panic!("its metadata") };
+    mark.write(b"mark").unwrap();
+    other.say("away", "");
+    let (began, gone) = (Instant::now(), std::thread::spawn(move || mark.remove()));
+    std::thread::sleep(Duration::from_millis(20));
+    want("it is waited for", gone.is_finished(), false)?;
+    origin.give_up();
+    let gone = gone.join().unwrap();
+    want("without an answer", gone.map_err(|e| e.kind()), Err(io::ErrorKind::TimedOut))?;
+    want("for a while", (MARK_GOES..LIMIT / 4).contains(&began.elapsed()), true)?;
+    other.unsay("away");
+    Ok(())
+}
+
+/// It is asked for until it is told.
+fn a_size_that_is_not_told_is_asked_for_again() -> Judged {
+    let cluster = Cluster::new();
+    let origin = cluster.open(LATE).unwrap();
+    let image = std::fs::OpenOptions::new().write(true).open(cluster.image()).unwrap();
+    cluster.say("away", "");
+    image.set_len(4096).unwrap();
+    let untold = |text: Option<String>| text.is_some_and(|text| text.contains("does not tell"));
+    within(Duration::from_secs(5), "a change is told", || untold(origin.changed()))?;
+    want("again", untold(origin.changed()), true)?;
+    cluster.unsay("away");
+    within(Duration::from_secs(5), "the new size is told", || {
+        origin.changed().is_some_and(|text| text.contains("has 4096 bytes, and had 8388608"))
+    })?;
+    want("and stays so", origin.changed().is_some_and(|text| text.contains("has 4096")), true)
+}
+
 type Scenario = fn() -> Judged;
 
 const SCENARIOS: &[Scenario] = &[
@@ -328,6 +375,8 @@ const SCENARIOS: &[Scenario] = &[
     a_flush_that_fails_later_is_told,
     a_mark_comes_and_goes_in_turn,
     a_mark_that_is_given_up_on_is_not_set,
+    a_mark_goes_when_the_image_is_let_go_of,
+    a_size_that_is_not_told_is_asked_for_again,
 ];
 
 /// Which is to find it.
@@ -343,6 +392,8 @@ fn finder(bug: Bug) -> Scenario {
         Bug::LockNotAskedFor | Bug::LockLostByOneAnswer => a_lost_lock_is_noticed_without_a_write,
         Bug::BufferReused | Bug::Overtaken => what_is_given_up_on_is_not_overtaken,
         Bug::FlushFailureForgotten => a_flush_that_fails_later_is_told,
+        Bug::ChangeForgotten => a_size_that_is_not_told_is_asked_for_again,
+        Bug::MarkLeftAtTheEnd => a_mark_goes_when_the_image_is_let_go_of,
         Bug::MarkSetLater => a_mark_that_is_given_up_on_is_not_set,
         Bug::MarkOvertaken => a_mark_comes_and_goes_in_turn,
     }
