@@ -91,12 +91,38 @@ pub(crate) struct Attached {
     pub origin: Box<dyn Origin>,
     /// It is being detached: requests fail at once, which ends the round.
     pub stopping: AtomicBool,
+    /// Flushes at the end of drains, and one has ended.
+    flushing: Mutex<u32>,
+    flushed: Condvar,
     jobs: Mutex<Jobs>,
     ready: Condvar,
     last_error: Mutex<Option<String>>,
     pub latency: Phases,
     pub policy: Policy,
     pub marker: Marker,
+}
+
+/// A drain that flushes the origin: the volume is not detached before it has ended.
+pub(crate) struct Flushing(pub Arc<Attached>);
+
+impl Flushing {
+    /// None: it is being detached.
+    pub(crate) fn begin(attached: Arc<Attached>) -> Option<Flushing> {
+        let mut flushing = attached.flushing.lock().unwrap_or_else(|e| e.into_inner());
+        if attached.stopping.load(Ordering::Acquire) {
+            return None;
+        }
+        *flushing += 1;
+        drop(flushing);
+        Some(Flushing(attached))
+    }
+}
+
+impl Drop for Flushing {
+    fn drop(&mut self) {
+        *self.0.flushing.lock().unwrap_or_else(|e| e.into_inner()) -= 1;
+        self.0.flushed.notify_all();
+    }
 }
 
 #[derive(Debug, Default)]
@@ -111,6 +137,8 @@ impl Attached {
         Attached {
             origin,
             stopping: AtomicBool::new(false),
+            flushing: Mutex::new(0),
+            flushed: Condvar::new(),
             jobs: Mutex::default(),
             ready: Condvar::new(),
             last_error: Mutex::new(None),
@@ -171,6 +199,14 @@ impl Attached {
                 Ok(())
             }
             _ => self.origin.flush(),
+        }
+    }
+
+    /// When the origin is given up: no drain flushes it any more.
+    pub(crate) fn wait_for_flushes(&self) {
+        let mut flushing = self.flushing.lock().unwrap_or_else(|e| e.into_inner());
+        while *flushing > 0 {
+            flushing = self.flushed.wait(flushing).unwrap_or_else(|e| e.into_inner());
         }
     }
 

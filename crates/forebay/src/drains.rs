@@ -3,14 +3,14 @@
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use forebay_engine::sys;
 
 use crate::completeness::{Completeness, LOST_LISTED};
 use crate::core::Core;
-use crate::destage::Attached;
+use crate::destage::{Attached, Flushing};
 use crate::engine::{Code, Engine, EngineResult};
 use crate::error::{origin_way_out, Error, Result};
 use crate::status::{DestageState, DrainProgress, ReportBlock, VolumeInfo};
@@ -99,7 +99,7 @@ impl Core {
     /// far as it is not lost.  Returns what is known then of each, attached or
     /// not, and the last progress of the last one.
     pub(crate) fn drain(
-        &self,
+        self: &Arc<Self>,
         volumes: &[u16],
         progress: &mut dyn FnMut(&str, &DrainProgress) -> ControlFlow<()>,
     ) -> Result<(Vec<Completeness>, DrainProgress)> {
@@ -192,50 +192,47 @@ impl Core {
         Completeness::judge(&v, pages_left, lost, None)
     }
 
-    /// All at once, and each is told of for as long as its origin takes.
+    /// All at once, and each is told of for as long as its origin takes.  Those that are not
+    /// waited for any more end by themselves, or when the volume is detached.
     fn flush_all(
-        &self,
+        self: &Arc<Self>,
         drains: &[Drain<'_>],
         started: Instant,
         progress: &mut dyn FnMut(&str, &DrainProgress) -> ControlFlow<()>,
     ) -> Result<()> {
-        std::thread::scope(|scope| {
-            let mut flushes = Vec::new();
-            for d in drains {
-                let index = d.draining.index;
-                let thread = std::thread::Builder::new()
-                    .spawn_scoped(scope, move || self.flush_owed(index))
-                    .map_err(|e| self.system("starting a thread", e))?;
-                flushes.push((d, thread));
+        let mut flushes = Vec::new();
+        for d in drains {
+            let index = d.draining.index;
+            let flushing = self.attached(index).and_then(Flushing::begin);
+            let detached = || self.drain_error(index, Code(sys::FBY_E_VOLUME_DETACHED));
+            let (core, flushing) = (self.clone(), flushing.ok_or_else(detached)?);
+            let thread = std::thread::Builder::new()
+                .name("fby-drain".into())
+                .spawn(move || core.flush_owed(index, &flushing.0))
+                .map_err(|e| self.system("starting a thread", e))?;
+            flushes.push((d, thread));
+        }
+        let mut told = Instant::now();
+        while flushes.iter().any(|(_, flush)| !flush.is_finished()) {
+            std::thread::sleep(DRAIN_LOOK);
+            if told.elapsed() < DRAIN_PROGRESS {
+                continue;
             }
-            let (mut told, mut given_up) = (Instant::now(), None);
-            while flushes.iter().any(|(_, flush)| !flush.is_finished()) {
-                std::thread::sleep(DRAIN_LOOK);
-                if told.elapsed() < DRAIN_PROGRESS {
-                    continue;
+            told = Instant::now();
+            for (d, _) in flushes.iter().filter(|(_, flush)| !flush.is_finished()) {
+                let now = self.volume_info(d.draining.index)?;
+                let now = VolumeInfo { destage: DestageState::Flushing, ..now };
+                let p = DrainProgress { pages_left: 0, ..drain_progress(&d.first, &now, started) };
+                if progress(&d.name, &p).is_break() {
+                    return Err(Error::Interrupted { name: d.name.clone() });
                 }
-                told = Instant::now();
-                for (d, _) in flushes.iter().filter(|(_, flush)| !flush.is_finished()) {
-                    let now = self.volume_info(d.draining.index)?;
-                    let now = VolumeInfo { destage: DestageState::Flushing, ..now };
-                    let p =
-                        DrainProgress { pages_left: 0, ..drain_progress(&d.first, &now, started) };
-                    if progress(&d.name, &p).is_break() {
-                        given_up = Some(d.name.clone());
-                    }
-                }
             }
-            for (_, flush) in flushes {
-                flush.join().expect("a flush does not panic")?;
-            }
-            given_up.map_or(Ok(()), |name| Err(Error::Interrupted { name }))
-        })
+        }
+        flushes.into_iter().try_for_each(|(_, flush)| flush.join().expect("a flush does not panic"))
     }
 
     /// The origin alone is to be all of it: with what went past the cache.
-    fn flush_owed(&self, index: u16) -> Result<()> {
-        let detached = || self.drain_error(index, Code(sys::FBY_E_VOLUME_DETACHED));
-        let attached = self.attached(index).ok_or_else(detached)?;
+    fn flush_owed(&self, index: u16, attached: &Attached) -> Result<()> {
         let flushed = attached.flush(self, index);
         let flushed = flushed.map_err(|source| Error::OriginIo {
             name: self.volume_name(index).unwrap_or_default(),

@@ -215,6 +215,7 @@ impl Inner {
         if let Some(attached) = core.attached(index) {
             attached.stopping.store(true, std::sync::atomic::Ordering::Release);
             attached.origin.give_up();
+            attached.wait_for_flushes();
             // Nobody writes any more.
             cleared = core.clear_mark(&attached, index, false);
         }

@@ -74,6 +74,99 @@ fn several_end_beside_a_writer() {
     });
 }
 
+/// Its flush ends when it is given up, and not before.
+#[derive(Debug, Default)]
+struct Hanging(std::sync::Mutex<bool>, std::sync::Condvar);
+
+#[derive(Debug)]
+struct HangingOrigin(MemOrigin, std::sync::Arc<Hanging>);
+
+impl Origin for HangingOrigin {
+    fn size_bytes(&self) -> u64 {
+        self.0.size_bytes()
+    }
+
+    fn logical_block(&self) -> u32 {
+        self.0.logical_block()
+    }
+
+    fn identity(&self) -> String {
+        self.0.identity()
+    }
+
+    fn info(&self) -> OriginInfo {
+        self.0.info()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
+        self.0.read_at(buf, offset)
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> std::io::Result<()> {
+        self.0.write_at(data, offset)
+    }
+
+    fn flush(&self) -> std::io::Result<()> {
+        let given_up = self.1 .0.lock().unwrap();
+        drop(self.1 .1.wait_while(given_up, |given_up| !*given_up).unwrap());
+        Err(std::io::Error::other("given up"))
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> std::io::Result<()> {
+        self.0.discard(offset, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> std::io::Result<()> {
+        self.0.write_zeroes(offset, len)
+    }
+
+    fn give_up(&self) {
+        *self.1 .0.lock().unwrap() = true;
+        self.1 .1.notify_all();
+    }
+}
+
+/// An origin that answers all but flushes: who gives the drain up does not wait for it.
+#[test]
+fn one_that_is_given_up_does_not_wait_for_the_flush() {
+    let dir = Dir::new("given-up-flush");
+    let pool = open(&dir.pool(24));
+    let memory = MemOrigin::new(1 << 20).unwrap();
+    pool.volume_add_origin("v", &memory, 0).unwrap();
+    let origin = HangingOrigin(memory, Default::default());
+    let hanging = origin.1.clone();
+    let past = AttachOptions { bypass_limit_bytes: 64 << 10, ..Default::default() };
+    let volume = pool.attach_origin("v", Box::new(origin), &past).unwrap();
+    volume.write_at(&[7; 256 << 10], 0).unwrap();
+    // Whatever is wrong, the test ends.
+    let watch = std::thread::spawn({
+        let hanging = hanging.clone();
+        move || {
+            let given_up = hanging.0.lock().unwrap();
+            let waited = hanging.1.wait_timeout_while(given_up, FOR_EVER, |given_up| !*given_up);
+            *waited.unwrap().0 = true;
+            hanging.1.notify_all();
+        }
+    });
+    let started = Instant::now();
+    for _ in 0..2 {
+        let mut flushing = false;
+        let drained = volume.drain(&mut |p| {
+            flushing |= p.state == DestageState::Flushing;
+            match flushing {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        });
+        assert!(matches!(drained, Err(Error::Interrupted { .. })), "{drained:?}");
+    }
+    assert!(!*hanging.0.lock().unwrap() && started.elapsed() < FOR_EVER / 2);
+    assert!(!volume.info().unwrap().draining);
+    volume.detach().unwrap();
+    pool.close().unwrap();
+    watch.join().unwrap();
+}
+
 /// What went past the cache is flushed at the end of a drain, and by then the volume is
 /// gone: nobody says that its origin is complete.
 #[test]
