@@ -99,11 +99,19 @@ const char *fby_origin_cause(enum fby_origin_verdict v)
 
 /* --- marks --------------------------------------------------------------------------------- */
 
-enum fby_mark_verdict fby_mark_judge(u32 marks, bool holds, bool marked, u32 least)
+bool fby_volume_holds(const struct fby_volume_info *v)
 {
-	if (marked) /* the number may wrap around */
-		return marks - least > ~0u / 2 ? FBY_MARK_IS_NEWER : FBY_MARK_IS_RIGHT;
-	return holds && (marks & 1) ? FBY_MARK_IS_MISSING : FBY_MARK_IS_RIGHT;
+	return v->pages || !v->counted || v->holes || v->holes_unknown;
+}
+
+enum fby_mark_verdict fby_mark_judge(const struct fby_volume_info *v, const struct fby_mark_found *found)
+{
+	if (!found->marked)
+		return fby_volume_holds(v) && (v->marks & 1) ? FBY_MARK_IS_MISSING : FBY_MARK_IS_RIGHT;
+	if (found->names && !fby_equal(found->uuid, v->spec.uuid, 16))
+		return FBY_MARK_IS_OTHER;
+	/* The number may wrap around. */
+	return v->marks - found->least > ~0u / 2 ? FBY_MARK_IS_NEWER : FBY_MARK_IS_RIGHT;
 }
 
 const char *fby_mark_cause(enum fby_mark_verdict v)

@@ -134,10 +134,12 @@ u64 fby_origin_usable(u32 block_size, u64 sectors);
 /* --- is the pool the one that marked the origin? ------------------------------------------- */
 
 /* A mark says the least number that the volume's record has in the pool that made it
- * (fby_volume_mark).  X(name, cause) */
+ * (fby_volume_mark), and whose record: a volume that was removed, and one that was added
+ * later by its name, count each for itself.  X(name, cause) */
 #define FBY_MARKS(X) \
 	X(RIGHT, "it goes with the pool") \
 	X(NEWER, "the pool is an older copy of the one that marked the origin") \
+	X(OTHER, "the mark is of another volume that has, or had, this name in the pool") \
 	X(MISSING, "the pool holds what the origin lacks, and had marked the origin, whose mark is gone")
 
 enum fby_mark_verdict {
@@ -147,9 +149,17 @@ enum fby_mark_verdict {
 	FBY_MARK_COUNT
 };
 
-/* marks: of the record; holds: the pool holds what the origin lacks; marked: the origin
- * bears a mark, that says least. */
-enum fby_mark_verdict fby_mark_judge(u32 marks, bool holds, bool marked, u32 least);
+struct fby_mark_found {
+	bool marked; /* the origin bears a mark, that says: */
+	bool names;  /* uuid; those that were set up to version 0.1 do not */
+	u32 least;
+	u8 uuid[16]; /* of the volume */
+};
+
+/* The pool holds what the origin lacks, or may. */
+bool fby_volume_holds(const struct fby_volume_info *v);
+/* For whoever attaches the volume, and for whoever takes the mark away. */
+enum fby_mark_verdict fby_mark_judge(const struct fby_volume_info *v, const struct fby_mark_found *found);
 const char *fby_mark_cause(enum fby_mark_verdict v);
 
 /* --- exit codes --------------------------------------------------------------------------- */

@@ -136,8 +136,7 @@ struct fbk_volume {
 	enum fby_holes holes;
 	bool by_name;  /* what the origin is called may be its id */
 	bool marked;   /* the command has marked the origin; else nobody does */
-	bool mark_found; /* it bore the mark before, which says: */
-	u32 mark_least;	 /* the least number of the record, fby_mark_judge */
+	struct fby_mark_found mark; /* that it bore before */
 	bool whole;    /* the device is as large as the volume, which may be rounded down */
 	struct fby_policy policy; /* what goes past the cache */
 	bool stopping; /* requests of destage fail at once */
@@ -174,8 +173,6 @@ struct fbk_volume {
 int fbk_volume_prepare(struct fbk_volume *v, const char *origin_id, bool create, bool accept_changed,
 		       char **text);
 void fbk_volume_free(struct fbk_volume *v);
-/* Counts in the volume's record that the origin bears the mark, or may lose it. */
-void fbk_volume_mark(struct fbk_volume *v, bool marked);
 /* From now on bios may come; until stop has returned. */
 int fbk_volume_start(struct fbk_volume *v);
 void fbk_volume_stop(struct fbk_volume *v);

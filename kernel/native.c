@@ -265,6 +265,20 @@ static int native_start(struct native *n, char **error)
 	return rc ? rc : add_native_disk(n, error);
 }
 
+/* In the volume's record: the origin bears the mark, or may lose it. */
+static void count_mark(struct fbk_volume *v, bool marked)
+{
+	u32 unused;
+
+	if (!v->marked || fbk_pool_enter(v->pool))
+		return;
+	if (marked && fby_volume_mark(v->pool->engine, v->index, FBY_MARK_BEGIN, &unused) == FBY_DONE)
+		fby_volume_mark(v->pool->engine, v->index, FBY_MARK_SET, &unused);
+	else if (!marked)
+		fby_volume_mark(v->pool->engine, v->index, FBY_MARK_CLEARED, &unused);
+	mutex_unlock(&v->pool->lock);
+}
+
 /* argv: CACHE ORIGIN VOLUME OPTIONS...  Returns the device's number. */
 static int native_attach(unsigned int argc, char **argv, char **error)
 {
@@ -296,7 +310,7 @@ static int native_attach(unsigned int argc, char **argv, char **error)
 		native_free(n);
 		return rc;
 	}
-	fbk_volume_mark(&n->setup.volume, true);
+	count_mark(&n->setup.volume, true);
 	mutex_lock(&fbk_native_lock);
 	rc = n->number;
 	n->changing = false;
@@ -325,7 +339,7 @@ static int detach_begin(struct native *n, bool if_clean, char **error)
 		n->removed = true;
 		n->changing = true;
 		if (if_clean)
-			fbk_volume_mark(v, false);
+			count_mark(v, false);
 	}
 	mutex_unlock(&n->disk->open_mutex);
 	return rc;

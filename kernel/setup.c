@@ -114,9 +114,13 @@ static int parse_device_option(struct fbk_setup *s, const char *name, const char
 	}
 	if (!strcmp(name, "mark")) {
 		s->volume.marked = true;
-		s->volume.mark_found = strcmp(value, "new") != 0;
-		s->volume.mark_least = n;
-		return s->volume.mark_found ? rc : 0;
+		s->volume.mark.marked = strcmp(value, "new") != 0;
+		s->volume.mark.least = n;
+		return s->volume.mark.marked ? rc : 0;
+	}
+	if (!strcmp(name, "mark_volume")) {
+		s->volume.mark.names = true;
+		return uuid_parse(value, (uuid_t *)s->volume.mark.uuid);
 	}
 	if (!strcmp(name, "origin_id"))
 		return strscpy(s->origin_id, value, sizeof(s->origin_id)) < 0 ? -EINVAL : 0;
@@ -309,7 +313,7 @@ void fbk_setup_status(struct fbk_setup *s, char *result, unsigned int maxlen)
 	EMIT(" pages_destaged=%llu pages_relocated=%llu rounds=%llu",
 	       b.pages_destaged - z->pages_destaged, b.pages_relocated - z->pages_relocated,
 	       b.rounds - z->rounds);
-	EMIT(" marks=%u", c->volume.marks);
+	EMIT(" volume_uuid=%pU marks=%u", c->volume.spec.uuid, c->volume.marks);
 	if (c->volume.slots)
 		EMIT(" slots=%u counted=%u conflicts=%llu", c->volume.slots, c->volume.counted, c->volume.conflicts);
 	EMIT(" intake_limit=%u drain_rate=%u origin_depth=%u bypassing=%u", c->volume.intake_limit,

@@ -483,6 +483,7 @@ static int add_volume(struct fbk_volume *v, const char *origin_id, char **text)
 	return rc < 0 ? engine_error(rc, text) : 0;
 }
 
+/* When nobody refuses any more: what is cached then goes to this origin, and to no other. */
 static int rebind_volume(struct fbk_volume *v, const char *origin_id, char **text)
 {
 	int rc = identity_of(v, origin_id, v->identity, sizeof(v->identity), text);
@@ -493,14 +494,18 @@ static int rebind_volume(struct fbk_volume *v, const char *origin_id, char **tex
 	rc = fbk_pool_enter(v->pool);
 	if (rc)
 		return rc;
-	rc = fby_volume_rebind(v->pool->engine, v->index, v->identity, v->sectors);
+	rc = fby_volume_ready(v->pool->engine, v->index, v->holes);
+	if (!rc)
+		rc = fby_volume_rebind(v->pool->engine, v->index, v->identity, v->sectors);
 	mutex_unlock(&v->pool->lock);
 	return rc < 0 ? engine_error(rc, text) : 0;
 }
 
-/* Is the origin the one that the volume was made for, and fit for it? */
+/* Is the origin the one that the volume was made for, and fit for it?  renewed: that is to be
+ * recorded.
+ */
 static int check_origin(struct fbk_volume *v, struct fby_volume_info *info, const char *origin_id,
-			bool accept_changed, char **text)
+			bool accept_changed, bool *renewed, char **text)
 {
 	static const struct {
 		char *text;
@@ -529,12 +534,11 @@ static int check_origin(struct fbk_volume *v, struct fby_volume_info *info, cons
 		v->sectors = fby_origin_usable(info->spec.block_size, v->sectors);
 	found.sectors = v->sectors;
 	verdict = fby_origin_judge(&info->spec, &found);
-	if (verdict == FBY_ORIGIN_IS_SAME) {
+	*renewed = verdict == FBY_ORIGIN_IS_RENEWED;
+	if (verdict == FBY_ORIGIN_IS_SAME)
 		strscpy(v->identity, info->spec.identity, sizeof(v->identity));
+	if (verdict == FBY_ORIGIN_IS_SAME || *renewed)
 		return 0;
-	}
-	if (verdict == FBY_ORIGIN_IS_RENEWED)
-		return rebind_volume(v, origin_id, text);
 	*text = refused[verdict].text;
 	return refused[verdict].error;
 }
@@ -544,26 +548,13 @@ static int check_mark(struct fbk_volume *v, struct fby_volume_info *info, char *
 {
 	static char *const refused[FBY_MARK_COUNT] = {
 		[FBY_MARK_IS_NEWER] = "The pool is an older copy of the one that marked the origin: attach that one; forebay origin status tells more",
+		[FBY_MARK_IS_OTHER] = "The origin's mark is of another volume that has, or had, this name in the pool: attach it with the pool as it was then; forebay origin status tells more",
 		[FBY_MARK_IS_MISSING] = "The pool holds what the origin lacks, and the mark that it had set there is gone: it may have been given up or used since; if not, say --accept-mark",
 	};
-	bool holds = info->pages || info->holes || info->holes_unknown;
-	enum fby_mark_verdict verdict = fby_mark_judge(info->marks, holds, v->mark_found, v->mark_least);
+	enum fby_mark_verdict verdict = fby_mark_judge(info, &v->mark);
 
 	*text = refused[verdict];
 	return v->marked && verdict != FBY_MARK_IS_RIGHT ? -ESTALE : 0;
-}
-
-void fbk_volume_mark(struct fbk_volume *v, bool marked)
-{
-	u32 unused;
-
-	if (!v->marked || fbk_pool_enter(v->pool))
-		return;
-	if (marked && fby_volume_mark(v->pool->engine, v->index, FBY_MARK_BEGIN, &unused) == FBY_DONE)
-		fby_volume_mark(v->pool->engine, v->index, FBY_MARK_SET, &unused);
-	else if (!marked)
-		fby_volume_mark(v->pool->engine, v->index, FBY_MARK_CLEARED, &unused);
-	mutex_unlock(&v->pool->lock);
 }
 
 int fbk_volume_prepare(struct fbk_volume *v, const char *origin_id, bool create, bool accept_changed, char **text)
@@ -571,6 +562,7 @@ int fbk_volume_prepare(struct fbk_volume *v, const char *origin_id, bool create,
 	struct fby_pool *engine = v->pool->engine;
 	struct fby_volume_info *info;
 	struct fbk_volume *other;
+	bool renewed = false;
 	int rc = fby_volume_find(engine, v->name, &v->index);
 
 	if (rc == -FBY_E_NO_VOLUME && create)
@@ -592,7 +584,7 @@ int fbk_volume_prepare(struct fbk_volume *v, const char *origin_id, bool create,
 		return -ENOMEM;
 	fby_volume_info(engine, v->index, info);
 	v->block_size = info->spec.block_size;
-	rc = check_origin(v, info, origin_id, accept_changed, text);
+	rc = check_origin(v, info, origin_id, accept_changed, &renewed, text);
 	if (!rc)
 		rc = check_mark(v, info, text);
 	kfree(info);
@@ -604,7 +596,9 @@ int fbk_volume_prepare(struct fbk_volume *v, const char *origin_id, bool create,
 		return rc;
 	v->mem_bytes = fby_volume_bytes(engine, v->round_pages, v->nbuffers, v->buffer_bytes);
 	v->mem = vzalloc(v->mem_bytes);
-	return v->mem ? 0 : -ENOMEM;
+	if (!v->mem)
+		return -ENOMEM;
+	return renewed ? rebind_volume(v, origin_id, text) : 0;
 }
 
 void fbk_volume_free(struct fbk_volume *v)

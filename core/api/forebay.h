@@ -289,6 +289,8 @@ int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *ind
 int fby_volume_remove(struct fby_pool *p, u16 index, bool discard);
 int fby_volume_find(struct fby_pool *p, const char *name, u16 *index);
 int fby_volume_info(struct fby_pool *p, u16 index, struct fby_volume_info *out);
+/* What an attach would refuse whatever the origin is: before anything is changed for it. */
+int fby_volume_ready(struct fby_pool *p, u16 index, enum fby_holes holes);
 /* Records a new identity or a larger size for a detached volume. */
 int fby_volume_rebind(struct fby_pool *p, u16 index, const char *identity, u64 origin_sectors);
 

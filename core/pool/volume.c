@@ -220,22 +220,37 @@ static void attach_memory(struct fby_drained *v, const struct fby_attach *a)
 
 /* Entries that recovery found lost: go on as the policy says, and remember that
  * it was said. */
-static int attach_holes(struct fby_pool *p, u16 index, enum fby_holes policy)
+static void accept_holes(struct fby_pool *p, u16 index)
 {
 	struct fby_owner *owner = &p->space.owner[index];
 	struct fby_recovered *rv = &p->recovery.volume[index];
 
 	if (owner->rec.flags == 0)
-		return FBY_DONE;
-	if ((owner->rec.flags & FBY_VF_HOLES_UNKNOWN) && policy != FBY_HOLES_ACCEPT)
-		return -FBY_E_HOLES;
-	if (policy == FBY_HOLES_FAIL)
-		return -FBY_E_HOLES_KNOWN;
+		return;
 	owner->rec.flags = 0;
 	rv->holes = rv->holes_unknown = 0;
 	if (!p->space.opt.read_only)
 		fby_owner_write(&p->space, index);
-	return FBY_DONE;
+}
+
+int fby_volume_ready(struct fby_pool *p, u16 index, enum fby_holes policy)
+{
+	struct fby_owner *owner;
+
+	if (!p->space.usable)
+		return -FBY_E_RECOVERY_INCOMPLETE;
+	if (index >= p->space.store.sb.nvolumes)
+		return -FBY_E_NO_VOLUME;
+	owner = &p->space.owner[index];
+	if (owner->damaged)
+		return -FBY_E_VOLUME_DAMAGED;
+	if (!fby_is_volume(owner->rec.kind))
+		return -FBY_E_NO_VOLUME;
+	if (owner->attached || fby_is_placed(&p->cache, index))
+		return -FBY_E_VOLUME_BUSY;
+	if ((owner->rec.flags & FBY_VF_HOLES_UNKNOWN) && policy != FBY_HOLES_ACCEPT)
+		return -FBY_E_HOLES;
+	return owner->rec.flags && policy == FBY_HOLES_FAIL ? -FBY_E_HOLES_KNOWN : FBY_DONE;
 }
 
 int fby_volume_attach(struct fby_pool *p, u16 index, const struct fby_attach *a)
@@ -243,21 +258,13 @@ int fby_volume_attach(struct fby_pool *p, u16 index, const struct fby_attach *a)
 	struct fby_owner *owner;
 	struct fby_cached *cv;
 	struct fby_drained *dv;
-	int rc;
+	int rc = fby_volume_ready(p, index, a->holes);
 
-	if (!p->space.usable)
-		return -FBY_E_RECOVERY_INCOMPLETE;
-	if (index >= p->space.store.sb.nvolumes)
-		return -FBY_E_NO_VOLUME;
+	if (rc && rc != -FBY_E_HOLES && rc != -FBY_E_HOLES_KNOWN)
+		return rc;
 	owner = &p->space.owner[index];
 	cv = &p->cache.volume[index];
 	dv = &p->drain.volume[index];
-	if (owner->damaged)
-		return -FBY_E_VOLUME_DAMAGED;
-	if (!fby_is_volume(owner->rec.kind))
-		return -FBY_E_NO_VOLUME;
-	if (owner->attached || fby_is_placed(&p->cache, index))
-		return -FBY_E_VOLUME_BUSY;
 	if (a->origin_sectors != owner->rec.origin_sectors)
 		return -FBY_E_ORIGIN_SIZE;
 	if (!fby_name_equal(a->identity, owner->rec.identity))
@@ -267,9 +274,10 @@ int fby_volume_attach(struct fby_pool *p, u16 index, const struct fby_attach *a)
 		return -FBY_E_GEOMETRY;
 	if (a->mem_bytes < fby_volume_bytes(p, a->round_pages, a->nbuffers, a->buffer_bytes))
 		return -FBY_E_NO_MEMORY;
-	rc = attach_holes(p, index, a->holes);
-	if (!rc && owner->rec.kind == FBY_OWNER_STATIC)
-		rc = fby_static_attach(&p->statics, index);
+	if (rc)
+		return rc;
+	accept_holes(p, index);
+	rc = owner->rec.kind == FBY_OWNER_STATIC ? fby_static_attach(&p->statics, index) : FBY_DONE;
 	if (rc)
 		return rc;
 	attach_memory(dv, a);

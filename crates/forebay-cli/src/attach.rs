@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context};
 use forebay::{
-    Attaching, Completeness, CreateOptions, FileOrigin, InspectionState, Origin, OriginMarks, Uuid,
-    VolumeInfo,
+    Attaching, Completed, Completeness, CreateOptions, FileOrigin, InspectionState, Origin,
+    OriginMarks, Uuid, VolumeInfo,
 };
 use forebay_server::{control::Client, runtime_dir};
 use rustix::io::Errno;
@@ -229,7 +229,7 @@ fn attach(control: &dyn Control, w: &Wanted) -> anyhow::Result<Attached> {
         _ => error,
     })?;
     let mark = mark(w)?;
-    let expected = mark.as_ref().map_or(String::new(), |m| format!(" mark {}", m.expected()));
+    let expected = mark.as_ref().map_or(String::new(), |m| format!(" {}", m.expected()));
     let asked = module::ask(control, &what, &format!("{line}{expected}"));
     let device = match asked {
         Ok(device) => device,
@@ -248,9 +248,9 @@ fn attach(control: &dyn Control, w: &Wanted) -> anyhow::Result<Attached> {
         }
     };
     if let Some(mark) = mark {
-        let marks = module::status(control, &device).ok().and_then(|s| s.number("marks"));
+        let record = module::status(control, &device).ok().and_then(|s| record(&s));
         // It is marked; only a copy of the pool from before is not older yet.
-        if let Err(error) = marks.map_or(Ok(()), |marks| mark.attached(marks as u32)) {
+        if let Err(error) = record.map_or(Ok(()), |(uuid, marks)| mark.attached(uuid, marks)) {
             out::warn(format_args!("forebay: volume {}: {error}", w.volume));
         }
     }
@@ -261,6 +261,12 @@ fn attach(control: &dyn Control, w: &Wanted) -> anyhow::Result<Attached> {
         origin: w.origin.clone(),
         already: false,
     })
+}
+
+/// The volume's UUID, and the number of its marks.
+fn record(status: &module::Status) -> Option<(Uuid, u32)> {
+    let uuid = status.fields.get("volume_uuid")?.parse().ok()?;
+    Some((uuid, u32::try_from(status.number("marks")?).ok()?))
 }
 
 /// Before the module has the origin: it is marked from now on, durably, and is not the
@@ -392,8 +398,8 @@ fn detach_devices(control: &dyn Control, a: &DetachDevice) -> anyhow::Result<Vec
     for l in wanted {
         match detach_one(control, &l, a.flush) {
             Ok(flushed) => {
-                if let Some((Completeness { complete: true, .. }, Some(pool))) = &flushed {
-                    complete(a, &l, *pool);
+                if let Some((Completeness { complete: true, .. }, status)) = &flushed {
+                    complete(a, &l, status);
                 }
                 gone.push((l, flushed.map(|(judged, _)| judged)));
             }
@@ -411,10 +417,13 @@ fn detach_devices(control: &dyn Control, a: &DetachDevice) -> anyhow::Result<Vec
 
 /// The origin has everything, and the pool says so: its mark goes.  One that stays says
 /// too much, and no harm is done.
-fn complete(a: &DetachDevice, l: &Listed, pool: Uuid) {
+fn complete(a: &DetachDevice, l: &Listed, status: &module::Status) {
+    let pool = status.fields.get("pool").and_then(|pool| pool.parse().ok());
+    let (Some(pool), Some((uuid, marks))) = (pool, record(status)) else { return };
+    let volume = Completed { pool, name: &l.volume, uuid, marks };
     let origin = PathBuf::from(format!("/dev/{}", l.origin));
     let marks = OriginMarks::at(&origin, a.state.state.as_deref());
-    if let Err(error) = marks.and_then(|marks| marks.complete(pool, &l.volume)) {
+    if let Err(error) = marks.and_then(|marks| marks.complete(&volume)) {
         out::warn(format_args!("forebay: volume {}: {error}", l.volume));
     }
 }
@@ -425,7 +434,7 @@ fn detach_one(
     control: &dyn Control,
     l: &Listed,
     flush: bool,
-) -> Result<Option<(Completeness, Option<Uuid>)>, Error> {
+) -> Result<Option<(Completeness, module::Status)>, Error> {
     let what = format!("volume {}: /dev/{}", l.volume, l.device);
     let flushed = || {
         if !flush {
@@ -438,8 +447,7 @@ fn detach_one(
             }
         })?;
         let status = module::status(control, &l.device)?;
-        let pool = status.fields.get("pool").and_then(|pool| pool.parse().ok());
-        Ok(Some((judge(&status, l), pool)))
+        Ok(Some((judge(&status, l), status)))
     };
     let mut judged = flushed()?;
     // A flush ends while others write; then the origin lacks what they wrote.

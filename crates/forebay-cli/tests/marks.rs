@@ -195,6 +195,77 @@ fn the_mark_is_lost_or_damaged() {
     }
 }
 
+/// Each life of a name counts its marks for itself.
+#[test]
+fn a_copy_from_before_the_volume_was_removed_and_added() {
+    for case in cases() {
+        for n in 1..4 {
+            case.dirty(n);
+        }
+        fs::copy(case.b.path("pool"), case.b.path("older")).unwrap();
+        case.drained(&["drain", "pool"], 3);
+        case.b.run_ok(&["volume", "remove", "pool", "v"]);
+        case.b.run_ok(&["volume", "add", "pool", "v", "origin"]);
+        case.dirty(7);
+        fs::rename(case.b.path("pool"), case.b.path("newer")).unwrap();
+        fs::rename(case.b.path("older"), case.b.path("pool")).unwrap();
+        let says = ["another volume that has, or had, this name", "accept-loss"];
+        case.refused(6, &["drain", "pool"], &says);
+        case.refused(6, &["drain", "pool", "--accept-mark"], &says);
+        // What it holds is given up there, and the origin lacks what it lacked.
+        case.b.run_ok(&["volume", "remove", "pool", "v", "--discard"]);
+        case.status(14);
+        fs::rename(case.b.path("newer"), case.b.path("pool")).unwrap();
+        case.drained(&["drain", "pool"], 7);
+    }
+}
+
+/// A copy that holds nothing says nothing of what came later.
+#[test]
+fn a_volume_that_is_removed_from_an_older_copy_leaves_the_mark() {
+    for case in cases() {
+        fs::copy(case.b.path("pool"), case.b.path("copy")).unwrap();
+        case.dirty(1);
+        case.b.run_ok(&["volume", "remove", "copy", "v"]);
+        case.status(14);
+        case.drained(&["drain", "pool"], 1);
+        // Nor does one of the same state, while the pool is attached.
+        case.dirty(2);
+        case.drained(&["drain", "pool"], 2);
+        let pool = Pool::open(&case.b.path("pool"), &PoolOptions::default()).unwrap();
+        let volume = pool.attach("v", &AttachOptions::default()).unwrap();
+        volume.write_at(&[3; 4096], 0).unwrap();
+        let mark = get_mark(&case);
+        volume.drain(&mut |_| std::ops::ControlFlow::Continue(())).unwrap();
+        set_mark(&case, &mark); // as a crash before it was taken away leaves it
+        fs::copy(case.b.path("pool"), case.b.path("copy")).unwrap();
+        case.b.run_ok(&["volume", "remove", "copy", "v"]);
+        case.status(14);
+        volume.detach().unwrap();
+        pool.close().unwrap();
+        // It is the pool's own to take away.
+        case.b.run_ok(&["volume", "remove", "pool", "v"]);
+        case.status(0);
+    }
+}
+
+/// A mark of a version that did not name the volume's life is judged by its number, as it was.
+#[test]
+fn a_mark_of_version_1_goes_with_its_pool() {
+    for case in cases() {
+        fs::copy(case.b.path("pool"), case.b.path("clean")).unwrap();
+        case.dirty(1);
+        edit_mark(&case, |mark| drop(mark.as_object_mut().unwrap().remove("volume_uuid")));
+        assert!(get_mark(&case).starts_with(b"forebay-mark 1 "));
+        case.status(14);
+        fs::copy(case.b.path("pool"), case.b.path("newest")).unwrap();
+        fs::copy(case.b.path("clean"), case.b.path("pool")).unwrap();
+        case.refused(6, &["drain", "pool"], &["older copy of the one that marked the origin"]);
+        fs::copy(case.b.path("newest"), case.b.path("pool")).unwrap();
+        case.drained(&["drain", "pool"], 1);
+    }
+}
+
 // --- the attribute, from outside ---------------------------------------------------
 
 fn get_mark(case: &Case) -> Vec<u8> {
@@ -222,7 +293,8 @@ fn with_checksum(json: &str) -> Vec<u8> {
             crc = if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 };
         }
     }
-    format!("forebay-mark 1 {:08x}\n{json}\n", !crc).into_bytes()
+    let version = if json.contains("\"volume_uuid\"") { 2 } else { 1 };
+    format!("forebay-mark {version} {:08x}\n{json}\n", !crc).into_bytes()
 }
 
 fn edit_mark(case: &Case, edit: impl FnOnce(&mut serde_json::Value)) {

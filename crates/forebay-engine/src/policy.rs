@@ -70,6 +70,8 @@ pub enum MarkVerdict {
     Right,
     /// The pool is an older copy.
     Newer,
+    /// It is of another volume that has, or had, this name.
+    Other,
     /// There is none, and there was one.
     Missing,
 }
@@ -79,20 +81,38 @@ impl MarkVerdict {
         sys::mark_cause(match self {
             MarkVerdict::Right => sys::FBY_MARK_IS_RIGHT,
             MarkVerdict::Newer => sys::FBY_MARK_IS_NEWER,
+            MarkVerdict::Other => sys::FBY_MARK_IS_OTHER,
             MarkVerdict::Missing => sys::FBY_MARK_IS_MISSING,
         })
     }
 }
 
-/// `marks` is the record's, `least` what the mark says if there is one, and `holds`: the
-/// pool holds what the origin lacks.
-pub fn judge_mark(marks: u32, holds: bool, least: Option<u32>) -> MarkVerdict {
+/// What a mark says: the least number of the record, and the UUID of the volume, if it
+/// names it.
+pub type MarkSays = (u32, Option<[u8; 16]>);
+
+/// Of the volume as its record is, and the mark of the origin, if there is one.
+pub fn judge_mark(volume: &sys::fby_volume_info, mark: Option<MarkSays>) -> MarkVerdict {
+    let (least, uuid) = mark.unwrap_or_default();
+    let found = sys::fby_mark_found {
+        marked: mark.is_some(),
+        names: uuid.is_some(),
+        least,
+        uuid: uuid.unwrap_or_default(),
+    };
     // SAFETY: a plain computation.
-    match unsafe { sys::fby_mark_judge(marks, holds, least.is_some(), least.unwrap_or(0)) } {
+    match unsafe { sys::fby_mark_judge(volume, &found) } {
         sys::FBY_MARK_IS_RIGHT => MarkVerdict::Right,
         sys::FBY_MARK_IS_NEWER => MarkVerdict::Newer,
+        sys::FBY_MARK_IS_OTHER => MarkVerdict::Other,
         _ => MarkVerdict::Missing,
     }
+}
+
+/// The pool holds what the volume's origin lacks, or may.
+pub fn holds(volume: &sys::fby_volume_info) -> bool {
+    // SAFETY: a plain computation.
+    unsafe { sys::fby_volume_holds(volume) }
 }
 
 /// The id says no more than what the device is called today.
@@ -190,7 +210,11 @@ mod tests {
 
     #[test]
     fn marks_by_their_numbers() {
-        use MarkVerdict::{Missing, Newer, Right};
+        use MarkVerdict::{Missing, Newer, Other, Right};
+        let volume = |marks, pages| {
+            let spec = sys::fby_volume_spec { uuid: [7; 16], ..Default::default() };
+            sys::fby_volume_info { spec, marks, pages, counted: true, ..Default::default() }
+        };
         for (marks, holds, least, verdict) in [
             (0, false, None, Right),
             (0, true, None, Right),
@@ -205,9 +229,18 @@ mod tests {
             (3, true, Some(u32::MAX - 1), Right),
             (u32::MAX, true, Some(2), Newer),
         ] {
-            assert_eq!(judge_mark(marks, holds, least), verdict, "{marks} {holds} {least:?}");
-            assert!(verdict.cause().len() > 20);
+            let volume = volume(marks, u64::from(holds));
+            for uuid in [None, Some([7; 16])] {
+                let mark = least.map(|least| (least, uuid));
+                assert_eq!(judge_mark(&volume, mark), verdict, "{marks} {holds} {least:?}");
+            }
+            let other = judge_mark(&volume, least.map(|least| (least, Some([8; 16]))));
+            assert_eq!(other, if least.is_some() { Other } else { verdict });
+            assert!(verdict.cause().len() > 20 && other.cause().len() > 20);
         }
+        let uncounted = sys::fby_volume_info { counted: false, ..volume(3, 0) };
+        assert!(holds(&uncounted) && !holds(&volume(3, 0)));
+        assert_eq!(judge_mark(&uncounted, None), Missing);
     }
 
     #[test]

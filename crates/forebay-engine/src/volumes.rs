@@ -58,6 +58,14 @@ impl<M: Medium> Engine<M> {
         Ok(info)
     }
 
+    /// What an attach would refuse whatever the origin is; `holes` as of [`Attach::holes`].
+    pub fn volume_ready(&self, index: u16, holes: u32) -> Result<()> {
+        assert!(holes <= sys::FBY_HOLES_ACCEPT);
+        let _admin = self.admin();
+        // SAFETY: the pool is open.
+        done(unsafe { sys::fby_volume_ready(self.pool, index, holes) })
+    }
+
     /// Records a new identity or a larger size of a volume that is not attached.
     pub fn volume_rebind(&self, index: u16, identity: &str, sectors: u64) -> Result<()> {
         let identity = c_string(identity)?;

@@ -418,6 +418,7 @@ extern "C" {
     pub fn fby_volume_remove(p: *mut fby_pool, index: u16, discard: bool) -> c_int;
     pub fn fby_volume_find(p: *mut fby_pool, name: *const c_char, index: *mut u16) -> c_int;
     pub fn fby_volume_info(p: *mut fby_pool, index: u16, out: *mut fby_volume_info) -> c_int;
+    pub fn fby_volume_ready(p: *mut fby_pool, index: u16, holes: u32) -> c_int;
     pub fn fby_volume_rebind(
         p: *mut fby_pool,
         index: u16,

@@ -5,7 +5,10 @@ use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicU32, AtomicU8};
 
 use crate::errors::static_text;
-use crate::{fby_bypass, fby_flush, fby_pool, fby_vec, fby_volume_spec, fby_write, zeroed_default};
+use crate::{
+    fby_bypass, fby_flush, fby_pool, fby_vec, fby_volume_info, fby_volume_spec, fby_write,
+    zeroed_default,
+};
 
 macro_rules! values {
     ($type:ty: $($name:ident = $value:expr),* $(,)?) => {
@@ -72,7 +75,8 @@ values! { c_int:
     FBY_ORIGIN_IS_LARGER = 6,
     FBY_MARK_IS_RIGHT = 0,
     FBY_MARK_IS_NEWER = 1,
-    FBY_MARK_IS_MISSING = 2,
+    FBY_MARK_IS_OTHER = 2,
+    FBY_MARK_IS_MISSING = 3,
 }
 
 /// Each field may change while the engine looks at it.
@@ -160,7 +164,17 @@ pub struct fby_request {
     pub ticket: fby_flush,
 }
 
-zeroed_default!(fby_origin_found, fby_request);
+/// What mark an origin bears.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct fby_mark_found {
+    pub marked: bool,
+    pub names: bool,
+    pub least: u32,
+    pub uuid: [u8; 16],
+}
+
+zeroed_default!(fby_origin_found, fby_mark_found, fby_request);
 
 extern "C" {
     pub fn fby_policy_limit(bytes: u64) -> u32;
@@ -170,7 +184,8 @@ extern "C" {
         found: *const fby_origin_found,
     ) -> c_int;
     fn fby_origin_cause(verdict: c_int) -> *const c_char;
-    pub fn fby_mark_judge(marks: u32, holds: bool, marked: bool, least: u32) -> c_int;
+    pub fn fby_volume_holds(v: *const fby_volume_info) -> bool;
+    pub fn fby_mark_judge(v: *const fby_volume_info, found: *const fby_mark_found) -> c_int;
     fn fby_mark_cause(verdict: c_int) -> *const c_char;
     pub fn fby_origin_is_name(id: *const c_char) -> bool;
     pub fn fby_origin_is_unasked_name(recorded: *const c_char, id: *const c_char) -> bool;

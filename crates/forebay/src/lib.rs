@@ -103,8 +103,8 @@ pub use log::{
     LogHome, LogInfo, LogOptions, LogState, ReplayEnd, ReplayReport, Witness, LOG_HEADER_BYTES,
 };
 pub use mark::{
-    file_identity, state_dir, Attaching, Bears, FileMark, Found as FoundMark, MapClaim, Mark,
-    MarkRefusal, MarkedBy, MarkedOn, OriginMarks, OriginState, OriginStatus,
+    file_identity, state_dir, Attaching, Bears, Completed, FileMark, Found as FoundMark, MapClaim,
+    Mark, MarkRefusal, MarkedBy, MarkedOn, OriginMarks, OriginState, OriginStatus,
 };
 pub use media::{
     create, inspect, kernels, CreateOptions, Inspection, InspectionState, Media, MediaInfo,

@@ -36,7 +36,7 @@ use std::sync::atomic::{compiler_fence, AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
-use forebay_engine::policy::{judge_mark, MarkVerdict};
+use forebay_engine::policy::{holds, judge_mark, MarkVerdict};
 use forebay_engine::sys;
 use rustix::thread::{membarrier, MembarrierCommand};
 
@@ -52,7 +52,7 @@ pub use file::{file_identity, FileMark, MapClaim, MarkRefusal};
 pub(crate) use keep::{errno_of, Keep};
 pub use keep::{state_dir, Found};
 pub(crate) use place::waits_for;
-pub use place::{Attaching, OriginMarks, OriginState, OriginStatus};
+pub use place::{Attaching, Completed, OriginMarks, OriginState, OriginStatus};
 
 #[cfg(test)]
 use planted::{planted, Bug};
@@ -109,10 +109,8 @@ pub trait Bears: Send + Sync + fmt::Debug {
 pub(crate) struct Claim {
     pub pool: Uuid,
     pub volume: String,
-    /// The number in the volume's record.
-    pub marks: u32,
-    /// The pool holds what the origin lacks.
-    pub holds: bool,
+    /// The volume as its record is; none: somebody else judges by it.
+    pub record: Option<sys::fby_volume_info>,
     pub host: String,
     /// Though the mark is missing, unreadable or another host's.
     pub accept: bool,
@@ -129,7 +127,7 @@ pub(crate) struct Refusal {
 pub(crate) fn judge(found: &Found, claim: &Claim, place: &str) -> Result<(), Refusal> {
     let refuse = |cause: String, way_out: String| Err(Refusal { cause, way_out });
     let give_up = format!("forebay origin accept-loss {place} gives up what that pool holds");
-    let least = match found {
+    let says = match found {
         Found::Nothing => None,
         Found::Damaged(_) if claim.accept || bug!(DamagedIsNothing) => return Ok(()),
         Found::Damaged(why) => {
@@ -158,10 +156,11 @@ pub(crate) fn judge(found: &Found, claim: &Claim, place: &str) -> Result<(), Ref
                     "detach it there; if that host does not use it any more, and this is the pool as it was there, say so (--accept-mark)".into(),
                 );
             }
-            Some(mark.least)
+            Some((mark.least, mark.volume_uuid.map(|uuid| uuid.0)))
         }
     };
-    match judge_mark(claim.marks, claim.holds, least) {
+    let Some(record) = &claim.record else { return Ok(()) };
+    match judge_mark(record, says) {
         MarkVerdict::Newer if !bug!(OlderCopyTaken) => {
             let mark = match found {
                 Found::Marked(mark) => mark.to_string(),
@@ -170,6 +169,16 @@ pub(crate) fn judge(found: &Found, claim: &Claim, place: &str) -> Result<(), Ref
             refuse(
                 format!("{mark}, and {}", MarkVerdict::Newer.cause()),
                 format!("attach it with the pool as it was last; if that is gone: {give_up}"),
+            )
+        }
+        MarkVerdict::Other if !bug!(OtherLifeTaken) => {
+            let mark = match found {
+                Found::Marked(mark) => mark.to_string(),
+                _ => String::new(),
+            };
+            refuse(
+                format!("{mark}, and {}", MarkVerdict::Other.cause()),
+                format!("attach it with the pool as it was when that volume was in it; if that is gone: {give_up}"),
             )
         }
         MarkVerdict::Missing if !claim.accept && !bug!(MissingTaken) => refuse(
@@ -196,6 +205,8 @@ pub(crate) struct Marker {
 /// What who had the turn leaves for those who waited for it.
 #[derive(Debug, Default)]
 struct Turn {
+    /// It bears a mark, perhaps, that nothing calls for: taking it away failed, or setting it.
+    owed: bool,
     /// Marking failed then: where the origin is away, that took as long as it may.
     failed: Option<(Instant, io::Error)>,
 }
@@ -229,8 +240,7 @@ impl Judged {
         let claim = Claim {
             pool: core.uuid(),
             volume: info.name.clone(),
-            marks: raw.marks,
-            holds: !is_empty(&raw),
+            record: Some(raw),
             host: host(),
             accept,
         };
@@ -248,12 +258,14 @@ impl Judged {
     pub(crate) fn marker(self, core: &Core, info: &VolumeInfo) -> Result<Marker> {
         let Judged { keep, found, claim, place } = self;
         let Some(keep) = keep.filter(|_| !core.read_only) else { return Ok(Marker::none()) };
+        let holds_some = claim.record.as_ref().is_some_and(holds);
         let sb = core.engine.info().sb;
         let marker = Marker {
             on: AtomicBool::new(false),
             mark: Mark {
                 pool: claim.pool,
                 volume: claim.volume,
+                volume_uuid: (!bug!(LifeNotNamed)).then_some(info.uuid),
                 generation: sb.generation,
                 least: 0,
                 since: 0,
@@ -270,7 +282,7 @@ impl Judged {
             index: info.index,
             turn: Mutex::default(),
         };
-        if claim.holds || found != Found::Nothing {
+        if holds_some || found != Found::Nothing {
             // What it says of the time is true of what was not drained then, too.
             let since = match &found {
                 Found::Marked(mark) => mark.since,
@@ -334,9 +346,14 @@ impl Marker {
         }
         // Written through the cache and past it, as write-through does.
         let info = engine.volume_info(self.index).map_err(|e| io::Error::other(e.message()))?;
-        let set = match is_empty(&info) {
-            true => Ok(()),
-            false => self.set(engine, now()),
+        let set = match holds(&info) {
+            true => {
+                let set = self.set(engine, now());
+                // What failed may have set it all the same.
+                turn.owed = set.is_err();
+                set
+            }
+            false => Ok(()),
         };
         turn.failed = set.as_ref().err().map(|e| (Instant::now(), keep::again(e)));
         set
@@ -368,13 +385,15 @@ impl Marker {
     /// Takes the mark away if the origin has everything.  `live`: others may write.
     pub(crate) fn clear(&self, engine: &Engine, live: bool) -> io::Result<()> {
         let Some(keep) = &self.keep else { return Ok(()) };
-        let _turn = self.turn();
-        if !self.on.load(Ordering::Acquire) {
-            return Ok(());
-        }
         let fail = |e: crate::engine::Code| io::Error::other(e.message());
+        let mut turn = self.turn();
+        if !self.on.load(Ordering::Acquire) {
+            // What has come meanwhile waits for us, to be marked anew.
+            let owed = turn.owed && !holds(&engine.volume_info(self.index).map_err(fail)?);
+            return if owed { self.take_away(engine, keep.as_ref(), &mut turn) } else { Ok(()) };
+        }
         // What takes time, first: the flag is a cost to those who write.
-        if !is_empty(&engine.volume_info(self.index).map_err(fail)?) && !bug!(ClearedTooEarly) {
+        if holds(&engine.volume_info(self.index).map_err(fail)?) && !bug!(ClearedTooEarly) {
             return Ok(());
         }
         if !bug!(FlagStays) {
@@ -382,14 +401,22 @@ impl Marker {
         }
         let seen = !live || barrier();
         let info = engine.volume_info(self.index);
-        let empty = info.as_ref().is_ok_and(is_empty) || bug!(ClearedTooEarly);
+        let empty = info.as_ref().is_ok_and(|info| !holds(info)) || bug!(ClearedTooEarly);
         if !seen || !empty {
             self.on.store(true, Ordering::Release);
             return info.map(drop).map_err(fail);
         }
-        engine.volume_mark(self.index, sys::FBY_MARK_CLEARED).map_err(fail)?;
+        turn.owed = !bug!(FailureForgotten);
+        self.take_away(engine, keep.as_ref(), &mut turn)
+    }
+
+    fn take_away(&self, engine: &Engine, keep: &dyn Keep, turn: &mut Turn) -> io::Result<()> {
+        let cleared = engine.volume_mark(self.index, sys::FBY_MARK_CLEARED);
+        cleared.map_err(|e| io::Error::other(e.message()))?;
         keep.take_away()?;
-        keep.sync()
+        keep.sync()?;
+        turn.owed = false;
+        Ok(())
     }
 }
 
@@ -397,11 +424,6 @@ impl Marker {
 fn barrier() -> bool {
     membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
         && membarrier(MembarrierCommand::PrivateExpedited).is_ok()
-}
-
-/// Nothing in the pool that the origin lacks, or that it would if it were not lost.
-fn is_empty(info: &sys::fby_volume_info) -> bool {
-    info.pages == 0 && info.counted && info.holes == 0 && info.holes_unknown == 0
 }
 
 fn cannot(info: &VolumeInfo, place: &str, what: &'static str, source: io::Error) -> Error {

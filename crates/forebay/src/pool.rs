@@ -29,7 +29,7 @@ use crate::defaults;
 use crate::destage::Destage;
 use crate::engine::{self, Code, Engine, Probe, ProbeState};
 use crate::error::{blocks_text, open_error, Error, Result};
-use crate::mark::{Judged, OriginMarks};
+use crate::mark::{Completed, Judged, OriginMarks};
 use crate::media::{detect_id, Media, MediaInfo, MediaOptions};
 use crate::origin::{self, join_identity, place_of, split_identity, Origin, Place};
 use crate::pages::Pages;
@@ -468,13 +468,15 @@ impl Pool {
         let _volumes = self.0.volumes();
         let index = core.find(name)?;
         let info = core.volume_info(index)?;
+        let raw = core.engine.volume_info(index).map_err(|e| core.named_error(name, e))?;
         let place = info.origin_path.map(PathBuf::from);
         let removed = core.engine.volume_remove(index, discard);
         core.space.wake();
         if let (Ok(()), false, Some(place)) = (&removed, discard, &place) {
             // It was clean, and a crash may have left the mark.  One that stays says so.
-            let marks = OriginMarks::at(place, None);
-            let _ = marks.and_then(|marks| marks.complete(core.uuid(), &info.name));
+            let name = &info.name;
+            let volume = Completed { pool: core.uuid(), name, uuid: info.uuid, marks: raw.marks };
+            let _ = OriginMarks::at(place, None).and_then(|marks| marks.complete(&volume));
         }
         removed.map_err(|e| match core.judge(index, false) {
             // No drain would help: what it cannot write stays.
@@ -539,14 +541,15 @@ impl Pool {
         let is_other = split_identity(&origin.identity()).0 != info.identity;
         let (state, accept) = (o.state.as_deref(), o.accept_mark || is_other);
         let recorded = self.check_origin(&info, origin.as_ref(), o)?;
+        let named = |e| core.named_error(&info.name, e);
+        core.engine.volume_ready(index, volume::raw_holes(o.holes)).map_err(named)?;
         let judged = Judged::of(core, &info, origin.as_ref(), state, accept)?;
-        // The record is another only if the origin may be had.
+        let size = recorded.changed.map_or(info.size_bytes, |sectors| sectors * 512);
+        let marker = judged.marker(core, &VolumeInfo { size_bytes: size, ..info.clone() })?;
+        // Last, so that the record is another only if the origin may be had, and is marked.
         if let Recorded { identity, changed: Some(sectors) } = &recorded {
-            let rebound = core.engine.volume_rebind(index, identity, *sectors);
-            rebound.map_err(|e| core.named_error(&info.name, e))?;
+            core.engine.volume_rebind(index, identity, *sectors).map_err(named)?;
         }
-        let info = core.volume_info(index)?;
-        let marker = judged.marker(core, &info)?;
         self.0.start_destage()?;
         let volume = Volume::attach(&self.0, index, &info, &recorded.identity, origin, marker, o)?;
         volumes.insert(index, volume.downgrade());

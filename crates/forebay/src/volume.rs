@@ -145,6 +145,14 @@ impl Inner {
     }
 }
 
+pub(crate) fn raw_holes(holes: Holes) -> u32 {
+    match holes {
+        Holes::Fail => sys::FBY_HOLES_FAIL,
+        Holes::Isolate => sys::FBY_HOLES_ISOLATE,
+        Holes::Accept => sys::FBY_HOLES_ACCEPT,
+    }
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
         // Nobody is left to tell.
@@ -179,11 +187,7 @@ impl Volume {
         let raw = engine::Attach {
             origin_sectors: size / SECTOR,
             identity,
-            holes: match o.holes {
-                Holes::Fail => sys::FBY_HOLES_FAIL,
-                Holes::Isolate => sys::FBY_HOLES_ISOLATE,
-                Holes::Accept => sys::FBY_HOLES_ACCEPT,
-            },
+            holes: raw_holes(o.holes),
             round_pages: sizes.round_pages,
             nbuffers: sizes.buffers,
             buffer_bytes: sizes.buffer_bytes,

@@ -2,9 +2,11 @@
 //! What a mark says, as bytes: one line with a checksum, one of JSON.
 //!
 //! ```text
-//! forebay-mark 1 8d4aa7c0
-//! {"pool":"...","volume":"data","generation":7,"least":2,"since":1795405200,...}
+//! forebay-mark 2 8d4aa7c0
+//! {"pool":"...","volume":"data","volume_uuid":"...","generation":7,"least":2,...}
 //! ```
+//!
+//! Version 1 has no `volume_uuid`, and is written where that is not known yet.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -19,7 +21,7 @@ use crate::status::Uuid;
 
 /// No mark is longer.
 pub(crate) const MOST_BYTES: usize = 2048;
-const VERSION: &str = "forebay-mark 1";
+const VERSIONS: [&str; 2] = ["forebay-mark 1 ", "forebay-mark 2 "];
 const TEXT_MOST: usize = 255;
 
 /// What an origin bears while a pool may hold what it lacks.
@@ -28,6 +30,9 @@ const TEXT_MOST: usize = 255;
 pub struct Mark {
     pub pool: Uuid,
     pub volume: String,
+    /// Of its record: one that is added later by this name has another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume_uuid: Option<Uuid>,
     /// Of the pool's superblock, when it was set.
     pub generation: u64,
     /// The volume's record has at least this number of marks in the pool that set it.
@@ -77,7 +82,8 @@ impl Mark {
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let json = serde_json::to_string(self).expect("a mark is JSON");
         let crc = forebay_engine::sys::crc32c(0, json.as_bytes());
-        format!("{VERSION} {crc:08x}\n{json}\n").into_bytes()
+        let version = VERSIONS[usize::from(self.volume_uuid.is_some())];
+        format!("{version}{crc:08x}\n{json}\n").into_bytes()
     }
 
     /// Or what is wrong with it.
@@ -88,8 +94,9 @@ impl Mark {
         let text = std::str::from_utf8(bytes).map_err(|_| "it is no text")?;
         let (head, json) = text.split_once('\n').ok_or("it has no first line")?;
         let json = json.strip_suffix('\n').ok_or("it is cut off")?;
-        let crc = match head.strip_prefix(VERSION).and_then(|crc| crc.strip_prefix(' ')) {
-            Some(crc) => crc,
+        let of = |version: &'static str| head.strip_prefix(version).map(|crc| (version, crc));
+        let (version, crc) = match VERSIONS.into_iter().find_map(of) {
+            Some(found) => found,
             None if head.starts_with("forebay-mark ") => {
                 return Err("it is of another version of Forebay".into())
             }
@@ -101,6 +108,9 @@ impl Mark {
         }
         let mark: Mark =
             serde_json::from_str(json).map_err(|e| printable(&e.to_string()).into_owned())?;
+        if version != VERSIONS[usize::from(mark.volume_uuid.is_some())] {
+            return Err("its volume_uuid is not as its version has it".into());
+        }
         mark.is_sound().map_or(Ok(mark), |field| Err(format!("its {field} cannot be right")))
     }
 

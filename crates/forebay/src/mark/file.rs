@@ -45,6 +45,7 @@ impl MapClaim {
         Mark {
             pool: self.pool,
             volume: short(&self.map),
+            volume_uuid: None,
             map: true,
             generation: self.generation,
             least: 0,

@@ -5,6 +5,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use forebay_engine::sys;
 use serde::Serialize;
 
 use super::content::{host, now, short, utc};
@@ -52,6 +53,32 @@ impl OriginStatus {
             OriginState::MayLackWrites => 14,
             OriginState::MarkDamaged => 5,
         }
+    }
+}
+
+/// A volume, as its record was, that holds nothing any more that its origin lacks.
+#[derive(Clone, Copy, Debug)]
+pub struct Completed<'a> {
+    pub pool: Uuid,
+    pub name: &'a str,
+    pub uuid: Uuid,
+    /// [`sys::fby_volume_info::marks`].
+    pub marks: u32,
+}
+
+impl Completed<'_> {
+    /// Was it this volume, or an older copy of it, that set the mark?
+    fn set(&self, mark: &Mark) -> bool {
+        let spec = sys::fby_volume_spec { uuid: self.uuid.0, ..Default::default() };
+        let record = sys::fby_volume_info { spec, marks: self.marks, ..Default::default() };
+        let claim = Claim {
+            pool: self.pool,
+            volume: self.name.into(),
+            record: Some(record),
+            host: host(),
+            accept: true,
+        };
+        judge(&Found::Marked(Box::new(mark.clone())), &claim, "").is_ok()
     }
 }
 
@@ -113,17 +140,21 @@ impl OriginMarks {
         if before.complete {
             return Ok(before);
         }
+        self.claimed(OriginMarks::take_away)?;
+        Ok(before)
+    }
+
+    /// While nobody else has the origin.
+    fn claimed(&self, work: impl FnOnce(&OriginMarks) -> Result<()>) -> Result<()> {
         if origin::is_kept_apart_by_marks(&self.place) {
             let _claim = self.kept.lock().map_err(|e| in_use(&self.place, e))?;
-            self.take_away()?;
-            return Ok(before);
+            return work(self);
         }
         let origin = origin::open(&self.place, false, Default::default())?;
         match origin.marked_by() {
-            None => self.take_away()?,
-            Some(by) => OriginMarks::of(&self.place, self.state.clone(), &by)?.take_away()?,
+            None => work(self),
+            Some(by) => work(&OriginMarks::of(&self.place, self.state.clone(), &by)?),
         }
-        Ok(before)
     }
 
     fn take_away(&self) -> Result<()> {
@@ -140,11 +171,14 @@ impl OriginMarks {
         }
     }
 
-    /// The origin has all that this volume held.
-    pub fn complete(&self, pool: Uuid, volume: &str) -> Result<()> {
-        match self.find()? {
-            Found::Marked(mark) if mark.pool == pool && mark.volume == volume => self.take_away(),
-            _ => Ok(()),
+    /// The origin has all that this volume held: takes its mark away, if it is the volume's,
+    /// and of no later state of the pool than this one.  Refused while the origin is in use.
+    pub fn complete(&self, volume: &Completed<'_>) -> Result<()> {
+        let is_its = || Ok(matches!(self.find()?, Found::Marked(mark) if volume.set(&mark)));
+        match is_its()? {
+            // Whoever had it before it was ours may have marked it.
+            true => self.claimed(|marks| if is_its()? { marks.take_away() } else { Ok(()) }),
+            false => Ok(()),
         }
     }
 
@@ -154,8 +188,7 @@ impl OriginMarks {
         let claim = Claim {
             pool: Uuid([0; 16]),
             volume: volume.into(),
-            marks: 0,
-            holds: false,
+            record: None,
             host: host(),
             accept: false,
         };
@@ -209,24 +242,18 @@ impl OriginMarks {
             _ if accept => Some(0),
             _ => None,
         };
-        let claim = Claim {
-            pool: pool.uuid,
-            volume: volume.into(),
-            // Right, whatever it says.
-            marks: least.unwrap_or(0),
-            holds: false,
-            host: host(),
-            accept,
-        };
+        let claim =
+            Claim { pool: pool.uuid, volume: volume.into(), record: None, host: host(), accept };
         judge(&found, &claim, &self.place.display().to_string())
             .map_err(|refusal| self.refused(volume, refusal))?;
-        let since = match &found {
-            Found::Marked(mark) => mark.since,
-            _ => now(),
+        let (since, volume_uuid) = match &found {
+            Found::Marked(mark) => (mark.since, mark.volume_uuid),
+            _ => (now(), None),
         };
         let mark = Mark {
             pool: pool.uuid,
             volume: volume.into(),
+            volume_uuid,
             generation: pool.generation,
             least: least.unwrap_or(0),
             since,
@@ -275,9 +302,11 @@ impl Attaching {
         put.map_err(self.marks.fails("set"))
     }
 
-    /// For the module: what the mark says, or that it was set just now.
+    /// For the module, its options: what the mark says, or that it was set just now.
     pub fn expected(&self) -> String {
-        self.least.map_or_else(|| "new".into(), |least| least.to_string())
+        let Some(least) = self.least else { return "mark new".into() };
+        let uuid = self.mark.volume_uuid.map(|uuid| format!(" mark_volume {uuid}"));
+        format!("mark {least}{}", uuid.unwrap_or_default())
     }
 
     /// It was not attached.
@@ -288,9 +317,10 @@ impl Attaching {
         }
     }
 
-    /// It was; the record has this number of marks now.  A copy of the pool from before is
-    /// an older one from now on.
-    pub fn attached(mut self, marks: u32) -> Result<()> {
+    /// It was; the record of the volume of this UUID has this number of marks now.  A copy of
+    /// the pool from before is an older one from now on.
+    pub fn attached(mut self, volume: Uuid, marks: u32) -> Result<()> {
+        self.mark.volume_uuid = Some(volume);
         self.mark.least = marks & !1;
         self.put()
     }

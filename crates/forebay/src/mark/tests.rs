@@ -80,6 +80,10 @@ struct State {
     /// Putting fails after so long, and was tried so often.
     put_fails: Option<Duration>,
     puts: u32,
+    /// Taking away fails so often.
+    takes_fail: u32,
+    /// It is another, of the same data.
+    moved: bool,
 }
 
 /// All that is outside of the pool; clones are the same.
@@ -137,6 +141,10 @@ impl Keep for World {
 
     fn take_away(&self) -> io::Result<()> {
         let mut s = locked(&self.0);
+        if s.takes_fail > 0 {
+            s.takes_fail -= 1;
+            return Err(io::ErrorKind::TimedOut.into());
+        }
         s.moment("the mark is to go");
         s.mark[0] = None;
         // What goes may be gone at once.
@@ -164,7 +172,7 @@ impl Origin for World {
     }
 
     fn identity(&self) -> String {
-        "test:1|".into()
+        if locked(&self.0).moved { "test:2|" } else { "test:1|" }.into()
     }
 
     fn info(&self) -> OriginInfo {
@@ -396,8 +404,14 @@ fn judge_strangers(dir: &Dir, m: &Moment) -> Verdict {
     if attach(&other, &world).is_ok() {
         return wrong("another pool may have it");
     }
-    other.close().unwrap();
     let Found::Marked(mark) = m.found() else { return wrong("it is not marked") };
+    // Nor if it is told by the pool alone.
+    let unnamed = Mark { volume_uuid: None, ..(*mark).clone() };
+    let unnamed = Moment { mark: Some(unnamed.to_bytes()), ..m.clone() };
+    if attach(&other, &world_of(&unnamed)).is_ok() {
+        return wrong("another pool may have it, by a mark of the version before");
+    }
+    other.close().unwrap();
     let elsewhere = Mark { host: "another".into(), ..*mark };
     let there = Moment { mark: Some(elsewhere.to_bytes()), ..m.clone() };
     match tries(dir, &m.pool, &there) {
@@ -472,6 +486,119 @@ fn judge_race(rounds: u32) -> Verdict {
     bad.map_or(Ok(()), wrong)
 }
 
+/// A volume was removed, and one added by its name: each counts its marks for itself.
+fn judge_lives() -> Verdict {
+    let dir = Dir::new();
+    let world = new_world(&dir);
+    let path = dir.0.join("pool");
+    let mut pool = made(&path, &world);
+    let mut older = Vec::new();
+    for life in 0..2u8 {
+        let volume = attach(&pool, &world).unwrap();
+        for number in 1..=3 - life {
+            volume.drain(&mut go_on).unwrap();
+            volume.write_at(&[number + 10 * life; BLOCK], 0).unwrap();
+        }
+        if life == 1 {
+            let Found::Marked(mark) = world.find().unwrap() else { return wrong("not marked") };
+            let m = Moment {
+                what: "the second life",
+                pool: Vec::new(),
+                origin: locked(&world.0).origin[1].clone(),
+                mark: Some(mark.to_bytes()),
+                acked: HashMap::new(),
+                period: 0,
+                mark_period: 0,
+            };
+            match tries(&dir, &older, &m) {
+                Ok(_) => return wrong("a copy from an earlier life may have it"),
+                Err(e) if e.exit_code() != 6 => return wrong(e),
+                Err(_) => return Ok(()),
+            }
+        }
+        volume.detach().unwrap();
+        pool.close().unwrap();
+        older = fs::read(&path).unwrap();
+        pool = open(&path).unwrap();
+        let volume = attach(&pool, &world).unwrap();
+        volume.drain(&mut go_on).unwrap();
+        volume.detach().unwrap();
+        pool.volume_remove("v", false).unwrap();
+        pool.volume_add_origin("v", &world, 512).unwrap();
+    }
+    Ok(())
+}
+
+/// Who is told that the mark stays may try again.
+fn judge_failures() -> Verdict {
+    let dir = Dir::new();
+    let world = new_world(&dir);
+    let pool = made(&dir.0.join("pool"), &world);
+    let volume = attach(&pool, &world).unwrap();
+    volume.write_at(&[1; BLOCK], 0).unwrap();
+    locked(&world.0).takes_fail = 2;
+    for _ in 0..2 {
+        if volume.drain(&mut go_on).is_ok() {
+            return wrong("complete, and the mark stays");
+        }
+    }
+    volume.drain(&mut go_on).unwrap();
+    if world.find().unwrap() != Found::Nothing {
+        return wrong("drained, it is still marked");
+    }
+    // What comes after a failure is marked anew, and then nothing is owed.
+    volume.write_at(&[2; BLOCK], 0).unwrap();
+    locked(&world.0).takes_fail = 1;
+    volume.drain(&mut go_on).unwrap_err();
+    volume.write_at(&[3; BLOCK], 0).unwrap();
+    let Found::Marked(_) = world.find().unwrap() else { return wrong("a write is not marked") };
+    volume.detach().unwrap();
+    let Found::Marked(_) = world.find().unwrap() else { return wrong("a detach took it away") };
+    let volume = attach(&pool, &world).unwrap();
+    locked(&world.0).takes_fail = 1;
+    volume.drain(&mut go_on).unwrap_err();
+    volume.detach().unwrap();
+    match world.find().unwrap() {
+        Found::Nothing => Ok(()),
+        _ => wrong("detached, it is still marked"),
+    }
+}
+
+/// Then what is cached goes to no other origin than before.
+#[test]
+fn an_origin_that_cannot_be_marked_is_not_recorded() {
+    let _turn = turn();
+    let dir = Dir::new();
+    let world = new_world(&dir);
+    let pool = made(&dir.0.join("pool"), &world);
+    let volume = attach(&pool, &world).unwrap();
+    volume.write_at(&[1; BLOCK], 0).unwrap();
+    volume.detach().unwrap();
+    let o = AttachOptions { accept_changed_origin: true, ..Default::default() };
+    let attach_by_order = || pool.attach_origin("v", Box::new(world.clone()), &o);
+    let mut s = locked(&world.0);
+    (s.moved, s.put_fails) = (true, Some(Duration::ZERO));
+    drop(s);
+    attach_by_order().unwrap_err();
+    assert_eq!(pool.volume_info("v").unwrap().identity, "test:1");
+    locked(&world.0).put_fails = None;
+    attach_by_order().unwrap().detach().unwrap();
+    assert_eq!(pool.volume_info("v").unwrap().identity, "test:2");
+    pool.close().unwrap();
+}
+
+#[test]
+fn each_life_of_a_name_has_marks_of_its_own() {
+    let _turn = turn();
+    judge_lives().unwrap();
+}
+
+#[test]
+fn a_mark_that_stays_is_tried_again() {
+    let _turn = turn();
+    judge_failures().unwrap();
+}
+
 #[test]
 fn at_every_moment_the_origin_tells_what_it_lacks() {
     let _turn = turn();
@@ -518,6 +645,8 @@ fn each_mistake_is_found() {
     for &bug in ALL {
         let planted = plant(bug);
         let found = (1..=8).find_map(|seed| judge_run(seed).err());
+        let found = found.or_else(|| judge_lives().err());
+        let found = found.or_else(|| judge_failures().err());
         let found = found.or_else(|| judge_race(150).err());
         drop(planted);
         match found {
@@ -533,6 +662,7 @@ fn hostile_marks_are_no_marks() {
     let mark = Mark {
         pool: Uuid([7; 16]),
         volume: "v".into(),
+        volume_uuid: Some(Uuid([8; 16])),
         generation: 3,
         least: 2,
         since: 1_795_405_200,
@@ -570,7 +700,7 @@ fn hostile_marks_are_no_marks() {
     // With the right checksum, and more or less in it.
     let json = |json: &str| {
         let crc = forebay_engine::sys::crc32c(0, json.as_bytes());
-        format!("forebay-mark 1 {crc:08x}\n{json}\n").into_bytes()
+        format!("forebay-mark 2 {crc:08x}\n{json}\n").into_bytes()
     };
     let whole = serde_json::to_string(&mark).unwrap();
     assert!(Mark::from_bytes(&json(&whole)).is_ok());
@@ -579,7 +709,13 @@ fn hostile_marks_are_no_marks() {
     {
         assert!(Mark::from_bytes(&json(other)).is_err(), "{other}");
     }
-    let newer = Mark::from_bytes(b"forebay-mark 2 00000000\n{}\n").unwrap_err();
+    // One that does not name the volume's life is of the version before.
+    let older = Mark { volume_uuid: None, ..mark.clone() };
+    assert!(older.to_bytes().starts_with(b"forebay-mark 1 "));
+    assert_eq!(Mark::from_bytes(&older.to_bytes()), Ok(older));
+    let swapped = String::from_utf8(bytes.clone()).unwrap().replace("-mark 2 ", "-mark 1 ");
+    assert!(Mark::from_bytes(swapped.as_bytes()).unwrap_err().contains("volume_uuid"));
+    let newer = Mark::from_bytes(b"forebay-mark 3 00000000\n{}\n").unwrap_err();
     assert!(newer.contains("another version"), "{newer}");
     assert!(Mark::from_bytes(&vec![b'x'; 1 << 20]).is_err());
 }
