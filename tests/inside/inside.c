@@ -192,6 +192,7 @@ int main(void)
 	test_scan();
 	test_destage();
 	test_plan();
+	test_kept();
 	test_wakes();
 	test_static();
 	test_static_lost();

@@ -78,6 +78,141 @@ static void room_alone(void)
 	pool_restore();
 }
 
+/* Nothing is kept for a round that has to write all, of a volume with less than half of its
+ * share, with a chunk free to write to, or after a round that had no room for its copies. */
+static void who_keeps(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+	u32 owed = fby_owed(&pool->space);
+
+	may_keep();
+	d->forced = true;
+	EXPECT(fby_plan_pages(&pool->drain, 0) > 0 && !d->plan.keeps);
+	d->forced = false;
+	pool->space.share = 2 * (u32)pool->space.owner[0].counted;
+	EXPECT(fby_plan_pages(&pool->drain, 0) > 0 && d->plan.keeps);
+	pool->space.share++;
+	EXPECT(fby_plan_pages(&pool->drain, 0) > 0 && !d->plan.keeps);
+	may_keep();
+	pool->space.nfree = owed + 2;
+	EXPECT(fby_plan_pages(&pool->drain, 0) > 0 && d->plan.keeps);
+	pool->space.nfree = owed + 1;
+	EXPECT(fby_plan_pages(&pool->drain, 0) > 0 && !d->plan.keeps);
+	pool->space.nfree = owed + 2;
+	d->plan.no_room = true;
+	EXPECT(fby_plan_pages(&pool->drain, 0) > 0 && !d->plan.keeps);
+	EXPECT(fby_plan_pages(&pool->drain, 0) > 0 && d->plan.keeps);
+	pool_restore();
+}
+
+/* Where writers wait for a chunk a round that keeps nothing is short, but not one that has to
+ * write all. */
+static void starved_round(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+
+	pool->drain.volume[0].pace.rate = 1u << 20;
+	pool->drain.volume[0].pace.measured = true;
+	d->cap = 1u << 20;
+	EXPECT(fby_plan_pages(&pool->drain, 0) > 256);
+	pool->space.nfree = 0;
+	EXPECT(fby_plan_pages(&pool->drain, 0) == 256);
+	d->forced = true;
+	EXPECT(fby_plan_pages(&pool->drain, 0) > 256);
+	pool_restore();
+}
+
+/* What is half as old as max_age is written whatever lies beside it, and so is a zeroed block. */
+static void always_written(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+	struct fby_bypass past;
+	u64 done = 0;
+
+	for (u32 old = 0; old < 2; old++) {
+		pool->space.opt.max_age_ns = 1000000;
+		pool->space.chunk[closed_chunk].opened_ns = 0;
+		pool->space.chunk[open_chunk].opened_ns = pool->space.now_ns = 499999 + old;
+		measured();
+		EXPECT(fby_plan_step(&pool->drain, 0));
+		EXPECT(d->plan.listed[0] == (old ? BLOCKS - 1 : 0) && d->plan.runs[0] == d->plan.listed[0]);
+		pool_restore();
+	}
+	EXPECT(fby_range(pool, 0, FBY_KIND_ZERO, 17 * FBY_PAGE_SECTORS, FBY_PAGE_SECTORS, &done, &past, &wake) == FBY_DONE);
+	may_keep();
+	fby_round_collect(&pool->drain, 0, &wake);
+	EXPECT(fby_plan_step(&pool->drain, 0) && d->plan.listed[0] == 1 && d->plan.runs[0] == 1);
+	pool_restore();
+}
+
+/* A block is of one run: 8 is none of 0 to 7, since its own chunk is open.  And the next round
+ * looks at all blocks again: 1 is of the run of 2, which is the first that it lists. */
+static void runs_once(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+
+	EXPECT(put(0, 8) == FBY_DONE);
+	may_keep();
+	fby_round_collect(&pool->drain, 0, &wake);
+	EXPECT(fby_plan_step(&pool->drain, 0));
+	EXPECT(d->plan.runs[8] == 1 && d->plan.listed[8] == 8 && d->plan.runs[1] == 3 && d->plan.runs[9] == 0);
+	may_keep();
+	fby_round_collect(&pool->drain, 0, &wake);
+	d->n -= 2;
+	memmove(d->page, d->page + 2, d->n * sizeof(d->page[0]));
+	EXPECT(d->page[0].k == 2 && fby_plan_step(&pool->drain, 0));
+	EXPECT(d->plan.runs[7] == 1 && d->plan.listed[7] == 6);
+	pool_restore();
+}
+
+/* A list of n runs of so many blocks, a page of each: how many are written, when requests and
+ * copies take so long and gained pages are room already. */
+static u32 written(u32 n, u32 run, u32 gained, u32 request_ns, u32 copy_ns)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+	u32 left = 0;
+
+	EXPECT(n <= d->cap);
+	memset(d->plan.runs, 0, sizeof(d->plan.runs));
+	memset(d->plan.listed, 0, sizeof(d->plan.listed));
+	memset(d->page, 0, n * sizeof(d->page[0]));
+	for (u32 i = 0; i < n; i++) {
+		d->page[i].run = (u8)run;
+		d->page[i].leads = true;
+	}
+	d->plan.runs[run] = d->plan.listed[run] = d->n = d->pos = n; /* measured */
+	d->plan.gained = gained;
+	d->plan.request_ns = request_ns;
+	d->plan.copy_ns = copy_ns;
+	d->plan.keeps = true;
+	d->plan.share = 0;
+	d->plan.appended = 0u - 8; /* too few since to say */
+	EXPECT(fby_plan_step(&pool->drain, 0));
+	for (u32 i = 0; i < n; i++)
+		left += d->page[i].keep;
+	return n - left;
+}
+
+/* Each of the balances by itself, where the others hold. */
+static void balances(void)
+{
+	u32 wanted = fby_spare_wanted(&pool->space), owed = fby_owed(&pool->space);
+
+	pool->drain.volume[0].destage.plan.appended = 0;
+	/* room: 8 r >= 30 + r, and half of that */
+	pool->space.nfree = owed + wanted;
+	EXPECT(written(16, 8, 30, 1000, 0) == 5);
+	if (wanted % 2 == 0) {
+		pool->space.nfree = owed + wanted / 2;
+		EXPECT(written(16, 8, 30, 1000, 0) == 2);
+	}
+	pool->space.nfree = owed + wanted;
+	EXPECT(written(40, 64, 0, 1000, 0) == 5); /* an eighth */
+	EXPECT(written(40, 64, 0, 8000, 4000) == 20); /* time: 2 (40 - r) 4000 <= r 8000 */
+	EXPECT(written(48, 64, 0, 10000000, 100000000) == 32); /* three tenths of a second */
+	pool_restore();
+}
+
 /* A step that kept so many pages began that long ago. */
 static void copies(u32 n, u64 ns)
 {
@@ -209,6 +344,14 @@ static void overwrites(void)
 	plan->appended -= 700;
 	plan->overwritten -= 100;
 	EXPECT(fby_plan_step(&pool->drain, 0) && plan->share == (36 + 2) / 4);
+	/* Copies append, and what they were made of dies: nobody overwrote that. */
+	pool->drain.volume[0].destage.pos = 0;
+	plan->share = 0;
+	plan->appended -= 700;
+	pool->drain.volume[0].moved += 350;
+	pool->space.slot[0].volume[0].pages += 350;
+	pool->space.slot[0].volume[0].dead += 350;
+	EXPECT(fby_plan_step(&pool->drain, 0) && plan->share == 0);
 	pool_restore();
 }
 
@@ -216,6 +359,11 @@ void test_plan(void)
 {
 	gained_once();
 	room_alone();
+	who_keeps();
+	starved_round();
+	always_written();
+	runs_once();
+	balances();
 	copy_time();
 	copies_are_dear();
 	request_time();

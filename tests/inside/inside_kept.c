@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * inside_kept.c - pages that a round of destage keeps: no room for their copies, a slot that
+ * cannot be sealed, a round that fails, and how old they are.
+ */
+#include "inside.h"
+
+#include "drain/round.h"
+
+#define P FBY_PAGE_SECTORS
+
+static u8 buffer[FBY_PAGE];
+static u32 wake;
+
+static int put(u64 block)
+{
+	return write_block(0, block, buffer, &wake);
+}
+
+static u32 page_of(u64 block)
+{
+	struct fby_found f;
+
+	fby_index_find(&pool->cache, fby_key(0, block), &f);
+	return f.page;
+}
+
+static u64 seq_of(u64 block)
+{
+	return fby_page_seq(&pool->cache, page_of(block), 0);
+}
+
+static int step(struct fby_io *io)
+{
+	u64 next;
+
+	return fby_destage_step(pool, 1000000000ull, io, &next, &wake);
+}
+
+/* Up to the phase, all requests done, and no drain from there on: of the list the blocks
+ * from first to last are kept. */
+static void until(enum fby_phase phase, u64 first, u64 last)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+	struct fby_io io;
+
+	EXPECT(fby_volume_drain(pool, 0, true) == FBY_DONE);
+	for (u32 i = 0; i < 1000 && d->phase != phase; i++)
+		if (step(&io) == FBY_ORIGIN)
+			fby_destage_complete(pool, io.id, 0);
+	EXPECT(d->phase == phase && fby_volume_drain(pool, 0, false) == FBY_DONE);
+	for (u32 i = 0; i < d->n; i++)
+		d->page[i].keep = d->page[i].k >= first && d->page[i].k <= last;
+}
+
+/* --- no room ---------------------------------------------------------------------- */
+
+/* The cut goes below what is kept and has no copy. */
+static void cut_below(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+	u64 seq = seq_of(16);
+	struct fby_io io;
+
+	until(FBY_PH_CARRY, 16, 16);
+	pool->space.nfree = 0;
+	EXPECT(step(&io) == FBY_AGAIN && d->phase == FBY_PH_COMMIT && d->cut == seq - 1);
+	for (u32 i = 0; i < d->n; i++)
+		EXPECT(d->page[i].k < 16);
+	pool_restore();
+}
+
+/* Nothing is older: the round ends, and the next one is not to come to the same. */
+static void none_older(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+	u64 watermark = seq_of(1) - 1;
+	struct fby_io io;
+
+	until(FBY_PH_CARRY, 1, 1);
+	pool->space.owner[0].rec.watermark = watermark;
+	pool->space.nfree = 0;
+	EXPECT(step(&io) == FBY_AGAIN && d->phase == FBY_PH_IDLE && d->plan.no_room && !d->failed);
+	EXPECT(pool->space.owner[0].rec.watermark == watermark && !pool->space.owner[0].held);
+	pool_restore();
+}
+
+/* What has gone ahead is room, once its chunk is free. */
+static void ahead_is_room(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+	struct fby_io io;
+
+	until(FBY_PH_CARRY, 17, 17);
+	for (u64 block = 1; block < BLOCKS; block++)
+		EXPECT(put(block) == FBY_DONE);
+	for (u64 block = 40; block < 40 + DATA_PAGES - BLOCKS + 1; block++)
+		EXPECT(put(block) == FBY_DONE);
+	d->ahead = 1;
+	pool->space.nfree = 1; /* kept for what is lost */
+	EXPECT(step(&io) == FBY_AGAIN && d->phase == FBY_PH_CARRY && d->ahead == 0);
+	EXPECT(pool->space.chunk[closed_chunk].state == FBY_CS_FREE);
+	EXPECT(step(&io) == FBY_AGAIN && d->phase == FBY_PH_COMMIT && pool->drain.volume[0].moved == 1);
+	pool_restore();
+}
+
+/* --- seals ------------------------------------------------------------------------- */
+
+static const struct fby_media_ops *sound;
+static struct fby_media_ops hooked;
+static u64 where;
+
+/* Once block 5 is read another slot is used, and somebody has the first. */
+static int hooked_read(struct fby_media *m, void *dst, u64 at, size_t n, u32 *crc)
+{
+	int r = sound->read_crc(m, dst, at, n, crc);
+
+	if (cpu == 1)
+		pool->space.slot[0].busy = 1;
+	if (at <= where && where < at + n)
+		cpu = 1;
+	return r;
+}
+
+/* Until what was copied is sealed the chunks that it comes from are held, whether it went
+ * ahead or not. */
+static void held_until_sealed(bool ahead)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+	const struct fby_owner *owner = &pool->space.owner[0];
+	struct fby_io io;
+
+	until(ahead ? FBY_PH_FLUSH : FBY_PH_CARRY, 1, 7);
+	EXPECT(!ahead || step(&io) == FBY_ORIGIN);
+	sound = media.ops;
+	hooked = *sound;
+	hooked.read_crc = hooked_read;
+	where = fby_page_at(&pool->space.store, page_of(5));
+	media.ops = &hooked;
+	EXPECT(step(&io) == FBY_AGAIN);
+	media.ops = sound;
+	cpu = 0;
+	EXPECT(pool->drain.volume[0].moved == 7 && d->copied_slots == 1 && owner->held);
+	EXPECT(step(&io) == FBY_AGAIN && d->copied_slots == 1 && owner->held);
+	EXPECT(d->phase == (ahead ? FBY_PH_FLUSHING : FBY_PH_CARRY));
+	pool->space.slot[0].busy = 0;
+	(void)step(&io);
+	EXPECT(d->copied_slots == 0 && !owner->held);
+	pool_restore();
+}
+
+/* Whatever became of the round: its copies are sealed, and its chunks held no longer. */
+static void sealed_anyway(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+	struct fby_owner *owner = &pool->space.owner[0];
+	struct fby_io io;
+
+	owner->held = true;
+	d->copied_slots = 1;
+	d->phase = FBY_PH_BACKOFF;
+	d->retry_ns = FBY_NO_SEQ;
+	(void)fby_destage_volume(&pool->drain, 0, &io, &wake);
+	EXPECT(d->phase == FBY_PH_BACKOFF && d->copied_slots == 0 && !owner->held);
+	pool_restore();
+
+	owner->held = true;
+	EXPECT(fby_volume_detach(pool, 0) == FBY_DONE && !owner->held);
+	pool_restore();
+}
+
+/* --- ahead ----------------------------------------------------------------------------- */
+
+/* Nothing goes ahead where writers wait for chunks, or in a round that has failed. */
+static void not_ahead(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+	struct fby_io io;
+
+	for (u32 i = 0; i < 3; i++) {
+		until(FBY_PH_FLUSH, 5, 5);
+		EXPECT(step(&io) == FBY_ORIGIN);
+		EXPECT(put(40) == FBY_DONE); /* there is an open chunk */
+		if (i == 1)
+			pool->space.nfree = fby_owed(&pool->space) + fby_reserve(&pool->space);
+		d->failed = i == 2;
+		(void)step(&io);
+		EXPECT(d->phase == FBY_PH_FLUSHING && pool->drain.volume[0].moved == !i);
+		pool_restore();
+	}
+	d->ahead = 5; /* of a round before */
+	fby_round_collect(&pool->drain, 0, &wake);
+	EXPECT(d->n > 0 && d->ahead == 0);
+	pool_restore();
+}
+
+/* A page is damaged, as the copy shows: it is lost, and not forgotten. */
+static void damaged(void)
+{
+	u8 origin, lost;
+	struct fby_io io;
+
+	until(FBY_PH_CARRY, 5, 5);
+	memory_at(fby_page_at(&pool->space.store, page_of(5)))[9] ^= 1;
+	for (u32 i = 0; i < 100 && pool->drain.volume[0].destage.phase != FBY_PH_IDLE; i++)
+		EXPECT(step(&io) == FBY_AGAIN);
+	EXPECT(fby_read_block(pool, 0, 5, 0, P, buffer, &origin, &lost) == -FBY_E_LOST);
+	pool_restore();
+}
+
+/* --- requests --------------------------------------------------------------------------- */
+
+/* A page that a request has come to is written, and not kept too. */
+static void written_or_kept(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+	struct fby_io io;
+
+	until(FBY_PH_WRITE, 4, 4);
+	EXPECT(step(&io) == FBY_ORIGIN && io.sector == 0 && io.nsectors == BLOCKS * P);
+	for (u32 i = 0; i < d->n; i++)
+		EXPECT(!d->page[i].keep);
+	pool_restore();
+}
+
+/* A run is longer than a request: no block of it goes twice. */
+static void once(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+	struct fby_io io;
+
+	until(FBY_PH_WRITE, 1000, 1000);
+	d->buffer_sectors = 4 * P;
+	EXPECT(step(&io) == FBY_ORIGIN && io.sector == 0 && io.nsectors == 4 * P && d->issued == 4);
+	fby_destage_complete(pool, io.id, 0);
+	EXPECT(step(&io) == FBY_ORIGIN && io.sector == 4 * P && io.nsectors == 4 * P);
+	pool_restore();
+}
+
+/* What is unsealed, since somebody has the slot, is not of the round. */
+static void sealed_alone(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+
+	pool->space.slot[0].busy = 1;
+	fby_round_collect(&pool->drain, 0, &wake);
+	EXPECT(d->n == BLOCKS - 1 && d->cut == seq_of(0) - 1);
+	pool_restore();
+}
+
+/* --- age ----------------------------------------------------------------------------------- */
+
+/* The oldest of what was moved counts until the watermark has passed all that was moved with
+ * it, when others were moved since, too. */
+static void moved_ages(void)
+{
+	struct fby_drained *v = &pool->drain.volume[0];
+	u64 *watermark = &pool->space.owner[0].rec.watermark;
+
+	pool->space.opt.max_age_ns = 100;
+	pool->space.chunk[closed_chunk].opened_ns = 1000;
+	pool->space.chunk[open_chunk].opened_ns = 1000;
+	pool->space.now_ns = 1050;
+	pool->space.seq = 1000;
+	fby_moved_note(&pool->drain, 0, 949);
+	EXPECT(fby_volume_aged(&pool->drain, 0));
+	*watermark = 500;
+	pool->space.seq = 2000;
+	fby_moved_note(&pool->drain, 0, 1001);
+	fby_moved_note(&pool->drain, 0, 1002);
+	EXPECT(v->moved_ns == 1001 && v->moved_before_ns == 949 && fby_volume_aged(&pool->drain, 0));
+	*watermark = 999; /* all of the first time */
+	EXPECT(!fby_volume_aged(&pool->drain, 0));
+	pool_restore();
+}
+
+void test_kept(void)
+{
+	cut_below();
+	none_older();
+	ahead_is_room();
+	held_until_sealed(false);
+	held_until_sealed(true);
+	sealed_anyway();
+	not_ahead();
+	damaged();
+	written_or_kept();
+	once();
+	sealed_alone();
+	moved_ages();
+}
