@@ -204,22 +204,24 @@ pub struct OriginInfo {
 /// opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OriginUse {
-    /// Writes taken in for each request that was sent to the origin.
-    pub writes_per_request: f64,
+    /// Pages written by clients, 4 KiB each however large their requests were, for each request
+    /// that was sent to the origin.
+    pub written_pages_per_request: f64,
     /// Pages in each of these.
     pub pages_per_request: f64,
-    /// Pages copied within the pool for each write.
-    pub copies_per_write: f64,
+    /// Pages copied within the pool for each that was written.
+    pub copies_per_written_page: f64,
 }
 
 impl OriginUse {
     /// `None` before the first request.
     pub fn of(v: &VolumeInfo) -> Option<OriginUse> {
-        let per = |n: u64, of: u64| n as f64 / of.max(1) as f64;
+        let per = |n: f64, of: u64| n / of.max(1) as f64;
+        let pages = |bytes: u64| bytes as f64 / 4096.0;
         (v.origin_writes > 0).then(|| OriginUse {
-            writes_per_request: per(v.writes, v.origin_writes),
-            pages_per_request: per(v.origin_written_bytes / 4096, v.origin_writes),
-            copies_per_write: per(v.pages_relocated, v.writes),
+            written_pages_per_request: per(pages(v.written_bytes), v.origin_writes),
+            pages_per_request: per(pages(v.origin_written_bytes), v.origin_writes),
+            copies_per_written_page: v.pages_relocated as f64 / pages(v.written_bytes).max(1.0),
         })
     }
 }
@@ -228,8 +230,8 @@ impl fmt::Display for OriginUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:.2} writes for each request to the origin, {:.2} pages in each, {:.2} copied for each write",
-            self.writes_per_request, self.pages_per_request, self.copies_per_write
+            "{:.2} pages written for each request to the origin, {:.2} in each, {:.2} copied for each written",
+            self.written_pages_per_request, self.pages_per_request, self.copies_per_written_page
         )
     }
 }

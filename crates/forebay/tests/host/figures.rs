@@ -174,9 +174,28 @@ fn a_volume_counts_in_bytes() {
     assert_eq!((info.pages, info.cached_bytes, info.pages_destaged), (0, 0, 3));
     assert_eq!((info.written_bytes, info.origin_written_bytes), ((3 << 12) + 512, 3 << 12));
     let origin_use = info.origin_use.expect("the origin was written");
-    let ratio = |of: u64| of as f64 / info.origin_writes as f64;
-    assert_eq!(origin_use.writes_per_request, ratio(info.writes));
-    assert_eq!((origin_use.pages_per_request, origin_use.copies_per_write), (ratio(3), 0.0));
+    let ratio = |of: f64| of / info.origin_writes as f64;
+    assert_eq!(origin_use.written_pages_per_request, ratio(3.0 + 1.0 / 8.0));
+    assert_eq!(
+        (origin_use.pages_per_request, origin_use.copies_per_written_page),
+        (ratio(3.0), 0.0)
+    );
+}
+
+/// A write is as many pages as it has, and not one.
+#[test]
+fn what_a_request_saves_is_told_in_pages() {
+    let dir = Dir::new("origin-use");
+    let pool = open(&dir.pool(40));
+    let origin = MemOrigin::new(256 * PAGE).unwrap();
+    let volume = attach(&pool, "v", &origin);
+    for _ in 0..2 {
+        volume.write_at(&[1; 256 * PAGE], 0).unwrap();
+    }
+    drain(&volume);
+    let info = volume.info().unwrap();
+    let told = info.origin_use.expect("the origin was written");
+    assert_eq!(told.written_pages_per_request, 512.0 / info.origin_writes as f64);
 }
 
 /// Who is told that it is too small is told what is enough, and that is enough.
