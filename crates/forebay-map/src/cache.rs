@@ -55,6 +55,8 @@ pub(crate) struct Shared {
     pub clock: AtomicU64,
     pub locked: AtomicUsize,
     files: Mutex<Vec<Weak<Inner>>>,
+    /// One is opened at a time.  `files` is not held meanwhile: who opens may need a frame.
+    opening: Mutex<()>,
     /// Pages synced since the last round.
     synced: AtomicUsize,
     stop: AtomicBool,
@@ -82,6 +84,7 @@ impl Cache {
             clock: AtomicU64::new(0),
             locked: AtomicUsize::new(0),
             files: Mutex::default(),
+            opening: Mutex::new(()),
             synced: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
             wake: Condvar::new(),
@@ -105,16 +108,17 @@ impl Cache {
 
     /// The same of anything that is like a file.
     pub fn open_backing(&self, backing: Box<dyn Backing>, room: u64) -> Result<MapFile> {
-        let mut files = lock(&self.shared.files);
-        files.retain(|f| f.strong_count() > 0);
-        for file in files.iter().filter_map(Weak::upgrade) {
-            if file.content.backing.identity() == backing.identity() {
+        let _opening = lock(&self.shared.opening);
+        lock(&self.shared.files).retain(|f| f.strong_count() > 0);
+        for file in self.shared.all() {
+            // A round may have one for a moment that is closed.
+            if !file.closed() && file.content.backing.identity() == backing.identity() {
                 let path = backing.path().to_owned();
                 return Err(Error::Refused { path, why: "it is open here: clone that".into() });
             }
         }
         let file = Inner::open(&self.shared, backing, room)?;
-        files.push(Arc::downgrade(&file));
+        lock(&self.shared.files).push(Arc::downgrade(&file));
         Ok(MapFile::of(file))
     }
 
@@ -189,9 +193,9 @@ impl Shared {
         failed.map(|_| written)
     }
 
-    /// Makes a frame free: the least recently used one that can be made so.  False: none can
-    /// be now.  Waits for no lock of a segment, since the caller may hold one.
-    pub fn reclaim(&self) -> Result<bool> {
+    /// Makes a frame free: the least recently used one that can be made so.  Waits for no
+    /// lock of a segment, and for no truncation, since the caller may hold one's lock.
+    pub fn reclaim(&self) -> Result<Reclaimed> {
         let mut candidates = Vec::new();
         for file in self.all() {
             for segment in 0..file.content.segments() {
@@ -202,16 +206,29 @@ impl Shared {
             }
         }
         candidates.sort_by_key(|c| c.0);
-        let mut failed = Ok(false);
+        let mut found = Ok(Reclaimed::Nothing);
         for (_, file, segment) in candidates {
             match file.give_back(segment) {
-                Ok(true) => return Ok(true),
-                Ok(false) => {}
-                Err(e) => failed = Err(e),
+                Ok(Reclaimed::Freed) => return Ok(Reclaimed::Freed),
+                Ok(Reclaimed::Busy) => found = Ok(Reclaimed::Busy),
+                Ok(Reclaimed::Nothing) => {}
+                Err(e) if !matches!(found, Ok(Reclaimed::Busy)) => found = Err(e),
+                Err(_) => {}
             }
         }
-        failed
+        found
     }
+}
+
+/// What came of looking for a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reclaimed {
+    /// One is free.
+    Freed,
+    /// Others are at work on some, and end without the caller: to be tried again.
+    Busy,
+    /// None can be had now.
+    Nothing,
 }
 
 /// Segments for so many bytes.

@@ -5,13 +5,15 @@
 //! `writing`, the store's.  Whoever holds a segment's lock and needs another one only tries.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use crate::backing::Backing;
-use crate::cache::Shared;
+use crate::cache::{Reclaimed, Shared};
+use crate::counted::Counted;
 use crate::error::{Error, Result};
 use crate::marking::{Marking, Of};
 use crate::pages::{PageSet, PAGE, SEGMENT};
@@ -20,34 +22,48 @@ use crate::store::{Store, Synced};
 use crate::tracker::Source;
 
 /// For how long a fault waits for a frame.
-const FRAME_WAIT: Duration = Duration::from_secs(10);
+const FRAME_WAIT: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
 
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     pub frame: Option<u32>,
+    /// A frame that could neither be shown nor released.
+    spare: Option<u32>,
     /// Its part of the file has blocks, durable.
-    pub whole: bool,
+    whole: bool,
+    /// Blocks were asked for, and may not be durable.
+    asked: bool,
+}
+
+#[derive(Debug)]
+struct Durable {
+    /// What the store knows of the size.
+    size: u64,
+    /// A truncation to the size that the file has now is not ended: the store knows of it,
+    told: bool,
+    /// and the file may have bytes behind it.
+    behind: bool,
 }
 
 #[derive(Debug)]
 pub(crate) struct Content {
     pub store: Arc<dyn Store>,
-    pub backing: Box<dyn Backing>,
+    pub backing: Counted,
     pub shared: Weak<Shared>,
     /// In the store.
     pub id: u32,
     pub size: AtomicU64,
-    /// What the store knows of it.
-    durable_size: Mutex<u64>,
+    durable: Mutex<Durable>,
     slots: Vec<Mutex<Slot>>,
     /// By which the least recently used one is found.
     pub used: Vec<AtomicU64>,
     pub pins: Vec<AtomicUsize>,
     /// One write-back at a time.
     writing: Mutex<()>,
-    /// The file was written to past the pool since it was synced.  Held while it is synced,
-    /// so that another sync does not end before.
-    unsynced: Mutex<bool>,
+    /// The file was written to past the pool since it was synced, and since that many
+    /// failures.  Held while it is synced, so that another sync does not end before.
+    unsynced: Mutex<Option<u64>>,
+    pub closed: AtomicBool,
     pub marking: Marking,
 }
 
@@ -65,26 +81,31 @@ impl Content {
     ) -> Content {
         Content {
             store: Arc::clone(&shared.store),
-            backing,
+            backing: Counted::new(backing),
             shared: Arc::downgrade(shared),
             id,
             size: AtomicU64::new(size),
-            durable_size: Mutex::new(size),
+            durable: Mutex::new(Durable { size, told: false, behind: false }),
             slots: (0..segments).map(|_| Mutex::default()).collect(),
             used: (0..segments).map(|_| AtomicU64::new(0)).collect(),
             pins: (0..segments).map(|_| AtomicUsize::new(0)).collect(),
             writing: Mutex::new(()),
-            unsynced: Mutex::new(false),
+            unsynced: Mutex::new(None),
+            closed: AtomicBool::new(false),
             marking: Marking::default(),
         }
     }
 
     pub fn of(&self) -> Of<'_> {
-        Of { store: &*self.store, id: self.id, backing: &*self.backing }
+        Of { store: &*self.store, id: self.id, backing: &self.backing }
     }
 
     /// The file has everything, and says so.
     pub fn unmark(&self) -> Result<()> {
+        // A recovery that has to end a truncation looks for the mark.
+        if self.is_cut() {
+            return Ok(());
+        }
         self.marking.unmark(self.of(), || {
             for segment in 0..self.segments() {
                 if self.is_dirty(segment)? {
@@ -127,32 +148,38 @@ impl Content {
         self.size().saturating_sub((segment * SEGMENT) as u64).min(SEGMENT as u64) as usize
     }
 
-    fn take_frame(&self, segment: usize) -> Result<u32> {
+    /// None: others are at work on frames, and may make one free.
+    fn take_frame(&self, segment: usize) -> Result<Option<u32>> {
         let end = Instant::now() + FRAME_WAIT;
         loop {
             if let Some(frame) = self.store.take(self.id, segment as u64)? {
-                return Ok(frame);
+                return Ok(Some(frame));
             }
-            let found = self.shared.upgrade().map(|shared| shared.reclaim());
-            if !matches!(found, Some(Ok(true))) {
-                if Instant::now() > end {
-                    let why = match found {
-                        Some(Err(e)) => e.to_string(),
-                        _ => "all are in use".into(),
-                    };
-                    return Err(Error::Full(why));
-                }
-                std::thread::sleep(Duration::from_millis(5));
+            let why = match self.shared.upgrade().map(|shared| shared.reclaim()) {
+                Some(Ok(Reclaimed::Freed)) => continue,
+                Some(Ok(Reclaimed::Busy)) => return Ok(None),
+                Some(Err(e)) => e.to_string(),
+                Some(Ok(Reclaimed::Nothing)) | None => "all are in use".into(),
+            };
+            if Instant::now() > end {
+                return Err(Error::Full(why));
             }
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 
-    /// Brings a segment in.  The caller holds its lock of the tracker.
-    fn fill(&self, segment: usize) -> Result<u32> {
+    /// Brings a segment in.  The caller holds its lock of the tracker.  None: to be tried
+    /// again without that lock.
+    fn fill(&self, segment: usize) -> Result<Option<u32>> {
         if let Some(frame) = self.frame(segment) {
-            return Ok(frame);
+            return Ok(Some(frame));
         }
-        let frame = self.take_frame(segment)?;
+        if self.closed.load(Ordering::SeqCst) {
+            let path = self.backing.path().to_owned();
+            return Err(Error::Refused { path, why: "it is closed".into() });
+        }
+        self.release_spare(segment)?;
+        let Some(frame) = self.take_frame(segment)? else { return Ok(None) };
         let filled = (|| {
             let mut bytes = vec![0; SEGMENT];
             let inside = self.inside(segment);
@@ -161,43 +188,71 @@ impl Content {
             self.store.fill(frame, 0, &bytes)?;
             self.store.show(frame)
         })();
+        let mut slot = self.slot(segment);
         if let Err(e) = filled {
-            let _ = self.store.release(frame, true);
+            if self.store.release(frame, true).is_err() {
+                slot.spare = Some(frame);
+            }
             return Err(e);
         }
-        *self.slot(segment) = Slot { frame: Some(frame), whole: false };
+        *slot = Slot { frame: Some(frame), ..Slot::default() };
+        drop(slot);
         self.touch(segment);
-        Ok(frame)
+        Ok(Some(frame))
+    }
+
+    fn release_spare(&self, segment: usize) -> Result<()> {
+        let mut slot = self.slot(segment);
+        if let Some(frame) = slot.spare {
+            self.store.release(frame, true)?;
+            slot.spare = None;
+        }
+        Ok(())
+    }
+
+    fn failures(&self) -> u64 {
+        self.backing.failures()
+    }
+
+    fn sync_file(&self, since: u64) -> Result<()> {
+        self.backing.sync_since(since).map_err(self.system("sync"))
     }
 
     /// Writes to the file, past the pool.
     pub fn write_past(&self, at: u64, from: &[u8]) -> io::Result<()> {
         let _change = self.marking.change(self.of()).map_err(io::Error::other)?;
+        let since = self.failures();
         let written = self.backing.write_at(at, from);
-        *lock(&self.unsynced) = true;
+        let mut unsynced = lock(&self.unsynced);
+        *unsynced = Some(unsynced.map_or(since, |before| before.min(since)));
         written
     }
 
     /// What was written past the pool is durable.
     pub fn settle_written(&self) -> Result<()> {
         let mut unsynced = lock(&self.unsynced);
-        if *unsynced {
-            self.backing.sync().map_err(self.system("sync"))?;
-            *unsynced = false;
+        let Some(since) = *unsynced else { return Ok(()) };
+        if since != self.failures() && !planted::is(Planted::FailureForgotten) {
+            let path = self.backing.path().to_owned();
+            let why = "a sync has failed since whole segments were written to the file itself, \
+                       and the disk may lack them; what was synced before is kept in the pool";
+            return Err(Error::Refused { path, why: why.into() });
         }
+        self.sync_file(since)?;
+        *unsynced = None;
         Ok(())
     }
 
     /// Makes the size durable in the file system, and tells the store.
     pub fn settle_size(&self) -> Result<()> {
-        let mut durable = lock(&self.durable_size);
+        let mut durable = lock(&self.durable);
         let size = self.size();
-        if *durable < size {
+        if durable.size < size {
             if !planted::is(Planted::SizeNotSynced) {
-                self.backing.sync().map_err(self.system("sync"))?;
+                self.sync_file(self.failures())?;
             }
             self.store.set_size(self.id, size)?;
-            *durable = size;
+            durable.size = size;
         }
         Ok(())
     }
@@ -227,59 +282,84 @@ impl Content {
     }
 
     fn settle_blocks(&self, segment: usize) -> Result<()> {
-        if self.slot(segment).whole {
-            return Ok(());
-        }
+        let asked = match &*self.slot(segment) {
+            slot if slot.whole => return Ok(()),
+            slot => slot.asked || lock(&self.unsynced).is_some(),
+        };
         let (at, len) = ((segment * SEGMENT) as u64, self.inside(segment) as u64);
-        if self.backing.has_hole(at, len).map_err(self.system("look for holes"))? {
+        if asked || self.backing.has_hole(at, len).map_err(self.system("look for holes"))? {
+            self.slot(segment).asked = true;
+            let since = self.failures();
             let _change = self.marking.change(self.of())?;
             self.backing.allocate(at, len).map_err(self.system("allocate"))?;
-            self.backing.sync().map_err(self.system("sync"))?;
+            self.sync_file(since)?;
         }
-        self.slot(segment).whole = true;
+        let mut slot = self.slot(segment);
+        (slot.whole, slot.asked) = (true, false);
         Ok(())
     }
 
-    /// Writes what is dirty of the segments to the file.  Returns how many pages.
+    /// Writes what is dirty of the segments to the file.  Returns how many pages.  What
+    /// cannot be read or written stays dirty, and the rest does not wait for it.
     pub fn write_back(&self, segments: impl IntoIterator<Item = usize>) -> Result<usize> {
         let _writing = lock(&self.writing);
-        let mut begun = Vec::new();
-        let mut count = 0;
-        let mut bytes = Vec::new();
+        let since = self.failures();
+        let (mut begun, mut count, mut failed) = (Vec::new(), 0, Ok(()));
         for segment in segments {
             let Some(frame) = self.frame(segment) else { continue };
-            let pages = self.store.write_begin(frame, &PageSet::ALL)?;
-            let inside = self.inside(segment);
-            for run in pages.runs() {
-                let at = run.start * PAGE;
-                bytes.resize(inside.saturating_sub(at).min(run.len() * PAGE), 0);
-                self.store.copy(frame, at, &mut bytes)?;
-                let to = (segment * SEGMENT + at) as u64;
-                let _change = self.marking.change(self.of())?;
-                self.backing.write_at(to, &bytes).map_err(self.system("write"))?;
+            let mut pages = PageSet::EMPTY;
+            match self.store.write_begin(frame, &PageSet::ALL) {
+                Ok(dirty) => {
+                    for run in dirty.runs() {
+                        match self.write_run(segment, frame, run.clone()) {
+                            Ok(()) => pages.insert(run),
+                            // One of them may be bad.
+                            Err(e) if run.len() == 1 => failed = Err(e),
+                            Err(_) => run.for_each(|page| {
+                                match self.write_run(segment, frame, page..page + 1) {
+                                    Ok(()) => pages.insert(page..page + 1),
+                                    Err(e) => failed = Err(e),
+                                }
+                            }),
+                        }
+                    }
+                }
+                Err(e) => failed = Err(e),
             }
             if !pages.is_empty() {
                 count += pages.len();
                 begun.push((frame, pages));
             }
         }
-        if begun.is_empty() {
-            return Ok(0);
-        }
-        if planted::is(Planted::ClearedBeforeSync) {
-            for (frame, pages) in begun.drain(..) {
-                self.store.write_end(frame, &pages)?;
+        if !begun.is_empty() {
+            if !planted::is(Planted::ClearedBeforeSync) {
+                self.sync_file(since)?;
+            }
+            for (frame, pages) in &begun {
+                if let Err(e) = self.store.write_end(*frame, pages) {
+                    failed = Err(e);
+                }
+            }
+            if planted::is(Planted::ClearedBeforeSync) {
+                self.sync_file(since)?;
             }
         }
-        self.backing.sync().map_err(self.system("sync"))?;
-        for (frame, pages) in begun {
-            self.store.write_end(frame, &pages)?;
-        }
-        Ok(count)
+        failed.map(|()| count)
+    }
+
+    fn write_run(&self, segment: usize, frame: u32, run: Range<usize>) -> Result<()> {
+        let at = run.start * PAGE;
+        let inside = self.inside(segment).saturating_sub(at).min(run.len() * PAGE);
+        let mut bytes = vec![0; inside];
+        self.store.copy(frame, at, &mut bytes)?;
+        let to = (segment * SEGMENT + at) as u64;
+        let _change = self.marking.change(self.of())?;
+        self.backing.write_at(to, &bytes).map_err(self.system("write"))
     }
 
     /// Lets go of a segment's frame, which nobody can load from or store to any more.
     pub fn release(&self, segment: usize, discard: bool) -> Result<()> {
+        self.release_spare(segment)?;
         // Nobody writes it back any more.
         let _writing = lock(&self.writing);
         let mut slot = self.slot(segment);
@@ -298,23 +378,51 @@ impl Content {
         }
     }
 
-    /// Truncates.  The caller has it alone, but for faults, and `forget` takes away or makes
-    /// zero what is behind the new end: the store counts the truncation from before that on.
+    /// Truncates; one that has failed before has ended ([`Content::end_cut`]).  The caller
+    /// has it alone, but for faults, and `forget` takes away or makes zero what is behind the
+    /// new end: the store counts the truncation from before that on.  From then on the size
+    /// is the new one, also if this fails.
     pub fn cut(&self, size: u64, forget: impl FnOnce() -> Result<()>) -> Result<()> {
-        let mut durable = lock(&self.durable_size);
-        let known = size < *durable && !planted::is(Planted::CutNotTold);
-        if known {
-            self.store.cut(self.id, size)?;
+        {
+            let mut durable = lock(&self.durable);
+            if size < durable.size && !planted::is(Planted::CutNotTold) {
+                // Recovery ends it in a file that bears the mark and in no other: one without it
+                // was given up, or is not what it was.
+                let tell = || self.store.cut(self.id, size);
+                match planted::is(Planted::CutNotMarked) {
+                    true => tell()?,
+                    false => self.marking.with_mark(self.of(), tell)?,
+                }
+                durable.told = true;
+            }
+            durable.size = size.min(durable.size);
+            durable.behind = true;
+            self.size.store(size, Ordering::SeqCst);
         }
-        self.size.store(size, Ordering::SeqCst);
-        forget()?;
-        let _change = self.marking.change(self.of())?;
-        self.backing.set_size(size).map_err(self.system("truncate"))?;
-        self.backing.sync().map_err(self.system("sync"))?;
-        if known {
+        self.end_cut(forget)
+    }
+
+    /// A truncation has not ended.
+    pub fn is_cut(&self) -> bool {
+        let durable = lock(&self.durable);
+        durable.behind || durable.told
+    }
+
+    /// Ends a truncation, if one has not: before the file grows, and before a sync.
+    pub fn end_cut(&self, forget: impl FnOnce() -> Result<()>) -> Result<()> {
+        let mut durable = lock(&self.durable);
+        if durable.behind {
+            forget()?;
+            let _change = self.marking.change(self.of())?;
+            let since = self.failures();
+            self.backing.set_size(self.size()).map_err(self.system("truncate"))?;
+            self.sync_file(since)?;
+            durable.behind = false;
+        }
+        if durable.told {
             self.store.cut_end(self.id)?;
+            durable.told = false;
         }
-        *durable = size.min(*durable);
         Ok(())
     }
 
@@ -347,8 +455,10 @@ impl Source for Segments {
     }
 
     fn bring_in(&self, segment: usize) -> io::Result<u64> {
-        let brought = self.0.fill(segment).and_then(|frame| self.0.store.offset(frame));
-        brought.map_err(io::Error::other)
+        match self.0.fill(segment).map_err(io::Error::other)? {
+            Some(frame) => self.0.store.offset(frame).map_err(io::Error::other),
+            None => Err(io::ErrorKind::WouldBlock.into()),
+        }
     }
 
     fn copy(&self, segment: usize, _: u64, to: &mut [u8]) {
@@ -360,8 +470,7 @@ impl Source for Segments {
         }
     }
 
-    fn write_back(&self, segment: usize, _: u64) {
-        // It fails as a sync would, which the next one tells.
-        let _ = self.0.store.write_back_caches(self.of(segment));
+    fn write_back(&self, segment: usize, _: u64) -> io::Result<()> {
+        self.0.store.write_back_caches(self.of(segment)).map_err(io::Error::other)
     }
 }

@@ -169,7 +169,7 @@ fn try_faults(found: &mut Features, _: BorrowedFd<'_>, _: u64) -> io::Result<()>
             uffd.wake(&r, 0);
             let bytes = loads.join().map_err(|_| wrong("a thread ended"))?;
             match event? {
-                Event::Missing(at) if r.segment_of(at) == Some(0) => mapped?,
+                Event::Missing(at) if r.segment_of(at) == Some(0) => drop(mapped?),
                 other => return Err(wrong(format!("{other:?} instead of a fault"))),
             }
             match &bytes == b"there" {

@@ -2,13 +2,13 @@
 //! A file that is mapped.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 use forebay::FoundMark;
 
 use crate::backing::Backing;
-use crate::cache::{segments_of, Shared};
+use crate::cache::{segments_of, Reclaimed, Shared};
 use crate::content::{Content, Segments};
 use crate::error::{Error, Result};
 use crate::features::Features;
@@ -25,7 +25,10 @@ pub(crate) struct Inner {
     shared: Arc<Shared>,
     /// A truncation has the file alone.
     io: RwLock<()>,
-    closed: AtomicBool,
+    /// Taken after that, for as long as the size changes: rounds and who gives a frame back
+    /// only try it.  They must not wait for who has the file alone, or wants to, since he may
+    /// wait for a segment that waits for a frame.
+    resizing: RwLock<()>,
     /// Rounds since the file lacked something.
     complete: AtomicU32,
 }
@@ -120,10 +123,19 @@ impl Inner {
             );
             return Err(Error::Refused { path, why });
         }
-        let id = shared.store.add_file(&record)?;
-        let content = Arc::new(Content::new(shared, backing, id, size, segments));
         let features = shared.options.features.clone();
         let features = features.unwrap_or_else(|| Features::detect(shared.store.memory(), 0));
+        let capacity = shared.store.capacity();
+        if !features.faults && segments > capacity {
+            let why = format!(
+                "{segments} segments of 2 MiB, and the pool has frames for {capacity}: without \
+                 userfaultfd all have to be there at once ({:?})",
+                features.missing
+            );
+            return Err(Error::Refused { path, why });
+        }
+        let id = shared.store.add_file(&record)?;
+        let content = Arc::new(Content::new(shared, backing, id, size, segments));
         let tracker = Tracker::new(Segments(Arc::clone(&content)), segments, features);
         let tracker = tracker.inspect_err(|_| {
             for segment in 0..segments {
@@ -137,7 +149,7 @@ impl Inner {
             content,
             shared: Arc::clone(shared),
             io: RwLock::new(()),
-            closed: AtomicBool::new(false),
+            resizing: RwLock::new(()),
             complete: AtomicU32::new(0),
         }))
     }
@@ -146,8 +158,26 @@ impl Inner {
         self.io.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn alone(&self) -> RwLockWriteGuard<'_, ()> {
-        self.io.write().unwrap_or_else(PoisonError::into_inner)
+    fn alone(&self) -> (RwLockWriteGuard<'_, ()>, RwLockWriteGuard<'_, ()>) {
+        let io = self.io.write().unwrap_or_else(PoisonError::into_inner);
+        (io, self.resizing.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// None: its size changes now.
+    fn not_resizing(&self) -> Option<RwLockReadGuard<'_, ()>> {
+        match self.resizing.try_read() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(e)) => Some(e.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    pub fn closed(&self) -> bool {
+        self.content.closed.load(Ordering::SeqCst)
+    }
+
+    fn pinned(&self, segment: usize) -> bool {
+        self.content.pins[segment].load(Ordering::SeqCst) > 0
     }
 
     fn system(&self, doing: &'static str) -> impl FnOnce(std::io::Error) -> Error {
@@ -178,12 +208,17 @@ impl Inner {
 
     pub fn round(&self) -> Result<usize> {
         // A truncation is under way: another time.
-        let Ok(_io) = self.io.try_read() else { return Ok(0) };
-        let written = self.content.write_back(self.segments())?;
-        self.content.marking.settle(self.content.of())?;
-        self.unmark_if_complete(written > 0)?;
+        let Some(_same_size) = self.not_resizing() else { return Ok(0) };
+        if self.closed() {
+            return Ok(0);
+        }
+        let written = self.content.write_back(self.segments());
+        if let Ok(pages) = &written {
+            self.content.marking.settle(self.content.of())?;
+            self.unmark_if_complete(*pages > 0)?;
+        }
         self.tracker.tick(self.shared.options.quiet, 64).map_err(self.system("watch"))?;
-        Ok(written)
+        written
     }
 
     fn unmark_if_complete(&self, written: bool) -> Result<()> {
@@ -197,22 +232,24 @@ impl Inner {
         }
     }
 
-    /// Gives a segment's frame back; what was stored and not synced is synced before.  False:
-    /// it is in use.
-    pub fn give_back(&self, segment: usize) -> Result<bool> {
-        let Ok(_io) = self.io.try_read() else { return Ok(false) };
-        let content = &self.content;
-        if content.pins[segment].load(Ordering::SeqCst) > 0 {
-            return Ok(false);
+    /// Gives a segment's frame back; what was stored and not synced is synced before.
+    pub fn give_back(&self, segment: usize) -> Result<Reclaimed> {
+        let Some(_same_size) = self.not_resizing() else { return Ok(Reclaimed::Busy) };
+        if self.closed() || self.pinned(segment) {
+            return Ok(Reclaimed::Nothing);
         }
+        let content = &self.content;
         if !self.tracker.try_take(segment, |s, _, pages| content.make_durable(s, pages))? {
-            return Ok(false);
+            return Ok(Reclaimed::Busy);
         }
         let discard = planted::is(Planted::DirtyDiscarded);
         if !discard {
             content.write_back([segment])?;
         }
-        let gone = self.tracker.evict(segment, |_, late| {
+        // Who locks it pins it first, and needs its lock then.
+        let may = || !self.pinned(segment) || planted::is(Planted::PinNotSeen);
+        planted::wait();
+        let gone = self.tracker.evict(segment, may, |_, late| {
             content.make_durable(segment, late)?;
             if !discard {
                 content.write_back([segment])?;
@@ -220,9 +257,17 @@ impl Inner {
             content.release(segment, discard)
         });
         match gone {
-            Ok(released) => released.map(|()| true),
-            Err(NotEvicted::InUse) => Ok(false),
-            Err(NotEvicted::Failed(e)) => Err(self.system("unmap")(e)),
+            Ok(()) => Ok(Reclaimed::Freed),
+            Err(NotEvicted::InUse) => Ok(Reclaimed::Nothing),
+            Err(e) => Err(self.not_gone(e)),
+        }
+    }
+
+    fn not_gone(&self, e: NotEvicted<Error>) -> Error {
+        match e {
+            NotEvicted::InUse => Error::Pool("a segment is in use".into()),
+            NotEvicted::Failed(e) => self.system("unmap")(e),
+            NotEvicted::Kept(e) => e,
         }
     }
 
@@ -263,6 +308,7 @@ impl Inner {
 
     fn set_size(&self, size: u64) -> Result<()> {
         let content = &self.content;
+        self.end_cut()?;
         let old = content.size();
         if size > self.tracker.size() as u64 {
             let path = content.backing.path().to_owned();
@@ -275,18 +321,30 @@ impl Inner {
                 false => self.zero_from(old).and_then(|()| self.settle_tail(old)),
             });
         }
-        content.cut(size, || {
-            let behind = size.div_ceil(SEGMENT as u64) as usize;
-            for segment in behind..content.segments() {
-                match self.tracker.discard(segment, |_| content.release(segment, true)) {
-                    Ok(released) => released?,
-                    // It was not there, or there are no events: it is made zero.
-                    Err(NotEvicted::InUse) => {}
-                    Err(NotEvicted::Failed(e)) => return Err(self.system("unmap")(e)),
-                }
+        content.cut(size, || self.forget(size))
+    }
+
+    /// Ends a truncation that has failed.  The caller has the file alone.
+    fn end_cut(&self) -> Result<()> {
+        match planted::is(Planted::CutNotEnded) {
+            true => Ok(()),
+            false => self.content.end_cut(|| self.forget(self.content.size())),
+        }
+    }
+
+    /// What is behind the end is zero, or not there.
+    fn forget(&self, size: u64) -> Result<()> {
+        let behind = size.div_ceil(SEGMENT as u64) as usize;
+        for segment in behind..self.content.segments() {
+            let release = |_| self.content.release(segment, true);
+            match self.tracker.discard(segment, || !self.pinned(segment), release) {
+                Ok(()) => {}
+                // It was not there, is locked, or there are no events: it is made zero.
+                Err(NotEvicted::InUse) => {}
+                Err(e) => return Err(self.not_gone(e)),
             }
-            self.zero_from(size)
-        })
+        }
+        self.zero_from(size)
     }
 }
 
@@ -312,6 +370,16 @@ impl MapFile {
         self.0.content.size()
     }
 
+    #[cfg(test)]
+    pub(crate) fn own_bytes(&self) -> &'static mut [u8] {
+        self.0.tracker.own_bytes()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_here(&self, segment: usize) -> bool {
+        self.0.content.frame(segment).is_some()
+    }
+
     /// What of the kernel's abilities is used.
     pub fn features(&self) -> &Features {
         self.0.tracker.features()
@@ -335,8 +403,15 @@ impl MapFile {
     /// What was stored to a range before is durable when it returns, also what was written;
     /// and the file's size.
     pub fn sync(&self, at: u64, len: u64) -> Result<()> {
-        let _io = self.0.shared_io();
-        self.0.sync(at, len)
+        loop {
+            let io = self.0.shared_io();
+            if !self.0.content.is_cut() || planted::is(Planted::CutNotEnded) {
+                return self.0.sync(at, len);
+            }
+            drop(io);
+            let _alone = self.0.alone();
+            self.0.end_cut()?;
+        }
     }
 
     /// Reads as read(2) does: what was stored and written, synced or not.
@@ -346,16 +421,20 @@ impl MapFile {
         let content = &inner.content;
         let n = content.size().saturating_sub(at).min(to.len() as u64) as usize;
         for (segment, from, range) in parts(at, n) {
-            let to = &mut to[range.clone()];
+            // The caller's memory may be a mapping, and wait for a segment that this thread
+            // has locked: nothing is locked when it is touched.
+            let mut bytes = vec![0; range.len()];
             inner.tracker.with_present(segment, |there| match content.frame(segment) {
-                Some(frame) if there.is_some() => content.store.copy(frame, from, to),
+                Some(frame) if there.is_some() => content.store.copy(frame, from, &mut bytes),
                 _ => {
                     let at = at + range.start as u64;
-                    let n = content.backing.read_at(at, to).map_err(inner.system("read"))?;
-                    to[n..].fill(0);
+                    let read = content.backing.read_at(at, &mut bytes);
+                    let n = read.map_err(inner.system("read"))?;
+                    bytes[n..].fill(0);
                     Ok(())
                 }
             })?;
+            to[range].copy_from_slice(&bytes);
         }
         Ok(n)
     }
@@ -373,7 +452,8 @@ impl MapFile {
         }
         let _io = inner.shared_io();
         for (segment, first, range) in parts(at, from.len()) {
-            let bytes = &from[range.clone()];
+            // As in `read`.
+            let bytes = &from[range.clone()].to_vec()[..];
             // Whole segments that are not there need not come.
             let past = bytes.len() == SEGMENT && {
                 inner.tracker.with_present(segment, |there| match there {
@@ -408,6 +488,7 @@ impl MapFile {
     /// the limit of the options, and beyond half of the pool's frames.
     pub fn lock(&self, at: u64, len: u64) -> Result<()> {
         let inner = &**self.0;
+        let _io = inner.shared_io();
         let segments = self.segments_within(at, len);
         let n = segments.len();
         // The other half is for what is not locked.
@@ -456,17 +537,17 @@ impl MapFile {
         let _io = inner.shared_io();
         let end = (at.saturating_add(len).min(self.room()) / SEGMENT as u64) as usize;
         for segment in at.div_ceil(SEGMENT as u64) as usize..end {
-            if inner.content.pins[segment].load(Ordering::SeqCst) > 0 {
-                continue;
-            }
-            let dropped = inner.tracker.discard(segment, |_| {
-                inner.content.write_back([segment])?;
-                inner.content.release(segment, false)
-            });
+            let dropped = inner.tracker.discard(
+                segment,
+                || !inner.pinned(segment),
+                |_| {
+                    inner.content.write_back([segment])?;
+                    inner.content.release(segment, false)
+                },
+            );
             match dropped {
-                Ok(released) => released?,
-                Err(NotEvicted::InUse) => {}
-                Err(NotEvicted::Failed(e)) => return Err(inner.system("unmap")(e)),
+                Ok(()) | Err(NotEvicted::InUse) => {}
+                Err(e) => return Err(inner.not_gone(e)),
             }
         }
         Ok(())
@@ -502,14 +583,24 @@ impl MapFile {
 impl Inner {
     fn close(&self) -> Result<()> {
         let content = &self.content;
-        if self.closed.swap(true, Ordering::SeqCst) {
+        let _alone = self.alone();
+        if content.closed.swap(true, Ordering::SeqCst) {
             return Ok(());
         }
-        let _io = self.alone();
+        for segment in self.segments() {
+            let pins = content.pins[segment].swap(0, Ordering::SeqCst);
+            self.shared.locked.fetch_sub(pins, Ordering::SeqCst);
+        }
+        self.end_cut()?;
         self.sync(0, u64::MAX)?;
         content.write_back(self.segments())?;
         for segment in self.segments() {
-            content.release(segment, false)?;
+            // Nobody reaches another's frame there.
+            match self.tracker.discard(segment, || true, |_| content.release(segment, false)) {
+                Ok(()) => {}
+                Err(NotEvicted::InUse) => content.release(segment, false)?,
+                Err(e) => return Err(self.not_gone(e)),
+            }
         }
         // The record goes last: without it nobody would know whose the mark is.
         content.unmark()?;

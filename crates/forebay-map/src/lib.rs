@@ -21,6 +21,7 @@
 pub mod backing;
 pub mod cache;
 mod content;
+mod counted;
 pub mod error;
 pub mod features;
 pub mod file;

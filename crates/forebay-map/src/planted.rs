@@ -16,6 +16,8 @@ pub(crate) enum Planted {
     ProtectedAfterDurable,
     /// A thread that takes pages away goes on before that counts.
     EventNotAwaited,
+    /// A sync passes by a segment that is taken away, before its last pages are durable.
+    LookedTooEarly,
     /// A file's new size is told to the pool before it is durable.
     SizeNotSynced,
     /// Pages count as written before the file was synced.
@@ -48,6 +50,18 @@ pub(crate) enum Planted {
     AnotherTaken,
     /// Recovery writes to a file that has become shorter.
     ShorterTaken,
+    /// A sync of the file that another call has seen fail counts.
+    FailureForgotten,
+    /// A truncation that has failed half way is not ended.
+    CutNotEnded,
+    /// A truncation is told to the pool though the file is not marked.
+    CutNotMarked,
+    /// A segment that was locked meanwhile is given back.
+    PinNotSeen,
+    /// Not a mistake: the kernel cannot keep a mapping from children.
+    AdviceFails,
+    /// Not a mistake: the kernel protects a half of a segment, and fails.
+    ProtectFails,
 }
 
 #[cfg(test)]
@@ -70,7 +84,9 @@ mod on {
 
     /// Makes a moment longer in which something else has to happen for a mistake to show.
     pub(crate) fn wait() {
-        if (1..=Planted::EventNotAwaited as u8).contains(&NOW.load(Ordering::Relaxed)) {
+        let now = NOW.load(Ordering::Relaxed);
+        let waits = (1..=Planted::LookedTooEarly as u8).contains(&now);
+        if waits || now == Planted::PinNotSeen as u8 {
             std::thread::sleep(std::time::Duration::from_micros(200));
         }
     }

@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A pool's share and a file, of which each store, each page and each size is durable or
+//! A pool's share and files, of which each store, each page and each size is durable or
 //! not: a power cut before any call leaves of the rest whatever the hardware may leave.
 //!
 //! The share follows `core/api/map.h`.  A cut keeps of each line of 64 bytes that was not
-//! made durable the old or the new one, and of each page of the file likewise.
+//! made durable the old or the new one, and of each page of a file likewise.
+//!
+//! Calls fail, where that is asked for.  A write may have written a part.  A sync that fails
+//! has made some pages durable, and no later sync of the file will do the others, unless
+//! they are written again: the kernel has told its one caller, and forgets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use forebay::{FoundMark, MapClaim, Mark, Uuid};
@@ -78,6 +82,8 @@ struct Share {
 struct Disk {
     now: Vec<u8>,
     durable: Vec<u8>,
+    /// Pages that the next sync makes durable.
+    unsynced: BTreeSet<u64>,
     has_blocks: BTreeSet<u64>,
     durable_blocks: BTreeSet<u64>,
     full: bool,
@@ -94,14 +100,37 @@ impl Disk {
     }
 }
 
-/// A machine: a share, a file, and when its power is cut.
+/// A machine: a share, files, when its power is cut, and which calls fail.
 #[derive(Debug)]
 pub(crate) struct Machine {
     fd: File,
     memory: Window,
     share: Mutex<Share>,
-    disk: Mutex<Disk>,
+    disks: Vec<Mutex<Disk>>,
     cuts: Mutex<Cuts>,
+    faults: Mutex<Faults>,
+    /// Alone: the machine stands still.
+    world: RwLock<()>,
+}
+
+impl Default for Faults {
+    fn default() -> Faults {
+        let (sync, resize, page) = (false, false, u64::MAX);
+        Faults { random: Random(0), one_in: 0, happened: 0, sync, resize, page }
+    }
+}
+
+#[derive(Debug)]
+struct Faults {
+    random: Random,
+    /// Each so many-th call fails; none does at 0.
+    one_in: u64,
+    happened: usize,
+    /// These, once.
+    sync: bool,
+    resize: bool,
+    /// This page of a file is never written.
+    page: u64,
 }
 
 #[derive(Debug, Default)]
@@ -117,32 +146,34 @@ struct Cuts {
 pub(crate) struct Left {
     pub call: u64,
     share: Share,
-    disk: Disk,
+    disks: Vec<Disk>,
     memory: Vec<u8>,
 }
 
 impl Machine {
-    pub fn new(frames: usize, size: u64, cuts: impl IntoIterator<Item = u64>) -> Arc<Machine> {
+    pub fn new(frames: usize, sizes: &[u64], cuts: impl IntoIterator<Item = u64>) -> Arc<Machine> {
         let share = Share {
             frames: vec![Frame::default(); frames],
             durable: vec![0xaa; frames * SEGMENT],
             ..Share::default()
         };
-        let now = vec![0; size as usize];
-        let blocks: BTreeSet<u64> = (0..size.div_ceil(PAGE as u64)).collect();
-        let disk = Disk {
-            durable: now.clone(),
-            now,
-            has_blocks: blocks.clone(),
-            durable_blocks: blocks,
-            ..Disk::default()
+        let disk = |&size: &u64| {
+            let blocks: BTreeSet<u64> = (0..size.div_ceil(PAGE as u64)).collect();
+            Disk {
+                durable: vec![0; size as usize],
+                now: vec![0; size as usize],
+                has_blocks: blocks.clone(),
+                durable_blocks: blocks,
+                ..Disk::default()
+            }
         };
-        Machine::of(share, disk, vec![0xaa; frames * SEGMENT], cuts)
+        let disks = sizes.iter().map(disk).collect();
+        Machine::of(share, disks, vec![0xaa; frames * SEGMENT], cuts)
     }
 
     fn of(
         share: Share,
-        disk: Disk,
+        disks: Vec<Disk>,
         memory: Vec<u8>,
         cuts: impl IntoIterator<Item = u64>,
     ) -> Arc<Machine> {
@@ -156,13 +187,15 @@ impl Machine {
             fd,
             memory: window,
             share: Mutex::new(share),
-            disk: Mutex::new(disk),
+            disks: disks.into_iter().map(Mutex::new).collect(),
             cuts: Mutex::new(cuts),
+            faults: Mutex::new(Faults::default()),
+            world: RwLock::new(()),
         })
     }
 
-    pub fn file(self: &Arc<Machine>) -> Box<dyn Backing> {
-        Box::new(Disked(Arc::clone(self)))
+    pub fn file(self: &Arc<Machine>, file: usize) -> Box<dyn Backing> {
+        Box::new(Disked(Arc::clone(self), file))
     }
 
     /// A page is not to be had from the media any more.
@@ -179,17 +212,76 @@ impl Machine {
     pub fn lacks_and_tells(&self) -> (bool, bool) {
         let dirty = |f: &Frame| f.used && f.dirty.iter().any(|&w| w != 0);
         let lacks = lock(&self.share).frames.iter().any(dirty);
-        (lacks, lock(&self.disk).mark.is_some())
+        (lacks, self.disks.iter().any(|d| lock(d).mark.is_some()))
     }
 
     /// No blocks can be had any more.
     pub fn fill_disk(&self) {
-        lock(&self.disk).full = true;
+        self.disks.iter().for_each(|d| lock(d).full = true);
     }
 
-    /// What the file has, and its size, to other programs.
-    pub fn content(&self) -> Vec<u8> {
-        lock(&self.disk).now.clone()
+    /// What a file has, and its size, to other programs.
+    pub fn content(&self, file: usize) -> Vec<u8> {
+        lock(&self.disks[file]).now.clone()
+    }
+
+    /// From now on one in so many calls fails; 0: none.  What it was.
+    pub fn let_fail(&self, one_in: u64) -> u64 {
+        std::mem::replace(&mut lock(&self.faults).one_in, one_in)
+    }
+
+    /// The next sync of a file fails.
+    pub fn fail_sync(&self) {
+        lock(&self.faults).sync = true;
+    }
+
+    pub fn fail_resize(&self) {
+        lock(&self.faults).resize = true;
+    }
+
+    /// Writes of such a page of a file fail.
+    pub fn bad_page(&self, page: u64) {
+        lock(&self.faults).page = page;
+    }
+
+    pub fn failed(&self) -> usize {
+        lock(&self.faults).happened
+    }
+
+    pub fn seed(&self, seed: u64) {
+        lock(&self.faults).random = Random(seed);
+    }
+
+    /// A call may fail here; a number by which to choose how.
+    fn fault(&self) -> Option<Random> {
+        let mut faults = lock(&self.faults);
+        if faults.one_in == 0 {
+            return None;
+        }
+        let one_in = faults.one_in;
+        if faults.random.below(one_in) > 0 {
+            return None;
+        }
+        faults.happened += 1;
+        Some(faults.random.clone())
+    }
+
+    fn fails(&self) -> Result<()> {
+        match self.fault() {
+            Some(_) => Err(Error::Pool("fails as ordered".into())),
+            None => Ok(()),
+        }
+    }
+
+    fn fails_io(&self) -> io::Result<()> {
+        match self.fault() {
+            Some(_) => Err(io::Error::other("fails as ordered")),
+            None => Ok(()),
+        }
+    }
+
+    fn world(&self) -> RwLockReadGuard<'_, ()> {
+        self.world.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -208,17 +300,32 @@ impl Machine {
         cuts.calls += 1;
         let call = cuts.calls;
         if cuts.at.remove(&call) {
-            let share = lock(&self.share).clone();
-            let disk = lock(&self.disk).clone();
-            let mut memory = vec![0; share.durable.len()];
-            self.memory.copy_out(0, &mut memory);
-            cuts.left.push(Left { call, share, disk, memory });
+            cuts.left.push(self.left_now(call));
         }
     }
 
-    fn share(&self) -> MutexGuard<'_, Share> {
+    fn left_now(&self, call: u64) -> Left {
+        let share = lock(&self.share).clone();
+        let disks = self.disks.iter().map(|d| lock(d).clone()).collect();
+        let mut memory = vec![0; share.durable.len()];
+        self.memory.copy_out(0, &mut memory);
+        Left { call, share, disks, memory }
+    }
+
+    /// What a cut leaves now.  `before` is called when all stands still, but for stores to
+    /// memory.
+    pub fn cut(&self, before: impl FnOnce()) -> Left {
+        let _alone = self.world.write().unwrap_or_else(PoisonError::into_inner);
+        before();
+        self.left_now(0)
+    }
+
+    /// The share for a call, which may fail.
+    fn share(&self) -> Result<Held<'_>> {
+        self.fails()?;
+        let world = self.world();
         self.call();
-        lock(&self.share)
+        Ok(Held(lock(&self.share), world))
     }
 
     fn make_durable(&self, share: &mut Share, frame: u32, pages: &PageSet) {
@@ -229,11 +336,27 @@ impl Machine {
     }
 }
 
+/// The share, in a world that does not stand still meanwhile.
+struct Held<'a>(MutexGuard<'a, Share>, #[allow(dead_code)] RwLockReadGuard<'a, ()>);
+
+impl std::ops::Deref for Held<'_> {
+    type Target = Share;
+    fn deref(&self) -> &Share {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut Share {
+        &mut self.0
+    }
+}
+
 impl Left {
     /// The machine after it, by one of the choices that the hardware has: a kill keeps all
     /// of the memory and of the file.
     pub fn machine(&self, random: &mut Random, killed: bool, cuts: &[u64]) -> Arc<Machine> {
-        let (mut share, mut disk) = (self.share.clone(), self.disk.clone());
+        let (mut share, mut disks) = (self.share.clone(), self.disks.clone());
         let mut memory = self.memory.clone();
         if !killed {
             for (new, old) in memory.chunks_mut(64).zip(share.durable.chunks(64)) {
@@ -241,30 +364,16 @@ impl Left {
                     new.copy_from_slice(old);
                 }
             }
-            let size = match random.below(2) {
-                0 => disk.durable.len(),
-                _ => disk.now.len(),
-            };
-            disk.now.resize(size, 0);
-            for (i, page) in disk.now.chunks_mut(PAGE).enumerate() {
-                if random.below(2) == 0 {
-                    let old = disk.durable.get(i * PAGE..).unwrap_or(&[]);
-                    let n = old.len().min(page.len());
-                    page[..n].copy_from_slice(&old[..n]);
-                    page[n..].fill(0);
-                }
-            }
-            disk.has_blocks.clone_from(&disk.durable_blocks);
-            if random.below(2) == 0 {
-                disk.mark.clone_from(&disk.durable_mark);
-            }
-            if random.below(2) == 0 {
-                disk.changed = disk.durable_changed;
-            }
+            disks.iter_mut().for_each(|d| d.cut(random));
         }
-        disk.durable.clone_from(&disk.now);
-        disk.durable_mark.clone_from(&disk.mark);
-        disk.durable_changed = disk.changed;
+        for disk in &mut disks {
+            disk.durable.clone_from(&disk.now);
+            disk.unsynced.clear();
+            disk.durable_mark.clone_from(&disk.mark);
+            disk.durable_changed = disk.changed;
+            // Recovery needs no block that the file has not.
+            disk.full = true;
+        }
         share.durable.clone_from(&memory);
         for frame in &mut share.frames {
             let clean = frame.dirty.iter().all(|&w| w == 0);
@@ -273,7 +382,44 @@ impl Left {
             }
             frame.writing.fill(0);
         }
-        Machine::of(share, disk, memory, cuts.iter().copied())
+        Machine::of(share, disks, memory, cuts.iter().copied())
+    }
+}
+
+impl Disk {
+    fn cut(&mut self, random: &mut Random) {
+        let size = match random.below(2) {
+            0 => self.durable.len(),
+            _ => self.now.len(),
+        };
+        self.now.resize(size, 0);
+        for (i, page) in self.now.chunks_mut(PAGE).enumerate() {
+            if random.below(2) == 0 {
+                let old = self.durable.get(i * PAGE..).unwrap_or(&[]);
+                let n = old.len().min(page.len());
+                page[..n].copy_from_slice(&old[..n]);
+                page[n..].fill(0);
+            }
+        }
+        self.has_blocks.clone_from(&self.durable_blocks);
+        if random.below(2) == 0 {
+            self.mark.clone_from(&self.durable_mark);
+        }
+        if random.below(2) == 0 {
+            self.changed = self.durable_changed;
+        }
+    }
+
+    /// So many of the pages that wait for it become durable.
+    fn make_durable(&mut self, mut which: impl FnMut(u64) -> bool) {
+        self.durable.resize(self.now.len(), 0);
+        for page in std::mem::take(&mut self.unsynced) {
+            let at = page as usize * PAGE;
+            let end = (at + PAGE).min(self.now.len());
+            if at < end && which(page) {
+                self.durable[at..end].copy_from_slice(&self.now[at..end]);
+            }
+        }
     }
 }
 
@@ -298,7 +444,7 @@ impl Store for Machine {
     }
 
     fn add_file(&self, file: &FileRecord) -> Result<u32> {
-        let mut share = self.share();
+        let mut share = self.share()?;
         share.next_file += 1;
         let id = share.next_file;
         share.files.insert(id, file.clone());
@@ -310,7 +456,7 @@ impl Store for Machine {
     }
 
     fn set_size(&self, file: u32, size: u64) -> Result<()> {
-        let mut share = self.share();
+        let mut share = self.share()?;
         let record = share.files.get_mut(&file).expect("is there");
         if size < record.size || record.cut {
             return Err(Error::Pool(format!("{size} bytes, and {record:?}")));
@@ -320,7 +466,7 @@ impl Store for Machine {
     }
 
     fn cut(&self, file: u32, size: u64) -> Result<()> {
-        let mut share = self.share();
+        let mut share = self.share()?;
         let record = share.files.get_mut(&file).expect("is there");
         assert!(size <= record.size && !record.cut);
         record.size = size;
@@ -329,7 +475,7 @@ impl Store for Machine {
     }
 
     fn cut_end(&self, file: u32) -> Result<()> {
-        let mut share = self.share();
+        let mut share = self.share()?;
         let record = share.files.get_mut(&file).expect("is there");
         assert!(record.cut);
         record.cut = false;
@@ -352,19 +498,19 @@ impl Store for Machine {
     }
 
     fn set_stamp(&self, file: u32, stamp: Stamp) -> Result<()> {
-        self.share().files.get_mut(&file).expect("is there").stamp = stamp;
+        self.share()?.files.get_mut(&file).expect("is there").stamp = stamp;
         Ok(())
     }
 
     fn remove_file(&self, file: u32) -> Result<()> {
-        let mut share = self.share();
+        let mut share = self.share()?;
         assert!(!share.frames.iter().any(|f| (f.used || f.taken) && f.file == file), "has frames");
         share.files.remove(&file).expect("is there");
         Ok(())
     }
 
     fn take(&self, file: u32, segment: u64) -> Result<Option<u32>> {
-        let mut share = self.share();
+        let mut share = self.share()?;
         assert!(!share.frames.iter().any(|f| f.used && (f.file, f.segment) == (file, segment)));
         let free = share.frames.iter().position(|f| !f.used && !f.taken);
         if let Some(i) = free {
@@ -374,7 +520,7 @@ impl Store for Machine {
     }
 
     fn show(&self, frame: u32) -> Result<()> {
-        let mut share = self.share();
+        let mut share = self.share()?;
         let frame = &mut share.frames[frame as usize];
         assert!(frame.taken);
         (frame.taken, frame.used) = (false, true);
@@ -382,7 +528,7 @@ impl Store for Machine {
     }
 
     fn release(&self, frame: u32, discard: bool) -> Result<()> {
-        let mut share = self.share();
+        let mut share = self.share()?;
         let i = frame as usize;
         assert!(share.frames[i].used || share.frames[i].taken);
         if !discard && share.frames[i].dirty.iter().any(|&w| w != 0) {
@@ -411,23 +557,26 @@ impl Store for Machine {
     }
 
     fn fill(&self, frame: u32, at: usize, from: &[u8]) -> Result<()> {
+        self.fails()?;
+        let _world = self.world();
         self.memory.copy_in(frame as usize * SEGMENT + at, from);
         Ok(())
     }
 
     fn copy(&self, frame: u32, at: usize, to: &mut [u8]) -> Result<()> {
+        self.fails()?;
         self.memory.copy_out(frame as usize * SEGMENT + at, to);
         Ok(())
     }
 
     fn write_back_caches(&self, frame: u32) -> Result<()> {
-        let mut share = self.share();
+        let mut share = self.share()?;
         self.make_durable(&mut share, frame, &PageSet::ALL);
         Ok(())
     }
 
     fn sync(&self, frame: u32, pages: &PageSet) -> Result<Synced> {
-        let mut share = self.share();
+        let mut share = self.share()?;
         let f = &share.frames[frame as usize];
         assert!(f.used);
         let size = share.files[&f.file].size;
@@ -468,7 +617,7 @@ impl Store for Machine {
 
     fn write_begin(&self, frame: u32, pages: &PageSet) -> Result<PageSet> {
         let dirty = self.dirty(frame)?.0.within(pages);
-        let mut share = self.share();
+        let mut share = self.share()?;
         for page in dirty.iter() {
             set(&mut share.frames[frame as usize].writing, page, true);
         }
@@ -476,7 +625,7 @@ impl Store for Machine {
     }
 
     fn write_end(&self, frame: u32, pages: &PageSet) -> Result<()> {
-        let mut share = self.share();
+        let mut share = self.share()?;
         let f = &mut share.frames[frame as usize];
         for page in pages.iter() {
             if get(&f.writing, page) {
@@ -488,24 +637,33 @@ impl Store for Machine {
     }
 }
 
+const PATHS: [&str; 2] = ["/simulated/a", "/simulated/b"];
+
 #[derive(Debug)]
-struct Disked(Arc<Machine>);
+struct Disked(Arc<Machine>, usize);
+
+impl Disked {
+    fn disk(&self) -> MutexGuard<'_, Disk> {
+        lock(&self.0.disks[self.1])
+    }
+}
 
 impl Backing for Disked {
     fn path(&self) -> &Path {
-        Path::new("/simulated")
+        Path::new(PATHS[self.1])
     }
 
     fn identity(&self) -> &[u8] {
-        b"the one file"
+        PATHS[self.1].as_bytes()
     }
 
     fn size(&self) -> io::Result<u64> {
-        Ok(lock(&self.0.disk).now.len() as u64)
+        Ok(self.disk().now.len() as u64)
     }
 
     fn read_at(&self, at: u64, to: &mut [u8]) -> io::Result<usize> {
-        let disk = lock(&self.0.disk);
+        self.0.fails_io()?;
+        let disk = self.disk();
         let from = disk.now.get(at as usize..).unwrap_or(&[]);
         let n = from.len().min(to.len());
         to[..n].copy_from_slice(&from[..n]);
@@ -516,71 +674,106 @@ impl Backing for Disked {
         if from.is_empty() {
             return Ok(());
         }
+        let mut fault = self.0.fault();
+        let bad = lock(&self.0.faults).page;
+        if (at / PAGE as u64..(at + from.len() as u64).div_ceil(PAGE as u64)).contains(&bad) {
+            return Err(io::Error::other("fails as ordered"));
+        }
+        // Sectors are whole.
+        let part = |r: &mut Random| r.below(from.len() as u64) as usize & !511;
+        let part = fault.as_mut().map_or(from.len(), part);
+        let from = &from[..part];
+        let _world = self.0.world();
         self.0.call();
-        let mut disk = lock(&self.0.disk);
+        let mut disk = self.disk();
         let blocks = at / PAGE as u64..(at + from.len() as u64).div_ceil(PAGE as u64);
         if disk.full && blocks.clone().any(|b| !disk.has_blocks.contains(&b)) {
             return Err(io::Error::from(io::ErrorKind::StorageFull));
         }
-        disk.has_blocks.extend(blocks);
+        disk.has_blocks.extend(blocks.clone());
+        disk.unsynced.extend(blocks);
         let end = at as usize + from.len();
         if disk.now.len() < end {
             disk.now.resize(end, 0);
         }
         disk.now[at as usize..end].copy_from_slice(from);
         disk.change();
-        Ok(())
+        match fault {
+            Some(_) => Err(io::Error::other("fails as ordered")),
+            None => Ok(()),
+        }
     }
 
     fn sync(&self) -> io::Result<()> {
+        let ordered = std::mem::take(&mut lock(&self.0.faults).sync);
+        let fault = self.0.fault().or(ordered.then_some(Random(1)));
+        let _world = self.0.world();
         self.0.call();
-        let mut disk = lock(&self.0.disk);
-        disk.durable = disk.now.clone();
+        let mut disk = self.disk();
+        if let Some(mut random) = fault {
+            let size = disk.durable.len();
+            disk.make_durable(|_| random.below(2) == 0);
+            if disk.now.len() > size {
+                disk.durable.truncate(size);
+            }
+            return Err(io::Error::other("fails as ordered"));
+        }
+        disk.make_durable(|_| true);
         disk.durable_blocks = disk.has_blocks.clone();
         Ok(())
     }
 
     fn sync_all(&self) -> io::Result<()> {
         self.sync()?;
-        let mut disk = lock(&self.0.disk);
+        let mut disk = self.disk();
         disk.durable_changed = disk.changed;
         disk.durable_mark = disk.mark.clone();
         Ok(())
     }
 
     fn changed(&self) -> io::Result<Time> {
-        Ok(lock(&self.0.disk).changed)
+        Ok(self.disk().changed)
     }
 
     fn marked(&self) -> io::Result<FoundMark> {
-        let mark = lock(&self.0.disk).mark.clone();
+        let mark = self.disk().mark.clone();
         Ok(mark.map_or(FoundMark::Nothing, |mark| FoundMark::Marked(Box::new(mark))))
     }
 
     fn mark(&self, by: &MapClaim) -> io::Result<()> {
         self.0.call();
-        lock(&self.0.disk).mark = Some(by.mark("the one file"));
+        self.disk().mark = Some(by.mark("the one file"));
         self.sync_all()
     }
 
     fn unmark(&self) -> io::Result<()> {
         self.0.call();
-        lock(&self.0.disk).mark = None;
+        self.disk().mark = None;
         self.sync_all()
     }
 
     fn set_size(&self, size: u64) -> io::Result<()> {
+        self.0.fails_io()?;
+        if std::mem::take(&mut lock(&self.0.faults).resize) {
+            return Err(io::Error::other("fails as ordered"));
+        }
+        let _world = self.0.world();
         self.0.call();
-        let mut disk = lock(&self.0.disk);
+        let mut disk = self.disk();
+        let old = disk.now.len() as u64;
         disk.now.resize(size as usize, 0);
+        // The rest of a page that is cut is zero, and so is what comes behind it.
+        disk.unsynced.extend(old.min(size) / PAGE as u64..size.div_ceil(PAGE as u64));
         disk.has_blocks.retain(|&b| b < size.div_ceil(PAGE as u64));
         disk.change();
         Ok(())
     }
 
     fn allocate(&self, at: u64, len: u64) -> io::Result<()> {
+        self.0.fails_io()?;
+        let _world = self.0.world();
         self.0.call();
-        let mut disk = lock(&self.0.disk);
+        let mut disk = self.disk();
         let blocks = at / PAGE as u64..(at + len).div_ceil(PAGE as u64);
         if disk.full && blocks.clone().any(|b| !disk.has_blocks.contains(&b)) {
             return Err(io::Error::from(io::ErrorKind::StorageFull));
@@ -591,7 +784,7 @@ impl Backing for Disked {
     }
 
     fn has_hole(&self, at: u64, len: u64) -> io::Result<bool> {
-        let disk = lock(&self.0.disk);
+        let disk = self.disk();
         Ok((at / PAGE as u64..(at + len).div_ceil(PAGE as u64))
             .any(|b| !disk.has_blocks.contains(&b)))
     }
@@ -599,8 +792,8 @@ impl Backing for Disked {
 
 /// To open the file after a cut.
 pub(crate) fn open(machine: &Arc<Machine>) -> impl Fn(&Path) -> Result<Box<dyn Backing>> + '_ {
-    |path: &Path| match path == Path::new("/simulated") {
-        true => Ok(machine.file()),
-        false => Err(Error::Refused { path: path.to_owned(), why: "is not there".into() }),
+    |path: &Path| match PATHS.iter().position(|p| path == Path::new(p)) {
+        Some(file) => Ok(machine.file(file)),
+        None => Err(Error::Refused { path: path.to_owned(), why: "is not there".into() }),
     }
 }

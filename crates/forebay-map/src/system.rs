@@ -23,6 +23,7 @@ use rustix::ioctl::{opcode, Ioctl, IoctlOutput, Opcode};
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, UserfaultfdFlags};
 
 use crate::pages::{PageSet, PAGE, SEGMENT, SEGMENT_PAGES};
+use crate::planted::{self, Planted};
 
 /// A part of a file of memory, mapped for as long as this lives.
 #[derive(Debug)]
@@ -140,6 +141,14 @@ impl Reservation {
         self.bytes.start()
     }
 
+    /// As a program has it that reads into its own mapping: tests of that are alone, and end
+    /// before the reservation does.
+    #[cfg(test)]
+    pub fn own_bytes(&self) -> &'static mut [u8] {
+        // SAFETY: mapped, and nobody else reaches it, as said above.
+        unsafe { std::slice::from_raw_parts_mut(self.address(), self.bytes.len()) }
+    }
+
     /// Which segment an address is in.
     pub fn segment_of(&self, address: u64) -> Option<usize> {
         let at = (address as usize).checked_sub(self.address().addr())? / SEGMENT;
@@ -167,20 +176,21 @@ impl Reservation {
         self.bytes.at(segment * SEGMENT, SEGMENT).cast()
     }
 
-    /// Maps the memory over a segment, in the place of what is there.
+    /// Maps the memory over a segment, in the place of what is there.  False: that was done,
+    /// and children will have it, too.
     ///
     /// A child that is forked between the two calls has the segment, and what it stores
     /// there is not seen here.
-    pub fn map(&self, segment: usize, fd: BorrowedFd<'_>, offset: u64) -> io::Result<()> {
+    pub fn map(&self, segment: usize, fd: BorrowedFd<'_>, offset: u64) -> io::Result<bool> {
         let at = self.at(segment);
         // SAFETY: the segment is this one's own; nothing has a reference to what is there,
         // and pointers to it stay good.
         unsafe {
             let prot = ProtFlags::READ | ProtFlags::WRITE;
             rustix::mm::mmap(at, SEGMENT, prot, MapFlags::SHARED | MapFlags::FIXED, fd, offset)?;
-            rustix::mm::madvise(at, SEGMENT, Advice::LinuxDontFork)?;
+            let advised = rustix::mm::madvise(at, SEGMENT, Advice::LinuxDontFork);
+            Ok(advised.is_ok() && !planted::is(Planted::AdviceFails))
         }
-        Ok(())
     }
 
     /// Takes a segment's memory away: whoever touches it waits for an event to be handled.
@@ -381,9 +391,16 @@ impl Uffd {
     /// Write-protects a segment; a store that was before is forgotten.
     pub fn protect(&self, r: &Reservation, segment: usize) -> io::Result<()> {
         let range = r.range(segment, 0..SEGMENT_PAGES);
-        let range = RangeArg { start: range.start, len: range.end - range.start };
+        let mut range = RangeArg { start: range.start, len: range.end - range.start };
+        let half = planted::is(Planted::ProtectFails);
+        if half {
+            range.len /= 2;
+        }
         call::<UFFDIO_WRITEPROTECT, _>(&self.fd, &mut ProtectArg { range, mode: 1 })?;
-        Ok(())
+        match half {
+            true => Err(io::Error::other("as planted")),
+            false => Ok(()),
+        }
     }
 
     /// Lets threads that wait there try again.

@@ -51,13 +51,17 @@ pub trait Source: Send + Sync {
     /// The file that is the memory.
     fn memory(&self) -> BorrowedFd<'_>;
     /// Makes a segment's content be in the memory; where that is.  After an error, whoever
-    /// touched the segment gets SIGBUS, as of a file that cannot be read.
+    /// touched the segment gets SIGBUS, as of a file that cannot be read; but after
+    /// `WouldBlock` it is asked again, and the segment's lock is free meanwhile.
     fn bring_in(&self, segment: usize) -> io::Result<u64>;
     /// Copies a segment as it is in the memory.
     fn copy(&self, segment: usize, offset: u64, to: &mut [u8]);
     /// Makes durable what is in the memory of a segment: caches are written back.
-    fn write_back(&self, segment: usize, offset: u64);
+    fn write_back(&self, segment: usize, offset: u64) -> io::Result<()>;
 }
+
+/// After which a segment is asked for again.
+const ASK_AGAIN: std::time::Duration = std::time::Duration::from_millis(2);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -69,7 +73,10 @@ enum Kind {
 #[derive(Debug)]
 struct State {
     kind: Kind,
-    /// In the memory; of no meaning when absent.
+    /// Absent, and its content is in the memory still: whoever takes the memory away could
+    /// not let go of it.
+    kept: bool,
+    /// In the memory; of no meaning when absent and not kept.
     offset: u64,
     /// Stored to, and to be told by the next `take`: found while the state was changed.
     pending: PageSet,
@@ -77,6 +84,13 @@ struct State {
     told: bool,
     /// Ticks without a store.
     quiet: u32,
+}
+
+impl State {
+    /// Where its content is, if it is in the memory.
+    fn there(&self) -> Option<u64> {
+        (self.kind != Kind::Absent || self.kept).then_some(self.offset)
+    }
 }
 
 #[derive(Debug)]
@@ -139,11 +153,13 @@ pub struct Counts {
 
 /// Why a segment was not taken away.  (With no events, none can be.)
 #[derive(Debug)]
-pub enum NotEvicted {
-    /// It was stored to and not taken since, or nothing is there.
+pub enum NotEvicted<E> {
+    /// It was stored to and not taken since, it may not go, or nothing is there.
     InUse,
     /// The kernel could not.
     Failed(io::Error),
+    /// The caller could not let go of its memory, and keeps it: nothing is forgotten.
+    Kept(E),
 }
 
 /// A segment's lock, that wakes who came while it was held.
@@ -276,6 +292,7 @@ impl<S: Source + 'static> Tracker<S> {
         };
         let state = || State {
             kind: Kind::Absent,
+            kept: false,
             offset: 0,
             pending: PageSet::EMPTY,
             told: false,
@@ -315,7 +332,7 @@ impl<S: Source + 'static> Tracker<S> {
             }
             None => {
                 for segment in 0..inner.segments.len() {
-                    inner.bring_in(segment, &mut inner.hold(segment))?;
+                    drop(inner.hold_present(segment)?);
                 }
             }
         }
@@ -385,18 +402,15 @@ impl<S: Source + 'static> Tracker<S> {
     /// Brings a segment in, if it is not there, and calls `f` with its offset in the memory;
     /// it stays there until `f` has returned.
     pub fn with<R>(&self, segment: usize, f: impl FnOnce(u64) -> R) -> io::Result<R> {
-        let mut state = self.inner.hold(segment);
-        if state.kind == Kind::Absent {
-            self.inner.bring_in(segment, &mut state)?;
-        }
+        let state = self.inner.hold_present(segment)?;
         Ok(f(state.offset))
     }
 
-    /// Calls `f` with the offset of a segment if it is there, and keeps it where it is
-    /// meanwhile: absent, too.
+    /// Calls `f` with the offset of a segment if its content is in the memory, and keeps it
+    /// where it is meanwhile: absent, too.
     pub fn with_present<R>(&self, segment: usize, f: impl FnOnce(Option<u64>) -> R) -> R {
         let state = self.inner.hold(segment);
-        f((state.kind != Kind::Absent).then_some(state.offset))
+        f(state.there())
     }
 
     /// The same for a caller that stores to the pages in `f`, past the mapping: they are told
@@ -407,10 +421,7 @@ impl<S: Source + 'static> Tracker<S> {
         pages: Range<usize>,
         f: impl FnOnce(u64) -> R,
     ) -> io::Result<R> {
-        let mut state = self.inner.hold(segment);
-        if state.kind == Kind::Absent {
-            self.inner.bring_in(segment, &mut state)?;
-        }
+        let mut state = self.inner.hold_present(segment)?;
         state.pending.insert(pages);
         self.inner.look(segment);
         Ok(f(state.offset))
@@ -438,21 +449,29 @@ impl<S: Source + 'static> Tracker<S> {
         Ok(watched)
     }
 
-    /// Takes a segment away, if nothing in it waits to be taken, and nobody else is at it:
-    /// `f` is called when nobody can load or store there any more, with its offset in the
-    /// memory, and pages that were stored to while that was done.  It is brought in again
-    /// when it is touched.  The order of segments to be evicted is the caller's.
-    pub fn evict<R>(
+    /// Takes a segment away, if nothing in it waits to be taken, nobody else is at it, and
+    /// `may` says so, asked with its lock held: `f` is called when nobody can load or store
+    /// there any more, with its offset in the memory, and pages that were stored to while
+    /// that was done.  It is brought in again when it is touched.  If `f` fails, these pages
+    /// wait to be taken.  The order of segments to be evicted is the caller's.
+    pub fn evict<R, E>(
         &self,
         segment: usize,
-        f: impl FnOnce(u64, &PageSet) -> R,
-    ) -> Result<R, NotEvicted> {
-        self.inner.evict(segment, f)
+        may: impl FnOnce() -> bool,
+        f: impl FnOnce(u64, &PageSet) -> Result<R, E>,
+    ) -> Result<R, NotEvicted<E>> {
+        self.inner.evict(segment, may, f)
     }
 
-    /// Takes a segment away, if it is there, whatever was stored to it: that is forgotten.
-    pub fn discard<R>(&self, segment: usize, f: impl FnOnce(u64) -> R) -> Result<R, NotEvicted> {
-        self.inner.discard(segment, f)
+    /// Takes a segment away, if it is there and `may` says so, whatever was stored to it:
+    /// that is forgotten, but where `f` fails.
+    pub fn discard<R, E>(
+        &self,
+        segment: usize,
+        may: impl FnOnce() -> bool,
+        f: impl FnOnce(u64) -> Result<R, E>,
+    ) -> Result<R, NotEvicted<E>> {
+        self.inner.discard(segment, may, f)
     }
 
     /// How many segments are in which state.
@@ -469,12 +488,35 @@ impl<S: Source + 'static> Tracker<S> {
     }
 
     #[cfg(test)]
+    pub(crate) fn own_bytes(&self) -> &'static mut [u8] {
+        self.inner.space.own_bytes()
+    }
+
+    #[cfg(test)]
     fn space(&self) -> &Reservation {
         &self.inner.space
     }
 }
 
 impl<S: Source> Inner<S> {
+    /// A segment's lock, when it is there.
+    fn hold_present(&self, segment: usize) -> io::Result<Held<'_, S>> {
+        loop {
+            let mut state = self.hold(segment);
+            if state.kind != Kind::Absent {
+                return Ok(state);
+            }
+            match self.bring_in(segment, &mut state) {
+                Ok(()) => return Ok(state),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    drop(state);
+                    std::thread::sleep(ASK_AGAIN);
+                }
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
     /// Segments of a range at which `take` has to look.
     fn to_look(&self, segments: Range<usize>) -> impl Iterator<Item = usize> + '_ {
         (segments.start / 64..segments.end.div_ceil(64)).flat_map(move |word| {

@@ -104,7 +104,7 @@ fn way_out(machine: &Arc<Machine>, place: &Place, pages: usize) {
 fn a_damaged_record_keeps_its_own_pages_and_no_others() {
     let _alone = alone();
     let place = Place::new("record");
-    let machine = Machine::new(4, 0, []);
+    let machine = Machine::new(4, &[0], []);
     let (a, b) = (place.file("a", 3), place.file("b", 3));
     let id = crashed(&machine, &a, &[1], 7);
     crashed(&machine, &b, &[0, 2], 9);
@@ -123,7 +123,7 @@ fn a_damaged_record_keeps_its_own_pages_and_no_others() {
 fn a_page_that_the_media_does_not_give_back_is_told_and_the_rest_is_home() {
     let _alone = alone();
     let place = Place::new("page");
-    let machine = Machine::new(2, 0, []);
+    let machine = Machine::new(2, &[0], []);
     let a = place.file("a", 6);
     crashed(&machine, &a, &[0, 1, 2, 3, 5], 7);
     machine.spoil_page(0, 2);
@@ -145,7 +145,7 @@ fn a_page_that_the_media_does_not_give_back_is_told_and_the_rest_is_home() {
 
 fn a_gone_file_keeps_its_pages() -> std::result::Result<(), String> {
     let place = Place::new("gone");
-    let machine = Machine::new(2, 0, []);
+    let machine = Machine::new(2, &[0], []);
     let a = place.file("a", 3);
     crashed(&machine, &a, &[1], 7);
     std::fs::remove_file(&a).expect("it was there");
@@ -165,7 +165,7 @@ fn a_gone_file_keeps_its_pages() -> std::result::Result<(), String> {
 
 fn another_file_of_the_name_is_left_alone() -> std::result::Result<(), String> {
     let place = Place::new("another");
-    let machine = Machine::new(2, 0, []);
+    let machine = Machine::new(2, &[0], []);
     let a = place.file("a", 3);
     crashed(&machine, &a, &[1], 7);
     let other = place.file("other", 3);
@@ -183,7 +183,7 @@ fn another_file_of_the_name_is_left_alone() -> std::result::Result<(), String> {
 
 fn a_shorter_file_is_refused() -> std::result::Result<(), String> {
     let place = Place::new("shorter");
-    let machine = Machine::new(2, 0, []);
+    let machine = Machine::new(2, &[0], []);
     let a = place.file("a", 3);
     crashed(&machine, &a, &[1], 7);
     let shorter = std::fs::OpenOptions::new().write(true).open(&a).expect("the file");
@@ -206,7 +206,7 @@ fn store_to(path: &Path) {
 
 fn a_file_that_others_changed_is_refused() -> std::result::Result<(), String> {
     let place = Place::new("changed");
-    let machine = Machine::new(2, 0, []);
+    let machine = Machine::new(2, &[0], []);
     let a = place.file("a", 3);
     crashed(&machine, &a, &[1, 2], 7);
     store_to(&a);
@@ -236,7 +236,7 @@ fn a_file_that_others_changed_is_refused() -> std::result::Result<(), String> {
 /// The mark: without it the pages may be old; another pool's keeps this one away.
 fn a_file_without_the_mark_is_refused() -> std::result::Result<(), String> {
     let place = Place::new("unmarked");
-    let machine = Machine::new(2, 0, []);
+    let machine = Machine::new(2, &[0], []);
     let a = place.file("a", 3);
     crashed(&machine, &a, &[1], 7);
     let bear = |by: Option<&MapClaim>| {
@@ -267,7 +267,7 @@ fn a_file_without_the_mark_is_refused() -> std::result::Result<(), String> {
 /// Whoever has the file mapped keeps its record, also when nothing is dirty.
 fn a_record_is_freed_by_who_has_the_file() -> std::result::Result<(), String> {
     let place = Place::new("locked");
-    let machine = Machine::new(2, 0, []);
+    let machine = Machine::new(2, &[0], []);
     let a = place.file("a", 3);
     crashed(&machine, &a, &[], 0);
     let other = RegularFile::open(&a).expect("somebody has it");
@@ -310,7 +310,7 @@ fn what_cannot_be_brought_home_is_kept() {
 fn a_trial_changes_nothing_and_some_are_brought_home_alone() {
     let _alone = alone();
     let place = Place::new("some");
-    let machine = Machine::new(4, 0, []);
+    let machine = Machine::new(4, &[0], []);
     let (a, b) = (place.file("a", 3), place.file("b", 3));
     crashed(&machine, &a, &[1], 7);
     crashed(&machine, &b, &[0, 2], 9);

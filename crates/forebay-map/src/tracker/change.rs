@@ -15,9 +15,11 @@ impl<S: Source> Inner<S> {
     /// Absent to scanned.
     pub(super) fn bring_in(&self, segment: usize, state: &mut State) -> io::Result<()> {
         assert_eq!(state.kind, Kind::Absent);
-        let offset = self.source.bring_in(segment)?;
+        state.offset = self.source.bring_in(segment)?;
+        // Until it is mapped.
+        state.kept = true;
         self.segments[segment].blind.store(false, Ordering::SeqCst);
-        self.become_scanned(segment, state, offset)
+        self.become_scanned(segment, state, state.offset)
     }
 
     /// Watched to scanned: somebody wants to store.
@@ -35,9 +37,14 @@ impl<S: Source> Inner<S> {
         if !planted::is(Planted::LookAfterStore) {
             self.look(segment);
         }
-        self.space.map(segment, self.source.memory(), offset)?;
+        let ours = self.space.map(segment, self.source.memory(), offset)?;
         state.kind = Kind::Scanned;
+        state.kept = false;
         state.offset = offset;
+        if !ours {
+            // A child may have it, whose stores nothing notes.
+            self.make_blind(segment);
+        }
         state.told = true;
         state.quiet = 0;
         if let Some(noted) = &self.noted {
@@ -75,10 +82,11 @@ impl<S: Source> Inner<S> {
         let segment = state.segment;
         let range = PageSet::of(pages.clone());
         let found = match state.kind {
-            Kind::Absent => {
+            Kind::Absent if !state.kept => {
                 self.look_no_more(segment);
                 return Ok(());
             }
+            Kind::Absent => PageSet::EMPTY,
             Kind::Scanned => self.scan(segment, pages.clone(), Scan::Take),
             Kind::Watched if self.blind(segment) => range,
             Kind::Watched => PageSet::EMPTY,
@@ -103,7 +111,8 @@ impl<S: Source> Inner<S> {
                 self.scan(segment, pages, Scan::Take);
             }
         }
-        if state.kind == Kind::Watched && state.pending.is_empty() && !self.blind(segment) {
+        let noted = state.kind == Kind::Scanned || self.blind(segment);
+        if state.pending.is_empty() && (state.kind == Kind::Absent || !noted) {
             self.look_no_more(segment);
         }
         Ok(())
@@ -151,18 +160,22 @@ impl<S: Source> Inner<S> {
             return Ok(false);
         }
         planted::wait();
-        self.space.map(segment, self.source.memory(), offset)?;
-        planted::wait();
-        let registered = events.register(&self.space, segment..segment + 1, Mode::WriteProtect);
-        if registered.and_then(|()| events.protect(&self.space, segment)).is_err() {
-            // It stays scanned, and nothing notes stores.
+        if !self.space.map(segment, self.source.memory(), offset)? {
+            // A child may have it.  It stays scanned, and nothing notes stores.
             self.make_blind(segment);
             return Ok(false);
         }
+        planted::wait();
+        let registered = events.register(&self.space, segment..segment + 1, Mode::WriteProtect);
+        // Watched in any case: some pages may be protected, and a store there is an event.
         state.kind = Kind::Watched;
+        if registered.and_then(|()| events.protect(&self.space, segment)).is_err() {
+            self.make_blind(segment);
+            return Ok(false);
+        }
         self.source.copy(segment, offset, &mut after);
-        self.source.write_back(segment, offset);
-        state.pending = state.pending.with(&differing(&before, &after));
+        let written = self.source.write_back(segment, offset);
+        state.pending = state.pending.with(&differing(&before, &after, written));
         if state.pending.is_empty() {
             self.look_no_more(segment);
         }
@@ -172,18 +185,24 @@ impl<S: Source> Inner<S> {
     /// Watched to absent: with the lock held, nobody can store.  Scanned to absent, where
     /// nothing was stored to since it was last taken: what is stored between the last look
     /// and the step that takes the memory away is found by a comparison, as above.
-    pub(super) fn evict<R>(
+    ///
+    /// A sync looks at the segment until all is over: the pages found late are durable only
+    /// then.  If they cannot be made so, or `f` fails otherwise, its memory is kept.
+    pub(super) fn evict<R, E>(
         &self,
         segment: usize,
-        f: impl FnOnce(u64, &PageSet) -> R,
-    ) -> Result<R, NotEvicted> {
+        may: impl FnOnce() -> bool,
+        f: impl FnOnce(u64, &PageSet) -> Result<R, E>,
+    ) -> Result<R, NotEvicted<E>> {
         let mut state = self.try_hold(segment).ok_or(NotEvicted::InUse)?;
-        if state.kind == Kind::Absent || !state.pending.is_empty() {
+        let Some(offset) = state.there() else { return Err(NotEvicted::InUse) };
+        if !state.pending.is_empty() || !may() {
             return Err(NotEvicted::InUse);
         }
-        let offset = state.offset;
         let mut late = PageSet::EMPTY;
-        if self.blind(segment) || self.pagemap.is_none() {
+        if state.kind == Kind::Absent {
+            // It was kept.
+        } else if self.blind(segment) || self.pagemap.is_none() {
             self.become_absent(segment, &mut state)?;
             late = PageSet::ALL;
         } else if state.kind == Kind::Watched {
@@ -197,36 +216,71 @@ impl<S: Source> Inner<S> {
             planted::wait();
             self.become_absent(segment, &mut state)?;
             self.source.copy(segment, offset, &mut after);
-            self.source.write_back(segment, offset);
-            late = differing(&before, &after);
+            let written = self.source.write_back(segment, offset);
+            late = differing(&before, &after, written);
         }
-        Ok(f(offset, &late))
+        self.gone(segment, &mut state, late, |late| f(offset, late))
     }
 
-    pub(super) fn discard<R>(
+    pub(super) fn discard<R, E>(
         &self,
         segment: usize,
-        f: impl FnOnce(u64) -> R,
-    ) -> Result<R, NotEvicted> {
+        may: impl FnOnce() -> bool,
+        f: impl FnOnce(u64) -> Result<R, E>,
+    ) -> Result<R, NotEvicted<E>> {
         let mut state = self.hold(segment);
-        if state.kind == Kind::Absent {
+        let Some(offset) = state.there() else { return Err(NotEvicted::InUse) };
+        if !may() {
             return Err(NotEvicted::InUse);
         }
-        self.become_absent(segment, &mut state)?;
-        Ok(f(state.offset))
+        if state.kind != Kind::Absent {
+            self.become_absent(segment, &mut state)?;
+        }
+        self.gone(segment, &mut state, PageSet::ALL, |_| f(offset))
     }
 
-    fn become_absent(&self, segment: usize, state: &mut State) -> Result<(), NotEvicted> {
-        let events = self.events.as_ref().ok_or(NotEvicted::InUse)?;
-        self.space.take_away(segment, events).map_err(NotEvicted::Failed)?;
-        state.kind = Kind::Absent;
-        state.pending = PageSet::EMPTY;
+    /// Whoever has the memory lets go of it; else the pages wait to be taken.
+    fn gone<R, E>(
+        &self,
+        segment: usize,
+        state: &mut State,
+        pages: PageSet,
+        let_go: impl FnOnce(&PageSet) -> Result<R, E>,
+    ) -> Result<R, NotEvicted<E>> {
+        if planted::is(Planted::LookedTooEarly) {
+            self.look_no_more(segment);
+            planted::wait();
+        }
+        // Also if it panics.
+        state.pending = state.pending.with(&pages);
+        let done = let_go(&pages).map_err(NotEvicted::Kept)?;
+        (state.kept, state.pending) = (false, PageSet::EMPTY);
         self.look_no_more(segment);
+        Ok(done)
+    }
+
+    /// Nobody can load or store there any more; its memory is kept.
+    fn become_absent<E>(&self, segment: usize, state: &mut State) -> Result<(), NotEvicted<E>> {
+        let events = self.events.as_ref().ok_or(NotEvicted::InUse)?;
+        // Until its pages are told or found to be durable, a sync looks at it.
+        self.look(segment);
+        if let Err(e) = self.space.take_away(segment, events) {
+            // Nothing may be there any more, and what was noted is not known.
+            self.make_blind(segment);
+            state.pending = PageSet::ALL;
+            let _ = self.space.map(segment, self.source.memory(), state.offset);
+            return Err(NotEvicted::Failed(e));
+        }
+        (state.kind, state.kept) = (Kind::Absent, true);
         Ok(())
     }
 }
 
-fn differing(before: &[u8], after: &[u8]) -> PageSet {
+/// Pages that differ; all where their caches could not be written back.
+fn differing(before: &[u8], after: &[u8], written: io::Result<()>) -> PageSet {
+    if written.is_err() {
+        return PageSet::ALL;
+    }
     let mut pages = PageSet::EMPTY;
     for page in 0..SEGMENT_PAGES {
         let bytes = page * PAGE..(page + 1) * PAGE;

@@ -123,10 +123,22 @@ impl<S: Source> Inner<S> {
             };
             drop(touched);
             let mut state = self.hold(segment);
-            if state.kind == Kind::Absent && self.bring_in(segment, &mut state).is_err() {
-                // Until `Tracker::with` has brought it in.
-                if let Some(events) = &self.events {
-                    let _ = events.poison(&self.space, segment);
+            if state.kind == Kind::Absent {
+                match self.bring_in(segment, &mut state) {
+                    Ok(()) => {}
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                        drop(state);
+                        std::thread::sleep(super::ASK_AGAIN);
+                        let touched = &self.absent_touched;
+                        touched.lock().unwrap_or_else(PoisonError::into_inner).push_back(segment);
+                        continue;
+                    }
+                    Err(_) => {
+                        // Until `Tracker::with` has brought it in.
+                        if let Some(events) = &self.events {
+                            let _ = events.poison(&self.space, segment);
+                        }
+                    }
                 }
             }
             drop(state);

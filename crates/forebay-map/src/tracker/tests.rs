@@ -95,6 +95,9 @@ impl Source for Memory {
         if self.0.fail.load(Ordering::SeqCst) {
             return Err(io::Error::other("as ordered"));
         }
+        if let Some(frame) = self.0.frame.lock().unwrap()[segment] {
+            return Ok((frame * SEGMENT) as u64);
+        }
         let frame = self.0.free.lock().unwrap().pop().expect("one more than segments");
         let mut bytes = vec![0; SEGMENT];
         self.0.durable.copy_out(segment * SEGMENT, &mut bytes);
@@ -108,7 +111,9 @@ impl Source for Memory {
         self.0.window.copy_out(offset as usize, to);
     }
 
-    fn write_back(&self, _: usize, _: u64) {}
+    fn write_back(&self, _: usize, _: u64) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// What there is, and nothing less if this machine can do it; else the name of the test is
@@ -260,13 +265,89 @@ fn an_evicted_segment_comes_back_as_it_was() {
     let Some(features) = everything("an_evicted_segment_comes_back_as_it_was") else { return };
     let t = tracker(2, &features);
     store(&t, 3, 7);
-    assert!(matches!(t.evict(0, |_, _| ()), Err(NotEvicted::InUse)), "stored to");
+    assert!(
+        matches!(t.evict(0, || true, |_, _| Ok::<_, ()>(())), Err(NotEvicted::InUse)),
+        "stored to"
+    );
     take(&t, 0..usize::MAX);
     let memory = t.source().clone();
-    t.evict(0, |offset, late| memory.give_back_with(0, offset, late)).expect("clean");
-    assert!(matches!(t.evict(1, |_, _| ()), Err(NotEvicted::InUse)), "never there");
+    let give_back = |offset, late: &PageSet| {
+        memory.give_back_with(0, offset, late);
+        Ok::<_, ()>(())
+    };
+    t.evict(0, || true, give_back).expect("clean");
+    assert!(
+        matches!(t.evict(1, || true, |_, _| Ok::<_, ()>(())), Err(NotEvicted::InUse)),
+        "never there"
+    );
     assert_eq!((load(&t, 3), load(&t, 4)), (7, 0));
     assert_eq!(memory.0.brought_in.load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn what_cannot_be_let_go_of_is_kept_and_told() {
+    let _alone = alone();
+    let Some(features) = everything("what_cannot_be_let_go_of_is_kept_and_told") else { return };
+    let memory = |t: &Tracker<Memory>| t.source().clone();
+    for discarded in [false, true] {
+        for touched in [false, true] {
+            let t = tracker(1, &features);
+            store(&t, 3, 7);
+            take(&t, 0..usize::MAX);
+            if discarded {
+                store(&t, 4, 8);
+                assert!(matches!(
+                    t.discard(0, || true, |_| Err::<(), _>("no")),
+                    Err(NotEvicted::Kept("no"))
+                ));
+            } else {
+                let late = |offset, late: &PageSet| {
+                    assert!(late.is_empty());
+                    // As if somebody had stored late, of which it knows.
+                    memory(&t).0.window.copy_in(offset as usize + 4 * PAGE, &[8]);
+                    Err::<(), _>("no")
+                };
+                assert!(matches!(t.evict(0, || true, late), Err(NotEvicted::Kept("no"))));
+            }
+            assert_eq!(t.counts().absent, 1);
+            t.with_present(0, |there| assert!(there.is_some()));
+            if touched {
+                assert_eq!(load(&t, 3), 7);
+                assert_eq!(load(&t, 4), 8, "it is the same memory");
+            }
+            if discarded {
+                take(&t, 0..usize::MAX);
+                assert_eq!(t.source().durable(4), 8, "nothing is forgotten");
+            }
+            let go = |offset, late: &PageSet| {
+                memory(&t).give_back_with(0, offset, late);
+                Ok::<_, ()>(())
+            };
+            t.evict(0, || true, go).expect("now it can be");
+            assert_eq!(load(&t, 3), 7);
+        }
+    }
+}
+
+#[test]
+fn a_mapping_that_the_kernel_has_half_made_loses_no_store() {
+    let _alone = alone();
+    let name = "a_mapping_that_the_kernel_has_half_made_loses_no_store";
+    let Some(features) = everything(name) else { return };
+    for fault in [Planted::AdviceFails, Planted::ProtectFails] {
+        let t = tracker(1, &features);
+        (0..SEGMENT_PAGES).for_each(|page| store(&t, page, 3));
+        take(&t, 0..usize::MAX);
+        plant(Some(fault));
+        t.tick(0, 9).and_then(|_| t.tick(0, 9)).expect("ticks");
+        for (page, value) in [(3, 4), (500, 4), (3, 5)] {
+            store(&t, page, value);
+            let Told(told) = take(&t, 0..usize::MAX);
+            assert!(told.contains(&page), "{fault:?}");
+            assert_eq!(t.source().durable(page), value);
+        }
+        plant(None);
+    }
 }
 
 #[test]
@@ -372,10 +453,14 @@ fn race(features: &Features, time: Duration) -> Result<[usize; 3], String> {
                 watched.fetch_add(t.tick(1, 2).expect("a tick"), Ordering::SeqCst);
                 let memory = t.source().clone();
                 next = (next + 1) % SEGMENTS;
-                match t.evict(next, |offset, late| memory.give_back_with(next, offset, late)) {
+                let give_back = |offset, late: &PageSet| {
+                    memory.give_back_with(next, offset, late);
+                    Ok::<_, ()>(())
+                };
+                match t.evict(next, || true, give_back) {
                     Ok(()) => drop(evicted.fetch_add(1, Ordering::SeqCst)),
                     Err(NotEvicted::InUse) => {}
-                    Err(NotEvicted::Failed(e)) => panic!("{e}"),
+                    Err(e) => panic!("{e:?}"),
                 }
                 std::thread::sleep(Duration::from_micros(300));
             }
@@ -411,6 +496,7 @@ fn planted_mistakes_are_found() {
         Planted::LookAfterStore,
         Planted::UnlockedWhileDurable,
         Planted::ProtectedAfterDurable,
+        Planted::LookedTooEarly,
     ];
     for mistake in mistakes {
         plant(Some(mistake));

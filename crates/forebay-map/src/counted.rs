@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A file of which no failed sync is forgotten: the kernel tells a failure to one caller, and
+//! no longer knows which pages the disk lacks.  A success after it says nothing of what was
+//! written before, whoever asked.
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Mutex;
+
+use forebay::{FoundMark, MapClaim};
+
+use crate::backing::Backing;
+use crate::content::lock;
+use crate::planted::{self, Planted};
+use crate::store::Time;
+
+#[derive(Debug)]
+pub(crate) struct Counted {
+    file: Box<dyn Backing>,
+    /// One sync at a time: between its end and the count another one could pass.
+    one: Mutex<()>,
+    failures: AtomicU64,
+}
+
+impl Counted {
+    pub fn new(file: Box<dyn Backing>) -> Counted {
+        Counted { file, one: Mutex::new(()), failures: AtomicU64::new(0) }
+    }
+
+    /// To be asked before the file is written to.
+    pub fn failures(&self) -> u64 {
+        self.failures.load(Ordering::SeqCst)
+    }
+
+    fn count(&self, done: io::Result<()>) -> io::Result<()> {
+        if done.is_err() {
+            self.failures.fetch_add(1, Ordering::SeqCst);
+        }
+        done
+    }
+
+    /// What was written to the file is durable, if no sync has failed since so many failures.
+    pub fn sync_since(&self, since: u64) -> io::Result<()> {
+        let _one = lock(&self.one);
+        self.count(self.file.sync())?;
+        match self.failures() == since || planted::is(Planted::FailureForgotten) {
+            true => Ok(()),
+            false => Err(io::Error::other("another call has seen it fail")),
+        }
+    }
+}
+
+impl Backing for Counted {
+    fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    fn identity(&self) -> &[u8] {
+        self.file.identity()
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        self.file.size()
+    }
+
+    fn read_at(&self, at: u64, to: &mut [u8]) -> io::Result<usize> {
+        self.file.read_at(at, to)
+    }
+
+    fn write_at(&self, at: u64, from: &[u8]) -> io::Result<()> {
+        self.file.write_at(at, from)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let _one = lock(&self.one);
+        self.count(self.file.sync())
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        let _one = lock(&self.one);
+        self.count(self.file.sync_all())
+    }
+
+    fn changed(&self) -> io::Result<Time> {
+        self.file.changed()
+    }
+
+    fn marked(&self) -> io::Result<FoundMark> {
+        self.file.marked()
+    }
+
+    /// It syncs the file, too; why it failed is not told apart.
+    fn mark(&self, by: &MapClaim) -> io::Result<()> {
+        let _one = lock(&self.one);
+        self.count(self.file.mark(by))
+    }
+
+    fn unmark(&self) -> io::Result<()> {
+        let _one = lock(&self.one);
+        self.count(self.file.unmark())
+    }
+
+    fn set_size(&self, size: u64) -> io::Result<()> {
+        self.file.set_size(size)
+    }
+
+    fn allocate(&self, at: u64, len: u64) -> io::Result<()> {
+        self.file.allocate(at, len)
+    }
+
+    fn has_hole(&self, at: u64, len: u64) -> io::Result<bool> {
+        self.file.has_hole(at, len)
+    }
+}

@@ -1,0 +1,456 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Goal: what holds for one thread holds for several, and none waits for ever or dies.
+//! Method: threads store, write, read and sync pages of their own in two files of a machine
+//! with fewer frames than segments, others let the files grow and shrink, lock, drop and
+//! write back; the machine stands still, its power is cut, and each page is what was synced
+//! before or something newer.  What has to happen at one moment has a test of its own.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{mpsc, Arc};
+use std::time::{Duration, Instant};
+
+use super::{alone, has, options};
+use crate::planted::{plant, Planted};
+use crate::recover::recover;
+use crate::simulated::{open, Machine, Random};
+use crate::store::Store;
+use crate::{Cache, Features, MapFile, PAGE, SEGMENT};
+
+const ONE: u64 = SEGMENT as u64;
+
+fn cache(machine: &Arc<Machine>, features: &Features) -> Cache {
+    let store: Arc<dyn Store> = Arc::<Machine>::clone(machine);
+    Cache::new(store, options(features)).expect("a cache")
+}
+
+/// It ends, or the process does.
+fn in_time<R>(what: &str, f: impl FnOnce() -> R) -> R {
+    let (done, wait) = mpsc::channel::<()>();
+    std::thread::scope(|s| {
+        s.spawn(move || {
+            if wait.recv_timeout(Duration::from_secs(60)) == Err(mpsc::RecvTimeoutError::Timeout) {
+                eprintln!("{what}: waits for ever");
+                std::process::abort();
+            }
+        });
+        let result = f();
+        drop(done);
+        result
+    })
+}
+
+struct Page {
+    file: usize,
+    at: u64,
+    begun: AtomicU64,
+    synced: AtomicU64,
+}
+
+fn word(bytes: &[u8], at: u64) -> u64 {
+    u64::from_ne_bytes(bytes[at as usize..at as usize + 8].try_into().expect("eight"))
+}
+
+fn judge(machine: &Machine, pages: &[Page], random: &mut Random) -> Result<(), String> {
+    let mut floors = Vec::new();
+    let left =
+        machine.cut(|| floors = pages.iter().map(|p| p.synced.load(Ordering::SeqCst)).collect());
+    let most: Vec<_> = pages.iter().map(|p| p.begun.load(Ordering::SeqCst)).collect();
+    for killed in [true, false] {
+        let after = left.machine(random, killed, &[]);
+        let home = recover(&*after, open(&after)).map_err(|e| e.to_string())?;
+        if !home.refused.is_empty() || !after.is_empty() {
+            return Err(format!("killed: {killed}: {home:?}"));
+        }
+        let content = [after.content(0), after.content(1)];
+        for (i, page) in pages.iter().enumerate() {
+            let found = word(&content[page.file], page.at);
+            if found < floors[i] || found > most[i] {
+                let (file, at) = (page.file, page.at / PAGE as u64);
+                let (least, most) = (floors[i], most[i]);
+                return Err(format!(
+                    "killed: {killed}: file {file}, page {at} is {found}, not {least} to {most}"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A thread that has every third page.
+fn work(files: &[MapFile], pages: &[Page], own: usize, faults: bool, over: &AtomicBool) {
+    let mut random = Random(own as u64 + 7);
+    while !over.load(Ordering::SeqCst) {
+        let i = random.below(pages.len() as u64 / 3) as usize * 3 + own;
+        let (page, file) = (&pages[i], &files[pages[i].file]);
+        let value = page.begun.load(Ordering::SeqCst);
+        match random.below(8) {
+            0..=2 => {
+                page.begun.store(value + 1, Ordering::SeqCst);
+                let bytes = (value + 1).to_ne_bytes();
+                match random.below(2) {
+                    // A fault that fails would be SIGBUS.
+                    0 if !faults => file.store(page.at, &bytes),
+                    _ => while file.write(page.at, &bytes).is_err() {},
+                }
+            }
+            3..=4 => {
+                let mut bytes = [0; 8];
+                match file.read(page.at, &mut bytes) {
+                    Ok(n) => {
+                        assert_eq!((n, u64::from_ne_bytes(bytes)), (8, value), "page {}", page.at);
+                    }
+                    Err(e) => assert!(faults, "{e}"),
+                }
+            }
+            _ => match file.sync(page.at, 8) {
+                Ok(()) => page.synced.store(value, Ordering::SeqCst),
+                Err(e) => assert!(faults, "{e}"),
+            },
+        }
+    }
+}
+
+fn threads(features: &Features, time: Duration, faults: u64) -> Result<usize, String> {
+    let machine = Machine::new(3, &[3 * ONE, 3 * ONE], []);
+    let cache = cache(&machine, features);
+    let files: Vec<MapFile> =
+        (0..2).map(|i| cache.open_backing(machine.file(i), 4 * ONE).expect("open")).collect();
+    let mut pages = Vec::new();
+    for (file, segment, page) in
+        (0..2).flat_map(|f| (0..3).flat_map(move |s| [0u64, 7, 300, 511].map(|p| (f, s as u64, p))))
+    {
+        let at = segment * ONE + page * PAGE as u64;
+        pages.push(Page { file, at, begun: AtomicU64::new(0), synced: AtomicU64::new(0) });
+    }
+    machine.let_fail(faults);
+    let over = AtomicBool::new(false);
+    let fine = |done: crate::Result<()>| match done {
+        Err(e) if faults == 0 => panic!("{e}"),
+        _ => {}
+    };
+    let mut judged = 0;
+    let result = std::thread::scope(|s| {
+        let (files, pages, over, cache) = (&files, &pages, &over, &cache);
+        let mut spawned = Vec::new();
+        for own in 0..3 {
+            spawned.push(s.spawn(move || work(files, pages, own, faults > 0, over)));
+        }
+        spawned.push(s.spawn(move || {
+            let mut random = Random(99);
+            while !over.load(Ordering::SeqCst) {
+                let file = &files[random.below(2) as usize];
+                match random.below(6) {
+                    0..=1 => fine(file.set_size(3 * ONE + random.below(ONE))),
+                    2 => fine(file.drop_cache(3 * ONE, ONE)),
+                    3 => {
+                        // Another thread may have the one lock.
+                        let at = random.below(3) * ONE;
+                        if file.lock(at, ONE).is_ok() {
+                            assert!(file.is_here((at / ONE) as usize), "it is locked");
+                            file.unlock(at, ONE);
+                        }
+                    }
+                    4 => fine(file.write(3 * ONE, &[1; 5000])),
+                    _ => fine(cache.round().map(drop)),
+                }
+            }
+        }));
+        let end = Instant::now() + time;
+        let mut random = Random(5);
+        let mut result = Ok(());
+        while Instant::now() < end && result.is_ok() && !spawned.iter().any(|t| t.is_finished()) {
+            std::thread::sleep(Duration::from_millis(20));
+            result = judge(&machine, pages, &mut random);
+            judged += 2;
+        }
+        over.store(true, Ordering::SeqCst);
+        machine.let_fail(0);
+        for thread in spawned {
+            if thread.join().is_err() {
+                result = Err("a thread has panicked".into());
+            }
+        }
+        result
+    });
+    result?;
+    for (i, file) in files.into_iter().enumerate() {
+        file.close().map_err(|e| format!("close: {e}"))?;
+        let content = machine.content(i);
+        for page in pages.iter().filter(|p| p.file == i) {
+            let (found, value) = (word(&content, page.at), page.begun.load(Ordering::SeqCst));
+            if found != value {
+                return Err(format!("closed: page {} is {found}, not {value}", page.at));
+            }
+        }
+    }
+    match machine.is_empty() {
+        true => Ok(judged),
+        false => Err("frames or files stay after close".into()),
+    }
+}
+
+#[test]
+fn what_was_synced_by_any_thread_is_there_after_a_cut() {
+    let _alone = alone();
+    let Some(features) = has("what_was_synced_by_any_thread_is_there_after_a_cut") else { return };
+    for faults in [0, 50] {
+        let judged = in_time("threads", || threads(&features, Duration::from_secs(2), faults));
+        println!("faults {faults}: {} cuts", judged.expect("what was synced is there"));
+    }
+}
+
+/// The kernel tells a failure of fsync to one caller: a write-back, one that looks when the
+/// file was changed, or one that marks it.
+#[test]
+fn a_sync_that_failed_for_another_call_counts_for_all() {
+    let _alone = alone();
+    let Some(features) = has("a_sync_that_failed_for_another_call_counts_for_all") else { return };
+    for (who, planted) in (0..3).flat_map(|who| [(who, false), (who, true)]) {
+        let machine = Machine::new(2, &[2 * ONE], []);
+        let cache = cache(&machine, &features);
+        let file = cache.open_backing(machine.file(0), 2 * ONE).expect("open");
+        if who == 0 {
+            file.store(0, &[1]);
+            file.sync(0, 1).expect("a sync");
+        }
+        file.write(ONE, &vec![2; SEGMENT]).expect("past the pool");
+        machine.fail_sync();
+        let failed = match who {
+            0 => file.write_back().map(drop),
+            1 => cache.round().map(drop),
+            _ => file.set_size(2 * ONE - 1),
+        };
+        failed.expect_err("it is told");
+        plant(planted.then_some(Planted::FailureForgotten));
+        let synced = file.sync(0, u64::MAX);
+        plant(None);
+        assert_eq!(synced.is_ok(), planted, "{who}: {synced:?}");
+        assert!(planted || file.sync(0, u64::MAX).is_err(), "nobody knows what is there");
+        let stayed = usize::from(who == 0);
+        assert_eq!(file.write_back().expect("again"), stayed, "the page stayed dirty");
+    }
+}
+
+/// What was cut off is gone, though the file could not be made shorter at first.
+#[test]
+fn a_truncation_that_failed_is_ended_before_anything_else() {
+    let _alone = alone();
+    for (planted, grown) in [(false, false), (false, true), (true, true)] {
+        let machine = Machine::new(3, &[2 * ONE], []);
+        let cache = cache(&machine, &Features::detect(machine.memory(), 0));
+        let file = cache.open_backing(machine.file(0), 2 * ONE).expect("open");
+        file.write(0, &vec![7; 2 * SEGMENT]).expect("written");
+        file.sync(0, u64::MAX).expect("a sync");
+        file.write_back().expect("written back");
+        machine.fail_resize();
+        file.set_size(100).expect_err("it is told");
+        assert_eq!(file.size(), 100);
+        plant(planted.then_some(Planted::CutNotEnded));
+        if grown {
+            file.set_size(2 * ONE).expect("it grows");
+        } else {
+            file.sync(0, 1).expect("a sync");
+            assert_eq!(machine.content(0).len(), 100);
+        }
+        plant(None);
+        let mut rest = vec![1; 2 * SEGMENT];
+        let n = file.read(100, &mut rest).expect("read");
+        assert_eq!(rest[..n].iter().all(|&b| b == 0), !planted);
+    }
+}
+
+/// How many crashes left a truncation to be ended.
+fn truncations(planted: bool) -> Result<usize, String> {
+    let machine = Machine::new(2, &[2 * ONE, 2 * ONE], 1..60);
+    let cache = cache(&machine, &Features::detect(machine.memory(), 0));
+    let file = cache.open_backing(machine.file(0), 2 * ONE).expect("open");
+    machine.left();
+    plant(planted.then_some(Planted::CutNotMarked));
+    file.set_size(100).expect("shorter");
+    plant(None);
+    let mut crashes: Vec<_> = machine.left().into_iter().map(|left| (left, false)).collect();
+    crashes.push((machine.cut(|| ()), true));
+    let mut begun = 0;
+    for ((left, ended), killed) in crashes.iter().flat_map(|c| [(c, true), (c, false)]) {
+        let crashed = || left.machine(&mut Random(5), killed, &[]);
+        let after = crashed();
+        let is_begun = after.files().expect("records").iter().any(|(_, f)| f.cut);
+        let home = recover(&*after, open(&after)).expect("a recovery");
+        let size = after.content(0).len() as u64;
+        let is_whole = !ended && !is_begun && size == 2 * ONE;
+        if !home.refused.is_empty() || !after.is_empty() || (size != 100 && !is_whole) {
+            return Err(format!("killed: {killed}, begun: {is_begun}: {size} bytes, {home:?}"));
+        }
+        if !is_begun {
+            continue;
+        }
+        begun += 1;
+        // By order of the user nothing is missing in it any more; or it is not that file.
+        for is_another in [false, true] {
+            let after = crashed();
+            let file = if is_another { 1 } else { 0 };
+            after.file(0).unmark().expect("given up");
+            let was = after.content(file).len();
+            let home = recover(&*after, |_| Ok(after.file(file))).expect("a recovery");
+            assert_eq!((home.refused.len(), after.content(file).len()), (1, was), "{home:?}");
+        }
+    }
+    for _ in 0..2 {
+        cache.round().expect("a round");
+    }
+    assert_eq!(machine.lacks_and_tells(), (false, false), "it is complete");
+    Ok(begun)
+}
+
+/// Also of a file that lacks nothing it holds from the pool's record on, wherever the power is
+/// cut; but what was given up, or is another file, keeps its size.
+#[test]
+fn a_truncation_of_a_complete_file_is_ended_by_recovery() {
+    let _alone = alone();
+    let begun = truncations(false).expect("it is ended");
+    assert!(begun > 1, "{begun}");
+    truncations(true).expect_err("CutNotMarked was not found");
+}
+
+/// One bad page, and the others go home.
+#[test]
+fn a_page_that_cannot_be_written_does_not_keep_others() {
+    let _alone = alone();
+    let machine = Machine::new(2, &[ONE], []);
+    let cache = cache(&machine, &Features::detect(machine.memory(), 0));
+    let file = cache.open_backing(machine.file(0), ONE).expect("open");
+    file.store(0, &vec![1; 8 * PAGE]);
+    file.sync(0, u64::MAX).expect("a sync");
+    machine.bad_page(3);
+    file.write_back().expect_err("it is told");
+    for page in 0..8 {
+        assert_eq!(machine.content(0)[page * PAGE], u8::from(page != 3));
+    }
+    machine.bad_page(u64::MAX);
+    assert_eq!(file.write_back().expect("now it can be"), 1);
+    assert_eq!(machine.content(0)[3 * PAGE], 1);
+}
+
+fn locks(features: &Features, time: Duration) -> Result<usize, String> {
+    let machine = Machine::new(2, &[4 * ONE], []);
+    let cache = cache(&machine, features);
+    let file = cache.open_backing(machine.file(0), 4 * ONE).expect("open");
+    let over = AtomicBool::new(false);
+    let touched = AtomicUsize::new(0);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            while !over.load(Ordering::SeqCst) {
+                let n = touched.fetch_add(1, Ordering::SeqCst) as u64;
+                file.load((1 + n % 3) * ONE, &mut [0]);
+            }
+        });
+        let end = Instant::now() + time;
+        let mut found = Ok(());
+        while Instant::now() < end && found.is_ok() {
+            file.lock(0, ONE).expect("a lock");
+            for _ in 0..20 {
+                std::thread::sleep(Duration::from_micros(50));
+                if !file.is_here(0) {
+                    found = Err("a locked segment was given back".to_owned());
+                }
+            }
+            file.unlock(0, ONE);
+            std::thread::sleep(Duration::from_micros(300));
+        }
+        over.store(true, Ordering::SeqCst);
+        found
+    })?;
+    Ok(touched.into_inner())
+}
+
+#[test]
+fn what_is_locked_stays_also_if_it_was_being_given_back() {
+    let _alone = alone();
+    let name = "what_is_locked_stays_also_if_it_was_being_given_back";
+    let Some(features) = has(name) else { return };
+    let n = in_time(name, || locks(&features, Duration::from_secs(1))).expect("it stays");
+    assert!(n > 20, "{n}");
+    plant(Some(Planted::PinNotSeen));
+    let found = in_time(name, || locks(&features, Duration::from_secs(30)));
+    plant(None);
+    found.expect_err("PinNotSeen was not found");
+}
+
+#[test]
+fn a_file_is_closed_beside_rounds() {
+    let _alone = alone();
+    let Some(features) = has("a_file_is_closed_beside_rounds") else { return };
+    let machine = Machine::new(2, &[2 * ONE], []);
+    let cache = cache(&machine, &features);
+    let over = AtomicBool::new(false);
+    let scope = || {
+        std::thread::scope(|s| {
+            let rounds = s.spawn(|| {
+                while !over.load(Ordering::SeqCst) {
+                    cache.round().expect("a round");
+                }
+            });
+            let end = Instant::now() + Duration::from_secs(1);
+            while Instant::now() < end && !rounds.is_finished() {
+                let file = cache.open_backing(machine.file(0), 2 * ONE).expect("open");
+                file.store(5, &[1]);
+                file.lock(0, ONE).expect("of an earlier one nothing is locked");
+                file.close().expect("close");
+            }
+            over.store(true, Ordering::SeqCst);
+            rounds.join().expect("no panic");
+        })
+    };
+    in_time("close", scope);
+    assert!(machine.is_empty());
+}
+
+/// Without events all segments are brought in by who opens.
+#[test]
+fn who_opens_a_file_does_not_wait_for_himself() {
+    let _alone = alone();
+    let machine = Machine::new(3, &[2 * ONE, 2 * ONE], []);
+    let lacking = Features::default();
+    let cache = cache(&machine, &lacking);
+    in_time("open", || {
+        let first = cache.open_backing(machine.file(0), 2 * ONE).expect("two of three frames");
+        let said = cache.open_backing(machine.file(1), 2 * ONE).expect_err("one is left");
+        assert!(said.to_string().contains("no frame"), "{said}");
+        first.close().expect("close");
+        let said = cache.open_backing(machine.file(1), 4 * ONE).expect_err("more than there are");
+        assert!(said.to_string().contains("userfaultfd"), "{said}");
+        cache.open_backing(machine.file(1), 2 * ONE).expect("now it can be").close().expect("so");
+    });
+    assert!(machine.is_empty());
+}
+
+/// read(2) and write(2) from one part of a mapping to another, and to itself.
+#[test]
+fn a_file_is_read_into_its_own_mapping() {
+    let _alone = alone();
+    let Some(features) = has("a_file_is_read_into_its_own_mapping") else { return };
+    let machine = Machine::new(2, &[2 * ONE], []);
+    let cache = cache(&machine, &features);
+    let file = cache.open_backing(machine.file(0), 2 * ONE).expect("open");
+    in_time("read", || {
+        file.write(0, b"here").expect("written");
+        file.sync(0, 4).expect("a sync");
+        let own = file.own_bytes();
+        for (at, n) in [(0, 4), (SEGMENT, 4), (100, 2 * SEGMENT - 100)] {
+            file.drop_cache(0, 2 * ONE).expect("dropped");
+            let got = file.read(0, &mut own[at..at + n]).expect("read");
+            assert_eq!(got, n);
+        }
+        file.drop_cache(0, 2 * ONE).expect("dropped");
+        file.write(10, &own[0..4]).expect("written");
+        for _ in 0..3 {
+            file.sync(0, 2 * ONE).expect("a sync");
+            cache.round().expect("a round");
+        }
+        // Its segment is watched.
+        file.write(20, &own[0..4]).expect("written");
+        let mut is = [0; 4];
+        file.read(20, &mut is).expect("read");
+        assert_eq!(&is, b"here");
+    });
+}
