@@ -82,18 +82,27 @@ const ANSWERS: [(&str, &[&str]); 5] = [
     ),
 ];
 
+/// The first answer that no request was given.
+fn missed(seen: &Seen) -> Option<String> {
+    let all =
+        ANSWERS.iter().flat_map(|(op, answers)| answers.iter().map(move |a| format!("{op}, {a}")));
+    all.into_iter().find(|what| !seen.contains_key(what))
+}
+
 #[test]
 fn requests_in_flight_keep_to_the_model() {
     let mut seen = Seen::new();
-    // The last: a flush fails while a write past the cache is held by the throttle.
-    for seed in (1..=1000).chain([2000]) {
+    let mut judged = |seed| {
         run(seed, &mut seen).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-    }
-    for (op, answers) in ANSWERS {
-        for answer in answers {
-            let what = format!("{op}, {answer}");
-            assert!(seen.contains_key(&what), "no request was answered \"{what}\": {seen:#?}");
-        }
+        missed(&seen)
+    };
+    // The last: a flush fails while a write past the cache is held by the throttle.
+    let mut missing = (1..=1000).chain([2000]).map(&mut judged).last().flatten();
+    // Some answers are so rare that a few thousand runs may be without them.
+    for seed in 2001.. {
+        let Some(what) = missing else { break };
+        assert!(seed < 12_000, "no request was answered \"{what}\"");
+        missing = judged(seed);
     }
 }
 
