@@ -331,8 +331,12 @@ void fby_slot_seal(struct fby_space *p, struct fby_slot *s, u16 owner, bool befo
 	fill = fby_load(&ch->fill);
 	if (fby_load(&ch->sealed) < (before ? ch->tick_fill : fill))
 		fby_chunk_seal(p, c, false);
-	if (before)
-		ch->tick_fill = fill;
+	if (!before)
+		return;
+	ch->tick_fill = fill;
+	/* All of it is on the origin: a chunk that fills slowly is as old as what it has besides. */
+	if (ch->kind == FBY_CHUNK_CACHE && ch->seq_last <= fby_load(&p->owner[owner].rec.watermark))
+		fby_store(&ch->opened_ns, fby_load(&p->now_ns));
 }
 
 void fby_slot_close(struct fby_space *p, struct fby_slot *s, u16 owner, u32 *wake)

@@ -31,7 +31,7 @@ struct fby_chunk {
 	u64 seq_min; /* no entry of this epoch is lower; ascending along a volume's list */
 	u64 seq_last; /* last one used */
 	u64 last_block; /* of page fill-1 */
-	u64 opened_ns; /* pool's coarse clock */
+	u64 opened_ns; /* pool's coarse clock; nothing that waits for destage is older */
 	u64 seal_counter; /* of the last seal */
 	u32 fill; /* first page not written */
 	u32 sealed; /* fill of the seal on the media */
