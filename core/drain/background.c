@@ -11,7 +11,7 @@
 #define SWEEP_NS 10000000ull /* between two rounds of the hand while no chunk is free */
 
 /* Seals what was there at the tick before, so that later damage to it is told from
- * a torn tail. */
+ * a torn tail.  Nobody appends to a chunk meanwhile, so its age can be looked at, too. */
 static void tick(struct fby_drain *p)
 {
 	for (u32 i = 0; i < p->space->opt.nslots; i++) {
@@ -19,8 +19,10 @@ static void tick(struct fby_drain *p)
 
 		if (!fby_slot_try(s))
 			continue;
-		for (u32 v = 0; v < p->space->store.sb.nvolumes; v++)
+		for (u32 v = 0; v < p->space->store.sb.nvolumes; v++) {
 			fby_slot_seal(p->space, s, (u16)v, true);
+			fby_slot_age(p->space, s, (u16)v);
+		}
 		fby_slot_release(s);
 	}
 	for (u32 v = 0; v < p->space->store.sb.nvolumes; v++)

@@ -331,10 +331,18 @@ void fby_slot_seal(struct fby_space *p, struct fby_slot *s, u16 owner, bool befo
 	fill = fby_load(&ch->fill);
 	if (fby_load(&ch->sealed) < (before ? ch->tick_fill : fill))
 		fby_chunk_seal(p, c, false);
-	if (!before)
+	if (before)
+		ch->tick_fill = fill;
+}
+
+void fby_slot_age(struct fby_space *p, struct fby_slot *s, u16 owner)
+{
+	u32 c = s->volume[owner].open;
+	struct fby_chunk *ch;
+
+	if (c == FBY_NO_CHUNK)
 		return;
-	ch->tick_fill = fill;
-	/* All of it is on the origin: a chunk that fills slowly is as old as what it has besides. */
+	ch = &p->chunk[c];
 	if (ch->kind == FBY_CHUNK_CACHE && ch->seq_last <= fby_load(&p->owner[owner].rec.watermark))
 		fby_store(&ch->opened_ns, fby_load(&p->now_ns));
 }

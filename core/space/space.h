@@ -196,6 +196,9 @@ void fby_chunk_seal(struct fby_space *p, u32 c, bool closed);
 /* Slot held: seals its open chunk of the volume, if any, unless all is sealed that it has,
  * or that it had at the last call that was for this (before). */
 void fby_slot_seal(struct fby_space *p, struct fby_slot *s, u16 owner, bool before);
+/* Slot held: if all of its open chunk of the volume is at or below the watermark, its age
+ * counts from now on.  One that fills slowly is as old as what it has besides. */
+void fby_slot_age(struct fby_space *p, struct fby_slot *s, u16 owner);
 /* Slot held: closes its open chunk of the volume, if any. */
 void fby_slot_close(struct fby_space *p, struct fby_slot *s, u16 owner, u32 *wake);
 /* Linked pages of the chunk.  Exact when it is closed and they are none; else what
