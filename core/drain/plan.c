@@ -58,18 +58,13 @@ static bool may_keep(const struct fby_drain *p, u16 volume, u32 spare)
 	       2 * fby_load(&p->space->owner[volume].counted) >= fby_load(&p->space->share);
 }
 
-/* So many pages at least, or the flush takes more of the disk's time than requests are worth. */
-static u64 worth_a_flush(const struct fby_plan *plan)
+/* Of so many pages of room how many the next round lists: half of it, and more, up to three
+ * quarters, where the flush is dear beside the requests of so short a round. */
+static u64 list_room(const struct fby_plan *plan, u64 room)
 {
 	u32 flush_ns = (u32)min_u64(plan->flush_ns, ~0u / FLUSH_PARTS);
+	u32 wanted = plan->page_ns ? flush_ns * FLUSH_PARTS / plan->page_ns : 0;
 
-	return plan->page_ns ? flush_ns * FLUSH_PARTS / plan->page_ns : 0;
-}
-
-/* Of so many pages of room how many the next round may list: half of it, and up to three
- * quarters where the flush wants that. */
-static u64 list_room(u64 wanted, u64 room)
-{
 	return wanted <= room / 2 ? room / 2 : min_u64(wanted, room - room / 4);
 }
 
@@ -89,12 +84,9 @@ u32 fby_plan_pages(struct fby_drain *p, u16 volume)
 	plan->no_room = false;
 	if (plan->keeps) {
 		/* Copies need room before the round gives any back, and so do writers. */
-		u64 wanted = worth_a_flush(plan), room = list_room(wanted, (u64)(spare - 1) * chunk);
+		u64 room = list_room(plan, (u64)(spare - 1) * chunk);
 
-		/* Not by the rate alone: it has the flushes in it, so that a slow one would make
-		 * rounds shorter, and they the rate lower, down to a few pages a flush. */
-		n = n * plan->scale / 16;
-		n = min_u64(min_u64(n < wanted ? wanted : n, room), most);
+		n = min_u64(min_u64(n * plan->scale / 16, room), most);
 	} else if (fby_starved(p->space) && !d->forced) {
 		n = min_u64(n, chunk > STARVED_PAGES ? chunk : STARVED_PAGES); /* somebody waits for a chunk */
 	}

@@ -79,15 +79,6 @@ fn a_flush_that_is_dear_makes_longer_rounds() {
     assert!(dear.writes_per_s > 40_000.0 && smooth(&dear), "{dear:#?}");
 }
 
-/// A flush of a quarter of a second leaves room for few rounds, and each has to be long: by
-/// what the rounds before let go of in a second, flushes included, it would be ever shorter.
-#[test]
-fn a_flush_that_takes_long_leaves_most_of_the_disk() {
-    let load = Load { times: 3, round_pages: 16384, seconds: 60, ..load(128, 2048, 0) };
-    let r = run(&load, &Disk { flush_us: 250_000, ..SLOW }).unwrap();
-    assert!(r.writes_per_s > 1500.0, "{r:#?}");
-}
-
 /// Isolated pages are kept, and not for ever: a write costs a copy or so.
 #[test]
 fn what_is_copied_is_bounded() {
