@@ -1,6 +1,5 @@
-#!/usr/bin/env bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# shellcheck disable=SC2154,SC2034 # what programs.sh shares
+# shellcheck shell=bash disable=SC2154,SC2034 # what programs.sh shares
 #
 # fio12.sh - sourced by programs.sh: First Responder's dynamic load, as a program `fio-12`.
 #

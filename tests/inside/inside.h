@@ -56,6 +56,18 @@ static inline int write_block(u16 volume, u64 block, const u8 *of, u32 *wake)
 	return fby_write(pool, volume, block * FBY_PAGE_SECTORS, FBY_PAGE_SECTORS, of, &done, wake);
 }
 
+/* Steps of destage until it wants something of an origin, or is done. */
+static inline int next_request(u64 now_ns, struct fby_io *io, u32 *wake)
+{
+	u64 next;
+	int decision;
+
+	do
+		decision = fby_destage_step(pool, now_ns, io, &next, wake);
+	while (decision == FBY_AGAIN);
+	return decision;
+}
+
 /* Chunks of 8 data pages: round numbers. */
 static inline void eight_pages(void)
 {

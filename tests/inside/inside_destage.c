@@ -51,12 +51,7 @@ static int step(struct fby_io *io)
 
 static int next_io(struct fby_io *io)
 {
-	int decision;
-
-	do
-		decision = step(io);
-	while (decision == FBY_AGAIN);
-	return decision;
+	return next_request(now, io, &wake);
 }
 
 /* Up to the phase, all requests done. */

@@ -274,17 +274,6 @@ static void moved_ages(void)
 	pool_restore();
 }
 
-static int step_at(u64 now_ns, struct fby_io *io)
-{
-	u64 next;
-	int decision;
-
-	do
-		decision = fby_destage_step(pool, now_ns, io, &next, &wake);
-	while (decision == FBY_AGAIN);
-	return decision;
-}
-
 /* A chunk that stays open is as old as what it has that the origin lacks, and not as its
  * first page: else all that comes later would go at once, for ever. */
 static void open_and_young(void)
@@ -293,19 +282,19 @@ static void open_and_young(void)
 	u64 now = 6000000000ull;
 
 	pool->space.opt.max_age_ns = 5000000000ull;
-	while (step_at(now, &io) == FBY_ORIGIN)
+	while (next_request(now, &io, &wake) == FBY_ORIGIN)
 		fby_destage_complete(pool, io.id, 0);
 	EXPECT(fby_volume_clean(pool, 0) && pool->drain.volume[0].rounds == 1);
 	now += 100000000;
-	EXPECT(step_at(now, &io) == FBY_DONE); /* a tick that finds all of it on the origin */
+	EXPECT(next_request(now, &io, &wake) == FBY_DONE); /* a tick that finds all of it on the origin */
 	EXPECT(put(19) == FBY_DONE);
 	for (u32 i = 0; i < 48; i++)
-		EXPECT(step_at(now += 100000000, &io) == FBY_DONE && !fby_volume_aged(&pool->drain, 0));
+		EXPECT(next_request(now += 100000000, &io, &wake) == FBY_DONE && !fby_volume_aged(&pool->drain, 0));
 	EXPECT(!fby_volume_clean(pool, 0));
 	now += 300000000;
-	EXPECT(step_at(now, &io) == FBY_ORIGIN && io.sector == 19 * P);
+	EXPECT(next_request(now, &io, &wake) == FBY_ORIGIN && io.sector == 19 * P);
 	fby_destage_complete(pool, io.id, 0);
-	while (step_at(now, &io) == FBY_ORIGIN)
+	while (next_request(now, &io, &wake) == FBY_ORIGIN)
 		fby_destage_complete(pool, io.id, 0);
 	EXPECT(fby_volume_clean(pool, 0) && pool->drain.volume[0].rounds == 2);
 	pool_restore();

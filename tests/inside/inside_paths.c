@@ -25,13 +25,7 @@ static int get(u64 block, u8 *into)
 
 static int step(u64 now_ns, struct fby_io *io)
 {
-	u64 next;
-	int decision;
-
-	do
-		decision = fby_destage_step(pool, now_ns, io, &next, &wake);
-	while (decision == FBY_AGAIN);
-	return decision;
+	return next_request(now_ns, io, &wake);
 }
 
 /* --- pieces of memory ----------------------------------------------------- */

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `forebay log list|create|show|dump|replay|destroy`.
 
-use forebay::{Error, LogHome, LogInfo, LogState, ReplayEnd};
+use forebay::{Error, LogHome, LogInfo, LogState, Pool, ReplayEnd};
 use serde_json::json;
 
 use crate::args::{self, log as a};
 use crate::out::Table;
-use crate::{open, out, status, units};
+use crate::{open, out, removal, status, units};
 
 pub fn run(a: &args::Log) -> anyhow::Result<u8> {
     match a {
@@ -150,12 +150,5 @@ fn replay(a: &a::LogReplay) -> anyhow::Result<u8> {
 
 fn destroy(a: &a::LogDestroy) -> anyhow::Result<u8> {
     let pool = open::pool(&a.pool, &a.media.read_write())?;
-    let removed = pool.log_remove(&a.name, a.discard);
-    pool.close()?;
-    removed?;
-    match a.json.json {
-        true => out::json(&json!({ "removed": a.name, "discarded": a.discard }))?,
-        false => out::line(format_args!("log {} removed", a.name))?,
-    }
-    Ok(0)
+    removal::run(pool, "log", Pool::log_remove, &a.name, a.discard, &a.json)
 }

@@ -28,6 +28,7 @@ mod mount_bed;
 mod open;
 mod origin;
 mod out;
+mod removal;
 mod replay;
 mod serve;
 mod set;

@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::args::{self, map as a};
 use crate::mount::Bar;
 use crate::out::Table;
-use crate::{open, out, units};
+use crate::{open, out, removal, units};
 
 pub fn run(a: &args::Map) -> anyhow::Result<u8> {
     match a {
@@ -316,12 +316,5 @@ fn drop_files(a: &a::MapDrop) -> anyhow::Result<u8> {
 
 fn remove(a: &a::MapRemove) -> anyhow::Result<u8> {
     let pool = open::pool(&a.pool, &a.media.read_write())?;
-    let removed = pool.map_remove(&a.name, a.discard);
-    pool.close()?;
-    removed?;
-    match a.json.json {
-        true => out::json(&json!({ "removed": a.name, "discarded": a.discard }))?,
-        false => out::line(format_args!("map {} removed", a.name))?,
-    }
-    Ok(0)
+    removal::run(pool, "map", Pool::map_remove, &a.name, a.discard, &a.json)
 }

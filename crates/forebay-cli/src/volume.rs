@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `forebay volume add|list|remove`.
 
-use forebay::{Mode, NewVolume, Placed, VolumeInfo};
-use serde_json::json;
+use forebay::{Mode, NewVolume, Placed, Pool, VolumeInfo};
 
 use crate::out::Table;
-use crate::{args, open, out, status, units};
+use crate::{args, open, out, removal, status, units};
 
 pub fn run(a: &args::Volume) -> anyhow::Result<u8> {
     match a {
@@ -116,13 +115,5 @@ pub fn state(v: &VolumeInfo) -> String {
 
 fn remove(a: &args::VolumeRemove) -> anyhow::Result<u8> {
     let pool = open::pool(&a.pool, &a.media.read_write())?;
-    let removed = pool.volume_remove(&a.name, a.discard);
-    pool.close()?;
-    removed?;
-    if a.json.json {
-        out::json(&json!({ "removed": a.name, "discarded": a.discard }))?;
-    } else {
-        out::line(format_args!("volume {} removed", a.name))?;
-    }
-    Ok(0)
+    removal::run(pool, "volume", Pool::volume_remove, &a.name, a.discard, &a.json)
 }

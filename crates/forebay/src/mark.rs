@@ -160,26 +160,20 @@ pub(crate) fn judge(found: &Found, claim: &Claim, place: &str) -> Result<(), Ref
         }
     };
     let Some(record) = &claim.record else { return Ok(()) };
+    let not_as_it_was = |verdict: MarkVerdict, was: &str| {
+        let mark = match found {
+            Found::Marked(mark) => mark.to_string(),
+            _ => String::new(),
+        };
+        refuse(
+            format!("{mark}, and {}", verdict.cause()),
+            format!("attach it with the pool as it was {was}; if that is gone: {give_up}"),
+        )
+    };
     match judge_mark(record, says) {
-        MarkVerdict::Newer if !bug!(OlderCopyTaken) => {
-            let mark = match found {
-                Found::Marked(mark) => mark.to_string(),
-                _ => String::new(),
-            };
-            refuse(
-                format!("{mark}, and {}", MarkVerdict::Newer.cause()),
-                format!("attach it with the pool as it was last; if that is gone: {give_up}"),
-            )
-        }
-        MarkVerdict::Other if !bug!(OtherLifeTaken) => {
-            let mark = match found {
-                Found::Marked(mark) => mark.to_string(),
-                _ => String::new(),
-            };
-            refuse(
-                format!("{mark}, and {}", MarkVerdict::Other.cause()),
-                format!("attach it with the pool as it was when that volume was in it; if that is gone: {give_up}"),
-            )
+        v @ MarkVerdict::Newer if !bug!(OlderCopyTaken) => not_as_it_was(v, "last"),
+        v @ MarkVerdict::Other if !bug!(OtherLifeTaken) => {
+            not_as_it_was(v, "when that volume was in it")
         }
         MarkVerdict::Missing if !claim.accept && !bug!(MissingTaken) => refuse(
             MarkVerdict::Missing.cause().into(),

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::*;
+use crate::passing::origin_passes_on;
 use forebay::*;
 
 /// A drain that takes longer is taken for one that never ends.
@@ -82,42 +83,12 @@ struct Hanging(std::sync::Mutex<bool>, std::sync::Condvar);
 struct HangingOrigin(MemOrigin, std::sync::Arc<Hanging>);
 
 impl Origin for HangingOrigin {
-    fn size_bytes(&self) -> u64 {
-        self.0.size_bytes()
-    }
-
-    fn logical_block(&self) -> u32 {
-        self.0.logical_block()
-    }
-
-    fn identity(&self) -> String {
-        self.0.identity()
-    }
-
-    fn info(&self) -> OriginInfo {
-        self.0.info()
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
-        self.0.read_at(buf, offset)
-    }
-
-    fn write_at(&self, data: &[u8], offset: u64) -> std::io::Result<()> {
-        self.0.write_at(data, offset)
-    }
+    origin_passes_on!(0: size_bytes, logical_block, identity, info, read_at, write_at, discard, write_zeroes);
 
     fn flush(&self) -> std::io::Result<()> {
         let given_up = self.1 .0.lock().unwrap();
         drop(self.1 .1.wait_while(given_up, |given_up| !*given_up).unwrap());
         Err(std::io::Error::other("given up"))
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> std::io::Result<()> {
-        self.0.discard(offset, len)
-    }
-
-    fn write_zeroes(&self, offset: u64, len: u64) -> std::io::Result<()> {
-        self.0.write_zeroes(offset, len)
     }
 
     fn give_up(&self) {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::*;
+use crate::passing::origin_passes_on;
 use forebay::*;
 
 struct Faulty {
@@ -180,33 +181,8 @@ struct Rung {
 }
 
 impl Origin for Rung {
-    fn size_bytes(&self) -> u64 {
-        self.file.size_bytes()
-    }
-    fn logical_block(&self) -> u32 {
-        self.file.logical_block()
-    }
-    fn identity(&self) -> String {
-        self.file.identity()
-    }
-    fn info(&self) -> OriginInfo {
-        self.file.info()
-    }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.file.read_at(buf, offset)
-    }
-    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        self.file.write_at(data, offset)
-    }
-    fn flush(&self) -> io::Result<()> {
-        self.file.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.file.discard(offset, len)
-    }
-    fn write_zeroes(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.file.write_zeroes(offset, len)
-    }
+    origin_passes_on!(file: size_bytes, logical_block, identity, info, read_at, write_at, flush, discard, write_zeroes);
+
     fn uring_fd(&self, offset: u64, len: u64) -> Option<BorrowedFd<'_>> {
         match self.broken.load(Ordering::Relaxed) {
             true => Some(self.read_only.as_fd()),
@@ -329,25 +305,7 @@ impl Panicking {
 }
 
 impl Origin for Panicking {
-    fn size_bytes(&self) -> u64 {
-        self.0.size_bytes()
-    }
-
-    fn logical_block(&self) -> u32 {
-        self.0.logical_block()
-    }
-
-    fn identity(&self) -> String {
-        self.0.identity()
-    }
-
-    fn info(&self) -> OriginInfo {
-        self.0.info()
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.0.read_at(buf, offset)
-    }
+    origin_passes_on!(0: size_bytes, logical_block, identity, info, read_at, discard);
 
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         self.look();
@@ -357,10 +315,6 @@ impl Origin for Panicking {
     fn flush(&self) -> io::Result<()> {
         self.look();
         self.0.flush()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.0.discard(offset, len)
     }
 
     fn write_zeroes(&self, offset: u64, len: u64) -> io::Result<()> {

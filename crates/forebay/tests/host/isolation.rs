@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags};
 
 use crate::common::*;
+use crate::passing::origin_passes_on;
 use forebay::*;
 
 /// Far longer than anything here takes, so that a test that fails ends.
@@ -49,24 +50,10 @@ struct Hung {
 }
 
 impl Origin for Hung {
-    fn size_bytes(&self) -> u64 {
-        self.memory.size_bytes()
-    }
+    origin_passes_on!(memory: size_bytes, identity, info, read_at);
 
     fn logical_block(&self) -> u32 {
         512
-    }
-
-    fn identity(&self) -> String {
-        self.memory.identity()
-    }
-
-    fn info(&self) -> OriginInfo {
-        self.memory.info()
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.memory.read_at(buf, offset)
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {

@@ -29,6 +29,7 @@ mod model;
 mod modes;
 mod nbd_origins;
 mod origins;
+mod passing;
 mod requests;
 mod statics;
 mod volumes;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::common::*;
+use crate::passing::origin_passes_on;
 use forebay::*;
 
 fn add(pool: &Pool, origin: PathBuf, block_size: u32) {
@@ -102,32 +103,10 @@ fn the_wrong_origin_is_refused_and_untouched() {
 struct Named(MemOrigin, &'static str);
 
 impl Origin for Named {
-    fn size_bytes(&self) -> u64 {
-        self.0.size_bytes()
-    }
-    fn logical_block(&self) -> u32 {
-        self.0.logical_block()
-    }
+    origin_passes_on!(0: size_bytes, logical_block, info, read_at, write_at, flush, discard, write_zeroes);
+
     fn identity(&self) -> String {
         self.1.into()
-    }
-    fn info(&self) -> OriginInfo {
-        self.0.info()
-    }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
-        self.0.read_at(buf, offset)
-    }
-    fn write_at(&self, data: &[u8], offset: u64) -> std::io::Result<()> {
-        self.0.write_at(data, offset)
-    }
-    fn flush(&self) -> std::io::Result<()> {
-        self.0.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> std::io::Result<()> {
-        self.0.discard(offset, len)
-    }
-    fn write_zeroes(&self, offset: u64, len: u64) -> std::io::Result<()> {
-        self.0.write_zeroes(offset, len)
     }
 }
 
