@@ -22,19 +22,20 @@ dkmsdir = $(DESTDIR)/usr/src/forebay-$(version)
 
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help build demo quick check bench soak fuzz fuzz-rust vm-check vm-soak vm-bench vm-shell install install-dkms deb clean
+.PHONY: help build demo quick check bench soak fuzz fuzz-rust vm-check vm-soak vm-bench vm-shell install install-map install-dkms deb clean
 
 help:
 	@echo 'make demo            see it: speed, kill -9 and recovery, drain (2 minutes)'
 	@echo 'make check           all tests, as continuous integration runs them'
 	@echo 'make quick           the tests to run between two edits (3 minutes at most)'
 	@echo 'make build           compile the command'
-	@echo 'make bench           engine, reads, recovery, slots, load; see bench/index.html (8 minutes; QUICK=1: 4)'
+	@echo 'make bench           engine, reads, recovery, slots, maps, load; see bench/index.html (10 minutes; QUICK=1: 5)'
 	@echo 'make bench-peers     beside libpmemblk and the origin alone (2 minutes)'
 	@echo 'make bench-apps      databases and the like on volume and mount, beside the disk alone (20 minutes, root)'
 	@echo 'make soak SECONDS=n  new seeds of the simulator and the crash explorer for so long'
 	@echo 'make mount-model SECONDS=n  the same for the replay of a mount onto a simulated tree'
 	@echo 'make mount-soak      a mount beside plain directories, 10^6 operations; 200 power cuts under databases (hours; root)'
+	@echo 'make map-kills       LMDB and a mapped log by forebay map-run, 160 kills; KILLS=n: 8 n (5 minutes; root)'
 	@echo 'make ceph-check      a volume on an RBD image, of a cluster on this host (3 minutes; packages of Ceph)'
 	@echo 'make hostile         COUNT=5000 SEED=n: mutated pools, each looked at, read and drained (1 minute)'
 	@echo 'make fuzz SECONDS=n  libFuzzer on each target for so long'
@@ -45,17 +46,17 @@ help:
 	@echo 'make vm-soak         the same for long: 200 power cuts, millions of operations of fsx'
 	@echo 'make vm-bench        the module beside dm-writecache and the bare device; $(OUT)/vm-bench.json'
 	@echo 'make vm-destage      what a full cache makes of disks of 400, 2000, 20000 requests/s, beside the others (60 minutes)'
-	@echo 'make vm-load         a full cache in a guest, beside dm-writecache and bcache (19 minutes; QUICK=1: 6)'
+	@echo 'make vm-load         a full cache in a guest, beside dm-writecache, bcache and dm-pcache (19 minutes; QUICK=1: 6)'
 	@echo 'make vm-apps         the programs of bench-apps on the native device, in a guest (12 minutes; QUICK=1: 6; root)'
 	@echo 'make vm-dynamic      FIO-12 and mail on the native device, static and not, in a guest (12 minutes; QUICK=1: 5; root)'
 	@echo 'make vm-shell        a shell in the guest, a device made'
-	@echo 'make install         PREFIX=$(PREFIX) DESTDIR=: command, man pages, completions, units'
+	@echo 'make install         PREFIX=$(PREFIX) DESTDIR=: command, libforebay-map, man pages, completions, units'
 	@echo 'make deb             Debian packages, also of the module for DKMS; in $(OUT)/deb'
 	@echo 'make clean           remove what was built'
 
 build:
 	@scripts/need build
-	cargo build --release -p forebay-cli
+	cargo build --release -p forebay-cli -p forebay-map-c -p forebay-map-preload
 
 demo:
 	@scripts/need serve
@@ -81,6 +82,7 @@ bench: build
 	$(built)/forebay bench read $(ROUNDS) --json > $(BENCH)/bench-read.json
 	$(built)/forebay bench recovery $(if $(QUICK),--pool-size 1G) --json > $(BENCH)/bench-recovery.json
 	$(built)/forebay bench slots $(if $(QUICK),--rounds 2) --json > $(BENCH)/bench-slots.json
+	$(built)/forebay bench map $(if $(QUICK),--rounds 10) --json > $(BENCH)/bench-map.json
 	$(built)/forebay-load suite $(SUITE) --out $(BENCH)
 
 # PEERS, APPS, DYNAMIC: options of bench/peers.sh, apps.sh and dynamic.sh.
@@ -121,6 +123,12 @@ mount-soak:
 	tests/mount/differential.sh $(OPERATIONS)
 	tests/mount/replayed.sh 20 10000 ext4 xfs btrfs
 	tests/mount/cuts.sh $(CUTS) ext4 xfs
+
+KILLS ?= 20
+.PHONY: map-kills
+map-kills: build
+	@scripts/need check
+	tests/map/kills.sh $(KILLS)
 
 # Three OSDs on this host; what it takes is in docs/origins.md.
 STILL ?= 30
@@ -212,7 +220,7 @@ vm-destage: build
 	@scripts/need vm
 	BENCH_OUT=$(BENCH) tests/vm/run destage
 
-install: build
+install: build install-map
 	install -D -m 755 $(built)/forebay $(bindir)/forebay
 	install -D -m 755 packaging/mount.forebay $(sbindir)/mount.forebay
 	install -d $(mandir)
@@ -231,6 +239,21 @@ install: build
 	sed $(places) packaging/systemd/forebay-generator.in \
 		> $(DESTDIR)$(libdir)/systemd/system-generators/forebay-generator
 	chmod 755 $(DESTDIR)$(libdir)/systemd/system-generators/forebay-generator
+
+# libforebay-map: shared, static, header, pkg-config; and what `forebay map-run` preloads.
+mapdir = $(DESTDIR)$(PREFIX)
+install-map:
+	cargo build --release -p forebay-map-c -p forebay-map-preload
+	install -D -m 644 $(built)/libforebay_map_c.so $(mapdir)/lib/libforebay-map.so.0
+	ln -sf libforebay-map.so.0 $(mapdir)/lib/libforebay-map.so
+	install -m 644 $(built)/libforebay_map_c.a $(mapdir)/lib/libforebay-map.a
+	install -D -m 755 $(built)/libforebay_map_preload.so $(mapdir)/lib/forebay/libforebay-map-preload.so
+	strip --strip-debug $(mapdir)/lib/forebay/libforebay-map-preload.so
+	strip --strip-debug $(mapdir)/lib/libforebay-map.so.0 $(mapdir)/lib/libforebay-map.a
+	install -D -m 644 crates/forebay-map-c/include/forebay_map.h $(mapdir)/include/forebay_map.h
+	install -d $(mapdir)/lib/pkgconfig
+	sed -e 's,@prefix@,$(PREFIX),' -e 's,@version@,$(version),' packaging/forebay-map.pc.in \
+		> $(mapdir)/lib/pkgconfig/forebay-map.pc
 
 # What DKMS builds the module from; then: dkms install forebay/$(version)
 install-dkms:

@@ -141,7 +141,7 @@ void fuzz_look(struct fby_pool *p)
 
 int fuzz_attach(struct fby_pool *p, u16 volume, enum fby_holes holes)
 {
-	struct fby_attach a = { .holes = holes, .round_pages = ROUND_PAGES, .nbuffers = BUFFERS,
+	struct fby_attach a = { .holes = holes, .round_pages = ROUND_PAGES, .nrequests = BUFFERS,
 				.buffer_bytes = BUFFER_BYTES };
 	struct fby_volume_info info;
 	int rc = fby_volume_info(p, volume, &info);
@@ -150,7 +150,7 @@ int fuzz_attach(struct fby_pool *p, u16 volume, enum fby_holes holes)
 		return rc;
 	a.origin_sectors = info.spec.origin_sectors;
 	a.identity = info.spec.identity;
-	a.mem_bytes = fby_volume_bytes(p, a.round_pages, a.nbuffers, a.buffer_bytes);
+	a.mem_bytes = fby_volume_bytes(p, a.round_pages, a.nrequests, a.buffer_bytes);
 	if (!volume_memory[volume])
 		volume_memory[volume] = zeroed(FBY_PAGE, a.mem_bytes);
 	a.mem = volume_memory[volume];
@@ -178,12 +178,13 @@ static void check_io(struct fby_pool *p, const struct fby_io *io)
 		fuzz_finding("origin write larger than its buffer", io->sector, io->nsectors);
 }
 
+/* After an error an origin is tried again by and by: all of it, or in a drain what it refused. */
 static bool backing_off(struct fby_pool *p)
 {
 	struct fby_volume_info info;
 
 	for (u32 v = 0; fby_volume_info(p, (u16)v, &info) == 0; v++)
-		if (info.attached && info.destage == FBY_DESTAGE_BACKOFF)
+		if (info.attached && (info.destage == FBY_DESTAGE_BACKOFF || (info.draining && info.last_error)))
 			return true;
 	return false;
 }

@@ -21,7 +21,7 @@
 	X(CHUNK_SIZE_MIN, FBY_CHUNK_PAGES_MIN * FBY_PAGE, "the least") \
 	X(HIGH_WATERMARK, FBY_HIGH_WATERMARK, "per cent of chunks in use where destage starts") \
 	X(WATERMARK_GAP, FBY_WATERMARK_GAP, "and so much less where it stops") \
-	X(QUEUE_DEPTH, 16u, "origin writes of destage in flight") \
+	X(QUEUE_DEPTH, 64u, "origin writes of destage in flight") \
 	X(QUEUE_DEPTH_MAX, 64u, "most that may be asked for") \
 	X(BUFFER_BYTES, 256u << 10, "largest origin write of destage") \
 	X(ROUND_PAGES, 16384u, "most pages written before the origin is flushed") \

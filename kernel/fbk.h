@@ -88,6 +88,8 @@ struct fbk_pool {
 
 	struct workqueue_struct *wq; /* destage */
 	struct delayed_work destage;
+	struct fbk_volume *unsent; /* counted in its in_flight; the work's */
+	u32 nunsent;
 
 	spinlock_t started_lock;
 	struct list_head started; /* volumes, that a wake may concern; started_lock */
@@ -132,7 +134,7 @@ struct fbk_volume {
 	u64 sectors;
 	u32 block_size;
 	const void *owner; /* whose device: tells a reload from a second user */
-	u32 nbuffers, buffer_bytes, round_pages;
+	u32 nrequests, buffer_bytes, round_pages;
 	enum fby_holes holes;
 	bool by_name;  /* what the origin is called may be its id */
 	bool marked;   /* the command has marked the origin; else nobody does */
@@ -277,7 +279,9 @@ enum hrtimer_restart fbk_late_timer(struct hrtimer *timer);
  * stays until it has ended.
  */
 struct fbk_volume *fbk_origin_expect(struct fbk_pool *p, const struct fby_io *io);
+/* From the destage work alone, which calls fbk_origin_send before it does anything else. */
 void fbk_origin_submit(struct fbk_volume *v, const struct fby_io *io);
+void fbk_origin_send(struct fbk_pool *p);
 void fbk_origin_wait_idle(struct fbk_volume *v);
 int fbk_origin_init(struct fbk_volume *v);
 void fbk_origin_exit(struct fbk_volume *v);

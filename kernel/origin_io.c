@@ -8,7 +8,8 @@
 
 #include "fbk.h"
 
-#define RESERVE 2u /* beside one for each buffer */
+#define RESERVE 2u /* beside one for each of destage */
+#define STROKE 8u  /* requests given to the origin at once */
 
 enum means {
 	AS_ASKED,
@@ -44,15 +45,17 @@ static void request_done(struct request *r, int error)
 	let_go(v);
 }
 
-static void request_send(struct request *r)
+/* Once it is on the list it may end at any time, and with it the volume. */
+static void request_add(struct request *r, bool send)
 {
 	struct fbk_volume *v = r->volume;
 	unsigned long flags;
 
 	spin_lock_irqsave(&v->send_lock, flags);
 	list_add_tail(&r->node, &v->send);
+	if (send)
+		queue_work(v->wq, &v->send_work);
 	spin_unlock_irqrestore(&v->send_lock, flags);
-	queue_work(v->wq, &v->send_work);
 }
 
 static void request_end(struct bio *bio)
@@ -64,10 +67,10 @@ static void request_end(struct bio *bio)
 		request_done(r, 0);
 	} else if (bio_op(bio) == REQ_OP_WRITE_ZEROES && bio->bi_status) {
 		r->means = ZEROES_WRITTEN;
-		request_send(r);
+		request_add(r, true);
 	} else if (r->io.op == FBY_IO_DISCARD && !bio->bi_status && bdev_max_discard_sectors(r->volume->origin)) {
 		r->means = ADVICE;
-		request_send(r);
+		request_add(r, true);
 	} else {
 		request_done(r, -blk_status_to_errno(bio->bi_status));
 	}
@@ -76,11 +79,11 @@ static void request_end(struct bio *bio)
 static void add_buffer(struct bio *bio, void *buf, u64 bytes)
 {
 	while (bytes > 0) {
-		u32 n = min_t(u64, bytes, PAGE_SIZE);
+		u32 at = buf ? offset_in_page(buf) : 0, n = min_t(u64, bytes, PAGE_SIZE - at);
 		struct page *page = !buf ? ZERO_PAGE(0) : is_vmalloc_addr(buf) ? vmalloc_to_page(buf) :
 										   virt_to_page(buf);
 
-		__bio_add_page(bio, page, n, 0);
+		__bio_add_page(bio, page, n, at);
 		if (buf)
 			buf += n;
 		bytes -= n;
@@ -115,13 +118,15 @@ static void request_submit(struct request *r)
 }
 
 /* Where an origin has no room for more requests this sleeps, and holds up only its
- * own volume.
+ * own volume.  What is there goes to the device at once: a doorbell for all of it.
  */
 static void send_work(struct work_struct *work)
 {
 	struct fbk_volume *v = container_of(work, struct fbk_volume, send_work);
+	struct blk_plug plug;
 	struct request *r;
 
+	blk_start_plug(&plug);
 	for (;;) {
 		spin_lock_irq(&v->send_lock);
 		r = list_first_entry_or_null(&v->send, struct request, node);
@@ -129,9 +134,10 @@ static void send_work(struct work_struct *work)
 			list_del(&r->node);
 		spin_unlock_irq(&v->send_lock);
 		if (!r)
-			return;
+			break;
 		request_submit(r);
 	}
+	blk_finish_plug(&plug);
 }
 
 struct fbk_volume *fbk_origin_expect(struct fbk_pool *p, const struct fby_io *io)
@@ -144,6 +150,7 @@ struct fbk_volume *fbk_origin_expect(struct fbk_pool *p, const struct fby_io *io
 
 void fbk_origin_submit(struct fbk_volume *v, const struct fby_io *io)
 {
+	struct fbk_pool *p = v->pool;
 	struct request *r;
 
 	if (READ_ONCE(v->stopping)) {
@@ -151,13 +158,35 @@ void fbk_origin_submit(struct fbk_volume *v, const struct fby_io *io)
 		let_go(v);
 		return;
 	}
-	r = container_of(bio_alloc_bioset(v->origin, DIV_ROUND_UP(v->buffer_bytes, PAGE_SIZE), REQ_OP_WRITE, GFP_NOIO,
-					  &v->requests),
+	/* A buffer begins within a page where these are larger than the engine's. */
+	r = container_of(bio_alloc_bioset(v->origin, DIV_ROUND_UP(v->buffer_bytes, PAGE_SIZE) + (PAGE_SIZE > FBY_PAGE),
+					  REQ_OP_WRITE, GFP_NOIO, &v->requests),
 			 struct request, bio);
 	r->volume = v;
 	r->io = *io;
 	r->means = bdev_write_zeroes_sectors(v->origin) ? AS_ASKED : ZEROES_WRITTEN;
-	request_send(r);
+	if (p->unsent != v) {
+		fbk_origin_send(p);
+		atomic_inc(&v->in_flight);
+		p->unsent = v;
+	}
+	p->nunsent++;
+	request_add(r, false);
+	/* An origin that has nothing else to do gets it now. */
+	if (p->nunsent == STROKE || atomic_read(&v->in_flight) == 2)
+		fbk_origin_send(p);
+}
+
+void fbk_origin_send(struct fbk_pool *p)
+{
+	struct fbk_volume *v = p->unsent;
+
+	if (!v)
+		return;
+	p->unsent = NULL;
+	p->nunsent = 0;
+	queue_work(v->wq, &v->send_work);
+	let_go(v);
 }
 
 void fbk_origin_wait_idle(struct fbk_volume *v)
@@ -170,7 +199,7 @@ int fbk_origin_init(struct fbk_volume *v)
 	INIT_WORK(&v->send_work, send_work);
 	INIT_LIST_HEAD(&v->send);
 	spin_lock_init(&v->send_lock);
-	return bioset_init(&v->requests, v->nbuffers + RESERVE, offsetof(struct request, bio), BIOSET_NEED_BVECS);
+	return bioset_init(&v->requests, v->nrequests + RESERVE, offsetof(struct request, bio), BIOSET_NEED_BVECS);
 }
 
 void fbk_origin_exit(struct fbk_volume *v)

@@ -94,7 +94,7 @@ static int parse_device_option(struct fbk_setup *s, const char *name, const char
 	int rc = kstrtouint(value, 10, &n);
 
 	if (!strcmp(name, "writeback_jobs")) {
-		s->volume.nbuffers = n;
+		s->volume.nrequests = n;
 		return rc || n < 1 || n > FBY_DEFAULT_QUEUE_DEPTH_MAX ? -EINVAL : 0;
 	}
 	if (!strcmp(name, "slots")) {
@@ -151,7 +151,7 @@ int fbk_setup_parse(struct fbk_setup *s, unsigned int argc, char **argv, char **
 	unsigned int at = 0;
 	int rc;
 
-	s->volume.nbuffers = FBY_DEFAULT_QUEUE_DEPTH;
+	s->volume.nrequests = FBY_DEFAULT_QUEUE_DEPTH;
 	s->volume.buffer_bytes = FBY_DEFAULT_BUFFER_BYTES;
 	s->volume.round_pages = FBY_DEFAULT_ROUND_PAGES;
 	s->volume.policy.durable = true; /* the devices announce no volatile write cache */
@@ -279,6 +279,31 @@ static const char *state_name(const struct fbk_setup *s, const struct counters *
 	return "ok";
 }
 
+static unsigned int emit_ratio(char *result, unsigned int maxlen, unsigned int sz, const char *name, u64 n, u64 of)
+{
+	u32 hundredths;
+	u64 whole = div_u64_rem(div64_u64(n * 100 + of / 2, of), 100, &hundredths);
+
+	EMIT(" %s=%llu.%02u", name, whole, hundredths);
+	return sz;
+}
+
+/* What `forebay status` has of a volume that is served, by the same names. */
+static unsigned int emit_origin_use(char *result, unsigned int maxlen, unsigned int sz, const struct fbk_baseline *b,
+				    const struct fbk_baseline *z)
+{
+	u64 page = FBY_PAGE / FBY_SECTOR, requests = b->origin_writes - z->origin_writes;
+	u64 written = b->written_sectors - z->written_sectors;
+
+	if (!requests)
+		return sz;
+	sz = emit_ratio(result, maxlen, sz, "written_pages_per_request", written, requests * page);
+	sz = emit_ratio(result, maxlen, sz, "pages_per_request", b->origin_sectors - z->origin_sectors,
+			requests * page);
+	return emit_ratio(result, maxlen, sz, "copies_per_written_page",
+			  (b->pages_relocated - z->pages_relocated) * page, max(written, page));
+}
+
 void fbk_setup_status(struct fbk_setup *s, char *result, unsigned int maxlen)
 {
 	static const char *const destage[] = { "idle", "writing", "flushing", "committing", "backoff" };
@@ -313,9 +338,11 @@ void fbk_setup_status(struct fbk_setup *s, char *result, unsigned int maxlen)
 	EMIT(" pages_destaged=%llu pages_relocated=%llu rounds=%llu",
 	       b.pages_destaged - z->pages_destaged, b.pages_relocated - z->pages_relocated,
 	       b.rounds - z->rounds);
+	sz = emit_origin_use(result, maxlen, sz, &b, z);
 	EMIT(" volume_uuid=%pU marks=%u", c->volume.spec.uuid, c->volume.marks);
 	if (c->volume.slots)
-		EMIT(" slots=%u counted=%u conflicts=%llu", c->volume.slots, c->volume.counted, c->volume.conflicts);
+		EMIT(" slots=%u counted=%u conflicts=%llu eras_percent=%u", c->volume.slots, c->volume.counted,
+		       c->volume.conflicts, c->volume.eras_percent);
 	EMIT(" intake_limit=%u drain_rate=%u origin_depth=%u bypassing=%u", c->volume.intake_limit,
 	       c->volume.drain_rate, c->volume.origin_depth, c->volume.bypassing);
 	kfree(c);
@@ -336,7 +363,7 @@ void fbk_setup_options(struct fbk_setup *s, char *result, unsigned int maxlen)
 	EMIT("%s %u", s->volume.name, n);
 	EMIT(" high_watermark %u low_watermark %u max_age %llu idle %llu verify %s checksums %s writeback_jobs %u",
 	     o.high_watermark, o.low_watermark, div64_u64(o.max_age_ns, NS_PER_MS), div64_u64(o.idle_ns, NS_PER_MS),
-	     verify_names[o.verify], switch_names[!o.no_checksums], s->volume.nbuffers);
+	     verify_names[o.verify], switch_names[!o.no_checksums], s->volume.nrequests);
 	if (s->slots_given)
 		EMIT(" slots %u", s->open.options.nslots);
 	if (s->open.start_sector)

@@ -130,8 +130,12 @@ static void destage_work(struct work_struct *work)
 	mutex_unlock(&p->lock);
 	for (steps = 0; steps < STEPS_AT_ONCE && rc > FBY_DONE; steps++) {
 		rc = destage_step(p, &next);
-		cond_resched();
+		if (rc != FBY_ORIGIN) {
+			fbk_origin_send(p);
+			cond_resched();
+		}
 	}
+	fbk_origin_send(p);
 	if (rc < 0) {
 		wake_volumes(p, true, true); /* nobody else will: whoever waits ends with an error */
 		return;
@@ -594,7 +598,7 @@ int fbk_volume_prepare(struct fbk_volume *v, const char *origin_id, bool create,
 	rc = fbk_io_volume_init(v);
 	if (rc)
 		return rc;
-	v->mem_bytes = fby_volume_bytes(engine, v->round_pages, v->nbuffers, v->buffer_bytes);
+	v->mem_bytes = fby_volume_bytes(engine, v->round_pages, v->nrequests, v->buffer_bytes);
 	v->mem = vzalloc(v->mem_bytes);
 	if (!v->mem)
 		return -ENOMEM;
@@ -639,7 +643,7 @@ int fbk_volume_start(struct fbk_volume *v)
 		.mem = v->mem,
 		.mem_bytes = v->mem_bytes,
 		.round_pages = v->round_pages,
-		.nbuffers = v->nbuffers,
+		.nrequests = v->nrequests,
 		.buffer_bytes = v->buffer_bytes,
 	};
 	struct fby_flush ticket = {};
@@ -774,7 +778,7 @@ int fbk_volume_drain(struct fbk_volume *v)
 	rc = drain_begin(v, pool, &seq);
 	if (rc == -ENODEV)
 		goto out;
-	while (!rc && !fby_volume_clean(engine, v->index) && info->watermark + 1 < seq) {
+	while (!rc && !fby_volume_clean(engine, v->index) && info->home + 1 < seq) {
 		rc = fbk_drain_on(v);
 		if (rc)
 			break;

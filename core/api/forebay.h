@@ -218,6 +218,9 @@ struct fby_lost_at {
 	u32 found; /* known to be lost when it began; the engine's own */
 };
 u32 fby_lost_list(struct fby_pool *p, u16 volume, struct fby_lost_at *at, struct fby_report_block *out, u32 max);
+/* How many pages of the volume its origin has refused and lacks; *first: the lowest block of
+ * these.  Looks at all pages of the pool.  0 of a static volume, whose pages are not known so. */
+u32 fby_refused_pages(struct fby_pool *p, u16 volume, u64 *first);
 
 /* Verifies the invariants of docs/design on the whole pool (check.c); no
  * request may be in flight unless quiet is false, when only what holds at any
@@ -247,6 +250,9 @@ enum fby_destage_state {
 struct fby_volume_info {
 	struct fby_volume_spec spec;
 	u64 watermark; /* of a static volume: the last pass of destage that has brought all home */
+	/* What was written up to this number is on the flushed origin, or was overwritten: the
+	 * watermark, and 0 while a copy that was made within the pool is above that. */
+	u64 home;
 	u32 marks;	/* of fby_volume_mark */
 	bool used;	/* the record is in use */
 	bool damaged;	/* both copies of the record are */
@@ -310,9 +316,10 @@ int fby_volume_rebind(struct fby_pool *p, u16 index, const char *identity, u64 o
 enum fby_mark_step { FBY_MARK_BEGIN, FBY_MARK_SET, FBY_MARK_CLEARED };
 int fby_volume_mark(struct fby_pool *p, u16 index, enum fby_mark_step step, u32 *marks);
 
-/* Memory that attach needs for the volume's destage: the round list, and
- * nbuffers bounce buffers of buffer_bytes (multiple of 4096), 4 KiB aligned. */
-u64 fby_volume_bytes(struct fby_pool *p, u32 round_pages, u32 nbuffers, u32 buffer_bytes);
+/* Memory that attach needs for the volume's destage: the round list, and bounce buffers
+ * for nrequests requests in flight, of buffer_bytes (multiple of 4096) at most; 16 of the
+ * longest have room at once, and more of shorter ones. */
+u64 fby_volume_bytes(struct fby_pool *p, u32 round_pages, u32 nrequests, u32 buffer_bytes);
 
 struct fby_attach {
 	u64 origin_sectors;   /* as the host finds it now */
@@ -321,7 +328,7 @@ struct fby_attach {
 	void *mem;	  /* fby_volume_bytes of zeroed memory, 4 KiB aligned; the host's, until detach */
 	u64 mem_bytes;
 	u32 round_pages;  /* most pages in one destage round */
-	u32 nbuffers;	  /* most origin requests in flight, 1 to 64 */
+	u32 nrequests;	  /* most origin requests in flight, 1 to 64 */
 	u32 buffer_bytes; /* largest origin write */
 };
 int fby_volume_attach(struct fby_pool *p, u16 index, const struct fby_attach *a);

@@ -13,10 +13,15 @@
  *			synced, what is dirty written back; fby_map_drop
  *	grow		the host makes size and blocks durable in the file system, then
  *			fby_map_file_size; before that a sync of these pages answers ORIGIN
+ *	grow, promised	the host makes blocks durable in the file system, and tells how long it
+ *			may make the file: fby_map_file_grows; it extends the file, and
+ *			fby_map_file_promise: durable though the file may not be so long yet.
+ *			Once it is, and that is durable, fby_map_file_size
  *	truncate	nobody can store behind the new end any more; fby_map_file_cut, the
  *			host truncates and fsyncs the file, fby_map_file_cut_end
  *	recover		fby_map_attach; for each file that has CUT: truncate to its size,
- *			fsync, fby_map_file_cut_end; then for each frame in use: write back
+ *			fsync, fby_map_file_cut_end; that GROWS: give it its size, fsync,
+ *			fby_map_file_size; then for each frame in use: write back
  *			as above, up to the file's size, and fby_map_drop
  *
  * Threads: fby_frame_* in any number of threads and processes that have the memory; one
@@ -62,7 +67,8 @@ struct fby_frame {
 /*
  * What was stored to the pages is durable when it returns; by whomever it was stored
  * before.  ORIGIN: a page is behind the limit, nothing was done.  -FBY_E_MAP_DAMAGED: a
- * word is damaged, and its pages are not promised to be durable; the others are.
+ * word is damaged, or of another use of the frame, and its pages are not promised to be
+ * durable; the others are.  -FBY_E_NO_MAP: the frame was dropped, nothing is promised.
  * Costs two fences, however many pages.
  */
 int fby_frame_sync(const struct fby_frame *f, const struct fby_pages *pages);
@@ -137,10 +143,13 @@ int fby_map_detach(struct fby_pool *p, u16 map);
 /* --- files ----------------------------------------------------------------------------- */
 
 struct fby_map_file {
-	u64 size; /* no more than what is durable in the file system, with its blocks */
+	/* Its blocks are durable in the file system, and so is the size, but for a file that grows:
+	 * that is at least `made` long, durable, and no longer than `ahead` by its host. */
+	u64 size, made, ahead;
 	u16 identity_bytes;
 	bool used, damaged;
 	bool cut; /* a truncation to size is under way */
+	bool grows;
 	u32 frames; /* that refer to it */
 	u8 identity[FBY_MAP_IDENTITY_MAX];
 	char path[FBY_MAP_PATH_MAX + 1];
@@ -150,15 +159,25 @@ struct fby_map_file {
  * path or the identity is too long.  -FBY_E_MAP_FULL: no record is free. */
 int fby_map_file_add(struct fby_pool *p, u16 map, const struct fby_map_file *f, u32 *file);
 int fby_map_file_info(struct fby_pool *p, u16 map, u32 file, struct fby_map_file *out);
-/* The file has been made larger, and that is durable; so is this, when it returns.  Frames
- * have a new limit: fby_map_frame.  -FBY_E_RANGE: it is smaller.  -FBY_E_BUSY: it is being
- * truncated. */
+/* The file has that size, and that is durable; so is this, when it returns: nothing is
+ * promised any more.  Frames have a new limit: fby_map_frame.  -FBY_E_RANGE: it is smaller.
+ * -FBY_E_BUSY: it is being truncated. */
 int fby_map_file_size(struct fby_pool *p, u16 map, u32 file, u64 size);
+/* The host may make the file so long from now on, by zeroes alone, before that is promised or
+ * durable: what recovery finds behind the size is then its own, if it is no longer than that,
+ * and zero.  -FBY_E_BUSY as above; -FBY_E_RANGE: less than its size.  ORIGIN: the pool is of a
+ * version that has no promises: fby_map_file_size. */
+int fby_map_file_grows(struct fby_pool *p, u16 map, u32 file, u64 ahead);
+/* The size is this one, whatever becomes of the file in its file system, which has the blocks,
+ * durable.  Durable when it returns.  As fby_map_file_grows; -FBY_E_RANGE: not between its size
+ * and what that has told. */
+int fby_map_file_promise(struct fby_pool *p, u16 map, u32 file, u64 size);
 int fby_map_file_path(struct fby_pool *p, u16 map, u32 file, const char *path);
 /* What the host knows it by is something else now; up to FBY_MAP_IDENTITY_MAX, durable. */
 int fby_map_file_identity(struct fby_pool *p, u16 map, u32 file, const void *identity, u16 bytes);
 /* The truncation counts from the first on, whatever happens; the second forgets what is
- * dirty behind the end, and makes the rest of its last page zero. */
+ * dirty behind the end, and makes the rest of its last page zero.  -FBY_E_LOST: the media does
+ * not give that page back; the truncation is under way still. */
 int fby_map_file_cut(struct fby_pool *p, u16 map, u32 file, u64 size);
 int fby_map_file_cut_end(struct fby_pool *p, u16 map, u32 file);
 /* -FBY_E_BUSY: a frame refers to it. */
@@ -191,8 +210,9 @@ int fby_map_take(struct fby_pool *p, u16 map, u32 file, u64 segment, u32 *frame)
 int fby_map_show(struct fby_pool *p, u16 map, u32 frame);
 /* Of a frame that is taken (its memory alone, for who fills it), in use, or found. */
 int fby_map_frame(struct fby_pool *p, u16 map, u32 frame, struct fby_frame *out);
-/* Free again, durable.  -FBY_E_MAP_DIRTY: its file lacks a page, or might; with discard it
- * is free all the same, but for one of a forged number (-FBY_E_NUMBERS). */
+/* Free again, durable; whoever still has it from before syncs nothing any more.
+ * -FBY_E_MAP_DIRTY: its file lacks a page, or might, perhaps since a sync just now; with
+ * discard it is free all the same, but for one of a forged number (-FBY_E_NUMBERS). */
 int fby_map_drop(struct fby_pool *p, u16 map, u32 frame, bool discard);
 int fby_map_frame_info(struct fby_pool *p, u16 map, u32 frame, struct fby_frame_info *out);
 /* Of a frame in use or found, as the media has it: dirty pages, and those of which that is

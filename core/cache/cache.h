@@ -19,6 +19,8 @@
 #define FBY_ES_VERIFIED (1u << 21) /* checksum seen good since open */
 #define FBY_ES_DAMAGED (1u << 22)  /* checksum seen bad: its valid sectors are lost */
 #define FBY_ES_CLEAN (1u << 26)	   /* on the flushed origin too: destage need not write it */
+#define FBY_ES_COPY (1u << 27)	   /* made within the pool: as old as what it was made of */
+#define FBY_ES_REFUSED (1u << 28) /* the origin did not take it, nor what it was copied from */
 #define FBY_ES_COUNTED (0xff00u | FBY_ES_DAMAGED | FBY_ES_CLEAN) /* pages with one of these are counted */
 /* Of recovery alone, gone when it ends: what is to be written over the line. */
 #define FBY_ES_HOLE (1u << 23)	 /* it is lost, and stands for its block as lost; key ~0: block unknown */
@@ -110,8 +112,9 @@ int fby_carry(struct fby_cache *p, u16 volume, u64 block, u32 page, bool damaged
 
 /* Appends what page holds once more, if it is still the block's, sound and whole: the
  * same bytes under a new seq, and its chunk is as old as the one that it comes from.
+ * flags: of fby_begin_flags; which room it may take, and if it is a page that was refused.
  * DONE, *slot: where, or ~0; or WAIT. */
-int fby_move(struct fby_cache *p, u16 volume, u64 block, u32 page, u32 *slot, u32 *wake);
+int fby_move(struct fby_cache *p, u16 volume, u64 block, u32 page, u32 flags, u32 *slot, u32 *wake);
 
 /* --- bypass.c ------------------------------------------------------------------- */
 /* Is the block, whose bucket the caller holds, being written past the cache? */
@@ -145,6 +148,15 @@ static inline u64 fby_key(u16 volume, u64 block)
 static inline u64 fby_key_block(u64 key)
 {
 	return key & ((1ull << FBY_BLOCK_BITS) - 1);
+}
+
+/* The linked page is not older than this; one of a chunk that was recovered: 0. */
+static inline u64 fby_page_since(const struct fby_cache *p, u32 page)
+{
+	const struct fby_chunk *ch = fby_chunk_of(p->space, page);
+	u64 opened_ns = fby_load(&ch->opened_ns), copies_ns = fby_load(&ch->copies_ns);
+
+	return (fby_load(&p->entry[page].state) & FBY_ES_COPY) && copies_ns < opened_ns ? copies_ns : opened_ns;
 }
 
 /* Is the linked page on the flushed origin, that which is attached? */

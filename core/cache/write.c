@@ -361,13 +361,16 @@ static void publish_counted(struct fby_cached *v, struct fby_slot_volume *by_slo
 		fby_store_release(&by_slot->clean_replaced, by_slot->clean_replaced + 1);
 }
 
+#define COPIED 0x80u /* beside enum fby_page_flags, once the line is written */
+
 FBY_INLINE void publish_page(struct fby_cache *p, const struct fby_write *w, struct fby_slot *s,
 			     const struct fby_wpage *g, u32 page)
 {
 	u32 before = g->old == FBY_NO_PAGE ? 0 : fby_load(&p->entry[g->old].state);
 
-	fby_index_put_locked(p, g->bucket, fby_key(w->volume, g->block), page, FBY_ES(w->kind, g->valid, g->lost),
-			     g->old);
+	fby_index_put_locked(p, g->bucket, fby_key(w->volume, g->block), page,
+			     FBY_ES(w->kind, g->valid, g->lost) |
+			     (g->flags & COPIED ? FBY_ES_COPY | (before & FBY_ES_REFUSED) : 0), g->old);
 	fby_index_release(p, g->bucket);
 	if (fby_unlikely((before & FBY_ES_COUNTED) | g->lost))
 		publish_counted(&p->volume[w->volume], &s->volume[w->volume], before,
@@ -538,9 +541,10 @@ static int begin_again(struct fby_cache *p, struct fby_write *w, u16 volume, u64
 	return FBY_DONE;
 }
 
-static void finish_again(struct fby_cache *p, struct fby_write *w, u32 *wake)
+static void finish_again(struct fby_cache *p, struct fby_write *w, u8 flags, u32 *wake)
 {
 	commit(p, w, false);
+	w->page[0].flags |= flags;
 	publish(p, w);
 	*wake |= w->wake;
 }
@@ -564,17 +568,17 @@ int fby_carry(struct fby_cache *p, u16 volume, u64 block, u32 page, bool damaged
 	w.nsectors = 0;
 	FBY_ASSERT(g->lost != 0);
 	*slot = w.slot;
-	finish_again(p, &w, wake);
+	finish_again(p, &w, 0, wake);
 	return FBY_DONE;
 }
 
-int fby_move(struct fby_cache *p, u16 volume, u64 block, u32 page, u32 *slot, u32 *wake)
+int fby_move(struct fby_cache *p, u16 volume, u64 block, u32 page, u32 flags, u32 *slot, u32 *wake)
 {
 	bool checksum = !fby_load(&p->space->opt.no_checksums);
 	struct fby_write w fby_uninitialized;
 	struct fby_wpage *g = &w.page[0];
-	u64 opened_ns = fby_load(&fby_chunk_of(p->space, page)->opened_ns);
-	int decision = begin_again(p, &w, volume, block, page, FBY_BEGIN_RELOCATE, wake);
+	u64 since_ns = fby_page_since(p, page);
+	int decision = begin_again(p, &w, volume, block, page, flags, wake);
 	struct fby_chunk *to;
 	u32 state;
 	u8 *data;
@@ -586,11 +590,11 @@ int fby_move(struct fby_cache *p, u16 volume, u64 block, u32 page, u32 *slot, u3
 	state = fby_load(&p->entry[page].state);
 	w.kind = (u8)FBY_ES_KIND(state);
 	g->valid = FBY_ES_VALID(state);
-	g->lost = 0;
+	g->lost = FBY_ES_LOST(state);
 	g->flags = 0;
 	g->data_crc = 0;
 	/* What is lost or damaged stays: destage and readers know how to deal with it. */
-	if ((state & FBY_ES_DAMAGED) || FBY_ES_LOST(state) ||
+	if ((state & FBY_ES_DAMAGED) || (g->lost && !(flags & FBY_BEGIN_REFUSED)) ||
 	    (w.kind == FBY_KIND_DATA && fby_page_read(p, page, fby_key(volume, g->block), state, g->valid, 0, data,
 						      !FBY_BUG(MOVE_UNVERIFIED)) != FBY_PAGE_OK)) {
 		fby_index_release(p, g->bucket);
@@ -605,8 +609,8 @@ int fby_move(struct fby_cache *p, u16 volume, u64 block, u32 page, u32 *slot, u3
 	}
 	*slot = w.slot;
 	to = &p->space->chunk[w.chunk];
-	if (opened_ns < fby_load(&to->opened_ns) && !FBY_BUG(KEPT_AGE_LOST)) /* before it may be closed, and freed */
-		fby_store(&to->opened_ns, opened_ns);
-	finish_again(p, &w, wake);
+	if (since_ns < fby_load(&to->copies_ns) && !(flags & FBY_BEGIN_REFUSED) && !FBY_BUG(KEPT_AGE_LOST)) /* before it may be closed, and freed */
+		fby_store(&to->copies_ns, since_ns);
+	finish_again(p, &w, COPIED, wake);
 	return FBY_DONE;
 }

@@ -103,6 +103,7 @@ void fby_round_collect(struct fby_drain *p, u16 volume, u32 *wake)
 	d->n = d->pos = d->run = d->pulled = d->ahead = 0;
 	d->issued = 0;
 	d->failed = false;
+	fby_refused_begin(p, volume);
 	d->lost = fby_load_acquire(&p->cache->volume[volume].gate.lost);
 	d->cut = cut_below_in_flight(p, volume);
 	while ((c = fby_chunk_walk(p->space, volume, c, wake)) != FBY_NO_CHUNK) {

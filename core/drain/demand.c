@@ -4,7 +4,7 @@
  * pool is live, when entries grow old, when nobody writes, or on demand.
  */
 #include "cache/placed.h"
-#include "drain/drain.h"
+#include "drain/round.h"
 
 bool fby_drain_clean(struct fby_drain *p, u16 index)
 {
@@ -78,6 +78,8 @@ bool fby_destage_wanted(struct fby_drain *p, u16 volume)
 	if (!fby_drain_clean(p, volume))
 		return true;
 	fby_store(&v->destage.drain, false);
+	if (v->destage.refused.last) /* it was written anew, and that is home */
+		fby_refused_passed(p, volume, FBY_NO_SEQ);
 	/* only lost blocks are left: carried forward again just for space */
 	return fby_starved(p->space) && (worth_packing(p, volume) || FBY_BUG(PACKED_FOR_EVER));
 }

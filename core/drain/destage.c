@@ -16,8 +16,9 @@
  *	release	the pages
  *
  * A round writes each block once and the next begins when it has ended: never
- * two origin writes for a block in flight.  On an error of the origin the round
- * is given up and nothing is released; a new one begins after a pause.
+ * two origin writes for a block in flight.  Pages that the origin refuses are carried, too
+ * (refused.c).  Where its flush fails, or it takes nothing, the round is given up and nothing
+ * is released; a new one begins after a pause.
  */
 #include "cache/index.h"
 #include "cache/placed.h"
@@ -81,22 +82,30 @@ static void hold_chunks(struct fby_drain *p, u16 volume, bool held)
 static int forward(struct fby_drain *p, u16 volume, struct fby_round_page *r, u32 *wake)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
-	u64 opened_ns = fby_load(&fby_chunk_of(p->space, r->page)->opened_ns);
+	u64 since_ns = fby_page_since(p->cache, r->page);
 	int decision;
 	u32 slot;
 
 	hold_chunks(p, volume, true);
-	if (r->keep) {
+	if (r->keep || r->carry == FBY_CARRY_REFUSED) {
+		bool refused = !r->keep;
+
 		/* Whoever drains waits for the numbers given out when he began, and a copy has a
 		 * higher one: nothing is kept any more, as if there were no room. */
-		if (fby_load(&d->drain) && !FBY_BUG(DRAIN_KEEPS))
+		if (!refused && fby_load(&d->drain) && !FBY_BUG(DRAIN_KEEPS))
 			return FBY_WAIT_SPACE;
-		decision = fby_move(p->cache, volume, r->k, r->page, &slot, wake);
+		decision = fby_move(p->cache, volume, r->k, r->page, !refused ? FBY_BEGIN_RELOCATE :
+				    FBY_BEGIN_REFUSED | (d->refused.reserve ? FBY_BEGIN_RESERVE : FBY_BEGIN_RELOCATE),
+				    &slot, wake);
 		if (decision != FBY_DONE)
 			return decision;
 		if (slot != ~0u) {
 			d->copied_slots |= 1ull << slot;
-			fby_moved_note(p, volume, FBY_BUG(KEPT_AGE_LOST) ? p->space->now_ns : opened_ns);
+			/* It is tried again by and by whatever its age is, which would have all else
+			 * of the volume destaged at once. */
+			fby_moved_note(p, volume, refused || FBY_BUG(KEPT_AGE_LOST) ? p->space->now_ns : since_ns);
+			if (refused)
+				d->refused.last = p->volume[volume].moved_last;
 			return FBY_DONE;
 		}
 		if (!fby_round_listed(p, volume, r, d->cut)) /* overwritten meanwhile */
@@ -135,18 +144,21 @@ static void release_chunks(struct fby_drain *p, u16 volume, u64 cut, u32 *wake)
 	fby_chunk_walk_end(p->space, c, wake);
 }
 
-static int no_room(struct fby_drain *p, u16 volume, bool kept)
+static int no_room(struct fby_drain *p, u16 volume, const struct fby_round_page *r)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
 
 	if (carry_less(p, volume))
 		return FBY_DONE;
-	if (kept) { /* the next round writes it */
+	if (r->keep) { /* the next round writes it */
 		d->plan.no_room = true;
 		go_on_to(p, volume, FBY_PH_IDLE);
 		return FBY_AGAIN;
 	}
-	fby_store(&p->volume[volume].last_error, fby_error_errno(-FBY_E_LOST)); /* more is lost than the reserve holds */
+	if (r->carry == FBY_CARRY_REFUSED)
+		d->refused.narrow = true;
+	else /* more is lost than the reserve holds */
+		fby_store(&p->volume[volume].last_error, fby_error_errno(-FBY_E_LOST));
 	d->failed = true;
 	go_on_to(p, volume, FBY_PH_BACKOFF);
 	return FBY_AGAIN;
@@ -157,6 +169,7 @@ static bool goes_forward(struct fby_drain *p, u16 volume, struct fby_round_page 
 	if (r->keep && fby_round_is_clean(p, volume, r->page, fby_load(&p->cache->entry[r->page].state)))
 		r->keep = false; /* it was written along */
 	return (r->keep || r->carry != FBY_CARRY_NO) && !(r->keep && FBY_BUG(KEPT_NOT_MOVED)) &&
+	       !(r->carry == FBY_CARRY_REFUSED && FBY_BUG(REFUSED_NOT_MOVED)) &&
 	       fby_round_listed(p, volume, r, p->volume[volume].destage.cut);
 }
 
@@ -211,7 +224,7 @@ static int carry_step(struct fby_drain *p, u16 volume, u32 *wake)
 				release_chunks(p, volume, d->cut, wake);
 				return FBY_AGAIN;
 			}
-			decision = no_room(p, volume, r->keep);
+			decision = no_room(p, volume, r);
 			if (decision != FBY_DONE)
 				return decision;
 			d->pos = d->n;
@@ -232,15 +245,13 @@ static int write_step(struct fby_drain *p, u16 volume, struct fby_io *io, u32 *w
 {
 	struct fby_destage *d = &p->volume[volume].destage;
 	struct fby_build b = { 0 };
-	u32 id;
+	u32 id, most = d->refused.doubt ? 1 : fby_pace_depth(p, volume);
 
-	for (id = 0; id < d->nbuffers && fby_load(&d->io[id].status) != FBY_IOS_FREE; id++)
-		;
-	if (d->failed || d->outstanding >= fby_pace_depth(p, volume) || id == d->nbuffers || d->pos == d->n) {
+	if (d->failed || d->outstanding >= most || d->pos == d->n || !fby_flight_room(d, &id)) {
 		if (d->outstanding == 0) {
-			fby_pace_adapt(&p->volume[volume].pace, d->nbuffers);
+			fby_pace_adapt(&p->volume[volume].pace, d->nrequests);
 			fby_plan_written(p, volume);
-			go_on_to(p, volume, d->failed ? FBY_PH_BACKOFF : FBY_PH_FLUSH);
+			go_on_to(p, volume, d->failed ? FBY_PH_BACKOFF : fby_refused_judge(p, volume));
 			return FBY_AGAIN;
 		}
 		return carry_ahead(p, volume, wake) ? FBY_AGAIN : FBY_DONE;
@@ -251,6 +262,7 @@ static int write_step(struct fby_drain *p, u16 volume, struct fby_io *io, u32 *w
 	if (b.n == 0)
 		return FBY_AGAIN;
 	d->plan.requests++;
+	d->io[id].again = b.again;
 	io->op = b.op;
 	io->sector = b.sector;
 	io->nsectors = b.n;
@@ -294,7 +306,7 @@ static void commit(struct fby_drain *p, u16 volume)
 	struct fby_drained *v = &p->volume[volume];
 
 	if (v->destage.cut > o->rec.watermark) {
-		fby_store(&o->rec.watermark, v->destage.cut);
+		fby_store_release(&o->rec.watermark, v->destage.cut); /* after what was moved until then */
 		if (!FBY_BUG(FREE_BEFORE_WATERMARK))
 			fby_owner_write(p->space, volume);
 	}
@@ -315,7 +327,7 @@ static bool release_page(struct fby_drain *p, u16 volume, const struct fby_round
 	if (!fby_index_try(p->cache, b))
 		return false;
 	page = fby_planted_release(p, b, key);
-	if (page == FBY_NO_PAGE && fby_round_listed(p, volume, r, cut))
+	if (page == FBY_NO_PAGE && fby_round_listed(p, volume, r, cut) && !fby_planted_stays(r))
 		page = r->page;
 	if (page == FBY_NO_PAGE) {
 		fby_index_release(p->cache, b);
@@ -348,7 +360,7 @@ static int release_step(struct fby_drain *p, u16 volume, u32 *wake)
 		return FBY_AGAIN;
 	release_chunks(p, volume, d->cut, wake);
 	fby_count(&v->rounds, 1);
-	fby_store(&v->last_error, 0);
+	fby_refused_passed(p, volume, p->space->owner[volume].rec.watermark);
 	d->backoff_ns = 0;
 	d->n = 0;
 	fby_owner_count(p->space, volume);
@@ -403,7 +415,7 @@ static int idle_step(struct fby_drain *p, u16 volume, u32 *wake)
 	/* What idle slots keep open for nothing, another volume may need. */
 	if (fby_starved(p->space) && fby_drain_clean(p, volume))
 		close_open_chunks(p, volume, wake);
-	if (!fby_destage_wanted(p, volume))
+	if (!fby_destage_wanted(p, volume) || fby_refused_waits(p, volume))
 		return FBY_DONE;
 	if (d->drain || (needed && !any_closed(p, volume)))
 		close_open_chunks(p, volume, wake);
@@ -416,38 +428,20 @@ static int idle_step(struct fby_drain *p, u16 volume, u32 *wake)
 
 /* --- the machine ------------------------------------------------------------ */
 
-static void reap(struct fby_drain *p, u16 volume)
-{
-	struct fby_drained *v = &p->volume[volume];
-	struct fby_destage *d = &v->destage;
-
-	for (u32 i = 0; i < d->nbuffers && d->outstanding > 0; i++) {
-		struct fby_io_slot *io = &d->io[i];
-
-		if (fby_load_acquire(&io->status) != FBY_IOS_DONE)
-			continue;
-		if (io->error) {
-			fby_store(&v->last_error, io->error);
-			fby_count(&v->origin_errors, 1);
-			if (!fby_planted_overlooked(p, volume))
-				d->failed = true;
-		}
-		if (d->phase == FBY_PH_WRITE && p->space->now_ns - io->start_ns < 1ull << 31)
-			fby_pace_latency(&v->pace, (u32)(p->space->now_ns - io->start_ns), io->alone);
-		fby_store(&io->status, (u32)FBY_IOS_FREE);
-		d->outstanding--;
-	}
-}
-
 void fby_destage_issue(struct fby_drain *p, u16 volume, struct fby_io *io)
 {
 	struct fby_drained *v = &p->volume[volume];
 	struct fby_io_slot *slot = &v->destage.io[io->id % 64];
 
 	io->volume = volume;
+	slot->sector = io->sector;
+	slot->nsectors = io->nsectors;
 	slot->error = 0;
 	slot->start_ns = p->space->now_ns;
 	slot->alone = v->destage.outstanding == 0;
+	if (slot->alone)
+		v->destage.heard_ns = p->space->now_ns;
+	fby_flight_take(&v->destage, io->id % 64, io->op == FBY_IO_WRITE ? io->nsectors : 0);
 	fby_store(&slot->status, (u32)FBY_IOS_BUSY);
 	v->destage.outstanding++;
 	if (io->op == FBY_IO_FLUSH) {
@@ -468,16 +462,11 @@ static void leave_gate(struct fby_drain *p, u16 volume, u32 *wake)
 	v->destage.gate = false;
 }
 
-int fby_destage_volume(struct fby_drain *p, u16 volume, struct fby_io *io, u32 *wake)
+static int step(struct fby_drain *p, u16 volume, struct fby_io *io, u32 *wake)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
 	int decision;
 
-	reap(p, volume);
-	fby_plan_took(p, volume);
-	/* Nothing of the round is behind copies that may pass for a torn tail. */
-	if (d->copied_slots && !seal_kept(p, volume))
-		return FBY_AGAIN;
 	switch (d->phase) {
 	case FBY_PH_IDLE:
 		decision = idle_step(p, volume, wake);
@@ -530,6 +519,23 @@ int fby_destage_volume(struct fby_drain *p, u16 volume, struct fby_io *io, u32 *
 	}
 	FBY_ASSERT(false);
 	return FBY_DONE;
+}
+
+int fby_destage_volume(struct fby_drain *p, u16 volume, struct fby_io *io, u32 *wake)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+	bool unsealed;
+	int decision;
+
+	fby_flight_reap(p, volume);
+	fby_plan_took(p, volume);
+	/* Nothing of the round is behind copies that may pass for a torn tail, but for its
+	 * requests: what these were made of is held. */
+	unsealed = d->copied_slots && !seal_kept(p, volume);
+	if (unsealed && (d->phase < FBY_PH_WRITE || d->phase > FBY_PH_FLUSHING))
+		return FBY_AGAIN;
+	decision = step(p, volume, io, wake);
+	return unsealed && decision == FBY_DONE ? FBY_AGAIN : decision;
 }
 
 void fby_drain_complete(struct fby_drain *p, u32 id, int error)

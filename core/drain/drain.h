@@ -13,7 +13,7 @@ struct fby_round_page {
 	u32 page;
 	union {
 		struct { /* of one that is listed */
-			u8 carry; /* lost or damaged: goes forward as a fresh entry */
+			u8 carry; /* goes forward: lost or damaged, as a fresh entry; refused, as it is */
 			bool keep; /* not written: goes forward as it is */
 			u8 run; /* dirty blocks in a row that it is one of; 0: it is written in any case */
 			bool leads; /* first of these in the list */
@@ -29,15 +29,19 @@ struct fby_round_page {
 struct fby_plan {
 	bool keeps; /* the round may keep pages */
 	bool no_room; /* the round before had none for what it was to keep */
+	bool few_kept; /* most of the list of the round before was to be written in any case */
 	u32 gained; /* pages found dead or clean in what the round passes */
 	u64 past; /* blocks below this are of runs that are measured */
 	u32 runs[FBY_RUN_MOST + 1]; /* of the list, by length; 0: single pages that are written in any case */
 	u32 listed[FBY_RUN_MOST + 1]; /* pages of the list in them */
+	u32 shares, shared; /* 64ths of requests that pages of the list would be, if all were written; of so many */
 	/* from round to round */
 	u32 scale; /* pages listed for 16 that the round before last gained */
 	u32 request_ns; /* of the origin's time that a request takes; 0: not known */
 	u32 page_ns; /* the same for each page of the list, whatever became of it */
-	u32 flush_ns; /* that a flush takes; 0: not known */
+	u32 written_ns; /* that all of a round's requests take; 0: not known */
+	u32 flush_ns; /* and its flush */
+	u64 all_ns; /* that all dirty pages would take, by their runs */
 	u32 requests; /* of this round */
 	u64 began_ns;
 	u32 copy_ns; /* that a page takes which is kept; what it took lately */
@@ -55,6 +59,9 @@ struct fby_io_slot {
 	int error;
 	u64 start_ns;
 	bool alone; /* nothing else was in flight when it was issued */
+	bool again; /* of a page that the origin refused before */
+	u64 sector, nsectors;
+	u32 pages;  /* of the ring, with what was left out at its end */
 	u8 *buf;
 };
 
@@ -70,6 +77,39 @@ enum fby_phase {
 	FBY_PH_BACKOFF,
 };
 
+/* Requests that were refused one after the other. */
+struct fby_refused_streak {
+	u32 failed;
+	u32 leave; /* pages are still to be left out */
+	u32 most; /* so many at most were to be */
+};
+
+#define FBY_REFUSED_AREAS 16u
+
+/* What the origin has refused of a volume; see refused.c. */
+struct fby_refused {
+	/* of a round */
+	bool trying; /* what was refused before is tried again */
+	bool doubt; /* nothing was taken since a request was refused: one in flight */
+	bool again_taken, again_failed; /* requests of what was refused before */
+	bool reserve; /* copies may take the reserve: as many pages at least are let go */
+	u32 failed; /* requests */
+	struct fby_refused_streak streak[2]; /* of the others; of what was refused before */
+	u32 held; /* pages of a static volume that are not tried */
+	/* from round to round */
+	u32 random;
+	bool narrow; /* the round before had no room for the copies */
+	bool waits; /* for retry_ns, or, unless that is ~0, until it is written to */
+	u64 waits_writes;
+	u64 retry_ns, pause_ns; /* when it is tried again, and after how long */
+	u64 last; /* highest seq of what was refused; 0: nothing was, or all is home */
+	/* of a static volume, instead of a bit for each page: blocks of requests that were refused */
+	struct fby_refused_area {
+		u64 first, end;
+	} area[FBY_REFUSED_AREAS];
+	u32 areas; /* noted so far */
+};
+
 /* Owned by fby_destage_step. */
 struct fby_destage {
 	enum fby_phase phase;
@@ -79,7 +119,8 @@ struct fby_destage {
 	u32 ahead; /* what is kept of page[] before this has gone forward, while the origin is at work */
 	u64 issued; /* no block below this goes to the origin any more in this round */
 	u32 run; /* next sector of page[pos] to look at */
-	u32 nbuffers, buffer_sectors, outstanding;
+	u32 outstanding;
+	u64 heard_ns; /* a request ended, or the first went out */
 	u64 cut;
 	u32 lost; /* gate.lost when the round began */
 	u64 retry_ns, backoff_ns;
@@ -89,7 +130,13 @@ struct fby_destage {
 	bool forced; /* all that is listed is to be written: a drain, or it is old, or nobody writes */
 	u64 idle_since_ns, idle_writes;
 	struct fby_plan plan;
+	struct fby_refused refused;
 	u64 copied_slots; /* those that kept pages went to and that are not sealed since, by bit */
+	/* flight.c: from io[oldest] on so many are taken, around the end of nrequests */
+	u32 nrequests, oldest, taken;
+	u8 *ring;
+	u32 ring_pages, ring_head, ring_used; /* pages */
+	u32 buffer_sectors; /* the longest request */
 	struct fby_io_slot io[64];
 };
 
@@ -138,6 +185,19 @@ struct fby_drain {
 	bool turn_placed; /* a static volume has the next request, if it has one */
 };
 
+/* How many buffers of the longest request so many requests have together. */
+static inline u32 fby_flight_buffers(u32 nrequests)
+{
+	return nrequests < 16 ? nrequests : 16;
+}
+void fby_flight_start(struct fby_destage *d, u8 *ring, u32 nrequests, u32 buffer_bytes);
+/* True: io[*id].buf has room for the longest request.  Nothing is taken by that. */
+bool fby_flight_room(struct fby_destage *d, u32 *id);
+/* The request is in flight, so many sectors of its buffer with it: 0, none of it. */
+void fby_flight_take(struct fby_destage *d, u32 id, u64 nsectors);
+/* Those that have ended are in flight no more; what an error fails is told. */
+void fby_flight_reap(struct fby_drain *p, u16 volume);
+
 /* One step of the volume's round: as fby_destage_step, and *io then goes to issue. */
 int fby_destage_volume(struct fby_drain *p, u16 volume, struct fby_io *io, u32 *wake);
 void fby_destage_issue(struct fby_drain *p, u16 volume, struct fby_io *io);
@@ -157,6 +217,8 @@ static inline u32 fby_round_most(const struct fby_destage *d)
 /* --- placed_round.c: static volumes ---- */
 /* One step of those whose turn it is: as fby_destage_step. */
 int fby_placed_step(struct fby_drain *p, struct fby_io *io, u64 *next_ns, u32 *wake);
+/* A request of the round was refused. */
+void fby_placed_refused(struct fby_drain *p, u16 volume, const struct fby_io_slot *io);
 void fby_placed_tick(struct fby_drain *p); /* from time to time: what was written so far is settled */
 bool fby_placed_clean(const struct fby_drain *p, u16 volume);
 
@@ -181,8 +243,8 @@ void fby_plan_flushed(struct fby_drain *p, u16 volume, u64 began_ns);
 /* --- relocate.c ---- */
 /* Seals what these slots, by bit, hold of the volume, and takes them out.  True: all. */
 bool fby_seal_copies(struct fby_drain *p, u16 volume, u64 *slots);
-/* A page was moved, out of a chunk that was opened then. */
-void fby_moved_note(struct fby_drain *p, u16 volume, u64 opened_ns);
+/* A page was moved that is as old as this. */
+void fby_moved_note(struct fby_drain *p, u16 volume, u64 since_ns);
 /* True: what was moved of the volume is sealed. */
 bool fby_relocate_sealed(struct fby_drain *p, u16 volume);
 /* One chunk's worth of relocation, if there is cause; true: call again soon. */
@@ -191,13 +253,13 @@ bool fby_relocate_step(struct fby_drain *p, u32 *wake);
 void fby_relocate_settle(struct fby_drain *p, u16 volume, u32 *wake);
 
 /* --- pace.c ------------------------------------------------------------------- */
-void fby_pace_start(struct fby_pace *pace, u32 nbuffers);
+void fby_pace_start(struct fby_pace *pace, u32 nrequests);
 void fby_pace_tick(struct fby_drain *p, u16 volume);
 u32 fby_pace_intake(const struct fby_drain *p, u16 volume); /* pages a second that may be written; 0: no limit */
 u32 fby_pace_round(const struct fby_drain *p, u16 volume, u32 cap); /* pages of the next round */
 u32 fby_pace_depth(struct fby_drain *p, u16 volume);
 void fby_pace_latency(struct fby_pace *pace, u32 ns, bool alone);
-void fby_pace_adapt(struct fby_pace *pace, u32 nbuffers);
+void fby_pace_adapt(struct fby_pace *pace, u32 nrequests);
 
 /* --- what hosts call; forebay.h says what each does ------------------------------- */
 int fby_drain_step(struct fby_drain *p, u64 now_ns, struct fby_io *io, u64 *next_ns, u32 *wake);

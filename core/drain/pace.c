@@ -24,10 +24,10 @@
 #define DELAY_MAX_NS 1000000000ull
 #define READ_RECENT_NS 10000000ull
 
-void fby_pace_start(struct fby_pace *pace, u32 nbuffers)
+void fby_pace_start(struct fby_pace *pace, u32 nrequests)
 {
 	pace->rate = RATE_START;
-	pace->depth = nbuffers < 4 ? nbuffers : 4;
+	pace->depth = nrequests < 4 ? nrequests : 4;
 }
 
 /* Pages a second that may be taken in at this level. */
@@ -111,11 +111,23 @@ u64 fby_pace_delay(struct fby_drain *p, u16 volume, u32 nsectors, u64 now_ns)
 	return next;
 }
 
+/* Pages that are let go of in a quarter of a second, of which flushes take nothing: the rate
+ * has them in it, and by it alone one that is slow would make rounds shorter, and they the
+ * rate lower, down to a few pages a flush. */
+static u64 quarter(const struct fby_drain *p, u16 volume)
+{
+	const struct fby_plan *plan = &p->volume[volume].destage.plan;
+	u64 pages = p->volume[volume].pace.rate / 4;
+
+	/* In sixteenths, without a division of 64 bits. */
+	return plan->written_ns ? pages + pages * (plan->flush_ns / (plan->written_ns / 16 + 1)) / 16 : pages;
+}
+
 u32 fby_pace_round(const struct fby_drain *p, u16 volume, u32 cap)
 {
 	const struct fby_pace *pace = &p->volume[volume].pace;
 	struct fby_span live = fby_throttled_span(p->space);
-	u64 pages = pace->rate / 4; /* a quarter of a second */
+	u64 pages = quarter(p, volume);
 	/* Let go in steps that are small beside what the throttle steers by, or
 	 * the level swings from one end to the other. */
 	u64 step = live.top > live.start ? (live.top - live.start) / 8 : 0;
@@ -157,10 +169,12 @@ void fby_pace_latency(struct fby_pace *pace, u32 ns, bool alone)
 	pace->latency_ns = pace->latency_ns ? pace->latency_ns - (pace->latency_ns >> 4) + (ns >> 4) : ns;
 }
 
-void fby_pace_adapt(struct fby_pace *pace, u32 nbuffers)
+void fby_pace_adapt(struct fby_pace *pace, u32 nrequests)
 {
-	if (pace->latency_ns < pace->base_ns + (pace->base_ns >> 1) && pace->depth < nbuffers)
-		fby_store(&pace->depth, pace->depth + 1);
+	u32 more = pace->depth + 1 + pace->depth / 4; /* few rounds a second, and many writes to send */
+
+	if (pace->latency_ns < pace->base_ns + (pace->base_ns >> 1) && pace->depth < nrequests)
+		fby_store(&pace->depth, more < nrequests ? more : nrequests);
 	else if (pace->latency_ns > 2 * (u64)pace->base_ns + (pace->base_ns >> 1) && pace->depth > 1)
 		fby_store(&pace->depth, pace->depth - 1);
 }

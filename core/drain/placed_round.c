@@ -10,11 +10,14 @@
  *	write, flush	as other volumes' rounds
  *	release	each page by a store of its line, unless it was written again
  *
+ * A page that the origin refuses is not let go of, and its slot is for a later pass: it is tried
+ * again after a pause, alone (refused.c).
+ *
  * A pass of the hand is over all groups.  It begins when a pass is due: by age, when
  * nobody writes, by how much there is, by order.
  */
 #include "cache/placed.h"
-#include "drain/drain.h"
+#include "drain/round.h"
 #include "drain/sort.h"
 
 #define SURVEY_STEP 1024u /* slots */
@@ -176,6 +179,42 @@ static void give_back(struct fby_drain *p, struct fby_static *v, struct fby_dest
 	v->gave_back = true;
 }
 
+/* --- what the origin refuses -------------------------------------------------------------- */
+
+static bool refused_before(const struct fby_refused *f, u64 block)
+{
+	for (u32 i = 0; i < f->areas && i < FBY_REFUSED_AREAS; i++)
+		if (f->area[i].first <= block && block < f->area[i].end)
+			return true;
+	return false;
+}
+
+/* The page stays, and is for another pass. */
+static void leave(struct fby_drain *p, u16 volume, struct fby_round_page *r)
+{
+	struct fby_static *v = &p->statics->volume[volume];
+
+	again(p->statics, v, entry_slot(r));
+	v->gave_back = true;
+	p->volume[volume].destage.refused.last = 1;
+	if (!FBY_BUG(STATIC_REFUSED_GOES))
+		r->stamp = ~0u; /* no page's: it is not let go of */
+}
+
+void fby_placed_refused(struct fby_drain *p, u16 volume, const struct fby_io_slot *io)
+{
+	u64 first = io->sector / FBY_PAGE_SECTORS;
+	u64 end = (io->sector + io->nsectors + FBY_PAGE_SECTORS - 1) / FBY_PAGE_SECTORS;
+	struct fby_destage *d = &p->volume[volume].destage;
+	struct fby_refused *f = &d->refused;
+
+	for (u32 i = fby_round_from(d, first << 16); i < d->n && entry_block(&d->page[i]) < end; i++)
+		leave(p, volume, &d->page[i]);
+	if (!io->again)
+		f->area[f->areas++ % FBY_REFUSED_AREAS] = (struct fby_refused_area){ first, end };
+	fby_refused_note(f, io);
+}
+
 /* --- when --------------------------------------------------------------------------------- */
 
 static bool any_dirty(const struct fby_drain *p, const struct fby_static *v)
@@ -276,6 +315,7 @@ struct placed_build {
 	u64 sector;
 	u32 n, max;
 	u8 *buf;
+	bool again; /* of a page that was refused before */
 };
 
 static bool build_fits(struct placed_build *b, u8 op, u64 sector, u32 n)
@@ -311,6 +351,7 @@ static bool build_run(struct fby_drain *p, u16 volume, struct placed_build *b)
 	struct fby_destage *d = &p->volume[volume].destage;
 	struct fby_round_page *r = &d->page[d->pos];
 	const struct fby_static_tag *t;
+	bool before = refused_before(&d->refused, entry_block(r));
 	struct fby_static_view s;
 	u32 start = 0, n;
 	u8 op;
@@ -327,6 +368,13 @@ static bool build_run(struct fby_drain *p, u16 volume, struct placed_build *b)
 	n = fby_run(FBY_ST_VALID(t), d->run, &start);
 	if (n == 0)
 		goto next;
+	if ((before && !d->refused.trying) || fby_refused_leaves(&d->refused, before ? FBY_ES_REFUSED : 0)) {
+		leave(p, volume, r);
+		d->refused.held++;
+		goto next;
+	}
+	if (before && b->n) /* others would be refused with it */
+		return false;
 	op = op_of(FBY_ST_KIND(t));
 	if (!build_fits(b, op, entry_block(r) * FBY_PAGE_SECTORS + start, n))
 		return false;
@@ -345,6 +393,10 @@ static bool build_run(struct fby_drain *p, u16 volume, struct placed_build *b)
 	}
 	b->n += n;
 	d->run = start + n;
+	if (before) {
+		b->max = b->n;
+		b->again = true;
+	}
 	return true;
 next:
 	d->pos++;
@@ -352,20 +404,48 @@ next:
 	return true;
 }
 
+/* Where nobody waits for room, who reads from the origin goes first. */
+static u32 depth(struct fby_drain *p, u16 volume)
+{
+	if (fby_load(&p->space->wait_mask) & FBY_WAKE_SPACE)
+		return p->volume[volume].pace.depth;
+	return fby_pace_depth(p, volume);
+}
+
+/* All requests have ended: to the flush, or the round is given up. */
+static enum fby_phase judge(struct fby_drain *p, u16 volume)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+	u32 goes = 0;
+
+	if (d->refused.failed + d->refused.held == 0)
+		return FBY_PH_FLUSH;
+	for (u32 i = 0; i < d->n; i++)
+		goes += d->page[i].stamp != ~0u;
+	if (goes) {
+		fby_refused_pause(p, &d->refused);
+		return FBY_PH_FLUSH;
+	}
+	d->failed = d->refused.failed > 0;
+	if (!d->failed) { /* nothing was tried */
+		d->n = 0;
+		d->retry_ns = p->space->now_ns + BACKOFF_MIN_NS;
+	}
+	return FBY_PH_BACKOFF;
+}
+
 static int write_step(struct fby_drain *p, u16 volume, struct fby_io *io)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
 	struct placed_build b = { 0 };
-	u32 id = 0;
+	u32 id, most = d->refused.doubt ? 1 : depth(p, volume);
 
-	while (id < d->nbuffers && fby_load(&d->io[id].status) != FBY_IOS_FREE)
-		id++;
-	if (d->failed || id == d->nbuffers || d->pos == d->n) {
+	if (d->outstanding >= most || d->pos == d->n || !fby_flight_room(d, &id)) {
 		if (d->outstanding)
 			return FBY_DONE;
-		if (!d->failed)
-			d->pos = 0;
-		fby_store(&d->phase, d->failed ? FBY_PH_BACKOFF : FBY_PH_FLUSH);
+		fby_pace_adapt(&p->volume[volume].pace, d->nrequests);
+		fby_store(&d->phase, judge(p, volume));
+		d->pos = 0;
 		return FBY_AGAIN;
 	}
 	b.buf = d->io[id].buf;
@@ -374,6 +454,7 @@ static int write_step(struct fby_drain *p, u16 volume, struct fby_io *io)
 		;
 	if (b.n == 0)
 		return FBY_AGAIN;
+	d->io[id].again = b.again;
 	io->op = b.op;
 	io->sector = b.sector;
 	io->nsectors = b.n;
@@ -443,7 +524,8 @@ static int release_step(struct fby_drain *p, u16 volume, u32 *wake)
 	if (d->pos < d->n)
 		return FBY_AGAIN;
 	fby_count(&dv->rounds, 1);
-	fby_store(&dv->last_error, 0);
+	if (!d->refused.last)
+		fby_store(&dv->last_error, 0);
 	d->backoff_ns = 0;
 	d->n = d->pos = 0;
 	fby_store_release(&d->phase, FBY_PH_IDLE);
@@ -498,6 +580,8 @@ static int idle_step(struct fby_drain *p, u16 volume, u64 *next_ns)
 	if (v->left == 0 && v->passing) {
 		v->passing = false;
 		if (!v->gave_back) {
+			if (d->refused.last)
+				fby_refused_passed(p, volume, FBY_NO_SEQ);
 			fby_store(&v->done_era, v->pass_era);
 			fby_store(&v->passes_done, v->passes);
 		}
@@ -534,6 +618,7 @@ static int idle_step(struct fby_drain *p, u16 volume, u64 *next_ns)
 	fby_fetch_add(&v->collects, 1u);
 	d->n = d->pos = d->run = 0;
 	d->failed = false;
+	fby_refused_begin(p, volume);
 	d->lost = fby_load_acquire(&p->cache->volume[volume].gate.lost);
 	if (wanted && !(v->crowded && hand)) /* else it is the hand's turn */
 		collect_wanted(p, v, d);
@@ -550,9 +635,9 @@ static int backoff_step(struct fby_drain *p, u16 volume, u64 *next_ns, u32 *wake
 {
 	struct fby_destage *d = &p->volume[volume].destage;
 
+	leave_gate(p, volume, wake);
 	if (d->failed) { /* just come here */
 		d->failed = false;
-		leave_gate(p, volume, wake);
 		d->pos = 0;
 		give_back(p, &p->statics->volume[volume], d);
 		d->backoff_ns = d->backoff_ns ? d->backoff_ns * 2 : BACKOFF_MIN_NS;
@@ -570,29 +655,12 @@ static int backoff_step(struct fby_drain *p, u16 volume, u64 *next_ns, u32 *wake
 	return FBY_AGAIN;
 }
 
-static void reap(struct fby_drained *v)
-{
-	struct fby_destage *d = &v->destage;
-
-	for (u32 i = 0; i < d->nbuffers && d->outstanding > 0; i++) {
-		if (fby_load_acquire(&d->io[i].status) != FBY_IOS_DONE)
-			continue;
-		if (d->io[i].error) {
-			fby_store(&v->last_error, d->io[i].error);
-			fby_count(&v->origin_errors, 1);
-			d->failed = true;
-		}
-		fby_store(&d->io[i].status, (u32)FBY_IOS_FREE);
-		d->outstanding--;
-	}
-}
-
 static int placed_volume(struct fby_drain *p, u16 volume, struct fby_io *io, u64 *next_ns, u32 *wake)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
 	int decision;
 
-	reap(&p->volume[volume]);
+	fby_flight_reap(p, volume);
 	switch (d->phase) {
 	case FBY_PH_IDLE:
 		decision = idle_step(p, volume, next_ns);

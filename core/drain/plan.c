@@ -21,15 +21,18 @@
 #include "drain/round.h"
 
 #define MEASURE_STEP 1024u /* lookups of a step */
+#define WRITTEN_STEP 8u /* pages that are written in any case, of which one is measured */
 #define COPY_NS 1000u /* until it is known */
 #define COPY_NS_MOST 1000000u
 #define COPIES_TELL 8u /* so many in a step say what one takes */
 #define COPY_PARTS 2u /* of a round's time, copies take one */
 #define ROUND_NS 300000000u /* writers may wait for the end of it */
 #define ROUND_REQUESTS 32u
+#define ROUND_LEAST 64u /* pages */
 #define REQUEST_NS (ROUND_NS / ROUND_REQUESTS) /* until it is known, which is to be soon */
 #define FLUSH_PARTS 16u /* of a round's requests, its flush is to take one */
 #define SHARE_MOST 224u
+#define REFUSED_LONG_NS 800000000u /* the pause after four rounds of which nothing was taken */
 #define STARVED_PAGES 256u
 #define SCALE_MOST (16u * 8u)
 
@@ -79,14 +82,22 @@ u32 fby_plan_pages(struct fby_drain *p, u16 volume)
 	plan->keeps = false;
 	if (fby_drain_clean(p, volume)) /* it only packs, and not by halves */
 		return most;
+	/* Nothing of the lists before was taken, which may be short: what lies behind them may be. */
+	if (d->backoff_ns >= REFUSED_LONG_NS && !d->refused.narrow)
+		return most;
 	n = fby_pace_round(p, volume, most);
 	plan->keeps = may_keep(p, volume, spare) && !plan->no_room;
 	plan->no_room = false;
+	if (d->refused.narrow)
+		n = min_u64(n, chunk);
+	d->refused.narrow = false;
 	if (plan->keeps) {
 		/* Copies need room before the round gives any back, and so do writers. */
 		u64 room = list_room(plan, (u64)(spare - 1) * chunk);
 
 		n = min_u64(min_u64(n * plan->scale / 16, room), most);
+		if (plan->few_kept && plan->page_ns) /* no choice bounds what it takes */
+			n = min_u64(n, ROUND_NS / plan->page_ns > ROUND_LEAST ? ROUND_NS / plan->page_ns : ROUND_LEAST);
 	} else if (fby_starved(p->space) && !d->forced) {
 		n = min_u64(n, chunk > STARVED_PAGES ? chunk : STARVED_PAGES); /* somebody waits for a chunk */
 	}
@@ -141,22 +152,29 @@ enum fate {
 	FATE_GONE, /* overwritten, or clean: only its room counts */
 	FATE_WRITTEN, /* whatever lies beside it */
 	FATE_EITHER,
+	FATE_REFUSED, /* before, and it is not tried again yet */
 };
 
 static enum fate fate_of(struct fby_drain *p, u16 volume, const struct fby_round_page *r)
 {
 	u64 max_age_ns = fby_load(&p->space->opt.max_age_ns);
-	u64 age_ns = p->space->now_ns - fby_load(&fby_chunk_of(p->space, r->page)->opened_ns);
+	u64 age_ns = p->space->now_ns - fby_page_since(p->cache, r->page);
+	u64 turn_ns = p->space->now_ns - fby_load(&fby_chunk_of(p->space, r->page)->opened_ns);
 	u32 state = fby_load_acquire(&p->cache->entry[r->page].state);
 
 	if (!fby_round_listed(p, volume, r, p->volume[volume].destage.cut) ||
 	    fby_round_is_clean(p, volume, r->page, state))
 		return FATE_GONE;
+	if ((state & FBY_ES_REFUSED) && !(state & FBY_ES_DAMAGED))
+		return p->volume[volume].destage.refused.trying ? FATE_WRITTEN : FATE_REFUSED;
 	if (r->carry != FBY_CARRY_NO || (state & FBY_ES_DAMAGED) || FBY_ES_LOST(state) ||
 	    FBY_ES_KIND(state) != FBY_KIND_DATA)
 		return FATE_WRITTEN;
-	/* Else it would be on the origin only when it has come round once more. */
-	return max_age_ns == 0 || age_ns < max_age_ns / 2 ? FATE_EITHER : FATE_WRITTEN;
+	/* If it could be too old when it has come round once more: a turn takes as long as this one,
+	 * or as all that is before it takes if nothing of that may be kept any more. */
+	if (turn_ns < p->volume[volume].destage.plan.all_ns)
+		turn_ns = p->volume[volume].destage.plan.all_ns;
+	return max_age_ns == 0 || age_ns + turn_ns < max_age_ns ? FATE_EITHER : FATE_WRITTEN;
 }
 
 /* leads: the first of a run of so many. */
@@ -164,9 +182,15 @@ static void note(struct fby_plan *plan, struct fby_round_page *r, enum fate fate
 {
 	r->run = fate == FATE_EITHER ? (u8)run : 0;
 	r->leads = fate == FATE_WRITTEN || (fate == FATE_EITHER && leads);
+	if (fate == FATE_REFUSED)
+		return;
 	if (fate == FATE_GONE) {
 		plan->gained++;
 		return;
+	}
+	if (r->run) {
+		plan->shares += FBY_RUN_MOST / run;
+		plan->shared++;
 	}
 	plan->listed[r->run]++;
 	plan->runs[r->run] += r->leads;
@@ -183,11 +207,17 @@ static u32 measure(struct fby_drain *p, u16 volume)
 	u64 last = r->k;
 	u32 n = 1;
 
+	/* One of some is asked how long its run is, though that does not matter for it. */
+	if (fate == FATE_WRITTEN && d->pos % WRITTEN_STEP == 0) {
+		n = run_around(p, volume, r->k, 0, &last);
+		plan->shares += WRITTEN_STEP * (FBY_RUN_MOST / n);
+		plan->shared += WRITTEN_STEP;
+	}
 	if (fate == FATE_EITHER && FBY_ES_VALID(fby_load(&p->cache->entry[r->page].state)) == 0xff)
 		n = run_around(p, volume, r->k, plan->past, &last);
 	note(plan, r, fate, n, true);
 	if (fate != FATE_EITHER)
-		return 1;
+		return n;
 	plan->past = last + 1;
 	for (; d->pos < d->n && d->page[d->pos].k <= last; d->pos++)
 		note(plan, &d->page[d->pos], fate_of(p, volume, &d->page[d->pos]), n, false);
@@ -227,6 +257,10 @@ static void choose(struct fby_drain *p, u16 volume)
 
 	for (length = 1; length <= FBY_RUN_MOST; length++)
 		b.kept += plan->listed[length];
+	plan->few_kept = 2 * plan->listed[0] > d->n;
+	if (plan->shared)
+		plan->all_ns = fby_load(&p->space->owner[volume].counted) *
+			       ((u64)plan->request_ns * (plan->shares / plan->shared + 1) / FBY_RUN_MOST);
 	measure_overwrites(p, volume);
 	spare = spare < 4 ? 4 : spare > 64 ? 64 : spare;
 	b.weight = spare * (256 - (plan->share < SHARE_MOST ? plan->share : SHARE_MOST)) / 16;
@@ -251,7 +285,7 @@ static void choose(struct fby_drain *p, u16 volume)
 		}
 		r->keep = r->run != 0 && r->run < length;
 	}
-	if (long_enough(&b)) /* it says little of the next */
+	if (long_enough(&b) && !plan->few_kept) /* it says little of the next */
 		return;
 	scale = 16 * d->n / (b.gained ? (u32)b.gained : 1);
 	scale = scale < 16 ? 16 : scale > SCALE_MOST ? SCALE_MOST : scale;
@@ -268,6 +302,7 @@ bool fby_plan_step(struct fby_drain *p, u16 volume)
 			fby_zero(plan->runs, sizeof(plan->runs));
 			fby_zero(plan->listed, sizeof(plan->listed));
 			plan->past = 0;
+			plan->shares = plan->shared = 0;
 		}
 		for (u32 looked = 0; looked < MEASURE_STEP && d->pos < d->n;)
 			looked += measure(p, volume);
@@ -310,7 +345,10 @@ void fby_plan_written(struct fby_drain *p, u16 volume)
 	struct fby_plan *plan = &d->plan;
 	u32 ns = (u32)min_u64(p->space->now_ns - plan->began_ns, ~0u); /* slow enough to say so */
 
-	if (d->failed || plan->requests < 8)
+	if (d->failed || d->refused.failed || plan->requests == 0)
+		return;
+	plan->written_ns = smoothed(plan->written_ns, ns);
+	if (plan->requests < 8)
 		return;
 	plan->request_ns = smoothed(plan->request_ns, ns / plan->requests);
 	plan->page_ns = smoothed(plan->page_ns, ns / d->n);

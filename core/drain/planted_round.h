@@ -44,6 +44,12 @@ static inline u32 fby_planted_release(struct fby_drain *p, u32 bucket, u64 key)
 	return FBY_BUG(RELEASE_NEWER) ? fby_index_get_locked(p->cache, bucket, key) : FBY_NO_PAGE;
 }
 
+/* Is the page left linked, though the watermark has passed it? */
+static inline bool fby_planted_stays(const struct fby_round_page *r)
+{
+	return r->carry == FBY_CARRY_REFUSED && FBY_BUG(REFUSED_NOT_MOVED);
+}
+
 #else
 
 static inline void fby_planted_phase(struct fby_drain *p, u16 volume, enum fby_phase next)
@@ -61,6 +67,12 @@ static inline u32 fby_planted_release(struct fby_drain *p, u32 bucket, u64 key)
 {
 	(void)p, (void)bucket, (void)key;
 	return FBY_NO_PAGE;
+}
+
+static inline bool fby_planted_stays(const struct fby_round_page *r)
+{
+	(void)r;
+	return false;
 }
 
 #endif

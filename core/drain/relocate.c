@@ -10,7 +10,7 @@
  * system (Rosenblum and Ousterhout, 1992), greedy among a sample of chunks, with
  * a bound on what is live, so that a write costs at most one more.  Destage is
  * for what is live, and relocation gives way to it where entries grow old or
- * the volume is drained.
+ * the volume is drained, as long as the origin works.
  *
  * Bytes that were acknowledged long ago must not be taken for a torn tail, so a
  * chunk that was moved out of is kept until the copies are sealed.
@@ -21,36 +21,44 @@
 #define LOOK 256u /* chunks compared at once */
 #define SOON_NS 2000000000u /* a round ends within that, or its origin is slow */
 
-/*
- * Is destage about to let go of the chunk's pages?  Moved in a round that does, they
- * would stay, in room that was opened to carry what is lost: round after round, for
- * nothing.  And what the round before left of a chunk is the oldest there is, and
- * first in the next: moved, it would come last, and the pool would lose a copy's room.
- */
-static bool let_go_soon(const struct fby_drain *p, const struct fby_chunk *ch)
+/* Has the origin failed last, or a round been under way for long? */
+static bool stands_still(const struct fby_drain *p, const struct fby_destage *d)
 {
-	const struct fby_destage *d = &p->volume[ch->owner].destage;
+	return d->backoff_ns || d->refused.waits || (d->phase >= FBY_PH_WRITE && d->phase <= FBY_PH_FLUSHING &&
+				 p->space->now_ns - d->plan.began_ns >= SOON_NS);
+}
 
-	if (d->phase >= FBY_PH_CARRY && d->phase <= FBY_PH_RELEASE)
-		return ch->seq_min <= d->cut;
-	return p->space->pressure && d->phase != FBY_PH_BACKOFF &&
-	       ch->seq_min <= p->space->owner[ch->owner].rec.watermark;
+/* And nothing has come from it for as long?  Its flush may take twice what it takes mostly. */
+static bool hangs(const struct fby_drain *p, const struct fby_destage *d)
+{
+	u64 most = d->phase == FBY_PH_FLUSHING ? 2ull * d->plan.flush_ns : 0;
+
+	return d->backoff_ns || d->refused.waits || p->space->now_ns - d->heard_ns >= (most > SOON_NS ? most : SOON_NS);
+}
+
+/* Is destage about to let go of the chunk's pages?  Moved in a round that does, they
+ * would stay, in room that was opened to carry what is lost: round after round, for
+ * nothing. */
+static bool let_go_soon(const struct fby_destage *d, const struct fby_chunk *ch)
+{
+	return d->phase >= FBY_PH_CARRY && d->phase <= FBY_PH_RELEASE && ch->seq_min <= d->cut;
 }
 
 /*
- * Is the chunk one of a round that is under way?  Its pages would be dirty again in a new
- * place; and when what is kept has gone ahead, little else is left of it.  But an origin
- * may stand still, and then room is to be had from these as well: it is looked for anew.
+ * Would the origin soon have the chunk's pages?
+ *  - All of the volume is to go there, as fast as it takes that.
+ *  - What the round before left of a chunk is the oldest there is, and first in the next:
+ *    moved, it would come last, and the pool would lose a copy's room.
+ *  - Of a round that is under way they would be dirty again in a new place; and when what
+ *    is kept has gone ahead, little else is left of it.
  */
-static bool under_way(struct fby_drain *p, const struct fby_chunk *ch)
+static bool home_soon(const struct fby_drain *p, const struct fby_destage *d, const struct fby_chunk *ch)
 {
-	const struct fby_destage *d = &p->volume[ch->owner].destage;
-
-	if (d->phase < FBY_PH_WRITE || d->phase > FBY_PH_FLUSHING || d->ahead == 0 || ch->seq_min > d->cut ||
-	    p->space->now_ns - d->plan.began_ns >= SOON_NS)
-		return false;
-	p->look_again_ns = p->space->now_ns + SOON_NS;
-	return true;
+	if (fby_load(&d->drain) || fby_volume_aged(p, ch->owner))
+		return true;
+	if (d->phase >= FBY_PH_WRITE && d->phase <= FBY_PH_FLUSHING && d->ahead && ch->seq_min <= d->cut)
+		return true;
+	return p->space->pressure && ch->seq_min <= p->space->owner[ch->owner].rec.watermark;
 }
 
 /* Pool lock held: pages to be moved to have the chunk back; ~0: not worth it, or
@@ -58,13 +66,22 @@ static bool under_way(struct fby_drain *p, const struct fby_chunk *ch)
 static u32 price(struct fby_drain *p, u32 c)
 {
 	const struct fby_chunk *ch = &p->space->chunk[c];
+	const struct fby_destage *d = &p->volume[ch->owner].destage;
 	u32 live;
 
 	if (ch->state != FBY_CS_CLOSED || ch->pinned || ch->stays)
 		return ~0u;
-	if (!p->space->owner[ch->owner].attached || fby_load(&p->volume[ch->owner].destage.drain) ||
-	    fby_volume_aged(p, ch->owner) || let_go_soon(p, ch) || under_way(p, ch))
+	if (!p->space->owner[ch->owner].attached || let_go_soon(d, ch))
 		return ~0u;
+	/* Unless it stands still: writers would wait for it in a pool of dead pages.  A drain
+	 * waits for what is copied meanwhile, and before an origin that works, though slowly, it
+	 * would never end. */
+	if (home_soon(p, d, ch) &&
+	    (!stands_still(p, d) || (fby_load(&d->drain) && !hangs(p, d) && !FBY_BUG(SLOW_TAKEN_FOR_HUNG)) ||
+	     FBY_BUG(HANG_STOPS_RELOCATION))) {
+		p->look_again_ns = p->space->now_ns + SOON_NS;
+		return ~0u;
+	}
 	live = fby_chunk_live(p->space, c);
 	return 2 * live <= p->space->store.chunk_pages - p->space->store.first_page ? live : ~0u;
 }
@@ -96,7 +113,7 @@ static u32 choose(struct fby_drain *p)
  * was noted before is void.  So of two spans of time the oldest are remembered, and a
  * volume is not taken for old for longer than it is.
  */
-void fby_moved_note(struct fby_drain *p, u16 volume, u64 opened_ns)
+void fby_moved_note(struct fby_drain *p, u16 volume, u64 since_ns)
 {
 	struct fby_drained *v = &p->volume[volume];
 	u64 watermark = p->space->owner[volume].rec.watermark;
@@ -108,9 +125,9 @@ void fby_moved_note(struct fby_drain *p, u16 volume, u64 opened_ns)
 		v->moved_ns = FBY_NO_SEQ;
 		v->moved_since = v->moved_last;
 	}
-	if (opened_ns < v->moved_ns)
-		v->moved_ns = opened_ns;
-	v->moved_last = fby_load_acquire(&p->space->seq) - 1;
+	if (since_ns < v->moved_ns)
+		v->moved_ns = since_ns;
+	fby_store(&v->moved_last, fby_load_acquire(&p->space->seq) - 1);
 	fby_count(&v->moved, 1);
 }
 
@@ -123,18 +140,23 @@ static bool move_pages(struct fby_drain *p, u32 c, u32 *wake)
 
 	for (u32 page = fby_page_number(p->space, c, p->space->store.first_page); page < end; page++) {
 		const struct fby_entry *e = &p->cache->entry[page];
+		u64 since_ns = fby_page_since(p->cache, page);
+		bool refused = fby_load(&e->state) & FBY_ES_REFUSED;
 		int decision;
 
 		if (!(fby_load_acquire(&e->state) & FBY_ES_LINKED))
 			continue;
-		decision = fby_move(p->cache, ch->owner, fby_key_block(fby_load(&e->key)), page, &slot, wake);
+		decision = fby_move(p->cache, ch->owner, fby_key_block(fby_load(&e->key)), page,
+				    FBY_BEGIN_RELOCATE, &slot, wake);
 		if (decision == FBY_WAIT_SPACE || decision == FBY_WAIT_SLOT)
 			return false;
 		stays = stays && decision == FBY_DONE && slot == ~0u;
 		if (decision != FBY_DONE || slot == ~0u)
 			continue;
 		p->moved_slots |= 1ull << slot;
-		fby_moved_note(p, ch->owner, ch->opened_ns);
+		fby_moved_note(p, ch->owner, since_ns);
+		if (refused)
+			p->volume[ch->owner].destage.refused.last = p->volume[ch->owner].moved_last;
 	}
 	/* Or it would be the cheapest again, step by step without end. */
 	ch->stays = stays;

@@ -57,6 +57,8 @@ static bool build_run(struct fby_drain *p, u16 volume, struct fby_build *b)
 		r->carry = FBY_CARRY_NO;
 		goto next_page;
 	}
+	if (r->carry == FBY_CARRY_REFUSED) /* of its first sectors */
+		goto next_page;
 	if (state & FBY_ES_DAMAGED)
 		r->carry = FBY_CARRY_DAMAGED;
 	else if (FBY_ES_LOST(state) && r->carry == FBY_CARRY_NO)
@@ -64,6 +66,12 @@ static bool build_run(struct fby_drain *p, u16 volume, struct fby_build *b)
 	n = fby_run(FBY_ES_VALID(state), d->run, &start);
 	if (n == 0 || r->carry == FBY_CARRY_DAMAGED)
 		goto next_page;
+	if (((state & FBY_ES_REFUSED) && !d->refused.trying) || fby_refused_leaves(&d->refused, state)) {
+		r->carry = FBY_BUG(REFUSED_LEFT_OUT_GOES) ? FBY_CARRY_NO : FBY_CARRY_REFUSED;
+		goto next_page;
+	}
+	if ((state & FBY_ES_REFUSED) && b->n) /* others would be refused with it */
+		return false;
 	if (FBY_ES_KIND(state) != FBY_KIND_DATA)
 		op = FBY_ES_KIND(state) == FBY_KIND_ZERO ? FBY_IO_ZERO : FBY_IO_DISCARD;
 	if (!build_fits(b, op, r->k * FBY_PAGE_SECTORS + start, n))
@@ -82,6 +90,10 @@ static bool build_run(struct fby_drain *p, u16 volume, struct fby_build *b)
 	}
 	b->n += n;
 	d->run = start + n;
+	if (state & FBY_ES_REFUSED) {
+		b->max = b->n;
+		b->again = true;
+	}
 	return true;
 next_page:
 	d->pos++;
@@ -98,7 +110,7 @@ bool fby_round_dirty(struct fby_drain *p, u16 volume, u64 block, struct fby_foun
 		return false;
 	fby_index_find(p->cache, fby_key(volume, block), f);
 	return f->page != FBY_NO_PAGE && FBY_ES_KIND(f->state) == FBY_KIND_DATA && FBY_ES_VALID(f->state) == 0xff &&
-	       !(f->state & (FBY_ES_DAMAGED | FBY_ES_CLEAN)) && fby_may_be_clean(p->space, volume, f->page) &&
+	       !(f->state & (FBY_ES_DAMAGED | FBY_ES_CLEAN | FBY_ES_REFUSED)) && fby_may_be_clean(p->space, volume, f->page) &&
 	       fby_load(&fby_chunk_of(p->space, f->page)->seq_max) != FBY_NO_SEQ;
 }
 
@@ -136,7 +148,7 @@ static void pull_before(struct fby_drain *p, u16 volume, struct fby_build *b)
 	struct fby_found f;
 
 	if (d->run || r->keep || !fby_round_listed(p, volume, r, d->cut) || FBY_ES_KIND(state) != FBY_KIND_DATA ||
-	    !(FBY_ES_VALID(state) & 1) || (state & FBY_ES_DAMAGED) || fby_round_is_clean(p, volume, r->page, state))
+	    !(FBY_ES_VALID(state) & 1) || (state & (FBY_ES_DAMAGED | FBY_ES_REFUSED)) || fby_round_is_clean(p, volume, r->page, state))
 		return;
 	while (first > d->issued && r->k - first < FBY_RUN_MOST - 1 && fby_round_dirty(p, volume, first - 1, &f))
 		first--;
@@ -192,7 +204,7 @@ void fby_round_clean(struct fby_drain *p, u16 volume)
 		u32 b = fby_index_bucket(p->cache, key);
 		struct fby_entry *e = &p->cache->entry[r->page];
 
-		if (!fby_index_try(p->cache, b))
+		if (r->page == FBY_NO_PAGE || !fby_index_try(p->cache, b))
 			continue;
 		if (fby_index_get_locked(p->cache, b, key) == r->page &&
 		    ((u32)fby_load(&fby_chunk_of(p->space, r->page)->epoch) == r->epoch ||

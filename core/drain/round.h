@@ -9,7 +9,7 @@
 #include "cache/index.h"
 #include "drain/drain.h"
 
-enum fby_carry { FBY_CARRY_NO = 0, FBY_CARRY_LOST, FBY_CARRY_DAMAGED };
+enum fby_carry { FBY_CARRY_NO = 0, FBY_CARRY_LOST, FBY_CARRY_DAMAGED, FBY_CARRY_REFUSED };
 
 /* A request while it is built. */
 struct fby_build {
@@ -18,6 +18,7 @@ struct fby_build {
 	u64 n;
 	u8 *buf;
 	u64 max;
+	bool again; /* of a page that was refused before */
 };
 
 /* Chooses the cut and lists the pages: d->n of them, none if there is nothing to do. */
@@ -32,5 +33,39 @@ bool fby_round_dirty(struct fby_drain *p, u16 volume, u64 block, struct fby_foun
 void fby_round_request(struct fby_drain *p, u16 volume, struct fby_build *b);
 /* After the flush: what was written along is clean. */
 void fby_round_clean(struct fby_drain *p, u16 volume);
+
+/* First page of the list that is not before this key, or d->n. */
+static inline u32 fby_round_from(const struct fby_destage *d, u64 k)
+{
+	u32 from = 0, to = d->n;
+
+	while (from < to) {
+		u32 middle = from + (to - from) / 2;
+
+		if (d->page[middle].k < k)
+			from = middle + 1;
+		else
+			to = middle;
+	}
+	return from;
+}
+
+/* --- refused.c ---- */
+void fby_refused_begin(struct fby_drain *p, u16 volume); /* a round begins */
+/* A request has ended: it was taken; it was refused, which is noted; and of what pages. */
+void fby_refused_taken(struct fby_destage *d, const struct fby_io_slot *io);
+void fby_refused_note(struct fby_refused *f, const struct fby_io_slot *io);
+void fby_refused_failed(struct fby_drain *p, u16 volume, const struct fby_io_slot *io);
+/* Is a page of this state left out of the round, behind requests that were refused? */
+bool fby_refused_leaves(struct fby_refused *f, u32 state);
+/* All requests have ended, and the round goes on to: FLUSH; BACKOFF, the origin took nothing;
+ * IDLE, nothing was tried. */
+enum fby_phase fby_refused_judge(struct fby_drain *p, u16 volume);
+/* Some of the round was taken: when what was refused is tried again. */
+void fby_refused_pause(struct fby_drain *p, struct fby_refused *f);
+/* Has the volume nothing but what was refused, and is not to be tried yet? */
+bool fby_refused_waits(struct fby_drain *p, u16 volume);
+/* The watermark has moved: is all home that was refused? */
+void fby_refused_passed(struct fby_drain *p, u16 volume, u64 watermark);
 
 #endif

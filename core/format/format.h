@@ -84,7 +84,9 @@ static inline u32 fby_line_of_page(u32 chunk_pages, u32 page)
 #define FBY_FEATURE_STATIC 8ull
 /* Likewise: for maps, behind these. */
 #define FBY_FEATURE_MAP 4ull
-#define FBY_FEATURES (FBY_FEATURE_STATIC | FBY_FEATURE_MAP)
+/* Likewise: records of mapped files may promise a size that the file has not yet. */
+#define FBY_FEATURE_MAP_GROWS 16ull
+#define FBY_FEATURES (FBY_FEATURE_STATIC | FBY_FEATURE_MAP | FBY_FEATURE_MAP_GROWS)
 
 enum fby_sb_flags {
 	FBY_SB_CLEAN = 1u << 0, /* set by a clean close, cleared by the open that follows */

@@ -55,6 +55,7 @@ struct fby_map_record {
 enum fby_map_file_flags {
 	FBY_MAP_FILE_USED = 1u << 0,
 	FBY_MAP_FILE_CUT = 1u << 1, /* a truncation to size is under way: recovery ends it */
+	FBY_MAP_FILE_GROWS = 1u << 2, /* size is a promise: the file may be shorter, or longer */
 };
 
 /* Two copies; the one that counts is written last, a fence after each.  Durable before a
@@ -64,11 +65,13 @@ struct fby_map_file_record {
 	u32 id; /* own place */
 	u64 counter; /* one more at each write; the valid copy with the higher one counts */
 	u64 epoch; /* one more at each use of the place */
-	u64 size; /* of the file; no more than what its file system has made durable */
+	u64 size; /* of the file; without GROWS no more than what its file system has made durable */
 	u32 flags; /* enum fby_map_file_flags */
 	u16 identity_bytes;
 	u16 path_bytes;
-	u8 reserved[24];
+	u64 made; /* with GROWS: so long the file is, durable */
+	u64 ahead; /* likewise: no longer than that the host makes it without a word here */
+	u8 reserved[8];
 	u8 identity[FBY_MAP_IDENTITY_MAX]; /* the host's */
 	char path[FBY_MAP_PATH_MAX + 1]; /* zero-terminated */
 	u32 crc; /* of all before it, from the map's seed */
@@ -91,12 +94,14 @@ struct fby_map_line {
  * A word, of pages 16 i to 16 i + 15:
  *	bit 0 to 15	dirty: the page is durable here, and the file lacks it
  *	bit 16 to 31	writing: it is being written to the file, and was not synced since; only
- *			where it is dirty
+ *			where it is dirty; all of them, and none dirty: the word is closed, that
+ *			is, clean, and no sync changes it any more
  *	bit 32 to 63	check: of the bits, from a seed of map, frame, epoch and i
  */
 #define FBY_MW_DIRTY(w) ((u32)(w) & 0xffffu)
 #define FBY_MW_WRITING(w) ((u32)(w) >> 16)
 #define FBY_MW_BITS(dirty, writing) ((u32)(dirty) | (u32)(writing) << 16)
+#define FBY_MW_CLOSED 0xffff0000u
 
 FBY_STATIC_ASSERT(sizeof(struct fby_map_record) == sizeof(struct fby_volume_record), "map record");
 FBY_STATIC_ASSERT(__builtin_offsetof(struct fby_map_record, name) ==

@@ -13,7 +13,7 @@ struct fby_map_frame {
 	u64 epoch; /* of the newest line */
 	u64 segment; /* in use, or taken */
 	u32 file; /* likewise */
-	u32 next; /* of the free list; FBY_NO_FRAME: the last */
+	u32 next; /* of the free list, of a used one for a check to list them; FBY_NO_FRAME: the last */
 	u8 state; /* enum fby_frame_state */
 	bool stray; /* its file is not known */
 };
@@ -59,6 +59,9 @@ u64 fby_frame_word(u32 seed, u32 i, u32 bits);
 bool fby_frame_word_ok(u32 seed, u32 i, u64 word);
 /* Pages from there on are not dirty, durable. */
 void fby_frame_forget(const struct fby_frame *f, u32 from);
+/* It is given up: from then on every sync is refused, by whomever.  unknown: words that are
+ * damaged, or cannot be read.  False: a page is dirty, and all is as it was; not with discard. */
+bool fby_frame_close(const struct fby_frame *f, const struct fby_pages *unknown, bool discard);
 
 /* --- map_share.c: where it lies --------------------------------------------------------- */
 u32 fby_map_frames(u64 bytes, u32 nfiles, u32 frame_bytes); /* of a share so large */
@@ -96,6 +99,8 @@ void fby_file_write(const struct fby_maps *p, struct fby_map *m, u32 file);
 int fby_files_add(const struct fby_maps *p, struct fby_map *m, const struct fby_map_file *f, u32 *file);
 int fby_files_info(const struct fby_maps *p, struct fby_map *m, u32 file, struct fby_map_file *out);
 int fby_files_size(const struct fby_maps *p, struct fby_map *m, u32 file, u64 size);
+int fby_files_grows(const struct fby_maps *p, struct fby_map *m, u32 file, u64 ahead);
+int fby_files_promise(const struct fby_maps *p, struct fby_map *m, u32 file, u64 size);
 int fby_files_path(const struct fby_maps *p, struct fby_map *m, u32 file, const char *path);
 int fby_files_identity(const struct fby_maps *p, struct fby_map *m, u32 file, const void *identity, u16 bytes);
 int fby_files_cut(const struct fby_maps *p, struct fby_map *m, u32 file, u64 size);

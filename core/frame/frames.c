@@ -79,6 +79,16 @@ static void drop(const struct fby_maps *p, struct fby_map *m, u32 frame)
 		fby_descriptor_write(p, m, frame, &l);
 }
 
+/* No sync of it is acknowledged from then on.  False: one was just now. */
+static bool close_words(const struct fby_maps *p, struct fby_map *m, u32 frame, bool discard)
+{
+	struct fby_pages dirty, unknown;
+	struct fby_frame f;
+
+	fby_descriptor_pages(p, m, frame, m->frame[frame].epoch, &dirty, &unknown);
+	return !fby_frames_get(p, m, frame, &f) && fby_frame_close(&f, &unknown, discard);
+}
+
 int fby_frames_drop(const struct fby_maps *p, struct fby_map *m, u32 frame, bool discard)
 {
 	struct fby_map_frame *f = &m->frame[frame];
@@ -95,14 +105,17 @@ int fby_frames_drop(const struct fby_maps *p, struct fby_map *m, u32 frame, bool
 		if (f->epoch >= FBY_NUMBER_START)
 			return -FBY_E_NUMBERS;
 		m->ndamaged--;
+		/* Its words may be of any epoch: of the next use none is dirty, and who has the frame
+		 * from before syncs nothing more. */
+		fby_descriptor_clean(p, m, frame, (f->epoch | 1) + 2);
 		drop(p, m, frame);
-		/* Its words may be of any epoch: of the next use none is dirty. */
-		fby_descriptor_clean(p, m, frame, f->epoch + 1);
 		free_push(m, frame);
 		return FBY_DONE;
 	default:
 		if (!discard && !FBY_BUG(MAP_DROP_DIRTY) &&
 		    (fby_descriptor_dirty(p, m, frame, f->epoch, &unknown) || unknown))
+			return -FBY_E_MAP_DIRTY;
+		if (!close_words(p, m, frame, discard || FBY_BUG(MAP_DROP_DIRTY)))
 			return -FBY_E_MAP_DIRTY;
 		drop(p, m, frame);
 		m->nused--;
@@ -186,13 +199,16 @@ static void found_used(const struct fby_maps *p, struct fby_map *m, u32 frame, c
 	f->segment = l->segment;
 	if (FBY_BUG(MAP_UNKNOWN_DROPPED))
 		unknown = 0;
-	if (!dirty && !unknown) {
-		if (!p->read_only)
-			drop(p, m, frame);
-		free_push(m, frame);
-		return;
-	}
 	f->state = FBY_FRAME_FOUND;
+	if (!dirty && !unknown) {
+		if (p->read_only || close_words(p, m, frame, false)) {
+			if (!p->read_only)
+				drop(p, m, frame);
+			free_push(m, frame);
+			return;
+		}
+		dirty = fby_descriptor_dirty(p, m, frame, l->epoch, &unknown);
+	}
 	refer(m, f, 1);
 	m->nused++;
 	r->frames++;

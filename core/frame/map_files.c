@@ -15,6 +15,17 @@ static u32 record_crc(const struct fby_map *m, const struct fby_map_file_record 
 	return fby_crc32c(m->seed, r, __builtin_offsetof(struct fby_map_file_record, crc));
 }
 
+static bool flags_sane(const struct fby_map_file_record *r)
+{
+	if (r->flags & ~(FBY_MAP_FILE_USED | FBY_MAP_FILE_CUT | FBY_MAP_FILE_GROWS))
+		return false;
+	if (r->flags && !(r->flags & FBY_MAP_FILE_USED))
+		return false;
+	if (r->flags & FBY_MAP_FILE_GROWS)
+		return r->made <= r->size && r->size <= r->ahead && r->ahead < FBY_NUMBER_START;
+	return r->made == 0 && r->ahead == 0;
+}
+
 static bool record_sane(const struct fby_map_file_record *r, u32 file)
 {
 	u8 any = 0;
@@ -23,8 +34,7 @@ static bool record_sane(const struct fby_map_file_record *r, u32 file)
 		any |= r->reserved[i];
 	return r->magic == FBY_MAP_FILE_MAGIC && r->id == file && r->counter < FBY_NUMBER_END &&
 	       r->epoch < FBY_NUMBER_END && r->size < FBY_NUMBER_START && any == 0 &&
-	       (r->flags & ~(FBY_MAP_FILE_USED | FBY_MAP_FILE_CUT)) == 0 && r->flags != FBY_MAP_FILE_CUT &&
-	       r->identity_bytes <= FBY_MAP_IDENTITY_MAX && r->path_bytes <= FBY_MAP_PATH_MAX &&
+	       flags_sane(r) && r->identity_bytes <= FBY_MAP_IDENTITY_MAX && r->path_bytes <= FBY_MAP_PATH_MAX &&
 	       r->path[r->path_bytes] == 0;
 }
 
@@ -107,6 +117,16 @@ static void put_identity(struct fby_map_file_record *r, const void *identity, u1
 	fby_copy(r->identity, identity, bytes);
 }
 
+static void put_size(struct fby_map_file_record *r, u64 size, u32 flags)
+{
+	r->size = size;
+	r->flags = flags;
+	if (!(flags & FBY_MAP_FILE_GROWS))
+		r->made = r->ahead = 0;
+	else if (r->made > size && !FBY_BUG(MAP_CUT_KEEPS_MADE))
+		r->made = size;
+}
+
 int fby_files_add(const struct fby_maps *p, struct fby_map *m, const struct fby_map_file *f, u32 *file)
 {
 	u32 i = 0;
@@ -123,8 +143,7 @@ int fby_files_add(const struct fby_maps *p, struct fby_map *m, const struct fby_
 	if (!fby_file_read(p, m, i, &repaired))
 		return -FBY_E_MAP_DAMAGED;
 	m->record->epoch++;
-	m->record->flags = FBY_MAP_FILE_USED;
-	m->record->size = f->size;
+	put_size(m->record, f->size, FBY_MAP_FILE_USED);
 	put_identity(m->record, f->identity, f->identity_bytes);
 	put_path(m->record, f->path);
 	fby_file_write(p, m, i);
@@ -151,6 +170,9 @@ int fby_files_info(const struct fby_maps *p, struct fby_map *m, u32 file, struct
 	out->used = true;
 	out->size = m->record->size;
 	out->cut = m->file[file].cut;
+	out->grows = m->record->flags & FBY_MAP_FILE_GROWS;
+	out->made = out->grows ? m->record->made : out->size;
+	out->ahead = out->grows ? m->record->ahead : out->size;
 	out->identity_bytes = m->record->identity_bytes;
 	fby_copy(out->identity, m->record->identity, sizeof(out->identity));
 	fby_copy(out->path, m->record->path, sizeof(out->path));
@@ -185,13 +207,13 @@ int fby_files_identity(const struct fby_maps *p, struct fby_map *m, u32 file, co
 
 /* --- sizes --------------------------------------------------------------------------------------- */
 
-static void write_size(const struct fby_maps *p, struct fby_map *m, u32 file, u64 size, bool cut)
+/* Of m->record; flags: beside USED. */
+static void write_size(const struct fby_maps *p, struct fby_map *m, u32 file, u64 size, u32 flags)
 {
-	m->record->size = size;
-	m->record->flags = FBY_MAP_FILE_USED | (cut ? FBY_MAP_FILE_CUT : 0);
+	put_size(m->record, size, FBY_MAP_FILE_USED | flags);
 	fby_file_write(p, m, file);
 	m->file[file].size = size;
-	m->file[file].cut = cut;
+	m->file[file].cut = flags & FBY_MAP_FILE_CUT;
 }
 
 int fby_files_size(const struct fby_maps *p, struct fby_map *m, u32 file, u64 size)
@@ -204,8 +226,53 @@ int fby_files_size(const struct fby_maps *p, struct fby_map *m, u32 file, u64 si
 		return -FBY_E_BUSY;
 	if (size < m->file[file].size || size >= FBY_NUMBER_START)
 		return -FBY_E_RANGE;
-	if (size > m->file[file].size)
-		write_size(p, m, file, size, false);
+	if (size > m->file[file].size || (m->record->flags & FBY_MAP_FILE_GROWS))
+		write_size(p, m, file, size, FBY_BUG(MAP_SIZE_KEEPS_GROWS) ? m->record->flags : 0);
+	return FBY_DONE;
+}
+
+/* The record of a file that may grow, to m->record. */
+static int load_growing(const struct fby_maps *p, struct fby_map *m, u32 file)
+{
+	int rc;
+
+	if (!(p->store->sb.features_incompat & FBY_FEATURE_MAP_GROWS))
+		return FBY_ORIGIN;
+	rc = load_used(p, m, file);
+	return !rc && m->file[file].cut ? -FBY_E_BUSY : rc;
+}
+
+int fby_files_grows(const struct fby_maps *p, struct fby_map *m, u32 file, u64 ahead)
+{
+	struct fby_map_file_record *r = m->record;
+	int rc = load_growing(p, m, file);
+
+	if (rc)
+		return rc;
+	if (ahead < r->size || ahead >= FBY_NUMBER_START)
+		return -FBY_E_RANGE;
+	if (!(r->flags & FBY_MAP_FILE_GROWS))
+		r->made = r->size;
+	else if (ahead <= r->ahead)
+		return FBY_DONE;
+	r->ahead = ahead;
+	write_size(p, m, file, r->size, FBY_MAP_FILE_GROWS);
+	return FBY_DONE;
+}
+
+int fby_files_promise(const struct fby_maps *p, struct fby_map *m, u32 file, u64 size)
+{
+	struct fby_map_file_record *r = m->record;
+	int rc = load_growing(p, m, file);
+
+	if (rc)
+		return rc;
+	if (!(r->flags & FBY_MAP_FILE_GROWS) || size < r->size || size > r->ahead)
+		return -FBY_E_RANGE;
+	if (FBY_BUG(MAP_PROMISE_NO_FENCE))
+		m->file[file].size = size;
+	else if (size > r->size)
+		write_size(p, m, file, size, FBY_MAP_FILE_GROWS);
 	return FBY_DONE;
 }
 
@@ -219,7 +286,9 @@ int fby_files_cut(const struct fby_maps *p, struct fby_map *m, u32 file, u64 siz
 		return rc;
 	if (size > m->file[file].size)
 		return -FBY_E_RANGE;
-	write_size(p, m, file, size, !FBY_BUG(MAP_CUT_NOT_RECORDED));
+	/* Until that is done the file may be shorter still, as it was before. */
+	write_size(p, m, file, size,
+		   (FBY_BUG(MAP_CUT_NOT_RECORDED) ? 0 : FBY_MAP_FILE_CUT) | (m->record->flags & FBY_MAP_FILE_GROWS));
 	m->file[file].cut = true;
 	return FBY_DONE;
 }
@@ -237,6 +306,26 @@ static void zero_tail(const struct fby_frame *f, u64 in_frame)
 	f->port->fence(f->host);
 }
 
+/* Is the rest of the page in which the file ends to be made zero, and can that be done?  Of a
+ * frame that was found nobody looks at a page that is clean.  A store to memory that is bad may
+ * be a fault. */
+static int tail_of(const struct fby_maps *p, struct fby_map *m, u32 frame, u64 in_frame, bool *zeroed)
+{
+	u32 page = (u32)(in_frame / FBY_PAGE);
+	struct fby_pages dirty, unknown;
+
+	*zeroed = false;
+	if (in_frame % FBY_PAGE == 0)
+		return FBY_DONE;
+	if (m->frame[frame].state == FBY_FRAME_FOUND) {
+		fby_descriptor_pages(p, m, frame, m->frame[frame].epoch, &dirty, &unknown);
+		if (!fby_pages_has(&dirty, page) && !fby_pages_has(&unknown, page))
+			return FBY_DONE;
+	}
+	*zeroed = media_read(p->store->media, m->copy, fby_frame_at(m, frame) + (u64)page * FBY_PAGE, FBY_PAGE);
+	return *zeroed ? FBY_DONE : -FBY_E_LOST;
+}
+
 int fby_files_cut_end(const struct fby_maps *p, struct fby_map *m, u32 file)
 {
 	u64 size = m->file[file].size;
@@ -250,19 +339,25 @@ int fby_files_cut_end(const struct fby_maps *p, struct fby_map *m, u32 file)
 		struct fby_map_frame *s = &m->frame[i];
 		struct fby_frame f;
 		u64 begin;
+		bool tail;
 
 		if (s->state == FBY_FRAME_FREE || s->state == FBY_FRAME_DAMAGED || s->stray || s->file != file)
 			continue;
 		begin = s->segment * m->frame_bytes;
 		if (begin + m->frame_bytes <= size || fby_frames_get(p, m, i, &f))
 			continue;
-		if (begin < size)
-			zero_tail(&f, size - begin);
+		if (begin < size) {
+			rc = tail_of(p, m, i, size - begin, &tail);
+			if (rc)
+				return rc;
+			if (tail)
+				zero_tail(&f, size - begin);
+		}
 		/* One that is taken has no words yet. */
 		if (s->state != FBY_FRAME_TAKEN && !FBY_BUG(MAP_CUT_KEEPS_BITS))
 			fby_frame_forget(&f, begin < size ? (u32)(fby_round_up(size - begin, FBY_PAGE) / FBY_PAGE) : 0);
 	}
-	write_size(p, m, file, size, false);
+	write_size(p, m, file, size, 0);
 	return FBY_DONE;
 }
 
@@ -285,8 +380,7 @@ int fby_files_remove(const struct fby_maps *p, struct fby_map *m, u32 file)
 	} else if (!fby_file_read(p, m, file, &repaired)) {
 		return -FBY_E_MAP_DAMAGED;
 	}
-	m->record->flags = 0;
-	m->record->size = 0;
+	put_size(m->record, 0, 0);
 	m->record->identity_bytes = m->record->path_bytes = 0;
 	fby_zero(m->record->identity, sizeof(m->record->identity));
 	fby_zero(m->record->path, sizeof(m->record->path));

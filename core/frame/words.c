@@ -29,7 +29,8 @@ u64 fby_frame_word(u32 seed, u32 i, u32 bits)
 bool fby_frame_word_ok(u32 seed, u32 i, u64 word)
 {
 	return FBY_BUG(MAP_WORDS_UNCHECKED) ||
-	       (fby_frame_word(seed, i, (u32)word) == word && !(FBY_MW_WRITING(word) & ~FBY_MW_DIRTY(word)));
+	       (fby_frame_word(seed, i, (u32)word) == word &&
+		((u32)word == FBY_MW_CLOSED || !(FBY_MW_WRITING(word) & ~FBY_MW_DIRTY(word))));
 }
 
 /* The pages of word i in a bitmap. */
@@ -98,8 +99,8 @@ static void flush_pages(const struct fby_frame *f, const struct fby_pages *pages
 	}
 }
 
-/* Dirty, and synced since a write back began, if one did.  False: the word is damaged. */
-static bool mark(const struct fby_frame *f, u32 i, u32 pages)
+/* Dirty, and synced since a write back began, if one did. */
+static int mark(const struct fby_frame *f, u32 i, u32 pages)
 {
 	u64 word, now;
 
@@ -107,13 +108,15 @@ static bool mark(const struct fby_frame *f, u32 i, u32 pages)
 		u32 writing;
 
 		if (!load_word(f, i, &word))
-			return false;
+			return -FBY_E_MAP_DAMAGED;
+		if ((u32)word == FBY_MW_CLOSED)
+			return -FBY_E_NO_MAP;
 		writing = FBY_MW_WRITING(word);
 		if (!FBY_BUG(MAP_SYNC_LEAVES_WRITING))
 			writing &= ~pages;
 		now = fby_frame_word(f->seed, i, FBY_MW_BITS(FBY_MW_DIRTY(word) | pages, writing));
 	} while (!fby_cmpxchg(&f->words[i], word, now));
-	return true;
+	return FBY_DONE;
 }
 
 /*
@@ -125,7 +128,7 @@ static bool mark(const struct fby_frame *f, u32 i, u32 pages)
 int fby_frame_sync(const struct fby_frame *f, const struct fby_pages *pages)
 {
 	u32 first = words_of(f), end = 0;
-	bool sound = true;
+	int done = FBY_DONE;
 
 	for (u32 i = 0; i < words_of(f); i++)
 		if ((pages_of(pages, i) & ~within(f, i)) && !FBY_BUG(MAP_LIMIT_IGNORED))
@@ -141,10 +144,16 @@ int fby_frame_sync(const struct fby_frame *f, const struct fby_pages *pages)
 		if (!of)
 			continue;
 		if (FBY_BUG(MAP_SYNC_TRUSTS_DIRTY) && load_word(f, i, &word) && (FBY_MW_DIRTY(word) & of) == of) {
-			sound &= mark(f, i, of);
+			mark(f, i, of);
 			continue;
 		}
-		sound &= mark(f, i, of);
+		switch (mark(f, i, of)) {
+		case -FBY_E_NO_MAP:
+			return -FBY_E_NO_MAP;
+		case -FBY_E_MAP_DAMAGED:
+			done = -FBY_E_MAP_DAMAGED;
+			break;
+		}
 		first = i < first ? i : first;
 		end = i + 1;
 	}
@@ -152,7 +161,7 @@ int fby_frame_sync(const struct fby_frame *f, const struct fby_pages *pages)
 		return FBY_DONE;
 	flush_words(f, first, end);
 	f->port->fence(f->host);
-	return sound ? FBY_DONE : -FBY_E_MAP_DAMAGED;
+	return done;
 }
 
 /* --- write back ------------------------------------------------------------------------ */
@@ -211,6 +220,8 @@ static u32 clear(const struct fby_frame *f, u32 i, u32 pages)
 	do {
 		if (!load_word(f, i, &word))
 			return pages;
+		if ((u32)word == FBY_MW_CLOSED)
+			return 0;
 		done = FBY_BUG(MAP_WRITE_CLEARS_SYNCED) ? pages : pages & FBY_MW_WRITING(word);
 		now = fby_frame_word(f->seed, i,
 				     FBY_MW_BITS(FBY_MW_DIRTY(word) & ~done, FBY_MW_WRITING(word) & ~done));
@@ -254,12 +265,47 @@ void fby_frame_forget(const struct fby_frame *f, u32 from)
 		u64 word, now;
 
 		do {
-			if (!load_word(f, i, &word))
-				break; /* stays damaged, and told */
+			if (!load_word(f, i, &word) || (u32)word == FBY_MW_CLOSED)
+				break; /* a damaged one stays so, and told */
 			now = fby_frame_word(f->seed, i,
 					     FBY_MW_BITS(FBY_MW_DIRTY(word) & ~of, FBY_MW_WRITING(word) & ~of));
 		} while (!fby_cmpxchg(&f->words[i], word, now));
 	}
 	flush_words(f, first, words_of(f));
 	f->port->fence(f->host);
+}
+
+/* --- given up -------------------------------------------------------------------------------- */
+
+/* Back to clean, of those before `end`. */
+static void reopen(const struct fby_frame *f, u32 end)
+{
+	for (u32 i = 0; i < end && !FBY_BUG(MAP_CLOSE_NOT_UNDONE); i++)
+		fby_cmpxchg(&f->words[i], fby_frame_word(f->seed, i, FBY_MW_CLOSED), fby_frame_word(f->seed, i, 0));
+}
+
+/*
+ * Each word goes from clean to closed in one step, so a sync either comes before that, and the
+ * page is dirty, or is refused.  Not made durable: what is closed is clean, so it counts no
+ * more and no less after a cut, and whoever drops the frame writes its line next.
+ */
+bool fby_frame_close(const struct fby_frame *f, const struct fby_pages *unknown, bool discard)
+{
+	for (u32 i = 0; i < words_of(f) && !FBY_BUG(MAP_DROP_LEAVES_OPEN); i++) {
+		u64 word, closed = fby_frame_word(f->seed, i, FBY_MW_CLOSED);
+
+		if (pages_of(unknown, i))
+			continue; /* its memory may be bad; and no sync takes a damaged one */
+		do {
+			bool sound = load_word(f, i, &word);
+
+			if (!discard && (!sound || (FBY_MW_DIRTY(word) && !FBY_BUG(MAP_CLOSE_OVER_SYNC)))) {
+				reopen(f, i);
+				return false;
+			}
+			if (!sound)
+				break;
+		} while (!fby_cmpxchg(&f->words[i], word, closed));
+	}
+	return true;
 }

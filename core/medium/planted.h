@@ -40,6 +40,7 @@
 	X(DAMAGE_DROPPED, "destage forgets a damaged page, and older data shows") \
 	X(TAIL_RESEALED_SHORT, "recovery seals a chunk one page short") \
 	X(CLEAN_NOT_CLEARED, "open leaves the clean flag set") \
+	X(HOLE_SEQ_BEYOND, "a lost line is dated by torn lines beyond the end of its chunk") \
 	X(NEXT_SEQ_REUSED, "recovery starts again from sequence number 1") \
 	X(DESTAGE_UNVERIFIED, "destage writes a damaged page to the origin") \
 	X(CLEAN_BEFORE_FLUSH, "a neighbour written along counts as clean before the flush") \
@@ -66,11 +67,21 @@
 	X(HEADERS_LOST_SILENT, "a chunk without seals is taken for one that was never sealed") \
 	X(LOSS_FORGOTTEN_AFTER_CLEAN, "recovery writes down what is lost after it has cleared the clean flag") \
 	X(PACKED_FOR_EVER, "lost blocks are carried forward for space again and again, though that makes none") \
+	X(COPIES_NOT_TOLD, "a drain ends when what was copied within the pool meanwhile is in the pool alone") \
+	X(HANG_STOPS_RELOCATION, "nothing is moved out of mostly dead chunks while an origin hangs that is to have their pages") \
+	X(SLOW_TAKEN_FOR_HUNG, "an origin that works slowly counts as one that hangs: pages are moved in a drain, which never ends") \
 	X(DRAIN_KEEPS, "a round goes on to keep pages when a drain has begun, which does not wait for the copies") \
 	X(KEPT_NOT_MOVED, "a page that a round keeps is not moved before the watermark passes it") \
 	X(KEPT_UNSEALED, "the watermark passes pages whose copies may pass for a torn tail") \
 	X(CARRIED_UNSEALED, "the watermark passes lost blocks whose new entries may pass for a torn tail") \
 	X(KEPT_AGE_LOST, "a page that is kept counts as young again") \
+	X(REFUSED_FIRST_KEPT, "of a request that the origin refused the first page alone counts as refused") \
+	X(REFUSED_ALONG_CLEAN, "a neighbour written along counts as clean though the origin refused the request") \
+	X(REFUSED_LEFT_OUT_GOES, "pages that a round leaves out, since requests were refused, count as home") \
+	X(REFUSED_NOT_MOVED, "the watermark passes a page that the origin refused, without a copy") \
+	X(REFUSED_TRIED_AT_ONCE, "what the origin refused is tried again without a pause") \
+	X(REFUSED_COPIED_FOR_NOTHING, "what the origin refused is copied though nothing else of the round is home") \
+	X(BUFFER_IN_FLIGHT, "a buffer is filled again that a request in flight has") \
 	X(KEPT_IN_DRAIN, "a round of a drain keeps isolated pages") \
 	X(ALONG_LET_GO, "neighbours newer than the cut are let go with the round that wrote them along") \
 	X(APPEND_NO_FENCE, "an entry of a log is acknowledged without its fence") \
@@ -110,6 +121,7 @@
 	X(STATIC_RELEASE_HALF, "with a slot's newest page goes not the older one of its block") \
 	X(STATIC_RELEASE_NEWER, "a page that was written since goes with the one that the origin has") \
 	X(STATIC_RELEASE_EARLY, "pages of a static volume go before the origin is flushed") \
+	X(STATIC_REFUSED_GOES, "a page of a static volume that the origin refused goes with the round") \
 	X(STATIC_RELEASE_NO_FENCE, "a way is written again before it is durable that its page went") \
 	X(STATIC_TORN_ACCEPTED, "a page that a cut has torn counts, its data unchecked") \
 	X(STATIC_WINDOW_FORGOTTEN, "what a cut has torn is taken for damaged: its eras are not remembered") \
@@ -138,13 +150,19 @@
 	X(MAP_EPOCH_NOT_RAISED, "a frame is used again under its old epoch") \
 	X(MAP_LINE_NO_FENCE, "a frame is handed out, or used again, before that is durable") \
 	X(MAP_DROP_DIRTY, "a frame is dropped though its file lacks a page") \
+	X(MAP_DROP_LEAVES_OPEN, "a sync of a frame that was dropped is acknowledged") \
+	X(MAP_CLOSE_OVER_SYNC, "a frame is dropped over a page that was synced meanwhile") \
+	X(MAP_CLOSE_NOT_UNDONE, "a frame that could not be dropped takes no sync any more") \
 	X(MAP_DROP_NOT_RECORDED, "the media does not learn that a frame was dropped") \
 	X(MAP_UNKNOWN_DROPPED, "pages whose word is damaged count as clean") \
 	X(MAP_FILE_NO_FENCE, "both copies of a file's record may be torn by one cut") \
 	X(MAP_FILE_FREED_EARLY, "a file's record is freed while frames refer to it") \
 	X(MAP_CUT_NOT_RECORDED, "recovery does not know that a truncation was under way") \
 	X(MAP_CUT_KEEPS_BITS, "pages behind the end of a truncated file stay dirty") \
-	X(MAP_CUT_TAIL_STAYS, "what lay behind the end of a truncated file shows when it grows")
+	X(MAP_CUT_TAIL_STAYS, "what lay behind the end of a truncated file shows when it grows") \
+	X(MAP_CUT_KEEPS_MADE, "a file that was cut is taken for shorter than it was made") \
+	X(MAP_PROMISE_NO_FENCE, "a size is promised before that is durable") \
+	X(MAP_SIZE_KEEPS_GROWS, "what others append to a file that has its size is cut")
 
 enum fby_planted_id {
 	FBY_BUG_NONE = 0,

@@ -51,6 +51,26 @@ u32 fby_lost_list(struct fby_pool *p, u16 volume, struct fby_lost_at *at, struct
 	return n;
 }
 
+u32 fby_refused_pages(struct fby_pool *p, u16 volume, u64 *first)
+{
+	u32 n = 0, end = fby_page_number(&p->space, p->space.store.sb.nchunks, 0);
+
+	*first = FBY_NO_SEQ;
+	for (u32 page = 0; p->space.usable && page < end; page++) {
+		const struct fby_entry *e = &p->cache.entry[page];
+		u32 state = fby_load(&e->state);
+		u64 key = fby_load(&e->key);
+
+		if (!(state & FBY_ES_LINKED) || !(state & FBY_ES_REFUSED) || (state & FBY_ES_CLEAN) ||
+		    key >> FBY_BLOCK_BITS != volume)
+			continue;
+		if (fby_key_block(key) < *first)
+			*first = fby_key_block(key);
+		n++;
+	}
+	return n;
+}
+
 int fby_entry_info(struct fby_pool *p, u32 chunk, u32 page, bool check_data, struct fby_entry_info *out)
 {
 	const struct fby_entry *e;

@@ -57,7 +57,8 @@ int fby_format(struct fby_media *m, const struct fby_format *f)
 	sb.data_offset = fby_round_up(FBY_VT_OFFSET + sb.nvolumes * 512u, sb.chunk_size);
 	sb.static_bytes = f->static_bytes;
 	sb.map_bytes = f->map_bytes;
-	sb.features_incompat = (sb.static_bytes ? FBY_FEATURE_STATIC : 0) | (sb.map_bytes ? FBY_FEATURE_MAP : 0);
+	sb.features_incompat = (sb.static_bytes ? FBY_FEATURE_STATIC : 0) |
+			       (sb.map_bytes ? FBY_FEATURE_MAP | FBY_FEATURE_MAP_GROWS : 0);
 	if (sb.static_bytes % FBY_STATIC_UNIT || sb.static_bytes > FBY_STATIC_BYTES_MAX ||
 	    sb.map_bytes % FBY_MAP_UNIT || sb.map_bytes > FBY_MAP_BYTES_MAX)
 		return -FBY_E_GEOMETRY;

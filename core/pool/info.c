@@ -94,7 +94,7 @@ int fby_volume_info(struct fby_pool *p, u16 index, struct fby_volume_info *out)
 	out->spec.origin_sectors = owner->rec.origin_sectors;
 	out->spec.block_size = owner->rec.block_size;
 	out->marks = owner->rec.marks;
-	out->watermark = fby_load(&owner->rec.watermark);
+	out->watermark = fby_load_acquire(&owner->rec.watermark);
 	out->used = fby_is_volume(owner->rec.kind);
 	out->damaged = owner->damaged;
 	out->attached = owner->attached;
@@ -129,5 +129,7 @@ int fby_volume_info(struct fby_pool *p, u16 index, struct fby_volume_info *out)
 	}
 	if (owner->rec.kind == FBY_OWNER_STATIC)
 		fby_pool_static_info(p, index, out);
+	/* moved_last after the watermark: what was below that and is moved now is in it. */
+	out->home = fby_load(&dv->moved_last) <= out->watermark || FBY_BUG(COPIES_NOT_TOLD) ? out->watermark : 0;
 	return FBY_DONE;
 }

@@ -109,9 +109,27 @@ static int map_of(struct fby_pool *p, u16 map, struct fby_map **m)
 	return FBY_DONE;
 }
 
+#define WORD_OF(line, member) ((line)[__builtin_offsetof(struct fby_map_file_record, member) / 8])
+
+/* Is a file perhaps shorter than was promised?  Not attached there is no room for a record,
+ * so its check is not looked at: if either copy says so. */
+static bool any_promised(struct fby_pool *p, const struct fby_map *m)
+{
+	u64 line[FBY_LINE / 8];
+
+	for (u32 copy = 0; copy < 2 * m->nfiles; copy++) {
+		if (media_read(p->space.store.media, line, m->at + (u64)copy * FBY_PAGE, sizeof(line)) &&
+		    ((u32)WORD_OF(line, flags) & FBY_MAP_FILE_GROWS) && WORD_OF(line, made) < WORD_OF(line, size))
+			return true;
+	}
+	return false;
+}
+
 /* Does a file lack something, or might it? */
 static bool any_dirty(struct fby_pool *p, const struct fby_map *m)
 {
+	if (any_promised(p, m))
+		return true;
 	for (u32 i = 0; i < m->nframes; i++) {
 		struct fby_map_seen s;
 		u32 unknown;
@@ -201,10 +219,66 @@ static bool check_frame(struct fby_pool *p, const struct fby_map *m, u32 frame, 
 		return violated(v, "a frame is of another file or segment on the media", frame, "file", s.line.file);
 	if (f->state == FBY_FRAME_USED && m->file[f->file].epoch != s.line.file_epoch && s.any && !s.bad)
 		return violated(v, "a frame is of an earlier file", frame, "file", f->file);
-	for (u32 i = 0; i < frame && f->state == FBY_FRAME_USED; i++)
-		if (m->frame[i].state == FBY_FRAME_USED && m->frame[i].file == f->file &&
-		    m->frame[i].segment == f->segment)
-			return violated(v, "a segment has two frames", frame, "and", i);
+	return true;
+}
+
+static bool same_segment(const struct fby_map *m, u32 a, u32 b)
+{
+	return m->frame[a].file == m->frame[b].file && m->frame[a].segment == m->frame[b].segment;
+}
+
+static bool earlier_segment(const struct fby_map *m, u32 a, u32 b)
+{
+	const struct fby_map_frame *x = &m->frame[a], *y = &m->frame[b];
+
+	return x->file != y->file ? x->file < y->file : x->segment < y->segment;
+}
+
+/* Of two lists of frames in the order of their segments, one. */
+static u32 merged(const struct fby_map *m, u32 a, u32 b)
+{
+	u32 first, *end = &first;
+
+	while (a != FBY_NO_FRAME && b != FBY_NO_FRAME) {
+		u32 *least = earlier_segment(m, b, a) ? &b : &a;
+
+		*end = *least;
+		end = &m->frame[*least].next;
+		*least = *end;
+	}
+	*end = a != FBY_NO_FRAME ? a : b;
+	return first;
+}
+
+/*
+ * Used frames are on no list, so their next is free to make one: sorted by merging lists of
+ * 1, 2, 4, ... frames, of each length one at most.
+ */
+static bool check_segments(const struct fby_map *m, struct fby_violation *v)
+{
+	u32 sorted[32], all = FBY_NO_FRAME, n;
+
+	for (n = 0; n < 32; n++)
+		sorted[n] = FBY_NO_FRAME;
+	for (u32 i = 0; i < m->nframes; i++) {
+		u32 list = i;
+
+		if (m->frame[i].state != FBY_FRAME_USED)
+			continue;
+		m->frame[i].next = FBY_NO_FRAME;
+		for (n = 0; sorted[n] != FBY_NO_FRAME; n++) {
+			list = merged(m, sorted[n], list);
+			sorted[n] = FBY_NO_FRAME;
+		}
+		sorted[n] = list;
+	}
+	for (n = 0; n < 32; n++)
+		all = merged(m, sorted[n], all);
+	if (all == FBY_NO_FRAME)
+		return true;
+	for (u32 i = all, next; (next = m->frame[i].next) != FBY_NO_FRAME; i = next)
+		if (same_segment(m, i, next))
+			return violated(v, "a segment has two frames", next, "and", i);
 	return true;
 }
 
@@ -228,6 +302,8 @@ bool fby_pool_map_check(struct fby_pool *p, u16 map, struct fby_violation *v)
 	}
 	if (n != m->nframes)
 		return violated(v, "a map's frames are on no list", n, "of", m->nframes);
+	if (!check_segments(m, v))
+		return false;
 	for (u32 i = 0; i < m->nfiles; i++)
 		refer -= m->file[i].frames;
 	if (refer)
@@ -324,6 +400,22 @@ int fby_map_file_size(struct fby_pool *p, u16 map, u32 file, u64 size)
 	int rc = file_of(p, map, file, true, &m);
 
 	return rc ? rc : fby_files_size(&p->maps, m, file, size);
+}
+
+int fby_map_file_grows(struct fby_pool *p, u16 map, u32 file, u64 ahead)
+{
+	struct fby_map *m;
+	int rc = file_of(p, map, file, true, &m);
+
+	return rc ? rc : fby_files_grows(&p->maps, m, file, ahead);
+}
+
+int fby_map_file_promise(struct fby_pool *p, u16 map, u32 file, u64 size)
+{
+	struct fby_map *m;
+	int rc = file_of(p, map, file, true, &m);
+
+	return rc ? rc : fby_files_promise(&p->maps, m, file, size);
 }
 
 int fby_map_file_path(struct fby_pool *p, u16 map, u32 file, const char *path)

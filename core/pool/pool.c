@@ -84,7 +84,7 @@ static int options_normalize(struct fby_options *o)
 /* Of its host. */
 static u64 known_features(const struct fby_options *o)
 {
-	return (o->statics ? FBY_FEATURE_STATIC : 0) | (o->maps ? FBY_FEATURE_MAP : 0);
+	return (o->statics ? FBY_FEATURE_STATIC : 0) | (o->maps ? FBY_FEATURE_MAP | FBY_FEATURE_MAP_GROWS : 0);
 }
 
 /* Not inlined, for the stack: its caller holds a superblock. */

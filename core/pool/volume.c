@@ -15,6 +15,31 @@ int fby_volume_find(struct fby_pool *p, const char *name, u16 *index)
 		       -FBY_E_NO_VOLUME;
 }
 
+/* The volume that had the index before has had them. */
+static void forget_counts(struct fby_pool *p, u16 index)
+{
+	struct fby_cached *cv = &p->cache.volume[index];
+	struct fby_drained *dv = &p->drain.volume[index];
+
+	for (u32 i = 0; i < p->space.opt.nslots; i++) {
+		struct fby_slot_volume *v = &p->space.slot[i].volume[index];
+
+		fby_store(&v->writes, 0);
+		fby_store(&v->sectors, 0);
+	}
+	fby_store(&cv->bypasses, 0);
+	fby_store(&cv->bypassed_sectors, 0);
+	fby_store(&dv->moved, 0);
+	fby_store(&dv->last_error, 0);
+	fby_store(&dv->origin_errors, 0);
+	fby_store(&dv->origin_writes, 0);
+	fby_store(&dv->origin_sectors, 0);
+	fby_store(&dv->origin_flushes, 0);
+	fby_store(&dv->pages_destaged, 0);
+	fby_store(&dv->rounds, 0);
+	fby_zero(&dv->pace, sizeof(dv->pace));
+}
+
 int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *index)
 {
 	struct fby_volume_record r = { 0 };
@@ -60,6 +85,7 @@ int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *ind
 	owner->rec = r;
 	owner->chunk_kind = FBY_CHUNK_CACHE;
 	fby_zero(&cv->gate, sizeof(cv->gate)); /* of the volume before it */
+	forget_counts(p, (u16)i);
 	cv->blocks = (r.origin_sectors + FBY_PAGE_SECTORS - 1) / FBY_PAGE_SECTORS;
 	cv->lost_blocks = cv->lost_only = rv->holes = rv->holes_unknown = 0;
 	fby_owner_write(&p->space, (u16)i);
@@ -197,10 +223,11 @@ int fby_volume_mark(struct fby_pool *p, u16 index, enum fby_mark_step step, u32 
 
 /* --- attach and detach ------------------------------------------------------- */
 
-u64 fby_volume_bytes(struct fby_pool *p, u32 round_pages, u32 nbuffers, u32 buffer_bytes)
+u64 fby_volume_bytes(struct fby_pool *p, u32 round_pages, u32 nrequests, u32 buffer_bytes)
 {
 	(void)p;
-	return fby_round_up((u64)round_pages * sizeof(struct fby_round_page), FBY_PAGE) + (u64)nbuffers * buffer_bytes;
+	return fby_round_up((u64)round_pages * sizeof(struct fby_round_page), FBY_PAGE) +
+	       (u64)fby_flight_buffers(nrequests) * buffer_bytes;
 }
 
 static void attach_memory(struct fby_drained *v, const struct fby_attach *a)
@@ -212,10 +239,7 @@ static void attach_memory(struct fby_drained *v, const struct fby_attach *a)
 	fby_plan_start(&d->plan);
 	d->page = a->mem;
 	d->cap = a->round_pages;
-	d->nbuffers = a->nbuffers;
-	d->buffer_sectors = a->buffer_bytes / FBY_SECTOR;
-	for (u32 i = 0; i < a->nbuffers; i++)
-		d->io[i].buf = buf + (u64)i * a->buffer_bytes;
+	fby_flight_start(d, buf, a->nrequests, a->buffer_bytes);
 }
 
 /* Entries that recovery found lost: go on as the policy says, and remember that
@@ -269,10 +293,10 @@ int fby_volume_attach(struct fby_pool *p, u16 index, const struct fby_attach *a)
 		return -FBY_E_ORIGIN_SIZE;
 	if (!fby_name_equal(a->identity, owner->rec.identity))
 		return -FBY_E_ORIGIN_IDENTITY;
-	if (a->nbuffers < 1 || a->nbuffers > 64 || a->buffer_bytes < FBY_PAGE || a->buffer_bytes % FBY_PAGE ||
+	if (a->nrequests < 1 || a->nrequests > 64 || a->buffer_bytes < FBY_PAGE || a->buffer_bytes % FBY_PAGE ||
 	    a->round_pages < 16)
 		return -FBY_E_GEOMETRY;
-	if (a->mem_bytes < fby_volume_bytes(p, a->round_pages, a->nbuffers, a->buffer_bytes))
+	if (a->mem_bytes < fby_volume_bytes(p, a->round_pages, a->nrequests, a->buffer_bytes))
 		return -FBY_E_NO_MEMORY;
 	if (rc)
 		return rc;
@@ -283,12 +307,14 @@ int fby_volume_attach(struct fby_pool *p, u16 index, const struct fby_attach *a)
 	attach_memory(dv, a);
 	fby_owner_attach(&p->space, index); /* what was written along before is clean for another origin */
 	fby_zero(&dv->pace, sizeof(dv->pace));
-	fby_pace_start(&dv->pace, a->nbuffers);
+	fby_pace_start(&dv->pace, a->nrequests);
 	dv->last_error = 0;
 	fby_gate_attach(cv);
 	cv->bypasses = cv->bypassed_sectors = 0;
-	if (owner->rec.kind == FBY_OWNER_STATIC)
+	if (owner->rec.kind == FBY_OWNER_STATIC) {
+		dv->pace.depth = fby_flight_buffers(a->nrequests); /* nobody is throttled by what it measures */
 		return FBY_DONE;
+	}
 	fby_entitle(&p->space, owner, true);
 	owner->attached = true;
 	fby_share_update(&p->space);

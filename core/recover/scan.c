@@ -304,16 +304,33 @@ static u64 seq_before(const struct fby_page_line *next, u32 i)
 	return last > between ? last - between : 1;
 }
 
+/* Lines before this place were fenced long ago: SETTLED, by what the scan left. */
+static u32 settled_end(const struct fby_recovery *p, u32 c)
+{
+	const struct fby_chunk *ch = &p->space->chunk[c];
+	struct fby_page_line l;
+
+	if (ch->fill <= ch->sealed || !fby_page_line_read(p->space, c, ch->fill - 1, &l, NULL) ||
+	    l.batch_first < ch->sealed)
+		return ch->sealed;
+	return l.batch_first;
+}
+
 u64 fby_hole_seq(struct fby_recovery *p, u32 c, u32 i)
 {
+	const struct fby_chunk *ch = &p->space->chunk[c];
+	/* What a cut left beyond the end is no line, even if it can be put right: a bound from
+	 * there would be above all that is written next. */
+	u32 end = FBY_BUG(HOLE_SEQ_BEYOND) ? p->space->store.chunk_pages : ch->fill;
+	u32 settled = FBY_BUG(HOLE_SEQ_BEYOND) ? end : settled_end(p, c);
 	struct fby_page_line l;
 	bool repaired; /* as the scan reads it: its bound is to be the same */
 
-	for (u32 n = i + 1; n < p->space->store.chunk_pages; n++) {
-		if (fby_page_line_read(p->space, c, n, &l, &repaired) && l.epoch == p->space->chunk[c].epoch)
+	for (u32 n = i + 1; n < end; n++) {
+		if (fby_page_line_read(p->space, c, n, &l, n < settled ? &repaired : NULL) && l.epoch == ch->epoch)
 			return seq_before(&l, i);
 	}
-	return p->space->chunk[c].seq_max;
+	return ch->seq_max;
 }
 
 /* Seq of a linked page; ~0 if its line cannot be read a second time. */

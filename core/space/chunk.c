@@ -203,6 +203,7 @@ static u32 chunk_open(struct fby_space *p, struct fby_slot *s, u16 owner, u32 fl
 	ch->last_block = FBY_NO_BLOCK;
 	fby_store(&ch->clean_for, 0u);
 	fby_store(&ch->opened_ns, fby_load(&p->now_ns)); /* read without the lock */
+	fby_store(&ch->copies_ns, FBY_NO_SEQ);
 	/* Release: who sees opens moved sees what was unlinked before; who sees
 	 * the new epoch sees opens moved. */
 	fby_store_release(&p->opens, p->opens + 1);
@@ -343,8 +344,10 @@ void fby_slot_age(struct fby_space *p, struct fby_slot *s, u16 owner)
 	if (c == FBY_NO_CHUNK)
 		return;
 	ch = &p->chunk[c];
-	if (ch->kind == FBY_CHUNK_CACHE && ch->seq_last <= fby_load(&p->owner[owner].rec.watermark))
+	if (ch->kind == FBY_CHUNK_CACHE && ch->seq_last <= fby_load(&p->owner[owner].rec.watermark)) {
 		fby_store(&ch->opened_ns, fby_load(&p->now_ns));
+		fby_store(&ch->copies_ns, FBY_NO_SEQ);
+	}
 }
 
 void fby_slot_close(struct fby_space *p, struct fby_slot *s, u16 owner, u32 *wake)

@@ -31,7 +31,8 @@ struct fby_chunk {
 	u64 seq_min; /* no entry of this epoch is lower; ascending along a volume's list */
 	u64 seq_last; /* last one used */
 	u64 last_block; /* of page fill-1 */
-	u64 opened_ns; /* pool's coarse clock; nothing that waits for destage is older */
+	u64 opened_ns; /* pool's coarse clock; nothing that waits for destage is older, but for copies */
+	u64 copies_ns; /* and the oldest of these was written then; ~0: there is none */
 	u64 seal_counter; /* of the last seal */
 	u32 fill; /* first page not written */
 	u32 sealed; /* fill of the seal on the media */
@@ -147,6 +148,7 @@ enum fby_begin_flags {
 	FBY_BEGIN_CACHED = 1u << 0, /* stop at a block that is not cached; none: FBY_ORIGIN */
 	FBY_BEGIN_RESERVE = 1u << 1, /* destage: may take the reserve */
 	FBY_BEGIN_RELOCATE = 1u << 2, /* relocation: all of it but one */
+	FBY_BEGIN_REFUSED = 1u << 3, /* fby_move: with what is lost of it, and as if it were new */
 };
 
 /* --- fullness.c ---------------------------------------------------------------- */

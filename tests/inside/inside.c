@@ -63,13 +63,13 @@ static void volume_make(u16 number)
 	struct fby_volume_spec s = { .name = "v0", .identity = "memory", .origin_sectors = VOLUME_SECTORS,
 				     .block_size = 512 };
 	struct fby_attach a = { .origin_sectors = VOLUME_SECTORS, .identity = "memory", .round_pages = 64,
-				.nbuffers = 2, .buffer_bytes = 65536 };
+				.nrequests = 2, .buffer_bytes = 65536 };
 	u16 index;
 
 	s.name[1] = (char)('0' + number);
 	s.uuid[0] = (u8)(number + 1);
 	must("volume add", fby_volume_add(pool, &s, &index));
-	a.mem_bytes = fby_volume_bytes(pool, a.round_pages, a.nbuffers, a.buffer_bytes);
+	a.mem_bytes = fby_volume_bytes(pool, a.round_pages, a.nrequests, a.buffer_bytes);
 	free(attach_memory[number]);
 	a.mem = attach_memory[number] = zeroed(a.mem_bytes);
 	must("attach", fby_volume_attach(pool, index, &a));
@@ -191,6 +191,7 @@ int main(void)
 	test_recovery();
 	test_scan();
 	test_destage();
+	test_flight();
 	test_plan();
 	test_kept();
 	test_wakes();

@@ -83,6 +83,7 @@ void test_corners(void); /* inside_corners.c */
 void test_recovery(void); /* inside_recovery.c */
 void test_scan(void); /* inside_scan.c */
 void test_destage(void); /* inside_destage.c */
+void test_flight(void); /* inside_flight.c */
 void test_plan(void); /* inside_plan.c */
 void test_kept(void); /* inside_kept.c */
 void test_wakes(void); /* inside_wakes.c */

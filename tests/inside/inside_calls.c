@@ -374,7 +374,7 @@ static void lost_blocks(void)
 static struct fby_attach again(void)
 {
 	return (struct fby_attach){ .origin_sectors = VOLUME_SECTORS, .identity = "memory",
-				    .mem = pool->drain.volume[2].destage.page, .round_pages = 64, .nbuffers = 2,
+				    .mem = pool->drain.volume[2].destage.page, .round_pages = 64, .nrequests = 2,
 				    .buffer_bytes = 65536,
 				    .mem_bytes = fby_volume_bytes(pool, 64, 2, 65536) };
 }
@@ -403,8 +403,8 @@ static void attaching(void)
 	ATTACH(-FBY_E_ORIGIN_SIZE, a.origin_sectors--);
 	ATTACH(-FBY_E_ORIGIN_IDENTITY, a.identity = "memor");
 	ATTACH(-FBY_E_ORIGIN_IDENTITY, a.identity = "memory2");
-	ATTACH(-FBY_E_GEOMETRY, a.nbuffers = 0);
-	ATTACH(-FBY_E_GEOMETRY, a.nbuffers = 65);
+	ATTACH(-FBY_E_GEOMETRY, a.nrequests = 0);
+	ATTACH(-FBY_E_GEOMETRY, a.nrequests = 65);
 	ATTACH(-FBY_E_GEOMETRY, a.buffer_bytes = 0);
 	ATTACH(-FBY_E_GEOMETRY, a.buffer_bytes = FBY_PAGE + 512);
 	ATTACH(-FBY_E_GEOMETRY, a.round_pages = 15);
@@ -421,7 +421,7 @@ static void attaching(void)
 	ATTACH(FBY_DONE, a.holes = FBY_HOLES_ACCEPT);
 	EXPECT(pool->recovery.volume[2].holes == 0 && pool->recovery.volume[2].holes_unknown == 0);
 	EXPECT(pool->space.owner[2].rec.flags == 0 && pool->drain.volume[2].destage.buffer_sectors == 65536 / FBY_SECTOR);
-	EXPECT(pool->drain.volume[2].destage.io[1].buf == pool->drain.volume[2].destage.io[0].buf + 65536);
+	EXPECT(pool->drain.volume[2].destage.ring_pages == 2 * 65536 / FBY_PAGE);
 
 	EXPECT(fby_volume_detach(pool, 2) == FBY_DONE);
 	EXPECT(fby_volume_rebind(pool, 3, "other", VOLUME_SECTORS) == -FBY_E_NO_VOLUME);
@@ -464,6 +464,29 @@ static void attaching(void)
 	ATTACH(-FBY_E_RECOVERY_INCOMPLETE, (void)a);
 	pool->space.opt.read_only = true;
 	EXPECT(fby_volume_remove(pool, 1, true) == -FBY_E_READ_ONLY);
+	pool_restore();
+}
+
+/* A volume has not done what the one before it did. */
+static void counted_anew(void)
+{
+	const struct fby_volume_spec spec = { .name = "w", .identity = "i", .origin_sectors = 8, .block_size = 512 };
+	struct fby_drained *v = &pool->drain.volume[1];
+	struct fby_volume_info info;
+	u16 index;
+
+	v->moved = v->origin_errors = v->origin_writes = v->origin_sectors = v->origin_flushes = 7;
+	v->pages_destaged = v->rounds = v->pace.delay_ns = v->pace.rate = v->pace.depth = 7;
+	v->last_error = 5;
+	pool->cache.volume[1].bypasses = pool->cache.volume[1].bypassed_sectors = 7;
+	EXPECT(fby_volume_info(pool, 1, &info) == FBY_DONE && info.writes > 0 && info.rounds == 7);
+	EXPECT(fby_volume_detach(pool, 1) == FBY_DONE && fby_volume_remove(pool, 1, true) == FBY_DONE);
+	EXPECT(fby_volume_add(pool, &spec, &index) == FBY_DONE && index == 1);
+	EXPECT(fby_volume_info(pool, 1, &info) == FBY_DONE && info.pages == 0 && info.writes == 0 &&
+	       info.written_sectors == 0 && info.last_error == 0);
+	EXPECT(info.origin_errors + info.origin_writes + info.origin_sectors_written + info.origin_flushes == 0);
+	EXPECT(info.pages_destaged + info.pages_relocated + info.rounds + info.throttle_ns == 0);
+	EXPECT(info.drain_rate + info.origin_depth + info.bypasses + info.bypassed_sectors == 0);
 	pool_restore();
 }
 
@@ -551,6 +574,7 @@ void test_calls(void)
 	owed();
 	numbers();
 	volume_numbers();
+	counted_anew();
 	lost_blocks();
 	attaching();
 	walking();

@@ -181,7 +181,7 @@ static void pages(void)
 	EXPECT(pool->space.chunk[open_chunk].fill == FIRST_PAGE + 4);
 	EXPECT(pool->cache.volume[0].lost_blocks == 1 && pool->cache.volume[0].lost_only == 1 && get(0, 16) == -FBY_E_LOST);
 	pool->space.slot[0].busy = pool->space.slot[1].busy = 1;
-	EXPECT(fby_move(&pool->cache, 0, 17, page + 1, &slot, &wake) == FBY_WAIT_SLOT && slot == ~0u);
+	EXPECT(fby_move(&pool->cache, 0, 17, page + 1, FBY_BEGIN_RELOCATE, &slot, &wake) == FBY_WAIT_SLOT && slot == ~0u);
 	pool->space.slot[0].busy = pool->space.slot[1].busy = 0;
 	pool->cache.ndamaged = FBY_DAMAGED_RING + 5; /* it has come round */
 	pool->cache.damaged[4].block = 444;
@@ -248,7 +248,7 @@ static void kept_free(u32 volumes)
 	struct fby_format f = { .uuid = { 7 }, .chunk_size = CHUNK_BYTES, .nvolumes = 2 };
 	struct fby_volume_spec s = { .name = "a", .identity = "i", .origin_sectors = 8192, .block_size = 512 };
 	struct fby_options o = { .nslots = 1 };
-	struct fby_attach a = { .origin_sectors = 8192, .identity = "i", .round_pages = 64, .nbuffers = 1,
+	struct fby_attach a = { .origin_sectors = 8192, .identity = "i", .round_pages = 64, .nrequests = 1,
 				.buffer_bytes = FBY_PAGE };
 	u32 kept = 2 + (volumes - 1) * pool->space.entitled, done = 0;
 	void *attach[2], *memory;

@@ -229,7 +229,7 @@ static void gate_left(void)
 	fby_destage_complete(pool, io.id, 5);
 	wake = 0;
 	while (next_io(&io) == FBY_ORIGIN)
-		fby_destage_complete(pool, io.id, 0);
+		fby_destage_complete(pool, io.id, 5);
 	EXPECT(pool->drain.volume[0].destage.phase == FBY_PH_BACKOFF && (wake & FBY_WAKE_FLUSH) && gate_free());
 	pool_restore();
 
@@ -380,11 +380,11 @@ static void long_round(void)
 {
 	struct fby_destage *d = &pool->drain.volume[2].destage;
 	struct fby_attach a = { .origin_sectors = VOLUME_SECTORS, .identity = "memory", .round_pages = 2048,
-				.nbuffers = 2, .buffer_bytes = 65536 };
+				.nrequests = 2, .buffer_bytes = 65536 };
 	struct fby_io io;
 
 	EXPECT(fby_volume_detach(pool, 2) == FBY_DONE);
-	a.mem_bytes = fby_volume_bytes(pool, a.round_pages, a.nbuffers, a.buffer_bytes);
+	a.mem_bytes = fby_volume_bytes(pool, a.round_pages, a.nrequests, a.buffer_bytes);
 	a.mem = aligned_alloc(FBY_PAGE, a.mem_bytes);
 	memset(a.mem, 0, a.mem_bytes);
 	EXPECT(fby_volume_attach(pool, 2, &a) == FBY_DONE);
@@ -416,7 +416,7 @@ static void zeroed_line_damaged(void)
 static void clean_for_one(void)
 {
 	struct fby_attach a = { .origin_sectors = VOLUME_SECTORS, .identity = "memory", .round_pages = 64,
-				.nbuffers = 2, .buffer_bytes = 65536 };
+				.nrequests = 2, .buffer_bytes = 65536 };
 	u32 page;
 	char text[200];
 
@@ -428,7 +428,7 @@ static void clean_for_one(void)
 	EXPECT(fby_owner_clean(&pool->space, 0) == 1 && pool->space.owner[0].counted == BLOCKS + 1);
 	EXPECT(fby_check(pool, true, text, sizeof(text)) == FBY_DONE);
 	EXPECT(fby_volume_detach(pool, 0) == FBY_DONE);
-	a.mem_bytes = fby_volume_bytes(pool, a.round_pages, a.nbuffers, a.buffer_bytes);
+	a.mem_bytes = fby_volume_bytes(pool, a.round_pages, a.nrequests, a.buffer_bytes);
 	a.mem = aligned_alloc(FBY_PAGE, a.mem_bytes);
 	EXPECT(fby_volume_attach(pool, 0, &a) == FBY_DONE);
 	EXPECT(fby_owner_clean(&pool->space, 0) == 0 && pool->space.owner[0].counted == BLOCKS + 2);
@@ -489,7 +489,7 @@ static void kept_meanwhile(void)
 			decision = step(&io);
 			if (decision == FBY_ORIGIN)
 				id[n++] = io.id;
-			else if (decision == FBY_DONE && n > 1)
+			else if (decision == FBY_DONE && n > !round) /* the next round has one until that is taken */
 				fby_destage_complete(pool, id[--n], 0);
 		}
 		EXPECT(d->pos == d->n && d->outstanding == n && n > 0);
@@ -497,10 +497,13 @@ static void kept_meanwhile(void)
 		EXPECT(d->phase == FBY_PH_WRITE && v->moved == 1 && !pool->space.owner[0].held && d->copied_slots == 0);
 		EXPECT(decision == (round ? FBY_DONE : FBY_AGAIN) && step(&io) == FBY_DONE && page_of(40) != page);
 		while (n > 0)
-			fby_destage_complete(pool, id[--n], round ? 0 : 5);
-		EXPECT(step(&io) == FBY_AGAIN && d->phase == (round ? FBY_PH_FLUSH : FBY_PH_BACKOFF));
+			fby_destage_complete(pool, id[--n], 0);
+		EXPECT(step(&io) == FBY_AGAIN && d->phase == FBY_PH_FLUSH);
 		EXPECT(get(40) == FBY_DONE);
 		if (round == 0) {
+			EXPECT(step(&io) == FBY_ORIGIN && io.op == FBY_IO_FLUSH);
+			fby_destage_complete(pool, io.id, 5);
+			EXPECT(step(&io) == FBY_AGAIN && d->phase == FBY_PH_BACKOFF);
 			(void)step(&io);
 			d->retry_ns = 0; /* as if the pause were over */
 			EXPECT(fby_volume_drain(pool, 0, true) == FBY_DONE);
@@ -534,7 +537,7 @@ static void zero_moved(void)
 	EXPECT(zero(16) == FBY_DONE);
 	bytes = pool->space.slot[0].media_bytes;
 	spoil_stack();
-	EXPECT(fby_move(&pool->cache, 0, 16, page_of(16), &slot, &wake) == FBY_DONE && slot == 0);
+	EXPECT(fby_move(&pool->cache, 0, 16, page_of(16), FBY_BEGIN_RELOCATE, &slot, &wake) == FBY_DONE && slot == 0);
 	EXPECT(pool->space.slot[0].media_bytes == bytes + FBY_LINE);
 	l = (void *)memory_at(fby_line_at(&pool->space.store, fby_page_chunk(&pool->space.store, page_of(16)), fby_page_place(&pool->space.store, page_of(16))));
 	EXPECT(l->kind == FBY_KIND_ZERO && l->valid == 0xff && l->lost == 0 && l->flags == 0 && l->data_crc == 0);
@@ -621,6 +624,15 @@ static void mostly_dead(void)
 		pool_restore(); \
 	} while (0)
 
+#define MOVED(...) \
+	do { \
+		mostly_dead(); \
+		__VA_ARGS__; \
+		EXPECT(fby_relocate_step(&pool->drain, &wake) && \
+		       page_of(7) != fby_page_number(&pool->space, closed_chunk, FIRST_PAGE + 7)); \
+		pool_restore(); \
+	} while (0)
+
 /* Each reason to leave a chunk where it is, by itself. */
 static void not_moved(void)
 {
@@ -640,11 +652,37 @@ static void not_moved(void)
 	NOT_MOVED(d->phase = FBY_PH_FLUSHING; d->cut = ch->seq_min; d->ahead = 1);
 	NOT_MOVED(pool->space.pressure = true; pool->space.owner[0].rec.watermark = ch->seq_min);
 	NOT_MOVED(pool->space.nfree = 3);
+	/* Once it has failed, or stands still, no origin is waited for; nor is a chunk freed twice. */
+	MOVED(d->drain = true; d->backoff_ns = 1);
+	MOVED(pool->space.opt.max_age_ns = 1; pool->space.now_ns = 1; d->backoff_ns = 1);
+	MOVED(d->drain = true; d->phase = FBY_PH_WRITE; pool->space.now_ns = 3000000000ull; d->plan.began_ns = 1000000000);
+	MOVED(d->drain = true; d->phase = FBY_PH_FLUSHING; pool->space.now_ns = 3000000000ull; d->plan.began_ns = 1000000000);
+	NOT_MOVED(d->drain = true; d->phase = FBY_PH_WRITE; pool->space.now_ns = 3000000000ull; d->plan.began_ns = 1000000001);
+	NOT_MOVED(d->drain = true; d->phase = FBY_PH_PLAN; pool->space.now_ns = 3000000000ull);
+	NOT_MOVED(d->phase = FBY_PH_CARRY; d->cut = ch->seq_min; d->backoff_ns = 1);
+	MOVED(pool->space.pressure = true; pool->space.owner[0].rec.watermark = ch->seq_min; d->backoff_ns = 1);
 	mostly_dead(); /* and what is none */
 	d->phase = FBY_PH_CARRY;
 	d->cut = ch->seq_min - 1;
 	pool->space.pressure = true;
 	EXPECT(fby_relocate_step(&pool->drain, &wake) && page_of(7) != fby_page_number(&pool->space, closed_chunk, FIRST_PAGE + 7));
+	pool_restore();
+}
+
+/* Who waits for the watermark waits for what was copied since, too. */
+static void copies_count_for_home(void)
+{
+	struct fby_volume_info info;
+
+	pool->space.owner[0].rec.watermark = 1000;
+	pool->space.seq = 1001;
+	fby_moved_note(&pool->drain, 0, 0);
+	EXPECT(fby_volume_info(pool, 0, &info) == FBY_DONE && info.watermark == 1000 && info.home == 1000);
+	pool->space.seq = 1002;
+	fby_moved_note(&pool->drain, 0, 0);
+	EXPECT(fby_volume_info(pool, 0, &info) == FBY_DONE && info.watermark == 1000 && info.home == 0);
+	pool->space.owner[0].rec.watermark = 1001;
+	EXPECT(fby_volume_info(pool, 0, &info) == FBY_DONE && info.home == 1001);
 	pool_restore();
 }
 
@@ -671,8 +709,51 @@ static void moved_later(void)
 	pool_restore();
 }
 
+/* The buffers: each request finds room for the longest in one piece, and none has another's
+ * pages, whichever ends first. */
+static void ring(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+	u8 *const start = d->ring;
+	u32 id;
+
+	fby_flight_start(d, start, 4, 4 * FBY_PAGE);
+	EXPECT(d->ring_pages == 16 && d->buffer_sectors == 4 * P);
+	for (u32 i = 0, at = 0; i < 4; at += i ? 4 : 1, i++) { /* one page, then four each */
+		EXPECT(fby_flight_room(d, &id) && id == i && d->io[id].buf == start + (u64)at * FBY_PAGE);
+		fby_flight_take(d, id, i ? 4 * P : P - 3);
+		d->io[id].status = FBY_IOS_BUSY;
+		d->outstanding++;
+	}
+	EXPECT(!fby_flight_room(d, &id)); /* four requests */
+	d->io[0].status = FBY_IOS_DONE;
+	fby_flight_reap(&pool->drain, 0);
+	EXPECT(d->outstanding == 3 && d->taken == 3 && d->ring_used == 12 && !fby_flight_room(d, &id));
+	d->io[2].status = FBY_IOS_DONE; /* before one that is older */
+	fby_flight_reap(&pool->drain, 0);
+	EXPECT(d->outstanding == 2 && d->taken == 3 && d->ring_used == 12 && !fby_flight_room(d, &id));
+	d->io[1].status = FBY_IOS_DONE;
+	fby_flight_reap(&pool->drain, 0);
+	EXPECT(d->outstanding == 1 && d->taken == 1 && d->ring_used == 4);
+	EXPECT(fby_flight_room(d, &id) && id == 0 && d->io[0].buf == start);
+	fby_flight_take(d, id, 2 * P);
+	EXPECT(d->ring_used == 4 + 3 + 2 && d->ring_head == 2);
+	d->io[0].status = FBY_IOS_BUSY;
+	d->outstanding++;
+	EXPECT(fby_flight_room(d, &id) && id == 1);
+	fby_flight_take(d, id, 0); /* a flush */
+	EXPECT(d->ring_used == 4 + 3 + 2 && d->ring_head == 2 && d->taken == 3);
+	d->io[0].status = d->io[1].status = d->io[3].status = FBY_IOS_DONE;
+	d->outstanding++;
+	fby_flight_reap(&pool->drain, 0);
+	EXPECT(d->outstanding == 0 && d->taken == 0 && d->ring_used == 0 && d->ring_head == 0 && d->oldest == 0);
+	EXPECT(fby_flight_buffers(15) == 15 && fby_flight_buffers(16) == 16 && fby_flight_buffers(64) == 16);
+	pool_restore();
+}
+
 void test_destage(void)
 {
+	ring();
 	replaced();
 	neighbour_gone();
 	neighbour_of_another();
@@ -697,5 +778,6 @@ void test_destage(void)
 	copies_unsealed(true);
 	copies_before_commit();
 	not_moved();
+	copies_count_for_home();
 	moved_later();
 }

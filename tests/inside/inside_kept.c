@@ -149,6 +149,25 @@ static void held_until_sealed(bool ahead)
 	pool_restore();
 }
 
+/* Requests go on while a slot cannot be sealed; and it is tried again. */
+static void issued_unsealed(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+	struct fby_io io;
+	u32 n = 0;
+
+	until(FBY_PH_WRITE, 1000, 1000);
+	d->copied_slots = 2;
+	pool->space.owner[0].held = true;
+	pool->space.slot[1].busy = 1;
+	while (d->pos < d->n && n < 3)
+		n += step(&io) == FBY_ORIGIN;
+	EXPECT(n == 2 && d->outstanding == n && step(&io) == FBY_AGAIN && pool->space.owner[0].held);
+	pool->space.slot[1].busy = 0;
+	EXPECT(step(&io) == FBY_DONE && d->copied_slots == 0 && !pool->space.owner[0].held);
+	pool_restore();
+}
+
 /* Whatever became of the round: its copies are sealed, and its chunks held no longer. */
 static void sealed_anyway(void)
 {
@@ -307,6 +326,7 @@ void test_kept(void)
 	ahead_is_room();
 	held_until_sealed(false);
 	held_until_sealed(true);
+	issued_unsealed();
 	sealed_anyway();
 	not_ahead();
 	damaged();

@@ -6,11 +6,15 @@
  * either nothing has changed or it is told; never is a dirty page forgotten without a word.
  * Method: a pool of its own with one share of 2 MiB and frames of 128 KiB.
  */
+#include <sys/mman.h>
+#include <time.h>
+
 #include "inside.h"
 
 #define FRAME 131072u
 #define SHARE (2u << 20)
 #define NFILES 2u
+#define MANY_SHARE (1u << 30) /* of 64 KiB frames; little of it is touched */
 
 static struct fby_media small;
 static struct fby_pool *mp;
@@ -251,6 +255,47 @@ static void a_file_is_cut(void)
 	EXPECT(fby_map_file_size(mp, 0, a, FRAME) == FBY_DONE);
 }
 
+/* A size is promised: it is there after the next attach, and how long the file is at least. */
+static void a_size_is_promised(void)
+{
+	static struct fby_map_file f;
+	u32 a;
+
+	make();
+	a = file_add("/a", FBY_PAGE + 7);
+	bring_in(a, 0, 1);
+	EXPECT(fby_map_file_promise(mp, 0, a, 2 * FBY_PAGE) == -FBY_E_RANGE);
+	EXPECT(fby_map_file_grows(mp, 0, a, FBY_PAGE) == -FBY_E_RANGE);
+	EXPECT(fby_map_file_grows(mp, 0, a, FBY_NUMBER_START) == -FBY_E_RANGE);
+	flushed = fences = 0;
+	EXPECT(fby_map_file_grows(mp, 0, a, 9 * FBY_PAGE) == FBY_DONE && cost(0, 2));
+	EXPECT(fby_map_file_grows(mp, 0, a, 8 * FBY_PAGE) == FBY_DONE && cost(0, 0));
+	EXPECT(fby_map_file_promise(mp, 0, a, 10 * FBY_PAGE) == -FBY_E_RANGE);
+	EXPECT(fby_map_file_promise(mp, 0, a, FBY_PAGE) == -FBY_E_RANGE);
+	EXPECT(sync(0, 3, 1) == FBY_ORIGIN);
+	EXPECT(fby_map_file_promise(mp, 0, a, 4 * FBY_PAGE) == FBY_DONE && cost(0, 2));
+	EXPECT(sync(0, 3, 1) == FBY_DONE && sync(0, 4, 1) == FBY_ORIGIN);
+	EXPECT(fby_map_file_info(mp, 0, a, &f) == FBY_DONE && f.grows && f.size == 4 * FBY_PAGE &&
+	       f.made == FBY_PAGE + 7 && f.ahead == 9 * FBY_PAGE);
+	EXPECT(again() == FBY_DONE && found.dirty == 1);
+	EXPECT(fby_map_file_info(mp, 0, a, &f) == FBY_DONE && f.grows && f.made == FBY_PAGE + 7);
+	EXPECT(fby_map_file_cut(mp, 0, a, 3) == FBY_DONE && fby_map_file_promise(mp, 0, a, 9) == -FBY_E_BUSY);
+	EXPECT(fby_map_file_info(mp, 0, a, &f) == FBY_DONE && f.cut && f.grows && f.made == 3 && f.size == 3);
+	EXPECT(fby_map_file_cut_end(mp, 0, a) == FBY_DONE);
+	EXPECT(fby_map_file_info(mp, 0, a, &f) == FBY_DONE && !f.cut && !f.grows && f.made == 3 && f.ahead == 3);
+	/* The file may be shorter: the map is not removed without a word. */
+	EXPECT(fby_map_file_grows(mp, 0, a, 9) == FBY_DONE && fby_map_file_promise(mp, 0, a, 8) == FBY_DONE);
+	EXPECT(fby_map_drop(mp, 0, 0, true) == FBY_DONE && fby_map_detach(mp, 0) == FBY_DONE);
+	EXPECT(fby_map_remove(mp, 0, false) == -FBY_E_MAP_DIRTY && again() == FBY_DONE);
+	EXPECT(fby_map_file_size(mp, 0, a, 8) == FBY_DONE);
+	EXPECT(fby_map_file_info(mp, 0, a, &f) == FBY_DONE && !f.grows && f.size == 8);
+	/* A pool of a version that knows no promises. */
+	mp->space.store.sb.features_incompat &= ~FBY_FEATURE_MAP_GROWS;
+	EXPECT(fby_map_file_grows(mp, 0, a, 9) == FBY_ORIGIN && fby_map_file_promise(mp, 0, a, 9) == FBY_ORIGIN);
+	mp->space.store.sb.features_incompat |= FBY_FEATURE_MAP_GROWS;
+	EXPECT(fby_map_detach(mp, 0) == FBY_DONE && fby_map_remove(mp, 0, false) == FBY_DONE);
+}
+
 /* What each step costs, as docs/map.md says. */
 static void fences_are_counted(void)
 {
@@ -343,15 +388,124 @@ static void what_a_recovery_asks(void)
 	EXPECT(fby_map_drop(mp, 0, 0, true) == FBY_DONE && fby_map_file_remove(mp, 0, a) == FBY_DONE);
 }
 
+/* Makes two frames claim the same segment, on the media as well; the check names them. */
+static void claimed_twice(u32 frame, u32 by)
+{
+	struct fby_map_frame *f = &MAP->frame[frame], *g = &MAP->frame[by];
+	struct fby_map_seen s;
+	u64 segment = g->segment;
+	char text[200];
+
+	fby_descriptor_look(&mp->maps, MAP, by, &s);
+	g->segment = s.line.segment = f->segment;
+	fby_descriptor_write(&mp->maps, MAP, by, &s.line);
+	EXPECT(fby_check(mp, true, text, sizeof(text)) == -FBY_E_INVARIANT && strstr(text, "a segment has two frames"));
+	g->segment = s.line.segment = segment;
+	fby_descriptor_write(&mp->maps, MAP, by, &s.line);
+	EXPECT(whole());
+}
+
+/* What a check takes does not grow with their square. */
+static void many_frames(void)
+{
+	struct fby_format f = { .uuid = { 8 }, .chunk_size = CHUNK_BYTES, .nvolumes = 3, .map_bytes = MANY_SHARE };
+	struct fby_map_spec spec = { .uuid = { 9 }, .bytes = MANY_SHARE, .frame_bytes = FBY_FRAME_MIN, .nfiles = NFILES,
+				     .name = "m" };
+	struct timespec before, after;
+	u32 file, frame, n;
+
+	small.size = MANY_SHARE + (16u << 20);
+	small.base = mmap(NULL, small.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	EXPECT(small.base != MAP_FAILED && fby_format(&small, &f) == FBY_DONE && opened(true) == FBY_DONE);
+	EXPECT(fby_map_add(mp, &spec, &map) == FBY_DONE && attach() == FBY_DONE);
+	n = MAP->nframes;
+	EXPECT(n > 15000);
+	file = file_add("/a", (u64)n * FBY_FRAME_MIN);
+	EXPECT(file_add("/b", (u64)n * FBY_FRAME_MIN) == file + 1);
+	for (u32 i = 0; i < n - 1; i++) /* each segment but a few once, in no order, a few of both files */
+		EXPECT(fby_map_take(mp, 0, file + i % 2, (u64)i * 7919 % n, &frame) == FBY_DONE &&
+		       fby_map_show(mp, 0, frame) == FBY_DONE);
+	clock_gettime(CLOCK_MONOTONIC, &before);
+	EXPECT(whole());
+	clock_gettime(CLOCK_MONOTONIC, &after);
+	printf("inside: %u frames of a map checked in %.1f ms\n", n - 1,
+	       (double)(after.tv_sec - before.tv_sec) * 1e3 + (double)(after.tv_nsec - before.tv_nsec) / 1e6);
+	claimed_twice(0, 2);
+	claimed_twice(2, 0);
+	claimed_twice(0, (n / 4) * 2);
+	claimed_twice(1, (n - 4) | 1);
+	/* Both lists, of the free and of the used ones, are what they were. */
+	EXPECT(fby_map_drop(mp, 0, 5, false) == FBY_DONE && whole());
+	EXPECT(fby_map_take(mp, 0, file, n - 1, &frame) == FBY_DONE && frame == 5 && whole());
+	munmap(small.base, small.size);
+	small.base = NULL;
+}
+
+/* Whoever has a frame from before it was dropped is not told that a sync of it is durable. */
+static void a_frame_that_was_given_up(void)
+{
+	struct fby_pages pages = { { 1 << 3 } }, none = { { 0 } }, dirty, unknown;
+	struct fby_frame old, f;
+	u32 a, b, frame;
+
+	make();
+	a = file_add("/a", FRAME);
+	b = file_add("/b", FRAME);
+	frame = bring_in(a, 0, 1);
+	EXPECT(fby_map_frame(mp, 0, frame, &old) == FBY_DONE && fby_frame_sync(&old, &pages) == FBY_DONE);
+	/* One that cannot be dropped is as it was. */
+	EXPECT(fby_map_drop(mp, 0, frame, false) == -FBY_E_MAP_DIRTY && !fby_frame_close(&old, &none, false));
+	EXPECT(sync(frame, 0, 32) == FBY_DONE && write_back(frame) == 0);
+	EXPECT(fby_map_drop(mp, 0, frame, false) == FBY_DONE);
+	memcpy(kept, small.base, small.size);
+	EXPECT(fby_frame_sync(&old, &pages) == -FBY_E_NO_MAP);
+	EXPECT(fby_frame_dirty(&old, &dirty, &unknown) == 0 && unknown.bit[0] == 0);
+	EXPECT(fby_frame_write_begin(&old, &pages) == 0);
+	pages.bit[0] = 1 << 3;
+	EXPECT(fby_frame_write_end(&old, &pages) == 0);
+	fby_frame_forget(&old, 0);
+	EXPECT(!memcmp(kept, small.base, small.size));
+	EXPECT(bring_in(b, 0, 2) == frame && fby_map_frame(mp, 0, frame, &f) == FBY_DONE);
+	pages.bit[0] = 1 << 3;
+	EXPECT(fby_frame_sync(&old, &pages) == -FBY_E_MAP_DAMAGED);
+	EXPECT(fby_frame_dirty(&f, &dirty, &unknown) == 0 && unknown.bit[0] == 0);
+	/* By order, with a dirty page, and a word that is damaged. */
+	EXPECT(fby_frame_sync(&f, &pages) == FBY_DONE);
+	f.words[1] ^= 1;
+	EXPECT(fby_map_drop(mp, 0, frame, false) == -FBY_E_MAP_DIRTY && fby_frame_sync(&f, &pages) == FBY_DONE);
+	EXPECT(fby_map_drop(mp, 0, frame, true) == FBY_DONE && fby_frame_sync(&f, &pages) == -FBY_E_NO_MAP);
+	pages.bit[0] = 1 << 16;
+	EXPECT(fby_frame_sync(&f, &pages) == -FBY_E_MAP_DAMAGED && whole());
+	/* One that the next attachment finds to be clean, by a process that outlives the one before. */
+	pages.bit[0] = 1 << 3;
+	EXPECT(bring_in(b, 0, 3) == frame && fby_map_frame(mp, 0, frame, &old) == FBY_DONE);
+	EXPECT(again() == FBY_DONE && found.frames == 0 && fby_frame_sync(&old, &pages) == -FBY_E_NO_MAP);
+	EXPECT(again() == FBY_DONE && found.frames == 0 && found.damaged_frames == 0 && whole());
+	/* Of a cut before the line was written: closed words are clean ones. */
+	EXPECT(bring_in(b, 0, 4) == frame && fby_map_frame(mp, 0, frame, &f) == FBY_DONE);
+	EXPECT(fby_frame_close(&f, &none, false) && again() == FBY_DONE);
+	EXPECT(found.frames == 0 && found.unknown == 0 && found.damaged_frames == 0 && whole());
+	/* Its descriptor is lost, and given up by order. */
+	EXPECT(bring_in(b, 0, 5) == frame && fby_map_frame(mp, 0, frame, &old) == FBY_DONE);
+	for (u32 copy = 0; copy < 2; copy++)
+		memset(small.base + fby_descriptor_at(MAP, frame) + copy * FBY_MAP_LINE_COPY, 0, 2 * FBY_LINE);
+	EXPECT(again() == FBY_DONE && found.damaged_frames == 1 && fby_map_drop(mp, 0, frame, true) == FBY_DONE);
+	EXPECT(fby_frame_sync(&old, &pages) == -FBY_E_MAP_DAMAGED);
+	EXPECT(again() == FBY_DONE && found.damaged_frames == 0 && whole());
+}
+
 void test_map(void)
 {
+	a_frame_that_was_given_up();
 	what_a_recovery_asks();
 	fences_are_counted();
 	what_is_refused();
 	what_was_synced_is_found();
 	a_sync_beside_a_write_back();
 	a_file_is_cut();
+	a_size_is_promised();
 	free(small.base);
+	many_frames();
 	free(kept);
 	free(small_memory);
 	free(attached);

@@ -224,11 +224,19 @@ static void timed(void)
 	EXPECT(step(now + 4000, &none) == FBY_ORIGIN);
 	EXPECT(pace->base_ns == 4000 && pace->latency_ns == 4000 - 250 + 187);
 	fby_destage_complete(pool, none.id, 5);
-	EXPECT(step(now + 5000, &none) == FBY_DONE && pool->drain.volume[0].last_error == 5);
-	EXPECT(d->phase == FBY_PH_BACKOFF && pool->drain.volume[0].origin_errors == 1 && d->outstanding == 0);
-	EXPECT(step(now + 100004999, &none) == FBY_DONE && step(now + 100005000, &none) == FBY_ORIGIN);
+	/* One was refused, and its flush fails. */
+	while (step(now + 4500, &none) == FBY_ORIGIN && none.op != FBY_IO_FLUSH)
+		fby_destage_complete(pool, none.id, 0);
+	EXPECT(none.op == FBY_IO_FLUSH && pool->drain.volume[0].last_error == 5);
+	EXPECT(d->refused.failed == 1 && pool->drain.volume[0].origin_errors == 1);
 	fby_destage_complete(pool, none.id, 5);
-	EXPECT(step(now + 100006000, &none) == FBY_DONE && d->backoff_ns == 200000000);
+	EXPECT(step(now + 5000, &none) == FBY_DONE && d->phase == FBY_PH_BACKOFF);
+	EXPECT(pool->drain.volume[0].origin_errors == 2 && d->outstanding == 0);
+	EXPECT(step(now + 100004999, &none) == FBY_DONE && step(now + 100005000, &none) == FBY_ORIGIN);
+	/* All are refused, one at a time. */
+	for (; d->outstanding == 1; (void)step(now + 100006000, &none))
+		fby_destage_complete(pool, none.id, 5);
+	EXPECT(d->phase == FBY_PH_BACKOFF && d->backoff_ns == 200000000);
 	pool_restore();
 	EXPECT(fby_volume_drain(pool, 0, true) == FBY_DONE);
 	EXPECT(step(now, &first) == FBY_ORIGIN && step(now, &second) == FBY_ORIGIN);
@@ -351,11 +359,11 @@ static void moved(u32 through)
 	EXPECT(fby_page_seq(&pool->cache, copy, 0) >= seq - FBY_SEQ_BLOCK);
 	EXPECT(get(7, buffer) == FBY_DONE && buffer[0] == 8);
 	wake = 0;
-	EXPECT(fby_move(&pool->cache, 0, 7, copy - 1, &slot, &wake) == FBY_DONE && slot == ~0u); /* not its page */
-	EXPECT(fby_move(&pool->cache, 0, 99, copy, &slot, &wake) == FBY_DONE && slot == ~0u); /* not cached */
+	EXPECT(fby_move(&pool->cache, 0, 7, copy - 1, FBY_BEGIN_RELOCATE, &slot, &wake) == FBY_DONE && slot == ~0u); /* not its page */
+	EXPECT(fby_move(&pool->cache, 0, 99, copy, FBY_BEGIN_RELOCATE, &slot, &wake) == FBY_DONE && slot == ~0u); /* not cached */
 	slot = 5;
 	fby_page_mark(&pool->cache, copy, fby_key(0, 7), FBY_ES_DAMAGED);
-	EXPECT(fby_move(&pool->cache, 0, 7, copy, &slot, &wake) == FBY_DONE && slot == ~0u && wake == 0);
+	EXPECT(fby_move(&pool->cache, 0, 7, copy, FBY_BEGIN_RELOCATE, &slot, &wake) == FBY_DONE && slot == ~0u && wake == 0);
 	EXPECT(pool->space.slot[through].busy == 0);
 	cpu = 0;
 	pool_restore();
@@ -554,7 +562,7 @@ static void level_of_attach(void)
 {
 	static u8 memory[16 * 1024 + FBY_PAGE] __attribute__((aligned(4096)));
 	struct fby_attach a = { .identity = "memory", .origin_sectors = VOLUME_SECTORS, .round_pages = 64,
-				.nbuffers = 1, .buffer_bytes = FBY_PAGE, .mem = memory, .mem_bytes = sizeof(memory) };
+				.nrequests = 1, .buffer_bytes = FBY_PAGE, .mem = memory, .mem_bytes = sizeof(memory) };
 
 	EXPECT(fby_volume_detach(pool, 0) == FBY_DONE);
 	pool->space.owner[0].level = 0;

@@ -138,6 +138,38 @@ static void always_written(void)
 		EXPECT(d->plan.listed[0] == (old ? BLOCKS - 1 : 0) && d->plan.runs[0] == d->plan.listed[0]);
 		pool_restore();
 	}
+	/* Nor if all that is dirty takes so long. */
+	for (u32 old = 0; old < 2; old++) {
+		pool->space.opt.max_age_ns = 1000000;
+		pool->space.chunk[closed_chunk].opened_ns = 100000;
+		pool->space.chunk[open_chunk].opened_ns = pool->space.now_ns = 100001;
+		d->plan.all_ns = 999998 + old;
+		measured();
+		EXPECT(fby_plan_step(&pool->drain, 0));
+		EXPECT(d->plan.listed[0] == (old ? BLOCKS - 1 : 0) && d->plan.shared > 0);
+		pool_restore();
+	}
+	/* Which is so long by the runs that there are. */
+	measured();
+	d->plan.request_ns = 64000;
+	EXPECT(fby_plan_step(&pool->drain, 0) && d->plan.shared == BLOCKS + 2);
+	EXPECT(d->plan.all_ns == pool->space.owner[0].counted * 1000 * (d->plan.shares / (BLOCKS + 2) + 1));
+	pool_restore();
+	/* Nor is what would be too old after another turn, while others of its chunk are kept: a
+	 * page that was copied there, and is older than these. */
+	for (u32 old = 0; old < 2; old++) {
+		struct fby_found f;
+
+		fby_index_find(&pool->cache, fby_key(0, 5), &f);
+		pool->cache.entry[f.page].state |= FBY_ES_COPY;
+		pool->space.opt.max_age_ns = 1000000;
+		pool->space.chunk[closed_chunk].opened_ns = 500000;
+		pool->space.chunk[closed_chunk].copies_ns = 1 - old;
+		pool->space.chunk[open_chunk].opened_ns = pool->space.now_ns = 750000;
+		measured();
+		EXPECT(fby_plan_step(&pool->drain, 0) && d->plan.listed[0] == old);
+		pool_restore();
+	}
 	EXPECT(fby_range(pool, 0, FBY_KIND_ZERO, 17 * FBY_PAGE_SECTORS, FBY_PAGE_SECTORS, &done, &past, &wake) == FBY_DONE);
 	may_keep();
 	fby_round_collect(&pool->drain, 0, &wake);
@@ -288,10 +320,36 @@ static void request_time(void)
 	d->failed = true;
 	fby_plan_written(&pool->drain, 0);
 	EXPECT(d->plan.request_ns == 1000);
+	EXPECT(d->plan.written_ns == 4294967295u); /* of the slow one */
 	d->failed = false;
 	d->plan.page_ns = 1000;
+	d->plan.written_ns = 0;
 	fby_plan_written(&pool->drain, 0);
-	EXPECT(d->plan.request_ns == 1250 && d->plan.page_ns == 875);
+	EXPECT(d->plan.request_ns == 1250 && d->plan.page_ns == 875 && d->plan.written_ns == 20000);
+	d->plan.requests = 1; /* says how long the round was, and little of requests */
+	d->plan.began_ns -= 4000;
+	fby_plan_written(&pool->drain, 0);
+	EXPECT(d->plan.request_ns == 1250 && d->plan.page_ns == 875 && d->plan.written_ns == 21000);
+	d->plan.requests = 0;
+	fby_plan_written(&pool->drain, 0);
+	EXPECT(d->plan.written_ns == 21000);
+	pool_restore();
+}
+
+/* A round is as long as a quarter of a second of requests, whatever the flush takes. */
+static void flush_not_counted(void)
+{
+	struct fby_plan *plan = &pool->drain.volume[0].destage.plan;
+	struct fby_pace *pace = &pool->drain.volume[0].pace;
+
+	pool->space.pressure = false;
+	pace->measured = true;
+	pace->rate = 4000;
+	EXPECT(fby_pace_round(&pool->drain, 0, 1u << 20) == 1000);
+	plan->flush_ns = 24000;
+	EXPECT(fby_pace_round(&pool->drain, 0, 1u << 20) == 1000);
+	plan->written_ns = 16 * 999;
+	EXPECT(fby_pace_round(&pool->drain, 0, 1u << 20) == 2500);
 	pool_restore();
 }
 
@@ -326,6 +384,54 @@ static void flush_is_dear(void)
 	for (u32 i = 0; i < 30; i++)
 		fby_plan_flushed(&pool->drain, 0, pool->space.now_ns);
 	EXPECT(plan->flush_ns == 1);
+	pool_restore();
+}
+
+/* A round that is as long as it may be tells how much it lets go of where most of it is to be
+ * written in any case; else its time was up before. */
+static void learnt_by_long_rounds(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+	struct fby_plan *plan = &d->plan;
+
+	measured();
+	d->pos = d->n;
+	plan->gained = 0;
+	plan->runs[0] = plan->listed[0] = 40; /* which are all to be written */
+	plan->request_ns = 1000000000;
+	plan->scale = 64;
+	EXPECT(fby_plan_step(&pool->drain, 0) && plan->scale == (3 * 64 + 16) / 4);
+	d->pos = d->n;
+	plan->listed[0] = 1;
+	plan->scale = 16;
+	EXPECT(fby_plan_step(&pool->drain, 0) && plan->scale == 16);
+	pool_restore();
+}
+
+/* A list of pages that are all to be written is as long as they take three tenths of a second. */
+static void few_kept_bounds(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+	struct fby_plan *plan = &d->plan;
+
+	measured();
+	d->pos = d->n;
+	plan->listed[0] = d->n / 2;
+	EXPECT(fby_plan_step(&pool->drain, 0) && !plan->few_kept);
+	d->pos = d->n;
+	plan->listed[0]++;
+	EXPECT(fby_plan_step(&pool->drain, 0) && plan->few_kept);
+	pool->drain.volume[0].pace.rate = 1u << 20;
+	pool->drain.volume[0].pace.measured = true;
+	d->cap = 1u << 20;
+	pool->space.store.chunk_pages = 10000;
+	EXPECT(fby_plan_pages(&pool->drain, 0) > 300);
+	plan->page_ns = 1000000;
+	EXPECT(fby_plan_pages(&pool->drain, 0) == 300);
+	plan->page_ns = 10000000;
+	EXPECT(fby_plan_pages(&pool->drain, 0) == 64);
+	plan->few_kept = false;
+	EXPECT(fby_plan_pages(&pool->drain, 0) > 300);
 	pool_restore();
 }
 
@@ -367,6 +473,9 @@ void test_plan(void)
 	copy_time();
 	copies_are_dear();
 	request_time();
+	flush_not_counted();
 	flush_is_dear();
+	few_kept_bounds();
+	learnt_by_long_rounds();
 	overwrites();
 }

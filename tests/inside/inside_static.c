@@ -398,6 +398,75 @@ static void judged(void)
 	EXPECT(sound());
 }
 
+/* --- requests in flight ------------------------------------------------------------------------ */
+
+/* Of a round of seven requests so many are in flight before one has ended; all have then. */
+static u32 in_flight(void)
+{
+	struct fby_io io;
+	u32 deepest = 0;
+	u64 next;
+
+	EXPECT(fby_volume_drain(sp, 0, true) == FBY_DONE);
+	for (u32 i = 0; i < 1000 && !fby_volume_clean(sp, 0); i++) {
+		u32 ids[64], n = 0;
+		int decision;
+
+		do {
+			decision = fby_destage_step(sp, now_ns += 1000, &io, &next, &wake);
+			if (decision == FBY_ORIGIN)
+				ids[n++] = io.id;
+		} while (decision != FBY_DONE);
+		deepest = n > deepest ? n : deepest;
+		while (n)
+			fby_destage_complete(sp, ids[--n], 0);
+		now_ns += 1000000; /* an era may end */
+	}
+	EXPECT(fby_volume_clean(sp, 0) && fby_volume_drain(sp, 0, false) == FBY_DONE);
+	return deepest;
+}
+
+static u32 depth_with(u32 depth, bool read, bool waiting)
+{
+	for (u64 block = 0; block < 14; block += 2)
+		EXPECT(put(block, 1) == FBY_DONE);
+	sp->drain.volume[0].pace.depth = depth;
+	if (read)
+		fby_origin_foreground(sp, 0, true);
+	if (waiting)
+		fby_fetch_or(&sp->space.wait_mask, (u32)FBY_WAKE_SPACE);
+	depth = in_flight();
+	if (read)
+		fby_origin_foreground(sp, 0, false);
+	now_ns += 1000000000; /* and it is long ago */
+	fby_fetch_and(&sp->space.wait_mask, ~(u32)FBY_WAKE_SPACE);
+	return depth;
+}
+
+/* As many as the origin is given of any volume: no more than leave a request as quick as it is,
+ * fewer while somebody reads from it, but not if somebody waits for room. */
+static void depths(void)
+{
+	struct fby_volume_info info;
+	struct fby_pace *pace;
+
+	nrequests = 40;
+	make();
+	pace = &sp->drain.volume[0].pace;
+	EXPECT(fby_volume_info(sp, 0, &info) == FBY_DONE && info.origin_depth == 16);
+	EXPECT(depth_with(40, false, false) == 7);
+	EXPECT(depth_with(3, false, false) == 3);
+	EXPECT(depth_with(12, true, false) == 3);
+	EXPECT(depth_with(12, true, true) == 7);
+	pace->base_ns = 100;
+	pace->latency_ns = 1000000000;
+	EXPECT(depth_with(4, true, true) == 4 && pace->depth == 3);
+	EXPECT(fby_volume_info(sp, 0, &info) == FBY_DONE && info.origin_depth == 3);
+	pace->base_ns = pace->latency_ns = 1000000000;
+	EXPECT(depth_with(3, true, true) == 3 && pace->depth == 4);
+	nrequests = 2;
+}
+
 /* --- records and options --------------------------------------------------------------------------- */
 
 static void records(void)
@@ -458,6 +527,7 @@ void test_static(void)
 	flips(true);
 	eras();
 	judged();
+	depths();
 	records();
 	static_done();
 }

@@ -19,7 +19,7 @@ static u8 *small_memory, *kept;
 static void *attached;
 static u32 wake;
 static u64 volume_sectors = VOLUME_BLOCKS * P;
-static u32 round_pages = 64;
+static u32 round_pages = 64, nrequests = 2;
 
 #define ST (&sp->statics.volume[0])
 
@@ -38,9 +38,9 @@ static inline int opened(bool statics)
 static inline int attach(void)
 {
 	struct fby_attach a = { .origin_sectors = volume_sectors, .identity = "memory", .round_pages = round_pages,
-				.nbuffers = 2, .buffer_bytes = 65536 };
+				.nrequests = nrequests, .buffer_bytes = 65536 };
 
-	a.mem_bytes = fby_volume_bytes(sp, a.round_pages, a.nbuffers, a.buffer_bytes);
+	a.mem_bytes = fby_volume_bytes(sp, a.round_pages, a.nrequests, a.buffer_bytes);
 	free(attached);
 	a.mem = attached = aligned_alloc(FBY_PAGE, fby_round_up(a.mem_bytes, FBY_PAGE));
 	memset(attached, 0, a.mem_bytes);

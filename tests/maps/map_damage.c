@@ -23,8 +23,14 @@ static void make_image(void)
 		now.file[i].size = f.size;
 		now.file[i].cut = ~0ull;
 		now.disk[i].visible.size = f.size;
+		now.disk[i].visible.blocks = f.size / FBY_PAGE + 2;
 		disk_fsync(&now.disk[i]);
 		fby_map_file_add(now.pool, 0, &f, &file[i]);
+		if (i) {
+			now.file[i].size += 2 * FBY_PAGE;
+			fby_map_file_grows(now.pool, 0, file[i], 44 * FBY_PAGE);
+			fby_map_file_promise(now.pool, 0, file[i], now.file[i].size);
+		}
 	}
 	for (u32 i = 0; i < 4; i++) {
 		u32 of = i & 1, segment = i >> 1;

@@ -115,6 +115,28 @@ static void restore(void)
 	m->ntouched = 0;
 }
 
+/* Before it is recovered somebody else appends to a file: zeroes too, where it is longer then
+ * than the map was told. */
+static void append(u32 file, u64 pick)
+{
+	const struct model_file *f = &now.file[file];
+	struct content *c = &other.disk[file].durable;
+	u64 size = c->size > f->size ? c->size : f->size;
+	u32 page, half;
+
+	other.appended[file] = 0;
+	size = fby_round_up(size > f->growing ? size : f->growing, FBY_PAGE) + FBY_PAGE / 2 * (1 + (pick >> 8) % 3);
+	if (pick % 8 || f->cut != ~0ull || size > (u64)FILE_PAGES * FBY_PAGE)
+		return;
+	other.appended[file] = c->size = size;
+	page = (u32)((size - 1) / FBY_PAGE);
+	half = (size - 1) % FBY_PAGE >= half_in_page(1);
+	if (size <= f->ahead || pick >> 16 & 1)
+		c->page[page][half] = moment << 16 | file << 12 | page << 4 | half << 1 | 1;
+	c->blocks = c->blocks > page ? c->blocks : page + 1u;
+	other.disk[file].visible = *c;
+}
+
 static void load_disks(u64 pick)
 {
 	for (u32 i = 0; i < NFILES; i++) {
@@ -125,6 +147,7 @@ static void load_disks(u64 pick)
 		d->nops = now.disk[i].nops;
 		memcpy(d->op, now.disk[i].op, d->nops * sizeof(d->op[0]));
 		disk_crash(d, pick + i);
+		append(i, fby_mix(pick + 77 + i));
 	}
 }
 

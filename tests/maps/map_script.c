@@ -12,7 +12,10 @@
 #define NONE (~0u)
 
 u32 script_did[16];
-enum did { SYNCED, STORED, SHOWN, WRITTEN, STAYED, DROPPED, GROWN, CUT, PAST, REMOVED, REFUSED, CHECKED, THROUGH };
+enum did {
+	SYNCED, STORED, SHOWN, WRITTEN, STAYED, DROPPED, GROWN, CUT, PAST, REMOVED, REFUSED, CHECKED, THROUGH,
+	LATE, GIVEN_UP, PROMISED
+};
 
 static ucontext_t scheduler, turn[ACTORS];
 static u8 *stack[ACTORS];
@@ -22,7 +25,9 @@ static u32 steps_left;
 static u32 frame_of[NFILES][SEGMENTS], users[NFILES][SEGMENTS], record_of[NFILES];
 static bool closing[NFILES][SEGMENTS], wanted[NFILES][SEGMENTS], cutting[NFILES];
 static u64 grow_to[NFILES];
-static struct fby_frame view[NFILES][SEGMENTS];
+static struct fby_frame view[NFILES][SEGMENTS]; /* also of a frame that was dropped */
+static u32 late[NFILES]; /* syncs of which the server does not know */
+static bool alone[NFILES]; /* the server does what no sync may be beside */
 static bool stored[NFILES][FILE_PAGES]; /* since a sync began */
 
 static void yield(void)
@@ -162,11 +167,41 @@ static void act(u32 file, u32 segment)
 	script_did[SYNCED]++;
 }
 
+/* Without the server's knowledge: the frame may be given up before that or meanwhile, and be
+ * another's. */
+static void late_sync(u32 file, u32 segment)
+{
+	u32 page = below(3), in = segment * FRAME_PAGES + page;
+	struct expected *e = now.file[file].half[in];
+	bool there = frame_of[file][segment] != NONE;
+	struct fby_frame f = view[file][segment];
+	struct fby_pages pages = { { 1ull << page } };
+	u64 seen[HALVES] = { moment_of(&e[0]), moment_of(&e[1]) };
+	int rc;
+
+	if (!f.words || page >= f.limit || cutting[file] || alone[file])
+		return;
+	late[file]++;
+	rc = fby_frame_sync(&f, &pages);
+	late[file]--;
+	script_did[LATE]++;
+	script_did[GIVEN_UP] += rc < 0;
+	if (rc != FBY_DONE && rc != -FBY_E_NO_MAP && rc != -FBY_E_MAP_DAMAGED)
+		fail("a sync by an old view ended with %d", rc);
+	if (rc == FBY_DONE && !there)
+		fail("a sync of a frame that was given up was acknowledged");
+	for (u32 half = 0; half < HALVES && rc == FBY_DONE; half++)
+		if (seen[half] > e[half].least)
+			e[half].least = seen[half];
+}
+
 static void program(void)
 {
 	for (;;) {
 		u32 file = below(4) == 0, segment = below(4) == 0;
 
+		if (now.file[file].known && one_in(8))
+			late_sync(file, segment);
 		if (!now.file[file].known || closing[file][segment] || cutting[file]) {
 			yield();
 			continue;
@@ -279,6 +314,7 @@ static void reclaim(u32 file, u32 segment)
 {
 	struct fby_pages pages = { { 0 } }, dirty, unknown;
 	bool any = false;
+	int rc;
 
 	closing[file][segment] = true;
 	while (users[file][segment])
@@ -293,13 +329,56 @@ static void reclaim(u32 file, u32 segment)
 		fail("what is out of sync cannot be synced");
 	if (one_in(2))
 		try_to_drop(file, segment);
-	while (!wrong[0] && fby_frame_dirty(&view[file][segment], &dirty, &unknown))
-		write_back(file, segment, true);
-	if (fby_map_drop(now.pool, 0, frame_of[file][segment], false))
+	do {
+		while (!wrong[0] && fby_frame_dirty(&view[file][segment], &dirty, &unknown))
+			write_back(file, segment, true);
+		rc = fby_map_drop(now.pool, 0, frame_of[file][segment], false);
+	} while (rc == -FBY_E_MAP_DIRTY && !wrong[0] && fby_frame_dirty(&view[file][segment], &dirty, &unknown));
+	if (rc)
 		fail("a frame that was written back cannot be dropped");
 	frame_of[file][segment] = NONE;
 	closing[file][segment] = false;
 	script_did[DROPPED]++;
+}
+
+static void promise(u32 file, u64 size)
+{
+	struct model_file *f = &now.file[file];
+	struct disk_file *d = &now.disk[file];
+	u64 step = 4 * FBY_PAGE, pages = fby_round_up(size, step) / FBY_PAGE;
+
+	if (d->durable.blocks < pages) {
+		disk_allot(d, pages);
+		yield();
+		if (!HOST_BUG(PROMISED_UNALLOTTED))
+			disk_fsync(d);
+	}
+	if (size > f->ahead) {
+		f->ahead = fby_round_up(size, step);
+		if (fby_map_file_grows(now.pool, 0, record_of[file], f->ahead))
+			fail("a file cannot grow ahead");
+	}
+	disk_resize(d, size);
+	yield();
+	f->growing = size;
+	if (fby_map_file_promise(now.pool, 0, record_of[file], size))
+		fail("a size cannot be promised");
+	script_did[PROMISED]++;
+}
+
+/* The size that was promised is made. */
+static void settle_size(u32 file)
+{
+	struct model_file *f = &now.file[file];
+
+	if (!f->ahead)
+		return;
+	yield();
+	if (!HOST_BUG(SETTLED_BEFORE_FSYNC))
+		disk_fsync(&now.disk[file]);
+	if (fby_map_file_size(now.pool, 0, record_of[file], f->size))
+		fail("a promised size cannot be settled");
+	f->ahead = 0;
 }
 
 static void grow(u32 file, u64 size)
@@ -309,13 +388,19 @@ static void grow(u32 file, u64 size)
 	grow_to[file] = 0;
 	if (size <= f->size || size > (u64)FILE_PAGES * FBY_PAGE)
 		return;
-	f->growing = size;
-	disk_resize(&now.disk[file], size);
-	yield();
-	if (!HOST_BUG(SIZE_BEFORE_FSYNC))
-		disk_fsync(&now.disk[file]);
-	if (fby_map_file_size(now.pool, 0, record_of[file], size))
-		fail("a file cannot grow");
+	if (one_in(3)) {
+		f->growing = size;
+		disk_allot(&now.disk[file], fby_round_up(size, FBY_PAGE) / FBY_PAGE);
+		disk_resize(&now.disk[file], size);
+		yield();
+		if (!HOST_BUG(SIZE_BEFORE_FSYNC))
+			disk_fsync(&now.disk[file]);
+		if (fby_map_file_size(now.pool, 0, record_of[file], size))
+			fail("a file cannot grow");
+		f->ahead = 0;
+	} else {
+		promise(file, size);
+	}
 	f->size = size;
 	f->growing = 0;
 	look_again(file);
@@ -346,7 +431,7 @@ static void cut(u32 file)
 	if (size >= f->size)
 		return;
 	cutting[file] = true;
-	while (users[file][0] || users[file][1])
+	while (users[file][0] || users[file][1] || late[file])
 		yield();
 	f->cut = size;
 	if (HOST_BUG(TRUNCATED_FIRST)) {
@@ -368,6 +453,7 @@ static void cut(u32 file)
 	if (fby_map_file_cut_end(now.pool, 0, record_of[file]))
 		fail("a cut cannot be ended");
 	f->size = size;
+	f->ahead = 0;
 	f->cut = ~0ull;
 	zero_behind(file);
 	look_again(file);
@@ -401,8 +487,8 @@ static void write_through(u32 file, u32 segment)
 	struct fby_frame f = view[file][segment];
 	struct fby_pages dirty, unknown;
 
-	closing[file][segment] = true;
-	while (users[file][segment])
+	closing[file][segment] = alone[file] = true;
+	while (users[file][segment] || late[file])
 		yield();
 	fby_frame_dirty(&f, &dirty, &unknown);
 	for (u32 i = 0; i < 3; i++) {
@@ -423,7 +509,7 @@ static void write_through(u32 file, u32 segment)
 		e[1].least = word[1] >> 16;
 		script_did[THROUGH]++;
 	}
-	closing[file][segment] = false;
+	closing[file][segment] = alone[file] = false;
 }
 
 static void add_file(u32 file)
@@ -441,14 +527,19 @@ static void remove_file(u32 file)
 	bool mapped = frame_of[file][0] != NONE || frame_of[file][1] != NONE;
 	int rc;
 
-	if (mapped) {
-		if (fby_map_file_remove(now.pool, 0, record_of[file]) != -FBY_E_BUSY)
-			fail("a file was removed that has frames");
+	if (mapped && fby_map_file_remove(now.pool, 0, record_of[file]) != -FBY_E_BUSY)
+		fail("a file was removed that has frames");
+	for (u32 segment = 0; mapped && now.file[file].ahead && segment < SEGMENTS; segment++)
+		if (frame_of[file][segment] != NONE)
+			reclaim(file, segment);
+	if (frame_of[file][0] != NONE || frame_of[file][1] != NONE)
 		return;
-	}
 	if (users[file][0] || users[file][1])
 		return;
+	if (!HOST_BUG(REMOVED_PROMISED))
+		settle_size(file);
 	now.file[file].known = false;
+	now.file[file].ahead = 0;
 	rc = fby_map_file_remove(now.pool, 0, record_of[file]);
 	if (rc)
 		fail("a file cannot be removed: %s", fby_error_message(rc));
@@ -480,6 +571,8 @@ static void serve(u32 file, u32 segment)
 		write_past(file, segment);
 	if (frame_of[file][segment] != NONE && one_in(4))
 		write_through(file, segment);
+	if (one_in(9))
+		settle_size(file);
 	if (one_in(9))
 		cut(file);
 	if (one_in(9))
@@ -515,6 +608,7 @@ static void begin_files(void)
 		f->size = FBY_PAGE / 2 * (20 + below(2 * FILE_PAGES - 20));
 		memset(&d->visible, 0, sizeof(d->visible));
 		d->visible.size = f->size;
+		d->visible.blocks = fby_round_up(f->size, FBY_PAGE) / FBY_PAGE;
 		for (u32 page = 0; page < FILE_PAGES; page++)
 			for (u32 half = 0; half < HALVES; half++)
 				if (in_file(file, page, half))
@@ -531,6 +625,9 @@ static void begin_files(void)
 	memset(closing, 0, sizeof(closing));
 	memset(wanted, 0, sizeof(wanted));
 	memset(cutting, 0, sizeof(cutting));
+	memset(view, 0, sizeof(view));
+	memset(late, 0, sizeof(late));
+	memset(alone, 0, sizeof(alone));
 	memset(grow_to, 0, sizeof(grow_to));
 	memset(stored, 0, sizeof(stored));
 }

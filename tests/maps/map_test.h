@@ -88,11 +88,12 @@ static inline bool one_in(u32 n)
 /* What a file is: two words a page, which stand for the rest. */
 struct content {
 	u64 size;
+	u64 blocks; /* so many pages, from the first on, have theirs */
 	u64 page[FILE_PAGES][HALVES];
 };
 
 struct file_op {
-	bool sized; /* else a page */
+	bool sized, allotted; /* else a page */
 	u32 page;
 	u64 size;
 	u64 word[HALVES];
@@ -115,6 +116,7 @@ struct model_file {
 	bool known; /* the map has a record */
 	u64 size, cut; /* cut: a truncation to it is under way; ~0: none */
 	u64 growing; /* or it grows to this; 0: it does not */
+	u64 ahead; /* the map was told of this; 0: it was not */
 	struct expected half[FILE_PAGES][HALVES];
 };
 
@@ -125,6 +127,7 @@ struct world {
 	u64 memory_bytes, attached_bytes;
 	struct disk_file disk[NFILES];
 	struct model_file file[NFILES];
+	u64 appended[NFILES]; /* to this by somebody else, since the cut; 0: by nobody */
 };
 
 extern struct world now, other; /* as it runs, and a recovery */
@@ -135,6 +138,8 @@ void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 void disk_write(struct disk_file *d, u32 page, const u64 word[HALVES]);
 void disk_resize(struct disk_file *d, u64 size);
+/* Blocks of the first pages. */
+void disk_allot(struct disk_file *d, u64 pages);
 void disk_fsync(struct disk_file *d);
 /* A power cut: of what was not fsynced any part is there; pick chooses. */
 void disk_crash(struct disk_file *d, u64 pick);
@@ -165,7 +170,14 @@ static inline u64 half_in_page(u32 half)
 	X(UNSYNCED_DROPPED, "what is out of sync is dropped with its frame") \
 	X(FOUND_BEFORE_FSYNC, "recovery ends a write back before it fsyncs the file") \
 	X(CUT_NOT_ENDED, "recovery does not truncate again") \
-	X(WRITTEN_PAST_DIRTY, "a file is written past a page that is dirty")
+	X(WRITTEN_PAST_DIRTY, "a file is written past a page that is dirty") \
+	X(PROMISED_UNALLOTTED, "a size is promised before its blocks are durable") \
+	X(REMOVED_PROMISED, "a record goes before the file has the size that was promised") \
+	X(SETTLED_BEFORE_FSYNC, "a promised size counts as made before it is durable") \
+	X(PROMISE_IGNORED, "recovery leaves a file shorter than was promised") \
+	X(TAIL_LEFT, "recovery leaves the zeroes by which a file was grown ahead") \
+	X(APPENDED_CUT, "recovery cuts what somebody else has appended") \
+	X(TAIL_NOT_READ, "recovery cuts what is not longer than was told, without a look at it")
 enum host_bug {
 	NO_HOST_BUG,
 #define HOST_BUG_ENUM(name, what) HOST_##name,

@@ -31,12 +31,23 @@ static u64 kept(u64 size, u32 page, u32 half, u64 word)
 	return (u64)page * FBY_PAGE + half_in_page(half) < size ? word : 0;
 }
 
+static u64 pages_of(u64 size)
+{
+	return fby_round_up(size, FBY_PAGE) / FBY_PAGE;
+}
+
 static void apply(struct content *c, const struct file_op *op)
 {
+	if (op->sized && op->size <= c->size && c->blocks > pages_of(op->size))
+		c->blocks = pages_of(op->size);
 	if (op->sized)
 		c->size = op->size;
+	if (op->allotted && c->blocks < op->size)
+		c->blocks = op->size;
+	if (!op->sized && !op->allotted && c->blocks <= op->page)
+		c->blocks = op->page + 1u;
 	for (u32 half = 0; half < HALVES; half++)
-		if (!op->sized)
+		if (!op->sized && !op->allotted)
 			c->page[op->page][half] = kept(c->size, op->page, half, op->word[half]);
 	for (u32 page = 0; op->sized && page < FILE_PAGES; page++)
 		for (u32 half = 0; half < HALVES; half++)
@@ -61,6 +72,13 @@ void disk_write(struct disk_file *d, u32 page, const u64 word[HALVES])
 void disk_resize(struct disk_file *d, u64 size)
 {
 	struct file_op op = { .sized = true, .size = size };
+
+	add_op(d, &op);
+}
+
+void disk_allot(struct disk_file *d, u64 pages)
+{
+	struct file_op op = { .allotted = true, .size = pages };
 
 	add_op(d, &op);
 }
@@ -155,6 +173,29 @@ static int model_of(const struct fby_map_file *f)
 	return f->path[0] == '/' && f->path[1] >= 'a' && f->path[1] < 'a' + (int)NFILES ? f->path[1] - 'a' : -1;
 }
 
+static bool is_zero(const struct content *c, u64 from)
+{
+	for (u32 page = 0; page < FILE_PAGES; page++)
+		for (u32 half = 0; half < HALVES; half++)
+			if ((u64)page * FBY_PAGE + half_in_page(half) >= from && c->page[page][half])
+				return false;
+	return true;
+}
+
+/* The file gets the size that it was promised; what it has behind that stays, unless it is the
+ * host's own: zeroes, no further than was told. */
+static void keep_promise(struct world *w, u32 record, struct disk_file *d, const struct fby_map_file *f)
+{
+	u64 size = d->visible.size;
+	bool own = HOST_BUG(APPENDED_CUT) ||
+		   (size <= f->ahead && (HOST_BUG(TAIL_NOT_READ) || is_zero(&d->visible, f->size)));
+
+	if ((size < f->size && !HOST_BUG(PROMISE_IGNORED)) || (size > f->size && own && !HOST_BUG(TAIL_LEFT)))
+		disk_resize(d, f->size);
+	disk_fsync(d);
+	fby_map_file_size(w->pool, 0, record, f->size);
+}
+
 static void end_cuts(struct world *w)
 {
 	struct fby_map_file f;
@@ -169,6 +210,11 @@ static void end_cuts(struct world *w)
 			fail("record %u is of no file that there is", i);
 			continue;
 		}
+		if (w->disk[of].visible.size < f.made)
+			fail("file %d is of %llu bytes, and was made of %llu", of,
+			     (unsigned long long)w->disk[of].visible.size, (unsigned long long)f.made);
+		if (f.grows && !f.cut)
+			keep_promise(w, i, &w->disk[of], &f);
 		if (!f.cut || HOST_BUG(CUT_NOT_ENDED))
 			continue;
 		disk_resize(&w->disk[of], f.size);
@@ -208,8 +254,8 @@ static void bring_home(struct world *w, u32 frame, const struct fby_frame_info *
 		/* As far as the file goes by its record. */
 		word[0] = kept(file.size, in_file, 0, word[0]);
 		word[1] = kept(file.size, in_file, 1, word[1]);
-		if (w->disk[of].visible.size < file.size)
-			disk_resize(&w->disk[of], file.size);
+		if (in_file >= w->disk[of].visible.blocks)
+			fail("there is no room on the disk for page %u of file %d", in_file, of);
 		disk_write(&w->disk[of], in_file, word);
 	}
 	if (!HOST_BUG(FOUND_BEFORE_FSYNC))
@@ -270,7 +316,8 @@ void world_judge(const struct world *w)
 		const struct model_file *f = &now.file[i];
 		u64 size = w->disk[i].durable.size;
 
-		if (size != f->size && size != f->cut && !(f->growing && size > f->size && size <= f->growing)) {
+		if (w->appended[i] ? size != w->appended[i]
+				   : size != f->size && size != f->cut && !(f->growing && size == f->growing)) {
 			fail("file %u is of %llu bytes, not %llu", i, (unsigned long long)size,
 			     (unsigned long long)f->size);
 			continue;

@@ -577,10 +577,10 @@ static void attach_all(void)
 		struct fby_attach a = { .origin_sectors = VOLUME_SECTORS,
 					.identity = "memory",
 					.round_pages = 64,
-					.nbuffers = BUFFERS,
+					.nrequests = BUFFERS,
 					.buffer_bytes = BUFFER_BYTES };
 
-		a.mem_bytes = fby_volume_bytes(pool, a.round_pages, a.nbuffers, a.buffer_bytes);
+		a.mem_bytes = fby_volume_bytes(pool, a.round_pages, a.nrequests, a.buffer_bytes);
 		free(attach_memory[v]);
 		a.mem = attach_memory[v] = aligned_alloc(FBY_PAGE, (a.mem_bytes + FBY_PAGE - 1) & ~(u64)(FBY_PAGE - 1));
 		memset(a.mem, 0, a.mem_bytes);

@@ -194,10 +194,12 @@ step "add a static volume" forebay volume add $pool placed "$other" --static 16M
 step "attach it" forebay attach $pool placed "$other"
 step "write" dd if=/dev/urandom of=/dev/forebay0 bs=64k count=32 oflag=direct status=none
 data=$(dd if=/dev/forebay0 bs=64k count=32 iflag=direct status=none | sha256sum)
-said "its status" 0 " pages=512 .* slots=[1-9].* counted=1 conflicts=0" control status forebay0
+said "its status" 0 " pages=512 .* slots=[1-9].* counted=1 conflicts=0 eras_percent=0" control status forebay0
 step "detach" forebay detach placed
 step "attach it again" forebay attach $pool placed "$other"
 [ "$(dd if=/dev/forebay0 bs=64k count=32 iflag=direct status=none | sha256sum)" = "$data" ] || fail "other data"
+step "flush" control command forebay0 flush
+said "what its requests carried" 0 "^/dev/forebay0: 0\.[0-9]* pages written for each request to the origin, [1-9][0-9.]* in each, 0.00 copied" forebay list
 step "detach with a flush" forebay detach placed --flush
 [ "$(dd if="$other" bs=64k count=32 iflag=direct status=none | sha256sum)" = "$data" ] || fail "other data on the origin"
 

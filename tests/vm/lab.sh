@@ -218,6 +218,16 @@ guest_runs() {
 	boot_guest "$1"
 }
 
+# until_said CONSOLE WORDS: the guest has said so; it may take a quarter of an hour.
+until_said() {
+	local began=$SECONDS
+	until grep -aq "$2" "$1"; do
+		guest_runs "$1" || return 1
+		[ $((SECONDS - began)) -lt 900 ] || return 1
+		sleep 0.1
+	done
+}
+
 # wait_guest SECONDS CONSOLE: 0 when the script in the guest ended with 0.
 wait_guest() {
 	local deadline=$((SECONDS + $1))

@@ -6,16 +6,6 @@
 # after a cut.
 cut_script=guest-cut.sh
 
-# until_started CONSOLE: waits for the load to begin.
-until_started() {
-	local began=$SECONDS
-	until grep -aq 'load: started' "$1"; do
-		guest_runs "$1" || return 1
-		[ $((SECONDS - began)) -lt 900 ] || return 1
-		sleep 0.1
-	done
-}
-
 # chain NAME FS CUTS: each cut comes at a random moment of the load; then a last boot.
 chain() {
 	local name=$1 fs=$2 rounds=$3 console='' round rc=0
@@ -30,7 +20,7 @@ chain() {
 	for ((round = 1; round <= rounds && rc == 0; round++)); do
 		console=$out_vm/cut-$name.$round.console
 		start_guest "$console" "$here/$cut_script" "$round" 600 "$fs"
-		until_started "$console" || rc=1
+		until_said "$console" 'load: started' || rc=1
 		[ $rc = 0 ] && sleep $((RANDOM % 4)).$((1000 + RANDOM % 9000))
 		kill -9 "$guest_pid" 2>/dev/null
 		wait "$guest_pid" 2>/dev/null

@@ -46,6 +46,7 @@ def sustained(by, device, cache_blocks, origin):
     return {
         "name": device,
         "steady_from_s": start,
+        "full_before": all_windows[first][2] >= cache_blocks,
         "steady_per_s": mean,
         "steady_over_origin": mean / origin,
         "coefficient_of_variation": statistics.pstdev(steady) / mean if mean else 0.0,

@@ -41,7 +41,7 @@ use serde::Serialize;
 
 pub use engine::{engine, EngineOptions, EngineReport, EngineThreads};
 pub use logs::{logs, LogAppends, LogOptions, LogReport};
-pub use maps::{maps, MapBenchOptions, MapReport, MapSync};
+pub use maps::{maps, MapBenchOptions, MapReport, MapSync, MapWrites};
 pub use memory::MediaChoice;
 pub use mounts::{mounts, MountBenchOptions, MountCase, MountReport, MountRow};
 pub use reads::{reads, ReadReport, ReadThreads};

@@ -50,17 +50,31 @@ impl Default for MapBenchOptions {
 pub struct MapReport {
     /// A row for each size and number of pages.
     pub sync: Vec<MapSync>,
+    /// Writes to random places, each with a sync, by threads, while what is dirty is written
+    /// back: figure 5.2 of the thesis.
+    pub writes: Vec<MapWrites>,
     /// The first store to a page since it was synced, in a segment that others are stored
     /// to: the median.
     pub store_us: f64,
-    /// The first store to a segment that was clean for some time: the median.
+    /// The first store to a segment that was clean for some time, where few were stored to:
+    /// the median.
     pub store_to_clean_segment_us: f64,
+    /// The same where many were, so that stores there are not noted any more.
+    pub store_to_watched_segment_us: f64,
     /// The kernel's first store to a page since it was synced.
     pub kernel_store_us: f64,
-    /// The first touch of a segment that is not there.
+    /// A load from each page of a segment that is not there, one segment after the other; the
+    /// file is not in the system's cache.  The mean, as for the others of a segment: who reads
+    /// ahead has many that are fast, and some that are slow.
     pub segment_us: f64,
-    /// The kernel's reading of as much, page by page, nothing of it in its cache.
+    /// The same of the kernel's mapping.
     pub kernel_segment_us: f64,
+    /// The same once more, taken away from the mapping; the file is in the system's cache.
+    pub segment_warm_us: f64,
+    /// The same of the kernel's mapping.
+    pub kernel_segment_warm_us: f64,
+    /// Of `segment_warm_us`, the first page.
+    pub segment_first_page_us: f64,
     /// Loads of all bytes of a segment that is there: nanoseconds a KiB.
     pub load_ns_per_kib: f64,
     /// The same of plain memory.
@@ -89,6 +103,21 @@ pub struct MapSync {
     /// msync of the same.
     pub kernel_p50_us: f64,
     /// How many times as long.
+    pub ratio: f64,
+}
+
+/// Writes by threads, in turns with the kernel's.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct MapWrites {
+    /// How many.
+    pub threads: u32,
+    /// Bytes of a write.
+    pub block: usize,
+    /// Of all threads together: the median of the turns.
+    pub mib_per_s: f64,
+    /// By msync of a mapping.
+    pub kernel_mib_per_s: f64,
+    /// How many times as much.
     pub ratio: f64,
 }
 
@@ -126,8 +155,13 @@ struct Bed {
     file: MapFile,
     cache: Cache,
     kernel: Window,
+    kernel_file: File,
     size: u64,
     _files: [Scratch; 2],
+}
+
+fn kernel_mapping(file: &File, size: u64) -> Result<Window, BenchError> {
+    Window::new(file.as_fd(), 0, size as usize).map_err(system("mapping the file"))
 }
 
 fn pool(o: &MapBenchOptions, share: u64) -> Result<(Arc<Engine>, File), BenchError> {
@@ -146,6 +180,13 @@ fn pool(o: &MapBenchOptions, share: u64) -> Result<(Arc<Engine>, File), BenchErr
             file
         }
     };
+    // As a device is: of fresh memory the first touch of a page costs much more.
+    let zeroes = vec![0; SEGMENT];
+    for at in (0..bytes).step_by(SEGMENT) {
+        let n = (bytes - at).min(SEGMENT as u64) as usize;
+        std::os::unix::fs::FileExt::write_all_at(&file, &zeroes[..n], at)
+            .map_err(system("memory"))?;
+    }
     let mapped = Mapped::of_file(file.as_fd(), bytes as usize, true, false);
     let mapped = Arc::new(mapped.map_err(system("mapping the pool"))?);
     let media = Media::new(mapped, bytes, Persist::Clwb, None);
@@ -167,6 +208,7 @@ impl Bed {
         mib: u64,
         features: &Features,
         with_data: u64,
+        by_hand: bool,
     ) -> Result<Bed, BenchError> {
         let size = mib << 20;
         // Room for descriptors and records; a frame for each segment.
@@ -179,13 +221,11 @@ impl Bed {
             fill(file, with_data).map_err(system("writing to a file"))?;
         }
         drop(our_file);
-        let options =
-            Options { by_hand: true, features: Some(features.clone()), ..Default::default() };
+        let options = Options { by_hand, features: Some(features.clone()), ..Default::default() };
         let cache = Cache::new(Arc::new(store), options).map_err(refused)?;
         let file = cache.open(&ours.0, size).map_err(refused)?;
-        let kernel = Window::new(kernel_file.as_fd(), 0, size as usize);
-        let kernel = kernel.map_err(system("mapping the file"))?;
-        Ok(Bed { file, cache, kernel, size, _files: [ours, theirs] })
+        let kernel = kernel_mapping(&kernel_file, size)?;
+        Ok(Bed { file, cache, kernel, kernel_file, size, _files: [ours, theirs] })
     }
 
     /// All segments there, and all clean for some time.
@@ -196,13 +236,15 @@ impl Bed {
         self.rest()
     }
 
+    /// Until nothing changes any more.
     fn rest(&self) -> Result<(), BenchError> {
         self.file.sync(0, self.size).map_err(refused)?;
-        for _ in 0..self.size / SEGMENT as u64 + 8 {
+        let (mut before, mut same) = (self.file.counts(), 0);
+        while same < 4 {
             self.cache.round().map_err(refused)?;
-            if self.file.counts().scanned == 0 || !self.file.features().watch {
-                break;
-            }
+            let counts = self.file.counts();
+            same = if counts == before { same + 1 } else { 0 };
+            before = counts;
         }
         Ok(())
     }
@@ -279,11 +321,16 @@ pub fn maps(o: &MapBenchOptions) -> Result<MapReport, BenchError> {
     let features = Features::detect(probe.as_fd(), 0);
     let mut report = MapReport {
         sync: Vec::new(),
+        writes: Vec::new(),
         store_us: 0.0,
         store_to_clean_segment_us: 0.0,
+        store_to_watched_segment_us: 0.0,
         kernel_store_us: 0.0,
         segment_us: 0.0,
         kernel_segment_us: 0.0,
+        segment_warm_us: 0.0,
+        kernel_segment_warm_us: 0.0,
+        segment_first_page_us: 0.0,
         load_ns_per_kib: 0.0,
         memory_load_ns_per_kib: 0.0,
         dir: o.dir.clone(),
@@ -296,9 +343,9 @@ pub fn maps(o: &MapBenchOptions) -> Result<MapReport, BenchError> {
     for &mib in &o.mapping_mib {
         // The others have holes: what is measured of them needs no data.
         let brought = if mib == last { (mib / 2).min(o.rounds.into()) } else { 0 };
-        let bed = Bed::new(o, mib, &features, brought)?;
+        let mut bed = Bed::new(o, mib, &features, brought, true)?;
         if brought > 0 {
-            segments(&bed, brought, &mut report);
+            segments(&mut bed, brought, &mut report)?;
         }
         bed.settle()?;
         report.sync.push(bed.row("page", mib, 1, o.rounds * 10)?);
@@ -311,7 +358,72 @@ pub fn maps(o: &MapBenchOptions) -> Result<MapReport, BenchError> {
             loads(&bed, &mut report)?;
         }
     }
+    report.writes = writes(o, &features)?;
     Ok(report)
+}
+
+/// Where and how much is written, and how often in turns.
+const WRITES_MIB: u64 = 256;
+const WRITES: [(u32, usize); 7] = [(1, 4), (2, 4), (4, 4), (8, 4), (1, 16), (1, 64), (1, 128)];
+const TURNS: u32 = 3;
+
+fn writes(o: &MapBenchOptions, features: &Features) -> Result<Vec<MapWrites>, BenchError> {
+    let bed = Bed::new(o, WRITES_MIB, features, WRITES_MIB * (1 << 20) / SEGMENT as u64, false)?;
+    let turn = Duration::from_millis(u64::from(o.rounds).clamp(10, 60) * 10);
+    // All pages are there.
+    for segment in 0..bed.size / SEGMENT as u64 {
+        touched(segment, |at| bed.kernel.copy_out(at as usize, &mut [0]));
+        touched(segment, |at| bed.file.load(at, &mut [0]));
+    }
+    let ours = |at: u64, from: &[u8]| {
+        bed.file.store(at, from);
+        bed.file.sync(at, from.len() as u64).map_err(refused)
+    };
+    let theirs = |at: u64, from: &[u8]| {
+        bed.kernel.copy_in(at as usize, from);
+        bed.kernel.sync(at as usize, from.len()).map_err(system("msync"))
+    };
+    let mut rows = Vec::new();
+    for (threads, kib) in WRITES {
+        let block = kib << 10;
+        let (mut a, mut b) = (Vec::new(), Vec::new());
+        for _ in 0..TURNS {
+            a.push(written(threads, block, bed.size, turn, &ours)?);
+            b.push(written(threads, block, bed.size, turn, &theirs)?);
+        }
+        let (mib_per_s, kernel_mib_per_s) = (at(&mut a, 50), at(&mut b, 50));
+        let ratio = mib_per_s / kernel_mib_per_s;
+        rows.push(MapWrites { threads, block, mib_per_s, kernel_mib_per_s, ratio });
+    }
+    Ok(rows)
+}
+
+/// MiB a second, of all threads.
+fn written(
+    threads: u32,
+    block: usize,
+    size: u64,
+    turn: Duration,
+    write: &(impl Fn(u64, &[u8]) -> Result<(), BenchError> + Sync),
+) -> Result<f64, BenchError> {
+    let start = Instant::now();
+    let one = |thread: u32| -> Result<u64, BenchError> {
+        let mut random = Random::new(u64::from(thread) + 1);
+        let mut bytes = vec![0; block];
+        let mut n = 0;
+        while start.elapsed() < turn {
+            bytes.fill(random.next() as u8);
+            write(random.next() % (size / block as u64) * block as u64, &bytes)?;
+            n += 1;
+        }
+        Ok(n)
+    };
+    let counts: Result<Vec<u64>, BenchError> = std::thread::scope(|s| {
+        let started: Vec<_> = (0..threads).map(|t| s.spawn(move || one(t))).collect();
+        started.into_iter().map(|t| t.join().expect("it does not panic")).collect()
+    });
+    let bytes = counts?.iter().sum::<u64>() as f64 * block as f64;
+    Ok(bytes / f64::from(1 << 20) / start.elapsed().as_secs_f64())
 }
 
 /// So many segments with data, of which nothing is in the system's cache.
@@ -326,19 +438,42 @@ fn fill(file: &File, segments: u64) -> io::Result<()> {
     Ok(())
 }
 
-fn segments(bed: &Bed, n: u64, report: &mut MapReport) {
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    for segment in 0..n {
-        let start = Instant::now();
-        bed.file.load(segment * SEGMENT as u64, &mut [0]);
-        ours.push(microseconds(start.elapsed()));
-        let start = Instant::now();
-        for page in 0..SEGMENT / PAGE {
-            bed.kernel.copy_out(segment as usize * SEGMENT + page * PAGE, &mut [0]);
+/// A load from each page of a segment; microseconds for all, and for the first.
+fn touched(segment: u64, load: impl Fn(u64)) -> (f64, f64) {
+    let place = |page: usize| segment * SEGMENT as u64 + (page * PAGE) as u64;
+    let start = Instant::now();
+    load(place(0));
+    let first = microseconds(start.elapsed());
+    (1..SEGMENT / PAGE).for_each(|page| load(place(page)));
+    (microseconds(start.elapsed()), first)
+}
+
+fn segments(bed: &mut Bed, n: u64, report: &mut MapReport) -> Result<(), BenchError> {
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    let run = |bed: &Bed| {
+        let (mut ours, mut first, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
+        for segment in 0..n {
+            let (all, one) = touched(segment, |at| bed.file.load(at, &mut [0]));
+            ours.push(all);
+            first.push(one);
+            theirs.push(touched(segment, |at| bed.kernel.copy_out(at as usize, &mut [0])).0);
         }
-        theirs.push(microseconds(start.elapsed()));
+        [mean(&ours), mean(&first), mean(&theirs)]
+    };
+    [report.segment_us, _, report.kernel_segment_us] = run(bed);
+    let (mut warm, mut first, mut kernel_warm) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..5 {
+        bed.file.drop_cache(0, bed.size).map_err(refused)?;
+        bed.kernel = kernel_mapping(&bed.kernel_file, bed.size)?;
+        let [all, one, kernel] = run(bed);
+        warm.push(all);
+        first.push(one);
+        kernel_warm.push(kernel);
     }
-    (report.segment_us, report.kernel_segment_us) = (at(&mut ours, 50), at(&mut theirs, 50));
+    report.segment_warm_us = at(&mut warm, 50);
+    report.segment_first_page_us = at(&mut first, 50);
+    report.kernel_segment_warm_us = at(&mut kernel_warm, 50);
+    Ok(())
 }
 
 fn stores(bed: &Bed, o: &MapBenchOptions, report: &mut MapReport) -> Result<(), BenchError> {
@@ -362,15 +497,28 @@ fn stores(bed: &Bed, o: &MapBenchOptions, report: &mut MapReport) -> Result<(), 
         bed.kernel.copy_in(at, &[1]);
         theirs.push(microseconds(start.elapsed()));
     }
+    // The first four were stored to last, the last four before more than are kept.
+    let many = (bed.size / SEGMENT as u64).min(64);
+    let mut watched = Vec::new();
     for _ in 0..o.rounds.min(20) {
+        for segments in [4..many, 0..4] {
+            segments.for_each(|s| bed.file.store(s * SEGMENT as u64, &[1]));
+            bed.file.sync(0, bed.size).map_err(refused)?;
+            bed.cache.round().map_err(refused)?;
+        }
         bed.rest()?;
-        let start = Instant::now();
-        bed.file.store(0, &[1]);
-        quiet.push(microseconds(start.elapsed()));
+        let stored = |segment: u64| {
+            let start = Instant::now();
+            bed.file.store(segment * SEGMENT as u64, &[1]);
+            microseconds(start.elapsed())
+        };
+        quiet.extend((0..4).map(stored));
+        watched.extend((many - 4..many).map(stored));
     }
     report.store_us = at(&mut ours, 50);
     report.kernel_store_us = at(&mut theirs, 50);
     report.store_to_clean_segment_us = at(&mut quiet, 50);
+    report.store_to_watched_segment_us = at(&mut watched, 50);
     Ok(())
 }
 

@@ -174,7 +174,7 @@ fn attach(engine: &Engine, add: Option<(u64, u64)>) -> Result<u16, BenchError> {
         identity: &sys::text(&info.spec.identity),
         holes: sys::FBY_HOLES_FAIL,
         round_pages: ROUND_PAGES,
-        nbuffers: BUFFERS,
+        nrequests: BUFFERS,
         buffer_bytes: BUFFER_BYTES,
     };
     engine.volume_attach(index, &attach).map_err(failed_open("attach the volume"))?;

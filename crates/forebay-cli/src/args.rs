@@ -36,6 +36,7 @@ macro_rules! after {
 
 pub mod log;
 pub mod map;
+mod map_run;
 pub mod module;
 mod mount;
 pub mod origin;
@@ -43,6 +44,7 @@ mod serve;
 
 pub use log::Log;
 pub use map::Map;
+pub use map_run::MapRun;
 pub use mount::{Mount, MountHow, Replay, Umount, Unmark};
 pub use serve::{Attach, Serve, Set, Tuning};
 
@@ -70,6 +72,22 @@ pub enum Command {
     /// Maps of a pool: make and list them, and bring home what a crash has left there
     #[command(subcommand)]
     Map(Map),
+    /// Run a program whose files are mapped onto a pool: a sync costs what was stored
+    ///
+    /// The program is any of the GNU C library that is not static; it is not changed.  What
+    /// cannot be followed is refused with a message, and nothing is acknowledged that is not
+    /// durable.  docs/map-run.md says what that is.
+    ///
+    /// Where `forebay serve` has the pool, any number of programs run beside each other, each
+    /// with files of its own.  Else one program at a time has the pool, and what a crash has left
+    /// is brought home first.
+    #[command(after_help = after!(
+        "forebay map-run --pool /dev/pmem0 --files '*.mdb' -- slapd -d 0",
+        "forebay map-run --pool /dev/pmem0 --map db --files '/srv/db/*.log' '*.mdb' -- ./server",
+        "forebay serve /dev/pmem0          first, for several programs at a time",
+        "forebay map recover /dev/pmem0    after a crash, if it is not run again",
+    ))]
+    MapRun(MapRun),
     /// Serve a pool's volumes over NBD on a Unix socket
     Serve(Serve),
     /// Show a directory tree through FUSE: an fsync there is an append to a log of a pool

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `forebay attach`, `detach` and `list`: volumes as block devices of the
+//! `forebay attach` and `detach`: volumes as block devices of the
 //! kernel module.
 
 use std::path::{Path, PathBuf};
@@ -13,14 +13,13 @@ use forebay::{
 use forebay_server::{control::Client, runtime_dir};
 use rustix::io::Errno;
 use serde::Serialize;
-use serde_json::{json, Value};
+use serde_json::json;
 
-use crate::args::module::{AttachDevice, DetachDevice, DeviceOptions, ListDevices};
+use crate::args::module::{AttachDevice, DetachDevice, DeviceOptions};
 use crate::args::Tuning;
 use crate::config::{self, Config};
 use crate::module::{self, Control, Device, Error, Listed};
-use crate::out::Table;
-use crate::{out, units};
+use crate::out;
 
 /// A volume and how it is attached.
 struct Wanted {
@@ -529,80 +528,6 @@ fn find<'a>(there: &'a [Listed], name: &str) -> Result<&'a Listed, Error> {
     }
 }
 
-// --- list ----------------------------------------------------------------------
-
-pub fn list(a: &ListDevices) -> anyhow::Result<u8> {
-    let control = Device::new();
-    let mut rows = Vec::new();
-    for l in module::list(&control)? {
-        match row(&control, &l) {
-            Ok(row) => rows.push(row),
-            // Detached meanwhile.
-            Err(e) if e.errno() == Some(Errno::NODEV) => {}
-            Err(e) => return Err(e.into()),
-        }
-    }
-    if a.json.json {
-        out::json(&rows)?;
-    } else if rows.is_empty() {
-        out::line("no devices; attach one: forebay attach POOL VOLUME ORIGIN")?;
-    } else {
-        out::line(table(&rows))?;
-    }
-    Ok(0)
-}
-
-#[derive(Serialize)]
-struct Row {
-    device: String,
-    volume: String,
-    state: String,
-    size_bytes: Option<u64>,
-    cached_bytes: Option<u64>,
-    pool: String,
-    pool_uuid: Option<String>,
-    origin: String,
-    options: Value,
-    counters: Value,
-}
-
-fn row(control: &dyn Control, l: &Listed) -> Result<Row, Error> {
-    let status = module::status(control, &l.device)?;
-    let number = |text: &String| text.parse::<u64>().map_or_else(|_| json!(text), |n| json!(n));
-    let option = |value: &Option<String>| value.as_ref().map_or(json!(true), number);
-    let counters =
-        status.fields.iter().filter(|(name, _)| !["pool", "volume"].contains(&name.as_str()));
-    Ok(Row {
-        device: format!("/dev/{}", l.device),
-        volume: l.volume.clone(),
-        size_bytes: module::size_bytes(&l.device),
-        cached_bytes: status.number("pages").map(|n| n * 4096),
-        pool: module::device_path(&l.cache),
-        pool_uuid: status.fields.get("pool").cloned(),
-        origin: format!("/dev/{}", l.origin),
-        options: l.options.iter().map(|(k, v)| (k.clone(), option(v))).collect(),
-        counters: counters.map(|(k, v)| (k.clone(), number(v))).collect(),
-        state: status.state,
-    })
-}
-
-fn table(rows: &[Row]) -> Table {
-    let mut t = Table::new(&["device", "<volume", "size", "cached", "<state", "<pool", "<origin"]);
-    for r in rows {
-        let bytes = |n: Option<u64>| n.map_or("?".into(), units::bytes);
-        t.row(vec![
-            r.device.clone(),
-            r.volume.clone(),
-            bytes(r.size_bytes),
-            bytes(r.cached_bytes),
-            r.state.replace('_', " "),
-            r.pool.clone(),
-            r.origin.clone(),
-        ]);
-    }
-    t
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -749,18 +674,5 @@ mod tests {
             assert_eq!(judged.complete, verdict == Complete, "{counters}");
             assert_eq!(judged.exit_code() == 0, verdict == Complete, "{counters}");
         }
-    }
-
-    #[test]
-    fn rows() {
-        let l = &module::list(&Script::new(&[("list", LIST)])).unwrap()[0];
-        let answer = "ok lost_data pool=0-1 volume=data pages=3 writes=7 destage=idle\n";
-        let r = row(&Script::new(&[("status forebay0", answer)]), l).unwrap();
-        assert_eq!((r.state.as_str(), r.cached_bytes), ("lost_data", Some(12288)));
-        assert_eq!(r.pool_uuid.as_deref(), Some("0-1"));
-        assert_eq!(r.options, json!({ "cleaner": true }));
-        assert_eq!(r.counters, json!({ "pages": 3, "writes": 7, "destage": "idle" }));
-        let text = table(&[r]).to_string();
-        assert!(text.contains("lost data") && text.contains("12 KiB"), "{text}");
     }
 }

@@ -33,18 +33,37 @@ pub fn run(a: &args::BenchMap) -> anyhow::Result<()> {
         ]);
     }
     out::line(table)?;
+    let mut table = Table::new(&["threads", "block", "MiB/s", "msync MiB/s", "ratio"]);
+    for row in &report.writes {
+        table.row(vec![
+            row.threads.to_string(),
+            units::bytes(row.block as u64),
+            format!("{:.1}", row.mib_per_s),
+            format!("{:.1}", row.kernel_mib_per_s),
+            format!("{:.1}", row.ratio),
+        ]);
+    }
+    out::line(table)?;
     out::line(format_args!(
-        "first store to a page: {}, of the kernel {}; to a segment that was clean for some time: {}",
+        "first store to a page: {}, of the kernel {}; to a segment that was clean for some time: {}, if \
+         many are stored to {}",
         us(report.store_us),
         us(report.kernel_store_us),
-        us(report.store_to_clean_segment_us)
+        us(report.store_to_clean_segment_us),
+        us(report.store_to_watched_segment_us)
     ))?;
     out::line(format_args!(
-        "a segment of 2 MiB touched: {}, of the kernel {}; loads {:.0} ns a KiB, of plain memory {:.0}",
+        "all pages of 2 MiB touched: {}, of the kernel {}; the file cached: {} (the first page {}), of the \
+         kernel {}",
         us(report.segment_us),
         us(report.kernel_segment_us),
-        report.load_ns_per_kib,
-        report.memory_load_ns_per_kib
+        us(report.segment_warm_us),
+        us(report.segment_first_page_us),
+        us(report.kernel_segment_warm_us)
+    ))?;
+    out::line(format_args!(
+        "loads {:.0} ns a KiB, of plain memory {:.0}",
+        report.load_ns_per_kib, report.memory_load_ns_per_kib
     ))?;
     for missing in &report.missing {
         out::line(format_args!("missing: {missing}"))?;

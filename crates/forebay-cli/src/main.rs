@@ -20,8 +20,10 @@ mod dump;
 mod exporter;
 mod generator;
 mod interrupt;
+mod list;
 mod log;
 mod map;
+mod map_run;
 mod module;
 mod mount;
 mod mount_bed;
@@ -85,6 +87,7 @@ fn run(command: Command) -> anyhow::Result<u8> {
         Command::Volume(a) => volume::run(&a),
         Command::Log(a) => log::run(&a),
         Command::Map(a) => map::run(&a),
+        Command::MapRun(a) => map_run::run(&a),
         Command::Serve(a) => serve::run(&a),
         Command::Mount(a) => mount::run(&a),
         Command::Replay(a) => replay::run(&a),
@@ -93,7 +96,7 @@ fn run(command: Command) -> anyhow::Result<u8> {
         Command::Origin(a) => origin::run(&a),
         Command::Attach(a) => attach::run(&a),
         Command::Detach(a) => attach::detach(&a),
-        Command::List(a) => attach::list(&a),
+        Command::List(a) => list::run(&a),
         Command::Status(a) => status::run(&a),
         Command::Top(a) => top::run(&a),
         Command::Set(a) => set::run(&a),
@@ -134,6 +137,7 @@ fn exit_code(error: &anyhow::Error) -> u8 {
             .or(library.map(forebay::Error::exit_code))
             .or(server.map(forebay_server::Error::exit_code))
             .or(e.downcast_ref().map(forebay_map::Error::exit_code))
+            .or(e.downcast_ref().map(forebay_map_server::Error::exit_code))
             // What the library calls an I/O error need not be one of a device here.
             .or(e.downcast_ref().map(forebay::io_exit_code).filter(|code| *code != 7))
     };

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `forebay map add|list|recover|salvage|drop|remove`.
+//! `forebay map add|list|status|recover|salvage|drop|remove`: by the server of the pool, if
+//! it has one.
 
-use std::path::{Path, PathBuf};
+use std::ops::ControlFlow;
+use std::path::Path;
 
-use anyhow::Context;
-use forebay::{MapInfo, Pool};
-use forebay_map::backing::{Backing, RegularFile};
-use forebay_map::recover::{discard, left, recover_some, salvage, Left, Options};
-use forebay_map::{PoolStore, PAGE};
-use forebay_server::Work;
-use serde_json::json;
+use forebay::{Pool, PoolOptions};
+use forebay_map::PAGE;
+use forebay_map_server::orders::{MapFiles, MapStatus, OfFile, Recovered, Saved};
+use forebay_map_server::{Maps, Order, KIND};
+use forebay_server::{control::Client, runtime_dir, ServerStatus};
+use serde::de::DeserializeOwned;
 
 use crate::args::{self, map as a};
 use crate::mount::Bar;
@@ -20,15 +21,12 @@ pub fn run(a: &args::Map) -> anyhow::Result<u8> {
     match a {
         args::Map::Add(a) => add(a),
         args::Map::List(a) => list(a),
+        args::Map::Status(a) => status(a),
         args::Map::Recover(a) => recover(a),
         args::Map::Salvage(a) => salvage_to(a),
         args::Map::Drop(a) => drop_files(a),
         args::Map::Remove(a) => remove(a),
     }
-}
-
-fn open_file(path: &Path) -> forebay_map::Result<Box<dyn Backing>> {
-    Ok(Box::new(RegularFile::open(path)?))
 }
 
 fn add(a: &a::MapAdd) -> anyhow::Result<u8> {
@@ -53,125 +51,99 @@ fn add(a: &a::MapAdd) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// What is done with each map of a pool that can be read, one by one; then the pool is closed.
-fn each_map<T>(
-    pool: Pool,
-    mut f: impl FnMut(&MapInfo, Option<&PoolStore>) -> anyhow::Result<T>,
-) -> anyhow::Result<Vec<T>> {
-    let done = pool.maps().into_iter().map(|info| match info.damaged {
-        true => f(&info, None),
-        false => {
-            let store = PoolStore::of(pool.map(&info.name)?)
-                .with_context(|| format!("map {}", info.name))?;
-            f(&info, Some(&store))
-        }
-    });
-    let done: anyhow::Result<Vec<T>> = done.collect();
-    pool.close()?;
-    done
-}
-
-/// What a map has of files that any of the names means; all of them are to be found.
-struct Wanted<'a> {
-    names: &'a [PathBuf],
-    found: Vec<bool>,
-}
-
-impl<'a> Wanted<'a> {
-    fn new(names: &'a [PathBuf]) -> Wanted<'a> {
-        Wanted { names, found: vec![false; names.len()] }
-    }
-
-    fn of(&mut self, store: &PoolStore) -> forebay_map::Result<Vec<Left>> {
-        let mut all = left(store)?;
-        all.retain(|l| {
-            let mut wanted = self.names.is_empty();
-            for (name, found) in self.names.iter().zip(&mut self.found) {
-                if l.is_named(name) {
-                    (wanted, *found) = (true, true);
-                }
+/// The answer to an order, by the process that serves the pool, else by this one.
+fn answer<T: DeserializeOwned>(
+    path: &Path,
+    options: &PoolOptions,
+    order: &Order,
+) -> anyhow::Result<T> {
+    let mut bar = Bar::default();
+    let answer = match Client::for_pool(&runtime_dir(), path)? {
+        Some(mut client) => {
+            let status = client.status()?;
+            if !status.services.iter().any(|s| s.kind == KIND) {
+                return not_served(path, &status, order);
             }
-            wanted
-        });
-        Ok(all)
-    }
-
-    fn check(&self, pool: &Path) -> anyhow::Result<()> {
-        let missing = self.names.iter().zip(&self.found).find(|(_, found)| !**found);
-        match missing {
-            None => Ok(()),
-            Some((name, _)) => Err(forebay::Error::NotFound {
-                path: name.clone(),
-                way_out: format!(
-                    "pool {} has nothing of it; `forebay map list` names what it has",
-                    pool.display()
-                ),
-            }
-            .into()),
+            let answer = client.call(KIND, serde_json::to_value(order)?, &mut |work| {
+                bar.show(work);
+                ControlFlow::Continue(())
+            });
+            answer.map_err(anyhow::Error::from)
         }
-    }
+        None => {
+            let pool = open::pool(path, options)?;
+            let answer = Maps::attach(&pool)
+                .and_then(|maps| maps.carry_out(order, &mut |work| bar.show(work)));
+            // Closed in order either way, so that the pool is clean afterwards.
+            pool.close()?;
+            answer.map_err(anyhow::Error::from)
+        }
+    };
+    bar.end();
+    Ok(serde_json::from_value(answer?)?)
 }
 
-fn of_left(l: &Left) -> serde_json::Value {
-    json!({
-        "file": l.name(),
-        "number": l.id,
-        "size_bytes": l.record.as_ref().map(|r| r.size),
-        "record_damaged": l.record.is_none(),
-        "truncation_under_way": l.record.as_ref().is_some_and(|r| r.cut),
-        "frames": l.frames.len(),
-        "dirty_pages": l.dirty,
-        "unknown_pages": l.unknown,
-    })
+/// A server has no maps where the pool has none; else it was not to have them, or could not.
+fn not_served<T: DeserializeOwned>(
+    path: &Path,
+    status: &ServerStatus,
+    order: &Order,
+) -> anyhow::Result<T> {
+    if !status.pool.maps.is_empty() {
+        let (pool, pid) = (path.display(), status.pool.pid);
+        let what = format!("pool {pool}: process {pid} has it, and does not serve its maps");
+        let way_out = "see what it said when it began; or end it, and use forebay serve";
+        return Err(forebay_server::Error::service(4, what, way_out).into());
+    }
+    Ok(serde_json::from_value(Maps::none(path).carry_out(order, &mut |_| {})?)?)
+}
+
+fn reading() -> PoolOptions {
+    PoolOptions { read_only: true, ..Default::default() }
 }
 
 fn list(a: &a::MapPool) -> anyhow::Result<u8> {
-    let pool = open::read_only(&a.pool)?;
-    let maps = each_map(pool, |info, store| {
-        let files = store.map(|store| left(store)).transpose()?.unwrap_or_default();
-        Ok((info.clone(), files))
-    })?;
-    if a.json.json {
-        let map = |(info, files): &(MapInfo, Vec<Left>)| json!({ "map": info, "files": files.iter().map(of_left).collect::<Vec<_>>() });
-        out::json(&maps.iter().map(map).collect::<Vec<_>>())?;
-        return Ok(0);
-    }
-    if maps.is_empty() {
-        let pool = out::quoted(&a.pool);
-        out::line(format_args!("no maps; make one: forebay map add {pool} NAME"))?;
+    let maps: Vec<MapFiles> = answer(&a.pool, &reading(), &Order::List)?;
+    if told(a, &maps)? {
         return Ok(0);
     }
     let mut table = Table::new(&["map", "size", "frames", "files", "dirty", "<state"]);
-    for (info, files) in &maps {
-        let dirty: usize = files.iter().map(|l| l.dirty).sum();
+    for MapFiles { map, files } in &maps {
+        let dirty: usize = files.iter().map(|f| f.dirty_pages).sum();
         table.row(vec![
-            info.name.clone(),
-            units::bytes(info.share_bytes),
-            info.frames.to_string(),
+            map.name.clone(),
+            units::bytes(map.share_bytes),
+            map.frames.to_string(),
             files.len().to_string(),
             units::bytes((dirty * PAGE) as u64),
-            match (info.damaged, files.is_empty()) {
-                (true, _) => "DAMAGED".into(),
-                (false, true) => "nothing to recover".into(),
-                (false, false) => "to be recovered".into(),
+            match (map.damaged, files.iter().any(|f| f.mapped_by.is_none()), files.is_empty()) {
+                (true, ..) => "DAMAGED".into(),
+                (false, true, _) => "to be recovered".into(),
+                (false, false, true) => "nothing to recover".into(),
+                (false, false, false) => "in use".into(),
             },
         ]);
     }
     out::line(table)?;
     let mut table = Table::new(&["file", "number", "dirty", "unknown", "<map", "<state"]);
     let mut any = false;
-    for (info, files) in &maps {
-        for l in files {
+    for MapFiles { map, files } in &maps {
+        for f in files {
             any = true;
             table.row(vec![
-                l.name(),
-                l.id.map_or("-".into(), |id| id.to_string()),
-                l.dirty.to_string(),
-                l.unknown.to_string(),
-                info.name.clone(),
-                match &l.record {
+                f.file.clone(),
+                f.number.map_or("-".into(), |id| id.to_string()),
+                f.dirty_pages.to_string(),
+                f.unknown_pages.to_string(),
+                map.name.clone(),
+                match f.size_bytes {
+                    Some(_) if f.mapped_by.is_some() => {
+                        format!("mapped by process {}", f.mapped_by.unwrap_or_default())
+                    }
                     None => "its record is DAMAGED".into(),
-                    Some(r) if r.cut => format!("to be truncated to {}", units::bytes(r.size)),
+                    Some(size) if f.truncation_under_way => {
+                        format!("to be truncated to {}", units::bytes(size))
+                    }
                     Some(_) => String::new(),
                 },
             ]);
@@ -183,66 +155,62 @@ fn list(a: &a::MapPool) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-fn recover(a: &a::MapRecover) -> anyhow::Result<u8> {
-    let options = forebay::PoolOptions { read_only: a.dry_run, ..a.media.read_write() };
-    let pool = open::pool(&a.pool, &options)?;
-    let mut wanted = Wanted::new(&a.files);
-    let mut bar = Bar::default();
-    let how = Options { dry_run: a.dry_run, accept: a.accept, only: &a.files };
-    let reports = each_map(pool, |info, store| {
-        let Some(store) = store else {
-            out::warn(format_args!("forebay: map {} is damaged: see forebay check", info.name));
-            return Ok((info.name.clone(), None));
-        };
-        wanted.of(store)?;
-        let report = recover_some(store, &open_file, &how, &mut |p| {
-            bar.show(&Work {
-                what: p.name.to_owned(),
-                done_bytes: (p.done * PAGE) as u64,
-                total_bytes: (p.of * PAGE) as u64,
-                trouble: None,
-            });
-        })?;
-        Ok((info.name.clone(), Some(report)))
-    });
-    bar.end();
-    let reports = reports?;
-    wanted.check(&a.pool)?;
-    let whole = reports.iter().all(|(_, r)| r.as_ref().is_some_and(|r| r.refused.is_empty()));
+/// As JSON, or that there are none; false: there is a table to show.
+fn told<T: serde::Serialize>(a: &a::MapPool, maps: &[T]) -> anyhow::Result<bool> {
     if a.json.json {
-        let each = reports.iter().map(|(name, report)| {
-            let refused = report.iter().flat_map(|r| &r.refused).map(|r| {
-                json!({
-                    "file": r.name.display().to_string(),
-                    "number": r.id,
-                    "why": r.why,
-                    "pages": r.pages,
-                })
-            });
-            json!({
-                "map": name,
-                "damaged": report.is_none(),
-                "files": report.as_ref().map_or(0, |r| r.files),
-                "pages": report.as_ref().map_or(0, |r| r.pages),
-                "stays": refused.collect::<Vec<_>>(),
-            })
-        });
-        let each: Vec<_> = each.collect();
-        out::json(&json!({ "dry_run": a.dry_run, "complete": whole, "maps": each }))?;
+        out::json(&maps)?;
+    } else if maps.is_empty() {
+        let pool = out::quoted(&a.pool);
+        out::line(format_args!("no maps; make one: forebay map add {pool} NAME"))?;
+    }
+    Ok(a.json.json || maps.is_empty())
+}
+
+fn status(a: &a::MapPool) -> anyhow::Result<u8> {
+    let maps: Vec<MapStatus> = answer(&a.pool, &reading(), &Order::Status)?;
+    if told(a, &maps)? {
+        return Ok(0);
+    }
+    let mut table = Table::new(&["map", "frames", "used", "dirty", "unknown", "files", "<state"]);
+    for m in &maps {
+        table.row(vec![
+            m.map.clone(),
+            m.frames.to_string(),
+            m.frames_used.to_string(),
+            units::bytes((m.dirty_pages * PAGE) as u64),
+            m.unknown_pages.to_string(),
+            m.files.to_string(),
+            if m.damaged { "DAMAGED".into() } else { String::new() },
+        ]);
+    }
+    out::line(table)?;
+    Ok(0)
+}
+
+fn recover(a: &a::MapRecover) -> anyhow::Result<u8> {
+    let options = PoolOptions { read_only: a.dry_run, ..a.media.read_write() };
+    let order = Order::Recover { files: a.files.clone(), dry_run: a.dry_run, accept: a.accept };
+    let done: Recovered = answer(&a.pool, &options, &order)?;
+    for m in done.maps.iter().filter(|m| m.damaged) {
+        out::warn(format_args!("forebay: map {} is damaged: see forebay check", m.map));
+    }
+    if a.json.json {
+        out::json(&done)?;
     } else {
-        for (name, report) in reports.iter().filter_map(|(n, r)| Some((n, r.as_ref()?))) {
+        for m in done.maps.iter().filter(|m| !m.damaged) {
             let verb = if a.dry_run { "would bring" } else { "brought" };
             out::line(format_args!(
-                "map {name}: {verb} {} home; {} files have everything",
-                units::bytes((report.pages * PAGE) as u64),
-                report.files
+                "map {}: {verb} {} home; {} files have everything",
+                m.map,
+                units::bytes((m.pages * PAGE) as u64),
+                m.files
             ))?;
-            for r in &report.refused {
-                out::line(format_args!("{}: {} pages stay: {}", r.name.display(), r.pages, r.why))?;
+            for s in &m.stays {
+                out::line(format_args!("{}: {} pages stay: {}", s.file, s.pages, s.why))?;
             }
         }
     }
-    if !whole {
+    if !done.complete {
         let pool = out::quoted(&a.pool);
         out::warn(format_args!(
             "forebay: pages of some files stay in the pool: put the files back and try again; or \
@@ -250,66 +218,47 @@ fn recover(a: &a::MapRecover) -> anyhow::Result<u8> {
              (forebay map drop {pool} FILE --discard)"
         ));
     }
-    Ok(if whole { 0 } else { 11 })
+    Ok(if done.complete { 0 } else { 11 })
 }
 
 fn salvage_to(a: &a::MapSalvage) -> anyhow::Result<u8> {
-    let pool = open::read_only(&a.pool)?;
-    let mut wanted = Wanted::new(&a.files);
-    let saved = each_map(pool, |info, store| {
-        let Some(store) = store else { return Ok(Vec::new()) };
-        // Maps number their files each for itself.
-        let dir = a.to.join(&info.name);
-        let all = wanted.of(store)?;
-        Ok(all.iter().map(|l| salvage(store, l, &dir)).collect::<forebay_map::Result<Vec<_>>>()?)
-    })?;
-    wanted.check(&a.pool)?;
-    let saved: Vec<_> = saved.into_iter().flatten().collect();
+    // Whoever has the pool need not be in the same directory, and need not be asked.
+    let whole = std::path::absolute(&a.to)?;
+    let order = Order::Salvage { files: a.files.clone(), to: whole.clone() };
+    let mut saved: Vec<Saved> = answer(&a.pool, &reading(), &order)?;
+    for path in saved.iter_mut().flat_map(|s| [&mut s.data, &mut s.list]) {
+        if let Ok(within) = path.strip_prefix(&whole) {
+            *path = a.to.join(within);
+        }
+    }
     if a.json.json {
-        let each = saved.iter().map(|s| {
-            json!({
-                "file": s.name,
-                "data": s.data.display().to_string(),
-                "list": s.list.display().to_string(),
-                "pages": s.pages,
-                "unknown_pages": s.unknown,
-                "lost_pages": s.lost,
-            })
-        });
-        out::json(&each.collect::<Vec<_>>())?;
+        out::json(&saved)?;
     } else if saved.is_empty() {
         out::line("the pool has nothing of any file")?;
     }
     for s in saved.iter().filter(|_| !a.json.json) {
         out::line(format_args!(
             "{}: {} pages, {} of which it is not known whether the file lacks them, {} lost: {}",
-            s.name,
+            s.file,
             s.pages,
-            s.unknown,
-            s.lost,
+            s.unknown_pages,
+            s.lost_pages,
             s.data.display()
         ))?;
     }
-    Ok(if saved.iter().any(|s| s.lost > 0) { 11 } else { 0 })
+    Ok(if saved.iter().any(|s| s.lost_pages > 0) { 11 } else { 0 })
 }
 
 fn drop_files(a: &a::MapDrop) -> anyhow::Result<u8> {
-    let pool = open::pool(&a.pool, &a.media.read_write())?;
-    let mut wanted = Wanted::new(&a.files);
-    let dropped = each_map(pool, |_, store| {
-        let Some(store) = store else { return Ok(Vec::new()) };
-        let all = wanted.of(store)?;
-        all.iter().try_for_each(|l| discard(store, &open_file, l))?;
-        Ok(all)
-    })?;
-    wanted.check(&a.pool)?;
-    let dropped: Vec<_> = dropped.into_iter().flatten().collect();
+    let order = Order::Drop { files: a.files.clone() };
+    let dropped: Vec<OfFile> = answer(&a.pool, &a.media.read_write(), &order)?;
     if a.json.json {
-        out::json(&dropped.iter().map(of_left).collect::<Vec<_>>())?;
+        out::json(&dropped)?;
         return Ok(0);
     }
-    for l in &dropped {
-        out::line(format_args!("{}: {} pages given up", l.name(), l.dirty + l.unknown))?;
+    for f in &dropped {
+        let pages = f.dirty_pages + f.unknown_pages;
+        out::line(format_args!("{}: {pages} pages given up", f.file))?;
     }
     Ok(0)
 }

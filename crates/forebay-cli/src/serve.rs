@@ -7,12 +7,14 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use forebay::{AttachOptions, Error, VolumeInfo};
+use forebay_map_server::service::{told, MapService};
 use forebay_mount::service::{MountRequest, Mounts};
 use forebay_server::{default_socket, runtime_dir, uri, usable_socket, Exports, ReadyFile, Server};
 use serde::Serialize;
 
 use crate::create::media_text;
 use crate::interrupt::{raise_open_files, Hangup, Interrupt};
+use crate::mount::Bar;
 use crate::{args, open, out, units};
 
 pub fn run(a: &args::Serve) -> anyhow::Result<u8> {
@@ -46,6 +48,7 @@ fn serve(
     interrupt: &Interrupt,
 ) -> anyhow::Result<()> {
     let hangup = Hangup::watch()?;
+    let maps = serve_maps(a, server)?;
     for mount in mounts {
         let going_on = || match interrupt.came() {
             true => ControlFlow::Break(()),
@@ -58,7 +61,7 @@ fn serve(
     for u in exports.unserved() {
         out::warn(format_args!("forebay: volume {} is not served: {}", u.name, u.cause));
     }
-    if exports.exports().is_empty() && mounts.is_empty() {
+    if exports.exports().is_empty() && mounts.is_empty() && !maps {
         let known = server.pool().volumes().iter().map(VolumeInfo::label).collect();
         let none = || Error::NoVolume { pool: a.pool.clone(), name: "to serve".into(), known };
         // The first reason, or that there is no volume.
@@ -66,7 +69,7 @@ fn serve(
         return Err(first.map_or_else(none, |u| u.cause).into());
     }
     let offer = Offer::new(&exports, mounts, path);
-    // A pool without volumes is served for its mounts alone.
+    // A pool without volumes is served for its mounts and maps alone.
     match exports.exports().is_empty() && exports.unserved().is_empty() {
         true => drop(exports.detach()?),
         false => server.add(exports.listen(path, a.threads)?)?,
@@ -78,6 +81,36 @@ fn serve(
         interrupt.came()
     })?;
     Ok(())
+}
+
+/// Brings home what a crash has left in the maps, and serves them.  What stays is told, and
+/// keeps nothing from being served.  False: there are none.
+fn serve_maps(a: &args::Serve, server: &Server) -> anyhow::Result<bool> {
+    let pool = out::quoted(&a.pool);
+    let mut bar = Bar::default();
+    let started =
+        MapService::start(server.pool(), &runtime_dir(), a.read_only, &mut |work| bar.show(work));
+    bar.end();
+    let (service, recovered) = match started {
+        Ok(Some(started)) => started,
+        Ok(None) => return Ok(false),
+        Err(e) => {
+            out::warn(format_args!(
+                "forebay: the maps of pool {pool} are not served: {e}; see forebay check"
+            ));
+            return Ok(false);
+        }
+    };
+    for m in recovered.iter().flat_map(|r| &r.maps) {
+        if m.damaged {
+            out::warn(format_args!("forebay: map {} is damaged: see forebay check", m.map));
+        }
+        for stays in &m.stays {
+            out::warn(format_args!("forebay: {}", told(&pool.to_string(), &m.map, stays)));
+        }
+    }
+    server.add(service)?;
+    Ok(true)
 }
 
 fn attach_options(a: &args::Serve, name: &str) -> AttachOptions {

@@ -124,6 +124,13 @@ fn print(a: &args::Status, s: &ServerStatus, rates: Option<&Rates>) -> anyhow::R
     out::line(text(s, rates))
 }
 
+/// Of a static volume that should begin anew.
+pub fn eras_text(percent: u32) -> Option<String> {
+    (percent >= ERAS_WARN_PERCENT).then(|| {
+        format!("{percent} % of its eras are used: drain it, detach it and attach it, and it begins anew; at 100 % it takes no write")
+    })
+}
+
 fn is_terminal() -> bool {
     std::io::IsTerminal::is_terminal(&std::io::stdout())
 }
@@ -210,12 +217,7 @@ fn text(served: &ServerStatus, rates: Option<&Rates>) -> String {
         let (label, of) = (v.label(), volume::placed_text(v));
         let label = printable(&label);
         lines.push(format!("volume {label}: static, {of}; {} conflicts", v.conflicts));
-        if v.eras_percent >= ERAS_WARN_PERCENT {
-            lines.push(format!(
-                "volume {label}: {} % of its eras are used: drain it, detach it and attach it, and it begins anew; at 100 % it takes no write",
-                v.eras_percent
-            ));
-        }
+        lines.extend(eras_text(v.eras_percent).map(|text| format!("volume {label}: {text}")));
         if v.uncounted && !v.damaged {
             lines.push(format!(
                 "volume {label}: it was not closed, and may hold more than is counted by now"

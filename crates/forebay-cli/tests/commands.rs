@@ -28,6 +28,7 @@ const ALL: &[&str] = &[
     "volume add",
     "volume list",
     "volume remove",
+    "map-run",
     "serve",
     "mount",
     "umount",

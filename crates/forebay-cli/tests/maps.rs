@@ -3,15 +3,17 @@
 //! by the command, which says of each file what became of it; and no damage of the share makes
 //! a command end by itself.  Method: what a crash leaves is made by the library.
 
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use forebay::{Pool, PoolOptions};
 use forebay_map::backing::{Backing, RegularFile};
 use forebay_map::store::{FileRecord, Stamp, Store};
-use forebay_map::{PageSet, PoolStore, PAGE, SEGMENT};
+use forebay_map::{wire, Cache, Options, PageSet, PoolStore, ServedStore, PAGE, SEGMENT};
 use serde_json::Value;
 
 mod common;
+use common::nbd::Served;
 use common::Bench;
 
 const SIZE: usize = 3 * PAGE;
@@ -200,4 +202,99 @@ fn a_damaged_share_is_told() {
         std::fs::write(bench.path("data"), vec![0; SIZE]).unwrap();
     }
     assert!(told > 8, "check has found {told} of 24");
+}
+
+/// As `forebay serve` tells of itself, and the commands by its control socket.
+#[test]
+fn a_server_brings_pages_home_and_takes_orders() {
+    let bench = a_pool();
+    let (home, gone) = (crashed(&bench, "home"), crashed(&bench, "gone"));
+    std::fs::remove_file(&gone).unwrap();
+    let shown = gone.display().to_string();
+    let log = bench.path("log");
+    let mut command = Served::command(&bench, "pool");
+    command.stderr(std::fs::File::create(&log).unwrap());
+    let mut served = Served::ready(&bench, command).expect("a pool with a map alone is served");
+    assert!(is_home(&home));
+    let said = std::fs::read_to_string(&log).unwrap();
+    for what in [&*shown, "1 pages stay in the pool: it is not there", "forebay map salvage pool"] {
+        assert!(said.contains(what), "{what}: {said}");
+    }
+
+    let (_, status) = json(&bench, &["status", "pool"]);
+    let service = &status["services"][0];
+    assert_eq!(
+        (&service["kind"], &service["details"]["maps"][0]["frames_used"]),
+        (&"map".into(), &1.into())
+    );
+    assert!(service["trouble"][0].as_str().unwrap().contains(&shown), "{service}");
+    let text = bench.run_ok(&["status", "pool"]).stdout;
+    assert!(text.contains("1 of 5 frames used, 1 pages dirty, 1 files"), "{text}");
+    let (code, full) = json(&bench, &["map", "status", "pool"]);
+    assert_eq!((code, &full[0]["dirty_pages"], &full[0]["files"]), (Some(0), &1.into(), &1.into()));
+
+    let by_server = bench.run_ok(&["map", "list", "pool"]).stdout;
+    let (code, list) = json(&bench, &["map", "list", "pool"]);
+    assert_eq!((code, &list[0]["files"][0]["file"]), (Some(0), &shown.clone().into()));
+    let trial = bench.run(&["map", "recover", "pool", "--dry-run"]);
+    assert!(trial.code == Some(11) && trial.stdout.contains("1 pages stay"), "{trial:?}");
+    let missing = bench.run(&["map", "recover", "pool", "elsewhere"]);
+    assert!(missing.code == Some(3) && missing.stderr.contains("map list"), "{missing:?}");
+    let (code, saved) = json(&bench, &["map", "salvage", "pool", "--to", "saved"]);
+    assert_eq!((code, &saved[0]["pages"]), (Some(0), &1.into()));
+    assert!(is_home(&bench.path(saved[0]["data"].as_str().unwrap())));
+    let removed = bench.run(&["map", "remove", "pool", "db"]);
+    assert_eq!(removed.code, Some(4), "{removed:?}");
+    assert_eq!(served.stop(), Some(0));
+    assert_eq!(bench.run_ok(&["map", "list", "pool"]).stdout, by_server);
+
+    let served = Served::start(&bench, &["--read-only"]);
+    let refused = bench.run(&["map", "drop", "pool", &shown, "--discard"]);
+    assert!(refused.code == Some(9) && refused.stderr.contains("read-only"), "{refused:?}");
+    assert_eq!(bench.run(&["map", "recover", "pool"]).code, Some(9));
+    assert_eq!(bench.run_ok(&["map", "list", "pool"]).stdout, by_server);
+    drop(served);
+
+    let mut served = Served::start(&bench, &[]);
+    let dropped = bench.run(&["map", "drop", "pool", &shown, "--discard"]);
+    assert!(dropped.code == Some(0) && dropped.stdout.contains("1 pages given up"), "{dropped:?}");
+    assert_eq!(bench.run(&["map", "recover", "pool"]).code, Some(0));
+    let (_, status) = json(&bench, &["status", "pool"]);
+    assert_eq!(status["services"][0]["trouble"], Value::Array(Vec::new()));
+    assert_eq!(served.stop(), Some(0));
+}
+
+/// While a process maps a file of a served pool, the commands leave it alone, and say so.
+#[test]
+fn what_a_process_has_mapped_is_named_and_left_alone() {
+    let bench = a_pool();
+    let mut served = Served::start(&bench, &[]);
+    let file = bench.path("data");
+    std::fs::write(&file, vec![0; SIZE]).unwrap();
+    let shown = file.display().to_string();
+    let uuid = forebay::inspect(&bench.path("pool")).unwrap().superblock.unwrap().uuid;
+    let socket = wire::socket_path(&bench.path("run"), uuid);
+    let store = ServedStore::over(UnixStream::connect(socket).unwrap(), None, None).unwrap();
+    let options = Options { by_hand: true, ..Options::default() };
+    let cache = Cache::new(std::sync::Arc::new(store), options).unwrap();
+    let mapped = cache.open(&file, 0).unwrap();
+    mapped.store(0, b"stored");
+    mapped.sync(0, 1).unwrap();
+
+    let (pid, listed) = (std::process::id(), bench.run_ok(&["map", "list", "pool"]).stdout);
+    assert!(listed.contains(&format!("mapped by process {pid}")), "{listed}");
+    assert!(listed.contains("in use"), "{listed}");
+    let (_, status) = json(&bench, &["status", "pool"]);
+    let service = &status["services"][0];
+    assert_eq!(service["details"]["maps"][0]["processes"][0], pid, "{service}");
+    assert_eq!(service["trouble"], Value::Array(Vec::new()));
+    let dropped = bench.run(&["map", "drop", "pool", &shown, "--discard"]);
+    assert!(dropped.code == Some(4) && dropped.stderr.contains("mapped"), "{dropped:?}");
+    assert_eq!(bench.run(&["map", "recover", "pool"]).code, Some(0));
+    assert!(mapped.is_dirty().unwrap(), "it is this process's to write back");
+    mapped.close().unwrap();
+    assert!(std::fs::read(&file).unwrap().starts_with(b"stored"));
+    assert!(bench.run_ok(&["map", "list", "pool"]).stdout.contains("nothing to recover"));
+    drop(cache);
+    assert_eq!(served.stop(), Some(0));
 }

@@ -69,17 +69,20 @@ const CHECK: usize = 3;
 const REPLAY: usize = 23;
 
 /// Subcommands that look at no pool of theirs.
-const WITHOUT: [&str; 26] = [
+const WITHOUT: [&str; 28] = [
     "create",
     "detach",
     "list",
     // tests/maps.rs
     "map add",
     "map list",
+    "map status",
     "map recover",
     "map salvage",
     "map drop",
     "map remove",
+    // tests/map/run.sh
+    "map run",
     "origin status",
     "origin accept loss",
     "bench engine",

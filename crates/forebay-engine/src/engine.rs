@@ -375,6 +375,15 @@ impl<M: Medium> Engine<M> {
         self.lost_and_passed_over(volume, max).0
     }
 
+    /// How many pages its origin has refused, and the lowest block of these.  All pages of the
+    /// pool are looked at for that.
+    pub fn refused_pages(&self, volume: u16) -> (u32, u64) {
+        let mut first = 0;
+        // SAFETY: the pool is open.
+        let n = unsafe { sys::fby_refused_pages(self.pool, volume, &mut first) };
+        (n, first)
+    }
+
     /// And how many pages of a static volume destage has passed over as lost that read well
     /// by now: a drain from here on takes them.
     pub fn lost_and_passed_over(&self, volume: u16, max: usize) -> (Vec<u64>, u32) {

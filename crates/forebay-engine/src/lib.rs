@@ -23,6 +23,7 @@ mod engine;
 pub mod handle;
 #[cfg(feature = "hooks")]
 pub mod hooks;
+pub mod lasting;
 pub mod log_order;
 pub mod logs;
 pub mod maps;

@@ -7,6 +7,9 @@
 //! mapped for as long as the media does, which a [`Frame`] keeps.
 
 use std::ffi::c_void;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -58,6 +61,19 @@ pub struct Frame {
 unsafe impl Send for Frame {}
 // SAFETY: as above.
 unsafe impl Sync for Frame {}
+
+/// Where a frame lies on the media, and what its words are checked by: enough for another
+/// process that has the media mapped ([`Frame::at`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    pub memory: u64,
+    /// None: it is taken, and to be filled.
+    pub words: Option<u64>,
+    pub pages: u32,
+    /// Pages that the file has.
+    pub limit: u32,
+    pub seed: u32,
+}
 
 impl Engine {
     /// A new map with a share of so many bytes.
@@ -120,6 +136,11 @@ impl Map {
         Ok((Map { engine: Arc::clone(engine), index, _memory: memory }, report))
     }
 
+    /// Of the pool.
+    pub fn media(&self) -> &Arc<Media> {
+        self.engine.media()
+    }
+
     pub fn info(&self) -> Result<MapInfo> {
         self.engine.map_info(self.index)
     }
@@ -170,6 +191,23 @@ impl Map {
         let _admin = self.engine.admin();
         // SAFETY: the pool is open and the map attached; admin keeps such calls apart.
         done(unsafe { sys::fby_map_file_size(self.engine.pool, self.index, file, size) })
+    }
+
+    /// False: the pool is of a version that has no promises.
+    pub fn file_grows(&self, file: u32, ahead: u64) -> Result<bool> {
+        let _admin = self.engine.admin();
+        // SAFETY: as above.
+        let rc = unsafe { sys::fby_map_file_grows(self.engine.pool, self.index, file, ahead) };
+        match rc {
+            sys::FBY_ORIGIN => Ok(false),
+            rc => done(rc).map(|()| true),
+        }
+    }
+
+    pub fn file_promise(&self, file: u32, size: u64) -> Result<()> {
+        let _admin = self.engine.admin();
+        // SAFETY: as above.
+        done(unsafe { sys::fby_map_file_promise(self.engine.pool, self.index, file, size) })
     }
 
     pub fn file_cut(&self, file: u32, size: u64) -> Result<()> {
@@ -269,6 +307,46 @@ impl Drop for Map {
 }
 
 impl Frame {
+    /// Of another process, that has the pool: none is not within the media, or cannot be one.
+    pub fn at(media: &Arc<Media>, place: &Place) -> Option<Frame> {
+        let bytes = u64::from(place.pages) * 4096;
+        let sound = |at: u64, len: u64, to: u64| {
+            at.is_multiple_of(to) && at.checked_add(len).is_some_and(|end| end <= media.size())
+        };
+        let pages = (64..=512).contains(&place.pages) && place.pages.is_multiple_of(64);
+        let words = place.words.is_none_or(|at| sound(at, u64::from(place.pages) / 2, 8));
+        let within = pages && words && sound(place.memory, bytes, 4096);
+        if !within || place.limit > place.pages || !media.is_writable() {
+            return None;
+        }
+        let base = media.base();
+        let raw = sys::fby_frame {
+            words: match place.words {
+                Some(at) => base.wrapping_add(at as usize).cast(),
+                None => std::ptr::null_mut(),
+            },
+            memory: base.wrapping_add(place.memory as usize),
+            port: &PORT,
+            host: host_of(media.persist()),
+            npages: place.pages,
+            limit: place.limit,
+            seed: place.seed,
+        };
+        Some(Frame { raw, bytes: bytes as usize, _media: Arc::clone(media) })
+    }
+
+    /// For another process.
+    pub fn place(&self) -> Place {
+        let from = |p: *const u8| (p.addr() - self._media.base().addr()) as u64;
+        Place {
+            memory: from(self.raw.memory),
+            words: (!self.raw.words.is_null()).then(|| from(self.raw.words.cast())),
+            pages: self.raw.npages,
+            limit: self.raw.limit,
+            seed: self.raw.seed,
+        }
+    }
+
     fn pages(pages: &Pages) -> sys::fby_pages {
         sys::fby_pages { bit: *pages }
     }
@@ -343,5 +421,24 @@ impl Frame {
     /// Stores to it.
     pub fn copy_in(&self, at: usize, from: &[u8]) {
         self.memory().copy_in(at, from);
+    }
+
+    /// Reads so many bytes of a file to the beginning of it; less only at the file's end.
+    pub fn read_from(&self, file: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<usize> {
+        let memory = self.memory();
+        let mut done = 0;
+        while done < len {
+            let to = memory.at(done, len - done).cast::<MaybeUninit<u8>>();
+            // SAFETY: mapped, any bytes may be there, and nothing makes a reference to it: the
+            // slice is for the kernel.
+            let to = unsafe { std::slice::from_raw_parts_mut(to, len - done) };
+            match rustix::io::pread(file, to, offset + done as u64) {
+                Ok(([], _)) => break,
+                Ok((read, _)) => done += read.len(),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(done)
     }
 }

@@ -179,6 +179,14 @@ impl Media {
         self.memory.try_populate(at as usize..(at + bytes) as usize)
     }
 
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.memory.as_ptr()
+    }
+
+    pub(crate) fn is_writable(&self) -> bool {
+        self.memory.writable()
+    }
+
     fn ops(&self) -> &sys::fby_media_ops {
         // SAFETY: both are written before the media is shared, and live as long.
         unsafe { &*(*self.raw.get()).ops }

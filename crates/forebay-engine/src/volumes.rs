@@ -19,7 +19,7 @@ pub struct Attach<'a> {
     /// `FBY_HOLES_x`
     pub holes: u32,
     pub round_pages: u32,
-    pub nbuffers: u32,
+    pub nrequests: u32,
     pub buffer_bytes: u32,
 }
 
@@ -89,7 +89,7 @@ impl<M: Medium> Engine<M> {
         let mut admin = self.admin();
         // SAFETY: the pool is open; a plain computation.
         let bytes =
-            unsafe { sys::fby_volume_bytes(self.pool, a.round_pages, a.nbuffers, a.buffer_bytes) };
+            unsafe { sys::fby_volume_bytes(self.pool, a.round_pages, a.nrequests, a.buffer_bytes) };
         let (memory, identity) = (allocate(bytes, false)?, c_string(a.identity)?);
         let raw = sys::fby_attach {
             origin_sectors: a.origin_sectors,
@@ -98,7 +98,7 @@ impl<M: Medium> Engine<M> {
             mem: memory.as_ptr().cast(),
             mem_bytes: bytes,
             round_pages: a.round_pages,
-            nbuffers: a.nbuffers,
+            nrequests: a.nrequests,
             buffer_bytes: a.buffer_bytes,
         };
         // SAFETY: the pool is open, admin keeps volume calls apart, and the

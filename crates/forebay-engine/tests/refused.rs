@@ -41,7 +41,7 @@ fn opened() -> Engine {
         identity: "i",
         holes: sys::FBY_HOLES_FAIL,
         round_pages: 16,
-        nbuffers: 1,
+        nrequests: 1,
         buffer_bytes: 4096,
     };
     engine.volume_attach(0, &attach).unwrap();

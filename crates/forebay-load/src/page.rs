@@ -5,6 +5,7 @@
 
 mod dynamic;
 mod guest;
+mod maps;
 
 use std::fmt::Write;
 use std::fs;
@@ -21,6 +22,7 @@ pub fn write(out: &Path, html: &Path, say: Say<'_>) -> Result<()> {
     let mut page = Page::new(out, html)?;
     page.engine()?;
     page.slots()?;
+    page.maps()?;
     page.peers()?;
     page.sustained()?;
     page.fairness()?;
@@ -724,16 +726,22 @@ mod tests {
                 && !page.contains("out/apps.json")
         );
         assert!(fs::read_to_string(out.join("apps.svg")).unwrap().contains("<svg"));
-        let load = r#"{"origin_per_s": 100, "devices": [{"name": "writecache", "steady_per_s": 120,
+        let load = r#"{"origin_per_s": 100, "pcache_mib": 520, "devices": [{"name": "writecache", "steady_per_s": 120,
             "windows": [[0.5, 900], [1.0, 110]], "command": "fio a&b"}], "mixes": [{"write_percent": 99, "jobs": 4,
             "target_over_writecache": {"median": 1.5, "low": 1, "high": 2},
-            "native_over_writecache": {"median": 7, "low": 6, "high": 8}}]}"#;
+            "native_over_writecache": {"median": 7, "low": 6, "high": 8},
+            "native_over_pcache": {"median": 17, "low": 16, "high": 18}}]}"#;
         fs::write(out.join("vm-load.json"), load).unwrap();
         write(&out, &html, &mut |_| ()).unwrap();
         let page = fs::read_to_string(&html).unwrap();
-        for part in
-            ["dm-writecache", "fio a&amp;b", "7 (6 to 8)", "out/vm-load.svg", "out/vm-mixes.svg"]
-        {
+        for part in [
+            "takes no less, 520",
+            "fio a&amp;b",
+            "7 (6 to 8)",
+            "17 (16 to 18)",
+            "out/vm-load.svg",
+            "out/vm-mixes.svg",
+        ] {
             assert!(page.contains(part), "no {part} in {page}");
         }
         assert!(fs::read_to_string(out.join("vm-mixes.svg")).unwrap().contains("99% x4 native"));
@@ -748,6 +756,16 @@ mod tests {
         );
         let picture = fs::read_to_string(out.join("vm-destage.svg")).unwrap();
         assert!(picture.contains("400/s 3x / dm-pcache"), "{picture}");
+        let map = r#"{"dir": "/d", "media": "memfd", "sync": [{"what": "page", "mapping_mib": 64, "dirty_pages": 1,
+            "p50_us": 2, "p90_us": 3, "kernel_p50_us": 88, "ratio": 44}], "writes": [{"threads": 1, "block": 4096,
+            "mib_per_s": 300, "kernel_mib_per_s": 4, "ratio": 75}], "store_us": 1.2, "command": "forebay bench map"}"#;
+        fs::write(out.join("bench-map.json"), map).unwrap();
+        write(&out, &html, &mut |_| ()).unwrap();
+        let page = fs::read_to_string(&html).unwrap();
+        assert!(
+            page.contains("44 times as fast") && page.contains("out/map-threads.svg"),
+            "{page}"
+        );
         fs::write(out.join("stall.json"), "{").unwrap();
         let e = write(&out, &html, &mut |_| ()).unwrap_err();
         assert!(e.to_string().contains("stall.json"), "{e}");

@@ -47,6 +47,7 @@ core/space/chunk.c chunk_open
     store ch->clean_for
     store ch->opened_ns
     load p->now_ns
+    store ch->copies_ns
     store_release p->opens
     store_release ch->epoch
     store ch->seq_max
@@ -142,6 +143,10 @@ core/drain/collect.c fby_round_collect
         ("fby_round_dirty", "a closed chunk or not: the page is verified again where it counts"),
         ("count_dead", "an estimate of the room that a round gains: decides what else it writes"),
         ("fby_moved_note", "the age of what was moved, after the move"),
+        (
+            "fby_refused_failed",
+            "a bound: until the watermark is above it, something refused may be left",
+        ),
         ("fby_volume_add", "the volume has no entries"),
         ("fby_volume_remove", "no request of the volume is in flight then"),
         ("fby_map_remove", "a map has no entries"),

@@ -85,6 +85,7 @@ core/space/chunk.c chunk_open
     store ch->clean_for
     store ch->opened_ns
     load p->now_ns
+    store ch->copies_ns
     store_release p->opens
     store_release ch->epoch
     store ch->seq_max

@@ -3,12 +3,13 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use forebay::{FileMark, FoundMark, MapClaim};
+use forebay_engine::lasting::{self, Lasting};
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags, SeekFrom};
 use rustix::io::Errno;
 
@@ -23,6 +24,10 @@ pub trait Backing: Send + Sync + std::fmt::Debug {
     fn identity(&self) -> &[u8];
     /// Its size now.
     fn size(&self) -> io::Result<u64>;
+    /// The file itself, if the kernel has it.
+    fn file(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
     /// Reads; short only at the end of the file.
     fn read_at(&self, at: u64, to: &mut [u8]) -> io::Result<usize>;
     /// Writes all of it.
@@ -51,7 +56,7 @@ pub trait Backing: Send + Sync + std::fmt::Debug {
 /// A regular file.  Another process that maps it is refused.
 #[derive(Debug)]
 pub struct RegularFile {
-    file: File,
+    file: Lasting<File>,
     path: PathBuf,
     identity: Vec<u8>,
     mark: FileMark,
@@ -60,6 +65,19 @@ pub struct RegularFile {
 impl RegularFile {
     /// Opens a file that is there.
     pub fn open(path: &Path) -> Result<RegularFile> {
+        let file = RegularFile::look(path)?;
+        match rustix::fs::flock(file.file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(file),
+            Err(Errno::WOULDBLOCK) => {
+                let by = forebay::file_holder(&file.file);
+                Err(Error::Locked { path: file.path, by })
+            }
+            Err(e) => Err(Error::system(&file.path, "lock")(e.into())),
+        }
+    }
+
+    /// The same, though another process has it.
+    pub(crate) fn look(path: &Path) -> Result<RegularFile> {
         let path = std::path::absolute(path).map_err(Error::system(path, "its path"))?;
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
         let opened =
@@ -69,16 +87,16 @@ impl RegularFile {
         if !kind.is_file() {
             return Err(Error::Refused { path, why: "it is not a regular file".into() });
         }
-        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => {
-                return Err(Error::Locked { path });
-            }
-            Err(e) => return Err(Error::system(&path, "lock")(e.into())),
-        }
         let mark = FileMark::of(file.as_fd()).map_err(Error::system(&path, "its identity"))?;
         let identity = mark.name().into_bytes();
-        Ok(RegularFile { file, path, identity, mark })
+        Ok(RegularFile { file: file.into(), path, identity, mark })
+    }
+}
+
+impl RegularFile {
+    /// That it is still this file, where somebody may have closed it.
+    fn check(&self) -> io::Result<()> {
+        lasting::check(self.file.as_fd())
     }
 }
 
@@ -95,8 +113,13 @@ impl Backing for RegularFile {
         Ok(self.file.metadata()?.len())
     }
 
+    fn file(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.file.as_fd())
+    }
+
     fn read_at(&self, at: u64, to: &mut [u8]) -> io::Result<usize> {
         let mut done = 0;
+        self.check()?;
         while done < to.len() {
             match self.file.read_at(&mut to[done..], at + done as u64) {
                 Ok(0) => break,
@@ -109,19 +132,22 @@ impl Backing for RegularFile {
     }
 
     fn write_at(&self, at: u64, from: &[u8]) -> io::Result<()> {
+        self.check()?;
         self.file.write_all_at(from, at)
     }
 
     fn sync(&self) -> io::Result<()> {
+        self.check()?;
         self.file.sync_data()
     }
 
     fn sync_all(&self) -> io::Result<()> {
+        self.check()?;
         self.file.sync_all()
     }
 
     fn changed(&self) -> io::Result<Time> {
-        let st = rustix::fs::fstat(&self.file)?;
+        let st = rustix::fs::fstat(self.file.as_fd())?;
         Ok((st.st_mtime, st.st_mtime_nsec as u32))
     }
 
@@ -138,18 +164,20 @@ impl Backing for RegularFile {
     }
 
     fn set_size(&self, size: u64) -> io::Result<()> {
+        self.check()?;
         self.file.set_len(size)
     }
 
     fn allocate(&self, at: u64, len: u64) -> io::Result<()> {
-        match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, at, len) {
+        self.check()?;
+        match rustix::fs::fallocate(self.file.as_fd(), FallocateFlags::KEEP_SIZE, at, len) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
             done => Ok(done?),
         }
     }
 
     fn has_hole(&self, at: u64, len: u64) -> io::Result<bool> {
-        match rustix::fs::seek(&self.file, SeekFrom::Hole(at)) {
+        match rustix::fs::seek(self.file.as_fd(), SeekFrom::Hole(at)) {
             Ok(hole) => Ok(hole < at + len),
             // Behind the end there is nothing but holes.
             Err(Errno::NXIO) => Ok(true),

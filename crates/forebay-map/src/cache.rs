@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::backing::{Backing, RegularFile};
 use crate::content::lock;
@@ -14,6 +14,11 @@ use crate::features::Features;
 use crate::file::{Inner, MapFile};
 use crate::pages::SEGMENT;
 use crate::store::Store;
+
+/// So long who opens a file waits until it has what a process that died has left.
+const HOME_WAIT: Duration = Duration::from_secs(30);
+const NOT_HOME: &str = "the server of the pool still brings home what a process that \
+     died has left of it: try again, and see forebay map list";
 
 /// How files are mapped.
 #[derive(Clone, Debug)]
@@ -24,6 +29,9 @@ pub struct Options {
     pub most_dirty: usize,
     /// Rounds without a store after which a segment is watched.
     pub quiet: u32,
+    /// Segments of a file that syncs look at though they are quiet: the first store to one of
+    /// them is fast, and a sync of the whole takes up to 2 us longer for each.
+    pub keep_looking: usize,
     /// Rounds for which a file has lacked nothing before its mark is taken away.
     pub unmark_after: u32,
     /// Segments that may be locked, of all files together.
@@ -40,6 +48,7 @@ impl Default for Options {
             interval: Duration::from_millis(500),
             most_dirty: 16 << 10,
             quiet: 2,
+            keep_looking: 8,
             unmark_after: 4,
             most_locked: 64,
             by_hand: false,
@@ -101,9 +110,36 @@ impl Cache {
         Ok(cache)
     }
 
-    /// Opens a file for mapping, with room for it to grow to `room` bytes.
+    /// Opens a file for mapping, with room for it to grow to `room` bytes.  Waits for some
+    /// time where a process that had it has died, and its pages are being brought home.
     pub fn open(&self, path: &std::path::Path, room: u64) -> Result<MapFile> {
-        self.open_backing(Box::new(RegularFile::open(path)?), room)
+        let begun = Instant::now();
+        let mut looked_again = false;
+        loop {
+            let (locked, by_store) = match RegularFile::open(path) {
+                Ok(file) => match self.open_backing(Box::new(file), room) {
+                    // Not by one that lives: and it has to be unlocked, to be brought home.
+                    Err(e @ Error::Locked { .. }) => (e, true),
+                    done => return done,
+                },
+                Err(e @ Error::Locked { .. }) => (e, false),
+                Err(e) => return Err(e),
+            };
+            let identity = RegularFile::look(path)?.identity().to_vec();
+            if !by_store && !self.shared.store.is_brought_home(&identity)? {
+                // Who has brought it home meanwhile had it locked a moment ago.
+                if std::mem::replace(&mut looked_again, true) {
+                    return Err(locked);
+                }
+                continue;
+            }
+            looked_again = false;
+            if begun.elapsed() > HOME_WAIT {
+                let path = path.to_owned();
+                return Err(Error::Refused { path, why: NOT_HOME.into() });
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// The same of anything that is like a file.
@@ -188,6 +224,12 @@ impl Shared {
                 Ok(pages) => written += pages,
                 // The others are not to wait for this one.
                 Err(e) => failed = Err(e),
+            }
+        }
+        // Others have too few.
+        for _ in 0..self.store.wanted() {
+            if !matches!(self.reclaim(), Ok(Reclaimed::Freed)) {
+                break;
             }
         }
         failed.map(|_| written)

@@ -29,8 +29,8 @@ pub(crate) struct Slot {
     pub frame: Option<u32>,
     /// A frame that could neither be shown nor released.
     spare: Option<u32>,
-    /// Its part of the file has blocks, durable.
-    whole: bool,
+    /// So many bytes of its part of the file have blocks, durable.
+    blocks: usize,
     /// Blocks were asked for, and may not be durable.
     asked: bool,
 }
@@ -39,6 +39,10 @@ pub(crate) struct Slot {
 struct Durable {
     /// What the store knows of the size.
     size: u64,
+    /// A larger one may be the store's: that was not answered.
+    perhaps: bool,
+    /// It was told that the file may be so long.
+    ahead: Option<u64>,
     /// A truncation to the size that the file has now is not ended: the store knows of it,
     told: bool,
     /// and the file may have bytes behind it.
@@ -53,6 +57,16 @@ pub(crate) struct Content {
     /// In the store.
     pub id: u32,
     pub size: AtomicU64,
+    /// What the store knows of the size, for who cannot wait.
+    known_size: AtomicU64,
+    /// The store's size may be a promise.
+    grows: AtomicBool,
+    /// Sizes cannot be promised.
+    unpromised: AtomicBool,
+    /// It has grown: what comes next has its blocks ahead.
+    has_grown: AtomicBool,
+    /// It may have blocks behind its end.
+    blocks_behind: AtomicBool,
     durable: Mutex<Durable>,
     slots: Vec<Mutex<Slot>>,
     /// By which the least recently used one is found.
@@ -85,7 +99,18 @@ impl Content {
             shared: Arc::downgrade(shared),
             id,
             size: AtomicU64::new(size),
-            durable: Mutex::new(Durable { size, told: false, behind: false }),
+            known_size: AtomicU64::new(size),
+            grows: AtomicBool::new(false),
+            unpromised: AtomicBool::new(false),
+            has_grown: AtomicBool::new(false),
+            blocks_behind: AtomicBool::new(false),
+            durable: Mutex::new(Durable {
+                size,
+                perhaps: false,
+                ahead: None,
+                told: false,
+                behind: false,
+            }),
             slots: (0..segments).map(|_| Mutex::default()).collect(),
             used: (0..segments).map(|_| AtomicU64::new(0)).collect(),
             pins: (0..segments).map(|_| AtomicUsize::new(0)).collect(),
@@ -106,7 +131,11 @@ impl Content {
         if self.is_cut() {
             return Ok(());
         }
+        self.settle_promise()?;
         self.marking.unmark(self.of(), || {
+            if self.grows.load(Ordering::SeqCst) {
+                return Ok(true);
+            }
             for segment in 0..self.segments() {
                 if self.is_dirty(segment)? {
                     return Ok(true);
@@ -181,30 +210,38 @@ impl Content {
         self.release_spare(segment)?;
         let Some(frame) = self.take_frame(segment)? else { return Ok(None) };
         let filled = (|| {
-            let mut bytes = vec![0; SEGMENT];
             let inside = self.inside(segment);
             let at = (segment * SEGMENT) as u64;
-            self.backing.read_at(at, &mut bytes[..inside]).map_err(self.system("read"))?;
-            self.store.fill(frame, 0, &bytes)?;
+            self.store.fill_from(frame, &self.backing, at, inside)?.map_err(self.system("read"))?;
             self.store.show(frame)
         })();
         let mut slot = self.slot(segment);
         if let Err(e) = filled {
-            if self.store.release(frame, true).is_err() {
+            if self.give_up(frame, true).is_err() {
                 slot.spare = Some(frame);
             }
             return Err(e);
         }
-        *slot = Slot { frame: Some(frame), ..Slot::default() };
+        // Blocks that were asked for before may not be durable still.
+        *slot = Slot { frame: Some(frame), asked: slot.asked, ..Slot::default() };
         drop(slot);
         self.touch(segment);
         Ok(Some(frame))
     }
 
+    /// A frame is the pool's again.  Where that is not known it may be another file's, now or
+    /// later: it is not touched any more.
+    fn give_up(&self, frame: u32, discard: bool) -> Result<()> {
+        match self.store.release(frame, discard) {
+            Err(Error::Unknown(_)) if !planted::is(Planted::UnansweredKept) => Ok(()),
+            done => done,
+        }
+    }
+
     fn release_spare(&self, segment: usize) -> Result<()> {
         let mut slot = self.slot(segment);
         if let Some(frame) = slot.spare {
-            self.store.release(frame, true)?;
+            self.give_up(frame, true)?;
             slot.spare = None;
         }
         Ok(())
@@ -243,18 +280,86 @@ impl Content {
         Ok(())
     }
 
-    /// Makes the size durable in the file system, and tells the store.
+    /// The size is durable when it returns: as a promise of the store, or in the file system.
     pub fn settle_size(&self) -> Result<()> {
         let mut durable = lock(&self.durable);
         let size = self.size();
-        if durable.size < size {
-            if !planted::is(Planted::SizeNotSynced) {
-                self.sync_file(self.failures())?;
+        if durable.size >= size {
+            return Ok(());
+        }
+        if durable.ahead.is_some_and(|ahead| size <= ahead) {
+            let promise = || self.store.promise(self.id, size);
+            let promised = self.marking.with_mark(self.of(), promise);
+            return self.learns(&mut durable, size, promised);
+        }
+        self.make_size(&mut durable)
+    }
+
+    /// What the store has answered to a larger size.
+    fn learns(&self, durable: &mut Durable, size: u64, answer: Result<()>) -> Result<()> {
+        let unknown = matches!(answer, Err(Error::Unknown(_)));
+        durable.perhaps |= unknown && !planted::is(Planted::UnansweredKept);
+        answer.map(|()| self.knows(durable, size))
+    }
+
+    fn knows(&self, durable: &mut Durable, size: u64) {
+        durable.size = size;
+        self.known_size.store(size, Ordering::SeqCst);
+    }
+
+    /// The file has its size, durable in the file system, and nothing is promised.
+    fn make_size(&self, durable: &mut Durable) -> Result<()> {
+        let size = self.size();
+        if !planted::is(Planted::SizeNotSynced) {
+            self.sync_file(self.failures())?;
+        }
+        let told = self.store.set_size(self.id, size);
+        self.learns(durable, size, told)?;
+        durable.ahead = None;
+        self.grows.store(false, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Before the mark goes, and the record.  Not while the file is longer than was synced: a
+    /// crash is to leave it as long as that.
+    pub fn settle_promise(&self) -> Result<()> {
+        let mut durable = lock(&self.durable);
+        let grown = durable.size < self.size();
+        if !self.grows.load(Ordering::SeqCst) || grown || planted::is(Planted::PromiseNotMade) {
+            return Ok(());
+        }
+        self.make_size(&mut durable)
+    }
+
+    /// Before the file is made so long, while that is not durable.
+    fn announce(&self, size: u64) -> Result<()> {
+        let mut durable = lock(&self.durable);
+        if self.unpromised.load(Ordering::SeqCst) || durable.ahead.is_some_and(|a| size <= a) {
+            return Ok(());
+        }
+        let ahead = size.next_multiple_of(SEGMENT as u64);
+        // Recovery changes the size of a file that bears the mark, and of no other.
+        let told = self.marking.with_mark(self.of(), || {
+            self.grows.store(true, Ordering::SeqCst);
+            self.store.set_ahead(self.id, ahead)
+        })?;
+        match told {
+            true => durable.ahead = Some(ahead),
+            false => {
+                self.grows.store(false, Ordering::SeqCst);
+                self.unpromised.store(true, Ordering::SeqCst);
             }
-            self.store.set_size(self.id, size)?;
-            durable.size = size;
         }
         Ok(())
+    }
+
+    /// What is written back is no longer than what the store knows: what is behind that in the
+    /// file is zero, if it was not written past the pool.
+    fn written_size(&self) -> u64 {
+        match self.unpromised.load(Ordering::SeqCst) {
+            true => self.size(),
+            false => self.size().min(self.known_size.load(Ordering::SeqCst)),
+        }
     }
 
     /// What was stored to the pages is durable.  The caller holds the segment's lock of the
@@ -270,6 +375,10 @@ impl Content {
             return Ok(());
         }
         self.settle_blocks(segment)?;
+        // A page that is dirty is written back as far as the store knows the size.
+        if self.written_size() < self.size() {
+            self.settle_size()?;
+        }
         let sync = || self.marking.with_mark(self.of(), || self.store.sync(frame, &pages));
         if sync()? == Synced::BehindEnd {
             self.settle_size()?;
@@ -282,20 +391,52 @@ impl Content {
     }
 
     fn settle_blocks(&self, segment: usize) -> Result<()> {
+        let inside = self.inside(segment);
         let asked = match &*self.slot(segment) {
-            slot if slot.whole => return Ok(()),
+            slot if slot.blocks >= inside => return Ok(()),
             slot => slot.asked || lock(&self.unsynced).is_some(),
         };
-        let (at, len) = ((segment * SEGMENT) as u64, self.inside(segment) as u64);
+        let (at, len) = ((segment * SEGMENT) as u64, inside as u64);
+        let mut blocks = inside;
         if asked || self.backing.has_hole(at, len).map_err(self.system("look for holes"))? {
             self.slot(segment).asked = true;
             let since = self.failures();
             let _change = self.marking.change(self.of())?;
-            self.backing.allocate(at, len).map_err(self.system("allocate"))?;
-            self.sync_file(since)?;
+            if self.allocate_ahead(segment, inside) {
+                blocks = SEGMENT;
+            } else {
+                self.backing.allocate(at, len).map_err(self.system("allocate"))?;
+            }
+            if !planted::is(Planted::BlocksNotSynced) {
+                self.sync_file(since)?;
+            }
         }
         let mut slot = self.slot(segment);
-        (slot.whole, slot.asked) = (true, false);
+        (slot.blocks, slot.asked) = (blocks, false);
+        Ok(())
+    }
+
+    /// Blocks of a whole segment, where the file ends and grows; false: where it is not so, or
+    /// there are not as many.
+    fn allocate_ahead(&self, segment: usize, inside: usize) -> bool {
+        if inside == SEGMENT || !self.has_grown.load(Ordering::SeqCst) {
+            return false;
+        }
+        self.blocks_behind.store(true, Ordering::SeqCst);
+        self.backing.allocate((segment * SEGMENT) as u64, SEGMENT as u64).is_ok()
+    }
+
+    /// Blocks behind the end are given back.  The caller has it alone, and nothing is to be
+    /// synced any more.
+    pub fn trim(&self) -> Result<()> {
+        let size = self.size();
+        let longer = || self.backing.size().map_or(true, |now| now != size);
+        if !self.blocks_behind.load(Ordering::SeqCst) || longer() {
+            return Ok(());
+        }
+        let _change = self.marking.change(self.of())?;
+        // They cost room, and no more.
+        let _ = self.backing.set_size(size);
         Ok(())
     }
 
@@ -349,10 +490,12 @@ impl Content {
 
     fn write_run(&self, segment: usize, frame: u32, run: Range<usize>) -> Result<()> {
         let at = run.start * PAGE;
-        let inside = self.inside(segment).saturating_sub(at).min(run.len() * PAGE);
+        let to = (segment * SEGMENT + at) as u64;
+        // Looked at after the write-back of the pages has begun: who syncs them later makes
+        // them dirty again.
+        let inside = self.written_size().saturating_sub(to).min((run.len() * PAGE) as u64) as usize;
         let mut bytes = vec![0; inside];
         self.store.copy(frame, at, &mut bytes)?;
-        let to = (segment * SEGMENT + at) as u64;
         let _change = self.marking.change(self.of())?;
         self.backing.write_at(to, &bytes).map_err(self.system("write"))
     }
@@ -364,7 +507,7 @@ impl Content {
         let _writing = lock(&self.writing);
         let mut slot = self.slot(segment);
         if let Some(frame) = slot.frame {
-            self.store.release(frame, discard)?;
+            self.give_up(frame, discard)?;
             slot.frame = None;
         }
         Ok(())
@@ -383,23 +526,31 @@ impl Content {
     /// new end: the store counts the truncation from before that on.  From then on the size
     /// is the new one, also if this fails.
     pub fn cut(&self, size: u64, forget: impl FnOnce() -> Result<()>) -> Result<()> {
+        let mut told = Ok(());
         {
             let mut durable = lock(&self.durable);
-            if size < durable.size && !planted::is(Planted::CutNotTold) {
+            let shorter = size < durable.size || durable.perhaps;
+            if shorter && !planted::is(Planted::CutNotTold) {
                 // Recovery ends it in a file that bears the mark and in no other: one without it
                 // was given up, or is not what it was.
                 let tell = || self.store.cut(self.id, size);
-                match planted::is(Planted::CutNotMarked) {
-                    true => tell()?,
-                    false => self.marking.with_mark(self.of(), tell)?,
+                told = match planted::is(Planted::CutNotMarked) {
+                    true => tell(),
+                    false => self.marking.with_mark(self.of(), tell),
+                };
+                // It may count, now or later: nothing behind that end is acknowledged any more.
+                let unknown = matches!(told, Err(Error::Unknown(_)));
+                if told.is_err() && !unknown {
+                    return told;
                 }
                 durable.told = true;
             }
-            durable.size = size.min(durable.size);
+            let known = size.min(durable.size);
+            self.knows(&mut durable, known);
             durable.behind = true;
             self.size.store(size, Ordering::SeqCst);
         }
-        self.end_cut(forget)
+        told.and_then(|()| self.end_cut(forget))
     }
 
     /// A truncation has not ended.
@@ -413,6 +564,7 @@ impl Content {
         let mut durable = lock(&self.durable);
         if durable.behind {
             forget()?;
+            self.forget_blocks(self.size());
             let _change = self.marking.change(self.of())?;
             let since = self.failures();
             self.backing.set_size(self.size()).map_err(self.system("truncate"))?;
@@ -422,19 +574,47 @@ impl Content {
         if durable.told {
             self.store.cut_end(self.id)?;
             durable.told = false;
+            durable.ahead = None;
+            self.grows.store(false, Ordering::SeqCst);
         }
         Ok(())
     }
 
+    /// A file that is truncated has none behind its end.
+    fn forget_blocks(&self, size: u64) {
+        if planted::is(Planted::BlocksKept) {
+            return;
+        }
+        for (segment, slot) in self.slots.iter().enumerate().skip((size / SEGMENT as u64) as usize)
+        {
+            let mut slot = lock(slot);
+            let kept = size.saturating_sub((segment * SEGMENT) as u64).min(SEGMENT as u64) as usize;
+            slot.blocks = slot.blocks.min(kept);
+        }
+    }
+
+    /// Blocks for a range within the size.
+    pub fn allocate(&self, at: u64, len: u64) -> Result<()> {
+        // A sync asks for them again: they may be there, and not durable.
+        let (first, end) = (at / SEGMENT as u64, at.saturating_add(len).div_ceil(SEGMENT as u64));
+        for slot in self.slots.iter().take(end as usize).skip(first as usize) {
+            lock(slot).asked = !planted::is(Planted::BlocksNotAsked);
+        }
+        let _change = self.marking.change(self.of())?;
+        self.backing.allocate(at, len).map_err(self.system("allocate"))
+    }
+
     /// Extends by zeroes.
     pub fn extend(&self, size: u64, forget: impl FnOnce() -> Result<()>) -> Result<()> {
+        if size == self.size() {
+            return Ok(());
+        }
         forget()?;
+        self.announce(size)?;
         let _change = self.marking.change(self.of())?;
         self.backing.set_size(size).map_err(self.system("extend"))?;
+        self.has_grown.store(true, Ordering::SeqCst);
         self.size.store(size, Ordering::SeqCst);
-        for slot in &self.slots {
-            lock(slot).whole = false;
-        }
         Ok(())
     }
 }

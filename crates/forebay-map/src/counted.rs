@@ -4,6 +4,7 @@
 //! written before, whoever asked.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
@@ -62,6 +63,10 @@ impl Backing for Counted {
 
     fn size(&self) -> io::Result<u64> {
         self.file.size()
+    }
+
+    fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.file.file()
     }
 
     fn read_at(&self, at: u64, to: &mut [u8]) -> io::Result<usize> {

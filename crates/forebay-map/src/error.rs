@@ -20,6 +20,12 @@ pub enum Error {
     /// The pool refuses.
     #[error("the pool: {0}")]
     Pool(String),
+    /// Another process has the pool, and gives none of it.
+    #[error("the pool: {0}")]
+    Busy(String),
+    /// Its server has not answered: it may have done what it was asked, or do it later.
+    #[error("the pool: {0}")]
+    Unknown(String),
     /// All frames are in use, and none could be had within the time.
     #[error("no frame of the pool is free, and none could be made free: {0}")]
     Full(String),
@@ -34,10 +40,12 @@ pub enum Error {
         why: String,
     },
     /// Somebody has it.
-    #[error("{path}: another process has it mapped or locked")]
+    #[error("{path}: {} has it mapped or locked", process(*.by))]
     Locked {
         /// Which file.
         path: PathBuf,
+        /// Who, if that is known.
+        by: Option<u32>,
     },
     /// It cannot be done with this file, or with these numbers.
     #[error("{path}: {why}")]
@@ -52,12 +60,24 @@ pub enum Error {
 impl Error {
     /// Of a command that ends with it: one of [`forebay::EXIT_CODES`].
     pub fn exit_code(&self) -> u8 {
-        match self {
+        match self.cause() {
             Error::System { error, .. } => forebay::io_exit_code(error),
-            Error::Pool(_) => 5,
+            Error::Pool(_) | Error::Unknown(_) => 5,
             Error::Full(_) => 8,
             Error::Another { .. } | Error::Refused { .. } => 6,
-            Error::Locked { .. } => 4,
+            Error::Busy(_) | Error::Locked { .. } => 4,
+        }
+    }
+
+    /// What it is by its cause: a segment that cannot be brought in, as the pool's server has
+    /// ended, is an error of the pool.
+    pub fn cause(&self) -> &Error {
+        match self {
+            Error::System { error, .. } => {
+                let inner = error.get_ref().and_then(|e| e.downcast_ref::<Error>());
+                inner.map_or(self, Error::cause)
+            }
+            _ => self,
         }
     }
 
@@ -69,6 +89,23 @@ impl Error {
     pub(crate) fn system(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> Error {
         let path = path.to_owned();
         move |error| Error::System { path, doing, error }
+    }
+}
+
+impl From<forebay::Error> for Error {
+    fn from(e: forebay::Error) -> Error {
+        match e {
+            forebay::Error::Busy { .. } => Error::Busy(e.to_string()),
+            e => Error::Pool(e.to_string()),
+        }
+    }
+}
+
+fn process(by: Option<u32>) -> String {
+    match by {
+        Some(pid) if pid == std::process::id() => format!("this process ({pid})"),
+        Some(pid) => format!("process {pid}"),
+        None => "another process".into(),
     }
 }
 

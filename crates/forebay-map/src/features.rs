@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
-use rustix::fs::MemfdFlags;
+use rustix::fs::{AtFlags, FileType, MemfdFlags, StatxAttributes, StatxFlags};
 
 use crate::pages::{PageSet, PAGE, SEGMENT, SEGMENT_PAGES};
 use crate::system::{feature, Event, Mode, Pagemap, Reservation, Scan, Uffd};
@@ -22,8 +22,9 @@ pub(crate) const FAULTS: u64 = feature::EVENT_REMAP | feature::EVENT_REMOVE | fe
 pub(crate) const STORES: u64 =
     FAULTS | feature::PAGEFAULT_FLAG_WP | feature::WP_HUGETLBFS_SHMEM | feature::WP_UNPOPULATED;
 /// Of the one by which the kernel notes stores itself.
-pub(crate) const NOTED: u64 = feature::EVENT_REMOVE
-    | feature::PAGEFAULT_FLAG_WP
+pub(crate) const NOTED: u64 = NOTED_ALONE | feature::EVENT_REMAP | feature::EVENT_REMOVE;
+/// The same where no thread reads its events.
+pub(crate) const NOTED_ALONE: u64 = feature::PAGEFAULT_FLAG_WP
     | feature::WP_HUGETLBFS_SHMEM
     | feature::WP_UNPOPULATED
     | feature::WP_ASYNC;
@@ -40,6 +41,9 @@ pub struct Features {
     /// The kernel notes which pages are stored to.  Without it each page of each segment that
     /// is there counts as stored to, at each sync.
     pub scan: bool,
+    /// A segment can be made ready elsewhere and moved to its place, with all of its pages
+    /// faulted in and stores to them noted.  Without it each page is a fault of its own.
+    pub moves: bool,
     /// What is missing, and why, for a person.
     pub missing: Vec<String>,
 }
@@ -54,10 +58,11 @@ impl Features {
     /// is mapped, and not stored to.
     pub fn detect(memory: BorrowedFd<'_>, offset: u64) -> Features {
         let mut found = Features::default();
-        let tries: [(&str, Try); 3] = [
+        let tries: [(&str, Try); 4] = [
             ("which pages are stored to is not to be had from the kernel", try_scan),
             ("segments cannot be brought in when they are touched", try_faults),
             ("the first store to a clean segment is not told", try_watch),
+            ("segments cannot be made ready before they are there", try_moves),
         ];
         for (what, tried) in tries {
             if let Err(e) = tried(&mut found, memory, offset) {
@@ -100,11 +105,23 @@ fn old_kernel() -> bool {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) < (6, 9)
 }
 
+/// Or may be.
+fn is_dax(memory: BorrowedFd<'_>) -> io::Result<bool> {
+    let stat = rustix::fs::statx(memory, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
+    let cached = stat.stx_attributes_mask.contains(StatxAttributes::DAX)
+        && !stat.stx_attributes.contains(StatxAttributes::DAX);
+    let kind = FileType::from_raw_mode(stat.stx_mode.into());
+    Ok(!cached || !matches!(kind, FileType::RegularFile | FileType::BlockDevice))
+}
+
 fn try_scan(found: &mut Features, memory: BorrowedFd<'_>, offset: u64) -> io::Result<()> {
     if old_kernel() {
         return Err(wrong("kernels before 6.9 lose stores to files in a scan"));
     }
-    let uffd = Uffd::new(NOTED & !feature::EVENT_REMOVE, false)?;
+    if is_dax(memory)? {
+        return Err(wrong("it is on DAX, where stores to huge pages are not noted"));
+    }
+    let uffd = Uffd::new(NOTED_ALONE, false)?;
     let pagemap = Pagemap::new()?;
     let (fd, r) = scratch()?;
     let all = 0..SEGMENT_PAGES;
@@ -188,12 +205,66 @@ fn try_faults(found: &mut Features, _: BorrowedFd<'_>, _: u64) -> io::Result<()>
     Ok(())
 }
 
+/// A segment whose pages are there and protected, to be moved to its place.
+pub(crate) fn ready(
+    noted: &Uffd,
+    pagemap: &Pagemap,
+    memory: BorrowedFd<'_>,
+    offset: u64,
+) -> io::Result<Reservation> {
+    let r = Reservation::new(1)?;
+    if !r.map(0, memory, offset)? {
+        return Err(wrong("children would have it"));
+    }
+    // What is not there is faulted in when it is touched.
+    let _ = r.populate(0);
+    noted.register(&r, 0..1, Mode::WriteProtect)?;
+    pagemap.scan(&r, 0, 0..SEGMENT_PAGES, Scan::Arm)?;
+    Ok(r)
+}
+
+fn try_moves(found: &mut Features, memory: BorrowedFd<'_>, offset: u64) -> io::Result<()> {
+    if !found.scan || !found.faults {
+        return Err(wrong("it needs both of the others"));
+    }
+    let noted = Uffd::new(NOTED, false)?;
+    let pagemap = Pagemap::new()?;
+    let (fd, r) = scratch()?;
+    let (uffd, file) = (Uffd::new(FAULTS, true)?, File::from(fd));
+    uffd.register(&r, 0..1, Mode::Missing)?;
+    rustix::io::pwrite(&file, b"there", 0)?;
+    std::thread::scope(|s| {
+        let moves = s.spawn(|| {
+            let ready = ready(&noted, &pagemap, file.as_fd(), 0)?;
+            r.move_here(0, ready)
+        });
+        let event = next_event(&noted);
+        moves.join().map_err(|_| wrong("a thread ended"))??;
+        event.map(drop)
+    })?;
+    let scan = |how| pagemap.scan(&r, 0, 0..SEGMENT_PAGES, how);
+    expect("nothing was stored", scan(Scan::Look)?, &[])?;
+    let mut bytes = [0; 5];
+    r.load(0, &mut bytes);
+    if &bytes != b"there" {
+        return Err(wrong("other bytes than were mapped"));
+    }
+    touch(&r, 3);
+    touch(&r, SEGMENT_PAGES - 2);
+    expect("stores after the move", scan(Scan::Take)?, &[3, SEGMENT_PAGES - 2])?;
+    touch(&r, 3);
+    expect("and one more", scan(Scan::Take)?, &[3])?;
+    drop(ready(&noted, &pagemap, memory, offset)?);
+    found.moves = true;
+    Ok(())
+}
+
 fn try_watch(found: &mut Features, memory: BorrowedFd<'_>, offset: u64) -> io::Result<()> {
     if !found.scan || !found.faults {
         return Err(wrong("it needs both of the others"));
     }
     let uffd = Uffd::new(STORES, true)?;
-    let noted = Uffd::new(NOTED & !feature::EVENT_REMOVE, false)?;
+    let noted = Uffd::new(NOTED_ALONE, false)?;
     let pagemap = Pagemap::new()?;
     let (fd, r) = scratch()?;
     r.map(0, fd.as_fd(), 0)?;

@@ -114,6 +114,9 @@ impl Inner {
             let why = format!("the pool has pages of it since a crash, as {}", known.path);
             return Err(Error::Refused { path, why });
         }
+        if shared.store.is_brought_home(&record.identity)? {
+            return Err(Error::Locked { path, by: None });
+        }
         // Of this pool, too: it has nothing of the file, or not so that it can be read.
         if let Some(said) = said_of(&backing.marked().map_err(Error::system(&path, "its mark"))?) {
             let shown = path.display();
@@ -190,6 +193,7 @@ impl Inner {
 
     fn sync(&self, at: u64, len: u64) -> Result<()> {
         let content = &self.content;
+        self.tracker.check().map_err(content.system("what tells its stores"))?;
         content.settle_written()?;
         content.settle_size()?;
         let end = at.saturating_add(len).min(content.size());
@@ -217,7 +221,8 @@ impl Inner {
             self.content.marking.settle(self.content.of())?;
             self.unmark_if_complete(*pages > 0)?;
         }
-        self.tracker.tick(self.shared.options.quiet, 64).map_err(self.system("watch"))?;
+        let (quiet, keep) = (self.shared.options.quiet, self.shared.options.keep_looking);
+        self.tracker.tick(quiet, keep, 64).map_err(self.system("watch"))?;
         written
     }
 
@@ -271,13 +276,18 @@ impl Inner {
         }
     }
 
-    /// Zeroes in the pool, from there to the end of what is there.
-    fn zero_from(&self, at: u64) -> Result<()> {
-        for segment in (at / SEGMENT as u64) as usize..self.content.segments() {
-            let from = at.saturating_sub((segment * SEGMENT) as u64) as usize;
+    /// Zeroes in the pool, of what is there.
+    fn zero(&self, bytes: Range<u64>) -> Result<()> {
+        let end = bytes.end.min(self.tracker.size() as u64);
+        for segment in
+            (bytes.start / SEGMENT as u64) as usize..end.div_ceil(SEGMENT as u64) as usize
+        {
+            let first = (segment * SEGMENT) as u64;
+            let from = bytes.start.saturating_sub(first) as usize;
+            let to = (end - first).min(SEGMENT as u64) as usize;
             self.tracker.with_present(segment, |there| match self.content.frame(segment) {
                 Some(frame) if there.is_some() => {
-                    self.content.store.fill(frame, from, &vec![0; SEGMENT - from])
+                    self.content.store.fill(frame, from, &vec![0; to - from])
                 }
                 _ => Ok(()),
             })?;
@@ -318,7 +328,7 @@ impl Inner {
         if size >= old {
             return content.extend(size, || match planted::is(Planted::TailKept) {
                 true => Ok(()),
-                false => self.zero_from(old).and_then(|()| self.settle_tail(old)),
+                false => self.zero(old..size).and_then(|()| self.settle_tail(old)),
             });
         }
         content.cut(size, || self.forget(size))
@@ -344,7 +354,7 @@ impl Inner {
                 Err(e) => return Err(self.not_gone(e)),
             }
         }
-        self.zero_from(size)
+        self.zero(size..u64::MAX)
     }
 }
 
@@ -444,13 +454,27 @@ impl MapFile {
         let inner = &**self.0;
         let content = &inner.content;
         let end = at.saturating_add(from.len() as u64);
-        if end > content.size() {
-            let _io = inner.alone();
+        if from.is_empty() {
+            return Ok(());
+        }
+        // Another call may truncate between these two: what is written to the file itself
+        // would make it longer than it is here.
+        let _io = loop {
+            let io = inner.shared_io();
+            if end <= content.size() {
+                break io;
+            }
+            drop(io);
+            let alone = inner.alone();
             if end > content.size() {
                 inner.set_size(end)?;
             }
-        }
-        let _io = inner.shared_io();
+            drop(alone);
+            planted::wait();
+            if planted::is(Planted::WrittenBehind) {
+                break inner.shared_io();
+            }
+        };
         for (segment, first, range) in parts(at, from.len()) {
             // As in `read`.
             let bytes = &from[range.clone()].to_vec()[..];
@@ -482,6 +506,18 @@ impl MapFile {
     pub fn set_size(&self, size: u64) -> Result<()> {
         let _io = self.0.alone();
         self.0.set_size(size)
+    }
+
+    /// Asks the file system for blocks for a range, as fallocate(2) does; the file grows, if it
+    /// has to.  A file system that has no such call does nothing.
+    pub fn allocate(&self, at: u64, len: u64) -> Result<()> {
+        let inner = &**self.0;
+        let _io = inner.alone();
+        let end = at.saturating_add(len);
+        if end > inner.content.size() {
+            inner.set_size(end)?;
+        }
+        inner.content.allocate(at, len)
     }
 
     /// Brings a range in and keeps it there until it is unlocked as often.  Refused beyond
@@ -553,6 +589,14 @@ impl MapFile {
         Ok(())
     }
 
+    /// The file is changed by the caller, its times for instance: a recovery takes that for a
+    /// change of ours.
+    pub fn change<R>(&self, f: impl FnOnce() -> R) -> Result<R> {
+        let content = &self.0.content;
+        let _change = content.marking.change(content.of())?;
+        Ok(f())
+    }
+
     /// What was synced is in the file when it returns, durable there.
     pub fn write_back(&self) -> Result<usize> {
         let _io = self.0.shared_io();
@@ -602,6 +646,8 @@ impl Inner {
                 Err(e) => return Err(self.not_gone(e)),
             }
         }
+        content.trim()?;
+        content.settle_promise()?;
         // The record goes last: without it nobody would know whose the mark is.
         content.unmark()?;
         content.store.remove_file(content.id)

@@ -2,22 +2,28 @@
 //! Files mapped onto a pool's memory, with a sync that costs what was stored to since the
 //! last one.
 //!
-//! Within one process; `docs/map-files.md` has what is promised.
+//! A pool is this process's alone, or a server's: then several may map files of their own.
+//! `docs/map-files.md` has what is promised.
 //!
 //! | module | what |
 //! |---|---|
 //! | [`cache`] | all files mapped onto one share of a pool; write-back, and who gives a frame back |
 //! | [`file`] | a file: sync, read, write, truncate, lock, drop |
 //! | [`recover`] | what a crash has left, to the files |
+//! | [`session`] | a pool to map files onto, by its server or alone |
 //! | [`store`] | what is asked of the pool |
 //! | [`pool`] | the same of a real one |
+//! | [`served`] | the same of one that a server has, which gives its memory to this process |
+//! | [`wire`] | what such a process and its server say to each other |
 //! | [`backing`] | what is asked of the file system |
 //! | [`tracker`] | segments of a mapping: brought in when they are touched, watched, looked at, taken away |
 //! | [`features`] | what the kernel can do, tried |
 //! | [`pages`] | sets of pages |
+//! | `arena` | which addresses mappings get |
 //! | [`system`] | Linux made safe: the only module with unsafe code |
 #![deny(unsafe_code)]
 
+mod arena;
 pub mod backing;
 pub mod cache;
 mod content;
@@ -25,11 +31,16 @@ mod counted;
 pub mod error;
 pub mod features;
 pub mod file;
+mod frames;
 mod marking;
 pub mod pages;
 mod planted;
 pub mod pool;
+#[cfg(test)]
+mod random;
 pub mod recover;
+pub mod served;
+pub mod session;
 #[cfg(test)]
 mod simulated;
 pub mod store;
@@ -37,11 +48,16 @@ pub mod system;
 #[cfg(test)]
 mod tests;
 pub mod tracker;
+pub mod wire;
 
+pub use arena::reserve_within;
 pub use cache::{Cache, Options};
 pub use error::{Error, Result};
 pub use features::Features;
 pub use file::MapFile;
+pub use forebay_engine::lasting;
 pub use pages::{PageSet, PAGE, SEGMENT, SEGMENT_PAGES};
 pub use pool::PoolStore;
+pub use served::ServedStore;
+pub use session::{Session, Wanted};
 pub use tracker::{Source, Tracker};

@@ -58,6 +58,30 @@ pub(crate) enum Planted {
     CutNotMarked,
     /// A segment that was locked meanwhile is given back.
     PinNotSeen,
+    /// A write goes behind the end that another call has set meanwhile.
+    WrittenBehind,
+    /// Blocks are had ahead, and not durable.
+    BlocksNotSynced,
+    /// Blocks that were cut off count as there.
+    BlocksKept,
+    /// A file's record goes though its size is only promised.
+    PromiseNotMade,
+    /// Recovery leaves a file shorter than was promised.
+    PromiseIgnored,
+    /// Recovery leaves the zeroes by which a file was longer than was promised.
+    AheadLeft,
+    /// Recovery cuts what others have appended.
+    AppendedCut,
+    /// What was known of a frame before its file has grown is kept after that.
+    KnownTooLong,
+    /// Blocks that were asked for count as durable.
+    BlocksNotAsked,
+    /// Salvage cuts off what it has copied behind the end that the record tells.
+    SalvageCutOff,
+    /// What a server has not answered counts as not done.
+    UnansweredKept,
+    /// Where nothing is, the program's order that all is locked puts pages.
+    EmptyLocked,
     /// Not a mistake: the kernel cannot keep a mapping from children.
     AdviceFails,
     /// Not a mistake: the kernel protects a half of a segment, and fails.
@@ -86,7 +110,8 @@ mod on {
     pub(crate) fn wait() {
         let now = NOW.load(Ordering::Relaxed);
         let waits = (1..=Planted::LookedTooEarly as u8).contains(&now);
-        if waits || now == Planted::PinNotSeen as u8 {
+        let others = [Planted::PinNotSeen, Planted::WrittenBehind, Planted::KnownTooLong];
+        if waits || others.iter().any(|&p| p as u8 == now) {
             std::thread::sleep(std::time::Duration::from_micros(200));
         }
     }

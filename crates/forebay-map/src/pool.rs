@@ -2,35 +2,37 @@
 //! A map of a pool, by the engine.
 
 use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use forebay::{MapClaim, PoolMap};
-use forebay_engine::maps::{Frame, Map, MapFile, MapReport};
-use forebay_engine::{sys, Code, Engine};
+use forebay_engine::lasting::Lasting;
+use forebay_engine::maps::{Map, MapFile, MapReport, Place};
+use forebay_engine::{sys, Code, Engine, Media};
 
+use crate::backing::Backing;
 use crate::error::{Error, Result};
+use crate::frames::{Frames, Known};
 use crate::pages::{PageSet, PAGE, SEGMENT};
-use crate::store::{FileRecord, FrameInfo, Stamp, Store, Synced};
+#[cfg(test)]
+use crate::store::Time;
+use crate::store::{FileRecord, FrameInfo, Grows, Stamp, Store, Synced};
+
+#[cfg(test)]
+mod tests;
 
 /// Frames of a pool's map.
 #[derive(Debug)]
 pub struct PoolStore {
     map: Map,
-    memory: File,
+    memory: Lasting<File>,
     report: MapReport,
     nfiles: u32,
-    /// Frames that were asked for since their files' sizes have changed.
-    known: Vec<RwLock<Option<Known>>>,
+    known: Frames,
     claim: MapClaim,
     /// Last: it keeps the pool open until the map is detached.
     _pool: Option<PoolMap>,
-}
-
-#[derive(Clone, Debug)]
-struct Known {
-    frame: Frame,
-    at: u64,
 }
 
 fn pool(e: Code) -> Error {
@@ -89,16 +91,18 @@ impl PoolStore {
         }
         let attached = Map::attach(engine, index);
         let (map, report) = attached.map_err(|e| Error::Pool(e.to_string()))?;
-        let known = (0..info.nframes).map(|_| RwLock::new(None)).collect();
+        let known = Frames::new(info.nframes);
         let sb = engine.info().sb;
         let at = std::fs::read_link(format!("/proc/self/fd/{}", memory.as_raw_fd()));
         let claim = MapClaim {
             pool: forebay::Uuid(sb.uuid),
             map: name.to_owned(),
+            uuid: forebay::Uuid(info.spec.uuid),
             generation: sb.generation,
             share_bytes: info.spec.bytes,
             at: at.unwrap_or_default().display().to_string(),
         };
+        let memory = memory.into();
         Ok(PoolStore { map, memory, report, nfiles: info.spec.nfiles, known, claim, _pool: None })
     }
 
@@ -107,25 +111,23 @@ impl PoolStore {
         &self.report
     }
 
-    fn known<R>(&self, frame: u32, f: impl FnOnce(&Known) -> R) -> Result<R> {
-        let slot = self.known.get(frame as usize).ok_or(Error::Pool("no such frame".into()))?;
-        if let Some(known) = &*slot.read().unwrap_or_else(PoisonError::into_inner) {
-            return Ok(f(known));
-        }
+    /// Whose frames they are.
+    pub fn media(&self) -> &Arc<Media> {
+        self.map.media()
+    }
+
+    /// For another process that has the pool, and is given the frame.
+    pub fn place(&self, frame: u32) -> Result<Place> {
+        self.map.frame(frame).map(|f| f.place()).map_err(pool)
+    }
+
+    fn ask(&self, frame: u32) -> Result<Known> {
         let at = self.map.frame_info(frame).map_err(pool)?.at;
-        let known = Known { frame: self.map.frame(frame).map_err(pool)?, at };
-        *slot.write().unwrap_or_else(PoisonError::into_inner) = Some(known.clone());
-        Ok(f(&known))
+        Ok(Known { frame: self.map.frame(frame).map_err(pool)?, at })
     }
 
-    fn forget(&self, frame: u32) {
-        if let Some(slot) = self.known.get(frame as usize) {
-            *slot.write().unwrap_or_else(PoisonError::into_inner) = None;
-        }
-    }
-
-    fn forget_all(&self) {
-        (0..self.known.len() as u32).for_each(|f| self.forget(f));
+    fn known<R>(&self, frame: u32, f: impl FnOnce(&Known) -> R) -> Result<R> {
+        self.known.with(frame, || self.ask(frame), f)
     }
 }
 
@@ -156,6 +158,7 @@ impl Store for PoolStore {
                 id,
                 FileRecord {
                     size: f.size,
+                    grows: f.grows.then_some(Grows { made: f.made, ahead: f.ahead }),
                     identity,
                     path: String::from_utf8_lossy(path).into_owned(),
                     cut: f.cut,
@@ -169,19 +172,31 @@ impl Store for PoolStore {
 
     fn set_size(&self, file: u32, size: u64) -> Result<()> {
         self.map.file_size(file, size).map_err(pool)?;
-        self.forget_all();
+        self.known.forget_all();
         Ok(())
+    }
+
+    fn set_ahead(&self, file: u32, ahead: u64) -> Result<bool> {
+        self.map.file_grows(file, ahead).map_err(pool)
+    }
+
+    fn promise(&self, file: u32, size: u64) -> Result<()> {
+        // What is known of a frame says less: who needs more asks again.
+        self.map.file_promise(file, size).map_err(pool)
     }
 
     fn cut(&self, file: u32, size: u64) -> Result<()> {
         self.map.file_cut(file, size).map_err(pool)?;
-        self.forget_all();
+        self.known.forget_all();
         Ok(())
     }
 
     fn cut_end(&self, file: u32) -> Result<()> {
-        self.map.file_cut_end(file).map_err(pool)?;
-        self.forget_all();
+        self.map.file_cut_end(file).map_err(|e| match e.is(sys::FBY_E_LOST) {
+            true => Error::Pool("the media does not give back the page in which it ends".into()),
+            false => pool(e),
+        })?;
+        self.known.forget_all();
         Ok(())
     }
 
@@ -204,13 +219,13 @@ impl Store for PoolStore {
     fn show(&self, frame: u32) -> Result<()> {
         self.map.show(frame).map_err(pool)?;
         // What was known of it is for who fills it.
-        self.forget(frame);
+        self.known.forget(frame);
         Ok(())
     }
 
     fn release(&self, frame: u32, discard: bool) -> Result<()> {
         self.map.drop_frame(frame, discard).map_err(pool)?;
-        self.forget(frame);
+        self.known.forget(frame);
         Ok(())
     }
 
@@ -239,6 +254,16 @@ impl Store for PoolStore {
         self.known(frame, |k| k.frame.copy_in(at, from))
     }
 
+    fn fill_from(
+        &self,
+        frame: u32,
+        from: &dyn Backing,
+        at: u64,
+        len: usize,
+    ) -> Result<io::Result<()>> {
+        self.known(frame, |k| k.fill_from(from, at, len))
+    }
+
     fn copy(&self, frame: u32, at: usize, to: &mut [u8]) -> Result<()> {
         self.known(frame, |k| k.frame.copy_out(at, to))
     }
@@ -248,14 +273,7 @@ impl Store for PoolStore {
     }
 
     fn sync(&self, frame: u32, pages: &PageSet) -> Result<Synced> {
-        for _ in 0..2 {
-            if self.known(frame, |k| k.frame.sync(&pages.bits()))?.map_err(pool)? {
-                return Ok(Synced::Durable);
-            }
-            // The file may be larger since the frame was asked for.
-            self.forget(frame);
-        }
-        Ok(Synced::BehindEnd)
+        self.known.sync(frame, || self.ask(frame), pages)
     }
 
     fn dirty(&self, frame: u32) -> Result<(PageSet, PageSet)> {

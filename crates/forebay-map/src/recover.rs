@@ -243,6 +243,8 @@ struct Pass {
     lost: Vec<u64>,
     /// Pages for which the file has no place.
     behind: usize,
+    /// Why a truncation could not be ended.
+    not_ended: Option<String>,
 }
 
 impl Recovery<'_> {
@@ -256,7 +258,8 @@ impl Recovery<'_> {
             return Err(self.not_known());
         };
         let path = Path::new(&record.path);
-        let nothing = self.left.frames.is_empty() && !record.cut;
+        let lacks = !self.left.frames.is_empty() || record.cut || record.made() < record.size;
+        let nothing = !lacks && record.grows.is_none();
         if nothing && planted::is(Planted::RecordFreedEarly) {
             return Ok(self.store.remove_file(id).map(|()| 0)?);
         }
@@ -264,13 +267,13 @@ impl Recovery<'_> {
         let file = match open(path) {
             Ok(file) => file,
             Err(e) if e.is_not_found() => {
-                let empty = nothing || planted::is(Planted::GoneDropped);
+                let empty = !lacks || planted::is(Planted::GoneDropped);
                 return self.gone(id, "it is not there any more", empty);
             }
             Err(e) => return Err(e.into()),
         };
         if file.identity() != record.identity && !planted::is(Planted::AnotherTaken) {
-            return self.gone(id, "another file is there now", nothing);
+            return self.gone(id, "another file is there now", !lacks);
         }
         let of = Of { store: self.store, id, backing: &*file };
         if nothing {
@@ -280,10 +283,11 @@ impl Recovery<'_> {
         if planted::is(Planted::UnmarkedEarly) {
             self.unmark(&*file)?;
         }
-        if record.cut {
-            self.end_truncation(of, record)?;
-        }
-        let pass = self.write(of, record, tell)?;
+        let not_ended = match record.cut {
+            true => self.end_truncation(of, record)?,
+            false => self.keep_promise(of, record).map(|()| None)?,
+        };
+        let pass = Pass { not_ended, ..self.write(of, record, tell)? };
         let done = self.settle(of, &pass)?;
         match self.what_stays(&pass) {
             Some(why) => Err(Stays { done, why }),
@@ -337,8 +341,8 @@ impl Recovery<'_> {
     fn check(&self, file: &dyn Backing, record: &FileRecord) -> Result<()> {
         let now = file.size().map_err(Error::system(file.path(), "stat"))?;
         let another = |why| Error::Another { path: file.path().to_owned(), why };
-        if now < record.size && !planted::is(Planted::ShorterTaken) {
-            let was = record.size;
+        if now < record.made() && !planted::is(Planted::ShorterTaken) {
+            let was = record.made();
             return Err(another(format!("it has {now} bytes, and had {was} when it was synced")));
         }
         let claim = self.store.claim();
@@ -369,15 +373,40 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    fn end_truncation(&self, of: Of<'_>, record: &FileRecord) -> Result<()> {
+    /// Or why it is under way still, though the file is truncated: what is within its end is
+    /// brought home all the same.
+    fn end_truncation(&self, of: Of<'_>, record: &FileRecord) -> Result<Option<String>> {
         if self.options.dry_run {
-            return Ok(());
+            return Ok(None);
         }
         let file = of.backing;
         let _change = self.marking.change(of)?;
         file.set_size(record.size).map_err(Error::system(file.path(), "truncate"))?;
         file.sync().map_err(Error::system(file.path(), "sync"))?;
-        self.store.cut_end(of.id)
+        Ok(self.store.cut_end(of.id).err().map(|e| e.to_string()))
+    }
+
+    /// The file gets the size that was promised.  What it has behind that is cut where it is
+    /// ours: zeroes, no further than was told before.
+    fn keep_promise(&self, of: Of<'_>, record: &FileRecord) -> Result<()> {
+        let (Some(grows), false) = (record.grows, self.options.dry_run) else { return Ok(()) };
+        let file = of.backing;
+        let system = |doing| Error::system(file.path(), doing);
+        let now = file.size().map_err(system("stat"))?;
+        let changed = file.changed().map_err(system("stat"))?;
+        let ours = now <= grows.ahead && record.stamp.explains(changed);
+        let cut = planted::is(Planted::AppendedCut)
+            || (ours && is_zero(file, record.size, now).map_err(system("read"))?);
+        let resized = match now <= record.size {
+            true => !planted::is(Planted::PromiseIgnored),
+            false => cut && !planted::is(Planted::AheadLeft),
+        };
+        if resized {
+            let _change = self.marking.change(of)?;
+            file.set_size(record.size).map_err(system("truncate"))?;
+        }
+        file.sync().map_err(system("sync"))?;
+        self.store.set_size(of.id, record.size)
     }
 
     fn write(&self, of: Of<'_>, record: &FileRecord, tell: &mut dyn FnMut(usize)) -> Result<Pass> {
@@ -436,7 +465,8 @@ impl Recovery<'_> {
     }
 
     fn what_stays(&self, pass: &Pass) -> Option<String> {
-        let mut why = Vec::new();
+        let ended = |why| format!("its truncation cannot be ended: {why}");
+        let mut why: Vec<_> = pass.not_ended.iter().map(ended).collect();
         if let Some(first) = pass.lost.first() {
             let n = pass.lost.len();
             why.push(format!("the media does not give back {n} pages, the first at byte {first}"));
@@ -452,12 +482,25 @@ impl Recovery<'_> {
     }
 }
 
+fn is_zero(file: &dyn Backing, from: u64, end: u64) -> std::io::Result<bool> {
+    let mut bytes = vec![0; 64 << 10];
+    let mut at = from;
+    while at < end {
+        let n = file.read_at(at, &mut bytes)?;
+        if n == 0 || bytes[..n].iter().any(|&b| b != 0) {
+            return Ok(n == 0);
+        }
+        at += n as u64;
+    }
+    Ok(true)
+}
+
 /// Takes the mark away that this map has set.
 fn unmark(store: &dyn Store, file: &dyn Backing) -> Result<()> {
     let found = file.marked().map_err(Error::system(file.path(), "its mark"))?;
     let claim = store.claim();
     match found {
-        FoundMark::Marked(mark) if mark.pool == claim.pool && mark.volume == claim.map => {
+        FoundMark::Marked(mark) if claim.has_set(&mark) => {
             file.unmark().map_err(Error::system(file.path(), "take its mark away"))
         }
         _ => Ok(()),

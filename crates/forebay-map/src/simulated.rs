@@ -12,32 +12,26 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use forebay::{FoundMark, MapClaim, Mark, Uuid};
-use rustix::fs::MemfdFlags;
+use forebay::Mark;
 
 use crate::backing::Backing;
 use crate::content::lock;
 use crate::error::{Error, Result};
 use crate::pages::{PageSet, PAGE, SEGMENT, SEGMENT_PAGES};
-use crate::store::{FileRecord, FrameInfo, Stamp, Store, Synced, Time};
+pub(crate) use crate::random::Random;
+use crate::store::{FileRecord, Time};
 use crate::system::Window;
 
-/// Small numbers from a seed.
-#[derive(Clone, Debug)]
-pub(crate) struct Random(pub u64);
+use files::{Disked, PATHS};
 
-impl Random {
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % n
-    }
-}
+mod files;
+mod share;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Frame {
@@ -84,6 +78,7 @@ struct Disk {
     durable: Vec<u8>,
     /// Pages that the next sync makes durable.
     unsynced: BTreeSet<u64>,
+    syncs: u64,
     has_blocks: BTreeSet<u64>,
     durable_blocks: BTreeSet<u64>,
     full: bool,
@@ -109,14 +104,16 @@ pub(crate) struct Machine {
     disks: Vec<Mutex<Disk>>,
     cuts: Mutex<Cuts>,
     faults: Mutex<Faults>,
+    /// Sizes can be promised.
+    pub promises: AtomicBool,
     /// Alone: the machine stands still.
     world: RwLock<()>,
 }
 
 impl Default for Faults {
     fn default() -> Faults {
-        let (sync, resize, page) = (false, false, u64::MAX);
-        Faults { random: Random(0), one_in: 0, happened: 0, sync, resize, page }
+        let (sync, resize, unanswered, page) = (false, false, false, u64::MAX);
+        Faults { random: Random(0), one_in: 0, happened: 0, sync, resize, unanswered, page }
     }
 }
 
@@ -129,6 +126,8 @@ struct Faults {
     /// These, once.
     sync: bool,
     resize: bool,
+    /// A frame is released, and nobody is told, once.
+    unanswered: bool,
     /// This page of a file is never written.
     page: u64,
 }
@@ -177,9 +176,7 @@ impl Machine {
         memory: Vec<u8>,
         cuts: impl IntoIterator<Item = u64>,
     ) -> Arc<Machine> {
-        let fd = rustix::fs::memfd_create("simulated", MemfdFlags::CLOEXEC).expect("memfd");
-        rustix::fs::ftruncate(&fd, memory.len() as u64).expect("ftruncate");
-        let fd = File::from(fd);
+        let fd = crate::tests::frames_file(memory.len() as u64);
         let window = Window::new(fd.as_fd(), 0, memory.len()).expect("mmap");
         window.copy_in(0, &memory);
         let cuts = Cuts { at: cuts.into_iter().collect(), ..Cuts::default() };
@@ -190,6 +187,7 @@ impl Machine {
             disks: disks.into_iter().map(Mutex::new).collect(),
             cuts: Mutex::new(cuts),
             faults: Mutex::new(Faults::default()),
+            promises: AtomicBool::new(true),
             world: RwLock::new(()),
         })
     }
@@ -201,6 +199,12 @@ impl Machine {
     /// A page is not to be had from the media any more.
     pub fn spoil_page(&self, frame: u32, page: usize) {
         lock(&self.share).bad.insert((frame, page));
+    }
+
+    /// Within its file or not.
+    pub fn left_dirty_now(&self, frame: u32, pages: &PageSet) {
+        let f = &mut lock(&self.share).frames[frame as usize];
+        pages.iter().for_each(|page| set(&mut f.dirty, page, true));
     }
 
     /// A record cannot be read any more.
@@ -220,6 +224,19 @@ impl Machine {
         self.disks.iter().for_each(|d| lock(d).full = true);
     }
 
+    /// How often a file was synced, and how many pages have blocks.
+    pub fn syncs_and_blocks(&self, file: usize) -> (u64, usize) {
+        let disk = lock(&self.disks[file]);
+        (disk.syncs, disk.has_blocks.len())
+    }
+
+    /// Another program appends to a file, at a time that says nothing.
+    pub fn append(&self, file: usize, bytes: &[u8]) {
+        let disk = &mut *lock(&self.disks[file]);
+        disk.now.extend_from_slice(bytes);
+        disk.durable.clone_from(&disk.now);
+    }
+
     /// What a file has, and its size, to other programs.
     pub fn content(&self, file: usize) -> Vec<u8> {
         lock(&self.disks[file]).now.clone()
@@ -233,6 +250,18 @@ impl Machine {
     /// The next sync of a file fails.
     pub fn fail_sync(&self) {
         lock(&self.faults).sync = true;
+    }
+
+    /// The next frame is released, and nobody is told.
+    pub fn lose_answer(&self) {
+        lock(&self.faults).unanswered = true;
+    }
+
+    fn answer(&self) -> Result<()> {
+        match std::mem::take(&mut lock(&self.faults).unanswered) {
+            true => Err(Error::Unknown("no answer, as ordered".into())),
+            false => Ok(()),
+        }
     }
 
     pub fn fail_resize(&self) {
@@ -420,373 +449,6 @@ impl Disk {
                 self.durable[at..end].copy_from_slice(&self.now[at..end]);
             }
         }
-    }
-}
-
-impl Store for Machine {
-    fn memory(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-
-    fn claim(&self) -> &MapClaim {
-        static CLAIM: OnceLock<MapClaim> = OnceLock::new();
-        CLAIM.get_or_init(|| MapClaim {
-            pool: Uuid([7; 16]),
-            map: "m".into(),
-            generation: 3,
-            share_bytes: 1 << 20,
-            at: "/simulated/pool".into(),
-        })
-    }
-
-    fn capacity(&self) -> usize {
-        lock(&self.share).frames.len()
-    }
-
-    fn add_file(&self, file: &FileRecord) -> Result<u32> {
-        let mut share = self.share()?;
-        share.next_file += 1;
-        let id = share.next_file;
-        share.files.insert(id, file.clone());
-        Ok(id)
-    }
-
-    fn files(&self) -> Result<Vec<(u32, FileRecord)>> {
-        Ok(lock(&self.share).files.iter().map(|(i, f)| (*i, f.clone())).collect())
-    }
-
-    fn set_size(&self, file: u32, size: u64) -> Result<()> {
-        let mut share = self.share()?;
-        let record = share.files.get_mut(&file).expect("is there");
-        if size < record.size || record.cut {
-            return Err(Error::Pool(format!("{size} bytes, and {record:?}")));
-        }
-        record.size = size;
-        Ok(())
-    }
-
-    fn cut(&self, file: u32, size: u64) -> Result<()> {
-        let mut share = self.share()?;
-        let record = share.files.get_mut(&file).expect("is there");
-        assert!(size <= record.size && !record.cut);
-        record.size = size;
-        record.cut = true;
-        Ok(())
-    }
-
-    fn cut_end(&self, file: u32) -> Result<()> {
-        let mut share = self.share()?;
-        let record = share.files.get_mut(&file).expect("is there");
-        assert!(record.cut);
-        record.cut = false;
-        let size = record.size;
-        for i in 0..share.frames.len() {
-            let frame = &mut share.frames[i];
-            if !frame.used || frame.file != file {
-                continue;
-            }
-            let end =
-                size.saturating_sub(frame.segment * SEGMENT as u64).min(SEGMENT as u64) as usize;
-            for page in end.div_ceil(PAGE)..SEGMENT_PAGES {
-                set(&mut frame.dirty, page, false);
-            }
-            let rest = i * SEGMENT + end..i * SEGMENT + end.next_multiple_of(PAGE);
-            self.memory.copy_in(rest.start, &vec![0; rest.len()]);
-            share.durable[rest].fill(0);
-        }
-        Ok(())
-    }
-
-    fn set_stamp(&self, file: u32, stamp: Stamp) -> Result<()> {
-        self.share()?.files.get_mut(&file).expect("is there").stamp = stamp;
-        Ok(())
-    }
-
-    fn remove_file(&self, file: u32) -> Result<()> {
-        let mut share = self.share()?;
-        assert!(!share.frames.iter().any(|f| (f.used || f.taken) && f.file == file), "has frames");
-        share.files.remove(&file).expect("is there");
-        Ok(())
-    }
-
-    fn take(&self, file: u32, segment: u64) -> Result<Option<u32>> {
-        let mut share = self.share()?;
-        assert!(!share.frames.iter().any(|f| f.used && (f.file, f.segment) == (file, segment)));
-        let free = share.frames.iter().position(|f| !f.used && !f.taken);
-        if let Some(i) = free {
-            share.frames[i] = Frame::new(file, segment);
-        }
-        Ok(free.map(|i| i as u32))
-    }
-
-    fn show(&self, frame: u32) -> Result<()> {
-        let mut share = self.share()?;
-        let frame = &mut share.frames[frame as usize];
-        assert!(frame.taken);
-        (frame.taken, frame.used) = (false, true);
-        Ok(())
-    }
-
-    fn release(&self, frame: u32, discard: bool) -> Result<()> {
-        let mut share = self.share()?;
-        let i = frame as usize;
-        assert!(share.frames[i].used || share.frames[i].taken);
-        if !discard && share.frames[i].dirty.iter().any(|&w| w != 0) {
-            return Err(Error::Pool("the file lacks a page of it".into()));
-        }
-        share.frames[i] = Frame::default();
-        // What the next owner does not store is somebody else's.
-        self.memory.copy_in(i * SEGMENT, &vec![0xaa; SEGMENT]);
-        Ok(())
-    }
-
-    fn frames(&self) -> Result<Vec<FrameInfo>> {
-        let share = lock(&self.share);
-        let used = share.frames.iter().enumerate().filter(|(_, f)| f.used);
-        let info = |(i, f): (usize, &Frame)| FrameInfo {
-            frame: i as u32,
-            file: share.files.get(&f.file).is_some_and(|r| !r.damaged).then_some(f.file),
-            segment: f.segment,
-            of: Some(f.file),
-        };
-        Ok(used.map(info).collect())
-    }
-
-    fn offset(&self, frame: u32) -> Result<u64> {
-        Ok(u64::from(frame) * SEGMENT as u64)
-    }
-
-    fn fill(&self, frame: u32, at: usize, from: &[u8]) -> Result<()> {
-        self.fails()?;
-        let _world = self.world();
-        self.memory.copy_in(frame as usize * SEGMENT + at, from);
-        Ok(())
-    }
-
-    fn copy(&self, frame: u32, at: usize, to: &mut [u8]) -> Result<()> {
-        self.fails()?;
-        self.memory.copy_out(frame as usize * SEGMENT + at, to);
-        Ok(())
-    }
-
-    fn write_back_caches(&self, frame: u32) -> Result<()> {
-        let mut share = self.share()?;
-        self.make_durable(&mut share, frame, &PageSet::ALL);
-        Ok(())
-    }
-
-    fn sync(&self, frame: u32, pages: &PageSet) -> Result<Synced> {
-        let mut share = self.share()?;
-        let f = &share.frames[frame as usize];
-        assert!(f.used);
-        let size = share.files[&f.file].size;
-        let limit = size.saturating_sub(f.segment * SEGMENT as u64).div_ceil(PAGE as u64);
-        if pages.iter().any(|p| p as u64 >= limit) {
-            return Ok(Synced::BehindEnd);
-        }
-        self.make_durable(&mut share, frame, pages);
-        let f = &mut share.frames[frame as usize];
-        for page in pages.iter() {
-            set(&mut f.dirty, page, true);
-            set(&mut f.writing, page, false);
-        }
-        Ok(Synced::Durable)
-    }
-
-    fn dirty(&self, frame: u32) -> Result<(PageSet, PageSet)> {
-        let share = lock(&self.share);
-        let mut pages = PageSet::EMPTY;
-        for page in 0..SEGMENT_PAGES {
-            if get(&share.frames[frame as usize].dirty, page) {
-                pages.insert(page..page + 1);
-            }
-        }
-        Ok((pages, PageSet::EMPTY))
-    }
-
-    fn left_dirty(&self, frame: u32) -> Result<(PageSet, PageSet)> {
-        self.dirty(frame)
-    }
-
-    fn read_page(&self, frame: u32, page: usize, to: &mut [u8; PAGE]) -> Result<bool> {
-        if lock(&self.share).bad.contains(&(frame, page)) {
-            return Ok(false);
-        }
-        self.copy(frame, page * PAGE, to).map(|()| true)
-    }
-
-    fn write_begin(&self, frame: u32, pages: &PageSet) -> Result<PageSet> {
-        let dirty = self.dirty(frame)?.0.within(pages);
-        let mut share = self.share()?;
-        for page in dirty.iter() {
-            set(&mut share.frames[frame as usize].writing, page, true);
-        }
-        Ok(dirty)
-    }
-
-    fn write_end(&self, frame: u32, pages: &PageSet) -> Result<()> {
-        let mut share = self.share()?;
-        let f = &mut share.frames[frame as usize];
-        for page in pages.iter() {
-            if get(&f.writing, page) {
-                set(&mut f.dirty, page, false);
-                set(&mut f.writing, page, false);
-            }
-        }
-        Ok(())
-    }
-}
-
-const PATHS: [&str; 2] = ["/simulated/a", "/simulated/b"];
-
-#[derive(Debug)]
-struct Disked(Arc<Machine>, usize);
-
-impl Disked {
-    fn disk(&self) -> MutexGuard<'_, Disk> {
-        lock(&self.0.disks[self.1])
-    }
-}
-
-impl Backing for Disked {
-    fn path(&self) -> &Path {
-        Path::new(PATHS[self.1])
-    }
-
-    fn identity(&self) -> &[u8] {
-        PATHS[self.1].as_bytes()
-    }
-
-    fn size(&self) -> io::Result<u64> {
-        Ok(self.disk().now.len() as u64)
-    }
-
-    fn read_at(&self, at: u64, to: &mut [u8]) -> io::Result<usize> {
-        self.0.fails_io()?;
-        let disk = self.disk();
-        let from = disk.now.get(at as usize..).unwrap_or(&[]);
-        let n = from.len().min(to.len());
-        to[..n].copy_from_slice(&from[..n]);
-        Ok(n)
-    }
-
-    fn write_at(&self, at: u64, from: &[u8]) -> io::Result<()> {
-        if from.is_empty() {
-            return Ok(());
-        }
-        let mut fault = self.0.fault();
-        let bad = lock(&self.0.faults).page;
-        if (at / PAGE as u64..(at + from.len() as u64).div_ceil(PAGE as u64)).contains(&bad) {
-            return Err(io::Error::other("fails as ordered"));
-        }
-        // Sectors are whole.
-        let part = |r: &mut Random| r.below(from.len() as u64) as usize & !511;
-        let part = fault.as_mut().map_or(from.len(), part);
-        let from = &from[..part];
-        let _world = self.0.world();
-        self.0.call();
-        let mut disk = self.disk();
-        let blocks = at / PAGE as u64..(at + from.len() as u64).div_ceil(PAGE as u64);
-        if disk.full && blocks.clone().any(|b| !disk.has_blocks.contains(&b)) {
-            return Err(io::Error::from(io::ErrorKind::StorageFull));
-        }
-        disk.has_blocks.extend(blocks.clone());
-        disk.unsynced.extend(blocks);
-        let end = at as usize + from.len();
-        if disk.now.len() < end {
-            disk.now.resize(end, 0);
-        }
-        disk.now[at as usize..end].copy_from_slice(from);
-        disk.change();
-        match fault {
-            Some(_) => Err(io::Error::other("fails as ordered")),
-            None => Ok(()),
-        }
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        let ordered = std::mem::take(&mut lock(&self.0.faults).sync);
-        let fault = self.0.fault().or(ordered.then_some(Random(1)));
-        let _world = self.0.world();
-        self.0.call();
-        let mut disk = self.disk();
-        if let Some(mut random) = fault {
-            let size = disk.durable.len();
-            disk.make_durable(|_| random.below(2) == 0);
-            if disk.now.len() > size {
-                disk.durable.truncate(size);
-            }
-            return Err(io::Error::other("fails as ordered"));
-        }
-        disk.make_durable(|_| true);
-        disk.durable_blocks = disk.has_blocks.clone();
-        Ok(())
-    }
-
-    fn sync_all(&self) -> io::Result<()> {
-        self.sync()?;
-        let mut disk = self.disk();
-        disk.durable_changed = disk.changed;
-        disk.durable_mark = disk.mark.clone();
-        Ok(())
-    }
-
-    fn changed(&self) -> io::Result<Time> {
-        Ok(self.disk().changed)
-    }
-
-    fn marked(&self) -> io::Result<FoundMark> {
-        let mark = self.disk().mark.clone();
-        Ok(mark.map_or(FoundMark::Nothing, |mark| FoundMark::Marked(Box::new(mark))))
-    }
-
-    fn mark(&self, by: &MapClaim) -> io::Result<()> {
-        self.0.call();
-        self.disk().mark = Some(by.mark("the one file"));
-        self.sync_all()
-    }
-
-    fn unmark(&self) -> io::Result<()> {
-        self.0.call();
-        self.disk().mark = None;
-        self.sync_all()
-    }
-
-    fn set_size(&self, size: u64) -> io::Result<()> {
-        self.0.fails_io()?;
-        if std::mem::take(&mut lock(&self.0.faults).resize) {
-            return Err(io::Error::other("fails as ordered"));
-        }
-        let _world = self.0.world();
-        self.0.call();
-        let mut disk = self.disk();
-        let old = disk.now.len() as u64;
-        disk.now.resize(size as usize, 0);
-        // The rest of a page that is cut is zero, and so is what comes behind it.
-        disk.unsynced.extend(old.min(size) / PAGE as u64..size.div_ceil(PAGE as u64));
-        disk.has_blocks.retain(|&b| b < size.div_ceil(PAGE as u64));
-        disk.change();
-        Ok(())
-    }
-
-    fn allocate(&self, at: u64, len: u64) -> io::Result<()> {
-        self.0.fails_io()?;
-        let _world = self.0.world();
-        self.0.call();
-        let mut disk = self.disk();
-        let blocks = at / PAGE as u64..(at + len).div_ceil(PAGE as u64);
-        if disk.full && blocks.clone().any(|b| !disk.has_blocks.contains(&b)) {
-            return Err(io::Error::from(io::ErrorKind::StorageFull));
-        }
-        disk.has_blocks.extend(blocks);
-        disk.change();
-        Ok(())
-    }
-
-    fn has_hole(&self, at: u64, len: u64) -> io::Result<bool> {
-        let disk = self.disk();
-        Ok((at / PAGE as u64..(at + len).div_ceil(PAGE as u64))
-            .any(|b| !disk.has_blocks.contains(&b)))
     }
 }
 

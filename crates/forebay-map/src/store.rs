@@ -2,18 +2,22 @@
 //! A pool's share for maps, as this library sees it: frames, and the records of the files
 //! to which they belong.  `core/api/map.h` has the protocol; the names are its names.
 
+use std::io;
 use std::os::fd::BorrowedFd;
 
 use forebay::MapClaim;
+use serde::{Deserialize, Serialize};
 
+use crate::backing::Backing;
 use crate::error::Result;
-use crate::pages::{PageSet, PAGE};
+use crate::pages::{PageSet, PAGE, SEGMENT};
 
 /// When a file was changed last: seconds and nanoseconds, as its file system tells.
 pub type Time = (i64, u32);
 
 /// What the pool knows of the changes of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Stamp {
     /// Nothing was changed since that, but by others.
     Settled(Time),
@@ -42,11 +46,25 @@ impl Stamp {
     }
 }
 
+/// Of a file whose size is a promise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Grows {
+    /// It is at least so long, durable in the file system.
+    pub made: u64,
+    /// No longer than that it was made by us.
+    pub ahead: u64,
+}
+
 /// Which file it is.  The share keeps it and does not look at it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct FileRecord {
-    /// No more than what is durable in the file system.
+    /// No more than what is durable in the file system, unless it grows.
     pub size: u64,
+    /// Its size is a promise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grows: Option<Grows>,
     /// By which a file is known again, whatever its name.
     pub identity: Vec<u8>,
     /// Where it was, for a person, and to find it.
@@ -59,8 +77,16 @@ pub struct FileRecord {
     pub stamp: Stamp,
 }
 
+impl FileRecord {
+    /// How long the file is at least.
+    pub fn made(&self) -> u64 {
+        self.grows.map_or(self.size, |g| g.made)
+    }
+}
+
 /// A frame that is in use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct FrameInfo {
     /// Its number.
     pub frame: u32,
@@ -92,12 +118,30 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// How many frames there are.
     fn capacity(&self) -> usize;
 
+    /// Others bring home what a process that died has left of the file: it can be had soon.
+    fn is_brought_home(&self, _identity: &[u8]) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// So many frames others need, and this process has more than its share.
+    fn wanted(&self) -> usize {
+        0
+    }
+
     /// A new file; durable.
     fn add_file(&self, file: &FileRecord) -> Result<u32>;
     /// Files that there are.
     fn files(&self) -> Result<Vec<(u32, FileRecord)>>;
-    /// It is larger, and that is durable in the file system; durable.
+    /// It has that size, durable in the file system: nothing is promised; durable.
     fn set_size(&self, file: u32, size: u64) -> Result<()>;
+    /// It may be made so long by zeroes before that is promised; durable.  False: sizes cannot
+    /// be promised.
+    fn set_ahead(&self, _file: u32, _ahead: u64) -> Result<bool> {
+        Ok(false)
+    }
+    /// Its size, no further than that: the file may not have it yet, and has the blocks of
+    /// what is synced; durable.
+    fn promise(&self, file: u32, size: u64) -> Result<()>;
     /// It is to be truncated; that counts from now on.
     fn cut(&self, file: u32, size: u64) -> Result<()>;
     /// It was truncated, and that is durable in the file system: what is dirty behind the
@@ -121,6 +165,20 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     /// Stores to its memory.
     fn fill(&self, frame: u32, at: usize, from: &[u8]) -> Result<()>;
+    /// Reads so many bytes of a file to the beginning of its memory; the rest of it is zero.
+    fn fill_from(
+        &self,
+        frame: u32,
+        from: &dyn Backing,
+        at: u64,
+        len: usize,
+    ) -> Result<io::Result<()>> {
+        let mut bytes = vec![0; SEGMENT];
+        match from.read_at(at, &mut bytes[..len]) {
+            Ok(_) => self.fill(frame, 0, &bytes).map(Ok),
+            Err(e) => Ok(Err(e)),
+        }
+    }
     /// Loads from its memory.
     fn copy(&self, frame: u32, at: usize, to: &mut [u8]) -> Result<()>;
     /// All that was stored to it is durable, and nothing more is promised of it.

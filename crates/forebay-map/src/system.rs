@@ -18,10 +18,12 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
+use forebay_engine::lasting::{self, Lasting};
 use forebay_engine::SharedBytes;
 use rustix::ioctl::{opcode, Ioctl, IoctlOutput, Opcode};
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, UserfaultfdFlags};
 
+use crate::arena::{self, Place};
 use crate::pages::{PageSet, PAGE, SEGMENT, SEGMENT_PAGES};
 use crate::planted::{self, Planted};
 
@@ -96,19 +98,61 @@ unsafe impl Send for Reservation {}
 // SAFETY: as above.
 unsafe impl Sync for Reservation {}
 
-fn reserve(len: usize) -> rustix::io::Result<*mut c_void> {
-    // SAFETY: a new mapping at an address of the kernel's choice touches no memory that
-    // anybody has.
+/// `at`: there, where nothing may be yet; none: where the kernel likes.
+fn reserve(len: usize, at: Option<usize>) -> rustix::io::Result<*mut c_void> {
+    let there = if at.is_some() { MapFlags::FIXED_NOREPLACE } else { MapFlags::empty() };
+    let at = ptr::without_provenance_mut(at.unwrap_or(0));
+    // SAFETY: a new mapping at addresses where there was none touches no memory that anybody
+    // has.
     unsafe {
-        let p = rustix::mm::mmap_anonymous(
-            ptr::null_mut(),
-            len,
-            ProtFlags::READ | ProtFlags::WRITE,
-            MapFlags::PRIVATE | MapFlags::NORESERVE,
-        )?;
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | there;
+        if planted::is(Planted::EmptyLocked) {
+            return rustix::mm::mmap_anonymous(at, len, prot, flags);
+        }
+        // A program may have ordered that all that is mapped is locked, and so populated
+        // (mlockall): with pages of zeroes there, nobody would wait for an event.
+        let p = rustix::mm::mmap_anonymous(at, len, ProtFlags::empty(), flags)?;
+        rustix::mm::munlock(p, len)?;
+        rustix::mm::mprotect(p, len, rustix::mm::MprotectFlags::from_bits_retain(prot.bits()))?;
         rustix::mm::madvise(p, len, Advice::LinuxDontFork)?;
         Ok(p)
     }
+}
+
+/// The same, at a multiple of a segment, of the kernel's choice.
+fn reserve_aligned(len: usize) -> io::Result<*mut c_void> {
+    let more = len.checked_add(SEGMENT).ok_or(io::ErrorKind::OutOfMemory)?;
+    let p = reserve(more, None)?;
+    let before = p.addr().next_multiple_of(SEGMENT) - p.addr();
+    // SAFETY: what is given back is the new mapping's, before and after the segments.
+    unsafe {
+        if before > 0 {
+            rustix::mm::munmap(p, before)?;
+        }
+        rustix::mm::munmap(p.byte_add(before + len), more - before - len)?;
+    }
+    Ok(p.wrapping_byte_add(before))
+}
+
+/// The same, within the addresses that this process has for it.
+fn reserve_placed(len: usize) -> io::Result<*mut c_void> {
+    // What somebody else has mapped there is left out, and not tried again.
+    for _ in 0..64 {
+        match arena::take(len) {
+            Place::Anywhere => return reserve_aligned(len),
+            Place::Nowhere => break,
+            Place::At(at) => match reserve(len, Some(at)) {
+                Ok(p) => return Ok(p),
+                Err(rustix::io::Errno::EXIST) => {}
+                Err(e) => {
+                    arena::give_back(at);
+                    return Err(e.into());
+                }
+            },
+        }
+    }
+    Err(io::ErrorKind::OutOfMemory.into())
 }
 
 impl Reservation {
@@ -116,17 +160,7 @@ impl Reservation {
     pub fn new(segments: usize) -> io::Result<Reservation> {
         assert!(segments > 0);
         let len = segments.checked_mul(SEGMENT).ok_or(io::ErrorKind::OutOfMemory)?;
-        let more = len.checked_add(SEGMENT).ok_or(io::ErrorKind::OutOfMemory)?;
-        let p = reserve(more)?;
-        let before = p.addr().next_multiple_of(SEGMENT) - p.addr();
-        // SAFETY: what is given back is the new mapping's, before and after the segments.
-        unsafe {
-            if before > 0 {
-                rustix::mm::munmap(p, before)?;
-            }
-            rustix::mm::munmap(p.byte_add(before + len), more - before - len)?;
-        }
-        let start = NonNull::new(p.wrapping_byte_add(before).cast()).expect("not null");
+        let start = NonNull::new(reserve_placed(len)?.cast()).expect("not null");
         // SAFETY: reserved for as long as this lives, and no reference is made to it.
         Ok(Reservation { bytes: unsafe { SharedBytes::new(start, len) }, segments })
     }
@@ -183,11 +217,14 @@ impl Reservation {
     /// there is not seen here.
     pub fn map(&self, segment: usize, fd: BorrowedFd<'_>, offset: u64) -> io::Result<bool> {
         let at = self.at(segment);
+        lasting::check(fd)?;
         // SAFETY: the segment is this one's own; nothing has a reference to what is there,
         // and pointers to it stay good.
         unsafe {
             let prot = ProtFlags::READ | ProtFlags::WRITE;
             rustix::mm::mmap(at, SEGMENT, prot, MapFlags::SHARED | MapFlags::FIXED, fd, offset)?;
+            // As above; what is populated here counts as stored to.
+            rustix::mm::munlock(at, SEGMENT)?;
             let advised = rustix::mm::madvise(at, SEGMENT, Advice::LinuxDontFork);
             Ok(advised.is_ok() && !planted::is(Planted::AdviceFails))
         }
@@ -198,7 +235,7 @@ impl Reservation {
     /// events meanwhile: the kernel waits until it has been told of the move.
     pub fn take_away(&self, segment: usize, events: &Uffd) -> io::Result<()> {
         let at = self.at(segment);
-        let empty = reserve(SEGMENT)?;
+        let empty = reserve(SEGMENT, None)?;
         let range = empty.addr() as u64..(empty.addr() + SEGMENT) as u64;
         let moved = events.register_range(range, Mode::Missing).and_then(|()| {
             // SAFETY: both are whole mappings of this one's own; nothing has a reference to
@@ -214,6 +251,32 @@ impl Reservation {
             let _ = unsafe { rustix::mm::munmap(empty, SEGMENT) };
         }
         moved
+    }
+
+    /// Faults in the pages of a segment, as loads would.
+    pub fn populate(&self, segment: usize) -> io::Result<()> {
+        // SAFETY: it changes no byte.
+        unsafe { rustix::mm::madvise(self.at(segment), SEGMENT, Advice::LinuxPopulateRead) }?;
+        Ok(())
+    }
+
+    /// Moves the one segment of another reservation over a segment of this, in one step, with
+    /// its page tables and as it is registered: with a userfaultfd of which another thread has
+    /// to read events meanwhile.
+    pub fn move_here(&self, segment: usize, other: Reservation) -> io::Result<()> {
+        assert_eq!(other.segments, 1);
+        let to = self.at(segment);
+        // SAFETY: both are whole mappings of these two, which nothing has a reference to; the
+        // other one ends here, and pointers into this one stay good.
+        let moved = unsafe {
+            let flags = MremapFlags::MAYMOVE;
+            rustix::mm::mremap_fixed(other.at(0), SEGMENT, SEGMENT, flags, to)
+        };
+        moved?;
+        // Nothing of it is there any more, and somebody else may have its addresses.
+        arena::give_back(other.address().addr());
+        std::mem::forget(other);
+        Ok(())
     }
 
     /// Tells the kernel that a segment's pages are not needed now, as a program may.
@@ -240,6 +303,7 @@ impl Drop for Reservation {
         // SAFETY: the range is this one's own; `address` says for how long pointers to it
         // may be used.
         let _ = unsafe { rustix::mm::munmap(self.address().cast(), self.bytes.len()) };
+        arena::give_back(self.address().addr());
     }
 }
 
@@ -354,7 +418,7 @@ pub enum Event {
 /// A userfaultfd of this process.
 #[derive(Debug)]
 pub struct Uffd {
-    fd: OwnedFd,
+    fd: Lasting<OwnedFd>,
 }
 
 impl Uffd {
@@ -367,7 +431,7 @@ impl Uffd {
         if api.features & features != features {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        Ok(Uffd { fd })
+        Ok(Uffd { fd: fd.into() })
     }
 
     fn register_range(&self, range: Range<u64>, mode: Mode) -> io::Result<()> {
@@ -425,7 +489,8 @@ impl Uffd {
         // struct uffd_msg: the kind, and from byte 8 on flags and address of a fault, or the
         // ends of a range.
         let mut message = [0u8; 32];
-        match rustix::io::read(&self.fd, &mut message) {
+        lasting::check(self.fd.as_fd())?;
+        match rustix::io::read(self.fd.as_fd(), &mut message) {
             Ok(32) => {}
             Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(None),
             Err(e) => return Err(e.into()),
@@ -532,13 +597,13 @@ pub enum Scan {
 /// The page tables of this process.
 #[derive(Debug)]
 pub struct Pagemap {
-    fd: OwnedFd,
+    fd: Lasting<OwnedFd>,
 }
 
 impl Pagemap {
     /// Of the process that calls.
     pub fn new() -> io::Result<Pagemap> {
-        Ok(Pagemap { fd: File::open("/proc/self/pagemap")?.into() })
+        Ok(Pagemap { fd: OwnedFd::from(File::open("/proc/self/pagemap")?).into() })
     }
 
     /// Pages of a segment that were stored to.  After an error some may have been
@@ -554,49 +619,39 @@ impl Pagemap {
         pages: Range<usize>,
         how: Scan,
     ) -> io::Result<PageSet> {
-        match pages.len() {
-            0 => Ok(PageSet::EMPTY),
-            1..=16 => self.scan_into(&mut [EMPTY_REGION; 16], r, segment, pages, how),
-            _ => self.scan_into(&mut [EMPTY_REGION; SEGMENT_PAGES], r, segment, pages, how),
-        }
-    }
-
-    fn scan_into(
-        &self,
-        regions: &mut [Region],
-        r: &Reservation,
-        segment: usize,
-        pages: Range<usize>,
-        how: Scan,
-    ) -> io::Result<PageSet> {
         let range = r.range(segment, pages);
-        let mut arg = ScanArg {
-            size: size_of::<ScanArg>() as u64,
-            flags: if how == Scan::Look { 0 } else { PROTECT_MATCHING } | CHECK_ASYNC,
-            start: range.start,
-            end: range.end,
-            walk_end: 0,
-            vec: regions.as_mut_ptr().addr() as u64,
-            vec_len: regions.len() as u64,
-            max_pages: 0,
-            category_inverted: 0,
-            category_mask: if how == Scan::Arm { 0 } else { WRITTEN },
-            category_anyof_mask: 0,
-            return_mask: if how == Scan::Arm { WRITTEN | PRESENT } else { WRITTEN },
-        };
-        regions.as_mut_ptr().expose_provenance();
-        let found = call::<PAGEMAP_SCAN, _>(&self.fd, &mut arg)?;
-        if arg.walk_end != range.end {
-            return Err(io::Error::other("the scan ended before the range did"));
-        }
+        let first = r.range(segment, 0..0).start;
         let wanted = if how == Scan::Arm { WRITTEN | PRESENT } else { WRITTEN };
-        let start = r.range(segment, 0..0).start;
+        // Not all that there could be: the kernel takes as much memory for each call.
+        let mut regions = [EMPTY_REGION; 32];
         let mut set = PageSet::EMPTY;
-        for region in &regions[..found] {
-            if region.categories & wanted == wanted {
-                let page = |address: u64| (address - start) as usize / PAGE;
-                set.insert(page(region.start)..page(region.end));
+        let mut start = range.start;
+        while start < range.end {
+            let mut arg = ScanArg {
+                size: size_of::<ScanArg>() as u64,
+                flags: if how == Scan::Look { 0 } else { PROTECT_MATCHING } | CHECK_ASYNC,
+                start,
+                end: range.end,
+                walk_end: 0,
+                vec: regions.as_mut_ptr().expose_provenance() as u64,
+                vec_len: regions.len() as u64,
+                max_pages: 0,
+                category_inverted: 0,
+                category_mask: if how == Scan::Arm { 0 } else { WRITTEN },
+                category_anyof_mask: 0,
+                return_mask: wanted,
+            };
+            let found = call::<PAGEMAP_SCAN, _>(&self.fd, &mut arg)?;
+            if arg.walk_end <= start || arg.walk_end > range.end {
+                return Err(io::Error::other("the scan did not go on"));
             }
+            for region in &regions[..found] {
+                if region.categories & wanted == wanted {
+                    let page = |address: u64| (address - first) as usize / PAGE;
+                    set.insert(page(region.start)..page(region.end));
+                }
+            }
+            start = arg.walk_end;
         }
         Ok(set)
     }

@@ -9,19 +9,23 @@
 //!
 //! Each planted mistake is found by this, and only found mistakes count.
 
+mod grows;
 mod several;
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay::FoundMark;
+use rustix::fs::{fallocate, memfd_create, openat, FallocateFlags, MemfdFlags, Mode, OFlags, CWD};
 
 use crate::planted::{plant, Planted};
 use crate::recover::{self, recover};
 use crate::simulated::{open, Left, Machine, Random};
-use crate::store::Store;
+use crate::store::{FileRecord, Store};
 use crate::{Cache, Features, MapFile, Options, PAGE, SEGMENT};
 
 /// Mistakes are planted for the whole process.
@@ -29,6 +33,22 @@ pub(crate) static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A file for frames: of memory, or in the directory that MAP_MEMORY names, such as one of a
+/// file system with DAX.
+pub(crate) fn frames_file(bytes: u64) -> File {
+    let file = match std::env::var_os("MAP_MEMORY") {
+        None => memfd_create("frames", MemfdFlags::CLOEXEC).expect("memfd"),
+        Some(dir) => {
+            let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+            openat(CWD, Path::new(&dir), flags, Mode::from_raw_mode(0o600)).expect("a file")
+        }
+    };
+    let file = File::from(file);
+    // As a pool's is: it has its blocks.
+    fallocate(&file, FallocateFlags::empty(), 0, bytes).expect("fallocate");
+    file
 }
 
 const CELL: u64 = 512;
@@ -344,7 +364,8 @@ fn options(features: &Features) -> Options {
 /// A file lacks pages or is to be truncated, and does not say so.
 fn is_untold(after: &Arc<Machine>) -> crate::Result<bool> {
     for of in recover::left(&**after)? {
-        let Some(record) = of.record.filter(|r| r.cut || of.dirty > 0) else { continue };
+        let lacks = |r: &FileRecord| r.cut || r.grows.is_some() || of.dirty > 0;
+        let Some(record) = of.record.filter(lacks) else { continue };
         let file = open(after)(Path::new(&record.path))?;
         if matches!(file.marked(), Ok(FoundMark::Nothing)) {
             return Ok(true);
@@ -427,6 +448,7 @@ fn run(
         known.push(Known { file: Some(reopen(i)?), model, locked: Vec::new() });
     }
     machine.seed(seed);
+    machine.promises.store(seed % 4 > 1, Ordering::SeqCst);
     machine.let_fail(faults);
     let mut judged = 0;
     for value in 1..=calls as u64 {
@@ -507,6 +529,7 @@ fn each_moment(seed: u64, features: &Features) -> Result<usize, String> {
         known.push(Known { file: Some(file), model, locked: Vec::new() });
     }
     machine.left();
+    machine.promises.store(seed.is_multiple_of(2), Ordering::SeqCst);
     let mut judged = 0;
     let stores = [(0, 1), (20, 2), (50, 3), (96, 4)].map(|(cell, value)| Call::Store(cell, value));
     let calls = [Call::Store(3, 9), Call::Sync(0, 10), Call::SetSize(100)].into_iter();
@@ -566,7 +589,7 @@ fn histories(
     seeds: std::ops::Range<u64>,
 ) -> Result<[usize; 2], String> {
     let (mut n, mut judged) = (0, 0);
-    for seed in 0..2 {
+    for seed in 0..6 {
         judged += each_moment(seed, features).map_err(|e| format!("each moment: {e}"))?;
     }
     let end = Instant::now() + time;
@@ -593,7 +616,7 @@ fn what_was_synced_is_there_after_each_cut() {
     // What the kernel may lack.
     let lacking = Features { watch: false, ..features.clone() };
     histories(&lacking, Duration::from_secs(1), 1..u64::MAX).expect("without watching");
-    let lacking = Features { scan: false, ..lacking };
+    let lacking = Features { scan: false, moves: false, ..lacking };
     histories(&lacking, Duration::from_secs(1), 1..u64::MAX).expect("without a scan");
 }
 
@@ -613,6 +636,7 @@ fn planted_mistakes_of_the_library_are_found() {
         Planted::UnmarkedEarly,
         Planted::NotStamped,
         Planted::CutNotMarked,
+        Planted::BlocksNotSynced,
     ] {
         plant(Some(mistake));
         let found = histories(&features, Duration::from_secs(300), 1..u64::MAX);

@@ -23,9 +23,10 @@ struct Place(PathBuf);
 
 impl Place {
     fn new(name: &str) -> Place {
-        let dir = Path::new("/dev/shm").join(format!("forebay-left-{name}-{}", std::process::id()));
+        let at = std::env::var("MAP_MEMORY").unwrap_or("/dev/shm".into());
+        let dir = Path::new(&at).join(format!("forebay-left-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&dir);
-        std::fs::create_dir_all(&dir).expect("a directory in /dev/shm");
+        std::fs::create_dir_all(&dir).expect("a directory");
         let place = Place(dir);
         place.pool().set_len(POOL).expect("its size");
         let f = sys::fby_format {
@@ -165,4 +166,39 @@ fn memory_that_cannot_be_read_keeps_no_other_page() {
     assert_eq!((saved.pages, saved.lost), (0, 3));
     discard(&store, &open, &all[0]).expect("given up");
     assert!(left(&store).expect("a list").is_empty());
+}
+
+#[test]
+fn a_truncation_into_memory_that_cannot_be_read_is_told() {
+    let place = Place::new("cut");
+    let files = place.crashed(&["a", "b"]);
+    let store = place.store();
+    let last = usize::from(files[1].1 > files[0].1);
+    let (path, at) = &files[last];
+    let records = store.files().expect("a list");
+    let record = records.iter().find(|(_, f)| Path::new(&f.path) == path);
+    let id = record.expect("its record").0;
+    let size = SEGMENT as u64 - 2 * PAGE as u64 + 100;
+    store.cut(id, size).expect("it counts from then on");
+    // The page in which it ends, the one before and the one behind.
+    place.pool().set_len(at + SEGMENT as u64 - 3 * PAGE as u64).expect("shorter");
+    for again in [false, true] {
+        let report = recover(&store, open).expect("a recovery");
+        assert_eq!(report.refused.len(), 1, "{report:?}");
+        assert_eq!(report.pages, if again { 0 } else { 512 + 509 });
+        let said = &report.refused[0].why;
+        assert!(said.contains("the page in which it ends") && said.contains("2 pages"), "{said}");
+        assert_eq!(
+            (pages_with(path, last as u8 + 1), std::fs::metadata(path).expect("it").len()),
+            (509, size)
+        );
+    }
+    let all = left(&store).expect("a list");
+    assert!(all.len() == 1 && all[0].record.as_ref().is_some_and(|r| r.cut), "{all:?}");
+    let saved = salvage(&store, &all[0], &place.0.join("saved")).expect("salvaged");
+    assert_eq!((saved.pages, saved.lost), (0, 2));
+    discard(&store, &open, &all[0]).expect("given up");
+    assert!(left(&store).expect("a list").is_empty());
+    let file = RegularFile::open(path).expect("the file");
+    assert_eq!(file.marked().expect("a look"), forebay::FoundMark::Nothing);
 }

@@ -12,20 +12,20 @@
 //! {"op":"set-volume","volume":"v","options":{"bypass_limit_bytes":1048576}}   {"done":true}
 //! {"op":"start","kind":"mount","options":{...}}   {"working":{...}} ... {"started":{"kind":"mount","name":"/m",...}}
 //! {"op":"stop","kind":"mount","name":"/m","keep":false}   {"working":{...}} ... {"done":true}
+//! {"op":"call","kind":"map","request":{...}}   {"working":{...}} ... {"called":{...}}
 //! anything else                        {"error":{"message":"...","exit_code":2}}
 //! ```
 //!
 //! Without `volume` it is all volumes; a drain's answer judges those that are not
 //! attached too, and only what it calls complete is.  Closing the connection ends
 //! a drain.  What the options of a service are, its kind says; `keep` stops it without
-//! bringing home what the pool holds for it.  A connection on which nothing is asked for 5 s is closed.
+//! bringing home what the pool holds for it.  What is called is the first service of a kind,
+//! which says what it understands.  A connection on which nothing is asked for 5 s is closed.
 
 mod client;
 mod responder;
 
-use std::path::{Path, PathBuf};
-
-use forebay::{Completeness, DrainProgress, OptionsChange, OptionsInfo, Uuid, VolumeChange};
+use forebay::{Completeness, DrainProgress, OptionsChange, OptionsInfo, VolumeChange};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -34,8 +34,10 @@ use crate::service::{ServerStatus, ServiceStatus, Work};
 pub use client::Client;
 pub(crate) use responder::Responder;
 
-/// Longest line that is accepted.
+/// Longest line that a server accepts.
 const LINE_MAX: usize = 1 << 20;
+/// The same of a client: an answer may name all files of a pool.
+const ANSWER_MAX: usize = 64 << 20;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "kebab-case", deny_unknown_fields)]
@@ -62,6 +64,11 @@ enum Request {
         #[serde(default)]
         keep: bool,
     },
+    Call {
+        kind: String,
+        #[serde(default)]
+        request: Value,
+    },
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -78,14 +85,11 @@ enum Answer {
     Options(OptionsInfo),
     Working(Work),
     Started(Box<ServiceStatus>),
+    Called(Value),
     Error {
         message: String,
         exit_code: u8,
     },
-}
-
-fn socket_path(dir: &Path, uuid: Uuid) -> PathBuf {
-    dir.join(format!("{uuid}.sock"))
 }
 
 #[cfg(test)]
@@ -111,6 +115,8 @@ mod tests {
         assert!(matches!(start, Request::Start { options, .. } if options["tree"] == "/t"));
         let stop = parse(r#"{"op":"stop","kind":"mount","name":"/m"}"#).unwrap();
         assert!(matches!(stop, Request::Stop { keep: false, .. }));
+        let call = parse(r#"{"op":"call","kind":"map","request":{"do":"list"}}"#).unwrap();
+        assert!(matches!(call, Request::Call { request, .. } if request["do"] == "list"));
         let progress = Answer::Progress { volume: "v".into(), progress: DrainProgress::default() };
         let text = serde_json::to_string(&progress).unwrap();
         assert!(text.starts_with(r#"{"progress":{"volume":"v","pages_start":0"#), "{text}");

@@ -30,7 +30,8 @@ mod service;
 mod socket;
 
 pub use exports::{Exports, Unserved};
-pub use place::{default_socket, runtime_dir, uri, usable_socket, ReadyFile};
+pub use forebay::runtime_dir;
+pub use place::{default_socket, uri, usable_socket, ReadyFile};
 pub use server::{Ready, Server};
 pub use service::{Figure, Progress, ServerStatus, Service, ServiceStatus, Starter, Stop, Work};
 pub use socket::PrivateSocket;

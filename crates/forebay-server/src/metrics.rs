@@ -92,6 +92,12 @@ const VOLUME: &[Row<VolumeInfo>] = &[
         "Writes that waited for another block of their slot to be on the origin.",
         |v| v.conflicts as f64,
     ),
+    (
+        "eras_used_ratio",
+        "gauge",
+        "Of a static volume: the part of its eras that is used; at 1 it takes no write.",
+        |v| f64::from(v.eras_percent) / 100.0,
+    ),
     ("lost_blocks", "gauge", "Blocks that answer an I/O error.", |v| v.lost_blocks as f64),
     ("lost_entries", "gauge", "Entries found lost and not accepted.", |v| v.holes as f64),
     ("origin_changed", "gauge", "1 if its origin is deleted, moved, or of another size.", |v| {
@@ -111,6 +117,12 @@ const VOLUME: &[Row<VolumeInfo>] = &[
     }),
     ("origin_flushes_total", "counter", "Flushes of the origin.", |v| v.origin_flushes as f64),
     ("origin_errors_total", "counter", "Errors of the origin.", |v| v.origin_errors as f64),
+    (
+        "pages_refused",
+        "gauge",
+        "Pages that the origin refused and lacks; they stay in the pool.",
+        |v| v.pages_refused as f64,
+    ),
     (
         "pages_relocated_total",
         "counter",

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use forebay::Uuid;
+use forebay::{runtime_dir, Uuid};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
@@ -16,25 +16,6 @@ use crate::{system, Error, Result};
 
 /// sockaddr_un takes no longer ones.
 const SOCKET_PATH_MAX: usize = 107;
-
-/// Where sockets are: `$FOREBAY_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/forebay`,
-/// else `/run/forebay` for root, and for others a directory of their own.
-pub fn runtime_dir() -> PathBuf {
-    let set = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    set("FOREBAY_RUNTIME_DIR")
-        .or_else(|| set("XDG_RUNTIME_DIR").map(|dir| dir.join("forebay")))
-        .unwrap_or_else(|| runtime_dir_of(rustix::process::geteuid().as_raw(), Path::new("/run")))
-}
-
-/// Root's is closed to everybody else, so they cannot share it.
-fn runtime_dir_of(user: u32, run: &Path) -> PathBuf {
-    let own = run.join(format!("user/{user}"));
-    match user {
-        0 => run.join("forebay"),
-        _ if own.is_dir() => own.join("forebay"),
-        _ => std::env::temp_dir().join(format!("forebay-{user}")),
-    }
-}
 
 /// Of a pool, where no other is named.
 pub fn default_socket(pool: Uuid) -> PathBuf {
@@ -183,16 +164,6 @@ mod tests {
             "nbd+unix:///my%20disk%3F?socket=/no%20such%20dir/a%26b"
         );
         assert_eq!(uri(OsStr::from_bytes(b"/a\xff").as_ref(), "v"), "nbd+unix:///v?socket=/a%FF");
-    }
-
-    #[test]
-    fn each_user_has_a_directory() {
-        let run = std::env::temp_dir().join(format!("fby-run-{}", std::process::id()));
-        assert_eq!(runtime_dir_of(0, &run), run.join("forebay"));
-        assert_eq!(runtime_dir_of(7, &run), std::env::temp_dir().join("forebay-7"));
-        fs::create_dir_all(run.join("user/7")).unwrap();
-        assert_eq!(runtime_dir_of(7, &run), run.join("user/7/forebay"));
-        fs::remove_dir_all(&run).unwrap();
     }
 
     #[test]

@@ -274,6 +274,22 @@ impl Shared {
         running.iter().filter(|s| !s.ended()).try_for_each(|s| s.drain(progress))
     }
 
+    /// Asks the first service of a kind.
+    pub(crate) fn call(
+        &self,
+        kind: &str,
+        request: Value,
+        progress: &mut Progress<'_>,
+    ) -> Result<Value> {
+        let running = self.services().running.clone();
+        let service = running.iter().find(|s| s.kind() == kind && !s.ended());
+        let service = service.ok_or_else(|| {
+            let what = format!("this server has no service of kind {kind:?}");
+            Error::service(3, what, "see forebay status for what it has")
+        })?;
+        service.call(request, progress)
+    }
+
     /// `keep`: what the pool holds for it stays there.
     pub(crate) fn stop(
         &self,

@@ -12,7 +12,7 @@ use forebay::{Pool, PoolStatus};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::Result;
+use crate::{Error, Result};
 
 /// A service that runs: it was started before the server has it.
 pub trait Service: Debug + Send + Sync {
@@ -29,6 +29,12 @@ pub trait Service: Debug + Send + Sync {
     /// to bring.  The volumes' data is not that: the pool drains them.
     fn drain(&self, _progress: &mut Progress<'_>) -> Result<()> {
         Ok(())
+    }
+
+    /// Does what a client of the control socket asks of its kind; any JSON both ways.
+    fn call(&self, _request: Value, _progress: &mut Progress<'_>) -> Result<Value> {
+        let what = format!("{} {}: takes no orders", self.kind(), self.name());
+        Err(Error::service(2, what, "see forebay --help"))
     }
 
     /// Takes nothing new, and returns when what was taken is answered and no handle of

@@ -169,7 +169,8 @@ fn an_answer_that_is_too_long_is_told() {
     std::fs::create_dir(&run).unwrap();
     let uuid = Uuid::random().unwrap();
     let listener = UnixListener::bind(run.join(format!("{uuid}.sock"))).unwrap();
-    for (length, told) in [(1 << 10, "closed"), ((1 << 20) - 1, "closed"), (1 << 20, "too long")] {
+    for (length, told) in [(1 << 10, "closed"), ((64 << 20) - 1, "closed"), (64 << 20, "too long")]
+    {
         let e = std::thread::scope(|scope| {
             scope.spawn(|| {
                 let (mut stream, _) = listener.accept().unwrap();

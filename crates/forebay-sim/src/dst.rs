@@ -50,6 +50,9 @@ pub struct Tally {
     pub relocated: u64,
     pub origin_requests: u64,
     pub origin_errors: u64,
+    /// Requests that met a bad sector, and pages that stayed for one in a drain.
+    pub bad_sectors: u64,
+    pub not_home: u64,
     pub origin_power_cuts: u64,
     pub media_faults: u64,
     pub lost_reads: u64,
@@ -96,6 +99,8 @@ impl Tally {
         sum(&mut self.relocated, o.relocated);
         sum(&mut self.origin_requests, o.origin_requests);
         sum(&mut self.origin_errors, o.origin_errors);
+        sum(&mut self.bad_sectors, o.bad_sectors);
+        sum(&mut self.not_home, o.not_home);
         sum(&mut self.origin_power_cuts, o.origin_power_cuts);
         sum(&mut self.media_faults, o.media_faults);
         sum(&mut self.lost_reads, o.lost_reads);
@@ -159,6 +164,8 @@ struct Plan {
     hot: bool,
     /// Volumes are attached to other origins, too.
     other_origins: bool,
+    /// Some sectors of origins take no request.
+    bad_sectors: bool,
 }
 
 /// Writes past the cache.
@@ -249,6 +256,7 @@ impl Plan {
             seed,
             hot: seed % 5 == 3 && !periodic,
             other_origins: seed % 6 == 1 || seed % 12 == 2,
+            bad_sectors: seed.is_multiple_of(4),
         };
         if plan.other_origins {
             plan.clients = plan.clients.min(2);
@@ -543,6 +551,9 @@ impl World {
         self.settle()?;
         for v in 0..self.volumes.len() {
             if self.tally.wedged == 0 {
+                if self.plan.bad_sectors {
+                    self.break_sectors(v);
+                }
                 self.drain(v)?;
             }
         }

@@ -38,15 +38,17 @@ pub struct Step {
 /// With little memory: two buffers of two blocks each.
 pub fn small_attach(origin_sectors: u64, identity: &str, round_pages: u32) -> Attach<'_> {
     let holes = sys::FBY_HOLES_FAIL;
-    Attach { origin_sectors, identity, holes, round_pages, nbuffers: 2, buffer_bytes: 8192 }
+    Attach { origin_sectors, identity, holes, round_pages, nrequests: 2, buffer_bytes: 8192 }
 }
 
 /// The media, and the pool that is open on it if one is: all calls of that, too.
 pub struct Engine {
     pub media: Rc<Soft<Media>>,
     pool: Option<Pool>,
-    /// Requests of destage that are not complete.
-    in_flight: HashMap<u32, forebay_engine::Io>,
+    /// Requests of destage that are not complete, and the sum of their data.
+    in_flight: HashMap<u32, (forebay_engine::Io, u64)>,
+    /// Data that was changed before its request had ended.
+    changed: Option<String>,
 }
 
 impl Deref for Engine {
@@ -67,7 +69,12 @@ fn code(e: OpenError) -> Code {
 
 impl Engine {
     pub fn new(media: Media) -> Self {
-        Self { media: Rc::new(Soft::new(media)), pool: None, in_flight: HashMap::new() }
+        Self {
+            media: Rc::new(Soft::new(media)),
+            pool: None,
+            in_flight: HashMap::new(),
+            changed: None,
+        }
     }
 
     pub fn format(&mut self, uuid: [u8; 16], chunk_size: u32, nvolumes: u32) -> Result<()> {
@@ -120,6 +127,9 @@ impl Engine {
     }
 
     pub fn check(&self, quiet: bool) -> std::result::Result<(), String> {
+        if let Some(text) = &self.changed {
+            return Err(text.clone());
+        }
         match Pool::check(self, quiet) {
             Ok(None) => Ok(()),
             Ok(Some(text)) => Err(format!("check: {text}")),
@@ -149,7 +159,8 @@ impl Engine {
                     nsectors: request.len / 512,
                     data: request.data().to_vec(),
                 });
-                self.in_flight.insert(request.id, request);
+                self.in_flight
+                    .insert(request.id, (request, io.as_ref().map_or(0, |io| sum(&io.data))));
                 Decision::Origin
             }
         };
@@ -157,9 +168,21 @@ impl Engine {
     }
 
     pub fn destage_complete(&mut self, id: u32, errno: i32) {
-        let io = self.in_flight.remove(&id).expect("a request in flight");
+        let (io, before) = self.in_flight.remove(&id).expect("a request in flight");
+        if sum(io.data()) != before {
+            self.changed =
+                Some(format!("the buffer of a request in flight was changed: {}", io.id));
+        }
         Pool::destage_complete(self, io, errno);
     }
+}
+
+fn sum(data: &[u8]) -> u64 {
+    data.chunks(8).fold(data.len() as u64, |sum, word| {
+        let mut bytes = [0; 8];
+        bytes[..word.len()].copy_from_slice(word);
+        crate::rng::mix(sum ^ u64::from_le_bytes(bytes))
+    })
 }
 
 /// The spec of a volume, its uuid made from its number.

@@ -95,7 +95,7 @@ impl Bench {
             identity: &identity(NUMBER),
             holes: sys::FBY_HOLES_FAIL,
             round_pages: 4096,
-            nbuffers: 4,
+            nrequests: 4,
             buffer_bytes: 65536,
         };
         self.engine.volume_attach(0, &a).map_err(text)

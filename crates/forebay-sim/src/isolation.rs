@@ -172,7 +172,7 @@ impl Bed {
             let index = engine.volume_add(&spec).map_err(text)?;
             let identity = identity(number);
             let memory = Attach {
-                nbuffers: 16,
+                nrequests: sys::FBY_DEFAULT_QUEUE_DEPTH,
                 buffer_bytes: 256 << 10,
                 ..small_attach(sectors, &identity, 4096)
             };

@@ -2,61 +2,88 @@
 //! More is written than an origin takes, to blocks without dirty neighbours mostly, so that
 //! rounds of destage keep pages: what is promised of those.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_engine::{sys, Attach};
 
-use crate::engine::{identity, volume_spec, Decision, Engine, Wait};
+use crate::engine::{identity, volume_spec, Decision, Engine, Io, Wait};
 use crate::media::{Flavour, Media};
+use crate::origin::Origin;
 use crate::rng::Rng;
 use crate::script::data;
 
-const NUMBER: u64 = 1;
+pub(crate) const NUMBER: u64 = 1;
 /// Of 15 pages of data.
-const CHUNKS: u64 = 64;
-const BLOCKS: u64 = CHUNKS * 15 * 4;
+pub(crate) const CHUNKS: u64 = 64;
+pub(crate) const BLOCKS: u64 = CHUNKS * 15 * 4;
 /// And some that are written but once.
-const SECTORS: u64 = (BLOCKS + 80) * 8;
+pub(crate) const SECTORS: u64 = (BLOCKS + 80) * 8;
 /// What a request takes.
 const REQUEST_NS: u64 = 1_000_000;
+const EIO: i32 = 5;
 /// A writer who is not throttled.
 const WRITE_NS: u64 = 200_000;
 const STEP_NS: u64 = 10_000;
 
-struct Run {
-    engine: Engine,
-    rng: Rng,
-    now_ns: u64,
+pub(crate) struct Run {
+    pub engine: Engine,
+    pub rng: Rng,
+    nslots: u32,
+    pub now_ns: u64,
+    /// Volatile: what was not flushed may be lost.
+    pub origin: Origin,
+    /// Of what was acknowledged, by block.
+    pub newest: BTreeMap<u64, u64>,
     /// Blocks of which the origin was sent a sector.
     destaged: BTreeSet<u64>,
-    next_id: u64,
+    pub next_id: u64,
     /// When the next write is, and the block of the last.
     due_ns: u64,
     written: u64,
     /// Pages that rounds have copied.
     kept: u64,
+    /// The origin ends no request, and this one it has.
+    hangs: bool,
+    hung: Vec<Io>,
+    /// Sectors for which the origin takes no request; and of how many others it takes one.
+    pub bad: BTreeSet<u64>,
+    pub fails: u64,
+    /// Requests that it refused: when, and where.
+    pub refused: Vec<(u64, u64)>,
 }
 
 impl Run {
     fn new(max_age_ns: u64) -> Self {
+        Self::with_slots(max_age_ns, 1)
+    }
+
+    pub fn with_slots(max_age_ns: u64, nslots: u32) -> Self {
         let media = Media::new(((CHUNKS + 1) << 16) as usize, Flavour::NonTemporal);
         let mut run = Self {
             engine: Engine::new(media),
             rng: Rng::new(1),
+            nslots,
             now_ns: 1_000_000_000,
+            origin: Origin::new(NUMBER, SECTORS, 1),
+            newest: BTreeMap::new(),
             destaged: BTreeSet::new(),
             next_id: 2,
             due_ns: 1_000_000_000,
             written: 0,
             kept: 0,
+            hangs: false,
+            hung: Vec::new(),
+            bad: BTreeSet::new(),
+            fails: 0,
+            refused: Vec::new(),
         };
         run.engine.format([3; 16], 1 << 16, 1).unwrap();
         run.open(max_age_ns);
         run
     }
 
-    fn open(&mut self, max_age_ns: u64) {
-        let options = sys::fby_options { nslots: 1, max_age_ns, ..Default::default() };
+    pub fn open(&mut self, max_age_ns: u64) {
+        let options = sys::fby_options { nslots: self.nslots, max_age_ns, ..Default::default() };
         self.engine.open_all(&options).unwrap();
         let identity = identity(NUMBER);
         if self.engine.volume_find("v").is_err() {
@@ -67,23 +94,23 @@ impl Run {
             identity: &identity,
             holes: sys::FBY_HOLES_FAIL,
             round_pages: 1024,
-            nbuffers: 2,
+            nrequests: 2,
             buffer_bytes: 64 << 10,
         };
         self.engine.volume_attach(0, &attach).unwrap();
         self.step();
     }
 
-    fn volume(&self) -> sys::fby_volume_info {
+    pub fn volume(&self) -> sys::fby_volume_info {
         self.engine.volume_info(0).unwrap()
     }
 
-    fn committing(&self) -> bool {
+    pub fn committing(&self) -> bool {
         self.volume().destage == sys::FBY_DESTAGE_COMMITTING
     }
 
     /// False: there is nothing to do.
-    fn step(&mut self) -> bool {
+    pub fn step(&mut self) -> bool {
         self.now_ns += STEP_NS;
         let (before, committing) = (self.volume().pages_relocated, self.committing());
         let step = self.engine.destage_step(self.now_ns).unwrap();
@@ -91,45 +118,86 @@ impl Run {
             self.kept += self.volume().pages_relocated - before;
         }
         if let Some(io) = step.io {
+            if self.hangs {
+                self.hung.push(io);
+                return true;
+            }
             self.now_ns += REQUEST_NS;
-            self.destaged.extend((io.sector..io.sector + io.nsectors).map(|s| s / 8));
-            self.engine.destage_complete(io.id, 0);
+            self.end(&io);
             return true;
         }
         step.decision != Decision::Done
     }
 
-    fn write(&mut self, block: u64) -> Result<(), String> {
-        let bytes = data(NUMBER, block * 8..block * 8 + 8, self.next_id);
-        self.next_id += 1;
+    /// The origin has done what it was asked, or a part of it.
+    fn end(&mut self, io: &Io) {
+        let bad = self.bad.range(io.sector..io.sector + io.nsectors).next().is_some();
+        if bad || (self.fails > 0 && io.nsectors > 0 && self.rng.below(100) < self.fails) {
+            for (at, bytes) in (io.sector..).zip(io.data.chunks_exact(512)) {
+                if !self.bad.contains(&at) && self.rng.one_in(2) {
+                    self.origin.write(at, bytes);
+                }
+            }
+            self.refused.push((self.now_ns, io.sector));
+            return self.engine.destage_complete(io.id, EIO);
+        }
+        self.destaged.extend((io.sector..io.sector + io.nsectors).map(|s| s / 8));
+        match io.op {
+            sys::FBY_IO_WRITE => self.origin.write(io.sector, &io.data),
+            sys::FBY_IO_FLUSH => self.origin.flush_all(),
+            _ => self.origin.zero(io.sector, io.nsectors),
+        }
+        self.engine.destage_complete(io.id, 0);
+    }
+
+    pub fn write(&mut self, block: u64) -> Result<(), String> {
         let delay_ns = self.engine.write_delay(0, 8, self.now_ns);
         self.due_ns = (self.due_ns + WRITE_NS).max(self.now_ns + delay_ns);
         self.written = block;
         for _ in 0..10_000 {
-            match self.engine.write(0, block * 8, &bytes, &mut 0, &mut 0).unwrap() {
-                Decision::Done => return Ok(()),
-                Decision::Wait(Wait::Space) => drop(self.step()),
-                other => return Err(format!("{other:?} of a write")),
+            if self.try_write(block)? {
+                return Ok(());
             }
+            self.step();
         }
         Err(format!("no space for block {block}"))
     }
 
+    /// False: there is no space.
+    pub fn try_write(&mut self, block: u64) -> Result<bool, String> {
+        let bytes = data(NUMBER, block * 8..block * 8 + 8, self.next_id);
+        match self.engine.write(0, block * 8, &bytes, &mut 0, &mut 0).unwrap() {
+            Decision::Done => {
+                self.newest.insert(block, self.next_id);
+                self.next_id += 1;
+                Ok(true)
+            }
+            Decision::Wait(Wait::Space) => Ok(false),
+            other => Err(format!("{other:?} of a write")),
+        }
+    }
+
+    /// Of those that the load writes to.
+    pub fn some_block(&mut self) -> u64 {
+        let block = 4 + 4 * self.rng.below(BLOCKS / 4 - 2);
+        if self.rng.one_in(4) {
+            return block + self.rng.below(3);
+        }
+        block
+    }
+
     /// A step, and what has become due: one write of four is in a row of three.
-    fn load(&mut self) -> Result<(), String> {
+    pub fn load(&mut self) -> Result<(), String> {
         self.step();
         while self.due_ns <= self.now_ns {
-            let mut block = 4 + 4 * self.rng.below(BLOCKS / 4 - 2);
-            if self.rng.one_in(4) {
-                block += self.rng.below(3);
-            }
+            let block = self.some_block();
             self.write(block)?;
         }
         Ok(())
     }
 
     /// Until rounds keep pages.
-    fn overload(&mut self) -> Result<(), String> {
+    pub fn overload(&mut self) -> Result<(), String> {
         let (kept, writes) = (self.kept, self.next_id);
         while self.kept < kept + CHUNKS * 15 {
             self.load()?;
@@ -203,8 +271,8 @@ pub fn drains_end() -> Result<(), String> {
     Err("a drain does not end".into())
 }
 
-/// A drain that begins while a round is about to keep pages: when the watermark has passed
-/// what was written before, which is all that a host waits for, nothing is left in the pool.
+/// A drain that begins while a round is about to keep pages: it keeps none, and when all is home
+/// that was written before, which is what a host waits for, nothing is left in the pool.
 pub fn drains_bring_all_home() -> Result<(), String> {
     let mut run = Run::new(0);
     for _ in 0..8 {
@@ -216,13 +284,16 @@ pub fn drains_bring_all_home() -> Result<(), String> {
             }
         }
         let seq = run.engine.volume_drain(0, true).map_err(|e| e.to_string())?;
-        let mut steps = 0;
-        while run.volume().watermark + 1 < seq || run.committing() {
+        let (kept, mut steps) = (run.kept, 0);
+        while run.volume().home + 1 < seq || run.committing() {
             run.step();
             steps += 1;
             if steps > 20_000 {
                 return Err("a drain does not end".into());
             }
+        }
+        if run.kept > kept {
+            return Err("a round keeps pages, though a drain has begun".into());
         }
         if !run.engine.volume_clean(0) {
             let left = run.volume().pages;
@@ -231,6 +302,80 @@ pub fn drains_bring_all_home() -> Result<(), String> {
         run.engine.volume_drain(0, false).map_err(|e| e.to_string())?;
     }
     Ok(())
+}
+
+/// An origin hangs when the volume has grown too old, or is to be drained, and few of the
+/// pool's pages are live: writers have the room of the others. Where it works again the drain
+/// ends, not before what was moved meanwhile is on the origin.
+fn writers_go_on(max_age_ns: u64, drains: bool) -> Result<(), String> {
+    let mut run = Run::new(max_age_ns);
+    // So many hot ones that few chunks die by themselves before there is no room.
+    let (cold, hot) = (150, 250);
+    let mut order: Vec<u64> = (0..cold + hot).map(|n| 2 * n).collect();
+    for n in (1..order.len()).rev() {
+        let other = run.rng.below(n as u64 + 1) as usize;
+        order.swap(n, other);
+    }
+    for &block in &order {
+        run.write(block)?;
+    }
+    run.hangs = true;
+    let seq = match drains {
+        true => run.engine.volume_drain(0, true).map_err(|e| e.to_string())?,
+        false => 0,
+    };
+    let mut steps = 0;
+    while run.hung.is_empty() {
+        run.now_ns += STEP_NS;
+        run.step();
+        steps += 1;
+        if steps > 1_000_000 {
+            return Err("nothing goes to the origin".into());
+        }
+    }
+    let moved = run.volume().pages_relocated;
+    run.now_ns += 2_500_000_000; // from when on it counts as one that stands still
+                                 // Three turns of the log.
+    for n in 0..3 * CHUNKS * 15 {
+        for _ in 0..20 {
+            run.step();
+        }
+        let block = 2 * (cold + run.rng.below(hot));
+        run.write(block).map_err(|e| format!("write {n} before an origin that hangs: {e}"))?;
+    }
+    if run.volume().pages_relocated == moved {
+        return Err("nothing had to be moved".into());
+    }
+    run.hangs = false;
+    for io in std::mem::take(&mut run.hung) {
+        match drains {
+            true => run.end(&io),
+            false => run.engine.destage_complete(io.id, EIO),
+        }
+    }
+    if !drains {
+        return run.engine.check(true);
+    }
+    steps = 0;
+    while run.volume().home + 1 < seq || run.committing() {
+        run.now_ns += STEP_NS;
+        run.step();
+        steps += 1;
+        if steps > 1_000_000 {
+            return Err("a drain does not end".into());
+        }
+    }
+    match (0..cold).filter(|n| !run.destaged.contains(&(2 * n))).count() {
+        0 => run.engine.check(true),
+        left => {
+            Err(format!("a drain has ended, and {left} blocks of before are not on the origin"))
+        }
+    }
+}
+
+pub fn origins_hang() -> Result<(), String> {
+    writers_go_on(2_000_000_000, false)?;
+    writers_go_on(0, true)
 }
 
 /// The end of a round that kept a page, the last of its chunk: where that is.
@@ -278,6 +423,7 @@ pub fn all() -> Result<(), String> {
     old_pages_go()?;
     drains_end()?;
     drains_bring_all_home()?;
+    origins_hang()?;
     copies_are_not_torn()
 }
 
@@ -296,6 +442,11 @@ mod tests {
     #[test]
     fn what_a_round_would_have_kept_is_on_the_origin_when_a_drain_has_ended() {
         super::drains_bring_all_home().unwrap();
+    }
+
+    #[test]
+    fn writers_have_the_room_of_dead_pages_while_the_origin_hangs() {
+        super::origins_hang().unwrap();
     }
 
     #[test]

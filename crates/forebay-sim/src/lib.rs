@@ -18,6 +18,7 @@
 #![allow(missing_debug_implementations)]
 
 mod bed;
+pub mod beyond;
 pub mod damage;
 pub mod drains;
 pub mod dst;
@@ -31,6 +32,7 @@ pub mod hooks;
 pub mod images;
 pub mod isolation;
 pub mod keeping;
+pub mod kept_cases;
 pub mod log_order;
 pub mod logs;
 pub mod marks;
@@ -42,9 +44,11 @@ pub mod pattern;
 #[cfg(feature = "planted-bugs")]
 pub mod planted;
 pub mod reading;
+pub mod refused_cases;
 pub mod requests;
 pub mod rng;
 pub mod script;
+pub mod slow_origin;
 pub mod static_cases;
 pub mod static_workloads;
 pub mod workloads;

@@ -571,7 +571,10 @@ fn run_pace(args: &PaceArgs, json: bool) -> bool {
         "writes for each       {:10.3}, pages in each {:.3}",
         r.writes_per_origin_write, r.pages_per_origin_write
     );
-    println!("disk busy             {:10.3}, live share of the pool {:.3}", r.disk_busy, r.live);
+    println!(
+        "disk busy             {:10.3}, and flushing {:.3}; live share of the pool {:.3}",
+        r.disk_busy, r.disk_flushing, r.live
+    );
     println!(
         "variation             {:10.3}, of writes in half seconds",
         r.coefficient_of_variation
@@ -580,6 +583,7 @@ fn run_pace(args: &PaceArgs, json: bool) -> bool {
         "slowest window        {:10.0} /s, {} with nothing",
         r.slowest_window_per_s, r.windows_with_nothing
     );
+    println!("oldest                {:10.1} s that the origin lacked", r.oldest_s);
     println!("writes that met full  {:10}", r.waits_space);
     println!("copies for a write    {:10.3}", r.copies_per_write);
     println!(

@@ -70,6 +70,9 @@ pub struct Load {
     #[command(flatten)]
     #[serde(flatten)]
     pub pattern: Pattern,
+    /// Seconds after which the origin is to have what was written; 0: no limit
+    #[arg(long = "max-age", default_value_t = 0)]
+    pub max_age_s: u64,
     /// Nanoseconds that destage is at for each page that it moves within the pool
     #[arg(long = "copy", default_value_t = 1000)]
     pub copy_ns: u64,
@@ -104,8 +107,11 @@ pub struct Report {
     pub rounds_per_s: f64,
     /// Pages that were moved within the pool, for each write.
     pub copies_per_write: f64,
-    /// Share of the time in which the disk worked.
+    /// Share of the time in which the disk served requests, and in which it flushed.
     pub disk_busy: f64,
+    pub disk_flushing: f64,
+    /// Seconds that the origin lacked a block as it was written last.
+    pub oldest_s: f64,
     /// Share of the pool that held live pages at the end.
     pub live: f64,
     /// Of writes in windows of 0.5 s.
@@ -118,6 +124,7 @@ pub struct Report {
 
 enum Request {
     Destage(u32),
+    Flush(u32),
     Read,
 }
 
@@ -128,6 +135,7 @@ struct Bed {
     /// The disk has nothing more to do from then on.
     free_ns: u64,
     busy_ns: u64,
+    flushing_ns: u64,
     stop: Option<(u64, u64)>,
     in_flight: Vec<(u64, Request)>,
     next_step_ns: u64,
@@ -135,6 +143,11 @@ struct Bed {
     copied: u64,
     /// Destage moves pages until then.
     copying_ns: u64,
+    /// When each block was written last, 0 where the origin has that; and what it was sent
+    /// since its last flush.
+    dirty_ns: Vec<u64>,
+    sent: Vec<(u64, u64)>,
+    oldest_ns: u64,
 }
 
 impl Bed {
@@ -144,14 +157,16 @@ impl Bed {
         };
         let sectors = load.pool_mib * load.times * 2048;
         let mut engine = Engine::new(Media::bare((load.pool_mib << 20) as usize));
-        let options = sys::fby_options { nslots: 2, no_checksums: true, ..Default::default() };
+        let max_age_ns = load.max_age_s * 1_000_000_000;
+        let options =
+            sys::fby_options { nslots: 2, no_checksums: true, max_age_ns, ..Default::default() };
         engine.format([7; 16], load.chunk_kib << 10, 1).map_err(text)?;
         engine.open_all(&options).map_err(text)?;
         engine.volume_add(&volume_spec("v", NUMBER, sectors, 512)).map_err(text)?;
         let identity = identity(NUMBER);
         let memory = Attach {
-            nbuffers: 16,
-            buffer_bytes: 256 << 10,
+            nrequests: sys::FBY_DEFAULT_QUEUE_DEPTH,
+            buffer_bytes: sys::FBY_DEFAULT_BUFFER_BYTES,
             ..small_attach(sectors, &identity, load.round_pages)
         };
         engine.volume_attach(0, &memory).map_err(text)?;
@@ -161,12 +176,16 @@ impl Bed {
             now_ns: 1_000_000_000,
             free_ns: 0,
             busy_ns: 0,
+            flushing_ns: 0,
             stop: None,
             in_flight: Vec::new(),
             next_step_ns: 0,
             copy_ns: load.copy_ns,
             copied: 0,
             copying_ns: 0,
+            dirty_ns: vec![0; load.blocks() as usize],
+            sent: Vec::new(),
+            oldest_ns: 0,
         };
         bed.destage();
         Ok(bed)
@@ -181,7 +200,7 @@ impl Bed {
             }
         }
         self.free_ns = start + service_us * 1000;
-        self.busy_ns += service_us * 1000;
+        *(if flush { &mut self.flushing_ns } else { &mut self.busy_ns }) += service_us * 1000;
         let latency_us = if flush { 0 } else { self.disk.latency_us };
         self.in_flight.push((self.free_ns + latency_us * 1000, request));
     }
@@ -199,9 +218,25 @@ impl Bed {
             self.copying_ns = self.now_ns + (copied - self.copied) * self.copy_ns;
             self.copied = copied;
             match step.io {
-                Some(io) => self.submit(Request::Destage(io.id), io.op == sys::FBY_IO_FLUSH),
+                Some(io) if io.op == sys::FBY_IO_FLUSH => self.submit(Request::Flush(io.id), true),
+                Some(io) => {
+                    let blocks = io.sector / 8..(io.sector + io.nsectors) / 8;
+                    self.sent.extend(blocks.map(|b| (b, self.dirty_ns[b as usize])));
+                    self.submit(Request::Destage(io.id), false);
+                }
                 None if step.decision == Decision::Again => {}
                 None => return,
+            }
+        }
+    }
+
+    /// The next requests are sent when this one has ended.
+    fn flushed(&mut self) {
+        for (block, written_ns) in std::mem::take(&mut self.sent) {
+            let dirty_ns = &mut self.dirty_ns[block as usize];
+            if *dirty_ns == written_ns && written_ns != 0 {
+                self.oldest_ns = self.oldest_ns.max(self.now_ns - written_ns);
+                *dirty_ns = 0;
             }
         }
     }
@@ -227,6 +262,10 @@ impl Bed {
             for (_, request) in ended {
                 match request {
                     Request::Destage(id) => self.engine.destage_complete(id, 0),
+                    Request::Flush(id) => {
+                        self.flushed();
+                        self.engine.destage_complete(id, 0);
+                    }
                     Request::Read => self.engine.origin_foreground(0, false),
                 }
             }
@@ -239,6 +278,9 @@ impl Bed {
         loop {
             let mut wake = 0;
             let decision = self.engine.write(0, block * 8, &[0; 4096], &mut 0, &mut wake);
+            if decision == Ok(Decision::Done) {
+                self.dirty_ns[block as usize] = self.now_ns;
+            }
             if wake != 0 {
                 self.destage();
             }
@@ -291,7 +333,8 @@ pub fn run(load: &Load, disk: &Disk) -> Result<Report, String> {
         before = request(&mut bed);
     }
     let (start_ns, info, pool) = (bed.now_ns, volume(&mut bed), bed.engine.info());
-    let busy_ns = bed.busy_ns;
+    bed.oldest_ns = 0;
+    let (busy_ns, flushing_ns) = (bed.busy_ns, bed.flushing_ns);
     if disk.stop_us > 0 {
         let from = start_ns + load.seconds * 500_000_000;
         bed.stop = Some((from, from + disk.stop_us * 1000));
@@ -305,6 +348,8 @@ pub fn run(load: &Load, disk: &Disk) -> Result<Report, String> {
         windows[window] += after.0 - counted;
     }
 
+    let left = bed.dirty_ns.iter().filter(|&&ns| ns != 0).map(|ns| bed.now_ns - ns).max();
+    let oldest_ns = bed.oldest_ns.max(left.unwrap_or(0));
     let (now, end) = (volume(&mut bed), bed.engine.info());
     let seconds = (bed.now_ns - start_ns) as f64 / 1e9;
     let rate = |n: u64| n as f64 / seconds;
@@ -333,6 +378,8 @@ pub fn run(load: &Load, disk: &Disk) -> Result<Report, String> {
         copies_per_write: (now.pages_relocated - info.pages_relocated) as f64
             / (after.0 - before.0) as f64,
         disk_busy: rate(bed.busy_ns - busy_ns) / 1e9,
+        disk_flushing: rate(bed.flushing_ns - flushing_ns) / 1e9,
+        oldest_s: oldest_ns as f64 / 1e9,
         live: now.pages as f64 / (load.pool_mib * 256) as f64,
         coefficient_of_variation: square.sqrt() / mean,
         slowest_window_per_s: windows.iter().min().map_or(0.0, |&w| w as f64 * 2.0),

@@ -16,8 +16,8 @@ use crate::explore::{explore, Bounds};
 use crate::script::{random, small};
 use crate::static_workloads;
 use crate::{
-    damage, drains, dst, flips, gate, held, hooks, isolation, keeping, logs, marks, requests,
-    static_cases,
+    beyond, damage, drains, dst, flips, gate, held, hooks, isolation, keeping, kept_cases, logs,
+    marks, refused_cases, requests, slow_origin, static_cases,
 };
 
 /// A case of its own: its name, and what is to hold.
@@ -41,14 +41,19 @@ pub fn hunt(id: u32, limit: Duration) -> Option<(String, String)> {
     hooks::watchdog(Duration::from_secs(10));
     let start = Instant::now();
     let mut seeds = 1..;
-    let first: [Directed; 10] = [
+    let first: [Directed; 15] = [
         ("a drain beside a flush", drains::told_once),
         ("a drain to another origin", drains::another_origin),
         ("the gate", gate::all),
         ("clients' requests", requests::quick),
         ("isolation", isolation::quick),
+        ("nothing is kept in a drain", kept_cases::drain),
         ("pages that are kept", keeping::all),
+        ("what is in the way of pages that are kept", kept_cases::in_the_way),
+        ("a drain before a slow origin", slow_origin::drains_end),
+        ("what an origin refuses", refused_cases::all),
         ("lost blocks are carried", held::all),
+        ("a line lost before torn ones", beyond::lost_before_torn),
         ("a log fallen silent", logs::silent),
         ("marks of origins", marks::counted),
         ("cases of static volumes", static_cases::all),

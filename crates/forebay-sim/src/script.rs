@@ -103,6 +103,8 @@ pub enum Op {
     Destage(usize, u32),
     /// Some steps of destage, which is not told to drain; its origin is slow.
     Round(u32),
+    /// From now on the volume's origin refuses what meets these sectors, and no others.
+    Refuse(usize, u64, u64),
     /// Destage begins at so many of a hundred pages.
     High(u32),
     /// Destage up to the flush of the origin, which does not end before Unhold.
@@ -221,6 +223,7 @@ pub(crate) struct Recorder<'a> {
     now_ns: u64,
     options: sys::fby_options,
     hold: bool,
+    refuses: Option<(usize, Range<u64>)>,
     /// The flush that does not end: volume and request.
     held: Option<(usize, u32)>,
 }
@@ -233,7 +236,7 @@ pub fn attach_of(number: u64, sectors: u64) -> (String, Attach<'static>) {
         identity: "",
         holes: sys::FBY_HOLES_FAIL,
         round_pages: 64,
-        nbuffers: 2,
+        nrequests: 2,
         buffer_bytes: 16384,
     };
     (identity(number), a)
@@ -269,6 +272,7 @@ impl<'a> Recorder<'a> {
                 ..Default::default()
             },
             hold: false,
+            refuses: None,
             held: None,
         };
         let mut uuid = [0; 16];
@@ -475,6 +479,17 @@ impl<'a> Recorder<'a> {
         let Some(io) = step.io else { return Ok(step.decision) };
         let of = self.index.iter().position(|i| *i == Some(io.volume));
         let vol = of.ok_or("a request for no volume")?;
+        let refused = self.refuses.as_ref().is_some_and(|(refuses, sectors)| {
+            *refuses == vol && sectors.start < io.sector + io.nsectors && io.sector < sectors.end
+        });
+        if refused {
+            // Some of it is written.
+            let data = io.data[..io.data.len() / 1024 * 512].to_vec();
+            self.origins[vol].write(io.sector, &data);
+            self.mark(Mark::OriginWrite { vol, sector: io.sector, data });
+            self.engine.destage_complete(io.id, 5);
+            return Ok(step.decision);
+        }
         match io.op {
             sys::FBY_IO_WRITE => {
                 self.origins[vol].write(io.sector, &io.data);
@@ -594,6 +609,7 @@ impl<'a> Recorder<'a> {
                     self.destage_once()?;
                 }
             }
+            Op::Refuse(vol, at, n) => self.refuses = Some((vol, at..at + n)),
             Op::High(percent) => {
                 self.options.high_watermark = percent;
                 self.options.low_watermark = 1;

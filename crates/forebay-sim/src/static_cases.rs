@@ -3,6 +3,8 @@
 //! only for a time, how fast eras go by and what comes when they are used up, and volumes of
 //! both kinds that are always busy.
 
+use std::collections::BTreeSet;
+
 use forebay_engine::sys;
 
 use crate::engine::{identity, small_attach, volume_spec, Decision, Engine, Io};
@@ -82,6 +84,32 @@ impl Run {
             }
         }
         Err("a drain does not end".into())
+    }
+
+    /// So long; requests that meet a bad block are refused.  How many were.
+    fn destage(&mut self, ns: u64, bad: &[u64], home: &mut BTreeSet<u64>) -> Result<u32, String> {
+        let (end_ns, mut refused) = (self.now_ns + ns, 0);
+        for _ in 0..2_000_000 {
+            if self.now_ns >= end_ns {
+                return Ok(refused);
+            }
+            self.now_ns += 10_000;
+            let step = self.engine.destage_step(self.now_ns).map_err(|e| e.to_string())?;
+            let Some(io) = step.io else {
+                if step.decision == Decision::Done {
+                    self.now_ns += 2_000_000;
+                }
+                continue;
+            };
+            let blocks = io.sector / 8..(io.sector + io.nsectors).div_ceil(8);
+            let fails = bad.iter().any(|b| blocks.contains(b));
+            refused += u32::from(fails);
+            if !fails && io.op == sys::FBY_IO_WRITE {
+                home.extend(blocks);
+            }
+            self.engine.destage_complete(io.id, if fails { 5 } else { 0 });
+        }
+        Err("destage has no rest".into())
     }
 
     fn is_lost(&mut self, block: u64) -> bool {
@@ -277,10 +305,43 @@ pub fn in_turn() -> Result<(), String> {
     }
 }
 
+/// Two sectors are bad: the other blocks go home, those stay, are tried more and more seldom,
+/// and go when they are mended.
+pub fn bad_sectors() -> Result<(), String> {
+    let mut run = Run::new(1 << 20, 0);
+    let blocks = run.slots.min(90);
+    (0..blocks).for_each(|block| run.put(block, 2));
+    let (bad, mut home) = ([0, 40], BTreeSet::new());
+    run.engine.volume_drain(run.index, true).map_err(|e| e.to_string())?;
+    run.destage(2_000_000_000, &bad, &mut home)?;
+    let left: Vec<u64> = (0..blocks).filter(|b| !home.contains(b)).collect();
+    let v = run.engine.volume_info(run.index).map_err(|e| e.to_string())?;
+    if left != bad || v.pages != 2 || v.last_error != 5 || run.engine.volume_clean(run.index) {
+        return Err(format!("{left:?} are left, {} pages, error {}", v.pages, v.last_error));
+    }
+    let tried = run.destage(60_000_000_000, &bad, &mut home)?;
+    if !(2..=40).contains(&tried) {
+        return Err(format!("two bad blocks are tried {tried} times in a minute"));
+    }
+    run.engine.abandon();
+    run.engine.open_all(&options()).map_err(|e| e.to_string())?;
+    run.attach(run.index).map_err(|e| e.to_string())?;
+    if bad.iter().any(|&block| !run.has(block, 2)) {
+        return Err("what the origin refused is not in the pool".into());
+    }
+    run.engine.volume_drain(run.index, true).map_err(|e| e.to_string())?;
+    run.destage(40_000_000_000, &[], &mut home)?;
+    match run.engine.volume_clean(run.index) && bad.iter().all(|b| home.contains(b)) {
+        true => Ok(()),
+        false => Err("bad sectors are mended, and a drain does not end".into()),
+    }
+}
+
 pub fn all() -> Result<(), String> {
     wiped()?;
     bad_for_a_time()?;
     eras_in_time()?;
     used_up()?;
-    in_turn()
+    in_turn()?;
+    bad_sectors()
 }

@@ -107,7 +107,7 @@ fn attach(e: &mut Engine, holes: u32) -> Result<(), forebay_sim::engine::Code> {
         identity: &identity(NUMBER),
         holes,
         round_pages: 16,
-        nbuffers: 1,
+        nrequests: 1,
         buffer_bytes: 4096,
     };
     e.volume_attach(0, &a)

@@ -3,6 +3,7 @@
 //! (`src/held.rs`), and the chunks of a volume that is not attached, until it is attached and
 //! drained, or removed (docs/isolation.md).
 
+use forebay_sim::beyond::lost_before_torn;
 use forebay_sim::held::{carried_are_not_torn, packing_comes_to_rest, Run};
 
 /// Pages of data in a chunk.
@@ -16,6 +17,11 @@ fn packing_lost_blocks_comes_to_rest() {
 #[test]
 fn what_is_lost_stays_lost_when_it_is_carried() {
     carried_are_not_torn().unwrap();
+}
+
+#[test]
+fn what_is_written_over_a_loss_stays() {
+    lost_before_torn().unwrap();
 }
 
 /// The first volume fills most of the pool, half of what it wrote is overwritten, and it is

@@ -90,7 +90,7 @@ fn attach(e: &mut Engine) -> bool {
         identity: &identity(1),
         holes: sys::FBY_HOLES_ACCEPT,
         round_pages: 16,
-        nbuffers: 1,
+        nrequests: 1,
         buffer_bytes: 4096,
     };
     e.volume_attach(0, &a).is_ok()

@@ -20,6 +20,7 @@ fn load(pool_mib: u64, chunk_kib: u32, reads: u64) -> Load {
         seconds: 15,
         seed: 1,
         pattern: Pattern::default(),
+        max_age_s: 0,
         copy_ns: 1000,
     }
 }
@@ -42,7 +43,7 @@ fn intake_keeps_step_with_the_disk() {
         let r = run(&load, &disk).unwrap();
         assert!(smooth(&r), "{r:#?}");
         // The disk is never left waiting, and takes less than is written.
-        assert!(r.disk_busy > 0.95, "{r:#?}");
+        assert!(r.disk_busy + r.disk_flushing > 0.95, "{r:#?}");
         assert!(r.writes_per_origin_write > 1.3, "{r:#?}");
     }
 }
@@ -77,6 +78,28 @@ fn a_flush_that_is_dear_makes_longer_rounds() {
     let pages = |r: &Report| r.writes_per_s / r.rounds_per_s;
     assert!(pages(&dear) > 1.3 * pages(&cheap), "{cheap:#?} {dear:#?}");
     assert!(dear.writes_per_s > 40_000.0 && smooth(&dear), "{dear:#?}");
+}
+
+/// A flush of a quarter of a second leaves room for few rounds, and each has to be long: by
+/// what the rounds before let go of in a second, flushes included, it would be ever shorter.
+#[test]
+fn a_flush_that_takes_long_leaves_a_third_of_the_disk() {
+    for (times, least) in [(2, 5_000.0), (3, 3_400.0)] {
+        let load = Load { times, round_pages: 16384, seconds: 30, ..load(512, 2048, 0) };
+        let r = run(&load, &Disk { flush_us: 250_000, ..SLOW }).unwrap();
+        assert!(r.writes_per_s > least && r.waits_space == 0, "{r:#?}");
+        assert!(r.disk_busy > 0.33 && r.disk_busy + r.disk_flushing < 1.05, "{r:#?}");
+    }
+}
+
+/// Nothing is much older than max_age, where the origin could take all of it in that time: what
+/// is kept is not kept for a turn in which nothing more can be.
+#[test]
+fn what_is_kept_is_not_too_old() {
+    let load = Load { times: 2, settle_s: 30, seconds: 60, max_age_s: 30, ..load(128, 2048, 0) };
+    let load = Load { round_pages: 16384, ..load };
+    let r = run(&load, &Disk { latency_us: 500, ..DISK }).unwrap();
+    assert!(r.oldest_s < 36.0 && r.writes_per_s > 1000.0, "{r:#?}");
 }
 
 /// Isolated pages are kept, and not for ever: a write costs a copy or so.

@@ -67,6 +67,7 @@ fn the_first_seeds_find_nothing() {
     }
     // A simulation that provokes nothing would find nothing.
     assert!(total.power_cuts > 50 && total.process_kills > 20, "{total:?}");
+    assert!(total.bad_sectors > 50 && total.not_home > 5, "{total:?}");
     assert!(total.origin_errors > 50 && total.media_faults > 5, "{total:?}");
     assert!(total.waits_block > 50 && total.waits_slot > 50 && total.waits_space > 50, "{total:?}");
     assert!(total.sectors_judged > 50_000 && total.drains > 50, "{total:?}");

@@ -27,3 +27,8 @@ fn a_volume_whose_eras_are_used_up_is_drained_and_begins_anew() {
 fn static_volumes_have_their_turn_beside_busy_ones() {
     static_cases::in_turn().unwrap();
 }
+
+#[test]
+fn a_bad_sector_holds_back_its_own_block() {
+    static_cases::bad_sectors().unwrap();
+}

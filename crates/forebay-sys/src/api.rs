@@ -184,6 +184,7 @@ pub struct fby_volume_spec {
 pub struct fby_volume_info {
     pub spec: fby_volume_spec,
     pub watermark: u64,
+    pub home: u64,
     pub marks: u32,
     pub used: bool,
     pub damaged: bool,
@@ -229,7 +230,7 @@ pub struct fby_attach {
     pub mem: *mut c_void,
     pub mem_bytes: u64,
     pub round_pages: u32,
-    pub nbuffers: u32,
+    pub nrequests: u32,
     pub buffer_bytes: u32,
 }
 
@@ -412,6 +413,7 @@ extern "C" {
         out: *mut fby_report_block,
         max: u32,
     ) -> u32;
+    pub fn fby_refused_pages(p: *mut fby_pool, volume: u16, first: *mut u64) -> u32;
     pub fn fby_check(p: *mut fby_pool, quiet: bool, text: *mut c_char, text_bytes: u32) -> c_int;
 
     pub fn fby_volume_add(p: *mut fby_pool, s: *const fby_volume_spec, index: *mut u16) -> c_int;
@@ -429,7 +431,7 @@ extern "C" {
     pub fn fby_volume_bytes(
         p: *mut fby_pool,
         round_pages: u32,
-        nbuffers: u32,
+        nrequests: u32,
         buffer_bytes: u32,
     ) -> u64;
     pub fn fby_volume_attach(p: *mut fby_pool, index: u16, a: *const fby_attach) -> c_int;

@@ -45,6 +45,8 @@ pub const fn fby_line_of_page(chunk_pages: u32, page: u32) -> u32 {
 pub const FBY_FEATURE_STATIC: u64 = 8;
 /// Likewise for maps, behind these.
 pub const FBY_FEATURE_MAP: u64 = 4;
+/// Likewise: a size may be promised before the file has it.
+pub const FBY_FEATURE_MAP_GROWS: u64 = 16;
 
 /// `enum fby_sb_flags`
 pub const FBY_SB_CLEAN: u32 = 1 << 0;

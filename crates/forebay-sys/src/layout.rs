@@ -73,8 +73,8 @@ fn structs_and_constants_are_as_in_c() {
         fby_recovery_report { clean, chunks, entries, blocks, dropped, damaged, holes, lines_repaired, chunk_headers_lost, unknown_at, unknown_kind, ndropped_named, nholes_named, dropped_named, holes_named }
         fby_pool_info { sb, memory_bytes, nslots, chunks_free, chunks_open, chunks_used, pages, pages_linked, seq, writes, written_sectors, merges, commits, media_bytes, reads, read_hit_sectors, read_miss_sectors, discards, zeroes, flushes, chunks_opened, waits_block, waits_slot, waits_space, damaged_pages }
         fby_volume_spec { name, identity, uuid, origin_sectors, block_size, flush_us, static_bytes }
-        fby_volume_info { spec, watermark, marks, used, damaged, attached, pages, lost_blocks, holes, holes_unknown, chunks, destage, draining, last_error, origin_errors, origin_writes, origin_sectors_written, origin_flushes, pages_destaged, pages_relocated, writes, written_sectors, rounds, throttle_ns, intake_limit, drain_rate, origin_depth, bypassing, bypasses, bypassed_sectors, flush_owed, slots, counted, passes, conflicts, eras_percent }
-        fby_attach { origin_sectors, identity, holes, mem, mem_bytes, round_pages, nbuffers, buffer_bytes }
+        fby_volume_info { spec, watermark, home, marks, used, damaged, attached, pages, lost_blocks, holes, holes_unknown, chunks, destage, draining, last_error, origin_errors, origin_writes, origin_sectors_written, origin_flushes, pages_destaged, pages_relocated, writes, written_sectors, rounds, throttle_ns, intake_limit, drain_rate, origin_depth, bypassing, bypasses, bypassed_sectors, flush_owed, slots, counted, passes, conflicts, eras_percent }
+        fby_attach { origin_sectors, identity, holes, mem, mem_bytes, round_pages, nrequests, buffer_bytes }
         fby_vec { base, len }
         fby_wpage { block, bucket, old, data_crc, mask, valid, lost, flags }
         fby_write { volume, kind, npages, nsectors, wake, ticket, slot, chunk, first_page, seq, page }
@@ -100,7 +100,7 @@ fn structs_and_constants_are_as_in_c() {
         fby_map_info { spec, damaged, attached, nframes, free, used, damaged_frames, files, damaged_files }
         fby_map_attach { mem, mem_bytes, port, host }
         fby_map_report { frames, dirty, unknown, cut, damaged_frames, damaged_files, stray, repaired }
-        fby_map_file { size, identity_bytes, used, damaged, cut, frames, identity, path }
+        fby_map_file { size, made, ahead, identity_bytes, used, damaged, cut, grows, frames, identity, path }
         fby_frame_info { state, file, stray, segment, epoch, at, descriptor_at }
         fby_log_info { name, used, damaged, consumer, claimed, incomplete, header, chunks, most, found, missing, appends, bytes, unsynced, unsynced_txgs }
         fby_log_record { counter, index, kind, guid, state, home, reserved0, name, at, reserved1, flags, reserved2, crc }
@@ -170,6 +170,7 @@ fn structs_and_constants_are_as_in_c() {
         FBY_FRAME_DAMAGED,
         FBY_FEATURE_STATIC,
         FBY_FEATURE_MAP,
+        FBY_FEATURE_MAP_GROWS,
         FBY_SB_CLEAN,
         FBY_OWNER_FREE,
         FBY_OWNER_VOLUME,

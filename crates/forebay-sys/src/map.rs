@@ -95,10 +95,13 @@ pub struct fby_map_report {
 #[derive(Debug, Clone, Copy)]
 pub struct fby_map_file {
     pub size: u64,
+    pub made: u64,
+    pub ahead: u64,
     pub identity_bytes: u16,
     pub used: bool,
     pub damaged: bool,
     pub cut: bool,
+    pub grows: bool,
     pub frames: u32,
     pub identity: [u8; FBY_MAP_IDENTITY_MAX],
     pub path: [u8; FBY_MAP_PATH_MAX + 1],
@@ -167,6 +170,8 @@ extern "C" {
         out: *mut fby_map_file,
     ) -> c_int;
     pub fn fby_map_file_size(p: *mut fby_pool, map: u16, file: u32, size: u64) -> c_int;
+    pub fn fby_map_file_grows(p: *mut fby_pool, map: u16, file: u32, ahead: u64) -> c_int;
+    pub fn fby_map_file_promise(p: *mut fby_pool, map: u16, file: u32, size: u64) -> c_int;
     pub fn fby_map_file_path(p: *mut fby_pool, map: u16, file: u32, path: *const c_char) -> c_int;
     pub fn fby_map_file_identity(
         p: *mut fby_pool,

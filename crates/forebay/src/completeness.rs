@@ -95,11 +95,16 @@ impl CheckReport {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Completeness {
     pub volume: String,
-    /// The origin alone is all of the volume.
+    /// The origin alone is all of the volume, as it was when that was asked for: see
+    /// `pages_since`.
     pub complete: bool,
     pub verdict: Verdict,
     /// Pages of 4 KiB that the pool holds and the origin lacks.
     pub pages_left: u64,
+    /// Pages of 4 KiB that were written after a drain had begun, which is not about them, and
+    /// that the pool holds.
+    #[serde(default)]
+    pub pages_since: u64,
     /// Blocks whose newest data is lost.
     pub lost_blocks: u64,
     /// Their numbers, in units of 4 KiB; the first 16384.
@@ -156,6 +161,7 @@ impl Completeness {
             is_static: v.static_bytes > 0,
             verdict,
             pages_left,
+            pages_since: 0,
             lost_blocks: v.lost_blocks,
             lost,
             lost_entries: v.holes,
@@ -238,6 +244,11 @@ impl fmt::Display for Completeness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let origin = self.origin.as_deref().unwrap_or("it failed");
         match self.verdict {
+            Verdict::Complete if self.pages_since > 0 => write!(
+                f,
+                "the origin has all that was written before; the pool holds {} pages of 4 KiB that were written since",
+                self.pages_since
+            )?,
             Verdict::Complete => f.write_str("the origin alone is complete")?,
             Verdict::LossAccepted => {
                 f.write_str("all that is left is on the origin;")?;
@@ -431,6 +442,9 @@ mod tests {
                 assert_eq!(c.to_string().contains("alone is complete"), !wrong, "{c}");
                 assert_eq!(c.to_string().contains("NOT complete"), wrong, "{c}");
                 assert_eq!(c.way_out().is_empty(), !wrong, "{c}");
+                let c = Completeness { pages_since: 3, ..c };
+                assert!(!c.to_string().contains("alone is complete"), "{c}");
+                assert_eq!(c.to_string().contains("3 pages of 4 KiB that were"), !wrong, "{c}");
             }
         }
     }

@@ -15,8 +15,9 @@ use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use forebay_engine::lasting::{self, Lasting};
 use forebay_engine::request::{Payload, Request, Runs, Wanted};
 use forebay_engine::sys;
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
@@ -38,20 +39,23 @@ const BATCH: usize = 8;
 const WRITERS: usize = 4;
 /// Longest sleep without a look.
 const NAP: Duration = Duration::from_millis(500);
+/// Between two looks for pages that the origin refused.
+const REFUSED_LOOK: Duration = Duration::from_secs(1);
 
 /// Wakes the destage thread.
 #[derive(Debug)]
-pub(crate) struct Kick(OwnedFd);
+pub(crate) struct Kick(Lasting<OwnedFd>);
 
 impl Kick {
     pub(crate) fn new() -> io::Result<Kick> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        Ok(Kick(rustix::event::eventfd(0, flags)?))
+        Ok(Kick(rustix::event::eventfd(0, flags)?.into()))
     }
 
     pub(crate) fn kick(&self) {
         // Fails only where the counter is full, and then it is kicked.
-        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+        let kick = lasting::check(self.fd());
+        let _ = kick.map(|()| rustix::io::write(self.fd(), &1u64.to_ne_bytes()));
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -70,7 +74,11 @@ impl Kick {
         });
         // INTR or whatever: the caller looks for work either way.
         let _ = rustix::event::poll(fds, timeout.as_ref());
-        let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
+        match lasting::check(self.fd()) {
+            Ok(()) => drop(rustix::io::read(self.fd(), &mut [0u8; 8])),
+            // Poll does not wait for what is no descriptor.
+            Err(_) => std::thread::sleep(Duration::from_millis(100)),
+        }
     }
 }
 
@@ -97,6 +105,8 @@ pub(crate) struct Attached {
     jobs: Mutex<Jobs>,
     ready: Condvar,
     last_error: Mutex<Option<String>>,
+    /// What was found last of pages that the origin refused, and when.
+    refused: Mutex<Option<(Instant, (u32, u64))>>,
     pub latency: Phases,
     pub policy: Policy,
     pub marker: Marker,
@@ -142,6 +152,7 @@ impl Attached {
             jobs: Mutex::default(),
             ready: Condvar::new(),
             last_error: Mutex::new(None),
+            refused: Mutex::new(None),
             latency: Phases::default(),
             policy: Policy::default(),
             marker,
@@ -254,6 +265,16 @@ impl Attached {
             _ => format!("{op} of {} bytes at offset {}: {e}", io.len, io.offset),
         };
         *self.last_error.lock().unwrap_or_else(|e| e.into_inner()) = Some(text);
+    }
+
+    /// How many pages the origin has refused, and the lowest block of these; looked for
+    /// once a second at most, since all pages are looked at for that.
+    pub(crate) fn refused(&self, look: impl FnOnce() -> (u32, u64)) -> (u32, u64) {
+        let mut known = self.refused.lock().unwrap_or_else(|e| e.into_inner());
+        match *known {
+            Some((at, refused)) if at.elapsed() < REFUSED_LOOK => refused,
+            _ => known.insert((Instant::now(), look())).1,
+        }
     }
 
     /// Of destage, since it was attached.

@@ -170,8 +170,12 @@ impl Core {
             true => passed_over.into(),
             false => v.pages.saturating_sub(v.lost_blocks),
         };
+        let pages_since = match drained {
+            true => v.pages.saturating_sub(v.lost_blocks + pages_left),
+            false => 0,
+        };
         let changed = self.attached(index).and_then(|a| a.origin.changed());
-        Ok(Completeness::judge(&v, pages_left, lost, changed))
+        Ok(Completeness { pages_since, ..Completeness::judge(&v, pages_left, lost, changed) })
     }
 
     /// The same of a pool that nobody writes to, with blocks that a check found damaged
@@ -270,12 +274,13 @@ impl Core {
             }
             for d in drains.iter_mut().filter(|d| !d.ended) {
                 let Draining { index, seq, .. } = d.draining;
+                let raw = self.engine.volume_info(index).map_err(|e| self.drain_error(index, e))?;
                 let now = self.volume_info(index)?;
                 if !now.attached {
                     return Err(self.drain_error(index, Code(sys::FBY_E_VOLUME_DETACHED)));
                 }
                 // Not before its pages are let go, so that they are counted.
-                let passed = now.watermark >= seq - 1 && now.destage != DestageState::Committing;
+                let passed = raw.home >= seq - 1 && now.destage != DestageState::Committing;
                 d.ended = passed || self.engine.volume_clean(index);
                 if !d.ended {
                     d.draining.go_on();

@@ -85,6 +85,7 @@ mod pool;
 mod printable;
 mod request;
 mod ring;
+mod runtime;
 mod status;
 mod volume;
 mod wait;
@@ -107,8 +108,8 @@ pub use mark::{
     Mark, MarkRefusal, MarkedBy, MarkedOn, OriginMarks, OriginState, OriginStatus,
 };
 pub use media::{
-    create, inspect, kernels, CreateOptions, Inspection, InspectionState, Media, MediaInfo,
-    MediaKind, MediaOptions, Persist, PoolSummary,
+    create, file_holder, inspect, kernels, CreateOptions, Inspection, InspectionState, Media,
+    MediaInfo, MediaKind, MediaOptions, Persist, PoolSummary,
 };
 pub use origin::{
     open as open_origin, FaultOp, Faults, FaultyOrigin, FileOrigin, MemOrigin, NbdOrigin, Origin,
@@ -120,6 +121,7 @@ pub use pool::{
 };
 pub use printable::printable;
 pub use request::{OriginIo, OriginOp, Request, Step, Why};
+pub use runtime::{control_socket, runtime_dir};
 pub use status::{
     CheckReport, Counters, DestageState, DrainProgress, OriginInfo, OriginUse, PoolStatus,
     RecoveryReport, ReportBlock, Uuid, VolumeInfo, ERAS_WARN_PERCENT,

@@ -123,42 +123,93 @@ pub(crate) struct Refusal {
     pub way_out: String,
 }
 
-/// May this pool have the origin, at this place?
-pub(crate) fn judge(found: &Found, claim: &Claim, place: &str) -> Result<(), Refusal> {
-    let refuse = |cause: String, way_out: String| Err(Refusal { cause, way_out });
-    let give_up = format!("forebay origin accept-loss {place} gives up what that pool holds");
-    let says = match found {
-        Found::Nothing => None,
-        Found::Damaged(_) if claim.accept || bug!(DamagedIsNothing) => return Ok(()),
-        Found::Damaged(why) => {
-            return refuse(
+/// A volume or a map, to which a mark may belong.
+pub(crate) struct Owner<'a> {
+    pub pool: Uuid,
+    pub name: &'a str,
+    pub map: bool,
+    pub host: &'a str,
+    pub accept: bool,
+}
+
+/// What is said of it in messages.
+struct Words {
+    what: &'static str,
+    /// The consent.
+    accept: &'static str,
+    /// What is to be done on another host.
+    there: &'static str,
+}
+
+impl Owner<'_> {
+    fn words(&self) -> Words {
+        match self.map {
+            false => Words { what: "volume", accept: "--accept-mark", there: "detach it" },
+            true => Words { what: "map", accept: "--accept", there: "recover it" },
+        }
+    }
+
+    /// The mark bears its name.
+    pub fn is_named(&self, mark: &Mark) -> bool {
+        mark.pool == self.pool && mark.volume == self.name && mark.map == self.map
+    }
+
+    /// As far as that can be told without a record: None: there is none, or none that can be
+    /// read, and that is accepted.
+    pub fn judge<'a>(&self, found: &'a Found, place: &str) -> Result<Option<&'a Mark>, Refusal> {
+        let refuse = |cause: String, way_out: String| Err(Refusal { cause, way_out });
+        let Words { what, accept, there } = self.words();
+        let give_up = give_up(place);
+        match found {
+            Found::Nothing => Ok(None),
+            Found::Damaged(_) if self.accept || bug!(DamagedIsNothing) => Ok(None),
+            Found::Damaged(why) => refuse(
                 format!(
                 "it bears a mark that cannot be read ({why}), so it may lack what some pool holds"
             ),
-                format!("if this pool holds it, say so (--accept-mark); {give_up}"),
-            )
-        }
-        Found::Marked(mark) => {
-            let same = mark.pool == claim.pool && mark.volume == claim.volume && !mark.map;
-            if !same && !bug!(OtherPoolTaken) {
-                return refuse(
-                    format!("{mark}, and this is volume {} of pool {}", claim.volume, claim.pool),
-                    format!(
-                        "bring it home with that pool ({} {}); if the pool is gone: {give_up}",
-                        mark.way_home(),
-                        mark.at
-                    ),
-                );
+                format!("if this pool holds it, say so ({accept}); {give_up}"),
+            ),
+            Found::Marked(mark) if !self.is_named(mark) && !bug!(OtherPoolTaken) => refuse(
+                format!("{mark}, and this is {what} {} of pool {}", self.name, self.pool),
+                format!(
+                    "bring it home with that pool ({} {}); if the pool is gone: {give_up}",
+                    mark.way_home(),
+                    mark.at
+                ),
+            ),
+            Found::Marked(mark)
+                if mark.host != self.host && !self.accept && !bug!(OtherHostTaken) =>
+            {
+                refuse(
+                    format!("{mark}, and this is host {}", self.host),
+                    format!("{there} there; if that host does not use it any more, and this is the pool as it was there, say so ({accept})"),
+                )
             }
-            if mark.host != claim.host && !claim.accept && !bug!(OtherHostTaken) {
-                return refuse(
-                    format!("{mark}, and this is host {}", claim.host),
-                    "detach it there; if that host does not use it any more, and this is the pool as it was there, say so (--accept-mark)".into(),
-                );
-            }
-            Some((mark.least, mark.volume_uuid.map(|uuid| uuid.0)))
+            Found::Marked(mark) => Ok(Some(mark)),
         }
+    }
+}
+
+fn give_up(place: &str) -> String {
+    format!("forebay origin accept-loss {place} gives up what that pool holds")
+}
+
+/// May this pool have the origin, at this place?
+pub(crate) fn judge(found: &Found, claim: &Claim, place: &str) -> Result<(), Refusal> {
+    let refuse = |cause: String, way_out: String| Err(Refusal { cause, way_out });
+    let owner = Owner {
+        pool: claim.pool,
+        name: &claim.volume,
+        map: false,
+        host: &claim.host,
+        accept: claim.accept,
     };
+    let mark = owner.judge(found, place)?;
+    if matches!(found, Found::Damaged(_)) {
+        return Ok(());
+    }
+    let says = mark.map(|mark| (mark.least, mark.volume_uuid.map(|uuid| uuid.0)));
+    let give_up = give_up(place);
     let Some(record) = &claim.record else { return Ok(()) };
     let not_as_it_was = |verdict: MarkVerdict, was: &str| {
         let mark = match found {

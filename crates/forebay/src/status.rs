@@ -307,6 +307,12 @@ pub struct VolumeInfo {
     #[serde(default)]
     pub last_errno: Option<i32>,
     pub origin_errors: u64,
+    /// Pages that the origin has refused: they stay in the pool, and are tried again.
+    #[serde(default)]
+    pub pages_refused: u64,
+    /// Where in the volume the first of them is.
+    #[serde(default)]
+    pub refused_offset: Option<u64>,
     pub origin_writes: u64,
     pub origin_written_bytes: u64,
     pub origin_flushes: u64,

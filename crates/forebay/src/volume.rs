@@ -189,7 +189,7 @@ impl Volume {
             identity,
             holes: raw_holes(o.holes),
             round_pages: sizes.round_pages,
-            nbuffers: sizes.buffers,
+            nrequests: sizes.buffers,
             buffer_bytes: sizes.buffer_bytes,
         };
         let table = || core.attached.write().unwrap_or_else(|e| e.into_inner());

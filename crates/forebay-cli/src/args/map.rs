@@ -18,6 +18,9 @@ pub enum Map {
     /// List maps, and the files of which they have pages since a crash
     #[command(after_help = after!("forebay map list /dev/pmem0 --json"))]
     List(MapPool),
+    /// Show how full maps are
+    #[command(after_help = after!("forebay map status /dev/pmem0"))]
+    Status(MapPool),
     /// Bring home to their files what a crash has left: before they are mapped again
     ///
     /// A file that is gone, another, shorter, changed by others, or damaged in the pool is
@@ -65,7 +68,7 @@ pub struct MapAdd {
 
 #[derive(Args, Debug)]
 pub struct MapPool {
-    /// The pool; it must not be served, nor files mapped onto it
+    /// The pool; served or not
     pub pool: PathBuf,
     #[command(flatten)]
     pub json: Json,
@@ -73,7 +76,7 @@ pub struct MapPool {
 
 #[derive(Args, Debug)]
 pub struct MapRecover {
-    /// The pool; it must not be served, nor files mapped onto it
+    /// The pool; served or not
     pub pool: PathBuf,
     /// These files alone, as `forebay map list` names them; default: all
     pub files: Vec<PathBuf>,
@@ -92,7 +95,7 @@ pub struct MapRecover {
 
 #[derive(Args, Debug)]
 pub struct MapSalvage {
-    /// The pool; it must not be served, nor files mapped onto it
+    /// The pool; served or not
     pub pool: PathBuf,
     /// The files, as `forebay map list` names them; default: all
     pub files: Vec<PathBuf>,
@@ -105,7 +108,7 @@ pub struct MapSalvage {
 
 #[derive(Args, Debug)]
 pub struct MapDrop {
-    /// The pool; it must not be served, nor files mapped onto it
+    /// The pool; served or not
     pub pool: PathBuf,
     /// The files, as `forebay map list` names them
     #[arg(required = true)]

@@ -15,6 +15,7 @@ use super::{Json, MediaArgs};
 use crate::units;
 
 /// A volume that cannot be attached is left out, and named; the others are served.
+/// What a crash has left in maps is brought home to its files before; what stays is named.
 ///
 /// What it tells a service manager is sd_notify's READY=1 and STOPPING=1; the unit
 /// forebay-serve@.service is made for it (systemctl start forebay-serve@dev-pmem0).

@@ -32,8 +32,15 @@ fn bar(name: String, c: &Value, what: &str) -> Bar {
 impl Page {
     pub(super) fn guest_load(&mut self) -> Result<()> {
         let Some(v) = self.read("vm-load")? else { return Ok(()) };
+        let larger = match number(&v, "pcache_mib") {
+            mib if mib > 0.0 => format!(
+                " (dm-pcache, which takes no less, {} MiB and as many times the data)",
+                figure(mib)
+            ),
+            _ => String::new(),
+        };
         let how = format!(
-            "16 fio jobs write 4 KiB at random over {} MiB through a cache of {} MiB for {} s each, one \
+            "16 fio jobs write 4 KiB at random over {} MiB through a cache of {} MiB{larger} for {} s each, one \
              after the other, each in front of a disk of its own: {} requests/s, {} MB/s, {} us a request, \
              {} us a flush. The disk alone before and after: {} and {} writes/s. Steady is from 3 s after as \
              much was written as the cache holds. Linux {}. {EMULATED}",
@@ -135,21 +142,28 @@ impl Page {
         let path = self.picture("vm-mixes", "ratios of mixed loads, in the guest");
         let t = Text { caption: "Forebay over dm-writecache", x: "ratio", y: "writes, jobs" };
         plots::ratios(&path, &t, &bars)?;
+        let mut fields = vec![
+            ("dm-writecache /s", "per_s/writecache"),
+            ("target /s", "per_s/target"),
+            ("native /s", "per_s/native"),
+            ("target", "target_over_writecache"),
+            ("native", "native_over_writecache"),
+        ];
+        if number(v, "pcache_mib") > 0.0 {
+            fields.push(("dm-pcache /s", "per_s/pcache"));
+            fields.push(("native over dm-pcache", "native_over_pcache"));
+        }
         let rows: Vec<_> = cells
             .iter()
             .map(|c| {
                 let mut row =
                     vec![format!("{} %", number(c, "write_percent")), figure(number(c, "jobs"))];
-                row.extend(
-                    ["writecache", "target", "native"].map(|d| spread(c, &format!("per_s/{d}"))),
-                );
-                row.push(spread(c, "target_over_writecache"));
-                row.push(spread(c, "native_over_writecache"));
+                row.extend(fields.iter().map(|(_, field)| spread(c, field)));
                 row
             })
             .collect();
-        let head =
-            ["writes", "jobs", "dm-writecache /s", "target /s", "native /s", "target", "native"];
+        let head: Vec<_> =
+            ["writes", "jobs"].into_iter().chain(fields.iter().map(|(head, _)| *head)).collect();
         self.table(&head, &rows);
         Ok(())
     }

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 
 use super::{read_run, Left};
 use crate::error::{Error, Result};
-use crate::pages::{PAGE, SEGMENT};
+use crate::pages::{PageSet, PAGE, SEGMENT};
+use crate::planted::{self, Planted};
 use crate::store::Store;
 
 /// A file of which something was copied.
@@ -33,7 +34,7 @@ pub struct Salvaged {
 pub fn salvage(store: &dyn Store, left: &Left, dir: &Path) -> Result<Salvaged> {
     let safe = |c: char| if c.is_alphanumeric() || "._-".contains(c) { c } else { '_' };
     let last = left.path().and_then(|p| p.file_name()).map(|n| n.to_string_lossy().into_owned());
-    let last: String = last.unwrap_or_else(|| "pages".into()).chars().map(safe).take(100).collect();
+    let last = short(last.unwrap_or_else(|| "pages".into()).chars().map(safe));
     let number = match (left.id, left.frames.first()) {
         (Some(id), _) => id.to_string(),
         (None, Some((frame, _))) => format!("frame{frame}"),
@@ -45,11 +46,22 @@ pub fn salvage(store: &dyn Store, left: &Left, dir: &Path) -> Result<Salvaged> {
     let out = File::create_new(&data).map_err(Error::system(&data, "create"))?;
     let mut lines = Vec::new();
     let mut done = Salvaged { name: left.name(), data, list, pages: 0, unknown: 0, lost: 0 };
-    for &(frame, segment) in &left.frames {
+    let mut end = 0;
+    for (frame, segment, begin) in places(&out, &left.frames) {
+        if segment.checked_mul(SEGMENT as u64) != Some(begin) {
+            lines.push(format!("moved {begin} {SEGMENT} from segment {segment}"));
+        }
+        let mut within = PageSet::ALL;
+        if let Some(record) = left.record.as_ref().filter(|r| r.cut) {
+            // What is behind is cut off already.
+            let inside = record.size.saturating_sub(begin).min(SEGMENT as u64) as usize;
+            within = PageSet::of(0..inside.div_ceil(PAGE));
+        }
         let (dirty, unknown) = store.left_dirty(frame)?;
+        let (dirty, unknown) = (dirty.within(&within), unknown.within(&within));
         for (word, pages) in [("dirty", dirty), ("unknown", unknown)] {
             for run in pages.runs() {
-                let at = |page: usize| segment * SEGMENT as u64 + (page * PAGE) as u64;
+                let at = |page: usize| begin + (page * PAGE) as u64;
                 let mut copied = 0;
                 let lost = read_run(store, frame, &run, &mut |first, bytes| {
                     if !bytes.is_empty() {
@@ -57,6 +69,7 @@ pub fn salvage(store: &dyn Store, left: &Left, dir: &Path) -> Result<Salvaged> {
                             .map_err(Error::system(&done.data, "write"))?;
                         lines.push(format!("{word} {} {}", at(first), bytes.len()));
                         copied += bytes.len() / PAGE;
+                        end = end.max(at(first) + bytes.len() as u64);
                     }
                     Ok(())
                 })?;
@@ -69,10 +82,15 @@ pub fn salvage(store: &dyn Store, left: &Left, dir: &Path) -> Result<Salvaged> {
             }
         }
     }
-    // A page may go beyond the end of the file.
-    if let Some(record) = left.record.as_ref() {
-        out.set_len(record.size).map_err(Error::system(&done.data, "set its size"))?;
-    }
+    // The last page may go beyond the end of the file; of others that do nothing is cut off.
+    let size = match left.record.as_ref() {
+        Some(record) if planted::is(Planted::SalvageCutOff) => record.size,
+        Some(record) if end < record.size.saturating_add(PAGE as u64) => record.size,
+        _ => end,
+    };
+    // There may be no files of that size where the copies are made.
+    let sized = out.set_len(size).or_else(|_| out.set_len(end));
+    sized.map_err(Error::system(&done.data, "set its size"))?;
     out.sync_all().map_err(Error::system(&done.data, "sync"))?;
     let listed = File::create_new(&done.list).and_then(|mut list| {
         lines.iter().try_for_each(|line| writeln!(list, "{line}"))?;
@@ -81,4 +99,38 @@ pub fn salvage(store: &dyn Store, left: &Left, dir: &Path) -> Result<Salvaged> {
     });
     listed.map_err(Error::system(&done.list, "write"))?;
     Ok(done)
+}
+
+/// As much of a name as a file may have, with a number before it and `.list` behind.
+fn short(chars: impl Iterator<Item = char>) -> String {
+    let mut name = String::new();
+    for c in chars {
+        if name.len() + c.len_utf8() > 200 {
+            break;
+        }
+        name.push(c);
+    }
+    name
+}
+
+/// Where the pages of each frame go: where its segment is in the file; but a number that no file
+/// can have, or that another frame has, is forged or damaged, and such a frame goes where no
+/// other is.
+fn places(out: &File, frames: &[(u32, u64)]) -> Vec<(u32, u64, u64)> {
+    let begin = |segment: u64| {
+        let begin = segment.checked_mul(SEGMENT as u64)?;
+        let end = begin.checked_add(SEGMENT as u64).filter(|&end| i64::try_from(end).is_ok())?;
+        // What the file system takes.
+        out.set_len(end).is_ok().then_some(begin)
+    };
+    let mut own: Vec<Option<u64>> = Vec::new();
+    for &(_, segment) in frames {
+        let place = begin(segment).filter(|at| !own.contains(&Some(*at)));
+        own.push(place);
+    }
+    let mut free = (0..).map(|n| n * SEGMENT as u64).filter(|at| !own.contains(&Some(*at)));
+    let place = |(&(frame, segment), own): (&(u32, u64), &Option<u64>)| {
+        (frame, segment, own.unwrap_or_else(|| free.next().expect("there is no end")))
+    };
+    frames.iter().zip(&own).map(place).collect()
 }

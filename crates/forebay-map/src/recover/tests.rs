@@ -5,11 +5,12 @@
 //!
 //! Each planted mistake is found by this.
 
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{discard, left, recover, recover_some, salvage, Left, Options, Report};
-use forebay::{FoundMark, MapClaim, Uuid};
+use forebay::{FileMark, FoundMark, MapClaim, Mark, Uuid};
 
 use crate::backing::{Backing, RegularFile};
 use crate::error::Result;
@@ -143,6 +144,125 @@ fn a_page_that_the_media_does_not_give_back_is_told_and_the_rest_is_home() {
     assert!(machine.is_empty());
 }
 
+#[test]
+fn a_truncation_that_ends_in_a_lost_page_is_told_and_the_rest_is_home() {
+    let _alone = alone();
+    let place = Place::new("cut");
+    let machine = Machine::new(2, &[0], []);
+    let a = place.file("a", 6);
+    let id = crashed(&machine, &a, &[0, 1, 3, 5], 7);
+    machine.spoil_page(0, 3);
+    Store::cut(&*machine, id, 3 * PAGE as u64 + 100).expect("it counts from then on");
+    for _ in 0..2 {
+        let report = home(&machine);
+        assert_eq!(report.refused.len(), 1, "{report:?}");
+        let said = &report.refused[0].why;
+        assert!(
+            said.contains("truncation cannot be ended") && said.contains("byte 12288"),
+            "{said}"
+        );
+        assert_eq!(pages_with(&a, 7), [0, 1]);
+        assert_eq!(std::fs::metadata(&a).expect("the file").len(), 3 * PAGE as u64 + 100);
+        let left = only_left(&machine);
+        assert!(left.dirty == 2 && left.record.is_some_and(|r| r.cut));
+    }
+    let saved = salvage(&*machine, &only_left(&machine), &place.0.join("saved")).expect("saved");
+    assert_eq!((saved.pages, saved.lost), (0, 1), "what was cut off is not copied");
+    discard(&*machine, &open, &only_left(&machine)).expect("given up");
+    assert!(machine.is_empty());
+    // Where that page is clean nobody has to look at it.
+    let b = place.file("b", 6);
+    let id = crashed(&machine, &b, &[0, 1, 5], 9);
+    machine.spoil_page(0, 3);
+    Store::cut(&*machine, id, 3 * PAGE as u64 + 100).expect("it counts from then on");
+    assert!(home(&machine).refused.is_empty() && machine.is_empty());
+    assert_eq!(pages_with(&b, 9), [0, 1]);
+}
+
+#[test]
+fn names_and_numbers_of_any_kind_are_salvaged() {
+    let _alone = alone();
+    let place = Place::new("names");
+    let machine = Machine::new(4, &[0], []);
+    for name in ["\u{6f22}".repeat(85), "x".repeat(255), "a b\u{1}".into()] {
+        let path = place.file(&name, 3);
+        crashed(&machine, &path, &[1], 7);
+        let saved = salvage(&*machine, &only_left(&machine), &place.0.join("saved"));
+        assert_eq!(saved.expect(&name).pages, 1);
+        discard(&*machine, &open, &only_left(&machine)).expect("given up");
+    }
+    // Segments that no file can have, of a record that cannot be read: none over another.
+    let id = crashed(&machine, &place.file("a", 3), &[1], 7);
+    let mut pages = PageSet::EMPTY;
+    pages.insert(2..3);
+    for (byte, segment) in [(8, 1 << 43), (9, u64::MAX / SEGMENT as u64 + 2)] {
+        let frame = machine.take(id, segment).expect("a frame").expect("one is free");
+        machine.fill(frame, 0, &vec![byte; SEGMENT]).expect("filled");
+        machine.show(frame).expect("shown");
+        machine.left_dirty_now(frame, &pages);
+    }
+    machine.spoil_record(id);
+    let saved = salvage(&*machine, &only_left(&machine), &place.0.join("saved")).expect("saved");
+    assert_eq!(saved.pages, 3, "{saved:?}");
+    assert_eq!(pages_with(&saved.data, 7), [1]);
+    assert_eq!((pages_with(&saved.data, 8).len(), pages_with(&saved.data, 9).len()), (1, 1));
+    let list = std::fs::read_to_string(saved.list).expect("a list");
+    assert_eq!(list.lines().filter(|l| l.starts_with("moved ")).count(), 2, "{list}");
+}
+
+/// A damaged record may tell an end that lies before pages of the file.
+fn pages_behind_the_end_are_salvaged() -> std::result::Result<(), String> {
+    let place = Place::new("behind");
+    let machine = Machine::new(2, &[0], []);
+    let a = place.file("a", 3);
+    crashed(&machine, &a, &[0, 1], 7);
+    machine.left_dirty_now(0, &PageSet::of(4..6));
+    let report = home(&machine);
+    assert_eq!(pages_with(&a, 7), [0, 1], "the others are home");
+    assert!(report.refused[0].why.contains("2 pages are behind its end"), "{report:?}");
+    let saved = salvage(&*machine, &only_left(&machine), &place.0.join("saved")).expect("saved");
+    assert_eq!(saved.pages, 2);
+    let list = std::fs::read_to_string(&saved.list).expect("a list");
+    assert_eq!(list, "dirty 16384 8192\n");
+    match pages_with(&saved.data, 7)[..] {
+        [4, 5] => {}
+        ref found => return Err(format!("pages behind the end: {found:?}")),
+    }
+    // The last page of a file, of which that has a part: the copy ends where the file does.
+    discard(&*machine, &open, &only_left(&machine)).expect("given up");
+    let b = place.file("b", 3);
+    let shorter = std::fs::OpenOptions::new().write(true).open(&b).expect("the file");
+    shorter.set_len(9000).expect("shorter");
+    crashed(&machine, &b, &[2], 7);
+    let saved = salvage(&*machine, &only_left(&machine), &place.0.join("saved")).expect("saved");
+    assert_eq!(std::fs::metadata(&saved.data).expect("there").len(), 9000);
+    Ok(())
+}
+
+#[test]
+fn nothing_that_is_salvaged_goes_over_another_page_or_too_far() {
+    let _alone = alone();
+    let place = Place::new("same");
+    let machine = Machine::new(3, &[0], []);
+    let id = crashed(&machine, &place.file("a", 3), &[1], 7);
+    // Another frame that says the same of itself.
+    let frame = machine.take(id, 1).expect("a frame").expect("one is free");
+    machine.fill(frame, 0, &vec![8; SEGMENT]).expect("filled");
+    machine.show(frame).expect("shown");
+    machine.left_dirty_now(frame, &PageSet::of(1..2));
+    let mut left = only_left(&machine);
+    left.frames[1].1 = 0;
+    let saved = salvage(&*machine, &left, &place.0.join("saved")).expect("saved");
+    assert_eq!((saved.pages, &pages_with(&saved.data, 7)[..]), (2, &[1][..]));
+    assert_eq!(pages_with(&saved.data, 8).len(), 1);
+    // A file that is larger than any can be here.
+    if let Some(record) = &mut left.record {
+        record.size = u64::MAX;
+    }
+    let saved = salvage(&*machine, &left, &place.0.join("large")).expect("saved");
+    assert_eq!(saved.pages, 2);
+}
+
 fn a_gone_file_keeps_its_pages() -> std::result::Result<(), String> {
     let place = Place::new("gone");
     let machine = Machine::new(2, &[0], []);
@@ -249,15 +369,45 @@ fn a_file_without_the_mark_is_refused() -> std::result::Result<(), String> {
         (Some(MapClaim { pool: Uuid([9; 16]), ..claim.clone() }), "that map m of pool 0909"),
         (Some(MapClaim { map: "other".into(), ..claim.clone() }), "that map other of pool"),
         (Some(MapClaim { generation: 4, ..claim.clone() }), "an older copy"),
+        (Some(MapClaim { uuid: Uuid([1; 16]), ..claim.clone() }), "is another one now"),
     ];
     for (other, why) in others {
+        bear(other.as_ref());
+        let marked = |file: &Path| RegularFile::open(file).map(|f| f.marked().expect("a look"));
+        // Nor is the mark of another taken away, which says of pages that others have.
+        let before = marked(&a).expect("the file");
+        let ours = matches!(&before, FoundMark::Marked(m) if claim.has_set(m));
+        let file = RegularFile::open(&a).expect("the file");
+        super::unmark(&*machine, &file).expect("a look");
+        drop(file);
+        if !ours && marked(&a).expect("the file") != before {
+            return Err(format!("{why}: a mark of another was taken away"));
+        }
         bear(other.as_ref());
         let report = home(&machine);
         if report.refused.len() != 1 || !report.refused[0].why.contains(why) {
             return Err(format!("{why}: {report:?}"));
         }
     }
-    bear(Some(&MapClaim { generation: 2, ..claim }));
+    // A volume of that name, and a map's as marks were at first, without a UUID.
+    let put = |change: &dyn Fn(&mut Mark)| {
+        let opened = std::fs::OpenOptions::new().read(true).write(true).open(&a);
+        let file = opened.expect("the file");
+        let to = FileMark::of(file.as_fd()).expect("its place");
+        let mut mark = claim.mark(&to.name());
+        change(&mut mark);
+        to.put(&mark).expect("its mark");
+    };
+    put(&|mark| mark.map = false);
+    let report = home(&machine);
+    if !report.refused.iter().any(|r| r.why.contains("that volume m of pool")) {
+        return Err(format!("a volume's mark: {report:?}"));
+    }
+    put(&|mark| mark.volume_uuid = None);
+    let trial = Options { dry_run: true, ..Options::default() };
+    let report = recover_some(&*machine, &open, &trial, &mut |_| {}).expect("a trial");
+    assert_eq!((report.pages, report.refused.len()), (1, 0), "a mark without a UUID");
+    bear(Some(&MapClaim { generation: 2, ..claim.clone() }));
     assert!(home(&machine).refused.is_empty() && machine.is_empty());
     let file = RegularFile::open(&a).expect("the file");
     assert_eq!(file.marked().expect("a look"), FoundMark::Nothing);
@@ -288,13 +438,14 @@ type Test = fn() -> std::result::Result<(), String>;
 #[test]
 fn what_cannot_be_brought_home_is_kept() {
     let _alone = alone();
-    let tests: [(Test, Planted); 6] = [
+    let tests: [(Test, Planted); 7] = [
         (a_file_that_others_changed_is_refused, Planted::ChangedTaken),
         (a_file_without_the_mark_is_refused, Planted::UnmarkedTaken),
         (a_gone_file_keeps_its_pages, Planted::GoneDropped),
         (another_file_of_the_name_is_left_alone, Planted::AnotherTaken),
         (a_shorter_file_is_refused, Planted::ShorterTaken),
         (a_record_is_freed_by_who_has_the_file, Planted::RecordFreedEarly),
+        (pages_behind_the_end_are_salvaged, Planted::SalvageCutOff),
     ];
     for (test, mistake) in tests {
         test().expect("it is kept");

@@ -245,6 +245,8 @@ fn a_truncation_that_failed_is_ended_before_anything_else() {
         machine.fail_resize();
         file.set_size(100).expect_err("it is told");
         assert_eq!(file.size(), 100);
+        // A share that is told of each growth would not take the mistake.
+        machine.promises.store(!planted, Ordering::SeqCst);
         plant(planted.then_some(Planted::CutNotEnded));
         if grown {
             file.set_size(2 * ONE).expect("it grows");
@@ -346,7 +348,9 @@ fn locks(features: &Features, time: Duration) -> Result<usize, String> {
         });
         let end = Instant::now() + time;
         let mut found = Ok(());
-        while Instant::now() < end && found.is_ok() {
+        // On a busy machine the other thread comes to little meanwhile.
+        let too_few = || touched.load(Ordering::SeqCst) <= 20;
+        while (Instant::now() < end || too_few()) && found.is_ok() {
             file.lock(0, ONE).expect("a lock");
             for _ in 0..20 {
                 std::thread::sleep(Duration::from_micros(50));
@@ -374,6 +378,157 @@ fn what_is_locked_stays_also_if_it_was_being_given_back() {
     let found = in_time(name, || locks(&features, Duration::from_secs(30)));
     plant(None);
     found.expect_err("PinNotSeen was not found");
+}
+
+/// How often the write came last.
+fn writes_beside_truncations(features: &Features, rounds: usize) -> Result<usize, String> {
+    let machine = Machine::new(3, &[2 * ONE], []);
+    let cache = cache(&machine, features);
+    let file = cache.open_backing(machine.file(0), 2 * ONE).expect("open");
+    let whole = vec![7; SEGMENT];
+    let mut last = 0;
+    for round in 0..rounds {
+        std::thread::scope(|s| {
+            s.spawn(|| file.write(ONE, &whole).expect("written"));
+            std::thread::sleep(Duration::from_micros(100 * (round % 10) as u64));
+            file.set_size(ONE).expect("shorter");
+        });
+        let (size, of_file) = (file.size(), machine.content(0).len() as u64);
+        if size != of_file {
+            return Err(format!("round {round}: {size} bytes, and the file has {of_file}"));
+        }
+        last += usize::from(size > ONE);
+        let mut rest = whole.clone();
+        let n = file.read(ONE, &mut rest).expect("read");
+        assert!(n as u64 == size - ONE && rest[..n].iter().all(|&b| b == 7));
+    }
+    Ok(last)
+}
+
+/// The file is as long as it is told to be.
+#[test]
+fn a_write_does_not_go_behind_the_end_that_another_has_set() {
+    let _alone = alone();
+    let name = "a_write_does_not_go_behind_the_end_that_another_has_set";
+    let Some(features) = has(name) else { return };
+    let run = |rounds| in_time(name, || writes_beside_truncations(&features, rounds));
+    run(40).expect("as it is told");
+    plant(Some(Planted::WrittenBehind));
+    let found = run(2000);
+    plant(None);
+    found.expect_err("WrittenBehind was not found");
+    // Nothing is written, so nothing grows.
+    let machine = Machine::new(1, &[5], []);
+    let cache = cache(&machine, &features);
+    let file = cache.open_backing(machine.file(0), ONE).expect("open");
+    file.write(100, &[]).expect("nothing");
+    assert_eq!(file.size(), 5);
+}
+
+/// Blocks that fallocate(2) has given may be gone after a cut, as long as nothing has made them
+/// durable: a sync that needs them does.  One that finds no hole must not take that for it.
+fn allocated(planted: bool, present: bool) -> Result<(), String> {
+    let machine = Machine::new(4, &[2 * ONE], []);
+    let cache = cache(&machine, &Features::detect(machine.memory(), 0));
+    let file = cache.open_backing(machine.file(0), 3 * ONE).expect("open");
+    file.set_size(3 * ONE).expect("longer, by a hole");
+    // Marked, and its size is durable: what follows has no other reason for an fsync.
+    file.store(0, &[1]);
+    file.sync(0, 1).expect("a sync");
+    if present {
+        file.load(2 * ONE, &mut [0]);
+    }
+    plant(planted.then_some(Planted::BlocksNotAsked));
+    file.allocate(2 * ONE, ONE).expect("blocks");
+    file.store(2 * ONE, &[2]);
+    file.sync(2 * ONE, 1).expect("a sync");
+    plant(None);
+    let after = machine.cut(|| ()).machine(&mut Random(1), false, &[]);
+    let home = recover(&*after, open(&after)).expect("a recovery");
+    match (&home.refused[..], after.content(0).get(2 * SEGMENT)) {
+        ([], Some(2)) => Ok(()),
+        (refused, found) => Err(format!("present: {present}: {found:?}, {refused:?}")),
+    }
+}
+
+#[test]
+fn blocks_that_were_asked_for_are_durable_before_a_sync_needs_them() {
+    let _alone = alone();
+    for present in [false, true] {
+        allocated(false, present).expect("the page comes home");
+        allocated(true, present).expect_err("the disk is full");
+    }
+}
+
+/// A server that is stopped may do later what it was asked before: a frame is another's then.
+fn released(planted: bool) -> Result<(), String> {
+    let machine = Machine::new(1, &[ONE, ONE], []);
+    let cache = cache(&machine, &Features::detect(machine.memory(), 0));
+    let files = [0, 1].map(|i| cache.open_backing(machine.file(i), ONE).expect("open"));
+    files[0].write(0, b"first").expect("written");
+    files[0].sync(0, 5).expect("a sync");
+    machine.lose_answer();
+    plant(planted.then_some(Planted::UnansweredKept));
+    let _ = files[0].drop_cache(0, ONE);
+    plant(None);
+    files[1].write(0, b"other").expect("it gets the frame");
+    // Its own bytes are in its file; where it has no frame it gets none, or one of its own.
+    let _ = files[0].write(5, b"stale");
+    let mut found = [0; 10];
+    files[1].read(0, &mut found).expect("read");
+    if planted {
+        // With a frame that is not its own it cannot even be closed.
+        std::mem::forget((files, cache));
+    }
+    match &found {
+        b"other\0\0\0\0\0" => Ok(()),
+        _ => Err(format!("another file has {:?}", found.escape_ascii().to_string())),
+    }
+}
+
+#[test]
+fn what_was_not_answered_may_have_been_done() {
+    let _alone = alone();
+    released(false).expect("its frame is another's");
+    println!("{}", released(true).expect_err("the mistake is found"));
+}
+
+/// Segments that go and come after mlockall(MCL_FUTURE).
+fn locked(machine: &Arc<Machine>, features: &Features) -> [u8; 2] {
+    let cache = cache(machine, features);
+    let file = cache.open_backing(machine.file(0), 2 * ONE).expect("open");
+    file.store(0, b"a");
+    rustix::mm::mlockall(rustix::mm::MlockAllFlags::FUTURE).expect("root may");
+    file.sync(0, 1).expect("a sync");
+    // One frame for two: each comes in the place of the other.
+    for (at, bytes) in [(ONE, b"b"), (0, b"c"), (ONE, b"d"), (0, b"e")] {
+        file.store(at, bytes);
+        file.sync(at, 1).expect("a sync");
+    }
+    file.close().expect("closed");
+    let content = machine.content(0);
+    [content[0], content[SEGMENT]]
+}
+
+/// The order counts for a process: it is one of its own.
+#[test]
+fn a_program_that_locks_all_its_memory_loses_nothing() {
+    const ROLE: &str = "FOREBAY_MAP_LOCKED";
+    let _alone = alone();
+    let Some(features) = has("a_program_that_locks_all_its_memory_loses_nothing") else { return };
+    if let Ok(role) = std::env::var(ROLE) {
+        let machine = Machine::new(1, &[2 * ONE], []);
+        plant((role == "planted").then_some(Planted::EmptyLocked));
+        assert_eq!(&locked(&machine, &features), b"ed");
+        return;
+    }
+    for role in ["right", "planted"] {
+        let name = "tests::several::a_program_that_locks_all_its_memory_loses_nothing";
+        let me = std::env::current_exe().expect("this program");
+        let mut child = std::process::Command::new(me);
+        let ended = child.args(["--exact", name]).env(ROLE, role).output().expect("it runs");
+        assert_eq!(ended.status.success(), role == "right", "{role}: {ended:?}");
+    }
 }
 
 #[test]

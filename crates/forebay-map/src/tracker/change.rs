@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use super::{Held, Inner, Kind, NotEvicted, Source, State};
+use crate::features;
 use crate::pages::{PageSet, PAGE, SEGMENT, SEGMENT_PAGES};
 use crate::planted::{self, Planted};
 use crate::system::{Mode, Scan};
@@ -19,7 +20,32 @@ impl<S: Source> Inner<S> {
         // Until it is mapped.
         state.kept = true;
         self.segments[segment].blind.store(false, Ordering::SeqCst);
+        if self.features.moves && self.move_in(segment, state).is_ok() {
+            return Ok(());
+        }
         self.become_scanned(segment, state, state.offset)
+    }
+
+    /// Makes it ready where nobody else can reach it, so that all that is stored to it is
+    /// noted from the first moment on.  The thread that reads events cannot do it: the kernel
+    /// waits for the event of the move.
+    fn move_in(&self, segment: usize, state: &mut State) -> io::Result<()> {
+        let (Some(noted), Some(pagemap)) = (&self.noted, &self.pagemap) else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        let ready = features::ready(noted, pagemap, self.source.memory(), state.offset)?;
+        // As in `become_scanned`.
+        let late = planted::is(Planted::LookAfterStore);
+        if !late {
+            self.look(segment);
+        }
+        self.space.move_here(segment, ready)?;
+        state.is_scanned();
+        if late {
+            planted::wait();
+            self.look(segment);
+        }
+        Ok(())
     }
 
     /// Watched to scanned: somebody wants to store.
@@ -38,15 +64,12 @@ impl<S: Source> Inner<S> {
             self.look(segment);
         }
         let ours = self.space.map(segment, self.source.memory(), offset)?;
-        state.kind = Kind::Scanned;
-        state.kept = false;
         state.offset = offset;
+        state.is_scanned();
         if !ours {
             // A child may have it, whose stores nothing notes.
             self.make_blind(segment);
         }
-        state.told = true;
-        state.quiet = 0;
         if let Some(noted) = &self.noted {
             planted::wait();
             match noted.register(&self.space, segment..segment + 1, Mode::WriteProtect) {
@@ -92,8 +115,10 @@ impl<S: Source> Inner<S> {
             Kind::Watched => PageSet::EMPTY,
         };
         let told = found.with(&state.pending.within(&range));
+        state.in_vain = state.in_vain.saturating_add(1);
         if !told.is_empty() {
             state.told = true;
+            state.in_vain = 0;
             // They are protected again, so nothing else knows of them until they are
             // durable: also if that fails, or panics.
             state.pending = state.pending.with(&told);
@@ -118,19 +143,30 @@ impl<S: Source> Inner<S> {
         Ok(())
     }
 
-    /// One tick of a segment; whether it has become watched.
-    pub(super) fn tick(&self, segment: usize, quiet: u32, may: bool) -> io::Result<bool> {
+    /// One tick of a segment; for how many it was not stored to, and how often it was looked
+    /// at meanwhile, if it could be watched.
+    pub(super) fn tick(&self, segment: usize) -> Option<(u32, u32)> {
         let mut state = self.hold(segment);
-        if state.kind != Kind::Scanned || !self.features.watch || self.blind(segment) {
-            return Ok(false);
+        if !self.can_be_watched(segment, &state) {
+            return None;
         }
         if state.told || !state.pending.is_empty() || !self.untouched(segment) {
             state.told = false;
             state.quiet = 0;
-            return Ok(false);
+            return None;
         }
         state.quiet = state.quiet.saturating_add(1);
-        if state.quiet < quiet || !may {
+        Some((state.quiet, state.in_vain))
+    }
+
+    fn can_be_watched(&self, segment: usize, state: &State) -> bool {
+        state.kind == Kind::Scanned && self.features.watch && !self.blind(segment)
+    }
+
+    /// A segment that was quiet; whether it has become watched.
+    pub(super) fn watch(&self, segment: usize) -> io::Result<bool> {
+        let mut state = self.hold(segment);
+        if !self.can_be_watched(segment, &state) || state.told || !state.pending.is_empty() {
             return Ok(false);
         }
         self.become_watched(segment, &mut state)

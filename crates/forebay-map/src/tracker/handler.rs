@@ -12,7 +12,8 @@ use std::sync::{Arc, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use rustix::event::{poll, PollFd, PollFlags};
+use forebay_engine::lasting;
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
 use super::{Inner, Kind, Source};
 use crate::pages::SEGMENT;
@@ -40,13 +41,18 @@ impl<S: Source> Inner<S> {
         let Some(events) = &self.events else { return };
         loop {
             let mut fds =
-                vec![PollFd::new(&self.stop, PollFlags::IN), PollFd::new(events, PollFlags::IN)];
+                vec![PollFd::new(&*self.stop, PollFlags::IN), PollFd::new(events, PollFlags::IN)];
             fds.extend(
                 self.noted.as_ref().map(|n| PollFd::from_borrowed_fd(n.as_fd(), PollFlags::IN)),
             );
-            let _ = poll(&mut fds, None);
+            // Where somebody may close them, nothing says so to a thread that waits.
+            let turn = Timespec { tv_sec: 1, tv_nsec: 0 };
+            let _ = poll(&mut fds, lasting::are_kept().then_some(&turn));
             if self.stopping.load(Ordering::SeqCst) {
                 return;
+            }
+            if fds.iter().any(|fd| fd.revents().contains(PollFlags::NVAL)) {
+                std::thread::sleep(Duration::from_millis(100));
             }
             for uffd in [Some(events), self.noted.as_ref()].into_iter().flatten() {
                 while let Some(event) = self.next_event(uffd) {

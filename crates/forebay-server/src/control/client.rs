@@ -13,7 +13,7 @@ use forebay::{
 };
 use serde_json::Value;
 
-use super::{socket_path, Answer, Request, LINE_MAX};
+use super::{Answer, Request, ANSWER_MAX};
 use crate::service::{Progress, ServerStatus, ServiceStatus};
 use crate::{socket, Error, Result};
 
@@ -36,7 +36,7 @@ impl Client {
     }
 
     fn connect_within(dir: &Path, uuid: Uuid, patience: Duration) -> Result<Option<Client>> {
-        let path = socket_path(dir, uuid);
+        let path = forebay::control_socket(dir, uuid);
         let stream = match socket::connect(&path, patience) {
             Ok(stream) => stream,
             Err(e)
@@ -165,6 +165,20 @@ impl Client {
         }
     }
 
+    /// Asks the first service of a kind, which says what it understands.
+    pub fn call(
+        mut self,
+        kind: &str,
+        request: Value,
+        progress: &mut Progress<'_>,
+    ) -> Result<Value> {
+        self.send(&Request::Call { kind: kind.into(), request })?;
+        match self.worked(progress)? {
+            Answer::Called(answer) => Ok(answer),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
     /// The answer after all that is told of the way to it.
     fn worked(&mut self, progress: &mut Progress<'_>) -> Result<Answer> {
         loop {
@@ -199,10 +213,10 @@ impl Client {
     /// `None`: the connection was closed.
     fn receive_some(&mut self) -> Result<Option<Answer>> {
         let mut line = Vec::new();
-        let read = self.stream.by_ref().take(LINE_MAX as u64).read_until(b'\n', &mut line);
+        let read = self.stream.by_ref().take(ANSWER_MAX as u64).read_until(b'\n', &mut line);
         match read {
             Ok(_) if line.ends_with(b"\n") => {}
-            Ok(n) if n < LINE_MAX => return Ok(None),
+            Ok(n) if n < ANSWER_MAX => return Ok(None),
             Ok(_) => return Err(self.failed("the answer is too long".into())),
             Err(e) if e.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
             Err(e) => return Err(self.broken(e)),

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use forebay::Error as PoolError;
 
-use super::{socket_path, Answer, Request, LINE_MAX};
+use super::{Answer, Request, LINE_MAX};
 use crate::place::private_directory;
 use crate::server::Shared;
 use crate::service::{Progress, Work};
@@ -43,7 +43,7 @@ pub(crate) struct Responder {
 impl Responder {
     pub(crate) fn start(dir: &Path, shared: &Arc<Shared>) -> Result<Responder> {
         private_directory(dir, "name another with FOREBAY_RUNTIME_DIR")?;
-        let path = socket_path(dir, shared.pool().uuid());
+        let path = forebay::control_socket(dir, shared.pool().uuid());
         let socket = PrivateSocket::bind(&path).map_err(|e| match e {
             PoolError::Busy { path, holder, .. } => PoolError::Busy {
                 path,
@@ -206,6 +206,10 @@ fn carry_out(
             let stop = |told: &mut Progress<'_>| shared.stop(&kind, &name, keep, told);
             beside(&go_on, format!("stopping {kind} {name}"), stop)?;
             Answer::Done(true)
+        }
+        Request::Call { kind, request } => {
+            let call = |told: &mut Progress<'_>| shared.call(&kind, request, told);
+            Answer::Called(beside(&go_on, format!("asking {kind}"), call)?)
         }
         Request::Drain { volume } => {
             if volume.is_none() {

@@ -25,6 +25,8 @@ pub(super) struct OriginHealth {
     pub fail_in: Option<u32>,
     /// So many requests fail, whatever they are.
     pub failing: u32,
+    /// Sectors that it takes no request for: first and end.
+    pub bad: Vec<(u64, u64)>,
     /// Its power was cut: the next flush says so, and no other.
     pub untold: bool,
     /// When that was acknowledged which a flush has lost since, where no flush of all
@@ -155,7 +157,7 @@ impl World {
                 error
             }
             _ => {
-                let fails = self.origin_fails(v);
+                let fails = self.origin_fails(v) || self.bad_sector(v, &request.io);
                 self.land(v, &request, !fails);
                 if fails {
                     EIO
@@ -187,6 +189,14 @@ impl World {
         let fails = nth || health.failing > 0;
         health.failing = health.failing.saturating_sub(1);
         self.tally.origin_errors += u64::from(fails);
+        fails
+    }
+
+    fn bad_sector(&mut self, v: usize, io: &Io) -> bool {
+        let meets =
+            |(first, end): &(u64, u64)| *first < io.sector + io.nsectors && io.sector < *end;
+        let fails = self.volumes[v].health.bad.iter().any(meets);
+        self.tally.bad_sectors += u64::from(fails);
         fails
     }
 
@@ -242,11 +252,22 @@ impl World {
         }
     }
 
+    pub(super) fn break_sectors(&mut self, v: usize) {
+        let first = self.rng.below(self.volumes[v].origin.sectors());
+        let end = first + self.rng.range(1, 24);
+        self.log(|| format!("volume {}: bad {first} to {end}", self.volumes[v].number));
+        self.volumes[v].health.bad.push((first, end));
+    }
+
     pub(super) fn origin_fault(&mut self) {
         if self.volumes.is_empty() {
             return;
         }
         let v = self.rng.index(self.volumes.len());
+        if self.plan.bad_sectors && self.rng.one_in(2) {
+            self.break_sectors(v);
+            return;
+        }
         let kind = self.rng.below(4);
         self.log(|| format!("origin fault {kind} at volume {}", self.volumes[v].number));
         match kind {
@@ -268,6 +289,7 @@ impl World {
             // What a power cut took must still be told, once.
             v.health.failing = 0;
             v.health.fail_in = None;
+            v.health.bad.clear();
         }
     }
 
@@ -297,11 +319,41 @@ impl World {
                 self.tally.drains += 1;
                 return Ok(());
             }
+            if step == 3_000 {
+                self.all_but_bad_is_home(v, index)?;
+                self.volumes[v].health.bad.clear();
+            }
         }
         if self.wedged() {
             return Ok(());
         }
         Err(format!("drain of volume {} does not end", self.volumes[v].number))
+    }
+
+    /// A drain has had time to try all again: what is left is of bad sectors.
+    fn all_but_bad_is_home(&mut self, v: usize, index: u16) -> Verdict {
+        if self.damaged || self.volumes[v].placed || self.volumes[v].health.bad.is_empty() {
+            return Ok(());
+        }
+        let geometry = self.plan.geometry;
+        for (chunk, page) in
+            (0..geometry.nchunks).flat_map(|c| (1..geometry.chunk_pages).map(move |p| (c, p)))
+        {
+            let Ok(entry) = self.engine.entry_info(chunk, page, false) else { continue };
+            let first = entry.line.block * 8;
+            let bad = |(from, end): &(u64, u64)| *from < first + 8 && first < *end;
+            if entry.linked
+                && entry.line.volume == index
+                && !self.volumes[v].health.bad.iter().any(bad)
+            {
+                return Err(format!(
+                    "block {} of volume {} is not home, and its origin is bad elsewhere",
+                    entry.line.block, self.volumes[v].number
+                ));
+            }
+            self.tally.not_home += u64::from(entry.linked && entry.line.volume == index);
+        }
+        Ok(())
     }
 
     /// What is left can only be lost blocks.  Their chunks may be packed for the space, but
@@ -401,7 +453,7 @@ impl World {
             identity: &identity,
             holes: sys::FBY_HOLES_FAIL,
             round_pages: self.rng.pick(rounds),
-            nbuffers: self.rng.range(1, 4) as u32,
+            nrequests: self.rng.range(1, 4) as u32,
             buffer_bytes: 4096 * self.rng.range(1, 16) as u32,
         };
         let damaged = self.damaged;

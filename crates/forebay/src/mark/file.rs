@@ -8,7 +8,9 @@ use std::os::fd::BorrowedFd;
 
 use super::content::{host, now, short};
 use super::keep::{state_dir, Kept};
-use super::{Found, Keep, Mark, MarkedBy, MarkedOn};
+#[cfg(test)]
+use super::planted::{planted, Bug};
+use super::{bug, give_up, Found, Keep, Mark, MarkedBy, MarkedOn, Owner, Refusal};
 use crate::origin;
 use crate::status::Uuid;
 
@@ -18,6 +20,8 @@ pub struct MapClaim {
     pub pool: Uuid,
     /// The map's name.
     pub map: String,
+    /// Of its record: one that is added later by this name has another.
+    pub uuid: Uuid,
     /// Of the pool's superblock, since it was opened.
     pub generation: u64,
     /// Bytes of the map's share.
@@ -45,7 +49,7 @@ impl MapClaim {
         Mark {
             pool: self.pool,
             volume: short(&self.map),
-            volume_uuid: None,
+            volume_uuid: (!bug!(LifeNotNamed)).then_some(self.uuid),
             map: true,
             generation: self.generation,
             least: 0,
@@ -57,6 +61,23 @@ impl MapClaim {
         }
     }
 
+    fn owner<'a>(&self, name: &'a str, host: &'a str, accept: bool) -> Owner<'a> {
+        Owner { pool: self.pool, name, map: true, host, accept }
+    }
+
+    /// Of this map, and not of one of its name that was removed.  Marks did not say that at
+    /// first.
+    fn is_of(&self, mark: &Mark) -> bool {
+        mark.volume_uuid.is_none_or(|uuid| uuid == self.uuid) || bug!(OtherLifeTaken)
+    }
+
+    /// It is a mark that this map has set, of this pool and not of a later copy of it.
+    pub fn has_set(&self, mark: &Mark) -> bool {
+        self.owner(&short(&self.map), "", true).is_named(mark)
+            && self.is_of(mark)
+            && mark.generation <= self.generation
+    }
+
     /// May this map have the file?  `holds`: it has pages that the file lacks.  `accept`:
     /// though the mark is missing, unreadable or another host's.
     pub fn judge(
@@ -66,32 +87,27 @@ impl MapClaim {
         holds: bool,
         accept: bool,
     ) -> Result<(), MarkRefusal> {
-        let refuse = |cause: String, way_out: String| Err(MarkRefusal { cause, way_out });
-        let give_up = format!("forebay origin accept-loss {place}");
+        self.judged(found, place, holds, accept)
+            .map_err(|Refusal { cause, way_out }| MarkRefusal { cause, way_out })
+    }
+
+    fn judged(&self, found: &Found, place: &str, holds: bool, accept: bool) -> Result<(), Refusal> {
+        let refuse = |cause: String, way_out: String| Err(Refusal { cause, way_out });
         let elsewhere = "salvage the pages (forebay map salvage), and drop them (forebay map drop)";
-        match found {
-            Found::Nothing if holds && !accept => refuse(
+        match self.owner(&short(&self.map), &host(), accept).judge(found, place)? {
+            Some(m) if !self.is_of(m) => refuse(
+                format!("{m}, and the map of that name is another one now"),
+                format!("use the pool as it was when that map was in it; if that is gone: {}", give_up(place)),
+            ),
+            Some(m) if m.generation > self.generation && !bug!(OlderCopyTaken) => refuse(
+                format!("{m}, and the pool is an older copy of that one"),
+                format!("use the pool as it was last; if that is gone: {}", give_up(place)),
+            ),
+            None if *found == Found::Nothing && holds && !accept && !bug!(MissingTaken) => refuse(
                 "it had a mark while the pool has pages that it lacks, and that is gone".into(),
                 format!("it was given up, and may have been written since: if not, say so (--accept); else {elsewhere}"),
             ),
-            Found::Damaged(why) if !accept => refuse(
-                format!("it bears a mark that cannot be read ({why})"),
-                format!("if this pool has what it lacks, say so (--accept); else {give_up}"),
-            ),
-            Found::Nothing | Found::Damaged(_) => Ok(()),
-            Found::Marked(m) if m.pool != self.pool || m.volume != short(&self.map) => refuse(
-                format!("{m}, and this is map {} of pool {}", self.map, self.pool),
-                format!("bring that home with that pool ({} {}); if it is gone: {give_up}", m.way_home(), m.at),
-            ),
-            Found::Marked(m) if m.generation > self.generation => refuse(
-                format!("{m}, and the pool is an older copy of that one"),
-                format!("use the pool as it was last; if that is gone: {give_up}"),
-            ),
-            Found::Marked(m) if m.host != host() && !accept => refuse(
-                format!("{m}, and this is host {}", host()),
-                "recover it there; if that host does not use it any more, and this is the pool as it was there, say so (--accept)".into(),
-            ),
-            Found::Marked(_) => Ok(()),
+            _ => Ok(()),
         }
     }
 }

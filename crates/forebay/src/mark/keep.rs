@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
+use forebay_engine::lasting::Lasting;
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, XattrFlags, CWD};
 use rustix::io::Errno;
 
@@ -84,7 +85,7 @@ pub(crate) struct Kept {
 #[derive(Debug)]
 enum On {
     Host,
-    File(OwnedFd),
+    File(Lasting<OwnedFd>),
     Origin(Arc<dyn Bears>),
 }
 
@@ -106,7 +107,7 @@ impl Kept {
     pub(crate) fn look(by: &MarkedBy<'_>, state: &Path) -> io::Result<Kept> {
         let on = match &by.on {
             MarkedOn::Host => On::Host,
-            MarkedOn::File(file) => On::File(file.try_clone_to_owned()?),
+            MarkedOn::File(file) => On::File(file.try_clone_to_owned()?.into()),
             MarkedOn::Origin(bears) => On::Origin(bears.clone()),
         };
         let mut dirs = vec![state.join(MARKS)];
@@ -253,7 +254,7 @@ impl Keep for Kept {
     fn take_away(&self) -> io::Result<()> {
         match &self.on {
             On::Host => {}
-            On::File(file) => match rustix::fs::fremovexattr(file, ATTRIBUTE) {
+            On::File(file) => match rustix::fs::fremovexattr(file.as_fd(), ATTRIBUTE) {
                 Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
                 done => {
                     done?;

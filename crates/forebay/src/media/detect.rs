@@ -173,11 +173,15 @@ fn lock(path: &Path, fd: &OwnedFd, access: Access) -> Result<()> {
     };
     match locked {
         Ok(()) => Ok(()),
-        Err(Errno::WOULDBLOCK) => Err(Error::Busy {
-            path: path.into(),
-            holder: lock_holder(fd),
-            way_out: "stop that process, or ask it with `forebay status` as its user, with its FOREBAY_RUNTIME_DIR".into(),
-        }),
+        Err(Errno::WOULDBLOCK) => {
+            let holder = file_holder(fd);
+            let mapped = if holder.is_none() { mapped_by(fd) } else { Vec::new() };
+            let way_out = match mapped.is_empty() {
+                true => "stop that process, or ask it with `forebay status` as its user, with its FOREBAY_RUNTIME_DIR".into(),
+                false => format!("its server has ended, and processes {mapped:?} have files mapped onto it: what they have synced is safe, and brought home once they have ended"),
+            };
+            Err(Error::Busy { path: path.into(), holder, way_out })
+        }
         Err(e) => Err(Error::system(path, "locking it", e.into())),
     }
 }
@@ -212,6 +216,12 @@ fn lock_after_readers(fd: &OwnedFd) -> Result<(), Errno> {
     }
 }
 
+/// The process that has locked a file (flock), if it lives; only a hint.
+pub fn file_holder<F: AsFd>(fd: F) -> Option<u32> {
+    // One that has ended may be named all the same.
+    lock_holder(fd).filter(|pid| Path::new(&format!("/proc/{pid}")).exists())
+}
+
 /// The process that holds the flock, from /proc/locks; only a hint.
 ///
 /// The kernel walks its locks anew for each read(2), by their number in the
@@ -228,6 +238,22 @@ pub(crate) fn lock_holder<F: AsFd>(fd: F) -> Option<u32> {
         st.st_ino
     );
     (0..TRIES).find_map(|_| holder_in(&all_locks().ok()?, &key))
+}
+
+/// Processes that have it mapped; only a hint.  They keep the lock of the process that has
+/// opened it, though that has ended.
+fn mapped_by(fd: &OwnedFd) -> Vec<u32> {
+    let (Ok(st), Ok(processes)) = (rustix::fs::fstat(fd), fs::read_dir("/proc")) else {
+        return Vec::new();
+    };
+    let (major, minor) = (rustix::fs::major(st.st_dev), rustix::fs::minor(st.st_dev));
+    let key = format!(" {major:02x}:{minor:02x} {} ", st.st_ino);
+    let pid = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
+    let maps = |pid: &u32| {
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps"));
+        *pid != std::process::id() && maps.is_ok_and(|maps| maps.contains(&key))
+    };
+    processes.flatten().filter_map(pid).filter(maps).collect()
 }
 
 fn all_locks() -> std::io::Result<String> {

@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use forebay_engine::lasting::Lasting;
 use forebay_engine::{Media as Mapped, Memory, Pace};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
@@ -26,7 +27,7 @@ pub struct Media {
     /// Memory modules it is interleaved over, where that can be told.
     modules: Option<u32>,
     /// Holds the lock, or the exclusive claim.
-    fd: Option<OwnedFd>,
+    fd: Option<Lasting<OwnedFd>>,
 }
 
 impl std::fmt::Debug for Media {
@@ -192,6 +193,7 @@ impl Media {
             }
             None => mapped,
         };
+        let fd = fd.map(Lasting::from);
         Ok(Media { info, mapped: Arc::new(mapped), read_only, modules: None, fd })
     }
 
@@ -234,7 +236,7 @@ impl Media {
     /// A path of its file, if that was deleted and is gone when this process ends.
     pub(crate) fn deleted(&self) -> Option<PathBuf> {
         let fd = self.fd.as_ref()?;
-        let st = rustix::fs::fstat(fd).ok()?;
+        let st = rustix::fs::fstat(fd.as_fd()).ok()?;
         let file = rustix::fs::FileType::from_raw_mode(st.st_mode).is_file();
         let path = || format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd()).into();
         (file && st.st_nlink == 0).then(path)

@@ -34,7 +34,11 @@ struct Plan {
 
 /// The switches of a [`FaultyOrigin`]; clones are the same switches.
 #[derive(Clone, Debug, Default)]
-pub struct Faults(Arc<Mutex<[Plan; 3]>>, Arc<Mutex<Option<Range<u64>>>>);
+pub struct Faults(
+    Arc<Mutex<[Plan; 3]>>,
+    Arc<Mutex<Option<Range<u64>>>>,
+    Arc<Mutex<Vec<Range<u64>>>>,
+);
 
 impl Faults {
     /// Reads of any of these bytes fail, until [`repair`](Faults::repair).
@@ -48,6 +52,24 @@ impl Faults {
         match &*bad {
             Some(bad) if offset < bad.end && bad.start < offset + len => Err(Errno::IO.into()),
             _ => Ok(()),
+        }
+    }
+
+    /// Writes, zeroes and discards of any of these bytes fail, too, until
+    /// [`repair`](Faults::repair).
+    pub fn break_writes_of(&self, bytes: Range<u64>) {
+        self.2.lock().unwrap_or_else(|e| e.into_inner()).push(bytes);
+    }
+
+    fn write(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.call(FaultOp::Write)?;
+        let bad = self.2.lock().unwrap_or_else(|e| e.into_inner());
+        match bad.iter().any(|bad| offset < bad.end && bad.start < offset + len) {
+            true => {
+                self.plans()[FaultOp::Write as usize].failed += 1;
+                Err(Errno::IO.into())
+            }
+            false => Ok(()),
         }
     }
 
@@ -74,6 +96,7 @@ impl Faults {
             plan.fail = None;
         }
         *self.1.lock().unwrap_or_else(|e| e.into_inner()) = None;
+        self.2.lock().unwrap_or_else(|e| e.into_inner()).clear();
     }
 
     /// Each call takes so much longer.
@@ -163,7 +186,7 @@ impl Origin for FaultyOrigin {
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        self.faults.call(FaultOp::Write)?;
+        self.faults.write(offset, data.len() as u64)?;
         self.inner.write_at(data, offset)
     }
 
@@ -173,12 +196,12 @@ impl Origin for FaultyOrigin {
     }
 
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.faults.call(FaultOp::Write)?;
+        self.faults.write(offset, len)?;
         self.inner.discard(offset, len)
     }
 
     fn write_zeroes(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.faults.call(FaultOp::Write)?;
+        self.faults.write(offset, len)?;
         self.inner.write_zeroes(offset, len)
     }
 

@@ -37,9 +37,21 @@ impl Core {
         let mode = policy.map(|p| p.mode()).unwrap_or_default();
         let recorded = sys::text(&info.spec.identity).into_owned();
         let (id, path) = split_identity(&recorded);
+        let refused = match &attached {
+            Some(a) if info.last_error != 0 => a.refused(|| self.engine.refused_pages(index)),
+            _ => (0, 0),
+        };
         let last_error = (info.last_error != 0).then(|| {
             let noted = attached.as_ref().and_then(|a| a.last_error());
-            noted.unwrap_or_else(|| std::io::Error::from_raw_os_error(info.last_error).to_string())
+            let noted = noted
+                .unwrap_or_else(|| std::io::Error::from_raw_os_error(info.last_error).to_string());
+            match refused {
+                (0, _) => noted,
+                (n, block) => format!(
+                    "{noted}; {n} pages that it refused are not home, the first at offset {}",
+                    block * 4096
+                ),
+            }
         });
         let mut v = VolumeInfo {
             verdict: Verdict::Unknown,
@@ -84,6 +96,8 @@ impl Core {
             last_error,
             last_errno: (info.last_error != 0).then_some(info.last_error),
             origin_errors: info.origin_errors,
+            pages_refused: refused.0.into(),
+            refused_offset: (refused.0 > 0).then(|| refused.1 * 4096),
             origin_writes: info.origin_writes,
             origin_written_bytes: info.origin_sectors_written * 512,
             origin_flushes: info.origin_flushes,

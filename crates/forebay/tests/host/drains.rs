@@ -49,6 +49,30 @@ fn one_that_is_given_up_leaves_the_others_going() {
     assert!(!volume.info().unwrap().draining);
 }
 
+/// What is written when a drain has begun may stay in the pool; it is not told as complete then.
+#[test]
+fn what_is_written_since_is_told() {
+    let dir = Dir::new("since");
+    let pool = open(&dir.pool(64));
+    let volume = attach(&pool, "v", &MemOrigin::new(1 << 20).unwrap());
+    let drain = |writes: bool| {
+        volume.write_at(&[1; 4096], 0).unwrap();
+        let judged = pool.drain(None, &mut |_, p| {
+            if writes && p.pages_left == 0 {
+                volume.write_at(&[2; 3 * 4096], 8192).unwrap();
+            }
+            ControlFlow::Continue(())
+        });
+        judged.unwrap().remove(0)
+    };
+    let alone = drain(false);
+    assert!(alone.complete && alone.pages_since == 0, "{alone:?}");
+    assert_eq!(alone.to_string(), "the origin alone is complete");
+    let beside = drain(true);
+    assert_eq!((beside.complete, beside.pages_since), (true, 3), "{beside:?}");
+    assert!(beside.to_string().contains("3 pages of 4 KiB that were written since"), "{beside}");
+}
+
 #[test]
 fn several_end_beside_a_writer() {
     let dir = Dir::new("several");

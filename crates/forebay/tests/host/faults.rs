@@ -105,6 +105,75 @@ fn each_write_and_flush_may_fail_once() {
     }
 }
 
+/// Three sectors of an origin take no write: all else goes home, also after a crash, and a drain
+/// says what does not, until they are mended or written elsewhere.
+#[test]
+fn a_bad_sector_holds_back_its_own_block() {
+    let dir = Dir::new("sectors");
+    let path = dir.pool(24);
+    let pool = open(&path);
+    let f = attach_faulty(&pool, "v", 4 << 20);
+    let bad = [0u64, 301, 700];
+    for b in bad {
+        f.faults.break_writes_of(b * 4096 + 512..b * 4096 + 1024);
+    }
+    let mut content = vec![0; 4 << 20];
+    for b in (0..1024u64).filter(|b| b % 3 != 2) {
+        content[b as usize * 4096..][..4096].fill(b as u8 | 1);
+        f.volume.write_at(&[b as u8 | 1; 4096], b * 4096).unwrap();
+    }
+    let home = |content: &[u8]| -> Vec<u64> {
+        let has = f.memory.content();
+        (0..1024)
+            .filter(|b| has[*b * 4096..][..4096] != content[*b * 4096..][..4096])
+            .map(|b| b as u64)
+            .collect()
+    };
+    let until_bad_is_left = |volume: &Volume| {
+        let mut last = DrainProgress::default();
+        let end = std::time::Instant::now() + Duration::from_secs(60);
+        let stuck = volume.drain(&mut |p| {
+            last = p.clone();
+            let done =
+                p.pages_left == 3 && p.origin_error.as_ref().is_some_and(|e| e.contains("3 pages"));
+            match done || std::time::Instant::now() > end {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        });
+        assert!(matches!(stuck, Err(Error::Interrupted { .. })), "{stuck:?}");
+        last
+    };
+    let last = until_bad_is_left(&f.volume);
+    assert_eq!(home(&content), bad, "{last:?}");
+    let error = last.origin_error.unwrap();
+    assert!(
+        error.contains("3 pages that it refused are not home, the first at offset 0"),
+        "{error}"
+    );
+    let info = f.volume.info().unwrap();
+    assert_eq!((info.pages, info.pages_refused, info.refused_offset), (3, 3, Some(0)), "{info:?}");
+
+    // Others are taken in and go home meanwhile; those that are written anew are tried again.
+    for b in [1u64, 301, 1023] {
+        content[b as usize * 4096..][..4096].fill(0xee);
+        f.volume.write_at(&[0xee; 4096], b * 4096).unwrap();
+    }
+    until_bad_is_left(&f.volume);
+    assert_eq!(home(&content), bad);
+    f.volume.detach().unwrap();
+    assert_sound(&pool);
+    pool.close().unwrap();
+    let pool = open(&path);
+    let volume = reattach(&pool, "v", &f.memory);
+    for b in bad {
+        assert_eq!(read(&volume, b * 4096, 4096), &content[b as usize * 4096..][..4096]);
+    }
+    drain(&volume);
+    assert!(f.memory.content() == content);
+    assert_eq!(volume.info().unwrap().pages_refused, 0);
+}
+
 #[test]
 fn a_failed_read_is_an_error_with_its_place_and_the_next_one_works() {
     let dir = Dir::new("read");

@@ -69,7 +69,7 @@ fn shares_that_cannot_be_are_refused_with_the_way_out() {
 #[test]
 fn what_it_holds_is_told() {
     let dir = Dir::new("told");
-    let pool = open(&dir.static_pool(SHARE));
+    let pool = Pool::open(&dir.static_pool(SHARE), &unthrottled()).unwrap();
     let origin = origin();
     let volume = attach(&pool, "v", &origin);
     volume.write_at(&[1; 4 * 4096], 0).unwrap();

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `forebay map-run`: sees that a program can be followed, brings home what a crash has left,
+//! and becomes the program, with the preload library between it and the C library.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use forebay::Error;
+use forebay_map::{Options, Session, Wanted};
+
+use crate::{args, out, units};
+
+/// The preload library, as it is built and as it is installed.
+const BUILT: &str = "libforebay_map_preload.so";
+const INSTALLED: &str = "../lib/forebay/libforebay-map-preload.so";
+
+pub fn run(a: &args::MapRun) -> anyhow::Result<u8> {
+    let library = library()?;
+    let program = find(&a.program[0])?;
+    may_run(&program, 0)?;
+    bring_home(a)?;
+
+    let mut command = Command::new(&program);
+    command.arg0(&a.program[0]).args(&a.program[1..]);
+    let mut preload = library.into_os_string();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        preload.push(":");
+        preload.push(others);
+    }
+    let pool = std::path::absolute(&a.pool)?;
+    command
+        .env("LD_PRELOAD", preload)
+        .env("FOREBAY_MAP_RUN_POOL", pool)
+        .env("FOREBAY_MAP_RUN_FILES", a.files.join("\n"))
+        .env("FOREBAY_MAP_RUN_ROOM", a.room.to_string())
+        .env("FOREBAY_MAP_RUN_PERSIST", a.media.persist.to_string());
+    for (name, value) in [("MAP", &a.map), ("KERNEL", &a.media.kernel)] {
+        let name = format!("FOREBAY_MAP_RUN_{name}");
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    match a.media.allow_weaker {
+        true => command.env("FOREBAY_MAP_RUN_WEAKER", "1"),
+        false => command.env_remove("FOREBAY_MAP_RUN_WEAKER"),
+    };
+    Err(anyhow::Error::from(command.exec()).context(format!("cannot run {}", program.display())))
+}
+
+/// What a crash has left would keep its files from being opened.  A server has brought it home.
+fn bring_home(a: &args::MapRun) -> anyhow::Result<()> {
+    let (map, pool) = (a.map.clone(), a.media.read_write());
+    let wanted = Wanted { map, pool, bring_home: true, ..Wanted::of(&a.pool) };
+    let session = Session::open(&wanted, Options::default())?;
+    if let Some(report) = session.report() {
+        if report.pages > 0 {
+            let bytes = (report.pages * forebay_map::PAGE) as u64;
+            let (bytes, files) = (units::bytes(bytes), report.files);
+            out::warn(format_args!("forebay: {bytes} brought home to {files} files first"));
+        }
+        for r in &report.refused {
+            let (name, pool) = (r.name.display(), a.pool.display());
+            out::warn(format_args!(
+                "forebay: {name}: {} pages stay in the pool, and it is refused when it is opened: \
+                 {}; forebay map recover {pool} says more",
+                r.pages, r.why
+            ));
+        }
+    }
+    Ok(session.close()?)
+}
+
+fn unsuitable(path: &Path, what: impl Into<String>, way_out: &str) -> anyhow::Error {
+    Error::Unsuitable { path: path.into(), what: what.into(), way_out: way_out.into() }.into()
+}
+
+/// Where the preload library is.
+fn library() -> anyhow::Result<PathBuf> {
+    if let Some(path) = std::env::var_os("FOREBAY_MAP_PRELOAD") {
+        return Ok(std::path::absolute(PathBuf::from(path))?);
+    }
+    let me = std::env::current_exe()?;
+    let dir = me.parent().unwrap_or(Path::new("/"));
+    let places = [dir.join(BUILT), dir.join(INSTALLED)];
+    let found = places.iter().find(|place| place.is_file());
+    // What LD_PRELOAD cannot name.
+    let found = found.filter(|p| !p.as_os_str().as_bytes().iter().any(|b| b" :".contains(b)));
+    found.cloned().ok_or_else(|| {
+        Error::NotFound {
+            path: places[1].clone(),
+            way_out: "it comes with `make install`, or cargo build --release -p \
+                      forebay-map-preload; its path may have no space and no colon"
+                .into(),
+        }
+        .into()
+    })
+}
+
+/// The file of a program, as a shell finds it.
+fn find(name: &OsStr) -> anyhow::Result<PathBuf> {
+    let runs = |path: &Path| {
+        path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    };
+    if name.as_bytes().contains(&b'/') {
+        return Ok(name.into());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/bin:/bin"));
+    let found = std::env::split_paths(&path).map(|dir| dir.join(name)).find(|p| runs(p));
+    found.ok_or_else(|| {
+        Error::NotFound { path: name.into(), way_out: "no such program on PATH".into() }.into()
+    })
+}
+
+/// Refuses what would not be seen.
+fn may_run(program: &Path, scripts: u32) -> anyhow::Result<()> {
+    const WAY_OUT: &str =
+        "its files cannot be followed: run it without map-run, or on a mount (forebay mount)";
+    let mut file = File::open(program).map_err(|e| {
+        anyhow::Error::from(e).context(format!("{}: cannot be read", program.display()))
+    })?;
+    let kind = file.metadata()?;
+    let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let mode = kind.permissions().mode();
+    if mode & 0o4000 != 0 && kind.uid() != own.0 || mode & 0o2000 != 0 && kind.gid() != own.1 {
+        return Err(unsuitable(program, "a program that runs as another user (setuid)", WAY_OUT));
+    }
+    if rustix::fs::fgetxattr(&file, "security.capability", &mut [0u8; 64][..]).is_ok() {
+        return Err(unsuitable(program, "a program with capabilities of its own", WAY_OUT));
+    }
+    let mut head = Vec::new();
+    file.by_ref().take(64 << 10).read_to_end(&mut head)?;
+    if let Some(line) = head.strip_prefix(b"#!") {
+        let line = line.split(|&b| b == b'\n').next().unwrap_or_default();
+        let mut words = line.split(|b| b" \t".contains(b)).filter(|word| !word.is_empty());
+        let interpreter = Path::new(OsStr::from_bytes(words.next().unwrap_or_default()));
+        return match scripts < 4 {
+            true => may_run(interpreter, scripts + 1),
+            false => Err(unsuitable(program, "a script of a script of a script", WAY_OUT)),
+        };
+    }
+    match unseen(&head) {
+        None => Ok(()),
+        Some(why) => Err(unsuitable(program, why, WAY_OUT)),
+    }
+}
+
+fn number(bytes: &[u8], at: usize, len: usize) -> Option<usize> {
+    let bytes = bytes.get(at..at.checked_add(len)?)?;
+    bytes.iter().rev().try_fold(0usize, |n, &b| n.checked_mul(256)?.checked_add(b.into()))
+}
+
+/// Why the calls of an ELF program are not seen; none: they are.
+fn unseen(head: &[u8]) -> Option<&'static str> {
+    const UNKNOWN: &str = "not a program of this system (64 bit ELF)";
+    let native = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
+    if !head.starts_with(b"\x7fELF\x02\x01") || number(head, 18, 2) != Some(native) {
+        return Some(UNKNOWN);
+    }
+    let (Some(at), Some(size), Some(n)) =
+        (number(head, 32, 8), number(head, 54, 2), number(head, 56, 2))
+    else {
+        return Some(UNKNOWN);
+    };
+    let mut loader = None;
+    for header in (0..n.min(1024)).filter_map(|i| at.checked_add(i * size)) {
+        let (Some(kind), Some(from), Some(len)) = (
+            number(head, header, 4),
+            header.checked_add(8).and_then(|at| number(head, at, 8)),
+            header.checked_add(32).and_then(|at| number(head, at, 8)),
+        ) else {
+            return Some(UNKNOWN);
+        };
+        let content = from.checked_add(len).and_then(|end| head.get(from..end));
+        match kind {
+            3 => loader = content,
+            // A note whose owner is "Go": its programs make system calls of their own.
+            4 if content.is_some_and(|note| note.get(12..16) == Some(b"Go\0\0")) => {
+                return Some("a program of Go, which makes system calls of its own");
+            }
+            _ => {}
+        }
+    }
+    match loader {
+        None => Some("a static program"),
+        Some(name) if name.windows(8).any(|w| w == b"ld-linux") => None,
+        Some(_) => Some("not a program of the GNU C library"),
+    }
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Descriptors that are open for as long as a pool or a file is.
+//!
+//! In a process whose other code knows nothing of them, and may close descriptors that it has
+//! not opened (`forebay map-run`), somebody has to know which they are: a [`Keeper`].
+
+use std::io;
+use std::ops::Deref;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::OnceLock;
+
+/// Who knows of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Keeper {
+    /// Such a descriptor was opened; the one to use in its place.
+    pub keep: fn(OwnedFd) -> OwnedFd,
+    /// Closes it.
+    pub close: fn(OwnedFd),
+    /// Fails if the number is not what was kept by it, but something else or nothing.
+    pub check: fn(RawFd) -> io::Result<()>,
+}
+
+static KEEPER: OnceLock<Keeper> = OnceLock::new();
+
+/// From now on; false: there is one already.
+pub fn keep_by(keeper: Keeper) -> bool {
+    KEEPER.set(keeper).is_ok()
+}
+
+/// Somebody may close them who knows nothing of them.
+pub fn are_kept() -> bool {
+    KEEPER.get().is_some()
+}
+
+/// Before something is done with one that must not be done to another file.  Always successful
+/// where nobody keeps them.
+pub fn check(fd: BorrowedFd<'_>) -> io::Result<()> {
+    match KEEPER.get() {
+        Some(keeper) => (keeper.check)(fd.as_raw_fd()),
+        None => Ok(()),
+    }
+}
+
+/// Such a descriptor, and what it is used as.
+#[derive(Debug)]
+pub struct Lasting<T: Into<OwnedFd>>(Option<T>);
+
+impl<T: Into<OwnedFd> + From<OwnedFd>> From<T> for Lasting<T> {
+    fn from(opened: T) -> Lasting<T> {
+        Lasting(Some(match KEEPER.get() {
+            Some(keeper) => (keeper.keep)(opened.into()).into(),
+            None => opened,
+        }))
+    }
+}
+
+impl<T: Into<OwnedFd>> Deref for Lasting<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_ref().expect("only drop takes it")
+    }
+}
+
+impl<T: Into<OwnedFd> + AsFd> AsFd for Lasting<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.deref().as_fd()
+    }
+}
+
+impl<T: Into<OwnedFd>> Drop for Lasting<T> {
+    fn drop(&mut self) {
+        if let Some(opened) = self.0.take() {
+            match KEEPER.get() {
+                Some(keeper) => (keeper.close)(opened.into()),
+                None => drop(opened),
+            }
+        }
+    }
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Times and extended attributes of files that are open: by their names in /proc, since the
+//! kernel does nothing with such descriptors.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use libc::{timespec, timeval};
+
+use crate::calls::link_of;
+use crate::real::{raw, told};
+use crate::say::About;
+use crate::state;
+
+/// # Safety
+/// As utimensat(2), of a path or none.
+unsafe fn set_times(dir: c_int, path: *const c_char, to: *const timespec, flags: c_int) -> c_int {
+    let Some(desc) = state::desc(dir).filter(|_| path.is_null()) else {
+        let a = [dir as usize, path.addr(), to.addr(), flags as usize, 0, 0];
+        // SAFETY: the caller's promise.
+        return told(unsafe { raw(libc::SYS_utimensat, a) }) as c_int;
+    };
+    let link = link_of(dir);
+    let mut done = 0;
+    // What is written back later would change them again.
+    let changed = desc.file.call(About::Io, |map| {
+        map.sync(0, u64::MAX)?;
+        map.write_back()?;
+        map.change(|| {
+            let at = [libc::AT_FDCWD as usize, link.as_ptr().addr(), to.addr(), 0, 0, 0];
+            // SAFETY: the path ends with a zero byte; the rest is the caller's promise.
+            done = unsafe { raw(libc::SYS_utimensat, at) };
+        })
+    });
+    match changed {
+        Ok(()) => told(done) as c_int,
+        Err(errno) => crate::real::fail(errno),
+    }
+}
+
+/// # Safety
+/// As futimens(3).
+#[no_mangle]
+pub unsafe extern "C" fn futimens(fd: c_int, to: *const timespec) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { set_times(fd, std::ptr::null(), to, 0) }
+}
+
+/// # Safety
+/// As utimensat(2).
+#[no_mangle]
+pub unsafe extern "C" fn utimensat(
+    dir: c_int,
+    path: *const c_char,
+    to: *const timespec,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { set_times(dir, path, to, flags) }
+}
+
+/// # Safety
+/// As futimes(3).
+#[no_mangle]
+pub unsafe extern "C" fn futimes(fd: c_int, to: *const timeval) -> c_int {
+    // SAFETY: the caller's promise: null, or two.
+    let given = unsafe { to.cast::<[timeval; 2]>().as_ref() };
+    let of = |t: timeval| timespec { tv_sec: t.tv_sec, tv_nsec: t.tv_usec.saturating_mul(1000) };
+    let times = given.map(|&two| two.map(of));
+    let times = times.as_ref().map_or(std::ptr::null(), |two| two.as_ptr());
+    // SAFETY: as above.
+    unsafe { set_times(fd, std::ptr::null(), times, 0) }
+}
+
+macro_rules! attributes {
+    ($($name:ident($($arg:ident: $type:ty),*) -> $ret:ty = $plain:ident, $by_name:ident;)+) => {$(
+        /// # Safety
+        /// As the function of the C library.
+        #[no_mangle]
+        pub unsafe extern "C" fn $name(fd: c_int, $($arg: $type),*) -> $ret {
+            let mut a = [0; 6];
+            let given = [$($arg as usize),*];
+            a[1..=given.len()].copy_from_slice(&given);
+            let link = link_of(fd);
+            let number = match state::is_ours(fd) && !state::is_child() {
+                true => {
+                    a[0] = link.as_ptr().addr();
+                    libc::$by_name
+                }
+                false => {
+                    a[0] = fd as usize;
+                    libc::$plain
+                }
+            };
+            // SAFETY: the caller's promise; the name ends with a zero byte.
+            told(unsafe { raw(number, a) }) as $ret
+        }
+    )+};
+}
+attributes! {
+    fgetxattr(name: *const c_char, to: *mut c_void, n: usize) -> isize = SYS_fgetxattr, SYS_getxattr;
+    fsetxattr(name: *const c_char, from: *const c_void, n: usize, how: c_int) -> c_int
+        = SYS_fsetxattr, SYS_setxattr;
+    flistxattr(to: *mut c_char, n: usize) -> isize = SYS_flistxattr, SYS_listxattr;
+    fremovexattr(name: *const c_char) -> c_int = SYS_fremovexattr, SYS_removexattr;
+}

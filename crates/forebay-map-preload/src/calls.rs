@@ -1,0 +1,538 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Descriptors: closed, duplicated, positioned, locked; sizes; and what a process does as a
+//! whole.
+
+use std::ffi::{c_char, c_int};
+use std::sync::atomic::Ordering;
+
+use libc::{mode_t, off_t};
+
+use crate::kept;
+use crate::planted::{self, Planted};
+use crate::real::{self, fail};
+use crate::say::{once, About};
+use crate::state::{self, lock, Desc};
+
+/// # Safety
+/// As close(2).
+#[no_mangle]
+pub unsafe extern "C" fn close(fd: c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    let plain = || unsafe { real::close(fd) };
+    if !state::is_ours(fd) {
+        return match kept::is(fd) {
+            true => fail(libc::EBADF),
+            false => plain(),
+        };
+    }
+    if state::is_elsewhere() {
+        state::forget_in_child(fd);
+        return plain();
+    }
+    let taken = state::take(fd);
+    let closed = plain();
+    taken.map_or_else(fail, |()| closed)
+}
+
+/// # Safety
+/// As close_range(2).
+#[no_mangle]
+pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
+    if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0
+        && (state::any_files() || kept::any())
+        && !state::is_elsewhere()
+    {
+        for fd in state::within(first, last) {
+            let _ = state::take(fd);
+        }
+        // SAFETY: the caller's promise.
+        let close = |(from, to)| unsafe { real::close_range(from, to, flags) };
+        return match first > last {
+            true => fail(libc::EINVAL),
+            false => kept::others(first, last).map(close).min().unwrap_or(0),
+        };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { real::close_range(first, last, flags) }
+}
+
+/// # Safety
+/// As closefrom(3).
+#[no_mangle]
+pub unsafe extern "C" fn closefrom(first: c_int) {
+    // SAFETY: the caller's promise.
+    unsafe { close_range(first.max(0) as u32, u32::MAX, 0) };
+}
+
+/// A descriptor of the kernel's was made from another one.
+fn duplicated(desc: Option<std::sync::Arc<Desc>>, new: c_int) -> c_int {
+    let Some(desc) = desc.filter(|_| new >= 0 && !planted::is(Planted::DupForgotten)) else {
+        return new;
+    };
+    // SAFETY: it was made just now.
+    let undo = |errno| unsafe {
+        real::close(new);
+        fail(errno)
+    };
+    match state::is_elsewhere() {
+        true => new,
+        false => state::put(new, desc).map_or_else(undo, |()| new),
+    }
+}
+
+/// # Safety
+/// As dup(2).
+#[no_mangle]
+pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    let desc = state::desc(fd);
+    // SAFETY: the caller's promise.
+    duplicated(desc, unsafe { real::dup(fd) })
+}
+
+/// # Safety
+/// As dup3(2).
+#[no_mangle]
+pub unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+    let desc = state::desc(fd);
+    if fd != to && kept::is(to) {
+        once(
+            About::Ours,
+            format_args!(
+                "a duplicate as descriptor {to} is refused: it is one of the library's, which has \
+                 those from three quarters of ulimit -n on; raise it"
+            ),
+        );
+        return fail(libc::EBUSY);
+    }
+    let replaces = fd != to && state::is_ours(to) && !state::is_elsewhere();
+    // SAFETY: the caller's promise.
+    let new = unsafe { real::dup3(fd, to, flags) };
+    if new >= 0 && fd != to {
+        state::forget_in_child(to);
+        if replaces && desc.is_none() {
+            // Its error has nobody to be told, as of close(2) by dup2(2).
+            let _ = state::take(to);
+        }
+    }
+    duplicated(desc, new)
+}
+
+/// # Safety
+/// As dup2(2).
+#[no_mangle]
+pub unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match fd == to {
+            true if real::fcntl64(fd, libc::F_GETFD, 0) < 0 => -1,
+            true => fd,
+            false => dup3(fd, to, 0),
+        }
+    }
+}
+
+/// # Safety
+/// As fcntl(2), of a descriptor of ours.
+unsafe fn control(desc: &Desc, fd: c_int, what: c_int, arg: usize) -> c_int {
+    const CHANGED: c_int = libc::O_APPEND | libc::O_NONBLOCK | libc::O_NOATIME | libc::O_ASYNC;
+    match what {
+        libc::F_GETFL => desc.flags.load(Ordering::Relaxed),
+        libc::F_SETFL => {
+            let change = |flags: c_int| Some(flags & !CHANGED | arg as c_int & CHANGED);
+            let _ = desc.flags.fetch_update(Ordering::SeqCst, Ordering::SeqCst, change);
+            0
+        }
+        // The file is this process's, and such locks are between processes.
+        libc::F_SETLK | libc::F_SETLKW => 0,
+        libc::F_GETLK => {
+            let lock: *mut libc::flock = std::ptr::with_exposed_provenance_mut(arg);
+            if lock.is_null() {
+                return fail(libc::EFAULT);
+            }
+            // SAFETY: the caller's promise.
+            unsafe { (*lock).l_type = libc::F_UNLCK as i16 };
+            0
+        }
+        libc::F_OFD_SETLK | libc::F_OFD_SETLKW | libc::F_OFD_GETLK => {
+            refuse_lock(desc);
+            fail(libc::EINVAL)
+        }
+        // SAFETY: the caller's promise; the kernel does of it what is harmless.
+        _ => unsafe { real::fcntl64(fd, what, arg) },
+    }
+}
+
+fn refuse_lock(desc: &Desc) {
+    once(
+        About::Lock,
+        format_args!(
+            "{}: locks between descriptors of one process are not kept; leave it out of --files",
+            desc.file.path.display()
+        ),
+    );
+}
+
+macro_rules! fcntls {
+    ($($name:ident)+) => {$(
+        /// # Safety
+        /// As fcntl(2).
+        #[no_mangle]
+        pub unsafe extern "C" fn $name(fd: c_int, what: c_int, arg: usize) -> c_int {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let Some(desc) = state::desc(fd) else {
+                    let sets = matches!(what, libc::F_SETFD | libc::F_SETFL);
+                    return match sets && kept::is(fd) {
+                        true => fail(libc::EBADF),
+                        false => real::fcntl64(fd, what, arg),
+                    };
+                };
+                match what {
+                    libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
+                        duplicated(Some(desc), real::fcntl64(fd, what, arg))
+                    }
+                    _ => control(&desc, fd, what, arg),
+                }
+            }
+        }
+    )+};
+}
+fcntls!(fcntl fcntl64);
+
+macro_rules! lockfs {
+    ($($name:ident)+) => {$(
+        /// # Safety
+        /// As lockf(3).
+        #[no_mangle]
+        pub unsafe extern "C" fn $name(fd: c_int, how: c_int, n: off_t) -> c_int {
+            match state::is_ours(fd) && !state::is_child() {
+                // As fcntl(2).
+                true => 0,
+                // SAFETY: the caller's promise.
+                false => unsafe { real::lockf64(fd, how, n) }.unwrap_or(-1),
+            }
+        }
+    )+};
+}
+lockfs!(lockf lockf64);
+
+/// # Safety
+/// As flock(2).
+#[no_mangle]
+pub unsafe extern "C" fn flock(fd: c_int, how: c_int) -> c_int {
+    let Some(desc) = state::desc(fd) else {
+        // SAFETY: the caller's promise.
+        return unsafe { real::flock(fd, how) };
+    };
+    // The library has it locked against other processes.
+    if state::descriptions(&desc.file) == 1 {
+        return 0;
+    }
+    refuse_lock(&desc);
+    fail(libc::EINVAL)
+}
+
+/// By its name in /proc, since the kernel does it for no such descriptor.
+pub fn link_of(fd: c_int) -> String {
+    format!("/proc/self/fd/{fd}\0")
+}
+
+/// # Safety
+/// As fchmod(2).
+#[no_mangle]
+pub unsafe extern "C" fn fchmod(fd: c_int, mode: mode_t) -> c_int {
+    match state::is_ours(fd) {
+        // SAFETY: the name ends with a zero byte.
+        true => unsafe { libc::chmod(link_of(fd).as_ptr().cast(), mode) },
+        // SAFETY: the caller's promise.
+        false => unsafe { real::fchmod(fd, mode) },
+    }
+}
+
+/// # Safety
+/// As fchown(2).
+#[no_mangle]
+pub unsafe extern "C" fn fchown(fd: c_int, user: u32, group: u32) -> c_int {
+    match state::is_ours(fd) {
+        // SAFETY: the name ends with a zero byte.
+        true => unsafe { libc::chown(link_of(fd).as_ptr().cast(), user, group) },
+        // SAFETY: the caller's promise.
+        false => unsafe { real::fchown(fd, user, group) },
+    }
+}
+
+fn seek(desc: &Desc, by: off_t, from: c_int) -> Result<off_t, c_int> {
+    let mut at = lock(&desc.at);
+    let size = desc.file.call(About::Io, |map| Ok(map.size()))? as off_t;
+    let base = match from {
+        libc::SEEK_SET => 0,
+        libc::SEEK_CUR => *at as off_t,
+        libc::SEEK_END => size,
+        // All of it counts as data.
+        libc::SEEK_DATA | libc::SEEK_HOLE if by < 0 || by >= size => return Err(libc::ENXIO),
+        libc::SEEK_DATA => 0,
+        libc::SEEK_HOLE => size - by,
+        _ => return Err(libc::EINVAL),
+    };
+    let to = base.checked_add(by).ok_or(libc::EOVERFLOW)?;
+    *at = u64::try_from(to).map_err(|_| libc::EINVAL)?;
+    Ok(to)
+}
+
+fn set_size(desc: &Desc, fd: c_int, size: off_t) -> Result<(), c_int> {
+    let mode = desc.flags.load(Ordering::Relaxed) & libc::O_ACCMODE;
+    let size = u64::try_from(size).map_err(|_| libc::EINVAL)?;
+    if mode == libc::O_RDONLY {
+        return Err(libc::EINVAL);
+    }
+    if planted::is(Planted::TruncateBypasses) {
+        // SAFETY: the name ends with a zero byte.
+        unsafe { real::truncate64(link_of(fd).as_ptr().cast(), size as off_t) };
+        return Ok(());
+    }
+    resize(&desc.file, size)
+}
+
+fn resize(file: &state::Mapped, size: u64) -> Result<(), c_int> {
+    file.make_room(size.max(1))?;
+    file.call(About::Io, |map| map.set_size(size))
+}
+
+/// Zeroes for a range, as far as the file goes.
+fn zero(desc: &Desc, at: u64, len: u64) -> Result<(), c_int> {
+    let size = desc.file.call(About::Io, |map| Ok(map.size()))?;
+    let end = at.saturating_add(len).min(size);
+    let zeroes = vec![0; 1 << 20];
+    let mut now = at;
+    while now < end {
+        let n = (end - now).min(zeroes.len() as u64);
+        desc.file.call(About::Io, |map| map.write(now, &zeroes[..n as usize]))?;
+        now += n;
+    }
+    Ok(())
+}
+
+fn allocate(desc: &Desc, mode: c_int, at: off_t, len: off_t) -> Result<(), c_int> {
+    const KEEP: c_int = libc::FALLOC_FL_KEEP_SIZE;
+    const PUNCH: c_int = libc::FALLOC_FL_PUNCH_HOLE | KEEP;
+    const ZERO: c_int = libc::FALLOC_FL_ZERO_RANGE;
+    if desc.flags.load(Ordering::Relaxed) & libc::O_ACCMODE == libc::O_RDONLY {
+        return Err(libc::EBADF);
+    }
+    let end = at.checked_add(len).filter(|_| at >= 0 && len > 0).ok_or(libc::EINVAL)? as u64;
+    if planted::is(Planted::FallocateNothing) {
+        return Ok(());
+    }
+    let size = desc.file.call(About::Allocate, |map| Ok(map.size()))?;
+    let (at, len) = (at as u64, len as u64);
+    match mode {
+        0 => {
+            desc.file.make_room(end)?;
+            desc.file.call(About::Allocate, |map| map.allocate(at, len))
+        }
+        KEEP if end <= size => desc.file.call(About::Allocate, |map| map.allocate(at, len)),
+        ZERO => {
+            desc.file.make_room(end)?;
+            desc.file.call(About::Allocate, |map| map.allocate(at, len))?;
+            zero(desc, at, len)
+        }
+        PUNCH => zero(desc, at, len),
+        _ if mode == ZERO | KEEP && end <= size => zero(desc, at, len),
+        // Blocks behind the end, and parts that move.
+        _ => {
+            once(
+                About::Allocate,
+                format_args!(
+                "{}: fallocate with mode {mode:#x} is refused: it cannot be done to a file that \
+                 is mapped onto the pool",
+                desc.file.path.display()
+            ),
+            );
+            Err(libc::EOPNOTSUPP)
+        }
+    }
+}
+
+macro_rules! sizes {
+    ($($lseek:ident $ftruncate:ident $truncate:ident $fallocate:ident $posix:ident $advise:ident;)+) => {$(
+        /// # Safety
+        /// As lseek(2).
+        #[no_mangle]
+        pub unsafe extern "C" fn $lseek(fd: c_int, by: off_t, from: c_int) -> off_t {
+            match state::desc(fd) {
+                // SAFETY: the caller's promise.
+                None => unsafe { real::lseek64(fd, by, from) },
+                Some(desc) => seek(&desc, by, from).unwrap_or_else(fail),
+            }
+        }
+        /// # Safety
+        /// As ftruncate(2).
+        #[no_mangle]
+        pub unsafe extern "C" fn $ftruncate(fd: c_int, size: off_t) -> c_int {
+            match state::desc(fd) {
+                // SAFETY: the caller's promise.
+                None => unsafe { real::ftruncate64(fd, size) },
+                Some(desc) => set_size(&desc, fd, size).map_or_else(fail, |()| 0),
+            }
+        }
+        /// # Safety
+        /// As truncate(2).
+        #[no_mangle]
+        pub unsafe extern "C" fn $truncate(path: *const c_char, size: off_t) -> c_int {
+            // SAFETY: the caller's promise.
+            let name = unsafe { real::text(path) };
+            let file = name.and_then(|name| state::opened_at(libc::AT_FDCWD, name, true));
+            match (file, u64::try_from(size)) {
+                (Some(file), Ok(size)) => resize(&file, size).map_or_else(fail, |()| 0),
+                // SAFETY: the caller's promise.
+                _ => unsafe { real::truncate64(path, size) },
+            }
+        }
+        /// # Safety
+        /// As fallocate(2).
+        #[no_mangle]
+        pub unsafe extern "C" fn $fallocate(fd: c_int, mode: c_int, at: off_t, n: off_t) -> c_int {
+            match state::desc(fd) {
+                // SAFETY: the caller's promise.
+                None => unsafe { real::fallocate64(fd, mode, at, n) },
+                Some(desc) => allocate(&desc, mode, at, n).map_or_else(fail, |()| 0),
+            }
+        }
+        /// # Safety
+        /// As posix_fallocate(3): the error is what it returns.
+        #[no_mangle]
+        pub unsafe extern "C" fn $posix(fd: c_int, at: off_t, n: off_t) -> c_int {
+            match state::desc(fd) {
+                // SAFETY: the caller's promise.
+                None => unsafe { real::posix_fallocate64(fd, at, n) }.unwrap_or(libc::ENOSYS),
+                Some(desc) => allocate(&desc, 0, at, n).err().unwrap_or(0),
+            }
+        }
+        /// # Safety
+        /// As posix_fadvise(3).
+        #[no_mangle]
+        pub unsafe extern "C" fn $advise(fd: c_int, at: off_t, n: off_t, advice: c_int) -> c_int {
+            if state::is_ours(fd) {
+                return 0;
+            }
+            let a = [fd as usize, at as usize, n as usize, advice as usize, 0, 0];
+            // SAFETY: it changes no memory.
+            -(unsafe { real::raw(libc::SYS_fadvise64, a) } as c_int)
+        }
+    )+};
+}
+sizes! {
+    lseek ftruncate truncate fallocate posix_fallocate posix_fadvise;
+    lseek64 ftruncate64 truncate64 fallocate64 posix_fallocate64 posix_fadvise64;
+}
+
+/// # Safety
+/// As renameat2(2).
+#[no_mangle]
+pub unsafe extern "C" fn renameat2(
+    from: c_int,
+    a: *const c_char,
+    to: c_int,
+    b: *const c_char,
+    flags: u32,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let name = unsafe { real::text(a) };
+    if let Some(file) = name.and_then(|name| state::opened_at(from, name, false)) {
+        once(
+            About::Rename,
+            format_args!(
+            "{}: to rename a file that is open is refused: after a crash its pages would be sought \
+             under the old name; close it before, or leave it out of --files",
+            file.path.display()
+        ),
+        );
+        return fail(libc::EBUSY);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { real::renameat2(from, a, to, b, flags) }
+}
+
+/// # Safety
+/// As renameat(2).
+#[no_mangle]
+pub unsafe extern "C" fn renameat(d: c_int, a: *const c_char, e: c_int, b: *const c_char) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { renameat2(d, a, e, b, 0) }
+}
+
+/// # Safety
+/// As rename(2).
+#[no_mangle]
+pub unsafe extern "C" fn rename(a: *const c_char, b: *const c_char) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { renameat2(libc::AT_FDCWD, a, libc::AT_FDCWD, b, 0) }
+}
+
+/// The process is to go on as something that does not have the files' memory.
+fn keeps_files(about: About, what: &str, way_out: &str) -> bool {
+    if !state::any_files() || state::is_elsewhere() {
+        return false;
+    }
+    once(about, format_args!("{what} while a file is mapped onto the pool is refused; {way_out}"));
+    true
+}
+
+fn refuse_exec() -> bool {
+    keeps_files(About::Exec, "to exec another program", "fork before, or close the files")
+}
+
+macro_rules! execs {
+    ($($name:ident($($arg:ident: $type:ty),*) $real:expr;)+) => {$(
+        /// # Safety
+        /// As exec(3).
+        #[no_mangle]
+        pub unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
+            match refuse_exec() {
+                true => fail(libc::EBUSY),
+                // SAFETY: the caller's promise.
+                false => unsafe { $real },
+            }
+        }
+    )+};
+}
+type Texts = *const *const c_char;
+execs! {
+    execve(path: *const c_char, argv: Texts, env: Texts) real::execve(path, argv, env);
+    execv(path: *const c_char, argv: Texts) real::execv(path, argv).unwrap_or(-1);
+    execvp(path: *const c_char, argv: Texts) real::execvp(path, argv).unwrap_or(-1);
+    execvpe(path: *const c_char, argv: Texts, env: Texts) real::execvpe(path, argv, env).unwrap_or(-1);
+}
+
+/// # Safety
+/// As daemon(3).
+#[no_mangle]
+pub unsafe extern "C" fn daemon(stay: c_int, keep: c_int) -> c_int {
+    if keeps_files(About::Daemon, "to become a daemon", "run it in the foreground") {
+        return fail(libc::EBUSY);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { real::daemon(stay, keep) }.unwrap_or(-1)
+}
+
+fn leave(code: c_int) -> ! {
+    state::end();
+    loop {
+        // SAFETY: it ends the process.
+        unsafe { real::raw(libc::SYS_exit_group, [code as usize, 0, 0, 0, 0, 0]) };
+    }
+}
+
+/// # Safety
+/// As _exit(2).
+#[no_mangle]
+pub unsafe extern "C" fn _exit(code: c_int) -> ! {
+    leave(code)
+}
+
+/// # Safety
+/// As _Exit(3).
+#[no_mangle]
+pub unsafe extern "C" fn _Exit(code: c_int) -> ! {
+    leave(code)
+}

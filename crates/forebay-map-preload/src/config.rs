@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What `forebay map-run` has told, by the environment.
+
+use std::ffi::{CStr, CString};
+
+use forebay_map::Wanted;
+
+/// Which files, and where.
+#[derive(Debug)]
+pub struct Config {
+    pub wanted: Wanted,
+    /// Address space for a file to grow, at least.
+    pub room: u64,
+    globs: Vec<Glob>,
+}
+
+#[derive(Debug)]
+struct Glob {
+    whole: CString,
+    /// Its last part.
+    name: CString,
+    /// It says where the file is, too.
+    has_place: bool,
+}
+
+fn fits(glob: &CStr, what: &CStr, flags: i32) -> bool {
+    // SAFETY: both end with a zero byte.
+    unsafe { libc::fnmatch(glob.as_ptr(), what.as_ptr(), flags) == 0 }
+}
+
+impl Config {
+    /// None: this program was not started by the command.
+    pub fn of_environment() -> Result<Option<Config>, String> {
+        let var = |name: &str| std::env::var(format!("FOREBAY_MAP_RUN_{name}")).ok();
+        let Some(pool) = var("POOL") else { return Ok(None) };
+        let mut media =
+            forebay::MediaOptions { allow_weaker: var("WEAKER").is_some(), ..Default::default() };
+        if let Some(persist) = var("PERSIST") {
+            media.persist = persist.parse().map_err(|e: forebay::Error| e.to_string())?;
+        }
+        media.kernel = var("KERNEL");
+        let room = match var("ROOM") {
+            Some(room) => room.parse().map_err(|_| format!("FOREBAY_MAP_RUN_ROOM={room}"))?,
+            None => 1 << 30,
+        };
+        let globs = var("FILES").unwrap_or_default();
+        let globs = globs.lines().filter(|line| !line.is_empty()).map(|line| {
+            let name = line.rsplit('/').next().unwrap_or(line);
+            let c = |s: &str| CString::new(s).map_err(|e| e.to_string());
+            Ok(Glob { whole: c(line)?, name: c(name)?, has_place: line.contains('/') })
+        });
+        let globs = globs.collect::<Result<Vec<_>, String>>()?;
+        let pool_options = forebay::PoolOptions { media, ..Default::default() };
+        let of = Wanted::of(pool.as_ref());
+        // The program may change its environment: this is how it was at the start.
+        let wanted = Wanted { map: var("MAP"), pool: pool_options, ..of };
+        Ok(Some(Config { wanted, room, globs }))
+    }
+
+    /// A file of that name may be one.
+    pub fn may_be(&self, path: &CStr) -> bool {
+        let bytes = path.to_bytes_with_nul();
+        let from = bytes.iter().rposition(|&b| b == b'/').map_or(0, |at| at + 1);
+        match CStr::from_bytes_with_nul(&bytes[from..]) {
+            Ok(name) => self.globs.iter().any(|g| fits(&g.name, name, 0)),
+            Err(_) => false,
+        }
+    }
+
+    /// The file at `real`, opened by `path`, is one.
+    pub fn is(&self, path: &CStr, real: &CStr) -> bool {
+        let bytes = path.to_bytes_with_nul();
+        let from = bytes.iter().rposition(|&b| b == b'/').map_or(0, |at| at + 1);
+        let Ok(name) = CStr::from_bytes_with_nul(&bytes[from..]) else { return false };
+        self.globs.iter().any(|g| match g.has_place {
+            true => fits(&g.whole, real, libc::FNM_PATHNAME),
+            false => fits(&g.name, name, 0),
+        })
+    }
+}

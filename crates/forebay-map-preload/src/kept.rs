@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The library's own descriptors: those of the pool, of files, and what tells stores.  The
+//! program has not opened them, and may close all that it has not opened, as daemons do.
+//!
+//! They get high numbers, and the C library's functions leave them as they are.  What closes
+//! them by an instruction of its own is noticed before one of them is used for what must not
+//! be done to another file, or not be left out: then that fails.
+
+use std::ffi::c_int;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::Mutex;
+
+use forebay_map::lasting::{keep_by, Keeper};
+
+use crate::planted::{self, Planted};
+use crate::real::raw;
+use crate::state::{self, lock, MOST};
+
+/// Which numbers are of ours; 0: it is not.
+static KEPT: [AtomicU8; MOST] = [const { AtomicU8::new(0) }; MOST];
+/// How many there are.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// Between that a number is a descriptor and that it is known as ours, and the other way round.
+static CHANGE: Mutex<()> = Mutex::new(());
+
+pub fn start() {
+    keep_by(Keeper { keep, close, check });
+}
+
+fn of(fd: c_int) -> Option<&'static AtomicU8> {
+    usize::try_from(fd).ok().and_then(|fd| KEPT.get(fd))
+}
+
+/// Of this process, and not the program's to close.
+pub fn is(fd: c_int) -> bool {
+    let known = of(fd).is_some_and(|what| what.load(Ordering::Relaxed) != 0);
+    known && !planted::is(Planted::ClosesOurs) && !state::is_elsewhere()
+}
+
+pub fn any() -> bool {
+    COUNT.load(Ordering::Relaxed) > 0
+}
+
+/// Where they begin: the upper quarter of what may be open, as far as a table of descriptors
+/// stays small.
+fn first() -> usize {
+    // SAFETY: all zeroes is a value of it, and it is there for the call.
+    let most = unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        match libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) {
+            0 => limit.rlim_cur as usize,
+            _ => 0,
+        }
+    };
+    most.min(4096) / 4 * 3
+}
+
+/// What the kernel is told to send if something comes to ours (F_SETSIG), and never does, as
+/// nobody asks for it: it stays with what a descriptor is of, and others have none.  To ask
+/// for it takes half as long as fstat.
+const SIGN: usize = 64;
+const F_SETSIG: usize = 10;
+const F_GETSIG: usize = 11;
+
+fn control(fd: RawFd, what: usize, argument: usize) -> isize {
+    // SAFETY: these take numbers.
+    unsafe { raw(libc::SYS_fcntl, [fd as usize, what, argument, 0, 0, 0]) }
+}
+
+/// A number for it: not one that was ours and was closed past us, as whoever has that would
+/// take this for it.
+fn number_from(least: usize, fd: RawFd) -> Option<OwnedFd> {
+    let mut from = least;
+    loop {
+        let new = control(fd, libc::F_DUPFD_CLOEXEC as usize, from);
+        // SAFETY: a duplicate is a new descriptor, which nobody has.
+        let new = (new >= 0).then(|| unsafe { OwnedFd::from_raw_fd(new as RawFd) })?;
+        let what = of(new.as_raw_fd())?;
+        if what.load(Ordering::SeqCst) == 0 {
+            return Some(new);
+        }
+        from = new.as_raw_fd() as usize + 1;
+        close_number(new);
+    }
+}
+
+fn keep(opened: OwnedFd) -> OwnedFd {
+    let _alone = lock(&CHANGE);
+    let at = opened.as_raw_fd();
+    let kept = match number_from(first(), at).or_else(|| number_from(3, at)) {
+        Some(new) => {
+            close_number(opened);
+            new
+        }
+        // There is no other one.
+        None => opened,
+    };
+    if let Some(what) = of(kept.as_raw_fd()) {
+        assert_eq!(what.swap(1, Ordering::SeqCst), 0, "a descriptor was closed past the library");
+        control(kept.as_raw_fd(), F_SETSIG, SIGN);
+        COUNT.fetch_add(1, Ordering::SeqCst);
+    }
+    kept
+}
+
+/// Past what is asked of programs.
+fn close_number(fd: OwnedFd) {
+    let fd = fd.into_raw_fd();
+    // SAFETY: it was owned, and nobody has it any more.
+    unsafe { raw(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
+}
+
+fn close(fd: OwnedFd) {
+    let _alone = lock(&CHANGE);
+    let number = fd.as_raw_fd();
+    if check(number).is_ok() {
+        close_number(fd);
+    } else {
+        // It was closed, and may be the program's by now.
+        let _ = fd.into_raw_fd();
+    }
+    if of(number).is_some_and(|what| what.swap(0, Ordering::SeqCst) != 0) {
+        COUNT.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+fn check(fd: RawFd) -> io::Result<()> {
+    let known = of(fd).is_some_and(|what| what.load(Ordering::Relaxed) != 0);
+    let is = !known || control(fd, F_GETSIG, 0) == SIGN as isize;
+    match is || planted::is(Planted::ClosedUnseen) {
+        true => Ok(()),
+        false => Err(io::Error::other(
+            "the program has closed a descriptor of the library by a system call of its own",
+        )),
+    }
+}
+
+/// What is not ours in a range, in pieces.
+pub fn others(first: u32, last: u32) -> impl Iterator<Item = (u32, u32)> {
+    let ours = first..=last.min(MOST as u32 - 1);
+    let mut from = Some(first);
+    let between = ours.filter(|&fd| is(fd as c_int)).map(Some).chain([None]);
+    between.filter_map(move |next| {
+        let start = from?;
+        let end = match next {
+            None => last,
+            Some(fd) => {
+                from = fd.checked_add(1).filter(|&after| after <= last);
+                fd.checked_sub(1)?
+            }
+        };
+        (start <= end).then_some((start, end))
+    })
+}

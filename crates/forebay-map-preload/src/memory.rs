@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! mmap and what is done with mappings.
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::Ordering;
+
+use libc::off_t;
+
+use crate::planted::{self, Planted};
+use crate::real::{fail, raw, told};
+use crate::say::{once, About};
+use crate::state::{self, Desc};
+use crate::trap;
+
+const PAGE: usize = forebay_map::PAGE;
+
+fn pages(len: usize) -> Option<usize> {
+    len.checked_next_multiple_of(PAGE).filter(|&len| len > 0)
+}
+
+/// A private mapping has the content as it is now.
+///
+/// # Safety
+/// As mmap(2).
+unsafe fn private(desc: &Desc, fd: c_int, a: [usize; 6]) -> Result<usize, c_int> {
+    if !planted::is(Planted::PrivateStale) {
+        desc.file.call(About::Sync, |map| map.sync(0, u64::MAX).and_then(|()| map.write_back()))?;
+    }
+    let link = format!("/proc/self/fd/{fd}\0");
+    // SAFETY: the path ends with a zero byte; the rest is the caller's promise.
+    unsafe {
+        let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
+        let at = [libc::AT_FDCWD as usize, link.as_ptr().addr(), flags, 0, 0, 0];
+        let file = raw(libc::SYS_openat, at);
+        if file < 0 {
+            return Err(-file as c_int);
+        }
+        let p = raw(libc::SYS_mmap, [a[0], a[1], a[2], a[3], file as usize, a[5]]);
+        raw(libc::SYS_close, [file as usize, 0, 0, 0, 0, 0]);
+        match p {
+            -4095..=-1 => Err(-p as c_int),
+            _ => Ok(p as usize),
+        }
+    }
+}
+
+fn refused(desc: &Desc, what: &str, way_out: &str) -> c_int {
+    once(About::Memory, format_args!("{}: {what}; {way_out}", desc.file.path.display()));
+    libc::ENOTSUP
+}
+
+/// # Safety
+/// As mmap(2).
+unsafe fn map(desc: &Desc, fd: c_int, a: [usize; 6]) -> Result<usize, c_int> {
+    let [_, len, prot, flags, _, offset] = a;
+    let (prot, flags) = (prot as c_int, flags as c_int);
+    let Some(len) = pages(len).filter(|_| offset.is_multiple_of(PAGE)) else {
+        return Err(libc::EINVAL);
+    };
+    let mode = desc.flags.load(Ordering::Relaxed) & libc::O_ACCMODE;
+    if mode == libc::O_WRONLY {
+        return Err(libc::EACCES);
+    }
+    match flags & libc::MAP_TYPE {
+        // SAFETY: the caller's promise.
+        libc::MAP_PRIVATE => return unsafe { private(desc, fd, a) },
+        libc::MAP_SHARED => {}
+        libc::MAP_SHARED_VALIDATE if flags & libc::MAP_SYNC == 0 => {}
+        libc::MAP_SHARED_VALIDATE => return Err(libc::EOPNOTSUPP),
+        _ => return Err(libc::EINVAL),
+    }
+    if prot & libc::PROT_WRITE != 0 && mode != libc::O_RDWR {
+        return Err(libc::EACCES);
+    }
+    if prot & libc::PROT_EXEC != 0 {
+        return Err(refused(desc, "it cannot be mapped to be executed", "leave it out of --files"));
+    }
+    if flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0 {
+        let what = "it cannot be mapped at an address that the program chooses (MAP_FIXED)";
+        return Err(refused(desc, what, "leave it out of --files"));
+    }
+    desc.file.view(offset as u64, len)
+}
+
+macro_rules! maps {
+    ($($name:ident)+) => {$(
+        /// # Safety
+        /// As mmap(2).
+        #[no_mangle]
+        pub unsafe extern "C" fn $name(
+            p: *mut c_void, len: usize, prot: c_int, flags: c_int, fd: c_int, at: off_t,
+        ) -> *mut c_void {
+            let a = [p.addr(), len, prot as usize, flags as usize, fd as usize, at as usize];
+            let anonymous = flags & libc::MAP_ANONYMOUS != 0;
+            // SAFETY: the caller's promise.  What is mapped over ours is looked at first.
+            unsafe {
+                match state::desc(fd).filter(|_| !anonymous) {
+                    Some(desc) => match map(&desc, fd, a) {
+                        Ok(at) => std::ptr::with_exposed_provenance_mut(at),
+                        Err(errno) => std::ptr::without_provenance_mut(fail::<isize>(errno) as usize),
+                    },
+                    None if flags & libc::MAP_FIXED != 0 && over(p.addr(), len) => {
+                        std::ptr::without_provenance_mut(fail::<isize>(libc::EINVAL) as usize)
+                    }
+                    None => std::ptr::with_exposed_provenance_mut(told(raw(libc::SYS_mmap, a)) as usize),
+                }
+            }
+        }
+    )+};
+}
+maps!(mmap mmap64);
+
+/// Something is to be done over a file's mapping that the library would not see.
+fn over(from: usize, len: usize) -> bool {
+    let Some(file) = state::over(from, len) else { return false };
+    once(
+        About::Memory,
+        format_args!(
+            "{}: to unmap, to map over or to change more than what mmap gave is refused; leave it \
+             out of --files",
+            file.path.display()
+        ),
+    );
+    true
+}
+
+/// # Safety
+/// As munmap(2).
+#[no_mangle]
+pub unsafe extern "C" fn munmap(p: *mut c_void, len: usize) -> c_int {
+    if let Some((file, _)) = state::at(p.addr()) {
+        return match pages(len).filter(|_| p.addr().is_multiple_of(PAGE)) {
+            Some(len) => file.remove_views(p.addr(), len).map_or_else(fail, |()| 0),
+            None => fail(libc::EINVAL),
+        };
+    }
+    if over(p.addr(), len) {
+        return fail(libc::EINVAL);
+    }
+    // SAFETY: the caller's promise.
+    told(unsafe { raw(libc::SYS_munmap, [p.addr(), len, 0, 0, 0, 0]) }) as c_int
+}
+
+/// # Safety
+/// As mremap(2).
+#[no_mangle]
+pub unsafe extern "C" fn mremap(
+    p: *mut c_void,
+    old: usize,
+    new: usize,
+    flags: c_int,
+    to: *mut c_void,
+) -> *mut c_void {
+    if let Some((file, _)) = state::at(p.addr()) {
+        let fixed = flags & (libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) != 0;
+        let done = match (pages(old), pages(new)) {
+            (Some(old), Some(new)) if !fixed => file.resize_view(p.addr(), old, new),
+            _ => Err(libc::EINVAL),
+        };
+        return match done {
+            Ok(()) => p,
+            Err(errno) => std::ptr::without_provenance_mut(fail::<isize>(errno) as usize),
+        };
+    }
+    let fixed = flags & libc::MREMAP_FIXED != 0;
+    if over(p.addr(), old) || (fixed && over(to.addr(), new)) {
+        return std::ptr::without_provenance_mut(fail::<isize>(libc::EINVAL) as usize);
+    }
+    let a = [p.addr(), old, new, flags as usize, to.addr(), 0];
+    // SAFETY: the caller's promise.
+    let result = unsafe { raw(libc::SYS_mremap, a) };
+    std::ptr::with_exposed_provenance_mut(told(result) as usize)
+}
+
+/// # Safety
+/// As shmat(2).
+#[no_mangle]
+pub unsafe extern "C" fn shmat(id: c_int, p: *const c_void, flags: c_int) -> *mut c_void {
+    // How long it is the kernel knows.
+    let room = usize::MAX - p.addr();
+    if flags & libc::SHM_REMAP != 0 && over(p.addr(), room) {
+        return std::ptr::without_provenance_mut(fail::<isize>(libc::EINVAL) as usize);
+    }
+    let a = [id as usize, p.addr(), flags as usize, 0, 0, 0];
+    // SAFETY: the caller's promise.
+    std::ptr::with_exposed_provenance_mut(told(unsafe { raw(libc::SYS_shmat, a) }) as usize)
+}
+
+/// # Safety
+/// As msync(2).
+#[no_mangle]
+pub unsafe extern "C" fn msync(p: *mut c_void, len: usize, flags: c_int) -> c_int {
+    let Some((file, at)) = state::at(p.addr()) else {
+        // It may begin before a file's mapping, and reach into it.
+        if flags & libc::MS_SYNC != 0
+            && state::over(p.addr(), len).is_some()
+            && !planted::is(Planted::MsyncAcross)
+        {
+            if let Err(errno) = state::sync_all() {
+                return fail(errno);
+            }
+        }
+        // SAFETY: the caller's promise.
+        return told(unsafe { raw(libc::SYS_msync, [p.addr(), len, flags as usize, 0, 0, 0]) })
+            as c_int;
+    };
+    let known = libc::MS_SYNC | libc::MS_ASYNC | libc::MS_INVALIDATE;
+    let both = libc::MS_SYNC | libc::MS_ASYNC;
+    if flags & !known != 0 || flags & both == both || !p.addr().is_multiple_of(PAGE) {
+        return fail(libc::EINVAL);
+    }
+    if flags & libc::MS_SYNC == 0 || len == 0 || planted::is(Planted::MsyncWithoutSync) {
+        return 0;
+    }
+    let synced = file.call(About::Sync, |map| match at.saturating_add(len as u64) <= map.room() {
+        true => map.sync(at, len as u64).map(|()| true),
+        false => Ok(false),
+    });
+    match synced {
+        Ok(true) => 0,
+        Err(_) if planted::is(Planted::GoneAcknowledged) => 0,
+        Ok(false) => fail(libc::ENOMEM),
+        Err(errno) => fail(errno),
+    }
+}
+
+/// Nothing of what these advise changes what is in a shared mapping, but for the two that
+/// are refused.
+///
+/// # Safety
+/// As madvise(2).
+#[no_mangle]
+pub unsafe extern "C" fn madvise(p: *mut c_void, len: usize, advice: c_int) -> c_int {
+    let Some((file, _)) = state::at(p.addr()) else {
+        if over(p.addr(), len) {
+            return fail(libc::EINVAL);
+        }
+        // SAFETY: the caller's promise.
+        return told(unsafe { raw(libc::SYS_madvise, [p.addr(), len, advice as usize, 0, 0, 0]) })
+            as c_int;
+    };
+    match advice {
+        libc::MADV_REMOVE | libc::MADV_DOFORK => {
+            once(
+                About::Memory,
+                format_args!(
+                "{}: madvise({advice}) is refused: it would give parts of the mapping away, or to \
+                 children",
+                file.path.display()
+            ),
+            );
+            fail(libc::EINVAL)
+        }
+        _ => 0,
+    }
+}
+
+/// # Safety
+/// As posix_madvise(3).
+#[no_mangle]
+pub unsafe extern "C" fn posix_madvise(p: *mut c_void, len: usize, advice: c_int) -> c_int {
+    // What POSIX calls DONTNEED takes nothing away.
+    if state::at(p.addr()).is_some() || advice == libc::POSIX_MADV_DONTNEED {
+        return 0;
+    }
+    // SAFETY: the caller's promise; the others have the kernel's numbers.
+    match unsafe { raw(libc::SYS_madvise, [p.addr(), len, advice as usize, 0, 0, 0]) } {
+        0 => 0,
+        e => -e as c_int,
+    }
+}
+
+/// # Safety
+/// As mprotect(2).
+#[no_mangle]
+pub unsafe extern "C" fn mprotect(p: *mut c_void, len: usize, prot: c_int) -> c_int {
+    let Some((file, _)) = state::at(p.addr()) else {
+        if over(p.addr(), len) {
+            return fail(libc::EACCES);
+        }
+        // SAFETY: the caller's promise.
+        return told(unsafe { raw(libc::SYS_mprotect, [p.addr(), len, prot as usize, 0, 0, 0]) })
+            as c_int;
+    };
+    if prot == libc::PROT_READ | libc::PROT_WRITE {
+        return 0;
+    }
+    once(
+        About::Memory,
+        format_args!(
+            "{}: mprotect({prot}) of its mapping is refused: it is always one for loads and stores",
+            file.path.display()
+        ),
+    );
+    fail(libc::EACCES)
+}
+
+fn locked(p: *const c_void, len: usize) -> Option<c_int> {
+    let (file, at) = state::at(p.addr())?;
+    Some(match file.call(About::Lock, |map| map.lock(at, len as u64)) {
+        Ok(()) => 0,
+        // As for a limit of the system.
+        Err(libc::EPERM) => fail(libc::ENOMEM),
+        Err(errno) => fail(errno),
+    })
+}
+
+/// # Safety
+/// As mlock(2).
+#[no_mangle]
+pub unsafe extern "C" fn mlock(p: *const c_void, len: usize) -> c_int {
+    // SAFETY: the caller's promise.
+    let plain = || told(unsafe { raw(libc::SYS_mlock, [p.addr(), len, 0, 0, 0, 0]) }) as c_int;
+    locked(p, len).unwrap_or_else(plain)
+}
+
+/// # Safety
+/// As mlock2(2).
+#[no_mangle]
+pub unsafe extern "C" fn mlock2(p: *const c_void, len: usize, flags: c_int) -> c_int {
+    let arguments = [p.addr(), len, flags as usize, 0, 0, 0];
+    // SAFETY: the caller's promise.
+    let plain = || told(unsafe { raw(libc::SYS_mlock2, arguments) }) as c_int;
+    locked(p, len).unwrap_or_else(plain)
+}
+
+/// # Safety
+/// As munlock(2).
+#[no_mangle]
+pub unsafe extern "C" fn munlock(p: *const c_void, len: usize) -> c_int {
+    if let Some((file, at)) = state::at(p.addr()) {
+        let done = file.call(About::Lock, |map| {
+            map.unlock(at, len as u64);
+            Ok(())
+        });
+        return done.map_or_else(fail, |()| 0);
+    }
+    // SAFETY: the caller's promise.
+    told(unsafe { raw(libc::SYS_munlock, [p.addr(), len, 0, 0, 0, 0]) }) as c_int
+}
+
+/// # Safety
+/// As the C library's; the arguments of a system call.
+#[no_mangle]
+pub unsafe extern "C" fn syscall(
+    n: std::ffi::c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> std::ffi::c_long {
+    if let Some(result) = trap::by_number(n, [a, b, c, d, e, f]) {
+        return result as std::ffi::c_long;
+    }
+    // SAFETY: the caller's promise.  The kernel refuses descriptors of ours.
+    let result = unsafe { raw(n, [a, b, c, d, e, f]) };
+    if result == -libc::EBADF as isize && state::is_ours(a as c_int) && !state::is_inside() {
+        once(
+            About::Call,
+            format_args!(
+            "syscall({n}) of a file that is mapped onto the pool is refused: it would go past its \
+             memory; use the C library's functions, or leave it out of --files"
+        ),
+        );
+    }
+    told(result) as std::ffi::c_long
+}

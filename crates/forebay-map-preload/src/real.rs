@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The calls as they are without us: the C library's once our constructor has looked them up,
+//! and system calls before that.  A look-up may allocate, and an allocator may call us, so
+//! none is made later.
+
+use std::ffi::{c_char, c_int, c_long, c_void, CStr};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use libc::{iovec, mode_t, off_t};
+
+/// A system call; a negative errno if it fails.
+///
+/// # Safety
+/// As the system call.
+#[cfg(target_arch = "x86_64")]
+pub unsafe fn raw(n: c_long, a: [usize; 6]) -> isize {
+    let result: isize;
+    // SAFETY: the caller's promise; these registers are the ones that a system call changes.
+    unsafe {
+        std::arch::asm!("syscall", inlateout("rax") n as isize => result,
+            in("rdi") a[0], in("rsi") a[1], in("rdx") a[2], in("r10") a[3], in("r8") a[4],
+            in("r9") a[5], lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    result
+}
+
+/// The same.
+///
+/// # Safety
+/// As the system call.
+#[cfg(target_arch = "aarch64")]
+pub unsafe fn raw(n: c_long, a: [usize; 6]) -> isize {
+    let result: isize;
+    // SAFETY: the caller's promise.
+    unsafe {
+        std::arch::asm!("svc 0", in("x8") n, inlateout("x0") a[0] => result, in("x1") a[1],
+            in("x2") a[2], in("x3") a[3], in("x4") a[4], in("x5") a[5], options(nostack));
+    }
+    result
+}
+
+/// -1, and why.
+pub fn fail<T: From<i8>>(errno: c_int) -> T {
+    // SAFETY: it is this thread's.
+    unsafe { *libc::__errno_location() = errno };
+    T::from(-1)
+}
+
+pub fn errno() -> c_int {
+    // SAFETY: it is this thread's.
+    unsafe { *libc::__errno_location() }
+}
+
+/// As the C library tells it.
+pub fn told(result: isize) -> isize {
+    match result {
+        -4095..=-1 => fail(-result as c_int),
+        _ => result,
+    }
+}
+
+macro_rules! reals {
+    ($($name:ident($($arg:ident: $type:ty),*) -> $ret:ty = $number:expr;)+) => {
+        #[allow(non_upper_case_globals)]
+        mod found {
+            use super::*;
+            $(pub static $name: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());)+
+        }
+
+        /// Looks all of them up.
+        pub fn find() {
+            $(
+                let name = concat!(stringify!($name), "\0");
+                // SAFETY: the name ends with a zero byte.
+                let p = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast()) };
+                found::$name.store(p, Ordering::Release);
+            )+
+        }
+
+        $(
+            /// Without us.
+            ///
+            /// # Safety
+            /// As the C library's.
+            pub unsafe fn $name($($arg: $type),*) -> $ret {
+                let p = found::$name.load(Ordering::Acquire);
+                if p.is_null() {
+                    // SAFETY: the caller's promise.
+                    return told(unsafe { raw($number, six(&[$($arg as usize),*])) }) as $ret;
+                }
+                // SAFETY: the C library's function of that name has these arguments.
+                unsafe {
+                    let f: unsafe extern "C" fn($($type),*) -> $ret = std::mem::transmute(p);
+                    f($($arg),*)
+                }
+            }
+        )+
+    };
+}
+
+fn six(given: &[usize]) -> [usize; 6] {
+    let mut all = [0; 6];
+    all[..given.len()].copy_from_slice(given);
+    all
+}
+
+reals! {
+    read(fd: c_int, to: *mut c_void, n: usize) -> isize = libc::SYS_read;
+    write(fd: c_int, from: *const c_void, n: usize) -> isize = libc::SYS_write;
+    pread64(fd: c_int, to: *mut c_void, n: usize, at: off_t) -> isize = libc::SYS_pread64;
+    pwrite64(fd: c_int, from: *const c_void, n: usize, at: off_t) -> isize = libc::SYS_pwrite64;
+    readv(fd: c_int, v: *const iovec, n: c_int) -> isize = libc::SYS_readv;
+    writev(fd: c_int, v: *const iovec, n: c_int) -> isize = libc::SYS_writev;
+    preadv64(fd: c_int, v: *const iovec, n: c_int, at: off_t) -> isize = libc::SYS_preadv;
+    pwritev64(fd: c_int, v: *const iovec, n: c_int, at: off_t) -> isize = libc::SYS_pwritev;
+    preadv64v2(fd: c_int, v: *const iovec, n: c_int, at: off_t, f: c_int) -> isize = libc::SYS_preadv2;
+    pwritev64v2(fd: c_int, v: *const iovec, n: c_int, at: off_t, f: c_int) -> isize = libc::SYS_pwritev2;
+    openat64(at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int = libc::SYS_openat;
+    close(fd: c_int) -> c_int = libc::SYS_close;
+    close_range(first: u32, last: u32, flags: c_int) -> c_int = libc::SYS_close_range;
+    fsync(fd: c_int) -> c_int = libc::SYS_fsync;
+    fdatasync(fd: c_int) -> c_int = libc::SYS_fdatasync;
+    syncfs(fd: c_int) -> c_int = libc::SYS_syncfs;
+    sync_file_range(fd: c_int, at: off_t, n: off_t, flags: u32) -> c_int = libc::SYS_sync_file_range;
+    lseek64(fd: c_int, at: off_t, from: c_int) -> off_t = libc::SYS_lseek;
+    ftruncate64(fd: c_int, size: off_t) -> c_int = libc::SYS_ftruncate;
+    truncate64(path: *const c_char, size: off_t) -> c_int = libc::SYS_truncate;
+    fallocate64(fd: c_int, mode: c_int, at: off_t, n: off_t) -> c_int = libc::SYS_fallocate;
+    flock(fd: c_int, how: c_int) -> c_int = libc::SYS_flock;
+    fchmod(fd: c_int, mode: mode_t) -> c_int = libc::SYS_fchmod;
+    fchown(fd: c_int, user: u32, group: u32) -> c_int = libc::SYS_fchown;
+    dup(fd: c_int) -> c_int = libc::SYS_dup;
+    dup3(fd: c_int, to: c_int, flags: c_int) -> c_int = libc::SYS_dup3;
+    fcntl64(fd: c_int, what: c_int, arg: usize) -> c_int = libc::SYS_fcntl;
+    sendfile64(to: c_int, from: c_int, at: *mut off_t, n: usize) -> isize = libc::SYS_sendfile;
+    copy_file_range(from: c_int, a: *mut off_t, to: c_int, b: *mut off_t, n: usize, flags: u32) -> isize = libc::SYS_copy_file_range;
+    splice(from: c_int, a: *mut off_t, to: c_int, b: *mut off_t, n: usize, flags: u32) -> isize = libc::SYS_splice;
+    renameat2(from: c_int, a: *const c_char, to: c_int, b: *const c_char, flags: u32) -> c_int = libc::SYS_renameat2;
+    execve(path: *const c_char, argv: *const *const c_char, env: *const *const c_char) -> c_int = libc::SYS_execve;
+}
+
+/// Without a fall-back: a program that has come so far has run our constructor.
+macro_rules! later {
+    ($($name:ident($($arg:ident: $type:ty),*) -> $ret:ty;)+) => {
+        $(
+            /// Without us.
+            ///
+            /// # Safety
+            /// As the C library's.
+            pub unsafe fn $name($($arg: $type),*) -> Option<$ret> {
+                // SAFETY: the name ends with a zero byte; the function has these arguments.
+                unsafe {
+                    let name = concat!(stringify!($name), "\0");
+                    let p = libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast());
+                    if p.is_null() {
+                        return None;
+                    }
+                    let f: unsafe extern "C" fn($($type),*) -> $ret = std::mem::transmute(p);
+                    Some(f($($arg),*))
+                }
+            }
+        )+
+    };
+}
+
+later! {
+    fopen64(path: *const c_char, how: *const c_char) -> *mut libc::FILE;
+    freopen64(path: *const c_char, how: *const c_char, file: *mut libc::FILE) -> *mut libc::FILE;
+    fdopen(fd: c_int, how: *const c_char) -> *mut libc::FILE;
+    execv(path: *const c_char, argv: *const *const c_char) -> c_int;
+    execvp(path: *const c_char, argv: *const *const c_char) -> c_int;
+    execvpe(path: *const c_char, argv: *const *const c_char, env: *const *const c_char) -> c_int;
+    lockf64(fd: c_int, how: c_int, n: off_t) -> c_int;
+    daemon(stay: c_int, keep: c_int) -> c_int;
+    posix_fallocate64(fd: c_int, at: off_t, n: off_t) -> c_int;
+    sync() -> ();
+}
+
+/// Signals are handled before our constructor, too, and the kernel's struct is another one.
+macro_rules! whenever {
+    ($($name:ident($($arg:ident: $type:ty),*) -> $ret:ty;)+) => {
+        $(
+            /// Without us.
+            ///
+            /// # Safety
+            /// As the C library's.
+            pub unsafe fn $name($($arg: $type),*) -> $ret {
+                static FOUND: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+                // SAFETY: the name ends with a zero byte; the function has these arguments.
+                unsafe {
+                    let mut p = FOUND.load(Ordering::Acquire);
+                    if p.is_null() {
+                        let name = concat!(stringify!($name), "\0");
+                        p = libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast());
+                        FOUND.store(p, Ordering::Release);
+                    }
+                    if p.is_null() {
+                        return fail::<i8>(libc::ENOSYS) as $ret;
+                    }
+                    let f: unsafe extern "C" fn($($type),*) -> $ret = std::mem::transmute(p);
+                    f($($arg),*)
+                }
+            }
+        )+
+    };
+}
+
+whenever! {
+    sigaction(n: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
+    signal(n: c_int, handler: libc::sighandler_t) -> libc::sighandler_t;
+}
+
+/// A string of the program's, or none.
+///
+/// # Safety
+/// Null, or it ends with a zero byte and stays as it is for the call.
+pub unsafe fn text<'a>(p: *const c_char) -> Option<&'a CStr> {
+    // SAFETY: the caller's promise.
+    (!p.is_null()).then(|| unsafe { CStr::from_ptr(p) })
+}

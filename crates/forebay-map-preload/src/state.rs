@@ -1,0 +1,760 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Files that the program has open and that the library maps: descriptors, their positions,
+//! and the mappings that the program was given.
+//!
+//! A descriptor of such a file is one that the kernel does nothing with (O_PATH): what comes
+//! past us, by a direct system call, io_uring, a child or another program, is an error
+//! (EBADF) and never an acknowledgement.
+//!
+//! Locks, in this order: `OPEN`; a file's `map`; then each of the others alone.  None is held
+//! while memory of the program is touched, but `map` for reading and a descriptor's position.
+
+use std::collections::HashMap;
+use std::ffi::{c_int, CStr, CString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+use std::sync::{
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, TryLockError,
+};
+
+use forebay_map::{Error, MapFile, Options, Session};
+
+use crate::config::Config;
+use crate::ending;
+use crate::kept;
+use crate::planted::{self, Planted};
+use crate::real;
+use crate::say::{once, About};
+use crate::window;
+
+/// Descriptors beyond are refused.
+pub const MOST: usize = 1 << 16;
+
+/// Whether a descriptor is one of ours: all that a call for another one looks at.
+static OURS: [AtomicU8; MOST] = [const { AtomicU8::new(0) }; MOST];
+
+static TABLE: RwLock<Option<HashMap<c_int, Arc<Desc>>>> = RwLock::new(None);
+static OPEN: Mutex<Option<Opened>> = Mutex::new(None);
+/// Where files are mapped, and the least and the last address of them.
+static PLACES: RwLock<Vec<Arc<Mapped>>> = RwLock::new(Vec::new());
+static LEAST: AtomicUsize = AtomicUsize::new(usize::MAX);
+static LAST: AtomicUsize = AtomicUsize::new(0);
+/// How many files are open.
+static FILES: AtomicUsize = AtomicUsize::new(0);
+
+static CONFIG: OnceLock<Config> = OnceLock::new();
+static CHILD: AtomicBool = AtomicBool::new(false);
+/// Not zero, but in a child: the kernel makes it zero there, however that was made.
+static PARENT: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
+static PROCESS: AtomicI32 = AtomicI32::new(0);
+
+struct Opened {
+    session: Session,
+    files: HashMap<(u64, u64), Arc<Mapped>>,
+}
+
+/// A file that is open, whatever by how many descriptors and mappings.
+#[derive(Debug)]
+pub struct Mapped {
+    id: (u64, u64),
+    pub path: PathBuf,
+    map: RwLock<Option<MapFile>>,
+    /// Mappings that the program has: address and bytes.
+    views: Mutex<Vec<(usize, usize)>>,
+    /// Descriptions and views.  Changed with `OPEN` held.
+    users: AtomicUsize,
+    /// Who appends does so alone.
+    pub append: Mutex<()>,
+}
+
+/// What an open has made: shared by duplicates of a descriptor.
+#[derive(Debug)]
+pub struct Desc {
+    pub file: Arc<Mapped>,
+    pub flags: AtomicI32,
+    pub at: Mutex<u64>,
+}
+
+pub fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+thread_local! {
+    /// The library is at work for this thread: what it calls is not the program's.
+    static INSIDE: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
+/// Runs a part of the library.
+pub fn inside<R>(f: impl FnOnce() -> R) -> R {
+    struct Out;
+    impl Drop for Out {
+        fn drop(&mut self) {
+            let _ = INSIDE.try_with(|n| n.set(n.get() - 1));
+        }
+    }
+    let _ = INSIDE.try_with(|n| n.set(n.get() + 1));
+    let _out = Out;
+    f()
+}
+
+/// The same where threads may be made: they handle none of the program's signals, whose
+/// handlers may wait for them.
+fn quietly<R>(f: impl FnOnce() -> R) -> R {
+    // SAFETY: the sets are there for the calls, and the mask is this thread's.
+    let before = unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut before = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        use libc::{SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
+        for fault in [SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP, SIGSYS] {
+            libc::sigdelset(&mut all, fault);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        before
+    };
+    let result = inside(f);
+    // SAFETY: as above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
+    result
+}
+
+pub fn is_inside() -> bool {
+    INSIDE.try_with(|n| n.get() > 0).unwrap_or(true)
+}
+
+/// The program was started by the command, and this is not a child of it.
+pub fn config() -> Option<&'static Config> {
+    if is_child() {
+        return None;
+    }
+    CONFIG.get()
+}
+
+/// The same in a child that may not open such files.
+pub fn refused_config() -> Option<&'static Config> {
+    CONFIG.get().filter(|_| is_child())
+}
+
+pub fn any_files() -> bool {
+    FILES.load(Ordering::Relaxed) > 0
+}
+
+pub fn is_child() -> bool {
+    let parent = PARENT.load(Ordering::Relaxed);
+    // SAFETY: where there is one it is never unmapped.
+    let unknown = || unsafe { !parent.is_null() && parent.read_volatile() == 0 };
+    CHILD.load(Ordering::Relaxed) || unknown() && !planted::is(Planted::ChildUnseen)
+}
+
+/// A page that only the process has that makes it.
+fn make_parent() -> std::io::Result<()> {
+    const PAGE: usize = forebay_map::PAGE;
+    let last_error = std::io::Error::last_os_error;
+    let (prot, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping; a byte of it is stored to.
+    unsafe {
+        let p = libc::mmap(std::ptr::null_mut(), PAGE, prot, flags, -1, 0);
+        if p == libc::MAP_FAILED || libc::madvise(p, PAGE, libc::MADV_WIPEONFORK) != 0 {
+            return Err(last_error());
+        }
+        p.cast::<u8>().write_volatile(1);
+        PARENT.store(p.cast(), Ordering::SeqCst);
+    }
+    Ok(())
+}
+
+fn process() -> i32 {
+    // SAFETY: it only asks.
+    unsafe { real::raw(libc::SYS_getpid, [0; 6]) as i32 }
+}
+
+/// A child has been made by fork, or by vfork, which nobody is told of: the table is the
+/// parent's.
+pub fn is_elsewhere() -> bool {
+    is_child() || process() != PROCESS.load(Ordering::Relaxed)
+}
+
+/// A child of a process that has nothing open is as good as one of its own; another one has
+/// descriptors without the memory.
+extern "C" fn in_child() {
+    match OPEN.try_lock() {
+        Ok(open) if open.is_none() => {
+            PROCESS.store(process(), Ordering::Relaxed);
+            let parent = PARENT.load(Ordering::Relaxed);
+            // SAFETY: as it was made at the start.
+            unsafe { parent.write_volatile(1) };
+        }
+        _ => CHILD.store(true, Ordering::Relaxed),
+    }
+}
+
+/// At the start of the program.
+pub fn start(config: Config) -> Result<(), String> {
+    PROCESS.store(process(), Ordering::Relaxed);
+    kept::start();
+    make_parent().map_err(|e| format!("a page that no child has: {e}"))?;
+    // SAFETY: the handler only stores to two places of ours.
+    match unsafe { libc::pthread_atfork(None, None, Some(in_child)) } {
+        0 => {}
+        errno => {
+            return Err(format!("pthread_atfork: {}", std::io::Error::from_raw_os_error(errno)))
+        }
+    }
+    let _ = CONFIG.set(config);
+    Ok(())
+}
+
+/// Which errno a program is told.
+pub fn errno_of(e: &Error) -> c_int {
+    match e.cause() {
+        Error::System { error, .. } => error.raw_os_error().unwrap_or(libc::EIO),
+        Error::Full(_) => libc::ENOSPC,
+        Error::Busy(_) | Error::Locked { .. } => libc::EBUSY,
+        Error::Refused { .. } | Error::Another { .. } => libc::EPERM,
+        Error::Pool(_) | Error::Unknown(_) => libc::EIO,
+    }
+}
+
+impl Mapped {
+    /// The file as the library has it; none: it is closed.
+    pub fn map(&self) -> RwLockReadGuard<'_, Option<MapFile>> {
+        self.map.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A call of the library, as the program is told of it.
+    pub fn call<R>(
+        &self,
+        about: About,
+        f: impl FnOnce(&MapFile) -> forebay_map::Result<R>,
+    ) -> Result<R, c_int> {
+        let map = self.map();
+        let Some(map) = map.as_ref() else { return Err(libc::EBADF) };
+        inside(|| f(map)).map_err(|e| {
+            once(about, format_args!("{e}"));
+            match (about, errno_of(&e)) {
+                // What a sync may say.
+                (About::Sync, libc::ENOSPC) => libc::ENOSPC,
+                (About::Sync, _) => libc::EIO,
+                (_, errno) => errno,
+            }
+        })
+    }
+
+    /// Sees that there is room for so many bytes: it is opened again, if it has no mappings.
+    pub fn make_room(&self, bytes: u64) -> Result<(), c_int> {
+        if self.map().as_ref().is_some_and(|map| map.room() >= bytes) {
+            return Ok(());
+        }
+        let opened = lock(&OPEN);
+        let Some(opened) = opened.as_ref() else { return Err(libc::EBADF) };
+        let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(old) = map.as_ref() else { return Err(libc::EBADF) };
+        if old.room() >= bytes {
+            return Ok(());
+        }
+        if !lock(&self.views).is_empty() {
+            once(
+                About::Room,
+                format_args!(
+                "{}: {bytes} bytes are needed, and it was mapped with room for {}: a file that is \
+                 mapped cannot get more; start the program with a larger --room",
+                self.path.display(), old.room()
+            ),
+            );
+            return Err(libc::EFBIG);
+        }
+        if !self.is_by_its_name() && !planted::is(Planted::ReopenedByName) {
+            once(
+                About::Room,
+                format_args!(
+                    "{}: {bytes} bytes are needed, and it was mapped with room for {}: a file that \
+                     was removed or replaced cannot get more; start the program with a larger --room",
+                    self.path.display(), old.room()
+                ),
+            );
+            return Err(libc::EFBIG);
+        }
+        let refused = |e: Error| {
+            once(About::Room, format_args!("{e}; the file was to get room for {bytes} bytes"));
+            errno_of(&e)
+        };
+        quietly(|| {
+            map.take().map_or(Ok(()), MapFile::close).map_err(refused)?;
+            *map = Some(opened.session.map(&self.path, bytes).map_err(refused)?);
+            Ok::<(), c_int>(())
+        })?;
+        let (from, room) = map.as_ref().map_or((0, 0), |m| (m.address().addr(), m.room() as usize));
+        drop(map);
+        known_place(from, room);
+        Ok(())
+    }
+
+    fn is_by_its_name(&self) -> bool {
+        is_at(&self.path, self.id)
+    }
+
+    /// Of an address in it.
+    fn offset(&self, address: usize) -> Option<u64> {
+        let map = self.map();
+        let map = map.as_ref()?;
+        let at = address.checked_sub(map.address().addr())? as u64;
+        (at < map.room()).then_some(at)
+    }
+
+    /// The program gets a mapping: where it is.
+    pub fn view(&self, offset: u64, len: usize) -> Result<usize, c_int> {
+        let end = offset.checked_add(len as u64).ok_or(libc::EOVERFLOW)?;
+        loop {
+            self.make_room(end)?;
+            let _open = lock(&OPEN);
+            let map = self.map();
+            let Some(map) = map.as_ref() else { return Err(libc::EBADF) };
+            if map.room() >= end {
+                let from = map.address().addr() + offset as usize;
+                lock(&self.views).push((from, len));
+                self.users.fetch_add(1, Ordering::SeqCst);
+                return Ok(from);
+            }
+        }
+    }
+
+    /// A mapping that the program has gets longer or shorter, at its end.
+    pub fn resize_view(&self, from: usize, old: usize, new: usize) -> Result<(), c_int> {
+        {
+            let map = self.map();
+            let Some(map) = map.as_ref() else { return Err(libc::EBADF) };
+            if (from - map.address().addr()) as u64 + new as u64 > map.room() {
+                once(
+                    About::Room,
+                    format_args!(
+                        "{}: mremap to {new} bytes, and it was mapped with room for {}: start the \
+                     program with a larger --room",
+                        self.path.display(),
+                        map.room()
+                    ),
+                );
+                return Err(libc::ENOMEM);
+            }
+        }
+        let mut views = lock(&self.views);
+        match views.iter_mut().find(|v| **v == (from, old)) {
+            Some(view) => view.1 = new,
+            None => return Err(libc::EINVAL),
+        }
+        Ok(())
+    }
+
+    /// The program has no mapping there any more.
+    pub fn remove_views(self: &Arc<Self>, from: usize, len: usize) -> Result<(), c_int> {
+        let end = from.saturating_add(len);
+        let (mut gone, mut more) = (0, 0);
+        {
+            let _open = lock(&OPEN);
+            let mut views = lock(&self.views);
+            let mut left = Vec::new();
+            for &(start, n) in views.iter() {
+                let stop = start + n;
+                let before = (start < from).then(|| (start, from.min(stop) - start));
+                let after = (stop > end).then(|| (end.max(start), stop - end.max(start)));
+                match (before, after) {
+                    // It does not reach there.
+                    _ if stop <= from || start >= end => left.push((start, n)),
+                    (None, None) => gone += 1,
+                    (Some(v), None) | (None, Some(v)) => left.push(v),
+                    (Some(a), Some(b)) => {
+                        more += 1;
+                        left.extend([a, b]);
+                    }
+                }
+            }
+            *views = left;
+            self.users.fetch_add(more, Ordering::SeqCst);
+        }
+        (0..gone).try_for_each(|_| release(self))
+    }
+}
+
+fn known_place(from: usize, room: usize) {
+    LEAST.fetch_min(from, Ordering::SeqCst);
+    LAST.fetch_max(from + room, Ordering::SeqCst);
+}
+
+fn may_be_within(from: usize, last: usize) -> bool {
+    let none = last < LEAST.load(Ordering::Relaxed) || from >= LAST.load(Ordering::Relaxed);
+    !none && !is_child() && !is_inside()
+}
+
+/// Whether a file was mapped there, or between two.
+pub fn was_mapped(address: usize) -> bool {
+    (LEAST.load(Ordering::Relaxed)..LAST.load(Ordering::Relaxed)).contains(&address)
+}
+
+/// A file that has a part of a range.
+pub fn over(from: usize, len: usize) -> Option<Arc<Mapped>> {
+    let end = from.saturating_add(len.max(1));
+    if !may_be_within(from, end - 1) {
+        return None;
+    }
+    let places = PLACES.read().unwrap_or_else(PoisonError::into_inner);
+    let of = |file: &&Arc<Mapped>| {
+        file.map().as_ref().is_some_and(|map| {
+            let start = map.address().addr();
+            start < end && from < start + map.room() as usize
+        })
+    };
+    places.iter().find(of).cloned()
+}
+
+/// The file that is mapped at an address, and where in it that is.
+pub fn at(address: usize) -> Option<(Arc<Mapped>, u64)> {
+    if !may_be_within(address, address) {
+        return None;
+    }
+    let places = PLACES.read().unwrap_or_else(PoisonError::into_inner);
+    places.iter().find_map(|file| Some((Arc::clone(file), file.offset(address)?)))
+}
+
+/// The description of a descriptor of ours.
+#[inline]
+pub fn desc(fd: c_int) -> Option<Arc<Desc>> {
+    match is_ours(fd) {
+        true => desc_of(fd),
+        false => None,
+    }
+}
+
+#[inline]
+pub fn is_ours(fd: c_int) -> bool {
+    usize::try_from(fd).is_ok_and(|fd| fd < MOST && OURS[fd].load(Ordering::Relaxed) != 0)
+}
+
+#[cold]
+fn desc_of(fd: c_int) -> Option<Arc<Desc>> {
+    if is_child() {
+        let what = "a file of the parent is used in a child, which does not have its memory";
+        once(About::Child, format_args!(
+            "{what}; open files after the fork (no daemon mode), or run another program in the child"
+        ));
+        // The kernel refuses the descriptor by itself.
+        return None;
+    }
+    // The number may be another file's by now, if the program has closed ours past us.
+    // SAFETY: it only asks.
+    let flags =
+        unsafe { real::raw(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0]) };
+    if (flags < 0 || flags & libc::O_PATH as isize == 0) && !planted::is(Planted::NumberStale) {
+        // As of a descriptor that dup2 closes, its error has nobody to be told.
+        let _ = take(fd);
+        return None;
+    }
+    let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
+    table.as_ref()?.get(&fd).cloned()
+}
+
+/// A descriptor is another one of a description.
+pub fn put(fd: c_int, desc: Arc<Desc>) -> Result<(), c_int> {
+    let Some(ours) = usize::try_from(fd).ok().and_then(|fd| OURS.get(fd)) else {
+        once(
+            About::Descriptors,
+            format_args!(
+                "{}: descriptor {fd}; those from {MOST} on are not followed: lower ulimit -n",
+                desc.file.path.display()
+            ),
+        );
+        return Err(libc::EMFILE);
+    };
+    let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
+    let before = table.get_or_insert_default().insert(fd, desc);
+    ours.store(1, Ordering::SeqCst);
+    drop(table);
+    before.map_or(Ok(()), forget_desc)
+}
+
+/// A descriptor is closed.
+pub fn take(fd: c_int) -> Result<(), c_int> {
+    let taken = {
+        let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
+        let taken = table.as_mut().and_then(|t| t.remove(&fd));
+        if let Some(ours) = usize::try_from(fd).ok().and_then(|fd| OURS.get(fd)) {
+            ours.store(0, Ordering::SeqCst);
+        }
+        taken
+    };
+    taken.map_or(Ok(()), forget_desc)
+}
+
+fn forget_desc(desc: Arc<Desc>) -> Result<(), c_int> {
+    // Calls that are under way have theirs for a moment: who of the table's entries is the
+    // last is what counts.
+    let file = Arc::clone(&desc.file);
+    let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
+    let others = table.iter().flat_map(HashMap::values).any(|other| Arc::ptr_eq(other, &desc));
+    drop(table);
+    match others {
+        true => Ok(()),
+        false => release(&file),
+    }
+}
+
+/// In a child: the descriptor is closed there.
+pub fn forget_in_child(fd: c_int) {
+    if is_child() {
+        if let Some(ours) = usize::try_from(fd).ok().and_then(|fd| OURS.get(fd)) {
+            ours.store(0, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Descriptors of ours in a range.
+pub fn within(first: u32, last: u32) -> Vec<c_int> {
+    let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
+    let all = table.iter().flat_map(HashMap::keys).copied();
+    all.filter(|&fd| (first..=last).contains(&(fd as u32))).collect()
+}
+
+/// How many descriptions a file has.
+pub fn descriptions(file: &Arc<Mapped>) -> usize {
+    let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
+    let mut found: Vec<*const Desc> = table
+        .iter()
+        .flat_map(HashMap::values)
+        .filter(|d| Arc::ptr_eq(&d.file, file))
+        .map(Arc::as_ptr)
+        .collect();
+    found.sort_unstable();
+    found.dedup();
+    found.len()
+}
+
+/// One user of a file less; the last one closes it, and the last file the pool.
+fn release(file: &Arc<Mapped>) -> Result<(), c_int> {
+    let mut open = lock(&OPEN);
+    if file.users.fetch_sub(1, Ordering::SeqCst) > 1 {
+        return Ok(());
+    }
+    let Some(opened) = open.as_mut() else { return Ok(()) };
+    opened.files.remove(&file.id);
+    let closed = close_file(file);
+    if opened.files.is_empty() {
+        close_pool(&mut open);
+    }
+    closed
+}
+
+fn close_file(file: &Arc<Mapped>) -> Result<(), c_int> {
+    inside(|| {
+        PLACES.write().unwrap_or_else(PoisonError::into_inner).retain(|f| !Arc::ptr_eq(f, file))
+    });
+    FILES.fetch_sub(1, Ordering::SeqCst);
+    let mut map = file.map.write().unwrap_or_else(PoisonError::into_inner);
+    let Some(map) = map.take() else { return Ok(()) };
+    inside(|| {
+        if planted::is(Planted::CloseForgets) {
+            let _ = map.drop_cache(0, u64::MAX);
+        }
+        map.close()
+    })
+    .map_err(|e| {
+        once(
+            About::Close,
+            format_args!("{e}; what was synced is kept in the pool: forebay map recover"),
+        );
+        libc::EIO
+    })
+}
+
+fn close_pool(open: &mut Option<Opened>) {
+    let Some(opened) = open.take() else { return };
+    if let Err(e) = inside(|| opened.session.close()) {
+        once(About::Pool, format_args!("{e}"));
+    }
+}
+
+/// The device and inode of a descriptor's file, if that is a regular one; its size; links.
+pub fn regular(fd: c_int) -> Option<((u64, u64), u64)> {
+    // SAFETY: all zeroes is a value of it.
+    let mut st: libc::stat = unsafe { std::mem::zeroed() };
+    let empty = c"".as_ptr();
+    // SAFETY: st is there for the call.
+    let done = unsafe {
+        let at =
+            [fd as usize, empty.addr(), (&raw mut st).addr(), libc::AT_EMPTY_PATH as usize, 0, 0];
+        real::raw(libc::SYS_newfstatat, at)
+    };
+    let is = done == 0 && st.st_mode & libc::S_IFMT == libc::S_IFREG;
+    is.then_some(((st.st_dev, st.st_ino), st.st_size as u64))
+}
+
+/// The same by a path, without opening it.
+fn identity_at(dir: c_int, path: &CStr, flags: c_int) -> Option<(u64, u64)> {
+    // SAFETY: all zeroes is a value of it.
+    let mut st: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: both are there for the call.
+    let done = unsafe {
+        let at = [dir as usize, path.as_ptr().addr(), (&raw mut st).addr(), flags as usize, 0, 0];
+        real::raw(libc::SYS_newfstatat, at)
+    };
+    (done == 0).then_some((st.st_dev, st.st_ino))
+}
+
+fn is_at(path: &Path, id: (u64, u64)) -> bool {
+    let path = CString::new(path.as_os_str().as_bytes());
+    let there = path.ok().and_then(|p| identity_at(libc::AT_FDCWD, &p, libc::AT_SYMLINK_NOFOLLOW));
+    there == Some(id)
+}
+
+pub fn is_open(id: (u64, u64)) -> bool {
+    any_files() && lock(&OPEN).as_ref().is_some_and(|o| o.files.contains_key(&id))
+}
+
+/// A file that is open, by a path.
+pub fn opened_at(dir: c_int, path: &CStr, follow: bool) -> Option<Arc<Mapped>> {
+    if !any_files() || is_inside() || is_child() {
+        return None;
+    }
+    let id = identity_at(dir, path, if follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW })?;
+    lock(&OPEN).as_ref()?.files.get(&id).cloned()
+}
+
+/// Where a descriptor's file is.
+pub fn path_of(fd: c_int) -> Option<CString> {
+    let link = std::fs::read_link(format!("/proc/self/fd/{fd}")).ok()?;
+    CString::new(link.as_os_str().as_bytes()).ok()
+}
+
+/// Opens a file for the program; the descriptor is one of the kernel's for it.
+pub fn open(
+    fd: c_int,
+    id: (u64, u64),
+    size: u64,
+    real: &CStr,
+    flags: c_int,
+) -> Result<(), Refusal> {
+    let Some(config) = config() else { return Err(Refusal::Errno(libc::EIO)) };
+    let path = Path::new(std::ffi::OsStr::from_bytes(real.to_bytes()));
+    let mut open = lock(&OPEN);
+    if is_elsewhere() {
+        return Err(Refusal::Errno(libc::EIO));
+    }
+    let known = open.as_ref().and_then(|o| o.files.get(&id)).cloned();
+    let file = match known {
+        Some(file) => file,
+        None => {
+            let room = config.room.max(size.saturating_mul(2));
+            let map = match quietly(|| first(&mut open, config, path, size, room)) {
+                Ok(map) => map,
+                Err(e) => {
+                    if open.as_ref().is_some_and(|o| o.files.is_empty()) {
+                        close_pool(&mut open);
+                    }
+                    return Err(Refusal::Error(e));
+                }
+            };
+            // The library opens it by its name.
+            if !is_at(path, id) {
+                let _ = inside(|| map.close());
+                if open.as_ref().is_some_and(|o| o.files.is_empty()) {
+                    close_pool(&mut open);
+                }
+                return Err(Refusal::Errno(libc::ESTALE));
+            }
+            known_place(map.address().addr(), map.room() as usize);
+            let file = Arc::new(Mapped {
+                id,
+                path: path.to_owned(),
+                map: RwLock::new(Some(map)),
+                views: Mutex::default(),
+                users: AtomicUsize::new(0),
+                append: Mutex::new(()),
+            });
+            if let Some(opened) = open.as_mut() {
+                opened.files.insert(id, Arc::clone(&file));
+            }
+            FILES.fetch_add(1, Ordering::SeqCst);
+            // An allocator may call us, too.
+            inside(|| {
+                PLACES.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&file))
+            });
+            file
+        }
+    };
+    file.users.fetch_add(1, Ordering::SeqCst);
+    drop(open);
+    let flags =
+        AtomicI32::new(flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_CLOEXEC));
+    let desc = Desc { file, flags, at: Mutex::new(0) };
+    let file = Arc::clone(&desc.file);
+    put(fd, Arc::new(desc)).map_err(|errno| {
+        let _ = release(&file);
+        Refusal::Errno(errno)
+    })
+}
+
+/// Why a file is not opened.
+#[derive(Debug)]
+pub enum Refusal {
+    Errno(c_int),
+    Error(Error),
+}
+
+fn first(
+    open: &mut Option<Opened>,
+    config: &Config,
+    path: &Path,
+    size: u64,
+    room: u64,
+) -> forebay_map::Result<MapFile> {
+    if open.is_none() {
+        window::take().map_err(Error::Pool)?;
+        let session = Session::open(&config.wanted, Options::default())?;
+        *open = Some(Opened { session, files: HashMap::new() });
+    }
+    match open {
+        Some(opened) => match opened.session.map(path, room) {
+            // Where segments are not brought in by touching them, room is memory.
+            Err(Error::Refused { .. }) if size > 0 && room > size => opened.session.map(path, size),
+            done => done,
+        },
+        None => Err(Error::Pool("it was closed".into())),
+    }
+}
+
+/// What was stored to all files is durable.
+pub fn sync_all() -> Result<(), c_int> {
+    let files: Vec<_> = PLACES.read().unwrap_or_else(PoisonError::into_inner).clone();
+    let mut all = Ok(());
+    for file in files {
+        // The others are not to wait for this one.
+        all = all.and(file.call(About::Sync, |map| map.sync(0, u64::MAX)));
+    }
+    all
+}
+
+/// The program ends: all goes to the files.
+pub fn end() {
+    if config().is_none() || is_inside() || !any_files() || is_elsewhere() {
+        return;
+    }
+    if planted::is(Planted::EndForgets) {
+        return;
+    }
+    if !planted::is(Planted::StoresAtEnd) {
+        ending::begin();
+    }
+    let mut open = match OPEN.try_lock() {
+        Ok(open) => open,
+        Err(TryLockError::Poisoned(e)) => e.into_inner(),
+        Err(TryLockError::WouldBlock) => {
+            let why = "the program ends while another thread opens or closes a file";
+            once(About::Close, format_args!("{why}: what was synced is kept: forebay map recover"));
+            return;
+        }
+    };
+    let files: Vec<_> = open.iter_mut().flat_map(|o| o.files.drain()).collect();
+    for (_, file) in files {
+        let _ = close_file(&file);
+    }
+    close_pool(&mut open);
+}

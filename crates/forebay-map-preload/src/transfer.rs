@@ -1,0 +1,458 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Reads, writes and syncs of descriptors.
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::Ordering;
+
+use libc::{iovec, off_t};
+
+use crate::planted::{self, Planted};
+use crate::real::{self, fail};
+use crate::say::{once, About};
+use crate::state::{self, lock, Desc};
+
+fn told(result: Result<usize, c_int>) -> isize {
+    result.map_or_else(fail, |n| n as isize)
+}
+
+/// Buffers of the program, as many as there are bytes for.
+///
+/// # Safety
+/// `v` has `n` entries, or is null.
+unsafe fn buffers<'a>(v: *const iovec, n: c_int) -> Result<&'a [iovec], c_int> {
+    let n = usize::try_from(n).map_err(|_| libc::EINVAL)?;
+    if n > 1024 {
+        return Err(libc::EINVAL);
+    }
+    if n == 0 {
+        return Ok(&[]);
+    }
+    if v.is_null() {
+        return Err(libc::EFAULT);
+    }
+    // SAFETY: the caller's promise.
+    let all = unsafe { std::slice::from_raw_parts(v, n) };
+    let total = all.iter().try_fold(0usize, |sum, b| sum.checked_add(b.iov_len));
+    match total.and_then(|total| isize::try_from(total).ok()) {
+        None => Err(libc::EINVAL),
+        Some(_) if all.iter().any(|b| b.iov_len > 0 && b.iov_base.is_null()) => Err(libc::EFAULT),
+        Some(_) => Ok(all),
+    }
+}
+
+fn may(desc: &Desc, not: c_int) -> Result<(), c_int> {
+    match desc.flags.load(Ordering::Relaxed) & libc::O_ACCMODE == not {
+        true => Err(libc::EBADF),
+        false => Ok(()),
+    }
+}
+
+/// # Safety
+/// The buffers may be written.
+unsafe fn read_at(desc: &Desc, all: &[iovec], at: u64) -> Result<usize, c_int> {
+    may(desc, libc::O_WRONLY)?;
+    let mut done = 0;
+    for b in all.iter().filter(|b| b.iov_len > 0) {
+        // SAFETY: the caller's promise.
+        let to = unsafe { std::slice::from_raw_parts_mut(b.iov_base.cast::<u8>(), b.iov_len) };
+        let n = desc.file.call(About::Io, |map| map.read(at + done as u64, to));
+        match n {
+            Ok(n) => done += n,
+            Err(errno) if done == 0 => return Err(errno),
+            Err(_) => break,
+        }
+        if n != Ok(b.iov_len) {
+            break;
+        }
+    }
+    Ok(done)
+}
+
+/// Where a write goes: there, or to the end.
+enum Whither {
+    At(u64),
+    End,
+}
+
+/// # Safety
+/// The buffers may be read.
+unsafe fn write_at(
+    desc: &Desc,
+    all: &[iovec],
+    to: Whither,
+    durable: bool,
+) -> Result<(u64, usize), c_int> {
+    may(desc, libc::O_RDONLY)?;
+    let flags = desc.flags.load(Ordering::Relaxed);
+    let total: usize = all.iter().map(|b| b.iov_len).sum();
+    let appends = matches!(to, Whither::End) || flags & libc::O_APPEND != 0;
+    let _alone = appends.then(|| lock(&desc.file.append));
+    let at = match to {
+        Whither::At(at) if !appends => at,
+        _ => desc.file.call(About::Io, |map| Ok(map.size()))?,
+    };
+    if total == 0 {
+        return Ok((at, 0));
+    }
+    let end = at.checked_add(total as u64).filter(|&end| end <= i64::MAX as u64);
+    desc.file.make_room(end.ok_or(libc::EFBIG)?)?;
+    let mut done = 0;
+    for b in all.iter().filter(|b| b.iov_len > 0) {
+        // SAFETY: the caller's promise.
+        let from = unsafe { std::slice::from_raw_parts(b.iov_base.cast::<u8>(), b.iov_len) };
+        match desc.file.call(About::Io, |map| map.write(at + done as u64, from)) {
+            Ok(()) => done += b.iov_len,
+            Err(errno) if done == 0 => return Err(errno),
+            Err(_) => break,
+        }
+    }
+    let dsync = flags & libc::O_DSYNC != 0 && !planted::is(Planted::DsyncIgnored);
+    if dsync || durable {
+        desc.file.call(About::Sync, |map| map.sync(at, done as u64))?;
+    }
+    Ok((at, done))
+}
+
+fn one(p: *mut c_void, n: usize) -> Result<[iovec; 1], c_int> {
+    match (p.is_null() && n > 0, isize::try_from(n)) {
+        (false, Ok(_)) => Ok([iovec { iov_base: p, iov_len: n }]),
+        (true, _) => Err(libc::EFAULT),
+        _ => Err(libc::EINVAL),
+    }
+}
+
+fn from_start(at: off_t) -> Result<u64, c_int> {
+    u64::try_from(at).map_err(|_| libc::EINVAL)
+}
+
+/// # Safety
+/// As read(2).
+unsafe fn read_on(desc: &Desc, all: Result<&[iovec], c_int>) -> isize {
+    let mut at = lock(&desc.at);
+    // SAFETY: the caller's promise.
+    let n = all.and_then(|all| unsafe { read_at(desc, all, *at) });
+    *at += n.unwrap_or(0) as u64;
+    told(n)
+}
+
+/// # Safety
+/// As write(2).
+unsafe fn write_on(desc: &Desc, all: Result<&[iovec], c_int>) -> isize {
+    let mut at = lock(&desc.at);
+    // SAFETY: the caller's promise.
+    let done = all.and_then(|all| unsafe { write_at(desc, all, Whither::At(*at), false) });
+    if let Ok((from, n)) = done {
+        *at = from + n as u64;
+    }
+    told(done.map(|(_, n)| n))
+}
+
+/// # Safety
+/// As read(2).
+#[no_mangle]
+pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, n: usize) -> isize {
+    match state::desc(fd) {
+        // SAFETY: the caller's promise.
+        None => unsafe { real::read(fd, to, n) },
+        // SAFETY: as above.
+        Some(desc) => unsafe {
+            read_on(&desc, one(to, n).as_ref().map(|v| &v[..]).map_err(|e| *e))
+        },
+    }
+}
+
+/// # Safety
+/// As write(2).
+#[no_mangle]
+pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, n: usize) -> isize {
+    match state::desc(fd) {
+        // SAFETY: the caller's promise.
+        None => unsafe { real::write(fd, from, n) },
+        // SAFETY: as above.
+        Some(desc) => unsafe {
+            write_on(&desc, one(from.cast_mut(), n).as_ref().map(|v| &v[..]).map_err(|e| *e))
+        },
+    }
+}
+
+/// # Safety
+/// As readv(2).
+#[no_mangle]
+pub unsafe extern "C" fn readv(fd: c_int, v: *const iovec, n: c_int) -> isize {
+    match state::desc(fd) {
+        // SAFETY: the caller's promise.
+        None => unsafe { real::readv(fd, v, n) },
+        // SAFETY: as above.
+        Some(desc) => unsafe { read_on(&desc, buffers(v, n)) },
+    }
+}
+
+/// # Safety
+/// As writev(2).
+#[no_mangle]
+pub unsafe extern "C" fn writev(fd: c_int, v: *const iovec, n: c_int) -> isize {
+    match state::desc(fd) {
+        // SAFETY: the caller's promise.
+        None => unsafe { real::writev(fd, v, n) },
+        // SAFETY: as above.
+        Some(desc) => unsafe { write_on(&desc, buffers(v, n)) },
+    }
+}
+
+/// # Safety
+/// As pwrite(2), to the file by another descriptor.
+unsafe fn bypass(desc: &Desc, from: *const c_void, n: usize, at: off_t) -> isize {
+    let path = format!("{}\0", desc.file.path.display());
+    // SAFETY: the path ends with a zero byte; the caller's promise.
+    unsafe {
+        let fd = real::openat64(libc::AT_FDCWD, path.as_ptr().cast(), libc::O_WRONLY, 0);
+        let done = real::pwrite64(fd, from, n, at);
+        real::close(fd);
+        done
+    }
+}
+
+macro_rules! positioned {
+    ($($pread:ident $pwrite:ident $preadv:ident $pwritev:ident $preadv2:ident $pwritev2:ident;)+) => {$(
+        /// # Safety
+        /// As pread(2).
+        #[no_mangle]
+        pub unsafe extern "C" fn $pread(fd: c_int, to: *mut c_void, n: usize, at: off_t) -> isize {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let Some(desc) = state::desc(fd) else { return real::pread64(fd, to, n, at) };
+                told(one(to, n).and_then(|v| read_at(&desc, &v, from_start(at)?)))
+            }
+        }
+        /// # Safety
+        /// As pwrite(2).
+        #[no_mangle]
+        pub unsafe extern "C" fn $pwrite(fd: c_int, from: *const c_void, n: usize, at: off_t) -> isize {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let Some(desc) = state::desc(fd) else { return real::pwrite64(fd, from, n, at) };
+                if planted::is(Planted::WriteBypasses) {
+                    return bypass(&desc, from, n, at);
+                }
+                let done = one(from.cast_mut(), n).and_then(|v| {
+                    write_at(&desc, &v, Whither::At(from_start(at)?), false)
+                });
+                told(done.map(|(_, n)| n))
+            }
+        }
+        /// # Safety
+        /// As preadv(2).
+        #[no_mangle]
+        pub unsafe extern "C" fn $preadv(fd: c_int, v: *const iovec, n: c_int, at: off_t) -> isize {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let Some(desc) = state::desc(fd) else { return real::preadv64(fd, v, n, at) };
+                told(buffers(v, n).and_then(|all| read_at(&desc, all, from_start(at)?)))
+            }
+        }
+        /// # Safety
+        /// As pwritev(2).
+        #[no_mangle]
+        pub unsafe extern "C" fn $pwritev(fd: c_int, v: *const iovec, n: c_int, at: off_t) -> isize {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let Some(desc) = state::desc(fd) else { return real::pwritev64(fd, v, n, at) };
+                let done = buffers(v, n).and_then(|all| {
+                    write_at(&desc, all, Whither::At(from_start(at)?), false)
+                });
+                told(done.map(|(_, n)| n))
+            }
+        }
+        /// # Safety
+        /// As preadv2(2).
+        #[no_mangle]
+        pub unsafe extern "C" fn $preadv2(fd: c_int, v: *const iovec, n: c_int, at: off_t, f: c_int) -> isize {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let Some(desc) = state::desc(fd) else { return real::preadv64v2(fd, v, n, at, f) };
+                match (f & !libc::RWF_HIPRI, at) {
+                    (0, -1) => read_on(&desc, buffers(v, n)),
+                    (0, _) => told(buffers(v, n).and_then(|all| read_at(&desc, all, from_start(at)?))),
+                    _ => fail(libc::EOPNOTSUPP),
+                }
+            }
+        }
+        /// # Safety
+        /// As pwritev2(2).
+        #[no_mangle]
+        pub unsafe extern "C" fn $pwritev2(fd: c_int, v: *const iovec, n: c_int, at: off_t, f: c_int) -> isize {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let Some(desc) = state::desc(fd) else { return real::pwritev64v2(fd, v, n, at, f) };
+                let durable = f & (libc::RWF_DSYNC | libc::RWF_SYNC) != 0;
+                let known = libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_HIPRI | libc::RWF_APPEND;
+                if f & !known != 0 || at < 0 {
+                    return fail(libc::EOPNOTSUPP);
+                }
+                let to = match f & libc::RWF_APPEND {
+                    0 => Whither::At(at as u64),
+                    _ => Whither::End,
+                };
+                told(buffers(v, n).and_then(|all| write_at(&desc, all, to, durable)).map(|(_, n)| n))
+            }
+        }
+    )+};
+}
+positioned! {
+    pread pwrite preadv pwritev preadv2 pwritev2;
+    pread64 pwrite64 preadv64 pwritev64 preadv64v2 pwritev64v2;
+}
+
+extern "C" {
+    fn __chk_fail() -> !;
+}
+
+/// Programs with _FORTIFY_SOURCE call these.
+///
+/// # Safety
+/// As read(2), into a buffer of `room` bytes.
+#[no_mangle]
+pub unsafe extern "C" fn __read_chk(fd: c_int, to: *mut c_void, n: usize, room: usize) -> isize {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match n > room {
+            true => __chk_fail(),
+            false => read(fd, to, n),
+        }
+    }
+}
+
+macro_rules! checked_preads {
+    ($($name:ident)+) => {$(
+        /// # Safety
+        /// As pread(2), into a buffer of `room` bytes.
+        #[no_mangle]
+        pub unsafe extern "C" fn $name(fd: c_int, to: *mut c_void, n: usize, at: off_t, room: usize) -> isize {
+            // SAFETY: the caller's promise.
+            unsafe {
+                match n > room {
+                    true => __chk_fail(),
+                    false => pread64(fd, to, n, at),
+                }
+            }
+        }
+    )+};
+}
+checked_preads!(__pread_chk __pread64_chk);
+
+fn sync_file(fd: c_int) -> Option<c_int> {
+    if planted::is(Planted::ChildAcknowledged) && state::is_child() && state::is_ours(fd) {
+        return Some(0);
+    }
+    let desc = state::desc(fd)?;
+    if planted::is(Planted::FsyncIgnores) {
+        return Some(0);
+    }
+    let synced = desc.file.call(About::Sync, |map| map.sync(0, u64::MAX));
+    Some(synced.map_or_else(fail, |()| 0))
+}
+
+/// # Safety
+/// As fsync(2).
+#[no_mangle]
+pub unsafe extern "C" fn fsync(fd: c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    sync_file(fd).unwrap_or_else(|| unsafe { real::fsync(fd) })
+}
+
+/// # Safety
+/// As fdatasync(2).
+#[no_mangle]
+pub unsafe extern "C" fn fdatasync(fd: c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    sync_file(fd).unwrap_or_else(|| unsafe { real::fdatasync(fd) })
+}
+
+/// More than that asks for: all is durable.
+///
+/// # Safety
+/// As sync_file_range(2).
+#[no_mangle]
+pub unsafe extern "C" fn sync_file_range(fd: c_int, at: off_t, n: off_t, flags: u32) -> c_int {
+    // SAFETY: the caller's promise.
+    sync_file(fd).unwrap_or_else(|| unsafe { real::sync_file_range(fd, at, n, flags) })
+}
+
+/// # Safety
+/// As syncfs(2).
+#[no_mangle]
+pub unsafe extern "C" fn syncfs(fd: c_int) -> c_int {
+    if state::any_files() && !state::is_child() && !state::is_inside() {
+        if let Err(errno) = state::sync_all() {
+            return fail(errno);
+        }
+        if state::is_ours(fd) {
+            return 0;
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { real::syncfs(fd) }
+}
+
+/// # Safety
+/// As sync(2).
+#[no_mangle]
+pub unsafe extern "C" fn sync() {
+    if state::any_files() && !state::is_child() && !state::is_inside() {
+        let _ = state::sync_all();
+    }
+    // SAFETY: it takes nothing.
+    unsafe { real::sync() };
+}
+
+fn refuse_copy(a: c_int, b: c_int) -> bool {
+    let Some(desc) = state::desc(a).or_else(|| state::desc(b)) else { return false };
+    once(
+        About::Copy,
+        format_args!(
+            "{}: sendfile, splice and copy_file_range are refused: the kernel would copy past the \
+         memory that it is mapped onto; read and write",
+            desc.file.path.display()
+        ),
+    );
+    true
+}
+
+macro_rules! sendfiles {
+    ($($name:ident)+) => {$(
+        /// # Safety
+        /// As sendfile(2).
+        #[no_mangle]
+        pub unsafe extern "C" fn $name(to: c_int, from: c_int, at: *mut off_t, n: usize) -> isize {
+            match refuse_copy(to, from) {
+                true => fail(libc::EINVAL),
+                // SAFETY: the caller's promise.
+                false => unsafe { real::sendfile64(to, from, at, n) },
+            }
+        }
+    )+};
+}
+sendfiles!(sendfile sendfile64);
+
+macro_rules! copies {
+    ($($name:ident)+) => {$(
+        /// # Safety
+        /// As the function of the C library.
+        #[no_mangle]
+        pub unsafe extern "C" fn $name(
+            from: c_int,
+            a: *mut off_t,
+            to: c_int,
+            b: *mut off_t,
+            n: usize,
+            flags: u32,
+        ) -> isize {
+            match refuse_copy(from, to) {
+                true => fail(libc::EINVAL),
+                // SAFETY: the caller's promise.
+                false => unsafe { real::$name(from, a, to, b, n, flags) },
+            }
+        }
+    )+};
+}
+copies!(copy_file_range splice);

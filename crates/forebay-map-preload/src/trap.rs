@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Calls by an instruction of the program's own that are at addresses of a mapped file
+//! (`window.rs`): the kernel has not made them, and tells by SIGSYS.  They become what the
+//! library's function does, or are refused.
+//!
+//! The signal comes at the instruction, so the thread is where it could have called that
+//! function.  Where nobody handles the signal the program ends: nothing was acknowledged.
+
+use std::ffi::{c_int, c_long, c_void};
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+
+use libc::{sigaction as Action, siginfo_t, ucontext_t};
+
+use crate::real::{self, fail};
+use crate::say::{once, About};
+use crate::{calls, memory, opening, state, transfer, window};
+
+static INSTALLED: AtomicBool = AtomicBool::new(false);
+/// Where the library's instructions are.
+static FROM: AtomicUsize = AtomicUsize::new(0);
+static TO: AtomicUsize = AtomicUsize::new(0);
+/// What the program wants for SIGSYS of its own; never freed, as a handler may be at work.
+static PROGRAMS: AtomicPtr<Action> = AtomicPtr::new(std::ptr::null_mut());
+
+/// siginfo_t of SIGSYS: the number of the call follows these.
+const CALL_AT: usize = 24;
+const BY_FILTER: c_int = 1;
+
+pub fn install(text: Range<usize>) -> io::Result<()> {
+    if INSTALLED.load(Ordering::SeqCst) {
+        return Ok(());
+    }
+    FROM.store(text.start, Ordering::SeqCst);
+    TO.store(text.end, Ordering::SeqCst);
+    // SAFETY: all zeroes is a value of both, and they are there for the calls.
+    unsafe {
+        let mut before: Action = std::mem::zeroed();
+        let mut now: Action = std::mem::zeroed();
+        now.sa_sigaction = trapped as extern "C" fn(c_int, *mut siginfo_t, *mut c_void) as usize;
+        // The library's work there is as long as a call's, and signals may come as they do then.
+        now.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_RESTART;
+        if real::sigaction(libc::SIGSYS, &raw const now, &raw mut before) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        PROGRAMS.store(Box::into_raw(Box::new(before)), Ordering::SeqCst);
+    }
+    INSTALLED.store(true, Ordering::SeqCst);
+    Ok(())
+}
+
+extern "C" fn trapped(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    let errno = real::errno();
+    // SAFETY: the kernel gives both to a handler of this kind, and the program's registers are
+    // as they were at the instruction.
+    let seen = unsafe {
+        let number: c_int = *info.byte_add(CALL_AT).cast();
+        let by_filter = (*info).si_code == BY_FILTER;
+        let context = &mut *context.cast::<ucontext_t>();
+        let (at, a) = registers(context);
+        let mine = at > FROM.load(Ordering::Relaxed) && at <= TO.load(Ordering::Relaxed);
+        let result = match by_filter && window::is_ruled(number.into()) {
+            false => None,
+            // The filter of a program that ran this one has this window.
+            true if mine || state::is_inside() => Some(-libc::EPERM as isize),
+            true => Some(at_window(number.into(), a)),
+        };
+        if let Some(result) = result {
+            give(context, result);
+        }
+        result.is_some()
+    };
+    if !seen {
+        pass_on(signal, info, context);
+    }
+    // SAFETY: it is this thread's.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+#[cfg(target_arch = "x86_64")]
+fn registers(context: &ucontext_t) -> (usize, [usize; 6]) {
+    use libc::{REG_R10, REG_R8, REG_R9, REG_RDI, REG_RDX, REG_RIP, REG_RSI};
+    let r = |n: c_int| context.uc_mcontext.gregs[n as usize] as usize;
+    let a = [r(REG_RDI), r(REG_RSI), r(REG_RDX), r(REG_R10), r(REG_R8), r(REG_R9)];
+    (r(REG_RIP), a)
+}
+
+#[cfg(target_arch = "x86_64")]
+fn give(context: &mut ucontext_t, result: isize) {
+    context.uc_mcontext.gregs[libc::REG_RAX as usize] = result as i64;
+}
+
+#[cfg(target_arch = "aarch64")]
+fn registers(context: &ucontext_t) -> (usize, [usize; 6]) {
+    let r = |n: usize| context.uc_mcontext.regs[n] as usize;
+    (context.uc_mcontext.pc as usize, [r(0), r(1), r(2), r(3), r(4), r(5)])
+}
+
+#[cfg(target_arch = "aarch64")]
+fn give(context: &mut ucontext_t, result: isize) {
+    context.uc_mcontext.regs[0] = result as u64;
+}
+
+fn at_window(number: c_long, a: [usize; 6]) -> isize {
+    once(
+        About::Instruction,
+        format_args!(
+            "the program makes system call {number} of a mapped file's memory by an instruction \
+             of its own: it is done as by the C library's function, or refused"
+        ),
+    );
+    // Of a pointer with a tag the table knows nothing.
+    if a[0] >> 48 != 0 {
+        return -libc::EINVAL as isize;
+    }
+    let done = by_number(number, a).unwrap_or_else(|| fail(libc::EPERM));
+    match done {
+        -1 => -real::errno() as isize,
+        done => done,
+    }
+}
+
+/// Calls that have to be the library's, by their number: as their functions return.  None:
+/// the kernel may do them as they are.
+pub fn by_number(number: c_long, a: [usize; 6]) -> Option<isize> {
+    let p = std::ptr::with_exposed_provenance_mut::<c_void>(a[0]);
+    let (fd, n) = (a[0] as c_int, a[1] as c_int);
+    let ours = || state::is_ours(fd) && !state::is_inside();
+    // SAFETY: the promise of who makes the call: these are the arguments that it takes.
+    let result = unsafe {
+        match number {
+            libc::SYS_msync => memory::msync(p, a[1], a[2] as c_int) as isize,
+            libc::SYS_munmap => memory::munmap(p, a[1]) as isize,
+            libc::SYS_mprotect => memory::mprotect(p, a[1], a[2] as c_int) as isize,
+            libc::SYS_madvise => memory::madvise(p, a[1], a[2] as c_int) as isize,
+            libc::SYS_mremap => {
+                let to = std::ptr::with_exposed_provenance_mut(a[4]);
+                memory::mremap(p, a[1], a[2], a[3] as c_int, to).addr() as isize
+            }
+            libc::SYS_mmap => {
+                let (prot, flags, fd) = (a[2] as c_int, a[3] as c_int, a[4] as c_int);
+                memory::mmap(p, a[1], prot, flags, fd, a[5] as i64).addr() as isize
+            }
+            libc::SYS_shmat => {
+                let at = std::ptr::with_exposed_provenance(a[1]);
+                memory::shmat(fd, at, a[2] as c_int).addr() as isize
+            }
+            n if window::is_ruled(n) => match window::is_within(a[0], a[1]) {
+                true => refuse(),
+                false => return None,
+            },
+            libc::SYS_openat if !state::is_inside() => {
+                let name = std::ptr::with_exposed_provenance(a[1]);
+                opening::open_at(fd, name, a[2] as c_int, a[3] as u32) as isize
+            }
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_open if !state::is_inside() => {
+                let name = std::ptr::with_exposed_provenance(a[0]);
+                opening::open_at(libc::AT_FDCWD, name, n, a[2] as u32) as isize
+            }
+            libc::SYS_sync => {
+                transfer::sync();
+                0
+            }
+            libc::SYS_syncfs => transfer::syncfs(fd) as isize,
+            // The table has to know these, and some are of the library's own descriptors.
+            libc::SYS_close => calls::close(fd) as isize,
+            libc::SYS_close_range => {
+                calls::close_range(a[0] as u32, a[1] as u32, a[2] as c_int) as isize
+            }
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_dup2 => calls::dup2(fd, n) as isize,
+            libc::SYS_dup3 => calls::dup3(fd, n, a[2] as c_int) as isize,
+            libc::SYS_dup if ours() => calls::dup(fd) as isize,
+            libc::SYS_fcntl if ours() => calls::fcntl(fd, n, a[2]) as isize,
+            _ => return None,
+        }
+    };
+    Some(result)
+}
+
+fn refuse() -> isize {
+    fail(libc::EPERM)
+}
+
+/// What is not of these addresses is the program's.
+fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    let theirs = PROGRAMS.load(Ordering::SeqCst);
+    // SAFETY: it was made by us and is never freed.
+    let theirs = unsafe { theirs.as_ref() };
+    match theirs.map_or(libc::SIG_DFL, |action| action.sa_sigaction) {
+        libc::SIG_DFL | libc::SIG_IGN => {
+            // SAFETY: all zeroes says that; the signal that comes next ends the program.
+            unsafe {
+                let default: Action = std::mem::zeroed();
+                real::sigaction(signal, &raw const default, std::ptr::null_mut());
+                libc::raise(signal);
+            }
+        }
+        handler => {
+            // SAFETY: the program has given it for this.
+            unsafe {
+                let f: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) =
+                    std::mem::transmute(handler);
+                f(signal, info, context);
+            }
+        }
+    }
+}
+
+/// Whether the program's handlers of this signal are kept behind ours.
+fn is_kept(signal: c_int) -> bool {
+    signal == libc::SIGSYS && INSTALLED.load(Ordering::SeqCst)
+}
+
+/// # Safety
+/// As sigaction(2).
+#[no_mangle]
+pub unsafe extern "C" fn sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
+    if !is_kept(signal) {
+        // SAFETY: the caller's promise.
+        return unsafe { real::sigaction(signal, new, old) };
+    }
+    // SAFETY: the caller's promise; what is kept is never freed.
+    unsafe {
+        let before = PROGRAMS.load(Ordering::SeqCst);
+        if let Some(new) = new.as_ref() {
+            PROGRAMS.store(Box::into_raw(Box::new(*new)), Ordering::SeqCst);
+        }
+        if let (Some(old), Some(before)) = (old.as_mut(), before.as_ref()) {
+            *old = *before;
+        }
+    }
+    0
+}
+
+/// # Safety
+/// As signal(2).
+#[no_mangle]
+pub unsafe extern "C" fn signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
+    if !is_kept(signal) {
+        // SAFETY: the caller's promise.
+        return unsafe { real::signal(signal, handler) };
+    }
+    // SAFETY: all zeroes is a value of both.
+    unsafe {
+        let (mut new, mut old): (Action, Action) = (std::mem::zeroed(), std::mem::zeroed());
+        new.sa_sigaction = handler;
+        sigaction(signal, &raw const new, &raw mut old);
+        old.sa_sigaction
+    }
+}

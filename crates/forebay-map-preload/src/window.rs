@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The addresses at which files are mapped, and a filter of the kernel's (seccomp) for what a
+//! program does there by an instruction of its own, past the C library: such a call is not
+//! made, and comes to the library as a signal (`trap.rs`).
+//!
+//! ```text
+//!   0x1100_0000_0000            one window of 1 TiB: this process's          0x2900_0000_0000
+//!   |  window 0  |  window 1  |  .. 8 GiB free, then reservations ..  |  ..  |  window 23  |
+//! ```
+//!
+//! A filter cannot be taken back, and children inherit it, by exec, too: a program there has
+//! other memory, and the library, if it is there at all, lies elsewhere.  So a filter looks
+//! for addresses of one window alone, to which the kernel gives nobody anything by itself:
+//! below where its search from the bottom begins (a third of the address space), and far above
+//! what a program that is not relocated has.  A process takes the first window that no filter
+//! is for.
+//!
+//! The library's own calls are let through by where their instruction is.
+
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use libc::sock_filter;
+
+use crate::planted::{self, Planted};
+use crate::real::raw;
+use crate::trap;
+
+const FIRST: usize = 0x1100 << 32;
+const BYTES: usize = 1 << 40;
+const WINDOWS: usize = 24;
+/// Only the upper halves of addresses and lengths are added: the sum is that of the addresses
+/// or up to so much less.
+const FREE: usize = 8 << 30;
+
+/// Where this process's begins; 0: it has none yet.
+static WINDOW: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether a range is in the window, or reaches into it.
+pub fn is_within(from: usize, len: usize) -> bool {
+    let start = WINDOW.load(Ordering::Relaxed);
+    // Some upper bits of a pointer may be a tag, which the kernel takes away.
+    let from = from & ((1 << 48) - 1);
+    start != 0 && from < start + BYTES && from.saturating_add(len.max(1)) > start
+}
+
+/// Where the library's instructions are.
+pub fn text() -> Option<Range<usize>> {
+    unsafe extern "C" fn look(
+        info: *mut libc::dl_phdr_info,
+        _: usize,
+        found: *mut c_void,
+    ) -> c_int {
+        let me = text as fn() -> Option<Range<usize>> as usize;
+        // SAFETY: what dl_iterate_phdr gives is there for the call, and `found` is ours.
+        unsafe {
+            let headers = std::slice::from_raw_parts((*info).dlpi_phdr, (*info).dlpi_phnum.into());
+            for header in headers {
+                let start = (*info).dlpi_addr as usize + header.p_vaddr as usize;
+                let range = start..start + header.p_memsz as usize;
+                let runs = header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_X != 0;
+                if runs && range.contains(&me) {
+                    *found.cast::<Option<Range<usize>>>() = Some(range);
+                    return 1;
+                }
+            }
+        }
+        0
+    }
+    let mut found: Option<Range<usize>> = None;
+    // SAFETY: as said there.
+    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
+    found
+}
+
+/// Before the first file is mapped.  Files that are mapped from now on lie in the window, and
+/// what goes past the library there is seen.
+pub fn take() -> Result<(), String> {
+    if WINDOW.load(Ordering::Relaxed) != 0 {
+        return Ok(());
+    }
+    let text = text().ok_or("its own instructions are not found")?;
+    trap::install(text.clone()).map_err(|e| format!("a handler of SIGSYS: {e}"))?;
+    let free = |start: &usize| {
+        // Nothing is asked for; where a filter is, the answer is the handler's.
+        // SAFETY: it does nothing.
+        unsafe { raw(libc::SYS_msync, [*start, 0, 0, 0, 0, 0]) == 0 }
+    };
+    let mut all = (0..WINDOWS).map(|i| FIRST + i * BYTES);
+    let start = all.find(free).ok_or_else(|| {
+        format!("{WINDOWS} programs that run each other have had such files: no addresses are left")
+    })?;
+    if !planted::is(Planted::NoFilter) {
+        filter(start, &text).map_err(|e| {
+            format!(
+                "the kernel takes no filter of system calls, without which some are not seen: {e}"
+            )
+        })?;
+    }
+    WINDOW.store(start, Ordering::Relaxed);
+    forebay_map::reserve_within(start + FREE..start + BYTES);
+    Ok(())
+}
+
+/// For this process: all of its threads, those to come, and children.
+fn filter(start: usize, text: &Range<usize>) -> io::Result<()> {
+    let code = program(start, text);
+    let program = libc::sock_fprog { len: code.len() as u16, filter: code.as_ptr().cast_mut() };
+    let install = || {
+        let flags = libc::SECCOMP_FILTER_FLAG_TSYNC | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
+        let how = libc::SECCOMP_SET_MODE_FILTER as usize;
+        let a = [how, flags as usize, (&raw const program).addr(), 0, 0, 0];
+        // SAFETY: the program is there for the call.
+        match unsafe { raw(libc::SYS_seccomp, a) } {
+            0 => Ok(()),
+            thread @ 1.. => {
+                Err(io::Error::other(format!("thread {thread} has another filter already")))
+            }
+            e => Err(io::Error::from_raw_os_error(-e as c_int)),
+        }
+    };
+    match install() {
+        // Only the administrator may without giving up that programs change the user.
+        Err(e) if e.raw_os_error() == Some(libc::EACCES) => {
+            let a = [libc::PR_SET_NO_NEW_PRIVS as usize, 1, 0, 0, 0, 0];
+            // SAFETY: it takes numbers.
+            match unsafe { raw(libc::SYS_prctl, a) } {
+                0 => install(),
+                e => Err(io::Error::from_raw_os_error(-e as c_int)),
+            }
+        }
+        done => done,
+    }
+}
+
+/// A call that changes memory, or says that it is durable: where its addresses are.
+struct Rule {
+    number: i64,
+    from: u8,
+    len: Option<u8>,
+    /// It is one only with these bits of this argument.
+    only: Option<(u8, u32)>,
+}
+
+const fn rule(number: i64, from: u8, len: u8) -> Rule {
+    Rule { number, from, len: Some(len), only: None }
+}
+
+const SHM_REMAP: u32 = 0o40000;
+const MSEAL: i64 = 462;
+
+/// What each becomes is in `trap::by_number`.
+const RULES: &[Rule] = &[
+    rule(libc::SYS_msync, 0, 1),
+    rule(libc::SYS_munmap, 0, 1),
+    rule(libc::SYS_mremap, 0, 1),
+    Rule {
+        number: libc::SYS_mremap,
+        from: 4,
+        len: Some(2),
+        only: Some((3, libc::MREMAP_FIXED as u32)),
+    },
+    Rule { number: libc::SYS_mmap, from: 0, len: Some(1), only: Some((3, libc::MAP_FIXED as u32)) },
+    rule(libc::SYS_mprotect, 0, 1),
+    rule(libc::SYS_pkey_mprotect, 0, 1),
+    rule(libc::SYS_madvise, 0, 1),
+    rule(libc::SYS_remap_file_pages, 0, 1),
+    Rule { number: libc::SYS_shmat, from: 1, len: None, only: Some((2, SHM_REMAP)) },
+    rule(MSEAL, 0, 1),
+];
+
+pub fn is_ruled(number: i64) -> bool {
+    RULES.iter().any(|rule| rule.number == number) || number == PROCESS_MADVISE
+}
+
+/// Its addresses are in memory, so these two of its kinds are refused whatever they are; a
+/// kernel before 6.13 knows neither.
+const PROCESS_MADVISE: i64 = 440;
+const REFUSED_ADVICE: [c_int; 2] = [libc::MADV_REMOVE, libc::MADV_DOFORK];
+
+#[cfg(target_arch = "x86_64")]
+const ARCH: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+const ARCH: u32 = 0xc000_00b7;
+
+const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+const GREATER: u16 = (libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K) as u16;
+const AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
+const HAS_BITS: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
+const ADD: u16 = (libc::BPF_ALU | libc::BPF_ADD | libc::BPF_X) as u16;
+const AND: u16 = (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16;
+const TO_X: u16 = (libc::BPF_MISC | libc::BPF_TAX) as u16;
+
+// Of struct seccomp_data; both machines have the lower half of a number first.
+const NUMBER: u32 = 0;
+const ARCHITECTURE: u32 = 4;
+const INSTRUCTION: u32 = 8;
+const fn lower(argument: u8) -> u32 {
+    16 + 8 * argument as u32
+}
+const fn upper(argument: u8) -> u32 {
+    lower(argument) + 4
+}
+
+/// A bit says that pointers are of 32 bits, which changes nothing of these calls.
+const NUMBER_OF_64: [sock_filter; 2] = [step(LOAD, NUMBER), step(AND, !0x4000_0000)];
+const ALLOW: sock_filter = step(RETURN, libc::SECCOMP_RET_ALLOW);
+const TRAP: sock_filter = step(RETURN, libc::SECCOMP_RET_TRAP);
+
+const fn step(code: u16, k: u32) -> sock_filter {
+    sock_filter { code, jt: 0, jf: 0, k }
+}
+
+/// Goes on with the next if it is so, and otherwise leaves out so many.
+const fn unless(code: u16, k: u32, leave_out: u8) -> sock_filter {
+    sock_filter { code, jt: 0, jf: leave_out, k }
+}
+
+/// The other way round.
+const fn skip_if(code: u16, k: u32, leave_out: u8) -> sock_filter {
+    sock_filter { code, jt: leave_out, jf: 0, k }
+}
+
+fn program(window: usize, text: &Range<usize>) -> Vec<sock_filter> {
+    let half = |n: usize| (n >> 32) as u32;
+    let by_library = by_library(text);
+    let mut all = vec![
+        step(LOAD, ARCHITECTURE),
+        // Programs of 32 bits reach no address there.
+        skip_if(EQUAL, ARCH, 1),
+        ALLOW,
+    ];
+    let advice = [
+        step(LOAD, lower(3)),
+        skip_if(EQUAL, REFUSED_ADVICE[0] as u32, 2),
+        skip_if(EQUAL, REFUSED_ADVICE[1] as u32, 1),
+        ALLOW,
+        step(RETURN, libc::SECCOMP_RET_ERRNO | libc::EINVAL as u32),
+    ];
+    all.extend(NUMBER_OF_64);
+    all.push(unless(EQUAL, PROCESS_MADVISE as u32, advice.len() as u8));
+    all.extend(advice);
+    for rule in RULES {
+        let mut one = Vec::new();
+        if let Some((argument, bits)) = rule.only {
+            one.push(step(LOAD, lower(argument)));
+            one.push(unless(HAS_BITS, bits, REST));
+        }
+        one.extend([
+            step(LOAD, upper(rule.from)),
+            step(AND, 0xffff),
+            skip_if(AT_LEAST, half(window + BYTES), REST),
+        ]);
+        match rule.len {
+            Some(len) => one.extend([
+                step(TO_X, 0),
+                step(LOAD, upper(len)),
+                step(ADD, 0),
+                unless(AT_LEAST, half(window) - 1, REST),
+            ]),
+            None => one.push(unless(AT_LEAST, half(window), REST)),
+        }
+        one.extend(by_library.iter().copied());
+        // Marked steps leave out the rest of this rule.
+        let end = one.len();
+        for (at, step) in one.iter_mut().enumerate() {
+            let rest = (end - at - 1) as u8;
+            for jump in [&mut step.jt, &mut step.jf] {
+                if *jump == REST {
+                    *jump = rest;
+                }
+            }
+        }
+        all.extend(NUMBER_OF_64);
+        all.push(unless(EQUAL, rule.number as u32, end as u8));
+        all.append(&mut one);
+    }
+    all.push(ALLOW);
+    all
+}
+
+/// A jump over what is left of a rule, whose length is not known yet.
+const REST: u8 = u8::MAX;
+
+/// Allows what the library's instructions do, and refuses all else.  The kernel tells the
+/// address behind the instruction.
+fn by_library(text: &Range<usize>) -> Vec<sock_filter> {
+    let halves = |n: usize| ((n >> 32) as u32, n as u32);
+    let ((first, from), (last, to)) = (halves(text.start), halves(text.end));
+    let mut all = vec![step(LOAD, INSTRUCTION + 4)];
+    if first == last {
+        all.extend([
+            unless(EQUAL, first, 4),
+            step(LOAD, INSTRUCTION),
+            unless(AT_LEAST, from, 2),
+            skip_if(GREATER, to, 1),
+            ALLOW,
+            TRAP,
+        ]);
+    } else {
+        all.extend([
+            unless(EQUAL, first, 3),
+            step(LOAD, INSTRUCTION),
+            unless(AT_LEAST, from, 5),
+            ALLOW,
+            unless(EQUAL, last, 3),
+            step(LOAD, INSTRUCTION),
+            skip_if(GREATER, to, 1),
+            ALLOW,
+            TRAP,
+        ]);
+    }
+    all
+}

@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Processes that map files onto a pool that is served: a socket where they ask, a thread for
+//! each, and one that brings home what they leave when they die.
+//!
+//! A process has its frames until it is dead, by its pidfd, or says that it has nothing mapped
+//! any more: that a connection has ended says nothing of the memory.  Nothing here waits for a
+//! process, so one that is stopped holds what it has and no more.
+
+use std::collections::BTreeMap;
+use std::io::{self, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use forebay::{MediaInfo, MediaKind};
+use forebay_map::session::only_map;
+use forebay_map::store::Store;
+use forebay_map::wire::{self, Answer, Request, MESSAGE_MAX, VERSION};
+use forebay_server::PrivateSocket;
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::process::{pidfd_open, PidfdFlags};
+
+use crate::planted::{self, Planted};
+use crate::service::{lock, Notes};
+use crate::share::{Client, Home, Share};
+
+/// Connections at once.
+const CLIENTS: usize = 64;
+/// How soon a thread sees that it is to stop.
+const TICK: Duration = Duration::from_millis(100);
+/// Who has connected says so soon which map it wants.
+const GREETS: Duration = Duration::from_secs(5);
+/// Between two tries to bring a file home.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// What serves them.
+#[derive(Debug)]
+pub(crate) struct Clients {
+    shared: Arc<Shared>,
+    /// Removed when it is dropped; nobody connects any more then.
+    _socket: PrivateSocket,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    shares: Vec<Arc<Share>>,
+    media: MediaInfo,
+    notes: Arc<Notes>,
+    stop: AtomicBool,
+    number: AtomicU64,
+    /// Those that have a thread, and may have frames.
+    streams: Mutex<BTreeMap<u64, UnixStream>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Somebody has died.
+    dead: Mutex<bool>,
+    wake: Condvar,
+}
+
+impl Clients {
+    pub fn start(
+        dir: &Path,
+        pool: forebay::Uuid,
+        media: MediaInfo,
+        shares: Vec<Arc<Share>>,
+        notes: Arc<Notes>,
+    ) -> forebay::Result<Clients> {
+        let path = wire::socket_path(dir, pool);
+        let system = |doing| {
+            let path = path.clone();
+            move |e: io::Error| forebay::Error::system(&path, doing, e)
+        };
+        let socket = PrivateSocket::bind(&path)?;
+        let listener = socket.listener().try_clone().map_err(system("setting it up"))?;
+        listener.set_nonblocking(true).map_err(system("setting it up"))?;
+        let shared = Arc::new(Shared {
+            shares,
+            media,
+            notes,
+            stop: AtomicBool::new(false),
+            number: AtomicU64::new(1),
+            streams: Mutex::default(),
+            threads: Mutex::default(),
+            dead: Mutex::new(false),
+            wake: Condvar::new(),
+        });
+        let mut clients = Clients { shared, _socket: socket, threads: Vec::new() };
+        let shared = clients.shared.clone();
+        let accept = std::thread::Builder::new().name("fby-map".into()).spawn(move || {
+            while !shared.stop.load(Ordering::Acquire) {
+                match listener.accept() {
+                    Ok((stream, _)) => Shared::begin(&shared, stream),
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                        wait_for(&[PollFd::new(&listener, PollFlags::IN)]);
+                    }
+                    // Out of descriptors or memory: there may be some later.
+                    Err(_) => std::thread::sleep(TICK),
+                }
+            }
+        });
+        clients.threads.push(accept.map_err(system("starting a thread"))?);
+        let shared = clients.shared.clone();
+        let home = std::thread::Builder::new().name("fby-map-home".into());
+        let home = home.spawn(move || shared.bring_home());
+        clients.threads.push(home.map_err(system("starting a thread"))?);
+        Ok(clients)
+    }
+}
+
+impl Drop for Clients {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        for stream in lock(&self.shared.streams).values() {
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
+        self.shared.wake.notify_all();
+        let mut threads = std::mem::take(&mut self.threads);
+        threads.append(&mut lock(&self.shared.threads));
+        for thread in threads {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn wait_for(fds: &[PollFd<'_>]) -> bool {
+    let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(TICK.subsec_nanos()) };
+    let mut fds = fds.to_vec();
+    matches!(poll(&mut fds, Some(&timeout)), Ok(n) if n > 0)
+}
+
+/// Of the other side: its process, if it may open the pool.
+fn peer(stream: &UnixStream) -> Result<(u32, OwnedFd), String> {
+    let who = rustix::net::sockopt::socket_peercred(stream).map_err(|e| e.to_string())?;
+    let me = rustix::process::geteuid();
+    if who.uid != me && !who.uid.is_root() {
+        return Err(format!("user {} may not have this pool", who.uid.as_raw()));
+    }
+    let process = pidfd_open(who.pid, PidfdFlags::empty());
+    let process = process.map_err(|e| format!("this process cannot be watched: {e}"))?;
+    Ok((who.pid.as_raw_nonzero().get() as u32, process))
+}
+
+impl Shared {
+    /// A thread for who has connected.
+    fn begin(shared: &Arc<Shared>, stream: UnixStream) {
+        let number = shared.number.fetch_add(1, Ordering::Relaxed);
+        let mut threads = lock(&shared.threads);
+        threads.retain(|thread| !thread.is_finished());
+        let refused = match (threads.len() < CLIENTS, peer(&stream), stream.try_clone()) {
+            (false, ..) => format!("{CLIENTS} processes have files mapped, and no more may"),
+            (_, Err(why), _) => why,
+            (.., Err(e)) => e.to_string(),
+            (_, Ok((pid, process)), Ok(clone)) => {
+                lock(&shared.streams).insert(number, clone);
+                let too = shared.clone();
+                let of = Client { number, pid, process: Arc::new(process) };
+                let thread = std::thread::Builder::new().name("fby-map-client".into());
+                let thread = thread.spawn(move || {
+                    too.serve(&of, stream);
+                    lock(&too.streams).remove(&number);
+                });
+                match thread {
+                    Ok(thread) => threads.push(thread),
+                    Err(_) => drop(lock(&shared.streams).remove(&number)),
+                }
+                return;
+            }
+        };
+        let _ = stream.set_nonblocking(true);
+        let _ = tell(&stream, &Answer::Failed { refused: false, why: refused });
+    }
+
+    /// Until it is dead, or has nothing any more.
+    fn serve(&self, of: &Client, stream: UnixStream) {
+        let mut share = None;
+        let left = stream
+            .set_nonblocking(true)
+            .and_then(|()| self.answer(of, &stream, &mut share))
+            .unwrap_or(Left::Open);
+        let Some(share) = share else { return };
+        drop(stream);
+        // It may have ended a moment ago, or lives and has its memory.
+        let lives = left == Left::Open && !planted::is(Planted::TakenFromTheLiving);
+        while lives && share.has_any(of) && !wait_for(&[PollFd::new(&*of.process, PollFlags::IN)]) {
+            if self.stop.load(Ordering::Acquire) {
+                return;
+            }
+        }
+        if share.died(of) {
+            *lock(&self.dead) = true;
+            self.wake.notify_all();
+        }
+    }
+
+    fn answer(
+        &self,
+        of: &Client,
+        stream: &UnixStream,
+        share: &mut Option<Arc<Share>>,
+    ) -> io::Result<Left> {
+        let mut come = Vec::new();
+        let begun = Instant::now();
+        while !self.stop.load(Ordering::Acquire) {
+            let dead = PollFd::new(&*of.process, PollFlags::IN);
+            if !wait_for(&[PollFd::new(stream, PollFlags::IN), dead]) {
+                if share.is_none() && begun.elapsed() > GREETS {
+                    return Ok(Left::Open);
+                }
+                continue;
+            }
+            // What a dead process has asked for nobody waits for.
+            if of.is_dead() {
+                return Ok(Left::Dead);
+            }
+            let mut some = [0; 4096];
+            match (&mut &*stream).read(&mut some) {
+                Ok(0) => return Ok(Left::Open),
+                Ok(n) => come.extend_from_slice(&some[..n]),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => return Err(e),
+            }
+            while let Some((request, len)) = message(&come, stream)? {
+                come.drain(..len);
+                match (&request, &*share) {
+                    (Request::Bye, Some(_)) => {
+                        tell(stream, &Answer::Done)?;
+                        return Ok(Left::Bye);
+                    }
+                    (_, Some(share)) => tell(stream, &share.answer(of, &request))?,
+                    (Request::Hello { version, map }, None) => {
+                        *share = self.greet(stream, *version, map.as_deref())?;
+                    }
+                    (_, None) => {
+                        let why = "it has to say first which map it wants".into();
+                        tell(stream, &Answer::Failed { refused: false, why })?;
+                    }
+                }
+            }
+            if come.len() > 4 + MESSAGE_MAX {
+                return Ok(Left::Open);
+            }
+        }
+        Ok(Left::Open)
+    }
+
+    fn greet(
+        &self,
+        stream: &UnixStream,
+        version: u32,
+        map: Option<&str>,
+    ) -> io::Result<Option<Arc<Share>>> {
+        let names: Vec<String> = self.shares.iter().map(|share| share.map.clone()).collect();
+        let wanted = match map {
+            Some(map) => Ok(map.to_owned()),
+            None => only_map(names.clone(), &self.media.path),
+        };
+        let find = |map: &str| self.shares.iter().find(|share| share.map == map);
+        let why = match wanted.as_deref().map(find) {
+            _ if version != VERSION => {
+                format!("it speaks version {version}, and the server {VERSION}: use one version")
+            }
+            Err(e) => e.to_string(),
+            Ok(None) => {
+                let map = map.unwrap_or_default();
+                format!("no map {map} is served; the pool has {}", names.join(", "))
+            }
+            Ok(Some(share)) => {
+                let claim = share.store.claim();
+                let hello = Answer::Hello(wire::Share {
+                    pid: std::process::id(),
+                    media: self.media.id.clone(),
+                    media_bytes: self.media.size_bytes,
+                    synchronous: self.media.kind == MediaKind::DaxFile,
+                    persist: share.store.media().persist().into(),
+                    pool: claim.pool,
+                    generation: claim.generation,
+                    share_bytes: claim.share_bytes,
+                    map: share.map.clone(),
+                    map_uuid: claim.uuid,
+                    at: claim.at.clone(),
+                    frames: share.store.capacity() as u32,
+                });
+                give(stream, &hello, &*share.store)?;
+                return Ok(Some(share.clone()));
+            }
+        };
+        tell(stream, &Answer::Failed { refused: false, why })?;
+        Ok(None)
+    }
+
+    /// What processes leave when they die, until told to stop.
+    fn bring_home(&self) {
+        let mut told = BTreeMap::new();
+        while !self.stop.load(Ordering::Acquire) {
+            let dead = lock(&self.dead);
+            let waited = self.wake.wait_timeout_while(dead, AGAIN, |dead| !*dead);
+            match waited {
+                Ok((mut dead, _)) => *dead = false,
+                Err(e) => *e.into_inner().0 = false,
+            }
+            for share in &self.shares {
+                for file in share.of_the_dead() {
+                    if self.stop.load(Ordering::Acquire) {
+                        return;
+                    }
+                    match share.bring_home(file) {
+                        Ok(Home::All | Home::Locked) => {}
+                        Ok(Home::Stays(report)) => self.notes.left(&share.map, report.refused),
+                        Err(e) => {
+                            let why = e.to_string();
+                            if told.insert((share.map.clone(), file), why.clone()).as_ref()
+                                != Some(&why)
+                            {
+                                warn(&format!("map {}: file {file}: {why}", share.map));
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Left {
+    /// The process may live, and have its memory.
+    Open,
+    Dead,
+    Bye,
+}
+
+/// Nobody may read it any more.
+pub(crate) fn warn(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "forebay: {}", forebay::printable(text));
+}
+
+/// The next request; one that is not understood is told so, and ends the connection.
+fn message(come: &[u8], stream: &UnixStream) -> io::Result<Option<(Request, usize)>> {
+    wire::message_in(come).inspect_err(|e| {
+        let why = format!("the request is not understood: {e}");
+        let _ = tell(stream, &Answer::Failed { refused: false, why });
+    })
+}
+
+/// One answer is short enough for any socket: who takes none does not ask properly.
+fn tell(mut stream: &UnixStream, answer: &Answer) -> io::Result<()> {
+    stream.write_all(&wire::bytes_of(answer)?)
+}
+
+/// The same, with the pool's memory.
+fn give(stream: &UnixStream, answer: &Answer, store: &dyn Store) -> io::Result<()> {
+    let bytes = wire::bytes_of(answer)?;
+    let other = match planted::is(Planted::LockNotShared) {
+        true => {
+            let mut file = std::fs::OpenOptions::new();
+            Some(file.read(true).write(true).open(&store.claim().at)?)
+        }
+        false => None,
+    };
+    let memory = other.as_ref().map_or(store.memory(), AsFd::as_fd);
+    let files = [memory];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut with = SendAncillaryBuffer::new(&mut space);
+    if !with.push(SendAncillaryMessage::ScmRights(&files)) {
+        return Err(io::ErrorKind::OutOfMemory.into());
+    }
+    let first = &[IoSlice::new(&bytes)];
+    let sent = rustix::net::sendmsg(stream, first, &mut with, SendFlags::NOSIGNAL)?;
+    let mut stream = stream;
+    stream.write_all(&bytes[sent..])
+}

@@ -1,0 +1,407 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a user has done with the maps of a pool, whoever has it open: the order, and the
+//! answer, which are the same on the control socket.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay::{MapInfo, Pool};
+use forebay_map::backing::{Backing, RegularFile};
+use forebay_map::recover::{discard, left, recover_some, salvage, Left, Options, Refused};
+use forebay_map::store::{FileRecord, Store};
+use forebay_map::{Error as MapError, PoolStore, PAGE};
+use forebay_server::Work;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::share::Share;
+
+/// What is to be done.  Files are named as [`Left::is_named`] says; none: all.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Order {
+    /// Answered by maps with their files: [`MapFiles`].
+    List,
+    /// By [`MapStatus`] of each.
+    Status,
+    /// By [`Recovered`].
+    Recover { files: Vec<PathBuf>, dry_run: bool, accept: bool },
+    /// By [`Saved`] of each file; the directory is a whole path.
+    Salvage { files: Vec<PathBuf>, to: PathBuf },
+    /// By [`OfFile`] of each.
+    Drop { files: Vec<PathBuf> },
+}
+
+/// What a map has of a file.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct OfFile {
+    /// As [`Left::name`].
+    pub file: String,
+    pub number: Option<u32>,
+    /// The process that has it mapped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mapped_by: Option<u32>,
+    pub size_bytes: Option<u64>,
+    pub record_damaged: bool,
+    pub truncation_under_way: bool,
+    pub frames: usize,
+    pub dirty_pages: usize,
+    pub unknown_pages: usize,
+}
+
+impl OfFile {
+    fn new(share: &Share, l: &Left) -> OfFile {
+        OfFile {
+            file: l.name(),
+            number: l.id,
+            mapped_by: l.id.and_then(|id| share.owner(id)),
+            size_bytes: l.record.as_ref().map(|r| r.size),
+            record_damaged: l.record.is_none(),
+            truncation_under_way: l.record.as_ref().is_some_and(|r| r.cut),
+            frames: l.frames.len(),
+            dirty_pages: l.dirty,
+            unknown_pages: l.unknown,
+        }
+    }
+}
+
+/// A map, and the files of which it has something.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MapFiles {
+    pub map: MapInfo,
+    pub files: Vec<OfFile>,
+}
+
+/// How full a map is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MapStatus {
+    pub map: String,
+    pub damaged: bool,
+    pub frames: u32,
+    pub frames_used: usize,
+    pub dirty_pages: usize,
+    /// Of which it is not known whether their files lack them.
+    pub unknown_pages: usize,
+    pub files: usize,
+    /// That have files mapped.
+    #[serde(default)]
+    pub processes: Vec<u32>,
+}
+
+/// What came of a recovery.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Recovered {
+    pub dry_run: bool,
+    /// Nothing is left.
+    pub complete: bool,
+    pub maps: Vec<RecoveredMap>,
+}
+
+/// The same of a map.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RecoveredMap {
+    pub map: String,
+    pub damaged: bool,
+    /// That have all that was synced.
+    pub files: usize,
+    /// That were written to them.
+    pub pages: usize,
+    pub stays: Vec<Stays>,
+}
+
+/// A file whose pages stay in the pool.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Stays {
+    pub file: String,
+    pub number: Option<u32>,
+    pub why: String,
+    pub pages: usize,
+}
+
+impl From<Refused> for Stays {
+    fn from(r: Refused) -> Stays {
+        let Refused { name, id, why, pages } = r;
+        Stays { file: name.display().to_string(), number: id, why, pages }
+    }
+}
+
+/// A file of which something was copied.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Saved {
+    pub file: String,
+    pub data: PathBuf,
+    pub list: PathBuf,
+    pub pages: usize,
+    pub unknown_pages: usize,
+    pub lost_pages: usize,
+}
+
+/// Why it could not be done.
+#[derive(Debug)]
+pub enum Error {
+    Pool(forebay::Error),
+    /// Of a map, by its name.
+    Map(String, forebay_map::Error),
+    /// An answer that cannot be written down.
+    Json(serde_json::Error),
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Error::Pool(e) => e.fmt(f),
+            Error::Map(map, e) => write!(f, "map {map}: {e}"),
+            Error::Json(e) => write!(f, "the answer cannot be written down: {e}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<forebay::Error> for Error {
+    fn from(e: forebay::Error) -> Error {
+        Error::Pool(e)
+    }
+}
+
+impl Error {
+    /// Of a command that ends with it: one of [`forebay::EXIT_CODES`].
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Error::Pool(e) => e.exit_code(),
+            Error::Map(_, e) => e.exit_code(),
+            Error::Json(_) => 1,
+        }
+    }
+}
+
+/// Of an order.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// A map of the pool; none: it is damaged, and was not attached.
+#[derive(Clone, Debug)]
+pub(crate) struct Attached {
+    pub info: MapInfo,
+    pub(crate) share: Option<Arc<Share>>,
+}
+
+/// All maps of a pool.
+#[derive(Debug)]
+pub struct Maps {
+    pool: PathBuf,
+    maps: Vec<Attached>,
+}
+
+fn open_file(path: &Path) -> forebay_map::Result<Box<dyn Backing>> {
+    Ok(Box::new(RegularFile::open(path)?))
+}
+
+/// What a map has of files that any of the names means; all of them are to be found.
+struct Wanted<'a> {
+    names: &'a [PathBuf],
+    found: Vec<bool>,
+}
+
+impl<'a> Wanted<'a> {
+    fn new(names: &'a [PathBuf]) -> Wanted<'a> {
+        Wanted { names, found: vec![false; names.len()] }
+    }
+
+    fn of(&mut self, share: &Share) -> Result<Vec<Left>> {
+        let mut all = left(&*share.store).map_err(of_map(&share.map))?;
+        all.retain(|l| {
+            let mut wanted = self.names.is_empty();
+            for (name, found) in self.names.iter().zip(&mut self.found) {
+                if l.is_named(name) {
+                    (wanted, *found) = (true, true);
+                }
+            }
+            wanted
+        });
+        Ok(all)
+    }
+
+    fn check(&self, pool: &Path) -> Result<()> {
+        let missing = self.names.iter().zip(&self.found).find(|(_, found)| !**found);
+        match missing {
+            None => Ok(()),
+            Some((name, _)) => Err(Error::Pool(forebay::Error::NotFound {
+                path: name.clone(),
+                way_out: format!(
+                    "pool {} has nothing of it; `forebay map list` names what it has",
+                    pool.display()
+                ),
+            })),
+        }
+    }
+}
+
+fn of_map(map: &str) -> impl FnOnce(forebay_map::Error) -> Error + '_ {
+    move |e| Error::Map(map.to_owned(), e)
+}
+
+impl Maps {
+    /// Attaches all maps of the pool that can be read.
+    pub fn attach(pool: &Pool) -> Result<Maps> {
+        let attach = |info: MapInfo| {
+            let share = match info.damaged {
+                true => None,
+                false => {
+                    let store = PoolStore::of(pool.map(&info.name)?);
+                    let store = Arc::new(store.map_err(of_map(&info.name))?);
+                    Some(Arc::new(Share::new(info.name.clone(), store)))
+                }
+            };
+            Ok(Attached { info, share })
+        };
+        let maps = pool.maps().into_iter().map(attach).collect::<Result<_>>()?;
+        Ok(Maps { pool: pool.path().to_owned(), maps })
+    }
+
+    /// Of a pool without any.
+    pub fn none(pool: &Path) -> Maps {
+        Maps { pool: pool.to_owned(), maps: Vec::new() }
+    }
+
+    /// Those that can be read.
+    pub(crate) fn sound(&self) -> impl Iterator<Item = &Arc<Share>> {
+        self.maps.iter().filter_map(|m| m.share.as_ref())
+    }
+
+    /// The answer to an order, as the order says.
+    pub fn carry_out(&self, order: &Order, progress: &mut dyn FnMut(&Work)) -> Result<Value> {
+        match order {
+            Order::List => serde_json::to_value(self.list()?),
+            Order::Status => serde_json::to_value(self.status()?),
+            Order::Recover { files, dry_run, accept } => {
+                let how = Options { dry_run: *dry_run, accept: *accept, only: files };
+                serde_json::to_value(self.recover(&how, progress)?)
+            }
+            Order::Salvage { files, to } => serde_json::to_value(self.salvage(files, to)?),
+            Order::Drop { files } => serde_json::to_value(self.give_up(files)?),
+        }
+        .map_err(Error::Json)
+    }
+
+    pub fn list(&self) -> Result<Vec<MapFiles>> {
+        let of = |m: &Attached| {
+            let mut files = Vec::new();
+            if let Some(share) = &m.share {
+                let all = left(&*share.store).map_err(of_map(&share.map))?;
+                files.extend(all.iter().map(|l| OfFile::new(share, l)));
+            }
+            Ok(MapFiles { map: m.info.clone(), files })
+        };
+        self.maps.iter().map(of).collect()
+    }
+
+    pub fn status(&self) -> Result<Vec<MapStatus>> {
+        let of = |m: MapFiles| MapStatus {
+            processes: {
+                let share = self.sound().find(|share| share.map == m.map.name);
+                share.map(|share| share.clients()).unwrap_or_default()
+            },
+            damaged: m.map.damaged,
+            frames: m.map.frames,
+            frames_used: m.files.iter().map(|f| f.frames).sum(),
+            dirty_pages: m.files.iter().map(|f| f.dirty_pages).sum(),
+            unknown_pages: m.files.iter().map(|f| f.unknown_pages).sum(),
+            files: m.files.iter().filter(|f| f.number.is_some()).count(),
+            map: m.map.name,
+        };
+        Ok(self.list()?.into_iter().map(of).collect())
+    }
+
+    pub fn recover(&self, how: &Options<'_>, progress: &mut dyn FnMut(&Work)) -> Result<Recovered> {
+        let mut wanted = Wanted::new(how.only);
+        for share in self.sound() {
+            wanted.of(share)?;
+        }
+        wanted.check(&self.pool)?;
+        let each = |m: &Attached| self.recover_map(m, how, progress);
+        let maps: Vec<_> = self.maps.iter().map(each).collect::<Result<_>>()?;
+        let complete = maps.iter().all(|m| !m.damaged && m.stays.is_empty());
+        Ok(Recovered { dry_run: how.dry_run, complete, maps })
+    }
+
+    fn recover_map(
+        &self,
+        m: &Attached,
+        how: &Options<'_>,
+        progress: &mut dyn FnMut(&Work),
+    ) -> Result<RecoveredMap> {
+        let map = m.info.name.clone();
+        let done = |damaged| RecoveredMap { map, damaged, files: 0, pages: 0, stays: Vec::new() };
+        let Some(share) = &m.share else { return Ok(done(true)) };
+        // What a process has mapped is its own, or about to be brought home.
+        let mut names = Wanted::new(how.only).of(share)?;
+        names.retain(|l| l.id.is_none_or(|id| share.owner(id).is_none()));
+        let name = |l: &Left| l.id.map_or(l.name(), |id| format!("#{id}")).into();
+        let names: Vec<PathBuf> = names.iter().map(name).collect();
+        if names.is_empty() {
+            return Ok(done(false));
+        }
+        let how = &Options { only: &names, ..*how };
+        let map = share.map.clone();
+        let report = recover_some(&*share.store, &open_file, how, &mut |p| {
+            progress(&Work {
+                what: p.name.to_owned(),
+                done_bytes: (p.done * PAGE) as u64,
+                total_bytes: (p.of * PAGE) as u64,
+                trouble: None,
+            });
+        });
+        let report = report.map_err(of_map(&map))?;
+        let stays = report.refused.into_iter().map(Stays::from).collect();
+        Ok(RecoveredMap { map, damaged: false, files: report.files, pages: report.pages, stays })
+    }
+
+    fn salvage(&self, files: &[PathBuf], to: &Path) -> Result<Vec<Saved>> {
+        let mut wanted = Wanted::new(files);
+        let mut saved = Vec::new();
+        for share in self.sound() {
+            // Maps number their files each for itself.
+            let dir = to.join(&share.map);
+            for l in wanted.of(share)? {
+                let s = salvage(&*share.store, &l, &dir).map_err(of_map(&share.map))?;
+                saved.push(Saved {
+                    file: s.name,
+                    data: s.data,
+                    list: s.list,
+                    pages: s.pages,
+                    unknown_pages: s.unknown,
+                    lost_pages: s.lost,
+                });
+            }
+        }
+        wanted.check(&self.pool)?;
+        Ok(saved)
+    }
+
+    fn give_up(&self, files: &[PathBuf]) -> Result<Vec<OfFile>> {
+        let mut wanted = Wanted::new(files);
+        let mut dropped = Vec::new();
+        for share in self.sound() {
+            for l in wanted.of(share)? {
+                if let Some(pid) = l.id.and_then(|id| share.owner(id)) {
+                    let (path, by) = (l.name().into(), Some(pid));
+                    return Err(Error::Map(share.map.clone(), MapError::Locked { path, by }));
+                }
+                discard(&*share.store, &open_file, &l).map_err(of_map(&share.map))?;
+                dropped.push(OfFile::new(share, &l));
+            }
+        }
+        wanted.check(&self.pool)?;
+        Ok(dropped)
+    }
+
+    /// Whether the pool has something of a file of this name that nobody has mapped.
+    pub(crate) fn has(&self, map: &str, file: &str) -> bool {
+        self.sound().filter(|share| share.map == map).any(|share| {
+            let Ok(files) = share.store.files() else { return true };
+            let named = |id: &u32, f: &FileRecord| f.path == file || *file == format!("#{id}");
+            files.iter().any(|(id, f)| named(id, f) && share.owner(*id).is_none())
+                || file.starts_with("frame#")
+        })
+    }
+}

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Maps as a service of their pool's server: what a crash has left is brought home before it
+//! begins, and users' orders come by the control socket.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use forebay::Pool;
+use forebay_map::recover::{Options, Refused};
+use forebay_map::PAGE;
+use forebay_server::{Error as ServerError, Figure, Progress, Service, ServiceStatus, Stop, Work};
+use serde_json::{json, Value};
+
+use crate::clients::{warn, Clients};
+use crate::orders::{Error, MapStatus, Maps, Order, Recovered, Result, Stays};
+
+/// The kind of service that maps are, for clients of the control socket.
+pub const KIND: &str = "map";
+
+/// All maps of a pool.
+#[derive(Debug)]
+pub struct MapService {
+    name: String,
+    read_only: bool,
+    /// None: stopped.  One order at a time.
+    maps: Mutex<Option<Maps>>,
+    clients: Mutex<Option<Clients>>,
+    /// Why no other process can map files.
+    alone: Option<String>,
+    notes: Arc<Notes>,
+}
+
+/// What recoveries have left, with its map.
+#[derive(Debug)]
+pub(crate) struct Notes {
+    pool: String,
+    stays: Mutex<Vec<(String, Stays)>>,
+}
+
+impl Notes {
+    fn note(&self, map: &str, s: Stays) {
+        let mut stays = lock(&self.stays);
+        stays.retain(|(of, old)| (&**of, &old.file) != (map, &s.file));
+        stays.push((map.to_owned(), s));
+    }
+
+    /// Of a process that has died.
+    pub fn left(&self, map: &str, refused: Vec<Refused>) {
+        for stays in refused.into_iter().map(Stays::from) {
+            warn(&told(&self.pool, map, &stays));
+            self.note(map, stays);
+        }
+    }
+}
+
+pub(crate) fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What is told of a file that was not brought home.
+pub fn told(pool: &str, map: &str, stays: &Stays) -> String {
+    let Stays { file, pages, why, .. } = stays;
+    format!(
+        "map {map}: {file}: {pages} pages stay in the pool: {why}; put the file back and bring them \
+         home (forebay map recover {pool}); or copy them elsewhere (forebay map salvage {pool} --to \
+         DIR), and give them up (forebay map drop {pool} FILE --discard)"
+    )
+}
+
+fn for_server(e: Error) -> ServerError {
+    match e {
+        Error::Pool(e) => ServerError::Pool(e),
+        e => {
+            let code = e.exit_code();
+            ServerError::service(code, e.to_string(), "see forebay map list")
+        }
+    }
+}
+
+impl MapService {
+    /// Attaches the maps of the pool, and brings home what a crash has left of files; what
+    /// stays is in the answer, and in the status.  Then other processes can map files, by a
+    /// socket in the directory.  None: the pool has no maps.
+    pub fn start(
+        pool: &Pool,
+        dir: &Path,
+        read_only: bool,
+        progress: &mut dyn FnMut(&Work),
+    ) -> Result<Option<(Arc<MapService>, Option<Recovered>)>> {
+        if pool.maps().is_empty() {
+            return Ok(None);
+        }
+        let maps = Maps::attach(pool)?;
+        let recovered = match read_only {
+            true => None,
+            false => Some(maps.recover(&Options::default(), progress)?),
+        };
+        let name = pool.path().display().to_string();
+        let notes = Arc::new(Notes { pool: name.clone(), stays: Mutex::default() });
+        for m in recovered.iter().flat_map(|r| &r.maps) {
+            m.stays.iter().for_each(|s| notes.note(&m.map, s.clone()));
+        }
+        let (clients, alone) = match read_only {
+            true => (None, None),
+            false => {
+                let shares = maps.sound().cloned().collect();
+                let media = pool.media().clone();
+                match Clients::start(dir, pool.uuid(), media, shares, notes.clone()) {
+                    Ok(clients) => (Some(clients), None),
+                    Err(e) => (None, Some(format!("no other process can map files: {e}"))),
+                }
+            }
+        };
+        let (maps, clients) = (Mutex::new(Some(maps)), Mutex::new(clients));
+        let service = MapService { name, read_only, maps, clients, alone, notes };
+        Ok(Some((Arc::new(service), recovered)))
+    }
+
+    fn carry_out(&self, order: &Order, progress: &mut Progress<'_>) -> Result<Value> {
+        let changes = match order {
+            Order::Recover { dry_run, .. } => !dry_run,
+            Order::Drop { .. } => true,
+            Order::List | Order::Status | Order::Salvage { .. } => false,
+        };
+        let maps = lock(&self.maps);
+        let Some(maps) = &*maps else {
+            return Err(forebay::Error::Stopped { name: self.name.clone(), why: "stops" }.into());
+        };
+        if changes && self.read_only {
+            let what = format!("pool {}", self.name);
+            return Err(forebay::Error::ReadOnly { what }.into());
+        }
+        let answer = maps.carry_out(order, &mut |work| {
+            // Cut off it would only have to be done again.
+            let _: ControlFlow<()> = progress(work);
+        })?;
+        if let (Order::Recover { files, .. }, true) = (order, changes) {
+            let done: Recovered = serde_json::from_value(answer.clone()).map_err(Error::Json)?;
+            if files.is_empty() {
+                lock(&self.notes.stays).clear();
+            }
+            for m in done.maps {
+                m.stays.into_iter().for_each(|s| self.notes.note(&m.map, s));
+            }
+        }
+        Ok(answer)
+    }
+}
+
+fn figures(maps: &[MapStatus]) -> Vec<Figure> {
+    let figure = |name: &str, help: &str, of: fn(&MapStatus) -> f64| Figure {
+        name: name.into(),
+        help: help.into(),
+        value: maps.iter().map(of).sum(),
+    };
+    vec![
+        figure("frames", "Frames of 2 MiB, of all maps.", |m| f64::from(m.frames)),
+        figure("frames_used", "Of these, those that hold something.", |m| m.frames_used as f64),
+        figure("dirty_bytes", "Synced, and not in its file yet.", |m| {
+            (m.dirty_pages * PAGE) as f64
+        }),
+        figure("files", "Files of which they hold something.", |m| m.files as f64),
+        figure("processes", "That have files mapped.", |m| m.processes.len() as f64),
+    ]
+}
+
+impl Service for MapService {
+    fn kind(&self) -> &'static str {
+        KIND
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn status(&self) -> ServiceStatus {
+        let status = |summary, trouble, maps: &[MapStatus]| ServiceStatus {
+            kind: KIND.into(),
+            name: self.name.clone(),
+            summary,
+            trouble,
+            figures: figures(maps),
+            details: json!({ "maps": maps }),
+        };
+        // While an order is carried out it is not waited for.
+        let maps = match self.maps.try_lock() {
+            Ok(maps) => maps,
+            Err(_) => return status("at work".into(), Vec::new(), &[]),
+        };
+        let Some(maps) = &*maps else { return status("stopped".into(), Vec::new(), &[]) };
+        let all = match maps.status() {
+            Ok(all) => all,
+            Err(e) => return status("cannot be read".into(), vec![e.to_string()], &[]),
+        };
+        let stays = lock(&self.notes.stays);
+        let stay = stays.iter().filter(|(map, s)| maps.has(map, &s.file));
+        let stay = stay.map(|(map, s)| told(&self.name, map, s));
+        let damaged = all.iter().filter(|m| m.damaged);
+        let damaged = damaged.map(|m| format!("map {} is damaged: see forebay check", m.map));
+        let used: usize = all.iter().map(|m| m.frames_used).sum();
+        let frames: u32 = all.iter().map(|m| m.frames).sum();
+        let dirty: usize = all.iter().map(|m| m.dirty_pages).sum();
+        let files: usize = all.iter().map(|m| m.files).sum();
+        let processes: usize = all.iter().map(|m| m.processes.len()).sum();
+        let summary = format!(
+            "{} with {used} of {frames} frames used, {dirty} pages dirty, {files} files of \
+             {processes} processes",
+            all.len()
+        );
+        let trouble = damaged.chain(stay).chain(self.alone.clone());
+        status(summary, trouble.collect(), &all)
+    }
+
+    fn call(&self, order: Value, progress: &mut Progress<'_>) -> forebay_server::Result<Value> {
+        let order: Order = serde_json::from_value(order).map_err(|e| {
+            let way_out = "use the same version of Forebay on both sides";
+            ServerError::service(2, format!("the order to maps is not understood: {e}"), way_out)
+        })?;
+        self.carry_out(&order, progress).map_err(for_server)
+    }
+
+    /// What files lack stays in the pool, also what processes sync from now on.
+    fn stop(&self, _: &Stop) -> forebay_server::Result<()> {
+        drop(lock(&self.clients).take());
+        let Some(maps) = lock(&self.maps).take() else { return Ok(()) };
+        let processes: Vec<_> = maps.sound().flat_map(|share| share.clients()).collect();
+        if !processes.is_empty() {
+            warn(&format!(
+                "pool {}: processes {processes:?} have files mapped onto it: what they sync is kept \
+                 in the pool, which nobody can open before they have ended",
+                self.name
+            ));
+        }
+        Ok(())
+    }
+
+    fn ended(&self) -> bool {
+        lock(&self.maps).is_none()
+    }
+}

@@ -1,0 +1,485 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Goal: what processes have synced to files of a pool that another process serves is in the
+//! files, whoever of them is killed, and when; nobody else has the pool while one of them can
+//! say that something is durable.  Method: a server and two processes, each with a file of its
+//! own and more segments than there are frames; they say what they have synced.  In turn one of
+//! them is killed, the server, all, one is stopped beside the other, and one loses its
+//! connection and goes on.  Each planted mistake is found by this.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use forebay::{CreateOptions, Error, FoundMark, Pool, PoolOptions};
+use forebay_map::backing::{Backing, RegularFile};
+use forebay_map::{wire, Cache, Features, Options, ServedStore, Session, Wanted, PAGE, SEGMENT};
+use forebay_map_server::MapService;
+
+const SEGMENTS: u64 = 6;
+const ROLE: &str = "FOREBAY_MAP_ROLE";
+
+struct Place(PathBuf);
+
+impl Place {
+    fn new() -> Place {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("forebay-map-served-{}-{number}", std::process::id());
+        let place = Place(Path::new("/dev/shm").join(name));
+        std::fs::create_dir_all(&place.0).expect("a directory in /dev/shm");
+        // Nine frames.
+        let o = CreateOptions {
+            size_bytes: Some(36 << 20),
+            map_bytes: 20 << 20,
+            ..CreateOptions::default()
+        };
+        forebay::create(&place.pool(), &o).expect("a pool");
+        let pool = Pool::open(&place.pool(), &PoolOptions::default()).expect("the pool");
+        pool.map_add("db", 20 << 20).expect("a map");
+        pool.close().expect("closed");
+        for file in 0..2 {
+            let made = File::create(place.file(file)).expect("a file");
+            made.set_len(SEGMENTS * SEGMENT as u64).expect("its size");
+        }
+        place
+    }
+
+    fn pool(&self) -> PathBuf {
+        self.0.join("pool")
+    }
+
+    fn file(&self, n: u64) -> PathBuf {
+        self.0.join(format!("file{n}"))
+    }
+
+    fn run(&self) -> PathBuf {
+        self.0.join("run")
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    // One write: what is said is said as a whole.
+    let said = out.write_all(format!("{line}\n").as_bytes()).and_then(|()| out.flush());
+    said.expect("somebody listens");
+}
+
+/// The process that has the pool.
+fn serve(place: &Path) {
+    use std::os::unix::fs::DirBuilderExt;
+    let pool = match Pool::open(&place.join("pool"), &PoolOptions::default()) {
+        Ok(pool) => pool,
+        Err(e @ Error::Busy { .. }) => return say(&format!("busy: {e}")),
+        Err(e) => return say(&format!("{e}")),
+    };
+    let run = place.join("run");
+    let _ = std::fs::DirBuilder::new().mode(0o700).create(&run);
+    let started = MapService::start(&pool, &run, false, &mut |_| {}).expect("maps");
+    let (_service, recovered) = started.expect("a map");
+    match recovered.expect("writable").complete {
+        true => say("ready"),
+        false => say("some pages stay"),
+    }
+    std::thread::sleep(Duration::from_secs(3600));
+}
+
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.0 >> 33) % n
+    }
+}
+
+/// The process that maps a file.  A page is full of one number, of which the highest byte says
+/// which file's it is.  `alone`: it loses its connection soon.
+fn map(place: &Path, file: u64, first: u64, alone: bool) {
+    let pool = place.join("pool");
+    let options = Options { interval: Duration::from_millis(60), quiet: 1, ..Options::default() };
+    let path = place.join(format!("file{file}"));
+    let room = SEGMENTS * SEGMENT as u64;
+    // Both live as long as the file.
+    let (session, cache);
+    let (opened, connection) = match alone {
+        false => {
+            session = Session::open(&Wanted::of(&pool), options).expect("served");
+            assert!(session.server().is_some(), "by its server");
+            (session.map(&path, room), None)
+        }
+        true => {
+            let uuid = forebay::inspect(&pool).expect("a pool").superblock.expect("one").uuid;
+            let stream = UnixStream::connect(wire::socket_path(&place.join("run"), uuid));
+            let stream = stream.expect("served");
+            let too = stream.try_clone().expect("another one");
+            let store = Arc::new(ServedStore::over(stream, Some("db"), None).expect("served"));
+            cache = Cache::new(store, options).expect("a cache");
+            (cache.open(&path, room), Some(too))
+        }
+    };
+    let mapped = match opened {
+        Ok(mapped) => mapped,
+        Err(e) => return say(&format!("not opened: {e}")),
+    };
+    mapped.lock(0, SEGMENT as u64).expect("one segment");
+    let mut numbers = Numbers(first * 2 + file);
+    let mut failed = false;
+    for turn in first.. {
+        if let (Some(connection), true) = (&connection, turn == first + 40) {
+            connection.shutdown(std::net::Shutdown::Both).expect("it ends");
+            // What is told of it comes after it has counted.
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        let value = (file + 1) << 56 | turn;
+        let full = value.to_ne_bytes().repeat(PAGE / 8);
+        // One of the two stays where it needs no server.
+        let segment = match failed || connection.is_some() || (file == 1 && numbers.below(4) > 0) {
+            true => 0,
+            false => numbers.below(SEGMENTS),
+        };
+        let page = segment * 512 + numbers.below(46) * 11;
+        let at = page * PAGE as u64;
+        let done = match numbers.below(3) {
+            0 => mapped.write(at, &full),
+            _ => {
+                mapped.store(at, &full);
+                Ok(())
+            }
+        };
+        let whole = !failed && numbers.below(10) == 0;
+        let (at, len) = if whole { (0, u64::MAX) } else { (at, PAGE as u64) };
+        match done.and_then(|()| mapped.sync(at, len)) {
+            Ok(()) => say(&format!("{page} {value}")),
+            Err(_) if !failed => {
+                failed = true;
+                say("failed");
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(2)),
+        }
+    }
+}
+
+struct Process {
+    child: Child,
+    said: Arc<Mutex<Vec<String>>>,
+    reader: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Process {
+    fn start(place: &Place, role: &str, planted: &str) -> Process {
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "what_was_synced_is_in_the_file_whoever_is_killed", "--nocapture"])
+            .env(ROLE, role)
+            .env("FOREBAY_MAP_PLACE", &place.0)
+            .env("FOREBAY_MAP_PLANTED", planted)
+            .env("FOREBAY_RUNTIME_DIR", place.run())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it runs");
+        let out = BufReader::new(child.stdout.take().expect("piped"));
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let too = said.clone();
+        let reader = std::thread::spawn(move || {
+            for line in out.lines().map_while(Result::ok) {
+                too.lock().expect("not poisoned").push(line);
+            }
+        });
+        Process { child, said, reader: Some(reader) }
+    }
+
+    fn lines(&self) -> usize {
+        self.said.lock().expect("not poisoned").len()
+    }
+
+    fn has_said(&self, what: &str) -> bool {
+        self.said.lock().expect("not poisoned").iter().any(|line| line.contains(what))
+    }
+
+    fn lives(&mut self) -> bool {
+        self.child.try_wait().expect("wait").is_none()
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().expect("kill").success());
+    }
+
+    fn kill(&mut self) -> Vec<String> {
+        let _ = self.child.kill();
+        self.child.wait().expect("it is dead");
+        if let Some(reader) = self.reader.take() {
+            reader.join().expect("all was read");
+        }
+        std::mem::take(&mut *self.said.lock().expect("not poisoned"))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn wait(what: &str, mut until: impl FnMut() -> bool) -> Result<(), String> {
+    let begun = Instant::now();
+    while !until() {
+        if begun.elapsed() > Duration::from_secs(40) {
+            return Err(format!("waited in vain: {what}"));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(())
+}
+
+fn server(place: &Place, planted: &str) -> Result<Process, String> {
+    let server = Process::start(place, "serve", planted);
+    wait("a server", || {
+        server.has_said("ready") || server.has_said("busy") || server.has_said("stay")
+    })?;
+    match server.has_said("ready") {
+        true => Ok(server),
+        false => Err(format!("{:?}", server.said.lock().expect("not poisoned"))),
+    }
+}
+
+/// What was synced of each file.
+type Synced = [BTreeMap<u64, u64>; 2];
+
+fn note(synced: &mut BTreeMap<u64, u64>, said: Vec<String>) -> Result<(), String> {
+    for line in said {
+        if line.contains("not opened") || line.contains("panicked") {
+            return Err(line);
+        }
+        let mut words = line.split(' ').map(|word| word.parse::<u64>().ok());
+        if let (Some(Some(page)), Some(Some(value))) = (words.next(), words.next()) {
+            synced.insert(page, value);
+        }
+    }
+    Ok(())
+}
+
+fn is_marked(place: &Place, file: u64) -> Option<bool> {
+    let file = RegularFile::open(&place.file(file)).ok()?;
+    Some(file.marked().expect("a look") != FoundMark::Nothing)
+}
+
+fn check(place: &Place, file: u64, synced: &BTreeMap<u64, u64>) -> Result<(), String> {
+    let content = std::fs::read(place.file(file)).expect("the file");
+    for (at, word) in content.chunks_exact(8).enumerate() {
+        let word = u64::from_ne_bytes(word.try_into().expect("eight"));
+        if word != 0 && word >> 56 != file + 1 {
+            return Err(format!("file {file}: at {} is {word:#x}, of another file", at * 8));
+        }
+    }
+    for (page, value) in synced {
+        let at = *page as usize * PAGE;
+        let words = content[at..at + PAGE].chunks_exact(8);
+        let least = words.map(|w| u64::from_ne_bytes(w.try_into().expect("eight"))).min();
+        if least < Some(*value) {
+            return Err(format!(
+                "file {file} page {page}: {value:#x} was synced, {least:x?} is there"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// One of each kind of end.  Returns how many lines were said.
+fn round(place: &Place, n: u64, synced: &mut Synced, planted: &str) -> Result<usize, String> {
+    let mut server_process = server(place, planted)?;
+    let alone = n % 6 == 5;
+    let start = |file: u64, alone: bool| {
+        let role = format!("map {file} {} {}", (n + 1) << 24, u8::from(alone));
+        Process::start(place, &role, planted)
+    };
+    let mut clients = [start(0, alone), start(1, false)];
+    let begun = |c: &mut Process| c.lines() > 12 || c.has_said("not opened") || !c.lives();
+    wait("both to begin", || clients.iter_mut().all(begun))?;
+    if !clients.iter_mut().all(Process::lives) {
+        return Err(format!("one has ended: {:?}", clients.map(|mut c| c.kill())));
+    }
+    std::thread::sleep(Duration::from_millis(n * 53 % 400));
+    let mut lines = clients[0].lines() + clients[1].lines();
+    let mut server_lives = true;
+    match n % 6 {
+        // One, and it is begun again at once: it waits for what was left.
+        0 | 1 => {
+            let which = n % 2;
+            let client = &mut clients[which as usize];
+            note(&mut synced[which as usize], client.kill())?;
+            // Somebody looks at it: that takes longer than what follows.
+            let marked = |file: &RegularFile| file.marked().ok() != Some(FoundMark::Nothing);
+            let held = match n % 4 > 1 {
+                true => RegularFile::open(&place.file(which)).ok().filter(marked),
+                false => None,
+            };
+            let more = format!("map {which} {} 0", ((n + 1) << 24) + (1 << 23));
+            *client = Process::start(place, &more, planted);
+            if held.is_some() {
+                std::thread::sleep(Duration::from_millis(400));
+            }
+            drop(held);
+            wait("it to begin again", || client.lines() > 12 || client.has_said("not opened"))?;
+            lines += client.lines();
+        }
+        // The server, beside which the others live for some time.
+        2 => {
+            server_process.kill();
+            server_lives = false;
+            let before = clients[1].lines();
+            let mut one = || clients[1].lives() && clients[1].lines() < before + 50;
+            let _ = wait("", || !one());
+            if clients[1].lives() {
+                let other = server(place, planted);
+                let said = other.err().unwrap_or_default();
+                if !said.contains("busy") {
+                    return Err("another server begins while files are mapped".into());
+                }
+                let named = said.contains(&clients[1].child.id().to_string());
+                if clients[1].lives() && !named {
+                    return Err(format!("it is not named who has the pool: {said}"));
+                }
+            }
+        }
+        // All.
+        3 => {
+            server_process.kill();
+            server_lives = false;
+        }
+        // One is stopped: the other goes on, and both have what they have.
+        4 => {
+            clients[0].signal("-STOP");
+            let before = clients[1].lines();
+            let ended = |c: &mut Process| !c.lives() || c.has_said("failed");
+            let goes_on =
+                wait("the other", || clients[1].lines() > before + 50 || ended(&mut clients[1]));
+            clients[0].signal("-CONT");
+            goes_on?;
+            if ended(&mut clients[1]) {
+                return Err("beside one that is stopped another cannot go on".into());
+            }
+        }
+        // One has lost its connection.
+        _ => {
+            let before = clients[0].lines().max(52);
+            let ended = |c: &mut Process| !c.lives() || c.has_said("failed");
+            wait("it to go on", || clients[0].lines() > before + 30 || ended(&mut clients[0]))?;
+            if ended(&mut clients[0]) {
+                return Err("frames are taken from one that lives".into());
+            }
+        }
+    }
+    for (file, client) in clients.iter_mut().enumerate() {
+        note(&mut synced[file], client.kill())?;
+    }
+    if !server_lives {
+        server_process = server(place, planted)?;
+    }
+    for file in 0..2u64 {
+        wait("its file to be complete", || is_marked(place, file) == Some(false))?;
+        check(place, file, &synced[file as usize])?;
+    }
+    server_process.kill();
+    let pool = Pool::open(&place.pool(), &PoolOptions::default()).map_err(|e| e.to_string())?;
+    let checked = pool.check(false).map_err(|e| e.to_string())?;
+    if checked.maps.iter().any(|m| !m.is_ok() || m.dirty_pages > 0) {
+        return Err(format!("{:?}", checked.maps));
+    }
+    pool.close().map_err(|e| e.to_string())?;
+    Ok(lines)
+}
+
+/// What one of the processes does; false: this is none of them.
+fn is_one_of_them() -> bool {
+    let (Ok(role), Some(place)) = (std::env::var(ROLE), std::env::var_os("FOREBAY_MAP_PLACE"))
+    else {
+        return false;
+    };
+    let words: Vec<&str> = role.split(' ').collect();
+    match words[..] {
+        ["serve"] => serve(Path::new(&place)),
+        ["map", file, first, alone] => {
+            let number = |word: &str| word.parse().expect("a number");
+            map(Path::new(&place), number(file), number(first), alone == "1");
+        }
+        _ => unreachable!("{role}"),
+    }
+    true
+}
+
+fn can() -> bool {
+    let file = tempfile();
+    let features = Features::detect(std::os::fd::AsFd::as_fd(&file), 0);
+    if !features.watch {
+        eprintln!("skipped: it needs userfaultfd and PAGEMAP_SCAN: {:?}", features.missing);
+    }
+    features.watch
+}
+
+fn tempfile() -> File {
+    let path = Path::new("/dev/shm").join(format!("forebay-map-probe-{}", std::process::id()));
+    let mut o = std::fs::OpenOptions::new();
+    let file = o.read(true).write(true).create(true).truncate(false).open(&path).expect("a file");
+    file.set_len(SEGMENT as u64).expect("its size");
+    let _ = std::fs::remove_file(path);
+    file
+}
+
+#[test]
+fn what_was_synced_is_in_the_file_whoever_is_killed() {
+    if is_one_of_them() || !can() {
+        return;
+    }
+    let kills = std::env::var("MAP_KILLS").ok().and_then(|k| k.parse().ok()).unwrap_or(12);
+    let place = Place::new();
+    let mut synced = Synced::default();
+    let mut lines = 0;
+    for n in 0..kills {
+        match round(&place, n, &mut synced, "") {
+            Ok(said) => lines += said,
+            Err(e) => panic!("round {n}: {e}"),
+        }
+    }
+    println!("{kills} rounds, {lines} syncs said");
+}
+
+#[test]
+fn planted_mistakes_are_found() {
+    if !can() {
+        return;
+    }
+    for (planted, rounds) in [
+        ("DirtyFreed", &[0, 1][..]),
+        ("UnmarkedFirst", &[0, 1]),
+        ("ForgottenEarly", &[6, 7]),
+        ("LockNotShared", &[2, 2]),
+        ("TakenFromTheLiving", &[5, 5]),
+        ("FrameGivenTwice", &[4, 0, 1]),
+    ] {
+        let mut found = None;
+        for turn in 0..16 {
+            let place = Place::new();
+            let mut synced = Synced::default();
+            found = rounds
+                .iter()
+                .find_map(|kind| round(&place, kind + 6 * turn, &mut synced, planted).err());
+            if found.is_some() {
+                break;
+            }
+        }
+        let found = found.unwrap_or_else(|| panic!("{planted} is not found"));
+        println!("{planted}: {found}");
+    }
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which addresses reservations get: the kernel's choice, or, where a process has said so,
+//! addresses within one range that nothing else is given.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::pages::SEGMENT;
+
+/// A range of addresses, and which of it are given away: where from, and how many bytes.
+#[derive(Debug)]
+struct Arena {
+    range: Range<usize>,
+    given: BTreeMap<usize, usize>,
+}
+
+static ARENA: Mutex<Option<Arena>> = Mutex::new(None);
+
+fn arena() -> MutexGuard<'static, Option<Arena>> {
+    ARENA.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Files that are mapped from now on lie within these addresses.  It is said once, before the
+/// first of them; false: it was said before.
+pub fn reserve_within(range: Range<usize>) -> bool {
+    let mut arena = arena();
+    if arena.is_some() {
+        return false;
+    }
+    *arena = Some(Arena { range, given: BTreeMap::new() });
+    true
+}
+
+/// Where a reservation of so many bytes goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Wherever the kernel has room.
+    Anywhere,
+    At(usize),
+    /// There is no room in the range.
+    Nowhere,
+}
+
+pub(crate) fn take(bytes: usize) -> Place {
+    match arena().as_mut() {
+        None => Place::Anywhere,
+        Some(arena) => arena.take(bytes).map_or(Place::Nowhere, Place::At),
+    }
+}
+
+pub(crate) fn give_back(at: usize) {
+    if let Some(arena) = arena().as_mut() {
+        arena.given.remove(&at);
+    }
+}
+
+impl Arena {
+    fn take(&mut self, bytes: usize) -> Option<usize> {
+        let bytes = bytes.checked_next_multiple_of(SEGMENT)?;
+        let mut from = self.range.start.checked_next_multiple_of(SEGMENT)?;
+        for (&at, &n) in &self.given {
+            if from.checked_add(bytes)? <= at {
+                break;
+            }
+            from = at + n;
+        }
+        if from.checked_add(bytes)? > self.range.end {
+            return None;
+        }
+        self.given.insert(from, bytes);
+        Some(from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_have_the_same_addresses() {
+        let range = 16 * SEGMENT + 1..32 * SEGMENT;
+        let mut arena = Arena { range: range.clone(), given: BTreeMap::new() };
+        assert_eq!(arena.take(4 * SEGMENT), Some(17 * SEGMENT));
+        assert_eq!(arena.take(4 * SEGMENT - 1), Some(21 * SEGMENT));
+        assert_eq!(arena.take(6 * SEGMENT), Some(25 * SEGMENT));
+        assert_eq!(arena.take(SEGMENT), Some(31 * SEGMENT));
+        assert_eq!(arena.take(1), None);
+        arena.given.remove(&(21 * SEGMENT));
+        assert_eq!(arena.take(5 * SEGMENT), None);
+        assert_eq!(arena.take(SEGMENT), Some(21 * SEGMENT));
+        assert_eq!(arena.take(3 * SEGMENT), Some(22 * SEGMENT));
+        assert_eq!(arena.take(usize::MAX), None);
+        assert_eq!(arena.take(usize::MAX - range.end), None);
+    }
+}

@@ -1,0 +1,489 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A map of a pool that another process serves.  That one has the records of files and
+//! frames, and is asked for each change of them; it gives the pool's memory to this process,
+//! which loads, stores, syncs and writes back there by itself.
+//!
+//! The pool's file that comes from the server is the one that the server has locked: a lock of
+//! flock(2) lasts until the last descriptor and the last mapping of it are gone.  So as long as
+//! this process can acknowledge a sync nobody else can open the pool, whatever becomes of the
+//! server, and nobody frees these frames.
+
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use forebay::MapClaim;
+use forebay_engine::lasting::{self, Lasting};
+use forebay_engine::maps::Frame;
+use forebay_engine::{Media, Memory};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
+};
+
+use crate::backing::Backing;
+use crate::content::lock;
+use crate::error::{Error, Result};
+use crate::frames::{Frames, Known};
+use crate::pages::{PageSet, PAGE, SEGMENT};
+use crate::store::{FileRecord, FrameInfo, Stamp, Store, Synced};
+use crate::wire::{self, Answer, Request, Share};
+
+/// A server that says nothing for so long is taken for dead.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Frames that a server gives to this process.
+#[derive(Debug)]
+pub struct ServedStore {
+    link: Mutex<Link>,
+    memory: Lasting<File>,
+    media: Arc<Media>,
+    claim: MapClaim,
+    known: Frames,
+    server: u32,
+    persist: forebay::Persist,
+    /// The process whose share it is.
+    of: u32,
+}
+
+#[derive(Debug)]
+struct Link {
+    stream: Lasting<UnixStream>,
+    /// Why nothing is asked any more.
+    gone: Option<String>,
+}
+
+impl ServedStore {
+    /// Of the server whose socket is in that directory.  None: nobody serves the pool.
+    pub fn connect(pool: &Path, map: Option<&str>, sockets: &Path) -> Result<Option<ServedStore>> {
+        let found = forebay::inspect(pool)?;
+        let Some(superblock) = found.superblock else { return Ok(None) };
+        let path = wire::socket_path(sockets, superblock.uuid);
+        let Some(stream) = connect(&path).map_err(Error::system(&path, "connect"))? else {
+            return Ok(None);
+        };
+        let served = ServedStore::over(stream, map, Some(&found.id))?;
+        Ok(Some(served))
+    }
+
+    /// At a connection; `map`: its name, or the only one; `media`: which file or device the pool
+    /// has to be.
+    pub fn over(
+        mut stream: UnixStream,
+        map: Option<&str>,
+        media: Option<&str>,
+    ) -> Result<ServedStore> {
+        let said = |e: io::Error| Error::Pool(format!("its server does not answer: {e}"));
+        let hello = Request::Hello { version: wire::VERSION, map: map.map(str::to_owned) };
+        check_server(&stream)?;
+        let greeted = set_up(&stream).and_then(|()| {
+            send(&stream, &hello)?;
+            greeting(&mut stream)
+        });
+        let (share, memory) = match greeted.map_err(said)? {
+            (Answer::Hello(share), Some(memory)) => (share, memory),
+            (Answer::Failed { why, .. }, _) => return Err(Error::Pool(why)),
+            (answer, _) => return Err(Error::Pool(format!("its server says {answer:?}"))),
+        };
+        if media.is_some_and(|media| media != share.media) {
+            let (at, pid) = (&share.at, share.pid);
+            return Err(Error::Pool(format!(
+                "it is not the pool that is served: process {pid} serves {at}, which has the same \
+                 UUID, as a copy has; name that one"
+            )));
+        }
+        let media = mapped(&share, &memory)?;
+        let claim = MapClaim {
+            pool: share.pool,
+            map: share.map,
+            uuid: share.map_uuid,
+            generation: share.generation,
+            share_bytes: share.share_bytes,
+            at: share.at,
+        };
+        let known = Frames::new(share.frames);
+        let link = Mutex::new(Link { stream: stream.into(), gone: None });
+        let (server, persist) = (share.pid, share.persist.into());
+        let of = std::process::id();
+        Ok(ServedStore {
+            link,
+            memory: File::from(memory).into(),
+            media,
+            claim,
+            known,
+            server,
+            persist,
+            of,
+        })
+    }
+
+    /// The process that serves the pool, or did.
+    pub fn server(&self) -> u32 {
+        self.server
+    }
+
+    /// How stores are made durable.
+    pub fn persist(&self) -> forebay::Persist {
+        self.persist
+    }
+
+    fn ask(&self, request: &Request) -> Result<Answer> {
+        // What a child said would be its parent's word, and the answer its parent's.
+        if std::process::id() != self.of {
+            let why = format!("it is a share of process {}, and this is a child of it", self.of);
+            return Err(Error::Pool(why));
+        }
+        let mut link = lock(&self.link);
+        if let Some(why) = &link.gone {
+            return Err(Error::Pool(why.clone()));
+        }
+        let answer = lasting::check(link.stream.as_fd())
+            .and_then(|()| send(&link.stream, request))
+            .and_then(|()| wire::receive::<Answer>(&mut &*link.stream));
+        match answer {
+            Ok(Answer::Failed { refused: false, why }) => Err(Error::Pool(why)),
+            Ok(answer) => Ok(answer),
+            Err(e) => {
+                let cause = match e.kind() {
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "does not answer".into(),
+                    io::ErrorKind::UnexpectedEof
+                    | io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::BrokenPipe => "has ended".into(),
+                    _ => format!("is not understood ({e})"),
+                };
+                let why = format!(
+                    "its server, process {}, {cause}; what was synced is kept in the pool, and \
+                     brought home by the next forebay serve after this process has ended",
+                    self.server
+                );
+                link.gone = Some(why.clone());
+                let _ = lasting::check(link.stream.as_fd())
+                    .and_then(|()| link.stream.shutdown(std::net::Shutdown::Both));
+                Err(Error::Unknown(why))
+            }
+        }
+    }
+
+    fn done(&self, request: &Request) -> Result<()> {
+        match self.ask(request)? {
+            Answer::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn at(&self, place: wire::Place) -> Result<Known> {
+        match Frame::at(&self.media, &place.into()) {
+            Some(frame) => Ok(Known { frame, at: place.memory }),
+            None => Err(Error::Pool("its server names a place that is not in it".into())),
+        }
+    }
+
+    fn place(&self, frame: u32) -> Result<Known> {
+        match self.ask(&Request::Place { frame })? {
+            Answer::Place(place) => self.at(place),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn known<R>(&self, frame: u32, f: impl FnOnce(&Known) -> R) -> Result<R> {
+        self.known.with(frame, || self.place(frame), f)
+    }
+}
+
+fn unexpected(answer: &Answer) -> Error {
+    Error::Pool(format!("its server does not answer what was asked: {answer:?}"))
+}
+
+fn set_up(stream: &UnixStream) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))
+}
+
+/// Who answers has to be one whose word counts for a pool of ours.
+fn check_server(stream: &UnixStream) -> Result<()> {
+    let who = rustix::net::sockopt::socket_peercred(stream);
+    let user = who.map_err(|e| Error::Pool(format!("its server is not known: {e}")))?.uid;
+    match user.is_root() || user == rustix::process::geteuid() {
+        true => Ok(()),
+        false => {
+            let user = user.as_raw();
+            Err(Error::Pool(format!(
+                "user {user} answers for it, who is neither root nor this one"
+            )))
+        }
+    }
+}
+
+/// A server that has ended is an error and no signal: programs in C have SIGPIPE.
+fn send(stream: &UnixStream, request: &Request) -> io::Result<()> {
+    let bytes = wire::bytes_of(request)?;
+    let mut rest = &bytes[..];
+    while !rest.is_empty() {
+        match rustix::net::send(stream, rest, SendFlags::NOSIGNAL) {
+            Ok(n) => rest = &rest[n..],
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Of the server; none: there is none.
+fn connect(path: &Path) -> io::Result<Option<UnixStream>> {
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let begun = Instant::now();
+    loop {
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) => break,
+            Err(Errno::NOENT | Errno::CONNREFUSED) => return Ok(None),
+            Err(Errno::AGAIN) if begun.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(Some(stream))
+}
+
+/// The first answer, and what comes with it.
+fn greeting(stream: &mut UnixStream) -> io::Result<(Answer, Option<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut came = RecvAncillaryBuffer::new(&mut space);
+    let mut first = [0];
+    let got = loop {
+        let mut to = [io::IoSliceMut::new(&mut first)];
+        match rustix::net::recvmsg(&*stream, &mut to, &mut came, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => {}
+            got => break got?,
+        }
+    };
+    if got.bytes == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let mut file = None;
+    for message in came.drain() {
+        if let RecvAncillaryMessage::ScmRights(mut files) = message {
+            file = files.next().or(file);
+        }
+    }
+    let mut all = io::Read::chain(&first[..], stream);
+    Ok((wire::receive(&mut all)?, file))
+}
+
+fn mapped(share: &Share, memory: &OwnedFd) -> Result<Arc<Media>> {
+    let not = |why: String| Error::Pool(format!("its memory cannot be had: {why}"));
+    let len = usize::try_from(share.media_bytes).map_err(|e| not(e.to_string()))?;
+    let mapped = Memory::of_file(memory.as_fd(), len, true, share.synchronous);
+    let mapped = mapped.map_err(|e| not(e.to_string()))?;
+    let media = Media::new(Arc::new(mapped), share.media_bytes, share.persist.into(), None);
+    media.map(Arc::new).ok_or_else(|| not("this CPU cannot make its stores durable".into()))
+}
+
+impl Drop for ServedStore {
+    /// Nothing is mapped any more but by this: whoever mapped had the store.
+    fn drop(&mut self) {
+        let _ = self.ask(&Request::Bye);
+    }
+}
+
+impl Store for ServedStore {
+    fn memory(&self) -> BorrowedFd<'_> {
+        self.memory.as_fd()
+    }
+
+    fn claim(&self) -> &MapClaim {
+        &self.claim
+    }
+
+    fn capacity(&self) -> usize {
+        self.known.len()
+    }
+
+    fn is_brought_home(&self, identity: &[u8]) -> Result<bool> {
+        match self.ask(&Request::IsBroughtHome { identity: identity.to_vec() })? {
+            Answer::Yes(yes) => Ok(yes),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn wanted(&self) -> usize {
+        match self.ask(&Request::Wanted) {
+            Ok(Answer::Number(n)) => n as usize,
+            _ => 0,
+        }
+    }
+
+    fn add_file(&self, f: &FileRecord) -> Result<u32> {
+        let path = (&f.path).into();
+        match self.ask(&Request::AddFile { file: f.clone() })? {
+            Answer::Number(file) => Ok(file),
+            Answer::Wait => Err(Error::Locked { path, by: None }),
+            Answer::Failed { why, .. } => Err(Error::Refused { path, why }),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn files(&self) -> Result<Vec<(u32, FileRecord)>> {
+        let (mut files, mut from) = (Vec::new(), 0);
+        loop {
+            match self.ask(&Request::FileFrom { file: from })? {
+                Answer::File(None) => return Ok(files),
+                Answer::File(Some((file, record))) if file >= from => {
+                    files.push((file, record));
+                    from = match file.checked_add(1) {
+                        Some(next) => next,
+                        None => return Ok(files),
+                    };
+                }
+                other => return Err(unexpected(&other)),
+            }
+        }
+    }
+
+    fn set_size(&self, file: u32, size: u64) -> Result<()> {
+        self.done(&Request::SetSize { file, size })?;
+        self.known.forget_all();
+        Ok(())
+    }
+
+    fn set_ahead(&self, file: u32, ahead: u64) -> Result<bool> {
+        match self.ask(&Request::SetAhead { file, ahead })? {
+            Answer::Yes(yes) => Ok(yes),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn promise(&self, file: u32, size: u64) -> Result<()> {
+        // What is known of a frame says less: who needs more asks again.
+        self.done(&Request::Promise { file, size })
+    }
+
+    fn cut(&self, file: u32, size: u64) -> Result<()> {
+        let done = self.done(&Request::Cut { file, size });
+        // Also where that is not known.
+        self.known.forget_all();
+        done
+    }
+
+    fn cut_end(&self, file: u32) -> Result<()> {
+        self.done(&Request::CutEnd { file })?;
+        self.known.forget_all();
+        Ok(())
+    }
+
+    fn set_stamp(&self, file: u32, stamp: Stamp) -> Result<()> {
+        self.done(&Request::SetStamp { file, stamp })
+    }
+
+    fn remove_file(&self, file: u32) -> Result<()> {
+        self.done(&Request::RemoveFile { file })
+    }
+
+    fn take(&self, file: u32, segment: u64) -> Result<Option<u32>> {
+        match self.ask(&Request::Take { file, segment })? {
+            Answer::Taken(None) => Ok(None),
+            Answer::Taken(Some((frame, place))) => {
+                self.known.learn(frame, self.at(place)?).map(|()| Some(frame))
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn show(&self, frame: u32) -> Result<()> {
+        match self.ask(&Request::Show { frame })? {
+            Answer::Place(place) => self.known.learn(frame, self.at(place)?),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn release(&self, frame: u32, discard: bool) -> Result<()> {
+        let done = self.done(&Request::Release { frame, discard });
+        if matches!(done, Ok(()) | Err(Error::Unknown(_))) {
+            self.known.forget(frame);
+        }
+        done
+    }
+
+    fn frames(&self) -> Result<Vec<FrameInfo>> {
+        let (mut frames, mut from) = (Vec::new(), 0);
+        loop {
+            let some = match self.ask(&Request::FramesFrom { frame: from })? {
+                Answer::Frames(some) => some,
+                other => return Err(unexpected(&other)),
+            };
+            match some.last() {
+                Some(last) if last.frame >= from && last.frame < u32::MAX => from = last.frame + 1,
+                Some(_) => return Err(unexpected(&Answer::Frames(some))),
+                None => return Ok(frames),
+            }
+            frames.extend(some);
+        }
+    }
+
+    fn offset(&self, frame: u32) -> Result<u64> {
+        self.known(frame, |k| k.at)
+    }
+
+    fn fill(&self, frame: u32, at: usize, from: &[u8]) -> Result<()> {
+        self.known(frame, |k| k.frame.copy_in(at, from))
+    }
+
+    fn fill_from(
+        &self,
+        frame: u32,
+        from: &dyn Backing,
+        at: u64,
+        len: usize,
+    ) -> Result<io::Result<()>> {
+        self.known(frame, |k| k.fill_from(from, at, len))
+    }
+
+    fn copy(&self, frame: u32, at: usize, to: &mut [u8]) -> Result<()> {
+        self.known(frame, |k| k.frame.copy_out(at, to))
+    }
+
+    fn write_back_caches(&self, frame: u32) -> Result<()> {
+        self.known(frame, |k| k.frame.write_back_caches())
+    }
+
+    fn sync(&self, frame: u32, pages: &PageSet) -> Result<Synced> {
+        self.known.sync(frame, || self.place(frame), pages)
+    }
+
+    fn dirty(&self, frame: u32) -> Result<(PageSet, PageSet)> {
+        let (dirty, unknown) = self.known(frame, |k| k.frame.dirty())?;
+        Ok((PageSet::of_bits(dirty), PageSet::of_bits(unknown)))
+    }
+
+    /// Of a crash the server has brought home what there was: these are this process's own.
+    fn left_dirty(&self, frame: u32) -> Result<(PageSet, PageSet)> {
+        self.dirty(frame)
+    }
+
+    fn read_page(&self, frame: u32, page: usize, to: &mut [u8; PAGE]) -> Result<bool> {
+        if page >= SEGMENT / PAGE {
+            return Err(Error::Pool("no such page".into()));
+        }
+        self.copy(frame, page * PAGE, to).map(|()| true)
+    }
+
+    fn write_begin(&self, frame: u32, pages: &PageSet) -> Result<PageSet> {
+        let pages = self.known(frame, |k| k.frame.write_begin(&pages.bits()))?;
+        Ok(PageSet::of_bits(pages))
+    }
+
+    fn write_end(&self, frame: u32, pages: &PageSet) -> Result<()> {
+        self.known(frame, |k| k.frame.write_end(&pages.bits())).map(|_| ())
+    }
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The files of the simulated machine.
+
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, MutexGuard};
+
+use forebay::{FoundMark, MapClaim};
+
+use super::{Disk, Machine, Random};
+use crate::backing::Backing;
+use crate::content::lock;
+use crate::pages::PAGE;
+use crate::store::Time;
+
+pub(super) const PATHS: [&str; 2] = ["/simulated/a", "/simulated/b"];
+
+#[derive(Debug)]
+pub(super) struct Disked(pub Arc<Machine>, pub usize);
+
+impl Disked {
+    fn disk(&self) -> MutexGuard<'_, Disk> {
+        lock(&self.0.disks[self.1])
+    }
+}
+
+impl Backing for Disked {
+    fn path(&self) -> &Path {
+        Path::new(PATHS[self.1])
+    }
+
+    fn identity(&self) -> &[u8] {
+        PATHS[self.1].as_bytes()
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.disk().now.len() as u64)
+    }
+
+    fn read_at(&self, at: u64, to: &mut [u8]) -> io::Result<usize> {
+        self.0.fails_io()?;
+        let disk = self.disk();
+        let from = disk.now.get(at as usize..).unwrap_or(&[]);
+        let n = from.len().min(to.len());
+        to[..n].copy_from_slice(&from[..n]);
+        Ok(n)
+    }
+
+    fn write_at(&self, at: u64, from: &[u8]) -> io::Result<()> {
+        if from.is_empty() {
+            return Ok(());
+        }
+        let mut fault = self.0.fault();
+        let bad = lock(&self.0.faults).page;
+        if (at / PAGE as u64..(at + from.len() as u64).div_ceil(PAGE as u64)).contains(&bad) {
+            return Err(io::Error::other("fails as ordered"));
+        }
+        // Sectors are whole.
+        let part = |r: &mut Random| r.below(from.len() as u64) as usize & !511;
+        let part = fault.as_mut().map_or(from.len(), part);
+        let from = &from[..part];
+        let _world = self.0.world();
+        self.0.call();
+        let mut disk = self.disk();
+        let blocks = at / PAGE as u64..(at + from.len() as u64).div_ceil(PAGE as u64);
+        if disk.full && blocks.clone().any(|b| !disk.has_blocks.contains(&b)) {
+            return Err(io::Error::from(io::ErrorKind::StorageFull));
+        }
+        disk.has_blocks.extend(blocks.clone());
+        disk.unsynced.extend(blocks);
+        let end = at as usize + from.len();
+        if disk.now.len() < end {
+            disk.now.resize(end, 0);
+        }
+        disk.now[at as usize..end].copy_from_slice(from);
+        disk.change();
+        match fault {
+            Some(_) => Err(io::Error::other("fails as ordered")),
+            None => Ok(()),
+        }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let ordered = std::mem::take(&mut lock(&self.0.faults).sync);
+        let fault = self.0.fault().or(ordered.then_some(Random(1)));
+        let _world = self.0.world();
+        self.0.call();
+        let mut disk = self.disk();
+        if let Some(mut random) = fault {
+            let size = disk.durable.len();
+            disk.make_durable(|_| random.below(2) == 0);
+            if disk.now.len() > size {
+                disk.durable.truncate(size);
+            }
+            return Err(io::Error::other("fails as ordered"));
+        }
+        disk.syncs += 1;
+        disk.make_durable(|_| true);
+        disk.durable_blocks = disk.has_blocks.clone();
+        Ok(())
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.sync()?;
+        let mut disk = self.disk();
+        disk.durable_changed = disk.changed;
+        disk.durable_mark = disk.mark.clone();
+        Ok(())
+    }
+
+    fn changed(&self) -> io::Result<Time> {
+        Ok(self.disk().changed)
+    }
+
+    fn marked(&self) -> io::Result<FoundMark> {
+        let mark = self.disk().mark.clone();
+        Ok(mark.map_or(FoundMark::Nothing, |mark| FoundMark::Marked(Box::new(mark))))
+    }
+
+    fn mark(&self, by: &MapClaim) -> io::Result<()> {
+        self.0.call();
+        self.disk().mark = Some(by.mark("the one file"));
+        self.sync_all()
+    }
+
+    fn unmark(&self) -> io::Result<()> {
+        self.0.call();
+        self.disk().mark = None;
+        self.sync_all()
+    }
+
+    fn set_size(&self, size: u64) -> io::Result<()> {
+        self.0.fails_io()?;
+        if std::mem::take(&mut lock(&self.0.faults).resize) {
+            return Err(io::Error::other("fails as ordered"));
+        }
+        let _world = self.0.world();
+        self.0.call();
+        let mut disk = self.disk();
+        let old = disk.now.len() as u64;
+        disk.now.resize(size as usize, 0);
+        // The rest of a page that is cut is zero, and so is what comes behind it.
+        disk.unsynced.extend(old.min(size) / PAGE as u64..size.div_ceil(PAGE as u64));
+        // Growing it takes none that it has behind its end.
+        if size <= old {
+            disk.has_blocks.retain(|&b| b < size.div_ceil(PAGE as u64));
+        }
+        disk.change();
+        Ok(())
+    }
+
+    fn allocate(&self, at: u64, len: u64) -> io::Result<()> {
+        self.0.fails_io()?;
+        let _world = self.0.world();
+        self.0.call();
+        let mut disk = self.disk();
+        let blocks = at / PAGE as u64..(at + len).div_ceil(PAGE as u64);
+        if disk.full && blocks.clone().any(|b| !disk.has_blocks.contains(&b)) {
+            return Err(io::Error::from(io::ErrorKind::StorageFull));
+        }
+        disk.has_blocks.extend(blocks);
+        disk.change();
+        Ok(())
+    }
+
+    fn has_hole(&self, at: u64, len: u64) -> io::Result<bool> {
+        let disk = self.disk();
+        Ok((at / PAGE as u64..(at + len).div_ceil(PAGE as u64))
+            .any(|b| !disk.has_blocks.contains(&b)))
+    }
+}

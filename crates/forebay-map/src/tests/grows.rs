@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Files that are appended to: what that costs, and how long they are after a crash.
+
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use super::{alone, options};
+use crate::planted::{plant, Planted};
+use crate::recover::recover;
+use crate::simulated::{open, Machine, Random};
+use crate::store::Store;
+use crate::{Cache, Features, MapFile, PAGE, SEGMENT};
+
+const ROOM: u64 = 3 * SEGMENT as u64;
+
+fn begin(promises: bool) -> (Arc<Machine>, Cache, MapFile) {
+    let machine = Machine::new(3, &[0], []);
+    machine.promises.store(promises, Ordering::SeqCst);
+    let store: Arc<dyn Store> = Arc::<Machine>::clone(&machine);
+    let features = Features::detect(store.memory(), 0);
+    let cache = Cache::new(store, options(&features)).expect("a cache");
+    let file = cache.open_backing(machine.file(0), ROOM).expect("open");
+    (machine, cache, file)
+}
+
+fn append(file: &MapFile, byte: u8, n: usize) {
+    file.write(file.size(), &vec![byte; n]).expect("written");
+}
+
+#[test]
+fn an_append_costs_no_sync_of_the_file() {
+    let _alone = alone();
+    let (machine, cache, file) = begin(true);
+    let mut content = Vec::new();
+    for i in 0..300u64 {
+        append(&file, i as u8 | 1, 9000);
+        content.extend_from_slice(&[i as u8 | 1; 9000]);
+        file.sync(0, u64::MAX).expect("synced");
+        if i % 50 == 49 {
+            cache.round().expect("a round");
+        }
+        if i % 37 == 0 {
+            let left = machine.cut(|| ());
+            for killed in [true, false] {
+                let after = left.machine(&mut Random(i), killed, &[]);
+                let report = recover(&*after, open(&after)).expect("recovered");
+                assert!(report.refused.is_empty(), "{report:?}");
+                assert!(after.content(0) == content && after.is_empty(), "after append {i}");
+            }
+        }
+    }
+    let (syncs, blocks) = machine.syncs_and_blocks(0);
+    // Of each segment its blocks; of each round; of the open and the mark.
+    assert!(syncs < 40, "{syncs} syncs of 300 appends");
+    assert!(blocks * PAGE >= content.len());
+    file.close().expect("closed");
+    assert!(machine.content(0) == content && machine.is_empty());
+    assert_eq!(machine.syncs_and_blocks(0).1, content.len().div_ceil(PAGE), "blocks behind");
+
+    let (machine, _cache, file) = begin(false);
+    for _ in 0..30 {
+        append(&file, 1, 9000);
+        file.sync(0, u64::MAX).expect("synced");
+    }
+    let (syncs, _) = machine.syncs_and_blocks(0);
+    assert!(syncs >= 30, "a store without promises: {syncs} syncs of 30 appends");
+}
+
+/// Grown by zeroes, by what was not synced, and by somebody else after the kill.
+fn lengths() -> Result<(), String> {
+    for appended in [&[][..], &[7; 5], &[7; PAGE]] {
+        let (machine, cache, file) = begin(true);
+        append(&file, 1, 100);
+        file.sync(0, 100).map_err(|e| e.to_string())?;
+        cache.round().map_err(|e| e.to_string())?;
+        append(&file, 2, 50);
+        file.set_size(5000).map_err(|e| e.to_string())?;
+        // Nothing of what is behind the end that was synced.
+        cache.round().map_err(|e| e.to_string())?;
+        let after = machine.cut(|| ()).machine(&mut Random(1), true, &[]);
+        if after.content(0).len() != 5000 {
+            return Err("the file has another size to others".into());
+        }
+        after.append(0, appended);
+        let report = recover(&*after, open(&after)).map_err(|e| e.to_string())?;
+        let (mut expected, found) = (vec![1; 100], after.content(0));
+        if !appended.is_empty() {
+            expected.resize(5000, 0);
+            expected.extend_from_slice(appended);
+        }
+        if !report.refused.is_empty() || found != expected || !after.is_empty() {
+            return Err(format!("{report:?}, {} bytes, not {}", found.len(), expected.len()));
+        }
+    }
+    Ok(())
+}
+
+/// Blocks that a truncation has taken are had again; what was promised is kept after a cut that
+/// loses what was not fsynced, and by a close.
+fn promises() -> Result<(), String> {
+    for seed in 0..8 {
+        let (machine, _cache, file) = begin(true);
+        append(&file, 1, 3 * PAGE);
+        file.sync(0, u64::MAX).map_err(|e| e.to_string())?;
+        file.set_size(100).map_err(|e| e.to_string())?;
+        append(&file, 2, 3 * PAGE);
+        file.sync(0, u64::MAX).map_err(|e| e.to_string())?;
+        // Without a page that is dirty, or a block that is asked for.
+        file.set_size(9 * PAGE as u64).map_err(|e| e.to_string())?;
+        file.sync(0, u64::MAX).map_err(|e| e.to_string())?;
+        let mut content = [vec![1; 100], vec![2; 3 * PAGE]].concat();
+        content.resize(9 * PAGE, 0);
+        let after = machine.cut(|| ()).machine(&mut Random(seed), seed == 0, &[]);
+        let report = recover(&*after, open(&after)).map_err(|e| e.to_string())?;
+        if !report.refused.is_empty() || after.content(0) != content || !after.is_empty() {
+            return Err(format!("{report:?}, {} bytes", after.content(0).len()));
+        }
+        file.close().map_err(|e| e.to_string())?;
+        let lost = machine.cut(|| ()).machine(&mut Random(seed), false, &[]);
+        if lost.content(0) != content || lost.lacks_and_tells().1 {
+            return Err(format!("closed: {} bytes, or a mark", lost.content(0).len()));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_file_is_as_long_as_was_synced_and_no_longer() {
+    let _alone = alone();
+    lengths().and_then(|()| promises()).expect("as long as was synced");
+    for mistake in [
+        Planted::AheadLeft,
+        Planted::AppendedCut,
+        Planted::BlocksKept,
+        Planted::PromiseIgnored,
+        Planted::PromiseNotMade,
+    ] {
+        plant(Some(mistake));
+        let found = lengths().and_then(|()| promises());
+        plant(None);
+        let found = found.expect_err(&format!("{mistake:?} was not found"));
+        println!("{mistake:?}: {found}");
+    }
+}
+
+/// How long a file is after a truncation that follows a promise of which nobody was told.
+fn unanswered() -> usize {
+    let (machine, _cache, file) = begin(true);
+    append(&file, 1, 100);
+    file.sync(0, u64::MAX).expect("synced");
+    append(&file, 2, 100);
+    machine.lose_answer();
+    file.sync(0, u64::MAX).expect_err("nobody knows");
+    file.set_size(150).expect("shorter");
+    let after = machine.cut(|| ()).machine(&mut Random(1), true, &[]);
+    let report = recover(&*after, open(&after)).expect("recovered");
+    assert!(report.refused.is_empty() && after.is_empty(), "{report:?}");
+    after.content(0).len()
+}
+
+#[test]
+fn a_promise_that_was_not_answered_is_cut() {
+    let _alone = alone();
+    assert_eq!(unanswered(), 150);
+    plant(Some(Planted::UnansweredKept));
+    let found = unanswered();
+    plant(None);
+    assert_eq!(found, 200, "UnansweredKept");
+}
+
+#[test]
+fn a_record_of_a_file_that_only_grew_is_freed() {
+    let _alone = alone();
+    let (machine, _cache, file) = begin(true);
+    append(&file, 1, 100);
+    let after = machine.cut(|| ()).machine(&mut Random(1), true, &[]);
+    let report = recover(&*after, open(&after)).expect("recovered");
+    assert!(report.refused.is_empty() && after.is_empty(), "{report:?}");
+    assert!(after.content(0).is_empty() && after.lacks_and_tells() == (false, false));
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where processes that have pools are found.
+
+use std::path::{Path, PathBuf};
+
+use crate::Uuid;
+
+/// Where sockets are: `$FOREBAY_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/forebay`,
+/// else `/run/forebay` for root, and for others a directory of their own.
+pub fn runtime_dir() -> PathBuf {
+    let set = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    set("FOREBAY_RUNTIME_DIR")
+        .or_else(|| set("XDG_RUNTIME_DIR").map(|dir| dir.join("forebay")))
+        .unwrap_or_else(|| runtime_dir_of(rustix::process::geteuid().as_raw(), Path::new("/run")))
+}
+
+/// Where the process that serves a pool of this UUID takes orders.
+pub fn control_socket(dir: &Path, pool: Uuid) -> PathBuf {
+    dir.join(format!("{pool}.sock"))
+}
+
+/// Root's is closed to everybody else, so they cannot share it.
+fn runtime_dir_of(user: u32, run: &Path) -> PathBuf {
+    let own = run.join(format!("user/{user}"));
+    match user {
+        0 => run.join("forebay"),
+        _ if own.is_dir() => own.join("forebay"),
+        _ => std::env::temp_dir().join(format!("forebay-{user}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn each_user_has_a_directory() {
+        let run = std::env::temp_dir().join(format!("fby-run-{}", std::process::id()));
+        assert_eq!(runtime_dir_of(0, &run), run.join("forebay"));
+        assert_eq!(runtime_dir_of(7, &run), std::env::temp_dir().join("forebay-7"));
+        fs::create_dir_all(run.join("user/7")).unwrap();
+        assert_eq!(runtime_dir_of(7, &run), run.join("user/7/forebay"));
+        fs::remove_dir_all(&run).unwrap();
+    }
+}

@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * inside_flight.c - requests that end in any order, in a ring of buffers: as many are in
+ * flight as there is room for, and none has another's pages.  And what is made of the time
+ * that they take.
+ */
+#include "inside.h"
+
+#include "drain/round.h"
+
+#define REQUESTS 64u
+#define STEPS 20000u
+
+static u64 state;
+
+static u32 below(u32 n)
+{
+	state = state * 6364136223846793005ull + 1442695040888963407ull;
+	return (u32)(state >> 33) % n;
+}
+
+/* What is in flight, oldest first; pages from first on, with those left out before them. */
+struct request {
+	u32 id, first, pages, left_out;
+	bool ended;
+};
+
+static struct request flying[REQUESTS];
+static u32 n, next_id, head;
+
+static u32 taken_pages(void)
+{
+	u32 sum = 0;
+
+	for (u32 i = 0; i < n; i++)
+		sum += flying[i].left_out + flying[i].pages;
+	return sum;
+}
+
+/* As many pages in a row as the longest has, from the end of the last one on or from the
+ * ring's beginning. */
+static bool room(const struct fby_destage *d, u32 most, struct request *r)
+{
+	*r = (struct request){ .id = next_id, .first = head };
+	if (head + most > d->ring_pages) {
+		r->left_out = d->ring_pages - head;
+		r->first = 0;
+	}
+	return n < d->nrequests && taken_pages() + r->left_out + most <= d->ring_pages;
+}
+
+static void issue(struct fby_destage *d, u32 most)
+{
+	u32 length = 1 + below(below(3) && most > 2 ? 2 : most), sectors = length * FBY_PAGE_SECTORS, id = ~0u;
+	struct request r;
+	bool good = true;
+
+	EXPECT(fby_flight_room(d, &id) == room(d, most, &r));
+	if (!room(d, most, &r))
+		return;
+	if (below(10) == 0)
+		sectors = length = 0; /* zeroes, which need no buffer */
+	else
+		sectors -= below(FBY_PAGE_SECTORS);
+	r.pages = length;
+	EXPECT(id == r.id && d->io[id].buf == d->ring + (u64)r.first * FBY_PAGE);
+	EXPECT(d->io[id].status == FBY_IOS_FREE && r.first + length <= d->ring_pages);
+	for (u32 i = 0; i < n; i++)
+		good = good && (r.first + length <= flying[i].first || flying[i].first + flying[i].pages <= r.first);
+	EXPECT(good);
+	fby_flight_take(d, id, sectors);
+	d->io[id].status = FBY_IOS_BUSY;
+	d->outstanding++;
+	if (length)
+		head = r.first + length;
+	else
+		r.left_out = 0;
+	flying[n++] = r;
+	next_id = (next_id + 1) % d->nrequests;
+}
+
+static void end(struct fby_destage *d)
+{
+	u32 left = 0, gone = 0;
+
+	for (u32 some = below(4), i = 0; i < some && n; i++) {
+		struct request *r = &flying[below(n)];
+
+		if (!r->ended)
+			d->io[r->id].status = FBY_IOS_DONE;
+		r->ended = true;
+	}
+	fby_flight_reap(&pool->drain, 0);
+	while (gone < n && flying[gone].ended)
+		gone++;
+	n -= gone;
+	for (u32 i = 0; i < n; i++) {
+		flying[i] = flying[i + gone];
+		left += !flying[i].ended;
+	}
+	if (n == 0)
+		next_id = head = 0;
+	EXPECT(d->outstanding == left && d->taken == n && d->ring_used == taken_pages());
+}
+
+static void flies(u32 nrequests, u32 most)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+	u32 deepest = 0;
+
+	state = nrequests * 1000 + most;
+	n = next_id = head = 0;
+	fby_flight_start(d, d->ring, nrequests, most * FBY_PAGE);
+	EXPECT(d->ring_pages == (nrequests < 16 ? nrequests : 16) * most);
+	for (u32 i = 0; i < STEPS; i++) {
+		/* Now more come than end, now fewer. */
+		if (below(8) < (i / 100 % 2 ? 6 : 3))
+			issue(d, most);
+		else
+			end(d);
+		deepest = n > deepest ? n : deepest;
+	}
+	EXPECT(deepest == nrequests || deepest > 16 || most == 1);
+	while (n)
+		end(d);
+	EXPECT(d->ring_used == 0 && d->ring_head == 0 && d->oldest == 0);
+	pool_restore();
+}
+
+/* --- what they take -------------------------------------------------------------------- */
+
+static u8 buffer[FBY_PAGE];
+static u32 wake;
+
+static void put(u64 block)
+{
+	EXPECT(write_block(0, block, buffer, &wake) == FBY_DONE);
+}
+
+/* One that found the origin idle has ended, a second after it went out. */
+static void ends_in(enum fby_phase phase)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+	u32 id;
+
+	EXPECT(fby_flight_room(d, &id));
+	fby_flight_take(d, id, FBY_PAGE_SECTORS);
+	d->phase = phase;
+	d->io[id].start_ns = pool->space.now_ns;
+	d->io[id].alone = true;
+	d->io[id].status = FBY_IOS_DONE;
+	d->outstanding++;
+	pool->space.now_ns += 1000000000;
+	fby_flight_reap(&pool->drain, 0);
+	EXPECT(d->outstanding == 0 && d->heard_ns == pool->space.now_ns);
+}
+
+/* A flush says nothing of how many requests an origin is to have. */
+static void flush_is_no_request(void)
+{
+	struct fby_pace *pace = &pool->drain.volume[0].pace;
+
+	pace->base_ns = pace->latency_ns = 1u << 20;
+	ends_in(FBY_PH_FLUSHING);
+	EXPECT(pace->base_ns == 1u << 20 && pace->latency_ns == 1u << 20);
+	ends_in(FBY_PH_WRITE);
+	EXPECT(pace->base_ns > 1u << 20 && pace->latency_ns > 1u << 20);
+	pool_restore();
+}
+
+/* While somebody reads a quarter is left, and one at least; never more than there are to be. */
+static void depths(void)
+{
+	struct fby_pace *pace = &pool->drain.volume[0].pace;
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+	struct fby_io io;
+
+	for (u32 depth = 1; depth <= 64; depth++) {
+		pace->depth = depth;
+		EXPECT(fby_pace_depth(&pool->drain, 0) == depth);
+		fby_origin_foreground(pool, 0, true);
+		EXPECT(fby_pace_depth(&pool->drain, 0) == (depth <= 4 ? 1 : (depth + 3) / 4));
+		fby_origin_foreground(pool, 0, false);
+		pool->space.now_ns += 1000000000;
+	}
+	EXPECT(fby_volume_drain(pool, 0, true) == FBY_DONE);
+	d->buffer_sectors = FBY_PAGE_SECTORS;
+	pace->depth = 1;
+	EXPECT(next_request(pool->space.now_ns, &io, &wake) == FBY_ORIGIN && d->pos < d->n);
+	EXPECT(next_request(pool->space.now_ns, &io, &wake) == FBY_DONE && d->outstanding == 1);
+	pool_restore();
+}
+
+/* A round lets go of no more than an eighth of what the throttle steers by. */
+static void steps_are_small(void)
+{
+	struct fby_span span;
+
+	pool->space.store.sb.nchunks = 4096;
+	pool->drain.volume[0].pace.measured = true;
+	pool->drain.volume[0].pace.rate = 1u << 20;
+	span = fby_throttled_span(&pool->space);
+	EXPECT(span.top > span.start + 8 * 64 && (span.top - span.start) / 8 < 1u << 18);
+	EXPECT(fby_pace_round(&pool->drain, 0, 1u << 20) == 1u << 18);
+	pool->space.pressure = true;
+	EXPECT(fby_pace_round(&pool->drain, 0, 1u << 20) == (span.top - span.start) / 8);
+	pool_restore();
+}
+
+/* --- what is moved ------------------------------------------------------------------------ */
+
+/* Of the closed chunk only block 7 is left, and few chunks are free. */
+static void mostly_dead(void)
+{
+	for (u64 block = 40; pool->space.nfree > 2; block++)
+		put(block);
+	for (u64 block = 1; block < BLOCKS - 1; block++)
+		put(block);
+	pool->space.looked_opens = FBY_NO_SEQ;
+}
+
+static bool moves(u64 now_ns)
+{
+	u64 moved = pool->drain.volume[0].moved;
+
+	pool->space.now_ns = now_ns;
+	pool->space.looked_opens = FBY_NO_SEQ;
+	for (u32 i = 0; i < 100 && fby_relocate_step(&pool->drain, &wake); i++)
+		;
+	return pool->drain.volume[0].moved != moved;
+}
+
+/* Before an origin that takes long nothing is moved in a drain, as long as something comes from
+ * it, and for twice what its flush takes. */
+static void slow_and_hung(void)
+{
+	const u64 second = 1000000000ull;
+
+	for (u32 hung = 0; hung < 3; hung++) {
+		struct fby_destage *d = &pool->drain.volume[0].destage;
+
+		mostly_dead();
+		d->drain = hung != 2;
+		d->phase = FBY_PH_FLUSHING;
+		d->cut = pool->space.chunk[closed_chunk].seq_min;
+		d->ahead = 1;
+		d->plan.began_ns = second;
+		d->plan.flush_ns = 4000000000u;
+		d->heard_ns = 10 * second;
+		if (hung == 2) { /* nobody drains: the round is old */
+			EXPECT(moves(10 * second));
+		} else if (hung == 1) {
+			EXPECT(!moves(18 * second - 1) && moves(18 * second));
+		} else {
+			d->phase = FBY_PH_WRITE;
+			EXPECT(!moves(12 * second - 1) && moves(12 * second));
+		}
+		pool_restore();
+	}
+}
+
+/* A chunk of which nothing can be moved is not tried again. */
+static void cannot_be_moved(void)
+{
+	struct fby_found f;
+
+	mostly_dead();
+	fby_index_find(&pool->cache, fby_key(0, 7), &f);
+	EXPECT(fby_page_chunk(&pool->space.store, f.page) == closed_chunk);
+	fby_page_mark(&pool->cache, f.page, fby_key(0, 7), FBY_ES_DAMAGED);
+	EXPECT(!moves(pool->space.now_ns) && pool->space.chunk[closed_chunk].stays);
+	pool_restore();
+}
+
+/* What was moved is as old as it was until the watermark has passed all of it, and no longer. */
+static void old_to_the_last(void)
+{
+	pool->space.opt.max_age_ns = 100;
+	pool->space.chunk[closed_chunk].opened_ns = pool->space.chunk[open_chunk].opened_ns = 1000;
+	pool->space.now_ns = 1050;
+	pool->space.seq = 1000;
+	fby_moved_note(&pool->drain, 0, 949);
+	pool->space.owner[0].rec.watermark = 998;
+	EXPECT(fby_volume_aged(&pool->drain, 0));
+	pool->space.owner[0].rec.watermark = 999;
+	EXPECT(!fby_volume_aged(&pool->drain, 0));
+	pool_restore();
+}
+
+/* --- the list ------------------------------------------------------------------------------- */
+
+/* A run that is longer than counts is as long as that. */
+static void longest_run(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+
+	for (u64 block = BLOCKS; pool->space.slot[0].volume[0].open != FBY_NO_CHUNK || block < BLOCKS + 65; block++)
+		put(block); /* to the end of a chunk */
+	fby_owner_count(&pool->space, 0);
+	pool->space.pressure = true;
+	pool->space.share = 1;
+	pool->space.nfree = fby_owed(&pool->space) + 4;
+	d->plan.scale = 1u << 16;
+	d->cap = 48;
+	fby_round_collect(&pool->drain, 0, &wake);
+	EXPECT(d->plan.keeps && d->n > 1);
+	while (!fby_plan_step(&pool->drain, 0))
+		;
+	EXPECT(d->plan.runs[FBY_RUN_MOST] == 1 && d->page[1].run == FBY_RUN_MOST);
+	pool_restore();
+}
+
+/* The block that the next request may begin with does not go forward yet. */
+static void next_stays(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+	struct fby_io io;
+	u64 next;
+
+	put(40); /* there is an open chunk */
+	EXPECT(fby_volume_drain(pool, 0, true) == FBY_DONE);
+	for (u32 i = 0; i < 100 && d->phase != FBY_PH_WRITE; i++)
+		EXPECT(fby_destage_step(pool, 1000000000ull, &io, &next, &wake) == FBY_AGAIN);
+	d->drain = false;
+	for (u32 i = 0; i < d->n; i++)
+		d->page[i].keep = d->page[i].k == 5;
+	EXPECT(d->page[5].k == 5 && d->page[6].k == 6);
+	d->pos = 6;
+	d->outstanding = pool->drain.volume[0].pace.depth = 1;
+	d->issued = 5;
+	EXPECT(fby_destage_step(pool, 1000000000ull, &io, &next, &wake) == FBY_DONE && pool->drain.volume[0].moved == 0);
+	d->issued = 6;
+	fby_destage_look(&pool->space, 0);
+	EXPECT(fby_destage_step(pool, 1000000000ull, &io, &next, &wake) == FBY_AGAIN && pool->drain.volume[0].moved == 1);
+	d->outstanding = 0;
+	pool_restore();
+}
+
+void test_flight(void)
+{
+	flies(1, 1);
+	flies(1, 64);
+	flies(2, 2);
+	flies(3, 16);
+	flies(15, 7);
+	flies(16, 64);
+	flies(17, 64);
+	flies(63, 5);
+	flies(64, 1);
+	flies(64, 64);
+	flush_is_no_request();
+	depths();
+	steps_are_small();
+	slow_and_hung();
+	cannot_be_moved();
+	old_to_the_last();
+	longest_run();
+	next_stays();
+}

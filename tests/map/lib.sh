@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# shellcheck shell=bash
+# What the scripts of this directory share, on top of tests/serve/lib.sh: a pool with a map,
+# and programs that are run by `forebay map-run`.
+need gcc
+
+make_map() { # SIZE MAPS
+	"$FOREBAY" create "$pool" --size "$1" --maps "$2" >/dev/null
+	"$FOREBAY" map add "$pool" db >/dev/null
+}
+
+compile() { # NAME gcc's arguments...
+	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -o "$work/$1" "$root/tests/map/$1.c" "${@:2}" -pthread || fail "$1.c does not compile"
+}
+
+# mapped PROGRAM...: files whose names end with .map are mapped.
+mapped() { "$FOREBAY" map-run --pool "$pool" --files '*.map' '*.incr.aof' --room "${ROOM:-128M}" -- "$@"; }
+
+# What was synced is in the files.  A server does it by itself: it is waited for.
+recover() {
+	local tries
+	[ -n "$server" ] || { "$FOREBAY" map recover "$pool" >"$work/recovered" 2>&1 || { cat "$work/recovered" >&2; return 1; }; return; }
+	for ((tries = 0; tries < 600; tries++)); do
+		"$FOREBAY" map list "$pool" >"$work/recovered"
+		grep -q 'nothing to recover' "$work/recovered" && return
+		sleep 0.05
+	done
+	cat "$work/recovered" >&2
+	return 1
+}
+
+# begin NAME PROGRAM...: runs it by map-run until its first word; sets $pid.  What it says is in
+# $work/NAME.said, and what is told of it in NAME.says.
+begin() {
+	local said=$work/$1.said says=$work/$1.says tries
+	: >"$said"
+	"$FOREBAY" map-run --pool "$pool" --files '*.map' '*.incr.aof' --room "${ROOM:-128M}" -- "${@:2}" >"$said" 2>"$says" &
+	pid=$!
+	for ((tries = 0; tries < 1200; tries++)); do
+		[ -s "$said" ] && return
+		kill -0 $pid 2>/dev/null || { cat "$says" >&2; fail "$1: it ended before it said anything"; }
+		sleep 0.05
+	done
+	fail "$1: it says nothing"
+}
+
+# killed PID: it has been by then.
+killed() { kill -KILL "$1" 2>/dev/null && { wait "$1" 2>/dev/null || true; }; }
+
+# The last number that NAME has said; the last line may be cut.
+last_said() { sed '$!b; /^[0-9]*$/!d' "$work/$1.said" | tail -n 1; }
+
+# kill_one KIND FILE PROGRAM...: runs it by map-run, and within a second of its first word kills
+# what $ends says: the program (as long as nothing else is said); its server, beside which the
+# program goes on as long as it can; or both.  Recovers, and leaves in $acknowledged the last
+# number that was said.
+kill_one() {
+	local served=$server
+	begin "$1" "${@:3}"
+	sleep "0.$(printf %03d $((RANDOM % 700)))"
+	[ "${ends:=program}" != server ] || { kill_server; sleep "0.$(printf %03d $((RANDOM % 700)))"; }
+	killed $pid || [ "$ends" = server ] || { cat "$work/$1.says" >&2; fail "$1: it ended by itself"; }
+	[ "$ends" != both ] || kill_server
+	[ -z "$served" ] || [ -n "$server" ] || start_server
+	recover || fail "$1: $2: not recovered"
+	acknowledged=$(last_said "$1")
+}

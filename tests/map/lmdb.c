@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * Goal: what LMDB has committed is there. Linked to Debian's unmodified liblmdb.
+ *
+ *	lmdb run FILE writemap|pwrite          commits, says "N" after each, for ever
+ *	lmdb check FILE                        reads all, says the last N
+ *	lmdb bench FILE writemap|pwrite COUNT  commits so many, says how many a second
+ */
+#include <lmdb.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define KEYS 997
+#define VALUE 256
+
+static void ok(int rc, const char *what)
+{
+	if (rc) {
+		fprintf(stderr, "lmdb: %s: %s\n", what, mdb_strerror(rc));
+		exit(1);
+	}
+}
+
+static MDB_env *env;
+static MDB_dbi dbi;
+
+static void start(const char *path, unsigned int flags)
+{
+	MDB_txn *txn;
+
+	ok(mdb_env_create(&env), "create");
+	ok(mdb_env_set_mapsize(env, 64ul << 20), "mapsize");
+	ok(mdb_env_open(env, path, MDB_NOSUBDIR | flags, 0600), "open");
+	ok(mdb_txn_begin(env, NULL, flags & MDB_RDONLY, &txn), "begin");
+	ok(mdb_dbi_open(txn, NULL, 0, &dbi), "dbi");
+	ok(mdb_txn_commit(txn), "commit");
+}
+
+/* Number n: its key has a value full of it, and "count" has it. */
+static void commit(uint64_t n)
+{
+	uint64_t k = n % KEYS, filled[VALUE / 8];
+	MDB_val key = { sizeof(k), &k }, value = { sizeof(filled), filled };
+	MDB_val count = { 5, "count" }, number = { sizeof(n), &n };
+	MDB_txn *txn;
+	size_t i;
+
+	for (i = 0; i < VALUE / 8; i++)
+		filled[i] = n;
+	ok(mdb_txn_begin(env, NULL, 0, &txn), "begin");
+	ok(mdb_put(txn, dbi, &key, &value, 0), "put");
+	ok(mdb_put(txn, dbi, &count, &number, 0), "put");
+	ok(mdb_txn_commit(txn), "commit");
+}
+
+static uint64_t last(void)
+{
+	MDB_val count = { 5, "count" }, number;
+	uint64_t n = 0;
+	MDB_txn *txn;
+	int rc;
+
+	ok(mdb_txn_begin(env, NULL, MDB_RDONLY, &txn), "begin");
+	rc = mdb_get(txn, dbi, &count, &number);
+	if (rc != MDB_NOTFOUND) {
+		ok(rc, "get");
+		memcpy(&n, number.mv_data, sizeof(n));
+	}
+	mdb_txn_abort(txn);
+	return n;
+}
+
+static void check(void)
+{
+	uint64_t n = last(), seen = 0, k, v[VALUE / 8];
+	MDB_val key, value;
+	MDB_cursor *cursor;
+	MDB_txn *txn;
+	size_t i;
+	int rc;
+
+	ok(mdb_txn_begin(env, NULL, MDB_RDONLY, &txn), "begin");
+	ok(mdb_cursor_open(txn, dbi, &cursor), "cursor");
+	while ((rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT)) == 0) {
+		if (key.mv_size == 5)
+			continue;
+		memcpy(&k, key.mv_data, sizeof(k));
+		ok(key.mv_size != 8 || value.mv_size != VALUE, "a key or value of another size");
+		memcpy(v, value.mv_data, sizeof(v));
+		for (i = 0; i < VALUE / 8; i++)
+			ok(v[i] != v[0], "a value is torn");
+		ok(v[0] % KEYS != k || v[0] > n || v[0] + KEYS <= n, "a value that is not the last one");
+		seen++;
+	}
+	ok(rc != MDB_NOTFOUND, "cursor");
+	ok(seen != (n < KEYS ? n : KEYS), "keys are missing");
+	mdb_txn_abort(txn);
+	printf("%llu\n", (unsigned long long)n);
+}
+
+static double now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+int main(int argc, char **argv)
+{
+	int writemap = argc > 3 && strcmp(argv[3], "writemap") == 0;
+	char line[32];
+	double from;
+	uint64_t n;
+	long count;
+	int len;
+
+	if (argc < 3)
+		return 2;
+	if (strcmp(argv[1], "check") == 0) {
+		start(argv[2], MDB_RDONLY);
+		check();
+		mdb_env_close(env);
+		return 0;
+	}
+	start(argv[2], writemap ? MDB_WRITEMAP : 0);
+	n = last();
+	if (strcmp(argv[1], "bench") == 0) {
+		count = atol(argv[4]);
+		from = now();
+		while (count--)
+			commit(++n);
+		printf("%.1f\n", (double)atol(argv[4]) / (now() - from));
+		mdb_env_close(env);
+		return 0;
+	}
+	for (;;) {
+		commit(++n);
+		len = snprintf(line, sizeof(line), "%llu\n", (unsigned long long)n);
+		if (write(1, line, (size_t)len) != len)
+			return 1;
+	}
+}

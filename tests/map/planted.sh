@@ -1,0 +1,93 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# Goal: run.sh's checks find a preload library that is wrong.
+# Method: a build of it with deliberate mistakes (crates/forebay-map-preload/src/planted.rs),
+# one at a time; program.c by it has to fail, and without a mistake has not to.
+. "$(dirname "$0")/../serve/lib.sh"
+. "$(dirname "$0")/lib.sh"
+(cd "$root" && cargo build -q -p forebay-map-preload --features planted-mistakes) || fail "no build with mistakes"
+cp "${CARGO_TARGET_DIR:-$root/target}/debug/libforebay_map_preload.so" "$work/preload.so"
+export FOREBAY_MAP_PRELOAD=$work/preload.so
+compile program
+compile raw -pthread
+make_map 128M 64M
+program=$work/program
+
+calls() { mapped timeout 60 "$program" calls "$work/calls.map"; }
+forks() { mapped timeout 60 "$program" fork "$work/fork.map"; }
+raw() { mapped timeout 60 "$work/raw" "$1" "$work/raw-$1.map"; }
+ends() {
+	rm -f "$work/end.map"
+	mapped "$program" exit "$work/end.map"
+	local code=0
+	grep -q 'not synced' "$work/end.map" || code=1
+	recover
+	return $code
+}
+busy() { mapped timeout 20 "$program" busy "$work/end.map"; }
+replaced() { ROOM=4M mapped "$program" replaced "$work/replaced.map"; }
+across() {
+	rm -f "$work/across.map"
+	mapped "$program" across "$work/across.map" && return 1
+	recover
+	grep -q 'from below' "$work/across.map"
+}
+closes() { # A file that is written and closed is read by another process.
+	rm -f "$work/close.map"
+	mapped sh -c "'$program' close '$work/close.map'" && grep -q 'closed' "$work/close.map"
+}
+killed_by() { # WAY
+	rm -f "$work/killed.map"
+	kill_one "$1" "$work/killed.map" "$program" "$1" "$work/killed.map"
+	local last
+	last=$("$program" last "$work/killed.map") && [ "$last" -ge "$acknowledged" ]
+}
+without_server() { # A log grows, and its server is killed.
+	rm -f "$work/gone.map"
+	start_server
+	begin gone "$program" log "$work/gone.map"
+	sleep 0.2
+	kill_server
+	sleep 1
+	killed $pid || true
+	recover
+	[ "$("$program" last-log "$work/gone.map")" -ge "$(last_said gone)" ]
+}
+finds() { # NUMBER NAME CHECK...
+	local number=$1 name=$2 tries
+	shift 2
+	unset FOREBAY_MAP_RUN_PLANTED
+	("$@") >"$work/out" 2>&1 || { cat "$work/out" >&2; fail "$name: fails without the mistake: $*"; }
+	export FOREBAY_MAP_RUN_PLANTED=$number
+	for ((tries = 0; ; tries++)); do # its moment may not come in each
+		("$@") >"$work/out" 2>&1 || break
+		[ "$tries" -lt 9 ] || fail "$name is not found by: $*"
+	done
+	unset FOREBAY_MAP_RUN_PLANTED
+	recover || true
+	say "$name: found by $*"
+}
+finds 1 MsyncWithoutSync killed_by msync
+finds 2 FsyncIgnores killed_by write
+finds 2 FsyncIgnores killed_by fsync
+finds 3 WriteBypasses calls
+finds 4 DsyncIgnored killed_by dsync
+finds 5 FallocateNothing calls
+finds 6 CloseForgets closes
+finds 7 PrivateStale calls
+finds 8 DupForgotten calls
+finds 9 TruncateBypasses calls
+finds 10 ChildAcknowledged forks
+finds 11 EndForgets ends
+finds 12 MsyncAcross across
+finds 13 PlainBeside calls
+finds 14 ReopenedByName replaced
+finds 15 StoresAtEnd busy
+finds 16 NoFilter raw calls
+finds 16 NoFilter killed_by raw
+finds 17 ChildUnseen raw child
+finds 18 ClosesOurs raw closes
+finds 19 ClosedUnseen raw closed
+finds 20 NumberStale raw stale
+finds 21 GoneAcknowledged without_server
+say "21 of 21 mistakes found"

@@ -1,0 +1,179 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# Goal: a program sees by `forebay map-run` what it sees without; what cannot be followed is
+# refused by name; what was acknowledged is there after a kill.
+# Method: program.c both ways; programs that are static, of another user or of another C
+# library; children; a second process; raw.c, with system calls of its own, and children with
+# and without the library of it; kills in each of five ways to make durable.  Then
+# on a pool that is served: the calls, two programs, the end of one, and of the server.
+. "$(dirname "$0")/../serve/lib.sh"
+. "$(dirname "$0")/lib.sh"
+[ "$(id -u)" = 0 ] || skip "not root"
+compile program
+compile raw -pthread
+make_map 128M 64M
+program=$work/program
+
+"$program" calls "$work/plain.dat" || fail "the calls of a plain file"
+mapped "$program" calls "$work/calls.map" 2>"$work/says" || { cat "$work/says" >&2; fail "the calls"; }
+cmp -s "$work/plain.dat" "$work/calls.map" && fail "the file is as the plain one: it was not mapped?"
+[ "$(wc -l <"$work/says")" -eq "$(sort -u "$work/says" | wc -l)" ] || fail "a message comes twice: $(cat "$work/says")"
+for word in 'syscall(' sendfile fopen rename daemon mprotect fallocate; do
+	grep -q "forebay map-run: .*$word" "$work/says" || fail "no message about $word"
+done
+say "calls: passed"
+
+# Which files: by name, by place, no others.
+"$FOREBAY" map-run --pool "$pool" --files '*.none' "$work/other/*.dat" -- "$program" exit "$work/free.dat" 2>"$work/says"
+mkdir "$work/other"
+for at in "$work/other/x.dat" "$work/x.dat"; do
+	"$FOREBAY" map-run --pool "$pool" --files '*.none' "$work/other/*.dat" -- \
+		"$program" msync "$at" >"$work/said" 2>"$work/says" &
+	pid=$!
+	for _ in $(seq 200); do [ -s "$work/said" ] && break; sleep 0.05; done
+	held=$("$FOREBAY" map list "$pool" 2>&1 >/dev/null || true)
+	kill -KILL $pid
+	wait $pid 2>/dev/null || true
+	recover
+	case $at:$held in
+	*/other/x.dat:*'in use'*) ;;
+	*/other/x.dat:*) fail "$at is not mapped" ;;
+	*:*'in use'*) fail "$at is mapped" ;;
+	esac
+done
+say "patterns: passed"
+
+mapped "$program" exit "$work/exit.map" || fail "a program that ends without a sync"
+grep -q 'not synced' "$work/exit.map" || fail "what was stored is not there after the end"
+mapped "$program" busy "$work/busy.map" || fail "a program that ends while threads store: $?"
+grep -q 'not synced' "$work/busy.map" || fail "what was stored is not there after such an end"
+mapped "$program" across "$work/across.map" && fail "it was not killed"
+recover && grep -q 'from below' "$work/across.map" || fail "a sync that began below the mapping was nothing"
+ROOM=4M mapped "$program" replaced "$work/replaced.map" 2>"$work/says" || fail "a file that was replaced: $(cat "$work/says")"
+rm "$work/busy.map" "$work/replaced.map"
+mapped "$program" fork "$work/fork.map" 2>"$work/says" || { cat "$work/says" >&2; fail "children"; }
+grep -q 'child' "$work/says" || fail "no message to the child"
+mapped "$program" daemon "$work/daemon.map" 2>"$work/says" || { cat "$work/says" >&2; fail "a fork before the open"; }
+mapped "$program" exec "$work/exec.map" /bin/true 2>"$work/says" || fail "exec with a file open"
+grep -q 'exec' "$work/says" || fail "no message about exec"
+# One after the other, also by a shell, which has none open.
+mapped sh -c "'$program' exit '$work/a.map' && '$program' exit '$work/b.map' && '$program' last-log '$work/plain.dat'" >/dev/null ||
+	fail "programs one after the other"
+say "processes: passed"
+
+# System calls of the program's own.
+raw=$work/raw
+gcc -static -pthread -std=gnu11 -O2 -o "$raw.static" "$root/tests/map/raw.c" || skip "no static C library"
+for what in calls others; do "$raw" $what "$work/plain.dat" || fail "raw $what of a plain file"; done
+for what in calls child; do
+	mapped "$raw" $what "$work/$what.map" 2>"$work/says" || { cat "$work/says" >&2; fail "raw $what"; }
+	grep -q 'instruction of its own' "$work/says" || fail "no message about an instruction"
+done
+# Descriptors that it has not opened, by the C library and past it.
+for what in closes closed stale; do
+	"$raw" $what "$work/plain.dat" || fail "raw $what of a plain file"
+	mapped "$raw" $what "$work/$what.map" 2>"$work/says" || { cat "$work/says" >&2; fail "raw $what"; }
+done
+(ulimit -n 32; mapped "$raw" stale "$work/few.map" 2>"$work/says") || { cat "$work/says" >&2; fail "few descriptors"; }
+mapped "$raw" closed "$work/closed.map" 2>"$work/says" || true
+grep -q 'closed a descriptor of the library' "$work/says" || fail "no message about descriptors"
+recover || fail "what was synced before descriptors were closed"
+grep -q 'synced before' "$work/closed.map" || fail "what was synced is lost"
+"$FOREBAY" check "$pool" >/dev/null || fail "the pool is damaged"
+# The filter is inherited: what runs there has memory of its own, with the library or without.
+for program_there in "$raw" "$raw.static"; do
+	mapped "$raw" run "$work/run.map" "$program_there" others "$work/plain.dat" 2>"$work/says" ||
+		{ cat "$work/says" >&2; fail "a child of a program with a file"; }
+done
+mapped "$raw" nest "$work/nest.map" 3 2>"$work/says" || { cat "$work/says" >&2; fail "programs that run each other"; }
+grep -q 'with 0 left' "$work/nest.map" || fail "the last of them has stored nothing"
+# There are 24 windows; the 25th is refused.
+mapped "$raw" nest "$work/nest.map" 23 2>"$work/says" || { cat "$work/says" >&2; fail "24 programs"; }
+if mapped "$raw" nest "$work/nest.map" 24 2>"$work/says"; then fail "more programs than windows"; fi
+grep -q 'no addresses are left' "$work/says" || fail "not told: $(cat "$work/says")"
+grep -q 'with 1 left' "$work/nest.map" || fail "$(head -c 30 "$work/nest.map")"
+say "system calls of its own: passed"
+
+# A second process is refused by name, at the start and at the open.
+begin busy "$program" msync "$work/busy.map"
+if mapped "$program" last "$work/busy.map" 2>"$work/second"; then fail "a second process has the pool"; fi
+grep -q "process $pid has it open.*forebay serve" "$work/second" || fail "not told: $(cat "$work/second")"
+killed $pid
+mapped "$program" last "$work/busy.map" >/dev/null 2>"$work/says" || fail "after a crash: $(cat "$work/says")"
+grep -q 'brought home' "$work/says" || fail "nobody said what was brought home"
+say "two processes: passed"
+
+# What would not be seen.
+printf 'int main(void) { return 0; }\n' >"$work/static.c"
+gcc -static -o "$work/static" "$work/static.c" || skip "no static C library"
+cp "$program" "$work/setuid" && chown nobody "$work/setuid" && chmod u+s "$work/setuid"
+printf '#!%s\n' "$work/static" >"$work/script" && chmod +x "$work/script"
+gcc -o "$work/musl" "$work/static.c" -Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1
+echo nonsense >"$work/nonsense" && chmod +x "$work/nonsense"
+for pair in 'static static' 'setuid setuid' 'script static' 'musl GNU' 'nonsense ELF'; do
+	read -r file word <<<"$pair"
+	if mapped "$work/$file" 2>"$work/says"; then fail "$file is not refused"; fi
+	grep -q "$word" "$work/says" || fail "$file: $(cat "$work/says")"
+	[ "$(wc -l <"$work/says")" -eq 1 ] || fail "$file: more than one message"
+done
+if mapped "$work/nowhere" 2>"$work/says"; then fail "a program that is not there"; fi
+if "$FOREBAY" map-run --pool "$work/nowhere" --files '*.map' -- true 2>"$work/says"; then fail "no pool"; fi
+say "refused at the start: passed"
+
+for way in msync fsync write dsync raw; do
+	kill_one "$way" "$work/$way.map" "$program" "$way" "$work/$way.map"
+	last=$("$program" last "$work/$way.map") || fail "$way: numbers are missing"
+	[ "$last" -ge "$acknowledged" ] || fail "$way: $acknowledged was acknowledged, $last is there"
+	say "$way: killed after $acknowledged"
+done
+
+# On a pool that is served.
+start_server
+rm -f "$work"/*.map
+mapped "$program" calls "$work/calls.map" 2>"$work/says" || { cat "$work/says" >&2; fail "served: the calls"; }
+mapped "$program" fork "$work/fork.map" 2>"$work/says" || { cat "$work/says" >&2; fail "served: children"; }
+mapped "$program" daemon "$work/daemon.map" || fail "served: a fork before the open"
+mapped "$program" exit "$work/exit.map" || fail "served: a program that ends without a sync"
+grep -q 'not synced' "$work/exit.map" || fail "served: what was stored is not there after the end"
+say "served, calls: passed"
+
+# Two at once; a third one has not the file of another.
+begin one "$program" msync "$work/one.map"
+one=$pid
+begin two "$program" fsync "$work/two.map"
+two=$pid
+if mapped "$program" last "$work/one.map" 2>"$work/second"; then fail "a second process has the file"; fi
+grep -q "one.map: process $one has it" "$work/second" || fail "not told: $(cat "$work/second")"
+"$FOREBAY" map list "$pool" >"$work/listed"
+for pid in $one $two; do grep -q "mapped by process $pid" "$work/listed" || fail "not listed: $(cat "$work/listed")"; done
+killed $one
+# The next one waits for what that has left.
+mapped "$program" last "$work/one.map" >"$work/last" || fail "one.map after the end of its program"
+[ "$(cat "$work/last")" -ge "$(last_said one)" ] || fail "one.map: $(last_said one) was acknowledged, $(cat "$work/last") is there"
+say "served, two programs: passed"
+
+# Without the server: what needs it not goes on; nobody else has the pool.
+kill_server
+before=$(last_said two)
+for _ in $(seq 400); do [ "$(last_said two)" -gt $((before + 100)) ] && break; sleep 0.05; done
+[ "$(last_said two)" -gt $((before + 100)) ] || fail "without its server a program does not go on: $(cat "$work/two.says")"
+if timeout 60 "$FOREBAY" serve "$pool" --socket "$work/run/nbd" >"$work/refused" 2>&1; then fail "another server has the pool"; fi
+grep -q "$two" "$work/refused" || fail "it is not told who has files mapped: $(cat "$work/refused")"
+if mapped true 2>"$work/refused"; then fail "another program has the pool"; fi
+grep -q "$two" "$work/refused" || fail "not told: $(cat "$work/refused")"
+killed $two
+start_server
+recover || fail "two.map: not recovered"
+[ "$("$program" last "$work/two.map")" -ge "$(last_said two)" ] || fail "two.map: $(last_said two) was acknowledged"
+# What needs it ends with an error.
+begin log "$program" log "$work/log.map"
+kill_server
+for _ in $(seq 400); do kill -0 $pid 2>/dev/null || break; sleep 0.05; done
+killed $pid && fail "without its server a file grows for ever"
+grep -q "its server, process [0-9]*, has ended" "$work/log.says" || fail "not told: $(cat "$work/log.says")"
+start_server
+recover || fail "log.map: not recovered"
+[ "$("$program" last-log "$work/log.map")" -ge "$(last_said log)" ] || fail "log.map: $(last_said log) was acknowledged"
+stop_server
+say "served, without the server: passed"
+"$FOREBAY" check "$pool" >/dev/null || fail "the pool is damaged"
