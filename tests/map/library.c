@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -406,10 +407,41 @@ static void ends(pid_t process)
 	}
 }
 
+static volatile int told; /* of a segment that cannot be brought in */
+static int told_at_the_signal;
+static const char *told_path;
+static sigjmp_buf behind;
+
+static void unreadable(const char *path, uint64_t offset, const char *why)
+{
+	told = strcmp(path, told_path) == 0 && offset == 2 * MIB && strstr(why, "has ended") ? 1 : -1;
+}
+
+static void at_the_signal(int signal)
+{
+	(void)signal;
+	told_at_the_signal = told;
+	siglongjmp(behind, 1);
+}
+
+/* Why comes before the signal. */
+static void cannot_be_touched(const char *memory, const char *path)
+{
+	told_path = path;
+	CHECK(signal(SIGBUS, at_the_signal) != SIG_ERR);
+	if (sigsetjmp(behind, 1) == 0) {
+		(void)*(const volatile char *)(memory + 2 * MIB);
+		CHECK(!"it was brought in");
+	}
+	CHECK(signal(SIGBUS, SIG_DFL) != SIG_ERR);
+	CHECK(told_at_the_signal == 1);
+}
+
 /* What needs the server says that it has ended; what is acknowledged is durable without it. */
 static void without_server(const char *pool_path, const char *dir, pid_t server)
 {
-	struct forebay_map_options o = { .struct_bytes = sizeof(o), .interval_ms = 1000000 };
+	struct forebay_map_options o = { .struct_bytes = sizeof(o), .interval_ms = 1000000,
+					 .unreadable = unreadable };
 	const char *path = path_of(dir, "alone"), *longer = path_of(dir, "longer");
 	struct forebay_map_file *f, *grows, *other;
 	struct forebay_map_pool *pool, *again;
@@ -434,6 +466,7 @@ static void without_server(const char *pool_path, const char *dir, pid_t server)
 	FAILS(FOREBAY_MAP_E_POOL, "has ended", forebay_map_sync(grows, MIB, 20));
 	FAILS(FOREBAY_MAP_E_POOL, "has ended", forebay_map_sync(grows, 0, 1));
 	FAILS(FOREBAY_MAP_E_POOL, "has ended", forebay_map_lock(f, 2 * MIB, 1));
+	cannot_be_touched(memory, path);
 	FAILS(FOREBAY_MAP_E_POOL, "has ended", forebay_map_truncate(f, 4 * MIB));
 	FAILS(FOREBAY_MAP_E_POOL, "has ended", forebay_map_truncate(f, MIB));
 	FAILS(FOREBAY_MAP_E_POOL, "has ended", forebay_map_write(f, 7 * MIB, "far", 3));

@@ -49,7 +49,7 @@
  * FOREBAY_MAP_E_LOCKED, and told which one has it.  The mapping is not there in children (a touch is SIGSEGV), and
  * each call of a child is refused, as FOREBAY_MAP_E_CHILD, but for forebay_map_error()
  * and forebay_map_error_name().  Loads and stores of a segment that cannot be brought in
- * are SIGBUS.
+ * are SIGBUS; the options have who is told why.
  *
  * A mistake of the library itself ends the program with a message (SIGABRT): nothing is
  * acknowledged then.
@@ -111,6 +111,13 @@ struct forebay_map_options {
 	 * counts: one that has another than is named here is refused, as FOREBAY_MAP_E_POOL.
 	 */
 	const char *persist;
+	/*
+	 * Told of a segment that was touched and cannot be brought in: of which file, from
+	 * which byte on, and why; whoever touched it gets SIGBUS afterwards.  NULL: nobody is
+	 * told.  A thread of the library calls it: it may take no time, touch no mapping and
+	 * call nothing of this header; the strings are good until it returns.
+	 */
+	void (*unreadable)(const char *path, uint64_t offset, const char *why);
 };
 
 /* Bring home first what a crash has left, as `forebay map recover` and each server do. */

@@ -7,12 +7,14 @@
 mod error;
 mod handles;
 
-use std::ffi::{c_char, c_int, c_void, CStr};
+use std::ffi::{c_char, c_int, c_void, CStr, CString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use forebay::PoolOptions;
-use forebay_map::{Options, Session, Wanted};
+use forebay_map::{Options, Session, Unreadable, Wanted};
 
 use error::{argument, tell, Failure};
 use handles::{File, POOLS};
@@ -27,6 +29,7 @@ pub struct CallerOptions {
     most_locked_segments: u32,
     flags: u32,
     persist: *const c_char,
+    unreadable: Option<extern "C" fn(*const c_char, u64, *const c_char)>,
 }
 
 const RECOVER: u32 = 1;
@@ -85,14 +88,17 @@ unsafe fn options(from: *const CallerOptions) -> Result<(PoolOptions, Options, b
         most_locked_segments: 0,
         flags: 0,
         persist: std::ptr::null(),
+        unreadable: None,
     };
     // SAFETY: the first member is there in each version.
     let bytes = unsafe { from.cast::<usize>().read_unaligned() };
     if bytes < size_of::<usize>() || bytes > 4096 {
         return Err(argument(format!("struct_bytes is {bytes}: set it to sizeof(options)")));
     }
-    let known = bytes.min(size_of::<CallerOptions>());
-    // SAFETY: so many bytes are the caller's, and any bytes are a value of each member.
+    // No version ends within a pointer.
+    let known = bytes.min(size_of::<CallerOptions>()) / align_of::<CallerOptions>()
+        * align_of::<CallerOptions>();
+    // SAFETY: so many bytes are the caller's, and what he sets is a value of each member.
     unsafe {
         std::ptr::copy_nonoverlapping(from.cast::<u8>(), (&raw mut given).cast::<u8>(), known);
     }
@@ -108,6 +114,13 @@ unsafe fn options(from: *const CallerOptions) -> Result<(PoolOptions, Options, b
     if given.most_locked_segments != 0 {
         map.most_locked = given.most_locked_segments as usize;
     }
+    map.unreadable = given.unreadable.map(|tell| {
+        Unreadable(Arc::new(move |path, offset, why| {
+            let path = CString::new(path.as_os_str().as_bytes()).unwrap_or_default();
+            let why = CString::new(why.to_string()).unwrap_or_default();
+            tell(path.as_ptr(), offset, why.as_ptr());
+        }))
+    });
     pool.media.allow_weaker = given.flags & ALLOW_WEAKER != 0;
     // SAFETY: the caller's promise.
     if let Some(persist) = unsafe { text("persist", given.persist) }? {

@@ -29,6 +29,7 @@ pub enum About {
     Call,
     Instruction,
     Ours,
+    Touch,
 }
 
 static SAID: AtomicU64 = AtomicU64::new(0);

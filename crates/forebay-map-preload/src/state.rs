@@ -11,6 +11,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{c_int, CStr, CString};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicUsize, Ordering};
@@ -18,7 +19,7 @@ use std::sync::{
     Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, TryLockError,
 };
 
-use forebay_map::{Error, MapFile, Options, Session};
+use forebay_map::{Error, MapFile, Options, Session, Unreadable};
 
 use crate::config::Config;
 use crate::ending;
@@ -692,6 +693,17 @@ pub fn open(
     })
 }
 
+/// Told by a thread of the library; the program gets SIGBUS, and says nothing by itself.
+fn unreadable(path: &Path, at: u64, why: &io::Error) {
+    let path = path.display();
+    once(
+        About::Touch,
+        format_args!(
+            "{path}: byte {at} and what follows cannot be brought in, a touch is SIGBUS: {why}"
+        ),
+    );
+}
+
 /// Why a file is not opened.
 #[derive(Debug)]
 pub enum Refusal {
@@ -708,7 +720,9 @@ fn first(
 ) -> forebay_map::Result<MapFile> {
     if open.is_none() {
         window::take().map_err(Error::Pool)?;
-        let session = Session::open(&config.wanted, Options::default())?;
+        let options =
+            Options { unreadable: Some(Unreadable(Arc::new(unreadable))), ..Options::default() };
+        let session = Session::open(&config.wanted, options)?;
         *open = Some(Opened { session, files: HashMap::new() });
     }
     match open {

@@ -2,6 +2,9 @@
 //! All files that are mapped onto one share of a pool: who has frames, who has to give one
 //! back, and the thread that writes back.
 
+use std::fmt;
+use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::thread::JoinHandle;
@@ -19,6 +22,22 @@ use crate::store::Store;
 const HOME_WAIT: Duration = Duration::from_secs(30);
 const NOT_HOME: &str = "the server of the pool still brings home what a process that \
      died has left of it: try again, and see forebay map list";
+
+/// Called with a file, a byte of it, and a cause.
+pub type Tell = dyn Fn(&Path, u64, &io::Error) + Send + Sync;
+
+/// Who is told of a segment that was touched and cannot be brought in: of which file, from which
+/// byte, and why.  Afterwards whoever touched it gets SIGBUS.  It is a thread of this crate that
+/// tells it, which brings in other segments, too: it may take no time, touch no mapping and call
+/// nothing of this crate.
+#[derive(Clone)]
+pub struct Unreadable(pub Arc<Tell>);
+
+impl fmt::Debug for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Unreadable")
+    }
+}
 
 /// How files are mapped.
 #[derive(Clone, Debug)]
@@ -40,6 +59,8 @@ pub struct Options {
     pub by_hand: bool,
     /// What may be counted on; none: what the kernel has.
     pub features: Option<Features>,
+    /// None: nobody is told why there is a SIGBUS.
+    pub unreadable: Option<Unreadable>,
 }
 
 impl Default for Options {
@@ -53,6 +74,7 @@ impl Default for Options {
             most_locked: 64,
             by_hand: false,
             features: None,
+            unreadable: None,
         }
     }
 }

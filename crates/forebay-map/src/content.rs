@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use crate::backing::Backing;
-use crate::cache::{Reclaimed, Shared};
+use crate::cache::{Reclaimed, Shared, Unreadable};
 use crate::counted::Counted;
 use crate::error::{Error, Result};
 use crate::marking::{Marking, Of};
@@ -635,9 +635,18 @@ impl Source for Segments {
     }
 
     fn bring_in(&self, segment: usize) -> io::Result<u64> {
-        match self.0.fill(segment).map_err(io::Error::other)? {
-            Some(frame) => self.0.store.offset(frame).map_err(io::Error::other),
-            None => Err(io::ErrorKind::WouldBlock.into()),
+        let filled = self.0.fill(segment);
+        match filled.and_then(|f| f.map(|frame| self.0.store.offset(frame)).transpose()) {
+            Ok(Some(at)) => Ok(at),
+            Ok(None) => Err(io::ErrorKind::WouldBlock.into()),
+            Err(e) => Err(io::Error::other(e)),
+        }
+    }
+
+    fn cannot_be_touched(&self, segment: usize, why: &io::Error) {
+        let Some(shared) = self.0.shared.upgrade() else { return };
+        if let Some(Unreadable(tell)) = &shared.options.unreadable {
+            tell(self.0.backing.path(), (segment * SEGMENT) as u64, why);
         }
     }
 

@@ -51,7 +51,7 @@ pub mod tracker;
 pub mod wire;
 
 pub use arena::reserve_within;
-pub use cache::{Cache, Options};
+pub use cache::{Cache, Options, Unreadable};
 pub use error::{Error, Result};
 pub use features::Features;
 pub use file::MapFile;

@@ -55,6 +55,8 @@ pub trait Source: Send + Sync {
     /// touched the segment gets SIGBUS, as of a file that cannot be read; but after
     /// `WouldBlock` it is asked again, and the segment's lock is free meanwhile.
     fn bring_in(&self, segment: usize) -> io::Result<u64>;
+    /// Told of a segment that was touched and could not be brought in, before there is SIGBUS.
+    fn cannot_be_touched(&self, _segment: usize, _why: &io::Error) {}
     /// Copies a segment as it is in the memory.
     fn copy(&self, segment: usize, offset: u64, to: &mut [u8]);
     /// Makes durable what is in the memory of a segment: caches are written back.

@@ -139,7 +139,8 @@ impl<S: Source> Inner<S> {
                         touched.lock().unwrap_or_else(PoisonError::into_inner).push_back(segment);
                         continue;
                     }
-                    Err(_) => {
+                    Err(e) => {
+                        self.source.cannot_be_touched(segment, &e);
                         // Until `Tracker::with` has brought it in.
                         if let Some(events) = &self.events {
                             let _ = events.poison(&self.space, segment);
