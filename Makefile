@@ -32,6 +32,7 @@ help:
 	@echo 'make bench           engine, reads, recovery, slots, maps, load; see bench/index.html (10 minutes; QUICK=1: 5)'
 	@echo 'make bench-peers     beside libpmemblk and the origin alone (2 minutes)'
 	@echo 'make bench-apps      databases and the like on volume and mount, beside the disk alone (20 minutes, root)'
+	@echo 'make bench-map-run   LMDB, Redis, Valkey and fio by forebay map-run, beside the same plain (2 minutes; root)'
 	@echo 'make soak SECONDS=n  new seeds of the simulator and the crash explorer for so long'
 	@echo 'make mount-model SECONDS=n  the same for the replay of a mount onto a simulated tree'
 	@echo 'make mount-soak      a mount beside plain directories, 10^6 operations; 200 power cuts under databases (hours; root)'
@@ -99,6 +100,13 @@ bench-apps: build
 .PHONY: bench-dynamic
 bench-dynamic: build
 	bench/dynamic.sh --out $(BENCH) $(DYNAMIC)
+	cargo build -q --release -p forebay-load && $(built)/forebay-load page --out $(BENCH)
+
+# MAP_RUN: options of bench/map-run.sh.
+.PHONY: bench-map-run
+bench-map-run: build
+	@scripts/need check
+	bench/map-run.sh --out $(BENCH) $(MAP_RUN)
 	cargo build -q --release -p forebay-load && $(built)/forebay-load page --out $(BENCH)
 
 soak:

@@ -9,6 +9,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/.." && pwd)
 me=$(basename "$0" .sh)
 . "$here/disks.sh"
+. "$here/facts.sh"
 FOREBAY=${FOREBAY:-${CARGO_TARGET_DIR:-$root/target}/release/forebay}
 
 say() { echo "$me: $*" >&2; }
@@ -134,12 +135,4 @@ tree() {
 	at_end "'$FOREBAY' umount '$work/mount' >/dev/null; wait $!; rmdir '$work/mount'"
 	until_true grep -q . "$work/mount.log"
 	until_true test "$(stat -f -c %T "$work/mount")" = fuseblk
-}
-
-# machine: its facts, as JSON.
-machine() {
-	jq -n --arg cpu "$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)" --arg cpus "$(nproc)" \
-		--arg kernel "$(uname -r)" --arg memory "$(sed -n 's/^MemTotal: *//p' /proc/meminfo)" \
-		--arg load "$(cut -d' ' -f1-3 /proc/loadavg)" \
-		'{cpu: $cpu, cpus: ($cpus | tonumber), memory: $memory, kernel: $kernel, load_at_start: $load}'
 }

@@ -4,13 +4,15 @@
  *
  *	lmdb run FILE writemap|pwrite          commits, says "N" after each, for ever
  *	lmdb check FILE                        reads all, says the last N
- *	lmdb bench FILE writemap|pwrite COUNT  commits so many, says how many a second
+ *	lmdb bench FILE writemap|pwrite COUNT  commits so many, says how many a second, and the
+ *	                                       microseconds of CPU time that each took
  */
 #include <lmdb.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -110,11 +112,21 @@ static double now(void)
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
+/* Of all threads. */
+static double cpu_time(void)
+{
+	struct rusage r;
+
+	getrusage(RUSAGE_SELF, &r);
+	return (double)(r.ru_utime.tv_sec + r.ru_stime.tv_sec) +
+	       (double)(r.ru_utime.tv_usec + r.ru_stime.tv_usec) / 1e6;
+}
+
 int main(int argc, char **argv)
 {
 	int writemap = argc > 3 && strcmp(argv[3], "writemap") == 0;
 	char line[32];
-	double from;
+	double from, took, on_cpu;
 	uint64_t n;
 	long count;
 	int len;
@@ -131,10 +143,14 @@ int main(int argc, char **argv)
 	n = last();
 	if (strcmp(argv[1], "bench") == 0) {
 		count = atol(argv[4]);
+		on_cpu = cpu_time();
 		from = now();
 		while (count--)
 			commit(++n);
-		printf("%.1f\n", (double)atol(argv[4]) / (now() - from));
+		took = now() - from;
+		on_cpu = cpu_time() - on_cpu;
+		count = atol(argv[4]);
+		printf("%.1f %.2f\n", (double)count / took, on_cpu * 1e6 / (double)count);
 		mdb_env_close(env);
 		return 0;
 	}

@@ -104,6 +104,8 @@ pub struct MapSync {
     pub kernel_p50_us: f64,
     /// How many times as long.
     pub ratio: f64,
+    /// What each page more than one takes, where there are more.
+    pub added_us_a_page: Option<f64>,
 }
 
 /// Writes by threads, in turns with the kernel's.
@@ -296,7 +298,16 @@ impl Bed {
         let (p50_us, p90_us) = (at(&mut ours, 50), at(&mut ours, 90));
         let kernel_p50_us = at(&mut theirs, 50);
         let ratio = kernel_p50_us / p50_us;
-        Ok(MapSync { what, mapping_mib: mib, dirty_pages: n, p50_us, p90_us, kernel_p50_us, ratio })
+        Ok(MapSync {
+            what,
+            mapping_mib: mib,
+            dirty_pages: n,
+            p50_us,
+            p90_us,
+            kernel_p50_us,
+            ratio,
+            added_us_a_page: None,
+        })
     }
 }
 
@@ -349,10 +360,14 @@ pub fn maps(o: &MapBenchOptions) -> Result<MapReport, BenchError> {
         }
         bed.settle()?;
         report.sync.push(bed.row("page", mib, 1, o.rounds * 10)?);
-        report.sync.push(bed.row("whole", mib, 1, o.rounds)?);
+        let one = bed.row("whole", mib, 1, o.rounds)?;
+        let one_us = one.p50_us;
+        report.sync.push(one);
         if mib == last {
             for &n in o.dirty_pages.iter().filter(|&&n| n > 1) {
-                report.sync.push(bed.row("whole", mib, n, o.rounds)?);
+                let mut row = bed.row("whole", mib, n, o.rounds)?;
+                row.added_us_a_page = Some((row.p50_us - one_us) / (n - 1) as f64);
+                report.sync.push(row);
             }
             stores(&bed, o, &mut report)?;
             loads(&bed, &mut report)?;

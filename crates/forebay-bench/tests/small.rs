@@ -43,6 +43,9 @@ fn maps_are_measured_beside_the_kernels() {
     let all = [("page", 4, 1), ("whole", 4, 1), ("page", 8, 1), ("whole", 8, 1), ("whole", 8, 20)];
     assert_eq!(rows, all);
     assert!(report.sync.iter().all(|s| s.p50_us > 0.0 && s.kernel_p50_us > 0.0 && s.ratio > 0.0));
+    let (one, many) = (&report.sync[3], &report.sync[4]);
+    let added = many.added_us_a_page.unwrap() * (many.dirty_pages - 1) as f64;
+    assert!((added + one.p50_us - many.p50_us).abs() < 1e-6 && one.added_us_a_page.is_none());
     assert!(report.store_us > 0.0 && report.segment_us > 0.0);
     let json = serde_json::to_value(&report).unwrap();
     assert!(json["sync"][0]["kernel_p50_us"].is_f64() && json["store_us"].is_f64());

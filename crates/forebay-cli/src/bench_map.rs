@@ -19,8 +19,9 @@ pub fn run(a: &args::BenchMap) -> anyhow::Result<()> {
         return bench::json(&report);
     }
     let us = |us: f64| units::nanoseconds((us * 1000.0) as u64);
-    let mut table =
-        Table::new(&["<sync of", "mapping", "dirty pages", "p50", "p90", "msync p50", "ratio"]);
+    let head =
+        ["<sync of", "mapping", "dirty pages", "p50", "p90", "a page more", "msync p50", "ratio"];
+    let mut table = Table::new(&head);
     for row in &report.sync {
         table.row(vec![
             row.what.into(),
@@ -28,6 +29,7 @@ pub fn run(a: &args::BenchMap) -> anyhow::Result<()> {
             row.dirty_pages.to_string(),
             us(row.p50_us),
             us(row.p90_us),
+            row.added_us_a_page.map_or("-".into(), us),
             us(row.kernel_p50_us),
             format!("{:.1}", row.ratio),
         ]);

@@ -23,6 +23,7 @@ pub fn write(out: &Path, html: &Path, say: Say<'_>) -> Result<()> {
     page.engine()?;
     page.slots()?;
     page.maps()?;
+    page.map_run()?;
     page.peers()?;
     page.sustained()?;
     page.fairness()?;
@@ -758,7 +759,7 @@ mod tests {
         assert!(picture.contains("400/s 3x / dm-pcache"), "{picture}");
         let map = r#"{"dir": "/d", "media": "memfd", "sync": [{"what": "page", "mapping_mib": 64, "dirty_pages": 1,
             "p50_us": 2, "p90_us": 3, "kernel_p50_us": 88, "ratio": 44}], "writes": [{"threads": 1, "block": 4096,
-            "mib_per_s": 300, "kernel_mib_per_s": 4, "ratio": 75}], "store_us": 1.2, "command": "forebay bench map"}"#;
+            "mib_per_s": 300, "kernel_mib_per_s": 4, "ratio": 75}], "store_us": 2, "kernel_store_us": 8, "command": "forebay bench map"}"#;
         fs::write(out.join("bench-map.json"), map).unwrap();
         write(&out, &html, &mut |_| ()).unwrap();
         let page = fs::read_to_string(&html).unwrap();
@@ -766,6 +767,19 @@ mod tests {
             page.contains("44 times as fast") && page.contains("out/map-threads.svg"),
             "{page}"
         );
+        let rest = fs::read_to_string(out.join("map-rest.svg")).unwrap();
+        assert!(rest.contains("first store") && !rest.contains("cached"), "{rest}");
+        let run = r#"{"dir": "/d", "file_system": "ext4", "rounds": 3, "seconds": 2, "programs": [{"program": "redis",
+            "unit": "SETs", "per_s": {"plain": {"median": 300, "low": 200, "high": 400}, "mapped": {"median": 9000,
+            "low": 8000, "high": 9500}}, "cpu_us": {"plain": {"median": 130, "low": 120, "high": 140},
+            "mapped": {"median": 12, "low": 11, "high": 13}}, "over_plain": {"mapped": {"median": 30, "low": 25,
+            "high": 35}}}], "command": "bench/map-run.sh"}"#;
+        fs::write(out.join("map-run.json"), run).unwrap();
+        write(&out, &html, &mut |_| ()).unwrap();
+        let page = fs::read_to_string(&html).unwrap();
+        for part in ["<b>30 times</b>", "130 (120 to 140)", "out/map-run.svg", "on /d (ext4)"] {
+            assert!(page.contains(part), "no {part} in {page}");
+        }
         fs::write(out.join("stall.json"), "{").unwrap();
         let e = write(&out, &html, &mut |_| ()).unwrap_err();
         assert!(e.to_string().contains("stall.json"), "{e}");

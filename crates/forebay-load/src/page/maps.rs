@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What `forebay bench map` measured: files mapped onto a pool, beside the kernel's mappings.
+//! And what bench/map-run.sh did: programs by `forebay map-run`, beside the same ones plain.
 
 use anyhow::Result;
 use serde_json::Value;
 
-use super::{figure, list, number, text, Page};
-use crate::plots::{self, Line, Text};
+use super::{figure, list, number, range, spread, text, three, Page};
+use crate::plots::{self, Bar, Line, Text};
+
+const SIDES: [(&str, &str); 3] =
+    [("plain", "plain"), ("mapped", "by map-run"), ("library", "on the library")];
 
 impl Page {
     pub(super) fn maps(&mut self) -> Result<()> {
@@ -76,27 +80,83 @@ impl Page {
         let rows: Vec<_> = sync
             .iter()
             .map(|r| {
-                let rest =
-                    ["mapping_mib", "dirty_pages", "p50_us", "p90_us", "kernel_p50_us", "ratio"];
-                [vec![text(r, "what")], row(r, &rest)].concat()
+                let us = ["p50_us", "p90_us", "added_us_a_page", "kernel_p50_us", "ratio"];
+                let which = [vec![text(r, "what")], row(r, &["mapping_mib", "dirty_pages"])];
+                [which.concat(), row(r, &us)].concat()
             })
             .collect();
-        self.table(&["sync of", "MiB", "dirty pages", "us", "p90", "msync, us", "ratio"], &rows);
+        let head =
+            ["sync of", "MiB", "dirty pages", "us", "p90", "a page more", "msync, us", "ratio"];
+        self.table(&head, &rows);
         let fields = ["threads", "block", "mib_per_s", "kernel_mib_per_s", "ratio"];
         let rows: Vec<_> = writes.iter().map(|r| row(r, &fields)).collect();
         self.table(&["threads", "bytes", "MiB/s", "msync, MiB/s", "ratio"], &rows);
-        let rows = [
+        let rest = [
             ("first store to a page, us", "store_us", "kernel_store_us"),
             ("the same where nothing was stored for a while", "store_to_clean_segment_us", ""),
             ("the same where that is much", "store_to_watched_segment_us", ""),
             ("all pages of 2 MiB touched, nothing cached", "segment_us", "kernel_segment_us"),
             ("the same, the file cached", "segment_warm_us", "kernel_segment_warm_us"),
             ("loads, ns a KiB", "load_ns_per_kib", "memory_load_ns_per_kib"),
-        ]
-        .map(|(name, ours, theirs)| {
+        ];
+        let bars: Vec<_> = ["first store", "2 MiB, not cached", "2 MiB, cached", "loads"]
+            .iter()
+            .zip([0, 3, 4, 5].map(|i| rest[i]))
+            .map(|(name, (_, ours, theirs))| (*name, number(&v, theirs) / number(&v, ours)))
+            .filter(|(_, ratio)| ratio.is_finite())
+            .map(|(name, value)| Bar { name: name.into(), low: value, value, high: value })
+            .collect();
+        let path = self.picture("map-rest", "first stores, segments brought in, and loads");
+        let t = Text { caption: "What the kernel takes, over the pool's", x: "times", y: "" };
+        plots::ratios(&path, &t, &bars)?;
+        let rows = rest.map(|(name, ours, theirs)| {
             vec![name.to_string(), figure(number(&v, ours)), figure(number(&v, theirs))]
         });
         self.table(&["", "pool", "kernel, or memory"], &rows);
+        self.command(&text(&v, "command"));
+        Ok(())
+    }
+
+    pub(super) fn map_run(&mut self) -> Result<()> {
+        let Some(v) = self.read("map-run")? else { return Ok(()) };
+        let how = format!(
+            "Programs as they are, with their files on {} ({}), plain and by forebay map-run, with a pool in memory, \
+             in turns; fio, which writes 4 KiB at random with an msync each, also by an engine on \
+             libforebay-map. Medians of {} rounds of {} s, lowest and highest.",
+            text(&v, "dir"),
+            text(&v, "file_system"),
+            figure(number(&v, "rounds")),
+            figure(number(&v, "seconds")),
+        );
+        self.heading("Programs by map-run", &how);
+        let (mut bars, mut rows) = (Vec::new(), Vec::new());
+        for program in list(&v, "programs") {
+            let name = text(program, "program");
+            for (side, title) in SIDES {
+                let rate = format!("per_s/{side}");
+                if program.pointer(&format!("/{rate}")).is_none() {
+                    continue;
+                }
+                let [value, low, high] = three(program, &format!("over_plain/{side}"));
+                if value.is_finite() {
+                    bars.push(Bar { name: format!("{name}, {title}"), low, value, high });
+                }
+                rows.push(vec![
+                    name.clone(),
+                    title.into(),
+                    spread(program, &rate),
+                    text(program, "unit"),
+                    figure(value),
+                    spread(program, &format!("cpu_us/{side}")),
+                ]);
+            }
+        }
+        let path = self.picture("map-run", "programs by map-run over plain ones");
+        plots::ratios(&path, &Text { caption: "Over plain", x: "times", y: "" }, &bars)?;
+        if let Some(answer) = range(&bars) {
+            self.answer("What does map-run make of programs that know of nothing?", answer);
+        }
+        self.table(&["", "", "a second", "of", "times plain", "us of CPU time each"], &rows);
         self.command(&text(&v, "command"));
         Ok(())
     }
