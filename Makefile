@@ -36,7 +36,7 @@ help:
 	@echo 'make soak SECONDS=n  new seeds of the simulator and the crash explorer for so long'
 	@echo 'make mount-model SECONDS=n  the same for the replay of a mount onto a simulated tree'
 	@echo 'make mount-soak      a mount beside plain directories, 10^6 operations; 200 power cuts under databases (hours; root)'
-	@echo 'make map-kills       LMDB and a mapped log by forebay map-run, 160 kills; KILLS=n: 8 n (5 minutes; root)'
+	@echo 'make map-kills       LMDB and mapped logs by forebay map-run, 180 kills; KILLS=n: 9 n (5 minutes; root)'
 	@echo 'make ceph-check      a volume on an RBD image, of a cluster on this host (3 minutes; packages of Ceph)'
 	@echo 'make hostile         COUNT=5000 SEED=n: mutated pools, each looked at, read and drained (1 minute)'
 	@echo 'make fuzz SECONDS=n  libFuzzer on each target for so long'
@@ -137,6 +137,7 @@ KILLS ?= 20
 map-kills: build
 	@scripts/need check
 	tests/map/kills.sh $(KILLS)
+	tests/map/shared.sh $(KILLS)
 
 # Three OSDs on this host; what it takes is in docs/origins.md.
 STILL ?= 30

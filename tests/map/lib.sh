@@ -4,6 +4,9 @@
 # and programs that are run by `forebay map-run`.
 need gcc
 
+# Programs that are left when a script fails.
+at_end 'for left in $(jobs -p); do kill -KILL "$left"; done 2>/dev/null'
+
 make_map() { # SIZE MAPS
 	"$FOREBAY" create "$pool" --size "$1" --maps "$2" >/dev/null
 	"$FOREBAY" map add "$pool" db >/dev/null
@@ -13,8 +16,10 @@ compile() { # NAME gcc's arguments...
 	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -o "$work/$1" "$root/tests/map/$1.c" "${@:2}" -pthread || fail "$1.c does not compile"
 }
 
-# mapped PROGRAM...: files whose names end with .map are mapped.
-mapped() { "$FOREBAY" map-run --pool "$pool" --files '*.map' '*.incr.aof' --room "${ROOM:-128M}" -- "$@"; }
+# mapped PROGRAM...: files whose names end with .map are mapped; $share: --shared, or nothing.
+share=
+# shellcheck disable=SC2086 # an option or none
+mapped() { "$FOREBAY" map-run $share --pool "$pool" --files '*.map' '*.incr.aof' --room "${ROOM:-128M}" -- "$@"; }
 
 # What was synced is in the files.  A server does it by itself: it is waited for.
 recover() {
@@ -34,7 +39,8 @@ recover() {
 begin() {
 	local said=$work/$1.said says=$work/$1.says tries
 	: >"$said"
-	"$FOREBAY" map-run --pool "$pool" --files '*.map' '*.incr.aof' --room "${ROOM:-128M}" -- "${@:2}" >"$said" 2>"$says" &
+	# shellcheck disable=SC2086 # an option or none; by itself, as a function would have another pid
+	"$FOREBAY" map-run $share --pool "$pool" --files '*.map' '*.incr.aof' --room "${ROOM:-128M}" -- "${@:2}" >"$said" 2>"$says" &
 	pid=$!
 	for ((tries = 0; tries < 1200; tries++)); do
 		[ -s "$said" ] && return

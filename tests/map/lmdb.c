@@ -3,6 +3,8 @@
  * Goal: what LMDB has committed is there. Linked to Debian's unmodified liblmdb.
  *
  *	lmdb run FILE writemap|pwrite          commits, says "N" after each, for ever
+ *	lmdb share FILE writemap|pwrite        the same beside others that do so
+ *	lmdb watch FILE                        reads all again and again beside these, says N
  *	lmdb check FILE                        reads all, says the last N
  *	lmdb bench FILE writemap|pwrite COUNT  commits so many, says how many a second, and the
  *	                                       microseconds of CPU time that each took
@@ -42,43 +44,63 @@ static void start(const char *path, unsigned int flags)
 	ok(mdb_txn_commit(txn), "commit");
 }
 
-/* Number n: its key has a value full of it, and "count" has it. */
-static void commit(uint64_t n)
+static uint64_t last_of(MDB_txn *txn)
 {
-	uint64_t k = n % KEYS, filled[VALUE / 8];
+	MDB_val count = { 5, "count" }, number;
+	uint64_t n = 0;
+	int rc = mdb_get(txn, dbi, &count, &number);
+
+	if (rc != MDB_NOTFOUND) {
+		ok(rc, "get");
+		memcpy(&n, number.mv_data, sizeof(n));
+	}
+	return n;
+}
+
+/* Number n, or 0: the next one. Its key has a value full of it, and "count" has it. */
+static uint64_t commit(uint64_t n)
+{
+	uint64_t k, filled[VALUE / 8];
 	MDB_val key = { sizeof(k), &k }, value = { sizeof(filled), filled };
 	MDB_val count = { 5, "count" }, number = { sizeof(n), &n };
 	MDB_txn *txn;
 	size_t i;
 
+	ok(mdb_txn_begin(env, NULL, 0, &txn), "begin");
+	if (!n)
+		n = last_of(txn) + 1;
+	k = n % KEYS;
 	for (i = 0; i < VALUE / 8; i++)
 		filled[i] = n;
-	ok(mdb_txn_begin(env, NULL, 0, &txn), "begin");
 	ok(mdb_put(txn, dbi, &key, &value, 0), "put");
 	ok(mdb_put(txn, dbi, &count, &number, 0), "put");
 	ok(mdb_txn_commit(txn), "commit");
+	return n;
 }
 
 static uint64_t last(void)
 {
-	MDB_val count = { 5, "count" }, number;
-	uint64_t n = 0;
+	uint64_t n;
 	MDB_txn *txn;
-	int rc;
 
 	ok(mdb_txn_begin(env, NULL, MDB_RDONLY, &txn), "begin");
-	rc = mdb_get(txn, dbi, &count, &number);
-	if (rc != MDB_NOTFOUND) {
-		ok(rc, "get");
-		memcpy(&n, number.mv_data, sizeof(n));
-	}
+	n = last_of(txn);
 	mdb_txn_abort(txn);
 	return n;
 }
 
+static void say(uint64_t n)
+{
+	char line[32];
+	int len = snprintf(line, sizeof(line), "%llu\n", (unsigned long long)n);
+
+	if (write(1, line, (size_t)len) != len)
+		exit(1);
+}
+
 static void check(void)
 {
-	uint64_t n = last(), seen = 0, k, v[VALUE / 8];
+	uint64_t n, seen = 0, k, v[VALUE / 8];
 	MDB_val key, value;
 	MDB_cursor *cursor;
 	MDB_txn *txn;
@@ -86,6 +108,7 @@ static void check(void)
 	int rc;
 
 	ok(mdb_txn_begin(env, NULL, MDB_RDONLY, &txn), "begin");
+	n = last_of(txn);
 	ok(mdb_cursor_open(txn, dbi, &cursor), "cursor");
 	while ((rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT)) == 0) {
 		if (key.mv_size == 5)
@@ -101,7 +124,7 @@ static void check(void)
 	ok(rc != MDB_NOTFOUND, "cursor");
 	ok(seen != (n < KEYS ? n : KEYS), "keys are missing");
 	mdb_txn_abort(txn);
-	printf("%llu\n", (unsigned long long)n);
+	say(n);
 }
 
 static double now(void)
@@ -125,11 +148,9 @@ static double cpu_time(void)
 int main(int argc, char **argv)
 {
 	int writemap = argc > 3 && strcmp(argv[3], "writemap") == 0;
-	char line[32];
 	double from, took, on_cpu;
 	uint64_t n;
 	long count;
-	int len;
 
 	if (argc < 3)
 		return 2;
@@ -139,7 +160,15 @@ int main(int argc, char **argv)
 		mdb_env_close(env);
 		return 0;
 	}
+	if (strcmp(argv[1], "watch") == 0) {
+		start(argv[2], MDB_RDONLY);
+		for (;;)
+			check();
+	}
 	start(argv[2], writemap ? MDB_WRITEMAP : 0);
+	if (strcmp(argv[1], "share") == 0)
+		for (;;)
+			say(commit(0));
 	n = last();
 	if (strcmp(argv[1], "bench") == 0) {
 		count = atol(argv[4]);
@@ -154,10 +183,6 @@ int main(int argc, char **argv)
 		mdb_env_close(env);
 		return 0;
 	}
-	for (;;) {
-		commit(++n);
-		len = snprintf(line, sizeof(line), "%llu\n", (unsigned long long)n);
-		if (write(1, line, (size_t)len) != len)
-			return 1;
-	}
+	for (;;)
+		say(commit(++n));
 }

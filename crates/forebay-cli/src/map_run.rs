@@ -47,10 +47,13 @@ pub fn run(a: &args::MapRun) -> anyhow::Result<u8> {
             None => command.env_remove(name),
         };
     }
-    match a.media.allow_weaker {
-        true => command.env("FOREBAY_MAP_RUN_WEAKER", "1"),
-        false => command.env_remove("FOREBAY_MAP_RUN_WEAKER"),
-    };
+    for (name, set) in [("WEAKER", a.media.allow_weaker), ("SHARED", a.shared)] {
+        let name = format!("FOREBAY_MAP_RUN_{name}");
+        match set {
+            true => command.env(name, "1"),
+            false => command.env_remove(name),
+        };
+    }
     Err(anyhow::Error::from(command.exec()).context(format!("cannot run {}", program.display())))
 }
 
@@ -59,6 +62,14 @@ fn bring_home(a: &args::MapRun) -> anyhow::Result<()> {
     let (map, pool) = (a.map.clone(), a.media.read_write());
     let wanted = Wanted { map, pool, bring_home: true, ..Wanted::of(&a.pool) };
     let session = Session::open(&wanted, Options::default())?;
+    if a.shared && session.server().is_none() {
+        let pool = a.pool.display();
+        return Err(unsuitable(
+            &a.pool,
+            "a pool that nobody serves: its files are one process's",
+            &format!("to share them: forebay serve {pool}"),
+        ));
+    }
     if let Some(report) = session.report() {
         if report.pages > 0 {
             let bytes = (report.pages * forebay_map::PAGE) as u64;

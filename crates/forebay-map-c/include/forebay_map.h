@@ -172,6 +172,17 @@ int forebay_map_file_open(struct forebay_map_pool *pool, const char *path, uint6
 			  struct forebay_map_file **file);
 
 /*
+ * The same of a file that other processes have open by this call at the same time: all have
+ * the memory and the size, and a sync by one of them makes durable what any of them has
+ * stored.  It takes a pool that is served (`forebay serve`); else FOREBAY_MAP_E_REFUSED, and
+ * FOREBAY_MAP_E_LOCKED where a process has it for itself.  Room is what the first of them
+ * has asked for, 1 GiB, or twice the size, whichever is most.  docs/map-served.md has what a
+ * sync costs beside others, and what becomes of who is killed or stopped.
+ */
+int forebay_map_file_open_shared(struct forebay_map_pool *pool, const char *path,
+				 uint64_t room, struct forebay_map_file **file);
+
+/*
  * Syncs all, writes it to the file, durable there, and gives the memory back: no address
  * of the mapping may be used any more.  Refused as FOREBAY_MAP_E_IN_USE while another
  * thread is in a call for the file, and then the handle stays good.  After another error

@@ -77,8 +77,12 @@ pub fn open_file(
     session: Arc<Session>,
     path: &Path,
     room: u64,
+    shared: bool,
 ) -> Result<usize, Failure> {
-    let map = session.map(path, room)?;
+    let map = match shared {
+        true => session.map_shared(path, room)?,
+        false => session.map(path, room)?,
+    };
     Ok(FILES.put(File { path: path.to_owned(), map, pool, _session: session }))
 }
 

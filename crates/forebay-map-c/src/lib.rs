@@ -224,6 +224,27 @@ pub extern "C" fn forebay_map_pool_close(pool: usize) -> c_int {
     tell(|| handles::close_pool(pool))
 }
 
+/// # Safety
+/// As [`forebay_map_file_open`].
+unsafe fn open_file(
+    pool: usize,
+    path: *const c_char,
+    room: u64,
+    shared: bool,
+    out: *mut usize,
+) -> c_int {
+    tell(|| {
+        not_null("where the file is to be given", out)?;
+        let session = POOLS.get(pool, "pool")?;
+        // SAFETY: the caller's promise.
+        let path = unsafe { text("the file's path", path) }?;
+        let path = path.ok_or_else(|| argument("the file's path is null".into()))?;
+        let file = handles::open_file(pool, session, Path::new(path), room, shared)?;
+        // SAFETY: the caller's promise.
+        unsafe { give("where the file is to be given", out, file) }
+    })
+}
+
 /// Opens a file.
 ///
 /// # Safety
@@ -235,16 +256,23 @@ pub unsafe extern "C" fn forebay_map_file_open(
     room: u64,
     out: *mut usize,
 ) -> c_int {
-    tell(|| {
-        not_null("where the file is to be given", out)?;
-        let session = POOLS.get(pool, "pool")?;
-        // SAFETY: the caller's promise.
-        let path = unsafe { text("the file's path", path) }?;
-        let path = path.ok_or_else(|| argument("the file's path is null".into()))?;
-        let file = handles::open_file(pool, session, Path::new(path), room)?;
-        // SAFETY: the caller's promise.
-        unsafe { give("where the file is to be given", out, file) }
-    })
+    // SAFETY: the caller's promise.
+    unsafe { open_file(pool, path, room, false, out) }
+}
+
+/// Opens one that other processes have open by this call, too.
+///
+/// # Safety
+/// As [`forebay_map_file_open`].
+#[no_mangle]
+pub unsafe extern "C" fn forebay_map_file_open_shared(
+    pool: usize,
+    path: *const c_char,
+    room: u64,
+    out: *mut usize,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { open_file(pool, path, room, true, out) }
 }
 
 /// Closes it.

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use libc::{mode_t, off_t};
 
 use crate::kept;
+use crate::locks;
 use crate::planted::{self, Planted};
 use crate::real::{self, fail};
 use crate::say::{once, About};
@@ -142,16 +143,13 @@ unsafe fn control(desc: &Desc, fd: c_int, what: c_int, arg: usize) -> c_int {
             let _ = desc.flags.fetch_update(Ordering::SeqCst, Ordering::SeqCst, change);
             0
         }
-        // The file is this process's, and such locks are between processes.
-        libc::F_SETLK | libc::F_SETLKW => 0,
-        libc::F_GETLK => {
+        libc::F_SETLK | libc::F_SETLKW | libc::F_GETLK => {
             let lock: *mut libc::flock = std::ptr::with_exposed_provenance_mut(arg);
-            if lock.is_null() {
-                return fail(libc::EFAULT);
-            }
             // SAFETY: the caller's promise.
-            unsafe { (*lock).l_type = libc::F_UNLCK as i16 };
-            0
+            match unsafe { lock.as_mut() } {
+                Some(lock) => locks::record(desc, what, lock),
+                None => fail(libc::EFAULT),
+            }
         }
         libc::F_OFD_SETLK | libc::F_OFD_SETLKW | libc::F_OFD_GETLK => {
             refuse_lock(desc);
@@ -166,7 +164,8 @@ fn refuse_lock(desc: &Desc) {
     once(
         About::Lock,
         format_args!(
-            "{}: locks between descriptors of one process are not kept; leave it out of --files",
+            "{}: locks of open file descriptions (flock, F_OFD_SETLK) are not kept, between \
+             descriptors of one process or between processes that share it; leave it out of --files",
             desc.file.path.display()
         ),
     );
@@ -205,11 +204,10 @@ macro_rules! lockfs {
         /// As lockf(3).
         #[no_mangle]
         pub unsafe extern "C" fn $name(fd: c_int, how: c_int, n: off_t) -> c_int {
-            match state::is_ours(fd) && !state::is_child() {
-                // As fcntl(2).
-                true => 0,
+            match state::desc(fd) {
+                Some(desc) => locks::section(&desc, how, n),
                 // SAFETY: the caller's promise.
-                false => unsafe { real::lockf64(fd, how, n) }.unwrap_or(-1),
+                None => unsafe { real::lockf64(fd, how, n) }.unwrap_or(-1),
             }
         }
     )+};
@@ -224,8 +222,8 @@ pub unsafe extern "C" fn flock(fd: c_int, how: c_int) -> c_int {
         // SAFETY: the caller's promise.
         return unsafe { real::flock(fd, how) };
     };
-    // The library has it locked against other processes.
-    if state::descriptions(&desc.file) == 1 {
+    // The library has it locked against other processes, or for those that share it.
+    if state::descriptions(&desc.file) == 1 && !desc.file.locks.are_shared() {
         return 0;
     }
     refuse_lock(&desc);

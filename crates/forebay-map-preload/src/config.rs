@@ -11,6 +11,8 @@ pub struct Config {
     pub wanted: Wanted,
     /// Address space for a file to grow, at least.
     pub room: u64,
+    /// Other processes have the same files.
+    pub shared: bool,
     globs: Vec<Glob>,
 }
 
@@ -54,7 +56,7 @@ impl Config {
         let of = Wanted::of(pool.as_ref());
         // The program may change its environment: this is how it was at the start.
         let wanted = Wanted { map: var("MAP"), pool: pool_options, ..of };
-        Ok(Some(Config { wanted, room, globs }))
+        Ok(Some(Config { wanted, room, shared: var("SHARED").is_some(), globs }))
     }
 
     /// A file of that name may be one.

@@ -12,6 +12,7 @@ mod calls;
 mod config;
 mod ending;
 mod kept;
+mod locks;
 mod memory;
 mod opening;
 mod planted;
@@ -20,6 +21,7 @@ mod say;
 mod state;
 mod transfer;
 mod trap;
+mod which;
 mod window;
 
 use config::Config;

@@ -10,6 +10,7 @@ use crate::planted::{self, Planted};
 use crate::real::{self, fail};
 use crate::say::{once, About};
 use crate::state::{self, Refusal};
+use crate::which;
 
 /// A descriptor that the kernel does nothing with takes the place of one of the file.
 fn make_deaf(fd: c_int, flags: c_int) -> Result<(), c_int> {
@@ -36,8 +37,8 @@ fn make_deaf(fd: c_int, flags: c_int) -> Result<(), c_int> {
 /// The kernel's descriptor becomes one of ours, if the file is to be.  None: it stays as it is.
 fn adopt(fd: c_int, path: &CStr, flags: c_int) -> Option<Result<(), c_int>> {
     let config = state::config()?;
-    let (id, size) = state::regular(fd)?;
-    let real = state::path_of(fd)?;
+    let (id, size) = which::regular(fd)?;
+    let real = which::path_of(fd)?;
     let is = config.may_be(path) && config.is(path, &real);
     if !is && !state::is_open(id) {
         return None;
@@ -121,7 +122,7 @@ fn goes_past(own: c_int, id: (u64, u64)) -> bool {
     let is = |fd: c_int| {
         let coming = state::lock(&COMING).contains(&fd);
         let of = !coming && fd != own && !state::is_ours(fd);
-        of && writes(fd) && state::regular(fd).is_some_and(|(other, _)| other == id)
+        of && writes(fd) && which::regular(fd).is_some_and(|(other, _)| other == id)
     };
     let found = || {
         let all = std::fs::read_dir("/proc/self/fd").ok().into_iter().flatten().flatten();

@@ -10,7 +10,7 @@
 //! while memory of the program is touched, but `map` for reading and a descriptor's position.
 
 use std::collections::HashMap;
-use std::ffi::{c_int, CStr, CString};
+use std::ffi::{c_int, CStr};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -24,9 +24,11 @@ use forebay_map::{Error, MapFile, Options, Session, Unreadable};
 use crate::config::Config;
 use crate::ending;
 use crate::kept;
+use crate::locks::Locks;
 use crate::planted::{self, Planted};
 use crate::real;
 use crate::say::{once, About};
+use crate::which::{identity_at, is_at};
 use crate::window;
 
 /// Descriptors beyond are refused.
@@ -55,6 +57,15 @@ struct Opened {
     files: HashMap<(u64, u64), Arc<Mapped>>,
 }
 
+impl Opened {
+    fn map(&self, config: &Config, path: &Path, room: u64) -> forebay_map::Result<MapFile> {
+        match config.shared {
+            true => self.session.map_shared(path, room),
+            false => self.session.map(path, room),
+        }
+    }
+}
+
 /// A file that is open, whatever by how many descriptors and mappings.
 #[derive(Debug)]
 pub struct Mapped {
@@ -65,8 +76,7 @@ pub struct Mapped {
     views: Mutex<Vec<(usize, usize)>>,
     /// Descriptions and views.  Changed with `OPEN` held.
     users: AtomicUsize,
-    /// Who appends does so alone.
-    pub append: Mutex<()>,
+    pub locks: Locks,
 }
 
 /// What an open has made: shared by duplicates of a descriptor.
@@ -283,9 +293,21 @@ impl Mapped {
         };
         quietly(|| {
             map.take().map_or(Ok(()), MapFile::close).map_err(refused)?;
-            *map = Some(opened.session.map(&self.path, bytes).map_err(refused)?);
+            let config = CONFIG.get().ok_or(libc::EIO)?;
+            *map = Some(opened.map(config, &self.path, bytes).map_err(refused)?);
             Ok::<(), c_int>(())
         })?;
+        if map.as_ref().is_some_and(|map| map.room() < bytes) {
+            once(
+                About::Room,
+                format_args!(
+                    "{}: {bytes} bytes are needed, and other processes share it with less room: \
+                     start the first of them with a larger --room",
+                    self.path.display()
+                ),
+            );
+            return Err(libc::EFBIG);
+        }
         let (from, room) = map.as_ref().map_or((0, 0), |m| (m.address().addr(), m.room() as usize));
         drop(map);
         known_place(from, room);
@@ -490,6 +512,7 @@ fn forget_desc(desc: Arc<Desc>) -> Result<(), c_int> {
     // Calls that are under way have theirs for a moment: who of the table's entries is the
     // last is what counts.
     let file = Arc::clone(&desc.file);
+    inside(|| file.locks.closed());
     let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
     let others = table.iter().flat_map(HashMap::values).any(|other| Arc::ptr_eq(other, &desc));
     drop(table);
@@ -573,39 +596,6 @@ fn close_pool(open: &mut Option<Opened>) {
     }
 }
 
-/// The device and inode of a descriptor's file, if that is a regular one; its size; links.
-pub fn regular(fd: c_int) -> Option<((u64, u64), u64)> {
-    // SAFETY: all zeroes is a value of it.
-    let mut st: libc::stat = unsafe { std::mem::zeroed() };
-    let empty = c"".as_ptr();
-    // SAFETY: st is there for the call.
-    let done = unsafe {
-        let at =
-            [fd as usize, empty.addr(), (&raw mut st).addr(), libc::AT_EMPTY_PATH as usize, 0, 0];
-        real::raw(libc::SYS_newfstatat, at)
-    };
-    let is = done == 0 && st.st_mode & libc::S_IFMT == libc::S_IFREG;
-    is.then_some(((st.st_dev, st.st_ino), st.st_size as u64))
-}
-
-/// The same by a path, without opening it.
-fn identity_at(dir: c_int, path: &CStr, flags: c_int) -> Option<(u64, u64)> {
-    // SAFETY: all zeroes is a value of it.
-    let mut st: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: both are there for the call.
-    let done = unsafe {
-        let at = [dir as usize, path.as_ptr().addr(), (&raw mut st).addr(), flags as usize, 0, 0];
-        real::raw(libc::SYS_newfstatat, at)
-    };
-    (done == 0).then_some((st.st_dev, st.st_ino))
-}
-
-fn is_at(path: &Path, id: (u64, u64)) -> bool {
-    let path = CString::new(path.as_os_str().as_bytes());
-    let there = path.ok().and_then(|p| identity_at(libc::AT_FDCWD, &p, libc::AT_SYMLINK_NOFOLLOW));
-    there == Some(id)
-}
-
 pub fn is_open(id: (u64, u64)) -> bool {
     any_files() && lock(&OPEN).as_ref().is_some_and(|o| o.files.contains_key(&id))
 }
@@ -617,12 +607,6 @@ pub fn opened_at(dir: c_int, path: &CStr, follow: bool) -> Option<Arc<Mapped>> {
     }
     let id = identity_at(dir, path, if follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW })?;
     lock(&OPEN).as_ref()?.files.get(&id).cloned()
-}
-
-/// Where a descriptor's file is.
-pub fn path_of(fd: c_int) -> Option<CString> {
-    let link = std::fs::read_link(format!("/proc/self/fd/{fd}")).ok()?;
-    CString::new(link.as_os_str().as_bytes()).ok()
 }
 
 /// Opens a file for the program; the descriptor is one of the kernel's for it.
@@ -661,6 +645,20 @@ pub fn open(
                 }
                 return Err(Refusal::Errno(libc::ESTALE));
             }
+            let locks = match config.shared {
+                true => inside(|| Locks::of_shared_file(fd)),
+                false => Ok(Locks::of_own_file()),
+            };
+            let locks = match locks {
+                Ok(locks) => locks,
+                Err(e) => {
+                    let _ = inside(|| map.close());
+                    if open.as_ref().is_some_and(|o| o.files.is_empty()) {
+                        close_pool(&mut open);
+                    }
+                    return Err(Refusal::Errno(e.raw_os_error().unwrap_or(libc::EIO)));
+                }
+            };
             known_place(map.address().addr(), map.room() as usize);
             let file = Arc::new(Mapped {
                 id,
@@ -668,7 +666,7 @@ pub fn open(
                 map: RwLock::new(Some(map)),
                 views: Mutex::default(),
                 users: AtomicUsize::new(0),
-                append: Mutex::new(()),
+                locks,
             });
             if let Some(opened) = open.as_mut() {
                 opened.files.insert(id, Arc::clone(&file));
@@ -726,9 +724,11 @@ fn first(
         *open = Some(Opened { session, files: HashMap::new() });
     }
     match open {
-        Some(opened) => match opened.session.map(path, room) {
+        Some(opened) => match opened.map(config, path, room) {
             // Where segments are not brought in by touching them, room is memory.
-            Err(Error::Refused { .. }) if size > 0 && room > size => opened.session.map(path, size),
+            Err(Error::Refused { .. }) if size > 0 && room > size && !config.shared => {
+                opened.session.map(path, size)
+            }
             done => done,
         },
         None => Err(Error::Pool("it was closed".into())),

@@ -86,16 +86,32 @@ unsafe fn write_at(
     let flags = desc.flags.load(Ordering::Relaxed);
     let total: usize = all.iter().map(|b| b.iov_len).sum();
     let appends = matches!(to, Whither::End) || flags & libc::O_APPEND != 0;
-    let _alone = appends.then(|| lock(&desc.file.append));
+    let end_of = |at: u64| {
+        let end = at.checked_add(total as u64).filter(|&end| end <= i64::MAX as u64);
+        end.ok_or(libc::EFBIG)
+    };
+    let size = || desc.file.call(About::Io, |map| Ok(map.size()));
     let at = match to {
-        Whither::At(at) if !appends => at,
-        _ => desc.file.call(About::Io, |map| Ok(map.size()))?,
+        Whither::At(at) if !appends => {
+            desc.file.make_room(end_of(at)?)?;
+            at
+        }
+        _ if total == 0 => size()?,
+        // The end is this call's, whoever else appends.
+        _ => loop {
+            desc.file.make_room(end_of(size()?)?)?;
+            let reserved = desc.file.call(About::Io, |map| {
+                let fits = map.size().saturating_add(total as u64) <= map.room();
+                fits.then(|| map.reserve(total as u64)).transpose()
+            })?;
+            if let Some(at) = reserved {
+                break at;
+            }
+        },
     };
     if total == 0 {
         return Ok((at, 0));
     }
-    let end = at.checked_add(total as u64).filter(|&end| end <= i64::MAX as u64);
-    desc.file.make_room(end.ok_or(libc::EFBIG)?)?;
     let mut done = 0;
     for b in all.iter().filter(|b| b.iov_len > 0) {
         // SAFETY: the caller's promise.

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,19 +19,25 @@ use std::time::{Duration, Instant};
 
 use forebay::{MediaInfo, MediaKind};
 use forebay_map::session::only_map;
+use forebay_map::sharing::{GivenUp, Homes};
 use forebay_map::store::Store;
 use forebay_map::wire::{self, Answer, Request, MESSAGE_MAX, VERSION};
+use forebay_map::Options;
 use forebay_server::PrivateSocket;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use rustix::process::{pidfd_open, PidfdFlags};
 
+use crate::channel::Channel;
+use crate::own_store::OwnStore;
 use crate::planted::{self, Planted};
 use crate::service::{lock, Notes};
-use crate::share::{Client, Home, Share};
+use crate::share::{Client, Home, Share, OWN};
 
-/// Connections at once.
+/// Processes at once.
 const CLIENTS: usize = 64;
+/// Their connections; one that shares files has several.
+const CONNECTIONS: usize = 4 * CLIENTS;
 /// How soon a thread sees that it is to stop.
 const TICK: Duration = Duration::from_millis(100);
 /// Who has connected says so soon which map it wants.
@@ -48,15 +54,40 @@ pub(crate) struct Clients {
     threads: Vec<JoinHandle<()>>,
 }
 
+/// A map, and the files of it that processes share.
+#[derive(Clone, Debug)]
+struct Served {
+    share: Arc<Share>,
+    homes: Arc<Homes>,
+}
+
+impl Served {
+    fn has_any(&self, of: &Client) -> bool {
+        self.share.has_any(of) || self.homes.has_any(of.number)
+    }
+
+    /// What is answered, and what comes with it.
+    fn answer(&self, of: &Client, request: &Request) -> (Answer, Option<OwnedFd>) {
+        match self.homes.answer(of.number, request) {
+            Some(answered) => answered.unwrap_or_else(|e| (Answer::from(e), None)),
+            None => (self.share.answer(of, request), None),
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Shared {
-    shares: Vec<Arc<Share>>,
+    shares: Vec<Served>,
     media: MediaInfo,
     notes: Arc<Notes>,
     stop: AtomicBool,
     number: AtomicU64,
     /// Those that have a thread, and may have frames.
     streams: Mutex<BTreeMap<u64, UnixStream>>,
+    /// Those that have said which map they want, by the number of their first connection.
+    known: Mutex<BTreeMap<u64, (Client, Served)>>,
+    /// Those that have died, and of whose stores to files that they shared not all is durable.
+    lost: Mutex<Vec<(u64, Served)>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Somebody has died.
     dead: Mutex<bool>,
@@ -79,13 +110,16 @@ impl Clients {
         let socket = PrivateSocket::bind(&path)?;
         let listener = socket.listener().try_clone().map_err(system("setting it up"))?;
         listener.set_nonblocking(true).map_err(system("setting it up"))?;
+        let served = shares.into_iter().map(with_homes).collect::<io::Result<Vec<Served>>>();
         let shared = Arc::new(Shared {
-            shares,
+            shares: served.map_err(system("sharing files"))?,
             media,
             notes,
             stop: AtomicBool::new(false),
-            number: AtomicU64::new(1),
+            number: AtomicU64::new(OWN + 1),
             streams: Mutex::default(),
+            known: Mutex::default(),
+            lost: Mutex::default(),
             threads: Mutex::default(),
             dead: Mutex::new(false),
             wake: Condvar::new(),
@@ -128,6 +162,16 @@ impl Drop for Clients {
     }
 }
 
+fn with_homes(share: Arc<Share>) -> io::Result<Served> {
+    let store: Arc<dyn Store> = Arc::new(OwnStore::new(Arc::clone(&share))?);
+    let too = Arc::clone(&share);
+    let given_up = GivenUp(Box::new(move |file| too.give_up(file)));
+    let homes = Homes::new(store, Options::default(), given_up).map_err(io::Error::other)?;
+    let homes = Arc::new(homes);
+    share.shares(&homes);
+    Ok(Served { share, homes })
+}
+
 fn wait_for(fds: &[PollFd<'_>]) -> bool {
     let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(TICK.subsec_nanos()) };
     let mut fds = fds.to_vec();
@@ -152,8 +196,8 @@ impl Shared {
         let number = shared.number.fetch_add(1, Ordering::Relaxed);
         let mut threads = lock(&shared.threads);
         threads.retain(|thread| !thread.is_finished());
-        let refused = match (threads.len() < CLIENTS, peer(&stream), stream.try_clone()) {
-            (false, ..) => format!("{CLIENTS} processes have files mapped, and no more may"),
+        let refused = match (threads.len() < CONNECTIONS, peer(&stream), stream.try_clone()) {
+            (false, ..) => format!("there are {CONNECTIONS} connections, and no more may be"),
             (_, Err(why), _) => why,
             (.., Err(e)) => e.to_string(),
             (_, Ok((pid, process)), Ok(clone)) => {
@@ -178,38 +222,40 @@ impl Shared {
 
     /// Until it is dead, or has nothing any more.
     fn serve(&self, of: &Client, stream: UnixStream) {
-        let mut share = None;
+        let mut role = Role::None;
         let left = stream
             .set_nonblocking(true)
-            .and_then(|()| self.answer(of, &stream, &mut share))
+            .and_then(|()| self.answer(of, &stream, &mut role))
             .unwrap_or(Left::Open);
-        let Some(share) = share else { return };
+        let Role::First(served) = role else { return };
         drop(stream);
         // It may have ended a moment ago, or lives and has its memory.
         let lives = left == Left::Open && !planted::is(Planted::TakenFromTheLiving);
-        while lives && share.has_any(of) && !wait_for(&[PollFd::new(&*of.process, PollFlags::IN)]) {
+        while lives && served.has_any(of) && !wait_for(&[PollFd::new(&*of.process, PollFlags::IN)])
+        {
             if self.stop.load(Ordering::Acquire) {
                 return;
             }
         }
-        if share.died(of) {
+        lock(&self.known).remove(&of.number);
+        let forgotten = planted::is(Planted::GuestForgotten);
+        if let Err(e) = served.homes.gone(of.number, forgotten) {
+            warn(&format!("map {}: process {}: {e}", served.share.map, of.pid));
+            lock(&self.lost).push((of.number, served.clone()));
+        }
+        if served.share.died(of) {
             *lock(&self.dead) = true;
             self.wake.notify_all();
         }
     }
 
-    fn answer(
-        &self,
-        of: &Client,
-        stream: &UnixStream,
-        share: &mut Option<Arc<Share>>,
-    ) -> io::Result<Left> {
+    fn answer(&self, of: &Client, stream: &UnixStream, role: &mut Role) -> io::Result<Left> {
         let mut come = Vec::new();
         let begun = Instant::now();
         while !self.stop.load(Ordering::Acquire) {
             let dead = PollFd::new(&*of.process, PollFlags::IN);
             if !wait_for(&[PollFd::new(stream, PollFlags::IN), dead]) {
-                if share.is_none() && begun.elapsed() > GREETS {
+                if matches!(role, Role::None) && begun.elapsed() > GREETS {
                     return Ok(Left::Open);
                 }
                 continue;
@@ -228,16 +274,36 @@ impl Shared {
             }
             while let Some((request, len)) = message(&come, stream)? {
                 come.drain(..len);
-                match (&request, &*share) {
-                    (Request::Bye, Some(_)) => {
+                match (&request, &*role) {
+                    (Request::Bye, Role::First(_)) => {
                         tell(stream, &Answer::Done)?;
                         return Ok(Left::Bye);
                     }
-                    (_, Some(share)) => tell(stream, &share.answer(of, &request))?,
-                    (Request::Hello { version, map }, None) => {
-                        *share = self.greet(stream, *version, map.as_deref())?;
+                    (_, Role::First(served)) => tell_all(stream, served.answer(of, &request))?,
+                    (_, Role::Another(of, served)) => {
+                        tell_all(stream, served.answer(of, &request))?;
                     }
-                    (_, None) => {
+                    (Request::Hello { version, map }, Role::None) => {
+                        if let Some(served) = self.greet(of, stream, *version, map.as_deref())? {
+                            *role = Role::First(served);
+                        }
+                    }
+                    (Request::Also { of: number } | Request::Orders { of: number }, Role::None) => {
+                        match self.first(of, *number) {
+                            Err(why) => tell(stream, &Answer::Failed { refused: false, why })?,
+                            Ok((first, served)) if matches!(request, Request::Also { .. }) => {
+                                *role = Role::Another(first, served);
+                                tell(stream, &Answer::Done)?;
+                            }
+                            Ok((first, served)) => {
+                                tell(stream, &Answer::Done)?;
+                                let channel = Channel::new(first.clone(), stream.try_clone()?)?;
+                                served.homes.hears(first.number, channel);
+                                return Ok(Left::Open);
+                            }
+                        }
+                    }
+                    (_, Role::None) => {
                         let why = "it has to say first which map it wants".into();
                         tell(stream, &Answer::Failed { refused: false, why })?;
                     }
@@ -250,31 +316,46 @@ impl Shared {
         Ok(Left::Open)
     }
 
+    /// The first connection of the same process.
+    fn first(&self, of: &Client, number: u64) -> Result<(Client, Served), String> {
+        let known = lock(&self.known).get(&number).cloned();
+        match known.filter(|(first, _)| first.pid == of.pid && !first.is_dead()) {
+            Some(known) => Ok(known),
+            None => Err(format!("process {} has no connection {number}", of.pid)),
+        }
+    }
+
     fn greet(
         &self,
+        of: &Client,
         stream: &UnixStream,
         version: u32,
         map: Option<&str>,
-    ) -> io::Result<Option<Arc<Share>>> {
-        let names: Vec<String> = self.shares.iter().map(|share| share.map.clone()).collect();
+    ) -> io::Result<Option<Served>> {
+        let names: Vec<String> = self.shares.iter().map(|s| s.share.map.clone()).collect();
         let wanted = match map {
             Some(map) => Ok(map.to_owned()),
             None => only_map(names.clone(), &self.media.path),
         };
-        let find = |map: &str| self.shares.iter().find(|share| share.map == map);
+        let find = |map: &str| self.shares.iter().find(|s| s.share.map == map);
         let why = match wanted.as_deref().map(find) {
             _ if version != VERSION => {
                 format!("it speaks version {version}, and the server {VERSION}: use one version")
+            }
+            _ if lock(&self.known).len() >= CLIENTS => {
+                format!("{CLIENTS} processes have files mapped, and no more may")
             }
             Err(e) => e.to_string(),
             Ok(None) => {
                 let map = map.unwrap_or_default();
                 format!("no map {map} is served; the pool has {}", names.join(", "))
             }
-            Ok(Some(share)) => {
+            Ok(Some(served)) => {
+                let share = &served.share;
                 let claim = share.store.claim();
                 let hello = Answer::Hello(wire::Share {
                     pid: std::process::id(),
+                    number: of.number,
                     media: self.media.id.clone(),
                     media_bytes: self.media.size_bytes,
                     synchronous: self.media.kind == MediaKind::DaxFile,
@@ -287,8 +368,11 @@ impl Shared {
                     at: claim.at.clone(),
                     frames: share.store.capacity() as u32,
                 });
-                give(stream, &hello, &*share.store)?;
-                return Ok(Some(share.clone()));
+                // Its other connections may come as soon as it reads that.
+                lock(&self.known).insert(of.number, (of.clone(), served.clone()));
+                let given = give_memory(stream, &hello, &*share.store);
+                given.inspect_err(|_| drop(lock(&self.known).remove(&of.number)))?;
+                return Ok(Some(served.clone()));
             }
         };
         tell(stream, &Answer::Failed { refused: false, why })?;
@@ -305,7 +389,12 @@ impl Shared {
                 Ok((mut dead, _)) => *dead = false,
                 Err(e) => *e.into_inner().0 = false,
             }
-            for share in &self.shares {
+            let lost = std::mem::take(&mut *lock(&self.lost));
+            let stay =
+                lost.into_iter().filter(|(who, served)| served.homes.gone(*who, false).is_err());
+            let stay: Vec<_> = stay.collect();
+            lock(&self.lost).extend(stay);
+            for Served { share, .. } in &self.shares {
                 for file in share.of_the_dead() {
                     if self.stop.load(Ordering::Acquire) {
                         return;
@@ -326,6 +415,17 @@ impl Shared {
             }
         }
     }
+}
+
+/// What a connection is for.
+#[derive(Debug)]
+enum Role {
+    /// That was not said yet.
+    None,
+    /// The first one of a process: as long as it is there, or that lives, it has what it has.
+    First(Served),
+    /// Another one of that process.
+    Another(Client, Served),
 }
 
 /// How a connection ended.
@@ -355,18 +455,26 @@ fn tell(mut stream: &UnixStream, answer: &Answer) -> io::Result<()> {
     stream.write_all(&wire::bytes_of(answer)?)
 }
 
+fn tell_all(stream: &UnixStream, (answer, file): (Answer, Option<OwnedFd>)) -> io::Result<()> {
+    match file {
+        Some(file) => give(stream, &answer, file.as_fd()),
+        None => tell(stream, &answer),
+    }
+}
+
 /// The same, with the pool's memory.
-fn give(stream: &UnixStream, answer: &Answer, store: &dyn Store) -> io::Result<()> {
+fn give_memory(stream: &UnixStream, answer: &Answer, store: &dyn Store) -> io::Result<()> {
+    if planted::is(Planted::LockNotShared) {
+        let mut file = std::fs::OpenOptions::new();
+        let other = file.read(true).write(true).open(&store.claim().at)?;
+        return give(stream, answer, other.as_fd());
+    }
+    give(stream, answer, store.memory())
+}
+
+fn give(stream: &UnixStream, answer: &Answer, file: BorrowedFd<'_>) -> io::Result<()> {
     let bytes = wire::bytes_of(answer)?;
-    let other = match planted::is(Planted::LockNotShared) {
-        true => {
-            let mut file = std::fs::OpenOptions::new();
-            Some(file.read(true).write(true).open(&store.claim().at)?)
-        }
-        false => None,
-    };
-    let memory = other.as_ref().map_or(store.memory(), AsFd::as_fd);
-    let files = [memory];
+    let files = [file];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut with = SendAncillaryBuffer::new(&mut space);
     if !with.push(SendAncillaryMessage::ScmRights(&files)) {

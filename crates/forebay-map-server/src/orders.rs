@@ -41,6 +41,9 @@ pub struct OfFile {
     /// The process that has it mapped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mapped_by: Option<u32>,
+    /// Processes that share it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shared_by: Vec<u32>,
     pub size_bytes: Option<u64>,
     pub record_damaged: bool,
     pub truncation_under_way: bool,
@@ -55,6 +58,7 @@ impl OfFile {
             file: l.name(),
             number: l.id,
             mapped_by: l.id.and_then(|id| share.owner(id)),
+            shared_by: l.id.map_or_else(Vec::new, |id| share.shared_by(id)),
             size_bytes: l.record.as_ref().map(|r| r.size),
             record_damaged: l.record.is_none(),
             truncation_under_way: l.record.as_ref().is_some_and(|r| r.cut),

@@ -22,6 +22,10 @@ pub(crate) enum Planted {
     UnmarkedFirst,
     /// When a file has been brought home, whoever has its number now loses what he has.
     AnotherForgotten,
+    /// A process that has died is not a guest of its files any more, whatever it had stored.
+    GuestForgotten,
+    /// Who does not answer at once counts as having answered.
+    AnsweredForTheStopped,
     /// Not a mistake: frames are released, and files truncated, a second late.
     DoneLate,
 }

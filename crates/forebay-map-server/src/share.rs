@@ -5,11 +5,12 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use forebay_map::backing::{Backing, RegularFile};
-use forebay_map::recover::{recover_some, Options, Report};
+use forebay_map::recover::{keep_stores, recover_some, Options, Report};
+use forebay_map::sharing::Homes;
 use forebay_map::store::{FileRecord, FrameInfo, Store};
 use forebay_map::wire::{Answer, Request, FRAMES_MAX};
 use forebay_map::{Error, PoolStore, Result};
@@ -23,6 +24,9 @@ use crate::service::lock;
 const NEED: Duration = Duration::from_secs(3);
 /// So many frames at once are asked back of a process.
 const BACK: usize = 4;
+
+/// The number of the server itself, which has files for processes that share them.
+pub(crate) const OWN: u64 = 0;
 
 /// A process that has a connection, by the number of that.
 #[derive(Clone, Debug)]
@@ -41,8 +45,14 @@ impl PartialEq for Client {
 
 impl Client {
     pub fn is_dead(&self) -> bool {
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        matches!(poll(&mut [PollFd::new(&*self.process, PollFlags::IN)], Some(&now)), Ok(n) if n > 0)
+        self.dies_within(Duration::ZERO)
+    }
+
+    /// Waits for that, so long at most.
+    pub fn dies_within(&self, time: Duration) -> bool {
+        let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
+        let process = PollFd::new(&*self.process, PollFlags::IN);
+        matches!(poll(&mut [process], Some(&time)), Ok(n) if n > 0)
     }
 }
 
@@ -104,11 +114,27 @@ pub(crate) struct Share {
     pub map: String,
     pub store: Arc<PoolStore>,
     owned: Mutex<Owned>,
+    /// Files that processes share, as long as they are served.
+    homes: Mutex<Weak<Homes>>,
 }
 
 impl Share {
     pub fn new(map: String, store: Arc<PoolStore>) -> Share {
-        Share { map, store, owned: Mutex::default() }
+        Share { map, store, owned: Mutex::default(), homes: Mutex::default() }
+    }
+
+    /// From now on files can be shared.
+    pub fn shares(&self, homes: &Arc<Homes>) {
+        *lock(&self.homes) = Arc::downgrade(homes);
+    }
+
+    fn homes(&self) -> Option<Arc<Homes>> {
+        lock(&self.homes).upgrade()
+    }
+
+    /// The processes that share a file of this number.
+    pub fn shared_by(&self, file: u32) -> Vec<u32> {
+        self.homes().map_or_else(Vec::new, |homes| homes.guests_of(file))
     }
 
     fn owned(&self) -> MutexGuard<'_, Owned> {
@@ -117,13 +143,17 @@ impl Share {
 
     /// The process that has a file of this number mapped, or had when it died.
     pub fn owner(&self, file: u32) -> Option<u32> {
-        self.owned().files.get(&file).map(|held| held.client.pid)
+        let owned = self.owned();
+        let held = owned.files.get(&file).filter(|held| held.client.number != OWN || held.dead);
+        held.map(|held| held.client.pid)
     }
 
     /// Processes that have files, each once.
     pub fn clients(&self) -> Vec<u32> {
+        let guests = self.homes().map_or_else(Vec::new, |homes| homes.guests());
         let owned = self.owned();
-        let mut pids: Vec<u32> = owned.files.values().map(|held| held.client.pid).collect();
+        let others = owned.files.values().filter(|held| held.client.number != OWN);
+        let mut pids: Vec<u32> = others.map(|held| held.client.pid).chain(guests).collect();
         pids.sort_unstable();
         pids.dedup();
         pids
@@ -143,14 +173,15 @@ impl Share {
         self.carry_out(client, request).unwrap_or_else(Answer::from)
     }
 
-    fn carry_out(&self, client: &Client, request: &Request) -> Result<Answer> {
+    pub fn carry_out(&self, client: &Client, request: &Request) -> Result<Answer> {
         let store = &*self.store;
         let mut owned = self.owned();
         let done = |()| Answer::Done;
         match *request {
-            Request::Hello { .. } | Request::Bye => {
-                Err(Error::Pool("that was not to be said now".into()))
-            }
+            Request::Hello { .. }
+            | Request::Bye
+            | Request::Also { .. }
+            | Request::Orders { .. } => Err(Error::Pool("that was not to be said now".into())),
             Request::AddFile { ref file } => add_file(store, &mut owned, client, file),
             Request::SetSize { file, size } => {
                 owned.own(client, file)?;
@@ -231,6 +262,15 @@ impl Share {
                 let all = store.frames()?.into_iter().filter(|f| own(&f.frame));
                 Ok(Answer::Frames(all.take(FRAMES_MAX).collect::<Vec<FrameInfo>>()))
             }
+            _ => Err(Error::Pool("files are not shared here".into())),
+        }
+    }
+
+    /// A file that nobody shares any more, and that could not be closed: what of it is in the
+    /// pool is brought home as that of a process that has died.
+    pub fn give_up(&self, file: u32) {
+        if let Some(held) = self.owned().files.get_mut(&file) {
+            held.dead = true;
         }
     }
 
@@ -256,6 +296,9 @@ impl Share {
     pub fn bring_home(&self, file: u32) -> Result<Home> {
         if planted::is(Planted::ForgottenEarly) {
             self.forget(file);
+        }
+        if self.keep_stores(file)? {
+            return Ok(Home::Locked);
         }
         let frames: Vec<u32> = {
             let owned = self.owned();
@@ -292,6 +335,22 @@ impl Share {
         match report.refused.is_empty() {
             true => Ok(Home::All),
             false => Ok(Home::Stays(report)),
+        }
+    }
+
+    /// What the process had stored and not synced goes home as well.  Whether that has to wait,
+    /// as somebody has the file locked.
+    fn keep_stores(&self, file: u32) -> Result<bool> {
+        if planted::is(Planted::GuestForgotten) {
+            return Ok(false);
+        }
+        let record = self.store.files()?.into_iter().find(|(of, _)| *of == file);
+        let Some(path) = record.map(|(_, record)| record.path) else { return Ok(false) };
+        match RegularFile::open(Path::new(&path)) {
+            Ok(backing) => keep_stores(&*self.store, file, &backing).map(|()| false),
+            Err(Error::Locked { .. }) => Ok(true),
+            // The recovery tells it.
+            Err(_) => Ok(false),
         }
     }
 

@@ -6,103 +6,20 @@
 //! them is killed, the server, all, one is stopped beside the other, and one loses its
 //! connection and goes on.  Each planted mistake is found by this.
 
+mod bed;
+
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
-use forebay::{CreateOptions, Error, FoundMark, Pool, PoolOptions};
+use bed::{can, is_marked, say, serve, server, wait, Numbers, Place, Process, ROLE, SEGMENTS};
+use forebay::{FoundMark, Pool, PoolOptions};
 use forebay_map::backing::{Backing, RegularFile};
-use forebay_map::{wire, Cache, Features, Options, ServedStore, Session, Wanted, PAGE, SEGMENT};
-use forebay_map_server::MapService;
+use forebay_map::{wire, Cache, Options, ServedStore, Session, Wanted, PAGE, SEGMENT};
 
-const SEGMENTS: u64 = 6;
-const ROLE: &str = "FOREBAY_MAP_ROLE";
-
-struct Place(PathBuf);
-
-impl Place {
-    fn new() -> Place {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("forebay-map-served-{}-{number}", std::process::id());
-        let place = Place(Path::new("/dev/shm").join(name));
-        std::fs::create_dir_all(&place.0).expect("a directory in /dev/shm");
-        // Nine frames.
-        let o = CreateOptions {
-            size_bytes: Some(36 << 20),
-            map_bytes: 20 << 20,
-            ..CreateOptions::default()
-        };
-        forebay::create(&place.pool(), &o).expect("a pool");
-        let pool = Pool::open(&place.pool(), &PoolOptions::default()).expect("the pool");
-        pool.map_add("db", 20 << 20).expect("a map");
-        pool.close().expect("closed");
-        for file in 0..2 {
-            let made = File::create(place.file(file)).expect("a file");
-            made.set_len(SEGMENTS * SEGMENT as u64).expect("its size");
-        }
-        place
-    }
-
-    fn pool(&self) -> PathBuf {
-        self.0.join("pool")
-    }
-
-    fn file(&self, n: u64) -> PathBuf {
-        self.0.join(format!("file{n}"))
-    }
-
-    fn run(&self) -> PathBuf {
-        self.0.join("run")
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn say(line: &str) {
-    let mut out = std::io::stdout().lock();
-    // One write: what is said is said as a whole.
-    let said = out.write_all(format!("{line}\n").as_bytes()).and_then(|()| out.flush());
-    said.expect("somebody listens");
-}
-
-/// The process that has the pool.
-fn serve(place: &Path) {
-    use std::os::unix::fs::DirBuilderExt;
-    let pool = match Pool::open(&place.join("pool"), &PoolOptions::default()) {
-        Ok(pool) => pool,
-        Err(e @ Error::Busy { .. }) => return say(&format!("busy: {e}")),
-        Err(e) => return say(&format!("{e}")),
-    };
-    let run = place.join("run");
-    let _ = std::fs::DirBuilder::new().mode(0o700).create(&run);
-    let started = MapService::start(&pool, &run, false, &mut |_| {}).expect("maps");
-    let (_service, recovered) = started.expect("a map");
-    match recovered.expect("writable").complete {
-        true => say("ready"),
-        false => say("some pages stay"),
-    }
-    std::thread::sleep(Duration::from_secs(3600));
-}
-
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (self.0 >> 33) % n
-    }
-}
+const TEST: &str = "what_was_synced_is_in_the_file_whoever_is_killed";
 
 /// The process that maps a file.  A page is full of one number, of which the highest byte says
 /// which file's it is.  `alone`: it loses its connection soon.
@@ -171,89 +88,6 @@ fn map(place: &Path, file: u64, first: u64, alone: bool) {
     }
 }
 
-struct Process {
-    child: Child,
-    said: Arc<Mutex<Vec<String>>>,
-    reader: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Process {
-    fn start(place: &Place, role: &str, planted: &str) -> Process {
-        let mut child = Command::new(std::env::current_exe().expect("this program"))
-            .args(["--exact", "what_was_synced_is_in_the_file_whoever_is_killed", "--nocapture"])
-            .env(ROLE, role)
-            .env("FOREBAY_MAP_PLACE", &place.0)
-            .env("FOREBAY_MAP_PLANTED", planted)
-            .env("FOREBAY_RUNTIME_DIR", place.run())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("it runs");
-        let out = BufReader::new(child.stdout.take().expect("piped"));
-        let said = Arc::new(Mutex::new(Vec::new()));
-        let too = said.clone();
-        let reader = std::thread::spawn(move || {
-            for line in out.lines().map_while(Result::ok) {
-                too.lock().expect("not poisoned").push(line);
-            }
-        });
-        Process { child, said, reader: Some(reader) }
-    }
-
-    fn lines(&self) -> usize {
-        self.said.lock().expect("not poisoned").len()
-    }
-
-    fn has_said(&self, what: &str) -> bool {
-        self.said.lock().expect("not poisoned").iter().any(|line| line.contains(what))
-    }
-
-    fn lives(&mut self) -> bool {
-        self.child.try_wait().expect("wait").is_none()
-    }
-
-    fn signal(&self, signal: &str) {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args([signal, &pid]).status().expect("kill").success());
-    }
-
-    fn kill(&mut self) -> Vec<String> {
-        let _ = self.child.kill();
-        self.child.wait().expect("it is dead");
-        if let Some(reader) = self.reader.take() {
-            reader.join().expect("all was read");
-        }
-        std::mem::take(&mut *self.said.lock().expect("not poisoned"))
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-fn wait(what: &str, mut until: impl FnMut() -> bool) -> Result<(), String> {
-    let begun = Instant::now();
-    while !until() {
-        if begun.elapsed() > Duration::from_secs(40) {
-            return Err(format!("waited in vain: {what}"));
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    Ok(())
-}
-
-fn server(place: &Place, planted: &str) -> Result<Process, String> {
-    let server = Process::start(place, "serve", planted);
-    wait("a server", || {
-        server.has_said("ready") || server.has_said("busy") || server.has_said("stay")
-    })?;
-    match server.has_said("ready") {
-        true => Ok(server),
-        false => Err(format!("{:?}", server.said.lock().expect("not poisoned"))),
-    }
-}
-
 /// What was synced of each file.
 type Synced = [BTreeMap<u64, u64>; 2];
 
@@ -268,11 +102,6 @@ fn note(synced: &mut BTreeMap<u64, u64>, said: Vec<String>) -> Result<(), String
         }
     }
     Ok(())
-}
-
-fn is_marked(place: &Place, file: u64) -> Option<bool> {
-    let file = RegularFile::open(&place.file(file)).ok()?;
-    Some(file.marked().expect("a look") != FoundMark::Nothing)
 }
 
 fn check(place: &Place, file: u64, synced: &BTreeMap<u64, u64>) -> Result<(), String> {
@@ -298,11 +127,11 @@ fn check(place: &Place, file: u64, synced: &BTreeMap<u64, u64>) -> Result<(), St
 
 /// One of each kind of end.  Returns how many lines were said.
 fn round(place: &Place, n: u64, synced: &mut Synced, planted: &str) -> Result<usize, String> {
-    let mut server_process = server(place, planted)?;
+    let mut server_process = server(place, TEST, planted)?;
     let alone = n % 6 == 5;
     let start = |file: u64, alone: bool| {
         let role = format!("map {file} {} {}", (n + 1) << 24, u8::from(alone));
-        Process::start(place, &role, planted)
+        Process::start(place, TEST, &role, planted)
     };
     let mut clients = [start(0, alone), start(1, false)];
     let begun = |c: &mut Process| c.lines() > 12 || c.has_said("not opened") || !c.lives();
@@ -326,7 +155,7 @@ fn round(place: &Place, n: u64, synced: &mut Synced, planted: &str) -> Result<us
                 false => None,
             };
             let more = format!("map {which} {} 0", ((n + 1) << 24) + (1 << 23));
-            *client = Process::start(place, &more, planted);
+            *client = Process::start(place, TEST, &more, planted);
             if held.is_some() {
                 std::thread::sleep(Duration::from_millis(400));
             }
@@ -342,7 +171,7 @@ fn round(place: &Place, n: u64, synced: &mut Synced, planted: &str) -> Result<us
             let mut one = || clients[1].lives() && clients[1].lines() < before + 50;
             let _ = wait("", || !one());
             if clients[1].lives() {
-                let other = server(place, planted);
+                let other = server(place, TEST, planted);
                 let said = other.err().unwrap_or_default();
                 if !said.contains("busy") {
                     return Err("another server begins while files are mapped".into());
@@ -385,7 +214,7 @@ fn round(place: &Place, n: u64, synced: &mut Synced, planted: &str) -> Result<us
         note(&mut synced[file], client.kill())?;
     }
     if !server_lives {
-        server_process = server(place, planted)?;
+        server_process = server(place, TEST, planted)?;
     }
     for file in 0..2u64 {
         wait("its file to be complete", || is_marked(place, file) == Some(false))?;
@@ -417,24 +246,6 @@ fn is_one_of_them() -> bool {
         _ => unreachable!("{role}"),
     }
     true
-}
-
-fn can() -> bool {
-    let file = tempfile();
-    let features = Features::detect(std::os::fd::AsFd::as_fd(&file), 0);
-    if !features.watch {
-        eprintln!("skipped: it needs userfaultfd and PAGEMAP_SCAN: {:?}", features.missing);
-    }
-    features.watch
-}
-
-fn tempfile() -> File {
-    let path = Path::new("/dev/shm").join(format!("forebay-map-probe-{}", std::process::id()));
-    let mut o = std::fs::OpenOptions::new();
-    let file = o.read(true).write(true).create(true).truncate(false).open(&path).expect("a file");
-    file.set_len(SEGMENT as u64).expect("its size");
-    let _ = std::fs::remove_file(path);
-    file
 }
 
 #[test]

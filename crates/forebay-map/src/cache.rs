@@ -6,7 +6,7 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -14,12 +14,14 @@ use crate::backing::{Backing, RegularFile};
 use crate::content::lock;
 use crate::error::{Error, Result};
 use crate::features::Features;
-use crate::file::{Inner, MapFile};
+use crate::file::MapFile;
+use crate::own::{content_of, InPool, Inner};
 use crate::pages::SEGMENT;
+use crate::sharing::{Guest, Guests, Lent, Server};
 use crate::store::Store;
 
 /// So long who opens a file waits until it has what a process that died has left.
-const HOME_WAIT: Duration = Duration::from_secs(30);
+const HOME_WAIT: Duration = Duration::from_secs(120);
 const NOT_HOME: &str = "the server of the pool still brings home what a process that \
      died has left of it: try again, and see forebay map list";
 
@@ -84,8 +86,10 @@ pub(crate) struct Shared {
     pub store: Arc<dyn Store>,
     pub options: Options,
     pub clock: AtomicU64,
-    pub locked: AtomicUsize,
-    files: Mutex<Vec<Weak<Inner>>>,
+    locked: AtomicUsize,
+    files: Mutex<Vec<Weak<dyn InPool>>>,
+    /// Files that are shared, of another process.
+    visits: Mutex<Vec<Weak<Guest>>>,
     /// One is opened at a time.  `files` is not held meanwhile: who opens may need a frame.
     opening: Mutex<()>,
     /// Pages synced since the last round.
@@ -115,6 +119,7 @@ impl Cache {
             clock: AtomicU64::new(0),
             locked: AtomicUsize::new(0),
             files: Mutex::default(),
+            visits: Mutex::default(),
             opening: Mutex::new(()),
             synced: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
@@ -134,12 +139,28 @@ impl Cache {
 
     /// Opens a file for mapping, with room for it to grow to `room` bytes.  Waits for some
     /// time where a process that had it has died, and its pages are being brought home.
-    pub fn open(&self, path: &std::path::Path, room: u64) -> Result<MapFile> {
+    pub fn open(&self, path: &Path, room: u64) -> Result<MapFile> {
+        self.when_home(path, |file| self.open_backing(Box::new(file), room))
+    }
+
+    /// The same for guests; `room` is told the file's size.
+    pub(crate) fn open_shared(
+        &self,
+        path: &Path,
+        room: impl Fn(u64) -> u64,
+    ) -> Result<Arc<Inner<Guests>>> {
+        self.when_home(path, |file| {
+            let size = file.size().map_err(Error::system(path, "stat"))?;
+            self.share(Box::new(file), room(size))
+        })
+    }
+
+    fn when_home<R>(&self, path: &Path, open: impl Fn(RegularFile) -> Result<R>) -> Result<R> {
         let begun = Instant::now();
         let mut looked_again = false;
         loop {
             let (locked, by_store) = match RegularFile::open(path) {
-                Ok(file) => match self.open_backing(Box::new(file), room) {
+                Ok(file) => match open(file) {
                     // Not by one that lives: and it has to be unlocked, to be brought home.
                     Err(e @ Error::Locked { .. }) => (e, true),
                     done => return done,
@@ -166,18 +187,55 @@ impl Cache {
 
     /// The same of anything that is like a file.
     pub fn open_backing(&self, backing: Box<dyn Backing>, room: u64) -> Result<MapFile> {
-        let _opening = lock(&self.shared.opening);
+        let _opening = self.begin_to_open(&*backing)?;
+        let file = Inner::open(&self.shared, backing, room)?;
+        let in_pool: Arc<dyn InPool> = Arc::<Inner>::clone(&file);
+        lock(&self.shared.files).push(Arc::downgrade(&in_pool));
+        Ok(MapFile::of(file))
+    }
+
+    /// For guests.
+    pub(crate) fn share(&self, backing: Box<dyn Backing>, room: u64) -> Result<Arc<Inner<Guests>>> {
+        let _opening = self.begin_to_open(&*backing)?;
+        let path = backing.path().to_owned();
+        let content = content_of(&self.shared, backing, room, |_| Ok(()))?;
+        let guests = Guests::new(Arc::clone(&content)).inspect_err(|_| {
+            let _ = self.shared.store.remove_file(content.id);
+        });
+        let guests = guests.map_err(Error::system(&path, "its board"))?;
+        let home = Arc::new(Inner::of(guests, content, &self.shared));
+        let in_pool: Arc<dyn InPool> = Arc::<Inner<Guests>>::clone(&home);
+        lock(&self.shared.files).push(Arc::downgrade(&in_pool));
+        Ok(home)
+    }
+
+    fn begin_to_open(&self, backing: &dyn Backing) -> Result<MutexGuard<'_, ()>> {
+        let opening = lock(&self.shared.opening);
         lock(&self.shared.files).retain(|f| f.strong_count() > 0);
         for file in self.shared.all() {
             // A round may have one for a moment that is closed.
-            if !file.closed() && file.content.backing.identity() == backing.identity() {
+            if !file.closed() && file.content().backing.identity() == backing.identity() {
                 let path = backing.path().to_owned();
                 return Err(Error::Refused { path, why: "it is open here: clone that".into() });
             }
         }
-        let file = Inner::open(&self.shared, backing, room)?;
-        lock(&self.shared.files).push(Arc::downgrade(&file));
-        Ok(MapFile::of(file))
+        Ok(opening)
+    }
+
+    /// A file that other processes map, too, by a server that has it open for them.
+    pub(crate) fn visit(
+        &self,
+        server: Arc<dyn Server>,
+        lent: Arc<dyn Lent>,
+        path: &Path,
+        identity: &[u8],
+        room: u64,
+    ) -> Result<MapFile> {
+        let guest = Guest::join(&self.shared, server, lent, path, identity, room)?;
+        let mut visits = lock(&self.shared.visits);
+        visits.retain(|v| v.strong_count() > 0);
+        visits.push(Arc::downgrade(&guest));
+        Ok(MapFile::of(guest))
     }
 
     /// A round of write-back: what is dirty goes to the files, and segments that are quiet
@@ -204,13 +262,32 @@ impl Drop for Cache {
 }
 
 impl Shared {
-    fn all(&self) -> Vec<Arc<Inner>> {
+    fn all(&self) -> Vec<Arc<dyn InPool>> {
         lock(&self.files).iter().filter_map(Weak::upgrade).collect()
     }
 
     fn wake_up(&self) {
         *lock(&self.awake) = true;
         self.wake.notify_all();
+    }
+
+    /// So many segments are locked from now on, if so many may be.
+    pub fn pin(&self, path: &Path, segments: usize) -> Result<()> {
+        // The other half is for what is not locked.
+        let half = self.store.capacity() / 2;
+        let most = self.options.most_locked.min(half);
+        let more = |l: usize| (l + segments <= most).then_some(l + segments);
+        match self.locked.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Error::Refused {
+                path: path.to_owned(),
+                why: format!("{segments} segments to be locked; {most} may be, of all files"),
+            }),
+        }
+    }
+
+    pub fn unpin(&self, segments: usize) {
+        self.locked.fetch_sub(segments, Ordering::SeqCst);
     }
 
     /// So many pages were synced.
@@ -248,6 +325,12 @@ impl Shared {
                 Err(e) => failed = Err(e),
             }
         }
+        let visits: Vec<_> = lock(&self.visits).iter().filter_map(Weak::upgrade).collect();
+        for visit in visits {
+            if let Err(e) = visit.tick() {
+                failed = Err(e);
+            }
+        }
         // Others have too few.
         for _ in 0..self.store.wanted() {
             if !matches!(self.reclaim(), Ok(Reclaimed::Freed)) {
@@ -262,9 +345,9 @@ impl Shared {
     pub fn reclaim(&self) -> Result<Reclaimed> {
         let mut candidates = Vec::new();
         for file in self.all() {
-            for segment in 0..file.content.segments() {
-                if file.content.frame(segment).is_some() {
-                    let used = file.content.used[segment].load(Ordering::Relaxed);
+            for segment in 0..file.content().segments() {
+                if file.content().frame(segment).is_some() {
+                    let used = file.content().used[segment].load(Ordering::Relaxed);
                     candidates.push((used, Arc::clone(&file), segment));
                 }
             }

@@ -18,6 +18,8 @@ use crate::error::{Error, Result};
 use crate::marking::{Marking, Of};
 use crate::pages::{PageSet, PAGE, SEGMENT};
 use crate::planted::{self, Planted};
+use crate::recover;
+use crate::sharing::Grant;
 use crate::store::{Store, Synced};
 use crate::tracker::Source;
 
@@ -199,7 +201,7 @@ impl Content {
 
     /// Brings a segment in.  The caller holds its lock of the tracker.  None: to be tried
     /// again without that lock.
-    fn fill(&self, segment: usize) -> Result<Option<u32>> {
+    pub fn fill(&self, segment: usize) -> Result<Option<u32>> {
         if let Some(frame) = self.frame(segment) {
             return Ok(Some(frame));
         }
@@ -388,6 +390,33 @@ impl Content {
         }
         self.touch(segment);
         Ok(())
+    }
+
+    /// What a guest needs to make pages of a segment durable by itself: all that comes before
+    /// the pages in `make_durable`.  The caller sees to it that the size does not change, and
+    /// that the mark stays as long as there are guests.
+    pub fn grant(&self, segment: usize) -> Result<Option<Grant>> {
+        let Some(frame) = self.frame(segment) else { return Ok(None) };
+        let bytes = self.inside(segment);
+        self.settle_blocks(segment)?;
+        self.settle_size()?;
+        self.marking.with_mark(self.of(), || Ok(()))?;
+        self.touch(segment);
+        let place = self.store.place_of(frame)?;
+        Ok(Some(Grant { segment: segment as u64, frame, bytes: bytes as u32, place }))
+    }
+
+    /// Bytes of the size that are durable.
+    pub fn settled_size(&self) -> u64 {
+        self.known_size.load(Ordering::SeqCst)
+    }
+
+    /// Pages of a segment, within the file, that it does not have as the memory has them.
+    pub fn differing(&self, segment: usize) -> PageSet {
+        let Some(frame) = self.frame(segment) else { return PageSet::EMPTY };
+        let inside = self.inside(segment);
+        let at = (segment * SEGMENT) as u64;
+        recover::differing(&*self.store, frame, &self.backing, at, inside)
     }
 
     fn settle_blocks(&self, segment: usize) -> Result<()> {

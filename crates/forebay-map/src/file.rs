@@ -1,36 +1,42 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A file that is mapped.
+//! A file that is mapped, whoever else has it: the calls, and what they promise.
 
-use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
+use std::path::Path;
+use std::sync::Arc;
 
-use forebay::FoundMark;
-
-use crate::backing::Backing;
-use crate::cache::{segments_of, Reclaimed, Shared};
-use crate::content::{Content, Segments};
 use crate::error::{Error, Result};
 use crate::features::Features;
-use crate::pages::{PageSet, PAGE, SEGMENT};
-use crate::planted::{self, Planted};
-use crate::store::{FileRecord, Stamp};
-use crate::tracker::{Counts, NotEvicted, Tracker};
+use crate::tracker::Counts;
 
-#[derive(Debug)]
-pub(crate) struct Inner {
-    /// First: nobody can fault when the rest goes away.
-    tracker: Tracker<Segments>,
-    pub content: Arc<Content>,
-    shared: Arc<Shared>,
-    /// A truncation has the file alone.
-    io: RwLock<()>,
-    /// Taken after that, for as long as the size changes: rounds and who gives a frame back
-    /// only try it.  They must not wait for who has the file alone, or wants to, since he may
-    /// wait for a segment that waits for a frame.
-    resizing: RwLock<()>,
-    /// Rounds since the file lacked something.
-    complete: AtomicU32,
+/// What is behind a [`MapFile`], which has the contract of each call: a file that this process
+/// has for itself, or one that it shares.
+pub(crate) trait Mapped: Send + Sync + std::fmt::Debug {
+    fn path(&self) -> &Path;
+    fn address(&self) -> *mut u8;
+    fn room(&self) -> u64;
+    fn size(&self) -> u64;
+    fn features(&self) -> &Features;
+    fn counts(&self) -> Counts;
+    fn load(&self, at: u64, to: &mut [u8]);
+    fn store(&self, at: u64, from: &[u8]);
+    fn sync(&self, at: u64, len: u64) -> Result<()>;
+    fn read(&self, at: u64, to: &mut [u8]) -> Result<usize>;
+    fn write(&self, at: u64, from: &[u8]) -> Result<()>;
+    fn reserve(&self, len: u64) -> Result<u64>;
+    fn set_size(&self, size: u64) -> Result<()>;
+    fn allocate(&self, at: u64, len: u64) -> Result<()>;
+    fn lock(&self, at: u64, len: u64) -> Result<()>;
+    fn unlock(&self, at: u64, len: u64);
+    fn drop_cache(&self, at: u64, len: u64) -> Result<()>;
+    fn change(&self, f: &mut dyn FnMut()) -> Result<()>;
+    fn write_back(&self) -> Result<usize>;
+    fn is_dirty(&self) -> Result<bool>;
+    /// The first call does it; later ones do nothing.
+    fn close(&self) -> Result<()>;
+    #[cfg(test)]
+    fn own_bytes(&self) -> &'static mut [u8];
+    #[cfg(test)]
+    fn is_here(&self, segment: usize) -> bool;
 }
 
 /// A file whose pages are in the pool's memory as far as they are used, and mapped from
@@ -39,13 +45,13 @@ pub(crate) struct Inner {
 /// Loads and stores go to [`address`](MapFile::address); [`sync`](MapFile::sync) makes
 /// durable what was stored, in the pool, and it reaches the file later.  What is read and
 /// written by [`read`](MapFile::read) and [`write`](MapFile::write) is the same content.
-/// Other programs see in the file what was written back.
+/// Programs that do not map it here see in the file what was written back.
 #[derive(Clone, Debug)]
 pub struct MapFile(Arc<Handle>);
 
 /// What the clones have together: the thread that writes back has the rest for moments, too.
 #[derive(Debug)]
-struct Handle(Arc<Inner>);
+struct Handle(Arc<dyn Mapped>);
 
 impl Drop for Handle {
     /// As `MapFile::close` does, as far as it can be done.
@@ -54,602 +60,140 @@ impl Drop for Handle {
     }
 }
 
-impl std::ops::Deref for Handle {
-    type Target = Inner;
-    fn deref(&self) -> &Inner {
-        &self.0
-    }
-}
-
-/// Parts of a range of bytes, one of each segment: which, where in it, and where in the range.
-fn parts(at: u64, len: usize) -> impl Iterator<Item = (usize, usize, Range<usize>)> {
-    let mut done = 0;
-    std::iter::from_fn(move || {
-        let now = at + done as u64;
-        let (segment, from) = ((now / SEGMENT as u64) as usize, (now % SEGMENT as u64) as usize);
-        let n = (SEGMENT - from).min(len - done);
-        let part = (segment, from, done..done + n);
-        done += n;
-        (n > 0).then_some(part)
-    })
-}
-
-/// What a mark says, if there is one.
-fn said_of(found: &FoundMark) -> Option<String> {
-    match found {
-        FoundMark::Nothing => None,
-        FoundMark::Marked(mark) => Some(mark.to_string()),
-        FoundMark::Damaged(why) => {
-            Some(format!("it may lack writes: it bears a mark that cannot be read ({why})"))
-        }
-    }
-}
-
-impl Inner {
-    pub fn open(shared: &Arc<Shared>, backing: Box<dyn Backing>, room: u64) -> Result<Arc<Inner>> {
-        let path = backing.path().to_owned();
-        let size = backing.size().map_err(Error::system(&path, "stat"))?;
-        let Some(segments) = segments_of(size.max(room)) else {
-            return Err(Error::Refused {
-                path,
-                why: "it is empty, and has no room to grow".into(),
-            });
-        };
-        let Some(known_by) = path.to_str() else {
-            return Err(Error::Refused { path, why: "its path is not UTF-8".into() });
-        };
-        // What is in the pool is not to outlive what the file was when it was opened.
-        backing.sync_all().map_err(Error::system(&path, "sync"))?;
-        let changed = backing.changed().map_err(Error::system(&path, "stat"))?;
-        let record = FileRecord {
-            size,
-            identity: backing.identity().to_owned(),
-            path: known_by.to_owned(),
-            stamp: Stamp::Settled(changed),
-            ..FileRecord::default()
-        };
-        if let Some((_, known)) =
-            shared.store.files()?.into_iter().find(|(_, f)| f.identity == record.identity)
-        {
-            let why = format!("the pool has pages of it since a crash, as {}", known.path);
-            return Err(Error::Refused { path, why });
-        }
-        if shared.store.is_brought_home(&record.identity)? {
-            return Err(Error::Locked { path, by: None });
-        }
-        // Of this pool, too: it has nothing of the file, or not so that it can be read.
-        if let Some(said) = said_of(&backing.marked().map_err(Error::system(&path, "its mark"))?) {
-            let shown = path.display();
-            let why = format!(
-                "{said}; bring it home with that pool: forebay map recover; if that is gone: \
-                 forebay origin accept-loss {shown}"
-            );
-            return Err(Error::Refused { path, why });
-        }
-        let features = shared.options.features.clone();
-        let features = features.unwrap_or_else(|| Features::detect(shared.store.memory(), 0));
-        let capacity = shared.store.capacity();
-        if !features.faults && segments > capacity {
-            let why = format!(
-                "{segments} segments of 2 MiB, and the pool has frames for {capacity}: without \
-                 userfaultfd all have to be there at once ({:?})",
-                features.missing
-            );
-            return Err(Error::Refused { path, why });
-        }
-        let id = shared.store.add_file(&record)?;
-        let content = Arc::new(Content::new(shared, backing, id, size, segments));
-        let tracker = Tracker::new(Segments(Arc::clone(&content)), segments, features);
-        let tracker = tracker.inspect_err(|_| {
-            for segment in 0..segments {
-                let _ = content.release(segment, true);
-            }
-            let _ = shared.store.remove_file(id);
-        });
-        let tracker = tracker.map_err(Error::system(&path, "map"))?;
-        Ok(Arc::new(Inner {
-            tracker,
-            content,
-            shared: Arc::clone(shared),
-            io: RwLock::new(()),
-            resizing: RwLock::new(()),
-            complete: AtomicU32::new(0),
-        }))
-    }
-
-    fn shared_io(&self) -> RwLockReadGuard<'_, ()> {
-        self.io.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn alone(&self) -> (RwLockWriteGuard<'_, ()>, RwLockWriteGuard<'_, ()>) {
-        let io = self.io.write().unwrap_or_else(PoisonError::into_inner);
-        (io, self.resizing.write().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// None: its size changes now.
-    fn not_resizing(&self) -> Option<RwLockReadGuard<'_, ()>> {
-        match self.resizing.try_read() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(e)) => Some(e.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
-
-    pub fn closed(&self) -> bool {
-        self.content.closed.load(Ordering::SeqCst)
-    }
-
-    fn pinned(&self, segment: usize) -> bool {
-        self.content.pins[segment].load(Ordering::SeqCst) > 0
-    }
-
-    fn system(&self, doing: &'static str) -> impl FnOnce(std::io::Error) -> Error {
-        self.content.system(doing)
-    }
-
-    fn segments(&self) -> Range<usize> {
-        0..self.content.segments()
-    }
-
-    fn sync(&self, at: u64, len: u64) -> Result<()> {
-        let content = &self.content;
-        self.tracker.check().map_err(content.system("what tells its stores"))?;
-        content.settle_written()?;
-        content.settle_size()?;
-        let end = at.saturating_add(len).min(content.size());
-        let mut last = end.div_ceil(PAGE as u64) as usize;
-        if planted::is(Planted::LastPageLeft) {
-            last = last.saturating_sub(1);
-        }
-        let mut synced = 0;
-        let taken = self.tracker.take((at / PAGE as u64) as usize..last, |segment, _, pages| {
-            synced += pages.len();
-            content.make_durable(segment, pages)
-        });
-        self.shared.count_synced(synced);
-        taken
-    }
-
-    pub fn round(&self) -> Result<usize> {
-        // A truncation is under way: another time.
-        let Some(_same_size) = self.not_resizing() else { return Ok(0) };
-        if self.closed() {
-            return Ok(0);
-        }
-        let written = self.content.write_back(self.segments());
-        if let Ok(pages) = &written {
-            self.content.marking.settle(self.content.of())?;
-            self.unmark_if_complete(*pages > 0)?;
-        }
-        let (quiet, keep) = (self.shared.options.quiet, self.shared.options.keep_looking);
-        self.tracker.tick(quiet, keep, 64).map_err(self.system("watch"))?;
-        written
-    }
-
-    fn unmark_if_complete(&self, written: bool) -> Result<()> {
-        if written || !self.content.marking.is_borne() {
-            self.complete.store(0, Ordering::Relaxed);
-            return Ok(());
-        }
-        match self.complete.fetch_add(1, Ordering::Relaxed) < self.shared.options.unmark_after {
-            true => Ok(()),
-            false => self.content.unmark(),
-        }
-    }
-
-    /// Gives a segment's frame back; what was stored and not synced is synced before.
-    pub fn give_back(&self, segment: usize) -> Result<Reclaimed> {
-        let Some(_same_size) = self.not_resizing() else { return Ok(Reclaimed::Busy) };
-        if self.closed() || self.pinned(segment) {
-            return Ok(Reclaimed::Nothing);
-        }
-        let content = &self.content;
-        if !self.tracker.try_take(segment, |s, _, pages| content.make_durable(s, pages))? {
-            return Ok(Reclaimed::Busy);
-        }
-        let discard = planted::is(Planted::DirtyDiscarded);
-        if !discard {
-            content.write_back([segment])?;
-        }
-        // Who locks it pins it first, and needs its lock then.
-        let may = || !self.pinned(segment) || planted::is(Planted::PinNotSeen);
-        planted::wait();
-        let gone = self.tracker.evict(segment, may, |_, late| {
-            content.make_durable(segment, late)?;
-            if !discard {
-                content.write_back([segment])?;
-            }
-            content.release(segment, discard)
-        });
-        match gone {
-            Ok(()) => Ok(Reclaimed::Freed),
-            Err(NotEvicted::InUse) => Ok(Reclaimed::Nothing),
-            Err(e) => Err(self.not_gone(e)),
-        }
-    }
-
-    fn not_gone(&self, e: NotEvicted<Error>) -> Error {
-        match e {
-            NotEvicted::InUse => Error::Pool("a segment is in use".into()),
-            NotEvicted::Failed(e) => self.system("unmap")(e),
-            NotEvicted::Kept(e) => e,
-        }
-    }
-
-    /// Zeroes in the pool, of what is there.
-    fn zero(&self, bytes: Range<u64>) -> Result<()> {
-        let end = bytes.end.min(self.tracker.size() as u64);
-        for segment in
-            (bytes.start / SEGMENT as u64) as usize..end.div_ceil(SEGMENT as u64) as usize
-        {
-            let first = (segment * SEGMENT) as u64;
-            let from = bytes.start.saturating_sub(first) as usize;
-            let to = (end - first).min(SEGMENT as u64) as usize;
-            self.tracker.with_present(segment, |there| match self.content.frame(segment) {
-                Some(frame) if there.is_some() => {
-                    self.content.store.fill(frame, from, &vec![0; to - from])
-                }
-                _ => Ok(()),
-            })?;
-        }
-        Ok(())
-    }
-
-    /// The last page may have been synced with what a program had stored behind the end.
-    /// That counts as soon as the file is larger, so it is to be zero before.
-    fn settle_tail(&self, end: u64) -> Result<()> {
-        if end.is_multiple_of(PAGE as u64) {
-            return Ok(());
-        }
-        let (segment, page) = (end / SEGMENT as u64, end % SEGMENT as u64 / PAGE as u64);
-        self.tracker.with_present(segment as usize, |there| {
-            match self.content.frame(segment as usize) {
-                Some(frame) if there.is_some() => {
-                    let page = PageSet::of(page as usize..page as usize + 1);
-                    if self.content.store.dirty(frame)?.0.within(&page).is_empty() {
-                        return Ok(());
-                    }
-                    self.content.make_durable(segment as usize, &page)
-                }
-                _ => Ok(()),
-            }
-        })
-    }
-
-    fn set_size(&self, size: u64) -> Result<()> {
-        let content = &self.content;
-        self.end_cut()?;
-        let old = content.size();
-        if size > self.tracker.size() as u64 {
-            let path = content.backing.path().to_owned();
-            let why = format!("{size} bytes; it was opened with room for {}", self.tracker.size());
-            return Err(Error::Refused { path, why });
-        }
-        if size >= old {
-            return content.extend(size, || match planted::is(Planted::TailKept) {
-                true => Ok(()),
-                false => self.zero(old..size).and_then(|()| self.settle_tail(old)),
-            });
-        }
-        content.cut(size, || self.forget(size))
-    }
-
-    /// Ends a truncation that has failed.  The caller has the file alone.
-    fn end_cut(&self) -> Result<()> {
-        match planted::is(Planted::CutNotEnded) {
-            true => Ok(()),
-            false => self.content.end_cut(|| self.forget(self.content.size())),
-        }
-    }
-
-    /// What is behind the end is zero, or not there.
-    fn forget(&self, size: u64) -> Result<()> {
-        let behind = size.div_ceil(SEGMENT as u64) as usize;
-        for segment in behind..self.content.segments() {
-            let release = |_| self.content.release(segment, true);
-            match self.tracker.discard(segment, || !self.pinned(segment), release) {
-                Ok(()) => {}
-                // It was not there, is locked, or there are no events: it is made zero.
-                Err(NotEvicted::InUse) => {}
-                Err(e) => return Err(self.not_gone(e)),
-            }
-        }
-        self.zero(size..u64::MAX)
-    }
-}
-
 impl MapFile {
-    pub(crate) fn of(inner: Arc<Inner>) -> MapFile {
-        MapFile(Arc::new(Handle(inner)))
+    pub(crate) fn of(mapped: Arc<dyn Mapped>) -> MapFile {
+        MapFile(Arc::new(Handle(mapped)))
+    }
+
+    fn it(&self) -> &dyn Mapped {
+        &*self.0 .0
     }
 
     /// Where it is mapped, as far as it has [room](MapFile::room); the addresses are good
     /// until the last clone is dropped or closed.  What is behind the end of the file may be
     /// loaded and stored to, is not synced, and is zero when the file grows.
     pub fn address(&self) -> *mut u8 {
-        self.0.tracker.address()
+        self.it().address()
     }
 
     /// Bytes that are mapped.
     pub fn room(&self) -> u64 {
-        self.0.tracker.size() as u64
+        self.it().room()
     }
 
     /// Bytes of the file.
     pub fn size(&self) -> u64 {
-        self.0.content.size()
+        self.it().size()
     }
 
     #[cfg(test)]
     pub(crate) fn own_bytes(&self) -> &'static mut [u8] {
-        self.0.tracker.own_bytes()
+        self.it().own_bytes()
     }
 
     #[cfg(test)]
     pub(crate) fn is_here(&self, segment: usize) -> bool {
-        self.0.content.frame(segment).is_some()
+        self.it().is_here(segment)
     }
 
     /// What of the kernel's abilities is used.
     pub fn features(&self) -> &Features {
-        self.0.tracker.features()
+        self.it().features()
     }
 
     /// States of its segments.
     pub fn counts(&self) -> Counts {
-        self.0.tracker.counts()
+        self.it().counts()
     }
 
     /// Loads by the mapping, as a program does at its [`address`](MapFile::address).
     pub fn load(&self, at: u64, to: &mut [u8]) {
-        self.0.tracker.load(at as usize, to);
+        self.it().load(at, to);
     }
 
     /// Stores by the mapping.
     pub fn store(&self, at: u64, from: &[u8]) {
-        self.0.tracker.store(at as usize, from);
+        self.it().store(at, from);
     }
 
     /// What was stored to a range before is durable when it returns, also what was written;
-    /// and the file's size.
+    /// and the file's size.  Of a file that is shared: by whomever it was stored.
     pub fn sync(&self, at: u64, len: u64) -> Result<()> {
-        loop {
-            let io = self.0.shared_io();
-            if !self.0.content.is_cut() || planted::is(Planted::CutNotEnded) {
-                return self.0.sync(at, len);
-            }
-            drop(io);
-            let _alone = self.0.alone();
-            self.0.end_cut()?;
-        }
+        self.it().sync(at, len)
     }
 
     /// Reads as read(2) does: what was stored and written, synced or not.
     pub fn read(&self, at: u64, to: &mut [u8]) -> Result<usize> {
-        let inner = &**self.0;
-        let _io = inner.shared_io();
-        let content = &inner.content;
-        let n = content.size().saturating_sub(at).min(to.len() as u64) as usize;
-        for (segment, from, range) in parts(at, n) {
-            // The caller's memory may be a mapping, and wait for a segment that this thread
-            // has locked: nothing is locked when it is touched.
-            let mut bytes = vec![0; range.len()];
-            inner.tracker.with_present(segment, |there| match content.frame(segment) {
-                Some(frame) if there.is_some() => content.store.copy(frame, from, &mut bytes),
-                _ => {
-                    let at = at + range.start as u64;
-                    let read = content.backing.read_at(at, &mut bytes);
-                    let n = read.map_err(inner.system("read"))?;
-                    bytes[n..].fill(0);
-                    Ok(())
-                }
-            })?;
-            to[range].copy_from_slice(&bytes);
-        }
-        Ok(n)
+        self.it().read(at, to)
     }
 
     /// Writes as write(2) does; the file grows, if it has to.
     pub fn write(&self, at: u64, from: &[u8]) -> Result<()> {
-        let inner = &**self.0;
-        let content = &inner.content;
-        let end = at.saturating_add(from.len() as u64);
-        if from.is_empty() {
-            return Ok(());
-        }
-        // Another call may truncate between these two: what is written to the file itself
-        // would make it longer than it is here.
-        let _io = loop {
-            let io = inner.shared_io();
-            if end <= content.size() {
-                break io;
-            }
-            drop(io);
-            let alone = inner.alone();
-            if end > content.size() {
-                inner.set_size(end)?;
-            }
-            drop(alone);
-            planted::wait();
-            if planted::is(Planted::WrittenBehind) {
-                break inner.shared_io();
-            }
-        };
-        for (segment, first, range) in parts(at, from.len()) {
-            // As in `read`.
-            let bytes = &from[range.clone()].to_vec()[..];
-            // Whole segments that are not there need not come.
-            let past = bytes.len() == SEGMENT && {
-                inner.tracker.with_present(segment, |there| match there {
-                    Some(_) => Ok(false),
-                    None => content.write_past(at + range.start as u64, bytes).map(|()| true),
-                })
-            }
-            .map_err(inner.system("write"))?;
-            if !past {
-                let pages = match planted::is(Planted::WriteNotTold) {
-                    true => 0..0,
-                    false => first / PAGE..(first + bytes.len()).div_ceil(PAGE),
-                };
-                let written = inner.tracker.with_stored(segment, pages, |_| {
-                    let frame = content.frame(segment).expect("it was brought in");
-                    content.store.fill(frame, first, bytes)
-                });
-                written.map_err(inner.system("bring in"))??;
-            }
-        }
-        Ok(())
+        self.it().write(at, from)
+    }
+
+    /// The file gets longer by so many zeroes; where they begin.  Nobody else is given the same,
+    /// in this process or another one: for who appends.
+    pub fn reserve(&self, len: u64) -> Result<u64> {
+        self.it().reserve(len)
     }
 
     /// Truncates or extends; what was cut off does not come back.  The size is durable after
     /// a sync, a smaller one at once.
     pub fn set_size(&self, size: u64) -> Result<()> {
-        let _io = self.0.alone();
-        self.0.set_size(size)
+        self.it().set_size(size)
     }
 
     /// Asks the file system for blocks for a range, as fallocate(2) does; the file grows, if it
     /// has to.  A file system that has no such call does nothing.
     pub fn allocate(&self, at: u64, len: u64) -> Result<()> {
-        let inner = &**self.0;
-        let _io = inner.alone();
-        let end = at.saturating_add(len);
-        if end > inner.content.size() {
-            inner.set_size(end)?;
-        }
-        inner.content.allocate(at, len)
+        self.it().allocate(at, len)
     }
 
     /// Brings a range in and keeps it there until it is unlocked as often.  Refused beyond
     /// the limit of the options, and beyond half of the pool's frames.
     pub fn lock(&self, at: u64, len: u64) -> Result<()> {
-        let inner = &**self.0;
-        let _io = inner.shared_io();
-        let segments = self.segments_within(at, len);
-        let n = segments.len();
-        // The other half is for what is not locked.
-        let half = inner.shared.store.capacity() / 2;
-        let (locked, most) = (&inner.shared.locked, inner.shared.options.most_locked.min(half));
-        let more = |l: usize| (l + n <= most).then_some(l + n);
-        if locked.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_err() {
-            let path = inner.content.backing.path().to_owned();
-            let why = format!("{n} segments to be locked; {most} may be, of all files");
-            return Err(Error::Refused { path, why });
-        }
-        for segment in segments.clone() {
-            inner.content.pins[segment].fetch_add(1, Ordering::SeqCst);
-        }
-        for segment in segments {
-            if let Err(e) = inner.tracker.with(segment, |_| ()) {
-                self.unlock(at, len);
-                return Err(inner.system("bring in")(e));
-            }
-        }
-        Ok(())
+        self.it().lock(at, len)
     }
 
     /// The opposite.
     pub fn unlock(&self, at: u64, len: u64) {
-        let inner = &**self.0;
-        for segment in self.segments_within(at, len) {
-            let pins = &inner.content.pins[segment];
-            let less = |p: usize| p.checked_sub(1);
-            if pins.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
-                inner.shared.locked.fetch_sub(1, Ordering::SeqCst);
-            }
-        }
-    }
-
-    fn segments_within(&self, at: u64, len: u64) -> Range<usize> {
-        let end = at.saturating_add(len).min(self.room());
-        (at.min(end) / SEGMENT as u64) as usize..end.div_ceil(SEGMENT as u64) as usize
+        self.it().unlock(at, len);
     }
 
     /// Gives back segments that are wholly in the range and not locked.  What was synced
     /// reaches the file before; what was not is forgotten, where its page has nothing that
-    /// was synced.
+    /// was synced.  Of a file that is shared nothing is forgotten, as it may be another's.
     pub fn drop_cache(&self, at: u64, len: u64) -> Result<()> {
-        let inner = &**self.0;
-        let _io = inner.shared_io();
-        let end = (at.saturating_add(len).min(self.room()) / SEGMENT as u64) as usize;
-        for segment in at.div_ceil(SEGMENT as u64) as usize..end {
-            let dropped = inner.tracker.discard(
-                segment,
-                || !inner.pinned(segment),
-                |_| {
-                    inner.content.write_back([segment])?;
-                    inner.content.release(segment, false)
-                },
-            );
-            match dropped {
-                Ok(()) | Err(NotEvicted::InUse) => {}
-                Err(e) => return Err(inner.not_gone(e)),
-            }
-        }
-        Ok(())
+        self.it().drop_cache(at, len)
     }
 
     /// The file is changed by the caller, its times for instance: a recovery takes that for a
-    /// change of ours.
+    /// change of ours.  Refused where it is shared.
     pub fn change<R>(&self, f: impl FnOnce() -> R) -> Result<R> {
-        let content = &self.0.content;
-        let _change = content.marking.change(content.of())?;
-        Ok(f())
+        let (mut f, mut done) = (Some(f), None);
+        self.it().change(&mut || done = f.take().map(|f| f()))?;
+        Ok(done.expect("it was called"))
     }
 
     /// What was synced is in the file when it returns, durable there.
     pub fn write_back(&self) -> Result<usize> {
-        let _io = self.0.shared_io();
-        self.0.content.write_back(self.0.segments())
+        self.it().write_back()
     }
 
     /// Whether the file lacks something that was synced.
     pub fn is_dirty(&self) -> Result<bool> {
-        for segment in self.0.segments() {
-            if self.0.content.is_dirty(segment)? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+        self.it().is_dirty()
     }
 
-    /// Syncs and writes back all, and gives all back to the pool.  After an error what was
-    /// synced is kept there, for a recovery.  Refused while there is another clone.
+    /// Syncs and writes back all, and gives all back to the pool; of a file that others have
+    /// still, it syncs, and the rest is theirs.  After an error what was synced is kept in the
+    /// pool, for a recovery.  Refused while there is another clone.
     pub fn close(self) -> Result<()> {
         let handle = Arc::try_unwrap(self.0).map_err(|other| Error::Refused {
-            path: other.content.backing.path().to_owned(),
+            path: other.0.path().to_owned(),
             why: "it is in use".into(),
         })?;
-        handle.close()
-    }
-}
-
-impl Inner {
-    fn close(&self) -> Result<()> {
-        let content = &self.content;
-        let _alone = self.alone();
-        if content.closed.swap(true, Ordering::SeqCst) {
-            return Ok(());
-        }
-        for segment in self.segments() {
-            let pins = content.pins[segment].swap(0, Ordering::SeqCst);
-            self.shared.locked.fetch_sub(pins, Ordering::SeqCst);
-        }
-        self.end_cut()?;
-        self.sync(0, u64::MAX)?;
-        content.write_back(self.segments())?;
-        for segment in self.segments() {
-            // Nobody reaches another's frame there.
-            match self.tracker.discard(segment, || true, |_| content.release(segment, false)) {
-                Ok(()) => {}
-                Err(NotEvicted::InUse) => content.release(segment, false)?,
-                Err(e) => return Err(self.not_gone(e)),
-            }
-        }
-        content.trim()?;
-        content.settle_promise()?;
-        // The record goes last: without it nobody would know whose the mark is.
-        content.unmark()?;
-        content.store.remove_file(content.id)
+        handle.0.close()
     }
 }

@@ -2,15 +2,19 @@
 //! Files mapped onto a pool's memory, with a sync that costs what was stored to since the
 //! last one.
 //!
-//! A pool is this process's alone, or a server's: then several may map files of their own.
+//! A pool is this process's alone, or a server's: then several may map files, each its own or
+//! shared ones.
 //! `docs/map-files.md` has what is promised.
 //!
 //! | module | what |
 //! |---|---|
 //! | [`cache`] | all files mapped onto one share of a pool; write-back, and who gives a frame back |
-//! | [`file`] | a file: sync, read, write, truncate, lock, drop |
+//! | [`file`] | a file that is mapped: sync, read, write, truncate, lock, drop |
+//! | `own` | the same of one that nobody else has |
+//! | `track` | what it asks of who knows what was stored |
 //! | [`recover`] | what a crash has left, to the files |
 //! | [`session`] | a pool to map files onto, by its server or alone |
+//! | [`sharing`] | files that several processes map at a time |
 //! | [`store`] | what is asked of the pool |
 //! | [`pool`] | the same of a real one |
 //! | [`served`] | the same of one that a server has, which gives its memory to this process |
@@ -32,7 +36,9 @@ pub mod error;
 pub mod features;
 pub mod file;
 mod frames;
+mod link;
 mod marking;
+mod own;
 pub mod pages;
 mod planted;
 pub mod pool;
@@ -41,12 +47,14 @@ mod random;
 pub mod recover;
 pub mod served;
 pub mod session;
+pub mod sharing;
 #[cfg(test)]
 mod simulated;
 pub mod store;
 pub mod system;
 #[cfg(test)]
 mod tests;
+mod track;
 pub mod tracker;
 pub mod wire;
 

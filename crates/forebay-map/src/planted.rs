@@ -82,6 +82,18 @@ pub(crate) enum Planted {
     UnansweredKept,
     /// Where nothing is, the program's order that all is locked puts pages.
     EmptyLocked,
+    /// A guest's sync does not ask the others.
+    OthersNotSynced,
+    /// What a guest that has died had stored and not synced is forgotten.
+    StoresOfTheDeadLost,
+    /// A guest that gives a segment up forgets what was stored meanwhile.
+    LateForgotten,
+    /// A file's size changes while calls of guests are under way.
+    GuestsNotStopped,
+    /// A file's mark is taken away while it has guests.
+    UnmarkedUnderGuests,
+    /// A guest syncs pages whose blocks it does not know of.
+    NothingGranted,
     /// Not a mistake: the kernel cannot keep a mapping from children.
     AdviceFails,
     /// Not a mistake: the kernel protects a half of a segment, and fails.
@@ -110,7 +122,12 @@ mod on {
     pub(crate) fn wait() {
         let now = NOW.load(Ordering::Relaxed);
         let waits = (1..=Planted::LookedTooEarly as u8).contains(&now);
-        let others = [Planted::PinNotSeen, Planted::WrittenBehind, Planted::KnownTooLong];
+        let others = [
+            Planted::PinNotSeen,
+            Planted::WrittenBehind,
+            Planted::KnownTooLong,
+            Planted::LateForgotten,
+        ];
         if waits || others.iter().any(|&p| p as u8 == now) {
             std::thread::sleep(std::time::Duration::from_micros(200));
         }

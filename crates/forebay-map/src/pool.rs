@@ -121,6 +121,12 @@ impl PoolStore {
         self.map.frame(frame).map(|f| f.place()).map_err(pool)
     }
 
+    /// Where frames end is asked for again: a file was promised a larger size, and who makes its
+    /// pages dirty is another process, which knows.
+    pub fn forget_places(&self) {
+        self.known.forget_all();
+    }
+
     fn ask(&self, frame: u32) -> Result<Known> {
         let at = self.map.frame_info(frame).map_err(pool)?.at;
         Ok(Known { frame: self.map.frame(frame).map_err(pool)?, at })
@@ -244,6 +250,10 @@ impl Store for PoolStore {
             frames.push(FrameInfo { frame, file, segment: info.segment, of });
         }
         Ok(frames)
+    }
+
+    fn place_of(&self, frame: u32) -> Result<Option<crate::wire::Place>> {
+        self.place(frame).map(|place| Some(place.into()))
     }
 
     fn offset(&self, frame: u32) -> Result<u64> {

@@ -189,6 +189,68 @@ pub fn recover_some(
     Ok(report)
 }
 
+/// What a process had stored to a file and not synced when it died counts as synced: its memory
+/// has outlived it, as a page cache would have, and the machine has not stopped since.  The
+/// caller has the file locked; nobody stores to its frames.  Where the file is not what the
+/// record says, nothing is done.
+pub fn keep_stores(store: &dyn Store, id: u32, file: &dyn Backing) -> Result<()> {
+    let record = store.files()?.into_iter().find(|(of, _)| *of == id);
+    let Some((_, record)) = record else { return Ok(()) };
+    let changed = file.changed().map_err(Error::system(file.path(), "stat"))?;
+    let is_it = !record.cut && !record.damaged && file.identity() == record.identity;
+    if !is_it || !record.stamp.explains(changed) {
+        return Ok(());
+    }
+    let now = file.size().map_err(Error::system(file.path(), "stat"))?;
+    let size = record.grows.map_or(record.size, |g| now.min(g.ahead).max(record.size));
+    let mut is_marked = false;
+    for of in store.frames()?.into_iter().filter(|f| f.file == Some(id)) {
+        let at = of.segment * SEGMENT as u64;
+        let inside = size.saturating_sub(at).min(SEGMENT as u64) as usize;
+        let pages = differing(store, of.frame, file, at, inside);
+        if pages.is_empty() || !has_blocks(file, at, inside) {
+            continue;
+        }
+        if !std::mem::replace(&mut is_marked, true) {
+            file.mark(store.claim()).map_err(Error::system(file.path(), "mark it"))?;
+            if size > record.size {
+                store.promise(id, size)?;
+            }
+        }
+        store.sync(of.frame, &pages)?;
+    }
+    Ok(())
+}
+
+/// Also where they have to be allocated.
+fn has_blocks(file: &dyn Backing, at: u64, len: usize) -> bool {
+    matches!(file.has_hole(at, len as u64), Ok(false)) || file.allocate(at, len as u64).is_ok()
+}
+
+/// Pages of a frame that a file does not have as its memory has them; all, where that is not
+/// known.
+pub(crate) fn differing(
+    store: &dyn Store,
+    frame: u32,
+    file: &dyn Backing,
+    at: u64,
+    inside: usize,
+) -> PageSet {
+    let (mut here, mut there) = (vec![0; inside], vec![0; inside]);
+    let copied = store.copy(frame, 0, &mut here);
+    let read = file.read_at(at, &mut there);
+    if copied.is_err() || read.is_err() {
+        return PageSet::of(0..inside.div_ceil(PAGE));
+    }
+    let mut pages = PageSet::EMPTY;
+    for (i, (here, there)) in here.chunks(PAGE).zip(there.chunks(PAGE)).enumerate() {
+        if here != there {
+            pages.insert(i..i + 1);
+        }
+    }
+    pages
+}
+
 /// Gives up what the pool has of a file, by order of the user.  The file stays as it is.
 pub fn discard(
     store: &dyn Store,

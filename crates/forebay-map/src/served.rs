@@ -10,53 +10,35 @@
 
 use std::fs::File;
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 use forebay::MapClaim;
-use forebay_engine::lasting::{self, Lasting};
+use forebay_engine::lasting::Lasting;
 use forebay_engine::maps::Frame;
 use forebay_engine::{Media, Memory};
-use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType,
-};
 
 use crate::backing::Backing;
-use crate::content::lock;
 use crate::error::{Error, Result};
 use crate::frames::{Frames, Known};
+use crate::link::{self, Link};
 use crate::pages::{PageSet, PAGE, SEGMENT};
 use crate::store::{FileRecord, FrameInfo, Stamp, Store, Synced};
 use crate::wire::{self, Answer, Request, Share};
 
-/// A server that says nothing for so long is taken for dead.
-const PATIENCE: Duration = Duration::from_secs(20);
-
 /// Frames that a server gives to this process.
 #[derive(Debug)]
 pub struct ServedStore {
-    link: Mutex<Link>,
+    pub(crate) link: Link,
+    /// By which other connections of this process are known.
+    pub(crate) number: u64,
     memory: Lasting<File>,
-    media: Arc<Media>,
+    pub(crate) media: Arc<Media>,
     claim: MapClaim,
     known: Frames,
-    server: u32,
     persist: forebay::Persist,
-    /// The process whose share it is.
-    of: u32,
-}
-
-#[derive(Debug)]
-struct Link {
-    stream: Lasting<UnixStream>,
-    /// Why nothing is asked any more.
-    gone: Option<String>,
 }
 
 impl ServedStore {
@@ -65,7 +47,7 @@ impl ServedStore {
         let found = forebay::inspect(pool)?;
         let Some(superblock) = found.superblock else { return Ok(None) };
         let path = wire::socket_path(sockets, superblock.uuid);
-        let Some(stream) = connect(&path).map_err(Error::system(&path, "connect"))? else {
+        let Some(stream) = link::connect(&path).map_err(Error::system(&path, "connect"))? else {
             return Ok(None);
         };
         let served = ServedStore::over(stream, map, Some(&found.id))?;
@@ -74,17 +56,13 @@ impl ServedStore {
 
     /// At a connection; `map`: its name, or the only one; `media`: which file or device the pool
     /// has to be.
-    pub fn over(
-        mut stream: UnixStream,
-        map: Option<&str>,
-        media: Option<&str>,
-    ) -> Result<ServedStore> {
+    pub fn over(stream: UnixStream, map: Option<&str>, media: Option<&str>) -> Result<ServedStore> {
         let said = |e: io::Error| Error::Pool(format!("its server does not answer: {e}"));
         let hello = Request::Hello { version: wire::VERSION, map: map.map(str::to_owned) };
-        check_server(&stream)?;
-        let greeted = set_up(&stream).and_then(|()| {
-            send(&stream, &hello)?;
-            greeting(&mut stream)
+        link::check_server(&stream)?;
+        let greeted = link::set_up(&stream, link::PATIENCE).and_then(|()| {
+            link::send(&stream, &hello)?;
+            link::receive(&stream)
         });
         let (share, memory) = match greeted.map_err(said)? {
             (Answer::Hello(share), Some(memory)) => (share, memory),
@@ -108,24 +86,22 @@ impl ServedStore {
             at: share.at,
         };
         let known = Frames::new(share.frames);
-        let link = Mutex::new(Link { stream: stream.into(), gone: None });
-        let (server, persist) = (share.pid, share.persist.into());
-        let of = std::process::id();
+        let (link, number) = (Link::new(stream, share.pid), share.number);
+        let persist = share.persist.into();
         Ok(ServedStore {
             link,
             memory: File::from(memory).into(),
             media,
             claim,
             known,
-            server,
+            number,
             persist,
-            of,
         })
     }
 
     /// The process that serves the pool, or did.
     pub fn server(&self) -> u32 {
-        self.server
+        self.link.server()
     }
 
     /// How stores are made durable.
@@ -134,40 +110,7 @@ impl ServedStore {
     }
 
     fn ask(&self, request: &Request) -> Result<Answer> {
-        // What a child said would be its parent's word, and the answer its parent's.
-        if std::process::id() != self.of {
-            let why = format!("it is a share of process {}, and this is a child of it", self.of);
-            return Err(Error::Pool(why));
-        }
-        let mut link = lock(&self.link);
-        if let Some(why) = &link.gone {
-            return Err(Error::Pool(why.clone()));
-        }
-        let answer = lasting::check(link.stream.as_fd())
-            .and_then(|()| send(&link.stream, request))
-            .and_then(|()| wire::receive::<Answer>(&mut &*link.stream));
-        match answer {
-            Ok(Answer::Failed { refused: false, why }) => Err(Error::Pool(why)),
-            Ok(answer) => Ok(answer),
-            Err(e) => {
-                let cause = match e.kind() {
-                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "does not answer".into(),
-                    io::ErrorKind::UnexpectedEof
-                    | io::ErrorKind::ConnectionReset
-                    | io::ErrorKind::BrokenPipe => "has ended".into(),
-                    _ => format!("is not understood ({e})"),
-                };
-                let why = format!(
-                    "its server, process {}, {cause}; what was synced is kept in the pool, and \
-                     brought home by the next forebay serve after this process has ended",
-                    self.server
-                );
-                link.gone = Some(why.clone());
-                let _ = lasting::check(link.stream.as_fd())
-                    .and_then(|()| link.stream.shutdown(std::net::Shutdown::Both));
-                Err(Error::Unknown(why))
-            }
-        }
+        self.link.ask(request)
     }
 
     fn done(&self, request: &Request) -> Result<()> {
@@ -177,7 +120,7 @@ impl ServedStore {
         }
     }
 
-    fn at(&self, place: wire::Place) -> Result<Known> {
+    pub(crate) fn at(&self, place: wire::Place) -> Result<Known> {
         match Frame::at(&self.media, &place.into()) {
             Some(frame) => Ok(Known { frame, at: place.memory }),
             None => Err(Error::Pool("its server names a place that is not in it".into())),
@@ -198,87 +141,6 @@ impl ServedStore {
 
 fn unexpected(answer: &Answer) -> Error {
     Error::Pool(format!("its server does not answer what was asked: {answer:?}"))
-}
-
-fn set_up(stream: &UnixStream) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))
-}
-
-/// Who answers has to be one whose word counts for a pool of ours.
-fn check_server(stream: &UnixStream) -> Result<()> {
-    let who = rustix::net::sockopt::socket_peercred(stream);
-    let user = who.map_err(|e| Error::Pool(format!("its server is not known: {e}")))?.uid;
-    match user.is_root() || user == rustix::process::geteuid() {
-        true => Ok(()),
-        false => {
-            let user = user.as_raw();
-            Err(Error::Pool(format!(
-                "user {user} answers for it, who is neither root nor this one"
-            )))
-        }
-    }
-}
-
-/// A server that has ended is an error and no signal: programs in C have SIGPIPE.
-fn send(stream: &UnixStream, request: &Request) -> io::Result<()> {
-    let bytes = wire::bytes_of(request)?;
-    let mut rest = &bytes[..];
-    while !rest.is_empty() {
-        match rustix::net::send(stream, rest, SendFlags::NOSIGNAL) {
-            Ok(n) => rest = &rest[n..],
-            Err(Errno::INTR) => {}
-            Err(e) => return Err(e.into()),
-        }
-    }
-    Ok(())
-}
-
-/// Of the server; none: there is none.
-fn connect(path: &Path) -> io::Result<Option<UnixStream>> {
-    let address = SocketAddrUnix::new(path)?;
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    let begun = Instant::now();
-    loop {
-        match rustix::net::connect(&socket, &address) {
-            Ok(()) => break,
-            Err(Errno::NOENT | Errno::CONNREFUSED) => return Ok(None),
-            Err(Errno::AGAIN) if begun.elapsed() < PATIENCE => {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            Err(Errno::INTR) => {}
-            Err(e) => return Err(e.into()),
-        }
-    }
-    let stream = UnixStream::from(socket);
-    stream.set_nonblocking(false)?;
-    Ok(Some(stream))
-}
-
-/// The first answer, and what comes with it.
-fn greeting(stream: &mut UnixStream) -> io::Result<(Answer, Option<OwnedFd>)> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut came = RecvAncillaryBuffer::new(&mut space);
-    let mut first = [0];
-    let got = loop {
-        let mut to = [io::IoSliceMut::new(&mut first)];
-        match rustix::net::recvmsg(&*stream, &mut to, &mut came, RecvFlags::CMSG_CLOEXEC) {
-            Err(Errno::INTR) => {}
-            got => break got?,
-        }
-    };
-    if got.bytes == 0 {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    let mut file = None;
-    for message in came.drain() {
-        if let RecvAncillaryMessage::ScmRights(mut files) = message {
-            file = files.next().or(file);
-        }
-    }
-    let mut all = io::Read::chain(&first[..], stream);
-    Ok((wire::receive(&mut all)?, file))
 }
 
 fn mapped(share: &Share, memory: &OwnedFd) -> Result<Arc<Media>> {

@@ -5,18 +5,20 @@
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use forebay::{Persist, Pool, PoolOptions};
 
-use crate::backing::RegularFile;
+use crate::backing::{Backing, RegularFile};
 use crate::cache::{Cache, Options};
+use crate::content::lock;
 use crate::error::{Error, Result};
 use crate::file::MapFile;
 use crate::pool::PoolStore;
 use crate::recover::{recover, Report};
 use crate::served::ServedStore;
+use crate::sharing::{Host, Lent};
 use crate::store::Store;
 
 /// So long a server is waited for that has the pool, and does not serve its maps yet.
@@ -68,6 +70,9 @@ pub struct Session {
 #[derive(Debug)]
 struct Open {
     cache: Cache,
+    /// Where files are shared: none until one is, or where there is no server.
+    host: Mutex<Option<Arc<Host>>>,
+    served: Option<Arc<ServedStore>>,
     store: Arc<dyn Store>,
     /// None: a server has it.
     pool: Option<Pool>,
@@ -106,9 +111,12 @@ impl Session {
             )));
         }
         let server = Some(store.server());
-        let store: Arc<dyn Store> = Arc::new(store);
+        let served = Arc::new(store);
+        let store: Arc<dyn Store> = Arc::<ServedStore>::clone(&served);
         let cache = Cache::new(Arc::clone(&store), options)?;
-        Ok(Session { open: Some(Open { cache, store, pool: None }), report: None, server })
+        let (host, served) = (Mutex::new(None), Some(served));
+        let open = Some(Open { cache, host, served, store, pool: None });
+        Ok(Session { open, report: None, server })
     }
 
     fn alone(wanted: &Wanted, options: Options, pool: Pool) -> Result<Session> {
@@ -125,7 +133,8 @@ impl Session {
         };
         match attach() {
             Ok((cache, store, report)) => {
-                let open = Some(Open { cache, store, pool: Some(pool) });
+                let host = Mutex::new(None);
+                let open = Some(Open { cache, host, served: None, store, pool: Some(pool) });
                 Ok(Session { open, report, server: None })
             }
             Err(e) => {
@@ -160,6 +169,28 @@ impl Session {
         self.opened().cache.open(path, room)
     }
 
+    /// The same of a file that other processes map at the same time, each by this call: all see
+    /// what each of them stores and writes, and a sync by one of them is one of all.  It takes a
+    /// pool that is served.
+    pub fn map_shared(&self, path: &Path, room: u64) -> Result<MapFile> {
+        let open = self.opened();
+        let looked = RegularFile::look(path)?;
+        let Some(served) = &open.served else {
+            let why = "it is to be shared, and this process has the pool for itself: to share \
+                       files the pool has to be served (forebay serve)";
+            return Err(Error::Refused { path: looked.path().to_owned(), why: why.into() });
+        };
+        let host = {
+            let mut host = lock(&open.host);
+            match &*host {
+                Some(host) => Arc::clone(host),
+                None => Arc::clone(host.insert(Host::of(served)?)),
+            }
+        };
+        let lent: Arc<dyn Lent> = Arc::<Host>::clone(&host);
+        open.cache.visit(host, lent, looked.path(), looked.identity(), room)
+    }
+
     /// Why the last round of write-back failed, if it did.
     pub fn failure(&self) -> Option<String> {
         self.opened().cache.failure()
@@ -167,8 +198,10 @@ impl Session {
 
     /// Closes map and pool.  Files that are still open keep both, and it is an error.
     pub fn close(mut self) -> Result<()> {
-        let Some(Open { cache, store, pool }) = self.open.take() else { return Ok(()) };
+        let Some(open) = self.open.take() else { return Ok(()) };
+        let Open { cache, host, served, store, pool } = open;
         drop(cache);
+        drop((host, served));
         let in_use = Arc::strong_count(&store) > 1;
         drop(store);
         match pool {

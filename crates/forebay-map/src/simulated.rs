@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -106,6 +106,9 @@ pub(crate) struct Machine {
     faults: Mutex<Faults>,
     /// Sizes can be promised.
     pub promises: AtomicBool,
+    /// A file's size changes slowly, and does so now.
+    pub slow_resize: AtomicBool,
+    pub resizes: AtomicBool,
     /// Alone: the machine stands still.
     world: RwLock<()>,
 }
@@ -188,6 +191,8 @@ impl Machine {
             cuts: Mutex::new(cuts),
             faults: Mutex::new(Faults::default()),
             promises: AtomicBool::new(true),
+            slow_resize: AtomicBool::new(false),
+            resizes: AtomicBool::new(false),
             world: RwLock::new(()),
         })
     }
@@ -321,6 +326,15 @@ impl Machine {
     /// What cuts have left since this was called last.
     pub fn left(&self) -> Vec<Left> {
         std::mem::take(&mut lock(&self.cuts).left)
+    }
+
+    /// Where a file gets another size.
+    fn resize_slowly(&self) {
+        if self.slow_resize.load(Ordering::SeqCst) {
+            self.resizes.store(true, Ordering::SeqCst);
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            self.resizes.store(false, Ordering::SeqCst);
+        }
     }
 
     /// Before each call: the power may be cut here.

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::backing::Backing;
 use crate::error::Result;
 use crate::pages::{PageSet, PAGE, SEGMENT};
+use crate::wire::Place;
 
 /// When a file was changed last: seconds and nanoseconds, as its file system tells.
 pub type Time = (i64, u32);
@@ -160,6 +161,10 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn release(&self, frame: u32, discard: bool) -> Result<()>;
     /// Frames that are in use.
     fn frames(&self) -> Result<Vec<FrameInfo>>;
+    /// For another process, that a frame is lent to.  None: it is known otherwise.
+    fn place_of(&self, _frame: u32) -> Result<Option<Place>> {
+        Ok(None)
+    }
     /// Where its memory is in the file.
     fn offset(&self, frame: u32) -> Result<u64>;
 

@@ -17,6 +17,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
+use std::sync::atomic::AtomicU64;
 
 use forebay_engine::lasting::{self, Lasting};
 use forebay_engine::SharedBytes;
@@ -55,6 +56,15 @@ impl Window {
     /// Reads what lies `at` there.  Panics if that is not within.
     pub fn copy_out(&self, at: usize, to: &mut [u8]) {
         self.bytes.copy_out(at, to);
+    }
+
+    /// A number that lies there, which others may change.  Panics if it is not within, or its
+    /// place is no multiple of eight.
+    pub fn number(&self, at: usize) -> &AtomicU64 {
+        assert!(at.is_multiple_of(8), "{at}");
+        // SAFETY: within the mapping, whose start is that of a page, so aligned; it is only
+        // reached by atomic accesses, and mapped for as long as this lives.
+        unsafe { AtomicU64::from_ptr(self.bytes.at(at, 8).cast()) }
     }
 
     /// Writes it there.  Panics if that is not within.

@@ -11,6 +11,7 @@
 
 mod grows;
 mod several;
+mod shared;
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -425,6 +425,11 @@ impl<S: Source + 'static> Tracker<S> {
         Ok(f(state.offset))
     }
 
+    /// Whether nothing of a segment is there.  None: somebody is at work on it.
+    pub fn is_absent(&self, segment: usize) -> Option<bool> {
+        self.inner.try_hold(segment).map(|state| state.there().is_none())
+    }
+
     /// Calls `f` with the offset of a segment if its content is in the memory, and keeps it
     /// where it is meanwhile: absent, too.
     pub fn with_present<R>(&self, segment: usize, f: impl FnOnce(Option<u64>) -> R) -> R {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a process that maps files and the server of its pool say to each other, at a Unix
 //! socket: a request, an answer, the next request.  Each is JSON behind its length, a number of
-//! four bytes, the lowest first.  With the answer to the first one the pool's file comes.
+//! four bytes, the lowest first.  With the answer to the first one the pool's file comes.  Where
+//! files are shared there is a second connection, and one at which the server asks.
 
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -13,10 +14,11 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
+use crate::sharing::Grant;
 use crate::store::{FileRecord, FrameInfo, Stamp};
 
 /// Of the protocol: both sides have the same.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Bytes of a message, without its length.
 pub const MESSAGE_MAX: usize = 64 << 10;
 /// Frames in one answer.
@@ -95,6 +97,80 @@ pub enum Request {
     },
     /// It has nothing mapped any more, and ends.
     Bye,
+    /// In the place of `Hello`: another connection of the process that was given that number.
+    Also {
+        of: u64,
+    },
+    /// The same, by which it takes orders from now on ([`Ordered`]).
+    Orders {
+        of: u64,
+    },
+    /// It maps a file that others map, too ([`crate::sharing`]), which has that identity; orders
+    /// name it as `visit`.
+    Join {
+        visit: u32,
+        path: String,
+        identity: Vec<u8>,
+        room: u64,
+    },
+    /// It has nothing of it mapped any more; `unsynced`: what it has stored may not be durable.
+    Leave {
+        home: u32,
+        unsynced: bool,
+    },
+    /// It has touched a segment.
+    Fill {
+        home: u32,
+        segment: u64,
+    },
+    /// It is to make pages of a segment durable; none: the size is to be so.
+    Settle {
+        home: u32,
+        segment: Option<u64>,
+    },
+    /// All others have made durable what they have stored to a range.
+    SyncOthers {
+        home: u32,
+        at: u64,
+        len: u64,
+    },
+    /// Of [`MapFile`](crate::MapFile), as are those that follow.
+    EndCut {
+        home: u32,
+    },
+    /// `grow`: no smaller than it is by then.
+    Resize {
+        home: u32,
+        size: u64,
+        grow: bool,
+    },
+    Reserve {
+        home: u32,
+        len: u64,
+    },
+    Allocate {
+        home: u32,
+        at: u64,
+        len: u64,
+    },
+    GiveBack {
+        home: u32,
+        segment: u64,
+    },
+    WriteBack {
+        home: u32,
+    },
+    IsDirty {
+        home: u32,
+    },
+}
+
+/// What a server has a process do, and what that has said, by the number of the order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ordered<T> {
+    pub number: u64,
+    pub what: T,
 }
 
 /// Of the server.
@@ -110,8 +186,16 @@ pub enum Answer {
     Place(Place),
     File(Option<(u32, FileRecord)>),
     Frames(Vec<FrameInfo>),
-    /// To be asked again soon: a process that had the file has died.
+    /// To be asked again soon: a process that had the file has died, or others are at work on it.
     Wait,
+    /// The number of the file, and of its segments; its board comes with it.
+    Joined {
+        home: u32,
+        segments: u64,
+    },
+    /// None: nothing is there, or it was of the size.
+    Granted(Option<Grant>),
+    At(u64),
     Failed {
         refused: bool,
         why: String,
@@ -124,6 +208,8 @@ pub enum Answer {
 pub struct Share {
     /// Of the server.
     pub pid: u32,
+    /// By which other connections of the process are known.
+    pub number: u64,
     /// Which file or device the pool is: no copy has the same.
     pub media: String,
     pub media_bytes: u64,

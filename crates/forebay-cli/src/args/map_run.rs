@@ -22,6 +22,10 @@ pub struct MapRun {
     /// all others are as ever
     #[arg(long, value_name = "GLOB", required = true, num_args = 1..)]
     pub files: Vec<String>,
+    /// The same files are open in other processes, each by map-run --shared: all of them see what
+    /// one stores and writes.  The pool has to be served
+    #[arg(long)]
+    pub shared: bool,
     /// Address space for a file to grow in while it is mapped, at least twice its size
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size, default_value = "1G")]
     pub room: u64,

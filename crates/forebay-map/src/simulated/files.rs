@@ -130,6 +130,7 @@ impl Backing for Disked {
     }
 
     fn set_size(&self, size: u64) -> io::Result<()> {
+        self.0.resize_slowly();
         self.0.fails_io()?;
         if std::mem::take(&mut lock(&self.0.faults).resize) {
             return Err(io::Error::other("fails as ordered"));

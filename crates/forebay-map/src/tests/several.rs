@@ -24,7 +24,7 @@ fn cache(machine: &Arc<Machine>, features: &Features) -> Cache {
 }
 
 /// It ends, or the process does.
-fn in_time<R>(what: &str, f: impl FnOnce() -> R) -> R {
+pub(super) fn in_time<R>(what: &str, f: impl FnOnce() -> R) -> R {
     let (done, wait) = mpsc::channel::<()>();
     std::thread::scope(|s| {
         s.spawn(move || {
@@ -46,7 +46,7 @@ struct Page {
     synced: AtomicU64,
 }
 
-fn word(bytes: &[u8], at: u64) -> u64 {
+pub(super) fn word(bytes: &[u8], at: u64) -> u64 {
     u64::from_ne_bytes(bytes[at as usize..at as usize + 8].try_into().expect("eight"))
 }
 

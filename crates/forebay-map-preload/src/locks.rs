@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Locks of files between processes.  A file that the process has for itself needs none: they
+//! are granted.  One that is shared has those of the kernel, by a descriptor of the library's:
+//! the program's is one with which the kernel does nothing.
+//!
+//! They are those of open file descriptions (F_OFD_SETLK), since the others are gone as soon as
+//! the process closes any descriptor of the file, which the library does by itself.
+
+use std::ffi::c_int;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+
+use forebay_map::lasting::{check, Lasting};
+use libc::{flock, off_t};
+
+use crate::real::{self, fail};
+use crate::state::{lock, Desc};
+
+/// Of one file; none: it is this process's.
+#[derive(Debug)]
+pub struct Locks(Option<Lasting<File>>);
+
+impl Locks {
+    pub const fn of_own_file() -> Locks {
+        Locks(None)
+    }
+
+    /// Of the file that a descriptor is of.
+    pub fn of_shared_file(fd: c_int) -> std::io::Result<Locks> {
+        let link = format!("/proc/self/fd/{fd}");
+        let file = File::options().read(true).write(true).open(link)?;
+        Ok(Locks(Some(file.into())))
+    }
+
+    pub fn are_shared(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// A descriptor of the file is closed: with it go all of the process's locks.
+    pub fn closed(&self) {
+        // SAFETY: all zeroes is a value of it: the whole file.
+        let mut all: flock = unsafe { std::mem::zeroed() };
+        all.l_type = libc::F_UNLCK as i16;
+        let _ = self.control(libc::F_OFD_SETLK, &mut all);
+    }
+
+    fn control(&self, what: c_int, l: &mut flock) -> c_int {
+        use std::os::fd::AsFd;
+        let Some(file) = &self.0 else { return 0 };
+        if check(file.as_fd()).is_err() {
+            return fail(libc::EBADF);
+        }
+        l.l_pid = 0;
+        // SAFETY: the descriptor is the library's, and what it is told of lies there.
+        unsafe { real::fcntl64(file.as_raw_fd(), what, std::ptr::from_mut(l).expose_provenance()) }
+    }
+}
+
+/// As fcntl(2) with F_SETLK, F_SETLKW or F_GETLK.
+pub fn record(desc: &Desc, what: c_int, l: &mut flock) -> c_int {
+    if !desc.file.locks.are_shared() {
+        // The file is this process's, and such locks are between processes.
+        if what == libc::F_GETLK {
+            l.l_type = libc::F_UNLCK as i16;
+        }
+        return 0;
+    }
+    let from = match c_int::from(l.l_whence) {
+        libc::SEEK_SET => 0,
+        libc::SEEK_CUR => *lock(&desc.at),
+        libc::SEEK_END => match desc.file.map().as_ref() {
+            Some(map) => map.size(),
+            None => return fail(libc::EBADF),
+        },
+        _ => return fail(libc::EINVAL),
+    };
+    let Some(start) = (from as off_t).checked_add(l.l_start) else { return fail(libc::EOVERFLOW) };
+    let mut asked = flock { l_start: start, l_whence: libc::SEEK_SET as i16, ..*l };
+    let what = match what {
+        libc::F_SETLK => libc::F_OFD_SETLK,
+        libc::F_SETLKW => libc::F_OFD_SETLKW,
+        _ => libc::F_OFD_GETLK,
+    };
+    let done = desc.file.locks.control(what, &mut asked);
+    if what == libc::F_OFD_GETLK && done == 0 {
+        *l = asked;
+    }
+    done
+}
+
+/// As lockf(3).
+pub fn section(desc: &Desc, how: c_int, n: off_t) -> c_int {
+    // SAFETY: all zeroes is a value of it.
+    let mut l: flock = unsafe { std::mem::zeroed() };
+    (l.l_whence, l.l_len) = (libc::SEEK_CUR as i16, n);
+    l.l_type = if how == libc::F_ULOCK { libc::F_UNLCK } else { libc::F_WRLCK } as i16;
+    match how {
+        libc::F_LOCK => record(desc, libc::F_SETLKW, &mut l),
+        libc::F_TLOCK | libc::F_ULOCK => record(desc, libc::F_SETLK, &mut l),
+        libc::F_TEST => match record(desc, libc::F_GETLK, &mut l) {
+            0 if l.l_type != libc::F_UNLCK as i16 => fail(libc::EACCES),
+            done => done,
+        },
+        _ => fail(libc::EINVAL),
+    }
+}

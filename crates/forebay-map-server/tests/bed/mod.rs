@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A pool with a map, its server, and processes of the same program that are one or the other:
+//! for tests that kill them.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use forebay::{CreateOptions, Error, FoundMark, Pool, PoolOptions};
+use forebay_map::backing::{Backing, RegularFile};
+use forebay_map::{Features, SEGMENT};
+use forebay_map_server::MapService;
+
+/// Of each file.
+pub const SEGMENTS: u64 = 6;
+pub const ROLE: &str = "FOREBAY_MAP_ROLE";
+
+pub struct Place(pub PathBuf);
+
+impl Place {
+    pub fn new() -> Place {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("forebay-map-served-{}-{number}", std::process::id());
+        let place = Place(Path::new("/dev/shm").join(name));
+        std::fs::create_dir_all(&place.0).expect("a directory in /dev/shm");
+        // Nine frames.
+        let o = CreateOptions {
+            size_bytes: Some(36 << 20),
+            map_bytes: 20 << 20,
+            ..CreateOptions::default()
+        };
+        forebay::create(&place.pool(), &o).expect("a pool");
+        let pool = Pool::open(&place.pool(), &PoolOptions::default()).expect("the pool");
+        pool.map_add("db", 20 << 20).expect("a map");
+        pool.close().expect("closed");
+        for file in 0..2 {
+            let made = File::create(place.file(file)).expect("a file");
+            made.set_len(SEGMENTS * SEGMENT as u64).expect("its size");
+        }
+        place
+    }
+
+    pub fn pool(&self) -> PathBuf {
+        self.0.join("pool")
+    }
+
+    pub fn file(&self, n: u64) -> PathBuf {
+        self.0.join(format!("file{n}"))
+    }
+
+    pub fn run(&self) -> PathBuf {
+        self.0.join("run")
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+pub fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    // One write: what is said is said as a whole.
+    let said = out.write_all(format!("{line}\n").as_bytes()).and_then(|()| out.flush());
+    said.expect("somebody listens");
+}
+
+/// The process that has the pool.
+pub fn serve(place: &Path) {
+    use std::os::unix::fs::DirBuilderExt;
+    let pool = match Pool::open(&place.join("pool"), &PoolOptions::default()) {
+        Ok(pool) => pool,
+        Err(e @ Error::Busy { .. }) => return say(&format!("busy: {e}")),
+        Err(e) => return say(&format!("{e}")),
+    };
+    let run = place.join("run");
+    let _ = std::fs::DirBuilder::new().mode(0o700).create(&run);
+    let started = MapService::start(&pool, &run, false, &mut |_| {}).expect("maps");
+    let (_service, recovered) = started.expect("a map");
+    match recovered.expect("writable").complete {
+        true => say("ready"),
+        false => say("some pages stay"),
+    }
+    std::thread::sleep(Duration::from_secs(3600));
+}
+
+pub struct Numbers(pub u64);
+
+impl Numbers {
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.0 >> 33) % n
+    }
+}
+
+pub struct Process {
+    pub child: Child,
+    pub said: Arc<Mutex<Vec<String>>>,
+    reader: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Process {
+    /// By that test of this program.
+    pub fn start(place: &Place, test: &str, role: &str, planted: &str) -> Process {
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", test, "--nocapture"])
+            .env(ROLE, role)
+            .env("FOREBAY_MAP_PLACE", &place.0)
+            .env("FOREBAY_MAP_PLANTED", planted)
+            .env("FOREBAY_RUNTIME_DIR", place.run())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it runs");
+        let out = BufReader::new(child.stdout.take().expect("piped"));
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let too = said.clone();
+        let reader = std::thread::spawn(move || {
+            for line in out.lines().map_while(Result::ok) {
+                too.lock().expect("not poisoned").push(line);
+            }
+        });
+        Process { child, said, reader: Some(reader) }
+    }
+
+    pub fn lines(&self) -> usize {
+        self.said.lock().expect("not poisoned").len()
+    }
+
+    pub fn has_said(&self, what: &str) -> bool {
+        self.said.lock().expect("not poisoned").iter().any(|line| line.contains(what))
+    }
+
+    pub fn lives(&mut self) -> bool {
+        self.child.try_wait().expect("wait").is_none()
+    }
+
+    pub fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().expect("kill").success());
+    }
+
+    pub fn kill(&mut self) -> Vec<String> {
+        let _ = self.child.kill();
+        self.child.wait().expect("it is dead");
+        if let Some(reader) = self.reader.take() {
+            reader.join().expect("all was read");
+        }
+        std::mem::take(&mut *self.said.lock().expect("not poisoned"))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+pub fn wait(what: &str, mut until: impl FnMut() -> bool) -> Result<(), String> {
+    let begun = Instant::now();
+    while !until() {
+        if begun.elapsed() > Duration::from_secs(40) {
+            return Err(format!("waited in vain: {what}"));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(())
+}
+
+pub fn server(place: &Place, test: &str, planted: &str) -> Result<Process, String> {
+    let server = Process::start(place, test, "serve", planted);
+    wait("a server", || {
+        server.has_said("ready") || server.has_said("busy") || server.has_said("stay")
+    })?;
+    match server.has_said("ready") {
+        true => Ok(server),
+        false => Err(format!("{:?}", server.said.lock().expect("not poisoned"))),
+    }
+}
+
+pub fn is_marked(place: &Place, file: u64) -> Option<bool> {
+    let file = RegularFile::open(&place.file(file)).ok()?;
+    Some(file.marked().expect("a look") != FoundMark::Nothing)
+}
+
+pub fn can() -> bool {
+    let file = tempfile();
+    let features = Features::detect(std::os::fd::AsFd::as_fd(&file), 0);
+    if !features.watch {
+        eprintln!("skipped: it needs userfaultfd and PAGEMAP_SCAN: {:?}", features.missing);
+    }
+    features.watch
+}
+
+pub fn tempfile() -> File {
+    let path = Path::new("/dev/shm").join(format!("forebay-map-probe-{}", std::process::id()));
+    let mut o = std::fs::OpenOptions::new();
+    let file = o.read(true).write(true).create(true).truncate(false).open(&path).expect("a file");
+    file.set_len(SEGMENT as u64).expect("its size");
+    let _ = std::fs::remove_file(path);
+    file
+}

@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Goal: a file that several processes map is one file for all of them, by a server and by
+//! sockets as they are: what any of them has synced is in it, whoever stored it and whoever is
+//! killed, and what a process had stored when it was killed is not lost while the server lives.
+//! Method: a server and three processes on one file with more segments than there are frames.
+//! Each stores rising numbers to pages of its own and says so, syncs pages of anybody, and says
+//! which it has seen and synced.  One of them is killed and begins again, the server is killed,
+//! all are, one is stopped.  And moments that need a test of their own.
+
+mod bed;
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use bed::{can, is_marked, say, serve, server, wait, Numbers, Place, Process, ROLE, SEGMENTS};
+use forebay::{Pool, PoolOptions};
+use forebay_map::{MapFile, Options, Session, Wanted, PAGE, SEGMENT};
+use forebay_map_server::MapService;
+use forebay_server::{Service, Stop};
+
+const TEST: &str = "what_any_of_them_has_synced_is_in_the_file_whoever_is_killed";
+const PROCESSES: u64 = 3;
+
+/// Pages that are used: of a process by its number.
+fn a_page(numbers: &mut Numbers, of: u64) -> u64 {
+    let place = numbers.below(30) * PROCESSES + of;
+    numbers.below(SEGMENTS) * 512 + place * 5
+}
+
+fn session(place: &Path) -> Session {
+    let interval = Duration::from_millis(60);
+    let options = Options { interval, quiet: 1, ..Options::default() };
+    Session::open(&Wanted::of(&place.join("pool")), options).expect("served")
+}
+
+/// One of the processes that share the file.
+fn share(place: &Path, own: u64, first: u64) {
+    let session = session(place);
+    let mapped = match session.map_shared(&place.join("file0"), 0) {
+        Ok(mapped) => mapped,
+        Err(e) => return say(&format!("not opened: {e}")),
+    };
+    let mut numbers = Numbers(first * 7 + own);
+    let mut failed = false;
+    for value in first.. {
+        let full = value.to_ne_bytes().repeat(PAGE / 8);
+        let page = a_page(&mut numbers, own);
+        let at = page * PAGE as u64;
+        if !failed {
+            match numbers.below(3) {
+                0 => drop(mapped.write(at, &full)),
+                _ => mapped.store(at, &full),
+            }
+            // It is lost with its process only where the server is, too.
+            say(&format!("stored {page} {value}"));
+        }
+        let others = a_page(&mut numbers, value % PROCESSES);
+        let mut seen = [0; 8];
+        let read = mapped.read(others * PAGE as u64, &mut seen);
+        let (from, len) = match numbers.below(8) {
+            0 => (0, u64::MAX),
+            _ => (others * PAGE as u64, PAGE as u64),
+        };
+        match read.and_then(|_| mapped.sync(from, len)) {
+            Ok(()) => say(&format!("synced {others} {}", u64::from_ne_bytes(seen))),
+            Err(_) if !failed => {
+                failed = true;
+                say("failed");
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(2)),
+        }
+    }
+}
+
+/// What each page has at least.
+#[derive(Default)]
+struct Least {
+    synced: BTreeMap<u64, u64>,
+    stored: BTreeMap<u64, u64>,
+}
+
+fn note(least: &mut Least, said: Vec<String>) -> Result<(), String> {
+    for line in said {
+        if line.contains("not opened") || line.contains("panicked") {
+            return Err(line);
+        }
+        let words: Vec<&str> = line.split(' ').collect();
+        let [what, page, value] = words[..] else { continue };
+        let (Ok(page), Ok(value)) = (page.parse::<u64>(), value.parse::<u64>()) else { continue };
+        let of = match what {
+            "synced" => &mut least.synced,
+            "stored" => &mut least.stored,
+            _ => continue,
+        };
+        let now = of.entry(page).or_default();
+        *now = value.max(*now);
+    }
+    Ok(())
+}
+
+fn check(place: &Place, least: &BTreeMap<u64, u64>) -> Result<(), String> {
+    let content = std::fs::read(place.file(0)).expect("the file");
+    for (page, value) in least {
+        let at = *page as usize * PAGE;
+        let words = content[at..at + PAGE].chunks_exact(8);
+        let found = words.map(|w| u64::from_ne_bytes(w.try_into().expect("eight"))).min();
+        if found < Some(*value) {
+            return Err(format!("page {page}: {value:#x} was there, {found:x?} is"));
+        }
+    }
+    Ok(())
+}
+
+/// One of each kind of end; how many lines were said.
+fn round(place: &Place, n: u64, least: &mut Least, planted: &str) -> Result<usize, String> {
+    let mut server_process = server(place, TEST, planted)?;
+    let start = |own: u64, first: u64| {
+        Process::start(place, TEST, &format!("share {own} {first}"), planted)
+    };
+    let base = (n + 1) << 24;
+    let mut guests: Vec<Process> = (0..PROCESSES).map(|own| start(own, base)).collect();
+    let begun = |c: &mut Process| c.lines() > 20 || c.has_said("not opened") || !c.lives();
+    wait("all to begin", || guests.iter_mut().all(begun))?;
+    std::thread::sleep(Duration::from_millis(n * 53 % 300));
+    let mut lines: usize = guests.iter().map(Process::lines).sum();
+    let mut server_lives = true;
+    match n % 4 {
+        // One of them, while the others go on, and again.
+        0 => {
+            for turn in 1..4u64 {
+                let own = (n + turn) % PROCESSES;
+                note(least, guests[own as usize].kill())?;
+                guests[own as usize] = start(own, base + (turn << 20));
+                wait("it to begin again", || begun(&mut guests[own as usize]))?;
+            }
+        }
+        // The server: nothing more is acknowledged that others may have stored.
+        1 => {
+            server_process.kill();
+            server_lives = false;
+            let stopped = |c: &mut Process| !c.lives() || c.has_said("failed");
+            wait("all to be told", || guests.iter_mut().all(stopped))?;
+        }
+        2 => {
+            server_process.kill();
+            server_lives = false;
+        }
+        // One is stopped for a while, and goes on.
+        _ => {
+            guests[1].signal("-STOP");
+            std::thread::sleep(Duration::from_millis(500));
+            guests[1].signal("-CONT");
+            let before: Vec<usize> = guests.iter().map(Process::lines).collect();
+            let on = |(c, before): (&mut Process, &usize)| c.lines() > before + 20 || !c.lives();
+            wait("all to go on", || guests.iter_mut().zip(&before).all(on))?;
+            if guests.iter().any(|c| c.has_said("failed")) {
+                return Err("beside one that was stopped a sync has failed".into());
+            }
+        }
+    }
+    for guest in &mut guests {
+        lines += guest.lines();
+        note(least, guest.kill())?;
+    }
+    if !server_lives {
+        server_process = server(place, TEST, planted)?;
+        least.stored.clear();
+    }
+    wait("its file to be complete", || is_marked(place, 0) == Some(false))?;
+    check(place, &least.synced).map_err(|e| format!("synced: {e}"))?;
+    check(place, &least.stored).map_err(|e| format!("stored: {e}"))?;
+    server_process.kill();
+    let pool = Pool::open(&place.pool(), &PoolOptions::default()).map_err(|e| e.to_string())?;
+    let checked = pool.check(false).map_err(|e| e.to_string())?;
+    if checked.maps.iter().any(|m| !m.is_ok() || m.dirty_pages > 0) {
+        return Err(format!("{:?}", checked.maps));
+    }
+    pool.close().map_err(|e| e.to_string())?;
+    Ok(lines)
+}
+
+/// What one of the processes does; false: this is none of them.
+fn is_one_of_them() -> bool {
+    let (Ok(role), Some(place)) = (std::env::var(ROLE), std::env::var_os("FOREBAY_MAP_PLACE"))
+    else {
+        return false;
+    };
+    let words: Vec<&str> = role.split(' ').collect();
+    let number = |word: &str| word.parse().expect("a number");
+    match words[..] {
+        ["serve"] => serve(Path::new(&place)),
+        ["share", own, first] => share(Path::new(&place), number(own), number(first)),
+        ["sleep", how] => {
+            let session = session(Path::new(&place));
+            let path = Path::new(&place).join("file0");
+            let mapped = match how {
+                "shared" => session.map_shared(&path, 0),
+                _ => session.map(&path, SEGMENTS * SEGMENT as u64),
+            };
+            let mapped = mapped.expect("open");
+            mapped.store(0, &[1]);
+            let end = mapped.size();
+            mapped.write(end, &[7; 100]).expect("it grows");
+            say("stored");
+            std::thread::sleep(Duration::from_secs(3600));
+        }
+        _ => unreachable!("{role}"),
+    }
+    true
+}
+
+#[test]
+fn what_any_of_them_has_synced_is_in_the_file_whoever_is_killed() {
+    if is_one_of_them() || !can() {
+        return;
+    }
+    let rounds = std::env::var("MAP_KILLS").ok().and_then(|k| k.parse().ok()).unwrap_or(8);
+    let place = Place::new();
+    let (mut least, mut lines) = (Least::default(), 0);
+    for n in 0..rounds {
+        match round(&place, n, &mut least, "") {
+            Ok(said) => lines += said,
+            Err(e) => panic!("round {n}: {e}"),
+        }
+    }
+    println!("{rounds} rounds, {lines} lines said");
+}
+
+/// Whoever does not answer yet has not synced; found where one is stopped.
+#[test]
+fn one_that_is_stopped_is_waited_for() {
+    if is_one_of_them() || !can() {
+        return;
+    }
+    let planted = "AnsweredForTheStopped";
+    let found = (0..8).find_map(|turn| {
+        let place = Place::new();
+        round(&place, 3 + 4 * turn, &mut Least::default(), planted).err()
+    });
+    println!("{planted}: {}", found.unwrap_or_else(|| panic!("{planted} is not found")));
+}
+
+/// What it has not synced, too, and the size: the server lives, and so does the memory.
+#[test]
+fn what_a_process_had_stored_when_it_was_killed_is_in_the_file() {
+    if is_one_of_them() || !can() {
+        return;
+    }
+    for (how, planted) in
+        [("shared", ""), ("alone", ""), ("shared", "GuestForgotten"), ("alone", "GuestForgotten")]
+    {
+        let place = Place::new();
+        // It has room to grow.
+        let size = (SEGMENTS - 1) * SEGMENT as u64;
+        std::fs::File::create(place.file(0)).and_then(|f| f.set_len(size)).expect("a file");
+        let _server = server(&place, TEST, planted).expect("a server");
+        let mut sleeper = Process::start(&place, TEST, &format!("sleep {how}"), "");
+        wait("it", || sleeper.has_said("stored")).expect("begun");
+        assert_eq!(std::fs::read(place.file(0)).expect("the file")[0], 0, "it is not synced");
+        sleeper.kill();
+        wait("its file to be complete", || is_marked(&place, 0) == Some(false)).expect("home");
+        let content = std::fs::read(place.file(0)).expect("the file");
+        let there = planted.is_empty();
+        assert_eq!(content[0], u8::from(there), "{how} {planted}");
+        assert_eq!(content.ends_with(&[7; 100]), there, "{how} {planted}");
+    }
+}
+
+/// A server in this process.
+struct Here {
+    place: Place,
+    pool: Option<Pool>,
+    service: std::sync::Arc<MapService>,
+}
+
+impl Here {
+    fn new() -> Here {
+        let place = Place::new();
+        let pool = Pool::open(&place.pool(), &PoolOptions::default()).expect("the pool");
+        std::fs::DirBuilder::new().mode(0o700).create(place.run()).expect("a directory");
+        let started = MapService::start(&pool, &place.run(), false, &mut |_| {}).expect("maps");
+        Here { place, pool: Some(pool), service: started.expect("a map").0 }
+    }
+
+    fn session(&self) -> Session {
+        let wanted = Wanted { sockets: self.place.run(), ..Wanted::of(&self.place.pool()) };
+        Session::open(&wanted, Options::default()).expect("served")
+    }
+
+    fn frames_used(&self) -> u64 {
+        let status = self.service.status();
+        status.details["maps"][0]["frames_used"].as_u64().expect("a number")
+    }
+}
+
+impl Drop for Here {
+    fn drop(&mut self) {
+        self.service
+            .stop(&Stop { grace: Duration::ZERO, must: true, keep: false })
+            .expect("stopped");
+        let _ = self.pool.take().map(Pool::close);
+    }
+}
+
+fn byte(file: &MapFile, at: u64) -> u8 {
+    let mut to = [0];
+    file.load(at, &mut to);
+    to[0]
+}
+
+/// Each has all of the other's stores, frames are given back of both, and what is refused is
+/// said by name.
+#[test]
+fn two_that_share_a_file_have_one_file() {
+    if is_one_of_them() || !can() {
+        return;
+    }
+    let here = Here::new();
+    let (a, b) = (here.session(), here.session());
+    let path = here.place.file(0);
+    let [first, second] = [&a, &b].map(|s| s.map_shared(&path, 0).expect("shared"));
+    // Twice as many segments as there are frames.
+    for turn in 1..4u8 {
+        for segment in 0..SEGMENTS {
+            let at = segment * SEGMENT as u64 + 7;
+            first.store(at, &[turn]);
+            assert_eq!(byte(&second, at), turn, "segment {segment}");
+            second.store(at + 5000, &[turn + 100]);
+        }
+        first.sync(0, u64::MAX).expect("a sync");
+        for segment in 0..SEGMENTS {
+            assert_eq!(byte(&first, segment * SEGMENT as u64 + 5007), turn + 100);
+        }
+    }
+    let said = a.map_shared(&path, 0).expect_err("twice").to_string();
+    assert!(said.contains("clone"), "{said}");
+    let said = b.map(&path, 0).expect_err("for itself").to_string();
+    assert!(said.contains("has it mapped"), "{said}");
+    let own = a.map(&here.place.file(1), 0).expect("for itself");
+    let said = b.map_shared(&here.place.file(1), 0).expect_err("it is another's").to_string();
+    assert!(said.contains("has it mapped"), "{said}");
+    own.close().expect("closed");
+    let go_on = &mut |_: &_| std::ops::ControlFlow::Continue(());
+    let listed = here.service.call(serde_json::json!({"do": "list"}), go_on).expect("a list"); // let listed = here.service.call(serde_json::json!({"do": "list"}), &mutmut |_| std::ops::ControlFlow::Continue(())).expect("a list");
+    let pids = &listed[0]["files"][0]["shared_by"];
+    assert_eq!(pids.as_array().map(Vec::len), Some(2), "{listed}");
+    first.close().expect("closed");
+    assert_eq!(byte(&second, 7), 3);
+    second.close().expect("closed");
+    assert_eq!(here.frames_used(), 0);
+    let content = std::fs::read(&path).expect("the file");
+    assert_eq!((content[7], content[5007]), (3, 103));
+}
+
+/// A file without a server of its pool, one that is not there, one that the server does not see.
+#[test]
+fn what_cannot_be_shared_is_refused_by_name() {
+    if is_one_of_them() || !can() {
+        return;
+    }
+    let place = Place::new();
+    let alone = session(&place.0);
+    let said = alone.map_shared(&place.file(0), 0).expect_err("nobody serves").to_string();
+    assert!(said.contains("forebay serve"), "{said}");
+    alone.close().expect("closed");
+    let here = Here::new();
+    let session = here.session();
+    let said = session.map_shared(&here.place.0.join("none"), 0).expect_err("none").to_string();
+    assert!(said.contains("none") && said.contains("open"), "{said}");
+    let said = session.map_shared(&here.place.0, 0).expect_err("a directory").to_string();
+    assert!(said.contains("open"), "{said}");
+}
+
+/// Who does not answer is named within a bounded time, and nothing is acknowledged meanwhile;
+/// when it goes on, so do the others.
+#[test]
+fn a_sync_beside_one_that_is_stopped_ends_by_name() {
+    if is_one_of_them() || !can() {
+        return;
+    }
+    let place = Place::new();
+    let _server = server(&place, TEST, "").expect("a server");
+    let sleeper = Process::start(&place, TEST, "sleep shared", "");
+    wait("it", || sleeper.has_said("stored")).expect("begun");
+    let wanted = Wanted { sockets: place.run(), ..Wanted::of(&place.pool()) };
+    let session = Session::open(&wanted, Options::default()).expect("served");
+    let file = session.map_shared(&place.file(0), 0).expect("shared");
+    file.store(5000, &[2]);
+    sleeper.signal("-STOP");
+    let begun = Instant::now();
+    let said = file.sync(0, u64::MAX).expect_err("it may have stored there").to_string();
+    sleeper.signal("-CONT");
+    assert!(begun.elapsed() < Duration::from_secs(40), "{:?}", begun.elapsed());
+    let pid = sleeper.child.id().to_string();
+    assert!(said.contains(&pid) && said.contains("does not answer"), "{said}");
+    file.sync(0, u64::MAX).expect("it answers");
+    file.close().expect("closed");
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A connection to the server of a pool, at which one question at a time is asked.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use forebay_engine::lasting::{self, Lasting};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
+};
+use serde::Serialize;
+
+use crate::content::lock;
+use crate::error::{Error, Result};
+use crate::wire::{self, Answer, Request};
+
+/// A server that says nothing for so long is taken for dead.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A connection, as long as it is good.
+#[derive(Debug)]
+pub(crate) struct Link {
+    state: Mutex<State>,
+    /// The process that serves the pool, or did.
+    server: u32,
+    /// The process whose connection it is.
+    of: u32,
+}
+
+#[derive(Debug)]
+struct State {
+    stream: Lasting<UnixStream>,
+    /// Why nothing is asked any more.
+    gone: Option<String>,
+}
+
+impl Link {
+    pub fn new(stream: UnixStream, server: u32) -> Link {
+        let state = State { stream: stream.into(), gone: None };
+        Link { state: Mutex::new(state), server, of: std::process::id() }
+    }
+
+    pub fn server(&self) -> u32 {
+        self.server
+    }
+
+    /// Where the server listens.
+    pub fn path(&self) -> io::Result<std::path::PathBuf> {
+        let address = lock(&self.state).stream.peer_addr()?;
+        match address.as_pathname() {
+            Some(path) => Ok(path.to_owned()),
+            None => Err(io::Error::other("its server has no name")),
+        }
+    }
+
+    pub fn ask(&self, request: &Request) -> Result<Answer> {
+        self.ask_for(request).map(|(answer, _)| answer)
+    }
+
+    /// The same, and the descriptor that comes with the answer.
+    pub fn ask_for(&self, request: &Request) -> Result<(Answer, Option<OwnedFd>)> {
+        // What a child said would be its parent's word, and the answer its parent's.
+        if std::process::id() != self.of {
+            let why = format!("it is a share of process {}, and this is a child of it", self.of);
+            return Err(Error::Pool(why));
+        }
+        let mut state = lock(&self.state);
+        if let Some(why) = &state.gone {
+            return Err(Error::Pool(why.clone()));
+        }
+        let answer = lasting::check(state.stream.as_fd())
+            .and_then(|()| send(&state.stream, request))
+            .and_then(|()| receive(&state.stream));
+        match answer {
+            Ok((Answer::Failed { refused: false, why }, _)) => Err(Error::Pool(why)),
+            Ok(answer) => Ok(answer),
+            Err(e) => {
+                let cause = match e.kind() {
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "does not answer".into(),
+                    io::ErrorKind::UnexpectedEof
+                    | io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::BrokenPipe => "has ended".into(),
+                    _ => format!("is not understood ({e})"),
+                };
+                let why = format!(
+                    "its server, process {}, {cause}; what was synced is kept in the pool, and \
+                     brought home by the next forebay serve after this process has ended",
+                    self.server
+                );
+                state.gone = Some(why.clone());
+                let _ = lasting::check(state.stream.as_fd())
+                    .and_then(|()| state.stream.shutdown(std::net::Shutdown::Both));
+                Err(Error::Unknown(why))
+            }
+        }
+    }
+}
+
+pub(crate) fn set_up(stream: &UnixStream, patience: Duration) -> io::Result<()> {
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(PATIENCE))
+}
+
+/// Who answers has to be one whose word counts for a pool of ours.
+pub(crate) fn check_server(stream: &UnixStream) -> Result<()> {
+    let who = rustix::net::sockopt::socket_peercred(stream);
+    let user = who.map_err(|e| Error::Pool(format!("its server is not known: {e}")))?.uid;
+    match user.is_root() || user == rustix::process::geteuid() {
+        true => Ok(()),
+        false => {
+            let user = user.as_raw();
+            Err(Error::Pool(format!(
+                "user {user} answers for it, who is neither root nor this one"
+            )))
+        }
+    }
+}
+
+/// A server that has ended is an error and no signal: programs in C have SIGPIPE.
+pub(crate) fn send<T: Serialize>(stream: &UnixStream, message: &T) -> io::Result<()> {
+    let bytes = wire::bytes_of(message)?;
+    let mut rest = &bytes[..];
+    while !rest.is_empty() {
+        match rustix::net::send(stream, rest, SendFlags::NOSIGNAL) {
+            Ok(n) => rest = &rest[n..],
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Of the server; none: there is none.
+pub(crate) fn connect(path: &Path) -> io::Result<Option<UnixStream>> {
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let begun = Instant::now();
+    loop {
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) => break,
+            Err(Errno::NOENT | Errno::CONNREFUSED) => return Ok(None),
+            Err(Errno::AGAIN) if begun.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(Some(stream))
+}
+
+/// An answer, and what comes with it.
+pub(crate) fn receive(mut stream: &UnixStream) -> io::Result<(Answer, Option<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut came = RecvAncillaryBuffer::new(&mut space);
+    let mut first = [0];
+    let got = loop {
+        let mut to = [io::IoSliceMut::new(&mut first)];
+        match rustix::net::recvmsg(stream, &mut to, &mut came, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => {}
+            got => break got?,
+        }
+    };
+    if got.bytes == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let mut file = None;
+    for message in came.drain() {
+        if let RecvAncillaryMessage::ScmRights(mut files) = message {
+            file = files.next().or(file);
+        }
+    }
+    let mut all = io::Read::chain(&first[..], &mut stream);
+    Ok((wire::receive(&mut all)?, file))
+}

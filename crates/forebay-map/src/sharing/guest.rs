@@ -1,0 +1,631 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A file that this process shares with others, by the server of the pool.
+//!
+//! Locks, in this order: the visit's gate; a segment's of the tracker; a slot's.  The server is
+//! asked with none of them held, but for a frame (`Fill`).
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::board::{Board, Is};
+use super::visits::{Server, Visit};
+use super::{Grant, Reply};
+use crate::cache::{Shared, Unreadable};
+use crate::content::lock;
+use crate::error::{Error, Result};
+use crate::features::Features;
+use crate::file::Mapped;
+use crate::own::{parts, segments_within};
+use crate::pages::{PageSet, PAGE, SEGMENT};
+use crate::planted::{self, Planted};
+use crate::store::Synced;
+use crate::tracker::{Counts, NotEvicted, Source, Tracker};
+use crate::wire::{Answer, Place, Request};
+
+/// After which a server is asked again that has others at work.
+const AGAIN: Duration = Duration::from_millis(2);
+
+/// Memory of frames that a server has lent.
+pub(crate) trait Lent: Send + Sync + std::fmt::Debug {
+    fn memory(&self) -> BorrowedFd<'_>;
+    /// Where a frame is, from now on.
+    fn learn(&self, frame: u32, place: Option<&Place>) -> Result<()>;
+    fn offset(&self, frame: u32) -> Result<u64>;
+    fn fill(&self, frame: u32, at: usize, from: &[u8]) -> Result<()>;
+    fn copy(&self, frame: u32, at: usize, to: &mut [u8]) -> Result<()>;
+    fn write_back_caches(&self, frame: u32) -> Result<()>;
+    /// As [`Store::sync`](crate::store::Store::sync).
+    fn sync(&self, frame: u32, pages: &PageSet) -> Result<Synced>;
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    frame: Option<u32>,
+    /// Bytes of the segment that have what a [`Grant`] says.
+    granted: usize,
+}
+
+/// What this process has of the file.
+#[derive(Debug)]
+struct Stay {
+    home: u32,
+    path: PathBuf,
+    server: Arc<dyn Server>,
+    lent: Arc<dyn Lent>,
+    shared: Arc<Shared>,
+    board: Board,
+    slots: Vec<Mutex<Slot>>,
+    pins: Vec<AtomicUsize>,
+    closed: AtomicBool,
+}
+
+/// Why pages are not durable.
+enum Lacks {
+    /// A grant, of the segment; none: of the size.
+    Grant(Option<usize>),
+    /// A truncation has not ended.
+    End,
+    Told(Error),
+}
+
+impl From<Error> for Lacks {
+    fn from(e: Error) -> Lacks {
+        Lacks::Told(e)
+    }
+}
+
+fn unexpected(answer: &Answer) -> Error {
+    match answer {
+        Answer::Failed { why, .. } => Error::Pool(why.clone()),
+        answer => Error::Pool(format!("its server does not answer what was asked: {answer:?}")),
+    }
+}
+
+impl Stay {
+    fn size(&self) -> u64 {
+        self.board.get(Is::Size).min((self.slots.len() * SEGMENT) as u64)
+    }
+
+    fn inside(&self, segment: usize) -> usize {
+        self.size().saturating_sub((segment * SEGMENT) as u64).min(SEGMENT as u64) as usize
+    }
+
+    fn frame(&self, segment: usize) -> Option<u32> {
+        lock(&self.slots[segment]).frame
+    }
+
+    fn pinned(&self, segment: usize) -> bool {
+        self.pins[segment].load(Ordering::SeqCst) > 0
+    }
+
+    fn refused(&self, why: impl Into<String>) -> Error {
+        Error::Refused { path: self.path.clone(), why: why.into() }
+    }
+
+    fn system(&self, doing: &'static str) -> impl FnOnce(io::Error) -> Error {
+        Error::system(&self.path, doing)
+    }
+
+    /// Until others are not at work on it.
+    fn ask(&self, request: &Request, slow: bool) -> Result<Answer> {
+        loop {
+            match self.server.ask(request, slow)? {
+                Answer::Wait => std::thread::sleep(AGAIN),
+                Answer::Failed { refused: true, why } => return Err(self.refused(why)),
+                answer => return Ok(answer),
+            }
+        }
+    }
+
+    fn done(&self, request: &Request) -> Result<()> {
+        match self.ask(request, true)? {
+            Answer::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn accept(&self, grant: &Grant) -> Result<()> {
+        let Some(slot) = self.slots.get(grant.segment as usize) else { return Ok(()) };
+        let mut slot = lock(slot);
+        // It may have been given up meanwhile, and come again.
+        if slot.frame == Some(grant.frame) {
+            self.lent.learn(grant.frame, grant.place.as_ref())?;
+            slot.granted = grant.bytes as usize;
+        }
+        Ok(())
+    }
+
+    fn ask_grant(&self, segment: Option<usize>) -> Result<()> {
+        let segment = segment.map(|s| s as u64);
+        match self.ask(&Request::Settle { home: self.home, segment }, false)? {
+            Answer::Granted(Some(grant)) => self.accept(&grant),
+            Answer::Granted(None) => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// What was stored to the pages is durable.  The caller holds the segment's lock of the
+    /// tracker.
+    fn make_durable(&self, segment: usize, pages: &PageSet) -> std::result::Result<(), Lacks> {
+        let pages = pages.within(&PageSet::of(0..self.inside(segment).div_ceil(PAGE)));
+        let (frame, granted) = {
+            let slot = lock(&self.slots[segment]);
+            (slot.frame, slot.granted)
+        };
+        let (Some(frame), false) = (frame, pages.is_empty()) else { return Ok(()) };
+        let enough = pages.within(&PageSet::of(0..granted.div_ceil(PAGE))) == pages;
+        if !enough && !planted::is(Planted::NothingGranted) {
+            return Err(Lacks::Grant(Some(segment)));
+        }
+        match self.lent.sync(frame, &pages)? {
+            Synced::Durable => Ok(()),
+            // The file has grown since the frame was told.
+            Synced::BehindEnd => Err(Lacks::Grant(Some(segment))),
+        }
+    }
+}
+
+/// A file's segments, for the tracker.
+#[derive(Debug)]
+struct Visited(Arc<Stay>);
+
+impl Source for Visited {
+    fn memory(&self) -> BorrowedFd<'_> {
+        self.0.lent.memory()
+    }
+
+    fn bring_in(&self, segment: usize) -> io::Result<u64> {
+        let stay = &*self.0;
+        if stay.closed.load(Ordering::SeqCst) {
+            return Err(io::Error::other(stay.refused("it is closed")));
+        }
+        let fill = Request::Fill { home: stay.home, segment: segment as u64 };
+        match stay.server.ask(&fill, false).map_err(io::Error::other)? {
+            Answer::Wait => Err(io::ErrorKind::WouldBlock.into()),
+            Answer::Granted(Some(grant)) => {
+                let learned = stay.lent.learn(grant.frame, grant.place.as_ref());
+                learned.map_err(io::Error::other)?;
+                *lock(&stay.slots[segment]) = Slot { frame: Some(grant.frame), granted: 0 };
+                stay.lent.offset(grant.frame).map_err(io::Error::other)
+            }
+            other => Err(io::Error::other(unexpected(&other))),
+        }
+    }
+
+    fn cannot_be_touched(&self, segment: usize, why: &io::Error) {
+        if let Some(Unreadable(tell)) = &self.0.shared.options.unreadable {
+            tell(&self.0.path, (segment * SEGMENT) as u64, why);
+        }
+    }
+
+    fn copy(&self, segment: usize, _: u64, to: &mut [u8]) {
+        let copied = self.0.frame(segment).map(|frame| self.0.lent.copy(frame, 0, to));
+        if !matches!(copied, Some(Ok(()))) {
+            // What cannot be read differs from what was there before: all of it is synced.
+            let now = self.0.shared.clock.fetch_add(1, Ordering::Relaxed);
+            to.chunks_mut(8).for_each(|c| c.copy_from_slice(&now.to_ne_bytes()[..c.len()]));
+        }
+    }
+
+    fn write_back(&self, segment: usize, _: u64) -> io::Result<()> {
+        match self.0.frame(segment) {
+            Some(frame) => self.0.lent.write_back_caches(frame).map_err(io::Error::other),
+            None => Err(io::Error::other("nothing is there")),
+        }
+    }
+}
+
+/// What is mapped, for orders.
+#[derive(Debug)]
+pub(crate) struct Rooms {
+    /// First: nobody can fault when the rest goes away.
+    tracker: Tracker<Visited>,
+    stay: Arc<Stay>,
+}
+
+impl Rooms {
+    fn take(&self, pages: std::ops::Range<usize>) -> std::result::Result<(), Lacks> {
+        self.tracker.take(pages, |segment, _, pages| self.stay.make_durable(segment, pages))
+    }
+
+    /// For a sync of another guest.
+    pub fn sync_for_others(&self, first: u64, end: u64, grants: &[Grant]) -> Reply {
+        if planted::is(Planted::OthersNotSynced) {
+            return Reply::Done;
+        }
+        if let Some(e) = grants.iter().find_map(|grant| self.stay.accept(grant).err()) {
+            return Reply::Failed(e.to_string());
+        }
+        let checked = self.tracker.check().map_err(self.stay.system("what tells its stores"));
+        match checked.map_err(Lacks::Told).and_then(|()| self.take(first as usize..end as usize)) {
+            Ok(()) => Reply::Done,
+            Err(Lacks::Grant(_) | Lacks::End) => Reply::Again,
+            Err(Lacks::Told(e)) => Reply::Failed(e.to_string()),
+        }
+    }
+
+    /// Lets go of a segment.
+    pub fn give_up(&self, segment: u64, grant: Option<&Grant>) -> Reply {
+        let (stay, segment) = (&self.stay, segment as usize);
+        if segment >= stay.slots.len() {
+            return Reply::Done;
+        }
+        let is_free = || !stay.pinned(segment);
+        let gone = || lock(&stay.slots[segment]).frame = None;
+        let Some(grant) = grant else {
+            let asked = std::cell::Cell::new(false);
+            let may = || {
+                asked.set(true);
+                is_free()
+            };
+            let discarded = self.tracker.discard(segment, may, |_| {
+                gone();
+                Ok::<(), Error>(())
+            });
+            return match discarded {
+                Ok(()) => Reply::Done,
+                // Nothing was there.
+                Err(NotEvicted::InUse) if !asked.get() => Reply::Done,
+                Err(NotEvicted::InUse) => Reply::InUse,
+                Err(NotEvicted::Failed(e)) => Reply::Failed(e.to_string()),
+                Err(NotEvicted::Kept(e)) => Reply::Failed(e.to_string()),
+            };
+        };
+        if let Err(e) = stay.accept(grant) {
+            return Reply::Failed(e.to_string());
+        }
+        match self.tracker.try_take(segment, |s, _, pages| stay.make_durable(s, pages)) {
+            Ok(true) => {}
+            Ok(false) | Err(Lacks::Grant(_) | Lacks::End) => return Reply::InUse,
+            Err(Lacks::Told(e)) => return Reply::Failed(e.to_string()),
+        }
+        let evicted = self.tracker.evict(segment, is_free, |_, late| {
+            if !planted::is(Planted::LateForgotten) {
+                stay.make_durable(segment, late)?;
+            }
+            gone();
+            Ok::<(), Lacks>(())
+        });
+        match evicted {
+            Ok(()) => Reply::Done,
+            Err(NotEvicted::InUse) if self.tracker.is_absent(segment) == Some(true) => Reply::Done,
+            Err(NotEvicted::InUse | NotEvicted::Kept(Lacks::Grant(_) | Lacks::End)) => Reply::InUse,
+            Err(NotEvicted::Failed(e)) => Reply::Failed(e.to_string()),
+            Err(NotEvicted::Kept(Lacks::Told(e))) => Reply::Failed(e.to_string()),
+        }
+    }
+}
+
+/// A file that others map, too.
+#[derive(Debug)]
+pub(crate) struct Guest {
+    rooms: Arc<Rooms>,
+    stay: Arc<Stay>,
+    visit: Arc<Visit>,
+    number: u32,
+}
+
+impl Guest {
+    /// Of the file at `path`, which has that identity, with room for so many bytes at least.
+    pub fn join(
+        shared: &Arc<Shared>,
+        server: Arc<dyn Server>,
+        lent: Arc<dyn Lent>,
+        path: &Path,
+        identity: &[u8],
+        room: u64,
+    ) -> Result<Arc<Guest>> {
+        let refused = |why: String| Error::Refused { path: path.to_owned(), why };
+        let Some(known_by) = path.to_str() else {
+            return Err(refused("its path is not UTF-8".into()));
+        };
+        let features = shared.options.features.clone();
+        let features = features.unwrap_or_else(|| Features::detect(lent.memory(), 0));
+        if !features.faults {
+            let missing = &features.missing;
+            return Err(refused(format!("to share a file needs userfaultfd: {missing:?}")));
+        }
+        let (number, visit) = server.visits().begin();
+        let ended = || server.visits().end(number);
+        let join = Request::Join {
+            visit: number,
+            path: known_by.to_owned(),
+            identity: identity.to_vec(),
+            room,
+        };
+        let joined = loop {
+            match server.ask_for(&join) {
+                Ok((Answer::Wait, _)) => std::thread::sleep(AGAIN),
+                joined => break joined,
+            }
+        };
+        let (home, segments, board) = match joined.inspect_err(|_| ended())? {
+            (Answer::Joined { home, segments }, Some(board)) => (home, segments, board),
+            (Answer::Failed { refused: true, why }, _) => {
+                ended();
+                return Err(refused(why));
+            }
+            (answer, _) => {
+                ended();
+                return Err(unexpected(&answer));
+            }
+        };
+        let made = (|| {
+            use std::os::fd::AsFd;
+            let segments = usize::try_from(segments).unwrap_or(usize::MAX);
+            let board = Board::of(board.as_fd()).map_err(Error::system(path, "its board"))?;
+            let stay = Arc::new(Stay {
+                home,
+                path: path.to_owned(),
+                server: Arc::clone(&server),
+                lent,
+                shared: Arc::clone(shared),
+                board,
+                slots: (0..segments).map(|_| Mutex::default()).collect(),
+                pins: (0..segments).map(|_| AtomicUsize::new(0)).collect(),
+                closed: AtomicBool::new(false),
+            });
+            let tracker = Tracker::new(Visited(Arc::clone(&stay)), segments, features);
+            let tracker = tracker.map_err(Error::system(path, "map"))?;
+            let rooms = Arc::new(Rooms { tracker, stay: Arc::clone(&stay) });
+            Ok(Arc::new(Guest { rooms, stay, visit: Arc::clone(&visit), number }))
+        })();
+        match made {
+            Ok(guest) => {
+                let _ = visit.rooms.set(Arc::downgrade(&guest.rooms));
+                Ok(guest)
+            }
+            Err(e) => {
+                let _ = server.ask(&Request::Leave { home, unsynced: false }, true);
+                ended();
+                Err(e)
+            }
+        }
+    }
+
+    pub fn tick(&self) -> Result<()> {
+        let (quiet, keep) = (self.stay.shared.options.quiet, self.stay.shared.options.keep_looking);
+        let ticked = self.rooms.tracker.tick(quiet, keep, 64);
+        ticked.map(drop).map_err(self.stay.system("watch"))
+    }
+
+    /// What this process has stored.
+    fn sync_own(&self, at: u64, len: u64) -> std::result::Result<(), Lacks> {
+        let board = &self.stay.board;
+        let size = self.stay.size();
+        if board.get(Is::Cut) != 0 {
+            return Err(Lacks::End);
+        }
+        if board.get(Is::Settled) < size {
+            return Err(Lacks::Grant(None));
+        }
+        let end = at.saturating_add(len).min(size);
+        self.rooms.take((at / PAGE as u64) as usize..end.div_ceil(PAGE as u64) as usize)
+    }
+
+    fn sync_granted(&self, at: u64, len: u64) -> Result<()> {
+        loop {
+            let call = self.visit.gate.enter()?;
+            let synced = self.sync_own(at, len);
+            drop(call);
+            match synced {
+                Ok(()) => return Ok(()),
+                Err(Lacks::Told(e)) => return Err(e),
+                Err(Lacks::Grant(segment)) => self.stay.ask_grant(segment)?,
+                Err(Lacks::End) => self.stay.done(&Request::EndCut { home: self.stay.home })?,
+            }
+        }
+    }
+
+    fn leave(&self, unsynced: bool) -> Result<()> {
+        let leave = Request::Leave { home: self.stay.home, unsynced };
+        let left = self.stay.done(&leave);
+        self.stay.server.visits().end(self.number);
+        left
+    }
+}
+
+impl Mapped for Guest {
+    fn path(&self) -> &Path {
+        &self.stay.path
+    }
+
+    fn address(&self) -> *mut u8 {
+        self.rooms.tracker.address()
+    }
+
+    fn room(&self) -> u64 {
+        self.rooms.tracker.size() as u64
+    }
+
+    fn size(&self) -> u64 {
+        self.stay.size()
+    }
+
+    fn features(&self) -> &Features {
+        self.rooms.tracker.features()
+    }
+
+    fn counts(&self) -> Counts {
+        self.rooms.tracker.counts()
+    }
+
+    fn load(&self, at: u64, to: &mut [u8]) {
+        self.rooms.tracker.load(at as usize, to);
+    }
+
+    fn store(&self, at: u64, from: &[u8]) {
+        self.rooms.tracker.store(at as usize, from);
+    }
+
+    fn sync(&self, at: u64, len: u64) -> Result<()> {
+        let stay = &self.stay;
+        self.rooms.tracker.check().map_err(stay.system("what tells its stores"))?;
+        // Who has become a guest since has stored nothing that this sync has to know of.
+        if stay.board.get(Is::Guests) > 1 {
+            let end = at.saturating_add(len).min(self.room());
+            let len = end.saturating_sub(at);
+            stay.done(&Request::SyncOthers { home: stay.home, at, len })?;
+        }
+        self.sync_granted(at, len)
+    }
+
+    fn read(&self, at: u64, to: &mut [u8]) -> Result<usize> {
+        let _call = self.visit.gate.enter()?;
+        let n = self.size().saturating_sub(at).min(to.len() as u64) as usize;
+        for (segment, from, range) in parts(at, n) {
+            // The caller's memory may be a mapping, and wait for a segment that this thread has
+            // locked: nothing is locked when it is touched.
+            let mut bytes = vec![0; range.len()];
+            let copied = self.rooms.tracker.with(segment, |_| match self.stay.frame(segment) {
+                Some(frame) => self.stay.lent.copy(frame, from, &mut bytes),
+                None => Err(Error::Pool("a segment that was brought in is not there".into())),
+            });
+            copied.map_err(self.stay.system("bring in"))??;
+            to[range].copy_from_slice(&bytes);
+        }
+        Ok(n)
+    }
+
+    fn write(&self, at: u64, from: &[u8]) -> Result<()> {
+        if from.is_empty() {
+            return Ok(());
+        }
+        let end = at.saturating_add(from.len() as u64);
+        let _call = loop {
+            let call = self.visit.gate.enter()?;
+            if end <= self.size() {
+                break call;
+            }
+            drop(call);
+            let grow = Request::Resize { home: self.stay.home, size: end, grow: true };
+            self.stay.done(&grow)?;
+        };
+        for (segment, first, range) in parts(at, from.len()) {
+            // As in `read`.
+            let bytes = &from[range].to_vec()[..];
+            let pages = first / PAGE..(first + bytes.len()).div_ceil(PAGE);
+            let written = self.rooms.tracker.with_stored(segment, pages, |_| {
+                match self.stay.frame(segment) {
+                    Some(frame) => self.stay.lent.fill(frame, first, bytes),
+                    None => Err(Error::Pool("a segment that was brought in is not there".into())),
+                }
+            });
+            written.map_err(self.stay.system("bring in"))??;
+        }
+        Ok(())
+    }
+
+    fn reserve(&self, len: u64) -> Result<u64> {
+        match self.stay.ask(&Request::Reserve { home: self.stay.home, len }, true)? {
+            Answer::At(at) => Ok(at),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn set_size(&self, size: u64) -> Result<()> {
+        self.stay.done(&Request::Resize { home: self.stay.home, size, grow: false })
+    }
+
+    fn allocate(&self, at: u64, len: u64) -> Result<()> {
+        self.stay.done(&Request::Allocate { home: self.stay.home, at, len })
+    }
+
+    fn lock(&self, at: u64, len: u64) -> Result<()> {
+        let stay = &self.stay;
+        let segments = segments_within(at, len, self.room());
+        stay.shared.pin(&stay.path, segments.len())?;
+        for segment in segments.clone() {
+            stay.pins[segment].fetch_add(1, Ordering::SeqCst);
+        }
+        for segment in segments {
+            if let Err(e) = self.rooms.tracker.with(segment, |_| ()) {
+                self.unlock(at, len);
+                return Err(stay.system("bring in")(e));
+            }
+        }
+        Ok(())
+    }
+
+    fn unlock(&self, at: u64, len: u64) {
+        for segment in segments_within(at, len, self.room()) {
+            let less = |p: usize| p.checked_sub(1);
+            let pins = &self.stay.pins[segment];
+            if pins.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
+                self.stay.shared.unpin(1);
+            }
+        }
+    }
+
+    fn drop_cache(&self, at: u64, len: u64) -> Result<()> {
+        let end = (at.saturating_add(len).min(self.room()) / SEGMENT as u64) as usize;
+        for segment in at.div_ceil(SEGMENT as u64) as usize..end {
+            if !self.stay.pinned(segment) {
+                let segment = segment as u64;
+                self.stay.done(&Request::GiveBack { home: self.stay.home, segment })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn change(&self, _: &mut dyn FnMut()) -> Result<()> {
+        Err(self.stay.refused(
+            "its times cannot be set while it is shared, as others change it; set them when all \
+             have closed it",
+        ))
+    }
+
+    fn write_back(&self) -> Result<usize> {
+        match self.stay.ask(&Request::WriteBack { home: self.stay.home }, true)? {
+            Answer::At(pages) => Ok(pages as usize),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn is_dirty(&self) -> Result<bool> {
+        match self.stay.ask(&Request::IsDirty { home: self.stay.home }, true)? {
+            Answer::Yes(yes) => Ok(yes),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn close(&self) -> Result<()> {
+        let stay = &self.stay;
+        if stay.closed.swap(true, Ordering::SeqCst) {
+            return Ok(());
+        }
+        for pins in &stay.pins {
+            stay.shared.unpin(pins.swap(0, Ordering::SeqCst));
+        }
+        let mut synced = self.sync_granted(0, u64::MAX);
+        for segment in 0..stay.slots.len() {
+            let gone = self.rooms.tracker.discard(
+                segment,
+                || true,
+                |_| {
+                    lock(&stay.slots[segment]).frame = None;
+                    Ok::<(), Error>(())
+                },
+            );
+            if let Err(NotEvicted::Failed(e)) = gone {
+                synced = synced.and(Err(stay.system("unmap")(e)));
+            }
+        }
+        let left = self.leave(synced.is_err());
+        synced.and(left)
+    }
+
+    #[cfg(test)]
+    fn own_bytes(&self) -> &'static mut [u8] {
+        self.rooms.tracker.own_bytes()
+    }
+
+    #[cfg(test)]
+    fn is_here(&self, segment: usize) -> bool {
+        self.stay.frame(segment).is_some()
+    }
+}

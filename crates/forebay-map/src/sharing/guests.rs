@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a file's home knows of what its guests have stored: which of them have which segment
+//! mapped.  What the tracker of a file of one process does by itself is done here by asking
+//! them.
+//!
+//! Of a guest that has died it is not known what it has stored and not synced.  Its memory is
+//! there, as a kernel's page cache would be: pages that differ from the file wait to be made
+//! durable (`pending`), and go home.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+
+use super::board::{Board, Is};
+use super::{Grant, Heard, Order, Peer, Reply};
+use crate::content::{lock, Content};
+use crate::error::{Error, Result};
+use crate::pages::{PageSet, SEGMENT, SEGMENT_PAGES};
+use crate::planted::{self, Planted};
+use crate::track::Track;
+use crate::tracker::NotEvicted;
+
+/// Segments in one order.
+const GRANTS: usize = 128;
+/// So often a guest is asked again that lacked a grant: it brings segments in meanwhile.
+const TRIES: usize = 1000;
+
+#[derive(Debug)]
+struct Segment {
+    /// It has a frame.
+    there: bool,
+    /// Guests that may have it mapped.
+    mapped_by: Vec<u64>,
+    /// Stored by guests that have died.
+    pending: PageSet,
+}
+
+impl Default for Segment {
+    fn default() -> Segment {
+        Segment { there: false, mapped_by: Vec::new(), pending: PageSet::EMPTY }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Visitor {
+    visit: u32,
+    peer: Arc<dyn Peer>,
+}
+
+/// The guests of one file.
+#[derive(Debug)]
+pub(crate) struct Guests {
+    content: Arc<Content>,
+    segments: Vec<Mutex<Segment>>,
+    visitors: RwLock<BTreeMap<u64, Visitor>>,
+    board: Board,
+}
+
+fn silent(peer: &dyn Peer, why: &str) -> Error {
+    Error::Pool(format!(
+        "process {}, which has the file mapped as well, does not answer ({why}): it may have stored \
+         what is to be durable; let it go on, or end it",
+        peer.pid()
+    ))
+}
+
+impl Guests {
+    pub fn new(content: Arc<Content>) -> io::Result<Guests> {
+        let segments = (0..content.segments()).map(|_| Mutex::default()).collect();
+        let guests =
+            Guests { content, segments, visitors: RwLock::default(), board: Board::new()? };
+        guests.publish();
+        Ok(guests)
+    }
+
+    pub fn board(&self) -> &Board {
+        &self.board
+    }
+
+    /// Where guests see it.  While its size gets smaller they are stopped.
+    pub fn publish(&self) {
+        let size = self.content.size();
+        self.board.set(Is::Cut, u64::from(self.content.is_cut()));
+        self.board.set(Is::Settled, self.content.settled_size().min(size));
+        self.board.set(Is::Size, size);
+    }
+
+    fn all(&self) -> Vec<(u64, Visitor)> {
+        let visitors = self.visitors.read().unwrap_or_else(PoisonError::into_inner);
+        visitors.iter().map(|(who, v)| (*who, v.clone())).collect()
+    }
+
+    fn visitor(&self, who: u64) -> Option<Visitor> {
+        self.visitors.read().unwrap_or_else(PoisonError::into_inner).get(&who).cloned()
+    }
+
+    pub fn has(&self, who: u64) -> bool {
+        self.visitor(who).is_some()
+    }
+
+    pub fn pids(&self) -> Vec<u32> {
+        self.all().iter().map(|(_, v)| v.peer.pid()).collect()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.visitors.read().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// False: it is one already.
+    pub fn come(&self, who: u64, visit: u32, peer: Arc<dyn Peer>) -> bool {
+        let mut visitors = self.visitors.write().unwrap_or_else(PoisonError::into_inner);
+        if visitors.contains_key(&who) {
+            return false;
+        }
+        visitors.insert(who, Visitor { visit, peer });
+        self.board.set(Is::Guests, visitors.len() as u64);
+        true
+    }
+
+    /// It has nothing mapped any more, and all that it has stored is durable.
+    pub fn go(&self, who: u64) {
+        for segment in &self.segments {
+            lock(segment).mapped_by.retain(|of| *of != who);
+        }
+        let mut visitors = self.visitors.write().unwrap_or_else(PoisonError::into_inner);
+        visitors.remove(&who);
+        self.board.set(Is::Guests, visitors.len() as u64);
+    }
+
+    /// It is dead, or says that what it has stored may not be durable.  It counts until that is.
+    /// The caller sees to it that the file's size does not change meanwhile.
+    pub fn lost(&self, who: u64) -> Result<()> {
+        for segment in 0..self.segments.len() {
+            let mut state = lock(&self.segments[segment]);
+            if state.mapped_by.contains(&who) {
+                self.left(segment, &mut state, who);
+            }
+        }
+        let mut all = Ok(());
+        for segment in 0..self.segments.len() {
+            let mut state = lock(&self.segments[segment]);
+            all = all.and(self.settle(segment, &mut state));
+        }
+        all.map(|()| self.go(who))
+    }
+
+    fn left(&self, segment: usize, state: &mut Segment, who: u64) {
+        state.mapped_by.retain(|of| *of != who);
+        if !planted::is(Planted::StoresOfTheDeadLost) {
+            state.pending = state.pending.with(&self.content.differing(segment));
+        }
+    }
+
+    fn settle(&self, segment: usize, state: &mut Segment) -> Result<()> {
+        if !state.pending.is_empty() {
+            self.content.make_durable(segment, &state.pending)?;
+            state.pending = PageSet::EMPTY;
+        }
+        Ok(())
+    }
+
+    /// A frame for a guest that has touched a segment.  None: to be tried again, by a guest that
+    /// holds no lock meanwhile.
+    pub fn fill(&self, segment: usize, who: u64) -> Result<Option<u32>> {
+        let Some(slot) = self.segments.get(segment) else {
+            return Err(Error::Pool(format!("the file has no segment {segment}")));
+        };
+        let Some(mut state) = try_lock(slot) else { return Ok(None) };
+        if !self.has(who) {
+            return Err(Error::Pool("it is no guest of this file".into()));
+        }
+        let Some(frame) = self.content.fill(segment)? else { return Ok(None) };
+        state.there = true;
+        if !state.mapped_by.contains(&who) {
+            state.mapped_by.push(who);
+        }
+        Ok(Some(frame))
+    }
+
+    /// All but one have made durable what they have stored.
+    pub fn sync_others(&self, pages: Range<usize>, but: Option<u64>) -> Result<()> {
+        let segments = pages.start / SEGMENT_PAGES..pages.end.div_ceil(SEGMENT_PAGES);
+        for segment in segments.start..segments.end.min(self.segments.len()) {
+            let mut state = lock(&self.segments[segment]);
+            self.settle(segment, &mut state)?;
+        }
+        for (who, visitor) in self.all() {
+            if Some(who) != but {
+                self.sync_of(who, &visitor, pages.clone())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn sync_of(&self, who: u64, visitor: &Visitor, pages: Range<usize>) -> Result<()> {
+        let has = |&s: &usize| lock(&self.segments[s]).mapped_by.contains(&who);
+        let first = pages.start / SEGMENT_PAGES;
+        let last = pages.end.div_ceil(SEGMENT_PAGES).min(self.segments.len());
+        for _ in 0..TRIES {
+            let mine: Vec<usize> = (first..last).filter(has).collect();
+            let mut again = false;
+            for some in mine.chunks(GRANTS) {
+                let (Some(from), Some(to)) = (some.first(), some.last()) else { continue };
+                let mut grants = Vec::new();
+                for &segment in some {
+                    grants.extend(self.content.grant(segment)?);
+                }
+                let order = Order::Sync {
+                    visit: visitor.visit,
+                    first: (from * SEGMENT_PAGES).max(pages.start) as u64,
+                    end: ((to + 1) * SEGMENT_PAGES).min(pages.end) as u64,
+                    grants,
+                };
+                match visitor.peer.ask(&order, true) {
+                    Heard::Said(Reply::Done) => {}
+                    Heard::Said(Reply::Failed(why)) => return Err(silent(&*visitor.peer, &why)),
+                    Heard::Said(Reply::Again | Reply::InUse) | Heard::Busy => again = true,
+                    Heard::Dead => return self.lost(who),
+                    Heard::Silent(why) => return Err(silent(&*visitor.peer, &why)),
+                }
+            }
+            if !again {
+                return Ok(());
+            }
+        }
+        Err(silent(&*visitor.peer, "it brings segments in all the time"))
+    }
+
+    /// No call of a guest is under way from now on, until that is dropped.
+    pub fn stop(&self) -> Result<Stopped<'_>> {
+        let mut stopped = Stopped { guests: self, all: Vec::new() };
+        if planted::is(Planted::GuestsNotStopped) {
+            return Ok(stopped);
+        }
+        for (_, visitor) in self.all() {
+            let heard = visitor.peer.ask(&Order::Stop { visit: visitor.visit }, true);
+            stopped.all.push(visitor.clone());
+            match heard {
+                Heard::Said(Reply::Done) | Heard::Dead => {}
+                Heard::Said(Reply::Failed(why)) | Heard::Silent(why) => {
+                    return Err(silent(&*visitor.peer, &why));
+                }
+                Heard::Said(_) | Heard::Busy => return Err(silent(&*visitor.peer, "it is busy")),
+            }
+        }
+        Ok(stopped)
+    }
+
+    /// Everybody lets go of a segment; whether they have.  Its lock is held.
+    fn give_up(
+        &self,
+        segment: usize,
+        state: &mut Segment,
+        grant: Option<&Grant>,
+        waits: bool,
+    ) -> Result<bool> {
+        for who in state.mapped_by.clone() {
+            let Some(visitor) = self.visitor(who) else {
+                state.mapped_by.retain(|of| *of != who);
+                continue;
+            };
+            let order = Order::GiveUp {
+                visit: visitor.visit,
+                segment: segment as u64,
+                grant: grant.cloned(),
+            };
+            match visitor.peer.ask(&order, waits) {
+                Heard::Said(Reply::Done) => state.mapped_by.retain(|of| *of != who),
+                Heard::Said(_) | Heard::Busy => return Ok(false),
+                Heard::Dead => self.left(segment, state, who),
+                Heard::Silent(why) => return Err(silent(&*visitor.peer, &why)),
+            }
+        }
+        Ok(true)
+    }
+}
+
+fn try_lock(slot: &Mutex<Segment>) -> Option<MutexGuard<'_, Segment>> {
+    match slot.try_lock() {
+        Ok(state) => Some(state),
+        Err(TryLockError::Poisoned(e)) => Some(e.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+/// Guests that wait.
+#[derive(Debug)]
+pub(crate) struct Stopped<'a> {
+    guests: &'a Guests,
+    all: Vec<Visitor>,
+}
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        self.guests.publish();
+        for visitor in &self.all {
+            // Who does not answer reads it when he does.
+            let _ = visitor.peer.ask(&Order::Go { visit: visitor.visit }, true);
+        }
+    }
+}
+
+impl Track for Guests {
+    fn size(&self) -> usize {
+        self.segments.len() * SEGMENT
+    }
+
+    fn check(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// What guests have stored they make durable themselves.
+    fn take(
+        &self,
+        pages: Range<usize>,
+        _: impl FnMut(usize, &PageSet) -> Result<()>,
+    ) -> Result<()> {
+        self.sync_others(pages.start..pages.end.min(self.size() / crate::PAGE), None)
+    }
+
+    /// That is done when it is taken away.
+    fn try_take(&self, _: usize, _: impl FnMut(usize, &PageSet) -> Result<()>) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn evict(
+        &self,
+        segment: usize,
+        may: impl FnOnce() -> bool,
+        f: impl FnOnce(&PageSet) -> Result<()>,
+    ) -> std::result::Result<(), NotEvicted<Error>> {
+        let mut state = try_lock(&self.segments[segment]).ok_or(NotEvicted::InUse)?;
+        if !state.there || !may() {
+            return Err(NotEvicted::InUse);
+        }
+        let grant = self.content.grant(segment).map_err(NotEvicted::Kept)?;
+        if !self.give_up(segment, &mut state, grant.as_ref(), false).map_err(NotEvicted::Kept)? {
+            return Err(NotEvicted::InUse);
+        }
+        f(&state.pending).map_err(NotEvicted::Kept)?;
+        *state = Segment::default();
+        Ok(())
+    }
+
+    fn discard(
+        &self,
+        segment: usize,
+        may: impl FnOnce() -> bool,
+        f: impl FnOnce() -> Result<()>,
+    ) -> std::result::Result<(), NotEvicted<Error>> {
+        let mut state = lock(&self.segments[segment]);
+        if !state.there || !may() {
+            return Err(NotEvicted::InUse);
+        }
+        if !self.give_up(segment, &mut state, None, true).map_err(NotEvicted::Kept)? {
+            return Err(NotEvicted::InUse);
+        }
+        f().map_err(NotEvicted::Kept)?;
+        *state = Segment::default();
+        Ok(())
+    }
+
+    fn with_present<R>(&self, segment: usize, f: impl FnOnce(bool) -> R) -> R {
+        let state = lock(&self.segments[segment]);
+        f(state.there)
+    }
+
+    fn tick(&self, _: u32, _: usize, _: usize) -> io::Result<usize> {
+        Ok(0)
+    }
+
+    /// A guest makes pages dirty by itself.
+    fn is_asked(&self) -> bool {
+        self.is_empty() || planted::is(Planted::UnmarkedUnderGuests)
+    }
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a process has of the homes that it visits, for the orders that come from their server.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use super::guest::Rooms;
+use super::{Order, Reply};
+use crate::content::lock;
+use crate::error::{Error, Result};
+use crate::wire::{Answer, Request};
+
+/// So long who wants the file alone waits for calls that are under way.
+const STOPS: Duration = Duration::from_secs(15);
+
+/// How a guest asks its server.
+pub(crate) trait Server: Send + Sync + Debug {
+    /// `slow`: what may wait for other guests, and does not keep other questions.
+    fn ask(&self, request: &Request, slow: bool) -> Result<Answer>;
+    /// The same, and the descriptor that comes with the answer.
+    fn ask_for(&self, request: &Request) -> Result<(Answer, Option<OwnedFd>)>;
+    fn visits(&self) -> &Arc<Visits>;
+}
+
+/// Lets calls of a guest in, but while the server has the file alone.
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    state: Mutex<GateState>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct GateState {
+    inside: usize,
+    stopped: bool,
+    /// Its server is gone: the size of the file may have changed by half.
+    broken: bool,
+}
+
+/// A call that is under way.
+#[derive(Debug)]
+pub(crate) struct Entered<'a>(&'a Gate);
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.state).inside -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
+impl Gate {
+    pub fn enter(&self) -> Result<Entered<'_>> {
+        let mut state = lock(&self.state);
+        while state.stopped && !state.broken {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.broken {
+            let why = "its server has ended while the file's size was changed; what was synced is \
+                       kept in the pool";
+            return Err(Error::Pool(why.into()));
+        }
+        state.inside += 1;
+        Ok(Entered(self))
+    }
+
+    /// False: calls are under way that do not end.
+    fn stop(&self) -> bool {
+        let mut state = lock(&self.state);
+        state.stopped = true;
+        let begun = Instant::now();
+        while state.inside > 0 {
+            let left = STOPS.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                state.stopped = false;
+                self.changed.notify_all();
+                return false;
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    fn go(&self) {
+        lock(&self.state).stopped = false;
+        self.changed.notify_all();
+    }
+
+    fn is_abandoned(&self) {
+        let mut state = lock(&self.state);
+        state.broken = state.stopped;
+        self.changed.notify_all();
+    }
+}
+
+/// One file of another's home.  It is there before the server is asked for it: orders may come
+/// before the answer.
+#[derive(Debug, Default)]
+pub(crate) struct Visit {
+    pub gate: Gate,
+    pub rooms: OnceLock<Weak<Rooms>>,
+}
+
+/// All of a process, by the number that it has given each.
+#[derive(Debug, Default)]
+pub(crate) struct Visits {
+    all: Mutex<BTreeMap<u32, Arc<Visit>>>,
+    next: AtomicU32,
+}
+
+impl Visits {
+    pub fn begin(&self) -> (u32, Arc<Visit>) {
+        let (number, visit) = (self.next.fetch_add(1, Ordering::Relaxed), Arc::default());
+        lock(&self.all).insert(number, Arc::clone(&visit));
+        (number, visit)
+    }
+
+    pub fn end(&self, number: u32) {
+        lock(&self.all).remove(&number);
+    }
+
+    fn visit(&self, number: u32) -> Option<Arc<Visit>> {
+        lock(&self.all).get(&number).cloned()
+    }
+
+    /// The server is gone.
+    pub fn are_abandoned(&self) {
+        lock(&self.all).values().for_each(|visit| visit.gate.is_abandoned());
+    }
+
+    /// Carries an order out.  It asks the server for nothing.
+    pub fn obey(&self, order: &Order) -> Reply {
+        let (Order::Sync { visit, .. }
+        | Order::GiveUp { visit, .. }
+        | Order::Stop { visit }
+        | Order::Go { visit }) = order;
+        // Of what has ended nothing is mapped any more.
+        let Some(visit) = self.visit(*visit) else { return Reply::Done };
+        match order {
+            Order::Stop { .. } => match visit.gate.stop() {
+                true => return Reply::Done,
+                false => return Reply::Failed("calls of it are under way and do not end".into()),
+            },
+            Order::Go { .. } => {
+                visit.gate.go();
+                return Reply::Done;
+            }
+            Order::Sync { .. } | Order::GiveUp { .. } => {}
+        }
+        let Some(rooms) = visit.rooms.get().and_then(Weak::upgrade) else { return Reply::Done };
+        match order {
+            Order::Sync { first, end, grants, .. } => rooms.sync_for_others(*first, *end, grants),
+            Order::GiveUp { segment, grant, .. } => rooms.give_up(*segment, grant.as_ref()),
+            Order::Stop { .. } | Order::Go { .. } => Reply::Done,
+        }
+    }
+}
