@@ -472,8 +472,9 @@ pub struct DumpBlock {
 pub struct Drain {
     /// The pool; while it is served, the server drains, and syncs the trees that it mounts
     pub pool: PathBuf,
-    /// Volumes; default: all, and then a log that holds entries, which its consumer alone
-    /// brings home, is not drained either: named, with exit code 14
+    /// Volumes; default: all, and what maps have of files.  Then a log that holds entries, which
+    /// its consumer alone brings home, and a file whose pages stay are not drained either: named,
+    /// with exit code 14
     pub volumes: Vec<String>,
     /// Give up blocks whose newest data is lost: the origin's older data takes
     /// their place.  Not while the pool is served

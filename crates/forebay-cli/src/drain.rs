@@ -15,6 +15,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use crate::interrupt::Interrupt;
+use crate::map_drain::MapsDrained;
 use crate::{args, open, out, units};
 
 pub fn run(a: &args::Drain) -> anyhow::Result<u8> {
@@ -25,13 +26,13 @@ pub fn run(a: &args::Drain) -> anyhow::Result<u8> {
         None => here(a, &mut bars).map_err(Into::into),
     };
     bars.end();
-    let Outcome { drained, failed } = match drained {
+    let done = match drained {
         Err(ServerError::Pool(Error::Interrupted { .. })) if bars.timed_out => bars.unfinished(),
         drained => drained?,
     };
-    report(a, &bars.last, &drained)?;
+    report(a, &bars.last, &done)?;
     // Of each it is told with its name.
-    Ok(failed.map_or_else(|| drained.exit_code(), |error| error.exit_code()))
+    Ok(done.failed.as_ref().map_or_else(|| done.exit_code(), Error::exit_code))
 }
 
 /// What became of it, and the first error that kept a volume from being attached: the
@@ -39,7 +40,22 @@ pub fn run(a: &args::Drain) -> anyhow::Result<u8> {
 #[derive(Default)]
 struct Outcome {
     drained: Drained,
+    /// Where the whole pool was meant.
+    maps: MapsDrained,
     failed: Option<Error>,
+}
+
+impl Outcome {
+    fn is_complete(&self) -> bool {
+        self.drained.is_complete() && self.maps.left.is_empty()
+    }
+
+    fn exit_code(&self) -> u8 {
+        match (self.drained.exit_code(), self.maps.left.is_empty()) {
+            (0, false) => Verdict::Cached.exit_code(),
+            (code, _) => code,
+        }
+    }
 }
 
 /// `served` are the logs of mounts, which the server has synced.
@@ -68,6 +84,7 @@ fn served(a: &args::Drain, first: Client, bars: &mut Bars) -> forebay_server::Re
             let status = client.status()?;
             let served = status.services.iter().filter_map(|s| s.details["log"].as_str());
             drained.logs = logs_left(&status.pool.logs, &served.collect::<Vec<_>>());
+            outcome.maps = MapsDrained::served(&a.pool, &status, &|| connect(&a.pool))?;
         }
         return Ok(outcome);
     }
@@ -99,7 +116,7 @@ fn drain_pool(a: &args::Drain, pool: &Pool, bars: &mut Bars) -> forebay::Result<
     let named = named.collect::<forebay::Result<Vec<_>>>()?;
     a.attach.check(pool)?;
     let asked = |v: &VolumeInfo| named.is_empty() || named.contains(&v.index);
-    let Outcome { mut drained, mut failed } = Outcome::default();
+    let Outcome { mut drained, mut maps, mut failed } = Outcome::default();
     let mut volumes = Vec::new();
     // Without a name, so it cannot be attached.
     let damaged = |c: &Completeness| c.verdict == Verdict::RecordDamaged;
@@ -138,8 +155,9 @@ fn drain_pool(a: &args::Drain, pool: &Pool, bars: &mut Bars) -> forebay::Result<
     }
     if a.volumes.is_empty() {
         drained.logs = logs_left(&pool.logs(), &[]);
+        maps = MapsDrained::here(pool)?;
     }
-    Ok(Outcome { drained, failed })
+    Ok(Outcome { drained, maps, failed })
 }
 
 fn attach(a: &args::Drain, pool: &Pool, v: &VolumeInfo) -> forebay::Result<Volume> {
@@ -225,7 +243,7 @@ impl Bars {
     fn unfinished(&self) -> Outcome {
         let judged = self.last.iter().map(|(name, p)| Completeness::unfinished(name, p));
         let drained = Drained { volumes: judged.collect(), ..Drained::default() };
-        Outcome { drained, failed: None }
+        Outcome { drained, ..Outcome::default() }
     }
 
     /// Above the bars, or alone where there is no terminal for them.
@@ -253,16 +271,19 @@ fn style() -> ProgressStyle {
 fn report(
     a: &args::Drain,
     last: &BTreeMap<String, DrainProgress>,
-    drained: &Drained,
+    done: &Outcome,
 ) -> anyhow::Result<()> {
+    let Outcome { drained, maps, .. } = done;
     if a.json.json {
         out::json(&json!({
             "drained": last,
-            "complete": drained.is_complete(),
+            "complete": done.is_complete(),
             "volumes": drained.volumes,
             "logs": drained.logs,
+            "maps": maps.left,
         }))?;
     }
+    maps.report(&a.pool, a.json.json)?;
     for left in &drained.logs {
         out::warn(format_args!("forebay: log {}: {left}", left.log));
     }
@@ -286,7 +307,8 @@ fn report(
             (_, _) => out::warn(format_args!("forebay: volume {}: {moved}{c}", c.volume)),
         }
     }
-    if drained.volumes.is_empty() && drained.logs.is_empty() && !a.json.json {
+    let none = drained.volumes.is_empty() && drained.logs.is_empty() && maps.is_empty();
+    if none && !a.json.json {
         out::line("the pool has no volumes; there is nothing left to drain")?;
     }
     Ok(())

@@ -23,6 +23,7 @@ mod interrupt;
 mod list;
 mod log;
 mod map;
+mod map_drain;
 mod map_run;
 mod module;
 mod mount;

@@ -3,14 +3,15 @@
 //! it has one.
 
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use forebay::{Pool, PoolOptions};
+use forebay::{printable, Pool, PoolOptions};
 use forebay_map::PAGE;
 use forebay_map_server::orders::{MapFiles, MapStatus, OfFile, Recovered, Saved};
 use forebay_map_server::{Maps, Order, KIND};
 use forebay_server::{control::Client, runtime_dir, ServerStatus};
 use serde::de::DeserializeOwned;
+use serde::Serialize;
 
 use crate::args::{self, map as a};
 use crate::mount::Bar;
@@ -31,10 +32,15 @@ pub fn run(a: &args::Map) -> anyhow::Result<u8> {
 
 fn add(a: &a::MapAdd) -> anyhow::Result<u8> {
     let pool = open::pool(&a.pool, &a.media.read_write())?;
-    let made = match a.size {
-        Some(size) => pool.map_add(&a.name, size),
-        None => pool.map_add(&a.name, pool.status().map_bytes),
-    };
+    let room = pool.status().map_bytes;
+    if room == 0 {
+        pool.close()?;
+        let path = out::quoted(&a.pool);
+        let what = format!("pool {path}: it was made without room for maps");
+        let way_out = "a pool gets it when it is made: forebay create --maps SIZE".into();
+        return Err(forebay::Error::Usage { what, way_out }.into());
+    }
+    let made = pool.map_add(&a.name, a.size.unwrap_or(room));
     // Closed in order either way, so that the pool is clean afterwards.
     pool.close()?;
     let made = made?;
@@ -104,7 +110,7 @@ fn reading() -> PoolOptions {
 
 fn list(a: &a::MapPool) -> anyhow::Result<u8> {
     let maps: Vec<MapFiles> = answer(&a.pool, &reading(), &Order::List)?;
-    if told(a, &maps)? {
+    if told(&a.json, &a.pool, &maps)? {
         return Ok(0);
     }
     let mut table = Table::new(&["map", "size", "frames", "files", "dirty", "<state"]);
@@ -137,9 +143,7 @@ fn list(a: &a::MapPool) -> anyhow::Result<u8> {
                 f.unknown_pages.to_string(),
                 map.name.clone(),
                 match f.size_bytes {
-                    Some(_) if f.mapped_by.is_some() => {
-                        format!("mapped by process {}", f.mapped_by.unwrap_or_default())
-                    }
+                    Some(_) if f.mapped_by.is_some() => mapped_by(f).unwrap_or_default(),
                     None => "its record is DAMAGED".into(),
                     Some(size) if f.truncation_under_way => {
                         format!("to be truncated to {}", units::bytes(size))
@@ -155,24 +159,92 @@ fn list(a: &a::MapPool) -> anyhow::Result<u8> {
     Ok(0)
 }
 
+/// Who has it; one that has ended has it until it is brought home.
+fn mapped_by(f: &OfFile) -> Option<String> {
+    let pid = f.mapped_by?;
+    Some(match Path::new(&format!("/proc/{pid}")).exists() {
+        true => format!("mapped by process {pid}"),
+        false => format!("being brought home: process {pid} has ended"),
+    })
+}
+
 /// As JSON, or that there are none; false: there is a table to show.
-fn told<T: serde::Serialize>(a: &a::MapPool, maps: &[T]) -> anyhow::Result<bool> {
-    if a.json.json {
+fn told<T: Serialize>(json: &args::Json, pool: &Path, maps: &[T]) -> anyhow::Result<bool> {
+    if json.json {
         out::json(&maps)?;
     } else if maps.is_empty() {
-        let pool = out::quoted(&a.pool);
+        let pool = out::quoted(pool);
         out::line(format_args!("no maps; make one: forebay map add {pool} NAME"))?;
     }
-    Ok(a.json.json || maps.is_empty())
+    Ok(json.json || maps.is_empty())
+}
+
+/// A map, and who has a part of it.
+#[derive(Serialize)]
+struct MapUse {
+    #[serde(flatten)]
+    status: MapStatus,
+    held_by: Vec<Holder>,
+}
+
+/// A process that has files mapped onto a map.
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+struct Holder {
+    process: u32,
+    /// None: it has ended, and its files are being brought home.
+    user: Option<u32>,
+    command: Option<String>,
+    files: usize,
+    frames: usize,
+    dirty_pages: usize,
+}
+
+impl Holder {
+    /// From /proc.
+    fn of_process(process: u32) -> Holder {
+        let read = |name| std::fs::read_to_string(format!("/proc/{process}/{name}")).ok();
+        let uid = |status: String| {
+            let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+            line.split_whitespace().next()?.parse().ok()
+        };
+        let command = read("comm").map(|name| name.trim_end().to_owned());
+        Holder { process, user: read("status").and_then(uid), command, ..Holder::default() }
+    }
+}
+
+/// By process, what its files have together.
+fn holders(files: &[OfFile]) -> Vec<Holder> {
+    let mut all: Vec<Holder> = Vec::new();
+    for f in files {
+        let Some(pid) = f.mapped_by else { continue };
+        let at = all.iter().position(|h| h.process == pid).unwrap_or_else(|| {
+            all.push(Holder::of_process(pid));
+            all.len() - 1
+        });
+        let h = &mut all[at];
+        h.files += 1;
+        h.frames += f.frames;
+        h.dirty_pages += f.dirty_pages;
+    }
+    all.sort_by_key(|h| h.process);
+    all
 }
 
 fn status(a: &a::MapPool) -> anyhow::Result<u8> {
     let maps: Vec<MapStatus> = answer(&a.pool, &reading(), &Order::Status)?;
-    if told(a, &maps)? {
+    let files: Vec<MapFiles> = match maps.iter().any(|m| !m.processes.is_empty()) {
+        true => answer(&a.pool, &reading(), &Order::List)?,
+        false => Vec::new(),
+    };
+    let of = |m: &MapStatus| files.iter().find(|f| f.map.name == m.map);
+    let held = |m: &MapStatus| of(m).map(|f| holders(&f.files)).unwrap_or_default();
+    let maps = maps.into_iter().map(|m| MapUse { held_by: held(&m), status: m });
+    let maps: Vec<MapUse> = maps.collect();
+    if told(&a.json, &a.pool, &maps)? {
         return Ok(0);
     }
     let mut table = Table::new(&["map", "frames", "used", "dirty", "unknown", "files", "<state"]);
-    for m in &maps {
+    for MapUse { status: m, .. } in &maps {
         table.row(vec![
             m.map.clone(),
             m.frames.to_string(),
@@ -184,7 +256,38 @@ fn status(a: &a::MapPool) -> anyhow::Result<u8> {
         ]);
     }
     out::line(table)?;
+    let mut table =
+        Table::new(&["process", "user", "files", "frames", "dirty", "<map", "<command"]);
+    for (m, h) in maps.iter().flat_map(|m| m.held_by.iter().map(|h| (m.status.map.clone(), h))) {
+        table.row(vec![
+            h.process.to_string(),
+            h.user.map_or("-".into(), |user| user.to_string()),
+            h.files.to_string(),
+            h.frames.to_string(),
+            units::bytes((h.dirty_pages * PAGE) as u64),
+            m,
+            h.command.as_deref().map_or("has ended".into(), |c| printable(c).into_owned()),
+        ]);
+    }
+    if maps.iter().any(|m| !m.held_by.is_empty()) {
+        out::line(format_args!("\n{table}"))?;
+    }
     Ok(0)
+}
+
+/// Of the files that are named, those that processes have.
+fn not_touched(a: &a::MapRecover) -> anyhow::Result<Vec<OfFile>> {
+    if a.files.is_empty() {
+        return Ok(Vec::new());
+    }
+    let maps: Vec<MapFiles> = answer(&a.pool, &reading(), &Order::List)?;
+    let named = |f: &OfFile| {
+        let number = f.number.map(|id| format!("#{id}"));
+        let is = |n: &PathBuf| *n == Path::new(&f.file) || n.to_str() == number.as_deref();
+        a.files.iter().any(is)
+    };
+    let files = maps.into_iter().flat_map(|m| m.files);
+    Ok(files.filter(|f| f.mapped_by.is_some() && named(f)).collect())
 }
 
 fn recover(a: &a::MapRecover) -> anyhow::Result<u8> {
@@ -193,6 +296,14 @@ fn recover(a: &a::MapRecover) -> anyhow::Result<u8> {
     let done: Recovered = answer(&a.pool, &options, &order)?;
     for m in done.maps.iter().filter(|m| m.damaged) {
         out::warn(format_args!("forebay: map {} is damaged: see forebay check", m.map));
+    }
+    if done.maps.is_empty() && !a.json.json {
+        return told(&a.json, &a.pool, &done.maps).map(|_| 0);
+    }
+    // What was done is told whether they can be asked for or not.
+    for f in not_touched(a).unwrap_or_default() {
+        let by = mapped_by(&f).unwrap_or_default();
+        out::warn(format_args!("forebay: {}: is not touched: {by}", f.file));
     }
     if a.json.json {
         out::json(&done)?;

@@ -5,8 +5,12 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use forebay::{printable, PoolStatus, Verdict, VolumeInfo, ERAS_WARN_PERCENT};
-use forebay_server::{control::Client, runtime_dir, ServerStatus};
+use forebay::{printable, Pool, PoolStatus, Verdict, VolumeInfo, ERAS_WARN_PERCENT};
+use forebay_map_server::orders::MapStatus;
+use forebay_map_server::{MapService, KIND};
+use forebay_server::{control::Client, runtime_dir, ServerStatus, Service, ServiceStatus};
+
+use serde::Deserialize;
 
 use crate::create::media_text;
 use crate::interrupt::Interrupt;
@@ -74,9 +78,10 @@ fn of_pool_by(path: &Path, ask: &Ask<'_>) -> anyhow::Result<ServerStatus> {
         }
         match open::read_only(path) {
             Ok(pool) => {
-                let status = pool.status();
+                let mut status = ServerStatus::from(pool.status());
+                status.services.extend(maps(&pool));
                 pool.close()?;
-                return Ok(status.into());
+                return Ok(status);
             }
             Err(forebay::Error::Busy { .. }) if start.elapsed() < PATIENCE => {
                 std::thread::sleep(Duration::from_millis(100));
@@ -84,6 +89,32 @@ fn of_pool_by(path: &Path, ask: &Ask<'_>) -> anyhow::Result<ServerStatus> {
             Err(e) => return Err(e.into()),
         }
     }
+}
+
+/// What the maps of a pool hold that nobody serves, told as their server would.
+fn maps(pool: &Pool) -> Option<ServiceStatus> {
+    let service = match MapService::start(pool, &runtime_dir(), true, &mut |_| {}) {
+        Ok(started) => started?.0,
+        Err(e) => {
+            return Some(ServiceStatus {
+                kind: KIND.into(),
+                name: pool.path().display().to_string(),
+                summary: "cannot be read".into(),
+                trouble: vec![format!("maps: {e}; see forebay check")],
+                ..Default::default()
+            })
+        }
+    };
+    let mut status = service.status();
+    let of = |maps: &serde_json::Value| Vec::<MapStatus>::deserialize(maps);
+    for m in of(&status.details["maps"]).into_iter().flatten().filter(|m| m.frames_used > 0) {
+        let (map, files, at) = (m.map, m.files, out::quoted(pool.path()));
+        status.trouble.push(format!(
+            "map {map}: {files} files lack what it has of them since a crash: forebay map list {at} \
+             names them, forebay map recover {at} brings it home"
+        ));
+    }
+    Some(status)
 }
 
 /// Per second, between two looks.

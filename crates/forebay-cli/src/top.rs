@@ -140,7 +140,7 @@ fn draw(frame: &mut Frame, view: &View) {
     };
     let services = match view.services.len() as u16 {
         0 => 0,
-        n => n + 2,
+        n => 2 * n + 2,
     };
     let [top, gauge, curves, table, logs, served, phases, bottom] = Layout::vertical([
         Constraint::Length(2),
@@ -267,14 +267,16 @@ fn draw_logs(frame: &mut Frame, area: Rect, s: &PoolStatus) {
     frame.render_widget(Paragraph::new(lines).block(Block::bordered()), area);
 }
 
+/// Two lines each: next to each other a terminal of 80 columns would not have the figures.
 fn draw_services(frame: &mut Frame, area: Rect, view: &View) {
-    let rows = view.services.iter().zip(&view.figures).map(|(s, figures)| {
-        let trouble = if s.trouble.is_empty() { Color::Reset } else { Color::Red };
-        Row::new([&s.kind, &s.name, &s.summary, figures].map(|text| printable(text).into_owned()))
-            .style(Style::new().fg(trouble))
+    let lines = view.services.iter().zip(&view.figures).flat_map(|(s, figures)| {
+        let color = if s.trouble.is_empty() { Color::Reset } else { Color::Red };
+        let first = format!("{:10} {}  {}", s.kind, s.name, s.summary);
+        let second = format!("{:10} {figures}", "");
+        [first, second].map(|text| Line::raw(printable(&text).into_owned()).style(color))
     });
-    let widths = [10, 30, 24].map(Constraint::Length).into_iter().chain([Constraint::Fill(1)]);
-    frame.render_widget(Table::new(rows, widths).block(Block::bordered().title("served")), area);
+    let lines: Vec<Line> = lines.collect();
+    frame.render_widget(Paragraph::new(lines).block(Block::bordered().title("served")), area);
 }
 
 fn draw_phases(frame: &mut Frame, area: Rect, s: &PoolStatus) {
@@ -350,6 +352,7 @@ mod tests {
             let told = text.contains("#0") && text.contains("origin CHANGED: was deleted");
             assert_eq!(told, w >= 200, "{w}x{h}: {text}");
             assert_eq!(text.contains("mount      /m "), w >= 80, "{w}x{h}: {text}");
+            assert_eq!(text.contains("files 3  syncs "), w >= 80, "{w}x{h}: {text}");
         }
     }
 }

@@ -139,9 +139,52 @@ fn a_file_that_others_changed_is_written_by_order_alone() {
     assert!(done.code == Some(0) && is_home(&file), "{done:?}");
 }
 
+/// Where nobody serves a pool, status tells what its maps hold, and a drain is none before they
+/// hold nothing.
+#[test]
+fn a_pool_that_nobody_serves_tells_what_files_lack() {
+    let bench = a_pool();
+    let (home, gone) = (crashed(&bench, "home"), crashed(&bench, "gone"));
+    std::fs::remove_file(&gone).unwrap();
+    let shown = gone.display().to_string();
+    let status = bench.run_ok(&["status", "pool"]).stdout;
+    for what in ["2 of 5 frames used, 2 pages dirty, 2 files", "forebay map recover pool"] {
+        assert!(status.contains(what), "{what}: {status}");
+    }
+    let (_, status) = json(&bench, &["status", "pool"]);
+    let service = &status["services"][0];
+    assert_eq!(
+        (&service["kind"], &service["details"]["maps"][0]["dirty_pages"]),
+        (&"map".into(), &2.into())
+    );
+    bench.run_ok(&["exporter", "pool", "--textfile", "metrics.prom"]);
+    let metrics = std::fs::read_to_string(bench.path("metrics.prom")).unwrap();
+    assert!(
+        metrics.contains("\nforebay_map_dirty_bytes{") && metrics.contains("} 8192\n"),
+        "{metrics}"
+    );
+
+    let drained = bench.run(&["drain", "pool"]);
+    assert_eq!(drained.code, Some(14), "{drained:?}");
+    assert!(drained.stdout.contains("map db: 4 KiB brought home") && is_home(&home), "{drained:?}");
+    assert!(drained.stderr.contains(&format!("{shown}: NOT drained: 1 pages stay")), "{drained:?}");
+    let (code, drained) = json(&bench, &["drain", "pool"]);
+    assert_eq!((code, &drained["complete"]), (Some(14), &false.into()), "{drained}");
+    assert_eq!(drained["maps"][0]["file"], shown, "{drained}");
+    bench.run_ok(&["map", "drop", "pool", &shown, "--discard"]);
+    let drained = bench.run_ok(&["drain", "pool"]);
+    assert!(drained.stdout.contains("nothing left to drain"), "{drained:?}");
+}
+
 #[test]
 fn what_a_pool_has_no_room_for_is_refused() {
     let bench = a_pool();
+    bench.run_ok(&["create", "none", "--size", "24M"]);
+    let added = bench.run(&["map", "add", "none", "db"]);
+    assert!(added.code == Some(2) && added.stderr.contains("create --maps"), "{added:?}");
+    for words in [["map", "list", "none"], ["map", "status", "none"], ["map", "recover", "none"]] {
+        assert!(bench.run_ok(&words).stdout.contains("no maps; make one"), "{words:?}");
+    }
     let more = bench.run(&["map", "add", "pool", "more", "--size", "4M"]);
     assert!(more.code == Some(8) && more.stderr.contains("--maps"), "{more:?}");
     let same = bench.run(&["map", "add", "pool", "db", "--size", "4M"]);
@@ -236,6 +279,9 @@ fn a_server_brings_pages_home_and_takes_orders() {
     let by_server = bench.run_ok(&["map", "list", "pool"]).stdout;
     let (code, list) = json(&bench, &["map", "list", "pool"]);
     assert_eq!((code, &list[0]["files"][0]["file"]), (Some(0), &shown.clone().into()));
+    let drained = bench.run(&["drain", "pool"]);
+    let told = format!("{shown}: NOT drained: 1 pages stay in the pool: it is not there");
+    assert!(drained.code == Some(14) && drained.stderr.contains(&told), "{drained:?}");
     let trial = bench.run(&["map", "recover", "pool", "--dry-run"]);
     assert!(trial.code == Some(11) && trial.stdout.contains("1 pages stay"), "{trial:?}");
     let missing = bench.run(&["map", "recover", "pool", "elsewhere"]);
@@ -291,7 +337,23 @@ fn what_a_process_has_mapped_is_named_and_left_alone() {
     let dropped = bench.run(&["map", "drop", "pool", &shown, "--discard"]);
     assert!(dropped.code == Some(4) && dropped.stderr.contains("mapped"), "{dropped:?}");
     assert_eq!(bench.run(&["map", "recover", "pool"]).code, Some(0));
+    let named = bench.run(&["map", "recover", "pool", &shown]);
+    let told = format!("{shown}: is not touched: mapped by process {pid}");
+    assert!(named.code == Some(0) && named.stderr.contains(&told), "{named:?}");
+    let (_, full) = json(&bench, &["map", "status", "pool"]);
+    let held = &full[0]["held_by"][0];
+    assert_eq!((&held["process"], &held["frames"]), (&pid.into(), &1.into()), "{full}");
+    assert_eq!((&held["files"], &held["dirty_pages"]), (&1.into(), &1.into()), "{full}");
+    let text = bench.run_ok(&["map", "status", "pool"]).stdout;
+    let command = std::fs::read_to_string("/proc/self/comm").unwrap();
+    assert!(text.contains(&format!("{pid} ")) && text.contains(command.trim()), "{text}");
+    let drained = bench.run(&["drain", "pool"]);
+    let told =
+        format!("{shown}: NOT drained: 1 pages stay in the pool: process {pid} has it mapped");
+    assert!(drained.code == Some(14) && drained.stderr.contains(&told), "{drained:?}");
     assert!(mapped.is_dirty().unwrap(), "it is this process's to write back");
+    mapped.write_back().unwrap();
+    assert_eq!(bench.run(&["drain", "pool"]).code, Some(0));
     mapped.close().unwrap();
     assert!(std::fs::read(&file).unwrap().starts_with(b"stored"));
     assert!(bench.run_ok(&["map", "list", "pool"]).stdout.contains("nothing to recover"));

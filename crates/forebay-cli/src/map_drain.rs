@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What `forebay drain` does with maps: pages that a crash has left go to their files, and those
+//! that files lack afterwards are named.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use forebay::Pool;
+use forebay_map::recover::Options;
+use forebay_map_server::orders::{MapFiles, Recovered};
+use forebay_map_server::{Error as MapsError, Maps, Order, KIND};
+use forebay_server::{control::Client, Error as ServerError, ServerStatus};
+use serde::de::DeserializeOwned;
+use serde::Serialize;
+
+use crate::{out, units};
+
+/// A process writes back what it has synced within half a second, unless it syncs all the time.
+const WRITES_BACK: Duration = Duration::from_secs(2);
+
+/// What became of the maps of a pool.
+#[derive(Debug, Default)]
+pub struct MapsDrained {
+    home: Vec<(String, u64)>,
+    pub left: Vec<MapLeft>,
+}
+
+/// Pages that a file lacks still.
+#[derive(Debug, Serialize)]
+pub struct MapLeft {
+    map: String,
+    /// None: of all of the map.
+    file: Option<String>,
+    pages: usize,
+    why: String,
+}
+
+impl MapsDrained {
+    /// By this process, which has the pool.
+    pub fn here(pool: &Pool) -> forebay::Result<MapsDrained> {
+        if pool.maps().is_empty() {
+            return Ok(MapsDrained::default());
+        }
+        let recovered =
+            Maps::attach(pool).and_then(|maps| maps.recover(&Options::default(), &mut |_| {}));
+        match recovered {
+            Ok(recovered) => Ok(MapsDrained::of(recovered)),
+            Err(MapsError::Pool(e)) => Err(e),
+            Err(e) => Ok(MapsDrained::unknown("", e.to_string())),
+        }
+    }
+
+    /// By the server of the pool, and by processes that have files mapped.
+    pub fn served(
+        path: &Path,
+        status: &ServerStatus,
+        connect: &dyn Fn() -> forebay_server::Result<Option<Client>>,
+    ) -> forebay_server::Result<MapsDrained> {
+        let Some(map) = status.pool.maps.first() else { return Ok(MapsDrained::default()) };
+        if !status.services.iter().any(|s| s.kind == KIND) {
+            let (pool, pid) = (path.display(), status.pool.pid);
+            let why = format!(
+                "what it has of files is not known: process {pid} has the pool, and does not serve \
+                 its maps; end it, and drain again, or run: forebay map recover {pool}"
+            );
+            return Ok(MapsDrained::unknown(&map.name, why));
+        }
+        let all = Order::Recover { files: Vec::new(), dry_run: false, accept: false };
+        let mut drained = match ask(path, connect, &all) {
+            Ok(recovered) => MapsDrained::of(recovered),
+            // It is read-only, for one.
+            Err(e) => return Ok(MapsDrained::unknown(&map.name, e.to_string())),
+        };
+        let begun = Instant::now();
+        drained.left.extend(loop {
+            let left = mapped(ask(path, connect, &Order::List)?);
+            if left.is_empty() || begun.elapsed() > WRITES_BACK {
+                break left;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        });
+        Ok(drained)
+    }
+
+    fn of(recovered: Recovered) -> MapsDrained {
+        let mut drained = MapsDrained::default();
+        for m in recovered.maps {
+            let (map, damaged) = (m.map, m.damaged);
+            let stays = m.stays.into_iter().map(|s| MapLeft {
+                map: map.clone(),
+                file: Some(s.file),
+                pages: s.pages,
+                why: s.why,
+            });
+            drained.left.extend(stays);
+            if damaged {
+                drained.left.extend(
+                    MapsDrained::unknown(&map, "it is damaged: see forebay check".into()).left,
+                );
+            }
+            if m.pages > 0 {
+                drained.home.push((map, (m.pages * forebay_map::PAGE) as u64));
+            }
+        }
+        drained
+    }
+
+    fn unknown(map: &str, why: String) -> MapsDrained {
+        let left = MapLeft { map: map.into(), file: None, pages: 0, why };
+        MapsDrained { left: vec![left], ..MapsDrained::default() }
+    }
+
+    /// There was nothing of them.
+    pub fn is_empty(&self) -> bool {
+        self.home.is_empty() && self.left.is_empty()
+    }
+
+    pub fn report(&self, pool: &Path, json: bool) -> anyhow::Result<()> {
+        for (map, bytes) in self.home.iter().filter(|_| !json) {
+            out::line(format_args!("map {map}: {} brought home to files", units::bytes(*bytes)))?;
+        }
+        for MapLeft { map, file, pages, why } in &self.left {
+            let pool = out::quoted(pool);
+            match file {
+                Some(file) => out::warn(format_args!(
+                    "forebay: map {map}: {file}: NOT drained: {pages} pages stay in the pool: {why}; \
+                     see forebay map list {pool}, and forebay map recover --help"
+                )),
+                None => out::warn(format_args!("forebay: map {map}: NOT drained: {why}")),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn ask<T: DeserializeOwned>(
+    path: &Path,
+    connect: &dyn Fn() -> forebay_server::Result<Option<Client>>,
+    order: &Order,
+) -> forebay_server::Result<T> {
+    let ended = || forebay::Error::Stopped { name: path.display().to_string(), why: "ended" };
+    let client = connect()?.ok_or_else(ended)?;
+    let not = |e: serde_json::Error| {
+        let way_out = "use the same version of Forebay on both sides";
+        ServerError::service(1, format!("what maps answer is not understood: {e}"), way_out)
+    };
+    let order = serde_json::to_value(order).map_err(not)?;
+    let answer = client.call(KIND, order, &mut |_| ControlFlow::Continue(()))?;
+    serde_json::from_value(answer).map_err(not)
+}
+
+/// Files of processes that have pages which the files lack.
+fn mapped(maps: Vec<MapFiles>) -> Vec<MapLeft> {
+    let of = |m: MapFiles| {
+        let map = m.map.name;
+        m.files.into_iter().filter(|f| f.dirty_pages > 0).filter_map(move |f| {
+            let pid = f.mapped_by?;
+            let why =
+                format!("process {pid} has it mapped, and writes them back, and all when it ends");
+            Some(MapLeft { map: map.clone(), file: Some(f.file), pages: f.dirty_pages, why })
+        })
+    };
+    maps.into_iter().flat_map(of).collect()
+}
