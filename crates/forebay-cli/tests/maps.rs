@@ -310,6 +310,27 @@ fn a_server_brings_pages_home_and_takes_orders() {
     assert_eq!(served.stop(), Some(0));
 }
 
+/// After it nobody could say that pages stay in the pool.
+#[test]
+fn pages_that_go_with_a_deleted_pool_are_lost() {
+    for given_up in [true, false] {
+        let bench = a_pool();
+        let gone = crashed(&bench, "gone");
+        std::fs::remove_file(&gone).unwrap();
+        let log = bench.path("log");
+        let mut command = Served::command(&bench, "pool");
+        command.stderr(std::fs::File::create(&log).unwrap());
+        let mut served = Served::ready(&bench, command).unwrap();
+        if given_up {
+            bench.run_ok(&["map", "drop", "pool", &gone.display().to_string(), "--discard"]);
+        }
+        std::fs::remove_file(bench.path("pool")).unwrap();
+        assert_eq!(served.stop(), Some(if given_up { 0 } else { 11 }));
+        let said = std::fs::read_to_string(&log).unwrap();
+        assert_eq!(said.contains("4096 bytes of mapped files"), !given_up, "{said}");
+    }
+}
+
 /// While a process maps a file of a served pool, the commands leave it alone, and say so.
 #[test]
 fn what_a_process_has_mapped_is_named_and_left_alone() {

@@ -7,6 +7,7 @@
 //! servers of one pool only one ever has them.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
@@ -41,6 +42,8 @@ pub(crate) struct Shared {
     starters: Vec<Box<dyn Starter>>,
     services: Mutex<Services>,
     control: OnceLock<std::result::Result<PathBuf, String>>,
+    /// Bytes that the pool had of files when its maps were stopped, and the files lack.
+    of_maps: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -55,7 +58,13 @@ impl Server {
     /// about is served all the same: status says why it cannot.
     pub fn new(pool: Pool, control: &Path, starters: Vec<Box<dyn Starter>>) -> Server {
         let (services, control_state) = Default::default();
-        let shared = Arc::new(Shared { pool, starters, services, control: control_state });
+        let shared = Arc::new(Shared {
+            pool,
+            starters,
+            services,
+            control: control_state,
+            of_maps: AtomicU64::new(0),
+        });
         let (state, responder) = match Responder::start(control, &shared) {
             Ok(responder) => (Ok(responder.socket().to_path_buf()), Some(responder)),
             Err(e) => (Err(e.to_string()), None),
@@ -158,14 +167,15 @@ impl Shared {
     fn lost_if_deleted(&self) -> Result<()> {
         let status = self.pool.status();
         let entries: u64 = status.logs.iter().map(|log| log.entries).sum();
-        if self.pool.deleted().is_none() || status.cached_bytes + entries == 0 {
+        let of_maps = self.of_maps.load(Ordering::Relaxed);
+        if self.pool.deleted().is_none() || status.cached_bytes + entries + of_maps == 0 {
             return Ok(());
         }
         let (bytes, path) = (status.cached_bytes, self.pool.path().display());
         Err(Error::service(
             11,
-            format!("pool {path}: its file was deleted, and what it held is lost: {bytes} bytes of volumes, {entries} entries of logs"),
-            "restore the origins from a backup",
+            format!("pool {path}: its file was deleted, and what it held is lost: {bytes} bytes of volumes, {entries} entries of logs, {of_maps} bytes of mapped files"),
+            "restore the origins, and these files, from a backup",
         ))
     }
 
@@ -213,6 +223,11 @@ impl Shared {
             services.stopping = true;
             std::mem::take(&mut services.running)
         };
+        if self.pool.deleted().is_some() {
+            let figures = running.iter().flat_map(|s| s.status().figures);
+            let lacking = figures.filter(|f| f.name == "dirty_bytes").map(|f| f.value as u64).sum();
+            self.of_maps.fetch_add(lacking, Ordering::Relaxed);
+        }
         let stop = |service: &Arc<dyn Service>| {
             service.stop(&Stop { grace: STOP_GRACE, must: true, keep: false })
         };
