@@ -26,20 +26,27 @@ say "calls: passed"
 # Which files: by name, by place, no others.
 "$FOREBAY" map-run --pool "$pool" --files '*.none' "$work/other/*.dat" -- "$program" exit "$work/free.dat" 2>"$work/says"
 mkdir "$work/other"
-for at in "$work/other/x.dat" "$work/x.dat"; do
-	"$FOREBAY" map-run --pool "$pool" --files '*.none' "$work/other/*.dat" -- \
-		"$program" msync "$at" >"$work/said" 2>"$work/says" &
+ln -s other "$work/link"
+is_mapped() { # GLOB FILE: whether a program that is run by it has the file in the pool
+	local held
+	: >"$work/said"
+	(cd "$work" && exec "$FOREBAY" map-run --pool "$pool" --files '*.none' "$1" -- "$program" msync "$2") \
+		>"$work/said" 2>"$work/says" &
 	pid=$!
 	for _ in $(seq 200); do [ -s "$work/said" ] && break; sleep 0.05; done
 	held=$("$FOREBAY" map list "$pool" 2>&1 >/dev/null || true)
 	kill -KILL $pid
 	wait $pid 2>/dev/null || true
 	recover
-	case $at:$held in
-	*/other/x.dat:*'in use'*) ;;
-	*/other/x.dat:*) fail "$at is not mapped" ;;
-	*:*'in use'*) fail "$at is mapped" ;;
-	esac
+	[[ $held == *'in use'* ]]
+}
+for glob in "$work/other/*.dat" "$work/link/*.dat" 'other/*.dat' './link/x.dat'; do
+	is_mapped "$glob" "$work/other/x.dat" || fail "$glob: other/x.dat is not mapped"
+done
+if is_mapped "$work/other/*.dat" "$work/x.dat"; then fail "x.dat is mapped"; fi
+for glob in '' "$work/other" "$work/link" 'other/'; do
+	if (cd "$work" && "$FOREBAY" map-run --pool "$pool" --files "$glob" -- true) 2>"$work/says"; then fail "'$glob' is taken, which fits no file"; fi
+	grep -q -- '--files' "$work/says" || fail "'$glob': $(cat "$work/says")"
 done
 say "patterns: passed"
 
@@ -146,6 +153,8 @@ if mapped "$program" last "$work/one.map" 2>"$work/second"; then fail "a second 
 grep -q "one.map: process $one has it" "$work/second" || fail "not told: $(cat "$work/second")"
 "$FOREBAY" map list "$pool" >"$work/listed"
 for pid in $one $two; do grep -q "mapped by process $pid" "$work/listed" || fail "not listed: $(cat "$work/listed")"; done
+"$FOREBAY" map status "$pool" >"$work/listed"
+for pid in $one $two; do grep -Eq "^$pid +0 +1 +1 .* db +program$" "$work/listed" || fail "whose frames: $(cat "$work/listed")"; done
 killed $one
 # The next one waits for what that has left.
 mapped "$program" last "$work/one.map" >"$work/last" || fail "one.map after the end of its program"

@@ -14,7 +14,7 @@ use std::process::Command;
 use forebay::Error;
 use forebay_map::{Options, Session, Wanted};
 
-use crate::{args, out, units};
+use crate::{args, open, out, units};
 
 /// The preload library, as it is built and as it is installed.
 const BUILT: &str = "libforebay_map_preload.so";
@@ -22,8 +22,11 @@ const INSTALLED: &str = "../lib/forebay/libforebay-map-preload.so";
 
 pub fn run(a: &args::MapRun) -> anyhow::Result<u8> {
     let library = library()?;
+    let files = a.files.iter().map(|text| pattern(text)).collect::<anyhow::Result<Vec<_>>>()?;
     let program = find(&a.program[0])?;
     may_run(&program, 0)?;
+    // It tells best what is no pool.
+    open::superblock(&a.pool)?;
     bring_home(a)?;
 
     let mut command = Command::new(&program);
@@ -37,7 +40,7 @@ pub fn run(a: &args::MapRun) -> anyhow::Result<u8> {
     command
         .env("LD_PRELOAD", preload)
         .env("FOREBAY_MAP_RUN_POOL", pool)
-        .env("FOREBAY_MAP_RUN_FILES", a.files.join("\n"))
+        .env("FOREBAY_MAP_RUN_FILES", files.join("\n"))
         .env("FOREBAY_MAP_RUN_ROOM", a.room.to_string())
         .env("FOREBAY_MAP_RUN_PERSIST", a.media.persist.to_string());
     for (name, value) in [("MAP", &a.map), ("KERNEL", &a.media.kernel)] {
@@ -55,6 +58,48 @@ pub fn run(a: &args::MapRun) -> anyhow::Result<u8> {
         };
     }
     Err(anyhow::Error::from(command.exec()).context(format!("cannot run {}", program.display())))
+}
+
+/// A pattern as the library takes it: of a name, or of whole paths without links in them, as
+/// the kernel tells where a file is.  One that fits no file is refused: nobody would see that
+/// nothing is mapped.
+fn pattern(text: &str) -> anyhow::Result<String> {
+    let wrong = |what: &str, way_out: &str| {
+        let what = format!("--files {text:?}: {what}");
+        anyhow::Error::from(Error::Usage { what, way_out: way_out.into() })
+    };
+    let is_special = |c: char| "*?[\\".contains(c);
+    if text.is_empty() || text.contains('\n') {
+        return Err(wrong("no file is named so", "write a pattern, such as '*.mdb'"));
+    }
+    let literal = text.find(is_special).unwrap_or(text.len());
+    let Some(slash) = text[..literal].rfind('/') else {
+        return match text.contains('/') {
+            // Where `*/x.mdb` begins is where we are.
+            true => pattern(&format!("./{text}")),
+            false => Ok(text.into()),
+        };
+    };
+    if text.ends_with('/') || literal == text.len() && Path::new(text).is_dir() {
+        return Err(wrong("is a directory", "write which files of it: DIR/*"));
+    }
+    if literal == text.len() && Path::new(text).is_symlink() {
+        let way_out =
+            "write its last part alone, or the file that it leads to if the program opens \
+                       that";
+        return Err(wrong("is a symbolic link, and files are known by where they are", way_out));
+    }
+    let (dir, rest) = text.split_at(slash + 1);
+    let dir = std::fs::canonicalize(dir).or_else(|_| std::path::absolute(dir))?;
+    let Some(dir) = dir.to_str() else {
+        return Err(wrong("its directory's real name is not UTF-8", "write '*' for that part"));
+    };
+    let mut whole = String::new();
+    for c in dir.trim_end_matches('/').chars() {
+        whole.extend(is_special(c).then_some('\\'));
+        whole.push(c);
+    }
+    Ok(format!("{whole}/{rest}"))
 }
 
 /// What a crash has left would keep its files from being opened.  A server has brought it home.
@@ -116,6 +161,10 @@ fn library() -> anyhow::Result<PathBuf> {
 
 /// The file of a program, as a shell finds it.
 fn find(name: &OsStr) -> anyhow::Result<PathBuf> {
+    if name.is_empty() {
+        let what = "no program is named".into();
+        return Err(Error::Usage { what, way_out: "write it after --".into() }.into());
+    }
     let runs = |path: &Path| {
         path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
     };
@@ -133,10 +182,12 @@ fn find(name: &OsStr) -> anyhow::Result<PathBuf> {
 fn may_run(program: &Path, scripts: u32) -> anyhow::Result<()> {
     const WAY_OUT: &str =
         "its files cannot be followed: run it without map-run, or on a mount (forebay mount)";
-    let mut file = File::open(program).map_err(|e| {
-        anyhow::Error::from(e).context(format!("{}: cannot be read", program.display()))
-    })?;
+    let mut file = File::open(program)
+        .map_err(|e| Error::system(program, "reading which program it is", e))?;
     let kind = file.metadata()?;
+    if !kind.is_file() {
+        return Err(unsuitable(program, "not a file", "name the program's file"));
+    }
     let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let mode = kind.permissions().mode();
     if mode & 0o4000 != 0 && kind.uid() != own.0 || mode & 0o2000 != 0 && kind.gid() != own.1 {
@@ -202,5 +253,43 @@ fn unseen(head: &[u8]) -> Option<&'static str> {
         None => Some("a static program"),
         Some(name) if name.windows(8).any(|w| w == b"ld-linux") => None,
         Some(_) => Some("not a program of the GNU C library"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the library compares is where the kernel says that a file is.
+    #[test]
+    fn patterns_of_places_are_whole_and_without_links() {
+        let dir = std::env::temp_dir().join(format!("forebay-pattern-{}", std::process::id()));
+        let real = dir.join("re[al");
+        std::fs::create_dir_all(&real).unwrap();
+        std::os::unix::fs::symlink(&real, dir.join("link")).unwrap();
+        std::os::unix::fs::symlink("x.map", real.join("s.map")).unwrap();
+        let dir = std::fs::canonicalize(&dir).unwrap();
+        let at = |rest: &str| format!("{}/{rest}", dir.display());
+        let here = std::env::current_dir().unwrap().canonicalize().unwrap();
+        let here = |rest: &str| format!("{}/{rest}", here.display());
+        for (text, is) in [
+            ("*.mdb".into(), "*.mdb".into()),
+            ("data.mdb".into(), "data.mdb".into()),
+            (at("link/*.map"), at("re\\[al/*.map")),
+            (at("link/../link/x.map"), at("re\\[al/x.map")),
+            (at("*/x.map"), at("*/x.map")),
+            (at("not/there/*.map"), at("not/there/*.map")),
+            ("./*.map".into(), here("*.map")),
+            ("*/x.map".into(), here("*/x.map")),
+            ("/*.map".into(), "/*.map".into()),
+        ] {
+            assert_eq!(pattern(&text).unwrap(), is, "{text}");
+        }
+        let link = at("link/s.map");
+        for text in ["", "a\nb", "/etc", "/etc/", "./", &at("link"), &link] {
+            let e = pattern(text).unwrap_err().to_string();
+            assert!(e.starts_with(&format!("--files {text:?}: ")), "{e}");
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }
