@@ -82,8 +82,8 @@ pub enum Command {
     /// with files of its own.  Else one program at a time has the pool, and what a crash has left
     /// is brought home first.
     #[command(after_help = after!(
-        "forebay map-run --pool /dev/pmem0 --files '*.mdb' -- slapd -d 0",
-        "forebay map-run --pool /dev/pmem0 --map db --files '/srv/db/*.log' '*.mdb' -- ./server",
+        "forebay map-run --pool /dev/pmem0 --files data.mdb -- slapd -d 0",
+        "forebay map-run --pool /dev/pmem0 --map db --files '/srv/db/*.log' data.mdb -- ./server",
         "forebay serve /dev/pmem0          first, for several programs at a time",
         "forebay map recover /dev/pmem0    after a crash, if it is not run again",
     ))]

@@ -70,7 +70,7 @@ fn pattern(text: &str) -> anyhow::Result<String> {
     };
     let is_special = |c: char| "*?[\\".contains(c);
     if text.is_empty() || text.contains('\n') {
-        return Err(wrong("no file is named so", "write a pattern, such as '*.mdb'"));
+        return Err(wrong("no file is named so", "write a pattern, such as '*.log'"));
     }
     let literal = text.find(is_special).unwrap_or(text.len());
     let Some(slash) = text[..literal].rfind('/') else {

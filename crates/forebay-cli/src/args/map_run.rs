@@ -18,7 +18,7 @@ pub struct MapRun {
     /// The map; default: the only one of the pool
     #[arg(long, value_name = "NAME")]
     pub map: Option<String>,
-    /// Which files: patterns of names, as '*.mdb', or of absolute paths, as '/srv/db/*.mdb';
+    /// Which files: patterns of names, as data.mdb or '*.log', or of paths, as '/srv/db/*.log';
     /// all others are as ever
     #[arg(long, value_name = "GLOB", required = true, num_args = 1..)]
     pub files: Vec<String>,
