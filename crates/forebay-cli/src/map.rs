@@ -120,7 +120,11 @@ fn list(a: &a::MapPool) -> anyhow::Result<u8> {
             map.name.clone(),
             units::bytes(map.share_bytes),
             map.frames.to_string(),
-            files.len().to_string(),
+            format!(
+                "{} of {}",
+                files.iter().filter(|f| f.number.is_some()).count(),
+                map.files_most
+            ),
             units::bytes((dirty * PAGE) as u64),
             match (map.damaged, files.iter().any(|f| f.mapped_by.is_none()), files.is_empty()) {
                 (true, ..) => "DAMAGED".into(),

@@ -75,6 +75,7 @@ fn pages_are_listed_and_brought_home() {
 
     let listed = bench.run(&["map", "list", "pool"]);
     assert!(listed.stdout.contains(&shown) && listed.stdout.contains("4 KiB"), "{listed:?}");
+    assert!(listed.stdout.contains("1 of 16"), "{listed:?}");
     let (code, list) = json(&bench, &["map", "list", "pool"]);
     assert_eq!((code, &list[0]["map"]["name"]), (Some(0), &"db".into()));
     assert_eq!(list[0]["files"][0]["dirty_pages"], 1, "{list}");
