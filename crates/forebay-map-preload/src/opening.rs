@@ -91,6 +91,28 @@ fn adopt(fd: c_int, path: &CStr, flags: c_int) -> Option<Result<(), c_int>> {
     Some(Ok(()))
 }
 
+/// A program that has its input or output from one that maps files, as a shell gives it: it is a
+/// descriptor with which the kernel does nothing.
+pub fn tell_inherited() {
+    for fd in 0..3 {
+        // SAFETY: it only asks.
+        let flags = unsafe {
+            real::raw(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0])
+        };
+        if flags >= 0 && flags & libc::O_PATH as isize != 0 && which::regular(fd).is_some() {
+            let path = which::path_of(fd).unwrap_or_default();
+            once(
+                About::Child,
+                format_args!(
+                    "descriptor {fd} is {}, which the program that started this one has mapped: it \
+                     can be neither read nor written here (EBADF); have this program open it by itself",
+                    path.to_string_lossy()
+                ),
+            );
+        }
+    }
+}
+
 /// Descriptors that threads have opened and that are not ours yet.
 static COMING: Mutex<Vec<c_int>> = Mutex::new(Vec::new());
 

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::real;
+use crate::{real, which};
 
 /// What was refused.
 #[derive(Clone, Copy, Debug)]
@@ -42,8 +42,28 @@ pub fn once(about: About, text: fmt::Arguments<'_>) {
     }
 }
 
-/// On stderr, in one piece.
+/// Which file stderr was at the start; zeroes: none, or that is not known yet.
+static STDERR: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+/// A regular file that descriptor 2 is of.
+fn stderr_file() -> Option<[u64; 2]> {
+    which::regular(2).map(|((device, inode), _)| [device, inode])
+}
+
+/// At the start of the program.
+pub fn start() {
+    let [device, inode] = stderr_file().unwrap_or_default();
+    STDERR[0].store(device, Ordering::Relaxed);
+    STDERR[1].store(inode, Ordering::Relaxed);
+}
+
+/// On stderr, in one piece.  A program may have closed that, and have a file of its own by its
+/// number: nothing is written to that.
 pub fn say(text: fmt::Arguments<'_>) {
+    let was = [0, 1].map(|i| STDERR[i].load(Ordering::Relaxed));
+    if stderr_file().is_some_and(|now| now != was) {
+        return;
+    }
     let line = format!("forebay map-run: {text}\n");
     // SAFETY: the bytes are there.
     unsafe {

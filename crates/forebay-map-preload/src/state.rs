@@ -204,6 +204,8 @@ extern "C" fn in_child() {
 /// At the start of the program.
 pub fn start(config: Config) -> Result<(), String> {
     PROCESS.store(process(), Ordering::Relaxed);
+    crate::say::start();
+    crate::opening::tell_inherited();
     kept::start();
     make_parent().map_err(|e| format!("a page that no child has: {e}"))?;
     // SAFETY: the handler only stores to two places of ours.
@@ -468,8 +470,11 @@ fn desc_of(fd: c_int) -> Option<Arc<Desc>> {
     let flags =
         unsafe { real::raw(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0]) };
     if (flags < 0 || flags & libc::O_PATH as isize == 0) && !planted::is(Planted::NumberStale) {
-        // As of a descriptor that dup2 closes, its error has nobody to be told.
-        let _ = take(fd);
+        // As of a descriptor that dup2 closes, its error has nobody to be told.  A child of vfork has
+        // numbers of its own, and this table is its parent's.
+        if !is_elsewhere() {
+            let _ = take(fd);
+        }
         return None;
     }
     let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);

@@ -183,10 +183,13 @@ impl Service for MapService {
             figures: figures(maps),
             details: json!({ "maps": maps }),
         };
-        // While an order is carried out it is not waited for.
+        // While an order is carried out it is not waited for, and there are no figures, not zeroes.
         let maps = match self.maps.try_lock() {
             Ok(maps) => maps,
-            Err(_) => return status("at work".into(), Vec::new(), &[]),
+            Err(_) => {
+                let at_work = status("at work".into(), Vec::new(), &[]);
+                return ServiceStatus { figures: Vec::new(), details: json!({}), ..at_work };
+            }
         };
         let Some(maps) = &*maps else { return status("stopped".into(), Vec::new(), &[]) };
         let all = match maps.status() {
@@ -235,7 +238,8 @@ impl Service for MapService {
         Ok(())
     }
 
+    /// It is not waited for an order that is carried out: then it runs.
     fn ended(&self) -> bool {
-        lock(&self.maps).is_none()
+        self.maps.try_lock().is_ok_and(|maps| maps.is_none())
     }
 }

@@ -10,11 +10,14 @@ use std::path::{Path, PathBuf};
 
 use forebay::{FileMark, FoundMark, MapClaim};
 use forebay_engine::lasting::{self, Lasting};
-use rustix::fs::{FallocateFlags, FlockOperation, OFlags, SeekFrom};
+use rustix::fs::{
+    FallocateFlags, FlockOperation, OFlags, SeekFrom, Timespec, Timestamps, UTIME_OMIT,
+};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::store::Time;
+use crate::system;
 
 /// What this library does with a file.  Simulated in tests.
 pub trait Backing: Send + Sync + std::fmt::Debug {
@@ -46,6 +49,10 @@ pub trait Backing: Send + Sync + std::fmt::Debug {
     fn unmark(&self) -> io::Result<()>;
     /// Truncates or extends.
     fn set_size(&self, size: u64) -> io::Result<()>;
+    /// Gives blocks back that it has behind its end; the time of its last change stays.
+    fn cut_behind(&self, size: u64) -> io::Result<()> {
+        self.set_size(size)
+    }
     /// Blocks for a range within the size; a file system that has no such call does
     /// nothing.
     fn allocate(&self, at: u64, len: u64) -> io::Result<()>;
@@ -53,7 +60,8 @@ pub trait Backing: Send + Sync + std::fmt::Debug {
     fn has_hole(&self, at: u64, len: u64) -> io::Result<bool>;
 }
 
-/// A regular file.  Another process that maps it is refused.
+/// A regular file.  Another process that maps it is refused, and who keeps others out by locks of
+/// records (fcntl), as SQLite does, is kept out: he would read and write past the memory.
 #[derive(Debug)]
 pub struct RegularFile {
     file: Lasting<File>,
@@ -67,7 +75,14 @@ impl RegularFile {
     pub fn open(path: &Path) -> Result<RegularFile> {
         let file = RegularFile::look(path)?;
         match rustix::fs::flock(file.file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(file),
+            Ok(()) => match system::lock_records(file.file.as_fd(), true) {
+                Ok(()) => Ok(file),
+                // Who has one cannot be asked for: fcntl(2) tells of the process's own alone.
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    Err(Error::Locked { path: file.path, by: None })
+                }
+                Err(e) => Err(Error::system(&file.path, "lock its records")(e)),
+            },
             Err(Errno::WOULDBLOCK) => {
                 let by = forebay::file_holder(&file.file);
                 Err(Error::Locked { path: file.path, by })
@@ -94,6 +109,11 @@ impl RegularFile {
 }
 
 impl RegularFile {
+    /// Locks of records are those of the processes that share it.
+    pub(crate) fn free_records(&self) -> io::Result<()> {
+        system::lock_records(self.file.as_fd(), false)
+    }
+
     /// That it is still this file, where somebody may have closed it.
     fn check(&self) -> io::Result<()> {
         lasting::check(self.file.as_fd())
@@ -168,6 +188,17 @@ impl Backing for RegularFile {
         self.file.set_len(size)
     }
 
+    fn cut_behind(&self, size: u64) -> io::Result<()> {
+        self.check()?;
+        let st = rustix::fs::fstat(self.file.as_fd())?;
+        self.file.set_len(size)?;
+        let was =
+            Timespec { tv_sec: st.st_mtime, tv_nsec: st.st_mtime_nsec.try_into().unwrap_or(0) };
+        let access = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+        let times = Timestamps { last_access: access, last_modification: was };
+        Ok(rustix::fs::futimens(self.file.as_fd(), &times)?)
+    }
+
     fn allocate(&self, at: u64, len: u64) -> io::Result<()> {
         self.check()?;
         match rustix::fs::fallocate(self.file.as_fd(), FallocateFlags::KEEP_SIZE, at, len) {
@@ -184,5 +215,51 @@ impl Backing for RegularFile {
             // A file system that does not tell: it is asked for blocks.
             Err(_) => Ok(true),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(name: &str) -> (PathBuf, File) {
+        let path = std::env::temp_dir().join(format!("forebay-{name}-{}", std::process::id()));
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(&path);
+        (path, file.expect("a file"))
+    }
+
+    /// SQLite and the like know of no flock.
+    #[test]
+    fn who_locks_records_is_kept_out_and_keeps_out() {
+        let (path, plain) = file("records");
+        let lock = |how| rustix::fs::fcntl_lock(&plain, how);
+        let ours = RegularFile::open(&path).expect("nobody has it");
+        assert_eq!(lock(FlockOperation::NonBlockingLockShared), Err(Errno::AGAIN));
+        ours.free_records().expect("freed");
+        lock(FlockOperation::NonBlockingLockExclusive).expect("it is shared");
+        // With it goes the lock: of fcntl's kind, and of this process.
+        drop(ours);
+        lock(FlockOperation::NonBlockingLockExclusive).expect("nobody has it");
+        let held = RegularFile::open(&path).expect_err("it is locked");
+        assert!(matches!(held, Error::Locked { .. }), "{held}");
+        lock(FlockOperation::Unlock).expect("unlocked");
+        RegularFile::open(&path).expect("nobody has it");
+        let _ = std::fs::remove_file(path);
+    }
+
+    #[test]
+    fn blocks_behind_the_end_go_and_the_time_stays() {
+        let (path, plain) = file("behind");
+        plain.set_len(4096).expect("its size");
+        let ours = RegularFile::open(&path).expect("nobody has it");
+        ours.allocate(0, 1 << 20).expect("blocks");
+        let blocks = |f: &File| rustix::fs::fstat(f).expect("stat").st_blocks;
+        let had = blocks(&plain);
+        let old = std::time::UNIX_EPOCH + std::time::Duration::new(1_000_000, 5_000);
+        plain.set_modified(old).expect("a time");
+        ours.cut_behind(4096).expect("cut");
+        assert_eq!(ours.changed().expect("stat"), (1_000_000, 5_000));
+        assert!(blocks(&plain) < had || had <= 8, "{had}");
+        let _ = std::fs::remove_file(path);
     }
 }

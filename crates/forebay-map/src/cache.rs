@@ -150,6 +150,7 @@ impl Cache {
         room: impl Fn(u64) -> u64,
     ) -> Result<Arc<Inner<Guests>>> {
         self.when_home(path, |file| {
+            file.free_records().map_err(Error::system(path, "free its records"))?;
             let size = file.size().map_err(Error::system(path, "stat"))?;
             self.share(Box::new(file), room(size))
         })

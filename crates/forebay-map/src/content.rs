@@ -465,7 +465,7 @@ impl Content {
         }
         let _change = self.marking.change(self.of())?;
         // They cost room, and no more.
-        let _ = self.backing.set_size(size);
+        let _ = self.backing.cut_behind(size);
         Ok(())
     }
 

@@ -110,6 +110,10 @@ impl Backing for Counted {
         self.file.set_size(size)
     }
 
+    fn cut_behind(&self, size: u64) -> io::Result<()> {
+        self.file.cut_behind(size)
+    }
+
     fn allocate(&self, at: u64, len: u64) -> io::Result<()> {
         self.file.allocate(at, len)
     }

@@ -245,8 +245,8 @@ fn both_ways(wanted: &Wanted, busy: &forebay::Error, begins: bool) -> String {
              status {shown} says why"
         ),
         forebay::Error::Busy { holder: Some(pid), .. } => format!(
-            "{shown}: process {pid} has it open, and does not serve its maps (no socket in \
-             {sockets}): either one process alone has a pool, until it ends, or forebay serve has \
+            "{shown}: process {pid} has it open, and there is no socket of its maps in {sockets}: \
+             it serves none, or its sockets are elsewhere (FOREBAY_RUNTIME_DIR, another user): either one process alone has a pool, until it ends, or forebay serve has \
              it, and several map files: stop process {pid}, and run: forebay serve {shown}"
         ),
         other => other.to_string(),

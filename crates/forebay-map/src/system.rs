@@ -15,7 +15,7 @@ use std::ffi::c_void;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicU64;
 
@@ -83,6 +83,24 @@ impl Window {
         // SAFETY: of the mapping, whose bytes it does not change.
         unsafe { rustix::mm::msync(p.cast(), len, rustix::mm::MsyncFlags::SYNC) }?;
         Ok(())
+    }
+}
+
+/// Locks all records of a file for its open file description, or frees them: what no close of
+/// another descriptor takes away.  `WouldBlock`: somebody has one.
+pub fn lock_records(file: BorrowedFd<'_>, on: bool) -> io::Result<()> {
+    // SAFETY: all zeroes is a value of it: the whole file, by this description.
+    let mut all: libc::flock = unsafe { std::mem::zeroed() };
+    all.l_type = if on { libc::F_WRLCK } else { libc::F_UNLCK } as i16;
+    // SAFETY: the descriptor is open, and the lock is there for the call.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const all) } {
+        0 => Ok(()),
+        _ => match io::Error::last_os_error() {
+            e if e.raw_os_error() == Some(libc::EACCES) => Err(io::ErrorKind::WouldBlock.into()),
+            // A file system without such locks.
+            e if e.raw_os_error() == Some(libc::EINVAL) && on => Ok(()),
+            e => Err(e),
+        },
     }
 }
 

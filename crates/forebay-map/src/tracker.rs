@@ -283,7 +283,7 @@ impl<S: Source + 'static> Tracker<S> {
         if segments == 0 || segments > most {
             let message = format!(
                 "a mapping of {segments} segments of 2 MiB; 1 to {most} are possible, as \
-                 vm.max_map_count has it"
+                 vm.max_map_count has it: raise that, or ask for less room"
             );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }

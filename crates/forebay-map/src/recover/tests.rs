@@ -479,3 +479,21 @@ fn a_trial_changes_nothing_and_some_are_brought_home_alone() {
     assert_eq!(only_left(&machine).name(), a.display().to_string());
     assert!(only_left(&machine).is_named(Path::new("#1")));
 }
+
+/// Its size was promised, and it has that: what others have done to it since is nobody's loss.
+#[test]
+fn a_file_that_lacks_nothing_is_let_go_whoever_has_changed_it() {
+    let _alone = alone();
+    let place = Place::new("whole");
+    let machine = Machine::new(1, &[0], []);
+    let path = place.file("a", 2);
+    let id = crashed(&machine, &path, &[], 0);
+    assert!(machine.set_ahead(id, 2 * PAGE as u64).expect("told"));
+    RegularFile::open(&path).expect("it is there").mark(machine.claim()).expect("marked");
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    store_to(&path);
+    let home = home(&machine);
+    assert!(home.refused.is_empty() && machine.is_empty(), "{home:?}");
+    let after = RegularFile::open(&path).expect("it is there");
+    assert!(matches!(after.marked(), Ok(FoundMark::Nothing)), "its mark is gone");
+}
