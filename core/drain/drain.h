@@ -99,6 +99,8 @@ struct fby_refused {
 	/* from round to round */
 	u32 random;
 	bool narrow; /* the round before had no room for the copies */
+	u32 asked; /* pages that the round was to list */
+	u32 behind; /* so many more are to be listed: as many as were refused, and nothing else was found */
 	bool waits; /* for retry_ns, or, unless that is ~0, until it is written to */
 	u64 waits_writes;
 	u64 retry_ns, pause_ns; /* when it is tried again, and after how long */

@@ -32,7 +32,6 @@
 #define REQUEST_NS (ROUND_NS / ROUND_REQUESTS) /* until it is known, which is to be soon */
 #define FLUSH_PARTS 16u /* of a round's requests, its flush is to take one */
 #define SHARE_MOST 224u
-#define REFUSED_LONG_NS 800000000u /* the pause after four rounds of which nothing was taken */
 #define STARVED_PAGES 256u
 #define SCALE_MOST (16u * 8u)
 
@@ -71,7 +70,7 @@ static u64 list_room(const struct fby_plan *plan, u64 room)
 	return wanted <= room / 2 ? room / 2 : min_u64(wanted, room - room / 4);
 }
 
-u32 fby_plan_pages(struct fby_drain *p, u16 volume)
+static u32 list_pages(struct fby_drain *p, u16 volume)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
 	struct fby_plan *plan = &d->plan;
@@ -79,18 +78,9 @@ u32 fby_plan_pages(struct fby_drain *p, u16 volume)
 	u32 spare = fby_spare(p->space);
 	u64 n;
 
-	plan->keeps = false;
-	if (fby_drain_clean(p, volume)) /* it only packs, and not by halves */
-		return most;
-	/* Nothing of the lists before was taken, which may be short: what lies behind them may be. */
-	if (d->backoff_ns >= REFUSED_LONG_NS && !d->refused.narrow)
-		return most;
 	n = fby_pace_round(p, volume, most);
-	plan->keeps = may_keep(p, volume, spare) && !plan->no_room;
+	plan->keeps = may_keep(p, volume, spare) && !plan->no_room && !d->refused.behind;
 	plan->no_room = false;
-	if (d->refused.narrow)
-		n = min_u64(n, chunk);
-	d->refused.narrow = false;
 	if (plan->keeps) {
 		/* Copies need room before the round gives any back, and so do writers. */
 		u64 room = list_room(plan, (u64)(spare - 1) * chunk);
@@ -102,6 +92,24 @@ u32 fby_plan_pages(struct fby_drain *p, u16 volume)
 		n = min_u64(n, chunk > STARVED_PAGES ? chunk : STARVED_PAGES); /* somebody waits for a chunk */
 	}
 	return (u32)n;
+}
+
+u32 fby_plan_pages(struct fby_drain *p, u16 volume)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+	struct fby_refused *f = &d->refused;
+	u32 most = fby_round_most(d), chunk = p->space->store.chunk_pages - p->space->store.first_page;
+
+	d->plan.keeps = false;
+	if (fby_drain_clean(p, volume)) /* it only packs, and not by halves */
+		return most;
+	f->asked = list_pages(p, volume);
+	if (f->narrow)
+		f->asked = (u32)min_u64(f->asked, chunk);
+	else if (!FBY_BUG(REFUSED_HIDES_REST))
+		f->asked = (u32)min_u64((u64)f->asked + f->behind, most);
+	f->narrow = false;
+	return f->asked;
 }
 
 /* Of 256 pages that writers append, how many overwrite a dirty one; since the round before. */

@@ -136,7 +136,7 @@ enum fby_phase fby_refused_judge(struct fby_drain *p, u16 volume)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
 	struct fby_refused *f = &d->refused;
-	u32 refused = 0, goes = 0;
+	u32 refused = 0, let_go = 0, home = 0;
 
 	if (f->last == 0) /* there are none */
 		return FBY_PH_FLUSH;
@@ -146,22 +146,31 @@ enum fby_phase fby_refused_judge(struct fby_drain *p, u16 volume)
 		if (r->keep || !fby_round_listed(p, volume, r, d->cut))
 			continue;
 		refused += r->carry == FBY_CARRY_REFUSED;
-		goes += r->carry == FBY_CARRY_NO;
+		let_go += r->carry == FBY_CARRY_NO;
+		/* What of it is not lost was taken. */
+		home += r->carry == FBY_CARRY_LOST && FBY_ES_VALID(fby_load(&p->cache->entry[r->page].state)) != 0;
 	}
-	f->reserve = refused <= goes;
-	if (refused == 0 || (goes > 0 && (f->trying || refused / COPIES_MOST <= goes)) ||
+	home += let_go;
+	f->reserve = refused <= let_go;
+	if (refused == 0 || (home > 0 && (f->trying || refused / COPIES_MOST <= home)) ||
 	    FBY_BUG(REFUSED_COPIED_FOR_NOTHING)) {
 		fby_refused_pause(p, f);
+		f->behind = 0;
 		return FBY_PH_FLUSH;
 	}
-	if (f->failed) {
+	if (f->failed) { /* each round of them looks further, and has a pause before it */
+		f->behind = 2 * refused;
 		d->failed = true;
 		return FBY_PH_BACKOFF;
 	}
-	/* Without a request nothing has come of it.  Until some are written, or it is time to try again,
-	 * there is nothing else. */
+	/* Without a request nothing has come of it.  What lies behind them in the log may be sound. */
+	if (f->asked < fby_round_most(d) && refused > f->behind) {
+		f->behind = refused;
+		return FBY_PH_IDLE;
+	}
+	/* Until some are written, or it is time to try again, there is nothing else. */
 	f->waits = true;
-	f->waits_writes = goes ? FBY_NO_SEQ : writes_of(p, volume);
+	f->waits_writes = home ? FBY_NO_SEQ : writes_of(p, volume);
 	return FBY_PH_IDLE;
 }
 

@@ -163,6 +163,15 @@ impl Run {
         Err(format!("no space for block {block}"))
     }
 
+    /// The next write, if its time has come and there is space.
+    pub fn due(&mut self, block: u64) -> Result<(), String> {
+        if self.due_ns <= self.now_ns && self.try_write(block)? {
+            let delay_ns = self.engine.write_delay(0, 8, self.now_ns);
+            self.due_ns = self.now_ns + delay_ns.max(WRITE_NS);
+        }
+        Ok(())
+    }
+
     /// False: there is no space.
     pub fn try_write(&mut self, block: u64) -> Result<bool, String> {
         let bytes = data(NUMBER, block * 8..block * 8 + 8, self.next_id);

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use forebay_engine::sys;
 
+use crate::hooks;
 use crate::keeping::{Run, BLOCKS, SECTORS};
 use crate::kept_cases::{crash, hold, judge, Case};
 use crate::origin::Loss;
@@ -14,6 +15,8 @@ use crate::origin::Loss;
 const SECOND_NS: u64 = 1_000_000_000;
 /// What happens within a second of an origin that is tried again and again.
 const STEPS: u64 = 2_000_000;
+/// Blocks, one after the other: more than a round lists.
+const BAD_RUN: u64 = 400;
 
 fn no_loss() -> BTreeSet<u64> {
     BTreeSet::new()
@@ -180,26 +183,51 @@ pub fn under_load() -> Result<u64, String> {
     Ok(run.refused.len() as u64)
 }
 
+/// What the block holds is damaged, and two of its sectors are written anew: these.
+fn lose_most(run: &mut Run, block: u64) -> Result<Vec<u8>, String> {
+    let at = (1..16)
+        .flat_map(|page| (0..8).map(move |chunk| (chunk, page)))
+        .find(|&(chunk, page)| {
+            let entry = run.engine.entry_info(chunk, page, false).unwrap();
+            entry.linked && entry.line.block == block
+        })
+        .ok_or(format!("block {block} is not in the pool"))?;
+    let byte = ((u64::from(at.0) + 1) << 16) + u64::from(at.1) * 4096 + 3000;
+    run.engine.media.flip(byte * 8);
+    let id = run.next_id;
+    run.next_id += 1;
+    let bytes = crate::script::data(1, block * 8..block * 8 + 2, id);
+    run.engine.write(0, block * 8, &bytes, &mut 0, &mut 0).map_err(|e| e.to_string())?;
+    Ok(bytes)
+}
+
+/// A round has but a block that is refused and what is left of one that is lost in parts: that
+/// goes home.
+pub fn beside_lost() -> Result<u64, String> {
+    let mut run = Run::with_slots(0, 1);
+    for block in 0..60 {
+        run.write(block)?;
+    }
+    run.bad = [40 * 8].into();
+    drain(&mut run, true)?;
+    rest(&mut run, SECOND_NS)?;
+    run.write(59)?;
+    let id = run.next_id;
+    lose_most(&mut run, 59)?;
+    rest(&mut run, 2 * SECOND_NS)?;
+    match (0..2).all(|k| run.origin.durable(59 * 8 + k) == id) {
+        true => Ok(run.volume().pages),
+        false => Err("a block that is refused holds another one back".into()),
+    }
+}
+
 /// Of a block some sectors are lost, and its others the origin refuses: these stay.
 pub fn partly_lost() -> Result<u64, String> {
     let mut run = Run::with_slots(0, 1);
     for block in 0..60 {
         run.write(block)?;
     }
-    // What the last one holds is damaged, and two of its sectors are written anew.
-    let at = (1..16)
-        .flat_map(|page| (0..8).map(move |chunk| (chunk, page)))
-        .find(|&(chunk, page)| {
-            let entry = run.engine.entry_info(chunk, page, false).unwrap();
-            entry.linked && entry.line.block == 59
-        })
-        .ok_or("block 59 is not in the pool")?;
-    let byte = ((u64::from(at.0) + 1) << 16) + u64::from(at.1) * 4096 + 3000;
-    run.engine.media.flip(byte * 8);
-    let id = run.next_id;
-    run.next_id += 1;
-    let bytes = crate::script::data(1, 59 * 8..59 * 8 + 2, id);
-    run.engine.write(0, 59 * 8, &bytes, &mut 0, &mut 0).map_err(|e| e.to_string())?;
+    let bytes = lose_most(&mut run, 59)?;
     run.bad = [59 * 8 + 1].into();
     drain(&mut run, true)?;
     rest(&mut run, 3 * SECOND_NS)?;
@@ -217,7 +245,45 @@ pub fn partly_lost() -> Result<u64, String> {
     }
 }
 
-pub const CASES: [Case; 5] = [
+/// A part of the origin takes nothing, and what was written there in one go fills whole lists of
+/// rounds: what lies behind goes on, whenever these pages have come round.  How many rounds.
+pub fn bad_lists() -> Result<u64, String> {
+    let mut run = Run::with_slots(0, 1);
+    run.overload()?;
+    run.bad = (BLOCKS / 2 * 8..(BLOCKS / 2 + BAD_RUN) * 8).collect();
+    for block in BLOCKS / 2..BLOCKS / 2 + BAD_RUN {
+        run.write(block)?;
+    }
+    let (mut rounds, mut ended_ns, mut longest_ns, began_ns) = (0, run.now_ns, 0, run.now_ns);
+    let mut seen = run.volume().rounds;
+    while run.now_ns < began_ns + 60 * SECOND_NS {
+        if !run.step() {
+            run.now_ns += SECOND_NS / 1000;
+        }
+        let block = run.some_block();
+        if !run.bad.contains(&(block * 8)) {
+            run.due(block)?;
+        }
+        if run.volume().rounds > seen {
+            hooks::progress();
+            rounds += 1;
+            seen = run.volume().rounds;
+            longest_ns = longest_ns.max(run.now_ns - ended_ns);
+            ended_ns = run.now_ns;
+        }
+    }
+    longest_ns = longest_ns.max(run.now_ns - ended_ns);
+    if longest_ns > 4 * SECOND_NS {
+        return Err(format!("no round has ended for {} ms", longest_ns / 1_000_000));
+    }
+    judge(&mut run, &no_loss())?;
+    mend(&mut run)?;
+    Ok(rounds)
+}
+
+pub const CASES: [Case; 7] = [
+    ("a whole list is refused", bad_lists, 500),
+    ("refused, beside what is partly lost", beside_lost, 2),
     ("bad sectors", bad_sectors, 20),
     ("a bad area", bad_area, 300),
     ("a dead origin", dead, 10),
