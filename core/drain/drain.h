@@ -43,6 +43,7 @@ struct fby_plan {
 	u32 flush_ns; /* and its flush */
 	u64 all_ns; /* that all dirty pages would take, by their runs */
 	u32 requests; /* of this round */
+	u64 refused_ns; /* in which only those of it ended that were refused */
 	u64 began_ns;
 	u32 copy_ns; /* that a page takes which is kept; what it took lately */
 	bool copied; /* the step before kept pages */

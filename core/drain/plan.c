@@ -320,6 +320,7 @@ bool fby_plan_step(struct fby_drain *p, u16 volume)
 	}
 	d->pos = 0;
 	plan->requests = 0;
+	plan->refused_ns = 0;
 	plan->began_ns = p->space->now_ns;
 	return true;
 }
@@ -351,14 +352,16 @@ void fby_plan_written(struct fby_drain *p, u16 volume)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
 	struct fby_plan *plan = &d->plan;
-	u32 ns = (u32)min_u64(p->space->now_ns - plan->began_ns, ~0u); /* slow enough to say so */
+	u32 ns = (u32)min_u64(p->space->now_ns - plan->began_ns - plan->refused_ns, ~0u); /* slow enough to say so */
+	u32 taken = plan->requests - d->refused.failed;
 
-	if (d->failed || d->refused.failed || plan->requests == 0)
+	/* Where many were refused few were in flight. */
+	if (d->failed || taken == 0 || d->refused.failed > taken / 8)
 		return;
 	plan->written_ns = smoothed(plan->written_ns, ns);
-	if (plan->requests < 8)
+	if (taken < 8)
 		return;
-	plan->request_ns = smoothed(plan->request_ns, ns / plan->requests);
+	plan->request_ns = smoothed(plan->request_ns, ns / taken);
 	plan->page_ns = smoothed(plan->page_ns, ns / d->n);
 }
 

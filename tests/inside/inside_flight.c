@@ -138,7 +138,7 @@ static void put(u64 block)
 }
 
 /* One that found the origin idle has ended, a second after it went out. */
-static void ends_in(enum fby_phase phase)
+static void ends_in(enum fby_phase phase, int error)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
 	u32 id;
@@ -147,7 +147,9 @@ static void ends_in(enum fby_phase phase)
 	fby_flight_take(d, id, FBY_PAGE_SECTORS);
 	d->phase = phase;
 	d->io[id].start_ns = pool->space.now_ns;
+	d->heard_ns = pool->space.now_ns;
 	d->io[id].alone = true;
+	d->io[id].error = error;
 	d->io[id].status = FBY_IOS_DONE;
 	d->outstanding++;
 	pool->space.now_ns += 1000000000;
@@ -155,15 +157,20 @@ static void ends_in(enum fby_phase phase)
 	EXPECT(d->outstanding == 0 && d->heard_ns == pool->space.now_ns);
 }
 
-/* A flush says nothing of how many requests an origin is to have. */
+/* A flush says nothing of how many requests an origin is to have, and no more does one that
+ * was refused. */
 static void flush_is_no_request(void)
 {
 	struct fby_pace *pace = &pool->drain.volume[0].pace;
 
 	pace->base_ns = pace->latency_ns = 1u << 20;
-	ends_in(FBY_PH_FLUSHING);
+	ends_in(FBY_PH_FLUSHING, 0);
 	EXPECT(pace->base_ns == 1u << 20 && pace->latency_ns == 1u << 20);
-	ends_in(FBY_PH_WRITE);
+	ends_in(FBY_PH_WRITE, 5);
+	EXPECT(pace->base_ns == 1u << 20 && pace->latency_ns == 1u << 20);
+	EXPECT(pool->drain.volume[0].destage.plan.refused_ns == 1000000000);
+	ends_in(FBY_PH_WRITE, 0);
+	EXPECT(pool->drain.volume[0].destage.plan.refused_ns == 1000000000);
 	EXPECT(pace->base_ns > 1u << 20 && pace->latency_ns > 1u << 20);
 	pool_restore();
 }

@@ -333,6 +333,17 @@ static void request_time(void)
 	d->plan.requests = 0;
 	fby_plan_written(&pool->drain, 0);
 	EXPECT(d->plan.written_ns == 21000);
+	/* One that was refused does not count, nor what it took; where many were the others waited. */
+	d->plan.request_ns = d->plan.page_ns = d->plan.written_ns = 0;
+	d->plan.requests = 17;
+	d->plan.began_ns = pool->space.now_ns - 10016000;
+	d->plan.refused_ns = 10000000;
+	d->refused.failed = 3;
+	fby_plan_written(&pool->drain, 0);
+	EXPECT(d->plan.request_ns == 0 && d->plan.written_ns == 0);
+	d->refused.failed = 1;
+	fby_plan_written(&pool->drain, 0);
+	EXPECT(d->plan.request_ns == 1000 && d->plan.page_ns == 400 && d->plan.written_ns == 16000);
 	pool_restore();
 }
 
