@@ -193,5 +193,6 @@ void fby_refused_passed(struct fby_drain *p, u16 volume, u64 watermark)
 	if (v->destage.refused.last > watermark)
 		return;
 	v->destage.refused.last = v->destage.refused.pause_ns = 0;
+	v->destage.refused.areas = 0;
 	fby_store(&v->last_error, 0);
 }

@@ -337,11 +337,35 @@ pub fn bad_sectors() -> Result<(), String> {
     }
 }
 
+/// What was refused once, and is home, is written with its neighbours from then on.
+pub fn mended() -> Result<(), String> {
+    let mut run = Run::new(1 << 20, 0);
+    let blocks = run.slots.min(90);
+    let bad: Vec<u64> = (0..blocks).step_by(6).collect();
+    let mut requests = Vec::new();
+    for refused in [&bad[..0], &bad, &bad[..0]] {
+        let before = run.engine.volume_info(run.index).unwrap().origin_writes;
+        (0..blocks).for_each(|block| run.put(block, 2));
+        run.engine.volume_drain(run.index, true).map_err(|e| e.to_string())?;
+        run.destage(1_000_000_000, refused, &mut BTreeSet::new())?;
+        run.destage(40_000_000_000, &[], &mut BTreeSet::new())?;
+        if !run.engine.volume_clean(run.index) {
+            return Err("bad sectors are mended, and a drain does not end".into());
+        }
+        requests.push(run.engine.volume_info(run.index).unwrap().origin_writes - before);
+    }
+    match requests[2] {
+        n if n <= requests[0] => Ok(()),
+        n => Err(format!("{n} requests, {} before some were refused", requests[0])),
+    }
+}
+
 pub fn all() -> Result<(), String> {
     wiped()?;
     bad_for_a_time()?;
     eras_in_time()?;
     used_up()?;
     in_turn()?;
-    bad_sectors()
+    bad_sectors()?;
+    mended()
 }

@@ -32,3 +32,8 @@ fn static_volumes_have_their_turn_beside_busy_ones() {
 fn a_bad_sector_holds_back_its_own_block() {
     static_cases::bad_sectors().unwrap();
 }
+
+#[test]
+fn what_is_mended_is_written_with_its_neighbours() {
+    static_cases::mended().unwrap();
+}
