@@ -193,6 +193,7 @@ int main(void)
 	test_destage();
 	test_flight();
 	test_plan();
+	test_refused();
 	test_kept();
 	test_wakes();
 	test_static();

@@ -85,6 +85,7 @@ void test_scan(void); /* inside_scan.c */
 void test_destage(void); /* inside_destage.c */
 void test_flight(void); /* inside_flight.c */
 void test_plan(void); /* inside_plan.c */
+void test_refused(void); /* inside_refused.c */
 void test_kept(void); /* inside_kept.c */
 void test_wakes(void); /* inside_wakes.c */
 void test_static(void);

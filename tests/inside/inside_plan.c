@@ -225,6 +225,26 @@ static u32 written(u32 n, u32 run, u32 gained, u32 request_ns, u32 copy_ns)
 	return n - left;
 }
 
+/* Runs are written as a whole: of each of ten the list has two pages. */
+static void whole_runs(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+	struct fby_plan *plan = &d->plan;
+	u32 kept = 0;
+
+	(void)written(20, 8, 0, 1000, 0);
+	for (u32 i = 1; i < 20; i += 2)
+		d->page[i].leads = false;
+	plan->runs[8] = 10;
+	plan->listed[8] = d->pos = 20;
+	plan->gained = 0;
+	EXPECT(fby_plan_step(&pool->drain, 0));
+	for (u32 i = 0; i < 20; i++)
+		kept += d->page[i].keep;
+	EXPECT(kept == 16 && !d->page[3].keep && d->page[4].keep); /* an eighth of twenty is two runs */
+	pool_restore();
+}
+
 /* Each of the balances by itself, where the others hold. */
 static void balances(void)
 {
@@ -481,6 +501,7 @@ void test_plan(void)
 	always_written();
 	runs_once();
 	balances();
+	whole_runs();
 	copy_time();
 	copies_are_dear();
 	request_time();
