@@ -77,9 +77,24 @@ pub(crate) struct Kept {
     /// Marks are put into the first.
     dirs: Vec<PathBuf>,
     /// Held for as long as the origin is in use, where nothing else keeps two users apart.
-    _lock: Option<OwnedFd>,
+    _lock: Option<Claim>,
     /// The attribute was changed since the last sync, the directory was.
     unsynced: [AtomicBool; 2],
+}
+
+/// A lock of an origin; its file goes with it.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    dir: OwnedFd,
+    name: String,
+    _file: OwnedFd,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        // Still locked: who waits for nothing and finds it gone makes another.
+        let _ = rustix::fs::unlinkat(&self.dir, &self.name, AtFlags::empty());
+    }
 }
 
 #[derive(Debug)]
@@ -119,14 +134,25 @@ impl Kept {
     }
 
     /// Exclusive; busy while somebody else has it.
-    pub(crate) fn lock(&self) -> io::Result<OwnedFd> {
+    pub(crate) fn lock(&self) -> io::Result<Claim> {
         let dir = open_dir(&self.dirs[0])?.ok_or(Errno::NOENT)?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let name = format!(".{}.lock", file_name(&self.name));
-        let lock = rustix::fs::openat(&dir, name, flags, Mode::from_raw_mode(0o600))?;
-        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => Err(Errno::BUSY.into()),
-            done => Ok(done.map(|()| lock)?),
+        loop {
+            let file = rustix::fs::openat(&dir, &name, flags, Mode::from_raw_mode(0o600))?;
+            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Err(Errno::WOULDBLOCK) => return Err(Errno::BUSY.into()),
+                done => done?,
+            }
+            // Whoever had it may have taken the file away between the two.
+            let locked = rustix::fs::fstat(&file)?;
+            match rustix::fs::statat(&dir, &name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(st) if (st.st_dev, st.st_ino) == (locked.st_dev, locked.st_ino) => {
+                    return Ok(Claim { dir, name, _file: file })
+                }
+                Ok(_) | Err(Errno::NOENT) => {}
+                Err(e) => return Err(e.into()),
+            }
         }
     }
 
@@ -454,6 +480,7 @@ fn overlap(a: &str, b: &str) -> bool {
 mod tests {
     use std::cell::{Cell, RefCell};
     use std::os::unix::fs::PermissionsExt;
+    use std::sync::atomic::AtomicU32;
     use std::sync::{Mutex, MutexGuard};
 
     use super::*;
@@ -535,6 +562,39 @@ mod tests {
             assert_eq!(synced_now(), ["origin"]);
         }
         std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_lock_leaves_no_file_and_no_two_have_it() {
+        let dir = std::env::temp_dir().join(format!("fby-keep-lock-{}", std::process::id()));
+        let by = MarkedBy { name: "nbd:1".into(), on: MarkedOn::Host };
+        let open = || Kept::open(&by, &dir, false);
+        let files = || std::fs::read_dir(dir.join(MARKS)).unwrap().count();
+        let busy = |e: io::Error| assert_eq!(e.kind(), io::ErrorKind::ResourceBusy, "{e}");
+        let kept = open().unwrap();
+        busy(open().unwrap_err());
+        drop(kept);
+        assert_eq!(files(), 0);
+        let (holders, times) = (AtomicU32::new(0), AtomicU32::new(0));
+        std::thread::scope(|s| {
+            for _ in 0..4 {
+                s.spawn(|| {
+                    while times.load(Ordering::Relaxed) < 300 {
+                        match open() {
+                            Ok(_kept) => {
+                                assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0);
+                                times.fetch_add(1, Ordering::Relaxed);
+                                std::thread::yield_now();
+                                holders.fetch_sub(1, Ordering::SeqCst);
+                            }
+                            Err(e) => busy(e),
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(files(), 0);
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[derive(Debug, Default)]
