@@ -18,8 +18,10 @@
 mod tests;
 
 use std::collections::HashMap;
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsStr};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
@@ -232,6 +234,12 @@ impl RbdOrigin {
         let name = Name::parse(name).map_err(|why| {
             Error::usage(format!("{uri}: {why}"), "name it rbd:POOL/IMAGE[@CONF]")
         })?;
+        if let Some(conf) = configuration(&name).filter(|conf| conf.exists() && !conf.is_file()) {
+            return Err(unsuitable(
+                format!("its configuration {} is no regular file", conf.display()),
+                "name the cluster's: rbd:POOL/IMAGE@/etc/ceph/ceph.conf",
+            ));
+        }
         let connect = away.limit().map_or(CONNECT, |limit| limit.min(CONNECT));
         let (state, changed, mark_turn) = Default::default();
         let shared = Arc::new(Shared { uri: uri.into(), away, state, changed, mark_turn });
@@ -299,6 +307,14 @@ impl RbdOrigin {
         each: impl FnMut(u64, u64) -> io::Result<()>,
     ) -> io::Result<()> {
         sent::pieces(self.size_bytes(), range, most, each)
+    }
+}
+
+/// The file that librados reads, if one is named: of a FIFO it would wait for the other end.
+fn configuration(name: &Name) -> Option<PathBuf> {
+    match &name.conf {
+        Some(conf) => Some(OsStr::from_bytes(conf.to_bytes()).into()),
+        None => std::env::var_os("CEPH_CONF").map(PathBuf::from),
     }
 }
 

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use forebay_rbd::fake::{self, Bug};
+use rustix::fs::{mknodat, FileType, Mode, CWD};
 
 use super::*;
 use crate::attach::WhenAway;
@@ -103,6 +104,25 @@ fn within(limit: Duration, what: &str, mut is: impl FnMut() -> bool) -> Judged {
         std::thread::sleep(Duration::from_millis(2));
     }
     Ok(())
+}
+
+/// librados would wait for who writes to a FIFO.
+#[test]
+fn a_configuration_that_is_no_file_is_refused_at_once() {
+    let cluster = Cluster::new();
+    let conf = cluster.0.join("conf");
+    for kind in [FileType::Fifo, FileType::Directory] {
+        let _ = std::fs::remove_file(&conf);
+        match kind {
+            FileType::Fifo => mknodat(CWD, &conf, kind, Mode::RWXU, 0).unwrap(),
+            _ => std::fs::create_dir(&conf).unwrap(),
+        }
+        let began = Instant::now();
+        let refused = cluster.open(LATE).unwrap_err().to_string();
+        assert!(refused.contains("is no regular file"), "{refused}");
+        assert!(refused.contains("rbd:POOL/IMAGE@/etc/ceph/ceph.conf"), "{refused}");
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    }
 }
 
 fn what_is_written_is_on_the_image() -> Judged {
