@@ -401,6 +401,8 @@ impl Metadata {
             let _turn = (!bug!(MarkOvertaken)).then_some(turn);
             if matches!(*asked_of(&told), Asked::Wanted) || bug!(MarkSetLater) {
                 let answer = work(&image);
+                // Before it is told: who lets go of the image closes it, and waits for that.
+                drop(image);
                 *asked_of(&told) = Asked::Answered(answer);
                 // Not between a look at the answer and the wait for it.
                 drop(shared.state());

@@ -125,6 +125,21 @@ fn a_configuration_that_is_no_file_is_refused_at_once() {
     }
 }
 
+/// Who lets go of the origin waits until the image is closed, so it has to be the last that has it.
+#[test]
+fn who_was_told_of_the_mark_has_the_image_alone() {
+    let cluster = Cluster::new();
+    let uri = format!("rbd:pool/image@{}", cluster.0.join("conf").display());
+    // For reading only: nobody asks for the lock beside.
+    let origin = RbdOrigin::open(&uri, true, LATE).unwrap();
+    let MarkedOn::Origin(mark) = origin.mark().on else { panic!("it bears no mark") };
+    for time in 0..2000 {
+        mark.read().unwrap();
+        let holders = Arc::strong_count(origin.image.as_ref().unwrap());
+        assert_eq!(holders, 1, "after {time} times");
+    }
+}
+
 fn what_is_written_is_on_the_image() -> Judged {
     let cluster = Cluster::new();
     let before = fake::completions();
