@@ -7,17 +7,25 @@
 # one on qemu-nbd, one on a file.  nbdload.c writes to the first two, fio to the third,
 # whose rate in each phase is printed beside that before.  In the end the pool is drained,
 # nbdkit is killed once more, and the files alone have what was acknowledged.
-# It must also find a server that forgets what it was told to flush.  And where no
-# nameserver answers, a host that is named is refused in bounded time.
+# fio writes to the first two and verifies.  It must also find a server that forgets what it
+# was told to flush.  Where no nameserver answers, a host that is named is refused in bounded
+# time, and a drain before a server that does not answer ends in time and says why.
 #
 #	far.sh [SECONDS [SIZE]]	that the servers stand still (10); of the pool (24M, which is
 #				full; with room, as 1G, the volume beside them is to go on as before)
+#	far.sh rates [ROUNDS]	only the rate of the volume beside them, in a pool of 1G, while
+#				they are well, killed, and stand still, in turns (9); medians
 # shellcheck disable=SC2016 # expanded at the end
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/lib.sh"
 need gcc nbdkit qemu-nbd fio nbdinfo
 fio --enghelp=nbd >/dev/null 2>&1 || skip "this fio has no nbd engine"
 
+rounds=''
+if [ "${1:-}" = rates ]; then
+	rounds=${2:-9}
+	set -- 10 1G
+fi
 still=${1:-10}
 size=${2:-24M}
 # A pool with room has something for the servers to do as well.
@@ -116,7 +124,94 @@ time.sleep(120)' >"$work/nameserver" &
 	say "nameservers that do not answer: refused by name"
 }
 
+# rates ROUNDS: each round has every state; "well" twice, by which the others are to be judged.
+rates() {
+	local round state
+	load $((rounds * 20 + 30))
+	sleep 3
+	for ((round = 0; round < rounds; round++)); do
+		for state in well killed well-again still; do
+			case $state in
+			killed) kill_far kit; kill_far qemu ;;
+			still) kill -STOP "${far[@]}" ;;
+			esac
+			echo "$state $(rate 3)" >>"$work/rates"
+			case $state in
+			killed) start_far kit; start_far qemu; sleep 2.5 ;; # they are tried every two seconds
+			still) kill -CONT "${far[@]}"; sleep 0.5 ;;
+			esac
+		done
+	done
+	python3 - "$work/rates" <<-'END'
+		import statistics, sys
+		rows = [line.split() for line in open(sys.argv[1])]
+		rates = {}
+		for state, rate in rows: rates.setdefault(state, []).append(float(rate))
+		for state, of in rates.items():
+		    each = [a / b for a, b in zip(of, rates["well"])]
+		    print(f"far: {state}: {statistics.median(of):.0f} writes/s; to well, median of {len(of)} rounds: "
+		          f"{statistics.median(each):.2f} ({min(each):.2f} to {max(each):.2f})")
+	END
+}
+if [ -n "$rounds" ]; then
+	fresh
+	rates
+	kill "${loads[@]}"
+	exit
+fi
+
+# in_time SECONDS REGEX COMMAND...: fails with a text like that, no later than that.
+in_time() {
+	local limit=$1 text=$2 began=$SECONDS said
+	shift 2
+	said=$(timeout $((limit + 20)) "$@" 2>&1) && fail "$*: it succeeds"
+	[ $((SECONDS - began)) -le "$limit" ] || fail "$*: after $((SECONDS - began)) s: $said"
+	[[ $said =~ $text ]] || fail "$*: not \"$text\" but $said"
+}
+
+# A server that takes a minute for a write.
+slowly() {
+	truncate -s 16M "$work/slow.disk"
+	nbdkit -f -U "$work/slow.far" --filter=delay file "$work/slow.disk" wdelay=60 2>>"$work/slow.log" &
+	far[slow]=$!
+	local tries
+	for ((tries = 0; tries < 400; tries++)); do
+		[ -S "$work/slow.far" ] && break
+		sleep 0.02
+	done
+	rm -f "$pool"
+	"$FOREBAY" create "$pool" --size 24M >/dev/null
+	"$FOREBAY" volume add "$pool" slow "nbd+unix:///?socket=$work/slow.far" >/dev/null
+	start_server --low-watermark 90 --high-watermark 95
+	timeout 60 fio --name=slow --ioengine=nbd --uri="$(uri slow)" --rw=write --bs=4k --size=64k --aux-path="$work" >/dev/null
+	stop_server
+	in_time 16 "does not answer|ended while it was writing" "$FOREBAY" drain "$pool" --timeout 3s
+	in_time 16 "it does not answer" "$FOREBAY" drain "$pool" --timeout 7s
+	kill -STOP "${far[slow]}"
+	in_time 6 "no answer in 3s" "$FOREBAY" drain "$pool" --timeout 3s
+	kill_far slow
+	unset "far[slow]"
+	say "a drain before a server that does not answer: ends in time, says what it waits for"
+}
+
+# fio's own judgement, beside that of nbdload.
+verified() {
+	local name
+	for name in kit qemu; do
+		timeout 120 fio --aux-path="$work" --name=$name --ioengine=nbd --uri="$(uri $name)" --rw=randwrite --bs=4k --size=8m \
+			--iodepth=4 --verify=crc32c --verify_fatal=1 --do_verify=1 >"$work/fio.out" 2>&1 ||
+			{ cat "$work/fio.out" >&2; fail "$name: fio reads something else than it wrote"; }
+	done
+	say "fio verifies what it wrote through nbdkit and qemu-nbd"
+}
+
 unanswered
+slowly
+fresh
+verified
+stop_server
+"$FOREBAY" drain "$pool" >/dev/null
+for name in kit qemu; do kill_far $name; done
 fresh
 load $((still + 12))
 sleep 1
@@ -131,6 +226,7 @@ killed=$(rate 2)
 say "servers killed and started again, three times: the volume beside them $killed writes/s, before $before"
 kill -STOP "${far[@]}"
 halted=$(rate "$still")
+in_time 9 "does not answer" "$FOREBAY" drain "$pool" kit --timeout 7s
 "$FOREBAY" status "$pool" | grep -q "it does not answer" || fail "status is silent about servers that stand still: $("$FOREBAY" status "$pool")"
 kill -CONT "${far[@]}"
 say "servers stand still for $still s: the volume beside them $halted writes/s; status says so"

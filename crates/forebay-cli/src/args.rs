@@ -480,7 +480,8 @@ pub struct Drain {
     /// their place.  Not while the pool is served
     #[arg(long)]
     pub accept_lost: bool,
-    /// End after so long, drained or not, as while an origin fails
+    /// End after so long, drained or not, as while an origin fails.  What an origin on the
+    /// network was sent has ten seconds to end
     #[arg(long, value_name = "TIME", value_parser = units::parse_time)]
     pub timeout: Option<Duration>,
     #[command(flatten)]

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use forebay::{
-    Completeness, DrainProgress, Drained, Error, Holes, LogInfo, LogLeft, Pool, Verdict, Volume,
-    VolumeInfo,
+    Away, Completeness, DrainProgress, Drained, Error, Holes, LogInfo, LogLeft, Pool, Verdict,
+    Volume, VolumeInfo, WhenAway,
 };
 use forebay_server::{control::Client, runtime_dir, Error as ServerError};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
@@ -165,6 +165,14 @@ fn attach(a: &args::Drain, pool: &Pool, v: &VolumeInfo) -> forebay::Result<Volum
     if a.accept_lost {
         options.holes = Holes::Accept;
     }
+    if let Some(timeout) = a.timeout {
+        // One that does not answer is not waited for any longer than that.
+        let limit = match options.away.when {
+            WhenAway::Error => options.away.limit.min(timeout),
+            WhenAway::Wait => timeout,
+        };
+        options.away = Away { when: WhenAway::Error, limit };
+    }
     pool.attach(&v.name, &options)
 }
 
@@ -218,9 +226,10 @@ impl Bars {
         let done = p.pages_start.saturating_sub(p.pages_left);
         bar.set_length(p.pages_start * 4096);
         bar.set_position(done * 4096);
-        bar.set_message(match p.origin_error {
-            Some(_) => "origin fails, trying again",
-            None => "",
+        bar.set_message(match (&p.origin_error, &p.origin_away) {
+            (Some(_), _) => "origin fails, trying again",
+            (None, Some(_)) => "waits for its origin, which is away",
+            (None, None) => "",
         });
         let before = self.last.get(volume);
         if let (Some(error), true) =
@@ -229,6 +238,12 @@ impl Bars {
             let way_out = p.origin_way_out.as_deref().unwrap_or("see the system log");
             self.warn(&format!(
                 "forebay: volume {volume}: {error}; {way_out}; trying again; what is cached stays in the pool"
+            ));
+        }
+        if let (Some(away), true) = (&p.origin_away, before.is_none_or(|b| b.origin_away.is_none()))
+        {
+            self.warn(&format!(
+                "forebay: volume {volume}: the drain waits for its origin, which is away {away}; what is cached stays in the pool"
             ));
         }
         self.last.insert(volume.to_string(), p.clone());

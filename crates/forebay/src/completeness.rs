@@ -198,15 +198,19 @@ impl Completeness {
 
     /// A drain that was given up.
     pub fn unfinished(volume: &str, last: &DrainProgress) -> Completeness {
+        let away = last.origin_away.as_ref().map(|away| format!("it is away {away}"));
+        let away_way_out = || "see its server and the way to it".to_string();
+        let origin = last.origin_error.clone().or(away);
+        let origin_way_out = last.origin_way_out.clone();
         Completeness {
             volume: volume.into(),
-            verdict: match last.origin_error {
+            verdict: match origin {
                 Some(_) => Verdict::OriginFails,
                 None => Verdict::Cached,
             },
             pages_left: last.pages_left,
-            origin: last.origin_error.clone(),
-            origin_way_out: last.origin_way_out.clone(),
+            origin_way_out: origin_way_out.or(origin.as_ref().map(|_| away_way_out())),
+            origin: origin.or(Some(format!("the drain was ended while it was {}", last.state))),
             ..Default::default()
         }
     }
@@ -291,7 +295,10 @@ impl fmt::Display for Completeness {
             Verdict::NotAttached if self.attach_failed => f.write_str("NOT complete")?,
             Verdict::NotAttached => f.write_str("NOT complete: it is not attached")?,
             Verdict::OriginFails => write!(f, "NOT complete: its origin fails ({origin})")?,
-            Verdict::Cached => f.write_str("NOT complete")?,
+            Verdict::Cached => {
+                f.write_str("NOT complete")?;
+                self.origin.iter().try_for_each(|why| write!(f, ": {why}"))?;
+            }
             Verdict::Unknown => f.write_str("it is not known whether the origin is complete")?,
         }
         if self.pages_left > 0 && self.verdict != Verdict::LossAccepted {

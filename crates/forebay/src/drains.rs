@@ -313,6 +313,7 @@ fn drain_progress(first: &VolumeInfo, now: &VolumeInfo, started: Instant) -> Dra
         seconds: started.elapsed().as_secs_f64(),
         origin_error: now.last_error.clone(),
         origin_way_out: now.last_error.is_some().then(|| origin_way_out(now.last_errno).into()),
+        origin_away: now.origin_away.clone(),
         state: now.destage,
     }
 }

@@ -498,6 +498,9 @@ pub struct DrainProgress {
     /// What to do about it.
     #[serde(default)]
     pub origin_way_out: Option<String>,
+    /// What the drain waits for: for how long the origin is away, and why.
+    #[serde(default)]
+    pub origin_away: Option<String>,
     pub state: DestageState,
 }
 

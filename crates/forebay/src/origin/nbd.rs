@@ -54,7 +54,8 @@ const MOST: u64 = 4 << 20;
 const RANGE_MOST: u64 = 1 << 30;
 /// A connection that is not up by then is tried again, or when requests fail if sooner.
 const CONNECT: Duration = Duration::from_secs(10);
-/// So long what is in flight may end when the origin is let go of.
+/// So long what is in flight may take, from when the last of it was sent, when the origin is let
+/// go of.
 const LET_GO: Duration = Duration::from_secs(10);
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);

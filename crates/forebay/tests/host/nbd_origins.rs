@@ -285,6 +285,34 @@ fn a_server_that_stands_still_is_told_of_by_status() {
     assert_eq!(origin.away(), None);
 }
 
+/// What was sent has ten seconds to end, and not ten more from the detach on.
+#[test]
+fn a_drain_says_what_it_waits_for_and_the_detach_behind_it_waits_no_longer() {
+    let dir = Dir::new("nbd-drain");
+    let file = dir.file("disk", MIB);
+    let server = Server::of_file(&dir, &file);
+    let pool = pool_before(&server, &dir, 30);
+    let options = AttachOptions { away: LATE, state: state(), ..Default::default() };
+    let volume = pool.attach("v", &options).unwrap();
+    volume.write_at(&page(7), 4096).unwrap();
+    server.stop();
+    let (deadline, mut told) = (Instant::now() + Duration::from_secs(11), None);
+    let drained = volume.drain(&mut |p| {
+        told = p.origin_away.clone().or(told.take());
+        match Instant::now() < deadline {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        }
+    });
+    assert!(matches!(drained, Err(Error::Interrupted { .. })), "{drained:?}");
+    let told = told.expect("the drain does not say what it waits for");
+    assert!(told.contains("it does not answer; 1 requests fail after 60 s"), "{told}");
+    let began = Instant::now();
+    volume.detach().unwrap();
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    pool.close().unwrap();
+}
+
 /// A volume whose server is away can be detached, and keeps its data.
 #[test]
 fn giving_up_ends_what_waits() {

@@ -116,10 +116,11 @@ impl Link {
         // Then nothing more is sent, and what was is to end first: the server might do it
         // after what comes by another connection.
         let (mut shuts_down, mut let_go) = (false, None);
+        let mut sent_at = Instant::now();
         loop {
             // After whatever took the kick, and before the wait for the next.
             if self.shared.state().stop {
-                let_go.get_or_insert_with(|| Instant::now() + LET_GO);
+                let_go.get_or_insert(sent_at + LET_GO);
             }
             let left = let_go.map(|by: Instant| by.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero() || connection.in_flight() == 0) {
@@ -127,7 +128,7 @@ impl Link {
             }
             let mut down = match shuts_down || let_go.is_some() {
                 true => connection.is_down(),
-                false => self.send(&mut connection),
+                false => self.send(&mut connection, &mut sent_at),
             };
             for done in connection.ended() {
                 shuts_down |= matches!(&done.result, Err(e) if e.errno() == SHUTDOWN);
@@ -152,8 +153,9 @@ impl Link {
         }
     }
 
-    /// From the queue, as much as may be in flight.  True: the connection is no good.
-    fn send(&self, connection: &mut Connection) -> bool {
+    /// From the queue, as much as may be in flight, and when the last of it was sent.  True: the
+    /// connection is no good.
+    fn send(&self, connection: &mut Connection, sent_at: &mut Instant) -> bool {
         while connection.in_flight() < DEPTH && !connection.is_down() {
             let mut state = self.shared.state();
             let Some(r) = state.next_of(self.number) else { break };
@@ -162,6 +164,7 @@ impl Link {
             let (link, wanted) = (self.number, true);
             state.sent.insert(token, Sent { changes, flush, offset, len, link, began, wanted });
             drop(state);
+            *sent_at = Instant::now();
             if let Err(done) = connection.submit(token, command, offset) {
                 self.ended(done, connection.is_down());
             }
