@@ -98,7 +98,12 @@ fn all_that_tells_of_a_pool_tells_of_them() {
     assert!(text.contains("up to 9 blocks share one, all to the origin every 30s"), "{text}");
     b.run_ok(&["exporter", "pool", "--textfile", b.path("prom").to_str().unwrap()]);
     let metrics = fs::read_to_string(b.path("prom")).unwrap();
-    for line in ["volume_static_bytes", "volume_conflicts_total", "volume_uncounted"] {
+    for line in [
+        "volume_static_bytes",
+        "volume_conflicts_total",
+        "volume_eras_used_ratio",
+        "volume_uncounted",
+    ] {
         assert!(metrics.contains(&format!("forebay_{line}{{")), "{line}");
     }
     drop((v, w));
