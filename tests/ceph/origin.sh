@@ -16,7 +16,7 @@
 for tool in ceph-mon ceph-osd rbd; do
 	command -v $tool >/dev/null || skip "$tool is not installed (Debian: apt install --no-install-recommends ceph-mon ceph-osd ceph-common librbd1)"
 done
-need gcc fio nbdinfo python3
+need gcc fio nbdinfo nbdcopy python3
 
 still=${1:-30}
 bytes=$((16 << 20))
@@ -194,3 +194,25 @@ status_says "detached"
 grep -q "vm.*8388608" "$work/server.log" || fail "an image that has shrunk is not told of: $(tail -n 3 "$work/server.log")"
 stop_server
 say "an image that has shrunk is refused"
+
+# A clone has its parent's data until it is written.
+head -c 1M /dev/urandom >"$work/parent"
+rbd import --no-progress --image-feature layering "$work/parent" rbd/parent
+rbd snap create --no-progress rbd/parent@then
+rbd snap protect rbd/parent@then
+refused 10 "without a configuration" rbd:rbd/parent@then
+rbd clone --image-feature layering,exclusive-lock rbd/parent@then rbd/clone
+rm -f "$pool"
+"$FOREBAY" create "$pool" --size 24M --chunk-size 256K >/dev/null
+"$FOREBAY" volume add "$pool" clone rbd:rbd/clone >/dev/null
+start_server
+timeout 60 fio --aux-path="$work" --name=clone --ioengine=nbd --uri="$(uri clone)" --rw=write --bs=4k --size=64k --offset=256k \
+	--buffer_pattern=0x5a >/dev/null
+nbdcopy "$(uri clone)" "$work/clone.served"
+stop_server
+"$FOREBAY" drain "$pool" >/dev/null
+rbd export --no-progress rbd/clone "$work/clone.img"
+head -c 64K /dev/zero | tr '\0' 'Z' | dd of="$work/parent" bs=4k seek=64 conv=notrunc status=none
+cmp "$work/parent" "$work/clone.served" || fail "a clone reads as something else through a volume"
+cmp "$work/parent" "$work/clone.img" || fail "a clone alone lacks what was written"
+say "a clone is an origin, a snapshot is none"
