@@ -8,7 +8,7 @@
 # one, the server, or all are killed; then all is read without Forebay.
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
-need mdb_stat mdb_copy
+need mdb_stat mdb_copy jq
 [ -f /usr/include/lmdb.h ] || skip "no lmdb.h (Debian: apt install liblmdb-dev)"
 kills=${1:-6}
 compile program
@@ -47,6 +47,23 @@ refused 'has it mapped' mapped "$work/program" last-log "$work/c.map"
 killed $pid
 recover || fail "holder: not recovered"
 say "appends, locks and refusals of processes that share files"
+
+# A file that the server keeps in memory, for whoever shares it.
+head -c 10M /dev/urandom >"$work/kept.map"
+cp "$work/kept.map" "$work/as-it-was"
+"$FOREBAY" map pin "$pool" "$work/kept.map" --from 2M --to 8M | grep -q '6 MiB' || fail "pin: it does not say how much"
+"$FOREBAY" map list "$pool" | grep -q 'kept.map.*6 MiB kept' || fail "pin: not in the list"
+"$FOREBAY" map status "$pool" --json | jq -e '.[0].frames_locked == 3' >/dev/null || fail "pin: not in the status"
+share='' refused 'has it mapped' mapped "$work/program" last-log "$work/kept.map"
+mapped cmp "$work/kept.map" "$work/as-it-was" || fail "pin: it is not what it was"
+truncate -s 1G "$work/large.map"
+refused 'segments to be locked' "$FOREBAY" map pin "$pool" "$work/large.map"
+refused 'nothing is between' "$FOREBAY" map pin "$pool" "$work/kept.map" --from 4M --to 4M
+refused 'none.map' "$FOREBAY" map pin "$pool" "$work/none.map"
+"$FOREBAY" map pin "$pool" "$work/kept.map" --off >/dev/null || fail "pin: --off"
+"$FOREBAY" map list "$pool" | grep -q 'nothing to recover' || { "$FOREBAY" map list "$pool" >&2; fail "pin: something stays"; }
+cmp "$work/kept.map" "$work/as-it-was" || fail "pin: the file is not what it was"
+say "a file that is kept in memory"
 
 lost=0
 for ((i = 0; i < kills; i++)); do

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `forebay map add|list|status|recover|salvage|drop|remove`: by the server of the pool, if
+//! `forebay map add|list|status|recover|salvage|drop|pin|remove`: by the server of the pool, if
 //! it has one.
 
 use std::ops::ControlFlow;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use forebay::{printable, Pool, PoolOptions};
 use forebay_map::PAGE;
-use forebay_map_server::orders::{MapFiles, MapStatus, OfFile, Recovered, Saved};
+use forebay_map_server::orders::{Kept, MapFiles, MapStatus, OfFile, Recovered, Saved};
 use forebay_map_server::{Maps, Order, KIND};
 use forebay_server::{control::Client, runtime_dir, ServerStatus};
 use serde::de::DeserializeOwned;
@@ -26,6 +26,7 @@ pub fn run(a: &args::Map) -> anyhow::Result<u8> {
         args::Map::Recover(a) => recover(a),
         args::Map::Salvage(a) => salvage_to(a),
         args::Map::Drop(a) => drop_files(a),
+        args::Map::Pin(a) => pin(a),
         args::Map::Remove(a) => remove(a),
     }
 }
@@ -166,6 +167,19 @@ fn list(a: &a::MapPool) -> anyhow::Result<u8> {
 /// Who has it; one that has ended has it until it is brought home.
 fn mapped_by(f: &OfFile) -> Option<String> {
     let pid = f.mapped_by?;
+    let kept = match f.pinned {
+        0 => String::new(),
+        n => format!("{} kept", units::bytes((n * forebay_map::SEGMENT) as u64)),
+    };
+    match (&f.shared_by[..], f.pinned) {
+        ([], 0) => {}
+        ([], _) => return Some(kept),
+        (all, n) => {
+            let all: Vec<String> = all.iter().map(u32::to_string).collect();
+            let kept = if n > 0 { format!("; {kept}") } else { kept };
+            return Some(format!("shared by processes {}{kept}", all.join(", ")));
+        }
+    }
     Some(match Path::new(&format!("/proc/{pid}")).exists() {
         true => format!("mapped by process {pid}"),
         false => format!("being brought home: process {pid} has ended"),
@@ -220,15 +234,19 @@ impl Holder {
 fn holders(files: &[OfFile]) -> Vec<Holder> {
     let mut all: Vec<Holder> = Vec::new();
     for f in files {
-        let Some(pid) = f.mapped_by else { continue };
-        let at = all.iter().position(|h| h.process == pid).unwrap_or_else(|| {
-            all.push(Holder::of_process(pid));
-            all.len() - 1
-        });
-        let h = &mut all[at];
-        h.files += 1;
-        h.frames += f.frames;
-        h.dirty_pages += f.dirty_pages;
+        let Some(by) = f.mapped_by else { continue };
+        // Frames that are shared count for each who shares them.
+        let sharing = f.shared_by.iter().copied().chain(f.shared_by.is_empty().then_some(by));
+        for pid in sharing {
+            let at = all.iter().position(|h| h.process == pid).unwrap_or_else(|| {
+                all.push(Holder::of_process(pid));
+                all.len() - 1
+            });
+            let h = &mut all[at];
+            h.files += 1;
+            h.frames += f.frames;
+            h.dirty_pages += f.dirty_pages;
+        }
     }
     all.sort_by_key(|h| h.process);
     all
@@ -247,12 +265,14 @@ fn status(a: &a::MapPool) -> anyhow::Result<u8> {
     if told(&a.json, &a.pool, &maps)? {
         return Ok(0);
     }
-    let mut table = Table::new(&["map", "frames", "used", "dirty", "unknown", "files", "<state"]);
+    let mut table =
+        Table::new(&["map", "frames", "used", "locked", "dirty", "unknown", "files", "<state"]);
     for MapUse { status: m, .. } in &maps {
         table.row(vec![
             m.map.clone(),
             m.frames.to_string(),
             m.frames_used.to_string(),
+            m.frames_locked.to_string(),
             units::bytes((m.dirty_pages * PAGE) as u64),
             m.unknown_pages.to_string(),
             m.files.to_string(),
@@ -374,6 +394,30 @@ fn drop_files(a: &a::MapDrop) -> anyhow::Result<u8> {
     for f in &dropped {
         let pages = f.dirty_pages + f.unknown_pages;
         out::line(format_args!("{}: {pages} pages given up", f.file))?;
+    }
+    Ok(0)
+}
+
+fn pin(a: &a::MapPin) -> anyhow::Result<u8> {
+    // Whoever has the pool need not be in the same directory.
+    let whole = |file: &PathBuf| std::path::absolute(file);
+    let files = a.files.iter().map(whole).collect::<std::io::Result<Vec<PathBuf>>>()?;
+    let range = (!a.off).then(|| (a.from, a.to.unwrap_or(u64::MAX)));
+    if range.is_some_and(|(from, to)| from >= to) {
+        let what =
+            format!("--from {} --to {}: nothing is between", a.from, range.map_or(0, |r| r.1));
+        let way_out = "name a range that begins before it ends".into();
+        return Err(forebay::Error::Usage { what, way_out }.into());
+    }
+    let order = Order::Pin { files, map: a.map.clone(), range };
+    let kept: Vec<Kept> = answer(&a.pool, &reading(), &order)?;
+    if a.json.json {
+        out::json(&kept)?;
+        return Ok(0);
+    }
+    for k in &kept {
+        let bytes = units::bytes((k.segments * forebay_map::SEGMENT) as u64);
+        out::line(format_args!("{}: {bytes} of memory are kept for it", k.file.display()))?;
     }
     Ok(0)
 }

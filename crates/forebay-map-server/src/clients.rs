@@ -165,8 +165,10 @@ impl Drop for Clients {
 fn with_homes(share: Arc<Share>) -> io::Result<Served> {
     let store: Arc<dyn Store> = Arc::new(OwnStore::new(Arc::clone(&share))?);
     let too = Arc::clone(&share);
+    // What its users keep in memory is bounded with all others'.
+    let options = Options { most_locked: usize::MAX, ..Options::default() };
     let given_up = GivenUp(Box::new(move |file| too.give_up(file)));
-    let homes = Homes::new(store, Options::default(), given_up).map_err(io::Error::other)?;
+    let homes = Homes::new(store, options, given_up).map_err(io::Error::other)?;
     let homes = Arc::new(homes);
     share.shares(&homes);
     Ok(Served { share, homes })

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use forebay::{MapInfo, Pool};
 use forebay_map::backing::{Backing, RegularFile};
 use forebay_map::recover::{discard, left, recover_some, salvage, Left, Options, Refused};
+use forebay_map::session::only_map;
 use forebay_map::store::{FileRecord, Store};
 use forebay_map::{Error as MapError, PoolStore, PAGE};
 use forebay_server::Work;
@@ -30,6 +31,16 @@ pub enum Order {
     Salvage { files: Vec<PathBuf>, to: PathBuf },
     /// By [`OfFile`] of each.
     Drop { files: Vec<PathBuf> },
+    /// By [`Kept`] of each: that range of them stays in memory, or (none) no more of them.  Files are whole
+    /// paths; `map`: of which map, or the only one.
+    Pin { files: Vec<PathBuf>, map: Option<String>, range: Option<(u64, u64)> },
+}
+
+/// What is kept in memory of a file.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Kept {
+    pub file: PathBuf,
+    pub segments: usize,
 }
 
 /// What a map has of a file.
@@ -44,6 +55,9 @@ pub struct OfFile {
     /// Processes that share it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shared_by: Vec<u32>,
+    /// Segments that the server keeps in memory by order of a user.
+    #[serde(default)]
+    pub pinned: usize,
     pub size_bytes: Option<u64>,
     pub record_damaged: bool,
     pub truncation_under_way: bool,
@@ -59,6 +73,7 @@ impl OfFile {
             number: l.id,
             mapped_by: l.id.and_then(|id| share.owner(id)),
             shared_by: l.id.map_or_else(Vec::new, |id| share.shared_by(id)),
+            pinned: l.id.map_or(0, |id| share.pinned_of(id)),
             size_bytes: l.record.as_ref().map(|r| r.size),
             record_damaged: l.record.is_none(),
             truncation_under_way: l.record.as_ref().is_some_and(|r| r.cut),
@@ -90,6 +105,9 @@ pub struct MapStatus {
     /// That have files mapped.
     #[serde(default)]
     pub processes: Vec<u32>,
+    /// Frames that are locked: by processes, or by the server for its users.
+    #[serde(default)]
+    pub frames_locked: usize,
 }
 
 /// What came of a recovery.
@@ -283,6 +301,9 @@ impl Maps {
             }
             Order::Salvage { files, to } => serde_json::to_value(self.salvage(files, to)?),
             Order::Drop { files } => serde_json::to_value(self.give_up(files)?),
+            Order::Pin { files, map, range } => {
+                serde_json::to_value(self.pin(files, map.as_deref(), *range)?)
+            }
         }
         .map_err(Error::Json)
     }
@@ -304,6 +325,10 @@ impl Maps {
             processes: {
                 let share = self.sound().find(|share| share.map == m.map.name);
                 share.map(|share| share.clients()).unwrap_or_default()
+            },
+            frames_locked: {
+                let share = self.sound().find(|share| share.map == m.map.name);
+                share.map_or(0, |share| share.pinned())
             },
             damaged: m.map.damaged,
             frames: m.map.frames,
@@ -380,6 +405,34 @@ impl Maps {
         }
         wanted.check(&self.pool)?;
         Ok(saved)
+    }
+
+    fn pin(
+        &self,
+        files: &[PathBuf],
+        map: Option<&str>,
+        range: Option<(u64, u64)>,
+    ) -> Result<Vec<Kept>> {
+        let names = self.sound().map(|share| share.map.clone()).collect();
+        let map = match map {
+            Some(map) => map.to_owned(),
+            None => only_map(names, &self.pool).map_err(of_map("-"))?,
+        };
+        let Some(share) = self.sound().find(|share| share.map == map) else {
+            let (path, pool) = (PathBuf::from(&map), self.pool.display());
+            let way_out = format!("it is no map of pool {pool}: see forebay map list");
+            return Err(Error::Pool(forebay::Error::NotFound { path, way_out }));
+        };
+        let mut kept = Vec::new();
+        for file in files {
+            let segments = share.pin(file, range).unwrap_or_else(|| {
+                let why = "only a server keeps files in memory: forebay serve".to_owned();
+                Err(MapError::Refused { path: file.clone(), why })
+            });
+            let segments = segments.map_err(of_map(&map))?;
+            kept.push(Kept { file: file.clone(), segments });
+        }
+        Ok(kept)
     }
 
     fn give_up(&self, files: &[PathBuf]) -> Result<Vec<OfFile>> {

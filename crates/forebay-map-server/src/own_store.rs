@@ -74,6 +74,14 @@ impl Store for OwnStore {
         }
     }
 
+    fn pin(&self, segments: usize) -> Result<bool> {
+        self.yes(&Request::Pin { segments: segments as u32 })
+    }
+
+    fn unpin(&self, segments: usize) {
+        let _ = self.ask(&Request::Unpin { segments: segments as u32 });
+    }
+
     fn add_file(&self, f: &FileRecord) -> Result<u32> {
         match self.ask(&Request::AddFile { file: f.clone() })? {
             Answer::Number(file) => Ok(file),

@@ -122,6 +122,7 @@ impl MapService {
             Order::Recover { dry_run, .. } => !dry_run,
             Order::Drop { .. } => true,
             Order::List | Order::Status | Order::Salvage { .. } => false,
+            Order::Pin { .. } => true,
         };
         let maps = lock(&self.maps);
         let Some(maps) = &*maps else {
@@ -157,6 +158,11 @@ fn figures(maps: &[MapStatus]) -> Vec<Figure> {
     vec![
         figure("frames", "Frames of 2 MiB, of all maps.", |m| f64::from(m.frames)),
         figure("frames_used", "Of these, those that hold something.", |m| m.frames_used as f64),
+        figure(
+            "frames_locked",
+            "Of these, those that are kept by order (mlock, forebay map pin).",
+            |m| m.frames_locked as f64,
+        ),
         figure("dirty_bytes", "Synced, and not in its file yet.", |m| {
             (m.dirty_pages * PAGE) as f64
         }),

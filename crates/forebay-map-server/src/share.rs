@@ -72,6 +72,8 @@ struct Owned {
     frames: BTreeMap<u32, (u32, u64)>,
     /// Who needs frames, and since when.
     needs: Vec<(u64, Instant)>,
+    /// Segments that each process has locked.
+    pins: BTreeMap<u64, usize>,
 }
 
 impl Owned {
@@ -132,6 +134,26 @@ impl Share {
         lock(&self.homes).upgrade()
     }
 
+    /// Segments that processes have locked, and the server for its users.
+    pub fn pinned(&self) -> usize {
+        self.owned().pins.values().sum()
+    }
+
+    /// Keeps a part of a file in memory, or no more of it.  How many segments that is now; none:
+    /// that needs a server.
+    pub fn pin(&self, path: &Path, range: Option<(u64, u64)>) -> Option<Result<usize>> {
+        let homes = self.homes()?;
+        Some(match range {
+            Some((from, to)) => homes.pin(path, from, to),
+            None => homes.unpin(path),
+        })
+    }
+
+    /// Segments of a file that the server keeps in memory for its users.
+    pub fn pinned_of(&self, file: u32) -> usize {
+        self.homes().map_or(0, |homes| homes.pinned_of(file))
+    }
+
     /// The processes that share a file of this number.
     pub fn shared_by(&self, file: u32) -> Vec<u32> {
         self.homes().map_or_else(Vec::new, |homes| homes.guests_of(file))
@@ -143,9 +165,12 @@ impl Share {
 
     /// The process that has a file of this number mapped, or had when it died.
     pub fn owner(&self, file: u32) -> Option<u32> {
-        let owned = self.owned();
-        let held = owned.files.get(&file).filter(|held| held.client.number != OWN || held.dead);
-        held.map(|held| held.client.pid)
+        let held = self.owned().files.get(&file).cloned()?;
+        match held.client.number == OWN && !held.dead {
+            // The server has it for them, or to keep it in memory.
+            true => Some(self.shared_by(file).first().copied().unwrap_or(held.client.pid)),
+            false => Some(held.client.pid),
+        }
     }
 
     /// Processes that have files, each once.
@@ -242,6 +267,21 @@ impl Share {
                 owned.own_frame(client, frame)?;
                 Ok(Answer::Place(store.place(frame)?.into()))
             }
+            Request::Pin { segments } => {
+                // The other half is for what is not locked.
+                let all: usize = owned.pins.values().sum();
+                let fits = all.saturating_add(segments as usize) <= store.capacity() / 2;
+                if fits {
+                    *owned.pins.entry(client.number).or_default() += segments as usize;
+                }
+                Ok(Answer::Yes(fits))
+            }
+            Request::Unpin { segments } => {
+                if let Some(pins) = owned.pins.get_mut(&client.number) {
+                    *pins = pins.saturating_sub(segments as usize);
+                }
+                Ok(Answer::Done)
+            }
             Request::IsBroughtHome { ref identity } => {
                 let of = |held: &Held| {
                     held.identity == *identity && (held.dead || held.client.is_dead())
@@ -282,6 +322,7 @@ impl Share {
             (held.dead, any) = (true, true);
         }
         owned.needs.retain(|(number, _)| *number != client.number);
+        owned.pins.remove(&client.number);
         any
     }
 

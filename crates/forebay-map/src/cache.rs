@@ -239,6 +239,10 @@ impl Cache {
         Ok(MapFile::of(guest))
     }
 
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     /// A round of write-back: what is dirty goes to the files, and segments that are quiet
     /// are watched.  Returns how many pages were written.
     pub fn round(&self) -> Result<usize> {
@@ -278,17 +282,26 @@ impl Shared {
         let half = self.store.capacity() / 2;
         let most = self.options.most_locked.min(half);
         let more = |l: usize| (l + segments <= most).then_some(l + segments);
-        match self.locked.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more) {
-            Ok(_) => Ok(()),
-            Err(_) => Err(Error::Refused {
-                path: path.to_owned(),
-                why: format!("{segments} segments to be locked; {most} may be, of all files"),
-            }),
+        let refused = |of: &str| Error::Refused {
+            path: path.to_owned(),
+            why: format!("{segments} segments to be locked; {most} may be, of all files{of}"),
+        };
+        let pinned = self.locked.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more);
+        pinned.map_err(|_| refused(""))?;
+        match self.store.pin(segments) {
+            Ok(true) => Ok(()),
+            told => {
+                self.locked.fetch_sub(segments, Ordering::SeqCst);
+                told.and_then(|_| Err(refused(", and half of the map's of all processes")))
+            }
         }
     }
 
     pub fn unpin(&self, segments: usize) {
-        self.locked.fetch_sub(segments, Ordering::SeqCst);
+        if segments > 0 {
+            self.locked.fetch_sub(segments, Ordering::SeqCst);
+            self.store.unpin(segments);
+        }
     }
 
     /// So many pages were synced.

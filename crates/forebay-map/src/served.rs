@@ -186,6 +186,18 @@ impl Store for ServedStore {
         }
     }
 
+    fn pin(&self, segments: usize) -> Result<bool> {
+        match self.ask(&Request::Pin { segments: segments as u32 })? {
+            Answer::Yes(yes) => Ok(yes),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn unpin(&self, segments: usize) {
+        // A server that does not answer has forgotten it.
+        let _ = self.ask(&Request::Unpin { segments: segments as u32 });
+    }
+
     fn add_file(&self, f: &FileRecord) -> Result<u32> {
         let path = (&f.path).into();
         match self.ask(&Request::AddFile { file: f.clone() })? {

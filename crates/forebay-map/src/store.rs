@@ -129,6 +129,13 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         0
     }
 
+    /// So many segments more are not given back from now on.  False: others have so many.
+    fn pin(&self, _segments: usize) -> Result<bool> {
+        Ok(true)
+    }
+    /// The opposite.
+    fn unpin(&self, _segments: usize) {}
+
     /// A new file; durable.
     fn add_file(&self, file: &FileRecord) -> Result<u32>;
     /// Files that there are.

@@ -82,6 +82,13 @@ pub enum Request {
     IsBroughtHome {
         identity: Vec<u8>,
     },
+    /// So many segments more are not given back, or so many less.
+    Pin {
+        segments: u32,
+    },
+    Unpin {
+        segments: u32,
+    },
     Wanted,
     /// Where it is now, and how much of it the file has.
     Place {

@@ -46,6 +46,17 @@ pub enum Map {
     /// Give up what the pool has of a file, which stays as it is
     #[command(after_help = after!("forebay map drop /dev/pmem0 /srv/db/data.mdb --discard"))]
     Drop(MapDrop),
+    /// Keep files of a pool that is served in its memory, for programs that share them
+    ///
+    /// The server brings the range in and does not give it back until --off, or until it ends:
+    /// programs by map-run --shared find it there.  Of all frames half can be locked, by this and by
+    /// mlock together.
+    #[command(after_help = after!(
+        "forebay map pin /dev/pmem0 /srv/db/data.mdb",
+        "forebay map pin /dev/pmem0 /srv/db/data.mdb --from 0 --to 64M",
+        "forebay map pin /dev/pmem0 /srv/db/data.mdb --off",
+    ))]
+    Pin(MapPin),
     /// Remove a map; refused while it has pages that files lack
     #[command(after_help = after!("forebay map remove /dev/pmem0 db"))]
     Remove(MapRemove),
@@ -118,6 +129,29 @@ pub struct MapDrop {
     pub discard: bool,
     #[command(flatten)]
     pub media: MediaArgs,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Args, Debug)]
+pub struct MapPin {
+    /// The pool, which is served
+    pub pool: PathBuf,
+    /// The files
+    #[arg(required = true)]
+    pub files: Vec<PathBuf>,
+    /// The map; default: the only one of the pool
+    #[arg(long, value_name = "NAME")]
+    pub map: Option<String>,
+    /// The first byte; segments of 2M are kept
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_size, default_value = "0")]
+    pub from: u64,
+    /// Up to this byte; default: the end of the file
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
+    pub to: Option<u64>,
+    /// Keep them no more
+    #[arg(long, conflicts_with_all = ["from", "to"])]
+    pub off: bool,
     #[command(flatten)]
     pub json: Json,
 }

@@ -10,7 +10,9 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+use std::time::Duration;
 
 use super::board::{Board, Is};
 use super::{Grant, Heard, Order, Peer, Reply};
@@ -25,6 +27,9 @@ use crate::tracker::NotEvicted;
 const GRANTS: usize = 128;
 /// So often a guest is asked again that lacked a grant: it brings segments in meanwhile.
 const TRIES: usize = 1000;
+
+/// After which a frame is looked for again that others are at work on.
+const AGAIN: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
 struct Segment {
@@ -176,6 +181,29 @@ impl Guests {
             state.mapped_by.push(who);
         }
         Ok(Some(frame))
+    }
+
+    /// Brings a segment in, and keeps it there: it counts as locked from before that on.
+    pub fn keep(&self, segment: usize) -> Result<()> {
+        let pins = &self.content.pins[segment];
+        pins.store(1, Ordering::SeqCst);
+        loop {
+            let mut state = lock(&self.segments[segment]);
+            match self.content.fill(segment) {
+                Ok(Some(_)) => {
+                    state.there = true;
+                    return Ok(());
+                }
+                Ok(None) => {
+                    drop(state);
+                    std::thread::sleep(AGAIN);
+                }
+                Err(e) => {
+                    pins.store(0, Ordering::SeqCst);
+                    return Err(e);
+                }
+            }
+        }
     }
 
     /// All but one have made durable what they have stored.

@@ -6,14 +6,15 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use super::{Grant, Guests, Peer};
-use crate::backing::Backing;
+use crate::backing::{Backing, RegularFile};
 use crate::cache::{Cache, Options};
 use crate::content::lock;
 use crate::error::{Error, Result};
-use crate::own::{InPool, Inner};
+use crate::own::{segments_within, InPool, Inner};
 use crate::pages::PAGE;
 use crate::store::Store;
 use crate::track::Track;
@@ -35,6 +36,11 @@ impl fmt::Debug for GivenUp {
 type Home = Inner<Guests>;
 /// An answer, and what comes with it.
 type Answered = (Answer, Option<OwnedFd>);
+
+/// Segments that are kept in memory by order of a user.
+fn pinned(home: &Home) -> usize {
+    home.content.pins.iter().filter(|pins| pins.load(Ordering::SeqCst) > 0).count()
+}
 
 /// All that are shared of a map.
 #[derive(Debug)]
@@ -92,6 +98,55 @@ impl Homes {
         self.all().iter().any(|home| home.tracker.has(who))
     }
 
+    /// Brings a range of a file in, as far as that reaches, and keeps it there until `unpin`,
+    /// whether somebody shares it or not.  How many segments of it are kept now.
+    pub fn pin(&self, path: &Path, from: u64, to: u64) -> Result<usize> {
+        let identity = RegularFile::look(path)?.identity().to_vec();
+        let opening = lock(&self.opening);
+        let home = self.find_or_open(&identity, || self.open(path, 0))?;
+        drop(opening);
+        let shared = self.cache.shared();
+        let size = home.content.size();
+        let mut all = Ok(());
+        for segment in segments_within(from, to.min(size).saturating_sub(from), size) {
+            if home.content.pins[segment].load(Ordering::SeqCst) == 0 {
+                all = shared.pin(path, 1).and_then(|()| {
+                    let kept = home.tracker.keep(segment);
+                    kept.inspect_err(|_| shared.unpin(1))
+                });
+            }
+            if all.is_err() {
+                break;
+            }
+        }
+        match all {
+            Ok(()) => Ok(pinned(&home)),
+            // Nothing is kept by half.
+            Err(e) => self.unpin_it(&home).and(Err(e)),
+        }
+    }
+
+    /// The opposite, of all of it.
+    pub fn unpin(&self, path: &Path) -> Result<usize> {
+        let identity = RegularFile::look(path)?.identity().to_vec();
+        match self.all().into_iter().find(|h| h.content.backing.identity() == identity) {
+            Some(home) => self.unpin_it(&home).map(|()| 0),
+            None => Ok(0),
+        }
+    }
+
+    fn unpin_it(&self, home: &Arc<Home>) -> Result<()> {
+        for pins in &home.content.pins {
+            self.cache.shared().unpin(pins.swap(0, Ordering::SeqCst));
+        }
+        self.close_if_empty(home)
+    }
+
+    pub fn pinned_of(&self, file: u32) -> usize {
+        let home = lock(&self.files).get(&file).cloned();
+        home.map_or(0, |home| pinned(&home))
+    }
+
     /// It is dead, or has said that nothing of it is mapped any more.  `all_synced`: it has
     /// stored nothing that is not durable.
     pub fn gone(&self, who: u64, all_synced: bool) -> Result<()> {
@@ -121,7 +176,8 @@ impl Homes {
     fn close_if_empty(&self, home: &Arc<Home>) -> Result<()> {
         let _opening = lock(&self.opening);
         let id = home.content.id;
-        if !home.tracker.is_empty() || lock(&self.files).remove(&id).is_none() {
+        let has_any = !home.tracker.is_empty() || pinned(home) > 0;
+        if has_any || lock(&self.files).remove(&id).is_none() {
             return Ok(());
         }
         home.close_it().inspect_err(|_| (self.given_up.0)(id))
@@ -206,9 +262,11 @@ impl Homes {
             let why = "it is not named as it has to be".into();
             return Err(Error::Refused { path: path.to_owned(), why });
         }
-        self.join_by(who, visit, identity, || {
-            self.cache.open_shared(path, |size| size.saturating_mul(2).max(room).max(ROOM))
-        })
+        self.join_by(who, visit, identity, || self.open(path, room))
+    }
+
+    fn open(&self, path: &Path, room: u64) -> Result<Arc<Home>> {
+        self.cache.open_shared(path, |size| size.saturating_mul(2).max(room).max(ROOM))
     }
 
     /// The same of anything that is like a file.
@@ -235,23 +293,7 @@ impl Homes {
             return Err(Error::Pool("it takes no orders: that has to be said before".into()));
         };
         let _opening = lock(&self.opening);
-        let open_now = self.all().into_iter().find(|h| h.content.backing.identity() == identity);
-        let home = match open_now {
-            Some(home) => home,
-            None => {
-                let home = open()?;
-                if home.content.backing.identity() != identity {
-                    let path = home.content.backing.path().to_owned();
-                    let closed = home.close_it();
-                    closed.inspect_err(|_| (self.given_up.0)(home.content.id))?;
-                    let why = "the server of the pool finds another file there (another mount, or \
-                               it was replaced)";
-                    return Err(Error::Refused { path, why: why.into() });
-                }
-                lock(&self.files).insert(home.content.id, Arc::clone(&home));
-                home
-            }
-        };
+        let home = self.find_or_open(identity, open)?;
         let path = || home.content.backing.path().to_owned();
         if !home.tracker.come(who, visit, peer) {
             let why = "it is open in this process: clone that";
@@ -260,6 +302,28 @@ impl Homes {
         let board = home.tracker.board().file().map_err(Error::system(&path(), "its board"))?;
         let (id, segments) = (home.content.id, home.content.segments() as u64);
         Ok((Answer::Joined { home: id, segments }, Some(board)))
+    }
+
+    /// The caller holds `opening`.
+    fn find_or_open(
+        &self,
+        identity: &[u8],
+        open: impl FnOnce() -> Result<Arc<Home>>,
+    ) -> Result<Arc<Home>> {
+        let is_it = |home: &Arc<Home>| home.content.backing.identity() == identity;
+        if let Some(home) = self.all().into_iter().find(is_it) {
+            return Ok(home);
+        }
+        let home = open()?;
+        if !is_it(&home) {
+            let path = home.content.backing.path().to_owned();
+            home.close_it().inspect_err(|_| (self.given_up.0)(home.content.id))?;
+            let why = "the server of the pool finds another file there (another mount, or it was \
+                       replaced)";
+            return Err(Error::Refused { path, why: why.into() });
+        }
+        lock(&self.files).insert(home.content.id, Arc::clone(&home));
+        Ok(home)
     }
 
     fn leave(&self, who: u64, home: u32, unsynced: bool) -> Result<Answer> {
