@@ -173,6 +173,7 @@ say "stolen from an image that nobody writes to: status says so"
 rbd resize --size 24M --no-progress rbd/vm
 status_says "has 25165824 bytes"
 rbd resize --size 16M --allow-shrink --no-progress rbd/vm
+! rbd rm --no-progress rbd/vm >"$work/removed" 2>&1 || fail "Ceph removes an image that is attached"
 stop_server
 "$FOREBAY" drain "$pool" >"$work/drain.out" 2>&1 || { cat "$work/drain.out" >&2; fail "drain"; }
 told 0 "complete"
@@ -194,6 +195,15 @@ status_says "detached"
 grep -q "vm.*8388608" "$work/server.log" || fail "an image that has shrunk is not told of: $(tail -n 3 "$work/server.log")"
 stop_server
 say "an image that has shrunk is refused"
+
+rbd rm --no-progress rbd/vm
+before=$(wc -l <"$work/server.log")
+start_server # for the volume beside it
+status_says "detached"
+tail -n +$((before + 1)) "$work/server.log" | grep -q "rbd:rbd/vm.*there is no such\|rbd:rbd/vm.*No such\|rbd:rbd/vm.*not there" ||
+	fail "an image that was removed is not told of: $(tail -n 3 "$work/server.log")"
+stop_server
+say "an image that is attached is not removed, and one that was removed is told by name"
 
 # A clone has its parent's data until it is written.
 head -c 1M /dev/urandom >"$work/parent"

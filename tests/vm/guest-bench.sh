@@ -3,7 +3,7 @@
 # Goal: ratios between devices of one boot.  Method: each row is measured on
 # each device in turn, and that in several rounds; the median counts.  The guest
 # is emulated: times mean nothing, ratios a little, and only on an idle machine.
-#	$1 rounds   $2 seconds for each figure   $3 short: only 4 KiB writes, 1 and 2 jobs; one: 4 KiB, 1 job; all: as without
+#	$1 rounds   $2 seconds for each figure   $3 short: only 4 KiB writes, 1 and 2 jobs; one: 4 KiB, 1 job; large: 64 KiB and 1 MiB on pmem and native; all: as without
 #	$4 MiB of data
 # Prints lines "bench ROUND ROW SUM DEVICE IOPS CPU_US CPU_S", CPU time in
 # microseconds a request and in seconds a GiB; SUM: checksums off or on.  The others
@@ -96,6 +96,11 @@ file_system() { # FS
 	for d in "${these[@]}"; do umount "/tmp/$d"; done
 }
 
+large_rows() {
+	row "write64k-1" --rw=randwrite --bs=64k
+	row "write1m-1" --rw=randwrite --bs=1m
+}
+
 rows() {
 	local d jobs mix numbers
 	# All is cached, with checksums or without, before anything is read.
@@ -103,6 +108,7 @@ rows() {
 		run_fio --filename="$(device "$d")" --size=${size}m --direct=1 --rw=write --bs=1m >/tmp/step.log || fail "$(cat /tmp/step.log)"
 	done
 	case $form in
+	large) numbers= ;;
 	one) numbers=1 ;;
 	short) numbers="1 2" ;;
 	*) numbers="1 2 4" ;;
@@ -112,12 +118,12 @@ rows() {
 		row "fsync-$jobs" --rw=randwrite --bs=4k --fsync=1 --numjobs="$jobs"
 	done
 	[ "$form" != one ] || row "mix_50-1" --rw=randrw --rwmixwrite=50 --bs=4k
+	[ "$form" != large ] || large_rows
 	[ "$form" = all ] || return
 	for mix in 99 90 70 50 0; do
 		row "mix_$mix-2" --rw=randrw --rwmixwrite=$mix --bs=4k --numjobs=2
 	done
-	row "write64k-1" --rw=randwrite --bs=64k
-	row "write1m-1" --rw=randwrite --bs=1m
+	large_rows
 	file_system ext4
 	file_system xfs
 }
@@ -126,6 +132,8 @@ for ((round = 1; round <= rounds; round++)); do
 	for sum in off on; do
 		these=("${devices[@]}")
 		[ $sum = on ] && these=(target native)
+		[ "$form" != large ] || these=(pmem native)
+		[ "$form$sum" != largeon ] || continue
 		dmsetup message target 0 set checksums $sum
 		control command forebay0 set checksums $sum >/tmp/step.log || fail "$(cat /tmp/step.log)"
 		rows

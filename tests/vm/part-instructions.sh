@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Instructions that a request executes in the guest, program and kernel, on each device; no load of the machine shows in it.
+# [one|large]: instructions that a request executes in the guest, program and kernel, on each device; no load of the machine shows in it.
 . "$here/part-bench.sh"
 
 part() {
@@ -8,7 +8,7 @@ part() {
 	accel=(-accel "tcg,thread=single" -icount "shift=0,sleep=off")
 	bench_memory
 	cpus=1
-	show='^bench' guest bench 900 guest-bench.sh 1 1 one 24 >"$out_vm/instructions.txt" || return 1
+	show='^bench' guest bench 900 guest-bench.sh 1 1 "${1:-one}" 24 >"$out_vm/instructions.txt" || return 1
 	awk '{ n[$3 " " $4 " " $5] = 1e9 / $6; rows[$3] }
 		function cell(r, d) { return (r " off " d) in n ? sprintf("%d", n[r " off " d]) : "" }
 		END {
