@@ -63,6 +63,8 @@ pub(crate) struct Content {
     known_size: AtomicU64,
     /// The store's size may be a promise.
     grows: AtomicBool,
+    /// Truncations that there were.
+    cuts: AtomicU64,
     /// Sizes cannot be promised.
     unpromised: AtomicBool,
     /// It has grown: what comes next has its blocks ahead.
@@ -103,6 +105,7 @@ impl Content {
             size: AtomicU64::new(size),
             known_size: AtomicU64::new(size),
             grows: AtomicBool::new(false),
+            cuts: AtomicU64::new(0),
             unpromised: AtomicBool::new(false),
             has_grown: AtomicBool::new(false),
             blocks_behind: AtomicBool::new(false),
@@ -402,8 +405,19 @@ impl Content {
         self.settle_size()?;
         self.marking.with_mark(self.of(), || Ok(()))?;
         self.touch(segment);
+        self.grant_of(segment, frame, bytes).map(Some)
+    }
+
+    /// Of so many bytes.
+    pub fn grant_of(&self, segment: usize, frame: u32, bytes: usize) -> Result<Grant> {
+        let (segment, bytes, cuts) = (segment as u64, bytes as u32, self.cuts());
         let place = self.store.place_of(frame)?;
-        Ok(Some(Grant { segment: segment as u64, frame, bytes: bytes as u32, place }))
+        Ok(Grant { segment, frame, bytes, cuts, place })
+    }
+
+    /// How often it was truncated: what was granted before does not count any more.
+    pub fn cuts(&self) -> u64 {
+        self.cuts.load(Ordering::SeqCst)
     }
 
     /// Bytes of the size that are durable.
@@ -411,12 +425,20 @@ impl Content {
         self.known_size.load(Ordering::SeqCst)
     }
 
-    /// Pages of a segment, within the file, that it does not have as the memory has them.
+    /// Pages of a segment, within the file, that are perhaps not durable as the memory has them:
+    /// the file has them otherwise, or lacks them.  Of those that it lacks the pool may have
+    /// something durable that was stored earlier, and the file what is not durable yet.
     pub fn differing(&self, segment: usize) -> PageSet {
         let Some(frame) = self.frame(segment) else { return PageSet::EMPTY };
         let inside = self.inside(segment);
+        let all = PageSet::of(0..inside.div_ceil(PAGE));
         let at = (segment * SEGMENT) as u64;
-        recover::differing(&*self.store, frame, &self.backing, at, inside)
+        let differing = recover::differing(&*self.store, frame, &self.backing, at, inside);
+        // Looked at last: what is clean by then is durable in the file.
+        match self.store.dirty(frame) {
+            Ok((dirty, _)) => differing.with(&dirty.within(&all)),
+            Err(_) => all,
+        }
     }
 
     fn settle_blocks(&self, segment: usize) -> Result<()> {
@@ -577,6 +599,7 @@ impl Content {
             let known = size.min(durable.size);
             self.knows(&mut durable, known);
             durable.behind = true;
+            self.cuts.fetch_add(1, Ordering::SeqCst);
             self.size.store(size, Ordering::SeqCst);
         }
         told.and_then(|()| self.end_cut(forget))

@@ -42,6 +42,8 @@ pub struct Grant {
     pub segment: u64,
     pub frame: u32,
     pub bytes: u32,
+    /// Truncations before: after another one it says nothing, as what was cut off has no blocks.
+    pub cuts: u64,
     /// Where it is now.  None: that is known otherwise.
     pub place: Option<Place>,
 }
@@ -64,7 +66,8 @@ pub enum Order {
         segment: u64,
         grant: Option<Grant>,
     },
-    /// No call of it is under way, and none begins before `Go`.
+    /// No call of it is under way, and none begins before `Go`.  `InUse`: some are, and no more
+    /// begin.  They may wait for frames that it has to give up by other orders.
     Stop {
         visit: u32,
     },

@@ -29,6 +29,8 @@ pub(crate) enum Is {
     Guests = 16,
     /// A truncation has not ended.
     Cut = 24,
+    /// How many there were.
+    Cuts = 32,
 }
 
 impl Board {

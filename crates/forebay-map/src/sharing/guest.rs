@@ -45,8 +45,9 @@ pub(crate) trait Lent: Send + Sync + std::fmt::Debug {
 #[derive(Debug, Default)]
 struct Slot {
     frame: Option<u32>,
-    /// Bytes of the segment that have what a [`Grant`] says.
+    /// Bytes of the segment that have what a [`Grant`] says, until there is another truncation.
     granted: usize,
+    cuts: u64,
 }
 
 /// What this process has of the file.
@@ -134,7 +135,7 @@ impl Stay {
         // It may have been given up meanwhile, and come again.
         if slot.frame == Some(grant.frame) {
             self.lent.learn(grant.frame, grant.place.as_ref())?;
-            slot.granted = grant.bytes as usize;
+            (slot.granted, slot.cuts) = (grant.bytes as usize, grant.cuts);
         }
         Ok(())
     }
@@ -154,7 +155,8 @@ impl Stay {
         let pages = pages.within(&PageSet::of(0..self.inside(segment).div_ceil(PAGE)));
         let (frame, granted) = {
             let slot = lock(&self.slots[segment]);
-            (slot.frame, slot.granted)
+            let counts = slot.cuts == self.board.get(Is::Cuts);
+            (slot.frame, if counts { slot.granted } else { 0 })
         };
         let (Some(frame), false) = (frame, pages.is_empty()) else { return Ok(()) };
         let enough = pages.within(&PageSet::of(0..granted.div_ceil(PAGE))) == pages;
@@ -189,7 +191,7 @@ impl Source for Visited {
             Answer::Granted(Some(grant)) => {
                 let learned = stay.lent.learn(grant.frame, grant.place.as_ref());
                 learned.map_err(io::Error::other)?;
-                *lock(&stay.slots[segment]) = Slot { frame: Some(grant.frame), granted: 0 };
+                *lock(&stay.slots[segment]) = Slot { frame: Some(grant.frame), ..Slot::default() };
                 stay.lent.offset(grant.frame).map_err(io::Error::other)
             }
             other => Err(io::Error::other(unexpected(&other))),

@@ -12,7 +12,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::board::{Board, Is};
 use super::{Grant, Heard, Order, Peer, Reply};
@@ -25,6 +25,10 @@ use crate::tracker::NotEvicted;
 
 /// Segments in one order.
 const GRANTS: usize = 128;
+/// So long who wants the file alone waits for calls that are under way.
+const STOPS: Duration = Duration::from_secs(15);
+/// After which a guest is asked again whether they have ended.
+const STOPS_AGAIN: Duration = Duration::from_millis(1);
 /// So often a guest is asked again that lacked a grant: it brings segments in meanwhile.
 const TRIES: usize = 1000;
 
@@ -87,6 +91,7 @@ impl Guests {
     pub fn publish(&self) {
         let size = self.content.size();
         self.board.set(Is::Cut, u64::from(self.content.is_cut()));
+        self.board.set(Is::Cuts, self.content.cuts());
         self.board.set(Is::Settled, self.content.settled_size().min(size));
         self.board.set(Is::Size, size);
     }
@@ -208,15 +213,17 @@ impl Guests {
 
     /// All but one have made durable what they have stored.
     pub fn sync_others(&self, pages: Range<usize>, but: Option<u64>) -> Result<()> {
-        let segments = pages.start / SEGMENT_PAGES..pages.end.div_ceil(SEGMENT_PAGES);
-        for segment in segments.start..segments.end.min(self.segments.len()) {
-            let mut state = lock(&self.segments[segment]);
-            self.settle(segment, &mut state)?;
-        }
         for (who, visitor) in self.all() {
             if Some(who) != but {
                 self.sync_of(who, &visitor, pages.clone())?;
             }
+        }
+        // Whoever takes a segment away may see before this that one of them is dead, and then it
+        // is not asked for that.
+        let segments = pages.start / SEGMENT_PAGES..pages.end.div_ceil(SEGMENT_PAGES);
+        for segment in segments.start..segments.end.min(self.segments.len()) {
+            let mut state = lock(&self.segments[segment]);
+            self.settle(segment, &mut state)?;
         }
         Ok(())
     }
@@ -262,14 +269,21 @@ impl Guests {
             return Ok(stopped);
         }
         for (_, visitor) in self.all() {
-            let heard = visitor.peer.ask(&Order::Stop { visit: visitor.visit }, true);
             stopped.all.push(visitor.clone());
-            match heard {
-                Heard::Said(Reply::Done) | Heard::Dead => {}
-                Heard::Said(Reply::Failed(why)) | Heard::Silent(why) => {
-                    return Err(silent(&*visitor.peer, &why));
+            let begun = Instant::now();
+            loop {
+                match visitor.peer.ask(&Order::Stop { visit: visitor.visit }, true) {
+                    Heard::Said(Reply::Done) | Heard::Dead => break,
+                    Heard::Said(Reply::Failed(why)) | Heard::Silent(why) => {
+                        return Err(silent(&*visitor.peer, &why));
+                    }
+                    Heard::Said(_) | Heard::Busy if begun.elapsed() > STOPS => {
+                        let why = "calls of it are under way and do not end";
+                        return Err(silent(&*visitor.peer, why));
+                    }
+                    // Other orders are carried out meanwhile.
+                    Heard::Said(_) | Heard::Busy => std::thread::sleep(STOPS_AGAIN),
                 }
-                Heard::Said(_) | Heard::Busy => return Err(silent(&*visitor.peer, "it is busy")),
             }
         }
         Ok(stopped)

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use super::{Grant, Guests, Peer};
+use super::{Guests, Peer};
 use crate::backing::{Backing, RegularFile};
 use crate::cache::{Cache, Options};
 use crate::content::lock;
@@ -40,6 +40,14 @@ type Answered = (Answer, Option<OwnedFd>);
 /// Segments that are kept in memory by order of a user.
 fn pinned(home: &Home) -> usize {
     home.content.pins.iter().filter(|pins| pins.load(Ordering::SeqCst) > 0).count()
+}
+
+/// While a question waited, the last guest may have left: its record may be another file's.
+fn not_closed(home: &Home) -> Result<()> {
+    match home.closed() {
+        true => Err(Error::Pool("it is closed".into())),
+        false => Ok(()),
+    }
 }
 
 /// All that are shared of a map.
@@ -150,14 +158,19 @@ impl Homes {
     /// It is dead, or has said that nothing of it is mapped any more.  `all_synced`: it has
     /// stored nothing that is not durable.
     pub fn gone(&self, who: u64, all_synced: bool) -> Result<()> {
+        {
+            // It comes to no file any more.
+            let _opening = lock(&self.opening);
+            lock(&self.peers).remove(&who);
+        }
         let mut all = Ok(());
         for home in self.all() {
             if home.tracker.has(who) {
                 all = all.and(self.left(&home, who, all_synced));
+            } else if home.tracker.is_empty() {
+                // Who asked for a sync has seen that it is dead, and has died as well.
+                all = all.and(self.close_if_empty(&home));
             }
-        }
-        if all.is_ok() {
-            lock(&self.peers).remove(&who);
         }
         all
     }
@@ -289,12 +302,14 @@ impl Homes {
         identity: &[u8],
         open: impl FnOnce() -> Result<Arc<Home>>,
     ) -> Result<Answered> {
+        let _opening = lock(&self.opening);
         let Some(peer) = lock(&self.peers).get(&who).cloned() else {
             return Err(Error::Pool("it takes no orders: that has to be said before".into()));
         };
-        let _opening = lock(&self.opening);
         let home = self.find_or_open(identity, open)?;
         let path = || home.content.backing.path().to_owned();
+        // While the size changes it would not be among those that are stopped.
+        let _same_size = home.shared_io();
         if !home.tracker.come(who, visit, peer) {
             let why = "it is open in this process: clone that";
             return Err(Error::Refused { path: path(), why: why.into() });
@@ -336,13 +351,13 @@ impl Homes {
         let home = self.home(who, home)?;
         let segment = usize::try_from(segment).unwrap_or(usize::MAX);
         let Some(frame) = home.tracker.fill(segment, who)? else { return Ok(Answer::Wait) };
-        let place = home.content.store.place_of(frame)?;
-        Ok(Answer::Granted(Some(Grant { segment: segment as u64, frame, bytes: 0, place })))
+        home.content.grant_of(segment, frame, 0).map(|grant| Answer::Granted(Some(grant)))
     }
 
     fn settle(&self, who: u64, home: u32, segment: Option<u64>) -> Result<Answer> {
         let home = self.home(who, home)?;
         let Some(_same_size) = home.not_resizing() else { return Ok(Answer::Wait) };
+        not_closed(&home)?;
         let content = &home.content;
         let granted = match segment.map(usize::try_from) {
             None => content.settle_size().map(|()| None),
@@ -356,6 +371,7 @@ impl Homes {
     fn sync_others(&self, who: u64, home: u32, at: u64, len: u64) -> Result<Answer> {
         let home = self.home(who, home)?;
         let Some(_same_size) = home.not_resizing() else { return Ok(Answer::Wait) };
+        not_closed(&home)?;
         let end = at.saturating_add(len).min(home.tracker.size() as u64);
         let pages = (at.min(end) / PAGE as u64) as usize..end.div_ceil(PAGE as u64) as usize;
         home.tracker.sync_others(pages, Some(who))?;
@@ -369,6 +385,7 @@ impl Homes {
         // Calls that are under way may wait for a frame: until they have ended they are given back.
         let _stopped = home.tracker.stop()?;
         let _alone = home.size_alone();
+        not_closed(&home)?;
         f(&home).map(|()| Answer::Done)
     }
 }

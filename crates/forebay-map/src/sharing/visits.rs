@@ -14,8 +14,8 @@ use crate::content::lock;
 use crate::error::{Error, Result};
 use crate::wire::{Answer, Request};
 
-/// So long who wants the file alone waits for calls that are under way.
-const STOPS: Duration = Duration::from_secs(15);
+/// So long an order to stop waits for calls that are under way, before it is answered.
+const STOPS: Duration = Duration::from_millis(1);
 
 /// How a guest asks its server.
 pub(crate) trait Server: Send + Sync + Debug {
@@ -67,7 +67,7 @@ impl Gate {
         Ok(Entered(self))
     }
 
-    /// False: calls are under way that do not end.
+    /// No more calls are let in.  False: some are under way still.
     fn stop(&self) -> bool {
         let mut state = lock(&self.state);
         state.stopped = true;
@@ -75,8 +75,6 @@ impl Gate {
         while state.inside > 0 {
             let left = STOPS.saturating_sub(begun.elapsed());
             if left.is_zero() {
-                state.stopped = false;
-                self.changed.notify_all();
                 return false;
             }
             let waited = self.changed.wait_timeout(state, left);
@@ -143,7 +141,7 @@ impl Visits {
         match order {
             Order::Stop { .. } => match visit.gate.stop() {
                 true => return Reply::Done,
-                false => return Reply::Failed("calls of it are under way and do not end".into()),
+                false => return Reply::InUse,
             },
             Order::Go { .. } => {
                 visit.gate.go();

@@ -21,11 +21,13 @@ use super::{
 use crate::content::lock;
 use crate::planted::{plant, Planted};
 use crate::recover::recover;
-use crate::sharing::{GivenUp, Heard, Homes, Lent, Order, Peer, Server, Visits};
+use crate::sharing::{GivenUp, Heard, Homes, Lent, Order, Peer, Reply, Server, Visits};
 use crate::simulated::{open, Machine, Random};
 use crate::store::{Store, Synced};
 use crate::wire::{Answer, Place, Request};
 use crate::{Cache, Error, Features, MapFile, PageSet, Result, PAGE, SEGMENT};
+
+mod moments;
 
 const ONE: u64 = SEGMENT as u64;
 

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Moments of which chance makes too few: a process that dies, comes or is asked just then.
+
+use super::*;
+
+/// What a process answers when it is asked.
+struct Asked(Box<dyn Fn(&Order) -> Heard + Send + Sync>);
+
+impl std::fmt::Debug for Asked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Asked")
+    }
+}
+
+impl Peer for Asked {
+    fn pid(&self) -> u32 {
+        0
+    }
+
+    fn ask(&self, order: &Order, _: bool) -> Heard {
+        (self.0)(order)
+    }
+}
+
+impl World {
+    /// A guest that is a message and no more: its number, and that of its file.
+    fn guest(&self, answers: impl Fn(&Order) -> Heard + Send + Sync + 'static) -> (u64, u32) {
+        let who = self.next.fetch_add(1, Ordering::SeqCst);
+        self.homes.hears(who, Arc::new(Asked(Box::new(answers))));
+        let joined = self.homes.join_backing(who, 0, self.machine.file(0), SEGMENTS * ONE);
+        match joined.expect("joined").0 {
+            Answer::Joined { home, .. } => (who, home),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn says(&self, who: u64, request: Request) -> Answer {
+        let answered = self.homes.answer(who, &request).expect("of a file that is shared");
+        answered.map_or_else(Answer::from, |(answer, _)| answer)
+    }
+}
+
+fn done() -> Heard {
+    Heard::Said(Reply::Done)
+}
+
+/// What the file has at a place after each of some cuts.
+fn after_cuts(machine: &Arc<Machine>, at: usize, len: usize) -> Vec<Vec<u8>> {
+    let mut found = Vec::new();
+    for seed in 0..20 {
+        let after = machine.cut(|| ()).machine(&mut Random(seed), false, &[]);
+        let home = recover(&*after, open(&after)).expect("recovered");
+        assert!(home.refused.is_empty(), "{home:?}");
+        found.push(after.content(0)[at..at + len].to_vec());
+    }
+    found
+}
+
+/// What it has stored last may be what the file has, while the pool has something else durable.
+#[test]
+fn what_a_dead_one_had_stored_back_is_durable_with_the_next_sync() {
+    let _alone = alone();
+    let Some(features) = has("what_a_dead_one_had_stored_back") else { return };
+    let machine = Machine::new(3, &[ONE, 0], []);
+    let world = World::new(&machine, &features);
+    let (a, b) = (world.process(), world.process());
+    let [first, second] = [&a, &b].map(|p| p.map(0, ONE).expect("open"));
+    first.store(0, &bytes(1, 7));
+    first.sync(0, CELL).expect("a sync");
+    first.store(0, &[0; CELL as usize]);
+    world.kill(&a, vec![first]).expect("killed");
+    second.sync(0, u64::MAX).expect("a sync");
+    for found in after_cuts(&machine, 0, CELL as usize) {
+        assert!(found.iter().all(|&b| b == 0), "what was there before has come back");
+    }
+}
+
+/// That it is dead is seen by who takes a segment away while a sync asks another one.
+#[test]
+fn a_sync_has_what_a_dead_one_has_stored_whoever_sees_it_first() {
+    let _alone = alone();
+    let Some(features) = has("a_sync_has_what_a_dead_one_has_stored") else { return };
+    let machine = Machine::new(3, &[ONE, 0], []);
+    let world = Arc::new(World::new(&machine, &features));
+    let too = Arc::downgrade(&world);
+    let (who, home) = world.guest(move |order| match order {
+        Order::Sync { .. } => {
+            let world = too.upgrade().expect("a world");
+            world.says(1, Request::GiveBack { home: 1, segment: 0 });
+            done()
+        }
+        Order::GiveUp { .. } => Heard::Said(Reply::InUse),
+        _ => done(),
+    });
+    assert_eq!((who, home), (1, 1));
+    let (a, b) = (world.process(), world.process());
+    let [first, second] = [&a, &b].map(|p| p.map(0, ONE).expect("open"));
+    first.store(0, &bytes(1, 7));
+    world.says(who, Request::Fill { home, segment: 0 });
+    a.messages.dead.store(true, Ordering::SeqCst);
+    second.sync(0, u64::MAX).expect("a sync");
+    for found in after_cuts(&machine, 0, CELL as usize) {
+        assert_eq!(found, bytes(1, 7), "it was acknowledged");
+    }
+}
+
+/// Its calls would not be among those that are waited for.
+#[test]
+fn who_comes_while_others_are_stopped_waits_as_well() {
+    let _alone = alone();
+    let Some(features) = has("who_comes_while_others_are_stopped_waits_as_well") else { return };
+    let machine = Machine::new(3, &[ONE, 0], []);
+    let world = World::new(&machine, &features);
+    let (asked, goes_on) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (who, home) = {
+        let (asked, goes_on) = (Arc::clone(&asked), Arc::clone(&goes_on));
+        world.guest(move |order| {
+            while matches!(order, Order::Stop { .. }) && !goes_on.load(Ordering::SeqCst) {
+                asked.store(true, Ordering::SeqCst);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            done()
+        })
+    };
+    machine.slow_resize.store(true, Ordering::SeqCst);
+    let comes = world.process();
+    std::thread::scope(|s| {
+        let size = PAGE as u64;
+        let resize = Request::Resize { home, size, grow: false };
+        let resized = s.spawn(|| world.says(who, resize));
+        while !asked.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let came = s.spawn(|| comes.map(0, ONE).expect("open"));
+        std::thread::sleep(Duration::from_millis(200));
+        goes_on.store(true, Ordering::SeqCst);
+        let file = came.join().expect("no panic");
+        while !machine.resizes.load(Ordering::SeqCst) && !resized.is_finished() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        file.read(0, &mut [0; 8]).expect("a read");
+        assert!(!machine.resizes.load(Ordering::SeqCst), "a call beside another size");
+        assert_eq!(resized.join().expect("no panic"), Answer::Done);
+        assert_eq!(file.size(), size);
+    });
+}
+
+/// What was cut off has no blocks when the file grows again.
+#[test]
+fn blocks_that_were_cut_off_are_asked_for_again() {
+    let _alone = alone();
+    let Some(features) = has("blocks_that_were_cut_off_are_asked_for_again") else { return };
+    let machine = Machine::new(3, &[ONE, 0], []);
+    let world = World::new(&machine, &features);
+    let (a, b) = (world.process(), world.process());
+    let [first, second] = [&a, &b].map(|p| p.map(0, ONE).expect("open"));
+    let at = 300 * PAGE as u64;
+    first.store(at, &bytes(1, 7));
+    first.sync(at, CELL).expect("a sync");
+    second.set_size(100 * PAGE as u64).expect("shorter");
+    second.set_size(ONE).expect("as long as before");
+    first.store(at, &bytes(1, 8));
+    first.sync(at, CELL).expect("a sync");
+    for found in after_cuts(&machine, at as usize, CELL as usize) {
+        assert_eq!(found, bytes(1, 8), "it was acknowledged");
+    }
+}
+
+/// A call that waits for a frame has to end before the size can change; and frames are given back
+/// by whom it is a call of.
+#[test]
+fn frames_are_given_back_while_a_change_of_the_size_waits() {
+    let _alone = alone();
+    let Some(features) = has("frames_are_given_back_while_a_change_of_the_size_waits") else {
+        return;
+    };
+    let machine = Machine::new(3, &[6 * ONE, 0], []);
+    let world = World::new(&machine, &features);
+    let process = world.process();
+    let file = process.map(0, 8 * ONE).expect("open");
+    let over = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        let (file, over) = (&file, &over);
+        let reads = s.spawn(move || {
+            for n in 0..300u64 {
+                let read = file.read(n % 6 * ONE, &mut [0; 8]);
+                if read.is_err() {
+                    over.store(true, Ordering::SeqCst);
+                }
+                read.expect("a read");
+            }
+            over.store(true, Ordering::SeqCst);
+        });
+        while !over.load(Ordering::SeqCst) {
+            file.set_size(6 * ONE + 10).expect("longer");
+            file.set_size(6 * ONE).expect("shorter");
+        }
+        reads.join().expect("no panic");
+    });
+    file.close().expect("closed");
+}
+
+/// The last two of its guests die, one of them while it asks for a sync.
+#[test]
+fn a_file_is_closed_whoever_sees_that_its_last_guest_is_dead() {
+    let _alone = alone();
+    let Some(features) = has("a_file_is_closed_whoever_sees_that_its_last_guest_is_dead") else {
+        return;
+    };
+    let machine = Machine::new(3, &[ONE, 0], []);
+    let world = Arc::new(World::new(&machine, &features));
+    let too = Arc::downgrade(&world);
+    let (first, home) = world.guest(move |order| {
+        if matches!(order, Order::Sync { .. }) {
+            let world = too.upgrade().expect("a world");
+            world.homes.gone(2, true).expect("gone");
+            world.homes.gone(1, true).expect("gone");
+        }
+        done()
+    });
+    let (second, _) = world.guest(|_| done());
+    let (third, _) = world.guest(|_| Heard::Dead);
+    assert_eq!((first, second, third), (1, 2, 3));
+    for who in [first, third] {
+        world.says(who, Request::Fill { home, segment: 0 });
+    }
+    world.says(second, Request::SyncOthers { home, at: 0, len: ONE });
+    world.homes.gone(third, false).expect("gone");
+    assert!(machine.is_empty(), "nobody has it open");
+}
