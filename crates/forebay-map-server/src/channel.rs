@@ -19,6 +19,9 @@ use crate::share::Client;
 /// So long a process that lives has to carry an order out.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// The same where others go on without it, or it has let such an order go by already.
+const MOMENT: Duration = Duration::from_secs(2);
+
 /// Its descriptors are closed so much before it is dead, at most.
 const DIES: Duration = Duration::from_secs(2);
 
@@ -34,8 +37,8 @@ struct State {
     stream: UnixStream,
     /// Of the last order.
     number: u64,
-    /// The last one was not answered: what comes first is the answer to that.
-    unanswered: bool,
+    /// The last one was not answered, from then on: what comes first is the answer to that.
+    unanswered: Option<Instant>,
     come: Vec<u8>,
     /// Why nothing is ordered any more.
     broken: Option<String>,
@@ -44,7 +47,7 @@ struct State {
 impl Channel {
     pub fn new(of: Client, stream: UnixStream) -> io::Result<Arc<Channel>> {
         stream.set_nonblocking(true)?;
-        let state = State { stream, number: 0, unanswered: false, come: Vec::new(), broken: None };
+        let state = State { stream, number: 0, unanswered: None, come: Vec::new(), broken: None };
         Ok(Arc::new(Channel { of, state: Mutex::new(state) }))
     }
 
@@ -103,16 +106,23 @@ impl Channel {
         }
     }
 
-    fn order(&self, state: &mut State, order: &Order) -> io::Result<Reply> {
-        let until = match planted::is(Planted::AnsweredForTheStopped) {
-            true => Instant::now() + Duration::from_millis(20),
-            false => Instant::now() + PATIENCE,
+    fn order(&self, state: &mut State, order: &Order, waits: bool) -> io::Result<Reply> {
+        let begun = Instant::now();
+        let patience = match (planted::is(Planted::AnsweredForTheStopped), waits) {
+            (true, _) => Duration::from_millis(20),
+            (false, true) => PATIENCE,
+            (false, false) => MOMENT,
         };
+        let until = begun + patience;
         // `Go` has to be there when it goes on, whatever it answers.
-        let waits = !matches!(order, Order::Go { .. });
-        if state.unanswered && waits {
+        if let (Some(since), false) = (state.unanswered, matches!(order, Order::Go { .. })) {
+            // Who does not answer is not waited for as long by each of the others in turn.
+            let until = match waits {
+                true => (since + patience).max(begun + patience.min(MOMENT)),
+                false => begun + Duration::from_millis(1),
+            };
             while self.receive(state, until)?.number != state.number {}
-            state.unanswered = false;
+            state.unanswered = None;
         }
         state.number += 1;
         let bytes = wire::bytes_of(&Ordered { number: state.number, what: order.clone() })?;
@@ -121,14 +131,14 @@ impl Channel {
             state.broken = Some(e.to_string());
             return Err(e);
         }
-        if state.unanswered {
+        if state.unanswered.is_some() {
             return Ok(Reply::Done);
         }
-        state.unanswered = true;
+        state.unanswered = Some(begun);
         loop {
             let said = self.receive(state, until)?;
             if said.number == state.number {
-                state.unanswered = false;
+                state.unanswered = None;
                 return Ok(said.what);
             }
         }
@@ -153,16 +163,19 @@ impl Peer for Channel {
         if let Some(why) = &state.broken {
             return Heard::Silent(why.clone());
         }
-        match self.order(&mut state, order) {
+        match self.order(&mut state, order, waits) {
             Ok(said) => Heard::Said(said),
             Err(e) if e.kind() != io::ErrorKind::TimedOut && self.of.dies_within(DIES) => {
                 Heard::Dead
             }
             Err(e) if e.kind() == io::ErrorKind::TimedOut => {
-                Heard::Silent(format!("for {} s; it may be stopped", PATIENCE.as_secs()))
+                let time = if waits { PATIENCE } else { MOMENT };
+                Heard::Silent(format!("for {} s; it may be stopped", time.as_secs()))
             }
             Err(e) => {
                 let why = format!("its connection has ended: {e}");
+                // It is told nothing more: not to wait for `Go` either.
+                let _ = state.stream.shutdown(std::net::Shutdown::Both);
                 state.broken = Some(why.clone());
                 Heard::Silent(why)
             }

@@ -240,6 +240,15 @@ impl Shared {
             }
         }
         lock(&self.known).remove(&of.number);
+        self.has_ended(of, &served);
+    }
+
+    fn is_known(&self, of: &Client) -> bool {
+        lock(&self.known).contains_key(&of.number)
+    }
+
+    /// Nothing of it is mapped any more.
+    fn has_ended(&self, of: &Client, served: &Served) {
         let forgotten = planted::is(Planted::GuestForgotten);
         if let Err(e) = served.homes.gone(of.number, forgotten) {
             warn(&format!("map {}: process {}: {e}", served.share.map, of.pid));
@@ -282,8 +291,15 @@ impl Shared {
                         return Ok(Left::Bye);
                     }
                     (_, Role::First(served)) => tell_all(stream, served.answer(of, &request))?,
+                    (_, Role::Another(of, _)) if !self.is_known(of) => return Ok(Left::Open),
                     (_, Role::Another(of, served)) => {
-                        tell_all(stream, served.answer(of, &request))?;
+                        let answer = served.answer(of, &request);
+                        if !self.is_known(of) {
+                            // It has ended meanwhile, and what it was given just now is nobody's.
+                            self.has_ended(of, served);
+                            return Ok(Left::Open);
+                        }
+                        tell_all(stream, answer)?;
                     }
                     (Request::Hello { version, map }, Role::None) => {
                         if let Some(served) = self.greet(of, stream, *version, map.as_deref())? {

@@ -364,7 +364,7 @@ impl Maps {
         let Some(share) = &m.share else { return Ok(done(true)) };
         // What a process has mapped is its own, or about to be brought home.
         let mut names = Wanted::new(how.only).of(share)?;
-        names.retain(|l| l.id.is_none_or(|id| share.owner(id).is_none()));
+        names.retain(|l| l.id.is_none_or(|id| !share.is_mapped(id)));
         let name = |l: &Left| l.id.map_or(l.name(), |id| format!("#{id}")).into();
         let names: Vec<PathBuf> = names.iter().map(name).collect();
         if names.is_empty() {
@@ -457,7 +457,7 @@ impl Maps {
         self.sound().filter(|share| share.map == map).any(|share| {
             let Ok(files) = share.store.files() else { return true };
             let named = |id: &u32, f: &FileRecord| f.path == file || *file == format!("#{id}");
-            files.iter().any(|(id, f)| named(id, f) && share.owner(*id).is_none())
+            files.iter().any(|(id, f)| named(id, f) && !share.is_mapped(*id))
                 || file.starts_with("frame#")
         })
     }

@@ -173,6 +173,11 @@ impl Share {
         }
     }
 
+    /// Whether processes have a file of this number mapped, or one had when it died.
+    pub fn is_mapped(&self, file: u32) -> bool {
+        self.owned().files.contains_key(&file)
+    }
+
     /// Processes that have files, each once.
     pub fn clients(&self) -> Vec<u32> {
         let guests = self.homes().map_or_else(Vec::new, |homes| homes.guests());

@@ -11,11 +11,15 @@ mod bed;
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bed::{can, is_marked, say, serve, server, wait, Numbers, Place, Process, ROLE, SEGMENTS};
 use forebay::{Pool, PoolOptions};
+use forebay_map::backing::{Backing, RegularFile};
+use forebay_map::store::FileRecord;
+use forebay_map::wire::{self, Answer, Request};
 use forebay_map::{MapFile, Options, Session, Wanted, PAGE, SEGMENT};
 use forebay_map_server::MapService;
 use forebay_server::{Service, Stop};
@@ -194,9 +198,14 @@ fn is_one_of_them() -> bool {
         ["share", own, first] => share(Path::new(&place), number(own), number(first)),
         ["sleep", how] => {
             let session = session(Path::new(&place));
+            let other = (how == "both").then(|| {
+                let other = session.map(&Path::new(&place).join("file1"), 0).expect("open");
+                other.store(0, &[2]);
+                other
+            });
             let path = Path::new(&place).join("file0");
             let mapped = match how {
-                "shared" => session.map_shared(&path, 0),
+                "shared" | "both" => session.map_shared(&path, 0),
                 _ => session.map(&path, SEGMENTS * SEGMENT as u64),
             };
             let mapped = mapped.expect("open");
@@ -205,6 +214,7 @@ fn is_one_of_them() -> bool {
             mapped.write(end, &[7; 100]).expect("it grows");
             say("stored");
             std::thread::sleep(Duration::from_secs(3600));
+            drop(other);
         }
         _ => unreachable!("{role}"),
     }
@@ -343,7 +353,7 @@ fn two_that_share_a_file_have_one_file() {
     assert!(said.contains("has it mapped"), "{said}");
     own.close().expect("closed");
     let go_on = &mut |_: &_| std::ops::ControlFlow::Continue(());
-    let listed = here.service.call(serde_json::json!({"do": "list"}), go_on).expect("a list"); // let listed = here.service.call(serde_json::json!({"do": "list"}), &mutmut |_| std::ops::ControlFlow::Continue(())).expect("a list");
+    let listed = here.service.call(serde_json::json!({"do": "list"}), go_on).expect("a list");
     let pids = &listed[0]["files"][0]["shared_by"];
     assert_eq!(pids.as_array().map(Vec::len), Some(2), "{listed}");
     first.close().expect("closed");
@@ -397,4 +407,144 @@ fn a_sync_beside_one_that_is_stopped_ends_by_name() {
     assert!(said.contains(&pid) && said.contains("does not answer"), "{said}");
     file.sync(0, u64::MAX).expect("it answers");
     file.close().expect("closed");
+}
+
+/// Frames are asked back of it as well, and whoever touches a segment does not wait for that.
+#[test]
+fn who_is_stopped_keeps_nobody_from_having_frames() {
+    if is_one_of_them() || !can() {
+        return;
+    }
+    let place = Place::new();
+    let _server = server(&place, TEST, "").expect("a server");
+    let sleeper = Process::start(&place, TEST, "sleep shared", "");
+    wait("it", || sleeper.has_said("stored")).expect("begun");
+    let wanted = Wanted { sockets: place.run(), ..Wanted::of(&place.pool()) };
+    let session = Session::open(&wanted, Options::default()).expect("served");
+    let files = [0, 1].map(|n| session.map_shared(&place.file(n), 0).expect("shared"));
+    sleeper.signal("-STOP");
+    let begun = Instant::now();
+    let mut read = Ok(0);
+    for _ in 0..3 {
+        for (file, segment) in files.iter().flat_map(|f| (0..SEGMENTS).map(move |s| (f, s))) {
+            read = read.and(file.read(segment * SEGMENT as u64, &mut [0; 8]));
+        }
+    }
+    let took = begun.elapsed();
+    sleeper.signal("-CONT");
+    read.expect("there are others that give frames back");
+    assert!(took < Duration::from_secs(15), "{took:?}");
+    for file in files {
+        file.close().expect("closed");
+    }
+}
+
+/// It had one for itself as well, which can be had when its pages are home.
+#[test]
+fn a_file_of_one_that_was_killed_is_shared_soon() {
+    if is_one_of_them() || !can() {
+        return;
+    }
+    let place = Place::new();
+    let _server = server(&place, TEST, "").expect("a server");
+    let mut sleeper = Process::start(&place, TEST, "sleep both", "");
+    wait("it", || sleeper.has_said("stored")).expect("begun");
+    let wanted = Wanted { sockets: place.run(), ..Wanted::of(&place.pool()) };
+    let session = Session::open(&wanted, Options::default()).expect("served");
+    let killed = std::thread::scope(|s| {
+        let opened = s.spawn(|| loop {
+            // While it dies the file is not locked any more, and bears its mark.
+            let early = |e: &str| e.contains("has it mapped") || e.contains("may lack writes");
+            match session.map_shared(&place.file(1), 0) {
+                Err(e) if early(&e.to_string()) => {}
+                opened => return (opened, Instant::now()),
+            }
+        });
+        std::thread::sleep(Duration::from_millis(300));
+        let killed = Instant::now();
+        sleeper.kill();
+        let (opened, at) = opened.join().expect("no panic");
+        let file = opened.expect("shared");
+        assert_eq!(byte(&file, 0), 2);
+        file.close().expect("closed");
+        at - killed
+    });
+    assert!(killed < Duration::from_secs(20), "{killed:?}");
+}
+
+/// A connection of who says what he likes.
+struct ByHand(UnixStream);
+
+impl ByHand {
+    fn new(here: &Here, first: &Request) -> (ByHand, Answer) {
+        let uuid = here.pool.as_ref().expect("open").uuid();
+        let stream = UnixStream::connect(wire::socket_path(&here.place.run(), uuid));
+        let mut it = ByHand(stream.expect("served"));
+        let answer = it.ask(first).expect("an answer");
+        (it, answer)
+    }
+
+    fn ask(&mut self, request: &Request) -> std::io::Result<Answer> {
+        wire::send(&mut self.0, request)?;
+        wire::receive(&mut self.0)
+    }
+
+    /// The first one, and by which number others are of the same process.
+    fn hello(here: &Here) -> (ByHand, u64) {
+        let hello = Request::Hello { version: wire::VERSION, map: None };
+        match ByHand::new(here, &hello) {
+            (it, Answer::Hello(share)) => (it, share.number),
+            (_, other) => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn room_that_nobody_can_have_is_refused() {
+    if is_one_of_them() || !can() {
+        return;
+    }
+    let here = Here::new();
+    let (mut first, of) = ByHand::hello(&here);
+    let (_orders, answer) = ByHand::new(&here, &Request::Orders { of });
+    assert_eq!(answer, Answer::Done);
+    let file = here.place.file(0);
+    let identity = RegularFile::open(&file).expect("a file").identity().to_vec();
+    for room in [1 << 50, u64::MAX] {
+        let path = file.display().to_string();
+        let join = Request::Join { visit: 0, path, identity: identity.clone(), room };
+        match first.ask(&join).expect("an answer") {
+            Answer::Failed { refused: true, why } => assert!(why.contains("segments"), "{why}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    // A file that is large has less room than it could have, and can be shared.
+    let sparse = std::fs::File::create(here.place.file(1)).expect("a file");
+    sparse.set_len(70 << 30).expect("a size");
+    let session = here.session();
+    let file = session.map_shared(&here.place.file(1), 0).expect("shared");
+    assert_eq!(byte(&file, 5), 0);
+    file.close().expect("closed");
+}
+
+/// Nobody would take back what it is given then.
+#[test]
+fn who_has_said_that_it_ends_is_given_nothing_by_another_connection() {
+    if is_one_of_them() || !can() {
+        return;
+    }
+    let here = Here::new();
+    let (mut first, of) = ByHand::hello(&here);
+    let (mut other, answer) = ByHand::new(&here, &Request::Also { of });
+    assert_eq!(answer, Answer::Done);
+    assert_eq!(first.ask(&Request::Bye).expect("an answer"), Answer::Done);
+    std::thread::sleep(Duration::from_millis(300));
+    let file = FileRecord {
+        path: here.place.file(0).display().to_string(),
+        identity: vec![1, 2, 3],
+        ..FileRecord::default()
+    };
+    let _ = other.ask(&Request::AddFile { file });
+    let has_files = || here.service.status().details["maps"][0]["files"] != 0;
+    wait("its file to be nobody's", || !has_files()).expect("it has ended");
 }

@@ -19,11 +19,23 @@ use crate::own::{content_of, InPool, Inner};
 use crate::pages::SEGMENT;
 use crate::sharing::{Guest, Guests, Lent, Server};
 use crate::store::Store;
+use crate::tracker::check_segments;
 
 /// So long who opens a file waits until it has what a process that died has left.
 const HOME_WAIT: Duration = Duration::from_secs(120);
-const NOT_HOME: &str = "the server of the pool still brings home what a process that \
+pub(crate) const NOT_HOME: &str = "the server of the pool still brings home what a process that \
      died has left of it: try again, and see forebay map list";
+
+/// After which it looks again.
+pub(crate) const HOME_AGAIN: Duration = Duration::from_millis(20);
+
+/// Who waits since then gives up in the end.
+pub(crate) fn not_for_ever(path: &Path, begun: Instant) -> Result<()> {
+    match begun.elapsed() > HOME_WAIT {
+        true => Err(Error::Refused { path: path.to_owned(), why: NOT_HOME.into() }),
+        false => Ok(()),
+    }
+}
 
 /// Called with a file, a byte of it, and a cause.
 pub type Tell = dyn Fn(&Path, u64, &io::Error) + Send + Sync;
@@ -143,13 +155,14 @@ impl Cache {
         self.when_home(path, |file| self.open_backing(Box::new(file), room))
     }
 
-    /// The same for guests; `room` is told the file's size.
+    /// The same for guests; `room` is told the file's size.  None: its pages are being brought
+    /// home, which is not waited for.
     pub(crate) fn open_shared(
         &self,
         path: &Path,
         room: impl Fn(u64) -> u64,
-    ) -> Result<Arc<Inner<Guests>>> {
-        self.when_home(path, |file| {
+    ) -> Result<Option<Arc<Inner<Guests>>>> {
+        self.if_home(path, |file| {
             file.free_records().map_err(Error::system(path, "free its records"))?;
             let size = file.size().map_err(Error::system(path, "stat"))?;
             self.share(Box::new(file), room(size))
@@ -158,31 +171,39 @@ impl Cache {
 
     fn when_home<R>(&self, path: &Path, open: impl Fn(RegularFile) -> Result<R>) -> Result<R> {
         let begun = Instant::now();
+        loop {
+            if let Some(opened) = self.if_home(path, &open)? {
+                return Ok(opened);
+            }
+            not_for_ever(path, begun)?;
+            std::thread::sleep(HOME_AGAIN);
+        }
+    }
+
+    fn if_home<R>(
+        &self,
+        path: &Path,
+        open: impl Fn(RegularFile) -> Result<R>,
+    ) -> Result<Option<R>> {
         let mut looked_again = false;
         loop {
             let (locked, by_store) = match RegularFile::open(path) {
                 Ok(file) => match open(file) {
                     // Not by one that lives: and it has to be unlocked, to be brought home.
                     Err(e @ Error::Locked { .. }) => (e, true),
-                    done => return done,
+                    done => return done.map(Some),
                 },
                 Err(e @ Error::Locked { .. }) => (e, false),
                 Err(e) => return Err(e),
             };
             let identity = RegularFile::look(path)?.identity().to_vec();
-            if !by_store && !self.shared.store.is_brought_home(&identity)? {
-                // Who has brought it home meanwhile had it locked a moment ago.
-                if std::mem::replace(&mut looked_again, true) {
-                    return Err(locked);
-                }
-                continue;
+            if by_store || self.shared.store.is_brought_home(&identity)? {
+                return Ok(None);
             }
-            looked_again = false;
-            if begun.elapsed() > HOME_WAIT {
-                let path = path.to_owned();
-                return Err(Error::Refused { path, why: NOT_HOME.into() });
+            // Who has brought it home meanwhile had it locked a moment ago.
+            if std::mem::replace(&mut looked_again, true) {
+                return Err(locked);
             }
-            std::thread::sleep(Duration::from_millis(20));
         }
     }
 
@@ -199,7 +220,10 @@ impl Cache {
     pub(crate) fn share(&self, backing: Box<dyn Backing>, room: u64) -> Result<Arc<Inner<Guests>>> {
         let _opening = self.begin_to_open(&*backing)?;
         let path = backing.path().to_owned();
-        let content = content_of(&self.shared, backing, room, |_| Ok(()))?;
+        let content = content_of(&self.shared, backing, room, |segments| {
+            // No guest could map more, and it may ask for anything.
+            check_segments(segments).map_err(|e| e.to_string())
+        })?;
         let guests = Guests::new(Arc::clone(&content)).inspect_err(|_| {
             let _ = self.shared.store.remove_file(content.id);
         });

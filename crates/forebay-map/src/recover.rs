@@ -203,12 +203,17 @@ pub fn keep_stores(store: &dyn Store, id: u32, file: &dyn Backing) -> Result<()>
     }
     let now = file.size().map_err(Error::system(file.path(), "stat"))?;
     let size = record.grows.map_or(record.size, |g| now.min(g.ahead).max(record.size));
-    let mut is_marked = false;
+    let (marking, mut is_marked) = (Marking::default(), false);
     for of in store.frames()?.into_iter().filter(|f| f.file == Some(id)) {
         let at = of.segment * SEGMENT as u64;
         let inside = size.saturating_sub(at).min(SEGMENT as u64) as usize;
         let pages = differing(store, of.frame, file, at, inside);
-        if pages.is_empty() || !has_blocks(file, at, inside) {
+        if pages.is_empty() {
+            continue;
+        }
+        // Blocks that it gets are a change of ours.
+        let _change = marking.change(Of { store, id, backing: file })?;
+        if !has_blocks(file, at, inside) {
             continue;
         }
         if !std::mem::replace(&mut is_marked, true) {

@@ -42,12 +42,19 @@ unsafe impl Sync for Window {}
 impl Window {
     /// `len` bytes from `offset` on, shared and writable.
     pub fn new(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Window> {
+        Window::with(fd, offset, len, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    /// The same, of what others write.  Nothing may be written to it.
+    pub fn to_read(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Window> {
+        Window::with(fd, offset, len, ProtFlags::READ)
+    }
+
+    fn with(fd: BorrowedFd<'_>, offset: u64, len: usize, prot: ProtFlags) -> io::Result<Window> {
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory that
         // anybody has.
-        let p = unsafe {
-            let prot = ProtFlags::READ | ProtFlags::WRITE;
-            rustix::mm::mmap(ptr::null_mut(), len, prot, MapFlags::SHARED, fd, offset)
-        }?;
+        let p =
+            unsafe { rustix::mm::mmap(ptr::null_mut(), len, prot, MapFlags::SHARED, fd, offset) }?;
         let start = NonNull::new(p.cast()).expect("mmap never returns null");
         // SAFETY: mapped for as long as the window lives, and no reference is made to it.
         Ok(Window { bytes: unsafe { SharedBytes::new(start, len) } })

@@ -279,14 +279,7 @@ impl<S: Source + 'static> Tracker<S> {
     /// Address space of so many segments, of which none is brought in, if the features
     /// allow that, or all are.
     pub fn new(source: S, segments: usize, features: Features) -> io::Result<Tracker<S>> {
-        let most = most_segments();
-        if segments == 0 || segments > most {
-            let message = format!(
-                "a mapping of {segments} segments of 2 MiB; 1 to {most} are possible, as \
-                 vm.max_map_count has it: raise that, or ask for less room"
-            );
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
-        }
+        check_segments(segments)?;
         let events = match (features.faults, features.watch) {
             (true, true) => Some(Uffd::new(features::STORES, true)?),
             (true, false) => Some(Uffd::new(features::FAULTS, true)?),
@@ -579,8 +572,21 @@ impl<S: Source + 'static> Drop for Tracker<S> {
     }
 }
 
+/// Whether a mapping can have so many.
+pub(crate) fn check_segments(segments: usize) -> io::Result<()> {
+    let most = most_segments();
+    if segments == 0 || segments > most {
+        let message = format!(
+            "a mapping of {segments} segments of 2 MiB; 1 to {most} are possible, as \
+             vm.max_map_count has it: raise that, or ask for less room"
+        );
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
+    Ok(())
+}
+
 /// Each segment may need a mapping of its own, and the process others.
-fn most_segments() -> usize {
+pub(crate) fn most_segments() -> usize {
     const OTHERS: usize = 8192;
     let limit = std::fs::read_to_string("/proc/sys/vm/max_map_count");
     let limit = limit.ok().and_then(|l| l.trim().parse().ok()).unwrap_or(65_530usize);

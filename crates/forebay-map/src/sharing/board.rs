@@ -38,9 +38,11 @@ impl Board {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create("forebay-shared-file", flags)?;
         rustix::fs::ftruncate(&file, PAGE as u64)?;
-        // Nobody takes it away under others.
-        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        Ok(Board { window: Window::new(file.as_fd(), 0, PAGE)?, file: Some(file) })
+        let window = Window::new(file.as_fd(), 0, PAGE)?;
+        // Nobody takes it away under others, or writes there from now on.
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
+        rustix::fs::fcntl_add_seals(&file, seals)?;
+        Ok(Board { window, file: Some(file) })
     }
 
     /// One that a server has given.
@@ -48,7 +50,7 @@ impl Board {
         if rustix::fs::fstat(file)?.st_size < PAGE as i64 {
             return Err(io::Error::other("its board is too short"));
         }
-        Ok(Board { window: Window::new(file, 0, PAGE)?, file: None })
+        Ok(Board { window: Window::to_read(file, 0, PAGE)?, file: None })
     }
 
     /// For a guest.
@@ -63,6 +65,7 @@ impl Board {
         self.window.number(what as usize).load(Ordering::SeqCst)
     }
 
+    /// By who has made it.
     pub fn set(&self, what: Is, to: u64) {
         self.window.number(what as usize).store(to, Ordering::SeqCst);
     }

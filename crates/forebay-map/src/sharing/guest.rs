@@ -9,12 +9,12 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::board::{Board, Is};
 use super::visits::{Server, Visit};
 use super::{Grant, Reply};
-use crate::cache::{Shared, Unreadable};
+use crate::cache::{not_for_ever, Shared, Unreadable, HOME_AGAIN};
 use crate::content::lock;
 use crate::error::{Error, Result};
 use crate::features::Features;
@@ -339,9 +339,13 @@ impl Guest {
             identity: identity.to_vec(),
             room,
         };
+        let begun = Instant::now();
         let joined = loop {
             match server.ask_for(&join) {
-                Ok((Answer::Wait, _)) => std::thread::sleep(AGAIN),
+                Ok((Answer::Wait, _)) => match not_for_ever(path, begun) {
+                    Ok(()) => std::thread::sleep(HOME_AGAIN),
+                    Err(e) => break Err(e),
+                },
                 joined => break joined,
             }
         };

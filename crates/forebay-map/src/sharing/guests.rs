@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -63,6 +63,8 @@ pub(crate) struct Guests {
     content: Arc<Content>,
     segments: Vec<Mutex<Segment>>,
     visitors: RwLock<BTreeMap<u64, Visitor>>,
+    /// There was one.
+    visited: AtomicBool,
     board: Board,
 }
 
@@ -78,7 +80,13 @@ impl Guests {
     pub fn new(content: Arc<Content>) -> io::Result<Guests> {
         let segments = (0..content.segments()).map(|_| Mutex::default()).collect();
         let guests =
-            Guests { content, segments, visitors: RwLock::default(), board: Board::new()? };
+            Guests {
+                content,
+                segments,
+                visitors: RwLock::default(),
+                visited: AtomicBool::new(false),
+                board: Board::new()?,
+            };
         guests.publish();
         Ok(guests)
     }
@@ -117,6 +125,11 @@ impl Guests {
         self.visitors.read().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
+    /// All that came have gone.
+    pub fn is_left(&self) -> bool {
+        self.is_empty() && self.visited.load(Ordering::SeqCst)
+    }
+
     /// False: it is one already.
     pub fn come(&self, who: u64, visit: u32, peer: Arc<dyn Peer>) -> bool {
         let mut visitors = self.visitors.write().unwrap_or_else(PoisonError::into_inner);
@@ -124,6 +137,7 @@ impl Guests {
             return false;
         }
         visitors.insert(who, Visitor { visit, peer });
+        self.visited.store(true, Ordering::SeqCst);
         self.board.set(Is::Guests, visitors.len() as u64);
         true
     }

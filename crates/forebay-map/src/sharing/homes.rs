@@ -11,13 +11,14 @@ use std::sync::{Arc, Mutex};
 
 use super::{Guests, Peer};
 use crate::backing::{Backing, RegularFile};
-use crate::cache::{Cache, Options};
+use crate::cache::{Cache, Options, NOT_HOME};
 use crate::content::lock;
 use crate::error::{Error, Result};
 use crate::own::{segments_within, InPool, Inner};
-use crate::pages::PAGE;
+use crate::pages::{PAGE, SEGMENT};
 use crate::store::Store;
 use crate::track::Track;
+use crate::tracker::most_segments;
 use crate::wire::{Answer, Request};
 
 /// Address space for a file to grow, at least.
@@ -111,7 +112,9 @@ impl Homes {
     pub fn pin(&self, path: &Path, from: u64, to: u64) -> Result<usize> {
         let identity = RegularFile::look(path)?.identity().to_vec();
         let opening = lock(&self.opening);
-        let home = self.find_or_open(&identity, || self.open(path, 0))?;
+        let Some(home) = self.find_or_open(&identity, || self.open(path, 0))? else {
+            return Err(Error::Refused { path: path.to_owned(), why: NOT_HOME.into() });
+        };
         drop(opening);
         let shared = self.cache.shared();
         let size = home.content.size();
@@ -167,7 +170,7 @@ impl Homes {
         for home in self.all() {
             if home.tracker.has(who) {
                 all = all.and(self.left(&home, who, all_synced));
-            } else if home.tracker.is_empty() {
+            } else if home.tracker.is_left() {
                 // Who asked for a sync has seen that it is dead, and has died as well.
                 all = all.and(self.close_if_empty(&home));
             }
@@ -278,8 +281,11 @@ impl Homes {
         self.join_by(who, visit, identity, || self.open(path, room))
     }
 
-    fn open(&self, path: &Path, room: u64) -> Result<Arc<Home>> {
-        self.cache.open_shared(path, |size| size.saturating_mul(2).max(room).max(ROOM))
+    fn open(&self, path: &Path, room: u64) -> Result<Option<Arc<Home>>> {
+        // What nobody has asked for is no more than can be had.
+        let most = (most_segments() as u64).saturating_mul(SEGMENT as u64);
+        let grown = |size: u64| size.saturating_mul(2).max(ROOM).min(most).max(size);
+        self.cache.open_shared(path, |size| grown(size).max(room))
     }
 
     /// The same of anything that is like a file.
@@ -292,7 +298,7 @@ impl Homes {
         room: u64,
     ) -> Result<Answered> {
         let identity = backing.identity().to_vec();
-        self.join_by(who, visit, &identity, || self.cache.share(backing, room))
+        self.join_by(who, visit, &identity, || self.cache.share(backing, room).map(Some))
     }
 
     fn join_by(
@@ -300,13 +306,16 @@ impl Homes {
         who: u64,
         visit: u32,
         identity: &[u8],
-        open: impl FnOnce() -> Result<Arc<Home>>,
+        open: impl FnOnce() -> Result<Option<Arc<Home>>>,
     ) -> Result<Answered> {
         let _opening = lock(&self.opening);
         let Some(peer) = lock(&self.peers).get(&who).cloned() else {
             return Err(Error::Pool("it takes no orders: that has to be said before".into()));
         };
-        let home = self.find_or_open(identity, open)?;
+        // Who brings it home may have to close another one before.
+        let Some(home) = self.find_or_open(identity, open)? else {
+            return Ok((Answer::Wait, None));
+        };
         let path = || home.content.backing.path().to_owned();
         // While the size changes it would not be among those that are stopped.
         let _same_size = home.shared_io();
@@ -323,13 +332,13 @@ impl Homes {
     fn find_or_open(
         &self,
         identity: &[u8],
-        open: impl FnOnce() -> Result<Arc<Home>>,
-    ) -> Result<Arc<Home>> {
+        open: impl FnOnce() -> Result<Option<Arc<Home>>>,
+    ) -> Result<Option<Arc<Home>>> {
         let is_it = |home: &Arc<Home>| home.content.backing.identity() == identity;
         if let Some(home) = self.all().into_iter().find(is_it) {
-            return Ok(home);
+            return Ok(Some(home));
         }
-        let home = open()?;
+        let Some(home) = open()? else { return Ok(None) };
         if !is_it(&home) {
             let path = home.content.backing.path().to_owned();
             home.close_it().inspect_err(|_| (self.given_up.0)(home.content.id))?;
@@ -338,7 +347,7 @@ impl Homes {
             return Err(Error::Refused { path, why: why.into() });
         }
         lock(&self.files).insert(home.content.id, Arc::clone(&home));
-        Ok(home)
+        Ok(Some(home))
     }
 
     fn leave(&self, who: u64, home: u32, unsynced: bool) -> Result<Answer> {

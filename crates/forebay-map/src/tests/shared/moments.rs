@@ -228,3 +228,21 @@ fn a_file_is_closed_whoever_sees_that_its_last_guest_is_dead() {
     world.homes.gone(third, false).expect("gone");
     assert!(machine.is_empty(), "nobody has it open");
 }
+
+/// The others count on what is there.
+#[test]
+fn a_guest_cannot_write_to_the_board() {
+    let _alone = alone();
+    let Some(features) = has("a_guest_cannot_write_to_the_board") else { return };
+    let machine = Machine::new(3, &[ONE, 0], []);
+    let world = World::new(&machine, &features);
+    let (who, _) = world.guest(|_| done());
+    world.homes.gone(who, true).expect("gone");
+    world.homes.hears(who, Arc::new(Asked(Box::new(|_| done()))));
+    let joined = world.homes.join_backing(who, 0, machine.file(0), ONE).expect("joined");
+    let board = joined.1.expect("its board");
+    let refused = crate::system::Window::new(std::os::fd::AsFd::as_fd(&board), 0, PAGE);
+    assert!(refused.is_err(), "it is not to be written to");
+    assert!(rustix::io::pwrite(&board, &[1; 8], 0).is_err(), "it is not to be written to");
+    world.homes.gone(who, true).expect("gone");
+}
