@@ -730,10 +730,9 @@ fn first(
     }
     match open {
         Some(opened) => match opened.map(config, path, room) {
-            // Where segments are not brought in by touching them, room is memory.
-            Err(Error::Refused { .. }) if size > 0 && room > size && !config.shared => {
-                opened.session.map(path, size)
-            }
+            // Where segments are not brought in by touching them, room is memory; and there is no
+            // more than can be mapped.
+            Err(Error::Refused { .. }) if size > 0 && room > size => opened.map(config, path, size),
             done => done,
         },
         None => Err(Error::Pool("it was closed".into())),

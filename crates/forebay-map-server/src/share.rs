@@ -343,7 +343,7 @@ impl Share {
         if planted::is(Planted::ForgottenEarly) {
             self.forget(file);
         }
-        if self.keep_stores(file)? {
+        if self.keep_stores(file)? && !planted::is(Planted::TakenFromTheLiving) {
             return Ok(Home::Locked);
         }
         let frames: Vec<u32> = {

@@ -178,7 +178,7 @@ impl Content {
     }
 
     /// Bytes of a segment that the file has.
-    fn inside(&self, segment: usize) -> usize {
+    pub fn inside(&self, segment: usize) -> usize {
         self.size().saturating_sub((segment * SEGMENT) as u64).min(SEGMENT as u64) as usize
     }
 
@@ -406,6 +406,16 @@ impl Content {
         self.marking.with_mark(self.of(), || Ok(()))?;
         self.touch(segment);
         self.grant_of(segment, frame, bytes).map(Some)
+    }
+
+    /// The same of what has blocks as it is: none are asked for.
+    pub fn granted(&self, segment: usize) -> Result<Option<Grant>> {
+        let Some(frame) = self.frame(segment) else { return Ok(None) };
+        let has_blocks = self.slot(segment).blocks >= self.inside(segment);
+        match has_blocks {
+            true => self.grant(segment),
+            false => self.grant_of(segment, frame, 0).map(Some),
+        }
     }
 
     /// Of so many bytes.

@@ -79,14 +79,13 @@ fn silent(peer: &dyn Peer, why: &str) -> Error {
 impl Guests {
     pub fn new(content: Arc<Content>) -> io::Result<Guests> {
         let segments = (0..content.segments()).map(|_| Mutex::default()).collect();
-        let guests =
-            Guests {
-                content,
-                segments,
-                visitors: RwLock::default(),
-                visited: AtomicBool::new(false),
-                board: Board::new()?,
-            };
+        let guests = Guests {
+            content,
+            segments,
+            visitors: RwLock::default(),
+            visited: AtomicBool::new(false),
+            board: Board::new()?,
+        };
         guests.publish();
         Ok(guests)
     }
@@ -390,8 +389,18 @@ impl Track for Guests {
         if !state.there || !may() {
             return Err(NotEvicted::InUse);
         }
-        let grant = self.content.grant(segment).map_err(NotEvicted::Kept)?;
-        if !self.give_up(segment, &mut state, grant.as_ref(), false).map_err(NotEvicted::Kept)? {
+        // A segment that was only read needs no blocks.
+        let mut gone = false;
+        for grant in [Content::granted, Content::grant] {
+            let grant = grant(&self.content, segment).map_err(NotEvicted::Kept)?;
+            let given_up = self.give_up(segment, &mut state, grant.as_ref(), false);
+            gone = given_up.map_err(NotEvicted::Kept)?;
+            let all = |g: &Grant| g.bytes as usize >= self.content.inside(segment);
+            if gone || grant.as_ref().is_none_or(all) {
+                break;
+            }
+        }
+        if !gone {
             return Err(NotEvicted::InUse);
         }
         f(&state.pending).map_err(NotEvicted::Kept)?;

@@ -126,7 +126,9 @@ impl Drop for Host {
         self.ends.store(true, Ordering::SeqCst);
         let _ = lasting::check(self.orders.as_fd())
             .and_then(|()| self.orders.shutdown(std::net::Shutdown::Both));
-        if let Some(thread) = self.thread.take() {
+        // Its thread may be the last one that has it, by an order.
+        let own = |t: &JoinHandle<()>| t.thread().id() == std::thread::current().id();
+        if let Some(thread) = self.thread.take().filter(|thread| !own(thread)) {
             let _ = thread.join();
         }
     }

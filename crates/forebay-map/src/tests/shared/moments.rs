@@ -246,3 +246,29 @@ fn a_guest_cannot_write_to_the_board() {
     assert!(rustix::io::pwrite(&board, &[1; 8], 0).is_err(), "it is not to be written to");
     world.homes.gone(who, true).expect("gone");
 }
+
+/// Who reads a file with holes does not fill it.
+#[test]
+fn a_segment_that_was_only_read_is_given_back_without_blocks() {
+    let _alone = alone();
+    let Some(features) = has("a_segment_that_was_only_read_is_given_back_without_blocks") else {
+        return;
+    };
+    let machine = Machine::new(3, &[ONE, 0], []);
+    let world = World::new(&machine, &features);
+    let process = world.process();
+    let file = process.map(0, 4 * ONE).expect("open");
+    file.set_size(3 * ONE).expect("longer");
+    for segment in 0..3 {
+        file.read(segment * ONE, &mut [0; 8]).expect("a read");
+    }
+    let blocks = machine.syncs_and_blocks(0).1;
+    file.drop_cache(0, 3 * ONE).expect("given back");
+    assert!((0..3).all(|segment| !file.is_here(segment)), "it was given back");
+    assert_eq!(machine.syncs_and_blocks(0).1, blocks);
+    file.store(2 * ONE, &bytes(1, 7));
+    file.drop_cache(2 * ONE, ONE).expect("given back");
+    assert!(!file.is_here(2) && machine.syncs_and_blocks(0).1 > blocks);
+    file.close().expect("closed");
+    assert_eq!(machine.content(0)[2 * ONE as usize..][..CELL as usize], bytes(1, 7));
+}
