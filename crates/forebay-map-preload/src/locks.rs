@@ -82,8 +82,10 @@ pub fn record(desc: &Desc, what: c_int, l: &mut flock) -> c_int {
         _ => libc::F_OFD_GETLK,
     };
     let done = desc.file.locks.control(what, &mut asked);
-    if what == libc::F_OFD_GETLK && done == 0 {
-        *l = asked;
+    match (what, c_int::from(asked.l_type)) {
+        (libc::F_OFD_GETLK, libc::F_UNLCK) if done == 0 => l.l_type = asked.l_type,
+        (libc::F_OFD_GETLK, _) if done == 0 => *l = asked,
+        _ => {}
     }
     done
 }

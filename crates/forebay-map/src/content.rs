@@ -130,15 +130,16 @@ impl Content {
         Of { store: &*self.store, id: self.id, backing: &self.backing }
     }
 
-    /// The file has everything, and says so.
-    pub fn unmark(&self) -> Result<()> {
+    /// The file has everything, and says so, if it `may`: asked when nobody can come to count on
+    /// the mark meanwhile.
+    pub fn unmark(&self, may: impl FnOnce() -> bool) -> Result<()> {
         // A recovery that has to end a truncation looks for the mark.
         if self.is_cut() {
             return Ok(());
         }
         self.settle_promise()?;
         self.marking.unmark(self.of(), || {
-            if self.grows.load(Ordering::SeqCst) {
+            if self.grows.load(Ordering::SeqCst) || !may() {
                 return Ok(true);
             }
             for segment in 0..self.segments() {

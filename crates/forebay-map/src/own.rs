@@ -231,7 +231,7 @@ impl<T: Track> Inner<T> {
         }
         match self.complete.fetch_add(1, Ordering::Relaxed) < self.shared.options.unmark_after {
             true => Ok(()),
-            false => self.content.unmark(),
+            false => self.content.unmark(|| self.tracker.is_asked()),
         }
     }
 
@@ -624,7 +624,7 @@ impl<T: Track> Inner<T> {
         content.trim()?;
         content.settle_promise()?;
         // The record goes last: without it nobody would know whose the mark is.
-        content.unmark()?;
+        content.unmark(|| true)?;
         content.store.remove_file(content.id)
     }
 }

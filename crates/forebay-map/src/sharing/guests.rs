@@ -32,7 +32,9 @@ const STOPS_AGAIN: Duration = Duration::from_millis(1);
 /// So often a guest is asked again that lacked a grant: it brings segments in meanwhile.
 const TRIES: usize = 1000;
 
-/// After which a frame is looked for again that others are at work on.
+/// For so long a frame is looked for that is to be kept,
+const KEEP_WAIT: Duration = Duration::from_secs(20);
+/// and after that again, where others are at work on it.
 const AGAIN: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
@@ -201,26 +203,20 @@ impl Guests {
         Ok(Some(frame))
     }
 
-    /// Brings a segment in, and keeps it there: it counts as locked from before that on.
+    /// Brings a segment in that is locked already.
     pub fn keep(&self, segment: usize) -> Result<()> {
-        let pins = &self.content.pins[segment];
-        pins.store(1, Ordering::SeqCst);
+        let begun = Instant::now();
         loop {
             let mut state = lock(&self.segments[segment]);
-            match self.content.fill(segment) {
-                Ok(Some(_)) => {
-                    state.there = true;
-                    return Ok(());
-                }
-                Ok(None) => {
-                    drop(state);
-                    std::thread::sleep(AGAIN);
-                }
-                Err(e) => {
-                    pins.store(0, Ordering::SeqCst);
-                    return Err(e);
-                }
+            if self.content.fill(segment)?.is_some() {
+                state.there = true;
+                return Ok(());
             }
+            drop(state);
+            if begun.elapsed() > KEEP_WAIT {
+                return Err(Error::Full("others are at work on all of them".into()));
+            }
+            std::thread::sleep(AGAIN);
         }
     }
 

@@ -115,22 +115,16 @@ impl Homes {
         let Some(home) = self.find_or_open(&identity, || self.open(path, 0))? else {
             return Err(Error::Refused { path: path.to_owned(), why: NOT_HOME.into() });
         };
-        drop(opening);
-        let shared = self.cache.shared();
         let size = home.content.size();
-        let mut all = Ok(());
-        for segment in segments_within(from, to.min(size).saturating_sub(from), size) {
-            if home.content.pins[segment].load(Ordering::SeqCst) == 0 {
-                all = shared.pin(path, 1).and_then(|()| {
-                    let kept = home.tracker.keep(segment);
-                    kept.inspect_err(|_| shared.unpin(1))
-                });
-            }
-            if all.is_err() {
-                break;
-            }
-        }
-        match all {
+        let pins = &home.content.pins;
+        let is_free = |&s: &usize| pins[s].load(Ordering::SeqCst) == 0;
+        let within = segments_within(from, to.min(size).saturating_sub(from), size);
+        let wanted: Vec<usize> = within.filter(is_free).collect();
+        self.cache.shared().pin(path, wanted.len())?;
+        // From now on nobody closes it.
+        wanted.iter().for_each(|&segment| pins[segment].store(1, Ordering::SeqCst));
+        drop(opening);
+        match wanted.into_iter().try_for_each(|segment| home.tracker.keep(segment)) {
             Ok(()) => Ok(pinned(&home)),
             // Nothing is kept by half.
             Err(e) => self.unpin_it(&home).and(Err(e)),
