@@ -314,9 +314,10 @@ impl Shared {
                                 tell(stream, &Answer::Done)?;
                             }
                             Ok((first, served)) => {
-                                tell(stream, &Answer::Done)?;
                                 let channel = Channel::new(first.clone(), stream.try_clone()?)?;
+                                // Its next question may come as soon as it reads the answer.
                                 served.homes.hears(first.number, channel);
+                                tell(stream, &Answer::Done)?;
                                 return Ok(Left::Open);
                             }
                         }
