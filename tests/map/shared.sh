@@ -37,6 +37,13 @@ mapped "$work/together" count "$work/b.map" 3000 & two=$!
 wait $one || fail "count: the first one"
 wait $two || fail "count: the second one"
 [ "$("$work/together" counted "$work/b.map")" = 6000 ] || fail "count: locks are not kept: $("$work/together" counted "$work/b.map")"
+# A lock ends with its process, though a child of that lives.
+begin holder "$work/together" holds "$work/b.map"
+child=$(last_said holder)
+killed $pid
+mapped timeout 10 "$work/together" count "$work/b.map" 10 || fail "locks: a child has that of its parent, which is dead"
+kill -KILL "$child"
+[ "$("$work/together" counted "$work/b.map")" = 6010 ] || fail "count: after a lock of one that was killed"
 # Who does not share is refused, and the other way round, by name.
 begin holder "$work/program" log "$work/c.map"
 share='' refused 'has it mapped' mapped "$work/program" last-log "$work/c.map"

@@ -6,6 +6,8 @@
  *	together appended FILE WHO COUNT..  sees that all are there, whole and in order
  *	together count FILE COUNT           adds to a number in a mapping, under a lock of fcntl
  *	together counted FILE               says the number
+ *	together holds FILE                 has the lock; says the pid of its child, which ends
+ *	                                    a minute later
  */
 #include <fcntl.h>
 #include <stdint.h>
@@ -98,6 +100,23 @@ static void count_to(const char *path, long count)
 	ok(close(fd) == 0, "close");
 }
 
+static void holds(const char *path)
+{
+	int fd = open(path, O_RDWR | O_CREAT, 0600);
+	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
+	pid_t child;
+
+	ok(fd >= 0, "open");
+	ok(fcntl(fd, F_SETLK, &lock) == 0, "lock");
+	child = fork();
+	ok(child >= 0, "fork");
+	if (child > 0) {
+		printf("%d\n", (int)child);
+		fflush(stdout);
+	}
+	sleep(60);
+}
+
 int main(int argc, char **argv)
 {
 	if (argc == 5 && strcmp(argv[1], "append") == 0) {
@@ -112,6 +131,8 @@ int main(int argc, char **argv)
 
 		ok(fd >= 0 && read(fd, &n, sizeof(n)) == (ssize_t)sizeof(n), "read");
 		printf("%llu\n", (unsigned long long)n);
+	} else if (argc == 3 && strcmp(argv[1], "holds") == 0) {
+		holds(argv[2]);
 	} else {
 		return 2;
 	}

@@ -18,8 +18,11 @@ use crate::planted::{self, Planted};
 use crate::real::raw;
 use crate::state::{self, lock, MOST};
 
-/// Which numbers are of ours; 0: it is not.
+/// Which numbers are of ours; 0: it is not.  `OF_PROCESS`: a child is not to have it.
 static KEPT: [AtomicU8; MOST] = [const { AtomicU8::new(0) }; MOST];
+const OF_PROCESS: u8 = 2;
+/// Numbers of those are below it.
+static OF_PROCESSES: AtomicUsize = AtomicUsize::new(0);
 /// How many there are.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Between that a number is a descriptor and that it is known as ours, and the other way round.
@@ -103,6 +106,25 @@ fn keep(opened: OwnedFd) -> OwnedFd {
         COUNT.fetch_add(1, Ordering::SeqCst);
     }
     kept
+}
+
+/// What hangs on the descriptor ends with the process, though a child outlives it.
+pub fn ends_with_process(fd: RawFd) {
+    if let Some(what) = of(fd).filter(|what| what.load(Ordering::SeqCst) != 0) {
+        what.store(OF_PROCESS, Ordering::SeqCst);
+        OF_PROCESSES.fetch_max(fd as usize + 1, Ordering::SeqCst);
+    }
+}
+
+/// In a child, just after fork: only system calls.
+pub fn leave_to_parent() {
+    let below = OF_PROCESSES.load(Ordering::SeqCst);
+    for (fd, what) in KEPT.iter().enumerate().take(below) {
+        if what.load(Ordering::SeqCst) == OF_PROCESS {
+            // SAFETY: it is a copy of one of ours, and no code of ours uses it in a child.
+            unsafe { raw(libc::SYS_close, [fd, 0, 0, 0, 0, 0]) };
+        }
+    }
 }
 
 /// Past what is asked of programs.

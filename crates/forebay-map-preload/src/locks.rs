@@ -13,6 +13,7 @@ use std::os::fd::AsRawFd;
 use forebay_map::lasting::{check, Lasting};
 use libc::{flock, off_t};
 
+use crate::kept;
 use crate::real::{self, fail};
 use crate::state::{lock, Desc};
 
@@ -29,7 +30,10 @@ impl Locks {
     pub fn of_shared_file(fd: c_int) -> std::io::Result<Locks> {
         let link = format!("/proc/self/fd/{fd}");
         let file = File::options().read(true).write(true).open(link)?;
-        Ok(Locks(Some(file.into())))
+        let file = Lasting::from(file);
+        // A child would keep them when the process is dead.
+        kept::ends_with_process(file.as_raw_fd());
+        Ok(Locks(Some(file)))
     }
 
     pub fn are_shared(&self) -> bool {

@@ -197,7 +197,10 @@ extern "C" fn in_child() {
             // SAFETY: as it was made at the start.
             unsafe { parent.write_volatile(1) };
         }
-        _ => CHILD.store(true, Ordering::Relaxed),
+        _ => {
+            CHILD.store(true, Ordering::Relaxed);
+            kept::leave_to_parent();
+        }
     }
 }
 
