@@ -66,6 +66,8 @@ struct Share {
     frames: Vec<Frame>,
     files: BTreeMap<u32, FileRecord>,
     next_file: u32,
+    /// How often each frame was taken: who uses what is known of an older use is wrong.
+    uses: BTreeMap<u32, u32>,
     /// What is durable of the memory.
     durable: Vec<u8>,
     /// Pages that the media does not give back.

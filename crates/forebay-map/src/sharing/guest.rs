@@ -45,6 +45,8 @@ pub(crate) trait Lent: Send + Sync + std::fmt::Debug {
 #[derive(Debug, Default)]
 struct Slot {
     frame: Option<u32>,
+    /// Which use of the frame that is.
+    seed: Option<u32>,
     /// Bytes of the segment that have what a [`Grant`] says, until there is another truncation.
     granted: usize,
     cuts: u64,
@@ -77,6 +79,10 @@ impl From<Error> for Lacks {
     fn from(e: Error) -> Lacks {
         Lacks::Told(e)
     }
+}
+
+fn seed_of(grant: &Grant) -> Option<u32> {
+    grant.place.as_ref().map(|place| place.seed)
 }
 
 fn unexpected(answer: &Answer) -> Error {
@@ -132,8 +138,9 @@ impl Stay {
     fn accept(&self, grant: &Grant) -> Result<()> {
         let Some(slot) = self.slots.get(grant.segment as usize) else { return Ok(()) };
         let mut slot = lock(slot);
-        // It may have been given up meanwhile, and come again.
-        if slot.frame == Some(grant.frame) {
+        // It may have been given up meanwhile, and come again, in the same frame even: that is
+        // another use of it, with other words in the pool.
+        if slot.frame == Some(grant.frame) && slot.seed == seed_of(grant) {
             self.lent.learn(grant.frame, grant.place.as_ref())?;
             (slot.granted, slot.cuts) = (grant.bytes as usize, grant.cuts);
         }
@@ -191,7 +198,8 @@ impl Source for Visited {
             Answer::Granted(Some(grant)) => {
                 let learned = stay.lent.learn(grant.frame, grant.place.as_ref());
                 learned.map_err(io::Error::other)?;
-                *lock(&stay.slots[segment]) = Slot { frame: Some(grant.frame), ..Slot::default() };
+                *lock(&stay.slots[segment]) =
+                    Slot { frame: Some(grant.frame), seed: seed_of(&grant), ..Slot::default() };
                 stay.lent.offset(grant.frame).map_err(io::Error::other)
             }
             other => Err(io::Error::other(unexpected(&other))),

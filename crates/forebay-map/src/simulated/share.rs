@@ -12,6 +12,7 @@ use crate::content::lock;
 use crate::error::{Error, Result};
 use crate::pages::{PageSet, PAGE, SEGMENT, SEGMENT_PAGES};
 use crate::store::{FileRecord, FrameInfo, Grows, Stamp, Store, Synced};
+use crate::wire::Place;
 
 impl Store for Machine {
     fn memory(&self) -> BorrowedFd<'_> {
@@ -141,8 +142,15 @@ impl Store for Machine {
         let free = share.frames.iter().position(|f| !f.used && !f.taken);
         if let Some(i) = free {
             share.frames[i] = Frame::new(file, segment);
+            *share.uses.entry(i as u32).or_default() += 1;
         }
         Ok(free.map(|i| i as u32))
+    }
+
+    fn place_of(&self, frame: u32) -> Result<Option<Place>> {
+        let seed = lock(&self.share).uses.get(&frame).copied().unwrap_or(0);
+        let (memory, pages) = (u64::from(frame) * SEGMENT as u64, SEGMENT_PAGES as u32);
+        Ok(Some(Place { memory, words: None, pages, limit: pages, seed }))
     }
 
     fn show(&self, frame: u32) -> Result<()> {

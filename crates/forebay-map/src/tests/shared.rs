@@ -99,16 +99,17 @@ impl Peer for Messages {
     }
 }
 
-/// Memory that it has while it lives.
+/// Memory that it has while it lives, and of which use of each frame it knows.
 #[derive(Debug)]
-struct Memory(Arc<Messages>);
+struct Memory(Arc<Messages>, Mutex<BTreeMap<u32, u32>>);
 
 impl Lent for Memory {
     fn memory(&self) -> BorrowedFd<'_> {
         self.0.machine.memory()
     }
 
-    fn learn(&self, _: u32, _: Option<&Place>) -> Result<()> {
+    fn learn(&self, frame: u32, place: Option<&Place>) -> Result<()> {
+        lock(&self.1).insert(frame, place.expect("it comes with it").seed);
         Ok(())
     }
 
@@ -132,7 +133,11 @@ impl Lent for Memory {
 
     fn sync(&self, frame: u32, pages: &PageSet) -> Result<Synced> {
         self.0.lives()?;
-        self.0.machine.sync(frame, pages)
+        let now = self.0.machine.place_of(frame)?.map(|place| place.seed);
+        match lock(&self.1).get(&frame).copied() == now {
+            true => self.0.machine.sync(frame, pages),
+            false => Err(Error::Pool("what it knows of the frame is of another use".into())),
+        }
     }
 }
 
@@ -144,7 +149,7 @@ struct Process {
 impl Process {
     fn map(&self, file: usize, room: u64) -> Result<MapFile> {
         let server: Arc<dyn Server> = Arc::<Messages>::clone(&self.messages);
-        let lent: Arc<dyn Lent> = Arc::new(Memory(Arc::clone(&self.messages)));
+        let lent: Arc<dyn Lent> = Arc::new(Memory(Arc::clone(&self.messages), Mutex::default()));
         let path = ["/simulated/a", "/simulated/b"][file];
         self.cache.visit(server, lent, Path::new(path), path.as_bytes(), room)
     }
@@ -643,4 +648,32 @@ fn sizes_are_everybodys() {
     assert!(machine.content(0).len() == 1030 && !machine.is_empty(), "the other one has it");
     second.close().expect("closed");
     assert!(machine.is_empty());
+}
+
+/// What comes with an order may be late: the segment was given back, and has the same frame again.
+#[test]
+fn a_grant_of_an_older_use_of_a_frame_counts_for_nothing() {
+    let _alone = alone();
+    let Some(features) = has("a_grant_of_an_older_use_of_a_frame_counts_for_nothing") else {
+        return;
+    };
+    let machine = Machine::new(1, &[ONE, 0], []);
+    let world = World::new(&machine, &features);
+    let process = world.process();
+    let file = process.map(0, ONE).expect("open");
+    file.store(0, &[1]);
+    let home = machine.files().expect("files")[0].0;
+    let settle = Request::Settle { home, segment: Some(0) };
+    let Ok(Answer::Granted(Some(late))) = process.messages.ask_for(&settle).map(|(a, _)| a) else {
+        panic!("no grant")
+    };
+    file.drop_cache(0, ONE).expect("given back");
+    file.store(0, &[2]);
+    let order = Order::Sync { visit: 0, first: 0, end: 1, grants: vec![late.clone()] };
+    assert_eq!(process.messages.visits.obey(&order), Reply::Again);
+    let order = Order::GiveUp { visit: 0, segment: 0, grant: Some(late) };
+    assert_eq!(process.messages.visits.obey(&order), Reply::InUse);
+    file.sync(0, 1).expect("a sync");
+    file.close().expect("closed");
+    assert_eq!(machine.content(0)[0], 2);
 }
