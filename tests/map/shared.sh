@@ -37,13 +37,17 @@ mapped "$work/together" count "$work/b.map" 3000 & two=$!
 wait $one || fail "count: the first one"
 wait $two || fail "count: the second one"
 [ "$("$work/together" counted "$work/b.map")" = 6000 ] || fail "count: locks are not kept: $("$work/together" counted "$work/b.map")"
-# A lock ends with its process, though a child of that lives.
+# Others see a lock where it is; it ends with its process, though a child of that lives, and when
+# that closes any descriptor of the file.
 begin holder "$work/together" holds "$work/b.map"
 child=$(last_said holder)
+mapped "$work/together" tests "$work/b.map" locked || fail "locks: not seen by another process"
 killed $pid
-mapped timeout 10 "$work/together" count "$work/b.map" 10 || fail "locks: a child has that of its parent, which is dead"
+mapped "$work/together" tests "$work/b.map" free || fail "locks: a child has that of its parent, which is dead"
 kill -KILL "$child"
-[ "$("$work/together" counted "$work/b.map")" = 6010 ] || fail "count: after a lock of one that was killed"
+begin holder "$work/together" closes "$work/b.map"
+mapped "$work/together" tests "$work/b.map" free || fail "locks: one is there still whose file was closed"
+killed $pid
 # Who does not share is refused, and the other way round, by name.
 begin holder "$work/program" log "$work/c.map"
 share='' refused 'has it mapped' mapped "$work/program" last-log "$work/c.map"

@@ -6,8 +6,11 @@
  *	together appended FILE WHO COUNT..  sees that all are there, whole and in order
  *	together count FILE COUNT           adds to a number in a mapping, under a lock of fcntl
  *	together counted FILE               says the number
- *	together holds FILE                 has the lock; says the pid of its child, which ends
+ *	together holds FILE                 has a lock; says the pid of its child, which ends
  *	                                    a minute later
+ *	together closes FILE                the same, without a child, and closes another
+ *	                                    descriptor of the file
+ *	together tests FILE locked|free     whether that lock is there for others
  */
 #include <fcntl.h>
 #include <stdint.h>
@@ -100,21 +103,44 @@ static void count_to(const char *path, long count)
 	ok(close(fd) == 0, "close");
 }
 
-static void holds(const char *path)
+#define LOCKED_FROM 100
+#define LOCKED 10
+
+static void holds(const char *path, int closes)
 {
 	int fd = open(path, O_RDWR | O_CREAT, 0600);
-	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
-	pid_t child;
+	pid_t child = 1;
 
 	ok(fd >= 0, "open");
-	ok(fcntl(fd, F_SETLK, &lock) == 0, "lock");
-	child = fork();
+	ok(lseek(fd, LOCKED_FROM, SEEK_SET) == LOCKED_FROM, "lseek");
+	ok(lockf(fd, F_TLOCK, LOCKED) == 0, "lock");
+	if (closes)
+		ok(close(open(path, O_RDONLY)) == 0, "close");
+	else
+		child = fork();
 	ok(child >= 0, "fork");
 	if (child > 0) {
 		printf("%d\n", (int)child);
 		fflush(stdout);
 	}
 	sleep(60);
+}
+
+/* Of the lock above, and of what is before it. */
+static int tests(const char *path, int locked)
+{
+	struct flock before = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = LOCKED_FROM };
+	struct flock all = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
+	int fd = open(path, O_RDWR);
+
+	ok(fd >= 0, "open");
+	ok(fcntl(fd, F_GETLK, &before) == 0 && fcntl(fd, F_GETLK, &all) == 0, "a lock");
+	ok(lseek(fd, LOCKED_FROM, SEEK_SET) == LOCKED_FROM, "lseek");
+	if (before.l_type != F_UNLCK || (lockf(fd, F_TEST, LOCKED) != 0) != locked)
+		return 1;
+	if (!locked)
+		return all.l_type != F_UNLCK;
+	return all.l_type != F_WRLCK || all.l_start != LOCKED_FROM || all.l_len != LOCKED;
 }
 
 int main(int argc, char **argv)
@@ -132,7 +158,11 @@ int main(int argc, char **argv)
 		ok(fd >= 0 && read(fd, &n, sizeof(n)) == (ssize_t)sizeof(n), "read");
 		printf("%llu\n", (unsigned long long)n);
 	} else if (argc == 3 && strcmp(argv[1], "holds") == 0) {
-		holds(argv[2]);
+		holds(argv[2], 0);
+	} else if (argc == 3 && strcmp(argv[1], "closes") == 0) {
+		holds(argv[2], 1);
+	} else if (argc == 4 && strcmp(argv[1], "tests") == 0) {
+		return tests(argv[2], strcmp(argv[3], "locked") == 0);
 	} else {
 		return 2;
 	}

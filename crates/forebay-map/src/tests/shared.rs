@@ -41,6 +41,8 @@ struct Messages {
     /// One order at a time.
     order: Mutex<()>,
     dead: AtomicBool,
+    /// Another one's, which makes the file longer just before this one does.
+    first: Mutex<Option<MapFile>>,
 }
 
 impl Messages {
@@ -59,6 +61,10 @@ impl Server for Messages {
 
     fn ask_for(&self, request: &Request) -> Result<(Answer, Option<OwnedFd>)> {
         self.lives()?;
+        let resizes = matches!(request, Request::Resize { .. });
+        if let Some(file) = lock(&self.first).take_if(|_| resizes) {
+            file.set_size(file.room())?;
+        }
         let answered = match request {
             Request::Join { visit, path, room, .. } => {
                 let file = if path.ends_with('a') { 0 } else { 1 };
@@ -188,6 +194,7 @@ impl World {
             visits: Arc::default(),
             order: Mutex::new(()),
             dead: AtomicBool::new(false),
+            first: Mutex::new(None),
         });
         let peer: Arc<dyn Peer> = Arc::<Messages>::clone(&messages);
         self.homes.hears(messages.who, peer);
@@ -676,4 +683,80 @@ fn a_grant_of_an_older_use_of_a_frame_counts_for_nothing() {
     file.sync(0, 1).expect("a sync");
     file.close().expect("closed");
     assert_eq!(machine.content(0)[0], 2);
+}
+
+/// With two guests there is one other: it is asked.
+#[test]
+fn of_two_that_share_a_file_each_syncs_what_the_other_one_has_stored() {
+    let _alone = alone();
+    let Some(features) = has("of_two_that_share_a_file_each_syncs_what_the_other_one_has_stored")
+    else {
+        return;
+    };
+    let machine = Machine::new(2, &[ONE, 0], []);
+    let world = World::new(&machine, &features);
+    let (a, b) = (world.process(), world.process());
+    let [first, second] = [&a, &b].map(|p| p.map(0, ONE).expect("open"));
+    first.store(0, &[1]);
+    second.sync(0, 1).expect("a sync");
+    let after = machine.cut(|| ()).machine(&mut Random(1), false, &[]);
+    recover(&*after, open(&after)).expect("recovered");
+    assert_eq!(after.content(0)[0], 1);
+    first.close().and(second.close()).expect("closed");
+}
+
+/// A write that finds the file too short makes it longer, and not as long as it needs it: another
+/// one may have made it longer still.
+#[test]
+fn a_write_to_the_end_never_makes_the_file_shorter() {
+    let _alone = alone();
+    let Some(features) = has("a_write_to_the_end_never_makes_the_file_shorter") else { return };
+    let machine = Machine::new(2, &[1000, 0], []);
+    let world = World::new(&machine, &features);
+    let (a, b) = (world.process(), world.process());
+    let [first, second] = [&a, &b].map(|p| p.map(0, ONE).expect("open"));
+    let room = second.room();
+    *lock(&a.messages.first) = Some(second.clone());
+    first.write(1000, &[1; 10]).expect("written");
+    assert_eq!((first.size(), second.size()), (room, room));
+    first.close().and(second.close()).expect("closed");
+}
+
+/// It may be the server that finds it dead, as it asks for a frame back.
+#[test]
+fn stores_of_one_that_is_found_dead_when_a_frame_is_needed_are_kept() {
+    let _alone = alone();
+    let Some(features) = has("stores_of_one_that_is_found_dead_when_a_frame_is_needed_are_kept")
+    else {
+        return;
+    };
+    let machine = Machine::new(1, &[2 * ONE, 0], []);
+    let world = World::new(&machine, &features);
+    let (a, b) = (world.process(), world.process());
+    let [first, second] = [&a, &b].map(|p| p.map(0, 2 * ONE).expect("open"));
+    first.store(100, &[7]);
+    a.messages.dead.store(true, Ordering::SeqCst);
+    drop(first);
+    second.store(ONE, &[8]);
+    let mut seen = [0];
+    second.load(100, &mut seen);
+    assert_eq!(seen, [7]);
+    world.homes.gone(a.messages.who, false).expect("seen off");
+    second.close().expect("closed");
+    assert_eq!((machine.content(0)[100], machine.content(0)[SEGMENT]), (7, 8));
+}
+
+/// What the last one leaves, and what cannot be closed, is for a recovery.
+#[test]
+fn a_file_that_cannot_be_closed_is_given_up() {
+    let _alone = alone();
+    let Some(features) = has("a_file_that_cannot_be_closed_is_given_up") else { return };
+    let machine = Machine::new(1, &[ONE, 0], []);
+    let world = World::new(&machine, &features);
+    let file = world.process().map(0, ONE).expect("open");
+    file.store(0, &[1]);
+    file.sync(0, 1).expect("a sync");
+    machine.fail_sync();
+    file.close().expect_err("a sync of the file fails");
+    assert!(world.given_up.load(Ordering::SeqCst));
 }
