@@ -500,7 +500,8 @@ fn planted_mistakes_are_found() {
     ];
     for mistake in mistakes {
         plant(Some(mistake));
-        let found = race(&features, Duration::from_secs(30));
+        // It ends as soon as it is found; on a busy machine that may take long.
+        let found = race(&features, Duration::from_secs(300));
         plant(None);
         let found = found.expect_err(&format!("{mistake:?} was not found"));
         println!("{mistake:?}: {found}");
