@@ -120,7 +120,10 @@ impl Homes {
         let is_free = |&s: &usize| pins[s].load(Ordering::SeqCst) == 0;
         let within = segments_within(from, to.min(size).saturating_sub(from), size);
         let wanted: Vec<usize> = within.filter(is_free).collect();
-        self.cache.shared().pin(path, wanted.len())?;
+        if let Err(e) = self.cache.shared().pin(path, wanted.len()) {
+            drop(opening);
+            return self.close_if_empty(&home).and(Err(e));
+        }
         // From now on nobody closes it.
         wanted.iter().for_each(|&segment| pins[segment].store(1, Ordering::SeqCst));
         drop(opening);
