@@ -31,8 +31,8 @@ pub enum Order {
     Salvage { files: Vec<PathBuf>, to: PathBuf },
     /// By [`OfFile`] of each.
     Drop { files: Vec<PathBuf> },
-    /// By [`Kept`] of each: that range of them stays in memory, or (none) no more of them.  Files are whole
-    /// paths; `map`: of which map, or the only one.
+    /// By [`Kept`] of each: that range of them stays in memory, or (none) no more of them.  Files
+    /// are whole paths; `map`: of which map, or the only one.
     Pin { files: Vec<PathBuf>, map: Option<String>, range: Option<(u64, u64)> },
 }
 
