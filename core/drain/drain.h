@@ -51,6 +51,8 @@ struct fby_plan {
 	u64 copied_ns; /* when it began */
 	u32 appended, overwritten; /* when the round before was planned; modulo 2^32 */
 	u32 share; /* of 256 pages appended that overwrite a dirty one */
+	u64 asked_ns; /* that the requests of this round take, as they were planned; 0: it says nothing */
+	u32 judged; /* pages of the volume copied when the round before had ended; modulo 2^32 */
 };
 
 enum fby_io_status { FBY_IOS_FREE = 0, FBY_IOS_BUSY, FBY_IOS_DONE };

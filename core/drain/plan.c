@@ -26,12 +26,14 @@
 #define COPY_NS_MOST 1000000u
 #define COPIES_TELL 8u /* so many in a step say what one takes */
 #define COPY_PARTS 2u /* of a round's time, copies take one */
+#define CHEAP_PARTS 8u /* the same, and all other copies, for a fuller pool; twice as much is dear */
 #define ROUND_NS 300000000u /* writers may wait for the end of it */
 #define ROUND_REQUESTS 32u
 #define ROUND_LEAST 64u /* pages */
 #define REQUEST_NS (ROUND_NS / ROUND_REQUESTS) /* until it is known, which is to be soon */
 #define FLUSH_PARTS 16u /* of a round's requests, its flush is to take one */
 #define SHARE_MOST 224u
+#define SHARE_HOT 160u /* what is written is mostly there already, and little depends on runs */
 #define STARVED_PAGES 256u
 #define SCALE_MOST (16u * 8u)
 
@@ -101,6 +103,7 @@ u32 fby_plan_pages(struct fby_drain *p, u16 volume)
 	u32 most = fby_round_most(d), chunk = p->space->store.chunk_pages - p->space->store.first_page;
 
 	d->plan.keeps = false;
+	d->plan.asked_ns = 0;
 	if (fby_drain_clean(p, volume)) /* it only packs, and not by halves */
 		return most;
 	f->asked = list_pages(p, volume);
@@ -284,6 +287,7 @@ static void choose(struct fby_drain *p, u16 volume)
 		if (taken < n)
 			break;
 	}
+	plan->asked_ns = plan->request_ns ? b.requests * b.request_ns : 0;
 	/* Runs that are longer are written, and so many of this length. */
 	for (u32 i = 0; i < d->n; i++) {
 		struct fby_round_page *r = &d->page[i];
@@ -365,9 +369,34 @@ void fby_plan_written(struct fby_drain *p, u16 volume)
 	plan->page_ns = smoothed(plan->page_ns, ns / d->n);
 }
 
+/* The fuller the pool runs, the longer are the runs, the more copies are made for room, and the
+ * shorter are the rounds, which all have a flush: fuller while neither takes much of the time
+ * of the requests.  Not where most writes overwrite what is dirty anyway.  And not where pages may
+ * grow too old: they do so many at a time, and what is free is what writers have until these are
+ * written. */
+static void weigh_fullness(struct fby_drain *p, u16 volume)
+{
+	struct fby_plan *plan = &p->volume[volume].destage.plan;
+	u32 moved = (u32)p->volume[volume].moved;
+	u64 copies_ns = (u64)(moved - plan->judged) * plan->copy_ns, flush_ns = (u64)plan->flush_ns * FLUSH_PARTS;
+	enum fby_copies copies = FBY_COPIES_FAIR;
+
+	plan->judged = moved;
+	if (plan->asked_ns == 0)
+		return;
+	if (copies_ns * CHEAP_PARTS <= plan->asked_ns && flush_ns <= plan->asked_ns && plan->share <= SHARE_HOT)
+		copies = FBY_COPIES_CHEAP;
+	else if (copies_ns * CHEAP_PARTS > plan->asked_ns * 2 || flush_ns > plan->asked_ns * 2)
+		copies = FBY_COPIES_DEAR;
+	if (plan->no_room || fby_load(&p->space->opt.max_age_ns))
+		copies = FBY_COPIES_DEAR;
+	fby_fullness_judge(p->space, volume, copies);
+}
+
 void fby_plan_flushed(struct fby_drain *p, u16 volume, u64 began_ns)
 {
 	struct fby_plan *plan = &p->volume[volume].destage.plan;
 
 	plan->flush_ns = smoothed(plan->flush_ns, (u32)min_u64(p->space->now_ns - began_ns, ~0u));
+	weigh_fullness(p, volume);
 }

@@ -316,6 +316,7 @@ int fby_volume_attach(struct fby_pool *p, u16 index, const struct fby_attach *a)
 		return FBY_DONE;
 	}
 	fby_entitle(&p->space, owner, true);
+	owner->tight = p->space.tight; /* until its rounds know this origin */
 	owner->attached = true;
 	fby_share_update(&p->space);
 	fby_level_update(&p->space, index);

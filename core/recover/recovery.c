@@ -442,6 +442,7 @@ int fby_recovery_finish(struct fby_recovery *p, struct fby_recovery_report *repo
 	for (u32 v = 0; v < p->space->store.sb.nvolumes; v++)
 		p->report.blocks += fby_owner_pages(p->space, (u16)v);
 	p->space->usable = true;
+	fby_fullness_start(p->space);
 	if (report)
 		*report = p->report;
 	return FBY_DONE;

@@ -182,13 +182,15 @@ static u32 part_of(u32 n, u32 parts, u32 of)
  * Where writes are spaced, of the chunks that are owed to nobody else.  Dirty pages have
  * all of them but those that the planner keeps free; and a part of these is dead or clean,
  * or it would copy without end: the fuller, the more copies it takes to have a chunk back.
+ * Where these are cheap the range lies closer to full (tight).
  */
 struct fby_span fby_throttled_span(const struct fby_space *p)
 {
 	u32 n = p->store.sb.nchunks - fby_owed(p), percent = (100 + fby_load(&p->opt.high_watermark)) / 2;
 	u32 pages = p->store.chunk_pages - p->store.first_page; /* of the pool below 2^32 */
 	u32 room = (n > fby_spare_wanted(p) ? n - fby_spare_wanted(p) : 1) * pages;
-	struct fby_span r = { part_of(room, percent, 100), part_of(room, 300 + percent, 400) };
+	u32 left = (100 - percent) * 16, shift = left * 3 / 8 * fby_load(&p->tight) / FBY_TIGHT_MOST; /* of 1600 */
+	struct fby_span r = { part_of(room, 1600 - left + shift, 1600), part_of(room, 1600 - left / 4 + shift, 1600) };
 
 	if (percent >= 100) /* never */
 		r.start = r.top = (u64)n * pages;
@@ -204,11 +206,12 @@ static u64 full_at(const struct fby_space *p)
 /*
  * The pool divided among the volumes that hold much of it: each but those with less
  * than half of such a share, whose pages are taken off first.  That makes the share
- * larger, and again some may be below the half.
+ * larger, and again some may be below the half.  The throttle's range goes a step towards
+ * where the one of them has it that wants it the lowest.
  */
 void fby_share_update(struct fby_space *p)
 {
-	u32 top = (u32)fby_throttled_span(p).top, share = 0, before, room, n; /* pages: below 2^32 */
+	u32 top = (u32)fby_throttled_span(p).top, share = 0, before, room, n, tight; /* pages: below 2^32 */
 
 	n = 0;
 	for (u32 i = 0; i < p->store.sb.nvolumes; i++)
@@ -218,18 +221,24 @@ void fby_share_update(struct fby_space *p)
 		before = share;
 		room = top;
 		n = 0;
+		tight = ~0u;
 		for (u32 i = 0; i < p->store.sb.nvolumes; i++) {
 			const struct fby_owner *v = &p->owner[i];
 			u64 counted = fby_load(&v->counted);
 
-			if (v->active && 2 * counted >= share)
+			if (v->active && 2 * counted >= share) {
 				n++;
-			else
+				if (v->attached && v->tight < tight)
+					tight = v->tight;
+			} else {
 				room -= counted < room ? (u32)counted : room;
+			}
 		}
 		share = n ? room / n : room;
 	} while (n && share > before);
 	fby_store(&p->share, share);
+	if (tight != ~0u && tight != p->tight)
+		fby_store(&p->tight, tight > p->tight ? p->tight + 1 : p->tight - 1);
 }
 
 /*
@@ -274,4 +283,45 @@ void fby_level_update(struct fby_space *p, u16 owner)
 	u32 by_live = level_by_live(p, v), by_use = level_by_use(p, v);
 
 	fby_store(&v->level, by_live > by_use ? by_live : by_use);
+}
+
+/* In a pool of few chunks each is much of what is free. */
+static u32 tight_most(const struct fby_space *p)
+{
+	u32 n = (p->store.sb.nchunks - fby_owed(p)) / 4;
+
+	return n < FBY_TIGHT_MOST ? n : FBY_TIGHT_MOST;
+}
+
+/*
+ * From where the range is now, so that nobody asks for more and more while another volume
+ * holds it back, or while dirty pages have not followed it: in a large pool they need many
+ * rounds.  And no further while chunks are what is short: many are open, or their pages belong
+ * to a volume that cannot let go of them.
+ */
+void fby_fullness_judge(struct fby_space *p, u16 owner, enum fby_copies copies)
+{
+	struct fby_owner *v = &p->owner[owner];
+	u32 level = level_by_live(p, v), most = tight_most(p), tight = p->tight;
+
+	if (fby_spare(p) < last_chunks(p) || tight > most)
+		copies = FBY_COPIES_DEAR;
+	if (copies == FBY_COPIES_CHEAP && level >= FBY_LEVEL_FULL / 4 && tight < most)
+		tight++;
+	else if (copies == FBY_COPIES_DEAR && level <= FBY_LEVEL_FULL / 4 * 3 && tight)
+		tight--;
+	v->tight = tight;
+}
+
+void fby_fullness_start(struct fby_space *p)
+{
+	struct fby_span r;
+
+	for (u32 v = 0; v < p->store.sb.nvolumes; v++)
+		fby_owner_count(p, (u16)v);
+	for (u32 most = tight_most(p); p->tight < most; p->tight++) {
+		r = fby_throttled_span(p);
+		if (p->live <= (r.start + r.top) / 2)
+			break;
+	}
 }

@@ -97,6 +97,7 @@ struct fby_owner {
 	u8 chunk_kind; /* of the chunks that are opened for it */
 	bool active; /* an attached volume, or a log: entitled to chunks */
 	u32 level; /* how full the pool is for it; fby_level_update */
+	u32 tight; /* what space.tight is to be for it; fby_fullness_judge */
 	/* guarded by the pool lock */
 	u32 first, last; /* its chunks, oldest first */
 	u32 nchunks;
@@ -138,6 +139,7 @@ struct fby_space {
 	u64 now_ns FBY_ALIGNED; /* coarse clock */
 	u32 attached; /* volumes, counted at the last tick */
 	u32 share; /* pages of the pool that a volume may hold where others want it too; fby_share_update */
+	u32 tight; /* 0 to FBY_TIGHT_MOST: so much closer to full the throttle's range is; fby_share_update */
 	u64 looked_opens; /* chunks_opened when relocation had looked at all chunks in vain */
 	u64 stepped_opens; /* chunks_opened at the last step */
 	bool pressure;
@@ -179,7 +181,14 @@ struct fby_span {
 	u64 start, top; /* dirty pages */
 };
 struct fby_span fby_throttled_span(const struct fby_space *p);
-void fby_share_update(struct fby_space *p); /* works out space.share; before the levels */
+#define FBY_TIGHT_MOST 64u
+void fby_share_update(struct fby_space *p); /* works out space.share and .tight; before the levels */
+/* A round of the volume says whether its copies are cheap, so that dirty pages may come closer
+ * to full, or dear, or neither.  The range moves by a step, and only while what is dirty is near
+ * its middle. */
+enum fby_copies { FBY_COPIES_CHEAP, FBY_COPIES_FAIR, FBY_COPIES_DEAR };
+void fby_fullness_judge(struct fby_space *p, u16 owner, enum fby_copies copies);
+void fby_fullness_start(struct fby_space *p); /* after recovery: where the range was, by what is dirty */
 /* Works out the volume's level, how full the pool is for it: 0, below where throttling
  * begins, to FBY_LEVEL_FULL.  Any thread. */
 #define FBY_LEVEL_FULL 1024u

@@ -265,6 +265,66 @@ static void balances(void)
 	pool_restore();
 }
 
+/* What the range is asked to be, from 3, by a round whose requests take 1 ms, with so many copies
+ * of 1 us since the round before, relocation's counted. */
+static u32 tight_after(u32 copies, u32 flush_ns)
+{
+	struct fby_plan *plan = &pool->drain.volume[0].destage.plan;
+
+	plan->asked_ns = 1000000;
+	plan->copy_ns = 1000;
+	plan->flush_ns = flush_ns;
+	pool->drain.volume[0].moved += copies;
+	pool->space.tight = pool->space.owner[0].tight = 3;
+	fby_plan_flushed(&pool->drain, 0, pool->space.now_ns - flush_ns);
+	return pool->space.owner[0].tight;
+}
+
+/* The pool runs fuller where copies take an eighth of the requests' time at most, and the flush a
+ * sixteenth; less full at twice as much of either. */
+static void fuller(void)
+{
+	struct fby_plan *plan = &pool->drain.volume[0].destage.plan;
+	struct fby_span r;
+
+	pool->space.store.sb.nchunks = 256;
+	pool->space.nfree = fby_owed(&pool->space) + fby_spare_wanted(&pool->space);
+	pool->space.tight = 3;
+	r = fby_throttled_span(&pool->space);
+	pool->space.live = pool->space.owner[0].counted = (r.start + r.top) / 2;
+	pool->space.share = (u32)pool->space.live;
+	plan->judged = (u32)pool->drain.volume[0].moved;
+	EXPECT(tight_after(125, 0) == 4 && tight_after(126, 0) == 3);
+	EXPECT(tight_after(250, 0) == 3 && tight_after(251, 0) == 2);
+	EXPECT(tight_after(0, 62500) == 4 && tight_after(0, 62501) == 3);
+	EXPECT(tight_after(0, 125000) == 3 && tight_after(0, 125001) == 2);
+	plan->share = 160;
+	EXPECT(tight_after(0, 0) == 4);
+	plan->share++;
+	EXPECT(tight_after(0, 0) == 3 && tight_after(251, 0) == 2);
+	plan->share = 0;
+	plan->no_room = true;
+	EXPECT(tight_after(0, 0) == 2);
+	plan->no_room = false;
+	pool->space.opt.max_age_ns = 1;
+	EXPECT(tight_after(0, 0) == 2);
+	pool->space.opt.max_age_ns = 0;
+	EXPECT(tight_after(0, 0) == 4);
+	/* A round that says nothing of its requests: unknown, or all of it was to be written. */
+	plan->asked_ns = 0;
+	pool->space.owner[0].tight = 9;
+	fby_plan_flushed(&pool->drain, 0, pool->space.now_ns);
+	EXPECT(pool->space.owner[0].tight == 9);
+	pool_restore();
+	EXPECT(written(16, 8, 30, 1000, 0) > 0 && plan->asked_ns % 1000 == 0 && plan->asked_ns > 0);
+	plan->asked_ns = 1;
+	EXPECT(written(16, 8, 30, 0, 0) > 0 && plan->asked_ns == 0);
+	plan->asked_ns = 1;
+	(void)fby_plan_pages(&pool->drain, 0);
+	EXPECT(plan->asked_ns == 0);
+	pool_restore();
+}
+
 /* A step that kept so many pages began that long ago. */
 static void copies(u32 n, u64 ns)
 {
@@ -502,6 +562,7 @@ void test_plan(void)
 	runs_once();
 	balances();
 	whole_runs();
+	fuller();
 	copy_time();
 	copies_are_dear();
 	request_time();

@@ -119,6 +119,121 @@ static void span(void)
 	pool->space.opt.high_watermark = 60;
 	r = fby_throttled_span(&pool->space);
 	EXPECT(r.start == 33 * DATA_PAGES * 80 / 100 && r.top == 33 * DATA_PAGES * 95 / 100);
+	pool->space.tight = FBY_TIGHT_MOST;
+	r = fby_throttled_span(&pool->space);
+	EXPECT(r.start == 33 * DATA_PAGES * 875 / 1000 && r.top == 33 * DATA_PAGES * 1025 / 1000);
+	pool->space.tight = FBY_TIGHT_MOST / 2;
+	r = fby_throttled_span(&pool->space);
+	EXPECT(r.start == 33 * DATA_PAGES * 8375 / 10000 && r.top == 33 * DATA_PAGES * 9875 / 10000);
+	pool->space.opt.high_watermark = 100;
+	r = fby_throttled_span(&pool->space);
+	EXPECT(r.start == 40 * DATA_PAGES && r.top == r.start);
+	pool_restore();
+}
+
+/* The range goes a step at a time to where the volume has it that wants it the lowest, of those
+ * that are attached and hold half of a share and more. */
+static void lowest_of_those_who_hold_much(void)
+{
+	struct fby_owner *v = pool->space.owner;
+
+	v[0].attached = v[1].attached = v[2].attached = true;
+	v[0].active = v[1].active = v[2].active = true;
+	v[0].tight = 5;
+	v[1].tight = 9;
+	v[2].tight = 1;
+	v[0].counted = v[1].counted = 40;
+	v[2].counted = 0;
+	for (u32 i = 0; i < 20; i++) {
+		fby_share_update(&pool->space);
+		EXPECT(pool->space.tight == (i < 5 ? i + 1 : 5));
+	}
+	v[0].counted = pool->space.share / 4;
+	fby_share_update(&pool->space);
+	EXPECT(pool->space.tight == 6);
+	v[0].counted = 40;
+	v[1].attached = false; /* a log, or what is left of a volume: it plans nothing */
+	v[1].tight = 0;
+	fby_share_update(&pool->space);
+	EXPECT(pool->space.tight == 5);
+	v[0].active = v[2].active = false; /* nobody else */
+	fby_share_update(&pool->space);
+	EXPECT(pool->space.tight == 5);
+	pool_restore();
+}
+
+/* Dirty pages of volume 0 that are so far on the way from the start of the range to its top. */
+static void dirty(u32 thousandths)
+{
+	struct fby_span r = fby_throttled_span(&pool->space);
+
+	pool->space.live = pool->space.owner[0].counted = r.start + (r.top - r.start) * thousandths / 1000;
+	pool->space.share = (u32)pool->space.live;
+}
+
+static u32 judged(u32 thousandths, enum fby_copies copies)
+{
+	pool->space.tight = 7;
+	dirty(thousandths);
+	fby_fullness_judge(&pool->space, 0, copies);
+	return pool->space.owner[0].tight;
+}
+
+/* A volume asks for a step from where the range is, up or down, while what is dirty is near the
+ * middle of it; for none up where chunks are few, and for one down where few of them are free. */
+static void asks_for_a_step(void)
+{
+	struct fby_space *space = &pool->space;
+	u32 owed;
+
+	space->store.sb.nchunks = 4096; /* so that a page is little of the range */
+	space->opt.high_watermark = 60;
+	owed = fby_owed(space);
+	space->nfree = owed + fby_spare_wanted(space);
+	EXPECT(judged(500, FBY_COPIES_CHEAP) == 8 && judged(500, FBY_COPIES_DEAR) == 6);
+	EXPECT(judged(500, FBY_COPIES_FAIR) == 7);
+	EXPECT(judged(240, FBY_COPIES_CHEAP) == 7 && judged(260, FBY_COPIES_CHEAP) == 8);
+	EXPECT(judged(760, FBY_COPIES_DEAR) == 7 && judged(740, FBY_COPIES_DEAR) == 6);
+	space->nfree = owed + 127; /* of the last 128 */
+	EXPECT(judged(500, FBY_COPIES_CHEAP) == 6 && judged(500, FBY_COPIES_FAIR) == 6);
+	space->nfree = owed + 128;
+	EXPECT(judged(500, FBY_COPIES_CHEAP) == 8);
+	space->tight = 0;
+	dirty(500);
+	fby_fullness_judge(space, 0, FBY_COPIES_DEAR);
+	EXPECT(space->owner[0].tight == 0);
+	space->tight = FBY_TIGHT_MOST;
+	dirty(500);
+	fby_fullness_judge(space, 0, FBY_COPIES_CHEAP);
+	EXPECT(space->owner[0].tight == FBY_TIGHT_MOST);
+	space->store.sb.nchunks = 28 + owed;
+	space->nfree = owed + fby_spare_wanted(space);
+	EXPECT(judged(500, FBY_COPIES_CHEAP) == 7); /* a quarter of them */
+	space->store.sb.nchunks = 32 + owed;
+	EXPECT(judged(500, FBY_COPIES_CHEAP) == 8);
+	space->store.sb.nchunks = 24 + owed; /* more is owed now */
+	EXPECT(judged(500, FBY_COPIES_FAIR) == 6);
+	pool_restore();
+}
+
+/* A pool that was full when it was opened is not more than half on the way to the top. */
+static void starts_where_it_was(void)
+{
+	struct fby_space *space = &pool->space;
+	struct fby_span r;
+
+	space->opt.high_watermark = 60;
+	fby_fullness_start(space);
+	EXPECT(space->tight == 0);
+	space->store.sb.nchunks = 256;
+	space->tight = 20;
+	r = fby_throttled_span(space);
+	space->tight = 0;
+	for (u32 v = 0; v < space->store.sb.nvolumes; v++) /* counted anew, and added to the rest */
+		fby_owner_count(space, (u16)v);
+	space->live = (r.start + r.top) / 2;
+	fby_fullness_start(space);
+	EXPECT(space->tight >= 19 && space->tight <= 21);
 	pool_restore();
 }
 
@@ -131,4 +246,7 @@ void test_wakes(void)
 	counted();
 	depth();
 	span();
+	lowest_of_those_who_hold_much();
+	asks_for_a_step();
+	starts_where_it_was();
 }

@@ -52,11 +52,34 @@ fn intake_keeps_step_with_the_disk() {
 /// isolated ones are kept. And not at any price.
 #[test]
 fn the_longest_runs_go_first() {
-    for (times, least) in [(2, 7.0), (3, 3.3), (6, 1.6)] {
+    for (times, least) in [(2, 8.8), (3, 3.8), (6, 1.75)] {
         let load = Load { times, round_pages: 16384, seconds: 60, ..load(512, 2048, 0) };
         let r = run(&load, &SLOW).unwrap();
-        assert!(r.writes_per_origin_write >= least && r.copies_per_write < 3.0, "{r:#?}");
+        assert!(r.writes_per_origin_write >= least && r.copies_per_write < 7.2, "{r:#?}");
         assert!(r.windows_with_nothing == 0 && r.waits_space == 0, "{r:#?}");
+    }
+}
+
+/// A fuller pool has longer runs and more copies: it is where these take little of the disk's
+/// time, which the flushes of shorter rounds do not take instead; and not where pages may grow
+/// too old.
+#[test]
+fn the_pool_is_as_full_as_copies_are_cheap() {
+    let common = Load { times: 2, round_pages: 16384, settle_s: 20, ..load(512, 2048, 0) };
+    let copying = |r: &Report| {
+        let each_us = r.copies_per_write * r.load.copy_ns as f64 / 1000.0;
+        each_us * r.writes_per_origin_write / r.disk.service_us as f64
+    };
+    let full = run(&common, &SLOW).unwrap();
+    assert!(full.writes_per_origin_write > 9.0 && copying(&full) < 0.2, "{full:#?}");
+    for (load, disk) in [
+        (Load { copy_ns: 4000, ..common }, SLOW),
+        (common, Disk { flush_us: 20_000, ..SLOW }),
+        (Load { max_age_s: 1000, ..common }, SLOW),
+    ] {
+        let r = run(&load, &disk).unwrap();
+        assert!(r.writes_per_origin_write < 8.2 && r.waits_space == 0, "{r:#?}");
+        assert!(copying(&r) < 0.3, "{r:#?}");
     }
 }
 
