@@ -275,6 +275,13 @@ static void kept_free(u32 volumes)
 	for (u64 block = 0; fby_write(p, 0, block * P, P, buffer, &done, &wake) == FBY_DONE; block++)
 		;
 	EXPECT(p->space.nfree == kept && p->space.owner[0].nchunks == 20 - kept);
+	/* For the first chunk of one that has none two are enough: it hears of the second. */
+	p->space.nfree = 1;
+	wake = 0;
+	fby_wait_prepare(p, FBY_WAIT_SPACE);
+	fby_dead_row(&p->space, NULL)[p->space.owner[0].first] += fby_chunk_live(&p->space, p->space.owner[0].first);
+	fby_chunk_sweep(&p->space, 20, &wake);
+	EXPECT(p->space.nfree == 2 && (wake & FBY_WAKE_SPACE));
 	for (u32 v = 0; v < volumes; v++)
 		free(attach[v]);
 	free(memory);

@@ -657,6 +657,8 @@ static void not_moved(void)
 	/* Once it has failed, or stands still, no origin is waited for; nor is a chunk freed twice. */
 	MOVED(d->drain = true; d->backoff_ns = 1);
 	MOVED(pool->space.opt.max_age_ns = 1; pool->space.now_ns = 1; d->backoff_ns = 1);
+	MOVED(d->drain = true; d->refused.waits = true);
+	MOVED(pool->space.opt.max_age_ns = 1; pool->space.now_ns = 1; d->refused.waits = true);
 	MOVED(d->drain = true; d->phase = FBY_PH_WRITE; pool->space.now_ns = 3000000000ull; d->plan.began_ns = 1000000000);
 	MOVED(d->drain = true; d->phase = FBY_PH_FLUSHING; pool->space.now_ns = 3000000000ull; d->plan.began_ns = 1000000000);
 	NOT_MOVED(d->drain = true; d->phase = FBY_PH_WRITE; pool->space.now_ns = 3000000000ull; d->plan.began_ns = 1000000001);

@@ -175,6 +175,31 @@ static void flush_is_no_request(void)
 	pool_restore();
 }
 
+/* Two that were refused took the origin the time until the second, and not both by themselves. */
+static void refused_together(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+	u32 id[2];
+
+	d->phase = FBY_PH_WRITE;
+	d->heard_ns = pool->space.now_ns;
+	for (u32 i = 0; i < 2; i++) {
+		EXPECT(fby_flight_room(d, &id[i]));
+		fby_flight_take(d, id[i], FBY_PAGE_SECTORS);
+		d->io[id[i]].start_ns = pool->space.now_ns;
+		d->io[id[i]].error = 5;
+		d->io[id[i]].status = FBY_IOS_BUSY;
+		d->outstanding++;
+	}
+	for (u32 i = 0; i < 2; i++) {
+		pool->space.now_ns += 1000000000;
+		d->io[id[i]].status = FBY_IOS_DONE;
+		fby_flight_reap(&pool->drain, 0);
+		EXPECT(d->outstanding == 1 - i && d->plan.refused_ns == (i + 1) * 1000000000ull);
+	}
+	pool_restore();
+}
+
 /* While somebody reads a quarter is left, and one at least; never more than there are to be. */
 static void depths(void)
 {
@@ -195,6 +220,14 @@ static void depths(void)
 	pace->depth = 1;
 	EXPECT(next_request(pool->space.now_ns, &io, &wake) == FBY_ORIGIN && d->pos < d->n);
 	EXPECT(next_request(pool->space.now_ns, &io, &wake) == FBY_DONE && d->outstanding == 1);
+	/* Behind one that was refused there is one, however many there may be. */
+	pace->depth = 2;
+	d->refused.doubt = true;
+	fby_destage_look(&pool->space, 0);
+	EXPECT(next_request(pool->space.now_ns, &io, &wake) == FBY_DONE && d->outstanding == 1);
+	d->refused.doubt = false;
+	fby_destage_look(&pool->space, 0);
+	EXPECT(next_request(pool->space.now_ns, &io, &wake) == FBY_ORIGIN && d->outstanding == 2);
 	pool_restore();
 }
 
@@ -266,6 +299,40 @@ static void slow_and_hung(void)
 	}
 }
 
+/* Up to half of a chunk is worth a move: 7 of 15 pages, and not 8. */
+static void half_is_worth_it(void)
+{
+	for (u32 live = 7; live <= 8; live++) {
+		for (u64 block = 40; pool->space.nfree > 2; block++)
+			put(block);
+		fby_dead_row(&pool->space, NULL)[closed_chunk] -= live - 7;
+		EXPECT(fby_chunk_live(&pool->space, closed_chunk) == live);
+		EXPECT(moves(pool->space.now_ns) == (live == 7));
+		pool_restore();
+	}
+}
+
+/* What is moved is as old as the copy that it was, and refused if that was. */
+static void moved_as_it_is(void)
+{
+	struct fby_drained *v = &pool->drain.volume[0];
+	struct fby_found f;
+
+	mostly_dead();
+	pool->space.chunk[closed_chunk].opened_ns = 1000;
+	pool->space.chunk[closed_chunk].copies_ns = 5;
+	fby_index_find(&pool->cache, fby_key(0, 7), &f);
+	pool->cache.entry[f.page].state |= FBY_ES_COPY | FBY_ES_REFUSED;
+	v->destage.refused.last = 1;
+	v->last_error = 5;
+	EXPECT(moves(2000) && v->moved_ns == 5);
+	fby_index_find(&pool->cache, fby_key(0, 7), &f);
+	EXPECT((f.state & FBY_ES_REFUSED) && v->destage.refused.last == v->moved_last);
+	fby_refused_passed(&pool->drain, 0, v->destage.refused.last - 1);
+	EXPECT(v->last_error == 5);
+	pool_restore();
+}
+
 /* A chunk of which nothing can be moved is not tried again. */
 static void cannot_be_moved(void)
 {
@@ -276,6 +343,10 @@ static void cannot_be_moved(void)
 	EXPECT(fby_page_chunk(&pool->space.store, f.page) == closed_chunk);
 	fby_page_mark(&pool->cache, f.page, fby_key(0, 7), FBY_ES_DAMAGED);
 	EXPECT(!moves(pool->space.now_ns) && pool->space.chunk[closed_chunk].stays);
+	pool->space.chunk[pool->space.free_first].stays = true; /* until it is opened again */
+	for (u64 block = 100; pool->space.nfree > 1; block++)
+		put(block);
+	EXPECT(!pool->space.chunk[pool->space.owner[0].last].stays);
 	pool_restore();
 }
 
@@ -356,9 +427,12 @@ void test_flight(void)
 	flies(64, 1);
 	flies(64, 64);
 	flush_is_no_request();
+	refused_together();
 	depths();
 	steps_are_small();
 	slow_and_hung();
+	half_is_worth_it();
+	moved_as_it_is();
 	cannot_be_moved();
 	old_to_the_last();
 	longest_run();

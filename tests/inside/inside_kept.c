@@ -70,6 +70,22 @@ static void cut_below(void)
 	pool_restore();
 }
 
+/* Below it, too, where it is the last that the round lists: all else fell out of a full list. */
+static void cut_below_last(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+	u64 seq = seq_of(17);
+	struct fby_io io;
+
+	until(FBY_PH_CARRY, 17, 17);
+	d->cut = seq;
+	pool->space.nfree = 0;
+	EXPECT(step(&io) == FBY_AGAIN && d->phase == FBY_PH_COMMIT && d->cut == seq - 1);
+	for (u32 i = 0; i < d->n; i++)
+		EXPECT(d->page[i].k < 17);
+	pool_restore();
+}
+
 /* Nothing is older: the round ends, and the next one is not to come to the same. */
 static void none_older(void)
 {
@@ -82,6 +98,41 @@ static void none_older(void)
 	pool->space.nfree = 0;
 	EXPECT(step(&io) == FBY_AGAIN && d->phase == FBY_PH_IDLE && d->plan.no_room && !d->failed);
 	EXPECT(pool->space.owner[0].rec.watermark == watermark && !pool->space.owner[0].held);
+	pool_restore();
+}
+
+/* Nor is anything older than what was refused: the round is given up, and the next one is short. */
+static void none_older_refused(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+	struct fby_io io;
+
+	until(FBY_PH_CARRY, 1000, 1000);
+	EXPECT(d->page[1].k == 1);
+	d->page[1].carry = FBY_CARRY_REFUSED;
+	pool->space.owner[0].rec.watermark = seq_of(1) - 1;
+	pool->space.nfree = 0;
+	EXPECT(step(&io) == FBY_AGAIN && d->phase == FBY_PH_BACKOFF && d->failed && d->refused.narrow);
+	EXPECT(!d->plan.no_room && pool->drain.volume[0].last_error == 0);
+	pool_restore();
+}
+
+/* After each round that failed the pause is twice as long, up to half a minute. */
+static void backoff(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+	u64 ns = 100000000;
+	struct fby_io io;
+
+	for (u32 i = 0; i < 12; i++) {
+		d->phase = FBY_PH_BACKOFF;
+		d->failed = true;
+		(void)step(&io);
+		EXPECT(d->phase == FBY_PH_BACKOFF && !d->failed && d->backoff_ns == ns);
+		EXPECT(d->retry_ns == 1000000000ull + ns && pool->drain.retry_ns <= d->retry_ns);
+		ns = ns < 15000000000ull ? 2 * ns : 30000000000ull;
+		fby_destage_look(&pool->space, 0);
+	}
 	pool_restore();
 }
 
@@ -256,6 +307,29 @@ static void once(void)
 	pool_restore();
 }
 
+/* Nor one of which a request has a part, though it was written anew meanwhile: whichever came
+ * last would stay. */
+static void once_in_part(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+	struct fby_io io;
+	u32 done = 0;
+
+	EXPECT(fby_write(pool, 0, 20 * P, 4, buffer, &done, &wake) == FBY_DONE && put(21) == FBY_DONE);
+	until(FBY_PH_WRITE, 1000, 1000);
+	for (u32 i = 0; i < 2; i++) {
+		EXPECT(step(&io) == FBY_ORIGIN && io.sector == 16 * P * i);
+		fby_destage_complete(pool, io.id, 0);
+	}
+	EXPECT(step(&io) == FBY_ORIGIN && io.sector == 20 * P && io.nsectors == 4);
+	EXPECT(put(20) == FBY_DONE);
+	fby_slot_take(&pool->space);
+	fby_slot_close(&pool->space, &pool->space.slot[0], 0, &wake);
+	fby_slot_release(&pool->space.slot[0]);
+	EXPECT(step(&io) == FBY_ORIGIN && io.sector == 21 * P && io.nsectors == P && d->pulled == 0);
+	pool_restore();
+}
+
 /* What is unsealed, since somebody has the slot, is not of the round. */
 static void sealed_alone(void)
 {
@@ -319,10 +393,31 @@ static void open_and_young(void)
 	pool_restore();
 }
 
+/* A chunk is as old as the oldest copy in it; but not for one of what the origin refused, or all
+ * else that is copied there would go at once. */
+static void copies_age(void)
+{
+	u64 *opened_ns = &pool->space.chunk[closed_chunk].opened_ns;
+
+	for (u32 refused = 0; refused < 2; refused++) {
+		u32 slot;
+
+		*opened_ns = 7;
+		EXPECT(fby_move(&pool->cache, 0, 5, page_of(5), FBY_BEGIN_RELOCATE | (refused ? FBY_BEGIN_REFUSED : 0),
+				&slot, &wake) == FBY_DONE && slot == 0);
+		EXPECT(fby_page_chunk(&pool->space.store, page_of(5)) == open_chunk);
+		EXPECT(pool->space.chunk[open_chunk].copies_ns == (refused ? FBY_NO_SEQ : 7));
+		pool_restore();
+	}
+}
+
 void test_kept(void)
 {
 	cut_below();
+	cut_below_last();
 	none_older();
+	none_older_refused();
+	backoff();
 	ahead_is_room();
 	held_until_sealed(false);
 	held_until_sealed(true);
@@ -332,7 +427,9 @@ void test_kept(void)
 	damaged();
 	written_or_kept();
 	once();
+	once_in_part();
 	sealed_alone();
 	moved_ages();
+	copies_age();
 	open_and_young();
 }

@@ -155,6 +155,13 @@ static void always_written(void)
 	EXPECT(fby_plan_step(&pool->drain, 0) && d->plan.shared == BLOCKS + 2);
 	EXPECT(d->plan.all_ns == pool->space.owner[0].counted * 1000 * (d->plan.shares / (BLOCKS + 2) + 1));
 	pool_restore();
+	/* Where each is to be written one of eight is measured, and stands for all: a run of seven. */
+	pool->space.opt.max_age_ns = pool->space.now_ns = 1000000;
+	pool->space.chunk[closed_chunk].opened_ns = pool->space.chunk[open_chunk].opened_ns = 0;
+	measured();
+	EXPECT(fby_plan_step(&pool->drain, 0) && d->plan.listed[0] == BLOCKS + 2);
+	EXPECT(d->plan.shared == 8 && d->plan.shares == 8 * (FBY_RUN_MOST / 7));
+	pool_restore();
 	/* Nor is what would be too old after another turn, while others of its chunk are kept: a
 	 * page that was copied there, and is older than these. */
 	for (u32 old = 0; old < 2; old++) {
@@ -259,6 +266,11 @@ static void balances(void)
 		EXPECT(written(16, 8, 30, 1000, 0) == 2);
 	}
 	pool->space.nfree = owed + wanted;
+	for (u32 times = 4; times <= 8; times *= 2) { /* four times as much, and no more: 8 r >= 4 (10 + r) */
+		pool->space.nfree = owed + times * wanted;
+		EXPECT(written(16, 8, 10, 1000, 0) == 10);
+	}
+	pool->space.nfree = owed + wanted;
 	EXPECT(written(40, 64, 0, 1000, 0) == 5); /* an eighth */
 	EXPECT(written(40, 64, 0, 8000, 4000) == 20); /* time: 2 (40 - r) 4000 <= r 8000 */
 	EXPECT(written(48, 64, 0, 10000000, 100000000) == 32); /* three tenths of a second */
@@ -315,6 +327,9 @@ static void fuller(void)
 	pool->space.owner[0].tight = 9;
 	fby_plan_flushed(&pool->drain, 0, pool->space.now_ns);
 	EXPECT(pool->space.owner[0].tight == 9);
+	pool->drain.volume[0].moved += 1000; /* and its copies are not the next one's */
+	fby_plan_flushed(&pool->drain, 0, pool->space.now_ns);
+	EXPECT(pool->space.owner[0].tight == 9 && tight_after(125, 0) == 4);
 	pool_restore();
 	EXPECT(written(16, 8, 30, 1000, 0) > 0 && plan->asked_ns % 1000 == 0 && plan->asked_ns > 0);
 	plan->asked_ns = 1;

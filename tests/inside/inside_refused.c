@@ -189,6 +189,11 @@ static void streaks(void)
 	EXPECT(f->streak[1].most == most);
 	taken(true);
 	EXPECT(f->streak[1].most == 0 && f->streak[1].failed == 0 && f->again_taken);
+	for (u32 again = 0; again < 2; again++) /* nor is what comes to the next round */
+		f->streak[again].failed = f->streak[again].most = f->streak[again].leave = 7;
+	fby_refused_begin(&pool->drain, 0);
+	for (u32 again = 0; again < 2; again++)
+		EXPECT(f->streak[again].failed == 0 && f->streak[again].most == 0 && !fby_refused_leaves(f, again * FBY_ES_REFUSED));
 	pool_restore();
 }
 
@@ -230,6 +235,18 @@ static void copies_bounded(void)
 	EXPECT(judged(128, 1, false, 0) == FBY_PH_IDLE && f->waits && f->waits_writes == FBY_NO_SEQ);
 	EXPECT(judged(128, 1, false, 3) == FBY_PH_BACKOFF && destage()->failed && f->behind == 256);
 	EXPECT(judged(12, 0, true, 3) == FBY_PH_BACKOFF && f->behind == 24);
+	pool_restore();
+}
+
+/* What of a page was taken while the rest is lost is no room: it goes forward, too. */
+static void lost_is_no_room(void)
+{
+	struct fby_destage *d = destage();
+
+	EXPECT(judged(9, 9, false, 0) == FBY_PH_FLUSH && d->refused.reserve);
+	for (u32 i = 9; i < 18; i++)
+		d->page[i].carry = FBY_CARRY_LOST;
+	EXPECT(fby_refused_judge(&pool->drain, 0) == FBY_PH_FLUSH && !d->refused.reserve);
 	pool_restore();
 }
 
@@ -325,6 +342,7 @@ void test_refused(void)
 	pauses();
 	streaks();
 	copies_bounded();
+	lost_is_no_room();
 	looks_behind();
 	longer_lists();
 	rests();

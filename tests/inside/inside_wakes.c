@@ -34,6 +34,16 @@ static void swept(void)
 	pool_restore();
 }
 
+/* So does who was refused one for the sake of a volume that leaves. */
+static void left(void)
+{
+	fby_wait_prepare(pool, FBY_WAIT_SPACE);
+	EXPECT(pool->space.owner[2].nchunks == 0 && fby_volume_detach(pool, 2) == FBY_DONE);
+	EXPECT((pool->space.wake_owed & FBY_WAKE_SPACE) && !(pool->space.wait_mask & FBY_WAKE_SPACE));
+	EXPECT(pool->space.attached == 2); /* by whom the pool is divided */
+	pool_restore();
+}
+
 /* A chunk that is closed while writers get none: destage looks at it. */
 static void closed(void)
 {
@@ -62,6 +72,20 @@ static void idle_closed(void)
 	step(now + 1000000000ull);
 	EXPECT(pool->space.slot[0].volume[1].open == FBY_NO_CHUNK);
 	pool_restore();
+}
+
+/* What has more than it is entitled to, and nothing closed, closes what others need. */
+static void open_closed(void)
+{
+	struct fby_io io;
+
+	for (u32 entitled = 0; entitled < 2; entitled++) {
+		pool->space.entitled = entitled; /* volume 1 has one chunk */
+		pool->space.nfree = 0;
+		(void)next_request(5000000000ull, &io, &wake);
+		EXPECT((pool->space.slot[0].volume[1].open == FBY_NO_CHUNK) == (entitled == 0));
+		pool_restore();
+	}
 }
 
 /* Too much is live: all volumes are looked at in that very step. */
@@ -240,8 +264,10 @@ static void starts_where_it_was(void)
 void test_wakes(void)
 {
 	swept();
+	left();
 	closed();
 	idle_closed();
+	open_closed();
 	pressed();
 	counted();
 	depth();
