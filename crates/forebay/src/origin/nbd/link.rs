@@ -122,10 +122,6 @@ impl Link {
             if self.shared.state().stop {
                 let_go.get_or_insert(sent_at + LET_GO);
             }
-            let left = let_go.map(|by: Instant| by.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero() || connection.in_flight() == 0) {
-                return "it is let go of".into();
-            }
             let mut down = match shuts_down || let_go.is_some() {
                 true => connection.is_down(),
                 false => self.send(&mut connection, &mut sent_at),
@@ -140,6 +136,11 @@ impl Link {
                 if shuts_down {
                     self.kick_others();
                 }
+            }
+            // Behind what has just ended: no answer is to come of the last that was in flight.
+            let left = let_go.map(|by: Instant| by.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero() || connection.in_flight() == 0) {
+                return "it is let go of".into();
             }
             down |= connection.is_down() || (shuts_down && connection.in_flight() == 0);
             let found = match down {
