@@ -152,6 +152,7 @@ static int no_room(struct fby_drain *p, u16 volume, const struct fby_round_page 
 		return FBY_DONE;
 	if (r->keep) { /* the next round writes it */
 		d->plan.no_room = true;
+		fby_fullness_judge(p->space, volume, FBY_COPIES_DEAR);
 		go_on_to(p, volume, FBY_PH_IDLE);
 		return FBY_AGAIN;
 	}

@@ -86,7 +86,8 @@ static void cut_below_last(void)
 	pool_restore();
 }
 
-/* Nothing is older: the round ends, and the next one is not to come to the same. */
+/* Nothing is older: the round ends, and the next one is not to come to the same.  So full a pool is
+ * too full. */
 static void none_older(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -96,7 +97,9 @@ static void none_older(void)
 	until(FBY_PH_CARRY, 1, 1);
 	pool->space.owner[0].rec.watermark = watermark;
 	pool->space.nfree = 0;
+	pool->space.tight = 3;
 	EXPECT(step(&io) == FBY_AGAIN && d->phase == FBY_PH_IDLE && d->plan.no_room && !d->failed);
+	EXPECT(pool->space.owner[0].tight == 2);
 	EXPECT(pool->space.owner[0].rec.watermark == watermark && !pool->space.owner[0].held);
 	pool_restore();
 }

@@ -315,11 +315,13 @@ static void fuller(void)
 	plan->share++;
 	EXPECT(tight_after(0, 0) == 3 && tight_after(251, 0) == 2);
 	plan->share = 0;
-	plan->no_room = true;
-	EXPECT(tight_after(0, 0) == 2);
-	plan->no_room = false;
 	pool->space.opt.max_age_ns = 1;
 	EXPECT(tight_after(0, 0) == 2);
+	/* All of it was to be written, as where it has grown old. */
+	plan->asked_ns = 0;
+	pool->space.owner[0].tight = 9;
+	fby_plan_flushed(&pool->drain, 0, pool->space.now_ns);
+	EXPECT(pool->space.owner[0].tight == 2);
 	pool->space.opt.max_age_ns = 0;
 	EXPECT(tight_after(0, 0) == 4);
 	/* A round that says nothing of its requests: unknown, or all of it was to be written. */
