@@ -15,6 +15,7 @@ use serde::Serialize;
 use pattern::Blocks;
 pub use pattern::Pattern;
 
+use crate::drains::EIO;
 use crate::engine::{identity, small_attach, volume_spec, Attach, Decision, Engine};
 use crate::hooks;
 use crate::media::Media;
@@ -40,6 +41,9 @@ pub struct Disk {
     /// Microseconds that the disk stands still in the middle of the measured time
     #[arg(long = "stop", default_value_t = 0)]
     pub stop_us: u64,
+    /// Microseconds in which the disk refuses each write, from there on
+    #[arg(long = "fail", default_value_t = 0)]
+    pub fail_us: u64,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, clap::Args)]
@@ -118,12 +122,16 @@ pub struct Report {
     pub coefficient_of_variation: f64,
     pub slowest_window_per_s: f64,
     pub windows_with_nothing: u32,
+    /// Seconds from when the disk refused nothing any more until a window had half of what the
+    /// mean one had before it did; none: it had not, or the disk never refused any.
+    pub well_after_s: Option<f64>,
     /// Writes that found the pool full.
     pub waits_space: u64,
 }
 
 enum Request {
-    Destage(u32),
+    /// And the blocks in it, with when they were written.
+    Destage(u32, Vec<(u64, u64)>),
     Flush(u32),
     Read,
 }
@@ -137,6 +145,7 @@ struct Bed {
     busy_ns: u64,
     flushing_ns: u64,
     stop: Option<(u64, u64)>,
+    fail: (u64, u64),
     in_flight: Vec<(u64, Request)>,
     next_step_ns: u64,
     copy_ns: u64,
@@ -178,6 +187,7 @@ impl Bed {
             busy_ns: 0,
             flushing_ns: 0,
             stop: None,
+            fail: (0, 0),
             in_flight: Vec::new(),
             next_step_ns: 0,
             copy_ns: load.copy_ns,
@@ -221,8 +231,8 @@ impl Bed {
                 Some(io) if io.op == sys::FBY_IO_FLUSH => self.submit(Request::Flush(io.id), true),
                 Some(io) => {
                     let blocks = io.sector / 8..(io.sector + io.nsectors) / 8;
-                    self.sent.extend(blocks.map(|b| (b, self.dirty_ns[b as usize])));
-                    self.submit(Request::Destage(io.id), false);
+                    let blocks = blocks.map(|b| (b, self.dirty_ns[b as usize])).collect();
+                    self.submit(Request::Destage(io.id, blocks), false);
                 }
                 None if step.decision == Decision::Again => {}
                 None => return,
@@ -259,9 +269,14 @@ impl Bed {
                 .into_iter()
                 .partition(|(at, _)| *at <= self.now_ns);
             self.in_flight = left;
+            let fails = (self.fail.0..self.fail.1).contains(&self.now_ns);
+            let errno = if fails { EIO } else { 0 };
             for (_, request) in ended {
                 match request {
-                    Request::Destage(id) => self.engine.destage_complete(id, 0),
+                    Request::Destage(id, blocks) => {
+                        self.sent.extend(blocks.into_iter().filter(|_| !fails));
+                        self.engine.destage_complete(id, errno);
+                    }
                     Request::Flush(id) => {
                         self.flushed();
                         self.engine.destage_complete(id, 0);
@@ -339,6 +354,8 @@ pub fn run(load: &Load, disk: &Disk) -> Result<Report, String> {
         let from = start_ns + load.seconds * 500_000_000;
         bed.stop = Some((from, from + disk.stop_us * 1000));
     }
+    let from = start_ns + load.seconds * 500_000_000;
+    bed.fail = (from, from + disk.fail_us * 1000);
     let mut windows = vec![0; (load.seconds * 2) as usize];
     let mut after = before;
     while bed.now_ns < start_ns + load.seconds * 1_000_000_000 {
@@ -384,8 +401,17 @@ pub fn run(load: &Load, disk: &Disk) -> Result<Report, String> {
         coefficient_of_variation: square.sqrt() / mean,
         slowest_window_per_s: windows.iter().min().map_or(0.0, |&w| w as f64 * 2.0),
         windows_with_nothing: windows.iter().filter(|&&w| w == 0).count() as u32,
+        well_after_s: well_after(&windows, disk.fail_us),
         waits_space: end.waits_space - pool.waits_space,
     })
+}
+
+fn well_after(windows: &[u64], fail_us: u64) -> Option<f64> {
+    let (before, behind) = windows.split_at(windows.len() / 2);
+    let mean = before.iter().sum::<u64>() / before.len().max(1) as u64;
+    let failing = (fail_us * 1000).div_ceil(WINDOW_NS) as usize;
+    let well = behind.iter().skip(failing).position(|&w| w >= mean / 2)?;
+    (fail_us > 0).then(|| well as f64 * WINDOW_NS as f64 / 1e9)
 }
 
 fn volume(bed: &mut Bed) -> sys::fby_volume_info {

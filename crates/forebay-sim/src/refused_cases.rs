@@ -166,7 +166,7 @@ pub fn under_load() -> Result<u64, String> {
     run.bad = bad.iter().map(|b| b * 8 + 5).collect();
     for n in 0..4 {
         run.fails = if n % 2 == 0 { 3 } else { 0 };
-        let (rounds, writes) = (run.volume().rounds, run.next_id);
+        let (rounds, writes, tries) = (run.volume().rounds, run.next_id, run.refused.len());
         for _ in 0..6_000 {
             run.load()?;
         }
@@ -175,6 +175,11 @@ pub fn under_load() -> Result<u64, String> {
             return Err(format!("{rounds} rounds and {writes} writes before bad sectors"));
         }
         if n % 2 == 1 {
+            // Four seconds, hundreds of rounds, and pauses from a tenth of a second on.
+            let tries = run.refused.len() - tries;
+            if tries > 10 * bad.len() {
+                return Err(format!("{tries} tries of {} bad sectors, without a pause", bad.len()));
+            }
             crash(&mut run);
         }
         judge(&mut run, &no_loss())?;

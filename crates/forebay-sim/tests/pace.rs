@@ -5,9 +5,11 @@
 
 use forebay_sim::pace::{run, Disk, Load, Pattern, Report};
 
-const SATA: Disk = Disk { service_us: 50, latency_us: 80, flush_us: 500, stop_us: 0 };
-const SLOW: Disk = Disk { service_us: 500, latency_us: 500, flush_us: 1000, stop_us: 0 };
-const DISK: Disk = Disk { service_us: 2500, latency_us: 2000, flush_us: 8000, stop_us: 0 };
+const SATA: Disk = Disk { service_us: 50, latency_us: 80, flush_us: 500, stop_us: 0, fail_us: 0 };
+const SLOW: Disk =
+    Disk { service_us: 500, latency_us: 500, flush_us: 1000, stop_us: 0, fail_us: 0 };
+const DISK: Disk =
+    Disk { service_us: 2500, latency_us: 2000, flush_us: 8000, stop_us: 0, fail_us: 0 };
 
 fn load(pool_mib: u64, chunk_kib: u32, reads: u64) -> Load {
     Load {
@@ -86,7 +88,7 @@ fn the_pool_is_as_full_as_copies_are_cheap() {
 /// A request that takes no longer than a few copies is not worth saving.
 #[test]
 fn nothing_is_kept_before_a_fast_origin() {
-    let fast = Disk { service_us: 2, latency_us: 20, flush_us: 20, stop_us: 0 };
+    let fast = Disk { service_us: 2, latency_us: 20, flush_us: 20, stop_us: 0, fail_us: 0 };
     let r = run(&Load { seconds: 2, ..load(128, 2048, 0) }, &fast).unwrap();
     assert!(r.copies_per_write < 0.01 && r.writes_per_s > 99_000.0, "{r:#?}");
 }
@@ -142,6 +144,19 @@ fn the_longest_run_first_is_more_than_by_age() {
     assert!(chance.ideal_at_90 > chance.ideal_at_80, "{chance:#?}");
     assert!(chance.ideal_at_80 > 6.0, "{chance:#?}");
     assert!(streams.pages_per_origin_write > chance.pages_per_origin_write, "{streams:#?}");
+}
+
+/// A disk that refused all it was to write for three seconds takes it again: writers have half
+/// of their rate when the pause is over, and not after as long a round as was listed meanwhile.
+#[test]
+fn a_disk_that_is_well_again_is_used_at_once() {
+    let load =
+        Load { times: 2, settle_s: 10, seconds: 40, round_pages: 16384, ..load(128, 512, 0) };
+    let slow =
+        Disk { service_us: 3000, latency_us: 100, flush_us: 200, stop_us: 0, fail_us: 3_000_000 };
+    let r = run(&load, &slow).unwrap();
+    assert!(r.well_after_s.is_some_and(|s| s <= 5.0), "{r:#?}");
+    assert!(r.slowest_window_per_s < 100.0, "it never failed: {r:#?}");
 }
 
 #[test]
