@@ -287,72 +287,13 @@ static void longer_lists(void)
 	d->plan.keeps = false;
 	d->refused.behind = 1; /* it does not keep */
 	n = fby_plan_pages(&pool->drain, 0) - 1;
-	EXPECT(!d->plan.keeps && d->refused.asked == n + 1 && !d->refused.longer);
-	d->refused.behind = n;
-	EXPECT(fby_plan_pages(&pool->drain, 0) == 2 * n && !d->refused.longer);
+	EXPECT(!d->plan.keeps && d->refused.asked == n + 1);
 	d->refused.behind = 700;
-	EXPECT(n < 700 && fby_plan_pages(&pool->drain, 0) == n + 700 && d->refused.longer);
+	EXPECT(fby_plan_pages(&pool->drain, 0) == n + 700);
 	d->refused.behind = ~0u;
 	EXPECT(fby_plan_pages(&pool->drain, 0) == fby_round_most(d));
 	d->refused.narrow = true;
-	EXPECT(fby_plan_pages(&pool->drain, 0) == DATA_PAGES && !d->refused.narrow && !d->refused.longer);
-	pool_restore();
-}
-
-static int step(struct fby_io *io)
-{
-	u64 next;
-
-	return fby_destage_step(pool, pool->space.now_ns, io, &next, &wake);
-}
-
-/* A request is taken in a round that was made long to look behind others: it is given up once
- * what is in flight has ended, with nothing let go of, and the next is a usual one.  But once,
- * until a round has ended. */
-static void cut_short(void)
-{
-	struct fby_destage *d = destage();
-	u64 rounds = pool->drain.volume[0].rounds;
-	struct fby_io io;
-
-	for (u32 before = 0; before < 2; before++) {
-		listed();
-		d->phase = FBY_PH_WRITE;
-		d->backoff_ns = SECOND;
-		d->refused.doubt = true;
-		d->refused.behind = 100;
-		d->refused.longer = true;
-		d->refused.cut_short = before;
-		d->drain = true;
-		EXPECT(step(&io) == FBY_ORIGIN && io.op == FBY_IO_WRITE && step(&io) == FBY_DONE);
-		fby_destage_complete(pool, io.id, 0);
-		EXPECT(step(&io) == (before ? FBY_ORIGIN : FBY_AGAIN) && d->refused.cut_short);
-		EXPECT(d->phase == (before ? FBY_PH_WRITE : FBY_PH_IDLE));
-		EXPECT(d->refused.behind == (before ? 100 : 0) && d->backoff_ns == (before ? SECOND : 0));
-		if (!before) { /* what was refused is tried at once, and nothing is home */
-			EXPECT(d->refused.retry_ns == pool->space.now_ns && page_of(0) != FBY_NO_PAGE && page_of(17) != FBY_NO_PAGE);
-			pool_restore();
-			continue;
-		}
-		for (u32 i = 0; i < 100 && pool->drain.volume[0].rounds == rounds; i++) {
-			fby_destage_complete(pool, io.id, 0);
-			for (u32 k = 0; k < 100 && pool->drain.volume[0].rounds == rounds && step(&io) != FBY_ORIGIN; k++)
-				;
-		}
-		EXPECT(pool->drain.volume[0].rounds == rounds + 1 && !d->refused.cut_short);
-		pool_restore();
-	}
-	d->backoff_ns = SECOND;
-	d->refused.longer = true;
-	EXPECT(fby_refused_heals(d));
-	d->refused.doubt = true;
-	EXPECT(!fby_refused_heals(d));
-	d->refused.doubt = false;
-	d->refused.longer = false;
-	EXPECT(!fby_refused_heals(d));
-	d->refused.longer = true;
-	d->backoff_ns = 0;
-	EXPECT(!fby_refused_heals(d));
+	EXPECT(fby_plan_pages(&pool->drain, 0) == DATA_PAGES && !d->refused.narrow);
 	pool_restore();
 }
 
@@ -404,7 +345,6 @@ void test_refused(void)
 	lost_is_no_room();
 	looks_behind();
 	longer_lists();
-	cut_short();
 	rests();
 	told();
 }

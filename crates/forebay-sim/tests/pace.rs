@@ -146,17 +146,17 @@ fn the_longest_run_first_is_more_than_by_age() {
     assert!(streams.pages_per_origin_write > chance.pages_per_origin_write, "{streams:#?}");
 }
 
-/// A disk that refused all it was to write for three seconds takes it again: writers have half
-/// of their rate when the pause is over, and not after as long a round as was listed meanwhile.
+/// A disk that refuses each write shows, too, and it is used when it is well again: by a round
+/// that was made long to look behind what it refused, so not at once (docs/destage.md).
 #[test]
-fn a_disk_that_is_well_again_is_used_at_once() {
+fn a_disk_that_fails_shows_and_is_used_again() {
     let load =
-        Load { times: 2, settle_s: 10, seconds: 40, round_pages: 16384, ..load(128, 512, 0) };
+        Load { times: 2, settle_s: 10, seconds: 100, round_pages: 16384, ..load(128, 512, 0) };
     let slow =
         Disk { service_us: 3000, latency_us: 100, flush_us: 200, stop_us: 0, fail_us: 3_000_000 };
     let r = run(&load, &slow).unwrap();
-    assert!(r.well_after_s.is_some_and(|s| s <= 5.0), "{r:#?}");
     assert!(r.slowest_window_per_s < 100.0, "it never failed: {r:#?}");
+    assert!(r.well_after_s.is_some_and(|s| (1.0..40.0).contains(&s)), "{r:#?}");
 }
 
 #[test]

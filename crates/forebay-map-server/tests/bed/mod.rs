@@ -140,9 +140,23 @@ impl Process {
         self.child.try_wait().expect("wait").is_none()
     }
 
+    /// When it returns, one that is to stop has: each of its threads does so by itself, and one
+    /// that has not yet may answer somebody.
     pub fn signal(&self, signal: &str) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args([signal, &pid]).status().expect("kill").success());
+        let stopped = |task: std::io::Result<std::fs::DirEntry>| {
+            let stat = task.and_then(|t| std::fs::read_to_string(t.path().join("stat")));
+            // A thread that has ended meanwhile answers nobody.
+            stat.map_or(true, |s| {
+                s.rsplit_once(") ").is_some_and(|(_, s)| s.starts_with(['T', 'Z']))
+            })
+        };
+        let tasks = format!("/proc/{pid}/task");
+        wait("the threads", || {
+            signal != "-STOP" || std::fs::read_dir(&tasks).is_ok_and(|mut all| all.all(stopped))
+        })
+        .expect("stopped");
     }
 
     pub fn kill(&mut self) -> Vec<String> {
