@@ -380,16 +380,15 @@ static void weigh_fullness(struct fby_drain *p, u16 volume)
 	u32 moved = (u32)p->volume[volume].moved;
 	u64 copies_ns = (u64)(moved - plan->judged) * plan->copy_ns, flush_ns = (u64)plan->flush_ns * FLUSH_PARTS;
 	enum fby_copies copies = FBY_COPIES_FAIR;
-	bool ages = fby_load(&p->space->opt.max_age_ns) != 0;
 
 	plan->judged = moved;
-	if (plan->asked_ns == 0 && !ages)
+	if (fby_load(&p->space->opt.max_age_ns))
+		copies = FBY_COPIES_DEAR;
+	else if (plan->asked_ns == 0)
 		return;
-	if (copies_ns * CHEAP_PARTS <= plan->asked_ns && flush_ns <= plan->asked_ns && plan->share <= SHARE_HOT)
+	else if (copies_ns * CHEAP_PARTS <= plan->asked_ns && flush_ns <= plan->asked_ns && plan->share <= SHARE_HOT)
 		copies = FBY_COPIES_CHEAP;
 	else if (copies_ns * CHEAP_PARTS > plan->asked_ns * 2 || flush_ns > plan->asked_ns * 2)
-		copies = FBY_COPIES_DEAR;
-	if (ages)
 		copies = FBY_COPIES_DEAR;
 	fby_fullness_judge(p->space, volume, copies);
 }

@@ -144,7 +144,8 @@ struct Bed {
     free_ns: u64,
     busy_ns: u64,
     flushing_ns: u64,
-    stop: Option<(u64, u64)>,
+    /// From when to when it stands still, and refuses.
+    stop: (u64, u64),
     fail: (u64, u64),
     in_flight: Vec<(u64, Request)>,
     next_step_ns: u64,
@@ -186,7 +187,7 @@ impl Bed {
             free_ns: 0,
             busy_ns: 0,
             flushing_ns: 0,
-            stop: None,
+            stop: (0, 0),
             fail: (0, 0),
             in_flight: Vec::new(),
             next_step_ns: 0,
@@ -204,10 +205,8 @@ impl Bed {
     fn submit(&mut self, request: Request, flush: bool) {
         let service_us = if flush { self.disk.flush_us } else { self.disk.service_us };
         let mut start = self.free_ns.max(self.now_ns);
-        if let Some((from, to)) = self.stop {
-            if start >= from {
-                start = start.max(to);
-            }
+        if start >= self.stop.0 {
+            start = start.max(self.stop.1);
         }
         self.free_ns = start + service_us * 1000;
         *(if flush { &mut self.flushing_ns } else { &mut self.busy_ns }) += service_us * 1000;
@@ -350,12 +349,9 @@ pub fn run(load: &Load, disk: &Disk) -> Result<Report, String> {
     let (start_ns, info, pool) = (bed.now_ns, volume(&mut bed), bed.engine.info());
     bed.oldest_ns = 0;
     let (busy_ns, flushing_ns) = (bed.busy_ns, bed.flushing_ns);
-    if disk.stop_us > 0 {
-        let from = start_ns + load.seconds * 500_000_000;
-        bed.stop = Some((from, from + disk.stop_us * 1000));
-    }
-    let from = start_ns + load.seconds * 500_000_000;
-    bed.fail = (from, from + disk.fail_us * 1000);
+    let middle_ns = start_ns + load.seconds * 500_000_000;
+    bed.stop = (middle_ns, middle_ns + disk.stop_us * 1000);
+    bed.fail = (middle_ns, middle_ns + disk.fail_us * 1000);
     let mut windows = vec![0; (load.seconds * 2) as usize];
     let mut after = before;
     while bed.now_ns < start_ns + load.seconds * 1_000_000_000 {

@@ -145,18 +145,11 @@ impl Process {
     pub fn signal(&self, signal: &str) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args([signal, &pid]).status().expect("kill").success());
-        let stopped = |task: std::io::Result<std::fs::DirEntry>| {
-            let stat = task.and_then(|t| std::fs::read_to_string(t.path().join("stat")));
-            // A thread that has ended meanwhile answers nobody.
-            stat.map_or(true, |s| {
-                s.rsplit_once(") ").is_some_and(|(_, s)| s.starts_with(['T', 'Z']))
-            })
-        };
-        let tasks = format!("/proc/{pid}/task");
-        wait("the threads", || {
-            signal != "-STOP" || std::fs::read_dir(&tasks).is_ok_and(|mut all| all.all(stopped))
-        })
-        .expect("stopped");
+        if signal == "-STOP" {
+            let tasks = format!("/proc/{pid}/task");
+            wait("the threads", || std::fs::read_dir(&tasks).is_ok_and(|mut all| all.all(stopped)))
+                .expect("stopped");
+        }
     }
 
     pub fn kill(&mut self) -> Vec<String> {
@@ -173,6 +166,12 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// A thread that has ended meanwhile answers nobody.
+fn stopped(task: std::io::Result<std::fs::DirEntry>) -> bool {
+    let stat = task.and_then(|t| std::fs::read_to_string(t.path().join("stat")));
+    stat.map_or(true, |s| s.rsplit_once(") ").is_some_and(|(_, s)| s.starts_with(['T', 'Z'])))
 }
 
 pub fn wait(what: &str, mut until: impl FnMut() -> bool) -> Result<(), String> {
