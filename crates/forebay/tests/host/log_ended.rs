@@ -92,15 +92,6 @@ fn a_log_counts_from_nothing_and_for_itself() {
     assert_eq!(written(&pool), (1, 4096));
 }
 
-/// However the scope is left, its threads end.
-struct Stops<'a>(&'a AtomicBool);
-
-impl Drop for Stops<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Appends by threads, while another ends the log and begins it anew: what was
 /// acknowledged in the last period is there after a crash, and nothing of another.
 #[test]

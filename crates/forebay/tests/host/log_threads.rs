@@ -7,15 +7,6 @@ use std::sync::Barrier;
 use crate::common::*;
 use forebay::*;
 
-/// However the scope is left, its threads end.
-struct Stops<'a>(&'a AtomicBool);
-
-impl Drop for Stops<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// An append that asks for a generation has one begun, by whoever comes first, and does not
 /// ask again each time that others have overtaken it: those who append all the time may fill
 /// the pool before it has its turn.

@@ -3,14 +3,12 @@
 //! before and whoever writes beside.  Cleaner: the pool empties, and stays empty.
 //! Method: an origin with a volatile cache, of which only the durable part is looked at.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::common::*;
 use crate::disk::{Disk, SIZE};
 use forebay::*;
-
-const LIMIT: Duration = Duration::from_secs(100);
 
 fn attach_mode(pool: &Pool, disk: &Disk, mode: Mode) -> Volume {
     if pool.volumes().is_empty() {
@@ -30,11 +28,7 @@ fn durable(disk: &Disk, offset: u64, len: usize) -> Vec<u8> {
 }
 
 fn until_empty(volume: &Volume) {
-    let start = Instant::now();
-    while volume.info().unwrap().pages > 0 {
-        assert!(start.elapsed() < LIMIT, "the pool does not empty: {:?}", volume.info());
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until("the pool is empty", || volume.info().unwrap().pages == 0);
 }
 
 #[test]
@@ -183,13 +177,13 @@ fn a_cleaner_empties_the_pool_beside_writers() {
     let disk = Disk::new();
     let volume = attach_mode(&pool, &disk, Mode::WriteBack);
     volume.write_at(&[1; 512 << 10], 0).unwrap();
-    set(&volume, Mode::Cleaner);
+    let written = AtomicU64::new(0);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let writer = scope.spawn(|| {
-            let mut n = 0;
+        let _stops = Stops(&stop);
+        scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
-                n += 1;
+                let n = written.fetch_add(1, Ordering::Relaxed) + 1;
                 // What is not cached, and now and then what was.
                 let offset = (1 << 20) + n % 100 * 4096;
                 volume.write_at(&[n as u8; 4096], offset).unwrap();
@@ -197,11 +191,15 @@ fn a_cleaner_empties_the_pool_beside_writers() {
                     volume.write_at(&[n as u8; 512], n % 64 * 4096).unwrap();
                 }
             }
-            n
         });
+        let writes = |more: u64| {
+            let all = written.load(Ordering::Relaxed) + more;
+            until("it writes", || written.load(Ordering::Relaxed) >= all);
+        };
+        writes(10);
+        set(&volume, Mode::Cleaner);
+        writes(60);
         until_empty(&volume);
-        stop.store(true, Ordering::Relaxed);
-        assert!(writer.join().unwrap() > 0);
     });
     let before = volume.info().unwrap().bypasses;
     volume.write_at(&[9; 4096], 3 << 20).unwrap();

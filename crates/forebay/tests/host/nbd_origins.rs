@@ -498,14 +498,6 @@ fn slow_server(dir: &Dir, more: &[&str]) -> Server {
 /// A server of shell scripts takes a while by itself.
 const SHELL: Away = Away { when: WhenAway::Error, limit: Duration::from_secs(3) };
 
-fn until(what: &str, mut is: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is() {
-        assert!(began.elapsed() < LIMIT, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 /// A flush was given up, and then fails: what was written meanwhile may be lost, and a
 /// flush says so.
 #[test]

@@ -179,14 +179,8 @@ fn a_drain_beside_a_writer_ends() {
     let origin = origin();
     let volume = attach(&pool, "v", &origin);
     let stop = AtomicBool::new(false);
-    struct Stop<'a>(&'a AtomicBool);
-    impl Drop for Stop<'_> {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::Relaxed);
-        }
-    }
     std::thread::scope(|scope| {
-        let _stop = Stop(&stop);
+        let _stops = Stops(&stop);
         scope.spawn(|| {
             for n in 0u64.. {
                 if stop.load(Ordering::Relaxed) {
