@@ -75,11 +75,11 @@ slow_disk() {
 	local speed
 	read -r -a speed <<<"$(disk_speed "$2")"
 	truncate -s "$3" "$work/$1.img"
-	nbdkit -f -U "$work/$1.sock" "$work/slow-disk.so" file="$work/$1.img" \
+	nbdkit -f -P "$work/$1.pid" -U "$work/$1.sock" "$work/slow-disk.so" file="$work/$1.img" \
 		requests-per-s="${speed[0]}" megabytes-per-s="${speed[1]}" \
 		latency-us="${speed[2]}" flush-us="${speed[3]}" 2>>"$work/$1.log" &
 	at_end "stop $!; rm -f '$work/$1.img' '$work/$1.sock'"
-	until_true test -S "$work/$1.sock"
+	until_true test -e "$work/$1.pid" # it listens
 }
 # disk NAME DISK BYTES: as the file $work/NAME.fuse/nbd; `own` is a file on this machine's disk.
 disk() {

@@ -39,17 +39,17 @@ cache=writeback # nbdkit's; unsafe: its flushes do nothing
 loads=()
 at_end 'kill -KILL "${far[@]}" "${loads[@]}" 2>/dev/null'
 
-# start_far NAME: its socket is there when it returns.
+# start_far NAME: it listens when this returns.
 start_far() {
 	local name=$1 tries
-	rm -f "$work/$name.far"
+	rm -f "$work/$name.far" "$work/$name.pid"
 	case $name in
-	kit) nbdkit -f -U "$work/kit.far" --filter=cache file "$work/kit.disk" cache=$cache 2>>"$work/kit.log" & ;;
-	qemu) qemu-nbd -t -e 8 -f raw -k "$work/qemu.far" "$work/qemu.disk" 2>>"$work/qemu.log" & ;;
+	kit) nbdkit -f -P "$work/kit.pid" -U "$work/kit.far" --filter=cache file "$work/kit.disk" cache=$cache 2>>"$work/kit.log" & ;;
+	qemu) qemu-nbd -t -e 8 --pid-file "$work/qemu.pid" -f raw -k "$work/qemu.far" "$work/qemu.disk" 2>>"$work/qemu.log" & ;;
 	esac
 	far[$name]=$!
 	for ((tries = 0; tries < 400; tries++)); do
-		[ -S "$work/$name.far" ] && return
+		[ -e "$work/$name.pid" ] && return
 		sleep 0.02
 	done
 	fail "$name does not start: $(cat "$work/$name.log")"
@@ -172,11 +172,11 @@ in_time() {
 # A server that takes a minute for a write.
 slowly() {
 	truncate -s 16M "$work/slow.disk"
-	nbdkit -f -U "$work/slow.far" --filter=delay file "$work/slow.disk" wdelay=60 2>>"$work/slow.log" &
+	nbdkit -f -P "$work/slow.pid" -U "$work/slow.far" --filter=delay file "$work/slow.disk" wdelay=60 2>>"$work/slow.log" &
 	far[slow]=$!
 	local tries
 	for ((tries = 0; tries < 400; tries++)); do
-		[ -S "$work/slow.far" ] && break
+		[ -e "$work/slow.pid" ] && break
 		sleep 0.02
 	done
 	rm -f "$pool"

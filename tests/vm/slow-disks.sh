@@ -21,13 +21,13 @@ slow_disks() {
 	for ((n = ${#disks[@]}; count > 0; n++, count--)); do
 		socket=$disks_dir/$n.sock
 		truncate -s "$bytes" "$disks_dir/$n.img"
-		nbdkit -f --exit-with-parent -U "$socket" "$plugin" file="$disks_dir/$n.img" requests-per-s="$3" \
+		nbdkit -f --exit-with-parent -P "$socket.pid" -U "$socket" "$plugin" file="$disks_dir/$n.img" requests-per-s="$3" \
 			megabytes-per-s="$4" latency-us="$5" flush-us="$6" 2>"$disks_dir/$n.log" 8>&- &
 		for ((tries = 0; tries < 100; tries++)); do
-			[ -S "$socket" ] && break
+			[ -e "$socket.pid" ] && break
 			sleep 0.05
 		done
-		[ -S "$socket" ] || { cat "$disks_dir/$n.log" >&2; say "nbdkit does not serve the disk"; return 1; }
+		[ -e "$socket.pid" ] || { cat "$disks_dir/$n.log" >&2; say "nbdkit does not serve the disk"; return 1; }
 		disks+=("nbd+unix:///?socket=$socket")
 	done
 }

@@ -441,18 +441,20 @@ impl Far {
     fn start() -> Option<Far> {
         let b = Bench::on_disk();
         b.write("disk", &[0; 1 << 20]);
-        let socket = b.path("far");
+        let (socket, up) = (b.path("far"), b.path("far.pid"));
         let child = Command::new("nbdkit")
             .args(["-f", "-U"])
             .arg(&socket)
+            .arg("-P")
+            .arg(&up)
             .arg("file")
             .arg(b.path("disk"))
             .stderr(Stdio::null())
             .spawn()
             .ok()?;
         for _ in 0..200 {
-            if socket.exists() {
-                break;
+            if up.exists() {
+                break; // it listens
             }
             std::thread::sleep(std::time::Duration::from_millis(20));
         }

@@ -36,20 +36,19 @@ struct Server {
 
 impl Server {
     fn start(dir: &Dir, program: &str, arguments: &[&str]) -> Server {
-        let socket = dir.path("socket");
+        let (socket, up) = (dir.path("socket"), dir.path("pid"));
         let _ = std::fs::remove_file(&socket);
+        let _ = std::fs::remove_file(&up);
         let mut command = Command::new(program);
         match program {
-            "nbdkit" => command.args(["-f", "--exit-with-parent", "-U"]).arg(&socket),
-            _ => command.arg("-t").arg("-k").arg(&socket),
+            "nbdkit" => command.args(["-f", "--exit-with-parent", "-U"]).arg(&socket).arg("-P"),
+            _ => command.arg("-t").arg("-k").arg(&socket).arg("--pid-file"),
         };
+        command.arg(&up);
         let child = command.args(arguments).stdout(Stdio::null()).spawn();
         let child = child.unwrap_or_else(|e| panic!("{program}, see scripts/need: {e}"));
-        let began = Instant::now();
-        while !socket.exists() {
-            assert!(began.elapsed() < LIMIT, "{program} does not start");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        // It listens then; the socket is there before it does.
+        until(program, || up.exists());
         Server { child, socket }
     }
 
