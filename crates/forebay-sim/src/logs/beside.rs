@@ -206,7 +206,13 @@ pub fn random(seed: u64) -> Script {
                 ops.push(Op::Sync(log, synced[log]));
             }
             55..88 if busy.iter().any(|b| !b) => {
-                ops.push(Op::Block(block(&mut rng, &volumes)));
+                let block = block(&mut rng, &volumes);
+                if matches!(block, Blocks::Drain(_)) {
+                    // It waits for who has begun an entry beside what a slot has open.
+                    ops.extend((0..nslots as u16).map(Op::Commit));
+                    busy.fill(false);
+                }
+                ops.push(Op::Block(block));
             }
             88..93 => ops.push(Op::Tick),
             _ => {

@@ -7,6 +7,7 @@ use forebay_engine::logs::{Append, Header};
 use forebay_engine::{sys, Wait};
 
 use crate::engine::{Decision, Engine};
+use crate::hooks;
 use crate::media::{MediaEvent, Region};
 use crate::rng::{mix, Rng};
 use crate::script::{self as blocks, Geometry};
@@ -158,6 +159,12 @@ impl Recorder<'_> {
         self.blocks.actor(actor);
     }
 
+    /// Who has begun an entry and does nothing else: its stores are its own until it commits.
+    fn writer(&mut self, writer: u16) {
+        hooks::set_cpu(u32::from(writer));
+        self.blocks.engine.media.set_actor(WRITERS + writer);
+    }
+
     fn store(&mut self, log: usize, header: Header, effect: Option<u64>) {
         self.header[log] = header;
         if self.script.consumer[log] {
@@ -202,7 +209,7 @@ impl Recorder<'_> {
     ) -> Result<(), String> {
         self.next_id += 1;
         let id = self.next_id;
-        self.actor(actor);
+        self.writer(actor);
         self.mark(Mark::Begin { log, id, txg });
         let body = body(id, n);
         let (mut append, index) = (Append::default(), self.index[log]);
@@ -216,7 +223,7 @@ impl Recorder<'_> {
     }
 
     fn commit(&mut self, actor: u16) {
-        self.actor(actor);
+        self.writer(actor);
         if let Some((mut append, log, id)) = self.writers.remove(&actor) {
             self.blocks.engine.log_append_commit(&mut append, &mut 0);
             self.mark(Mark::End { log, id });
@@ -389,6 +396,9 @@ pub fn record(script: &Script) -> Result<Recording, String> {
     let trace = r.blocks.engine.media.state_mut().trace.take().unwrap_or_default();
     Ok(Recording { start, trace, marks: r.marks, block_marks: r.blocks.marks, from })
 }
+
+/// Actors of the media: those of the other operations are below and above.
+const WRITERS: u16 = 50;
 
 const TINY: Geometry =
     Geometry { chunk_pages: 16, nchunks: 6, nvolumes: 3, nslots: 1, shares: [0; 2] };
