@@ -334,6 +334,8 @@ struct World {
     /// Destage is to be called: at this time, or now.
     destage_at: u64,
     faulty: bool,
+    /// A crash left no free chunk: between the copies of refused pages and the watermark.
+    opened_full: bool,
     /// The volume that was being added or removed at a cut.
     uncertain: u64,
     /// Media faults have been injected.
@@ -368,6 +370,7 @@ impl World {
             next_number: 1,
             destage_at: 0,
             faulty: true,
+            opened_full: false,
             uncertain: 0,
             damaged: false,
             soft: Vec::new(),

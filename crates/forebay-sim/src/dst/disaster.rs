@@ -137,6 +137,7 @@ impl World {
             ));
         }
         self.engine.check(true).map_err(|e| format!("after recovery: {e}"))?;
+        self.opened_full = self.engine.info().chunks_free == 0;
         self.find_volumes()?;
         for v in 0..self.volumes.len() {
             if !self.rng.one_in(6) {
