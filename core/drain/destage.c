@@ -247,8 +247,13 @@ static int write_step(struct fby_drain *p, u16 volume, struct fby_io *io, u32 *w
 	struct fby_destage *d = &p->volume[volume].destage;
 	struct fby_build b = { 0 };
 	u32 id, most = d->refused.doubt ? 1 : fby_pace_depth(p, volume);
+	bool heals = fby_refused_heals(d);
 
-	if (d->failed || d->outstanding >= most || d->pos == d->n || !fby_flight_room(d, &id)) {
+	if (d->failed || heals || d->outstanding >= most || d->pos == d->n || !fby_flight_room(d, &id)) {
+		if (d->outstanding == 0 && heals) {
+			go_on_to(p, volume, fby_refused_cut_short(p, volume));
+			return FBY_AGAIN;
+		}
 		if (d->outstanding == 0) {
 			fby_pace_adapt(&p->volume[volume].pace, d->nrequests);
 			fby_plan_written(p, volume);
@@ -363,6 +368,7 @@ static int release_step(struct fby_drain *p, u16 volume, u32 *wake)
 	fby_count(&v->rounds, 1);
 	fby_refused_passed(p, volume, p->space->owner[volume].rec.watermark);
 	d->backoff_ns = 0;
+	d->refused.cut_short = false;
 	d->n = 0;
 	fby_owner_count(p->space, volume);
 	fby_level_update(p->space, volume);

@@ -102,7 +102,9 @@ struct fby_refused {
 	/* from round to round */
 	u32 random;
 	bool narrow; /* the round before had no room for the copies */
+	bool cut_short; /* a round was, since one has ended: fby_refused_heals */
 	u32 asked; /* pages that the round was to list */
+	bool longer; /* these are more than twice what they would be but for behind */
 	u32 behind; /* so many more are to be listed: as many as were refused, and nothing else was found */
 	bool waits; /* for retry_ns, or, unless that is ~0, until it is written to */
 	u64 waits_writes;

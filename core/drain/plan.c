@@ -104,13 +104,16 @@ u32 fby_plan_pages(struct fby_drain *p, u16 volume)
 
 	d->plan.keeps = false;
 	d->plan.asked_ns = 0;
+	f->longer = false;
 	if (fby_drain_clean(p, volume)) /* it only packs, and not by halves */
 		return most;
 	f->asked = list_pages(p, volume);
-	if (f->narrow)
+	if (f->narrow) {
 		f->asked = (u32)min_u64(f->asked, chunk);
-	else if (!FBY_BUG(REFUSED_HIDES_REST))
+	} else if (!FBY_BUG(REFUSED_HIDES_REST)) {
+		f->longer = f->behind > f->asked;
 		f->asked = (u32)min_u64((u64)f->asked + f->behind, most);
+	}
 	f->narrow = false;
 	return f->asked;
 }

@@ -132,6 +132,31 @@ void fby_refused_pause(struct fby_drain *p, struct fby_refused *f)
 	f->retry_ns = p->space->now_ns + f->pause_ns;
 }
 
+/*
+ * While an origin took nothing the rounds became longer and longer, to look behind what it
+ * refused.  When it takes a request it is well again, mostly, and writers are not to wait for as
+ * long as all of such a list takes: the round is given up for one of the usual length.  But once
+ * only until a round has ended, since it may be that nothing but what lies behind is sound.
+ */
+bool fby_refused_heals(const struct fby_destage *d)
+{
+	const struct fby_refused *f = &d->refused;
+
+	return d->backoff_ns && f->longer && d->pos < d->n && !f->doubt && (!f->cut_short || FBY_BUG(REFUSED_CUT_AGAIN));
+}
+
+enum fby_phase fby_refused_cut_short(struct fby_drain *p, u16 volume)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+	struct fby_refused *f = &d->refused;
+
+	f->cut_short = true;
+	f->behind = 0;
+	f->retry_ns = p->space->now_ns;
+	d->backoff_ns = 0;
+	return FBY_PH_IDLE;
+}
+
 enum fby_phase fby_refused_judge(struct fby_drain *p, u16 volume)
 {
 	struct fby_destage *d = &p->volume[volume].destage;

@@ -58,6 +58,10 @@ void fby_refused_note(struct fby_refused *f, const struct fby_io_slot *io);
 void fby_refused_failed(struct fby_drain *p, u16 volume, const struct fby_io_slot *io);
 /* Is a page of this state left out of the round, behind requests that were refused? */
 bool fby_refused_leaves(struct fby_refused *f, u32 state);
+/* The round is to be given up for a shorter one, as the origin is well again; when its requests
+ * have ended it goes on to what fby_refused_cut_short returns. */
+bool fby_refused_heals(const struct fby_destage *d);
+enum fby_phase fby_refused_cut_short(struct fby_drain *p, u16 volume);
 /* All requests have ended, and the round goes on to: FLUSH; BACKOFF, the origin took nothing;
  * IDLE, nothing was tried. */
 enum fby_phase fby_refused_judge(struct fby_drain *p, u16 volume);

@@ -81,6 +81,7 @@
 	X(REFUSED_NOT_MOVED, "the watermark passes a page that the origin refused, without a copy") \
 	X(REFUSED_TRIED_AT_ONCE, "what the origin refused is tried again without a pause") \
 	X(REFUSED_COPIED_FOR_NOTHING, "what the origin refused is copied though nothing else of the round is home") \
+	X(REFUSED_CUT_AGAIN, "a round that looks behind what was refused is cut short again and again") \
 	X(REFUSED_HIDES_REST, "what the origin refused fills a round's list, and holds back what lies behind") \
 	X(BUFFER_IN_FLIGHT, "a buffer is filled again that a request in flight has") \
 	X(KEPT_IN_DRAIN, "a round of a drain keeps isolated pages") \

@@ -86,6 +86,22 @@ static void cut_below_last(void)
 	pool_restore();
 }
 
+/* What was overwritten meanwhile needs no copy, and does not lower it. */
+static void cut_not_below_overwritten(void)
+{
+	struct fby_destage *d = &pool->drain.volume[0].destage;
+	u64 seq = seq_of(16);
+	struct fby_io io;
+
+	until(FBY_PH_CARRY, 16, 17);
+	EXPECT(d->page[d->n - 1].k == 17);
+	pool->cache.entry[d->page[d->n - 1].page].state &= ~FBY_ES_LINKED;
+	d->page[d->n - 1].page = d->page[1].page; /* an old one, of another block by now */
+	pool->space.nfree = 0;
+	EXPECT(step(&io) == FBY_AGAIN && d->phase == FBY_PH_COMMIT && d->cut == seq - 1);
+	pool_restore();
+}
+
 /* Nothing is older: the round ends, and the next one is not to come to the same.  So full a pool is
  * too full. */
 static void none_older(void)
@@ -418,6 +434,7 @@ void test_kept(void)
 {
 	cut_below();
 	cut_below_last();
+	cut_not_below_overwritten();
 	none_older();
 	none_older_refused();
 	backoff();

@@ -30,6 +30,13 @@ static bool marked(u64 block)
 	return pool->cache.entry[page_of(block)].state & FBY_ES_REFUSED;
 }
 
+static int step(struct fby_io *io)
+{
+	u64 next;
+
+	return fby_destage_step(pool, pool->space.now_ns, io, &next, &wake);
+}
+
 /* A round lists all: 0 to 7, 16 and 17. */
 static void listed(void)
 {
@@ -269,6 +276,8 @@ static void looks_behind(void)
 	EXPECT(judged(80, 0, false, 0) == FBY_PH_IDLE && f->waits);
 	f->behind = 80;
 	EXPECT(judged(80, 40, false, 0) == FBY_PH_FLUSH && f->behind == 0);
+	f->behind = 80;
+	EXPECT(judged(80, 40, true, 3) == FBY_PH_FLUSH && f->behind == 0); /* some were refused anew */
 	pool_restore();
 }
 
@@ -287,13 +296,82 @@ static void longer_lists(void)
 	d->plan.keeps = false;
 	d->refused.behind = 1; /* it does not keep */
 	n = fby_plan_pages(&pool->drain, 0) - 1;
-	EXPECT(!d->plan.keeps && d->refused.asked == n + 1);
+	EXPECT(!d->plan.keeps && d->refused.asked == n + 1 && !d->refused.longer);
+	d->refused.behind = n;
+	EXPECT(fby_plan_pages(&pool->drain, 0) == 2 * n && !d->refused.longer);
 	d->refused.behind = 700;
-	EXPECT(fby_plan_pages(&pool->drain, 0) == n + 700);
+	EXPECT(n < 700 && fby_plan_pages(&pool->drain, 0) == n + 700 && d->refused.longer);
 	d->refused.behind = ~0u;
 	EXPECT(fby_plan_pages(&pool->drain, 0) == fby_round_most(d));
 	d->refused.narrow = true;
-	EXPECT(fby_plan_pages(&pool->drain, 0) == DATA_PAGES && !d->refused.narrow);
+	EXPECT(fby_plan_pages(&pool->drain, 0) == DATA_PAGES && !d->refused.narrow && !d->refused.longer);
+	pool->drain.volume[2].destage.refused.longer = true; /* of the round before: it only packs now */
+	(void)fby_plan_pages(&pool->drain, 2);
+	EXPECT(!pool->drain.volume[2].destage.refused.longer);
+	pool_restore();
+}
+
+/* A request is taken in a round that was made long to look behind others: it is given up once
+ * what is in flight has ended, with nothing let go of, and the next is a usual one.  But once,
+ * until a round has ended. */
+static void cut_short(void)
+{
+	struct fby_destage *d = destage();
+	u64 rounds = pool->drain.volume[0].rounds;
+	struct fby_io io;
+
+	for (u32 before = 0; before < 2; before++) {
+		listed();
+		d->phase = FBY_PH_WRITE;
+		d->backoff_ns = SECOND;
+		d->refused.doubt = true;
+		d->refused.behind = 100;
+		d->refused.longer = true;
+		d->refused.cut_short = before;
+		d->refused.last = FBY_NO_SEQ - 1; /* more is refused still */
+		d->drain = true;
+		EXPECT(step(&io) == FBY_ORIGIN && io.op == FBY_IO_WRITE && step(&io) == FBY_DONE);
+		fby_destage_complete(pool, io.id, 0);
+		EXPECT(step(&io) == (before ? FBY_ORIGIN : FBY_AGAIN) && d->refused.cut_short);
+		EXPECT(d->phase == (before ? FBY_PH_WRITE : FBY_PH_IDLE));
+		EXPECT(d->refused.behind == (before ? 100 : 0) && d->backoff_ns == (before ? SECOND : 0));
+		if (!before) { /* what was refused is tried at once, and nothing is home */
+			EXPECT(d->refused.retry_ns == pool->space.now_ns && page_of(0) != FBY_NO_PAGE && page_of(17) != FBY_NO_PAGE);
+			pool_restore();
+			continue;
+		}
+		for (u32 i = 0; i < 100 && pool->drain.volume[0].rounds == rounds; i++) {
+			fby_destage_complete(pool, io.id, 0);
+			for (u32 k = 0; k < 100 && pool->drain.volume[0].rounds == rounds && step(&io) != FBY_ORIGIN; k++)
+				;
+		}
+		EXPECT(pool->drain.volume[0].rounds == rounds + 1 && !d->refused.cut_short);
+		pool_restore();
+	}
+	listed(); /* not while a request is in flight */
+	d->phase = FBY_PH_WRITE;
+	EXPECT(step(&io) == FBY_ORIGIN && d->outstanding == 1);
+	d->backoff_ns = SECOND;
+	d->refused.longer = true;
+	EXPECT(fby_refused_heals(d) && step(&io) == FBY_DONE && d->phase == FBY_PH_WRITE);
+	fby_destage_complete(pool, io.id, 0);
+	EXPECT(step(&io) == FBY_AGAIN && d->phase == FBY_PH_IDLE && d->outstanding == 0);
+	pool_restore();
+	listed();
+	d->backoff_ns = SECOND;
+	d->refused.longer = true;
+	d->pos = d->n; /* nor where all has been sent */
+	EXPECT(!fby_refused_heals(d));
+	d->pos--;
+	EXPECT(fby_refused_heals(d));
+	d->refused.doubt = true;
+	EXPECT(!fby_refused_heals(d));
+	d->refused.doubt = false;
+	d->refused.longer = false;
+	EXPECT(!fby_refused_heals(d));
+	d->refused.longer = true;
+	d->backoff_ns = 0;
+	EXPECT(!fby_refused_heals(d));
 	pool_restore();
 }
 
@@ -301,6 +379,7 @@ static void longer_lists(void)
 static void rests(void)
 {
 	struct fby_refused *f = &destage()->refused;
+	struct fby_io io;
 
 	for (u32 other = 0; other < 2; other++) {
 		f->behind = ~0u;
@@ -315,7 +394,16 @@ static void rests(void)
 		EXPECT(!fby_refused_waits(&pool->drain, 0) && !f->waits);
 		pool_restore();
 	}
+	EXPECT(fby_volume_drain(pool, 0, true) == FBY_DONE); /* nor does a drain begin a round */
+	f->waits = true;
+	f->waits_writes = FBY_NO_SEQ;
+	f->retry_ns = pool->space.now_ns + SECOND;
+	EXPECT(step(&io) == FBY_DONE && destage()->phase == FBY_PH_IDLE && destage()->drain);
+	pool->space.now_ns += SECOND;
+	EXPECT(step(&io) == FBY_AGAIN && destage()->phase == FBY_PH_PLAN);
+	pool_restore();
 }
+
 
 /* The error stays until the watermark has passed the last of them. */
 static void told(void)
@@ -345,6 +433,7 @@ void test_refused(void)
 	lost_is_no_room();
 	looks_behind();
 	longer_lists();
+	cut_short();
 	rests();
 	told();
 }

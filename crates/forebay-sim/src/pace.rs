@@ -25,6 +25,8 @@ const NUMBER: u64 = 1;
 /// What a client takes for a request that is not held up.
 const THINK_NS: u64 = 10_000;
 const WINDOW_NS: u64 = 500_000_000;
+/// A write that waits for so long, ten times the longest pause of destage, waits for ever.
+const STANDS_NS: u64 = 300_000_000_000;
 
 /// Serves one request after the other, and answers some time after that.
 #[derive(Clone, Copy, Debug, Serialize, clap::Args)]
@@ -44,6 +46,20 @@ pub struct Disk {
     /// Microseconds in which the disk refuses each write, from there on
     #[arg(long = "fail", default_value_t = 0)]
     pub fail_us: u64,
+    /// One block of so many is bad: the disk refuses writes with it; 0: none is
+    #[arg(long = "bad", default_value_t = 0)]
+    pub bad_of: u64,
+}
+
+impl Disk {
+    /// Takes no time, and all that it is sent.
+    pub const NONE: Disk =
+        Disk { service_us: 0, latency_us: 0, flush_us: 0, stop_us: 0, fail_us: 0, bad_of: 0 };
+
+    /// Spread over it, the same ones each time.
+    fn is_bad(&self, block: u64) -> bool {
+        self.bad_of > 0 && block.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 < (1 << 32) / self.bad_of
+    }
 }
 
 #[derive(Clone, Copy, Debug, Serialize, clap::Args)]
@@ -269,12 +285,12 @@ impl Bed {
                 .partition(|(at, _)| *at <= self.now_ns);
             self.in_flight = left;
             let fails = (self.fail.0..self.fail.1).contains(&self.now_ns);
-            let errno = if fails { EIO } else { 0 };
             for (_, request) in ended {
                 match request {
                     Request::Destage(id, blocks) => {
-                        self.sent.extend(blocks.into_iter().filter(|_| !fails));
-                        self.engine.destage_complete(id, errno);
+                        let refused = fails || blocks.iter().any(|(b, _)| self.disk.is_bad(*b));
+                        self.sent.extend(blocks.into_iter().filter(|_| !refused));
+                        self.engine.destage_complete(id, if refused { EIO } else { 0 });
                     }
                     Request::Flush(id) => {
                         self.flushed();
@@ -288,7 +304,8 @@ impl Bed {
         self.now_ns = to_ns;
     }
 
-    fn write(&mut self, block: u64) {
+    fn write(&mut self, block: u64) -> Result<(), String> {
+        let came_ns = self.now_ns;
         loop {
             let mut wake = 0;
             let decision = self.engine.write(0, block * 8, &[0; 4096], &mut 0, &mut wake);
@@ -301,6 +318,10 @@ impl Bed {
             match decision.expect("the pool is sound") {
                 Decision::Done => break,
                 Decision::Wait(wait) => {
+                    if self.now_ns - came_ns > STANDS_NS {
+                        let waited_s = STANDS_NS / 1_000_000_000;
+                        return Err(format!("a write has waited for {wait:?} for {waited_s} s"));
+                    }
                     self.engine.wait_prepare(wait);
                     self.advance(self.next_event_ns());
                 }
@@ -309,6 +330,7 @@ impl Bed {
         }
         let delay_ns = self.engine.write_delay(0, 8, self.now_ns);
         self.advance(self.now_ns + delay_ns.max(THINK_NS));
+        Ok(())
     }
 
     fn read(&mut self, block: u64) {
@@ -322,7 +344,8 @@ impl Bed {
     }
 }
 
-/// Errors: a pool that cannot be made, or has no room for the volume's record.
+/// Errors: a pool that cannot be made, or has no room for the volume's record; and one that
+/// stands, so that a write waits for ever.
 pub fn run(load: &Load, disk: &Disk) -> Result<Report, String> {
     let mut bed = Bed::new(load, disk)?;
     let mut blocks = load.pattern();
@@ -332,19 +355,19 @@ pub fn run(load: &Load, disk: &Disk) -> Result<Report, String> {
             bed.read(blocks.any());
             reads += 1;
         } else {
-            bed.write(blocks.written());
+            bed.write(blocks.written())?;
             writes += 1;
         }
-        (writes, reads)
+        Ok::<_, String>((writes, reads))
     };
 
     let mut before = (0, 0);
     while before.0 < load.pool_mib * 256 {
-        before = request(&mut bed);
+        before = request(&mut bed)?;
     }
     let settled_ns = bed.now_ns + load.settle_s * 1_000_000_000;
     while bed.now_ns < settled_ns {
-        before = request(&mut bed);
+        before = request(&mut bed)?;
     }
     let (start_ns, info, pool) = (bed.now_ns, volume(&mut bed), bed.engine.info());
     bed.oldest_ns = 0;
@@ -357,7 +380,7 @@ pub fn run(load: &Load, disk: &Disk) -> Result<Report, String> {
     while bed.now_ns < start_ns + load.seconds * 1_000_000_000 {
         let window = ((bed.now_ns - start_ns) / WINDOW_NS) as usize;
         let counted = after.0;
-        after = request(&mut bed);
+        after = request(&mut bed)?;
         windows[window] += after.0 - counted;
     }
 

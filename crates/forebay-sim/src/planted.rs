@@ -61,7 +61,7 @@ const DIRECTED: [(Directed, &[&str]); 15] = [
         &["DAMAGE_DROPPED", "DESTAGE_UNVERIFIED", "MOVE_"]),
     (("a drain before a slow origin", slow_origin::drains_end), &["SLOW_TAKEN"]),
     (("what an origin refuses", refused_cases::all),
-        &["MERGE_UNVERIFIED", "REFUSED_TRIED", "REFUSED_HIDES", "REFUSED_COPIED"]),
+        &["MERGE_UNVERIFIED", "REFUSED_TRIED", "REFUSED_HIDES", "REFUSED_COPIED", "REFUSED_CUT"]),
     (("lost blocks are carried", held::all), &["PACKED_FOR", "CARRIED_"]),
     (("a line lost before torn ones", beyond::lost_before_torn), &["HOLE_"]),
     (("a log fallen silent", logs::silent), &["GC_BY", "SILENT_"]),

@@ -286,7 +286,28 @@ pub fn bad_lists() -> Result<u64, String> {
     Ok(rounds)
 }
 
-pub const CASES: [Case; 7] = [
+/// The oldest pages of a full pool are of a bad area, and more than a list: what lies behind is
+/// home, though the round that reaches it is cut short, since a request of it is taken (an
+/// origin that is well again shows so). How many requests were refused.
+pub fn bad_list_first() -> Result<u64, String> {
+    let mut run = Run::with_slots(0, 1);
+    run.bad = (0..BAD_RUN * 8).collect();
+    let mut blocks = 0;
+    while run.try_write(blocks)? {
+        blocks += 1;
+    }
+    rest(&mut run, 20 * SECOND_NS)?;
+    let left = lacks(&run, BAD_RUN..blocks).len() as u64;
+    if left > (blocks - BAD_RUN) / 2 {
+        return Err(format!("{left} blocks behind a bad area are not home, of {blocks}"));
+    }
+    judge(&mut run, &no_loss())?;
+    mend(&mut run)?;
+    Ok(run.refused.len() as u64)
+}
+
+pub const CASES: [Case; 8] = [
+    ("refused what is oldest", bad_list_first, 20),
     ("a whole list is refused", bad_lists, 500),
     ("refused, beside what is partly lost", beside_lost, 2),
     ("bad sectors", bad_sectors, 20),
