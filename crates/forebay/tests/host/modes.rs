@@ -187,7 +187,7 @@ fn a_cleaner_empties_the_pool_beside_writers() {
                 // What is not cached, and now and then what was.
                 let offset = (1 << 20) + n % 100 * 4096;
                 volume.write_at(&[n as u8; 4096], offset).unwrap();
-                if n % 50 == 0 {
+                if n.is_multiple_of(50) {
                     volume.write_at(&[n as u8; 512], n % 64 * 4096).unwrap();
                 }
             }
