@@ -535,7 +535,7 @@ fn planted_mistakes_of_sharing_are_found() {
         (Planted::LateForgotten, true),
     ] {
         plant(Some(mistake));
-        let time = Duration::from_secs(60);
+        let time = Duration::from_secs(300);
         let found = match at_once {
             true => threads(&features, time).map(drop),
             false => histories(&features, time, &[0]).map(drop),
