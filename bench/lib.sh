@@ -78,7 +78,7 @@ slow_disk() {
 	nbdkit -f -P "$work/$1.pid" -U "$work/$1.sock" "$work/slow-disk.so" file="$work/$1.img" \
 		requests-per-s="${speed[0]}" megabytes-per-s="${speed[1]}" \
 		latency-us="${speed[2]}" flush-us="${speed[3]}" 2>>"$work/$1.log" &
-	at_end "stop $!; rm -f '$work/$1.img' '$work/$1.sock'"
+	at_end "stop $!; rm -f '$work/$1.img' '$work/$1.sock' '$work/$1.pid'"
 	until_true test -e "$work/$1.pid" # it listens
 }
 # disk NAME DISK BYTES: as the file $work/NAME.fuse/nbd; `own` is a file on this machine's disk.

@@ -404,7 +404,6 @@ static void rests(void)
 	pool_restore();
 }
 
-
 /* The error stays until the watermark has passed the last of them. */
 static void told(void)
 {

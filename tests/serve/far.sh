@@ -41,18 +41,14 @@ at_end 'kill -KILL "${far[@]}" "${loads[@]}" 2>/dev/null'
 
 # start_far NAME: it listens when this returns.
 start_far() {
-	local name=$1 tries
+	local name=$1
 	rm -f "$work/$name.far" "$work/$name.pid"
 	case $name in
 	kit) nbdkit -f -P "$work/kit.pid" -U "$work/kit.far" --filter=cache file "$work/kit.disk" cache=$cache 2>>"$work/kit.log" & ;;
 	qemu) qemu-nbd -t -e 8 --pid-file "$work/qemu.pid" -f raw -k "$work/qemu.far" "$work/qemu.disk" 2>>"$work/qemu.log" & ;;
 	esac
 	far[$name]=$!
-	for ((tries = 0; tries < 400; tries++)); do
-		[ -e "$work/$name.pid" ] && return
-		sleep 0.02
-	done
-	fail "$name does not start: $(cat "$work/$name.log")"
+	listens "$name"
 }
 
 kill_far() {
@@ -174,11 +170,7 @@ slowly() {
 	truncate -s 16M "$work/slow.disk"
 	nbdkit -f -P "$work/slow.pid" -U "$work/slow.far" --filter=delay file "$work/slow.disk" wdelay=60 2>>"$work/slow.log" &
 	far[slow]=$!
-	local tries
-	for ((tries = 0; tries < 400; tries++)); do
-		[ -e "$work/slow.pid" ] && break
-		sleep 0.02
-	done
+	listens slow
 	rm -f "$pool"
 	"$FOREBAY" create "$pool" --size 24M >/dev/null
 	"$FOREBAY" volume add "$pool" slow "nbd+unix:///?socket=$work/slow.far" >/dev/null

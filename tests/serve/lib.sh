@@ -50,6 +50,17 @@ cleanup() {
 trap cleanup EXIT
 trap 'exit 130' INT TERM
 
+# listens NAME: the NBD server of another, which writes $work/NAME.pid when it listens (its socket
+# is there a moment before) and says what is wrong in $work/NAME.log.
+listens() {
+	local tries
+	for ((tries = 0; tries < 400; tries++)); do
+		[ -e "$work/$1.pid" ] && return
+		sleep 0.02
+	done
+	fail "$1 does not start: $(cat "$work/$1.log")"
+}
+
 # uri NAME: of an export of the running server.
 uri() { echo "nbd+unix:///$1?socket=$work/run/nbd"; }
 

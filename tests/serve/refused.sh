@@ -16,15 +16,10 @@ at_end '[ -z "$far" ] || kill -KILL "$far" 2>/dev/null'
 
 # start_far [OPTIONS]: of nbdkit.
 start_far() {
-	local tries
 	rm -f "$work/far" "$work/far.pid"
 	nbdkit -f -P "$work/far.pid" -U "$work/far" "$@" 2>>"$work/far.log" &
 	far=$!
-	for ((tries = 0; tries < 400; tries++)); do
-		[ -e "$work/far.pid" ] && return # it listens
-		sleep 0.02
-	done
-	fail "nbdkit does not start: $(cat "$work/far.log")"
+	listens far
 }
 
 truncate -s $size "$work/disk"

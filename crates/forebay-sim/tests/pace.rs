@@ -144,16 +144,16 @@ fn the_longest_run_first_is_more_than_by_age() {
     assert!(streams.pages_per_origin_write > chance.pages_per_origin_write, "{streams:#?}");
 }
 
-/// A disk that refuses each write shows, too, and is used at once when it is well again: but for
-/// the pause that has grown meanwhile (docs/destage.md).
+/// A disk that refused all it was to write for three seconds takes it again: writers have half
+/// of their rate when the pause is over, and not after as long a round as was listed meanwhile.
 #[test]
-fn a_disk_that_fails_shows_and_is_used_again() {
+fn a_disk_that_is_well_again_is_used_at_once() {
     let load =
-        Load { times: 2, settle_s: 10, seconds: 100, round_pages: 16384, ..load(128, 512, 0) };
+        Load { times: 2, settle_s: 10, seconds: 40, round_pages: 16384, ..load(128, 512, 0) };
     let slow = Disk { service_us: 3000, latency_us: 100, flush_us: 200, ..Disk::NONE };
     let r = run(&load, &Disk { fail_us: 3_000_000, ..slow }).unwrap();
+    assert!(r.well_after_s.is_some_and(|s| s <= 5.0), "{r:#?}");
     assert!(r.slowest_window_per_s < 100.0, "it never failed: {r:#?}");
-    assert!(r.well_after_s.is_some_and(|s| (1.0..8.0).contains(&s)), "{r:#?}");
 }
 
 /// What a disk refuses for good stays in the pool, and is not what the others wait for: but for

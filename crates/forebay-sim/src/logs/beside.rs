@@ -185,6 +185,10 @@ pub fn random(seed: u64) -> Script {
     };
     let consumer: Vec<bool> = (0..logs).map(|_| rng.percent(50)).collect();
     let (mut synced, mut ops, mut busy) = (vec![0u64; logs], Vec::new(), vec![false; nslots]);
+    let all_commit = |ops: &mut Vec<Op>, busy: &mut Vec<bool>| {
+        ops.extend((0..nslots as u16).map(Op::Commit));
+        busy.fill(false);
+    };
     for _ in 0..rng.range(6, 26) {
         let log = rng.index(logs);
         let txg = synced[log] + rng.range(1, 3);
@@ -209,15 +213,13 @@ pub fn random(seed: u64) -> Script {
                 let block = block(&mut rng, &volumes);
                 if matches!(block, Blocks::Drain(_)) {
                     // It waits for who has begun an entry beside what a slot has open.
-                    ops.extend((0..nslots as u16).map(Op::Commit));
-                    busy.fill(false);
+                    all_commit(&mut ops, &mut busy);
                 }
                 ops.push(Op::Block(block));
             }
             88..93 => ops.push(Op::Tick),
             _ => {
-                ops.extend((0..nslots as u16).map(Op::Commit));
-                busy.fill(false);
+                all_commit(&mut ops, &mut busy);
                 if rng.one_in(3) {
                     ops.push(Op::Renew(log));
                     synced.iter_mut().enumerate().filter(|(o, _)| *o != log).for_each(|(o, s)| {
@@ -231,7 +233,7 @@ pub fn random(seed: u64) -> Script {
             }
         }
     }
-    ops.extend((0..nslots as u16).map(Op::Commit));
+    all_commit(&mut ops, &mut busy);
     if rng.one_in(3) {
         ops.push(Op::Reopen(rng.range(0, 3)));
     }
