@@ -9,11 +9,11 @@
 mod common;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{symlink, PermissionsExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+use common::nbd::Served;
 use common::{Bench, Output};
 use forebay::{AttachOptions, Pool, PoolOptions};
 
@@ -308,53 +308,29 @@ fn edit_mark(case: &Case, edit: impl FnOnce(&mut serde_json::Value)) {
 
 // --- servers ---------------------------------------------------------------------------
 
-struct Served {
-    child: Child,
-    uri: String,
-}
+/// A server of the pool, and the client's side of its volume v; killed when it is dropped.
+struct Marked(Served);
 
-impl Served {
-    fn start(b: &Bench, words: &[&str]) -> Served {
-        let mut words = words.to_vec();
-        words.extend(["--json", "--socket", "run/nbd"]);
-        let mut child = b.command(&words).stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let ready: serde_json::Value =
-            serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}"));
-        let uri = ready["volumes"][0]["uri"].as_str().unwrap().to_string();
-        Served { child, uri }
+impl Marked {
+    fn start(b: &Bench, options: &[&str]) -> Marked {
+        Marked(Served::start(b, options))
     }
 
     fn write(&self, n: u8) {
-        let text = format!("h.pwrite(b'\\x{n:02x}' * 4096, 0)");
-        let done = Command::new("nbdsh").args(["-u", &self.uri, "-c", &text]).status();
-        assert!(done.unwrap().success());
+        assert_eq!(self.0.connect("v").write(0, &[n; 4096]), 0);
     }
 
-    fn end(mut self, signal: rustix::process::Signal) {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, signal).unwrap();
-        self.child.wait().unwrap();
+    fn end(mut self, signal: &str) {
+        self.0.signal(signal);
+        self.0.wait().expect("the server ends");
     }
-}
-
-fn no_nbdsh() -> bool {
-    let missing = Command::new("nbdsh").arg("--version").output().is_err();
-    if missing {
-        eprintln!("SKIPPED, NOTHING WAS TESTED: nbdsh is not installed");
-    }
-    missing
 }
 
 /// One marking in each period from clean to clean.
 #[test]
 fn a_server_marks_before_it_answers_and_a_drain_beside_it_takes_it_away() {
-    if no_nbdsh() {
-        return;
-    }
     for case in cases() {
-        let served = Served::start(&case.b, &["serve", "pool"]);
+        let served = Marked::start(&case.b, &[]);
         case.status(0);
         served.write(1);
         let first = get_mark(&case);
@@ -365,11 +341,11 @@ fn a_server_marks_before_it_answers_and_a_drain_beside_it_takes_it_away() {
         served.write(3);
         case.status(14);
         assert_ne!(get_mark(&case), first, "of another period");
-        served.end(rustix::process::Signal::KILL);
+        served.end("-KILL");
         case.status(14);
-        let served = Served::start(&case.b, &["serve", "pool"]);
+        let served = Marked::start(&case.b, &[]);
         case.status(14);
-        served.end(rustix::process::Signal::TERM);
+        served.end("-TERM");
         case.status(14);
         case.drained(&["drain", "pool"], 3);
     }
@@ -377,26 +353,23 @@ fn a_server_marks_before_it_answers_and_a_drain_beside_it_takes_it_away() {
 
 #[test]
 fn modes_that_keep_nothing_in_the_pool_mark_nothing() {
-    if no_nbdsh() {
-        return;
-    }
     for mode in ["--write-through", "--cleaner"] {
         for case in cases() {
-            let served = Served::start(&case.b, &["serve", "pool", mode]);
+            let served = Marked::start(&case.b, &[mode]);
             served.write(1);
             case.status(0);
-            served.end(rustix::process::Signal::KILL);
+            served.end("-KILL");
             case.status(0);
         }
         for case in cases() {
             // What is cached is marked, until it is drained.
             case.dirty(1);
-            let served = Served::start(&case.b, &["serve", "pool", mode]);
+            let served = Marked::start(&case.b, &[mode]);
             served.write(2);
             case.drained(&["drain", "pool"], 2);
             served.write(3);
             case.status(0);
-            served.end(rustix::process::Signal::KILL);
+            served.end("-KILL");
             case.status(0);
         }
     }
@@ -438,6 +411,7 @@ struct Far {
 }
 
 impl Far {
+    /// None, and said so: there is no nbdkit.
     fn start() -> Option<Far> {
         let b = Bench::on_disk();
         b.write("disk", &[0; 1 << 20]);
@@ -450,8 +424,11 @@ impl Far {
             .arg("file")
             .arg(b.path("disk"))
             .stderr(Stdio::null())
-            .spawn()
-            .ok()?;
+            .spawn();
+        let Ok(child) = child else {
+            forebay_test::skipped!("nbdkit is not installed");
+            return None;
+        };
         for _ in 0..200 {
             if up.exists() {
                 break; // it listens
@@ -478,15 +455,9 @@ impl Drop for Far {
 
 #[test]
 fn an_export_is_marked_by_a_file_under_a_running_server() {
-    if no_nbdsh() {
-        return;
-    }
-    let Some(far) = Far::start() else {
-        eprintln!("SKIPPED, NOTHING WAS TESTED: nbdkit is not installed");
-        return;
-    };
+    let Some(far) = Far::start() else { return };
     let b = &far.b;
-    let served = Served::start(b, &["serve", "pool"]);
+    let served = Marked::start(b, &[]);
     assert_eq!(far.status(), 0);
     let text = b.run_ok(&["origin", "status", &far.uri]).stdout;
     assert!(text.contains("as far as this host knows"), "{text}");
@@ -503,7 +474,7 @@ fn an_export_is_marked_by_a_file_under_a_running_server() {
     b.run_ok(&["drain", "pool"]);
     assert_eq!(far.status(), 0);
     served.write(2);
-    served.end(rustix::process::Signal::KILL);
+    served.end("-KILL");
     assert_eq!(far.status(), 14);
 
     // Neither another pool nor none.
@@ -558,7 +529,7 @@ fn a_loop_device_and_its_file_are_one_origin() {
             String::from_utf8(out.stdout).unwrap().trim().to_string()
         }
         _ => {
-            eprintln!("SKIPPED, NOTHING WAS TESTED: no loop device is to be had");
+            forebay_test::skipped!("no loop device is to be had");
             return;
         }
     };
@@ -600,10 +571,7 @@ fn written(b: &Bench, pool: &str, n: u8) {
 /// Neither as two volumes of a pool, nor with two pools, nor is it complete by another name.
 #[test]
 fn an_export_is_one_origin_however_its_uri_is_written() {
-    let Some(far) = Far::start() else {
-        eprintln!("SKIPPED, NOTHING WAS TESTED: nbdkit is not installed");
-        return;
-    };
+    let Some(far) = Far::start() else { return };
     let b = &far.b;
     let directory = fs::canonicalize(b.directory()).unwrap();
     symlink(b.path("far"), b.path("link")).unwrap();
@@ -700,7 +668,7 @@ fn a_loop_device_whose_file_is_deleted_is_not_complete() {
     b.write("disk", &[0; 1 << 20]);
     let out = Command::new("losetup").args(["-f", "--show"]).arg(b.path("disk")).output();
     let Some(out) = out.ok().filter(|out| out.status.success()) else {
-        eprintln!("SKIPPED, NOTHING WAS TESTED: no loop device is to be had");
+        forebay_test::skipped!("no loop device is to be had");
         return;
     };
     let device = String::from_utf8(out.stdout).unwrap().trim().to_string();

@@ -75,7 +75,7 @@ fn it_works_with_the_capabilities_of_its_unit() {
     let behind = words.map(String::from);
     let tried = Command::new(&behind[0]).args(&behind[1..]).arg("true").status();
     if !tried.is_ok_and(|status| status.success()) {
-        eprintln!("left out: setpriv cannot limit capabilities here");
+        forebay_test::skipped!("setpriv cannot limit capabilities here");
         return;
     }
     let b = Bench::new();
@@ -101,7 +101,7 @@ fn systemd_takes_the_unit() {
     // On a disk: what is in /dev/shm may not be executed everywhere.
     let b = Bench::on_disk();
     let Some(said) = verify(&b, UNIT) else {
-        eprintln!("left out: no systemd-analyze");
+        forebay_test::skipped!("there is no systemd-analyze");
         return;
     };
     assert!(!said.contains("forebay-serve@"), "{said}");

@@ -103,7 +103,7 @@ fn can() -> bool {
     let _ = std::fs::remove_file(path);
     let features = Features::detect(std::os::fd::AsFd::as_fd(&file), 0);
     if !features.watch {
-        eprintln!("skipped: it needs userfaultfd and PAGEMAP_SCAN: {:?}", features.missing);
+        forebay_test::skipped!("it needs userfaultfd and PAGEMAP_SCAN: {:?}", features.missing);
     }
     features.watch
 }

@@ -580,7 +580,7 @@ fn has(name: &str) -> Option<Features> {
     if features.watch {
         return Some(features);
     }
-    eprintln!("skipped: {name} needs userfaultfd and PAGEMAP_SCAN: {:?}", features.missing);
+    forebay_test::skipped!("{name} needs userfaultfd and PAGEMAP_SCAN: {:?}", features.missing);
     None
 }
 

@@ -101,7 +101,7 @@ fn can(name: &str) -> bool {
     file.set_len(SEGMENT as u64).expect("its size");
     let features = Features::detect(file.as_fd(), 0);
     if !features.faults {
-        eprintln!("skipped: {name} needs userfaultfd: {:?}", features.missing);
+        forebay_test::skipped!("{name} needs userfaultfd: {:?}", features.missing);
     }
     features.faults
 }

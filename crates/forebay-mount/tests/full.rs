@@ -26,7 +26,7 @@ impl Bed {
     /// `None`, and said so: FUSE cannot be used here.
     fn new(name: &str, chunk_size_bytes: u32) -> Option<Bed> {
         if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-            eprintln!("skipped: {name} needs root and /dev/fuse");
+            forebay_test::skipped!("{name} needs root and /dev/fuse");
             return None;
         }
         let dir = std::env::temp_dir().join(format!("forebay-full-{name}-{}", std::process::id()));

@@ -41,7 +41,7 @@ impl Bed {
 
     fn beside(name: &str, beside: Beside) -> Option<Bed> {
         if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-            eprintln!("skipped: {name} needs root and /dev/fuse");
+            forebay_test::skipped!("{name} needs root and /dev/fuse");
             return None;
         }
         let dir = std::env::temp_dir().join(format!("forebay-mount-{name}-{}", std::process::id()));

@@ -205,7 +205,7 @@ pub fn can() -> bool {
     let file = tempfile();
     let features = Features::detect(std::os::fd::AsFd::as_fd(&file), 0);
     if !features.watch {
-        eprintln!("skipped: it needs userfaultfd and PAGEMAP_SCAN: {:?}", features.missing);
+        forebay_test::skipped!("it needs userfaultfd and PAGEMAP_SCAN: {:?}", features.missing);
     }
     features.watch
 }

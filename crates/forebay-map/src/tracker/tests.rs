@@ -118,7 +118,7 @@ fn everything(name: &str) -> Option<Features> {
     if features.watch {
         return Some(features);
     }
-    eprintln!("skipped: {name} needs userfaultfd and PAGEMAP_SCAN: {:?}", features.missing);
+    forebay_test::skipped!("{name} needs userfaultfd and PAGEMAP_SCAN: {:?}", features.missing);
     None
 }
 
@@ -144,7 +144,7 @@ fn each_feature_set() -> Vec<Features> {
     let sets: Vec<_> = sets.into_iter().filter(possible).collect();
     assert!(!sets.is_empty());
     if sets.len() < 6 {
-        eprintln!("skipped: ways of the tracker that need {:?}", has.missing);
+        forebay_test::skipped!("ways of the tracker that need {:?}", has.missing);
     }
     sets
 }

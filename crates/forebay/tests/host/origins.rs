@@ -229,7 +229,7 @@ impl Loop {
                 Some(Loop(String::from_utf8(out.stdout).unwrap().trim().into()))
             }
             failed => {
-                println!("skipped: no loop device ({failed:?})");
+                forebay_test::skipped!("no loop device ({failed:?})");
                 None
             }
         }

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A test that cannot run on this machine counts as passed for cargo, which knows no third
+//! outcome. [`skipped!`] makes it known all the same: it prints the test's name and what is
+//! missing, and adds both to the file that `FOREBAY_SKIPS` names. `scripts/check` names and
+//! counts those of a run in its summary; `scripts/skips` refuses a test that returns early
+//! without it.
+#![forbid(unsafe_code)]
+#![deny(clippy::print_stdout)]
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+/// The file to which skipped tests are added, one a line.
+pub const FILE: &str = "FOREBAY_SKIPS";
+
+/// Tells that the test of this thread, or a part of it, is skipped, and why: what is missing,
+/// as a format string and its arguments. The caller returns from the test.
+#[macro_export]
+macro_rules! skipped {
+    ($($why:tt)*) => {
+        $crate::record(env!("CARGO_PKG_NAME"), &format!($($why)*))
+    };
+}
+
+/// What [`skipped!`] does, for the crate of this name.
+pub fn record(crate_name: &str, why: &str) {
+    // The threads of tests bear the tests' names.
+    let thread = std::thread::current();
+    let line = format!("{crate_name}: {}: {why}", thread.name().unwrap_or("a thread of a test"));
+    eprintln!("SKIPPED: {line}");
+    if let Some(file) = std::env::var_os(FILE) {
+        add(Path::new(&file), &line).unwrap_or_else(|e| panic!("{FILE}={}: {e}", file.display()));
+    }
+}
+
+/// One write, so that lines of several processes do not mix.
+fn add(file: &Path, line: &str) -> std::io::Result<()> {
+    let line = line.replace('\n', " ");
+    let mut file = File::options().append(true).create(true).open(file)?;
+    file.write_all(format!("{line}\n").as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_is_a_line_of_the_file() {
+        let file = std::env::temp_dir().join(format!("forebay-test-{}", std::process::id()));
+        add(&file, "one: of\ntwo lines").unwrap();
+        add(&file, "another").unwrap();
+        let told = std::fs::read_to_string(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(told, "one: of two lines\nanother\n");
+    }
+}
