@@ -21,6 +21,7 @@ use fuser::{
 };
 use rustix::io::Errno;
 
+mod asked;
 mod terms;
 
 use crate::affinity;
@@ -147,8 +148,9 @@ impl Front {
     }
 
     /// The file's content was changed, and the program is about to be told.
-    fn written(&self, inode: &Arc<Inode<Node>>) -> Result<()> {
-        match self.log_writes {
+    /// `asked`: it is to be durable then.
+    fn written(&self, inode: &Arc<Inode<Node>>, asked: impl FnOnce() -> bool) -> Result<()> {
+        match self.log_writes || asked() {
             true => self.sync(inode),
             false => Ok(()),
         }
@@ -505,7 +507,7 @@ impl Filesystem for Front {
         offset: u64,
         data: &[u8],
         write_flags: WriteFlags,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
@@ -514,7 +516,7 @@ impl Filesystem for Front {
                 self.drop_privileges(req, &inode)?;
             }
             self.live.write(&inode, offset, data)?;
-            self.written(&inode)
+            self.written(&inode, || asked::write_syncs(write_flags, flags))
         });
         match written {
             Ok(()) => reply.written(data.len() as u32),
@@ -716,13 +718,14 @@ impl Filesystem for Front {
     ) {
         // The reply counts in 32 bits.
         let length = length.min(1 << 30);
+        let number = to.0;
         let copied = self.inode(from).and_then(|from| {
             let to = self.inode(to)?;
             self.content_changes(req, &to)?;
             let n = self.live.copy(&to, to_at, length, || {
                 self.live.tree().copy(&from.node, from_at, &to.node, to_at, length)
             })?;
-            self.written(&to).map(|()| n)
+            self.written(&to, || asked::copy_syncs(req.pid(), number)).map(|()| n)
         });
         match copied {
             Ok(n) => reply.written(n as u32),
