@@ -7,7 +7,7 @@
 //! answered.  So one is over if a later entry changes any of them; what remains is the
 //! last of each, and at most as many as there were threads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use rustix::io::Errno;
 
@@ -66,38 +66,91 @@ impl<'a> Operation<'a> {
     }
 }
 
-/// By the number of the entry.
-#[derive(Debug)]
-pub struct InFlight<'a>(BTreeMap<u64, Operation<'a>>);
+/// Operations by the number of their entry.
+///
+/// An operation ends every earlier one that has an inode in common with it, so each inode is
+/// locked by one operation at most, and an index by inode finds it: time is linear in the
+/// records of the log.
+#[derive(Debug, Default)]
+pub struct InFlight<'a> {
+    left: BTreeMap<u64, Operation<'a>>,
+    /// The operation that has locked an inode.
+    locked_by: HashMap<Fid, u64>,
+    /// The operation that makes an inode.
+    made_by: HashMap<Fid, u64>,
+    /// Operations and locks that were added or removed, for the test of how this grows.
+    #[cfg_attr(not(test), allow(dead_code))]
+    steps: u64,
+}
 
 impl<'a> InFlight<'a> {
     pub fn of(entries: &'a [Vec<u8>]) -> Result<InFlight<'a>> {
-        let mut left: BTreeMap<u64, Operation<'a>> = BTreeMap::new();
+        let mut flight = InFlight::default();
         for body in entries {
             let entry = parse(body)?;
             for record in entry.records() {
                 let record = bad(entry.number, record)?;
                 match record {
-                    Record::Void { number } => drop(left.remove(&number)),
+                    Record::Void { number } => flight.end(number),
                     // It has a handle: it was made.
-                    Record::Bind { fid, .. } => left.retain(|_, o| o.made != Some(fid)),
+                    Record::Bind { fid, .. } => {
+                        if let Some(number) = flight.made_by.get(&fid).copied() {
+                            flight.end(number);
+                        }
+                    }
                     // A sync of a file waits for what changes its size or its blocks.
                     Record::Data { fid, .. } | Record::Synced { fid } => {
-                        left.retain(|_, o| o.content != Some(fid))
+                        let number = flight.locked_by.get(&fid).copied();
+                        let content = |n: &u64| flight.left[n].content == Some(fid);
+                        if let Some(number) = number.filter(content) {
+                            flight.end(number);
+                        }
                     }
                     _ => {}
                 }
-                let Some(operation) = Operation::of(&record) else { continue };
-                left.retain(|_, o| !o.locked.iter().any(|f| operation.locked.contains(f)));
-                left.insert(entry.number, operation);
+                if let Some(operation) = Operation::of(&record) {
+                    flight.begin(entry.number, operation);
+                }
             }
         }
-        Ok(InFlight(left))
+        Ok(flight)
+    }
+
+    fn begin(&mut self, number: u64, operation: Operation<'a>) {
+        self.end(number);
+        for fid in &operation.locked {
+            if let Some(earlier) = self.locked_by.get(fid).copied() {
+                self.end(earlier);
+            }
+        }
+        self.steps += 1 + operation.locked.len() as u64;
+        self.locked_by.extend(operation.locked.iter().map(|fid| (*fid, number)));
+        self.made_by.extend(operation.made.map(|fid| (fid, number)));
+        self.left.insert(number, operation);
+    }
+
+    /// It is over, or never was.
+    fn end(&mut self, number: u64) {
+        let Some(operation) = self.left.remove(&number) else { return };
+        self.steps += 1 + operation.locked.len() as u64;
+        for fid in operation.locked {
+            if self.locked_by.get(&fid) == Some(&number) {
+                self.locked_by.remove(&fid);
+            }
+        }
+        if let Some(fid) = operation.made.filter(|fid| self.made_by.get(fid) == Some(&number)) {
+            self.made_by.remove(&fid);
+        }
+    }
+
+    #[cfg(test)]
+    pub fn steps(&self) -> u64 {
+        self.steps
     }
 
     /// The entry whose operation this step would do.
     pub fn of_step(&self, step: &Step<'_>) -> Option<u64> {
-        self.0.iter().rev().find(|(_, o)| o.is_of(step)).map(|(number, _)| *number)
+        self.left.iter().rev().find(|(_, o)| o.is_of(step)).map(|(number, _)| *number)
     }
 }
 

@@ -201,3 +201,49 @@ fn what_was_changed_after_the_crash_is_told_by_the_inode() {
     assert_eq!(report.changed.len(), 1, "{report:?}");
     std::fs::remove_dir_all(&dir).unwrap();
 }
+
+/// A log of so many files that are made in one directory, written and synced.
+fn log_of_files(tree: &UnixTree, files: u64) -> Vec<Vec<u8>> {
+    let is = tree.identity().unwrap();
+    let names: Vec<Vec<u8>> = (0..files).map(|i| format!("f{i}").into_bytes()).collect();
+    let which = Record::Tree { file_system: is.file_system, root: &is.root.0, path: &is.path };
+    let handles: Vec<Vec<u8>> = (0..files).map(|i| (i + (1 << 40)).to_le_bytes().into()).collect();
+    let mut records = vec![which];
+    for i in 0..files {
+        let (fid, name) = (i + 2, &names[i as usize][..]);
+        let (kind, mtime) = (Kind::File, time(1000));
+        let (mode, uid, gid, device) = (0o644, 0, 0, 0);
+        records.push(Record::Create {
+            dir: 1,
+            name,
+            fid,
+            kind,
+            mode,
+            uid,
+            gid,
+            device,
+            target: b"",
+        });
+        records.push(Record::Bind { fid, kind, handle: &handles[i as usize], path: b"" });
+        records
+            .push(Record::Attr { fid, set: SetAttr { mode: Some(0o600), ..SetAttr::default() } });
+        records.push(Record::Data { fid, offset: 0, size: 3, mtime, bytes: b"now" });
+    }
+    entries(&records)
+}
+
+/// Counted, and not measured: a time says little on a busy machine.
+#[test]
+fn the_work_of_a_replay_grows_as_its_files() {
+    let dir = directory("many");
+    let tree = UnixTree::open(&dir).unwrap();
+    let steps = [1_000u64, 20_000].map(|files| {
+        let log = log_of_files(&tree, files);
+        let start = std::time::Instant::now();
+        let steps = super::flight::InFlight::of(&log).unwrap().steps();
+        println!("{files} files: {steps} steps, {:?}", start.elapsed());
+        steps
+    });
+    assert!(steps[1] <= 20 * steps[0] + 100, "{steps:?}");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
