@@ -11,6 +11,7 @@
 [ "$(id -u)" = 0 ] || skip "not root"
 compile program
 compile raw -pthread
+compile twice
 make_map 128M 64M
 program=$work/program
 
@@ -22,6 +23,15 @@ for word in 'syscall(' sendfile fopen rename daemon mprotect fallocate; do
 	grep -q "forebay map-run: .*$word" "$work/says" || fail "no message about $word"
 done
 say "calls: passed"
+
+# Several mappings of a file, and sizes that cannot be had.
+for what in mappings random sizes; do
+	"$work/twice" $what "$work/plain.dat" || fail "twice $what of a plain file"
+	mapped "$work/twice" $what "$work/twice.map" 2>"$work/says" || { cat "$work/says" >&2; fail "twice $what"; }
+done
+grep -q 'vm.max_map_count' "$work/says" || fail "no message about a size: $(cat "$work/says")"
+rm "$work/twice.map"
+say "mappings and sizes: passed"
 
 # Which files: by name, by place, no others.
 "$FOREBAY" map-run --pool "$pool" --files '*.none' "$work/other/*.dat" -- "$program" exit "$work/free.dat" 2>"$work/says"
@@ -142,6 +152,9 @@ mapped "$program" fork "$work/fork.map" 2>"$work/says" || { cat "$work/says" >&2
 mapped "$program" daemon "$work/daemon.map" || fail "served: a fork before the open"
 mapped "$program" exit "$work/exit.map" || fail "served: a program that ends without a sync"
 grep -q 'not synced' "$work/exit.map" || fail "served: what was stored is not there after the end"
+for what in mappings random sizes; do
+	mapped "$work/twice" $what "$work/twice.map" 2>"$work/says" || { cat "$work/says" >&2; fail "served: twice $what"; }
+done
 say "served, calls: passed"
 
 # Two at once; a third one has not the file of another.

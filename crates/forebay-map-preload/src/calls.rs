@@ -291,7 +291,7 @@ fn set_size(desc: &Desc, fd: c_int, size: off_t) -> Result<(), c_int> {
     resize(&desc.file, size)
 }
 
-fn resize(file: &state::Mapped, size: u64) -> Result<(), c_int> {
+fn resize(file: &crate::mapped::Mapped, size: u64) -> Result<(), c_int> {
     file.make_room(size.max(1))?;
     file.call(About::Io, |map| map.set_size(size))
 }

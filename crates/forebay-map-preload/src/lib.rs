@@ -13,6 +13,7 @@ mod config;
 mod ending;
 mod kept;
 mod locks;
+mod mapped;
 mod memory;
 mod opening;
 mod planted;
@@ -21,6 +22,7 @@ mod say;
 mod state;
 mod transfer;
 mod trap;
+mod views;
 mod which;
 mod window;
 

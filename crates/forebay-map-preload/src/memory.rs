@@ -79,7 +79,11 @@ unsafe fn map(desc: &Desc, fd: c_int, a: [usize; 6]) -> Result<usize, c_int> {
         let what = "it cannot be mapped at an address that the program chooses (MAP_FIXED)";
         return Err(refused(desc, what, "leave it out of --files"));
     }
-    desc.file.view(offset as u64, len)
+    // What cannot be had is memory here.
+    desc.file.view(offset as u64, len).map_err(|errno| match errno {
+        libc::EFBIG => libc::ENOMEM,
+        errno => errno,
+    })
 }
 
 macro_rules! maps {
@@ -155,6 +159,10 @@ pub unsafe extern "C" fn mremap(
         let fixed = flags & (libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) != 0;
         let done = match (pages(old), pages(new)) {
             (Some(old), Some(new)) if !fixed => file.resize_view(p.addr(), old, new),
+            // One more mapping of the same (mremap(2)).
+            (None, Some(new)) if old == 0 && !fixed && flags & libc::MREMAP_MAYMOVE != 0 => {
+                file.resize_view(p.addr(), 0, new)
+            }
             _ => Err(libc::EINVAL),
         };
         return match done {

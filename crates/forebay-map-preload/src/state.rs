@@ -13,18 +13,17 @@ use std::collections::HashMap;
 use std::ffi::{c_int, CStr};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicUsize, Ordering};
-use std::sync::{
-    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, TryLockError,
-};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
 
-use forebay_map::{Error, MapFile, Options, Session, Unreadable};
+use forebay_map::{Error, MapFile, Options, Session, Unreadable, PAGE};
 
 use crate::config::Config;
 use crate::ending;
 use crate::kept;
 use crate::locks::Locks;
+use crate::mapped::Mapped;
 use crate::planted::{self, Planted};
 use crate::real;
 use crate::say::{once, About};
@@ -38,7 +37,7 @@ pub const MOST: usize = 1 << 16;
 static OURS: [AtomicU8; MOST] = [const { AtomicU8::new(0) }; MOST];
 
 static TABLE: RwLock<Option<HashMap<c_int, Arc<Desc>>>> = RwLock::new(None);
-static OPEN: Mutex<Option<Opened>> = Mutex::new(None);
+pub static OPEN: Mutex<Option<Opened>> = Mutex::new(None);
 /// Where files are mapped, and the least and the last address of them.
 static PLACES: RwLock<Vec<Arc<Mapped>>> = RwLock::new(Vec::new());
 static LEAST: AtomicUsize = AtomicUsize::new(usize::MAX);
@@ -46,37 +45,24 @@ static LAST: AtomicUsize = AtomicUsize::new(0);
 /// How many files are open.
 static FILES: AtomicUsize = AtomicUsize::new(0);
 
-static CONFIG: OnceLock<Config> = OnceLock::new();
+pub static CONFIG: OnceLock<Config> = OnceLock::new();
 static CHILD: AtomicBool = AtomicBool::new(false);
 /// Not zero, but in a child: the kernel makes it zero there, however that was made.
 static PARENT: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
-struct Opened {
+pub struct Opened {
     session: Session,
     files: HashMap<(u64, u64), Arc<Mapped>>,
 }
 
 impl Opened {
-    fn map(&self, config: &Config, path: &Path, room: u64) -> forebay_map::Result<MapFile> {
+    pub fn map(&self, config: &Config, path: &Path, room: u64) -> forebay_map::Result<MapFile> {
         match config.shared {
             true => self.session.map_shared(path, room),
             false => self.session.map(path, room),
         }
     }
-}
-
-/// A file that is open, whatever by how many descriptors and mappings.
-#[derive(Debug)]
-pub struct Mapped {
-    id: (u64, u64),
-    pub path: PathBuf,
-    map: RwLock<Option<MapFile>>,
-    /// Mappings that the program has: address and bytes.
-    views: Mutex<Vec<(usize, usize)>>,
-    /// Descriptions and views.  Changed with `OPEN` held.
-    users: AtomicUsize,
-    pub locks: Locks,
 }
 
 /// What an open has made: shared by duplicates of a descriptor.
@@ -111,7 +97,7 @@ pub fn inside<R>(f: impl FnOnce() -> R) -> R {
 
 /// The same where threads may be made: they handle none of the program's signals, whose
 /// handlers may wait for them.
-fn quietly<R>(f: impl FnOnce() -> R) -> R {
+pub fn quietly<R>(f: impl FnOnce() -> R) -> R {
     // SAFETY: the sets are there for the calls, and the mask is this thread's.
     let before = unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
@@ -160,7 +146,6 @@ pub fn is_child() -> bool {
 
 /// A page that only the process has that makes it.
 fn make_parent() -> std::io::Result<()> {
-    const PAGE: usize = forebay_map::PAGE;
     let last_error = std::io::Error::last_os_error;
     let (prot, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -233,178 +218,7 @@ pub fn errno_of(e: &Error) -> c_int {
     }
 }
 
-impl Mapped {
-    /// The file as the library has it; none: it is closed.
-    pub fn map(&self) -> RwLockReadGuard<'_, Option<MapFile>> {
-        self.map.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A call of the library, as the program is told of it.
-    pub fn call<R>(
-        &self,
-        about: About,
-        f: impl FnOnce(&MapFile) -> forebay_map::Result<R>,
-    ) -> Result<R, c_int> {
-        let map = self.map();
-        let Some(map) = map.as_ref() else { return Err(libc::EBADF) };
-        inside(|| f(map)).map_err(|e| {
-            once(about, format_args!("{e}"));
-            match (about, errno_of(&e)) {
-                // What a sync may say.
-                (About::Sync, libc::ENOSPC) => libc::ENOSPC,
-                (About::Sync, _) => libc::EIO,
-                (_, errno) => errno,
-            }
-        })
-    }
-
-    /// Sees that there is room for so many bytes: it is opened again, if it has no mappings.
-    pub fn make_room(&self, bytes: u64) -> Result<(), c_int> {
-        if self.map().as_ref().is_some_and(|map| map.room() >= bytes) {
-            return Ok(());
-        }
-        let opened = lock(&OPEN);
-        let Some(opened) = opened.as_ref() else { return Err(libc::EBADF) };
-        let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
-        let Some(old) = map.as_ref() else { return Err(libc::EBADF) };
-        if old.room() >= bytes {
-            return Ok(());
-        }
-        if !lock(&self.views).is_empty() {
-            once(
-                About::Room,
-                format_args!(
-                "{}: {bytes} bytes are needed, and it was mapped with room for {}: a file that is \
-                 mapped cannot get more; start the program with a larger --room",
-                self.path.display(), old.room()
-            ),
-            );
-            return Err(libc::EFBIG);
-        }
-        if !self.is_by_its_name() && !planted::is(Planted::ReopenedByName) {
-            once(
-                About::Room,
-                format_args!(
-                    "{}: {bytes} bytes are needed, and it was mapped with room for {}: a file that \
-                     was removed or replaced cannot get more; start the program with a larger --room",
-                    self.path.display(), old.room()
-                ),
-            );
-            return Err(libc::EFBIG);
-        }
-        let refused = |e: Error| {
-            once(About::Room, format_args!("{e}; the file was to get room for {bytes} bytes"));
-            errno_of(&e)
-        };
-        quietly(|| {
-            map.take().map_or(Ok(()), MapFile::close).map_err(refused)?;
-            let config = CONFIG.get().ok_or(libc::EIO)?;
-            *map = Some(opened.map(config, &self.path, bytes).map_err(refused)?);
-            Ok::<(), c_int>(())
-        })?;
-        if map.as_ref().is_some_and(|map| map.room() < bytes) {
-            once(
-                About::Room,
-                format_args!(
-                    "{}: {bytes} bytes are needed, and other processes share it with less room: \
-                     start the first of them with a larger --room",
-                    self.path.display()
-                ),
-            );
-            return Err(libc::EFBIG);
-        }
-        let (from, room) = map.as_ref().map_or((0, 0), |m| (m.address().addr(), m.room() as usize));
-        drop(map);
-        known_place(from, room);
-        Ok(())
-    }
-
-    fn is_by_its_name(&self) -> bool {
-        is_at(&self.path, self.id)
-    }
-
-    /// Of an address in it.
-    fn offset(&self, address: usize) -> Option<u64> {
-        let map = self.map();
-        let map = map.as_ref()?;
-        let at = address.checked_sub(map.address().addr())? as u64;
-        (at < map.room()).then_some(at)
-    }
-
-    /// The program gets a mapping: where it is.
-    pub fn view(&self, offset: u64, len: usize) -> Result<usize, c_int> {
-        let end = offset.checked_add(len as u64).ok_or(libc::EOVERFLOW)?;
-        loop {
-            self.make_room(end)?;
-            let _open = lock(&OPEN);
-            let map = self.map();
-            let Some(map) = map.as_ref() else { return Err(libc::EBADF) };
-            if map.room() >= end {
-                let from = map.address().addr() + offset as usize;
-                lock(&self.views).push((from, len));
-                self.users.fetch_add(1, Ordering::SeqCst);
-                return Ok(from);
-            }
-        }
-    }
-
-    /// A mapping that the program has gets longer or shorter, at its end.
-    pub fn resize_view(&self, from: usize, old: usize, new: usize) -> Result<(), c_int> {
-        {
-            let map = self.map();
-            let Some(map) = map.as_ref() else { return Err(libc::EBADF) };
-            if (from - map.address().addr()) as u64 + new as u64 > map.room() {
-                once(
-                    About::Room,
-                    format_args!(
-                        "{}: mremap to {new} bytes, and it was mapped with room for {}: start the \
-                     program with a larger --room",
-                        self.path.display(),
-                        map.room()
-                    ),
-                );
-                return Err(libc::ENOMEM);
-            }
-        }
-        let mut views = lock(&self.views);
-        match views.iter_mut().find(|v| **v == (from, old)) {
-            Some(view) => view.1 = new,
-            None => return Err(libc::EINVAL),
-        }
-        Ok(())
-    }
-
-    /// The program has no mapping there any more.
-    pub fn remove_views(self: &Arc<Self>, from: usize, len: usize) -> Result<(), c_int> {
-        let end = from.saturating_add(len);
-        let (mut gone, mut more) = (0, 0);
-        {
-            let _open = lock(&OPEN);
-            let mut views = lock(&self.views);
-            let mut left = Vec::new();
-            for &(start, n) in views.iter() {
-                let stop = start + n;
-                let before = (start < from).then(|| (start, from.min(stop) - start));
-                let after = (stop > end).then(|| (end.max(start), stop - end.max(start)));
-                match (before, after) {
-                    // It does not reach there.
-                    _ if stop <= from || start >= end => left.push((start, n)),
-                    (None, None) => gone += 1,
-                    (Some(v), None) | (None, Some(v)) => left.push(v),
-                    (Some(a), Some(b)) => {
-                        more += 1;
-                        left.extend([a, b]);
-                    }
-                }
-            }
-            *views = left;
-            self.users.fetch_add(more, Ordering::SeqCst);
-        }
-        (0..gone).try_for_each(|_| release(self))
-    }
-}
-
-fn known_place(from: usize, room: usize) {
+pub fn known_place(from: usize, room: usize) {
     LEAST.fetch_min(from, Ordering::SeqCst);
     LAST.fetch_max(from + room, Ordering::SeqCst);
 }
@@ -561,7 +375,7 @@ pub fn descriptions(file: &Arc<Mapped>) -> usize {
 }
 
 /// One user of a file less; the last one closes it, and the last file the pool.
-fn release(file: &Arc<Mapped>) -> Result<(), c_int> {
+pub fn release(file: &Arc<Mapped>) -> Result<(), c_int> {
     let mut open = lock(&OPEN);
     if file.users.fetch_sub(1, Ordering::SeqCst) > 1 {
         return Ok(());

@@ -68,4 +68,4 @@ pub use pages::{PageSet, PAGE, SEGMENT, SEGMENT_PAGES};
 pub use pool::PoolStore;
 pub use served::ServedStore;
 pub use session::{Session, Wanted};
-pub use tracker::{Source, Tracker};
+pub use tracker::{most_room, Source, Tracker};

@@ -585,6 +585,11 @@ pub(crate) fn check_segments(segments: usize) -> io::Result<()> {
     Ok(())
 }
 
+/// How many bytes of a file can be mapped.
+pub fn most_room() -> u64 {
+    most_segments() as u64 * SEGMENT as u64
+}
+
 /// Each segment may need a mapping of its own, and the process others.
 pub(crate) fn most_segments() -> usize {
     const OTHERS: usize = 8192;

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A file that is open: its calls, its room, and the mappings that the program has of it.
+
+use std::ffi::c_int;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::time::{Duration, Instant};
+
+use forebay_map::{Error, MapFile, PAGE};
+
+use crate::config::Config;
+use crate::locks::Locks;
+use crate::planted::{self, Planted};
+use crate::say::{once, About};
+use crate::state::{errno_of, inside, known_place, lock, quietly, release, Opened, CONFIG, OPEN};
+use crate::views::Views;
+use crate::which::is_at;
+
+/// For how long a file is tried again that was closed to get more room.
+const REOPENS: Duration = Duration::from_secs(3);
+
+/// A file that is open, whatever by how many descriptors and mappings.
+#[derive(Debug)]
+pub struct Mapped {
+    pub id: (u64, u64),
+    pub path: PathBuf,
+    pub map: RwLock<Option<MapFile>>,
+    /// Mappings that the program has.
+    pub views: Mutex<Views>,
+    /// Descriptions, and one more while there are mappings.  Changed with `OPEN` held.
+    pub users: AtomicUsize,
+    pub locks: Locks,
+}
+
+impl Mapped {
+    /// The file as the library has it; none: it is closed.
+    pub fn map(&self) -> RwLockReadGuard<'_, Option<MapFile>> {
+        self.map.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A call of the library, as the program is told of it.
+    pub fn call<R>(
+        &self,
+        about: About,
+        f: impl FnOnce(&MapFile) -> forebay_map::Result<R>,
+    ) -> Result<R, c_int> {
+        let map = self.map();
+        let Some(map) = map.as_ref() else { return Err(libc::EBADF) };
+        inside(|| f(map)).map_err(|e| {
+            once(about, format_args!("{e}"));
+            match (about, errno_of(&e)) {
+                // What a sync may say.
+                (About::Sync, libc::ENOSPC) => libc::ENOSPC,
+                (About::Sync, _) => libc::EIO,
+                (_, errno) => errno,
+            }
+        })
+    }
+
+    /// Sees that there is room for so many bytes: it is opened again, if it has no mappings.
+    pub fn make_room(&self, bytes: u64) -> Result<(), c_int> {
+        if self.map().as_ref().is_some_and(|map| map.room() >= bytes) {
+            return Ok(());
+        }
+        let opened = lock(&OPEN);
+        let Some(opened) = opened.as_ref() else { return Err(libc::EBADF) };
+        let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(old) = map.as_ref() else { return Err(libc::EBADF) };
+        if old.room() >= bytes {
+            return Ok(());
+        }
+        if !lock(&self.views).is_empty() {
+            once(
+                About::Room,
+                format_args!(
+                "{}: {bytes} bytes are needed, and it was mapped with room for {}: a file that is \
+                 mapped cannot get more; start the program with a larger --room",
+                self.path.display(), old.room()
+            ),
+            );
+            return Err(libc::EFBIG);
+        }
+        if !self.is_by_its_name() && !planted::is(Planted::ReopenedByName) {
+            once(
+                About::Room,
+                format_args!(
+                    "{}: {bytes} bytes are needed, and it was mapped with room for {}: a file that \
+                     was removed or replaced cannot get more; start the program with a larger --room",
+                    self.path.display(), old.room()
+                ),
+            );
+            return Err(libc::EFBIG);
+        }
+        let before = old.room();
+        let most = inside(forebay_map::most_room);
+        if bytes > most {
+            once(
+                About::Room,
+                format_args!(
+                    "{}: {bytes} bytes are needed, and {} at most can be mapped (vm.max_map_count): \
+                     raise that",
+                    self.path.display(), most
+                ),
+            );
+            return Err(libc::EFBIG);
+        }
+        let config = CONFIG.get().ok_or(libc::EIO)?;
+        let refused = |e: Error| {
+            once(About::Room, format_args!("{e}; the file was to get room for {bytes} bytes"));
+            errno_of(&e)
+        };
+        quietly(|| {
+            // After an error here it is closed all the same.
+            let closed = map.take().map_or(Ok(()), MapFile::close).map_err(refused);
+            let larger =
+                closed.and_then(|()| opened.map(config, &self.path, bytes).map_err(refused));
+            let failed = match larger {
+                Ok(larger) => {
+                    *map = Some(larger);
+                    return Ok(());
+                }
+                Err(errno) => errno,
+            };
+            // It is as it was: the call fails, and not the file.
+            *map = self.again(opened, config, before);
+            Err(failed)
+        })?;
+        if map.as_ref().is_some_and(|map| map.room() < bytes) {
+            once(
+                About::Room,
+                format_args!(
+                    "{}: {bytes} bytes are needed, and other processes share it with less room: \
+                     start the first of them with a larger --room",
+                    self.path.display()
+                ),
+            );
+            return Err(libc::EFBIG);
+        }
+        let (from, room) = map.as_ref().map_or((0, 0), |m| (m.address().addr(), m.room() as usize));
+        drop(map);
+        known_place(from, room);
+        Ok(())
+    }
+
+    fn is_by_its_name(&self) -> bool {
+        is_at(&self.path, self.id)
+    }
+
+    /// Opens it as it was before, after it was closed.  What is in the way may go: a child that
+    /// still has the descriptor, the limit of a server.
+    fn again(&self, opened: &Opened, config: &Config, room: u64) -> Option<MapFile> {
+        let begun = Instant::now();
+        while self.is_by_its_name() || planted::is(Planted::ReopenedByName) {
+            match opened.map(config, &self.path, room) {
+                Ok(map) => return Some(map),
+                Err(_) if begun.elapsed() < REOPENS => std::thread::sleep(Duration::from_millis(5)),
+                Err(e) => {
+                    once(
+                        About::Close,
+                        format_args!(
+                            "{e}; it could not get more room, and cannot be opened again: all of it \
+                             is in the file, and each call with it fails"
+                        ),
+                    );
+                    break;
+                }
+            }
+        }
+        None
+    }
+
+    /// Of an address in it.
+    pub fn offset(&self, address: usize) -> Option<u64> {
+        let map = self.map();
+        let map = map.as_ref()?;
+        let at = address.checked_sub(map.address().addr())? as u64;
+        (at < map.room()).then_some(at)
+    }
+
+    /// The program gets a mapping: where it is.
+    pub fn view(&self, offset: u64, len: usize) -> Result<usize, c_int> {
+        let end = offset.checked_add(len as u64).ok_or(libc::EOVERFLOW)?;
+        loop {
+            self.make_room(end)?;
+            let _open = lock(&OPEN);
+            let map = self.map();
+            let Some(map) = map.as_ref() else { return Err(libc::EBADF) };
+            if map.room() >= end {
+                let from = map.address().addr() + offset as usize;
+                self.add_view(from..from + len);
+                return Ok(from);
+            }
+        }
+    }
+
+    /// With `OPEN` held.
+    fn add_view(&self, range: Range<usize>) {
+        let mut views = lock(&self.views);
+        if views.is_empty() {
+            self.users.fetch_add(1, Ordering::SeqCst);
+        }
+        views.add(range);
+    }
+
+    /// A part of a mapping gets longer or shorter.  It stays where it is, since the pages that
+    /// follow in the file follow in memory.  An old length of zero makes one more mapping.
+    pub fn resize_view(self: &Arc<Self>, from: usize, old: usize, new: usize) -> Result<(), c_int> {
+        if new < old {
+            return self.remove_views(from + new, old - new);
+        }
+        let _open = lock(&OPEN);
+        let map = self.map();
+        let Some(map) = map.as_ref() else { return Err(libc::EIO) };
+        if (from - map.address().addr()) as u64 + new as u64 > map.room() {
+            once(
+                About::Room,
+                format_args!(
+                    "{}: mremap to {new} bytes, and it was mapped with room for {}: start the \
+                     program with a larger --room",
+                    self.path.display(),
+                    map.room()
+                ),
+            );
+            return Err(libc::ENOMEM);
+        }
+        if !lock(&self.views).have(&(from..from + old.max(PAGE))) {
+            return Err(libc::EFAULT);
+        }
+        self.add_view(from + old..from + new);
+        Ok(())
+    }
+
+    /// The program has one mapping less there.
+    pub fn remove_views(self: &Arc<Self>, from: usize, len: usize) -> Result<(), c_int> {
+        let was_last = {
+            let _open = lock(&OPEN);
+            let mut views = lock(&self.views);
+            let had = !views.is_empty();
+            views.remove(from..from.saturating_add(len));
+            had && views.is_empty()
+        };
+        match was_last {
+            true => release(self),
+            false => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which pages of a file the program has mapped, and how often.
+//!
+//! A file has one range of addresses.  Each mmap of the same bytes gives the same addresses,
+//! so a page counts how many of the program's mappings have it.  munmap takes one of them
+//! away, whichever it is, and the file stays mapped until each of its pages counts zero.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Counts by ranges of addresses: each entry holds from its key to the next one.  Two
+/// neighbours differ; before the first one and from the last one on nothing is mapped.
+#[derive(Debug, Default)]
+pub struct Views(BTreeMap<usize, u32>);
+
+impl Views {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn count(&self, at: usize) -> u32 {
+        self.0.range(..=at).next_back().map_or(0, |(_, &n)| n)
+    }
+
+    /// Whether every page of a range is mapped.
+    pub fn have(&self, range: &Range<usize>) -> bool {
+        self.count(range.start) > 0 && self.0.range(range.clone()).all(|(_, &n)| n > 0)
+    }
+
+    /// The program has one more mapping of these.
+    pub fn add(&mut self, range: Range<usize>) {
+        self.change(range, |n| n + 1);
+    }
+
+    /// One less, where it has any.
+    pub fn remove(&mut self, range: Range<usize>) {
+        self.change(range, |n| n.saturating_sub(1));
+    }
+
+    fn change(&mut self, range: Range<usize>, to: impl Fn(u32) -> u32) {
+        if range.is_empty() {
+            return;
+        }
+        for edge in [range.start, range.end] {
+            let n = self.count(edge);
+            self.0.insert(edge, n);
+        }
+        for (_, n) in self.0.range_mut(range.clone()) {
+            *n = to(*n);
+        }
+        // Only the entries that were changed, and the one behind them, may equal their neighbour.
+        let touched: Vec<usize> =
+            self.0.range(range.start..=range.end).map(|(&at, _)| at).collect();
+        for at in touched {
+            let before = self.0.range(..at).next_back().map_or(0, |(_, &n)| n);
+            if self.0.get(&at) == Some(&before) {
+                self.0.remove(&at);
+            }
+        }
+    }
+}
