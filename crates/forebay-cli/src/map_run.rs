@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -197,7 +197,7 @@ fn may_run(program: &Path, scripts: u32) -> anyhow::Result<()> {
         return Err(unsuitable(program, "a program with capabilities of its own", WAY_OUT));
     }
     let mut head = Vec::new();
-    file.by_ref().take(64 << 10).read_to_end(&mut head)?;
+    file.by_ref().take(4 << 10).read_to_end(&mut head)?;
     if let Some(line) = head.strip_prefix(b"#!") {
         let line = line.split(|&b| b == b'\n').next().unwrap_or_default();
         let mut words = line.split(|b| b" \t".contains(b)).filter(|word| !word.is_empty());
@@ -207,7 +207,8 @@ fn may_run(program: &Path, scripts: u32) -> anyhow::Result<()> {
             false => Err(unsuitable(program, "a script of a script of a script", WAY_OUT)),
         };
     }
-    match unseen(&head) {
+    let why = unseen(&head, &part_of(&file));
+    match why {
         None => Ok(()),
         Some(why) => Err(unsuitable(program, why, WAY_OUT)),
     }
@@ -218,8 +219,52 @@ fn number(bytes: &[u8], at: usize, len: usize) -> Option<usize> {
     bytes.iter().rev().try_fold(0usize, |n, &b| n.checked_mul(256)?.checked_add(b.into()))
 }
 
+/// Reads so many bytes of a file from a place on; none: it has not so many.
+fn part_of(file: &File) -> impl Fn(usize, usize) -> Option<Vec<u8>> + '_ {
+    |from, len| {
+        // What matters is small.
+        let mut part = vec![0; (len <= 16 << 20).then_some(len)?];
+        file.read_exact_at(&mut part, from as u64).ok()?;
+        Some(part)
+    }
+}
+
+/// Whether one of the notes of a segment is of Go: they follow each other, each with the lengths
+/// of owner and content, and a kind.
+fn has_note_of_go(notes: &[u8]) -> bool {
+    let up = |n: usize| n.checked_next_multiple_of(4);
+    let mut at = 0;
+    while let (Some(owner), Some(content)) = (number(notes, at, 4), number(notes, at + 4, 4)) {
+        let from = at + 12;
+        if owner > 0 && notes.get(from..from + 4) == Some(b"Go\0\0") {
+            return true;
+        }
+        let next =
+            up(owner).zip(up(content)).and_then(|(a, b)| from.checked_add(a)?.checked_add(b));
+        match next {
+            Some(next) => at = next,
+            None => return false,
+        }
+    }
+    false
+}
+
+/// Whether it has a section of Go: the linker leaves these in programs without notes.
+fn has_section_of_go(head: &[u8], part: &dyn Fn(usize, usize) -> Option<Vec<u8>>) -> bool {
+    let names = || {
+        let (at, size) = (number(head, 40, 8)?, number(head, 58, 2)?);
+        let names = number(head, 62, 2)?.checked_mul(size)?.checked_add(at)?;
+        let header = part(names, 64)?;
+        part(number(&header, 24, 8)?, number(&header, 32, 8)?)
+    };
+    let names = names().unwrap_or_default();
+    let mut all = names.split(|&b| b == 0);
+    all.any(|name| [&b".go.buildinfo"[..], b".gopclntab", b".note.go.buildid"].contains(&name))
+}
+
 /// Why the calls of an ELF program are not seen; none: they are.
-fn unseen(head: &[u8]) -> Option<&'static str> {
+fn unseen(head: &[u8], part: &dyn Fn(usize, usize) -> Option<Vec<u8>>) -> Option<&'static str> {
+    const GO: &str = "a program of Go, which makes system calls of its own";
     const UNKNOWN: &str = "not a program of this system (64 bit ELF)";
     let native = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
     if !head.starts_with(b"\x7fELF\x02\x01") || number(head, 18, 2) != Some(native) {
@@ -231,26 +276,27 @@ fn unseen(head: &[u8]) -> Option<&'static str> {
         return Some(UNKNOWN);
     };
     let mut loader = None;
-    for header in (0..n.min(1024)).filter_map(|i| at.checked_add(i * size)) {
-        let (Some(kind), Some(from), Some(len)) = (
-            number(head, header, 4),
-            header.checked_add(8).and_then(|at| number(head, at, 8)),
-            header.checked_add(32).and_then(|at| number(head, at, 8)),
-        ) else {
+    for header in (0..n).filter_map(|i| at.checked_add(i * size)) {
+        let header = part(header, 56).unwrap_or_default();
+        let (Some(kind), Some(from), Some(len)) =
+            (number(&header, 0, 4), number(&header, 8, 8), number(&header, 32, 8))
+        else {
             return Some(UNKNOWN);
         };
-        let content = from.checked_add(len).and_then(|end| head.get(from..end));
+        let content = || part(from, len);
         match kind {
-            3 => loader = content,
-            // A note whose owner is "Go": its programs make system calls of their own.
-            4 if content.is_some_and(|note| note.get(12..16) == Some(b"Go\0\0")) => {
-                return Some("a program of Go, which makes system calls of its own");
-            }
+            3 => loader = content(),
+            4 => match content() {
+                None => return Some(UNKNOWN),
+                Some(notes) if has_note_of_go(&notes) => return Some(GO),
+                Some(_) => {}
+            },
             _ => {}
         }
     }
     match loader {
         None => Some("a static program"),
+        Some(_) if has_section_of_go(head, part) => Some(GO),
         Some(name) if name.windows(8).any(|w| w == b"ld-linux") => None,
         Some(_) => Some("not a program of the GNU C library"),
     }
@@ -259,6 +305,77 @@ fn unseen(head: &[u8]) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A program with these notes in two segments, or one, as the linker of C makes them, and
+    /// sections of these names.
+    fn program(notes: &[&[&[u8]]], sections: &[u8]) -> Vec<u8> {
+        let native: u16 = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
+        let loader: &[u8] = b"/lib64/ld-linux-x86-64.so.2\0";
+        let mut segments = vec![(3u32, loader.to_vec())];
+        for owners in notes {
+            let mut segment = Vec::new();
+            for owner in *owners {
+                let lengths = [owner.len() as u32, 20, 3];
+                segment.extend(lengths.iter().flat_map(|n| n.to_le_bytes()));
+                segment.extend_from_slice(owner);
+                segment.resize(segment.len().next_multiple_of(4) + 20, 7);
+            }
+            segments.push((4, segment));
+        }
+        // Far behind, as in a large program.
+        let first = 128 << 10;
+        let mut headers = Vec::new();
+        let mut contents = Vec::new();
+        for (kind, content) in &segments {
+            let mut header = vec![0; 56];
+            header[..4].copy_from_slice(&kind.to_le_bytes());
+            header[8..16].copy_from_slice(&((first + contents.len()) as u64).to_le_bytes());
+            header[32..40].copy_from_slice(&(content.len() as u64).to_le_bytes());
+            headers.extend(header);
+            contents.extend_from_slice(content);
+        }
+        let names = first + contents.len();
+        contents.extend_from_slice(sections);
+        let mut section = vec![0; 64];
+        section[24..32].copy_from_slice(&(names as u64).to_le_bytes());
+        section[32..40].copy_from_slice(&(sections.len() as u64).to_le_bytes());
+        let mut elf = b"\x7fELF\x02\x01\x01".to_vec();
+        elf.resize(64, 0);
+        elf[18..20].copy_from_slice(&native.to_le_bytes());
+        elf[32..40].copy_from_slice(&64u64.to_le_bytes());
+        elf[40..48].copy_from_slice(&((first + contents.len()) as u64).to_le_bytes());
+        elf[54..56].copy_from_slice(&56u16.to_le_bytes());
+        elf[56..58].copy_from_slice(&(segments.len() as u16).to_le_bytes());
+        elf[58..60].copy_from_slice(&64u16.to_le_bytes());
+        elf.extend(headers);
+        elf.resize(first, 0);
+        elf.extend(contents);
+        elf.extend(section);
+        elf
+    }
+
+    #[test]
+    fn programs_of_go_are_known_wherever_that_is_said() {
+        let (gnu, go): (&[u8], &[u8]) = (b"GNU\0", b"Go\0\0");
+        let none = b"\0.text\0.note.gnu.build-id\0";
+        for (notes, sections, is_go) in [
+            (&[&[gnu][..]][..], &none[..], false),
+            (&[&[go]], none, true),
+            (&[&[gnu, go]], none, true),
+            (&[&[gnu, gnu, go]], none, true),
+            (&[&[gnu], &[gnu], &[go, gnu]], none, true),
+            (&[&[b"Gopher\0"]], none, false),
+            (&[&[gnu]], b"\0.text\0.gopclntab\0", true),
+            (&[], b"\0.go.buildinfo\0", true),
+            (&[&[gnu]], b"\0.gopclntab.not\0", false),
+        ] {
+            let elf = program(notes, sections);
+            let part = |from: usize, len: usize| elf.get(from..from + len).map(<[u8]>::to_vec);
+            let why = unseen(&elf[..4096], &part);
+            assert_eq!(why.is_some_and(|why| why.contains("of Go")), is_go, "{notes:?}: {why:?}");
+            assert_eq!(why.is_some(), is_go, "{notes:?}: {why:?}");
+        }
+    }
 
     /// What the library compares is where the kernel says that a file is.
     #[test]

@@ -9,7 +9,7 @@
 use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU8, AtomicUsize, Ordering};
 use std::sync::Mutex;
 
 use forebay_map::lasting::{keep_by, Keeper};
@@ -60,10 +60,10 @@ fn first() -> usize {
     most.min(4096) / 4 * 3
 }
 
-/// What the kernel is told to send if something comes to ours (F_SETSIG), and never does, as
-/// nobody asks for it: it stays with what a descriptor is of, and others have none.  To ask
+/// What the kernel is told to send if something comes to ours (F_SETSIG): of a file with a lease
+/// (`lease.rs`) to a thread of ours, of others never, as nobody asks for it.  It stays with what a descriptor is of, and others have none.  To ask
 /// for it takes half as long as fstat.
-const SIGN: usize = 64;
+pub const SIGN: usize = 64;
 const F_SETSIG: usize = 10;
 const F_GETSIG: usize = 11;
 
@@ -148,9 +148,19 @@ fn close(fd: OwnedFd) {
     }
 }
 
-fn check(fd: RawFd) -> io::Result<()> {
+/// One of which the sign is gone for a moment; -1: none.
+pub static CHANGES: AtomicI32 = AtomicI32::new(-1);
+
+pub fn check(fd: RawFd) -> io::Result<()> {
     let known = of(fd).is_some_and(|what| what.load(Ordering::Relaxed) != 0);
-    let is = !known || control(fd, F_GETSIG, 0) == SIGN as isize;
+    let has_sign = || control(fd, F_GETSIG, 0) == SIGN as isize;
+    let mut is = !known || has_sign();
+    while !is && CHANGES.load(Ordering::SeqCst) == fd {
+        std::thread::yield_now();
+        is = has_sign();
+    }
+    // The change may have ended between the two.
+    let is = is || has_sign();
     match is || planted::is(Planted::ClosedUnseen) {
         true => Ok(()),
         false => Err(io::Error::other(

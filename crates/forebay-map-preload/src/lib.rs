@@ -12,6 +12,7 @@ mod calls;
 mod config;
 mod ending;
 mod kept;
+mod lease;
 mod locks;
 mod mapped;
 mod memory;

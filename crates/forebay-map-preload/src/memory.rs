@@ -2,10 +2,12 @@
 //! mmap and what is done with mappings.
 
 use std::ffi::{c_int, c_void};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
 
 use libc::off_t;
 
+use crate::kept;
 use crate::planted::{self, Planted};
 use crate::real::{fail, raw, told};
 use crate::say::{once, About};
@@ -27,6 +29,18 @@ unsafe fn private(desc: &Desc, fd: c_int, a: [usize; 6]) -> Result<usize, c_int>
         desc.file.call(About::Sync, |map| map.sync(0, u64::MAX).and_then(|()| map.write_back()))?;
     }
     let link = format!("/proc/self/fd/{fd}\0");
+    // By the library's own descriptor: another open would break the lease of the file.
+    if let Some(file) = desc.file.map().as_ref().and_then(forebay_map::MapFile::file) {
+        kept::check(file.as_raw_fd()).map_err(|_| libc::EIO)?;
+        // SAFETY: the caller's promise.
+        let p = unsafe {
+            raw(libc::SYS_mmap, [a[0], a[1], a[2], a[3], file.as_raw_fd() as usize, a[5]])
+        };
+        return match p {
+            -4095..=-1 => Err(-p as c_int),
+            _ => Ok(p as usize),
+        };
+    }
     // SAFETY: the path ends with a zero byte; the rest is the caller's promise.
     unsafe {
         let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;

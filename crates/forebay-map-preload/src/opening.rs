@@ -1,61 +1,141 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! open and its relatives; stdio, which reads and writes past us.
+//!
+//! A file of ours is opened for the program as a descriptor with which the kernel does nothing
+//! (O_PATH), and what the program may do is asked of the kernel by faccessat2(2): a real open
+//! would break our own lease of it (`lease.rs`).  One that has to be made is opened for a
+//! moment.
 
-use std::ffi::{c_char, c_int, CStr};
-use std::sync::Mutex;
+use std::ffi::{c_char, c_int, c_void, CStr};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 
 use libc::{mode_t, FILE};
 
-use crate::planted::{self, Planted};
+use crate::config::Config;
 use crate::real::{self, fail};
 use crate::say::{once, About};
 use crate::state::{self, Refusal};
 use crate::which;
 
+/// How the program says which file it means.
+#[derive(Clone, Copy)]
+pub enum Named<'a> {
+    /// openat(2); with what openat2(2) has besides.
+    Path { dir: c_int, path: &'a CStr, resolve: u64 },
+    /// open_by_handle_at(2).
+    Handle { mount: c_int, handle: *mut c_void },
+}
+
+impl Named<'_> {
+    /// A descriptor, or a negative errno.
+    ///
+    /// # Safety
+    /// As the system call's.
+    unsafe fn open(&self, flags: c_int, mode: mode_t) -> isize {
+        let at = |dir: c_int, second: usize| [dir as usize, second, flags as usize, 0, 0, 0];
+        // SAFETY: the caller's promise; the path ends with a zero byte.
+        unsafe {
+            match *self {
+                Named::Path { dir, path, resolve: 0 } => {
+                    let mut a = at(dir, path.as_ptr().addr());
+                    a[3] = mode as usize;
+                    real::raw(libc::SYS_openat, a)
+                }
+                Named::Path { dir, path, resolve } => {
+                    let makes = flags & (libc::O_CREAT | libc::O_TMPFILE & !libc::O_DIRECTORY) != 0;
+                    let how = [flags as u32 as u64, if makes { mode.into() } else { 0 }, resolve];
+                    let a = [dir as usize, path.as_ptr().addr(), how.as_ptr().addr(), 24, 0, 0];
+                    real::raw(libc::SYS_openat2, a)
+                }
+                Named::Handle { mount, handle } => {
+                    real::raw(libc::SYS_open_by_handle_at, at(mount, handle.addr()))
+                }
+            }
+        }
+    }
+
+    fn name(&self) -> Option<&CStr> {
+        match self {
+            Named::Path { path, .. } => Some(path),
+            Named::Handle { .. } => None,
+        }
+    }
+}
+
+fn owned(fd: isize) -> Result<OwnedFd, c_int> {
+    match c_int::try_from(fd) {
+        // SAFETY: it was opened just now, and nobody else has it.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(-fd as c_int),
+    }
+}
+
 /// A descriptor that the kernel does nothing with takes the place of one of the file.
 fn make_deaf(fd: c_int, flags: c_int) -> Result<(), c_int> {
     let link = format!("/proc/self/fd/{fd}\0");
     let keep = flags & libc::O_CLOEXEC;
+    let deaf = (libc::O_PATH | libc::O_CLOEXEC) as usize;
     // SAFETY: the path ends with a zero byte; the descriptors are ours.
     unsafe {
-        let path = link.as_ptr().addr();
-        let deaf = libc::O_PATH | libc::O_CLOEXEC;
-        let p =
-            real::raw(libc::SYS_openat, [libc::AT_FDCWD as usize, path, deaf as usize, 0, 0, 0]);
-        if p < 0 {
-            return Err(-p as c_int);
-        }
-        let done = real::raw(libc::SYS_dup3, [p as usize, fd as usize, keep as usize, 0, 0, 0]);
-        real::raw(libc::SYS_close, [p as usize, 0, 0, 0, 0, 0]);
-        if done < 0 {
-            return Err(-done as c_int);
+        let a = [libc::AT_FDCWD as usize, link.as_ptr().addr(), deaf, 0, 0, 0];
+        let p = owned(real::raw(libc::SYS_openat, a))?;
+        let a = [p.as_raw_fd() as usize, fd as usize, keep as usize, 0, 0, 0];
+        match real::raw(libc::SYS_dup3, a) {
+            e @ ..=-1 => Err(-e as c_int),
+            _ => Ok(()),
         }
     }
-    Ok(())
 }
 
-/// The kernel's descriptor becomes one of ours, if the file is to be.  None: it stays as it is.
-fn adopt(fd: c_int, path: &CStr, flags: c_int) -> Option<Result<(), c_int>> {
+/// What the kernel would say to an open with these flags.
+fn may(fd: c_int, flags: c_int) -> Result<(), c_int> {
+    let wanted = match flags & libc::O_ACCMODE {
+        libc::O_RDONLY => libc::R_OK,
+        libc::O_WRONLY => libc::W_OK,
+        _ => libc::R_OK | libc::W_OK,
+    };
+    let wanted = if flags & libc::O_TRUNC != 0 { wanted | libc::W_OK } else { wanted };
+    let how = (libc::AT_EMPTY_PATH | libc::AT_EACCESS) as usize;
+    let a = [fd as usize, c"".as_ptr().addr(), wanted as usize, how, 0, 0];
+    // SAFETY: the path is there.
+    match unsafe { real::raw(libc::SYS_faccessat2, a) } {
+        e @ ..=-1 => Err(-e as c_int),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a file that has this name, and is there, is to be mapped.
+fn is_chosen(config: &Config, named: &Named<'_>, real: &CStr) -> bool {
+    let name = named.name().unwrap_or(real);
+    config.may_be(name) && config.is(name, real)
+}
+
+fn refuse(what: &CStr, why: &str) -> c_int {
+    once(About::Open, format_args!("open of {} is refused: {why}", what.to_string_lossy()));
+    libc::EBUSY
+}
+
+/// Makes a descriptor with which the kernel does nothing one of the file's.  None: the file is to
+/// be opened plainly.
+fn adopt(
+    fd: c_int,
+    id: (u64, u64),
+    size: u64,
+    real: &CStr,
+    flags: c_int,
+) -> Option<Result<(), c_int>> {
+    if fd <= 2 {
+        let why = "as descriptor 0, 1 or 2 it would be read and written by stdio, past the memory \
+                   that it is mapped onto; open /dev/null there, or leave it out of --files";
+        return Some(Err(refuse(real, why)));
+    }
     let config = state::config()?;
-    let (id, size) = which::regular(fd)?;
-    let real = which::path_of(fd)?;
-    let is = config.may_be(path) && config.is(path, &real);
-    if !is && !state::is_open(id) {
-        return None;
+    if config.shared && !state::is_open(id) && which::writes_plainly(id) {
+        let why = "it is open by a descriptor that goes past the pool's memory (stdio, mkstemp, \
+                   inherited); close that before, or leave it out of --files";
+        return Some(Err(refuse(real, why)));
     }
-    let shown = real.to_string_lossy();
-    if !state::is_open(id) && goes_past(fd, id) && !planted::is(Planted::PlainBeside) {
-        once(
-            About::Open,
-            format_args!(
-                "open of {shown} is refused: it is open by a descriptor that goes past the pool's \
-                 memory (stdio, mkstemp, inherited); close that before, or leave it out of --files"
-            ),
-        );
-        return Some(Err(libc::EBUSY));
-    }
-    // First: if it fails nothing has happened yet.
-    match state::open(fd, id, size, &real, flags) {
+    match state::open(fd, id, size, real, flags) {
         Ok(()) => {}
         // What cannot be written here is complete where it is.
         Err(Refusal::Error(forebay_map::Error::System { error, .. }))
@@ -68,14 +148,11 @@ fn adopt(fd: c_int, path: &CStr, flags: c_int) -> Option<Result<(), c_int>> {
             return None;
         }
         Err(Refusal::Error(e)) => {
+            let shown = real.to_string_lossy();
             once(About::Open, format_args!("open of {shown} is refused: {e}"));
             return Some(Err(state::errno_of(&e)));
         }
         Err(Refusal::Errno(errno)) => return Some(Err(errno)),
-    }
-    if let Err(errno) = make_deaf(fd, flags) {
-        let _ = state::take(fd);
-        return Some(Err(errno));
     }
     if flags & libc::O_TRUNC != 0 {
         if let Some(desc) = state::desc(fd) {
@@ -89,6 +166,104 @@ fn adopt(fd: c_int, path: &CStr, flags: c_int) -> Option<Result<(), c_int>> {
         }
     }
     Some(Ok(()))
+}
+
+/// A file that is not there yet: it is made, and open plainly for a moment.
+///
+/// # Safety
+/// As the system call's.
+unsafe fn create(
+    config: &Config,
+    named: &Named<'_>,
+    flags: c_int,
+    mode: mode_t,
+) -> Option<Result<c_int, c_int>> {
+    // SAFETY: the caller's promise.
+    let made = unsafe { named.open(flags & !libc::O_TRUNC, mode) };
+    let fd = match owned(made) {
+        Ok(fd) => fd,
+        Err(errno) => return Some(Err(errno)),
+    };
+    let of = which::regular(fd.as_raw_fd()).zip(which::path_of(fd.as_raw_fd()));
+    let Some(((id, size), real)) = of.filter(|(_, real)| is_chosen(config, named, real)) else {
+        // Somebody else has made it meanwhile.
+        let cuts = flags & libc::O_TRUNC != 0 && flags & libc::O_ACCMODE != libc::O_RDONLY;
+        // SAFETY: it is the one that was opened here.
+        if cuts && unsafe { real::ftruncate64(fd.as_raw_fd(), 0) } != 0 {
+            return Some(Err(real::errno()));
+        }
+        return Some(Ok(fd.into_raw_fd()));
+    };
+    if let Err(errno) = make_deaf(fd.as_raw_fd(), flags) {
+        return Some(Err(errno));
+    }
+    match adopt(fd.as_raw_fd(), id, size, &real, flags) {
+        Some(Ok(())) => Some(Ok(fd.into_raw_fd())),
+        Some(Err(errno)) => Some(Err(errno)),
+        None => {
+            drop(fd);
+            // SAFETY: the caller's promise.
+            let plain = unsafe { named.open(flags & !(libc::O_CREAT | libc::O_EXCL), 0) };
+            Some(owned(plain).map(IntoRawFd::into_raw_fd))
+        }
+    }
+}
+
+/// None: it is to be opened as it would be without us.
+///
+/// # Safety
+/// As the system call's.
+unsafe fn attach(
+    config: &Config,
+    named: &Named<'_>,
+    flags: c_int,
+    mode: mode_t,
+) -> Option<Result<c_int, c_int>> {
+    let looks = libc::O_PATH | flags & (libc::O_NOFOLLOW | libc::O_CLOEXEC);
+    // SAFETY: the caller's promise.
+    let fd = match owned(unsafe { named.open(looks, 0) }) {
+        Ok(fd) => fd,
+        Err(libc::ENOENT) if flags & libc::O_CREAT != 0 => {
+            return match named.name().is_some_and(|name| config.may_be(name)) {
+                // SAFETY: as above.
+                true => unsafe { create(config, named, flags, mode) },
+                false => None,
+            };
+        }
+        Err(_) => return None,
+    };
+    let (id, size) = which::regular(fd.as_raw_fd())?;
+    let real = which::path_of(fd.as_raw_fd());
+    let is_known = state::is_open(id);
+    let real = match real {
+        _ if is_known => real.unwrap_or_default(),
+        Some(real) if is_chosen(config, named, &real) => real,
+        None if named.name().is_none_or(|name| config.may_be(name)) => {
+            let why = "where it is cannot be told, since there is no /proc: mount it there, or \
+                       leave it out of --files";
+            return Some(Err(refuse(named.name().unwrap_or(c"a file"), why)));
+        }
+        _ => return None,
+    };
+    if !is_known && !state::has_its_root() {
+        let why = "the program has another root directory than at its start (chroot), and after a \
+                   crash the file would be sought at that name below the first one; open it before, \
+                   or leave it out of --files";
+        return Some(Err(refuse(&real, why)));
+    }
+    if flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL {
+        return Some(Err(libc::EEXIST));
+    }
+    match may(fd.as_raw_fd(), flags) {
+        Ok(()) => {}
+        Err(errno) if is_known => return Some(Err(errno)),
+        Err(_) => return None,
+    }
+    match adopt(fd.as_raw_fd(), id, size, &real, flags) {
+        Some(Ok(())) => Some(Ok(fd.into_raw_fd())),
+        Some(Err(errno)) => Some(Err(errno)),
+        None => None,
+    }
 }
 
 /// A program that has its input or output from one that maps files, as a shell gives it: it is a
@@ -113,67 +288,19 @@ pub fn tell_inherited() {
     }
 }
 
-/// Descriptors that threads have opened and that are not ours yet.
-static COMING: Mutex<Vec<c_int>> = Mutex::new(Vec::new());
-
-struct Coming(c_int);
-
-impl Coming {
-    fn new(fd: c_int) -> Coming {
-        state::inside(|| state::lock(&COMING).push(fd));
-        Coming(fd)
-    }
-}
-
-impl Drop for Coming {
-    fn drop(&mut self) {
-        state::inside(|| state::lock(&COMING).retain(|&fd| fd != self.0));
-    }
-}
-
-/// Whether the process has a descriptor of the file by which it can write past us.
-fn goes_past(own: c_int, id: (u64, u64)) -> bool {
-    let writes = |fd: c_int| {
-        // SAFETY: it only asks.
-        let flags = unsafe {
-            real::raw(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0])
-        };
-        let mode = flags as c_int & (libc::O_ACCMODE | libc::O_PATH);
-        flags >= 0 && (mode == libc::O_WRONLY || mode == libc::O_RDWR)
-    };
-    let is = |fd: c_int| {
-        let coming = state::lock(&COMING).contains(&fd);
-        let of = !coming && fd != own && !state::is_ours(fd);
-        of && writes(fd) && which::regular(fd).is_some_and(|(other, _)| other == id)
-    };
-    let found = || {
-        let all = std::fs::read_dir("/proc/self/fd").ok().into_iter().flatten().flatten();
-        let numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        numbers.into_iter().any(is)
-    };
-    // One that another thread is opening just now is among the coming ones in a moment.
-    state::inside(|| {
-        (0..20).all(|_| {
-            let found = found();
-            if found {
-                std::thread::sleep(std::time::Duration::from_millis(1));
-            }
-            found
-        })
-    })
-}
-
 /// # Safety
-/// As openat(2).
-pub unsafe fn open_at(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-    // SAFETY: the caller's promise.
-    let plain = || unsafe { real::openat64(dir, path, flags, mode) };
+/// As the system call's; `plain` opens it as it would be without us.
+pub unsafe fn open_named(
+    named: &Named<'_>,
+    flags: c_int,
+    mode: mode_t,
+    plain: impl Fn() -> c_int,
+) -> c_int {
+    let may_be = |config: &Config| named.name().is_none_or(|name| config.may_be(name));
     let Some(config) = state::config() else {
-        // SAFETY: the caller's promise.
-        let name = unsafe { real::text(path) };
-        let refused =
-            state::refused_config().zip(name).filter(|(config, name)| config.may_be(name));
-        if let Some((_, name)) = refused.filter(|_| !state::is_inside()) {
+        let name = named.name().unwrap_or(c"a file");
+        let refused = state::refused_config().is_some_and(|c| named.name().is_some() && may_be(c));
+        if refused && !state::is_inside() {
             once(
                 About::Open,
                 format_args!(
@@ -186,42 +313,63 @@ pub unsafe fn open_at(dir: c_int, path: *const c_char, flags: c_int, mode: mode_
         }
         return plain();
     };
-    // SAFETY: the caller's promise.
-    let Some(name) = (unsafe { real::text(path) }) else { return plain() };
     let never = libc::O_PATH | libc::O_DIRECTORY | (libc::O_TMPFILE & !libc::O_DIRECTORY);
-    if flags & never != 0 || state::is_inside() {
+    if flags & never != 0 || state::is_inside() || !(state::any_files() || may_be(config)) {
         return plain();
     }
-    let may_be = config.may_be(name);
-    if !may_be && !state::any_files() {
-        return plain();
-    }
-    // What is truncated is not to be so behind our back.
-    let known =
-        may_be || (flags & libc::O_TRUNC != 0 && state::opened_at(dir, name, true).is_some());
-    let kept = if known { flags & !libc::O_TRUNC } else { flags };
     // SAFETY: the caller's promise.
-    let fd = unsafe { real::openat64(dir, path, kept, mode) };
-    if fd < 0 {
-        return fd;
+    match unsafe { attach(config, named, flags, mode) } {
+        Some(Ok(fd)) => fd,
+        Some(Err(errno)) => fail(errno),
+        None => plain(),
     }
-    let _coming = Coming::new(fd);
-    let closed = |errno| {
-        // SAFETY: it is the one that was opened here.
-        unsafe { real::close(fd) };
-        fail(errno)
-    };
-    match adopt(fd, name, flags) {
-        Some(Ok(())) => fd,
-        Some(Err(errno)) => closed(errno),
-        None => {
-            // SAFETY: as above.
-            let cut = || unsafe { real::ftruncate64(fd, 0) };
-            match kept != flags && flags & libc::O_ACCMODE != libc::O_RDONLY && cut() != 0 {
-                true => closed(real::errno()),
-                false => fd,
-            }
+}
+
+/// # Safety
+/// As openat(2).
+pub unsafe fn open_at(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let plain = || real::openat64(dir, path, flags, mode);
+        match real::text(path) {
+            Some(path) => open_named(&Named::Path { dir, path, resolve: 0 }, flags, mode, plain),
+            None => plain(),
         }
+    }
+}
+
+/// # Safety
+/// As openat2(2).
+pub unsafe fn open_how(dir: c_int, path: *const c_char, how: *const u64, len: usize) -> c_int {
+    let a = [dir as usize, path.addr(), how.addr(), len, 0, 0];
+    // SAFETY: the caller's promise.
+    unsafe {
+        let plain = || real::told(real::raw(libc::SYS_openat2, a)) as c_int;
+        // Others are wrong, or of a time to come.
+        let (Some(path), 24) = (real::text(path), len) else { return plain() };
+        let [flags, mode, resolve] = [how.read(), how.add(1).read(), how.add(2).read()];
+        match c_int::try_from(flags) {
+            Ok(flags) => {
+                open_named(&Named::Path { dir, path, resolve }, flags, mode as mode_t, plain)
+            }
+            Err(_) => plain(),
+        }
+    }
+}
+
+/// # Safety
+/// As open_by_handle_at(2).
+#[no_mangle]
+pub unsafe extern "C" fn open_by_handle_at(
+    mount: c_int,
+    handle: *mut c_void,
+    flags: c_int,
+) -> c_int {
+    let a = [mount as usize, handle.addr(), flags as usize, 0, 0, 0];
+    // SAFETY: the caller's promise.
+    unsafe {
+        let plain = || real::told(real::raw(libc::SYS_open_by_handle_at, a)) as c_int;
+        open_named(&Named::Handle { mount, handle }, flags, 0, plain)
     }
 }
 

@@ -22,6 +22,7 @@ use forebay_map::{Error, MapFile, Options, Session, Unreadable, PAGE};
 use crate::config::Config;
 use crate::ending;
 use crate::kept;
+use crate::lease;
 use crate::locks::Locks;
 use crate::mapped::Mapped;
 use crate::planted::{self, Planted};
@@ -29,6 +30,9 @@ use crate::real;
 use crate::say::{once, About};
 use crate::which::{identity_at, is_at};
 use crate::window;
+
+/// Exit status of a program that cannot be followed any more.
+const STOPPED: usize = 6;
 
 /// Descriptors beyond are refused.
 pub const MOST: usize = 1 << 16;
@@ -50,6 +54,7 @@ static CHILD: AtomicBool = AtomicBool::new(false);
 /// Not zero, but in a child: the kernel makes it zero there, however that was made.
 static PARENT: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 static PROCESS: AtomicI32 = AtomicI32::new(0);
+static ROOT: OnceLock<Option<(u64, u64)>> = OnceLock::new();
 
 pub struct Opened {
     session: Session,
@@ -58,9 +63,16 @@ pub struct Opened {
 
 impl Opened {
     pub fn map(&self, config: &Config, path: &Path, room: u64) -> forebay_map::Result<MapFile> {
-        match config.shared {
-            true => self.session.map_shared(path, room),
-            false => self.session.map(path, room),
+        if config.shared {
+            return self.session.map_shared(path, room);
+        }
+        let map = self.session.map(path, room)?;
+        match lease::take(&map) {
+            Ok(()) => Ok(map),
+            Err(e) => {
+                let _ = map.close();
+                Err(e)
+            }
         }
     }
 }
@@ -195,6 +207,7 @@ pub fn start(config: Config) -> Result<(), String> {
     crate::say::start();
     crate::opening::tell_inherited();
     kept::start();
+    let _ = ROOT.set(root());
     make_parent().map_err(|e| format!("a page that no child has: {e}"))?;
     // SAFETY: the handler only stores to two places of ours.
     match unsafe { libc::pthread_atfork(None, None, Some(in_child)) } {
@@ -205,6 +218,15 @@ pub fn start(config: Config) -> Result<(), String> {
     }
     let _ = CONFIG.set(config);
     Ok(())
+}
+
+fn root() -> Option<(u64, u64)> {
+    identity_at(libc::AT_FDCWD, c"/", 0)
+}
+
+/// Names mean what they meant at the start.
+pub fn has_its_root() -> bool {
+    ROOT.get().is_some_and(|root| *root == self::root())
 }
 
 /// Which errno a program is told.
@@ -494,6 +516,7 @@ pub fn open(
                 opened.files.insert(id, Arc::clone(&file));
             }
             FILES.fetch_add(1, Ordering::SeqCst);
+            inside(|| lease::watch_over(&file));
             // An allocator may call us, too.
             inside(|| {
                 PLACES.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&file))
@@ -540,6 +563,7 @@ fn first(
 ) -> forebay_map::Result<MapFile> {
     if open.is_none() {
         window::take().map_err(Error::Pool)?;
+        lease::start().map_err(|e| Error::Pool(format!("no thread: {e}")))?;
         let options =
             Options { unreadable: Some(Unreadable(Arc::new(unreadable))), ..Options::default() };
         let session = Session::open(&config.wanted, options)?;
@@ -565,6 +589,16 @@ pub fn sync_all() -> Result<(), c_int> {
         all = all.and(file.call(About::Sync, |map| map.sync(0, u64::MAX)));
     }
     all
+}
+
+/// The program cannot go on: all goes to the files, and it ends.
+pub fn stop(why: std::fmt::Arguments<'_>) -> ! {
+    crate::say::say(why);
+    end();
+    loop {
+        // SAFETY: it ends the process.
+        unsafe { real::raw(libc::SYS_exit_group, [STOPPED, 0, 0, 0, 0, 0]) };
+    }
 }
 
 /// The program ends: all goes to the files.

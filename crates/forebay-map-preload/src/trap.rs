@@ -159,6 +159,21 @@ pub fn by_number(number: c_long, a: [usize; 6]) -> Option<isize> {
                 let name = std::ptr::with_exposed_provenance(a[0]);
                 opening::open_at(libc::AT_FDCWD, name, n, a[2] as u32) as isize
             }
+            libc::SYS_openat2 if !state::is_inside() => {
+                let name = std::ptr::with_exposed_provenance(a[1]);
+                opening::open_how(fd, name, std::ptr::with_exposed_provenance(a[2]), a[3]) as isize
+            }
+            libc::SYS_open_by_handle_at if !state::is_inside() => {
+                let handle = std::ptr::with_exposed_provenance_mut(a[1]);
+                opening::open_by_handle_at(fd, handle, a[2] as c_int) as isize
+            }
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_creat if !state::is_inside() => {
+                opening::creat(std::ptr::with_exposed_provenance(a[0]), a[1] as u32) as isize
+            }
+            libc::SYS_truncate if !state::is_inside() => {
+                calls::truncate(std::ptr::with_exposed_provenance(a[0]), a[1] as i64) as isize
+            }
             libc::SYS_sync => {
                 transfer::sync();
                 0

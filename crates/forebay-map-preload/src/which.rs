@@ -5,6 +5,7 @@ use std::ffi::{c_int, CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use crate::kept;
 use crate::real;
 
 /// The device and inode of a descriptor's file, if that is a regular one; its size; links.
@@ -32,6 +33,34 @@ pub fn identity_at(dir: c_int, path: &CStr, flags: c_int) -> Option<(u64, u64)> 
         real::raw(libc::SYS_newfstatat, at)
     };
     (done == 0).then_some((st.st_dev, st.st_ino))
+}
+
+/// Descriptors of this process that are of a file and are not the library's, nor ones with which
+/// the kernel does nothing.
+fn plain(id: (u64, u64), is: impl Fn(c_int) -> bool) -> bool {
+    let of = |fd: &c_int| {
+        // SAFETY: it only asks.
+        let flags = unsafe {
+            real::raw(libc::SYS_fcntl, [*fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0])
+        } as c_int;
+        let plain = flags >= 0 && flags & libc::O_PATH == 0 && is(flags & libc::O_ACCMODE);
+        plain && !kept::is(*fd) && regular(*fd).is_some_and(|(other, _)| other == id)
+    };
+    crate::state::inside(|| {
+        let all = std::fs::read_dir("/proc/self/fd").ok().into_iter().flatten().flatten();
+        let numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        numbers.into_iter().any(|fd| of(&fd))
+    })
+}
+
+/// Whether the process can write to a file past the library.
+pub fn writes_plainly(id: (u64, u64)) -> bool {
+    plain(id, |mode| mode != libc::O_RDONLY)
+}
+
+/// Whether the process has a file open past the library.
+pub fn is_open_plainly(id: (u64, u64)) -> bool {
+    plain(id, |_| true)
 }
 
 pub fn is_at(path: &Path, id: (u64, u64)) -> bool {

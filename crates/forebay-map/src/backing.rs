@@ -73,6 +73,7 @@ pub struct RegularFile {
 impl RegularFile {
     /// Opens a file that is there.
     pub fn open(path: &Path) -> Result<RegularFile> {
+        not_leased(path)?;
         let file = RegularFile::look(path)?;
         match rustix::fs::flock(file.file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => match system::lock_records(file.file.as_fd(), true) {
@@ -215,6 +216,22 @@ impl Backing for RegularFile {
             // A file system that does not tell: it is asked for blocks.
             Err(_) => Ok(true),
         }
+    }
+}
+
+/// A process that has a file mapped may have a lease of it (fcntl(2), F_SETLEASE), by which it
+/// is told of who opens the file past the pool: such a file is not opened.
+pub(crate) fn not_leased(path: &Path) -> Result<()> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    // What is wrong the open itself says.
+    let Ok(looked) = rustix::fs::open(path, flags, rustix::fs::Mode::empty()) else {
+        return Ok(());
+    };
+    match forebay::lease_holder(&looked) {
+        Some(pid) if pid != std::process::id() => {
+            Err(Error::Locked { path: path.to_owned(), by: Some(pid) })
+        }
+        _ => Ok(()),
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::backing::{Backing, RegularFile};
+use crate::backing::{not_leased, Backing, RegularFile};
 use crate::content::lock;
 use crate::error::{Error, Result};
 use crate::features::Features;
@@ -187,6 +187,7 @@ impl Cache {
     ) -> Result<Option<R>> {
         let mut looked_again = false;
         loop {
+            not_leased(path)?;
             let (locked, by_store) = match RegularFile::open(path) {
                 Ok(file) => match open(file) {
                     // Not by one that lives: and it has to be unlocked, to be brought home.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A file that is mapped, whoever else has it: the calls, and what they promise.
 
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,6 +13,9 @@ use crate::tracker::Counts;
 /// has for itself, or one that it shares.
 pub(crate) trait Mapped: Send + Sync + std::fmt::Debug {
     fn path(&self) -> &Path;
+    fn file(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
     fn address(&self) -> *mut u8;
     fn room(&self) -> u64;
     fn size(&self) -> u64;
@@ -67,6 +71,12 @@ impl MapFile {
 
     fn it(&self) -> &dyn Mapped {
         &*self.0 .0
+    }
+
+    /// The file itself, open in this process, if the process has it for itself.  What is written
+    /// to it goes past the pool.
+    pub fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.it().file()
     }
 
     /// Where it is mapped, as far as it has [room](MapFile::room); the addresses are good

@@ -2,6 +2,7 @@
 //! A file that is this process's own, or that a server has for the processes that share it.
 
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
@@ -382,6 +383,10 @@ impl<T: Track> InPool for Inner<T> {
 impl Mapped for Inner {
     fn path(&self) -> &Path {
         self.content.backing.path()
+    }
+
+    fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.content.backing.file()
     }
 
     fn address(&self) -> *mut u8 {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use forebay::{Persist, Pool, PoolOptions};
 
-use crate::backing::{Backing, RegularFile};
+use crate::backing::{not_leased, Backing, RegularFile};
 use crate::cache::{Cache, Options};
 use crate::content::lock;
 use crate::error::{Error, Result};
@@ -174,6 +174,7 @@ impl Session {
     /// pool that is served.
     pub fn map_shared(&self, path: &Path, room: u64) -> Result<MapFile> {
         let open = self.opened();
+        not_leased(path)?;
         let looked = RegularFile::look(path)?;
         let Some(served) = &open.served else {
             let why = "it is to be shared, and this process has the pool for itself: to share \

@@ -108,8 +108,8 @@ pub use mark::{
     Mark, MarkRefusal, MarkedBy, MarkedOn, OriginMarks, OriginState, OriginStatus,
 };
 pub use media::{
-    create, file_holder, inspect, kernels, CreateOptions, Inspection, InspectionState, Media,
-    MediaInfo, MediaKind, MediaOptions, Persist, PoolSummary,
+    create, file_holder, inspect, kernels, lease_holder, CreateOptions, Inspection,
+    InspectionState, Media, MediaInfo, MediaKind, MediaOptions, Persist, PoolSummary,
 };
 pub use origin::{
     open as open_origin, FaultOp, Faults, FaultyOrigin, FileOrigin, MemOrigin, NbdOrigin, Origin,

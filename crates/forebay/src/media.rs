@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::words::words;
 
 pub use create::{create, inspect, CreateOptions, Inspection, InspectionState, PoolSummary};
-pub use detect::file_holder;
+pub use detect::{file_holder, lease_holder};
 pub(crate) use detect::{id_of as detect_id, lock_holder, lock_soon};
 pub use map::Media;
 

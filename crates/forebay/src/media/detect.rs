@@ -229,6 +229,15 @@ pub fn file_holder<F: AsFd>(fd: F) -> Option<u32> {
 /// read asks for more than the kernel gives at once, a page of whole lines, and
 /// a holder that does not show is looked for again.
 pub(crate) fn lock_holder<F: AsFd>(fd: F) -> Option<u32> {
+    holder(fd, "FLOCK")
+}
+
+/// The process that has a lease (F_SETLEASE) of the file, from the same place.
+pub fn lease_holder<F: AsFd>(fd: F) -> Option<u32> {
+    holder(fd, "LEASE")
+}
+
+fn holder<F: AsFd>(fd: F, kind: &str) -> Option<u32> {
     const TRIES: usize = 4;
     let st = rustix::fs::fstat(fd).ok()?;
     let key = format!(
@@ -237,7 +246,7 @@ pub(crate) fn lock_holder<F: AsFd>(fd: F) -> Option<u32> {
         rustix::fs::minor(st.st_dev),
         st.st_ino
     );
-    (0..TRIES).find_map(|_| holder_in(&all_locks().ok()?, &key))
+    (0..TRIES).find_map(|_| holder_in(&all_locks().ok()?, kind, &key))
 }
 
 /// Processes that have it mapped; only a hint.  They keep the lock of the process that has
@@ -268,10 +277,10 @@ fn all_locks() -> std::io::Result<String> {
     }
 }
 
-fn holder_in(locks: &str, key: &str) -> Option<u32> {
+fn holder_in(locks: &str, kind: &str, key: &str) -> Option<u32> {
     locks.lines().find_map(|line| {
         let mut words = line.split_whitespace().skip(1).skip_while(|w| *w == "->");
-        (words.next()? == "FLOCK").then_some(())?;
+        (words.next()? == kind).then_some(())?;
         let pid = words.nth(2)?;
         (words.next()? == key).then_some(())?;
         pid.parse().ok()

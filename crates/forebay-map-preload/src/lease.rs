@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What opens a file past the library while the library has it: a system call by an
+//! instruction, cgo, a library that is bound to the C library alone (RTLD_DEEPBIND), a file
+//! handle, io_uring, another program.
+//!
+//! The library has a lease of each such file (fcntl(2), F_SETLEASE).  The kernel gives one only
+//! if nobody else has the file open or mapped, so a descriptor or mapping from before is found.
+//! And it holds up each later open, and truncation, until the lease is given back; a thread of
+//! ours is told by a signal:
+//!
+//! | who opens | what |
+//! |---|---|
+//! | another program, to read | all is synced and written to the file, then it goes on |
+//! | this process, to read | the same, and then the program ends by one message |
+//! | anybody, to write or to truncate | the same before it goes on |
+//!
+//! A file that processes share is open in each of them, so it has no lease.
+
+use std::ffi::c_int;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use forebay_map::{Error, MapFile};
+
+use crate::kept;
+use crate::mapped::Mapped;
+use crate::planted::{self, Planted};
+use crate::real::raw;
+use crate::say::About;
+use crate::state::{self, inside, lock};
+use crate::which;
+
+const F_SETSIG: usize = 10;
+const F_SETOWN_EX: usize = 15;
+const F_OWNER_TID: c_int = 0;
+const F_SETLEASE: usize = 1024;
+const F_GETLEASE: usize = 1025;
+
+/// Who has the file open for a moment, such as a child that is about to run another program, is
+/// waited for.
+const PATIENCE: Duration = Duration::from_millis(1500);
+/// After which a lease is asked for again that was given back for a reader.
+const AGAIN: Duration = Duration::from_millis(100);
+/// For how long a reader may turn out to be this process.
+const SETTLES: Duration = Duration::from_millis(50);
+
+/// The thread that is told.
+static WATCHER: AtomicI32 = AtomicI32::new(0);
+/// Files that have a lease, or had one and are to have it again.
+static LEASED: Mutex<Vec<Weak<Mapped>>> = Mutex::new(Vec::new());
+
+fn control(fd: RawFd, what: usize, argument: usize) -> Result<isize, c_int> {
+    // SAFETY: these take numbers, or the address of a struct that is there for the call.
+    match unsafe { raw(libc::SYS_fcntl, [fd as usize, what, argument, 0, 0, 0]) } {
+        e @ -4095..=-1 => Err(-e as c_int),
+        done => Ok(done),
+    }
+}
+
+fn thread() -> i32 {
+    // SAFETY: it only asks.
+    unsafe { raw(libc::SYS_gettid, [0; 6]) as i32 }
+}
+
+/// Before the first lease.  Signals are blocked by the caller, in the new thread too.
+pub fn start() -> io::Result<()> {
+    if WATCHER.load(Ordering::SeqCst) != 0 {
+        return Ok(());
+    }
+    std::thread::Builder::new().name("map-lease".into()).spawn(watch)?;
+    while WATCHER.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    Ok(())
+}
+
+/// Who is told, and by which signal.
+fn tell(fd: RawFd) -> Result<(), c_int> {
+    let owner = [F_OWNER_TID, WATCHER.load(Ordering::SeqCst)];
+    control(fd, F_SETOWN_EX, owner.as_ptr().addr())?;
+    control(fd, F_SETSIG, kept::SIGN).map(drop)
+}
+
+fn set(fd: RawFd) -> Result<(), c_int> {
+    tell(fd)?;
+    control(fd, F_SETLEASE, libc::F_WRLCK as usize).map(drop)
+}
+
+/// With the lease the kernel takes away what says that the descriptor is ours.
+fn unset(fd: RawFd) {
+    kept::CHANGES.store(fd, Ordering::SeqCst);
+    let _ = control(fd, F_SETLEASE, libc::F_UNLCK as usize);
+    let _ = tell(fd);
+    kept::CHANGES.store(-1, Ordering::SeqCst);
+}
+
+/// A lease of a file that was just opened, whose size is known.
+pub fn take(map: &MapFile) -> Result<(), Error> {
+    let Some(file) = map.file() else { return Ok(()) };
+    let refused = |why: String| Error::Refused { path: path_of(file), why };
+    let fd = file.as_raw_fd();
+    let begun = Instant::now();
+    loop {
+        match set(fd) {
+            Ok(()) => break,
+            Err(libc::EAGAIN) if planted::is(Planted::PlainBeside) => return Ok(()),
+            Err(libc::EAGAIN) if begun.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(libc::EAGAIN) => {
+                return Err(Error::Busy(format!(
+                    "{}: it is open or mapped by what goes past the pool's memory (stdio, mkstemp, \
+                     an inherited or older descriptor or mapping, another program): close that \
+                     before, or leave it out of --files",
+                    path_of(file).display()
+                )))
+            }
+            Err(errno) => {
+                let why = io::Error::from_raw_os_error(errno);
+                return Err(refused(format!(
+                    "the kernel gives no lease of it ({why}), so what opens it past the library \
+                     would not be seen: run as its owner, on a local file system, with \
+                     fs.leases-enable=1"
+                )));
+            }
+        }
+    }
+    // Between its open and the lease somebody may have come and gone.
+    match which::regular(fd) {
+        Some((id, size)) if size == map.size() => {
+            lock(&LEASE_GIVEN).retain(|given| *given != id);
+            Ok(())
+        }
+        _ => Err(Error::Busy(format!("{}: it was changed just now", path_of(file).display()))),
+    }
+}
+
+fn path_of(file: BorrowedFd<'_>) -> std::path::PathBuf {
+    use std::os::unix::ffi::OsStringExt;
+    let path = which::path_of(file.as_raw_fd()).unwrap_or_default();
+    std::ffi::OsString::from_vec(path.into_bytes()).into()
+}
+
+/// From now on it is looked after.
+pub fn watch_over(file: &Arc<Mapped>) {
+    {
+        let mut all = lock(&LEASED);
+        all.retain(|f| f.strong_count() > 0);
+        all.push(Arc::downgrade(file));
+    }
+    // Of what came before this the thread was told in vain.
+    let watcher = WATCHER.load(Ordering::SeqCst) as usize;
+    // SAFETY: the signal is for our thread, which waits for it.
+    unsafe {
+        let process = raw(libc::SYS_getpid, [0; 6]) as usize;
+        raw(libc::SYS_tgkill, [process, watcher, libc::SIGIO as usize, 0, 0, 0]);
+    }
+}
+
+/// Waits for the kernel's signal.  The time is for a signal that could not be queued.
+fn wait(most: Duration) {
+    let signals = 1u64 << (kept::SIGN - 1) | 1u64 << (libc::SIGIO - 1);
+    let most =
+        libc::timespec { tv_sec: most.as_secs() as i64, tv_nsec: most.subsec_nanos().into() };
+    let a = [(&raw const signals).addr(), 0, (&raw const most).addr(), 8, 0, 0];
+    // SAFETY: the set and the time are there for the call.
+    unsafe { raw(libc::SYS_rt_sigtimedwait, a) };
+}
+
+fn watch() {
+    let all = u64::MAX;
+    let a = [libc::SIG_SETMASK as usize, (&raw const all).addr(), 0, 8, 0, 0];
+    // SAFETY: the mask is this thread's.
+    unsafe { raw(libc::SYS_rt_sigprocmask, a) };
+    WATCHER.store(thread(), Ordering::SeqCst);
+    let mut given_back: Vec<Weak<Mapped>> = Vec::new();
+    loop {
+        wait(if given_back.is_empty() { Duration::from_secs(5) } else { AGAIN });
+        let files: Vec<_> = inside(|| lock(&LEASED).iter().filter_map(Weak::upgrade).collect());
+        inside(|| given_back.retain(|f| f.strong_count() > 0));
+        for file in files {
+            let is = given_back.iter().position(|f| std::ptr::eq(f.as_ptr(), Arc::as_ptr(&file)));
+            match (is, state_of(&file)) {
+                (None, Some(State::Broken { to_write })) => {
+                    give_back(&file, to_write);
+                    if !settle(&file) {
+                        inside(|| given_back.push(Arc::downgrade(&file)));
+                    }
+                }
+                (Some(at), Some(State::None)) if retake(&file) => {
+                    given_back.remove(at);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+enum State {
+    /// Nobody else has the file.
+    Held,
+    Broken {
+        to_write: bool,
+    },
+    None,
+}
+
+/// None: it is closed.
+fn state_of(file: &Mapped) -> Option<State> {
+    let fd = descriptor(file)?;
+    Some(match control(fd, F_GETLEASE, 0) {
+        Ok(l) if l == libc::F_WRLCK as isize => State::Held,
+        Ok(l) if l == libc::F_RDLCK as isize => State::Broken { to_write: false },
+        _ if lock(&LEASE_GIVEN).contains(&file.id) => State::None,
+        _ => State::Broken { to_write: true },
+    })
+}
+
+/// Files whose lease was given back.
+static LEASE_GIVEN: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
+
+/// Somebody waits for it: what the program has stored is in the file before.
+fn give_back(file: &Arc<Mapped>, to_write: bool) {
+    let path = file.path.display();
+    let all = file.call(About::Sync, |map| map.sync(0, u64::MAX).and_then(|()| map.write_back()));
+    if to_write {
+        state::stop(format_args!(
+            "{path}: it is opened past the library, to be written or truncated (by an instruction \
+             of the program's own, by a library that is bound to the C library alone, or by another \
+             program): all that was stored is in the file, and the program ends; leave it out of \
+             --files"
+        ));
+    }
+    if all.is_err() {
+        state::stop(format_args!(
+            "{path}: it is opened past the library, and what the program has stored cannot be \
+             written to it: the program ends"
+        ));
+    }
+    inside(|| lock(&LEASE_GIVEN).push(file.id));
+    if let Some(fd) = descriptor(file) {
+        unset(fd);
+    }
+}
+
+/// Its descriptor, if it is open.  The file's lock is not held, since the program may end next.
+fn descriptor(file: &Mapped) -> Option<RawFd> {
+    let fd = file.map().as_ref()?.file()?.as_raw_fd();
+    kept::check(fd).ok().map(|()| fd)
+}
+
+/// Whether nobody else has it any more.
+fn retake(file: &Mapped) -> bool {
+    let Some(fd) = descriptor(file) else { return true };
+    if set(fd).is_ok() {
+        inside(|| lock(&LEASE_GIVEN).retain(|id| *id != file.id));
+        return true;
+    }
+    if which::is_open_plainly(file.id) {
+        state::stop(format_args!(
+            "{}: the program itself has opened it past the library (by an instruction of its own, \
+             or a library that is bound to the C library alone), and would not see what is stored: \
+             all is in the file, and the program ends; leave it out of --files",
+            file.path.display()
+        ));
+    }
+    false
+}
+
+/// Whether nobody has it any more.
+fn settle(file: &Mapped) -> bool {
+    let begun = Instant::now();
+    while begun.elapsed() < SETTLES {
+        std::thread::sleep(Duration::from_millis(1));
+        if retake(file) {
+            return true;
+        }
+    }
+    false
+}

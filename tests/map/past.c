@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * Goal: no way past the library's functions reaches a file that `forebay map-run` has mapped:
+ * it arrives at the same content, or the program ends by one message, with all in the file; and
+ * a file that is open already in such a way is not mapped.
+ * Method: past.sh runs each way of the table both ways round.
+ *
+ *	past list                      the ways
+ *	past after WAY FILE LIBRARY    opens FILE, stores, then goes past; says "went past" if it could
+ *	past before WAY FILE LIBRARY   goes past, then opens FILE; says "refused" or "mapped"
+ *	past reader FILE               opens FILE, stores, says "stored", and waits for its input to end
+ *	past chroot FILE DIR           opens FILE, then again below DIR, where it is a bind mount's
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdint.h>
+#include <linux/openat2.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "raw.h"
+
+static const char *library;
+static int handle_mount;
+static struct {
+	struct file_handle handle;
+	char bytes[128];
+} handle;
+
+static int by_open(const char *path, int flags)
+{
+	return (int)raw(SYS_openat, AT_FDCWD, P(path), flags, 0, 0, 0);
+}
+
+static int by_openat2(const char *path, int flags)
+{
+	struct open_how how = { .flags = (uint64_t)flags };
+
+	return (int)raw(SYS_openat2, AT_FDCWD, P(path), P(&how), sizeof(how), 0, 0);
+}
+
+static int by_handle(const char *path, int flags)
+{
+	char dir[512];
+
+	(void)path;
+	if (!handle_mount) {
+		snprintf(dir, sizeof(dir), "%s", path);
+		*strrchr(dir, '/') = 0;
+		handle_mount = (int)raw(SYS_openat, AT_FDCWD, P(dir), O_RDONLY | O_DIRECTORY, 0, 0, 0);
+	}
+	return (int)raw(SYS_open_by_handle_at, handle_mount, P(&handle), flags, 0, 0, 0);
+}
+
+static int by_deep_binding(const char *path, int flags)
+{
+	void *bound = dlopen(library, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+	int (*opens)(const char *, int) = bound ? (int (*)(const char *, int))dlsym(bound, "deep_open") : NULL;
+
+	CHECK(opens);
+	return opens(path, flags);
+}
+
+static int by_creat(const char *path, int flags)
+{
+	(void)flags;
+#ifdef SYS_creat
+	return (int)raw(SYS_creat, P(path), 0600, 0, 0, 0, 0);
+#else
+	return (int)raw(SYS_openat, AT_FDCWD, P(path), O_CREAT | O_WRONLY | O_TRUNC, 0600, 0, 0);
+#endif
+}
+
+static int by_truncate(const char *path, int flags)
+{
+	(void)flags;
+	return (int)raw(SYS_truncate, P(path), 1, 0, 0, 0, 0);
+}
+
+static int by_vfork(const char *path, int flags)
+{
+	static volatile int fd;
+	pid_t child = (pid_t)raw(SYS_clone, 0x100 | 0x400 | 0x4000 | SIGCHLD, 0, 0, 0, 0, 0); /* VM, FILES, VFORK */
+
+	if (child == 0) {
+		fd = (int)raw(SYS_openat, AT_FDCWD, P(path), flags, 0, 0, 0);
+		raw(SYS_exit, 0, 0, 0, 0, 0, 0);
+	}
+	return fd;
+}
+
+static const struct way {
+	const char *name;
+	int (*go)(const char *path, int flags);
+	int flags;
+	int leaves; /* an open descriptor */
+} ways[] = {
+	{ "open-write", by_open, O_RDWR, 1 },
+	{ "open-read", by_open, O_RDONLY, 1 },
+	{ "open-append", by_open, O_WRONLY | O_APPEND, 1 },
+	{ "open-trunc", by_open, O_WRONLY | O_TRUNC, 1 },
+	{ "openat2-write", by_openat2, O_RDWR, 1 },
+	{ "openat2-read", by_openat2, O_RDONLY, 1 },
+	{ "handle-write", by_handle, O_RDWR, 1 },
+	{ "handle-read", by_handle, O_RDONLY, 1 },
+	{ "deep-write", by_deep_binding, O_RDWR, 1 },
+	{ "deep-read", by_deep_binding, O_RDONLY, 1 },
+	{ "vfork-write", by_vfork, O_RDWR, 1 },
+	{ "creat", by_creat, O_WRONLY, 1 },
+	{ "truncate", by_truncate, O_WRONLY, 0 },
+};
+
+static const struct way *way_of(const char *name)
+{
+	size_t i;
+
+	for (i = 0; i < sizeof(ways) / sizeof(*ways); i++)
+		if (strcmp(ways[i].name, name) == 0)
+			return &ways[i];
+	CHECK(!"such a way");
+	return NULL;
+}
+
+static void remember(const char *path)
+{
+	int mount;
+
+	handle.handle.handle_bytes = sizeof(handle.bytes);
+	CHECK(name_to_handle_at(AT_FDCWD, path, &handle.handle, &mount, 0) == 0);
+}
+
+static char *open_and_store(const char *path, int *fd)
+{
+	char *p;
+
+	*fd = open(path, O_RDWR);
+	CHECK(*fd >= 0);
+	p = mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+	CHECK(p != MAP_FAILED);
+	strcpy(p + 2 * PAGE, "stored");
+	CHECK(pwrite(*fd, "written", 7, 3 * PAGE) == 7);
+	return p;
+}
+
+static void after(const struct way *way, const char *path)
+{
+	int fd, past;
+
+	open_and_store(path, &fd);
+	remember(path);
+	past = way->go(path, way->flags);
+	/* The library may need a moment to see it; what is read or written meanwhile is not told. */
+	usleep(300000);
+	printf("went past: %d\n", past);
+}
+
+static void before(const struct way *way, const char *path)
+{
+	int past, fd;
+
+	remember(path);
+	past = way->go(path, way->flags);
+	CHECK(past >= 0);
+	fd = open(path, O_RDWR);
+	CHECK(fd >= 0 || errno == EBUSY);
+	puts(fd < 0 ? "refused" : "mapped");
+}
+
+/* An older mapping whose descriptor is closed. */
+static void older_mapping(const char *path)
+{
+	int past = by_open(path, O_RDWR), fd;
+	char *p = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, past, 0);
+
+	CHECK(past >= 0 && p != MAP_FAILED && close(past) == 0);
+	fd = open(path, O_RDWR);
+	CHECK(fd >= 0 || errno == EBUSY);
+	puts(fd < 0 ? "refused" : "mapped");
+}
+
+static void reader(const char *path)
+{
+	int fd, round;
+	char *p = open_and_store(path, &fd), c;
+
+	puts("stored");
+	fflush(stdout);
+	CHECK(read(0, &c, 1) == 0);
+	/* It has its lease again, and is as it was. */
+	for (round = 0; round < 100; round++) {
+		p[PAGE] = (char)round;
+		CHECK(msync(p, 4 * PAGE, MS_SYNC) == 0 && pread(fd, &c, 1, PAGE) == 1 && c == (char)round);
+	}
+	puts("done");
+}
+
+/* The same file below a new root, where there is no /proc. */
+static void chrooted(const char *path, const char *dir)
+{
+	int fd, again, plain;
+	char *p = open_and_store(path, &fd), found[8] = "", name[512];
+
+	snprintf(name, sizeof(name), "%s/other.map", dir);
+	plain = open(name, O_RDWR | O_CREAT, 0600);
+	CHECK(plain >= 0 && close(plain) == 0);
+	CHECK(chroot(dir) == 0 && chdir("/") == 0);
+	again = open("/same.map", O_RDWR);
+	CHECK(again >= 0);
+	CHECK(pread(again, found, 6, 2 * PAGE) == 6 && strcmp(found, "stored") == 0);
+	CHECK(pwrite(again, "again", 5, 2 * PAGE) == 5 && memcmp(p + 2 * PAGE, "again", 5) == 0);
+	plain = open("/other.map", O_RDWR);
+	CHECK(is_mapped_run() ? plain == -1 && errno == EBUSY : plain >= 0);
+	CHECK(fsync(again) == 0 && close(again) == 0);
+}
+
+int main(int argc, char **argv)
+{
+	size_t i;
+
+	setvbuf(stdout, NULL, _IONBF, 0);
+	if (argc == 2 && strcmp(argv[1], "list") == 0) {
+		for (i = 0; i < sizeof(ways) / sizeof(*ways); i++)
+			printf("%s %d\n", ways[i].name, ways[i].leaves);
+		return 0;
+	}
+	library = argc > 4 ? argv[4] : "";
+	if (argc == 5 && strcmp(argv[1], "after") == 0)
+		after(way_of(argv[2]), argv[3]);
+	else if (argc == 5 && strcmp(argv[1], "before") == 0)
+		before(way_of(argv[2]), argv[3]);
+	else if (argc == 3 && strcmp(argv[1], "mapping") == 0)
+		older_mapping(argv[2]);
+	else if (argc == 3 && strcmp(argv[1], "reader") == 0)
+		reader(argv[2]);
+	else if (argc == 4 && strcmp(argv[1], "chroot") == 0)
+		chrooted(argv[2], argv[3]);
+	else
+		CHECK(0);
+	return 0;
+}

@@ -1,0 +1,79 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# Goal: nothing reaches a mapped file past the library without being seen: the program ends by
+# one message, with all that it has stored in the file; what has the file already keeps it from
+# being mapped; another program that reads waits until all is in the file.
+# Method: the table of past.c, each way after and before the library's open; older mappings;
+# readers and writers beside the program; another root directory; programs of Go, made by hand.
+. "$(dirname "$0")/../serve/lib.sh"
+. "$(dirname "$0")/lib.sh"
+[ "$(id -u)" = 0 ] || skip "not root"
+compile past
+gcc -shared -fPIC -o "$work/deep.so" "$root/tests/map/deep.c" || fail "deep.c does not compile"
+make_map 128M 64M
+past=$work/past file=$work/past.map
+
+fresh() { rm -f "$file" && truncate -s 64K "$file"; }
+stored_there() { [ "$(dd if="$file" bs=1 skip=8192 count=6 status=none)$(dd if="$file" bs=1 skip=12288 count=7 status=none)" = storedwritten ]; }
+run() { timeout 60 "$FOREBAY" map-run --pool "$pool" --files '*.map' --room 16M -- "$@"; }
+
+ways=0
+while read -r way leaves; do
+	fresh
+	code=0
+	run "$past" after "$way" "$file" "$work/deep.so" >"$work/said" 2>"$work/says" || code=$?
+	[ "$code" = 6 ] || fail "$way after: ended with $code: $(cat "$work/said" "$work/says")"
+	[ "$(grep -c 'past the library' "$work/says")" = 1 ] || fail "$way after: not told once: $(cat "$work/says")"
+	case $way in
+	creat | *trunc*) ;; # what was stored may be cut off by then, as without us
+	*) stored_there || fail "$way after: what was stored is not in the file" ;;
+	esac
+	if [ "$leaves" = 1 ]; then
+		fresh
+		run "$past" before "$way" "$file" "$work/deep.so" >"$work/said" 2>"$work/says" || fail "$way before: $(cat "$work/says")"
+		grep -q '^refused$' "$work/said" || fail "$way before: $(cat "$work/said")"
+		grep -q 'is open or mapped by what goes past' "$work/says" || fail "$way before: not told: $(cat "$work/says")"
+	fi
+	ways=$((ways + 1))
+done < <("$past" list)
+[ "$ways" -ge 13 ] || fail "only $ways ways"
+fresh
+run "$past" mapping "$file" >"$work/said" 2>"$work/says" || fail "an older mapping: $(cat "$work/says")"
+grep -q '^refused$' "$work/said" || fail "an older mapping: $(cat "$work/said")"
+say "$ways ways past it: passed"
+
+# Programs beside it: one that reads sees all, and the program goes on; one that writes ends it.
+beside() { # COMMAND...: while the program has the file
+	fresh
+	mkfifo "$work/in.$1"
+	timeout 60 "$FOREBAY" map-run --pool "$pool" --files '*.map' --room 16M -- "$past" reader "$file" \
+		<"$work/in.$1" >"$work/said" 2>"$work/says" &
+	pid=$!
+	exec 9>"$work/in.$1"
+	for _ in $(seq 400); do grep -q stored "$work/said" && break; sleep 0.02; done
+	"$@" || fail "beside: $*"
+	exec 9>&-
+	code=0
+	wait "$pid" || code=$?
+}
+reads() { stored_there || fail "a reader beside the program does not see what was stored"; }
+beside reads
+[ "$code" = 0 ] && grep -q '^done$' "$work/said" || fail "a reader ends the program: $code $(cat "$work/says")"
+writes() { printf 'other' >>"$file"; }
+beside writes
+[ "$code" = 6 ] && stored_there || fail "a writer beside the program: $code $(cat "$work/says")"
+grep -q 'past the library' "$work/says" || fail "a writer beside the program is not told"
+tail -c 5 "$file" | grep -q other || fail "the writer's bytes are lost"
+say "programs beside it: passed"
+
+# Below another root there is no /proc, and names mean other files.
+mkdir "$work/root"
+fresh
+ln "$file" "$work/root/same.map"
+"$past" chroot "$file" "$work/root" || fail "chroot of a plain file"
+fresh
+ln -f "$file" "$work/root/same.map"
+run "$past" chroot "$file" "$work/root" 2>"$work/says" || fail "chroot: $(cat "$work/says")"
+[ "$(dd if="$file" bs=1 skip=8192 count=5 status=none)" = again ] || fail "chroot: what was written there is lost"
+grep -q 'other.map is refused' "$work/says" || fail "chroot: not told: $(cat "$work/says")"
+say "another root: passed"
