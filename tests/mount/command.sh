@@ -68,19 +68,28 @@ grep -q "something else is mounted over it" "$work/refused.log" || fail "$(cat "
 shows "$work/second/other" precious
 umount "$work/second"
 shows "$work/second/x" two
-# A replay that is refused can be tried again in the server that stays.
+# A replay that is refused can be tried again in the server that stays.  What somebody has
+# removed goes where things are found, and what he has changed stays.
 synced "$work/second/y" kept
-sleep 1.5 # its creation is in the tree: it cannot be made from the log
+synced "$work/second/z" kept
+sleep 1.5 # their creation is in the tree: they cannot be made from the log
 synced "$work/second/y" KEPT
+synced "$work/second/z" LOGGED
 "$FOREBAY" umount "$work/second" --keep >/dev/null || fail "umount --keep of the second"
 rm "$work/disk/second/y"
+sleep 6
+echo changed >"$work/disk/second/z"
 for again in 1 2; do
 	refused 11 "$FOREBAY" mount "$pool" "$work/disk/second" "$work/second" --log second
-	grep -q "the tree lacks" "$work/refused.log" || fail "try $again: $(cat "$work/refused.log")"
+	grep -q "changed after the crash: z" "$work/refused.log" || fail "try $again: $(cat "$work/refused.log")"
 done
-"$FOREBAY" mount "$pool" "$work/disk/second" "$work/second" --log second --accept --salvage "$work/saved" >/dev/null ||
-	fail "mount --accept"
-grep -q KEPT "$work/saved/"* || fail "nothing was salvaged"
+"$FOREBAY" mount "$pool" "$work/disk/second" "$work/second" --log second --accept >"$work/out" || fail "mount --accept"
+grep -q "in dispute" "$work/out" || fail "nothing is said of it: $(cat "$work/out")"
+shows "$work/second/z" changed
+for logged in KEPT LOGGED; do
+	grep -qx "$logged" "$work/second/.forebay-found/"* || fail "$logged is not found: $(ls "$work/second/.forebay-found")"
+done
+[ "$(stat -c %a "$work/second/.forebay-found")" = 700 ] || fail "others may look at what was found"
 # Another mount namespace that holds it is named, and not waited for without end.
 unshare -m --propagation private sleep 600 &
 holds=$!

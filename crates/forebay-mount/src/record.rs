@@ -167,6 +167,11 @@ pub enum Record<'a> {
     Void { number: u64 },
     /// At the time of this entry the mount was alive.
     Alive,
+    /// When the file system made the inode, by what it says itself: another inode that gets
+    /// the same handle after a crash was made at another time.
+    Born { fid: Fid, time: Time },
+    /// The clock was set back: it has told this time (ns since 1970) before.
+    Latest { time_ns: u64 },
 }
 
 impl Record<'_> {
@@ -331,6 +336,11 @@ impl Records {
             Record::Synced { fid } => put_u64(b, *fid),
             Record::Void { number } => put_u64(b, *number),
             Record::Alive => {}
+            Record::Born { fid, time } => {
+                put_u64(b, *fid);
+                put_time(b, *time);
+            }
+            Record::Latest { time_ns } => put_u64(b, *time_ns),
         }
         self.end(start, flags);
     }
@@ -392,6 +402,8 @@ const XATTR: u8 = 11;
 const SYNCED: u8 = 12;
 const VOID: u8 = 13;
 const ALIVE: u8 = 14;
+const BORN: u8 = 15;
+const LATEST: u8 = 16;
 
 /// Bytes of a [`Record::Data`] beyond its data.
 pub const DATA_OVERHEAD: usize = RECORD + 8 * 3 + 12;
@@ -412,6 +424,8 @@ fn record_kind(record: &Record<'_>) -> u8 {
         Record::Synced { .. } => SYNCED,
         Record::Void { .. } => VOID,
         Record::Alive => ALIVE,
+        Record::Born { .. } => BORN,
+        Record::Latest { .. } => LATEST,
     }
 }
 
@@ -656,6 +670,8 @@ impl<'a> Reader<'a> {
             SYNCED => Record::Synced { fid: at.fid()? },
             VOID => Record::Void { number: at.u64()? },
             ALIVE => Record::Alive,
+            BORN => Record::Born { fid: at.fid()?, time: at.time()? },
+            LATEST => Record::Latest { time_ns: at.u64()? },
             _ => return Err(BadEntry::Kind(kind)),
         };
         if !at.rest.is_empty() {

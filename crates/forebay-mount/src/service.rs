@@ -134,7 +134,7 @@ pub fn not_replayed(e: RecoverError) -> Error {
             let code = match cause {
                 ReplayError::Refused(_) => 11,
                 ReplayError::OtherTree { .. } => 6,
-                ReplayError::Entry { .. } | ReplayError::Inconsistent { .. } => 5,
+                ReplayError::Entry { .. } => 5,
                 _ => 7,
             };
             let way_out = match cause {
@@ -185,11 +185,11 @@ impl Mounts {
             let _ =
                 progress(&Work { what: replaying.clone(), done_bytes, total_bytes, trouble: None });
         });
-        replayed.map_err(not_replayed)?;
+        let in_dispute = replayed.map_err(not_replayed)?.map_or_else(Vec::new, |r| r.in_dispute());
         let mount =
             Mount::start(pool, &request.tree, &request.mountpoint, &options).map_err(told)?;
         let name = request.mountpoint.display().to_string();
-        Ok(Arc::new(MountService { mount, name }))
+        Ok(Arc::new(MountService { mount, name, in_dispute }))
     }
 }
 
@@ -217,6 +217,8 @@ impl Starter for Mounts {
 pub struct MountService {
     mount: Mount,
     name: String,
+    /// What the replay before it could not make as the log says.
+    in_dispute: Vec<String>,
 }
 
 impl MountService {
@@ -291,13 +293,20 @@ impl Service for MountService {
             let seconds = s.waits_for_space_s;
             format!("a program has waited {seconds:.0} s for space in the pool, which volumes or other logs have filled, or for a sync of {}", s.tree)
         });
+        let mut summary = format!("{} by log {}, {} syncs", s.tree, s.log, s.syncs);
+        if !self.in_dispute.is_empty() {
+            let n = self.in_dispute.len();
+            summary += &format!("; the replay left {n} things in dispute: see .forebay-found");
+        }
+        let mut details = json!(s);
+        details["in_dispute"] = json!(self.in_dispute);
         ServiceStatus {
             kind: KIND.into(),
             name: self.name.clone(),
-            summary: format!("{} by log {}, {} syncs", s.tree, s.log, s.syncs),
+            summary,
             trouble: failed.chain(waits).collect(),
             figures: figures(&s),
-            details: json!(s),
+            details,
         }
     }
 

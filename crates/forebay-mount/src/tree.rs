@@ -14,9 +14,11 @@ pub const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 
 pub type Result<T> = std::result::Result<T, Errno>;
 
-/// The identity of an inode for as long as its file system lives: the kernel's file
-/// handle, with its type in front.  Not given to another inode, also when the inode's
-/// number is used again.
+/// The identity of an inode for as long as its file system runs: the kernel's file handle,
+/// with its type in front.  It is not given to another inode then, also when the inode's
+/// number is used again.  After a crash it may be: btrfs gives an inode that it has lost, and
+/// one that is made after the crash, the same number and the same generation.  And it says
+/// nothing of where the inode lies.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Handle(pub Vec<u8>);
 
@@ -109,11 +111,23 @@ pub trait Tree: Send + Sync {
         let _ = (node, pinned);
         Ok(())
     }
-    /// Where it is now, relative to the root, for [`Tree::open`]; empty where that needs
-    /// no path.
+    /// Where it is now, relative to the root, as far as that is known: for [`Tree::open`],
+    /// and for a replay that looks whether the inode lies in the tree.
     fn path_hint(&self, node: &Self::Node) -> Vec<u8> {
         let _ = node;
         Vec::new()
+    }
+    /// When the file system made the inode; `None`: it does not say.
+    fn born(&self, node: &Self::Node) -> Result<Option<Time>> {
+        let _ = node;
+        Ok(None)
+    }
+    /// The directory above a directory; `None`: there is none that this tree's mount shows.
+    fn above(&self, dir: &Self::Node) -> Result<Option<Self::Node>>;
+    /// Names that differ in case are one name in this directory.
+    fn folds_case(&self, dir: &Self::Node) -> Result<bool> {
+        let _ = dir;
+        Ok(false)
     }
     fn lookup(&self, dir: &Self::Node, name: &[u8]) -> Result<Option<Self::Node>>;
     fn lookup_with_attr(

@@ -13,7 +13,7 @@
 use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -39,6 +39,8 @@ use crate::tree::{
 const HELD: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const LISTED: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 const SET_IDS: u32 = 0o6000;
+/// FS_CASEFOLD_FL of linux/fs.h.
+const CASEFOLD: u32 = 0x4000_0000;
 
 /// `None`: the file system does not say.
 pub(crate) fn kind_of(t: FileType) -> Option<Kind> {
@@ -106,12 +108,21 @@ fn component(name: &[u8]) -> Result<&OsStr> {
     }
 }
 
+/// By the type of the file system: those whose directories say it each for itself (ext4,
+/// f2fs, tmpfs, bcachefs).
+fn may_fold_case(file_system: u64) -> bool {
+    const OF: [u64; 4] = [0xef53, 0xf2f5_2010, 0x0102_1994, 0xca45_1a4e];
+    OF.contains(&(file_system & 0xffff_ffff))
+}
+
 /// A directory of a file system, as it is without what is mounted in it.
 #[derive(Debug)]
 pub struct UnixTree {
     root: Node,
     device: u64,
     path: PathBuf,
+    /// The file system has directories in which names that differ in case are one.
+    may_fold_case: bool,
     cache: Arc<Cache>,
 }
 
@@ -130,7 +141,8 @@ impl UnixTree {
         let root = Node::new(&cache, fd, &stat, false);
         // Its lock is its descriptor's, and so is what a sync of the file system tells.
         root.pin()?;
-        Ok(UnixTree { root, device: stat.st_dev, path, cache })
+        let may_fold_case = may_fold_case(fs::fstatfs(root.fd()?)?.f_type as u64);
+        Ok(UnixTree { root, device: stat.st_dev, path, may_fold_case, cache })
     }
 
     /// Holds what was opened, if it is of this file system; `made`: for reading and writing.
@@ -339,6 +351,43 @@ impl Tree for UnixTree {
 
     fn handle(&self, node: &Node) -> Result<Handle> {
         node.handle()
+    }
+
+    /// Of an inode that the kernel knows by its handle alone, it tells no path.
+    fn path_hint(&self, node: &Node) -> Vec<u8> {
+        let path = node.fd().and_then(|fd| fs::readlink(fd.path(), Vec::new()));
+        let path = path.map(|path| PathBuf::from(OsStr::from_bytes(path.as_bytes())));
+        let below = path.ok().and_then(|path| Some(path.strip_prefix(&self.path).ok()?.to_owned()));
+        below.map_or_else(Vec::new, |below| below.into_os_string().into_vec())
+    }
+
+    fn born(&self, node: &Node) -> Result<Option<Time>> {
+        let flags = AtFlags::EMPTY_PATH;
+        let s = fs::statx(node.fd()?, "", flags, StatxFlags::BTIME)?;
+        let time = s.stx_btime;
+        let says = s.stx_mask & StatxFlags::BTIME.bits() != 0;
+        Ok(says.then_some(Time { seconds: time.tv_sec, nanoseconds: time.tv_nsec }))
+    }
+
+    fn above(&self, dir: &Node) -> Result<Option<Node>> {
+        // NOENT: the mount shows a part of the file system, in which the directory is not.
+        match self.child(dir, OsStr::new("..")) {
+            Err(Errno::XDEV | Errno::NOENT | Errno::STALE) => Ok(None),
+            above => above.map(Some),
+        }
+    }
+
+    fn folds_case(&self, dir: &Node) -> Result<bool> {
+        if !self.may_fold_case {
+            return Ok(false);
+        }
+        let fd = dir.fd()?;
+        let fd = self.cache.room(|| fs::openat(&fd, ".", LISTED, Mode::empty()))?;
+        match fs::ioctl_getflags(&fd) {
+            Ok(flags) => Ok(flags.bits() & CASEFOLD != 0),
+            Err(Errno::NOTTY | Errno::OPNOTSUPP) => Ok(false),
+            Err(e) => Err(e),
+        }
     }
 
     fn pin(&self, node: &Node, pinned: bool) -> Result<()> {

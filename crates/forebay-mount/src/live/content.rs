@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::recent::Writes;
 use super::taken::Taken;
-use super::{Content, Inode, Journal, Live};
+use super::{ns_of, Content, Inode, Journal, Live};
 use crate::record::{self, Allocate, Record, Records, DATA_OVERHEAD};
 use crate::replay::planted::{planted, Bug};
 use crate::tree::{Attr, Result, Tree};
@@ -140,6 +140,8 @@ impl<T: Tree, J: Journal> Live<T, J> {
             return Ok(());
         }
         let attr = self.tree.attr(&inode.node)?;
+        // It may have been written before the clock was set back.
+        self.latest_ns.fetch_max(ns_of(attr.ctime), Ordering::Relaxed);
         let kept = content.kept.take().and_then(|kept| self.recent.take(kept));
         let small = logs && content.dirty.bytes() <= self.options.sync_limit;
         match (content.dirty.parts().filter(|_| small), kept) {

@@ -37,7 +37,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rustix::io::Errno;
 
 use crate::mark;
-use crate::record::{self, Fid, Kind, Record, Records, SetAttr, NONE, ROOT};
+use crate::record::{self, Fid, Kind, Record, Records, SetAttr, Time, NONE, ROOT};
 use crate::replay::STAGING;
 use crate::tree::{Attr, New, RenameHow, Result, Tree, TreeIdentity, DEFAULT_ACL};
 use groups::{Closed, Groups, Hold};
@@ -138,6 +138,8 @@ struct Appender {
     number: u64,
     /// The group that has a Tree record.
     named: u64,
+    /// The [`Live::latest_ns`] that this group was told of.
+    told: (u64, u64),
     binds: Records,
 }
 
@@ -182,6 +184,8 @@ pub struct Live<T: Tree, J: Journal> {
     root: Arc<Inode<T::Node>>,
     inodes: Mutex<Inodes<T::Node>>,
     next_fid: AtomicU64,
+    /// The latest time (ns since 1970) that the clock has told, here or to a file.
+    latest_ns: AtomicU64,
     appender: Mutex<Appender>,
     groups: Groups<T::Node>,
     failure: OnceLock<Failure>,
@@ -215,6 +219,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
             inodes: Mutex::new(Inodes::of(&root)),
             root,
             next_fid: AtomicU64::new(ROOT + 1),
+            latest_ns: AtomicU64::new(0),
             appender: Mutex::default(),
             groups: Groups::new(synced, options.bytes),
             failure: OnceLock::new(),
@@ -326,6 +331,13 @@ impl<T: Tree, J: Journal> Live<T, J> {
                 path: &self.identity.path,
             });
         }
+        // What was changed before the clock was set back has later times than the entries.
+        let now = now_ns();
+        let latest = self.latest_ns.fetch_max(now, Ordering::Relaxed).max(now);
+        let told = (hold.txg, latest);
+        if now < latest && appender.told != told {
+            appender.binds.push(&Record::Latest { time_ns: latest });
+        }
         for (i, inode) in involved.iter().enumerate() {
             let again = involved[..i].iter().any(|other| Arc::ptr_eq(other, inode));
             if inode.bound.load(Ordering::Relaxed) == hold.txg || again {
@@ -338,10 +350,13 @@ impl<T: Tree, J: Journal> Live<T, J> {
                 handle: &handle.0,
                 path: &self.tree.path_hint(&inode.node),
             });
+            if let Some(time) = self.tree.born(&inode.node)? {
+                appender.binds.push(&Record::Born { fid: inode.fid, time });
+            }
             touched.push((*inode).clone());
         }
         let records = appender.binds.count() + body.count();
-        let header = record::header(number, now_ns(), records);
+        let header = record::header(number, now, records);
         let pieces = [&header[..], appender.binds.bytes(), body.bytes()];
         let bytes: u64 = pieces.iter().map(|p| p.len() as u64).sum();
         if bytes > self.journal.entry_max() as u64 {
@@ -354,6 +369,9 @@ impl<T: Tree, J: Journal> Live<T, J> {
         }
         appender.number = number;
         appender.named = hold.txg;
+        if now < latest {
+            appender.told = told;
+        }
         for inode in &touched {
             inode.bound.store(hold.txg, Ordering::Relaxed);
         }
@@ -648,6 +666,15 @@ impl<T: Tree, J: Journal> Live<T, J> {
         }
     }
 
+    /// What [`Live::background`] would do now, on this thread.
+    #[cfg(test)]
+    pub fn sync_here(&self) -> Result<()> {
+        match self.groups.unsynced().groups {
+            0 => Ok(()),
+            _ => self.groups.next(Duration::ZERO).map_or(Ok(()), |closed| self.sync_group(closed)),
+        }
+    }
+
     fn sync_group(&self, closed: Closed<T::Node>) -> Result<()> {
         {
             let _syncing = self.syncs.begin();
@@ -696,6 +723,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         if self.groups.is_over() {
             return false;
         }
+        self.latest_ns.fetch_max(now_ns(), Ordering::Relaxed);
         if let Some(hold) = self.groups.enter_if_pending() {
             // No space is no harm.
             let _ = self.append_as(false, &hold, &[], false, &Records::of(&Record::Alive));
@@ -755,6 +783,12 @@ impl<T: Tree, J: Journal> Drop for Told<'_, T, J> {
             self.0.fail("the thread that syncs the tree is lost", Errno::IO);
         }
     }
+}
+
+/// Nanoseconds since 1970.
+fn ns_of(time: Time) -> u64 {
+    let seconds = u64::try_from(time.seconds).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(time.nanoseconds.into())
 }
 
 fn now_ns() -> u64 {

@@ -61,7 +61,7 @@ impl<'a> Operation<'a> {
             | Step::RemoveDirectory(place)
             | Step::Put(_, place)
             | Step::Link(_, place) => self.places.contains(&place),
-            Step::Aside(_) | Step::Discard(..) => false,
+            Step::Aside(_) | Step::Find(_) | Step::Salvage(_) | Step::Discard(..) => false,
         }
     }
 }

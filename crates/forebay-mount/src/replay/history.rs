@@ -2,12 +2,26 @@
 //! What the entries of a log say, taken together: which inode each fid is, which names it
 //! is to have, and what its content and its attributes are to be.
 //!
-//! The entries may be anybody's: what contradicts itself is refused.
+//! # Contradictions
+//! The entries are what the mount saw.  Who changes the tree beside it (by a directory that
+//! was open before, by another mount of the file system) makes later entries contradict
+//! earlier ones; and the entries may be anybody's.  A contradiction is told
+//! ([`History::disputes`]) and costs what it touches:
+//!
+//! - Of a name holds what the mount saw last.  Who had it by an earlier entry has lost it, no
+//!   entry knows how: it is *displaced*.
+//! - An inode that was made since the tree's last sync has no names but those that the log
+//!   gave it.  If the mount sees it at another one, it was linked or moved there, and its
+//!   other names are *doubtful*: what the tree has there stays, be it there or not.
+//! - A directory has one name, the last.  One that would lie within itself loses the oldest
+//!   name of the circle.
+//! - A record that speaks of an inode that no entry has introduced, or of the content of what
+//!   is no file, says nothing.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::planted::{planted, Bug};
-use super::{bad, parse, printable, ReplayError, Result, STAGING};
+use super::{bad, parse, printable, Result, STAGING};
 use crate::mark;
 use crate::record::{Allocate, Entry, Fid, Kind, Record, SetAttr, Time, NONE, ROOT};
 use crate::tree::{TreeIdentity, ACCESS_ACL};
@@ -38,6 +52,8 @@ pub struct Made<'a> {
 pub struct File<'a> {
     pub kind: Kind,
     pub handle: Option<&'a [u8]>,
+    /// When the file system made it, by what it says itself.
+    pub born: Option<Time>,
     /// Where it was seen.
     pub hint: &'a [u8],
     /// It was made since the tree's last sync.
@@ -46,6 +62,8 @@ pub struct File<'a> {
     pub synced: bool,
     /// The entry that last took a name from it.
     pub lost_name_by: Option<u64>,
+    /// It lost a name to a contradiction.
+    pub displaced: bool,
     /// Names that it is to have; others may be that the log does not speak of.
     pub names: Vec<Place<'a>>,
     pub content: Vec<Change<'a>>,
@@ -87,6 +105,10 @@ impl File<'_> {
 /// A name that the log speaks of.
 #[derive(Clone, Debug, Default)]
 pub struct Name {
+    /// The entry that spoke of it last.
+    since: u64,
+    /// Who is said to have it may have it, or not: what is there stays.
+    pub doubtful: bool,
     /// Who had it at any time since the tree's last sync.
     pub ever: Vec<Fid>,
     /// Who is to have it.
@@ -102,7 +124,14 @@ pub struct History<'a> {
     pub operations: u64,
     /// Nanoseconds since 1970.
     pub last_time_ns: u64,
+    /// What contradicts what came before, in words.
+    pub disputes: Vec<String>,
+    /// The names of inodes, as [`Name::now`] has them.
+    places: HashMap<Fid, BTreeSet<Place<'a>>>,
 }
+
+/// What a record says cannot be, in words.
+type Sense<T> = std::result::Result<T, String>;
 
 impl<'a> History<'a> {
     /// `refused` are entries whose operations are known to have failed, besides those that
@@ -132,17 +161,24 @@ impl<'a> History<'a> {
                     // Later records may name what it would have made only by a Bind.
                     continue;
                 }
-                match refused.contains(&entry.number) && record.is_operation() {
-                    true => history.stays(entry.number, &record)?,
-                    false => history.take(&entry, &record)?,
+                let makes_sense = match refused.contains(&entry.number) && record.is_operation() {
+                    true => history.stays(entry.number, &record),
+                    false => history.take(&entry, &record),
+                };
+                if let Err(what) = makes_sense {
+                    history.dispute(entry.number, &what);
                 }
             }
         }
-        history.settle()?;
+        history.settle();
         Ok(history)
     }
 
-    fn take(&mut self, entry: &Entry<'a>, record: &Record<'a>) -> Result<()> {
+    fn dispute(&mut self, number: u64, what: &str) {
+        self.disputes.push(format!("entry {number}: {what}"));
+    }
+
+    fn take(&mut self, entry: &Entry<'a>, record: &Record<'a>) -> Sense<()> {
         let (number, at) = (entry.number, time(entry.time_ns));
         match *record {
             Record::Tree { file_system, root, path } => {
@@ -153,13 +189,22 @@ impl<'a> History<'a> {
                 }
                 return Ok(());
             }
-            Record::Bind { fid, kind, handle, path } => {
-                return self.bind(number, fid, kind, handle, path)
+            Record::Bind { fid, kind, handle, path } => return self.bind(fid, kind, handle, path),
+            Record::Born { fid, time } => {
+                let born = &mut self.file(fid)?.born;
+                return match *born.get_or_insert(time) == time {
+                    true => Ok(()),
+                    false => Err(format!("file {fid} was made at another time than before")),
+                };
+            }
+            Record::Latest { time_ns } => {
+                self.last_time_ns = self.last_time_ns.max(time_ns);
+                return Ok(());
             }
             Record::Void { .. } | Record::Alive => return Ok(()),
             Record::Create { dir, name, fid, kind, mode, uid, gid, device, target } => {
                 if self.files.contains_key(&fid) {
-                    return says(number, format!("file {fid} is made a second time"));
+                    return Err(format!("file {fid} is made a second time"));
                 }
                 let made = Made { mode, uid, gid, device, target };
                 let attr = SetAttr {
@@ -170,32 +215,34 @@ impl<'a> History<'a> {
                 };
                 self.files.insert(fid, File { made: Some(made), attr, ..file(kind) });
                 self.name(number, (dir, name), NONE, Some(fid))?;
-                self.file(number, fid)?.modified(at);
-                self.file(number, dir)?.modified(at);
+                self.file(fid)?.modified(at);
+                self.file(dir)?.modified(at);
             }
             Record::Link { fid, dir, name } => {
-                if self.file(number, fid)?.kind == Kind::Directory {
-                    return says(number, format!("directory {fid} gets a second name"));
+                if self.file(fid)?.kind == Kind::Directory {
+                    return Err(format!("directory {fid} gets a second name"));
                 }
                 self.name(number, (dir, name), NONE, Some(fid))?;
-                self.file(number, dir)?.modified(at);
+                self.file(dir)?.modified(at);
             }
             Record::Unlink { dir, name, fid } => {
                 if planted(Bug::UnlinkForgotten) {
                     return Ok(());
                 }
                 self.name(number, (dir, name), fid, None)?;
-                self.file(number, fid)?.lost_name_by = Some(number);
-                self.file(number, dir)?.modified(at);
+                self.file(fid)?.lost_name_by = Some(number);
+                self.file(dir)?.modified(at);
             }
             Record::Rename { from_dir, from, to_dir, to, fid, replaced, exchange } => {
                 let back = (exchange && !planted(Bug::ExchangeHalf)).then_some(replaced);
-                self.name(number, (from_dir, from), fid, back)?;
-                self.name(number, (to_dir, to), replaced, Some(fid))?;
-                self.file(number, from_dir)?.modified(at);
-                self.file(number, to_dir)?.modified(at);
+                self.had(number, (from_dir, from), fid)?;
+                self.had(number, (to_dir, to), replaced)?;
+                self.has(number, (from_dir, from), back)?;
+                self.has(number, (to_dir, to), Some(fid))?;
+                self.file(from_dir)?.modified(at);
+                self.file(to_dir)?.modified(at);
                 if replaced != NONE && !exchange {
-                    self.file(number, replaced)?.lost_name_by = Some(number);
+                    self.file(replaced)?.lost_name_by = Some(number);
                     // Files change places before one loses its name.
                     let way = self.names.entry((from_dir, from)).or_default();
                     if !planted(Bug::ReplacedOnItsWay) {
@@ -204,12 +251,12 @@ impl<'a> History<'a> {
                 }
             }
             Record::Data { fid, offset, size, mtime, bytes } => {
-                let file = self.content(number, fid)?;
+                let file = self.content(fid)?;
                 file.content.push(Change::Write { offset, bytes, size });
                 file.modified(mtime);
             }
             Record::Truncate { fid, size } => {
-                let file = self.content(number, fid)?;
+                let file = self.content(fid)?;
                 if size == 0 {
                     file.content.clear();
                 }
@@ -219,14 +266,14 @@ impl<'a> History<'a> {
                 file.modified(at);
             }
             Record::Allocate { fid, mode, offset, length } => {
-                let file = self.content(number, fid)?;
+                let file = self.content(fid)?;
                 file.content.push(Change::Allocate { mode, offset, length });
                 if mode != Allocate::KeepSize {
                     file.modified(at);
                 }
             }
             Record::Attr { fid, set } => {
-                let file = self.file(number, fid)?;
+                let file = self.file(fid)?;
                 let a = &mut file.attr;
                 file.acl_last &= set.mode.is_none();
                 file.mtime_of_content &= set.mtime.is_none();
@@ -239,12 +286,12 @@ impl<'a> History<'a> {
                 };
             }
             Record::Xattr { fid, name, value } => {
-                let file = self.file(number, fid)?;
+                let file = self.file(fid)?;
                 file.acl_last |= name == ACCESS_ACL;
                 file.xattrs.insert(name, value);
             }
             Record::Synced { fid } => {
-                let file = self.content(number, fid)?;
+                let file = self.content(fid)?;
                 if !planted(Bug::SyncedIgnored) {
                     file.content.clear();
                     if std::mem::take(&mut file.mtime_of_content) {
@@ -259,7 +306,7 @@ impl<'a> History<'a> {
     }
 
     /// The operation was not done: names are as they were.
-    fn stays(&mut self, number: u64, record: &Record<'a>) -> Result<()> {
+    fn stays(&mut self, number: u64, record: &Record<'a>) -> Sense<()> {
         match *record {
             _ if planted(Bug::LeftOutLosesName) => Ok(()),
             Record::Unlink { dir, name, fid } => self.name(number, (dir, name), fid, Some(fid)),
@@ -272,92 +319,177 @@ impl<'a> History<'a> {
         }
     }
 
-    fn bind(
-        &mut self,
-        number: u64,
-        fid: Fid,
-        kind: Kind,
-        handle: &'a [u8],
-        path: &'a [u8],
-    ) -> Result<()> {
+    fn bind(&mut self, fid: Fid, kind: Kind, handle: &'a [u8], path: &'a [u8]) -> Sense<()> {
         let file = self.files.entry(fid).or_insert_with(|| file(kind));
         if file.kind != kind || file.handle.is_some_and(|known| known != handle) {
-            return says(number, format!("file {fid} is another one than before"));
+            return Err(format!("file {fid} is another one than before"));
         }
         file.handle = Some(handle);
         file.hint = path;
         Ok(())
     }
 
-    fn file(&mut self, number: u64, fid: Fid) -> Result<&mut File<'a>> {
-        let unknown = || inconsistent(number, format!("file {fid} is not said to be any"));
-        self.files.get_mut(&fid).ok_or_else(unknown)
+    fn file(&mut self, fid: Fid) -> Sense<&mut File<'a>> {
+        self.files.get_mut(&fid).ok_or_else(|| format!("file {fid} is not said to be any"))
     }
 
-    fn content(&mut self, number: u64, fid: Fid) -> Result<&mut File<'a>> {
-        let file = self.file(number, fid)?;
+    fn content(&mut self, fid: Fid) -> Sense<&mut File<'a>> {
+        let file = self.file(fid)?;
         match file.kind {
             Kind::File => Ok(file),
-            _ => says(number, format!("{fid} is no file, and has content")),
+            _ => Err(format!("{fid} is no file, and has content")),
         }
     }
 
     /// A name that `was` had ([`NONE`]: nobody) is from now on that of `now`.
-    fn name(&mut self, number: u64, place: Place<'a>, was: Fid, now: Option<Fid>) -> Result<()> {
+    fn name(&mut self, number: u64, place: Place<'a>, was: Fid, now: Option<Fid>) -> Sense<()> {
+        self.had(number, place, was)?;
+        self.has(number, place, now)
+    }
+
+    fn may_name(&mut self, place: Place<'a>, fid: Option<Fid>) -> Sense<()> {
         let shown = printable(place.1);
-        if self.file(number, place.0)?.kind != Kind::Directory {
-            return says(number, format!("'{shown}' is in {}, which is no directory", place.0));
+        if self.file(place.0)?.kind != Kind::Directory {
+            return Err(format!("'{shown}' is in {}, which is no directory", place.0));
         }
         if place == (ROOT, STAGING) || mark::is_own(place.1) {
-            return says(number, format!("'{shown}' is the replay's own"));
+            return Err(format!("'{shown}' is the replay's own"));
         }
-        for fid in now.into_iter().chain((was != NONE).then_some(was)) {
-            if self.file(number, fid)?.kind == Kind::Directory && fid == ROOT {
-                return says(number, format!("'{shown}' is the root"));
-            }
+        match fid {
+            Some(ROOT) => Err(format!("'{shown}' is the root")),
+            Some(fid) => self.file(fid).map(drop),
+            None => Ok(()),
         }
+    }
+
+    /// Before the operation the mount saw `was` there ([`NONE`]: nobody).
+    fn had(&mut self, number: u64, place: Place<'a>, was: Fid) -> Sense<()> {
         let was = (was != NONE).then_some(was);
-        let first = !self.names.contains_key(&place);
-        let name = self.names.entry(place).or_default();
-        if !first && name.now != was {
-            let had = |f: Option<Fid>| f.map_or("nobody".into(), |f| format!("file {f}"));
-            let (known, told) = (had(name.now), had(was));
-            return says(number, format!("'{shown}' was of {told}, and before of {known}"));
+        self.may_name(place, was)?;
+        let known = self.names.get(&place).map(|name| name.now);
+        if known == Some(was) {
+            return Ok(());
         }
-        for fid in was.into_iter().chain(now) {
-            if name.ever.last() != Some(&fid) {
-                name.ever.push(fid);
+        if let Some(known) = known.filter(|_| !planted(Bug::ContradictionIgnored)) {
+            let shown = |f: Option<Fid>| f.map_or("nobody".into(), |f| format!("file {f}"));
+            let (name, before, told) = (printable(place.1), shown(known), shown(was));
+            self.dispute(number, &format!("'{name}' was of {told}, and before of {before}"));
+            if let Some(displaced) = known.and_then(|fid| self.files.get_mut(&fid)) {
+                displaced.displaced = true;
             }
         }
-        name.now = now;
+        if let Some(fid) = was {
+            self.seen_elsewhere(number, fid, place);
+            self.names.entry(place).or_default().ever.push(fid);
+        }
+        self.set(number, place, was);
         Ok(())
     }
 
-    /// The names of each file; directories have one each, and lie in no circle.
-    fn settle(&mut self) -> Result<()> {
-        for (place, name) in &self.names {
-            let Some(file) = name.now.and_then(|fid| self.files.get_mut(&fid)) else { continue };
-            file.names.push(*place);
-            if file.kind == Kind::Directory && file.names.len() > 1 {
-                let name = printable(place.1);
-                return says(0, format!("directory '{name}' has two names"));
+    /// After it `now` is there.
+    fn has(&mut self, number: u64, place: Place<'a>, now: Option<Fid>) -> Sense<()> {
+        self.may_name(place, now)?;
+        self.set(number, place, now);
+        let ever = &mut self.names.entry(place).or_default().ever;
+        if let Some(fid) = now.filter(|fid| ever.last() != Some(fid)) {
+            ever.push(fid);
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, number: u64, place: Place<'a>, now: Option<Fid>) {
+        let name = self.names.entry(place).or_default();
+        (name.since, name.doubtful) = (number, false);
+        let before = std::mem::replace(&mut name.now, now);
+        if let Some(places) = before.and_then(|fid| self.places.get_mut(&fid)) {
+            places.remove(&place);
+        }
+        if let Some(fid) = now {
+            self.places.entry(fid).or_default().insert(place);
+        }
+    }
+
+    /// The mount saw the inode at a name that no entry gave it.
+    fn seen_elsewhere(&mut self, number: u64, fid: Fid, place: Place<'a>) {
+        let (kind, made) = match self.files.get(&fid) {
+            Some(file) => (file.kind, file.made.is_some()),
+            None => return,
+        };
+        let others = self.places.get(&fid).into_iter().flatten();
+        let others: Vec<_> = others.copied().filter(|other| *other != place).collect();
+        // One that was there before the log may have had other names before.
+        if others.is_empty() || !(made || kind == Kind::Directory) || planted(Bug::NeverDoubtful) {
+            return;
+        }
+        let shown = printable(place.1);
+        self.dispute(number, &format!("file {fid} is at '{shown}', which no entry gave it"));
+        for other in others {
+            match kind {
+                Kind::Directory => self.set(number, other, None),
+                _ => self.names.entry(other).or_default().doubtful = true,
             }
         }
-        let mut safe = HashSet::new();
-        for &start in self.files.keys() {
-            let (mut at, mut way) = (start, HashSet::new());
+    }
+
+    /// The names of each file; directories have one each, and lie in no circle.
+    fn settle(&mut self) {
+        let many = |(fid, places): (&Fid, &BTreeSet<Place<'a>>)| {
+            let directory = self.files.get(fid).is_some_and(|f| f.kind == Kind::Directory);
+            (directory && places.len() > 1).then(|| (*fid, places.iter().copied().collect()))
+        };
+        let many: Vec<(Fid, Vec<_>)> = self.places.iter().filter_map(many).collect();
+        for (fid, places) in many {
+            let last = places.iter().max_by_key(|place| self.names[place].since).copied();
+            self.dispute(0, &format!("directory {fid} has more than one name"));
+            for other in places.into_iter().filter(|place| Some(*place) != last) {
+                self.set(0, other, None);
+            }
+        }
+        self.break_circles();
+        for (place, name) in self.names.iter().filter(|(_, name)| !name.doubtful) {
+            if let Some(file) = name.now.and_then(|fid| self.files.get_mut(&fid)) {
+                file.names.push(*place);
+            }
+        }
+    }
+
+    /// It has a name, be it doubtful.
+    pub fn has_place(&self, fid: Fid) -> bool {
+        self.place_of(fid).is_some()
+    }
+
+    fn place_of(&self, fid: Fid) -> Option<Place<'a>> {
+        self.places.get(&fid).and_then(|places| places.first()).copied()
+    }
+
+    fn break_circles(&mut self) {
+        let mut safe = HashSet::from([ROOT]);
+        let directories = self.files.iter().filter(|(_, file)| file.kind == Kind::Directory);
+        let directories: Vec<Fid> = directories.map(|(fid, _)| *fid).collect();
+        for start in directories {
+            let (mut at, mut way) = (start, Vec::new());
+            let mut on_the_way = HashSet::new();
             while !safe.contains(&at) {
-                if !way.insert(at) {
-                    return says(0, format!("directory {at} is within itself"));
+                if !on_the_way.insert(at) {
+                    let circle = way.iter().skip_while(|fid| **fid != at);
+                    let oldest = circle.copied().min_by_key(|fid| {
+                        self.place_of(*fid).map_or(0, |place| self.names[&place].since)
+                    });
+                    if let Some((fid, place)) = oldest.and_then(|f| Some((f, self.place_of(f)?))) {
+                        self.dispute(0, &format!("directory {fid} is within itself"));
+                        self.set(0, place, None);
+                        self.files.entry(fid).and_modify(|file| file.displaced = true);
+                    }
+                    break;
                 }
-                match self.files[&at].names.first() {
-                    Some(&(dir, _)) => at = dir,
+                way.push(at);
+                match self.place_of(at) {
+                    Some((dir, _)) => at = dir,
                     None => break,
                 }
             }
             safe.extend(way);
         }
-        Ok(())
     }
 
     /// Where a file is to be, in words.
@@ -367,8 +499,8 @@ impl<'a> History<'a> {
             if at == ROOT || length > 4096 {
                 break;
             }
-            match file.names.first() {
-                Some(&(dir, name)) => {
+            match file.names.first().copied().or_else(|| self.place_of(at)) {
+                Some((dir, name)) => {
                     length += name.len();
                     parts.push(printable(name));
                     at = dir;
@@ -399,7 +531,7 @@ impl<'a> History<'a> {
     pub fn by_directory(&self) -> HashMap<Fid, Vec<(&'a [u8], Fid)>> {
         let mut by: HashMap<Fid, Vec<_>> = HashMap::new();
         for (&(dir, name), state) in &self.names {
-            if let Some(fid) = state.now {
+            if let Some(fid) = state.now.filter(|_| !state.doubtful) {
                 by.entry(dir).or_default().push((name, fid));
             }
         }
@@ -411,6 +543,8 @@ fn file<'a>(kind: Kind) -> File<'a> {
     File {
         kind,
         handle: None,
+        born: None,
+        displaced: false,
         hint: b"",
         made: None,
         synced: false,
@@ -426,12 +560,4 @@ fn file<'a>(kind: Kind) -> File<'a> {
 
 fn time(ns: u64) -> Time {
     Time { seconds: (ns / 1_000_000_000) as i64, nanoseconds: (ns % 1_000_000_000) as u32 }
-}
-
-fn inconsistent(number: u64, what: String) -> ReplayError {
-    ReplayError::Inconsistent { number, what }
-}
-
-fn says<T>(number: u64, what: String) -> Result<T> {
-    Err(inconsistent(number, what))
 }

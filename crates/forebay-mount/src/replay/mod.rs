@@ -13,12 +13,16 @@
 //! a file system that lost the inode may give its identity to one that the replay makes.
 
 mod flight;
+mod found;
 mod history;
 mod plan;
 pub(crate) mod planted;
 mod run;
 mod staging;
+mod within;
 
+#[cfg(test)]
+mod beside;
 #[cfg(test)]
 mod fuzz;
 #[cfg(test)]
@@ -46,14 +50,16 @@ pub const STAGING: &[u8] = b".forebay-replay";
 /// What [`replay`] may do beyond what is certain.
 #[derive(Clone, Debug, Default)]
 pub struct ReplayOptions {
-    /// Go on where files are missing, where something is in the way (it is moved to
-    /// [`ReplayOptions::found`]), where files were changed after the crash, and where the
-    /// tree is at another path than it was.  Leave out what cannot be done if it may have
-    /// been under way at the crash, so that nobody was told that it is done.
+    /// Go on where files were changed after the crash, which then stay as they are, and where
+    /// the tree is at another path than it was.  Leave out what cannot be done if it may have
+    /// been under way at the crash, so that nobody was told that it is done.  It lets nothing
+    /// be overwritten that is not overwritten without it.
     pub accept: bool,
-    /// A directory outside the tree for the data that the log has of missing files.
+    /// A directory outside the tree for the data that the log has of missing files, instead
+    /// of [`ReplayOptions::found`].
     pub salvage: Option<PathBuf>,
-    /// A directory in the tree's root, made when it is needed; `.forebay-found` if empty.
+    /// A directory in the tree's root for what is in dispute, made when it is needed;
+    /// `.forebay-found` if empty.
     pub found: String,
 }
 
@@ -89,11 +95,19 @@ pub struct Report {
     pub bytes: u64,
     /// An earlier replay was cut off.
     pub resumed: bool,
-    /// What the log has something of and the tree does not have any more.
+    /// What the log has something of and the tree does not have any more: what the log has
+    /// goes where things are found.
     pub missing: Vec<String>,
-    /// What is at a name that the log knows and is not explained by it.
+    /// What is at a name that the log knows and is not explained by it: it goes where things
+    /// are found.
     pub conflicts: Vec<String>,
-    /// Files that something changed after the last entry.
+    /// What in the log or in the tree contradicts the log: something has changed names
+    /// beside the mount.
+    pub disputes: Vec<String>,
+    /// What went where things are found, and as what.
+    pub found: Vec<String>,
+    /// Files that something changed after the last entry.  They stay as they are; what the
+    /// log has of their content goes where things are found.
     pub changed: Vec<String>,
     /// Where the tree was, if it is elsewhere now.
     pub moved_from: Option<String>,
@@ -106,10 +120,22 @@ pub struct Report {
 impl Report {
     /// Nothing of it needs [`ReplayOptions::accept`].
     pub fn is_certain(&self) -> bool {
-        self.missing.is_empty()
-            && self.conflicts.is_empty()
-            && self.changed.is_empty()
-            && self.moved_from.is_none()
+        self.changed.is_empty() && self.moved_from.is_none()
+    }
+
+    /// What is not as the log says, in words; nothing: the tree is what the log says.
+    pub fn in_dispute(&self) -> Vec<String> {
+        let all = |what: &str, of: &[String]| -> Vec<String> {
+            of.iter().map(|path| format!("{what}{path}")).collect()
+        };
+        [
+            all("the tree lacked ", &self.missing),
+            all("something else was at ", &self.conflicts),
+            all("changed after the crash, and left as it is: ", &self.changed),
+            all("changed beside the mount: ", &self.disputes),
+            all("put aside: ", &self.found),
+        ]
+        .concat()
     }
 }
 
@@ -125,12 +151,6 @@ fn some(what: &[String]) -> String {
 
 fn refusal(report: &Report) -> String {
     let mut words = Vec::new();
-    if !report.missing.is_empty() {
-        words.push(format!("the tree lacks {}", some(&report.missing)));
-    }
-    if !report.conflicts.is_empty() {
-        words.push(format!("something else put there: {}", some(&report.conflicts)));
-    }
     if !report.changed.is_empty() {
         words.push(format!("changed after the crash: {}", some(&report.changed)));
     }
@@ -145,19 +165,13 @@ pub enum ReplayError {
     #[error("entry {number} of the log cannot be understood: {cause}; nothing was changed")]
     Entry { number: u64, cause: BadEntry },
     #[error(
-        "the log contradicts itself{}: {what}; nothing was changed, and no replay is possible: \
-         what there is can be seen with `forebay log dump`",
-        if *number == 0 { String::new() } else { format!(" at entry {number}") }
-    )]
-    Inconsistent { number: u64, what: String },
-    #[error(
         "the log is of another tree: of {log}, this is {tree}; nothing was changed: name the \
          tree that the log is of"
     )]
     OtherTree { log: String, tree: String },
     #[error(
-        "{}; nothing was changed: give the tree back as it was, or accept it (--accept; \
-         --salvage DIR keeps the data of what is missing)",
+        "{}; nothing was changed: give the tree back as it was, or accept it (--accept: what \
+         was changed stays as it is, and what the log has of it goes to .forebay-found)",
         refusal(.0)
     )]
     Refused(Box<Report>),
@@ -201,7 +215,15 @@ pub fn replay<T: Tree>(
     }
     let in_flight = InFlight::of(entries)?;
     // Each time one more operation is left out, so it ends.
-    while let Err(Failed { step, error }) = run::run(tree, plan, entries, options, progress) {
+    loop {
+        let (step, error) = match run::run(tree, plan, entries, options, progress) {
+            Ok(told) => {
+                report.disputes.extend(told.disputes);
+                report.found = told.found;
+                return Ok(report);
+            }
+            Err(Failed { step, error }) => (step, error),
+        };
         let ReplayError::Tree { path, what, cause } = error else { return Err(error) };
         let refusal = step.and_then(|step| flight::refusal(&step, cause));
         let number = step.and_then(|step| in_flight.of_step(&step));
@@ -217,7 +239,6 @@ pub fn replay<T: Tree>(
         plan = planned(tree, entries, &refused)?;
         allowed(plan.report(), options)?;
     }
-    Ok(report)
 }
 
 fn allowed(report: Report, options: &ReplayOptions) -> Result<Report> {
@@ -238,16 +259,18 @@ fn planned<'a, T: Tree>(
     const MOST: usize = 100;
     let mut refused = refused.clone();
     refused.extend(Staging::find(tree, entries)?.left_out);
-    for _ in 0..MOST {
+    let mut round = 0;
+    loop {
         let history = History::of(entries, &refused)?;
         let plan = Plan::of(tree, history, entries)?;
-        match plan.not_empty.is_empty() || planted::planted(planted::Bug::RefusedRmdirDone) {
+        round += 1;
+        // What is not empty after so many rounds cannot be removed, and then stays.
+        let done = plan.not_empty.is_empty() || round == MOST;
+        match done || planted::planted(planted::Bug::RefusedRmdirDone) {
             true => return Ok(plan),
             false => refused.extend(plan.not_empty),
         }
     }
-    let what = format!("more than {MOST} directories are removed that are not empty");
-    Err(ReplayError::Inconsistent { number: 0, what })
 }
 
 fn parse(body: &[u8]) -> Result<Entry<'_>> {

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What is to be done to a tree: what the log says, compared with what is where.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
-use super::history::{Change, History, Place};
+use rustix::io::Errno;
+
+use super::history::{Change, File, History, Place};
 use super::planted::{planted, Bug};
 use super::staging::Staging;
-use super::{failed, printable, Action, ReplayError, Report, Result};
+use super::{failed, printable, within, Action, ReplayError, Report, Result};
 use crate::mark;
 use crate::record::{Fid, Kind, ROOT};
 use crate::tree::{Attr, Handle, Tree, TreeIdentity};
@@ -26,6 +29,10 @@ pub enum Step<'a> {
     RemoveDirectory(Place<'a>),
     /// From the staging directory to its name.
     Put(Fid, Place<'a>),
+    /// From the staging directory to where things are found: it has no name that is certain.
+    Find(Fid),
+    /// What the log has of its content, to where things are found.
+    Salvage(Fid),
     Link(Fid, Place<'a>),
     /// From the staging directory, where it is not needed: the name, and whether it is a
     /// directory.
@@ -42,7 +49,12 @@ impl Step<'_> {
             | Step::RemoveDirectory((dir, _))
             | Step::Put(_, (dir, _))
             | Step::Link(_, (dir, _)) => Some(dir),
-            Step::Make(_) | Step::Content(_) | Step::Attributes(_) | Step::Discard(..) => None,
+            Step::Make(_)
+            | Step::Content(_)
+            | Step::Attributes(_)
+            | Step::Find(_)
+            | Step::Salvage(_)
+            | Step::Discard(..) => None,
         }
     }
 }
@@ -59,6 +71,10 @@ pub struct Plan<'a, N> {
     pub staged: HashMap<Fid, Fid>,
     pub steps: Vec<Step<'a>>,
     pub missing: BTreeSet<Fid>,
+    /// Made from the log, and put where things are found.
+    found: BTreeSet<Fid>,
+    /// Something else changed them after the crash: they stay as they are.
+    pub changed_fids: BTreeSet<Fid>,
     /// Entries that remove directories that are not empty.
     pub not_empty: HashSet<u64>,
     conflicts: Vec<String>,
@@ -94,6 +110,8 @@ impl<'a, N: Clone + Send + Sync> Plan<'a, N> {
             staged: HashMap::new(),
             steps: Vec::new(),
             missing: BTreeSet::new(),
+            found: BTreeSet::new(),
+            changed_fids: BTreeSet::new(),
             not_empty: HashSet::new(),
             conflicts: Vec::new(),
             changed: Vec::new(),
@@ -140,6 +158,8 @@ impl<'a, N: Clone + Send + Sync> Plan<'a, N> {
             conflicts: self.conflicts.clone(),
             changed: self.changed.clone(),
             moved_from: self.moved_from.clone(),
+            disputes: self.history.disputes.clone(),
+            found: Vec::new(),
             salvaged: Vec::new(),
             left_out: Vec::new(),
         }
@@ -156,11 +176,15 @@ impl<'a, N: Clone + Send + Sync> Plan<'a, N> {
             Step::Unlink(place) => ("unlink", history.place(place)),
             Step::RemoveDirectory(place) => ("remove directory", history.place(place)),
             Step::Put(_, place) => ("put in place", history.place(place)),
+            Step::Find(fid) => ("put where things are found", history.path(fid)),
+            Step::Salvage(fid) => ("salvage what the log has of", history.path(fid)),
             Step::Link(_, place) => ("link", history.place(place)),
             Step::Discard(fid, _) => ("discard what an earlier replay left of", history.path(fid)),
         };
         let detail = match *step {
-            Step::Content(fid) => format!("{} changes", history.files[&fid].content.len()),
+            Step::Content(fid) | Step::Salvage(fid) => {
+                format!("{} changes", history.files[&fid].content.len())
+            }
             Step::Stage(fid, _) => format!("to be {}", history.path(fid)),
             _ => String::new(),
         };
@@ -195,25 +219,34 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
     fn child(&self, dir: &T::Node, place: Place<'_>) -> Result<Option<T::Node>> {
         match self.tree.lookup(dir, place.1) {
             // Something is mounted there: nothing that the log knows.
-            Err(rustix::io::Errno::XDEV) => Ok(None),
+            Err(Errno::XDEV) => Ok(None),
             found => failed(found, "look up", || self.plan.history.place(place)),
         }
     }
 
-    fn take(&mut self, fid: Fid, node: T::Node, handle: Handle) -> Result<()> {
-        if let Some(other) = self.by_handle.insert(handle, fid) {
-            let what = format!("files {other} and {fid} are one");
-            return Err(ReplayError::Inconsistent { number: 0, what });
+    fn take(&mut self, fid: Fid, node: T::Node, handle: Handle) {
+        match self.by_handle.entry(handle) {
+            // The second one is not there.
+            Entry::Occupied(other) => {
+                let what = format!("files {} and {fid} are one", other.get());
+                self.plan.history.disputes.push(what);
+            }
+            Entry::Vacant(vacant) => {
+                vacant.insert(fid);
+                self.plan.nodes.insert(fid, node);
+            }
         }
-        self.plan.nodes.insert(fid, node);
-        Ok(())
     }
 
+    /// A handle is evidence and no proof: it may be that of another inode that was made after
+    /// the crash, and it says nothing of where the inode lies.  Taken is what was made when
+    /// the log says ([`is_it`](Look::is_it)), and lies in the tree ([`within::within`]).
     fn find_by_handle(&mut self) -> Result<()> {
         let root = self.tree.root();
         let handle = self.handle(&root, ROOT)?;
         self.by_handle.insert(handle, ROOT);
         let wanted: Vec<_> = self.plan.history.files.iter().map(|(f, i)| (*f, i.clone())).collect();
+        let mut candidates = Vec::new();
         for (fid, file) in wanted {
             let Some(bytes) = file.handle else { continue };
             let handle = Handle(bytes.to_vec());
@@ -223,18 +256,68 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
                 continue;
             }
             let node = match self.tree.open(&handle, file.hint) {
-                // What no kernel gave.
-                Err(rustix::io::Errno::INVAL) => None,
+                // What no kernel gave, and what is mounted somewhere.
+                Err(Errno::INVAL | Errno::XDEV) => None,
                 found => failed(found, "open", || self.plan.history.path(fid))?,
             };
             if let Some(node) = node {
-                let attr = self.attr(&node, fid)?;
-                if attr.kind == file.kind && attr.nlink > 0 {
-                    self.take(fid, node, handle)?;
+                if self.is_it(fid, &file, &node)? {
+                    candidates.push((fid, node, handle));
                 }
             }
         }
+        let within = match planted(Bug::AnywhereTaken) {
+            true => candidates.iter().map(|(fid, ..)| *fid).collect(),
+            false => within::within(self.tree, &self.plan, &candidates)?,
+        };
+        for (fid, node, handle) in candidates {
+            if within.contains(&fid) {
+                self.take(fid, node, handle);
+            }
+        }
         Ok(())
+    }
+
+    fn is_it(&self, fid: Fid, file: &File<'a>, node: &T::Node) -> Result<bool> {
+        let attr = self.attr(node, fid)?;
+        let born = failed(self.tree.born(node), "look at", || self.plan.history.path(fid))?;
+        let another = file.born.is_some_and(|logged| born.is_some_and(|born| born != logged));
+        // Not every file system tells it.
+        let another = another && !planted(Bug::BirthIgnored) && !planted(Bug::GoneForgotten);
+        Ok(attr.kind == file.kind && attr.nlink > 0 && !another)
+    }
+
+    /// What has the name of an inode whose handle the log does not know may be another's.
+    /// Taken is what nobody loses by it: it has no content, or who may use it stays.
+    fn may_be_taken(&self, fid: Fid, file: &File<'a>, node: &T::Node) -> Result<bool> {
+        let (Some(made), attr) = (file.made, self.attr(node, fid)?) else { return Ok(true) };
+        if attr.kind != file.kind {
+            return Ok(false);
+        }
+        let empty = match file.kind {
+            Kind::File => attr.size == 0 && attr.nlink == 1,
+            Kind::Directory => {
+                let names = self.tree.names(node);
+                failed(names, "list", || self.plan.history.path(fid))?.is_empty()
+            }
+            Kind::Symlink => {
+                let target = self.tree.read_link(node);
+                return Ok(failed(target, "read", || self.plan.history.path(fid))? == made.target);
+            }
+            Kind::CharDevice | Kind::BlockDevice => return Ok(attr.device == made.device),
+            Kind::Fifo | Kind::Socket => true,
+        };
+        // An owner's own rights may have been widened on the way.
+        let others = |mode: u32| mode & 0o7077;
+        let is = (attr.uid, attr.gid, others(attr.mode));
+        let a = &file.attr;
+        let wanted = (
+            a.uid.unwrap_or(made.uid),
+            a.gid.unwrap_or(made.gid),
+            others(a.mode.unwrap_or(made.mode)),
+        );
+        let as_made = is == (made.uid, made.gid, others(made.mode));
+        Ok(empty || as_made || is == wanted || planted(Bug::AnybodysTaken))
     }
 
     /// What an earlier replay was moving.
@@ -248,7 +331,7 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
             let fid = match self.by_handle.get(&handle) {
                 Some(&known) => known,
                 None if made && !self.plan.nodes.contains_key(&name) => {
-                    self.take(name, node, handle)?;
+                    self.take(name, node, handle);
                     name
                 }
                 None => {
@@ -256,7 +339,8 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
                     continue;
                 }
             };
-            if self.plan.history.files[&fid].names.is_empty() {
+            let file = &self.plan.history.files[&fid];
+            if file.names.is_empty() && !self.is_orphan(fid) {
                 self.plan.steps.push(Step::Discard(name, directory));
             } else {
                 self.plan.staged.insert(fid, name);
@@ -278,7 +362,7 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
                 // In the first replay an inode whose handle is known is found by that.
                 let made =
                     file.made.is_some() && (file.handle.is_none() || self.plan.staging.resumed);
-                let kind = file.kind;
+                let file = file.clone();
                 let by_name =
                     planted(Bug::ByName) || planted(Bug::OldIdentityTaken) && file.made.is_some();
                 if self.plan.nodes.contains_key(&fid) || !(made || by_name) {
@@ -293,10 +377,10 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
                     self.by_handle.insert(handle, fid);
                     continue;
                 }
-                if known || self.attr(&found, fid)?.kind != kind {
+                if known || !self.may_be_taken(fid, &file, &found)? {
                     continue;
                 }
-                self.take(fid, found, handle)?;
+                self.take(fid, found, handle);
                 if seen.insert(fid) {
                     directories.push_back(fid);
                 }
@@ -329,6 +413,13 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
         Ok(())
     }
 
+    /// The log made it, nothing says that it is gone, and no name of it is certain.
+    fn is_orphan(&self, fid: Fid) -> bool {
+        let file = &self.plan.history.files[&fid];
+        let doubtful = self.plan.history.has_place(fid);
+        file.made.is_some() && file.names.is_empty() && (file.lost_name_by.is_none() || doubtful)
+    }
+
     fn find_missing(&mut self) {
         let history = &self.plan.history;
         let can_be_made = |fid: &Fid| {
@@ -338,48 +429,70 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
         // What is made anew needs a directory to be in.
         let by_directory = history.by_directory();
         let mut there: HashSet<Fid> = self.plan.nodes.keys().copied().collect();
-        let mut directories: VecDeque<Fid> = there.iter().copied().collect();
-        while let Some(dir) = directories.pop_front() {
-            for (_, fid) in by_directory.get(&dir).into_iter().flatten() {
-                if can_be_made(fid) && there.insert(*fid) {
-                    directories.push_back(*fid);
+        let fill = |there: &mut HashSet<Fid>, mut directories: VecDeque<Fid>| {
+            while let Some(dir) = directories.pop_front() {
+                for (_, fid) in by_directory.get(&dir).into_iter().flatten() {
+                    if can_be_made(fid) && there.insert(*fid) {
+                        directories.push_back(*fid);
+                    }
                 }
             }
-        }
+        };
+        let known = there.iter().copied().collect();
+        fill(&mut there, known);
+        let mut found = BTreeSet::new();
         for (fid, file) in &history.files {
             let wanted = !file.names.is_empty()
                 || (file.lost_name_by.is_none() && file.made.is_none() && file.is_changed())
-                || by_directory.contains_key(fid);
-            if wanted && !there.contains(fid) {
-                self.plan.missing.insert(*fid);
+                || by_directory.contains_key(fid)
+                || self.is_orphan(*fid);
+            if !wanted || there.contains(fid) {
+                continue;
+            }
+            self.plan.missing.insert(*fid);
+            // Not one whose directory is to be found itself.
+            let in_lost = |(dir, _): &Place<'_>| history.files.contains_key(dir);
+            let below = |dir: Fid| !there.contains(&dir) && can_be_made(&dir);
+            let waits = file.names.iter().any(|place| in_lost(place) && below(place.0));
+            if can_be_made(fid) && !waits && !planted(Bug::OrphanForgotten) {
+                found.insert(*fid);
+                there.insert(*fid);
+                fill(&mut there, VecDeque::from([*fid]));
             }
         }
+        self.plan.missing.retain(|fid| !there.contains(fid) || found.contains(fid));
+        self.plan.found = found;
         self.there = there;
     }
 
     /// What was changed by something else after the mount was gone.  Once a replay has
-    /// begun this cannot be told any more.
+    /// begun this cannot be told any more, but from its list.
     fn find_changed(&mut self) -> Result<()> {
+        let mut changed = BTreeSet::new();
         if self.plan.staging.resumed {
-            return Ok(());
-        }
-        let last = i128::from(self.plan.history.last_time_ns) + SLACK_NS;
-        let mut changed = Vec::new();
-        for (fid, node) in &self.plan.nodes {
-            if !self.plan.history.files[fid].is_changed() {
-                continue;
+            let kept = self.plan.staging.changed.iter().copied();
+            changed.extend(kept.filter(|fid| self.plan.nodes.contains_key(fid)));
+        } else {
+            let last = i128::from(self.plan.history.last_time_ns) + SLACK_NS;
+            for (fid, node) in &self.plan.nodes {
+                if !self.plan.history.files[fid].is_changed() {
+                    continue;
+                }
+                let attr = self.attr(node, *fid)?;
+                let ctime = (i128::from(attr.ctime.seconds), i128::from(attr.ctime.nanoseconds));
+                let at = ctime.0 * 1_000_000_000 + ctime.1;
+                // What a crash cut off of a truncation ext4 finishes when it is mounted again,
+                // and then the file has the time of that.
+                if at > last && !self.plan.history.files[fid].was_cut_to(attr.size) {
+                    changed.insert(*fid);
+                }
             }
-            let attr = self.attr(node, *fid)?;
-            let at =
-                i128::from(attr.ctime.seconds) * 1_000_000_000 + i128::from(attr.ctime.nanoseconds);
-            // What a crash cut off of a truncation ext4 finishes when it is mounted again, and
-            // then the file has the time of that.
-            if at > last && !self.plan.history.files[fid].was_cut_to(attr.size) {
-                changed.push(self.plan.history.path(*fid));
-            }
+            let mut paths: Vec<_> =
+                changed.iter().map(|fid| self.plan.history.path(*fid)).collect();
+            paths.sort();
+            self.plan.changed = paths;
         }
-        changed.sort();
-        self.plan.changed = changed;
+        self.plan.changed_fids = changed;
         Ok(())
     }
 
@@ -390,6 +503,7 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
             let Some(found) = self.child(&dir.clone(), place)? else { continue };
             let handle = self.handle(&found, place.0)?;
             match self.by_handle.get(&handle).copied() {
+                found if name.doubtful && found != name.now => {}
                 Some(fid) if name.now == Some(fid) => {
                     *self.in_place.entry(fid).or_default() += 1;
                 }
@@ -419,8 +533,12 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
             let at_home = self.in_place.contains_key(&fid) || self.plan.staged.contains_key(&fid);
             let stage = wanted && !at_home && !planted(Bug::UnlinkInsteadOfStaging);
             match (file.names.is_empty(), stage) {
-                // Where it is to be is missing.
+                // Where it is to be is missing, or no entry says that it lost this name.
                 (false, false) if !wanted => asides.push(Step::Aside(place)),
+                (true, _) if file.displaced && file.lost_name_by.is_none() => {
+                    asides.push(Step::Aside(place));
+                    self.plan.conflicts.push(self.plan.history.place(place));
+                }
                 (_, true) => {
                     names.push(Step::Stage(fid, place));
                     self.plan.staged.insert(fid, fid);
@@ -445,6 +563,7 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
         let (mut dirs, others): (Vec<_>, Vec<_>) =
             changed.into_iter().partition(|f| self.plan.history.files[f].kind == Kind::Directory);
         steps.extend(others.into_iter().map(Step::Attributes));
+        steps.extend(self.salvages());
         steps.extend(asides);
         steps.extend(names);
         steps.extend(deepest_first(directories));
@@ -471,6 +590,13 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
             .collect()
     }
 
+    /// Of what is missing and cannot be made, and of what something else has changed.
+    fn salvages(&self) -> Vec<Step<'a>> {
+        let missing = self.plan.missing.difference(&self.plan.found);
+        let all = missing.chain(&self.plan.changed_fids);
+        all.filter(|fid| self.has_content(fid)).map(|fid| Step::Salvage(*fid)).collect()
+    }
+
     fn has_content(&self, fid: &Fid) -> bool {
         !self.plan.history.files[fid].content.is_empty()
     }
@@ -479,7 +605,8 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
     fn changed_files(&self) -> Result<Vec<Fid>> {
         let mut changed = Vec::new();
         for (fid, file) in &self.plan.history.files {
-            if !file.is_changed() || !self.there.contains(fid) {
+            let stays = self.plan.changed_fids.contains(fid);
+            if !file.is_changed() || !self.there.contains(fid) || stays {
                 continue;
             }
             if let (true, Some(node)) = (file.names.is_empty(), self.plan.nodes.get(fid)) {
@@ -503,7 +630,7 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
         let mut used = HashSet::new();
         for (&place, name) in &self.plan.history.names {
             let Some(fid) = name.now.filter(|f| self.there.contains(f)) else { continue };
-            if !self.there.contains(&place.0) {
+            if !self.there.contains(&place.0) || name.doubtful {
                 continue;
             }
             if let Some(dir) = self.plan.nodes.get(&place.0) {
@@ -522,6 +649,12 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
                 self.plan.conflicts.push(self.plan.history.place(place));
             } else {
                 steps.push(Step::Link(fid, place));
+            }
+        }
+        for fid in self.plan.staged.keys().copied().collect::<BTreeSet<_>>() {
+            let homeless = self.plan.found.contains(&fid) || self.is_orphan(fid);
+            if homeless && !self.in_place.contains_key(&fid) && used.insert(fid) {
+                steps.push(Step::Find(fid));
             }
         }
         // A name in the staging directory that is not needed.

@@ -30,6 +30,12 @@ pub enum Bug {
     MarkRemovedAtOnce,
     PeriodEndsFirst,
     MarkOfAnyPeriod,
+    AnywhereTaken,
+    BirthIgnored,
+    AnybodysTaken,
+    ContradictionIgnored,
+    NeverDoubtful,
+    OrphanForgotten,
 }
 
 /// Of the replay, and of what is logged for it.
@@ -61,6 +67,17 @@ pub const ALL: [Bug; 20] = [
 #[cfg(test)]
 pub const OF_MARKS: [Bug; 4] =
     [Bug::MarkNotSynced, Bug::MarkRemovedAtOnce, Bug::PeriodEndsFirst, Bug::MarkOfAnyPeriod];
+
+/// Of what something beside the mount changes.
+#[cfg(test)]
+pub const OF_OTHERS: [Bug; 6] = [
+    Bug::AnywhereTaken,
+    Bug::BirthIgnored,
+    Bug::AnybodysTaken,
+    Bug::ContradictionIgnored,
+    Bug::NeverDoubtful,
+    Bug::OrphanForgotten,
+];
 
 #[cfg(test)]
 thread_local! {

@@ -4,18 +4,19 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::io::Errno;
 
+use super::found::{self, Found};
 use super::history::{Change, File, Place};
 use super::plan::{Plan, Step};
 use super::planted::{planted, Bug};
 use super::staging::{name_of, note_mode};
 use super::{failed, ReplayError, ReplayOptions, Result};
 use crate::mark;
-use crate::record::{Allocate, Fid, Kind, SetAttr, ROOT};
+use crate::record::{Allocate, Fid, Kind, SetAttr};
 use crate::tree::{New, RenameHow, Tree, ACCESS_ACL};
 
 /// Steps need the inodes that earlier ones made.
@@ -27,9 +28,16 @@ struct Run<'p, 'a, T: Tree> {
     staging: T::Node,
     /// Made writable for a process that is not root, and the mode before that.
     unlocked: BTreeMap<Fid, u32>,
-    found: Option<T::Node>,
-    found_name: &'p str,
-    moved_aside: u64,
+    options: &'p ReplayOptions,
+    found: Found<T::Node>,
+    /// What could not be as the log says, in words.
+    disputes: Vec<String>,
+}
+
+/// What a replay that is done has to tell.
+pub struct Told {
+    pub disputes: Vec<String>,
+    pub found: Vec<String>,
 }
 
 /// At which step, if at one.
@@ -50,13 +58,14 @@ pub fn run<'a, T: Tree>(
     entries: &[Vec<u8>],
     options: &ReplayOptions,
     progress: &mut dyn FnMut(u64, u64),
-) -> std::result::Result<(), Failed<'a>> {
+) -> std::result::Result<Told, Failed<'a>> {
     let total = plan.steps.len() as u64 + 2;
     progress(0, total);
     let files = &plan.history.files;
     let gone = files.iter().filter(|(fid, f)| f.handle.is_some() && !plan.nodes.contains_key(fid));
     let gone: Vec<Fid> = gone.map(|(fid, _)| *fid).collect();
-    let staging = plan.staging.begin(tree, gone.into_iter(), entries)?;
+    let changed = plan.changed_fids.clone();
+    let staging = plan.staging.begin(tree, gone.into_iter(), &changed, entries)?;
     progress(1, total);
     let mut run = Run {
         tree,
@@ -65,23 +74,23 @@ pub fn run<'a, T: Tree>(
         unlocked: plan.staging.modes.clone(),
         plan: &plan,
         staging,
-        found: None,
-        found_name: match options.found.as_str() {
-            "" => ".forebay-found",
-            name => name,
-        },
-        moved_aside: 0,
+        options,
+        found: Found::new(&options.found),
+        disputes: Vec::new(),
     };
     for (i, step) in plan.steps.iter().enumerate() {
-        run.step_as_owner(step).map_err(|error| Failed { step: Some(*step), error })?;
+        run.step_or_dispute(step).map_err(|error| Failed { step: Some(*step), error })?;
         progress(i as u64 + 2, total);
     }
     run.lock_again()?;
+    let told = Told { disputes: run.disputes, found: run.found.told };
+    let all = plan.history.disputes.iter().chain(&told.disputes).chain(&told.found);
+    found::report(tree, &options.found, &all.map(String::as_str).collect::<Vec<_>>())?;
     if !planted(Bug::CheckpointTooEarly) {
         failed(tree.sync_all(), "sync", || ".".into())?;
     }
     progress(total, total);
-    Ok(())
+    Ok(told)
 }
 
 impl<'a, T: Tree> Run<'_, 'a, T> {
@@ -121,7 +130,9 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
             | Step::Unlink((dir, _))
             | Step::RemoveDirectory((dir, _))
             | Step::Aside((dir, _)) => (None, Some(dir)),
-            Step::Make(_) | Step::Discard(..) => return Ok(false),
+            Step::Make(_) | Step::Find(_) | Step::Salvage(_) | Step::Discard(..) => {
+                return Ok(false)
+            }
         };
         let mut any = false;
         for fid in moved.into_iter().chain(dir) {
@@ -160,8 +171,74 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
         Ok(())
     }
 
+    /// Something beside the mount has put the tree into a state in which the step cannot be
+    /// done, whatever space and rights there are: it costs this step.
+    fn step_or_dispute(&mut self, step: &Step<'a>) -> Result<()> {
+        let (path, what, cause) = match self.step_as_owner(step) {
+            Err(ReplayError::Tree { path, what, cause }) => (path, what, cause),
+            done => return done,
+        };
+        let shape = [
+            Errno::EXIST,
+            Errno::NOENT,
+            Errno::NOTEMPTY,
+            Errno::INVAL,
+            Errno::NOTDIR,
+            Errno::ISDIR,
+            Errno::LOOP,
+            Errno::XDEV,
+            Errno::BUSY,
+        ];
+        let of_name = matches!(
+            step,
+            Step::Aside(_)
+                | Step::Stage(..)
+                | Step::Unlink(_)
+                | Step::RemoveDirectory(_)
+                | Step::Put(..)
+                | Step::Link(..)
+        );
+        if !of_name || !shape.contains(&cause) {
+            return Err(ReplayError::Tree { path, what, cause });
+        }
+        self.disputes.push(format!("{path}: cannot {what}: {cause}"));
+        match *step {
+            Step::Put(fid, _) => match self.find(fid) {
+                // It was not moved away either: it is where it was.
+                Err(ReplayError::Tree { cause: Errno::NOENT, .. }) => Ok(()),
+                done => done,
+            },
+            _ => Ok(()),
+        }
+    }
+
+    /// From the staging directory to where things are found.
+    fn find(&mut self, fid: Fid) -> Result<()> {
+        let from = name_of(self.plan.staged[&fid]);
+        let path = self.plan.history.path(fid);
+        self.found.take(self.tree, (&self.staging, &from), &path)
+    }
+
+    /// The file of the tree, if it has one, stays as it is.
+    fn salvage(&mut self, fid: Fid) -> Result<()> {
+        if self.options.salvage.is_some() && self.plan.missing.contains(&fid) {
+            return Ok(());
+        }
+        let path = self.plan.history.path(fid);
+        let node = self.found.make(self.tree, &path)?;
+        let was = self.nodes.insert(fid, node);
+        let done = self.file(fid).content.iter().try_for_each(|change| self.change(fid, change));
+        match was {
+            Some(node) => drop(self.nodes.insert(fid, node)),
+            None => drop(self.nodes.remove(&fid)),
+        }
+        done
+    }
+
     fn step(&mut self, step: &Step<'a>) -> Result<()> {
         match *step {
+            Step::Find(fid) => self.find(fid),
+            Step::Salvage(fid) => self.salvage(fid),
             Step::Make(fid) => self.make(fid),
             Step::Content(fid) => {
                 self.file(fid).content.iter().try_for_each(|change| self.change(fid, change))
@@ -320,37 +397,10 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
         failed(self.tree.link(node, dir, place.1), "link", || self.plan.history.place(place))
     }
 
-    /// Never over anything that is there.
     fn aside(&mut self, place: Place<'_>) -> Result<()> {
-        let shown = || self.plan.history.place(place);
-        let root = self.node(ROOT).clone();
-        let dir = match &self.found {
-            Some(dir) => dir.clone(),
-            None => {
-                let name = self.found_name.as_bytes();
-                match failed(self.tree.lookup(&root, name), "look up", shown)? {
-                    Some(dir) => dir,
-                    None => {
-                        let new = New::plain(Kind::Directory, 0o700);
-                        failed(self.tree.create(&root, name, &new), "make", shown)?
-                    }
-                }
-            }
-        };
-        loop {
-            self.moved_aside += 1;
-            let to = format!("{}", self.moved_aside).into_bytes();
-            let from = (self.node(place.0), place.1);
-            match self.tree.rename(from, (&dir, &to), RenameHow::NoReplace) {
-                Err(Errno::EXIST) => {}
-                done => {
-                    failed(done, "move aside", shown)?;
-                    break;
-                }
-            }
-        }
-        self.found = Some(dir);
-        Ok(())
+        let path = self.plan.history.place(place);
+        let from = (self.node(place.0).clone(), place.1);
+        self.found.take(self.tree, (&from.0, from.1), &path)
     }
 }
 
@@ -371,7 +421,12 @@ pub fn salvage<N>(plan: &Plan<'_, N>, dir: &Path) -> Result<Vec<String>> {
         let path = dir.join(format!("{fid}-{safe}"));
         let write = || {
             fs::create_dir_all(dir)?;
-            let out = fs::File::create(&path)?;
+            let out = fs::OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&path)?;
             file.content.iter().try_for_each(|change| salvage_change(&out, change))?;
             out.sync_all()
         };

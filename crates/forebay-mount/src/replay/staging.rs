@@ -2,12 +2,13 @@
 //! The directory in the tree's root by way of which things are moved.
 //!
 //! ```text
-//! .forebay-replay/gone   the log it is of, the fids whose inodes the tree lacks, the numbers
-//!                        of entries that are left out, and the modes of what was made writable
+//! .forebay-replay/gone   the log it is of, the fids whose inodes the tree lacks, those that
+//!                        something else has changed, the numbers of entries that are left
+//!                        out, and the modes of what was made writable
 //! .forebay-replay/N      the inode of fid N, on its way
 //! ```
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::planted::{planted, Bug};
 use super::{failed, printable, ReplayError, Result, STAGING};
@@ -28,6 +29,8 @@ pub struct Staging<N> {
     pub gone: HashSet<Fid>,
     /// Entries that it left out.
     pub left_out: Vec<u64>,
+    /// Files that something else had changed before it began.
+    pub changed: BTreeSet<Fid>,
     /// What it made writable, and the mode that it had.
     pub modes: BTreeMap<Fid, u32>,
     /// Of the list, as far as it is good.
@@ -67,6 +70,7 @@ impl<N: Clone> Staging<N> {
             resumed: false,
             gone: HashSet::new(),
             left_out: Vec::new(),
+            changed: BTreeSet::new(),
             modes: BTreeMap::new(),
             list_bytes: 0,
             entries: Vec::new(),
@@ -103,6 +107,7 @@ impl<N: Clone> Staging<N> {
                 staging.left_out = list.left_out;
             }
             staging.modes = list.modes;
+            staging.changed = list.changed;
         } else if !staging.entries.is_empty() {
             return foreign("it is of the replay of another log, and not empty");
         }
@@ -117,6 +122,7 @@ impl<N: Clone> Staging<N> {
         &mut self,
         tree: &T,
         gone: impl Iterator<Item = Fid>,
+        changed: &BTreeSet<Fid>,
         entries: &[Vec<u8>],
     ) -> Result<N> {
         if let (Some(node), true) = (&self.node, self.resumed) {
@@ -138,6 +144,7 @@ impl<N: Clone> Staging<N> {
         let mut text = key(entries);
         gone.for_each(|fid| text += &format!("{fid}\n"));
         text += ".\n";
+        changed.iter().for_each(|fid| text += &format!("changed {fid}\n"));
         failed(tree.truncate(&list, 0), "write", shown)?;
         failed(tree.write(&list, 0, text.as_bytes()), "write", shown)?;
         failed(tree.sync_all(), "sync", shown)?;
@@ -182,6 +189,7 @@ fn read<T: Tree>(tree: &T, node: &T::Node) -> Result<Vec<u8>> {
 struct List {
     gone: HashSet<Fid>,
     left_out: Vec<u64>,
+    changed: BTreeSet<Fid>,
     modes: BTreeMap<Fid, u32>,
     bytes: u64,
 }
@@ -196,9 +204,15 @@ fn parse(list: &[u8], key: &str) -> Option<List> {
     let dot = lines().position(|line| line == b".\n")?;
     let gone = lines().take(dot).map(number).collect::<Option<_>>()?;
     let (left_out, modes, bytes) = (Vec::new(), BTreeMap::new(), key.len() as u64);
-    let mut list = List { gone, left_out, modes, bytes };
+    let changed = BTreeSet::new();
+    let mut list = List { gone, left_out, changed, modes, bytes };
     list.bytes += lines().take(dot + 1).map(|line| line.len() as u64).sum::<u64>();
     for line in lines().skip(dot + 1) {
+        if let Some(fid) = line.strip_prefix(b"changed ").and_then(number) {
+            list.changed.insert(fid);
+            list.bytes += line.len() as u64;
+            continue;
+        }
         match (number(line), mode_of(line)) {
             (Some(left_out), _) => list.left_out.push(left_out),
             // The first is the one that it had.

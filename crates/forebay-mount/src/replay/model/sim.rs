@@ -11,6 +11,8 @@ use crate::record::{Allocate, Kind, SetAttr, Time};
 use crate::tree::{Attr, Handle, New, RenameHow, Result, Tree, TreeIdentity};
 
 pub const ROOT_INO: u64 = 1;
+/// A directory of the same file system that is not in the tree.
+pub const OUTSIDE_INO: u64 = 0;
 const SECTOR: usize = 512;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -25,11 +27,15 @@ pub struct Inode {
     pub names: BTreeMap<Vec<u8>, u64>,
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     pub nlink: u32,
+    /// By the clock of the state.
+    born: i64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     pub inodes: BTreeMap<u64, Inode>,
+    /// Goes on with each inode that is made, and at a crash.
+    clock: i64,
     /// The next identity; after a crash those that are lost are given out again.
     next: u64,
 }
@@ -127,6 +133,7 @@ impl Inode {
             names: BTreeMap::new(),
             xattrs: BTreeMap::new(),
             nlink: 1,
+            born: 0,
         }
     }
 }
@@ -134,7 +141,12 @@ impl Inode {
 impl State {
     pub fn empty() -> State {
         let root = (ROOT_INO, Inode::new(Kind::Directory));
-        State { inodes: BTreeMap::from([root]), next: ROOT_INO + 1 }
+        State { inodes: BTreeMap::from([root]), clock: 0, next: ROOT_INO + 1 }
+    }
+
+    pub fn with_outside(mut self) -> State {
+        self.inodes.insert(OUTSIDE_INO, Inode::new(Kind::Directory));
+        self
     }
 
     fn get(&mut self, ino: u64) -> &mut Inode {
@@ -148,7 +160,9 @@ impl State {
     pub fn apply(&mut self, op: &Op) {
         match op {
             Op::Create { dir, name, ino, kind, mode, uid, gid, target } => {
+                self.clock += 1;
                 let new = Inode {
+                    born: self.clock,
                     mode: *mode,
                     uid: *uid,
                     gid: *gid,
@@ -219,6 +233,7 @@ impl State {
     fn crashed(mut self) -> State {
         self.inodes.retain(|_, i| i.nlink > 0);
         self.next = self.inodes.keys().last().map_or(2, |k| k + 1);
+        self.clock += 1000;
         self
     }
 }
@@ -426,6 +441,27 @@ impl Tree for SimTree {
     }
     fn handle(&self, node: &u64) -> Result<Handle> {
         Ok(Handle(node.to_le_bytes().to_vec()))
+    }
+    fn path_hint(&self, node: &u64) -> Vec<u8> {
+        let state = &self.lock().now;
+        let mut left = vec![(Vec::new(), ROOT_INO)];
+        while let Some((path, ino)) = left.pop() {
+            if ino == *node {
+                return path;
+            }
+            for (name, child) in &state.inodes[&ino].names {
+                left.push(([&path[..], b"/", name].concat(), *child));
+            }
+        }
+        Vec::new()
+    }
+    fn born(&self, node: &u64) -> Result<Option<Time>> {
+        self.with(*node, |i| Some(Time { seconds: i.born, nanoseconds: 0 }))
+    }
+    fn above(&self, dir: &u64) -> Result<Option<u64>> {
+        let state = &self.lock().now;
+        let has = |i: &Inode| i.names.values().any(|child| child == dir);
+        Ok(state.inodes.iter().find(|(_, i)| has(i)).map(|(ino, _)| *ino))
     }
     fn lookup(&self, dir: &u64, name: &[u8]) -> Result<Option<u64>> {
         self.find(*dir, name)

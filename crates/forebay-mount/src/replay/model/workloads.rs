@@ -235,7 +235,7 @@ fn parent<'p>(live: &SimLive, path: &'p str) -> Result<(Node, &'p [u8]), Errno> 
     Ok((find(live, dir)?, name.as_bytes()))
 }
 
-fn new(kind: Kind, target: &'static [u8]) -> New<'static> {
+pub fn new(kind: Kind, target: &'static [u8]) -> New<'static> {
     New {
         kind,
         mode: 0o644,
@@ -453,4 +453,86 @@ pub fn run(workload: &[Act], bug: Option<Bug>) -> Ran {
     })
     .unwrap();
     Ran { base, trace: tree.trace(), worked, last, first, steps }
+}
+
+/// A tree that the live part and somebody beside it change.
+pub struct Beside {
+    pub base: State,
+    pub tree: SimTree,
+    live: SimLive,
+}
+
+/// With a mount begun.
+pub fn live_on(base: State) -> Beside {
+    let tree = SimTree::new(base.clone());
+    let journal = SimJournal { tree: tree.clone(), bug: None, renaming: Arc::default() };
+    let options = LiveOptions { interval: Duration::from_secs(3600), ..LiveOptions::default() };
+    let live = Live::new(tree.clone(), journal, 0, options).unwrap();
+    tree.event(Event::Period(true));
+    Beside { base, tree, live }
+}
+
+impl Beside {
+    fn create_at(&self, path: &str) -> Option<Node> {
+        if let Ok(there) = find(&self.live, path) {
+            return (there.kind == Kind::File).then_some(there);
+        }
+        let (dir, name) = parent(&self.live, path).ok()?;
+        Some(self.live.create(&dir, name, &new(Kind::File, b"")).ok()?.0)
+    }
+
+    pub fn create(&self, path: &str) {
+        self.create_at(path).unwrap();
+    }
+
+    /// 600 bytes, synced.
+    pub fn write(&self, path: &str, byte: u8) {
+        let Some(inode) = self.create_at(path) else { return };
+        self.live.truncate(&inode, 0).unwrap();
+        self.live.write(&inode, 0, &[byte; 600]).unwrap();
+        self.live.fsync(&inode).unwrap();
+    }
+
+    pub fn unlink(&self, path: &str) {
+        let (dir, name) = parent(&self.live, path).unwrap();
+        let _ = self.live.unlink(&dir, name, false);
+    }
+
+    pub fn rename(&self, from: &str, to: &str) {
+        let ends = (parent(&self.live, from).unwrap(), parent(&self.live, to).unwrap());
+        let ((from_dir, from), (to_dir, to)) = ends;
+        let _ = self.live.rename((&from_dir, from), (&to_dir, to), RenameHow::Replace);
+    }
+
+    /// A group is synced, and the log has forgotten it.
+    pub fn sync(&self) {
+        self.live.sync_here().unwrap();
+    }
+
+    pub fn ino(&self, path: &str) -> u64 {
+        ino_of(&self.tree.now(), path).unwrap()
+    }
+
+    fn place<'p>(&self, path: &'p str) -> (u64, &'p [u8]) {
+        let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let dir = if dir.is_empty() { ROOT_INO } else { self.ino(dir) };
+        (dir, name.as_bytes())
+    }
+
+    pub fn tree_rename(&self, from: &str, to: &str) {
+        let ((from_dir, from), (to_dir, to)) = (self.place(from), self.place(to));
+        if (from_dir, from) != (to_dir, to) {
+            let _ = self.tree.rename((&from_dir, from), (&to_dir, to), RenameHow::Replace);
+        }
+    }
+
+    pub fn tree_unlink(&self, path: &str) {
+        let (dir, name) = self.place(path);
+        let _ = self.tree.unlink(&dir, name, false);
+    }
+
+    pub fn tree_create(&self, path: &str) {
+        let (dir, name) = self.place(path);
+        let _ = self.tree.create(&dir, name, &new(Kind::File, b""));
+    }
 }

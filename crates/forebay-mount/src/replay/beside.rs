@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Goal: what something changes beside the mount, before or after a crash, costs what it
+//! touches and nothing else.  Method: the live part works on a simulated tree that somebody
+//! else changes too, by directories that he had open before; a crash, with others who make
+//! files outside the tree before the replay; then every file that nobody else has touched is
+//! there with all its names and bytes, what is outside the tree is as it was, and whatever
+//! the log had of the others is somewhere.  Cases made for each check come first.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::model::sim::{Disk, Inode, SimTree, State, OUTSIDE_INO, ROOT_INO};
+use super::model::workloads::{live_on, new, Beside};
+use super::model::{log_of, Rng};
+use super::planted::{plant, Bug, OF_OTHERS};
+use super::{replay, ReplayOptions, Report};
+use crate::record::{Kind, SetAttr};
+use crate::tree::{RenameHow, Tree};
+
+/// What is in the tree by path, and its bytes.
+fn files(state: &State) -> BTreeMap<String, Vec<u8>> {
+    let (mut all, mut left) = (BTreeMap::new(), vec![(String::new(), ROOT_INO)]);
+    while let Some((path, ino)) = left.pop() {
+        for (name, child) in &state.inodes[&ino].names {
+            let path = format!("{path}/{}", String::from_utf8_lossy(name));
+            all.insert(path.clone(), state.inodes[child].data.clone());
+            left.push((path, *child));
+        }
+    }
+    all
+}
+
+fn has_bytes_of(state: &State, byte: u8) -> bool {
+    let whole = |data: &Vec<u8>| data.len() == 600 && data.iter().all(|b| *b == byte);
+    files(state).values().any(whole)
+}
+
+/// As the command does it.
+fn replayed(state: &State, log: &[Vec<u8>]) -> (Report, State) {
+    let tree = SimTree::new(state.clone());
+    let report = replay(&tree, log, &ReplayOptions::default(), &mut |_, _| {}).unwrap();
+    (report, tree.now())
+}
+
+/// The tree as if nothing since its last sync had reached the disk, or all had.
+fn crashed(bed: &Beside, all: bool) -> State {
+    let mut disk = Disk::new(bed.base.clone());
+    bed.tree.trace().iter().for_each(|event| disk.feed(event));
+    let point = if all { disk.points() - 1 } else { 0 };
+    disk.crash(point, &mut || all)
+}
+
+fn log(bed: &Beside) -> Vec<Vec<u8>> {
+    log_of(&bed.tree.trace())
+}
+
+fn root_with(names: &[&str]) -> State {
+    let tree = SimTree::new(State::empty().with_outside());
+    for name in names {
+        tree.create(&ROOT_INO, name.as_bytes(), &new(Kind::Directory, b"")).unwrap();
+    }
+    tree.now()
+}
+
+/// A file of another directory has the number that a lost one had, as on btrfs.
+fn a_file_outside_with_its_handle() -> Result<(), String> {
+    let bed = live_on(root_with(&[]));
+    bed.write("mine", 7);
+    let state = crashed(&bed, false);
+    let tree = SimTree::new(state);
+    let secret = tree.create(&OUTSIDE_INO, b"secret", &new(Kind::File, b"")).unwrap();
+    tree.write(&secret, 0, b"private").unwrap();
+    let own = SetAttr { mode: Some(0o600), uid: Some(0), ..SetAttr::default() };
+    tree.set_attr(&secret, &own).unwrap();
+    let before = tree.now();
+    let lost = bed.ino("mine");
+    if lost != secret {
+        return Err(format!("the number {lost} is not given out again, but {secret}"));
+    }
+    let (_, end) = replayed(&before, &log(&bed));
+    if end.inodes[&secret] != before.inodes[&secret] {
+        return Err("a file outside the tree was changed".into());
+    }
+    match files(&end).get("/mine") {
+        Some(data) if *data == [7; 600] => Ok(()),
+        other => Err(format!("/mine is {other:?}")),
+    }
+}
+
+/// The same in the tree, at another name: the time at which it was made tells it.
+fn a_file_of_the_tree_with_its_handle() -> Result<(), String> {
+    let bed = live_on(root_with(&["d"]));
+    bed.write("mine", 7);
+    let tree = SimTree::new(crashed(&bed, false));
+    let d = tree.lookup(&ROOT_INO, b"d").unwrap().unwrap();
+    let other = tree.create(&d, b"other", &new(Kind::File, b"")).unwrap();
+    tree.write(&other, 0, b"another").unwrap();
+    let (_, end) = replayed(&tree.now(), &log(&bed));
+    let files = files(&end);
+    match (files.get("/d/other"), files.get("/mine")) {
+        (Some(other), Some(mine)) if other == b"another" && *mine == [7; 600] => Ok(()),
+        other => Err(format!("{:?}", other.0.map(|data| data.len()))),
+    }
+}
+
+/// At the name of a file whose handle the log does not know is another's.
+fn anothers_file_at_the_name() -> Result<(), String> {
+    let bed = live_on(root_with(&[]));
+    bed.create("name");
+    let tree = SimTree::new(crashed(&bed, false));
+    let other = tree.create(&ROOT_INO, b"name", &new(Kind::File, b"")).unwrap();
+    tree.write(&other, 0, b"private").unwrap();
+    let own = SetAttr { mode: Some(0o600), uid: Some(0), gid: Some(0), ..SetAttr::default() };
+    tree.set_attr(&other, &own).unwrap();
+    let before = tree.now();
+    let (report, end) = replayed(&before, &log(&bed));
+    let (is, was) = (&end.inodes[&other], &before.inodes[&other]);
+    if (is.mode, is.uid, &is.data) != (was.mode, was.uid, &was.data) {
+        return Err("another's file was given away".into());
+    }
+    match report.conflicts == ["name"] && files(&end).contains_key("/name") {
+        true => Ok(()),
+        false => Err(format!("{report:?}")),
+    }
+}
+
+/// Names that the log does not know come into operations of the mount.
+fn a_name_that_no_entry_gave() -> Result<(), String> {
+    let bed = live_on(root_with(&["d"]));
+    bed.write("root", 9);
+    bed.write("d/x", 7);
+    bed.tree_rename("d/x", "d/y");
+    bed.write("d/x", 8);
+    bed.rename("d/y", "d/z");
+    for all in [false, true] {
+        let (_, end) = replayed(&crashed(&bed, all), &log(&bed));
+        let files = files(&end);
+        for (path, byte) in [("/root", 9u8), ("/d/z", 7), ("/d/x", 8)] {
+            if files.get(path) != Some(&vec![byte; 600]) {
+                return Err(format!("{all}: {path} is {:?}", files.get(path).map(|f| f.first())));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a directory that folds case makes of two names.
+fn two_names_that_are_one() -> Result<(), String> {
+    let bed = live_on(root_with(&["d"]));
+    bed.write("root", 9);
+    bed.write("d/Foo", 7);
+    // The mount looks foo up, and finds it.
+    bed.tree_rename("d/Foo", "d/foo");
+    bed.unlink("d/foo");
+    for all in [false, true] {
+        let (_, end) = replayed(&crashed(&bed, all), &log(&bed));
+        let files = files(&end);
+        if files.get("/root") != Some(&vec![9; 600]) {
+            return Err(format!("{all}: /root is {:?}", files.get("/root")));
+        }
+        if let Some(back) = files.keys().find(|path| path.starts_with("/d/")) {
+            return Err(format!("{all}: {back} is back"));
+        }
+    }
+    Ok(())
+}
+
+/// It lost its only name beside the mount, and what the log has is all that there is; or it
+/// still has it in the tree.
+fn a_file_without_a_certain_name() -> Result<(), String> {
+    let bed = live_on(root_with(&["d"]));
+    bed.write("d/x", 7);
+    bed.tree_rename("d/x", "d/elsewhere");
+    bed.write("d/x", 8);
+    let mut disk = Disk::new(bed.base.clone());
+    bed.tree.trace().iter().for_each(|event| disk.feed(event));
+    for point in 0..disk.points() {
+        let (_, end) = replayed(&disk.crash(point, &mut || true), &log(&bed));
+        for byte in [7u8, 8] {
+            let is = |i: &&Inode| i.data == [byte; 600] && i.uid == 1;
+            if !end.inodes.values().any(|i| is(&i)) {
+                return Err(format!("at {point}: {byte} is in none of {:?}", files(&end).keys()));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Moved out of the tree and written since.
+fn a_file_that_has_left_the_tree() -> Result<(), String> {
+    let bed = live_on(root_with(&[]));
+    bed.write("mine", 7);
+    bed.sync();
+    bed.write("mine", 8);
+    let tree = SimTree::new(crashed(&bed, true));
+    let mine = tree.lookup(&ROOT_INO, b"mine").unwrap().unwrap();
+    tree.rename((&ROOT_INO, b"mine"), (&OUTSIDE_INO, b"mine"), RenameHow::NoReplace).unwrap();
+    tree.write(&mine, 0, b"private").unwrap();
+    let before = tree.now();
+    let (report, end) = replayed(&before, &log(&bed));
+    match end.inodes[&mine] == before.inodes[&mine] && has_bytes_of(&end, 8) {
+        true => Ok(()),
+        false => Err(format!("{report:?}")),
+    }
+}
+
+type Case = fn() -> Result<(), String>;
+
+/// For each mistake the case that shows it.
+fn shown_by(bug: Bug) -> Case {
+    match bug {
+        Bug::AnywhereTaken => a_file_that_has_left_the_tree,
+        Bug::BirthIgnored => a_file_of_the_tree_with_its_handle,
+        Bug::AnybodysTaken => anothers_file_at_the_name,
+        Bug::ContradictionIgnored | Bug::OrphanForgotten => a_file_without_a_certain_name,
+        _ => two_names_that_are_one,
+    }
+}
+
+#[test]
+fn cases() {
+    let all: [Case; 7] = [
+        a_file_that_has_left_the_tree,
+        a_file_outside_with_its_handle,
+        a_file_of_the_tree_with_its_handle,
+        anothers_file_at_the_name,
+        a_name_that_no_entry_gave,
+        two_names_that_are_one,
+        a_file_without_a_certain_name,
+    ];
+    for case in all {
+        assert_eq!(case(), Ok(()));
+    }
+}
+
+#[test]
+fn planted_bugs_are_caught() {
+    let mut missed = Vec::new();
+    for bug in OF_OTHERS {
+        plant(Some(bug));
+        let found = shown_by(bug)();
+        plant(None);
+        println!("{bug:?}: {found:?}");
+        if found.is_ok() {
+            missed.push(bug);
+        }
+    }
+    assert_eq!(missed, []);
+}
+
+const DIRECTORIES: [&str; 3] = ["a", "b", "c"];
+
+/// A name that both use.
+fn shared(rng: &mut Rng) -> String {
+    format!("{}/s{}", DIRECTORIES[rng.index(3)], rng.index(4))
+}
+
+/// One round: what went wrong, and how much of the log was in dispute.
+fn round(seed: u64) -> Result<usize, String> {
+    let rng = &mut Rng(seed);
+    let bed = live_on(root_with(&DIRECTORIES));
+    let mut ours: BTreeMap<String, u8> = BTreeMap::new();
+    let mut gone = BTreeSet::new();
+    for step in 0..25u8 {
+        let name = format!("{}/m{}", DIRECTORIES[rng.index(3)], rng.index(5));
+        match rng.index(12) {
+            // What nobody else touches.
+            0..=2 => {
+                bed.write(&name, step + 1);
+                gone.remove(&name);
+                ours.insert(name, step + 1);
+            }
+            3 if ours.contains_key(&name) => {
+                bed.unlink(&name);
+                ours.remove(&name);
+                gone.insert(name);
+            }
+            4 => {
+                if let Some((from, byte)) = ours.iter().next().map(|(n, b)| (n.clone(), *b)) {
+                    if from != name {
+                        bed.rename(&from, &name);
+                        ours.remove(&from);
+                        gone.remove(&name);
+                        gone.insert(from);
+                        ours.insert(name, byte);
+                    }
+                }
+            }
+            5 if rng.index(3) == 0 => bed.sync(),
+            // What both touch: by the mount, and beside it.
+            6 => bed.write(&shared(rng), 200),
+            7 => bed.unlink(&shared(rng)),
+            8 => bed.rename(&shared(rng), &shared(rng)),
+            9 => bed.tree_rename(&shared(rng), &shared(rng)),
+            10 => bed.tree_unlink(&shared(rng)),
+            _ => bed.tree_create(&shared(rng)),
+        }
+    }
+    let entries = log(&bed);
+    let mut disk = Disk::new(bed.base.clone());
+    bed.tree.trace().iter().for_each(|event| disk.feed(event));
+    let point = rng.index(disk.points());
+    let mut chance = Rng(rng.next());
+    let tree = SimTree::new(disk.crash(point, &mut || chance.next() & 1 == 1));
+    // Others, who get the numbers that are free again.
+    for i in 0..rng.index(6) {
+        let name = format!("other{i}");
+        let other = tree.create(&OUTSIDE_INO, name.as_bytes(), &new(Kind::File, b"")).unwrap();
+        tree.write(&other, 0, b"private").unwrap();
+    }
+    let before = tree.now();
+    let done = replay(&tree, &entries, &ReplayOptions::default(), &mut |_, _| {});
+    let report = done.map_err(|e| format!("no replay: {e}"))?;
+    let end = tree.now();
+    for (name, ino) in &before.inodes[&OUTSIDE_INO].names {
+        if end.inodes[ino] != before.inodes[ino] {
+            return Err(format!("{} outside was changed", String::from_utf8_lossy(name)));
+        }
+    }
+    let files = files(&end);
+    for (name, byte) in &ours {
+        let is = files.get(&format!("/{name}"));
+        if is != Some(&vec![*byte; 600]) {
+            return Err(format!("{name} is {:?}, and not {byte}", is.map(|f| f.first())));
+        }
+    }
+    match gone.iter().find(|name| files.contains_key(&format!("/{name}"))) {
+        Some(back) => Err(format!("{back} is back")),
+        None => Ok(report.disputes.len() + report.conflicts.len() + report.missing.len()),
+    }
+}
+
+/// `MOUNT_MODEL=whole`: twenty times as many.
+#[test]
+fn what_nobody_else_touches_is_there_and_nothing_else_is_overwritten() {
+    let rounds = if super::model::whole() { 40_000 } else { 2_000 };
+    let (mut disputes, mut disputed) = (0, 0);
+    for seed in 0..rounds {
+        match round(seed) {
+            Ok(n) => {
+                disputes += n;
+                disputed += usize::from(n > 0);
+            }
+            Err(e) => panic!("seed {seed}: {e}"),
+        }
+    }
+    println!("{rounds} rounds, {disputed} of them with {disputes} disputes");
+    assert!(disputed > rounds as usize / 10, "they say nothing: {disputed}");
+}
+
+/// The log puts b into a, and somebody has put a into b.
+#[test]
+fn a_directory_that_would_lie_within_itself_costs_its_own_name() {
+    let bed = live_on(root_with(&["a", "b"]));
+    bed.write("a/x", 1);
+    bed.write("b/y", 2);
+    bed.sync();
+    bed.rename("b", "a/b");
+    bed.write("root", 3);
+    let tree = SimTree::new(crashed(&bed, false));
+    let (a, b) = (bed.ino("a"), bed.ino("a/b"));
+    tree.rename((&ROOT_INO, b"a"), (&b, b"a"), RenameHow::NoReplace).unwrap();
+    assert!(tree.is_within(a, b));
+    let (report, end) = replayed(&tree.now(), &log(&bed));
+    for byte in 1..=3 {
+        assert!(has_bytes_of(&end, byte), "{byte}: {report:?} {:?}", files(&end).keys());
+    }
+    assert!(!report.disputes.is_empty(), "{report:?}");
+}

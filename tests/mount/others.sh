@@ -1,0 +1,90 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# Goal: a replay writes to nothing but what the log is of.  A file system gives the number
+# and the generation of a file that a crash took to one that is made after the crash, and the
+# file's handle with them.
+# Method: files are made and synced through a mount; the disk is cut, the server killed; then
+# root makes private files outside the tree, and one in it.  After the next mount these have
+# the owner, mode, links and bytes that root gave them, and the tree has all that was synced.
+# And names that are changed by a directory that was open before the mount, or by another
+# mount of the file system, cost what they touch.
+#
+#	others.sh [FILE SYSTEM...]	(btrfs ext4)
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/../serve/lib.sh"
+. "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/volatile.sh"
+
+systems=("$@")
+[ $# -gt 0 ] || systems=(btrfs ext4)
+seed=${SEED:-1}
+bytes=$((256 << 20))
+pool_size=256M
+
+synced() { # FILE TEXT
+	printf '%s\n' "$2" >"$1" && sync "$1"
+}
+has() { # FILE TEXT
+	[ "$(cat "$1" 2>/dev/null)" = "$2" ] || fail "$system: $1 is '$(cat "$1" 2>/dev/null)', and not '$2'"
+}
+# A new file system with a tree, and nothing in a log.
+begin() {
+	truncate -s 0 "$work/platter"
+	truncate -s $bytes "$work/platter"
+	rm -f "$pool"
+	start_disk "$system"
+	mkdir -m 777 "$work/disk/tree" "$work/disk/tree/d"
+	mkdir "$work/disk/outside"
+	sync -f "$work/disk"
+}
+cut() {
+	cut_disk
+	kill_mount
+	stop_disk
+	start_disk
+}
+
+for system in "${systems[@]}"; do
+	need "mkfs.$system"
+	begin
+	start_mount "$work/disk/tree" --sync-interval 600s
+	for i in {1..20}; do synced "$work/disk/tree/f$i" "synced $i"; done
+	chmod 666 "$work/disk/tree/"f*
+	cut
+	for i in {1..40}; do
+		(umask 077 && echo "private $i" >"$work/disk/outside/p$i")
+	done
+	(umask 077 && echo private >"$work/disk/tree/d/mine")
+	sync -f "$work/disk"
+	private=$(cd "$work/disk" && stat -c '%n %u %a %h %s' outside/* tree/d/mine)
+	start_mount "$work/disk/tree"
+	[ "$(cd "$work/disk" && stat -c '%n %u %a %h %s' outside/* tree/d/mine)" = "$private" ] ||
+		fail "$system: private files were given away: $(cd "$work/disk" && stat -c '%n %u %a %h %s' outside/* tree/d/mine | diff - <(echo "$private"))"
+	for i in {1..40}; do has "$work/disk/outside/p$i" "private $i"; done
+	has "$work/disk/tree/d/mine" private
+	for i in {1..20}; do has "$work/disk/tree/f$i" "synced $i"; done
+	stop_mount
+	say "$system: 41 files that were made after the cut are as they were made, 20 that were synced are there"
+
+	# Who had a directory open before the mount reaches the tree past it.
+	exec 9<"$work/disk/tree/d"
+	start_mount "$work/disk/tree" --sync-interval 600s
+	synced "$work/disk/tree/root" "synced by root"
+	synced "$work/disk/tree/d/x" one
+	rm "$work/disk/tree/d/x"
+	echo beside >"/proc/self/fd/9/x"
+	mv "$work/disk/tree/d/x" "$work/disk/tree/d/z"
+	synced "$work/disk/tree/d/x" two
+	synced "$work/disk/tree/last" "synced last"
+	exec 9<&-
+	cut
+	start_mount "$work/disk/tree"
+	has "$work/disk/tree/root" "synced by root"
+	has "$work/disk/tree/last" "synced last"
+	has "$work/disk/tree/d/x" two
+	"$FOREBAY" status "$pool" --json | grep -q "and before of nobody" ||
+		fail "$system: what is in dispute is not told: $("$FOREBAY" status "$pool" --json)"
+	stop_mount
+	stop_disk
+	say "$system: names that were changed beside the mount cost nothing else"
+done
