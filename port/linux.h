@@ -16,6 +16,7 @@
 #include <linux/preempt.h>
 #include <linux/prefetch.h>
 #include <linux/processor.h>
+#include <linux/sched.h>
 #include <linux/smp.h>
 #include <linux/spinlock.h>
 #include <linux/string.h>
@@ -111,6 +112,7 @@ static inline void fby_port_fence(struct fby_media *m, u64 at, size_t n)
 int fby_port_read_crc(struct fby_media *m, void *dst, u64 at, size_t n, u32 *crc); /* crc may be NULL */
 #define fby_port_read(m, dst, at, n) fby_port_read_crc((m), (dst), (at), (n), NULL)
 #define fby_uninitialized __uninitialized
+#define fby_breathe() cond_resched()
 
 /* Tables of the checksum; before anything else of the port. */
 void fby_linux_init(void);

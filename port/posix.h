@@ -119,6 +119,9 @@ struct fby_media {
 #define fby_port_read_crc(m, dst, at, n, crc) ((m)->ops->read_crc((m), (dst), (at), (n), (crc)))
 /* The sum costs nothing beside the copy here. */
 #define fby_port_read(m, dst, at, n) fby_port_read_crc((m), (dst), (at), (n), &(u32){ 0 })
+#ifndef fby_breathe /* a test counts them */
+#define fby_breathe() ((void)0)
+#endif
 #define fby_uninitialized
 
 /*

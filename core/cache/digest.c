@@ -19,6 +19,7 @@ u64 fby_digest(struct fby_cache *p, u64 *entries)
 			digest += fby_mix(p->entry[page].key ^ fby_mix((u64)page << 32 | (state & 0xfffffu)));
 			n++;
 		}
+		fby_breathe();
 	}
 	*entries = n;
 	return digest;

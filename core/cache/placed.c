@@ -153,7 +153,14 @@ int fby_placed_write(struct fby_cache *p, u16 volume, u64 sector, u32 nsectors, 
  *
  * A step each so that hosts need know nothing of it: the block is held by begin, and
  * all is done by copy.  A batch of no pages is one of a static volume.
+ *
+ * What begin read of the slot's line, copy goes by: the stripe is held, so nobody stores there,
+ * and a line that is read a second time may say something else where the media is damaged.
  */
+
+/* Where begin keeps it: such a batch has no pages. */
+#define KEPT(w) ((void *)&(w)->page[1])
+FBY_STATIC_ASSERT(sizeof(struct fby_place) <= (FBY_BATCH_PAGES - 1) * sizeof(struct fby_wpage), "room for a place");
 
 int fby_placed_write_begin(struct fby_cache *p, struct fby_write *w, u16 volume, u64 sector, u32 nsectors)
 {
@@ -179,7 +186,9 @@ int fby_placed_write_begin(struct fby_cache *p, struct fby_write *w, u16 volume,
 	w->page[0].block = sector / FBY_PAGE_SECTORS;
 	w->page[0].mask = fby_mask(sector % FBY_PAGE_SECTORS, w->nsectors);
 	decision = place_take(p, volume, v, &at, w->page[0].block, w->page[0].mask, 0, &w->wake);
-	if (decision != FBY_DONE)
+	if (decision == FBY_DONE)
+		fby_copy(KEPT(w), &at, sizeof(at));
+	else
 		fby_slot_release(s);
 	return decision;
 }
@@ -210,17 +219,10 @@ void fby_placed_write_copy(struct fby_cache *p, struct fby_write *w, const struc
 	struct fby_place at fby_uninitialized;
 	u8 mask = w->page[0].mask;
 	u32 first = (u32)__builtin_ctz(mask);
-	int decision;
 
-	at.block = w->page[0].block;
-	at.slot = fby_static_slot(v, at.block);
-	at.stripe = fby_stripe(p->statics, v, at.slot);
+	fby_copy(&at, KEPT(w), sizeof(at));
 	at.kind = FBY_KIND_DATA;
 	fby_fetch_or(at.stripe, FBY_STRIPE_STORES);
-	/* As begin saw it: the stripe was held since, and a way that was free still is. */
-	decision = fby_place_choose(p->statics, v, &at, mask, &w->wake);
-	FBY_ASSERT(decision == FBY_DONE);
-	(void)decision;
 	(void)fby_place_merge(p->statics, v, &at, mask, s->scratch);
 	gather(s->scratch + first * FBY_SECTOR, vec, nvec, skip, w->nsectors * FBY_SECTOR);
 	fby_place_put(p->statics, v, &at, s->scratch, 0, w->nsectors);

@@ -57,6 +57,11 @@
  *  26 fby_mb_after_atomic()	behind one of 8 to 10: stores before it are seen before
  *			loads after it are done
  *  27 fby_uninitialized	of a variable: spare clearing it where the compiler would
+ *
+ *  long work
+ *  28 fby_breathe()	in a loop over all of the media or of the index, of open, close and
+ *			calls of volumes, each few thousand steps: others may have the CPU, where
+ *			nobody takes it away.  Nothing is held that other threads spin for
  */
 #ifndef FBY_PORT_H
 #define FBY_PORT_H

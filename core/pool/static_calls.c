@@ -6,6 +6,8 @@
 #include "format/kind.h"
 #include "pool/parts.h"
 
+#define BREATH_SLOTS 256u /* whose pages are verified, between two breaths */
+
 int fby_pool_static_add(struct fby_pool *p, u32 index, const struct fby_volume_spec *s, struct fby_volume_record *r)
 {
 	struct fby_static_record share;
@@ -198,6 +200,8 @@ u32 fby_pool_static_lost(struct fby_pool *p, u16 volume, struct fby_lost_at *at,
 		if (over.n)
 			take_again(p, v, at->page, over.era);
 		at->passed_over += over.n;
+		if (at->page % BREATH_SLOTS == 0)
+			fby_breathe();
 		for (u32 i = 0; i < found; i++)
 			out[n++] = (struct fby_report_block){ block[i], FBY_NO_CHUNK, 0, volume };
 	}

@@ -103,6 +103,7 @@ static void find_losses(struct fby_recovery *p)
 			doubt = true;
 		if (p->scanned[c].found & CR_LINES)
 			count_holes(p, c);
+		fby_breathe();
 	}
 	/* A clean close that adds up shows that what is lost held nothing: exactly, if
 	 * nothing stands in for a lost entry. */
@@ -297,6 +298,7 @@ static void finish_media(struct fby_recovery *p)
 			write_open(p, c);
 		if ((p->scanned[c].found & CR_SEALS) || (!(p->scanned[c].found & CR_CLOSED) && ch->fill > p->space->store.first_page))
 			write_seals(p, c);
+		fby_breathe();
 	}
 	if (FBY_BUG(LOSS_FORGOTTEN_AFTER_CLEAN))
 		write_losses(p);
@@ -436,9 +438,11 @@ int fby_recovery_finish(struct fby_recovery *p, struct fby_recovery_report *repo
 		finish_media(p);
 	p->space->free_first = p->space->free_last = FBY_NO_CHUNK;
 	build_lists(p);
-	for (u32 c = 0; c < p->space->store.sb.nchunks; c++)
+	for (u32 c = 0; c < p->space->store.sb.nchunks; c++) {
 		if (p->scanned[c].found & CR_LINES)
 			clear_marks(p, c);
+		fby_breathe();
+	}
 	for (u32 v = 0; v < p->space->store.sb.nvolumes; v++)
 		p->report.blocks += fby_owner_pages(p->space, (u16)v);
 	p->space->usable = true;

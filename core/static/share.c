@@ -10,6 +10,8 @@
  */
 #include "static/static.h"
 
+#define BREATH_SLOTS 4096u /* between two breaths of a loop over all slots */
+
 /* --- where it is ------------------------------------------------------------------ */
 
 /* And of the head's copy. */
@@ -168,6 +170,8 @@ static void lines_format(struct fby_statics *p, struct fby_static *v)
 	for (u32 slot = 0; slot < v->slots; slot++) {
 		fby_static_say(v, slot, 0, &l);
 		media_lines(m, fby_static_line_at(v, slot), &l, sizeof(l));
+		if (slot % BREATH_SLOTS == 0)
+			fby_breathe();
 	}
 	media_fence(m, v->at, v->bytes);
 }
@@ -361,6 +365,8 @@ int fby_static_attach(struct fby_statics *p, u16 volume)
 			fby_static_dirty_clear(p, v, g);
 		else
 			fby_static_dirty_set(p, v, g);
+		if (g % BREATH_SLOTS == 0)
+			fby_breathe();
 	}
 	if (!p->space->opt.read_only) {
 		/* After so many cuts, one soon after the other: now. */
@@ -455,6 +461,8 @@ void fby_static_survey(struct fby_statics *p, u16 volume, u32 n)
 	for (; n > 0 && v->surveyed < v->slots; n--) {
 		u64 *stripe = fby_stripe(p, v, v->surveyed);
 
+		if (v->surveyed % BREATH_SLOTS == 0)
+			fby_breathe();
 		if (!fby_stripe_try(stripe, FBY_STRIPE_STORES))
 			return;
 		survey_slot(p, v, v->surveyed);
@@ -478,6 +486,8 @@ bool fby_static_any(struct fby_statics *p, u16 volume)
 		fby_static_look(p, v, slot, &s);
 		if (s.live) /* what a cut has torn is none */
 			return true;
+		if (slot % BREATH_SLOTS == 0)
+			fby_breathe();
 	}
 	return false;
 }

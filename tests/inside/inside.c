@@ -19,6 +19,7 @@ static u8 *memory, *saved_memory, *saved_media;
 static u64 memory_bytes, saved_bytes; /* what is saved has some of what lies behind it */
 static void *attach_memory[3];
 
+unsigned int breaths; /* of long loops */
 unsigned int cpu; /* chooses the slot */
 void (*cpu_meanwhile)(void);
 unsigned int __wrap_fby_cpu(void); /* in the port's place: linked with --wrap=fby_cpu */

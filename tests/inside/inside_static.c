@@ -511,8 +511,63 @@ static void records(void)
 	EXPECT(sp->space.owner[0].share.marks == 3);
 }
 
+/* --- the media changes under a request --------------------------------------------------------- */
+
+/* What the line of slot 0 said when both of its ways were in use is there again, after begin has
+ * found a way that is free.  Nothing of that may stop the engine. */
+static void line_comes_back(u32 first, u32 n)
+{
+	struct fby_static_line full;
+	struct fby_write w;
+	u8 data[FBY_PAGE];
+	struct fby_vec vec = { data, n * FBY_SECTOR };
+
+	make();
+	EXPECT(put(0, 1) == FBY_DONE && put(7, 2) == FBY_DONE);
+	full = *line(0);
+	drain();
+	memset(data, 3, sizeof(data));
+	EXPECT(fby_write_begin(sp, &w, 0, 14 * P + first, n) == FBY_DONE && w.nsectors == n);
+	*line(0) = full;
+	fby_write_copy(sp, &w, &vec, 1, 0);
+	fby_write_commit(sp, &w);
+	fby_write_publish(sp, &w);
+	EXPECT(n < P || get(14) == 3);
+	drain();
+}
+
+static bool breathed(void)
+{
+	bool any = breaths > 0;
+
+	breaths = 0;
+	return any;
+}
+
+/* Each loop over all slots or chunks lets others have the CPU. */
+static void breathes(void)
+{
+	struct fby_lost_at at = { 0 };
+	struct fby_report_block lost[64];
+	u16 index;
+
+	make();
+	breaths = 0;
+	EXPECT(add("t", SHARE, &index) == FBY_DONE && breathed());
+	EXPECT(put(3, 1) == FBY_DONE && !breathed());
+	EXPECT(fby_lost_list(sp, 0, &at, lost, 64) == 0 && breathed());
+	again();
+	EXPECT(breathed());
+	drain();
+	EXPECT(breathed()); /* the survey */
+	EXPECT(fby_pool_close(sp) == FBY_DONE && breaths >= sp->space.store.sb.nchunks);
+}
+
 void test_static(void)
 {
+	line_comes_back(0, P);
+	line_comes_back(2, 3);
+	breathes();
 	places();
 	cases();
 	periods();
