@@ -8,6 +8,7 @@
  *	native.c	the native block device, and its control device
  *	setup.c		what both have in common: options, status, commands
  *	shared_pool.c	pools by cache device; start and stop of volumes; destage
+ *	volume_drain.c	drains that somebody waits for
  *	volume_io.c	bios: a request each, and what it asks for
  *	waiting.c	those that wait for a block, a slot, space or a flush
  *	origin_io.c	requests of destage to an origin
@@ -33,15 +34,16 @@
 #include <linux/mempool.h>
 #include <linux/mutex.h>
 #include <linux/rcupdate.h>
-#include <linux/version.h>
 #include <linux/workqueue.h>
 
 #include "host/client_request.h"
+#include "host/drained.h"
 #pragma pop_macro("current")
 #pragma pop_macro("noinline")
 #pragma pop_macro("round_up")
 
 struct dax_device;
+struct dev_pagemap;
 struct file;
 
 /* The cache device, ours alone from claim to release. */
@@ -49,9 +51,11 @@ struct fbk_claim {
 	struct list_head list; /* claims lock */
 	void (*gone)(struct fbk_claim *c); /* the device is being taken away: use it no more */
 	struct block_device *bdev;
-	struct file *file; /* its opening, from 6.9 on */
+	struct file *file; /* its opening; NULL where the kernel has none */
 	struct dax_device *dax;
 	bool vmapped; /* base is a mapping of our own */
+	struct dev_pagemap **held; /* what the memory belongs to, kept from going */
+	u32 nheld;
 	u64 start_sector; /* of the device, where the media begins */
 	struct fby_media media;
 };
@@ -66,6 +70,7 @@ int fbk_claim(struct fbk_claim *c, dev_t dev, u64 start_sector, char **text);
 void fbk_release(struct fbk_claim *c);
 /* Is the start of the media, where others keep their superblocks, all zero? */
 bool fbk_claim_blank(struct fbk_claim *c);
+void fbk_media_exit(void);
 
 /* By cache device; opened by the first user, closed cleanly after the last. */
 struct fbk_pool {
@@ -178,8 +183,12 @@ void fbk_volume_free(struct fbk_volume *v);
 /* From now on bios may come; until stop has returned. */
 int fbk_volume_start(struct fbk_volume *v);
 void fbk_volume_stop(struct fbk_volume *v);
-/* Destage all that was written before; -EINTR when the caller got a signal, else an error of the origin. */
-int fbk_volume_drain(struct fbk_volume *v);
+/* Destage all that was written before.  0: the origin alone has all of it, durable, and
+ * answers.  -ENODATA: but for what is lost.  -EINTR: the caller got a signal.  text: why not.
+ */
+int fbk_volume_drain(struct fbk_volume *v, char **text);
+/* What is known of the origin.  drained: of what was written before that. */
+enum fby_completeness fbk_volume_judge(struct fbk_volume *v, struct fby_volume_info *info, bool drained);
 /* Destage is to go on, for somebody who looks again in a while. */
 int fbk_drain_on(struct fbk_volume *v);
 /* Its policy was changed: what is in the pool is drained all the time, or no more. */
@@ -218,7 +227,8 @@ int fbk_device_number(const char *path, dev_t *dev);
 void fbk_setup_status(struct fbk_setup *s, char *result, unsigned int maxlen);
 /* The volume's name, the number of options, the options. */
 void fbk_setup_options(struct fbk_setup *s, char *result, unsigned int maxlen);
-int fbk_setup_command(struct fbk_setup *s, unsigned int argc, char **argv);
+/* error: why it failed, if that is known. */
+int fbk_setup_command(struct fbk_setup *s, unsigned int argc, char **argv, char **error);
 
 enum fbk_memory {
 	FBK_IO_OWNED = 0, /* the device has memory for each bio */
@@ -283,6 +293,8 @@ struct fbk_volume *fbk_origin_expect(struct fbk_pool *p, const struct fby_io *io
 void fbk_origin_submit(struct fbk_volume *v, const struct fby_io *io);
 void fbk_origin_send(struct fbk_pool *p);
 void fbk_origin_wait_idle(struct fbk_volume *v);
+/* Reads the last block that the volume has there; -EINTR when the caller got a signal. */
+int fbk_origin_answers(struct fbk_volume *v);
 int fbk_origin_init(struct fbk_volume *v);
 void fbk_origin_exit(struct fbk_volume *v);
 

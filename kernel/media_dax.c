@@ -5,15 +5,23 @@
  * The pool opens the device itself, not through the device mapper, because it
  * may serve several mapped devices and outlives each of them; and the mapper's
  * claim would let any other of its devices in beside us.
+ *
+ * The memory must not go while the pool is open.  Whoever unbinds a pmem device tells its
+ * holder, which is us where the pool lies on it.  Where it lies on a mapped device over
+ * that, the mapper is told nothing, and tells nobody.  So the memory itself is held, by
+ * the count that its users have: unbinding waits for that, and a look at it each second
+ * finds that somebody waits.
  */
 #include <linux/dax.h>
+#include <linux/memremap.h>
 #include <linux/mm.h>
+#include <linux/slab.h>
 #include <linux/vmalloc.h>
 
 #include "fbk.h"
 
 /* A page frame, as the DAX calls give it. */
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 17, 0)
+#if !__has_include(<linux/pfn_t.h>)
 typedef unsigned long frame_t;
 
 static struct page *frame_page(frame_t frame)
@@ -31,36 +39,133 @@ static struct page *frame_page(frame_t frame)
 #endif
 
 #define BLANK_BYTES BIT(20)
+#define LOOK_JIFFIES HZ /* between two looks at whether memory that is held is to go */
 
 /* Pools may lie on partitions of one device, which has one holder: all of them. */
 static DEFINE_MUTEX(claims_lock);
 static LIST_HEAD(claims);
 
+static void look_work(struct work_struct *work);
+static DECLARE_DELAYED_WORK(claims_look, look_work);
+
 int fbk_bdev_open(dev_t dev, void *holder, struct file **file, struct block_device **bdev)
 {
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 9, 0)
+#ifdef BLK_FEAT_STABLE_WRITES
 	*file = bdev_file_open_by_dev(dev, BLK_OPEN_READ | BLK_OPEN_WRITE, holder, NULL);
 	if (IS_ERR(*file))
 		return PTR_ERR(*file);
 	*bdev = file_bdev(*file);
-#elif LINUX_VERSION_CODE < KERNEL_VERSION(6, 5, 0)
+#elif !defined(BLK_OPEN_READ)
 	*bdev = blkdev_get_by_dev(dev, FMODE_READ | FMODE_WRITE | FMODE_EXCL, holder);
 	if (IS_ERR(*bdev))
 		return PTR_ERR(*bdev);
 #else
-#error "block devices are opened otherwise in kernels 6.5 to 6.8; use 6.1 or 6.9 and later"
+#error "block devices are opened and limited otherwise in kernels 6.5 to 6.10; use 6.1 to 6.4, or 6.11 and later"
 #endif
 	return 0;
 }
 
 void fbk_bdev_close(struct file *file, struct block_device *bdev)
 {
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 9, 0)
+#ifdef BLK_FEAT_STABLE_WRITES
 	bdev_fput(file);
 #else
 	blkdev_put(bdev, FMODE_READ | FMODE_WRITE | FMODE_EXCL);
 #endif
 }
+
+/* --- the memory is held ------------------------------------------------------------ */
+
+static struct dev_pagemap *pagemap_of(struct page *page)
+{
+	if (!is_zone_device_page(page))
+		return NULL;
+#ifdef FBK_HAVE_PAGE_PGMAP
+	return page_pgmap(page);
+#else
+	return page->pgmap;
+#endif
+}
+
+/* Claims lock held. */
+static int hold_pagemap(struct fbk_claim *c, struct dev_pagemap *map)
+{
+	struct dev_pagemap **held;
+	u32 i;
+
+	for (i = 0; i < c->nheld; i++)
+		if (c->held[i] == map)
+			return 0;
+	held = krealloc(c->held, (c->nheld + 1) * sizeof(*held), GFP_KERNEL);
+	if (!held)
+		return -ENOMEM;
+	c->held = held;
+	if (!percpu_ref_tryget_live(&map->ref))
+		return -ENODEV;
+	held[c->nheld++] = map;
+	return 0;
+}
+
+/* A piece of the device's memory, which is there as long as the DAX read lock is held. */
+static int hold_memory(struct fbk_claim *c, frame_t frame)
+{
+	struct page *page = frame_page(frame);
+	struct dev_pagemap *map = page ? pagemap_of(page) : NULL;
+	int rc;
+
+	if (!map) /* nothing would keep it from going */
+		return -EOPNOTSUPP;
+	mutex_lock(&claims_lock);
+	rc = hold_pagemap(c, map);
+	mutex_unlock(&claims_lock);
+	return rc;
+}
+
+/* Claims lock held; nobody touches it any more. */
+static void let_memory_go(struct fbk_claim *c)
+{
+	while (c->nheld)
+		percpu_ref_put(&c->held[--c->nheld]->ref);
+	kfree(c->held);
+	c->held = NULL;
+}
+
+static bool is_to_go(const struct fbk_claim *c)
+{
+	u32 i;
+
+	for (i = 0; i < c->nheld; i++)
+		if (percpu_ref_is_dying(&c->held[i]->ref))
+			return true;
+	return false;
+}
+
+/* Claims lock held: the device goes, and waits for this. */
+static void claim_gone(struct fbk_claim *c)
+{
+	c->gone(c);
+	let_memory_go(c);
+}
+
+static void look_work(struct work_struct *work)
+{
+	struct fbk_claim *c;
+
+	mutex_lock(&claims_lock);
+	list_for_each_entry(c, &claims, list)
+		if (is_to_go(c))
+			claim_gone(c);
+	if (!list_empty(&claims))
+		schedule_delayed_work(&claims_look, LOOK_JIFFIES);
+	mutex_unlock(&claims_lock);
+}
+
+void fbk_media_exit(void)
+{
+	cancel_delayed_work_sync(&claims_look);
+}
+
+/* --- mapping ------------------------------------------------------------------------ */
 
 /* Pages from first on that lie in sequence at *kaddr.  A page known to be
  * poisoned is mapped as well: reading it fails, as it should, and writing heals it.
@@ -88,11 +193,16 @@ static int map_pieces(struct fbk_claim *c, pgoff_t start, long pages)
 		frame_t frame;
 
 		got = map_some(c->dax, start + at, pages - at, &kaddr, &frame);
-		page = got < 0 ? NULL : frame_page(frame);
-		if (!page) {
-			kvfree(list);
-			return got < 0 ? got : -EOPNOTSUPP;
+		if (got > 0) {
+			int rc = hold_memory(c, frame);
+
+			got = rc ? rc : got;
 		}
+		if (got < 0) {
+			kvfree(list);
+			return got;
+		}
+		page = frame_page(frame);
 		for (i = 0; i < got && at < pages; i++, at++)
 			list[at] = pfn_to_page(page_to_pfn(page) + i);
 		cond_resched();
@@ -109,6 +219,8 @@ static int map_all(struct fbk_claim *c, u64 start_bytes)
 	pgoff_t start = (start_bytes + skipped) >> PAGE_SHIFT;
 	long pages = (bdev_nr_bytes(c->bdev) - skipped) >> PAGE_SHIFT, at, got;
 
+	int rc;
+
 	c->media.size = (u64)pages << PAGE_SHIFT;
 	for (at = 0; at < pages; at += got) {
 		void *kaddr;
@@ -117,6 +229,9 @@ static int map_all(struct fbk_claim *c, u64 start_bytes)
 		got = map_some(c->dax, start + at, pages - at, &kaddr, &frame);
 		if (got < 0)
 			return got;
+		rc = hold_memory(c, frame);
+		if (rc)
+			return rc;
 		if (at == 0)
 			c->media.base = kaddr;
 		else if ((u8 *)kaddr != c->media.base + ((u64)at << PAGE_SHIFT))
@@ -137,7 +252,7 @@ static int notify_failure(struct dax_device *dax, u64 offset, u64 len, int flags
 	mutex_lock(&claims_lock);
 	list_for_each_entry(c, &claims, list)
 		if (c->dax == dax)
-			c->gone(c);
+			claim_gone(c);
 	mutex_unlock(&claims_lock);
 	return 0;
 }
@@ -163,8 +278,10 @@ static int hold_dax(struct fbk_claim *c, u64 *start)
 		fs_put_dax(c->dax, NULL);
 		c->dax = fs_dax_get_by_bdev(c->bdev, start, &claims, &holder_ops);
 	}
-	if (c->dax)
+	if (c->dax) {
 		list_add(&c->list, &claims);
+		schedule_delayed_work(&claims_look, LOOK_JIFFIES);
+	}
 	mutex_unlock(&claims_lock);
 	return c->dax ? 0 : -EOPNOTSUPP;
 }
@@ -172,6 +289,7 @@ static int hold_dax(struct fbk_claim *c, u64 *start)
 static void drop_dax(struct fbk_claim *c)
 {
 	mutex_lock(&claims_lock);
+	let_memory_go(c);
 	list_del(&c->list);
 	fs_put_dax(c->dax, is_held(c->dax) ? NULL : &claims);
 	mutex_unlock(&claims_lock);
@@ -209,6 +327,8 @@ int fbk_claim(struct fbk_claim *c, dev_t dev, u64 start_sector, char **text)
 	id = dax_read_lock();
 	rc = map_all(c, start);
 	dax_read_unlock(id);
+	if (rc == -EOPNOTSUPP)
+		*text = "The cache device's memory could go while it is used: a pmem device in fsdax mode is wanted";
 	if (rc)
 		goto no_map;
 	return 0;

@@ -32,6 +32,7 @@ static void __exit fbk_exit(void)
 {
 	fbk_native_exit();
 	fbk_target_exit();
+	fbk_media_exit();
 	fbk_io_exit();
 }
 

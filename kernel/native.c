@@ -10,7 +10,7 @@
  * say in words what went wrong.
  *
  *	attach CACHE ORIGIN VOLUME [OPTION [VALUE]]...	"forebayN"
- *	detach forebayN [clean]	clean: only if the origin has everything
+ *	detach forebayN [clean]	clean: only if the origin has all that is not lost
  *	status forebayN
  *	command forebayN flush|cleaner|clear_stats|set OPTION VALUE
  *	list		a line each: name, cache, origin, volume, options
@@ -34,7 +34,8 @@
 
 #define COMMAND_MAX 1024u
 #define ARGS_MAX 64u
-#define ANSWER_BYTES (16u << 10)
+#define ANSWER_BYTES (8u << 10) /* at first */
+#define ANSWER_LINE (4u << 10)	/* and no line is as long as this */
 
 struct native {
 	struct list_head list; /* lock */
@@ -71,7 +72,7 @@ static void native_submit(struct bio *bio)
 	fbk_map(&n->setup.volume, &io, bio, bio->bi_iter.bi_sector);
 }
 
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 5, 0)
+#ifdef BLK_OPEN_READ
 static int native_open(struct gendisk *disk, blk_mode_t mode)
 {
 	struct native *n = disk->private_data;
@@ -89,17 +90,26 @@ static const struct block_device_operations native_fops = {
 	.open = native_open,
 };
 
-/* The origin's limits, for what goes there as it comes, but those that are ours: bios
+/* Of the origin's limits those that count for what goes there as it comes, by name: whatever
+ * else an origin can do is not for the volume to promise, and a limit that a newer kernel knows
+ * is not passed on by chance.  The rest is ours: bios
  * of any size are taken, no volatile cache is announced since what is acknowledged is
  * durable, and a request that may not wait is only sent there if the origin can do that.
  * Nor is I/O accounted for unless somebody turns queue/iostats on, as on the bare device:
  * that is a thirtieth of a write.
  */
-static void set_limits(const struct native *n, struct queue_limits *limits)
+static void set_limits(const struct native *n, const struct queue_limits *origin, struct queue_limits *limits)
 {
 	limits->logical_block_size = n->setup.volume.block_size;
-	limits->physical_block_size = max_t(unsigned int, limits->physical_block_size, FBY_PAGE);
-	limits->io_min = max_t(unsigned int, limits->io_min, FBY_PAGE);
+	limits->physical_block_size = max_t(unsigned int, origin->physical_block_size, FBY_PAGE);
+	limits->alignment_offset = origin->alignment_offset;
+	limits->io_min = max_t(unsigned int, origin->io_min, FBY_PAGE);
+	limits->io_opt = origin->io_opt;
+	limits->dma_alignment = origin->dma_alignment;
+	limits->virt_boundary_mask = origin->virt_boundary_mask;
+	limits->seg_boundary_mask = origin->seg_boundary_mask;
+	limits->max_segments = origin->max_segments;
+	limits->max_segment_size = origin->max_segment_size;
 	limits->max_hw_sectors = UINT_MAX;
 	limits->max_write_zeroes_sectors = UINT_MAX >> SECTOR_SHIFT;
 	limits->max_hw_discard_sectors = bdev_max_discard_sectors(n->origin) ? UINT_MAX >> SECTOR_SHIFT : 0;
@@ -107,21 +117,22 @@ static void set_limits(const struct native *n, struct queue_limits *limits)
 	limits->discard_alignment = 0;
 }
 
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 11, 0)
+#ifdef BLK_FEAT_STABLE_WRITES
 static struct gendisk *alloc_disk(const struct native *n)
 {
-	struct queue_limits limits;
+	struct queue_limits origin, limits = {}; /* what is 0 is the kernel's default */
 
-	blk_set_stacking_limits(&limits);
-	queue_limits_stack_bdev(&limits, n->origin, 0, "forebay");
-	limits.features = (limits.features & BLK_FEAT_STABLE_WRITES) | BLK_FEAT_NOWAIT;
-	set_limits(n, &limits);
+	blk_set_stacking_limits(&origin);
+	queue_limits_stack_bdev(&origin, n->origin, 0, "forebay");
+	limits.features = (origin.features & BLK_FEAT_STABLE_WRITES) | BLK_FEAT_NOWAIT;
+	set_limits(n, &origin, &limits);
 	return blk_alloc_disk(&limits, NUMA_NO_NODE);
 }
 #else
 static struct gendisk *alloc_disk(const struct native *n)
 {
 	struct gendisk *disk = blk_alloc_disk(NUMA_NO_NODE);
+	struct queue_limits origin;
 	struct request_queue *q;
 
 	if (!disk)
@@ -129,7 +140,9 @@ static struct gendisk *alloc_disk(const struct native *n)
 	q = disk->queue;
 	blk_set_stacking_limits(&q->limits);
 	disk_stack_limits(disk, n->origin, 0);
-	set_limits(n, &q->limits);
+	origin = q->limits;
+	blk_set_stacking_limits(&q->limits);
+	set_limits(n, &origin, &q->limits);
 	blk_queue_max_hw_sectors(q, UINT_MAX);
 	blk_queue_max_discard_sectors(q, q->limits.max_hw_discard_sectors);
 	blk_queue_flag_set(QUEUE_FLAG_NONROT, q);
@@ -318,6 +331,28 @@ static int native_attach(unsigned int argc, char **argv, char **error)
 	return rc;
 }
 
+/* Nobody writes.  0: all that can be is on the flushed origin; and if that is all that there
+ * is, the volume's record says so.
+ */
+static int detach_clean(struct fbk_volume *v, char **error)
+{
+	struct fby_volume_info *info = kmalloc(sizeof(*info), GFP_KERNEL);
+	int rc = -EAGAIN;
+
+	*error = "No memory";
+	if (!info)
+		return -ENOMEM;
+	*error = "Something was written since it was flushed";
+	if (fby_volume_clean(v->pool->engine, v->index)) {
+		fby_volume_info(v->pool->engine, v->index, info);
+		rc = info->flush_owed ? -EAGAIN : 0;
+	}
+	if (!rc && fbk_volume_judge(v, info, false) == FBY_IS_WHOLE)
+		count_mark(v, false);
+	kfree(info);
+	return rc;
+}
+
 /* Lock held.  0: the device is the caller's to remove. */
 static int detach_begin(struct native *n, bool if_clean, char **error)
 {
@@ -330,16 +365,13 @@ static int detach_begin(struct native *n, bool if_clean, char **error)
 	*error = "The device is open: unmount it or stop what uses it";
 	if (!mutex_trylock(&n->disk->open_mutex)) /* whoever has it may wait for the origin */
 		return -EBUSY;
-	if (disk_openers(n->disk)) {
+	if (disk_openers(n->disk))
 		rc = -EBUSY;
-	} else if (if_clean && !fby_volume_clean(v->pool->engine, v->index)) {
-		*error = "Something was written since it was flushed";
-		rc = -EAGAIN;
-	} else {
+	else if (if_clean)
+		rc = detach_clean(v, error);
+	if (!rc) {
 		n->removed = true;
 		n->changing = true;
-		if (if_clean)
-			count_mark(v, false);
 	}
 	mutex_unlock(&n->disk->open_mutex);
 	return rc;
@@ -360,8 +392,8 @@ static struct native *native_find(const char *name, char **error)
 
 struct control {
 	struct mutex lock; /* what follows */
-	size_t bytes, at; /* of the answer; read so far */
-	char answer[ANSWER_BYTES];
+	size_t room, bytes, at; /* of the answer: its memory; its length; read so far */
+	char *answer;
 };
 
 __printf(2, 3) static void answer(struct control *c, const char *format, ...)
@@ -369,27 +401,48 @@ __printf(2, 3) static void answer(struct control *c, const char *format, ...)
 	va_list args;
 
 	va_start(args, format);
-	c->bytes += vscnprintf(c->answer + c->bytes, sizeof(c->answer) - c->bytes, format, args);
+	c->bytes += vscnprintf(c->answer + c->bytes, c->room - c->bytes, format, args);
 	va_end(args);
 }
 
-static void answer_list(struct control *c)
+/* Room for one more line, so that no answer is ever cut. */
+static int answer_room(struct control *c)
+{
+	char *more;
+
+	if (c->room - c->bytes >= ANSWER_LINE)
+		return 0;
+	more = kvmalloc(2 * c->room, GFP_KERNEL);
+	if (!more)
+		return -ENOMEM;
+	memcpy(more, c->answer, c->bytes);
+	kvfree(c->answer);
+	c->answer = more;
+	c->room *= 2;
+	return 0;
+}
+
+static int answer_list(struct control *c, char **error)
 {
 	struct native *n;
 
 	answer(c, "ok\n");
 	list_for_each_entry(n, &fbk_natives, list) {
+		*error = "No memory for the list";
+		if (answer_room(c))
+			return -ENOMEM;
 		answer(c, "%s %u:%u %pg ", n->name, MAJOR(n->setup.cache), MINOR(n->setup.cache), n->origin);
-		fbk_setup_options(&n->setup, c->answer + c->bytes, sizeof(c->answer) - c->bytes);
+		fbk_setup_options(&n->setup, c->answer + c->bytes, c->room - c->bytes);
 		c->bytes += strlen(c->answer + c->bytes);
 		answer(c, "\n");
 	}
+	return 0;
 }
 
 static void answer_status(struct control *c, struct native *n)
 {
 	answer(c, "ok ");
-	fbk_setup_status(&n->setup, c->answer + c->bytes, sizeof(c->answer) - c->bytes - 1);
+	fbk_setup_status(&n->setup, c->answer + c->bytes, c->room - c->bytes - 1);
 	c->bytes += strlen(c->answer + c->bytes);
 	answer(c, "\n");
 }
@@ -414,7 +467,7 @@ static int run_setup_command(struct native *n, unsigned int argc, char **argv, c
 	*error = "The command failed; the kernel's log may say why";
 	n->commands++;
 	mutex_unlock(&fbk_native_lock);
-	rc = fbk_setup_command(&n->setup, argc, argv);
+	rc = fbk_setup_command(&n->setup, argc, argv, error);
 	mutex_lock(&fbk_native_lock);
 	n->commands--;
 	return rc;
@@ -463,7 +516,7 @@ static int run_command(struct control *c, unsigned int argc, char **argv, char *
 	if (rc)
 		return rc;
 	if (list)
-		answer_list(c);
+		rc = answer_list(c, error);
 	else
 		rc = run_on_device(c, argc, argv, error);
 	mutex_unlock(&fbk_native_lock);
@@ -530,9 +583,15 @@ static int control_open(struct inode *inode, struct file *file)
 
 	if (!capable(CAP_SYS_ADMIN))
 		return -EPERM;
-	c = kvzalloc(sizeof(*c), GFP_KERNEL);
+	c = kzalloc(sizeof(*c), GFP_KERNEL);
 	if (!c)
 		return -ENOMEM;
+	c->room = ANSWER_BYTES;
+	c->answer = kvmalloc(c->room, GFP_KERNEL);
+	if (!c->answer) {
+		kfree(c);
+		return -ENOMEM;
+	}
 	mutex_init(&c->lock);
 	file->private_data = c;
 	return stream_open(inode, file);
@@ -540,7 +599,10 @@ static int control_open(struct inode *inode, struct file *file)
 
 static int control_release(struct inode *inode, struct file *file)
 {
-	kvfree(file->private_data);
+	struct control *c = file->private_data;
+
+	kvfree(c->answer);
+	kfree(c);
 	return 0;
 }
 

@@ -3,7 +3,10 @@
  * origin_io.c - what destage asks of an origin: writes from its buffers,
  * zeroes, discards, flushes.  A completion is only noted, and destage kicked.
  */
+#include <linux/completion.h>
 #include <linux/mm.h>
+#include <linux/refcount.h>
+#include <linux/slab.h>
 #include <linux/wait.h>
 
 #include "fbk.h"
@@ -187,6 +190,68 @@ void fbk_origin_send(struct fbk_pool *p)
 	p->nunsent = 0;
 	queue_work(v->wq, &v->send_work);
 	let_go(v);
+}
+
+/* --- does it answer? --------------------------------------------------------------- */
+
+/* Of two: who asks, who may go before there is an answer, and the answer. */
+struct question {
+	refcount_t refs;
+	struct fbk_volume *volume; /* counted in its in_flight */
+	struct completion answered;
+	blk_status_t status;
+	struct page *page;
+	struct bio_vec vec;
+	struct bio bio;
+};
+
+static void question_put(struct question *q)
+{
+	if (!refcount_dec_and_test(&q->refs))
+		return;
+	__free_page(q->page);
+	kfree(q);
+}
+
+static void question_end(struct bio *bio)
+{
+	struct question *q = bio->bi_private;
+	struct fbk_volume *v = q->volume;
+
+	q->status = bio->bi_status;
+	bio_uninit(bio);
+	complete(&q->answered);
+	question_put(q);
+	let_go(v);
+}
+
+/* No flush shows that a disk is gone: one without a volatile cache gets none. */
+int fbk_origin_answers(struct fbk_volume *v)
+{
+	struct question *q = kzalloc(sizeof(*q), GFP_NOIO);
+	u32 bytes = bdev_logical_block_size(v->origin);
+	int rc;
+
+	if (!q)
+		return -ENOMEM;
+	q->page = alloc_page(GFP_NOIO);
+	if (!q->page) {
+		kfree(q);
+		return -ENOMEM;
+	}
+	refcount_set(&q->refs, 2);
+	q->volume = v;
+	init_completion(&q->answered);
+	bio_init(&q->bio, v->origin, &q->vec, 1, REQ_OP_READ);
+	__bio_add_page(&q->bio, q->page, bytes, 0);
+	q->bio.bi_iter.bi_sector = v->sectors - bytes / SECTOR_SIZE;
+	q->bio.bi_private = q;
+	q->bio.bi_end_io = question_end;
+	atomic_inc(&v->in_flight);
+	submit_bio_noacct(&q->bio);
+	rc = wait_for_completion_interruptible(&q->answered) ? -EINTR : blk_status_to_errno(q->status);
+	question_put(q);
+	return rc;
 }
 
 void fbk_origin_wait_idle(struct fbk_volume *v)

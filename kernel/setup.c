@@ -206,6 +206,9 @@ int fbk_setup_open(struct fbk_setup *s, struct block_device *origin, u64 sectors
 	*error = "The volume's name is too long";
 	if (strscpy(v->name, volume, sizeof(v->name)) < 0)
 		return -EINVAL;
+	*error = "The origin is a zoned disk, which takes writes in the order of its zones alone: use a disk without zones, or one behind dm-zoned";
+	if (bdev_is_zoned(origin))
+		return -EOPNOTSUPP;
 	*error = "Origin and cache are the same device";
 	if (s->cache == origin->bd_dev)
 		return -EINVAL;
@@ -415,7 +418,7 @@ static int command_set(struct fbk_setup *s, const char *name, const char *value)
 	return 0;
 }
 
-int fbk_setup_command(struct fbk_setup *s, unsigned int argc, char **argv)
+int fbk_setup_command(struct fbk_setup *s, unsigned int argc, char **argv, char **error)
 {
 	struct counters *c;
 
@@ -424,7 +427,7 @@ int fbk_setup_command(struct fbk_setup *s, unsigned int argc, char **argv)
 	if (argc != 1)
 		return -EINVAL;
 	if (!strcasecmp(argv[0], "flush") || !strcasecmp(argv[0], "drain"))
-		return s->volume.started ? fbk_volume_drain(&s->volume) : -EBUSY;
+		return s->volume.started ? fbk_volume_drain(&s->volume, error) : -EBUSY;
 	if (!strcasecmp(argv[0], "flush_on_suspend")) {
 		s->flush_on_suspend = true;
 		return 0;

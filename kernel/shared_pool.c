@@ -335,7 +335,7 @@ static struct fbk_pool *pool_open(dev_t dev, const struct fbk_open *o, char **te
 	INIT_LIST_HEAD(&p->late);
 	INIT_LIST_HEAD(&p->started);
 	INIT_DELAYED_WORK(&p->destage, destage_work);
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 13, 0)
+#ifdef FBK_HAVE_HRTIMER_SETUP
 	hrtimer_setup(&p->late_timer, fbk_late_timer, CLOCK_MONOTONIC, HRTIMER_MODE_ABS_SOFT);
 #else
 	hrtimer_init(&p->late_timer, CLOCK_MONOTONIC, HRTIMER_MODE_ABS_SOFT);
@@ -705,94 +705,4 @@ void fbk_volume_stop(struct fbk_volume *v)
 	cancel_delayed_work_sync(&v->retry);
 	cancel_work_sync(&v->flush);
 	v->started = false;
-}
-
-/* While somebody drains, nothing moves within the pool: what was written before has a
- * lower number than *seq, and keeps it.
- */
-static int drain_begin(struct fbk_volume *v, struct fby_pool_info *info, u64 *seq)
-{
-	struct fbk_pool *p = v->pool;
-	int rc = fbk_pool_enter(p);
-
-	if (rc)
-		return rc;
-	v->drainers++;
-	rc = fby_volume_drain(p->engine, v->index, true);
-	fby_pool_info(p->engine, info);
-	*seq = info->seq;
-	mutex_unlock(&p->lock);
-	return rc < 0 ? fbk_errno(rc) : 0;
-}
-
-/* Destage has ended it if there was nothing to do for a moment; and does nothing any more where an
- * assertion has failed.
- */
-int fbk_drain_on(struct fbk_volume *v)
-{
-	int rc = fbk_pool_enter(v->pool);
-
-	if (rc)
-		return rc;
-	rc = fby_asserts_hold() ? fby_volume_drain(v->pool->engine, v->index, true) : -FBY_E_INVARIANT;
-	mutex_unlock(&v->pool->lock);
-	fbk_kick_destage(v->pool);
-	return rc < 0 ? fbk_errno(rc) : 0;
-}
-
-void fbk_mode_set(struct fbk_volume *v)
-{
-	struct fbk_pool *p = v->pool;
-
-	if (!v->started || fbk_pool_enter(p))
-		return;
-	if (READ_ONCE(v->policy.mode) == FBY_MODE_WRITE_BACK && !v->drainers)
-		fby_volume_drain(p->engine, v->index, false);
-	mutex_unlock(&p->lock);
-	fbk_kick_destage(p);
-}
-
-static void drain_end(struct fbk_volume *v)
-{
-	mutex_lock(&v->pool->lock);
-	if (--v->drainers == 0 && !v->pool->gone)
-		fby_volume_drain(v->pool->engine, v->index, false);
-	mutex_unlock(&v->pool->lock);
-}
-
-/* Until what was written before is on the origin, or a newer version of its block is in
- * the pool; not until clean, as others may go on writing.
- */
-int fbk_volume_drain(struct fbk_volume *v)
-{
-	struct fby_pool *engine = v->pool->engine;
-	struct fby_volume_info *info = kmalloc(sizeof(*info), GFP_NOIO);
-	struct fby_pool_info *pool = kmalloc(sizeof(*pool), GFP_NOIO);
-	u64 errors, seq = 0;
-	int rc = -ENOMEM;
-
-	if (!info || !pool)
-		goto out;
-	fby_volume_info(engine, v->index, info);
-	errors = info->origin_errors;
-	rc = drain_begin(v, pool, &seq);
-	if (rc == -ENODEV)
-		goto out;
-	while (!rc && !fby_volume_clean(engine, v->index) && info->home + 1 < seq) {
-		rc = fbk_drain_on(v);
-		if (rc)
-			break;
-		if (msleep_interruptible(2)) {
-			rc = -EINTR;
-			break;
-		}
-		fby_volume_info(engine, v->index, info);
-		if (info->origin_errors != errors && info->last_error)
-			rc = -info->last_error;
-	}
-	drain_end(v);
-out:
-	kfree(pool);
-	kfree(info);
-	return rc;
 }

@@ -128,14 +128,16 @@ static void forebay_presuspend_undo(struct dm_target *ti)
 static void forebay_postsuspend(struct dm_target *ti)
 {
 	struct target *t = ti->private;
+	char *error;
 	int rc;
 
 	if (!t->setup.volume.started)
 		return;
 	if (t->setup.flush_on_suspend) {
-		rc = fbk_volume_drain(&t->setup.volume);
+		rc = fbk_volume_drain(&t->setup.volume, &error);
 		if (rc)
-			pr_warn("forebay: volume %s: not drained on suspend: error %d\n", t->setup.volume.name, rc);
+			pr_warn("forebay: volume %s: not drained on suspend: error %d: %s\n", t->setup.volume.name, rc,
+				error);
 	}
 	fbk_volume_stop(&t->setup.volume);
 }
@@ -161,7 +163,7 @@ static void forebay_io_hints(struct dm_target *ti, struct queue_limits *limits)
 	limits->logical_block_size = max_t(unsigned int, limits->logical_block_size, t->setup.volume.block_size);
 	limits->physical_block_size = max_t(unsigned int, limits->physical_block_size, FBY_PAGE);
 	limits->io_min = max_t(unsigned int, limits->io_min, FBY_PAGE);
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 11, 0)
+#ifdef BLK_FEAT_STABLE_WRITES
 	limits->features &= ~(BLK_FEAT_WRITE_CACHE | BLK_FEAT_FUA);
 #endif
 }
@@ -189,8 +191,12 @@ static void forebay_status(struct dm_target *ti, status_type_t type, unsigned in
 static int forebay_message(struct dm_target *ti, unsigned int argc, char **argv, char *result, unsigned int maxlen)
 {
 	struct target *t = ti->private;
+	char *error = NULL;
+	int rc = fbk_setup_command(&t->setup, argc, argv, &error);
 
-	return fbk_setup_command(&t->setup, argc, argv);
+	if (rc && error) /* the mapper passes on a number alone */
+		pr_warn("forebay: volume %s: %s: error %d: %s\n", t->setup.volume.name, argv[0], rc, error);
+	return rc;
 }
 
 static struct target_type forebay_target = {

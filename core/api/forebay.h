@@ -251,7 +251,8 @@ struct fby_volume_info {
 	struct fby_volume_spec spec;
 	u64 watermark; /* of a static volume: the last pass of destage that has brought all home */
 	/* What was written up to this number is on the flushed origin, or was overwritten: the
-	 * watermark, and 0 while a copy that was made within the pool is above that. */
+	 * watermark, and 0 while a copy that was made within the pool is above that.  To be compared
+	 * with what fby_volume_drain_upto gave, and with nothing else. */
 	u64 home;
 	u32 marks;	/* of fby_volume_mark */
 	bool used;	/* the record is in use */
@@ -539,6 +540,11 @@ void fby_destage_complete(struct fby_pool *p, u32 id, int error);
 /* Destage until nothing that was written before is left (drain), and so long
  * as on; ends by itself when clean.  Progress is in fby_volume_info. */
 int fby_volume_drain(struct fby_pool *p, u16 index, bool on);
+/* The same for somebody who waits: *upto is the number that home of fby_volume_info reaches when
+ * all that was acknowledged before is on the flushed origin, as far as it is not lost.  The
+ * numbers of a static volume are passes and those of others are writes, so no caller may make
+ * one itself.  Hosts wait by host/drained.h. */
+int fby_volume_drain_upto(struct fby_pool *p, u16 index, u64 *upto);
 
 /* True when the volume has nothing to destage: all that is linked is lost. */
 bool fby_volume_clean(struct fby_pool *p, u16 index);

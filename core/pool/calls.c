@@ -2,6 +2,7 @@
 /*
  * calls.c - what hosts call, handed to the layer that does it.
  */
+#include "cache/placed.h"
 #include "pool/parts.h"
 
 /* --- cache ------------------------------------------------------------------ */
@@ -135,6 +136,20 @@ void fby_destage_complete(struct fby_pool *p, u32 id, int error)
 int fby_volume_drain(struct fby_pool *p, u16 index, bool on)
 {
 	return fby_drain_start(&p->drain, index, on);
+}
+
+int fby_volume_drain_upto(struct fby_pool *p, u16 index, u64 *upto)
+{
+	int rc = fby_drain_start(&p->drain, index, true);
+
+	if (rc)
+		return rc;
+	/* A pass that is on may be past what was written just now; the next one is not. */
+	if (fby_is_placed(&p->cache, index))
+		*upto = fby_load(&p->statics.volume[index].passes) + 1;
+	else
+		*upto = fby_load_acquire(&p->space.seq) - 1;
+	return FBY_DONE;
 }
 
 bool fby_volume_clean(struct fby_pool *p, u16 index)

@@ -29,28 +29,6 @@ int fby_chunk_info(struct fby_pool *p, u32 chunk, struct fby_chunk_info *out)
 	return FBY_DONE;
 }
 
-u32 fby_lost_list(struct fby_pool *p, u16 volume, struct fby_lost_at *at, struct fby_report_block *out, u32 max)
-{
-	u32 n = 0, end = fby_page_number(&p->space, p->space.store.sb.nchunks, 0);
-
-	if (volume < p->space.store.sb.nvolumes && p->space.owner[volume].rec.kind == FBY_OWNER_STATIC)
-		return fby_pool_static_lost(p, volume, at, out, max);
-	for (; p->space.usable && n < max && at->page < end; at->page++) {
-		const struct fby_entry *e = &p->cache.entry[at->page];
-		u32 state = fby_load(&e->state);
-		u64 key = fby_load(&e->key);
-
-		if (!(state & FBY_ES_LINKED) || !((state & FBY_ES_DAMAGED) || FBY_ES_LOST(state)) ||
-		    key >> FBY_BLOCK_BITS != volume)
-			continue;
-		out[n].block = fby_key_block(key);
-		out[n].chunk = fby_page_chunk(&p->space.store, at->page);
-		out[n].page = (u16)fby_page_place(&p->space.store, at->page);
-		out[n++].volume = volume;
-	}
-	return n;
-}
-
 u32 fby_refused_pages(struct fby_pool *p, u16 volume, u64 *first)
 {
 	u32 n = 0, end = fby_page_number(&p->space, p->space.store.sb.nchunks, 0);

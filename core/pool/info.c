@@ -4,6 +4,8 @@
  */
 #include "pool/parts.h"
 
+#define BREATH_PAGES 4096u /* between two breaths of a loop over all pages */
+
 void fby_pool_info(struct fby_pool *p, struct fby_pool_info *out)
 {
 	fby_zero(out, sizeof(*out));
@@ -56,6 +58,30 @@ u32 fby_damaged_list(struct fby_pool *p, struct fby_report_block *out, u32 max)
 	for (u32 i = 0; i < n; i++)
 		out[i] = p->cache.damaged[(p->cache.ndamaged - 1 - i) % FBY_DAMAGED_RING];
 	fby_unlock(&p->space.lock);
+	return n;
+}
+
+u32 fby_lost_list(struct fby_pool *p, u16 volume, struct fby_lost_at *at, struct fby_report_block *out, u32 max)
+{
+	u32 n = 0, end = fby_page_number(&p->space, p->space.store.sb.nchunks, 0);
+
+	if (volume < p->space.store.sb.nvolumes && p->space.owner[volume].rec.kind == FBY_OWNER_STATIC)
+		return fby_pool_static_lost(p, volume, at, out, max);
+	for (; p->space.usable && n < max && at->page < end; at->page++) {
+		const struct fby_entry *e = &p->cache.entry[at->page];
+		u32 state = fby_load(&e->state);
+		u64 key = fby_load(&e->key);
+
+		if (at->page % BREATH_PAGES == 0)
+			fby_breathe();
+		if (!(state & FBY_ES_LINKED) || !((state & FBY_ES_DAMAGED) || FBY_ES_LOST(state)) ||
+		    key >> FBY_BLOCK_BITS != volume)
+			continue;
+		out[n].block = fby_key_block(key);
+		out[n].chunk = fby_page_chunk(&p->space.store, at->page);
+		out[n].page = (u16)fby_page_place(&p->space.store, at->page);
+		out[n++].volume = volume;
+	}
 	return n;
 }
 

@@ -197,6 +197,7 @@ int main(void)
 	test_refused();
 	test_kept();
 	test_wakes();
+	test_drained();
 	test_static();
 	test_static_lost();
 	test_map();

@@ -88,6 +88,7 @@ void test_plan(void); /* inside_plan.c */
 void test_refused(void); /* inside_refused.c */
 void test_kept(void); /* inside_kept.c */
 void test_wakes(void); /* inside_wakes.c */
+void test_drained(void);
 void test_static(void);
 void test_static_lost(void); /* inside_static.c */
 void test_map(void); /* inside_map.c */

@@ -12,8 +12,8 @@ use forebay::Error as Lib;
 use rustix::io::Errno;
 
 const CONTROL: &str = "/dev/forebay-control";
-/// More than the module ever answers.
-const ANSWER_MAX: u64 = 1 << 20;
+/// More than the module ever answers: a line of less than 4 KiB for each device.
+const ANSWER_MAX: u64 = 256 << 20;
 
 /// What is asked, and what answers; the tests have their own.
 pub trait Control {
@@ -43,6 +43,9 @@ impl Control for Device {
         }
         let mut answer = String::new();
         file.take(ANSWER_MAX).read_to_string(&mut answer)?;
+        if answer.len() as u64 == ANSWER_MAX {
+            return Err(io::Error::other("its answer does not end"));
+        }
         Ok(answer)
     }
 }
@@ -112,6 +115,7 @@ impl Error {
             Some(Errno::NOSPC) => 8,
             Some(Errno::PERM | Errno::ACCESS | Errno::ROFS) => 9,
             Some(Errno::OPNOTSUPP | Errno::NOSYS) => 10,
+            Some(Errno::NODATA) => 11,
             Some(Errno::EXIST) => 12,
             Some(Errno::INTR) => 13,
             _ => 1,
@@ -152,7 +156,7 @@ impl Error {
             _ if text.contains(':') || text.contains("; ") => "",
             Errno::NOENT => "forebay volume list and lsblk show what there is",
             Errno::NOMEM => "free memory, or attach with fewer --jobs or --slots",
-            Errno::BADMSG => "forebay check tells what is damaged",
+            Errno::BADMSG | Errno::NODATA => "forebay check tells what is damaged",
             Errno::INVAL => "forebay attach --help has each option",
             Errno::INTR => "what is cached stays safe in the pool; try again",
             Errno::IO => "see the kernel's log (dmesg) for the device that fails",
@@ -388,6 +392,7 @@ pub mod tests {
             ("error 116 The origin is not the one\n", 6, "the origin is not the one; see"),
             ("error 74 damaged\n", 5, "damaged; forebay check"),
             ("error 4 The command failed\n", 13, "try again"),
+            ("error 61 The newest data of some blocks is lost\n", 11, "is lost; "),
             ("error 22 Unknown option, or its value is missing\n", 2, "unknown option"),
             ("error\n", 1, "not understood"),
             ("error zero x\n", 1, "not understood"),

@@ -11,7 +11,7 @@
 //! |---|---|
 //! | [`Engine`] | an open pool; `engine.rs` the requests and destage, `volumes.rs` the volumes, `past.rs` what goes past the cache, `request.rs` whole requests of clients, `open.rs` opening and recovery |
 //! | [`Media`], [`Soft`] | what a pool lies on: mapped memory, or a [`Store`] written in Rust |
-//! | [`policy`] | what all hosts decide alike |
+//! | [`policy`], [`complete`] | what all hosts decide alike |
 //! | [`Memory`] | zeroed memory and mappings |
 //! | [`handle`] | file handles, which the system has no safe call for |
 //! | [`maps`] | files mapped onto the pool's memory |
@@ -19,6 +19,7 @@
 //! | `hooks`, `planted` | for the simulator: the CPU's number, failed assertions, deliberate mistakes |
 
 mod code;
+pub mod complete;
 mod engine;
 pub mod handle;
 #[cfg(feature = "hooks")]

@@ -119,16 +119,20 @@ impl<M: Medium> Engine<M> {
         Ok(())
     }
 
-    /// Destages all that it holds, for as long as on, or until it is clean.  Returns
-    /// the number that what is written from now on does not go below: between two
-    /// steps, since a page that one moves has a lower number before.  Of a static volume
-    /// it is one more than that of the next pass, which has all that was written before.
+    /// Destages all that it holds, for as long as on, or until it is clean.  Returns the
+    /// number that `home` of its info reaches when all that was acknowledged before is on the
+    /// flushed origin: between two steps, since a page that one moves has a lower number before.
     pub fn volume_drain(&self, index: u16, on: bool) -> Result<u64> {
         let _admin = self.admin();
+        let mut upto = 0;
         // SAFETY: the pool is open.
-        done(unsafe { sys::fby_volume_drain(self.pool, index, on) })?;
-        let info = self.volume_info(index)?;
-        Ok(if info.slots != 0 { info.passes + 2 } else { self.info().seq })
+        done(unsafe {
+            match on {
+                true => sys::fby_volume_drain_upto(self.pool, index, &mut upto),
+                false => sys::fby_volume_drain(self.pool, index, false),
+            }
+        })?;
+        Ok(upto)
     }
 
     /// Has it nothing to destage?

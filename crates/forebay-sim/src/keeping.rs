@@ -292,9 +292,9 @@ pub fn drains_bring_all_home() -> Result<(), String> {
                 break;
             }
         }
-        let seq = run.engine.volume_drain(0, true).map_err(|e| e.to_string())?;
+        let upto = run.engine.volume_drain(0, true).map_err(|e| e.to_string())?;
         let (kept, mut steps) = (run.kept, 0);
-        while run.volume().home + 1 < seq || run.committing() {
+        while run.volume().home < upto || run.committing() {
             run.step();
             steps += 1;
             if steps > 20_000 {

@@ -116,7 +116,7 @@ fn drain_ends(request_ms: u64, flush_ms: u64) -> Result<(), String> {
             run.tick();
         }
     }
-    let seq = run.engine.volume_drain(0, true).map_err(|e| e.to_string())?;
+    let upto = run.engine.volume_drain(0, true).map_err(|e| e.to_string())?;
     // All that there is, one by one, twice; and so many flushes.
     let most_ns = 2 * ((COLD + HOT) * run.request_ns + 8 * run.flush_ns);
     let began_ns = run.now_ns;
@@ -126,7 +126,7 @@ fn drain_ends(request_ms: u64, flush_ms: u64) -> Result<(), String> {
             let block = 2 * (COLD + run.rng.below(HOT));
             run.write(block);
         }
-        if run.engine.volume_clean(0) || run.engine.volume_info(0).unwrap().home + 1 >= seq {
+        if run.engine.volume_clean(0) || run.engine.volume_info(0).unwrap().home >= upto {
             break;
         }
         if run.now_ns - began_ns > most_ns {

@@ -515,6 +515,7 @@ extern "C" {
     ) -> c_int;
     pub fn fby_destage_complete(p: *mut fby_pool, id: u32, error: c_int);
     pub fn fby_volume_drain(p: *mut fby_pool, index: u16, on: bool) -> c_int;
+    pub fn fby_volume_drain_upto(p: *mut fby_pool, index: u16, upto: *mut u64) -> c_int;
     pub fn fby_volume_clean(p: *mut fby_pool, index: u16) -> bool;
 
     pub fn fby_chunk_info(p: *mut fby_pool, chunk: u32, out: *mut fby_chunk_info) -> c_int;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `host/policy.h` and `host/client_request.h`: what all hosts of the engine decide alike.
+//! `host/policy.h`, `host/drained.h` and `host/client_request.h`: what all hosts of the engine decide alike.
 
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicU32, AtomicU8};
@@ -73,6 +73,15 @@ values! { c_int:
     FBY_ORIGIN_IS_NAME = 4,
     FBY_ORIGIN_IS_SMALLER = 5,
     FBY_ORIGIN_IS_LARGER = 6,
+    FBY_IS_RECORD_DAMAGED = 0,
+    FBY_IS_ORIGIN_CHANGED = 1,
+    FBY_IS_LOST_ENTRIES = 2,
+    FBY_IS_LOST_BLOCKS = 3,
+    FBY_IS_NOT_ATTACHED = 4,
+    FBY_IS_ORIGIN_FAILS = 5,
+    FBY_IS_CACHED = 6,
+    FBY_IS_UNKNOWN = 7,
+    FBY_IS_WHOLE = 8,
     FBY_MARK_IS_RIGHT = 0,
     FBY_MARK_IS_NEWER = 1,
     FBY_MARK_IS_OTHER = 2,
@@ -174,6 +183,20 @@ pub struct fby_mark_found {
     pub uuid: [u8; 16],
 }
 
+/// All that decides whether an origin is complete.
+#[repr(C)]
+#[derive(Debug, Default, Clone, Copy)]
+pub struct fby_complete {
+    pub damaged: bool,
+    pub origin_changed: bool,
+    pub attached: bool,
+    pub failing: bool,
+    pub counted: bool,
+    pub lost_entries: u64,
+    pub lost_blocks: u64,
+    pub pages_left: u64,
+}
+
 zeroed_default!(fby_origin_found, fby_mark_found, fby_request);
 
 extern "C" {
@@ -186,6 +209,7 @@ extern "C" {
     fn fby_origin_cause(verdict: c_int) -> *const c_char;
     pub fn fby_volume_holds(v: *const fby_volume_info) -> bool;
     pub fn fby_mark_judge(v: *const fby_volume_info, found: *const fby_mark_found) -> c_int;
+    pub fn fby_complete_judge(c: *const fby_complete) -> c_int;
     fn fby_mark_cause(verdict: c_int) -> *const c_char;
     pub fn fby_origin_is_name(id: *const c_char) -> bool;
     pub fn fby_origin_is_unasked_name(recorded: *const c_char, id: *const c_char) -> bool;

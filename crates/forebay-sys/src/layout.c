@@ -7,6 +7,7 @@
 #include "api/map.h"
 #include "format/static_format.h"
 #include "host/client_request.h"
+#include "host/drained.h"
 #include "log/log_order.h"
 
 struct fby_layout {
@@ -609,6 +610,15 @@ const struct fby_layout fby_layouts[] = {
 	MEMBER(fby_mark_found, names),
 	MEMBER(fby_mark_found, least),
 	MEMBER(fby_mark_found, uuid),
+	SIZE(fby_complete),
+	MEMBER(fby_complete, damaged),
+	MEMBER(fby_complete, origin_changed),
+	MEMBER(fby_complete, attached),
+	MEMBER(fby_complete, failing),
+	MEMBER(fby_complete, counted),
+	MEMBER(fby_complete, lost_entries),
+	MEMBER(fby_complete, lost_blocks),
+	MEMBER(fby_complete, pages_left),
 	SIZE(fby_run),
 	MEMBER(fby_run, start),
 	MEMBER(fby_run, end),
@@ -688,6 +698,15 @@ const struct fby_layout fby_layouts[] = {
 	VALUE(FBY_ORIGIN_IS_NAME),
 	VALUE(FBY_ORIGIN_IS_SMALLER),
 	VALUE(FBY_ORIGIN_IS_LARGER),
+	VALUE(FBY_IS_RECORD_DAMAGED),
+	VALUE(FBY_IS_ORIGIN_CHANGED),
+	VALUE(FBY_IS_LOST_ENTRIES),
+	VALUE(FBY_IS_LOST_BLOCKS),
+	VALUE(FBY_IS_NOT_ATTACHED),
+	VALUE(FBY_IS_ORIGIN_FAILS),
+	VALUE(FBY_IS_CACHED),
+	VALUE(FBY_IS_UNKNOWN),
+	VALUE(FBY_IS_WHOLE),
 	VALUE(FBY_MARK_IS_RIGHT),
 	VALUE(FBY_MARK_IS_NEWER),
 	VALUE(FBY_MARK_IS_OTHER),

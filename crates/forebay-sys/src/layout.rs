@@ -112,6 +112,7 @@ fn structs_and_constants_are_as_in_c() {
         fby_policy { bypass_sectors, mode, full_bypasses, metadata_only, durable }
         fby_origin_found { id, sectors, logical_block, accept_changed, by_name, cannot_see_ids, same_path }
         fby_mark_found { marked, names, least, uuid }
+        fby_complete { damaged, origin_changed, attached, failing, counted, lost_entries, lost_blocks, pages_left }
         fby_run { start, end }
         fby_asked { op, nruns, sector, nsectors }
         fby_request { pool, policy, sector, nsectors, runs, max_runs, volume, op, flags, steps, data, ndata, skip, wake, why, step, foreground, io, lost, done, told, past_sectors, state, asked, covered, watching, gave_up, any_lost, alone, missing, base, nruns, run, least, looks, through, settled, failures, past, ticket }
@@ -282,6 +283,15 @@ fn structs_and_constants_are_as_in_c() {
         FBY_ORIGIN_IS_NAME,
         FBY_ORIGIN_IS_SMALLER,
         FBY_ORIGIN_IS_LARGER,
+        FBY_IS_RECORD_DAMAGED,
+        FBY_IS_ORIGIN_CHANGED,
+        FBY_IS_LOST_ENTRIES,
+        FBY_IS_LOST_BLOCKS,
+        FBY_IS_NOT_ATTACHED,
+        FBY_IS_ORIGIN_FAILS,
+        FBY_IS_CACHED,
+        FBY_IS_UNKNOWN,
+        FBY_IS_WHOLE,
         FBY_MARK_IS_RIGHT,
         FBY_MARK_IS_NEWER,
         FBY_MARK_IS_OTHER,

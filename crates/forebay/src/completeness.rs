@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Is the origin of a volume, alone, all of it, and does a log hold nothing any more?
-//! The one place that says so: the text, the JSON and the exit code of whatever ends a
+//! The one place that says so, by what host/drained.c decides: the text, the JSON and the exit code of whatever ends a
 //! use of a volume, or empties a pool, come from here, and nothing else may print that an
 //! origin is complete.
 
 use std::borrow::Cow;
 use std::fmt;
 
+use forebay_engine::complete::{judge, Completeness as Judged};
+use forebay_engine::sys;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{blocks_text, origin_way_out, Error};
@@ -56,6 +58,21 @@ impl Verdict {
         Verdict::Complete,
         Verdict::Unknown,
     ];
+
+    /// As the engine's other hosts, the kernel module among them, decide it.
+    fn of(c: &sys::fby_complete) -> Verdict {
+        match judge(c) {
+            Judged::RecordDamaged => Verdict::RecordDamaged,
+            Judged::OriginChanged => Verdict::OriginChanged,
+            Judged::LostEntries => Verdict::LostEntries,
+            Judged::LostBlocks => Verdict::LostBlocks,
+            Judged::NotAttached => Verdict::NotAttached,
+            Judged::OriginFails => Verdict::OriginFails,
+            Judged::Cached => Verdict::Cached,
+            Judged::Whole => Verdict::Complete,
+            Judged::Unknown => Verdict::Unknown,
+        }
+    }
 
     /// Of a command that was to make the origin complete.
     pub fn exit_code(self) -> u8 {
@@ -136,25 +153,16 @@ impl Completeness {
         lost: Vec<u64>,
         changed: Option<String>,
     ) -> Completeness {
-        let verdict = if v.damaged {
-            Verdict::RecordDamaged
-        } else if changed.is_some() {
-            Verdict::OriginChanged
-        } else if v.holes > 0 || v.holes_unknown > 0 {
-            Verdict::LostEntries
-        } else if v.lost_blocks > 0 {
-            Verdict::LostBlocks
-        } else if pages_left == 0 && !v.uncounted {
-            Verdict::Complete
-        } else if pages_left == 0 {
-            Verdict::Unknown
-        } else if !v.attached {
-            Verdict::NotAttached
-        } else if v.last_error.is_some() {
-            Verdict::OriginFails
-        } else {
-            Verdict::Cached
-        };
+        let verdict = Verdict::of(&sys::fby_complete {
+            damaged: v.damaged,
+            origin_changed: changed.is_some(),
+            attached: v.attached,
+            failing: v.last_error.is_some(),
+            counted: !v.uncounted,
+            lost_entries: v.holes.max(v.holes_unknown),
+            lost_blocks: v.lost_blocks,
+            pages_left,
+        });
         Completeness {
             volume: v.label(),
             complete: verdict == Verdict::Complete,

@@ -33,8 +33,8 @@ pub(crate) struct Draining<'e> {
     engine: &'e Engine,
     drains: &'e Drains,
     pub index: u16,
-    /// What was written before has a lower number, and keeps it.
-    pub seq: u64,
+    /// `home` of the volume reaches it when what was written before is on the origin.
+    pub upto: u64,
 }
 
 impl Drains {
@@ -48,9 +48,9 @@ impl Drains {
         index: u16,
     ) -> EngineResult<Draining<'e>> {
         let mut counts = self.counts();
-        let seq = engine.volume_drain(index, true)?;
+        let upto = engine.volume_drain(index, true)?;
         *counts.entry(index).or_default() += 1;
-        Ok(Draining { engine, drains: self, index, seq })
+        Ok(Draining { engine, drains: self, index, upto })
     }
 }
 
@@ -273,14 +273,14 @@ impl Core {
                 told = Some(Instant::now());
             }
             for d in drains.iter_mut().filter(|d| !d.ended) {
-                let Draining { index, seq, .. } = d.draining;
+                let Draining { index, upto, .. } = d.draining;
                 let raw = self.engine.volume_info(index).map_err(|e| self.drain_error(index, e))?;
                 let now = self.volume_info(index)?;
                 if !now.attached {
                     return Err(self.drain_error(index, Code(sys::FBY_E_VOLUME_DETACHED)));
                 }
                 // Not before its pages are let go, so that they are counted.
-                let passed = raw.home >= seq - 1 && now.destage != DestageState::Committing;
+                let passed = raw.home >= upto && now.destage != DestageState::Committing;
                 d.ended = passed || self.engine.volume_clean(index);
                 if !d.ended {
                     d.draining.go_on();

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
+/*
+ * drained.h - when a drain has ended, and whether an origin is complete then.  Every host
+ * asks here: no other code compares the numbers of a volume to find that out.
+ *
+ *	fby_drained_begin()	notes what is to be on the origin
+ *	fby_drained_look()	again and again, with destage kicked between: is it there?
+ *	the host flushes what is owed, and asks the origin for a block
+ *	fby_complete_of(), fby_complete_judge()	and only COMPLETE is a success
+ */
+#ifndef FBY_DRAINED_H
+#define FBY_DRAINED_H
+
+#include "api/forebay.h"
+
+/* A drain that somebody waits for; the host's memory. */
+struct fby_drain_wait {
+	struct fby_pool *pool;
+	u16 volume;
+	u64 upto;   /* of fby_volume_drain_upto */
+	u64 errors; /* of the origin, when it began */
+	u32 again;  /* times that it began anew for pages that were passed over */
+	int origin; /* with -FBY_E_ORIGIN_IO: the origin's errno number */
+};
+
+/* again is 0 at first.  *info is the host's memory.  In order with fby_destage_step, as is all
+ * that begins or ends a drain. */
+int fby_drained_begin(struct fby_drain_wait *d, struct fby_pool *p, u16 volume, struct fby_volume_info *info);
+/*
+ * DONE: what was acknowledged before is on the flushed origin, was overwritten, or is lost.
+ * AGAIN: destage goes on; look again in a while.  -FBY_E_ORIGIN_IO: the origin has failed
+ * since it began.  *info is what is known of the volume now.  In order with fby_destage_step.
+ */
+int fby_drained_look(struct fby_drain_wait *d, struct fby_volume_info *info);
+/*
+ * After DONE, where info says that blocks are lost: are they?  Those of a static volume may
+ * have been overwritten since, or read well again.  blocks: memory for max of them, at least
+ * 64.  Reads the whole volume; may run beside anything.  AGAIN: some read well and are not on
+ * the origin: the drain has to begin anew, by fby_drained_begin.  DONE: info->lost_blocks is right.
+ */
+int fby_drained_lost(struct fby_drain_wait *d, struct fby_volume_info *info, struct fby_report_block *blocks, u32 max);
+
+/* X(name, what it says of the origin) - the first that holds, from the top. */
+#define FBY_COMPLETENESS(X) \
+	X(RECORD_DAMAGED, "both copies of the volume's record are damaged") \
+	X(ORIGIN_CHANGED, "the origin does not answer, or is not what it was when it was attached") \
+	X(LOST_ENTRIES, "entries are lost, and nobody accepted that yet") \
+	X(LOST_BLOCKS, "the newest data of some blocks is lost: the origin has older data there, or none") \
+	X(NOT_ATTACHED, "the volume is not attached, and the pool holds what its origin lacks") \
+	X(ORIGIN_FAILS, "the origin does not take what the pool holds") \
+	X(CACHED, "the pool holds what the origin lacks") \
+	X(UNKNOWN, "it is not known yet how much the pool holds that the origin lacks") \
+	X(WHOLE, "the origin alone is complete")
+
+enum fby_completeness {
+#define FBY_COMPLETENESS_ENUM(name, what) FBY_IS_##name,
+	FBY_COMPLETENESS(FBY_COMPLETENESS_ENUM)
+#undef FBY_COMPLETENESS_ENUM
+	FBY_COMPLETENESS_COUNT
+};
+
+/* All that decides it. */
+struct fby_complete {
+	bool damaged;	     /* the volume's record */
+	bool origin_changed; /* or it does not answer, or is smaller than the volume */
+	bool attached;
+	bool failing;	     /* the origin's last error is not over */
+	bool counted;	     /* pages_left is all */
+	u64 lost_entries;    /* that nobody accepted */
+	u64 lost_blocks;
+	u64 pages_left;	     /* of what the question is about */
+};
+
+/* drained: all that the question is about was drained and flushed; what the pool holds is newer. */
+void fby_complete_of(struct fby_complete *c, const struct fby_volume_info *v, bool drained);
+enum fby_completeness fby_complete_judge(const struct fby_complete *c);
+const char *fby_complete_text(enum fby_completeness c);
+
+#endif

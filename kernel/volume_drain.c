@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
+/*
+ * volume_drain.c - a drain of a volume that somebody waits for: by the command "flush", when a
+ * device is suspended, before one is detached.  When it has ended, and whether the origin is
+ * complete then, is decided by host/drained.c.
+ */
+#include <linux/delay.h>
+#include <linux/sched/signal.h>
+#include <linux/slab.h>
+
+#include "fbk.h"
+
+#define LOOK_MS 2u	/* between two looks */
+#define LOST_LISTED 64u /* lost blocks that are listed in one call */
+
+/* Nothing moves within the pool while there is a drainer. */
+static int drain_begin(struct fbk_volume *v, struct fby_drain_wait *d, struct fby_volume_info *info)
+{
+	int rc = fbk_pool_enter(v->pool);
+
+	if (rc)
+		return rc;
+	rc = fby_drained_begin(d, v->pool->engine, v->index, info);
+	v->drainers += !rc;
+	mutex_unlock(&v->pool->lock);
+	return rc < 0 ? fbk_errno(rc) : 0;
+}
+
+static void drain_end(struct fbk_volume *v)
+{
+	mutex_lock(&v->pool->lock);
+	if (--v->drainers == 0 && !v->pool->gone)
+		fby_volume_drain(v->pool->engine, v->index, false);
+	mutex_unlock(&v->pool->lock);
+}
+
+/* Destage does nothing any more where an assertion has failed. */
+int fbk_drain_on(struct fbk_volume *v)
+{
+	int rc = fbk_pool_enter(v->pool);
+
+	if (rc)
+		return rc;
+	rc = fby_asserts_hold() ? fby_volume_drain(v->pool->engine, v->index, true) : -FBY_E_INVARIANT;
+	mutex_unlock(&v->pool->lock);
+	fbk_kick_destage(v->pool);
+	return rc < 0 ? fbk_errno(rc) : 0;
+}
+
+void fbk_mode_set(struct fbk_volume *v)
+{
+	struct fbk_pool *p = v->pool;
+
+	if (!v->started || fbk_pool_enter(p))
+		return;
+	if (READ_ONCE(v->policy.mode) == FBY_MODE_WRITE_BACK && !v->drainers)
+		fby_volume_drain(p->engine, v->index, false);
+	mutex_unlock(&p->lock);
+	fbk_kick_destage(p);
+}
+
+/* DONE, AGAIN, or a negative errno. */
+static int drain_look(struct fbk_volume *v, struct fby_drain_wait *d, struct fby_volume_info *info)
+{
+	int rc = fbk_pool_enter(v->pool);
+
+	if (rc)
+		return rc;
+	rc = fby_asserts_hold() ? fby_drained_look(d, info) : -FBY_E_INVARIANT;
+	mutex_unlock(&v->pool->lock);
+	if (rc == -FBY_E_ORIGIN_IO && d->origin)
+		return -d->origin;
+	return rc < 0 ? fbk_errno(rc) : rc;
+}
+
+/* Until what was written before is on the origin, or a newer version of its block is in the
+ * pool; not until the volume is clean, as others may go on writing.
+ */
+static int wait_drained(struct fbk_volume *v, struct fby_drain_wait *d, struct fby_volume_info *info)
+{
+	int rc;
+
+	while ((rc = drain_look(v, d, info)) == FBY_AGAIN) {
+		fbk_kick_destage(v->pool);
+		if (msleep_interruptible(LOOK_MS))
+			return -EINTR;
+	}
+	return rc;
+}
+
+/* What went past the cache before a crash is on the origin, but may not be durable there. */
+static int flush_owed(struct fbk_volume *v)
+{
+	struct fbk_pool *p = v->pool;
+	struct fby_flush ticket = {};
+	u32 wake = 0;
+	int rc;
+
+	for (;;) {
+		rcu_read_lock();
+		rc = fbk_usable(p) ? fby_flush_begin(p->engine, v->index, &ticket) : fbk_unusable(p);
+		rcu_read_unlock();
+		if (rc != FBY_WAIT_FLUSH)
+			break;
+		if (msleep_interruptible(LOOK_MS))
+			return -EINTR;
+	}
+	if (rc == FBY_ORIGIN) {
+		rc = fby_flush_end(p->engine, &ticket, -blkdev_issue_flush(v->origin), &wake);
+		fbk_wake(p, wake);
+	}
+	return rc < 0 ? fbk_errno(rc) : 0;
+}
+
+/* Pool lock: the media is read.  DONE, AGAIN, or a negative errno. */
+static int look_for_lost(struct fbk_volume *v, struct fby_drain_wait *d, struct fby_volume_info *info)
+{
+	struct fby_report_block *blocks = kmalloc_array(LOST_LISTED, sizeof(*blocks), GFP_NOIO);
+	int rc = -ENOMEM;
+
+	if (!blocks)
+		return rc;
+	rc = fbk_pool_enter(v->pool);
+	if (!rc) {
+		rc = fby_asserts_hold() ? fby_drained_lost(d, info, blocks, LOST_LISTED) : -FBY_E_INVARIANT;
+		mutex_unlock(&v->pool->lock);
+		if (rc < 0)
+			rc = fbk_errno(rc);
+	}
+	kfree(blocks);
+	return rc;
+}
+
+/* All that a drain can bring to the origin is there, durable, and the origin answers. */
+static int drain(struct fbk_volume *v, struct fby_drain_wait *d, struct fby_volume_info *info, char **text)
+{
+	int rc;
+
+	do {
+		*text = "What the pool holds could not be written to the origin: see the kernel's log for the device that fails; what is cached stays safe in the pool";
+		rc = drain_begin(v, d, info);
+		if (rc)
+			return rc;
+		rc = wait_drained(v, d, info);
+		drain_end(v);
+		if (!rc)
+			rc = look_for_lost(v, d, info);
+	} while (rc == FBY_AGAIN);
+	if (rc)
+		return rc;
+	*text = "The origin cannot be flushed: what was written past the cache before a crash may not be durable there; see the kernel's log for the device that fails, and flush again";
+	rc = flush_owed(v);
+	if (rc)
+		return rc;
+	*text = "The origin does not answer, or is smaller than the volume: see the kernel's log for the device that fails";
+	return fbk_origin_answers(v);
+}
+
+enum fby_completeness fbk_volume_judge(struct fbk_volume *v, struct fby_volume_info *info, bool drained)
+{
+	struct fby_complete c;
+
+	fby_complete_of(&c, info, drained);
+	return fby_complete_judge(&c);
+}
+
+static int completeness_errno(enum fby_completeness c)
+{
+	switch (c) {
+	case FBY_IS_WHOLE:
+		return 0;
+	case FBY_IS_RECORD_DAMAGED:
+		return -EBADMSG;
+	case FBY_IS_LOST_ENTRIES:
+	case FBY_IS_LOST_BLOCKS:
+		return -ENODATA; /* all else is on the origin */
+	default:
+		return -EIO;
+	}
+}
+
+int fbk_volume_drain(struct fbk_volume *v, char **text)
+{
+	struct fby_volume_info *info = kmalloc(sizeof(*info), GFP_NOIO);
+	struct fby_drain_wait d = {};
+	enum fby_completeness c;
+	int rc;
+
+	*text = "No memory";
+	if (!info)
+		return -ENOMEM;
+	rc = drain(v, &d, info, text);
+	if (!rc) {
+		c = fbk_volume_judge(v, info, true);
+		*text = (char *)fby_complete_text(c);
+		rc = completeness_errno(c);
+	}
+	if (rc == -EINTR)
+		*text = "Interrupted: what is cached stays safe in the pool";
+	if (rc == -ENODEV)
+		*text = "The cache device was taken away: what is cached is on it";
+	kfree(info);
+	return rc;
+}
