@@ -40,7 +40,7 @@ unsafe fn set_times(dir: c_int, path: *const c_char, to: *const timespec, flags:
 /// # Safety
 /// As futimens(3).
 #[no_mangle]
-pub unsafe extern "C" fn futimens(fd: c_int, to: *const timespec) -> c_int {
+pub unsafe extern "C-unwind" fn futimens(fd: c_int, to: *const timespec) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { set_times(fd, std::ptr::null(), to, 0) }
 }
@@ -48,7 +48,7 @@ pub unsafe extern "C" fn futimens(fd: c_int, to: *const timespec) -> c_int {
 /// # Safety
 /// As utimensat(2).
 #[no_mangle]
-pub unsafe extern "C" fn utimensat(
+pub unsafe extern "C-unwind" fn utimensat(
     dir: c_int,
     path: *const c_char,
     to: *const timespec,
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn utimensat(
 /// # Safety
 /// As futimes(3).
 #[no_mangle]
-pub unsafe extern "C" fn futimes(fd: c_int, to: *const timeval) -> c_int {
+pub unsafe extern "C-unwind" fn futimes(fd: c_int, to: *const timeval) -> c_int {
     // SAFETY: the caller's promise: null, or two.
     let given = unsafe { to.cast::<[timeval; 2]>().as_ref() };
     let of = |t: timeval| timespec { tv_sec: t.tv_sec, tv_nsec: t.tv_usec.saturating_mul(1000) };
@@ -76,7 +76,7 @@ macro_rules! attributes {
         /// # Safety
         /// As the function of the C library.
         #[no_mangle]
-        pub unsafe extern "C" fn $name(fd: c_int, $($arg: $type),*) -> $ret {
+        pub unsafe extern "C-unwind" fn $name(fd: c_int, $($arg: $type),*) -> $ret {
             let mut a = [0; 6];
             let given = [$($arg as usize),*];
             a[1..=given.len()].copy_from_slice(&given);

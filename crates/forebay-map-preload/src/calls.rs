@@ -17,7 +17,7 @@ use crate::state::{self, lock, Desc};
 /// # Safety
 /// As close(2).
 #[no_mangle]
-pub unsafe extern "C" fn close(fd: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     // SAFETY: the caller's promise.
     let plain = || unsafe { real::close(fd) };
     if !state::is_ours(fd) {
@@ -38,7 +38,7 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 /// # Safety
 /// As close_range(2).
 #[no_mangle]
-pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
     if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0
         && (state::any_files() || kept::any())
         && !state::is_elsewhere()
@@ -60,13 +60,13 @@ pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_i
 /// # Safety
 /// As closefrom(3).
 #[no_mangle]
-pub unsafe extern "C" fn closefrom(first: c_int) {
+pub unsafe extern "C-unwind" fn closefrom(first: c_int) {
     // SAFETY: the caller's promise.
     unsafe { close_range(first.max(0) as u32, u32::MAX, 0) };
 }
 
 /// A descriptor of the kernel's was made from another one.
-fn duplicated(desc: Option<std::sync::Arc<Desc>>, new: c_int) -> c_int {
+fn duplicated(desc: Option<state::Held>, new: c_int) -> c_int {
     let Some(desc) = desc.filter(|_| new >= 0 && !planted::is(Planted::DupForgotten)) else {
         return new;
     };
@@ -77,14 +77,14 @@ fn duplicated(desc: Option<std::sync::Arc<Desc>>, new: c_int) -> c_int {
     };
     match state::is_elsewhere() {
         true => new,
-        false => state::put(new, desc).map_or_else(undo, |()| new),
+        false => state::put(new, desc.desc()).map_or_else(undo, |()| new),
     }
 }
 
 /// # Safety
 /// As dup(2).
 #[no_mangle]
-pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     let desc = state::desc(fd);
     // SAFETY: the caller's promise.
     duplicated(desc, unsafe { real::dup(fd) })
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
 /// # Safety
 /// As dup3(2).
 #[no_mangle]
-pub unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     let desc = state::desc(fd);
     if fd != to && kept::is(to) {
         once(
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
 /// # Safety
 /// As dup2(2).
 #[no_mangle]
-pub unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
         match fd == to {
@@ -176,7 +176,7 @@ macro_rules! fcntls {
         /// # Safety
         /// As fcntl(2).
         #[no_mangle]
-        pub unsafe extern "C" fn $name(fd: c_int, what: c_int, arg: usize) -> c_int {
+        pub unsafe extern "C-unwind" fn $name(fd: c_int, what: c_int, arg: usize) -> c_int {
             // SAFETY: the caller's promise.
             unsafe {
                 let Some(desc) = state::desc(fd) else {
@@ -203,7 +203,7 @@ macro_rules! lockfs {
         /// # Safety
         /// As lockf(3).
         #[no_mangle]
-        pub unsafe extern "C" fn $name(fd: c_int, how: c_int, n: off_t) -> c_int {
+        pub unsafe extern "C-unwind" fn $name(fd: c_int, how: c_int, n: off_t) -> c_int {
             match state::desc(fd) {
                 Some(desc) => locks::section(&desc, how, n),
                 // SAFETY: the caller's promise.
@@ -217,7 +217,7 @@ lockfs!(lockf lockf64);
 /// # Safety
 /// As flock(2).
 #[no_mangle]
-pub unsafe extern "C" fn flock(fd: c_int, how: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn flock(fd: c_int, how: c_int) -> c_int {
     let Some(desc) = state::desc(fd) else {
         // SAFETY: the caller's promise.
         return unsafe { real::flock(fd, how) };
@@ -238,7 +238,7 @@ pub fn link_of(fd: c_int) -> String {
 /// # Safety
 /// As fchmod(2).
 #[no_mangle]
-pub unsafe extern "C" fn fchmod(fd: c_int, mode: mode_t) -> c_int {
+pub unsafe extern "C-unwind" fn fchmod(fd: c_int, mode: mode_t) -> c_int {
     match state::is_ours(fd) {
         // SAFETY: the name ends with a zero byte.
         true => unsafe { libc::chmod(link_of(fd).as_ptr().cast(), mode) },
@@ -250,7 +250,7 @@ pub unsafe extern "C" fn fchmod(fd: c_int, mode: mode_t) -> c_int {
 /// # Safety
 /// As fchown(2).
 #[no_mangle]
-pub unsafe extern "C" fn fchown(fd: c_int, user: u32, group: u32) -> c_int {
+pub unsafe extern "C-unwind" fn fchown(fd: c_int, user: u32, group: u32) -> c_int {
     match state::is_ours(fd) {
         // SAFETY: the name ends with a zero byte.
         true => unsafe { libc::chown(link_of(fd).as_ptr().cast(), user, group) },
@@ -356,7 +356,7 @@ macro_rules! sizes {
         /// # Safety
         /// As lseek(2).
         #[no_mangle]
-        pub unsafe extern "C" fn $lseek(fd: c_int, by: off_t, from: c_int) -> off_t {
+        pub unsafe extern "C-unwind" fn $lseek(fd: c_int, by: off_t, from: c_int) -> off_t {
             match state::desc(fd) {
                 // SAFETY: the caller's promise.
                 None => unsafe { real::lseek64(fd, by, from) },
@@ -366,7 +366,7 @@ macro_rules! sizes {
         /// # Safety
         /// As ftruncate(2).
         #[no_mangle]
-        pub unsafe extern "C" fn $ftruncate(fd: c_int, size: off_t) -> c_int {
+        pub unsafe extern "C-unwind" fn $ftruncate(fd: c_int, size: off_t) -> c_int {
             match state::desc(fd) {
                 // SAFETY: the caller's promise.
                 None => unsafe { real::ftruncate64(fd, size) },
@@ -376,7 +376,7 @@ macro_rules! sizes {
         /// # Safety
         /// As truncate(2).
         #[no_mangle]
-        pub unsafe extern "C" fn $truncate(path: *const c_char, size: off_t) -> c_int {
+        pub unsafe extern "C-unwind" fn $truncate(path: *const c_char, size: off_t) -> c_int {
             // SAFETY: the caller's promise.
             let name = unsafe { real::text(path) };
             let file = name.and_then(|name| state::opened_at(libc::AT_FDCWD, name, true));
@@ -389,7 +389,7 @@ macro_rules! sizes {
         /// # Safety
         /// As fallocate(2).
         #[no_mangle]
-        pub unsafe extern "C" fn $fallocate(fd: c_int, mode: c_int, at: off_t, n: off_t) -> c_int {
+        pub unsafe extern "C-unwind" fn $fallocate(fd: c_int, mode: c_int, at: off_t, n: off_t) -> c_int {
             match state::desc(fd) {
                 // SAFETY: the caller's promise.
                 None => unsafe { real::fallocate64(fd, mode, at, n) },
@@ -399,7 +399,7 @@ macro_rules! sizes {
         /// # Safety
         /// As posix_fallocate(3): the error is what it returns.
         #[no_mangle]
-        pub unsafe extern "C" fn $posix(fd: c_int, at: off_t, n: off_t) -> c_int {
+        pub unsafe extern "C-unwind" fn $posix(fd: c_int, at: off_t, n: off_t) -> c_int {
             match state::desc(fd) {
                 // SAFETY: the caller's promise.
                 None => unsafe { real::posix_fallocate64(fd, at, n) }.unwrap_or(libc::ENOSYS),
@@ -409,7 +409,7 @@ macro_rules! sizes {
         /// # Safety
         /// As posix_fadvise(3).
         #[no_mangle]
-        pub unsafe extern "C" fn $advise(fd: c_int, at: off_t, n: off_t, advice: c_int) -> c_int {
+        pub unsafe extern "C-unwind" fn $advise(fd: c_int, at: off_t, n: off_t, advice: c_int) -> c_int {
             if state::is_ours(fd) {
                 return 0;
             }
@@ -427,7 +427,7 @@ sizes! {
 /// # Safety
 /// As renameat2(2).
 #[no_mangle]
-pub unsafe extern "C" fn renameat2(
+pub unsafe extern "C-unwind" fn renameat2(
     from: c_int,
     a: *const c_char,
     to: c_int,
@@ -454,7 +454,12 @@ pub unsafe extern "C" fn renameat2(
 /// # Safety
 /// As renameat(2).
 #[no_mangle]
-pub unsafe extern "C" fn renameat(d: c_int, a: *const c_char, e: c_int, b: *const c_char) -> c_int {
+pub unsafe extern "C-unwind" fn renameat(
+    d: c_int,
+    a: *const c_char,
+    e: c_int,
+    b: *const c_char,
+) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { renameat2(d, a, e, b, 0) }
 }
@@ -462,7 +467,7 @@ pub unsafe extern "C" fn renameat(d: c_int, a: *const c_char, e: c_int, b: *cons
 /// # Safety
 /// As rename(2).
 #[no_mangle]
-pub unsafe extern "C" fn rename(a: *const c_char, b: *const c_char) -> c_int {
+pub unsafe extern "C-unwind" fn rename(a: *const c_char, b: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { renameat2(libc::AT_FDCWD, a, libc::AT_FDCWD, b, 0) }
 }
@@ -485,7 +490,7 @@ macro_rules! execs {
         /// # Safety
         /// As exec(3).
         #[no_mangle]
-        pub unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
+        pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
             match refuse_exec() {
                 true => fail(libc::EBUSY),
                 // SAFETY: the caller's promise.
@@ -505,7 +510,7 @@ execs! {
 /// # Safety
 /// As daemon(3).
 #[no_mangle]
-pub unsafe extern "C" fn daemon(stay: c_int, keep: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn daemon(stay: c_int, keep: c_int) -> c_int {
     if keeps_files(About::Daemon, "to become a daemon", "run it in the foreground") {
         return fail(libc::EBUSY);
     }
@@ -524,13 +529,13 @@ fn leave(code: c_int) -> ! {
 /// # Safety
 /// As _exit(2).
 #[no_mangle]
-pub unsafe extern "C" fn _exit(code: c_int) -> ! {
+pub unsafe extern "C-unwind" fn _exit(code: c_int) -> ! {
     leave(code)
 }
 
 /// # Safety
 /// As _Exit(3).
 #[no_mangle]
-pub unsafe extern "C" fn _Exit(code: c_int) -> ! {
+pub unsafe extern "C-unwind" fn _Exit(code: c_int) -> ! {
     leave(code)
 }

@@ -19,6 +19,29 @@ static ENDS: AtomicI32 = AtomicI32::new(0);
 static BEFORE: [OnceLock<sigaction>; 2] = [const { OnceLock::new() }; 2];
 const FAULTS: [c_int; 2] = [libc::SIGBUS, libc::SIGSEGV];
 
+/// The thread that has begun to end the program; zero: none.
+static FIRST: AtomicI32 = AtomicI32::new(0);
+
+/// Whether this thread is to close the files.  If another one does, it ends the program when it
+/// has, and this one waits for that.
+pub fn is_first() -> bool {
+    match FIRST.compare_exchange(0, thread(), Ordering::SeqCst, Ordering::SeqCst) {
+        Ok(_) => true,
+        Err(first) if first == thread() => false,
+        Err(_) => {
+            let begun = std::time::Instant::now();
+            while begun.elapsed() < std::time::Duration::from_secs(60) {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            false
+        }
+    }
+}
+
+pub fn has_begun() -> bool {
+    ENDS.load(Ordering::SeqCst) != 0
+}
+
 fn thread() -> i32 {
     // SAFETY: it only asks.
     unsafe { raw(libc::SYS_gettid, [0; 6]) as i32 }

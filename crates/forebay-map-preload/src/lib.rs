@@ -16,10 +16,12 @@ mod lease;
 mod locks;
 mod mapped;
 mod memory;
+mod memory_own;
 mod opening;
 mod planted;
 mod real;
 mod say;
+mod signals;
 mod state;
 mod transfer;
 mod trap;
@@ -27,13 +29,18 @@ mod views;
 mod which;
 mod window;
 
+use std::ffi::{c_int, c_void};
+
 use config::Config;
+
+#[global_allocator]
+static MEMORY: memory_own::Memory = memory_own::Memory::new();
 
 extern "C" fn begin() {
     real::find();
     let started = match Config::of_environment() {
         Ok(None) => Ok(()),
-        Ok(Some(config)) => state::start(config),
+        Ok(Some(config)) => end_last().and_then(|()| state::start(config)),
         Err(e) => Err(e),
     };
     if let Err(e) = started {
@@ -43,14 +50,26 @@ extern "C" fn begin() {
     }
 }
 
-extern "C" fn end() {
+extern "C" fn end(_: *mut c_void) {
     state::end();
+}
+
+extern "C" {
+    fn __cxa_atexit(f: extern "C" fn(*mut c_void), with: *mut c_void, of: *mut c_void) -> c_int;
+    fn __cxa_at_quick_exit(f: extern "C" fn(*mut c_void), of: *mut c_void) -> c_int;
+}
+
+/// What is registered first is called last: this is before the C library registers the
+/// destructors of all libraries, so they find the files as they were.
+fn end_last() -> Result<(), String> {
+    let none = std::ptr::null_mut();
+    // SAFETY: the function takes the argument that it is given, and is never unloaded.
+    match unsafe { __cxa_atexit(end, none, none) | __cxa_at_quick_exit(end, none) } {
+        0 => Ok(()),
+        _ => Err("no memory for what is to be done at the end".into()),
+    }
 }
 
 #[used]
 #[link_section = ".init_array"]
 static BEGIN: extern "C" fn() = begin;
-
-#[used]
-#[link_section = ".fini_array"]
-static END: extern "C" fn() = end;

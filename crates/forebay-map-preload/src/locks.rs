@@ -55,8 +55,11 @@ impl Locks {
             return fail(libc::EBADF);
         }
         l.l_pid = 0;
+        // It may wait for another process.
         // SAFETY: the descriptor is the library's, and what it is told of lies there.
-        unsafe { real::fcntl64(file.as_raw_fd(), what, std::ptr::from_mut(l).expose_provenance()) }
+        crate::signals::let_through(|| unsafe {
+            real::fcntl64(file.as_raw_fd(), what, std::ptr::from_mut(l).expose_provenance())
+        })
     }
 }
 

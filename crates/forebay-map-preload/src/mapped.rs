@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 use forebay_map::{Error, MapFile, PAGE};
@@ -14,7 +14,10 @@ use crate::config::Config;
 use crate::locks::Locks;
 use crate::planted::{self, Planted};
 use crate::say::{once, About};
-use crate::state::{errno_of, inside, known_place, lock, quietly, release, Opened, CONFIG, OPEN};
+use crate::state::{
+    errno_of, inside, known_place, lock, quietly, read, release, write, Locked, Opened, CONFIG,
+    OPEN,
+};
 use crate::views::Views;
 use crate::which::is_at;
 
@@ -32,12 +35,14 @@ pub struct Mapped {
     /// Descriptions, and one more while there are mappings.  Changed with `OPEN` held.
     pub users: AtomicUsize,
     pub locks: Locks,
+    /// Segments that stay where they are.
+    pub pins: Mutex<Vec<u64>>,
 }
 
 impl Mapped {
     /// The file as the library has it; none: it is closed.
-    pub fn map(&self) -> RwLockReadGuard<'_, Option<MapFile>> {
-        self.map.read().unwrap_or_else(PoisonError::into_inner)
+    pub fn map(&self) -> Locked<RwLockReadGuard<'_, Option<MapFile>>> {
+        read(&self.map)
     }
 
     /// A call of the library, as the program is told of it.
@@ -66,7 +71,7 @@ impl Mapped {
         }
         let opened = lock(&OPEN);
         let Some(opened) = opened.as_ref() else { return Err(libc::EBADF) };
-        let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        let mut map = write(&self.map);
         let Some(old) = map.as_ref() else { return Err(libc::EBADF) };
         if old.room() >= bytes {
             return Ok(());
@@ -142,6 +147,15 @@ impl Mapped {
         drop(map);
         known_place(from, room);
         Ok(())
+    }
+
+    /// The segment of a byte keeps its memory until the file is closed.
+    pub fn pin(&self, at: u64) {
+        let mut pins = lock(&self.pins);
+        let segment = at / forebay_map::SEGMENT as u64;
+        if !pins.contains(&segment) && self.call(About::Lock, |map| map.lock(at, 1)).is_ok() {
+            pins.push(segment);
+        }
     }
 
     fn is_by_its_name(&self) -> bool {

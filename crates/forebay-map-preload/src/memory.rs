@@ -105,7 +105,7 @@ macro_rules! maps {
         /// # Safety
         /// As mmap(2).
         #[no_mangle]
-        pub unsafe extern "C" fn $name(
+        pub unsafe extern "C-unwind" fn $name(
             p: *mut c_void, len: usize, prot: c_int, flags: c_int, fd: c_int, at: off_t,
         ) -> *mut c_void {
             let a = [p.addr(), len, prot as usize, flags as usize, fd as usize, at as usize];
@@ -145,7 +145,7 @@ fn over(from: usize, len: usize) -> bool {
 /// # Safety
 /// As munmap(2).
 #[no_mangle]
-pub unsafe extern "C" fn munmap(p: *mut c_void, len: usize) -> c_int {
+pub unsafe extern "C-unwind" fn munmap(p: *mut c_void, len: usize) -> c_int {
     if let Some((file, _)) = state::at(p.addr()) {
         return match pages(len).filter(|_| p.addr().is_multiple_of(PAGE)) {
             Some(len) => file.remove_views(p.addr(), len).map_or_else(fail, |()| 0),
@@ -162,7 +162,7 @@ pub unsafe extern "C" fn munmap(p: *mut c_void, len: usize) -> c_int {
 /// # Safety
 /// As mremap(2).
 #[no_mangle]
-pub unsafe extern "C" fn mremap(
+pub unsafe extern "C-unwind" fn mremap(
     p: *mut c_void,
     old: usize,
     new: usize,
@@ -197,7 +197,7 @@ pub unsafe extern "C" fn mremap(
 /// # Safety
 /// As shmat(2).
 #[no_mangle]
-pub unsafe extern "C" fn shmat(id: c_int, p: *const c_void, flags: c_int) -> *mut c_void {
+pub unsafe extern "C-unwind" fn shmat(id: c_int, p: *const c_void, flags: c_int) -> *mut c_void {
     // How long it is the kernel knows.
     let room = usize::MAX - p.addr();
     if flags & libc::SHM_REMAP != 0 && over(p.addr(), room) {
@@ -211,7 +211,7 @@ pub unsafe extern "C" fn shmat(id: c_int, p: *const c_void, flags: c_int) -> *mu
 /// # Safety
 /// As msync(2).
 #[no_mangle]
-pub unsafe extern "C" fn msync(p: *mut c_void, len: usize, flags: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn msync(p: *mut c_void, len: usize, flags: c_int) -> c_int {
     let Some((file, at)) = state::at(p.addr()) else {
         // It may begin before a file's mapping, and reach into it.
         if flags & libc::MS_SYNC != 0
@@ -252,7 +252,7 @@ pub unsafe extern "C" fn msync(p: *mut c_void, len: usize, flags: c_int) -> c_in
 /// # Safety
 /// As madvise(2).
 #[no_mangle]
-pub unsafe extern "C" fn madvise(p: *mut c_void, len: usize, advice: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn madvise(p: *mut c_void, len: usize, advice: c_int) -> c_int {
     let Some((file, _)) = state::at(p.addr()) else {
         if over(p.addr(), len) {
             return fail(libc::EINVAL);
@@ -280,7 +280,7 @@ pub unsafe extern "C" fn madvise(p: *mut c_void, len: usize, advice: c_int) -> c
 /// # Safety
 /// As posix_madvise(3).
 #[no_mangle]
-pub unsafe extern "C" fn posix_madvise(p: *mut c_void, len: usize, advice: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn posix_madvise(p: *mut c_void, len: usize, advice: c_int) -> c_int {
     // What POSIX calls DONTNEED takes nothing away.
     if state::at(p.addr()).is_some() || advice == libc::POSIX_MADV_DONTNEED {
         return 0;
@@ -295,7 +295,7 @@ pub unsafe extern "C" fn posix_madvise(p: *mut c_void, len: usize, advice: c_int
 /// # Safety
 /// As mprotect(2).
 #[no_mangle]
-pub unsafe extern "C" fn mprotect(p: *mut c_void, len: usize, prot: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn mprotect(p: *mut c_void, len: usize, prot: c_int) -> c_int {
     let Some((file, _)) = state::at(p.addr()) else {
         if over(p.addr(), len) {
             return fail(libc::EACCES);
@@ -330,7 +330,7 @@ fn locked(p: *const c_void, len: usize) -> Option<c_int> {
 /// # Safety
 /// As mlock(2).
 #[no_mangle]
-pub unsafe extern "C" fn mlock(p: *const c_void, len: usize) -> c_int {
+pub unsafe extern "C-unwind" fn mlock(p: *const c_void, len: usize) -> c_int {
     // SAFETY: the caller's promise.
     let plain = || told(unsafe { raw(libc::SYS_mlock, [p.addr(), len, 0, 0, 0, 0]) }) as c_int;
     locked(p, len).unwrap_or_else(plain)
@@ -339,7 +339,7 @@ pub unsafe extern "C" fn mlock(p: *const c_void, len: usize) -> c_int {
 /// # Safety
 /// As mlock2(2).
 #[no_mangle]
-pub unsafe extern "C" fn mlock2(p: *const c_void, len: usize, flags: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn mlock2(p: *const c_void, len: usize, flags: c_int) -> c_int {
     let arguments = [p.addr(), len, flags as usize, 0, 0, 0];
     // SAFETY: the caller's promise.
     let plain = || told(unsafe { raw(libc::SYS_mlock2, arguments) }) as c_int;
@@ -349,7 +349,7 @@ pub unsafe extern "C" fn mlock2(p: *const c_void, len: usize, flags: c_int) -> c
 /// # Safety
 /// As munlock(2).
 #[no_mangle]
-pub unsafe extern "C" fn munlock(p: *const c_void, len: usize) -> c_int {
+pub unsafe extern "C-unwind" fn munlock(p: *const c_void, len: usize) -> c_int {
     if let Some((file, at)) = state::at(p.addr()) {
         let done = file.call(About::Lock, |map| {
             map.unlock(at, len as u64);
@@ -364,7 +364,7 @@ pub unsafe extern "C" fn munlock(p: *const c_void, len: usize) -> c_int {
 /// # Safety
 /// As the C library's; the arguments of a system call.
 #[no_mangle]
-pub unsafe extern "C" fn syscall(
+pub unsafe extern "C-unwind" fn syscall(
     n: std::ffi::c_long,
     a: usize,
     b: usize,

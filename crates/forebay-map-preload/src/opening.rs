@@ -14,6 +14,7 @@ use libc::{mode_t, FILE};
 use crate::config::Config;
 use crate::real::{self, fail};
 use crate::say::{once, About};
+use crate::signals::{self, hold};
 use crate::state::{self, Refusal};
 use crate::which;
 
@@ -130,6 +131,11 @@ fn adopt(
         return Some(Err(refuse(real, why)));
     }
     let config = state::config()?;
+    if signals::in_handler() && !state::is_open(id) {
+        let why = "a handler of a signal opens it, which would need threads and memory that the \
+                   code may have which it has interrupted; open it before";
+        return Some(Err(refuse(real, why)));
+    }
     if config.shared && !state::is_open(id) && which::writes_plainly(id) {
         let why = "it is open by a descriptor that goes past the pool's memory (stdio, mkstemp, \
                    inherited); close that before, or leave it out of --files";
@@ -219,6 +225,7 @@ unsafe fn attach(
     flags: c_int,
     mode: mode_t,
 ) -> Option<Result<c_int, c_int>> {
+    let _busy = hold();
     let looks = libc::O_PATH | flags & (libc::O_NOFOLLOW | libc::O_CLOEXEC);
     // SAFETY: the caller's promise.
     let fd = match owned(unsafe { named.open(looks, 0) }) {
@@ -317,6 +324,7 @@ pub unsafe fn open_named(
     if flags & never != 0 || state::is_inside() || !(state::any_files() || may_be(config)) {
         return plain();
     }
+    signals::cancellation_point();
     // SAFETY: the caller's promise.
     match unsafe { attach(config, named, flags, mode) } {
         Some(Ok(fd)) => fd,
@@ -360,7 +368,7 @@ pub unsafe fn open_how(dir: c_int, path: *const c_char, how: *const u64, len: us
 /// # Safety
 /// As open_by_handle_at(2).
 #[no_mangle]
-pub unsafe extern "C" fn open_by_handle_at(
+pub unsafe extern "C-unwind" fn open_by_handle_at(
     mount: c_int,
     handle: *mut c_void,
     flags: c_int,
@@ -378,14 +386,14 @@ macro_rules! opens {
         /// # Safety
         /// As open(2); `mode` is not looked at where that has none.
         #[no_mangle]
-        pub unsafe extern "C" fn $name(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        pub unsafe extern "C-unwind" fn $name(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
             // SAFETY: the caller's promise.
             unsafe { open_at(libc::AT_FDCWD, path, flags, mode) }
         }
         /// # Safety
         /// As openat(2).
         #[no_mangle]
-        pub unsafe extern "C" fn $at(d: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        pub unsafe extern "C-unwind" fn $at(d: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
             // SAFETY: the caller's promise.
             unsafe { open_at(d, path, flags, mode) }
         }
@@ -401,14 +409,14 @@ macro_rules! checked_opens {
         /// # Safety
         /// As open(2), which programs with _FORTIFY_SOURCE call so.
         #[no_mangle]
-        pub unsafe extern "C" fn $name(path: *const c_char, flags: c_int) -> c_int {
+        pub unsafe extern "C-unwind" fn $name(path: *const c_char, flags: c_int) -> c_int {
             // SAFETY: the caller's promise.
             unsafe { open_at(libc::AT_FDCWD, path, flags, 0) }
         }
         /// # Safety
         /// As openat(2), likewise.
         #[no_mangle]
-        pub unsafe extern "C" fn $at(d: c_int, path: *const c_char, flags: c_int) -> c_int {
+        pub unsafe extern "C-unwind" fn $at(d: c_int, path: *const c_char, flags: c_int) -> c_int {
             // SAFETY: the caller's promise.
             unsafe { open_at(d, path, flags, 0) }
         }
@@ -424,7 +432,7 @@ macro_rules! creats {
         /// # Safety
         /// As creat(2).
         #[no_mangle]
-        pub unsafe extern "C" fn $name(path: *const c_char, mode: mode_t) -> c_int {
+        pub unsafe extern "C-unwind" fn $name(path: *const c_char, mode: mode_t) -> c_int {
             let flags = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
             // SAFETY: the caller's promise.
             unsafe { open_at(libc::AT_FDCWD, path, flags, mode) }
@@ -457,7 +465,7 @@ macro_rules! stdio {
         /// # Safety
         /// As fopen(3).
         #[no_mangle]
-        pub unsafe extern "C" fn $open(path: *const c_char, how: *const c_char) -> *mut FILE {
+        pub unsafe extern "C-unwind" fn $open(path: *const c_char, how: *const c_char) -> *mut FILE {
             // SAFETY: the caller's promise.
             unsafe {
                 if stdio_refused(path) {
@@ -470,7 +478,7 @@ macro_rules! stdio {
         /// # Safety
         /// As freopen(3).
         #[no_mangle]
-        pub unsafe extern "C" fn $reopen(path: *const c_char, how: *const c_char, file: *mut FILE) -> *mut FILE {
+        pub unsafe extern "C-unwind" fn $reopen(path: *const c_char, how: *const c_char, file: *mut FILE) -> *mut FILE {
             // SAFETY: the caller's promise.
             unsafe {
                 if stdio_refused(path) {
@@ -490,7 +498,7 @@ stdio! {
 /// # Safety
 /// As fdopen(3).
 #[no_mangle]
-pub unsafe extern "C" fn fdopen(fd: c_int, how: *const c_char) -> *mut FILE {
+pub unsafe extern "C-unwind" fn fdopen(fd: c_int, how: *const c_char) -> *mut FILE {
     if let Some(desc) = state::desc(fd) {
         once(
             About::Stdio,

@@ -90,7 +90,7 @@ macro_rules! reals {
                 }
                 // SAFETY: the C library's function of that name has these arguments.
                 unsafe {
-                    let f: unsafe extern "C" fn($($type),*) -> $ret = std::mem::transmute(p);
+                    let f: unsafe extern "C-unwind" fn($($type),*) -> $ret = std::mem::transmute(p);
                     f($($arg),*)
                 }
             }
@@ -155,7 +155,7 @@ macro_rules! later {
                     if p.is_null() {
                         return None;
                     }
-                    let f: unsafe extern "C" fn($($type),*) -> $ret = std::mem::transmute(p);
+                    let f: unsafe extern "C-unwind" fn($($type),*) -> $ret = std::mem::transmute(p);
                     Some(f($($arg),*))
                 }
             }
@@ -197,7 +197,7 @@ macro_rules! whenever {
                     if p.is_null() {
                         return fail::<i8>(libc::ENOSYS) as $ret;
                     }
-                    let f: unsafe extern "C" fn($($type),*) -> $ret = std::mem::transmute(p);
+                    let f: unsafe extern "C-unwind" fn($($type),*) -> $ret = std::mem::transmute(p);
                     f($($arg),*)
                 }
             }
@@ -207,7 +207,6 @@ macro_rules! whenever {
 
 whenever! {
     sigaction(n: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
-    signal(n: c_int, handler: libc::sighandler_t) -> libc::sighandler_t;
 }
 
 /// A string of the program's, or none.

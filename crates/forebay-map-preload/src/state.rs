@@ -12,10 +12,13 @@
 use std::collections::HashMap;
 use std::ffi::{c_int, CStr};
 use std::io;
+use std::ops::{Deref, DerefMut};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{RwLockWriteGuard, TryLockError};
+use std::time::{Duration, Instant};
 
 use forebay_map::{Error, MapFile, Options, Session, Unreadable, PAGE};
 
@@ -28,6 +31,7 @@ use crate::mapped::Mapped;
 use crate::planted::{self, Planted};
 use crate::real;
 use crate::say::{once, About};
+use crate::signals::{self, hold, Busy};
 use crate::which::{identity_at, is_at};
 use crate::window;
 
@@ -85,8 +89,59 @@ pub struct Desc {
     pub at: Mutex<u64>,
 }
 
-pub fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
+/// A lock that is held: no handler of a signal runs in the thread meanwhile.
+#[derive(Debug)]
+pub struct Locked<G> {
+    guard: G,
+    _busy: Busy,
+}
+
+impl<G: Deref> Deref for Locked<G> {
+    type Target = G::Target;
+    fn deref(&self) -> &G::Target {
+        &self.guard
+    }
+}
+
+impl<G: DerefMut> DerefMut for Locked<G> {
+    fn deref_mut(&mut self) -> &mut G::Target {
+        &mut self.guard
+    }
+}
+
+pub fn lock<T>(m: &Mutex<T>) -> Locked<MutexGuard<'_, T>> {
+    let _busy = hold();
+    Locked { guard: m.lock().unwrap_or_else(PoisonError::into_inner), _busy }
+}
+
+pub fn read<T>(l: &RwLock<T>) -> Locked<RwLockReadGuard<'_, T>> {
+    let _busy = hold();
+    Locked { guard: l.read().unwrap_or_else(PoisonError::into_inner), _busy }
+}
+
+pub fn write<T>(l: &RwLock<T>) -> Locked<RwLockWriteGuard<'_, T>> {
+    let _busy = hold();
+    Locked { guard: l.write().unwrap_or_else(PoisonError::into_inner), _busy }
+}
+
+/// A description that a call is about.
+#[derive(Debug)]
+pub struct Held {
+    desc: Arc<Desc>,
+    _busy: Busy,
+}
+
+impl Held {
+    pub fn desc(&self) -> Arc<Desc> {
+        Arc::clone(&self.desc)
+    }
+}
+
+impl Deref for Held {
+    type Target = Desc;
+    fn deref(&self) -> &Desc {
+        &self.desc
+    }
 }
 
 thread_local! {
@@ -102,6 +157,7 @@ pub fn inside<R>(f: impl FnOnce() -> R) -> R {
             let _ = INSIDE.try_with(|n| n.set(n.get() - 1));
         }
     }
+    let _busy = hold();
     let _ = INSIDE.try_with(|n| n.set(n.get() + 1));
     let _out = Out;
     f()
@@ -184,9 +240,21 @@ pub fn is_elsewhere() -> bool {
     is_child() || process() != PROCESS.load(Ordering::Relaxed)
 }
 
+/// The child has this thread alone, and memory as it is now.
+extern "C" fn before_fork() {
+    std::mem::forget(hold());
+    crate::MEMORY.stop();
+}
+
+extern "C" fn after_fork() {
+    crate::MEMORY.go_on();
+    signals::let_go();
+}
+
 /// A child of a process that has nothing open is as good as one of its own; another one has
 /// descriptors without the memory.
 extern "C" fn in_child() {
+    crate::MEMORY.go_on();
     match OPEN.try_lock() {
         Ok(open) if open.is_none() => {
             PROCESS.store(process(), Ordering::Relaxed);
@@ -209,8 +277,8 @@ pub fn start(config: Config) -> Result<(), String> {
     kept::start();
     let _ = ROOT.set(root());
     make_parent().map_err(|e| format!("a page that no child has: {e}"))?;
-    // SAFETY: the handler only stores to two places of ours.
-    match unsafe { libc::pthread_atfork(None, None, Some(in_child)) } {
+    // SAFETY: the handlers only store to places of ours.
+    match unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) } {
         0 => {}
         errno => {
             return Err(format!("pthread_atfork: {}", std::io::Error::from_raw_os_error(errno)))
@@ -261,7 +329,7 @@ pub fn over(from: usize, len: usize) -> Option<Arc<Mapped>> {
     if !may_be_within(from, end - 1) {
         return None;
     }
-    let places = PLACES.read().unwrap_or_else(PoisonError::into_inner);
+    let places = read(&PLACES);
     let of = |file: &&Arc<Mapped>| {
         file.map().as_ref().is_some_and(|map| {
             let start = map.address().addr();
@@ -276,15 +344,27 @@ pub fn at(address: usize) -> Option<(Arc<Mapped>, u64)> {
     if !may_be_within(address, address) {
         return None;
     }
-    let places = PLACES.read().unwrap_or_else(PoisonError::into_inner);
+    let places = read(&PLACES);
     places.iter().find_map(|file| Some((Arc::clone(file), file.offset(address)?)))
 }
 
 /// The description of a descriptor of ours.
 #[inline]
-pub fn desc(fd: c_int) -> Option<Arc<Desc>> {
+pub fn desc(fd: c_int) -> Option<Held> {
     match is_ours(fd) {
         true => desc_of(fd),
+        false => None,
+    }
+}
+
+/// The same for a call at which a thread may be cancelled.
+#[inline]
+pub fn desc_or_end(fd: c_int) -> Option<Held> {
+    match is_ours(fd) {
+        true => {
+            signals::cancellation_point();
+            desc_of(fd)
+        }
         false => None,
     }
 }
@@ -295,7 +375,8 @@ pub fn is_ours(fd: c_int) -> bool {
 }
 
 #[cold]
-fn desc_of(fd: c_int) -> Option<Arc<Desc>> {
+fn desc_of(fd: c_int) -> Option<Held> {
+    let _busy = hold();
     if is_child() {
         let what = "a file of the parent is used in a child, which does not have its memory";
         once(About::Child, format_args!(
@@ -316,8 +397,10 @@ fn desc_of(fd: c_int) -> Option<Arc<Desc>> {
         }
         return None;
     }
-    let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
-    table.as_ref()?.get(&fd).cloned()
+    let table = read(&TABLE);
+    let desc = table.as_ref()?.get(&fd).cloned()?;
+    drop(table);
+    Some(Held { desc, _busy })
 }
 
 /// A descriptor is another one of a description.
@@ -332,7 +415,7 @@ pub fn put(fd: c_int, desc: Arc<Desc>) -> Result<(), c_int> {
         );
         return Err(libc::EMFILE);
     };
-    let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
+    let mut table = write(&TABLE);
     let before = table.get_or_insert_default().insert(fd, desc);
     ours.store(1, Ordering::SeqCst);
     drop(table);
@@ -341,8 +424,9 @@ pub fn put(fd: c_int, desc: Arc<Desc>) -> Result<(), c_int> {
 
 /// A descriptor is closed.
 pub fn take(fd: c_int) -> Result<(), c_int> {
+    let _busy = hold();
     let taken = {
-        let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = write(&TABLE);
         let taken = table.as_mut().and_then(|t| t.remove(&fd));
         if let Some(ours) = usize::try_from(fd).ok().and_then(|fd| OURS.get(fd)) {
             ours.store(0, Ordering::SeqCst);
@@ -357,7 +441,7 @@ fn forget_desc(desc: Arc<Desc>) -> Result<(), c_int> {
     // last is what counts.
     let file = Arc::clone(&desc.file);
     inside(|| file.locks.closed());
-    let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
+    let table = read(&TABLE);
     let others = table.iter().flat_map(HashMap::values).any(|other| Arc::ptr_eq(other, &desc));
     drop(table);
     match others {
@@ -377,14 +461,14 @@ pub fn forget_in_child(fd: c_int) {
 
 /// Descriptors of ours in a range.
 pub fn within(first: u32, last: u32) -> Vec<c_int> {
-    let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
+    let table = read(&TABLE);
     let all = table.iter().flat_map(HashMap::keys).copied();
     all.filter(|&fd| (first..=last).contains(&(fd as u32))).collect()
 }
 
 /// How many descriptions a file has.
 pub fn descriptions(file: &Arc<Mapped>) -> usize {
-    let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
+    let table = read(&TABLE);
     let mut found: Vec<*const Desc> = table
         .iter()
         .flat_map(HashMap::values)
@@ -412,11 +496,9 @@ pub fn release(file: &Arc<Mapped>) -> Result<(), c_int> {
 }
 
 fn close_file(file: &Arc<Mapped>) -> Result<(), c_int> {
-    inside(|| {
-        PLACES.write().unwrap_or_else(PoisonError::into_inner).retain(|f| !Arc::ptr_eq(f, file))
-    });
+    inside(|| write(&PLACES).retain(|f| !Arc::ptr_eq(f, file)));
     FILES.fetch_sub(1, Ordering::SeqCst);
-    let mut map = file.map.write().unwrap_or_else(PoisonError::into_inner);
+    let mut map = write(&file.map);
     let Some(map) = map.take() else { return Ok(()) };
     inside(|| {
         if planted::is(Planted::CloseForgets) {
@@ -424,13 +506,15 @@ fn close_file(file: &Arc<Mapped>) -> Result<(), c_int> {
         }
         map.close()
     })
-    .map_err(|e| {
-        once(
-            About::Close,
-            format_args!("{e}; what was synced is kept in the pool: forebay map recover"),
-        );
-        libc::EIO
-    })
+    .map_err(|e| close_failed(&e))
+}
+
+fn close_failed(e: &Error) -> c_int {
+    once(
+        About::Close,
+        format_args!("{e}; what was synced is kept in the pool: forebay map recover"),
+    );
+    libc::EIO
 }
 
 fn close_pool(open: &mut Option<Opened>) {
@@ -511,6 +595,7 @@ pub fn open(
                 views: Mutex::default(),
                 users: AtomicUsize::new(0),
                 locks,
+                pins: Mutex::default(),
             });
             if let Some(opened) = open.as_mut() {
                 opened.files.insert(id, Arc::clone(&file));
@@ -518,9 +603,7 @@ pub fn open(
             FILES.fetch_add(1, Ordering::SeqCst);
             inside(|| lease::watch_over(&file));
             // An allocator may call us, too.
-            inside(|| {
-                PLACES.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&file))
-            });
+            inside(|| write(&PLACES).push(Arc::clone(&file)));
             file
         }
     };
@@ -538,6 +621,9 @@ pub fn open(
 
 /// Told by a thread of the library; the program gets SIGBUS, and says nothing by itself.
 fn unreadable(path: &Path, at: u64, why: &io::Error) {
+    if ending::has_begun() {
+        return;
+    }
     let path = path.display();
     once(
         About::Touch,
@@ -582,7 +668,7 @@ fn first(
 
 /// What was stored to all files is durable.
 pub fn sync_all() -> Result<(), c_int> {
-    let files: Vec<_> = PLACES.read().unwrap_or_else(PoisonError::into_inner).clone();
+    let files: Vec<_> = read(&PLACES).clone();
     let mut all = Ok(());
     for file in files {
         // The others are not to wait for this one.
@@ -603,27 +689,51 @@ pub fn stop(why: std::fmt::Arguments<'_>) -> ! {
 
 /// The program ends: all goes to the files.
 pub fn end() {
-    if config().is_none() || is_inside() || !any_files() || is_elsewhere() {
+    if config().is_none() || is_inside() || is_elsewhere() {
         return;
     }
     if planted::is(Planted::EndForgets) {
         return;
     }
+    let _busy = hold();
+    // Another thread may be closing the last file.
+    if !ending::is_first() || !any_files() {
+        return;
+    }
+    let Some(mut open) = open_at_end() else {
+        let why = "the program ends while another thread opens or closes a file";
+        once(About::Close, format_args!("{why}: what was synced is kept: forebay map recover"));
+        return;
+    };
     if !planted::is(Planted::StoresAtEnd) {
         ending::begin();
     }
-    let mut open = match OPEN.try_lock() {
-        Ok(open) => open,
-        Err(TryLockError::Poisoned(e)) => e.into_inner(),
-        Err(TryLockError::WouldBlock) => {
-            let why = "the program ends while another thread opens or closes a file";
-            once(About::Close, format_args!("{why}: what was synced is kept: forebay map recover"));
-            return;
-        }
-    };
     let files: Vec<_> = open.iter_mut().flat_map(|o| o.files.drain()).collect();
+    // A handler has interrupted who knows what of the C library: no thread is waited for, which
+    // takes memory and locks of it.  The files are closed, and only the threads go on.
+    let leaves = signals::in_handler();
     for (_, file) in files {
-        let _ = close_file(&file);
+        let _ = match leaves {
+            true => inside(|| read(&file.map).as_ref().map_or(Ok(()), forebay_map::MapFile::end))
+                .map_err(|e| close_failed(&e)),
+            false => close_file(&file),
+        };
     }
-    close_pool(&mut open);
+    if !leaves {
+        close_pool(&mut open);
+    }
+}
+
+/// For as long as another thread takes to open or close a file.
+fn open_at_end() -> Option<MutexGuard<'static, Option<Opened>>> {
+    const PATIENCE: Duration = Duration::from_secs(30);
+    let begun = Instant::now();
+    loop {
+        match OPEN.try_lock() {
+            Ok(open) => return Some(open),
+            Err(TryLockError::Poisoned(e)) => return Some(e.into_inner()),
+            Err(TryLockError::WouldBlock) if begun.elapsed() > PATIENCE => return None,
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
 }

@@ -166,8 +166,8 @@ unsafe fn write_on(desc: &Desc, all: Result<&[iovec], c_int>) -> isize {
 /// # Safety
 /// As read(2).
 #[no_mangle]
-pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, n: usize) -> isize {
-    match state::desc(fd) {
+pub unsafe extern "C-unwind" fn read(fd: c_int, to: *mut c_void, n: usize) -> isize {
+    match state::desc_or_end(fd) {
         // SAFETY: the caller's promise.
         None => unsafe { real::read(fd, to, n) },
         // SAFETY: as above.
@@ -180,8 +180,8 @@ pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, n: usize) -> isize {
 /// # Safety
 /// As write(2).
 #[no_mangle]
-pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, n: usize) -> isize {
-    match state::desc(fd) {
+pub unsafe extern "C-unwind" fn write(fd: c_int, from: *const c_void, n: usize) -> isize {
+    match state::desc_or_end(fd) {
         // SAFETY: the caller's promise.
         None => unsafe { real::write(fd, from, n) },
         // SAFETY: as above.
@@ -194,8 +194,8 @@ pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, n: usize) -> isiz
 /// # Safety
 /// As readv(2).
 #[no_mangle]
-pub unsafe extern "C" fn readv(fd: c_int, v: *const iovec, n: c_int) -> isize {
-    match state::desc(fd) {
+pub unsafe extern "C-unwind" fn readv(fd: c_int, v: *const iovec, n: c_int) -> isize {
+    match state::desc_or_end(fd) {
         // SAFETY: the caller's promise.
         None => unsafe { real::readv(fd, v, n) },
         // SAFETY: as above.
@@ -206,8 +206,8 @@ pub unsafe extern "C" fn readv(fd: c_int, v: *const iovec, n: c_int) -> isize {
 /// # Safety
 /// As writev(2).
 #[no_mangle]
-pub unsafe extern "C" fn writev(fd: c_int, v: *const iovec, n: c_int) -> isize {
-    match state::desc(fd) {
+pub unsafe extern "C-unwind" fn writev(fd: c_int, v: *const iovec, n: c_int) -> isize {
+    match state::desc_or_end(fd) {
         // SAFETY: the caller's promise.
         None => unsafe { real::writev(fd, v, n) },
         // SAFETY: as above.
@@ -233,20 +233,20 @@ macro_rules! positioned {
         /// # Safety
         /// As pread(2).
         #[no_mangle]
-        pub unsafe extern "C" fn $pread(fd: c_int, to: *mut c_void, n: usize, at: off_t) -> isize {
+        pub unsafe extern "C-unwind" fn $pread(fd: c_int, to: *mut c_void, n: usize, at: off_t) -> isize {
             // SAFETY: the caller's promise.
             unsafe {
-                let Some(desc) = state::desc(fd) else { return real::pread64(fd, to, n, at) };
+                let Some(desc) = state::desc_or_end(fd) else { return real::pread64(fd, to, n, at) };
                 told(one(to, n).and_then(|v| read_at(&desc, &v, from_start(at)?)))
             }
         }
         /// # Safety
         /// As pwrite(2).
         #[no_mangle]
-        pub unsafe extern "C" fn $pwrite(fd: c_int, from: *const c_void, n: usize, at: off_t) -> isize {
+        pub unsafe extern "C-unwind" fn $pwrite(fd: c_int, from: *const c_void, n: usize, at: off_t) -> isize {
             // SAFETY: the caller's promise.
             unsafe {
-                let Some(desc) = state::desc(fd) else { return real::pwrite64(fd, from, n, at) };
+                let Some(desc) = state::desc_or_end(fd) else { return real::pwrite64(fd, from, n, at) };
                 if planted::is(Planted::WriteBypasses) {
                     return bypass(&desc, from, n, at);
                 }
@@ -259,20 +259,20 @@ macro_rules! positioned {
         /// # Safety
         /// As preadv(2).
         #[no_mangle]
-        pub unsafe extern "C" fn $preadv(fd: c_int, v: *const iovec, n: c_int, at: off_t) -> isize {
+        pub unsafe extern "C-unwind" fn $preadv(fd: c_int, v: *const iovec, n: c_int, at: off_t) -> isize {
             // SAFETY: the caller's promise.
             unsafe {
-                let Some(desc) = state::desc(fd) else { return real::preadv64(fd, v, n, at) };
+                let Some(desc) = state::desc_or_end(fd) else { return real::preadv64(fd, v, n, at) };
                 told(buffers(v, n).and_then(|all| read_at(&desc, all, from_start(at)?)))
             }
         }
         /// # Safety
         /// As pwritev(2).
         #[no_mangle]
-        pub unsafe extern "C" fn $pwritev(fd: c_int, v: *const iovec, n: c_int, at: off_t) -> isize {
+        pub unsafe extern "C-unwind" fn $pwritev(fd: c_int, v: *const iovec, n: c_int, at: off_t) -> isize {
             // SAFETY: the caller's promise.
             unsafe {
-                let Some(desc) = state::desc(fd) else { return real::pwritev64(fd, v, n, at) };
+                let Some(desc) = state::desc_or_end(fd) else { return real::pwritev64(fd, v, n, at) };
                 let done = buffers(v, n).and_then(|all| {
                     write_at(&desc, all, Whither::At(from_start(at)?), false)
                 });
@@ -282,10 +282,10 @@ macro_rules! positioned {
         /// # Safety
         /// As preadv2(2).
         #[no_mangle]
-        pub unsafe extern "C" fn $preadv2(fd: c_int, v: *const iovec, n: c_int, at: off_t, f: c_int) -> isize {
+        pub unsafe extern "C-unwind" fn $preadv2(fd: c_int, v: *const iovec, n: c_int, at: off_t, f: c_int) -> isize {
             // SAFETY: the caller's promise.
             unsafe {
-                let Some(desc) = state::desc(fd) else { return real::preadv64v2(fd, v, n, at, f) };
+                let Some(desc) = state::desc_or_end(fd) else { return real::preadv64v2(fd, v, n, at, f) };
                 match (f & !libc::RWF_HIPRI, at) {
                     (0, -1) => read_on(&desc, buffers(v, n)),
                     (0, _) => told(buffers(v, n).and_then(|all| read_at(&desc, all, from_start(at)?))),
@@ -296,10 +296,10 @@ macro_rules! positioned {
         /// # Safety
         /// As pwritev2(2).
         #[no_mangle]
-        pub unsafe extern "C" fn $pwritev2(fd: c_int, v: *const iovec, n: c_int, at: off_t, f: c_int) -> isize {
+        pub unsafe extern "C-unwind" fn $pwritev2(fd: c_int, v: *const iovec, n: c_int, at: off_t, f: c_int) -> isize {
             // SAFETY: the caller's promise.
             unsafe {
-                let Some(desc) = state::desc(fd) else { return real::pwritev64v2(fd, v, n, at, f) };
+                let Some(desc) = state::desc_or_end(fd) else { return real::pwritev64v2(fd, v, n, at, f) };
                 let durable = f & (libc::RWF_DSYNC | libc::RWF_SYNC) != 0;
                 let known = libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_HIPRI | libc::RWF_APPEND;
                 if f & !known != 0 || at < 0 {
@@ -328,7 +328,12 @@ extern "C" {
 /// # Safety
 /// As read(2), into a buffer of `room` bytes.
 #[no_mangle]
-pub unsafe extern "C" fn __read_chk(fd: c_int, to: *mut c_void, n: usize, room: usize) -> isize {
+pub unsafe extern "C-unwind" fn __read_chk(
+    fd: c_int,
+    to: *mut c_void,
+    n: usize,
+    room: usize,
+) -> isize {
     // SAFETY: the caller's promise.
     unsafe {
         match n > room {
@@ -343,7 +348,7 @@ macro_rules! checked_preads {
         /// # Safety
         /// As pread(2), into a buffer of `room` bytes.
         #[no_mangle]
-        pub unsafe extern "C" fn $name(fd: c_int, to: *mut c_void, n: usize, at: off_t, room: usize) -> isize {
+        pub unsafe extern "C-unwind" fn $name(fd: c_int, to: *mut c_void, n: usize, at: off_t, room: usize) -> isize {
             // SAFETY: the caller's promise.
             unsafe {
                 match n > room {
@@ -360,7 +365,7 @@ fn sync_file(fd: c_int) -> Option<c_int> {
     if planted::is(Planted::ChildAcknowledged) && state::is_child() && state::is_ours(fd) {
         return Some(0);
     }
-    let desc = state::desc(fd)?;
+    let desc = state::desc_or_end(fd)?;
     if planted::is(Planted::FsyncIgnores) {
         return Some(0);
     }
@@ -371,7 +376,7 @@ fn sync_file(fd: c_int) -> Option<c_int> {
 /// # Safety
 /// As fsync(2).
 #[no_mangle]
-pub unsafe extern "C" fn fsync(fd: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn fsync(fd: c_int) -> c_int {
     // SAFETY: the caller's promise.
     sync_file(fd).unwrap_or_else(|| unsafe { real::fsync(fd) })
 }
@@ -379,7 +384,7 @@ pub unsafe extern "C" fn fsync(fd: c_int) -> c_int {
 /// # Safety
 /// As fdatasync(2).
 #[no_mangle]
-pub unsafe extern "C" fn fdatasync(fd: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn fdatasync(fd: c_int) -> c_int {
     // SAFETY: the caller's promise.
     sync_file(fd).unwrap_or_else(|| unsafe { real::fdatasync(fd) })
 }
@@ -389,7 +394,12 @@ pub unsafe extern "C" fn fdatasync(fd: c_int) -> c_int {
 /// # Safety
 /// As sync_file_range(2).
 #[no_mangle]
-pub unsafe extern "C" fn sync_file_range(fd: c_int, at: off_t, n: off_t, flags: u32) -> c_int {
+pub unsafe extern "C-unwind" fn sync_file_range(
+    fd: c_int,
+    at: off_t,
+    n: off_t,
+    flags: u32,
+) -> c_int {
     // SAFETY: the caller's promise.
     sync_file(fd).unwrap_or_else(|| unsafe { real::sync_file_range(fd, at, n, flags) })
 }
@@ -397,7 +407,7 @@ pub unsafe extern "C" fn sync_file_range(fd: c_int, at: off_t, n: off_t, flags: 
 /// # Safety
 /// As syncfs(2).
 #[no_mangle]
-pub unsafe extern "C" fn syncfs(fd: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
     if state::any_files() && !state::is_child() && !state::is_inside() {
         if let Err(errno) = state::sync_all() {
             return fail(errno);
@@ -413,7 +423,7 @@ pub unsafe extern "C" fn syncfs(fd: c_int) -> c_int {
 /// # Safety
 /// As sync(2).
 #[no_mangle]
-pub unsafe extern "C" fn sync() {
+pub unsafe extern "C-unwind" fn sync() {
     if state::any_files() && !state::is_child() && !state::is_inside() {
         let _ = state::sync_all();
     }
@@ -439,7 +449,7 @@ macro_rules! sendfiles {
         /// # Safety
         /// As sendfile(2).
         #[no_mangle]
-        pub unsafe extern "C" fn $name(to: c_int, from: c_int, at: *mut off_t, n: usize) -> isize {
+        pub unsafe extern "C-unwind" fn $name(to: c_int, from: c_int, at: *mut off_t, n: usize) -> isize {
             match refuse_copy(to, from) {
                 true => fail(libc::EINVAL),
                 // SAFETY: the caller's promise.
@@ -455,7 +465,7 @@ macro_rules! copies {
         /// # Safety
         /// As the function of the C library.
         #[no_mangle]
-        pub unsafe extern "C" fn $name(
+        pub unsafe extern "C-unwind" fn $name(
             from: c_int,
             a: *mut off_t,
             to: c_int,

@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 use libc::{sigaction as Action, siginfo_t, ucontext_t};
 
-use crate::real::{self, fail};
+use crate::real::{self, fail, raw};
 use crate::say::{once, About};
-use crate::{calls, memory, opening, state, transfer, window};
+use crate::{calls, memory, opening, signals, state, transfer, window};
 
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 /// Where the library's instructions are.
@@ -62,6 +62,15 @@ extern "C" fn trapped(signal: c_int, info: *mut siginfo_t, context: *mut c_void)
         let mine = at > FROM.load(Ordering::Relaxed) && at <= TO.load(Ordering::Relaxed);
         let result = match by_filter && window::is_ruled(number.into()) {
             false => None,
+            true if c_long::from(number) == libc::SYS_futex && !mine => match futex(a) {
+                // It is made again, where a thread may wait and be cancelled as ever.
+                Some((changed, true)) => {
+                    again(context, changed);
+                    None
+                }
+                Some((a, false)) => Some(raw(libc::SYS_futex, a)),
+                None => Some(-libc::EFAULT as isize),
+            },
             // The filter of a program that ran this one has this window.
             true if mine || state::is_inside() => Some(-libc::EPERM as isize),
             true => Some(at_window(number.into(), a)),
@@ -69,7 +78,7 @@ extern "C" fn trapped(signal: c_int, info: *mut siginfo_t, context: *mut c_void)
         if let Some(result) = result {
             give(context, result);
         }
-        result.is_some()
+        result.is_some() || by_filter && c_long::from(number) == libc::SYS_futex
     };
     if !seen {
         pass_on(signal, info, context);
@@ -91,6 +100,22 @@ fn give(context: &mut ucontext_t, result: isize) {
     context.uc_mcontext.gregs[libc::REG_RAX as usize] = result as i64;
 }
 
+/// The same instruction, with other arguments.
+#[cfg(target_arch = "x86_64")]
+fn again(context: &mut ucontext_t, a: [usize; 6]) {
+    let r = &mut context.uc_mcontext.gregs;
+    r[libc::REG_RSI as usize] = a[1] as i64;
+    r[libc::REG_RAX as usize] = libc::SYS_futex;
+    r[libc::REG_RIP as usize] -= 2;
+}
+
+#[cfg(target_arch = "aarch64")]
+fn again(context: &mut ucontext_t, a: [usize; 6]) {
+    context.uc_mcontext.regs[0] = a[0] as u64;
+    context.uc_mcontext.regs[1] = a[1] as u64;
+    context.uc_mcontext.pc -= 4;
+}
+
 #[cfg(target_arch = "aarch64")]
 fn registers(context: &ucontext_t) -> (usize, [usize; 6]) {
     let r = |n: usize| context.uc_mcontext.regs[n] as usize;
@@ -100,6 +125,21 @@ fn registers(context: &ucontext_t) -> (usize, [usize; 6]) {
 #[cfg(target_arch = "aarch64")]
 fn give(context: &mut ucontext_t, result: isize) {
     context.uc_mcontext.regs[0] = result as u64;
+}
+
+/// A lock of processes in a file's memory (futex(2)): the kernel knows it by that memory, and a
+/// segment may get another one while a thread waits.  Where the file is this process's it becomes
+/// one of threads, known by its address; else the segment stays where it is from now on.  The
+/// arguments, and whether they are others.
+fn futex(a: [usize; 6]) -> Option<([usize; 6], bool)> {
+    let (file, at) = state::at(a[0])?;
+    if file.locks.are_shared() {
+        file.pin(at);
+        return Some((a, false));
+    }
+    let mut changed = a;
+    changed[1] |= libc::FUTEX_PRIVATE_FLAG as usize;
+    Some((changed, true))
 }
 
 fn at_window(number: c_long, a: [usize; 6]) -> isize {
@@ -146,6 +186,11 @@ pub fn by_number(number: c_long, a: [usize; 6]) -> Option<isize> {
                 let at = std::ptr::with_exposed_provenance(a[1]);
                 memory::shmat(fd, at, a[2] as c_int).addr() as isize
             }
+            libc::SYS_futex if a[1] & libc::FUTEX_PRIVATE_FLAG as usize != 0 => return None,
+            libc::SYS_futex => match futex(a) {
+                Some((a, _)) => real::told(raw(libc::SYS_futex, a)),
+                None => return None,
+            },
             n if window::is_ruled(n) => match window::is_within(a[0], a[1]) {
                 true => refuse(),
                 false => return None,
@@ -232,10 +277,14 @@ fn is_kept(signal: c_int) -> bool {
 /// # Safety
 /// As sigaction(2).
 #[no_mangle]
-pub unsafe extern "C" fn sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
+pub unsafe extern "C-unwind" fn sigaction(
+    signal: c_int,
+    new: *const Action,
+    old: *mut Action,
+) -> c_int {
     if !is_kept(signal) {
         // SAFETY: the caller's promise.
-        return unsafe { real::sigaction(signal, new, old) };
+        return unsafe { signals::set(signal, new, old) };
     }
     // SAFETY: the caller's promise; what is kept is never freed.
     unsafe {
@@ -250,19 +299,35 @@ pub unsafe extern "C" fn sigaction(signal: c_int, new: *const Action, old: *mut 
     0
 }
 
-/// # Safety
-/// As signal(2).
-#[no_mangle]
-pub unsafe extern "C" fn signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
-    if !is_kept(signal) {
-        // SAFETY: the caller's promise.
-        return unsafe { real::signal(signal, handler) };
-    }
-    // SAFETY: all zeroes is a value of both.
-    unsafe {
-        let (mut new, mut old): (Action, Action) = (std::mem::zeroed(), std::mem::zeroed());
-        new.sa_sigaction = handler;
-        sigaction(signal, &raw const new, &raw mut old);
-        old.sa_sigaction
-    }
+macro_rules! signal_functions {
+    ($($name:ident: $flags:expr, $masks:expr;)+) => {$(
+        /// # Safety
+        /// As signal(2).
+        #[no_mangle]
+        pub unsafe extern "C-unwind" fn $name(
+            signal: c_int,
+            handler: libc::sighandler_t,
+        ) -> libc::sighandler_t {
+            // SAFETY: all zeroes is a value of both.
+            unsafe {
+                let (mut new, mut old): (Action, Action) = (std::mem::zeroed(), std::mem::zeroed());
+                new.sa_sigaction = handler;
+                new.sa_flags = $flags;
+                if $masks {
+                    libc::sigaddset(&raw mut new.sa_mask, signal);
+                }
+                match sigaction(signal, &raw const new, &raw mut old) {
+                    0 => old.sa_sigaction,
+                    _ => libc::SIG_ERR,
+                }
+            }
+        }
+    )+};
+}
+signal_functions! {
+    signal: libc::SA_RESTART, true;
+    bsd_signal: libc::SA_RESTART, true;
+    ssignal: libc::SA_RESTART, true;
+    sysv_signal: libc::SA_RESETHAND | libc::SA_NODEFER, false;
+    __sysv_signal: libc::SA_RESETHAND | libc::SA_NODEFER, false;
 }

@@ -142,10 +142,12 @@ struct Rule {
     len: Option<u8>,
     /// It is one only with these bits of this argument.
     only: Option<(u8, u32)>,
+    /// It is none with these bits of that one.
+    but: Option<(u8, u32)>,
 }
 
 const fn rule(number: i64, from: u8, len: u8) -> Rule {
-    Rule { number, from, len: Some(len), only: None }
+    Rule { number, from, len: Some(len), only: None, but: None }
 }
 
 const SHM_REMAP: u32 = 0o40000;
@@ -161,13 +163,28 @@ const RULES: &[Rule] = &[
         from: 4,
         len: Some(2),
         only: Some((3, libc::MREMAP_FIXED as u32)),
+        but: None,
     },
-    Rule { number: libc::SYS_mmap, from: 0, len: Some(1), only: Some((3, libc::MAP_FIXED as u32)) },
+    Rule {
+        number: libc::SYS_mmap,
+        from: 0,
+        len: Some(1),
+        only: Some((3, libc::MAP_FIXED as u32)),
+        but: None,
+    },
+    // Of processes, which the kernel finds by the memory that a segment has now.
+    Rule {
+        number: libc::SYS_futex,
+        from: 0,
+        len: None,
+        only: None,
+        but: Some((1, libc::FUTEX_PRIVATE_FLAG as u32)),
+    },
     rule(libc::SYS_mprotect, 0, 1),
     rule(libc::SYS_pkey_mprotect, 0, 1),
     rule(libc::SYS_madvise, 0, 1),
     rule(libc::SYS_remap_file_pages, 0, 1),
-    Rule { number: libc::SYS_shmat, from: 1, len: None, only: Some((2, SHM_REMAP)) },
+    Rule { number: libc::SYS_shmat, from: 1, len: None, only: Some((2, SHM_REMAP)), but: None },
     rule(MSEAL, 0, 1),
 ];
 
@@ -249,6 +266,10 @@ fn program(window: usize, text: &Range<usize>) -> Vec<sock_filter> {
         if let Some((argument, bits)) = rule.only {
             one.push(step(LOAD, lower(argument)));
             one.push(unless(HAS_BITS, bits, REST));
+        }
+        if let Some((argument, bits)) = rule.but {
+            one.push(step(LOAD, lower(argument)));
+            one.push(skip_if(HAS_BITS, bits, REST));
         }
         one.extend([
             step(LOAD, upper(rule.from)),

@@ -196,6 +196,12 @@ impl MapFile {
         self.it().is_dirty()
     }
 
+    /// As [`close`](MapFile::close), where the process ends and others may still have it: its
+    /// addresses and threads stay until then.
+    pub fn end(&self) -> Result<()> {
+        self.it().close()
+    }
+
     /// Syncs and writes back all, and gives all back to the pool; of a file that others have
     /// still, it syncs, and the rest is theirs.  After an error what was synced is kept in the
     /// pool, for a recovery.  Refused while there is another clone.

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Memory for the library itself.  That of the C library has locks, which the code may hold that
+//! a handler has interrupted, when the handler calls us.
+//!
+//! Blocks have sizes of powers of two, and one list of free blocks for each size.  What was given
+//! back is used again and not given to the kernel; larger ones come from it and go back.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::cell::UnsafeCell;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::real::raw;
+use crate::signals::hold;
+
+/// From 16 bytes to 4 MiB.
+const LEAST: u32 = 4;
+const MOST: u32 = 22;
+const SIZES: usize = (MOST - LEAST + 1) as usize;
+/// Asked of the kernel at once, for small blocks.
+const CHUNK: usize = 256 << 10;
+
+struct Free {
+    locked: AtomicBool,
+    first: UnsafeCell<*mut u8>,
+}
+
+// SAFETY: the list is only reached with the lock held.
+unsafe impl Sync for Free {}
+
+pub struct Memory([Free; SIZES]);
+
+impl Memory {
+    pub const fn new() -> Memory {
+        Memory(
+            [const { Free { locked: AtomicBool::new(false), first: UnsafeCell::new(null_mut()) } };
+                SIZES],
+        )
+    }
+
+    /// No other thread is at work here: for a fork, whose child has this thread alone.
+    pub fn stop(&self) {
+        self.0.iter().for_each(Free::lock);
+    }
+
+    pub fn go_on(&self) {
+        self.0.iter().for_each(Free::unlock);
+    }
+}
+
+impl Free {
+    fn lock(&self) {
+        while self.locked.swap(true, Ordering::Acquire) {
+            // SAFETY: it takes nothing.
+            unsafe { raw(libc::SYS_sched_yield, [0; 6]) };
+        }
+    }
+
+    fn unlock(&self) {
+        self.locked.store(false, Ordering::Release);
+    }
+}
+
+fn from_kernel(bytes: usize) -> *mut u8 {
+    let (prot, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let a = [0, bytes, prot as usize, flags as usize, usize::MAX, 0];
+    // SAFETY: a new mapping.
+    match unsafe { raw(libc::SYS_mmap, a) } {
+        -4095..=-1 => null_mut(),
+        at => std::ptr::with_exposed_provenance_mut(at as usize),
+    }
+}
+
+/// Which list; none: it is the kernel's.  Its blocks are aligned to their size, or to a page.
+fn size_of(layout: Layout) -> Option<u32> {
+    let bytes = layout.size().max(layout.align()).max(1 << LEAST);
+    let bits = bytes.next_power_of_two().trailing_zeros();
+    (bits <= MOST && layout.align() <= 4096).then_some(bits)
+}
+
+// SAFETY: a block is of one who has it, or in a list, and is as large and aligned as its size says.
+unsafe impl GlobalAlloc for Memory {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let Some(bits) = size_of(layout) else {
+            return match layout.align() <= 4096 {
+                true => from_kernel(layout.size()),
+                false => null_mut(),
+            };
+        };
+        let bytes = 1usize << bits;
+        let free = &self.0[(bits - LEAST) as usize];
+        let _busy = hold();
+        free.lock();
+        // SAFETY: with the lock held; the first word of a free block is the next one.
+        let found = unsafe {
+            if (*free.first.get()).is_null() {
+                let all = from_kernel(bytes.max(CHUNK));
+                if !all.is_null() {
+                    for at in (0..bytes.max(CHUNK)).step_by(bytes).rev() {
+                        let block = all.add(at);
+                        block.cast::<*mut u8>().write(*free.first.get());
+                        *free.first.get() = block;
+                    }
+                }
+            }
+            let found = *free.first.get();
+            if !found.is_null() {
+                *free.first.get() = found.cast::<*mut u8>().read();
+            }
+            found
+        };
+        free.unlock();
+        found
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        let Some(bits) = size_of(layout) else {
+            // SAFETY: it came so from the kernel.
+            unsafe { raw(libc::SYS_munmap, [block.addr(), layout.size(), 0, 0, 0, 0]) };
+            return;
+        };
+        let free = &self.0[(bits - LEAST) as usize];
+        let _busy = hold();
+        free.lock();
+        // SAFETY: the caller gives it back; with the lock held.
+        unsafe {
+            block.cast::<*mut u8>().write(*free.first.get());
+            *free.first.get() = block;
+        }
+        free.unlock();
+    }
+}

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Handlers of signals, and cancellation of threads: neither interrupts the library.
+//!
+//! A handler may call what the library stands in for, leave by siglongjmp, or end the program.
+//! So none runs while the thread has a lock or memory of the library.  The kernel calls a
+//! function of ours in place of each handler.  Where the library is at work in the thread
+//! ([`hold`]), it keeps the signal, blocks all others, and returns; when the work is over, the
+//! signal is sent again, and the mask is as it was.
+//!
+//! Signals of faults come as ever.  A handler that is set by a system call of the program's own
+//! is not known.
+
+use std::cell::{Cell, UnsafeCell};
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::sync::atomic::{compiler_fence, AtomicPtr, Ordering};
+
+use libc::{sigaction as Action, siginfo_t, ucontext_t};
+
+use crate::real::{self, raw};
+
+const SIGNALS: usize = 65;
+const FAULTS: [c_int; 6] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+
+/// What the program wants for a signal; never freed, as a handler may be at work.
+struct Known {
+    action: Action,
+    next: *const Known,
+}
+
+/// The one that holds, and all that there were.
+static NOW: [AtomicPtr<Known>; SIGNALS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; SIGNALS];
+static ALL: [AtomicPtr<Known>; SIGNALS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; SIGNALS];
+
+struct Kept {
+    info: UnsafeCell<MaybeUninit<siginfo_t>>,
+    signal: Cell<c_int>,
+    mask: Cell<u64>,
+}
+
+/// Where the handler that runs began; zero: none does.
+#[derive(Clone, Copy)]
+struct Began {
+    at: usize,
+    /// The alternate stack that it is on, if it is on one.
+    stack: (usize, usize),
+}
+
+thread_local! {
+    static BUSY: Cell<u32> = const { Cell::new(0) };
+    static CANCEL: Cell<c_int> = const { Cell::new(0) };
+    static KEPT: Kept = const {
+        Kept {
+            info: UnsafeCell::new(MaybeUninit::zeroed()),
+            signal: Cell::new(0),
+            mask: Cell::new(0),
+        }
+    };
+    static BEGAN: Cell<Began> = const { Cell::new(Began { at: 0, stack: (0, 0) }) };
+}
+
+extern "C" {
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+
+extern "C-unwind" {
+    fn pthread_testcancel();
+}
+
+/// A thread that is to be cancelled ends here.  Nothing of the caller's may need to be dropped.
+pub fn cancellation_point() {
+    if BUSY.try_with(Cell::get).unwrap_or(1) == 0 {
+        // SAFETY: it may unwind, which the functions that the program calls let through.
+        unsafe { pthread_testcancel() };
+    }
+}
+
+/// While this lives no handler runs in the thread, and it is not cancelled.
+#[derive(Debug)]
+pub struct Busy(std::marker::PhantomData<*const ()>);
+
+pub fn hold() -> Busy {
+    let _ = BUSY.try_with(|busy| {
+        if busy.get() == 0 {
+            let mut old = 0;
+            // SAFETY: it is told where the old one goes.
+            unsafe { pthread_setcancelstate(1, &raw mut old) };
+            let _ = CANCEL.try_with(|cancel| cancel.set(old));
+        }
+        busy.set(busy.get() + 1);
+    });
+    compiler_fence(Ordering::SeqCst);
+    Busy(std::marker::PhantomData)
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        compiler_fence(Ordering::SeqCst);
+        let _ = BUSY.try_with(|busy| {
+            if busy.get() > 1 {
+                busy.set(busy.get() - 1);
+                return;
+            }
+            let old = CANCEL.try_with(Cell::get).unwrap_or(0);
+            // SAFETY: as it was before.
+            unsafe { pthread_setcancelstate(old, std::ptr::null_mut()) };
+            busy.set(0);
+            compiler_fence(Ordering::SeqCst);
+            if KEPT.try_with(|kept| kept.signal.get() != 0).unwrap_or(false) {
+                send_again();
+            }
+        });
+    }
+}
+
+/// What was held by a guard that was forgotten.
+pub fn let_go() {
+    drop(Busy(std::marker::PhantomData));
+}
+
+/// Runs what may wait for another process for as long as that likes: signals come as they would
+/// without us.  A handler that jumps away leaves what the caller has as it is.
+pub fn let_through<R>(f: impl FnOnce() -> R) -> R {
+    let depth = BUSY.try_with(Cell::get).unwrap_or(0);
+    if depth > 0 {
+        let _ = BUSY.try_with(|busy| busy.set(1));
+        let_go();
+    }
+    let result = f();
+    if depth > 0 {
+        std::mem::forget(hold());
+        let _ = BUSY.try_with(|busy| busy.set(depth));
+    }
+    result
+}
+
+/// All others are blocked meanwhile.
+#[cold]
+fn send_again() {
+    let errno = real::errno();
+    let _ = KEPT.try_with(|kept| {
+        let signal = kept.signal.replace(0);
+        let mask = kept.mask.get();
+        // SAFETY: what it was told with, which nobody changes now; and the mask from before.
+        unsafe {
+            let (process, thread) = (raw(libc::SYS_getpid, [0; 6]), raw(libc::SYS_gettid, [0; 6]));
+            let info = kept.info.get().addr();
+            let a = [process as usize, thread as usize, signal as usize, info, 0, 0];
+            raw(libc::SYS_rt_tgsigqueueinfo, a);
+            let a = [libc::SIG_SETMASK as usize, (&raw const mask).addr(), 0, 8, 0, 0];
+            raw(libc::SYS_rt_sigprocmask, a);
+        }
+    });
+    // SAFETY: it is this thread's.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// Whether the thread runs a handler of a signal that it has not left by a jump.
+pub fn in_handler() -> bool {
+    let began = BEGAN.try_with(Cell::get).unwrap_or(Began { at: 0, stack: (0, 0) });
+    let here = (&raw const began).addr();
+    // So deep a handler's own calls may be.
+    const DEEP: usize = 8 << 20;
+    match began {
+        Began { at: 0, .. } => false,
+        Began { stack: (from, to), .. } if from != to => (from..to).contains(&here),
+        Began { at, .. } => here <= at && at - here < DEEP,
+    }
+}
+
+extern "C-unwind" fn arrived(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    if BUSY.try_with(Cell::get).unwrap_or(0) > 0 {
+        // SAFETY: the kernel gives both to a handler of this kind; its set of signals has 64.
+        unsafe {
+            let mask = (&raw mut (*context.cast::<ucontext_t>()).uc_sigmask).cast::<u64>();
+            let _ = KEPT.try_with(|kept| {
+                (*kept.info.get()).write(*info);
+                kept.signal.set(signal);
+                kept.mask.set(mask.read());
+            });
+            mask.write(FAULTS.iter().fold(u64::MAX, |all, fault| all & !(1 << (fault - 1))));
+        }
+        return;
+    }
+    // SAFETY: what was stored there is never freed.
+    let Some(known) = (unsafe { NOW[signal as usize].load(Ordering::SeqCst).as_ref() }) else {
+        return;
+    };
+    if known.action.sa_flags & libc::SA_RESETHAND != 0 {
+        // SAFETY: all zeroes is the default.
+        unsafe {
+            let default: Action = std::mem::zeroed();
+            real::sigaction(signal, &raw const default, std::ptr::null_mut());
+        }
+    }
+    let here = (&raw const known).addr();
+    // SAFETY: as above.
+    let stack = unsafe { (*context.cast::<ucontext_t>()).uc_stack };
+    let from = stack.ss_sp.addr();
+    let on = (from..from + stack.ss_size).contains(&here);
+    let began = Began { at: here, stack: if on { (from, from + stack.ss_size) } else { (0, 0) } };
+    let before = BEGAN.try_with(|b| b.replace(began));
+    // SAFETY: the program has given it for this; without SA_SIGINFO it looks at the first alone.
+    unsafe {
+        type Handler = extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
+        let handler: Handler = std::mem::transmute(known.action.sa_sigaction);
+        handler(signal, info, context);
+    }
+    if let Ok(before) = before {
+        let _ = BEGAN.try_with(|b| b.set(before));
+    }
+}
+
+fn words(action: &Action) -> [u64; 3] {
+    // SAFETY: the kernel's set of signals has 64.
+    let mask = unsafe { (&raw const action.sa_mask).cast::<u64>().read() };
+    [action.sa_sigaction as u64, action.sa_flags as u64, mask]
+}
+
+/// One that is kept for ever: programs set few different ones, but maybe often.
+fn known(signal: usize, action: &Action) -> *mut Known {
+    let all = &ALL[signal];
+    let mut head = all.load(Ordering::SeqCst);
+    // SAFETY: what is in the list is never freed.
+    unsafe {
+        let mut at: *const Known = head;
+        while let Some(one) = at.as_ref() {
+            if words(&one.action) == words(action) {
+                return at.cast_mut();
+            }
+            at = one.next;
+        }
+        let new = Box::into_raw(Box::new(Known { action: *action, next: head }));
+        loop {
+            match all.compare_exchange(head, new, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return new,
+                Err(now) => {
+                    (*new).next = now;
+                    head = now;
+                }
+            }
+        }
+    }
+}
+
+fn is_ours(action: &Action) -> bool {
+    type Handler = extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
+    action.sa_sigaction == arrived as Handler as usize
+}
+
+/// As sigaction(2), of a signal that is no fault's.
+///
+/// # Safety
+/// As sigaction(2).
+pub unsafe fn set(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
+    let index = usize::try_from(signal).unwrap_or(0);
+    if !(1..SIGNALS).contains(&index) || FAULTS.contains(&signal) {
+        // SAFETY: the caller's promise.
+        return unsafe { real::sigaction(signal, new, old) };
+    }
+    type Handler = extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
+    let _busy = hold();
+    let before = NOW[index].load(Ordering::SeqCst);
+    // SAFETY: the caller's promise; all zeroes is a value of an action.
+    unsafe {
+        let mut given: Option<Action> = new.as_ref().copied();
+        if let Some(given) = &mut given {
+            if ![libc::SIG_DFL, libc::SIG_IGN].contains(&given.sa_sigaction) {
+                NOW[index].store(known(index, given), Ordering::SeqCst);
+                given.sa_sigaction = arrived as Handler as usize;
+                given.sa_flags = given.sa_flags & !libc::SA_RESETHAND | libc::SA_SIGINFO;
+            }
+        }
+        let mut was: Action = std::mem::zeroed();
+        let given = given.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let done = real::sigaction(signal, given, &raw mut was);
+        if done != 0 {
+            NOW[index].store(before, Ordering::SeqCst);
+            return done;
+        }
+        if let Some(old) = old.as_mut() {
+            *old = match before.as_ref() {
+                Some(before) if is_ours(&was) => before.action,
+                _ => was,
+            };
+        }
+    }
+    0
+}

@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * Goal: a program that ends in any way that runs code of its own keeps what it has stored, and
+ * signals, jumps and cancellation leave the library whole.
+ * Method: ends.sh runs each way with and without map-run, and looks at the files.
+ *
+ *	ends list             the ways to end, each with where it stores last
+ *	ends end WAY FILE     stores to FILE and ends so, without a sync
+ *	ends signals FILE     handlers that open, write, sync and jump while threads and they are at it
+ *	ends cancel FILE      threads are cancelled while they write, sync and read
+ *	ends futex FILE       a process-shared lock in a mapping, while its memory moves
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "check.h"
+
+#define MIB (1l << 20)
+
+static const char *path;
+static char *memory;
+static int file;
+
+static void store(const char *what)
+{
+	strcpy(memory, what);
+}
+
+static void at_end(void)
+{
+	store("last, by atexit");
+}
+
+__attribute__((destructor)) static void destroyed(void)
+{
+	if (memory && memory[0] == 'D')
+		store("Destroyed: last, by a destructor");
+}
+
+static void *opens(void *p)
+{
+	char name[512];
+	unsigned i;
+
+	(void)p;
+	for (i = 0;; i++) {
+		snprintf(name, sizeof(name), "%s.%u.map", path, i % 4);
+		int fd = open(name, O_RDWR | O_CREAT, 0600);
+
+		CHECK(fd >= 0 && close(fd) == 0);
+	}
+	return NULL;
+}
+
+static void ends_in_handler(int signal)
+{
+	store("last, in a handler");
+	if (signal == SIGUSR1)
+		_exit(0);
+	exit(0);
+}
+
+static void *allocates(void *p)
+{
+	for (;;)
+		free(malloc(1000));
+	return p;
+}
+
+static void *exits(void *p)
+{
+	(void)p;
+	_exit(0);
+}
+
+static void end(const char *way)
+{
+	pthread_t thread;
+	int i;
+
+	memset(memory, 'x', 64);
+	if (strcmp(way, "return") == 0) {
+		store("last, by return");
+	} else if (strcmp(way, "exit") == 0) {
+		store("last, by exit");
+		exit(0);
+	} else if (strcmp(way, "_exit") == 0) {
+		store("last, by _exit");
+		_exit(0);
+	} else if (strcmp(way, "quick_exit") == 0) {
+		store("last, by quick_exit");
+		quick_exit(0);
+	} else if (strcmp(way, "atexit") == 0) {
+		atexit(at_end);
+	} else if (strcmp(way, "destructor") == 0) {
+		store("D");
+	} else if (strcmp(way, "library") == 0) {
+		/* The destructor of endlib.c. */
+		char **at = dlsym(RTLD_DEFAULT, "end_memory");
+
+		CHECK(at);
+		*at = memory;
+	} else if (strcmp(way, "beside-open") == 0) {
+		CHECK(pthread_create(&thread, NULL, opens, NULL) == 0);
+		usleep(20000);
+		store("last, beside an open");
+		exit(0);
+	} else if (strcmp(way, "handler-_exit") == 0 || strcmp(way, "handler-exit") == 0) {
+		/* It interrupts what it likes: the library, and the C library's memory. */
+		struct itimerval in = { { 0, 0 }, { 0, 3000 } };
+
+		signal(SIGALRM, ends_in_handler);
+		signal(SIGUSR1, ends_in_handler);
+		if (strcmp(way, "handler-exit") == 0) {
+			CHECK(setitimer(ITIMER_REAL, &in, NULL) == 0);
+			for (;;)
+				CHECK(pwrite(file, "again", 5, PAGE) == 5 && fsync(file) == 0);
+		}
+		CHECK(pthread_create(&thread, NULL, allocates, NULL) == 0);
+		usleep(5000);
+		pthread_kill(thread, SIGUSR1);
+		pause();
+	} else if (strcmp(way, "two-exits") == 0) {
+		store("last, by several");
+		for (i = 0; i < 4; i++)
+			CHECK(pthread_create(&thread, NULL, exits, NULL) == 0);
+		_exit(0);
+	} else {
+		CHECK(!"such a way");
+	}
+}
+
+static sigjmp_buf back;
+static volatile int jumps, handled;
+static int by_handler = -1;
+
+static void jumps_away(int signal)
+{
+	(void)signal;
+	jumps++;
+	siglongjmp(back, 1);
+}
+
+/* What POSIX lets a handler call. */
+static void calls(int signal)
+{
+	char c = 'h';
+
+	(void)signal;
+	handled++;
+	CHECK(pwrite(file, &c, 1, 3 * PAGE) == 1 && pread(file, &c, 1, 3 * PAGE) == 1 && c == 'h');
+	CHECK(fsync(file) == 0);
+	int fd = open(path, O_RDWR);
+
+	CHECK(fd >= 0 && write(fd, "again", 5) == 5 && close(fd) == 0);
+	/* One that is not open yet: refused by name, and never a deadlock. */
+	char name[512] = "";
+
+	strcat(strcpy(name, path), ".other.map");
+	fd = open(name, O_RDWR | O_CREAT, 0600);
+	CHECK(fd >= 0 || (is_mapped_run() && errno == EBUSY));
+	by_handler = fd < 0 ? errno : 0;
+	if (fd >= 0)
+		close(fd);
+}
+
+static void signals(void)
+{
+	struct itimerval often = { { 0, 300 }, { 0, 300 } }, never = { { 0, 0 }, { 0, 0 } };
+	struct sigaction action = { .sa_handler = calls }, old;
+	uint64_t n = 0;
+	time_t begun;
+	int fd;
+
+	sigemptyset(&action.sa_mask);
+	action.sa_flags = SA_RESTART;
+	CHECK(sigaction(SIGALRM, &action, NULL) == 0);
+	CHECK(sigaction(SIGALRM, NULL, &old) == 0 && old.sa_handler == calls && old.sa_flags & SA_RESTART);
+	CHECK(setitimer(ITIMER_REAL, &often, NULL) == 0);
+	for (begun = time(NULL); time(NULL) < begun + 2; n++) {
+		free(malloc(100 + n % 100000));
+		CHECK(pwrite(file, &n, 8, PAGE) == 8);
+		if (n % 8 == 0)
+			CHECK(fsync(file) == 0 && msync(memory, PAGE, MS_SYNC) == 0);
+		fd = dup(file);
+		CHECK(fd >= 0 && close(fd) == 0);
+		fd = open(path, O_RDWR);
+		CHECK(fd >= 0 && close(fd) == 0);
+	}
+	CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0 && handled > 10);
+	CHECK(signal(SIGALRM, jumps_away) == calls);
+	sigsetjmp(back, 1);
+	CHECK(setitimer(ITIMER_REAL, &often, NULL) == 0);
+	while (jumps < 500) {
+		CHECK(pwrite(file, "jump", 4, 2 * PAGE) == 4 && fsync(file) == 0);
+		CHECK(msync(memory, PAGE, MS_SYNC) == 0);
+		fd = open(path, O_RDWR);
+		CHECK(fd >= 0);
+		close(fd);
+	}
+	CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0);
+	CHECK(signal(SIGALRM, SIG_DFL) == jumps_away && signal(SIGALRM, SIG_IGN) == SIG_DFL);
+	/* All is as it was, and the library can do what needs all of it. */
+	fd = open(path, O_RDWR);
+	CHECK(fd >= 0 && pwrite(fd, "whole", 5, 0) == 5 && fsync(fd) == 0 && memcmp(memory, "whole", 5) == 0);
+	for (n = 3; n < 1024; n++)
+		close((int)n);
+	fd = open(path, O_RDWR);
+	CHECK(fd >= 0 && munmap(memory, 4 * MIB) == 0 && ftruncate(fd, 100 * MIB) == 0 && close(fd) == 0);
+	memory = NULL;
+}
+
+static int ends[2];
+
+static void *writes_for_ever(void *p)
+{
+	(void)p;
+	for (;;)
+		CHECK(pwrite(file, "cancelled", 9, PAGE) == 9);
+	return NULL;
+}
+
+static void *syncs_for_ever(void *p)
+{
+	(void)p;
+	for (;;) {
+		memory[PAGE]++;
+		CHECK(fsync(file) == 0);
+	}
+	return NULL;
+}
+
+static void *reads_for_ever(void *p)
+{
+	char c;
+
+	(void)p;
+	CHECK(read(ends[0], &c, 1) == 1);
+	return NULL;
+}
+
+static void *opens_for_ever(void *p)
+{
+	(void)p;
+	for (;;) {
+		int fd = open(path, O_RDWR);
+
+		if (fd >= 0)
+			close(fd);
+	}
+	return NULL;
+}
+
+static void cancel(void)
+{
+	void *(*const all[])(void *) = { writes_for_ever, syncs_for_ever, reads_for_ever, opens_for_ever };
+	pthread_t thread;
+	void *result;
+	int round;
+
+	CHECK(pipe(ends) == 0);
+	for (round = 0; round < 200; round++) {
+		CHECK(pthread_create(&thread, NULL, all[round % 4], NULL) == 0);
+		usleep((unsigned)(round % 7) * 300);
+		CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0);
+		CHECK(result == PTHREAD_CANCELED);
+		CHECK(pwrite(file, "whole", 5, 0) == 5 && fsync(file) == 0);
+	}
+}
+
+struct shared {
+	pthread_mutex_t mutex;
+	pthread_cond_t cond;
+	int turn;
+};
+
+static struct shared *both;
+
+static void *turns(void *p)
+{
+	int me = p != NULL, i;
+
+	for (i = 0; i < 200; i++) {
+		CHECK(pthread_mutex_lock(&both->mutex) == 0);
+		while (both->turn != me)
+			CHECK(pthread_cond_wait(&both->cond, &both->mutex) == 0);
+		both->turn = !me;
+		CHECK(pthread_cond_broadcast(&both->cond) == 0 && pthread_mutex_unlock(&both->mutex) == 0);
+		if (me && i % 10 == 0)
+			usleep(20000);
+	}
+	return NULL;
+}
+
+/* The file is larger than the pool, so its segments come and go. */
+static void *sweeps(void *stop)
+{
+	long at = 2 * MIB, size = 192 * MIB;
+
+	while (!*(volatile int *)stop) {
+		((volatile char *)both)[at]++;
+		at = at + 2 * MIB < size ? at + 2 * MIB : 2 * MIB;
+	}
+	return NULL;
+}
+
+static void futexes(void)
+{
+	pthread_t one, two, sweeper;
+	pthread_mutexattr_t mutex;
+	pthread_condattr_t cond;
+	int stop = 0;
+
+	CHECK(munmap(memory, 4 * MIB) == 0 && ftruncate(file, 192 * MIB) == 0);
+	both = mmap(NULL, 192 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+	CHECK(both != MAP_FAILED);
+	CHECK(pthread_mutexattr_init(&mutex) == 0 && pthread_condattr_init(&cond) == 0);
+	CHECK(pthread_mutexattr_setpshared(&mutex, PTHREAD_PROCESS_SHARED) == 0);
+	CHECK(pthread_condattr_setpshared(&cond, PTHREAD_PROCESS_SHARED) == 0);
+	CHECK(pthread_mutex_init(&both->mutex, &mutex) == 0 && pthread_cond_init(&both->cond, &cond) == 0);
+	CHECK(pthread_create(&sweeper, NULL, sweeps, &stop) == 0);
+	CHECK(pthread_create(&one, NULL, turns, NULL) == 0 && pthread_create(&two, NULL, turns, &stop) == 0);
+	CHECK(pthread_join(one, NULL) == 0 && pthread_join(two, NULL) == 0);
+	stop = 1;
+	CHECK(pthread_join(sweeper, NULL) == 0);
+}
+
+int main(int argc, char **argv)
+{
+	static const char *const ways[] = { "return", "exit", "_exit", "quick_exit", "atexit", "destructor",
+					    "library", "beside-open", "handler-_exit", "handler-exit", "two-exits" };
+	size_t i;
+
+	if (argc == 2 && strcmp(argv[1], "list") == 0) {
+		for (i = 0; i < sizeof(ways) / sizeof(*ways); i++)
+			puts(ways[i]);
+		return 0;
+	}
+	CHECK(argc >= 3);
+	path = argv[argc - 1];
+	file = open(path, O_RDWR | O_CREAT, 0600);
+	CHECK(file >= 0 && ftruncate(file, 4 * MIB) == 0);
+	memory = mmap(NULL, 4 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+	CHECK(memory != MAP_FAILED);
+	if (strcmp(argv[1], "end") == 0)
+		end(argv[2]);
+	else if (strcmp(argv[1], "signals") == 0)
+		signals();
+	else if (strcmp(argv[1], "cancel") == 0)
+		cancel();
+	else if (strcmp(argv[1], "futex") == 0)
+		futexes();
+	else
+		CHECK(0);
+	return 0;
+}
