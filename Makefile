@@ -232,6 +232,8 @@ vm-destage: build
 install: build install-map
 	install -D -m 755 $(built)/forebay $(bindir)/forebay
 	install -D -m 755 packaging/mount.forebay $(sbindir)/mount.forebay
+	install -D -m 755 packaging/umount.forebay $(sbindir)/umount.forebay
+	for what in mount umount; do ln -sf $$what.forebay $(sbindir)/$$what.fuse.forebay; done
 	install -d $(mandir)
 	$(built)/forebay man $(mandir)
 	install -D -m 644 packaging/forebay.d.5 $(mandir)/../man5/forebay.d.5

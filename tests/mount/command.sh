@@ -143,6 +143,23 @@ says '"empty": false' "$FOREBAY" replay "$pool" "$tree" --json
 says '"empty": true' "$FOREBAY" replay "$pool" "$tree" --json
 shows "$tree/kept" kept
 
+# Ended by a signal while a program has a file open: all is in the tree, the log is empty, and
+# the program gets errors.  With --write-back, too, where the kernel held what was written.
+for how in '' --write-back; do
+	# shellcheck disable=SC2086
+	start_mount "$tree" $how
+	exec 8>"$tree/open"
+	echo "open $how" >&8
+	kill -TERM "$server"
+	wait "$server" || fail "it was ended by a signal with a file open${how:+, $how}: code $?, $(tail -n 3 "$work/mount.log")"
+	server='' mounted=''
+	# With --write-back the kernel tells it at the sync.
+	{ echo more >&8 && sync -d /dev/fd/8; } 2>/dev/null && fail "a program could write when the server had ended"
+	exec 8>&-
+	shows "$tree/open" "open $how"
+	[ -z "$(find "$tree" -name '.forebay*')" ] || fail "a mark is left${how:+, $how}"
+done
+
 # By the server of the volumes.
 start_server --mount "$tree"
 mounted=$tree
@@ -157,6 +174,26 @@ helper() { FOREBAY=echo "$root/packaging/mount.forebay" "$@"; }
 	"mount --log l --read-only -- /dev/pmem0 /t /srv/x" ] || fail "mount.forebay"
 [ "$(helper /dev/pmem0 '/srv/a b')" = "mount -- /dev/pmem0 /srv/a b /srv/a b" ] || fail "mount.forebay"
 refused 1 helper /dev/pmem0 /srv/x -o odd
+# Options of any file system, each alone and with those that change it again.
+while read -r options wanted; do
+	[ "$(helper /p /t -o "$options")" = "mount${wanted:+ $wanted} -- /p /t /t" ] || fail "mount.forebay -o $options: $(helper /p /t -o "$options")"
+done <<'O'
+defaults
+noatime --flags noatime
+nodiratime,nosuid --flags nodiratime,nosuid
+relatime
+strictatime,lazytime,atime,diratime
+nosuid,nodev,noexec,nosymfollow --flags nosuid,nodev,noexec,nosymfollow
+nosuid,suid,nodev,nodev --flags nodev
+user --flags nosuid,nodev,noexec
+users,exec --flags nosuid,nodev
+owner,dev,suid,exec
+ro,rw
+rw,ro --read-only
+sync --log-writes
+sync,async
+dirsync,nouser,silent,uhelper=forebay,comment=x
+O
 # A tree whose log holds what it lacks is marked: no other pool or log may have it, nor an
 # older copy of the pool, and nobody sees the mark through the mount.
 other=$shm/other

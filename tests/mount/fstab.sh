@@ -11,7 +11,7 @@ need unshare python3 make
 # The debian package installs the same way, and tests/packages/run looks for these there.
 to=$work/root
 make -s -C "$root" install DESTDIR="$to" PREFIX=/usr >"$work/install.log" 2>&1 || { tail "$work/install.log" >&2; fail "make install"; }
-for file in usr/bin/forebay usr/sbin/mount.forebay usr/lib/systemd/system/forebay-mount@.service \
+for file in usr/bin/forebay usr/sbin/mount.forebay usr/sbin/umount.forebay usr/sbin/mount.fuse.forebay usr/sbin/umount.fuse.forebay usr/lib/systemd/system/forebay-mount@.service \
 	usr/share/man/man1/forebay-mount.1 usr/share/man/man1/forebay-unmark.1; do
 	[ -e "$to/$file" ] || fail "$file is not installed"
 	case $file in
@@ -49,8 +49,9 @@ $pool $work/disk/tree forebay nofail,sync_interval=2s,x-systemd.automount 0 0
 $pool $work/at forebay noauto,tree=$work/disk/other,log=other 0 0
 /dev/shm/nowhere $work/wrong forebay noauto 0 0
 $pool $work/odd forebay noauto,odd=1 0 0
+$pool $work/flags forebay noauto,tree=$work/disk/flags,log=flags,user,noatime,sync 0 0
 F
-mkdir "$work/odd" "$work/upper" "$work/under"
+mkdir "$work/odd" "$work/upper" "$work/under" "$work/flags" "$work/disk/flags"
 export work to pool FOREBAY
 cat >"$work/inside.sh" <<'S'
 set -eu
@@ -58,7 +59,7 @@ fail() { echo "fstab: FAILED: $*" >&2; exit 1; }
 mount -t tmpfs none "$work/under"
 mkdir "$work/under/upper" "$work/under/work"
 mount -t overlay overlay -o "lowerdir=/usr/sbin,upperdir=$work/under/upper,workdir=$work/under/work" /usr/sbin || exit 77
-cp "$to/usr/sbin/mount.forebay" /usr/sbin/
+cp -P "$to"/usr/sbin/*mount*forebay /usr/sbin/
 [ /sbin/mount.forebay -ef /usr/sbin/mount.forebay ] || exit 77
 code() { # WANTED COMMAND...
 	local wanted=$1 got=0
@@ -66,7 +67,13 @@ code() { # WANTED COMMAND...
 	"$@" >"$work/code.log" 2>&1 || got=$?
 	[ $got = "$wanted" ] || { cat "$work/code.log" >&2; fail "exit code $got, not $wanted: $*"; }
 }
-is_mounted() { grep -q " $1 fuse.* " /proc/mounts || grep -q " $1 fuseblk" /proc/mounts; }
+is_mounted() { grep -q " $1 fuse.forebay " /proc/mounts; }
+has() { [[ ,$(findmnt -fnro VFS-OPTIONS --mountpoint "$1"), == *,"$2",* ]]; }
+# Nothing holds the tree's disk when umount(8) returns.
+free() {
+	umount "$work/disk" || fail "the disk is busy after umount $1"
+	mount -o loop "$work/image" "$work/disk"
+}
 sync_to() { python3 -c 'import os, sys
 f = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR); os.write(f, b"by fstab\n"); os.fsync(f)' "$1"; }
 gone() { for _ in $(seq 600); do is_mounted "$1" || return 0; sleep 0.05; done; fail "$1 is still mounted"; }
@@ -83,15 +90,47 @@ sync_to "$work/at/b"
 code 32 mount -T "$work/fstab" "$work/wrong"
 code 1 mount -T "$work/fstab" "$work/odd"
 grep -q "option odd=1 is not known" "$work/code.log" || fail "the unknown option is not named"
-# umount(8) knows nothing of logs: the server brings home what there is.
+# Options of any file system.
+code 0 mount -T "$work/fstab" "$work/flags"
+for flag in nosuid nodev noexec noatime; do has "$work/flags" $flag || fail "$flag was not heeded"; done
+"$FOREBAY" status "$pool" --json | grep -q '"log": "flags"' || fail "log= was not heeded"
+echo x >"$work/flags/f"
+code 0 mount -o remount,ro "$work/flags"
+! (echo y >"$work/flags/f") 2>/dev/null || fail "remount,ro was not heeded"
+for flag in nosuid nodev noexec noatime; do has "$work/flags" $flag || fail "$flag is gone after a remount"; done
+code 0 mount -o remount,rw "$work/flags"
+echo z >"$work/flags/f"
+code 0 mount -o remount,exec "$work/flags"
+has "$work/flags" noexec || fail "a remount took noexec away"
+# A busy one stays, and who holds it is named by what is to be done.
+exec 5>"$work/flags/open"
+code 32 umount "$work/flags"
+grep -q "is in use" "$work/code.log" || fail "a busy mount is not named"
+is_mounted "$work/flags" || fail "a busy mount is gone"
+exec 5>&-
+# umount(8) returns when the tree has everything, and its disk can be unmounted.
+code 0 umount "$work/flags"
 code 0 umount "$work/at"
-code 0 umount "$work/disk/tree"
 gone "$work/at"
-gone "$work/disk/tree"
-for _ in $(seq 600); do
-	[ -L "$work/disk/tree/.forebay-mount" ] || [ -L "$work/disk/other/.forebay-mount" ] || break
-	sleep 0.05
+code 0 umount "$work/disk/tree"
+! is_mounted "$work/disk/tree" || fail "it is mounted after umount"
+[ "$(find "$work/disk" -name '.forebay*')" = "" ] || fail "a mark is left after umount"
+free "$work/disk/tree"
+# And so does who mounts it again at once.
+for i in 1 2 3; do
+	code 0 mount -T "$work/fstab" "$work/disk/tree"
+	sync_to "$work/disk/tree/again$i"
+	code 0 umount "$work/disk/tree"
 done
+free "the last"
+# As a user with other means does: the helper is not asked, and a mount waits for the end.
+for i in 1 2 3; do
+	code 0 mount -T "$work/fstab" "$work/disk/tree"
+	sync_to "$work/disk/tree/plain$i"
+	code 0 umount -i "$work/disk/tree"
+done
+code 0 mount -T "$work/fstab" "$work/disk/tree"
+code 0 umount "$work/disk/tree"
 [ "$(cat "$work/disk/tree/a" "$work/disk/other/b")" = "by fstab
 by fstab" ] || fail "the trees do not have what was synced"
 "$FOREBAY" mount "$pool" "$work/disk/tree" >/dev/null 2>&1 && "$FOREBAY" umount "$work/disk/tree" >/dev/null

@@ -5,12 +5,14 @@
 use std::io::{BufRead, BufReader, Read};
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use forebay::Uuid;
+use forebay::{Pool, Uuid};
 use forebay_mount::service::{whole, MountRequest, Mounts, KIND};
+use forebay_mount::{is_mounted, Flags, ENDING_WAIT};
 use forebay_server::{
     control::Client, runtime_dir, Error as ServerError, Server, ServiceStatus, Work,
 };
@@ -27,13 +29,41 @@ use crate::{args, open, out};
 pub fn run(a: &args::Mount) -> anyhow::Result<u8> {
     let request = request(&a.tree, a.mountpoint.as_deref(), &a.how)?;
     let pool = whole(&a.pool).unwrap_or_else(|_| a.pool.clone());
-    if let Some(client) = Client::for_pool(&runtime_dir(), &pool)? {
-        return by_server(a, client, &request);
+    let (begun, mut interrupt) = (Instant::now(), None);
+    loop {
+        // Whose mount is in the way.
+        let mut tree = request.tree.clone();
+        let mounted = match Client::for_pool(&runtime_dir(), &pool) {
+            Ok(Some(client)) => {
+                if interrupt.is_none() {
+                    interrupt = Some(Interrupt::watch()?);
+                }
+                let interrupt = interrupt.as_ref().expect("it was set");
+                by_server(a, client, &request, interrupt, &mut tree)
+            }
+            Ok(None) if a.foreground => match open::pool(&a.pool, &a.media.read_write()) {
+                Ok(pool) => return here(a, &request, pool, interrupt),
+                Err(e) => Err(e.into()),
+            },
+            Ok(None) => return by_child(a, &pool, &request),
+            Err(e) => Err(e.into()),
+        };
+        let interrupted = interrupt.as_ref().is_some_and(Interrupt::came);
+        match mounted {
+            Err(e) if is_ending(&e, &tree) && !interrupted && begun.elapsed() < ENDING_WAIT => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            mounted => return mounted,
+        }
     }
-    match a.foreground {
-        true => here(a, &request),
-        false => by_child(a, &pool, &request),
-    }
+}
+
+/// The pool, the log or the tree is in use, or a server has just gone, and no mount of the tree
+/// is to be seen: somebody has unmounted it, and its server ends.
+fn is_ending(e: &anyhow::Error, tree: &Path) -> bool {
+    const BUSY: u8 = 4;
+    const GONE: u8 = 13;
+    [BUSY, GONE].contains(&crate::exit_code(e)) && !is_mounted(tree)
 }
 
 /// With whole paths, for whoever mounts need not be in the same directory.
@@ -55,6 +85,7 @@ pub fn request(
         allow_other: how.allow_other || rustix::process::geteuid().is_root(),
         write_back: how.write_back,
         log_writes: how.log_writes,
+        flags: how.flags,
         sync_interval_s: how.sync_interval.as_secs_f64(),
         sync_bytes: how.sync_bytes,
         accept: how.accept,
@@ -73,9 +104,17 @@ enum Line {
     Mounted(Box<ServiceStatus>),
 }
 
-fn by_server(a: &args::Mount, mut client: Client, request: &MountRequest) -> anyhow::Result<u8> {
-    let interrupt = Interrupt::watch()?;
-    free(&client.status()?.services, request)?;
+fn by_server(
+    a: &args::Mount,
+    mut client: Client,
+    request: &MountRequest,
+    interrupt: &Interrupt,
+    tree: &mut PathBuf,
+) -> anyhow::Result<u8> {
+    if let Some((other, refusal)) = in_the_way(&client.status()?.services, request) {
+        *tree = other;
+        return Err(refusal.into());
+    }
     let mut bar = Bar::default();
     let started = client.start(KIND, json!(request), &mut |work| {
         bar.show(work);
@@ -89,26 +128,34 @@ fn by_server(a: &args::Mount, mut client: Client, request: &MountRequest) -> any
     Ok(0)
 }
 
-/// Each mount has its place and its log for itself.
-fn free(services: &[ServiceStatus], request: &MountRequest) -> forebay_server::Result<()> {
+/// Each mount has its place and its log for itself: the tree of another one, and what it keeps
+/// this one from.
+fn in_the_way(
+    services: &[ServiceStatus],
+    request: &MountRequest,
+) -> Option<(PathBuf, ServerError)> {
     let mounts = || services.iter().filter(|s| s.kind == KIND);
+    let tree = |s: &ServiceStatus| s.details["tree"].as_str().unwrap_or_default().into();
     let name = request.mountpoint.display().to_string();
-    if mounts().any(|s| s.name == name) {
+    if let Some(other) = mounts().find(|s| s.name == name) {
         let what = format!("{name}: this server has a mount there already");
-        return Err(ServerError::service(4, what, "see forebay status"));
+        return Some((tree(other), ServerError::service(4, what, "see forebay status")));
     }
-    if let Some(other) = mounts().find(|s| s.details["log"] == request.log.as_str()) {
-        let what = format!("log {}: the mount {} uses it", request.log, other.name);
-        return Err(ServerError::service(4, what, "give this one another: --log NAME"));
-    }
-    Ok(())
+    let other = mounts().find(|s| s.details["log"] == request.log.as_str())?;
+    let what = format!("log {}: the mount {} uses it", request.log, other.name);
+    Some((tree(other), ServerError::service(4, what, "give this one another: --log NAME")))
 }
 
 /// This process serves the pool until a signal comes or the last mount is gone.
-fn here(a: &args::Mount, request: &MountRequest) -> anyhow::Result<u8> {
-    let (interrupt, hangup) = (Interrupt::watch()?, Hangup::watch()?);
+fn here(
+    a: &args::Mount,
+    request: &MountRequest,
+    pool: Pool,
+    interrupt: Option<Interrupt>,
+) -> anyhow::Result<u8> {
+    let interrupt = interrupt.map_or_else(Interrupt::watch, Ok)?;
+    let hangup = Hangup::watch()?;
     raise_open_files();
-    let pool = open::pool(&a.pool, &a.media.read_write())?;
     let server = Server::new(pool, &runtime_dir(), vec![Box::new(Mounts::default())]);
     let mut bar = Bar::default();
     let mut told = Ok(());
@@ -166,6 +213,9 @@ fn by_child(a: &args::Mount, pool: &Path, request: &MountRequest) -> anyhow::Res
         ("--allow-weaker", a.media.allow_weaker),
     ];
     child.args(given.iter().filter(|(_, given)| *given).map(|(option, _)| option));
+    if request.flags != Flags::default() {
+        child.args(["--flags", &request.flags.to_string()]);
+    }
     if let Some(kernel) = &a.media.kernel {
         child.args(["--kernel", kernel]);
     }

@@ -20,18 +20,22 @@ use fuser::{
     ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use rustix::io::Errno;
+use rustix::thread::CapabilitySet;
 
 mod asked;
+mod callers;
 mod terms;
 
 use crate::affinity;
 use crate::latency::Latency;
-use crate::live::{Inode, Live, CAPABILITY};
+use crate::live::{Inode, Live};
 use crate::log::PoolJournal;
 use crate::mount::MountOptions;
 use crate::record::{Allocate, Kind, SetAttr};
-use crate::tree::{Attr, New, RenameHow, Result, Tree, ACCESS_ACL, DEFAULT_ACL};
+use crate::rights;
+use crate::tree::{Attr, RenameHow, Result, Tree};
 use crate::unix::{Node, UnixTree};
+use callers::{caller, has_mode_of_file, without_set_ids};
 use terms::{errno, file_type, kind_of, no_inode, system_time, time_or_now};
 
 pub type TreeLive = Live<UnixTree, PoolJournal>;
@@ -42,8 +46,6 @@ const BELIEVED: Duration = Duration::from_secs(60);
 
 /// FUSE's number of the root.
 const FUSE_ROOT: u64 = 1;
-
-const S_ISGID: u32 = 0o2000;
 
 thread_local! {
     /// What is read goes through here: a new buffer for each request would be new pages, which
@@ -59,6 +61,9 @@ pub struct Front {
     write_back: bool,
     /// What is written is durable when it was written.
     log_writes: bool,
+    read_only: bool,
+    /// Threads that answer requests may act as their callers: see [`rights::prepare`].
+    acts: Arc<OnceLock<bool>>,
     /// To tell it what changed by itself.
     kernel: Arc<OnceLock<Notifier>>,
 }
@@ -71,6 +76,8 @@ impl Front {
             latency,
             write_back: options.write_back,
             log_writes: options.log_writes,
+            read_only: options.read_only,
+            acts: Arc::default(),
             kernel: Arc::default(),
         }
     }
@@ -78,6 +85,15 @@ impl Front {
     /// To be set when there is one, before the first request.
     pub fn kernel(&self) -> Arc<OnceLock<Notifier>> {
         self.kernel.clone()
+    }
+
+    /// The same.
+    pub fn acts(&self) -> Arc<OnceLock<bool>> {
+        self.acts.clone()
+    }
+
+    fn does_act(&self) -> bool {
+        self.acts.get().copied().unwrap_or_default()
     }
 
     /// The kernel's numbers are the tree's, but for the root: it changes places with
@@ -121,25 +137,6 @@ impl Front {
         }
     }
 
-    /// Who changes a file's content takes its set-user-ID and set-group-ID bits and its
-    /// capabilities away.
-    fn drop_privileges(&self, req: &Request, inode: &Arc<Inode<Node>>) -> Result<()> {
-        let attr = self.live.attr(inode)?;
-        let without = without_set_ids(req, &attr);
-        if without != attr.mode {
-            let set = SetAttr { mode: Some(without), ..SetAttr::default() };
-            self.live.set_attr(inode, &set)?;
-            // The kernel would go by the mode that it knows, and run it as its owner.
-            if let Some(kernel) = self.kernel.get() {
-                let _ = kernel.inval_inode(INodeNo(self.swap(inode.ino)), -1, 0);
-            }
-        }
-        if self.live.xattr(inode, CAPABILITY)?.is_some() {
-            self.live.set_xattr(inode, CAPABILITY, None)?;
-        }
-        Ok(())
-    }
-
     fn sync(&self, inode: &Arc<Inode<Node>>) -> Result<()> {
         let start = Instant::now();
         let done = self.live.fsync(inode);
@@ -156,66 +153,15 @@ impl Front {
         }
     }
 
-    /// Where the kernel does not say whether that is to be ([`WriteFlags`]).
-    fn content_changes(&self, req: &Request, inode: &Arc<Inode<Node>>) -> Result<()> {
-        match req.uid() {
-            0 => Ok(()),
-            _ => self.drop_privileges(req, inode),
-        }
-    }
-
-    /// A new inode.  The kernel applies no umask, since a default ACL may stand in for it.
-    fn make(
+    fn remove(
         &self,
         req: &Request,
         (parent, name): (INodeNo, &OsStr),
-        (kind, mode, umask): (Kind, u32, u32),
-        (device, target): (u64, &[u8]),
-    ) -> Result<Attr> {
-        let dir = self.inode(parent)?;
-        let above = self.live.attr(&dir)?;
-        let no_acl_above = self.live.xattr(&dir, DEFAULT_ACL)?.is_none();
-        let inherit_acl = kind != Kind::Symlink && !no_acl_above;
-        let mut mode = mode & 0o7777;
-        if !inherit_acl {
-            mode &= !umask;
-        }
-        let mut gid = req.gid();
-        if above.mode & S_ISGID != 0 {
-            gid = above.gid;
-            if kind == Kind::Directory {
-                mode |= S_ISGID;
-            }
-        }
-        let uid = req.uid();
-        let new = New { kind, mode, uid, gid, device, target, inherit_acl, no_acl_above };
-        let (inode, attr) = self.live.create(&dir, name.as_bytes(), &new)?;
-        match inherit_acl {
-            true => self.live.inherited(&inode, &[ACCESS_ACL, DEFAULT_ACL]),
-            false => Ok(attr),
-        }
+        directory: bool,
+    ) -> Result<()> {
+        let _acting = self.changing(caller(req))?;
+        self.live.unlink(&self.inode(parent)?, name.as_bytes(), directory)
     }
-}
-
-/// A set-group-ID bit without the right to execute says something else: it stays, if who
-/// changes the file is in the group.
-fn without_set_ids(req: &Request, attr: &Attr) -> u32 {
-    let stays = attr.mode & 0o2010 == S_ISGID && (req.uid() == 0 || in_group(req, attr.gid));
-    attr.mode & if stays { !0o4000 } else { !0o6000 }
-}
-
-/// Set-ID bits that a new owner takes away.
-fn has_mode_of_file(kind: Kind) -> bool {
-    !matches!(kind, Kind::Directory | Kind::Symlink)
-}
-
-fn in_group(req: &Request, gid: u32) -> bool {
-    let status = || std::fs::read_to_string(format!("/proc/{}/status", req.pid())).ok();
-    let listed = |status: String| {
-        let groups = status.lines().find_map(|line| line.strip_prefix("Groups:"));
-        groups.is_some_and(|g| g.split_whitespace().any(|g| g.parse() == Ok(gid)))
-    };
-    req.gid() == gid || status().is_some_and(listed)
 }
 
 fn empty(reply: ReplyEmpty, done: Result<()>) {
@@ -298,7 +244,8 @@ impl Filesystem for Front {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let done = self.inode(ino).and_then(|inode| {
+        let done = self.changing(caller(req)).and_then(|_acting| {
+            let inode = self.inode(ino)?;
             if let Some(size) = size {
                 self.content_changes(req, &inode)?;
                 self.live.truncate(&inode, size)?;
@@ -387,22 +334,20 @@ impl Filesystem for Front {
     }
 
     fn link(&self, req: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let linked = self
-            .inode(ino)
-            .and_then(|inode| self.live.link(&inode, &self.inode(parent)?, name.as_bytes()));
+        let linked = self.changing(caller(req)).and_then(|_acting| {
+            self.live.link(&self.inode(ino)?, &self.inode(parent)?, name.as_bytes())
+        });
         self.entry(reply, linked);
         affinity::follow(req.pid());
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let dir = self.inode(parent);
-        empty(reply, dir.and_then(|dir| self.live.unlink(&dir, name.as_bytes(), false)));
+        empty(reply, self.remove(req, (parent, name), false));
         affinity::follow(req.pid());
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let dir = self.inode(parent);
-        empty(reply, dir.and_then(|dir| self.live.unlink(&dir, name.as_bytes(), true)));
+        empty(reply, self.remove(req, (parent, name), true));
         affinity::follow(req.pid());
     }
 
@@ -423,6 +368,7 @@ impl Filesystem for Front {
             _ => Err(Errno::INVAL),
         };
         let done = how.and_then(|how| {
+            let _acting = self.changing(caller(req))?;
             let (from, to) = (self.inode(parent)?, self.inode(new_parent)?);
             self.live.rename((&from, name.as_bytes()), (&to, new_name.as_bytes()), how)
         });
@@ -511,7 +457,8 @@ impl Filesystem for Front {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let written = self.inode(ino).and_then(|inode| {
+        let written = self.writing(req, ino, write_flags).and_then(|_acting| {
+            let inode = self.inode(ino)?;
             if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
                 self.drop_privileges(req, &inode)?;
             }
@@ -594,7 +541,7 @@ impl Filesystem for Front {
 
     fn setxattr(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         name: &OsStr,
         value: &[u8],
@@ -604,7 +551,8 @@ impl Filesystem for Front {
     ) {
         const XATTR_CREATE: i32 = 1;
         const XATTR_REPLACE: i32 = 2;
-        let done = self.inode(ino).and_then(|inode| {
+        let done = self.changing(caller(req)).and_then(|_acting| {
+            let inode = self.inode(ino)?;
             if flags != 0 {
                 let there = self.live.tree().xattr(&inode.node, name.as_bytes())?.is_some();
                 match flags {
@@ -614,7 +562,10 @@ impl Filesystem for Front {
                     _ => return Err(Errno::INVAL),
                 }
             }
-            self.live.set_xattr(&inode, name.as_bytes(), Some(value))
+            match self.loses_set_group_id(req, &inode, name.as_bytes())? {
+                Some(mode) => self.live.set_acl_without_set_group_id(&inode, mode, value),
+                None => self.live.set_xattr(&inode, name.as_bytes(), Some(value)),
+            }
         });
         empty(reply, done);
     }
@@ -627,10 +578,18 @@ impl Filesystem for Front {
         affinity::follow(req.pid());
     }
 
-    fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+    fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
         let names = self.inode(ino).and_then(|inode| {
             let mut list = Vec::new();
+            let mut sees_trusted = None;
+            let mut may_see = || {
+                *sees_trusted
+                    .get_or_insert_with(|| rights::may(&caller(req), CapabilitySet::SYS_ADMIN))
+            };
             for name in self.live.tree().xattr_names(&inode.node)? {
+                if name.starts_with(b"trusted.") && !may_see() {
+                    continue;
+                }
                 list.extend_from_slice(&name);
                 list.push(0);
             }
@@ -639,8 +598,9 @@ impl Filesystem for Front {
         xattr(reply, size, names);
     }
 
-    fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let done = self.inode(ino).and_then(|inode| {
+    fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let done = self.changing(caller(req)).and_then(|_acting| {
+            let inode = self.inode(ino)?;
             if self.live.tree().xattr(&inode.node, name.as_bytes())?.is_none() {
                 return Err(Errno::NODATA);
             }
@@ -671,6 +631,7 @@ impl Filesystem for Front {
             _ => Err(Errno::OPNOTSUPP),
         };
         let done = how.and_then(|how| {
+            let _acting = self.changing(caller(req))?;
             let inode = self.inode(ino)?;
             self.content_changes(req, &inode)?;
             self.live.allocate(&inode, how, offset, length)
@@ -719,7 +680,8 @@ impl Filesystem for Front {
         // The reply counts in 32 bits.
         let length = length.min(1 << 30);
         let number = to.0;
-        let copied = self.inode(from).and_then(|from| {
+        let copied = self.changing(caller(req)).and_then(|_acting| {
+            let from = self.inode(from)?;
             let to = self.inode(to)?;
             self.content_changes(req, &to)?;
             let n = self.live.copy(&to, to_at, length, || {

@@ -11,12 +11,16 @@
 //! mark     on a tree, while a log may hold what it lacks
 //! recover  a replay from a log of a pool
 //! front    FUSE, above live
+//! attach   how it is mounted
+//! rights   whose rights the tree is changed with
 //! service  mounts as services of a pool's server
 //! ```
 
 #![forbid(unsafe_code)]
 
+mod acl;
 mod affinity;
+mod attach;
 mod front;
 mod latency;
 pub mod live;
@@ -27,9 +31,12 @@ mod namespaces;
 pub mod record;
 pub mod recover;
 pub mod replay;
+mod rights;
 pub mod service;
 mod shown;
 pub mod tree;
 pub mod unix;
 
-pub use mount::{is_dead, Mount, MountError, MountOptions, MountStatus};
+pub use attach::Flags;
+pub use mount::{is_dead, Mount, MountError, MountOptions, MountStatus, ENDING_WAIT};
+pub use unix::is_mounted;

@@ -8,21 +8,23 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{mpsc, Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay::{LogOptions, LogState, Pages, Pool};
-use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};
+use fuser::{Session, SessionUnmounter};
 use rustix::io::Errno;
 use rustix::mount::{unmount, UnmountFlags};
-use rustix::process::{getrlimit, setrlimit, Resource};
+use rustix::process::{geteuid, getrlimit, setrlimit, Resource, Rlimit};
 use serde::{Deserialize, Serialize};
 
+use crate::attach::{attach, Flags};
 use crate::front::{Front, TreeLive};
 use crate::latency::Latency;
 use crate::live::{Live, LiveOptions};
 use crate::log::PoolJournal;
 use crate::mark::{self, Mark, MarkError};
 use crate::namespaces;
+use crate::rights;
 use crate::tree::Tree;
 use crate::unix::UnixTree;
 
@@ -40,6 +42,8 @@ pub struct MountOptions {
     pub write_back: bool,
     /// What is written is durable when the write returns, and a sync asks for nothing.
     pub log_writes: bool,
+    /// Besides those that the tree's own mount has.
+    pub flags: Flags,
     /// How long a change may be in the log alone.
     pub sync_interval: Duration,
     /// How many bytes may be.
@@ -55,6 +59,7 @@ impl Default for MountOptions {
             allow_other: rustix::process::geteuid().is_root(),
             write_back: false,
             log_writes: false,
+            flags: Flags::default(),
             sync_interval: live.interval,
             sync_bytes: live.bytes,
         }
@@ -135,13 +140,19 @@ pub struct Mount {
     tree: PathBuf,
     mountpoint: PathBuf,
     /// What the mountpoint is a mount of.
-    device: OnceLock<u64>,
+    device: Arc<OnceLock<u64>>,
     unmounter: Mutex<SessionUnmounter>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// The session is over: somebody unmounted it.
     ended: Arc<(Mutex<bool>, Condvar)>,
     finishing: Arc<AtomicBool>,
     end: Mutex<End>,
+}
+
+/// A session of which no request is answered yet.
+struct Shown {
+    session: Session<Front>,
+    acts: Arc<OnceLock<bool>>,
 }
 
 /// How far its end is.  A server that sees that the mount is gone ends it, and so does who
@@ -162,6 +173,22 @@ enum Place {
     /// Something else: somebody has unmounted ours.
     Other,
 }
+
+fn place(mountpoint: &Path, device: u64) -> Place {
+    match std::fs::metadata(mountpoint) {
+        Ok(at) if at.dev() != device => match namespaces::is_here(device) {
+            true => Place::Covered,
+            false => Place::Other,
+        },
+        _ => Place::Ours,
+    }
+}
+
+/// How long one who mounts or replays waits for a mount that is about to end.
+pub const ENDING_WAIT: Duration = Duration::from_secs(10);
+
+/// How long the threads of a session may take to see that it was ended.
+const ABORT_WAIT: Duration = Duration::from_secs(1);
 
 /// How long other mount namespaces may take to follow an unmount.
 const HELD_WAIT: Duration = Duration::from_secs(5);
@@ -219,11 +246,17 @@ fn take_away(path: &Path, how: UnmountFlags) -> io::Result<()> {
     }
 }
 
-/// A descriptor an inode: as many as may be.
-fn raise_descriptors() {
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    let _ = setrlimit(Resource::Nofile, limit);
+/// A descriptor an inode: as many as may be.  And files of any size: the kernel has checked the
+/// caller's limit, and a write beyond the server's own would end it.
+fn raise_limits() {
+    for what in [Resource::Nofile, Resource::Fsize] {
+        let mut limit = getrlimit(what);
+        limit.current = limit.maximum;
+        let _ = setrlimit(what, limit);
+    }
+    if geteuid().is_root() {
+        let _ = setrlimit(Resource::Fsize, Rlimit { current: None, maximum: None });
+    }
 }
 
 /// For one who mounts or replays: by one at a time, and on a file system that can be
@@ -235,7 +268,7 @@ pub(crate) fn open_tree(path: &Path) -> io::Result<UnixTree> {
                     mount the tree that lies below";
         return Err(io::Error::other(what));
     }
-    tree.lock().map_err(|e| match e {
+    lock(&tree).map_err(|e| match e {
         Errno::WOULDBLOCK => {
             let what = "it is mounted already, or a replay onto it goes on";
             io::Error::new(io::ErrorKind::ResourceBusy, what)
@@ -243,6 +276,21 @@ pub(crate) fn open_tree(path: &Path) -> io::Result<UnixTree> {
         e => e.into(),
     })?;
     Ok(tree)
+}
+
+/// A mount that somebody unmounted holds its tree until that has everything.
+fn lock(tree: &UnixTree) -> rustix::io::Result<()> {
+    let begun = Instant::now();
+    loop {
+        match tree.lock() {
+            Err(Errno::WOULDBLOCK)
+                if begun.elapsed() < ENDING_WAIT && !crate::unix::is_mounted(tree.path()) =>
+            {
+                thread::sleep(Duration::from_millis(20));
+            }
+            locked => return locked,
+        }
+    }
 }
 
 /// The kernel reads ahead of a program by 128 KiB in FUSE, whatever a server asks for; each
@@ -274,9 +322,7 @@ impl Mount {
         let mark_error = |cause| MountError::of_mark(tree, cause);
         clear_dead_mount(tree).map_err(tree_error)?;
         clear_dead_mount(mountpoint).map_err(mount_error)?;
-        raise_descriptors();
-        // What is made gets the mode that it is asked for.
-        rustix::process::umask(rustix::fs::Mode::empty());
+        raise_limits();
 
         let below = open_tree(tree).map_err(tree_error)?;
         let found = mark::find_beside(&below).map_err(mark_error)?;
@@ -311,8 +357,8 @@ impl Mount {
                 .map_err(mark_error),
         };
         let shown = begun.and_then(|()| {
-            let (mount, session) = Mount::show(live.clone(), mountpoint, options)?;
-            mount.spawn(session, pool.pages()).map_err(mount_error)?;
+            let (mount, shown) = Mount::show(live.clone(), mountpoint, options)?;
+            mount.spawn(shown, pool.pages()).map_err(mount_error)?;
             if let Ok(at) = std::fs::metadata(mountpoint) {
                 let _ = mount.device.set(at.dev());
                 read_ahead(at.dev());
@@ -330,18 +376,17 @@ impl Mount {
         live: Arc<TreeLive>,
         mountpoint: &Path,
         options: &MountOptions,
-    ) -> Result<(Mount, Session<Front>), MountError> {
+    ) -> Result<(Mount, Shown), MountError> {
         let tree = live.tree().path().to_path_buf();
         let mount_error = |cause| MountError::Mount { path: name(mountpoint), cause };
         let latency = Arc::new(Latency::default());
         let front = Front::new(live.clone(), latency.clone(), options);
-        let kernel = front.kernel();
+        let (kernel, acts) = (front.kernel(), front.acts());
         // The kernel would mount it over a file, and show nothing.
         if !std::fs::metadata(mountpoint).map_err(mount_error)?.is_dir() {
             return Err(mount_error(Errno::NOTDIR.into()));
         }
-        let mut session =
-            Session::new(front, mountpoint, &config(&tree, options)).map_err(mount_error)?;
+        let mut session = attach(front, live.tree(), mountpoint, options).map_err(mount_error)?;
         let _ = kernel.set(session.notifier());
         let mount = Mount {
             live,
@@ -349,22 +394,30 @@ impl Mount {
             options: options.clone(),
             tree,
             mountpoint: mountpoint.into(),
-            device: OnceLock::new(),
+            device: Arc::default(),
             unmounter: Mutex::new(session.unmount_callable()),
             threads: Mutex::default(),
             ended: Arc::default(),
             finishing: Arc::default(),
             end: Mutex::default(),
         };
-        Ok((mount, session))
+        Ok((mount, Shown { session, acts }))
     }
 
-    fn spawn(&self, session: Session<Front>, mut pages: Pages) -> io::Result<()> {
+    fn spawn(&self, shown: Shown, mut pages: Pages) -> io::Result<()> {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        let ended = self.ended.clone();
+        let (live, ended) = (self.live.clone(), self.ended.clone());
+        let (device, mountpoint) = (self.device.clone(), self.mountpoint.clone());
         threads.push(thread::Builder::new().name("mount-fuse".into()).spawn(move || {
+            // The threads that answer requests are this one's.
+            let _ = shown.acts.set(rights::prepare(live.tree()));
+            drop(live);
             // However it ends, it is over: what there is to tell is in the live part.
-            let _ = session.run();
+            let _ = shown.session.run();
+            // If it has failed, nobody serves the mount any more.
+            if device.get().is_some_and(|device| place(&mountpoint, *device) == Place::Ours) {
+                let _ = unmount(&mountpoint, UnmountFlags::DETACH);
+            }
             *ended.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
             ended.1.notify_all();
         })?);
@@ -444,24 +497,32 @@ impl Mount {
     /// The same for one who ends with it: programs that use it get errors from then on.
     pub fn abandon(&self, keep: bool) -> Result<(), MountError> {
         let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.ended() && self.place() == Place::Ours {
-            let mut unmounter = self.unmounter.lock().unwrap_or_else(PoisonError::into_inner);
-            let _ = unmount(&self.mountpoint, UnmountFlags::DETACH);
-            let _ = unmounter.unmount();
+        if !self.ended() {
+            self.cut_off();
         }
         self.finish(keep, &mut end)
     }
 
+    /// What programs have written is here; what they ask for from now on the kernel refuses.
+    fn cut_off(&self) {
+        if self.place() == Place::Ours {
+            let at = self.mountpoint.clone();
+            let _ = answer(move || Ok(rustix::fs::syncfs(std::fs::File::open(at)?)?));
+            let mut unmounter = self.unmounter.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = unmount(&self.mountpoint, UnmountFlags::FORCE | UnmountFlags::DETACH);
+            let _ = unmounter.unmount();
+        }
+        // While a program has a file open the session goes on, where it is not forced to end.
+        if let (false, Some(device)) = (self.wait_for_end(ABORT_WAIT), self.device.get()) {
+            let connection = rustix::fs::minor(*device);
+            let _ = std::fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), "1");
+            self.wait_for_end(ABORT_WAIT);
+        }
+    }
+
     /// Unmounting goes by path, and must not take away what another has mounted there.
     fn place(&self) -> Place {
-        let Some(&device) = self.device.get() else { return Place::Ours };
-        match std::fs::metadata(&self.mountpoint) {
-            Ok(at) if at.dev() != device => match namespaces::is_here(device) {
-                true => Place::Covered,
-                false => Place::Other,
-            },
-            _ => Place::Ours,
-        }
+        self.device.get().map_or(Place::Ours, |device| place(&self.mountpoint, *device))
     }
 
     /// `true`: somebody unmounted it everywhere.
@@ -522,25 +583,4 @@ impl Mount {
             failure: self.live.failure().map(ToString::to_string),
         }
     }
-}
-
-fn config(tree: &Path, options: &MountOptions) -> Config {
-    let mut config = Config::default();
-    config.mount_options = vec![
-        MountOption::FSName(name(tree)),
-        MountOption::Subtype("forebay".into()),
-        MountOption::DefaultPermissions,
-    ];
-    if rustix::process::geteuid().is_root() {
-        config.mount_options.extend([MountOption::Suid, MountOption::Dev]);
-    }
-    if options.read_only {
-        config.mount_options.push(MountOption::RO);
-    }
-    config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
-    // The kernel wakes them in turn: the fewer there are, the more likely it is one that
-    // ran where its client is.  One more than CPUs, for one that waits for the tree.
-    config.n_threads = Some(1 + thread::available_parallelism().map_or(1, usize::from));
-    config.clone_fd = true;
-    config
 }

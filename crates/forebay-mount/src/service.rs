@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use serde_json::{json, Value};
 
+use crate::attach::Flags;
 use crate::mark::MarkError;
 use crate::mount::{answer, Mount, MountError, MountOptions, MountStatus};
 use crate::recover::{Claims, RecoverError, Recovery};
@@ -37,6 +38,8 @@ pub struct MountRequest {
     pub allow_other: bool,
     pub write_back: bool,
     pub log_writes: bool,
+    #[serde(default)]
+    pub flags: Flags,
     pub sync_interval_s: f64,
     pub sync_bytes: u64,
     /// Of the replay before it: see [`ReplayOptions`].
@@ -54,6 +57,7 @@ impl MountRequest {
             allow_other: self.allow_other,
             write_back: self.write_back,
             log_writes: self.log_writes,
+            flags: self.flags,
             sync_interval: interval.map_err(wrong)?,
             sync_bytes: self.sync_bytes,
         })

@@ -7,8 +7,8 @@
 //! process that opens a tree must be the one that uses it: a child's /proc/self/fd is its
 //! own.
 //!
-//! The umask of the process has to be 0.  Who may do what is the kernel's to decide, at
-//! the mount: here the process's own rights count.
+//! Who may do what is the kernel's to decide, at the mount.  Where the file system checks more
+//! than that, it is asked as the caller ([`as_caller`]).
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -28,10 +28,12 @@ use rustix::io::Errno;
 mod above;
 mod held;
 
+pub use above::is_mounted;
 use held::Cache;
 pub use held::Node;
 
 use crate::record::{Allocate, Kind, SetAttr, Time};
+use crate::rights::as_caller;
 use crate::tree::{
     Attr, Handle, New, RenameHow, Result, Tree, TreeIdentity, ACCESS_ACL, DEFAULT_ACL,
 };
@@ -228,13 +230,23 @@ impl UnixTree {
             Kind::File => {
                 let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
                 // By who made it a file may be written, whatever its mode is.
-                let (dir, flags) = (dir.fd()?, flags | OFlags::NOFOLLOW);
-                let fd = self.cache.room(|| fs::openat(&dir, name, flags, mode))?;
+                let (dir, flags) = (dir.fd()?, flags | OFlags::NOFOLLOW | self.quiet(Kind::File));
+                let open = || self.cache.room(|| fs::openat(&dir, name, flags, mode));
+                let fd = as_caller(open)?;
                 return self.hold(fd, true).map(|(node, _)| node);
             }
-            Kind::Directory => fs::mkdirat(dir.fd()?, name, mode)?,
-            Kind::Symlink => fs::symlinkat(OsStr::from_bytes(new.target), dir.fd()?, name)?,
-            kind => fs::mknodat(dir.fd()?, name, file_type(kind), mode, new.device)?,
+            Kind::Directory => {
+                let dir = dir.fd()?;
+                as_caller(|| fs::mkdirat(&dir, name, mode))?;
+            }
+            Kind::Symlink => {
+                let (dir, target) = (dir.fd()?, OsStr::from_bytes(new.target));
+                as_caller(|| fs::symlinkat(target, &dir, name))?;
+            }
+            kind => {
+                let dir = dir.fd()?;
+                as_caller(|| fs::mknodat(&dir, name, file_type(kind), mode, new.device))?;
+            }
         }
         self.child(dir, name)
     }
@@ -276,6 +288,10 @@ impl UnixTree {
         self.cache.room(open)
     }
 
+    pub(crate) fn quiet(&self, kind: Kind) -> OFlags {
+        self.cache.quiet(kind)
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -297,9 +313,39 @@ impl UnixTree {
         Ok(fs::fstatfs(self.root.fd()?)?.f_type as u64 & 0xffff_ffff == FUSE_SUPER_MAGIC)
     }
 
+    /// On another host, which knows only who asks: it would refuse this user what his root has
+    /// opened.
+    pub fn is_remote(&self) -> bool {
+        const NFS: u64 = 0x6969;
+        const CIFS: u64 = 0xff53_4d42;
+        const SMB2: u64 = 0xfe53_4d42;
+        const PLAN9: u64 = 0x0102_1997;
+        const CEPH: u64 = 0x00c3_6400;
+        let kind = |fd| Ok(fs::fstatfs(fd)?.f_type as u64 & 0xffff_ffff);
+        let kind = self.root.fd().and_then(kind);
+        kind.is_ok_and(|kind| [NFS, CIFS, SMB2, PLAN9, CEPH].contains(&kind))
+    }
+
+    /// Of the mount by which the tree is reached, as statvfs has them.
+    pub fn mount_flags(&self) -> Result<u64> {
+        Ok(self.space()?.f_flag.bits())
+    }
+
+    /// What is opened from now on leaves the times of access of files, or of directories, alone.
+    pub fn leave_times_of_access(&self, files: bool, directories: bool) {
+        self.cache.leave_times_of_access(files, directories);
+    }
+
     /// Of the file system.
     pub fn space(&self) -> Result<StatVfs> {
         fs::fstatvfs(self.root.fd()?)
+    }
+
+    /// Asks for nothing else: one who has asked for times makes later writes slower.
+    pub fn owner(&self, node: &Node) -> Result<(u32, u32)> {
+        let of = StatxFlags::UID | StatxFlags::GID;
+        let s = fs::statx(node.fd()?, "", AtFlags::EMPTY_PATH, of)?;
+        Ok((s.stx_uid, s.stx_gid))
     }
 
     /// The names of an inode's extended attributes.
@@ -483,12 +529,15 @@ impl Tree for UnixTree {
 
     fn link(&self, node: &Node, dir: &Node, name: &[u8]) -> Result<()> {
         // The last step through /proc is to the inode itself, be it a symlink.
-        fs::linkat(fs::CWD, node.fd()?.path(), dir.fd()?, component(name)?, AtFlags::SYMLINK_FOLLOW)
+        let (held, dir, name) = (node.fd()?, dir.fd()?, component(name)?);
+        let follow = AtFlags::SYMLINK_FOLLOW;
+        as_caller(|| fs::linkat(fs::CWD, held.path(), &dir, name, follow))
     }
 
     fn unlink(&self, dir: &Node, name: &[u8], directory: bool) -> Result<()> {
         let flags = if directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-        fs::unlinkat(dir.fd()?, component(name)?, flags)
+        let (dir, name) = (dir.fd()?, component(name)?);
+        as_caller(|| fs::unlinkat(&dir, name, flags))
     }
 
     fn rename(&self, from: (&Node, &[u8]), to: (&Node, &[u8]), how: RenameHow) -> Result<()> {
@@ -497,7 +546,9 @@ impl Tree for UnixTree {
             RenameHow::NoReplace => RenameFlags::NOREPLACE,
             RenameHow::Exchange => RenameFlags::EXCHANGE,
         };
-        fs::renameat_with(from.0.fd()?, component(from.1)?, to.0.fd()?, component(to.1)?, flags)
+        let (from_dir, to_dir) = (from.0.fd()?, to.0.fd()?);
+        let (from, to) = (component(from.1)?, component(to.1)?);
+        as_caller(|| fs::renameat_with(&from_dir, from, &to_dir, to, flags))
     }
 
     fn read_link(&self, node: &Node) -> Result<Vec<u8>> {
@@ -525,7 +576,7 @@ impl Tree for UnixTree {
         let fd = node.writing()?;
         let mut done = 0;
         while done < bytes.len() {
-            match rustix::io::pwrite(&fd, &bytes[done..], offset + done as u64) {
+            match as_caller(|| rustix::io::pwrite(&fd, &bytes[done..], offset + done as u64)) {
                 Ok(0) => return Err(Errno::IO),
                 Ok(n) => done += n,
                 Err(Errno::INTR) => {}
@@ -536,7 +587,8 @@ impl Tree for UnixTree {
     }
 
     fn truncate(&self, node: &Node, size: u64) -> Result<()> {
-        fs::ftruncate(node.writing()?, size)
+        let fd = node.writing()?;
+        as_caller(|| fs::ftruncate(&fd, size))
     }
 
     fn allocate(&self, node: &Node, mode: Allocate, offset: u64, length: u64) -> Result<()> {
@@ -547,20 +599,23 @@ impl Tree for UnixTree {
             Allocate::Zero => FallocateFlags::ZERO_RANGE,
             Allocate::ZeroKeepSize => FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
         };
-        fs::fallocate(node.writing()?, flags, offset, length)
+        let fd = node.writing()?;
+        as_caller(|| fs::fallocate(&fd, flags, offset, length))
     }
 
     /// The owner first: a new one takes the set-ID bits away.
     fn set_attr(&self, node: &Node, set: &SetAttr) -> Result<()> {
         if set.uid.is_some() || set.gid.is_some() {
             let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
-            fs::chownat(node.fd()?, "", uid, gid, AtFlags::EMPTY_PATH)?;
+            let held = node.fd()?;
+            as_caller(|| fs::chownat(&held, "", uid, gid, AtFlags::EMPTY_PATH))?;
         }
         if let Some(mode) = set.mode {
             if node.kind() == Kind::Symlink {
                 return Err(Errno::OPNOTSUPP);
             }
-            fs::chmodat(fs::CWD, node.fd()?.path(), permissions(mode), AtFlags::empty())?;
+            let (path, mode) = (node.fd()?, permissions(mode));
+            as_caller(|| fs::chmodat(fs::CWD, path.path(), mode, AtFlags::empty()))?;
         }
         if set.atime.is_some() || set.mtime.is_some() {
             let times = Timestamps {
@@ -598,10 +653,10 @@ impl Tree for UnixTree {
     fn set_xattr(&self, node: &Node, name: &[u8], value: Option<&[u8]>) -> Result<()> {
         let fd = node.fd()?;
         let (path, name) = (fd.path(), OsStr::from_bytes(name));
-        match value {
-            Some(value) => fs::setxattr(path, name, value, XattrFlags::empty()),
-            None => fs::removexattr(path, name),
-        }
+        as_caller(|| match value {
+            Some(value) => fs::setxattr(&path, name, value, XattrFlags::empty()),
+            None => fs::removexattr(&path, name),
+        })
     }
 
     fn is_intact(&self, node: &Node) -> Result<bool> {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use forebay_mount::MountOptions;
+use forebay_mount::{Flags, MountOptions};
 
 use super::{Json, MediaArgs};
 use crate::units;
@@ -63,6 +63,10 @@ pub struct MountHow {
     /// log.  All bytes go through the pool's log, so that copying much is slower
     #[arg(long)]
     pub log_writes: bool,
+    /// Restrictions besides those that the mount of the tree's own file system has: nosuid,
+    /// nodev, noexec, nosymfollow, noatime, nodiratime; by commas
+    #[arg(long, value_name = "FLAGS", default_value_t, hide_default_value = true)]
+    pub flags: Flags,
     /// How long a change may be in the log alone before the tree is synced
     #[arg(long, value_name = "TIME", default_value = format!("{:?}", MountOptions::default().sync_interval), value_parser = units::parse_time)]
     pub sync_interval: Duration,
@@ -106,6 +110,7 @@ impl Default for MountHow {
             allow_other: false,
             write_back: usual.write_back,
             log_writes: usual.log_writes,
+            flags: usual.flags,
             sync_interval: usual.sync_interval,
             sync_bytes: usual.sync_bytes,
             accept: false,

@@ -21,6 +21,7 @@
 //! All operations may be called by several threads.  Those that change the same directory
 //! come one after the other, as the kernel calls a FUSE server.
 
+mod attributes;
 mod content;
 mod groups;
 mod inodes;
@@ -37,7 +38,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rustix::io::Errno;
 
 use crate::mark;
-use crate::record::{self, Fid, Kind, Record, Records, SetAttr, Time, NONE, ROOT};
+use crate::record::{self, Fid, Kind, Record, Records, Time, NONE, ROOT};
 use crate::replay::STAGING;
 use crate::tree::{Attr, New, RenameHow, Result, Tree, TreeIdentity, DEFAULT_ACL};
 use groups::{Closed, Groups, Hold};
@@ -405,8 +406,19 @@ impl<T: Tree, J: Journal> Live<T, J> {
         record: &Record<'_>,
         tree: impl FnOnce(&Held<'_, T>) -> Result<R>,
     ) -> Result<R> {
+        self.operation_of(involved, names, &Records::of(record), tree)
+    }
+
+    /// The same, which several records describe.
+    fn operation_of<R>(
+        &self,
+        involved: &[&Arc<Inode<T::Node>>],
+        names: bool,
+        body: &Records,
+        tree: impl FnOnce(&Held<'_, T>) -> Result<R>,
+    ) -> Result<R> {
         self.alive()?;
-        let (hold, number) = self.ahead(involved, names, &Records::of(record))?;
+        let (hold, number) = self.ahead(involved, names, body)?;
         let done = tree(&hold);
         self.outcome(hold, number, done)
     }
@@ -419,10 +431,19 @@ impl<T: Tree, J: Journal> Live<T, J> {
         record: &Record<'_>,
         tree: impl FnOnce() -> Result<R>,
     ) -> Result<R> {
+        self.change_of(inode, &Records::of(record), tree)
+    }
+
+    fn change_of<R>(
+        &self,
+        inode: &Arc<Inode<T::Node>>,
+        body: &Records,
+        tree: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
         self.alive()?;
         match self.tree.attr(&inode.node)?.nlink {
             0 => tree(),
-            _ => self.operation(&[inode], false, record, |_| tree()),
+            _ => self.operation_of(&[inode], false, body, |_| tree()),
         }
     }
 
@@ -439,13 +460,23 @@ impl<T: Tree, J: Journal> Live<T, J> {
         }
     }
 
-    /// Makes a new inode, which the kernel then knows.  What `new` says is exact, unless
-    /// the directory has a default ACL.
+    /// Makes a new inode, which the kernel then knows.  What `new` says is exact.
     pub fn create(
         &self,
         dir: &Arc<Inode<T::Node>>,
         name: &[u8],
         new: &New<'_>,
+    ) -> Result<(Arc<Inode<T::Node>>, Attr)> {
+        self.create_with(dir, name, new, &[])
+    }
+
+    /// The same; `acls`: what the tree gives it from the directory's default ACL.
+    pub fn create_with(
+        &self,
+        dir: &Arc<Inode<T::Node>>,
+        name: &[u8],
+        new: &New<'_>,
+        acls: &[(&[u8], &[u8])],
     ) -> Result<(Arc<Inode<T::Node>>, Attr)> {
         self.nameable(dir, name)?;
         if self.tree.lookup(&dir.node, name)?.is_some() {
@@ -463,7 +494,11 @@ impl<T: Tree, J: Journal> Live<T, J> {
             device: new.device,
             target: new.target,
         };
-        self.operation(&[dir], true, &record, |hold| {
+        let mut body = Records::of(&record);
+        for (name, value) in acls {
+            body.push(&Record::Xattr { fid, name, value: Some(value) });
+        }
+        self.operation_of(&[dir], true, &body, |hold| {
             let node = self.tree.create(&dir.node, name, new)?;
             let attr = self.tree.attr(&node)?;
             let inode = self.meet(node, &attr, Some(fid), 1);
@@ -599,58 +634,6 @@ impl<T: Tree, J: Journal> Live<T, J> {
         }
         // Not every file system can do that.
         self.tree.rename(from, to, RenameHow::Replace)
-    }
-
-    // --- attributes ----------------------------------------------------------
-
-    /// What a new inode has from its directory's default ACL, which its Create does not
-    /// say.
-    pub fn inherited(&self, inode: &Arc<Inode<T::Node>>, acls: &[&[u8]]) -> Result<Attr> {
-        let attr = self.tree.attr(&inode.node)?;
-        let mode = SetAttr { mode: Some(attr.mode), ..SetAttr::default() };
-        let mut body = Records::of(&Record::Attr { fid: inode.fid, set: mode });
-        for name in acls {
-            if let Some(value) = self.tree.xattr(&inode.node, name)? {
-                body.push(&Record::Xattr { fid: inode.fid, name, value: Some(&value) });
-            }
-        }
-        self.ahead(&[inode], false, &body)?;
-        Ok(attr)
-    }
-
-    pub fn attr(&self, inode: &Inode<T::Node>) -> Result<Attr> {
-        self.tree.attr(&inode.node)
-    }
-
-    pub fn set_attr(&self, inode: &Arc<Inode<T::Node>>, set: &SetAttr) -> Result<()> {
-        let record = Record::Attr { fid: inode.fid, set: *set };
-        self.change(inode, &record, || self.tree.set_attr(&inode.node, set))
-    }
-
-    pub fn xattr(&self, inode: &Inode<T::Node>, name: &[u8]) -> Result<Option<Vec<u8>>> {
-        let Some(which) = asked_often(name) else { return self.tree.xattr(&inode.node, name) };
-        let mut content = inode.content();
-        if content.lacks[which] {
-            return Ok(None);
-        }
-        let value = self.tree.xattr(&inode.node, name)?;
-        content.lacks[which] = value.is_none();
-        Ok(value)
-    }
-
-    pub fn set_xattr(
-        &self,
-        inode: &Arc<Inode<T::Node>>,
-        name: &[u8],
-        value: Option<&[u8]>,
-    ) -> Result<()> {
-        let _content = asked_often(name).map(|which| {
-            let mut content = inode.content();
-            content.lacks[which] = false;
-            content
-        });
-        let record = Record::Xattr { fid: inode.fid, name, value };
-        self.change(inode, &record, || self.tree.set_xattr(&inode.node, name, value))
     }
 
     // --- background ----------------------------------------------------------

@@ -70,6 +70,14 @@ impl Place {
     }
 }
 
+/// A mount of this tree is seen in this process's namespace.  Where there is none, and the tree
+/// is in use all the same, its mount is about to end, or is seen elsewhere.
+pub fn is_mounted(tree: &Path) -> bool {
+    let mounts = files::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let of_tree = |place: Place| place.kind == "fuse.forebay" && place.source == tree;
+    mounts.lines().filter_map(Place::of).any(of_tree)
+}
+
 impl UnixTree {
     /// A directory above the root for which this holds, or which is a tree that is mounted
     /// over itself; as far up as the file system, the mounts of this namespace and the

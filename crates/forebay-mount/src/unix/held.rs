@@ -13,7 +13,7 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use forebay_engine::handle::{file_handle, open_handle};
@@ -65,6 +65,9 @@ pub struct Cache {
     most: usize,
     /// Inodes with descriptors, the oldest first; some may be gone.
     queue: Mutex<VecDeque<Weak<Held>>>,
+    /// Reading leaves times of access alone.
+    quiet_files: AtomicBool,
+    quiet_directories: AtomicBool,
 }
 
 impl Cache {
@@ -78,7 +81,14 @@ impl Cache {
         // The other half is for the rest of the process.
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let most = (limit / 2).clamp(16, MOST) as usize;
-        Arc::new(Cache { mount, open: AtomicUsize::new(0), most, queue: Mutex::default() })
+        Arc::new(Cache {
+            mount,
+            open: AtomicUsize::new(0),
+            most,
+            queue: Mutex::default(),
+            quiet_files: AtomicBool::new(false),
+            quiet_directories: AtomicBool::new(false),
+        })
     }
 
     /// As for a process that may open few, and perhaps none by handle.
@@ -91,6 +101,23 @@ impl Cache {
     #[cfg(test)]
     pub(super) fn open(&self) -> usize {
         self.open.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn leave_times_of_access(&self, files: bool, directories: bool) {
+        self.quiet_files.store(files, Ordering::Relaxed);
+        self.quiet_directories.store(directories, Ordering::Relaxed);
+    }
+
+    /// For what is opened to be read.
+    pub(crate) fn quiet(&self, kind: Kind) -> OFlags {
+        let quiet = match kind {
+            Kind::Directory => &self.quiet_directories,
+            _ => &self.quiet_files,
+        };
+        match quiet.load(Ordering::Relaxed) {
+            true => OFlags::NOATIME,
+            false => OFlags::empty(),
+        }
     }
 
     fn counted(self: &Arc<Cache>, fd: OwnedFd) -> Arc<Descriptor> {
@@ -295,10 +322,19 @@ impl Node {
             (Want::Reading, _) => OFlags::RDONLY,
             (Want::Writing, _) => OFlags::RDWR,
         };
-        match (slot.has(Want::Any), &self.0.cache.mount, &self.0.handle) {
+        let open = |flags| match (slot.has(Want::Any), &self.0.cache.mount, &self.0.handle) {
             (Some(fd), ..) => fd.reopen(flags),
             (None, Some(mount), Ok(handle)) => open_handle(mount.as_fd(), &handle.0, flags),
             _ => Err(Errno::STALE),
+        };
+        let quiet = match want {
+            Want::Any => OFlags::empty(),
+            _ => self.0.cache.quiet(self.kind()),
+        };
+        match open(flags | quiet) {
+            // Only an owner's times can be left alone by one who is not root.
+            Err(Errno::PERM) if !quiet.is_empty() => open(flags),
+            opened => opened,
         }
     }
 

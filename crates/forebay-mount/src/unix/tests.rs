@@ -118,7 +118,13 @@ fn an_acl_is_inherited_as_the_kernel_does() {
         forebay_test::skipped!("this file system has no access control lists");
         return;
     }
-    for (kind, mode) in [(Kind::File, 0o666), (Kind::Directory, 0o777), (Kind::File, 0o4610)] {
+    let modes = (0..0o1000).map(|mode| (Kind::File, mode)).chain([
+        (Kind::File, 0o4610),
+        (Kind::File, 0o6777),
+        (Kind::Directory, 0o777),
+        (Kind::Directory, 0o1750),
+    ]);
+    for (kind, mode) in modes {
         let asked = New { inherit_acl: true, ..new(kind, mode) };
         let node = bed.tree.create(&dir, b"ours", &asked).unwrap();
         let plain = bed.dir.join("dir/plain");
@@ -130,6 +136,10 @@ fn an_acl_is_inherited_as_the_kernel_does() {
         }
         let other = bed.tree.lookup(&dir, b"plain").unwrap().unwrap();
         assert_eq!(bed.tree.attr(&node).unwrap().mode, bed.tree.attr(&other).unwrap().mode);
+        // What the log says of it before.
+        let told = crate::acl::inherited(&acl(), mode).unwrap();
+        assert_eq!(told.mode, bed.tree.attr(&other).unwrap().mode, "{mode:o}");
+        assert_eq!(told.access, bed.tree.xattr(&other, ACCESS_ACL).unwrap(), "{mode:o}");
         for acl in [ACCESS_ACL, DEFAULT_ACL] {
             let of = |n| bed.tree.xattr(n, acl).unwrap();
             assert_eq!(of(&node), of(&other));

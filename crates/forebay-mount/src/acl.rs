@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a new inode has from its directory's default ACL, as the kernel works it out: an entry
+//! of the log is to say it before the file system does it.
+//!
+//! An ACL is an extended attribute: `version: u32` (2), then for each entry `tag: u16`,
+//! `permissions: u16`, `id: u32`, little-endian.
+
+use rustix::io::Errno;
+
+use crate::tree::Result;
+
+const VERSION: [u8; 4] = 2u32.to_le_bytes();
+const ENTRY: usize = 8;
+
+const USER_OBJ: u16 = 1;
+const USER: u16 = 2;
+const GROUP_OBJ: u16 = 4;
+const GROUP: u16 = 8;
+const MASK: u16 = 16;
+const OTHER: u16 = 32;
+
+/// The mode of what is made, and its ACL unless that says no more than the mode does.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Inherited {
+    pub mode: u32,
+    pub access: Option<Vec<u8>>,
+}
+
+/// `mode`: as who makes it asks for it, without his umask.
+pub fn inherited(default: &[u8], mode: u32) -> Result<Inherited> {
+    let entries = default.strip_prefix(&VERSION).filter(|e| e.len() % ENTRY == 0);
+    let mut access = default.to_vec();
+    let mut left = mode;
+    let (mut more_than_mode, mut group, mut mask) = (false, None, None);
+    for i in 0..entries.ok_or(Errno::INVAL)?.len() / ENTRY {
+        let at = VERSION.len() + i * ENTRY;
+        let word = |at: usize| u16::from_le_bytes([access[at], access[at + 1]]);
+        let (tag, permissions) = (word(at), u32::from(word(at + 2)));
+        // The mode takes from the entry, and the entry from the mode.
+        let mut cut = |shift: u32| {
+            let both = permissions & (mode >> shift) & 7;
+            left = left & !(7 << shift) | both << shift;
+            access[at + 2..at + 4].copy_from_slice(&(both as u16).to_le_bytes());
+        };
+        match tag {
+            USER_OBJ => cut(6),
+            OTHER => cut(0),
+            GROUP_OBJ => group = Some(at),
+            MASK => mask = Some(at),
+            USER | GROUP => more_than_mode = true,
+            _ => return Err(Errno::INVAL),
+        }
+    }
+    more_than_mode |= mask.is_some();
+    // With a mask it is that which the mode's bits of the group stand for.
+    let at = mask.or(group).ok_or(Errno::INVAL)?;
+    let both = u16::from_le_bytes([access[at + 2], access[at + 3]]) & (mode >> 3) as u16 & 7;
+    left = left & !0o70 | u32::from(both) << 3;
+    access[at + 2..at + 4].copy_from_slice(&both.to_le_bytes());
+    Ok(Inherited { mode: left, access: more_than_mode.then_some(access) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+        let mut bytes = VERSION.to_vec();
+        for (tag, permissions, id) in entries {
+            bytes.extend_from_slice(&tag.to_le_bytes());
+            bytes.extend_from_slice(&permissions.to_le_bytes());
+            bytes.extend_from_slice(&id.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// What the kernel makes of it is compared in `unix::tests` and tests/mount/rights.sh.
+    #[test]
+    fn the_mode_and_the_acl_take_from_each_other() {
+        const ANY: u32 = u32::MAX;
+        let plain = acl(&[(USER_OBJ, 7, ANY), (GROUP_OBJ, 5, ANY), (OTHER, 1, ANY)]);
+        assert_eq!(inherited(&plain, 0o2666), Ok(Inherited { mode: 0o2640, access: None }));
+        let named = |user, mask, other| {
+            acl(&[
+                (USER_OBJ, user, ANY),
+                (USER, 6, 7),
+                (GROUP_OBJ, 5, ANY),
+                (MASK, mask, ANY),
+                (OTHER, other, ANY),
+            ])
+        };
+        let found = inherited(&named(7, 7, 4), 0o620).expect("an ACL");
+        assert_eq!(found, Inherited { mode: 0o620, access: Some(named(6, 2, 0)) });
+        for wrong in [&b""[..], b"\x02\0\0", b"\x02\0\0\0\x01", &acl(&[(3, 0, 0)]), &acl(&[])] {
+            assert_eq!(inherited(wrong, 0o777), Err(Errno::INVAL), "{wrong:?}");
+        }
+    }
+}

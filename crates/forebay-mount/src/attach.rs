@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How it is mounted: as a file system of type `fuse.forebay`, with no fewer restrictions than
+//! the mount has by which the tree is reached.
+
+use std::ffi::CString;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::str::FromStr;
+use std::thread;
+
+use fuser::{Config, MountOption, Session, SessionACL};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{mount, unmount, MountFlags, UnmountFlags};
+use rustix::process::{getegid, geteuid};
+use serde::{Deserialize, Serialize};
+
+use crate::front::Front;
+use crate::mount::MountOptions;
+use crate::unix::UnixTree;
+
+/// The flags of a mount, as mount(8) has them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Flags {
+    /// Set-user-ID and set-group-ID bits and capabilities of programs count for nothing.
+    pub nosuid: bool,
+    /// Devices cannot be opened.
+    pub nodev: bool,
+    /// Programs cannot be run.
+    pub noexec: bool,
+    /// Symlinks are not followed.
+    pub nosymfollow: bool,
+    /// Reading changes no time of access.
+    pub noatime: bool,
+    /// The same of directories.
+    pub nodiratime: bool,
+}
+
+/// A flag's name, its place, and its number for statvfs.
+type Flag = (&'static str, fn(&mut Flags) -> &mut bool, u64, MountFlags);
+
+const FLAGS: [Flag; 6] = [
+    ("nosuid", |f| &mut f.nosuid, 0x2, MountFlags::NOSUID),
+    ("nodev", |f| &mut f.nodev, 0x4, MountFlags::NODEV),
+    ("noexec", |f| &mut f.noexec, 0x8, MountFlags::NOEXEC),
+    ("nosymfollow", |f| &mut f.nosymfollow, 0x2000, MountFlags::NOSYMFOLLOW),
+    ("noatime", |f| &mut f.noatime, 0x400, MountFlags::NOATIME),
+    ("nodiratime", |f| &mut f.nodiratime, 0x800, MountFlags::NODIRATIME),
+];
+
+impl Flags {
+    /// And those of a mount, by what statvfs says.
+    pub fn and_of_mount(mut self, flags: u64) -> Flags {
+        for (_, flag, bit, _) in FLAGS {
+            *flag(&mut self) |= flags & bit != 0;
+        }
+        self
+    }
+
+    fn names(mut self) -> Vec<&'static str> {
+        let given = FLAGS.iter().filter(|(_, flag, ..)| *flag(&mut self));
+        given.map(|(name, ..)| *name).collect()
+    }
+
+    fn of_system(mut self) -> MountFlags {
+        let given = FLAGS.iter().filter(|(_, flag, ..)| *flag(&mut self));
+        given.fold(MountFlags::empty(), |all, (.., flag)| all | *flag)
+    }
+}
+
+impl fmt::Display for Flags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.names().join(","))
+    }
+}
+
+impl FromStr for Flags {
+    type Err = String;
+
+    fn from_str(names: &str) -> Result<Flags, String> {
+        let mut flags = Flags::default();
+        for given in names.split(',').filter(|name| !name.is_empty()) {
+            let Some((_, flag, ..)) = FLAGS.iter().find(|(name, ..)| *name == given) else {
+                let known: Vec<_> = FLAGS.iter().map(|(name, ..)| *name).collect();
+                return Err(format!("{given} is no flag: use {}", known.join(", ")));
+            };
+            *flag(&mut flags) = true;
+        }
+        Ok(flags)
+    }
+}
+
+/// Mounts it; requests wait until the session is run.
+pub fn attach(
+    front: Front,
+    tree: &UnixTree,
+    mountpoint: &Path,
+    options: &MountOptions,
+) -> io::Result<Session<Front>> {
+    let flags = options.flags.and_of_mount(tree.mount_flags()?);
+    tree.leave_times_of_access(flags.noatime, flags.noatime || flags.nodiratime);
+    let config = config(tree.path(), options, flags);
+    if !geteuid().is_root() {
+        return Session::new(front, mountpoint, &config);
+    }
+    let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|e| {
+            let e = io::Error::from(e);
+            io::Error::new(e.kind(), format!("/dev/fuse: {e}; load the module fuse"))
+        })?;
+    let data = data(&device, mountpoint, options)?;
+    let mut system = flags.of_system();
+    system.set(MountFlags::RDONLY, options.read_only);
+    match mount(tree.path(), mountpoint, "fuse.forebay", system, data.as_c_str()) {
+        // In a container that may not mount, fusermount3 may.
+        Err(Errno::PERM) => return Session::new(front, mountpoint, &config),
+        mounted => mounted?,
+    }
+    Session::from_fd(front, device, config.acl, config).inspect_err(|_| {
+        let _ = unmount(mountpoint, UnmountFlags::DETACH);
+    })
+}
+
+/// What FUSE itself wants to know.
+fn data(device: &OwnedFd, mountpoint: &Path, options: &MountOptions) -> io::Result<CString> {
+    let (fd, mode) = (device.as_raw_fd(), fs::metadata(mountpoint)?.permissions().mode());
+    let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
+    let others = if options.allow_other { ",allow_other" } else { "" };
+    let data = format!(
+        "fd={fd},rootmode={mode:o},user_id={uid},group_id={gid},default_permissions{others}"
+    );
+    Ok(CString::new(data)?)
+}
+
+fn config(tree: &Path, options: &MountOptions, flags: Flags) -> Config {
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName(tree.display().to_string()),
+        MountOption::Subtype("forebay".into()),
+        MountOption::DefaultPermissions,
+    ];
+    // Suid and Dev are root's alone, and fusermount3 takes no other names than these.
+    if geteuid().is_root() {
+        let suid = if flags.nosuid { MountOption::NoSuid } else { MountOption::Suid };
+        let dev = if flags.nodev { MountOption::NoDev } else { MountOption::Dev };
+        config.mount_options.extend([suid, dev]);
+    }
+    for (given, option) in
+        [(flags.noexec, MountOption::NoExec), (flags.noatime, MountOption::NoAtime)]
+    {
+        config.mount_options.extend(given.then_some(option));
+    }
+    if options.read_only {
+        config.mount_options.push(MountOption::RO);
+    }
+    config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+    // The kernel wakes them in turn: the fewer there are, the more likely it is one that
+    // ran where its client is.  One more than CPUs, for one that waits for the tree.
+    config.n_threads = Some(1 + thread::available_parallelism().map_or(1, usize::from));
+    config.clone_fd = true;
+    config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_have_names_and_numbers() {
+        for (name, _, bit, of_system) in FLAGS {
+            let flags: Flags = name.parse().expect("a flag");
+            assert_eq!(flags.to_string(), name);
+            assert_eq!(flags.of_system(), of_system);
+            assert_eq!(Flags::default().and_of_mount(bit), flags);
+            assert_eq!(flags.and_of_mount(0), flags, "what is given stays");
+        }
+        let two: Flags = "noexec,nosuid".parse().expect("two flags");
+        assert_eq!(two, Flags { nosuid: true, noexec: true, ..Flags::default() });
+        assert_eq!(two.to_string(), "nosuid,noexec");
+        assert!("suid".parse::<Flags>().is_err_and(|e| e.contains("nosuid")));
+        let json = serde_json::to_string(&two).expect("JSON");
+        assert_eq!(serde_json::from_str::<Flags>(&json).expect("flags"), two);
+        assert_eq!(
+            serde_json::from_str::<Flags>("{}").expect("of an older client"),
+            Flags::default()
+        );
+    }
+}

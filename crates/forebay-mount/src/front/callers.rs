@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a request comes to by who makes it.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use fuser::{INodeNo, Request, WriteFlags};
+use rustix::io::Errno;
+use rustix::thread::CapabilitySet;
+
+use super::Front;
+use crate::acl::inherited;
+use crate::live::{Inode, CAPABILITY};
+use crate::record::{Kind, SetAttr};
+use crate::rights::{self, Acting, Caller, Status};
+use crate::tree::{Attr, New, Result, ACCESS_ACL, DEFAULT_ACL};
+use crate::unix::Node;
+
+const S_ISGID: u32 = 0o2000;
+
+impl Front {
+    /// Who asks is about to change the tree, and does so as long as the answer is held.  Root may
+    /// have mounted it again for writing, which the kernel does not ask about.
+    pub(super) fn changing(&self, caller: Caller) -> Result<Option<Acting>> {
+        match self.read_only {
+            true => Err(Errno::ROFS),
+            false => Ok(self.does_act().then(|| Acting::new(caller))),
+        }
+    }
+
+    /// Nobody asks for what the kernel writes back: it counts as its owner's, whose quota it is.
+    pub(super) fn writing(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        flags: WriteFlags,
+    ) -> Result<Option<Acting>> {
+        let mut caller = caller(req);
+        if self.does_act() && flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+            let (uid, gid) = self.live.tree().owner(&self.inode(ino)?.node)?;
+            caller = Caller { uid, gid, pid: 0 };
+        }
+        self.changing(caller)
+    }
+
+    /// Who changes a file's content takes its set-user-ID and set-group-ID bits and its
+    /// capabilities away.
+    pub(super) fn drop_privileges(&self, req: &Request, inode: &Arc<Inode<Node>>) -> Result<()> {
+        let attr = self.live.attr(inode)?;
+        let without = without_set_ids(req, &attr);
+        if without != attr.mode {
+            let set = SetAttr { mode: Some(without), ..SetAttr::default() };
+            self.live.set_attr(inode, &set)?;
+            // The kernel would go by the mode that it knows, and run it as its owner.
+            if let Some(kernel) = self.kernel.get() {
+                let _ = kernel.inval_inode(INodeNo(self.swap(inode.ino)), -1, 0);
+            }
+        }
+        if self.live.xattr(inode, CAPABILITY)?.is_some() {
+            self.live.set_xattr(inode, CAPABILITY, None)?;
+        }
+        Ok(())
+    }
+
+    /// Where the kernel does not say whether that is to be ([`WriteFlags`]).
+    pub(super) fn content_changes(&self, req: &Request, inode: &Arc<Inode<Node>>) -> Result<()> {
+        match req.uid() {
+            0 => Ok(()),
+            _ => self.drop_privileges(req, inode),
+        }
+    }
+
+    /// The mode of a file whose set-group-ID bit goes when this caller sets its ACL, as it would
+    /// when he changed its mode.
+    pub(super) fn loses_set_group_id(
+        &self,
+        req: &Request,
+        inode: &Inode<Node>,
+        name: &[u8],
+    ) -> Result<Option<u32>> {
+        if name != ACCESS_ACL {
+            return Ok(None);
+        }
+        let attr = self.live.attr(inode)?;
+        let stays = attr.mode & S_ISGID == 0
+            || in_group(req, attr.gid)
+            || rights::may(&caller(req), CapabilitySet::FSETID);
+        Ok((!stays).then_some(attr.mode))
+    }
+
+    /// A new inode.  The kernel applies no umask, since a default ACL may stand in for it.
+    pub(super) fn make(
+        &self,
+        req: &Request,
+        (parent, name): (INodeNo, &OsStr),
+        (kind, mode, umask): (Kind, u32, u32),
+        (device, target): (u64, &[u8]),
+    ) -> Result<Attr> {
+        let _acting = self.changing(caller(req))?;
+        let dir = self.inode(parent)?;
+        let above = self.live.attr(&dir)?;
+        let default = self.live.xattr(&dir, DEFAULT_ACL)?;
+        let no_acl_above = default.is_none();
+        let default = default.filter(|_| kind != Kind::Symlink);
+        let mut mode = mode & 0o7777;
+        let acl = default.as_ref().map(|acl| inherited(acl, mode)).transpose()?;
+        match &acl {
+            Some(acl) => mode = acl.mode,
+            None => mode &= !umask,
+        }
+        let mut gid = req.gid();
+        if above.mode & S_ISGID != 0 {
+            gid = above.gid;
+            if kind == Kind::Directory {
+                mode |= S_ISGID;
+            }
+        }
+        let uid = req.uid();
+        let inherit_acl = acl.is_some();
+        let new = New { kind, mode, uid, gid, device, target, inherit_acl, no_acl_above };
+        let access = acl.iter().filter_map(|acl| Some((ACCESS_ACL, acl.access.as_deref()?)));
+        let default = default.iter().filter(|_| kind == Kind::Directory);
+        let acls: Vec<_> = access.chain(default.map(|acl| (DEFAULT_ACL, &acl[..]))).collect();
+        let (_, attr) = self.live.create_with(&dir, name.as_bytes(), &new, &acls)?;
+        Ok(attr)
+    }
+}
+
+/// A set-group-ID bit without the right to execute says something else: it stays, if who
+/// changes the file is in the group.
+pub(super) fn without_set_ids(req: &Request, attr: &Attr) -> u32 {
+    let stays = attr.mode & 0o2010 == S_ISGID && (req.uid() == 0 || in_group(req, attr.gid));
+    attr.mode & if stays { !0o4000 } else { !0o6000 }
+}
+
+/// Set-ID bits that a new owner takes away.
+pub(super) fn has_mode_of_file(kind: Kind) -> bool {
+    !matches!(kind, Kind::Directory | Kind::Symlink)
+}
+
+pub(super) fn caller(req: &Request) -> Caller {
+    Caller { uid: req.uid(), gid: req.gid(), pid: req.pid() }
+}
+
+fn in_group(req: &Request, gid: u32) -> bool {
+    req.gid() == gid || Status::of(req.pid()).is_some_and(|status| status.is_in(gid))
+}

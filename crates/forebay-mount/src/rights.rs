@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! With whose rights the tree is changed.
+//!
+//! The kernel checks modes, ACLs, sticky directories and resource limits at the mount.  Quotas
+//! and the blocks that a file system keeps for root are checked by the tree's file system, for
+//! the thread that asks it.  So a thread that answers requests has no `CAP_SYS_RESOURCE`, and
+//! has the caller's file-system user and group while it changes the tree.  It keeps the
+//! capabilities that override modes: the kernel has checked those for the caller.
+//!
+//! What a caller has besides is looked up when the file system refuses for lack of space: his
+//! groups (ext4 keeps blocks for a group, too), and `CAP_SYS_RESOURCE` of his own.
+//!
+//! A thread stays as it is until the next change, so that one user's requests cost no system
+//! call more.  Other threads of the server (replay, marks, syncs) act for themselves.
+
+use std::cell::Cell;
+use std::fs;
+
+use nix::sched::CloneFlags;
+use nix::unistd::{setfsgid, setfsuid};
+use rustix::fs::{Gid, Mode};
+use rustix::io::Errno;
+use rustix::process::{geteuid, getgroups, umask};
+use rustix::thread::{
+    capabilities, capabilities_secure_bits, set_capabilities, set_capabilities_secure_bits,
+    set_thread_groups, CapabilitiesSecureBits, CapabilitySet,
+};
+
+use crate::tree::Result;
+use crate::unix::UnixTree;
+
+/// Who asks for something, as a request says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    pub uid: u32,
+    pub gid: u32,
+    /// His thread; 0: the kernel itself, which writes back what somebody wrote earlier, or one
+    /// whose processes are not seen from here.
+    pub pid: u32,
+}
+
+const SERVER: (u32, u32) = (0, 0);
+
+thread_local! {
+    static CALLER: Cell<Option<Caller>> = const { Cell::new(None) };
+    /// The thread's file-system user and group.
+    static WORN: Cell<(u32, u32)> = const { Cell::new(SERVER) };
+}
+
+/// Until it is dropped, this thread changes the tree for that caller.
+#[derive(Debug)]
+pub struct Acting(());
+
+impl Acting {
+    pub fn new(caller: Caller) -> Acting {
+        CALLER.set(Some(caller));
+        Acting(())
+    }
+}
+
+impl Drop for Acting {
+    fn drop(&mut self) {
+        CALLER.set(None);
+    }
+}
+
+/// Prepares this thread, and those that it starts from now on, to answer requests.  `false`:
+/// they act as what they are, since the server is not root or may not act as others.
+pub fn prepare(tree: &UnixTree) -> bool {
+    // What is made gets the mode that it is asked for.  The rest of the process keeps its umask.
+    if nix::sched::unshare(CloneFlags::CLONE_FS).is_ok() {
+        umask(Mode::empty());
+    }
+    geteuid().is_root() && !tree.is_remote() && prepare_capabilities().is_ok()
+}
+
+fn prepare_capabilities() -> Result<()> {
+    let has = capabilities(None)?;
+    // Who may not become another user stays root, for whom the file system checks nothing.
+    if !has.effective.contains(CapabilitySet::SETUID | CapabilitySet::SETGID) {
+        return Err(Errno::PERM);
+    }
+    let bits = capabilities_secure_bits()?;
+    set_capabilities_secure_bits(bits | CapabilitiesSecureBits::NO_SETUID_FIXUP)?;
+    more_space(false)
+}
+
+/// `CAP_SYS_RESOURCE` of this thread.
+fn more_space(has: bool) -> Result<()> {
+    let mut sets = capabilities(None)?;
+    let may = sets.permitted.contains(CapabilitySet::SYS_RESOURCE);
+    sets.effective.set(CapabilitySet::SYS_RESOURCE, has && may);
+    set_capabilities(None, sets)
+}
+
+/// Changes the tree for the thread's caller, if it has one.
+pub fn as_caller<R>(mut change: impl FnMut() -> Result<R>) -> Result<R> {
+    let Some(caller) = CALLER.get() else { return change() };
+    wear(caller.uid, caller.gid)?;
+    match change() {
+        Err(e @ (Errno::NOSPC | Errno::DQUOT)) => match More::of(&caller) {
+            Some(more) => more.with(change),
+            None => Err(e),
+        },
+        done => done,
+    }
+}
+
+fn wear(uid: u32, gid: u32) -> Result<()> {
+    const ASK: u32 = u32::MAX;
+    if WORN.get() == (uid, gid) {
+        return Ok(());
+    }
+    setfsgid(gid.into());
+    setfsuid(uid.into());
+    let worn = (setfsuid(ASK.into()).as_raw(), setfsgid(ASK.into()).as_raw());
+    WORN.set(worn);
+    // The calls say nothing of an error, as of a number that this user namespace lacks.
+    match worn == (uid, gid) {
+        true => Ok(()),
+        false => Err(Errno::OVERFLOW),
+    }
+}
+
+/// What a caller has besides his user and group.
+#[derive(Debug)]
+enum More {
+    Space,
+    Groups(Vec<Gid>),
+}
+
+impl More {
+    fn of(caller: &Caller) -> Option<More> {
+        let Some(known) = Status::of(caller.pid) else {
+            return (caller.uid == 0).then_some(More::Space);
+        };
+        match known.may(CapabilitySet::SYS_RESOURCE) {
+            true => Some(More::Space),
+            false => Some(More::Groups(known.groups)).filter(|_| caller.uid != 0),
+        }
+    }
+
+    fn with<R>(self, mut change: impl FnMut() -> Result<R>) -> Result<R> {
+        match self {
+            More::Space => {
+                more_space(true)?;
+                let done = change();
+                more_space(false)?;
+                done
+            }
+            More::Groups(groups) => {
+                let own = getgroups()?;
+                set_thread_groups(&groups)?;
+                let done = change();
+                set_thread_groups(&own)?;
+                done
+            }
+        }
+    }
+}
+
+/// What /proc says of a caller, who waits for his answer.
+#[derive(Debug)]
+pub struct Status {
+    groups: Vec<Gid>,
+    effective: u64,
+    /// Capabilities in another user namespace count for nothing in this one.
+    of_this_namespace: bool,
+}
+
+impl Status {
+    /// `None`: the kernel itself asks, or one whose processes are not seen from here.
+    pub fn of(pid: u32) -> Option<Status> {
+        if pid == 0 {
+            return None;
+        }
+        let (groups, effective) = parse(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)?;
+        let namespace = |of: &str| fs::read_link(format!("/proc/{of}/ns/user")).ok();
+        let own = namespace("self");
+        let of_this_namespace = own.is_some() && namespace(&pid.to_string()) == own;
+        Some(Status { groups, effective, of_this_namespace })
+    }
+
+    pub fn may(&self, capability: CapabilitySet) -> bool {
+        self.of_this_namespace && self.effective & capability.bits() != 0
+    }
+
+    pub fn is_in(&self, gid: u32) -> bool {
+        self.groups.iter().any(|group| group.as_raw() == gid)
+    }
+}
+
+/// Groups and effective capabilities.
+fn parse(status: &str) -> Option<(Vec<Gid>, u64)> {
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+    let groups = field("Groups:")?.split_whitespace();
+    let groups = groups.filter_map(|g| g.parse().ok()).map(Gid::from_raw).collect();
+    Some((groups, u64::from_str_radix(field("CapEff:")?.trim(), 16).ok()?))
+}
+
+/// This caller has a capability, as far as can be seen.
+pub fn may(caller: &Caller, capability: CapabilitySet) -> bool {
+    Status::of(caller.pid).map_or(caller.uid == 0, |status| status.may(capability))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_understood() {
+        let text = "Name:\tx\nUid:\t1\t1\t1\t1\nGroups:\t4 27 1000 \nCapEff:\t0000000001000000\n";
+        let (groups, effective) = parse(text).expect("both lines");
+        assert_eq!(groups.iter().map(|g| g.as_raw()).collect::<Vec<_>>(), [4, 27, 1000]);
+        assert_eq!(effective, CapabilitySet::SYS_RESOURCE.bits());
+        assert!(parse("Groups:\t\n").is_none());
+    }
+
+    /// A thread of its own: it stays what it becomes.
+    #[test]
+    fn a_change_is_made_by_its_caller() {
+        if !geteuid().is_root() {
+            let change = as_caller(|| Ok(geteuid().as_raw()));
+            assert_eq!(change, Ok(geteuid().as_raw()), "without a caller nothing is changed");
+            return;
+        }
+        let ids = || {
+            let status = fs::read_to_string("/proc/thread-self/status").expect("of this thread");
+            let last = |name: &str| {
+                let line = status.lines().find_map(|l| l.strip_prefix(name)).expect("a line");
+                line.split_whitespace().last().and_then(|id| id.parse::<u32>().ok()).expect("an id")
+            };
+            Ok((last("Uid:"), last("Gid:"), parse(&status).expect("a status").1))
+        };
+        let before = ids().expect("this thread's");
+        std::thread::spawn(move || {
+            let tree = UnixTree::open("/".as_ref()).expect("a tree");
+            assert!(prepare(&tree), "root may act as others");
+            let (uid, gid, own) = ids().expect("its own");
+            assert_eq!((uid, gid), (0, 0));
+            assert_eq!(own & CapabilitySet::SYS_RESOURCE.bits(), 0);
+            let caller = Caller { uid: 4242, gid: 4343, pid: 0 };
+            let acting = Acting::new(caller);
+            assert_eq!(as_caller(ids), Ok((4242, 4343, own)), "modes are overridden as before");
+            drop(acting);
+            // One who has the capability gets its use, for the second try alone.
+            let root = Acting::new(Caller { uid: 0, gid: 0, pid: std::process::id() });
+            let mut tries = Vec::new();
+            let refused = as_caller(|| {
+                tries.push(ids()?);
+                Err::<(), _>(Errno::DQUOT)
+            });
+            assert_eq!(refused, Err(Errno::DQUOT));
+            let second = (before.2 != own).then_some((0, 0, before.2));
+            assert!(tries.into_iter().eq([(0, 0, own)].into_iter().chain(second)));
+            assert_eq!(as_caller(ids), Ok((0, 0, own)));
+            drop(root);
+        })
+        .join()
+        .expect("the thread");
+        assert_eq!(ids(), Ok(before), "another thread stays what it was");
+    }
+}

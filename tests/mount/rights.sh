@@ -1,0 +1,49 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# Goal: what the tree's file system checks for a caller is checked for him through the mount.
+# Method: tests/mount/rights.py has a table of operations, callers and rules; its lines, of a
+# directory and of a mount of one on a new file system of the same kind, have to be the same.
+# Quotas, and fs.protected_* where this kernel has them off, are in a guest: tests/vm/part-rights.sh.
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/../serve/lib.sh"
+. "$(dirname "$0")/lib.sh"
+need python3 tune2fs
+
+# Blocks for root, group 3333 and whoever has CAP_SYS_RESOURCE.
+new_disk() { # MOUNT OPTIONS
+	umount_disk
+	make_disk ext4 32M
+	umount "$work/disk"
+	tune2fs -r 8192 -g 3333 "$work/image" >/dev/null
+	mount -o "loop,$1" "$work/image" "$work/disk"
+	mkdir "$work/disk/tree"
+	chmod 755 "$work/disk/tree"
+}
+table() { python3 -B "$(dirname "$0")/rights.py" "$work/disk/tree" "${@:2}" >"$work/$1" || fail "the table of $*"; }
+chmod 755 "$work" # for its users
+
+cells=0 differs=0
+compare() { # OPTIONS OF THE FILE SYSTEM, PARTS
+	local parts
+	read -ra parts <<<"$2"
+	new_disk "$1"
+	table plain "${parts[@]}"
+	new_disk "$1"
+	rm -f "$pool"
+	start_mount "$work/disk/tree"
+	table mount "${parts[@]}"
+	stop_mount
+	grep -q broken "$work/plain" && fail "of the table: $(grep broken "$work/plain")"
+	diff -u "$work/plain" "$work/mount" >"$work/diff" || {
+		grep '^[-+]' "$work/diff" >&2
+		say "the mount differs: $2 on a file system with $1" >&2
+		differs=1
+	}
+	cells=$((cells + $(wc -l <"$work/plain")))
+}
+compare rw "names modes limits xattrs flags"
+compare nosuid,nodev,noexec flags
+compare rw reserve
+umount_disk
+[ $differs = 0 ] || fail "the mount is not the directory to its callers"
+say "$cells cells of the table are the same"
