@@ -22,6 +22,7 @@
 
 mod content;
 mod file;
+mod host;
 mod keep;
 mod place;
 #[cfg(test)]
@@ -47,8 +48,9 @@ use crate::origin::Origin;
 use crate::status::{Uuid, VolumeInfo};
 
 pub use content::Mark;
-pub(crate) use content::{host, now, MOST_BYTES as MARK_MOST};
+pub(crate) use content::{now, MOST_BYTES as MARK_MOST};
 pub use file::{file_identity, FileMark, MapClaim, MarkRefusal};
+pub(crate) use host::host;
 pub(crate) use keep::{errno_of, Keep};
 pub use keep::{state_dir, Found};
 pub(crate) use place::waits_for;
@@ -178,7 +180,9 @@ impl Owner<'_> {
                 ),
             ),
             Found::Marked(mark)
-                if mark.host != self.host && !self.accept && !bug!(OtherHostTaken) =>
+                if !host::is_this_host(&mark.host, self.host)
+                    && !self.accept
+                    && !bug!(OtherHostTaken) =>
             {
                 refuse(
                     format!("{mark}, and this is host {}", self.host),

@@ -41,7 +41,7 @@ pub struct Mark {
     pub since: u64,
     /// So much may be missing: no more than the pool holds, or the volume.
     pub at_most_bytes: u64,
-    /// Of /etc/machine-id, or the host's name.
+    /// What the host is known by (`host.rs`).
     pub host: String,
     /// Where the pool was.
     pub at: String,
@@ -143,17 +143,6 @@ pub(crate) fn short(text: &str) -> String {
     match out.is_empty() {
         true => "?".into(),
         false => out,
-    }
-}
-
-/// What this machine is known by.
-pub(crate) fn host() -> String {
-    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
-    let id = read("/etc/machine-id");
-    let id = id.trim();
-    match id.len() == 32 && id.bytes().all(|b| b.is_ascii_hexdigit()) {
-        true => id.into(),
-        false => short(read("/proc/sys/kernel/hostname").trim()),
     }
 }
 

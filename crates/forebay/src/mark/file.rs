@@ -6,7 +6,8 @@ use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use super::content::{host, now, short};
+use super::content::{now, short};
+use super::host::host;
 use super::keep::{state_dir, Kept};
 #[cfg(test)]
 use super::planted::{planted, Bug};

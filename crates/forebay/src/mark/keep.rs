@@ -20,7 +20,7 @@ use super::content::{Mark, MOST_BYTES};
 use super::{Bears, MarkedBy, MarkedOn};
 
 const ATTRIBUTE: &str = "user.forebay";
-const SYSTEM: &str = "/var/lib/forebay";
+pub(super) const SYSTEM: &str = "/var/lib/forebay";
 const MARKS: &str = "marks";
 /// Longest name of a file of a mark.
 const NAME_MOST: usize = 200;

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use forebay_engine::sys;
 use serde::Serialize;
 
-use super::content::{host, now, short, utc};
+use super::content::{now, short, utc};
+use super::host::host;
 use super::keep::{self, Kept};
 use super::{judge, Claim, Found, Keep, Mark, MarkedBy, Refusal};
 use crate::dump::SuperblockDump;
