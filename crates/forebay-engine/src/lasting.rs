@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Descriptors that are open for as long as a pool or a file is.
 //!
+//! A child of the process does not have them ([`forks`]).
+//!
 //! In a process whose other code knows nothing of them, and may close descriptors that it has
 //! not opened (`forebay map-run`), somebody has to know which they are: a [`Keeper`].
 
@@ -8,6 +10,8 @@ use std::io;
 use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
+
+use crate::forks;
 
 /// Who knows of them.
 #[derive(Clone, Copy, Debug)]
@@ -45,12 +49,26 @@ pub fn check(fd: BorrowedFd<'_>) -> io::Result<()> {
 #[derive(Debug)]
 pub struct Lasting<T: Into<OwnedFd>>(Option<T>);
 
+/// Opens one.  No child has it, whenever that is forked; so `open` must not wait.
+pub fn open<T, E>(open: impl FnOnce() -> Result<T, E>) -> Result<Lasting<T>, E>
+where
+    T: Into<OwnedFd> + From<OwnedFd>,
+{
+    let _hold = forks::hold();
+    open().map(Lasting::from)
+}
+
 impl<T: Into<OwnedFd> + From<OwnedFd>> From<T> for Lasting<T> {
+    /// Of one that was opened before: a child that was forked meanwhile has it.
     fn from(opened: T) -> Lasting<T> {
-        Lasting(Some(match KEEPER.get() {
-            Some(keeper) => (keeper.keep)(opened.into()).into(),
+        let _hold = forks::hold();
+        let opened: OwnedFd = opened.into();
+        let opened = match KEEPER.get() {
+            Some(keeper) => (keeper.keep)(opened),
             None => opened,
-        }))
+        };
+        forks::enter(opened.as_raw_fd());
+        Lasting(Some(opened.into()))
     }
 }
 
@@ -71,8 +89,11 @@ impl<T: Into<OwnedFd> + AsFd> AsFd for Lasting<T> {
 impl<T: Into<OwnedFd>> Drop for Lasting<T> {
     fn drop(&mut self) {
         if let Some(opened) = self.0.take() {
+            let _hold = forks::hold();
+            let opened: OwnedFd = opened.into();
+            forks::leave(opened.as_raw_fd());
             match KEEPER.get() {
-                Some(keeper) => (keeper.close)(opened.into()),
+                Some(keeper) => (keeper.close)(opened),
                 None => drop(opened),
             }
         }

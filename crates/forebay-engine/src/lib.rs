@@ -13,6 +13,7 @@
 //! | [`Media`], [`Soft`] | what a pool lies on: mapped memory, or a [`Store`] written in Rust |
 //! | [`policy`], [`complete`] | what all hosts decide alike |
 //! | [`Memory`] | zeroed memory and mappings |
+//! | [`forks`], [`lasting`] | what children of the process must not have; descriptors that stay open |
 //! | [`handle`] | file handles, which the system has no safe call for |
 //! | [`maps`] | files mapped onto the pool's memory |
 //! | [`logs`], [`log_order`] | the pool's logs; the order of a log's entries by itself |
@@ -21,6 +22,7 @@
 mod code;
 pub mod complete;
 mod engine;
+pub mod forks;
 pub mod handle;
 #[cfg(feature = "hooks")]
 pub mod hooks;

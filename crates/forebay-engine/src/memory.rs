@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
+use crate::forks;
+
 const PAGE: usize = 4096;
 /// Smaller is taken from the heap: to map it, and to fault it in, takes longer.
 const MAPPED: usize = 1 << 20;
@@ -22,6 +24,8 @@ pub struct Memory {
     start: NonNull<u8>,
     len: usize,
     kind: Kind,
+    /// [`forks::generation`] of the process that has made it.
+    generation: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +53,7 @@ impl Memory {
         // SAFETY: the layout's size is not zero.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) });
         let start = start.ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Memory { start, len, kind: Kind::Heap })
+        Ok(Memory { start, len, kind: Kind::Heap, generation: forks::generation() })
     }
 
     /// Zeroed and mapped; `huge`: on huge pages where the system can.
@@ -69,7 +73,7 @@ impl Memory {
     }
 
     /// The first `len` bytes of a file or device, shared; `synchronous`: as DAX does,
-    /// or not at all.
+    /// or not at all.  A child of the process does not have them: a touch there is SIGSEGV.
     pub fn of_file(
         fd: BorrowedFd<'_>,
         len: usize,
@@ -84,17 +88,21 @@ impl Memory {
             true => MapFlags::SHARED_VALIDATE | MapFlags::SYNC,
             false => MapFlags::SHARED,
         };
+        let _hold = forks::hold();
         // SAFETY: a new mapping at an address of the kernel's choice touches
         // no memory that anybody has.  The file may be changed by others; so
         // nothing makes a Rust reference to its bytes (bytes_mut refuses), and
         // the engine takes what it reads there for hostile.
         let p = unsafe { rustix::mm::mmap(ptr::null_mut(), len, prot, flags, fd, 0) }?;
-        Ok(Memory::mapped(p, len, Kind::File { writable }))
+        let memory = Memory::mapped(p, len, Kind::File { writable });
+        // SAFETY: of the new mapping, whose bytes it does not change.
+        unsafe { rustix::mm::madvise(p, len, Advice::LinuxDontFork) }?;
+        Ok(memory)
     }
 
     fn mapped(p: *mut c_void, len: usize, kind: Kind) -> Memory {
         let start = NonNull::new(p.cast()).expect("mmap never returns null");
-        Memory { start, len, kind }
+        Memory { start, len, kind, generation: forks::generation() }
     }
 
     /// Asks for huge pages.
@@ -174,6 +182,8 @@ impl Drop for Memory {
         unsafe {
             match self.kind {
                 Kind::Heap => dealloc(self.start.as_ptr(), heap_layout(self.len)),
+                // Something else may be there in a child, which never had it.
+                Kind::File { .. } if self.generation != forks::generation() => {}
                 _ => drop(rustix::mm::munmap(self.start.as_ptr().cast(), self.len)),
             }
         }

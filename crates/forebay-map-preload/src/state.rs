@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockRea
 use std::sync::{RwLockWriteGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-use forebay_map::{Error, MapFile, Options, Session, Unreadable, PAGE};
+use forebay_map::{Error, MapFile, Options, Session, Unreadable, PAGE, SEGMENT};
 
 use crate::config::Config;
 use crate::ending;
@@ -658,8 +658,10 @@ fn first(
     match open {
         Some(opened) => match opened.map(config, path, room) {
             // Where segments are not brought in by touching them, room is memory; and there is no
-            // more than can be mapped.
-            Err(Error::Refused { .. }) if size > 0 && room > size => opened.map(config, path, size),
+            // more than can be mapped.  A file that is not mapped gets more when it grows.
+            Err(Error::Refused { .. }) if room > size.max(SEGMENT as u64) => {
+                opened.map(config, path, size.max(SEGMENT as u64))
+            }
             done => done,
         },
         None => Err(Error::Pool("it was closed".into())),

@@ -91,6 +91,13 @@ unsafe fn write_at(
         end.ok_or(libc::EFBIG)
     };
     let size = || desc.file.call(About::Io, |map| Ok(map.size()));
+    let synced = |at: u64, done: usize| {
+        let dsync = flags & libc::O_DSYNC != 0 && !planted::is(Planted::DsyncIgnored);
+        if dsync || durable {
+            desc.file.call(About::Sync, |map| map.sync(at, done as u64))?;
+        }
+        Ok((at, done))
+    };
     let at = match to {
         Whither::At(at) if !appends => {
             desc.file.make_room(end_of(at)?)?;
@@ -100,12 +107,17 @@ unsafe fn write_at(
         // The end is this call's, whoever else appends.
         _ => loop {
             desc.file.make_room(end_of(size()?)?)?;
-            let reserved = desc.file.call(About::Io, |map| {
+            let parts = all.iter().filter(|b| b.iov_len > 0);
+            // SAFETY: the caller's promise.
+            let parts = parts
+                .map(|b| unsafe { std::slice::from_raw_parts(b.iov_base.cast::<u8>(), b.iov_len) });
+            let parts: Vec<&[u8]> = parts.collect();
+            let appended = desc.file.call(About::Io, |map| {
                 let fits = map.size().saturating_add(total as u64) <= map.room();
-                fits.then(|| map.reserve(total as u64)).transpose()
+                fits.then(|| map.append(&parts)).transpose()
             })?;
-            if let Some(at) = reserved {
-                break at;
+            if let Some((at, done)) = appended {
+                return synced(at, done as usize);
             }
         },
     };
@@ -122,11 +134,7 @@ unsafe fn write_at(
             Err(_) => break,
         }
     }
-    let dsync = flags & libc::O_DSYNC != 0 && !planted::is(Planted::DsyncIgnored);
-    if dsync || durable {
-        desc.file.call(About::Sync, |map| map.sync(at, done as u64))?;
-    }
-    Ok((at, done))
+    synced(at, done)
 }
 
 fn one(p: *mut c_void, n: usize) -> Result<[iovec; 1], c_int> {

@@ -16,8 +16,8 @@ use crate::planted::{self, Planted};
 use crate::service::lock;
 use crate::share::Client;
 
-/// So long a process that lives has to carry an order out.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// So long a process that lives may say nothing while it carries an order out.
+const PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 400 } else { 20_000 });
 
 /// The same where others go on without it, or it has let such an order go by already.
 const MOMENT: Duration = Duration::from_secs(2);
@@ -121,8 +121,7 @@ impl Channel {
                 true => (since + patience).max(begun + patience.min(MOMENT)),
                 false => begun + Duration::from_millis(1),
             };
-            while self.receive(state, until)?.number != state.number {}
-            state.unanswered = None;
+            self.hear(state, until, if waits { patience } else { Duration::ZERO })?;
         }
         state.number += 1;
         let bytes = wire::bytes_of(&Ordered { number: state.number, what: order.clone() })?;
@@ -135,11 +134,24 @@ impl Channel {
             return Ok(Reply::Done);
         }
         state.unanswered = Some(begun);
+        self.hear(state, until, if waits { patience } else { Duration::ZERO })
+    }
+
+    /// The answer to the last order.  Who says that it works on it has so much time from then on.
+    fn hear(&self, state: &mut State, mut until: Instant, more: Duration) -> io::Result<Reply> {
         loop {
             let said = self.receive(state, until)?;
-            if said.number == state.number {
-                state.unanswered = None;
-                return Ok(said.what);
+            match said.what {
+                _ if said.number != state.number => {}
+                Reply::Working => {
+                    let now = Instant::now();
+                    state.unanswered = Some(now);
+                    until = until.max(now + more);
+                }
+                reply => {
+                    state.unanswered = None;
+                    return Ok(reply);
+                }
             }
         }
     }
@@ -180,5 +192,40 @@ impl Peer for Channel {
                 Heard::Silent(why)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use rustix::process::{getpid, pidfd_open, PidfdFlags};
+
+    /// What is heard of a process that says so often that it works, each time after a while.
+    fn heard(works: u32, each: Duration) -> Heard {
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let process = Arc::new(pidfd_open(getpid(), PidfdFlags::empty()).expect("this process"));
+        let of = Client { number: 1, pid: std::process::id(), process };
+        let channel = Channel::new(of, ours).expect("a channel");
+        std::thread::scope(|s| {
+            s.spawn(move || {
+                let order: Ordered<Order> = wire::receive(&mut &theirs).expect("an order");
+                let said = |what| Ordered { number: order.number, what };
+                for _ in 0..works {
+                    std::thread::sleep(each);
+                    let _ = wire::send(&mut &theirs, &said(Reply::Working));
+                }
+                std::thread::sleep(each);
+                let _ = wire::send(&mut &theirs, &said(Reply::Done));
+            });
+            channel.ask(&Order::Go { visit: 1 }, true)
+        })
+    }
+
+    #[test]
+    fn who_works_is_waited_for_and_who_is_silent_is_not() {
+        let each = PATIENCE / 4;
+        assert_eq!(heard(7, each), Heard::Said(Reply::Done), "it worked for twice the time");
+        assert!(matches!(heard(0, 3 * PATIENCE / 2), Heard::Silent(_)), "it said nothing");
     }
 }

@@ -68,6 +68,10 @@ impl Served {
 
     /// What is answered, and what comes with it.
     fn answer(&self, of: &Client, request: &Request) -> (Answer, Option<OwnedFd>) {
+        let slow = planted::is(Planted::SlowDisk) || planted::is(Planted::SilentSlowDisk);
+        if slow && matches!(request, Request::AddFile { .. }) {
+            std::thread::sleep(Duration::from_secs(1));
+        }
         match self.homes.answer(of.number, request) {
             Some(answered) => answered.unwrap_or_else(|e| (Answer::from(e), None)),
             None => (self.share.answer(of, request), None),
@@ -82,6 +86,8 @@ struct Shared {
     notes: Arc<Notes>,
     stop: AtomicBool,
     number: AtomicU64,
+    /// Connections at which an answer is worked on: since when they have heard nothing.
+    working: Mutex<BTreeMap<u64, Instant>>,
     /// Those that have a thread, and may have frames.
     streams: Mutex<BTreeMap<u64, UnixStream>>,
     /// Those that have said which map they want, by the number of their first connection.
@@ -117,6 +123,7 @@ impl Clients {
             notes,
             stop: AtomicBool::new(false),
             number: AtomicU64::new(OWN + 1),
+            working: Mutex::default(),
             streams: Mutex::default(),
             known: Mutex::default(),
             lost: Mutex::default(),
@@ -143,6 +150,10 @@ impl Clients {
         let home = std::thread::Builder::new().name("fby-map-home".into());
         let home = home.spawn(move || shared.bring_home());
         clients.threads.push(home.map_err(system("starting a thread"))?);
+        let shared = clients.shared.clone();
+        let lives = std::thread::Builder::new().name("fby-map-alive".into());
+        let lives = lives.spawn(move || shared.tell_of_work());
+        clients.threads.push(lives.map_err(system("starting a thread"))?);
         Ok(clients)
     }
 }
@@ -290,10 +301,13 @@ impl Shared {
                         tell(stream, &Answer::Done)?;
                         return Ok(Left::Bye);
                     }
-                    (_, Role::First(served)) => tell_all(stream, served.answer(of, &request))?,
+                    (_, Role::First(served)) => {
+                        tell_all(stream, self.work(of, || served.answer(of, &request)))?;
+                    }
                     (_, Role::Another(of, _)) if !self.is_known(of) => return Ok(Left::Open),
-                    (_, Role::Another(of, served)) => {
-                        let answer = served.answer(of, &request);
+                    (_, Role::Another(first, served)) => {
+                        let answer = self.work(of, || served.answer(first, &request));
+                        let of = first;
                         if !self.is_known(of) {
                             // It has ended meanwhile, and what it was given just now is nobody's.
                             self.has_ended(of, served);
@@ -333,6 +347,40 @@ impl Shared {
             }
         }
         Ok(Left::Open)
+    }
+
+    /// For as long as it takes, the connection hears that somebody is at it.
+    fn work<R>(&self, connection: &Client, f: impl FnOnce() -> R) -> R {
+        /// Also if that panics: nothing more is said of it.
+        struct Works<'a>(&'a Shared, u64);
+        impl Drop for Works<'_> {
+            fn drop(&mut self) {
+                lock(&self.0.working).remove(&self.1);
+            }
+        }
+        lock(&self.working).insert(connection.number, Instant::now());
+        let _works = Works(self, connection.number);
+        f()
+    }
+
+    fn tell_of_work(&self) {
+        let lives = match planted::is(Planted::SlowDisk) {
+            true => TICK,
+            false => wire::LIVES,
+        };
+        while !self.stop.load(Ordering::Acquire) {
+            std::thread::sleep(TICK);
+            for (number, since) in lock(&self.working).iter_mut() {
+                if since.elapsed() < lives {
+                    continue;
+                }
+                *since = Instant::now();
+                if let Some(stream) = lock(&self.streams).get(number) {
+                    // Who has not read what was said before has something to read.
+                    let _ = tell(stream, &Answer::Working);
+                }
+            }
+        }
     }
 
     /// The first connection of the same process.

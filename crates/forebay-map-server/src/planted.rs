@@ -26,6 +26,10 @@ pub(crate) enum Planted {
     GuestForgotten,
     /// Who does not answer at once counts as having answered.
     AnsweredForTheStopped,
+    /// A disk takes a second for an answer, and the connection hears nothing meanwhile.
+    SilentSlowDisk,
+    /// Not a mistake: the same, and it hears ten times a second that the server is at it.
+    SlowDisk,
     /// Not a mistake: frames are released, and files truncated, a second late.
     DoneLate,
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use forebay_map::backing::{Backing, RegularFile};
-use forebay_map::recover::{keep_stores, recover_some, Options, Report};
+use forebay_map::recover::{keep_stores, open_of, recover_some, Options, Report};
 use forebay_map::sharing::Homes;
 use forebay_map::store::{FileRecord, FrameInfo, Store};
 use forebay_map::wire::{Answer, Request, FRAMES_MAX};
@@ -391,9 +391,11 @@ impl Share {
             return Ok(false);
         }
         let record = self.store.files()?.into_iter().find(|(of, _)| *of == file);
-        let Some(path) = record.map(|(_, record)| record.path) else { return Ok(false) };
-        match RegularFile::open(Path::new(&path)) {
-            Ok(backing) => keep_stores(&*self.store, file, &backing).map(|()| false),
+        let Some((_, record)) = record else { return Ok(false) };
+        let open =
+            |path: &Path| -> Result<Box<dyn Backing>> { Ok(Box::new(RegularFile::open(path)?)) };
+        match open_of(&open, &record) {
+            Ok(backing) => keep_stores(&*self.store, file, &*backing).map(|()| false),
             Err(Error::Locked { .. }) => Ok(true),
             // The recovery tells it.
             Err(_) => Ok(false),

@@ -294,3 +294,32 @@ fn planted_mistakes_are_found() {
         println!("{planted}: {found}");
     }
 }
+
+/// A disk may take any time for what a process has asked.  Who is silent as long as that is taken
+/// for dead, and the process cannot go on: that is what the planted mistake shows.
+#[test]
+fn a_disk_that_stalls_longer_than_a_server_may_be_silent_is_waited_for() {
+    if !can() {
+        return;
+    }
+    for (planted, is_opened) in [("SilentSlowDisk", false), ("SlowDisk", true)] {
+        let place = Place::new();
+        let _server = server(&place, TEST, planted).expect("a server");
+        let uuid = forebay::inspect(&place.pool()).expect("a pool").superblock.expect("one").uuid;
+        let stream = UnixStream::connect(wire::socket_path(&place.run(), uuid)).expect("served");
+        let too = stream.try_clone().expect("another one");
+        let store = Arc::new(ServedStore::over(stream, Some("db"), None).expect("served"));
+        // Instead of 20 s beside a disk that takes longer.
+        too.set_read_timeout(Some(Duration::from_millis(500))).expect("its patience");
+        let cache = Cache::new(store, Options::default()).expect("a cache");
+        match (cache.open(&place.file(0), SEGMENT as u64), is_opened) {
+            (Ok(file), true) => {
+                file.store(0, &[1]);
+                file.sync(0, 1).expect("synced");
+                file.close().expect("closed");
+            }
+            (Err(e), false) => assert!(e.to_string().contains("does not answer"), "{e}"),
+            (other, _) => panic!("{planted}: {other:?}"),
+        }
+    }
+}

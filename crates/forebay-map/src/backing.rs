@@ -58,6 +58,9 @@ pub trait Backing: Send + Sync + std::fmt::Debug {
     fn allocate(&self, at: u64, len: u64) -> io::Result<()>;
     /// Whether a range has a hole, as far as the file system tells.
     fn has_hole(&self, at: u64, len: u64) -> io::Result<bool>;
+    /// Others may have it from now on, though this is not dropped yet: a thread may be at it for
+    /// a while.  Nothing is done with the file any more.
+    fn free(&self) {}
 }
 
 /// A regular file.  Another process that maps it is refused, and who keeps others out by locks of
@@ -68,6 +71,8 @@ pub struct RegularFile {
     path: PathBuf,
     identity: Vec<u8>,
     mark: FileMark,
+    /// The process that has opened it.
+    of: u32,
 }
 
 impl RegularFile {
@@ -80,13 +85,13 @@ impl RegularFile {
                 Ok(()) => Ok(file),
                 // Who has one cannot be asked for: fcntl(2) tells of the process's own alone.
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    Err(Error::Locked { path: file.path, by: None })
+                    Err(Error::Locked { path: file.path.clone(), by: None })
                 }
                 Err(e) => Err(Error::system(&file.path, "lock its records")(e)),
             },
             Err(Errno::WOULDBLOCK) => {
                 let by = forebay::file_holder(&file.file);
-                Err(Error::Locked { path: file.path, by })
+                Err(Error::Locked { path: file.path.clone(), by })
             }
             Err(e) => Err(Error::system(&file.path, "lock")(e.into())),
         }
@@ -105,7 +110,7 @@ impl RegularFile {
         }
         let mark = FileMark::of(file.as_fd()).map_err(Error::system(&path, "its identity"))?;
         let identity = mark.name().into_bytes();
-        Ok(RegularFile { file: file.into(), path, identity, mark })
+        Ok(RegularFile { file: file.into(), path, identity, mark, of: std::process::id() })
     }
 }
 
@@ -118,6 +123,14 @@ impl RegularFile {
     /// That it is still this file, where somebody may have closed it.
     fn check(&self) -> io::Result<()> {
         lasting::check(self.file.as_fd())
+    }
+}
+
+impl Drop for RegularFile {
+    /// Its locks last until the last copy of the descriptor is closed, and a child that is about
+    /// to execute a program has one.
+    fn drop(&mut self) {
+        self.free();
     }
 }
 
@@ -217,6 +230,15 @@ impl Backing for RegularFile {
             Err(_) => Ok(true),
         }
     }
+
+    fn free(&self) {
+        // In a child they are its parent's.
+        if std::process::id() != self.of || self.check().is_err() {
+            return;
+        }
+        let _ = self.free_records();
+        let _ = rustix::fs::flock(self.file.as_fd(), FlockOperation::Unlock);
+    }
 }
 
 /// A process that has a file mapped may have a lease of it (fcntl(2), F_SETLEASE), by which it
@@ -261,6 +283,21 @@ mod tests {
         assert!(matches!(held, Error::Locked { .. }), "{held}");
         lock(FlockOperation::Unlock).expect("unlocked");
         RegularFile::open(&path).expect("nobody has it");
+        let _ = std::fs::remove_file(path);
+    }
+
+    /// A child has a copy until it executes its program, and may never do so.
+    #[test]
+    fn who_has_dropped_it_has_it_locked_no_more_whoever_has_a_copy() {
+        let (path, _plain) = file("copies");
+        let ours = RegularFile::open(&path).expect("nobody has it");
+        let copy = ours.file.try_clone().expect("a copy");
+        assert!(matches!(RegularFile::open(&path), Err(Error::Locked { .. })));
+        drop(ours);
+        let again = RegularFile::open(&path).expect("nobody has it");
+        again.free();
+        RegularFile::open(&path).expect("it was freed");
+        drop((copy, again));
         let _ = std::fs::remove_file(path);
     }
 

@@ -19,6 +19,7 @@ use crate::own::{content_of, InPool, Inner};
 use crate::pages::SEGMENT;
 use crate::sharing::{Guest, Guests, Lent, Server};
 use crate::store::Store;
+use crate::threads;
 use crate::tracker::check_segments;
 
 /// So long who opens a file waits until it has what a process that died has left.
@@ -142,8 +143,7 @@ impl Cache {
         let mut cache = Cache { shared, thread: None };
         if !by_hand {
             let shared = Arc::clone(&cache.shared);
-            let thread = std::thread::Builder::new().name("map-write-back".into());
-            let spawned = thread.spawn(move || shared.work());
+            let spawned = threads::spawn("map-write-back", move || shared.work());
             cache.thread = Some(spawned.map_err(|e| Error::Pool(format!("no thread: {e}")))?);
         }
         Ok(cache)

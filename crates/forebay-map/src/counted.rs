@@ -121,4 +121,8 @@ impl Backing for Counted {
     fn has_hole(&self, at: u64, len: u64) -> io::Result<bool> {
         self.file.has_hole(at, len)
     }
+
+    fn free(&self) {
+        self.file.free();
+    }
 }

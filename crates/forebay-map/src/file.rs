@@ -26,6 +26,7 @@ pub(crate) trait Mapped: Send + Sync + std::fmt::Debug {
     fn sync(&self, at: u64, len: u64) -> Result<()>;
     fn read(&self, at: u64, to: &mut [u8]) -> Result<usize>;
     fn write(&self, at: u64, from: &[u8]) -> Result<()>;
+    fn append(&self, parts: &[&[u8]]) -> Result<(u64, u64)>;
     fn reserve(&self, len: u64) -> Result<u64>;
     fn set_size(&self, size: u64) -> Result<()>;
     fn allocate(&self, at: u64, len: u64) -> Result<()>;
@@ -91,7 +92,7 @@ impl MapFile {
         self.it().room()
     }
 
-    /// Bytes of the file.
+    /// Bytes of the file.  What was written there can be read when it is seen in the size.
     pub fn size(&self) -> u64 {
         self.it().size()
     }
@@ -137,9 +138,17 @@ impl MapFile {
         self.it().read(at, to)
     }
 
-    /// Writes as write(2) does; the file grows, if it has to.
+    /// Writes as write(2) does; the file grows, if it has to, and not if that fails.
     pub fn write(&self, at: u64, from: &[u8]) -> Result<()> {
         self.it().write(at, from)
+    }
+
+    /// Writes at the end, as write(2) with O_APPEND does: where that was, and how much of it was
+    /// written, which is less than all only where an error came after some.  Nobody else is given
+    /// the same place, in this process or another one.  In this process nobody reads the size
+    /// before the bytes.
+    pub fn append(&self, parts: &[&[u8]]) -> Result<(u64, u64)> {
+        self.it().append(parts)
     }
 
     /// The file gets longer by so many zeroes; where they begin.  Nobody else is given the same,

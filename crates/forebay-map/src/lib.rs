@@ -23,6 +23,7 @@
 //! | [`tracker`] | segments of a mapping: brought in when they are touched, watched, looked at, taken away |
 //! | [`features`] | what the kernel can do, tried |
 //! | [`pages`] | sets of pages |
+//! | `threads` | threads of the library, whose panics end the process |
 //! | `arena` | which addresses mappings get |
 //! | [`system`] | Linux made safe: the only module with unsafe code |
 #![deny(unsafe_code)]
@@ -54,6 +55,7 @@ pub mod store;
 pub mod system;
 #[cfg(test)]
 mod tests;
+mod threads;
 mod track;
 pub mod tracker;
 pub mod wire;

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use forebay_engine::forks;
 use forebay_engine::lasting::{self, Lasting};
 use rustix::io::Errno;
 use rustix::net::{
@@ -21,7 +22,8 @@ use crate::content::lock;
 use crate::error::{Error, Result};
 use crate::wire::{self, Answer, Request};
 
-/// A server that says nothing for so long is taken for dead.
+/// A server that says nothing for so long is taken for dead.  While it works it says so
+/// ([`wire::LIVES`]).
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A connection, as long as it is good.
@@ -42,8 +44,8 @@ struct State {
 }
 
 impl Link {
-    pub fn new(stream: UnixStream, server: u32) -> Link {
-        let state = State { stream: stream.into(), gone: None };
+    pub fn new(stream: Lasting<UnixStream>, server: u32) -> Link {
+        let state = State { stream, gone: None };
         Link { state: Mutex::new(state), server, of: std::process::id() }
     }
 
@@ -65,7 +67,7 @@ impl Link {
     }
 
     /// The same, and the descriptor that comes with the answer.
-    pub fn ask_for(&self, request: &Request) -> Result<(Answer, Option<OwnedFd>)> {
+    pub fn ask_for(&self, request: &Request) -> Result<(Answer, Option<Lasting<OwnedFd>>)> {
         // What a child said would be its parent's word, and the answer its parent's.
         if std::process::id() != self.of {
             let why = format!("it is a share of process {}, and this is a child of it", self.of);
@@ -138,13 +140,16 @@ pub(crate) fn send<T: Serialize>(stream: &UnixStream, message: &T) -> io::Result
 }
 
 /// Of the server; none: there is none.
-pub(crate) fn connect(path: &Path) -> io::Result<Option<UnixStream>> {
+pub(crate) fn connect(path: &Path) -> io::Result<Option<Lasting<UnixStream>>> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let stream = lasting::open(|| {
+        let made = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+        made.map(UnixStream::from)
+    })?;
     let begun = Instant::now();
     loop {
-        match rustix::net::connect(&socket, &address) {
+        match rustix::net::connect(&stream, &address) {
             Ok(()) => break,
             Err(Errno::NOENT | Errno::CONNREFUSED) => return Ok(None),
             Err(Errno::AGAIN) if begun.elapsed() < PATIENCE => {
@@ -154,13 +159,29 @@ pub(crate) fn connect(path: &Path) -> io::Result<Option<UnixStream>> {
             Err(e) => return Err(e.into()),
         }
     }
-    let stream = UnixStream::from(socket);
     stream.set_nonblocking(false)?;
     Ok(Some(stream))
 }
 
-/// An answer, and what comes with it.
-pub(crate) fn receive(mut stream: &UnixStream) -> io::Result<(Answer, Option<OwnedFd>)> {
+/// An answer, however long the server works on it, and the descriptor that comes with it:
+/// children do not have that.
+pub(crate) fn receive(stream: &UnixStream) -> io::Result<(Answer, Option<Lasting<OwnedFd>>)> {
+    loop {
+        match receive_one(stream)? {
+            (Answer::Working, _) => {}
+            answered => return Ok(answered),
+        }
+    }
+}
+
+fn receive_one(mut stream: &UnixStream) -> io::Result<(Answer, Option<Lasting<OwnedFd>>)> {
+    // Waits, with nothing received yet.
+    let mut waited = Err(Errno::INTR);
+    while waited == Err(Errno::INTR) {
+        waited = rustix::net::recv(stream, &mut [0u8][..], RecvFlags::PEEK).map(drop);
+    }
+    waited?;
+    let hold = forks::hold();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut came = RecvAncillaryBuffer::new(&mut space);
     let mut first = [0];
@@ -177,9 +198,42 @@ pub(crate) fn receive(mut stream: &UnixStream) -> io::Result<(Answer, Option<Own
     let mut file = None;
     for message in came.drain() {
         if let RecvAncillaryMessage::ScmRights(mut files) = message {
-            file = files.next().or(file);
+            file = files.next().map(Lasting::from).or(file);
         }
     }
+    drop(hold);
     let mut all = io::Read::chain(&first[..], &mut stream);
     Ok((wire::receive(&mut all)?, file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a question gets from a server that says so often that it works.
+    fn asked(works: u32, each: Duration) -> Result<Answer> {
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        set_up(&ours, Duration::from_millis(400)).expect("patience");
+        let link = Link::new(ours.into(), 1);
+        std::thread::scope(|s| {
+            s.spawn(move || {
+                let _: Request = wire::receive(&mut &theirs).expect("a question");
+                for _ in 0..works {
+                    std::thread::sleep(each);
+                    let _ = wire::send(&mut &theirs, &Answer::Working);
+                }
+                std::thread::sleep(each);
+                let _ = wire::send(&mut &theirs, &Answer::Number(5));
+            });
+            link.ask(&Request::Wanted)
+        })
+    }
+
+    #[test]
+    fn a_server_that_works_is_waited_for_and_one_that_is_silent_is_not() {
+        let each = Duration::from_millis(100);
+        assert_eq!(asked(9, each).expect("it works"), Answer::Number(5));
+        let silent = asked(0, 7 * each).expect_err("it says nothing");
+        assert!(silent.to_string().contains("does not answer"), "{silent}");
+    }
 }

@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 use forebay::FoundMark;
@@ -27,7 +27,9 @@ pub(crate) struct Inner<T: Track = Tracker<Segments>> {
     pub tracker: T,
     pub content: Arc<Content>,
     shared: Arc<Shared>,
-    /// A truncation has the file alone.
+    /// The size that the program is told: it follows the file's when the bytes are there, too.
+    shown: AtomicU64,
+    /// A truncation has the file alone, and so has a write that makes it longer.
     io: RwLock<()>,
     /// Taken after that, for as long as the size changes: rounds and who gives a frame back
     /// only try it.  They must not wait for who has the file alone, or wants to, since he may
@@ -84,13 +86,18 @@ impl Inner {
         let features = shared.options.features.clone();
         let features = features.unwrap_or_else(|| Features::detect(shared.store.memory(), 0));
         let capacity = shared.store.capacity();
-        let fits = |segments| match features.faults || segments <= capacity {
+        let fits = |segments| {
+            match features.faults || segments <= capacity {
             true => Ok(()),
             false => Err(format!(
-                "{segments} segments of 2 MiB, and the pool has frames for {capacity}: without \
-                 userfaultfd all have to be there at once ({:?})",
-                features.missing
+                "with room for it to grow it has {segments} segments of 2 MiB, and the pool has \
+                 frames for {capacity}: all have to be there at once, since this user may not have \
+                 them brought in when they are touched ({}); ask for less room (map-run --room), or \
+                 take a pool with more (create --maps), or let the user have userfaultfd (sysctl \
+                 vm.unprivileged_userfaultfd=1, or the right to open /dev/userfaultfd)",
+                features.missing.join("; ")
             )),
+        }
         };
         let content = content_of(shared, backing, room, fits)?;
         let segments = content.segments();
@@ -156,7 +163,9 @@ pub(crate) fn content_of(
 
 impl<T: Track> Inner<T> {
     pub fn of(tracker: T, content: Arc<Content>, shared: &Arc<Shared>) -> Inner<T> {
+        let shown = AtomicU64::new(content.size());
         Inner {
+            shown,
             tracker,
             content,
             shared: Arc::clone(shared),
@@ -398,7 +407,7 @@ impl Mapped for Inner {
     }
 
     fn size(&self) -> u64 {
-        self.content.size()
+        self.shown.load(Ordering::SeqCst)
     }
 
     #[cfg(test)]
@@ -463,68 +472,41 @@ impl Mapped for Inner {
     }
 
     fn write(&self, at: u64, from: &[u8]) -> Result<()> {
-        let content = &self.content;
-        let end = at.saturating_add(from.len() as u64);
         if from.is_empty() {
             return Ok(());
         }
-        // Another call may truncate between these two: what is written to the file itself
-        // would make it longer than it is here.
-        let _io = loop {
-            let io = self.shared_io();
-            if end <= content.size() {
-                break io;
-            }
-            drop(io);
-            let alone = self.alone();
-            if end > content.size() {
-                self.resize(end)?;
-            }
-            drop(alone);
-            planted::wait();
-            if planted::is(Planted::WrittenBehind) {
-                break self.shared_io();
-            }
-        };
-        for (segment, first, range) in parts(at, from.len()) {
-            // As in `read`.
-            let bytes = &from[range.clone()].to_vec()[..];
-            // Whole segments that are not there need not come.
-            let past = bytes.len() == SEGMENT && {
-                self.tracker.with_present(segment, |there| match there {
-                    Some(_) => Ok(false),
-                    None => content.write_past(at + range.start as u64, bytes).map(|()| true),
-                })
-            }
-            .map_err(self.system("write"))?;
-            if !past {
-                let pages = match planted::is(Planted::WriteNotTold) {
-                    true => 0..0,
-                    false => first / PAGE..(first + bytes.len()).div_ceil(PAGE),
-                };
-                let written = self.tracker.with_stored(segment, pages, |_| {
-                    let frame = content.frame(segment).expect("it was brought in");
-                    content.store.fill(frame, first, bytes)
-                });
-                written.map_err(self.system("bring in"))??;
-            }
+        let end = at.saturating_add(from.len() as u64);
+        let io = self.shared_io();
+        if end <= self.content.size() {
+            return self.write_within(at, from);
         }
-        Ok(())
+        drop(io);
+        let io = self.io_alone();
+        self.write_longer(io, at, &[from]).map(drop)
+    }
+
+    fn append(&self, parts: &[&[u8]]) -> Result<(u64, u64)> {
+        let io = self.io_alone();
+        let at = self.content.size();
+        self.write_longer(io, at, parts).map(|written| (at, written))
     }
 
     fn reserve(&self, len: u64) -> Result<u64> {
         let _io = self.alone();
+        let _shows = Shows(self);
         let at = self.content.size();
         self.resize(at.saturating_add(len)).map(|()| at)
     }
 
     fn set_size(&self, size: u64) -> Result<()> {
         let _io = self.alone();
+        let _shows = Shows(self);
         self.resize(size)
     }
 
     fn allocate(&self, at: u64, len: u64) -> Result<()> {
         let _io = self.alone();
+        let _shows = Shows(self);
         let end = at.saturating_add(len);
         if end > self.content.size() {
             self.resize(end)?;
@@ -604,6 +586,86 @@ impl Mapped for Inner {
     }
 }
 
+impl Inner {
+    /// Within the size; the caller sees to it that this does not change.
+    fn write_within(&self, at: u64, from: &[u8]) -> Result<()> {
+        let content = &self.content;
+        for (segment, first, range) in parts(at, from.len()) {
+            // As in `read`.
+            let bytes = &from[range.clone()].to_vec()[..];
+            // Whole segments that are not there need not come.
+            let past = bytes.len() == SEGMENT && {
+                self.tracker.with_present(segment, |there| match there {
+                    Some(_) => Ok(false),
+                    None => content.write_past(at + range.start as u64, bytes).map(|()| true),
+                })
+            }
+            .map_err(self.system("write"))?;
+            if !past {
+                let pages = match planted::is(Planted::WriteNotTold) {
+                    true => 0..0,
+                    false => first / PAGE..(first + bytes.len()).div_ceil(PAGE),
+                };
+                let written = self.tracker.with_stored(segment, pages, |_| {
+                    let frame = content.frame(segment).expect("it was brought in");
+                    content.store.fill(frame, first, bytes)
+                });
+                written.map_err(self.system("bring in"))??;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes one part after the other, and makes the file longer before; how much was written.
+    /// The caller has it alone until the bytes are there, so that no other call sees zeroes in
+    /// their place.  Frames of the file can be given back meanwhile: it may need them.
+    fn write_longer(&self, io: RwLockWriteGuard<'_, ()>, at: u64, parts: &[&[u8]]) -> Result<u64> {
+        let len: usize = parts.iter().map(|p| p.len()).sum();
+        let (old, end) = (self.content.size(), at.saturating_add(len as u64));
+        let mut alone = Some(Alone { _shows: Shows(self), _io: io });
+        if end > old {
+            let _size = self.size_alone();
+            self.resize(end)?;
+        }
+        let mut _among = None;
+        if planted::is(Planted::WrittenBehind) || planted::is(Planted::SizeBeforeBytes) {
+            alone = None;
+            planted::wait();
+            _among = Some(self.shared_io());
+        }
+        let mut whole = 0;
+        for part in parts {
+            let Err(e) = self.write_within(at + whole, part) else {
+                whole += part.len() as u64;
+                continue;
+            };
+            if end > old && alone.is_some() {
+                let _size = self.size_alone();
+                // What is not told as written is not there.
+                let _ = self.resize(old.max(at + whole));
+            }
+            return if whole > 0 { Ok(whole) } else { Err(e) };
+        }
+        Ok(whole)
+    }
+}
+
+/// Nobody else is at the file; what is there by then is shown before somebody can be.
+struct Alone<'a> {
+    _shows: Shows<'a>,
+    _io: RwLockWriteGuard<'a, ()>,
+}
+
+/// The program is told the size as it is by the time that this is dropped, before others can
+/// change it.
+struct Shows<'a>(&'a Inner);
+
+impl Drop for Shows<'_> {
+    fn drop(&mut self) {
+        self.0.shown.store(self.0.content.size(), Ordering::SeqCst);
+    }
+}
+
 impl<T: Track> Inner<T> {
     pub fn close_it(&self) -> Result<()> {
         let content = &self.content;
@@ -630,6 +692,11 @@ impl<T: Track> Inner<T> {
         content.settle_promise()?;
         // The record goes last: without it nobody would know whose the mark is.
         content.unmark(|| true)?;
-        content.store.remove_file(content.id)
+        content.store.remove_file(content.id)?;
+        // A round of write-back may have this for as long as another file's sync takes.
+        if !planted::is(Planted::LockKept) {
+            content.backing.free();
+        }
+        Ok(())
     }
 }

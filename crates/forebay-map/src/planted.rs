@@ -94,6 +94,14 @@ pub(crate) enum Planted {
     UnmarkedUnderGuests,
     /// A guest syncs pages whose blocks it does not know of.
     NothingGranted,
+    /// Recovery does not look for a file whose directory was renamed.
+    RenamedGone,
+    /// The thread that handles events panics.
+    EventsPanic,
+    /// A file that is closed stays locked until nobody is at it.
+    LockKept,
+    /// Who reads beside an append sees the size before the bytes.
+    SizeBeforeBytes,
     /// Not a mistake: the kernel cannot keep a mapping from children.
     AdviceFails,
     /// Not a mistake: the kernel protects a half of a segment, and fails.
@@ -127,6 +135,7 @@ mod on {
             Planted::WrittenBehind,
             Planted::KnownTooLong,
             Planted::LateForgotten,
+            Planted::SizeBeforeBytes,
         ];
         if waits || others.iter().any(|&p| p as u8 == now) {
             std::thread::sleep(std::time::Duration::from_micros(200));

@@ -82,7 +82,12 @@ impl PoolStore {
 
     /// The same by its name, of an engine; `memory` is the file that the pool lies in, opened for
     /// reading and writing.
-    pub fn attach(engine: &Arc<Engine>, name: &str, memory: File) -> Result<PoolStore> {
+    pub fn attach(
+        engine: &Arc<Engine>,
+        name: &str,
+        memory: impl Into<Lasting<File>>,
+    ) -> Result<PoolStore> {
+        let memory = memory.into();
         let index = engine.map_find(name).map_err(pool)?;
         let info = engine.map_info(index).map_err(pool)?;
         if info.spec.frame_bytes as usize != SEGMENT {
@@ -102,7 +107,6 @@ impl PoolStore {
             share_bytes: info.spec.bytes,
             at: at.unwrap_or_default().display().to_string(),
         };
-        let memory = memory.into();
         Ok(PoolStore { map, memory, report, nfiles: info.spec.nfiles, known, claim, _pool: None })
     }
 

@@ -6,6 +6,8 @@
 //! is told by name: of a file that is gone, another, or shorter; of a page that the media
 //! does not give back; of what is damaged.  One such file keeps none of the others.
 
+use std::fs::File;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use crate::backing::Backing;
@@ -263,7 +265,7 @@ pub fn discard(
     left: &Left,
 ) -> Result<()> {
     // Whoever has it mapped is not to lose his pages: he has it locked.
-    let file = match left.path().map(open) {
+    let file = match left.record.as_ref().map(|record| open_of(open, record)) {
         Some(Err(e @ Error::Locked { .. })) => return Err(e),
         file => file.and_then(Result::ok),
     };
@@ -275,6 +277,61 @@ pub fn discard(
         unmark(store, &*file)?;
     }
     left.id.map_or(Ok(()), |id| store.remove_file(id))
+}
+
+/// So many names of a directory are looked at.
+const LOOKED_AT: usize = 10_000;
+
+/// Opens the file of a record: where it was, or, if it is not there, where it is since a directory
+/// above it, or the file itself, was renamed: which is the program's right while it has it open.
+/// Another place of the tree is not looked at.
+pub fn open_of(
+    open: &dyn Fn(&Path) -> Result<Box<dyn Backing>>,
+    record: &FileRecord,
+) -> Result<Box<dyn Backing>> {
+    let path = Path::new(&record.path);
+    let opened = open(path);
+    let is_there = match &opened {
+        Ok(file) => file.identity() == record.identity,
+        Err(e) => !e.is_not_found(),
+    };
+    if is_there || planted::is(Planted::RenamedGone) {
+        return opened;
+    }
+    match renamed(path, &record.identity) {
+        Some(now) => open(&now).or(opened),
+        None => opened,
+    }
+}
+
+/// Where the file of that identity is, if one part of its path has another name now.
+fn renamed(path: &Path, identity: &[u8]) -> Option<PathBuf> {
+    let is_it = |at: &Path| {
+        let kind = std::fs::symlink_metadata(at);
+        // Without an effect on the others.
+        let file = kind.is_ok_and(|kind| kind.is_file()).then(|| File::open(at).ok()).flatten();
+        let found = file.and_then(|file| forebay::file_identity(file.as_fd()).ok());
+        found.is_some_and(|found| found.as_bytes() == identity)
+    };
+    // From the file's own name up: the lowest directory that is there has what was renamed.
+    for above in path.ancestors().skip(1) {
+        let (Ok(names), Ok(rest)) = (std::fs::read_dir(above), path.strip_prefix(above)) else {
+            continue;
+        };
+        let mut rest = rest.components();
+        let old = rest.next()?;
+        let rest = rest.as_path();
+        let names = names.take(LOOKED_AT).filter_map(|entry| Some(entry.ok()?.file_name()));
+        let at = |name: std::ffi::OsString| match rest.as_os_str().is_empty() {
+            true => above.join(name),
+            false => above.join(name).join(rest),
+        };
+        let others = names.filter(|name| name != old.as_os_str()).map(at);
+        if let Some(found) = others.into_iter().find(|at| is_it(at)) {
+            return Some(found);
+        }
+    }
+    None
 }
 
 /// Why something stays; pages that were brought home all the same.
@@ -324,14 +381,13 @@ impl Recovery<'_> {
         let (Some(record), Some(id)) = (&self.left.record, self.left.id) else {
             return Err(self.not_known());
         };
-        let path = Path::new(&record.path);
         let lacks = !self.left.frames.is_empty() || record.cut || record.made() < record.size;
         let nothing = !lacks && record.grows.is_none();
         if nothing && planted::is(Planted::RecordFreedEarly) {
             return Ok(self.store.remove_file(id).map(|()| 0)?);
         }
         // Locked from here on: nobody maps it, and whoever has it mapped keeps his record.
-        let file = match open(path) {
+        let file = match open_of(open, record) {
             Ok(file) => file,
             Err(e) if e.is_not_found() => {
                 let empty = !lacks || planted::is(Planted::GoneDropped);

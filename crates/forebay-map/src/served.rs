@@ -8,7 +8,6 @@
 //! this process can acknowledge a sync nobody else can open the pool, whatever becomes of the
 //! server, and nobody frees these frames.
 
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -34,7 +33,7 @@ pub struct ServedStore {
     pub(crate) link: Link,
     /// By which other connections of this process are known.
     pub(crate) number: u64,
-    memory: Lasting<File>,
+    memory: Lasting<OwnedFd>,
     pub(crate) media: Arc<Media>,
     claim: MapClaim,
     known: Frames,
@@ -56,7 +55,12 @@ impl ServedStore {
 
     /// At a connection; `map`: its name, or the only one; `media`: which file or device the pool
     /// has to be.
-    pub fn over(stream: UnixStream, map: Option<&str>, media: Option<&str>) -> Result<ServedStore> {
+    pub fn over(
+        stream: impl Into<Lasting<UnixStream>>,
+        map: Option<&str>,
+        media: Option<&str>,
+    ) -> Result<ServedStore> {
+        let stream = stream.into();
         let said = |e: io::Error| Error::Pool(format!("its server does not answer: {e}"));
         let hello = Request::Hello { version: wire::VERSION, map: map.map(str::to_owned) };
         link::check_server(&stream)?;
@@ -88,15 +92,7 @@ impl ServedStore {
         let known = Frames::new(share.frames);
         let (link, number) = (Link::new(stream, share.pid), share.number);
         let persist = share.persist.into();
-        Ok(ServedStore {
-            link,
-            memory: File::from(memory).into(),
-            media,
-            claim,
-            known,
-            number,
-            persist,
-        })
+        Ok(ServedStore { link, memory, media, claim, known, number, persist })
     }
 
     /// The process that serves the pool, or did.

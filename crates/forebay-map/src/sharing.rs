@@ -85,6 +85,10 @@ pub enum Reply {
     InUse,
     /// It lacks a grant: again.
     Again,
+    /// Nothing yet: a call of it is under way that waits for an answer of the server's.
+    Asks,
+    /// Not the answer: it works on the order.
+    Working,
     Failed(String),
 }
 

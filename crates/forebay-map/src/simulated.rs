@@ -108,6 +108,11 @@ pub(crate) struct Machine {
     faults: Mutex<Faults>,
     /// Sizes can be promised.
     pub promises: AtomicBool,
+    /// A sync of a file does not end, and has begun.
+    pub stall: AtomicBool,
+    pub stalled: AtomicBool,
+    /// No frame is given.
+    pub no_frames: AtomicBool,
     /// A file's size changes slowly, and does so now.
     pub slow_resize: AtomicBool,
     pub resizes: AtomicBool,
@@ -193,6 +198,9 @@ impl Machine {
             cuts: Mutex::new(cuts),
             faults: Mutex::new(Faults::default()),
             promises: AtomicBool::new(true),
+            stall: AtomicBool::new(false),
+            stalled: AtomicBool::new(false),
+            no_frames: AtomicBool::new(false),
             slow_resize: AtomicBool::new(false),
             resizes: AtomicBool::new(false),
             world: RwLock::new(()),

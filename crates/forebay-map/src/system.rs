@@ -19,6 +19,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicU64;
 
+use forebay_engine::forks;
 use forebay_engine::lasting::{self, Lasting};
 use forebay_engine::SharedBytes;
 use rustix::ioctl::{opcode, Ioctl, IoctlOutput, Opcode};
@@ -28,10 +29,12 @@ use crate::arena::{self, Place};
 use crate::pages::{PageSet, PAGE, SEGMENT, SEGMENT_PAGES};
 use crate::planted::{self, Planted};
 
-/// A part of a file of memory, mapped for as long as this lives.
+/// A part of a file of memory, mapped for as long as this lives.  Children do not have it.
 #[derive(Debug)]
 pub struct Window {
     bytes: SharedBytes,
+    /// [`forks::generation`] of the process that has mapped it.
+    generation: u64,
 }
 
 // SAFETY: through it memory is only reached by atomic accesses.
@@ -51,13 +54,18 @@ impl Window {
     }
 
     fn with(fd: BorrowedFd<'_>, offset: u64, len: usize, prot: ProtFlags) -> io::Result<Window> {
+        let _hold = forks::hold();
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory that
         // anybody has.
         let p =
             unsafe { rustix::mm::mmap(ptr::null_mut(), len, prot, MapFlags::SHARED, fd, offset) }?;
         let start = NonNull::new(p.cast()).expect("mmap never returns null");
         // SAFETY: mapped for as long as the window lives, and no reference is made to it.
-        Ok(Window { bytes: unsafe { SharedBytes::new(start, len) } })
+        let bytes = unsafe { SharedBytes::new(start, len) };
+        let window = Window { bytes, generation: forks::generation() };
+        // SAFETY: of the new mapping, whose bytes it does not change.
+        unsafe { rustix::mm::madvise(p, len, Advice::LinuxDontFork) }?;
+        Ok(window)
     }
 
     /// Reads what lies `at` there.  Panics if that is not within.
@@ -113,6 +121,10 @@ pub fn lock_records(file: BorrowedFd<'_>, on: bool) -> io::Result<()> {
 
 impl Drop for Window {
     fn drop(&mut self) {
+        // A child never had it, and may have something else there.
+        if self.generation != forks::generation() {
+            return;
+        }
         // SAFETY: the mapping is this one's own, and nobody has a pointer into it any more:
         // `address` says for how long one may be used.
         let _ = unsafe { rustix::mm::munmap(self.address().cast(), self.bytes.len()) };
@@ -126,6 +138,8 @@ impl Drop for Window {
 pub struct Reservation {
     bytes: SharedBytes,
     segments: usize,
+    /// [`forks::generation`] of the process that has reserved it.
+    generation: u64,
 }
 
 // SAFETY: it is a range of addresses; memory behind it is only reached by atomic accesses.
@@ -197,7 +211,8 @@ impl Reservation {
         let len = segments.checked_mul(SEGMENT).ok_or(io::ErrorKind::OutOfMemory)?;
         let start = NonNull::new(reserve_placed(len)?.cast()).expect("not null");
         // SAFETY: reserved for as long as this lives, and no reference is made to it.
-        Ok(Reservation { bytes: unsafe { SharedBytes::new(start, len) }, segments })
+        let bytes = unsafe { SharedBytes::new(start, len) };
+        Ok(Reservation { bytes, segments, generation: forks::generation() })
     }
 
     /// How many.
@@ -248,11 +263,12 @@ impl Reservation {
     /// Maps the memory over a segment, in the place of what is there.  False: that was done,
     /// and children will have it, too.
     ///
-    /// A child that is forked between the two calls has the segment, and what it stores
-    /// there is not seen here.
+    /// A fork(3) waits for both calls.  A child that is made past the C library between the two
+    /// has the segment, and what it stores there is not seen here.
     pub fn map(&self, segment: usize, fd: BorrowedFd<'_>, offset: u64) -> io::Result<bool> {
         let at = self.at(segment);
         lasting::check(fd)?;
+        let _hold = forks::hold();
         // SAFETY: the segment is this one's own; nothing has a reference to what is there,
         // and pointers to it stay good.
         unsafe {
@@ -335,6 +351,10 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
+        // As of a window.
+        if self.generation != forks::generation() {
+            return;
+        }
         // SAFETY: the range is this one's own; `address` says for how long pointers to it
         // may be used.
         let _ = unsafe { rustix::mm::munmap(self.address().cast(), self.bytes.len()) };
@@ -460,13 +480,13 @@ impl Uffd {
     /// With just these features.  `kernel`: stores and loads by the kernel, as in read(2),
     /// are to be events, too; that is not for everybody.
     pub fn new(features: u64, kernel: bool) -> io::Result<Uffd> {
-        let fd = open_uffd(kernel)?;
+        let fd = lasting::open(|| open_uffd(kernel))?;
         let mut api = ApiArg { api: UFFD.into(), features, ioctls: 0 };
         call::<UFFDIO_API, _>(&fd, &mut api)?;
         if api.features & features != features {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        Ok(Uffd { fd: fd.into() })
+        Ok(Uffd { fd })
     }
 
     fn register_range(&self, range: Range<u64>, mode: Mode) -> io::Result<()> {
@@ -638,7 +658,8 @@ pub struct Pagemap {
 impl Pagemap {
     /// Of the process that calls.
     pub fn new() -> io::Result<Pagemap> {
-        Ok(Pagemap { fd: OwnedFd::from(File::open("/proc/self/pagemap")?).into() })
+        let fd = lasting::open(|| File::open("/proc/self/pagemap").map(OwnedFd::from))?;
+        Ok(Pagemap { fd })
     }
 
     /// Pages of a segment that were stored to.  After an error some may have been

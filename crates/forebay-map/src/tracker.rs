@@ -320,7 +320,7 @@ impl<S: Source + 'static> Tracker<S> {
             noted,
             pagemap,
             reading: Mutex::new(()),
-            stop: rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?.into(),
+            stop: lasting::open(|| rustix::event::eventfd(0, EventfdFlags::CLOEXEC))?,
             stopping: AtomicBool::new(false),
             absent_touched: Mutex::new(VecDeque::new()),
             some_touched: Condvar::new(),

@@ -6,6 +6,7 @@
 
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use forebay::Uuid;
 use forebay_engine::maps;
@@ -18,7 +19,10 @@ use crate::sharing::Grant;
 use crate::store::{FileRecord, FrameInfo, Stamp};
 
 /// Of the protocol: both sides have the same.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
+/// How often who works on a question or an order for long says that it lives: a slow disk may
+/// take any time, and who is stopped says nothing.
+pub const LIVES: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 4000 });
 /// Bytes of a message, without its length.
 pub const MESSAGE_MAX: usize = 64 << 10;
 /// Frames in one answer.
@@ -195,6 +199,8 @@ pub enum Answer {
     Frames(Vec<FrameInfo>),
     /// To be asked again soon: a process that had the file has died, or others are at work on it.
     Wait,
+    /// Not the answer: the server works on it.
+    Working,
     /// The number of the file, and of its segments; its board comes with it.
     Joined {
         home: u32,

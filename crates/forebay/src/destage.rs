@@ -49,7 +49,7 @@ pub(crate) struct Kick(Lasting<OwnedFd>);
 impl Kick {
     pub(crate) fn new() -> io::Result<Kick> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        Ok(Kick(rustix::event::eventfd(0, flags)?.into()))
+        Ok(Kick(lasting::open(|| rustix::event::eventfd(0, flags))?))
     }
 
     pub(crate) fn kick(&self) {

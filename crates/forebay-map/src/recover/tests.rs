@@ -283,6 +283,43 @@ fn a_gone_file_keeps_its_pages() -> std::result::Result<(), String> {
     Ok(())
 }
 
+/// A program may rename a directory in which it has a file open, and recovery looks there; but
+/// no further than the parts of the path.
+fn a_file_is_found_whose_directory_was_renamed() -> std::result::Result<(), String> {
+    let place = Place::new("renamed");
+    let machine = Machine::new(3, &[0], []);
+    let deep = place.0.join("x/y/z");
+    std::fs::create_dir_all(&deep).expect("directories");
+    let names = ["x/y/z/file", "x/w/z/file", "v/w/z/file", "v/w/z/other"];
+    for (i, (was, is)) in names.iter().zip(&names[1..]).enumerate() {
+        let was = place.file(was, 3);
+        // Others of the name, which are not it.
+        std::fs::create_dir_all(place.0.join("a/z")).expect("a directory");
+        place.file("a/z/file", 3);
+        crashed(&machine, &was, &[i], 7);
+        // The part that differs.
+        let part = |path: &str| {
+            let n = names[i].split('/').zip(is.split('/')).position(|(a, b)| a != b)?;
+            Some(path.split('/').take(n + 1).collect::<Vec<_>>().join("/"))
+        };
+        let (from, to) = (part(names[i]).expect("one"), part(is).expect("one"));
+        std::fs::rename(place.0.join(from), place.0.join(to)).expect("renamed");
+        let report = home(&machine);
+        let now = place.0.join(is);
+        if !report.refused.is_empty() || pages_with(&now, 7) != [i] {
+            return Err(format!("{is}: {report:?}"));
+        }
+        assert!(machine.is_empty());
+    }
+    let moved = place.file("v/w/z/moved", 3);
+    crashed(&machine, &moved, &[1], 7);
+    std::fs::create_dir_all(place.0.join("elsewhere/b")).expect("directories");
+    std::fs::rename(&moved, place.0.join("elsewhere/b/c")).expect("renamed");
+    let report = home(&machine);
+    assert!(report.refused.len() == 1 && report.refused[0].why.contains("not there"));
+    Ok(())
+}
+
 fn another_file_of_the_name_is_left_alone() -> std::result::Result<(), String> {
     let place = Place::new("another");
     let machine = Machine::new(2, &[0], []);
@@ -438,7 +475,8 @@ type Test = fn() -> std::result::Result<(), String>;
 #[test]
 fn what_cannot_be_brought_home_is_kept() {
     let _alone = alone();
-    let tests: [(Test, Planted); 7] = [
+    let tests: [(Test, Planted); 8] = [
+        (a_file_is_found_whose_directory_was_renamed, Planted::RenamedGone),
         (a_file_that_others_changed_is_refused, Planted::ChangedTaken),
         (a_file_without_the_mark_is_refused, Planted::UnmarkedTaken),
         (a_gone_file_keeps_its_pages, Planted::GoneDropped),

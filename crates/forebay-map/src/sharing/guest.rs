@@ -505,6 +505,19 @@ impl Mapped for Guest {
         Ok(n)
     }
 
+    fn append(&self, parts: &[&[u8]]) -> Result<(u64, u64)> {
+        let at = self.reserve(parts.iter().map(|p| p.len() as u64).sum())?;
+        let mut done = 0;
+        for part in parts {
+            match self.write(at + done, part) {
+                Ok(()) => done += part.len() as u64,
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => break,
+            }
+        }
+        Ok((at, done))
+    }
+
     fn write(&self, at: u64, from: &[u8]) -> Result<()> {
         if from.is_empty() {
             return Ok(());

@@ -25,7 +25,8 @@ use crate::tracker::NotEvicted;
 
 /// Segments in one order.
 const GRANTS: usize = 128;
-/// So long who wants the file alone waits for calls that are under way.
+/// So long who wants the file alone waits for calls that are under way, and do not wait for the
+/// server themselves.
 const STOPS: Duration = Duration::from_secs(15);
 /// After which a guest is asked again whether they have ended.
 const STOPS_AGAIN: Duration = Duration::from_millis(1);
@@ -259,7 +260,7 @@ impl Guests {
                 match visitor.peer.ask(&order, true) {
                     Heard::Said(Reply::Done) => {}
                     Heard::Said(Reply::Failed(why)) => return Err(silent(&*visitor.peer, &why)),
-                    Heard::Said(Reply::Again | Reply::InUse) | Heard::Busy => again = true,
+                    Heard::Said(_) | Heard::Busy => again = true,
                     Heard::Dead => return self.lost(who),
                     Heard::Silent(why) => return Err(silent(&*visitor.peer, &why)),
                 }
@@ -279,12 +280,17 @@ impl Guests {
         }
         for (_, visitor) in self.all() {
             stopped.all.push(visitor.clone());
-            let begun = Instant::now();
+            let mut begun = Instant::now();
             loop {
                 match visitor.peer.ask(&Order::Stop { visit: visitor.visit }, true) {
                     Heard::Said(Reply::Done) | Heard::Dead => break,
                     Heard::Said(Reply::Failed(why)) | Heard::Silent(why) => {
                         return Err(silent(&*visitor.peer, &why));
+                    }
+                    // What it waits for is done here: that ends.
+                    Heard::Said(Reply::Asks) => {
+                        begun = Instant::now();
+                        std::thread::sleep(STOPS_AGAIN);
                     }
                     Heard::Said(_) | Heard::Busy if begun.elapsed() > STOPS => {
                         let why = "calls of it are under way and do not end";

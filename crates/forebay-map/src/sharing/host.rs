@@ -6,19 +6,21 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_engine::lasting::{self, Lasting};
 
-use super::{Lent, Order, Server, Visits};
+use super::{Lent, Order, Reply, Server, Visits};
+use crate::content::lock;
 use crate::error::{Error, Result};
 use crate::frames::Frames;
 use crate::link::{self, Link};
 use crate::pages::PageSet;
 use crate::served::ServedStore;
 use crate::store::{Store, Synced};
+use crate::threads;
 use crate::wire::{self, Answer, Ordered, Place, Request};
 
 /// What waits for other processes may take so long.
@@ -32,15 +34,96 @@ pub(crate) struct Host {
     store: Arc<ServedStore>,
     slow: Link,
     visits: Arc<Visits>,
-    orders: Arc<Lasting<UnixStream>>,
-    thread: Option<JoinHandle<()>>,
-    ends: Arc<AtomicBool>,
+    orders: Arc<Orders>,
+    threads: Vec<JoinHandle<()>>,
     /// Where frames are that it has lent.
     known: Frames,
 }
 
+/// The connection at which it takes orders.
+#[derive(Debug)]
+struct Orders {
+    stream: Lasting<UnixStream>,
+    /// The one that is carried out, and since when its server has heard of that.  Held while
+    /// something is sent.
+    at_work: Mutex<Option<(u64, Instant)>>,
+    begins: Condvar,
+    ends: AtomicBool,
+}
+
+impl Orders {
+    /// Carries out what the server orders, as long as it does.
+    fn obey(&self, visits: &Visits) -> io::Result<()> {
+        let mut come = Vec::new();
+        loop {
+            while let Some((order, len)) = wire::message_in::<Ordered<Order>>(&come)? {
+                come.drain(..len);
+                *lock(&self.at_work) = Some((order.number, Instant::now()));
+                self.begins.notify_one();
+                let what = visits.obey(&order.what);
+                let mut at_work = lock(&self.at_work);
+                *at_work = None;
+                self.say(&Ordered { number: order.number, what })?;
+            }
+            lasting::check(self.stream.as_fd())?;
+            let mut some = [0; 4096];
+            match (&*self.stream).read(&mut some) {
+                Ok(0) => return Ok(()),
+                Ok(n) => come.extend_from_slice(&some[..n]),
+                Err(e) => match e.kind() {
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {}
+                    io::ErrorKind::Interrupted => {}
+                    _ => return Err(e),
+                },
+            }
+            if self.ends.load(Ordering::SeqCst) {
+                return Ok(());
+            }
+        }
+    }
+
+    fn say(&self, what: &Ordered<Reply>) -> io::Result<()> {
+        lasting::check(self.stream.as_fd())?;
+        link::send(&self.stream, what)
+    }
+
+    /// Says that the process lives while it works on an order.
+    fn tell_of_work(&self) {
+        let mut at_work = lock(&self.at_work);
+        while !self.ends.load(Ordering::SeqCst) {
+            let Some((number, since)) = *at_work else {
+                at_work = self.begins.wait(at_work).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let left = wire::LIVES.saturating_sub(since.elapsed());
+            if left.is_zero() {
+                *at_work = Some((number, Instant::now()));
+                if self.say(&Ordered { number, what: Reply::Working }).is_err() {
+                    return;
+                }
+                continue;
+            }
+            let waited = self.begins.wait_timeout(at_work, left);
+            at_work = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn end(&self) {
+        {
+            // Seen before the thread waits, or it is woken.
+            let _at_work = lock(&self.at_work);
+            self.ends.store(true, Ordering::SeqCst);
+        }
+        self.begins.notify_all();
+    }
+}
+
 /// Another connection of the process that the store is.
-fn another(store: &ServedStore, first: &Request, patience: Duration) -> Result<UnixStream> {
+fn another(
+    store: &ServedStore,
+    first: &Request,
+    patience: Duration,
+) -> Result<Lasting<UnixStream>> {
     let failed = |e: io::Error| Error::Pool(format!("its server does not answer: {e}"));
     let path = store.link.path().map_err(failed)?;
     let Some(stream) = link::connect(&path).map_err(failed)? else {
@@ -65,27 +148,28 @@ impl Host {
         let slow = another(store, &Request::Also { of }, LONG)?;
         let set_up = orders.set_read_timeout(Some(TURN));
         set_up.map_err(|e| Error::Pool(format!("its server is not heard: {e}")))?;
-        let orders = Arc::new(Lasting::from(orders));
-        let (visits, ends) = (Arc::<Visits>::default(), Arc::<AtomicBool>::default());
-        let thread = {
-            let (orders, visits, ends) =
-                (Arc::clone(&orders), Arc::clone(&visits), Arc::clone(&ends));
-            let thread = std::thread::Builder::new().name("map-orders".into());
-            thread.spawn(move || {
-                let _ = obey(&orders, &visits, &ends);
-                visits.are_abandoned();
-            })
-        };
-        let thread = thread.map_err(|e| Error::Pool(format!("no thread: {e}")))?;
-        Ok(Arc::new(Host {
+        let (at_work, begins, ends) = (Mutex::new(None), Condvar::new(), AtomicBool::new(false));
+        let orders = Arc::new(Orders { stream: orders, at_work, begins, ends });
+        let visits = Arc::<Visits>::default();
+        let mut host = Host {
             store: Arc::clone(store),
             slow: Link::new(slow, store.server()),
-            visits,
-            orders,
-            thread: Some(thread),
-            ends,
+            visits: Arc::clone(&visits),
+            orders: Arc::clone(&orders),
+            threads: Vec::new(),
             known: Frames::new(store.capacity() as u32),
-        }))
+        };
+        let teller = Arc::clone(&orders);
+        let obey = move || {
+            let _ = orders.obey(&visits);
+            orders.end();
+            visits.are_abandoned();
+        };
+        let failed = |e| Error::Pool(format!("no thread: {e}"));
+        host.threads.push(threads::spawn("map-orders", obey).map_err(failed)?);
+        let tell = threads::spawn("map-alive", move || teller.tell_of_work());
+        host.threads.push(tell.map_err(failed)?);
+        Ok(Arc::new(host))
     }
 
     fn known<R>(&self, frame: u32, f: impl FnOnce(&crate::frames::Known) -> R) -> Result<R> {
@@ -94,41 +178,15 @@ impl Host {
     }
 }
 
-/// Carries out what the server orders, as long as it does.
-fn obey(orders: &Lasting<UnixStream>, visits: &Visits, ends: &AtomicBool) -> io::Result<()> {
-    let mut come = Vec::new();
-    loop {
-        while let Some((order, len)) = wire::message_in::<Ordered<Order>>(&come)? {
-            come.drain(..len);
-            let said = Ordered { number: order.number, what: visits.obey(&order.what) };
-            lasting::check(orders.as_fd())?;
-            link::send(orders, &said)?;
-        }
-        lasting::check(orders.as_fd())?;
-        let mut some = [0; 4096];
-        match (&**orders).read(&mut some) {
-            Ok(0) => return Ok(()),
-            Ok(n) => come.extend_from_slice(&some[..n]),
-            Err(e) => match e.kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {}
-                io::ErrorKind::Interrupted => {}
-                _ => return Err(e),
-            },
-        }
-        if ends.load(Ordering::SeqCst) {
-            return Ok(());
-        }
-    }
-}
-
 impl Drop for Host {
     fn drop(&mut self) {
-        self.ends.store(true, Ordering::SeqCst);
-        let _ = lasting::check(self.orders.as_fd())
-            .and_then(|()| self.orders.shutdown(std::net::Shutdown::Both));
-        // Its thread may be the last one that has it, by an order.
+        self.orders.end();
+        let stream = &self.orders.stream;
+        let _ =
+            lasting::check(stream.as_fd()).and_then(|()| stream.shutdown(std::net::Shutdown::Both));
+        // One of these may be the last one that has it, by an order.
         let own = |t: &JoinHandle<()>| t.thread().id() == std::thread::current().id();
-        if let Some(thread) = self.thread.take().filter(|thread| !own(thread)) {
+        for thread in self.threads.drain(..).filter(|thread| !own(thread)) {
             let _ = thread.join();
         }
     }
@@ -136,13 +194,15 @@ impl Drop for Host {
 
 impl Server for Host {
     fn ask(&self, request: &Request, slow: bool) -> Result<Answer> {
+        let _asks = self.visits.asks();
         match slow {
             true => self.slow.ask(request),
             false => self.store.link.ask(request),
         }
     }
 
-    fn ask_for(&self, request: &Request) -> Result<(Answer, Option<OwnedFd>)> {
+    fn ask_for(&self, request: &Request) -> Result<(Answer, Option<Lasting<OwnedFd>>)> {
+        let _asks = self.visits.asks();
         self.slow.ask_for(request)
     }
 
@@ -185,5 +245,33 @@ impl Lent for Host {
             true => Ok(Synced::Durable),
             false => Ok(Synced::BehindEnd),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_carries_an_order_out_for_long_says_that_it_works() {
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let orders = Orders {
+            stream: ours.into(),
+            at_work: Mutex::new(None),
+            begins: Condvar::new(),
+            ends: AtomicBool::new(false),
+        };
+        theirs.set_read_timeout(Some(Duration::from_secs(30))).expect("a limit");
+        std::thread::scope(|s| {
+            s.spawn(|| orders.tell_of_work());
+            *lock(&orders.at_work) = Some((7, Instant::now()));
+            orders.begins.notify_one();
+            for _ in 0..2 {
+                let said: Ordered<Reply> = wire::receive(&mut &theirs).expect("it lives");
+                assert_eq!(said, Ordered { number: 7, what: Reply::Working });
+            }
+            *lock(&orders.at_work) = None;
+            orders.end();
+        });
     }
 }

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use forebay_engine::lasting::Lasting;
+
 use super::guest::Rooms;
 use super::{Order, Reply};
 use crate::content::lock;
@@ -22,7 +24,7 @@ pub(crate) trait Server: Send + Sync + Debug {
     /// `slow`: what may wait for other guests, and does not keep other questions.
     fn ask(&self, request: &Request, slow: bool) -> Result<Answer>;
     /// The same, and the descriptor that comes with the answer.
-    fn ask_for(&self, request: &Request) -> Result<(Answer, Option<OwnedFd>)>;
+    fn ask_for(&self, request: &Request) -> Result<(Answer, Option<Lasting<OwnedFd>>)>;
     fn visits(&self) -> &Arc<Visits>;
 }
 
@@ -108,6 +110,18 @@ pub(crate) struct Visit {
 pub(crate) struct Visits {
     all: Mutex<BTreeMap<u32, Arc<Visit>>>,
     next: AtomicU32,
+    /// Questions to the server that are under way.
+    asks: AtomicU32,
+}
+
+/// A question that is under way.
+#[derive(Debug)]
+pub(crate) struct Asks<'a>(&'a AtomicU32);
+
+impl Drop for Asks<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Visits {
@@ -115,6 +129,11 @@ impl Visits {
         let (number, visit) = (self.next.fetch_add(1, Ordering::Relaxed), Arc::default());
         lock(&self.all).insert(number, Arc::clone(&visit));
         (number, visit)
+    }
+
+    pub fn asks(&self) -> Asks<'_> {
+        self.asks.fetch_add(1, Ordering::SeqCst);
+        Asks(&self.asks)
     }
 
     pub fn end(&self, number: u32) {
@@ -141,6 +160,7 @@ impl Visits {
         match order {
             Order::Stop { .. } => match visit.gate.stop() {
                 true => return Reply::Done,
+                false if self.asks.load(Ordering::SeqCst) > 0 => return Reply::Asks,
                 false => return Reply::InUse,
             },
             Order::Go { .. } => {

@@ -3,7 +3,9 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
 
 use forebay::{FoundMark, MapClaim};
 
@@ -81,6 +83,10 @@ impl Backing for Disked {
     }
 
     fn sync(&self) -> io::Result<()> {
+        while self.0.stall.load(Ordering::SeqCst) {
+            self.0.stalled.store(true, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let ordered = std::mem::take(&mut lock(&self.0.faults).sync);
         let fault = self.0.fault().or(ordered.then_some(Random(1)));
         let _world = self.0.world();

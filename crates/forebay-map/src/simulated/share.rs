@@ -137,6 +137,9 @@ impl Store for Machine {
     }
 
     fn take(&self, file: u32, segment: u64) -> Result<Option<u32>> {
+        if self.no_frames.load(Ordering::SeqCst) {
+            return Err(Error::Pool("no frame, as ordered".into()));
+        }
         let mut share = self.share()?;
         assert!(!share.frames.iter().any(|f| f.used && (f.file, f.segment) == (file, segment)));
         let free = share.frames.iter().position(|f| !f.used && !f.taken);

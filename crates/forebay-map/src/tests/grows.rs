@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Files that are appended to: what that costs, and how long they are after a crash.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use super::{alone, options};
@@ -177,4 +177,90 @@ fn a_record_of_a_file_that_only_grew_is_freed() {
     let report = recover(&*after, open(&after)).expect("recovered");
     assert!(report.refused.is_empty() && after.is_empty(), "{report:?}");
     assert!(after.content(0).is_empty() && after.lacks_and_tells() == (false, false));
+}
+
+/// A thread appends, and another one looks at what the size tells it is there: how many looks,
+/// and how many of them found zeroes.
+fn looks(by_end: bool) -> (u64, u64) {
+    const LEN: u64 = 3000;
+    let (_machine, _cache, file) = begin(true);
+    const APPENDS: u64 = 300;
+    let looked = AtomicU64::new(0);
+    std::thread::scope(|s| {
+        let looker = s.spawn(|| {
+            let (mut looks, mut zeroes, mut seen) = (0, 0, 0);
+            while seen < APPENDS * LEN {
+                let size = file.size();
+                if size == seen {
+                    continue;
+                }
+                let mut bytes = [0; 8];
+                // By a call, and by the mapping.
+                match looks % 2 {
+                    0 => drop(file.read(size - 8, &mut bytes).expect("read")),
+                    _ => file.load(size - 8, &mut bytes),
+                }
+                (looks, seen) = (looks + 1, size);
+                zeroes += u64::from(bytes != [7; 8]);
+                // What comes just now may be behind the size that was told.
+                let mut more = vec![7; LEN as usize];
+                let n = file.read(size, &mut more).expect("read");
+                zeroes += u64::from(more[..n].contains(&0));
+                looked.store(size, Ordering::SeqCst);
+            }
+            (looks, zeroes)
+        });
+        let bytes = [7; LEN as usize];
+        for i in 0..APPENDS {
+            // It waits for the next size, and sees that as early as it can.
+            while looked.load(Ordering::SeqCst) < i * LEN {
+                std::thread::yield_now();
+            }
+            match by_end {
+                true => assert_eq!(
+                    file.append(&[&bytes[..9], &bytes[9..]]).expect("end"),
+                    (i * LEN, LEN)
+                ),
+                false => file.write(i * LEN, &bytes).expect("written"),
+            }
+        }
+        looker.join().expect("it looked")
+    })
+}
+
+#[test]
+fn who_reads_beside_an_append_sees_no_zeroes() {
+    let _alone = alone();
+    let mut all = 0;
+    for by_end in [false, true].repeat(3) {
+        let (looks, zeroes) = looks(by_end);
+        assert_eq!(zeroes, 0, "of {looks} looks, by_end: {by_end}");
+        all += looks;
+    }
+    assert_eq!(all, 6 * 300, "looks");
+    plant(Some(Planted::SizeBeforeBytes));
+    let found = (0..20).any(|_| looks(false).1 > 0);
+    plant(None);
+    assert!(found, "the mistake is not found");
+    println!("{all} looks");
+}
+
+/// No frame is to be had: what was not written is not in the size.
+#[test]
+fn an_append_that_fails_leaves_the_size() {
+    let _alone = alone();
+    let (machine, _cache, file) = begin(true);
+    append(&file, 1, 100);
+    file.sync(0, u64::MAX).expect("synced");
+    let bytes = vec![2; SEGMENT + 100];
+    machine.no_frames.store(true, Ordering::SeqCst);
+    file.write(100, &bytes).expect_err("no frame for its end");
+    assert_eq!(file.size(), 100);
+    file.append(&[&bytes]).expect_err("no frame for its end");
+    assert_eq!(file.size(), 100);
+    machine.no_frames.store(false, Ordering::SeqCst);
+    append(&file, 3, 100);
+    file.close().expect("closed");
+    let content = machine.content(0);
+    assert_eq!((content.len(), content[99], content[100]), (200, 1, 3));
 }

@@ -619,3 +619,71 @@ fn a_file_is_read_into_its_own_mapping() {
         assert_eq!(&is, b"here");
     });
 }
+
+/// A round of write-back has every file for as long as the sync of one takes.
+#[test]
+fn a_file_that_was_closed_can_be_opened_beside_a_slow_sync_of_another() {
+    let _alone = alone();
+    let Some(features) = has("a_file_that_was_closed_can_be_opened") else { return };
+    let path = std::env::temp_dir().join(format!("forebay-slow-{}", std::process::id()));
+    std::fs::write(&path, vec![1; PAGE]).expect("a file");
+    for planted in [true, false] {
+        let machine = Machine::new(3, &[ONE], []);
+        let cache = cache(&machine, &features);
+        let slow = cache.open_backing(machine.file(0), ONE).expect("open");
+        slow.store(0, &[1]);
+        slow.sync(0, 1).expect("synced");
+        let other = cache.open(&path, ONE).expect("a real file");
+        plant(planted.then_some(Planted::LockKept));
+        machine.stall.store(true, Ordering::SeqCst);
+        let opened = std::thread::scope(|s| {
+            let round = s.spawn(|| cache.round());
+            while !machine.stalled.load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            other.close().expect("closed");
+            let opened = cache.open(&path, ONE);
+            machine.stall.store(false, Ordering::SeqCst);
+            round.join().expect("it ends").expect("a round");
+            opened
+        });
+        plant(None);
+        assert_eq!(opened.is_err(), planted, "{opened:?}");
+    }
+    let _ = std::fs::remove_file(path);
+}
+
+/// Nobody would be woken, and no store noticed: that is no state to go on in.
+#[test]
+fn a_panic_of_a_thread_ends_the_process() {
+    const CHILD: &str = "FOREBAY_MAP_PANICS";
+    let _alone = alone();
+    let Some(features) = has("a_panic_of_a_thread_ends_the_process") else { return };
+    if std::env::var_os(CHILD).is_some() {
+        let machine = Machine::new(3, &[ONE], []);
+        let cache = cache(&machine, &features);
+        let file = cache.open_backing(machine.file(0), ONE).expect("open");
+        plant(Some(Planted::EventsPanic));
+        file.store(0, &[1]);
+        panic!("the store is over");
+    }
+    let mut child = std::process::Command::new(std::env::current_exe().expect("this program"))
+        .args(["--exact", "tests::several::a_panic_of_a_thread_ends_the_process"])
+        .env(CHILD, "1")
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("it runs");
+    let begun = Instant::now();
+    let ended = loop {
+        match child.try_wait().expect("a child") {
+            Some(status) => break Some(status),
+            None if begun.elapsed() > Duration::from_secs(20) => break None,
+            None => std::thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    let _ = child.kill();
+    let _ = child.wait();
+    let signal = ended.and_then(|s| std::os::unix::process::ExitStatusExt::signal(&s));
+    assert_eq!(signal, Some(libc::SIGABRT), "{ended:?}: None: it waits for ever");
+}

@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
+use forebay_engine::lasting::Lasting;
+
 use super::several::{in_time, word};
 use super::{
     a_call, a_cell, alone, bytes, has, judge, options, perform, read_is, Call, Failed, Known,
@@ -59,7 +61,7 @@ impl Server for Messages {
         self.ask_for(request).map(|(answer, _)| answer)
     }
 
-    fn ask_for(&self, request: &Request) -> Result<(Answer, Option<OwnedFd>)> {
+    fn ask_for(&self, request: &Request) -> Result<(Answer, Option<Lasting<OwnedFd>>)> {
         self.lives()?;
         let resizes = matches!(request, Request::Resize { .. });
         if let Some(file) = lock(&self.first).take_if(|_| resizes) {
@@ -72,7 +74,8 @@ impl Server for Messages {
             }
             other => self.homes.answer(self.who, other).expect("of a file that is shared"),
         };
-        Ok(answered.unwrap_or_else(|e| (e.into(), None)))
+        let (answer, file) = answered.unwrap_or_else(|e| (e.into(), None));
+        Ok((answer, file.map(Lasting::from)))
     }
 
     fn visits(&self) -> &Arc<Visits> {

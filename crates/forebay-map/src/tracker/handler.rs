@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::thread::{Builder, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use forebay_engine::lasting;
@@ -19,21 +19,22 @@ use super::{Inner, Kind, Source};
 use crate::pages::SEGMENT;
 use crate::planted::{self, Planted};
 use crate::system::{Event, Uffd};
+use crate::threads;
 
 /// Segments that are brought in at once.
 const BRING_IN: usize = 2;
 
 pub(super) fn start<S: Source + 'static>(inner: &Arc<Inner<S>>) -> io::Result<Vec<JoinHandle<()>>> {
-    let mut threads = Vec::new();
+    let mut started = Vec::new();
     for i in 0..=BRING_IN {
         let inner = Arc::clone(inner);
         let (name, work): (_, fn(&Inner<S>)) = match i {
             0 => ("map-events", Inner::read_events),
             _ => ("map-bring-in", Inner::bring_in_touched),
         };
-        threads.push(Builder::new().name(name.into()).spawn(move || work(&inner))?);
+        started.push(threads::spawn(name, move || work(&inner))?);
     }
-    Ok(threads)
+    Ok(started)
 }
 
 impl<S: Source> Inner<S> {
@@ -78,6 +79,7 @@ impl<S: Source> Inner<S> {
     }
 
     fn handle(&self, event: Event) {
+        assert!(!planted::is(Planted::EventsPanic), "as planted");
         match event {
             Event::Store(at) => {
                 if let Some(segment) = self.space.segment_of(at) {

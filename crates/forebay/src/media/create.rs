@@ -246,7 +246,7 @@ fn regular(path: &Path, fd: OwnedFd) -> Result<Opened> {
         size_bytes: st.st_size as u64,
         device: (rustix::fs::major(st.st_dev), rustix::fs::minor(st.st_dev)),
         id: super::detect::id_of_stat(&st),
-        fd,
+        fd: fd.into(),
     })
 }
 

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use forebay_engine::lasting::{self, Lasting};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -30,7 +31,7 @@ pub(crate) enum Access {
 
 /// An opened path, before it is mapped.
 pub(super) struct Opened {
-    pub fd: OwnedFd,
+    pub fd: Lasting<OwnedFd>,
     pub shape: Shape,
     pub size_bytes: u64,
     /// major:minor of the device it is, or lies on.
@@ -78,7 +79,8 @@ pub(super) fn open(path: &Path, access: Access) -> Result<Opened> {
     if file_type == FileType::BlockDevice && access != Access::Peek {
         flags |= OFlags::EXCL;
     }
-    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| open_error(path, e))?;
+    let fd = lasting::open(|| rustix::fs::open(path, flags, Mode::empty()));
+    let fd = fd.map_err(|e| open_error(path, e))?;
     let st = rustix::fs::fstat(&fd).map_err(|e| open_error(path, e))?;
     if FileType::from_raw_mode(st.st_mode) != file_type {
         return Err(Error::Unsuitable {
@@ -287,7 +289,7 @@ fn holder_in(locks: &str, kind: &str, key: &str) -> Option<u32> {
     })
 }
 
-fn open_file(path: &Path, fd: OwnedFd) -> Result<Opened> {
+fn open_file(path: &Path, fd: Lasting<OwnedFd>) -> Result<Opened> {
     let st = rustix::fs::fstat(&fd).map_err(|e| Error::system(path, "looking at it", e.into()))?;
     let fs = rustix::fs::fstatfs(&fd)
         .map_err(|e| Error::system(path, "looking at its file system", e.into()))?;
@@ -306,7 +308,7 @@ pub(super) fn is_memory(fs: &rustix::fs::StatFs) -> bool {
     [TMPFS_MAGIC, RAMFS_MAGIC, HUGETLBFS_MAGIC].contains(&magic)
 }
 
-fn open_block(path: &Path, fd: OwnedFd, st: &rustix::fs::Stat) -> Result<Opened> {
+fn open_block(path: &Path, fd: Lasting<OwnedFd>, st: &rustix::fs::Stat) -> Result<Opened> {
     let device = (rustix::fs::major(st.st_rdev), rustix::fs::minor(st.st_rdev));
     let sys = sysfs("block", device);
     // A partition has no queue directory of its own.
@@ -325,7 +327,7 @@ fn open_block(path: &Path, fd: OwnedFd, st: &rustix::fs::Stat) -> Result<Opened>
     Ok(Opened { fd, shape: Shape::FsdaxBlock, size_bytes, device, id: id_of_stat(st) })
 }
 
-fn open_dax(path: &Path, fd: OwnedFd, st: &rustix::fs::Stat) -> Result<Opened> {
+fn open_dax(path: &Path, fd: Lasting<OwnedFd>, st: &rustix::fs::Stat) -> Result<Opened> {
     let device = (rustix::fs::major(st.st_rdev), rustix::fs::minor(st.st_rdev));
     let sys = sysfs("char", device);
     let is_dax = fs::read_link(sys.join("subsystem")).is_ok_and(|l| l.ends_with("dax"));

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay_engine::lasting::Lasting;
+use forebay_engine::lasting::{self, Lasting};
 use forebay_engine::{Media as Mapped, Memory, Pace};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
@@ -166,7 +166,7 @@ impl Media {
         map: Memory,
         o: &MediaOptions,
         read_only: bool,
-        fd: Option<OwnedFd>,
+        fd: Option<Lasting<OwnedFd>>,
     ) -> Result<Media> {
         let known = kernels();
         let kernel = match &o.kernel {
@@ -193,7 +193,6 @@ impl Media {
             }
             None => mapped,
         };
-        let fd = fd.map(Lasting::from);
         Ok(Media { info, mapped: Arc::new(mapped), read_only, modules: None, fd })
     }
 
@@ -228,9 +227,9 @@ impl Media {
     }
 
     /// Its file, another time.
-    pub(crate) fn file(&self) -> io::Result<std::fs::File> {
+    pub(crate) fn file(&self) -> io::Result<Lasting<std::fs::File>> {
         let fd = self.fd.as_ref().ok_or(io::ErrorKind::Unsupported)?;
-        Ok(fd.try_clone()?.into())
+        lasting::open(|| fd.try_clone().map(std::fs::File::from))
     }
 
     /// A path of its file, if that was deleted and is gone when this process ends.

@@ -8,6 +8,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use forebay_engine::lasting::Lasting;
 use forebay_engine::{maps, sys, OpenError};
 use serde::{Deserialize, Serialize};
 
@@ -106,7 +107,7 @@ impl PoolMap {
     }
 
     /// The file that is the pool's memory.
-    pub fn memory(&self) -> io::Result<File> {
+    pub fn memory(&self) -> io::Result<Lasting<File>> {
         self.pool.core.media.file()
     }
 }

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Threads of the library.  Programs wait for what they do, without a call that could return an
+//! error: a store to a segment that is not there, a write-back.  So a panic in one of them ends
+//! the process, and does not leave the others waiting, or unnoticed stores behind.
+
+use std::io::{self, Write};
+use std::thread::{Builder, JoinHandle};
+
+struct EndsProcess(String);
+
+impl Drop for EndsProcess {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let _ = writeln!(
+                io::stderr(),
+                "forebay: thread {} of the library has panicked: the process ends, since nobody \
+                 would notice what is stored; what was synced is kept in the pool, and brought \
+                 home by a recovery",
+                self.0
+            );
+            std::process::abort();
+        }
+    }
+}
+
+pub(crate) fn spawn(
+    name: &str,
+    work: impl FnOnce() + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    let ends = EndsProcess(name.to_owned());
+    Builder::new().name(name.to_owned()).spawn(move || {
+        let _ends = ends;
+        work();
+    })
+}

@@ -1,0 +1,28 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# Goal: memory and descriptors of a pool go to no child of a process that maps files onto it.
+# Method: children.c by the library in C and by `forebay map-run`, on a pool that the process has
+# alone and on one that is served.
+. "$(dirname "$0")/../serve/lib.sh"
+. "$(dirname "$0")/lib.sh"
+[ "$(id -u)" = 0 ] || skip "not root: no child can drop its rights"
+libraries=${FOREBAY_LIBRARIES:-$(dirname "$FOREBAY")}
+[ -f "$libraries/libforebay_map_c.so" ] || skip "$libraries/libforebay_map_c.so is not built: cargo build --release -p forebay-map-c"
+make_map 48M 24M
+compile children
+mv "$work/children" "$work/program"
+# Who has dropped its rights executes it, too.
+chmod 711 "$work"
+ln -s "$libraries/libforebay_map_c.so" "$work/libforebay-map.so.0"
+compile children -DLIBRARY -I "$root/crates/forebay-map-c/include" "$work/libforebay-map.so.0" -Wl,-rpath,"$work"
+
+try() { # HOW
+	timeout 120 "$work/children" alone "$pool" "$work/by-library" || fail "by the library, $1"
+	timeout 120 "$FOREBAY" map-run --pool "$pool" --files '*.map' -- "$work/program" run "$pool" "$work/children.map" 2>"$work/says" ||
+		{ cat "$work/says" >&2; fail "by map-run, $1"; }
+}
+try 'a pool of its own'
+start_server
+try 'a pool that is served'
+stop_server
+say passed

@@ -1,0 +1,33 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# Goal: an ordinary user, who may not have userfaultfd, runs programs by `forebay map-run` with the
+# defaults on a map that is smaller than the room for a file to grow; what does not fit is refused
+# with the way out.
+# Method: program.c as nobody, with a file that is new, one that grows, and one that is too large.
+. "$(dirname "$0")/../serve/lib.sh"
+. "$(dirname "$0")/lib.sh"
+need setpriv
+[ "$(id -u)" = 0 ] || skip "not root: it cannot become another user"
+[ "$(cat /proc/sys/vm/unprivileged_userfaultfd 2>/dev/null || echo 0)" = 0 ] || skip "every user may have userfaultfd here"
+compile program
+make_map 160M 128M
+mkdir "$work/home" "$work/home/run"
+chmod 711 "$work" "$shm"
+chmod 700 "$work/home/run"
+chown -R nobody "$work/home" "$pool"
+as_user() {
+	setpriv --reuid nobody --clear-groups --inh-caps=-all env HOME="$work/home" FOREBAY_RUNTIME_DIR="$work/home/run" \
+		FOREBAY_STATE_DIR="$work/home/state" "$FOREBAY" map-run --pool "$pool" --files '*.map' -- "$@"
+}
+install -m 755 "$work/program" "$FOREBAY" "$(dirname "$FOREBAY")/libforebay_map_preload.so" "$work/home"
+FOREBAY=$work/home/forebay
+
+as_user "$work/home/program" exit "$work/home/new.map" 2>"$work/says" || { cat "$work/says" >&2; fail "a new file"; }
+grep -q 'not synced' "$work/home/new.map" || fail "what was stored is not there after the end"
+truncate -s 256M "$work/home/large.map"
+chown nobody "$work/home/large.map"
+if as_user "$work/home/program" exit "$work/home/large.map" 2>"$work/says"; then fail "a file is mapped that is larger than the map"; fi
+for word in userfaultfd "create --maps" "--room"; do
+	grep -q -- "$word" "$work/says" || fail "the message does not name $word: $(cat "$work/says")"
+done
+say passed
