@@ -334,7 +334,7 @@ impl Volume {
     /// before the call is there and flushed.  The progress function is called
     /// at the start, about ten times a second, and at the end; when it breaks,
     /// the drain ends with [`Error::Interrupted`].  While the origin fails it
-    /// goes on trying.  `Ok` says that the origin alone is complete: where blocks
+    /// goes on trying.  `Ok` says that the origin alone has all of that: where blocks
     /// are lost, all else is written and the end is [`Error::Incomplete`].
     pub fn drain(
         &self,
@@ -342,7 +342,7 @@ impl Volume {
     ) -> Result<DrainProgress> {
         let core = self.0.pool.core();
         let (judged, last) = core.drain(&[self.0.index], &mut |_, p| progress(p))?;
-        match judged.into_iter().find(|c| !c.complete) {
+        match judged.into_iter().find(|c| c.exit_code() != 0) {
             None => Ok(last),
             Some(incomplete) => Err(Error::Incomplete(Box::new(incomplete))),
         }
@@ -369,7 +369,7 @@ impl Volume {
             let mut cached = [0; BLOCK as usize];
             let cached = &mut cached[..old.len()];
             let read = engine.read_block(self.0.index, block, 0, cached);
-            let (_, lost) = read.masks().map_err(|e| self.0.error(e, offset, BLOCK))?;
+            let (at_origin, lost) = read.masks().map_err(|e| self.0.error(e, offset, BLOCK))?;
             let read = self.origin().read_at(old, offset);
             read.map_err(|source| Error::OriginIo {
                 name: self.0.name.clone(),
@@ -378,10 +378,17 @@ impl Volume {
                 len: old.len() as u64,
                 source,
             })?;
-            for sector in (0..8).filter(|sector| lost >> sector & 1 == 1) {
-                let bytes = sector * SECTOR as usize..(sector + 1) * SECTOR as usize;
-                let offset = offset + bytes.start as u64;
-                self.write_at_durably(&old[bytes], offset)?;
+            // The pool's own sectors stay as they are.
+            let (sector, unit) = (SECTOR as usize, self.0.block_size as usize);
+            let bytes = |i: usize| i * sector..(i + 1) * sector;
+            for i in (0..old.len() / sector).filter(|i| (at_origin | lost) >> i & 1 == 0) {
+                old[bytes(i)].copy_from_slice(&cached[bytes(i)]);
+            }
+            for start in (0..old.len()).step_by(unit) {
+                let mut sectors = start / sector..(start + unit) / sector;
+                if sectors.any(|i| lost >> i & 1 == 1) {
+                    self.write_at_durably(&old[start..start + unit], offset + start as u64)?;
+                }
             }
         }
         Ok(blocks)

@@ -96,6 +96,12 @@ pub fn add(pool: &Pool, name: &str, origin: &dyn Origin) -> VolumeInfo {
     added
 }
 
+/// In front of a file; block_size 0: the file's own.
+pub fn add_file(pool: &Pool, name: &str, origin: &Path, block_size: u32) {
+    let (name, origin) = (name.into(), origin.into());
+    pool.volume_add(&NewVolume { name, origin, block_size, ..Default::default() }).unwrap();
+}
+
 /// Adds the volume and attaches it.
 pub fn attach(pool: &Pool, name: &str, origin: &MemOrigin) -> Volume {
     add(pool, name, origin);

@@ -102,6 +102,39 @@ fn damaged_blocks_answer_eio_until_overwritten() {
     assert_sound(&pool);
 }
 
+/// What is given up is written anew in the volume's own blocks, of either size.
+#[test]
+fn lost_blocks_of_both_sizes_are_given_up() {
+    for block_size in [512, 4096u32] {
+        let dir = Dir::new("given-up");
+        let path = dir.pool(16);
+        let pool = open(&path);
+        add_file(&pool, "v", &dir.file("disk", 16 * 4096), block_size);
+        let volume = pool.attach("v", &AttachOptions::default()).unwrap();
+        volume.write_at(&[1; 8 * 4096], 0).unwrap();
+        drain(&volume);
+        for b in 0..8u64 {
+            volume.write_at(&[2; 4096], b * 4096).unwrap();
+        }
+        volume.write_at(&vec![3; block_size as usize], 9 * 4096).unwrap();
+        volume.detach().unwrap();
+        pool.close().unwrap();
+        for b in [5, 9] {
+            flip(&path, place(&path, b).data_at, 1);
+        }
+        let pool = open(&path);
+        let volume = pool.attach("v", &AttachOptions::default()).unwrap();
+        assert_eq!(drain_but_lost(&volume).verdict, Verdict::LostBlocks);
+        let mut given_up = volume.accept_lost().unwrap();
+        given_up.sort_unstable();
+        assert_eq!(given_up, [5, 9], "blocks of {block_size}");
+        drain(&volume);
+        for (b, byte) in [(4, 2), (5, 1), (6, 2), (9, 0)] {
+            assert_eq!(read(&volume, b * 4096, 4096), [byte; 4096], "{block_size}: block {b}");
+        }
+    }
+}
+
 /// Lost entries are never passed over in silence: the attach is refused until
 /// the caller says what is to become of them.
 #[test]
