@@ -104,14 +104,36 @@ bool fby_volume_holds(const struct fby_volume_info *v)
 	return v->pages || !v->counted || v->holes || v->holes_unknown;
 }
 
+/* Is the mark the last one, by how far it is behind the record?  As fby_mark_step counts. */
+static bool is_last(u32 marks, u32 behind)
+{
+	if (marks & 1)
+		return behind == 1;
+	if (marks & 2)
+		return behind == 0 || behind == 2 || behind == 4;
+	return behind == 0 || behind == 4 || behind == 6;
+}
+
+/* An origin that bears none was never marked, or the mark was to go.  To an origin that is to be
+ * marked first a write may have come that nobody was told of. */
+static bool may_be_missing(const struct fby_volume_info *v, bool exact)
+{
+	if (v->marks & 1)
+		return !exact && !fby_volume_holds(v);
+	return !exact || !(v->marks & 2) || !fby_volume_holds(v);
+}
+
 enum fby_mark_verdict fby_mark_judge(const struct fby_volume_info *v, const struct fby_mark_found *found)
 {
+	u32 behind = v->marks - found->least; /* the number may wrap around */
+
 	if (!found->marked)
-		return fby_volume_holds(v) && (v->marks & 1) ? FBY_MARK_IS_MISSING : FBY_MARK_IS_RIGHT;
+		return may_be_missing(v, found->exact) ? FBY_MARK_IS_RIGHT : FBY_MARK_IS_MISSING;
 	if (found->names && !fby_equal(found->uuid, v->spec.uuid, 16))
 		return FBY_MARK_IS_OTHER;
-	/* The number may wrap around. */
-	return v->marks - found->least > ~0u / 2 ? FBY_MARK_IS_NEWER : FBY_MARK_IS_RIGHT;
+	if (behind > ~0u / 2)
+		return FBY_MARK_IS_NEWER;
+	return found->exact && !is_last(v->marks, behind) ? FBY_MARK_IS_OLDER : FBY_MARK_IS_RIGHT;
 }
 
 const char *fby_mark_cause(enum fby_mark_verdict v)

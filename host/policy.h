@@ -139,8 +139,9 @@ u64 fby_origin_usable(u32 block_size, u64 sectors);
 #define FBY_MARKS(X) \
 	X(RIGHT, "it goes with the pool") \
 	X(NEWER, "the pool is an older copy of the one that marked the origin") \
+	X(OLDER, "the origin is an older state of itself: the pool has marked it again since, or has taken that mark away") \
 	X(OTHER, "the mark is of another volume that has, or had, this name in the pool") \
-	X(MISSING, "the pool holds what the origin lacks, and had marked the origin, whose mark is gone")
+	X(MISSING, "the pool had marked the origin, whose mark is gone")
 
 enum fby_mark_verdict {
 #define FBY_MARK_ENUM(name, cause) FBY_MARK_IS_##name,
@@ -152,6 +153,8 @@ enum fby_mark_verdict {
 struct fby_mark_found {
 	bool marked; /* the origin bears a mark, that says: */
 	bool names;  /* uuid; those that were set up to version 0.1 do not */
+	bool exact;  /* the origin itself bears the mark, and the mark says the last number that was
+		      * set; without a mark, one would be on the origin */
 	u32 least;
 	u8 uuid[16]; /* of the volume */
 };

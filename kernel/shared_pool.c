@@ -552,6 +552,7 @@ static int check_mark(struct fbk_volume *v, struct fby_volume_info *info, char *
 {
 	static char *const refused[FBY_MARK_COUNT] = {
 		[FBY_MARK_IS_NEWER] = "The pool is an older copy of the one that marked the origin: attach that one; forebay origin status tells more",
+		[FBY_MARK_IS_OLDER] = "The origin is an older state of itself: the pool has marked it again since; forebay origin status tells more",
 		[FBY_MARK_IS_OTHER] = "The origin's mark is of another volume that has, or had, this name in the pool: attach it with the pool as it was then; forebay origin status tells more",
 		[FBY_MARK_IS_MISSING] = "The pool holds what the origin lacks, and the mark that it had set there is gone: it may have been given up or used since; if not, say --accept-mark",
 	};

@@ -267,7 +267,7 @@ struct fby_volume_info {
 	int last_error;	   /* errno number of the origin's last failure, 0 when well */
 	u64 origin_errors; /* since attach */
 	u64 origin_writes; /* requests: data, discards, zeroes */
-	u64 origin_sectors_written; /* data */
+	u64 origin_sectors_written; /* data that the origin has taken */
 	u64 origin_flushes;
 	u64 pages_destaged; /* entries whose data went to the origin */
 	u64 pages_relocated; /* copied within the pool: kept by destage, or of mostly dead chunks */
@@ -307,14 +307,18 @@ int fby_volume_rebind(struct fby_pool *p, u16 index, const char *identity, u64 o
  * older copy of the pool is told from the one that made the mark, and an origin whose mark
  * was taken away behind the pool's back from one that was never marked:
  *
- *	BEGIN	a number that was never there before, even: the mark may say it from now on
- *	SET	odd: the mark is durable
- *	CLEARED	even: the origin lacks nothing, and the mark may be taken away
+ *	BEGIN	a number that was never there before, a multiple of 4: the mark may say it from
+ *		now on
+ *	AGAIN	the same, even and no multiple of 4: of an origin that bears a mark already
+ *	SET	odd, that number and 1: the mark is durable
+ *	CLEARED	a multiple of 4, 4 or 6 above the mark: the origin lacks nothing, and the mark may
+ *		be taken away.  A number that was not set stays
  *
+ * So each number says which marks may be there (fby_mark_judge of host/policy.h).
  * Durable when it returns, with the number as it is then.  One at a time with the other
  * calls for volumes and with fby_destage_step.
  */
-enum fby_mark_step { FBY_MARK_BEGIN, FBY_MARK_SET, FBY_MARK_CLEARED };
+enum fby_mark_step { FBY_MARK_BEGIN, FBY_MARK_SET, FBY_MARK_CLEARED, FBY_MARK_AGAIN };
 int fby_volume_mark(struct fby_pool *p, u16 index, enum fby_mark_step step, u32 *marks);
 
 /* Memory that attach needs for the volume's destage: the round list, and bounce buffers

@@ -455,8 +455,6 @@ void fby_destage_issue(struct fby_drain *p, u16 volume, struct fby_io *io)
 		fby_count(&v->origin_flushes, 1);
 	} else {
 		fby_count(&v->origin_writes, 1);
-		if (io->op == FBY_IO_WRITE)
-			fby_count(&v->origin_sectors, io->nsectors);
 	}
 }
 

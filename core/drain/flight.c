@@ -91,6 +91,8 @@ void fby_flight_reap(struct fby_drain *p, u16 volume)
 				d->plan.refused_ns += p->space->now_ns - d->heard_ns;
 		} else if (d->phase == FBY_PH_WRITE) {
 			fby_refused_taken(d, io);
+			if (io->pages) /* data: not what was sent only */
+				fby_count(&v->origin_sectors, io->nsectors);
 			if (p->space->now_ns - io->start_ns < 1ull << 31)
 				fby_pace_latency(&v->pace, (u32)(p->space->now_ns - io->start_ns), io->alone);
 		}

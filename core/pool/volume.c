@@ -195,7 +195,21 @@ int fby_volume_rebind(struct fby_pool *p, u16 index, const char *identity, u64 o
 	return FBY_DONE;
 }
 
-/* To the next even number, or to the odd one after an even one. */
+/* The number after a step; see fby_mark_step. */
+static u32 number_after(u32 marks, enum fby_mark_step step)
+{
+	switch (step) {
+	case FBY_MARK_SET:
+		return marks | 1;
+	case FBY_MARK_BEGIN:
+		return (marks | 3) + 1;
+	case FBY_MARK_AGAIN:
+		return ((marks + 2) | 3) - 1;
+	default: /* 4 above a mark that is a multiple of 4, 6 above another */
+		return marks & 1 ? ((marks + 2) | 3) + 1 : marks;
+	}
+}
+
 int fby_volume_mark(struct fby_pool *p, u16 index, enum fby_mark_step step, u32 *marks)
 {
 	struct fby_owner *owner;
@@ -207,11 +221,7 @@ int fby_volume_mark(struct fby_pool *p, u16 index, enum fby_mark_step step, u32 
 	if (index >= p->space.store.sb.nvolumes || !fby_is_volume(p->space.owner[index].rec.kind))
 		return -FBY_E_NO_VOLUME;
 	owner = &p->space.owner[index];
-	next = owner->rec.marks;
-	if (step == FBY_MARK_SET)
-		next |= 1;
-	else if (step == FBY_MARK_BEGIN || (next & 1))
-		next = (next | 1) + 1;
+	next = number_after(owner->rec.marks, step);
 	*marks = next;
 	if (next == owner->rec.marks || FBY_BUG(MARK_NOT_RECORDED))
 		return FBY_DONE;

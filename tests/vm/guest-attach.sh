@@ -109,7 +109,7 @@ sectors=$(blockdev --getsz $origin)
 step "detach" forebay detach --all
 step "a slow disk" dmsetup create --noudevsync --noudevrules slow --table "0 $sectors delay $origin 0 0 $origin 0 700"
 dmsetup mknodes slow
-step "attach, moved" forebay attach $pool data /dev/mapper/slow --accept-changed-origin --origin-by-name --jobs 1
+step "attach, moved" forebay attach $pool data /dev/mapper/slow --accept-changed-origin --accept-mark --origin-by-name --jobs 1
 # Where the file system has nothing, and apart, so that it takes a while.
 for i in $(seq 24); do
 	dd if=/dev/urandom of=/dev/forebay0 bs=4k count=1 seek=$((200000 + 100 * i)) oflag=direct status=none || fail "write"

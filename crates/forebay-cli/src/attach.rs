@@ -301,9 +301,7 @@ fn mark(w: &Wanted) -> anyhow::Result<Option<Attaching>> {
     }
     // The module takes nothing else either.
     let Some(superblock) = found.superblock else { return Ok(None) };
-    // Another origin by order, such as a restored copy, bears what its copy does.
-    let accept = w.accept_mark || says("accept_changed_origin");
-    Ok(Some(marks.attaching(&superblock, &w.pool, &w.volume, accept)?))
+    Ok(Some(marks.attaching(&superblock, &w.pool, &w.volume, w.accept_mark)?))
 }
 
 /// Exit code of what is in use.

@@ -135,6 +135,7 @@ fn an_origin_without_space_is_told_as_that() {
         "--origin",
         "v=small/origin",
         "--accept-changed-origin",
+        "--accept-mark",
     ]);
     let script = "mkdir small && mount -t tmpfs -o size=64K none small || exit 99; \
                   truncate -s 1M small/origin; exec \"$@\"";

@@ -70,6 +70,8 @@ pub enum MarkVerdict {
     Right,
     /// The pool is an older copy.
     Newer,
+    /// The origin is an older state of itself.
+    Older,
     /// It is of another volume that has, or had, this name.
     Other,
     /// There is none, and there was one.
@@ -81,22 +83,36 @@ impl MarkVerdict {
         sys::mark_cause(match self {
             MarkVerdict::Right => sys::FBY_MARK_IS_RIGHT,
             MarkVerdict::Newer => sys::FBY_MARK_IS_NEWER,
+            MarkVerdict::Older => sys::FBY_MARK_IS_OLDER,
             MarkVerdict::Other => sys::FBY_MARK_IS_OTHER,
             MarkVerdict::Missing => sys::FBY_MARK_IS_MISSING,
         })
     }
 }
 
-/// What a mark says: the least number of the record, and the UUID of the volume, if it
-/// names it.
-pub type MarkSays = (u32, Option<[u8; 16]>);
+/// What a mark says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MarkSays {
+    /// The least number of the record.
+    pub least: u32,
+    /// The UUID of the volume, if the mark names it.
+    pub uuid: Option<[u8; 16]>,
+    /// The number is the last one that was set, and the origin itself bears it.
+    pub exact: bool,
+}
 
-/// Of the volume as its record is, and the mark of the origin, if there is one.
-pub fn judge_mark(volume: &sys::fby_volume_info, mark: Option<MarkSays>) -> MarkVerdict {
-    let (least, uuid) = mark.unwrap_or_default();
+/// Of the volume as its record is, and the mark of the origin, if there is one.  `borne`: the
+/// origin itself would bear one.
+pub fn judge_mark(
+    volume: &sys::fby_volume_info,
+    mark: Option<MarkSays>,
+    borne: bool,
+) -> MarkVerdict {
+    let MarkSays { least, uuid, exact } = mark.unwrap_or_default();
     let found = sys::fby_mark_found {
         marked: mark.is_some(),
         names: uuid.is_some(),
+        exact: if mark.is_some() { exact } else { borne },
         least,
         uuid: uuid.unwrap_or_default(),
     };
@@ -104,6 +120,7 @@ pub fn judge_mark(volume: &sys::fby_volume_info, mark: Option<MarkSays>) -> Mark
     match unsafe { sys::fby_mark_judge(volume, &found) } {
         sys::FBY_MARK_IS_RIGHT => MarkVerdict::Right,
         sys::FBY_MARK_IS_NEWER => MarkVerdict::Newer,
+        sys::FBY_MARK_IS_OLDER => MarkVerdict::Older,
         sys::FBY_MARK_IS_OTHER => MarkVerdict::Other,
         _ => MarkVerdict::Missing,
     }
@@ -208,39 +225,73 @@ mod tests {
         }
     }
 
+    /// Rows: the record's number, does the pool hold something, the mark's number; then what
+    /// follows where the number is but the least, and where the origin itself bears the last.
     #[test]
     fn marks_by_their_numbers() {
-        use MarkVerdict::{Missing, Newer, Other, Right};
+        use MarkVerdict::{Missing, Newer, Older, Other, Right};
         let volume = |marks, pages| {
             let spec = sys::fby_volume_spec { uuid: [7; 16], ..Default::default() };
             sys::fby_volume_info { spec, marks, pages, counted: true, ..Default::default() }
         };
-        for (marks, holds, least, verdict) in [
-            (0, false, None, Right),
-            (0, true, None, Right),
-            (2, true, None, Right),
-            (3, false, None, Right),
-            (3, true, None, Missing),
-            (2, false, Some(2), Right),
-            (3, true, Some(2), Right),
-            (9, true, Some(2), Right),
-            (1, true, Some(2), Newer),
-            (0, false, Some(2), Newer),
-            (3, true, Some(u32::MAX - 1), Right),
-            (u32::MAX, true, Some(2), Newer),
+        for (marks, holds, least, verdict, exact_verdict) in [
+            // Never marked, to be marked first, taken away.
+            (0, false, None, Right, Right),
+            (0, true, None, Right, Right),
+            (4, true, None, Right, Right),
+            (8, false, None, Right, Right),
+            // Marked, and to be marked again.
+            (5, false, None, Right, Missing),
+            (5, true, None, Missing, Missing),
+            (6, true, None, Right, Missing),
+            (6, false, None, Right, Right),
+            // Set.
+            (5, true, Some(4), Right, Right),
+            (7, false, Some(6), Right, Right),
+            (7, true, Some(4), Right, Older),
+            (13, false, Some(4), Right, Older),
+            // To be set first: (4, 4); again: (6, 4) and (6, 6), (10, 6) and (10, 10).
+            (4, true, Some(4), Right, Right),
+            (6, true, Some(4), Right, Right),
+            (6, true, Some(6), Right, Right),
+            (10, true, Some(6), Right, Right),
+            (10, true, Some(10), Right, Right),
+            (10, true, Some(4), Right, Older),
+            // To be taken away: 8 after 4, 12 after 6; it is gone from 12 on.
+            (8, false, Some(4), Right, Right),
+            (12, false, Some(6), Right, Right),
+            (12, false, Some(10), Right, Older),
+            (12, false, Some(4), Right, Older),
+            (20, false, Some(4), Right, Older),
+            (20, true, Some(4), Right, Older),
+            // An older copy of the pool.
+            (1, true, Some(4), Newer, Newer),
+            (5, true, Some(6), Newer, Newer),
+            (0, false, Some(2), Newer, Newer),
+            // The number wraps around.
+            (0, true, Some(u32::MAX - 3), Right, Right),
+            (1, true, Some(u32::MAX - 3), Right, Older),
+            (u32::MAX, true, Some(u32::MAX - 1), Right, Right),
+            (u32::MAX, true, Some(2), Newer, Newer),
         ] {
             let volume = volume(marks, u64::from(holds));
+            let judge = |uuid, exact| {
+                let mark = least.map(|least| MarkSays { least, uuid, exact });
+                judge_mark(&volume, mark, exact)
+            };
             for uuid in [None, Some([7; 16])] {
-                let mark = least.map(|least| (least, uuid));
-                assert_eq!(judge_mark(&volume, mark), verdict, "{marks} {holds} {least:?}");
+                assert_eq!(judge(uuid, false), verdict, "{marks} {holds} {least:?}");
+                assert_eq!(judge(uuid, true), exact_verdict, "{marks} {holds} {least:?}");
             }
-            let other = judge_mark(&volume, least.map(|least| (least, Some([8; 16]))));
-            assert_eq!(other, if least.is_some() { Other } else { verdict });
-            assert!(verdict.cause().len() > 20 && other.cause().len() > 20);
+            for (exact, verdict) in [(false, verdict), (true, exact_verdict)] {
+                let other = judge(Some([8; 16]), exact);
+                assert_eq!(other, if least.is_some() { Other } else { verdict });
+                assert!(verdict.cause().len() > 20 && other.cause().len() > 20);
+            }
         }
         let uncounted = sys::fby_volume_info { counted: false, ..volume(3, 0) };
         assert!(holds(&uncounted) && !holds(&volume(3, 0)));
-        assert_eq!(judge_mark(&uncounted, None), Missing);
+        assert_eq!(judge_mark(&uncounted, None, true), Missing);
     }
 
     #[test]

@@ -77,7 +77,7 @@ impl<M: Medium> Engine<M> {
     /// Counts a step of marking its origin ([`sys::FBY_MARK_BEGIN`] and so on), durably.
     /// The number as it is then.
     pub fn volume_mark(&self, index: u16, step: u32) -> Result<u32> {
-        assert!(step <= sys::FBY_MARK_CLEARED);
+        assert!(step <= sys::FBY_MARK_AGAIN);
         let (_admin, mut marks) = (self.admin(), 0);
         // SAFETY: the pool is open; admin keeps volume calls and steps apart; marks is ours.
         done(unsafe { sys::fby_volume_mark(self.pool, index, step, &mut marks) })?;

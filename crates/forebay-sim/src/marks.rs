@@ -33,19 +33,42 @@ fn made(seed: u64, of_static: bool) -> Result<(), String> {
     let spec = sys::fby_volume_spec { static_bytes, ..volume_spec("v", 1, 240, 512) };
     engine.volume_add(&spec).map_err(wrong)?;
     let (mut marks, mut seen) = (0, HashSet::from([0]));
-    for n in 0..24 {
-        // A period from its beginning to its end, or a beginning again.
-        let step = match (n % 4, n % 3) {
-            (0, _) | (_, 0) => sys::FBY_MARK_BEGIN,
-            (3, _) => sys::FBY_MARK_CLEARED,
-            _ => sys::FBY_MARK_SET,
-        };
+    // Periods from beginning to end, marked once and again, and steps that are repeated.
+    use sys::{FBY_MARK_AGAIN, FBY_MARK_BEGIN, FBY_MARK_CLEARED, FBY_MARK_SET};
+    const STEPS: [u32; 14] = [
+        FBY_MARK_BEGIN,
+        FBY_MARK_SET,
+        FBY_MARK_AGAIN,
+        FBY_MARK_SET,
+        FBY_MARK_CLEARED,
+        FBY_MARK_BEGIN,
+        FBY_MARK_BEGIN,
+        FBY_MARK_SET,
+        FBY_MARK_CLEARED,
+        FBY_MARK_AGAIN,
+        FBY_MARK_AGAIN,
+        FBY_MARK_SET,
+        FBY_MARK_SET,
+        FBY_MARK_CLEARED,
+    ];
+    for step in STEPS.into_iter().cycle().take(2 * STEPS.len()) {
         let before = marks;
         marks = engine.volume_mark(0, step).map_err(wrong)?;
-        if (marks & 1 == 1) != (step == sys::FBY_MARK_SET) {
+        // The next of its kind: see fby_mark_step.
+        let right = match (step, before % 4) {
+            (sys::FBY_MARK_SET, _) => before | 1,
+            (sys::FBY_MARK_BEGIN, rest) => before - rest + 4,
+            (sys::FBY_MARK_AGAIN, rest @ (0 | 1)) => before - rest + 2,
+            (sys::FBY_MARK_AGAIN, rest) => before - rest + 6,
+            (_, 1) => before - 1 + 4,
+            (_, 3) => before - 1 + 6,
+            _ => before,
+        };
+        if marks != right {
             return Err(format!("step {step} counts from {before} to {marks}"));
         }
-        if step == sys::FBY_MARK_BEGIN && !seen.insert(marks) {
+        let is_new = [sys::FBY_MARK_BEGIN, sys::FBY_MARK_AGAIN].contains(&step);
+        if is_new && !seen.insert(marks) {
             return Err(format!("{marks} was the number of a mark before"));
         }
         engine.media.power_cut(&mut rng);

@@ -56,6 +56,7 @@ pub const FBY_REPORT_MAX: usize = 32;
 pub const FBY_MARK_BEGIN: u32 = 0;
 pub const FBY_MARK_SET: u32 = 1;
 pub const FBY_MARK_CLEARED: u32 = 2;
+pub const FBY_MARK_AGAIN: u32 = 3;
 
 /// `enum fby_destage_state`
 pub const FBY_DESTAGE_IDLE: u32 = 0;

@@ -84,8 +84,9 @@ values! { c_int:
     FBY_IS_WHOLE = 8,
     FBY_MARK_IS_RIGHT = 0,
     FBY_MARK_IS_NEWER = 1,
-    FBY_MARK_IS_OTHER = 2,
-    FBY_MARK_IS_MISSING = 3,
+    FBY_MARK_IS_OLDER = 2,
+    FBY_MARK_IS_OTHER = 3,
+    FBY_MARK_IS_MISSING = 4,
 }
 
 /// Each field may change while the engine looks at it.
@@ -179,6 +180,7 @@ pub struct fby_request {
 pub struct fby_mark_found {
     pub marked: bool,
     pub names: bool,
+    pub exact: bool,
     pub least: u32,
     pub uuid: [u8; 16],
 }

@@ -111,7 +111,7 @@ fn structs_and_constants_are_as_in_c() {
         fby_media { base, size, ops, host }
         fby_policy { bypass_sectors, mode, full_bypasses, metadata_only, durable }
         fby_origin_found { id, sectors, logical_block, accept_changed, by_name, cannot_see_ids, same_path }
-        fby_mark_found { marked, names, least, uuid }
+        fby_mark_found { marked, names, exact, least, uuid }
         fby_complete { damaged, origin_changed, attached, failing, counted, lost_entries, lost_blocks, pages_left }
         fby_run { start, end }
         fby_asked { op, nruns, sector, nsectors }
@@ -218,6 +218,7 @@ fn structs_and_constants_are_as_in_c() {
         FBY_MARK_BEGIN,
         FBY_MARK_SET,
         FBY_MARK_CLEARED,
+        FBY_MARK_AGAIN,
         FBY_REPORT_MAX,
         FBY_DESTAGE_IDLE,
         FBY_DESTAGE_WRITING,
@@ -294,6 +295,7 @@ fn structs_and_constants_are_as_in_c() {
         FBY_IS_WHOLE,
         FBY_MARK_IS_RIGHT,
         FBY_MARK_IS_NEWER,
+        FBY_MARK_IS_OLDER,
         FBY_MARK_IS_OTHER,
         FBY_MARK_IS_MISSING,
     }

@@ -37,8 +37,13 @@ pub enum Verdict {
     OriginFails,
     /// The pool holds what the origin lacks.
     Cached,
+    /// Not attached, and its origin bears a mark: some pool may hold what it lacks.
+    OriginMarked,
     /// Some was lost, and given up by an explicit order; all else is there.
     LossAccepted,
+    /// The origin has all that was written before it was drained, and lacks what was written
+    /// since.
+    WrittenSince,
     Complete,
     /// Not judged.
     #[default]
@@ -46,7 +51,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    pub const ALL: [Verdict; 10] = [
+    pub const ALL: [Verdict; 12] = [
         Verdict::RecordDamaged,
         Verdict::OriginChanged,
         Verdict::LostEntries,
@@ -54,7 +59,9 @@ impl Verdict {
         Verdict::NotAttached,
         Verdict::OriginFails,
         Verdict::Cached,
+        Verdict::OriginMarked,
         Verdict::LossAccepted,
+        Verdict::WrittenSince,
         Verdict::Complete,
         Verdict::Unknown,
     ];
@@ -77,12 +84,12 @@ impl Verdict {
     /// Of a command that was to make the origin complete.
     pub fn exit_code(self) -> u8 {
         match self {
-            Verdict::Complete | Verdict::LossAccepted => 0,
+            Verdict::Complete | Verdict::LossAccepted | Verdict::WrittenSince => 0,
             Verdict::RecordDamaged => 5,
             Verdict::OriginChanged => 6,
             Verdict::OriginFails => 7,
             Verdict::LostEntries | Verdict::LostBlocks => 11,
-            Verdict::NotAttached | Verdict::Cached | Verdict::Unknown => 14,
+            Verdict::NotAttached | Verdict::Cached | Verdict::OriginMarked | Verdict::Unknown => 14,
         }
     }
 
@@ -112,8 +119,7 @@ impl CheckReport {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Completeness {
     pub volume: String,
-    /// The origin alone is all of the volume, as it was when that was asked for: see
-    /// `pages_since`.
+    /// The origin alone is all of the volume, whatever a pool holds.
     pub complete: bool,
     pub verdict: Verdict,
     /// Pages of 4 KiB that the pool holds and the origin lacks.
@@ -163,6 +169,11 @@ impl Completeness {
             lost_blocks: v.lost_blocks,
             pages_left,
         });
+        let marked = pages_left == 0 && !v.attached && v.origin_mark.is_some();
+        let verdict = match verdict {
+            Verdict::Complete | Verdict::Unknown if marked => Verdict::OriginMarked,
+            verdict => verdict,
+        };
         Completeness {
             volume: v.label(),
             complete: verdict == Verdict::Complete,
@@ -174,15 +185,28 @@ impl Completeness {
             lost,
             lost_entries: v.holes,
             lost_entries_unnamed: v.holes_unknown,
-            origin: changed.or_else(|| v.last_error.clone().filter(|_| v.attached)),
+            origin: match verdict {
+                Verdict::OriginMarked => v.origin_mark.clone(),
+                _ => changed.or_else(|| v.last_error.clone().filter(|_| v.attached)),
+            },
             origin_way_out: v.last_error.is_some().then(|| origin_way_out(v.last_errno).into()),
             attach_failed: false,
         }
     }
 
+    /// Drained, and other requests went on: `pages` came since, or some did of which nothing is
+    /// left in the pool but the mark.
+    pub fn written_since(&mut self, pages: u64) {
+        self.pages_since = pages;
+        if self.verdict == Verdict::Complete {
+            self.verdict = Verdict::WrittenSince;
+            self.complete = false;
+        }
+    }
+
     /// What was lost is given up by the operator's order.
     pub fn accept_loss(&mut self, mut blocks: Vec<u64>, entries: u64, unnamed: u64) {
-        let clean = matches!(self.verdict, Verdict::Complete | Verdict::LossAccepted);
+        let clean = self.verdict.exit_code() == 0;
         if clean && !(blocks.is_empty() && entries + unnamed == 0) {
             self.verdict = Verdict::LossAccepted;
             self.complete = false;
@@ -230,7 +254,8 @@ impl Completeness {
     /// What to do; empty where there is nothing to do.
     pub fn way_out(&self) -> Cow<'static, str> {
         Cow::Borrowed(match self.verdict {
-            Verdict::Complete | Verdict::LossAccepted => "",
+            Verdict::Complete | Verdict::LossAccepted | Verdict::WrittenSince => "",
+            Verdict::OriginMarked => "drain it with the pool that marked it; if that is gone, forebay origin accept-loss gives up what it held",
             Verdict::RecordDamaged => return Cow::Owned(format!(
                 "restore the pool from a copy, or remove the volume and what it holds: forebay volume remove POOL '{}' --discard",
                 self.volume
@@ -256,11 +281,14 @@ impl fmt::Display for Completeness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let origin = self.origin.as_deref().unwrap_or("it failed");
         match self.verdict {
-            Verdict::Complete if self.pages_since > 0 => write!(
-                f,
-                "the origin has all that was written before; the pool holds {} pages of 4 KiB that were written since",
-                self.pages_since
-            )?,
+            Verdict::WrittenSince => {
+                f.write_str("the origin has all that was written before; ")?;
+                match self.pages_since {
+                    0 => f.write_str("more was written since")?,
+                    n => write!(f, "the pool holds {n} pages of 4 KiB that were written since")?,
+                }
+            }
+            Verdict::OriginMarked => write!(f, "NOT complete: its origin bears a mark: {origin}")?,
             Verdict::Complete => f.write_str("the origin alone is complete")?,
             Verdict::LossAccepted => {
                 f.write_str("all that is left is on the origin;")?;
@@ -457,9 +485,21 @@ mod tests {
                 assert_eq!(c.to_string().contains("alone is complete"), !wrong, "{c}");
                 assert_eq!(c.to_string().contains("NOT complete"), wrong, "{c}");
                 assert_eq!(c.way_out().is_empty(), !wrong, "{c}");
-                let c = Completeness { pages_since: 3, ..c };
-                assert!(!c.to_string().contains("alone is complete"), "{c}");
-                assert_eq!(c.to_string().contains("3 pages of 4 KiB that were"), !wrong, "{c}");
+                for pages in [0, 3] {
+                    let mut c = c.clone();
+                    c.written_since(pages);
+                    assert!(!c.complete && !c.to_string().contains("alone is complete"), "{c}");
+                    assert_eq!(c.exit_code() == 0, !wrong, "{c:?}");
+                    let said = c.to_string().contains("3 pages of 4 KiB that were");
+                    assert_eq!(said, !wrong && pages > 0, "{c}");
+                }
+                let marked = Some("it may lack writes".to_string());
+                let marked = VolumeInfo { origin_mark: marked, ..v.clone() };
+                let lost = vec![7; v.lost_blocks as usize];
+                let c = Completeness::judge(&marked, pages_left, lost, changed);
+                let may_be = on(1) && !wrong;
+                assert_eq!((c.complete, c.exit_code() == 0), (may_be, may_be), "{c:?}");
+                assert_eq!(c.to_string().contains("NOT complete"), !may_be, "{c}");
             }
         }
     }

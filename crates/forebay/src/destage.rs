@@ -190,13 +190,13 @@ impl Attached {
                 jobs = self.ready.wait(jobs).unwrap_or_else(|e| e.into_inner());
             };
             drop(jobs);
-            let result = or_panic(|| self.run(&io, done));
+            let result = or_panic(|| self.run(core, &io, done));
             core.complete(self, io, result);
             core.kick.kick();
         }
     }
 
-    fn run(&self, io: &Io, done: usize) -> io::Result<()> {
+    fn run(&self, core: &Core, io: &Io, done: usize) -> io::Result<()> {
         if self.stopping.load(Ordering::Acquire) {
             return Err(Errno::CANCELED.into());
         }
@@ -209,7 +209,11 @@ impl Attached {
                 let _ = self.origin.discard(io.offset, io.len);
                 Ok(())
             }
-            _ => self.origin.flush(),
+            _ => {
+                self.origin.flush()?;
+                self.marker.advance(&core.engine);
+                Ok(())
+            }
         }
     }
 

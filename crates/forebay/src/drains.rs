@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,8 @@ use crate::core::Core;
 use crate::destage::{Attached, Flushing};
 use crate::engine::{Code, Engine, EngineResult};
 use crate::error::{origin_way_out, Error, Result};
+use crate::mark::mark_at;
+use crate::origin;
 use crate::status::{DestageState, DrainProgress, ReportBlock, VolumeInfo};
 
 /// Between two looks at a drain.
@@ -116,7 +119,7 @@ impl Core {
             drains.push(Drain { name: first.name.clone(), draining, first, ended: false });
         }
         let mut times = 0;
-        let (judged, last) = loop {
+        let (mut judged, last) = loop {
             let last = self.drain_until_clean(&mut drains, started, progress)?;
             self.flush_all(&drains, started, progress)?;
             let drained = |index| drains.iter().any(|d| d.draining.index == index);
@@ -137,13 +140,23 @@ impl Core {
         };
         for d in &drains {
             let index = d.draining.index;
-            self.attached(index).map_or(Ok(()), |a| self.clear_mark(&a, index, true))?;
+            let cleared =
+                self.attached(index).map_or(Ok(true), |a| self.clear_mark(&a, index, true))?;
+            // As it is now, and as the origin itself says it is.
+            let now = self.judge(index, true)?;
+            let Some(of_it) = volumes.iter().position(|v| *v == index) else { continue };
+            judged[of_it] = now;
+            if !cleared {
+                let pages = judged[of_it].pages_since;
+                judged[of_it].written_since(pages);
+            }
         }
         Ok((judged, last))
     }
 
-    /// Takes the mark of an origin away that has everything by now.
-    pub(crate) fn clear_mark(&self, attached: &Attached, index: u16, live: bool) -> Result<()> {
+    /// Takes the mark of an origin away that has everything by now.  False: it has not, and
+    /// stays marked.
+    pub(crate) fn clear_mark(&self, attached: &Attached, index: u16, live: bool) -> Result<bool> {
         attached.marker.clear(&self.engine, live).map_err(|source| Error::Marking {
             name: self.volume_name(index).unwrap_or_default(),
             origin: attached.origin.info().name,
@@ -174,8 +187,25 @@ impl Core {
             true => v.pages.saturating_sub(v.lost_blocks + pages_left),
             false => 0,
         };
-        let changed = self.attached(index).and_then(|a| a.origin.changed());
-        Ok(Completeness { pages_since, ..Completeness::judge(&v, pages_left, lost, changed) })
+        self.look_at_origin(&mut v);
+        let mut judged = Completeness::judge(&v, pages_left, lost, v.origin_changed.clone());
+        if pages_since > 0 {
+            judged.written_since(pages_since);
+        }
+        Ok(judged)
+    }
+
+    /// Whoever is to say whether an origin is complete looks at it: the one in use, or else what
+    /// is at its recorded path.
+    pub(crate) fn look_at_origin(&self, v: &mut VolumeInfo) {
+        let place = v.origin_path.as_deref().map(Path::new);
+        (v.origin_changed, v.origin_mark) = match (self.attached(v.index), place) {
+            (Some(attached), _) => (attached.origin.changed(), None),
+            (None, Some(place)) => {
+                (origin::changed(place, &v.identity, v.size_bytes), mark_at(place))
+            }
+            (None, None) => (None, None),
+        };
     }
 
     /// The same of a pool that nobody writes to, with blocks that a check found damaged
@@ -193,7 +223,8 @@ impl Core {
         v.lost_blocks += lost.len().saturating_sub(known) as u64;
         lost.truncate(LOST_LISTED);
         let pages_left = v.pages.saturating_sub(v.lost_blocks);
-        Completeness::judge(&v, pages_left, lost, None)
+        self.look_at_origin(&mut v);
+        Completeness::judge(&v, pages_left, lost, v.origin_changed.clone())
     }
 
     /// All at once, and each is told of for as long as its origin takes.  Those that are not

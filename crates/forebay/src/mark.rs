@@ -15,6 +15,12 @@
 //! | all is on the origin, flushed, and the watermark durable | the same: a mark that says too much |
 //! | `marks` even | the same |
 //! | the mark is taken away, durably | a complete origin |
+//! | `marks` counted, even | the same; a state of the origin that bears a mark is an older one now |
+//!
+//! An origin that bears its mark itself ([`Keep::is_borne`]) may be rolled back together with
+//! the mark.  There the mark says the last number that was set, and no less, and `marks` says
+//! which that is ([`sys::FBY_MARK_AGAIN`]).  Destage sets another number before the pool releases
+//! what it wrote ([`Marker::advance`]), so that a state of the origin from before has a lower one.
 //!
 //! So a write pays one load of a flag.  Who takes the mark away clears that flag first, and
 //! looks after a barrier on all CPUs whether anything is in the pool: either it sees the
@@ -35,10 +41,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{compiler_fence, AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use forebay_engine::policy::{holds, judge_mark, MarkVerdict};
+use forebay_engine::policy::{holds, judge_mark, MarkSays, MarkVerdict};
 use forebay_engine::sys;
+use rustix::io::Errno;
 use rustix::thread::{membarrier, MembarrierCommand};
 
 use crate::core::Core;
@@ -53,7 +60,7 @@ pub use file::{file_identity, FileMark, MapClaim, MarkRefusal};
 pub(crate) use host::host;
 pub(crate) use keep::{errno_of, Keep};
 pub use keep::{state_dir, Found};
-pub(crate) use place::waits_for;
+pub(crate) use place::{mark_at, waits_for};
 pub use place::{Attaching, Completed, OriginMarks, OriginState, OriginStatus};
 
 #[cfg(test)]
@@ -116,6 +123,8 @@ pub(crate) struct Claim {
     pub host: String,
     /// Though the mark is missing, unreadable or another host's.
     pub accept: bool,
+    /// [`Keep::is_borne`].
+    pub borne: bool,
 }
 
 /// Why a pool may not have an origin, and the way out.
@@ -212,7 +221,11 @@ pub(crate) fn judge(found: &Found, claim: &Claim, place: &str) -> Result<(), Ref
     if matches!(found, Found::Damaged(_)) {
         return Ok(());
     }
-    let says = mark.map(|mark| (mark.least, mark.volume_uuid.map(|uuid| uuid.0)));
+    let says = mark.map(|mark| MarkSays {
+        least: mark.least,
+        uuid: mark.volume_uuid.map(|uuid| uuid.0),
+        exact: mark.exact,
+    });
     let give_up = give_up(place);
     let Some(record) = &claim.record else { return Ok(()) };
     let not_as_it_was = |verdict: MarkVerdict, was: &str| {
@@ -225,7 +238,14 @@ pub(crate) fn judge(found: &Found, claim: &Claim, place: &str) -> Result<(), Ref
             format!("attach it with the pool as it was {was}; if that is gone: {give_up}"),
         )
     };
-    match judge_mark(record, says) {
+    match judge_mark(record, says, claim.borne) {
+        v @ MarkVerdict::Older if !bug!(OlderOriginTaken) => {
+            let mark = mark.map(Mark::to_string).unwrap_or_default();
+            refuse(
+                format!("{mark}, and {}", v.cause()),
+                format!("bring back the newest state of the origin; if that is gone, {give_up} and lets this volume have the older state with --accept-mark, without what was written in between"),
+            )
+        }
         v @ MarkVerdict::Newer if !bug!(OlderCopyTaken) => not_as_it_was(v, "last"),
         v @ MarkVerdict::Other if !bug!(OtherLifeTaken) => {
             not_as_it_was(v, "when that volume was in it")
@@ -237,6 +257,9 @@ pub(crate) fn judge(found: &Found, claim: &Claim, place: &str) -> Result<(), Ref
         _ => Ok(()),
     }
 }
+
+/// Between two numbers that destage sets there is this many times the time that one takes.
+const ADVANCE_SHARE: u32 = if cfg!(test) { 0 } else { 16 };
 
 /// The mark of an attached volume's origin.
 #[derive(Debug)]
@@ -256,6 +279,10 @@ pub(crate) struct Marker {
 struct Turn {
     /// It bears a mark, perhaps, that nothing calls for: taking it away failed, or setting it.
     owed: bool,
+    /// What the mark says of the time.
+    since: u64,
+    /// When the last number was set, and how long that took.
+    set: Option<(Instant, Duration)>,
     /// Marking failed then: where the origin is away, that took as long as it may.
     failed: Option<(Instant, io::Error)>,
 }
@@ -281,7 +308,14 @@ impl Judged {
     ) -> Result<Judged> {
         let place = origin.info().name;
         let keep = keep_of(core, origin, state);
-        let keep = keep.map_err(|e| cannot(info, &place, "looked for", e))?;
+        let keep = keep.map_err(|e| match e.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::BUSY) => Error::Busy {
+                path: place.clone().into(),
+                holder: None,
+                way_out: format!("volume {}: another process of this host has this origin, or is about to attach it: stop that first", info.name),
+            },
+            _ => cannot(info, &place, "looked for", e),
+        })?;
         let found = keep.as_ref().map_or(Ok(Found::Nothing), |keep| keep.find());
         let found = found.map_err(|e| cannot(info, &place, "looked for", e))?;
         let raw = core.engine.volume_info(info.index);
@@ -292,6 +326,7 @@ impl Judged {
             record: Some(raw),
             host: host(),
             accept,
+            borne: keep.as_ref().is_some_and(|keep| keep.is_borne()),
         };
         if keep.is_some() {
             judge(&found, &claim, &place).map_err(|Refusal { cause, way_out }| {
@@ -309,12 +344,13 @@ impl Judged {
         let Some(keep) = keep.filter(|_| !core.read_only) else { return Ok(Marker::none()) };
         let holds_some = claim.record.as_ref().is_some_and(holds);
         let sb = core.engine.info().sb;
+        let volume_uuid = (!bug!(LifeNotNamed)).then_some(info.uuid);
         let marker = Marker {
             on: AtomicBool::new(false),
             mark: Mark {
                 pool: claim.pool,
                 volume: claim.volume,
-                volume_uuid: (!bug!(LifeNotNamed)).then_some(info.uuid),
+                volume_uuid,
                 generation: sb.generation,
                 least: 0,
                 since: 0,
@@ -325,6 +361,7 @@ impl Judged {
                 host: claim.host,
                 at: content::short(&core.path().display().to_string()),
                 origin: keep.name(),
+                exact: claim.borne && volume_uuid.is_some() && !bug!(NotExact),
                 map: false,
             },
             keep: Some(keep),
@@ -337,7 +374,9 @@ impl Judged {
                 Found::Marked(mark) => mark.since,
                 _ => now(),
             };
-            marker.set(&core.engine, since).map_err(|e| cannot(info, &place, "set", e))?;
+            let there = found != Found::Nothing;
+            let set = marker.set(&core.engine, &mut marker.turn(), since, there);
+            set.map_err(|e| cannot(info, &place, "set", e))?;
         }
         Ok(marker)
     }
@@ -397,7 +436,8 @@ impl Marker {
         let info = engine.volume_info(self.index).map_err(|e| io::Error::other(e.message()))?;
         let set = match holds(&info) {
             true => {
-                let set = self.set(engine, now());
+                let there = turn.owed;
+                let set = self.set(engine, &mut turn, now(), there);
                 // What failed may have set it all the same.
                 turn.owed = set.is_err();
                 set
@@ -408,42 +448,85 @@ impl Marker {
         set
     }
 
-    fn set(&self, engine: &Engine, since: u64) -> io::Result<()> {
+    /// `there`: the origin bears a mark, perhaps.
+    fn set(&self, engine: &Engine, turn: &mut Turn, since: u64, there: bool) -> io::Result<()> {
         let Some(keep) = &self.keep else { return Ok(()) };
+        turn.since = since;
         let count = |step| {
             let counted = engine.volume_mark(self.index, step);
             counted.map_err(|e| io::Error::other(e.message()))
         };
-        let least = match bug!(NotCounted) {
-            true => 0,
-            false => count(sys::FBY_MARK_BEGIN)?,
+        let began = Instant::now();
+        // A number that was counted and perhaps not set comes first: the mark is never more
+        // than one number behind.
+        if self.mark.exact && there && !bug!(UnsetNumberSkipped) {
+            let info = engine.volume_info(self.index);
+            let last = info.map_err(|e| io::Error::other(e.message()))?.marks;
+            if last & 1 == 0 {
+                self.put(keep.as_ref(), last, since)?;
+                count(sys::FBY_MARK_SET)?;
+            }
+        }
+        let least = match (bug!(NotCounted), there) {
+            (true, _) => 0,
+            (false, true) => count(sys::FBY_MARK_AGAIN)?,
+            (false, false) => count(sys::FBY_MARK_BEGIN)?,
         };
-        if !bug!(NeverSet) {
-            keep.put(&Mark { least, since, ..self.mark.clone() })?;
-        }
-        if !bug!(NotSynced) {
-            keep.sync()?;
-        }
+        self.put(keep.as_ref(), least, since)?;
         if !bug!(SetNotCounted) {
             count(sys::FBY_MARK_SET)?;
         }
+        turn.set = Some((Instant::now(), began.elapsed()));
         self.on.store(true, Ordering::Release);
         Ok(())
     }
 
-    /// Takes the mark away if the origin has everything.  `live`: others may write.
-    pub(crate) fn clear(&self, engine: &Engine, live: bool) -> io::Result<()> {
-        let Some(keep) = &self.keep else { return Ok(()) };
+    /// Durable when it returns.
+    fn put(&self, keep: &dyn Keep, least: u32, since: u64) -> io::Result<()> {
+        if !bug!(NeverSet) {
+            keep.put(&Mark { least, since, ..self.mark.clone() })?;
+        }
+        match bug!(NotSynced) {
+            true => Ok(()),
+            false => keep.sync(),
+        }
+    }
+
+    /// Destage has written a round to the origin and flushed the origin, and is about to
+    /// release what it wrote: a state of the origin from before that has a lower number from
+    /// now on.  Where no number can be set, the last one stays, and the round is not held up.
+    pub(crate) fn advance(&self, engine: &Engine) {
+        if !self.mark.exact || bug!(NeverAdvanced) {
+            return;
+        }
+        // Whoever sets the mark now may have taken a state of the origin from before the round.
+        let mut turn = self.turn();
+        let due = turn.set.is_none_or(|(at, took)| at.elapsed() >= took * ADVANCE_SHARE);
+        if due && self.on.load(Ordering::Acquire) {
+            let since = turn.since;
+            if self.set(engine, &mut turn, since, true).is_err() {
+                turn.set = Some((Instant::now(), Duration::from_millis(10)));
+            }
+        }
+    }
+
+    /// Takes the mark away if the origin has everything.  `live`: others may write.  False: it
+    /// has not, and stays marked.
+    pub(crate) fn clear(&self, engine: &Engine, live: bool) -> io::Result<bool> {
+        let Some(keep) = &self.keep else { return Ok(true) };
         let fail = |e: crate::engine::Code| io::Error::other(e.message());
         let mut turn = self.turn();
         if !self.on.load(Ordering::Acquire) {
             // What has come meanwhile waits for us, to be marked anew.
-            let owed = turn.owed && !holds(&engine.volume_info(self.index).map_err(fail)?);
-            return if owed { self.take_away(engine, keep.as_ref(), &mut turn) } else { Ok(()) };
+            let empty = !holds(&engine.volume_info(self.index).map_err(fail)?);
+            if turn.owed && empty {
+                self.take_away(engine, keep.as_ref(), &mut turn)?;
+            }
+            return Ok(empty);
         }
         // What takes time, first: the flag is a cost to those who write.
         if holds(&engine.volume_info(self.index).map_err(fail)?) && !bug!(ClearedTooEarly) {
-            return Ok(());
+            return Ok(false);
         }
         if !bug!(FlagStays) {
             self.on.store(false, Ordering::SeqCst);
@@ -453,10 +536,10 @@ impl Marker {
         let empty = info.as_ref().is_ok_and(|info| !holds(info)) || bug!(ClearedTooEarly);
         if !seen || !empty {
             self.on.store(true, Ordering::Release);
-            return info.map(drop).map_err(fail);
+            return info.map(|_| false).map_err(fail);
         }
         turn.owed = !bug!(FailureForgotten);
-        self.take_away(engine, keep.as_ref(), &mut turn)
+        self.take_away(engine, keep.as_ref(), &mut turn).map(|()| true)
     }
 
     fn take_away(&self, engine: &Engine, keep: &dyn Keep, turn: &mut Turn) -> io::Result<()> {
@@ -465,6 +548,13 @@ impl Marker {
         keep.take_away()?;
         keep.sync()?;
         turn.owed = false;
+        if self.mark.exact && !bug!(GoneNotCounted) {
+            // So far that no mark that was there is the last one any more.
+            for _ in 0..3 {
+                let gone = engine.volume_mark(self.index, sys::FBY_MARK_BEGIN);
+                gone.map_err(|e| io::Error::other(e.message()))?;
+            }
+        }
         Ok(())
     }
 }

@@ -55,6 +55,12 @@ pub trait Origin: Send + Sync + fmt::Debug {
     /// volume records it, at most 127 bytes; the id has no `|`.
     fn identity(&self) -> String;
 
+    /// Another present origin that has the same id, and how both are known, so that the id tells
+    /// nothing ("/dev/sdc is serial:7 as well"); [`identity`](Self::identity) has a name then.
+    fn twin(&self) -> Option<String> {
+        None
+    }
+
     /// What is other about it than when it was opened ("has 4096 bytes now, of
     /// 8192"); asked before it is called complete.
     fn changed(&self) -> Option<String> {
@@ -153,6 +159,11 @@ pub(crate) fn known_by(place: &Path) -> Result<Known> {
         Place::Nbd(_, uri) => Known::Named(nbd::known_by(&uri)),
         Place::Rbd(uri) => Known::Opened(Box::new(RbdOrigin::open(uri, true, Default::default())?)),
     })
+}
+
+/// It is a file or device of this host.
+pub(crate) fn is_local(place: &Path) -> bool {
+    matches!(place_of(place), Ok(Place::Path(_)))
 }
 
 /// Nothing but the place of its mark keeps two users of it apart.

@@ -2,6 +2,7 @@
 //! Open pools: volumes added, removed, attached and detached; options, checks,
 //! and a look inside.
 
+mod known;
 mod log_look;
 mod logs;
 mod look;
@@ -9,6 +10,7 @@ mod maps;
 mod placed;
 mod report;
 
+pub use known::origin_known_by_name;
 pub use maps::{MapCheck, MapInfo, PoolMap};
 
 use std::collections::HashMap;
@@ -217,7 +219,7 @@ impl Inner {
             attached.origin.give_up();
             attached.wait_for_flushes();
             // Nobody writes any more.
-            cleared = core.clear_mark(&attached, index, false);
+            cleared = core.clear_mark(&attached, index, false).map(drop);
         }
         // Requests in flight end, new ones are refused by us, and so the
         // round; a slot may be busy for a moment.
@@ -537,9 +539,7 @@ impl Pool {
         if info.attached {
             return Err(core.named_error(name, Code(sys::FBY_E_VOLUME_BUSY)));
         }
-        // Another origin by order, such as a restored copy, bears what its copy does.
-        let is_other = split_identity(&origin.identity()).0 != info.identity;
-        let (state, accept) = (o.state.as_deref(), o.accept_mark || is_other);
+        let (state, accept) = (o.state.as_deref(), o.accept_mark);
         let recorded = self.check_origin(&info, origin.as_ref(), o)?;
         let named = |e| core.named_error(&info.name, e);
         core.engine.volume_ready(index, volume::raw_holes(o.holes)).map_err(named)?;
@@ -585,6 +585,11 @@ impl Pool {
             by_name: o.origin_by_name,
         };
         let (verdict, sectors) = policy::judge_origin(&raw.spec, &found);
+        if let (policy::Verdict::Other | policy::Verdict::Name, Some(twin)) =
+            (verdict, origin.twin())
+        {
+            return Err(known::twins(&info.name, origin, &twin));
+        }
         match verdict {
             policy::Verdict::Same if now == recorded => return Ok(unchanged(recorded)),
             policy::Verdict::Same | policy::Verdict::Renewed => {}
@@ -673,21 +678,6 @@ struct Recorded {
     identity: String,
     /// It is to be renewed, with so many sectors.
     changed: Option<u64>,
-}
-
-/// Disks that change places change names: one that is known by nothing else is
-/// taken by an explicit order only, and refused with this.
-pub fn origin_known_by_name(volume: &str, origin: &dyn Origin) -> Error {
-    let identity = origin.identity();
-    Error::WrongOrigin {
-        name: volume.into(),
-        origin: origin.info().name,
-        cause: format!(
-            "the system knows it by its name alone ({}), which another disk may have after a restart, and what is cached would then destroy that one",
-            split_identity(&identity).0
-        ),
-        way_out: "give it an id (a virtual disk: a serial number; or a logical volume on it), or say that this machine's disks never change places (--origin-by-name)".into(),
-    }
 }
 
 /// Cause and way out.

@@ -221,7 +221,8 @@ impl<'a> Request<'a> {
         let (sector, nsectors) = (offset / SECTOR, len / SECTOR);
         let w = Wanted { volume: volume.index(), op, flags, sector, nsectors };
         let machine = forebay_engine::request::Request::new(w, runs, timed);
-        let changes = op != sys::FBY_OP_READ && op != sys::FBY_OP_FLUSH;
+        // A flush, too, says that what can be read is durable, and the origin lacks it.
+        let changes = op != sys::FBY_OP_READ;
         Request { volume, machine, payload, offset, len, changes, asked: Asked::Nothing, ill: None }
     }
 

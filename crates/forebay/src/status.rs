@@ -296,6 +296,9 @@ pub struct VolumeInfo {
     /// for by [`crate::Pool::status`] only.
     #[serde(default)]
     pub origin_changed: Option<String>,
+    /// Of a volume that is not attached: what the mark on its origin says; looked for as above.
+    #[serde(default)]
+    pub origin_mark: Option<String>,
     /// Since when its origin, on the network, cannot be asked for anything, and why.
     #[serde(default)]
     pub origin_away: Option<String>,

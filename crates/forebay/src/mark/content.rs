@@ -2,11 +2,12 @@
 //! What a mark says, as bytes: one line with a checksum, one of JSON.
 //!
 //! ```text
-//! forebay-mark 2 8d4aa7c0
+//! forebay-mark 3 8d4aa7c0
 //! {"pool":"...","volume":"data","volume_uuid":"...","generation":7,"least":2,...}
 //! ```
 //!
-//! Version 1 has no `volume_uuid`, and is written where that is not known yet.
+//! Version 1 has no `volume_uuid`, and is written where that is not known yet.  Version 3 is
+//! `exact`; version 2 has the UUID and is not.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -21,7 +22,7 @@ use crate::status::Uuid;
 
 /// No mark is longer.
 pub(crate) const MOST_BYTES: usize = 2048;
-const VERSIONS: [&str; 2] = ["forebay-mark 1 ", "forebay-mark 2 "];
+const VERSIONS: [&str; 3] = ["forebay-mark 1 ", "forebay-mark 2 ", "forebay-mark 3 "];
 const TEXT_MOST: usize = 255;
 
 /// What an origin bears while a pool may hold what it lacks.
@@ -47,6 +48,10 @@ pub struct Mark {
     pub at: String,
     /// What the origin is known by.
     pub origin: String,
+    /// The origin itself bears it, and `least` is the last number that was set: an origin
+    /// with a lower one is an older state of itself.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub exact: bool,
     /// It is a file, and `volume` a map that has pages of it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub map: bool,
@@ -82,7 +87,7 @@ impl Mark {
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let json = serde_json::to_string(self).expect("a mark is JSON");
         let crc = forebay_engine::sys::crc32c(0, json.as_bytes());
-        let version = VERSIONS[usize::from(self.volume_uuid.is_some())];
+        let version = self.version();
         format!("{version}{crc:08x}\n{json}\n").into_bytes()
     }
 
@@ -108,10 +113,18 @@ impl Mark {
         }
         let mark: Mark =
             serde_json::from_str(json).map_err(|e| printable(&e.to_string()).into_owned())?;
-        if version != VERSIONS[usize::from(mark.volume_uuid.is_some())] {
-            return Err("its volume_uuid is not as its version has it".into());
+        if version != mark.version() {
+            return Err("its volume_uuid or exact is not as its version has it".into());
         }
         mark.is_sound().map_or(Ok(mark), |field| Err(format!("its {field} cannot be right")))
+    }
+
+    fn version(&self) -> &'static str {
+        match (self.exact, &self.volume_uuid) {
+            (true, _) => VERSIONS[2],
+            (false, Some(_)) => VERSIONS[1],
+            (false, None) => VERSIONS[0],
+        }
     }
 
     /// A field that no host of ours writes so.
@@ -120,6 +133,7 @@ impl Mark {
             |t: &str| !t.is_empty() && t.len() <= TEXT_MOST && !t.chars().any(char::is_control);
         let fields = [
             ("volume", text(&self.volume)),
+            ("volume_uuid", self.volume_uuid.is_some() || !self.exact),
             ("least", self.least & 1 == 0),
             ("since", self.since < 1 << 38),
             ("at_most_bytes", self.at_most_bytes > 0 && self.at_most_bytes < 1 << 62),
@@ -167,4 +181,97 @@ pub(crate) fn utc(seconds: u64) -> String {
     };
     let (hour, minute, second) = (time / 3600, time / 60 % 60, time % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::turn;
+    use super::*;
+
+    #[test]
+    fn hostile_marks_are_no_marks() {
+        let _turn = turn();
+        let mark = Mark {
+            pool: Uuid([7; 16]),
+            volume: "v".into(),
+            volume_uuid: Some(Uuid([8; 16])),
+            generation: 3,
+            least: 2,
+            since: 1_795_405_200,
+            at_most_bytes: 4096,
+            host: "h".into(),
+            at: "/dev/pmem0".into(),
+            origin: "wwid:1".into(),
+            exact: false,
+            map: false,
+        };
+        let bytes = mark.to_bytes();
+        assert_eq!(Mark::from_bytes(&bytes), Ok(mark.clone()));
+        for bit in 0..bytes.len() * 8 {
+            let mut flipped = bytes.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(Mark::from_bytes(&flipped).is_err(), "bit {bit}");
+        }
+        for len in 0..bytes.len() {
+            assert!(Mark::from_bytes(&bytes[..len]).is_err(), "{len} bytes");
+        }
+        let long = "x".repeat(300);
+        for wrong in [
+            Mark { volume: "v\u{7f}".into(), ..mark.clone() },
+            Mark { volume: String::new(), ..mark.clone() },
+            Mark { least: 3, ..mark.clone() },
+            Mark { since: u64::MAX, ..mark.clone() },
+            Mark { at_most_bytes: 0, ..mark.clone() },
+            Mark { at_most_bytes: u64::MAX, ..mark.clone() },
+            Mark { host: "a\nb".into(), ..mark.clone() },
+            Mark { at: "\u{1b}[2J".into(), ..mark.clone() },
+            Mark { origin: long.clone(), ..mark.clone() },
+        ] {
+            let why = Mark::from_bytes(&wrong.to_bytes()).unwrap_err();
+            assert!(why.contains("cannot be right"), "{why}");
+        }
+        // With the right checksum, and more or less in it.
+        let json = |json: &str| {
+            let crc = forebay_engine::sys::crc32c(0, json.as_bytes());
+            format!("forebay-mark 2 {crc:08x}\n{json}\n").into_bytes()
+        };
+        let whole = serde_json::to_string(&mark).unwrap();
+        assert!(Mark::from_bytes(&json(&whole)).is_ok());
+        for other in
+            ["{}", "[]", "null", "", &whole.replace("\"v\"", "7"), &whole.replace('}', ",\"x\":1}")]
+        {
+            assert!(Mark::from_bytes(&json(other)).is_err(), "{other}");
+        }
+        // One that does not name the volume's life is of the version before.
+        let older = Mark { volume_uuid: None, ..mark.clone() };
+        assert!(older.to_bytes().starts_with(b"forebay-mark 1 "));
+        assert_eq!(Mark::from_bytes(&older.to_bytes()), Ok(older));
+        let swapped = String::from_utf8(bytes.clone()).unwrap().replace("-mark 2 ", "-mark 1 ");
+        assert!(Mark::from_bytes(swapped.as_bytes()).unwrap_err().contains("volume_uuid"));
+        // One that says the last number is of the version after.
+        let exact = Mark { exact: true, ..mark.clone() };
+        assert!(exact.to_bytes().starts_with(b"forebay-mark 3 "));
+        assert_eq!(Mark::from_bytes(&exact.to_bytes()), Ok(exact.clone()));
+        let nameless = Mark { volume_uuid: None, ..exact };
+        assert!(Mark::from_bytes(&nameless.to_bytes()).unwrap_err().contains("cannot be right"));
+        let swapped = String::from_utf8(bytes.clone()).unwrap().replace("-mark 2 ", "-mark 3 ");
+        assert!(Mark::from_bytes(swapped.as_bytes()).unwrap_err().contains("exact"));
+        let newer = Mark::from_bytes(b"forebay-mark 4 00000000\n{}\n").unwrap_err();
+        assert!(newer.contains("another version"), "{newer}");
+        assert!(Mark::from_bytes(&vec![b'x'; 1 << 20]).is_err());
+    }
+
+    #[test]
+    fn times_are_those_of_the_calendar() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_399, "2000-02-28T23:59:59Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_795_405_200, "2026-11-23T03:40:00Z"),
+            (4_107_542_399, "2100-02-28T23:59:59Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(utc(seconds), text);
+        }
+    }
 }

@@ -52,6 +52,7 @@ impl MapClaim {
             volume: short(&self.map),
             volume_uuid: (!bug!(LifeNotNamed)).then_some(self.uuid),
             map: true,
+            exact: false,
             generation: self.generation,
             least: 0,
             since: now(),

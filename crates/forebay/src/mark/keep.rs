@@ -7,7 +7,7 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -47,6 +47,9 @@ impl Found {
 pub trait Keep: Send + Sync + fmt::Debug {
     /// What the origin is known by.
     fn name(&self) -> String;
+    /// The mark is a part of the origin: whatever copies the origin or brings an older state
+    /// of it back does the same to the mark.
+    fn is_borne(&self) -> bool;
     fn find(&self) -> io::Result<Found>;
     /// In place of one that is there, whole or not at all; durable after sync.
     fn put(&self, mark: &Mark) -> io::Result<()>;
@@ -76,8 +79,8 @@ pub(crate) struct Kept {
     on: On,
     /// Marks are put into the first.
     dirs: Vec<PathBuf>,
-    /// Held for as long as the origin is in use, where nothing else keeps two users apart.
-    _lock: Option<Claim>,
+    /// Held for as long as the origin is in use: nobody else sets its mark, or takes it away.
+    lock: Option<Claim>,
     /// The attribute was changed since the last sync, the directory was.
     unsynced: [AtomicBool; 2],
 }
@@ -108,12 +111,9 @@ impl Kept {
     /// For as long as the origin is used.
     pub(crate) fn open(by: &MarkedBy<'_>, state: &Path, read_only: bool) -> io::Result<Kept> {
         let mut kept = Kept::look(by, state)?;
-        if by.name.starts_with("nbd:") && !read_only {
-            make_dir(&kept.dirs[0])?;
-            kept._lock = Some(kept.lock()?);
-        }
         if matches!(by.on, MarkedOn::Host) && !read_only {
-            make_dir(&kept.dirs[0])?;
+            kept.lock = Some(kept.lock()?);
+            kept.make_room().map_err(|e| kept.about_file(e))?;
         }
         Ok(kept)
     }
@@ -122,7 +122,7 @@ impl Kept {
     pub(crate) fn look(by: &MarkedBy<'_>, state: &Path) -> io::Result<Kept> {
         let on = match &by.on {
             MarkedOn::Host => On::Host,
-            MarkedOn::File(file) => On::File(file.try_clone_to_owned()?.into()),
+            MarkedOn::File(file) => On::File(own_description(*file)?.into()),
             MarkedOn::Origin(bears) => On::Origin(bears.clone()),
         };
         let mut dirs = vec![state.join(MARKS)];
@@ -130,11 +130,12 @@ impl Kept {
             dirs.push(Path::new(SYSTEM).join(MARKS));
         }
         let name = by.name.clone();
-        Ok(Kept { name, on, dirs, _lock: None, unsynced: Default::default() })
+        Ok(Kept { name, on, dirs, lock: None, unsynced: Default::default() })
     }
 
     /// Exclusive; busy while somebody else has it.
     pub(crate) fn lock(&self) -> io::Result<Claim> {
+        make_dir(&self.dirs[0])?;
         let dir = open_dir(&self.dirs[0])?.ok_or(Errno::NOENT)?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let name = format!(".{}.lock", file_name(&self.name));
@@ -204,35 +205,79 @@ impl Kept {
         Ok(Found::Nothing)
     }
 
+    fn about_file(&self, e: io::Error) -> io::Error {
+        named(&self.dirs[0].join(file_name(&self.name)), e)
+    }
+
     fn put_file(&self, bytes: &[u8]) -> io::Result<()> {
         make_dir(&self.dirs[0])?;
-        let put = self.put_in_dir(bytes);
-        put.map_err(|e| named(&self.dirs[0].join(file_name(&self.name)), e))
+        self.put_in_dir(bytes).map_err(|e| self.about_file(e))
     }
 
     fn put_in_dir(&self, bytes: &[u8]) -> io::Result<()> {
         let dir = open_dir(&self.dirs[0])?.ok_or(Errno::NOENT)?;
-        let name = file_name(&self.name);
-        let new = format!(".{name}.new");
-        match rustix::fs::unlinkat(&dir, &new, AtFlags::empty()) {
-            Err(Errno::NOENT) => {}
-            done => done?,
-        }
-        let flags =
-            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&dir, &new, flags, Mode::from_raw_mode(0o644))?;
-        let mut file = std::fs::File::from(file);
-        io::Write::write_all(&mut file, bytes)?;
-        synced(&file, "file")?;
+        let (name, new) = (file_name(&self.name), self.new_name());
+        let file = match self.room(&dir)? {
+            Some(room) => room,
+            None => new_file(&dir, &new)?,
+        };
+        write_whole(&file, bytes)?;
         rustix::fs::renameat(&dir, &new, &dir, &name)?;
         self.unsynced[1].store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// The name that a file of the mark has before it is the mark.
+    fn new_name(&self) -> String {
+        format!(".{}.new", file_name(&self.name))
+    }
+
+    /// The file that [`make_room`](Self::make_room) has left, if it is that.
+    fn room(&self, dir: &OwnedFd) -> io::Result<Option<std::fs::File>> {
+        if self.lock.is_none() {
+            return Ok(None);
+        }
+        let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = match rustix::fs::openat(dir, self.new_name(), flags, Mode::empty()) {
+            Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => return Ok(None),
+            file => file?,
+        };
+        let st = rustix::fs::fstat(&file)?;
+        let own = FileType::from_raw_mode(st.st_mode) == FileType::RegularFile && st.st_nlink == 1;
+        Ok(own.then(|| file.into()))
+    }
+
+    /// So that a first mark needs no more than its file system has: what is written to the pool
+    /// is not acknowledged without the mark, but it can be read.
+    fn make_room(&self) -> io::Result<()> {
+        let dir = open_dir(&self.dirs[0])?.ok_or(Errno::NOENT)?;
+        let made =
+            new_file(&dir, &self.new_name()).and_then(|f| write_whole(&f, &[b' '; MOST_BYTES]));
+        if made.is_err() {
+            let _ = rustix::fs::unlinkat(&dir, self.new_name(), AtFlags::empty());
+        }
+        made
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if self.lock.is_some() {
+            if let Ok(Some(dir)) = open_dir(&self.dirs[0]) {
+                let _ = rustix::fs::unlinkat(&dir, self.new_name(), AtFlags::empty());
+            }
+        }
     }
 }
 
 impl Keep for Kept {
     fn name(&self) -> String {
         self.name.clone()
+    }
+
+    /// The metadata of an image is none of its snapshots, so a rollback leaves it as it is.
+    fn is_borne(&self) -> bool {
+        matches!(&self.on, On::File(file) if attribute(file).is_ok())
     }
 
     fn find(&self) -> io::Result<Found> {
@@ -291,8 +336,14 @@ impl Keep for Kept {
         }
         for dir in &self.dirs {
             let path = dir.join(file_name(&self.name));
+            let is_first = *dir == self.dirs[0];
             let Some(dir) = open_dir(dir)? else { continue };
-            match rustix::fs::unlinkat(&dir, file_name(&self.name), AtFlags::empty()) {
+            // The next mark needs the room of this one.
+            let gone = match self.lock.is_some() && is_first {
+                true => rustix::fs::renameat(&dir, file_name(&self.name), &dir, self.new_name()),
+                false => rustix::fs::unlinkat(&dir, file_name(&self.name), AtFlags::empty()),
+            };
+            match gone {
                 Err(Errno::NOENT) => {}
                 done => done
                     .map_err(io::Error::from)
@@ -319,6 +370,18 @@ impl Keep for Kept {
                 .map_err(|e| named(&self.dirs[0], e))?;
         }
         Ok(())
+    }
+}
+
+/// Linux reports a failed write-back once to each open file description.  A sync of the mark
+/// must not take the report away from the origin's next flush.  Without /proc the description
+/// is shared.
+fn own_description(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(own) => Ok(own),
+        Err(_) => file.try_clone_to_owned(),
     }
 }
 
@@ -396,6 +459,23 @@ fn make_dir(path: &Path) -> io::Result<()> {
     }
     let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
     std::fs::File::open(parent).and_then(|dir| dir.sync_all()).map_err(|e| named(parent, e))
+}
+
+/// In place of one that is there.
+fn new_file(dir: &OwnedFd, name: &str) -> io::Result<std::fs::File> {
+    match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
+        Err(Errno::NOENT) => {}
+        done => done?,
+    }
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(0o644))?.into())
+}
+
+/// Durable when it returns.
+fn write_whole(file: &std::fs::File, bytes: &[u8]) -> io::Result<()> {
+    std::os::unix::fs::FileExt::write_all_at(file, bytes, 0)?;
+    file.set_len(bytes.len() as u64)?;
+    synced(file, "file")
 }
 
 fn read_in(dir: &OwnedFd, name: &str) -> io::Result<Found> {

@@ -78,6 +78,7 @@ impl Completed<'_> {
             record: Some(record),
             host: host(),
             accept: true,
+            borne: mark.exact,
         };
         judge(&Found::Marked(Box::new(mark.clone())), &claim, "").is_ok()
     }
@@ -145,10 +146,18 @@ impl OriginMarks {
         Ok(before)
     }
 
-    /// While nobody else has the origin.
+    fn lock(&self) -> Result<keep::Claim> {
+        self.kept.lock().map_err(|e| in_use(&self.place, e))
+    }
+
+    /// While nobody else has the origin, or is about to.
     fn claimed(&self, work: impl FnOnce(&OriginMarks) -> Result<()>) -> Result<()> {
-        if origin::is_kept_apart_by_marks(&self.place) {
-            let _claim = self.kept.lock().map_err(|e| in_use(&self.place, e))?;
+        let by_marks = origin::is_kept_apart_by_marks(&self.place);
+        let _claim = match by_marks || !self.kept.is_on_the_origin() {
+            true => Some(self.lock()?),
+            false => None,
+        };
+        if by_marks {
             return work(self);
         }
         let origin = origin::open(&self.place, false, Default::default())?;
@@ -192,6 +201,7 @@ impl OriginMarks {
             record: None,
             host: host(),
             accept: false,
+            borne: false,
         };
         match self.find()? {
             Found::Marked(mark) if mark.pool == pool => Err(self.refused(
@@ -236,6 +246,9 @@ impl OriginMarks {
         volume: &str,
         accept: bool,
     ) -> Result<Attaching> {
+        // From here on until it is known whether this one was attached: of two that attach one
+        // origin, the one that fails would take the other's mark away.
+        let lock = self.lock()?;
         let found = self.find()?;
         let least = match &found {
             Found::Marked(mark) => Some(mark.least),
@@ -243,8 +256,14 @@ impl OriginMarks {
             _ if accept => Some(0),
             _ => None,
         };
-        let claim =
-            Claim { pool: pool.uuid, volume: volume.into(), record: None, host: host(), accept };
+        let claim = Claim {
+            pool: pool.uuid,
+            volume: volume.into(),
+            record: None,
+            host: host(),
+            accept,
+            borne: false,
+        };
         judge(&found, &claim, &self.place.display().to_string())
             .map_err(|refusal| self.refused(volume, refusal))?;
         let (since, volume_uuid) = match &found {
@@ -262,10 +281,11 @@ impl OriginMarks {
             host: claim.host,
             at: short(&at.display().to_string()),
             origin: self.kept.name(),
+            exact: false,
             map: false,
         };
         let is_new = !matches!(found, Found::Marked(_));
-        let attaching = Attaching { marks: self, mark, is_new, least };
+        let attaching = Attaching { marks: self, mark, is_new, least, _lock: lock };
         if is_new {
             attaching.put()?;
         }
@@ -278,7 +298,7 @@ fn in_use(place: &Path, e: io::Error) -> Error {
         Some(rustix::io::Errno::BUSY) => Error::Busy {
             path: place.into(),
             holder: None,
-            way_out: "it is attached on this host: stop that first".into(),
+            way_out: "it is attached on this host, or about to be: stop that first".into(),
         },
         _ => failed(place, "locked", e),
     }
@@ -295,6 +315,7 @@ pub struct Attaching {
     mark: Mark,
     is_new: bool,
     least: Option<u32>,
+    _lock: keep::Claim,
 }
 
 impl Attaching {
@@ -312,7 +333,8 @@ impl Attaching {
 
     /// It was not attached.
     pub fn failed(self) -> Result<()> {
-        match self.is_new {
+        let is_own = || Ok(self.marks.find()? == Found::Marked(Box::new(self.mark.clone())));
+        match self.is_new && is_own()? {
             true => self.marks.take_away(),
             false => Ok(()),
         }
@@ -324,6 +346,19 @@ impl Attaching {
         self.mark.volume_uuid = Some(volume);
         self.mark.least = marks & !1;
         self.put()
+    }
+}
+
+/// What the mark says of what is at a path, if it bears one that this host can see without
+/// asking anybody else.
+pub(crate) fn mark_at(place: &Path) -> Option<String> {
+    if !origin::is_local(place) {
+        return None;
+    }
+    match OriginMarks::at(place, None).and_then(|marks| marks.find()).ok()? {
+        Found::Nothing => None,
+        Found::Marked(mark) => Some(mark.to_string()),
+        Found::Damaged(why) => Some(format!("one that cannot be read ({why})")),
     }
 }
 
@@ -354,5 +389,58 @@ pub(crate) fn waits_for(pool: &Path, superblock: &SuperblockDump) -> Result<()> 
         Some((place, mark)) => {
             Err(Error::Awaited { pool: pool.into(), place, mark: mark.to_string() })
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Barrier, Mutex};
+
+    use super::super::tests::turn;
+    use super::*;
+    use crate::media::{create, inspect, CreateOptions};
+
+    /// The module takes one of them; the other one leaves the mark as it is.
+    #[test]
+    fn of_two_that_attach_one_origin_at_once_one_is_marked() {
+        let _turn = turn();
+        let dir = std::env::temp_dir().join(format!("fby-attaching-{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        let (origin, pool, state) = (dir.join("origin"), dir.join("pool"), dir.join("state"));
+        std::fs::File::create(&origin).unwrap().set_len(1 << 20).unwrap();
+        create(&pool, &CreateOptions { size_bytes: Some(16 << 20), ..Default::default() }).unwrap();
+        let superblock = inspect(&pool).unwrap().superblock.unwrap();
+        let at = || OriginMarks::at(&origin, Some(&state)).unwrap();
+        let (mut busy, uuid) = (0, Uuid([7; 16]));
+        for round in 0..200 {
+            let (start, taken) = (Barrier::new(2), Mutex::new(false));
+            let attach = || {
+                start.wait();
+                let attaching = match at().attaching(&superblock, &pool, "v", false) {
+                    Ok(attaching) => attaching,
+                    Err(e) => {
+                        assert_eq!(e.exit_code(), 4, "{e}");
+                        return 1;
+                    }
+                };
+                match std::mem::replace(&mut *taken.lock().unwrap(), true) {
+                    false => attaching.attached(uuid, 5).unwrap(),
+                    true => attaching.failed().unwrap(),
+                }
+                0
+            };
+            busy += std::thread::scope(|s| {
+                let both = [s.spawn(attach), s.spawn(attach)];
+                both.map(|t| t.join().unwrap()).iter().sum::<u32>()
+            });
+            assert!(*taken.lock().unwrap(), "round {round}: nobody attached it");
+            match at().find().unwrap() {
+                Found::Marked(mark) => assert_eq!((mark.volume_uuid, mark.least), (Some(uuid), 4)),
+                other => panic!("round {round}: attached, and {other:?}"),
+            }
+            at().take_away().unwrap();
+        }
+        println!("{busy} of 200 were refused");
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -168,6 +168,10 @@ impl Origin for FaultyOrigin {
         self.inner.give_up();
     }
 
+    fn twin(&self) -> Option<String> {
+        self.inner.twin()
+    }
+
     fn changed(&self) -> Option<String> {
         self.inner.changed()
     }

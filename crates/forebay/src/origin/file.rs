@@ -16,6 +16,7 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
+use super::identity::OfBlock;
 use super::{check_range, identity, ioctl, join_identity, loops, split_identity, Known, Origin};
 use crate::engine::Memory;
 use crate::error::{Error, Result};
@@ -42,6 +43,9 @@ struct Alignment {
 pub struct FileOrigin {
     path: PathBuf,
     identity: String,
+    /// Of a device: what it says of itself, and another one that says the same.
+    own_id: String,
+    twin: Option<String>,
     size_bytes: u64,
     logical_block: u32,
     block_device: bool,
@@ -103,12 +107,13 @@ impl FileOrigin {
                 way_out: "use a device with 512 or 4096".into(),
             });
         }
-        let id = match block_device {
-            true => {
-                let (major, minor) = (rustix::fs::major(st.st_rdev), rustix::fs::minor(st.st_rdev));
-                identity::of_block(fd.as_fd(), major, minor)
+        let known = match block_device {
+            true => of_device(fd.as_fd(), &st),
+            false => {
+                let id = identity::of_file(&fd);
+                let id = id.map_err(|e| Error::system(path, "looking at it", e))?;
+                OfBlock { own: id.clone(), id, twin: None }
             }
-            false => identity::of_file(&fd).map_err(|e| Error::system(path, "looking at it", e))?,
         };
         let absolute = std::path::absolute(path).unwrap_or_else(|_| path.into());
         let direct = is_direct.then(|| alignment(&fd, logical_block));
@@ -121,7 +126,9 @@ impl FileOrigin {
             _ => None,
         };
         Ok(FileOrigin {
-            identity: join_identity(&id, absolute.to_str().unwrap_or("")),
+            identity: join_identity(&known.id, absolute.to_str().unwrap_or("")),
+            own_id: known.own,
+            twin: known.twin,
             path: absolute,
             size_bytes,
             logical_block,
@@ -145,9 +152,9 @@ impl FileOrigin {
 
     /// What a device is known by now, if that is not what it was.
     fn is_another(&self, own: &rustix::fs::Stat) -> Option<String> {
-        let (major, minor) = (rustix::fs::major(own.st_rdev), rustix::fs::minor(own.st_rdev));
-        let now = self.block_device.then(|| identity::of_block(self.fd.as_fd(), major, minor))?;
-        (now != split_identity(&self.identity).0).then_some(now)
+        // A disk of the same number may have come: this one is open, and stays the same.
+        let now = self.block_device.then(|| of_device(self.fd.as_fd(), own).own)?;
+        (now != self.own_id).then_some(now)
     }
 
     fn is_same(&self, own: &rustix::fs::Stat, found: &rustix::fs::Stat) -> bool {
@@ -227,6 +234,10 @@ impl Origin for FileOrigin {
             false => MarkedOn::File(self.fd.as_fd()),
         };
         Some(MarkedBy { name, on })
+    }
+
+    fn twin(&self) -> Option<String> {
+        self.twin.as_ref().map(|twin| format!("{twin} is {} as well", self.own_id))
     }
 
     fn changed(&self) -> Option<String> {
@@ -398,8 +409,11 @@ pub(super) fn changed(path: &Path, id: &str, size_bytes: u64) -> Option<String> 
     let fd = rustix::fs::open(path, flags, Mode::empty()).ok()?;
     let now = match block_device {
         true => {
-            let (major, minor) = (rustix::fs::major(st.st_rdev), rustix::fs::minor(st.st_rdev));
-            identity::of_block(fd.as_fd(), major, minor)
+            let OfBlock { own, id: known, twin } = of_device(fd.as_fd(), &st);
+            if let Some(twin) = twin.filter(|_| own == id) {
+                return Some(format!("cannot be told: {name} and {twin} are both {own}"));
+            }
+            known
         }
         false => identity::of_file(&fd).ok()?,
     };
@@ -431,14 +445,28 @@ pub(super) fn known_by(path: &Path) -> Result<Known> {
     let st = rustix::fs::fstat(&fd).map_err(system("looking at it"))?;
     match FileType::from_raw_mode(st.st_mode) {
         FileType::BlockDevice => {
-            let (major, minor) = (rustix::fs::major(st.st_rdev), rustix::fs::minor(st.st_rdev));
-            Ok(Known::Named(identity::of_block(fd.as_fd(), major, minor)))
+            let OfBlock { own, id, twin } = of_device(fd.as_fd(), &st);
+            match twin {
+                None => Ok(Known::Named(id)),
+                Some(twin) => Err(Error::Unsupported {
+                    path: path.into(),
+                    cause: format!(
+                        "{twin} is {own} as well, so that nobody can say whose mark that is"
+                    ),
+                    way_out: "take the other disk away, or give one of them another serial number"
+                        .into(),
+                }),
+            }
         }
         _ => {
             let id = identity::of_file(&fd).map_err(|e| Error::system(path, "looking at it", e))?;
             Ok(Known::File(id, fd))
         }
     }
+}
+
+fn of_device(fd: BorrowedFd<'_>, st: &rustix::fs::Stat) -> OfBlock {
+    identity::of_block(fd, rustix::fs::major(st.st_rdev), rustix::fs::minor(st.st_rdev))
 }
 
 fn unsuitable(path: &Path, kind: FileType) -> Error {

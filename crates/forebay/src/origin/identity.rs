@@ -11,6 +11,9 @@
 //! | partition | the id of its disk, its number |
 //! | other block device | `name:` and its name, which tells no two disks apart |
 //!
+//! A wwid or a serial number that another present disk has as well is no id: then a disk has
+//! its name alone.
+//!
 //! A name is the order in which the system found the disks, so it is refused as
 //! an id (`--origin-by-name` is the consent to it).  The record of a volume that
 //! begins with `name:` says that the consent was given.  Up to version 0.1 a
@@ -36,13 +39,50 @@ pub(crate) fn of_file(fd: impl std::os::fd::AsFd) -> std::io::Result<String> {
     Ok(format!("file:{}{born}", st.stx_ino))
 }
 
-/// Id of a block device, by its number; `fd` is the device.
-pub(super) fn of_block(fd: BorrowedFd<'_>, major: u32, minor: u32) -> String {
+/// What a block device is known by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct OfBlock {
+    /// What the device says of itself.
+    pub own: String,
+    /// `own`, or the name if another present disk says the same.
+    pub id: String,
+    /// That disk.
+    pub twin: Option<String>,
+}
+
+/// Of a block device, by its number; `fd` is the device.
+pub(super) fn of_block(fd: BorrowedFd<'_>, major: u32, minor: u32) -> OfBlock {
     let sys = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
     let sys = fs::canonicalize(&sys).unwrap_or(sys);
-    of_sysfs(&sys, &|| backing_file(fd)).unwrap_or_else(|| {
-        let name = sys.file_name().map(|n| n.to_string_lossy().into_owned());
-        format!("{NAME}{}", name.unwrap_or_else(|| format!("{major}:{minor}")))
+    let name = sys.file_name().map(|n| n.to_string_lossy().into_owned());
+    let name = || format!("{NAME}{}", name.unwrap_or_else(|| format!("{major}:{minor}")));
+    let Some(own) = of_sysfs(&sys, &|| backing_file(fd)) else {
+        let name = name();
+        return OfBlock { own: name.clone(), id: name, twin: None };
+    };
+    match twin_in(Path::new("/sys/block"), &sys) {
+        None => OfBlock { id: own.clone(), own, twin: None },
+        twin => OfBlock { own, id: name(), twin },
+    }
+}
+
+/// Another present disk that says the same number of itself: a copy of a virtual disk has the
+/// number of the first, and some adapters give all their disks one.  Nobody can say then which of the two a
+/// volume was made for.
+fn twin_in(blocks: &Path, sys: &Path) -> Option<String> {
+    let disk = if sys.join("partition").exists() { sys.parent()? } else { sys };
+    let number = by_hardware(disk)?;
+    let device = |disk: &Path| fs::canonicalize(disk.join("device")).ok();
+    let own_device = device(disk);
+    fs::read_dir(blocks).ok()?.flatten().find_map(|entry| {
+        let other = fs::canonicalize(entry.path()).ok()?;
+        // A path of a disk that has several is hidden; an eMMC shows its parts as disks.
+        let is_same = other == disk || (own_device.is_some() && device(&other) == own_device);
+        let is_hidden = text(&other, "hidden").is_some_and(|hidden| hidden != "0");
+        if is_same || is_hidden || by_hardware(&other)? != number {
+            return None;
+        }
+        Some(format!("/dev/{}", entry.file_name().to_string_lossy()))
     })
 }
 
@@ -68,9 +108,15 @@ fn of_sysfs(sys: &Path, backing: &dyn Fn() -> Option<Inode>) -> Option<String> {
             None => format!("loop:{file}"),
         });
     }
+    let names = [("dm/uuid", "dm"), ("md/uuid", "md")];
+    let by_name =
+        names.iter().find_map(|(file, kind)| Some(format!("{kind}:{}", text(sys, file)?)));
+    by_name.or_else(|| by_hardware(sys))
+}
+
+/// What a disk says of itself.
+fn by_hardware(sys: &Path) -> Option<String> {
     let names = [
-        ("dm/uuid", "dm"),
-        ("md/uuid", "md"),
         ("wwid", "wwid"),
         ("device/wwid", "wwid"),
         ("serial", "serial"),
@@ -129,6 +175,45 @@ mod tests {
         fs::remove_dir_all(&dir).unwrap();
     }
 
+    /// Each pair of disks that are there at once.
+    #[test]
+    fn two_disks_with_one_number_are_told() {
+        let dir = std::env::temp_dir().join(format!("fby-twins-{}", std::process::id()));
+        let (blocks, devices) = (dir.join("block"), dir.join("devices"));
+        fs::create_dir_all(&blocks).unwrap();
+        let disk = |name: &str, device: &str, files: &[(&str, &str)]| {
+            let sys = devices.join(device).join("block").join(name);
+            fs::create_dir_all(&sys).unwrap();
+            std::os::unix::fs::symlink(devices.join(device), sys.join("device")).unwrap();
+            for (file, text) in files {
+                fs::write(sys.join(file), text).unwrap();
+            }
+            std::os::unix::fs::symlink(&sys, blocks.join(name)).unwrap();
+            fs::canonicalize(sys).unwrap()
+        };
+        let vda = disk("vda", "1", &[("serial", "A\n")]);
+        let part = vda.join("vda1");
+        fs::create_dir(&part).unwrap();
+        fs::write(part.join("partition"), "1\n").unwrap();
+        let other = disk("vdb", "2", &[("serial", "B\n")]);
+        let nameless = disk("vdc", "3", &[("serial", "\n")]);
+        disk("vdd", "4", &[("serial", "\n")]);
+        // Parts of one device, and a path of one that shows itself as another.
+        let emmc = disk("mmcblk0", "5", &[("serial", "0x7")]);
+        disk("mmcblk0boot0", "5", &[("serial", "0x7")]);
+        let nvme = disk("nvme0n1", "6", &[("wwid", "nvme.1")]);
+        disk("nvme0c0n1", "7", &[("wwid", "nvme.1"), ("hidden", "1\n")]);
+        for alone in [&vda, &part, &other, &nameless, &emmc, &nvme] {
+            assert_eq!(twin_in(&blocks, alone), None, "{}", alone.display());
+        }
+        let copy = disk("vde", "8", &[("serial", "A\n"), ("hidden", "0\n")]);
+        for (one, twin) in [(&vda, "/dev/vde"), (&part, "/dev/vde"), (&copy, "/dev/vda")] {
+            assert_eq!(twin_in(&blocks, one).as_deref(), Some(twin));
+        }
+        assert_eq!(twin_in(&blocks, &other), None);
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
     /// Two of them may show different parts of one file.
     #[test]
     fn a_loop_device_is_known_by_its_file_and_where_it_begins() {
@@ -155,8 +240,11 @@ mod tests {
     fn names_are_told_apart_from_ids() {
         // No such device: what is left is its number.
         let null = fs::File::open("/dev/null").unwrap();
-        let id = of_block(std::os::fd::AsFd::as_fd(&null), 4095, 1_048_575);
-        assert_eq!(id, "name:4095:1048575");
+        let OfBlock { own, id, twin } = of_block(std::os::fd::AsFd::as_fd(&null), 4095, 1_048_575);
+        assert_eq!(
+            (own.as_str(), id.as_str(), twin),
+            ("name:4095:1048575", "name:4095:1048575", None)
+        );
         assert!(is_name(&id) && is_name("name:vda"));
         for id in ["wwid:naa.5", "serial:vda", "loop:file:1-2", "file:1", "blk:vda"] {
             assert!(!is_name(id), "{id}");

@@ -11,7 +11,7 @@ use crate::completeness::Verdict;
 use crate::core::Core;
 use crate::engine::Code;
 use crate::error::{Error, Result};
-use crate::origin::{self, split_identity};
+use crate::origin::split_identity;
 use crate::printable::printable;
 use crate::status::{Counters, DestageState, OriginUse, PoolStatus, ReportBlock, Uuid, VolumeInfo};
 
@@ -56,6 +56,7 @@ impl Core {
         let mut v = VolumeInfo {
             verdict: Verdict::Unknown,
             origin_changed: None,
+            origin_mark: None,
             name: match info.used {
                 true => printable(&sys::text(&info.spec.name)).into_owned(),
                 false => String::new(),
@@ -214,11 +215,7 @@ impl Core {
     /// With its verdict, for which its origin is looked at: the one in use, or else what
     /// is at its recorded path.
     fn judged(&self, mut v: VolumeInfo) -> VolumeInfo {
-        v.origin_changed = match (self.attached(v.index), &v.origin_path) {
-            (Some(attached), _) => attached.origin.changed(),
-            (None, Some(path)) => origin::changed(path.as_ref(), &v.identity, v.size_bytes),
-            (None, None) => None,
-        };
+        self.look_at_origin(&mut v);
         v.verdict = v.completeness().verdict;
         v
     }

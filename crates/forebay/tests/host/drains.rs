@@ -69,8 +69,58 @@ fn what_is_written_since_is_told() {
     assert!(alone.complete && alone.pages_since == 0, "{alone:?}");
     assert_eq!(alone.to_string(), "the origin alone is complete");
     let beside = drain(true);
-    assert_eq!((beside.complete, beside.pages_since), (true, 3), "{beside:?}");
+    // The origin alone is not all of it, though the drain did what it was asked for.
+    assert_eq!((beside.complete, beside.pages_since), (false, 3), "{beside:?}");
+    assert_eq!((beside.verdict, beside.exit_code()), (Verdict::WrittenSince, 0), "{beside:?}");
     assert!(beside.to_string().contains("3 pages of 4 KiB that were written since"), "{beside}");
+}
+
+/// It takes no write before it is let go on.
+#[derive(Debug)]
+struct StoppedOrigin(MemOrigin, std::sync::Arc<Hanging>);
+
+impl Origin for StoppedOrigin {
+    origin_passes_on!(0: size_bytes, logical_block, identity, info, read_at, flush, discard, write_zeroes);
+
+    fn write_at(&self, data: &[u8], offset: u64) -> std::io::Result<()> {
+        let goes_on = self.1 .0.lock().unwrap();
+        drop(self.1 .1.wait_while(goes_on, |goes_on| !*goes_on).unwrap());
+        self.0.write_at(data, offset)
+    }
+
+    fn give_up(&self) {
+        *self.1 .0.lock().unwrap() = true;
+        self.1 .1.notify_all();
+    }
+}
+
+/// A drain counts what its origin has taken, and not what it was sent.
+#[test]
+fn what_was_sent_only_is_not_done() {
+    let dir = Dir::new("sent");
+    let pool = open(&dir.pool(64));
+    let memory = MemOrigin::new(1 << 20).unwrap();
+    let stopped = std::sync::Arc::new(Hanging::default());
+    let origin = StoppedOrigin(memory.clone(), stopped.clone());
+    pool.volume_add_origin("v", &memory, 0).unwrap();
+    let volume = pool.attach_origin("v", Box::new(origin), &AttachOptions::default()).unwrap();
+    for block in 0..8 {
+        volume.write_at(&[7; 4096], block * 8192).unwrap();
+    }
+    let (started, mut counted) = (Instant::now(), Vec::new());
+    let last = volume.drain(&mut |p| {
+        if !*stopped.0.lock().unwrap() {
+            counted.push((p.origin_written_bytes, p.pages_left));
+            if started.elapsed() > Duration::from_millis(400) {
+                *stopped.0.lock().unwrap() = true;
+                stopped.1.notify_all();
+            }
+        }
+        ControlFlow::Continue(())
+    });
+    assert!(counted.len() > 1 && counted.iter().all(|c| *c == (0, 8)), "{counted:?}");
+    let last = last.unwrap();
+    assert_eq!((last.origin_written_bytes, last.pages_left), (8 * 4096, 0), "{last:?}");
 }
 
 #[test]

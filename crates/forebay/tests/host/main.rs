@@ -32,4 +32,5 @@ mod origins;
 mod passing;
 mod requests;
 mod statics;
+mod tellers;
 mod volumes;

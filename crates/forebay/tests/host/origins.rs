@@ -92,7 +92,11 @@ fn the_wrong_origin_is_refused_and_untouched() {
     std::fs::copy(dir.path("moved"), dir.path("restored")).unwrap();
     let restored = AttachOptions { origin: Some(dir.path("restored")), ..plain() };
     assert_eq!(pool.attach("v", &restored).unwrap_err().exit_code(), 6);
+    // The order is for another id; that the copy bears no mark is one of its own.
     let order = AttachOptions { accept_changed_origin: true, ..restored };
+    let e = pool.attach("v", &order).unwrap_err();
+    assert!(e.exit_code() == 6 && e.to_string().contains("--accept-mark"), "{e}");
+    let order = AttachOptions { accept_mark: true, ..order };
     let volume = pool.attach("v", &order).unwrap();
     drain(&volume);
     assert_eq!(std::fs::read(dir.path("restored")).unwrap()[..4096], [1; 4096]);
