@@ -52,7 +52,8 @@ refused 4 "$FOREBAY" mount "$pool" "$tree"
 # A second one by the same server, with a log of its own; without that it is refused.
 mkdir "$work/disk/second" "$work/second"
 refused 4 "$FOREBAY" mount "$pool" "$work/disk/second" "$work/second"
-"$FOREBAY" mount "$pool" "$work/disk/second" "$work/second" --log second >/dev/null || fail "a second mount"
+"$FOREBAY" mount "$pool" "$work/disk/second" "$work/second" --log second --sync-interval 3s >/dev/null ||
+	fail "a second mount"
 synced "$work/second/x" two
 shows "$work/disk/second/x" two
 # What is in use stays.
@@ -72,7 +73,7 @@ shows "$work/second/x" two
 # removed goes where things are found, and what he has changed stays.
 synced "$work/second/y" kept
 synced "$work/second/z" kept
-sleep 1.5 # their creation is in the tree: they cannot be made from the log
+sleep 3.5 # their creation is in the tree: they cannot be made from the log
 synced "$work/second/y" KEPT
 synced "$work/second/z" LOGGED
 "$FOREBAY" umount "$work/second" --keep >/dev/null || fail "umount --keep of the second"

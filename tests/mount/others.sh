@@ -45,7 +45,7 @@ cut() {
 }
 
 for system in "${systems[@]}"; do
-	need "mkfs.$system"
+	need fsfreeze "mkfs.$system"
 	begin
 	start_mount "$work/disk/tree" --sync-interval 600s
 	for i in {1..20}; do synced "$work/disk/tree/f$i" "synced $i"; done
@@ -87,4 +87,49 @@ for system in "${systems[@]}"; do
 	stop_mount
 	stop_disk
 	say "$system: names that were changed beside the mount cost nothing else"
+
+	# An older copy of the disk, of the same period.
+	begin
+	start_mount "$work/disk/tree" --sync-interval 0.2s
+	synced "$work/disk/tree/older" older
+	sleep 1
+	fsfreeze -f "$work/disk" && cp "$work/drive/disk" "$work/older" && fsfreeze -u "$work/disk"
+	synced "$work/disk/tree/newer" newer
+	sleep 1
+	synced "$work/disk/tree/older" changed
+	kill_mount
+	stop_disk
+	cp "$work/older" "$work/platter"
+	start_disk
+	got=0
+	"$FOREBAY" replay "$pool" "$work/disk/tree" >"$work/refused.log" 2>&1 || got=$?
+	[ $got = 11 ] || fail "$system: exit code $got for an older copy of the tree: $(cat "$work/refused.log")"
+	grep -q "an older copy of the tree" "$work/refused.log" || fail "$system: $(cat "$work/refused.log")"
+	"$FOREBAY" replay "$pool" "$work/disk/tree" --accept >/dev/null || fail "$system: not with --accept"
+	has "$work/disk/tree/older" changed
+	stop_disk
+	say "$system: an older copy of the tree is refused"
 done
+
+# Names that differ in case.
+truncate -s 64M "$work/folding"
+if mkfs.ext4 -qF -O casefold "$work/folding" 2>/dev/null && mkdir -p "$work/fold" &&
+	mount -o loop "$work/folding" "$work/fold" 2>/dev/null; then
+	at_end 'umount -l "$work/fold" 2>/dev/null || true'
+	mkdir -p "$work/fold/tree/folds" "$work/fold/tree/plain"
+	chattr +F "$work/fold/tree/folds"
+	rm -f "$pool"
+	start_mount "$work/fold/tree"
+	synced "$work/fold/tree/plain/Foo" one
+	ls "$work/fold/tree/folds" 2>"$work/refused.log" && fail "a directory that folds case is entered"
+	grep -q "not supported" "$work/refused.log" || fail "$(cat "$work/refused.log")"
+	stop_mount
+	got=0
+	"$FOREBAY" mount "$pool" "$work/fold/tree/folds" >"$work/refused.log" 2>&1 || got=$?
+	[ $got = 1 ] && grep -q "differ in case" "$work/refused.log" || fail "code $got: $(cat "$work/refused.log")"
+	[ -z "$(ls -A "$work/fold/tree/folds")" ] || fail "something is left: $(ls -A "$work/fold/tree/folds")"
+	umount "$work/fold"
+	say "a directory that folds case is refused"
+else
+	echo "not tried: directories that fold case (the kernel or mkfs.ext4 has none)"
+fi

@@ -6,20 +6,32 @@
 //!                                                         what the tree lacks
 //! .forebay-done -> the same                               the tree has everything, and the
 //!                                                         log may still be there
+//! .forebay-group   PERIOD NUMBER                          the last group that is synced in
+//!                                                         the tree
 //! ```
 //!
-//! Both are symlinks in the tree's root: a symlink is made whole or not at all, every file
+//! The first two are symlinks in the tree's root: a symlink is made whole or not at all, every file
 //! system that a mount needs has them, and `ls -l` shows what they say.  The order, which
 //! [`begin`] and [`end`] keep:
 //!
 //! | step | a crash after it |
 //! |---|---|
 //! | the log's period begins | a period without entries, and no mark: nothing to replay |
+//! | the number of the last synced group is durable | the same |
 //! | the mark is durable | a mark and a period without entries: nothing to replay |
 //! | entries are appended, and synced in the tree | the period is replayed; nothing else may have the tree |
 //! | the tree is synced, then the mark is renamed, which is made durable | the tree has everything: the period is destroyed |
 //! | the period is destroyed | the tree has everything |
-//! | the renamed mark is removed | - |
+//! | the number and the renamed mark are removed | - |
+//!
+//! While groups are synced the tree bears the number of the last one ([`GroupMark`]), by which
+//! an older state of the tree is told from the one that the log is of ([`judge_group`]):
+//!
+//! | step | a crash after it: the tree's number, the log's |
+//! |---|---|
+//! | group g is synced in the tree | g - 1, g - 1 |
+//! | the number g is durable in the tree | g, g - 1 |
+//! | the log forgets group g | g, g |
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -33,10 +45,11 @@ use crate::unix::UnixTree;
 
 const MARK: &[u8] = b".forebay-mount";
 const DONE: &[u8] = b".forebay-done";
+const GROUP: &[u8] = b".forebay-group";
 
 /// A name that nobody sees in a mount, and that no program can have.
 pub fn is_own(name: &[u8]) -> bool {
-    name == MARK || name == DONE
+    name == MARK || is_over(name)
 }
 
 /// What a mark says: which log, and in which of its periods.
@@ -50,6 +63,9 @@ pub struct Mark {
     pub since: u64,
     /// Where the pool was then.
     pub at: String,
+    /// The tree bears the number of the last group that is synced in it.
+    #[serde(default)]
+    pub groups: bool,
 }
 
 impl std::fmt::Display for Mark {
@@ -64,7 +80,7 @@ impl Mark {
         let at = pool.path().display().to_string().chars().take(200).collect();
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let since = now.map_or(0, |d| d.as_secs());
-        Mark { pool: pool.uuid(), log: log.into(), period, since, at }
+        Mark { pool: pool.uuid(), log: log.into(), period, since, at, groups: true }
     }
 }
 
@@ -110,6 +126,30 @@ pub enum MarkError {
     )]
     Unknown,
     #[error(
+        "this is an older copy of the tree: it has what was synced up to group {tree}, and the \
+         log has forgotten what came up to group {log}. Replay onto the tree as it was, or \
+         accept that what came in between is lost (--accept); forebay log destroy --discard and \
+         forebay unmark TREE --accept-loss give up what the log holds"
+    )]
+    OlderTree { tree: u64, log: u64 },
+    #[error(
+        "this is an older copy of the pool: the tree has what was synced up to group {tree}, \
+         and the log says {log}. Use the pool as it was; forebay unmark TREE --accept-loss gives \
+         up what it held"
+    )]
+    OlderPool { tree: u64, log: u64 },
+    #[error(
+        ".forebay-group in it is gone, or is not of the mark's period, so that an older copy of \
+         the tree cannot be told from the tree. Replay onto the tree as it was, or accept that \
+         (--accept)"
+    )]
+    NoGroup,
+    #[error(
+        "names that differ in case are one in it: Forebay cannot keep a log of such a \
+         directory. Use a tree without (chattr -F, mkfs without casefold), or a volume"
+    )]
+    FoldsCase,
+    #[error(
         "{directory} is marked, and this tree is a part of it: a log may hold what is lacking \
          here; mount or replay that one first"
     )]
@@ -133,7 +173,7 @@ fn read<T: Tree>(tree: &T, dir: &T::Node, name: &[u8]) -> Result<Option<Option<M
 
 /// Nobody sees it in a mount: it counts for nothing in a directory that is to be empty.
 pub fn is_over(name: &[u8]) -> bool {
-    name == DONE
+    name == DONE || name == GROUP
 }
 
 /// Does what needs this directory to be empty; once more without what a mount of it, whose
@@ -144,8 +184,12 @@ pub fn emptied<T: Tree>(
     operation: impl Fn() -> tree::Result<()>,
 ) -> tree::Result<()> {
     match operation() {
-        Err(Errno::NOTEMPTY | Errno::EXIST) if tree.names(dir)? == [DONE] => {
-            tree.unlink(dir, DONE, false)?;
+        Err(Errno::NOTEMPTY | Errno::EXIST) => {
+            let names = tree.names(dir)?;
+            if !names.iter().any(|name| name == DONE) || !names.iter().all(|name| is_over(name)) {
+                return Err(Errno::NOTEMPTY);
+            }
+            names.iter().try_for_each(|name| tree.unlink(dir, name, false))?;
             operation()
         }
         done => done,
@@ -207,22 +251,89 @@ pub fn judge(found: &Found, pool: Uuid, log: &str, period: Option<Uuid>) -> Resu
     }
 }
 
-/// Begins a period of the log: `create` does, and says how the mark is to be.  Durable when
-/// it returns, and with it all that the tree has; from now on entries may be appended.
-pub fn begin<T: Tree>(tree: &T, create: impl FnOnce() -> forebay::Result<Mark>) -> Result<()> {
-    let mark = create()?;
-    set(tree, &mark)
+/// The number of the last group that is synced in the tree, in a file of its root.
+#[derive(Debug)]
+pub struct GroupMark<N> {
+    node: N,
+    period: Uuid,
 }
 
-fn set<T: Tree>(tree: &T, mark: &Mark) -> Result<()> {
+impl<N> GroupMark<N> {
+    /// Within one sector: the old number or the new one.
+    fn text(&self, group: u64) -> String {
+        format!("{} {group:020}\n", self.period)
+    }
+
+    /// Durable when it returns.  What the group has changed in the tree is, before that.
+    pub fn set<T: Tree<Node = N>>(&self, tree: &T, group: u64) -> tree::Result<()> {
+        tree.write(&self.node, 0, self.text(group).as_bytes())?;
+        tree.sync(&self.node)
+    }
+}
+
+/// What the tree bears of the period of its mark; `None`: the mark is of a version of Forebay
+/// that does not number groups.
+pub fn group_of<T: Tree>(tree: &T, mark: &Mark) -> Result<Option<u64>> {
+    if !mark.groups {
+        return Ok(None);
+    }
+    let node = failed(tree.lookup(&tree.root(), GROUP), "look for")?.ok_or(MarkError::NoGroup)?;
+    let mut text = [0; 64];
+    let read = match failed(tree.attr(&node), "read")?.kind {
+        Kind::File => failed(tree.read(&node, 0, &mut text), "read")?,
+        _ => 0,
+    };
+    let text = std::str::from_utf8(&text[..read]).ok().and_then(|text| text.strip_suffix('\n'));
+    let (period, group) = text.and_then(|text| text.split_once(' ')).ok_or(MarkError::NoGroup)?;
+    match (period.parse::<Uuid>(), group.parse()) {
+        (Ok(period), Ok(group)) if period == mark.period => Ok(Some(group)),
+        _ => Err(MarkError::NoGroup),
+    }
+}
+
+/// `synced` is the last group that the log of the mark's period has forgotten.
+pub fn judge_group<T: Tree>(tree: &T, found: &Found, synced: u64) -> Result<()> {
+    let Found::Marked(mark) = found else { return Ok(()) };
+    match group_of(tree, mark)? {
+        _ if planted(Bug::GroupIgnored) => Ok(()),
+        Some(tree) if tree < synced => Err(MarkError::OlderTree { tree, log: synced }),
+        Some(tree) if tree > synced + 1 => Err(MarkError::OlderPool { tree, log: synced }),
+        _ => Ok(()),
+    }
+}
+
+/// Begins a period of the log, whose last synced group is `synced`: `create` does, and says
+/// how the mark is to be.  Durable when it returns, and with it all that the tree has; from
+/// now on entries may be appended.
+pub fn begin<T: Tree>(
+    tree: &T,
+    synced: u64,
+    create: impl FnOnce() -> forebay::Result<Mark>,
+) -> Result<GroupMark<T::Node>> {
+    let mark = create()?;
+    clear(tree)?;
+    with_times_kept(tree, || set(tree, synced, &mark))
+}
+
+fn set<T: Tree>(tree: &T, synced: u64, mark: &Mark) -> Result<GroupMark<T::Node>> {
+    let root = tree.root();
     let target = serde_json::to_vec(mark).expect("a mark is JSON");
     let new = New { target: &target, ..New::plain(Kind::Symlink, 0o777) };
-    clear(tree)?;
-    with_times_kept(tree, || failed(tree.create(&tree.root(), MARK, &new), "set").map(drop))?;
+    let node = failed(tree.create(&root, GROUP, &New::plain(Kind::File, 0o644)), "set")?;
+    let group = GroupMark { node, period: mark.period };
+    // A tree with a mark has a number.
+    failed(group.set(tree, synced), "set")?;
+    failed(tree.create(&root, MARK, &new), "set")?;
+    // A name that differs from the mark's in case.
+    if failed(tree.lookup(&root, &MARK.to_ascii_uppercase()), "look for")?.is_some() {
+        failed(tree.unlink(&root, MARK, false), "remove")?;
+        return Err(MarkError::FoldsCase);
+    }
     match planted(Bug::MarkNotSynced) {
         true => Ok(()),
         false => failed(tree.sync_all(), "sync"),
     }
+    .map(|()| group)
 }
 
 /// Ends the period: `destroy` does.  Whatever it holds is in the tree, and synced there.
@@ -256,12 +367,13 @@ fn done<T: Tree>(tree: &T) -> Result<()> {
 
 /// Removes what [`end`] leaves when it is cut off.
 pub fn clear<T: Tree>(tree: &T) -> Result<()> {
-    with_times_kept(tree, || remove_name(tree, DONE))
+    with_times_kept(tree, || remove_name(tree, GROUP).and_then(|()| remove_name(tree, DONE)))
 }
 
 /// By order: what the log holds is given up.  Durable when it returns.
 pub fn give_up<T: Tree>(tree: &T) -> Result<()> {
-    with_times_kept(tree, || remove_name(tree, MARK).and_then(|()| remove_name(tree, DONE)))?;
+    let names = [MARK, GROUP, DONE];
+    with_times_kept(tree, || names.iter().try_for_each(|name| remove_name(tree, name)))?;
     failed(tree.sync_all(), "sync")
 }
 

@@ -353,8 +353,11 @@ impl Mount {
             true => create()
                 .map_err(MountError::Pool)
                 .and_then(|_| live.tree().sync_all().map_err(|e| tree_error(e.into()))),
-            false => mark::begin(live.tree(), || Ok(Mark::new(pool, &options.log, create()?)))
-                .map_err(mark_error),
+            false => {
+                let mark = || Ok(Mark::new(pool, &options.log, create()?));
+                let begun = mark::begin(live.tree(), info.synced_txg, mark);
+                begun.map(|group| live.bear(group)).map_err(mark_error)
+            }
         };
         let shown = begun.and_then(|()| {
             let (mount, shown) = Mount::show(live.clone(), mountpoint, options)?;

@@ -116,7 +116,12 @@ fn told(e: MountError) -> Error {
 /// An exit code.
 fn of_mark(cause: &MarkError) -> u8 {
     match cause {
-        MarkError::Gone { .. } | MarkError::Unmarked => 11,
+        MarkError::Gone { .. }
+        | MarkError::Unmarked
+        | MarkError::OlderTree { .. }
+        | MarkError::OlderPool { .. }
+        | MarkError::NoGroup => 11,
+        MarkError::FoldsCase => 1,
         MarkError::Tree { cause, .. } => match forebay::io_exit_code(&(*cause).into()) {
             7 => 1,
             code => code,

@@ -118,6 +118,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
 
     /// A name is looked up for the kernel, which then knows the inode once more.
     /// A directory with a mark of its own is not entered: another log may hold what it lacks.
+    /// Nor is one in which names that differ in case are one: the log would take them for two.
     pub fn lookup(&self, dir: &Inode<T::Node>, name: &[u8]) -> Result<(Arc<Inode<T::Node>>, Attr)> {
         if mark::is_own(name) {
             return Err(Errno::NOENT);
@@ -135,6 +136,11 @@ impl<T: Tree, J: Journal> Live<T, J> {
                 // Nobody enters what this process may not search.
                 Ok(false) | Err(Errno::ACCESS) => {}
                 Ok(true) => return Err(Errno::BUSY),
+                Err(e) => return Err(e),
+            }
+            match self.tree.folds_case(&node) {
+                Ok(false) | Err(Errno::ACCESS) => {}
+                Ok(true) => return Err(Errno::OPNOTSUPP),
                 Err(e) => return Err(e),
             }
         }

@@ -22,6 +22,7 @@
 //! come one after the other, as the kernel calls a FUSE server.
 
 mod attributes;
+mod background;
 mod content;
 mod groups;
 mod inodes;
@@ -37,11 +38,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::io::Errno;
 
-use crate::mark;
+use crate::mark::{self, GroupMark};
 use crate::record::{self, Fid, Kind, Record, Records, Time, NONE, ROOT};
 use crate::replay::STAGING;
 use crate::tree::{Attr, New, RenameHow, Result, Tree, TreeIdentity, DEFAULT_ACL};
-use groups::{Closed, Groups, Hold};
+use groups::{Groups, Hold};
 use inodes::Inodes;
 use ranges::Ranges;
 use recent::{Kept, Recent};
@@ -191,6 +192,8 @@ pub struct Live<T: Tree, J: Journal> {
     groups: Groups<T::Node>,
     failure: OnceLock<Failure>,
     syncs: Syncs,
+    /// Where the tree bears which group was synced last.
+    bears: OnceLock<GroupMark<T::Node>>,
     /// Since when each of those who wait for space in the log does.
     waits: Mutex<Vec<Instant>>,
     recent: Recent,
@@ -225,6 +228,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
             groups: Groups::new(synced, options.bytes),
             failure: OnceLock::new(),
             syncs: Syncs::default(),
+            bears: OnceLock::new(),
             waits: Mutex::default(),
             recent: Recent::default(),
             counters: Counters::default(),
@@ -232,6 +236,11 @@ impl<T: Tree, J: Journal> Live<T, J> {
             journal,
             options,
         })
+    }
+
+    /// From now on the tree bears which group was synced last.
+    pub fn bear(&self, group: GroupMark<T::Node>) {
+        let _ = self.bears.set(group);
     }
 
     pub fn tree(&self) -> &T {
@@ -635,103 +644,6 @@ impl<T: Tree, J: Journal> Live<T, J> {
         // Not every file system can do that.
         self.tree.rename(from, to, RenameHow::Replace)
     }
-
-    // --- background ----------------------------------------------------------
-
-    /// Syncs groups in the tree and then in the log, until [`Live::end`] or a failure.
-    /// Runs on a thread of its own.
-    pub fn background(&self) {
-        let _told = Told(self);
-        while let Some(closed) = self.groups.next(self.options.interval) {
-            if self.sync_group(closed).is_err() {
-                return;
-            }
-        }
-    }
-
-    /// What [`Live::background`] would do now, on this thread.
-    #[cfg(test)]
-    pub fn sync_here(&self) -> Result<()> {
-        match self.groups.unsynced().groups {
-            0 => Ok(()),
-            _ => self.groups.next(Duration::ZERO).map_or(Ok(()), |closed| self.sync_group(closed)),
-        }
-    }
-
-    fn sync_group(&self, closed: Closed<T::Node>) -> Result<()> {
-        {
-            let _syncing = self.syncs.begin();
-            if let Err(e) = self.sync_tree(&closed) {
-                return Err(self.fail("the tree's file system failed to sync", e));
-            }
-        }
-        self.believe()?;
-        if let Err(e) = self.journal.sync(closed.txg) {
-            return Err(self.fail(e.to_string(), Errno::IO));
-        }
-        let Closed { txg, touched, .. } = closed;
-        for inode in touched {
-            self.done_with(inode);
-        }
-        self.groups.synced(txg);
-        self.counters.groups.fetch_add(1, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// A sync of the tree has told a success: no other that was on its way has failed.
-    fn believe(&self) -> Result<()> {
-        self.syncs.wait_for_earlier();
-        match self.failure.get() {
-            None => Ok(()),
-            Some(_) => Err(Errno::IO),
-        }
-    }
-
-    fn sync_tree(&self, closed: &Closed<T::Node>) -> Result<()> {
-        // File systems differ in what the sync of one file or directory says of names that
-        // moved between others; of all of it there is no doubt.
-        const SINGLY: usize = 32;
-        if closed.names || closed.touched.len() > SINGLY {
-            self.inodes().sync_begins();
-            self.tree.sync_all()?;
-            self.inodes().sync_ended();
-            return Ok(());
-        }
-        closed.touched.iter().try_for_each(|inode| self.tree.sync(&inode.node))
-    }
-
-    /// While something is not synced the log is told each second that the mount lives, so
-    /// that replay can tell what was changed after it did.  `false`: it does not any more.
-    pub fn beat(&self) -> bool {
-        if self.groups.is_over() {
-            return false;
-        }
-        self.latest_ns.fetch_max(now_ns(), Ordering::Relaxed);
-        if let Some(hold) = self.groups.enter_if_pending() {
-            // No space is no harm.
-            let _ = self.append_as(false, &hold, &[], false, &Records::of(&Record::Alive));
-        }
-        true
-    }
-
-    /// Everything is synced in the tree, and the log is empty, when it returns.
-    pub fn sync(&self) -> Result<()> {
-        match self.groups.sync_now() && self.failure.get().is_none() {
-            true => Ok(()),
-            false => Err(Errno::IO),
-        }
-    }
-
-    /// [`Live::background`] returns as soon as it can, and the log keeps what it has.
-    pub fn leave(&self) {
-        self.groups.fail();
-    }
-
-    /// [`Live::background`] syncs what there is, and returns; what comes after that is
-    /// refused.
-    pub fn end(&self) {
-        self.groups.end();
-    }
 }
 
 /// One who waits for space in the log.
@@ -753,17 +665,6 @@ impl Drop for Wait<'_> {
         let mut waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(i) = waits.iter().position(|since| *since == self.since) {
             waits.swap_remove(i);
-        }
-    }
-}
-
-/// Tells if the background is lost.
-struct Told<'a, T: Tree, J: Journal>(&'a Live<T, J>);
-
-impl<T: Tree, J: Journal> Drop for Told<'_, T, J> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.fail("the thread that syncs the tree is lost", Errno::IO);
         }
     }
 }

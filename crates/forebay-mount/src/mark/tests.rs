@@ -44,13 +44,18 @@ fn content(number: u8) -> Vec<u8> {
     vec![number; 600]
 }
 
+fn mark_of(of: u64, period: Uuid) -> Mark {
+    let (pool, log, at) = (pool(of), "mount".into(), String::new());
+    Mark { pool, log, period, since: 0, at, groups: true }
+}
+
 fn begin_period(tree: &SimTree, of: u64, number: u8) {
-    begin(tree, || {
+    let begun = begin(tree, 0, || {
         tree.event(Event::Append(of, [BEGIN, &[number]].concat()));
         let period = Uuid([0x80 | number; 16]);
-        Ok(Mark { pool: pool(of), log: "mount".into(), period, since: 0, at: String::new() })
-    })
-    .unwrap();
+        Ok(mark_of(of, period))
+    });
+    begun.unwrap();
 }
 
 fn end_period(tree: &SimTree, of: u64) {
@@ -226,10 +231,47 @@ fn what_is_no_mark_is_refused() {
 #[test]
 fn a_mark_that_is_over_is_of_its_period_alone() {
     let (period, other) = (Uuid([1; 16]), Uuid([2; 16]));
-    let at = String::new();
-    let found = Found::Done(Mark { pool: pool(1), log: "mount".into(), period, since: 0, at });
+    let found = Found::Done(mark_of(1, period));
     let judged = |period| judge(&found, pool(1), "mount", period).unwrap();
     assert_eq!(judged(Some(period)), Verdict::Complete);
     assert_eq!(judged(Some(other)), Verdict::Unmarked);
     assert_eq!(judged(None), Verdict::Unmarked);
+}
+
+/// A tree that folds case has the mark under another name, too.
+#[test]
+fn a_tree_that_folds_case_is_refused() {
+    let tree = SimTree::new(base()).folding();
+    let begun = begin(&tree, 0, || Ok(mark_of(1, Uuid([0x81; 16]))));
+    assert!(matches!(begun, Err(MarkError::FoldsCase)), "{begun:?}");
+    end(&tree, || Ok(())).unwrap();
+    assert_eq!(tree.names(&ROOT_INO).unwrap(), [b"file"]);
+}
+
+#[test]
+fn the_number_of_the_tree_says_whether_it_is_older() {
+    let tree = SimTree::new(base());
+    let period = Uuid([0x81; 16]);
+    let group = begin(&tree, 7, || Ok(mark_of(1, period))).unwrap();
+    let found = find(&tree).unwrap();
+    let says = |log| match judge_group(&tree, &found, log) {
+        Ok(()) => "the same",
+        Err(MarkError::OlderTree { .. }) => "an older tree",
+        Err(MarkError::OlderPool { .. }) => "an older pool",
+        Err(e) => panic!("{e}"),
+    };
+    assert_eq!([5, 6, 7, 8].map(says), ["an older pool", "the same", "the same", "an older tree"]);
+    group.set(&tree, 8).unwrap();
+    assert_eq!([6, 7, 8, 9].map(says), ["an older pool", "the same", "the same", "an older tree"]);
+    // Of a version that did not number groups.
+    let old = Found::Marked(Mark { groups: false, ..mark_of(1, period) });
+    judge_group(&tree, &old, 100).unwrap();
+    // Another period's, damaged, or gone.
+    let other = Found::Marked(mark_of(1, Uuid([0x82; 16])));
+    assert!(matches!(judge_group(&tree, &other, 8), Err(MarkError::NoGroup)));
+    let node = tree.lookup(&ROOT_INO, GROUP).unwrap().unwrap();
+    tree.write(&node, 3, b"?").unwrap();
+    assert!(matches!(judge_group(&tree, &found, 8), Err(MarkError::NoGroup)));
+    tree.unlink(&ROOT_INO, GROUP, false).unwrap();
+    assert!(matches!(judge_group(&tree, &found, 8), Err(MarkError::NoGroup)));
 }

@@ -347,6 +347,14 @@ fn what_nobody_else_touches_is_there_and_nothing_else_is_overwritten() {
     assert!(disputed > rounds as usize / 10, "they say nothing: {disputed}");
 }
 
+#[test]
+fn a_directory_that_folds_case_is_not_entered() {
+    let bed = live_on(root_with(&["d"]));
+    assert!(bed.looks_up("d").is_ok());
+    let bed = bed.folding();
+    assert_eq!(bed.looks_up("d").map(drop), Err(rustix::io::Errno::OPNOTSUPP));
+}
+
 /// The log puts b into a, and somebody has put a into b.
 #[test]
 fn a_directory_that_would_lie_within_itself_costs_its_own_name() {

@@ -30,6 +30,9 @@ pub enum Bug {
     MarkRemovedAtOnce,
     PeriodEndsFirst,
     MarkOfAnyPeriod,
+    GroupBeforeTree,
+    GroupAfterLog,
+    GroupIgnored,
     AnywhereTaken,
     BirthIgnored,
     AnybodysTaken,
@@ -67,6 +70,10 @@ pub const ALL: [Bug; 20] = [
 #[cfg(test)]
 pub const OF_MARKS: [Bug; 4] =
     [Bug::MarkNotSynced, Bug::MarkRemovedAtOnce, Bug::PeriodEndsFirst, Bug::MarkOfAnyPeriod];
+
+/// Of the number of the last synced group.
+#[cfg(test)]
+pub const OF_GROUPS: [Bug; 3] = [Bug::GroupBeforeTree, Bug::GroupAfterLog, Bug::GroupIgnored];
 
 /// Of what something beside the mount changes.
 #[cfg(test)]

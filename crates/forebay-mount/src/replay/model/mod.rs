@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use forebay::Uuid;
 
-use super::planted::{plant, Bug, ALL, OF_MARKS};
+use super::planted::{plant, Bug, ALL, OF_GROUPS, OF_MARKS};
 use super::{printable, replay, ReplayError, ReplayOptions, STAGING};
 use crate::mark::{self, Verdict};
 use crate::record::{Entry, Record};
@@ -79,14 +79,19 @@ fn is_logging(events: &[Event]) -> bool {
     last == Some(true)
 }
 
+/// The last group that the log has forgotten.
+fn synced_of(events: &[Event]) -> u64 {
+    let synced =
+        events.iter().filter_map(|e| if let Event::LogSync(t) = e { Some(*t) } else { None });
+    synced.max().unwrap_or(0)
+}
+
 /// The entries that are left of the log.
 pub fn log_of(events: &[Event]) -> Vec<Vec<u8>> {
     if !is_logging(events) {
         return Vec::new();
     }
-    let synced =
-        events.iter().filter_map(|e| if let Event::LogSync(t) = e { Some(*t) } else { None });
-    let synced = synced.max().unwrap_or(0);
+    let synced = synced_of(events);
     let left = events.iter().filter_map(|e| match e {
         Event::Append(txg, body) if *txg > synced => Some(body.clone()),
         _ => None,
@@ -112,6 +117,9 @@ fn replayed(state: &State, log: &Log, who: Who) -> Result<(State, Vec<Event>), S
     let found = mark::find(&tree).map_err(|e| e.to_string())?;
     let period = log.period.then_some(PERIOD);
     let verdict = mark::judge(&found, POOL, "mount", period).map_err(|e| e.to_string())?;
+    if log.period && verdict == Verdict::Replay {
+        mark::judge_group(&tree, &found, log.synced).map_err(|e| e.to_string())?;
+    }
     let destroy = || {
         tree.event(Event::Period(false));
         Ok(())
@@ -148,18 +156,19 @@ fn another(state: &State, truths: &[&Truth]) -> Result<(), String> {
 #[derive(Clone, Debug, Hash)]
 struct Log {
     period: bool,
+    synced: u64,
     entries: Vec<Vec<u8>>,
 }
 
 impl Log {
     fn of(events: &[Event]) -> Log {
-        Log { period: is_logging(events), entries: log_of(events) }
+        Log { period: is_logging(events), synced: synced_of(events), entries: log_of(events) }
     }
 
     /// The same after these events of a replay.
     fn after(&self, events: &[Event]) -> Log {
         match events.iter().any(|e| matches!(e, Event::Period(false))) {
-            true => Log { period: false, entries: Vec::new() },
+            true => Log { period: false, synced: 0, entries: Vec::new() },
             false => self.clone(),
         }
     }
@@ -338,6 +347,9 @@ fn shown_by(bug: Bug) -> &'static [Act] {
         | Bug::PeriodEndsFirst
         | Bug::MarkOfAnyPeriod => &[Write("foo", 0, 600), Fsync("foo")],
         Bug::LeftOutLosesName => &[Rename("foo", "A/long")],
+        Bug::GroupBeforeTree | Bug::GroupAfterLog | Bug::GroupIgnored => {
+            &[Write("foo", 0, 600), Fsync("foo"), Sync, Create("bar"), Sync, Unlink("A/bar")]
+        }
         // Those of super::beside.
         _ => &[],
     }
@@ -364,6 +376,80 @@ fn planted_bugs_are_caught() {
         }
     }
     assert_eq!(missed, []);
+}
+
+/// Each state that a crash may leave of the tree, with the log as it was then, before that,
+/// and later, in the same period.  `true`: it was refused.
+fn pairs(ran: &Ran, rng: &mut Rng) -> Result<[u64; 2], String> {
+    let mut counts = [0; 2];
+    let mut disk = Disk::new(ran.base.clone());
+    for at in 0..ran.worked.end {
+        disk.feed(&ran.trace[at]);
+        // Before the mark is durable it is a tree that any log without entries may have.
+        for _ in 0..if at + 1 < ran.worked.start { 0 } else { 3 } {
+            let state = crash(&disk, rng);
+            for of in ran.worked.start..ran.worked.end {
+                let log = Log::of(&ran.trace[..of]);
+                let older_pool = synced_of(&ran.trace[..=at]) > log.synced;
+                let context = |e: String| format!("tree of event {at}, log of {of}: {e}");
+                let refused = match replayed(&state, &log, Who::Root) {
+                    // Within a group the log has what the tree lacks, be it older or not.
+                    Ok((end, _)) if of > at => {
+                        judge(&end, &ran.truths(of)).map_err(context)?;
+                        false
+                    }
+                    Ok(_) => false,
+                    Err(e) if of == at + 1 => return Err(context(format!("refused: {e}"))),
+                    Err(_) => true,
+                };
+                if older_pool && of < at && !refused && log.synced + 1 < synced_of(&ran.trace[..at])
+                {
+                    return Err(context("an older pool is let at it".into()));
+                }
+                counts[usize::from(refused)] += 1;
+            }
+        }
+    }
+    Ok(counts)
+}
+
+#[test]
+fn an_older_tree_or_pool_is_refused_or_lacks_nothing() {
+    use Act::*;
+    let workloads: [&[Act]; 3] = [
+        shown_by(Bug::GroupIgnored),
+        &[Create("bar"), Fsync("bar"), Sync, Rename("foo", "bar"), Sync, Truncate("A/bar", 10)],
+        &[
+            Mkdir("C"),
+            Sync,
+            Write("A/bar", 0, 900),
+            Fsync("A/bar"),
+            Sync,
+            Chmod("foo", 0o600),
+            Sync,
+        ],
+    ];
+    let (mut taken, mut refused) = (0, 0);
+    for workload in workloads {
+        let pairs = pairs(&run(workload, None), &mut Rng(1)).unwrap();
+        taken += pairs[0];
+        refused += pairs[1];
+    }
+    println!("{taken} pairs of tree and log replayed, {refused} refused");
+    assert!(taken > 100 && refused > 100);
+}
+
+#[test]
+fn planted_bugs_of_the_number_are_caught() {
+    for bug in OF_GROUPS {
+        let ran = run(shown_by(bug), Some(bug));
+        plant(Some(bug));
+        let crashed = explore(&ran, Who::Root, 40, 1, &mut Rng(1), &mut Counts::default());
+        let paired = (0..20).try_for_each(|seed| pairs(&ran, &mut Rng(seed)).map(drop));
+        plant(None);
+        println!("{bug:?}: {crashed:?}, {paired:?}");
+        assert!(crashed.is_err() || paired.is_err(), "{bug:?} is not caught");
+    }
 }
 
 /// Of which the log is at the first event: the entry is there, and no Void yet.

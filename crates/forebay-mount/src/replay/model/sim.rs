@@ -320,12 +320,18 @@ pub struct SimTree {
     inner: Arc<Mutex<Inner>>,
     /// Who uses it goes by the modes: all is his, and he is not root.
     as_owner: bool,
+    /// Names that differ in case are one.
+    folds: bool,
 }
 
 impl SimTree {
     pub fn new(now: State) -> SimTree {
         let inner = Arc::new(Mutex::new(Inner { now, trace: Vec::new() }));
-        SimTree { inner, as_owner: false }
+        SimTree { inner, as_owner: false, folds: false }
+    }
+
+    pub fn folding(self) -> SimTree {
+        SimTree { folds: true, ..self }
     }
 
     pub fn owned(self) -> SimTree {
@@ -372,7 +378,11 @@ impl SimTree {
     }
 
     fn find(&self, dir: u64, name: &[u8]) -> Result<Option<u64>> {
-        self.with(dir, |i| i.names.get(name).copied())
+        let same = |other: &[u8]| match self.folds {
+            true => other.eq_ignore_ascii_case(name),
+            false => other == name,
+        };
+        self.with(dir, |i| i.names.iter().find(|(other, _)| same(other)).map(|(_, ino)| *ino))
     }
 
     fn within(&self, dir: u64, ino: u64) -> bool {
@@ -462,6 +472,9 @@ impl Tree for SimTree {
         let state = &self.lock().now;
         let has = |i: &Inode| i.names.values().any(|child| child == dir);
         Ok(state.inodes.iter().find(|(_, i)| has(i)).map(|(ino, _)| *ino))
+    }
+    fn folds_case(&self, dir: &u64) -> Result<bool> {
+        Ok(self.folds && *dir != ROOT_INO)
     }
     fn lookup(&self, dir: &u64, name: &[u8]) -> Result<Option<u64>> {
         self.find(*dir, name)

@@ -10,7 +10,7 @@ use std::time::Duration;
 use forebay::Uuid;
 use rustix::io::Errno;
 
-use super::super::planted::Bug;
+use super::super::planted::{plant, Bug};
 use super::log_of;
 use super::oracle::{Bytes, Truth};
 use super::sim::{Event, Op, SimTree, State, ROOT_INO};
@@ -216,7 +216,8 @@ pub const POOL: Uuid = Uuid([1; 16]);
 pub const PERIOD: Uuid = Uuid([2; 16]);
 
 fn mark_of(period: Uuid) -> Mark {
-    Mark { pool: POOL, log: "mount".into(), period, since: 0, at: String::new() }
+    let (log, at) = ("mount".into(), String::new());
+    Mark { pool: POOL, log, period, since: 0, at, groups: true }
 }
 
 type SimLive = Live<SimTree, SimJournal>;
@@ -388,14 +389,17 @@ pub fn run(workload: &[Act], bug: Option<Bug>) -> Ran {
     }
     let first = Truth { state: base.clone(), bytes: contents.bytes.clone() };
     let mut steps = Vec::new();
-    mark::begin(&tree, || {
+    let begun = mark::begin(&tree, 0, || {
         tree.event(Event::Period(true));
         Ok(mark_of(PERIOD))
-    })
-    .unwrap();
+    });
+    live.bear(begun.unwrap());
     let begun = tree.events();
     let (worked, last) = std::thread::scope(|scope| {
-        scope.spawn(|| live.background());
+        scope.spawn(|| {
+            plant(bug);
+            live.background();
+        });
         for (i, &a) in workload.iter().enumerate() {
             let (start, before) = (tree.events(), tree.now());
             renaming.store(matches!(a, Act::Rename(..)), Ordering::Relaxed);
@@ -464,7 +468,11 @@ pub struct Beside {
 
 /// With a mount begun.
 pub fn live_on(base: State) -> Beside {
-    let tree = SimTree::new(base.clone());
+    live_on_tree(SimTree::new(base))
+}
+
+fn live_on_tree(tree: SimTree) -> Beside {
+    let base = tree.now();
     let journal = SimJournal { tree: tree.clone(), bug: None, renaming: Arc::default() };
     let options = LiveOptions { interval: Duration::from_secs(3600), ..LiveOptions::default() };
     let live = Live::new(tree.clone(), journal, 0, options).unwrap();
@@ -479,6 +487,15 @@ impl Beside {
         }
         let (dir, name) = parent(&self.live, path).ok()?;
         Some(self.live.create(&dir, name, &new(Kind::File, b"")).ok()?.0)
+    }
+
+    /// Another mount, of the same tree as one that folds case.
+    pub fn folding(&self) -> Beside {
+        live_on_tree(SimTree::new(self.tree.now()).folding())
+    }
+
+    pub fn looks_up(&self, path: &str) -> Result<(), Errno> {
+        find(&self.live, path).map(drop)
     }
 
     pub fn create(&self, path: &str) {

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Groups are synced in the tree, which then bears their number, and then in the log.
+
+use std::sync::atomic::Ordering;
+
+use rustix::io::Errno;
+
+use super::groups::Closed;
+use super::{now_ns, Journal, Live};
+use crate::record::{Record, Records};
+use crate::replay::planted::{planted, Bug};
+use crate::tree::{Result, Tree};
+
+impl<T: Tree, J: Journal> Live<T, J> {
+    /// Syncs groups in the tree and then in the log, until [`Live::end`] or a failure.
+    /// Runs on a thread of its own.
+    pub fn background(&self) {
+        let _told = Told(self);
+        while let Some(closed) = self.groups.next(self.options.interval) {
+            if self.sync_group(closed).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// What [`Live::background`] would do now, on this thread.
+    #[cfg(test)]
+    pub fn sync_here(&self) -> Result<()> {
+        match self.groups.unsynced().groups {
+            0 => Ok(()),
+            _ => self
+                .groups
+                .next(std::time::Duration::ZERO)
+                .map_or(Ok(()), |closed| self.sync_group(closed)),
+        }
+    }
+
+    fn sync_group(&self, closed: Closed<T::Node>) -> Result<()> {
+        {
+            let _syncing = self.syncs.begin();
+            if planted(Bug::GroupBeforeTree) {
+                self.bear_group(closed.txg)?;
+            }
+            if let Err(e) = self.sync_tree(&closed) {
+                return Err(self.fail("the tree's file system failed to sync", e));
+            }
+        }
+        self.believe()?;
+        // The tree may be a group ahead of the log, and never one behind it.
+        if !planted(Bug::GroupAfterLog) && !planted(Bug::GroupBeforeTree) {
+            self.bear_group(closed.txg)?;
+        }
+        if let Err(e) = self.journal.sync(closed.txg) {
+            return Err(self.fail(e.to_string(), Errno::IO));
+        }
+        if planted(Bug::GroupAfterLog) {
+            self.bear_group(closed.txg)?;
+        }
+        let Closed { txg, touched, .. } = closed;
+        for inode in touched {
+            self.done_with(inode);
+        }
+        self.groups.synced(txg);
+        self.counters.groups.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn bear_group(&self, txg: u64) -> Result<()> {
+        let Some(group) = self.bears.get() else { return Ok(()) };
+        let what = "the number of the group that was synced cannot be made durable in the tree";
+        group.set(&self.tree, txg).map_err(|e| self.fail(what, e))
+    }
+
+    /// A sync of the tree has told a success: no other that was on its way has failed.
+    pub(super) fn believe(&self) -> Result<()> {
+        self.syncs.wait_for_earlier();
+        match self.failure.get() {
+            None => Ok(()),
+            Some(_) => Err(Errno::IO),
+        }
+    }
+
+    fn sync_tree(&self, closed: &Closed<T::Node>) -> Result<()> {
+        // File systems differ in what the sync of one file or directory says of names that
+        // moved between others; of all of it there is no doubt.
+        const SINGLY: usize = 32;
+        if closed.names || closed.touched.len() > SINGLY {
+            self.inodes().sync_begins();
+            self.tree.sync_all()?;
+            self.inodes().sync_ended();
+            return Ok(());
+        }
+        closed.touched.iter().try_for_each(|inode| self.tree.sync(&inode.node))
+    }
+
+    /// While something is not synced the log is told each second that the mount lives, so
+    /// that replay can tell what was changed after it did.  `false`: it does not any more.
+    pub fn beat(&self) -> bool {
+        if self.groups.is_over() {
+            return false;
+        }
+        self.latest_ns.fetch_max(now_ns(), Ordering::Relaxed);
+        if let Some(hold) = self.groups.enter_if_pending() {
+            // No space is no harm.
+            let _ = self.append_as(false, &hold, &[], false, &Records::of(&Record::Alive));
+        }
+        true
+    }
+
+    /// Everything is synced in the tree, and the log is empty, when it returns.
+    pub fn sync(&self) -> Result<()> {
+        match self.groups.sync_now() && self.failure.get().is_none() {
+            true => Ok(()),
+            false => Err(Errno::IO),
+        }
+    }
+
+    /// [`Live::background`] returns as soon as it can, and the log keeps what it has.
+    pub fn leave(&self) {
+        self.groups.fail();
+    }
+
+    /// [`Live::background`] syncs what there is, and returns; what comes after that is
+    /// refused.
+    pub fn end(&self) {
+        self.groups.end();
+    }
+}
+
+/// Tells if the background is lost.
+struct Told<'a, T: Tree, J: Journal>(&'a Live<T, J>);
+
+impl<T: Tree, J: Journal> Drop for Told<'_, T, J> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail("the thread that syncs the tree is lost", Errno::IO);
+        }
+    }
+}
