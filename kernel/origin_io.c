@@ -247,7 +247,7 @@ int fbk_origin_answers(struct fbk_volume *v)
 	q->bio.bi_iter.bi_sector = v->sectors - bytes / SECTOR_SIZE;
 	q->bio.bi_private = q;
 	q->bio.bi_end_io = question_end;
-	atomic_inc(&v->in_flight);
+	atomic_inc(&q->volume->in_flight);
 	submit_bio_noacct(&q->bio);
 	rc = wait_for_completion_interruptible(&q->answered) ? -EINTR : blk_status_to_errno(q->status);
 	question_put(q);

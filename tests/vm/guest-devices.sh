@@ -6,6 +6,7 @@
 #	unbind	a pool on a mapped device over pmem, and on two pmem devices in stripes; pmem is
 #		unbound below it
 #	zoned	an origin with zones
+#	unmap	an origin that unmaps by writing zeroes
 #	limits	the device's limits are the origin's where they count
 #	list	more devices than one page of answers has; all of them are listed and detached
 #	$1 the module, if it is another; or -   $2... the items
@@ -88,6 +89,32 @@ item_limits() {
 	done
 }
 
+# A disk that unmaps by writing zeroes: newer kernels have limits for that.
+item_unmap() {
+	local at kmod=("$FOREBAY_VM/bin/kmod")
+	load_scsi() {
+		LD_LIBRARY_PATH=$FOREBAY_VM/lib/x86_64-linux-gnu:$FOREBAY_VM/usr/lib/x86_64-linux-gnu \
+			bash -c 'exec -a modprobe "$0" "$@"' "${kmod[@]}" -d "$FOREBAY_VM" -S "$release" "$@"
+	}
+	step "disks of SCSI" load_scsi sd_mod
+	step "one that unmaps" load_scsi scsi_debug dev_size_mb=64 lbpu=1 lbpws=1 lbpws10=1 lbprz=1
+	until_true 20 eval 'at=$(ls -d /sys/bus/pseudo/drivers/scsi_debug/adapter*/host*/target*/*/block/* 2>/dev/null) && [ -n "$at" ]'
+	disk=/dev/$(basename "$at")
+	until_true 20 test -b "$disk"
+	[ ! -e "$at/queue/write_zeroes_unmap_max_hw_bytes" ] ||
+		echo "ok: it says $(cat "$at/queue/write_zeroes_unmap_max_hw_bytes") bytes of it"
+	step "attach it" control attach $pool "$disk" unmap create $by_name
+	step "write" dd if=/dev/urandom of=/dev/forebay0 bs=64k count=4 oflag=direct status=none
+	step "zero" blkdiscard -z -f -o 0 -l 65536 /dev/forebay0
+	step "flush" control command forebay0 flush
+	step "detach" control detach forebay0
+	forebay volume remove $pool unmap >/tmp/said 2>&1 || fail "$(cat /tmp/said)"
+	step "a target before it" attach unmap "$disk" unmap create
+	step "write" dd if=/dev/urandom of=/dev/mapper/unmap bs=64k count=4 oflag=direct status=none
+	step "zero" blkdiscard -z -f -o 0 -l 65536 /dev/mapper/unmap
+	step "remove" dmsetup remove --noudevsync unmap
+}
+
 item_list() {
 	local i id n=64
 	id=id:$(printf 'x%.0s' $(seq 80))
@@ -108,12 +135,12 @@ item_list() {
 }
 
 module=${1:--}
-shift
+shift || true
 [ "$module" = - ] && module=
 load_module $module
 mkdir -p /sys/kernel/config
 mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config
-for item in ${*:-unbind zoned limits list}; do
+for item in ${*:-unbind zoned unmap limits list}; do
 	[ "$item" = unbind ] || step "make the pool" forebay create $pool --force
 	item_$item
 done

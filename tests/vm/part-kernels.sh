@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# [SERIES...]: the module builds without a warning, smoke and native pass, and writers hardly ever wait for a slot, on each (6.1 7.2 7.3).
+# [SERIES...]: the module builds without a warning, smoke, native and devices pass, and writers hardly ever wait for a slot, on each (6.1 7.2 7.3).
 part() {
 	local name items rc=0 bad done=0 asked=$#
 	[ $# -gt 0 ] || set -- 6.1 7.2 7.3
@@ -13,13 +13,13 @@ part() {
 		fi
 		prepare || return
 		bad=0
-		for name in smoke native neighbours; do
+		for name in smoke native devices neighbours; do
 			[ $name = neighbours ] && items=slots || items=
 			show='FAIL|passed$' guest "$name-$series" 900 "guest-$name.sh" $items || bad=1
 			grep -a "^$name: " "$out_vm/$name-$series.console" | tr -d '\r' | sed "s/^/$release: /"
 		done
 		if [ $bad = 0 ]; then done=$((done + 1)); else rc=1; fi
 	done
-	echo "kernels: $done of $# built, and smoke, native and neighbours slots passed"
+	echo "kernels: $done of $# built, and smoke, native, devices and neighbours slots passed"
 	return $rc
 }
