@@ -21,7 +21,7 @@
 #include "fbk.h"
 
 /* A page frame, as the DAX calls give it. */
-#if !__has_include(<linux/pfn_t.h>)
+#ifndef FBK_HAVE_PFN_T
 typedef unsigned long frame_t;
 
 static struct page *frame_page(frame_t frame)
