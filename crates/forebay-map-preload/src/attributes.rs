@@ -1,32 +1,47 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Times and extended attributes of files that are open: by their names in /proc, since the
-//! kernel does nothing with such descriptors.
+//! Times and extended attributes of files that are open.  By their names in /proc, where a
+//! descriptor is given, since the kernel does nothing with those.
 
 use std::ffi::{c_char, c_int, c_void};
+use std::sync::Arc;
 
-use libc::{timespec, timeval};
+use libc::{timespec, timeval, utimbuf};
 
 use crate::calls::link_of;
-use crate::real::{raw, told};
+use crate::real::{raw, text, told};
 use crate::say::About;
 use crate::state;
 
+/// A recovery would take times that were set without a word for a change by others.
+///
 /// # Safety
 /// As utimensat(2), of a path or none.
 unsafe fn set_times(dir: c_int, path: *const c_char, to: *const timespec, flags: c_int) -> c_int {
-    let Some(desc) = state::desc(dir).filter(|_| path.is_null()) else {
-        let a = [dir as usize, path.addr(), to.addr(), flags as usize, 0, 0];
+    // SAFETY: the caller's promise.
+    let name = unsafe { text(path) };
+    let empty = flags & libc::AT_EMPTY_PATH != 0;
+    let by_descriptor = name.is_none_or(|name| name.is_empty() && empty);
+    let file = match name {
+        _ if by_descriptor => state::desc(dir).map(|desc| Arc::clone(&desc.file)),
+        Some(name) => state::opened_at(dir, name, flags & libc::AT_SYMLINK_NOFOLLOW == 0),
+        None => None,
+    };
+    let as_given = [dir as usize, path.addr(), to.addr(), flags as usize, 0, 0];
+    let Some(file) = file else {
         // SAFETY: the caller's promise.
-        return told(unsafe { raw(libc::SYS_utimensat, a) }) as c_int;
+        return told(unsafe { raw(libc::SYS_utimensat, as_given) }) as c_int;
     };
     let link = link_of(dir);
+    let at = match by_descriptor {
+        true => [libc::AT_FDCWD as usize, link.as_ptr().addr(), to.addr(), 0, 0, 0],
+        false => as_given,
+    };
     let mut done = 0;
     // What is written back later would change them again.
-    let changed = desc.file.call(About::Io, |map| {
+    let changed = file.call(About::Io, |map| {
         map.sync(0, u64::MAX)?;
         map.write_back()?;
         map.change(|| {
-            let at = [libc::AT_FDCWD as usize, link.as_ptr().addr(), to.addr(), 0, 0, 0];
             // SAFETY: the path ends with a zero byte; the rest is the caller's promise.
             done = unsafe { raw(libc::SYS_utimensat, at) };
         })
@@ -62,13 +77,65 @@ pub unsafe extern "C-unwind" fn utimensat(
 /// As futimes(3).
 #[no_mangle]
 pub unsafe extern "C-unwind" fn futimes(fd: c_int, to: *const timeval) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { set_in_microseconds(fd, std::ptr::null(), to, 0) }
+}
+
+/// # Safety
+/// As futimesat(2).
+unsafe fn set_in_microseconds(
+    dir: c_int,
+    path: *const c_char,
+    to: *const timeval,
+    flags: c_int,
+) -> c_int {
     // SAFETY: the caller's promise: null, or two.
     let given = unsafe { to.cast::<[timeval; 2]>().as_ref() };
     let of = |t: timeval| timespec { tv_sec: t.tv_sec, tv_nsec: t.tv_usec.saturating_mul(1000) };
     let times = given.map(|&two| two.map(of));
     let times = times.as_ref().map_or(std::ptr::null(), |two| two.as_ptr());
     // SAFETY: as above.
-    unsafe { set_times(fd, std::ptr::null(), times, 0) }
+    unsafe { set_times(dir, path, times, flags) }
+}
+
+/// # Safety
+/// As utimes(2).
+#[no_mangle]
+pub unsafe extern "C-unwind" fn utimes(path: *const c_char, to: *const timeval) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { set_in_microseconds(libc::AT_FDCWD, path, to, 0) }
+}
+
+/// # Safety
+/// As lutimes(3).
+#[no_mangle]
+pub unsafe extern "C-unwind" fn lutimes(path: *const c_char, to: *const timeval) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { set_in_microseconds(libc::AT_FDCWD, path, to, libc::AT_SYMLINK_NOFOLLOW) }
+}
+
+/// # Safety
+/// As futimesat(2).
+#[no_mangle]
+pub unsafe extern "C-unwind" fn futimesat(
+    dir: c_int,
+    path: *const c_char,
+    to: *const timeval,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { set_in_microseconds(dir, path, to, 0) }
+}
+
+/// # Safety
+/// As utime(2).
+#[no_mangle]
+pub unsafe extern "C-unwind" fn utime(path: *const c_char, to: *const utimbuf) -> c_int {
+    let of = |tv_sec| timespec { tv_sec, tv_nsec: 0 };
+    // SAFETY: the caller's promise: null, or one.
+    let times = unsafe { to.as_ref() }.map(|to| [of(to.actime), of(to.modtime)]);
+    let times = times.as_ref().map_or(std::ptr::null(), |two| two.as_ptr());
+    // SAFETY: the caller's promise.
+    unsafe { set_times(libc::AT_FDCWD, path, times, 0) }
 }
 
 macro_rules! attributes {
