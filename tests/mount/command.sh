@@ -49,6 +49,26 @@ synced "$tree/new" one
 "$FOREBAY" status "$pool" --json | grep -q '"kind": "mount"' || fail "status does not show the mount"
 "$FOREBAY" exporter "$pool" --once >"$work/metrics" 2>/dev/null || true
 refused 4 "$FOREBAY" mount "$pool" "$tree"
+# A file handle never opens another file: there is none to be had, or an older kernel's fails
+# when its file is gone and another has the number.
+python3 - "$tree/handle" <<'P' || fail "a file handle opens another file"
+import ctypes, errno, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+path, handle, mount = sys.argv[1].encode(), ctypes.create_string_buffer(136), ctypes.c_int()
+open(path, "w").write("first")
+number = os.stat(path).st_ino
+ctypes.memmove(handle, (128).to_bytes(4, "little"), 4)
+if libc.name_to_handle_at(-100, path, handle, ctypes.byref(mount), 0):
+    sys.exit(ctypes.get_errno() != errno.EOPNOTSUPP)
+os.unlink(path)
+for i in range(100):
+    open(path + str(i).encode(), "w").write("another")
+    if os.stat(path + str(i).encode()).st_ino == number:
+        break
+top = os.open(os.path.dirname(path), os.O_RDONLY)
+found = libc.open_by_handle_at(top, handle, os.O_RDONLY)
+sys.exit(found >= 0 or ctypes.get_errno() != errno.ESTALE)
+P
 # A second one by the same server, with a log of its own; without that it is refused.
 mkdir "$work/disk/second" "$work/second"
 refused 4 "$FOREBAY" mount "$pool" "$work/disk/second" "$work/second"

@@ -323,12 +323,13 @@ def mapped(path):
     m.flush()
 
 
-def space(tree, what, callers):
-    """Each operation that takes space, where there is none for an ordinary user."""
+def space(tree, what, callers, owner=None):
+    """Each operation that takes space, where there is none for an ordinary user; on files of the
+    owner's, or of each caller's own."""
     d = f"{tree}/space"
     source = f"{tree}/source"
     for i, caller in enumerate(callers):
-        uid, gid = CALLERS[caller][:2]
+        uid, gid = owner or CALLERS[caller][:2]
         f = lambda name: put(f"{d}/{name}{i}", uid=uid, gid=gid, content=b"")
 
         def copy(to=f("copy")):
@@ -379,7 +380,7 @@ def quota(tree):
         size = os.path.getsize(f"{d}/fill-{kind}") >> 10
         print(f"quota of the {kind}, had: {'as much as allowed' if 3900 <= size <= 4096 else size}")
         users = [caller, "root", "root less sys_resource"] + (["user with sys_resource"] if kind == "user" else [])
-        space(tree, f"quota of the {kind}", users)
+        space(tree, f"quota of the {kind}", users, (USER, GROUP) if kind == "user" else (OTHER, GROUP))
         if kind == "user":
             to = put(f"{d}/large", uid=OTHER, content=b"l" * 100000)
             cell("quota, chown to the user", "root", lambda: os.chown(to, USER, -1))
@@ -411,8 +412,22 @@ def quota(tree):
 
 CALLERS["other of the group"] = (OTHER, GROUP, [], None)
 
+
+def set_limits(device):
+    """KiB and files that user, group and project may have."""
+    SETQUOTA, BLOCKS, INODES = 0x800008, 1, 4
+    for kind, who, blocks, inodes in ((0, USER, 4096, 120), (1, GROUP, 4096, 0), (2, 77, 2048, 0)):
+        limits = struct.pack("QQQQQQQQI4x", blocks, 0, 0, inodes, 0, 0, 0, 0, BLOCKS | INODES)
+        if libc.quotactl(SETQUOTA << 8 | kind, device.encode(), who, limits):
+            raise OSError(ctypes.get_errno(), f"quotactl: {os.strerror(ctypes.get_errno())}")
+
+
 if __name__ == "__main__":
     os.umask(0)
+    if sys.argv[1] == "--limits":
+        sys.exit(set_limits(sys.argv[2]))
     for part in sys.argv[2:]:
-        at = fresh(f"{sys.argv[1]}/{part}")
+        at = f"{sys.argv[1]}/{part}"
+        if not os.path.isdir(at):
+            fresh(at)
         {f.__name__: f for f in (names, modes, limits, xattrs, flags, reserve, quota)}[part](at)

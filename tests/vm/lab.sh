@@ -16,7 +16,7 @@ module_env=() # what runs the module's build: a command, or nothing
 
 # Modules that the guest loads at boot, and with them what they depend on.
 modules=(virtio_pci virtio_blk 9p 9pnet_virtio overlay nd_e820 nd_btt nd_pmem dm-mod dm-delay dm-flakey
-	dm-log-writes dm-writecache brd null_blk loop fuse ext4 xfs crc32c_generic libcrc32c)
+	dm-log-writes dm-writecache brd null_blk loop fuse ext4 quota_v2 xfs crc32c_generic libcrc32c)
 
 say() { echo "vm: $*" >&2; }
 

@@ -130,9 +130,14 @@ impl Front {
         }
     }
 
-    fn entry(&self, reply: ReplyEntry, done: Result<Attr>) {
+    /// The kernel takes a number with another generation for another inode: a file handle of the
+    /// one that had it before does not open the new one.
+    fn entry(&self, reply: ReplyEntry, done: Result<(Arc<Inode<Node>>, Attr)>) {
         match done {
-            Ok(attr) => reply.entry(&BELIEVED, &self.shown(&attr), Generation(0)),
+            Ok((inode, attr)) => {
+                let generation = Generation(inode.node.generation().into());
+                reply.entry(&BELIEVED, &self.shown(&attr), generation);
+            }
             Err(e) => reply.error(errno(e)),
         }
     }
@@ -192,6 +197,9 @@ impl Filesystem for Front {
             // The kernel leaves set-user-ID bits and capabilities to us, and does not ask
             // for them before each write.
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+            // A handle cannot be opened once the kernel has forgotten its inode, so it gives
+            // none (Linux 6.10).
+            InitFlags::FUSE_NO_EXPORT_SUPPORT,
         ] {
             // Better with it, right without.
             let _ = config.add_capabilities(flag);
@@ -207,7 +215,7 @@ impl Filesystem for Front {
         let found = self.inode(parent).and_then(|dir| self.live.lookup(&dir, name.as_bytes()));
         match found {
             Err(Errno::NOENT) => reply.entry(&BELIEVED, &no_inode(), Generation(0)),
-            found => self.entry(reply, found.map(|(_, attr)| attr)),
+            found => self.entry(reply, found),
         }
         affinity::follow(req.pid());
     }
@@ -335,7 +343,9 @@ impl Filesystem for Front {
 
     fn link(&self, req: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let linked = self.changing(caller(req)).and_then(|_acting| {
-            self.live.link(&self.inode(ino)?, &self.inode(parent)?, name.as_bytes())
+            let inode = self.inode(ino)?;
+            let attr = self.live.link(&inode, &self.inode(parent)?, name.as_bytes())?;
+            Ok((inode, attr))
         });
         self.entry(reply, linked);
         affinity::follow(req.pid());
@@ -361,16 +371,23 @@ impl Filesystem for Front {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let how = match flags {
+        let mut plain = flags;
+        plain.remove(RenameFlags::RENAME_WHITEOUT);
+        let how = match plain {
             f if f.is_empty() => Ok(RenameHow::Replace),
             RenameFlags::RENAME_NOREPLACE => Ok(RenameHow::NoReplace),
-            RenameFlags::RENAME_EXCHANGE => Ok(RenameHow::Exchange),
+            RenameFlags::RENAME_EXCHANGE if plain == flags => Ok(RenameHow::Exchange),
             _ => Err(Errno::INVAL),
         };
         let done = how.and_then(|how| {
             let _acting = self.changing(caller(req))?;
             let (from, to) = (self.inode(parent)?, self.inode(new_parent)?);
-            self.live.rename((&from, name.as_bytes()), (&to, new_name.as_bytes()), how)
+            let (old, new) = ((&from, name.as_bytes()), (&to, new_name.as_bytes()));
+            if plain == flags {
+                return self.live.rename(old, new, how);
+            }
+            let owner = self.owner_of_new(req, &from)?;
+            self.live.rename_leaving_whiteout(old, new, how == RenameHow::Replace, owner)
         });
         empty(reply, done);
         affinity::follow(req.pid());

@@ -22,6 +22,15 @@ pub type Result<T> = std::result::Result<T, Errno>;
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Handle(pub Vec<u8>);
 
+impl Handle {
+    /// Tells an inode from others that have, had or will have its number: handles with the same
+    /// number in them differ in the word of the generation alone.
+    pub fn generation(&self) -> u32 {
+        let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |all, b| all << 8 | u32::from(*b));
+        self.0.chunks(4).map(word).fold(0, |all, word| all ^ word)
+    }
+}
+
 impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|b| write!(f, "{b:02x}"))
@@ -194,4 +203,26 @@ pub enum RenameHow {
     Replace,
     NoReplace,
     Exchange,
+    /// As [`RenameHow::Replace`], and a character device 0:0 has the old name then.
+    Whiteout,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the file systems make them: the type, then for ext4 (1) number and generation, for xfs
+    /// (0x81) a number of two words and the generation, for btrfs (0x4d) the number, the
+    /// subvolume and the generation.
+    #[test]
+    fn a_number_that_is_used_again_has_another_generation() {
+        let handle = |words: &[u32]| Handle(words.iter().flat_map(|w| w.to_le_bytes()).collect());
+        for kind in [&[1, 12][..], &[0x81, 131, 0], &[0x4d, 257, 0, 5, 0]] {
+            let with = |generation| handle(&[kind, &[generation]].concat()).generation();
+            let base = with(0);
+            for generation in [1, 2, 0x8000_0000, u32::MAX] {
+                assert_eq!(with(generation), base ^ generation);
+            }
+        }
+    }
 }

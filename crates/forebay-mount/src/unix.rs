@@ -545,6 +545,7 @@ impl Tree for UnixTree {
             RenameHow::Replace => RenameFlags::empty(),
             RenameHow::NoReplace => RenameFlags::NOREPLACE,
             RenameHow::Exchange => RenameFlags::EXCHANGE,
+            RenameHow::Whiteout => RenameFlags::WHITEOUT,
         };
         let (from_dir, to_dir) = (from.0.fd()?, to.0.fd()?);
         let (from, to) = (component(from.1)?, component(to.1)?);

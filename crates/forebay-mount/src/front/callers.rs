@@ -89,6 +89,13 @@ impl Front {
         Ok((!stays).then_some(attr.mode))
     }
 
+    /// User and group of what this caller makes in a directory.
+    pub(super) fn owner_of_new(&self, req: &Request, dir: &Inode<Node>) -> Result<(u32, u32)> {
+        let above = self.live.attr(dir)?;
+        let of_dir = above.mode & S_ISGID != 0;
+        Ok((req.uid(), if of_dir { above.gid } else { req.gid() }))
+    }
+
     /// A new inode.  The kernel applies no umask, since a default ACL may stand in for it.
     pub(super) fn make(
         &self,
@@ -96,7 +103,7 @@ impl Front {
         (parent, name): (INodeNo, &OsStr),
         (kind, mode, umask): (Kind, u32, u32),
         (device, target): (u64, &[u8]),
-    ) -> Result<Attr> {
+    ) -> Result<(Arc<Inode<Node>>, Attr)> {
         let _acting = self.changing(caller(req))?;
         let dir = self.inode(parent)?;
         let above = self.live.attr(&dir)?;
@@ -122,8 +129,7 @@ impl Front {
         let access = acl.iter().filter_map(|acl| Some((ACCESS_ACL, acl.access.as_deref()?)));
         let default = default.iter().filter(|_| kind == Kind::Directory);
         let acls: Vec<_> = access.chain(default.map(|acl| (DEFAULT_ACL, &acl[..]))).collect();
-        let (_, attr) = self.live.create_with(&dir, name.as_bytes(), &new, &acls)?;
-        Ok(attr)
+        self.live.create_with(&dir, name.as_bytes(), &new, &acls)
     }
 }
 

@@ -30,6 +30,7 @@ mod ranges;
 mod recent;
 mod syncs;
 mod taken;
+mod whiteout;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -50,6 +50,23 @@ impl<'a> Operation<'a> {
         })
     }
 
+    /// Of an entry that says more than one thing of it: the tree does all or nothing.
+    fn and(mut self, other: Operation<'a>) -> Operation<'a> {
+        // What the operation makes nobody else has.
+        let made = self.made.or(other.made);
+        self.locked.extend(other.locked);
+        self.locked.retain(|fid| Some(*fid) != made);
+        self.locked.sort_unstable();
+        self.locked.dedup();
+        self.places.extend(other.places);
+        Operation {
+            made,
+            content: self.content.or(other.content),
+            attributes: self.attributes.or(other.attributes),
+            ..self
+        }
+    }
+
     /// The step would do it.
     fn is_of(&self, step: &Step<'_>) -> bool {
         match *step {
@@ -88,6 +105,7 @@ impl<'a> InFlight<'a> {
         let mut flight = InFlight::default();
         for body in entries {
             let entry = parse(body)?;
+            let mut whole: Option<Operation<'a>> = None;
             for record in entry.records() {
                 let record = bad(entry.number, record)?;
                 match record {
@@ -109,8 +127,11 @@ impl<'a> InFlight<'a> {
                     _ => {}
                 }
                 if let Some(operation) = Operation::of(&record) {
-                    flight.begin(entry.number, operation);
+                    whole = Some(whole.unwrap_or_default().and(operation));
                 }
+            }
+            if let Some(operation) = whole {
+                flight.begin(entry.number, operation);
             }
         }
         Ok(flight)

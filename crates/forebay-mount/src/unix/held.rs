@@ -284,6 +284,11 @@ impl Node {
         self.0.handle.clone()
     }
 
+    /// See [`Handle::generation`].
+    pub fn generation(&self) -> u32 {
+        self.0.handle.as_ref().map_or(0, Handle::generation)
+    }
+
     /// `writes`: for that, and not only to be open for it.
     fn get(&self, want: Want, writes: bool) -> Result<Arc<Descriptor>> {
         const TRIES: u32 = 3;

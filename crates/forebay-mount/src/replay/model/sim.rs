@@ -548,6 +548,8 @@ impl Tree for SimTree {
             return Err(Errno::INVAL);
         }
         match (how, old) {
+            // Some file systems have none, and this is one.
+            (RenameHow::Whiteout, _) => return Err(Errno::INVAL),
             (RenameHow::NoReplace, Some(_)) => return Err(Errno::EXIST),
             (RenameHow::Exchange, None) => return Err(Errno::NOENT),
             (RenameHow::Exchange, Some(old)) if self.within(*from.0, old) => {
