@@ -6,8 +6,10 @@
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
 [ "$(id -u)" = 0 ] || skip "not root: no child can drop its rights"
-libraries=${FOREBAY_LIBRARIES:-$(dirname "$FOREBAY")}
-[ -f "$libraries/libforebay_map_c.so" ] || skip "$libraries/libforebay_map_c.so is not built: cargo build --release -p forebay-map-c"
+need cargo
+# Another build is to be named: nothing is tested of an older one by mistake.
+libraries=${FOREBAY_LIBRARIES:-$root/target/release}
+[ -n "${FOREBAY_LIBRARIES:-}" ] || (cd "$root" && cargo build -q --release -p forebay-map-c) || fail "libforebay-map does not build"
 make_map 48M 24M
 compile children
 mv "$work/children" "$work/program"
