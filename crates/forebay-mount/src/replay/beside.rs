@@ -9,10 +9,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::model::sim::{Disk, Inode, SimTree, State, OUTSIDE_INO, ROOT_INO};
-use super::model::workloads::{live_on, new, Beside};
+use super::model::workloads::{live_on, live_on_tree, new, Beside};
 use super::model::{log_of, Rng};
 use super::planted::{plant, Bug, OF_OTHERS};
-use super::{replay, ReplayOptions, Report};
+use super::{replay, ReplayError, ReplayOptions, Report};
 use crate::record::{Kind, SetAttr};
 use crate::tree::{RenameHow, Tree};
 
@@ -345,6 +345,49 @@ fn what_nobody_else_touches_is_there_and_nothing_else_is_overwritten() {
     }
     println!("{rounds} rounds, {disputed} of them with {disputes} disputes");
     assert!(disputed > rounds as usize / 10, "they say nothing: {disputed}");
+}
+
+/// What was written before it was set back has later times than the entries of its sync.
+#[test]
+fn a_clock_that_was_set_back_is_nobodys_change() {
+    const LATER: i64 = 5_000_000_000;
+    let bed = live_on_tree(SimTree::new(root_with(&[])).changed_at(LATER));
+    bed.write("x", 7);
+    let state = crashed(&bed, true);
+    let replay_at = |seconds| {
+        let tree = SimTree::new(state.clone()).changed_at(seconds);
+        replay(&tree, &log(&bed), &ReplayOptions::default(), &mut |_, _| {})
+    };
+    assert!(replay_at(LATER).is_ok());
+    let changed = replay_at(LATER + 10);
+    assert!(matches!(&changed, Err(ReplayError::Refused(r)) if r.changed == ["x"]), "{changed:?}");
+}
+
+/// It stays as it is, also with the consent, and what the log has is found.
+#[test]
+fn a_file_that_was_changed_after_the_crash_is_not_overwritten() {
+    let bed = live_on(root_with(&[]));
+    bed.write("x", 7);
+    let state = crashed(&bed, true);
+    let tree = SimTree::new(state).changed_at(5_000_000_000);
+    let x = tree.lookup(&ROOT_INO, b"x").unwrap().unwrap();
+    tree.write(&x, 0, b"edited").unwrap();
+    let before = tree.now();
+    let accept = ReplayOptions { accept: true, ..ReplayOptions::default() };
+    let tree = SimTree::new(before.clone()).changed_at(5_000_000_000);
+    replay(&tree, &log(&bed), &accept, &mut |_, _| {}).unwrap();
+    // Cut after each of its steps and begun again it does not forget that.
+    let trace = tree.trace();
+    let mut disk = Disk::new(before.clone());
+    for event in &trace {
+        disk.feed(event);
+        let tree = SimTree::new(disk.crash(disk.points() - 1, &mut || true));
+        let tree = tree.changed_at(5_000_000_000);
+        replay(&tree, &log(&bed), &accept, &mut |_, _| {}).unwrap();
+        let end = tree.now();
+        assert_eq!(end.inodes[&x], before.inodes[&x]);
+        assert!(has_bytes_of(&end, 7));
+    }
 }
 
 #[test]

@@ -322,12 +322,18 @@ pub struct SimTree {
     as_owner: bool,
     /// Names that differ in case are one.
     folds: bool,
+    /// When everything was changed.
+    changed: Time,
 }
 
 impl SimTree {
     pub fn new(now: State) -> SimTree {
         let inner = Arc::new(Mutex::new(Inner { now, trace: Vec::new() }));
-        SimTree { inner, as_owner: false, folds: false }
+        SimTree { inner, as_owner: false, folds: false, changed: Time::default() }
+    }
+
+    pub fn changed_at(self, seconds: i64) -> SimTree {
+        SimTree { changed: Time { seconds, nanoseconds: 0 }, ..self }
     }
 
     pub fn folding(self) -> SimTree {
@@ -497,7 +503,7 @@ impl Tree for SimTree {
             block_size: 4096,
             atime: Time::default(),
             mtime: Time { seconds: i.mtime, nanoseconds: 0 },
-            ctime: Time::default(),
+            ctime: self.changed,
         })
     }
     fn create(&self, dir: &u64, name: &[u8], new: &New<'_>) -> Result<u64> {

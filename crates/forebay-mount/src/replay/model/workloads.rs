@@ -471,7 +471,7 @@ pub fn live_on(base: State) -> Beside {
     live_on_tree(SimTree::new(base))
 }
 
-fn live_on_tree(tree: SimTree) -> Beside {
+pub fn live_on_tree(tree: SimTree) -> Beside {
     let base = tree.now();
     let journal = SimJournal { tree: tree.clone(), bug: None, renaming: Arc::default() };
     let options = LiveOptions { interval: Duration::from_secs(3600), ..LiveOptions::default() };
