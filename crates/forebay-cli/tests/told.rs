@@ -303,12 +303,12 @@ const ROWS: &[Row] = &[
             world.hopeless = true;
             world
         },
-        codes: [0, 1, 0, 4, 0, 4, 4, 4, 4, 14, 14, 2, 0, 4, 4, 0, 0, 4, 2, 0, 0, 0, 4, 4, 4, 4],
+        codes: [0, 1, 0, 4, 0, 4, 4, 4, 4, 6, 6, 2, 0, 4, 4, 0, 0, 4, 2, 0, 0, 0, 4, 4, 4, 4],
         status: "origin CHANGED: is not at",
         check: "in use by process",
         drains: [
-            "volume w: NOT complete: it is not attached",
-            "volume w: NOT complete: it is not attached",
+            "volume w: NOT complete: its origin is not at",
+            "volume w: NOT complete: its origin is not at",
             "stop the server",
         ],
         replay: "in use by process",
