@@ -47,7 +47,7 @@ fn pages(command: &Command, directory: &Path) -> io::Result<()> {
     }
     page.render_extra_section(&mut text)?;
     page.render_version_section(&mut text)?;
-    std::fs::write(directory.join(page.get_filename()), text)
+    out::replace_file(&directory.join(page.get_filename()), &text, 0o644)
 }
 
 /// Each option with its value, which that of clap_mangen leaves out.

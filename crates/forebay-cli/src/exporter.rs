@@ -4,20 +4,24 @@
 //! for node_exporter's textfile collector.
 
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use forebay_server::http::{self, Listener};
 use forebay_server::metrics::{answer, listen, metrics, up};
-use forebay_server::{runtime_dir, usable_socket, PrivateSocket};
+use forebay_server::{runtime_dir, usable_socket, PrivateSocket, ServerStatus};
 
 use crate::interrupt::{Hangup, Interrupt};
 use crate::{args, out, status};
 
+/// Between two looks at a pool that nobody serves.
+const LEAST: Duration = Duration::from_secs(1);
 /// For an answer of the server, so that a scrape has its own within its usual 10 s.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 pub fn run(a: &args::Exporter) -> anyhow::Result<u8> {
+    out::as_a_service();
     if let Some(file) = &a.textfile {
         return textfile(a, file);
     }
@@ -43,10 +47,53 @@ pub fn run(a: &args::Exporter) -> anyhow::Result<u8> {
         interrupt.came()
     };
     out::line(format!("metrics of {} at {place}", a.pool.display()))?;
+    let looks = Looks::default();
     http::serve(&listener, &stopping, &|target| {
-        answer(target, || status::of_pool_within(&a.pool, PATIENCE).map_err(|e| format!("{e:#}")))
+        answer(target, || scrape(&a.pool, &looks).map_err(|e| format!("{e:#}")))
     })?;
     Ok(0)
+}
+
+/// The server's answer; of a pool that nobody serves, what the last look found.
+fn scrape(pool: &Path, looks: &Looks) -> anyhow::Result<ServerStatus> {
+    match status::asked(pool, PATIENCE) {
+        Ok(Some(status)) => Ok(status),
+        _ => looks.at(|| status::of_pool_within(pool, PATIENCE)),
+    }
+}
+
+/// Looks at a pool that nobody serves. Each opens it, reads all of its index and takes memory
+/// by its size, and whoever wants to serve it waits meanwhile: so there is one at a time,
+/// which all who ask share, and at most a tenth of the time goes to them.
+#[derive(Default)]
+struct Looks(Mutex<Option<Look>>);
+
+struct Look {
+    began: Instant,
+    next: Instant,
+    found: Result<ServerStatus, Arc<anyhow::Error>>,
+}
+
+impl Looks {
+    fn at(
+        &self,
+        look: impl FnOnce() -> anyhow::Result<ServerStatus>,
+    ) -> anyhow::Result<ServerStatus> {
+        let asked = Instant::now();
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // One that began while this waited is as new as its own would be.
+        let fresh = last.as_ref().filter(|l| l.began >= asked || l.next > Instant::now());
+        let found = match fresh {
+            Some(look) => &look.found,
+            None => {
+                let began = Instant::now();
+                let found = look().map_err(Arc::new);
+                let next = Instant::now() + (began.elapsed() * 9).max(LEAST);
+                &last.insert(Look { began, next, found }).found
+            }
+        };
+        found.clone().map_err(|e| anyhow::anyhow!("{e:#}"))
+    }
 }
 
 /// Again and again, whether the pool answers or not.
@@ -77,8 +124,34 @@ fn textfile(a: &args::Exporter, file: &Path) -> anyhow::Result<u8> {
 
 /// As a whole, as the collector asks.
 fn replace(file: &Path, text: &str) -> anyhow::Result<()> {
-    let new = file.with_extension("prom.new");
-    std::fs::write(&new, text)
-        .and_then(|()| std::fs::rename(&new, file))
-        .with_context(|| format!("{}: cannot be written", file.display()))
+    let written = out::replace_file(file, text.as_bytes(), 0o644);
+    written.with_context(|| format!("{}: cannot be written", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    use super::*;
+
+    #[test]
+    fn many_who_ask_share_a_look() {
+        let (looks, begun, open) = (Looks::default(), AtomicUsize::new(0), AtomicUsize::new(0));
+        let look = || {
+            assert_eq!(open.fetch_add(1, SeqCst), 0, "two at once");
+            begun.fetch_add(1, SeqCst);
+            std::thread::sleep(Duration::from_millis(50));
+            open.fetch_sub(1, SeqCst);
+            Err(anyhow::anyhow!("no pool"))
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..32 {
+                scope.spawn(|| assert_eq!(looks.at(look).unwrap_err().to_string(), "no pool"));
+            }
+        });
+        assert_eq!(begun.load(SeqCst), 1);
+        std::thread::sleep(LEAST);
+        looks.at(look).unwrap_err();
+        assert_eq!(begun.load(SeqCst), 2, "it is looked again");
+    }
 }

@@ -30,7 +30,8 @@ fn generate(a: &SystemdGenerator, v: &Volume) -> std::io::Result<()> {
     let unit = format!("forebay@{}.service", v.name);
     let directory = a.normal.join(format!("{unit}.d"));
     fs::create_dir_all(&directory)?;
-    fs::write(directory.join("50-forebay.conf"), drop_in(v, &a.command))?;
+    let text = drop_in(v, &a.command);
+    crate::out::replace_file(&directory.join("50-forebay.conf"), text.as_bytes(), 0o644)?;
     if v.auto {
         let wants = a.normal.join("local-fs.target.wants");
         fs::create_dir_all(&wants)?;

@@ -55,17 +55,19 @@ fn main() -> ExitCode {
             Err(error) => return usage(&error),
         },
     };
-    match ran {
-        Ok(code) => ExitCode::from(code),
+    let code = match ran {
+        Ok(code) => code,
         Err(error) => {
             let (text, code) = (text(&error), exit_code(&error));
             out::warn(format_args!("forebay: {}", forebay::printable(&text)));
             if args::wants_json() {
                 out::json_error(&text, code);
             }
-            ExitCode::from(code)
+            code
         }
-    }
+    };
+    forebay::diagnostics::flush(out::PATIENCE);
+    ExitCode::from(code)
 }
 
 /// A mistake on the command line, or a call for help.

@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Printing: a table or one value for people, JSON for programs.
 
+use std::ffi::OsString;
 use std::fmt::Display;
-use std::io::Write;
+use std::fs::File;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 use anyhow::Context;
 use forebay::printable;
@@ -51,9 +57,43 @@ pub fn is_unread() -> bool {
 }
 
 /// Tells of trouble on standard error, if anybody listens there.
+#[track_caller]
 pub fn warn(text: impl Display) {
-    let text = printable_lines(&text.to_string());
-    let _ = writeln!(std::io::stderr().lock(), "{text}");
+    forebay::diagnostics::warn(text);
+}
+
+/// A service that ends gives whoever reads its standard error so long to go on.
+pub const PATIENCE: Duration = Duration::from_secs(1);
+
+/// For what serves others until it is told to end: nothing in it waits for a reader of its
+/// standard error, which panics write to as well.
+pub fn as_a_service() {
+    forebay::diagnostics::never_wait();
+    std::panic::set_hook(Box::new(|panic| warn(format_args!("forebay: {panic}"))));
+}
+
+/// Puts a file with these bytes at the path, as a whole. Whatever is there by that name, or by
+/// the name of the file on its way, is replaced or left alone, and never followed: the
+/// directory may be another user's, who makes links in it, and this process root's.
+pub fn replace_file(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?;
+    loop {
+        let mut new = OsString::from(".");
+        new.push(name);
+        new.push(format!(".{:016x}", RandomState::new().build_hasher().finish()));
+        let new = path.with_file_name(new);
+        // With O_EXCL no link is followed, not even one to nothing.
+        let made = File::options().write(true).create_new(true).mode(mode).open(&new);
+        let mut file = match made {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
+            made => made?,
+        };
+        let written = file.write_all(bytes).and_then(|()| std::fs::rename(&new, path));
+        if written.is_err() {
+            let _ = std::fs::remove_file(&new);
+        }
+        return written;
+    }
 }
 
 /// Pretty JSON, as a value that ends with a newline.

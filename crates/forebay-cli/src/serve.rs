@@ -18,6 +18,7 @@ use crate::mount::Bar;
 use crate::{args, open, out, units};
 
 pub fn run(a: &args::Serve) -> anyhow::Result<u8> {
+    out::as_a_service();
     let interrupt = Interrupt::watch()?;
     raise_open_files();
     let path = match &a.socket {

@@ -59,6 +59,12 @@ pub fn of_pool_within(path: &Path, patience: Duration) -> anyhow::Result<ServerS
     of_pool_by(path, &|| Client::for_pool_within(&runtime_dir(), path, patience))
 }
 
+/// The server's answer; `None`: nobody serves it.
+pub fn asked(path: &Path, patience: Duration) -> forebay_server::Result<Option<ServerStatus>> {
+    let client = Client::for_pool_within(&runtime_dir(), path, patience)?;
+    client.map(|mut c| c.status()).transpose()
+}
+
 type Ask<'a> = dyn Fn() -> forebay_server::Result<Option<Client>> + 'a;
 
 fn of_pool_by(path: &Path, ask: &Ask<'_>) -> anyhow::Result<ServerStatus> {

@@ -505,8 +505,9 @@ enum Left {
 }
 
 /// Nobody may read it any more.
+#[track_caller]
 pub(crate) fn warn(text: &str) {
-    let _ = writeln!(io::stderr().lock(), "forebay: {}", forebay::printable(text));
+    forebay::diagnostics::warn(format_args!("forebay: {}", forebay::printable(text)));
 }
 
 /// The next request; one that is not understood is told so, and ends the connection.

@@ -159,6 +159,8 @@ pub(crate) fn connect(path: &Path) -> io::Result<Option<Lasting<UnixStream>>> {
             Err(e) => return Err(e.into()),
         }
     }
+    // Files would be mapped onto whatever another user's process gives.
+    forebay::check_peer(&stream, None)?;
     stream.set_nonblocking(false)?;
     Ok(Some(stream))
 }

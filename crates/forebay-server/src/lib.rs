@@ -13,10 +13,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 use std::fmt::Display;
-use std::io::{self, Write};
 use std::path::PathBuf;
-
-use forebay::printable;
 
 pub mod control;
 pub mod exports;
@@ -36,10 +33,11 @@ pub use server::{Ready, Server};
 pub use service::{Figure, Progress, ServerStatus, Service, ServiceStatus, Starter, Stop, Work};
 pub use socket::PrivateSocket;
 
-/// A log that takes nothing any more ends no request.
+/// A log that takes nothing any more ends no request, and holds none up.
+#[track_caller]
 pub(crate) fn warn(text: impl Display) {
     let text = text.to_string();
-    let _ = writeln!(io::stderr().lock(), "forebay: {}", printable(&text));
+    forebay::diagnostics::warn(format_args!("forebay: {}", forebay::printable(&text)));
 }
 
 /// What can go wrong.

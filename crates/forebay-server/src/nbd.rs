@@ -7,6 +7,7 @@
 //! others nothing but the volumes.
 mod connection;
 mod handshake;
+mod memory;
 mod protocol;
 
 use std::collections::HashMap;
@@ -17,8 +18,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use connection::Connection;
+use connection::{Connection, Place};
 use forebay::Volume;
+use memory::{Client, Memory};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::process::{getrlimit, Resource};
 
@@ -38,6 +40,8 @@ const CONNECTIONS_MAX: usize = 1024;
 const DESCRIPTORS: usize = 2;
 /// Descriptors left for what else the process does.
 const DESCRIPTORS_LEFT: usize = 96;
+/// Memory of large requests, for all connections together.
+const MEMORY_MAX_BYTES: usize = 256 << 20;
 /// How soon it is seen that the server is to stop.
 const TICK: Duration = Duration::from_millis(20);
 
@@ -100,6 +104,14 @@ fn connections_max() -> usize {
 /// returns when what was taken is answered.
 pub(crate) fn serve(listener: &UnixListener, exports: &[Export], threads: u32, door: &Door) {
     let (most, mut full) = (connections_max(), false);
+    let memory = Memory::new(MEMORY_MAX_BYTES);
+    let cut = |number| {
+        if let Some(stream) = door.connections().get(&number) {
+            let _ = stream.shutdown(Shutdown::Both);
+            warn("a client was cut off: it neither sent its data nor took its answer for 5 s, while others waited for the memory");
+        }
+    };
+    let (memory, cut) = (&memory, &cut);
     std::thread::scope(|scope| {
         for number in 0.. {
             let Some(stream) = accept(listener, door) else { break };
@@ -120,7 +132,8 @@ pub(crate) fn serve(listener: &UnixListener, exports: &[Export], threads: u32, d
                 thread.spawn_scoped(scope, move || {
                     let _listed = Listed { door, number };
                     // A client that breaks off is no news.
-                    let _ = converse(&stream, exports, threads);
+                    let place = Place { client: Client::new(number), memory, cut };
+                    let _ = converse(&stream, exports, threads, place);
                 })
             });
             if let Err(e) = started {
@@ -173,7 +186,12 @@ fn wind_down(door: &Door) {
 }
 
 /// One connection, from the first byte to the last.
-fn converse(stream: &UnixStream, exports: &[Export], threads: u32) -> io::Result<()> {
+fn converse(
+    stream: &UnixStream,
+    exports: &[Export],
+    threads: u32,
+    place: Place<'_>,
+) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_write_timeout(Some(HANDSHAKE))?;
     let mut limited = Limited { stream, until: Instant::now() + HANDSHAKE };
@@ -184,7 +202,7 @@ fn converse(stream: &UnixStream, exports: &[Export], threads: u32) -> io::Result
     stream.set_write_timeout(None)?;
     let hang_up = || drop(stream.shutdown(Shutdown::Both));
     let input = BufReader::with_capacity(INPUT_BYTES, stream);
-    Connection::new(export, threads, input, stream, &hang_up).run();
+    Connection::new(export, threads, place, input, stream, &hang_up).run();
     Ok(())
 }
 
@@ -213,7 +231,9 @@ pub fn converse_over(
     exports: &[Export],
 ) -> io::Result<()> {
     if let Some(export) = handshake::negotiate(&mut input, &mut output, exports)? {
-        Connection::new(export, 1, input, output, &|| {}).run();
+        let memory = Memory::new(REQUEST_MAX_BYTES as usize);
+        let place = Place { client: Client::new(0), memory: &memory, cut: &|_| {} };
+        Connection::new(export, 1, place, input, output, &|| {}).run();
     }
     Ok(())
 }

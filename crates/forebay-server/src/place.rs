@@ -54,9 +54,13 @@ pub(crate) fn private_directory(path: &Path, way_out: &str) -> Result<()> {
             way_out: way_out.into(),
         }
     })?;
-    let found = std::fs::metadata(path).map_err(system(format!("{name}: cannot look at it")))?;
+    let look = |found: io::Result<_>| found.map_err(system(format!("{name}: cannot look at it")));
+    let found = look(std::fs::metadata(path))?;
+    // A link of another user can lead anywhere.
+    let link = look(std::fs::symlink_metadata(path))?;
     let me = rustix::process::geteuid().as_raw();
-    if found.uid() != me || found.mode() & 0o077 != 0 {
+    let of_others = found.uid() != me || ![0, me].contains(&link.uid());
+    if of_others || found.mode() & 0o077 != 0 {
         return Err(Error::Pool(forebay::Error::Permission {
             path: path.into(),
             doing: "making a socket in it",

@@ -54,9 +54,11 @@ struct Services {
 }
 
 impl Server {
-    /// Answers on a socket in the directory from now on.  A pool that cannot be asked
+    /// Answers on a socket in the directory from now on, and waits for no reader of standard
+    /// error ([`forebay::diagnostics`]).  A pool that cannot be asked
     /// about is served all the same: status says why it cannot.
     pub fn new(pool: Pool, control: &Path, starters: Vec<Box<dyn Starter>>) -> Server {
+        forebay::diagnostics::never_wait();
         let (services, control_state) = Default::default();
         let shared = Arc::new(Shared {
             pool,

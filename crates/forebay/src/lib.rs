@@ -71,6 +71,7 @@ mod completeness;
 mod core;
 pub mod defaults;
 mod destage;
+pub mod diagnostics;
 mod drains;
 mod dump;
 mod engine;
@@ -121,7 +122,7 @@ pub use pool::{
 };
 pub use printable::printable;
 pub use request::{OriginIo, OriginOp, Request, Step, Why};
-pub use runtime::{control_socket, runtime_dir};
+pub use runtime::{check_peer, control_socket, runtime_dir};
 pub use status::{
     CheckReport, Counters, DestageState, DrainProgress, OriginInfo, OriginUse, PoolStatus,
     RecoveryReport, ReportBlock, Uuid, VolumeInfo, ERAS_WARN_PERCENT,

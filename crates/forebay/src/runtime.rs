@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where processes that have pools are found.
 
+use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use crate::Uuid;
@@ -19,6 +21,22 @@ pub fn control_socket(dir: &Path, pool: Uuid) -> PathBuf {
     dir.join(format!("{pool}.sock"))
 }
 
+/// Whether the process that answers at a Unix socket may speak for a pool: one of the same
+/// user, of root, or of `owner`, to whom the pool belongs. A directory of sockets in a place
+/// where everybody can make one, as `/tmp`, may be another user's, and a server that is not
+/// the pool's would tell, for example, that its origins are complete.
+pub fn check_peer(stream: impl AsFd, owner: Option<u32>) -> io::Result<()> {
+    let peer = rustix::net::sockopt::socket_peercred(stream)?.uid.as_raw();
+    let me = rustix::process::geteuid().as_raw();
+    match peer == me || peer == 0 || Some(peer) == owner {
+        true => Ok(()),
+        false => Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!("user {peer} answers there, to whom the pool does not belong: nothing was believed; remove that user's socket, or name the directory of the pool's server with FOREBAY_RUNTIME_DIR"),
+        )),
+    }
+}
+
 /// Root's is closed to everybody else, so they cannot share it.
 fn runtime_dir_of(user: u32, run: &Path) -> PathBuf {
     let own = run.join(format!("user/{user}"));
@@ -34,6 +52,12 @@ mod tests {
     use std::fs;
 
     use super::*;
+
+    #[test]
+    fn who_answers_has_to_be_this_user_or_root_or_the_owner() {
+        let (a, _b) = std::os::unix::net::UnixStream::pair().unwrap();
+        check_peer(&a, None).unwrap();
+    }
 
     #[test]
     fn each_user_has_a_directory() {

@@ -14,6 +14,7 @@ pub mod writer;
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -195,6 +196,7 @@ impl Stage {
         let cannot = || format!("{}: cannot make the origin file", path.display());
         let mut options = OpenOptions::new();
         let options = options.write(true).create(true).truncate(true);
+        let options = options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32);
         let mut file = options.open(path).with_context(cannot)?;
         for _ in 0..bytes / zeroes.len() as u64 {
             self.check_interrupt()?;
@@ -258,7 +260,8 @@ impl Drop for Stage {
 }
 
 fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
-    std::fs::write(path, text).with_context(|| format!("{}: cannot write it", path.display()))
+    let written = out::replace_file(path, text.as_bytes(), 0o644);
+    written.with_context(|| format!("{}: cannot write it", path.display()))
 }
 
 // --- part one --------------------------------------------------------------

@@ -3,6 +3,7 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::ops::ControlFlow;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -32,10 +33,16 @@ pub struct Client {
 impl Client {
     /// `None`: nobody answers for a pool of this UUID.
     pub fn connect(dir: &Path, uuid: Uuid) -> Result<Option<Client>> {
-        Client::connect_within(dir, uuid, PATIENCE)
+        Client::connect_within(dir, uuid, PATIENCE, None)
     }
 
-    fn connect_within(dir: &Path, uuid: Uuid, patience: Duration) -> Result<Option<Client>> {
+    /// Believes a server of this user or of root, or of the pool's owner.
+    fn connect_within(
+        dir: &Path,
+        uuid: Uuid,
+        patience: Duration,
+        owner: Option<u32>,
+    ) -> Result<Option<Client>> {
         let path = forebay::control_socket(dir, uuid);
         let stream = match socket::connect(&path, patience) {
             Ok(stream) => stream,
@@ -50,6 +57,14 @@ impl Client {
             Err(e) if silent(&e) => return Err(no_answer(&path, patience)),
             Err(e) => return Err(PoolError::system(&path, "connecting to it", e).into()),
         };
+        forebay::check_peer(&stream, owner).map_err(|e| match e.kind() {
+            io::ErrorKind::PermissionDenied => PoolError::Permission {
+                path: path.clone(),
+                doing: "asking there",
+                way_out: e.to_string(),
+            },
+            _ => PoolError::system(&path, "asking who is there", e),
+        })?;
         let set = stream
             .set_read_timeout(Some(patience))
             .and_then(|()| stream.set_write_timeout(Some(patience)));
@@ -68,7 +83,8 @@ impl Client {
     pub fn for_pool_within(dir: &Path, pool: &Path, patience: Duration) -> Result<Option<Client>> {
         let asked = inspect(pool)?;
         let Some(sb) = asked.superblock else { return Ok(None) };
-        let Some(mut client) = Client::connect_within(dir, sb.uuid, patience)? else {
+        let owner = std::fs::metadata(pool).ok().map(|found| found.uid());
+        let Some(mut client) = Client::connect_within(dir, sb.uuid, patience, owner)? else {
             return Ok(None);
         };
         let answered = client.status()?;

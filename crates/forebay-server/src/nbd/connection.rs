@@ -19,18 +19,78 @@ use std::thread::Scope;
 
 use forebay::Flusher;
 
+use super::memory::{Client, Held, Memory, SMALL_BYTES, UNIT_BYTES};
 use super::protocol::{self as nbd, command, error, flag, Request, REPLY_BYTES, REQUEST_BYTES};
 use super::{Export, REQUEST_MAX_BYTES};
 use crate::warn;
 
 /// A buffer that grew beyond this is given back after its request.
-const KEPT_BYTES: usize = 1 << 20;
+const KEPT_BYTES: usize = UNIT_BYTES;
+/// Data of a large request is received and sent in pieces of so many bytes, so that the
+/// memory that it takes follows what its client does.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// A larger read is several reads of the volume.
+const READ_BYTES: usize = 4 << 20;
+
+/// Who the client is, and what bounds its memory.
+pub(crate) struct Place<'c> {
+    pub client: Client,
+    pub memory: &'c Memory,
+    /// Ends the connection of a number.
+    pub cut: &'c (dyn Fn(u64) + Sync),
+}
+
+/// Room for the header of a reply, and for the data of a request.
+struct Buffer<'c> {
+    bytes: Vec<u8>,
+    /// None: it is small.
+    held: Option<Held<'c>>,
+}
+
+impl<'c> Buffer<'c> {
+    /// May wait for others to give some back.
+    fn reserve(&mut self, place: &Place<'c>, data: usize) {
+        if data <= SMALL_BYTES || self.held.as_ref().is_some_and(|held| data <= held.bytes()) {
+            return;
+        }
+        self.clear();
+        self.held = Some(place.memory.hold(&place.client, data, place.cut));
+    }
+
+    fn grow(&mut self, data: usize) {
+        if self.bytes.len() < REPLY_BYTES + data {
+            self.bytes.resize(REPLY_BYTES + data, 0);
+        }
+    }
+
+    /// What is large is kept for the next request where nobody else may need it.
+    fn done(&mut self, place: &Place<'c>) {
+        let Some(held) = &self.held else { return };
+        match held.bytes() <= KEPT_BYTES && place.memory.is_roomy() {
+            true => held.waits_for_client(false),
+            false => self.clear(),
+        }
+    }
+
+    fn clear(&mut self) {
+        self.bytes = Vec::new();
+        self.held = None;
+    }
+
+    fn waits_for_client(&self, waits: bool) {
+        if let Some(held) = &self.held {
+            held.waits_for_client(waits);
+        }
+    }
+}
 
 pub(crate) struct Connection<'c, R, W> {
     export: &'c Export,
     /// A flush that failed is told to each connection.
     flusher: Flusher<'c>,
     threads: u32,
+    place: Place<'c>,
     /// None: the client said good-bye, or is gone.
     input: Mutex<Option<R>>,
     output: Mutex<W>,
@@ -49,6 +109,7 @@ impl<'c, R: Read + Send, W: Write + Send> Connection<'c, R, W> {
     pub fn new(
         export: &'c Export,
         threads: u32,
+        place: Place<'c>,
         input: R,
         output: W,
         hang_up: &'c (dyn Fn() + Sync),
@@ -56,7 +117,7 @@ impl<'c, R: Read + Send, W: Write + Send> Connection<'c, R, W> {
         let (input, output) = (Mutex::new(Some(input)), Mutex::new(output));
         let (started, idle) = (AtomicU32::new(1), AtomicU32::new(1));
         let flusher = export.volume.flusher();
-        Connection { export, flusher, threads, input, output, hang_up, started, idle }
+        Connection { export, flusher, threads, place, input, output, hang_up, started, idle }
     }
 
     /// Until the client is done and all is answered.
@@ -65,21 +126,19 @@ impl<'c, R: Read + Send, W: Write + Send> Connection<'c, R, W> {
     }
 
     fn work<'s>(&'s self, scope: &'s Scope<'s, '_>) {
-        let mut buffer = Vec::new();
+        let mut buffer = Buffer { bytes: Vec::new(), held: None };
         while let Some(request) = self.next(&mut buffer, scope) {
-            let error = self.carry_out(&request, &mut buffer);
+            let error = self.carry_out(&request, &mut buffer.bytes);
             self.answer(&request, error, &mut buffer);
-            if buffer.len() > KEPT_BYTES {
-                buffer = Vec::new();
-            }
+            buffer.done(&self.place);
             self.idle.fetch_add(1, SeqCst);
         }
     }
 
     /// The data of a write comes with it, after room for the header of the reply.
-    fn next<'s>(&'s self, buffer: &mut Vec<u8>, scope: &'s Scope<'s, '_>) -> Option<Request> {
+    fn next<'s>(&'s self, buffer: &mut Buffer<'c>, scope: &'s Scope<'s, '_>) -> Option<Request> {
         let mut input = locked(&self.input);
-        let request = match input.as_mut().map(|input| read_request(input, buffer)) {
+        let request = match input.as_mut().map(|input| self.read_request(input, buffer)) {
             Some(Ok(request)) => request,
             // At the end of the stream or, after a request that is none, given up.
             Some(Err(_)) | None => None,
@@ -121,46 +180,81 @@ impl<'c, R: Read + Send, W: Write + Send> Connection<'c, R, W> {
         }
     }
 
-    fn answer(&self, request: &Request, error: u32, buffer: &mut Vec<u8>) {
+    fn answer(&self, request: &Request, error: u32, buffer: &mut Buffer<'c>) {
         let data = match (request.command, error) {
             (command::READ, 0) => request.len as usize,
             _ => 0,
         };
-        grow(buffer, data);
-        buffer[..REPLY_BYTES].copy_from_slice(&nbd::reply(error, request.cookie));
-        let sent = locked(&self.output).write_all(&buffer[..REPLY_BYTES + data]);
+        buffer.grow(data);
+        buffer.bytes[..REPLY_BYTES].copy_from_slice(&nbd::reply(error, request.cookie));
+        let answer = &buffer.bytes[..REPLY_BYTES + data];
+        // The turn of another thread of this connection is the client's to end, too.
+        buffer.waits_for_client(true);
+        let mut output = locked(&self.output);
+        let sent = match data <= SMALL_BYTES {
+            true => output.write_all(answer),
+            false => answer.chunks(PIECE_BYTES).try_for_each(|piece| {
+                output.write_all(piece)?;
+                self.place.client.made_progress();
+                Ok(())
+            }),
+        };
+        drop(output);
+        buffer.waits_for_client(false);
         if sent.is_err() {
             (self.hang_up)();
         }
     }
-}
 
-fn grow(buffer: &mut Vec<u8>, data: usize) {
-    if buffer.len() < REPLY_BYTES + data {
-        buffer.resize(REPLY_BYTES + data, 0);
+    /// None: the end, or nonsense.
+    fn read_request(&self, input: &mut R, buffer: &mut Buffer<'c>) -> io::Result<Option<Request>> {
+        let bytes = nbd::take::<REQUEST_BYTES>(input)?;
+        let Some(request) = Request::parse(&bytes) else { return Ok(None) };
+        match request.command {
+            command::DISCONNECT => Ok(None),
+            // Too long to be read and thrown away.
+            command::WRITE if request.len > REQUEST_MAX_BYTES => Ok(None),
+            command::WRITE => {
+                self.receive(input, request.len as usize, buffer)?;
+                Ok(Some(request))
+            }
+            command::READ if reads(self.export, &request) => {
+                buffer.reserve(&self.place, request.len as usize);
+                buffer.grow(request.len as usize);
+                Ok(Some(request))
+            }
+            _ => Ok(Some(request)),
+        }
+    }
+
+    /// The buffer grows with what comes.
+    fn receive(&self, input: &mut R, len: usize, buffer: &mut Buffer<'c>) -> io::Result<()> {
+        buffer.reserve(&self.place, len);
+        if len <= SMALL_BYTES {
+            buffer.grow(len);
+            return input.read_exact(&mut buffer.bytes[REPLY_BYTES..][..len]);
+        }
+        buffer.waits_for_client(true);
+        // At once, and no byte of it is touched before it comes.
+        buffer.bytes.reserve((REPLY_BYTES + len).saturating_sub(buffer.bytes.len()));
+        let mut come = 0;
+        while come < len {
+            let piece = PIECE_BYTES.min(len - come);
+            buffer.grow(come + piece);
+            input.read_exact(&mut buffer.bytes[REPLY_BYTES + come..][..piece])?;
+            self.place.client.made_progress();
+            come += piece;
+        }
+        buffer.waits_for_client(false);
+        Ok(())
     }
 }
 
-/// None: the end, or nonsense.
-fn read_request(input: &mut impl Read, buffer: &mut Vec<u8>) -> io::Result<Option<Request>> {
-    let bytes = nbd::take::<REQUEST_BYTES>(input)?;
-    let Some(request) = Request::parse(&bytes) else { return Ok(None) };
-    match request.command {
-        command::DISCONNECT => Ok(None),
-        // Too long to be read and thrown away.
-        command::WRITE if request.len > REQUEST_MAX_BYTES => Ok(None),
-        command::WRITE => {
-            let len = request.len as usize;
-            grow(buffer, len);
-            input.read_exact(&mut buffer[REPLY_BYTES..][..len])?;
-            Ok(Some(request))
-        }
-        command::READ => {
-            grow(buffer, request.len.min(REQUEST_MAX_BYTES) as usize);
-            Ok(Some(request))
-        }
-        _ => Ok(Some(request)),
-    }
+/// Whether the range of a read, as that which it may have at most, can be read.
+fn reads(export: &Export, r: &Request) -> bool {
+    let end = r.offset.checked_add(r.len.into());
+    (1..=REQUEST_MAX_BYTES).contains(&r.len)
+        && end.is_some_and(|end| end <= export.volume.size_bytes())
 }
 
 /// For the client, and for whoever runs the server.
@@ -192,7 +286,7 @@ fn execute(
         _ => flag::FUA,
     };
     let writes = matches!(r.command, command::WRITE | command::TRIM | command::WRITE_ZEROES);
-    if r.flags & !known != 0 || (r.command == command::READ && r.len > REQUEST_MAX_BYTES) {
+    if r.flags & !known != 0 || (r.command == command::READ && !reads(export, r)) {
         return refuse(error::INVAL);
     }
     if export.read_only && writes {
@@ -207,7 +301,13 @@ fn execute(
     let fua = r.flags & flag::FUA != 0;
     let data = REPLY_BYTES..REPLY_BYTES + r.len as usize;
     match r.command {
-        command::READ => volume.read_at(&mut buffer[data], r.offset)?,
+        command::READ => {
+            // Each needs as much again where a part of it is cached.
+            let parts = buffer[data].chunks_mut(READ_BYTES).zip((r.offset..).step_by(READ_BYTES));
+            for (part, offset) in parts {
+                volume.read_at(part, offset)?;
+            }
+        }
         // Durable when it returns, but for what went past the cache.
         command::WRITE if fua => volume.write_at_durably(&buffer[data], r.offset)?,
         command::WRITE => volume.write_at(&buffer[data], r.offset)?,

@@ -169,6 +169,9 @@ fn lock(path: &Path, fd: &OwnedFd, access: Access) -> Result<()> {
         Access::Read => FlockOperation::NonBlockingLockShared,
         Access::Write => FlockOperation::NonBlockingLockExclusive,
     };
+    if access == Access::Read {
+        let_writers_pass(fd);
+    }
     let locked = match (lock_soon(fd, operation), access) {
         (Err(Errno::WOULDBLOCK), Access::Write) => lock_after_readers(fd),
         (locked, _) => locked,
@@ -201,19 +204,52 @@ pub(crate) fn lock_soon(fd: &OwnedFd, operation: FlockOperation) -> Result<(), E
     rustix::fs::flock(fd, operation)
 }
 
-/// Those that only look at a pool, as status and the exporter, are gone soon.
+/// Those that only look at a pool, as status and the exporter, are gone soon, and no more
+/// come: while a writer waits for them it has a second lock, a record lock, which who
+/// comes to look waits for.
 fn lock_after_readers(fd: &OwnedFd) -> Result<(), Errno> {
-    const PATIENCE: Duration = Duration::from_secs(3);
+    const PATIENCE: Duration = Duration::from_secs(10);
     let start = Instant::now();
-    loop {
+    let mut first = false;
+    let locked = loop {
+        // Of two writers the second is refused as before. Not everything can be locked so.
+        first = first || record_lock(fd, FlockOperation::NonBlockingLockExclusive);
         // Refused by a writer, who may stay for ever.
-        rustix::fs::flock(fd, FlockOperation::NonBlockingLockShared)?;
+        if let Err(e) = rustix::fs::flock(fd, FlockOperation::NonBlockingLockShared) {
+            break Err(e);
+        }
         match rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) if start.elapsed() < PATIENCE => {
-                rustix::fs::flock(fd, FlockOperation::Unlock)?;
+                let _ = rustix::fs::flock(fd, FlockOperation::Unlock);
                 std::thread::sleep(Duration::from_millis(5));
             }
-            done => return done,
+            done => break done,
+        }
+    };
+    if first {
+        record_lock(fd, FlockOperation::Unlock);
+    }
+    locked
+}
+
+fn record_lock(fd: &OwnedFd, operation: FlockOperation) -> bool {
+    rustix::fs::fcntl_lock(fd, operation).is_ok()
+}
+
+/// Waits as long as a writer waits for those that look already.
+fn let_writers_pass(fd: &OwnedFd) {
+    const PATIENCE: Duration = Duration::from_secs(12);
+    let start = Instant::now();
+    loop {
+        match rustix::fs::fcntl_lock(fd, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => {
+                record_lock(fd, FlockOperation::Unlock);
+                return;
+            }
+            Err(Errno::WOULDBLOCK | Errno::ACCESS) if start.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(_) => return,
         }
     }
 }

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Goal: what other users and other processes put in the way changes nothing of what the
+//! command does: a server that is not the pool's, links in a directory of theirs, and those
+//! who look at the pool again and again. Method: each of them, made by hand.
+
+mod common;
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::{chown, symlink, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::nbd::Served;
+use common::Bench;
+
+/// Ends with the test.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+const SOCKET: &str = "FOREBAY_TEST_FALSE_SERVER";
+const OTHER_USER: u32 = 61_859;
+
+/// Notes that it was asked.
+#[test]
+#[ignore = "a helper of the next test, as another user"]
+fn false_server() {
+    let Some(path) = std::env::var_os(SOCKET) else { return };
+    let listener = UnixListener::bind(&path).unwrap();
+    for stream in listener.incoming() {
+        let mut line = String::new();
+        let _ = BufReader::new(stream.unwrap()).read_line(&mut line);
+        if !line.is_empty() {
+            fs::write(Path::new(&path).with_file_name("asked"), line).unwrap();
+        }
+    }
+}
+
+/// The directory of sockets may be one that another user made before.
+#[test]
+fn a_server_of_another_user_is_not_believed() {
+    let b = Bench::new();
+    b.make_volume();
+    let run = b.path("run");
+    fs::create_dir(&run).unwrap();
+    if chown(&run, Some(OTHER_USER), Some(OTHER_USER)).is_err() {
+        forebay_test::skipped!("a server of another user needs root");
+        return;
+    }
+    fs::set_permissions(b.directory(), fs::Permissions::from_mode(0o711)).unwrap();
+    let told: serde_json::Value =
+        serde_json::from_str(&b.run_ok(&["dump", "superblock", "pool", "--json"]).stdout).unwrap();
+    let socket = run.join(format!("{}.sock", told["uuid"].as_str().unwrap()));
+    // It runs what is open, wherever that lies.
+    let mut command = Command::new("bash");
+    command.args(["-c", "exec /proc/self/fd/0 \"$@\"", "bash", "--exact", "false_server"]);
+    command.arg("--ignored").env(SOCKET, &socket).uid(OTHER_USER).gid(OTHER_USER);
+    command.stdin(File::open(std::env::current_exe().unwrap()).unwrap());
+    command.current_dir("/").stdout(Stdio::null()).stderr(Stdio::null());
+    let _server = Killed(command.spawn().unwrap());
+    let start = Instant::now();
+    while !socket.exists() {
+        assert!(start.elapsed() < Duration::from_secs(20), "no socket");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    for words in [&["drain", "pool"][..], &["status", "pool"], &["set", "pool"], &["list", "pool"]]
+    {
+        let out = b.run(words);
+        assert!(!run.join("asked").exists(), "{words:?}: it was asked: {out:?}");
+        if words[0] != "list" {
+            assert_eq!(out.code, Some(9), "{words:?}: {out:?}");
+            assert!(out.stderr.contains(&format!("user {OTHER_USER} answers")), "{out:?}");
+        }
+    }
+    // Nor is the pool served there, where its clients could be met by another.
+    refuses_to_serve(&b);
+}
+
+fn refuses_to_serve(b: &Bench) {
+    let mut command = b.command(&["serve", "pool"]);
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut server = Killed(command.spawn().unwrap());
+    let start = Instant::now();
+    let code = loop {
+        assert!(start.elapsed() < Duration::from_secs(30), "it serves");
+        match server.0.try_wait().unwrap() {
+            Some(status) => break status.code(),
+            None => std::thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    let mut told = String::new();
+    server.0.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+    assert!(code == Some(9) && told.contains("chmod 700"), "{code:?} {told}");
+}
+
+/// A link to a directory of one's own is another user's to turn.
+#[test]
+fn sockets_are_not_made_through_a_link_of_another_user() {
+    let b = Bench::new();
+    b.make_volume();
+    fs::create_dir(b.path("private")).unwrap();
+    fs::set_permissions(b.path("private"), fs::Permissions::from_mode(0o700)).unwrap();
+    symlink(b.path("private"), b.path("run")).unwrap();
+    if std::os::unix::fs::lchown(b.path("run"), Some(OTHER_USER), None).is_err() {
+        forebay_test::skipped!("a link of another user needs root");
+        return;
+    }
+    refuses_to_serve(&b);
+    assert_eq!(fs::read_dir(b.path("private")).unwrap().count(), 0);
+}
+
+/// Every name that the command makes in a directory, taken by a link to what is precious.
+#[test]
+fn files_are_written_through_no_link() {
+    let b = Bench::new();
+    b.make_volume();
+    b.write("precious", b"precious");
+    fs::create_dir(b.path("metrics")).unwrap();
+    for name in ["m.prom", "m.prom.new", "m.new", ".m.prom.new"] {
+        symlink(b.path("precious"), b.path("metrics").join(name)).unwrap();
+    }
+    fs::create_dir(b.path("man")).unwrap();
+    symlink(b.path("precious"), b.path("man/forebay.1")).unwrap();
+    b.run_ok(&["exporter", "pool", "--textfile", "metrics/m.prom"]);
+    b.run_ok(&["man", "man"]);
+    assert_eq!(fs::read(b.path("precious")).unwrap(), b"precious");
+    let found = b.path("metrics/m.prom");
+    assert!(fs::symlink_metadata(&found).unwrap().is_file());
+    assert_eq!(fs::metadata(&found).unwrap().permissions().mode() & 0o777, 0o644);
+    assert!(fs::read_to_string(&found).unwrap().contains("forebay_up"));
+    assert!(fs::symlink_metadata(b.path("man/forebay.1")).unwrap().is_file());
+    let left = fs::read_dir(b.path("metrics")).unwrap().count();
+    assert_eq!(left, 4, "nothing stays beside it");
+}
+
+/// Whoever looks again and again makes way for the one that is to serve the pool.
+#[test]
+fn those_who_look_do_not_keep_a_server_from_starting() {
+    let b = Bench::new();
+    // Large enough that the looks of several are seldom apart.
+    b.run_ok(&["create", "pool", "--size", "256M"]);
+    b.write("origin", &[0; 1 << 20]);
+    b.run_ok(&["volume", "add", "pool", "v", "origin"]);
+    let looks: Vec<_> = (0..12)
+        .map(|_| {
+            let look = b.command(&["status", "pool"]);
+            let mut command = Command::new("bash");
+            command.args(["-c", "while :; do \"$0\" status pool; done"]).arg(look.get_program());
+            command.current_dir(b.directory()).env("FOREBAY_RUNTIME_DIR", b.path("run"));
+            command.stdout(Stdio::null()).stderr(Stdio::null());
+            Killed(command.spawn().unwrap())
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(500));
+    for _ in 0..3 {
+        let mut served = Served::try_start(&b, &[]).expect("it waits for those who look");
+        assert_eq!(served.stop(), Some(0));
+    }
+    drop(looks);
+}
