@@ -73,7 +73,11 @@ fn serve(
     // A pool without volumes is served for its mounts and maps alone.
     match exports.exports().is_empty() && exports.unserved().is_empty() {
         true => drop(exports.detach()?),
-        false => server.add(exports.listen(path, a.threads)?)?,
+        false => {
+            let how = a.clone();
+            let exports = exports.retrying(move |name| attach_options(&how, name));
+            server.add(exports.listen(path, a.threads)?)?;
+        }
     }
     let ready = server.ready(ready)?;
     announce(a, server, &offer)?;

@@ -146,8 +146,7 @@ fn files_are_written_through_no_link() {
 #[test]
 fn those_who_look_do_not_keep_a_server_from_starting() {
     let b = Bench::new();
-    // Large enough that the looks of several are seldom apart.
-    b.run_ok(&["create", "pool", "--size", "256M"]);
+    b.run_ok(&["create", "pool", "--size", "32M"]);
     b.write("origin", &[0; 1 << 20]);
     b.run_ok(&["volume", "add", "pool", "v", "origin"]);
     let looks: Vec<_> = (0..12)

@@ -2,7 +2,7 @@
 //! The volumes of a pool as exports over NBD: the service of `forebay serve`.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use forebay::{AttachOptions, Pool, VolumeInfo};
@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::metrics::{figures, Row};
 use crate::nbd::{self, Door, Export};
 use crate::service::{Service, ServiceStatus, Stop};
-use crate::{system, Error, PrivateSocket, Result};
+use crate::{system, warn, Error, PrivateSocket, Result};
 
 /// A volume that could not be attached.
 #[derive(Debug)]
@@ -20,11 +20,22 @@ pub struct Unserved {
     pub cause: forebay::Error,
 }
 
+type Options = dyn Fn(&str) -> AttachOptions + Send + Sync;
+
 /// All volumes of a pool, attached but for those that cannot be.
-#[derive(Debug)]
 pub struct Exports {
     exports: Vec<Export>,
     unserved: Vec<Unserved>,
+    read_only: bool,
+    /// None: those that could not be attached are not tried again.
+    again: Option<Box<Options>>,
+}
+
+impl std::fmt::Debug for Exports {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (exports, unserved) = (&self.exports, &self.unserved);
+        f.debug_struct("Exports").field("exports", exports).field("unserved", unserved).finish()
+    }
 }
 
 impl Exports {
@@ -41,7 +52,16 @@ impl Exports {
                 Err(cause) => unserved.push(Unserved { name, cause }),
             }
         }
-        Exports { exports, unserved }
+        Exports { exports, unserved, read_only, again: None }
+    }
+
+    /// The server tries those that could not be attached again, with these options: an origin
+    /// may come late, or be free later.
+    pub fn retrying(
+        self,
+        options: impl Fn(&str) -> AttachOptions + Send + Sync + 'static,
+    ) -> Exports {
+        Exports { again: Some(Box::new(options)), ..self }
     }
 
     pub fn exports(&self) -> &[Export] {
@@ -66,30 +86,51 @@ impl Exports {
         let cannot = || system(format!("{}: cannot serve there", path.display()));
         socket.listener().set_nonblocking(true).map_err(cannot())?;
         let door = Arc::new(Door::default());
-        let names = self.exports.iter().map(|e| e.volume.name().to_string()).collect();
-        let unserved =
-            self.unserved.iter().map(|u| (u.name.clone(), u.cause.to_string())).collect();
-        let door_too = door.clone();
+        let told = |u: &Unserved| (u.name.clone(), u.cause.to_string());
+        let offered = Arc::new(Mutex::new(Offered {
+            exports: self.exports.into_iter().map(Arc::new).collect(),
+            unserved: self.unserved.iter().map(told).collect(),
+        }));
+        let (door_too, offered_too) = (door.clone(), offered.clone());
         let thread = std::thread::Builder::new().name("fby-nbd".into()).spawn(move || {
-            nbd::serve(socket.listener(), &self.exports, threads, &door_too);
-            self
+            let exports = || locked(&offered_too).exports.clone();
+            nbd::serve(socket.listener(), &exports, threads, &door_too);
         });
         let thread = Mutex::new(Some(thread.map_err(cannot())?));
+        let (read_only, again) = (self.read_only, self.again);
         let name = path.display().to_string();
-        Ok(Arc::new(Served { name, volumes: names, unserved, door, thread }))
+        Ok(Arc::new(Served { name, offered, read_only, again, door, thread }))
     }
 }
 
-/// Exports at a socket, which is removed when they stop.
+/// What clients find, and what they do not.
 #[derive(Debug)]
-pub struct Served {
-    name: String,
-    volumes: Vec<String>,
+struct Offered {
+    /// New ones are added; none goes before the end.
+    exports: Vec<Arc<Export>>,
     /// With the cause.
     unserved: Vec<(String, String)>,
+}
+
+fn locked(offered: &Mutex<Offered>) -> MutexGuard<'_, Offered> {
+    offered.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Exports at a socket, which is removed when they stop.
+pub struct Served {
+    name: String,
+    offered: Arc<Mutex<Offered>>,
+    read_only: bool,
+    again: Option<Box<Options>>,
     door: Arc<Door>,
     /// None: stopped.
-    thread: Mutex<Option<JoinHandle<Exports>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl std::fmt::Debug for Served {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Served").field("name", &self.name).field("offered", &self.offered).finish()
+    }
 }
 
 pub(crate) const FIGURES: &[Row<Door>] = &[
@@ -101,7 +142,7 @@ pub(crate) const FIGURES: &[Row<Door>] = &[
 ];
 
 impl Served {
-    fn thread(&self) -> std::sync::MutexGuard<'_, Option<JoinHandle<Exports>>> {
+    fn thread(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
         self.thread.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -116,15 +157,45 @@ impl Service for Served {
     }
 
     fn status(&self) -> ServiceStatus {
-        let (served, unserved) = (self.volumes.len(), self.unserved.len());
+        let offered = locked(&self.offered);
+        let volumes: Vec<_> = offered.exports.iter().map(|e| e.volume.name()).collect();
+        let (served, unserved) = (volumes.len(), offered.unserved.len());
         let told = |(name, why): &(String, String)| format!("volume {name} is not served: {why}");
         ServiceStatus {
             kind: self.kind().into(),
             name: self.name.clone(),
             summary: format!("{served} of {} volumes", served + unserved),
-            trouble: self.unserved.iter().map(told).collect(),
+            trouble: offered.unserved.iter().map(told).collect(),
             figures: figures(FIGURES, &self.door),
-            details: json!({ "volumes": self.volumes }),
+            details: json!({ "volumes": volumes }),
+        }
+    }
+
+    fn lacks_something(&self) -> bool {
+        self.again.is_some() && !locked(&self.offered).unserved.is_empty()
+    }
+
+    /// What is told again and again is told once.
+    fn retry(&self, pool: &Pool) {
+        let Some(options) = &self.again else { return };
+        let unserved = locked(&self.offered).unserved.clone();
+        for (name, before) in unserved {
+            let attached = pool.attach(&name, &options(&name));
+            let mut offered = locked(&self.offered);
+            match attached {
+                Ok(volume) => {
+                    offered.unserved.retain(|(other, _)| *other != name);
+                    let export = Export { volume, read_only: self.read_only };
+                    offered.exports.push(Arc::new(export));
+                    warn(format_args!("volume {name} is served now"));
+                }
+                Err(cause) if cause.to_string() != before => {
+                    warn(format_args!("volume {name} is not served: {cause}"));
+                    let entry = offered.unserved.iter_mut().find(|(other, _)| *other == name);
+                    entry.into_iter().for_each(|(_, why)| *why = cause.to_string());
+                }
+                Err(_) => {}
+            }
         }
     }
 
@@ -140,7 +211,12 @@ impl Service for Served {
                 "please report it",
             )
         };
-        thread.join().map_err(panicked)?.detach()?;
+        thread.join().map_err(panicked)?;
+        let exports = std::mem::take(&mut locked(&self.offered).exports);
+        // The connections have ended, and with them the other handles.
+        for export in exports.into_iter().filter_map(Arc::into_inner) {
+            export.volume.detach()?;
+        }
         Ok(())
     }
 

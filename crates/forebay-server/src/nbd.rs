@@ -10,12 +10,13 @@ mod handshake;
 mod memory;
 mod protocol;
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::io::{self, BufReader, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use connection::{Connection, Place};
@@ -101,8 +102,14 @@ fn connections_max() -> usize {
 }
 
 /// Accepts connections of a listener that does not block until the door closes; then
-/// returns when what was taken is answered.
-pub(crate) fn serve(listener: &UnixListener, exports: &[Export], threads: u32, door: &Door) {
+/// returns when what was taken is answered.  A connection chooses of the exports that there
+/// are when it begins.
+pub(crate) fn serve(
+    listener: &UnixListener,
+    exports: &(dyn Fn() -> Vec<Arc<Export>> + Sync),
+    threads: u32,
+    door: &Door,
+) {
     let (most, mut full) = (connections_max(), false);
     let memory = Memory::new(MEMORY_MAX_BYTES);
     let cut = |number| {
@@ -133,7 +140,7 @@ pub(crate) fn serve(listener: &UnixListener, exports: &[Export], threads: u32, d
                     let _listed = Listed { door, number };
                     // A client that breaks off is no news.
                     let place = Place { client: Client::new(number), memory, cut };
-                    let _ = converse(&stream, exports, threads, place);
+                    let _ = converse(&stream, &exports(), threads, place);
                 })
             });
             if let Err(e) = started {
@@ -188,21 +195,21 @@ fn wind_down(door: &Door) {
 /// One connection, from the first byte to the last.
 fn converse(
     stream: &UnixStream,
-    exports: &[Export],
+    exports: &[Arc<Export>],
     threads: u32,
     place: Place<'_>,
 ) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_write_timeout(Some(HANDSHAKE))?;
     let mut limited = Limited { stream, until: Instant::now() + HANDSHAKE };
-    let Some(export) = handshake::negotiate(&mut limited, &mut &*stream, exports)? else {
+    let Some(chosen) = handshake::negotiate(&mut limited, &mut &*stream, exports)? else {
         return Ok(());
     };
     stream.set_read_timeout(None)?;
     stream.set_write_timeout(None)?;
     let hang_up = || drop(stream.shutdown(Shutdown::Both));
     let input = BufReader::with_capacity(INPUT_BYTES, stream);
-    Connection::new(export, threads, place, input, stream, &hang_up).run();
+    Connection::new(chosen, threads, place, input, stream, &hang_up).run();
     Ok(())
 }
 
@@ -228,12 +235,12 @@ impl Read for Limited<'_> {
 pub fn converse_over(
     mut input: impl Read + Send,
     mut output: impl Write + Send,
-    exports: &[Export],
+    exports: &[impl Borrow<Export>],
 ) -> io::Result<()> {
-    if let Some(export) = handshake::negotiate(&mut input, &mut output, exports)? {
+    if let Some(chosen) = handshake::negotiate(&mut input, &mut output, exports)? {
         let memory = Memory::new(REQUEST_MAX_BYTES as usize);
         let place = Place { client: Client::new(0), memory: &memory, cut: &|_| {} };
-        Connection::new(export, 1, place, input, output, &|| {}).run();
+        Connection::new(chosen, 1, place, input, output, &|| {}).run();
     }
     Ok(())
 }

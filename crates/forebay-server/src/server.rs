@@ -9,7 +9,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread::Builder;
+use std::thread::{Builder, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use forebay::Pool;
@@ -24,6 +24,8 @@ use crate::{notify, warn, Error, ReadyFile, Result};
 const STOP_GRACE: Duration = Duration::from_secs(5);
 /// How soon it is seen that the server is to stop.
 const TICK: Duration = Duration::from_millis(20);
+/// How often a service tries again what it could not do.
+const RETRY: Duration = Duration::from_secs(3);
 /// How soon it is seen that the pool's file was deleted.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -120,13 +122,26 @@ impl Ready<'_> {
     pub fn run(self, stopping: &dyn Fn() -> bool) -> Result<()> {
         let shared = &self.server.shared;
         let (mut ended, mut looked, mut deleted) = (Ok(()), Instant::now(), false);
-        while !stopping() && shared.any_running(&mut ended) {
-            std::thread::sleep(TICK);
-            if !deleted && looked.elapsed() >= LOOK {
-                looked = Instant::now();
-                deleted = shared.warn_if_deleted();
+        // The end waits for the thread that tries again: it may attach a volume.
+        std::thread::scope(|scope| {
+            let (mut retried, mut retry) = (Instant::now(), None::<ScopedJoinHandle<'_, ()>>);
+            while !stopping() && shared.any_running(&mut ended) {
+                std::thread::sleep(TICK);
+                if !deleted && looked.elapsed() >= LOOK {
+                    looked = Instant::now();
+                    deleted = shared.warn_if_deleted();
+                }
+                let idle = retry.as_ref().is_none_or(ScopedJoinHandle::is_finished);
+                if idle && retried.elapsed() >= RETRY {
+                    retried = Instant::now();
+                    let lacking = shared.lacking();
+                    if !lacking.is_empty() {
+                        let again = move || lacking.iter().for_each(|s| s.retry(&shared.pool));
+                        retry = Builder::new().spawn_scoped(scope, again).ok();
+                    }
+                }
             }
-        }
+        });
         drop(self.file);
         // Nobody may be there to be told any more.
         let _ = notify::send("STOPPING=1");
@@ -179,6 +194,10 @@ impl Shared {
             format!("pool {path}: its file was deleted, and what it held is lost: {bytes} bytes of volumes, {entries} entries of logs, {of_maps} bytes of mapped files"),
             "restore the origins, and these files, from a backup",
         ))
+    }
+
+    fn lacking(&self) -> Vec<Arc<dyn Service>> {
+        self.services().running.iter().filter(|s| s.lacks_something()).cloned().collect()
     }
 
     fn add(&self, service: Arc<dyn Service>) -> Result<()> {

@@ -42,6 +42,14 @@ pub trait Service: Debug + Send + Sync {
     /// fails it runs on, unless it had to end.
     fn stop(&self, how: &Stop) -> Result<()>;
 
+    /// It could do more than it does now, as soon as something comes or mends itself; then
+    /// [`Service::retry`] is called every few seconds, on a thread that may wait.
+    fn lacks_something(&self) -> bool {
+        false
+    }
+
+    fn retry(&self, _pool: &Pool) {}
+
     /// It came to its end without [`Service::stop`], which is called then.
     fn ended(&self) -> bool;
 }

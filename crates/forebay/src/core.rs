@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, RwLock};
 use std::time::{Duration, Instant};
 
@@ -43,6 +43,15 @@ pub(crate) struct Core {
     pub failure: OnceLock<String>,
     pub read_only: bool,
     pub recovery: RecoveryReport,
+    pub looked: Looked,
+}
+
+/// What the engine counts as reads, and was a look at what is cached.
+#[derive(Debug, Default)]
+pub(crate) struct Looked {
+    pub reads: AtomicU64,
+    pub hit_sectors: AtomicU64,
+    pub miss_sectors: AtomicU64,
 }
 
 impl Core {
@@ -72,6 +81,7 @@ impl Core {
             failure: OnceLock::new(),
             read_only,
             recovery: RecoveryReport::default(),
+            looked: Looked::default(),
         };
         let named = |blocks: &[sys::fby_report_block], n: u32| {
             blocks.iter().take(n as usize).map(|b| core.report_block(b)).collect()

@@ -202,7 +202,12 @@ impl Attached {
         }
         match io.op {
             sys::FBY_IO_WRITE => self.origin.write_at(&io.data()[done..], io.offset + done as u64),
-            sys::FBY_IO_ZERO => self.origin.write_zeroes(io.offset, io.len),
+            // Whoever wrote them may have wanted blocks, which the pool does not record; where
+            // there is no space for any, zeroes need none.
+            sys::FBY_IO_ZERO => match self.origin.allocate_zeroes(io.offset, io.len) {
+                Err(e) if is_full(&e) => self.origin.write_zeroes(io.offset, io.len),
+                done => done,
+            },
             // What it is to read as first, and then the advice.
             sys::FBY_IO_DISCARD => {
                 self.origin.write_zeroes(io.offset, io.len)?;
@@ -428,4 +433,9 @@ fn dispatch(core: &Core, ring: &mut Option<Ring>, io: Io) {
         _ => io,
     };
     attached.queue(io, 0);
+}
+
+/// No space, or none for whoever writes.
+fn is_full(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

@@ -113,7 +113,8 @@ pub use media::{
     InspectionState, Media, MediaInfo, MediaKind, MediaOptions, Persist, PoolSummary,
 };
 pub use origin::{
-    open as open_origin, FaultOp, Faults, FaultyOrigin, FileOrigin, MemOrigin, NbdOrigin, Origin,
+    open as open_origin, Extent, FaultOp, Faults, FaultyOrigin, FileOrigin, MemOrigin, NbdOrigin,
+    Origin,
 };
 pub use pages::Pages;
 pub use pool::{

@@ -7,6 +7,7 @@
 
 mod faulty;
 mod file;
+mod holes;
 mod identity;
 mod ioctl;
 mod loops;
@@ -33,6 +34,28 @@ pub use nbd::NbdOrigin;
 pub use open::open;
 pub(crate) use open::{place_of, Place};
 pub use rbd::RbdOrigin;
+
+/// A part of an origin, or of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Bytes.
+    pub len: u64,
+    /// It has no blocks.
+    pub hole: bool,
+    /// It reads as zeroes.
+    pub zero: bool,
+}
+
+impl Extent {
+    pub fn data(len: u64) -> Extent {
+        Extent { len, hole: false, zero: false }
+    }
+
+    /// Of a file: it reads as zeroes.
+    pub fn hole(len: u64) -> Extent {
+        Extent { len, hole: true, zero: true }
+    }
+}
 
 /// A block device behind a volume.  All calls may come from any number of
 /// threads at once; offsets and lengths are bytes, multiples of the volume's
@@ -99,8 +122,21 @@ pub trait Origin: Send + Sync + fmt::Debug {
     /// to the origin.  Where it cannot discard it does nothing.
     fn discard(&self, offset: u64, len: u64) -> io::Result<()>;
 
-    /// The range reads as zeroes afterwards; durable after the next flush.
+    /// The range reads as zeroes afterwards; durable after the next flush.  It may have no
+    /// blocks then, so that a later write of it may find no space.
     fn write_zeroes(&self, offset: u64, len: u64) -> io::Result<()>;
+
+    /// The same, and it keeps its blocks or gets them, as far as the origin can do that.
+    fn allocate_zeroes(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.write_zeroes(offset, len)
+    }
+
+    /// What of the range has data and what is a hole, from its start to its end; what is not
+    /// known has data.
+    fn extents(&self, offset: u64, len: u64) -> Vec<Extent> {
+        let _ = offset;
+        vec![Extent::data(len)]
+    }
 
     /// Zeroing is faster than writing.
     fn write_zeroes_is_fast(&self) -> bool {

@@ -107,6 +107,8 @@ pub struct Request<'a> {
     len: u64,
     /// When it ends, a pool may hold what the origin lacks.
     changes: bool,
+    /// Zeroes are to have blocks.
+    allocates: bool,
     asked: Asked,
     /// Where not all is well.
     ill: Option<Box<Ill>>,
@@ -168,6 +170,12 @@ impl<'a> Request<'a> {
         Request::range(volume.inner(), sys::FBY_OP_ZERO, offset, len)
     }
 
+    /// See [`Volume::allocate_zeroes`].
+    pub fn allocating(mut self) -> Request<'a> {
+        self.allocates = true;
+        self
+    }
+
     /// See [`Volume::flush`].
     pub fn flush(volume: &'a Volume) -> Result<Request<'a>> {
         let volume = volume.inner();
@@ -223,7 +231,8 @@ impl<'a> Request<'a> {
         let machine = forebay_engine::request::Request::new(w, runs, timed);
         // A flush, too, says that what can be read is durable, and the origin lacks it.
         let changes = op != sys::FBY_OP_READ;
-        Request { volume, machine, payload, offset, len, changes, asked: Asked::Nothing, ill: None }
+        let (allocates, asked, ill) = (false, Asked::Nothing, None);
+        Request { volume, machine, payload, offset, len, changes, allocates, asked, ill }
     }
 
     /// Once, first.
@@ -426,6 +435,7 @@ impl<'a> Request<'a> {
             OriginOp::Write => {
                 latency.time(Phase::Bypass, || origin.write_at(self.data(io), io.offset))
             }
+            OriginOp::WriteZeroes if self.allocates => origin.allocate_zeroes(io.offset, io.len),
             OriginOp::WriteZeroes => origin.write_zeroes(io.offset, io.len),
             OriginOp::Discard => origin.discard(io.offset, io.len),
             OriginOp::Flush => origin.flush(),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Attached volumes: reads, writes, discards and drains.
 
+mod extents;
 mod flusher;
 
 use std::ops::ControlFlow;
@@ -320,9 +321,15 @@ impl Volume {
         Request::discard(self, offset, len)?.run()
     }
 
-    /// The range reads as zeroes afterwards.  Durable when it returns.
+    /// The range reads as zeroes afterwards, and may have no blocks on the origin.  Durable
+    /// when it returns.
     pub fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
         Request::write_zeroes(self, offset, len)?.run()
+    }
+
+    /// The same, and the range has blocks on the origin, as far as that can tell.
+    pub fn allocate_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+        Request::write_zeroes(self, offset, len)?.allocating().run()
     }
 
     /// Zeroing large ranges is faster than writing them.

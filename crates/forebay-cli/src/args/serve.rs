@@ -20,7 +20,7 @@ use crate::units;
 /// What it tells a service manager is sd_notify's READY=1 and STOPPING=1; the unit
 /// forebay-serve@.service is made for it (systemctl start forebay-serve@dev-pmem0).
 /// SIGINT or SIGTERM ends it in order; SIGHUP does not, and there is nothing to reload.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 #[command(mut_arg("when_full", |a| a.default_value(WhenFull::default().to_string())))]
 #[command(mut_arg("mode", |a| a.default_value(Mode::default().to_string())))]
 #[command(mut_arg("bypass_limit", |a| a.default_value("0")))]

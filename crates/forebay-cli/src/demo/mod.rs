@@ -42,10 +42,48 @@ struct Sizes {
     safety: u64,
     /// What most writers write to.
     hot: u64,
+    /// The pool of the mount.
+    mount: u64,
 }
 
-const WHOLE: Sizes = Sizes { pool: 512 * MIB, speed: 1024 * MIB, safety: 256 * MIB, hot: 64 * MIB };
-const QUICK: Sizes = Sizes { pool: 64 * MIB, speed: 128 * MIB, safety: 32 * MIB, hot: 8 * MIB };
+const WHOLE: Sizes =
+    Sizes { pool: 512 * MIB, speed: 1024 * MIB, safety: 256 * MIB, hot: 64 * MIB, mount: 64 * MIB };
+const QUICK: Sizes =
+    Sizes { pool: 64 * MIB, speed: 128 * MIB, safety: 32 * MIB, hot: 8 * MIB, mount: 32 * MIB };
+/// For the 64 MiB of /dev/shm that containers have.
+const SMALL: Sizes =
+    Sizes { pool: 32 * MIB, speed: 64 * MIB, safety: 16 * MIB, hot: 4 * MIB, mount: 16 * MIB };
+
+/// Where the pools go, and how large everything is: in memory, as large as fits there.
+fn place(a: &args::Demo, directory: &Path) -> anyhow::Result<(PathBuf, Sizes, Option<String>)> {
+    let name = format!("forebay-demo-{}.pool", std::process::id());
+    let wanted = if a.quick { QUICK } else { WHOLE };
+    if let Some(path) = &a.pool {
+        return Ok((std::path::absolute(path)?, wanted, None));
+    }
+    let memory = Path::new("/dev/shm");
+    let free = rustix::fs::statvfs(memory).map_or(0, |fs| fs.f_bavail * fs.f_frsize);
+    let fits = |s: &Sizes| s.pool + s.mount + 4 * MIB <= free;
+    let less = [wanted, QUICK, SMALL].into_iter().filter(|s| s.pool <= wanted.pool);
+    Ok(match less.into_iter().find(fits) {
+        Some(sizes) if sizes.pool == wanted.pool => (memory.join(name), sizes, None),
+        Some(sizes) => {
+            let (free, pool) = (units::bytes(free), units::bytes(sizes.pool));
+            let note = format!(
+                "/dev/shm has only {free}: the pool is smaller, {pool}, and so is all else; a container gets more by --shm-size=1g"
+            );
+            (memory.join(name), sizes, Some(note))
+        }
+        None => {
+            let note = format!(
+                "/dev/shm has only {}: the pool is a file in {}, and as fast as its disk; a container gets more by --shm-size=1g",
+                units::bytes(free),
+                directory.display()
+            );
+            (directory.join(name), wanted, Some(note))
+        }
+    })
+}
 
 /// Where the demo takes place.
 pub struct Stage {
@@ -77,7 +115,10 @@ struct Results<'a> {
 
 pub fn run(a: &args::Demo) -> anyhow::Result<u8> {
     let start = Instant::now();
-    let stage = Stage::new(a)?;
+    let (stage, note) = Stage::new(a)?;
+    if let Some(note) = note {
+        stage.say(format_args!("Note: {note}."))?;
+    }
     let media = stage.build()?;
     stage.say(format_args!(
         "Pool: {}\n{}\n\
@@ -140,29 +181,25 @@ pub fn run(a: &args::Demo) -> anyhow::Result<u8> {
 // --- stage -----------------------------------------------------------------
 
 impl Stage {
-    fn new(a: &args::Demo) -> anyhow::Result<Stage> {
+    fn new(a: &args::Demo) -> anyhow::Result<(Stage, Option<String>)> {
         let interrupt = Interrupt::watch()?;
         let directory = std::path::absolute(&a.dir)?;
         std::fs::create_dir_all(&directory)
             .with_context(|| format!("{}: cannot make it", directory.display()))?;
-        let name = format!("forebay-demo-{}.pool", std::process::id());
-        let pool = match &a.pool {
-            Some(path) => std::path::absolute(path)?,
-            None if Path::new("/dev/shm").is_dir() => Path::new("/dev/shm").join(name),
-            None => directory.join(name),
-        };
+        let (pool, sizes, note) = place(a, &directory)?;
         let clock = SystemTime::now().duration_since(UNIX_EPOCH)?;
-        Ok(Stage {
+        let stage = Stage {
             pool,
             directory,
             seed: a.seed.unwrap_or(clock.as_nanos() as u64 % 1_000_000_000),
             kills: a.kills.unwrap_or(if a.quick { 4 } else { 12 }),
             time: Duration::from_secs(a.seconds.unwrap_or(if a.quick { 1 } else { 6 })),
-            sizes: if a.quick { QUICK } else { WHOLE },
+            sizes,
             quiet: a.json.json,
             keep: a.keep,
             interrupt,
-        })
+        };
+        Ok((stage, note))
     }
 
     /// Makes the origins, the pool and its volumes.

@@ -13,8 +13,6 @@ use serde::Serialize;
 use super::Stage;
 use crate::mount_bed::MountBed;
 
-const POOL_BYTES: u64 = 64 << 20;
-
 /// How SQLite keeps its journal, and what that asks of a file system for each commit.
 const JOURNALS: [(&str, &str); 2] =
     [("wal", "a write and a sync"), ("delete", "a file created and removed, several syncs")];
@@ -149,19 +147,22 @@ fn lacking() -> Option<&'static str> {
 }
 
 /// `Err` in words where it cannot be shown here.
-pub fn run(stage: &Stage) -> anyhow::Result<Result<Mounted, &'static str>> {
+pub fn run(stage: &Stage) -> anyhow::Result<Result<Mounted, String>> {
     if let Some(why) = lacking() {
-        return Ok(Err(why));
+        return Ok(Err(why.into()));
     }
     let pool = stage.pool.with_extension("mount");
-    let mut bed = MountBed::new(stage.path("mount"), pool, POOL_BYTES)?;
+    let mut bed = MountBed::new(stage.path("mount"), pool, stage.sizes.mount)?;
     let time = stage.time.min(Duration::from_secs(1));
     let (mut rates, mut programs) = (Vec::new(), Vec::new());
     for (journal, _) in JOURNALS {
         let plain_per_s = Sqlite::open(&bed.plain(), journal)?.measure(stage, time)?;
         rates.push(Commits { journal, plain_per_s, mount_per_s: 0.0 });
     }
-    bed.mount(&[])?;
+    // A /dev/fuse that is there need not be one that may be used, as in a container.
+    if let Err(why) = bed.mount(&[]) {
+        return Ok(Err(format!("{why:#}")));
+    }
     for rate in &mut rates {
         let mut sqlite = Sqlite::open(&bed.at(), rate.journal)?;
         rate.mount_per_s = sqlite.measure(stage, time)?;

@@ -19,8 +19,11 @@ use std::thread::Scope;
 
 use forebay::Flusher;
 
+use super::handshake::Chosen;
 use super::memory::{Client, Held, Memory, SMALL_BYTES, UNIT_BYTES};
-use super::protocol::{self as nbd, command, error, flag, Request, REPLY_BYTES, REQUEST_BYTES};
+use super::protocol::{
+    self as nbd, chunk, command, error, flag, Request, DATA_HEAD_BYTES, REQUEST_BYTES,
+};
 use super::{Export, REQUEST_MAX_BYTES};
 use crate::warn;
 
@@ -32,6 +35,11 @@ const PIECE_BYTES: usize = 256 << 10;
 
 /// A larger read is several reads of the volume.
 const READ_BYTES: usize = 4 << 20;
+
+/// Room for the longest header of a reply, before the data.
+const HEAD_BYTES: usize = DATA_HEAD_BYTES;
+/// Extents in one answer; a client asks again for what follows.
+const EXTENTS_MAX: usize = 1024;
 
 /// Who the client is, and what bounds its memory.
 pub(crate) struct Place<'c> {
@@ -59,8 +67,8 @@ impl<'c> Buffer<'c> {
     }
 
     fn grow(&mut self, data: usize) {
-        if self.bytes.len() < REPLY_BYTES + data {
-            self.bytes.resize(REPLY_BYTES + data, 0);
+        if self.bytes.len() < HEAD_BYTES + data {
+            self.bytes.resize(HEAD_BYTES + data, 0);
         }
     }
 
@@ -86,6 +94,7 @@ impl<'c> Buffer<'c> {
 }
 
 pub(crate) struct Connection<'c, R, W> {
+    chosen: Chosen<'c>,
     export: &'c Export,
     /// A flush that failed is told to each connection.
     flusher: Flusher<'c>,
@@ -107,7 +116,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl<'c, R: Read + Send, W: Write + Send> Connection<'c, R, W> {
     pub fn new(
-        export: &'c Export,
+        chosen: Chosen<'c>,
         threads: u32,
         place: Place<'c>,
         input: R,
@@ -116,8 +125,20 @@ impl<'c, R: Read + Send, W: Write + Send> Connection<'c, R, W> {
     ) -> Self {
         let (input, output) = (Mutex::new(Some(input)), Mutex::new(output));
         let (started, idle) = (AtomicU32::new(1), AtomicU32::new(1));
+        let export = chosen.export;
         let flusher = export.volume.flusher();
-        Connection { export, flusher, threads, place, input, output, hang_up, started, idle }
+        Connection {
+            chosen,
+            export,
+            flusher,
+            threads,
+            place,
+            input,
+            output,
+            hang_up,
+            started,
+            idle,
+        }
     }
 
     /// Until the client is done and all is answered.
@@ -128,7 +149,7 @@ impl<'c, R: Read + Send, W: Write + Send> Connection<'c, R, W> {
     fn work<'s>(&'s self, scope: &'s Scope<'s, '_>) {
         let mut buffer = Buffer { bytes: Vec::new(), held: None };
         while let Some(request) = self.next(&mut buffer, scope) {
-            let error = self.carry_out(&request, &mut buffer.bytes);
+            let error = self.carry_out(&request, &mut buffer);
             self.answer(&request, error, &mut buffer);
             buffer.done(&self.place);
             self.idle.fetch_add(1, SeqCst);
@@ -159,10 +180,13 @@ impl<'c, R: Read + Send, W: Write + Send> Connection<'c, R, W> {
     }
 
     /// The error as the protocol has it, or 0.
-    fn carry_out(&self, request: &Request, buffer: &mut [u8]) -> u32 {
+    fn carry_out(&self, request: &Request, buffer: &mut Buffer<'c>) -> u32 {
         let volume = self.export.volume.name();
         match catch_unwind(AssertUnwindSafe(|| {
-            execute(self.export, &self.flusher, request, buffer)
+            if request.command == command::BLOCK_STATUS {
+                return block_status(&self.chosen, request, buffer);
+            }
+            execute(&self.chosen, &self.flusher, request, &mut buffer.bytes)
         })) {
             Ok(Ok(())) => 0,
             Ok(Err(failure)) => {
@@ -183,11 +207,12 @@ impl<'c, R: Read + Send, W: Write + Send> Connection<'c, R, W> {
     fn answer(&self, request: &Request, error: u32, buffer: &mut Buffer<'c>) {
         let data = match (request.command, error) {
             (command::READ, 0) => request.len as usize,
+            (command::BLOCK_STATUS, 0) => buffer.bytes.len().saturating_sub(HEAD_BYTES),
             _ => 0,
         };
         buffer.grow(data);
-        buffer.bytes[..REPLY_BYTES].copy_from_slice(&nbd::reply(error, request.cookie));
-        let answer = &buffer.bytes[..REPLY_BYTES + data];
+        let start = self.head(request, error, data as u32, &mut buffer.bytes[..HEAD_BYTES]);
+        let answer = &buffer.bytes[start..HEAD_BYTES + data];
         // The turn of another thread of this connection is the client's to end, too.
         buffer.waits_for_client(true);
         let mut output = locked(&self.output);
@@ -203,6 +228,35 @@ impl<'c, R: Read + Send, W: Write + Send> Connection<'c, R, W> {
         buffer.waits_for_client(false);
         if sent.is_err() {
             (self.hang_up)();
+        }
+    }
+
+    /// Writes what comes before the data to the end of the room for it, and returns where that
+    /// begins.
+    fn head(&self, request: &Request, error: u32, data: u32, room: &mut [u8]) -> usize {
+        let (cookie, structured) = (request.cookie, self.chosen.structured);
+        let mut put = |head: &[u8], rest: &[u8]| {
+            let start = room.len() - head.len() - rest.len();
+            let (first, second) = room[start..].split_at_mut(head.len());
+            first.copy_from_slice(head);
+            second.copy_from_slice(rest);
+            start
+        };
+        match (request.command, error) {
+            (command::READ, 0) if structured => {
+                let head = nbd::chunk(chunk::OFFSET_DATA, cookie, 8 + data);
+                put(&head, &request.offset.to_be_bytes())
+            }
+            (command::BLOCK_STATUS, 0) => {
+                let head = nbd::chunk(chunk::BLOCK_STATUS, cookie, 4 + data);
+                put(&head, &nbd::ALLOCATION_ID.to_be_bytes())
+            }
+            // The error, and a text of no bytes.
+            (command::READ | command::BLOCK_STATUS, _) if structured => {
+                let [a, b, c, d] = error.to_be_bytes();
+                put(&nbd::chunk(chunk::ERROR, cookie, 6), &[a, b, c, d, 0, 0])
+            }
+            _ => put(&nbd::reply(error, cookie), &[]),
         }
     }
 
@@ -232,16 +286,16 @@ impl<'c, R: Read + Send, W: Write + Send> Connection<'c, R, W> {
         buffer.reserve(&self.place, len);
         if len <= SMALL_BYTES {
             buffer.grow(len);
-            return input.read_exact(&mut buffer.bytes[REPLY_BYTES..][..len]);
+            return input.read_exact(&mut buffer.bytes[HEAD_BYTES..][..len]);
         }
         buffer.waits_for_client(true);
         // At once, and no byte of it is touched before it comes.
-        buffer.bytes.reserve((REPLY_BYTES + len).saturating_sub(buffer.bytes.len()));
+        buffer.bytes.reserve((HEAD_BYTES + len).saturating_sub(buffer.bytes.len()));
         let mut come = 0;
         while come < len {
             let piece = PIECE_BYTES.min(len - come);
             buffer.grow(come + piece);
-            input.read_exact(&mut buffer.bytes[REPLY_BYTES + come..][..piece])?;
+            input.read_exact(&mut buffer.bytes[HEAD_BYTES + come..][..piece])?;
             self.place.client.made_progress();
             come += piece;
         }
@@ -274,14 +328,40 @@ fn refuse(error: u32) -> Result<(), Failure> {
     Err(Failure { error, message: None })
 }
 
+/// The extents, each of 8 bytes, in place of data.
+fn block_status(chosen: &Chosen<'_>, r: &Request, buffer: &mut Buffer<'_>) -> Result<(), Failure> {
+    let volume = &chosen.export.volume;
+    let end = r.offset.checked_add(r.len.into());
+    let inside = r.len > 0 && end.is_some_and(|end| end <= volume.size_bytes());
+    let block = u64::from(volume.block_size());
+    let whole = r.offset.is_multiple_of(block) && u64::from(r.len).is_multiple_of(block);
+    if !chosen.allocation || r.flags & !flag::REQ_ONE != 0 || !inside || !whole {
+        return refuse(error::INVAL);
+    }
+    let most = if r.flags & flag::REQ_ONE != 0 { 1 } else { EXTENTS_MAX };
+    let extents = volume.extents(r.offset, r.len.into(), most)?;
+    buffer.clear();
+    buffer.grow(0);
+    for e in extents {
+        let state =
+            if e.hole { nbd::STATE_HOLE } else { 0 } | if e.zero { nbd::STATE_ZERO } else { 0 };
+        // No longer than the request.
+        buffer.bytes.extend((e.len as u32).to_be_bytes());
+        buffer.bytes.extend(state.to_be_bytes());
+    }
+    Ok(())
+}
+
 fn execute(
-    export: &Export,
+    chosen: &Chosen<'_>,
     flusher: &Flusher<'_>,
     r: &Request,
     buffer: &mut [u8],
 ) -> Result<(), Failure> {
+    let export = chosen.export;
     let volume = &export.volume;
     let known = match r.command {
+        command::READ if chosen.structured => flag::FUA | flag::DF,
         command::WRITE_ZEROES => flag::FUA | flag::NO_HOLE | flag::FAST_ZERO,
         _ => flag::FUA,
     };
@@ -299,7 +379,7 @@ fn execute(
         });
     }
     let fua = r.flags & flag::FUA != 0;
-    let data = REPLY_BYTES..REPLY_BYTES + r.len as usize;
+    let data = HEAD_BYTES..HEAD_BYTES + r.len as usize;
     match r.command {
         command::READ => {
             // Each needs as much again where a part of it is cached.
@@ -319,7 +399,10 @@ fn execute(
             if r.flags & flag::FAST_ZERO != 0 && !volume.write_zeroes_is_fast() {
                 return refuse(error::NOTSUP);
             }
-            volume.write_zeroes(r.offset, r.len.into())?;
+            match r.flags & flag::NO_HOLE != 0 {
+                true => volume.allocate_zeroes(r.offset, r.len.into())?,
+                false => volume.write_zeroes(r.offset, r.len.into())?,
+            }
         }
         _ => return refuse(error::INVAL),
     }

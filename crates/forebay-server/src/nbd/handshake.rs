@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The first part of a connection: the client lists the exports, asks about them
-//! and chooses one.  Fixed newstyle; what is optional and not here (TLS, structured
-//! replies, contexts of metadata) is answered as unsupported, and clients go on
-//! without it.
+//! and chooses one.  Fixed newstyle, with structured replies and the context
+//! base:allocation; what else is optional and not here (TLS, extended headers) is answered
+//! as unsupported, and clients go on without it.
 
+use std::borrow::Borrow;
 use std::io::{self, Read, Write};
 
 use super::protocol::{self as nbd, info, option, option_reply, take, transmission};
@@ -15,12 +16,21 @@ const DATA_MAX: usize = 16 << 10;
 
 type Option_ = (u32, Vec<u8>);
 
-/// What the client chose; None: it went away, or broke the protocol.
+/// What the client chose.
+#[derive(Clone, Copy)]
+pub(crate) struct Chosen<'e> {
+    pub export: &'e Export,
+    pub structured: bool,
+    /// It may ask for base:allocation.
+    pub allocation: bool,
+}
+
+/// None: it went away, or broke the protocol.
 pub(crate) fn negotiate<'e>(
     input: &mut impl Read,
     output: &mut impl Write,
-    exports: &'e [Export],
-) -> io::Result<Option<&'e Export>> {
+    exports: &'e [impl Borrow<Export>],
+) -> io::Result<Option<Chosen<'e>>> {
     let flags = nbd::FIXED_NEWSTYLE | nbd::NO_ZEROES;
     let mut greeting = nbd::NBD_MAGIC.to_be_bytes().to_vec();
     greeting.extend(nbd::OPTION_MAGIC.to_be_bytes());
@@ -31,14 +41,22 @@ pub(crate) fn negotiate<'e>(
         return Ok(None);
     }
     let no_zeroes = client & nbd::NO_ZEROES != 0;
-    let mut session = Session { input, output, exports };
+    let exports = exports.iter().map(Borrow::borrow).collect();
+    let mut session = Session { input, output, exports, structured: false, context_of: None };
     while let Some((option, data)) = session.next()? {
         match option {
-            option::EXPORT_NAME => return session.export_name(&data, no_zeroes),
+            option::EXPORT_NAME => {
+                let export = session.export_name(&data, no_zeroes)?;
+                return Ok(export.map(|export| session.chosen(export)));
+            }
             option::GO => {
                 if let Some(export) = session.info(option, &data)? {
-                    return Ok(Some(export));
+                    return Ok(Some(session.chosen(export)));
                 }
+            }
+            option::STRUCTURED_REPLY => session.structured_reply(&data)?,
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
+                session.meta_context(option, &data)?;
             }
             option::INFO => drop(session.info(option, &data)?),
             option::LIST => session.list(&data)?,
@@ -56,7 +74,10 @@ pub(crate) fn negotiate<'e>(
 struct Session<'s, 'e, R, W> {
     input: &'s mut R,
     output: &'s mut W,
-    exports: &'e [Export],
+    exports: Vec<&'e Export>,
+    structured: bool,
+    /// Of which export the client has chosen base:allocation.
+    context_of: Option<&'e Export>,
 }
 
 impl<'e, R: Read, W: Write> Session<'_, 'e, R, W> {
@@ -91,14 +112,58 @@ impl<'e, R: Read, W: Write> Session<'_, 'e, R, W> {
         self.output.write_all(&bytes)
     }
 
+    fn chosen(&self, export: &'e Export) -> Chosen<'e> {
+        let allocation = self.context_of.is_some_and(|of| std::ptr::eq(of, export));
+        Chosen { export, structured: self.structured, allocation }
+    }
+
+    fn structured_reply(&mut self, data: &[u8]) -> io::Result<()> {
+        if !data.is_empty() {
+            let text = b"no data is expected";
+            return self.reply(option::STRUCTURED_REPLY, option_reply::INVALID, text);
+        }
+        self.structured = true;
+        self.reply(option::STRUCTURED_REPLY, option_reply::ACK, &[])
+    }
+
+    /// Each choice takes the place of the last one; none is left of one that is refused.
+    fn meta_context(&mut self, option: u32, data: &[u8]) -> io::Result<()> {
+        let sets = option == option::SET_META_CONTEXT;
+        if sets {
+            self.context_of = None;
+        }
+        if !self.structured {
+            let text = b"structured replies have to be agreed on before";
+            return self.reply(option, option_reply::INVALID, text);
+        }
+        let Some((name, queries)) = parse_queries(data) else {
+            let text = b"the lengths do not fit the data";
+            return self.reply(option, option_reply::INVALID, text);
+        };
+        let Some(export) = find(&self.exports, name) else {
+            let text = unknown(&self.exports, name);
+            return self.reply(option, option_reply::UNKNOWN, text.as_bytes());
+        };
+        let listed = !sets && (queries.is_empty() || queries.contains(&&b"base:"[..]));
+        if listed || queries.contains(&nbd::ALLOCATION) {
+            let id = if sets { nbd::ALLOCATION_ID } else { 0 };
+            let context = [&id.to_be_bytes()[..], nbd::ALLOCATION].concat();
+            self.reply(option, option_reply::META_CONTEXT, &context)?;
+            if sets {
+                self.context_of = Some(export);
+            }
+        }
+        self.reply(option, option_reply::ACK, &[])
+    }
+
     /// The old way to choose: the answer is the export, or the end.
     fn export_name(&mut self, name: &[u8], no_zeroes: bool) -> io::Result<Option<&'e Export>> {
-        let Some(export) = find(self.exports, name) else {
-            warn(unknown(self.exports, name));
+        let Some(export) = find(&self.exports, name) else {
+            warn(unknown(&self.exports, name));
             return Ok(None);
         };
         let mut bytes = export.volume.size_bytes().to_be_bytes().to_vec();
-        bytes.extend(flags(export).to_be_bytes());
+        bytes.extend(flags(export, self.structured).to_be_bytes());
         bytes.resize(bytes.len() + if no_zeroes { 0 } else { 124 }, 0);
         self.output.write_all(&bytes)?;
         Ok(Some(export))
@@ -108,7 +173,7 @@ impl<'e, R: Read, W: Write> Session<'_, 'e, R, W> {
         if !data.is_empty() {
             return self.reply(option::LIST, option_reply::INVALID, b"no data is expected");
         }
-        for export in self.exports {
+        for export in self.exports.clone() {
             let name = export.volume.name();
             let mut data = (name.len() as u32).to_be_bytes().to_vec();
             data.extend(name.as_bytes());
@@ -124,17 +189,18 @@ impl<'e, R: Read, W: Write> Session<'_, 'e, R, W> {
             self.reply(option, option_reply::INVALID, b"the lengths do not fit the data")?;
             return Ok(None);
         };
-        let Some(export) = find(self.exports, name) else {
-            let text = unknown(self.exports, name);
+        let Some(export) = find(&self.exports, name) else {
+            let text = unknown(&self.exports, name);
             self.reply(option, option_reply::UNKNOWN, text.as_bytes())?;
             return Ok(None);
         };
+        let flags = flags(export, self.structured);
         let mut about = |kind: u16, data: &[&[u8]]| {
             let bytes = [&[&kind.to_be_bytes()[..]], data].concat().concat();
             self.reply(option, option_reply::INFO, &bytes)
         };
         let volume = &export.volume;
-        about(info::EXPORT, &[&volume.size_bytes().to_be_bytes(), &flags(export).to_be_bytes()])?;
+        about(info::EXPORT, &[&volume.size_bytes().to_be_bytes(), &flags.to_be_bytes()])?;
         let sizes = [volume.block_size(), PREFERRED_BYTES, REQUEST_MAX_BYTES];
         about(info::BLOCK_SIZE, &[&sizes.map(u32::to_be_bytes).concat()])?;
         if asked.contains(&info::NAME) {
@@ -159,15 +225,33 @@ fn parse_info(data: &[u8]) -> Option<(&[u8], Vec<u16>)> {
     whole.then_some((name, asked))
 }
 
+/// Length and name of an export, number, and length and text of each query.
+fn parse_queries(data: &[u8]) -> Option<(&[u8], Vec<&[u8]>)> {
+    fn text(data: &[u8]) -> Option<(&[u8], &[u8])> {
+        let (len, rest) = data.split_first_chunk()?;
+        rest.split_at_checked(u32::from_be_bytes(*len) as usize)
+    }
+    let (name, rest) = text(data)?;
+    let (number, mut rest) = rest.split_first_chunk()?;
+    let mut queries = Vec::new();
+    // Each takes bytes of the data, so that there are no more than fit.
+    for _ in 0..u32::from_be_bytes(*number) {
+        let query;
+        (query, rest) = text(rest)?;
+        queries.push(query);
+    }
+    rest.is_empty().then_some((name, queries))
+}
+
 /// Where there is only one, it is also the one without a name.
-fn find<'e>(exports: &'e [Export], name: &[u8]) -> Option<&'e Export> {
+fn find<'e>(exports: &[&'e Export], name: &[u8]) -> Option<&'e Export> {
     match exports {
         [only] if name.is_empty() => Some(only),
-        _ => exports.iter().find(|e| e.volume.name().as_bytes() == name),
+        _ => exports.iter().find(|e| e.volume.name().as_bytes() == name).copied(),
     }
 }
 
-fn unknown(exports: &[Export], name: &[u8]) -> String {
+fn unknown(exports: &[&Export], name: &[u8]) -> String {
     let names: Vec<_> = exports.iter().map(|e| e.volume.name()).collect();
     let name = String::from_utf8_lossy(&name[..name.len().min(100)]);
     format!("export {name:?}: no such volume; there are: {}", names.join(", "))
@@ -180,9 +264,10 @@ fn describe(export: &Export) -> String {
 
 /// Acknowledged is durable, and a flush of one connection stands for all, so connections
 /// need not be kept apart (multi-conn).
-fn flags(export: &Export) -> u16 {
+fn flags(export: &Export, structured: bool) -> u16 {
     use transmission::*;
-    let all = HAS_FLAGS
+    let all = if structured { SEND_DF } else { 0 }
+        | HAS_FLAGS
         | SEND_FLUSH
         | SEND_FUA
         | SEND_TRIM

@@ -9,6 +9,7 @@ pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054; // IHAVEOPT
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 const REQUEST_MAGIC: u32 = 0x2560_9513;
 const REPLY_MAGIC: u32 = 0x6744_6698;
+const CHUNK_MAGIC: u32 = 0x668e_33ef;
 
 /// Of the handshake, the same numbers for both sides.
 pub const FIXED_NEWSTYLE: u32 = 1;
@@ -20,12 +21,16 @@ pub mod option {
     pub const LIST: u32 = 3;
     pub const INFO: u32 = 6;
     pub const GO: u32 = 7;
+    pub const STRUCTURED_REPLY: u32 = 8;
+    pub const LIST_META_CONTEXT: u32 = 9;
+    pub const SET_META_CONTEXT: u32 = 10;
 }
 
 pub mod option_reply {
     pub const ACK: u32 = 1;
     pub const SERVER: u32 = 2;
     pub const INFO: u32 = 3;
+    pub const META_CONTEXT: u32 = 4;
     pub const UNSUPPORTED: u32 = (1 << 31) + 1;
     pub const INVALID: u32 = (1 << 31) + 3;
     pub const UNKNOWN: u32 = (1 << 31) + 6;
@@ -47,6 +52,7 @@ pub mod transmission {
     pub const SEND_FUA: u16 = 1 << 3;
     pub const SEND_TRIM: u16 = 1 << 5;
     pub const SEND_WRITE_ZEROES: u16 = 1 << 6;
+    pub const SEND_DF: u16 = 1 << 7;
     pub const CAN_MULTI_CONN: u16 = 1 << 8;
     pub const SEND_FAST_ZERO: u16 = 1 << 11;
 }
@@ -58,12 +64,33 @@ pub mod command {
     pub const FLUSH: u16 = 3;
     pub const TRIM: u16 = 4;
     pub const WRITE_ZEROES: u16 = 6;
+    pub const BLOCK_STATUS: u16 = 7;
 }
 
 pub mod flag {
     pub const FUA: u16 = 1;
     pub const NO_HOLE: u16 = 1 << 1;
+    /// The answer of a read is in one piece.
+    pub const DF: u16 = 1 << 2;
+    /// The answer has one extent.
+    pub const REQ_ONE: u16 = 1 << 3;
     pub const FAST_ZERO: u16 = 1 << 4;
+}
+
+/// The only context of metadata, and its number.
+pub const ALLOCATION: &[u8] = b"base:allocation";
+pub const ALLOCATION_ID: u32 = 1;
+/// Of an extent.
+pub const STATE_HOLE: u32 = 1;
+pub const STATE_ZERO: u32 = 1 << 1;
+
+/// Kinds of chunks.
+pub mod chunk {
+    pub const OFFSET_DATA: u16 = 1;
+    pub const BLOCK_STATUS: u16 = 5;
+    pub const ERROR: u16 = (1 << 15) + 1;
+    /// It is the last one of its reply.
+    pub const DONE: u16 = 1;
 }
 
 /// Errors as the protocol numbers them, which is as Linux does.
@@ -125,6 +152,22 @@ pub fn reply(error: u32, cookie: u64) -> [u8; REPLY_BYTES] {
     bytes[..4].copy_from_slice(&REPLY_MAGIC.to_be_bytes());
     bytes[4..8].copy_from_slice(&error.to_be_bytes());
     bytes[8..].copy_from_slice(&cookie.to_be_bytes());
+    bytes
+}
+
+/// Of a chunk, without its payload.
+pub const CHUNK_BYTES: usize = 20;
+/// Of one with data of a read, without that.
+pub const DATA_HEAD_BYTES: usize = CHUNK_BYTES + 8;
+
+/// The only one of its reply; the payload of so many bytes follows.
+pub fn chunk(kind: u16, cookie: u64, payload: u32) -> [u8; CHUNK_BYTES] {
+    let mut bytes = [0; CHUNK_BYTES];
+    bytes[..4].copy_from_slice(&CHUNK_MAGIC.to_be_bytes());
+    bytes[4..6].copy_from_slice(&chunk::DONE.to_be_bytes());
+    bytes[6..8].copy_from_slice(&kind.to_be_bytes());
+    bytes[8..16].copy_from_slice(&cookie.to_be_bytes());
+    bytes[16..].copy_from_slice(&payload.to_be_bytes());
     bytes
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::Origin;
+use super::{Extent, Origin};
 use crate::mark::MarkedBy;
 use crate::status::OriginInfo;
 
@@ -207,6 +207,15 @@ impl Origin for FaultyOrigin {
     fn write_zeroes(&self, offset: u64, len: u64) -> io::Result<()> {
         self.faults.write(offset, len)?;
         self.inner.write_zeroes(offset, len)
+    }
+
+    fn allocate_zeroes(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.faults.write(offset, len)?;
+        self.inner.allocate_zeroes(offset, len)
+    }
+
+    fn extents(&self, offset: u64, len: u64) -> Vec<Extent> {
+        self.inner.extents(offset, len)
     }
 
     /// None, so that every write passes here.

@@ -17,7 +17,10 @@ use rustix::fs::{AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags
 use rustix::io::Errno;
 
 use super::identity::OfBlock;
-use super::{check_range, identity, ioctl, join_identity, loops, split_identity, Known, Origin};
+use super::{
+    check_range, holes, identity, ioctl, join_identity, loops, split_identity, Extent, Known,
+    Origin,
+};
 use crate::engine::Memory;
 use crate::error::{Error, Result};
 use crate::mark::{MarkedBy, MarkedOn};
@@ -214,6 +217,40 @@ impl FileOrigin {
     }
 }
 
+impl FileOrigin {
+    fn punch(&self, at: u64, n: u64) -> Result<(), Errno> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        retry(|| rustix::fs::fallocate(&self.fd, flags, at, n))
+    }
+
+    fn zero_range(&self, at: u64, n: u64) -> Result<(), Errno> {
+        let flags = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
+        retry(|| rustix::fs::fallocate(&self.fd, flags, at, n))
+    }
+
+    /// Each step by the system, or by writing zeroes where that cannot.
+    fn zero_steps(
+        &self,
+        offset: u64,
+        len: u64,
+        zero: impl Fn(u64, u64) -> Result<(), Errno>,
+    ) -> io::Result<()> {
+        check_range(self.size_bytes, offset, len)?;
+        let (mut at, end) = (offset, offset + len);
+        while at < end {
+            let n = (end - at).min(ZERO_STEP);
+            match zero(at, n) {
+                Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL) => {
+                    self.write_zero_bytes(at, n)?;
+                }
+                done => done?,
+            }
+            at += n;
+        }
+        Ok(())
+    }
+}
+
 impl Origin for FileOrigin {
     fn size_bytes(&self) -> u64 {
         self.size_bytes
@@ -354,29 +391,29 @@ impl Origin for FileOrigin {
     }
 
     fn write_zeroes(&self, offset: u64, len: u64) -> io::Result<()> {
-        check_range(self.size_bytes, offset, len)?;
-        let (mut at, end) = (offset, offset + len);
-        while at < end {
-            let n = (end - at).min(ZERO_STEP);
-            let flags = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
-            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            let done = retry(|| rustix::fs::fallocate(&self.fd, flags, at, n));
-            let done = match done {
-                // tmpfs has holes, but no zero range.
-                Err(Errno::OPNOTSUPP | Errno::INVAL) if !self.block_device => {
-                    retry(|| rustix::fs::fallocate(&self.fd, hole, at, n))
-                }
-                done => done,
-            };
-            match done {
-                Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL) => {
-                    self.write_zero_bytes(at, n)?;
-                }
-                done => done?,
+        self.zero_steps(offset, len, |at, n| match self.punch(at, n) {
+            // A device may zero without giving blocks back.
+            Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL) => self.zero_range(at, n),
+            done => done,
+        })
+    }
+
+    fn allocate_zeroes(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.zero_steps(offset, len, |at, n| match self.zero_range(at, n) {
+            // tmpfs has holes, but no zero range.
+            Err(Errno::OPNOTSUPP | Errno::INVAL) if !self.block_device => {
+                self.punch(at, n)?;
+                retry(|| rustix::fs::fallocate(&self.fd, FallocateFlags::KEEP_SIZE, at, n))
             }
-            at += n;
+            done => done,
+        })
+    }
+
+    fn extents(&self, offset: u64, len: u64) -> Vec<Extent> {
+        match self.block_device {
+            true => vec![Extent::data(len)],
+            false => holes::extents(&self.fd, offset, len),
         }
-        Ok(())
     }
 
     fn write_zeroes_is_fast(&self) -> bool {

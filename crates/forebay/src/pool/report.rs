@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What an open pool tells of itself, and the options that change while it is open.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use forebay_engine::sys;
@@ -187,9 +188,15 @@ impl Core {
                 merges: info.merges,
                 commits: info.commits,
                 media_bytes: info.media_bytes,
-                reads: info.reads,
-                read_hit_bytes: info.read_hit_sectors * 512,
-                read_miss_bytes: info.read_miss_sectors * 512,
+                reads: info.reads.saturating_sub(self.looked.reads.load(Relaxed)),
+                read_hit_bytes: info
+                    .read_hit_sectors
+                    .saturating_sub(self.looked.hit_sectors.load(Relaxed))
+                    * 512,
+                read_miss_bytes: info
+                    .read_miss_sectors
+                    .saturating_sub(self.looked.miss_sectors.load(Relaxed))
+                    * 512,
                 discards: info.discards,
                 zeroes: info.zeroes,
                 flushes: info.flushes,
