@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use forebay::{FileMark, FoundMark, MapClaim};
 use forebay_engine::lasting::{self, Lasting};
@@ -18,6 +19,9 @@ use rustix::io::Errno;
 use crate::error::{Error, Result};
 use crate::store::Time;
 use crate::system;
+
+/// For so long who has a lease of a file is waited for.
+const LEASED: Duration = Duration::from_millis(1500);
 
 /// What this library does with a file.  Simulated in tests.
 pub trait Backing: Send + Sync + std::fmt::Debug {
@@ -101,8 +105,18 @@ impl RegularFile {
     pub(crate) fn look(path: &Path) -> Result<RegularFile> {
         let path = std::path::absolute(path).map_err(Error::system(path, "its path"))?;
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
-        let opened =
-            OpenOptions::new().read(true).write(true).custom_flags(flags as i32).open(&path);
+        let begun = Instant::now();
+        let opened = loop {
+            let mut how = OpenOptions::new();
+            match how.read(true).write(true).custom_flags(flags as i32).open(&path) {
+                // Somebody has a lease of it, which he gives back; or had one of a descriptor of
+                // which a child has a copy until it executes its program.
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock && begun.elapsed() < LEASED => {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                opened => break opened,
+            }
+        };
         let file = opened.map_err(Error::system(&path, "open"))?;
         let kind = file.metadata().map_err(Error::system(&path, "stat"))?;
         if !kind.is_file() {
