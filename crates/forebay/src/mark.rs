@@ -97,6 +97,9 @@ pub enum MarkedOn<'a> {
     Host,
     /// On a regular file, as an attribute, if its file system has those.
     File(std::os::fd::BorrowedFd<'a>),
+    /// The same, by the descriptor's own description: of a user who counts each failed sync, and may
+    /// have a lease of the file, which the kernel gives only to who alone has it open.
+    Shared(std::os::fd::BorrowedFd<'a>),
     /// On the origin, by means of its own.
     Origin(Arc<dyn Bears>),
 }

@@ -122,7 +122,7 @@ pub struct FileMark(Kept);
 impl FileMark {
     /// Of a regular file that is open for writing.
     pub fn of(file: BorrowedFd<'_>) -> io::Result<FileMark> {
-        let by = MarkedBy { name: file_identity(file)?, on: MarkedOn::File(file) };
+        let by = MarkedBy { name: file_identity(file)?, on: MarkedOn::Shared(file) };
         Ok(FileMark(Kept::look(&by, &state_dir())?))
     }
 

@@ -123,6 +123,7 @@ impl Kept {
         let on = match &by.on {
             MarkedOn::Host => On::Host,
             MarkedOn::File(file) => On::File(own_description(*file)?.into()),
+            MarkedOn::Shared(file) => On::File(file.try_clone_to_owned()?.into()),
             MarkedOn::Origin(bears) => On::Origin(bears.clone()),
         };
         let mut dirs = vec![state.join(MARKS)];
