@@ -22,6 +22,7 @@ mod acl;
 mod affinity;
 mod attach;
 mod front;
+mod holders;
 mod latency;
 pub mod live;
 mod log;

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::attach::{attach, Flags};
 use crate::front::{Front, TreeLive};
+use crate::holders;
 use crate::latency::Latency;
 use crate::live::{Live, LiveOptions};
 use crate::log::PoolJournal;
@@ -270,7 +271,11 @@ pub(crate) fn open_tree(path: &Path) -> io::Result<UnixTree> {
     }
     lock(&tree).map_err(|e| match e {
         Errno::WOULDBLOCK => {
-            let what = "it is mounted already, or a replay onto it goes on";
+            let mut what = String::from("it is mounted already, or a replay onto it goes on");
+            let by = holders::of_lock(tree.root().ino());
+            if !by.is_empty() {
+                what += &format!("; its lock is held by {}", by.join(", "));
+            }
             io::Error::new(io::ErrorKind::ResourceBusy, what)
         }
         e => e.into(),
