@@ -12,6 +12,7 @@
 compile program
 compile raw -pthread
 compile twice
+compile answers
 make_map 128M 64M
 program=$work/program
 
@@ -32,6 +33,24 @@ done
 grep -q 'vm.max_map_count' "$work/says" || fail "no message about a size: $(cat "$work/says")"
 rm "$work/twice.map"
 say "mappings and sizes: passed"
+
+# Answers of calls that are made seldom, and a file as stdout.
+"$work/answers" all "$work/plain.dat" >"$work/answers.plain" || fail "answers of a plain file"
+mapped "$work/answers" all "$work/answers.map" >"$work/answers.mapped" 2>"$work/says" || { cat "$work/says" >&2; fail "answers"; }
+diff "$work/answers.plain" "$work/answers.mapped" >&2 || fail "other answers than of a plain file"
+"$work/answers" stdio "$work/plain.dat" >/dev/null || fail "a plain file as stdout"
+mapped "$work/answers" stdio "$work/answers.map" >"$work/said" 2>"$work/says" || { cat "$work/says" >&2; fail "a file as stdout"; }
+grep -q 'as it was' "$work/said" || fail "what was printed is lost"
+grep -q 'stdio would read and write past' "$work/says" || fail "no message about stdout"
+# A pool whose name is not UTF-8: it is not run plainly.
+(
+	bad=$shm/$(printf 'p\377l')
+	"$FOREBAY" create "$bad" --size 64M --maps 32M >/dev/null && "$FOREBAY" map add "$bad" db >/dev/null
+	"$FOREBAY" map-run --pool "$bad" --files '*.map' -- "$program" calls "$work/utf.map" 2>"$work/says"
+) || { cat "$work/says" >&2; fail "a pool whose name is not UTF-8"; }
+grep -q 'syscall(' "$work/says" || fail "a pool whose name is not UTF-8: the file was not mapped"
+rm "$work"/answers.* "$work/utf.map"
+say "answers: passed"
 
 # Which files: by name, by place, no others.
 "$FOREBAY" map-run --pool "$pool" --files '*.none' "$work/other/*.dat" -- "$program" exit "$work/free.dat" 2>"$work/says"
@@ -129,10 +148,13 @@ gcc -o "$work/musl" "$work/static.c" -Wl,--dynamic-linker=/lib/ld-musl-x86_64.so
 echo nonsense >"$work/nonsense" && chmod +x "$work/nonsense"
 for pair in 'static static' 'setuid setuid' 'script static' 'musl GNU' 'nonsense ELF'; do
 	read -r file word <<<"$pair"
-	if mapped "$work/$file" 2>"$work/says"; then fail "$file is not refused"; fi
+	code=0
+	mapped "$work/$file" 2>"$work/says" || code=$?
+	[ "$code" = 6 ] || fail "$file is not refused: $code"
 	grep -q "$word" "$work/says" || fail "$file: $(cat "$work/says")"
 	[ "$(wc -l <"$work/says")" -eq 1 ] || fail "$file: more than one message"
 done
+if FOREBAY_MAP_PRELOAD=$work/nowhere.so mapped true 2>"$work/says"; then fail "runs without the library"; fi
 if mapped "$work/nowhere" 2>"$work/says"; then fail "a program that is not there"; fi
 if "$FOREBAY" map-run --pool "$work/nowhere" --files '*.map' -- true 2>"$work/says"; then fail "no pool"; fi
 say "refused at the start: passed"

@@ -140,7 +140,16 @@ fn unsuitable(path: &Path, what: impl Into<String>, way_out: &str) -> anyhow::Er
 /// Where the preload library is.
 fn library() -> anyhow::Result<PathBuf> {
     if let Some(path) = std::env::var_os("FOREBAY_MAP_PRELOAD") {
-        return Ok(std::path::absolute(PathBuf::from(path))?);
+        let path = std::path::absolute(PathBuf::from(path))?;
+        // Without it the program would run, and nothing would be mapped.
+        return match path.is_file() {
+            true => Ok(path),
+            false => Err(Error::NotFound {
+                path,
+                way_out: "FOREBAY_MAP_PRELOAD names the preload library: unset it".into(),
+            }
+            .into()),
+        };
     }
     let me = std::env::current_exe()?;
     let dir = me.parent().unwrap_or(Path::new("/"));
@@ -178,10 +187,15 @@ fn find(name: &OsStr) -> anyhow::Result<PathBuf> {
     })
 }
 
+/// A program whose files cannot be followed.
+fn unseen_program(path: &Path, what: &str) -> anyhow::Error {
+    let way_out =
+        "its files cannot be followed: run it without map-run, or on a mount (forebay mount)";
+    forebay_map::Error::Refused { path: path.into(), why: format!("{what}; {way_out}") }.into()
+}
+
 /// Refuses what would not be seen.
 fn may_run(program: &Path, scripts: u32) -> anyhow::Result<()> {
-    const WAY_OUT: &str =
-        "its files cannot be followed: run it without map-run, or on a mount (forebay mount)";
     let mut file = File::open(program)
         .map_err(|e| Error::system(program, "reading which program it is", e))?;
     let kind = file.metadata()?;
@@ -191,10 +205,10 @@ fn may_run(program: &Path, scripts: u32) -> anyhow::Result<()> {
     let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let mode = kind.permissions().mode();
     if mode & 0o4000 != 0 && kind.uid() != own.0 || mode & 0o2000 != 0 && kind.gid() != own.1 {
-        return Err(unsuitable(program, "a program that runs as another user (setuid)", WAY_OUT));
+        return Err(unseen_program(program, "a program that runs as another user (setuid)"));
     }
     if rustix::fs::fgetxattr(&file, "security.capability", &mut [0u8; 64][..]).is_ok() {
-        return Err(unsuitable(program, "a program with capabilities of its own", WAY_OUT));
+        return Err(unseen_program(program, "a program with capabilities of its own"));
     }
     let mut head = Vec::new();
     file.by_ref().take(4 << 10).read_to_end(&mut head)?;
@@ -204,13 +218,13 @@ fn may_run(program: &Path, scripts: u32) -> anyhow::Result<()> {
         let interpreter = Path::new(OsStr::from_bytes(words.next().unwrap_or_default()));
         return match scripts < 4 {
             true => may_run(interpreter, scripts + 1),
-            false => Err(unsuitable(program, "a script of a script of a script", WAY_OUT)),
+            false => Err(unseen_program(program, "a script of a script of a script")),
         };
     }
     let why = unseen(&head, &part_of(&file));
     match why {
         None => Ok(()),
-        Some(why) => Err(unsuitable(program, why, WAY_OUT)),
+        Some(why) => Err(unseen_program(program, why)),
     }
 }
 

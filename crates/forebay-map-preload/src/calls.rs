@@ -75,10 +75,25 @@ fn duplicated(desc: Option<state::Held>, new: c_int) -> c_int {
         real::close(new);
         fail(errno)
     };
+    if new <= 2 {
+        refuse_stdio(&desc, new);
+        return undo(libc::EBUSY);
+    }
     match state::is_elsewhere() {
         true => new,
         false => state::put(new, desc.desc()).map_or_else(undo, |()| new),
     }
+}
+
+fn refuse_stdio(desc: &Desc, as_fd: c_int) {
+    once(
+        About::Stdio,
+        format_args!(
+            "{}: to have it as descriptor {as_fd} is refused: stdio would read and write past the \
+             memory that it is mapped onto, and lose that; leave it out of --files",
+            desc.file.path.display()
+        ),
+    );
 }
 
 /// # Safety
@@ -103,6 +118,11 @@ pub unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_in
                  those from three quarters of ulimit -n on; raise it"
             ),
         );
+        return fail(libc::EBUSY);
+    }
+    if let Some(desc) = desc.as_ref().filter(|_| fd != to && (0..3).contains(&to)) {
+        // What is there stays.
+        refuse_stdio(desc, to);
         return fail(libc::EBUSY);
     }
     let replaces = fd != to && state::is_ours(to) && !state::is_elsewhere();

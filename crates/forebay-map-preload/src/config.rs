@@ -33,8 +33,15 @@ fn fits(glob: &CStr, what: &CStr, flags: i32) -> bool {
 impl Config {
     /// None: this program was not started by the command.
     pub fn of_environment() -> Result<Option<Config>, String> {
-        let var = |name: &str| std::env::var(format!("FOREBAY_MAP_RUN_{name}")).ok();
-        let Some(pool) = var("POOL") else { return Ok(None) };
+        let given = |name: &str| std::env::var_os(format!("FOREBAY_MAP_RUN_{name}"));
+        let Some(pool) = given("POOL") else { return Ok(None) };
+        // What the command has told is never left out in silence.
+        for name in ["WEAKER", "PERSIST", "KERNEL", "ROOM", "FILES", "MAP", "SHARED"] {
+            if given(name).is_some_and(|value| value.to_str().is_none()) {
+                return Err(format!("FOREBAY_MAP_RUN_{name} is not UTF-8"));
+            }
+        }
+        let var = |name: &str| given(name).and_then(|value| value.into_string().ok());
         let mut media =
             forebay::MediaOptions { allow_weaker: var("WEAKER").is_some(), ..Default::default() };
         if let Some(persist) = var("PERSIST") {

@@ -19,6 +19,7 @@ mod memory;
 mod memory_own;
 mod opening;
 mod planted;
+mod ready;
 mod real;
 mod say;
 mod signals;

@@ -9,6 +9,7 @@
 use std::ffi::c_int;
 use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering;
 
 use forebay_map::lasting::{check, Lasting};
 use libc::{flock, off_t};
@@ -63,8 +64,44 @@ impl Locks {
     }
 }
 
+/// What the kernel looks at first.
+fn is_valid(desc: &Desc, what: c_int, l: &flock) -> Result<(), c_int> {
+    let mode = desc.flags.load(Ordering::Relaxed) & libc::O_ACCMODE;
+    let allowed = match c_int::from(l.l_type) {
+        libc::F_UNLCK => Some(true),
+        libc::F_RDLCK => Some(mode != libc::O_WRONLY),
+        libc::F_WRLCK => Some(mode != libc::O_RDONLY),
+        _ => None,
+    };
+    // Asked what is locked, it looks at this first, and otherwise at the range.
+    if what == libc::F_GETLK && (allowed.is_none() || l.l_type == libc::F_UNLCK as i16) {
+        return Err(libc::EINVAL);
+    }
+    let from = match c_int::from(l.l_whence) {
+        libc::SEEK_SET => 0,
+        libc::SEEK_CUR => *lock(&desc.at),
+        libc::SEEK_END => desc.file.map().as_ref().ok_or(libc::EIO)?.size(),
+        _ => return Err(libc::EINVAL),
+    };
+    let start = (from as off_t).checked_add(l.l_start).ok_or(libc::EOVERFLOW)?;
+    match l.l_len {
+        _ if start < 0 => return Err(libc::EINVAL),
+        len if len > 0 => start.checked_add(len - 1).map(drop).ok_or(libc::EOVERFLOW)?,
+        len if start.checked_add(len).is_none_or(|first| first < 0) => return Err(libc::EINVAL),
+        _ => {}
+    }
+    match allowed {
+        None => Err(libc::EINVAL),
+        Some(false) if what != libc::F_GETLK => Err(libc::EBADF),
+        Some(_) => Ok(()),
+    }
+}
+
 /// As fcntl(2) with F_SETLK, F_SETLKW or F_GETLK.
 pub fn record(desc: &Desc, what: c_int, l: &mut flock) -> c_int {
+    if let Err(errno) = is_valid(desc, what, l) {
+        return fail(errno);
+    }
     if !desc.file.locks.are_shared() {
         // The file is this process's, and such locks are between processes.
         if what == libc::F_GETLK {

@@ -6,7 +6,7 @@
 use std::ffi::{c_char, c_int, c_long, c_void, CStr};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use libc::{iovec, mode_t, off_t};
+use libc::{iovec, mode_t, nfds_t, off_t, pollfd, sigset_t, timespec, timeval};
 
 /// A system call; a negative errno if it fails.
 ///
@@ -98,6 +98,17 @@ macro_rules! reals {
     };
 }
 
+/// Before our constructor: of those that some machines do not have, or that have other arguments,
+/// none (ENOSYS).
+#[cfg(target_arch = "x86_64")]
+const POLL: c_long = libc::SYS_poll;
+#[cfg(target_arch = "x86_64")]
+const SELECT: c_long = libc::SYS_select;
+#[cfg(not(target_arch = "x86_64"))]
+const POLL: c_long = -1;
+#[cfg(not(target_arch = "x86_64"))]
+const SELECT: c_long = -1;
+
 fn six(given: &[usize]) -> [usize; 6] {
     let mut all = [0; 6];
     all[..given.len()].copy_from_slice(given);
@@ -137,6 +148,10 @@ reals! {
     splice(from: c_int, a: *mut off_t, to: c_int, b: *mut off_t, n: usize, flags: u32) -> isize = libc::SYS_splice;
     renameat2(from: c_int, a: *const c_char, to: c_int, b: *const c_char, flags: u32) -> c_int = libc::SYS_renameat2;
     execve(path: *const c_char, argv: *const *const c_char, env: *const *const c_char) -> c_int = libc::SYS_execve;
+    poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int = POLL;
+    ppoll(fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int = -1;
+    select(n: c_int, r: *mut u64, w: *mut u64, e: *mut u64, timeout: *mut timeval) -> c_int = SELECT;
+    pselect(n: c_int, r: *mut u64, w: *mut u64, e: *mut u64, timeout: *const timespec, mask: *const sigset_t) -> c_int = -1;
 }
 
 /// Without a fall-back: a program that has come so far has run our constructor.

@@ -374,6 +374,11 @@ pub fn is_ours(fd: c_int) -> bool {
     usize::try_from(fd).is_ok_and(|fd| fd < MOST && OURS[fd].load(Ordering::Relaxed) != 0)
 }
 
+/// Whether a descriptor of ours is what it was, here.
+pub fn is_current(fd: c_int) -> bool {
+    !is_child() && desc(fd).is_some()
+}
+
 #[cold]
 fn desc_of(fd: c_int) -> Option<Held> {
     let _busy = hold();

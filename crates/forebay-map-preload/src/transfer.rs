@@ -162,9 +162,25 @@ unsafe fn read_on(desc: &Desc, all: Result<&[iovec], c_int>) -> isize {
 /// # Safety
 /// As write(2).
 unsafe fn write_on(desc: &Desc, all: Result<&[iovec], c_int>) -> isize {
-    let mut at = lock(&desc.at);
     // SAFETY: the caller's promise.
-    let done = all.and_then(|all| unsafe { write_at(desc, all, Whither::At(*at), false) });
+    unsafe { write_on_as(desc, all, false, false) }
+}
+
+/// # Safety
+/// As write(2).
+unsafe fn write_on_as(
+    desc: &Desc,
+    all: Result<&[iovec], c_int>,
+    appends: bool,
+    durable: bool,
+) -> isize {
+    let mut at = lock(&desc.at);
+    let to = match appends {
+        true => Whither::End,
+        false => Whither::At(*at),
+    };
+    // SAFETY: the caller's promise.
+    let done = all.and_then(|all| unsafe { write_at(desc, all, to, durable) });
     if let Ok((from, n)) = done {
         *at = from + n as u64;
     }
@@ -310,8 +326,15 @@ macro_rules! positioned {
                 let Some(desc) = state::desc_or_end(fd) else { return real::pwritev64v2(fd, v, n, at, f) };
                 let durable = f & (libc::RWF_DSYNC | libc::RWF_SYNC) != 0;
                 let known = libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_HIPRI | libc::RWF_APPEND;
-                if f & !known != 0 || at < 0 {
+                if f & !known != 0 {
                     return fail(libc::EOPNOTSUPP);
+                }
+                if at == -1 {
+                    let all = buffers(v, n);
+                    return write_on_as(&desc, all, f & libc::RWF_APPEND != 0, durable);
+                }
+                if at < 0 {
+                    return fail(libc::EINVAL);
                 }
                 let to = match f & libc::RWF_APPEND {
                     0 => Whither::At(at as u64),

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! poll, select, epoll and vmsplice, of descriptors with which the kernel does nothing, and of
+//! memory that may be another file's later.
+//!
+//! A regular file can always be read and written, so poll and select say that at once; epoll
+//! takes none.
+
+use std::ffi::{c_int, c_uint};
+use std::ptr::from_mut;
+
+use libc::{epoll_event, iovec, nfds_t, pollfd, sigset_t, timespec, timeval};
+
+use crate::real::{self, fail};
+use crate::state;
+
+/// What the kernel says of a regular file.
+const ALWAYS: i16 = libc::POLLIN | libc::POLLOUT | libc::POLLRDNORM | libc::POLLWRNORM;
+
+fn is_ours(fd: c_int) -> bool {
+    state::is_ours(fd) && state::is_current(fd)
+}
+
+/// # Safety
+/// `fds` has `n` entries; `wait` polls as many, and not at all if it is told so.
+unsafe fn poll_with(
+    fds: *mut pollfd,
+    n: nfds_t,
+    wait: impl Fn(*mut pollfd, bool) -> c_int,
+) -> c_int {
+    if !state::any_files() || fds.is_null() || n > state::MOST as nfds_t {
+        return wait(fds, true);
+    }
+    // SAFETY: the caller's promise.
+    let all = unsafe { std::slice::from_raw_parts_mut(fds, n as usize) };
+    if !all.iter().any(|one| is_ours(one.fd)) {
+        return wait(fds, true);
+    }
+    let mut others = all.to_vec();
+    let mut ready = 0;
+    for (one, other) in all.iter_mut().zip(&mut others).filter(|(one, _)| is_ours(one.fd)) {
+        // The kernel leaves it out.
+        other.fd = -1;
+        one.revents = one.events & ALWAYS;
+        ready += c_int::from(one.revents != 0);
+    }
+    let found = wait(others.as_mut_ptr(), ready == 0);
+    if found < 0 {
+        return found;
+    }
+    for (one, other) in all.iter_mut().zip(&others).filter(|(_, other)| other.fd >= 0) {
+        one.revents = other.revents;
+    }
+    found + ready
+}
+
+/// # Safety
+/// As poll(2).
+#[no_mangle]
+pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { poll_with(fds, n, |fds, waits| real::poll(fds, n, if waits { timeout } else { 0 })) }
+}
+
+/// # Safety
+/// As ppoll(2).
+#[no_mangle]
+pub unsafe extern "C-unwind" fn ppoll(
+    fds: *mut pollfd,
+    n: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    let none = timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the caller's promise.
+    unsafe {
+        poll_with(fds, n, |fds, waits| {
+            real::ppoll(fds, n, if waits { timeout } else { &raw const none }, mask)
+        })
+    }
+}
+
+extern "C" {
+    fn __chk_fail() -> !;
+}
+
+/// # Safety
+/// As poll(2), of an array of `room` bytes.
+#[no_mangle]
+pub unsafe extern "C-unwind" fn __poll_chk(
+    fds: *mut pollfd,
+    n: nfds_t,
+    timeout: c_int,
+    room: usize,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match room / size_of::<pollfd>() < n as usize {
+            true => __chk_fail(),
+            false => poll(fds, n, timeout),
+        }
+    }
+}
+
+/// # Safety
+/// As ppoll(2), of an array of `room` bytes.
+#[no_mangle]
+pub unsafe extern "C-unwind" fn __ppoll_chk(
+    fds: *mut pollfd,
+    n: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+    room: usize,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match room / size_of::<pollfd>() < n as usize {
+            true => __chk_fail(),
+            false => ppoll(fds, n, timeout, mask),
+        }
+    }
+}
+
+/// Sets of descriptors of select(2), as words of 64 bits: programs have larger ones than the
+/// C library's.
+type Set = *mut u64;
+
+/// # Safety
+/// The sets have `n` bits or are null; `wait` is select.
+unsafe fn select_with(n: c_int, sets: [Set; 3], wait: impl Fn(bool) -> c_int) -> c_int {
+    let mut ours = [const { Vec::new() }; 3];
+    if state::any_files() {
+        for (set, ours) in sets.iter().zip(&mut ours).filter(|(set, _)| !set.is_null()) {
+            for fd in 0..n.clamp(0, state::MOST as c_int) {
+                // SAFETY: the caller's promise.
+                let word = unsafe { &mut *set.add(fd as usize / 64) };
+                let bit = 1u64 << (fd % 64);
+                if *word & bit != 0 && is_ours(fd) {
+                    *word &= !bit;
+                    ours.push(fd);
+                }
+            }
+        }
+    }
+    // Nothing is exceptional of a file.
+    let ready = ours[0].len() + ours[1].len();
+    let found = wait(ready == 0);
+    if found < 0 {
+        return found;
+    }
+    for (set, fd) in
+        sets.iter().zip(&ours).take(2).flat_map(|(s, all)| all.iter().map(move |fd| (s, fd)))
+    {
+        // SAFETY: as above.
+        unsafe { *set.add(*fd as usize / 64) |= 1 << (fd % 64) };
+    }
+    found + ready as c_int
+}
+
+/// # Safety
+/// As select(2).
+#[no_mangle]
+pub unsafe extern "C-unwind" fn select(
+    n: c_int,
+    read: Set,
+    write: Set,
+    except: Set,
+    timeout: *mut timeval,
+) -> c_int {
+    let mut none = timeval { tv_sec: 0, tv_usec: 0 };
+    let none = from_mut(&mut none);
+    // SAFETY: the caller's promise.
+    unsafe {
+        select_with(n, [read, write, except], |waits| {
+            real::select(n, read, write, except, if waits { timeout } else { none })
+        })
+    }
+}
+
+/// # Safety
+/// As pselect(2).
+#[no_mangle]
+pub unsafe extern "C-unwind" fn pselect(
+    n: c_int,
+    read: Set,
+    write: Set,
+    except: Set,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    let none = timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the caller's promise.
+    unsafe {
+        select_with(n, [read, write, except], |waits| {
+            let timeout = if waits { timeout } else { &raw const none };
+            real::pselect(n, read, write, except, timeout, mask)
+        })
+    }
+}
+
+/// # Safety
+/// As epoll_ctl(2).
+#[no_mangle]
+pub unsafe extern "C-unwind" fn epoll_ctl(
+    epoll: c_int,
+    what: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> c_int {
+    if state::is_ours(fd) && !state::is_child() {
+        // As of any regular file.
+        return fail(libc::EPERM);
+    }
+    let a = [epoll as usize, what as usize, fd as usize, event.addr(), 0, 0];
+    // SAFETY: the caller's promise.
+    real::told(unsafe { real::raw(libc::SYS_epoll_ctl, a) }) as c_int
+}
+
+/// Memory of a mapping may be another file's when the pipe is read: its bytes are written.
+///
+/// # Safety
+/// As vmsplice(2).
+#[no_mangle]
+pub unsafe extern "C-unwind" fn vmsplice(
+    fd: c_int,
+    v: *const iovec,
+    n: usize,
+    flags: c_uint,
+) -> isize {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let writes = || real::fcntl64(fd, libc::F_GETFL, 0) & libc::O_ACCMODE != libc::O_RDONLY;
+        let all = match v.is_null() || n > 1024 {
+            true => &[],
+            false => std::slice::from_raw_parts(v, n),
+        };
+        let is_mapped = |b: &iovec| state::over(b.iov_base.addr(), b.iov_len).is_some();
+        if state::any_files() && all.iter().any(is_mapped) && writes() {
+            let wait = match flags & libc::SPLICE_F_NONBLOCK {
+                0 => 0,
+                _ => libc::RWF_NOWAIT,
+            };
+            return real::pwritev64v2(fd, v, n as c_int, -1, wait);
+        }
+        let a = [fd as usize, v.addr(), n, flags as usize, 0, 0];
+        real::told(real::raw(libc::SYS_vmsplice, a))
+    }
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * Goal: calls of files that programs make seldom have the answers that they have without
+ * `forebay map-run`.
+ * Method: it says each answer; run.sh compares what it says with and without map-run.
+ *
+ *	answers all FILE       one line for each call
+ *	answers stdio FILE     a file as stdout: printf is not lost in silence
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <poll.h>
+#include <stdint.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/select.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "check.h"
+
+static void says(const char *what, long result)
+{
+	int why = errno;
+
+	printf("%s: %ld %s\n", what, result, result == -1 ? strerrorname_np(why) : "");
+	errno = 0;
+}
+
+static void ready(int fd, const char *kind)
+{
+	struct timespec second = { 1, 0 };
+	struct timeval long_time = { 5, 0 };
+	struct epoll_event event = { .events = EPOLLIN };
+	struct pollfd all[3] = { { fd, POLLIN | POLLOUT, 0 }, { -1, POLLIN, 7 }, { fd, POLLPRI, 7 } };
+	int epoll = epoll_create1(0), ends[2];
+	fd_set r, w, e;
+
+	CHECK(epoll >= 0 && pipe(ends) == 0);
+	puts(kind);
+	says("poll", poll(all, 1, 10000));
+	says("revents", all[0].revents);
+	all[1].fd = ends[0];
+	says("poll of three", ppoll(all, 3, &second, NULL));
+	printf("%d %d %d\n", all[0].revents, all[1].revents, all[2].revents);
+	CHECK(write(ends[1], "x", 1) == 1);
+	says("poll of three", poll(all, 3, -1));
+	printf("%d %d %d\n", all[0].revents, all[1].revents, all[2].revents);
+	all[0].events = POLLPRI;
+	says("poll for nothing", poll(all, 1, 10));
+	FD_ZERO(&r);
+	FD_ZERO(&w);
+	FD_ZERO(&e);
+	FD_SET(fd, &r);
+	FD_SET(fd, &w);
+	FD_SET(fd, &e);
+	FD_SET(ends[0], &r);
+	says("select", select(fd + 20, &r, &w, &e, &long_time));
+	printf("%d %d %d %d\n", FD_ISSET(fd, &r), FD_ISSET(fd, &w), FD_ISSET(fd, &e), FD_ISSET(ends[0], &r));
+	says("epoll_ctl", epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event));
+	close(epoll);
+	close(ends[0]);
+	close(ends[1]);
+}
+
+static void vectors(int fd)
+{
+	char a[8] = "", b[8] = "";
+	struct iovec v[2] = { { a, 3 }, { b, 3 } };
+
+	says("lseek", lseek(fd, 10, SEEK_SET));
+	memcpy(a, "abc", 3);
+	memcpy(b, "def", 3);
+	says("pwritev2 at the position", pwritev2(fd, v, 2, -1, 0));
+	says("position", lseek(fd, 0, SEEK_CUR));
+	says("pwritev2 at the position, durable", pwritev2(fd, v, 1, -1, RWF_DSYNC));
+	says("position", lseek(fd, 0, SEEK_CUR));
+	says("pwritev2 before the start", pwritev2(fd, v, 1, -2, 0));
+	says("lseek", lseek(fd, 10, SEEK_SET));
+	says("preadv2 at the position", preadv2(fd, v, 2, -1, 0));
+	printf("%.3s%.3s\n", a, b);
+	says("preadv2 before the start", preadv2(fd, v, 1, -2, 0));
+	says("position", lseek(fd, 0, SEEK_CUR));
+}
+
+static void lock(int fd, const char *mode)
+{
+	static const short types[] = { F_RDLCK, F_WRLCK, F_UNLCK, 7 }, whence[] = { SEEK_SET, SEEK_CUR, SEEK_END, 9 };
+	static const long starts[] = { 0, -5, 100, INT64_MAX }, lengths[] = { 0, 10, -3, -300, INT64_MAX };
+	static const int what[] = { F_SETLK, F_GETLK };
+	size_t i, j, k, l, m;
+	char name[64];
+
+	for (i = 0; i < 4; i++)
+		for (j = 0; j < 4; j++)
+			for (k = 0; k < 4; k++)
+				for (l = 0; l < 5; l++)
+					for (m = 0; m < 2; m++) {
+						struct flock f = { .l_type = types[i], .l_whence = whence[j],
+								   .l_start = starts[k], .l_len = lengths[l] };
+
+						snprintf(name, sizeof(name), "lock %s %zu %zu %zu %zu %zu", mode, i, j, k, l, m);
+						errno = 0;
+						says(name, fcntl(fd, what[m], &f));
+						if (what[m] == F_GETLK)
+							printf("%d\n", f.l_type);
+					}
+}
+
+/* What is in a pipe is what was there, whatever has the memory by then. */
+static void spliced(const char *path)
+{
+	char other[512], found[PAGE];
+	int ends[2], fd = open(path, O_RDWR), i;
+	struct iovec v = { 0, PAGE };
+
+	snprintf(other, sizeof(other), "%s.other.map", path);
+	CHECK(fd >= 0 && pipe(ends) == 0 && ftruncate(fd, PAGE) == 0);
+	v.iov_base = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK(v.iov_base != MAP_FAILED);
+	memset(v.iov_base, 'a', PAGE);
+	says("vmsplice", vmsplice(ends[1], &v, 1, 0));
+	CHECK(munmap(v.iov_base, PAGE) == 0 && close(fd) == 0);
+	for (i = 0; i < 2; i++) {
+		fd = open(other, O_RDWR | O_CREAT, 0600);
+		CHECK(fd >= 0 && ftruncate(fd, PAGE) == 0);
+		v.iov_base = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+		memset(v.iov_base, 'b', PAGE);
+		CHECK(munmap(v.iov_base, PAGE) == 0 && close(fd) == 0);
+	}
+	CHECK(read(ends[0], found, PAGE) == PAGE);
+	printf("%c%c\n", found[0], found[PAGE - 1]);
+}
+
+static void all(const char *path)
+{
+	int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600), reads = open(path, O_RDONLY), writes = open(path, O_WRONLY);
+
+	CHECK(fd >= 0 && reads >= 0 && writes >= 0 && ftruncate(fd, 4 * PAGE) == 0);
+	ready(fd, "read and write");
+	ready(reads, "read");
+	ready(writes, "write");
+	vectors(fd);
+	lock(fd, "both");
+	lock(reads, "reads");
+	lock(writes, "writes");
+	CHECK(close(reads) == 0 && close(writes) == 0 && close(fd) == 0);
+	spliced(path);
+}
+
+static void as_stdout(const char *path)
+{
+	int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600), keeps = dup(1), kept;
+	char found[16] = "";
+
+	CHECK(fd >= 0 && keeps >= 0);
+	if (dup2(fd, 1) == 1) {
+		CHECK(printf("printed\n") == 8 && fflush(stdout) == 0);
+		CHECK(pread(fd, found, 8, 0) == 8 && strcmp(found, "printed\n") == 0 && dup2(keeps, 1) == 1);
+	} else {
+		CHECK(is_mapped_run() && errno == EBUSY && printf("as it was\n") == 10 && fflush(stdout) == 0);
+	}
+	/* Neither by another way. */
+	close(0);
+	kept = dup(fd);
+	CHECK(kept == 0 || (is_mapped_run() && kept == -1 && errno == EBUSY));
+	close(0);
+	kept = open(path, O_RDWR);
+	CHECK(kept == 0 || (is_mapped_run() && kept == -1 && errno == EBUSY));
+}
+
+int main(int argc, char **argv)
+{
+	CHECK(argc == 3);
+	if (strcmp(argv[1], "all") == 0)
+		all(argv[2]);
+	else if (strcmp(argv[1], "stdio") == 0)
+		as_stdout(argv[2]);
+	else
+		CHECK(0);
+	return 0;
+}
