@@ -18,7 +18,7 @@
 
 use std::ffi::c_int;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
@@ -90,8 +90,8 @@ fn set(fd: RawFd) -> Result<(), c_int> {
 }
 
 /// With the lease the kernel takes away what says that the descriptor is ours.
-fn unset(fd: RawFd) {
-    kept::CHANGES.store(fd, Ordering::SeqCst);
+fn unset(fd: RawFd, known_as: RawFd) {
+    kept::CHANGES.store(known_as, Ordering::SeqCst);
     let _ = control(fd, F_SETLEASE, libc::F_UNLCK as usize);
     let _ = tell(fd);
     kept::CHANGES.store(-1, Ordering::SeqCst);
@@ -142,6 +142,34 @@ fn path_of(file: BorrowedFd<'_>) -> std::path::PathBuf {
     use std::os::unix::ffi::OsStringExt;
     let path = which::path_of(file.as_raw_fd()).unwrap_or_default();
     std::ffi::OsString::from_vec(path.into_bytes()).into()
+}
+
+/// Gives the lease of a file back when it is dropped, after the file is closed: until then it is
+/// held.  By itself it would last as long as anything has the file open: a child, a private
+/// mapping, a thread that writes back.
+#[derive(Debug)]
+pub struct Ending(Option<(OwnedFd, RawFd)>);
+
+pub fn ends(map: &MapFile) -> Ending {
+    let same = map.file().and_then(|file| {
+        let fd = kept::check(file.as_raw_fd()).ok().map(|()| file.as_raw_fd())?;
+        let new = control(fd, libc::F_DUPFD_CLOEXEC as usize, 3).ok()?;
+        // SAFETY: a duplicate is a new descriptor, which nobody has.
+        Some((unsafe { OwnedFd::from_raw_fd(new as RawFd) }, fd))
+    });
+    Ending(same)
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if let Some((fd, first)) = self.0.take() {
+            let fd = fd.into_raw_fd();
+            // A thread may still have it for a moment, and close it then.
+            unset(fd, first);
+            // SAFETY: it was owned, and nobody has it any more.
+            unsafe { raw(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
+        }
+    }
 }
 
 /// From now on it is looked after.
@@ -242,7 +270,7 @@ fn give_back(file: &Arc<Mapped>, to_write: bool) {
     }
     inside(|| lock(&LEASE_GIVEN).push(file.id));
     if let Some(fd) = descriptor(file) {
-        unset(fd);
+        unset(fd, fd);
     }
 }
 

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use forebay_map::{Error, MapFile, PAGE};
 
 use crate::config::Config;
+use crate::lease;
 use crate::locks::Locks;
 use crate::planted::{self, Planted};
 use crate::say::{once, About};
@@ -118,7 +119,11 @@ impl Mapped {
         };
         quietly(|| {
             // After an error here it is closed all the same.
-            let closed = map.take().map_or(Ok(()), MapFile::close).map_err(refused);
+            let closed = map.take().map_or(Ok(()), |map| {
+                let _ending = lease::ends(&map);
+                map.close()
+            });
+            let closed = closed.map_err(refused);
             let larger =
                 closed.and_then(|()| opened.map(config, &self.path, bytes).map_err(refused));
             let failed = match larger {

@@ -74,6 +74,7 @@ impl Opened {
         match lease::take(&map) {
             Ok(()) => Ok(map),
             Err(e) => {
+                let _ending = lease::ends(&map);
                 let _ = map.close();
                 Err(e)
             }
@@ -505,6 +506,7 @@ fn close_file(file: &Arc<Mapped>) -> Result<(), c_int> {
     FILES.fetch_sub(1, Ordering::SeqCst);
     let mut map = write(&file.map);
     let Some(map) = map.take() else { return Ok(()) };
+    let _ending = inside(|| lease::ends(&map));
     inside(|| {
         if planted::is(Planted::CloseForgets) {
             let _ = map.drop_cache(0, u64::MAX);
@@ -572,6 +574,7 @@ pub fn open(
             };
             // The library opens it by its name.
             if !is_at(path, id) {
+                let _ending = inside(|| lease::ends(&map));
                 let _ = inside(|| map.close());
                 if open.as_ref().is_some_and(|o| o.files.is_empty()) {
                     close_pool(&mut open);
