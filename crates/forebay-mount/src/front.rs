@@ -24,6 +24,8 @@ use rustix::thread::CapabilitySet;
 
 mod asked;
 mod callers;
+mod helpers;
+mod holes;
 mod terms;
 
 use crate::affinity;
@@ -36,6 +38,7 @@ use crate::rights;
 use crate::tree::{Attr, RenameHow, Result, Tree};
 use crate::unix::{Node, UnixTree};
 use callers::{caller, has_mode_of_file, without_set_ids};
+use helpers::Helpers;
 use terms::{errno, file_type, kind_of, no_inode, system_time, time_or_now};
 
 pub type TreeLive = Live<UnixTree, PoolJournal>;
@@ -66,6 +69,7 @@ pub struct Front {
     acts: Arc<OnceLock<bool>>,
     /// To tell it what changed by itself.
     kernel: Arc<OnceLock<Notifier>>,
+    helpers: Helpers,
 }
 
 impl Front {
@@ -79,6 +83,7 @@ impl Front {
             read_only: options.read_only,
             acts: Arc::default(),
             kernel: Arc::default(),
+            helpers: Helpers::default(),
         }
     }
 
@@ -114,7 +119,7 @@ impl Front {
         FileAttr {
             ino: INodeNo(self.swap(attr.ino)),
             size: attr.size,
-            blocks: attr.blocks,
+            blocks: self.blocks(attr),
             atime: system_time(attr.atime),
             mtime: system_time(attr.mtime),
             ctime: system_time(attr.ctime),
@@ -130,13 +135,33 @@ impl Front {
         }
     }
 
+    /// Programs take a file without blocks for one without data, and the kernel may hold data of
+    /// it: no file is told to have none, but an empty one whose size the kernel asks for.
+    fn blocks(&self, attr: &Attr) -> u64 {
+        let may_have_data = attr.size > 0 || self.write_back;
+        match attr.kind {
+            Kind::File if may_have_data => attr.blocks.max(1),
+            _ => attr.blocks,
+        }
+    }
+
+    /// How long the kernel may believe an inode's attributes.  With `--write-back` it does not ask
+    /// for a file's blocks again after it has written to it.
+    fn believed(&self, attr: &Attr) -> Duration {
+        match attr.kind {
+            Kind::File if self.write_back => Duration::from_secs(1),
+            _ => BELIEVED,
+        }
+    }
+
     /// The kernel takes a number with another generation for another inode: a file handle of the
     /// one that had it before does not open the new one.
     fn entry(&self, reply: ReplyEntry, done: Result<(Arc<Inode<Node>>, Attr)>) {
         match done {
             Ok((inode, attr)) => {
                 let generation = Generation(inode.node.generation().into());
-                reply.entry(&BELIEVED, &self.shown(&attr), generation);
+                let (attributes, name) = (self.believed(&attr), BELIEVED);
+                reply.entry_with_ttls(&attributes, &name, &self.shown(&attr), generation);
             }
             Err(e) => reply.error(errno(e)),
         }
@@ -228,7 +253,7 @@ impl Filesystem for Front {
 
     fn getattr(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         match self.inode(ino).and_then(|inode| self.live.attr(&inode)) {
-            Ok(attr) => reply.attr(&BELIEVED, &self.shown(&attr)),
+            Ok(attr) => reply.attr(&self.believed(&attr), &self.shown(&attr)),
             Err(e) => reply.error(errno(e)),
         }
         affinity::follow(req.pid());
@@ -283,7 +308,7 @@ impl Filesystem for Front {
             self.live.attr(&inode)
         });
         match done {
-            Ok(attr) => reply.attr(&BELIEVED, &self.shown(&attr)),
+            Ok(attr) => reply.attr(&self.believed(&attr), &self.shown(&attr)),
             Err(e) => reply.error(errno(e)),
         }
         affinity::follow(req.pid());
@@ -479,11 +504,15 @@ impl Filesystem for Front {
             if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
                 self.drop_privileges(req, &inode)?;
             }
-            self.live.write(&inode, offset, data)?;
-            self.written(&inode, || asked::write_syncs(write_flags, flags))
+            let mut done = self.live.write(&inode, offset, data)?;
+            while done < data.len() && asked::write_is_whole(write_flags, flags) {
+                done += self.live.write(&inode, offset + done as u64, &data[done..])?;
+            }
+            self.written(&inode, || asked::write_syncs(write_flags, flags))?;
+            Ok(done)
         });
         match written {
-            Ok(()) => reply.written(data.len() as u32),
+            Ok(n) => reply.written(n as u32),
             Err(e) => reply.error(errno(e)),
         }
         affinity::follow(req.pid());
@@ -667,18 +696,34 @@ impl Filesystem for Front {
     ) {
         const SEEK_DATA: i32 = 3;
         const SEEK_HOLE: i32 = 4;
+        let hole = match whence {
+            SEEK_DATA => false,
+            SEEK_HOLE => true,
+            _ => return reply.error(fuser::Errno::EINVAL),
+        };
         let found = self.inode(ino).and_then(|inode| {
             let offset = u64::try_from(offset).map_err(|_| Errno::NXIO)?;
-            match whence {
-                SEEK_DATA => self.live.tree().seek(&inode.node, offset, false),
-                SEEK_HOLE => self.live.tree().seek(&inode.node, offset, true),
-                _ => Err(Errno::INVAL),
-            }
+            // Data is data, whatever the kernel holds; a mount for reading holds nothing.
+            let here = match self.live.tree().seek(&inode.node, offset, hole) {
+                Ok(at) if self.read_only || (!hole && at == offset) => Some(Ok(at)),
+                Err(e) if self.read_only || e != Errno::NXIO => Some(Err(e)),
+                _ => None,
+            };
+            Ok((inode, offset, here))
         });
-        match found {
-            Ok(at) => reply.offset(at as i64),
-            Err(e) => reply.error(errno(e)),
-        }
+        let (inode, offset) = match found {
+            Ok((inode, offset, None)) => (inode, offset),
+            Ok((_, _, Some(found))) => return holes::seeked(reply, found),
+            Err(e) => return reply.error(errno(e)),
+        };
+        let (live, kernel) = (self.live.clone(), self.kernel.clone());
+        self.helpers.run(move || {
+            let seeker = holes::Seeker {
+                ask: |offset, hole| live.tree().seek(&inode.node, offset, hole),
+                write_back: |start, end| holes::write_back(&kernel, ino, start, end),
+            };
+            holes::seeked(reply, seeker.seek(offset, hole));
+        });
     }
 
     fn copy_file_range(

@@ -173,8 +173,12 @@ pub trait Tree: Send + Sync {
     fn read_link(&self, node: &Self::Node) -> Result<Vec<u8>>;
     /// As many bytes as there are up to the file's end.
     fn read(&self, node: &Self::Node, offset: u64, bytes: &mut [u8]) -> Result<usize>;
-    /// All of them, or an error.
+    /// All of them, or an error, after which a part of them may be there.
     fn write(&self, node: &Self::Node, offset: u64, bytes: &[u8]) -> Result<()>;
+    /// As many of them as there is room for, and how many those are; an error if that is none.
+    fn write_some(&self, node: &Self::Node, offset: u64, bytes: &[u8]) -> Result<usize> {
+        self.write(node, offset, bytes).map(|()| bytes.len())
+    }
     fn truncate(&self, node: &Self::Node, size: u64) -> Result<()>;
     fn allocate(&self, node: &Self::Node, mode: Allocate, offset: u64, length: u64) -> Result<()>;
     fn set_attr(&self, node: &Self::Node, set: &SetAttr) -> Result<()>;

@@ -574,17 +574,28 @@ impl Tree for UnixTree {
     }
 
     fn write(&self, node: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
+        let mut done = 0;
+        while done < bytes.len() {
+            done += self.write_some(node, offset + done as u64, &bytes[done..])?;
+        }
+        Ok(())
+    }
+
+    fn write_some(&self, node: &Node, offset: u64, bytes: &[u8]) -> Result<usize> {
         let fd = node.writing()?;
         let mut done = 0;
         while done < bytes.len() {
             match as_caller(|| rustix::io::pwrite(&fd, &bytes[done..], offset + done as u64)) {
-                Ok(0) => return Err(Errno::IO),
+                Ok(0) if done == 0 => return Err(Errno::IO),
+                Ok(0) => break,
                 Ok(n) => done += n,
                 Err(Errno::INTR) => {}
+                // The next one is told why.
+                Err(_) if done > 0 => break,
                 Err(e) => return Err(e),
             }
         }
-        Ok(())
+        Ok(done)
     }
 
     fn truncate(&self, node: &Node, size: u64) -> Result<()> {

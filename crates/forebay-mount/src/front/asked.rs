@@ -14,12 +14,19 @@ use fuser::{OpenFlags, WriteFlags};
 
 const O_ACCMODE: i32 = 0o3;
 const O_DSYNC: i32 = 0o10000;
+const O_DIRECT: i32 = rustix::fs::OFlags::DIRECT.bits() as i32;
 
 /// A write that has to be durable before it returns.  What the kernel writes back from its page
 /// cache it asks for separately.
 pub(super) fn write_syncs(write: WriteFlags, flags: OpenFlags) -> bool {
     // O_SYNC is O_DSYNC and another bit.
     flags.0 & O_DSYNC != 0 && !write.contains(WriteFlags::FUSE_WRITE_CACHE)
+}
+
+/// A write of which the kernel takes no part: all of it, or an error.  What it writes back it does not
+/// count, and a direct write that is short it calls EIO.
+pub(super) fn write_is_whole(write: WriteFlags, flags: OpenFlags) -> bool {
+    write.contains(WriteFlags::FUSE_WRITE_CACHE) || flags.0 & O_DIRECT != 0
 }
 
 /// Whether the caller of a copy writes synchronously to the inode, which the kernel knows by this

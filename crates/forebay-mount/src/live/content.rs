@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use super::recent::Writes;
+use super::room::Room;
 use super::taken::Taken;
 use super::{ns_of, Content, Inode, Journal, Live};
 use crate::record::{self, Allocate, Record, Records, DATA_OVERHEAD};
@@ -18,12 +19,12 @@ impl<T: Tree, J: Journal> Live<T, J> {
         to: &Arc<Inode<T::Node>>,
         offset: u64,
         length: u64,
-        tree: impl FnOnce() -> Result<u64>,
+        tree: impl Fn() -> Result<u64>,
     ) -> Result<u64> {
         self.alive()?;
         let mut content = to.content();
         content.kept = None;
-        let copied = tree();
+        let copied = self.with_room(tree);
         // An error may come after a part of it.
         let written = *copied.as_ref().unwrap_or(&length);
         content.dirty.add(offset, offset.saturating_add(written));
@@ -32,19 +33,37 @@ impl<T: Tree, J: Journal> Live<T, J> {
         Ok(written)
     }
 
-    pub fn write(&self, inode: &Arc<Inode<T::Node>>, offset: u64, bytes: &[u8]) -> Result<()> {
+    /// How many were written: fewer than all where there is no room for more.
+    pub fn write(&self, inode: &Arc<Inode<T::Node>>, offset: u64, bytes: &[u8]) -> Result<usize> {
         self.alive()?;
         // Locked before the tree has it: what is kept is in the order of the writes.
         let mut content = inode.content();
         let kept = content.kept.take();
-        self.tree.write(&inode.node, offset, bytes)?;
+        let written = self.write_tree(inode, offset, bytes)?;
+        let bytes = &bytes[..written];
         content.kept = match (content.dirty.is_empty(), kept) {
             (true, _) => self.recent.first(offset, bytes),
             (false, Some(kept)) => self.recent.next(kept, offset, bytes),
             (false, None) => None,
         };
-        content.dirty.add(offset, offset.saturating_add(bytes.len() as u64));
-        self.keep_from_replay(inode, &mut content, offset, bytes.len() as u64)
+        content.dirty.add(offset, offset.saturating_add(written as u64));
+        self.keep_from_replay(inode, &mut content, offset, written as u64)?;
+        Ok(written)
+    }
+
+    fn write_tree(&self, inode: &Inode<T::Node>, offset: u64, bytes: &[u8]) -> Result<usize> {
+        let mut done = 0;
+        let mut room = Room::default();
+        loop {
+            let rest = &bytes[done..];
+            match self.tree.write_some(&inode.node, offset.saturating_add(done as u64), rest) {
+                Ok(n) if n == rest.len() => return Ok(done + n),
+                Ok(n) => done += n,
+                Err(e) if self.makes_room(&mut room, e) => {}
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => return Ok(done),
+            }
+        }
     }
 
     /// These bytes were written: if the replay would take them away again, they are logged

@@ -29,6 +29,8 @@ struct State<N> {
     synced: u64,
     /// Of the open group and the one before, by the number's last bit.
     groups: [Group<N>; 2],
+    /// The group that is being synced names inodes that are gone.
+    frees: bool,
     /// Somebody waits for space in the log.
     space_wanted: bool,
     /// Counts syncs, for those who wait for space.
@@ -128,6 +130,7 @@ impl<N> Groups<N> {
             open: synced + 1,
             synced,
             groups: Default::default(),
+            frees: false,
             space_wanted: false,
             syncs: 0,
             ending: false,
@@ -238,14 +241,23 @@ impl<N> Groups<N> {
             state = self.wait(state);
         }
         let group = state.group(txg);
-        let touched = std::mem::take(&mut group.touched);
-        Some(Closed { txg, touched, names: group.names })
+        let (touched, names) = (std::mem::take(&mut group.touched), group.names);
+        state.frees = touched.iter().any(|inode| inode.is_gone());
+        Some(Closed { txg, touched, names })
+    }
+
+    /// The next sync lets go of inodes that have no name any more.
+    pub fn frees(&self) -> bool {
+        let state = self.lock();
+        let named = || state.groups.iter().flat_map(|group| &group.touched);
+        state.frees || named().any(|inode| inode.is_gone())
     }
 
     /// The log has forgotten the group.
     pub fn synced(&self, txg: u64) {
         let mut state = self.lock();
         *state.group(txg) = Group::default();
+        state.frees = false;
         state.synced = txg;
         state.syncs += 1;
         self.changed.notify_all();

@@ -53,7 +53,7 @@ impl<N> Inodes<N> {
     /// One that an entry of an unsynced group names is kept, so that it has one fid; but for
     /// one that is gone: its number may be another's soon.
     fn drop_unused(&mut self, ino: u64) -> Option<Arc<Inode<N>>> {
-        let is_gone = |k: &Known<N>| k.inode.gone.load(Ordering::Relaxed);
+        let is_gone = |k: &Known<N>| k.inode.is_gone();
         let unused =
             |k: &Known<N>| k.lookups == 0 && (is_gone(k) || Arc::strong_count(&k.inode) == 1);
         if !self.known.get(&ino).is_some_and(unused) {

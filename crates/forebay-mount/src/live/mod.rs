@@ -28,8 +28,10 @@ mod groups;
 mod inodes;
 mod ranges;
 mod recent;
+mod room;
 mod syncs;
 mod taken;
+mod waits;
 mod whiteout;
 
 use std::fmt;
@@ -47,8 +49,10 @@ use groups::{Groups, Hold};
 use inodes::Inodes;
 use ranges::Ranges;
 use recent::{Kept, Recent};
+use room::Room;
 use syncs::Syncs;
 use taken::Taken;
+use waits::Wait;
 
 /// Where entries go: a log of a pool.
 pub trait Journal: Send + Sync {
@@ -130,6 +134,10 @@ fn asked_often(name: &[u8]) -> Option<usize> {
 }
 
 impl<N> Inode<N> {
+    fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
     fn content(&self) -> MutexGuard<'_, Content> {
         self.content.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -414,7 +422,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         involved: &[&Arc<Inode<T::Node>>],
         names: bool,
         record: &Record<'_>,
-        tree: impl FnOnce(&Held<'_, T>) -> Result<R>,
+        tree: impl Fn(&Held<'_, T>) -> Result<R>,
     ) -> Result<R> {
         self.operation_of(involved, names, &Records::of(record), tree)
     }
@@ -425,12 +433,19 @@ impl<T: Tree, J: Journal> Live<T, J> {
         involved: &[&Arc<Inode<T::Node>>],
         names: bool,
         body: &Records,
-        tree: impl FnOnce(&Held<'_, T>) -> Result<R>,
+        tree: impl Fn(&Held<'_, T>) -> Result<R>,
     ) -> Result<R> {
-        self.alive()?;
-        let (hold, number) = self.ahead(involved, names, body)?;
-        let done = tree(&hold);
-        self.outcome(hold, number, done)
+        let mut room = Room::default();
+        loop {
+            self.alive()?;
+            let (hold, number) = self.ahead(involved, names, body)?;
+            let done = tree(&hold);
+            // The group is not held any more then.
+            match self.outcome(hold, number, done) {
+                Err(e) if self.makes_room(&mut room, e) => {}
+                done => return done,
+            }
+        }
     }
 
     /// The same of an inode's attributes or content.  One that has no name any more is
@@ -439,7 +454,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         &self,
         inode: &Arc<Inode<T::Node>>,
         record: &Record<'_>,
-        tree: impl FnOnce() -> Result<R>,
+        tree: impl Fn() -> Result<R>,
     ) -> Result<R> {
         self.change_of(inode, &Records::of(record), tree)
     }
@@ -448,11 +463,11 @@ impl<T: Tree, J: Journal> Live<T, J> {
         &self,
         inode: &Arc<Inode<T::Node>>,
         body: &Records,
-        tree: impl FnOnce() -> Result<R>,
+        tree: impl Fn() -> Result<R>,
     ) -> Result<R> {
         self.alive()?;
         match self.tree.attr(&inode.node)?.nlink {
-            0 => tree(),
+            0 => self.with_room(tree),
             _ => self.operation_of(&[inode], false, body, |_| tree()),
         }
     }
@@ -644,29 +659,6 @@ impl<T: Tree, J: Journal> Live<T, J> {
         }
         // Not every file system can do that.
         self.tree.rename(from, to, RenameHow::Replace)
-    }
-}
-
-/// One who waits for space in the log.
-struct Wait<'a> {
-    waits: &'a Mutex<Vec<Instant>>,
-    since: Instant,
-}
-
-impl<'a> Wait<'a> {
-    fn begin(waits: &'a Mutex<Vec<Instant>>) -> Wait<'a> {
-        let since = Instant::now();
-        waits.lock().unwrap_or_else(PoisonError::into_inner).push(since);
-        Wait { waits, since }
-    }
-}
-
-impl Drop for Wait<'_> {
-    fn drop(&mut self) {
-        let mut waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(i) = waits.iter().position(|since| *since == self.since) {
-            waits.swap_remove(i);
-        }
     }
 }
 

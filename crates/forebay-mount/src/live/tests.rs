@@ -148,7 +148,7 @@ fn what_ends_takes_nothing_new() {
     let bed = Bed::calm("ending");
     let file = bed.create("f").unwrap();
     bed.live.end();
-    bed.live.write(&file, 0, b"x").and_then(|()| bed.live.fsync(&file)).unwrap_err();
+    bed.live.write(&file, 0, b"x").and_then(|_| bed.live.fsync(&file)).unwrap_err();
     let background = bed.background();
     bounded("the end", move || background.join().unwrap());
     assert_eq!(bed.logged(), "");
@@ -538,7 +538,7 @@ fn names_are_synced_with_all_of_the_file_system() {
         scope.spawn(|| live.background());
         let (file, _) = live.create(&live.root().clone(), b"f", &new).unwrap();
         let made = synced();
-        live.write(&file, 0, b"x").and_then(|()| live.fsync(&file)).unwrap();
+        live.write(&file, 0, b"x").and_then(|_| live.fsync(&file)).unwrap();
         let written = synced();
         live.unlink(&live.root().clone(), b"f", false).unwrap();
         let all = [made, written, synced()];

@@ -287,7 +287,7 @@ fn act(live: &SimLive, act: Act, step: usize) -> Result<(), Errno> {
             live.allocate(&find(live, path)?, mode, offset as u64, length as u64)
         }
         Act::Write(path, offset, length) => {
-            live.write(&find(live, path)?, offset as u64, &bytes(step, length))
+            live.write(&find(live, path)?, offset as u64, &bytes(step, length)).map(drop)
         }
         Act::Chmod(path, mode) => {
             let set = SetAttr { mode: Some(mode), ..SetAttr::default() };

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! SEEK_DATA and SEEK_HOLE: what the tree says, once the kernel has written back what it holds
+//! where the tree has nothing.
+//!
+//! The tree does not know the pages that a program has stored to through a mapping, nor, with
+//! `--write-back`, those that it has written.  A range is called a hole only if the kernel has
+//! written back its pages first.  The tree's data is data whatever the kernel holds, so what is
+//! cached of it stays cached.
+
+use std::sync::OnceLock;
+
+use fuser::{INodeNo, Notifier, ReplyLseek};
+use rustix::io::Errno;
+
+use super::terms::errno;
+use crate::tree::Result;
+
+/// So many looks at a file that others change meanwhile; then all of the rest is written back.
+const LOOKS: usize = 64;
+
+/// The questions that an answer is made of.
+pub(super) struct Seeker<A, W> {
+    /// The next data, or with `true` the next hole, at or after an offset, as the tree has it.
+    pub ask: A,
+    /// The kernel writes back, and forgets, its pages of [start, end); `None`: all behind.
+    pub write_back: W,
+}
+
+impl<A, W> Seeker<A, W>
+where
+    A: Fn(u64, bool) -> Result<u64>,
+    W: Fn(u64, Option<u64>) -> Result<()>,
+{
+    pub fn seek(&self, offset: u64, hole: bool) -> Result<u64> {
+        match hole {
+            true => self.hole(offset),
+            false => self.data(offset),
+        }
+    }
+
+    /// Where the data is behind a hole; `None`: there is none.
+    fn next_data(&self, offset: u64) -> Result<Option<u64>> {
+        match (self.ask)(offset, false) {
+            Ok(at) => Ok(Some(at)),
+            Err(Errno::NXIO) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn data(&self, offset: u64) -> Result<u64> {
+        // From the offset to here nothing is held back.
+        let mut clean = Some(offset);
+        for look in 0..=LOOKS {
+            let found = self.next_data(offset)?;
+            let is_known = match (clean, found) {
+                (None, _) => true,
+                (Some(clean), Some(found)) => found <= clean,
+                (Some(_), None) => false,
+            };
+            if is_known {
+                return found.ok_or(Errno::NXIO);
+            }
+            let end = found.filter(|_| look + 1 < LOOKS);
+            (self.write_back)(offset, end)?;
+            clean = end;
+        }
+        // Data where there may be none is no lie.
+        Ok(offset)
+    }
+
+    fn hole(&self, offset: u64) -> Result<u64> {
+        // In this range nothing is held back.
+        let mut clean = (offset, Some(offset));
+        for look in 0..=LOOKS {
+            let found = match (self.ask)(offset, true) {
+                // The file ends before it, as far as the tree knows.
+                Err(Errno::NXIO) if clean.1.is_some() => {
+                    (self.write_back)(offset, None)?;
+                    clean = (offset, None);
+                    continue;
+                }
+                found => found?,
+            };
+            if clean.0 <= found && clean.1.is_none_or(|end| found < end) {
+                return Ok(found);
+            }
+            let end = match look + 1 < LOOKS {
+                true => self.next_data(found)?,
+                false => None,
+            };
+            (self.write_back)(found, end)?;
+            clean = (found, end);
+        }
+        (self.ask)(offset, true)
+    }
+}
+
+/// The kernel writes back its pages of [start, end) of a file, and forgets them.  It asks for that by
+/// requests, so that no thread that reads requests may wait for it.
+pub(super) fn write_back(
+    kernel: &OnceLock<Notifier>,
+    ino: INodeNo,
+    start: u64,
+    end: Option<u64>,
+) -> Result<()> {
+    let start = i64::try_from(start).map_err(|_| Errno::NXIO)?;
+    // None: to the end of the file, which the kernel knows.
+    let length = end.map_or(0, |end| i64::try_from(end).unwrap_or(i64::MAX) - start);
+    let kernel = kernel.get().ok_or(Errno::IO)?;
+    kernel.inval_inode(ino, start, length).map_err(|_| Errno::IO)
+}
+
+pub(super) fn seeked(reply: ReplyLseek, found: Result<u64>) {
+    match found {
+        Ok(at) => reply.offset(at as i64),
+        Err(e) => reply.error(errno(e)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::cell::RefCell;
+
+    /// A file of so many pages: what the tree has, and what the kernel holds.
+    #[derive(Clone, Debug)]
+    struct Pages {
+        tree: Vec<bool>,
+        held: Vec<bool>,
+        writes_back: bool,
+    }
+
+    impl Pages {
+        fn size(pages: &[bool]) -> usize {
+            pages.len()
+        }
+
+        fn ask(&self, offset: u64, hole: bool) -> Result<u64> {
+            let size = Pages::size(&self.tree) as u64;
+            if offset >= size {
+                return Err(Errno::NXIO);
+            }
+            let found = (offset..size).find(|&at| self.tree[at as usize] != hole);
+            match hole {
+                true => Ok(found.unwrap_or(size)),
+                false => found.ok_or(Errno::NXIO),
+            }
+        }
+
+        fn write_back(&mut self, start: u64, end: Option<u64>) {
+            let end = end.map_or(usize::MAX, |end| end as usize);
+            for at in start as usize..self.held.len().min(end) {
+                if std::mem::take(&mut self.held[at]) && self.writes_back {
+                    if self.tree.len() <= at {
+                        self.tree.resize(at + 1, false);
+                    }
+                    self.tree[at] = true;
+                }
+            }
+        }
+
+        /// What a program sees.
+        fn seen(&self) -> Pages {
+            let mut seen = Pages { writes_back: true, ..self.clone() };
+            seen.write_back(0, None);
+            seen
+        }
+    }
+
+    fn seek(pages: Pages, offset: u64, hole: bool) -> Result<u64> {
+        let pages = RefCell::new(pages);
+        let seeker = Seeker {
+            ask: |offset, hole| pages.borrow().ask(offset, hole),
+            write_back: |start, end| {
+                pages.borrow_mut().write_back(start, end);
+                Ok(())
+            },
+        };
+        seeker.seek(offset, hole)
+    }
+
+    proptest! {
+        /// What is found is what would be found if the kernel held nothing.
+        #[test]
+        fn held_pages_are_data(
+            tree in proptest::collection::vec(any::<bool>(), 0..160),
+            held in proptest::collection::vec(proptest::bool::weighted(0.4), 0..200),
+            offset in 0u64..220,
+            hole in any::<bool>(),
+        ) {
+            let pages = Pages { tree, held, writes_back: true };
+            let wanted = pages.seen().ask(offset, hole);
+            prop_assert_eq!(seek(pages, offset, hole), wanted);
+        }
+    }
+
+    #[test]
+    fn pages_that_are_not_written_back_are_missed() {
+        let pages = Pages { tree: vec![false; 4], held: vec![false, true], writes_back: false };
+        assert_ne!(seek(pages.clone(), 0, false), pages.seen().ask(0, false));
+    }
+
+    #[test]
+    fn a_file_that_changes_for_ever_ends_in_an_answer() {
+        let size = RefCell::new(1u64);
+        let seeker = Seeker {
+            ask: |offset, hole| {
+                *size.borrow_mut() += 1;
+                Ok(if hole { *size.borrow() } else { offset + *size.borrow() })
+            },
+            write_back: |_, _| Ok(()),
+        };
+        assert!(seeker.seek(0, true).is_ok() && seeker.seek(0, false).is_ok());
+    }
+}

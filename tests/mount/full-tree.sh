@@ -1,0 +1,118 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# Goal: on a file system that is full a program is told how much of what it wrote is there, and has
+# the room of a file that it removed at once, as in the plain directory.
+# Method: files written until there is no more room, by write(2), past the page cache and through
+# it, in each mode of the mount; the count that was told against the file, then a removal and the
+# next write, with groups that are not synced by themselves.  A tmpfs is full in the middle of a
+# write; ext4 refuses the whole of it.
+#
+#	full-tree.sh [FILE SYSTEM...]	(tmpfs ext4)
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/../serve/lib.sh"
+. "$(dirname "$0")/lib.sh"
+need python3
+
+systems=("$@")
+[ $# -gt 0 ] || systems=(tmpfs ext4)
+
+fill() { # DIRECTORY: fills, compares and removes
+	python3 - "$1" <<'P'
+import errno, mmap, os, sys
+
+tree = sys.argv[1]
+CHUNK = 512 << 10
+LIMIT = 400 << 20
+PAGE = 4096
+room = mmap.mmap(-1, CHUNK)
+room.write(b"x" * CHUNK)
+
+
+def write(fd, data):
+    """0: there is no room."""
+    try:
+        return os.write(fd, data)
+    except OSError as e:
+        if e.errno != errno.ENOSPC:
+            raise
+        return 0
+
+
+def fill(path, flags, first):
+    """Writes until there is no room; the bytes that were told."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | flags, 0o600)
+    told = write(fd, first) if first else 0
+    # With --write-back the kernel takes more than there is room for, and a sync says so.
+    for size in (CHUNK, 128 << 10, PAGE) if flags & os.O_DIRECT else (524283, 100001, 4097):
+        n = size
+        while told < LIMIT and n == size:
+            n = write(fd, memoryview(room)[:size])
+            told += n
+        there = os.fstat(fd).st_size
+        if there != told and not flags:
+            raise SystemExit(f"{path}: {told} bytes were told, and the file has {there}")
+    failed = False
+    try:
+        os.fsync(fd)
+    except OSError as e:
+        failed = e.errno == errno.ENOSPC
+        if not failed:
+            raise
+    os.close(fd)
+    return told, failed
+
+
+# Each of them fills it; the count is off by part of a page if it is off.
+for i, (flags, first) in enumerate(((0, b"12345"), (os.O_DIRECT, b""), (0, b""), (os.O_SYNC, b"1"))):
+    path = f"{tree}/full-{i}"
+    told, failed = fill(path, flags, first)
+    size = os.stat(path).st_size
+    # What a later write-back finds no room for, the sync has told.
+    # A direct or synchronous write that fails may have come a part of the way.
+    wrong = told > size if flags else told != size
+    if wrong and not failed:
+        raise SystemExit(f"{path}: {told} bytes were told, and the file has {size}")
+    if told < CHUNK:
+        raise SystemExit(f"{path}: a file that was removed before it has kept its room: {told} bytes")
+    os.unlink(path)
+
+# Names too: until there is no room for one more, then all at once again.
+os.mkdir(f"{tree}/names")
+told, _ = fill(f"{tree}/most", 0, b"")
+made = 0
+try:
+    while made < 20000:
+        os.symlink("t" * 1000, f"{tree}/names/{made:05}" + "n" * 200)
+        made += 1
+except OSError as e:
+    if e.errno != errno.ENOSPC:
+        raise
+os.unlink(f"{tree}/most")
+os.mkdir(f"{tree}/names/more")
+for i in range(20):
+    os.symlink("t" * 1000, f"{tree}/names/more/{i:05}" + "n" * 200)
+P
+}
+
+for system in "${systems[@]}"; do
+	case $system in
+	tmpfs)
+		mkdir -p "$work/disk"
+		mount -t tmpfs -o size=40M tmpfs "$work/disk"
+		;;
+	ext4) make_disk ext4 48M ;;
+	*) make_disk "$system" 320M ;;
+	esac
+	mkdir "$work/disk/plain" "$work/disk/tree"
+	fill "$work/disk/plain" || fail "$system: the plain directory does not pass"
+	rm -rf "$work/disk/plain"
+	for mode in '' --log-writes --write-back; do
+		# shellcheck disable=SC2086
+		start_mount "$work/disk/tree" --sync-interval 600s $mode
+		fill "$work/disk/tree" || fail "$system ${mode:-by default}: not as the plain directory"
+		rm -rf "$work/disk/tree"/*
+		stop_mount
+	done
+	say "$system: counts are right and room is there at once, by default, with --log-writes and with --write-back"
+	umount_disk
+done
