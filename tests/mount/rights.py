@@ -24,6 +24,7 @@ import signal
 import stat
 import struct
 import sys
+import time
 
 libc = ctypes.CDLL(None, use_errno=True)
 SYS_RESOURCE = 1 << 24
@@ -388,6 +389,8 @@ def quota(tree):
             cell("quota, chown to the user", "root less sys_resource", lambda: os.chown(to, USER, -1))
         os.unlink(f"{d}/fill-{kind}")
         shutil.rmtree(f"{tree}/space")
+        # A mount gives the space of removed files back when it has synced the tree.
+        time.sleep(4)
 
     def many():
         made = 0
