@@ -147,6 +147,10 @@ core/drain/collect.c fby_round_collect
             "fby_refused_failed",
             "a bound: until the watermark is above it, something refused may be left",
         ),
+        (
+            "fby_volume_drain_upto",
+            "a bound above every number that was given out: the cut decides when it is passed",
+        ),
         ("fby_volume_add", "the volume has no entries"),
         ("fby_volume_remove", "no request of the volume is in flight then"),
         ("fby_map_remove", "a map has no entries"),
