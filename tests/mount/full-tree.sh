@@ -116,3 +116,23 @@ for system in "${systems[@]}"; do
 	say "$system: counts are right and room is there at once, by default, with --log-writes and with --write-back"
 	umount_disk
 done
+
+# The number of the last synced group needs no room: btrfs, which writes everything else anew, is
+# full when the group is synced, and stays usable.
+make_disk btrfs 320M
+mkdir "$work/disk/tree"
+start_mount "$work/disk/tree" --sync-interval 200ms
+dd if=/dev/urandom of="$work/disk/tree/big" bs=64k 2>/dev/null && fail "btrfs: it does not get full"
+for ((i = 0; i < 4; i++)); do
+	mkdir "$work/disk/tree/$i" || fail "btrfs: a full tree takes no names after a group was synced"
+	sleep 0.4
+done
+rm "$work/disk/tree/big" || fail "btrfs: nothing can be removed from a full tree"
+for ((i = 0; i < 4; i++)); do
+	echo "$i" >"$work/disk/tree/$i/file" && sync "$work/disk/tree/$i/file" ||
+		fail "btrfs: a tree that was full takes nothing"
+	sleep 0.4
+done
+stop_mount
+umount_disk
+say "btrfs: a full tree bears the number of its last group"

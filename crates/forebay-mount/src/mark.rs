@@ -258,7 +258,24 @@ pub struct GroupMark<N> {
     period: Uuid,
 }
 
+/// Bytes of the file.  Btrfs keeps shorter ones within its metadata, which it never changes in
+/// place.
+const GROUP_BYTES: usize = 4096;
+
 impl<N> GroupMark<N> {
+    /// The file with its first number.  All later numbers are written in place, so that a tree
+    /// without space can still bear them.
+    fn create<T: Tree<Node = N>>(tree: &T, period: Uuid, group: u64) -> tree::Result<GroupMark<N>> {
+        let node = tree.create(&tree.root(), GROUP, &New::plain(Kind::File, 0o644))?;
+        tree.write_in_place(&node);
+        let mark = GroupMark { node, period };
+        let mut block = mark.text(group).into_bytes();
+        block.resize(GROUP_BYTES, 0);
+        tree.write(&mark.node, 0, &block)?;
+        tree.sync(&mark.node)?;
+        Ok(mark)
+    }
+
     /// Within one sector: the old number or the new one.
     fn text(&self, group: u64) -> String {
         format!("{} {group:020}\n", self.period)
@@ -266,7 +283,12 @@ impl<N> GroupMark<N> {
 
     /// Durable when it returns.  What the group has changed in the tree is, before that.
     pub fn set<T: Tree<Node = N>>(&self, tree: &T, group: u64) -> tree::Result<()> {
-        tree.write(&self.node, 0, self.text(group).as_bytes())?;
+        let write = || tree.write(&self.node, 0, self.text(group).as_bytes());
+        match write() {
+            // What was removed is free after a sync (a snapshot shares the file's block).
+            Err(Errno::NOSPC | Errno::DQUOT) => tree.sync_all().and_then(|()| write())?,
+            written => written?,
+        }
         tree.sync(&self.node)
     }
 }
@@ -283,8 +305,9 @@ pub fn group_of<T: Tree>(tree: &T, mark: &Mark) -> Result<Option<u64>> {
         Kind::File => failed(tree.read(&node, 0, &mut text), "read")?,
         _ => 0,
     };
-    let text = std::str::from_utf8(&text[..read]).ok().and_then(|text| text.strip_suffix('\n'));
-    let (period, group) = text.and_then(|text| text.split_once(' ')).ok_or(MarkError::NoGroup)?;
+    let text = std::str::from_utf8(&text[..read]).ok().and_then(|text| text.split_once('\n'));
+    let (period, group) =
+        text.and_then(|(text, _)| text.split_once(' ')).ok_or(MarkError::NoGroup)?;
     match (period.parse::<Uuid>(), group.parse()) {
         (Ok(period), Ok(group)) if period == mark.period => Ok(Some(group)),
         _ => Err(MarkError::NoGroup),
@@ -319,15 +342,16 @@ fn set<T: Tree>(tree: &T, synced: u64, mark: &Mark) -> Result<GroupMark<T::Node>
     let root = tree.root();
     let target = serde_json::to_vec(mark).expect("a mark is JSON");
     let new = New { target: &target, ..New::plain(Kind::Symlink, 0o777) };
-    let node = failed(tree.create(&root, GROUP, &New::plain(Kind::File, 0o644)), "set")?;
-    let group = GroupMark { node, period: mark.period };
     // A tree with a mark has a number.
-    failed(group.set(tree, synced), "set")?;
-    failed(tree.create(&root, MARK, &new), "set")?;
-    // A name that differs from the mark's in case.
-    if failed(tree.lookup(&root, &MARK.to_ascii_uppercase()), "look for")?.is_some() {
-        failed(tree.unlink(&root, MARK, false), "remove")?;
-        return Err(MarkError::FoldsCase);
+    let group = failed(GroupMark::create(tree, mark.period, synced), "set")?;
+    let made = failed(tree.create(&root, MARK, &new), "set")?;
+    // The mark itself, by a name that differs in case.
+    if let Some(other) = failed(tree.lookup(&root, &MARK.to_ascii_uppercase()), "look for")? {
+        let number = |node| failed(tree.attr(node), "look for").map(|attr| attr.ino);
+        if number(&other)? == number(&made)? {
+            failed(tree.unlink(&root, MARK, false), "remove")?;
+            return Err(MarkError::FoldsCase);
+        }
     }
     match planted(Bug::MarkNotSynced) {
         true => Ok(()),

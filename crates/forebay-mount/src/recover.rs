@@ -95,8 +95,14 @@ impl Recovery<'_> {
         let found = mark::find_beside(&tree).map_err(self.of_mark())?;
         let verdict = mark::judge(&found, self.pool.uuid(), self.log, period);
         let verdict = verdict.map_err(self.of_mark())?;
-        if let (Some(info), Verdict::Replay, false) = (&info, verdict, self.options.accept) {
-            mark::judge_group(&tree, &found, info.synced_txg).map_err(self.of_mark())?;
+        if let (Some(info), Verdict::Replay) = (&info, verdict) {
+            match mark::judge_group(&tree, &found, info.synced_txg) {
+                // An older pool would undo what came after; nobody can mean that.
+                Err(e) if !self.options.accept || matches!(e, MarkError::OlderPool { .. }) => {
+                    return Err(self.of_mark()(e));
+                }
+                _ => {}
+            }
         }
         let log = match info {
             Some(_) => Some(self.log()?),

@@ -170,6 +170,11 @@ pub trait Tree: Send + Sync {
         how: RenameHow,
     ) -> Result<()>;
 
+    /// Asks the file system not to move what is written to this empty file, where it would.
+    fn write_in_place(&self, node: &Self::Node) {
+        let _ = node;
+    }
+
     fn read_link(&self, node: &Self::Node) -> Result<Vec<u8>>;
     /// As many bytes as there are up to the file's end.
     fn read(&self, node: &Self::Node, offset: u64, bytes: &mut [u8]) -> Result<usize>;

@@ -552,6 +552,14 @@ impl Tree for UnixTree {
         as_caller(|| fs::renameat_with(&from_dir, from, &to_dir, to, flags))
     }
 
+    fn write_in_place(&self, node: &Node) {
+        // Btrfs writes a file without this flag somewhere else; others do not have it.
+        if let Ok(fd) = node.writing() {
+            let flags = fs::ioctl_getflags(&fd).map(|flags| flags | fs::IFlags::NOCOW);
+            let _ = flags.and_then(|flags| fs::ioctl_setflags(&fd, flags));
+        }
+    }
+
     fn read_link(&self, node: &Node) -> Result<Vec<u8>> {
         match node.kind() {
             Kind::Symlink => Ok(fs::readlinkat(node.fd()?, "", Vec::new())?.into_bytes()),

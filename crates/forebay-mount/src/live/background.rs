@@ -68,7 +68,18 @@ impl<T: Tree, J: Journal> Live<T, J> {
     fn bear_group(&self, txg: u64) -> Result<()> {
         let Some(group) = self.bears.get() else { return Ok(()) };
         let what = "the number of the group that was synced cannot be made durable in the tree";
-        group.set(&self.tree, txg).map_err(|e| self.fail(what, e))
+        match group.set(&self.tree, txg) {
+            // The group itself is synced.  That the tree cannot say so costs nothing before a
+            // crash, and an operator's word after one.
+            Err(e @ (Errno::NOSPC | Errno::DQUOT | Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => {
+                forebay::diagnostics::warn(format_args!(
+                    "forebay: {what}: {e}. Make room: until then a replay after a crash takes the \
+                     tree for an older copy of itself, and wants --accept"
+                ));
+                Ok(())
+            }
+            set => set.map_err(|e| self.fail(what, e)),
+        }
     }
 
     /// A sync of the tree has told a success: no other that was on its way has failed.

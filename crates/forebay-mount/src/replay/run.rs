@@ -186,7 +186,6 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
             Errno::NOTDIR,
             Errno::ISDIR,
             Errno::LOOP,
-            Errno::XDEV,
             Errno::BUSY,
         ];
         let of_name = matches!(

@@ -412,7 +412,7 @@ impl Origin for FileOrigin {
     fn extents(&self, offset: u64, len: u64) -> Vec<Extent> {
         match self.block_device {
             true => vec![Extent::data(len)],
-            false => holes::extents(&self.fd, offset, len),
+            false => holes::extents(&self.fd, self.size_bytes, offset, len),
         }
     }
 

@@ -2,7 +2,7 @@
 //! What of a file has data, by its file system.
 
 use rustix::fd::AsFd;
-use rustix::fs::{seek, SeekFrom};
+use rustix::fs::{fstat, seek, SeekFrom};
 use rustix::io::{retry_on_intr, Errno};
 
 use super::Extent;
@@ -10,8 +10,18 @@ use super::Extent;
 /// Extents told at once; what follows is told as data.
 const EXTENTS_MAX: usize = 4096;
 
-/// From the start of the range to its end; what cannot be asked has data.
-pub(super) fn extents(file: impl AsFd, offset: u64, len: u64) -> Vec<Extent> {
+/// From the start of the range to its end; what cannot be asked has data.  So has a file that is
+/// shorter than `size`, the origin's: what was cut off is lost, and reads of it have to say so.
+pub(super) fn extents(file: impl AsFd, size: u64, offset: u64, len: u64) -> Vec<Extent> {
+    let found = scan(&file, offset, len);
+    // After the scan: a cut during it shows, too.
+    match fstat(&file) {
+        Ok(stat) if stat.st_size as u64 >= size => found,
+        _ => vec![Extent::data(len)],
+    }
+}
+
+fn scan(file: impl AsFd, offset: u64, len: u64) -> Vec<Extent> {
     let mut found = Vec::new();
     let (mut at, end) = (offset, offset + len);
     while at < end && found.len() < EXTENTS_MAX {
@@ -40,4 +50,25 @@ pub(super) fn extents(file: impl AsFd, offset: u64, len: u64) -> Vec<Extent> {
         found.push(Extent::data(end - at));
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
+    use rustix::io::pwrite;
+
+    #[test]
+    fn what_was_cut_off_is_no_hole() {
+        const SIZE: u64 = 1 << 20;
+        let file = memfd_create("holes", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, SIZE).unwrap();
+        pwrite(&file, &[1; 4096], 8192).unwrap();
+        let whole = [Extent::hole(8192), Extent::data(4096), Extent::hole(SIZE - 12288)];
+        assert_eq!(extents(&file, SIZE, 0, SIZE), whole);
+        ftruncate(&file, SIZE / 2).unwrap();
+        for (offset, len) in [(0, SIZE), (0, 4096), (SIZE / 2, SIZE / 2), (SIZE - 4096, 4096)] {
+            assert_eq!(extents(&file, SIZE, offset, len), [Extent::data(len)], "{offset}, {len}");
+        }
+    }
 }
