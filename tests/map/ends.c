@@ -9,6 +9,7 @@
  *	ends signals FILE     handlers that open, write, sync and jump while threads and they are at it
  *	ends cancel FILE      threads are cancelled while they write, sync and read
  *	ends futex FILE       a process-shared lock in a mapping, while its memory moves
+ *	ends children FILE    handlers in children, before FILE is opened, while it is open, and after
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -222,6 +223,68 @@ static void signals(void)
 	memory = NULL;
 }
 
+static volatile pid_t caught_by;
+
+static void catches(int signal)
+{
+	(void)signal;
+	caught_by = getpid();
+	handled++;
+}
+
+/* A handler runs in the child, and of the parent's signals none does. */
+static void in_child(void)
+{
+	sigset_t blocked;
+	int i, state;
+
+	CHECK(caught_by != getpid());
+	handled = 0;
+	for (i = 1; i <= 3; i++)
+		CHECK(raise(SIGUSR1) == 0 && handled == i);
+	CHECK(caught_by == getpid());
+	CHECK(sigprocmask(SIG_BLOCK, NULL, &blocked) == 0 && sigisemptyset(&blocked));
+	CHECK(pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &state) == 0 && state == PTHREAD_CANCEL_ENABLE);
+	_exit(0);
+}
+
+static void catch_in_child(void)
+{
+	pid_t child = fork();
+	int status;
+
+	CHECK(child >= 0);
+	if (child == 0)
+		in_child();
+	while (waitpid(child, &status, 0) != child)
+		CHECK(errno == EINTR);
+	CHECK(status == 0);
+}
+
+static void catch_in_children(void)
+{
+	struct itimerval often = { { 0, 200 }, { 0, 200 } }, never = { { 0, 0 }, { 0, 0 } };
+	int i;
+
+	catch_in_child();
+	/* A signal comes to the parent while it forks. */
+	CHECK(setitimer(ITIMER_REAL, &often, NULL) == 0);
+	for (i = 0; i < 30; i++)
+		catch_in_child();
+	CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0);
+}
+
+static void children(void)
+{
+	CHECK(signal(SIGUSR1, catches) == SIG_DFL && signal(SIGALRM, catches) == SIG_DFL);
+	catch_in_children();
+	file = open(path, O_RDWR | O_CREAT, 0600);
+	CHECK(file >= 0 && pwrite(file, "open", 4, 0) == 4);
+	catch_in_children();
+	CHECK(fsync(file) == 0 && close(file) == 0);
+	catch_in_children();
+}
+
 static int ends[2];
 
 static void *writes_for_ever(void *p)
@@ -350,6 +413,10 @@ int main(int argc, char **argv)
 	}
 	CHECK(argc >= 3);
 	path = argv[argc - 1];
+	if (strcmp(argv[1], "children") == 0) {
+		children();
+		return 0;
+	}
 	file = open(path, O_RDWR | O_CREAT, 0600);
 	CHECK(file >= 0 && ftruncate(file, 4 * MIB) == 0);
 	memory = mmap(NULL, 4 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Goal: a program that ends in any way that runs code of its own keeps what it has stored; signals,
-# jumps, cancellation and locks in a mapping do what they do without us.
+# jumps, cancellation, handlers in children and locks in a mapping do what they do without us.
 # Method: ends.c, each way with and without map-run, several times where threads race.
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
@@ -34,7 +34,7 @@ while read -r way; do
 done < <("$ends" list)
 say "$ways ways to end: passed"
 
-for what in signals cancel futex; do
+for what in signals cancel futex children; do
 	rm -f "$work"/plain* "$work"/what.map*
 	timeout -s KILL 60 "$ends" "$what" "$work/plain.dat" || fail "$what of a plain file"
 	ROOM=256M mapped timeout -s KILL 60 "$ends" "$what" "$work/what.map" 2>"$work/says" || fail "$what: $? $(cat "$work/says")"

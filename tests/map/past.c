@@ -9,6 +9,8 @@
  *	past after WAY FILE LIBRARY    opens FILE, stores, then goes past; says "went past" if it could
  *	past before WAY FILE LIBRARY   goes past, then opens FILE; says "refused" or "mapped"
  *	past reader FILE               opens FILE, stores, says "stored", and waits for its input to end
+ *	past child FILE                opens and closes FILE; a child of it does as "reader"
+ *	past grows FILE                as "reader", but at a byte of its input FILE gets more room first
  *	past chroot FILE DIR           opens FILE, then again below DIR, where it is a bind mount's
  */
 #define _GNU_SOURCE
@@ -200,6 +202,36 @@ static void reader(const char *path)
 	puts("done");
 }
 
+static void child_reads(const char *path)
+{
+	int fd = open(path, O_RDWR), status;
+	pid_t child;
+
+	CHECK(fd >= 0 && close(fd) == 0);
+	child = fork();
+	CHECK(child >= 0);
+	if (child == 0) {
+		reader(path);
+		exit(0);
+	}
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
+static void grows(const char *path)
+{
+	int fd = open(path, O_RDWR);
+	char c;
+
+	CHECK(fd >= 0 && pwrite(fd, "stored", 6, 2 * PAGE) == 6);
+	puts("stored");
+	/* While somebody reads the file; that it is opened again waits for the end of that. */
+	CHECK(read(0, &c, 1) == 1 && ftruncate(fd, 32l << 20) == 0);
+	CHECK(pwrite(fd, "written", 7, 3 * PAGE) == 7);
+	puts("grown");
+	CHECK(read(0, &c, 1) == 0);
+	puts("done");
+}
+
 /* The same file below a new root, where there is no /proc. */
 static void chrooted(const char *path, const char *dir)
 {
@@ -238,6 +270,10 @@ int main(int argc, char **argv)
 		older_mapping(argv[2]);
 	else if (argc == 3 && strcmp(argv[1], "reader") == 0)
 		reader(argv[2]);
+	else if (argc == 3 && strcmp(argv[1], "child") == 0)
+		child_reads(argv[2]);
+	else if (argc == 3 && strcmp(argv[1], "grows") == 0)
+		grows(argv[2]);
 	else if (argc == 4 && strcmp(argv[1], "chroot") == 0)
 		chrooted(argv[2], argv[3]);
 	else

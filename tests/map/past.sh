@@ -4,7 +4,8 @@
 # one message, with all that it has stored in the file; what has the file already keeps it from
 # being mapped; another program that reads waits until all is in the file.
 # Method: the table of past.c, each way after and before the library's open; older mappings;
-# readers and writers beside the program; another root directory; programs of Go, made by hand.
+# readers and writers beside the program, a child of it, a file that grows, and a program that is stopped;
+# another root directory.
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
 [ "$(id -u)" = 0 ] || skip "not root"
@@ -43,27 +44,71 @@ grep -q '^refused$' "$work/said" || fail "an older mapping: $(cat "$work/said")"
 say "$ways ways past it: passed"
 
 # Programs beside it: one that reads sees all, and the program goes on; one that writes ends it.
-beside() { # COMMAND...: while the program has the file
+says() { # WORD: waits until the program has said it
+	for _ in $(seq 400); do grep -q "$1" "$work/said" && return; sleep 0.02; done
+	fail "the program does not say '$1': $(cat "$work/said" "$work/says")"
+}
+beside() { # WHAT COMMAND...: while past.c's WHAT has the file
 	fresh
-	mkfifo "$work/in.$1"
-	timeout 60 "$FOREBAY" map-run --pool "$pool" --files '*.map' --room 16M -- "$past" reader "$file" \
-		<"$work/in.$1" >"$work/said" 2>"$work/says" &
+	rm -f "$work/in"
+	mkfifo "$work/in"
+	"$FOREBAY" map-run --pool "$pool" --files '*.map' --room 16M -- "$past" "$1" "$file" \
+		<"$work/in" >"$work/said" 2>"$work/says" &
 	pid=$!
-	exec 9>"$work/in.$1"
-	for _ in $(seq 400); do grep -q stored "$work/said" && break; sleep 0.02; done
-	"$@" || fail "beside: $*"
+	exec 9>"$work/in"
+	says stored
+	"${@:2}" || fail "beside $1: ${*:2}"
 	exec 9>&-
+	timeout 60 tail --pid="$pid" -f /dev/null || kill -KILL "$pid"
 	code=0
 	wait "$pid" || code=$?
 }
-reads() { stored_there || fail "a reader beside the program does not see what was stored"; }
-beside reads
+# The kernel takes a lease by itself after 45 s.
+reads() {
+	local began=$SECONDS
+	stored_there || fail "a reader beside the program does not see what was stored"
+	[ $((SECONDS - began)) -lt 15 ] || fail "a reader beside the program waits for $((SECONDS - began)) s"
+}
+beside reader reads
 [ "$code" = 0 ] && grep -q '^done$' "$work/said" || fail "a reader ends the program: $code $(cat "$work/says")"
+beside child reads
+[ "$code" = 0 ] && grep -q '^done$' "$work/said" || fail "a reader beside a child: $code $(cat "$work/says")"
+reads_twice() { # and the program gets more room for the file before it takes its lease again
+	exec 8<"$file"
+	sleep 0.2
+	printf . >&9
+	sleep 0.2
+	exec 8<&-
+	says grown
+	reads
+}
+beside grows reads_twice
+[ "$code" = 0 ] && grep -q '^done$' "$work/said" || fail "a reader after the file has grown: $code $(cat "$work/says")"
 writes() { printf 'other' >>"$file"; }
-beside writes
+beside reader writes
 [ "$code" = 6 ] && stored_there || fail "a writer beside the program: $code $(cat "$work/says")"
 grep -q 'past the library' "$work/says" || fail "a writer beside the program is not told"
 tail -c 5 "$file" | grep -q other || fail "the writer's bytes are lost"
+# The program does not answer in time: the kernel lets the writer go on, and the program ends.
+patience=/proc/sys/fs/lease-break-time
+writes_by_force() {
+	local before
+	before=$(<$patience)
+	at_end "echo $before >$patience"
+	kill -STOP "$pid"
+	echo 1 >$patience
+	writes
+	echo "$before" >$patience
+	kill -CONT "$pid"
+	sleep 1
+}
+if [ -w $patience ]; then
+	beside reader writes_by_force
+	[ "$code" = 6 ] && stored_there || fail "a writer by force: $code $(cat "$work/said" "$work/says")"
+	grep -q 'past the library' "$work/says" || fail "a writer by force is not told"
+else
+	say "NOT TESTED: $patience cannot be written"
+fi
 say "programs beside it: passed"
 
 # Below another root there is no /proc, and names mean other files.

@@ -5,8 +5,9 @@
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use libc::{sigaction, siginfo_t};
 
@@ -21,21 +22,39 @@ const FAULTS: [c_int; 2] = [libc::SIGBUS, libc::SIGSEGV];
 
 /// The thread that has begun to end the program; zero: none.
 static FIRST: AtomicI32 = AtomicI32::new(0);
+/// It has closed the files.
+static CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// Whether this thread is to close the files.  If another one does, it ends the program when it
-/// has, and this one waits for that.
-pub fn is_first() -> bool {
+/// The thread that closes the files; when this is dropped, they are closed.
+#[derive(Debug)]
+pub struct First(());
+
+impl Drop for First {
+    fn drop(&mut self) {
+        CLOSED.store(true, Ordering::SeqCst);
+    }
+}
+
+/// None: another thread closes the files, or has closed them.  This one waits for that, however
+/// long a close takes: if it ended the program before, what was stored would be lost.
+pub fn first() -> Option<First> {
     match FIRST.compare_exchange(0, thread(), Ordering::SeqCst, Ordering::SeqCst) {
-        Ok(_) => true,
-        Err(first) if first == thread() => false,
+        Ok(_) => return Some(First(())),
+        Err(first) if first == thread() => {}
         Err(_) => {
-            let begun = std::time::Instant::now();
-            while begun.elapsed() < std::time::Duration::from_secs(60) {
-                std::thread::sleep(std::time::Duration::from_millis(1));
+            while !CLOSED.load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_millis(1));
             }
-            false
         }
     }
+    None
+}
+
+/// In a child: the parent's threads are not there, and what they have begun does not count.
+pub fn in_child() {
+    FIRST.store(0, Ordering::SeqCst);
+    CLOSED.store(false, Ordering::SeqCst);
+    ENDS.store(0, Ordering::SeqCst);
 }
 
 pub fn has_begun() -> bool {
@@ -50,7 +69,8 @@ fn thread() -> i32 {
 extern "C" fn fault(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
     // SAFETY: the kernel's, of a fault.
     let address = unsafe { (*info).si_addr() }.addr();
-    if state::was_mapped(address) && thread() != ENDS.load(Ordering::SeqCst) {
+    let ends = ENDS.load(Ordering::SeqCst);
+    if ends != 0 && state::was_mapped(address) && thread() != ends {
         loop {
             // SAFETY: it waits for nothing, for ever.
             unsafe { raw(libc::SYS_ppoll, [0; 6]) };

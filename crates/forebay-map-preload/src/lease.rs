@@ -16,11 +16,13 @@
 //!
 //! A file that processes share is open in each of them, so it has no lease.
 
+use std::cell::Cell;
 use std::ffi::c_int;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use forebay_map::{Error, MapFile};
@@ -51,6 +53,34 @@ const SETTLES: Duration = Duration::from_millis(50);
 static WATCHER: AtomicI32 = AtomicI32::new(0);
 /// Files that have a lease, or had one and are to have it again.
 static LEASED: Mutex<Vec<Weak<Mapped>>> = Mutex::new(Vec::new());
+
+type Lists = (MutexGuard<'static, Vec<Weak<Mapped>>>, MutexGuard<'static, Vec<(u64, u64)>>);
+
+thread_local! {
+    /// The lists are locked by this thread, which forks: the child has them whole and unlocked.
+    static FORKS: Cell<Option<ManuallyDrop<Lists>>> = const { Cell::new(None) };
+}
+
+/// Handlers of signals are held off by the caller until [`after_fork`].
+pub fn before_fork() {
+    let leased = LEASED.lock().unwrap_or_else(PoisonError::into_inner);
+    let given = LEASE_GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _ = FORKS.try_with(|forks| forks.set(Some(ManuallyDrop::new((leased, given)))));
+}
+
+/// In the parent and in the child.
+pub fn after_fork() {
+    let lists = FORKS.try_with(Cell::take).ok().flatten();
+    drop(lists.map(ManuallyDrop::into_inner));
+}
+
+/// In a child that may open files: it has no thread that watches, and no lease.
+pub fn in_child() {
+    WATCHER.store(0, Ordering::SeqCst);
+    kept::CHANGES.store(-1, Ordering::SeqCst);
+    lock(&LEASED).clear();
+    lock(&LEASE_GIVEN).clear();
+}
 
 fn control(fd: RawFd, what: usize, argument: usize) -> Result<isize, c_int> {
     // SAFETY: these take numbers, or the address of a struct that is there for the call.
@@ -212,14 +242,18 @@ fn watch() {
         for file in files {
             let is = given_back.iter().position(|f| std::ptr::eq(f.as_ptr(), Arc::as_ptr(&file)));
             match (is, state_of(&file)) {
-                (None, Some(State::Broken { to_write })) => {
+                (_, Some(State::Broken { to_write })) => {
                     give_back(&file, to_write);
-                    if !settle(&file) {
-                        inside(|| given_back.push(Arc::downgrade(&file)));
+                    match (is, settle(&file)) {
+                        (Some(at), true) => inside(|| drop(given_back.remove(at))),
+                        (None, false) => inside(|| given_back.push(Arc::downgrade(&file))),
+                        _ => {}
                     }
                 }
+                // It was opened again, for more room, and has a new lease.
+                (Some(at), Some(State::Held)) => inside(|| drop(given_back.remove(at))),
                 (Some(at), Some(State::None)) if retake(&file) => {
-                    given_back.remove(at);
+                    inside(|| drop(given_back.remove(at)));
                 }
                 _ => {}
             }
@@ -238,11 +272,24 @@ enum State {
 
 /// None: it is closed.
 fn state_of(file: &Mapped) -> Option<State> {
-    let fd = descriptor(file)?;
-    Some(match control(fd, F_GETLEASE, 0) {
+    // Nobody closes it or opens it again meanwhile.
+    let map = file.map();
+    let fd = map.as_ref()?.file()?.as_raw_fd();
+    let lease = control(fd, F_GETLEASE, 0);
+    let was_given = lock(&LEASE_GIVEN).contains(&file.id);
+    if kept::check(fd).is_err() {
+        // The kernel has waited for too long.  It has taken the lease, and with it what says that
+        // the descriptor is ours.
+        let is_same = which::regular(fd).is_some_and(|(id, _)| id == file.id);
+        if was_given || !is_same || lease != Ok(libc::F_UNLCK as isize) {
+            return None;
+        }
+        tell(fd).ok()?;
+    }
+    Some(match lease {
         Ok(l) if l == libc::F_WRLCK as isize => State::Held,
         Ok(l) if l == libc::F_RDLCK as isize => State::Broken { to_write: false },
-        _ if lock(&LEASE_GIVEN).contains(&file.id) => State::None,
+        _ if was_given => State::None,
         _ => State::Broken { to_write: true },
     })
 }

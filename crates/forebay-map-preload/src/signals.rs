@@ -37,6 +37,8 @@ struct Kept {
     info: UnsafeCell<MaybeUninit<siginfo_t>>,
     signal: Cell<c_int>,
     mask: Cell<u64>,
+    /// The process that it came to.  A child that is forked then has a copy, but not the signal.
+    process: Cell<c_int>,
 }
 
 /// Where the handler that runs began; zero: none does.
@@ -55,6 +57,7 @@ thread_local! {
             info: UnsafeCell::new(MaybeUninit::zeroed()),
             signal: Cell::new(0),
             mask: Cell::new(0),
+            process: Cell::new(0),
         }
     };
     static BEGAN: Cell<Began> = const { Cell::new(Began { at: 0, stack: (0, 0) }) };
@@ -146,8 +149,10 @@ fn send_again() {
         unsafe {
             let (process, thread) = (raw(libc::SYS_getpid, [0; 6]), raw(libc::SYS_gettid, [0; 6]));
             let info = kept.info.get().addr();
-            let a = [process as usize, thread as usize, signal as usize, info, 0, 0];
-            raw(libc::SYS_rt_tgsigqueueinfo, a);
+            if process as c_int == kept.process.get() {
+                let a = [process as usize, thread as usize, signal as usize, info, 0, 0];
+                raw(libc::SYS_rt_tgsigqueueinfo, a);
+            }
             let a = [libc::SIG_SETMASK as usize, (&raw const mask).addr(), 0, 8, 0, 0];
             raw(libc::SYS_rt_sigprocmask, a);
         }
@@ -178,6 +183,7 @@ extern "C-unwind" fn arrived(signal: c_int, info: *mut siginfo_t, context: *mut 
                 (*kept.info.get()).write(*info);
                 kept.signal.set(signal);
                 kept.mask.set(mask.read());
+                kept.process.set(raw(libc::SYS_getpid, [0; 6]) as c_int);
             });
             mask.write(FAULTS.iter().fold(u64::MAX, |all, fault| all & !(1 << (fault - 1))));
         }

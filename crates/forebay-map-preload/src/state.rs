@@ -244,11 +244,13 @@ pub fn is_elsewhere() -> bool {
 /// The child has this thread alone, and memory as it is now.
 extern "C" fn before_fork() {
     std::mem::forget(hold());
+    lease::before_fork();
     crate::MEMORY.stop();
 }
 
 extern "C" fn after_fork() {
     crate::MEMORY.go_on();
+    lease::after_fork();
     signals::let_go();
 }
 
@@ -256,9 +258,12 @@ extern "C" fn after_fork() {
 /// descriptors without the memory.
 extern "C" fn in_child() {
     crate::MEMORY.go_on();
+    lease::after_fork();
+    ending::in_child();
     match OPEN.try_lock() {
         Ok(open) if open.is_none() => {
             PROCESS.store(process(), Ordering::Relaxed);
+            lease::in_child();
             let parent = PARENT.load(Ordering::Relaxed);
             // SAFETY: as it was made at the start.
             unsafe { parent.write_volatile(1) };
@@ -268,6 +273,7 @@ extern "C" fn in_child() {
             kept::leave_to_parent();
         }
     }
+    signals::let_go();
 }
 
 /// At the start of the program.
@@ -707,7 +713,8 @@ pub fn end() {
     }
     let _busy = hold();
     // Another thread may be closing the last file.
-    if !ending::is_first() || !any_files() {
+    let Some(_first) = ending::first() else { return };
+    if !any_files() {
         return;
     }
     let Some(mut open) = open_at_end() else {
