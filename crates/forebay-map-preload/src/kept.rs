@@ -60,9 +60,10 @@ fn first() -> usize {
     most.min(4096) / 4 * 3
 }
 
-/// What the kernel is told to send if something comes to ours (F_SETSIG): of a file with a lease
-/// (`lease.rs`) to a thread of ours, of others never, as nobody asks for it.  It stays with what a descriptor is of, and others have none.  To ask
-/// for it takes half as long as fstat.
+/// The signal that the kernel is told to send for our descriptors (F_SETSIG).  It sends one for a
+/// file with a lease (`lease.rs`), to a thread of ours; for others nobody asks for it.  The number
+/// stays with the open file, and no other open file has it, so it says which are ours.  To ask for
+/// it takes half as long as fstat.
 pub const SIGN: usize = 64;
 const F_SETSIG: usize = 10;
 const F_GETSIG: usize = 11;
