@@ -108,8 +108,13 @@ code 32 umount "$work/flags"
 grep -q "is in use" "$work/code.log" || fail "a busy mount is not named"
 is_mounted "$work/flags" || fail "a busy mount is gone"
 exec 5>&-
-# umount(8) returns when the tree has everything, and its disk can be unmounted.
+# umount(8) returns when the tree has everything, and its disk can be unmounted.  It knows that
+# only by its own table, which has the mount for as long as there is one.
+for at in flags at disk/tree; do
+	grep -q " TARGET=$work/$at " /run/mount/utab || fail "umount(8) does not know of $at"
+done
 code 0 umount "$work/flags"
+! grep -q " TARGET=$work/flags " /run/mount/utab || fail "umount(8) still knows of a mount that is gone"
 code 0 umount "$work/at"
 gone "$work/at"
 code 0 umount "$work/disk/tree"

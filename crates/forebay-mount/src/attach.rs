@@ -7,8 +7,10 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::str::FromStr;
 use std::thread;
 
@@ -124,6 +126,47 @@ pub fn attach(
     Session::from_fd(front, device, config.acl, config).inspect_err(|_| {
         let _ = unmount(mountpoint, UnmountFlags::DETACH);
     })
+}
+
+/// Tells umount(8) to read the mount table.  umount(8) asks statfs(2) for the type of what
+/// `/run/mount/utab` does not name, is told `fuse`, and would not find `umount.fuse.forebay`,
+/// which waits until the tree has everything.  Only for root; without it umount(8) returns
+/// earlier.
+pub fn register(tree: &Path, mountpoint: &Path) {
+    if !geteuid().is_root() {
+        return;
+    }
+    let known = fs::read("/run/mount/utab").unwrap_or_default();
+    let target = [&b" TARGET="[..], &mangled(mountpoint), b" "].concat();
+    if known.windows(target.len()).any(|part| part == target) {
+        return;
+    }
+    let mut command = Command::new("mount");
+    command.args(["-i", "-f", "--no-canonicalize", "-t", "fuse.forebay", "-o", "uhelper=forebay"]);
+    run(command.arg("--").args([tree, mountpoint]));
+}
+
+/// Takes back [`register`], while it is mounted.
+pub fn unregister(mountpoint: &Path) {
+    if geteuid().is_root() {
+        let mut command = Command::new("umount");
+        run(command.args(["-i", "--fake", "--no-canonicalize", "--"]).arg(mountpoint));
+    }
+}
+
+/// Nobody reads what it says.
+fn run(command: &mut Command) {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let _ = command.status();
+}
+
+/// A path as the tables of mounts have it.
+fn mangled(path: &Path) -> Vec<u8> {
+    let escaped = |byte: &u8| match byte {
+        b' ' | b'\t' | b'\n' | b'\\' => format!("\\{byte:03o}").into_bytes(),
+        byte => vec![*byte],
+    };
+    path.as_os_str().as_bytes().iter().flat_map(escaped).collect()
 }
 
 /// What FUSE itself wants to know.

@@ -17,7 +17,7 @@ use rustix::mount::{unmount, UnmountFlags};
 use rustix::process::{geteuid, getrlimit, setrlimit, Resource, Rlimit};
 use serde::{Deserialize, Serialize};
 
-use crate::attach::{attach, Flags};
+use crate::attach::{attach, register, unregister, Flags};
 use crate::front::{Front, TreeLive};
 use crate::holders;
 use crate::latency::Latency;
@@ -371,6 +371,7 @@ impl Mount {
                 let _ = mount.device.set(at.dev());
                 read_ahead(at.dev());
             }
+            mount.register();
             Ok(mount)
         });
         if shown.is_err() {
@@ -378,6 +379,24 @@ impl Mount {
             let _ = end_period(&live);
         }
         shown
+    }
+
+    fn register(&self) {
+        let (tree, at) = (self.tree.clone(), self.mountpoint.clone());
+        let _ = answer(move || {
+            register(&tree, &at);
+            Ok(())
+        });
+    }
+
+    /// Unmounts it, if nobody uses it.
+    fn take_away(&self) -> io::Result<()> {
+        let at = self.mountpoint.clone();
+        let _ = answer(move || {
+            unregister(&at);
+            Ok(())
+        });
+        take_away(&self.mountpoint, UnmountFlags::empty()).inspect_err(|_| self.register())
     }
 
     fn show(
@@ -485,7 +504,7 @@ impl Mount {
             let at = |cause| MountError::Busy { mountpoint: name(&self.mountpoint), cause };
             match self.place() {
                 _ if end.unmounted => {}
-                Place::Ours => take_away(&self.mountpoint, UnmountFlags::empty()).map_err(at)?,
+                Place::Ours => self.take_away().map_err(at)?,
                 Place::Covered => {
                     let cause = "something else is mounted over it; unmount that first";
                     return Err(at(io::Error::other(cause)));

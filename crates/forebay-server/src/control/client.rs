@@ -217,13 +217,7 @@ impl Client {
 
     fn receive(&mut self) -> Result<Answer> {
         let answer = self.receive_some()?;
-        answer.ok_or_else(|| Error::Control {
-            socket: self.socket.clone(),
-            cause: "the connection was closed before the answer".into(),
-            way_out: "the process that has the pool open has stopped, or was ended: try again"
-                .into(),
-            code: 13,
-        })
+        answer.ok_or_else(|| self.closed())
     }
 
     /// `None`: the connection was closed.
@@ -250,9 +244,21 @@ impl Client {
     }
 
     fn broken(&self, e: io::Error) -> Error {
-        match silent(&e) {
-            true => no_answer(&self.socket, self.patience),
-            false => self.failed(e.to_string()),
+        match e.kind() {
+            _ if silent(&e) => no_answer(&self.socket, self.patience),
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => self.closed(),
+            _ => self.failed(e.to_string()),
+        }
+    }
+
+    /// The server closed the connection before it answered: it ends.
+    fn closed(&self) -> Error {
+        Error::Control {
+            socket: self.socket.clone(),
+            cause: "the connection was closed before the answer".into(),
+            way_out: "the process that has the pool open has stopped, or was ended: try again"
+                .into(),
+            code: 13,
         }
     }
 
