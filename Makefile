@@ -139,7 +139,7 @@ map-kills: build
 	tests/map/kills.sh $(KILLS)
 	tests/map/shared.sh $(KILLS)
 
-# Three OSDs on this host; what it takes is in docs/origins.md.
+# Three OSDs on this host; what it takes is in docs/manual/origins.md.
 STILL ?= 30
 .PHONY: ceph-check
 ceph-check: build
@@ -178,7 +178,7 @@ fuzz-rust:
 # ONLY: core, port, rust or kernel.  SAMPLE: so many of each, chosen by SEED.  What ran before
 # is not run again; FRESH=1 forgets it, AGAIN=1 tries survivors once more.  TIER=1 or 2:
 # only the cheap steps, for a first look.  JOBS at a time, each UNDER a command if others
-# use the machine.  docs/testing.md has more.
+# use the machine.  docs/design/testing.md has more.
 MUTANTS := target/mutants
 ONLY ?= core port rust
 .PHONY: mutants mutants-weekly mutants-report coverage

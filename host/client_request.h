@@ -36,7 +36,7 @@
  * request up there, by fby_request_end.  So it may while ORIGIN is asked for, which
  * then counts as failed.
  *
- * docs/architecture.md has the table of states.
+ * docs/design/architecture.md has the table of states.
  */
 #ifndef FBY_CLIENT_REQUEST_H
 #define FBY_CLIENT_REQUEST_H

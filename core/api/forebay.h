@@ -222,7 +222,7 @@ u32 fby_lost_list(struct fby_pool *p, u16 volume, struct fby_lost_at *at, struct
  * these.  Looks at all pages of the pool.  0 of a static volume, whose pages are not known so. */
 u32 fby_refused_pages(struct fby_pool *p, u16 volume, u64 *first);
 
-/* Verifies the invariants of docs/design on the whole pool (check.c); no
+/* Verifies the invariants that check.c lists, on the whole pool; no
  * request may be in flight unless quiet is false, when only what holds at any
  * moment is verified.  0 or -FBY_E_INVARIANT, and text says which and where. */
 int fby_check(struct fby_pool *p, bool quiet, char *text, u32 text_bytes);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * plan.c - what of a round's list is worth the origin's time; docs/destage.md has the model.
+ * plan.c - what of a round's list is worth the origin's time; docs/design/destage.md has the model.
  *
  * A round passes the oldest pages of the log, and what of them is dirty has to leave its
  * place: to the origin, or forward in the log.  A copy in persistent memory costs less

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * refused.c - pages that the origin did not take.  docs/destage.md has the rules and why
+ * refused.c - pages that the origin did not take.  docs/design/destage.md has the rules and why
  * they are safe.
  *
  * An origin with bad sectors refuses some requests and takes the others.  A round goes on

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
- * format.h - the on-media format, version 2.  docs/format.md tells the same
+ * format.h - the on-media format, version 2.  docs/design/format.md tells the same
  * in prose; a change here is a change there.
  *
  *	0        superblock            one 4 KiB page, 512 bytes used
@@ -80,7 +80,7 @@ static inline u32 fby_line_of_page(u32 chunk_pages, u32 page)
 }
 
 /* Of features_incompat: there is room for static volumes behind the chunks.  Bits 0
- * and 1 said so while shares were otherwise (docs/format.md). */
+ * and 1 said so while shares were otherwise (docs/design/format.md). */
 #define FBY_FEATURE_STATIC 8ull
 /* Likewise: for maps, behind these. */
 #define FBY_FEATURE_MAP 4ull

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
  * map_format.h - what a map has on the media: a record in the table, and a share of the
- * pool behind chunks and static volumes.  docs/map.md tells why it is so.
+ * pool behind chunks and static volumes.  docs/design/map.md tells why it is so.
  *
  *	0	file records	two copies of 4 KiB each, one after the other
  *	...	descriptors	a page of 4 KiB a frame

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
  * frame.h - frames: memory of the pool that programs have mapped, and files to which it
- * belongs.  core/api/map.h is what hosts see; docs/map.md has the protocols.
+ * belongs.  core/api/map.h is what hosts see; docs/design/map.md has the protocols.
  */
 #ifndef FBY_FRAME_H
 #define FBY_FRAME_H

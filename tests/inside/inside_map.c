@@ -296,7 +296,7 @@ static void a_size_is_promised(void)
 	EXPECT(fby_map_detach(mp, 0) == FBY_DONE && fby_map_remove(mp, 0, false) == FBY_DONE);
 }
 
-/* What each step costs, as docs/map.md says. */
+/* What each step costs, as docs/design/map.md says. */
 static void fences_are_counted(void)
 {
 	struct fby_pages pages = { { 1ull << 3 | 1ull << 20 } };

@@ -76,7 +76,7 @@ pub enum Command {
     ///
     /// The program is any of the GNU C library that is not static; it is not changed.  What
     /// cannot be followed is refused with a message, and nothing is acknowledged that is not
-    /// durable.  docs/map-run.md says what that is.
+    /// durable.  docs/manual/map-run.md says what that is.
     ///
     /// Where `forebay serve` has the pool, any number of programs run beside each other, each
     /// with files of its own.  Else one program at a time has the pool, and what a crash has left

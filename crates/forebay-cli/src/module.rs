@@ -128,7 +128,7 @@ impl Error {
         let (cause, way_out, errno) = match errno {
             Some(Errno::NOENT | Errno::NODEV | Errno::NXIO) => (
                 format!("{CONTROL} is not there: the kernel module is not loaded"),
-                "modprobe forebay, or install it: the package forebay-dkms, or docs/kernel.md",
+                "modprobe forebay, or install it: the package forebay-dkms, or docs/manual/kernel.md",
                 Some(Errno::NOSYS),
             ),
             Some(Errno::PERM | Errno::ACCESS) => (

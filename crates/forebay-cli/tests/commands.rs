@@ -104,7 +104,7 @@ fn defaults_are_those_that_help_names() {
     let low = options(&["--high-watermark", "40", "--max-age", "none"]);
     assert_eq!(low["options"]["low_watermark_percent"], 40 - gap);
     assert!(low["options"]["max_age_seconds"].is_null());
-    let kernel = include_str!("../../../docs/kernel.md");
+    let kernel = include_str!("../../../docs/manual/kernel.md");
     assert!(kernel.contains(&format!("destage starts ({high}) and stops ({gap} less)")));
 
     let made = b.run_ok(&["create", "made", "--size", "16M", "--json"]).stdout;

@@ -2,7 +2,7 @@
 //! Goal: an origin that lacks acknowledged writes says so without its pool, whoever asks;
 //! only the pool that holds them may have it, and every refusal names a way out that works.
 //!
-//! Method: the table of docs/origins.md, row by row, with the command, for an origin that
+//! Method: the table of docs/manual/origins.md, row by row, with the command, for an origin that
 //! bears its mark itself and for one whose mark is a file; then what else may become of
 //! marks: servers that are killed, exports, loop devices, hostile bytes, no room for one.
 
@@ -312,7 +312,7 @@ fn with_checksum(json: &str) -> Vec<u8> {
 fn edit_mark(case: &Case, edit: impl FnOnce(&mut serde_json::Value)) {
     let mark = String::from_utf8(get_mark(case)).unwrap();
     let json = mark.lines().nth(1).unwrap();
-    assert_eq!(with_checksum(json), mark.as_bytes(), "as docs/origins.md has it");
+    assert_eq!(with_checksum(json), mark.as_bytes(), "as docs/manual/origins.md has it");
     let mut value = serde_json::from_str(json).unwrap();
     edit(&mut value);
     set_mark(case, &with_checksum(&value.to_string()));

@@ -5,7 +5,7 @@
 //!
 //! Method: a pool and a file origin go through several periods; the state of each is kept at
 //! four moments.  Then each state of the pool, and of another pool, is drained to each state of
-//! the origin, and to another file.  The table is that of docs/origins.md.
+//! the origin, and to another file.  The table is that of docs/manual/origins.md.
 
 mod common;
 

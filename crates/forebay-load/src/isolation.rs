@@ -30,7 +30,7 @@ const MIXES: [Ill; 3] = [Ill::Well, Ill::PastFails, Ill::DiscardsFail];
 /// Pools in a round: two neighbours, each beside health for each mix, and all the ills.
 const POOLS: usize = 2 * (ILLS.len() + MIXES.len());
 
-/// What is promised, as docs/isolation.md says.
+/// What is promised, as docs/manual/isolation.md says.
 const LEAST_THROUGHPUT: f64 = 0.9;
 const MOST_P999: f64 = 2.0;
 
@@ -225,7 +225,7 @@ pub fn isolation(seconds: u64, rounds: usize, speed: Speed, say: Say<'_>) -> Res
 }
 
 impl Isolation {
-    /// As docs/isolation.md has it.
+    /// As docs/manual/isolation.md has it.
     pub fn table(&self) -> String {
         let mut text = String::from(
             "| neighbour | the other | writes/s | beside health | ratio (each round) | p99.9 us \

@@ -3,7 +3,7 @@
 //! lock, written again over loom's atomics: `core/cache/index.h` (find, put, delete),
 //! `core/cache/read.c` (copy, then look whether the page was the block's all the
 //! while) and `chunk_open` of `core/space/chunk.c`.  Each step here carries the name
-//! and the memory order of the C it stands for; docs/testing.md argues why what
+//! and the memory order of the C it stands for; docs/design/testing.md argues why what
 //! is left out does not matter.
 //!
 //! One bucket, so all blocks collide; one page a chunk, so a chunk is reused as

@@ -3,7 +3,7 @@
  * forebay_map.h - files mapped onto the memory of a pool
  *
  * A program loads and stores in the mapping; a sync makes durable, in the pool, what was
- * stored, and the file follows later.  docs/map-files.md has what is promised.
+ * stored, and the file follows later.  docs/manual/map-files.md has what is promised.
  *
  *	struct forebay_map_pool *pool;
  *	struct forebay_map_file *file;
@@ -176,7 +176,7 @@ int forebay_map_file_open(struct forebay_map_pool *pool, const char *path, uint6
  * the memory and the size, and a sync by one of them makes durable what any of them has
  * stored.  It takes a pool that is served (`forebay serve`); else FOREBAY_MAP_E_REFUSED, and
  * FOREBAY_MAP_E_LOCKED where a process has it for itself.  Room is what the first of them
- * has asked for, 1 GiB, or twice the size, whichever is most.  docs/map-served.md has what a
+ * has asked for, 1 GiB, or twice the size, whichever is most.  docs/design/map-served.md has what a
  * sync costs beside others, and what becomes of who is killed or stopped.
  */
 int forebay_map_file_open_shared(struct forebay_map_pool *pool, const char *path,
@@ -256,7 +256,7 @@ int forebay_map_is_dirty(struct forebay_map_file *file, int *dirty);
 
 /*
  * What of the kernel is used for a file: FOREBAY_MAP_FAULTS, _WATCH, _SCAN.  Not an
- * error if some are missing; docs/map-tracking.md says what that costs.
+ * error if some are missing; docs/design/map-tracking.md says what that costs.
  */
 int forebay_map_features(struct forebay_map_file *file, uint32_t *features);
 

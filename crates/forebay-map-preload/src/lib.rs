@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Stands between a program and the C library (LD_PRELOAD), and maps the program's files onto
-//! a pool: those that `forebay map-run --files` chose.  docs/map-run.md has what it does for
+//! a pool: those that `forebay map-run --files` chose.  docs/manual/map-run.md has what it does for
 //! which call.
 //!
 //! A panic in a function here ends the program: what is not known to be right is not

@@ -4,7 +4,7 @@
 //!
 //! A pool is this process's alone, or a server's: then several may map files, each its own or
 //! shared ones.
-//! `docs/map-files.md` has what is promised.
+//! `docs/manual/map-files.md` has what is promised.
 //!
 //! | module | what |
 //! |---|---|

@@ -4,7 +4,7 @@
 //! The pool's server has such a file open (its *home*, [`Homes`]): its frames, its size, its
 //! mark, what is written back.  The processes are its *guests*: each has the frames mapped that
 //! it has touched, loads and stores there, and syncs what it has stored by itself, in the
-//! memory that all of them have.  `docs/map-served.md` has the protocol.
+//! memory that all of them have.  `docs/design/map-served.md` has the protocol.
 //!
 //! | who | asks | waits for locks of |
 //! |---|---|---|

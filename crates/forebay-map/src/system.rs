@@ -667,7 +667,7 @@ impl Pagemap {
     ///
     /// `Look` and `Take` ask for one category only.  Kernels that answer by another way when
     /// asked for more do not tell pages there that were stored to and unmapped since
-    /// (docs/map-tracking.md).
+    /// (docs/design/map-tracking.md).
     pub fn scan(
         &self,
         r: &Reservation,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A directory tree shown through FUSE, whose fsync is an append to a log of a pool.
-//! docs/mount.md says what that is worth to whom; here is how it is parted:
+//! docs/manual/mount.md says what that is worth to whom; here is how it is parted:
 //!
 //! ```text
 //! record   what the log holds

@@ -340,7 +340,7 @@ mod tests {
 
     #[test]
     fn docs_list_each_metric() {
-        let docs = include_str!("../../../docs/metrics.md");
+        let docs = include_str!("../../../docs/manual/metrics.md");
         let rows = POOL.iter().map(|r| ("forebay_", r.0, r.1, r.2));
         let rows = rows.chain(VOLUME.iter().map(|r| ("forebay_volume_", r.0, r.1, r.2)));
         let rows = rows.chain(LOG.iter().map(|r| ("forebay_log_", r.0, r.1, r.2)));
@@ -348,7 +348,7 @@ mod tests {
         let rows = rows.chain(exports).chain([("forebay_", "up", "gauge", UP)]);
         for (prefix, name, kind, help) in rows {
             let row = format!("| `{prefix}{name}` | {kind} | {help} |");
-            assert!(docs.contains(&row), "docs/metrics.md lacks: {row}");
+            assert!(docs.contains(&row), "docs/manual/metrics.md lacks: {row}");
         }
         assert!(docs.contains("`forebay_phase_seconds` | histogram"));
     }

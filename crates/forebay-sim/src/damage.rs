@@ -11,7 +11,7 @@
 //!
 //! * it answers EIO, and its block is that of a damaged page,
 //! * or the volume, or the pool, refuses until it is told that older data may show,
-//! * or it may pass: see `may_pass`, the one thing that does (docs/testing.md).
+//! * or it may pass: see `may_pass`, the one thing that does (docs/design/testing.md).
 //!
 //! With cuts, all of that holds for each image that a cut at any fence of the
 //! recovery of a damaged pool may leave: what is lost is not forgotten.

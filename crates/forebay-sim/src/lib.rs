@@ -12,7 +12,7 @@
 //! * [`requests`] has many clients' requests in flight on one thread, by begin and resume;
 //! * [`planted`] proves that the others would find the mistakes they look for.
 //!
-//! docs/testing.md has the fault model.
+//! docs/design/testing.md has the fault model.
 #![forbid(unsafe_code)]
 // Nothing here is for others to print; media and pools are megabytes.
 #![allow(missing_debug_implementations)]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What stays in the pool although others want the room: blocks that are lost
 //! (`src/held.rs`), and the chunks of a volume that is not attached, until it is attached and
-//! drained, or removed (docs/isolation.md).
+//! drained, or removed (docs/manual/isolation.md).
 
 use forebay_sim::beyond::lost_before_torn;
 use forebay_sim::held::{carried_are_not_torn, packing_comes_to_rest, Run};

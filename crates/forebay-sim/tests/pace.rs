@@ -157,7 +157,7 @@ fn a_disk_that_is_well_again_is_used_at_once() {
 }
 
 /// What a disk refuses for good stays in the pool, and is not what the others wait for: but for
-/// pools of few and large chunks (docs/destage.md).
+/// pools of few and large chunks (docs/design/destage.md).
 #[test]
 fn bad_blocks_stop_nobody() {
     for (pool, chunk, times, bad_of, least) in

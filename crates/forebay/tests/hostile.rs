@@ -16,7 +16,7 @@
 //! mutation n is, and does it alone.
 //!
 //! What may be: in the killed pool the last batch of a chunk passes for torn
-//! (docs/testing.md), so there an older version is allowed; and a piece of an older state
+//! (docs/design/testing.md), so there an older version is allowed; and a piece of an older state
 //! that is whole in itself cannot be told from that state where nothing was closed.
 
 #[path = "host/common.rs"]

@@ -148,7 +148,7 @@ impl Serve {
 ///
 /// What is set holds until the pool is served again: a pool keeps no options, those of
 /// forebay serve count.  A pool that nobody serves has none to change; for the devices
-/// of the kernel module see docs/kernel.md.
+/// of the kernel module see docs/manual/kernel.md.
 #[derive(Args, Debug)]
 #[command(after_help = after!(
     "forebay set /dev/pmem0                                shows them",
