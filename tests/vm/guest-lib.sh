@@ -10,9 +10,10 @@ passed=0
 
 : >/tmp/dmesg.before # what the kernel said before the buffer was emptied
 
+# fail TEXT: the cause is the last thing on the console, which may be all that is kept.
 fail() {
-	echo "FAIL: $*"
 	dmesg | tail -n 40
+	echo "FAIL: $*"
 	exit 1
 }
 
