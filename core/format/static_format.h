@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
  * static_format.h - what a static volume has on the media: a record in the table, and a
- * share of the pool behind its chunks.  docs/manual/static.md tells why it is so.
+ * share of the pool behind its chunks.  docs/design/static.md tells why it is so.
  *
  *	0	head		256 bytes, filled up to 4 KiB
  *	4096	lines		one of 64 bytes a slot, filled up to 256 bytes below the next 4 KiB

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
  * static.h - static volumes: each block has a slot of its own for a place, with two ways.
- * There is no index; a slot's line on the media says all.  docs/manual/static.md.
+ * There is no index; a slot's line on the media says all.  docs/design/static.md.
  *
  * Locks: a stripe, shared by many slots, of rank 1 as a block of the cache.  A word: bit 0,
  * a writer has it; bit 1, it stores to the media, and readers wait; above these, how often

@@ -148,7 +148,7 @@ pub struct NewVolume {
     pub placed: Option<Placed>,
 }
 
-/// What a static volume has to itself: see `docs/manual/static.md`.
+/// What a static volume has to itself: see `docs/design/static.md`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Placed {
     /// Its share of the pool's room for static volumes
