@@ -43,7 +43,7 @@ use rustix::io::Errno;
 
 use crate::mark::{self, GroupMark};
 use crate::record::{self, Fid, Kind, Record, Records, Time, NONE, ROOT};
-use crate::replay::STAGING;
+use crate::replay::is_staging;
 use crate::tree::{Attr, New, RenameHow, Result, Tree, TreeIdentity, DEFAULT_ACL};
 use groups::{Groups, Hold};
 use inodes::Inodes;
@@ -478,7 +478,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
     /// that speaks of it.
     fn nameable(&self, dir: &Inode<T::Node>, name: &[u8]) -> Result<()> {
         match name {
-            STAGING if dir.fid == ROOT => Err(Errno::PERM),
+            _ if dir.fid == ROOT && is_staging(name) => Err(Errno::PERM),
             _ if mark::is_own(name) => Err(Errno::PERM),
             _ if name.len() > record::NAME_MAX => Err(Errno::NAMETOOLONG),
             _ => Ok(()),

@@ -8,13 +8,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::model::sim::{Disk, Inode, SimTree, State, OUTSIDE_INO, ROOT_INO};
+use super::model::sim::{Disk, Event, Inode, Op, SimTree, State, OUTSIDE_INO, ROOT_INO};
 use super::model::workloads::{live_on, live_on_tree, new, Beside};
 use super::model::{log_of, Rng};
 use super::planted::{plant, Bug, OF_OTHERS};
-use super::{replay, ReplayError, ReplayOptions, Report};
+use super::{replay, tidy, ReplayError, ReplayOptions, Report, STAGING};
 use crate::record::{Kind, SetAttr};
-use crate::tree::{RenameHow, Tree};
+use crate::tree::{New, RenameHow, Tree};
 
 /// What is in the tree by path, and its bytes.
 fn files(state: &State) -> BTreeMap<String, Vec<u8>> {
@@ -203,6 +203,64 @@ fn a_file_that_has_left_the_tree() -> Result<(), String> {
     }
 }
 
+/// Who may write to the root has made directories of the names that a replay uses, and has put
+/// there what a replay would.
+fn a_staging_directory_of_anothers() -> Result<(), String> {
+    let bed = live_on(root_with(&["d"]));
+    bed.write("d/x", 7);
+    bed.write("d/y", 8);
+    bed.sync();
+    bed.rename("d/x", "d/z");
+    bed.rename("d/y", "d/x");
+    let log = log(&bed);
+    let tree = SimTree::new(crashed(&bed, false));
+    let of_another = |kind, mode| New { uid: 9, gid: 9, ..New::plain(kind, mode) };
+    let mut theirs = Vec::new();
+    for (name, uid, mode) in [("", 9, 0o777), (".1", 9, 0o700), (".2", 0, 0o770), (".4", 9, 0o700)]
+    {
+        let name = [STAGING, name.as_bytes()].concat();
+        let new = New { uid, ..of_another(Kind::Directory, mode) };
+        theirs.push(tree.create(&ROOT_INO, &name, &new).unwrap());
+        if uid == 0 || name.ends_with(b".4") {
+            continue;
+        }
+        let list = tree.create(theirs.last().unwrap(), b"gone", &of_another(Kind::File, 0o600));
+        tree.write(&list.unwrap(), 0, b"forebay replay 1 2 3 4 5\n").unwrap();
+    }
+    let before = tree.now();
+    let begun = tree.events();
+    let report = replay(&tree, &log, &ReplayOptions::default(), &mut |_, _| {});
+    let report = report.map_err(|e| format!("no replay: {e}"))?;
+    tidy(&tree).map_err(|e| format!("not tidied: {e}"))?;
+    for event in &tree.trace()[begun..] {
+        let Event::Op(op) = event else { continue };
+        let of = match op {
+            Op::Create { dir, .. } | Op::Link { dir, .. } | Op::Unlink { dir, .. } => vec![*dir],
+            Op::Rename { from, to, .. } => vec![from.0, to.0],
+            Op::Write { ino, .. } | Op::Truncate { ino, .. } => vec![*ino],
+            _ => vec![],
+        };
+        if of.iter().any(|ino| theirs.contains(ino)) {
+            return Err(format!("the replay uses another's directory: {op:?}"));
+        }
+    }
+    let end = tree.now();
+    if theirs.iter().any(|ino| end.inodes[ino] != before.inodes[ino]) {
+        return Err("another's directory was changed".into());
+    }
+    let files = files(&end);
+    for (path, byte) in [("/d/z", 7), ("/d/x", 8)] {
+        if files.get(path) != Some(&vec![byte; 600]) {
+            return Err(format!("{path} is {:?}", files.get(path).map(|f| f.first())));
+        }
+    }
+    let told = report.disputes.iter().filter(|line| line.starts_with(".forebay-replay")).count();
+    match (told, end.inodes[&ROOT_INO].names.len()) {
+        (4, 5 | 6) => Ok(()),
+        other => Err(format!("{other:?}: {report:?}")),
+    }
+}
+
 type Case = fn() -> Result<(), String>;
 
 /// For each mistake the case that shows it.
@@ -211,6 +269,7 @@ fn shown_by(bug: Bug) -> Case {
         Bug::AnywhereTaken => a_file_that_has_left_the_tree,
         Bug::BirthIgnored => a_file_of_the_tree_with_its_handle,
         Bug::AnybodysTaken => anothers_file_at_the_name,
+        Bug::StagingOfAnybody => a_staging_directory_of_anothers,
         Bug::ContradictionIgnored | Bug::OrphanForgotten => a_file_without_a_certain_name,
         _ => two_names_that_are_one,
     }
@@ -218,7 +277,8 @@ fn shown_by(bug: Bug) -> Case {
 
 #[test]
 fn cases() {
-    let all: [Case; 7] = [
+    let all: [Case; 8] = [
+        a_staging_directory_of_anothers,
         a_file_that_has_left_the_tree,
         a_file_outside_with_its_handle,
         a_file_of_the_tree_with_its_handle,

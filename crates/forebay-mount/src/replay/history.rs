@@ -21,7 +21,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::planted::{planted, Bug};
-use super::{bad, parse, printable, Result, STAGING};
+use super::{bad, is_staging, parse, printable, Result};
 use crate::mark;
 use crate::record::{Allocate, Entry, Fid, Kind, Record, SetAttr, Time, NONE, ROOT};
 use crate::tree::{TreeIdentity, ACCESS_ACL};
@@ -352,7 +352,7 @@ impl<'a> History<'a> {
         if self.file(place.0)?.kind != Kind::Directory {
             return Err(format!("'{shown}' is in {}, which is no directory", place.0));
         }
-        if place == (ROOT, STAGING) || mark::is_own(place.1) {
+        if (place.0 == ROOT && is_staging(place.1)) || mark::is_own(place.1) {
             return Err(format!("'{shown}' is the replay's own"));
         }
         match fid {

@@ -42,9 +42,9 @@ use plan::Plan;
 use run::Failed;
 use staging::Staging;
 
-pub use staging::tidy;
+pub use staging::{is_staging, tidy};
 
-/// In the root of the tree, from the beginning of a replay until [`tidy`].
+/// In the root of the tree, from the beginning of a replay until [`tidy`]; see [`is_staging`].
 pub const STAGING: &[u8] = b".forebay-replay";
 
 /// What [`replay`] may do beyond what is certain.

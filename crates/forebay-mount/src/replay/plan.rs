@@ -103,8 +103,12 @@ impl<'a, N: Clone + Send + Sync> Plan<'a, N> {
         entries: &[Vec<u8>],
     ) -> Result<Plan<'a, N>> {
         let moved_from = which_tree(tree, &history.trees)?;
+        let staging = Staging::find(tree, entries)?;
+        let other = |name: &String| format!("{name} is not this replay's, and stays as it is");
+        let mut history = history;
+        history.disputes.extend(staging.others.iter().map(other));
         let plan = Plan {
-            staging: Staging::find(tree, entries)?,
+            staging,
             history,
             nodes: HashMap::from([(ROOT, tree.root())]),
             staged: HashMap::new(),

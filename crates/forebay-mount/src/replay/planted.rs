@@ -39,6 +39,7 @@ pub enum Bug {
     ContradictionIgnored,
     NeverDoubtful,
     OrphanForgotten,
+    StagingOfAnybody,
 }
 
 /// Of the replay, and of what is logged for it.
@@ -77,13 +78,14 @@ pub const OF_GROUPS: [Bug; 3] = [Bug::GroupBeforeTree, Bug::GroupAfterLog, Bug::
 
 /// Of what something beside the mount changes.
 #[cfg(test)]
-pub const OF_OTHERS: [Bug; 6] = [
+pub const OF_OTHERS: [Bug; 7] = [
     Bug::AnywhereTaken,
     Bug::BirthIgnored,
     Bug::AnybodysTaken,
     Bug::ContradictionIgnored,
     Bug::NeverDoubtful,
     Bug::OrphanForgotten,
+    Bug::StagingOfAnybody,
 ];
 
 #[cfg(test)]

@@ -7,22 +7,34 @@
 //!                        out, and the modes of what was made writable
 //! .forebay-replay/N      the inode of fid N, on its way
 //! ```
+//!
+//! Whoever may write to the root can make a directory of that name, or move one of ours there.
+//! So a directory is used only if it is this user's, nobody else has rights to it, and nothing is
+//! in it but what a replay puts there.  Anything else stays as it is, and the replay uses
+//! `.forebay-replay.1` and so on.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use rustix::io::Errno;
 
 use super::planted::{planted, Bug};
 use super::{failed, printable, ReplayError, Result, STAGING};
 use crate::mark;
 use crate::record::{Entry, Fid, Kind};
-use crate::tree::{Handle, New, Tree};
+use crate::tree::{Attr, Handle, New, Tree};
 
 const LIST: &[u8] = b"gone";
+/// How a list begins, whatever log it is of.
+const BEGINNING: &str = "forebay replay ";
 
 /// What there is of an earlier replay of this log.
 #[derive(Debug)]
 pub struct Staging<N> {
-    /// The directory.
+    /// The directory, and its name.
     pub node: Option<N>,
+    name: Vec<u8>,
+    /// What has such a name and is not used, in words.
+    pub others: Vec<String>,
     /// The list was durable: from then on the tree was changed.
     pub resumed: bool,
     /// Fids whose inodes the tree did not have when that began.
@@ -41,8 +53,21 @@ pub struct Staging<N> {
     pub own: Vec<Handle>,
 }
 
-fn shown() -> String {
-    printable(STAGING)
+/// The first, or the one of this number.
+fn numbered(number: u64) -> Vec<u8> {
+    match number {
+        0 => STAGING.to_vec(),
+        _ => [STAGING, format!(".{number}").as_bytes()].concat(),
+    }
+}
+
+/// A name in the root that a staging directory may have; no program can.
+pub fn is_staging(name: &[u8]) -> bool {
+    match name.strip_prefix(STAGING) {
+        Some(b"") => true,
+        Some(rest) => rest.strip_prefix(b".").and_then(fid_of).is_some_and(|number| number > 0),
+        None => false,
+    }
 }
 
 /// The same for each replay of the same entries.
@@ -51,7 +76,7 @@ fn key(entries: &[Vec<u8>]) -> String {
         body.and_then(|b| Entry::parse(b).ok()).map_or((0, 0), |e| (e.number, e.time_ns))
     };
     let ((a, b), (c, d)) = (of(entries.first()), of(entries.last()));
-    format!("forebay replay {a} {b} {c} {d} {}\n", entries.len())
+    format!("{BEGINNING}{a} {b} {c} {d} {}\n", entries.len())
 }
 
 fn fid_of(name: &[u8]) -> Option<Fid> {
@@ -63,10 +88,93 @@ pub fn name_of(fid: Fid) -> Vec<u8> {
     fid.to_string().into_bytes()
 }
 
+/// What has a name of a staging directory.
+enum Candidate<N> {
+    Ours {
+        node: N,
+        /// With its identity.
+        list: Option<(Vec<u8>, Handle)>,
+        inner: Vec<(Fid, N)>,
+    },
+    /// Not of this user's replay.
+    Other,
+    /// This one cannot be begun next to it: why not.
+    Refused(String),
+}
+
+/// Of this user alone.
+fn is_private(attr: &Attr, kind: Kind) -> bool {
+    let links = kind == Kind::Directory || attr.nlink == 1;
+    let ours = New::plain(kind, 0).uid;
+    attr.kind == kind && attr.uid == ours && attr.mode & 0o077 == 0 && links
+}
+
+/// `name` is in the tree's root.
+fn look<T: Tree>(tree: &T, name: &[u8], key: &str) -> Result<Option<Candidate<T::Node>>> {
+    let shown = || printable(name);
+    let Some(node) = failed(tree.lookup(&tree.root(), name), "look", shown)? else {
+        return Ok(None);
+    };
+    let attr = failed(tree.attr(&node), "look", shown)?;
+    if attr.kind != Kind::Directory {
+        return Ok(Some(Candidate::Other));
+    }
+    if !is_private(&attr, Kind::Directory) && !planted(Bug::StagingOfAnybody) {
+        return others(tree, &node, &attr, key).map(Some);
+    }
+    let (mut list, mut inner) = (None, Vec::new());
+    for name in failed(tree.names(&node), "list", shown)? {
+        let Some(found) = failed(tree.lookup(&node, &name), "look", shown)? else { continue };
+        match fid_of(&name) {
+            _ if name == LIST => {
+                let attr = failed(tree.attr(&found), "look", shown)?;
+                if !is_private(&attr, Kind::File) {
+                    return Ok(Some(Candidate::Other));
+                }
+                let handle = failed(tree.handle(&found), "look", shown)?;
+                // As many fids as a log can name.
+                list = Some((read(tree, &found, attr.size.min(1 << 30))?, handle));
+            }
+            Some(fid) => inner.push((fid, found)),
+            None => return Ok(Some(Candidate::Other)),
+        }
+    }
+    let of_a_replay = list.as_ref().is_some_and(|(l, _)| l.starts_with(BEGINNING.as_bytes()));
+    if !inner.is_empty() && !of_a_replay {
+        return Ok(Some(Candidate::Other));
+    }
+    Ok(Some(Candidate::Ours { node, list, inner }))
+}
+
+/// Only who could read the log can have written its key.
+fn others<T: Tree>(tree: &T, node: &T::Node, attr: &Attr, key: &str) -> Result<Candidate<T::Node>> {
+    let list = tree.lookup(node, LIST).and_then(|found| {
+        let file = found.filter(|list| tree.attr(list).is_ok_and(|a| a.kind == Kind::File));
+        file.map(|list| {
+            let mut bytes = vec![0; key.len()];
+            tree.read(&list, 0, &mut bytes).map(|n| n == key.len() && bytes == key.as_bytes())
+        })
+        .transpose()
+    });
+    let uid = attr.uid;
+    Ok(match list {
+        Ok(Some(true)) => Candidate::Refused(format!(
+            "user {uid} has begun a replay of this log: go on with it as that user"
+        )),
+        // Nobody else can make a directory of root's.
+        Err(Errno::ACCESS) if uid == 0 => Candidate::Refused(
+            "it is root's, and may be of a replay of this log: replay as root".into(),
+        ),
+        _ => Candidate::Other,
+    })
+}
+
 impl<N: Clone> Staging<N> {
     pub fn find<T: Tree<Node = N>>(tree: &T, entries: &[Vec<u8>]) -> Result<Staging<N>> {
         let mut staging = Staging {
             node: None,
+            name: Vec::new(),
+            others: Vec::new(),
             resumed: false,
             gone: HashSet::new(),
             left_out: Vec::new(),
@@ -76,28 +184,31 @@ impl<N: Clone> Staging<N> {
             entries: Vec::new(),
             own: Vec::new(),
         };
-        let ask = |done| failed(done, "look", shown);
-        let Some(node) = ask(tree.lookup(&tree.root(), STAGING))? else { return Ok(staging) };
-        let foreign = |what: &str| Err(ReplayError::Staging { path: shown(), what: what.into() });
-        if failed(tree.attr(&node), "look", shown)?.kind != Kind::Directory {
-            return foreign("it is no directory");
-        }
-        let handle = |node: &N| failed(tree.handle(node), "look", shown);
-        staging.own.push(handle(&node)?);
-        let mut list = None;
-        for name in failed(tree.names(&node), "list", shown)? {
-            let Some(inner) = ask(tree.lookup(&node, &name))? else { continue };
-            match fid_of(&name) {
-                _ if name == LIST => {
-                    staging.own.push(handle(&inner)?);
-                    list = Some(read(tree, &inner)?);
+        let key = key(entries);
+        for name in names(tree)? {
+            let shown = || printable(&name);
+            let refused = |what| Err(ReplayError::Staging { path: printable(&name), what });
+            let (node, list, inner) = match look(tree, &name, &key)? {
+                None => continue,
+                Some(Candidate::Refused(what)) => return refused(what),
+                Some(Candidate::Other) => {
+                    staging.others.push(printable(&name));
+                    continue;
                 }
-                Some(fid) => staging.entries.push((fid, inner)),
-                None => return foreign(&format!("'{}' is in it", printable(&name))),
+                Some(Candidate::Ours { node, list, inner }) => (node, list, inner),
+            };
+            let good = list.as_ref().and_then(|(list, _)| parse(list, &key));
+            if good.is_none() && !inner.is_empty() {
+                let what = "it is of the replay of another log, and not empty";
+                return refused(what.into());
             }
-        }
-        staging.node = Some(node);
-        if let Some(list) = list.as_deref().and_then(|l| parse(l, &key(entries))) {
+            if good.is_none() && staging.node.is_some() {
+                continue;
+            }
+            staging.own = vec![failed(tree.handle(&node), "look", shown)?];
+            staging.own.extend(list.map(|(_, handle)| handle));
+            (staging.node, staging.name) = (Some(node), name);
+            let Some(list) = good else { continue };
             staging.resumed = true;
             staging.list_bytes = list.bytes;
             if !planted(Bug::GoneForgotten) {
@@ -108,11 +219,10 @@ impl<N: Clone> Staging<N> {
             }
             staging.modes = list.modes;
             staging.changed = list.changed;
-        } else if !staging.entries.is_empty() {
-            return foreign("it is of the replay of another log, and not empty");
-        }
-        if planted(Bug::StagingForgotten) {
-            staging.entries.clear();
+            if !planted(Bug::StagingForgotten) {
+                staging.entries = inner;
+            }
+            break;
         }
         Ok(staging)
     }
@@ -128,18 +238,17 @@ impl<N: Clone> Staging<N> {
         if let (Some(node), true) = (&self.node, self.resumed) {
             return Ok(node.clone());
         }
-        let make = |done| failed(done, "make", shown);
-        let root = tree.root();
         let node = match self.node.take() {
             Some(node) => node,
-            None => {
-                let new = New::plain(Kind::Directory, 0o700);
-                make(mark::with_times_kept(tree, || tree.create(&root, STAGING, &new)))?
-            }
+            None => self.make(tree)?,
         };
+        let shown = || printable(&self.name);
         let list = match failed(tree.lookup(&node, LIST), "look", shown)? {
             Some(list) => list,
-            None => make(tree.create(&node, LIST, &New::plain(Kind::File, 0o600)))?,
+            None => {
+                let new = New::plain(Kind::File, 0o600);
+                failed(tree.create(&node, LIST, &new), "make", shown)?
+            }
         };
         let mut text = key(entries);
         gone.for_each(|fid| text += &format!("{fid}\n"));
@@ -151,6 +260,36 @@ impl<N: Clone> Staging<N> {
         self.node = Some(node.clone());
         Ok(node)
     }
+
+    /// A new one, at the first name that nothing has.
+    fn make<T: Tree<Node = N>>(&mut self, tree: &T) -> Result<N> {
+        let root = tree.root();
+        for number in 0.. {
+            let name = numbered(number);
+            let new = New::plain(Kind::Directory, 0o700);
+            let node = match mark::with_times_kept(tree, || tree.create(&root, &name, &new)) {
+                Err(Errno::EXIST) => continue,
+                made => failed(made, "make", || printable(&name))?,
+            };
+            // Somebody may have put another one there meanwhile.
+            let shown = || printable(&name);
+            let attr = failed(tree.attr(&node), "look", shown)?;
+            let empty = failed(tree.names(&node), "list", shown)?.is_empty();
+            if is_private(&attr, Kind::Directory) && empty {
+                self.name = name;
+                return Ok(node);
+            }
+        }
+        unreachable!("there are more names than a directory has");
+    }
+}
+
+/// Names in the root that a staging directory may have, the first one first.
+fn names<T: Tree>(tree: &T) -> Result<Vec<Vec<u8>>> {
+    let mut names = failed(tree.names(&tree.root()), "list", || ".".into())?;
+    names.retain(|name| is_staging(name));
+    names.sort_by(|a, b| (a.len(), a).cmp(&(b.len(), b)));
+    Ok(names)
 }
 
 /// Durable when it returns: from now on the replay of these entries does without this one.
@@ -165,6 +304,11 @@ pub fn note_mode<T: Tree>(tree: &T, entries: &[Vec<u8>], fid: Fid, mode: u32) ->
 
 fn add<T: Tree>(tree: &T, entries: &[Vec<u8>], line: &str) -> Result<()> {
     let staging = Staging::find(tree, entries)?;
+    let name = match staging.name.is_empty() {
+        true => STAGING.to_vec(),
+        false => staging.name,
+    };
+    let shown = || printable(&name);
     let absent = ReplayError::Staging { path: shown(), what: "its list is gone".into() };
     let Some(node) = staging.node.filter(|_| staging.resumed) else { return Err(absent) };
     let Some(list) = failed(tree.lookup(&node, LIST), "look", shown)? else { return Err(absent) };
@@ -173,15 +317,9 @@ fn add<T: Tree>(tree: &T, entries: &[Vec<u8>], line: &str) -> Result<()> {
     failed(tree.sync_all(), "sync", shown)
 }
 
-fn read<T: Tree>(tree: &T, node: &T::Node) -> Result<Vec<u8>> {
-    // As many fids as a log can name.
-    const MOST: u64 = 1 << 30;
-    let attr = failed(tree.attr(node), "look", shown)?;
-    if attr.kind != Kind::File || attr.size > MOST {
-        return Ok(Vec::new());
-    }
-    let mut bytes = vec![0; attr.size as usize];
-    let n = failed(tree.read(node, 0, &mut bytes), "read", shown)?;
+fn read<T: Tree>(tree: &T, node: &T::Node, size: u64) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; size as usize];
+    let n = failed(tree.read(node, 0, &mut bytes), "read", || printable(LIST))?;
     bytes.truncate(n);
     Ok(bytes)
 }
@@ -235,18 +373,21 @@ fn mode_of(line: &[u8]) -> Option<(Fid, u32)> {
 /// before a mount whose log holds nothing.
 pub fn tidy<T: Tree>(tree: &T) -> Result<()> {
     let root = tree.root();
-    let Some(node) = failed(tree.lookup(&root, STAGING), "look", shown)? else { return Ok(()) };
-    if failed(tree.attr(&node), "look", shown)?.kind != Kind::Directory {
-        return Err(ReplayError::Staging { path: shown(), what: "it is no directory".into() });
+    for name in names(tree)? {
+        let shown = || printable(&name);
+        // No log has this key.
+        let Some(Candidate::Ours { node, list, inner }) = look(tree, &name, "\n")? else {
+            continue;
+        };
+        if let Some((fid, _)) = inner.first() {
+            let what = format!("'{fid}' is in it");
+            return Err(ReplayError::Staging { path: shown(), what });
+        }
+        if list.is_some() {
+            failed(tree.unlink(&node, LIST, false), "remove", shown)?;
+        }
+        let remove = || tree.unlink(&root, &name, true);
+        failed(mark::with_times_kept(tree, remove), "remove", shown)?;
     }
-    let names = failed(tree.names(&node), "list", shown)?;
-    if let Some(other) = names.iter().find(|name| *name != LIST) {
-        let what = format!("'{}' is in it", printable(other));
-        return Err(ReplayError::Staging { path: shown(), what });
-    }
-    if !names.is_empty() {
-        failed(tree.unlink(&node, LIST, false), "remove", shown)?;
-    }
-    let remove = || tree.unlink(&root, STAGING, true);
-    failed(mark::with_times_kept(tree, remove), "remove", shown)
+    Ok(())
 }
