@@ -185,6 +185,83 @@ fn a_file_without_a_certain_name() -> Result<(), String> {
     Ok(())
 }
 
+/// The same of one that entries have taken other names from, before somebody took that one or
+/// after it, by an unlink or by a rename over it.
+fn a_file_without_a_certain_name_that_had_others() -> Result<(), String> {
+    for (before, over) in [(true, false), (true, true), (false, false), (false, true)] {
+        let bed = live_on(root_with(&["d"]));
+        bed.write("d/x", 7);
+        bed.link("d/x", "d/link");
+        let lose = || match over {
+            true => {
+                bed.write("d/over", 9);
+                bed.rename("d/over", "d/link");
+            }
+            false => bed.unlink("d/link"),
+        };
+        if before {
+            lose();
+        }
+        bed.tree_rename("d/x", "d/elsewhere");
+        bed.write("d/x", 8);
+        if !before {
+            lose();
+        }
+        let mut disk = Disk::new(bed.base.clone());
+        bed.tree.trace().iter().for_each(|event| disk.feed(event));
+        for point in 0..disk.points() {
+            let (_, end) = replayed(&disk.crash(point, &mut || true), &log(&bed));
+            if let Some(byte) = [7, 8].iter().find(|byte| !has_bytes_of(&end, **byte)) {
+                let all = files(&end);
+                return Err(format!("{before}, {over}, at {point}: no {byte} in {:?}", all.keys()));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whoever took the only other name is seen to have it, and then that is removed.
+fn a_file_that_was_moved_and_then_removed() -> Result<(), String> {
+    let bed = live_on(root_with(&["d"]));
+    bed.write("d/x", 7);
+    bed.tree_rename("d/x", "d/elsewhere");
+    bed.write("d/x", 8);
+    bed.unlink("d/elsewhere");
+    for all in [false, true] {
+        let (_, end) = replayed(&crashed(&bed, all), &log(&bed));
+        if has_bytes_of(&end, 7) || !has_bytes_of(&end, 8) {
+            return Err(format!("{all}: {:?}", files(&end).keys()));
+        }
+    }
+    Ok(())
+}
+
+/// At the name of a file whose handle the log does not know is another's, which is empty, and
+/// which he may have open; so for everything that has no content.
+fn anothers_empty_file_at_the_name() -> Result<(), String> {
+    for kind in [Kind::File, Kind::Directory, Kind::Symlink, Kind::Fifo, Kind::Socket] {
+        for (uid, gid) in [(9, 2), (1, 9), (0, 0)] {
+            let target: &[u8] = if kind == Kind::Symlink { b"target" } else { b"" };
+            let bed = live_on(root_with(&[]));
+            bed.make("name", &new(kind, target));
+            let tree = SimTree::new(crashed(&bed, false));
+            let theirs = New { uid, gid, ..New { target, ..New::plain(kind, 0o600) } };
+            let other = tree.create(&ROOT_INO, b"name", &theirs).unwrap();
+            let before = tree.now();
+            let (report, end) = replayed(&before, &log(&bed));
+            if end.inodes[&other] != before.inodes[&other] {
+                return Err(format!("another's {kind:?} was given away"));
+            }
+            let name = end.inodes[&ROOT_INO].names.get(&b"name"[..]);
+            match name.is_some_and(|ino| *ino != other && end.inodes[ino].uid == 1) {
+                true if report.conflicts == ["name"] => {}
+                _ => return Err(format!("{kind:?}: {report:?}")),
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Moved out of the tree and written since.
 fn a_file_that_has_left_the_tree() -> Result<(), String> {
     let bed = live_on(root_with(&[]));
@@ -269,6 +346,8 @@ fn shown_by(bug: Bug) -> Case {
         Bug::AnywhereTaken => a_file_that_has_left_the_tree,
         Bug::BirthIgnored => a_file_of_the_tree_with_its_handle,
         Bug::AnybodysTaken => anothers_file_at_the_name,
+        Bug::DisplacedForgotten => a_file_without_a_certain_name_that_had_others,
+        Bug::EmptyOfAnybody => anothers_empty_file_at_the_name,
         Bug::StagingOfAnybody => a_staging_directory_of_anothers,
         Bug::ContradictionIgnored | Bug::OrphanForgotten => a_file_without_a_certain_name,
         _ => two_names_that_are_one,
@@ -277,7 +356,10 @@ fn shown_by(bug: Bug) -> Case {
 
 #[test]
 fn cases() {
-    let all: [Case; 8] = [
+    let all: [Case; 11] = [
+        a_file_without_a_certain_name_that_had_others,
+        a_file_that_was_moved_and_then_removed,
+        anothers_empty_file_at_the_name,
         a_staging_directory_of_anothers,
         a_file_that_has_left_the_tree,
         a_file_outside_with_its_handle,

@@ -9,7 +9,8 @@
 //! ([`History::disputes`]) and costs what it touches:
 //!
 //! - Of a name holds what the mount saw last.  Who had it by an earlier entry has lost it, no
-//!   entry knows how: it is *displaced*.
+//!   entry knows how: it is *displaced*, until the mount sees it at a name that no entry gave it.
+//!   Whatever names entries take from it, before or after, it may still have that one.
 //! - An inode that was made since the tree's last sync has no names but those that the log
 //!   gave it.  If the mount sees it at another one, it was linked or moved there, and its
 //!   other names are *doubtful*: what the tree has there stays, be it there or not.
@@ -62,7 +63,7 @@ pub struct File<'a> {
     pub synced: bool,
     /// The entry that last took a name from it.
     pub lost_name_by: Option<u64>,
-    /// It lost a name to a contradiction.
+    /// It lost a name to a contradiction, and was not seen elsewhere since.
     pub displaced: bool,
     /// Names that it is to have; others may be that the log does not speak of.
     pub names: Vec<Place<'a>>,
@@ -80,6 +81,12 @@ impl File<'_> {
     fn modified(&mut self, at: Time) {
         self.attr.mtime = Some(at);
         self.mtime_of_content = true;
+    }
+
+    /// Entries took its names, each of them: it is nowhere that the log does not know of.
+    pub fn is_removed(&self) -> bool {
+        let displaced = self.displaced && !planted(Bug::DisplacedForgotten);
+        self.lost_name_by.is_some() && !displaced
     }
 
     /// The log speaks of more than that it is there, and of names in it.
@@ -379,6 +386,8 @@ impl<'a> History<'a> {
             }
         }
         if let Some(fid) = was {
+            // So that is where it went.
+            self.files.entry(fid).and_modify(|file| file.displaced = false);
             self.seen_elsewhere(number, fid, place);
             self.names.entry(place).or_default().ever.push(fid);
         }

@@ -291,13 +291,17 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
         Ok(attr.kind == file.kind && attr.nlink > 0 && !another)
     }
 
-    /// What has the name of an inode whose handle the log does not know may be another's.
-    /// Taken is what nobody loses by it: it has no content, or who may use it stays.
+    /// What has the name of an inode whose handle the log does not know may be another's, who
+    /// may have it open.  Taken is what nobody loses by it: the owner and the group are those
+    /// that the log gave it, and it has no content, or who may use it stays.
     fn may_be_taken(&self, fid: Fid, file: &File<'a>, node: &T::Node) -> Result<bool> {
         let (Some(made), attr) = (file.made, self.attr(node, fid)?) else { return Ok(true) };
         if attr.kind != file.kind {
             return Ok(false);
         }
+        let last = (file.attr.uid.unwrap_or(made.uid), file.attr.gid.unwrap_or(made.gid));
+        let owner = (attr.uid, attr.gid);
+        let owned = owner == (made.uid, made.gid) || owner == last;
         let empty = match file.kind {
             Kind::File => attr.size == 0 && attr.nlink == 1,
             Kind::Directory => {
@@ -305,23 +309,22 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
                 failed(names, "list", || self.plan.history.path(fid))?.is_empty()
             }
             Kind::Symlink => {
-                let target = self.tree.read_link(node);
-                return Ok(failed(target, "read", || self.plan.history.path(fid))? == made.target);
+                let target =
+                    failed(self.tree.read_link(node), "read", || self.plan.history.path(fid))?;
+                return Ok(target == made.target && (owned || planted(Bug::EmptyOfAnybody)));
             }
-            Kind::CharDevice | Kind::BlockDevice => return Ok(attr.device == made.device),
+            Kind::CharDevice | Kind::BlockDevice => {
+                return Ok(attr.device == made.device && (owned || planted(Bug::EmptyOfAnybody)))
+            }
             Kind::Fifo | Kind::Socket => true,
         };
         // An owner's own rights may have been widened on the way.
         let others = |mode: u32| mode & 0o7077;
-        let is = (attr.uid, attr.gid, others(attr.mode));
-        let a = &file.attr;
-        let wanted = (
-            a.uid.unwrap_or(made.uid),
-            a.gid.unwrap_or(made.gid),
-            others(a.mode.unwrap_or(made.mode)),
-        );
-        let as_made = is == (made.uid, made.gid, others(made.mode));
-        Ok(empty || as_made || is == wanted || planted(Bug::AnybodysTaken))
+        let mode = others(attr.mode);
+        let as_made = owner == (made.uid, made.gid) && mode == others(made.mode);
+        let as_last = owner == last && mode == others(file.attr.mode.unwrap_or(made.mode));
+        let empty = empty && (owned || planted(Bug::EmptyOfAnybody));
+        Ok(empty || as_made || as_last || planted(Bug::AnybodysTaken))
     }
 
     /// What an earlier replay was moving.
@@ -421,7 +424,7 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
     fn is_orphan(&self, fid: Fid) -> bool {
         let file = &self.plan.history.files[&fid];
         let doubtful = self.plan.history.has_place(fid);
-        file.made.is_some() && file.names.is_empty() && (file.lost_name_by.is_none() || doubtful)
+        file.made.is_some() && file.names.is_empty() && (!file.is_removed() || doubtful)
     }
 
     fn find_missing(&mut self) {
@@ -447,7 +450,7 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
         let mut found = BTreeSet::new();
         for (fid, file) in &history.files {
             let wanted = !file.names.is_empty()
-                || (file.lost_name_by.is_none() && file.made.is_none() && file.is_changed())
+                || (!file.is_removed() && file.made.is_none() && file.is_changed())
                 || by_directory.contains_key(fid)
                 || self.is_orphan(*fid);
             if !wanted || there.contains(fid) {
@@ -539,7 +542,7 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
             match (file.names.is_empty(), stage) {
                 // Where it is to be is missing, or no entry says that it lost this name.
                 (false, false) if !wanted => asides.push(Step::Aside(place)),
-                (true, _) if file.displaced && file.lost_name_by.is_none() => {
+                (true, _) if file.displaced && !file.is_removed() => {
                     asides.push(Step::Aside(place));
                     self.plan.conflicts.push(self.plan.history.place(place));
                 }
@@ -589,7 +592,7 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
         files
             .filter(|(_, file)| file.has_times_of_names())
             .filter(|(fid, _)| self.plan.staging.resumed || touched.contains(fid))
-            .filter(|(_, file)| !(file.names.is_empty() && file.lost_name_by.is_some()))
+            .filter(|(_, file)| !(file.names.is_empty() && file.is_removed()))
             .map(|(fid, _)| fid)
             .collect()
     }
@@ -617,7 +620,7 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
                 // Other names may be that the log does not speak of.
                 let unlinks = self.unlinks.get(fid).copied().unwrap_or(0);
                 let goes = match file.kind {
-                    Kind::Directory => file.lost_name_by.is_some(),
+                    Kind::Directory => file.is_removed(),
                     _ => u64::from(self.attr(node, *fid)?.nlink) <= unlinks,
                 };
                 if goes {

@@ -40,6 +40,8 @@ pub enum Bug {
     NeverDoubtful,
     OrphanForgotten,
     StagingOfAnybody,
+    DisplacedForgotten,
+    EmptyOfAnybody,
 }
 
 /// Of the replay, and of what is logged for it.
@@ -78,7 +80,7 @@ pub const OF_GROUPS: [Bug; 3] = [Bug::GroupBeforeTree, Bug::GroupAfterLog, Bug::
 
 /// Of what something beside the mount changes.
 #[cfg(test)]
-pub const OF_OTHERS: [Bug; 7] = [
+pub const OF_OTHERS: [Bug; 9] = [
     Bug::AnywhereTaken,
     Bug::BirthIgnored,
     Bug::AnybodysTaken,
@@ -86,6 +88,8 @@ pub const OF_OTHERS: [Bug; 7] = [
     Bug::NeverDoubtful,
     Bug::OrphanForgotten,
     Bug::StagingOfAnybody,
+    Bug::DisplacedForgotten,
+    Bug::EmptyOfAnybody,
 ];
 
 #[cfg(test)]

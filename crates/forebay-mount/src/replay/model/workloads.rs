@@ -502,6 +502,11 @@ impl Beside {
         self.create_at(path).unwrap();
     }
 
+    pub fn make(&self, path: &str, new: &New<'_>) {
+        let (dir, name) = parent(&self.live, path).unwrap();
+        self.live.create(&dir, name, new).unwrap();
+    }
+
     /// 600 bytes, synced.
     pub fn write(&self, path: &str, byte: u8) {
         let Some(inode) = self.create_at(path) else { return };
@@ -519,6 +524,12 @@ impl Beside {
         let ends = (parent(&self.live, from).unwrap(), parent(&self.live, to).unwrap());
         let ((from_dir, from), (to_dir, to)) = ends;
         let _ = self.live.rename((&from_dir, from), (&to_dir, to), RenameHow::Replace);
+    }
+
+    pub fn link(&self, path: &str, name: &str) {
+        let inode = find(&self.live, path).unwrap();
+        let (dir, name) = parent(&self.live, name).unwrap();
+        self.live.link(&inode, &dir, name).unwrap();
     }
 
     /// A group is synced, and the log has forgotten it.
