@@ -27,7 +27,7 @@
  * something, all but claim and replay, -FBY_E_READ_ONLY.  A call that returns an error has
  * changed nothing, unless it says so.
  *
- * After ZIL-PMEM (Schwarz, KIT 2021), chapter 5; docs/manual/log.md says what differs.
+ * After ZIL-PMEM (Schwarz, KIT 2021), chapter 5; docs/design/log.md says what differs.
  */
 #ifndef FOREBAY_LOG_H
 #define FOREBAY_LOG_H
@@ -162,7 +162,7 @@ struct fby_log_result {
  * -FBY_E_NUMBERS: synced is too high.  Of a consumer's log -FBY_E_LOG_HEADER: the header
  * is missing, or none that can be; -FBY_E_LOG_GUID: it is that of another log;
  * -FBY_E_LOG_PERIOD: it is older than the newest period (zeroed: than all), so that this
- * claim would give that up, or it is of one that was released; see docs/manual/log.md.
+ * claim would give that up, or it is of one that was released; see docs/design/log.md.
  */
 int fby_log_claim(struct fby_pool *p, u16 log, u64 synced, struct fby_log_header *header, struct fby_log_node *node,
 		  u64 *n, struct fby_log_result *result);

@@ -312,7 +312,7 @@ fn with_checksum(json: &str) -> Vec<u8> {
 fn edit_mark(case: &Case, edit: impl FnOnce(&mut serde_json::Value)) {
     let mark = String::from_utf8(get_mark(case)).unwrap();
     let json = mark.lines().nth(1).unwrap();
-    assert_eq!(with_checksum(json), mark.as_bytes(), "as docs/manual/origins.md has it");
+    assert_eq!(with_checksum(json), mark.as_bytes(), "as docs/design/origins.md has it");
     let mut value = serde_json::from_str(json).unwrap();
     edit(&mut value);
     set_mark(case, &with_checksum(&value.to_string()));
