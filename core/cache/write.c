@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
  * write.c - the write path.  From top to bottom: begin, copy, commit, publish;
- * docs/design/write-path.md tells what a crash leaves at each point.
+ * docs/design/write-path.md says what a crash leaves at each point.
  *
  * The commit is one fence (ZIL-PMEM needs two, or a checksum as here): data and
  * headers are stored in any order, and the data's checksum in the header tells
